@@ -1,0 +1,349 @@
+package fabric
+
+import (
+	"fmt"
+	"net/netip"
+	"sort"
+)
+
+// Role is a switch's place in the Clos.
+type Role string
+
+// Roles of the topology file.
+const (
+	Leaf  Role = "leaf"
+	Spine Role = "spine"
+	Core  Role = "core"
+)
+
+// Tier is the tier a role has when the file does not say.
+func (r Role) Tier() int {
+	switch r {
+	case Leaf:
+		return 1
+	case Spine:
+		return 2
+	case Core:
+		return 3
+	}
+	return 0
+}
+
+// Switch is a switch of the topology file.
+type Switch struct {
+	Name      string       `yaml:"name"`
+	Role      Role         `yaml:"role"`
+	Tier      int          `yaml:"tier,omitempty"`
+	Pod       string       `yaml:"pod,omitempty"`
+	Plane     string       `yaml:"plane,omitempty"`
+	Addresses []netip.Addr `yaml:"addresses,omitempty,flow"`
+	Line      int          `yaml:"-"`
+}
+
+// NIC is one network port of a node.
+type NIC struct {
+	Node      string       `yaml:"-"`
+	Device    string       `yaml:"device"`
+	Plane     string       `yaml:"plane,omitempty"`
+	Rail      *int         `yaml:"rail,omitempty"`
+	Side      string       `yaml:"side,omitempty"`
+	Addresses []netip.Addr `yaml:"addresses,omitempty,flow"`
+	Aliases   []string     `yaml:"aliases,omitempty,flow"`
+	Line      int          `yaml:"-"`
+}
+
+// ID is the NIC's canonical identifier, node/device.
+func (n NIC) ID() string { return n.Node + "/" + n.Device }
+
+// Bond joins NICs of one node.
+type Bond struct {
+	Name    string   `yaml:"name"`
+	Members []string `yaml:"members,flow"`
+	Line    int      `yaml:"-"`
+}
+
+// Node is a host of the topology file.
+type Node struct {
+	Name  string `yaml:"name"`
+	NICs  []NIC  `yaml:"nics"`
+	Bonds []Bond `yaml:"bonds,omitempty"`
+	Line  int    `yaml:"-"`
+}
+
+// Link is a cable between two ends, each a switch port or a NIC.
+type Link struct {
+	A         string       `yaml:"a"`
+	B         string       `yaml:"b"`
+	SpeedGbps float64      `yaml:"speed_gbps,omitempty"`
+	LAG       string       `yaml:"lag,omitempty"`
+	AAddress  netip.Prefix `yaml:"a_address,omitempty"`
+	BAddress  netip.Prefix `yaml:"b_address,omitempty"`
+	Line      int          `yaml:"-"`
+}
+
+// ID is the link's canonical identifier.
+func (l Link) ID() string { return LinkID(l.A, l.B) }
+
+// IsAccess reports whether one end is a NIC.
+func (l Link) IsAccess() bool { return IsNIC(l.A) || IsNIC(l.B) }
+
+// Topology is the content of a topology file.
+type Topology struct {
+	Version  int      `yaml:"version"`
+	Switches []Switch `yaml:"switches"`
+	Nodes    []Node   `yaml:"nodes"`
+	Links    []Link   `yaml:"links"`
+}
+
+// Graph indexes a topology for look-up. It does not change after NewGraph.
+type Graph struct {
+	Topo     *Topology
+	switches map[string]*Switch
+	nics     map[string]*NIC
+	alias    map[string]string
+	byEnd    map[string]*Link
+	byOwner  map[string][]string // ends of a switch or node, sorted
+	byAddr   map[netip.Addr]string
+	nicIDs   []string
+}
+
+// NewGraph indexes t, which must have passed its check without errors.
+func NewGraph(t *Topology) *Graph {
+	g := &Graph{Topo: t, switches: map[string]*Switch{}, nics: map[string]*NIC{}, alias: map[string]string{},
+		byEnd: map[string]*Link{}, byOwner: map[string][]string{}, byAddr: map[netip.Addr]string{}}
+	for i := range t.Switches {
+		g.switches[t.Switches[i].Name] = &t.Switches[i]
+	}
+	for i := range t.Nodes {
+		for j := range t.Nodes[i].NICs {
+			n := &t.Nodes[i].NICs[j]
+			g.nics[n.ID()] = n
+			g.nicIDs = append(g.nicIDs, n.ID())
+			for _, a := range n.Aliases {
+				g.alias[n.Node+"/"+a] = n.ID()
+			}
+			for _, a := range n.Addresses {
+				g.byAddr[a] = n.ID()
+			}
+		}
+	}
+	for i := range t.Links {
+		l := &t.Links[i]
+		for _, e := range []struct {
+			end  string
+			addr netip.Prefix
+		}{{l.A, l.AAddress}, {l.B, l.BAddress}} {
+			g.byEnd[e.end] = l
+			g.byOwner[OwnerOf(e.end)] = append(g.byOwner[OwnerOf(e.end)], e.end)
+			if e.addr.IsValid() {
+				g.byAddr[e.addr.Addr()] = e.end
+			}
+		}
+	}
+	sort.Strings(g.nicIDs)
+	for _, ends := range g.byOwner {
+		sort.Strings(ends)
+	}
+	return g
+}
+
+// NICs lists all NIC identifiers, sorted.
+func (g *Graph) NICs() []string { return g.nicIDs }
+
+// Switch returns a switch by name, or nil.
+func (g *Graph) Switch(name string) *Switch { return g.switches[name] }
+
+// NIC returns a NIC by identifier or alias, or nil.
+func (g *Graph) NIC(id string) *NIC {
+	if n := g.nics[id]; n != nil {
+		return n
+	}
+	return g.nics[g.alias[id]]
+}
+
+// LinkAt returns the link plugged into an end, or nil.
+func (g *Graph) LinkAt(end string) *Link { return g.byEnd[end] }
+
+// Peer returns the other end of the link plugged into end, or "".
+func (g *Graph) Peer(end string) string {
+	l := g.byEnd[end]
+	switch {
+	case l == nil:
+		return ""
+	case l.A == end:
+		return l.B
+	}
+	return l.A
+}
+
+// Ends lists the linked ends of a switch or node, sorted.
+func (g *Graph) Ends(owner string) []string { return g.byOwner[owner] }
+
+// EndOf maps an interface address to the port or NIC that owns it, or "".
+func (g *Graph) EndOf(a netip.Addr) string { return g.byAddr[a] }
+
+// LeafOf returns the leaf port that faces a NIC, or "" when it has no link.
+func (g *Graph) LeafOf(nic string) (leaf, port string) {
+	sw, p, ok := SplitPort(g.Peer(nic))
+	if !ok {
+		return "", ""
+	}
+	return sw, p
+}
+
+// Address returns the address a NIC is probed at: its first own address, else
+// the one on its link. It is invalid when the topology has none.
+func (g *Graph) Address(nic string) netip.Addr {
+	if n := g.nics[nic]; n != nil && len(n.Addresses) > 0 {
+		return n.Addresses[0]
+	}
+	if l := g.byEnd[nic]; l != nil {
+		if l.A == nic {
+			return l.AAddress.Addr()
+		}
+		return l.BAddress.Addr()
+	}
+	return netip.Addr{}
+}
+
+// SwitchTier returns the tier of a switch, from its role when the file is silent.
+func (g *Graph) SwitchTier(name string) int {
+	s := g.switches[name]
+	switch {
+	case s == nil:
+		return 0
+	case s.Tier > 0:
+		return s.Tier
+	}
+	return s.Role.Tier()
+}
+
+// Tier is the highest tier that shortest paths between two NICs reach: 1 under
+// one leaf, 2 across leaves, 3 across pods. 0 means that no path exists.
+func (g *Graph) Tier(src, dst string) int {
+	leafA, _ := g.LeafOf(src)
+	leafB, _ := g.LeafOf(dst)
+	if leafA == "" || leafB == "" {
+		return 0
+	}
+	tier := 0
+	for _, p := range g.ShortestPaths(src, dst, 64) {
+		for _, h := range p {
+			tier = max(tier, g.SwitchTier(h.Switch))
+		}
+	}
+	return tier
+}
+
+// ShortestPaths lists up to limit equal-cost shortest paths between two NICs,
+// in a fixed order.
+func (g *Graph) ShortestPaths(src, dst string, limit int) []Path {
+	start, _ := g.LeafOf(src)
+	goal, last := g.LeafOf(dst)
+	if start == "" || goal == "" {
+		return nil
+	}
+	dist := g.SwitchDistances(goal)
+	if _, ok := dist[start]; !ok {
+		return nil
+	}
+	_, first := g.LeafOf(src)
+	var out []Path
+	var walk func(sw, in string, p Path)
+	walk = func(sw, in string, p Path) {
+		if len(out) >= limit {
+			return
+		}
+		if sw == goal {
+			full := append(append(Path{}, p...), Hop{Switch: sw, In: in, Out: last})
+			out = append(out, full)
+			return
+		}
+		for _, end := range g.byOwner[sw] {
+			next, nextIn, ok := SplitPort(g.Peer(end))
+			if !ok || dist[next] != dist[sw]-1 {
+				continue
+			}
+			if _, known := dist[next]; !known {
+				continue
+			}
+			_, out := splitEnd(end)
+			walk(next, nextIn, append(p, Hop{Switch: sw, In: in, Out: out}))
+		}
+	}
+	walk(start, first, nil)
+	return out
+}
+
+func splitEnd(end string) (owner, name string) {
+	owner = OwnerOf(end)
+	return owner, end[len(owner)+1:]
+}
+
+// SwitchDistances returns the number of links from every switch to goal,
+// through switches only.
+func (g *Graph) SwitchDistances(goal string) map[string]int {
+	dist := map[string]int{goal: 0}
+	queue := []string{goal}
+	for len(queue) > 0 {
+		sw := queue[0]
+		queue = queue[1:]
+		for _, end := range g.byOwner[sw] {
+			next, _, ok := SplitPort(g.Peer(end))
+			if !ok {
+				continue
+			}
+			if _, seen := dist[next]; !seen {
+				dist[next] = dist[sw] + 1
+				queue = append(queue, next)
+			}
+		}
+	}
+	return dist
+}
+
+// Hop is one switch of a path with the ports the packet came in and went out by.
+type Hop struct {
+	Switch string `json:"switch"`
+	In     string `json:"in"`
+	Out    string `json:"out"`
+}
+
+// Path is the switches from one NIC to another, in order.
+type Path []Hop
+
+// Directions lists the directed links a packet crosses from NIC src to NIC dst
+// over p: the access link first, the far access link last. A hop whose port is
+// not known yields no direction on that side.
+func (p Path) Directions(src, dst string) []Direction {
+	if len(p) == 0 {
+		return nil
+	}
+	out := make([]Direction, 0, len(p)+1)
+	from := src
+	for _, h := range p {
+		if from != "" && h.In != "" {
+			out = append(out, Direction{from, h.Switch + ":" + h.In})
+		}
+		from = ""
+		if h.Out != "" {
+			from = h.Switch + ":" + h.Out
+		}
+	}
+	if from != "" {
+		out = append(out, Direction{from, dst})
+	}
+	return out
+}
+
+// Key is a canonical text of the path, for interning and comparison.
+func (p Path) Key() string {
+	s := ""
+	for i, h := range p {
+		if i > 0 {
+			s += " "
+		}
+		s += fmt.Sprintf("%s[%s>%s]", h.Switch, h.In, h.Out)
+	}
+	return s
+}
