@@ -25,7 +25,7 @@ func Localize(g *fabric.Graph, obs []*fabric.Observation, window time.Duration) 
 	expected := map[string]bool{}
 	groups := map[int64][]*fabric.Observation{}
 	for _, o := range obs {
-		if err := known(g, o); err != nil {
+		if err := CheckObservation(g, o); err != nil {
 			return fabric.Report{}, err
 		}
 		expected[o.Edge] = true
@@ -105,7 +105,8 @@ func merge(out, rep fabric.Report, best map[fabric.Element]int) fabric.Report {
 	return out
 }
 
-func known(g *fabric.Graph, o *fabric.Observation) error {
+// CheckObservation says which element of an observation the topology lacks.
+func CheckObservation(g *fabric.Graph, o *fabric.Observation) error {
 	for _, nic := range []string{o.Src, o.Dst} {
 		if g.NIC(nic) == nil {
 			return fmt.Errorf("edge %q: the topology has no NIC %q", o.Edge, nic)
