@@ -166,7 +166,7 @@ func markMalformed(out []byte, f Flags) {
 
 // Answers are the TLVs of a reply that its Session-Sender may use.
 type Answers struct {
-	Has               TypeSet // what was answered, and is in the fields below
+	Has               TypeSet // what came back with U=0; a field below counts if its type is in here
 	Unrecognized      TypeSet // what came back with U=1
 	TimestampInfo     TimestampInfo
 	ClassOfService    ClassOfService
