@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"errors"
+	"slices"
 	"testing"
 )
 
@@ -132,6 +133,26 @@ func TestReflect(t *testing.T) {
 			name: "an HMAC TLV that cannot be verified: I everywhere", request: "80030004 00000000 80c80001 01 80080010 00000000000000000000000000000000",
 			reply: "20030004 00000000 a0c80001 01 20080010 00000000000000000000000000000000",
 			want:  Reflection{DSCP: 0x2e, Integrity: true}, senderError: ErrIntegrity,
+		},
+		{
+			name:    "what is malformed in a refused request has M as well",
+			request: "80040005 6800000000 80030004 00000000 80080010 00000000000000000000000000000000",
+			reply:   "60040005 6800000000 20030004 00000000 20080010 00000000000000000000000000000000",
+			want:    Reflection{DSCP: 0x2e, Integrity: true, Malformed: true}, senderError: ErrIntegrity,
+		},
+		{
+			name: "what runs past the packet in a refused request has M as well", request: "80080010 00000000000000000000000000000000 80010005 01",
+			reply: "20080010 00000000000000000000000000000000 60010005 01",
+			want:  Reflection{DSCP: 0x2e, Integrity: true, Malformed: true}, senderError: ErrIntegrity,
+		},
+		{
+			name: "follow-up telemetry of the right length, cut short: as it came", request: "80070010 ffffffff", reply: "40070010 ffffffff",
+			want: Reflection{DSCP: 0x2e, Malformed: true}, senderError: ErrMalformed,
+		},
+		{
+			name: "values too large for their fields stay in them", request: "80040004 68000000", reply: "00040004 6aec0000",
+			want:   Reflection{DSCP: 26, Answered: Types(TypeClassOfService)},
+			values: func(v *ReflectorValues) { v.ReceivedDSCP |= 0xc0; v.ReceivedECN = 0xff },
 		},
 	}
 	for _, tt := range tests {
@@ -325,7 +346,7 @@ func TestIntegrity(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			packet := tt.make(probeWith(t, ""))
+			packet := slices.Clip(tt.make(probeWith(t, "")))
 			reply := replyFor(packet)
 			r := testValues.Reflect(reply, packet, BaseLen, tt.auth)
 			if r.Integrity == tt.ok {
@@ -362,6 +383,17 @@ func TestIntegrity(t *testing.T) {
 			}
 		})
 	}
+	t.Run("HMAC TLVs are never unsupported", func(t *testing.T) {
+		v := testValues
+		v.Unsupported = Types(TypeHMAC, TypeTimestampInfo)
+		probe := sign(AppendTimestampInfo(probeWith(t, "")))
+		reply := replyFor(probe)
+		v.Reflect(reply, probe, BaseLen, auth)
+		var an Answers
+		if err := an.Parse(reply, BaseLen, auth); err != nil || an.Unrecognized != Types(TypeTimestampInfo) || an.Has != Types(TypeHMAC) {
+			t.Errorf("%v, %+v", err, an)
+		}
+	})
 	t.Run("authenticated mode without a key for the TLVs", func(t *testing.T) {
 		b := make([]byte, AuthBaseLen)
 		senderVector.PutAuth(b, auth)
