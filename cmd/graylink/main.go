@@ -1,0 +1,64 @@
+// Command graylink is the operator's tool.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kingpin/v2"
+)
+
+// command is what a chosen sub-command does.
+type command func(ctx context.Context) error
+
+// exitError ends the program with a code of its own, silently when err is nil.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func main() {
+	app := kingpin.New("graylink", "Finds the element of a GPU fabric that is slow, lossy or broken.")
+	app.HelpFlag.Short('h')
+	commands := map[string]command{}
+	for _, add := range []func(*kingpin.Application, map[string]command){
+		addLab,
+	} {
+		add(app, commands)
+	}
+	os.Exit(run(app, commands, os.Args[1:]))
+}
+
+func run(app *kingpin.Application, commands map[string]command, args []string) int {
+	name, err := app.Parse(args)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "graylink: %v; try: graylink --help\n", err)
+		return 1
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err = commands[name](ctx)
+	var ee exitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &ee):
+		if ee.err != nil {
+			fmt.Fprintf(os.Stderr, "graylink: %v\n", ee.err)
+		}
+		return ee.code
+	}
+	fmt.Fprintf(os.Stderr, "graylink: %v\n", err)
+	return 1
+}

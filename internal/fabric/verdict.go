@@ -1,0 +1,145 @@
+package fabric
+
+import "time"
+
+// State is the answer for a scope. Silence is never innocence: without enough
+// fresh healthy evidence the answer is InsufficientEvidence.
+type State string
+
+// States of a report.
+const (
+	Suspect              State = "suspect"
+	Innocent             State = "innocent"
+	InsufficientEvidence State = "insufficient_evidence"
+)
+
+// Kind is the sort of element a verdict names.
+type Kind string
+
+// Kinds of elements.
+const (
+	KindNIC         Kind = "nic"
+	KindAccessLink  Kind = "access_link"
+	KindLink        Kind = "link"
+	KindPort        Kind = "port"
+	KindQueue       Kind = "queue"
+	KindSwitch      Kind = "switch"
+	KindCorridor    Kind = "corridor"
+	KindPair        Kind = "pair"
+	KindLeafUplinks Kind = "leaf_uplinks"
+	KindHost        Kind = "host"
+	KindClock       Kind = "clock"
+)
+
+// Scenario is an id of the project's table of failure scenarios.
+type Scenario string
+
+// Scenarios of the analyzer.
+const (
+	HotSpine     Scenario = "hot_spine"
+	SlowLeaf     Scenario = "slow_leaf"
+	Corridor     Scenario = "corridor"
+	LeafUplinks  Scenario = "leaf_uplinks"
+	BadNIC       Scenario = "bad_nic"
+	PairOnly     Scenario = "pair"
+	Flap         Scenario = "flap"
+	HardFailure  Scenario = "hard_failure"
+	Host         Scenario = "host"
+	HOLSame      Scenario = "hol_same_egress"
+	HOLCross     Scenario = "hol_cross_port"
+	Incast       Scenario = "incast"
+	Miscabled    Scenario = "miscabled"
+	ClockTrouble Scenario = "clock"
+)
+
+// Severities of a verdict.
+const (
+	SeverityInfo     = "info"
+	SeverityWarning  = "warning"
+	SeverityCritical = "critical"
+)
+
+// Element names something that can be at fault.
+type Element struct {
+	Element string `json:"element"`
+	Kind    Kind   `json:"kind"`
+}
+
+// Symptom is how bad it is: added one-way delay in nanoseconds and the shares
+// of packets lost and marked.
+type Symptom struct {
+	AddedDelayNS int64   `json:"added_delay_ns"`
+	LossRatio    float64 `json:"loss_ratio"`
+	ECNRatio     float64 `json:"ecn_ratio"`
+}
+
+// EvidenceCount says how many edges speak for and against a verdict.
+type EvidenceCount struct {
+	DegradedEdges             int `json:"degraded_edges"`
+	ExplainedEdges            int `json:"explained_edges"`
+	HealthyEdgesThroughParent int `json:"healthy_edges_through_parent"`
+}
+
+// BlastRadius is what a fault touches.
+type BlastRadius struct {
+	NICs  int `json:"nics"`
+	Edges int `json:"edges"`
+}
+
+// Verdict names the narrowest element that explains a symptom.
+type Verdict struct {
+	ID string `json:"id"`
+	Element
+	Direction   string        `json:"direction,omitempty"`
+	Confidence  float64       `json:"confidence"`
+	Symptom     Symptom       `json:"symptom"`
+	Scenario    Scenario      `json:"scenario"`
+	Tier        int           `json:"tier,omitempty"`
+	Plane       string        `json:"plane"`
+	Class       string        `json:"class"`
+	Severity    string        `json:"severity"`
+	Evidence    EvidenceCount `json:"evidence"`
+	Equivalent  []Element     `json:"equivalent"`
+	Causes      []string      `json:"causes"`
+	Jobs        []string      `json:"jobs"`
+	BlastRadius BlastRadius   `json:"blast_radius"`
+	Action      string        `json:"recommended_action"`
+	FirstSeen   time.Time     `json:"first_seen"`
+	Summary     string        `json:"summary"`
+
+	// Edges are those the verdict explains; not part of the file format.
+	Edges []string `json:"-"`
+}
+
+// LinkDelay is the delay that one direction of a link adds.
+type LinkDelay struct {
+	Link         string `json:"link"`
+	Direction    string `json:"direction"`
+	AddedDelayNS int64  `json:"added_delay_ns"`
+	Identifiable bool   `json:"identifiable"`
+}
+
+// Coverage is the share of links and edges with fresh, bound evidence.
+type Coverage struct {
+	Links float64 `json:"links"`
+	Edges float64 `json:"edges"`
+}
+
+// EdgeCounts sorts the edges of a report.
+type EdgeCounts struct {
+	Total        int `json:"total"`
+	Degraded     int `json:"degraded"`
+	UnknownPath  int `json:"unknown_path"`
+	ClockSuspect int `json:"clock_suspect"`
+	HostSuspect  int `json:"host_suspect"`
+	Duplicates   int `json:"duplicates,omitempty"`
+}
+
+// Report is the outcome of one inference.
+type Report struct {
+	State      State       `json:"state"`
+	Verdicts   []Verdict   `json:"verdicts"`
+	LinkDelays []LinkDelay `json:"link_delays"`
+	Coverage   Coverage    `json:"coverage"`
+	Edges      EdgeCounts  `json:"edges"`
+}

@@ -1,0 +1,462 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// Kernel constants that package netlink does not name.
+const (
+	rtprotStatic   = 4     // rtnetlink(7): installed by an administrator
+	ifaNoPrefix    = 0x200 // if_addr.h IFA_F_NOPREFIXROUTE
+	ruleFirstNIC   = 1000  // priority of the first source rule; between "local" (0) and "main" (32766)
+	icmpMsgsPerSec = 1_000_000
+	maxStandstill  = 5 * time.Second
+	standstillPoll = 5 * time.Millisecond
+)
+
+// setting is one file under /proc/sys/net and its value.
+type setting struct{ path, value string }
+
+// settings are what a namespace is configured with before it has interfaces,
+// which then inherit "default".
+func settings(ns *Namespace) []setting {
+	out := []setting{
+		{"ipv6/conf/all/disable_ipv6", "1"},
+		{"ipv6/conf/default/disable_ipv6", "1"},
+		// Replies come back another way than probes went.
+		{"ipv4/conf/all/rp_filter", "0"},
+		{"ipv4/conf/default/rp_filter", "0"},
+		{"ipv4/conf/all/accept_redirects", "0"},
+		{"ipv4/conf/default/accept_redirects", "0"},
+	}
+	if !ns.Switch {
+		// A node with several NICs answers for an address on its own NIC only.
+		return append(out, setting{"ipv4/conf/all/arp_ignore", "1"}, setting{"ipv4/conf/all/arp_announce", "2"})
+	}
+	return append(out,
+		setting{"ipv4/ip_forward", "1"},
+		setting{"ipv4/conf/all/send_redirects", "0"},
+		setting{"ipv4/conf/default/send_redirects", "0"},
+		// ECMP by the 5-tuple, differently in each switch: with one seed for
+		// all, every tier would choose the same index.
+		setting{"ipv4/fib_multipath_hash_policy", "1"},
+		setting{"ipv4/fib_multipath_hash_seed", strconv.FormatUint(uint64(ns.HashSeed), 10)},
+		// A trace is answered at every hop, from the address of the port it came in by.
+		setting{"ipv4/icmp_ratelimit", "0"},
+		setting{"ipv4/icmp_msgs_per_sec", strconv.Itoa(icmpMsgsPerSec)},
+		setting{"ipv4/icmp_msgs_burst", strconv.Itoa(icmpMsgsPerSec)},
+		setting{"ipv4/icmp_errors_use_inbound_ifaddr", "1"},
+	)
+}
+
+func apply(ss []setting) error {
+	for _, s := range ss {
+		path := filepath.Join("/proc/sys/net", s.path)
+		err := os.WriteFile(path, []byte(s.value), 0)
+		// A kernel without IPv6 has nothing to switch off.
+		if errors.Is(err, os.ErrNotExist) && filepath.Dir(filepath.Dir(filepath.Dir(s.path))) == "ipv6" {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("setting net/%s to %s: %w", s.path, s.value, err)
+		}
+	}
+	return nil
+}
+
+func errTaken(netns string) error {
+	return fmt.Errorf("namespace %q exists and is not this lab's; choose another --name", netns)
+}
+
+// checkFree finds out, before anything is recorded, whether a name is taken:
+// in a half-built lab, a name without a recorded identity is the lab's own.
+func checkFree(x *index) error {
+	for _, ns := range x.Namespaces {
+		if _, err := os.Lstat(unix.NetnsPath(ns.Netns)); err == nil {
+			return errTaken(ns.Netns)
+		}
+	}
+	return nil
+}
+
+// build makes the lab that st's layout describes.
+func build(ctx context.Context, root string, st *state, x *index) error {
+	for i := range x.Namespaces {
+		ns := &x.Namespaces[i]
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := unix.CreateNetns(ns.Netns); err != nil {
+			if errors.Is(err, os.ErrExist) {
+				st.NetnsIDs[ns.Element] = unix.NetnsID{} // not ours: no namespace has this identity
+				return errTaken(ns.Netns)
+			}
+			return err
+		}
+		id, err := unix.NetnsIDOf(unix.NetnsPath(ns.Netns))
+		if err != nil {
+			return fmt.Errorf("identifying namespace %q: %w", ns.Netns, err)
+		}
+		st.NetnsIDs[ns.Element] = id
+		if err := st.save(root); err != nil {
+			return err
+		}
+	}
+	steps := []func(*Namespace) error{
+		func(ns *Namespace) error { return apply(settings(ns)) },
+		x.makeLinks,
+		configure,
+	}
+	for _, step := range steps {
+		for i := range x.Namespaces {
+			ns := &x.Namespaces[i]
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := unix.InNetns(ns.Netns, func() error { return step(ns) }); err != nil {
+				return fmt.Errorf("%s: %w", ns.Element, err)
+			}
+		}
+	}
+	if err := x.syncRoutes(ctx, nil, nil); err != nil {
+		return err
+	}
+	return x.standstill(ctx, x.Namespaces)
+}
+
+// withHandle runs fn with a netlink socket of the thread's namespace.
+func withHandle(fn func(h *netlink.Handle) error) error {
+	h, err := netlink.NewHandle(syscall.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("opening a netlink socket: %w", err)
+	}
+	defer h.Close()
+	return fn(h)
+}
+
+// makeLinks brings the loopback up and makes those of the namespace's links
+// whose end A is here. The veth pair is created across the two namespaces in
+// one step.
+func (x *index) makeLinks(ns *Namespace) error {
+	return withHandle(func(h *netlink.Handle) error {
+		lo, err := h.LinkByName("lo")
+		if err != nil {
+			return fmt.Errorf("finding the loopback interface: %w", err)
+		}
+		if err := h.LinkSetUp(lo); err != nil {
+			return fmt.Errorf("setting the loopback interface up: %w", err)
+		}
+		for _, a := range ns.Loopback {
+			if err := h.AddrAdd(lo, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, 32))}); err != nil {
+				return fmt.Errorf("giving the loopback interface address %s: %w", a, err)
+			}
+		}
+		for _, i := range ns.Interfaces {
+			if x.graph.LinkAt(i.End).A != i.End {
+				continue
+			}
+			if err := x.makeVeth(h, i); err != nil {
+				return fmt.Errorf("making link %s: %w", fabric.LinkID(i.End, i.Peer), err)
+			}
+		}
+		return nil
+	})
+}
+
+func (x *index) makeVeth(h *netlink.Handle, i Interface) error {
+	peer := x.byEnd[i.Peer]
+	far, err := os.Open(unix.NetnsPath(x.byEl[fabric.OwnerOf(i.Peer)].Netns))
+	if err != nil {
+		return err
+	}
+	defer far.Close()
+	mac, err := net.ParseMAC(i.MAC)
+	if err != nil {
+		return err
+	}
+	peerMAC, err := net.ParseMAC(peer.MAC)
+	if err != nil {
+		return err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr = i.Name, mac
+	return h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: peer.Name, PeerHardwareAddr: peerMAC, PeerNamespace: netlink.NsFd(far.Fd())})
+}
+
+// configure gives the interfaces their addresses and sets them up.
+func configure(ns *Namespace) error {
+	return withHandle(func(h *netlink.Handle) error {
+		for n, i := range ns.Interfaces {
+			if err := configureInterface(h, ns, n, i); err != nil {
+				return fmt.Errorf("interface %s of %s: %w", i.Name, i.End, err)
+			}
+		}
+		return nil
+	})
+}
+
+func configureInterface(h *netlink.Handle, ns *Namespace, n int, i Interface) error {
+	link, err := h.LinkByName(i.Name)
+	if err != nil {
+		return err
+	}
+	addr := &netlink.Addr{IPNet: ipNet(i.Address)}
+	if i.Shared {
+		addr.Flags = ifaNoPrefix
+	}
+	if err := h.AddrAdd(link, addr); err != nil {
+		return fmt.Errorf("adding address %s: %w", i.Address, err)
+	}
+	for _, a := range i.Extra {
+		if err := h.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, 32))}); err != nil {
+			return fmt.Errorf("adding address %s: %w", a, err)
+		}
+	}
+	if err := raise(h, link, i); err != nil {
+		return err
+	}
+	if ns.Switch || len(ns.Interfaces) < 2 {
+		return nil
+	}
+	for _, a := range i.addrs() {
+		rule := netlink.NewRule()
+		rule.Family = netlink.FAMILY_V4
+		rule.Src = ipNet(netip.PrefixFrom(a, 32))
+		rule.Table = nicTable(n)
+		rule.Priority = ruleFirstNIC + n
+		if err := h.RuleAdd(rule); err != nil {
+			return fmt.Errorf("adding the rule for traffic from %s: %w", a, err)
+		}
+	}
+	return nil
+}
+
+// raise sets an interface up and pins its neighbour, so that no probe is ever
+// lost to address resolution. Setting an interface down forgets the neighbour.
+func raise(h *netlink.Handle, link netlink.Link, i Interface) error {
+	if err := h.LinkSetUp(link); err != nil {
+		return fmt.Errorf("setting it up: %w", err)
+	}
+	mac, err := net.ParseMAC(i.PeerMAC)
+	if err != nil {
+		return err
+	}
+	for _, a := range append([]netip.Addr{i.PeerAdr}, i.PeerExt...) {
+		n := &netlink.Neigh{LinkIndex: link.Attrs().Index, Family: netlink.FAMILY_V4, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac}
+		if err := h.NeighSet(n); err != nil {
+			return fmt.Errorf("pinning its neighbour %s: %w", a, err)
+		}
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 32)}
+}
+
+// syncRoutes makes every namespace's static routes what they ought to be with
+// some links down or withdrawn. It writes only what differs.
+func (x *index) syncRoutes(ctx context.Context, down, withdrawn linkSet) error {
+	want := x.routes(down, withdrawn)
+	for i := range x.Namespaces {
+		ns := &x.Namespaces[i]
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := unix.InNetns(ns.Netns, func() error { return syncNamespace(ns, want[ns.Element]) }); err != nil {
+			return fmt.Errorf("routes of %s: %w", ns.Element, err)
+		}
+	}
+	return nil
+}
+
+type routeKey struct {
+	table int
+	dst   netip.Prefix
+}
+
+func syncNamespace(ns *Namespace, want []route) error {
+	return withHandle(func(h *netlink.Handle) error {
+		ids, err := interfaceIDs(h)
+		if err != nil {
+			return err
+		}
+		have, err := staticRoutes(h)
+		if err != nil {
+			return err
+		}
+		byEnd := map[string]Interface{}
+		for _, i := range ns.Interfaces {
+			byEnd[i.End] = i
+		}
+		for _, r := range want {
+			nr := r.netlink(byEnd, ids)
+			key := routeKey{nr.Table, r.dst}
+			old, ok := have[key]
+			delete(have, key)
+			if ok && sameRoute(old, nr) {
+				continue
+			}
+			if err := h.RouteReplace(nr); err != nil {
+				return fmt.Errorf("installing the route to %s: %w", r.dst, err)
+			}
+		}
+		for key, r := range have {
+			if err := h.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return fmt.Errorf("removing the route to %s: %w", key.dst, err)
+			}
+		}
+		return nil
+	})
+}
+
+func interfaceIDs(h *netlink.Handle) (map[string]int, error) {
+	links, err := h.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("listing interfaces: %w", err)
+	}
+	ids := map[string]int{}
+	for _, l := range links {
+		ids[l.Attrs().Name] = l.Attrs().Index
+	}
+	return ids, nil
+}
+
+// mainTable is RT_TABLE_MAIN of rtnetlink(7).
+const mainTable = 254
+
+// staticRoutes reads the routes that the lab installed, from all tables.
+func staticRoutes(h *netlink.Handle) (map[routeKey]netlink.Route, error) {
+	list, err := h.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: rtprotStatic, Table: 0}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("listing routes: %w", err)
+	}
+	out := map[routeKey]netlink.Route{}
+	for _, r := range list {
+		out[routeKey{r.Table, prefixOf(r.Dst)}] = r
+	}
+	return out, nil
+}
+
+func prefixOf(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	a, _ := netip.AddrFromSlice(n.IP.To4())
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(a, bits)
+}
+
+func (r route) netlink(byEnd map[string]Interface, ids map[string]int) *netlink.Route {
+	nr := &netlink.Route{Dst: ipNet(r.dst), Protocol: rtprotStatic, Table: mainTable}
+	if r.table != 0 {
+		nr.Table = r.table
+	}
+	var hops []*netlink.NexthopInfo
+	for _, p := range r.hops {
+		n := &netlink.NexthopInfo{LinkIndex: ids[byEnd[p.end].Name]}
+		if p.gateway.IsValid() {
+			// The file's addresses need not share a subnet.
+			n.Gw, n.Flags = p.gateway.AsSlice(), int(netlink.FLAG_ONLINK)
+		}
+		hops = append(hops, n)
+	}
+	if len(hops) > 1 {
+		nr.MultiPath = hops
+		return nr
+	}
+	nr.LinkIndex, nr.Gw, nr.Flags = hops[0].LinkIndex, hops[0].Gw, hops[0].Flags
+	if nr.Gw == nil {
+		nr.Scope = netlink.SCOPE_LINK
+	}
+	return nr
+}
+
+func sameRoute(have netlink.Route, want *netlink.Route) bool {
+	a, b := nextHops(&have), nextHops(want)
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i].LinkIndex != b[i].LinkIndex || !a[i].Gw.Equal(b[i].Gw) || a[i].Flags != b[i].Flags {
+			return false
+		}
+	}
+	return true
+}
+
+func nextHops(r *netlink.Route) []*netlink.NexthopInfo {
+	if len(r.MultiPath) > 0 {
+		return r.MultiPath
+	}
+	return []*netlink.NexthopInfo{{LinkIndex: r.LinkIndex, Gw: r.Gw, Flags: r.Flags}}
+}
+
+// RTNH_F_DEAD and RTNH_F_LINKDOWN of rtnetlink(7).
+const hopOut = 0x1 | 0x10
+
+// standstill waits until the kernel has noticed every link's carrier: it
+// updates routes a moment after the interface is up.
+func (x *index) standstill(ctx context.Context, spaces []Namespace) error {
+	deadline := time.Now().Add(maxStandstill)
+	for i := range spaces {
+		ns := &spaces[i]
+		for {
+			settled := false
+			err := unix.InNetns(ns.Netns, func() (err error) {
+				settled, err = hopsAlive()
+				return err
+			})
+			if err != nil {
+				return fmt.Errorf("%s: %w", ns.Element, err)
+			}
+			if settled {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("%s: links have no carrier %s after both ends were set up", ns.Element, maxStandstill)
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(standstillPoll):
+			}
+		}
+	}
+	return nil
+}
+
+// hopsAlive reports whether no route of the thread's namespace goes by an
+// interface that is down or without carrier.
+func hopsAlive() (bool, error) {
+	alive := true
+	err := withHandle(func(h *netlink.Handle) error {
+		list, err := h.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{}, netlink.RT_FILTER_TABLE)
+		if err != nil {
+			return fmt.Errorf("listing routes: %w", err)
+		}
+		for i := range list {
+			for _, n := range nextHops(&list[i]) {
+				if n.Flags&hopOut != 0 {
+					alive = false
+				}
+			}
+		}
+		return nil
+	})
+	return alive, err
+}

@@ -1,0 +1,116 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// killPoll and killPatience bound the wait for killed processes to be gone.
+const (
+	killPoll     = 2 * time.Millisecond
+	killPatience = 5 * time.Second
+)
+
+// dismantle removes a lab in whatever phase it is; the caller holds its lock.
+// On an error the state stays, so that it can be tried again.
+func dismantle(root string, st *state) error {
+	st.Phase = phaseDown
+	if st.Builder, _ = self(); st.Builder.PID != 0 {
+		if err := st.save(root); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for _, f := range st.Faults {
+		errs = append(errs, f.Helper.signal(syscall.SIGKILL))
+	}
+	errs = append(errs, killAll(st))
+	for _, ns := range st.Layout.Namespaces {
+		if !st.owns(ns) {
+			continue
+		}
+		// A socket that somebody still holds keeps a namespace alive, but its
+		// links go now. Every link has an end on a switch.
+		if ns.Switch {
+			if err := unix.InNetns(ns.Netns, removeLinks); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.EINVAL) {
+				errs = append(errs, fmt.Errorf("%s: %w", ns.Element, err))
+			}
+		}
+		errs = append(errs, unix.RemoveNetns(ns.Netns))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("taking lab %q down: %w", st.Name, err)
+	}
+	return forget(root, st.Name)
+}
+
+// owns reports whether the namespace that now bears the name is the lab's. A
+// builder that died while making names had no time to record what they stand
+// for; it made them in order, under the lab's lock.
+func (st *state) owns(ns Namespace) bool {
+	id, err := unix.NetnsIDOf(unix.NetnsPath(ns.Netns))
+	if err != nil {
+		return false
+	}
+	want, recorded := st.NetnsIDs[ns.Element]
+	return !recorded || id == want
+}
+
+// killAll ends every process in the lab's namespaces, and those they start
+// meanwhile.
+func killAll(st *state) error {
+	ids := map[unix.NetnsID]bool{}
+	for _, ns := range st.Layout.Namespaces {
+		if id, err := unix.NetnsIDOf(unix.NetnsPath(ns.Netns)); err == nil && st.owns(ns) {
+			ids[id] = true
+		}
+	}
+	deadline := time.Now().Add(killPatience)
+	for {
+		found, err := unix.NetnsProcesses(ids)
+		if err != nil {
+			return fmt.Errorf("finding the lab's processes: %w", err)
+		}
+		var left []int
+		for _, pids := range found {
+			left = append(left, pids...)
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes %v still run in the lab %s after SIGKILL", left, killPatience)
+		}
+		for _, pid := range left {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return fmt.Errorf("killing process %d: %w", pid, err)
+			}
+		}
+		time.Sleep(killPoll)
+	}
+}
+
+func removeLinks() error {
+	return withHandle(func(h *netlink.Handle) error {
+		links, err := h.LinkList()
+		if err != nil {
+			return fmt.Errorf("listing interfaces: %w", err)
+		}
+		for _, l := range links {
+			if l.Type() != "veth" {
+				continue
+			}
+			if err := h.LinkDel(l); err != nil && !errors.Is(err, syscall.ENODEV) {
+				return fmt.Errorf("removing interface %s: %w", l.Attrs().Name, err)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,179 @@
+// Package unix holds the system calls the standard library lacks: socket
+// time stamps, network namespaces and a precise sleep. It is the only package
+// that imports golang.org/x/sys/unix.
+package unix
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// NetnsDir is where iproute2 keeps named network namespaces (ip-netns(8)).
+const NetnsDir = "/run/netns"
+
+// NetnsPath is the file that a named network namespace is mounted on.
+func NetnsPath(name string) string { return filepath.Join(NetnsDir, name) }
+
+// NetnsID is the identity of a network namespace: the device and inode of its
+// nsfs file. Two files with the same identity are the same namespace.
+type NetnsID struct{ Dev, Ino uint64 }
+
+// NetnsIDOf returns the identity of the namespace behind path. errors.Is
+// os.ErrNotExist holds when path does not exist.
+func NetnsIDOf(path string) (NetnsID, error) {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return NetnsID{}, err
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return NetnsID{}, fmt.Errorf("%s: a file of the kernel's nsfs is expected", path)
+	}
+	return NetnsID{Dev: uint64(st.Dev), Ino: st.Ino}, nil
+}
+
+// shareNetnsDir serialises the one-time preparation of NetnsDir.
+var shareNetnsDir sync.Mutex
+
+// prepareNetnsDir makes NetnsDir a shared mount, as ip-netns(8) does: an
+// unmount in one mount namespace then releases the namespace in all of them,
+// also in those of processes started with "ip netns exec".
+func prepareNetnsDir() error {
+	shareNetnsDir.Lock()
+	defer shareNetnsDir.Unlock()
+	if err := os.MkdirAll(NetnsDir, 0o755); err != nil {
+		return err
+	}
+	err := unix.Mount("", NetnsDir, "none", unix.MS_SHARED|unix.MS_REC, "")
+	if !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	// EINVAL: not a mount point yet.
+	if err := unix.Mount(NetnsDir, NetnsDir, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return err
+	}
+	return unix.Mount("", NetnsDir, "none", unix.MS_SHARED|unix.MS_REC, "")
+}
+
+// CreateNetns makes a named network namespace that "ip netns" knows as well.
+// errors.Is os.ErrExist holds when the name is taken.
+func CreateNetns(name string) error {
+	if err := prepareNetnsDir(); err != nil {
+		return fmt.Errorf("preparing %s for namespaces: %w", NetnsDir, err)
+	}
+	path := NetnsPath(name)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	if err != nil {
+		return fmt.Errorf("creating namespace %q: %w", name, err)
+	}
+	f.Close()
+	err = InNewNetns(func() error {
+		return unix.Mount("/proc/thread-self/ns/net", path, "none", unix.MS_BIND, "")
+	})
+	if err != nil {
+		os.Remove(path)
+		return fmt.Errorf("creating namespace %q: %w", name, err)
+	}
+	return nil
+}
+
+// RemoveNetns takes the name of a namespace away; the kernel ends the
+// namespace with its last process and socket. A name that is not there is no
+// error.
+func RemoveNetns(name string) error {
+	path := NetnsPath(name)
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmounting namespace %q: %w", name, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("removing namespace %q: %w", name, err)
+	}
+	return nil
+}
+
+// InNetns runs fn in the named namespace: what fn opens or starts on its own
+// goroutine belongs there, and can be used from outside afterwards.
+func InNetns(name string, fn func() error) error {
+	target, err := os.Open(NetnsPath(name))
+	if err != nil {
+		return fmt.Errorf("opening namespace %q: %w", name, err)
+	}
+	defer target.Close()
+	return onThread(func() error {
+		if err := unix.Setns(int(target.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("entering namespace %q: %w", name, err)
+		}
+		return fn()
+	})
+}
+
+// InNewNetns runs fn in a fresh namespace without a name, which ends with fn
+// unless fn mounts it or leaves a socket or process in it.
+func InNewNetns(fn func() error) error {
+	return onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("making a network namespace: %w", err)
+		}
+		return fn()
+	})
+}
+
+// onThread runs fn on a locked thread and brings the thread back to the
+// namespace it came from. The thread is given up only when it cannot be
+// brought back: a process started with Pdeathsig is signalled when the *thread*
+// that started it ends, so throwing threads away would kill children that an
+// earlier user of the thread started.
+func onThread(fn func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			runtime.UnlockOSThread()
+			done <- fmt.Errorf("opening the thread's own namespace: %w", err)
+			return
+		}
+		err = fn()
+		if unix.Setns(home, unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+		unix.Close(home)
+		done <- err
+	}()
+	return <-done
+}
+
+// NetnsProcesses lists the processes in each of the given namespaces. The
+// calling process is left out: its threads enter namespaces only in passing.
+func NetnsProcesses(ids map[NetnsID]bool) (map[NetnsID][]int, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	found := map[NetnsID][]int{}
+	self := os.Getpid()
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil || pid == self {
+			continue
+		}
+		// A process may end between the listing and the look: not an error.
+		if id, err := NetnsIDOf("/proc/" + name + "/ns/net"); err == nil && ids[id] {
+			found[id] = append(found[id], pid)
+		}
+	}
+	return found, nil
+}
