@@ -54,7 +54,6 @@ type Lab struct {
 	root  string
 	name  string
 	owner bool
-	exe   string
 	log   *slog.Logger
 	x     *index
 
@@ -144,7 +143,7 @@ func Up(ctx context.Context, topo *fabric.Topology, o Options) (*Lab, error) {
 }
 
 func newLab(root string, st *state, x *index, owner bool, log *slog.Logger) *Lab {
-	return &Lab{root: root, name: st.Name, owner: owner, exe: st.Executable, log: log, x: x, netem: sync.OnceValue(haveNetem)}
+	return &Lab{root: root, name: st.Name, owner: owner, log: log, x: x, netem: sync.OnceValue(haveNetem)}
 }
 
 // makeRoom removes a dead predecessor, or says why there is no room.
