@@ -537,3 +537,7 @@ func (p *Poller) Event(i int) (token int32, readable, queued bool) {
 
 // Close closes the Poller; the sockets stay open.
 func (p *Poller) Close() error { return errors.Join(sys.Close(p.wake), sys.Close(p.fd)) }
+
+// ErrnoName is the symbolic name of an error, such as ENETUNREACH; "" when it
+// has none.
+func ErrnoName(e syscall.Errno) string { return sys.ErrnoName(e) }
