@@ -276,7 +276,7 @@ func (n *Node) state(s sink, c *nicCollector) (*probe.Config, []probe.TracedPath
 	s.counter(c.tracePackets, float64(sent), "sent")
 	s.counter(c.tracePackets, float64(answered), "answered")
 	s.gauge(c.pathVersion, float64(version))
-	s.gauge(c.configHash, 1, n.hash)
+	s.gauge(c.configHash, 1, n.engine.Config().Hash)
 	ok := 0.0
 	if n.reloadOK {
 		ok = 1

@@ -41,8 +41,8 @@ func TestBadConfigs(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = LoadConfig(f)
-			if err == nil || !strings.Contains(err.Error(), strings.TrimSpace(string(want))) || !strings.HasPrefix(err.Error(), filepath.Base(f)) {
-				t.Errorf("got  %v\nwant %s: %s", err, filepath.Base(f), want)
+			if err == nil || !strings.Contains(err.Error(), strings.TrimSpace(string(want))) || !strings.HasPrefix(err.Error(), f) {
+				t.Errorf("got  %v\nwant %s: %s", err, f, want)
 			}
 		})
 	}
