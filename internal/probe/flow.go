@@ -95,8 +95,9 @@ type flow struct {
 	sent    []sentSlot
 	replies []replySlot
 
-	seq uint32 // of the next probe
-	tx  uint32 // S_TxC: probes sent, modulo 2^32
+	seq    uint32 // of the next probe
+	issued uint64 // sequence numbers used
+	tx     uint32 // S_TxC: probes sent, modulo 2^32
 
 	answered bool   // lastAnswered holds
 	last     uint32 // highest sequence number that was answered
@@ -130,6 +131,7 @@ func ringSize(n int) int {
 func (f *flow) nextProbe(mono, user int64) (seq, senderTx uint32) {
 	seq = f.seq
 	f.seq++
+	f.issued++
 	f.tx++
 	f.Sent++
 	s := &f.sent[int(seq)&(len(f.sent)-1)]
@@ -227,7 +229,7 @@ const ceMark = 3 // RFC 3168 section 5: congestion experienced
 
 // take accounts for a reply received at the monotonic time mono.
 func (f *flow) take(mono int64, r *reply) outcome {
-	if !newer(f.seq, r.senderSeq) {
+	if age := f.seq - r.senderSeq; age == 0 || uint64(age) > f.issued {
 		return outcomeUnsolicited
 	}
 	if !f.count(r) {
