@@ -99,8 +99,9 @@ type flow struct {
 	issued uint64 // sequence numbers used
 	tx     uint32 // S_TxC: probes sent, modulo 2^32
 
-	answered bool   // lastAnswered holds
-	last     uint32 // highest sequence number that was answered
+	answered  bool   // last holds
+	last      uint32 // highest sequence number that was answered
+	lastAcked int64  // when an answer last came in time, monotonic nanoseconds
 
 	based            bool // the fields below hold
 	baseSeq          uint32
@@ -267,6 +268,7 @@ func (f *flow) take(mono int64, r *reply) outcome {
 		return outcomeLate
 	}
 	f.Acked++
+	f.lastAcked = mono
 	return outcomeAcked
 }
 
