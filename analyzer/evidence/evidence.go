@@ -67,6 +67,7 @@ func (s Settings) Queries() map[string]string {
 		"clock":    `max by (clock) (fabric_clock_error_bound_seconds)`,
 		"sent":     `sum by ($flow, direction) (increase(fabric_probe_sent_total$delay))`,
 		"lost":     `sum by ($flow, direction) (increase(fabric_probe_lost_total$delay))`,
+		"back":     `sum by ($flow) (increase(fabric_probe_acked_total$delay)) + sum by ($flow) (increase(fabric_probe_late_total$delay))`,
 		"ecn":      `sum by ($flow, direction) (increase(fabric_probe_ecn_marked_total$delay))`,
 		"hardSent": `sum by ($flow) (irate(fabric_probe_sent_total{direction="forward"}$hard))`,
 		"hardGot":  `sum by ($flow) (irate(fabric_probe_received_total$hard))`,
@@ -109,6 +110,7 @@ type flowData struct {
 	plane                     string
 	sent, lost, ecn           map[string]float64 // by direction
 	hardSent, hardGot, hardIn *float64
+	back                      *float64 // replies over the delay window
 	owd                       map[string]map[string]*dist // direction, timestamp kind
 }
 
@@ -205,6 +207,7 @@ func gather(ask func(string, time.Time, func(Sample)) error, at time.Time) (map[
 		"hardSent": func(d *flowData) **float64 { return &d.hardSent },
 		"hardGot":  func(d *flowData) **float64 { return &d.hardGot },
 		"hardBack": func(d *flowData) **float64 { return &d.hardIn },
+		"back":     func(d *flowData) **float64 { return &d.back },
 	} {
 		if err := ask(name, at, func(v Sample) { x := v.Value; *pick(of(v.Labels)) = &x }); err != nil {
 			return nil, err
@@ -289,6 +292,11 @@ func (d *flowData) count(o *fabric.Observation, direction string) bool {
 	lost, okLost := d.lost[direction]
 	if !ok || !okLost || sent < 1 {
 		return false
+	}
+	// The first reply after a silence accounts for all that was lost in it. That
+	// is old news: no more can have been lost in a window than went unanswered.
+	if probes, ok := d.sent["forward"]; ok && d.back != nil {
+		lost = math.Min(lost, math.Max(0, probes-*d.back))
 	}
 	o.Sent = uint64(math.Round(sent))
 	o.Lost = min(uint64(math.Round(math.Max(0, lost))), o.Sent)
