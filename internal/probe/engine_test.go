@@ -103,6 +103,32 @@ func TestEnginesMeasureEachOther(t *testing.T) {
 	}
 }
 
+func TestSeveralNICs(t *testing.T) {
+	c := loopConfig("h1", 1, 2, "h2/eth1", 1)
+	c.NICs = append(c.NICs, NICConfig{NIC: "h1/eth2", Address: loopback(3), Leaf: "leaf3"})
+	c.Peers[0].From = []string{"h1/eth2"}
+	d := loopConfig("h2", 2, 1, "h1/eth1", 1)
+	d.Peers = append(d.Peers, PeerConfig{NIC: "h1/eth2", Address: loopback(3), Flows: 1})
+	a, b := start(t, c), start(t, d)
+	until(t, 20*time.Second, "answers over the second NIC", func() bool {
+		e := a.Snapshot().NICs[1].Edges
+		return len(e) == 1 && e[0].Acked >= 20 && b.Snapshot().NICs[0].Edges[0].Acked >= 20
+	})
+	if e := a.Snapshot().NICs[0].Edges; len(e) != 0 {
+		t.Errorf("h1/eth1 probes %v, though the peer is probed from h1/eth2 only", e)
+	}
+	got := map[string]bool{}
+	for _, r := range b.Snapshot().NICs[0].Received {
+		got[r.Edge.String()] = r.Received > 0
+	}
+	if got["h1/eth1>h2/eth1#0"] || !got["h1/eth2>h2/eth1#0"] {
+		t.Errorf("received %v, want probes of h1/eth2 only", got)
+	}
+	if e := b.Snapshot().NICs[0].Edges; len(e) != 1 {
+		t.Errorf("%d edges of h2, want one: it does not probe h1/eth2", len(e))
+	}
+}
+
 func TestReflectorRestartIsNotLoss(t *testing.T) {
 	a := start(t, loopConfig("h1", 1, 2, "h2/eth1", 1))
 	b, err := Start(loopConfig("h2", 2, 1, "h1/eth1", 1), slog.New(slog.DiscardHandler))

@@ -304,7 +304,9 @@ func (n *nic) turn(planned int64, events int) error {
 				return err
 			}
 		}
-		if readable {
+		// An error without an entry in the queue is only taken by a receive;
+		// left alone it would wake the loop for ever.
+		if readable || queued {
 			if err := n.drain(s); err != nil {
 				return err
 			}
