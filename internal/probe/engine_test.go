@@ -336,7 +336,45 @@ func TestSendErrorsAreCountedAndNoLoss(t *testing.T) {
 	}
 }
 
-// --- between network namespaces ---
+func TestStallsAreSummed(t *testing.T) {
+	a, _ := pair(t)
+	const second = int64(time.Second)
+	stalled := func() time.Duration { return a.snapshot().Stalled }
+	a.base = a.base.Add(-time.Minute) // room for the past
+	a.planned.Store(a.mono())
+	if got := stalled(); got != 0 {
+		t.Errorf("%v stalled on time", got)
+	}
+	a.planned.Store(a.mono() - second)
+	ongoing := stalled()
+	if ongoing < time.Second-stallAfter || ongoing > 2*time.Second {
+		t.Errorf("%v stalled one second late, before the loop has run", ongoing)
+	}
+	a.mu.Lock()
+	err := a.turn(a.planned.Load(), 0)
+	a.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := stalled(); got < ongoing || got > ongoing+time.Second {
+		t.Errorf("%v stalled after the loop has run, %v before: it counts once and never goes back", got, ongoing)
+	}
+}
+
+// After a stall the probes that were missed are not made up for.
+func TestNoBurstAfterAStall(t *testing.T) {
+	a, _ := pair(t)
+	a.base = a.base.Add(-time.Minute)
+	a.cycle = a.mono() - int64(5*time.Second)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.sendDue(a.mono()); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.edges[0].Sent; got > 2 {
+		t.Errorf("%d probes at once after five seconds, want two at most", got)
+	}
+}
 
 // skip skips for want of a feature, unless everything is required to run.
 func skip(t *testing.T, reason string) {

@@ -205,6 +205,46 @@ func TestRule4Duplicates(t *testing.T) {
 	}
 }
 
+// A copy must not stand for a reply that was lost.
+func TestRule4ACopyHidesNoLoss(t *testing.T) {
+	w := newWire(t)
+	w.exchange(3)
+	r := w.reflect(w.send())
+	w.take(r)
+	again := *r
+	w.take(&again)
+	w.reflect(w.send()) // lost in reverse
+	w.exchange(3)
+	w.want(counts{sent: 8, acked: 7, duplicate: 1, lostReverse: 1})
+}
+
+// The account begins with the first reply that comes: one that it overtook is
+// not among those that are counted.
+func TestRule2TheFirstRepliesReordered(t *testing.T) {
+	w := newWire(t)
+	a := w.reflect(w.send())
+	b := w.reflect(w.send())
+	w.take(b)
+	w.take(a)
+	w.reflect(w.send()) // lost in reverse
+	w.exchange(3)
+	w.want(counts{sent: 6, acked: 5, reordered: 1, lostReverse: 1})
+}
+
+// A follow-up about the number of a reply from before the reflector's restart
+// is not the stamp of the reply that has the number now.
+func TestRule7AnOldFollowUpIsNotUsed(t *testing.T) {
+	w := newWire(t)
+	r := w.reflect(w.send())
+	w.take(r)
+	next := w.reflect(w.send())
+	next.answers.FollowUp = stamp.FollowUp{Seq: r.seq, Timestamp: stamp.PTP(r.t3 - int64(time.Minute)), Method: stamp.MethodSoftware}
+	w.take(next)
+	if n := w.flow.owd[reverse][kernelStamps].Count; n != 0 {
+		t.Errorf("%d reverse delays from a stamp of a minute ago", n)
+	}
+}
+
 func TestRule4UnsolicitedReplies(t *testing.T) {
 	w := newWire(t)
 	w.exchange(3)
@@ -246,9 +286,11 @@ func TestRule5SenderRestart(t *testing.T) {
 
 func TestRule6WrapAround(t *testing.T) {
 	w := newWire(t)
-	start := ^uint32(0) - 20
+	ring := uint32(len(w.flow.replies))
+	start := -ring - 20
 	w.flow.seq, w.flow.tx = start, start
 	w.sess.seq, w.sess.rx, w.sess.tx = start, start, start
+	w.exchange(int(ring)) // every slot holds a number from before the wrap
 	for i := range 60 {
 		p := w.send()
 		switch i % 10 {
@@ -259,9 +301,12 @@ func TestRule6WrapAround(t *testing.T) {
 			w.take(w.reflect(p))
 		}
 	}
-	w.want(counts{sent: 60, acked: 48, lostForward: 6, lostReverse: 6})
-	if n := w.flow.owd[reverse][kernelStamps].Count; n < 40 {
-		t.Errorf("%d reverse delays across the wrap, want at least 40", n)
+	w.exchange(int(ring))
+	n := uint64(ring)
+	w.want(counts{sent: 2*n + 60, acked: 2*n + 48, lostForward: 6, lostReverse: 6})
+	// The reply before a lost one has no follow-up, nor has the last.
+	if got, want := w.flow.owd[reverse][kernelStamps].Count, 2*n+48-6-1; got != want {
+		t.Errorf("%d reverse delays, want %d", got, want)
 	}
 }
 
