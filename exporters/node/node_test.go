@@ -2,6 +2,7 @@ package node
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -81,7 +82,7 @@ func scrape(t *testing.T, h http.Handler, path string) map[string]*dto.MetricFam
 	dec := expfmt.NewDecoder(w.Body, expfmt.ResponseFormat(w.Header()))
 	for {
 		var f dto.MetricFamily
-		if err := dec.Decode(&f); err == io.EOF {
+		if err := dec.Decode(&f); errors.Is(err, io.EOF) {
 			return out
 		} else if err != nil {
 			t.Fatal(err)

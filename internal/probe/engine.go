@@ -90,10 +90,14 @@ func (e *Engine) enter(ctx context.Context) (_ context.Context, leave func(), er
 // ErrClosed is returned by what an engine cannot do after Close.
 var ErrClosed = errors.New("the probe engine is closed")
 
-// Err is why a probe loop ended; nil while all run.
+// Err is why a probe loop ended; nil while all run. After Close it is
+// ErrClosed at least.
 func (e *Engine) Err() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.err == nil && e.closed {
+		return ErrClosed
+	}
 	return e.err
 }
 

@@ -54,11 +54,14 @@ func start(t *testing.T, c *Config) *Engine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if err := e.Err(); err != nil {
+			t.Errorf("probe loop: %v", err)
+		}
 		if err := e.Close(); err != nil {
 			t.Errorf("close: %v", err)
 		}
-		if err := e.Err(); err != nil {
-			t.Errorf("probe loop: %v", err)
+		if err := e.Err(); !errors.Is(err, ErrClosed) {
+			t.Errorf("after Close: %v, want ErrClosed", err)
 		}
 	})
 	return e
@@ -162,7 +165,11 @@ func client(t *testing.T, i int, port int) *net.UDPConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() })
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			t.Errorf("close: %v", err)
+		}
+	})
 	return c
 }
 
@@ -227,7 +234,9 @@ func TestStartErrors(t *testing.T) {
 	if !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), fmt.Sprintf("UDP %v:8862 is in use", loopback(1))) {
 		t.Errorf("port in use: %v", err)
 	}
-	taken.Close()
+	if err := taken.Close(); err != nil {
+		t.Fatal(err)
+	}
 	c := loopConfig("h1", 1, 2, "h2/eth1", 1)
 	c.NICs[0].Address = netip.MustParseAddr("192.0.2.1")
 	if _, err = Start(c, log); !errors.Is(err, unix.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "192.0.2.1 is not an address of this host") {
@@ -265,6 +274,31 @@ func TestTurnAllocatesNothing(t *testing.T) {
 	}
 }
 
+// BenchmarkExchange is a probe, its reflection, the reply and all four stamps,
+// over loopback.
+func BenchmarkExchange(b *testing.B) {
+	x, y := pair(b)
+	y.edges, y.node.Cadence = nil, time.Nanosecond // it only reflects, at any rate
+	b.ReportAllocs()
+	for b.Loop() {
+		x.cycle -= int64(x.node.Cadence)
+		for _, n := range []*nic{x, y, x} {
+			n.mu.Lock()
+			k, err := n.poll.Wait(0)
+			if err == nil {
+				err = n.turn(n.mono(), k)
+			}
+			n.mu.Unlock()
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	if e := x.edges[0]; e.Acked+10 < e.Sent {
+		b.Errorf("%d of %d answered", e.Acked, e.Sent)
+	}
+}
+
 // pair opens two NICs that nothing drives.
 func pair(t testing.TB) (a, b *nic) {
 	t.Helper()
@@ -277,7 +311,11 @@ func pair(t testing.TB) (a, b *nic) {
 		}
 		n.cycle = n.mono()
 		nics[i] = n
-		t.Cleanup(func() { n.close() })
+		t.Cleanup(func() {
+			if err := n.close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		})
 	}
 	return nics[0], nics[1]
 }

@@ -64,10 +64,9 @@ func ListenUDP(local netip.AddrPort, o UDPOptions) (*UDP, error) {
 	if err != nil {
 		return nil, fmt.Errorf("udp socket: %w", err)
 	}
-	s := &UDP{fd: fd, counted: o.CountedIDs}
+	s := &UDP{fd: fd}
 	if err := s.setup(local, o); err != nil {
-		sys.Close(fd)
-		return nil, err
+		return nil, errors.Join(err, sys.Close(fd))
 	}
 	return s, nil
 }
@@ -108,7 +107,18 @@ func (s *UDP) setup(local netip.AddrPort, o UDPOptions) error {
 		return fmt.Errorf("getsockname: %T, want an IPv4 address", sa)
 	}
 	s.local = netip.AddrPortFrom(netip.AddrFrom4(in.Addr), uint16(in.Port))
+	s.counted = o.CountedIDs || !takesStampIDs(s.fd)
 	return nil
+}
+
+// takesStampIDs reports whether the kernel takes SCM_TS_OPT_ID, which Linux
+// 6.13 brought. It asks with a broadcast that the socket may not send: the
+// control message is looked at first, and nothing leaves either way.
+func takesStampIDs(fd int) bool {
+	ctl := make([]byte, sys.CmsgSpace(4))
+	putControl(ctl, 0, sys.SOL_SOCKET, sys.SCM_TS_OPT_ID, 0)
+	err := sys.Sendmsg(fd, nil, ctl, &sys.SockaddrInet4{Addr: [4]byte{255, 255, 255, 255}, Port: 9}, sys.MSG_DONTWAIT)
+	return !errors.Is(err, sys.EINVAL)
 }
 
 // LocalAddr is the address the socket is bound to.
@@ -288,44 +298,22 @@ func (b *Batch) Send(s *UDP, failed func(i int, err syscall.Errno)) error {
 		if errno == syscall.EINTR {
 			continue
 		}
-		if errno == syscall.EINVAL && !s.counted {
-			// No SCM_TS_OPT_ID before Linux 6.13: number by the kernel's counter.
-			s.counted = true
-			if err := s.resync(b.ids[i]); err != nil {
-				desync = err
-			}
-			for j := i; j < total; j++ {
-				b.dropStampID(j)
-			}
-			continue
+		if attempt++; attempt == sendAttempts || errno == syscall.EAGAIN || errno == syscall.ENOBUFS {
+			failed(i, errno)
+			i++
+			attempt = 0
 		}
 		if s.counted {
-			if err := s.resync(b.ids[i]); err != nil {
-				desync = err
+			next := s.nextID
+			if i < total {
+				next = b.ids[i]
 			}
-		}
-		if attempt++; attempt < sendAttempts && errno != syscall.EAGAIN && errno != syscall.ENOBUFS {
-			continue
-		}
-		failed(i, errno)
-		i++
-		attempt = 0
-		if s.counted && i < total {
-			if err := s.resync(b.ids[i]); err != nil {
-				desync = err
-			}
-		} else if s.counted {
-			if err := s.resync(s.nextID); err != nil {
+			if err := s.resync(next); err != nil {
 				desync = err
 			}
 		}
 	}
 	return desync
-}
-
-func (b *Batch) dropStampID(i int) {
-	h := &b.hdrs[i].hdr
-	h.SetControllen(int(h.Controllen) - sys.CmsgSpace(4))
 }
 
 // Recv receives waiting datagrams without blocking and returns how many; 0
@@ -468,8 +456,7 @@ func NewPoller() (*Poller, error) {
 	}
 	wake, err := sys.Eventfd(0, sys.EFD_CLOEXEC|sys.EFD_NONBLOCK)
 	if err != nil {
-		sys.Close(fd)
-		return nil, fmt.Errorf("eventfd: %w", err)
+		return nil, errors.Join(fmt.Errorf("eventfd: %w", err), sys.Close(fd))
 	}
 	p := &Poller{fd: fd, wake: wake}
 	if err := sys.EpollCtl(fd, sys.EPOLL_CTL_ADD, wake, &sys.EpollEvent{Events: sys.EPOLLIN, Fd: wakeToken}); err != nil {

@@ -2,6 +2,7 @@ package unix
 
 import (
 	"fmt"
+	"io"
 	"net/netip"
 	"syscall"
 	"testing"
@@ -14,8 +15,16 @@ func listen(t *testing.T, o UDPOptions) *UDP {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.Close() })
+	closeAfter(t, s)
 	return s
+}
+
+func closeAfter(t *testing.T, c io.Closer) {
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
 }
 
 // until polls f every millisecond for five seconds at most.
@@ -159,7 +168,7 @@ func testPoller(t *testing.T, coarse bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.Close()
+	closeAfter(t, p)
 	p.coarse = coarse
 	a, b := listen(t, UDPOptions{}), listen(t, UDPOptions{})
 	if err := p.Add(b, 3); err != nil {
