@@ -43,10 +43,11 @@ func clos(t testing.TB, spines, leaves, hosts int) *fabric.Graph {
 	b.WriteString("links:\n")
 	for l := 1; l <= leaves; l++ {
 		for h := 1; h <= hosts; h++ {
-			fmt.Fprintf(&b, "  - {a: \"h%d/eth1\", b: \"leaf%d:dn%d\"}\n", (l-1)*hosts+h, l, h)
+			n := (l-1)*hosts + h
+			fmt.Fprintf(&b, "  - {a: \"h%d/eth1\", b: \"leaf%d:dn%d\", a_address: 10.0.%d.2/24, b_address: 10.0.%d.1/24}\n", n, l, h, n, n)
 		}
 		for s := 1; s <= spines; s++ {
-			fmt.Fprintf(&b, "  - {a: \"leaf%d:up%d\", b: \"spine%d:dn%d\"}\n", l, s, s, l)
+			fmt.Fprintf(&b, "  - {a: \"leaf%d:up%d\", b: \"spine%d:dn%d\", a_address: 172.16.%d.%d/31, b_address: 172.16.%d.%d/31}\n", l, s, s, l, l, 2*s, l, 2*s+1)
 		}
 	}
 	topo, found := fabric.ParseTopology("t.yaml", []byte(b.String()))
