@@ -63,12 +63,10 @@ func anyWay(fwd, rev []fabric.Direction) bool { return true }
 // result is what a flow's packets saw, each way by itself. The clock of all
 // namespaces is one, so one-way delays need no synchronisation.
 type result struct {
-	sent               int
-	fwd, rev           []time.Duration
-	reordered          int
-	fwdTOS             map[int]int
-	gotThere, gotBack  int
-	firstLost, lastOne time.Duration
+	sent              int
+	fwd, rev          []time.Duration
+	reordered         int
+	gotThere, gotBack int
 }
 
 func (r result) fwdLoss() float64 { return 1 - float64(r.gotThere)/float64(r.sent) }
@@ -84,17 +82,15 @@ func median(ds []time.Duration) time.Duration {
 }
 
 // measure sends n packets, one every gap, and has each sent back. It ends
-// when all are back or nothing has come for quiet.
+// when all are back, or quiet after the last was sent.
 func measure(t *testing.T, l *Lab, f flow, n int, gap, quiet time.Duration) result {
 	t.Helper()
 	a, b := socket(t, l, f.src, f.sport), socket(t, l, f.dst, echoPort)
 	defer a.Close()
 	defer b.Close()
 	r := result{sent: n}
-	var wg sync.WaitGroup
-	wg.Add(2)
-	go func() { // the reflector
-		defer wg.Done()
+	var reflector, receiver sync.WaitGroup
+	reflector.Go(func() {
 		buf := make([]byte, 64)
 		last := int64(-1)
 		for {
@@ -114,42 +110,32 @@ func measure(t *testing.T, l *Lab, f flow, n int, gap, quiet time.Duration) resu
 				return
 			}
 		}
-	}()
-	go func() { // the sender's receiver
-		defer wg.Done()
+	})
+	receiver.Go(func() {
 		buf := make([]byte, 64)
-		for {
-			deadlineErr := a.SetReadDeadline(time.Now().Add(quiet))
+		for r.gotBack < n {
 			m, _, err := a.ReadFromUDPAddrPort(buf)
-			if err != nil || deadlineErr != nil {
+			if err != nil {
 				return
 			}
 			_, sent := readStamp(buf[:m])
 			r.rev = append(r.rev, time.Since(testEpoch)-sent)
-			if r.gotBack++; r.gotBack == n {
-				return
-			}
+			r.gotBack++
 		}
-	}()
+	})
 	to := netip.AddrPortFrom(l.addr(f.dst), echoPort)
 	buf := make([]byte, 64)
-	tick := time.NewTicker(gap)
-	defer tick.Stop()
+	start := time.Now()
 	for seq := range n {
+		time.Sleep(time.Until(start.Add(time.Duration(seq) * gap)))
 		if _, err := a.WriteToUDPAddrPort(stamp(buf, uint32(seq)), to); err != nil {
 			t.Fatal(err)
 		}
-		<-tick.C
 	}
-	waitBack := make(chan struct{})
-	go func() { wg.Wait(); close(waitBack) }()
-	select {
-	case <-waitBack:
-	case <-time.After(quiet):
-	}
+	deadline(t, a, quiet)
+	receiver.Wait()
 	b.Close()
-	a.Close()
-	<-waitBack
+	reflector.Wait()
 	return r
 }
 
@@ -555,11 +541,11 @@ func TestHostStallStopsAndAlwaysContinues(t *testing.T) {
 		t.Fatal(err)
 	}
 	running := func() bool {
-		state, _, err := procStat(node.Process.Pid)
+		st, err := procStat(node.Process.Pid)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return state != "T"
+		return st.state != "T"
 	}
 	until := func(want bool, what string) {
 		t.Helper()
