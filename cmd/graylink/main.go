@@ -33,7 +33,7 @@ func main() {
 	app.HelpFlag.Short('h')
 	commands := map[string]command{}
 	for _, add := range []func(*kingpin.Application, map[string]command){
-		addLab,
+		addDemo, addLab, addLocalize, addTopology, addTrace,
 	} {
 		add(app, commands)
 	}

@@ -54,6 +54,12 @@ type Observation struct {
 	Path         Path       `json:"path,omitempty"`
 	Paths        []Path     `json:"paths,omitempty"`
 	PathState    PathState  `json:"path_state,omitempty"`
+
+	// BaselineMADNS is the median absolute deviation of the windows behind
+	// Baseline's median, where they are known; not part of the file.
+	BaselineMADNS *int64 `json:"-"`
+	// PathSince is when the path was learnt, where that is known; not part of the file.
+	PathSince time.Time `json:"-"`
 }
 
 // LossRoundTrip marks a loss count that could not be separated by direction.

@@ -1,0 +1,105 @@
+package publish
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// API serves the analyzer's state as JSON.
+type API struct {
+	Snapshot func() analyzer.Snapshot
+	Store    *paths.Store
+}
+
+// Register adds the API's paths to a mux.
+func (a *API) Register(mux *http.ServeMux) {
+	mux.HandleFunc("GET /api/v1/verdicts", a.verdicts)
+	mux.HandleFunc("GET /api/v1/paths", a.paths)
+	mux.HandleFunc("GET /api/v1/links", a.links)
+}
+
+func reply(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	// The client has gone when this fails; there is nobody left to tell.
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+// verdicts is the history, newest first; ?job= keeps those that touch a job.
+func (a *API) verdicts(w http.ResponseWriter, r *http.Request) {
+	s := a.Snapshot()
+	out := struct {
+		State    fabric.State        `json:"state"`
+		At       time.Time           `json:"at"`
+		Coverage fabric.Coverage     `json:"coverage"`
+		Edges    fabric.EdgeCounts   `json:"edges"`
+		Hosts    map[string]string   `json:"hosts,omitempty"`
+		Verdicts []analyzer.Incident `json:"verdicts"`
+	}{s.Report.State, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, []analyzer.Incident{}}
+	job := r.URL.Query().Get("job")
+	for _, in := range s.Incidents {
+		keep := job == ""
+		for _, j := range in.Jobs {
+			keep = keep || j == job
+		}
+		if keep {
+			out.Verdicts = append(out.Verdicts, in)
+		}
+	}
+	reply(w, out)
+}
+
+// BoundPath is one flow of /api/v1/paths.
+type BoundPath struct {
+	Edge       string           `json:"edge"`
+	State      fabric.PathState `json:"state"`
+	Path       fabric.Path      `json:"path,omitempty"`
+	Candidates []fabric.Path    `json:"candidates,omitempty"`
+	Since      time.Time        `json:"since,omitzero"`
+	Checked    time.Time        `json:"checked"`
+	Notes      []string         `json:"notes,omitempty"`
+}
+
+// paths lists flows, ?src= and ?dst= keep those of a probing and a probed NIC.
+func (a *API) paths(w http.ResponseWriter, r *http.Request) {
+	src, dst := r.URL.Query().Get("src"), r.URL.Query().Get("dst")
+	for _, nic := range []string{src, dst} {
+		if nic != "" && !fabric.IsNIC(nic) {
+			http.Error(w, fmt.Sprintf("%q: a NIC is expected, node/device", nic), http.StatusBadRequest)
+			return
+		}
+	}
+	out := struct {
+		Version uint64      `json:"version"`
+		Paths   []BoundPath `json:"paths"`
+	}{a.Store.Version(), []BoundPath{}}
+	for _, e := range a.Store.Edges() {
+		if src != "" && e.Src != src || dst != "" && e.Dst != dst {
+			continue
+		}
+		if b, ok := a.Store.Bind(e); ok {
+			out.Paths = append(out.Paths, BoundPath{e.String(), b.State, b.Path, b.Candidates, b.Since, b.Checked, b.Notes})
+		}
+	}
+	reply(w, out)
+}
+
+func (a *API) links(w http.ResponseWriter, _ *http.Request) {
+	s := a.Snapshot()
+	links := s.Links
+	if links == nil {
+		links = []analyzer.LinkView{}
+	}
+	reply(w, struct {
+		At    time.Time           `json:"at"`
+		Links []analyzer.LinkView `json:"links"`
+	}{s.At, links})
+}

@@ -1,0 +1,196 @@
+// Package publish makes the analyzer's state readable: Prometheus series and
+// the HTTP API.
+package publish
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// afterglow is how long a suspect's series stay, at 0, after the all-clear.
+const afterglow = 5 * time.Minute
+
+// maxPathEdges bounds the edges whose path is published per verdict.
+const maxPathEdges = 200
+
+// Collector turns the analyzer's snapshot into series at each scrape.
+type Collector struct {
+	Snapshot func() analyzer.Snapshot
+	Store    *paths.Store
+	Graph    *fabric.Graph
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+var (
+	suspectScore = desc("fabric_suspect_score", "Confidence that the element is at fault; 0 for five minutes after the all-clear.", "element", "kind")
+	suspectInfo  = desc("fabric_suspect_info", "The suspect's scenario, direction and place; 0 after the all-clear.",
+		"element", "kind", "scenario", "from", "to", "tier", "plane", "class", "severity")
+	suspectDelay = desc("fabric_suspect_added_delay_seconds", "One-way delay that the element adds.", "element", "kind")
+	suspectLoss  = desc("fabric_suspect_loss_ratio", "Share of packets that the element loses.", "element", "kind")
+	suspectEdges = desc("fabric_suspect_edges", "Degraded edges that the element explains.", "element", "kind")
+	elementInfo  = desc("fabric_element_info", "Where an element under a verdict is.", "element", "kind", "switch", "port", "nic")
+	verdictState = desc("fabric_verdict_state", "1 for the state that holds for the scope.", "scope", "state")
+	coverage     = desc("fabric_evidence_coverage_ratio", "Share of link directions with fresh, path-bound evidence.", "scope")
+	linkDelay    = desc("fabric_link_added_delay_seconds", "Delay that one direction of a link adds, as the probes that cross it bound it.", "link", "from", "to")
+	linkEdges    = desc("fabric_link_probe_edges", "Edges with fresh evidence that cross one direction of a link.", "link", "from", "to")
+	pathVersion  = desc("fabric_path_map_version", "Counts the changes of any path.")
+	pathEdges    = desc("fabric_path_edges", "Directed flows by the state of their path.", "state")
+	edgePath     = desc("fabric_edge_path_info", "The path of an edge under a verdict.", "src", "dst", "flow", "direction", "path")
+	pathHop      = desc("fabric_path_hop_info", "The hops of a published path.", "path", "hop", "switch", "ingress", "egress", "link")
+	lastCycle    = desc("graylink_analyzer_last_cycle_timestamp_seconds", "When the last cycle ended.")
+	baselines    = desc("graylink_analyzer_baselines", "Directed flows whose baseline is learnt.")
+	pending      = desc("graylink_analyzer_pending_edges", "Edges that look degraded and wait for confirmation.")
+	hostSuspect  = desc("graylink_analyzer_host_suspect", "1 for nodes whose probes are no evidence because the node is starved or silent.", "node")
+)
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{suspectScore, suspectInfo, suspectDelay, suspectLoss, suspectEdges, elementInfo, verdictState, coverage, linkDelay,
+		linkEdges, pathVersion, pathEdges, edgePath, pathHop, lastCycle, baselines, pending, hostSuspect} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	s := c.Snapshot()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	c.suspects(s, gauge)
+	for _, state := range []fabric.State{fabric.Innocent, fabric.Suspect, fabric.InsufficientEvidence} {
+		gauge(verdictState, flag(s.Report.State == state), "fabric", string(state))
+	}
+	if s.At.IsZero() {
+		return
+	}
+	gauge(coverage, s.Report.Coverage.Links, "fabric")
+	for _, l := range s.Links {
+		gauge(linkEdges, float64(l.Edges), l.Link, l.From, l.To)
+		if l.AddedDelayNS != nil {
+			gauge(linkDelay, float64(*l.AddedDelayNS)/1e9, l.Link, l.From, l.To)
+		}
+	}
+	gauge(pathVersion, float64(s.PathMap))
+	for state, n := range s.Paths {
+		gauge(pathEdges, float64(n), string(state))
+	}
+	gauge(lastCycle, float64(s.At.UnixMilli())/1e3)
+	gauge(baselines, float64(s.Baselines))
+	gauge(pending, float64(s.Pending))
+	for node := range s.Hosts {
+		gauge(hostSuspect, 1, node)
+	}
+}
+
+func flag(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (c *Collector) suspects(s analyzer.Snapshot, gauge func(*prometheus.Desc, float64, ...string)) {
+	done := map[fabric.Element]bool{}
+	published := map[string]bool{}
+	for i := range s.Incidents {
+		in := &s.Incidents[i]
+		if done[in.Element] || !in.Open && (in.Cleared == nil || s.At.Sub(*in.Cleared) > afterglow) {
+			continue
+		}
+		done[in.Element] = true
+		on := flag(in.Open)
+		name, kind := in.Element.Element, string(in.Kind)
+		gauge(suspectScore, on*in.Confidence, name, kind)
+		gauge(suspectDelay, on*float64(in.Symptom.AddedDelayNS)/1e9, name, kind)
+		gauge(suspectLoss, on*in.Symptom.LossRatio, name, kind)
+		gauge(suspectEdges, on*float64(in.Evidence.ExplainedEdges), name, kind)
+		var from, to string
+		if d, err := fabric.ParseDirection(in.Direction); err == nil {
+			from, to = d.From, d.To
+		}
+		gauge(suspectInfo, on, name, kind, string(in.Scenario), from, to, tier(in.Tier), in.Plane, in.Class, in.Severity)
+		if !in.Open {
+			continue
+		}
+		for _, p := range places(in.Element) {
+			gauge(elementInfo, 1, name, kind, p.sw, p.port, p.nic)
+		}
+		for j, id := range in.Edges {
+			if j == maxPathEdges {
+				break
+			}
+			c.path(id, published, gauge)
+		}
+	}
+}
+
+func tier(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return string(rune('0' + n))
+}
+
+type where struct{ sw, port, nic string }
+
+// places lists the switch ports and NICs of an element.
+func places(e fabric.Element) []where {
+	end := func(id string) where {
+		if sw, _, ok := fabric.SplitPort(id); ok {
+			return where{sw: sw, port: id}
+		}
+		return where{nic: id}
+	}
+	switch e.Kind {
+	case fabric.KindSwitch:
+		return []where{{sw: e.Element}}
+	case fabric.KindLink:
+		if a, b, ok := fabric.SplitLink(e.Element); ok {
+			return []where{end(a), end(b)}
+		}
+	}
+	return []where{end(e.Element)}
+}
+
+// path publishes the bound path of an edge, each hop once.
+func (c *Collector) path(id string, published map[string]bool, gauge func(*prometheus.Desc, float64, ...string)) {
+	e, err := fabric.ParseEdge(id)
+	if err != nil {
+		return
+	}
+	b, _ := c.Store.Bind(e)
+	if len(b.Path) == 0 || published[id] {
+		return
+	}
+	published[id] = true
+	sum := sha256.Sum256([]byte(b.Path.Key()))
+	key := hex.EncodeToString(sum[:6])
+	direction := "forward"
+	if e.Reply {
+		direction = "reverse"
+	}
+	gauge(edgePath, 1, e.Src, e.Dst, itoa(e.Flow), direction, key)
+	if published["path "+key] {
+		return
+	}
+	published["path "+key] = true
+	for i, h := range b.Path {
+		out := h.Switch + ":" + h.Out
+		link := ""
+		if l := c.Graph.LinkAt(out); l != nil {
+			link = l.ID()
+		}
+		gauge(pathHop, 1, key, itoa(i+1), h.Switch, h.Switch+":"+h.In, out, link)
+	}
+}

@@ -1,0 +1,100 @@
+// Package node publishes the state of internal/probe as Prometheus series and
+// serves the node's HTTP API.
+package node
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/internal/probe"
+)
+
+// Node runs the probe engine of a configuration file and changes it on reload.
+type Node struct {
+	file string
+	log  *slog.Logger
+
+	mu       sync.RWMutex // held for writing while engines are exchanged
+	engine   *probe.Engine
+	hash     string
+	loaded   time.Time // of the configuration that runs
+	reloadOK bool
+}
+
+// Start loads the configuration file and starts probing.
+func Start(file string, log *slog.Logger) (*Node, error) {
+	cfg, hash, err := load(file)
+	if err != nil {
+		return nil, err
+	}
+	e, err := probe.Start(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	return &Node{file: file, log: log, engine: e, hash: hash, loaded: time.Now(), reloadOK: true}, nil
+}
+
+func load(file string) (*probe.Config, string, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, "", fmt.Errorf("read configuration: %w", err)
+	}
+	cfg, err := probe.ParseConfig(b)
+	if err != nil {
+		return nil, "", fmt.Errorf("%s: %w", filepath.Base(file), err)
+	}
+	sum := sha256.Sum256(b)
+	return cfg, hex.EncodeToString(sum[:8]), nil
+}
+
+// Reload reads the configuration file again. A file that cannot be used, or
+// whose sockets cannot be opened, leaves the old configuration at work.
+func (n *Node) Reload() error {
+	cfg, hash, err := load(n.file)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.reloadOK = false
+	if err != nil {
+		return fmt.Errorf("the old configuration stays: %w", err)
+	}
+	if hash == n.hash && n.engine.Err() == nil {
+		n.reloadOK = true
+		return nil
+	}
+	old := n.engine.Config()
+	if err := n.engine.Close(); err != nil {
+		n.log.Warn("close the old engine", "err", err)
+	}
+	e, err := probe.Start(cfg, n.log)
+	if err != nil {
+		back, berr := probe.Start(old, n.log)
+		if berr != nil {
+			return errors.Join(fmt.Errorf("start the new configuration: %w", err), fmt.Errorf("return to the old one: %w", berr))
+		}
+		n.engine = back
+		return fmt.Errorf("the old configuration stays: %w", err)
+	}
+	n.engine, n.hash, n.loaded, n.reloadOK = e, hash, time.Now(), true
+	return nil
+}
+
+// Close stops probing.
+func (n *Node) Close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.engine.Close()
+}
+
+// Ready is nil when every probe loop runs.
+func (n *Node) Ready() error {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.engine.Err()
+}

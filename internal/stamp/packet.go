@@ -1,0 +1,217 @@
+package stamp
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// Port is the default UDP port of the Session-Reflector: RFC 8762 4.1.
+const Port = 862
+
+// Lengths of the base packets, in octets; TLVs follow them.
+const (
+	BaseLen     = 44  // unauthenticated, both directions: RFC 8762 4.2.1, 4.3.1
+	AuthBaseLen = 112 // authenticated, both directions: RFC 8762 4.2.2, 4.3.2
+	HMACLen     = 16  // HMAC-SHA-256 cut to 128 bits: RFC 8762 4.4
+)
+
+// Offsets of the unauthenticated packets. A Session-Sender packet ends with
+// the SSID and is zero after it.
+const (
+	offSeq        = 0  // RFC 8762 4.2.1
+	offTimestamp  = 4  // RFC 8762 4.2.1
+	offError      = 12 // RFC 8762 4.2.1
+	offSSID       = 14 // RFC 8972 3
+	offSenderMBZ  = 16 // RFC 8972 3, 28 octets
+	offReceive    = 16 // RFC 8762 4.3.1
+	offSenderSeq  = 24 // RFC 8762 4.3.1
+	offSenderTime = 28 // RFC 8762 4.3.1
+	offSenderErr  = 36 // RFC 8762 4.3.1
+	offMBZ        = 38 // RFC 8762 4.3.1, 2 octets
+	offTTL        = 40 // RFC 8762 4.3.1
+	offTTLMBZ     = 41 // RFC 8762 4.3.1, 3 octets
+)
+
+// Offsets of the authenticated packets; what lies between the fields is MBZ.
+const (
+	offAuthSeq        = 0  // RFC 8762 4.2.2
+	offAuthTimestamp  = 16 // RFC 8762 4.2.2
+	offAuthError      = 24 // RFC 8762 4.2.2
+	offAuthSSID       = 26 // RFC 8972 3
+	offAuthReceive    = 32 // RFC 8762 4.3.2
+	offAuthSenderSeq  = 48 // RFC 8762 4.3.2
+	offAuthSenderTime = 64 // RFC 8762 4.3.2
+	offAuthSenderErr  = 72 // RFC 8762 4.3.2
+	offAuthTTL        = 80 // RFC 8762 4.3.2
+	offAuthHMAC       = 96 // RFC 8762 4.4, over the 96 octets before it
+)
+
+// What can be wrong with a packet. The errors are values without detail, so
+// that a flood of bad packets costs no allocation; the caller adds the peer.
+var (
+	// ErrShort: there are fewer octets than the base packet has.
+	ErrShort = errors.New("STAMP packet is too short: want at least 44 octets, or 112 if authenticated")
+	// ErrMultiplier: the packet's own Error Estimate has a multiplier of zero
+	// (RFC 4656 4.1.2).
+	ErrMultiplier = errors.New("STAMP packet is corrupt: want an Error Estimate with a multiplier of 1 or more")
+	// ErrHMAC: the HMAC of the base packet does not verify; the packet must be
+	// dropped (RFC 8762 4.4).
+	ErrHMAC = errors.New("STAMP packet is not authentic: want the HMAC of its first 96 octets")
+)
+
+// SenderPacket is the base packet of a Session-Sender: RFC 8762 4.2, RFC 8972 3.
+type SenderPacket struct {
+	Seq           uint32
+	Timestamp     Timestamp // T1
+	ErrorEstimate ErrorEstimate
+	SSID          uint16 // STAMP Session Identifier; zero: not used
+}
+
+// Put writes the unauthenticated form into the first BaseLen octets of b and
+// panics if b is shorter.
+func (p *SenderPacket) Put(b []byte) {
+	_ = b[BaseLen-1]
+	binary.BigEndian.PutUint32(b[offSeq:], p.Seq)
+	binary.BigEndian.PutUint64(b[offTimestamp:], uint64(p.Timestamp))
+	binary.BigEndian.PutUint16(b[offError:], uint16(p.ErrorEstimate))
+	binary.BigEndian.PutUint16(b[offSSID:], p.SSID)
+	clear(b[offSenderMBZ:BaseLen])
+}
+
+// Parse reads the unauthenticated form from the beginning of b; what follows
+// the first BaseLen octets are TLVs. On ErrMultiplier p is filled in all the
+// same, for a caller who must get on with a peer that sends such packets.
+func (p *SenderPacket) Parse(b []byte) error {
+	if len(b) < BaseLen {
+		return ErrShort
+	}
+	p.Seq = binary.BigEndian.Uint32(b[offSeq:])
+	p.Timestamp = Timestamp(binary.BigEndian.Uint64(b[offTimestamp:]))
+	p.ErrorEstimate = ErrorEstimate(binary.BigEndian.Uint16(b[offError:]))
+	p.SSID = binary.BigEndian.Uint16(b[offSSID:])
+	return p.ErrorEstimate.check()
+}
+
+// PutAuth writes the authenticated form into the first AuthBaseLen octets of b
+// and panics if b is shorter.
+func (p *SenderPacket) PutAuth(b []byte, a *Authenticator) {
+	clear(b[:AuthBaseLen])
+	binary.BigEndian.PutUint32(b[offAuthSeq:], p.Seq)
+	binary.BigEndian.PutUint64(b[offAuthTimestamp:], uint64(p.Timestamp))
+	binary.BigEndian.PutUint16(b[offAuthError:], uint16(p.ErrorEstimate))
+	binary.BigEndian.PutUint16(b[offAuthSSID:], p.SSID)
+	copy(b[offAuthHMAC:AuthBaseLen], a.sum(b[:offAuthHMAC], nil))
+}
+
+// ParseAuth verifies and reads the authenticated form. p is left as it was
+// on ErrShort and ErrHMAC.
+func (p *SenderPacket) ParseAuth(b []byte, a *Authenticator) error {
+	if err := a.checkBase(b); err != nil {
+		return err
+	}
+	p.Seq = binary.BigEndian.Uint32(b[offAuthSeq:])
+	p.Timestamp = Timestamp(binary.BigEndian.Uint64(b[offAuthTimestamp:]))
+	p.ErrorEstimate = ErrorEstimate(binary.BigEndian.Uint16(b[offAuthError:]))
+	p.SSID = binary.BigEndian.Uint16(b[offAuthSSID:])
+	return p.ErrorEstimate.check()
+}
+
+// ReflectorPacket is the base packet of a Session-Reflector: RFC 8762 4.3,
+// RFC 8972 3. The four Sender fields and the SSID are copies from the packet
+// it answers; its ErrorEstimate goes with both Timestamp and Receive.
+type ReflectorPacket struct {
+	Seq                 uint32
+	Timestamp           Timestamp // T3, when the reply was sent
+	ErrorEstimate       ErrorEstimate
+	SSID                uint16
+	Receive             Timestamp // T2, when the probe was received
+	SenderSeq           uint32
+	SenderTimestamp     Timestamp // T1
+	SenderErrorEstimate ErrorEstimate
+	SenderTTL           uint8 // TTL or Hop Limit of the probe as received
+}
+
+// Answer copies into p what a reply repeats of the probe it answers.
+func (p *ReflectorPacket) Answer(probe *SenderPacket) {
+	p.SSID = probe.SSID
+	p.SenderSeq = probe.Seq
+	p.SenderTimestamp = probe.Timestamp
+	p.SenderErrorEstimate = probe.ErrorEstimate
+}
+
+// Put writes the unauthenticated form into the first BaseLen octets of b and
+// panics if b is shorter.
+func (p *ReflectorPacket) Put(b []byte) {
+	_ = b[BaseLen-1]
+	binary.BigEndian.PutUint32(b[offSeq:], p.Seq)
+	binary.BigEndian.PutUint64(b[offTimestamp:], uint64(p.Timestamp))
+	binary.BigEndian.PutUint16(b[offError:], uint16(p.ErrorEstimate))
+	binary.BigEndian.PutUint16(b[offSSID:], p.SSID)
+	binary.BigEndian.PutUint64(b[offReceive:], uint64(p.Receive))
+	binary.BigEndian.PutUint32(b[offSenderSeq:], p.SenderSeq)
+	binary.BigEndian.PutUint64(b[offSenderTime:], uint64(p.SenderTimestamp))
+	binary.BigEndian.PutUint16(b[offSenderErr:], uint16(p.SenderErrorEstimate))
+	clear(b[offMBZ:offTTL])
+	b[offTTL] = p.SenderTTL
+	clear(b[offTTLMBZ:BaseLen])
+}
+
+// Parse reads the unauthenticated form from the beginning of b; what follows
+// the first BaseLen octets are TLVs. On ErrMultiplier p is filled in all the
+// same. The sender's estimate is an echo and not checked.
+func (p *ReflectorPacket) Parse(b []byte) error {
+	if len(b) < BaseLen {
+		return ErrShort
+	}
+	p.Seq = binary.BigEndian.Uint32(b[offSeq:])
+	p.Timestamp = Timestamp(binary.BigEndian.Uint64(b[offTimestamp:]))
+	p.ErrorEstimate = ErrorEstimate(binary.BigEndian.Uint16(b[offError:]))
+	p.SSID = binary.BigEndian.Uint16(b[offSSID:])
+	p.Receive = Timestamp(binary.BigEndian.Uint64(b[offReceive:]))
+	p.SenderSeq = binary.BigEndian.Uint32(b[offSenderSeq:])
+	p.SenderTimestamp = Timestamp(binary.BigEndian.Uint64(b[offSenderTime:]))
+	p.SenderErrorEstimate = ErrorEstimate(binary.BigEndian.Uint16(b[offSenderErr:]))
+	p.SenderTTL = b[offTTL]
+	return p.ErrorEstimate.check()
+}
+
+// PutAuth writes the authenticated form into the first AuthBaseLen octets of b
+// and panics if b is shorter.
+func (p *ReflectorPacket) PutAuth(b []byte, a *Authenticator) {
+	clear(b[:AuthBaseLen])
+	binary.BigEndian.PutUint32(b[offAuthSeq:], p.Seq)
+	binary.BigEndian.PutUint64(b[offAuthTimestamp:], uint64(p.Timestamp))
+	binary.BigEndian.PutUint16(b[offAuthError:], uint16(p.ErrorEstimate))
+	binary.BigEndian.PutUint16(b[offAuthSSID:], p.SSID)
+	binary.BigEndian.PutUint64(b[offAuthReceive:], uint64(p.Receive))
+	binary.BigEndian.PutUint32(b[offAuthSenderSeq:], p.SenderSeq)
+	binary.BigEndian.PutUint64(b[offAuthSenderTime:], uint64(p.SenderTimestamp))
+	binary.BigEndian.PutUint16(b[offAuthSenderErr:], uint16(p.SenderErrorEstimate))
+	b[offAuthTTL] = p.SenderTTL
+	copy(b[offAuthHMAC:AuthBaseLen], a.sum(b[:offAuthHMAC], nil))
+}
+
+// ParseAuth verifies and reads the authenticated form. p is left as it was
+// on ErrShort and ErrHMAC.
+func (p *ReflectorPacket) ParseAuth(b []byte, a *Authenticator) error {
+	if err := a.checkBase(b); err != nil {
+		return err
+	}
+	p.Seq = binary.BigEndian.Uint32(b[offAuthSeq:])
+	p.Timestamp = Timestamp(binary.BigEndian.Uint64(b[offAuthTimestamp:]))
+	p.ErrorEstimate = ErrorEstimate(binary.BigEndian.Uint16(b[offAuthError:]))
+	p.SSID = binary.BigEndian.Uint16(b[offAuthSSID:])
+	p.Receive = Timestamp(binary.BigEndian.Uint64(b[offAuthReceive:]))
+	p.SenderSeq = binary.BigEndian.Uint32(b[offAuthSenderSeq:])
+	p.SenderTimestamp = Timestamp(binary.BigEndian.Uint64(b[offAuthSenderTime:]))
+	p.SenderErrorEstimate = ErrorEstimate(binary.BigEndian.Uint16(b[offAuthSenderErr:]))
+	p.SenderTTL = b[offAuthTTL]
+	return p.ErrorEstimate.check()
+}
+
+func (e ErrorEstimate) check() error {
+	if !e.Valid() {
+		return ErrMultiplier
+	}
+	return nil
+}

@@ -1,0 +1,235 @@
+package stamp
+
+import "encoding/binary"
+
+// authentic applies RFC 8972 4.8 to the TLV area behind the base octets of
+// packet, before anything of it may be used. A non-nil a says that the
+// session's TLVs are protected; in authenticated mode they always are.
+func authentic(packet []byte, base int, a *Authenticator) bool {
+	area := packet[base:]
+	count, padding, hmacAt := 0, 0, -1
+	for rest := area; len(rest) > 0; count++ {
+		at := len(area) - len(rest)
+		tlv, next, err := NextTLV(rest)
+		if hmacAt >= 0 && tlv.Type != TypeExtraPadding {
+			return false // also for a second HMAC TLV, and for octets that are no TLV
+		}
+		if err != nil {
+			break
+		}
+		switch tlv.Type {
+		case TypeExtraPadding:
+			padding++
+		case TypeHMAC:
+			if !tlv.Type.validLength(len(tlv.Value)) {
+				return false
+			}
+			hmacAt = at
+		}
+		rest = next
+	}
+	if hmacAt >= 0 {
+		return a != nil && a.checkTLVs(packet, area, hmacAt)
+	}
+	required := a != nil || base == AuthBaseLen
+	return !required || len(area) == 0 || count == 1 && padding == 1
+}
+
+// ReflectorValues is what a reflector puts into the TLVs of one reply.
+type ReflectorValues struct {
+	TimestampInfo TimestampInfo
+	ReceivedDSCP  uint8  // of the probe's IP header
+	ReceivedECN   uint8  // of the probe's IP header
+	PermittedDSCP uint64 // bit d set: a sender may have its replies sent with DSCP d
+	RxCount       uint32 // packets received in the session, this one included
+	TxCount       uint32 // replies sent in the session, this one included
+	FollowUp      FollowUp
+	// Unsupported are types the reflector has no values for at present; they
+	// are answered like unknown ones. TypeHMAC in it has no effect.
+	Unsupported TypeSet
+}
+
+// Reflection is what came of reflecting a packet's TLVs.
+type Reflection struct {
+	Len       int     // octets of the whole reply, always those of the request
+	Answered  TypeSet // types that were understood and filled in
+	DSCP      uint8   // to send the reply with: DSCP1 if asked for and permitted, else as received
+	SenderTx  uint32  // S_TxC, if Answered has TypeDirectMeasurement
+	Malformed bool    // a TLV was malformed; it and those behind it were not processed
+	Integrity bool    // the TLVs failed verification; none was processed
+}
+
+// Reflect fills the TLV area of reply from that of request and v. Both are
+// whole packets whose base has base octets (BaseLen or AuthBaseLen), request
+// checked by Parse or ParseAuth; reply must not overlap it, have room for as
+// many octets, and its base packet already written, because the HMAC TLV
+// covers the reply's sequence number. A non-nil a says that the session's TLVs
+// are protected: a request with TLVs but no HMAC TLV then fails like one whose
+// HMAC is wrong.
+func (v *ReflectorValues) Reflect(reply, request []byte, base int, a *Authenticator) Reflection {
+	area, out := request[base:], reply[base:len(request)]
+	copy(out, area)
+	r := Reflection{Len: len(request), DSCP: v.ReceivedDSCP}
+	if !authentic(request, base, a) {
+		r.Integrity = true
+		r.Malformed = refuse(out)
+		return r
+	}
+	for at := 0; at < len(out); {
+		tlv, _, err := NextTLV(out[at:])
+		if err != nil || !tlv.Type.validLength(len(tlv.Value)) {
+			markMalformed(out[at:], Malformed)
+			r.Malformed = true
+			return r
+		}
+		if v.answer(tlv, &r) {
+			out[at] = 0
+			r.Answered.add(tlv.Type)
+		} else {
+			out[at] = byte(Unrecognized)
+		}
+		if tlv.Type == TypeHMAC {
+			copy(tlv.Value, a.sum(reply[:seqLen], out[:at]))
+		}
+		at += tlvHeaderLen + len(tlv.Value)
+	}
+	return r
+}
+
+// answer fills in the value of one well-formed TLV and reports whether its
+// type was understood.
+func (v *ReflectorValues) answer(tlv TLV, r *Reflection) bool {
+	if !known.Has(tlv.Type) || v.Unsupported.Has(tlv.Type) && tlv.Type != TypeHMAC {
+		return false
+	}
+	switch tlv.Type {
+	case TypeTimestampInfo:
+		v.TimestampInfo.put(tlv.Value)
+	case TypeClassOfService:
+		var c ClassOfService
+		c.parse(tlv.Value)
+		c.DSCP2, c.ECN, c.RP = v.ReceivedDSCP, v.ReceivedECN, 0
+		if v.PermittedDSCP>>c.DSCP1&1 != 0 {
+			r.DSCP = c.DSCP1
+		} else {
+			c.RP = 1
+		}
+		c.put(tlv.Value)
+	case TypeDirectMeasurement:
+		d := DirectMeasurement{ReflectorRx: v.RxCount, ReflectorTx: v.TxCount}
+		d.putReflector(tlv.Value)
+		d.parse(tlv.Value)
+		r.SenderTx = d.SenderTx
+	case TypeFollowUp:
+		v.FollowUp.put(tlv.Value)
+	}
+	return true
+}
+
+// refuse sets I in every TLV of a reply whose request failed verification
+// (RFC 8972 4.8), and the flags that hold besides. It reports whether a TLV
+// was malformed.
+func refuse(out []byte) (malformed bool) {
+	for at := 0; at < len(out); {
+		tlv, _, err := NextTLV(out[at:])
+		if err != nil {
+			markMalformed(out[at:], Integrity|Malformed)
+			return true
+		}
+		flags := Integrity
+		if !known.Has(tlv.Type) {
+			flags |= Unrecognized
+		}
+		out[at] = byte(flags)
+		if !tlv.Type.validLength(len(tlv.Value)) {
+			markMalformed(out[at:], flags|Malformed)
+			malformed = true
+		}
+		at += tlvHeaderLen + len(tlv.Value)
+	}
+	return malformed
+}
+
+// markMalformed sets the flags of the malformed TLV at the beginning of out,
+// which may be too short for a header. The information of a Follow-Up
+// Telemetry TLV of wrong length goes back as zeroes: RFC 8972 4.7.
+func markMalformed(out []byte, f Flags) {
+	out[offTLVFlags] = byte(f)
+	if len(out) < tlvHeaderLen || Type(out[offTLVType]) != TypeFollowUp {
+		return
+	}
+	if n := int(binary.BigEndian.Uint16(out[offTLVLength:])); n != followUpLen {
+		value := out[tlvHeaderLen:]
+		clear(value[:min(n, offFollowMode, len(value))])
+	}
+}
+
+// Answers are the TLVs of a reply that its Session-Sender may use.
+type Answers struct {
+	Has               TypeSet // what came back with U=0; a field below counts if its type is in here
+	Unrecognized      TypeSet // what came back with U=1
+	TimestampInfo     TimestampInfo
+	ClassOfService    ClassOfService
+	DirectMeasurement DirectMeasurement
+	FollowUp          FollowUp
+}
+
+// Parse reads the TLVs of reply, a whole packet whose base of base octets was
+// checked by Parse or ParseAuth. A type that occurs twice counts as it occurs
+// last. On ErrIntegrity nothing may be used and an is empty; on ErrMalformed
+// an has what precedes the malformed TLV. A non-nil a says that the session's
+// TLVs are protected.
+func (an *Answers) Parse(reply []byte, base int, a *Authenticator) error {
+	*an = Answers{}
+	if anyIntegrityFlag(reply[base:]) || !authentic(reply, base, a) {
+		return ErrIntegrity
+	}
+	for rest := reply[base:]; len(rest) > 0; {
+		tlv, next, err := NextTLV(rest)
+		if err != nil {
+			return err
+		}
+		switch {
+		case tlv.Flags&Malformed != 0:
+			return ErrMalformed
+		case tlv.Flags&Unrecognized != 0:
+			an.Unrecognized.add(tlv.Type)
+		case !tlv.Type.validLength(len(tlv.Value)):
+			return ErrMalformed
+		default:
+			an.take(tlv)
+		}
+		rest = next
+	}
+	return nil
+}
+
+func (an *Answers) take(tlv TLV) {
+	switch tlv.Type {
+	case TypeTimestampInfo:
+		an.TimestampInfo.parse(tlv.Value)
+	case TypeClassOfService:
+		an.ClassOfService.parse(tlv.Value)
+	case TypeDirectMeasurement:
+		an.DirectMeasurement.parse(tlv.Value)
+	case TypeFollowUp:
+		an.FollowUp.parse(tlv.Value)
+	}
+	an.Has.add(tlv.Type)
+}
+
+// anyIntegrityFlag looks for I=1 up to the first TLV that is malformed, its
+// flags included.
+func anyIntegrityFlag(area []byte) bool {
+	for len(area) > 0 {
+		if Flags(area[offTLVFlags])&Integrity != 0 {
+			return true
+		}
+		_, rest, err := NextTLV(area)
+		if err != nil {
+			return false
+		}
+		area = rest
+	}
+	return false
+}

@@ -1,0 +1,283 @@
+package stamp
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// Layout of a TLV: RFC 8972 4. Flags, type, then the length of the value.
+const (
+	tlvHeaderLen  = 4
+	offTLVFlags   = 0
+	offTLVType    = 1
+	offTLVLength  = 2
+	seqLen        = 4 // the Sequence Number that the HMAC TLV covers: RFC 8972 4.8
+	maxTLVValue   = 1<<16 - 1
+	timeInfoLen   = 4  // RFC 8972 4.3
+	cosLen        = 4  // RFC 8972 4.4
+	directLen     = 12 // RFC 8972 4.5
+	followUpLen   = 16 // RFC 8972 4.7
+	offRRxC       = 4  // RFC 8972 4.5
+	offRTxC       = 8  // RFC 8972 4.5
+	offFollowTime = 4  // RFC 8972 4.7
+	offFollowMode = 12 // RFC 8972 4.7
+)
+
+// Flags are the STAMP TLV Flags: RFC 8972 4, registry in 5.2.
+type Flags uint8
+
+const (
+	Unrecognized Flags = 1 << 7 // U: the reflector did not understand the TLV
+	Malformed    Flags = 1 << 6 // M: the length is wrong for the type or runs past the packet
+	Integrity    Flags = 1 << 5 // I: the HMAC TLV failed verification
+)
+
+// Type is a STAMP TLV Type: RFC 8972 5.1.
+type Type uint8
+
+const (
+	TypeExtraPadding      Type = 1 // RFC 8972 4.1
+	TypeTimestampInfo     Type = 3 // RFC 8972 4.3
+	TypeClassOfService    Type = 4 // RFC 8972 4.4
+	TypeDirectMeasurement Type = 5 // RFC 8972 4.5
+	TypeFollowUp          Type = 7 // RFC 8972 4.7
+	TypeHMAC              Type = 8 // RFC 8972 4.8
+)
+
+// known are the types this package can process. Location (2) and Access Report
+// (6) are not among them: nothing in Graylink asks for either.
+const known TypeSet = 1<<TypeExtraPadding | 1<<TypeTimestampInfo | 1<<TypeClassOfService |
+	1<<TypeDirectMeasurement | 1<<TypeFollowUp | 1<<TypeHMAC
+
+// TypeSet is a set of the types below 16.
+type TypeSet uint16
+
+// Types returns the set of ts.
+func Types(ts ...Type) TypeSet {
+	var s TypeSet
+	for _, t := range ts {
+		s.add(t)
+	}
+	return s
+}
+
+// Has reports whether t is in s.
+func (s TypeSet) Has(t Type) bool { return t < 16 && s>>t&1 != 0 }
+
+func (s *TypeSet) add(t Type) {
+	if t < 16 {
+		*s |= 1 << t
+	}
+}
+
+// validLength reports whether a value of n octets suits the type: RFC 8972 4.1
+// to 4.8. Any length suits Extra Padding and a type that is not known.
+func (t Type) validLength(n int) bool {
+	switch t {
+	case TypeTimestampInfo:
+		return n == timeInfoLen
+	case TypeClassOfService:
+		return n == cosLen
+	case TypeDirectMeasurement:
+		return n == directLen
+	case TypeFollowUp:
+		return n == followUpLen
+	case TypeHMAC:
+		return n == HMACLen
+	}
+	return true
+}
+
+// Errors of a TLV area.
+var (
+	// ErrMalformed: a TLV runs past the packet, has a length that its type
+	// does not allow, or came back with M=1.
+	ErrMalformed = errors.New("STAMP TLV is malformed: want a length that fits its type and the packet")
+	// ErrIntegrity: the HMAC TLV is absent though required, not in its place or
+	// wrong, or a TLV came back with I=1.
+	ErrIntegrity = errors.New("STAMP TLVs are not authentic: want a valid HMAC TLV after all TLVs but Extra Padding")
+)
+
+// TLV is one TLV of a packet; Value lies in the packet's own memory.
+type TLV struct {
+	Flags Flags
+	Type  Type
+	Value []byte
+}
+
+// NextTLV cuts the first TLV off area, which must not be empty. It returns
+// ErrMalformed, and no rest, when the TLV runs past the end.
+//
+//	for rest := packet[stamp.BaseLen:]; len(rest) > 0; {
+//		tlv, rest, err = stamp.NextTLV(rest)
+func NextTLV(area []byte) (tlv TLV, rest []byte, err error) {
+	if len(area) < tlvHeaderLen {
+		return TLV{}, nil, ErrMalformed
+	}
+	end := tlvHeaderLen + int(binary.BigEndian.Uint16(area[offTLVLength:]))
+	tlv = TLV{Flags: Flags(area[offTLVFlags]), Type: Type(area[offTLVType])}
+	if len(area) < end {
+		return tlv, nil, ErrMalformed
+	}
+	tlv.Value = area[tlvHeaderLen:end:end]
+	return tlv, area[end:], nil
+}
+
+// AppendTLV appends a TLV to a packet and panics if the value has more than
+// 65535 octets. A Session-Sender sets Unrecognized in each: RFC 8972 4.
+func AppendTLV(packet []byte, tlv TLV) []byte {
+	packet = appendHeader(packet, tlv.Flags, tlv.Type, len(tlv.Value))
+	return append(packet, tlv.Value...)
+}
+
+func appendHeader(packet []byte, f Flags, t Type, n int) []byte {
+	if n > maxTLVValue {
+		panic("stamp: TLV value of more than 65535 octets")
+	}
+	return append(packet, byte(f), byte(t), byte(n>>8), byte(n))
+}
+
+func appendZeroed(packet []byte, t Type, n int) []byte {
+	packet = appendHeader(packet, Unrecognized, t, n)
+	for range n {
+		packet = append(packet, 0)
+	}
+	return packet
+}
+
+// AppendExtraPadding appends an Extra Padding TLV of n zero octets besides its
+// header of four: RFC 8972 4.1.
+func AppendExtraPadding(packet []byte, n int) []byte {
+	return appendZeroed(packet, TypeExtraPadding, n)
+}
+
+// AppendTimestampInfo appends the request for a Timestamp Information TLV.
+func AppendTimestampInfo(packet []byte) []byte {
+	return appendZeroed(packet, TypeTimestampInfo, timeInfoLen)
+}
+
+// AppendClassOfService appends a Class of Service TLV that asks for replies
+// with the DSCP dscp1: RFC 8972 4.4.
+func AppendClassOfService(packet []byte, dscp1 uint8) []byte {
+	packet = appendHeader(packet, Unrecognized, TypeClassOfService, cosLen)
+	return append(packet, dscp1<<2, 0, 0, 0)
+}
+
+// AppendDirectMeasurement appends a Direct Measurement TLV with the number of
+// packets the sender has sent in the session: RFC 8972 4.5.
+func AppendDirectMeasurement(packet []byte, senderTx uint32) []byte {
+	packet = appendZeroed(packet, TypeDirectMeasurement, directLen)
+	binary.BigEndian.PutUint32(packet[len(packet)-directLen:], senderTx)
+	return packet
+}
+
+// AppendFollowUp appends the request for a Follow-Up Telemetry TLV.
+func AppendFollowUp(packet []byte) []byte {
+	return appendZeroed(packet, TypeFollowUp, followUpLen)
+}
+
+// AppendHMAC appends the HMAC TLV of a packet whose base has base octets:
+// the sequence number and every TLV so far are covered (RFC 8972 4.8). Only
+// Extra Padding may come after it.
+func AppendHMAC(packet []byte, base int, a *Authenticator) []byte {
+	mac := a.sum(packet[:seqLen], packet[base:])
+	packet = appendHeader(packet, Unrecognized, TypeHMAC, HMACLen)
+	return append(packet, mac...)
+}
+
+// SyncSource is where a clock's time comes from: RFC 8972 5.4.
+type SyncSource uint8
+
+const (
+	SyncNTP     SyncSource = 1
+	SyncPTP     SyncSource = 2
+	SyncSSUBITS SyncSource = 3
+	SyncGNSS    SyncSource = 4 // GPS, GLONASS, LORAN-C, BDS, Galileo
+	SyncLocal   SyncSource = 5 // free-running
+)
+
+// Method is how a timestamp was taken: RFC 8972 5.5.
+type Method uint8
+
+const (
+	MethodHardware Method = 1 // HW Assist
+	MethodSoftware Method = 2 // SW Local
+	MethodControl  Method = 3 // Control Plane
+)
+
+// TimestampInfo is the value of the Timestamp Information TLV: RFC 8972 4.3.
+// In is about T2, Out about T3.
+type TimestampInfo struct {
+	SyncIn    SyncSource
+	MethodIn  Method
+	SyncOut   SyncSource
+	MethodOut Method
+}
+
+func (v *TimestampInfo) put(b []byte) {
+	b[0], b[1], b[2], b[3] = byte(v.SyncIn), byte(v.MethodIn), byte(v.SyncOut), byte(v.MethodOut)
+}
+
+func (v *TimestampInfo) parse(b []byte) {
+	*v = TimestampInfo{SyncSource(b[0]), Method(b[1]), SyncSource(b[2]), Method(b[3])}
+}
+
+// ClassOfService is the value of the Class of Service TLV: RFC 8972 4.4 with
+// erratum 8199.
+type ClassOfService struct {
+	DSCP1 uint8 // asked for in the replies
+	DSCP2 uint8 // of the probe, as the reflector received it
+	ECN   uint8 // of the probe, as the reflector received it
+	RP    uint8 // 1: the reflector's policy refused DSCP1 and DSCP2 was used
+}
+
+func (v *ClassOfService) put(b []byte) {
+	b[0] = v.DSCP1<<2 | v.DSCP2>>4&0x3
+	b[1] = v.DSCP2<<4 | v.ECN&0x3<<2 | v.RP&0x3
+	b[2], b[3] = 0, 0
+}
+
+func (v *ClassOfService) parse(b []byte) {
+	*v = ClassOfService{DSCP1: b[0] >> 2, DSCP2: b[0]&0x3<<4 | b[1]>>4, ECN: b[1] >> 2 & 0x3, RP: b[1] & 0x3}
+}
+
+// DirectMeasurement is the value of the Direct Measurement TLV, counts of the
+// session's packets modulo 2^32: RFC 8972 4.5.
+type DirectMeasurement struct {
+	SenderTx    uint32 // S_TxC
+	ReflectorRx uint32 // R_RxC
+	ReflectorTx uint32 // R_TxC
+}
+
+// putReflector leaves S_TxC alone: it is the sender's and goes back as it came.
+func (v *DirectMeasurement) putReflector(b []byte) {
+	binary.BigEndian.PutUint32(b[offRRxC:], v.ReflectorRx)
+	binary.BigEndian.PutUint32(b[offRTxC:], v.ReflectorTx)
+}
+
+func (v *DirectMeasurement) parse(b []byte) {
+	v.SenderTx = binary.BigEndian.Uint32(b)
+	v.ReflectorRx = binary.BigEndian.Uint32(b[offRRxC:])
+	v.ReflectorTx = binary.BigEndian.Uint32(b[offRTxC:])
+}
+
+// FollowUp is the value of the Follow-Up Telemetry TLV: RFC 8972 4.7. The zero
+// value says that there is none, as for a session's first reply.
+type FollowUp struct {
+	Seq       uint32    // the reflector's sequence number of an earlier reply
+	Timestamp Timestamp // when that reply was really sent, in the format of the base packet
+	Method    Method    // how Timestamp was taken
+}
+
+func (v *FollowUp) put(b []byte) {
+	binary.BigEndian.PutUint32(b, v.Seq)
+	binary.BigEndian.PutUint64(b[offFollowTime:], uint64(v.Timestamp))
+	b[offFollowMode] = byte(v.Method)
+	clear(b[offFollowMode+1 : followUpLen])
+}
+
+func (v *FollowUp) parse(b []byte) {
+	v.Seq = binary.BigEndian.Uint32(b)
+	v.Timestamp = Timestamp(binary.BigEndian.Uint64(b[offFollowTime:]))
+	v.Method = Method(b[offFollowMode])
+}
