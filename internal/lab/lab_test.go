@@ -268,6 +268,38 @@ func TestUplinksShareFlows(t *testing.T) {
 	}
 }
 
+// A trace of many flows at once must not run into an ICMP rate limit: the
+// kernel's own is 1000 a second with bursts of 50.
+func TestTimeExceededIsNotRateLimited(t *testing.T) {
+	l := up(t, demoFile, "icmp")
+	tr := newTracer(t, l, "h1/eth1", 20000)
+	setIP(t, tr.udp, syscall.IP_TTL, 1)
+	const n = 5000
+	heard := make(chan int)
+	go func() {
+		got, buf := 0, make([]byte, 256)
+		for got < n {
+			if _, _, err := tr.icmp.ReadFrom(buf); err != nil {
+				break
+			}
+			got++
+		}
+		heard <- got
+	}()
+	for i := range n {
+		if _, err := tr.udp.WriteToUDPAddrPort([]byte("hop"), netip.AddrPortFrom(l.addr("h8/eth1"), 862)); err != nil {
+			t.Fatal(err)
+		}
+		if i%50 == 49 {
+			time.Sleep(time.Millisecond) // the reader's buffer, not the switch's patience
+		}
+	}
+	deadline(t, tr.icmp, 2*time.Second)
+	if got := <-heard; got < n*95/100 {
+		t.Errorf("%d of %d answered", got, n)
+	}
+}
+
 func TestTrafficLeavesByTheNICOfItsAddress(t *testing.T) {
 	l := up(t, oddFile, "policy")
 	const node = "gpu-node-with-a-long-name-01"
