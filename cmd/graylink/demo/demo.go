@@ -185,7 +185,7 @@ func (d *Demo) agents(ctx context.Context) error {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			if d.died == nil {
-				d.died = fmt.Errorf("the agent of %s ended (%v): %s", n.Name, err, out.last())
+				d.died = fmt.Errorf("the agent of %s ended (%s): %s", n.Name, exitText(err), out.last())
 			}
 		}()
 	}
@@ -216,6 +216,13 @@ func (d *Demo) agents(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func exitText(err error) string {
+	if err == nil {
+		return "exit code 0"
+	}
+	return err.Error()
 }
 
 func (d *Demo) dead() error {
