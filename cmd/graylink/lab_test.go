@@ -39,6 +39,9 @@ func graylinkLab(t *testing.T, args ...string) (code int, stdout string) {
 }
 
 func TestLabCommands(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds a fabric: left out by -short")
+	}
 	missing := ""
 	if os.Geteuid() != 0 {
 		missing = "needs root: it makes network namespaces"

@@ -56,6 +56,9 @@ func TestMain(m *testing.M) {
 // needs skips a test on a machine that cannot have a lab, and says why.
 func needs(t *testing.T, tools ...string) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("builds a fabric: left out by -short")
+	}
 	missing := ""
 	if os.Geteuid() != 0 {
 		missing = "needs root: it makes network namespaces"
