@@ -127,9 +127,9 @@ func (c *edgeCollector) edge(s sink, e *probe.EdgeStats) {
 type nicCollector struct {
 	node *Node
 
-	owd, sent, lost, ecn, kernelDelay, info, stampInfo, errorBound                    *prometheus.Desc
-	stalled, drops, sendErrors, dropped, missing, restarts, sessions, edges, lastTurn *prometheus.Desc
-	tracePackets, pathEdges, pathVersion, configHash, reloadOK, reloadTime            *prometheus.Desc
+	owd, sent, lost, ecn, kernelDelay, info, stampInfo, errorBound                                *prometheus.Desc
+	stalled, drops, sendErrors, icmpErrors, dropped, missing, restarts, sessions, edges, lastTurn *prometheus.Desc
+	tracePackets, pathEdges, pathVersion, configHash, reloadOK, reloadTime                        *prometheus.Desc
 }
 
 func newNICCollector(n *Node) *nicCollector {
@@ -147,6 +147,7 @@ func newNICCollector(n *Node) *nicCollector {
 		stalled:      stalledDesc(),
 		drops:        desc("graylink_node_socket_drops_total", "Packets the kernel dropped because a socket's receive buffer was full.", "nic", "socket"),
 		sendErrors:   desc("graylink_node_send_errors_total", "Packets that could not be sent, by errno; none of them counts as sent.", "nic", "errno"),
+		icmpErrors:   desc("graylink_node_icmp_errors_total", "ICMP errors about probes and replies, by type and code.", "nic", "type", "code"),
 		dropped:      desc("graylink_node_dropped_packets_total", "Received packets that were not used, by reason.", "nic", "reason"),
 		missing:      desc("graylink_node_stamps_missing_total", "Samples for want of a kernel stamp, by which of T1 to T4.", "nic", "stamp"),
 		restarts:     desc("graylink_node_restarts_total", "Restarts noticed, of the senders and reflectors at the other side.", "nic", "side"),
@@ -165,7 +166,7 @@ func newNICCollector(n *Node) *nicCollector {
 // Describe implements prometheus.Collector.
 func (c *nicCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.owd, c.sent, c.lost, c.ecn, c.kernelDelay, c.info, c.stampInfo, c.errorBound,
-		c.stalled, c.drops, c.sendErrors, c.dropped, c.missing, c.restarts, c.sessions, c.edges, c.lastTurn,
+		c.stalled, c.drops, c.sendErrors, c.icmpErrors, c.dropped, c.missing, c.restarts, c.sessions, c.edges, c.lastTurn,
 		c.tracePackets, c.pathEdges, c.pathVersion, c.configHash, c.reloadOK, c.reloadTime} {
 		ch <- d
 	}
@@ -227,6 +228,9 @@ func (c *nicCollector) nic(s sink, cfg *probe.Config, n *probe.NICStats) {
 			s.counter(by.desc, float64(v), n.NIC, k)
 		}
 	}
+	for _, e := range n.ICMPErrors {
+		s.counter(c.icmpErrors, float64(e.Count), n.NIC, strconv.Itoa(int(e.Type)), strconv.Itoa(int(e.Code)))
+	}
 	s.gauge(c.sessions, float64(n.Sessions), n.NIC)
 	s.gauge(c.edges, float64(len(n.Edges)), n.NIC)
 	s.gauge(c.lastTurn, float64(n.LastTurn.UnixNano())/1e9, n.NIC)
@@ -276,7 +280,7 @@ func (n *Node) state(s sink, c *nicCollector) (*probe.Config, []probe.TracedPath
 	s.counter(c.tracePackets, float64(sent), "sent")
 	s.counter(c.tracePackets, float64(answered), "answered")
 	s.gauge(c.pathVersion, float64(version))
-	s.gauge(c.configHash, 1, n.hash)
+	s.gauge(c.configHash, 1, n.engine.Config().Hash)
 	ok := 0.0
 	if n.reloadOK {
 		ok = 1

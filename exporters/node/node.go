@@ -3,13 +3,9 @@
 package node
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -23,14 +19,13 @@ type Node struct {
 
 	mu       sync.RWMutex // held for writing while engines are exchanged
 	engine   *probe.Engine
-	hash     string
 	loaded   time.Time // of the configuration that runs
 	reloadOK bool
 }
 
 // Start loads the configuration file and starts probing.
 func Start(file string, log *slog.Logger) (*Node, error) {
-	cfg, hash, err := load(file)
+	cfg, err := probe.LoadConfig(file)
 	if err != nil {
 		return nil, err
 	}
@@ -38,33 +33,20 @@ func Start(file string, log *slog.Logger) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Node{file: file, log: log, engine: e, hash: hash, loaded: time.Now(), reloadOK: true}, nil
-}
-
-func load(file string) (*probe.Config, string, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return nil, "", fmt.Errorf("read configuration: %w", err)
-	}
-	cfg, err := probe.ParseConfig(b)
-	if err != nil {
-		return nil, "", fmt.Errorf("%s: %w", filepath.Base(file), err)
-	}
-	sum := sha256.Sum256(b)
-	return cfg, hex.EncodeToString(sum[:8]), nil
+	return &Node{file: file, log: log, engine: e, loaded: time.Now(), reloadOK: true}, nil
 }
 
 // Reload reads the configuration file again. A file that cannot be used, or
 // whose sockets cannot be opened, leaves the old configuration at work.
 func (n *Node) Reload() error {
-	cfg, hash, err := load(n.file)
+	cfg, err := probe.LoadConfig(n.file)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.reloadOK = false
 	if err != nil {
 		return fmt.Errorf("the old configuration stays: %w", err)
 	}
-	if hash == n.hash && n.engine.Err() == nil {
+	if cfg.Hash == n.engine.Config().Hash && n.engine.Err() == nil {
 		n.reloadOK = true
 		return nil
 	}
@@ -81,7 +63,7 @@ func (n *Node) Reload() error {
 		n.engine = back
 		return fmt.Errorf("the old configuration stays: %w", err)
 	}
-	n.engine, n.hash, n.loaded, n.reloadOK = e, hash, time.Now(), true
+	n.engine, n.loaded, n.reloadOK = e, time.Now(), true
 	return nil
 }
 

@@ -147,7 +147,9 @@ func (n *Node) answer(w http.ResponseWriter, node string, version uint64, paths 
 		out.Paths[i] = j
 	}
 	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(out); err != nil {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false) // edges hold a ">"
+	if err := enc.Encode(out); err != nil {
 		n.log.Debug("write paths", "err", err)
 	}
 }

@@ -1,11 +1,12 @@
 package probe
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -25,6 +26,7 @@ type Config struct {
 	NICs         []NICConfig
 	Peers        []PeerConfig
 	Trace        TraceConfig
+	Hash         string // first eight octets of the file's SHA-256, in hex
 }
 
 // StampConfig is how probes look on the wire.
@@ -86,7 +88,7 @@ func LoadConfig(path string) (*Config, error) {
 	}
 	c, err := ParseConfig(b)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return c, nil
 }
@@ -105,6 +107,8 @@ func ParseConfig(b []byte) (*Config, error) {
 	if err := c.read(doc.Content[0]); err != nil {
 		return nil, err
 	}
+	sum := sha256.Sum256(b)
+	c.Hash = hex.EncodeToString(sum[:8])
 	return &c, nil
 }
 

@@ -150,6 +150,12 @@ type SocketStats struct {
 	Drops uint64 // datagrams dropped by the kernel, the receive buffer being full
 }
 
+// ICMPErrors counts the ICMP errors of one type and code (RFC 792).
+type ICMPErrors struct {
+	Type, Code uint8
+	Count      uint64
+}
+
 // NICStats is the state of one NIC.
 type NICStats struct {
 	NICConfig
@@ -160,6 +166,7 @@ type NICStats struct {
 	Stalled     time.Duration     // by which the loop ran late, beyond 20 ms each time
 	SendErrors  map[string]uint64 // by errno
 	Dropped     map[string]uint64 // by reason
+	ICMPErrors  []ICMPErrors      // about probes and replies
 	Missing     map[string]uint64 // samples without a kernel stamp, by which
 	Sessions    int
 	Restarts    map[string]uint64 // noticed of senders and of reflectors
@@ -184,9 +191,9 @@ func (e *Engine) Snapshot() *Snapshot {
 }
 
 func (n *nic) snapshot() NICStats {
-	now, planned := n.mono(), n.planned.Load()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	now, planned := n.mono(), n.planned.Load()
 	s := NICStats{NICConfig: n.cfg, KernelDelay: n.kernel.Clone(), Sessions: len(n.sessions),
 		Stalled:    time.Duration(n.stalled + overshoot(now, planned)),
 		SendErrors: map[string]uint64{}, Dropped: map[string]uint64{}, Missing: map[string]uint64{},
@@ -199,6 +206,9 @@ func (n *nic) snapshot() NICStats {
 	}
 	for errno, v := range n.sendErrors {
 		s.SendErrors[errnoName(errno)] = v
+	}
+	for k, v := range n.icmpErrors {
+		s.ICMPErrors = append(s.ICMPErrors, ICMPErrors{Type: k[0], Code: k[1], Count: v})
 	}
 	for i, v := range n.dropped {
 		s.Dropped[dropNames[i]] = v

@@ -95,11 +95,13 @@ type flow struct {
 	sent    []sentSlot
 	replies []replySlot
 
-	seq uint32 // of the next probe
-	tx  uint32 // S_TxC: probes sent, modulo 2^32
+	seq    uint32 // of the next probe
+	issued uint64 // sequence numbers used
+	tx     uint32 // S_TxC: probes sent, modulo 2^32
 
-	answered bool   // lastAnswered holds
-	last     uint32 // highest sequence number that was answered
+	answered  bool   // last holds
+	last      uint32 // highest sequence number that was answered
+	lastAcked int64  // when an answer last came in time, monotonic nanoseconds
 
 	based            bool // the fields below hold
 	baseSeq          uint32
@@ -130,6 +132,7 @@ func ringSize(n int) int {
 func (f *flow) nextProbe(mono, user int64) (seq, senderTx uint32) {
 	seq = f.seq
 	f.seq++
+	f.issued++
 	f.tx++
 	f.Sent++
 	s := &f.sent[int(seq)&(len(f.sent)-1)]
@@ -227,7 +230,7 @@ const ceMark = 3 // RFC 3168 section 5: congestion experienced
 
 // take accounts for a reply received at the monotonic time mono.
 func (f *flow) take(mono int64, r *reply) outcome {
-	if !newer(f.seq, r.senderSeq) {
+	if age := f.seq - r.senderSeq; age == 0 || uint64(age) > f.issued {
 		return outcomeUnsolicited
 	}
 	if !f.count(r) {
@@ -265,6 +268,7 @@ func (f *flow) take(mono int64, r *reply) outcome {
 		return outcomeLate
 	}
 	f.Acked++
+	f.lastAcked = mono
 	return outcomeAcked
 }
 

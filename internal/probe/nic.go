@@ -169,7 +169,8 @@ func openNIC(cfg NICConfig, node *Config, base time.Time, ssid uint16, log *slog
 	if n.poll, err = unix.NewPoller(); err != nil {
 		return n, err
 	}
-	flows, expected := 0, 0
+	var perFlow []int // edges that share the socket of a flow
+	expected := 0
 	for _, p := range node.Peers {
 		pr := &peer{cfg: p, first: -1, received: make([]uint64, p.Flows), arrivals: make([]int64, p.Flows),
 			sessions: newBucket(1, float64(4*p.Flows), 0), traces: newBucket(traceReplies, traceReplies, 0)}
@@ -178,9 +179,12 @@ func openNIC(cfg NICConfig, node *Config, base time.Time, ssid uint16, log *slog
 		if !p.probedFrom(cfg.NIC) {
 			continue
 		}
-		flows = max(flows, p.Flows)
 		pr.first = len(n.edges)
 		for f := range p.Flows {
+			if f == len(perFlow) {
+				perFlow = append(perFlow, 0)
+			}
+			perFlow[f]++
 			n.edges = append(n.edges, &edge{flow: newFlow(node.Cadence, node.ReplyTimeout), n: f, peer: pr,
 				id:     fabric.Edge{Src: cfg.NIC, Dst: p.NIC, Flow: f},
 				target: netip.AddrPortFrom(p.Address, node.Stamp.Port)})
@@ -191,8 +195,8 @@ func openNIC(cfg NICConfig, node *Config, base time.Time, ssid uint16, log *slog
 	}
 	n.maxSess = max(64, 4*expected)
 	perSecond := func(packets int) int { return int(float64(packets) / node.Cadence.Seconds()) }
-	for f := range flows {
-		s, err := n.open(fmt.Sprintf("sender%d", f), node.Stamp.SourcePort+uint16(f), perSecond(len(n.edges)))
+	for f, edges := range perFlow {
+		s, err := n.open(fmt.Sprintf("sender%d", f), node.Stamp.SourcePort+uint16(f), perSecond(edges))
 		if err != nil {
 			return n, err
 		}
@@ -285,6 +289,7 @@ func (n *nic) due() int64 {
 func (n *nic) turn(planned int64, events int) error {
 	now := n.mono()
 	n.stalled += overshoot(now, planned)
+	n.planned.Store(now) // accounted for up to here
 	for i := range events {
 		token, readable, queued := n.poll.Event(i)
 		s := n.reflector
@@ -299,7 +304,9 @@ func (n *nic) turn(planned int64, events int) error {
 				return err
 			}
 		}
-		if readable {
+		// An error without an entry in the queue is only taken by a receive;
+		// left alone it would wake the loop for ever.
+		if readable || queued {
 			if err := n.drain(s); err != nil {
 				return err
 			}

@@ -104,29 +104,41 @@ func newTracer(cfg TraceConfig, nics []*nic, log *slog.Logger) *tracer {
 		slots: make(chan struct{}, cfg.Concurrency), paths: map[fabric.Edge]*TracedPath{}}
 }
 
-// firstLook is how often flows are looked for that have answers, but no path yet.
-const firstLook = 200 * time.Millisecond
+// How often flows are looked for that have no valid path, and when one whose
+// trace failed is tried again: after retraceMin, then twice as late each time.
+const (
+	lookEvery  = 200 * time.Millisecond
+	retraceMin = 10 * time.Second
+	retraceMax = 5 * time.Minute
+)
 
-// run traces every flow as soon as it has answers.
+// attempt is the automatic tracing of one flow.
+type attempt struct {
+	next  time.Time
+	delay time.Duration
+}
+
+// run traces every flow as soon as it has answers, and again as long as its
+// path is not valid.
 func (t *tracer) run(ctx context.Context) {
 	defer t.pace.Stop()
-	look := time.NewTicker(firstLook)
+	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	begun := map[fabric.Edge]bool{}
+	attempts := map[fabric.Edge]*attempt{}
 	for {
+		var now time.Time
 		select {
 		case <-ctx.Done():
 			return
-		case <-look.C:
+		case now = <-look.C:
 		}
 		for _, n := range t.nics {
 			for _, f := range n.traceable() {
-				if !f.answered || begun[f.edge] {
+				if !f.answered || !t.wants(attempts, f.edge, now) {
 					continue
 				}
-				begun[f.edge] = true
 				wg.Go(func() {
 					if _, err := t.trace(ctx, f); err != nil && ctx.Err() == nil {
 						t.log.Warn("trace failed", "edge", f.edge.String(), "err", err)
@@ -137,13 +149,35 @@ func (t *tracer) run(ctx context.Context) {
 	}
 }
 
+// wants reports whether an edge is to be traced now.
+func (t *tracer) wants(attempts map[fabric.Edge]*attempt, e fabric.Edge, now time.Time) bool {
+	t.mu.Lock()
+	p := t.paths[e]
+	t.mu.Unlock()
+	a := attempts[e]
+	switch {
+	case p != nil && p.State == fabric.PathValid:
+		delete(attempts, e)
+		return false
+	case a == nil:
+		attempts[e] = &attempt{now.Add(retraceMin), retraceMin}
+		// A path that went stale was traced just now.
+		return p == nil
+	case now.Before(a.next):
+		return false
+	}
+	a.delay = min(2*a.delay, retraceMax)
+	a.next = now.Add(a.delay)
+	return true
+}
+
 // traceFlow is a flow that can be traced, and where its packets go.
 type traceFlow struct {
 	nic      *nic
 	edge     fabric.Edge
 	sock     *socket
 	dst      netip.AddrPort
-	answered bool // packets of it have got through
+	answered bool // packets of it got through lately
 }
 
 // traceable lists the NIC's flows: its probes, and the replies it sends.
@@ -151,13 +185,14 @@ func (n *nic) traceable() []traceFlow {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	out := make([]traceFlow, 0, len(n.edges)+len(n.peers))
+	lately := max(0, n.mono()-int64(n.node.ReplyTimeout+n.node.Cadence))
 	for _, e := range n.edges {
-		out = append(out, traceFlow{n, e.id, n.senders[e.n], e.target, e.Acked > 0})
+		out = append(out, traceFlow{n, e.id, n.senders[e.n], e.target, e.lastAcked > lately})
 	}
 	for _, p := range n.peers {
 		for f, at := range p.arrivals {
 			out = append(out, traceFlow{n, fabric.Edge{Src: p.cfg.NIC, Dst: n.cfg.NIC, Flow: f, Reply: true}, n.reflector,
-				netip.AddrPortFrom(p.cfg.Address, n.node.Stamp.SourcePort+uint16(f)), at > 0})
+				netip.AddrPortFrom(p.cfg.Address, n.node.Stamp.SourcePort+uint16(f)), at > lately})
 		}
 	}
 	return out

@@ -509,11 +509,8 @@ func (p *Poller) Wait(d time.Duration) (int, error) {
 	}
 	if p.coarse {
 		ms := (d + time.Millisecond - 1) / time.Millisecond
-		m, err := sys.EpollWait(p.fd, p.events[:], int(ms))
-		n, errno = m, 0
-		if err != nil && !errors.As(err, &errno) {
-			return 0, fmt.Errorf("epoll_wait: %w", err)
-		}
+		r, _, e := sys.Syscall6(sys.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), uintptr(len(p.events)), uintptr(ms), 0, 0)
+		n, errno = int(r), e
 	}
 	if errno == syscall.EINTR {
 		return 0, nil

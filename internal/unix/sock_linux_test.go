@@ -1,6 +1,7 @@
 package unix
 
 import (
+	"fmt"
 	"net/netip"
 	"syscall"
 	"testing"
@@ -148,11 +149,18 @@ func TestBatchAllocatesNothing(t *testing.T) {
 }
 
 func TestPollerWakesAndTimesOut(t *testing.T) {
+	for _, coarse := range []bool{false, true} {
+		t.Run(fmt.Sprintf("coarse=%v", coarse), func(t *testing.T) { testPoller(t, coarse) })
+	}
+}
+
+func testPoller(t *testing.T, coarse bool) {
 	p, err := NewPoller()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close()
+	p.coarse = coarse
 	a, b := listen(t, UDPOptions{}), listen(t, UDPOptions{})
 	if err := p.Add(b, 3); err != nil {
 		t.Fatal(err)
