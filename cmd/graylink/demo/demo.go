@@ -150,7 +150,8 @@ func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
 	if err := d.agents(ctx); err != nil {
 		return err
 	}
-	d.say("%d agents probe %d directed flows every %s; kernel timestamps on every packet", len(d.lab.Topology().Nodes), d.mesh.Directed(), cadence)
+	d.say("%d agents probe %d directed flows: every pair of NICs each %s, %d flows a pair, kernel timestamps on every packet",
+		len(d.lab.Topology().Nodes), d.mesh.Directed(), pairCadence, d.mesh.Flows)
 	if err := d.analyzer(run, ln); err != nil {
 		return err
 	}
