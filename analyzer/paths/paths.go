@@ -175,7 +175,7 @@ type Binding struct {
 	// Before is the path that Path replaced, last confirmed at BeforeChecked.
 	Before        fabric.Path
 	BeforeChecked time.Time
-	Notes          []string
+	Notes         []string
 	// Raw is the trace behind the binding.
 	Raw Trace
 }

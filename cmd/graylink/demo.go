@@ -31,7 +31,7 @@ func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("topology", "Topology file; the demo's own when absent.").StringVar(&o.topology)
 	cmd.Flag("format", "json prints one object per fault on standard output.").Default("text").EnumVar(&o.format, "text", "json")
 	cmd.Flag("fabric", "netns: network namespaces, a real fabric, needs root; auto is the same.").Default("auto").EnumVar(&o.fabric, "auto", "netns", "sim")
-	cmd.Flag("flows", "Flows (source ports) per pair of NICs.").Default("1").IntVar(&o.flows)
+	cmd.Flag("flows", "Flows (source ports) per pair of NICs; 0 chooses for coverage.").Default("0").IntVar(&o.flows)
 	cmd.Flag("keep", "Leave it running after the verdict, until Ctrl-C.").BoolVar(&o.keep)
 	cmd.Flag("name", "The lab's name: a second demo needs another.").Default("demo").StringVar(&o.name)
 	cmd.Flag("web.listen-address", "Where the page is served.").Default("127.0.0.1:8990").StringVar(&o.listen)
@@ -55,8 +55,8 @@ func (o *demoFlags) run(ctx context.Context) error {
 		return errors.New("the simulated fabric (--fabric sim) is not part of this version; run as root for the real one")
 	case os.Geteuid() != 0:
 		return errors.New("the demo builds its fabric from network namespaces and needs root: run it as root, for instance: sudo make demo")
-	case o.flows < 1 || o.flows > 64:
-		return fmt.Errorf("--flows %d: 1 to 64 are expected", o.flows)
+	case o.flows < 0 || o.flows > 64:
+		return fmt.Errorf("--flows %d: 0 to 64 are expected", o.flows)
 	}
 	kinds, err := demo.ParseKinds(o.faults)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -118,19 +119,23 @@ func printFaults(w io.Writer, faults []lab.ActiveFault, format string) error {
 		return printJSON(w, faults)
 	}
 	for _, f := range faults {
-		fmt.Fprintf(w, "%s %s at %s", f.ID, f.Kind, f.At)
-		if f.Direction != "" {
-			fmt.Fprintf(w, " direction %s", f.Direction)
-		}
-		if f.Delay > 0 {
-			fmt.Fprintf(w, " delay %s", f.Delay)
-		}
-		if f.Loss > 0 {
-			fmt.Fprintf(w, " loss %g", f.Loss)
-		}
-		fmt.Fprintf(w, " by %s since %s\n", f.Mechanism, f.Since.Local().Format("15:04:05"))
+		printFault(w, f)
 	}
 	return nil
+}
+
+func printFault(w io.Writer, f lab.ActiveFault) {
+	fmt.Fprintf(w, "%s %s at %s", f.ID, f.Kind, f.At)
+	if f.Direction != "" {
+		fmt.Fprintf(w, " direction %s", f.Direction)
+	}
+	if f.Delay > 0 {
+		fmt.Fprintf(w, " delay %s", f.Delay)
+	}
+	if f.Loss > 0 {
+		fmt.Fprintf(w, " loss %g", f.Loss)
+	}
+	fmt.Fprintf(w, " by %s since %s\n", f.Mechanism, f.Since.Local().Format("15:04:05"))
 }
 
 func labUp(ctx context.Context, topology, name string) error {
@@ -157,7 +162,11 @@ func labExec(ctx context.Context, name, node string, argv []string) error {
 	err = cmd.Run()
 	var ee *exec.ExitError
 	if errors.As(err, &ee) {
-		return exitError{code: max(ee.ExitCode(), 1)}
+		// As a shell tells it: 128 and the signal that ended the command.
+		if ws, ok := ee.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			return exitError{code: 128 + int(ws.Signal())}
+		}
+		return exitError{code: ee.ExitCode()}
 	}
 	return err
 }
@@ -197,5 +206,11 @@ func labStatus(ctx context.Context, w io.Writer, name, format string) error {
 	if len(s.Faults) > 0 {
 		fmt.Fprintln(w, "\nfaults:")
 	}
-	return printFaults(w, s.Faults, "text")
+	for _, f := range s.Faults {
+		printFault(w, f.ActiveFault)
+		if f.HelperAlive != nil && !*f.HelperAlive && f.Kind != lab.KindLinkDown {
+			fmt.Fprintf(w, "  its helper, process %d, is dead: packets pass undisturbed\n", f.Helper.PID)
+		}
+	}
+	return nil
 }

@@ -171,7 +171,7 @@ func Open(name string) (*Lab, error) {
 	root := stateDir()
 	st, err := loadState(root, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("lab %q: %w; build it with: graylink lab up --topology FILE --name %s", name, ErrNotExist, name)
+		return nil, errNoLab(name)
 	}
 	if err != nil {
 		return nil, err
@@ -180,6 +180,10 @@ func Open(name string) (*Lab, error) {
 		return nil, fmt.Errorf("lab %q is %s; if nobody works on it, remove it with: graylink lab down --name %s", name, st.Phase, name)
 	}
 	return newLab(root, st, st.Layout.index(), false, slog.New(slog.DiscardHandler)), nil
+}
+
+func errNoLab(name string) error {
+	return fmt.Errorf("lab %q: %w; build it with: graylink lab up --topology FILE --name %s", name, ErrNotExist, name)
 }
 
 // Down ends every process in the lab and removes the lab, also one that is

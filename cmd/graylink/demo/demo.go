@@ -150,7 +150,8 @@ func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
 	if err := d.agents(ctx); err != nil {
 		return err
 	}
-	d.say("%d agents probe %d directed flows every %s; kernel timestamps on every packet", len(d.lab.Topology().Nodes), d.mesh.Directed(), cadence)
+	d.say("%d agents probe %d directed flows: every pair of NICs each %s, %d flows a pair, kernel timestamps on every packet",
+		len(d.lab.Topology().Nodes), d.mesh.Directed(), pairCadence, d.mesh.Flows)
 	if err := d.analyzer(run, ln); err != nil {
 		return err
 	}
@@ -185,7 +186,7 @@ func (d *Demo) agents(ctx context.Context) error {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			if d.died == nil {
-				d.died = fmt.Errorf("the agent of %s ended (%v): %s", n.Name, err, out.last())
+				d.died = fmt.Errorf("the agent of %s ended (%s): %s", n.Name, exitText(err), out.last())
 			}
 		}()
 	}
@@ -216,6 +217,13 @@ func (d *Demo) agents(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func exitText(err error) string {
+	if err == nil {
+		return "exit code 0"
+	}
+	return err.Error()
 }
 
 func (d *Demo) dead() error {

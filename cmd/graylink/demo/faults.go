@@ -86,6 +86,9 @@ func Plan(g *fabric.Graph, kind string, seed uint64, p Params) (Planned, error) 
 		return out, nil
 	case lab.KindDelay, lab.KindLoss, lab.KindBlackhole, lab.KindECN, lab.KindLinkDown:
 		links := fabricLinks(g)
+		if kind == lab.KindLinkDown {
+			links = felt(g, links)
+		}
 		if len(links) == 0 {
 			return out, fmt.Errorf("fault %s: the topology has no link between switches", kind)
 		}
@@ -136,6 +139,43 @@ func fabricLinks(g *fabric.Graph) []fabric.Link {
 	var out []fabric.Link
 	for _, l := range g.Topo.Links {
 		if !l.IsAccess() {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// felt keeps the links whose end loses packets when they go down: where both
+// switches have another equal way to everything, they use it at once, no probe
+// is lost and there is no symptom to explain.
+func felt(g *fabric.Graph, links []fabric.Link) []fabric.Link {
+	leaves := map[string]bool{}
+	for _, nic := range g.NICs() {
+		if leaf, _ := g.LeafOf(nic); leaf != "" {
+			leaves[leaf] = true
+		}
+	}
+	only := map[fabric.Direction]bool{}
+	for leaf := range leaves {
+		dist := g.SwitchDistances(leaf)
+		for i := range g.Topo.Switches {
+			sw := g.Topo.Switches[i].Name
+			var next []fabric.Direction
+			for _, end := range g.Ends(sw) {
+				peer := g.Peer(end)
+				if d, ok := dist[fabric.OwnerOf(peer)]; ok && !fabric.IsNIC(peer) && d == dist[sw]-1 {
+					next = append(next, fabric.Direction{From: end, To: peer})
+				}
+			}
+			if len(next) == 1 {
+				only[next[0]] = true
+			}
+		}
+	}
+	var out []fabric.Link
+	for _, l := range links {
+		d := fabric.Direction{From: l.A, To: l.B}
+		if only[d] || only[d.Reverse()] {
 			out = append(out, l)
 		}
 	}

@@ -2,16 +2,19 @@ package demo
 
 import (
 	"fmt"
+	"math"
 	"sort"
+	"time"
 
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Times of the mesh that the demo runs.
+// Times of the mesh that the demo runs: every pair of NICs is probed once in
+// pairCadence, its flows taking turns.
 const (
-	cadence      = "10ms"
+	pairCadence  = 10 * time.Millisecond
 	replyTimeout = "1s"
 	stampPort    = 862
 	sourcePort   = 49152
@@ -25,6 +28,14 @@ const (
 const (
 	fullMesh = 10
 	fanOut   = 7
+)
+
+// wantFlows is the number of flows that should be expected on every direction
+// of every fabric link, so that ECMP's hash leaves none of them with too few to
+// tell it from its neighbours; maxFlows bounds the flows per pair.
+const (
+	wantFlows = 12
+	maxFlows  = 8
 )
 
 // Mesh is who probes whom.
@@ -43,9 +54,38 @@ func (m Mesh) Directed() int {
 	return n
 }
 
+// Cadence is the time between two probes of one flow.
+func (m Mesh) Cadence() time.Duration { return pairCadence * time.Duration(m.Flows) }
+
+// chooseFlows is the least number of flows per pair with which every fabric
+// link is expected to carry wantFlows in each direction.
+func chooseFlows(g *fabric.Graph, m Mesh) int {
+	expected := map[fabric.Direction]float64{}
+	for src, peers := range m.Peers {
+		for _, dst := range peers {
+			for _, ends := range [][2]string{{src, dst}, {dst, src}} {
+				all := g.ShortestPaths(ends[0], ends[1], 64)
+				for _, p := range all {
+					for _, d := range p.Directions(ends[0], ends[1]) {
+						expected[d] += 1 / float64(len(all))
+					}
+				}
+			}
+		}
+	}
+	flows := 1
+	for d, n := range expected {
+		if !fabric.IsNIC(d.From) && !fabric.IsNIC(d.To) {
+			flows = max(flows, int(math.Ceil(wantFlows/n-1e-9)))
+		}
+	}
+	return min(flows, maxFlows)
+}
+
 // PlanMesh connects the NICs of every plane with each other: all of them in a
 // small fabric; in a larger one the neighbour on the own leaf and then the
-// others, an even stride apart, so that every leaf pair is met.
+// others, an even stride apart, so that every leaf pair is met. With 0 flows
+// per pair their number is chosen for coverage.
 func PlanMesh(g *fabric.Graph, flows int) Mesh {
 	m := Mesh{Flows: flows, Peers: map[string][]string{}}
 	planes := map[string][]string{}
@@ -82,6 +122,9 @@ func PlanMesh(g *fabric.Graph, flows int) Mesh {
 				}
 			}
 		}
+	}
+	if m.Flows == 0 {
+		m.Flows = chooseFlows(g, m)
 	}
 	return m
 }
@@ -130,7 +173,7 @@ type nodePeer struct {
 // NodeConfig writes the configuration file of one node's agent: whom its NICs
 // probe, and whose probes they answer.
 func NodeConfig(g *fabric.Graph, m Mesh, node *fabric.Node) ([]byte, error) {
-	c := nodeConfig{Node: node.Name, Cadence: cadence, ReplyTimeout: replyTimeout, Stamp: stampPorts{stampPort, sourcePort}, Clock: clock{clockBound}}
+	c := nodeConfig{Node: node.Name, Cadence: m.Cadence().String(), ReplyTimeout: replyTimeout, Stamp: stampPorts{stampPort, sourcePort}, Clock: clock{clockBound}}
 	own := map[string]bool{}
 	for i := range node.NICs {
 		n := &node.NICs[i]
