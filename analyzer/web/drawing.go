@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/internal/fabric"
@@ -12,13 +11,18 @@ import (
 
 // maxPairs bounds what is drawn of a fabric so entangled that its groups have
 // more links between them than this.
-const maxPairs = 640
+const maxPairs = 900
+
+// denseFrom is the number of strokes from which the healthy ones are drawn
+// faintly: they would bury the others.
+const denseFrom = 240
 
 // drawing is the fabric as the template draws it. Lengths are SVG user units.
 type drawing struct {
 	W, H    float64
 	Wide    bool // wider than a screen: scrolls
-	Folded  bool
+	Dense   bool
+	Held    bool // a held suspect is drawn
 	Planes  []caption
 	Tiers   []caption
 	Strokes []stroke // in drawing order, the implicated ones last
@@ -61,9 +65,9 @@ type tabView struct {
 
 type label struct {
 	Href           string
-	X, Y, W, H, CX int
+	X, Y, W, H     int
+	CX, CY, LX, LY int // the leader line, from the middle to what is named
 	Lines          []caption
-	LX, LY         int // where the leader line points
 	Mark           string
 }
 
@@ -103,7 +107,7 @@ func (h *Handler) draw(s analyzer.Snapshot, open []analyzer.Incident, pod string
 		}
 	}
 	f := fold(g, pinned, pod)
-	d := drawing{Notes: f.notes, Folded: len(f.notes) > 0, Pod: pod}
+	d := drawing{Notes: f.notes, Pod: pod}
 	rows := d.place(g, &f)
 	cables := wire(g, s, &f, m)
 	if len(cables) > maxPairs {
@@ -114,6 +118,7 @@ func (h *Handler) draw(s analyzer.Snapshot, open []analyzer.Incident, pod string
 	attach(cables, rows)
 	at := map[fabric.Direction]point{}
 	d.strokes(cables, at)
+	d.Dense = len(d.Strokes) > denseFrom
 	d.boxes(g, &f, m)
 	d.label(g, open, &f, at)
 	d.legend()
@@ -404,8 +409,9 @@ func attach(cables []*cable, rows map[int][]*box) {
 // strokes draws every cable as two, one for each direction, each on its own
 // right-hand side.
 func (d *drawing) strokes(cables []*cable, at map[fabric.Direction]point) {
-	var last []stroke
+	var last, pale []stroke
 	for _, c := range cables {
+		marked := max(c.there.mark, c.back.mark) >= held
 		for _, way := range []struct {
 			t              tally
 			x1, y1, x2, y2 float64
@@ -413,8 +419,8 @@ func (d *drawing) strokes(cables []*cable, at map[fabric.Direction]point) {
 			down           bool
 		}{{c.there, c.ax, c.ay, c.bx, c.by, c.ends[0], c.ends[1], true}, {c.back, c.bx, c.by, c.ax, c.ay, c.ends[1], c.ends[0], false}} {
 			off := 2.3
-			if way.t.mark >= held {
-				off = 3.4
+			if marked {
+				off = 5
 			}
 			s, mid := shapeOf(way.x1, way.y1, way.x2, way.y2, off, c.sameRow)
 			st := stroke{D: s.d, State: way.t.state(), Class: way.t.class(), Mark: way.t.mark.String()}
@@ -437,13 +443,17 @@ func (d *drawing) strokes(cables []*cable, at map[fabric.Direction]point) {
 			}
 			if way.t.mark >= held {
 				st.Arrow = s.arrow
+				d.Held = d.Held || way.t.mark == held
 				last = append(last, st)
-				continue
+			} else if marked {
+				// The halo of the other direction must not bury this one.
+				pale = append(pale, st)
+			} else {
+				d.Strokes = append(d.Strokes, st)
 			}
-			d.Strokes = append(d.Strokes, st)
 		}
 	}
-	d.Strokes = append(d.Strokes, last...)
+	d.Strokes = append(append(d.Strokes, last...), pale...)
 }
 
 // upper returns the end of a link that is in the cable's upper box.
@@ -508,9 +518,7 @@ func (d *drawing) boxes(g *fabric.Graph, f *folded, m marks) {
 		if b.group {
 			v.Class += " group"
 			lines, v.Title = groupText(g, b)
-			if b.pod != "" && b.tier > 0 {
-				v.Href = b.pod
-			}
+			v.Href = b.pod
 		}
 		if mark > unmarked {
 			v.Title += ": " + v.Mark
@@ -518,10 +526,12 @@ func (d *drawing) boxes(g *fabric.Graph, f *folded, m marks) {
 		room := v.W
 		if v.Turn {
 			room = v.H
-			lines = []string{strings.Join(lines, " ")}
+			if b.group {
+				lines = []string{shortGroup(b)}
+			}
 		}
 		for i, t := range lines {
-			v.Lines = append(v.Lines, caption{v.CX, v.CY + 4 + i*14 - (len(lines)-1)*7, shorten(t, max((room-4)/7, 3))})
+			v.Lines = append(v.Lines, caption{v.CX, v.CY + 4 + i*14 - (len(lines)-1)*7, shorten(t, max((room-4)*10/78, 3))})
 		}
 		for _, t := range b.tabs {
 			tv := tabView{ID: t.id, Title: t.id, X: int(t.x), Y: int(t.y), W: max(int(t.w), 2), H: int(tabHeight), CX: int(t.x + t.w/2), CY: int(t.y) + 11}
@@ -557,18 +567,26 @@ func groupText(g *fabric.Graph, b *box) (lines []string, title string) {
 	return []string{first, what}, title
 }
 
+// shortGroup is a group's text where there is room for little.
+func shortGroup(b *box) string {
+	if b.tier > 0 && b.pod != "" {
+		return fmt.Sprintf("%s ×%d", b.pod, len(b.members))
+	}
+	return fmt.Sprintf("%s ×%d", shorten(b.members[0], 6), len(b.members))
+}
+
 // maxLabels bounds the suspects that are pinned and labelled in the drawing.
 const maxLabels = 8
 
 func (d *drawing) label(g *fabric.Graph, open []analyzer.Incident, f *folded, at map[fabric.Direction]point) {
 	for _, in := range open[:min(len(open), maxLabels)] {
 		t := locate(g, in.Element, in.Direction)
-		p, ok := point{}, false
+		p, ok, side := point{}, false, beside
 		switch {
 		case len(t.nics) > 0:
 			b := f.of[fabric.OwnerOf(t.nics[0])]
 			if ok = b != nil; ok {
-				p = point{b.x + b.w/2, b.y}
+				p, side = point{b.x + b.w/2, b.y}, above
 				for _, tb := range b.tabs {
 					if tb.id == t.nics[0] {
 						p = point{tb.x + tb.w/2, tb.y}
@@ -580,17 +598,28 @@ func (d *drawing) label(g *fabric.Graph, open []analyzer.Incident, f *folded, at
 		case len(t.owners) > 0:
 			b := f.of[t.owners[0]]
 			if ok = b != nil; ok {
-				p = point{b.x + b.w/2, b.y + b.h/2}
+				p, side = point{b.x + b.w/2, b.y + b.h}, below
+				if b.tier == 0 {
+					p, side = point{b.x + b.w/2, b.y - tabHeight}, above
+				}
 			}
 		}
 		if !ok {
 			continue
 		}
-		d.Labels = append(d.Labels, d.callout(in, p))
+		d.Labels = append(d.Labels, d.callout(in, p, side))
 	}
 }
 
-func (d *drawing) callout(in analyzer.Incident, p point) label {
+// Where a callout stands by what it names: between the rows, so that it covers
+// strokes rather than boxes.
+const (
+	beside = iota
+	above
+	below
+)
+
+func (d *drawing) callout(in analyzer.Incident, p point, side int) label {
 	mark := suspect
 	second := symptom(in.Symptom)
 	if second == "" {
@@ -611,7 +640,14 @@ func (d *drawing) callout(in analyzer.Incident, p point) label {
 		x = p.x - away - w
 	}
 	x = max(2, min(x, d.W-2-w))
-	y := max(2, min(p.y-height/2, d.H-height-2))
+	y := p.y - height/2
+	switch side {
+	case above:
+		y = p.y - height - 12
+	case below:
+		y = p.y + 14
+	}
+	y = max(2, min(y, d.H-height-2))
 	for range d.Labels {
 		for _, o := range d.Labels {
 			if x < float64(o.X+o.W) && float64(o.X) < x+w && y < float64(o.Y+o.H) && float64(o.Y) < y+height {
@@ -621,7 +657,7 @@ func (d *drawing) callout(in analyzer.Incident, p point) label {
 	}
 	d.H = max(d.H, y+height+4)
 	cx := int(x + w/2)
-	return label{Href: in.ID, X: int(x), Y: int(y), W: int(w), H: int(height), CX: cx, LX: int(p.x), LY: int(p.y), Mark: mark.String(),
+	return label{Href: in.ID, X: int(x), Y: int(y), W: int(w), H: int(height), CX: cx, CY: int(y + height/2), LX: int(p.x), LY: int(p.y), Mark: mark.String(),
 		Lines: []caption{{cx, int(y) + 16, first}, {cx, int(y) + 31, second}}}
 }
 

@@ -41,7 +41,7 @@ func newMarks(g *fabric.Graph, open []analyzer.Incident) marks {
 		}
 		m.add(locate(g, in.Element, in.Direction), l)
 		for _, eq := range in.Equivalent {
-			m.add(locate(g, eq, ""), equivalent)
+			m.add(locate(g, eq, in.Direction), equivalent)
 		}
 	}
 	return m

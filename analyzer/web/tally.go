@@ -7,7 +7,7 @@ import (
 )
 
 // delaySteps are the steps of the delay scale, a decade each from 10 µs on.
-var delaySteps = [...]string{"+ < 10 µs", "+ 10 µs", "+ 100 µs", "+ 1 ms", "+ 10 ms"}
+var delaySteps = [...]string{"adds < 10 µs", "≥ 10 µs", "≥ 100 µs", "≥ 1 ms", "≥ 10 ms"}
 
 // tally is what is known of one direction of a cable.
 type tally struct {
