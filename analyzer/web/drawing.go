@@ -11,7 +11,7 @@ import (
 
 // maxPairs bounds what is drawn of a fabric so entangled that its groups have
 // more links between them than this.
-const maxPairs = 900
+const maxPairs = 600
 
 // denseFrom is the number of strokes from which the healthy ones are drawn
 // faintly: they would bury the others.
@@ -127,18 +127,14 @@ func (h *Handler) draw(s analyzer.Snapshot, open []analyzer.Incident, pod string
 
 // wire gathers links into cables and adds up what is known of each direction.
 func wire(g *fabric.Graph, s analyzer.Snapshot, f *folded, m marks) []*cable {
-	views := make(map[fabric.Direction]*analyzer.LinkView, len(s.Links))
-	for i := range s.Links {
-		v := &s.Links[i]
-		views[fabric.Direction{From: v.From, To: v.To}] = v
-	}
+	views := newLinkViews(s.Links)
 	tabs := map[string]*tab{}
 	for _, b := range f.boxes {
 		for _, t := range b.tabs {
 			tabs[t.id] = t
 		}
 	}
-	byKey := map[string]*cable{}
+	byKey := map[[2]string]*cable{}
 	var out []*cable
 	for i := range g.Topo.Links {
 		l := &g.Topo.Links[i]
@@ -150,31 +146,55 @@ func wire(g *fabric.Graph, s analyzer.Snapshot, f *folded, m marks) []*cable {
 		if a.tier < b.tier || a.tier == b.tier && a.x > b.x {
 			a, b, from, to = b, a, to, from
 		}
-		end := func(bx *box, e string) string {
+		ends := [2]string{a.id, b.id}
+		for k, e := range []string{from, to} {
 			if tabs[e] != nil {
-				return e
+				ends[k] = e
 			}
-			return bx.id
 		}
-		key := end(a, from) + "\x00" + end(b, to)
+		key := ends
 		if !a.group && !b.group {
-			key = l.ID()
+			key = [2]string{from, to}
 		}
 		c := byKey[key]
 		if c == nil {
-			c = &cable{a: a, b: b, ends: [2]string{end(a, from), end(b, to)}, aTab: tabs[from], bTab: tabs[to], sameRow: a.tier == b.tier}
+			c = &cable{a: a, b: b, ends: ends, aTab: tabs[from], bTab: tabs[to], sameRow: a.tier == b.tier}
 			byKey[key] = c
 			out = append(out, c)
 		}
 		c.links = append(c.links, l)
 		down := fabric.Direction{From: from, To: to}
-		c.there.add(views[down], m.dirs[down])
-		c.back.add(views[down.Reverse()], m.dirs[down.Reverse()])
+		c.there.add(views.of(i, down), m.dirs[down])
+		c.back.add(views.of(i, down.Reverse()), m.dirs[down.Reverse()])
 	}
 	for _, c := range out {
 		c.rank = max(c.there.rank(), c.back.rank())
 	}
 	return out
+}
+
+// linkViews finds the view of a direction. The analyzer lists two for each
+// link, in the topology's order; the index serves lists that do not.
+type linkViews struct {
+	list  []analyzer.LinkView
+	index map[fabric.Direction]*analyzer.LinkView
+}
+
+func newLinkViews(list []analyzer.LinkView) *linkViews { return &linkViews{list: list} }
+
+func (v *linkViews) of(link int, d fabric.Direction) *analyzer.LinkView {
+	for i := 2 * link; i < min(2*link+2, len(v.list)); i++ {
+		if l := &v.list[i]; l.From == d.From && l.To == d.To {
+			return l
+		}
+	}
+	if v.index == nil {
+		v.index = make(map[fabric.Direction]*analyzer.LinkView, len(v.list))
+		for i := range v.list {
+			v.index[fabric.Direction{From: v.list[i].From, To: v.list[i].To}] = &v.list[i]
+		}
+	}
+	return v.index[d]
 }
 
 type point struct{ x, y float64 }
@@ -335,7 +355,7 @@ func (d *drawing) placeNodes(g *fabric.Graph, f *folded, row []*box, y, stretch 
 			b.w, b.h = min(pitch-8, 150), 38
 		}
 		if b.w < 40 {
-			b.h = 74
+			b.h = 82
 		}
 		b.x = x + (pitch-b.w)/2
 		x += pitch
@@ -407,7 +427,7 @@ func attach(cables []*cable, rows map[int][]*box) {
 }
 
 // strokes draws every cable as two, one for each direction, each on its own
-// right-hand side.
+// right-hand side. at takes the middles of those that a callout may name.
 func (d *drawing) strokes(cables []*cable, at map[fabric.Direction]point) {
 	var last, pale []stroke
 	for _, c := range cables {
@@ -435,6 +455,9 @@ func (d *drawing) strokes(cables []*cable, at map[fabric.Direction]point) {
 			}
 			st.Title = way.t.title(st)
 			for _, l := range c.links {
+				if way.t.mark < held {
+					break
+				}
 				dir := fabric.Direction{From: l.A, To: l.B}
 				if (c.upper(l) == l.A) != way.down {
 					dir = dir.Reverse()
@@ -572,6 +595,9 @@ func shortGroup(b *box) string {
 	if b.tier > 0 && b.pod != "" {
 		return fmt.Sprintf("%s ×%d", b.pod, len(b.members))
 	}
+	if b.tier == 0 {
+		return plural(len(b.members), "node", "nodes")
+	}
 	return fmt.Sprintf("%s ×%d", shorten(b.members[0], 6), len(b.members))
 }
 
@@ -586,10 +612,10 @@ func (d *drawing) label(g *fabric.Graph, open []analyzer.Incident, f *folded, at
 		case len(t.nics) > 0:
 			b := f.of[fabric.OwnerOf(t.nics[0])]
 			if ok = b != nil; ok {
-				p, side = point{b.x + b.w/2, b.y}, above
+				p, side = point{b.x + b.w/2, b.y + b.h}, below
 				for _, tb := range b.tabs {
 					if tb.id == t.nics[0] {
-						p = point{tb.x + tb.w/2, tb.y}
+						p.x = tb.x + tb.w/2
 					}
 				}
 			}
@@ -599,9 +625,6 @@ func (d *drawing) label(g *fabric.Graph, open []analyzer.Incident, f *folded, at
 			b := f.of[t.owners[0]]
 			if ok = b != nil; ok {
 				p, side = point{b.x + b.w/2, b.y + b.h}, below
-				if b.tier == 0 {
-					p, side = point{b.x + b.w/2, b.y - tabHeight}, above
-				}
 			}
 		}
 		if !ok {
@@ -611,11 +634,10 @@ func (d *drawing) label(g *fabric.Graph, open []analyzer.Incident, f *folded, at
 	}
 }
 
-// Where a callout stands by what it names: between the rows, so that it covers
+// Where a callout stands: beside a stroke, or below a box, so that it covers
 // strokes rather than boxes.
 const (
 	beside = iota
-	above
 	below
 )
 
@@ -641,13 +663,10 @@ func (d *drawing) callout(in analyzer.Incident, p point, side int) label {
 	}
 	x = max(2, min(x, d.W-2-w))
 	y := p.y - height/2
-	switch side {
-	case above:
-		y = p.y - height - 12
-	case below:
-		y = p.y + 14
+	if side == below {
+		x, y = max(2, min(p.x-w/2, d.W-2-w)), p.y+14
 	}
-	y = max(2, min(y, d.H-height-2))
+	y = max(2, y)
 	for range d.Labels {
 		for _, o := range d.Labels {
 			if x < float64(o.X+o.W) && float64(o.X) < x+w && y < float64(o.Y+o.H) && float64(o.Y) < y+height {

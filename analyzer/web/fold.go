@@ -17,8 +17,9 @@ const (
 	maxTrunks   = 512
 	// groupsPerRow and groupsOnTop bound the groups of a tier; the top tier
 	// reaches everything below it, so that its groups multiply the strokes.
-	groupsPerRow, groupsOnTop = 32, 8
-	maxPlanes                 = 8
+	// While a pod is unfolded the others make room for it.
+	groupsPerRow, groupsOnTop, groupsBesidePod = 32, 8, 8
+	maxPlanes                                  = 8
 )
 
 // box is a rectangle of the drawing: a switch, a node, or a group of either.
@@ -76,7 +77,11 @@ func fold(g *fabric.Graph, pinned map[string]bool, pod string) folded {
 	foldSwitches := len(t.Switches) > maxSwitches || trunks > maxTrunks
 	foldNodes := len(t.Nodes) > maxNodes || len(t.Links) > maxLinks
 	alone := f.pin(g, pinned, pod)
-	f.switches(g, onePlane, foldSwitches, alone)
+	perRow := groupsPerRow
+	if pod != "" {
+		perRow = groupsBesidePod
+	}
+	f.switches(g, onePlane, foldSwitches, perRow, alone)
 	f.nodes(g, foldNodes, alone)
 	return f
 }
@@ -124,7 +129,7 @@ type rowKey struct {
 	tier  int
 }
 
-func (f *folded) switches(g *fabric.Graph, onePlane, foldAll bool, alone map[string]bool) {
+func (f *folded) switches(g *fabric.Graph, onePlane, foldAll bool, perRow int, alone map[string]bool) {
 	rows := map[rowKey]map[string][]string{} // group name -> switches
 	top := 0
 	for i := range g.Topo.Switches {
@@ -149,9 +154,12 @@ func (f *folded) switches(g *fabric.Graph, onePlane, foldAll bool, alone map[str
 	}
 	total := 0
 	for k, groups := range rows {
-		limit := groupsPerRow
+		limit := perRow
 		if k.tier == top {
 			limit = groupsOnTop
+		}
+		if len(groups) == 1 {
+			groups = single(groups)
 		}
 		limit = max(2, limit/len(f.planes))
 		for _, part := range chunk(groups, limit) {
@@ -166,8 +174,8 @@ func (f *folded) switches(g *fabric.Graph, onePlane, foldAll bool, alone map[str
 				b.id = "group " + b.members[0] + " … " + b.members[len(b.members)-1]
 				total += len(b.members)
 			}
-			if p := g.Switch(b.members[0]).Pod; len(part) == 1 && p != "" {
-				b.pod = p
+			if len(part) == 1 {
+				b.pod = g.Switch(b.members[0]).Pod
 			}
 			f.put(b)
 		}
@@ -225,6 +233,18 @@ func (f *folded) nodes(g *fabric.Graph, foldAll bool, alone map[string]bool) {
 	if total > 0 {
 		f.notes = append(f.notes, count(total)+" nodes are drawn as groups, by the leaves they are plugged into")
 	}
+}
+
+// single gives every switch a group of its own: one pod that holds them all
+// says nothing of where they are.
+func single(groups map[string][]string) map[string][]string {
+	out := map[string][]string{}
+	for _, members := range groups {
+		for _, m := range members {
+			out[m] = []string{m}
+		}
+	}
+	return out
 }
 
 // firstMember finds a switch of the box with the given id.

@@ -4,10 +4,13 @@ import (
 	"context"
 	"image"
 	_ "image/png" // decodes the screenshots
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,14 +18,31 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// shoot photographs a page in headless Chromium. GRAYLINK_SCREENSHOTS names a
-// directory to keep the pictures in.
-func shoot(t *testing.T, h *Handler, name, path string, dark bool) image.Image {
+// chromium runs a headless Chromium and returns what it writes to its output.
+func chromium(t *testing.T, args ...string) string {
 	t.Helper()
 	browser, err := exec.LookPath("chromium")
 	if err != nil {
 		t.Skip("chromium is not installed: the page cannot be looked at")
 	}
+	args = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--window-size=1280,800", "--user-data-dir=" + t.TempDir()}, args...)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var errs strings.Builder
+	cmd := exec.CommandContext(ctx, browser, args...)
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("chromium: %v\n%s", err, errs.String())
+	}
+	return string(out)
+}
+
+// shoot photographs a page. GRAYLINK_SCREENSHOTS names a directory to keep the
+// pictures in.
+func shoot(t *testing.T, h *Handler, name, path string, dark bool) image.Image {
+	t.Helper()
 	dir := os.Getenv("GRAYLINK_SCREENSHOTS")
 	if dir == "" {
 		dir = t.TempDir()
@@ -30,18 +50,11 @@ func shoot(t *testing.T, h *Handler, name, path string, dark bool) image.Image {
 	srv := httptest.NewServer(h)
 	defer srv.Close()
 	file := filepath.Join(dir, name+".png")
-	args := []string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--user-data-dir=" + t.TempDir(), "--window-size=1280,800", "--screenshot=" + file}
+	scheme := "--blink-settings=preferredColorScheme=1"
 	if dark {
-		args = append(args, "--blink-settings=preferredColorScheme=0")
-	} else {
-		args = append(args, "--blink-settings=preferredColorScheme=1")
+		scheme = "--blink-settings=preferredColorScheme=0"
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	if out, err := exec.CommandContext(ctx, browser, append(args, srv.URL+path)...).CombinedOutput(); err != nil {
-		t.Fatalf("chromium: %v\n%s", err, out)
-	}
+	chromium(t, scheme, "--screenshot="+file, srv.URL+path)
 	f, err := os.Open(file)
 	if err != nil {
 		t.Fatalf("the screenshot: %v", err)
@@ -169,5 +182,40 @@ func TestScreenshots(t *testing.T) {
 				t.Errorf("%d pixels of the banner's colour, want at least 20000", seen[banner])
 			}
 		})
+	}
+}
+
+// The page that is left open follows the analyzer, and says so when it cannot.
+func TestRefreshInABrowser(t *testing.T) {
+	g, bad := demoFault(t)
+	good := healthy(g)
+	var cycles atomic.Int64
+	h := handler(g, good)
+	h.Snapshot = func() analyzer.Snapshot {
+		if cycles.Add(1) == 1 {
+			return good
+		}
+		return bad
+	}
+	srv := httptest.NewServer(h)
+	defer srv.Close()
+	dom := chromium(t, "--dump-dom", "--virtual-time-budget=5000", srv.URL)
+	contains(t, dom, "<title>Suspect: leaf1:up1--spine1:dn1, adds 2.0 ms from spine1 to leaf1 – Graylink demo</title>", `data-verdict="id0"`, `data-mark="suspect"`)
+	if !strings.Contains(dom, `role="alert" hidden=`) {
+		t.Error("the page says that the analyzer does not answer, but it does")
+	}
+
+	gone := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Has("fragment") {
+			http.Error(w, "gone", http.StatusBadGateway)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+	srv2 := httptest.NewServer(gone)
+	defer srv2.Close()
+	dom = chromium(t, "--dump-dom", "--virtual-time-budget=5000", srv2.URL)
+	if strings.Contains(dom, `role="alert" hidden=`) || !strings.Contains(dom, `class="offline"`) {
+		t.Error("the analyzer is gone, and the page does not say so")
 	}
 }

@@ -4,6 +4,7 @@
 (() => {
   const every = 2000;
   const offline = document.getElementById('offline');
+  const spoken = document.getElementById('spoken');
   const take = (piece) => {
     const old = document.getElementById(piece.id);
     if (!old || old.outerHTML === piece.outerHTML) return;
@@ -29,8 +30,11 @@
       if (!answer.ok && answer.status !== 400) throw new Error(answer.status);
       const next = new DOMParser().parseFromString(await answer.text(), 'text/html');
       for (const piece of next.querySelectorAll('[data-live]')) take(document.adoptNode(piece));
-      const head = document.querySelector('#answer h2');
-      if (head) document.title = head.textContent.trim();
+      const { title } = document.getElementById('answer').dataset;
+      if (document.title !== title) {
+        document.title = title;
+        spoken.textContent = title; // for those who listen to the page
+      }
       offline.hidden = true;
       document.body.classList.remove('offline');
     } catch {
