@@ -107,7 +107,7 @@ func (h *Handler) draw(s analyzer.Snapshot, open []analyzer.Incident, pod string
 		}
 	}
 	f := fold(g, pinned, pod)
-	d := drawing{Notes: f.notes, Pod: pod}
+	d := drawing{Notes: f.notes, Pod: f.pod}
 	rows := d.place(g, &f)
 	cables := wire(g, s, &f, m)
 	if len(cables) > maxPairs {
@@ -285,7 +285,7 @@ func (d *drawing) place(g *fabric.Graph, f *folded) (rows map[int][]*box) {
 				b.w, b.h = min(150, pitch-8), 38
 			}
 			if pitch < 74 {
-				b.w, b.h = min(26, pitch-5), 88
+				b.w, b.h = min(26, pitch-5), 92
 			}
 			b.x = span[b.plane][0] + (float64(at[b.plane])+0.5)*pitch - b.w/2
 			b.y = y
@@ -355,7 +355,7 @@ func (d *drawing) placeNodes(g *fabric.Graph, f *folded, row []*box, y, stretch 
 			b.w, b.h = min(pitch-8, 150), 38
 		}
 		if b.w < 40 {
-			b.h = 82
+			b.h = 92
 		}
 		b.x = x + (pitch-b.w)/2
 		x += pitch
@@ -583,6 +583,9 @@ func groupText(g *fabric.Graph, b *box) (lines []string, title string) {
 	if b.pod != "" {
 		first = "pod " + b.pod
 		title += ", pod " + b.pod
+	} else if n := len(b.pods); n > 1 && b.pods[0] != "" && b.pods[0] != b.pods[n-1] {
+		first = "pods " + b.pods[0] + " … " + b.pods[n-1]
+		title += ", " + first
 	}
 	if b.plane != "" {
 		title += ", plane " + b.plane
@@ -597,6 +600,9 @@ func shortGroup(b *box) string {
 	}
 	if b.tier == 0 {
 		return plural(len(b.members), "node", "nodes")
+	}
+	if n := len(b.pods); n > 1 && b.pods[0] != "" && b.pods[0] != b.pods[n-1] {
+		return b.pods[0] + " … " + b.pods[n-1]
 	}
 	return fmt.Sprintf("%s ×%d", shorten(b.members[0], 6), len(b.members))
 }

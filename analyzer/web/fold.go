@@ -26,8 +26,9 @@ const (
 type box struct {
 	id      string
 	plane   string
-	pod     string // of a group of one pod
-	tier    int    // 0 for nodes
+	pod     string   // of a group of one pod
+	pods    []string // of a group of several
+	tier    int      // 0 for nodes
 	group   bool
 	members []string
 	nics    int
@@ -48,6 +49,7 @@ type folded struct {
 	boxes  []*box
 	planes []string
 	notes  []string // what is not drawn one by one
+	pod    string   // the pod that is unfolded
 }
 
 // fold sorts the fabric into boxes. The pinned owners, and those of the asked
@@ -76,6 +78,11 @@ func fold(g *fabric.Graph, pinned map[string]bool, pod string) folded {
 
 	foldSwitches := len(t.Switches) > maxSwitches || trunks > maxTrunks
 	foldNodes := len(t.Nodes) > maxNodes || len(t.Links) > maxLinks
+	if pod != "" && (foldSwitches || foldNodes) && !slices.ContainsFunc(t.Switches, func(s fabric.Switch) bool { return s.Pod == pod }) {
+		f.notes = append(f.notes, fmt.Sprintf("no switch is in a pod %q", shorten(pod, 60)))
+		pod = ""
+	}
+	f.pod = pod
 	alone := f.pin(g, pinned, pod)
 	perRow := groupsPerRow
 	if pod != "" {
@@ -166,6 +173,7 @@ func (f *folded) switches(g *fabric.Graph, onePlane, foldAll bool, perRow int, a
 			b := &box{plane: k.plane, tier: k.tier, group: true}
 			for _, name := range part {
 				b.members = append(b.members, groups[name]...)
+				b.pods = append(b.pods, g.Switch(groups[name][0]).Pod)
 			}
 			slices.SortFunc(b.members, natural)
 			if len(b.members) == 1 {

@@ -109,6 +109,11 @@ func TestFoldedSaysSo(t *testing.T) {
 	if len(with(all, "data-box", "leaf4-1")) != 0 {
 		t.Error("pod p4 is unfolded, only p3 was asked")
 	}
+	contains(t, one(t, all, "data-folded", "true").text, "Pod p3 is unfolded")
+	contains(t, one(t, all, "data-box", "group leaf30-1 … leaf32-16").text, "48 leaves", "pods p30 … p32")
+
+	_, all = page(t, handler(g, s), "/?pod=p99")
+	contains(t, one(t, all, "data-folded", "true").text, `no switch is in a pod "p99"`)
 }
 
 // A fabric no larger than the limits is drawn whole.

@@ -9,7 +9,8 @@
 //  2. Colour never stands alone: width, dashes, arrows and words say the same.
 //  3. An answer that has grown old is called old before it is called anything else.
 //  4. However large the fabric, the page stays small: it folds hosts and
-//     switches into groups and says so, but never folds an open suspect away.
+//     switches into groups and says so. The strongest open suspects (maxLabels
+//     of them) are never folded away.
 package web
 
 import (

@@ -20,6 +20,7 @@ type element struct {
 	name string
 	attr map[string]string
 	text string // of itself and its descendants
+	from int    // where its text begins in that of the page
 }
 
 // parse reads a page, which is well-formed XML by intent: a name that broke
@@ -29,6 +30,7 @@ func parse(t testing.TB, body string) []*element {
 	dec := xml.NewDecoder(strings.NewReader(body))
 	dec.Entity = xml.HTMLEntity
 	var all, stack []*element
+	var text strings.Builder
 	for {
 		tok, err := dec.Token()
 		if errors.Is(err, io.EOF) {
@@ -42,17 +44,17 @@ func parse(t testing.TB, body string) []*element {
 		}
 		switch v := tok.(type) {
 		case xml.StartElement:
-			e := &element{name: v.Name.Local, attr: map[string]string{}}
+			e := &element{name: v.Name.Local, attr: map[string]string{}, from: text.Len()}
 			for _, a := range v.Attr {
 				e.attr[a.Name.Local] = a.Value
 			}
 			all, stack = append(all, e), append(stack, e)
 		case xml.EndElement:
+			e := stack[len(stack)-1]
+			e.text = text.String()[e.from:]
 			stack = stack[:len(stack)-1]
 		case xml.CharData:
-			for _, e := range stack {
-				e.text += string(v)
-			}
+			text.Write(v)
 		}
 	}
 }
