@@ -234,7 +234,7 @@ func (l *Loop) bind(o *fabric.Observation) {
 	if err != nil {
 		return
 	}
-	b, _ := l.store.Bind(e)
+	b, _ := l.store.At(e, o.Start, o.Start.Add(time.Duration(o.WindowNS)))
 	o.Path, o.PathState, o.Paths, o.PathSince = b.Path, b.State, b.Candidates, b.Checked
 	if m := l.edges[e]; m != nil && m.base != nil {
 		o.Baseline, o.BaselineMADNS = m.base, &m.mad

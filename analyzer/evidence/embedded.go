@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/scrape"
+	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
 )
 
@@ -130,7 +131,11 @@ func (e *Embedded) scrape(o EmbeddedOptions) error {
 
 // Instant evaluates a PromQL expression at one moment.
 func (e *Embedded) Instant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
-	q, err := e.engine.NewInstantQuery(ctx, e.db, nil, query, at)
+	return instant(ctx, e.engine, e.db, query, at)
+}
+
+func instant(ctx context.Context, engine *promql.Engine, db storage.Queryable, query string, at time.Time) ([]Sample, error) {
+	q, err := engine.NewInstantQuery(ctx, db, nil, query, at)
 	if err != nil {
 		return nil, fmt.Errorf("query %q: %w", query, err)
 	}

@@ -50,7 +50,7 @@ func DefaultSettings() Settings {
 }
 
 // selector is the range that holds the scrapes of a window: one interval more,
-// so that a window of n intervals sees n+1 samples and none of it is guessed.
+// since n intervals lie between n+1 scrapes.
 func (s Settings) selector(window time.Duration) string {
 	return "[" + strconv.FormatInt((window+s.Scrape).Milliseconds(), 10) + "ms]"
 }
@@ -60,18 +60,20 @@ const flowLabels = "src, dst, flow, class, tier, plane"
 // Queries lists the questions by name, as PromQL. $delay and $hard stand for
 // range selectors and $flow for the labels of a flow.
 func (s Settings) Queries() map[string]string {
-	r := strings.NewReplacer("$delay", s.selector(s.Delay), "$hard", s.selector(s.Hard), "$stall", s.selector(s.Delay+s.Lag), "$flow", flowLabels)
+	r := strings.NewReplacer("$delay", s.selector(s.Delay), "$hard", s.selector(s.Hard), "$stall", s.selector(s.Delay+s.Lag), "$flow", flowLabels,
+		"$seconds", strconv.FormatFloat(s.Delay.Seconds(), 'g', -1, 64))
 	q := map[string]string{
 		"stalled":  `sum by (nic) (increase(graylink_node_stalled_seconds_total$stall))`,
 		"age":      `time() - max by (nic) (timestamp(graylink_node_stalled_seconds_total))`,
 		"clock":    `max by (clock) (fabric_clock_error_bound_seconds)`,
-		"sent":     `sum by ($flow, direction) (increase(fabric_probe_sent_total$delay))`,
-		"lost":     `sum by ($flow, direction) (increase(fabric_probe_lost_total$delay))`,
-		"ecn":      `sum by ($flow, direction) (increase(fabric_probe_ecn_marked_total$delay))`,
+		"sent":     `sum by ($flow, direction) (rate(fabric_probe_sent_total$delay)) * $seconds`,
+		"lost":     `sum by ($flow, direction) (rate(fabric_probe_lost_total$delay)) * $seconds`,
+		"back":     `(sum by ($flow) (rate(fabric_probe_acked_total$delay)) + sum by ($flow) (rate(fabric_probe_late_total$delay))) * $seconds`,
+		"ecn":      `sum by ($flow, direction) (rate(fabric_probe_ecn_marked_total$delay)) * $seconds`,
 		"hardSent": `sum by ($flow) (irate(fabric_probe_sent_total{direction="forward"}$hard))`,
 		"hardGot":  `sum by ($flow) (irate(fabric_probe_received_total$hard))`,
 		"hardBack": `sum by ($flow) (irate(fabric_probe_acked_total$hard)) + sum by ($flow) (irate(fabric_probe_late_total$hard))`,
-		"count":    `sum by ($flow, direction, timestamp) (histogram_count(increase(fabric_probe_owd_seconds$delay)))`,
+		"count":    `sum by ($flow, direction, timestamp) (histogram_count(rate(fabric_probe_owd_seconds$delay))) * $seconds`,
 		"mean":     `histogram_avg(sum by ($flow, direction, timestamp) (rate(fabric_probe_owd_seconds$delay)))`,
 	}
 	for name, phi := range map[string]string{"min": "0", "p50": "0.5", "p90": "0.9", "p99": "0.99", "max": "1"} {
@@ -109,6 +111,7 @@ type flowData struct {
 	plane                     string
 	sent, lost, ecn           map[string]float64 // by direction
 	hardSent, hardGot, hardIn *float64
+	back                      *float64                    // replies over the delay window
 	owd                       map[string]map[string]*dist // direction, timestamp kind
 }
 
@@ -205,6 +208,7 @@ func gather(ask func(string, time.Time, func(Sample)) error, at time.Time) (map[
 		"hardSent": func(d *flowData) **float64 { return &d.hardSent },
 		"hardGot":  func(d *flowData) **float64 { return &d.hardGot },
 		"hardBack": func(d *flowData) **float64 { return &d.hardIn },
+		"back":     func(d *flowData) **float64 { return &d.back },
 	} {
 		if err := ask(name, at, func(v Sample) { x := v.Value; *pick(of(v.Labels)) = &x }); err != nil {
 			return nil, err
@@ -274,9 +278,11 @@ func (d *flowData) count(o *fabric.Observation, direction string) bool {
 	if d.hardSent != nil && *d.hardSent >= minHardSent && d.hardIn != nil && *d.hardIn == 0 {
 		sent := math.Round(*d.hardSent)
 		switch {
+		case d.hardGot == nil && direction != "forward":
+			return false
 		case d.hardGot == nil:
 			o.Sent, o.Lost, o.LossScope = uint64(sent), uint64(sent), fabric.LossRoundTrip
-			return direction == "forward"
+			return true
 		case direction == "forward":
 			o.Sent, o.Lost = uint64(sent), uint64(math.Max(0, sent-math.Round(*d.hardGot)))
 			return true
@@ -289,6 +295,11 @@ func (d *flowData) count(o *fabric.Observation, direction string) bool {
 	lost, okLost := d.lost[direction]
 	if !ok || !okLost || sent < 1 {
 		return false
+	}
+	// The first reply after a silence accounts for all that was lost in it. That
+	// is old news: no more can have been lost in a window than went unanswered.
+	if probes, ok := d.sent["forward"]; ok && d.back != nil {
+		lost = math.Min(lost, math.Max(0, probes-*d.back))
 	}
 	o.Sent = uint64(math.Round(sent))
 	o.Lost = min(uint64(math.Round(math.Max(0, lost))), o.Sent)

@@ -172,7 +172,10 @@ type Binding struct {
 	Candidates []fabric.Path
 	// Since is when the path was first seen, Checked when it was last traced.
 	Since, Checked time.Time
-	Notes          []string
+	// Before is the path that Path replaced, last confirmed at BeforeChecked.
+	Before        fabric.Path
+	BeforeChecked time.Time
+	Notes         []string
 	// Raw is the trace behind the binding.
 	Raw Trace
 }
@@ -214,10 +217,12 @@ func (s *Store) Update(t Trace) error {
 		b = &Binding{State: fabric.PathUnknown}
 		s.flows[e] = b
 	}
+	lastChecked := b.Checked
 	b.Checked, b.Notes, b.Raw = t.TracedAt, r.Notes, t
 	switch {
 	case r.State == fabric.PathValid:
 		if b.Path.Key() != r.Path.Key() {
+			b.Before, b.BeforeChecked = b.Path, lastChecked
 			b.Path, b.Since = s.interned(r.Path), t.TracedAt
 			s.version++
 		}
@@ -248,6 +253,24 @@ func (s *Store) Bind(e fabric.Edge) (Binding, bool) {
 		return Binding{State: fabric.PathUnknown}, false
 	}
 	return *b, true
+}
+
+// At returns the binding for a window of the past. A path that was replaced
+// holds for windows that ended before it was last confirmed; in between, the
+// flow may have taken either, and both are candidates.
+func (s *Store) At(e fabric.Edge, start, end time.Time) (Binding, bool) {
+	b, ok := s.Bind(e)
+	if !ok || len(b.Before) == 0 || !start.Before(b.Since) {
+		return b, ok
+	}
+	if !end.After(b.BeforeChecked) {
+		b.Path = b.Before
+		b.State = fabric.PathStale
+		return b, true
+	}
+	b.Candidates = []fabric.Path{b.Before, b.Path}
+	b.Path, b.State = nil, fabric.PathUnknown
+	return b, true
 }
 
 // Version counts the changes of paths.

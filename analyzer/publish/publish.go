@@ -69,7 +69,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	c.suspects(s, gauge)
 	for _, state := range []fabric.State{fabric.Innocent, fabric.Suspect, fabric.InsufficientEvidence} {
-		gauge(verdictState, flag(s.Report.State == state), "fabric", string(state))
+		gauge(verdictState, oneIf(s.Report.State == state), "fabric", string(state))
 	}
 	if s.At.IsZero() {
 		return
@@ -93,7 +93,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-func flag(b bool) float64 {
+func oneIf(b bool) float64 {
 	if b {
 		return 1
 	}
@@ -109,7 +109,7 @@ func (c *Collector) suspects(s analyzer.Snapshot, gauge func(*prometheus.Desc, f
 			continue
 		}
 		done[in.Element] = true
-		on := flag(in.Open)
+		on := oneIf(in.Open)
 		name, kind := in.Element.Element, string(in.Kind)
 		gauge(suspectScore, on*in.Confidence, name, kind)
 		gauge(suspectDelay, on*float64(in.Symptom.AddedDelayNS)/1e9, name, kind)

@@ -9,6 +9,9 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
 	"text/tabwriter"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -41,10 +44,98 @@ func addLab(app *kingpin.Application, commands map[string]command) {
 		return err
 	}
 
+	addLabFault(cmd, name, commands)
+
 	ex := cmd.Command("exec", "Run a command inside a node or switch: graylink lab exec NODE -- CMD.")
 	node := ex.Arg("node", "The node or switch.").Required().String()
 	argv := ex.Arg("command", "The command and its arguments, after --.").Required().Strings()
 	commands[ex.FullCommand()] = func(ctx context.Context) error { return labExec(ctx, *name, *node, *argv) }
+}
+
+func addLabFault(cmd *kingpin.CmdClause, name *string, commands map[string]command) {
+	fault := cmd.Command("fault", "Break something, and mend it.")
+
+	add := fault.Command("add", "Break something; prints the fault's identifier.")
+	var f lab.Fault
+	add.Arg("kind", "What to break: "+strings.Join(lab.Kinds(), ", ")+".").Required().EnumVar(&f.Kind, lab.Kinds()...)
+	add.Flag("at", "The element: a link END--END, a NIC node/device, a switch or a node.").Required().StringVar(&f.At)
+	add.Flag("delay", "Added delay of delay, nic-slow and switch-slow.").Default(lab.DefaultDelay.String()).DurationVar(&f.Delay)
+	add.Flag("loss", "Ratio of packets that loss drops.").Default(fmt.Sprint(lab.DefaultLoss)).Float64Var(&f.Loss)
+	add.Flag("direction", "FROM->TO of the link (default: from the end that --at names first); for nic-slow in, out or both.").StringVar(&f.Direction)
+	addFormat := add.Flag("format", "Output format.").Default("text").Enum("text", "json")
+	commands[add.FullCommand()] = func(ctx context.Context) error { return labFaultAdd(ctx, os.Stdout, *name, f, *addFormat) }
+
+	clear := fault.Command("clear", "Mend one fault, or all.")
+	id := clear.Arg("id", "The fault's identifier; all faults when left out.").String()
+	commands[clear.FullCommand()] = func(ctx context.Context) error {
+		l, err := lab.Open(*name)
+		if err != nil {
+			return err
+		}
+		return l.ClearFault(ctx, *id)
+	}
+
+	list := fault.Command("list", "List what is broken on purpose.")
+	format := list.Flag("format", "Output format.").Default("text").Enum("text", "json")
+	commands[list.FullCommand()] = func(context.Context) error {
+		l, err := lab.Open(*name)
+		if err != nil {
+			return err
+		}
+		faults, err := l.Faults()
+		if err != nil {
+			return err
+		}
+		return printFaults(os.Stdout, faults, *format)
+	}
+
+	helper := cmd.Command("relay", "The process behind a fault; started by it.").Hidden()
+	helperID := helper.Arg("id", "The fault's identifier.").Required().String()
+	commands[helper.FullCommand()] = func(ctx context.Context) error { return lab.RunHelper(ctx, *name, *helperID) }
+}
+
+func labFaultAdd(ctx context.Context, w io.Writer, name string, f lab.Fault, format string) error {
+	if f.Delay == 0 || f.Loss == 0 {
+		return errors.New("--delay and --loss: more than 0 is expected")
+	}
+	l, err := lab.Open(name)
+	if err != nil {
+		return err
+	}
+	id, err := l.AddFault(ctx, f)
+	if err != nil {
+		return err
+	}
+	faults, err := l.Faults()
+	if err != nil {
+		return err
+	}
+	faults = slices.DeleteFunc(faults, func(a lab.ActiveFault) bool { return a.ID != id })
+	return printFaults(w, faults, format)
+}
+
+func printFaults(w io.Writer, faults []lab.ActiveFault, format string) error {
+	if format == "json" {
+		return printJSON(w, faults)
+	}
+	for _, f := range faults {
+		printFault(w, f)
+	}
+	return nil
+}
+
+func printFault(w io.Writer, f lab.ActiveFault) {
+	fmt.Fprintf(w, "%s %s at %s", f.ID, f.Kind, f.At)
+	if f.Direction != "" {
+		fmt.Fprintf(w, " direction %s", f.Direction)
+	}
+	if f.Delay > 0 {
+		fmt.Fprintf(w, " delay %s", f.Delay)
+	}
+	if f.Loss > 0 {
+		fmt.Fprintf(w, " loss %g", f.Loss)
+	}
+	fmt.Fprintf(w, " by %s since %s\n", f.Mechanism, f.Since.Local().Format("15:04:05"))
 }
 
 func labUp(ctx context.Context, topology, name string) error {
@@ -71,7 +162,11 @@ func labExec(ctx context.Context, name, node string, argv []string) error {
 	err = cmd.Run()
 	var ee *exec.ExitError
 	if errors.As(err, &ee) {
-		return exitError{code: max(ee.ExitCode(), 1)}
+		// As a shell tells it: 128 and the signal that ended the command.
+		if ws, ok := ee.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			return exitError{code: 128 + int(ws.Signal())}
+		}
+		return exitError{code: ee.ExitCode()}
 	}
 	return err
 }
@@ -105,5 +200,17 @@ func labStatus(ctx context.Context, w io.Writer, name, format string) error {
 			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%t\n", i.End, i.Interface, i.Address, i.Peer, i.Up)
 		}
 	}
-	return tw.Flush()
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	if len(s.Faults) > 0 {
+		fmt.Fprintln(w, "\nfaults:")
+	}
+	for _, f := range s.Faults {
+		printFault(w, f.ActiveFault)
+		if f.HelperAlive != nil && !*f.HelperAlive && f.Kind != lab.KindLinkDown {
+			fmt.Fprintf(w, "  its helper, process %d, is dead: packets pass undisturbed\n", f.Helper.PID)
+		}
+	}
+	return nil
 }

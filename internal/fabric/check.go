@@ -120,6 +120,7 @@ func (p *parser) checkLinks(t *Topology, owners map[string]int, nics map[string]
 		}
 		if OwnerOf(l.A) == OwnerOf(l.B) {
 			p.errorf(l.Line, at, "both ends are on %q", OwnerOf(l.A))
+			continue
 		}
 		a, b := switches[OwnerOf(l.A)], switches[OwnerOf(l.B)]
 		if !l.IsAccess() && a != nil && b != nil {

@@ -28,47 +28,57 @@ const (
 	standstillPoll = 5 * time.Millisecond
 )
 
-// setting is one file under /proc/sys/net and its value.
-type setting struct{ path, value string }
+// setting is one file under /proc/sys/net and its value. An optional one is
+// passed over on a kernel that lacks it.
+type setting struct {
+	path, value string
+	optional    bool
+}
+
+// linkGroup is the interface group of all of a lab's links, so that one
+// message removes those of a switch; the loopback stays in group 0.
+const linkGroup = 1
 
 // settings are what a namespace is configured with before it has interfaces,
 // which then inherit "default".
 func settings(ns *Namespace) []setting {
 	out := []setting{
-		{"ipv6/conf/all/disable_ipv6", "1"},
-		{"ipv6/conf/default/disable_ipv6", "1"},
+		// A kernel without IPv6 has nothing to switch off.
+		{path: "ipv6/conf/all/disable_ipv6", value: "1", optional: true},
+		{path: "ipv6/conf/default/disable_ipv6", value: "1", optional: true},
 		// Replies come back another way than probes went.
-		{"ipv4/conf/all/rp_filter", "0"},
-		{"ipv4/conf/default/rp_filter", "0"},
-		{"ipv4/conf/all/accept_redirects", "0"},
-		{"ipv4/conf/default/accept_redirects", "0"},
+		{path: "ipv4/conf/all/rp_filter", value: "0"},
+		{path: "ipv4/conf/default/rp_filter", value: "0"},
+		{path: "ipv4/conf/all/accept_redirects", value: "0"},
+		{path: "ipv4/conf/default/accept_redirects", value: "0"},
 	}
 	if !ns.Switch {
 		// A node with several NICs answers for an address on its own NIC only.
-		return append(out, setting{"ipv4/conf/all/arp_ignore", "1"}, setting{"ipv4/conf/all/arp_announce", "2"})
+		return append(out, setting{path: "ipv4/conf/all/arp_ignore", value: "1"}, setting{path: "ipv4/conf/all/arp_announce", value: "2"})
 	}
 	return append(out,
-		setting{"ipv4/ip_forward", "1"},
-		setting{"ipv4/conf/all/send_redirects", "0"},
-		setting{"ipv4/conf/default/send_redirects", "0"},
+		setting{path: "ipv4/ip_forward", value: "1"},
+		setting{path: "ipv4/conf/all/send_redirects", value: "0"},
+		setting{path: "ipv4/conf/default/send_redirects", value: "0"},
 		// ECMP by the 5-tuple, differently in each switch: with one seed for
-		// all, every tier would choose the same index.
-		setting{"ipv4/fib_multipath_hash_policy", "1"},
-		setting{"ipv4/fib_multipath_hash_seed", strconv.FormatUint(uint64(ns.HashSeed), 10)},
-		// A trace is answered at every hop, from the address of the port it came in by.
-		setting{"ipv4/icmp_ratelimit", "0"},
-		setting{"ipv4/icmp_msgs_per_sec", strconv.Itoa(icmpMsgsPerSec)},
-		setting{"ipv4/icmp_msgs_burst", strconv.Itoa(icmpMsgsPerSec)},
-		setting{"ipv4/icmp_errors_use_inbound_ifaddr", "1"},
+		// all (Linux before 6.11), every tier chooses the same index.
+		setting{path: "ipv4/fib_multipath_hash_policy", value: "1"},
+		setting{path: "ipv4/fib_multipath_hash_seed", value: strconv.FormatUint(uint64(ns.HashSeed), 10), optional: true},
+		// A trace is answered at every hop, from the address of the port it
+		// came in by. The mask exempts every type from both rate limits; the
+		// global one belongs to the root namespace on older kernels.
+		setting{path: "ipv4/icmp_ratemask", value: "0"},
+		setting{path: "ipv4/icmp_ratelimit", value: "0"},
+		setting{path: "ipv4/icmp_msgs_per_sec", value: strconv.Itoa(icmpMsgsPerSec), optional: true},
+		setting{path: "ipv4/icmp_msgs_burst", value: strconv.Itoa(icmpMsgsPerSec), optional: true},
+		setting{path: "ipv4/icmp_errors_use_inbound_ifaddr", value: "1"},
 	)
 }
 
-func apply(ss []setting) error {
-	for _, s := range ss {
-		path := filepath.Join("/proc/sys/net", s.path)
-		err := os.WriteFile(path, []byte(s.value), 0)
-		// A kernel without IPv6 has nothing to switch off.
-		if errors.Is(err, os.ErrNotExist) && filepath.Dir(filepath.Dir(filepath.Dir(s.path))) == "ipv6" {
+func configureKernel(ns *Namespace) error {
+	for _, s := range settings(ns) {
+		err := os.WriteFile(filepath.Join("/proc/sys/net", s.path), []byte(s.value), 0)
+		if s.optional && errors.Is(err, os.ErrNotExist) {
 			continue
 		}
 		if err != nil {
@@ -112,12 +122,12 @@ func build(ctx context.Context, root string, st *state, x *index) error {
 			return fmt.Errorf("identifying namespace %q: %w", ns.Netns, err)
 		}
 		st.NetnsIDs[ns.Element] = id
-		if err := st.save(root); err != nil {
-			return err
-		}
+	}
+	if err := st.save(root); err != nil {
+		return err
 	}
 	steps := []func(*Namespace) error{
-		func(ns *Namespace) error { return apply(settings(ns)) },
+		configureKernel,
 		x.makeLinks,
 		configure,
 	}
@@ -213,6 +223,9 @@ func configureInterface(h *netlink.Handle, ns *Namespace, n int, i Interface) er
 	link, err := h.LinkByName(i.Name)
 	if err != nil {
 		return err
+	}
+	if err := h.LinkSetGroup(link, linkGroup); err != nil {
+		return fmt.Errorf("putting it into group %d: %w", linkGroup, err)
 	}
 	addr := &netlink.Addr{IPNet: ipNet(i.Address)}
 	if i.Shared {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 
 	"github.com/graylink/graylink/internal/unix"
 )
@@ -97,20 +97,17 @@ func killAll(st *state) error {
 	}
 }
 
+// iflaGroup is IFLA_GROUP of if_link.h.
+const iflaGroup = 27
+
+// removeLinks removes all the links of the thread's namespace at once: the
+// kernel waits for its readers per message, tens of milliseconds.
 func removeLinks() error {
-	return withHandle(func(h *netlink.Handle) error {
-		links, err := h.LinkList()
-		if err != nil {
-			return fmt.Errorf("listing interfaces: %w", err)
-		}
-		for _, l := range links {
-			if l.Type() != "veth" {
-				continue
-			}
-			if err := h.LinkDel(l); err != nil && !errors.Is(err, syscall.ENODEV) {
-				return fmt.Errorf("removing interface %s: %w", l.Attrs().Name, err)
-			}
-		}
-		return nil
-	})
+	req := nl.NewNetlinkRequest(syscall.RTM_DELLINK, syscall.NLM_F_ACK)
+	req.AddData(nl.NewIfInfomsg(syscall.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(iflaGroup, nl.Uint32Attr(linkGroup)))
+	if _, err := req.Execute(syscall.NETLINK_ROUTE, 0); err != nil && !errors.Is(err, syscall.ENODEV) {
+		return fmt.Errorf("removing links: %w", err)
+	}
+	return nil
 }

@@ -1,25 +1,525 @@
 package lab
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"syscall"
 	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// Kinds of faults.
+const (
+	KindDelay      = "delay"       // a direction of a link: every packet later
+	KindLoss       = "loss"        // a direction of a link: some packets gone
+	KindECN        = "ecn"         // a direction of a link: ECT packets leave marked CE (RFC 3168)
+	KindBlackhole  = "blackhole"   // a direction of a link: every packet gone, the port stays up
+	KindLinkDown   = "link-down"   // a link between switches: both ends down
+	KindNICSlow    = "nic-slow"    // a NIC: packets to it, from it or both later
+	KindSwitchSlow = "switch-slow" // a switch: all it forwards later
+	KindHostStall  = "host-stall"  // a node: its processes starved of CPU
+)
+
+// Kinds lists the faults that AddFault knows, sorted.
+func Kinds() []string {
+	return []string{KindBlackhole, KindDelay, KindECN, KindHostStall, KindLinkDown, KindLoss, KindNICSlow, KindSwitchSlow}
+}
+
+// Defaults of a fault's parameters.
+const (
+	DefaultDelay = 2 * time.Millisecond
+	DefaultLoss  = 0.1
+	maxDelay     = 10 * time.Second
+)
+
+// WithdrawAfter is how long the fabric's other switches keep routes over a
+// link that is down: the time a routing daemon with a hold timer of 3 s takes.
+const WithdrawAfter = 3 * time.Second
+
+// Directions of nic-slow, seen from the NIC.
+const (
+	DirectionIn   = "in"
+	DirectionOut  = "out"
+	DirectionBoth = "both"
 )
 
 // Fault is a request to break something.
 type Fault struct {
 	Kind string `json:"kind"`
-	// At is the element: a link, a NIC, a switch or a node, as the kind asks.
+	// At is the element: a link (or one direction of it), a NIC, a switch or
+	// a node, as the kind asks.
 	At string `json:"at"`
-	// Direction is FROM->TO of a link; in, out or both for nic-slow.
+	// Direction is FROM->TO of a link, by default from the end that At names
+	// first; in, out or both (the default) for nic-slow.
 	Direction string        `json:"direction,omitempty"`
-	Delay     time.Duration `json:"delay_ns,omitempty"`
-	Loss      float64       `json:"loss,omitempty"` // 0 to 1
+	Delay     time.Duration `json:"delay_ns,omitempty"` // DefaultDelay when 0
+	Loss      float64       `json:"loss,omitempty"`     // 0 to 1; DefaultLoss when 0
 }
 
 // ActiveFault is a fault that is in force.
 type ActiveFault struct {
 	ID string `json:"id"`
 	Fault
+	// Mechanism is netem, relay (NFQUEUE and a user-space process), iptables,
+	// routes or signals.
 	Mechanism string    `json:"mechanism"`
 	Since     time.Time `json:"since"`
+	Rules     []rule    `json:"rules,omitempty"`
+	Queue     uint16    `json:"queue,omitempty"`
+	NetemAt   string    `json:"netem_at,omitempty"`  // the port that has the queueing discipline
+	Withdrawn bool      `json:"withdrawn,omitempty"` // link-down: the other switches know
+	Home      string    `json:"home,omitempty"`      // the element whose namespace the helper runs in
 	Helper    Process   `json:"helper,omitzero"`
+	// exclusive is what at most one fault can hold at a time.
+	Exclusive string `json:"exclusive,omitempty"`
+}
+
+// rule is one line of a switch's iptables mangle table.
+type rule struct {
+	Element string   `json:"element"`
+	Chain   string   `json:"chain"`
+	Args    []string `json:"args"`
+	// Last rules stand behind the others: a packet that comes back from a
+	// queue skips the rest of the chain.
+	Last bool `json:"last,omitempty"`
+}
+
+// firstQueue leaves the numbers that people use by hand.
+const firstQueue = 1000
+
+// AddFault breaks something and returns the fault's identifier.
+func (l *Lab) AddFault(ctx context.Context, f Fault) (id string, err error) {
+	af, err := l.addFault(ctx, f)
+	return af.ID, err
+}
+
+func (l *Lab) addFault(ctx context.Context, f Fault) (ActiveFault, error) {
+	if err := needRoot(); err != nil {
+		return ActiveFault{}, err
+	}
+	af, err := l.x.resolve(f, l.netem)
+	if err != nil {
+		return ActiveFault{}, err
+	}
+	if len(af.Rules) > 0 {
+		if _, err := needTool("iptables", "iptables"); err != nil {
+			return ActiveFault{}, err
+		}
+	}
+	unlock, err := lock(ctx, l.root, l.name)
+	if err != nil {
+		return ActiveFault{}, err
+	}
+	defer unlock()
+	st, err := loadState(l.root, l.name)
+	if err != nil {
+		return ActiveFault{}, fmt.Errorf("lab %q: %w", l.name, err)
+	}
+	for _, have := range st.Faults {
+		if af.Exclusive != "" && have.Exclusive == af.Exclusive {
+			return ActiveFault{}, fmt.Errorf("fault %s (%s at %s) is already there, and a second %s cannot be told apart from it; clear it first", have.ID, have.Kind, have.At, af.Kind)
+		}
+	}
+	st.LastFault++
+	af.ID = "f" + strconv.Itoa(st.LastFault)
+	af.Since = time.Now().UTC()
+	if af.Mechanism == "relay" {
+		af.Queue = uint16(firstQueue + st.LastFault%(1<<16-firstQueue))
+		for i := range af.Rules {
+			af.Rules[i].Args = append(af.Rules[i].Args, "-j", "NFQUEUE", "--queue-num", strconv.Itoa(int(af.Queue)), "--queue-bypass")
+		}
+	}
+	for i := range af.Rules {
+		af.Rules[i].Args = append(af.Rules[i].Args, "-m", "comment", "--comment", "graylink "+af.ID)
+	}
+	st.Faults = append(st.Faults, af)
+	if err := st.save(l.root); err != nil {
+		return ActiveFault{}, err
+	}
+	cur := &st.Faults[len(st.Faults)-1]
+	if err := l.apply(ctx, st, cur); err != nil {
+		err = fmt.Errorf("applying %s at %s: %w", f.Kind, f.At, err)
+		failed := *cur
+		st.Faults = st.Faults[:len(st.Faults)-1]
+		err = errors.Join(err, l.x.undo(context.WithoutCancel(ctx), st, failed))
+		return ActiveFault{}, errors.Join(err, st.save(l.root))
+	}
+	if err := st.save(l.root); err != nil {
+		return ActiveFault{}, err
+	}
+	l.log.Info("fault added", "lab", l.name, "id", cur.ID, "kind", cur.Kind, "at", cur.At, "direction", cur.Direction, "mechanism", cur.Mechanism)
+	return *cur, nil
+}
+
+// ClearFault undoes one fault, or all when id is empty.
+func (l *Lab) ClearFault(ctx context.Context, id string) error {
+	if err := needRoot(); err != nil {
+		return err
+	}
+	unlock, err := lock(ctx, l.root, l.name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	st, err := loadState(l.root, l.name)
+	if err != nil {
+		return fmt.Errorf("lab %q: %w", l.name, err)
+	}
+	var errs []error
+	found := id == ""
+	for _, f := range slices.Clone(st.Faults) {
+		if id != "" && f.ID != id {
+			continue
+		}
+		found = true
+		rest := slices.DeleteFunc(slices.Clone(st.Faults), func(o ActiveFault) bool { return o.ID == f.ID })
+		all := st.Faults
+		st.Faults = rest
+		if err := l.x.undo(ctx, st, f); err != nil {
+			st.Faults = all
+			errs = append(errs, fmt.Errorf("clearing fault %s (%s at %s): %w", f.ID, f.Kind, f.At, err))
+			continue
+		}
+		if err := st.save(l.root); err != nil {
+			return err
+		}
+		l.log.Info("fault cleared", "lab", l.name, "id", f.ID, "kind", f.Kind, "at", f.At)
+	}
+	if !found {
+		return fmt.Errorf("lab %q has no fault %q; see: graylink lab fault list --name %s", l.name, id, l.name)
+	}
+	return errors.Join(errs...)
+}
+
+// Faults lists what is broken on purpose, oldest first.
+func (l *Lab) Faults() ([]ActiveFault, error) {
+	st, err := loadState(l.root, l.name)
+	if err != nil {
+		return nil, fmt.Errorf("lab %q: %w", l.name, err)
+	}
+	return st.Faults, nil
+}
+
+// resolve turns a request into what has to be done, with names made canonical
+// and defaults filled in. It changes nothing.
+func (x *index) resolve(f Fault, netem func() bool) (ActiveFault, error) {
+	af := ActiveFault{Fault: f}
+	switch f.Kind {
+	case KindDelay, KindNICSlow, KindSwitchSlow:
+		if af.Delay == 0 {
+			af.Delay = DefaultDelay
+		}
+		if af.Delay < 0 || af.Delay > maxDelay {
+			return af, fmt.Errorf("delay %s: want more than 0 and at most %s", af.Delay, maxDelay)
+		}
+		af.Loss = 0
+	case KindLoss:
+		if af.Loss == 0 {
+			af.Loss = DefaultLoss
+		}
+		if !(af.Loss > 0 && af.Loss <= 1) {
+			return af, fmt.Errorf("loss %v: want a ratio above 0 and up to 1", af.Loss)
+		}
+		af.Delay = 0
+	default:
+		af.Delay, af.Loss = 0, 0
+	}
+	var err error
+	switch f.Kind {
+	case KindDelay, KindLoss, KindECN, KindBlackhole:
+		err = x.resolveDirected(&af, netem)
+	case KindLinkDown:
+		err = x.resolveLinkDown(&af)
+	case KindNICSlow:
+		err = x.resolveNIC(&af, netem)
+	case KindSwitchSlow:
+		if ns := x.byEl[f.At]; ns == nil || !ns.Switch {
+			err = fmt.Errorf("%q is not a switch of the lab: %s slows a whole switch", f.At, f.Kind)
+			break
+		}
+		af.relayAt(f.At, rule{Element: f.At, Chain: "FORWARD", Last: true})
+	case KindHostStall:
+		if ns := x.byEl[f.At]; ns == nil || ns.Switch {
+			err = fmt.Errorf("%q is not a node of the lab: %s starves a node", f.At, f.Kind)
+			break
+		}
+		af.Mechanism, af.Home, af.Exclusive = "signals", f.At, f.Kind+" "+f.At
+	default:
+		err = fmt.Errorf("fault kind %q: want one of %s", f.Kind, strings.Join(Kinds(), ", "))
+	}
+	if err == nil && af.Direction != "" && (f.Kind == KindSwitchSlow || f.Kind == KindHostStall || f.Kind == KindLinkDown) {
+		err = fmt.Errorf("direction %q: %s has none", af.Direction, f.Kind)
+	}
+	return af, err
+}
+
+// link finds the link that at names, in either order of its ends, or one
+// direction of it. first is the direction from the end that was named first.
+func (x *index) link(at string) (id string, first fabric.Direction, directed bool, err error) {
+	a, b, ok := fabric.SplitLink(at)
+	if !ok {
+		if a, b, directed = strings.Cut(at, "->"); !directed {
+			return "", first, false, fmt.Errorf("%q is not a link: want END--END or FROM->TO with ends such as leaf1:up1 or h1/eth1", at)
+		}
+	}
+	if x.graph.LinkAt(a) == nil || x.graph.Peer(a) != b {
+		return "", first, false, fmt.Errorf("the lab has no link between %q and %q", a, b)
+	}
+	return fabric.LinkID(a, b), fabric.Direction{From: a, To: b}, directed, nil
+}
+
+func (x *index) resolveDirected(af *ActiveFault, netem func() bool) error {
+	id, dir, directed, err := x.link(af.At)
+	if err != nil {
+		return err
+	}
+	if af.Direction != "" {
+		want, err := fabric.ParseDirection(af.Direction)
+		if err != nil {
+			return err
+		}
+		if want.Link() != id || directed && want != dir {
+			return fmt.Errorf("direction %q is not a direction of %q", af.Direction, af.At)
+		}
+		dir = want
+	}
+	af.At, af.Direction = id, dir.String()
+	r := x.crossing(dir)
+	switch af.Kind {
+	case KindDelay:
+		x.slow(af, netem, dir)
+	case KindLoss:
+		af.Mechanism = "iptables"
+		r.Args = append(r.Args, "-m", "statistic", "--mode", "random", "--probability", strconv.FormatFloat(af.Loss, 'f', -1, 64), "-j", "DROP")
+		if af.Loss == 1 {
+			r.Args = append(x.crossing(dir).Args, "-j", "DROP")
+		}
+		af.Rules = []rule{r}
+	case KindBlackhole:
+		af.Mechanism = "iptables"
+		r.Args = append(r.Args, "-j", "DROP")
+		af.Rules = []rule{r}
+	case KindECN:
+		af.Mechanism = "iptables"
+		// ECT(1) and ECT(0) of RFC 3168 section 5; a packet that is not
+		// ECN-capable is left as it is.
+		for _, ect := range []string{"0x01/0x03", "0x02/0x03"} {
+			one := x.crossing(dir)
+			one.Args = append(one.Args, "-m", "tos", "--tos", ect, "-j", "TOS", "--set-tos", "0x03/0x03")
+			af.Rules = append(af.Rules, one)
+		}
+	}
+	return nil
+}
+
+// crossing matches the packets that cross a link in one direction, where the
+// switch that sends them does it; those of a NIC where the switch receives
+// them, which is beyond the NIC's transmit stamp.
+func (x *index) crossing(d fabric.Direction) rule {
+	if !fabric.IsNIC(d.From) {
+		return rule{Element: fabric.OwnerOf(d.From), Chain: "POSTROUTING", Args: []string{"-o", x.byEnd[d.From].Name}}
+	}
+	return rule{Element: fabric.OwnerOf(d.To), Chain: "PREROUTING", Args: []string{"-i", x.byEnd[d.To].Name}}
+}
+
+// slow delays directions of one switch's ports: by netem where the kernel has
+// it and the switch sends the packets, else by the relay.
+func (x *index) slow(af *ActiveFault, netem func() bool, dirs ...fabric.Direction) {
+	if len(dirs) == 1 && !fabric.IsNIC(dirs[0].From) && netem() {
+		af.Mechanism, af.NetemAt, af.Exclusive = "netem", dirs[0].From, "delay "+dirs[0].From
+		return
+	}
+	var rules []rule
+	for _, d := range dirs {
+		r := x.crossing(d)
+		r.Last = true
+		rules = append(rules, r)
+	}
+	af.relayAt(rules[0].Element, rules...)
+}
+
+func (af *ActiveFault) relayAt(home string, rules ...rule) {
+	af.Mechanism, af.Home, af.Rules = "relay", home, rules
+	af.Exclusive = "delay " + home
+	for _, r := range rules {
+		af.Exclusive += " " + r.Chain + " " + strings.Join(r.Args, " ")
+	}
+}
+
+func (x *index) resolveNIC(af *ActiveFault, netem func() bool) error {
+	nic := x.graph.NIC(af.At)
+	if nic == nil {
+		return fmt.Errorf("%q is not a NIC of the lab: want node/device", af.At)
+	}
+	af.At = nic.ID()
+	port := x.graph.Peer(af.At)
+	if port == "" {
+		return fmt.Errorf("NIC %q has no link", af.At)
+	}
+	in, out := fabric.Direction{From: port, To: af.At}, fabric.Direction{From: af.At, To: port}
+	switch af.Direction {
+	case DirectionIn:
+		x.slow(af, netem, in)
+	case DirectionOut:
+		x.slow(af, netem, out)
+	case "", DirectionBoth:
+		af.Direction = DirectionBoth
+		x.slow(af, netem, in, out)
+	default:
+		return fmt.Errorf("direction %q of %s: want %s, %s or %s", af.Direction, af.Kind, DirectionIn, DirectionOut, DirectionBoth)
+	}
+	return nil
+}
+
+func (x *index) resolveLinkDown(af *ActiveFault) error {
+	id, dir, directed, err := x.link(af.At)
+	if err != nil {
+		return err
+	}
+	if directed {
+		return fmt.Errorf("%q is one direction: %s takes a link END--END down, both ways", af.At, af.Kind)
+	}
+	if fabric.IsNIC(dir.From) || fabric.IsNIC(dir.To) {
+		return fmt.Errorf("%q is an access link: %s takes a link between switches", af.At, af.Kind)
+	}
+	af.At, af.Mechanism, af.Home, af.Exclusive = id, "routes", fabric.OwnerOf(dir.From), "link-down "+id
+	return nil
+}
+
+// apply does what the record says; the caller holds the lock.
+func (l *Lab) apply(ctx context.Context, st *state, f *ActiveFault) error {
+	// The helper first: a relay listens before the first packet is queued.
+	if f.Kind == KindLinkDown {
+		if err := l.x.setLink(f.At, false); err != nil {
+			return err
+		}
+	}
+	if f.Home != "" {
+		if err := l.startHelper(st, f); err != nil {
+			return err
+		}
+	}
+	if f.NetemAt != "" {
+		return l.x.setNetem(f.NetemAt, f.Delay)
+	}
+	for _, r := range f.Rules {
+		if err := l.x.iptables(ctx, r, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drainSlack is what a helper gets beyond its delay to let its packets go.
+const drainSlack = 2 * time.Second
+
+// undo takes a fault back, whatever part of it was applied; st holds the
+// faults that stay. The caller holds the lock.
+func (x *index) undo(ctx context.Context, st *state, f ActiveFault) error {
+	var errs []error
+	if f.NetemAt != "" {
+		errs = append(errs, x.setNetem(f.NetemAt, 0))
+	}
+	for _, r := range f.Rules {
+		errs = append(errs, x.iptables(ctx, r, false))
+	}
+	errs = append(errs, stopHelper(f.Helper, f.Delay+drainSlack))
+	switch f.Kind {
+	case KindHostStall:
+		errs = append(errs, x.resume(f.At))
+	case KindLinkDown:
+		errs = append(errs, x.restoreLink(ctx, st, f.At))
+	}
+	return errors.Join(errs...)
+}
+
+// linksDown returns the links that faults hold down, and those that the other
+// switches have noticed.
+func (st *state) linksDown() (down, withdrawn linkSet) {
+	down, withdrawn = linkSet{}, linkSet{}
+	for _, f := range st.Faults {
+		if f.Kind == KindLinkDown {
+			down[f.At] = true
+			if f.Withdrawn {
+				withdrawn[f.At] = true
+			}
+		}
+	}
+	return down, withdrawn
+}
+
+// restoreLink brings a link and every route over it back.
+func (x *index) restoreLink(ctx context.Context, st *state, link string) error {
+	if err := x.setLink(link, true); err != nil {
+		return err
+	}
+	down, withdrawn := st.linksDown()
+	if err := x.syncRoutes(ctx, down, withdrawn); err != nil {
+		return err
+	}
+	a, b, _ := fabric.SplitLink(link)
+	return x.standstill(ctx, []Namespace{*x.byEl[fabric.OwnerOf(a)], *x.byEl[fabric.OwnerOf(b)]})
+}
+
+// withdraw lets the fabric notice the links that are down. It is the body of
+// link-down's helper and takes the lock itself.
+func withdraw(ctx context.Context, root, name, id string) error {
+	unlock, err := lock(ctx, root, name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	st, err := loadState(root, name)
+	if err != nil {
+		return fmt.Errorf("lab %q: %w", name, err)
+	}
+	i := slices.IndexFunc(st.Faults, func(f ActiveFault) bool { return f.ID == id })
+	if i < 0 {
+		return nil
+	}
+	st.Faults[i].Withdrawn = true
+	down, withdrawn := st.linksDown()
+	if err := st.Layout.index().syncRoutes(ctx, down, withdrawn); err != nil {
+		return err
+	}
+	return st.save(root)
+}
+
+// resume continues every process of a node, stopped or not.
+func (x *index) resume(node string) error {
+	pids, err := x.processes(node)
+	if err != nil {
+		return err
+	}
+	return signalAll(pids, syscall.SIGCONT)
+}
+
+func (x *index) processes(element string) ([]int, error) {
+	id, err := unix.NetnsIDOf(unix.NetnsPath(x.byEl[element].Netns))
+	if err != nil {
+		return nil, fmt.Errorf("identifying the namespace of %q: %w", element, err)
+	}
+	found, err := unix.NetnsProcesses(map[unix.NetnsID]bool{id: true})
+	if err != nil {
+		return nil, fmt.Errorf("finding the processes of %q: %w", element, err)
+	}
+	sort.Ints(found[id])
+	return found[id], nil
+}
+
+func signalAll(pids []int, sig syscall.Signal) error {
+	var errs []error
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+			errs = append(errs, fmt.Errorf("signalling process %d: %w", pid, err))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -54,7 +54,6 @@ type Lab struct {
 	root  string
 	name  string
 	owner bool
-	exe   string
 	log   *slog.Logger
 	x     *index
 
@@ -144,7 +143,7 @@ func Up(ctx context.Context, topo *fabric.Topology, o Options) (*Lab, error) {
 }
 
 func newLab(root string, st *state, x *index, owner bool, log *slog.Logger) *Lab {
-	return &Lab{root: root, name: st.Name, owner: owner, exe: st.Executable, log: log, x: x, netem: sync.OnceValue(haveNetem)}
+	return &Lab{root: root, name: st.Name, owner: owner, log: log, x: x, netem: sync.OnceValue(haveNetem)}
 }
 
 // makeRoom removes a dead predecessor, or says why there is no room.
@@ -172,7 +171,7 @@ func Open(name string) (*Lab, error) {
 	root := stateDir()
 	st, err := loadState(root, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("lab %q: %w; build it with: graylink lab up --topology FILE --name %s", name, ErrNotExist, name)
+		return nil, errNoLab(name)
 	}
 	if err != nil {
 		return nil, err
@@ -181,6 +180,10 @@ func Open(name string) (*Lab, error) {
 		return nil, fmt.Errorf("lab %q is %s; if nobody works on it, remove it with: graylink lab down --name %s", name, st.Phase, name)
 	}
 	return newLab(root, st, st.Layout.index(), false, slog.New(slog.DiscardHandler)), nil
+}
+
+func errNoLab(name string) error {
+	return fmt.Errorf("lab %q: %w; build it with: graylink lab up --topology FILE --name %s", name, ErrNotExist, name)
 }
 
 // Down ends every process in the lab and removes the lab, also one that is

@@ -157,7 +157,7 @@ func ifName(port string, taken map[string]bool) string {
 		}
 		return '-'
 	}, port)
-	bad := strings.HasPrefix(name, "-") || strings.HasPrefix(name, ".")
+	bad := name == "" || name[0] == '-' || name[0] == '.'
 	switch name {
 	case "lo", "all", "default": // the loopback, and what net.ipv4.conf keeps for itself
 		bad = true

@@ -40,17 +40,18 @@ type Process struct {
 func self() (Process, error) { return processOf(os.Getpid()) }
 
 func processOf(pid int) (Process, error) {
-	_, start, err := procStat(pid)
-	return Process{PID: pid, Start: start}, err
+	st, err := procStat(pid)
+	return Process{PID: pid, Start: st.start}, err
 }
 
-// alive reports whether the process still runs; a zombie does not.
+// alive reports whether the process still runs. A zombie does not, once its
+// last thread has ended: until then it holds its files and sockets.
 func (p Process) alive() bool {
 	if p.PID <= 0 {
 		return false
 	}
-	state, start, err := procStat(p.PID)
-	return err == nil && start == p.Start && state != "Z" && state != "X"
+	st, err := procStat(p.PID)
+	return err == nil && st.start == p.Start && (st.state != "Z" && st.state != "X" || st.threads > 1)
 }
 
 // signal sends sig unless the process has ended.
@@ -64,27 +65,38 @@ func (p Process) signal(sig syscall.Signal) error {
 	return nil
 }
 
-func procStat(pid int) (state string, start uint64, err error) {
+// stat is what the lab reads of proc_pid_stat(5).
+type stat struct {
+	state   string // field 3
+	threads int    // field 20
+	start   uint64 // field 22, clock ticks after boot
+}
+
+func procStat(pid int) (stat, error) {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return "", 0, err
+		return stat{}, err
 	}
 	return parseProcStat(string(data))
 }
 
-// parseProcStat reads the third and the 22nd field of proc_pid_stat(5). The
-// second is the command's name in parentheses and may itself hold any of them.
-func parseProcStat(s string) (state string, start uint64, err error) {
+// parseProcStat finds the fields behind the second, which is the command's
+// name in parentheses and may itself hold any of the separators.
+func parseProcStat(s string) (stat, error) {
 	i := strings.LastIndexByte(s, ')')
 	f := strings.Fields(s[i+1:])
 	if i < 0 || len(f) < 20 {
-		return "", 0, fmt.Errorf("process status %q: want at least 22 fields", s)
+		return stat{}, fmt.Errorf("process status %q: want at least 22 fields", s)
 	}
-	start, err = strconv.ParseUint(f[19], 10, 64)
-	if err != nil {
-		return "", 0, fmt.Errorf("process status %q: field 22: %w", s, err)
+	st := stat{state: f[0]}
+	var err error
+	if st.threads, err = strconv.Atoi(f[17]); err != nil {
+		return stat{}, fmt.Errorf("process status %q: field 20: %w", s, err)
 	}
-	return f[0], start, nil
+	if st.start, err = strconv.ParseUint(f[19], 10, 64); err != nil {
+		return stat{}, fmt.Errorf("process status %q: field 22: %w", s, err)
+	}
+	return st, nil
 }
 
 // Phases of a lab.

@@ -2,7 +2,9 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"sort"
 	"time"
@@ -20,7 +22,15 @@ type Status struct {
 	OwnerPID   int               `json:"owner_pid,omitempty"`
 	OwnerAlive bool              `json:"owner_alive,omitempty"`
 	Namespaces []NamespaceStatus `json:"namespaces"`
-	Faults     []ActiveFault     `json:"faults"`
+	Faults     []FaultStatus     `json:"faults"`
+}
+
+// FaultStatus is a fault and whether it still does what it should.
+type FaultStatus struct {
+	ActiveFault
+	// HelperAlive is nil for a fault without a helper. The helper of
+	// link-down ends when its withdrawal is done.
+	HelperAlive *bool `json:"helper_alive,omitempty"`
 }
 
 // NamespaceStatus is the state of one switch or node.
@@ -53,8 +63,11 @@ func StatusOf(ctx context.Context, name string) (*Status, error) {
 		name = DefaultName
 	}
 	st, err := loadState(stateDir(), name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errNoLab(name)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("lab %q: %w", name, err)
+		return nil, err
 	}
 	return st.status(ctx)
 }
@@ -73,7 +86,15 @@ func (st *state) status(ctx context.Context) (*Status, error) {
 		return nil, err
 	}
 	x := st.Layout.index()
-	s := &Status{Name: st.Name, Phase: st.Phase, Created: st.Created, Faults: st.Faults}
+	s := &Status{Name: st.Name, Phase: st.Phase, Created: st.Created, Faults: []FaultStatus{}}
+	for _, f := range st.Faults {
+		fs := FaultStatus{ActiveFault: f}
+		if f.Helper.PID != 0 {
+			alive := f.Helper.alive()
+			fs.HelperAlive = &alive
+		}
+		s.Faults = append(s.Faults, fs)
+	}
 	if st.Owner != nil {
 		s.OwnerPID, s.OwnerAlive = st.Owner.PID, st.Owner.alive()
 	}

@@ -1,0 +1,60 @@
+# Two commands matter: make demo, make test.
+SHELL := /bin/bash
+GO ?= go
+BIN := bin
+GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+# Programs that the demo and the tests run, as program:Debian package.
+DEMO_TOOLS := ip:iproute2 iptables:iptables
+TEST_TOOLS := $(DEMO_TOOLS) python3:python3 chromium:chromium
+
+.PHONY: build demo test test-short bench lint clean demo-tools test-tools table
+
+build:
+	@echo "building graylink and graylink-node (the first time downloads and compiles for a minute or two)"
+	@mkdir -p $(BIN)
+	$(GO) build -o $(BIN)/graylink ./cmd/graylink
+	$(GO) build -o $(BIN)/graylink-node ./cmd/graylink-node
+
+demo: demo-tools build
+	$(BIN)/graylink demo
+
+# Everything, slow suites included, with the race detector where timing is not measured.
+test: test-tools build
+	@echo "running all tests: real namespaces, real sockets, real Prometheus, real browser"
+	GRAYLINK_REQUIRE_ALL=$(CI) $(GO) test -p 1 -timeout 20m ./...
+
+# Without the suites that build fabrics.
+test-short:
+	$(GO) test -short ./...
+
+# The table of docs/first-light.md: every fault with ten seeds.
+table: demo-tools build
+	$(BIN)/graylink demo --fault delay,loss,blackhole,nic-slow,switch-slow,link-down --seeds 1..10 --format json
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+lint:
+	@test -x $(BIN)/tools/golangci-lint || { echo "building golangci-lint (a few minutes, once)"; GOBIN=$(CURDIR)/$(BIN)/tools $(GO) install $(GOLANGCI); }
+	$(BIN)/tools/golangci-lint run ./...
+
+clean:
+	@for l in $$($(BIN)/graylink lab list 2>/dev/null); do echo "taking down lab $$l"; $(BIN)/graylink lab --name $$l down; done
+	rm -rf $(BIN)
+
+# need TOOLS: installs what is missing when root, else says how.
+define need
+	@missing=""; for t in $(1); do command -v $${t%%:*} >/dev/null 2>&1 || missing="$$missing $${t##*:}"; done; \
+	if [ -n "$(2)" ]; then /usr/bin/python3 -c 'import scapy.contrib.stamp' 2>/dev/null || missing="$$missing python3-scapy"; fi; \
+	if [ -n "$$missing" ]; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing Debian packages:$$missing"; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	  else echo "missing; install them and try again: apt-get install$$missing" >&2; exit 1; fi; fi
+endef
+
+demo-tools:
+	$(call need,$(DEMO_TOOLS),)
+
+test-tools:
+	$(call need,$(TEST_TOOLS),scapy)

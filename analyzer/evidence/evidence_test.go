@@ -1,0 +1,194 @@
+package evidence
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/promqltest"
+	"github.com/prometheus/prometheus/storage"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// loaded answers from series written in promqltest's notation.
+type loaded struct {
+	engine *promql.Engine
+	db     storage.Storage
+}
+
+func (l loaded) Instant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
+	return instant(ctx, l.engine, l.db, query, at)
+}
+
+const flowName = `src="h1/eth1", dst="h2/eth1", flow="0", tier="2", plane="a"`
+
+// series are the values of one flow, one a second, in promqltest's notation.
+type series struct {
+	sent, acked, late, received, lostFwd, lostRev, sentRev string
+	stall1, stall2, owdFwd, owdRev, bound                  string
+}
+
+func healthy() series {
+	// 100 probes a second, 2 s of 4 us: the histogram's schema 4 has its buckets
+	// around 4 us, count and sum growing evenly.
+	h := "{{schema:4 count:0 sum:0 offset:-286 buckets:[0]}}+{{schema:4 count:100 sum:0.0004 offset:-286 buckets:[100]}}x30"
+	return series{sent: "0+100x30", acked: "0+100x30", late: "0x30", received: "0+100x30", lostFwd: "0x30", lostRev: "0x30", sentRev: "0+100x30",
+		stall1: "0x30", stall2: "0x30", owdFwd: h, owdRev: h, bound: "0.000001x30"}
+}
+
+func (s series) load(t *testing.T) Querier {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString("load 1s\n")
+	add := func(name, labels, values string) {
+		if values != "" {
+			fmt.Fprintf(&b, "  %s{%s} %s\n", name, labels, values)
+		}
+	}
+	add("fabric_probe_sent_total", flowName+`, direction="forward"`, s.sent)
+	add("fabric_probe_sent_total", flowName+`, direction="reverse"`, s.sentRev)
+	add("fabric_probe_lost_total", flowName+`, direction="forward"`, s.lostFwd)
+	add("fabric_probe_lost_total", flowName+`, direction="reverse"`, s.lostRev)
+	add("fabric_probe_acked_total", flowName, s.acked)
+	add("fabric_probe_late_total", flowName, s.late)
+	add("fabric_probe_received_total", flowName, s.received)
+	add("graylink_node_stalled_seconds_total", `nic="h1/eth1"`, s.stall1)
+	add("graylink_node_stalled_seconds_total", `nic="h2/eth1"`, s.stall2)
+	add("fabric_probe_owd_seconds", flowName+`, direction="forward", timestamp="kernel"`, s.owdFwd)
+	add("fabric_probe_owd_seconds", flowName+`, direction="reverse", timestamp="kernel"`, s.owdRev)
+	for _, nic := range []string{"h1/eth1", "h2/eth1"} {
+		add("fabric_clock_error_bound_seconds", `clock="`+nic+`"`, s.bound)
+	}
+	db := promqltest.LoadedStorage(t, b.String())
+	t.Cleanup(func() { db.Close() })
+	return loaded{promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery), db}
+}
+
+// ask evaluates the window that ends at second 20 less the lag.
+func ask(t *testing.T, s series) (fwd, rev *fabric.Observation, w Window) {
+	t.Helper()
+	w, err := Ask(t.Context(), s.load(t), DefaultSettings(), nil, time.Unix(20, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range w.Observations {
+		switch o.Edge {
+		case "h1/eth1>h2/eth1#0":
+			fwd = o
+		case "h1/eth1>h2/eth1#0/r":
+			rev = o
+		default:
+			t.Errorf("unexpected edge %s", o.Edge)
+		}
+	}
+	return fwd, rev, w
+}
+
+func near(got uint64, want float64) bool { return math.Abs(float64(got)-want) <= 0.02*want+1 }
+
+func TestHealthyWindow(t *testing.T) {
+	fwd, rev, w := ask(t, healthy())
+	if fwd == nil || rev == nil {
+		t.Fatalf("observations %v", w.Observations)
+	}
+	if fwd.Src != "h1/eth1" || rev.Src != "h2/eth1" || fwd.Tier != 2 || fwd.Plane != "a" || fwd.Class != "" || fwd.Timestamp != "kernel" {
+		t.Errorf("forward %+v, reverse %+v", fwd, rev)
+	}
+	if !near(fwd.Sent, 200) || fwd.Lost != 0 || rev.Lost != 0 || fwd.HostSuspect {
+		t.Errorf("sent %d lost %d, reverse lost %d, host suspect %v", fwd.Sent, fwd.Lost, rev.Lost, fwd.HostSuspect)
+	}
+	if fwd.OWD == nil || *fwd.OWD.P50 < 3500 || *fwd.OWD.P50 > 4500 || *fwd.OWD.Mean != 4000 {
+		t.Errorf("delays %+v", fwd.OWD)
+	}
+	if fwd.ClockErrorNS == nil || *fwd.ClockErrorNS != 2000 {
+		t.Errorf("clock bound %v, want the sum of both ends, 2000 ns", fwd.ClockErrorNS)
+	}
+	if want := time.Unix(20, 0).Add(-DefaultSettings().Lag - 2*time.Second); !fwd.Start.Equal(want) {
+		t.Errorf("window starts %s, want %s", fwd.Start, want)
+	}
+}
+
+func TestLossHasItsDirection(t *testing.T) {
+	tests := []struct {
+		name             string
+		edit             func(*series)
+		sent, lost       float64
+		revSent, revLost float64 // revSent 0: nothing known of the replies
+		scope            string
+	}{
+		{"a tenth lost forward", func(s *series) {
+			s.acked, s.received, s.lostFwd, s.sentRev = "0+90x30", "0+90x30", "0+10x30", "0+90x30"
+		}, 200, 20, 180, 0, ""},
+		{"a tenth lost on the way back", func(s *series) { s.acked, s.lostRev = "0+90x30", "0+10x30" }, 200, 0, 200, 20, ""},
+		{"nothing arrives", func(s *series) { s.acked, s.received, s.sentRev = "100x30", "100x30", "100x30" }, 100, 100, 0, 0, ""},
+		{"everything arrives and nothing returns", func(s *series) { s.acked, s.sentRev = "100x30", "100x30" }, 100, 0, 100, 100, ""},
+		{"nothing returns and nobody says what arrived", func(s *series) { s.acked, s.received, s.sentRev = "100x30", "", "100x30" }, 100, 100, 0, 0, fabric.LossRoundTrip},
+		// The silence ended at second 17; its 1000 losses are counted there.
+		{"old losses come to light", func(s *series) { s.lostFwd = "0x16 1000x14" }, 200, 0, 200, 0, ""},
+	}
+	for _, tt := range tests {
+		s := healthy()
+		tt.edit(&s)
+		fwd, rev, _ := ask(t, s)
+		if fwd == nil || !near(fwd.Sent, tt.sent) || !near(fwd.Lost, tt.lost) || fwd.LossScope != tt.scope {
+			t.Errorf("%s: forward %+v", tt.name, fwd)
+			continue
+		}
+		if tt.revSent == 0 {
+			// Its delays may still be in the window; a count must not be made up.
+			if rev != nil && rev.Sent != 0 {
+				t.Errorf("%s: replies %d of %d made up", tt.name, rev.Lost, rev.Sent)
+			}
+			continue
+		}
+		if rev == nil || !near(rev.Sent, tt.revSent) || !near(rev.Lost, tt.revLost) {
+			t.Errorf("%s: reverse %+v", tt.name, rev)
+		}
+	}
+}
+
+func TestStarvedAndSilentHosts(t *testing.T) {
+	stalled := healthy()
+	stalled.stall2 = "0x17 0.8x13"
+	if fwd, _, w := ask(t, stalled); !fwd.HostSuspect || !strings.Contains(w.Hosts["h2"], "late") {
+		t.Errorf("stalled: %v, hosts %v", fwd.HostSuspect, w.Hosts)
+	}
+	silent := healthy()
+	silent.stall2, silent.received = "0x17", "0+100x17"
+	if fwd, _, w := ask(t, silent); !fwd.HostSuspect || !strings.Contains(w.Hosts["h2"], "does not answer") {
+		t.Errorf("silent: %v, hosts %v", fwd.HostSuspect, w.Hosts)
+	}
+}
+
+func TestAbsentIsAbsent(t *testing.T) {
+	s := healthy()
+	s.bound, s.owdRev, s.lostRev = "", "", ""
+	fwd, rev, _ := ask(t, s)
+	if fwd.ClockErrorNS != nil {
+		t.Errorf("a clock bound of %d from nothing", *fwd.ClockErrorNS)
+	}
+	if rev != nil {
+		t.Errorf("replies observed without delay or count: %+v", rev)
+	}
+	if fwd.ECN != nil {
+		t.Errorf("%d marks from no series", *fwd.ECN)
+	}
+}
+
+// TestQueriesParse keeps the published questions valid PromQL.
+func TestQueriesParse(t *testing.T) {
+	db := healthy().load(t)
+	for name, q := range DefaultSettings().Queries() {
+		if strings.Contains(q, "$") {
+			t.Errorf("%s: %s holds an unfilled place", name, q)
+		}
+		if _, err := db.Instant(t.Context(), q, time.Unix(20, 0)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package judge
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+func ns(v int64) *int64 { return &v }
+
+// window is a flow's window with its median moved by shift from 5 us.
+func window(edge string, shift int64, sent, lost uint64) *fabric.Observation {
+	o := &fabric.Observation{Edge: edge, Start: time.Unix(1000, 0), WindowNS: 2e9, Sent: sent, Lost: lost, Timestamp: "kernel",
+		OWD: &fabric.Quantiles{P50: ns(5000 + shift), P99: ns(9000 + shift)}, Baseline: &fabric.Quantiles{P50: ns(5000), P99: ns(9000)}}
+	e, _ := fabric.ParseEdge(edge)
+	o.Src, o.Dst = e.Ends()
+	return o
+}
+
+const (
+	fwd = "h1/eth1>h2/eth1#0"
+	rev = "h1/eth1>h2/eth1#0/r"
+)
+
+func TestRules(t *testing.T) {
+	bound := func(o *fabric.Observation, b int64) *fabric.Observation { o.ClockErrorNS = ns(b); return o }
+	tests := []struct {
+		name     string
+		f, r     *fabric.Observation
+		wantF    Condition
+		wantR    Condition
+		rt, clck bool // of the forward finding
+	}{
+		{"nothing moved", window(fwd, 0, 200, 0), window(rev, 300, 200, 0), Healthy, Healthy, false, false},
+		{"rule 1: a starved host", func() *fabric.Observation { o := window(fwd, 2e6, 200, 200); o.HostSuspect = true; return o }(), nil, Undecided, Undecided, false, false},
+		{"rule 3: forward slow", window(fwd, 2e6, 200, 0), window(rev, 0, 200, 0), Degraded, Healthy, false, false},
+		{"rule 3: reverse slow", window(fwd, 0, 200, 0), window(rev, 2e6, 200, 0), Healthy, Degraded, false, false},
+		{"rule 3: both slow", window(fwd, 2e6, 200, 0), window(rev, 1e6, 200, 0), Degraded, Degraded, false, false},
+		{"rule 3: a clock stepped", window(fwd, 2e6, 200, 0), window(rev, -2e6, 200, 0), Undecided, Undecided, false, true},
+		{"rule 4: a clock stepped and the path is slow", window(fwd, 3e6, 200, 0), window(rev, -2e6, 200, 0), Degraded, Degraded, true, false},
+		{"rule 4: the shift is within the clocks' bound", bound(window(fwd, 60000, 200, 0), 200000), bound(window(rev, 0, 200, 0), 200000), Degraded, Degraded, true, false},
+		{"rule 5: a lossy direction", window(fwd, 0, 200, 20), window(rev, 0, 180, 0), Degraded, Healthy, false, false},
+		{"rule 5: two lost are no loss", window(fwd, 0, 200, 2), nil, Healthy, Undecided, false, false},
+		{"rule 5: loss of the round trip", func() *fabric.Observation {
+			o := window(fwd, 0, 200, 200)
+			o.LossScope = fabric.LossRoundTrip
+			return o
+		}(), nil, Degraded, Undecided, true, false},
+		{"rule 6: nothing sent, nothing measured", &fabric.Observation{Edge: fwd, Src: "h1/eth1", Dst: "h2/eth1"}, nil, Undecided, Undecided, false, false},
+		{"faster than the baseline", window(fwd, -4000, 200, 0), window(rev, 0, 200, 0), Healthy, Healthy, false, false},
+	}
+	for _, tt := range tests {
+		in := []*fabric.Observation{tt.f}
+		if tt.r != nil {
+			in = append(in, tt.r)
+		}
+		got := All(in, Defaults())
+		if got[0].Condition != tt.wantF {
+			t.Errorf("%s: forward %v, want %v", tt.name, got[0].Condition, tt.wantF)
+		}
+		if tt.r != nil && got[1].Condition != tt.wantR {
+			t.Errorf("%s: reverse %v, want %v", tt.name, got[1].Condition, tt.wantR)
+		}
+		if got[0].RoundTrip != tt.rt || got[0].ClockSuspect != tt.clck {
+			t.Errorf("%s: round trip %v, clock %v; want %v, %v", tt.name, got[0].RoundTrip, got[0].ClockSuspect, tt.rt, tt.clck)
+		}
+	}
+}
+
+// TestNoiseSetsTheLimit: the same shift is a symptom on a quiet flow and noise on a loud one.
+func TestNoiseSetsTheLimit(t *testing.T) {
+	quiet, loud, wandering := window(fwd, 40000, 200, 0), window(fwd, 40000, 200, 0), window(fwd, 40000, 200, 0)
+	loud.Baseline.P99 = ns(45000)
+	wandering.BaselineMADNS = ns(6000)
+	for i, want := range []Condition{Degraded, Healthy, Healthy} {
+		o := []*fabric.Observation{quiet, loud, wandering}[i]
+		if got := All([]*fabric.Observation{o}, Defaults())[0].Condition; got != want {
+			t.Errorf("window %d: %v, want %v", i, got, want)
+		}
+	}
+	hw := window(fwd, 3000, 200, 0)
+	hw.Baseline.P99 = ns(5100)
+	if got := All([]*fabric.Observation{hw}, Defaults())[0].Condition; got != Healthy {
+		t.Errorf("3 us by kernel stamps: %v", got)
+	}
+	hw.Timestamp = "hardware"
+	if got := All([]*fabric.Observation{hw}, Defaults())[0].Condition; got != Degraded {
+		t.Errorf("3 us by hardware stamps: %v", got)
+	}
+}
+
+func TestLossLLR(t *testing.T) {
+	if got := LossLLR(0, 200, 1e-3); got != 0 {
+		t.Errorf("no loss: %g", got)
+	}
+	if got := LossLLR(1, 10000, 1e-3); got != 0 {
+		t.Errorf("loss below the base: %g", got)
+	}
+	want := 20*math.Log(0.1/1e-3) + 180*math.Log(0.9/(1-1e-3))
+	if got := LossLLR(20, 200, 1e-3); math.Abs(got-want) > 1e-9 {
+		t.Errorf("LLR %g, want %g", got, want)
+	}
+	if got := LossLLR(200, 200, 1e-3); math.IsNaN(got) || math.IsInf(got, 0) || got < 1000 {
+		t.Errorf("all lost: %g", got)
+	}
+}

@@ -1,0 +1,402 @@
+package analyzer
+
+import (
+	"context"
+	"net/netip"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// rig runs a Loop on a world: it answers the loop's PromQL from the world's
+// flows and its traces from the world's paths. Time is the test's.
+type rig struct {
+	t      *testing.T
+	w      *world
+	loop   *Loop
+	now    time.Time
+	names  map[string]string // query text -> name
+	frame  map[fabric.Edge]*fabric.Observation
+	silent map[string]bool // nodes whose agent does not answer
+	late   map[string]bool // nodes whose probe loop is starved
+}
+
+func newRig(t *testing.T, seed uint64) *rig {
+	r := &rig{t: t, w: newWorld(clos(t, 2, 4, 2), seed), now: time.Unix(100000, 0).UTC(), names: map[string]string{}, silent: map[string]bool{}, late: map[string]bool{}}
+	s := evidence.DefaultSettings()
+	for name, q := range s.Queries() {
+		r.names[q] = name
+	}
+	r.loop = NewLoop(LoopOptions{Graph: r.w.g, DB: r, Agents: r, Settings: s, Expected: len(r.w.edges)})
+	return r
+}
+
+func (r *rig) Instant(_ context.Context, query string, _ time.Time) ([]evidence.Sample, error) {
+	var out []evidence.Sample
+	name := r.names[query]
+	if name == "" {
+		r.t.Errorf("unknown query %s", query)
+	}
+	for _, nic := range r.w.g.NICs() {
+		node := fabric.OwnerOf(nic)
+		switch name {
+		case "age":
+			age := 0.4
+			if r.silent[node] {
+				age = 5
+			}
+			out = append(out, evidence.Sample{Labels: map[string]string{"nic": nic}, Value: age})
+		case "stalled":
+			v := 0.0
+			if r.late[node] {
+				v = 2
+			}
+			out = append(out, evidence.Sample{Labels: map[string]string{"nic": nic}, Value: v})
+		case "clock":
+			out = append(out, evidence.Sample{Labels: map[string]string{"clock": nic}, Value: 1e-6})
+		}
+	}
+	for e, o := range r.frame {
+		labels := map[string]string{"src": e.Src, "dst": e.Dst, "flow": strconv.Itoa(e.Flow), "tier": strconv.Itoa(o.Tier), "plane": o.Plane, "direction": "forward", "timestamp": "kernel"}
+		if e.Reply {
+			labels["direction"] = "reverse"
+		}
+		put := func(v float64) { out = append(out, evidence.Sample{Labels: labels, Value: v}) }
+		back := r.frame[fabric.Edge{Src: e.Src, Dst: e.Dst, Reply: true}]
+		got, returned := float64(o.Sent-o.Lost), 0.0
+		if !e.Reply {
+			returned = float64(back.Sent - back.Lost)
+		}
+		blackout := !e.Reply && returned == 0
+		switch name {
+		case "sent":
+			put(float64(o.Sent))
+		case "lost":
+			if !e.Reply && blackout || e.Reply && o.Lost == o.Sent {
+				put(0) // nothing came to account for it
+			} else {
+				put(float64(o.Lost))
+			}
+		case "back":
+			if !e.Reply {
+				put(returned)
+			}
+		case "hardSent":
+			if !e.Reply {
+				put(float64(o.Sent) / 2)
+			}
+		case "hardGot":
+			if !e.Reply {
+				put(got / 2)
+			}
+		case "hardBack":
+			if !e.Reply {
+				put(returned / 2)
+			}
+		case "count":
+			if o.OWD != nil {
+				put(float64(o.Sent - o.Lost))
+			}
+		case "p50":
+			if o.OWD != nil {
+				put(float64(*o.OWD.P50) / 1e9)
+			}
+		case "p99":
+			if o.OWD != nil {
+				put(float64(*o.OWD.P99) / 1e9)
+			}
+		}
+	}
+	return out, nil
+}
+
+func (r *rig) Paths(context.Context, string) ([]paths.Trace, error) { return nil, nil }
+
+func (r *rig) Trace(_ context.Context, _ string, edges []string) ([]paths.Trace, error) {
+	var out []paths.Trace
+	for _, s := range edges {
+		e, err := fabric.ParseEdge(s)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r.trace(e))
+	}
+	return out, nil
+}
+
+// trace answers hop by hop until the flow's packets are lost.
+func (r *rig) trace(e fabric.Edge) paths.Trace {
+	from, to := e.Ends()
+	t := paths.Trace{Edge: e.String(), State: fabric.PathValid, TracedAt: r.now, Reached: !e.Reply}
+	p := r.w.paths[e]
+	dirs := p.Directions(from, to)
+	for i := range p {
+		hop := paths.RawHop{TTL: i + 1}
+		for _, d := range dirs[:i+1] {
+			if r.w.loss[d] >= 1 {
+				t.Reached, t.State = false, fabric.PathUnknown
+			}
+		}
+		if t.State == fabric.PathValid {
+			hop.Address = r.address(dirs[i].To)
+		}
+		t.Hops = append(t.Hops, hop)
+	}
+	return t
+}
+
+func (r *rig) address(end string) netip.Addr {
+	l := r.w.g.LinkAt(end)
+	if l.A == end {
+		return l.AAddress.Addr()
+	}
+	return l.BAddress.Addr()
+}
+
+// step lets a second pass.
+func (r *rig) step() Snapshot {
+	r.t.Helper()
+	r.now = r.now.Add(time.Second)
+	r.frame = map[fabric.Edge]*fabric.Observation{}
+	for _, o := range r.w.observe(0) {
+		e, err := o.Flow()
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.frame[e] = o
+	}
+	if err := r.loop.Step(r.t.Context(), r.now); err != nil {
+		r.t.Fatal(err)
+	}
+	for {
+		select {
+		case a := <-r.loop.asks:
+			var names []string
+			for _, e := range a.edges {
+				names = append(names, e.String())
+				delete(r.loop.inWork, e)
+			}
+			traces, err := r.Trace(r.t.Context(), a.node, names)
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			r.loop.take(traces)
+			continue
+		default:
+		}
+		return r.loop.Snapshot()
+	}
+}
+
+// until steps until cond holds, at most n times, and returns how many it took.
+func (r *rig) until(n int, what string, cond func(Snapshot) bool) int {
+	r.t.Helper()
+	for i := 1; i <= n; i++ {
+		if cond(r.step()) {
+			return i
+		}
+	}
+	r.t.Fatalf("not within %d cycles: %s; state %+v", n, what, r.loop.Snapshot().Report.Edges)
+	return 0
+}
+
+func (r *rig) learn() {
+	r.t.Helper()
+	for e := range r.w.paths {
+		r.loop.take([]paths.Trace{r.trace(e)})
+	}
+	r.until(20, "baselines and innocence", func(s Snapshot) bool {
+		return s.Baselines == len(r.w.edges) && s.Report.State == fabric.Innocent
+	})
+}
+
+func openVerdicts(s Snapshot) []string {
+	var out []string
+	for _, v := range s.Report.Verdicts {
+		out = append(out, v.Element.Element+" "+v.Direction+" "+string(v.Scenario))
+	}
+	return out
+}
+
+func TestLoopNothingIsSaidBeforeBaselines(t *testing.T) {
+	r := newRig(t, 1)
+	for range 5 {
+		if s := r.step(); s.Report.State != fabric.InsufficientEvidence {
+			t.Fatalf("state %s without a baseline", s.Report.State)
+		}
+	}
+}
+
+func TestLoopDelay(t *testing.T) {
+	r := newRig(t, 1)
+	r.learn()
+	d := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
+	r.w.delay[d] = 2e6
+	took := r.until(8, "a verdict", func(s Snapshot) bool { return s.Report.State == fabric.Suspect && len(s.Report.Verdicts) > 0 })
+	if took < confirmOf {
+		t.Errorf("verdict after %d windows, before %d confirmed it", took, confirmOf)
+	}
+	s := r.loop.Snapshot()
+	if v := openVerdicts(s); len(v) != 1 || v[0] != d.Link()+" "+d.String()+" corridor" {
+		t.Fatalf("verdicts %q", v)
+	}
+	id := s.Report.Verdicts[0].ID
+	for range 10 {
+		s = r.step()
+	}
+	if len(s.Incidents) != 1 || s.Incidents[0].ID != id {
+		t.Errorf("a verdict that lasts became %d incidents", len(s.Incidents))
+	}
+	delete(r.w.delay, d)
+	r.until(12, "the all-clear", func(s Snapshot) bool { return len(s.Report.Verdicts) == 0 })
+	r.until(5, "innocence", func(s Snapshot) bool { return s.Report.State == fabric.Innocent })
+	if in := r.loop.Snapshot().Incidents[0]; in.Open || in.Cleared == nil || in.Closed == "" {
+		t.Errorf("closed incident %+v", in)
+	}
+}
+
+func TestLoopGlitchIsNoVerdict(t *testing.T) {
+	r := newRig(t, 2)
+	r.learn()
+	d := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
+	for range 5 {
+		r.w.delay[d] = 2e6
+		r.step()
+		r.step()
+		delete(r.w.delay, d)
+		for range 4 {
+			if s := r.step(); len(s.Incidents) != 0 {
+				t.Fatalf("two bad windows made %q", openVerdicts(s))
+			}
+		}
+	}
+}
+
+// TestLoopLinkDown: all that crosses a link dies, is routed around three
+// seconds later, and the verdict must stand until the link is used again.
+func TestLoopLinkDown(t *testing.T) {
+	r := newRig(t, 3)
+	r.learn()
+	d := fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}
+	el := fabric.Element{Element: d.Link(), Kind: fabric.KindLink}
+	old := map[fabric.Edge]fabric.Path{}
+	r.w.loss[d] = 1
+	detour := func(e fabric.Edge) {
+		from, to := e.Ends()
+		for _, p := range r.w.g.ShortestPaths(from, to, 16) {
+			if !paths.Crosses(p, from, to, el) {
+				old[e], r.w.paths[e] = r.w.paths[e], p
+				return
+			}
+		}
+	}
+	// The switch at the link's end reroutes at once, the others three seconds later.
+	for e, p := range r.w.paths {
+		from, to := e.Ends()
+		if paths.Crosses(p, from, to, el) && len(p) > 1 && p[0].Switch == "leaf2" {
+			detour(e)
+		}
+	}
+	took := 0
+	for range 3 {
+		took++
+		if s := r.step(); len(s.Report.Verdicts) > 0 {
+			break
+		}
+	}
+	for e, p := range r.w.paths {
+		from, to := e.Ends()
+		if paths.Crosses(p, from, to, el) {
+			detour(e)
+		}
+	}
+	if len(r.loop.Snapshot().Report.Verdicts) == 0 {
+		took += r.until(4, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
+	}
+	if took > 5 {
+		t.Errorf("verdict after %d s, a hard failure's is due within 5", took)
+	}
+	for range 40 {
+		s := r.step()
+		if v := openVerdicts(s); len(v) != 1 || v[0] != d.Link()+" "+d.String()+" hard_failure" {
+			t.Fatalf("verdicts while the link is unused: %q", v)
+		}
+	}
+	if in := r.loop.Snapshot().Incidents[0]; in.Held == "" {
+		t.Error("nothing says why the verdict is held")
+	}
+	delete(r.w.loss, d)
+	for e, p := range old {
+		r.w.paths[e] = p
+	}
+	r.until(15, "the all-clear after the link is used again", func(s Snapshot) bool { return len(s.Report.Verdicts) == 0 })
+}
+
+func TestLoopBlackholeStays(t *testing.T) {
+	r := newRig(t, 4)
+	r.learn()
+	d := fabric.Direction{From: "leaf3:up2", To: "spine2:dn3"}
+	r.w.loss[d] = 1
+	r.until(5, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
+	for range 20 {
+		if v := openVerdicts(r.step()); len(v) != 1 || v[0] != d.Link()+" "+d.String()+" hard_failure" {
+			t.Fatalf("verdicts %q", v)
+		}
+	}
+	delete(r.w.loss, d)
+	r.until(15, "the all-clear", func(s Snapshot) bool { return len(s.Report.Verdicts) == 0 })
+	if n := len(r.loop.Snapshot().Incidents); n != 1 {
+		t.Errorf("%d incidents from one fault", n)
+	}
+}
+
+// TestLoopHostTrouble: a node that is starved or silent never makes a verdict
+// against the fabric, however bad its numbers are.
+func TestLoopHostTrouble(t *testing.T) {
+	for name, break_ := range map[string]func(r *rig){
+		"starved": func(r *rig) { r.late["h3"] = true },
+		"silent":  func(r *rig) { r.silent["h3"] = true },
+	} {
+		r := newRig(t, 5)
+		r.learn()
+		break_(r)
+		in := fabric.Direction{From: r.w.g.Peer("h3/eth1"), To: "h3/eth1"}
+		r.w.loss[in], r.w.delay[in.Reverse()] = 1, 9e6
+		for range 15 {
+			if s := r.step(); len(s.Incidents) != 0 || s.Hosts["h3"] == "" {
+				t.Fatalf("%s: verdicts %q, hosts %v", name, openVerdicts(s), s.Hosts)
+			}
+		}
+	}
+}
+
+func TestLoopClockStep(t *testing.T) {
+	r := newRig(t, 6)
+	r.learn()
+	r.w.clock["h2/eth1"] = 5e6
+	for range 15 {
+		if s := r.step(); len(s.Incidents) != 0 {
+			t.Fatalf("verdicts %q", openVerdicts(s))
+		}
+	}
+	if n := r.loop.Snapshot().Report.Edges.ClockSuspect; n == 0 {
+		t.Error("no clock suspect")
+	}
+}
+
+// TestLoopIncidentDoesNotTeach: what is wrong for a minute must not become normal.
+func TestLoopIncidentDoesNotTeach(t *testing.T) {
+	r := newRig(t, 7)
+	r.learn()
+	r.w.slow["spine1"] = 1e6
+	r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
+	for range 150 {
+		if v := openVerdicts(r.step()); len(v) != 1 || v[0] != "spine1  hot_spine" {
+			t.Fatalf("verdicts %q", v)
+		}
+	}
+}

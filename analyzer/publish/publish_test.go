@@ -1,0 +1,171 @@
+package publish
+
+import (
+	"encoding/json"
+	"flag"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden exposition")
+
+const topo = `version: 1
+switches: [{name: leaf1, role: leaf}, {name: leaf2, role: leaf}, {name: spine1, role: spine}]
+nodes: [{name: h1, nics: [{device: eth1}]}, {name: h2, nics: [{device: eth1}]}]
+links:
+  - {a: "h1/eth1", b: "leaf1:dn1", a_address: 10.0.1.2/24, b_address: 10.0.1.1/24}
+  - {a: "h2/eth1", b: "leaf2:dn1", a_address: 10.0.2.2/24, b_address: 10.0.2.1/24}
+  - {a: "leaf1:up1", b: "spine1:dn1", a_address: 172.16.0.0/31, b_address: 172.16.0.1/31}
+  - {a: "leaf2:up1", b: "spine1:dn2", a_address: 172.16.0.2/31, b_address: 172.16.0.3/31}
+`
+
+var now = time.Unix(1_800_000_000, 0).UTC()
+
+func fixture(t *testing.T) (*Collector, *API, *analyzer.Snapshot) {
+	t.Helper()
+	tp, found := fabric.ParseTopology("t.yaml", []byte(topo))
+	if err := found.Err(); err != nil {
+		t.Fatal(err)
+	}
+	g := fabric.NewGraph(tp)
+	store := paths.NewStore(g)
+	var hops []paths.RawHop
+	for i, a := range []string{"10.0.1.1", "172.16.0.1", "172.16.0.2"} {
+		hops = append(hops, paths.RawHop{TTL: i + 1, Address: netip.MustParseAddr(a)})
+	}
+	if err := store.Update(paths.Trace{Edge: "h1/eth1>h2/eth1#0", State: fabric.PathValid, TracedAt: now, Reached: true, Hops: hops}); err != nil {
+		t.Fatal(err)
+	}
+	cleared, old := now.Add(-time.Minute), now.Add(-10*time.Minute)
+	added, zero := int64(48000), int64(0)
+	snap := &analyzer.Snapshot{At: now, PathMap: 1, Paths: store.States(), Expected: 4, Baselines: 4, Hosts: map[string]string{"h2": "late"},
+		Report: fabric.Report{State: fabric.Suspect, Coverage: fabric.Coverage{Links: 0.5, Edges: 0.25}},
+		Links: []analyzer.LinkView{{Link: "leaf1:up1--spine1:dn1", From: "leaf1:up1", To: "spine1:dn1", Edges: 3, AddedDelayNS: &added},
+			{Link: "leaf1:up1--spine1:dn1", From: "spine1:dn1", To: "leaf1:up1", Edges: 0},
+			{Link: "h1/eth1--leaf1:dn1", From: "h1/eth1", To: "leaf1:dn1", Edges: 1, AddedDelayNS: &zero}},
+		Incidents: []analyzer.Incident{
+			{Open: true, OpenedAt: now, Verdict: fabric.Verdict{ID: "a", Element: fabric.Element{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}, Direction: "leaf1:up1->spine1:dn1",
+				Confidence: 0.99, Symptom: fabric.Symptom{AddedDelayNS: 48000}, Scenario: fabric.Corridor, Tier: 2, Plane: "a", Severity: "warning",
+				Evidence: fabric.EvidenceCount{ExplainedEdges: 3}, Edges: []string{"h1/eth1>h2/eth1#0"}, Jobs: []string{"train7"}}},
+			{Cleared: &cleared, Verdict: fabric.Verdict{ID: "b", Element: fabric.Element{Element: "h2/eth1", Kind: fabric.KindNIC}, Confidence: 0.9, Scenario: fabric.BadNIC}},
+			{Cleared: &old, Verdict: fabric.Verdict{ID: "c", Element: fabric.Element{Element: "spine1", Kind: fabric.KindSwitch}, Confidence: 0.9, Scenario: fabric.HotSpine}},
+		}}
+	get := func() analyzer.Snapshot { return *snap }
+	return &Collector{Snapshot: get, Store: store, Graph: g}, &API{Snapshot: get, Store: store}, snap
+}
+
+func expose(t *testing.T, c *Collector) string {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(c)
+	problems, err := testutil.GatherAndLint(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	rec := httptest.NewRecorder()
+	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return rec.Body.String()
+}
+
+func TestExposition(t *testing.T) {
+	c, _, _ := fixture(t)
+	got := expose(t, c)
+	const golden = "testdata/suspect.metrics"
+	if *update {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("exposition differs from %s (rewrite it with -update):\n%s", golden, got)
+	}
+}
+
+// TestAfterglow: a suspect's series stand at 0 for five minutes, then go.
+func TestAfterglow(t *testing.T) {
+	c, _, snap := fixture(t)
+	has := func(s string) bool { return strings.Contains(expose(t, c), s) }
+	if !has(`fabric_suspect_score{element="h2/eth1",kind="nic"} 0`) {
+		t.Error("cleared a minute ago: not at 0")
+	}
+	if has(`element="spine1"`) {
+		t.Error("cleared ten minutes ago: still there")
+	}
+	snap.At = now.Add(5 * time.Minute)
+	if has(`element="h2/eth1"`) {
+		t.Error("cleared six minutes ago: still there")
+	}
+}
+
+// TestNothingBeforeTheFirstCycle: silence is insufficient evidence, and no count of 0.
+func TestNothingBeforeTheFirstCycle(t *testing.T) {
+	c, _, snap := fixture(t)
+	*snap = analyzer.Snapshot{Report: fabric.Report{State: fabric.InsufficientEvidence}}
+	got := expose(t, c)
+	if !strings.Contains(got, `fabric_verdict_state{scope="fabric",state="insufficient_evidence"} 1`) || strings.Contains(got, "coverage") {
+		t.Errorf("before the first cycle:\n%s", got)
+	}
+}
+
+func TestAPI(t *testing.T) {
+	_, api, _ := fixture(t)
+	mux := http.NewServeMux()
+	api.Register(mux)
+	tests := []struct {
+		path   string
+		status int
+		want   []string
+		not    []string
+	}{
+		{"/api/v1/verdicts", 200, []string{`"state":"suspect"`, `"element":"leaf1:up1--spine1:dn1"`, `"open":true`, `"element":"spine1"`}, nil},
+		{"/api/v1/verdicts?job=train7", 200, []string{`"leaf1:up1--spine1:dn1"`}, []string{`"element":"h2/eth1"`}},
+		{"/api/v1/paths?src=h1/eth1", 200, []string{`"edge":"h1/eth1\u003eh2/eth1#0"`, `"switch":"spine1"`}, nil},
+		{"/api/v1/paths?dst=h1/eth1", 200, []string{`"paths":[]`}, nil},
+		{"/api/v1/paths?src=h1", 400, []string{"node/device"}, nil},
+		{"/api/v1/links", 200, []string{`"added_delay_ns":48000`}, nil},
+	}
+	for _, tt := range tests {
+		rec := httptest.NewRecorder()
+		mux.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, tt.path, nil))
+		body := rec.Body.String()
+		if rec.Code != tt.status {
+			t.Errorf("%s: status %d, want %d", tt.path, rec.Code, tt.status)
+		}
+		if tt.status == 200 && !json.Valid(rec.Body.Bytes()) {
+			t.Errorf("%s: not JSON: %s", tt.path, body)
+		}
+		for _, w := range tt.want {
+			if !strings.Contains(body, w) {
+				t.Errorf("%s lacks %s: %s", tt.path, w, body)
+			}
+		}
+		for _, n := range tt.not {
+			if strings.Contains(body, n) {
+				t.Errorf("%s holds %s", tt.path, n)
+			}
+		}
+	}
+}

@@ -1,0 +1,109 @@
+// Command graylink-node probes other NICs of the fabric from this host's NICs,
+// reflects their probes and publishes what it measures.
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/version"
+	"github.com/prometheus/exporter-toolkit/web"
+	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
+
+	"github.com/graylink/graylink/exporters/node"
+)
+
+const help = `Probes other NICs of the fabric, reflects their probes and serves what it measures.
+
+Exit codes: 0 stopped by a signal; 1 bad arguments or configuration, or a socket, a NIC's address or the web listener could not be had; 2 a probe loop failed while running.`
+
+// Exit codes, as in the help text.
+const (
+	exitSetup  = 1
+	exitFailed = 2
+)
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	app := kingpin.New("graylink-node", help)
+	app.HelpFlag.Short('h')
+	app.Version(version.Print("graylink-node"))
+	file := app.Flag("config.file", "Configuration file (YAML).").Required().String()
+	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
+	flags := kingpinflag.AddFlags(app, "127.0.0.1:9868")
+	if _, err := app.Parse(os.Args[1:]); err != nil {
+		app.Errorf("%s, try --help", err)
+		return exitSetup
+	}
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(*level)); err != nil {
+		app.Errorf("%s", err)
+		return exitSetup
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
+	if err := web.Validate(*flags.WebConfigFile); err != nil {
+		log.Error("web configuration", "err", err)
+		return exitSetup
+	}
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+
+	n, err := node.Start(*file, log)
+	if err != nil {
+		log.Error("start", "err", err)
+		return exitSetup
+	}
+	server := &http.Server{Handler: n.Handler(*flags.WebConfigFile), ReadHeaderTimeout: 10 * time.Second}
+	served := make(chan error, 1)
+	go func() { served <- web.ListenAndServe(server, flags, log) }()
+	log.Info("probing", "version", version.Info())
+
+	code := 0
+	watch := time.NewTicker(time.Second)
+	defer watch.Stop()
+	for running := true; running; {
+		select {
+		case <-ctx.Done():
+			running = false
+		case <-hangup:
+			if err := n.Reload(); err != nil {
+				log.Error("reload", "err", err)
+			} else {
+				log.Info("reloaded")
+			}
+		case <-watch.C:
+			if err := n.Ready(); err != nil {
+				code, running = exitFailed, false
+			}
+		case err := <-served:
+			log.Error("web server", "err", err)
+			served <- nil
+			code, running = exitSetup, false
+		}
+	}
+	shutdown, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := server.Shutdown(shutdown); err != nil {
+		log.Warn("stop the web server", "err", err)
+	}
+	if err := <-served; err != nil && !errors.Is(err, http.ErrServerClosed) {
+		log.Warn("web server", "err", err)
+	}
+	if err := n.Close(); err != nil {
+		log.Error("stop probing", "err", err)
+		return exitFailed
+	}
+	return code
+}

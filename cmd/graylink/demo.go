@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/graylink/graylink/cmd/graylink/demo"
+	"github.com/graylink/graylink/deploy"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+func addDemo(app *kingpin.Application, commands map[string]command) {
+	cmd := app.Command("demo", "Build a real fabric on this machine, break a link in it and show the verdict. Exit code 0: the right element was named (or silence was right), 1: it could not be run, 2: the verdict was not right.")
+	var o demoFlags
+	cmd.Flag("fault", "What to break: "+fmt.Sprint(demo.Kinds())+", several separated by commas.").Default("delay").StringVar(&o.faults)
+	cmd.Flag("seed", "Chooses where it breaks.").Default("1").Uint64Var(&o.seed)
+	cmd.Flag("seeds", "A..B: every fault with each of these seeds, in one lab.").StringVar(&o.seeds)
+	cmd.Flag("delay", "Delay of delay, nic-slow and switch-slow.").Default("2ms").DurationVar(&o.params.Delay)
+	cmd.Flag("loss", "Loss ratio of loss.").Default("0.1").Float64Var(&o.params.Loss)
+	cmd.Flag("duration", "How long none and host-stall last.").Default("30s").DurationVar(&o.duration)
+	cmd.Flag("topology", "Topology file; the demo's own when absent.").StringVar(&o.topology)
+	cmd.Flag("format", "json prints one object per fault on standard output.").Default("text").EnumVar(&o.format, "text", "json")
+	cmd.Flag("fabric", "netns: network namespaces, a real fabric, needs root; auto is the same.").Default("auto").EnumVar(&o.fabric, "auto", "netns", "sim")
+	cmd.Flag("flows", "Flows (source ports) per pair of NICs; 0 chooses for coverage.").Default("0").IntVar(&o.flows)
+	cmd.Flag("keep", "Leave it running after the verdict, until Ctrl-C.").BoolVar(&o.keep)
+	cmd.Flag("name", "The lab's name: a second demo needs another.").Default("demo").StringVar(&o.name)
+	cmd.Flag("web.listen-address", "Where the page is served.").Default("127.0.0.1:8990").StringVar(&o.listen)
+	cmd.Flag("node-binary", "graylink-node; found beside this program or in PATH when absent.").StringVar(&o.node)
+	cmd.Flag("log.level", "Log of the analyzer and the agents on standard error.").Default("none").EnumVar(&o.level, "none", "debug", "info", "warn", "error")
+	commands[cmd.FullCommand()] = o.run
+}
+
+type demoFlags struct {
+	faults, seeds, topology, format, fabric, name, listen, node, level string
+	seed                                                               uint64
+	params                                                             demo.Params
+	duration                                                           time.Duration
+	flows                                                              int
+	keep                                                               bool
+}
+
+func (o *demoFlags) run(ctx context.Context) error {
+	switch {
+	case o.fabric == "sim":
+		return errors.New("the simulated fabric (--fabric sim) is not part of this version; run as root for the real one")
+	case os.Geteuid() != 0:
+		return errors.New("the demo builds its fabric from network namespaces and needs root: run it as root, for instance: sudo make demo")
+	case o.flows < 0 || o.flows > 64:
+		return fmt.Errorf("--flows %d: 0 to 64 are expected", o.flows)
+	}
+	kinds, err := demo.ParseKinds(o.faults)
+	if err != nil {
+		return err
+	}
+	from, to := o.seed, o.seed
+	if o.seeds != "" {
+		if from, to, err = demo.ParseSeeds(o.seeds); err != nil {
+			return err
+		}
+	}
+	topo, err := o.load()
+	if err != nil {
+		return err
+	}
+	if o.node == "" {
+		if o.node, err = findNode(); err != nil {
+			return err
+		}
+	}
+	opts := demo.Options{Name: o.name, Topology: topo, Listen: o.listen, Flows: o.flows, NodeBin: o.node, Progress: os.Stderr}
+	if o.level != "none" {
+		var level slog.Level
+		if err := level.UnmarshalText([]byte(o.level)); err != nil {
+			return err
+		}
+		w := &lockedWriter{w: os.Stderr}
+		opts.Log, opts.AgentLogs = slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), w
+	}
+	d, err := demo.Start(ctx, opts)
+	if err == nil {
+		err = o.scenarios(ctx, d, kinds, from, to)
+	}
+	fmt.Fprintln(os.Stderr, "taking the fabric down")
+	if cerr := d.Close(); cerr != nil {
+		err = errors.Join(err, cerr)
+	}
+	if errors.Is(err, context.Canceled) {
+		return exitError{code: 1, err: errors.New("interrupted; everything the demo started is gone")}
+	}
+	return err
+}
+
+func (o *demoFlags) load() (*fabric.Topology, error) {
+	if o.topology != "" {
+		t, _, err := loadGraph(o.topology)
+		return t, err
+	}
+	t, found := fabric.ParseTopology("the demo's topology", deploy.DemoTopology)
+	return t, found.Err()
+}
+
+func (o *demoFlags) scenarios(ctx context.Context, d *demo.Demo, kinds []string, from, to uint64) error {
+	wrong := 0
+	first := true
+	for _, kind := range kinds {
+		for seed := from; seed <= to; seed++ {
+			p, err := demo.Plan(d.Graph(), kind, seed, o.params)
+			if err != nil {
+				return err
+			}
+			if !first {
+				if err := d.Settle(ctx); err != nil {
+					return err
+				}
+			}
+			first = false
+			out, err := d.Break(ctx, p, seed, o.duration)
+			if err != nil {
+				return err
+			}
+			if !out.Right() {
+				wrong++
+			}
+			if o.format == "json" {
+				err = out.WriteJSON(os.Stdout)
+			} else {
+				_, err = io.WriteString(os.Stdout, outcomeText(out))
+			}
+			if err != nil {
+				return fmt.Errorf("writing the outcome: %w", err)
+			}
+		}
+	}
+	if o.keep {
+		fmt.Fprintf(os.Stderr, "the fabric stays up: %s (Ctrl-C ends it; break more with: graylink lab --name %s fault add ...)\n", d.URL(), o.name)
+		<-ctx.Done()
+		return nil
+	}
+	if wrong > 0 {
+		return exitError{code: 2, err: fmt.Errorf("%d outcomes were not right", wrong)}
+	}
+	return nil
+}
+
+func outcomeText(o demo.Outcome) string {
+	s := "\n"
+	switch {
+	case o.Verdict != nil:
+		s += verdictText(*o.Verdict)
+	case o.ElementMatch:
+		s += "No verdict: nothing is wrong with the network.\n"
+	default:
+		s += "No verdict.\n"
+	}
+	if o.Fault.Element != "" {
+		right := "the verdict is right"
+		if !o.ElementMatch {
+			right = "the verdict is NOT right"
+		}
+		s += fmt.Sprintf("  injected   %s at %s %s: %s\n", o.Fault.Kind, o.Fault.Element, o.Fault.Direction, right)
+	}
+	if o.SecondsToVerdict != nil {
+		s += fmt.Sprintf("  verdict    after %.1f s\n", *o.SecondsToVerdict)
+	}
+	if o.SecondsToClear != nil {
+		s += fmt.Sprintf("  all clear  %.1f s after healing\n", *o.SecondsToClear)
+	}
+	if n := len(o.FalseVerdicts); n > 0 {
+		s += fmt.Sprintf("  besides    %d verdicts that were not right\n", n)
+	}
+	return s + "\n"
+}
+
+// findNode finds the agent beside this program, else in PATH.
+func findNode() (string, error) {
+	if exe, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(exe), "graylink-node")
+		if _, err := os.Stat(beside); err == nil {
+			return beside, nil
+		}
+	}
+	p, err := exec.LookPath("graylink-node")
+	if err != nil {
+		return "", errors.New("graylink-node is neither beside this program nor in PATH: build it with make build, or name it with --node-binary")
+	}
+	return p, nil
+}
+
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
+}

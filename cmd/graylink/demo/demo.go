@@ -1,0 +1,598 @@
+// Package demo joins the lab and the analyzer: a real fabric on this machine,
+// agents in it, an embedded Prometheus, the analyzer and its page; then it
+// breaks something and waits for the verdict.
+package demo
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/publish"
+	"github.com/graylink/graylink/analyzer/web"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/lab"
+)
+
+// agentPort is where agents listen inside their own namespaces.
+const agentPort = "9868"
+
+// Patience of the demo with its own parts.
+const (
+	agentsUp    = 30 * time.Second
+	baselinesUp = 90 * time.Second
+	verdictIn   = 45 * time.Second
+	clearIn     = 90 * time.Second
+	// dwell keeps a fault after its verdict, so that a later, wrong verdict shows.
+	dwell = 3 * time.Second
+)
+
+// Options configure a demo.
+type Options struct {
+	Name      string
+	Topology  *fabric.Topology
+	Listen    string
+	Flows     int
+	NodeBin   string
+	Progress  io.Writer // what is being done
+	Log       *slog.Logger
+	AgentLogs io.Writer
+}
+
+// Demo is a running fabric with agents and an analyzer.
+type Demo struct {
+	o     Options
+	lab   *lab.Lab
+	g     *fabric.Graph
+	mesh  Mesh
+	dir   string
+	db    *evidence.Embedded
+	loop  *analyzer.Loop
+	wg    sync.WaitGroup
+	stop  context.CancelFunc
+	start time.Time
+	url   string
+
+	mu    sync.Mutex
+	died  error
+	procs []*exec.Cmd
+}
+
+// Outcome is one fault's result, as the contract prints it.
+type Outcome struct {
+	Fault            FaultJSON        `json:"fault"`
+	Seed             uint64           `json:"seed"`
+	Verdict          *fabric.Verdict  `json:"verdict"`
+	SecondsToVerdict *float64         `json:"seconds_to_verdict"`
+	SecondsToClear   *float64         `json:"seconds_to_clear"`
+	ElementMatch     bool             `json:"element_match"`
+	DirectionMatch   bool             `json:"direction_match"`
+	ScenarioMatch    bool             `json:"scenario_match"`
+	FalseVerdicts    []fabric.Verdict `json:"false_verdicts"`
+}
+
+// FaultJSON is the fault as it was injected.
+type FaultJSON struct {
+	Kind      string         `json:"kind"`
+	Element   string         `json:"element,omitempty"`
+	Direction string         `json:"direction,omitempty"`
+	Params    map[string]any `json:"params"`
+}
+
+// Right reports whether the outcome is what it should be.
+func (o Outcome) Right() bool { return o.ElementMatch }
+
+func (d *Demo) say(format string, args ...any) {
+	fmt.Fprintf(d.o.Progress, "[%5.1fs] %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// Start builds the fabric, starts agents and analyzer and waits until the
+// baselines are learnt. Close must be called also when it fails.
+func Start(ctx context.Context, o Options) (*Demo, error) {
+	d := &Demo{o: o, start: time.Now()}
+	if d.o.Log == nil {
+		d.o.Log = slog.New(slog.DiscardHandler)
+	}
+	// The page's port is taken first: finding it in use costs nothing yet.
+	ln, err := net.Listen("tcp", o.Listen)
+	if err != nil {
+		return d, fmt.Errorf("the page cannot listen on %s: %w; choose another with --web.listen-address", o.Listen, err)
+	}
+	d.url = "http://" + ln.Addr().String() + "/"
+	run, stop := context.WithCancel(context.Background())
+	d.stop = stop
+	err = d.build(ctx, run, ln)
+	if err != nil && !d.serving(ln) {
+		ln.Close()
+	}
+	return d, err
+}
+
+// serving reports whether the HTTP server owns the listener.
+func (d *Demo) serving(net.Listener) bool { return d.loop != nil }
+
+func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
+	t := d.o.Topology
+	d.say("building the fabric: %d switches, %d nodes, %d links as network namespaces", len(t.Switches), len(t.Nodes), len(t.Links))
+	var err error
+	d.lab, err = lab.Up(ctx, t, lab.Options{Name: d.o.Name, Owner: true, Log: d.o.Log})
+	if err != nil {
+		return err
+	}
+	d.g = fabric.NewGraph(d.lab.Topology())
+	d.mesh = PlanMesh(d.g, d.o.Flows)
+	if d.mesh.Directed() == 0 {
+		return errors.New("the topology gives nobody to probe: no two NICs of different nodes in one plane are connected")
+	}
+	if d.dir, err = os.MkdirTemp("", "graylink-demo-"); err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	if err := d.agents(ctx); err != nil {
+		return err
+	}
+	d.say("%d agents probe %d directed flows: every pair of NICs each %s, %d flows a pair, kernel timestamps on every packet",
+		len(d.lab.Topology().Nodes), d.mesh.Directed(), pairCadence, d.mesh.Flows)
+	if err := d.analyzer(run, ln); err != nil {
+		return err
+	}
+	d.say("the page is at %s", d.url)
+	return d.ready(ctx)
+}
+
+// agents starts graylink-node in every node's namespace and waits until each answers.
+func (d *Demo) agents(ctx context.Context) error {
+	nodes := d.lab.Topology().Nodes
+	for i := range nodes {
+		n := &nodes[i]
+		cfg, err := NodeConfig(d.g, d.mesh, n)
+		if err != nil {
+			return err
+		}
+		file := filepath.Join(d.dir, n.Name+".yaml")
+		if err := os.WriteFile(file, cfg, 0o600); err != nil {
+			return fmt.Errorf("demo: %w", err)
+		}
+		cmd := d.lab.Command(context.Background(), n.Name, d.o.NodeBin, "--config.file", file, "--web.listen-address", "127.0.0.1:"+agentPort, "--log.level", "warn")
+		out := &tail{w: d.o.AgentLogs, prefix: n.Name}
+		cmd.Stdout, cmd.Stderr = out, out
+		if err := cmd.Start(); err != nil {
+			return fmt.Errorf("starting the agent of %s: %w", n.Name, err)
+		}
+		d.procs = append(d.procs, cmd)
+		d.wg.Add(1)
+		go func() {
+			defer d.wg.Done()
+			err := cmd.Wait()
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if d.died == nil {
+				d.died = fmt.Errorf("the agent of %s ended (%s): %s", n.Name, exitText(err), out.last())
+			}
+		}()
+	}
+	client := d.client()
+	deadline := time.Now().Add(agentsUp)
+	for i := range nodes {
+		for {
+			if err := d.dead(); err != nil {
+				return err
+			}
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, agentURL(nodes[i].Name)+"/-/ready", nil)
+			if err != nil {
+				return err
+			}
+			resp, err := client.Do(req)
+			if err == nil {
+				resp.Body.Close()
+				if resp.StatusCode == http.StatusOK {
+					break
+				}
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("the agent of %s is not ready after %s", nodes[i].Name, agentsUp)
+			}
+			if err := wait(ctx, 50*time.Millisecond); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func exitText(err error) string {
+	if err == nil {
+		return "exit code 0"
+	}
+	return err.Error()
+}
+
+func (d *Demo) dead() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.died
+}
+
+func agentURL(node string) string { return "http://" + node + ":" + agentPort }
+
+// dial reaches the agents out of band: the socket is opened inside the node's
+// namespace, to its loopback, where no fault of the fabric is in the way.
+func (d *Demo) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	if host == "127.0.0.1" {
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}
+	return d.lab.DialContext(ctx, host, network, "127.0.0.1:"+port)
+}
+
+func (d *Demo) client() *http.Client {
+	return &http.Client{Transport: &http.Transport{DialContext: d.dial, MaxIdleConnsPerHost: 2, ResponseHeaderTimeout: 30 * time.Second}}
+}
+
+func (d *Demo) analyzer(run context.Context, ln net.Listener) error {
+	own := ln.Addr().String()
+	targets := []evidence.Target{{Job: "graylink-analyzer", Address: own, Path: "/metrics"}}
+	for _, n := range d.lab.Topology().Nodes {
+		targets = append(targets, evidence.Target{Job: "graylink-node-edges", Address: n.Name + ":" + agentPort, Path: "/metrics/edges"},
+			evidence.Target{Job: "graylink-node", Address: n.Name + ":" + agentPort, Path: "/metrics"})
+	}
+	var err error
+	if d.db, err = evidence.NewEmbedded(evidence.EmbeddedOptions{Dial: d.dial, Targets: targets, Log: d.o.Log}); err != nil {
+		return err
+	}
+	d.loop = analyzer.NewLoop(analyzer.LoopOptions{Graph: d.g, DB: d.db, Agents: analyzer.HTTPAgents{Client: d.client(), URL: agentURL},
+		Settings: evidence.DefaultSettings(), Expected: d.mesh.Directed(), Log: d.o.Log})
+
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(&publish.Collector{Snapshot: d.loop.Snapshot, Store: d.loop.Store(), Graph: d.g},
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
+	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
+		if d.loop.Snapshot().At.IsZero() {
+			http.Error(w, "no cycle yet", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	(&publish.API{Snapshot: d.loop.Snapshot, Store: d.loop.Store()}).Register(mux)
+	mux.Handle("GET /", &web.Handler{Snapshot: d.loop.Snapshot, Store: d.loop.Store(), Graph: d.g, Title: "Graylink: " + d.o.Name, Now: time.Now})
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	d.wg.Add(3)
+	go func() {
+		defer d.wg.Done()
+		if err := srv.Serve(ln); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			d.o.Log.Error("page", "err", err)
+		}
+	}()
+	go func() {
+		defer d.wg.Done()
+		<-run.Done()
+		srv.Close()
+	}()
+	go func() {
+		defer d.wg.Done()
+		d.loop.Run(run, time.Second)
+	}()
+	return nil
+}
+
+// ready waits until every flow has a baseline and a path and nothing is suspect.
+func (d *Demo) ready(ctx context.Context) error {
+	d.say("learning what is normal while the whole mesh probes, and tracing every flow's path")
+	deadline := time.Now().Add(baselinesUp)
+	said := time.Now()
+	for {
+		s := d.loop.Snapshot()
+		bound := s.Paths[fabric.PathValid]
+		if s.Baselines >= s.Expected && bound >= s.Expected && s.Expected > 0 && s.Report.State == fabric.Innocent {
+			d.say("%d baselines learnt, %d paths traced: %.0f %% of all link directions are covered; the network is innocent", s.Baselines, bound, s.Report.Coverage.Links*100)
+			return nil
+		}
+		if err := d.dead(); err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			if s.Baselines == 0 || bound == 0 {
+				return fmt.Errorf("after %s there are %d of %d baselines and %d paths (%s)", baselinesUp, s.Baselines, s.Expected, bound, s.CycleError)
+			}
+			d.say("going on with %d of %d baselines and %d paths: state %s, coverage %.0f %%", s.Baselines, s.Expected, bound, s.Report.State, s.Report.Coverage.Links*100)
+			return nil
+		}
+		if time.Since(said) >= 5*time.Second {
+			said = time.Now()
+			d.say("  %d of %d baselines, %d paths", s.Baselines, s.Expected, bound)
+		}
+		if err := wait(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// Graph is the fabric as the lab completed it.
+func (d *Demo) Graph() *fabric.Graph { return d.g }
+
+// Lab is the fabric itself.
+func (d *Demo) Lab() *lab.Lab { return d.lab }
+
+// Loop is the analyzer.
+func (d *Demo) Loop() *analyzer.Loop { return d.loop }
+
+// URL is the page's address.
+func (d *Demo) URL() string { return d.url }
+
+// Break injects a planned fault, waits for the verdict, heals the fault and
+// waits for the all-clear.
+func (d *Demo) Break(ctx context.Context, p Planned, seed uint64, duration time.Duration) (Outcome, error) {
+	out := Outcome{Fault: FaultJSON{Kind: p.Fault.Kind, Element: p.Element, Direction: p.Direction, Params: p.Params}, Seed: seed, FalseVerdicts: []fabric.Verdict{}}
+	before := time.Now()
+	if p.Fault.Kind == None {
+		d.say("nothing is broken; for %s no verdict is right", duration)
+		if err := d.watch(ctx, duration); err != nil {
+			return out, err
+		}
+		d.silence(&out, before)
+		return out, nil
+	}
+	d.say("breaking: %s", describe(p))
+	if _, err := d.lab.AddFault(ctx, p.Fault); err != nil {
+		return out, err
+	}
+	if p.Kind == "" {
+		err := d.watch(ctx, duration)
+		if cerr := d.lab.ClearFault(context.WithoutCancel(ctx), ""); err == nil {
+			err = cerr
+		}
+		if err == nil {
+			err = d.watch(ctx, 10*time.Second)
+		}
+		d.silence(&out, before)
+		return out, err
+	}
+	err := d.awaitVerdict(ctx, p, before, &out)
+	if cerr := d.lab.ClearFault(context.WithoutCancel(ctx), ""); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return out, err
+	}
+	healed := time.Now()
+	d.say("healed; waiting for the all-clear")
+	if err := d.awaitClear(ctx, healed, &out); err != nil {
+		return out, err
+	}
+	for _, in := range d.since(before) {
+		if !p.Names(&in.Verdict) {
+			out.FalseVerdicts = append(out.FalseVerdicts, in.Verdict)
+		}
+	}
+	return out, nil
+}
+
+func describe(p Planned) string {
+	s := p.Fault.Kind + " at " + p.Element
+	if p.Direction != "" {
+		s += ", " + p.Direction
+	}
+	if p.Fault.Delay > 0 {
+		s += fmt.Sprintf(", %s", p.Fault.Delay)
+	}
+	if p.Fault.Loss > 0 {
+		s += fmt.Sprintf(", %g %%", p.Fault.Loss*100)
+	}
+	return s
+}
+
+// since lists the incidents opened after a moment, oldest first.
+func (d *Demo) since(t time.Time) []analyzer.Incident {
+	var out []analyzer.Incident
+	for _, in := range d.loop.Snapshot().Incidents {
+		if in.OpenedAt.After(t) {
+			out = append(out, in)
+		}
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].OpenedAt.Before(out[j].OpenedAt) })
+	return out
+}
+
+func (d *Demo) silence(out *Outcome, before time.Time) {
+	out.ElementMatch, out.DirectionMatch, out.ScenarioMatch = true, true, true
+	for _, in := range d.since(before) {
+		if in.Kind == fabric.KindHost && in.Element.Element == out.Fault.Element {
+			v := in.Verdict
+			out.Verdict = &v
+			continue
+		}
+		out.ElementMatch = false
+		out.FalseVerdicts = append(out.FalseVerdicts, in.Verdict)
+	}
+}
+
+func (d *Demo) awaitVerdict(ctx context.Context, p Planned, before time.Time, out *Outcome) error {
+	deadline := before.Add(verdictIn)
+	for {
+		opened := d.since(before)
+		for i := range opened {
+			if !p.Names(&opened[i].Verdict) {
+				continue
+			}
+			took := opened[i].OpenedAt.Sub(before).Seconds()
+			out.SecondsToVerdict = &took
+			d.say("verdict after %.1f s: %s", took, opened[i].Element.Element)
+			if err := d.watch(ctx, dwell); err != nil {
+				return err
+			}
+			// The evidence has had time to settle: the verdict as it stands is the one that is shown.
+			v := opened[i].Verdict
+			for _, in := range d.loop.Snapshot().Incidents {
+				if in.ID == v.ID {
+					v = in.Verdict
+				}
+			}
+			out.Verdict = &v
+			out.ElementMatch, out.DirectionMatch, out.ScenarioMatch = true, p.DirectionRight(&v), p.ScenarioRight(&v)
+			return nil
+		}
+		if time.Now().After(deadline) {
+			if len(opened) > 0 {
+				v := opened[0].Verdict
+				took := opened[0].OpenedAt.Sub(before).Seconds()
+				out.Verdict, out.SecondsToVerdict = &v, &took
+				out.DirectionMatch, out.ScenarioMatch = p.DirectionRight(&v), p.ScenarioRight(&v)
+			}
+			d.say("no right verdict within %s", verdictIn)
+			return nil
+		}
+		if err := d.dead(); err != nil {
+			return err
+		}
+		if err := wait(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+func (d *Demo) awaitClear(ctx context.Context, healed time.Time, out *Outcome) error {
+	deadline := healed.Add(clearIn)
+	for {
+		s := d.loop.Snapshot()
+		// A cycle judges a window that ended a little before it; one that began
+		// after the healing is needed.
+		if s.At.After(healed.Add(4*time.Second)) && len(s.Report.Verdicts) == 0 && s.Report.Edges.Degraded == 0 && s.Pending == 0 {
+			took := healed.Sub(healed).Seconds()
+			for _, in := range s.Incidents {
+				if in.Cleared != nil && in.Cleared.After(healed) {
+					took = max(took, in.Cleared.Sub(healed).Seconds())
+				}
+			}
+			out.SecondsToClear = &took
+			d.say("all clear after %.1f s", took)
+			return nil
+		}
+		if time.Now().After(deadline) {
+			d.say("no all-clear within %s", clearIn)
+			return nil
+		}
+		if err := wait(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// Settle waits until the paths are those of the whole fabric again.
+func (d *Demo) Settle(ctx context.Context) error { return d.ready(ctx) }
+
+// watch waits and reports an agent that dies meanwhile.
+func (d *Demo) watch(ctx context.Context, t time.Duration) error {
+	end := time.Now().Add(t)
+	said := time.Now()
+	for time.Now().Before(end) {
+		if err := d.dead(); err != nil {
+			return err
+		}
+		if time.Since(said) >= 30*time.Second {
+			said = time.Now()
+			d.say("  %s to go; state %s", time.Until(end).Round(time.Second), d.loop.Snapshot().Report.State)
+		}
+		if err := wait(ctx, min(100*time.Millisecond, max(time.Until(end), time.Millisecond))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close ends everything the demo started. It is safe after a failed Start.
+func (d *Demo) Close() error {
+	var errs []error
+	if d.stop != nil {
+		d.stop()
+	}
+	if d.db != nil {
+		errs = append(errs, d.db.Close())
+	}
+	for _, cmd := range d.procs {
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			errs = append(errs, err)
+		}
+	}
+	if d.lab != nil {
+		errs = append(errs, d.lab.Close())
+	}
+	d.wg.Wait()
+	if d.dir != "" {
+		errs = append(errs, os.RemoveAll(d.dir))
+	}
+	return errors.Join(errs...)
+}
+
+func wait(ctx context.Context, t time.Duration) error {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// tail passes a program's output on and keeps its last lines for the error message.
+type tail struct {
+	w      io.Writer
+	prefix string
+	mu     sync.Mutex
+	keep   []string
+	part   bytes.Buffer
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.part.Write(b)
+	for {
+		line, err := t.part.ReadString('\n')
+		if err != nil {
+			t.part.WriteString(line)
+			return len(b), nil
+		}
+		line = strings.TrimRight(line, "\n")
+		if t.keep = append(t.keep, line); len(t.keep) > 5 {
+			t.keep = t.keep[1:]
+		}
+		if t.w != nil {
+			fmt.Fprintf(t.w, "%s: %s\n", t.prefix, line)
+		}
+	}
+}
+
+func (t *tail) last() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.Join(t.keep, "; ")
+}
+
+// WriteJSON prints an outcome on one line.
+func (o Outcome) WriteJSON(w io.Writer) error { return json.NewEncoder(w).Encode(o) }

@@ -1,0 +1,203 @@
+package demo
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/deploy"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/lab"
+	"github.com/graylink/graylink/internal/probe"
+)
+
+func demoGraph(t *testing.T) *fabric.Graph {
+	t.Helper()
+	topo, found := fabric.ParseTopology("demo.yaml", deploy.DemoTopology)
+	if err := found.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return fabric.NewGraph(topo)
+}
+
+func TestMeshOfTheDemoIsFull(t *testing.T) {
+	g := demoGraph(t)
+	m := PlanMesh(g, 2)
+	n := len(g.NICs())
+	if got, want := m.Directed(), 2*2*n*(n-1); got != want {
+		t.Errorf("%d directed flows, want %d", got, want)
+	}
+}
+
+// TestLargeMeshIsBounded: beyond the full mesh every NIC probes and is probed
+// by a bounded number of others, on other leaves too.
+func TestLargeMeshIsBounded(t *testing.T) {
+	topo, found := fabric.Load("../../../internal/lab/testdata/odd.yaml")
+	if err := found.Err(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 40 {
+		name := "x" + string(rune('a'+i%26)) + string(rune('a'+i/26))
+		topo.Nodes = append(topo.Nodes, fabric.Node{Name: name, NICs: []fabric.NIC{{Node: name, Device: "eth1"}}})
+		topo.Links = append(topo.Links, fabric.Link{A: name + "/eth1", B: topo.Switches[i%2].Name + ":x" + name})
+	}
+	g := fabric.NewGraph(topo)
+	m := PlanMesh(g, 1)
+	in := map[string]int{}
+	for src, peers := range m.Peers {
+		if len(peers) > fanOut {
+			t.Errorf("%s probes %d others", src, len(peers))
+		}
+		for _, p := range peers {
+			in[p]++
+			if fabric.OwnerOf(p) == fabric.OwnerOf(src) {
+				t.Errorf("%s probes %s on its own node", src, p)
+			}
+		}
+	}
+	for nic, n := range in {
+		if n > fanOut+1 {
+			t.Errorf("%s is probed by %d others", nic, n)
+		}
+	}
+}
+
+// TestFlowsAreChosenForCoverage: the demo's fabric needs one flow a pair, a
+// fabric with few NICs or three tiers more of them.
+func TestFlowsAreChosenForCoverage(t *testing.T) {
+	if got := PlanMesh(demoGraph(t), 0).Flows; got != 1 {
+		t.Errorf("demo: %d flows a pair", got)
+	}
+	for _, file := range []string{"clos3", "odd"} {
+		topo, found := fabric.Load("../../../internal/lab/testdata/" + file + ".yaml")
+		if err := found.Err(); err != nil {
+			t.Fatal(err)
+		}
+		m := PlanMesh(fabric.NewGraph(topo), 0)
+		if m.Flows < 2 || m.Flows > maxFlows || m.Cadence() != pairCadence*time.Duration(m.Flows) {
+			t.Errorf("%s: %d flows a pair, each every %s", file, m.Flows, m.Cadence())
+		}
+	}
+}
+
+// TestLinkDownIsFelt: in two tiers every link's loss is felt; between a core
+// and a pod that has two spines nothing is lost.
+func TestLinkDownIsFelt(t *testing.T) {
+	g := demoGraph(t)
+	if got := len(felt(g, fabricLinks(g))); got != 8 {
+		t.Errorf("demo: %d of 8 links", got)
+	}
+	topo, found := fabric.Load("../../../internal/lab/testdata/clos3.yaml")
+	if err := found.Err(); err != nil {
+		t.Fatal(err)
+	}
+	g3 := fabric.NewGraph(topo)
+	kept := felt(g3, fabricLinks(g3))
+	if len(kept) == 0 {
+		t.Error("three tiers: no link is felt")
+	}
+	for _, l := range kept {
+		if g3.SwitchTier(fabric.OwnerOf(l.A)) == 3 || g3.SwitchTier(fabric.OwnerOf(l.B)) == 3 {
+			t.Errorf("%s is felt, though its core has another way into the pod", l.ID())
+		}
+	}
+}
+
+// TestNodeConfigsAreAccepted: what the demo writes, the agent reads.
+func TestNodeConfigsAreAccepted(t *testing.T) {
+	g := demoGraph(t)
+	m := PlanMesh(g, 1)
+	for i := range g.Topo.Nodes {
+		n := &g.Topo.Nodes[i]
+		text, err := NodeConfig(g, m, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "node.yaml")
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := probe.LoadConfig(file)
+		if err != nil {
+			t.Fatalf("%s:\n%s\n%v", n.Name, text, err)
+		}
+		if len(c.NICs) != 1 || len(c.Peers) != 7 {
+			t.Errorf("%s: %d NICs and %d peers", n.Name, len(c.NICs), len(c.Peers))
+		}
+	}
+}
+
+func TestSeedsChooseEveryElement(t *testing.T) {
+	g := demoGraph(t)
+	p := Params{Delay: 2 * time.Millisecond, Loss: 0.1}
+	for _, kind := range lab.Kinds() {
+		seen := map[string]bool{}
+		for seed := range uint64(300) {
+			a, err := Plan(g, kind, seed, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := Plan(g, kind, seed, p)
+			if err != nil || a.Fault != b.Fault {
+				t.Fatalf("%s: seed %d plans %+v and %+v", kind, seed, a.Fault, b.Fault)
+			}
+			seen[a.Element+a.Direction+a.Fault.Direction] = true
+		}
+		want := map[string]int{lab.KindDelay: 16, lab.KindLoss: 16, lab.KindBlackhole: 16, lab.KindECN: 16, lab.KindLinkDown: 8, lab.KindNICSlow: 24, lab.KindSwitchSlow: 6, lab.KindHostStall: 8}[kind]
+		if len(seen) != want {
+			t.Errorf("%s: 300 seeds reach %d places, want %d", kind, len(seen), want)
+		}
+	}
+	if _, err := Plan(g, "gremlins", 1, p); err == nil {
+		t.Error("an unknown fault is planned")
+	}
+}
+
+func TestNames(t *testing.T) {
+	link := Planned{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink, Direction: "spine1:dn1->leaf1:up1", Scenarios: []fabric.Scenario{fabric.Corridor}}
+	nic := Planned{Element: "h1/eth1", Kind: fabric.KindNIC}
+	el := func(name string, kind fabric.Kind, eq ...fabric.Element) *fabric.Verdict {
+		return &fabric.Verdict{Element: fabric.Element{Element: name, Kind: kind}, Equivalent: eq, Scenario: fabric.Corridor}
+	}
+	tests := []struct {
+		p    Planned
+		v    *fabric.Verdict
+		want bool
+	}{
+		{link, el("leaf1:up1--spine1:dn1", fabric.KindLink), true},
+		{link, el("leaf1:up2--spine2:dn1", fabric.KindLink), false},
+		{link, el("leaf1", fabric.KindSwitch, fabric.Element{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}), false},
+		{link, el("leaf1:up1", fabric.KindPort, fabric.Element{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}), true},
+		{link, el("leaf1:up1", fabric.KindPort), false},
+		{nic, el("h1/eth1--leaf1:dn1", fabric.KindAccessLink, fabric.Element{Element: "h1/eth1", Kind: fabric.KindNIC}), true},
+		{nic, nil, false},
+		{Planned{}, el("h1/eth1", fabric.KindNIC), false},
+	}
+	for i, tt := range tests {
+		if got := tt.p.Names(tt.v); got != tt.want {
+			t.Errorf("case %d: %v, want %v", i, got, tt.want)
+		}
+	}
+	v := el("leaf1:up1--spine1:dn1", fabric.KindLink)
+	if link.DirectionRight(v) || !link.ScenarioRight(v) || !nic.DirectionRight(v) {
+		t.Error("direction or scenario judged wrongly")
+	}
+}
+
+func TestArguments(t *testing.T) {
+	if k, err := ParseKinds("delay, loss,none"); err != nil || len(k) != 3 {
+		t.Errorf("%v, %v", k, err)
+	}
+	if _, err := ParseKinds("delay,thunder"); err == nil {
+		t.Error("thunder passes")
+	}
+	if a, b, err := ParseSeeds("3..7"); err != nil || a != 3 || b != 7 {
+		t.Errorf("%d %d %v", a, b, err)
+	}
+	for _, bad := range []string{"", "7..3", "a..b", "1..", "0..999999999"} {
+		if _, _, err := ParseSeeds(bad); err == nil {
+			t.Errorf("seeds %q pass", bad)
+		}
+	}
+}

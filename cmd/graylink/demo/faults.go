@@ -1,0 +1,218 @@
+package demo
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/lab"
+)
+
+// Params are a fault's numbers.
+type Params struct {
+	Delay time.Duration
+	Loss  float64
+}
+
+// Planned is a fault that a seed chose, with what the right verdict is.
+type Planned struct {
+	Fault lab.Fault
+	// Element, Kind and Scenarios are the right answer; empty Kind: no verdict
+	// against the fabric is right.
+	Element   string
+	Kind      fabric.Kind
+	Direction string
+	Scenarios []fabric.Scenario
+	Params    map[string]any
+}
+
+// None is the fault that is none.
+const None = "none"
+
+// Kinds are the faults the demo can inject.
+func Kinds() []string { return append(lab.Kinds(), None) }
+
+// ParseKinds reads kinds separated by commas.
+func ParseKinds(s string) ([]string, error) {
+	known := map[string]bool{}
+	for _, k := range Kinds() {
+		known[k] = true
+	}
+	var out []string
+	for _, k := range strings.Split(s, ",") {
+		k = strings.TrimSpace(k)
+		if !known[k] {
+			return nil, fmt.Errorf("fault %q: one of %s is expected", k, strings.Join(Kinds(), ", "))
+		}
+		out = append(out, k)
+	}
+	return out, nil
+}
+
+// ParseSeeds reads "A..B" or a single number.
+func ParseSeeds(s string) (from, to uint64, err error) {
+	a, b, isRange := strings.Cut(s, "..")
+	if !isRange {
+		b = a
+	}
+	from, err1 := strconv.ParseUint(a, 10, 64)
+	to, err2 := strconv.ParseUint(b, 10, 64)
+	if err1 != nil || err2 != nil || to < from || to-from >= 100000 {
+		return 0, 0, fmt.Errorf("seeds %q: A..B is expected, two whole numbers, A not above B", s)
+	}
+	return from, to, nil
+}
+
+// Plan lets a seed choose where a fault of a kind strikes.
+func Plan(g *fabric.Graph, kind string, seed uint64, p Params) (Planned, error) {
+	h := fnv.New64a()
+	h.Write([]byte(kind))
+	rng := rand.New(rand.NewPCG(seed, h.Sum64()))
+	out := Planned{Fault: lab.Fault{Kind: kind}, Params: map[string]any{}}
+	switch kind {
+	case lab.KindDelay, lab.KindNICSlow, lab.KindSwitchSlow:
+		out.Fault.Delay = p.Delay
+		out.Params["delay_ns"] = int64(p.Delay)
+	case lab.KindLoss:
+		out.Fault.Loss = p.Loss
+		out.Params["loss"] = p.Loss
+	}
+	switch kind {
+	case None:
+		return out, nil
+	case lab.KindDelay, lab.KindLoss, lab.KindBlackhole, lab.KindECN, lab.KindLinkDown:
+		links := fabricLinks(g)
+		if kind == lab.KindLinkDown {
+			links = felt(g, links)
+		}
+		if len(links) == 0 {
+			return out, fmt.Errorf("fault %s: the topology has no link between switches", kind)
+		}
+		l := links[rng.IntN(len(links))]
+		out.Element, out.Kind, out.Scenarios = l.ID(), fabric.KindLink, []fabric.Scenario{fabric.Corridor}
+		if kind == lab.KindBlackhole || kind == lab.KindLinkDown {
+			out.Scenarios = []fabric.Scenario{fabric.HardFailure}
+		}
+		if kind != lab.KindLinkDown {
+			d := fabric.Direction{From: l.A, To: l.B}
+			if rng.IntN(2) == 1 {
+				d = d.Reverse()
+			}
+			out.Direction = d.String()
+			out.Fault.Direction = out.Direction
+		}
+	case lab.KindNICSlow:
+		nics := g.NICs()
+		nic := nics[rng.IntN(len(nics))]
+		out.Element, out.Kind, out.Scenarios = nic, fabric.KindNIC, []fabric.Scenario{fabric.BadNIC}
+		out.Fault.Direction = []string{lab.DirectionIn, lab.DirectionOut, lab.DirectionBoth}[rng.IntN(3)]
+		out.Params["way"] = out.Fault.Direction
+		in := fabric.Direction{From: g.Peer(nic), To: nic}
+		switch out.Fault.Direction {
+		case lab.DirectionIn:
+			out.Direction = in.String()
+			out.Scenarios = append(out.Scenarios, fabric.Incast)
+		case lab.DirectionOut:
+			out.Direction = in.Reverse().String()
+		}
+	case lab.KindSwitchSlow:
+		sw := g.Topo.Switches[rng.IntN(len(g.Topo.Switches))]
+		out.Element, out.Kind, out.Scenarios = sw.Name, fabric.KindSwitch, []fabric.Scenario{fabric.HotSpine}
+		if g.SwitchTier(sw.Name) == 1 {
+			out.Scenarios = []fabric.Scenario{fabric.SlowLeaf}
+		}
+	case lab.KindHostStall:
+		node := g.Topo.Nodes[rng.IntN(len(g.Topo.Nodes))]
+		out.Element, out.Scenarios = node.Name, []fabric.Scenario{fabric.Host}
+	default:
+		return out, fmt.Errorf("fault %q: one of %s is expected", kind, strings.Join(Kinds(), ", "))
+	}
+	out.Fault.At = out.Element
+	return out, nil
+}
+
+func fabricLinks(g *fabric.Graph) []fabric.Link {
+	var out []fabric.Link
+	for _, l := range g.Topo.Links {
+		if !l.IsAccess() {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// felt keeps the links whose end loses packets when they go down: where both
+// switches have another equal way to everything, they use it at once, no probe
+// is lost and there is no symptom to explain.
+func felt(g *fabric.Graph, links []fabric.Link) []fabric.Link {
+	leaves := map[string]bool{}
+	for _, nic := range g.NICs() {
+		if leaf, _ := g.LeafOf(nic); leaf != "" {
+			leaves[leaf] = true
+		}
+	}
+	only := map[fabric.Direction]bool{}
+	for leaf := range leaves {
+		dist := g.SwitchDistances(leaf)
+		for i := range g.Topo.Switches {
+			sw := g.Topo.Switches[i].Name
+			var next []fabric.Direction
+			for _, end := range g.Ends(sw) {
+				peer := g.Peer(end)
+				if d, ok := dist[fabric.OwnerOf(peer)]; ok && !fabric.IsNIC(peer) && d == dist[sw]-1 {
+					next = append(next, fabric.Direction{From: end, To: peer})
+				}
+			}
+			if len(next) == 1 {
+				only[next[0]] = true
+			}
+		}
+	}
+	var out []fabric.Link
+	for _, l := range links {
+		d := fabric.Direction{From: l.A, To: l.B}
+		if only[d] || only[d.Reverse()] {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// Names reports whether a verdict names the planned element, or its listed
+// equivalent of the NIC and access link, or port and link, sort.
+func (p Planned) Names(v *fabric.Verdict) bool {
+	if p.Kind == "" || v == nil {
+		return false
+	}
+	if v.Element.Element == p.Element && v.Kind == p.Kind {
+		return true
+	}
+	listed := false
+	for _, e := range v.Equivalent {
+		listed = listed || e.Element == p.Element && e.Kind == p.Kind
+	}
+	pair := func(a, b fabric.Kind) bool { return v.Kind == a && p.Kind == b || v.Kind == b && p.Kind == a }
+	return listed && (pair(fabric.KindNIC, fabric.KindAccessLink) || pair(fabric.KindPort, fabric.KindLink))
+}
+
+// DirectionRight reports whether the verdict's direction is the fault's.
+func (p Planned) DirectionRight(v *fabric.Verdict) bool {
+	return v != nil && (p.Direction == "" || v.Direction == p.Direction)
+}
+
+// ScenarioRight reports whether the verdict's scenario is one that fits.
+func (p Planned) ScenarioRight(v *fabric.Verdict) bool {
+	if v == nil {
+		return p.Kind == ""
+	}
+	for _, s := range p.Scenarios {
+		if v.Scenario == s {
+			return true
+		}
+	}
+	return false
+}

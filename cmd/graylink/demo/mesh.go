@@ -1,0 +1,220 @@
+package demo
+
+import (
+	"fmt"
+	"math"
+	"sort"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// Times of the mesh that the demo runs: every pair of NICs is probed once in
+// pairCadence, its flows taking turns.
+const (
+	pairCadence  = 10 * time.Millisecond
+	replyTimeout = "1s"
+	stampPort    = 862
+	sourcePort   = 49152
+	// clockBound is true by construction: every namespace reads one kernel clock,
+	// and a stamp is taken within this of the packet.
+	clockBound = "1us"
+)
+
+// fullMesh is the number of NICs up to which every NIC probes every other;
+// beyond it each probes fanOut others, spread over leaves.
+const (
+	fullMesh = 10
+	fanOut   = 7
+)
+
+// wantFlows is the number of flows that should be expected on every direction
+// of every fabric link, so that ECMP's hash leaves none of them with too few to
+// tell it from its neighbours; maxFlows bounds the flows per pair.
+const (
+	wantFlows = 12
+	maxFlows  = 8
+)
+
+// Mesh is who probes whom.
+type Mesh struct {
+	Flows int
+	// Peers lists, for every NIC, the NICs it probes.
+	Peers map[string][]string
+}
+
+// Directed is the number of directed flows: probes and replies.
+func (m Mesh) Directed() int {
+	n := 0
+	for _, p := range m.Peers {
+		n += 2 * len(p) * m.Flows
+	}
+	return n
+}
+
+// Cadence is the time between two probes of one flow.
+func (m Mesh) Cadence() time.Duration { return pairCadence * time.Duration(m.Flows) }
+
+// chooseFlows is the least number of flows per pair with which every fabric
+// link is expected to carry wantFlows in each direction.
+func chooseFlows(g *fabric.Graph, m Mesh) int {
+	expected := map[fabric.Direction]float64{}
+	for src, peers := range m.Peers {
+		for _, dst := range peers {
+			for _, ends := range [][2]string{{src, dst}, {dst, src}} {
+				all := g.ShortestPaths(ends[0], ends[1], 64)
+				for _, p := range all {
+					for _, d := range p.Directions(ends[0], ends[1]) {
+						expected[d] += 1 / float64(len(all))
+					}
+				}
+			}
+		}
+	}
+	flows := 1
+	for d, n := range expected {
+		if !fabric.IsNIC(d.From) && !fabric.IsNIC(d.To) {
+			flows = max(flows, int(math.Ceil(wantFlows/n-1e-9)))
+		}
+	}
+	return min(flows, maxFlows)
+}
+
+// PlanMesh connects the NICs of every plane with each other: all of them in a
+// small fabric; in a larger one the neighbour on the own leaf and then the
+// others, an even stride apart, so that every leaf pair is met. With 0 flows
+// per pair their number is chosen for coverage.
+func PlanMesh(g *fabric.Graph, flows int) Mesh {
+	m := Mesh{Flows: flows, Peers: map[string][]string{}}
+	planes := map[string][]string{}
+	for _, id := range g.NICs() {
+		if leaf, _ := g.LeafOf(id); leaf != "" {
+			n := g.NIC(id)
+			planes[n.Plane] = append(planes[n.Plane], id)
+		}
+	}
+	for _, nics := range planes {
+		sort.SliceStable(nics, func(i, j int) bool {
+			a, _ := g.LeafOf(nics[i])
+			b, _ := g.LeafOf(nics[j])
+			return a < b
+		})
+		for i, src := range nics {
+			var peers []string
+			n := len(nics)
+			if n <= fullMesh {
+				for j, dst := range nics {
+					if j != i {
+						peers = append(peers, dst)
+					}
+				}
+			} else {
+				for k := 0; k < fanOut; k++ {
+					step := 1 + k*(n-1)/fanOut
+					peers = append(peers, nics[(i+step)%n])
+				}
+			}
+			for _, dst := range peers {
+				if fabric.OwnerOf(dst) != fabric.OwnerOf(src) && g.Tier(src, dst) > 0 {
+					m.Peers[src] = append(m.Peers[src], dst)
+				}
+			}
+		}
+	}
+	if m.Flows == 0 {
+		m.Flows = chooseFlows(g, m)
+	}
+	return m
+}
+
+type nodeConfig struct {
+	Node         string     `yaml:"node"`
+	Cadence      string     `yaml:"cadence"`
+	ReplyTimeout string     `yaml:"reply_timeout"`
+	Stamp        stampPorts `yaml:"stamp"`
+	Clock        clock      `yaml:"clock"`
+	NICs         []nodeNIC  `yaml:"nics"`
+	Peers        []nodePeer `yaml:"peers"`
+}
+
+type stampPorts struct {
+	Port       int `yaml:"port"`
+	SourcePort int `yaml:"source_port"`
+}
+
+type clock struct {
+	ErrorBound string `yaml:"error_bound"`
+}
+
+type nodeNIC struct {
+	NIC      string `yaml:"nic"`
+	Address  string `yaml:"address"`
+	Leaf     string `yaml:"leaf"`
+	LeafPort string `yaml:"leaf_port"`
+	Plane    string `yaml:"plane,omitempty"`
+	Rail     *int   `yaml:"rail,omitempty"`
+	Pod      string `yaml:"pod,omitempty"`
+	Side     string `yaml:"side,omitempty"`
+}
+
+type nodePeer struct {
+	NIC     string   `yaml:"nic"`
+	Address string   `yaml:"address"`
+	Leaf    string   `yaml:"leaf"`
+	Tier    int      `yaml:"tier"`
+	Plane   string   `yaml:"plane,omitempty"`
+	Flows   int      `yaml:"flows"`
+	From    []string `yaml:"from"`
+	Probe   *bool    `yaml:"probe,omitempty"`
+}
+
+// NodeConfig writes the configuration file of one node's agent: whom its NICs
+// probe, and whose probes they answer.
+func NodeConfig(g *fabric.Graph, m Mesh, node *fabric.Node) ([]byte, error) {
+	c := nodeConfig{Node: node.Name, Cadence: m.Cadence().String(), ReplyTimeout: replyTimeout, Stamp: stampPorts{stampPort, sourcePort}, Clock: clock{clockBound}}
+	own := map[string]bool{}
+	for i := range node.NICs {
+		n := &node.NICs[i]
+		leaf, port := g.LeafOf(n.ID())
+		if leaf == "" {
+			continue
+		}
+		own[n.ID()] = true
+		c.NICs = append(c.NICs, nodeNIC{NIC: n.ID(), Address: g.Address(n.ID()).String(), Leaf: leaf, LeafPort: port, Plane: n.Plane, Rail: n.Rail, Pod: g.Switch(leaf).Pod, Side: n.Side})
+	}
+	from := map[string][]string{}
+	asked := map[string]bool{}
+	for src, peers := range m.Peers {
+		for _, dst := range peers {
+			if own[src] {
+				from[dst] = append(from[dst], src)
+			}
+			if own[dst] {
+				asked[src] = true
+			}
+		}
+	}
+	for _, peer := range g.NICs() {
+		if len(from[peer]) == 0 && !asked[peer] {
+			continue
+		}
+		leaf, _ := g.LeafOf(peer)
+		p := nodePeer{NIC: peer, Address: g.Address(peer).String(), Leaf: leaf, Plane: g.NIC(peer).Plane, Flows: m.Flows, From: from[peer]}
+		sort.Strings(p.From)
+		for _, nic := range c.NICs {
+			p.Tier = max(p.Tier, g.Tier(nic.NIC, peer))
+		}
+		if len(p.From) == 0 {
+			no := false
+			p.Probe = &no
+		}
+		c.Peers = append(c.Peers, p)
+	}
+	out, err := yaml.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("configuration of node %q: %w", node.Name, err)
+	}
+	return out, nil
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/graylink/graylink/internal/lab"
+)
+
+// graylinkLab runs "graylink lab ARGS" and returns its exit code and what it printed.
+func graylinkLab(t *testing.T, args ...string) (code int, stdout string) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep := os.Stdout
+	os.Stdout = w
+	printed := make(chan string)
+	go func() {
+		var b bytes.Buffer
+		io.Copy(&b, r)
+		printed <- b.String()
+	}()
+	app := kingpin.New("graylink", "")
+	commands := map[string]command{}
+	addLab(app, commands)
+	code = run(app, commands, append([]string{"lab"}, args...))
+	os.Stdout = keep
+	w.Close()
+	return code, <-printed
+}
+
+func TestLabCommands(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds a fabric: left out by -short")
+	}
+	missing := ""
+	if os.Geteuid() != 0 {
+		missing = "needs root: it makes network namespaces"
+	}
+	if missing != "" && os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
+		t.Fatal(missing)
+	} else if missing != "" {
+		t.Skip(missing)
+	}
+	t.Setenv(lab.StateDirEnv, t.TempDir())
+	name := fmt.Sprintf("cmdtest%d", os.Getpid())
+	t.Cleanup(func() {
+		if err := lab.Down(t.Context(), name); err != nil {
+			t.Error(err)
+		}
+	})
+	const demo = "../../deploy/lab/demo.yaml"
+	bad := t.TempDir() + "/bad.yaml"
+	if err := os.WriteFile(bad, []byte("version: 1\nswitchs: []\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"status"}, 1, ""},
+		{[]string{"fault", "list"}, 1, ""},
+		{[]string{"up"}, 1, ""},
+		{[]string{"up", "--topology", bad}, 1, ""},
+		{[]string{"up", "--topology", demo}, 0, ""},
+		{[]string{"up", "--topology", demo}, 1, ""},
+		{[]string{"list"}, 0, name},
+		{[]string{"status"}, 0, "leaf1:up1"},
+		{[]string{"fault", "add", "melt", "--at", "spine1"}, 1, ""},
+		{[]string{"fault", "add", "blackhole", "--at", "spine9"}, 1, ""},
+		{[]string{"fault", "add", "loss", "--at", "leaf1:up1--spine1:dn1", "--loss", "0"}, 1, ""},
+		{[]string{"fault", "add", "blackhole", "--at", "leaf1:up1--spine1:dn1"}, 0, "f1 blackhole at leaf1:up1--spine1:dn1 direction leaf1:up1->spine1:dn1"},
+		{[]string{"fault", "list", "--format", "json"}, 0, `"id": "f1"`},
+		{[]string{"status"}, 0, "f1 blackhole"},
+		{[]string{"fault", "clear", "f7"}, 1, ""},
+		{[]string{"fault", "clear", "f1"}, 0, ""},
+		{[]string{"fault", "clear"}, 0, ""},
+		{[]string{"exec", "h1", "--", "sh", "-c", "exit 42"}, 42, ""},
+		{[]string{"exec", "h1", "--", "sh", "-c", "kill -9 $$"}, 137, ""},
+		{[]string{"exec", "h1", "--", "ip", "-br", "addr", "show", "eth1"}, 0, "10.0.1.2/24"},
+		{[]string{"exec", "nobody", "--", "true"}, 1, ""},
+		{[]string{"down"}, 0, ""},
+		{[]string{"down"}, 0, ""},
+		{[]string{"list"}, 0, ""},
+	} {
+		code, out := graylinkLab(t, append([]string{"--name", name}, c.args...)...)
+		if code != c.code || !strings.Contains(out, c.want) {
+			t.Errorf("graylink lab %q: exit code %d, want %d; printed %q, want %q in it", c.args, code, c.code, out, c.want)
+		}
+		if c.args[len(c.args)-1] == "json" && !json.Valid([]byte(out)) {
+			t.Errorf("graylink lab %q: not JSON: %s", c.args, out)
+		}
+	}
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/classify"
+	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/lab"
+)
+
+func addTrace(app *kingpin.Application, commands map[string]command) {
+	cmd := app.Command("trace", "Trace the path of a probe flow from its own socket: asks the agent of the node that sends it. Exit code 0: traced, 1: it could not be, 2: traced, but the path is not known.")
+	var t traceFlags
+	cmd.Arg("src", "The probing NIC, node/device.").Required().StringVar(&t.src)
+	cmd.Arg("dst", "The probed NIC, node/device.").Required().StringVar(&t.dst)
+	cmd.Flag("flow", "Number of the flow.").Default("0").IntVar(&t.flow)
+	cmd.Flag("reverse", "Trace the replies, from the node that sends them.").BoolVar(&t.reverse)
+	cmd.Flag("lab", "The nodes are those of this lab (see graylink lab, graylink demo --keep).").StringVar(&t.lab)
+	cmd.Flag("agent", "Base URL of the agent to ask, when there is no --lab.").Default("http://127.0.0.1:9868").StringVar(&t.agent)
+	cmd.Flag("topology", "Topology file that names the hops, when there is no --lab.").StringVar(&t.topology)
+	cmd.Flag("format", "Output format.").Default("text").EnumVar(&t.format, "text", "json")
+	commands[cmd.FullCommand()] = t.run
+}
+
+type traceFlags struct {
+	src, dst, lab, agent, topology, format string
+	flow                                   int
+	reverse                                bool
+}
+
+// tracedHop and traced are the published form of a trace.
+type tracedHop struct {
+	Switch  string `json:"switch"`
+	In      string `json:"in"`
+	Out     string `json:"out"`
+	Address string `json:"address,omitempty"`
+	RTTNS   *int64 `json:"rtt_ns,omitempty"`
+}
+
+type traced struct {
+	Edge  string           `json:"edge"`
+	State fabric.PathState `json:"state"`
+	Hops  []tracedHop      `json:"hops"`
+	Notes []string         `json:"notes"`
+}
+
+func (t *traceFlags) run(ctx context.Context) error {
+	e := fabric.Edge{Src: t.src, Dst: t.dst, Flow: t.flow, Reply: t.reverse}
+	if _, err := fabric.ParseEdge(e.String()); err != nil {
+		return err
+	}
+	from, to := e.Ends()
+	agents := analyzer.HTTPAgents{Client: http.DefaultClient, URL: func(string) string { return t.agent }}
+	var g *fabric.Graph
+	switch {
+	case t.lab != "":
+		l, err := lab.Open(t.lab)
+		if err != nil {
+			return err
+		}
+		g = fabric.NewGraph(l.Topology())
+		agents.URL = func(node string) string { return "http://" + node + ":9868" }
+		agents.Client = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			host, port, err := net.SplitHostPort(addr)
+			if err != nil {
+				return nil, err
+			}
+			return l.DialContext(ctx, host, network, "127.0.0.1:"+port)
+		}}}
+	case t.topology != "":
+		var err error
+		if _, g, err = loadGraph(t.topology); err != nil {
+			return err
+		}
+	}
+	if g != nil {
+		for _, nic := range []string{from, to} {
+			if g.NIC(nic) == nil {
+				return fmt.Errorf("the topology has no NIC %q", nic)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	traces, err := agents.Trace(ctx, fabric.OwnerOf(from), []string{e.String()})
+	if err != nil {
+		return err
+	}
+	if len(traces) != 1 {
+		return fmt.Errorf("the agent of %q answered %d traces where one was asked for", fabric.OwnerOf(from), len(traces))
+	}
+	out := describeTrace(g, e, traces[0])
+	if t.format == "json" {
+		err = json.NewEncoder(os.Stdout).Encode(out)
+	} else {
+		err = printTrace(os.Stdout, out, from, to)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the trace: %w", err)
+	}
+	if out.State != fabric.PathValid {
+		return exitError{code: 2}
+	}
+	return nil
+}
+
+// describeTrace names the hops by the topology; without one they have addresses only.
+func describeTrace(g *fabric.Graph, e fabric.Edge, t paths.Trace) traced {
+	out := traced{Edge: e.String(), State: t.State, Hops: []tracedHop{}, Notes: append([]string{}, t.Notes...)}
+	var path fabric.Path
+	if g != nil {
+		from, to := e.Ends()
+		r := paths.Resolve(g, from, to, t)
+		out.State, path = r.State, r.Path
+		out.Notes = append([]string{}, r.Notes...)
+		for _, c := range r.Candidates {
+			out.Notes = append(out.Notes, "candidate: "+c.Key())
+		}
+	}
+	for i := range max(len(t.Hops), len(path)) {
+		var h tracedHop
+		if i < len(path) {
+			h.Switch, h.In, h.Out = path[i].Switch, path[i].In, path[i].Out
+		}
+		if i < len(t.Hops) {
+			if a := t.Hops[i].Address; a.IsValid() {
+				h.Address = a.String()
+				if g != nil && h.Switch == "" {
+					if sw, port, ok := fabric.SplitPort(g.EndOf(a)); ok {
+						h.Switch, h.In = sw, port
+					}
+				}
+			}
+			h.RTTNS = t.Hops[i].RTTNS
+		}
+		out.Hops = append(out.Hops, h)
+	}
+	return out
+}
+
+func printTrace(w io.Writer, t traced, from, to string) error {
+	fmt.Fprintf(w, "trace of %s, from %s to %s: path %s\n", t.Edge, from, to, t.State)
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for i, h := range t.Hops {
+		sw, in, out, addr, rtt := orStar(h.Switch), orStar(h.In), orStar(h.Out), orStar(h.Address), "*"
+		if h.RTTNS != nil {
+			rtt = classify.Delay(*h.RTTNS)
+		}
+		fmt.Fprintf(tw, "%3d\t%s\tin %s\tout %s\t%s\t%s\n", i+1, sw, in, out, addr, rtt)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for _, n := range t.Notes {
+		fmt.Fprintf(w, "  note: %s\n", n)
+	}
+	return nil
+}
+
+func orStar(s string) string {
+	if s == "" {
+		return "*"
+	}
+	return s
+}

@@ -1,0 +1,292 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+)
+
+// loopback is an address of this process's own, so that tests of several
+// packages at a time do not meet.
+func loopback(i int) string {
+	pid := os.Getpid()
+	return fmt.Sprintf("127.%d.%d.%d", 64+pid>>14&63, pid>>6&255, (pid<<2|i)&255)
+}
+
+func writeConfig(t *testing.T, self, peer int, extra string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), fmt.Sprintf("h%d.yaml", self))
+	text := fmt.Sprintf(`node: h%[1]d
+stamp: {port: 8862, class: roce}
+clock: {error_bound: 2us}
+nics: [{nic: h%[1]d/eth1, address: %[2]s, leaf: leaf%[1]d, leaf_port: dn1, plane: a, rail: 0, pod: p1, side: left}]
+peers: [{nic: h%[3]d/eth1, address: %[4]s, leaf: leaf%[3]d, tier: 2, plane: a}]
+%[5]s`, self, loopback(self), peer, loopback(peer), extra)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func startNode(t *testing.T, file string) *Node {
+	t.Helper()
+	n, err := Start(file, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return n
+}
+
+// request is one from a loopback client.
+func request(method, path, body string) *http.Request {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.RemoteAddr = "127.0.0.1:1234"
+	return r
+}
+
+func do(h http.Handler, r *http.Request) (int, string) {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Code, w.Body.String()
+}
+
+func scrape(t *testing.T, h http.Handler, path string) map[string]*dto.MetricFamily {
+	t.Helper()
+	format := expfmt.NewFormat(expfmt.TypeProtoDelim)
+	r := request("GET", path, "")
+	r.Header.Set("Accept", string(format))
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if w.Code != http.StatusOK {
+		t.Fatalf("GET %s: %d %s", path, w.Code, w.Body)
+	}
+	out := map[string]*dto.MetricFamily{}
+	dec := expfmt.NewDecoder(w.Body, expfmt.ResponseFormat(w.Header()))
+	for {
+		var f dto.MetricFamily
+		if err := dec.Decode(&f); err == io.EOF {
+			return out
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		out[f.GetName()] = &f
+	}
+}
+
+func until(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if f() {
+			return
+		}
+	}
+	t.Fatalf("%s: not within 20 s", what)
+}
+
+func labels(m *dto.Metric) string {
+	var s []string
+	for _, l := range m.GetLabel() {
+		s = append(s, l.GetName())
+	}
+	slices.Sort(s)
+	return strings.Join(s, ",")
+}
+
+func TestSeriesAreThoseOfTheContract(t *testing.T) {
+	n := startNode(t, writeConfig(t, 1, 2, ""))
+	startNode(t, writeConfig(t, 2, 1, ""))
+	h := n.Handler("")
+	var edges map[string]*dto.MetricFamily
+	until(t, "20 measured replies", func() bool {
+		edges = scrape(t, h, "/metrics/edges")
+		for _, m := range edges["fabric_probe_owd_seconds"].GetMetric() {
+			if m.GetHistogram().GetSampleCount() < 20 {
+				return false
+			}
+		}
+		return true
+	})
+	metrics := scrape(t, h, "/metrics")
+
+	const flow, directed = "class,dst,flow,plane,src,tier", "class,direction,dst,flow,plane,src,tier"
+	const nic = "class,leaf,nic,peer_leaf,plane,side,tier"
+	for _, tc := range []struct {
+		from   map[string]*dto.MetricFamily
+		name   string
+		kind   dto.MetricType
+		labels string
+		atMin  int
+	}{
+		{edges, "fabric_probe_owd_seconds", dto.MetricType_HISTOGRAM, "class,direction,dst,flow,plane,src,tier,timestamp", 2},
+		{edges, "fabric_probe_sent_total", dto.MetricType_COUNTER, directed, 2},
+		{edges, "fabric_probe_lost_total", dto.MetricType_COUNTER, directed, 2},
+		{edges, "fabric_probe_ecn_marked_total", dto.MetricType_COUNTER, directed, 2},
+		{edges, "fabric_probe_acked_total", dto.MetricType_COUNTER, flow, 1},
+		{edges, "fabric_probe_late_total", dto.MetricType_COUNTER, flow, 1},
+		{edges, "fabric_probe_duplicate_total", dto.MetricType_COUNTER, flow, 1},
+		{edges, "fabric_probe_received_total", dto.MetricType_COUNTER, flow, 1},
+		{edges, "graylink_node_stalled_seconds_total", dto.MetricType_COUNTER, "nic", 1},
+		{metrics, "fabric_nic_owd_seconds", dto.MetricType_HISTOGRAM, "class,leaf,nic,peer_leaf,plane,side,tier,timestamp", 2},
+		{metrics, "fabric_nic_probe_sent_total", dto.MetricType_COUNTER, nic, 2},
+		{metrics, "fabric_nic_probe_lost_total", dto.MetricType_COUNTER, nic, 2},
+		{metrics, "fabric_nic_probe_ecn_marked_total", dto.MetricType_COUNTER, nic, 2},
+		{metrics, "fabric_nic_kernel_delay_seconds", dto.MetricType_HISTOGRAM, "nic", 1},
+		{metrics, "fabric_nic_info", dto.MetricType_GAUGE, "leaf,leaf_port,nic,node,plane,pod,rail,side", 1},
+		{metrics, "fabric_nic_timestamp_info", dto.MetricType_GAUGE, "kind,nic,stamp", 2},
+		{metrics, "fabric_clock_error_bound_seconds", dto.MetricType_GAUGE, "clock", 1},
+		{metrics, "graylink_node_socket_drops_total", dto.MetricType_COUNTER, "nic,socket", 2},
+		{metrics, "graylink_config_hash_info", dto.MetricType_GAUGE, "hash", 1},
+		{metrics, "graylink_node_build_info", dto.MetricType_GAUGE, "branch,goarch,goos,goversion,revision,tags,version", 1},
+		{metrics, "graylink_node_last_cycle_timestamp_seconds", dto.MetricType_GAUGE, "nic", 1},
+		{metrics, "go_goroutines", dto.MetricType_GAUGE, "", 1},
+		{metrics, "process_resident_memory_bytes", dto.MetricType_GAUGE, "", 1},
+	} {
+		f := tc.from[tc.name]
+		if f == nil || f.GetType() != tc.kind || len(f.GetMetric()) < tc.atMin {
+			t.Errorf("%s: %v, want %v with at least %d series", tc.name, f, tc.kind, tc.atMin)
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			if got := labels(m); got != tc.labels {
+				t.Errorf("%s has labels %s, want %s", tc.name, got, tc.labels)
+			}
+		}
+	}
+	for _, m := range edges["fabric_probe_owd_seconds"].GetMetric() {
+		hist := m.GetHistogram()
+		if hist.GetSchema() != 4 || hist.GetZeroThreshold() != 1e-9 || len(hist.GetPositiveSpan()) == 0 || len(hist.GetBucket()) != 0 {
+			t.Errorf("not a native histogram of schema 4: %v", hist)
+		}
+		if mean := hist.GetSampleSum() / float64(hist.GetSampleCount()); mean <= 0 || mean > 1 {
+			t.Errorf("mean delay %v s", mean)
+		}
+	}
+	if v := metrics["fabric_clock_error_bound_seconds"].GetMetric()[0].GetGauge().GetValue(); v != 2e-6 {
+		t.Errorf("clock error bound %v s, want 2e-06", v)
+	}
+}
+
+func TestAPI(t *testing.T) {
+	n := startNode(t, writeConfig(t, 1, 2, ""))
+	startNode(t, writeConfig(t, 2, 1, ""))
+	h := n.Handler("")
+	for _, path := range []string{"/-/healthy", "/-/ready"} {
+		if code, body := do(h, request("GET", path, "")); code != 200 {
+			t.Errorf("GET %s: %d %s", path, code, body)
+		}
+	}
+	var got pathsJSON
+	read := func(method, path, body string) {
+		t.Helper()
+		code, text := do(h, request(method, path, body))
+		got = pathsJSON{}
+		if err := json.Unmarshal([]byte(text), &got); code != 200 || err != nil {
+			t.Fatalf("%s %s: %d %s", method, path, code, text)
+		}
+	}
+	until(t, "both paths", func() bool { read("GET", "/api/v1/paths", ""); return len(got.Paths) == 2 })
+	if got.Node != "h1" || got.Version == 0 || got.Paths[0].Edge != "h1/eth1>h2/eth1#0" || !got.Paths[0].Reached || got.Paths[0].State != "valid" {
+		t.Errorf("paths %+v", got)
+	}
+	read("POST", "/api/v1/trace", `{"edges":["h2/eth1>h1/eth1#0/r","h1/eth1>h2/eth1#0"]}`)
+	if len(got.Paths) != 2 || got.Paths[0].Edge != "h2/eth1>h1/eth1#0/r" || got.Paths[1].Edge != "h1/eth1>h2/eth1#0" {
+		t.Errorf("traced %+v", got)
+	}
+	for _, tc := range []struct {
+		body string
+		code int
+		text string
+	}{
+		{`{"edges":["h1/eth1>h7/eth1#0"]}`, 404, `"h1/eth1>h7/eth1#0"`},
+		{`{"edges":["nonsense"]}`, 400, `"nonsense"`},
+		{`{"flows":[]}`, 400, "want"},
+		{`{`, 400, "want"},
+	} {
+		if code, text := do(h, request("POST", "/api/v1/trace", tc.body)); code != tc.code || !strings.Contains(text, tc.text) {
+			t.Errorf("%s: %d %s, want %d with %s", tc.body, code, text, tc.code, tc.text)
+		}
+	}
+}
+
+func TestWhoMayAct(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		p := filepath.Join(dir, name)
+		if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	tls := file("tls.yml", "tls_server_config: {cert_file: a, key_file: b}\n")
+	mutual := file("mutual.yml", "tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequireAndVerifyClientCert}\n")
+	users := file("users.yml", "basic_auth_users: {prometheus: $2y$10$x}\n")
+	for _, tc := range []struct {
+		remote, config string
+		ok             bool
+	}{
+		{"127.0.0.1:5", "", true}, {"[::1]:5", "", true}, {"10.0.0.9:5", "", false}, {"10.0.0.9:5", tls, false},
+		{"10.0.0.9:5", mutual, true}, {"10.0.0.9:5", users, true}, {"@", "", false}, {"10.0.0.9:5", filepath.Join(dir, "none"), false},
+	} {
+		r := httptest.NewRequest("POST", "/api/v1/trace", nil)
+		r.RemoteAddr = tc.remote
+		if err := mayAct(r, tc.config); (err == nil) != tc.ok {
+			t.Errorf("%s with %q: %v", tc.remote, filepath.Base(tc.config), err)
+		}
+	}
+}
+
+func TestReload(t *testing.T) {
+	file := writeConfig(t, 1, 2, "")
+	n := startNode(t, file)
+	h := n.Handler("")
+	good, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(b []byte) {
+		t.Helper()
+		if err := os.WriteFile(file, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	successful := func() float64 {
+		return scrape(t, h, "/metrics")["graylink_config_last_reload_successful"].GetMetric()[0].GetGauge().GetValue()
+	}
+	before := n.engine
+	if code, body := do(h, request("POST", "/-/reload", "")); code != 200 || n.engine != before {
+		t.Errorf("unchanged file: %d %s", code, body)
+	}
+	for name, bad := range map[string]string{
+		"not readable":     "cadence: never\n",
+		"address not here": strings.ReplaceAll(string(good), loopback(1), "192.0.2.1"),
+	} {
+		write([]byte(bad))
+		if code, body := do(h, request("POST", "/-/reload", "")); code != 500 || !strings.Contains(body, "the old configuration stays") {
+			t.Errorf("%s: %d %s", name, code, body)
+		}
+		if c := n.engine.Config(); c.NICs[0].Address.String() != loopback(1) || successful() != 0 || n.Ready() != nil {
+			t.Errorf("%s: %+v runs", name, c)
+		}
+	}
+	write([]byte(string(good) + "cadence: 20ms\n"))
+	if code, body := do(h, request("POST", "/-/reload", "")); code != 200 || n.engine.Config().Cadence != 20*time.Millisecond || successful() != 1 {
+		t.Errorf("new cadence: %d %s", code, body)
+	}
+}

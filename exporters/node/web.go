@@ -1,0 +1,196 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/collectors/version"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"gopkg.in/yaml.v3"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/probe"
+)
+
+// Limits of a trace request.
+const (
+	maxTraceBody  = 1 << 20 // octets
+	maxTraceEdges = 4096
+)
+
+// Handler serves the node's series and API. webConfig is the file of
+// --web.config.file, "" when there is none: what acts on the node is for
+// loopback clients unless it asks clients to authenticate themselves.
+func (n *Node) Handler(webConfig string) http.Handler {
+	metrics, edges := prometheus.NewRegistry(), prometheus.NewRegistry()
+	metrics.MustRegister(newNICCollector(n), version.NewCollector("graylink_node"),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	edges.MustRegister(newEdgeCollector(n))
+	opts := promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, EnableOpenMetrics: true}
+
+	acting := func(h http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if err := mayAct(r, webConfig); err != nil {
+				http.Error(w, err.Error(), http.StatusForbidden)
+				return
+			}
+			h(w, r)
+		}
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, opts))
+	mux.Handle("GET /metrics/edges", promhttp.HandlerFor(edges, opts))
+	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
+	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
+		if err := n.Ready(); err != nil {
+			http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	mux.HandleFunc("POST /-/reload", acting(func(w http.ResponseWriter, _ *http.Request) {
+		if err := n.Reload(); err != nil {
+			n.log.Error("reload", "err", err)
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		fmt.Fprintln(w, "reloaded")
+	}))
+	mux.HandleFunc("GET /api/v1/paths", func(w http.ResponseWriter, _ *http.Request) {
+		n.mu.RLock()
+		version, paths := n.engine.Paths()
+		name := n.engine.Config().Node
+		n.mu.RUnlock()
+		n.answer(w, name, version, paths)
+	})
+	mux.HandleFunc("POST /api/v1/trace", acting(n.trace))
+	return mux
+}
+
+// mayAct is nil for a loopback client, and for any client when the web
+// configuration asks for credentials, which the toolkit has checked by now.
+func mayAct(r *http.Request, webConfig string) error {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	if authenticated(webConfig) {
+		return nil
+	}
+	return errors.New("only loopback clients may do this, unless the web configuration asks for authentication")
+}
+
+// authenticated reports whether a web configuration file of the exporter
+// toolkit lets in only clients that prove who they are.
+func authenticated(file string) bool {
+	if file == "" {
+		return false
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return false
+	}
+	var c struct {
+		Users map[string]string `yaml:"basic_auth_users"`
+		TLS   struct {
+			ClientAuth string `yaml:"client_auth_type"`
+		} `yaml:"tls_server_config"`
+	}
+	if yaml.Unmarshal(b, &c) != nil {
+		return false
+	}
+	return len(c.Users) > 0 || c.TLS.ClientAuth == "RequireAndVerifyClientCert"
+}
+
+type hopJSON struct {
+	TTL     int    `json:"ttl"`
+	Address string `json:"address,omitempty"`
+	RTT     int64  `json:"rtt_ns,omitempty"`
+}
+
+type pathJSON struct {
+	Edge     string           `json:"edge"`
+	State    fabric.PathState `json:"state"`
+	TracedAt string           `json:"traced_at"`
+	Reached  bool             `json:"reached"`
+	Hops     []hopJSON        `json:"hops"`
+	Notes    []string         `json:"notes"`
+}
+
+type pathsJSON struct {
+	Node    string     `json:"node"`
+	Version uint64     `json:"version"`
+	Paths   []pathJSON `json:"paths"`
+}
+
+func (n *Node) answer(w http.ResponseWriter, node string, version uint64, paths []probe.TracedPath) {
+	out := pathsJSON{Node: node, Version: version, Paths: make([]pathJSON, len(paths))}
+	for i, p := range paths {
+		j := pathJSON{Edge: p.Edge.String(), State: p.State, TracedAt: p.TracedAt.UTC().Format(time.RFC3339Nano),
+			Reached: p.Reached, Hops: make([]hopJSON, len(p.Hops)), Notes: p.Notes}
+		if j.Notes == nil {
+			j.Notes = []string{}
+		}
+		for k, h := range p.Hops {
+			j.Hops[k].TTL = h.TTL
+			if h.Address.IsValid() {
+				j.Hops[k].Address, j.Hops[k].RTT = h.Address.String(), int64(h.RTT)
+			}
+		}
+		out.Paths[i] = j
+	}
+	w.Header().Set("Content-Type", "application/json")
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false) // edges hold a ">"
+	if err := enc.Encode(out); err != nil {
+		n.log.Debug("write paths", "err", err)
+	}
+}
+
+// trace answers POST /api/v1/trace.
+func (n *Node) trace(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		Edges []string `json:"edges"`
+	}
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxTraceBody))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&body); err != nil {
+		http.Error(w, `want {"edges":["SRC>DST#N",...]}: `+err.Error(), http.StatusBadRequest)
+		return
+	}
+	if len(body.Edges) > maxTraceEdges {
+		http.Error(w, fmt.Sprintf("%d edges, want at most %d", len(body.Edges), maxTraceEdges), http.StatusBadRequest)
+		return
+	}
+	edges := make([]fabric.Edge, len(body.Edges))
+	for i, s := range body.Edges {
+		e, err := fabric.ParseEdge(s)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		edges[i] = e
+	}
+	n.mu.RLock()
+	engine := n.engine // a reload ends the trace
+	n.mu.RUnlock()
+	paths, err := engine.Trace(r.Context(), edges)
+	var unknown probe.UnknownEdgeError
+	switch {
+	case errors.As(err, &unknown):
+		http.Error(w, err.Error(), http.StatusNotFound)
+		return
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	version, _ := engine.Paths()
+	n.answer(w, engine.Config().Node, version, paths)
+}

@@ -1,0 +1,148 @@
+package fabric
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected findings")
+
+// TestBadTopologies reads every testdata/*.bad.yaml; the findings expected stand
+// in the file of the same name with .txt, one a line.
+func TestBadTopologies(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.bad.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no test files: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, found := ParseTopology(filepath.Base(file), data)
+			var got strings.Builder
+			for _, f := range found {
+				got.WriteString(f.String() + "\n")
+			}
+			golden := strings.TrimSuffix(file, ".yaml") + ".txt"
+			if *update {
+				if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.String() != string(want) {
+				t.Errorf("findings:\n%s\nwant:\n%s", got.String(), want)
+			}
+			if len(found) == 0 {
+				t.Error("a bad file without a finding")
+			}
+		})
+	}
+}
+
+const small = `version: 1
+switches:
+  - {name: leaf1, role: leaf, plane: a}
+  - {name: leaf2, role: leaf, plane: a}
+  - {name: spine1, role: spine, plane: a}
+  - {name: spine2, role: spine, plane: a}
+nodes:
+  - name: h1
+    nics: [{device: eth1, plane: a, rail: 0, addresses: [10.0.1.2], aliases: [mlx5_0]}]
+  - name: h2
+    nics: [{device: eth1, plane: a, rail: 0}]
+links:
+  - {a: "h1/eth1", b: "leaf1:dn1", a_address: 10.0.1.2/24, b_address: 10.0.1.1/24}
+  - {a: "leaf2:dn1", b: "h2/eth1"}
+  - {a: "leaf1:up1", b: "spine1:dn1"}
+  - {a: "leaf1:up2", b: "spine2:dn1"}
+  - {a: "leaf2:up1", b: "spine1:dn2"}
+  - {a: "leaf2:up2", b: "spine2:dn2"}
+`
+
+func parse(t *testing.T, text string) *Graph {
+	t.Helper()
+	topo, found := ParseTopology("t.yaml", []byte(text))
+	if err := found.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return NewGraph(topo)
+}
+
+func TestGraph(t *testing.T) {
+	g := parse(t, small)
+	if leaf, port := g.LeafOf("h2/eth1"); leaf != "leaf2" || port != "dn1" {
+		t.Errorf("h2/eth1 is on %s:%s", leaf, port)
+	}
+	if n := g.NIC("h1/mlx5_0"); n == nil || n.ID() != "h1/eth1" {
+		t.Errorf("alias resolves to %v", n)
+	}
+	if got := g.Tier("h1/eth1", "h2/eth1"); got != 2 {
+		t.Errorf("tier %d, want 2", got)
+	}
+	paths := g.ShortestPaths("h1/eth1", "h2/eth1", 10)
+	want := []string{"leaf1[dn1>up1] spine1[dn1>dn2] leaf2[up1>dn1]", "leaf1[dn1>up2] spine2[dn1>dn2] leaf2[up2>dn1]"}
+	if len(paths) != len(want) {
+		t.Fatalf("%d paths, want %d", len(paths), len(want))
+	}
+	for i := range want {
+		if got := paths[i].Key(); got != want[i] {
+			t.Errorf("path %d is %s, want %s", i, got, want[i])
+		}
+	}
+	dirs := paths[0].Directions("h1/eth1", "h2/eth1")
+	var names []string
+	for _, d := range dirs {
+		names = append(names, d.String())
+	}
+	if got := strings.Join(names, " "); got != "h1/eth1->leaf1:dn1 leaf1:up1->spine1:dn1 spine1:dn2->leaf2:up1 leaf2:dn1->h2/eth1" {
+		t.Errorf("directions %s", got)
+	}
+}
+
+func TestDirectionsOfAPathWithHoles(t *testing.T) {
+	p := Path{{Switch: "leaf1", In: "dn1", Out: "up1"}, {Switch: "spine1", Out: "dn2"}, {Switch: "leaf2", In: "up1", Out: "dn1"}}
+	var names []string
+	for _, d := range p.Directions("h1/eth1", "h2/eth1") {
+		names = append(names, d.String())
+	}
+	if got := strings.Join(names, " "); got != "h1/eth1->leaf1:dn1 spine1:dn2->leaf2:up1 leaf2:dn1->h2/eth1" {
+		t.Errorf("directions %s", got)
+	}
+}
+
+func FuzzParseTopology(f *testing.F) {
+	f.Add([]byte(small))
+	files, _ := filepath.Glob("testdata/*.bad.yaml")
+	for _, file := range files {
+		if data, err := os.ReadFile(file); err == nil {
+			f.Add(data)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		topo, found := ParseTopology("f.yaml", data)
+		if found.Err() != nil || topo == nil {
+			return
+		}
+		g := NewGraph(topo)
+		nics := g.NICs()
+		for i := range min(len(nics), 4) {
+			for j := range min(len(nics), 4) {
+				for _, p := range g.ShortestPaths(nics[i], nics[j], 4) {
+					if len(p.Directions(nics[i], nics[j])) != len(p)+1 {
+						t.Errorf("path %s from %s to %s has holes", p.Key(), nics[i], nics[j])
+					}
+				}
+			}
+		}
+	})
+}

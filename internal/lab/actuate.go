@@ -1,0 +1,102 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// iptables adds or removes one rule of the mangle table. Removing a rule that
+// is not there is no error.
+func (x *index) iptables(ctx context.Context, r rule, add bool) error {
+	if !add {
+		if err := x.runIptables(ctx, r.Element, append([]string{"-C", r.Chain}, r.Args...)); err != nil {
+			var exit *exec.ExitError
+			if errors.As(err, &exit) {
+				return nil
+			}
+			return err
+		}
+		return x.runIptables(ctx, r.Element, append([]string{"-D", r.Chain}, r.Args...))
+	}
+	verb := []string{"-I", r.Chain, "1"}
+	if r.Last {
+		verb = []string{"-A", r.Chain}
+	}
+	return x.runIptables(ctx, r.Element, append(verb, r.Args...))
+}
+
+func (x *index) runIptables(ctx context.Context, element string, args []string) error {
+	path, err := needTool("iptables", "iptables")
+	if err != nil {
+		return err
+	}
+	// -w: wait for others that hold the tables' lock, seconds.
+	args = append([]string{"-w", "10", "-t", "mangle"}, args...)
+	return unix.InNetns(x.byEl[element].Netns, func() error {
+		cmd := exec.CommandContext(ctx, path, args...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("iptables %q in %s: %w: %s", args, element, err, bytes.TrimSpace(out))
+		}
+		return nil
+	})
+}
+
+// setLink sets both ends of a link up, with their neighbours, or down.
+func (x *index) setLink(link string, up bool) error {
+	a, b, _ := fabric.SplitLink(link)
+	for _, end := range []string{a, b} {
+		i := *x.byEnd[end]
+		err := x.onInterface(end, func(h *netlink.Handle, l netlink.Link) error {
+			if up {
+				return raise(h, l, i)
+			}
+			return h.LinkSetDown(l)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setNetem delays what leaves a port; 0 takes the delay away.
+func (x *index) setNetem(end string, delay time.Duration) error {
+	return x.onInterface(end, func(h *netlink.Handle, l netlink.Link) error {
+		q := netemQdisc(l.Attrs().Index, uint32(delay/time.Microsecond))
+		if delay > 0 {
+			return h.QdiscReplace(q)
+		}
+		if err := h.QdiscDel(q); err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.EINVAL) {
+			return err
+		}
+		return nil
+	})
+}
+
+func (x *index) onInterface(end string, fn func(h *netlink.Handle, l netlink.Link) error) error {
+	i := x.byEnd[end]
+	err := unix.InNetns(x.byEl[fabric.OwnerOf(end)].Netns, func() error {
+		return withHandle(func(h *netlink.Handle) error {
+			l, err := h.LinkByName(i.Name)
+			if err != nil {
+				return err
+			}
+			return fn(h, l)
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("interface %s of %s: %w", i.Name, end, err)
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package lab
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// maxHops ends the walk of a forwarding loop.
+const maxHops = 32
+
+// KernelPath asks each switch's kernel in turn which way it sends UDP packets
+// of the given addresses and ports: the path that ECMP really chooses. proto
+// is the IP protocol's number, 17 for UDP.
+func (l *Lab) KernelPath(ctx context.Context, src, dst netip.Addr, proto uint8, sport, dport uint16) (fabric.Path, error) {
+	x := l.x
+	start, goal := x.ownerOf(src), x.ownerOf(dst)
+	if start == "" || goal == "" {
+		return nil, fmt.Errorf("kernel path %s to %s: both have to be addresses of NICs of lab %q", src, dst, l.name)
+	}
+	if start == goal {
+		return nil, fmt.Errorf("kernel path %s to %s: both are addresses of node %q, which does not ask the fabric", src, dst, start)
+	}
+	q := routeQuery{src: src, dst: dst, proto: proto, sport: sport, dport: dport}
+	var path fabric.Path
+	at, in := start, ""
+	for n := 0; n <= maxHops; n++ {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		out, err := x.egress(at, in, q)
+		if err != nil {
+			return path, fmt.Errorf("kernel path %s to %s at %s: %w", src, dst, at, err)
+		}
+		if at != start {
+			path = append(path, fabric.Hop{Switch: at, In: portOf(in), Out: portOf(out)})
+		}
+		in = x.byEnd[out].Peer
+		at = fabric.OwnerOf(in)
+		if ns := x.byEl[at]; !ns.Switch {
+			if at != goal {
+				return path, fmt.Errorf("kernel path %s to %s: ends at node %q, want %q", src, dst, at, goal)
+			}
+			return path, nil
+		}
+	}
+	return path, fmt.Errorf("kernel path %s to %s: a loop, more than %d switches", src, dst, maxHops)
+}
+
+func portOf(end string) string { return end[len(fabric.OwnerOf(end))+1:] }
+
+// ownerOf returns the node that has an address.
+func (x *index) ownerOf(a netip.Addr) string {
+	for _, ns := range x.Namespaces {
+		if ns.Switch {
+			continue
+		}
+		for _, i := range ns.Interfaces {
+			for _, own := range i.addrs() {
+				if own == a {
+					return ns.Element
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// routeQuery is what the kernel's choice of a next hop depends on.
+type routeQuery struct {
+	src, dst     netip.Addr
+	proto        uint8
+	sport, dport uint16
+}
+
+// egress asks the kernel of one element which end packets leave by that came
+// in by another, or that start here when in is empty.
+func (x *index) egress(element, in string, q routeQuery) (end string, err error) {
+	ns := x.byEl[element]
+	err = unix.InNetns(ns.Netns, func() error {
+		var ids map[string]int
+		err := withHandle(func(h *netlink.Handle) (err error) {
+			ids, err = interfaceIDs(h)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		iif := 0
+		if in != "" {
+			iif = ids[x.byEnd[in].Name]
+		}
+		oif, err := q.ask(iif)
+		if err != nil {
+			return err
+		}
+		for _, i := range ns.Interfaces {
+			if ids[i.Name] == oif {
+				end = i.End
+				return nil
+			}
+		}
+		return fmt.Errorf("the kernel answers interface %d, which is not a link of %s", oif, element)
+	})
+	return end, err
+}
+
+// ask sends RTM_GETROUTE (rtnetlink(7)) with the flow's transport header.
+func (q routeQuery) ask(iif int) (oif int, err error) {
+	req := nl.NewNetlinkRequest(syscall.RTM_GETROUTE, syscall.NLM_F_REQUEST)
+	msg := &nl.RtMsg{}
+	msg.Family, msg.Dst_len, msg.Src_len = syscall.AF_INET, 32, 32
+	req.AddData(msg)
+	attr := func(kind int, value []byte) { req.AddData(nl.NewRtAttr(kind, value)) }
+	attr(syscall.RTA_DST, q.dst.AsSlice())
+	attr(syscall.RTA_SRC, q.src.AsSlice())
+	if iif != 0 {
+		attr(syscall.RTA_IIF, binary.NativeEndian.AppendUint32(nil, uint32(iif)))
+	}
+	attr(unix.RTA_IP_PROTO, []byte{q.proto})
+	attr(unix.RTA_SPORT, binary.BigEndian.AppendUint16(nil, q.sport))
+	attr(unix.RTA_DPORT, binary.BigEndian.AppendUint16(nil, q.dport))
+	answers, err := req.Execute(syscall.NETLINK_ROUTE, syscall.RTM_NEWROUTE)
+	if err != nil {
+		return 0, fmt.Errorf("asking for the route: %w", err)
+	}
+	for _, a := range answers {
+		attrs, err := nl.ParseRouteAttr(a[min(len(a), syscall.SizeofRtMsg):])
+		if err != nil {
+			return 0, fmt.Errorf("reading the kernel's route: %w", err)
+		}
+		for _, at := range attrs {
+			if at.Attr.Type == syscall.RTA_OIF && len(at.Value) >= 4 {
+				return int(binary.NativeEndian.Uint32(at.Value)), nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("the kernel's route names no interface")
+}

@@ -1,0 +1,634 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/stamp"
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// until polls f every 10 ms for d at most.
+func until(t *testing.T, d time.Duration, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if f() {
+			return
+		}
+	}
+	t.Fatalf("%s: not within %v", what, d)
+}
+
+// loopback is an address of this process's own, so that tests of several
+// packages at a time do not meet.
+func loopback(i int) netip.Addr {
+	pid := os.Getpid()
+	return netip.AddrFrom4([4]byte{127, byte(64 + pid>>14&63), byte(pid >> 6), byte(pid<<2 | i)})
+}
+
+func loopConfig(node string, self, peer int, peerNIC string, flows int) *Config {
+	c := defaultConfig()
+	c.Node = node
+	c.Stamp.Port = 8862
+	c.NICs = []NICConfig{{NIC: node + "/eth1", Address: loopback(self), Leaf: "leaf1"}}
+	c.Peers = []PeerConfig{{NIC: peerNIC, Address: loopback(peer), Leaf: "leaf2", Tier: 2, Plane: "a", Flows: flows, Probe: true}}
+	return &c
+}
+
+func start(t *testing.T, c *Config) *Engine {
+	t.Helper()
+	e, err := Start(c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if err := e.Err(); err != nil {
+			t.Errorf("probe loop: %v", err)
+		}
+	})
+	return e
+}
+
+func TestEnginesMeasureEachOther(t *testing.T) {
+	a := start(t, loopConfig("h1", 1, 2, "h2/eth1", 2))
+	b := start(t, loopConfig("h2", 2, 1, "h1/eth1", 1))
+	until(t, 20*time.Second, "100 answered probes a flow", func() bool {
+		for _, e := range a.Snapshot().NICs[0].Edges {
+			if e.Acked < 100 {
+				return false
+			}
+		}
+		return b.Snapshot().NICs[0].Edges[0].Acked >= 100
+	})
+	s, r := a.Snapshot().NICs[0], b.Snapshot().NICs[0]
+	if len(s.Edges) != 2 || s.Edges[1].Edge.String() != "h1/eth1>h2/eth1#1" {
+		t.Fatalf("edges %+v", s.Edges)
+	}
+	for i, e := range s.Edges {
+		// The first packets may come before the kernel has begun to stamp.
+		if k := e.OWD[0].Kernel.Count; k+10 < e.Acked {
+			t.Errorf("edge %d: %d forward delays by kernel stamps of %d answers", i, k, e.Acked)
+		}
+		if k := e.OWD[1].Kernel.Count; k+10 < e.Acked {
+			t.Errorf("edge %d: %d reverse delays by kernel stamps of %d answers", i, k, e.Acked)
+		}
+		if p50, ok := e.OWD[0].Kernel.Quantile(0.5); !ok || p50 <= 0 || p50 > 1e6 {
+			t.Errorf("edge %d: median %v ns, want more than none and less than a millisecond on loopback", i, p50)
+		}
+		if e.Lost != [2]uint64{} || e.Duplicate > 0 {
+			t.Errorf("edge %d: lost %v, duplicate %d", i, e.Lost, e.Duplicate)
+		}
+	}
+	// h2 knows of flow 0 of its peer only: flow 1 is answered, not counted.
+	if len(r.Received) != 1 || r.Received[0].Received < 100 || r.Received[0].Edge.String() != "h1/eth1>h2/eth1#0" {
+		t.Errorf("received %+v", r.Received)
+	}
+	if s.TxKind != "kernel" || s.RxKind != "kernel" || s.KernelDelay.Count == 0 {
+		t.Errorf("stamps %q %q, %d kernel delays", s.TxKind, s.RxKind, s.KernelDelay.Count)
+	}
+}
+
+func TestSeveralNICs(t *testing.T) {
+	c := loopConfig("h1", 1, 2, "h2/eth1", 1)
+	c.NICs = append(c.NICs, NICConfig{NIC: "h1/eth2", Address: loopback(3), Leaf: "leaf3"})
+	c.Peers[0].From = []string{"h1/eth2"}
+	d := loopConfig("h2", 2, 1, "h1/eth1", 1)
+	d.Peers = append(d.Peers, PeerConfig{NIC: "h1/eth2", Address: loopback(3), Flows: 1})
+	a, b := start(t, c), start(t, d)
+	until(t, 20*time.Second, "answers over the second NIC", func() bool {
+		e := a.Snapshot().NICs[1].Edges
+		return len(e) == 1 && e[0].Acked >= 20 && b.Snapshot().NICs[0].Edges[0].Acked >= 20
+	})
+	if e := a.Snapshot().NICs[0].Edges; len(e) != 0 {
+		t.Errorf("h1/eth1 probes %v, though the peer is probed from h1/eth2 only", e)
+	}
+	got := map[string]bool{}
+	for _, r := range b.Snapshot().NICs[0].Received {
+		got[r.Edge.String()] = r.Received > 0
+	}
+	if got["h1/eth1>h2/eth1#0"] || !got["h1/eth2>h2/eth1#0"] {
+		t.Errorf("received %v, want probes of h1/eth2 only", got)
+	}
+	if e := b.Snapshot().NICs[0].Edges; len(e) != 1 {
+		t.Errorf("%d edges of h2, want one: it does not probe h1/eth2", len(e))
+	}
+}
+
+func TestReflectorRestartIsNotLoss(t *testing.T) {
+	a := start(t, loopConfig("h1", 1, 2, "h2/eth1", 1))
+	b, err := Start(loopConfig("h2", 2, 1, "h1/eth1", 1), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	acked := func() uint64 { return a.Snapshot().NICs[0].Edges[0].Acked }
+	until(t, 20*time.Second, "50 answers", func() bool { return acked() >= 50 })
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// The closed port answers with ICMP: sends fail once each and are tried again.
+	sent := a.Snapshot().NICs[0].Edges[0].Sent
+	until(t, 20*time.Second, "20 more probes", func() bool { return a.Snapshot().NICs[0].Edges[0].Sent >= sent+20 })
+	start(t, loopConfig("h2", 2, 1, "h1/eth1", 1))
+	before := acked()
+	until(t, 20*time.Second, "50 answers of the new reflector", func() bool { return acked() >= before+50 })
+	e := a.Snapshot().NICs[0].Edges[0]
+	if e.Lost != [2]uint64{} || e.Restarts != 1 {
+		t.Errorf("lost %v, %d restarts; want none and one", e.Lost, e.Restarts)
+	}
+	if n := a.Snapshot().NICs[0].SendErrors; len(n) != 0 {
+		t.Errorf("send errors %v", n)
+	}
+}
+
+// client is a plain socket at an address of its own.
+func client(t *testing.T, i int, port int) *net.UDPConn {
+	t.Helper()
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback(i).AsSlice(), Port: port})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func request(seq uint32, pad int) []byte {
+	b := make([]byte, stamp.BaseLen, 512)
+	p := stamp.SenderPacket{Seq: seq, Timestamp: stamp.PTP(time.Now().UnixNano()), ErrorEstimate: stamp.NewErrorEstimate(1000, false, true), SSID: 7}
+	p.Put(b)
+	b = stamp.AppendClassOfService(b, 0)
+	b = stamp.AppendDirectMeasurement(b, seq+1)
+	return stamp.AppendExtraPadding(b, pad)
+}
+
+func TestReflectorAnswersPeersOnly(t *testing.T) {
+	cfg := loopConfig("h2", 2, 1, "h1/eth1", 1)
+	cfg.Peers[0].Probe = false
+	e := start(t, cfg)
+	to := &net.UDPAddr{IP: loopback(2).AsSlice(), Port: 8862}
+	peer, stranger := client(t, 1, 0), client(t, 3, 0)
+	drops := func(reason string) uint64 { return e.Snapshot().NICs[0].Dropped[reason] }
+	send := func(c *net.UDPConn, b []byte) {
+		if _, err := c.WriteToUDP(b, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(stranger, request(0, 20))
+	until(t, 5*time.Second, "a stranger's probe dropped", func() bool { return drops("unregistered") == 1 })
+	send(peer, []byte("short"))
+	until(t, 5*time.Second, "a malformed packet dropped", func() bool { return drops("malformed") == 1 })
+
+	buf := make([]byte, 2048)
+	for _, pad := range []int{0, 1, 100} {
+		req := request(uint32(pad), pad)
+		send(peer, req)
+		if err := peer.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		n, from, err := peer.ReadFromUDP(buf)
+		if err != nil || from.Port != 8862 {
+			t.Fatalf("reply: %v from %v", err, from)
+		}
+		if n != len(req) {
+			t.Errorf("a reply of %d octets to a request of %d", n, len(req))
+		}
+	}
+	// 4 times the expected rate and a second's worth at once, no more.
+	for i := range 1000 {
+		send(peer, request(uint32(1000+i), 0))
+	}
+	until(t, 5*time.Second, "the rate limit", func() bool { return drops("rate_limited") > 0 })
+	// New sessions are limited as well.
+	for i := range 100 {
+		c := client(t, 1, 0)
+		send(c, request(uint32(i), 0))
+	}
+	until(t, 5*time.Second, "the session limit", func() bool { return drops("session_limit") > 0 })
+}
+
+func TestStartErrors(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	taken := client(t, 1, 8862)
+	_, err := Start(loopConfig("h1", 1, 2, "h2/eth1", 1), log)
+	if !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), fmt.Sprintf("UDP %v:8862 is in use", loopback(1))) {
+		t.Errorf("port in use: %v", err)
+	}
+	taken.Close()
+	c := loopConfig("h1", 1, 2, "h2/eth1", 1)
+	c.NICs[0].Address = netip.MustParseAddr("192.0.2.1")
+	if _, err = Start(c, log); !errors.Is(err, unix.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "192.0.2.1 is not an address of this host") {
+		t.Errorf("no such address: %v", err)
+	}
+}
+
+// TestTurnAllocatesNothing drives two NICs by hand through probe, reflection,
+// reply and all stamps.
+func TestTurnAllocatesNothing(t *testing.T) {
+	a, b := pair(t)
+	step := func() {
+		for _, n := range []*nic{a, b, a, b} {
+			n.mu.Lock()
+			k, err := n.poll.Wait(0)
+			if err == nil {
+				err = n.turn(n.mono(), k)
+			}
+			n.mu.Unlock()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	until(t, 10*time.Second, "100 answers", func() bool { step(); return a.edges[0].Acked >= 100 })
+	before := a.edges[0].Acked
+	if n := testing.AllocsPerRun(100, func() {
+		a.cycle -= int64(a.node.Cadence) // the next probe is due now
+		step()
+	}); n != 0 {
+		t.Errorf("%v allocations per probe, reply and stamps, want 0", n)
+	}
+	if got := a.edges[0].Acked - before; got < 90 {
+		t.Errorf("%d answers in 101 rounds", got)
+	}
+}
+
+// pair opens two NICs that nothing drives.
+func pair(t testing.TB) (a, b *nic) {
+	t.Helper()
+	var nics [2]*nic
+	for i := range nics {
+		c := loopConfig(fmt.Sprintf("h%d", i+1), i+1, 2-i, fmt.Sprintf("h%d/eth1", 2-i), 1)
+		n, err := openNIC(c.NICs[0], c, time.Now(), uint16(i+1), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.cycle = n.mono()
+		nics[i] = n
+		t.Cleanup(func() { n.close() })
+	}
+	return nics[0], nics[1]
+}
+
+// FuzzPackets feeds outside bytes to the reflector, the sender and the parser
+// of ICMP quotes. A reply is never longer than what it answers.
+func FuzzPackets(f *testing.F) {
+	a, _ := pair(f)
+	peer := netip.AddrPortFrom(loopback(2), a.node.Stamp.Port)
+	a.edges[0].nextProbe(a.mono(), time.Now().UnixNano())
+	f.Add(request(0, 10), uint8(0))
+	f.Add(request(0, 10)[:20], uint8(0))
+	buf := make([]byte, unix.MaxDatagram)
+	n := a.putRequest(buf, 0, 1, a.ssid, 1)
+	f.Add(buf[:n], uint8(0))
+	n = a.putRequest(buf, 1, 1, a.ssid|traceSSID, 1)
+	f.Add(buf[:n], uint8(11))
+	f.Fuzz(func(t *testing.T, b []byte, icmp uint8) {
+		if len(b) > unix.MaxDatagram {
+			return
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		now := time.Now()
+		if err := a.reflect(&unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now); err != nil {
+			t.Fatal(err)
+		}
+		a.replied(a.senders[0], &unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now)
+		a.icmp(a.senders[0], &unix.Report{Kind: unix.ReportICMP, Type: icmp, Dst: peer, Offender: peer.Addr(), Data: b})
+		if err := a.flush(); err != nil {
+			t.Fatal(err)
+		}
+		e := a.edges[0]
+		if e.Acked+e.Late > e.Sent {
+			t.Fatalf("%d answered of %d sent", e.Acked+e.Late, e.Sent)
+		}
+	})
+}
+
+func TestSendErrorsAreCountedAndNoLoss(t *testing.T) {
+	a, _ := pair(t)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	// Port 0 cannot be sent to: EINVAL, whatever is tried.
+	a.edges[0].target = netip.AddrPortFrom(loopback(2), 0)
+	for range 5 {
+		if err := a.probe(0); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if e := a.edges[0]; e.Sent != 0 || a.sendErrors[syscall.EINVAL] != 5 {
+		t.Errorf("%d sent, errors %v; want none sent and five EINVAL", e.Sent, a.sendErrors)
+	}
+}
+
+func TestStallsAreSummed(t *testing.T) {
+	a, _ := pair(t)
+	const second = int64(time.Second)
+	stalled := func() time.Duration { return a.snapshot().Stalled }
+	a.base = a.base.Add(-time.Minute) // room for the past
+	a.planned.Store(a.mono())
+	if got := stalled(); got != 0 {
+		t.Errorf("%v stalled on time", got)
+	}
+	a.planned.Store(a.mono() - second)
+	ongoing := stalled()
+	if ongoing < time.Second-stallAfter || ongoing > 2*time.Second {
+		t.Errorf("%v stalled one second late, before the loop has run", ongoing)
+	}
+	a.mu.Lock()
+	err := a.turn(a.planned.Load(), 0)
+	a.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := stalled(); got < ongoing || got > ongoing+time.Second {
+		t.Errorf("%v stalled after the loop has run, %v before: it counts once and never goes back", got, ongoing)
+	}
+}
+
+// After a stall the probes that were missed are not made up for.
+func TestNoBurstAfterAStall(t *testing.T) {
+	a, _ := pair(t)
+	a.base = a.base.Add(-time.Minute)
+	a.cycle = a.mono() - int64(5*time.Second)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.sendDue(a.mono()); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.edges[0].Sent; got > 2 {
+		t.Errorf("%d probes at once after five seconds, want two at most", got)
+	}
+}
+
+// skip skips for want of a feature, unless everything is required to run.
+func skip(t *testing.T, reason string) {
+	t.Helper()
+	if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
+		t.Fatalf("required, but cannot run: %s", reason)
+	}
+	t.Skip(reason)
+}
+
+// line is h1 - r1 - r2 - h2 in namespaces of their own.
+type line struct {
+	t    *testing.T
+	name func(string) string
+}
+
+func newLine(t *testing.T) *line {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		skip(t, "network namespaces need root")
+	}
+	for _, tool := range []string{"ip", "iptables"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			skip(t, "no "+tool+" (Debian packages iproute2 and iptables)")
+		}
+	}
+	l := &line{t: t, name: func(n string) string { return fmt.Sprintf("glprobetest-%d-%s", os.Getpid(), n) }}
+	for _, n := range []string{"h1", "r1", "r2", "h2"} {
+		if err := unix.CreateNetns(l.name(n)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := unix.RemoveNetns(l.name(n)); err != nil {
+				t.Errorf("remove namespace: %v", err)
+			}
+		})
+		l.run("ip", "-n", l.name(n), "link", "set", "lo", "up")
+		for k, v := range map[string]string{"ip_forward": "1", "icmp_ratelimit": "0", "icmp_errors_use_inbound_ifaddr": "1", "conf/all/rp_filter": "0"} {
+			if err := unix.InNetns(l.name(n), func() error {
+				return os.WriteFile(filepath.Join("/proc/sys/net/ipv4", k), []byte(v), 0o644)
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, k := range [][6]string{
+		{"h1", "eth1", "10.83.1.2/24", "r1", "dn1", "10.83.1.1/24"},
+		{"r1", "up1", "10.83.9.1/24", "r2", "up1", "10.83.9.2/24"},
+		{"h2", "eth1", "10.83.2.2/24", "r2", "dn1", "10.83.2.1/24"},
+	} {
+		l.run("ip", "link", "add", k[1], "netns", l.name(k[0]), "type", "veth", "peer", "name", k[4], "netns", l.name(k[3]))
+		for i := 0; i < 6; i += 3 {
+			l.run("ip", "-n", l.name(k[i]), "addr", "add", k[i+2], "dev", k[i+1])
+			l.run("ip", "-n", l.name(k[i]), "link", "set", k[i+1], "up")
+		}
+	}
+	for n, via := range map[string]string{"h1": "10.83.1.1", "r1": "10.83.9.2", "r2": "10.83.9.1", "h2": "10.83.2.1"} {
+		l.run("ip", "-n", l.name(n), "route", "add", "default", "via", via)
+	}
+	return l
+}
+
+func (l *line) run(argv ...string) {
+	l.t.Helper()
+	if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+		l.t.Fatalf("%s: %v: %s", strings.Join(argv, " "), err, out)
+	}
+}
+
+func (l *line) iptables(ns string, args ...string) {
+	l.t.Helper()
+	l.run(append([]string{"ip", "netns", "exec", l.name(ns), "iptables", "-w"}, args...)...)
+}
+
+func (l *line) start(node, self, peer string) *Engine {
+	l.t.Helper()
+	c := defaultConfig()
+	c.Node = node
+	c.NICs = []NICConfig{{NIC: node + "/eth1", Address: netip.MustParseAddr(self)}}
+	other := map[string]string{"h1": "h2/eth1", "h2": "h1/eth1"}[node]
+	c.Peers = []PeerConfig{{NIC: other, Address: netip.MustParseAddr(peer), Flows: 1, Tier: 2, Probe: true}}
+	var e *Engine
+	if err := unix.InNetns(l.name(node), func() (err error) {
+		e, err = Start(&c, slog.New(slog.DiscardHandler))
+		return err
+	}); err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			l.t.Errorf("close: %v", err)
+		}
+	})
+	return e
+}
+
+func hops(p TracedPath) string {
+	s := make([]string, len(p.Hops))
+	for i, h := range p.Hops {
+		s[i] = "*"
+		if h.Address.IsValid() {
+			s[i] = h.Address.String()
+		}
+	}
+	return strings.Join(s, " ")
+}
+
+func TestBetweenNamespaces(t *testing.T) {
+	l := newLine(t)
+	outer := t
+	a, b := l.start("h1", "10.83.1.2", "10.83.2.2"), l.start("h2", "10.83.2.2", "10.83.1.2")
+	edge := func() EdgeStats { return a.Snapshot().NICs[0].Edges[0] }
+	more := func(n uint64) {
+		l.t.Helper()
+		from := edge().Acked
+		until(l.t, 30*time.Second, fmt.Sprintf("%d more answers", n), func() bool { return edge().Acked >= from+n })
+	}
+	more(50)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	fwd := fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1"}
+	rev := fwd
+	rev.Reply = true
+
+	t.Cleanup(func() { l.t = outer }) // before what newLine registered
+	t.Run("every flow is traced as soon as it has answers", func(t *testing.T) {
+		until(t, 20*time.Second, "two paths each", func() bool {
+			_, pa := a.Paths()
+			_, pb := b.Paths()
+			return len(pa) == 2 && len(pb) == 2
+		})
+		_, paths := a.Paths()
+		for i, want := range []struct {
+			edge, hops string
+			reached    bool
+		}{
+			{"h1/eth1>h2/eth1#0", "10.83.1.1 10.83.9.2", true},
+			{"h2/eth1>h1/eth1#0/r", "10.83.1.1 10.83.9.2", false},
+		} {
+			p := paths[i]
+			if p.Edge.String() != want.edge || hops(p) != want.hops || p.Reached != want.reached || p.State != fabric.PathValid {
+				t.Errorf("path %+v, want %+v valid", p, want)
+			}
+		}
+		_, paths = b.Paths()
+		if p := paths[0]; p.Edge != rev || hops(p) != "10.83.2.1 10.83.9.1" {
+			t.Errorf("replies' path %+v", p)
+		}
+	})
+	t.Run("tracing leaves the accounts alone", func(t *testing.T) {
+		for range 5 {
+			if _, err := a.Trace(ctx, []fabric.Edge{fwd}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.Trace(ctx, []fabric.Edge{rev}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		more(50)
+		if e := edge(); e.Lost != [2]uint64{} || e.Duplicate != 0 || e.Unresolved > 2 {
+			t.Errorf("lost %v, duplicate %d, unresolved %d", e.Lost, e.Duplicate, e.Unresolved)
+		}
+	})
+	t.Run("a silent hop keeps its place", func(t *testing.T) {
+		l.t = t
+		l.iptables("r1", "-A", "OUTPUT", "-p", "icmp", "-j", "DROP")
+		defer l.iptables("r1", "-F", "OUTPUT")
+		paths, err := a.Trace(ctx, []fabric.Edge{fwd})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := paths[0]; hops(p) != "* 10.83.9.2" || !p.Reached || p.State != fabric.PathValid {
+			t.Errorf("path %+v", p)
+		}
+	})
+	t.Run("per-packet balancing is told", func(t *testing.T) {
+		l.t = t
+		// Every other packet of hop limit 2 ends at r1 already.
+		l.iptables("r1", "-t", "mangle", "-A", "PREROUTING", "-i", "dn1", "-m", "ttl", "--ttl-eq", "2", "-m", "statistic", "--mode", "nth", "--every", "2", "--packet", "0", "-j", "TTL", "--ttl-set", "1")
+		defer l.iptables("r1", "-t", "mangle", "-F")
+		paths, err := a.Trace(ctx, []fabric.Edge{fwd})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := paths[0]; p.State == fabric.PathValid || !strings.Contains(strings.Join(p.Notes, "\n"), "per-packet balancing") {
+			t.Errorf("path %+v", p)
+		}
+	})
+	t.Run("loss forward and a stale path", func(t *testing.T) {
+		l.t = t
+		if _, err := a.Trace(ctx, []fabric.Edge{fwd}); err != nil {
+			t.Fatal(err)
+		}
+		received := func() uint64 { return b.Snapshot().NICs[0].Received[0].Received }
+		l.iptables("r2", "-A", "FORWARD", "-i", "up1", "-j", "DROP")
+		paths, err := a.Trace(ctx, []fabric.Edge{fwd})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := paths[0]; p.State != fabric.PathStale || hops(p) != "10.83.1.1 10.83.9.2" || len(p.Notes) == 0 {
+			t.Errorf("path %+v, want the old one, stale", p)
+		}
+		before, sent := received(), edge().Sent
+		until(t, 20*time.Second, "50 lost probes", func() bool { return edge().Sent >= sent+50 })
+		if got := received(); got != before {
+			t.Errorf("%d probes received through the drop", got-before)
+		}
+		l.iptables("r2", "-F", "FORWARD")
+		more(30)
+		until(t, 20*time.Second, "the loss settled", func() bool { e := edge(); return e.Lost[0] >= 50 && e.Unresolved < 5 })
+		if e := edge(); e.Lost[1] != 0 {
+			t.Errorf("%d lost in reverse, want none", e.Lost[1])
+		}
+	})
+	t.Run("loss in reverse", func(t *testing.T) {
+		l.t = t
+		was := edge()
+		l.iptables("r2", "-A", "FORWARD", "-i", "dn1", "-j", "DROP")
+		until(t, 20*time.Second, "50 lost replies", func() bool { return edge().Sent >= was.Sent+50 })
+		l.iptables("r2", "-F", "FORWARD")
+		more(30)
+		until(t, 20*time.Second, "the loss settled", func() bool { return edge().Lost[1] >= 50 })
+		if e := edge(); e.Lost[0] != was.Lost[0] {
+			t.Errorf("%d lost forward, want none", e.Lost[0]-was.Lost[0])
+		}
+	})
+	t.Run("CE marks", func(t *testing.T) {
+		l.t = t
+		l.iptables("r2", "-t", "mangle", "-A", "FORWARD", "-i", "up1", "-p", "udp", "-j", "TOS", "--set-tos", "3/3")
+		until(t, 20*time.Second, "20 marks", func() bool { return edge().ECN[0] >= 20 })
+		l.iptables("r2", "-t", "mangle", "-F")
+		if e := edge(); e.ECN[1] != 0 {
+			t.Errorf("%d replies marked, want none", e.ECN[1])
+		}
+	})
+	t.Run("interface down", func(t *testing.T) {
+		l.t = t
+		l.run("ip", "-n", l.name("h1"), "link", "set", "eth1", "down")
+		until(t, 20*time.Second, "send errors", func() bool { return len(a.Snapshot().NICs[0].SendErrors) > 0 })
+		was := edge()
+		l.run("ip", "-n", l.name("h1"), "link", "set", "eth1", "up")
+		l.run("ip", "-n", l.name("h1"), "route", "replace", "default", "via", "10.83.1.1")
+		more(30)
+		if e := edge(); e.Lost[0] > was.Lost[0]+30 || a.Err() != nil {
+			t.Errorf("lost %v after %v; %v", e.Lost, was.Lost, a.Err())
+		}
+	})
+}
+
+func TestTraceUnknownEdge(t *testing.T) {
+	a := start(t, loopConfig("h1", 1, 2, "h2/eth1", 1))
+	_, err := a.Trace(context.Background(), []fabric.Edge{{Src: "h1/eth1", Dst: "h9/eth1"}})
+	var unknown UnknownEdgeError
+	if !errors.As(err, &unknown) || unknown.Edge != "h1/eth1>h9/eth1#0" {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,454 @@
+package probe
+
+import (
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/graylink/graylink/internal/stamp"
+)
+
+// newer reports whether sequence number a comes after b, modulo 2^32.
+func newer(a, b uint32) bool { return int32(a-b) > 0 }
+
+// slotState is what became of one probe.
+type slotState uint8
+
+const (
+	slotEmpty    slotState = iota
+	slotWaiting            // sent
+	slotAnswered           // a reply came
+)
+
+// sentSlot remembers one probe until its place in the ring is needed again.
+type sentSlot struct {
+	seq      uint32
+	state    slotState
+	measured bool  // its forward delay is in a histogram
+	t2Kernel bool  // t2 is a kernel stamp
+	mono     int64 // when it was sent, monotonic nanoseconds
+	user     int64 // the same by the wall clock in user space
+	kernel   int64 // T1, the kernel's transmit stamp; 0: none yet
+	t2       int64
+}
+
+// replySlot remembers one reply until its true transmit stamp has come.
+type replySlot struct {
+	seq      uint32
+	used     bool
+	measured bool // its reverse delay is in a histogram
+	t4Kernel bool
+	t3       int64 // user-space transmit time, from the reply itself
+	t4       int64
+}
+
+// stampKind is how the samples of a histogram were stamped.
+type stampKind uint8
+
+const (
+	kernelStamps stampKind = iota
+	userStamps
+	stampKinds
+)
+
+const (
+	forward = iota
+	reverse
+	directions
+)
+
+// FlowCounters are the sender's counts of one edge. Lost, ECN are by direction,
+// forward first.
+type FlowCounters struct {
+	Sent        uint64 // probes handed to the kernel
+	Acked       uint64 // answered within the reply timeout
+	Late        uint64 // answered after it
+	Duplicate   uint64 // replies to probes that had one, and copies of replies
+	Reordered   uint64 // replies that came after a reply to a later probe
+	Lost        [2]uint64
+	ECN         [2]uint64 // marked CE
+	RepliesSent uint64    // as the reflector says
+	Restarts    uint64    // of the reflector
+	Missing     [4]uint64 // samples without the kernel's T1, T2, T3, T4
+}
+
+// flow is the sender's account of one edge. It keeps these rules, which the
+// tests are named after:
+//
+//  1. A reply within the timeout is acked, one after it late. Neither is lost.
+//  2. Loss has its direction from Direct Measurement: between replies, what
+//     was sent and not received is lost forward, what the reflector sent and
+//     did not come is lost in reverse. A gap that closes within settleEvery is
+//     reordering, not loss.
+//  3. What no later reply tells about stays unresolved.
+//  4. A second reply to a probe, or a copy of a reply, is a duplicate and
+//     nothing else.
+//  5. A reflector that starts anew begins a new account; nothing is lost by it.
+//  6. Sequence numbers and counters wrap.
+//  7. A delay is measured between kernel stamps, or between user-space times
+//     under that label when one is missing; never between one of each.
+type flow struct {
+	FlowCounters
+	owd [directions][stampKinds]Histogram
+
+	timeout int64 // nanoseconds
+	sent    []sentSlot
+	replies []replySlot
+
+	seq    uint32 // of the next probe
+	issued uint64 // sequence numbers used
+	tx     uint32 // S_TxC: probes sent, modulo 2^32
+
+	answered  bool   // last holds
+	last      uint32 // highest sequence number that was answered
+	lastAcked int64  // when an answer last came in time, monotonic nanoseconds
+
+	based            bool // the fields below hold
+	baseSeq          uint32
+	lastS, lastR     uint32 // S_TxC, R_RxC, R_TxC of the newest replies
+	lastX            uint32
+	lastT2           int64 // of the reply lastR came with
+	cumS, cumR, cumX int64
+	received         int64 // replies since baseSeq, without copies
+	lowest           [2]int64
+}
+
+// settleEvery is how long a gap must last to be loss: longer than packets of
+// one flow overtake each other on a fabric.
+const settleEvery = 100 * time.Millisecond
+
+func newFlow(cadence, timeout time.Duration) flow {
+	n := ringSize(2 * int(timeout/cadence))
+	return flow{timeout: int64(timeout), sent: make([]sentSlot, n), replies: make([]replySlot, n)}
+}
+
+// ringSize is the power of two that holds n, within bounds.
+func ringSize(n int) int {
+	n = max(16, min(n, 1<<16))
+	return 1 << bits.Len(uint(n-1))
+}
+
+// nextProbe takes the next sequence number and S_TxC for a probe sent now.
+func (f *flow) nextProbe(mono, user int64) (seq, senderTx uint32) {
+	seq = f.seq
+	f.seq++
+	f.issued++
+	f.tx++
+	f.Sent++
+	s := &f.sent[int(seq)&(len(f.sent)-1)]
+	f.closeSent(s)
+	*s = sentSlot{seq: seq, state: slotWaiting, mono: mono, user: user}
+	return seq, f.tx
+}
+
+// sendFailed takes back a probe that never left.
+func (f *flow) sendFailed(seq uint32) {
+	f.tx--
+	f.Sent--
+	if s := f.slotOf(seq); s != nil {
+		*s = sentSlot{}
+	}
+}
+
+func (f *flow) slotOf(seq uint32) *sentSlot {
+	s := &f.sent[int(seq)&(len(f.sent)-1)]
+	if s.state == slotEmpty || s.seq != seq {
+		return nil
+	}
+	return s
+}
+
+// txStamp takes the kernel's transmit stamp of a probe and returns the time
+// from user space to it; ok is false when the probe is forgotten.
+func (f *flow) txStamp(seq uint32, stamp int64) (delay int64, ok bool) {
+	s := f.slotOf(seq)
+	if s == nil || s.kernel != 0 {
+		return 0, false
+	}
+	s.kernel = stamp
+	f.measureForward(s)
+	return stamp - s.user, true
+}
+
+// measureForward samples T2-T1 once both are kernel stamps.
+func (f *flow) measureForward(s *sentSlot) {
+	if s.state == slotAnswered && !s.measured && s.kernel != 0 && s.t2Kernel {
+		s.measured = true
+		f.owd[forward][kernelStamps].Observe(s.t2 - s.kernel)
+	}
+}
+
+// closeSent gives an answered probe whose stamps stayed incomplete its
+// user-space sample, before its slot is used again.
+func (f *flow) closeSent(s *sentSlot) {
+	if s.state != slotAnswered || s.measured {
+		return
+	}
+	if s.kernel == 0 {
+		f.Missing[0]++
+	}
+	if !s.t2Kernel {
+		f.Missing[1]++
+	}
+	f.owd[forward][userStamps].Observe(s.t2 - s.user)
+}
+
+func (f *flow) closeReply(r *replySlot) {
+	if !r.used || r.measured {
+		return
+	}
+	if r.t4Kernel {
+		f.Missing[2]++
+	} else {
+		f.Missing[3]++
+	}
+	f.owd[reverse][userStamps].Observe(r.t4 - r.t3)
+}
+
+// reply is a received reply.
+type reply struct {
+	seq       uint32 // the reflector's
+	senderSeq uint32
+	t2, t3    int64
+	t4        int64
+	t4Kernel  bool
+	ecn       uint8
+	answers   stamp.Answers
+}
+
+// outcome is what a reply was.
+type outcome uint8
+
+const (
+	outcomeAcked outcome = iota
+	outcomeLate
+	outcomeDuplicate
+	outcomeUnsolicited // answers no probe of this flow
+)
+
+const ceMark = 3 // RFC 3168 section 5: congestion experienced
+
+// take accounts for a reply received at the monotonic time mono.
+func (f *flow) take(mono int64, r *reply) outcome {
+	if age := f.seq - r.senderSeq; age == 0 || uint64(age) > f.issued {
+		return outcomeUnsolicited
+	}
+	if !f.count(r) {
+		f.Duplicate++
+		return outcomeDuplicate
+	}
+	f.followUp(&r.answers)
+	s := f.slotOf(r.senderSeq)
+	if s != nil && s.state == slotAnswered {
+		f.Duplicate++
+		return outcomeDuplicate
+	}
+	if r.answers.Has.Has(stamp.TypeClassOfService) && r.answers.ClassOfService.ECN == ceMark {
+		f.ECN[forward]++
+	}
+	if r.ecn == ceMark {
+		f.ECN[reverse]++
+	}
+	if f.answered && !newer(r.senderSeq, f.last) {
+		f.Reordered++
+	} else {
+		f.last, f.answered = r.senderSeq, true
+	}
+	if s == nil {
+		// Its slot is in use again, which takes longer than the timeout.
+		f.Late++
+		return outcomeLate
+	}
+	s.state = slotAnswered
+	s.t2 = r.t2
+	s.t2Kernel = r.answers.Has.Has(stamp.TypeTimestampInfo) && kernelMethod(r.answers.TimestampInfo.MethodIn)
+	f.measureForward(s)
+	if mono-s.mono > f.timeout {
+		f.Late++
+		return outcomeLate
+	}
+	f.Acked++
+	f.lastAcked = mono
+	return outcomeAcked
+}
+
+// kernelMethod tells the stamps of a kernel from user-space times: a reflector
+// of ours writes SW Local for the former and Control Plane for the latter.
+func kernelMethod(m stamp.Method) bool {
+	return m == stamp.MethodSoftware || m == stamp.MethodHardware
+}
+
+// count does the accounting by the reflector's sequence number and counters.
+// It reports false for a copy of a reply.
+func (f *flow) count(r *reply) bool {
+	direct := r.answers.Has.Has(stamp.TypeDirectMeasurement)
+	dm := r.answers.DirectMeasurement
+	// Received later and yet fewer received: only a reflector that started
+	// anew says so. A reply that was overtaken has the older T2.
+	if direct && f.based && newer(f.lastR, dm.ReflectorRx) && r.t2 > f.lastT2 {
+		f.Restarts++
+		f.based = false
+		for i := range f.replies {
+			f.closeReply(&f.replies[i])
+			f.replies[i] = replySlot{}
+		}
+	}
+	slot := &f.replies[int(r.seq)&(len(f.replies)-1)]
+	if slot.used && !newer(r.seq, slot.seq) {
+		if slot.seq == r.seq {
+			return false
+		}
+		// Older than the ring is long: too late to be measured.
+	} else {
+		f.closeReply(slot)
+		*slot = replySlot{seq: r.seq, used: true, t3: r.t3, t4: r.t4, t4Kernel: r.t4Kernel}
+	}
+	if !direct {
+		return true
+	}
+	if !f.based {
+		f.based = true
+		f.baseSeq = r.seq
+		f.lastS, f.lastR, f.lastX, f.lastT2 = dm.SenderTx, dm.ReflectorRx, dm.ReflectorTx, r.t2
+		f.cumS++
+		f.cumR++
+		f.cumX++
+		f.received++
+		f.RepliesSent++
+		return true
+	}
+	if newer(dm.SenderTx, f.lastS) {
+		f.cumS += int64(dm.SenderTx - f.lastS)
+		f.lastS = dm.SenderTx
+	}
+	if newer(dm.ReflectorRx, f.lastR) {
+		f.cumR += int64(dm.ReflectorRx - f.lastR)
+		f.lastR, f.lastT2 = dm.ReflectorRx, r.t2
+	}
+	if newer(dm.ReflectorTx, f.lastX) {
+		f.cumX += int64(dm.ReflectorTx - f.lastX)
+		f.RepliesSent += uint64(dm.ReflectorTx - f.lastX)
+		f.lastX = dm.ReflectorTx
+	}
+	if !newer(f.baseSeq, r.seq) {
+		f.received++
+	}
+	gap := f.gaps()
+	f.lowest[forward] = min(f.lowest[forward], gap[forward])
+	f.lowest[reverse] = min(f.lowest[reverse], gap[reverse])
+	return true
+}
+
+// gaps are the packets that are missing now, by direction.
+func (f *flow) gaps() [2]int64 { return [2]int64{f.cumS - f.cumR, f.cumX - f.received} }
+
+// settle turns gaps that lasted since the last call into loss. It is called
+// every settleEvery.
+func (f *flow) settle() {
+	gap := f.gaps()
+	for d := range directions {
+		if lost := min(f.lowest[d], gap[d]); lost > int64(f.Lost[d]) {
+			f.Lost[d] = uint64(lost)
+		}
+		f.lowest[d] = gap[d]
+	}
+}
+
+// followUp gives an earlier reply its true transmit stamp.
+func (f *flow) followUp(a *stamp.Answers) {
+	if !a.Has.Has(stamp.TypeFollowUp) || a.FollowUp.Timestamp == 0 || !kernelMethod(a.FollowUp.Method) {
+		return
+	}
+	r := &f.replies[int(a.FollowUp.Seq)&(len(f.replies)-1)]
+	if !r.used || r.measured || r.seq != a.FollowUp.Seq || !r.t4Kernel {
+		return
+	}
+	t3 := a.FollowUp.Timestamp.NanosPTP()
+	if d := t3 - r.t3; d < -maxStampDistance || d > maxStampDistance {
+		// A session that started anew uses the number again: not this reply's.
+		return
+	}
+	r.measured = true
+	f.owd[reverse][kernelStamps].Observe(r.t4 - t3)
+}
+
+// maxStampDistance is more than any kernel takes from user space to its
+// transmit stamp, and less than it takes to use a sequence number again.
+const maxStampDistance = int64(10 * time.Second)
+
+// unresolved is the number of probes nothing is known about.
+func (f *flow) unresolved() uint64 {
+	known := f.Acked + f.Late + f.Lost[forward] + f.Lost[reverse]
+	if known > f.Sent {
+		return 0
+	}
+	return f.Sent - known
+}
+
+// session is the reflector's side of one sender's session: RFC 8762 section
+// 4.3, stateful. It is kept by source address, port and SSID.
+type session struct {
+	key     sessionKey
+	peer    *peer
+	flow    int    // of the sender; -1: its port is none of the mesh's
+	rx, tx  uint32 // R_RxC, R_TxC
+	seq     uint32 // of the next reply
+	highest uint32 // sequence number of the sender
+	highTS  int64  // the sender's time in that packet
+	seen    uint64 // bit i: highest-i was received
+	started bool
+
+	follow   stamp.FollowUp // the newest reply whose transmit stamp is known
+	bucket   bucket
+	lastSeen int64 // monotonic nanoseconds
+	restarts uint64
+}
+
+// arrive takes a probe of the session and reports whether it is a copy of one
+// received before. A lower sequence number with a later time is a sender that
+// started anew; one with an earlier time was overtaken.
+func (s *session) arrive(seq uint32, ts int64) (duplicate bool) {
+	switch ahead := int32(seq - s.highest); {
+	case !s.started || ahead <= 0 && ts > s.highTS:
+		if s.started {
+			s.restarts++
+			s.rx, s.tx, s.seq = 0, 0, 0
+			s.follow = stamp.FollowUp{}
+		}
+		s.started = true
+		s.highest, s.highTS, s.seen = seq, ts, 1
+	case ahead > 0:
+		s.highest, s.highTS = seq, ts
+		s.seen = s.seen<<min(ahead, 64) | 1
+	case ahead > -64:
+		bit := uint64(1) << -ahead
+		if s.seen&bit != 0 {
+			return true
+		}
+		s.seen |= bit
+	}
+	s.rx++
+	return false
+}
+
+// bucket is a token bucket: rate tokens per second, at most burst of them.
+type bucket struct {
+	rate, burst float64
+	tokens      float64
+	at          int64 // monotonic nanoseconds
+}
+
+func newBucket(rate, burst float64, mono int64) bucket {
+	return bucket{rate: rate, burst: burst, tokens: burst, at: mono}
+}
+
+// take takes one token if there is one.
+func (b *bucket) take(mono int64) bool {
+	b.tokens = math.Min(b.burst, b.tokens+float64(mono-b.at)*b.rate/1e9)
+	b.at = mono
+	if b.tokens < 1 {
+		return false
+	}
+	b.tokens--
+	return true
+}

@@ -1,0 +1,414 @@
+package probe
+
+import (
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/internal/stamp"
+)
+
+const ms = int64(time.Millisecond)
+
+// wire is a sender's flow and a reflector's session with a scripted network
+// between them: a test decides what becomes of each packet.
+type wire struct {
+	t    *testing.T
+	now  int64 // of everybody: monotonic and wall clock are the same
+	flow flow
+	sess session
+}
+
+type sentProbe struct {
+	seq, tx uint32
+	ts      int64
+}
+
+func newWire(t *testing.T) *wire {
+	return &wire{t: t, now: 1e15, flow: newFlow(10*time.Millisecond, time.Second)}
+}
+
+// send sends a probe every 10 ms; the kernel stamps it 1 us after user space.
+func (w *wire) send() sentProbe {
+	w.now += 10 * ms
+	p := sentProbe{ts: w.now}
+	p.seq, p.tx = w.flow.nextProbe(w.now, w.now)
+	w.flow.txStamp(p.seq, w.now+1000)
+	return p
+}
+
+// reflect lets a probe arrive 5 us after its transmit stamp; the reply leaves
+// 20 us later.
+func (w *wire) reflect(p sentProbe) *reply {
+	w.sess.arrive(p.seq, p.ts)
+	seq := w.sess.seq
+	w.sess.seq++
+	w.sess.tx++
+	t2 := w.now + 6000
+	r := &reply{seq: seq, senderSeq: p.seq, t2: t2, t3: t2 + 20_000, t4: t2 + 29_000, t4Kernel: true}
+	r.answers.Has = stamp.Types(stamp.TypeTimestampInfo, stamp.TypeClassOfService, stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
+	r.answers.TimestampInfo.MethodIn = stamp.MethodSoftware
+	r.answers.DirectMeasurement = stamp.DirectMeasurement{SenderTx: p.tx, ReflectorRx: w.sess.rx, ReflectorTx: w.sess.tx}
+	r.answers.FollowUp = w.sess.follow
+	w.sess.follow = stamp.FollowUp{Seq: seq, Timestamp: stamp.PTP(t2 + 21_000), Method: stamp.MethodSoftware}
+	return r
+}
+
+func (w *wire) take(r *reply) outcome { return w.flow.take(w.now, r) }
+
+// exchange sends n probes that are all answered.
+func (w *wire) exchange(n int) {
+	w.t.Helper()
+	for range n {
+		if got := w.take(w.reflect(w.send())); got != outcomeAcked {
+			w.t.Fatalf("outcome %v, want acked", got)
+		}
+	}
+}
+
+func (w *wire) settle() { w.flow.settle(); w.flow.settle() }
+
+type counts struct {
+	sent, acked, late, duplicate, reordered, lostForward, lostReverse, unresolved uint64
+}
+
+func (w *wire) want(want counts) {
+	w.t.Helper()
+	w.settle()
+	f := &w.flow
+	got := counts{f.Sent, f.Acked, f.Late, f.Duplicate, f.Reordered, f.Lost[forward], f.Lost[reverse], f.unresolved()}
+	if got != want {
+		w.t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestRule1LateIsNotLost(t *testing.T) {
+	w := newWire(t)
+	w.exchange(5)
+	var waiting []*reply
+	for range 10 {
+		waiting = append(waiting, w.reflect(w.send()))
+	}
+	w.now += 1100 * ms
+	for _, r := range waiting {
+		if got := w.take(r); got != outcomeLate {
+			t.Fatalf("outcome %v, want late", got)
+		}
+	}
+	w.exchange(5)
+	w.want(counts{sent: 20, acked: 10, late: 10})
+	if n := w.flow.owd[forward][kernelStamps].Count; n != 20 {
+		t.Errorf("%d forward delays, want 20: a late one is a delay too", n)
+	}
+}
+
+func TestRule1LateBeyondTheRing(t *testing.T) {
+	w := newWire(t)
+	w.exchange(5)
+	old := w.reflect(w.send())
+	for range len(w.flow.sent) + 10 {
+		w.send()
+	}
+	if got := w.take(old); got != outcomeLate {
+		t.Errorf("outcome %v, want late", got)
+	}
+	w.want(counts{sent: uint64(16 + len(w.flow.sent)), acked: 5, late: 1, unresolved: uint64(len(w.flow.sent) + 10)})
+}
+
+func TestRule2LossHasItsDirection(t *testing.T) {
+	for _, tc := range []struct {
+		name             string
+		forward, reverse bool
+		want             counts
+	}{
+		{"forward", true, false, counts{sent: 30, acked: 20, lostForward: 10}},
+		{"reverse", false, true, counts{sent: 30, acked: 20, lostReverse: 10}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWire(t)
+			for i := range 30 {
+				p := w.send()
+				drop := i%3 == 1
+				if drop && tc.forward {
+					continue
+				}
+				r := w.reflect(p)
+				if drop && tc.reverse {
+					continue
+				}
+				w.take(r)
+			}
+			w.want(tc.want)
+		})
+	}
+}
+
+func TestRule2BothWaysAndABlackhole(t *testing.T) {
+	w := newWire(t)
+	w.exchange(10)
+	for range 100 {
+		w.send() // lost forward
+	}
+	for range 50 {
+		w.reflect(w.send()) // lost in reverse
+	}
+	w.want(counts{sent: 160, acked: 10, unresolved: 150})
+	w.exchange(1)
+	w.want(counts{sent: 161, acked: 11, lostForward: 100, lostReverse: 50})
+}
+
+func TestRule2ReorderingIsNotLoss(t *testing.T) {
+	w := newWire(t)
+	w.exchange(5)
+	a, b := w.send(), w.send()
+	rb := w.reflect(b) // overtakes a on its way out
+	w.take(rb)
+	w.flow.settle() // in between: a gap of one, but not for long
+	w.take(w.reflect(a))
+	c, d := w.send(), w.send()
+	rc, rd := w.reflect(c), w.reflect(d)
+	w.take(rd) // overtakes c on its way back
+	w.take(rc)
+	w.exchange(5)
+	w.want(counts{sent: 14, acked: 14, reordered: 2})
+}
+
+func TestRule3SilenceStaysUnresolved(t *testing.T) {
+	w := newWire(t)
+	for range 50 {
+		w.send()
+	}
+	w.want(counts{sent: 50, unresolved: 50})
+	w.exchange(10)
+	w.want(counts{sent: 60, acked: 10, unresolved: 50})
+}
+
+func TestRule4Duplicates(t *testing.T) {
+	w := newWire(t)
+	w.exchange(3)
+	p := w.send()
+	r := w.reflect(p)
+	w.take(r)
+	again := *r
+	if got := w.take(&again); got != outcomeDuplicate {
+		t.Errorf("a copy of a reply: outcome %v, want duplicate", got)
+	}
+	if got := w.take(w.reflect(p)); got != outcomeDuplicate {
+		t.Errorf("the reply to a copy of a probe: outcome %v, want duplicate", got)
+	}
+	w.exchange(3)
+	w.want(counts{sent: 7, acked: 7, duplicate: 2})
+	if w.sess.rx != 7 {
+		t.Errorf("R_RxC %d, want 7: a copy is no second probe", w.sess.rx)
+	}
+	if n := w.flow.owd[forward][kernelStamps].Count; n != 7 {
+		t.Errorf("%d forward delays, want 7", n)
+	}
+}
+
+// A copy must not stand for a reply that was lost.
+func TestRule4ACopyHidesNoLoss(t *testing.T) {
+	w := newWire(t)
+	w.exchange(3)
+	r := w.reflect(w.send())
+	w.take(r)
+	again := *r
+	w.take(&again)
+	w.reflect(w.send()) // lost in reverse
+	w.exchange(3)
+	w.want(counts{sent: 8, acked: 7, duplicate: 1, lostReverse: 1})
+}
+
+// The account begins with the first reply that comes: one that it overtook is
+// not among those that are counted.
+func TestRule2TheFirstRepliesReordered(t *testing.T) {
+	w := newWire(t)
+	a := w.reflect(w.send())
+	b := w.reflect(w.send())
+	w.take(b)
+	w.take(a)
+	w.reflect(w.send()) // lost in reverse
+	w.exchange(3)
+	w.want(counts{sent: 6, acked: 5, reordered: 1, lostReverse: 1})
+}
+
+// A follow-up about the number of a reply from before the reflector's restart
+// is not the stamp of the reply that has the number now.
+func TestRule7AnOldFollowUpIsNotUsed(t *testing.T) {
+	w := newWire(t)
+	r := w.reflect(w.send())
+	w.take(r)
+	next := w.reflect(w.send())
+	next.answers.FollowUp = stamp.FollowUp{Seq: r.seq, Timestamp: stamp.PTP(r.t3 - int64(time.Minute)), Method: stamp.MethodSoftware}
+	w.take(next)
+	if n := w.flow.owd[reverse][kernelStamps].Count; n != 0 {
+		t.Errorf("%d reverse delays from a stamp of a minute ago", n)
+	}
+}
+
+func TestRule4UnsolicitedReplies(t *testing.T) {
+	w := newWire(t)
+	w.exchange(3)
+	r := w.reflect(sentProbe{seq: w.flow.seq + 5, tx: 9, ts: w.now})
+	if got := w.take(r); got != outcomeUnsolicited {
+		t.Errorf("outcome %v, want unsolicited", got)
+	}
+}
+
+func TestRule5ReflectorRestart(t *testing.T) {
+	w := newWire(t)
+	w.exchange(100)
+	for range 20 {
+		w.send() // nobody there
+	}
+	w.sess = session{}
+	w.exchange(30)
+	w.want(counts{sent: 150, acked: 130, unresolved: 20})
+	if w.flow.Restarts != 1 {
+		t.Errorf("%d restarts noticed, want 1", w.flow.Restarts)
+	}
+	w.send()
+	w.exchange(1)
+	w.want(counts{sent: 152, acked: 131, lostForward: 1, unresolved: 20})
+}
+
+func TestRule5SenderRestart(t *testing.T) {
+	w := newWire(t)
+	w.exchange(100)
+	w.flow = newFlow(10*time.Millisecond, time.Second)
+	w.exchange(50)
+	w.send()
+	w.exchange(1)
+	w.want(counts{sent: 52, acked: 51, lostForward: 1})
+	if w.sess.restarts != 1 || w.sess.rx != 51 || w.sess.tx != 51 {
+		t.Errorf("session: %d restarts, R_RxC %d, R_TxC %d; want 1, 51, 51", w.sess.restarts, w.sess.rx, w.sess.tx)
+	}
+}
+
+func TestRule6WrapAround(t *testing.T) {
+	w := newWire(t)
+	ring := uint32(len(w.flow.replies))
+	start := -ring - 20
+	w.flow.seq, w.flow.tx = start, start
+	w.sess.seq, w.sess.rx, w.sess.tx = start, start, start
+	w.exchange(int(ring)) // every slot holds a number from before the wrap
+	for i := range 60 {
+		p := w.send()
+		switch i % 10 {
+		case 3: // lost forward
+		case 7:
+			w.reflect(p) // lost in reverse
+		default:
+			w.take(w.reflect(p))
+		}
+	}
+	w.exchange(int(ring))
+	n := uint64(ring)
+	w.want(counts{sent: 2*n + 60, acked: 2*n + 48, lostForward: 6, lostReverse: 6})
+	// The reply before a lost one has no follow-up, nor has the last.
+	if got, want := w.flow.owd[reverse][kernelStamps].Count, 2*n+48-6-1; got != want {
+		t.Errorf("%d reverse delays, want %d", got, want)
+	}
+}
+
+func TestRule7KernelAndUserStampsAreNotMixed(t *testing.T) {
+	w := newWire(t)
+	w.exchange(10)
+	// T1 comes after the reply.
+	w.now += 10 * ms
+	seq, tx := w.flow.nextProbe(w.now, w.now)
+	w.take(w.reflect(sentProbe{seq, tx, w.now}))
+	before := w.flow.owd[forward][kernelStamps].Count
+	if _, ok := w.flow.txStamp(seq, w.now+1000); !ok || w.flow.owd[forward][kernelStamps].Count != before+1 {
+		t.Error("a late transmit stamp did not complete its sample")
+	}
+	// T1 never comes; T2 and T4 are missing at other packets.
+	w.now += 10 * ms
+	seq, tx = w.flow.nextProbe(w.now, w.now)
+	w.take(w.reflect(sentProbe{seq, tx, w.now}))
+	r := w.reflect(w.send())
+	r.answers.TimestampInfo.MethodIn = stamp.MethodControl
+	w.take(r)
+	r = w.reflect(w.send())
+	r.t4Kernel = false
+	w.take(r)
+	w.exchange(len(w.flow.sent)) // until every slot has been used again
+	for d, want := range [2]uint64{2, 1} {
+		if got := w.flow.owd[d][userStamps].Count; got != want {
+			t.Errorf("direction %d: %d user-space samples, want %d", d, got, want)
+		}
+	}
+	if want := [4]uint64{1, 1, 0, 1}; w.flow.Missing != want {
+		t.Errorf("missing %v, want %v", w.flow.Missing, want)
+	}
+	for d, want := range [2]float64{5000, 8000} {
+		for _, q := range []float64{0.01, 1} {
+			if got, ok := w.flow.owd[d][kernelStamps].Quantile(q); !ok || got < want*0.95 || got > want*1.05 {
+				t.Errorf("direction %d: q%v %v ns, want %v", d, q, got, want)
+			}
+		}
+	}
+}
+
+func TestECNByDirection(t *testing.T) {
+	w := newWire(t)
+	w.exchange(1)
+	r := w.reflect(w.send())
+	r.answers.ClassOfService.ECN = ceMark
+	w.take(r)
+	for range 2 {
+		r = w.reflect(w.send())
+		r.ecn = ceMark
+		w.take(r)
+	}
+	if want := [2]uint64{1, 2}; w.flow.ECN != want {
+		t.Errorf("CE marks %v, want %v", w.flow.ECN, want)
+	}
+}
+
+func TestFailedSendIsNotSent(t *testing.T) {
+	w := newWire(t)
+	w.exchange(5)
+	for range 3 {
+		p := w.send()
+		w.flow.sendFailed(p.seq)
+	}
+	w.exchange(5)
+	w.want(counts{sent: 10, acked: 10})
+}
+
+func TestBucket(t *testing.T) {
+	b := newBucket(100, 10, 0)
+	n := 0
+	for range 50 {
+		if b.take(0) {
+			n++
+		}
+	}
+	for at := int64(0); at <= 1e9; at += ms {
+		if b.take(at) {
+			n++
+		}
+	}
+	if n < 109 || n > 111 {
+		t.Errorf("%d tokens in the burst and one second, want 110", n)
+	}
+}
+
+func TestSessionReorderedProbes(t *testing.T) {
+	var s session
+	for _, step := range []struct {
+		seq  uint32
+		ts   int64
+		dup  bool
+		rx   uint32
+		over uint64
+	}{
+		{0, 10, false, 1, 0}, {1, 20, false, 2, 0}, {3, 40, false, 3, 0}, {2, 30, false, 4, 0},
+		{2, 30, true, 4, 0}, {3, 40, true, 4, 0}, {200, 2000, false, 5, 0}, {150, 1500, false, 6, 0},
+		{0, 3000, false, 1, 1}, {1, 3010, false, 2, 1},
+	} {
+		if dup := s.arrive(step.seq, step.ts); dup != step.dup || s.rx != step.rx || s.restarts != step.over {
+			t.Fatalf("%+v: duplicate %v, R_RxC %d, %d restarts", step, dup, s.rx, s.restarts)
+		}
+	}
+}

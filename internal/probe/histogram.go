@@ -1,0 +1,192 @@
+package probe
+
+import (
+	"math"
+	"math/bits"
+)
+
+// Native histogram parameters of the published series.
+const (
+	// HistogramSchema is the Prometheus schema: bucket bounds grow by 2^(1/16).
+	HistogramSchema = 4
+	// HistogramZero is the width of the zero bucket in seconds: what is no
+	// longer than one nanosecond either way.
+	HistogramZero = 1e-9
+
+	perOctave = 1 << HistogramSchema
+	// firstBucket holds 2 ns, lastBucket the longest int64; octave 0 starts at
+	// firstOctave so that page numbers are never negative.
+	firstOctave = -30
+	octaves     = 64
+)
+
+// bounds[i] is the inclusive upper bound, in whole nanoseconds, of the bucket
+// with index i+firstOctave*perOctave: 2^(index/16) seconds.
+//
+// cell[k*16+m] is the place in bounds of the bucket that holds the smallest
+// value with highest bit k and next four bits m. A cell is at most a factor of
+// 17/16 wide, less than two buckets, so that the search from there is short.
+type bucketTable struct {
+	bounds [octaves * perOctave]uint64
+	cell   [64 * 16]uint16
+}
+
+func newBucketTable() *bucketTable {
+	t := &bucketTable{}
+	for i := range t.bounds {
+		b := math.Exp2(float64(i+firstOctave*perOctave)/perOctave) * 1e9
+		if b >= math.MaxUint64 {
+			t.bounds[i] = math.MaxUint64
+		} else {
+			t.bounds[i] = uint64(b)
+		}
+	}
+	t.bounds[len(t.bounds)-1] = math.MaxUint64 // ends every search
+	for k := range 64 {
+		for m := range 16 {
+			v := uint64(1)<<k | uint64(m)<<max(k-4, 0)>>max(4-k, 0)
+			i := 0
+			for v > t.bounds[i] {
+				i++
+			}
+			t.cell[k*16+m] = uint16(i)
+		}
+	}
+	return t
+}
+
+// buckets is read-only after the program has started.
+var buckets = newBucketTable()
+
+// place returns the place in bounds of the bucket of v, at least 2.
+func (t *bucketTable) place(v uint64) int {
+	k := bits.Len64(v) - 1
+	var m uint64
+	if k >= 4 {
+		m = v >> (k - 4) & 15
+	} else {
+		m = v << (4 - k) & 15
+	}
+	i := int(t.cell[k*16+int(m)])
+	for v > t.bounds[i] {
+		i++
+	}
+	return i
+}
+
+type page [perOctave]uint64
+
+// Histogram counts signed durations in exponential buckets. Memory comes in
+// octaves as they are first touched, so that a steady distribution allocates
+// nothing. The zero Histogram is empty and ready.
+type Histogram struct {
+	Count    uint64
+	Zero     uint64
+	SumNS    float64
+	positive [octaves]*page
+	negative [octaves]*page
+}
+
+// Observe counts a duration in nanoseconds.
+func (h *Histogram) Observe(ns int64) {
+	h.Count++
+	h.SumNS += float64(ns)
+	side, v := &h.positive, uint64(ns)
+	if ns < 0 {
+		side, v = &h.negative, -uint64(ns)
+	}
+	if v <= 1 {
+		h.Zero++
+		return
+	}
+	i := buckets.place(v)
+	p := side[i/perOctave]
+	if p == nil {
+		p = new(page)
+		side[i/perOctave] = p
+	}
+	p[i%perOctave]++
+}
+
+// Add adds the counts of o.
+func (h *Histogram) Add(o *Histogram) {
+	h.Count += o.Count
+	h.Zero += o.Zero
+	h.SumNS += o.SumNS
+	addPages(&h.positive, &o.positive)
+	addPages(&h.negative, &o.negative)
+}
+
+func addPages(to, from *[octaves]*page) {
+	for i, f := range from {
+		if f == nil {
+			continue
+		}
+		if to[i] == nil {
+			to[i] = new(page)
+		}
+		for j, n := range f {
+			to[i][j] += n
+		}
+	}
+}
+
+// Clone copies the histogram.
+func (h *Histogram) Clone() Histogram {
+	var c Histogram
+	c.Add(h)
+	return c
+}
+
+// Buckets returns the counts by bucket index as Prometheus numbers them.
+func (h *Histogram) Buckets() (positive, negative map[int]int64) {
+	return pageCounts(&h.positive), pageCounts(&h.negative)
+}
+
+func pageCounts(side *[octaves]*page) map[int]int64 {
+	m := map[int]int64{}
+	for o, p := range side {
+		if p == nil {
+			continue
+		}
+		for j, n := range p {
+			if n > 0 {
+				m[(o+firstOctave)*perOctave+j] = int64(n)
+			}
+		}
+	}
+	return m
+}
+
+// Quantile estimates the q-quantile in nanoseconds by the geometric middle of
+// its bucket; ok is false when the histogram is empty.
+func (h *Histogram) Quantile(q float64) (ns float64, ok bool) {
+	if h.Count == 0 {
+		return 0, false
+	}
+	rank := uint64(math.Ceil(q * float64(h.Count)))
+	rank = max(rank, 1)
+	var seen uint64
+	for o := octaves - 1; o >= 0; o-- {
+		for j := perOctave - 1; j >= 0 && h.negative[o] != nil; j-- {
+			if seen += h.negative[o][j]; seen >= rank {
+				return -middle(o, j), true
+			}
+		}
+	}
+	if seen += h.Zero; seen >= rank {
+		return 0, true
+	}
+	for o := range octaves {
+		for j := 0; j < perOctave && h.positive[o] != nil; j++ {
+			if seen += h.positive[o][j]; seen >= rank {
+				return middle(o, j), true
+			}
+		}
+	}
+	return 0, false
+}
+
+func middle(octave, j int) float64 {
+	return math.Exp2((float64((octave+firstOctave)*perOctave+j)-0.5)/perOctave) * 1e9
+}

@@ -1,0 +1,532 @@
+package probe
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// A trace sends hop-limited copies of a flow's own packets from the flow's own
+// socket: same addresses, ports, DSCP and length, so that every switch hashes
+// them like the flow's. It keeps these rules:
+//
+//  1. The packets carry session identifiers of their own and never enter the
+//     accounts of loss and delay.
+//  2. A hop limit gets traceAttempts packets, and one more when all were silent.
+//  3. A probe's path ends where the reflector answers. A reply's path cannot
+//     tell: the search ends maxSilent hop limits after the last switch that
+//     answered, maxSilentProbe for a probe's.
+//  4. A silent hop before the last one that answered stays, without address.
+//  5. Two addresses at one hop limit are per-packet balancing: the path is unknown.
+//  6. A trace that fails leaves the last good path, which is stale then.
+const (
+	traceAttempts = 2
+	traceRetries  = 1
+	traceTimeout  = 300 * time.Millisecond // per hop limit, after the last packet
+	maxHops       = 16
+	maxSilent     = 2
+
+	maxSilentProbe = 4
+)
+
+// ICMP types and codes: RFC 792.
+const (
+	icmpUnreachable  = 3
+	icmpTimeExceeded = 11
+)
+
+// Hop is a switch of a traced path.
+type Hop struct {
+	TTL     int        // hop limit it answered to
+	Address netip.Addr // invalid: silent
+	RTT     time.Duration
+}
+
+// TracedPath is what is known of the path of one edge.
+type TracedPath struct {
+	Edge     fabric.Edge
+	State    fabric.PathState
+	TracedAt time.Time
+	Reached  bool  // the far end answered; a reply's path never knows
+	Hops     []Hop // switches only: the far end is one hop limit further
+	Notes    []string
+}
+
+// UnknownEdgeError says that the node has no such flow to trace.
+type UnknownEdgeError struct{ Edge string }
+
+func (e UnknownEdgeError) Error() string {
+	return fmt.Sprintf("edge %q is none of this node's: want a flow it probes, or one it answers with /r", e.Edge)
+}
+
+// traceProbe is a trace packet whose answer is awaited.
+type traceProbe struct {
+	key    uint32
+	dst    netip.AddrPort
+	sent   int64 // Unix nanoseconds
+	answer chan traceAnswer
+}
+
+type traceAnswer struct {
+	key     uint32
+	from    netip.Addr
+	rtt     time.Duration
+	reached bool
+	closed  bool // the far end answered that its port is closed
+}
+
+// tracer traces the node's flows.
+type tracer struct {
+	cfg   TraceConfig
+	nics  []*nic
+	log   *slog.Logger
+	pace  *time.Ticker
+	slots chan struct{} // one per flow that may be traced at a time
+
+	mu      sync.Mutex
+	version uint64
+	paths   map[fabric.Edge]*TracedPath
+	sent    uint64
+	answers uint64
+}
+
+func newTracer(cfg TraceConfig, nics []*nic, log *slog.Logger) *tracer {
+	return &tracer{cfg: cfg, nics: nics, log: log, pace: time.NewTicker(time.Second / time.Duration(cfg.PacketsPerSecond)),
+		slots: make(chan struct{}, cfg.Concurrency), paths: map[fabric.Edge]*TracedPath{}}
+}
+
+// How often flows are looked for that have no valid path, and when one whose
+// trace failed is tried again: after retraceMin, then twice as late each time.
+const (
+	lookEvery  = 200 * time.Millisecond
+	retraceMin = 10 * time.Second
+	retraceMax = 5 * time.Minute
+)
+
+// attempt is the automatic tracing of one flow.
+type attempt struct {
+	next  time.Time
+	delay time.Duration
+}
+
+// run traces every flow as soon as it has answers, and again as long as its
+// path is not valid.
+func (t *tracer) run(ctx context.Context) {
+	defer t.pace.Stop()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	attempts := map[fabric.Edge]*attempt{}
+	for {
+		var now time.Time
+		select {
+		case <-ctx.Done():
+			return
+		case now = <-look.C:
+		}
+		for _, n := range t.nics {
+			for _, f := range n.traceable() {
+				if !f.answered || !t.wants(attempts, f.edge, now) {
+					continue
+				}
+				wg.Go(func() {
+					if _, err := t.trace(ctx, f); err != nil && ctx.Err() == nil {
+						t.log.Warn("trace failed", "edge", f.edge.String(), "err", err)
+					}
+				})
+			}
+		}
+	}
+}
+
+// wants reports whether an edge is to be traced now.
+func (t *tracer) wants(attempts map[fabric.Edge]*attempt, e fabric.Edge, now time.Time) bool {
+	t.mu.Lock()
+	p := t.paths[e]
+	t.mu.Unlock()
+	a := attempts[e]
+	switch {
+	case p != nil && p.State == fabric.PathValid:
+		delete(attempts, e)
+		return false
+	case a == nil:
+		attempts[e] = &attempt{now.Add(retraceMin), retraceMin}
+		// A path that went stale was traced just now.
+		return p == nil
+	case now.Before(a.next):
+		return false
+	}
+	a.delay = min(2*a.delay, retraceMax)
+	a.next = now.Add(a.delay)
+	return true
+}
+
+// traceFlow is a flow that can be traced, and where its packets go.
+type traceFlow struct {
+	nic      *nic
+	edge     fabric.Edge
+	sock     *socket
+	dst      netip.AddrPort
+	answered bool // packets of it got through lately
+}
+
+// traceable lists the NIC's flows: its probes, and the replies it sends.
+func (n *nic) traceable() []traceFlow {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := make([]traceFlow, 0, len(n.edges)+len(n.peers))
+	lately := max(0, n.mono()-int64(n.node.ReplyTimeout+n.node.Cadence))
+	for _, e := range n.edges {
+		out = append(out, traceFlow{n, e.id, n.senders[e.n], e.target, e.lastAcked > lately})
+	}
+	for _, p := range n.peers {
+		for f, at := range p.arrivals {
+			out = append(out, traceFlow{n, fabric.Edge{Src: p.cfg.NIC, Dst: n.cfg.NIC, Flow: f, Reply: true}, n.reflector,
+				netip.AddrPortFrom(p.cfg.Address, n.node.Stamp.SourcePort+uint16(f)), at > lately})
+		}
+	}
+	return out
+}
+
+// Trace traces the named edges now and returns their paths in the same order.
+// The error is an UnknownEdgeError for an edge that is not the node's;
+// errors.Is holds for ErrClosed.
+func (e *Engine) Trace(ctx context.Context, edges []fabric.Edge) ([]TracedPath, error) {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	known := map[fabric.Edge]traceFlow{}
+	for _, n := range e.nics {
+		for _, f := range n.traceable() {
+			known[f.edge] = f
+		}
+	}
+	flows := make([]traceFlow, len(edges))
+	for i, id := range edges {
+		f, ok := known[id]
+		if !ok {
+			return nil, UnknownEdgeError{id.String()}
+		}
+		flows[i] = f
+	}
+	paths := make([]TracedPath, len(edges))
+	errs := make([]error, len(edges))
+	var wg sync.WaitGroup
+	for i, f := range flows {
+		wg.Go(func() { paths[i], errs[i] = e.tracer.trace(ctx, f) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return paths, nil
+}
+
+// Paths returns what is known of all paths, and its version, which grows with
+// every change.
+func (e *Engine) Paths() (version uint64, paths []TracedPath) {
+	return e.tracer.known()
+}
+
+// TraceStats counts trace packets sent and answered.
+func (e *Engine) TraceStats() (sent, answered uint64) {
+	e.tracer.mu.Lock()
+	defer e.tracer.mu.Unlock()
+	return e.tracer.sent, e.tracer.answers
+}
+
+func (t *tracer) known() (uint64, []TracedPath) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]TracedPath, 0, len(t.paths))
+	for _, p := range t.paths {
+		out = append(out, *p)
+	}
+	slices.SortFunc(out, func(a, b TracedPath) int {
+		if c := compare(a.Edge.Src, b.Edge.Src); c != 0 {
+			return c
+		}
+		return compare(a.Edge.String(), b.Edge.String())
+	})
+	return t.version, out
+}
+
+func compare(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// trace traces one flow and keeps what it finds.
+func (t *tracer) trace(ctx context.Context, f traceFlow) (TracedPath, error) {
+	select {
+	case t.slots <- struct{}{}:
+		defer func() { <-t.slots }()
+	case <-ctx.Done():
+		return TracedPath{}, fmt.Errorf("trace %s: %w", f.edge, ctx.Err())
+	}
+	p := TracedPath{Edge: f.edge, TracedAt: time.Now()}
+	balanced, closed := false, false
+	silent, limit := 0, maxSilentProbe
+	if f.edge.Reply {
+		limit = maxSilent
+	}
+	for ttl := 1; ttl <= maxHops && silent < limit; ttl++ {
+		answers, err := t.hop(ctx, f, uint8(ttl))
+		if err != nil {
+			return TracedPath{}, fmt.Errorf("trace %s: %w", f.edge, err)
+		}
+		hop := Hop{TTL: ttl}
+		for _, a := range answers {
+			switch {
+			case a.reached:
+				p.Reached = true
+			case a.closed:
+				closed = true
+			case !hop.Address.IsValid():
+				hop.Address, hop.RTT = a.from, a.rtt
+			case hop.Address == a.from:
+				hop.RTT = min(hop.RTT, a.rtt)
+			default:
+				balanced = true
+				p.Notes = append(p.Notes, fmt.Sprintf("per-packet balancing: %v and %v both answer at hop limit %d", hop.Address, a.from, ttl))
+			}
+		}
+		if p.Reached || closed {
+			if hop.Address.IsValid() {
+				balanced = true
+				p.Notes = append(p.Notes, fmt.Sprintf("per-packet balancing: the destination and %v both answer at hop limit %d", hop.Address, ttl))
+			}
+			break
+		}
+		if silent++; hop.Address.IsValid() {
+			silent = 0
+		}
+		p.Hops = append(p.Hops, hop)
+	}
+	if !p.Reached && !closed {
+		// Behind the last answer may be silent switches, the far end, or nothing.
+		p.Hops = p.Hops[:len(p.Hops)-silent]
+	}
+	switch {
+	case balanced:
+		p.State = fabric.PathUnknown
+	case closed:
+		p.State = fabric.PathUnknown
+		p.Notes = append(p.Notes, "the destination's port is closed")
+	case p.Reached, f.edge.Reply && len(p.Hops) > 0:
+		p.State = fabric.PathValid
+	default:
+		p.State = fabric.PathUnknown
+		p.Notes = append(p.Notes, fmt.Sprintf("nothing answered beyond hop limit %d", len(p.Hops)))
+	}
+	return t.keep(p), nil
+}
+
+// keep stores a traced path. One that could not be told leaves the last good
+// one in place, as stale.
+func (t *tracer) keep(p TracedPath) TracedPath {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old := t.paths[p.Edge]
+	if old != nil {
+		shorter := p.Edge.Reply && len(p.Hops) < len(old.Hops) && slices.EqualFunc(p.Hops, old.Hops[:len(p.Hops)], sameHop)
+		if old.State != fabric.PathUnknown && (p.State == fabric.PathUnknown || shorter) {
+			note := fmt.Sprintf("traced in vain at %s: %d hops answered", p.TracedAt.UTC().Format(time.RFC3339), answering(p.Hops))
+			kept := *old
+			kept.State = fabric.PathStale
+			kept.Notes = append([]string{note}, p.Notes...)
+			p = kept
+		}
+	}
+	if old == nil || old.State != p.State || !slices.EqualFunc(old.Hops, p.Hops, sameHop) {
+		t.version++
+	}
+	t.paths[p.Edge] = &p
+	return p
+}
+
+func sameHop(a, b Hop) bool { return a.TTL == b.TTL && a.Address == b.Address }
+
+func answering(hops []Hop) (n int) {
+	for _, h := range hops {
+		if h.Address.IsValid() {
+			n++
+		}
+	}
+	return n
+}
+
+// hop sends the packets of one hop limit and gathers what comes back.
+func (t *tracer) hop(ctx context.Context, f traceFlow, ttl uint8) ([]traceAnswer, error) {
+	answer := make(chan traceAnswer, traceAttempts+traceRetries)
+	awaited := map[uint32]bool{}
+	defer func() { f.nic.forget(slices.Collect(maps.Keys(awaited))) }()
+	send := func() error {
+		select {
+		case <-t.pace.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		key, err := f.nic.sendTrace(f, ttl, answer)
+		if err != nil {
+			return err
+		}
+		awaited[key] = true
+		t.mu.Lock()
+		t.sent++
+		t.mu.Unlock()
+		return nil
+	}
+	var got []traceAnswer
+	gather := func(want int) error {
+		timeout := time.NewTimer(traceTimeout)
+		defer timeout.Stop()
+		for len(got) < want {
+			select {
+			case a := <-answer:
+				got = append(got, a)
+				t.mu.Lock()
+				t.answers++
+				t.mu.Unlock()
+			case <-timeout.C:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	}
+	for range traceAttempts {
+		if err := send(); err != nil {
+			return nil, err
+		}
+	}
+	if err := gather(traceAttempts); err != nil {
+		return nil, err
+	}
+	for i := 0; i < traceRetries && len(got) == 0; i++ {
+		if err := send(); err != nil {
+			return nil, err
+		}
+		if err := gather(1); err != nil {
+			return nil, err
+		}
+	}
+	return got, nil
+}
+
+// sendTrace sends one hop-limited copy of a flow's packet.
+func (n *nic) sendTrace(f traceFlow, ttl uint8, answer chan traceAnswer) (key uint32, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	buf, err := n.outBuffer(f.sock)
+	if err != nil {
+		return 0, err
+	}
+	n.traceSeq++
+	key = n.traceSeq
+	user := time.Now().UnixNano()
+	ssid := n.ssid | traceSSID
+	if f.edge.Reply {
+		ssid |= traceReplySSID
+	}
+	// A reply's copy has a probe's layout up to the SSID, and its length.
+	size := n.putRequest(buf, key, user, ssid, 0)
+	id := n.out.Commit(f.sock.UDP, size, f.dst, n.node.Stamp.DSCP<<2|ect0, ttl)
+	n.note(sentRef{id: id, edge: -1, seq: key, user: user})
+	n.awaited[key] = &traceProbe{key: key, dst: f.dst, sent: user, answer: answer}
+	if err := n.flush(); err != nil {
+		return 0, err
+	}
+	return key, nil
+}
+
+// forget stops waiting for trace packets.
+func (n *nic) forget(keys []uint32) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, k := range keys {
+		delete(n.awaited, k)
+	}
+}
+
+// resolve hands an answer to the trace that waits for it. The channel has room
+// for every packet of a hop limit.
+func (n *nic) resolve(p *traceProbe, a traceAnswer) {
+	delete(n.awaited, p.key)
+	a.key = p.key
+	p.answer <- a
+}
+
+// traceReached takes the reflector's answer to a trace packet.
+func (n *nic) traceReached(key uint32, at int64) {
+	if p := n.awaited[key]; p != nil {
+		n.resolve(p, traceAnswer{reached: true, rtt: time.Duration(at - p.sent)})
+	}
+}
+
+// icmp takes an ICMP error about a packet sent over s.
+func (n *nic) icmp(s *socket, r *unix.Report) {
+	p := n.quoted(r)
+	if p == nil {
+		n.icmpErrors[[2]uint8{r.Type, r.Code}]++
+		return
+	}
+	a := traceAnswer{from: r.Offender, rtt: time.Duration(stampOr(r.Stamp, time.Now().UnixNano()) - p.sent)}
+	switch {
+	case r.Type == icmpTimeExceeded:
+	case r.Type == icmpUnreachable && r.Offender == p.dst.Addr():
+		a.closed = true
+	default:
+		return // a switch without a route: as good as silent
+	}
+	n.resolve(p, a)
+}
+
+// quotedEnough is the part of a STAMP packet that ends with the SSID (RFC 8972
+// section 3), in octets.
+const quotedEnough = 16
+
+// quoted finds the trace packet an ICMP error quotes: by its number, or, when
+// the quote ends before it (RFC 792 asks for the UDP header only), by being
+// the only one on its way to that destination.
+func (n *nic) quoted(r *unix.Report) *traceProbe {
+	if len(r.Data) >= quotedEnough {
+		if binary.BigEndian.Uint16(r.Data[14:])&^traceReplySSID != n.ssid|traceSSID {
+			return nil
+		}
+		return n.awaited[binary.BigEndian.Uint32(r.Data)]
+	}
+	if r.Type != icmpTimeExceeded {
+		return nil
+	}
+	var only *traceProbe
+	for _, p := range n.awaited {
+		if p.dst == r.Dst {
+			if only != nil {
+				return nil
+			}
+			only = p
+		}
+	}
+	return only
+}

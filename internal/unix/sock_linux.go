@@ -1,0 +1,540 @@
+package unix
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	sys "golang.org/x/sys/unix"
+)
+
+// Errors of the sockets that callers decide on with errors.Is.
+const (
+	EADDRINUSE    = syscall.EADDRINUSE
+	EADDRNOTAVAIL = syscall.EADDRNOTAVAIL
+	EACCES        = syscall.EACCES
+	EPERM         = syscall.EPERM
+	ENETUNREACH   = syscall.ENETUNREACH
+	ENETDOWN      = syscall.ENETDOWN
+	EAGAIN        = syscall.EAGAIN
+)
+
+// timestamping asks for software stamps of both directions. OPT_TSONLY keeps
+// packet copies out of the error queue, whose memory counts against the
+// receive buffer (Documentation/networking/timestamping.rst, 1.3.4).
+const timestamping = sys.SOF_TIMESTAMPING_TX_SOFTWARE | sys.SOF_TIMESTAMPING_RX_SOFTWARE |
+	sys.SOF_TIMESTAMPING_SOFTWARE | sys.SOF_TIMESTAMPING_OPT_ID |
+	sys.SOF_TIMESTAMPING_OPT_TSONLY | sys.SOF_TIMESTAMPING_OPT_CMSG
+
+// UDPOptions are the choices of ListenUDP.
+type UDPOptions struct {
+	// ReceiveBuffer in bytes; 0 leaves the system's default.
+	ReceiveBuffer int
+	// CountedIDs numbers transmit stamps by the kernel's own counter, as on
+	// kernels without SCM_TS_OPT_ID (before 6.13).
+	CountedIDs bool
+}
+
+// UDP is an unconnected IPv4 datagram socket with kernel time stamps. It is
+// never connected: a connected one carries a flow hash of its own, and ECMP
+// would not send its packets where their 5-tuple says.
+type UDP struct {
+	fd    int
+	local netip.AddrPort
+
+	counted  bool   // stamps are numbered by the kernel's counter
+	nextID   uint32 // number of the next packet
+	idBase   uint32 // counted: number of the packet the kernel calls 0
+	lastOvfl uint32
+	drops    atomic.Uint64
+}
+
+// ListenUDP opens a socket bound to local. errors.Is holds for EADDRINUSE,
+// EADDRNOTAVAIL, EACCES and EPERM.
+func ListenUDP(local netip.AddrPort, o UDPOptions) (*UDP, error) {
+	if !local.Addr().Is4() {
+		return nil, fmt.Errorf("udp socket on %v: an IPv4 address is expected", local)
+	}
+	fd, err := sys.Socket(sys.AF_INET, sys.SOCK_DGRAM|sys.SOCK_NONBLOCK|sys.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("udp socket: %w", err)
+	}
+	s := &UDP{fd: fd, counted: o.CountedIDs}
+	if err := s.setup(local, o); err != nil {
+		sys.Close(fd)
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *UDP) setup(local netip.AddrPort, o UDPOptions) error {
+	if o.ReceiveBuffer > 0 {
+		// FORCE needs CAP_NET_ADMIN; without it net.core.rmem_max is the limit.
+		if sys.SetsockoptInt(s.fd, sys.SOL_SOCKET, sys.SO_RCVBUFFORCE, o.ReceiveBuffer) != nil {
+			if err := sys.SetsockoptInt(s.fd, sys.SOL_SOCKET, sys.SO_RCVBUF, o.ReceiveBuffer); err != nil {
+				return fmt.Errorf("set SO_RCVBUF: %w", err)
+			}
+		}
+	}
+	for _, opt := range []struct {
+		name              string
+		level, opt, value int
+	}{
+		{"SO_RXQ_OVFL", sys.SOL_SOCKET, sys.SO_RXQ_OVFL, 1},
+		{"IP_RECVTOS", sys.IPPROTO_IP, sys.IP_RECVTOS, 1},
+		{"IP_RECVTTL", sys.IPPROTO_IP, sys.IP_RECVTTL, 1},
+		{"IP_RECVERR", sys.IPPROTO_IP, sys.IP_RECVERR, 1},
+		{"IP_MTU_DISCOVER", sys.IPPROTO_IP, sys.IP_MTU_DISCOVER, sys.IP_PMTUDISC_PROBE},
+		{"SO_TIMESTAMPING", sys.SOL_SOCKET, sys.SO_TIMESTAMPING_NEW, timestamping},
+	} {
+		if err := sys.SetsockoptInt(s.fd, opt.level, opt.opt, opt.value); err != nil {
+			return fmt.Errorf("set %s: %w", opt.name, err)
+		}
+	}
+	if err := sys.Bind(s.fd, &sys.SockaddrInet4{Addr: local.Addr().As4(), Port: int(local.Port())}); err != nil {
+		return fmt.Errorf("bind %v: %w", local, err)
+	}
+	sa, err := sys.Getsockname(s.fd)
+	if err != nil {
+		return fmt.Errorf("getsockname: %w", err)
+	}
+	in, ok := sa.(*sys.SockaddrInet4)
+	if !ok {
+		return fmt.Errorf("getsockname: %T, want an IPv4 address", sa)
+	}
+	s.local = netip.AddrPortFrom(netip.AddrFrom4(in.Addr), uint16(in.Port))
+	return nil
+}
+
+// LocalAddr is the address the socket is bound to.
+func (s *UDP) LocalAddr() netip.AddrPort { return s.local }
+
+// Drops is the number of datagrams the kernel dropped because the receive
+// buffer was full (SO_RXQ_OVFL), as far as received datagrams have told.
+func (s *UDP) Drops() uint64 { return s.drops.Load() }
+
+// Close closes the socket. Nothing may use it any more.
+func (s *UDP) Close() error { return sys.Close(s.fd) }
+
+// resync makes the kernel's stamp counter start at 0 again, for the packet
+// after the ones already sent: a failed send may or may not have advanced it.
+func (s *UDP) resync(next uint32) error {
+	if err := sys.SetsockoptInt(s.fd, sys.SOL_SOCKET, sys.SO_TIMESTAMPING_NEW, timestamping&^sys.SOF_TIMESTAMPING_OPT_ID); err != nil {
+		return fmt.Errorf("switch SOF_TIMESTAMPING_OPT_ID off: %w", err)
+	}
+	if err := sys.SetsockoptInt(s.fd, sys.SOL_SOCKET, sys.SO_TIMESTAMPING_NEW, timestamping); err != nil {
+		return fmt.Errorf("switch SOF_TIMESTAMPING_OPT_ID on: %w", err)
+	}
+	s.idBase = next
+	return nil
+}
+
+// BatchSize is the number of datagrams one system call moves at most.
+const BatchSize = 32
+
+// MaxDatagram is the longest datagram a Batch holds, in octets; what is longer
+// is cut when received.
+const MaxDatagram = 1024
+
+const (
+	recvControl = 256 // stamp 64, TOS 17, TTL 20, RXQ_OVFL 20, extended error 48, each with padding
+	sendControl = 96  // TOS, TTL and stamp id: 24 each
+)
+
+type mmsghdr struct {
+	hdr sys.Msghdr
+	n   uint32
+}
+
+type slot struct {
+	buf  [MaxDatagram]byte
+	ctl  [recvControl]byte
+	name sys.RawSockaddrInet4
+	iov  sys.Iovec
+}
+
+// Datagram is a received datagram. Data is valid until the Batch is used again.
+type Datagram struct {
+	Data  []byte
+	From  netip.AddrPort
+	TOS   uint8
+	TTL   uint8
+	Stamp int64 // kernel receive stamp, Unix nanoseconds; 0 when there is none
+}
+
+// ReportKind tells what an entry of the error queue is.
+type ReportKind uint8
+
+// Kinds of Report.
+const (
+	ReportOther   ReportKind = iota
+	ReportTxStamp            // a transmit stamp: ID and Stamp are set
+	ReportICMP               // an ICMP error: Type, Code, Offender, Dst and Data (the quoted payload) are set
+)
+
+// Report is an entry of a socket's error queue.
+type Report struct {
+	Kind     ReportKind
+	ID       uint32
+	Stamp    int64 // Unix nanoseconds; 0 when there is none
+	Errno    syscall.Errno
+	Type     uint8
+	Code     uint8
+	Offender netip.Addr
+	Dst      netip.AddrPort
+	Data     []byte
+}
+
+// Batch is the memory for moving datagrams in batches over any number of
+// sockets, one at a time. It is not safe for concurrent use.
+type Batch struct {
+	slots   []slot
+	hdrs    []mmsghdr
+	ids     []uint32
+	out     int
+	grams   []Datagram
+	reports []Report
+}
+
+// NewBatch returns a Batch of n datagrams, BatchSize at most.
+func NewBatch(n int) *Batch {
+	n = max(1, min(n, BatchSize))
+	b := &Batch{slots: make([]slot, n), hdrs: make([]mmsghdr, n), ids: make([]uint32, n),
+		grams: make([]Datagram, n), reports: make([]Report, n)}
+	for i := range b.slots {
+		sl := &b.slots[i]
+		sl.iov.Base = &sl.buf[0]
+		h := &b.hdrs[i].hdr
+		h.Name = (*byte)(unsafe.Pointer(&sl.name))
+		h.Iov = &sl.iov
+		h.SetIovlen(1)
+		h.Control = &sl.ctl[0]
+	}
+	return b
+}
+
+// OutBuffer is the memory for the next datagram to send; nil when the batch is
+// full and must be sent first.
+func (b *Batch) OutBuffer() []byte {
+	if b.out == len(b.slots) {
+		return nil
+	}
+	return b.slots[b.out].buf[:]
+}
+
+// Out is the number of datagrams waiting for Send.
+func (b *Batch) Out() int { return b.out }
+
+// Commit queues the first n octets of OutBuffer for s. ttl 0 leaves the
+// system's default. It returns the number the transmit stamp will carry. All
+// datagrams of a batch go over one socket.
+func (b *Batch) Commit(s *UDP, n int, dst netip.AddrPort, tos, ttl uint8) (id uint32) {
+	id = s.nextID
+	s.nextID++
+	sl, h := &b.slots[b.out], &b.hdrs[b.out].hdr
+	sl.iov.SetLen(n)
+	sl.name.Family = sys.AF_INET
+	sl.name.Addr = dst.Addr().As4()
+	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&sl.name.Port))[:], dst.Port())
+	h.Namelen = sys.SizeofSockaddrInet4
+	at := putControl(sl.ctl[:], 0, sys.IPPROTO_IP, sys.IP_TOS, uint32(tos))
+	if ttl > 0 {
+		at = putControl(sl.ctl[:], at, sys.IPPROTO_IP, sys.IP_TTL, uint32(ttl))
+	}
+	if !s.counted {
+		at = putControl(sl.ctl[:], at, sys.SOL_SOCKET, sys.SCM_TS_OPT_ID, id)
+	}
+	h.SetControllen(at)
+	b.ids[b.out] = id
+	b.out++
+	return id
+}
+
+func putControl(b []byte, at, level, typ int, v uint32) int {
+	c := (*sys.Cmsghdr)(unsafe.Pointer(&b[at]))
+	c.Level, c.Type = int32(level), int32(typ)
+	c.SetLen(sys.CmsgLen(4))
+	binary.NativeEndian.PutUint32(b[at+sys.CmsgLen(0):], v)
+	return at + sys.CmsgSpace(4)
+}
+
+// sendAttempts bounds the retries of one datagram. An ICMP error that arrived
+// before makes one send fail without sending anything (sk_err with
+// IP_RECVERR), so the first failure says nothing about this datagram.
+const sendAttempts = 4
+
+// Send sends what was committed, in order. failed is called for each datagram
+// that could not be sent, with its place in the batch.
+func (b *Batch) Send(s *UDP, failed func(i int, err syscall.Errno)) error {
+	total := b.out
+	b.out = 0
+	var desync error
+	for i, attempt := 0, 0; i < total; {
+		n := total - i
+		if s.counted {
+			n = 1 // each id must be known before the next packet takes one
+		}
+		r, _, errno := sys.Syscall6(sys.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&b.hdrs[i])), uintptr(n), sys.MSG_DONTWAIT, 0, 0)
+		if errno == 0 && r > 0 {
+			i += int(r)
+			attempt = 0
+			continue
+		}
+		if errno == syscall.EINTR {
+			continue
+		}
+		if errno == syscall.EINVAL && !s.counted {
+			// No SCM_TS_OPT_ID before Linux 6.13: number by the kernel's counter.
+			s.counted = true
+			if err := s.resync(b.ids[i]); err != nil {
+				desync = err
+			}
+			for j := i; j < total; j++ {
+				b.dropStampID(j)
+			}
+			continue
+		}
+		if s.counted {
+			if err := s.resync(b.ids[i]); err != nil {
+				desync = err
+			}
+		}
+		if attempt++; attempt < sendAttempts && errno != syscall.EAGAIN && errno != syscall.ENOBUFS {
+			continue
+		}
+		failed(i, errno)
+		i++
+		attempt = 0
+		if s.counted && i < total {
+			if err := s.resync(b.ids[i]); err != nil {
+				desync = err
+			}
+		} else if s.counted {
+			if err := s.resync(s.nextID); err != nil {
+				desync = err
+			}
+		}
+	}
+	return desync
+}
+
+func (b *Batch) dropStampID(i int) {
+	h := &b.hdrs[i].hdr
+	h.SetControllen(int(h.Controllen) - sys.CmsgSpace(4))
+}
+
+// Recv receives waiting datagrams without blocking and returns how many; 0
+// when there are none.
+func (b *Batch) Recv(s *UDP) (int, error) {
+	n, err := b.recvmmsg(s, sys.MSG_DONTWAIT)
+	for i := range n {
+		b.parse(s, i)
+	}
+	return n, err
+}
+
+// Datagram is the i-th datagram of the last Recv.
+func (b *Batch) Datagram(i int) *Datagram { return &b.grams[i] }
+
+// RecvErrors reads the socket's error queue without blocking and returns how
+// many entries came; 0 when it is empty.
+func (b *Batch) RecvErrors(s *UDP) (int, error) {
+	n, err := b.recvmmsg(s, sys.MSG_DONTWAIT|sys.MSG_ERRQUEUE)
+	for i := range n {
+		b.parse(s, i)
+	}
+	return n, err
+}
+
+// Report is the i-th entry of the last RecvErrors.
+func (b *Batch) Report(i int) *Report { return &b.reports[i] }
+
+func (b *Batch) recvmmsg(s *UDP, flags int) (int, error) {
+	for i := range b.hdrs {
+		h := &b.hdrs[i].hdr
+		h.Namelen = sys.SizeofSockaddrInet4
+		h.SetControllen(recvControl)
+		h.Flags = 0
+		b.slots[i].iov.SetLen(MaxDatagram)
+	}
+	// A pending sk_err makes one receive fail and is gone then.
+	for range sendAttempts {
+		r, _, errno := sys.Syscall6(sys.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&b.hdrs[0])), uintptr(len(b.hdrs)), uintptr(flags), 0, 0)
+		switch errno {
+		case 0:
+			return int(r), nil
+		case syscall.EAGAIN:
+			return 0, nil
+		case syscall.EBADF, syscall.ENOTSOCK, syscall.EFAULT, syscall.EINVAL:
+			return 0, fmt.Errorf("recvmmsg on %v: %w", s.local, errno)
+		}
+	}
+	return 0, nil
+}
+
+// parse reads the control messages of slot i into its Datagram and Report.
+func (b *Batch) parse(s *UDP, i int) {
+	sl, m := &b.slots[i], &b.hdrs[i]
+	g, r := &b.grams[i], &b.reports[i]
+	from := netip.AddrPort{}
+	if m.hdr.Namelen >= sys.SizeofSockaddrInet4 && sl.name.Family == sys.AF_INET {
+		port := (*[2]byte)(unsafe.Pointer(&sl.name.Port))
+		from = netip.AddrPortFrom(netip.AddrFrom4(sl.name.Addr), binary.BigEndian.Uint16(port[:]))
+	}
+	*g = Datagram{Data: sl.buf[:m.n], From: from}
+	*r = Report{Dst: from, Data: sl.buf[:m.n]}
+	ctl := sl.ctl[:min(int(m.hdr.Controllen), recvControl)]
+	for {
+		level, typ, data, rest, ok := nextControl(ctl)
+		if !ok {
+			break
+		}
+		ctl = rest
+		switch {
+		case level == sys.SOL_SOCKET && typ == sys.SO_TIMESTAMPING_NEW && len(data) >= 16:
+			// struct scm_timestamping64: the first of three is the software stamp.
+			sec := int64(binary.NativeEndian.Uint64(data))
+			nsec := int64(binary.NativeEndian.Uint64(data[8:]))
+			g.Stamp = sec*1e9 + nsec
+			r.Stamp = g.Stamp
+		case level == sys.SOL_SOCKET && typ == sys.SO_RXQ_OVFL && len(data) >= 4:
+			v := binary.NativeEndian.Uint32(data)
+			s.drops.Add(uint64(v - s.lastOvfl))
+			s.lastOvfl = v
+		case level == sys.IPPROTO_IP && typ == sys.IP_TOS && len(data) >= 1:
+			g.TOS = data[0]
+		case level == sys.IPPROTO_IP && typ == sys.IP_TTL && len(data) >= 4:
+			g.TTL = uint8(binary.NativeEndian.Uint32(data))
+		case level == sys.IPPROTO_IP && typ == sys.IP_RECVERR && len(data) >= 16:
+			s.extendedError(r, data)
+		}
+	}
+}
+
+// extendedError reads struct sock_extended_err and the address behind it.
+func (s *UDP) extendedError(r *Report, data []byte) {
+	r.Errno = syscall.Errno(binary.NativeEndian.Uint32(data))
+	origin := data[4]
+	r.Type, r.Code = data[5], data[6]
+	switch origin {
+	case sys.SO_EE_ORIGIN_TIMESTAMPING:
+		r.Kind = ReportTxStamp
+		r.ID = binary.NativeEndian.Uint32(data[12:])
+		if s.counted {
+			r.ID += s.idBase
+		}
+	case sys.SO_EE_ORIGIN_ICMP:
+		r.Kind = ReportICMP
+		if len(data) >= 24 && binary.NativeEndian.Uint16(data[16:]) == sys.AF_INET {
+			r.Offender = netip.AddrFrom4([4]byte(data[20:24]))
+		}
+	}
+}
+
+// nextControl cuts one control message off b.
+func nextControl(b []byte) (level, typ int, data, rest []byte, ok bool) {
+	if len(b) < sys.SizeofCmsghdr {
+		return 0, 0, nil, nil, false
+	}
+	c := (*sys.Cmsghdr)(unsafe.Pointer(&b[0]))
+	n := int(c.Len)
+	if n < sys.CmsgLen(0) || n > len(b) {
+		return 0, 0, nil, nil, false
+	}
+	end := min(sys.CmsgSpace(n-sys.CmsgLen(0)), len(b))
+	return int(c.Level), int(c.Type), b[sys.CmsgLen(0):n], b[end:], true
+}
+
+// Poller waits for sockets. Wait is for one goroutine; Wake is safe for all.
+type Poller struct {
+	fd     int
+	wake   int
+	events [64]sys.EpollEvent
+	coarse bool // no epoll_pwait2 (before Linux 5.11): whole milliseconds
+}
+
+const wakeToken = -1
+
+// NewPoller returns an empty Poller.
+func NewPoller() (*Poller, error) {
+	fd, err := sys.EpollCreate1(sys.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("epoll_create1: %w", err)
+	}
+	wake, err := sys.Eventfd(0, sys.EFD_CLOEXEC|sys.EFD_NONBLOCK)
+	if err != nil {
+		sys.Close(fd)
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	p := &Poller{fd: fd, wake: wake}
+	if err := sys.EpollCtl(fd, sys.EPOLL_CTL_ADD, wake, &sys.EpollEvent{Events: sys.EPOLLIN, Fd: wakeToken}); err != nil {
+		return nil, errors.Join(fmt.Errorf("epoll_ctl: %w", err), p.Close())
+	}
+	return p, nil
+}
+
+// Add watches s; token, not negative, comes back with its events.
+func (p *Poller) Add(s *UDP, token int32) error {
+	if err := sys.EpollCtl(p.fd, sys.EPOLL_CTL_ADD, s.fd, &sys.EpollEvent{Events: sys.EPOLLIN, Fd: token}); err != nil {
+		return fmt.Errorf("epoll_ctl: %w", err)
+	}
+	return nil
+}
+
+// Wake makes Wait return.
+func (p *Poller) Wake() error {
+	if _, err := sys.Write(p.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil && !errors.Is(err, EAGAIN) {
+		return fmt.Errorf("wake: %w", err)
+	}
+	return nil
+}
+
+// Wait waits for events, d at most, and returns how many came.
+func (p *Poller) Wait(d time.Duration) (int, error) {
+	d = max(d, 0)
+	var n int
+	var errno syscall.Errno
+	if !p.coarse {
+		ts := struct{ sec, nsec int64 }{int64(d / time.Second), int64(d % time.Second)}
+		r, _, e := sys.Syscall6(sys.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), uintptr(len(p.events)), uintptr(unsafe.Pointer(&ts)), 0, 0)
+		if e == syscall.ENOSYS {
+			p.coarse = true
+		}
+		n, errno = int(r), e
+	}
+	if p.coarse {
+		ms := (d + time.Millisecond - 1) / time.Millisecond
+		r, _, e := sys.Syscall6(sys.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), uintptr(len(p.events)), uintptr(ms), 0, 0)
+		n, errno = int(r), e
+	}
+	if errno == syscall.EINTR {
+		return 0, nil
+	}
+	if errno != 0 {
+		return 0, fmt.Errorf("epoll_wait: %w", errno)
+	}
+	return n, nil
+}
+
+// Event is the i-th event of the last Wait: token is negative for a Wake.
+// queued tells that the error queue has something to read.
+func (p *Poller) Event(i int) (token int32, readable, queued bool) {
+	e := &p.events[i]
+	if e.Fd == wakeToken {
+		var b [8]byte
+		_, _ = sys.Read(p.wake, b[:]) // resets the counter; empty is as good
+	}
+	return e.Fd, e.Events&sys.EPOLLIN != 0, e.Events&sys.EPOLLERR != 0
+}
+
+// Close closes the Poller; the sockets stay open.
+func (p *Poller) Close() error { return errors.Join(sys.Close(p.wake), sys.Close(p.fd)) }
+
+// ErrnoName is the symbolic name of an error, such as ENETUNREACH; "" when it
+// has none.
+func ErrnoName(e syscall.Errno) string { return sys.ErrnoName(e) }
