@@ -12,6 +12,7 @@ var delaySteps = [...]string{"adds < 10 µs", "≥ 10 µs", "≥ 100 µs", "≥ 
 // tally is what is known of one direction of a cable.
 type tally struct {
 	links, unseen   int
+	untold          int // crossed, but their own share cannot be told
 	edges, degraded int
 	delay           *int64 // the worst of those known
 	loss            float64
@@ -30,7 +31,13 @@ func (t *tally) add(v *analyzer.LinkView, m level) {
 	t.edges += v.Edges
 	t.degraded += v.Degraded
 	t.loss = max(t.loss, v.LossRatio)
-	if v.AddedDelayNS != nil && (t.delay == nil || *v.AddedDelayNS > *t.delay) {
+	// Where every flow that crosses it suffers, no clean one speaks for it:
+	// that nothing has been pinned on it does not make it healthy.
+	told := v.AddedDelayNS != nil && (*v.AddedDelayNS > 0 || v.Edges == 0 || v.Degraded < v.Edges)
+	if !told && v.Edges > 0 {
+		t.untold++
+	}
+	if told && (t.delay == nil || *v.AddedDelayNS > *t.delay) {
 		ns := *v.AddedDelayNS
 		t.delay = &ns
 	}
@@ -62,7 +69,7 @@ func (t *tally) class() string {
 			c = "loss most"
 		}
 	}
-	if t.unseen > 0 && t.unseen < t.links {
+	if n := t.unseen + t.untold; n > 0 && n < t.links {
 		c += " partial"
 	}
 	return c
@@ -115,6 +122,9 @@ func (t *tally) title(s stroke) string {
 	out += fmt.Sprintf("\n%s, %s degraded", plural(t.edges, "flow", "flows"), count(t.degraded))
 	if t.unseen > 0 {
 		out += fmt.Sprintf("\nno evidence for %s of them", count(t.unseen))
+	}
+	if t.untold > 0 && t.untold < t.links {
+		out += fmt.Sprintf("\nthe share of %s of them cannot be told", count(t.untold))
 	}
 	return out + markText(t.mark)
 }

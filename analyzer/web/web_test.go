@@ -174,6 +174,7 @@ func TestFabricOfTheDemo(t *testing.T) {
 	*linkOf(&s, fabric.Direction{From: "leaf3:up1", To: "spine1:dn3"}) = analyzer.LinkView{Link: "leaf3:up1--spine1:dn3", From: "leaf3:up1", To: "spine1:dn3"}
 	linkOf(&s, fabric.Direction{From: "leaf4:up1", To: "spine1:dn4"}).AddedDelayNS = nil
 	linkOf(&s, fabric.Direction{From: "leaf2:up2", To: "spine2:dn2"}).LossRatio = 0.02
+	linkOf(&s, fabric.Direction{From: "spine2:dn3", To: "leaf3:up2"}).Degraded = 7
 	_, all := page(t, handler(g, s), "/")
 
 	if got, want := len(with(all, "data-link", "")), 2*len(g.Topo.Links); got != want {
@@ -188,6 +189,7 @@ func TestFabricOfTheDemo(t *testing.T) {
 		{"leaf3:up1", "spine1:dn3", "none", "", "no evidence"},
 		{"leaf4:up1", "spine1:dn4", "unknown", "", "its own delay cannot be told"},
 		{"leaf2:up2", "spine2:dn2", "loss", "", "loses 2 %"},
+		{"spine2:dn3", "leaf3:up2", "unknown", "", "its own delay cannot be told\n7 flows, 7 degraded"},
 		{"h1/eth1", "leaf1:dn1", "healthy", "", "no added delay"},
 	} {
 		e := strokeOf(t, all, c.from, c.to)
