@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -346,7 +347,8 @@ func (l *Loop) track(rep fabric.Report, findings []judge.Finding, pending int, n
 	named := map[fabric.Element]bool{}
 	for _, v := range rep.Verdicts {
 		named[v.Element] = true
-		if in := l.openOf(v.Element); in != nil {
+		if in := l.openFor(v); in != nil {
+			named[in.Element] = true
 			l.refresh(in, v, now)
 			continue
 		}
@@ -389,9 +391,11 @@ func (l *Loop) track(rep fabric.Report, findings []judge.Finding, pending int, n
 	}
 }
 
-func (l *Loop) openOf(el fabric.Element) *Incident {
+// openFor finds the open incident that a verdict is about: the same element, or
+// one that the evidence could not tell from it.
+func (l *Loop) openFor(v fabric.Verdict) *Incident {
 	for _, in := range l.open {
-		if in.Element == el {
+		if in.Element == v.Element || slices.Contains(in.Equivalent, v.Element) || slices.Contains(v.Equivalent, in.Element) {
 			return in
 		}
 	}
@@ -421,7 +425,7 @@ func (l *Loop) openIncident(c *candidacy, now time.Time) {
 // softens while it is open: a failure that was routed around is still one.
 func (l *Loop) refresh(in *Incident, v fabric.Verdict, now time.Time) {
 	in.missing, in.Held, in.LastSeen = 0, "", now
-	if in.Scenario == fabric.HardFailure && v.Scenario != fabric.HardFailure || v.Evidence.ExplainedEdges*2 < in.Evidence.ExplainedEdges {
+	if v.Element != in.Element || in.Scenario == fabric.HardFailure && v.Scenario != fabric.HardFailure || v.Evidence.ExplainedEdges*2 < in.Evidence.ExplainedEdges {
 		return
 	}
 	v.ID, v.FirstSeen = in.ID, in.FirstSeen

@@ -478,15 +478,10 @@ const minWeight = 0.3
 
 func key(e Element) string { return string(e.Kind) + " " + e.Name + " " + e.Direction.String() }
 
-// rank orders kinds from narrow to wide.
+// rank orders elements from narrow to wide: a NIC concerns one host, a link all
+// that is routed over it, a switch all its links; one direction before both.
 func rank(e Element) int {
-	n := 0
-	switch e.Kind {
-	case fabric.KindLink, fabric.KindNIC:
-		n = 0
-	case fabric.KindSwitch:
-		n = 4
-	}
+	n := map[fabric.Kind]int{fabric.KindNIC: 0, fabric.KindLink: 2, fabric.KindSwitch: 4}[e.Kind]
 	if !e.OneWay() {
 		n++
 	}

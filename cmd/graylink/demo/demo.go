@@ -80,15 +80,17 @@ type Demo struct {
 
 // Outcome is one fault's result, as the contract prints it.
 type Outcome struct {
-	Fault            FaultJSON        `json:"fault"`
-	Seed             uint64           `json:"seed"`
-	Verdict          *fabric.Verdict  `json:"verdict"`
-	SecondsToVerdict *float64         `json:"seconds_to_verdict"`
-	SecondsToClear   *float64         `json:"seconds_to_clear"`
-	ElementMatch     bool             `json:"element_match"`
-	DirectionMatch   bool             `json:"direction_match"`
-	ScenarioMatch    bool             `json:"scenario_match"`
-	FalseVerdicts    []fabric.Verdict `json:"false_verdicts"`
+	Fault            FaultJSON       `json:"fault"`
+	Seed             uint64          `json:"seed"`
+	Verdict          *fabric.Verdict `json:"verdict"`
+	SecondsToVerdict *float64        `json:"seconds_to_verdict"`
+	SecondsToClear   *float64        `json:"seconds_to_clear"`
+	ElementMatch     bool            `json:"element_match"`
+	// EquivalentMatch: the fault's element is the named one or listed as one that the evidence cannot tell from it.
+	EquivalentMatch bool             `json:"equivalent_match"`
+	DirectionMatch  bool             `json:"direction_match"`
+	ScenarioMatch   bool             `json:"scenario_match"`
+	FalseVerdicts   []fabric.Verdict `json:"false_verdicts"`
 }
 
 // FaultJSON is the fault as it was injected.
@@ -384,6 +386,7 @@ func (d *Demo) Break(ctx context.Context, p Planned, seed uint64, duration time.
 	if err := d.awaitClear(ctx, healed, &out); err != nil {
 		return out, err
 	}
+	out.EquivalentMatch = p.Lists(out.Verdict)
 	for _, in := range d.since(before) {
 		if !p.Names(&in.Verdict) {
 			out.FalseVerdicts = append(out.FalseVerdicts, in.Verdict)
@@ -419,7 +422,7 @@ func (d *Demo) since(t time.Time) []analyzer.Incident {
 }
 
 func (d *Demo) silence(out *Outcome, before time.Time) {
-	out.ElementMatch, out.DirectionMatch, out.ScenarioMatch = true, true, true
+	out.ElementMatch, out.EquivalentMatch, out.DirectionMatch, out.ScenarioMatch = true, true, true, true
 	for _, in := range d.since(before) {
 		if in.Kind == fabric.KindHost && in.Element.Element == out.Fault.Element {
 			v := in.Verdict

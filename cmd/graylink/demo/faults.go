@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -197,6 +198,16 @@ func (p Planned) Names(v *fabric.Verdict) bool {
 	}
 	pair := func(a, b fabric.Kind) bool { return v.Kind == a && p.Kind == b || v.Kind == b && p.Kind == a }
 	return listed && (pair(fabric.KindNIC, fabric.KindAccessLink) || pair(fabric.KindPort, fabric.KindLink))
+}
+
+// Lists reports whether a verdict names the planned element or lists it as
+// equivalent, of whatever sort.
+func (p Planned) Lists(v *fabric.Verdict) bool {
+	if v == nil || p.Kind == "" {
+		return false
+	}
+	want := fabric.Element{Element: p.Element, Kind: p.Kind}
+	return v.Element == want || slices.Contains(v.Equivalent, want)
 }
 
 // DirectionRight reports whether the verdict's direction is the fault's.

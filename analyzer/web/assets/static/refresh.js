@@ -1,0 +1,47 @@
+// Every two seconds the main part is fetched again and each piece that changed
+// is replaced. What the reader has focused or typed stays.
+'use strict';
+(() => {
+  const every = 2000;
+  const offline = document.getElementById('offline');
+  const spoken = document.getElementById('spoken');
+  const take = (piece) => {
+    const old = document.getElementById(piece.id);
+    if (!old || old.outerHTML === piece.outerHTML) return;
+    const focused = old.contains(document.activeElement) ? document.activeElement.getAttribute('href') : null;
+    const canvas = old.querySelector('.canvas, .scroll');
+    const left = canvas ? canvas.scrollLeft : 0;
+    old.replaceWith(piece);
+    if (left) piece.querySelector('.canvas, .scroll').scrollLeft = left;
+    if (focused === null) return;
+    for (const a of piece.querySelectorAll('a')) {
+      if (a.getAttribute('href') === focused) {
+        a.focus({ preventScroll: true });
+        return;
+      }
+    }
+  };
+  const refresh = async () => {
+    try {
+      const url = new URL(location.href);
+      url.searchParams.set('fragment', 'main');
+      const answer = await fetch(url, { cache: 'no-store', signal: AbortSignal.timeout(10000) });
+      // 400 is an answer too: it says what was wrong with the look-up.
+      if (!answer.ok && answer.status !== 400) throw new Error(answer.status);
+      const next = new DOMParser().parseFromString(await answer.text(), 'text/html');
+      for (const piece of next.querySelectorAll('[data-live]')) take(document.adoptNode(piece));
+      const { title } = document.getElementById('answer').dataset;
+      if (document.title !== title) {
+        document.title = title;
+        spoken.textContent = title; // for those who listen to the page
+      }
+      offline.hidden = true;
+      document.body.classList.remove('offline');
+    } catch {
+      offline.hidden = false;
+      document.body.classList.add('offline');
+    }
+    setTimeout(refresh, every);
+  };
+  setTimeout(refresh, every);
+})();

@@ -1,0 +1,154 @@
+package web
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// delay writes nanoseconds with two or three significant digits: 2.0 ms, 48 µs.
+func delay(ns int64) string {
+	v, unit := float64(ns), "ns"
+	for _, u := range []string{"µs", "ms", "s"} {
+		if math.Abs(v) < 999.5 {
+			break
+		}
+		v, unit = v/1000, u
+	}
+	if unit == "ns" || math.Abs(v) >= 9.95 {
+		return fmt.Sprintf("%.0f %s", v, unit)
+	}
+	return fmt.Sprintf("%.1f %s", v, unit)
+}
+
+const absent = "–"
+
+func delayOr(ns *int64) string {
+	if ns == nil {
+		return absent
+	}
+	return delay(*ns)
+}
+
+// percent never rounds a part up to the whole, nor a trace down to nothing.
+func percent(r float64) string {
+	p := r * 100
+	switch {
+	case p <= 0:
+		return "0 %"
+	case p < 0.1:
+		return "< 0.1 %"
+	case p >= 100:
+		return "100 %"
+	case p >= 99.9:
+		return "> 99.9 %"
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", p), ".0") + " %"
+}
+
+// count writes a number with its thousands apart: 16,384.
+func count(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return count(n) + " " + many
+}
+
+func age(d time.Duration) string {
+	d = max(d, 0)
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	case d < time.Hour:
+		return fmt.Sprintf("%d min %d s", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%d days", int(d.Hours())/24)
+}
+
+func clockTime(t time.Time) string {
+	if t.IsZero() {
+		return absent
+	}
+	return t.UTC().Format("2006-01-02 15:04:05 UTC")
+}
+
+// shorten keeps the beginning and the end of a long name: both tell names apart.
+func shorten(s string, limit int) string {
+	r := []rune(s)
+	if len(r) <= limit || limit < 3 {
+		return s
+	}
+	tail := (limit - 1) / 2
+	return string(r[:limit-1-tail]) + "…" + string(r[len(r)-tail:])
+}
+
+func hops(p fabric.Path) string {
+	if len(p) == 0 {
+		return absent
+	}
+	parts := make([]string, len(p))
+	for i, h := range p {
+		parts[i] = h.Switch + "[" + h.In + "→" + h.Out + "]"
+	}
+	return strings.Join(parts, " ")
+}
+
+// symptom says what an element does to packets: "adds 2.0 ms and loses 10 %".
+func symptom(s fabric.Symptom) string {
+	var parts []string
+	if s.AddedDelayNS > 0 {
+		parts = append(parts, "adds "+delay(s.AddedDelayNS))
+	}
+	if s.LossRatio > 0 {
+		parts = append(parts, "loses "+percent(s.LossRatio))
+	}
+	if s.ECNRatio > 0 {
+		parts = append(parts, "marks "+percent(s.ECNRatio))
+	}
+	return strings.Join(parts, " and ")
+}
+
+// natural compares names so that leaf2 comes before leaf10.
+func natural(a, b string) int {
+	for a != "" && b != "" {
+		na, nb := digits(a), digits(b)
+		if na > 0 && nb > 0 {
+			x, y := strings.TrimLeft(a[:na], "0"), strings.TrimLeft(b[:nb], "0")
+			if len(x) != len(y) {
+				return len(x) - len(y)
+			}
+			if c := strings.Compare(x, y); c != 0 {
+				return c
+			}
+			a, b = a[na:], b[nb:]
+			continue
+		}
+		if a[0] != b[0] {
+			return int(a[0]) - int(b[0])
+		}
+		a, b = a[1:], b[1:]
+	}
+	return len(a) - len(b)
+}
+
+func digits(s string) int {
+	n := 0
+	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
+		n++
+	}
+	return n
+}

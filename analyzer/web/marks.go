@@ -1,0 +1,129 @@
+package web
+
+import (
+	"strings"
+
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// level is how strongly an element is implicated; a higher one hides a lower.
+type level int
+
+const (
+	unmarked level = iota
+	equivalent
+	held
+	suspect
+)
+
+func (l level) String() string { return [...]string{"", "equivalent", "held", "suspect"}[l] }
+
+// marks are the elements that open incidents implicate.
+type marks struct {
+	dirs   map[fabric.Direction]level
+	nics   map[string]level
+	owners map[string]level // switches and nodes
+}
+
+// target is what one element identifier means in the drawing.
+type target struct {
+	dirs         []fabric.Direction
+	nics, owners []string
+}
+
+func newMarks(g *fabric.Graph, open []analyzer.Incident) marks {
+	m := marks{map[fabric.Direction]level{}, map[string]level{}, map[string]level{}}
+	for _, in := range open {
+		l := suspect
+		if in.Held != "" {
+			l = held
+		}
+		m.add(locate(g, in.Element, in.Direction), l)
+		for _, eq := range in.Equivalent {
+			m.add(locate(g, eq, in.Direction), equivalent)
+		}
+	}
+	return m
+}
+
+func (m marks) add(t target, l level) {
+	for _, d := range t.dirs {
+		m.dirs[d] = max(m.dirs[d], l)
+	}
+	for _, n := range t.nics {
+		m.nics[n] = max(m.nics[n], l)
+	}
+	for _, o := range t.owners {
+		m.owners[o] = max(m.owners[o], l)
+	}
+}
+
+// locate finds an element in the fabric. One that the topology does not have
+// yields an empty target: it is listed, but cannot be drawn.
+func locate(g *fabric.Graph, el fabric.Element, direction string) target {
+	var t target
+	both := func(l *fabric.Link) {
+		if l == nil {
+			return
+		}
+		if d, err := fabric.ParseDirection(direction); err == nil && d.Link() == l.ID() {
+			t.dirs = append(t.dirs, d)
+			return
+		}
+		t.dirs = append(t.dirs, fabric.Direction{From: l.A, To: l.B}, fabric.Direction{From: l.B, To: l.A})
+	}
+	switch el.Kind {
+	case fabric.KindLink, fabric.KindAccessLink:
+		a, b, _ := fabric.SplitLink(el.Element)
+		if l := g.LinkAt(a); l != nil && g.Peer(a) == b {
+			both(l)
+		}
+	case fabric.KindPort:
+		both(g.LinkAt(el.Element))
+	case fabric.KindQueue:
+		port, _, _ := strings.Cut(el.Element, "@")
+		if peer := g.Peer(port); peer != "" {
+			t.dirs = append(t.dirs, fabric.Direction{From: port, To: peer})
+		}
+	case fabric.KindCorridor:
+		names := strings.Split(el.Element, "->")
+		for i := 1; i < len(names); i++ {
+			for _, end := range g.Ends(names[i-1]) {
+				if peer := g.Peer(end); fabric.OwnerOf(peer) == names[i] {
+					t.dirs = append(t.dirs, fabric.Direction{From: end, To: peer})
+				}
+			}
+		}
+	case fabric.KindPair:
+		t.owners = strings.Split(el.Element, "->")
+	case fabric.KindLeafUplinks:
+		for _, end := range g.Ends(el.Element) {
+			if peer := g.Peer(end); g.SwitchTier(fabric.OwnerOf(peer)) > g.SwitchTier(el.Element) {
+				both(g.LinkAt(end))
+			}
+		}
+	case fabric.KindNIC, fabric.KindClock:
+		if n := g.NIC(el.Element); n != nil {
+			t.nics = []string{n.ID()}
+			if direction != "" {
+				both(g.LinkAt(n.ID()))
+			}
+		}
+	case fabric.KindSwitch, fabric.KindHost:
+		t.owners = []string{el.Element}
+	}
+	return t
+}
+
+// ownersOf lists the switches and nodes that a target touches.
+func (t target) ownersOf() []string {
+	out := append([]string{}, t.owners...)
+	for _, d := range t.dirs {
+		out = append(out, fabric.OwnerOf(d.From), fabric.OwnerOf(d.To))
+	}
+	for _, n := range t.nics {
+		out = append(out, fabric.OwnerOf(n))
+	}
+	return out
+}

@@ -1,0 +1,142 @@
+package web
+
+import (
+	"fmt"
+
+	"github.com/graylink/graylink/analyzer"
+)
+
+// delaySteps are the steps of the delay scale, a decade each from 10 µs on.
+var delaySteps = [...]string{"adds < 10 µs", "≥ 10 µs", "≥ 100 µs", "≥ 1 ms", "≥ 10 ms"}
+
+// tally is what is known of one direction of a cable.
+type tally struct {
+	links, unseen   int
+	untold          int // crossed, but their own share cannot be told
+	edges, degraded int
+	delay           *int64 // the worst of those known
+	loss            float64
+	mark            level
+}
+
+func (t *tally) add(v *analyzer.LinkView, m level) {
+	t.links++
+	t.mark = max(t.mark, m)
+	if v == nil || v.Edges == 0 {
+		t.unseen++
+		if v == nil {
+			return
+		}
+	}
+	t.edges += v.Edges
+	t.degraded += v.Degraded
+	t.loss = max(t.loss, v.LossRatio)
+	// Where every flow that crosses it suffers, no clean one speaks for it:
+	// that nothing has been pinned on it does not make it healthy.
+	told := v.AddedDelayNS != nil && (*v.AddedDelayNS > 0 || v.Edges == 0 || v.Degraded < v.Edges)
+	if !told && v.Edges > 0 {
+		t.untold++
+	}
+	if told && (t.delay == nil || *v.AddedDelayNS > *t.delay) {
+		ns := *v.AddedDelayNS
+		t.delay = &ns
+	}
+}
+
+// state is delay, loss, healthy, unknown (crossed, but its own share cannot be
+// told) or none (nothing crossed it).
+func (t *tally) state() string {
+	switch {
+	case t.loss > 0:
+		return "loss"
+	case t.delay != nil && *t.delay > 0:
+		return "delay"
+	case t.unseen == t.links:
+		return "none"
+	case t.delay == nil:
+		return "unknown"
+	}
+	return "healthy"
+}
+
+func (t *tally) class() string {
+	c := t.state()
+	switch c {
+	case "delay":
+		c = fmt.Sprintf("d%d", t.step())
+	case "loss":
+		if t.loss >= 0.5 {
+			c = "loss most"
+		}
+	}
+	if n := t.unseen + t.untold; n > 0 && n < t.links {
+		c += " partial"
+	}
+	return c
+}
+
+// step is the decade of the added delay, 1 to len(delaySteps).
+func (t *tally) step() int {
+	n := 1
+	for limit := int64(10_000); n < len(delaySteps) && *t.delay >= limit; limit *= 10 {
+		n++
+	}
+	return n
+}
+
+// rank orders cables by how much they have to say.
+func (t *tally) rank() int {
+	r := 100 * int(t.mark)
+	switch t.state() {
+	case "loss":
+		r += 50
+	case "delay":
+		r += 10 * t.step()
+	}
+	return r
+}
+
+func (t *tally) title(s stroke) string {
+	out := s.From + " → " + s.To
+	if s.Group > 0 {
+		out += fmt.Sprintf(" (%s)", plural(s.Group, "link", "links"))
+	}
+	out += "\n"
+	switch t.state() {
+	case "none":
+		return out + "no evidence: no probe with a known path crosses it" + markText(t.mark)
+	case "unknown":
+		out += "its own delay cannot be told"
+	case "healthy":
+		out += "no added delay"
+	default:
+		if t.delay != nil {
+			out += "adds " + delay(*t.delay)
+		} else {
+			out += "its own delay cannot be told"
+		}
+		if t.loss > 0 {
+			out += ", loses " + percent(t.loss)
+		}
+	}
+	out += fmt.Sprintf("\n%s, %s degraded", plural(t.edges, "flow", "flows"), count(t.degraded))
+	if t.unseen > 0 {
+		out += fmt.Sprintf("\nno evidence for %s of them", count(t.unseen))
+	}
+	if t.untold > 0 && t.untold < t.links {
+		out += fmt.Sprintf("\nthe share of %s of them cannot be told", count(t.untold))
+	}
+	return out + markText(t.mark)
+}
+
+func markText(m level) string {
+	switch m {
+	case suspect:
+		return "\nSUSPECT"
+	case held:
+		return "\nsuspect, held open without fresh symptoms"
+	case equivalent:
+		return "\ncannot be told from the suspect"
+	}
+	return ""
+}

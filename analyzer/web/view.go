@@ -1,0 +1,296 @@
+package web
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// staleAfter is the age from which the last cycle is no answer any more: the
+// loop runs once a second.
+const staleAfter = 5 * time.Second
+
+// What the page lists at most.
+const (
+	maxOpen    = 50
+	maxHistory = 50
+	maxEdges   = 100
+	maxRows    = 30
+	maxHosts   = 20
+)
+
+type query struct{ src, dst, pod string }
+
+// view is all that the templates show.
+type view struct {
+	Title     string
+	Banner    banner
+	Fabric    drawing
+	Open      []verdictView
+	OpenTotal int
+	History   []verdictView
+	PastTotal int
+	Links     []linkRow
+	LinkTotal int
+	Edges     []edgeRow
+	EdgeTotal int
+	Lookup    lookup
+}
+
+type banner struct {
+	State, Icon string // State is suspect, innocent, insufficient
+	Head        string
+	More        []string // further suspects, or why the evidence does not suffice
+	Coverage    string
+	Stale       string
+	CycleError  string
+	At, Age     string
+}
+
+type verdictView struct {
+	analyzer.Incident
+	Level, Symptom, ConfidenceText string
+	From, To, Where                string
+	Since, Until, Lasted           string
+	Equivalents                    []string
+}
+
+type linkRow struct {
+	From, To, Delay, Loss string
+	Edges, Degraded       string
+}
+
+type edgeRow struct {
+	Edge, Src, Dst, Condition      string
+	P50, P99, Base50, Base99, Loss string
+	Path, PathState                string
+}
+
+func (h *Handler) view(s analyzer.Snapshot, now time.Time, q query) view {
+	v := view{Title: cmp.Or(h.Title, "Graylink")}
+	var open, past []analyzer.Incident
+	for _, in := range s.Incidents {
+		if in.Open {
+			open = append(open, in)
+		} else {
+			past = append(past, in)
+		}
+	}
+	slices.SortStableFunc(open, strongest)
+	v.Banner = newBanner(s, open, now)
+	v.Fabric = h.draw(s, open, q.pod)
+	v.OpenTotal, v.PastTotal = len(open), len(past)
+	for _, in := range open[:min(len(open), maxOpen)] {
+		v.Open = append(v.Open, newVerdict(in, now))
+	}
+	for _, in := range past[:min(len(past), maxHistory)] {
+		v.History = append(v.History, newVerdict(in, now))
+	}
+	v.Links, v.LinkTotal = linkRows(s.Links)
+	v.Edges, v.EdgeTotal = edgeRows(s.Edges)
+	v.Lookup = h.lookup(s, q)
+	return v
+}
+
+// strongest puts what is still felt before what is held, the severe before the
+// mild and the certain before the doubtful.
+func strongest(a, b analyzer.Incident) int {
+	weight := func(in analyzer.Incident) int {
+		w := map[string]int{fabric.SeverityWarning: 1, fabric.SeverityCritical: 2}[in.Severity]
+		if in.Held == "" {
+			w += 10
+		}
+		return w
+	}
+	return cmp.Or(cmp.Compare(weight(b), weight(a)), cmp.Compare(b.Confidence, a.Confidence))
+}
+
+func newBanner(s analyzer.Snapshot, open []analyzer.Incident, now time.Time) banner {
+	b := banner{At: clockTime(s.At), CycleError: s.CycleError}
+	c := s.Report.Coverage
+	b.Coverage = fmt.Sprintf("Evidence covers %s of the link directions and %s of %s.",
+		percent(c.Links), percent(c.Edges), plural(s.Report.Edges.Total, "flow", "flows"))
+	switch {
+	case len(open) > 0:
+		b.State, b.Icon = "suspect", "!"
+		b.Head = suspectLine(open[0])
+		for _, in := range open[1:min(len(open), 5)] {
+			b.More = append(b.More, suspectLine(in))
+		}
+		if len(open) > 5 {
+			b.More = append(b.More, "and "+count(len(open)-5)+" more, listed below")
+		}
+	case s.Report.State == fabric.Innocent:
+		b.State, b.Icon, b.Head = "innocent", "✓", "The network is innocent"
+	default:
+		b.State, b.Icon, b.Head = "insufficient", "?", "Insufficient evidence"
+		b.More = missing(s)
+	}
+	switch old := now.Sub(s.At); {
+	case s.At.IsZero():
+		b.State, b.Icon, b.Head, b.Coverage = "insufficient", "?", "Insufficient evidence", ""
+		b.More = []string{"the analyzer has not finished a cycle yet"}
+	case old > staleAfter:
+		b.Age = age(old)
+		b.Stale = "STALE: the last cycle ended " + age(old) + " ago. What follows was true then, and may not be now."
+		b.Head = "Last known: " + b.Head
+	default:
+		b.Age = age(old)
+	}
+	return b
+}
+
+func suspectLine(in analyzer.Incident) string {
+	out := "Suspect: " + in.Element.Element
+	if s := symptom(in.Symptom); s != "" {
+		out += ", " + s
+	} else if in.Scenario != "" {
+		out += ", " + strings.ReplaceAll(string(in.Scenario), "_", " ")
+	}
+	if from, to, ok := travel(in.Direction); ok {
+		out += " from " + from + " to " + to
+	}
+	if in.Held != "" {
+		out += " (held open)"
+	}
+	return out
+}
+
+// missing says why there is neither a suspect nor innocence.
+func missing(s analyzer.Snapshot) []string {
+	var out []string
+	if s.Baselines < s.Expected {
+		out = append(out, fmt.Sprintf("baselines learnt: %s of %s flows", count(s.Baselines), count(s.Expected)))
+	}
+	e := s.Report.Edges
+	if e.Degraded > 0 {
+		out = append(out, plural(e.Degraded, "flow is", "flows are")+" degraded, and no single element has explained that for long enough yet")
+	}
+	if s.Pending > 0 {
+		out = append(out, plural(s.Pending, "flow waits", "flows wait")+" for more windows to confirm a change")
+	}
+	if e.UnknownPath > 0 {
+		out = append(out, plural(e.UnknownPath, "flow has", "flows have")+" no known path")
+	}
+	if e.ClockSuspect > 0 {
+		out = append(out, plural(e.ClockSuspect, "flow is", "flows are")+" set aside because a clock is not trusted")
+	}
+	if e.HostSuspect > 0 {
+		out = append(out, plural(e.HostSuspect, "flow is", "flows are")+" set aside because a host is not trusted")
+	}
+	if len(s.Hosts) > 0 {
+		names := make([]string, 0, len(s.Hosts))
+		for name, why := range s.Hosts {
+			names = append(names, name+" ("+why+")")
+		}
+		slices.SortFunc(names, natural)
+		more := ""
+		if len(names) > maxHosts {
+			more = " and " + count(len(names)-maxHosts) + " more"
+			names = names[:maxHosts]
+		}
+		out = append(out, plural(len(s.Hosts), "host gives", "hosts give")+" no evidence: "+strings.Join(names, ", ")+more)
+	}
+	return out
+}
+
+func newVerdict(in analyzer.Incident, now time.Time) verdictView {
+	v := verdictView{Incident: in, Level: "suspect", Symptom: cmp.Or(symptom(in.Symptom), absent), ConfidenceText: percent(in.Confidence),
+		Since: clockTime(in.FirstSeen), Lasted: age(now.Sub(in.FirstSeen))}
+	if in.Held != "" {
+		v.Level = "held"
+	}
+	if d, err := fabric.ParseDirection(in.Direction); err == nil {
+		v.From, v.To = d.From, d.To
+	}
+	var where []string
+	if in.Tier > 0 {
+		where = append(where, fmt.Sprintf("tier %d", in.Tier))
+	}
+	for _, p := range [][2]string{{"plane", in.Plane}, {"class", in.Class}} {
+		if p[1] != "" {
+			where = append(where, p[0]+" "+p[1])
+		}
+	}
+	v.Where = cmp.Or(strings.Join(where, ", "), absent)
+	for _, e := range in.Equivalent {
+		v.Equivalents = append(v.Equivalents, strings.ReplaceAll(string(e.Kind), "_", " ")+" "+e.Element)
+	}
+	if in.Cleared != nil {
+		v.Until = clockTime(*in.Cleared)
+		v.Lasted = age(in.Cleared.Sub(in.FirstSeen))
+	}
+	return v
+}
+
+// linkRows lists the link directions that stand out, the worst first.
+func linkRows(links []analyzer.LinkView) (rows []linkRow, total int) {
+	var out []analyzer.LinkView
+	for _, l := range links {
+		if l.LossRatio > 0 || l.AddedDelayNS != nil && *l.AddedDelayNS > 0 {
+			out = append(out, l)
+		}
+	}
+	ns := func(l analyzer.LinkView) int64 {
+		if l.AddedDelayNS == nil {
+			return 0
+		}
+		return *l.AddedDelayNS
+	}
+	slices.SortStableFunc(out, func(a, b analyzer.LinkView) int {
+		return cmp.Or(cmp.Compare(b.LossRatio, a.LossRatio), cmp.Compare(ns(b), ns(a)))
+	})
+	for _, l := range out[:min(len(out), maxRows)] {
+		rows = append(rows, linkRow{l.From, l.To, delayOr(l.AddedDelayNS), percent(l.LossRatio), count(l.Edges), count(l.Degraded)})
+	}
+	return rows, len(out)
+}
+
+func edgeRows(edges []analyzer.EdgeView) (rows []edgeRow, total int) {
+	var out []*analyzer.EdgeView
+	for i := range edges {
+		if edges[i].Condition == "degraded" {
+			out = append(out, &edges[i])
+		}
+	}
+	loss := func(e *analyzer.EdgeView) float64 { r, _ := e.Obs.LossRatio(); return r }
+	slices.SortStableFunc(out, func(a, b *analyzer.EdgeView) int {
+		return cmp.Or(cmp.Compare(loss(b), loss(a)), cmp.Compare(shift(b), shift(a)))
+	})
+	for _, e := range out[:min(len(out), maxEdges)] {
+		rows = append(rows, newEdge(e))
+	}
+	return rows, len(out)
+}
+
+// shift is how far the median stands above its baseline, 0 when either is absent.
+func shift(e *analyzer.EdgeView) int64 {
+	if e.Obs.OWD == nil || e.Obs.OWD.P50 == nil || e.Obs.Baseline == nil || e.Obs.Baseline.P50 == nil {
+		return 0
+	}
+	return *e.Obs.OWD.P50 - *e.Obs.Baseline.P50
+}
+
+func newEdge(e *analyzer.EdgeView) edgeRow {
+	o := &e.Obs
+	r := edgeRow{Edge: o.Edge, Src: o.Src, Dst: o.Dst, Condition: strings.ReplaceAll(e.Condition, "_", " "), Path: hops(o.Path),
+		PathState: string(cmp.Or(o.PathState, fabric.PathUnknown)), P50: absent, P99: absent, Base50: absent, Base99: absent, Loss: absent}
+	if o.OWD != nil {
+		r.P50, r.P99 = delayOr(o.OWD.P50), delayOr(o.OWD.P99)
+	}
+	if o.Baseline != nil {
+		r.Base50, r.Base99 = delayOr(o.Baseline.P50), delayOr(o.Baseline.P99)
+	}
+	if ratio, ok := o.LossRatio(); ok {
+		r.Loss = percent(ratio)
+		if o.LossScope == fabric.LossRoundTrip {
+			r.Loss += " (both ways)"
+		}
+	}
+	return r
+}

@@ -1,0 +1,117 @@
+// Package web is the analyzer's one built-in page: the answer, the fabric with
+// what the probes see of it, the verdicts with their evidence, and a look-up of
+// single flows. It is rendered on the server, holds no state of its own and
+// loads nothing from elsewhere.
+//
+// Rules of the page:
+//
+//  1. What was not seen is drawn as not seen, never as zero.
+//  2. Colour never stands alone: width, dashes, arrows and words say the same.
+//  3. An answer that has grown old is called old before it is called anything else.
+//  4. However large the fabric, the page stays small: it folds hosts and
+//     switches into groups and says so. The strongest open suspects (maxLabels
+//     of them) are never folded away.
+package web
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+//go:embed assets
+var assets embed.FS
+
+// policy lets the page use its own files and nothing else: no inline script or
+// style, no frame around it, no form that posts elsewhere.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// Handler serves the page at / and its files under /static/. Snapshot, Store
+// and Graph are required and must be safe for concurrent use; Title and Now
+// default to "Graylink" and time.Now. Its links are relative, so that a reverse
+// proxy may mount it under a prefix.
+type Handler struct {
+	Snapshot func() analyzer.Snapshot
+	Store    *paths.Store
+	Graph    *fabric.Graph
+	Title    string
+	Now      func() time.Time
+
+	once sync.Once
+	page *template.Template
+}
+
+// ServeHTTP answers GET and HEAD. ?src= and ?dst= look up the flows between two
+// NICs, ?pod= unfolds one pod of a folded fabric, ?fragment=main leaves out the
+// frame around the main part, for the page's own refresh.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	head := w.Header()
+	head.Set("Content-Security-Policy", policy)
+	head.Set("X-Content-Type-Options", "nosniff")
+	head.Set("Referrer-Policy", "no-referrer")
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		head.Set("Allow", "GET, HEAD")
+		http.Error(w, "only GET and HEAD are expected here", http.StatusMethodNotAllowed)
+		return
+	}
+	if name, ok := strings.CutPrefix(r.URL.Path, "/static/"); ok {
+		serveAsset(w, r, name)
+		return
+	}
+	if r.URL.Path != "/" {
+		http.NotFound(w, r)
+		return
+	}
+	h.servePage(w, r)
+}
+
+func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
+	h.once.Do(func() { h.page = template.Must(template.ParseFS(assets, "assets/*.html")) })
+	now := time.Now
+	if h.Now != nil {
+		now = h.Now
+	}
+	q := r.URL.Query()
+	v := h.view(h.Snapshot(), now(), query{src: q.Get("src"), dst: q.Get("dst"), pod: q.Get("pod")})
+	name := "page.html"
+	if q.Get("fragment") == "main" {
+		name = "main.html"
+	}
+	var buf bytes.Buffer
+	if err := h.page.ExecuteTemplate(&buf, name, v); err != nil {
+		http.Error(w, "the page cannot be rendered: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if v.Lookup.Error != "" {
+		w.WriteHeader(http.StatusBadRequest)
+	}
+	// The client has gone when this fails; there is nobody left to tell.
+	_, _ = w.Write(buf.Bytes())
+}
+
+func serveAsset(w http.ResponseWriter, r *http.Request, name string) {
+	data, err := fs.ReadFile(assets, path.Join("assets", "static", path.Clean("/"+name)))
+	if err != nil {
+		http.NotFound(w, r)
+		return
+	}
+	sum := sha256.Sum256(data)
+	w.Header().Set("ETag", `"`+hex.EncodeToString(sum[:8])+`"`)
+	w.Header().Set("Cache-Control", "no-cache")
+	http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(data))
+}
