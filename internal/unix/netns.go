@@ -37,7 +37,7 @@ func NetnsIDOf(path string) (NetnsID, error) {
 	if !ok {
 		return NetnsID{}, fmt.Errorf("%s: a file of the kernel's nsfs is expected", path)
 	}
-	return NetnsID{Dev: uint64(st.Dev), Ino: st.Ino}, nil
+	return NetnsID{Dev: st.Dev, Ino: st.Ino}, nil
 }
 
 // shareNetnsDir serialises the one-time preparation of NetnsDir.

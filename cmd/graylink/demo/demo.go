@@ -293,7 +293,9 @@ func (d *Demo) analyzer(run context.Context, ln net.Listener) error {
 	go func() {
 		defer d.wg.Done()
 		<-run.Done()
-		srv.Close()
+		if err := srv.Close(); err != nil {
+			d.o.Log.Error("page", "err", err)
+		}
 	}()
 	go func() {
 		defer d.wg.Done()
