@@ -398,10 +398,38 @@ type session struct {
 	seen    uint64 // bit i: highest-i was received
 	started bool
 
-	follow   stamp.FollowUp // the newest reply whose transmit stamp is known
+	follows  [followsKept]stamp.FollowUp // transmit stamps not yet told, oldest at first
+	first    int
+	untold   int
 	bucket   bucket
 	lastSeen int64 // monotonic nanoseconds
 	restarts uint64
+}
+
+// followsKept bounds the transmit stamps that wait to be told. Replies to
+// probes that were read together leave before the first one's stamp is back;
+// each later reply carries one stamp, the oldest, so that none is passed over.
+const followsKept = 16
+
+// learn takes the transmit stamp of a reply; the oldest gives way when too many wait.
+func (s *session) learn(f stamp.FollowUp) {
+	if s.untold == followsKept {
+		s.first = (s.first + 1) % followsKept
+		s.untold--
+	}
+	s.follows[(s.first+s.untold)%followsKept] = f
+	s.untold++
+}
+
+// tell returns the oldest stamp not told yet, else the one told last, else zero.
+func (s *session) tell() stamp.FollowUp {
+	if s.untold == 0 {
+		return s.follows[(s.first+followsKept-1)%followsKept]
+	}
+	f := s.follows[s.first]
+	s.first = (s.first + 1) % followsKept
+	s.untold--
+	return f
 }
 
 // arrive takes a probe of the session and reports whether it is a copy of one
@@ -413,7 +441,8 @@ func (s *session) arrive(seq uint32, ts int64) (duplicate bool) {
 		if s.started {
 			s.restarts++
 			s.rx, s.tx, s.seq = 0, 0, 0
-			s.follow = stamp.FollowUp{}
+			s.untold = 0
+			s.follows = [followsKept]stamp.FollowUp{}
 		}
 		s.started = true
 		s.highest, s.highTS, s.seen = seq, ts, 1

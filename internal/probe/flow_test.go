@@ -48,8 +48,8 @@ func (w *wire) reflect(p sentProbe) *reply {
 	r.answers.Has = stamp.Types(stamp.TypeTimestampInfo, stamp.TypeClassOfService, stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
 	r.answers.TimestampInfo.MethodIn = stamp.MethodSoftware
 	r.answers.DirectMeasurement = stamp.DirectMeasurement{SenderTx: p.tx, ReflectorRx: w.sess.rx, ReflectorTx: w.sess.tx}
-	r.answers.FollowUp = w.sess.follow
-	w.sess.follow = stamp.FollowUp{Seq: seq, Timestamp: stamp.PTP(t2 + 21_000), Method: stamp.MethodSoftware}
+	r.answers.FollowUp = w.sess.tell()
+	w.sess.learn(stamp.FollowUp{Seq: seq, Timestamp: stamp.PTP(t2 + 21_000), Method: stamp.MethodSoftware})
 	return r
 }
 
@@ -410,5 +410,28 @@ func TestSessionReorderedProbes(t *testing.T) {
 		if dup := s.arrive(step.seq, step.ts); dup != step.dup || s.rx != step.rx || s.restarts != step.over {
 			t.Fatalf("%+v: duplicate %v, R_RxC %d, %d restarts", step, dup, s.rx, s.restarts)
 		}
+	}
+}
+
+// TestFollowUpsOfBatchedReplies: replies that left together are all told of,
+// the oldest first, one in each later reply.
+func TestFollowUpsOfBatchedReplies(t *testing.T) {
+	var s session
+	if f := s.tell(); f != (stamp.FollowUp{}) {
+		t.Errorf("a new session tells %+v", f)
+	}
+	for seq := range uint32(3) {
+		s.learn(stamp.FollowUp{Seq: seq, Timestamp: stamp.PTP(int64(seq) + 1)})
+	}
+	for _, want := range []uint32{0, 1, 2, 2} {
+		if got := s.tell(); got.Seq != want {
+			t.Errorf("told of %d, want %d", got.Seq, want)
+		}
+	}
+	for seq := range uint32(2*followsKept + 3) {
+		s.learn(stamp.FollowUp{Seq: seq})
+	}
+	if got := s.tell(); got.Seq != followsKept+3 {
+		t.Errorf("told of %d first when too many wait, want %d", got.Seq, followsKept+3)
 	}
 }

@@ -451,7 +451,7 @@ func (n *nic) txStamp(s *socket, r *unix.Report) {
 		n.kernel.Observe(r.Stamp - ref.user)
 		// A session that started anew meanwhile has other numbers.
 		if newer(ref.sess.seq, ref.seq) {
-			ref.sess.follow = stamp.FollowUp{Seq: ref.seq, Timestamp: stamp.PTP(r.Stamp), Method: stamp.MethodSoftware}
+			ref.sess.learn(stamp.FollowUp{Seq: ref.seq, Timestamp: stamp.PTP(r.Stamp), Method: stamp.MethodSoftware})
 		}
 	case ref.edge >= 0:
 		if d, ok := n.edges[ref.edge].txStamp(ref.seq, r.Stamp); ok {
@@ -598,7 +598,7 @@ func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 		seq = sess.seq
 		sess.seq++
 		sess.tx++
-		v.RxCount, v.TxCount, v.FollowUp = sess.rx, sess.tx, sess.follow
+		v.RxCount, v.TxCount, v.FollowUp = sess.rx, sess.tx, sess.tell()
 	}
 	buf, err := n.outBuffer(n.reflector)
 	if err != nil {

@@ -345,6 +345,18 @@ func (d *Demo) Lab() *lab.Lab { return d.lab }
 // Loop is the analyzer.
 func (d *Demo) Loop() *analyzer.Loop { return d.loop }
 
+// Query evaluates a PromQL expression now and returns its only value.
+func (d *Demo) Query(ctx context.Context, query string) (float64, error) {
+	v, err := d.db.Instant(ctx, query, time.Now())
+	if err != nil {
+		return 0, err
+	}
+	if len(v) != 1 {
+		return 0, fmt.Errorf("query %q: %d series where one is expected", query, len(v))
+	}
+	return v[0].Value, nil
+}
+
 // URL is the page's address.
 func (d *Demo) URL() string { return d.url }
 

@@ -16,11 +16,15 @@ import (
 const (
 	pairCadence  = 10 * time.Millisecond
 	replyTimeout = "1s"
-	stampPort    = 862
-	sourcePort   = 49152
 	// clockBound is true by construction: every namespace reads one kernel clock,
 	// and a stamp is taken within this of the packet.
 	clockBound = "1us"
+)
+
+// StampPort is the reflectors' port, SourcePort that of flow 0.
+const (
+	StampPort  = 862
+	SourcePort = 49152
 )
 
 // fullMesh is the number of NICs up to which every NIC probes every other;
@@ -173,7 +177,7 @@ type nodePeer struct {
 // NodeConfig writes the configuration file of one node's agent: whom its NICs
 // probe, and whose probes they answer.
 func NodeConfig(g *fabric.Graph, m Mesh, node *fabric.Node) ([]byte, error) {
-	c := nodeConfig{Node: node.Name, Cadence: m.Cadence().String(), ReplyTimeout: replyTimeout, Stamp: stampPorts{stampPort, sourcePort}, Clock: clock{clockBound}}
+	c := nodeConfig{Node: node.Name, Cadence: m.Cadence().String(), ReplyTimeout: replyTimeout, Stamp: stampPorts{StampPort, SourcePort}, Clock: clock{clockBound}}
 	own := map[string]bool{}
 	for i := range node.NICs {
 		n := &node.NICs[i]

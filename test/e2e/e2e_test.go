@@ -1,0 +1,342 @@
+// Package e2e runs the real programs on real fabrics of network namespaces.
+// It needs root, iproute2 and iptables, and several minutes: go test -short
+// leaves it out, make test and CI do not.
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/cmd/graylink/demo"
+)
+
+var bin string // directory of the programs under test
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	if testing.Short() {
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "graylink-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	// Other users run the programs too, in the test without root.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	build := exec.Command("go", "build", "-o", dir+"/", "../../cmd/graylink", "../../cmd/graylink-node")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "building the programs:", err)
+		return 1
+	}
+	bin = dir
+	return m.Run()
+}
+
+// need skips where a declared feature of the machine is missing; CI must have them all.
+func need(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: it builds fabrics")
+	}
+	missing := ""
+	if os.Geteuid() != 0 {
+		missing = "needs root for network namespaces"
+	}
+	for tool, pkg := range map[string]string{"ip": "iproute2", "iptables": "iptables"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			missing = "needs " + tool + " (Debian package " + pkg + ")"
+		}
+	}
+	switch {
+	case missing == "":
+	case os.Getenv("GRAYLINK_REQUIRE_ALL") == "1":
+		t.Fatal(missing)
+	default:
+		t.Skip(missing)
+	}
+}
+
+// clean asserts that nothing of a lab is left on the machine.
+func clean(t *testing.T, name string) {
+	t.Helper()
+	out, err := exec.Command("ip", "netns", "list").CombinedOutput()
+	if err != nil {
+		t.Fatalf("ip netns list: %v: %s", err, out)
+	}
+	if strings.Contains(string(out), "gl-"+name+"-") {
+		t.Errorf("namespaces are left:\n%s", out)
+	}
+	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range procs {
+		cmd, err := os.ReadFile(p)
+		if err == nil && bytes.HasPrefix(cmd, []byte(bin+"/")) {
+			t.Errorf("a process is left: %s", bytes.ReplaceAll(cmd, []byte{0}, []byte{' '}))
+		}
+	}
+}
+
+// graylink runs the program and returns what it printed and its exit code.
+func graylink(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "graylink"), args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 30 * time.Second
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("graylink %v: %v\n%s", args, err, e.String())
+	}
+	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+}
+
+func outcomes(t *testing.T, stdout string) []demo.Outcome {
+	t.Helper()
+	var out []demo.Outcome
+	dec := json.NewDecoder(strings.NewReader(stdout))
+	for dec.More() {
+		var o demo.Outcome
+		if err := dec.Decode(&o); err != nil {
+			t.Fatalf("outcome: %v in\n%s", err, stdout)
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+func percentile(v []float64, p float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	s := append([]float64(nil), v...)
+	sort.Float64s(s)
+	return s[min(len(s)-1, int(p*float64(len(s))))]
+}
+
+// judge checks outcomes against the project's targets: at most wrong of them
+// may miss, directions must be right, verdicts and all-clears in time.
+func judge(t *testing.T, out []demo.Outcome, wrong int) {
+	t.Helper()
+	missed := 0
+	var verdict, clear []float64
+	for _, o := range out {
+		where := fmt.Sprintf("%s seed %d at %s %s", o.Fault.Kind, o.Seed, o.Fault.Element, o.Fault.Direction)
+		if !o.ElementMatch {
+			missed++
+			got := "no verdict"
+			if o.Verdict != nil {
+				got = o.Verdict.Summary
+			}
+			t.Logf("missed: %s: %s", where, got)
+			continue
+		}
+		if !o.DirectionMatch {
+			t.Errorf("%s: direction %q", where, o.Verdict.Direction)
+		}
+		if !o.ScenarioMatch {
+			t.Errorf("%s: scenario %s", where, o.Verdict.Scenario)
+		}
+		for _, v := range o.FalseVerdicts {
+			t.Logf("besides: %s: %s", where, v.Summary)
+		}
+		if o.SecondsToVerdict != nil {
+			verdict = append(verdict, *o.SecondsToVerdict)
+		}
+		if o.SecondsToClear == nil {
+			t.Errorf("%s: no all-clear", where)
+		} else {
+			clear = append(clear, *o.SecondsToClear)
+		}
+	}
+	t.Logf("%d of %d right; verdict median %.1f s, P90 %.1f s; all-clear median %.1f s, max %.1f s", len(out)-missed, len(out),
+		percentile(verdict, 0.5), percentile(verdict, 0.9), percentile(clear, 0.5), percentile(clear, 1))
+	if missed > wrong {
+		t.Errorf("%d of %d missed", missed, len(out))
+	}
+	if p := percentile(verdict, 0.9); p > 15 {
+		t.Errorf("verdict P90 %.1f s, 15 are allowed", p)
+	}
+	if p := percentile(clear, 1); p > 30 {
+		t.Errorf("slowest all-clear %.1f s, 30 are allowed", p)
+	}
+}
+
+// TestDemoFaults is the table of docs/first-light.md with its first three seeds.
+func TestDemoFaults(t *testing.T) {
+	need(t)
+	stdout, stderr, _ := graylink(t, "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0", "--format", "json",
+		"--fault", "delay,loss,blackhole,nic-slow,switch-slow,link-down", "--seeds", "1..3")
+	out := outcomes(t, stdout)
+	if len(out) != 18 {
+		t.Fatalf("%d outcomes, want 18:\n%s", len(out), stderr)
+	}
+	judge(t, out, 1)
+	clean(t, "e2e")
+}
+
+// TestDemoSilence: a healthy fabric, and a host that is starved of CPU, make no
+// verdict against the fabric.
+func TestDemoSilence(t *testing.T) {
+	need(t)
+	stdout, stderr, code := graylink(t, "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0", "--format", "json", "--fault", "none,host-stall", "--duration", "30s")
+	out := outcomes(t, stdout)
+	if code != 0 || len(out) != 2 {
+		t.Fatalf("exit code %d, outcomes:\n%s\n%s", code, stdout, stderr)
+	}
+	for _, o := range out {
+		if len(o.FalseVerdicts) != 0 || !o.ElementMatch {
+			t.Errorf("%s: %d verdicts against the fabric", o.Fault.Kind, len(o.FalseVerdicts))
+		}
+	}
+	clean(t, "e2e")
+}
+
+// TestDemoOtherTopologies: three tiers; absent addresses, odd port names and uneven leaves.
+func TestDemoOtherTopologies(t *testing.T) {
+	need(t)
+	for _, file := range []string{"clos3.yaml", "odd.yaml"} {
+		stdout, stderr, _ := graylink(t, "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0", "--format", "json",
+			"--topology", "../../internal/lab/testdata/"+file, "--fault", "delay,nic-slow", "--seeds", "1..2")
+		out := outcomes(t, stdout)
+		if len(out) != 4 {
+			t.Fatalf("%s: %d outcomes:\n%s", file, len(out), stderr)
+		}
+		judge(t, out, 0)
+		clean(t, "e2e")
+	}
+}
+
+// TestDemoIsInterrupted: Ctrl-C at any time leaves nothing behind.
+func TestDemoIsInterrupted(t *testing.T) {
+	need(t)
+	for _, when := range []string{"building the fabric", "agents probe", "breaking"} {
+		cmd := exec.Command(filepath.Join(bin, "graylink"), "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0")
+		pipe, err := cmd.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var seen bytes.Buffer
+		buf := make([]byte, 4096)
+		sent := false
+		for {
+			n, err := pipe.Read(buf)
+			seen.Write(buf[:n])
+			if !sent && strings.Contains(seen.String(), when) {
+				sent = true
+				if err := cmd.Process.Signal(os.Interrupt); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err != nil {
+				break
+			}
+		}
+		err = cmd.Wait()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(seen.String(), "interrupted") {
+			t.Errorf("interrupted at %q: %v\n%s", when, err, seen.String())
+		}
+		clean(t, "e2e")
+	}
+}
+
+// TestDemoBadInput: one clear message each, exit code 1, nothing left behind.
+func TestDemoBadInput(t *testing.T) {
+	need(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	tests := map[string]struct {
+		args []string
+		want []string
+	}{
+		"port in use":      {[]string{"--web.listen-address", ln.Addr().String()}, []string{"in use", "--web.listen-address"}},
+		"bad topology":     {[]string{"--topology", "../../internal/fabric/testdata/references.bad.yaml"}, []string{"references.bad.yaml:17:", "spine7"}},
+		"no topology":      {[]string{"--topology", "nowhere.yaml"}, []string{"nowhere.yaml", "no such file"}},
+		"unknown fault":    {[]string{"--fault", "thunder"}, []string{"thunder", "blackhole"}},
+		"seeds":            {[]string{"--seeds", "9..1"}, []string{"9..1"}},
+		"simulated fabric": {[]string{"--fabric", "sim"}, []string{"not part of this version"}},
+		"no agent":         {[]string{"--node-binary", "/nonexistent/agent"}, []string{"/nonexistent/agent"}},
+	}
+	for name, tt := range tests {
+		args := append([]string{"demo", "--name", "e2e"}, tt.args...)
+		if name != "port in use" {
+			args = append(args, "--web.listen-address", "127.0.0.1:0")
+		}
+		_, stderr, code := graylink(t, args...)
+		if code != 1 {
+			t.Errorf("%s: exit code %d\n%s", name, code, stderr)
+		}
+		for _, w := range tt.want {
+			if !strings.Contains(stderr, w) {
+				t.Errorf("%s: the message lacks %q:\n%s", name, w, stderr)
+			}
+		}
+		clean(t, "e2e")
+	}
+}
+
+func TestDemoWithoutRoot(t *testing.T) {
+	need(t)
+	cmd := exec.Command(filepath.Join(bin, "graylink"), "demo", "--name", "e2e")
+	cmd.Dir = bin
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "needs root") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestDemoBesideALab: a lab of the same name that exists is not touched.
+func TestDemoBesideALab(t *testing.T) {
+	need(t)
+	if _, stderr, code := graylink(t, "lab", "--name", "e2e", "up", "--topology", "../../deploy/lab/demo.yaml"); code != 0 {
+		t.Fatalf("lab up: %s", stderr)
+	}
+	_, stderr, code := graylink(t, "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0")
+	if code != 1 || !strings.Contains(stderr, "exists already") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	if out, _, code := graylink(t, "lab", "--name", "e2e", "status"); code != 0 || !strings.Contains(out, "spine1") {
+		t.Errorf("the lab was touched: %s", out)
+	}
+	if _, stderr, code := graylink(t, "lab", "--name", "e2e", "down"); code != 0 {
+		t.Errorf("lab down: %s", stderr)
+	}
+	clean(t, "e2e")
+}

@@ -1,0 +1,186 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/cmd/graylink/demo"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+const udp = 17
+
+// TestHealthyFabric looks at a fabric in which nothing is broken: every flow's
+// traced path is the kernel's own choice, both ways; kernel stamps are on
+// (nearly) every packet; and it prints delays and the agents' cost.
+func TestHealthyFabric(t *testing.T) {
+	need(t)
+	for _, file := range []string{"../../deploy/lab/demo.yaml", "../../internal/lab/testdata/clos3.yaml", "../../internal/lab/testdata/odd.yaml"} {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			topo, found := fabric.Load(file)
+			if err := found.Err(); err != nil {
+				t.Fatal(err)
+			}
+			d, err := demo.Start(t.Context(), demo.Options{Name: "e2eh", Topology: topo, Listen: "127.0.0.1:0", NodeBin: filepath.Join(bin, "graylink-node"), Progress: io.Discard})
+			defer func() {
+				if err := d.Close(); err != nil {
+					t.Error(err)
+				}
+				clean(t, "e2eh")
+			}()
+			if err != nil {
+				t.Fatal(err)
+			}
+			pathsEqualTheKernels(t, d)
+			cpu := watchAgents(t, 10*time.Second)
+			measured(t, d)
+			t.Log(cpu)
+			if file == "../../deploy/lab/demo.yaml" {
+				traceCommand(t)
+			}
+		})
+	}
+}
+
+func pathsEqualTheKernels(t *testing.T, d *demo.Demo) {
+	t.Helper()
+	g := d.Graph()
+	n := 0
+	for _, e := range d.Loop().Store().Edges() {
+		b, _ := d.Loop().Store().Bind(e)
+		from, to := e.Ends()
+		sport, dport := uint16(demo.SourcePort+e.Flow), uint16(demo.StampPort)
+		if e.Reply {
+			sport, dport = dport, sport
+		}
+		want, err := d.Lab().KernelPath(t.Context(), g.Address(from), g.Address(to), udp, sport, dport)
+		if err != nil {
+			t.Fatalf("%s: %v", e, err)
+		}
+		if b.State != fabric.PathValid || b.Path.Key() != want.Key() {
+			t.Errorf("%s: traced %s %q, the kernel sends it %q", e, b.State, b.Path.Key(), want.Key())
+		}
+		n++
+	}
+	if want := d.Loop().Snapshot().Expected; n != want {
+		t.Errorf("%d flows traced, %d expected", n, want)
+	}
+	t.Logf("%d of %d traced paths are the kernel's own", n, n)
+}
+
+// measured prints what the last window says of all flows.
+func measured(t *testing.T, d *demo.Demo) {
+	t.Helper()
+	var p50, p99 [2][]float64
+	for _, v := range d.Loop().Snapshot().Edges {
+		if v.Obs.OWD == nil {
+			continue
+		}
+		way := 0
+		if strings.HasSuffix(v.Obs.Edge, "/r") {
+			way = 1
+		}
+		p50[way] = append(p50[way], float64(*v.Obs.OWD.P50)/1e3)
+		p99[way] = append(p99[way], float64(*v.Obs.OWD.P99)/1e3)
+	}
+	for way, name := range []string{"forward", "reverse"} {
+		t.Logf("%s OWD over %d flows: p50 median %.1f us (max %.1f), p99 median %.1f us (max %.1f)", name, len(p50[way]),
+			percentile(p50[way], 0.5), percentile(p50[way], 1), percentile(p99[way], 0.5), percentile(p99[way], 1))
+	}
+	for _, direction := range []string{"forward", "reverse"} {
+		count := func(kind string) float64 {
+			v, err := d.Query(t.Context(), `sum(histogram_count(fabric_probe_owd_seconds{direction="`+direction+`",timestamp=~"`+kind+`"}))`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return v
+		}
+		kernel, all := count("kernel"), count(".+")
+		share := kernel / all
+		t.Logf("%s: %.0f of %.0f delays by kernel stamps, %.3f %%", direction, kernel, all, share*100)
+		if math.IsNaN(share) || share < 0.99 {
+			t.Errorf("%s: kernel stamps on %.3f %% of the probes", direction, share*100)
+		}
+	}
+}
+
+// watchAgents measures CPU and memory of the agents.
+func watchAgents(t *testing.T, over time.Duration) string {
+	t.Helper()
+	before := agents(t)
+	start := time.Now()
+	<-time.After(over)
+	var cpu, rss []float64
+	for pid, a := range agents(t) {
+		if b, ok := before[pid]; ok {
+			cpu = append(cpu, (a.cpu-b.cpu)/time.Since(start).Seconds()*100)
+			rss = append(rss, a.rss)
+		}
+	}
+	sort.Float64s(cpu)
+	return fmt.Sprintf("%d agents: CPU median %.1f %% of a core (max %.1f), RSS median %.1f MB (max %.1f)", len(cpu), percentile(cpu, 0.5), percentile(cpu, 1), percentile(rss, 0.5), percentile(rss, 1))
+}
+
+type usage struct{ cpu, rss float64 } // seconds, MB
+
+func agents(t *testing.T) map[string]usage {
+	t.Helper()
+	out := map[string]usage{}
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		cmd, err := os.ReadFile(dir + "/cmdline")
+		if err != nil || !strings.HasPrefix(string(cmd), filepath.Join(bin, "graylink-node")) {
+			continue
+		}
+		stat, err := os.ReadFile(dir + "/stat")
+		if err != nil {
+			continue
+		}
+		f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		// proc(5): utime and stime are fields 14 and 15, rss is field 24; two are cut off before.
+		utime, _ := strconv.ParseFloat(f[11], 64)
+		stime, _ := strconv.ParseFloat(f[12], 64)
+		pages, _ := strconv.ParseFloat(f[21], 64)
+		const ticks = 100
+		out[dir] = usage{(utime + stime) / ticks, pages * float64(os.Getpagesize()) / 1e6}
+	}
+	return out
+}
+
+// traceCommand runs graylink trace against the agents of the lab that is up.
+func traceCommand(t *testing.T) {
+	t.Helper()
+	for _, way := range [][]string{{}, {"--reverse"}} {
+		args := append([]string{"trace", "h1/eth1", "h8/eth1", "--lab", "e2eh", "--format", "json"}, way...)
+		stdout, stderr, code := graylink(t, args...)
+		var got struct {
+			Edge, State string
+			Hops        []struct{ Switch, In, Out, Address string }
+		}
+		if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 {
+			t.Fatalf("exit code %d, %v: %s %s", code, err, stdout, stderr)
+		}
+		first, last := "leaf1", "leaf4"
+		if len(way) > 0 {
+			first, last = last, first
+		}
+		if got.State != "valid" || len(got.Hops) != 3 || got.Hops[0].Switch != first || got.Hops[2].Switch != last {
+			t.Errorf("trace %v: %s", way, stdout)
+		}
+	}
+	if _, stderr, code := graylink(t, "trace", "h1/eth1", "h99/eth1", "--lab", "e2eh"); code != 1 || !strings.Contains(stderr, "h99/eth1") {
+		t.Errorf("an unknown NIC: exit code %d: %s", code, stderr)
+	}
+}
