@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 GO ?= go
 BIN := bin
+RACE := ./internal/probe ./internal/unix ./exporters/... ./analyzer ./analyzer/evidence ./analyzer/paths ./analyzer/publish
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # Programs that the demo and the tests run, as program:Debian package.
 DEMO_TOOLS := ip:iproute2 iptables:iptables
@@ -18,10 +19,15 @@ build:
 demo: demo-tools build
 	$(BIN)/graylink demo
 
-# Everything, slow suites included, with the race detector where timing is not measured.
+# Everything, slow suites included: one package after the other, since several
+# build fabrics and measure time. Race detection covers what needs no fabric.
 test: test-tools build
-	@echo "running all tests: real namespaces, real sockets, real Prometheus, real browser"
-	GRAYLINK_REQUIRE_ALL=$(CI) $(GO) test -p 1 -timeout 20m ./...
+	@echo "compiling all tests"
+	$(GO) vet ./...
+	@echo "race detector over the concurrent packages"
+	$(GO) test -race -short -timeout 10m $(RACE)
+	@echo "all tests: real namespaces, real sockets, real Prometheus, real browser (about ten minutes)"
+	$(GO) test -p 1 -count 1 -timeout 20m ./...
 
 # Without the suites that build fabrics.
 test-short:

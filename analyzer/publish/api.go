@@ -25,6 +25,7 @@ func (a *API) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/verdicts", a.verdicts)
 	mux.HandleFunc("GET /api/v1/paths", a.paths)
 	mux.HandleFunc("GET /api/v1/links", a.links)
+	mux.HandleFunc("GET /api/v1/observations", a.observations)
 }
 
 func reply(w http.ResponseWriter, v any) {
@@ -102,4 +103,16 @@ func (a *API) links(w http.ResponseWriter, _ *http.Request) {
 		At    time.Time           `json:"at"`
 		Links []analyzer.LinkView `json:"links"`
 	}{s.At, links})
+}
+
+// observations is the last window of every flow as an observation file, so that
+// what the analyzer saw can be kept and given to graylink localize.
+func (a *API) observations(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	enc := json.NewEncoder(w)
+	for _, e := range a.Snapshot().Edges {
+		if err := enc.Encode(e.Obs); err != nil {
+			return
+		}
+	}
 }

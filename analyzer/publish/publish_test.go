@@ -130,6 +130,29 @@ func TestNothingBeforeTheFirstCycle(t *testing.T) {
 	}
 }
 
+// TestObservationsAreAFile: what the API gives, the file's reader takes.
+func TestObservationsAreAFile(t *testing.T) {
+	_, api, snap := fixture(t)
+	p50, bound := int64(5000), int64(2000)
+	snap.Edges = []analyzer.EdgeView{{Obs: fabric.Observation{Edge: "h1/eth1>h2/eth1#0", Src: "h1/eth1", Dst: "h2/eth1", Start: now, WindowNS: 2e9, Sent: 200,
+		OWD: &fabric.Quantiles{P50: &p50}, ClockErrorNS: &bound, Timestamp: "kernel", PathState: fabric.PathUnknown}}}
+	mux := http.NewServeMux()
+	api.Register(mux)
+	rec := httptest.NewRecorder()
+	mux.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/api/v1/observations", nil))
+	n := 0
+	err := fabric.ReadObservations(rec.Body, func(_ int, o *fabric.Observation) error {
+		n++
+		if *o.OWD.P50 != 5000 || o.OWD.P99 != nil || *o.ClockErrorNS != 2000 || !o.Start.Equal(now) {
+			t.Errorf("read back as %+v", o)
+		}
+		return nil
+	}, func(e fabric.LineError) { t.Error(e) })
+	if err != nil || n != 1 {
+		t.Errorf("%d lines, %v", n, err)
+	}
+}
+
 func TestAPI(t *testing.T) {
 	_, api, _ := fixture(t)
 	mux := http.NewServeMux()

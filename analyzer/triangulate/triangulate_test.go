@@ -1,0 +1,210 @@
+package triangulate
+
+import (
+	"testing"
+
+	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+const topo = `version: 1
+switches: [{name: leaf1, role: leaf}, {name: leaf2, role: leaf}, {name: spine1, role: spine}, {name: spine2, role: spine}]
+nodes:
+  - {name: a, nics: [{device: e}]}
+  - {name: b, nics: [{device: e}]}
+  - {name: c, nics: [{device: e}]}
+  - {name: d, nics: [{device: e}]}
+links:
+  - {a: "a/e", b: "leaf1:1"}
+  - {a: "b/e", b: "leaf1:2"}
+  - {a: "c/e", b: "leaf2:1"}
+  - {a: "d/e", b: "leaf2:2"}
+  - {a: "leaf1:u1", b: "spine1:1"}
+  - {a: "leaf1:u2", b: "spine2:1"}
+  - {a: "leaf2:u1", b: "spine1:2"}
+  - {a: "leaf2:u2", b: "spine2:2"}
+`
+
+func graph(t *testing.T) *fabric.Graph {
+	t.Helper()
+	tp, found := fabric.ParseTopology("t.yaml", []byte(topo))
+	if err := found.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return fabric.NewGraph(tp)
+}
+
+// finding is a judged flow over the nth shortest path; shift in microseconds.
+func finding(g *fabric.Graph, src, dst string, flow, via int, shift int64, lost uint64) judge.Finding {
+	e := fabric.Edge{Src: src, Dst: dst, Flow: flow}
+	o := &fabric.Observation{Edge: e.String(), Src: src, Dst: dst, Sent: 200, Lost: lost, Timestamp: "kernel", PathState: fabric.PathUnknown}
+	if via >= 0 {
+		o.Path, o.PathState = g.ShortestPaths(src, dst, 4)[via], fabric.PathValid
+	}
+	f := judge.Finding{Edge: e, Obs: o, Condition: judge.Healthy, Shift: shift * 1000, Scale: 10000, HasShift: true}
+	if shift > 10 {
+		f.Condition, f.Delayed = judge.Degraded, true
+	}
+	if lost > 2 {
+		f.Condition, f.Lossy, f.Hard = judge.Degraded, true, lost >= 100
+	}
+	return f
+}
+
+func names(r Result) []string {
+	var out []string
+	for _, s := range r.Suspects {
+		n := string(s.Kind) + " " + s.Name
+		if s.OneWay() {
+			n += " " + s.Direction.String()
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+func TestHealthyFlowsClearTheirElements(t *testing.T) {
+	g := graph(t)
+	// Slow: a and b to c by spine1. Clean: a to c by spine2, d's flows by spine1.
+	fs := []judge.Finding{
+		finding(g, "a/e", "c/e", 0, 0, 500, 0), finding(g, "b/e", "c/e", 0, 0, 500, 0), finding(g, "a/e", "d/e", 0, 0, 500, 0),
+		finding(g, "a/e", "c/e", 1, 1, 0, 0), finding(g, "b/e", "d/e", 1, 1, 0, 0), finding(g, "c/e", "a/e", 0, 0, 0, 0), finding(g, "a/e", "b/e", 0, 0, 0, 0),
+	}
+	// Up link and down link of spine1 are crossed by the same flows: equivalent.
+	r := Run(g, fs, Defaults())
+	if len(r.Suspects) != 1 || len(r.Suspects[0].Equivalent) == 0 || len(r.Unexplained) != 0 {
+		t.Fatalf("%q, unexplained %v", names(r), r.Unexplained)
+	}
+	// A second source leaf by the same down link cannot exist here; but a clean
+	// flow over the up link alone decides: it clears it.
+	one := r.Suspects[0]
+	if one.Kind != fabric.KindLink || one.AddedDelayNS != 500000 {
+		t.Errorf("suspect %+v", one)
+	}
+}
+
+// TestOneSlowFlowIsNotEnough: an element needs two flows.
+func TestOneSlowFlowIsNotEnough(t *testing.T) {
+	g := graph(t)
+	r := Run(g, []judge.Finding{finding(g, "a/e", "c/e", 0, 0, 500, 0), finding(g, "b/e", "d/e", 0, 0, 0, 0)}, Defaults())
+	if len(r.Suspects) != 0 || len(r.Unexplained) != 1 {
+		t.Errorf("%q, unexplained %v", names(r), r.Unexplained)
+	}
+}
+
+// TestUndecidedFlowsSayNothing: what is not judged neither blames nor clears.
+func TestUndecidedFlowsSayNothing(t *testing.T) {
+	g := graph(t)
+	var fs []judge.Finding
+	for _, dst := range []string{"b/e", "c/e", "d/e"} {
+		f := finding(g, "a/e", dst, 0, 0, 900, 0)
+		f.Condition = judge.Undecided
+		fs = append(fs, f)
+	}
+	if r := Run(g, fs, Defaults()); len(r.Suspects) != 0 || len(r.Crossed) != 0 {
+		t.Errorf("%q, crossed %v", names(r), r.Crossed)
+	}
+}
+
+// TestUnknownPathsSpeakForTheirEnds: without any path a slow NIC is still found.
+func TestUnknownPathsSpeakForTheirEnds(t *testing.T) {
+	g := graph(t)
+	var fs []judge.Finding
+	for _, src := range g.NICs() {
+		for _, dst := range g.NICs() {
+			if src == dst {
+				continue
+			}
+			shift := int64(0)
+			if src == "b/e" {
+				shift = 700
+			}
+			fs = append(fs, finding(g, src, dst, 0, -1, shift, 0))
+		}
+	}
+	r := Run(g, fs, Defaults())
+	if got := names(r); len(got) != 1 || got[0] != "nic b/e b/e->leaf1:2" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestCandidatePathsShareTheirWeight: flows that may have gone either way are
+// explained by the element that the sure ones point at.
+func TestCandidatePathsShareTheirWeight(t *testing.T) {
+	g := graph(t)
+	fs := []judge.Finding{
+		finding(g, "a/e", "c/e", 0, 0, 0, 200), finding(g, "b/e", "d/e", 0, 0, 0, 200), finding(g, "c/e", "a/e", 0, 0, 0, 0), finding(g, "d/e", "b/e", 0, 1, 0, 0),
+		finding(g, "a/e", "c/e", 1, 1, 0, 0), finding(g, "b/e", "d/e", 1, 1, 0, 0), finding(g, "a/e", "b/e", 0, 0, 0, 0),
+	}
+	either := finding(g, "a/e", "d/e", 0, -1, 0, 200)
+	either.Obs.Paths = g.ShortestPaths("a/e", "d/e", 4)
+	r := Run(g, append(fs, either), Defaults())
+	if len(r.Suspects) != 1 || len(r.Suspects[0].Explained) != 3 {
+		t.Errorf("%q explain %v", names(r), r.Suspects)
+	}
+}
+
+func TestRoundTripBlamesEitherWay(t *testing.T) {
+	g := graph(t)
+	var fs []judge.Finding
+	for i, dst := range []string{"b/e", "c/e", "d/e"} {
+		f := finding(g, "a/e", dst, 0, i%len(g.ShortestPaths("a/e", dst, 4)), 0, 200)
+		f.RoundTrip = true
+		fs = append(fs, f)
+	}
+	for i, pair := range [][2]string{{"b/e", "c/e"}, {"c/e", "b/e"}, {"c/e", "d/e"}, {"d/e", "c/e"}, {"b/e", "d/e"}, {"d/e", "b/e"}} {
+		fs = append(fs, finding(g, pair[0], pair[1], 0, i%len(g.ShortestPaths(pair[0], pair[1], 4)), 0, 0))
+	}
+	r := Run(g, fs, Defaults())
+	if len(r.Suspects) != 1 || r.Suspects[0].Name != "a/e" {
+		t.Errorf("%q", names(r))
+	}
+}
+
+// TestLinkDelaysAreBounds: what a clean flow crosses adds nothing, what nobody
+// measured is absent, and a named link has its fitted delay.
+func TestLinkDelaysAreBounds(t *testing.T) {
+	g := graph(t)
+	fs := []judge.Finding{
+		finding(g, "a/e", "c/e", 0, 0, 500, 0), finding(g, "b/e", "d/e", 0, 0, 500, 0), finding(g, "a/e", "c/e", 1, 1, 0, 0),
+		finding(g, "b/e", "d/e", 1, 1, 0, 0), finding(g, "a/e", "b/e", 0, 0, 0, 0),
+	}
+	r := Run(g, fs, Defaults())
+	at := map[string]LinkDelay{}
+	for _, l := range r.Links {
+		at[l.Direction.String()] = l
+	}
+	if l, ok := at["a/e->leaf1:1"]; !ok || l.AddedDelayNS != 0 {
+		t.Errorf("a's link: %+v, %v", l, ok)
+	}
+	if _, ok := at["leaf2:1->a/e"]; ok {
+		t.Error("a link that does not exist has a delay")
+	}
+	if _, ok := at["c/e->leaf2:1"]; ok {
+		t.Error("a link that nothing crosses has a delay")
+	}
+	if l := at[r.Suspects[0].Direction.String()]; l.AddedDelayNS != 500000 || l.Identifiable {
+		t.Errorf("the named link: %+v", l)
+	}
+}
+
+func TestOrderDoesNotMatter(t *testing.T) {
+	g := graph(t)
+	fs := []judge.Finding{
+		finding(g, "a/e", "c/e", 0, 0, 500, 0), finding(g, "b/e", "d/e", 0, 0, 480, 0), finding(g, "a/e", "d/e", 0, 1, 0, 0),
+		finding(g, "c/e", "a/e", 0, 0, 0, 0), finding(g, "d/e", "b/e", 0, 0, 0, 60), finding(g, "c/e", "b/e", 0, 0, 0, 50),
+	}
+	want := names(Run(g, fs, Defaults()))
+	for range 5 {
+		fs = append(fs[1:], fs[0])
+		got := names(Run(g, fs, Defaults()))
+		if len(got) != len(want) {
+			t.Fatalf("%q and %q", got, want)
+		}
+		for i := range want {
+			if got[i] != want[i] {
+				t.Errorf("%q and %q", got, want)
+			}
+		}
+	}
+}
