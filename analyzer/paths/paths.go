@@ -220,6 +220,13 @@ func (s *Store) Update(t Trace) error {
 	lastChecked := b.Checked
 	b.Checked, b.Notes, b.Raw = t.TracedAt, r.Notes, t
 	switch {
+	case r.State == fabric.PathValid && t.State == fabric.PathStale:
+		// The node repeats its last good trace: no news of where packets go now.
+		if len(b.Path) == 0 {
+			b.Path, b.Since = s.interned(r.Path), t.TracedAt
+			s.version++
+		}
+		b.State = fabric.PathStale
 	case r.State == fabric.PathValid:
 		if b.Path.Key() != r.Path.Key() {
 			b.Before, b.BeforeChecked = b.Path, lastChecked

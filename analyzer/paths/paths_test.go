@@ -140,6 +140,13 @@ func TestStore(t *testing.T) {
 	if n := s.States(); n[fabric.PathValid] != 1 {
 		t.Errorf("states %v", n)
 	}
+	// A node that repeats its last good trace says nothing new.
+	if err := s.Update(Trace{Edge: e.String(), State: fabric.PathStale, TracedAt: at(50), Reached: true, Hops: hops("10.0.1.1 172.16.0.1 172.16.0.4")}); err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := s.Bind(e); b.State != fabric.PathStale || b.Path[1].Switch != "spine2" {
+		t.Errorf("after a stale trace: %+v", b)
+	}
 	for _, bad := range []string{"x", "h1/eth1>h9/eth1#0"} {
 		if err := s.Update(Trace{Edge: bad}); err == nil {
 			t.Errorf("a trace of %q passes", bad)
