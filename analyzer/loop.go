@@ -27,9 +27,8 @@ type Agents interface {
 // Timing of the loop, in cycles of one evaluation each (one second by default).
 const (
 	// A flow is degraded when it was in confirmOf of the last confirmIn windows,
-	// or with hard loss in hardOf windows running.
+	// or with hard loss over two windows running.
 	confirmOf, confirmIn = 3, 4
-	hardOf               = 2
 	// A hard failure may be routed around before every flow has told of it:
 	// what it did is remembered this long.
 	hardMemory = 5
@@ -46,8 +45,10 @@ const (
 )
 
 // retraceAfter is the age at which the path of a flow that matters now is asked for again;
-// background re-tracing takes retraceAll for a round over all flows.
+// background re-tracing takes retraceAll for a round over all flows; flows of a
+// suspect that was cleared are asked for again during afterCare.
 const (
+	afterCare    = 10 * time.Second
 	retraceAfter = 3 * time.Second
 	retraceAll   = 60 * time.Second
 )
@@ -144,14 +145,34 @@ type candidacy struct {
 
 // memory is what the loop remembers of one flow.
 type memory struct {
-	p50, p99  []int64
-	base      *fabric.Quantiles
-	mad       int64
-	seen      int
-	recent    []judge.Condition
-	hardRun   int
-	hardUntil int
+	p50, p99 []int64
+	base     *fabric.Quantiles
+	mad      int64
+	seen     int
+	recent   []judge.Condition
+	// lastSent and lastLost are the last window's when it was lossy, else 0.
+	lastSent, lastLost uint64
+	// hard is the worst window of a confirmed hard loss, remembered until the
+	// cycle hardUntil.
 	hard      *judge.Finding
+	hardUntil int
+}
+
+// hardLoss takes a window and reports whether it and the one before were both
+// lossy, with hard loss over the two. (The counters of the two nodes are not
+// read at the same instant: the first window of a total loss can look like half
+// of one.)
+func (m *memory) hardLoss(f *judge.Finding) bool {
+	switch {
+	case f.Condition == judge.Undecided:
+		return false
+	case !f.Lossy:
+		m.lastSent, m.lastLost = 0, 0
+		return false
+	}
+	sent, lost := m.lastSent, m.lastLost
+	m.lastSent, m.lastLost = f.Obs.Sent, f.Obs.Lost
+	return sent > 0 && float64(lost+m.lastLost) >= judge.Defaults().HardLoss*float64(sent+m.lastSent)
 }
 
 // NewLoop returns a loop that has not run yet.
@@ -255,25 +276,26 @@ func (l *Loop) confirm(raw []judge.Finding) (out []judge.Finding, pending int) {
 		if len(m.recent) > confirmIn {
 			m.recent = m.recent[1:]
 		}
-		if f.Condition == judge.Degraded && f.Hard {
-			m.hardRun++
-		} else if f.Condition != judge.Undecided {
-			m.hardRun = 0
-		}
+		hard := m.hardLoss(&f)
 		bad := 0
 		for _, c := range m.recent {
 			if c == judge.Degraded {
 				bad++
 			}
 		}
-		if m.hardRun >= hardOf {
+		if m.hard != nil && l.cycle > m.hardUntil {
+			m.hard = nil
+		}
+		if hard {
 			m.hardUntil = l.cycle + hardMemory
-			keep := f
-			m.hard = &keep
+			if m.hard == nil || f.Obs.Lost*m.hard.Obs.Sent >= m.hard.Obs.Lost*f.Obs.Sent {
+				keep := f
+				m.hard = &keep
+			}
 		}
 		switch f.Condition {
 		case judge.Degraded:
-			if bad < confirmOf && m.hardRun < hardOf {
+			if bad < confirmOf && !hard {
 				f.Condition = judge.Undecided
 				pending++
 			}
@@ -489,6 +511,12 @@ func (l *Loop) askTraces(findings []judge.Finding, now time.Time) {
 	}
 	for _, in := range l.open {
 		for e := range in.crossing {
+			old(e, retraceAfter)
+		}
+	}
+	// What was routed around a suspect goes back when it is healed.
+	for i := len(l.past) - 1; i >= 0 && now.Sub(*l.past[i].Cleared) < afterCare; i-- {
+		for e := range l.past[i].crossing {
 			old(e, retraceAfter)
 		}
 	}

@@ -72,6 +72,8 @@ type Demo struct {
 	stop  context.CancelFunc
 	start time.Time
 	url   string
+	// coverage is that of the whole fabric, measured when nothing was broken.
+	coverage float64
 
 	mu    sync.Mutex
 	died  error
@@ -312,7 +314,8 @@ func (d *Demo) ready(ctx context.Context) error {
 	for {
 		s := d.loop.Snapshot()
 		bound := s.Paths[fabric.PathValid]
-		if s.Baselines >= s.Expected && bound >= s.Expected && s.Expected > 0 && s.Report.State == fabric.Innocent {
+		if s.Baselines >= s.Expected && bound >= s.Expected && s.Expected > 0 && s.Report.State == fabric.Innocent && s.Report.Coverage.Links >= d.coverage {
+			d.coverage = s.Report.Coverage.Links
 			d.say("%d baselines learnt, %d paths traced: %.0f %% of all link directions are covered; the network is innocent", s.Baselines, bound, s.Report.Coverage.Links*100)
 			return nil
 		}
