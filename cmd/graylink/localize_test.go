@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("GRAYLINK_TEST_MAIN") == "1" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// program runs this test binary as graylink: TestMain hands over when it is asked to.
+func program(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd.Env = append(os.Environ(), "GRAYLINK_TEST_MAIN=1")
+	cmd.Stdin = strings.NewReader(stdin)
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+}
+
+const demoTopology = "../../deploy/lab/demo.yaml"
+
+// TestLocalizeRecorded: testdata/delay.jsonl is what the analyzer saw of the
+// demo's fabric while 2 ms were added from spine1:dn2 to leaf2:up1.
+func TestLocalizeRecorded(t *testing.T) {
+	stdout, stderr, code := program(t, "", "localize", "--topology", demoTopology, "--observations", "testdata/delay.jsonl", "--format", "json")
+	var rep fabric.Report
+	if err := json.Unmarshal([]byte(stdout), &rep); err != nil || code != 0 {
+		t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
+	}
+	if rep.State != fabric.Suspect || len(rep.Verdicts) != 1 {
+		t.Fatalf("state %s, %d verdicts", rep.State, len(rep.Verdicts))
+	}
+	v := rep.Verdicts[0]
+	if v.Element.Element != "leaf2:up1--spine1:dn2" || v.Kind != fabric.KindLink || v.Direction != "spine1:dn2->leaf2:up1" || v.Scenario != fabric.Corridor {
+		t.Errorf("verdict %+v", v)
+	}
+	if d := v.Symptom.AddedDelayNS; d < 2e6 || d > 2.5e6 {
+		t.Errorf("added delay %d ns, 2 ms were injected", d)
+	}
+	if len(rep.LinkDelays) == 0 || rep.LinkDelays[0].Direction != v.Direction || !rep.LinkDelays[0].Identifiable {
+		t.Errorf("link delays %+v", rep.LinkDelays)
+	}
+	if rep.Coverage.Links != 1 || rep.Edges.Total != 112 {
+		t.Errorf("coverage %+v, edges %+v", rep.Coverage, rep.Edges)
+	}
+}
+
+func TestLocalizeText(t *testing.T) {
+	stdout, _, code := program(t, "", "localize", "--topology", demoTopology, "--observations", "testdata/delay.jsonl")
+	for _, want := range []string{"SUSPECT  leaf2:up1--spine1:dn2", "direction  spine1:dn2->leaf2:up1", "no probe can tell these apart"} {
+		if code != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("exit code %d, %q is missing in\n%s", code, want, stdout)
+		}
+	}
+}
+
+func TestLocalizeReportsEveryBadLine(t *testing.T) {
+	data, err := os.ReadFile("testdata/delay.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := "not JSON\n" + strings.Replace(strings.SplitN(string(data), "\n", 2)[0], "h1/eth1", "h99/eth1", -1) + "\n"
+	stdout, stderr, code := program(t, bad+string(data), "localize", "--topology", demoTopology, "--observations", "-", "--format", "json")
+	if code != 3 {
+		t.Errorf("exit code %d, want 3", code)
+	}
+	for _, want := range []string{"-:1: error: not a JSON object", "-:2: error:", "h99/eth1", "2 lines could not be read"} {
+		if !strings.Contains(stderr, want) {
+			t.Errorf("%q is missing in\n%s", want, stderr)
+		}
+	}
+	if !strings.Contains(stdout, `"state":"suspect"`) {
+		t.Errorf("the rest was not judged: %s", stdout)
+	}
+}
+
+func TestArgumentsAndTopology(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "none.jsonl")
+	tests := map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"no observations":      {[]string{"localize", "--topology", demoTopology}, 1, "observations"},
+		"no such observations": {[]string{"localize", "--topology", demoTopology, "--observations", missing}, 1, "no such file"},
+		"no such topology":     {[]string{"localize", "--topology", "none.yaml", "--observations", "-"}, 1, "none.yaml"},
+		"a bad topology":       {[]string{"localize", "--topology", "../../internal/fabric/testdata/values.bad.yaml", "--observations", "-"}, 1, "values.bad.yaml:4:"},
+		"unknown command":      {[]string{"divine"}, 1, "divine"},
+		"check of a good file": {[]string{"topology", "check", demoTopology}, 0, ""},
+		"check of a bad file":  {[]string{"topology", "check", "../../internal/fabric/testdata/references.bad.yaml"}, 1, "findings are errors"},
+		"check with warnings":  {[]string{"topology", "check", "../../internal/fabric/testdata/warnings.bad.yaml"}, 0, ""},
+		"trace of no NIC":      {[]string{"trace", "h1", "h2/eth1"}, 1, "SRC>DST"},
+		"trace without agent":  {[]string{"trace", "h1/eth1", "h2/eth1", "--agent", "http://127.0.0.1:1"}, 1, "agent of \"h1\""},
+	}
+	for name, tt := range tests {
+		_, stderr, code := program(t, "", tt.args...)
+		if code != tt.code || !strings.Contains(stderr, tt.want) {
+			t.Errorf("%s: exit code %d, want %d with %q in\n%s", name, code, tt.code, tt.want, stderr)
+		}
+	}
+}
+
+func TestTopologyCheckPrintsAllFindings(t *testing.T) {
+	stdout, _, _ := program(t, "", "topology", "check", "../../internal/fabric/testdata/references.bad.yaml")
+	want, err := os.ReadFile("../../internal/fabric/testdata/references.bad.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.ReplaceAll(stdout, "../../internal/fabric/testdata/", ""); got != string(want) {
+		t.Errorf("printed\n%s\nwant\n%s", got, want)
+	}
+}
