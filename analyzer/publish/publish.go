@@ -139,7 +139,7 @@ func tier(n int) string {
 	if n == 0 {
 		return ""
 	}
-	return string(rune('0' + n))
+	return itoa(n)
 }
 
 type where struct{ sw, port, nic string }

@@ -80,7 +80,7 @@ func TestLocalizeReportsEveryBadLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bad := "not JSON\n" + strings.Replace(strings.SplitN(string(data), "\n", 2)[0], "h1/eth1", "h99/eth1", -1) + "\n"
+	bad := "not JSON\n" + strings.ReplaceAll(strings.SplitN(string(data), "\n", 2)[0], "h1/eth1", "h99/eth1") + "\n"
 	stdout, stderr, code := program(t, bad+string(data), "localize", "--topology", demoTopology, "--observations", "-", "--format", "json")
 	if code != 3 {
 		t.Errorf("exit code %d, want 3", code)

@@ -68,7 +68,8 @@ type Demo struct {
 	dir   string
 	db    *evidence.Embedded
 	loop  *analyzer.Loop
-	wg    sync.WaitGroup
+	serve sync.WaitGroup // the loop, the page
+	runs  sync.WaitGroup // the agents
 	stop  context.CancelFunc
 	start time.Time
 	url   string
@@ -126,14 +127,11 @@ func Start(ctx context.Context, o Options) (*Demo, error) {
 	run, stop := context.WithCancel(context.Background())
 	d.stop = stop
 	err = d.build(ctx, run, ln)
-	if err != nil && !d.serving(ln) {
+	if d.loop == nil { // nobody serves on it yet
 		ln.Close()
 	}
 	return d, err
 }
-
-// serving reports whether the HTTP server owns the listener.
-func (d *Demo) serving(net.Listener) bool { return d.loop != nil }
 
 func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
 	t := d.o.Topology
@@ -183,9 +181,9 @@ func (d *Demo) agents(ctx context.Context) error {
 			return fmt.Errorf("starting the agent of %s: %w", n.Name, err)
 		}
 		d.procs = append(d.procs, cmd)
-		d.wg.Add(1)
+		d.runs.Add(1)
 		go func() {
-			defer d.wg.Done()
+			defer d.runs.Done()
 			err := cmd.Wait()
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -285,22 +283,22 @@ func (d *Demo) analyzer(run context.Context, ln net.Listener) error {
 	(&publish.API{Snapshot: d.loop.Snapshot, Store: d.loop.Store()}).Register(mux)
 	mux.Handle("GET /", &web.Handler{Snapshot: d.loop.Snapshot, Store: d.loop.Store(), Graph: d.g, Title: "Graylink: " + d.o.Name, Now: time.Now})
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	d.wg.Add(3)
+	d.serve.Add(3)
 	go func() {
-		defer d.wg.Done()
+		defer d.serve.Done()
 		if err := srv.Serve(ln); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			d.o.Log.Error("page", "err", err)
 		}
 	}()
 	go func() {
-		defer d.wg.Done()
+		defer d.serve.Done()
 		<-run.Done()
 		if err := srv.Close(); err != nil {
 			d.o.Log.Error("page", "err", err)
 		}
 	}()
 	go func() {
-		defer d.wg.Done()
+		defer d.serve.Done()
 		d.loop.Run(run, time.Second)
 	}()
 	return nil
@@ -550,6 +548,7 @@ func (d *Demo) Close() error {
 	if d.stop != nil {
 		d.stop()
 	}
+	d.serve.Wait()
 	if d.db != nil {
 		errs = append(errs, d.db.Close())
 	}
@@ -561,7 +560,7 @@ func (d *Demo) Close() error {
 	if d.lab != nil {
 		errs = append(errs, d.lab.Close())
 	}
-	d.wg.Wait()
+	d.runs.Wait()
 	if d.dir != "" {
 		errs = append(errs, os.RemoveAll(d.dir))
 	}
