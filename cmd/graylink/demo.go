@@ -58,6 +58,12 @@ func (o *demoFlags) run(ctx context.Context) error {
 	case o.flows < 0 || o.flows > 64:
 		return fmt.Errorf("--flows %d: 0 to 64 are expected", o.flows)
 	}
+	// Better said now than when the first fault is due.
+	for program, pkg := range map[string]string{"ip": "iproute2", "iptables": "iptables"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("the demo needs the program %q, which is not in PATH: apt-get install %s", program, pkg)
+		}
+	}
 	kinds, err := demo.ParseKinds(o.faults)
 	if err != nil {
 		return err

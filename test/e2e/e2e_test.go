@@ -322,6 +322,26 @@ func TestDemoWithoutRoot(t *testing.T) {
 	}
 }
 
+func TestDemoWithoutIptables(t *testing.T) {
+	need(t)
+	ip, err := exec.LookPath("ip")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(ip, filepath.Join(dir, "ip")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(bin, "graylink"), "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0")
+	cmd.Env = append(os.Environ(), "PATH="+dir)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "apt-get install iptables") {
+		t.Errorf("%v: %s", err, out)
+	}
+	clean(t, "e2e")
+}
+
 // TestDemoBesideALab: a lab of the same name that exists is not touched.
 func TestDemoBesideALab(t *testing.T) {
 	need(t)
