@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"text/tabwriter"
@@ -16,6 +15,7 @@ import (
 	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/classify"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
 )
@@ -71,14 +71,7 @@ func (t *traceFlags) run(ctx context.Context) error {
 			return err
 		}
 		g = fabric.NewGraph(l.Topology())
-		agents.URL = func(node string) string { return "http://" + node + ":9868" }
-		agents.Client = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			host, port, err := net.SplitHostPort(addr)
-			if err != nil {
-				return nil, err
-			}
-			return l.DialContext(ctx, host, network, "127.0.0.1:"+port)
-		}}}
+		agents = demo.Agents(l)
 	case t.topology != "":
 		var err error
 		if _, g, err = loadGraph(t.topology); err != nil {

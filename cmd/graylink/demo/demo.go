@@ -73,6 +73,7 @@ type Demo struct {
 	stop  context.CancelFunc
 	start time.Time
 	url   string
+	own   string // address of the page
 	// coverage is that of the whole fabric, measured when nothing was broken.
 	coverage float64
 
@@ -152,8 +153,12 @@ func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
 	if err := d.agents(ctx); err != nil {
 		return err
 	}
-	d.say("%d agents probe %d directed flows: every pair of NICs each %s, %d flows a pair, kernel timestamps on every packet",
-		len(d.lab.Topology().Nodes), d.mesh.Directed(), pairCadence, d.mesh.Flows)
+	turns := ""
+	if d.mesh.Flows > 1 {
+		turns = fmt.Sprintf(", by %d flows in turn", d.mesh.Flows)
+	}
+	d.say("%d agents probe %d directed flows: every pair of NICs every %s%s; kernel timestamps on every packet",
+		len(d.lab.Topology().Nodes), d.mesh.Directed(), pairCadence, turns)
 	if err := d.analyzer(run, ln); err != nil {
 		return err
 	}
@@ -192,7 +197,7 @@ func (d *Demo) agents(ctx context.Context) error {
 			}
 		}()
 	}
-	client := d.client()
+	client := Agents(d.lab).Client
 	deadline := time.Now().Add(agentsUp)
 	for i := range nodes {
 		for {
@@ -236,26 +241,38 @@ func (d *Demo) dead() error {
 
 func agentURL(node string) string { return "http://" + node + ":" + agentPort }
 
-// dial reaches the agents out of band: the socket is opened inside the node's
-// namespace, to its loopback, where no fault of the fabric is in the way.
-func (d *Demo) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	host, port, err := net.SplitHostPort(addr)
+// dialAgent reaches an agent out of band: the socket is opened inside the
+// node's namespace, to its loopback, where no fault of the fabric is in the way.
+func dialAgent(ctx context.Context, l *lab.Lab, network, addr string) (net.Conn, error) {
+	node, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
 	}
-	if host == "127.0.0.1" {
-		return (&net.Dialer{}).DialContext(ctx, network, addr)
-	}
-	return d.lab.DialContext(ctx, host, network, "127.0.0.1:"+port)
+	return l.DialContext(ctx, node, network, "127.0.0.1:"+port)
 }
 
-func (d *Demo) client() *http.Client {
-	return &http.Client{Transport: &http.Transport{DialContext: d.dial, MaxIdleConnsPerHost: 2, ResponseHeaderTimeout: 30 * time.Second}}
+// dial reaches the agents, and the demo's own page, which is no node's.
+func (d *Demo) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if addr == d.own {
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}
+	return dialAgent(ctx, d.lab, network, addr)
+}
+
+func client(dial func(context.Context, string, string) (net.Conn, error)) *http.Client {
+	return &http.Client{Transport: &http.Transport{DialContext: dial, MaxIdleConnsPerHost: 2, ResponseHeaderTimeout: 30 * time.Second}}
+}
+
+// Agents reaches the agents that a demo runs in a lab.
+func Agents(l *lab.Lab) analyzer.HTTPAgents {
+	return analyzer.HTTPAgents{Client: client(func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return dialAgent(ctx, l, network, addr)
+	}), URL: agentURL}
 }
 
 func (d *Demo) analyzer(run context.Context, ln net.Listener) error {
-	own := ln.Addr().String()
-	targets := []evidence.Target{{Job: "graylink-analyzer", Address: own, Path: "/metrics"}}
+	d.own = ln.Addr().String()
+	targets := []evidence.Target{{Job: "graylink-analyzer", Address: d.own, Path: "/metrics"}}
 	for _, n := range d.lab.Topology().Nodes {
 		targets = append(targets, evidence.Target{Job: "graylink-node-edges", Address: n.Name + ":" + agentPort, Path: "/metrics/edges"},
 			evidence.Target{Job: "graylink-node", Address: n.Name + ":" + agentPort, Path: "/metrics"})
@@ -264,7 +281,7 @@ func (d *Demo) analyzer(run context.Context, ln net.Listener) error {
 	if d.db, err = evidence.NewEmbedded(evidence.EmbeddedOptions{Dial: d.dial, Targets: targets, Log: d.o.Log}); err != nil {
 		return err
 	}
-	d.loop = analyzer.NewLoop(analyzer.LoopOptions{Graph: d.g, DB: d.db, Agents: analyzer.HTTPAgents{Client: d.client(), URL: agentURL},
+	d.loop = analyzer.NewLoop(analyzer.LoopOptions{Graph: d.g, DB: d.db, Agents: Agents(d.lab),
 		Settings: evidence.DefaultSettings(), Expected: d.mesh.Directed(), Log: d.o.Log})
 
 	reg := prometheus.NewRegistry()
