@@ -33,8 +33,10 @@ type Trace struct {
 	State    fabric.PathState `json:"state"`
 	TracedAt time.Time        `json:"traced_at"`
 	Reached  bool             `json:"reached"`
-	Hops     []RawHop         `json:"hops"`
-	Notes    []string         `json:"notes,omitempty"`
+	// Balanced: several ways answered at one hop limit; Hops are one of each.
+	Balanced bool     `json:"balanced,omitempty"`
+	Hops     []RawHop `json:"hops"`
+	Notes    []string `json:"notes,omitempty"`
 }
 
 // Resolved is a trace in the topology's terms.
@@ -52,6 +54,9 @@ func Resolve(g *fabric.Graph, src, dst string, t Trace) Resolved {
 	}
 	if t.State == fabric.PathUnknown && len(t.Hops) == 0 {
 		return unknown("no hop answered", nil)
+	}
+	if t.Balanced {
+		return unknown("balanced per packet: the flow has no one path", g.ShortestPaths(src, dst, candidateLimit))
 	}
 	hops := t.Hops
 	if !t.Reached {

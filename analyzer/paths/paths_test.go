@@ -154,6 +154,14 @@ func TestStore(t *testing.T) {
 	}
 }
 
+// TestBalancedFlowHasNoPath: whatever single answers say.
+func TestBalancedFlowHasNoPath(t *testing.T) {
+	r := Resolve(graph(t), "h1/eth1", "h2/eth1", Trace{State: fabric.PathUnknown, Balanced: true, Reached: true, Hops: hops("10.0.1.1 172.16.0.1 172.16.0.4")})
+	if r.State != fabric.PathUnknown || len(r.Candidates) != 2 {
+		t.Errorf("%s %q with %d candidates", r.State, r.Path.Key(), len(r.Candidates))
+	}
+}
+
 // FuzzResolve: whatever answers, a path is made of cables that exist, or unknown.
 func FuzzResolve(f *testing.F) {
 	f.Add([]byte{1, 4, 7}, true)

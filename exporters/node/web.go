@@ -120,6 +120,7 @@ type pathJSON struct {
 	State    fabric.PathState `json:"state"`
 	TracedAt string           `json:"traced_at"`
 	Reached  bool             `json:"reached"`
+	Balanced bool             `json:"balanced,omitempty"`
 	Hops     []hopJSON        `json:"hops"`
 	Notes    []string         `json:"notes"`
 }
@@ -134,7 +135,7 @@ func (n *Node) answer(w http.ResponseWriter, node string, version uint64, paths 
 	out := pathsJSON{Node: node, Version: version, Paths: make([]pathJSON, len(paths))}
 	for i, p := range paths {
 		j := pathJSON{Edge: p.Edge.String(), State: p.State, TracedAt: p.TracedAt.UTC().Format(time.RFC3339Nano),
-			Reached: p.Reached, Hops: make([]hopJSON, len(p.Hops)), Notes: p.Notes}
+			Reached: p.Reached, Balanced: p.Balanced, Hops: make([]hopJSON, len(p.Hops)), Notes: p.Notes}
 		if j.Notes == nil {
 			j.Notes = []string{}
 		}

@@ -600,7 +600,7 @@ func TestBetweenNamespaces(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p := paths[0]; p.State == fabric.PathValid || !strings.Contains(strings.Join(p.Notes, "\n"), "per-packet balancing") {
+		if p := paths[0]; p.State == fabric.PathValid || !p.Balanced || !strings.Contains(strings.Join(p.Notes, "\n"), "per-packet balancing") {
 			t.Errorf("path %+v", p)
 		}
 	})

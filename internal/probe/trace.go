@@ -57,6 +57,7 @@ type TracedPath struct {
 	State    fabric.PathState
 	TracedAt time.Time
 	Reached  bool  // the far end answered; a reply's path never knows
+	Balanced bool  // several ways answered at one hop limit: the flow has no one path
 	Hops     []Hop // switches only: the far end is one hop limit further
 	Notes    []string
 }
@@ -284,7 +285,7 @@ func (t *tracer) trace(ctx context.Context, f traceFlow) (TracedPath, error) {
 		return TracedPath{}, fmt.Errorf("trace %s: %w", f.edge, ctx.Err())
 	}
 	p := TracedPath{Edge: f.edge, TracedAt: time.Now()}
-	balanced, closed := false, false
+	closed := false
 	silent, limit := 0, maxSilentProbe
 	if f.edge.Reply {
 		limit = maxSilent
@@ -306,13 +307,13 @@ func (t *tracer) trace(ctx context.Context, f traceFlow) (TracedPath, error) {
 			case hop.Address == a.from:
 				hop.RTT = min(hop.RTT, a.rtt)
 			default:
-				balanced = true
+				p.Balanced = true
 				p.Notes = append(p.Notes, fmt.Sprintf("per-packet balancing: %v and %v both answer at hop limit %d", hop.Address, a.from, ttl))
 			}
 		}
 		if p.Reached || closed {
 			if hop.Address.IsValid() {
-				balanced = true
+				p.Balanced = true
 				p.Notes = append(p.Notes, fmt.Sprintf("per-packet balancing: the destination and %v both answer at hop limit %d", hop.Address, ttl))
 			}
 			break
@@ -327,7 +328,7 @@ func (t *tracer) trace(ctx context.Context, f traceFlow) (TracedPath, error) {
 		p.Hops = p.Hops[:len(p.Hops)-silent]
 	}
 	switch {
-	case balanced:
+	case p.Balanced:
 		p.State = fabric.PathUnknown
 	case closed:
 		p.State = fabric.PathUnknown
