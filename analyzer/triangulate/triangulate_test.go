@@ -90,6 +90,45 @@ func TestOneSlowFlowIsNotEnough(t *testing.T) {
 	if len(r.Suspects) != 0 || len(r.Unexplained) != 1 {
 		t.Errorf("%q, unexplained %v", names(r), r.Unexplained)
 	}
+	// Slow and lossy at once it would pay the price of any element.
+	r = Run(g, []judge.Finding{finding(g, "a/e", "c/e", 0, 0, 500, 90), finding(g, "b/e", "d/e", 0, 0, 0, 0)}, Defaults())
+	if len(r.Suspects) != 0 || len(r.Unexplained) != 1 {
+		t.Errorf("slow and lossy: %q, unexplained %v", names(r), r.Unexplained)
+	}
+}
+
+// TestOneFaultIsOneSuspect: a link that is slow one way and lossy the other is
+// one suspect without a direction.
+func TestOneFaultIsOneSuspect(t *testing.T) {
+	g := graph(t)
+	var fs []judge.Finding
+	for flow := range 2 {
+		for _, src := range g.NICs() {
+			for _, dst := range g.NICs() {
+				if src == dst {
+					continue
+				}
+				paths := g.ShortestPaths(src, dst, 4)
+				shift, lost := int64(0), uint64(0)
+				for _, d := range paths[flow%len(paths)].Directions(src, dst) {
+					switch d.String() {
+					case "a/e->leaf1:1":
+						shift = 900
+					case "leaf1:1->a/e":
+						lost = 60
+					}
+				}
+				fs = append(fs, finding(g, src, dst, flow, flow%len(paths), shift, lost))
+			}
+		}
+	}
+	r := Run(g, fs, Defaults())
+	if got := names(r); len(got) != 1 || got[0] != "nic a/e" {
+		t.Fatalf("%q", got)
+	}
+	if s := r.Suspects[0]; s.AddedDelayNS != 900000 || s.LossRatio != 0.3 || len(s.Explained) != 12 {
+		t.Errorf("suspect %+v", s)
+	}
 }
 
 // TestUndecidedFlowsSayNothing: what is not judged neither blames nor clears.
