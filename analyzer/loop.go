@@ -283,8 +283,8 @@ func (l *Loop) confirm(raw []judge.Finding) (out []judge.Finding, pending int) {
 				bad++
 			}
 		}
-		if m.hard != nil && l.cycle > m.hardUntil {
-			m.hard = nil
+		if l.cycle > m.hardUntil || f.HostSuspect {
+			m.hard = nil // over, or the host's doing after all
 		}
 		if hard {
 			m.hardUntil = l.cycle + hardMemory
@@ -304,7 +304,7 @@ func (l *Loop) confirm(raw []judge.Finding) (out []judge.Finding, pending int) {
 				f.Condition = judge.Undecided
 			}
 		}
-		if f.Condition != judge.Degraded && m.hard != nil && l.cycle <= m.hardUntil {
+		if f.Condition != judge.Degraded && m.hard != nil {
 			f = *m.hard
 		}
 		out = append(out, f)

@@ -397,6 +397,22 @@ func TestLoopHostTrouble(t *testing.T) {
 	}
 }
 
+// TestLoopHostTroubleTakesBackHardLoss: loss that was remembered as hard is
+// forgotten when the host turns out to be starved.
+func TestLoopHostTroubleTakesBackHardLoss(t *testing.T) {
+	r := newRig(t, 5)
+	r.learn()
+	in := fabric.Direction{From: r.w.g.Peer("h3/eth1"), To: "h3/eth1"}
+	r.w.loss[in] = 1
+	r.step()
+	r.late["h3"] = true
+	for range 10 {
+		if s := r.step(); len(s.Incidents) != 0 {
+			t.Fatalf("verdicts %q", openVerdicts(s))
+		}
+	}
+}
+
 func TestLoopClockStep(t *testing.T) {
 	r := newRig(t, 6)
 	r.learn()
