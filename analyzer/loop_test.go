@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -397,18 +398,25 @@ func TestLoopHostTrouble(t *testing.T) {
 	}
 }
 
-// TestLoopHostTroubleTakesBackHardLoss: loss that was remembered as hard is
+// TestHardLossIsTakenBack: hard loss is remembered when the loss has gone, and
 // forgotten when the host turns out to be starved.
-func TestLoopHostTroubleTakesBackHardLoss(t *testing.T) {
-	r := newRig(t, 5)
-	r.learn()
-	in := fabric.Direction{From: r.w.g.Peer("h3/eth1"), To: "h3/eth1"}
-	r.w.loss[in] = 1
-	r.step()
-	r.late["h3"] = true
-	for range 10 {
-		if s := r.step(); len(s.Incidents) != 0 {
-			t.Fatalf("verdicts %q", openVerdicts(s))
+func TestHardLossIsTakenBack(t *testing.T) {
+	e := fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1"}
+	lossy := judge.Finding{Edge: e, Obs: &fabric.Observation{Sent: 100, Lost: 100}, Condition: judge.Degraded, Lossy: true, Hard: true}
+	clean := judge.Finding{Edge: e, Obs: &fabric.Observation{Sent: 100}, Condition: judge.Healthy}
+	starved := judge.Finding{Edge: e, Obs: &fabric.Observation{Sent: 100, HostSuspect: true}, HostSuspect: true}
+	for name, tt := range map[string]struct {
+		last judge.Finding
+		want judge.Condition
+	}{"routed around": {clean, judge.Degraded}, "starved": {starved, judge.Undecided}} {
+		l := NewLoop(LoopOptions{})
+		var out []judge.Finding
+		for _, f := range []judge.Finding{lossy, lossy, tt.last} {
+			l.cycle++
+			out, _ = l.confirm([]judge.Finding{f})
+		}
+		if len(out) != 1 || out[0].Condition != tt.want {
+			t.Errorf("%s: %+v", name, out)
 		}
 	}
 }
