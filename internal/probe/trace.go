@@ -353,7 +353,7 @@ func (t *tracer) keep(p TracedPath) TracedPath {
 		if old.State != fabric.PathUnknown && (p.State == fabric.PathUnknown || shorter) {
 			note := fmt.Sprintf("traced in vain at %s: %d hops answered", p.TracedAt.UTC().Format(time.RFC3339), answering(p.Hops))
 			kept := *old
-			kept.State = fabric.PathStale
+			kept.State, kept.Balanced = fabric.PathStale, p.Balanced
 			kept.Notes = append([]string{note}, p.Notes...)
 			p = kept
 		}
