@@ -10,7 +10,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/internal/fabric"
 )
 
 // HTTPAgents reaches the nodes' APIs over HTTP.
@@ -24,20 +24,20 @@ type HTTPAgents struct {
 const maxReply = 64 << 20
 
 type tracesReply struct {
-	Paths []paths.Trace `json:"paths"`
+	Paths []fabric.Trace `json:"paths"`
 }
 
 // Paths implements Agents.
-func (a HTTPAgents) Paths(ctx context.Context, node string) ([]paths.Trace, error) {
+func (a HTTPAgents) Paths(ctx context.Context, node string) ([]fabric.Trace, error) {
 	return a.do(ctx, http.MethodGet, node, "/api/v1/paths", nil)
 }
 
 // Trace implements Agents.
-func (a HTTPAgents) Trace(ctx context.Context, node string, edges []string) ([]paths.Trace, error) {
+func (a HTTPAgents) Trace(ctx context.Context, node string, edges []string) ([]fabric.Trace, error) {
 	return a.do(ctx, http.MethodPost, node, "/api/v1/trace", map[string]any{"edges": edges})
 }
 
-func (a HTTPAgents) do(ctx context.Context, method, node, path string, body any) ([]paths.Trace, error) {
+func (a HTTPAgents) do(ctx context.Context, method, node, path string, body any) ([]fabric.Trace, error) {
 	at, err := url.JoinPath(a.URL(node), path)
 	if err != nil {
 		return nil, fmt.Errorf("agent of %q: %w", node, err)

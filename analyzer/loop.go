@@ -19,9 +19,9 @@ import (
 // Agents are the nodes' APIs.
 type Agents interface {
 	// Paths returns what a node has traced.
-	Paths(ctx context.Context, node string) ([]paths.Trace, error)
+	Paths(ctx context.Context, node string) ([]fabric.Trace, error)
 	// Trace asks a node to trace flows now.
-	Trace(ctx context.Context, node string, edges []string) ([]paths.Trace, error)
+	Trace(ctx context.Context, node string, edges []string) ([]fabric.Trace, error)
 }
 
 // Timing of the loop, in cycles of one evaluation each (one second by default).
@@ -574,7 +574,7 @@ func (l *Loop) traceWorker(ctx context.Context) {
 	}
 }
 
-func (l *Loop) take(traces []paths.Trace) {
+func (l *Loop) take(traces []fabric.Trace) {
 	for _, t := range traces {
 		if err := l.store.Update(t); err != nil {
 			l.o.Log.Warn("trace not used", "edge", t.Edge, "err", err)

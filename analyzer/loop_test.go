@@ -116,10 +116,10 @@ func (r *rig) Instant(_ context.Context, query string, _ time.Time) ([]evidence.
 	return out, nil
 }
 
-func (r *rig) Paths(context.Context, string) ([]paths.Trace, error) { return nil, nil }
+func (r *rig) Paths(context.Context, string) ([]fabric.Trace, error) { return nil, nil }
 
-func (r *rig) Trace(_ context.Context, _ string, edges []string) ([]paths.Trace, error) {
-	var out []paths.Trace
+func (r *rig) Trace(_ context.Context, _ string, edges []string) ([]fabric.Trace, error) {
+	var out []fabric.Trace
 	if r.blind {
 		return nil, nil
 	}
@@ -134,13 +134,13 @@ func (r *rig) Trace(_ context.Context, _ string, edges []string) ([]paths.Trace,
 }
 
 // trace answers hop by hop until the flow's packets are lost.
-func (r *rig) trace(e fabric.Edge) paths.Trace {
+func (r *rig) trace(e fabric.Edge) fabric.Trace {
 	from, to := e.Ends()
-	t := paths.Trace{Edge: e.String(), State: fabric.PathValid, TracedAt: r.now, Reached: !e.Reply}
+	t := fabric.Trace{Edge: e.String(), State: fabric.PathValid, TracedAt: r.now, Reached: !e.Reply}
 	p := r.w.paths[e]
 	dirs := p.Directions(from, to)
 	for i := range p {
-		hop := paths.RawHop{TTL: i + 1}
+		hop := fabric.RawHop{TTL: i + 1}
 		for _, d := range dirs[:i+1] {
 			if r.w.loss[d] >= 1 {
 				t.Reached, t.State = false, fabric.PathUnknown
@@ -212,7 +212,7 @@ func (r *rig) until(n int, what string, cond func(Snapshot) bool) int {
 func (r *rig) learn() {
 	r.t.Helper()
 	for e := range r.w.paths {
-		r.loop.take([]paths.Trace{r.trace(e)})
+		r.loop.take([]fabric.Trace{r.trace(e)})
 	}
 	r.until(20, "baselines and innocence", func(s Snapshot) bool {
 		return s.Baselines == len(r.w.edges) && s.Report.State == fabric.Innocent

@@ -1,174 +1,15 @@
-// Package paths binds probe flows to the switches, ports and links they cross.
-//
-// A trace yields the addresses that answered at each hop limit. Resolve turns
-// them into a path by the topology: a hop's address is that of its ingress
-// port, its egress port is where the next hop's cable begins. A silent hop is
-// filled only when a single shortest path fits what did answer; when several
-// fit they are candidates and the state is unknown. A path is never guessed.
+// Package paths keeps the switches, ports and links that probe flows cross, as
+// their traces told and fabric.Resolve bound them.
 package paths
 
 import (
 	"fmt"
-	"net/netip"
 	"sort"
 	"sync"
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
 )
-
-// candidateLimit bounds the shortest paths considered for one flow.
-const candidateLimit = 256
-
-// RawHop is what answered at one hop limit; an invalid Address is a silent hop.
-type RawHop struct {
-	TTL     int        `json:"ttl"`
-	Address netip.Addr `json:"address,omitzero"`
-	RTTNS   *int64     `json:"rtt_ns,omitempty"`
-}
-
-// Trace is one hop-limited trace as a node reports it.
-type Trace struct {
-	Edge     string           `json:"edge"`
-	State    fabric.PathState `json:"state"`
-	TracedAt time.Time        `json:"traced_at"`
-	Reached  bool             `json:"reached"`
-	// Balanced: several ways answered at one hop limit; Hops are one of each.
-	Balanced bool     `json:"balanced,omitempty"`
-	Hops     []RawHop `json:"hops"`
-	Notes    []string `json:"notes,omitempty"`
-}
-
-// Resolved is a trace in the topology's terms.
-type Resolved struct {
-	Path       fabric.Path
-	State      fabric.PathState
-	Candidates []fabric.Path
-	Notes      []string
-}
-
-// Resolve binds the hops of a trace from NIC src to NIC dst.
-func Resolve(g *fabric.Graph, src, dst string, t Trace) Resolved {
-	unknown := func(note string, cands []fabric.Path) Resolved {
-		return Resolved{State: fabric.PathUnknown, Candidates: cands, Notes: append(append([]string{}, t.Notes...), note)}
-	}
-	if t.State == fabric.PathUnknown && len(t.Hops) == 0 {
-		return unknown("no hop answered", nil)
-	}
-	if t.Balanced {
-		return unknown("balanced per packet: the flow has no one path", g.ShortestPaths(src, dst, candidateLimit))
-	}
-	hops := t.Hops
-	if !t.Reached {
-		for len(hops) > 0 && !hops[len(hops)-1].Address.IsValid() {
-			hops = hops[:len(hops)-1]
-		}
-	}
-	// The number of hops is known when the destination answered, or when the
-	// last hop is the leaf that the destination is plugged into.
-	complete := t.Reached
-	ends := make([]string, len(hops)) // ingress port or switch, "" when silent
-	for i, h := range hops {
-		if !h.Address.IsValid() {
-			continue
-		}
-		end := g.EndOf(h.Address)
-		if end == "" {
-			end = switchOf(g, h.Address)
-		}
-		if end == "" {
-			return unknown(fmt.Sprintf("hop %d answered from %s, which no port of the topology has", h.TTL, h.Address), nil)
-		}
-		ends[i] = end
-	}
-	leaf, _ := g.LeafOf(dst)
-	if len(ends) > 0 && leaf != "" && fabric.OwnerOf(ends[len(ends)-1]) == leaf {
-		complete = true
-	}
-	if p, ok := direct(g, src, dst, ends); ok && complete {
-		return Resolved{Path: p, State: fabric.PathValid, Notes: t.Notes}
-	}
-	var fit []fabric.Path
-	for _, c := range g.ShortestPaths(src, dst, candidateLimit) {
-		if matches(c, ends, complete) {
-			fit = append(fit, c)
-		}
-	}
-	switch {
-	case len(fit) == 1 && complete:
-		return Resolved{Path: fit[0], State: fabric.PathValid, Notes: append(append([]string{}, t.Notes...), "silent hops filled: one path fits")}
-	case len(fit) == 0:
-		return unknown("no path of the topology fits the hops that answered", nil)
-	}
-	return unknown(fmt.Sprintf("%d paths fit the hops that answered", len(fit)), fit)
-}
-
-func switchOf(g *fabric.Graph, a netip.Addr) string {
-	for i := range g.Topo.Switches {
-		for _, own := range g.Topo.Switches[i].Addresses {
-			if own == a {
-				return g.Topo.Switches[i].Name
-			}
-		}
-	}
-	return ""
-}
-
-// direct builds a path from ingress ports that all answered and join up.
-func direct(g *fabric.Graph, src, dst string, ends []string) (fabric.Path, bool) {
-	if len(ends) == 0 {
-		return nil, false
-	}
-	p := make(fabric.Path, 0, len(ends))
-	prev := src
-	for i, end := range ends {
-		sw, port, ok := fabric.SplitPort(end)
-		if !ok {
-			return nil, false
-		}
-		peer := g.Peer(end)
-		if i == 0 {
-			if peer != src {
-				return nil, false
-			}
-		} else {
-			owner, out, ok := fabric.SplitPort(peer)
-			if !ok || owner != prev {
-				return nil, false
-			}
-			p[i-1].Out = out
-		}
-		p = append(p, fabric.Hop{Switch: sw, In: port})
-		prev = sw
-	}
-	leaf, out := g.LeafOf(dst)
-	if prev != leaf {
-		return nil, false
-	}
-	p[len(p)-1].Out = out
-	return p, true
-}
-
-// matches reports whether a candidate agrees with every hop that answered;
-// exact also asks for the same length.
-func matches(c fabric.Path, ends []string, exact bool) bool {
-	if len(ends) > len(c) || exact && len(ends) != len(c) {
-		return false
-	}
-	for i, end := range ends {
-		if end == "" {
-			continue
-		}
-		if sw, port, ok := fabric.SplitPort(end); ok {
-			if c[i].Switch != sw || c[i].In != port {
-				return false
-			}
-		} else if c[i].Switch != end {
-			return false
-		}
-	}
-	return true
-}
 
 // Binding is what the store knows of one flow.
 type Binding struct {
@@ -182,7 +23,7 @@ type Binding struct {
 	BeforeChecked time.Time
 	Notes         []string
 	// Raw is the trace behind the binding.
-	Raw Trace
+	Raw fabric.Trace
 }
 
 // Store keeps the newest binding of every flow. It is safe for concurrent use.
@@ -202,7 +43,7 @@ func NewStore(g *fabric.Graph) *Store {
 // Update takes a node's trace. A trace that does not resolve leaves the last
 // known path in place, marked stale: it is where the packets went before they
 // stopped answering.
-func (s *Store) Update(t Trace) error {
+func (s *Store) Update(t fabric.Trace) error {
 	e, err := fabric.ParseEdge(t.Edge)
 	if err != nil {
 		return err
@@ -211,7 +52,7 @@ func (s *Store) Update(t Trace) error {
 	if s.g.NIC(src) == nil || s.g.NIC(dst) == nil {
 		return fmt.Errorf("edge %q: not of this topology", t.Edge)
 	}
-	r := Resolve(s.g, src, dst, t)
+	r := fabric.Resolve(s.g, src, dst, t)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.flows[e]

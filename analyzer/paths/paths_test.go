@@ -39,10 +39,10 @@ func graph(t testing.TB) *fabric.Graph {
 }
 
 // hops reads addresses, "*" being a silent hop.
-func hops(s string) []RawHop {
-	var out []RawHop
+func hops(s string) []fabric.RawHop {
+	var out []fabric.RawHop
 	for i, f := range strings.Fields(s) {
-		h := RawHop{TTL: i + 1}
+		h := fabric.RawHop{TTL: i + 1}
 		if f != "*" {
 			h.Address = netip.MustParseAddr(f)
 		}
@@ -80,7 +80,7 @@ func TestResolve(t *testing.T) {
 		{"shorter than any way there is", "h1/eth1", "h2/eth1", "10.0.1.1 172.16.0.1", true, fabric.PathUnknown, "", 0},
 	}
 	for _, tt := range tests {
-		r := Resolve(g, tt.src, tt.dst, Trace{State: fabric.PathValid, Reached: tt.reached, Hops: hops(tt.hops)})
+		r := fabric.Resolve(g, tt.src, tt.dst, fabric.Trace{State: fabric.PathValid, Reached: tt.reached, Hops: hops(tt.hops)})
 		if r.State != tt.state || r.Path.Key() != tt.path || len(r.Candidates) != tt.cands {
 			t.Errorf("%s: %s %q with %d candidates, want %s %q with %d; notes %q", tt.name, r.State, r.Path.Key(), len(r.Candidates), tt.state, tt.path, tt.cands, r.Notes)
 		}
@@ -96,7 +96,7 @@ func TestStore(t *testing.T) {
 	e := fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1"}
 	update := func(sec int64, h string, reached bool) {
 		t.Helper()
-		if err := s.Update(Trace{Edge: e.String(), State: fabric.PathValid, TracedAt: at(sec), Reached: reached, Hops: hops(h)}); err != nil {
+		if err := s.Update(fabric.Trace{Edge: e.String(), State: fabric.PathValid, TracedAt: at(sec), Reached: reached, Hops: hops(h)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -141,14 +141,14 @@ func TestStore(t *testing.T) {
 		t.Errorf("states %v", n)
 	}
 	// A node that repeats its last good trace says nothing new.
-	if err := s.Update(Trace{Edge: e.String(), State: fabric.PathStale, TracedAt: at(50), Reached: true, Hops: hops("10.0.1.1 172.16.0.1 172.16.0.4")}); err != nil {
+	if err := s.Update(fabric.Trace{Edge: e.String(), State: fabric.PathStale, TracedAt: at(50), Reached: true, Hops: hops("10.0.1.1 172.16.0.1 172.16.0.4")}); err != nil {
 		t.Fatal(err)
 	}
 	if b, _ := s.Bind(e); b.State != fabric.PathStale || b.Path[1].Switch != "spine2" {
 		t.Errorf("after a stale trace: %+v", b)
 	}
 	for _, bad := range []string{"x", "h1/eth1>h9/eth1#0"} {
-		if err := s.Update(Trace{Edge: bad}); err == nil {
+		if err := s.Update(fabric.Trace{Edge: bad}); err == nil {
 			t.Errorf("a trace of %q passes", bad)
 		}
 	}
@@ -156,7 +156,7 @@ func TestStore(t *testing.T) {
 
 // TestBalancedFlowHasNoPath: whatever single answers say.
 func TestBalancedFlowHasNoPath(t *testing.T) {
-	r := Resolve(graph(t), "h1/eth1", "h2/eth1", Trace{State: fabric.PathUnknown, Balanced: true, Reached: true, Hops: hops("10.0.1.1 172.16.0.1 172.16.0.4")})
+	r := fabric.Resolve(graph(t), "h1/eth1", "h2/eth1", fabric.Trace{State: fabric.PathUnknown, Balanced: true, Reached: true, Hops: hops("10.0.1.1 172.16.0.1 172.16.0.4")})
 	if r.State != fabric.PathUnknown || len(r.Candidates) != 2 {
 		t.Errorf("%s %q with %d candidates", r.State, r.Path.Key(), len(r.Candidates))
 	}
@@ -172,15 +172,15 @@ func FuzzResolve(f *testing.F) {
 		addrs = append(addrs, l.AAddress.Addr(), l.BAddress.Addr())
 	}
 	f.Fuzz(func(t *testing.T, picks []byte, reached bool) {
-		tr := Trace{State: fabric.PathValid, Reached: reached}
+		tr := fabric.Trace{State: fabric.PathValid, Reached: reached}
 		for i, p := range picks {
-			h := RawHop{TTL: i + 1}
+			h := fabric.RawHop{TTL: i + 1}
 			if n := int(p) % (len(addrs) + 1); n > 0 {
 				h.Address = addrs[n-1]
 			}
 			tr.Hops = append(tr.Hops, h)
 		}
-		r := Resolve(g, "h1/eth1", "h2/eth1", tr)
+		r := fabric.Resolve(g, "h1/eth1", "h2/eth1", tr)
 		if (r.State == fabric.PathValid) != (len(r.Path) > 0) {
 			t.Fatalf("state %s with path %q", r.State, r.Path.Key())
 		}

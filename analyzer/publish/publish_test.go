@@ -42,11 +42,11 @@ func fixture(t *testing.T) (*Collector, *API, *analyzer.Snapshot) {
 	}
 	g := fabric.NewGraph(tp)
 	store := paths.NewStore(g)
-	var hops []paths.RawHop
+	var hops []fabric.RawHop
 	for i, a := range []string{"10.0.1.1", "172.16.0.1", "172.16.0.2"} {
-		hops = append(hops, paths.RawHop{TTL: i + 1, Address: netip.MustParseAddr(a)})
+		hops = append(hops, fabric.RawHop{TTL: i + 1, Address: netip.MustParseAddr(a)})
 	}
-	if err := store.Update(paths.Trace{Edge: "h1/eth1>h2/eth1#0", State: fabric.PathValid, TracedAt: now, Reached: true, Hops: hops}); err != nil {
+	if err := store.Update(fabric.Trace{Edge: "h1/eth1>h2/eth1#0", State: fabric.PathValid, TracedAt: now, Reached: true, Hops: hops}); err != nil {
 		t.Fatal(err)
 	}
 	cleared, old := now.Add(-time.Minute), now.Add(-10*time.Minute)

@@ -163,9 +163,9 @@ func traced(t testing.TB, g *fabric.Graph, store *paths.Store, edge string) fabr
 	}
 	src, dst := e.Ends()
 	p := g.ShortestPaths(src, dst, 1)[0]
-	tr := paths.Trace{Edge: edge, State: fabric.PathValid, TracedAt: noon().Add(-3 * time.Second), Reached: true}
+	tr := fabric.Trace{Edge: edge, State: fabric.PathValid, TracedAt: noon().Add(-3 * time.Second), Reached: true}
 	for i, h := range p {
-		tr.Hops = append(tr.Hops, paths.RawHop{TTL: i + 1, Address: addressOf(t, g, h.Switch+":"+h.In)})
+		tr.Hops = append(tr.Hops, fabric.RawHop{TTL: i + 1, Address: addressOf(t, g, h.Switch+":"+h.In)})
 	}
 	if err := store.Update(tr); err != nil {
 		t.Fatal(err)

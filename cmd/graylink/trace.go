@@ -14,7 +14,6 @@ import (
 
 	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/classify"
-	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
@@ -110,12 +109,12 @@ func (t *traceFlags) run(ctx context.Context) error {
 }
 
 // describeTrace names the hops by the topology; without one they have addresses only.
-func describeTrace(g *fabric.Graph, e fabric.Edge, t paths.Trace) traced {
+func describeTrace(g *fabric.Graph, e fabric.Edge, t fabric.Trace) traced {
 	out := traced{Edge: e.String(), State: t.State, Hops: []tracedHop{}, Notes: append([]string{}, t.Notes...)}
 	var path fabric.Path
 	if g != nil {
 		from, to := e.Ends()
-		r := paths.Resolve(g, from, to, t)
+		r := fabric.Resolve(g, from, to, t)
 		out.State, path = r.State, r.Path
 		out.Notes = append([]string{}, r.Notes...)
 		for _, c := range r.Candidates {

@@ -1,0 +1,164 @@
+package fabric
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// candidateLimit bounds the shortest paths considered for one flow.
+const candidateLimit = 256
+
+// RawHop is what answered at one hop limit; an invalid Address is a silent hop.
+type RawHop struct {
+	TTL     int        `json:"ttl"`
+	Address netip.Addr `json:"address,omitzero"`
+	RTTNS   *int64     `json:"rtt_ns,omitempty"`
+}
+
+// Trace is one hop-limited trace as a node reports it.
+type Trace struct {
+	Edge     string    `json:"edge"`
+	State    PathState `json:"state"`
+	TracedAt time.Time `json:"traced_at"`
+	Reached  bool      `json:"reached"`
+	// Balanced: several ways answered at one hop limit; Hops are one of each.
+	Balanced bool     `json:"balanced,omitempty"`
+	Hops     []RawHop `json:"hops"`
+	Notes    []string `json:"notes,omitempty"`
+}
+
+// Resolved is a trace in the topology's terms.
+type Resolved struct {
+	Path       Path
+	State      PathState
+	Candidates []Path
+	Notes      []string
+}
+
+// Resolve binds the hops of a trace from NIC src to NIC dst: a hop's address is
+// that of its ingress port, its egress port is where the next hop's cable
+// begins. A silent hop is filled only when a single shortest path fits what did
+// answer; when several fit they are candidates and the state is unknown. A path
+// is never guessed.
+func Resolve(g *Graph, src, dst string, t Trace) Resolved {
+	unknown := func(note string, cands []Path) Resolved {
+		return Resolved{State: PathUnknown, Candidates: cands, Notes: append(append([]string{}, t.Notes...), note)}
+	}
+	if t.State == PathUnknown && len(t.Hops) == 0 {
+		return unknown("no hop answered", nil)
+	}
+	if t.Balanced {
+		return unknown("balanced per packet: the flow has no one path", g.ShortestPaths(src, dst, candidateLimit))
+	}
+	hops := t.Hops
+	if !t.Reached {
+		for len(hops) > 0 && !hops[len(hops)-1].Address.IsValid() {
+			hops = hops[:len(hops)-1]
+		}
+	}
+	// The number of hops is known when the destination answered, or when the
+	// last hop is the leaf that the destination is plugged into.
+	complete := t.Reached
+	ends := make([]string, len(hops)) // ingress port or switch, "" when silent
+	for i, h := range hops {
+		if !h.Address.IsValid() {
+			continue
+		}
+		end := g.EndOf(h.Address)
+		if end == "" {
+			end = switchOf(g, h.Address)
+		}
+		if end == "" {
+			return unknown(fmt.Sprintf("hop %d answered from %s, which no port of the topology has", h.TTL, h.Address), nil)
+		}
+		ends[i] = end
+	}
+	leaf, _ := g.LeafOf(dst)
+	if len(ends) > 0 && leaf != "" && OwnerOf(ends[len(ends)-1]) == leaf {
+		complete = true
+	}
+	if p, ok := direct(g, src, dst, ends); ok && complete {
+		return Resolved{Path: p, State: PathValid, Notes: t.Notes}
+	}
+	var fit []Path
+	for _, c := range g.ShortestPaths(src, dst, candidateLimit) {
+		if matches(c, ends, complete) {
+			fit = append(fit, c)
+		}
+	}
+	switch {
+	case len(fit) == 1 && complete:
+		return Resolved{Path: fit[0], State: PathValid, Notes: append(append([]string{}, t.Notes...), "silent hops filled: one path fits")}
+	case len(fit) == 0:
+		return unknown("no path of the topology fits the hops that answered", nil)
+	}
+	return unknown(fmt.Sprintf("%d paths fit the hops that answered", len(fit)), fit)
+}
+
+func switchOf(g *Graph, a netip.Addr) string {
+	for i := range g.Topo.Switches {
+		for _, own := range g.Topo.Switches[i].Addresses {
+			if own == a {
+				return g.Topo.Switches[i].Name
+			}
+		}
+	}
+	return ""
+}
+
+// direct builds a path from ingress ports that all answered and join up.
+func direct(g *Graph, src, dst string, ends []string) (Path, bool) {
+	if len(ends) == 0 {
+		return nil, false
+	}
+	p := make(Path, 0, len(ends))
+	prev := src
+	for i, end := range ends {
+		sw, port, ok := SplitPort(end)
+		if !ok {
+			return nil, false
+		}
+		peer := g.Peer(end)
+		if i == 0 {
+			if peer != src {
+				return nil, false
+			}
+		} else {
+			owner, out, ok := SplitPort(peer)
+			if !ok || owner != prev {
+				return nil, false
+			}
+			p[i-1].Out = out
+		}
+		p = append(p, Hop{Switch: sw, In: port})
+		prev = sw
+	}
+	leaf, out := g.LeafOf(dst)
+	if prev != leaf {
+		return nil, false
+	}
+	p[len(p)-1].Out = out
+	return p, true
+}
+
+// matches reports whether a candidate agrees with every hop that answered;
+// exact also asks for the same length.
+func matches(c Path, ends []string, exact bool) bool {
+	if len(ends) > len(c) || exact && len(ends) != len(c) {
+		return false
+	}
+	for i, end := range ends {
+		if end == "" {
+			continue
+		}
+		if sw, port, ok := SplitPort(end); ok {
+			if c[i].Switch != sw || c[i].In != port {
+				return false
+			}
+		} else if c[i].Switch != end {
+			return false
+		}
+	}
+	return true
+}
