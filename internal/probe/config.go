@@ -596,12 +596,13 @@ func (c *Config) Validate() error {
 		return bad("stamp.padding", "%d, want 0 to %d", c.Stamp.Padding, maxPadding)
 	}
 	nics, peers := map[string]bool{}, map[string]bool{}
+	family := map[string]int{} // bits of the address, where it is known
 	for i := range c.NICs {
 		n := &c.NICs[i]
 		if node, _, _ := fabric.SplitNIC(n.NIC); node != c.Node {
 			return bad(fmt.Sprintf("nics[%d].nic", i), "%q, want a NIC of node %s", n.NIC, c.Node)
 		}
-		nics[n.NIC] = true
+		nics[n.NIC], family[n.NIC] = true, n.Address.BitLen()
 	}
 	for i := range c.Peers {
 		p := &c.Peers[i]
@@ -611,7 +612,7 @@ func (c *Config) Validate() error {
 		if len(p.Keys) > maxKeys {
 			return bad(fmt.Sprintf("peers[%d].keys", i), "%d keys, want at most %d", len(p.Keys), maxKeys)
 		}
-		peers[p.NIC] = true
+		peers[p.NIC], family[p.NIC] = true, p.Address.BitLen()
 	}
 	for _, l := range []struct {
 		name   string
@@ -629,6 +630,8 @@ func (c *Config) Validate() error {
 				return bad(at, "%v, want one between a NIC of this node and a peer", e.ID())
 			case seen[e.ID()]:
 				return bad(at, "%v is listed twice", e.ID())
+			case family[e.Src] != 0 && family[e.Dst] != 0 && family[e.Src] != family[e.Dst]:
+				return bad(at, "%v, want both ends of one address family", e.ID())
 			case e.Flow < 0 || e.Flow >= span:
 				return bad(at, "%v, want a flow number from 0 to %d", e.ID(), span-1)
 			case e.Cadence < minCadence || e.Cadence > maxCadence:

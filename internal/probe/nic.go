@@ -842,7 +842,7 @@ func (n *nic) verify(pr *peer, mono int64, parse func(*stamp.Authenticator) erro
 	switch {
 	case err == nil:
 		return a
-	case errors.Is(err, stamp.ErrHMAC), errors.Is(err, stamp.ErrShort):
+	case errors.Is(err, stamp.ErrHMAC):
 		pr.forged.take(mono)
 		n.dropped[dropBadHMAC]++
 	default:
