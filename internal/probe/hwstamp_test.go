@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/graylink/graylink/internal/unix"
 )
@@ -129,5 +130,125 @@ func TestRule3StampsAreToldAsSystemTime(t *testing.T) {
 	f.err = errors.New("gone")
 	if err := read(f.system + crossEvery); err == nil || c.fails != 2 {
 		t.Errorf("a failed reading: %v, %d fails", err, c.fails)
+	}
+}
+
+// fakeNIC gives every packet the stamps of a NIC beside the kernel's: sent ones
+// wireAfter the kernel's, received ones as much before it.
+type fakeNIC struct {
+	*unix.Batch
+	clock   *fakeClock
+	receive bool // received packets are stamped, too
+	reports []unix.Report
+}
+
+const wireAfter = 300 // nanoseconds
+
+func (f *fakeNIC) Recv(s *unix.UDP) (int, error) {
+	k, err := f.Batch.Recv(s)
+	for i := range k {
+		if g := f.Batch.Datagram(i); f.receive && g.Stamp != 0 {
+			g.Hardware = f.clock.at(g.Stamp - wireAfter)
+		}
+	}
+	return k, err
+}
+
+func (f *fakeNIC) RecvErrors(s *unix.UDP) (int, error) {
+	f.reports = f.reports[:0]
+	k, err := f.Batch.RecvErrors(s)
+	for i := range k {
+		r := *f.Batch.Report(i)
+		f.reports = append(f.reports, r)
+		if r.Kind == unix.ReportTxStamp {
+			f.reports = append(f.reports, unix.Report{Kind: unix.ReportTxStamp, ID: r.ID, Hardware: f.clock.at(r.Stamp + wireAfter)})
+		}
+	}
+	return len(f.reports), err
+}
+
+func (f *fakeNIC) Report(i int) *unix.Report { return &f.reports[i] }
+
+// liveClock reads the fake clock at the real system time.
+type liveClock struct{ *fakeClock }
+
+func (c liveClock) Cross() (phc, system, width int64, err error) {
+	now := time.Now().UnixNano()
+	return c.at(now), now, 100, nil
+}
+
+type liveDevice struct{ *fakeDevice }
+
+func (d liveDevice) OpenClock(int) (hardwareClock, error) { return liveClock{&d.clock}, nil }
+
+// hardwareIdle is an engine whose NIC stamps in hardware, by a clock of its own
+// epoch and rate.
+func hardwareIdle(t *testing.T, c *Config, epoch int64, rate float64, receive bool) idle {
+	t.Helper()
+	d := liveDevice{&fakeDevice{caps: unix.StampCaps{TxHardware: true, RxFilters: 1 << unix.StampAll}, makes: unix.StampAll, clock: fakeClock{epoch: epoch, rate: rate}}}
+	c.NICs[0].Device = "eth1"
+	n := newIdle(t, c, d)
+	f := &fakeNIC{Batch: unix.NewBatch(unix.BatchSize), clock: &d.clock, receive: receive}
+	n.in, n.errs = f, f
+	return n
+}
+
+// Delays between two NICs' stamps are told though their clocks have nothing in
+// common, and are published as what they are.
+func TestHardwareStampsEndToEnd(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		declared  bool // the peers are known to stamp in hardware
+		receive   bool // the far NIC stamps what it receives
+		fwd, kind string
+	}{
+		{"both ends", true, true, "hardware", "hardware"},
+		{"the far end is not known to", false, true, "kernel", "hardware"},
+		{"the far end stamps what it sends only", true, false, "kernel", "hardware"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ca, cb := loopConfig("h1", 1, 2, "h2/eth1", 1), loopConfig("h2", 2, 1, "h1/eth1", 1)
+			ca.Peers[0].Hardware, cb.Peers[0].Hardware = tc.declared, tc.declared
+			cb.Edges = nil
+			a, b := hardwareIdle(t, ca, 5e17, 20e-6, true), hardwareIdle(t, cb, -3e17, -30e-6, tc.receive)
+			for _, n := range []idle{a, b} { // two readings of the clock, a second apart
+				if err := n.clock.read(time.Now().UnixNano()); err != nil {
+					t.Fatal(err)
+				}
+				n.clock.sys -= crossEvery
+				n.clock.phc = n.clock.clock.(liveClock).at(n.clock.sys)
+				n.clock.last -= crossEvery
+			}
+			until(t, 20*time.Second, "200 answers", func() bool {
+				a.dueNow()
+				for _, n := range []idle{a, b, a, b} {
+					n.step(t)
+				}
+				return a.edges[0].Acked >= 200
+			})
+			s := a.e.Snapshot().NICs[0]
+			e := s.Edges[0]
+			got := map[string]*Histogram{"hardware": &e.OWD[0].Hardware, "kernel": &e.OWD[0].Kernel}
+			for kind, h := range got {
+				if full := h.Count+10 >= e.Acked; full != (kind == tc.fwd) || !full && h.Count > 10 {
+					t.Errorf("%d of %d forward delays by %s stamps, want them by %s", h.Count, e.Acked, kind, tc.fwd)
+				}
+			}
+			if s.TxKind != tc.kind || s.KindWhy != "" {
+				t.Errorf("kind %q because %q, want %q", s.TxKind, s.KindWhy, tc.kind)
+			}
+			if low, _ := s.NICDelay.Quantile(0.01); low < wireAfter*0.9 || s.NICDelay.Count < e.Acked {
+				t.Errorf("%d NIC delays, the lowest %v ns; want %d ns", s.NICDelay.Count, low, wireAfter)
+			}
+			if high, _ := s.NICDelay.Quantile(0.9); high > wireAfter*1.2 {
+				t.Errorf("NIC delays up to %v ns; want %d ns", high, wireAfter)
+			}
+			if p50, ok := got[tc.fwd].Quantile(0.5); !ok || p50 < -2*wireAfter || p50 > 1e6 {
+				t.Errorf("median forward delay %v ns by %s stamps", p50, tc.fwd)
+			}
+			if rev := e.OWD[1]; tc.declared && rev.Hardware.Count+20 < e.Acked {
+				t.Errorf("%d of %d reverse delays by hardware stamps", rev.Hardware.Count, e.Acked)
+			}
+		})
 	}
 }

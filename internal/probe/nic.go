@@ -196,6 +196,12 @@ type reports interface {
 	Report(i int) *unix.Report
 }
 
+// datagrams is what a socket receives; unix.Batch is the real one.
+type datagrams interface {
+	Recv(*unix.UDP) (int, error)
+	Datagram(i int) *unix.Datagram
+}
+
 // nic probes from one NIC and reflects what its peers send to it. mu guards
 // all of it: for the engine's loop, the tracer's sends, the scrapes and changes
 // of the configuration.
@@ -215,7 +221,8 @@ type nic struct {
 	kindWhy   string    // why they are
 	closed    bool
 
-	in, out  *unix.Batch
+	in       datagrams
+	out      *unix.Batch
 	errs     reports
 	peers    map[netip.Addr]*peer
 	edges    []*edge
