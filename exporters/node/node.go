@@ -9,16 +9,22 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/collectors/version"
+
 	"github.com/graylink/graylink/internal/probe"
 )
 
 // Node runs the probe engine of a configuration file and changes it on reload.
 type Node struct {
-	file string
-	log  *slog.Logger
+	file     string
+	log      *slog.Logger
+	registry *prometheus.Registry
 
 	mu       sync.RWMutex // held for writing while engines are exchanged
 	engine   *probe.Engine
+	started  time.Time // of the engine
 	loaded   time.Time // of the configuration that runs
 	reloadOK bool
 }
@@ -33,7 +39,8 @@ func Start(file string, log *slog.Logger) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Node{file: file, log: log, engine: e, loaded: time.Now(), reloadOK: true}, nil
+	now := time.Now()
+	return &Node{file: file, log: log, registry: processRegistry(), engine: e, started: now, loaded: now, reloadOK: true}, nil
 }
 
 // Reload reads the configuration file again. A file that cannot be used, or
@@ -60,11 +67,35 @@ func (n *Node) Reload() error {
 		if berr != nil {
 			return errors.Join(fmt.Errorf("start the new configuration: %w", err), fmt.Errorf("return to the old one: %w", berr))
 		}
-		n.engine = back
+		n.engine, n.started = back, time.Now()
 		return fmt.Errorf("the old configuration stays: %w", err)
 	}
-	n.engine, n.loaded, n.reloadOK = e, time.Now(), true
+	n.engine, n.started, n.reloadOK = e, time.Now(), true
+	n.loaded = n.started
 	return nil
+}
+
+// read implements the reading side of a gatherer.
+func (n *Node) read(f func(state)) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	f(state{Source: n.engine, started: n.started, loaded: n.loaded, reloadOK: n.reloadOK})
+}
+
+// Series are the families of /metrics and of /metrics/edges.
+func (n *Node) Series() (metrics, edges prometheus.Gatherer) {
+	return disjoint{gatherer{n.read, nicSeries}, n.registry}, gatherer{n.read, edgeSeries}
+}
+
+// Registry takes collectors of what else the process does: they join /metrics.
+func (n *Node) Registry() *prometheus.Registry { return n.registry }
+
+// processRegistry holds the client library's series about the process.
+func processRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(version.NewCollector("graylink_node"), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
 }
 
 // Close stops probing.

@@ -138,24 +138,25 @@ func (h *Histogram) Clone() Histogram {
 	return c
 }
 
-// Buckets returns the counts by bucket index as Prometheus numbers them.
-func (h *Histogram) Buckets() (positive, negative map[int]int64) {
-	return pageCounts(&h.positive), pageCounts(&h.negative)
-}
+// Positive yields the buckets of positive durations that have counts, by
+// index as Prometheus numbers them, upwards: an iter.Seq2.
+func (h *Histogram) Positive(yield func(index int, count uint64) bool) { each(&h.positive, yield) }
 
-func pageCounts(side *[octaves]*page) map[int]int64 {
-	m := map[int]int64{}
+// Negative yields the buckets of negative durations that have counts, from the
+// smallest magnitude to the largest: an iter.Seq2.
+func (h *Histogram) Negative(yield func(index int, count uint64) bool) { each(&h.negative, yield) }
+
+func each(side *[octaves]*page, yield func(int, uint64) bool) {
 	for o, p := range side {
 		if p == nil {
 			continue
 		}
 		for j, n := range p {
-			if n > 0 {
-				m[(o+firstOctave)*perOctave+j] = int64(n)
+			if n > 0 && !yield((o+firstOctave)*perOctave+j, n) {
+				return
 			}
 		}
 	}
-	return m
 }
 
 // Quantile estimates the q-quantile in nanoseconds by the geometric middle of

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"maps"
 	"math"
 	"math/big"
 	"math/rand/v2"
@@ -62,7 +63,7 @@ func TestHistogramCountsBothSides(t *testing.T) {
 	for _, ns := range []int64{0, 1, -1, 2, -2, 5000, -5000, 1_000_000_000, math.MaxInt64, math.MinInt64} {
 		h.Observe(ns)
 	}
-	pos, neg := h.Buckets()
+	pos, neg := maps.Collect(h.Positive), maps.Collect(h.Negative)
 	if h.Count != 10 || h.Zero != 3 {
 		t.Fatalf("count %d zero %d, want 10 and 3", h.Count, h.Zero)
 	}
