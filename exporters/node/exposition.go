@@ -23,7 +23,9 @@ type exposition struct {
 	counters   slab[counterCell]
 	gauges     slab[gaugeCell]
 	histograms slab[histogramCell]
-	pairs      slab[dto.LabelPair]
+	labelCells slab[labelCell]
+	spanCells  slab[spanCell]
+	deltas     []int64 // of the histogram being written
 }
 
 type counterCell struct {
@@ -45,6 +47,17 @@ type histogramCell struct {
 	zero       uint64
 	sum, width float64
 	schema     int32
+}
+
+type labelCell struct {
+	pair        dto.LabelPair
+	name, value string
+}
+
+type spanCell struct {
+	span   dto.BucketSpan
+	offset int32
+	length uint32
 }
 
 // slab hands out zero values from arrays, so that thousands of small messages
@@ -92,9 +105,10 @@ func (x *exposition) done() []*dto.MetricFamily {
 
 // label is one label of a series.
 func (x *exposition) label(name, value string) *dto.LabelPair {
-	p := x.pairs.next()
-	p.Name, p.Value = &name, &value
-	return p
+	c := x.labelCells.next()
+	c.name, c.value = name, value
+	c.pair.Name, c.pair.Value = &c.name, &c.value
+	return &c.pair
 }
 
 // labels are names and values by turns, the names in order.
@@ -140,8 +154,8 @@ func (x *exposition) distribution(f *dto.MetricFamily, h *probe.Histogram, label
 	d := &c.histogram
 	d.CreatedTimestamp = x.created
 	d.Schema, d.ZeroThreshold, d.ZeroCount, d.SampleCount, d.SampleSum = &c.schema, &c.width, &c.zero, &c.count, &c.sum
-	d.NegativeSpan, d.NegativeDelta = spans(h.Negative)
-	d.PositiveSpan, d.PositiveDelta = spans(h.Positive)
+	d.NegativeSpan, d.NegativeDelta = x.spans(h.Negative)
+	d.PositiveSpan, d.PositiveDelta = x.spans(h.Positive)
 	c.metric.Histogram, c.metric.Label = d, labels
 	f.Metric = append(f.Metric, &c.metric)
 }
@@ -152,29 +166,29 @@ const maxGap = 2
 
 // spans encodes bucket counts: runs of buckets, and in them the difference of
 // each count to the one before.
-func spans(counts iter.Seq2[int, uint64]) (runs []*dto.BucketSpan, deltas []int64) {
-	var run *dto.BucketSpan
+func (x *exposition) spans(counts iter.Seq2[int, uint64]) (runs []*dto.BucketSpan, deltas []int64) {
+	var run *spanCell
 	var before int64
 	next := 0
+	x.deltas = x.deltas[:0]
 	for i, n := range counts {
 		gap := int32(i - next)
 		if run == nil || gap > maxGap {
-			run = &dto.BucketSpan{Offset: &gap, Length: new(uint32(0))}
-			runs = append(runs, run)
+			run = x.spanCells.next()
+			run.offset = gap
+			run.span.Offset, run.span.Length = &run.offset, &run.length
+			runs = append(runs, &run.span)
 		} else {
 			for range gap {
-				deltas = append(deltas, -before)
+				x.deltas = append(x.deltas, -before)
 				before = 0
 			}
-			*run.Length += uint32(gap)
+			run.length += uint32(gap)
 		}
-		if deltas == nil {
-			deltas = make([]int64, 0, 32)
-		}
-		deltas = append(deltas, int64(n)-before)
+		x.deltas = append(x.deltas, int64(n)-before)
 		before = int64(n)
-		*run.Length++
+		run.length++
 		next = i + 1
 	}
-	return runs, deltas
+	return runs, slices.Clone(x.deltas)
 }

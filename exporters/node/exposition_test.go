@@ -266,20 +266,29 @@ func encode(tb testing.TB, g prometheus.Gatherer, format expfmt.Format) []byte {
 	return b.Bytes()
 }
 
+func decode(tb testing.TB, b []byte) (families []*dto.MetricFamily) {
+	tb.Helper()
+	format := expfmt.NewFormat(expfmt.TypeProtoDelim)
+	for dec := expfmt.NewDecoder(bytes.NewReader(b), format); ; {
+		f := &dto.MetricFamily{}
+		switch err := dec.Decode(f); err {
+		case nil:
+			families = append(families, f)
+		case io.EOF:
+			return families
+		default:
+			tb.Fatal(err)
+		}
+	}
+}
+
 // TestGolden compares the whole exposition, as text and as decoded from
 // protobuf, with files. -update writes them.
 func TestGolden(t *testing.T) {
 	for _, e := range expositions(smallNode()) {
 		var decoded strings.Builder
-		dec := expfmt.NewDecoder(bytes.NewReader(encode(t, e.own, expfmt.NewFormat(expfmt.TypeProtoDelim))), expfmt.NewFormat(expfmt.TypeProtoDelim))
-		for {
-			var f dto.MetricFamily
-			if err := dec.Decode(&f); err == io.EOF {
-				break
-			} else if err != nil {
-				t.Fatal(err)
-			}
-			decoded.WriteString(dump(&f))
+		for _, f := range decode(t, encode(t, e.own, expfmt.NewFormat(expfmt.TypeProtoDelim))) {
+			decoded.WriteString(dump(f))
 		}
 		for file, got := range map[string]string{
 			e.path + ".txt":      string(encode(t, e.own, expfmt.NewFormat(expfmt.TypeTextPlain))),
