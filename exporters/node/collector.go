@@ -77,17 +77,18 @@ type stamped struct {
 }
 
 // kinds are the distributions of d to be published: those with samples, and
-// the kernel's, empty, of what has no sample yet.
+// the kernel's unless there are better, so that the series of an edge is there
+// before its first sample.
 func kinds(d *probe.Delays) []stamped {
-	all := [...]stamped{{"kernel", &d.Kernel}, {"user", &d.User}}
-	out := make([]stamped, 0, len(all))
-	for _, k := range all {
-		if k.h.Count > 0 {
-			out = append(out, k)
-		}
+	out := make([]stamped, 0, 3)
+	if d.Hardware.Count > 0 {
+		out = append(out, stamped{"hardware", &d.Hardware})
 	}
-	if len(out) == 0 || out[0].kind == "user" {
-		out = append([]stamped{all[0]}, out...)
+	if d.Kernel.Count > 0 || d.Hardware.Count == 0 {
+		out = append(out, stamped{"kernel", &d.Kernel})
+	}
+	if d.User.Count > 0 {
+		out = append(out, stamped{"user", &d.User})
 	}
 	return out
 }
@@ -177,13 +178,16 @@ func nicState(x *exposition, cfg *probe.Config, nics []probe.NICStats) {
 		info        = x.gauge("fabric_nic_info", "Where a NIC is in the fabric.")
 		stampInfo   = x.gauge("fabric_nic_timestamp_info", "Kind of the stamps a NIC's probes get.")
 		errorBound  = x.gauge("fabric_clock_error_bound_seconds", "Bound of the clock's error, as configured.")
-		kernelDelay = x.histogram("fabric_nic_kernel_delay_seconds", "From user space to the kernel's transmit stamp, and from its receive stamp to user space.")
+		kernelDelay = x.histogram("fabric_nic_kernel_delay_seconds", "From user space to the kernel's transmit stamp.")
+		nicDelay    = x.histogram("fabric_nic_nic_delay_seconds", "From the kernel's transmit stamp to the NIC's own.")
 		stalled     = stalledFamily(x)
 		drops       = x.counter("graylink_node_socket_drops_total", "Packets the kernel dropped because a socket's receive buffer was full.")
 		sendErrors  = x.counter("graylink_node_send_errors_total", "Packets that could not be sent, by errno; none of them counts as sent.")
 		icmpErrors  = x.counter("graylink_node_icmp_errors_total", "ICMP errors about probes and replies, by type and code.")
 		dropped     = x.counter("graylink_node_dropped_packets_total", "Received packets that were not used, by reason.")
-		missing     = x.counter("graylink_node_stamps_missing_total", "Samples for want of a kernel stamp, by which of T1 to T4.")
+		missing     = x.counter("graylink_node_stamps_missing_total", "Samples without the stamp they wanted, by which of T1 to T4.")
+		unmatched   = x.counter("graylink_node_stamps_unmatched_total", "Transmit stamps of packets no longer known.")
+		skipped     = x.counter("graylink_node_probes_skipped_total", "Probes that were not sent because their time went by.")
 		restarts    = x.counter("graylink_node_restarts_total", "Restarts noticed, of the senders and reflectors at the other side.")
 		sessions    = x.gauge("graylink_node_reflector_sessions", "Sessions the reflector keeps.")
 		edges       = x.gauge("graylink_node_edges", "Flows a NIC probes.")
@@ -207,6 +211,9 @@ func nicState(x *exposition, cfg *probe.Config, nics []probe.NICStats) {
 			x.set(errorBound, cfg.ErrorBound.Seconds(), x.labels("clock", n.NIC))
 		}
 		x.distribution(kernelDelay, &n.KernelDelay, nic)
+		if n.NICDelay.Count > 0 {
+			x.distribution(nicDelay, &n.NICDelay, nic)
+		}
 		x.count(stalled, n.Stalled.Seconds(), nic)
 		for _, sock := range n.Sockets {
 			x.count(drops, float64(sock.Drops), with(nic, x.label("socket", sock.Name)))
@@ -223,6 +230,8 @@ func nicState(x *exposition, cfg *probe.Config, nics []probe.NICStats) {
 		for _, e := range n.ICMPErrors {
 			x.count(icmpErrors, float64(e.Count), x.labels("code", strconv.Itoa(int(e.Code)), "nic", n.NIC, "type", strconv.Itoa(int(e.Type))))
 		}
+		x.count(unmatched, float64(n.Unmatched), nic)
+		x.count(skipped, float64(n.Skipped), nic)
 		x.set(sessions, float64(n.Sessions), nic)
 		x.set(edges, float64(len(n.Edges)), nic)
 		x.set(lastTurn, float64(n.LastTurn.UnixNano())/1e9, nic)
@@ -280,6 +289,7 @@ func (l leafSeries) add(n *probe.NICStats) {
 			s.sent[d] += sent
 			s.lost[d] += e.Lost[d]
 			s.ecn[d] += e.ECN[d]
+			s.owd[d].Hardware.Add(&e.OWD[d].Hardware)
 			s.owd[d].Kernel.Add(&e.OWD[d].Kernel)
 			s.owd[d].User.Add(&e.OWD[d].User)
 		}

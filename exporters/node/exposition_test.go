@@ -50,13 +50,13 @@ func (m *madeUp) Snapshot() *probe.Snapshot {
 	s := &probe.Snapshot{NICs: slices.Clone(m.snap.NICs)}
 	for i := range s.NICs {
 		n := &s.NICs[i]
-		n.KernelDelay = n.KernelDelay.Clone()
+		n.KernelDelay, n.NICDelay = n.KernelDelay.Clone(), n.NICDelay.Clone()
 		n.Edges = slices.Clone(n.Edges)
 		n.Received = slices.Clone(n.Received)
 		for j := range n.Edges {
 			for d := range directionNames {
 				o := &n.Edges[j].OWD[d]
-				*o = probe.Delays{Kernel: o.Kernel.Clone(), User: o.User.Clone()}
+				*o = probe.Delays{Hardware: o.Hardware.Clone(), Kernel: o.Kernel.Clone(), User: o.User.Clone()}
 			}
 		}
 	}
@@ -156,7 +156,18 @@ func smallNode() *madeUp {
 		n.Edges = append(n.Edges, e)
 		n.Received = append(n.Received, probe.ReceivedStats{Edge: fabric.Edge{Src: dst, Dst: "h1/eth1", Flow: j}, Class: "roce", Tier: e.Tier, Plane: "a", Received: uint64(10 * j)})
 	}
-	m.snap = &probe.Snapshot{NICs: []probe.NICStats{n, {NICConfig: probe.NICConfig{NIC: "h1/eth2"}}}}
+	hardware := probe.NICStats{NICConfig: probe.NICConfig{NIC: "h1/eth2"}, TxKind: "hardware", RxKind: "hardware", Unmatched: 3, Skipped: 9}
+	for i := range int64(30) {
+		hardware.NICDelay.Observe(800 + 10*i)
+	}
+	e := probe.EdgeStats{Edge: fabric.Edge{Src: "h1/eth2", Dst: "h2/eth2"}, Class: "roce", Tier: 1, Plane: "b"}
+	for i := range int64(60) {
+		e.OWD[0].Hardware.Observe(3_000 + 10*i)
+		e.OWD[1].Hardware.Observe(3_100 + 10*i)
+	}
+	e.OWD[0].Kernel.Observe(4_321) // a stamp of the NIC that did not come
+	hardware.Edges = []probe.EdgeStats{e}
+	m.snap = &probe.Snapshot{NICs: []probe.NICStats{n, hardware}}
 	return m
 }
 

@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	stampKernel = "kernel"
-	stampUser   = "user"
+	stampHardware = "hardware"
+	stampKernel   = "kernel"
+	stampUser     = "user"
 )
 
 // The collectors below publish a state by client_golang's own means: constant
@@ -114,7 +115,12 @@ func (c *edgeCollector) edge(s sink, e *probe.EdgeStats) {
 		s.counter(c.sent, float64(sent[d]), directed...)
 		s.counter(c.lost, float64(e.Lost[d]), directed...)
 		s.counter(c.ecn, float64(e.ECN[d]), directed...)
-		s.histogram(c.owd, &e.OWD[d].Kernel, append(directed, stampKernel)...)
+		if e.OWD[d].Hardware.Count > 0 {
+			s.histogram(c.owd, &e.OWD[d].Hardware, append(directed, stampHardware)...)
+		}
+		if e.OWD[d].Kernel.Count > 0 || e.OWD[d].Hardware.Count == 0 {
+			s.histogram(c.owd, &e.OWD[d].Kernel, append(directed, stampKernel)...)
+		}
 		if e.OWD[d].User.Count > 0 {
 			s.histogram(c.owd, &e.OWD[d].User, append(directed, stampUser)...)
 		}
@@ -130,9 +136,9 @@ func (c *edgeCollector) edge(s sink, e *probe.EdgeStats) {
 type nicCollector struct {
 	state state
 
-	owd, sent, lost, ecn, kernelDelay, info, stampInfo, errorBound                                *prometheus.Desc
-	stalled, drops, sendErrors, icmpErrors, dropped, missing, restarts, sessions, edges, lastTurn *prometheus.Desc
-	tracePackets, pathEdges, pathVersion, configHash, reloadOK, reloadTime                        *prometheus.Desc
+	owd, sent, lost, ecn, kernelDelay, nicDelay, info, stampInfo, errorBound                                          *prometheus.Desc
+	stalled, drops, sendErrors, icmpErrors, dropped, missing, unmatched, skipped, restarts, sessions, edges, lastTurn *prometheus.Desc
+	tracePackets, pathEdges, pathVersion, configHash, reloadOK, reloadTime                                            *prometheus.Desc
 }
 
 func newNICCollector(st state) *nicCollector {
@@ -143,7 +149,10 @@ func newNICCollector(st state) *nicCollector {
 		sent:         desc("fabric_nic_probe_sent_total", "Probes sent, or replies sent to this NIC, by peer leaf.", perNIC...),
 		lost:         desc("fabric_nic_probe_lost_total", "Probes or replies lost, by peer leaf.", perNIC...),
 		ecn:          desc("fabric_nic_probe_ecn_marked_total", "Probes or replies marked congestion experienced, by peer leaf.", perNIC...),
-		kernelDelay:  desc("fabric_nic_kernel_delay_seconds", "From user space to the kernel's transmit stamp, and from its receive stamp to user space.", "nic"),
+		kernelDelay:  desc("fabric_nic_kernel_delay_seconds", "From user space to the kernel's transmit stamp.", "nic"),
+		nicDelay:     desc("fabric_nic_nic_delay_seconds", "From the kernel's transmit stamp to the NIC's own.", "nic"),
+		unmatched:    desc("graylink_node_stamps_unmatched_total", "Transmit stamps of packets no longer known.", "nic"),
+		skipped:      desc("graylink_node_probes_skipped_total", "Probes that were not sent because their time went by.", "nic"),
 		info:         desc("fabric_nic_info", "Where a NIC is in the fabric.", "nic", "node", "leaf", "leaf_port", "plane", "rail", "pod", "side"),
 		stampInfo:    desc("fabric_nic_timestamp_info", "Kind of the stamps a NIC's probes get.", "nic", "stamp", "kind"),
 		errorBound:   desc("fabric_clock_error_bound_seconds", "Bound of the clock's error, as configured.", "clock"),
@@ -152,7 +161,7 @@ func newNICCollector(st state) *nicCollector {
 		sendErrors:   desc("graylink_node_send_errors_total", "Packets that could not be sent, by errno; none of them counts as sent.", "nic", "errno"),
 		icmpErrors:   desc("graylink_node_icmp_errors_total", "ICMP errors about probes and replies, by type and code.", "nic", "type", "code"),
 		dropped:      desc("graylink_node_dropped_packets_total", "Received packets that were not used, by reason.", "nic", "reason"),
-		missing:      desc("graylink_node_stamps_missing_total", "Samples for want of a kernel stamp, by which of T1 to T4.", "nic", "stamp"),
+		missing:      desc("graylink_node_stamps_missing_total", "Samples without the stamp they wanted, by which of T1 to T4.", "nic", "stamp"),
 		restarts:     desc("graylink_node_restarts_total", "Restarts noticed, of the senders and reflectors at the other side.", "nic", "side"),
 		sessions:     desc("graylink_node_reflector_sessions", "Sessions the reflector keeps.", "nic"),
 		edges:        desc("graylink_node_edges", "Flows a NIC probes.", "nic"),
@@ -167,8 +176,8 @@ func newNICCollector(st state) *nicCollector {
 }
 
 func (c *nicCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.owd, c.sent, c.lost, c.ecn, c.kernelDelay, c.info, c.stampInfo, c.errorBound,
-		c.stalled, c.drops, c.sendErrors, c.icmpErrors, c.dropped, c.missing, c.restarts, c.sessions, c.edges, c.lastTurn,
+	for _, d := range []*prometheus.Desc{c.owd, c.sent, c.lost, c.ecn, c.kernelDelay, c.nicDelay, c.info, c.stampInfo, c.errorBound,
+		c.stalled, c.drops, c.sendErrors, c.icmpErrors, c.dropped, c.missing, c.unmatched, c.skipped, c.restarts, c.sessions, c.edges, c.lastTurn,
 		c.tracePackets, c.pathEdges, c.pathVersion, c.configHash, c.reloadOK, c.reloadTime} {
 		ch <- d
 	}
@@ -216,6 +225,11 @@ func (c *nicCollector) nic(s sink, cfg *probe.Config, n *probe.NICStats) {
 		s.gauge(c.errorBound, cfg.ErrorBound.Seconds(), n.NIC)
 	}
 	s.histogram(c.kernelDelay, &n.KernelDelay, n.NIC)
+	if n.NICDelay.Count > 0 {
+		s.histogram(c.nicDelay, &n.NICDelay, n.NIC)
+	}
+	s.counter(c.unmatched, float64(n.Unmatched), n.NIC)
+	s.counter(c.skipped, float64(n.Skipped), n.NIC)
 	s.counter(c.stalled, n.Stalled.Seconds(), n.NIC)
 	for _, sock := range n.Sockets {
 		s.counter(c.drops, float64(sock.Drops), n.NIC, sock.Name)
@@ -249,6 +263,7 @@ func (c *nicCollector) nic(s sink, cfg *probe.Config, n *probe.NICStats) {
 			a.sent += sent[d]
 			a.lost += e.Lost[d]
 			a.ecn += e.ECN[d]
+			a.owd.Hardware.Add(&e.OWD[d].Hardware)
 			a.owd.Kernel.Add(&e.OWD[d].Kernel)
 			a.owd.User.Add(&e.OWD[d].User)
 		}
@@ -258,7 +273,12 @@ func (c *nicCollector) nic(s sink, cfg *probe.Config, n *probe.NICStats) {
 		s.counter(c.sent, float64(a.sent), labels...)
 		s.counter(c.lost, float64(a.lost), labels...)
 		s.counter(c.ecn, float64(a.ecn), labels...)
-		s.histogram(c.owd, &a.owd.Kernel, append(labels, stampKernel)...)
+		if a.owd.Hardware.Count > 0 {
+			s.histogram(c.owd, &a.owd.Hardware, append(labels, stampHardware)...)
+		}
+		if a.owd.Kernel.Count > 0 || a.owd.Hardware.Count == 0 {
+			s.histogram(c.owd, &a.owd.Kernel, append(labels, stampKernel)...)
+		}
 		if a.owd.User.Count > 0 {
 			s.histogram(c.owd, &a.owd.User, append(labels, stampUser)...)
 		}
