@@ -282,13 +282,14 @@ func TestAttacks(t *testing.T) {
 		a.send(spoofed, 500, func(i int) []byte { return plainProbe(i, 78+i, 0) })
 		a.send(spoofed, stamp.BaseLen, func(i int) []byte { return plainProbe(i, peerSSID, 0)[:i] })
 		a.send(spoofed, 100, func(i int) []byte { return plainProbe(i, peerSSID, 1300) })
+		a.send(spoofed, 50, func(i int) []byte { return plainProbe(i, peerSSID, 4000) }) // in fragments
 		// Registered address and SSID: answered, each by no more than it is long,
 		// and no more than four times the mesh's rate.
 		a.send(flood, 20_000, func(i int) []byte { return plainProbe(i, peerSSID, i%200) })
 		for range 300 {
 			a.send(a.socket(peerAddr), 1, func(i int) []byte { return plainProbe(i, peerSSID, 0) })
 		}
-		for reason, want := range map[string]float64{"unregistered": 500, "foreign_ssid": 500, "malformed": stamp.BaseLen, "oversized": 100} {
+		for reason, want := range map[string]float64{"unregistered": 500, "foreign_ssid": 500, "malformed": stamp.BaseLen, "oversized": 150} {
 			a.wait(fmt.Sprintf("%v packets dropped: %s", want, reason), func() bool { return a.dropped(reason) >= want })
 			if got := a.dropped(reason); got != want {
 				t.Errorf("%v packets dropped as %s, want %v", got, reason, want)
