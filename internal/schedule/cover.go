@@ -205,12 +205,7 @@ func (c *cover) searchPairs(p *pairing, arcs []int32) bool {
 		leaves = append(leaves, l)
 	}
 	slices.Sort(leaves)
-	from := make([]int32, 0, n.vertices)
-	for v := range int32(n.vertices) {
-		for a := n.first[v]; a < n.first[v+1]; a++ {
-			from = append(from, v)
-		}
-	}
+	from := n.tails()
 	toA, toB, toGoal := n.newWalk(), n.newWalk(), n.newWalk()
 	near := func(w, other *walk) []int32 {
 		var ls []int32
