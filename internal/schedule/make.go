@@ -112,7 +112,9 @@ func (s *Schedule) flows(src, dst int32) []Edge {
 }
 
 // cadences thins every node's probes to its budget: first those of the farthest
-// tier, up to mostThinning times, then the next nearer tier with it.
+// tier, up to mostThinning times, then the next nearer tier with it. What three
+// of four nodes can keep to becomes the cadence of all that can do better, so
+// that a tier's series compare; the others are slower on their own.
 func (p *pairing) cadences(pairs []pair) ([]map[uint8]time.Duration, []string) {
 	nodes := int32(0)
 	for _, id := range p.node {
@@ -126,36 +128,60 @@ func (p *pairing) cadences(pairs []pair) ([]map[uint8]time.Duration, []string) {
 		}
 		flows[at][pairs[i].tier] += float64(pairs[i].flows) * float64(len(p.o.Classes))
 	}
-	out := make([]map[uint8]time.Duration, nodes)
+	times := make([]map[uint8]int, nodes)
+	byTier := map[uint8][]int{}
+	busiest := 0.0
+	for i := range flows {
+		if flows[i] == nil {
+			continue
+		}
+		var full float64
+		times[i], full = thin(flows[i], p.o.Budget*p.o.Cadence.Seconds())
+		busiest = max(busiest, full/p.o.Cadence.Seconds())
+		for tier, n := range times[i] {
+			byTier[tier] = append(byTier[tier], n)
+		}
+	}
+	tiers := make([]uint8, 0, len(byTier))
+	for tier, ns := range byTier {
+		slices.Sort(ns)
+		tiers = append(tiers, tier)
+	}
+	slices.Sort(tiers)
 	type slowed struct {
 		tier  uint8
 		times int
 	}
-	thinned := map[slowed]int{}
-	most, probing := 0.0, 0
-	for i, byTier := range flows {
-		if byTier == nil {
+	count := map[slowed]int{}
+	out := make([]map[uint8]time.Duration, nodes)
+	for i := range times {
+		if times[i] == nil {
 			continue
 		}
-		probing++
-		times, rate := thin(byTier, p.o.Budget*p.o.Cadence.Seconds())
 		out[i] = map[uint8]time.Duration{}
-		for tier := range byTier {
-			out[i][tier] = time.Duration(times[tier]) * p.o.Cadence
-			if times[tier] > 1 {
-				thinned[slowed{tier, times[tier]}]++
+		last := 1
+		for _, tier := range tiers {
+			own, ok := times[i][tier]
+			if !ok {
+				continue
+			}
+			ns := byTier[tier]
+			last = max(last, own, ns[len(ns)*3/4])
+			out[i][tier] = time.Duration(last) * p.o.Cadence
+			if last > 1 {
+				count[slowed{tier, last}]++
 			}
 		}
-		most = max(most, rate/p.o.Cadence.Seconds())
 	}
-	keys := make([]slowed, 0, len(thinned))
-	for k := range thinned {
+	keys := make([]slowed, 0, len(count))
+	for k := range count {
 		keys = append(keys, k)
 	}
 	slices.SortFunc(keys, func(a, b slowed) int { return cmp.Or(cmp.Compare(a.tier, b.tier), cmp.Compare(a.times, b.times)) })
 	var found []string
 	for _, k := range keys {
-		found = append(found, fmt.Sprintf("budget: tier %d is probed every %v instead of %v on %d of %d nodes: at full rate a node would send up to %.0f probes/s of %g", k.tier, time.Duration(k.times)*p.o.Cadence, p.o.Cadence, thinned[k], probing, most, p.o.Budget))
+		found = append(found, fmt.Sprintf("budget: tier %d is probed every %v instead of %v by %d of %d nodes: at the full rate the busiest node would send %.0f probes/s, its budget is %g",
+			k.tier, time.Duration(k.times)*p.o.Cadence, p.o.Cadence, count[k], len(byTier[k.tier]), busiest, p.o.Budget))
 	}
 	return out, found
 }
@@ -180,7 +206,7 @@ func thin(flows map[uint8]float64, budget float64) (times map[uint8]int, full fl
 			if near >= budget && i > 0 {
 				continue
 			}
-			slow = int(math.Ceil(far/(budget-near) - 1e-9))
+			slow = step(far / (budget - near))
 			if slow > mostThinning && i > 0 {
 				continue
 			}
@@ -188,12 +214,25 @@ func thin(flows map[uint8]float64, budget float64) (times map[uint8]int, full fl
 		for j, t := range tiers {
 			times[t] = 1
 			if j >= i {
-				times[t] = max(slow, 1)
+				times[t] = slow
 			}
 		}
 		break
 	}
 	return times, full
+}
+
+// step rounds a factor up to 1, 2, 3, 4, 6, 8, 12 and so on: few cadences, that
+// do not change with every node.
+func step(factor float64) int {
+	for n := 1; ; n *= 2 {
+		switch {
+		case float64(n) >= factor-1e-9:
+			return n
+		case n > 1 && float64(n+n/2) >= factor-1e-9:
+			return n + n/2
+		}
+	}
 }
 
 // components describes the parts of the fabric that have switches.
@@ -275,17 +314,17 @@ func (p *pairing) findings(g *fabric.Graph, absent map[string]bool) []string {
 			oneLeaf = append(oneLeaf, x.id)
 		}
 	}
-	say := func(names []string, format string) {
+	say := func(names []string, what string) {
 		if len(names) > 0 {
-			out = append(out, fmt.Sprintf(format, len(names), few(names)))
+			out = append(out, fmt.Sprintf("%s: %d: %s", what, len(names), few(names)))
 		}
 	}
-	say(gone, "%d nodes have no agent and are left out: %s")
-	say(unplugged, "%d NICs have no link and no edges: %s")
-	say(alone, "%d NICs have nobody to probe in their component and plane: %s")
-	say(ownNode, "%d NICs have only NICs of their own node to probe: %s")
-	say(fewPeers, fmt.Sprintf("%%d NICs have fewer than %d peers to probe and be probed by; their component has no more: %%s", p.o.MinPeers))
-	say(oneLeaf, "%d NICs have no peer of another node across leaves: %s")
+	say(gone, "nodes without an agent, left out")
+	say(unplugged, "NICs without a link, and so without edges")
+	say(alone, "NICs with nobody to probe in their component and plane")
+	say(ownNode, "NICs that have only NICs of their own node to probe")
+	say(fewPeers, fmt.Sprintf("NICs with fewer than %d peers, since their component and plane have no more", p.o.MinPeers))
+	say(oneLeaf, "NICs without a peer of another node across leaves")
 	return out
 }
 
@@ -313,10 +352,10 @@ func (c *cover) findings(g *fabric.Graph, minFlows float64) []string {
 	}
 	var out []string
 	if len(poor) > 0 {
-		out = append(out, fmt.Sprintf("%d directed links are expected to carry fewer than %g flows, the least %.2f, and source ports give no more: %s", len(poor), minFlows, least, few(poor)))
+		out = append(out, fmt.Sprintf("directed links expected to carry fewer than %g flows (the least %.2f), and source ports give no more: %d: %s", minFlows, least, len(poor), few(poor)))
 	}
 	if len(none) > 0 {
-		out = append(out, fmt.Sprintf("%d directed links are on no shortest path between NICs that probe: %s", len(none), few(none)))
+		out = append(out, fmt.Sprintf("directed links on no shortest path between NICs that probe: %d: %s", len(none), few(none)))
 	}
 	return out
 }

@@ -12,9 +12,9 @@ const (
 	// fan-out at one level; beyond it pairs get more flows instead of NICs more peers.
 	mostRounds = 16
 	// A round tries this often to give a pair that was refused another target:
-	// at first with every wish, then without that of the own rail, at last
-	// also with a peer that an earlier round gave.
-	passes, railPasses, newPeerPasses = 24, 8, 16
+	// at first with every wish, then without that of the own rail, then also
+	// with a peer that earlier rounds gave, at last with one they gave too often.
+	passes, railPasses, newPeerPasses, evenPasses = 24, 8, 16, 22
 	// nearSteps bounds the search for a peer that itself needs one.
 	nearSteps = 256
 )
@@ -273,7 +273,14 @@ func (p *pairing) runLevel(l *level, rails []int64) {
 			}
 			refused := offers[:0]
 			for _, f := range offers {
-				if p.suits(l, f.x, f.y) && (pass >= newPeerPasses || !p.probes(f.x, f.y)) {
+				most := uint16(0) // flows that the pair may have already
+				switch {
+				case pass >= evenPasses:
+					most = FlowsPerClass
+				case pass >= newPeerPasses:
+					most = uint16(r / max(len(p.out[f.x]), 1))
+				}
+				if p.suits(l, f.x, f.y) && p.flows(f.x, f.y) <= most {
 					p.add(f.x, f.y)
 				} else {
 					refused = append(refused, f)
@@ -301,8 +308,16 @@ func (p *pairing) foreign(x, y int32) bool {
 	return p.node[x] != p.node[y] || p.groups[p.n.nics[x].group].oneNode
 }
 
-func (p *pairing) probes(x, y int32) bool {
-	return slices.ContainsFunc(p.out[x], func(q peer) bool { return q.dst == y })
+func (p *pairing) probes(x, y int32) bool { return p.flows(x, y) > 0 }
+
+// flows is how many flows x has to y.
+func (p *pairing) flows(x, y int32) uint16 {
+	for _, q := range p.out[x] {
+		if q.dst == y {
+			return q.flows
+		}
+	}
+	return 0
 }
 
 // add makes x probe y with one flow more.
