@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -87,7 +88,9 @@ func runSchedule(out, progress io.Writer, f scheduleFlags) error {
 		value, text = rep, rep.text()
 	}
 	if f.format == "json" {
-		err = json.NewEncoder(out).Encode(value)
+		enc := json.NewEncoder(out)
+		enc.SetEscapeHTML(false) // edges and directions hold >
+		err = enc.Encode(value)
 	} else {
 		_, err = io.WriteString(out, text)
 	}
@@ -207,7 +210,8 @@ type scheduleReport struct {
 }
 
 func newScheduleReport(g *fabric.Graph, s *schedule.Schedule, cov schedule.Coverage, f scheduleFlags) scheduleReport {
-	rep := scheduleReport{NICs: len(s.NICs), EdgeCount: len(s.Edges), Classes: s.Classes, Tiers: []tierReport{}, Gap: cov.Gap, Findings: append([]string{}, s.Findings...)}
+	rep := scheduleReport{NICs: len(s.NICs), EdgeCount: len(s.Edges), Classes: s.Classes, Tiers: []tierReport{}, Findings: append([]string{}, s.Findings...)}
+	rep.Gap, _ = strconv.ParseFloat(strconv.FormatFloat(cov.Gap, 'g', 3, 64), 64)
 	out, in := make([]int, len(s.NICs)), make([]int, len(s.NICs))
 	type key struct {
 		tier    uint8
@@ -348,9 +352,9 @@ func (r scheduleReport) text() string {
 	if len(r.Edges) > 0 {
 		b.WriteString("\n")
 		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "EDGE\tTIER\tCADENCE\tCLASS")
+		fmt.Fprintln(w, "TIER\tCADENCE\tCLASS\tEDGE")
 		for _, e := range r.Edges {
-			fmt.Fprintf(w, "%s\t%d\t%v\t%s\n", e.Edge, e.Tier, time.Duration(e.CadenceNS), e.Class)
+			fmt.Fprintf(w, "%d\t%v\t%s\t%s\n", e.Tier, time.Duration(e.CadenceNS), cmp.Or(e.Class, "-"), e.Edge)
 		}
 		w.Flush()
 	}

@@ -250,7 +250,11 @@ func (p *pairing) runLevel(l *level, rails []int64) {
 			}
 		}
 		byRail := rails != nil && r%2 == 0
-		for pass := 0; pass < passes && len(offers) > 1; pass++ {
+		last := passes
+		if l.tier == 1 {
+			last = newPeerPasses // under a leaf a second flow takes the same way
+		}
+		for pass := 0; pass < last && len(offers) > 1; pass++ {
 			s := salt(uint64(l.tier), uint64(r), uint64(pass))
 			for i := range offers {
 				f := &offers[i]

@@ -663,3 +663,20 @@ func TestBadOptions(t *testing.T) {
 		}
 	}
 }
+
+// TestOneLeaf: flows under one leaf all take the same way; a pair has one.
+func TestOneLeaf(t *testing.T) {
+	for _, nics := range []int{2, 3, 9} {
+		w := newWorld(t, clos.Clos(clos.Options{LeavesPerPod: 1, NICsPerLeaf: nics}), schedule.Options{})
+		for id, peers := range w.out {
+			for dst, n := range peers {
+				if n != 1 {
+					t.Errorf("%d NICs: %s has %d flows to %s", nics, id, n, dst)
+				}
+			}
+			if len(peers) != min(3, nics-1) {
+				t.Errorf("%d NICs: %s probes %d peers", nics, id, len(peers))
+			}
+		}
+	}
+}
