@@ -674,8 +674,8 @@ func TestOneLeaf(t *testing.T) {
 					t.Errorf("%d NICs: %s has %d flows to %s", nics, id, n, dst)
 				}
 			}
-			if len(peers) != min(3, nics-1) {
-				t.Errorf("%d NICs: %s probes %d peers", nics, id, len(peers))
+			if want := min(3, nics-1); len(peers) < want || len(peers) > want+1 {
+				t.Errorf("%d NICs: %s probes %d peers, want %d", nics, id, len(peers), want)
 			}
 		}
 	}
