@@ -11,7 +11,10 @@ import (
 
 const (
 	// mostTurns bounds how often flows are added and what they give is summed up again.
-	mostTurns = 16
+	mostTurns = 24
+	// patience is after how many turns a lack that rounding left counts as one
+	// that source ports cannot mend.
+	patience = 6
 	// hopeless is the factor beyond which no number of source ports can give a
 	// link its flows; its pairs then get hopelessFactor times theirs, no more,
 	// since thinning a node's probes for a goal out of reach would help nobody.
@@ -179,13 +182,22 @@ func (c *cover) fill(p *pairing, minFlows float64) {
 				changed = true
 			}
 		}
-		if !changed {
-			if turn < mostTurns/2 {
-				continue
+		if changed {
+			c.count()
+			continue
+		}
+		// Source ports alone give no more: other NICs of the same leaves may.
+		var short []int32
+		for a, f := range factor {
+			if f > 1 && turn >= patience {
+				short = append(short, int32(a))
 			}
+		}
+		if c.searchPairs(p, short) {
+			toProbes, toReplies = make([]float64, len(c.pairs)), make([]float64, len(c.pairs))
+		} else if turn >= patience {
 			return
 		}
-		c.count()
 	}
 }
 

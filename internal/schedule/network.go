@@ -25,7 +25,7 @@ type network struct {
 
 	first  []int32 // of vertex v: its arcs are first[v] up to first[v+1]
 	to     []int32
-	weight []float64 // next hops that one switch of the vertex has in the arc
+	weight []float64 // next hops in the arc, which divide a vertex's load among its arcs
 	links  []int32   // cables of the arc
 	rev    []int32   // the same arc the other way
 	least  []float64 // the least share that a cable has of the arc's load
@@ -259,7 +259,7 @@ func (n *network) connect(hops []hop, class []int32) {
 		at[uint64(a.from)<<32|uint64(a.to)] = int32(i)
 		n.first[a.from+1]++
 		n.to = append(n.to, a.to)
-		n.weight = append(n.weight, a.weight/float64(n.size[a.from]))
+		n.weight = append(n.weight, a.weight)
 		n.links = append(n.links, a.links)
 		n.least = append(n.least, a.leastFrom/float64(a.pairs))
 	}
