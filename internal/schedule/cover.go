@@ -15,10 +15,13 @@ const (
 	// patience is after how many turns a lack that rounding left counts as one
 	// that source ports cannot mend.
 	patience = 6
-	// hopeless is the factor beyond which no number of source ports can give a
-	// link its flows; its pairs then get hopelessFactor times theirs, no more,
+	// hopeless is the factor beyond which neither all source ports nor a few
+	// pairs more can give a link its flows; its pairs then get hopelessFactor times theirs, once,
 	// since thinning a node's probes for a goal out of reach would help nobody.
-	hopeless, hopelessFactor = FlowsPerClass, 4
+	hopeless, hopelessFactor = 4 * FlowsPerClass, 4
+	// mostPeers is how many peers a NIC may have to be given one more for a
+	// link that none crosses, or too few.
+	mostPeers = 2 * mostRounds
 	// mostSearches bounds the searches for pairs over links that none crosses yet.
 	mostSearches = 4096
 	// enough is how far below MinFlows a sum of fractions may stay.
@@ -118,7 +121,7 @@ func (c *cover) fill(p *pairing, minFlows float64) {
 	c.count()
 	factor := make([]float64, len(n.to))
 	toProbes, toReplies := make([]float64, len(c.pairs)), make([]float64, len(c.pairs))
-	searched := make([]bool, len(n.to))
+	searched, raised := make([]bool, len(n.to)), make([]bool, len(n.to))
 	for turn := range mostTurns {
 		poor := false
 		var none []int32
@@ -128,9 +131,12 @@ func (c *cover) fill(p *pairing, minFlows float64) {
 			case l >= minFlows-enough:
 			case l > 0:
 				poor = true
-				factor[a] = minFlows / l
-				if factor[a] > hopeless {
-					factor[a] = hopelessFactor
+				switch f := minFlows / l; {
+				case raised[a]:
+				case f > hopeless:
+					factor[a], raised[a] = hopelessFactor, true
+				default:
+					factor[a] = f
 				}
 			case !searched[a]:
 				searched[a] = true
@@ -229,7 +235,8 @@ func (c *cover) searchPairs(p *pairing, arcs []int32) bool {
 		sort.SliceStable(ls, func(i, j int) bool { return w.dist[ls[i]] < w.dist[ls[j]] })
 		return ls[:min(len(ls), 8)]
 	}
-	done := map[[2]int32]bool{}
+	done := map[[2]int32]bool{}   // ways and their replies' that were served
+	joined := map[[2]int32]bool{} // leaves that were
 	found := false
 	for i, a := range arcs {
 		if i == mostSearches {
@@ -249,7 +256,11 @@ func (c *cover) searchPairs(p *pairing, arcs []int32) bool {
 				if toGoal.dist[s] != toA.dist[s]+1+toB.dist[d] {
 					continue
 				}
+				if joined[[2]int32{s, d}] || joined[[2]int32{d, s}] {
+					break search
+				}
 				if x, y, ok := p.strangers(ofLeaf[s], ofLeaf[d]); ok {
+					joined[[2]int32{s, d}] = true
 					p.add(x, y)
 					c.pairs = append(c.pairs, pair{src: x, dst: y, flows: 1})
 					c.added = append(c.added, 1)
@@ -273,7 +284,7 @@ func (p *pairing) strangers(xs, ys []int32) (x, y int32, ok bool) {
 	least := math.MaxInt
 	for _, a := range xs {
 		for _, b := range ys {
-			if p.n.nics[a].group != p.n.nics[b].group || !p.foreign(a, b) || p.probes(a, b) {
+			if p.n.nics[a].group != p.n.nics[b].group || !p.foreign(a, b) || p.probes(a, b) || len(p.out[a]) >= mostPeers || p.in[b] >= mostPeers {
 				continue
 			}
 			if peers := len(p.out[a]) + int(p.in[b]); peers < least {

@@ -311,6 +311,47 @@ func TestThinLeaf(t *testing.T) {
 	}
 }
 
+// TestThinLeaves: where all leaves are thin, fan-out stays bounded all the same.
+func TestThinLeaves(t *testing.T) {
+	w := newWorld(t, clos.Clos(clos.Options{LeavesPerPod: 60, SpinesPerPod: 16, NICsPerLeaf: 1}), schedule.Options{})
+	for id := range w.nics {
+		if n := max(len(w.out[id]), len(w.in[id])); n > 20 {
+			t.Errorf("%s probes %d and is probed by %d", id, len(w.out[id]), len(w.in[id]))
+		}
+	}
+	if has(w.s.Findings, "give no more") {
+		t.Errorf("findings %q", w.s.Findings)
+	}
+}
+
+// TestHopeless: a NIC alone in its pod cannot give all links to the cores their
+// flows; it does not waste its budget on trying.
+func TestHopeless(t *testing.T) {
+	topo := clos.Clos(clos.Options{Tiers: 3, Pods: 4, LeavesPerPod: 4, SpinesPerPod: 8, CoresPerRow: 64, NICsPerLeaf: 16})
+	kept := 0
+	topo.Links = slices.DeleteFunc(topo.Links, func(l fabric.Link) bool {
+		if l.IsAccess() && strings.HasPrefix(l.B, "a-p2-") {
+			kept++
+			return kept > 1
+		}
+		return false
+	})
+	w := newWorld(t, topo, schedule.Options{})
+	for id, n := range w.nics {
+		if !strings.HasPrefix(n.leaf, "a-p2-") {
+			continue
+		}
+		for dst, flows := range w.out[id] {
+			if flows > 8 {
+				t.Errorf("%s has %d flows to %s", id, flows, dst)
+			}
+		}
+	}
+	if !has(w.s.Findings, "give no more: 1024: ") {
+		t.Errorf("findings %q", w.s.Findings)
+	}
+}
+
 // TestHeavyLeaf: where a leaf has most NICs, the few others share them evenly.
 func TestHeavyLeaf(t *testing.T) {
 	topo := clos.Clos(clos.Options{LeavesPerPod: 2, SpinesPerPod: 2, NICsPerLeaf: 30})
