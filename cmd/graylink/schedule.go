@@ -323,16 +323,16 @@ func (r scheduleReport) text() string {
 	fmt.Fprintf(&b, "fan-in      %d to %d peers a NIC, %.2f on average\n", r.FanIn.Min, r.FanIn.Max, r.FanIn.Mean)
 	fmt.Fprintf(&b, "busiest     %.0f probes/s from one node\n", r.NodeRate)
 	b.WriteString("expected flows over a directed link, probes and replies\n")
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "  tier\tlinks\tleast\tmean\tthe least is at")
-	for _, c := range r.Coverage {
-		name := strconv.Itoa(c.Tier)
-		if c.Tier == 1 {
-			name += " (access)"
+	table(&b, func(w io.Writer) {
+		fmt.Fprintln(w, "  tier\tlinks\tleast\tmean\tthe least is at")
+		for _, c := range r.Coverage {
+			name := strconv.Itoa(c.Tier)
+			if c.Tier == 1 {
+				name += " (access)"
+			}
+			fmt.Fprintf(w, "  %s\t%d\t%.2f\t%.2f\t%s\n", name, c.Links, c.Min, c.Mean, c.Least)
 		}
-		fmt.Fprintf(w, "  %s\t%d\t%.2f\t%.2f\t%s\n", name, c.Links, c.Min, c.Mean, c.Least)
-	}
-	w.Flush()
+	})
 	fmt.Fprintf(&b, "odds that ECMP leaves any crossed fabric link without a flow: at most %.2g\n", r.Gap)
 	if len(r.Findings) > 0 {
 		b.WriteString("findings\n")
@@ -342,23 +342,30 @@ func (r scheduleReport) text() string {
 	}
 	if len(r.Links) > 0 {
 		b.WriteString("\n")
-		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "FLOWS\tTIER\tDIRECTED LINK")
-		for _, l := range r.Links {
-			fmt.Fprintf(w, "%.2f\t%d\t%s->%s\n", l.Flows, l.Tier, l.From, l.To)
-		}
-		w.Flush()
+		table(&b, func(w io.Writer) {
+			fmt.Fprintln(w, "FLOWS\tTIER\tDIRECTED LINK")
+			for _, l := range r.Links {
+				fmt.Fprintf(w, "%.2f\t%d\t%s->%s\n", l.Flows, l.Tier, l.From, l.To)
+			}
+		})
 	}
 	if len(r.Edges) > 0 {
 		b.WriteString("\n")
-		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "TIER\tCADENCE\tCLASS\tEDGE")
-		for _, e := range r.Edges {
-			fmt.Fprintf(w, "%d\t%v\t%s\t%s\n", e.Tier, time.Duration(e.CadenceNS), cmp.Or(e.Class, "-"), e.Edge)
-		}
-		w.Flush()
+		table(&b, func(w io.Writer) {
+			fmt.Fprintln(w, "TIER\tCADENCE\tCLASS\tEDGE")
+			for _, e := range r.Edges {
+				fmt.Fprintf(w, "%d\t%v\t%s\t%s\n", e.Tier, time.Duration(e.CadenceNS), cmp.Or(e.Class, "-"), e.Edge)
+			}
+		})
 	}
 	return b.String()
+}
+
+// table aligns the cells of rows, which tabs divide.
+func table(b *strings.Builder, rows func(w io.Writer)) {
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	rows(w)
+	_ = w.Flush() // a Builder takes everything
 }
 
 // explain tells of one edge, one link or one direction of a link.

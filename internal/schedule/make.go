@@ -17,11 +17,12 @@ const mostThinning = 16
 // Make schedules the fabric of g.
 //
 // A NIC probes at most FanOut[0] peers under its leaf (MinPeers where there is
-// but one leaf) and, at every level of the hierarchy above it, the larger of
-// FanOut and 16, and MinPeers more where the rounds left it short; as many probe it. Only a child that
-// has more than half of its block's NICs (a leaf of 30 beside one of 2) adds to
-// that: the rest of the block then shares the child's NICs evenly, once per level
-// and way.
+// but one leaf), at every level of the hierarchy above it at most 16 or FanOut,
+// whichever is more, and MinPeers more where the rounds left it short; as many
+// probe it. Two things add to that. A NIC with fewer than 32 peers may get more
+// for links that only few pairs cross. And where a child has more than half of
+// its block's NICs (a leaf of 30 beside one of 2), the rest of the block shares
+// the child's NICs evenly, once per level and way.
 func Make(g *fabric.Graph, o Options) (*Schedule, error) {
 	o, err := o.withDefaults()
 	if err != nil {

@@ -510,12 +510,3 @@ func (p *pairing) mend() {
 		}
 	}
 }
-
-// others is how many NICs of its group a NIC may probe.
-func (p *pairing) others(x int32) int {
-	g := &p.groups[p.n.nics[x].group]
-	if g.oneNode {
-		return len(g.nics) - 1
-	}
-	return len(g.nics) - int(g.ofNode[p.node[x]])
-}
