@@ -118,6 +118,10 @@ func (e Edge) Ends() (from, to string) {
 	return e.Src, e.Dst
 }
 
+// FlowsPerClass is the number of source ports a class of probes has: class c
+// uses flow numbers c*FlowsPerClass up to the next class's first.
+const FlowsPerClass = 64
+
 // ParseEdge reads "src>dst#n" or "src>dst#n/r"; a missing "#n" is flow 0.
 func ParseEdge(s string) (Edge, error) {
 	bad := func() (Edge, error) {

@@ -34,9 +34,8 @@ type Config struct {
 	Hash         string // first eight octets of the SHA-256 of what it was read from, in hex
 }
 
-// FlowsPerClass is the number of source ports a class of probes has: class c
-// uses flow numbers c*FlowsPerClass up to the next class's first.
-const FlowsPerClass = 64
+// FlowsPerClass is fabric.FlowsPerClass.
+const FlowsPerClass = fabric.FlowsPerClass
 
 // StampConfig is how probes look on the wire.
 type StampConfig struct {

@@ -26,9 +26,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// FlowsPerClass is the number of source ports a class of probes has: class c
-// uses flow numbers c*FlowsPerClass up to the next class's first.
-const FlowsPerClass = 64
+// FlowsPerClass is fabric.FlowsPerClass.
+const FlowsPerClass = fabric.FlowsPerClass
 
 // MaxClasses is how many classes there can be: Edge.Class is an octet.
 const MaxClasses = 256
