@@ -499,8 +499,7 @@ type Applied struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Hash          []byte                 `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
-	KeyIds        []uint32               `protobuf:"varint,3,rep,packed,name=key_ids,json=keyIds,proto3" json:"key_ids,omitempty"`              // held for every peer that has keys at all
-	SendingKeyId  uint32                 `protobuf:"varint,4,opt,name=sending_key_id,json=sendingKeyId,proto3" json:"sending_key_id,omitempty"` // 0: several, or none
+	KeyIds        []uint32               `protobuf:"varint,3,rep,packed,name=key_ids,json=keyIds,proto3" json:"key_ids,omitempty"` // those of the last Keys applied, in its order
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -554,13 +553,6 @@ func (x *Applied) GetKeyIds() []uint32 {
 		return x.KeyIds
 	}
 	return nil
-}
-
-func (x *Applied) GetSendingKeyId() uint32 {
-	if x != nil {
-		return x.SendingKeyId
-	}
-	return 0
 }
 
 type Heartbeat struct {
@@ -1715,6 +1707,7 @@ func (x *Edge) GetCadenceNs() uint64 {
 type Keys struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Peers         []*PeerKeys            `protobuf:"bytes,1,rep,name=peers,proto3" json:"peers,omitempty"`
+	Ids           []uint32               `protobuf:"varint,2,rep,packed,name=ids,proto3" json:"ids,omitempty"` // of every peer's keys, in their order; the agent confirms them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1752,6 +1745,13 @@ func (*Keys) Descriptor() ([]byte, []int) {
 func (x *Keys) GetPeers() []*PeerKeys {
 	if x != nil {
 		return x.Peers
+	}
+	return nil
+}
+
+func (x *Keys) GetIds() []uint32 {
+	if x != nil {
+		return x.Ids
 	}
 	return nil
 }
@@ -1993,12 +1993,11 @@ const file_agent_proto_rawDesc = "" +
 	"\tClockInfo\x12\x14\n" +
 	"\x05clock\x18\x01 \x01(\tR\x05clock\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12$\n" +
-	"\x0eerror_bound_ns\x18\x03 \x01(\x04R\ferrorBoundNs\"v\n" +
+	"\x0eerror_bound_ns\x18\x03 \x01(\x04R\ferrorBoundNs\"P\n" +
 	"\aApplied\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x17\n" +
-	"\akey_ids\x18\x03 \x03(\rR\x06keyIds\x12$\n" +
-	"\x0esending_key_id\x18\x04 \x01(\rR\fsendingKeyId\"\xf4\x01\n" +
+	"\akey_ids\x18\x03 \x03(\rR\x06keyIds\"\xf4\x01\n" +
 	"\tHeartbeat\x124\n" +
 	"\aapplied\x18\x01 \x01(\v2\x1a.graylink.agent.v1.AppliedR\aapplied\x12!\n" +
 	"\fsilent_edges\x18\x02 \x03(\tR\vsilentEdges\x12,\n" +
@@ -2096,9 +2095,10 @@ const file_agent_proto_rawDesc = "" +
 	"\x04flow\x18\x03 \x01(\rR\x04flow\x12\x12\n" +
 	"\x04tier\x18\x04 \x01(\rR\x04tier\x12\x1d\n" +
 	"\n" +
-	"cadence_ns\x18\x05 \x01(\x04R\tcadenceNs\"9\n" +
+	"cadence_ns\x18\x05 \x01(\x04R\tcadenceNs\"K\n" +
 	"\x04Keys\x121\n" +
-	"\x05peers\x18\x01 \x03(\v2\x1b.graylink.agent.v1.PeerKeysR\x05peers\"J\n" +
+	"\x05peers\x18\x01 \x03(\v2\x1b.graylink.agent.v1.PeerKeysR\x05peers\x12\x10\n" +
+	"\x03ids\x18\x02 \x03(\rR\x03ids\"J\n" +
 	"\bPeerKeys\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12*\n" +
 	"\x04keys\x18\x02 \x03(\v2\x16.graylink.agent.v1.KeyR\x04keys\"-\n" +
