@@ -3,25 +3,38 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/graylink/graylink/internal/probe"
 )
 
-// Node runs the probe engine of a configuration file and changes it on reload.
+// Node runs the probe engine of a configuration and changes it while it runs.
 type Node struct {
-	file string
-	log  *slog.Logger
+	file   string
+	log    *slog.Logger
+	lookup func(device string) ([]netip.Addr, error)
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
 
-	mu       sync.RWMutex // held for writing while engines are exchanged
+	mu       sync.RWMutex // held for writing while the configuration changes
 	engine   *probe.Engine
-	loaded   time.Time // of the configuration that runs
+	wanted   *probe.Config // as it was read: addresses of devices are open
+	retry    bool          // a part of it could not be had
+	loaded   time.Time     // of the configuration that runs
 	reloadOK bool
 }
+
+// addressEvery is how often the addresses of devices are looked up, and what
+// could not be opened is tried again.
+const addressEvery = time.Second
 
 // Start loads the configuration file and starts probing.
 func Start(file string, log *slog.Logger) (*Node, error) {
@@ -29,52 +42,161 @@ func Start(file string, log *slog.Logger) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := probe.Start(cfg, log)
+	n := &Node{file: file, log: log, lookup: deviceAddresses, wanted: cfg, loaded: time.Now(), reloadOK: true}
+	resolved, err := n.resolve(cfg, nil)
 	if err != nil {
 		return nil, err
 	}
-	return &Node{file: file, log: log, engine: e, loaded: time.Now(), reloadOK: true}, nil
+	if n.engine, err = probe.Start(resolved, log); err != nil {
+		return nil, err
+	}
+	n.follow()
+	return n, nil
 }
 
-// Reload reads the configuration file again. A file that cannot be used, or
-// whose sockets cannot be opened, leaves the old configuration at work.
+// follow keeps the configuration true while addresses come and go.
+func (n *Node) follow() {
+	ctx, cancel := context.WithCancel(context.Background())
+	n.cancel = cancel
+	n.wg.Go(func() {
+		tick := time.NewTicker(addressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				n.refresh()
+			}
+		}
+	})
+}
+
+// refresh applies the wanted configuration again if an address changed or a
+// part of it is still to be had.
+func (n *Node) refresh() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	running := n.engine.Config()
+	cfg, err := n.resolve(n.wanted, running)
+	if err != nil {
+		n.log.Warn("addresses of this node", "err", err)
+		return
+	}
+	same := slices.EqualFunc(cfg.NICs, running.NICs, func(a, b probe.NICConfig) bool { return a.NIC == b.NIC && a.Address == b.Address })
+	if same && !n.retry {
+		return
+	}
+	err = n.engine.Apply(cfg)
+	switch {
+	case err != nil && !n.retry:
+		n.log.Error("a part of the configuration could not be had", "err", err)
+	case err == nil:
+		n.log.Info("addresses of this node changed, or what was missing came")
+	}
+	n.retry = err != nil
+}
+
+// resolve gives the NICs of a configuration that name a device its address. A
+// device without one keeps the address it had in running.
+func (n *Node) resolve(cfg, running *probe.Config) (*probe.Config, error) {
+	if !slices.ContainsFunc(cfg.NICs, func(c probe.NICConfig) bool { return !c.Address.IsValid() }) {
+		return cfg, nil
+	}
+	out := *cfg
+	out.NICs = slices.Clone(cfg.NICs)
+	for i := range out.NICs {
+		c := &out.NICs[i]
+		if c.Address.IsValid() {
+			continue
+		}
+		var had netip.Addr
+		if running != nil {
+			if j := slices.IndexFunc(running.NICs, func(r probe.NICConfig) bool { return r.NIC == c.NIC }); j >= 0 {
+				had = running.NICs[j].Address
+			}
+		}
+		addrs, err := n.lookup(c.Device)
+		switch {
+		case err == nil && slices.Contains(addrs, had):
+			c.Address = had
+		case err == nil && len(addrs) > 0:
+			c.Address = addrs[0]
+		case had.IsValid():
+			c.Address = had
+		case err != nil:
+			return nil, fmt.Errorf("NIC %s: %w", c.NIC, err)
+		default:
+			return nil, fmt.Errorf("NIC %s: device %s has no address, want an IPv4 or IPv6 unicast address", c.NIC, c.Device)
+		}
+	}
+	return &out, nil
+}
+
+// deviceAddresses lists the addresses of an interface that a NIC can be probed
+// at, IPv4 first.
+func deviceAddresses(device string) ([]netip.Addr, error) {
+	i, err := net.InterfaceByName(device)
+	if err != nil {
+		return nil, fmt.Errorf("device %q: %w", device, err)
+	}
+	all, err := i.Addrs()
+	if err != nil {
+		return nil, fmt.Errorf("addresses of device %q: %w", device, err)
+	}
+	var out []netip.Addr
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && probe.CheckAddress(p.Addr()) == nil {
+			out = append(out, p.Addr())
+		}
+	}
+	slices.SortStableFunc(out, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
+	return out, nil
+}
+
+// Reload reads the configuration file again. A file that cannot be used leaves
+// the old configuration at work. Edges that both have go on undisturbed.
 func (n *Node) Reload() error {
-	cfg, err := probe.LoadConfig(n.file)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.reloadOK = false
+	cfg, err := probe.LoadConfig(n.file)
 	if err != nil {
 		return fmt.Errorf("the old configuration stays: %w", err)
 	}
-	if cfg.Hash == n.engine.Config().Hash && n.engine.Err() == nil {
+	if cfg.Hash == n.wanted.Hash && n.engine.Err() == nil && !n.retry {
 		n.reloadOK = true
 		return nil
 	}
-	old := n.engine.Config()
-	if err := n.engine.Close(); err != nil {
-		n.log.Warn("close the old engine", "err", err)
-	}
-	e, err := probe.Start(cfg, n.log)
+	resolved, err := n.resolve(cfg, n.engine.Config())
 	if err != nil {
-		back, berr := probe.Start(old, n.log)
-		if berr != nil {
-			return errors.Join(fmt.Errorf("start the new configuration: %w", err), fmt.Errorf("return to the old one: %w", berr))
-		}
-		n.engine = back
 		return fmt.Errorf("the old configuration stays: %w", err)
 	}
-	n.engine, n.loaded, n.reloadOK = e, time.Now(), true
+	old := n.engine.Config()
+	if err := n.engine.Apply(resolved); err != nil {
+		if errors.Is(err, probe.ErrClosed) {
+			return err
+		}
+		if back := n.engine.Apply(old); back != nil {
+			n.retry = true
+			return errors.Join(fmt.Errorf("apply the new configuration: %w", err), fmt.Errorf("return to the old one: %w", back))
+		}
+		return fmt.Errorf("the old configuration stays: %w", err)
+	}
+	n.wanted, n.loaded, n.reloadOK, n.retry = cfg, time.Now(), true, false
 	return nil
 }
 
 // Close stops probing.
 func (n *Node) Close() error {
+	n.cancel()
+	n.wg.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.engine.Close()
 }
 
-// Ready is nil when every probe loop runs.
+// Ready is nil when the probe loop runs.
 func (n *Node) Ready() error {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,50 +17,97 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Config is the configuration of one node.
+// Config is the configuration of one node: a file's, or what a coordinator
+// assigned.
 type Config struct {
 	Node         string
-	Cadence      time.Duration // between probes of one flow
+	Cadence      time.Duration // of the file: between probes of one edge
 	ReplyTimeout time.Duration
 	Stamp        StampConfig
 	ErrorBound   *time.Duration // of the node's clock; nil: not stated
 	NICs         []NICConfig
 	Peers        []PeerConfig
+	Edges        []EdgeConfig // from own NICs to peers
+	Answers      []EdgeConfig // from peers to own NICs: what may be asked of this node
 	Trace        TraceConfig
-	Hash         string // first eight octets of the file's SHA-256, in hex
+	KeyFile      string // "": the mesh is not authenticated, or a coordinator has the keys
+	Hash         string // first eight octets of the SHA-256 of what it was read from, in hex
 }
+
+// FlowsPerClass is the number of source ports a class of probes has: class c
+// uses flow numbers c*FlowsPerClass up to the next class's first.
+const FlowsPerClass = 64
 
 // StampConfig is how probes look on the wire.
 type StampConfig struct {
 	Port       uint16 // of the reflectors
 	SourcePort uint16 // of flow 0; flow n has the n-th after it
-	DSCP       uint8
-	Class      string
+	Classes    []ClassConfig
+	Padding    int // octets of Extra Padding in every probe: RFC 8972 4.1
+}
+
+// ClassConfig is a class of traffic that probes stand for.
+type ClassConfig struct {
+	Name string
+	DSCP uint8
+}
+
+// Class is the class a flow number belongs to.
+func (s *StampConfig) Class(flow int) ClassConfig {
+	if c := flow / FlowsPerClass; c < len(s.Classes) {
+		return s.Classes[c]
+	}
+	return ClassConfig{}
 }
 
 // NICConfig is a NIC of this node.
 type NICConfig struct {
-	NIC      string
-	Address  netip.Addr
-	Leaf     string
-	LeafPort string
-	Plane    string
-	Rail     *int
-	Pod      string
-	Side     string
+	NIC        string
+	Address    netip.Addr
+	Device     string // of the operating system; its address is taken where Address is absent
+	Leaf       string
+	LeafPort   string
+	Plane      string
+	Rail       *int
+	Pod        string
+	Side       string
+	SSID       uint16 // STAMP Session Identifier of its probes; 0: chosen at random
+	Timestamps string // TimestampsAuto, TimestampsKernel
 }
+
+// Choices of time stamps.
+const (
+	TimestampsAuto   = ""       // the NIC's where it has them for every packet, else the kernel's
+	TimestampsKernel = "kernel" // the kernel's
+)
 
 // PeerConfig is a NIC of another node.
 type PeerConfig struct {
-	NIC     string
-	Address netip.Addr
-	Leaf    string
-	Tier    int
-	Plane   string
-	Flows   int
-	From    []string // own NICs that probe it; empty: all
-	Probe   bool     // false: its probes are answered, but it is not probed
+	NIC      string
+	Address  netip.Addr
+	Leaf     string
+	Plane    string
+	SSID     uint16 // its probes' STAMP Session Identifier; 0: any
+	Hardware bool   // it stamps in hardware, and so do we where we can
+	Keys     []Key  // shared with its node: the first sends, all are accepted; none: not authenticated
 }
+
+// Key is a secret shared with a peer's node.
+type Key struct {
+	ID     uint32
+	Secret []byte
+}
+
+// EdgeConfig is one flow of probes.
+type EdgeConfig struct {
+	Src, Dst string
+	Flow     int // its source port is Stamp.SourcePort+Flow
+	Tier     int
+	Cadence  time.Duration
+}
+
+// ID is the edge's published identifier.
+func (e *EdgeConfig) ID() fabric.Edge { return fabric.Edge{Src: e.Src, Dst: e.Dst, Flow: e.Flow} }
 
 // TraceConfig bounds path tracing.
 type TraceConfig struct {
@@ -70,13 +118,26 @@ type TraceConfig struct {
 // Limits of the configuration.
 const (
 	minCadence  = time.Millisecond
-	maxFlows    = 256
+	maxCadence  = time.Minute
+	maxClasses  = 4
+	maxFlows    = maxClasses * FlowsPerClass
+	maxPadding  = 800     // octets; with it the longest probe fits unix.MaxDatagram
 	maxProbesPS = 100_000 // per node, probes per second
+	maxSSID     = ssidMask
+	minSecret   = 16 // octets
 )
+
+// filePeer is a peer as the file has it.
+type filePeer struct {
+	PeerConfig
+	tier, flows int
+	from        []string // own NICs that probe it; empty: all
+	probe       bool     // false: its probes are answered, but it is not probed
+}
 
 func defaultConfig() Config {
 	return Config{Cadence: 10 * time.Millisecond, ReplyTimeout: time.Second,
-		Stamp: StampConfig{Port: 862, SourcePort: 49152},
+		Stamp: StampConfig{Port: 862, SourcePort: 49152, Classes: []ClassConfig{{}}},
 		Trace: TraceConfig{PacketsPerSecond: 200, Concurrency: 16}}
 }
 
@@ -90,7 +151,71 @@ func LoadConfig(path string) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	if c.KeyFile == "" {
+		return c, nil
+	}
+	keys, raw, err := loadKeys(c.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	for i := range c.Peers {
+		c.Peers[i].Keys = keys
+	}
+	sum := sha256.Sum256(append(b, raw...))
+	c.Hash = hex.EncodeToString(sum[:8])
 	return c, nil
+}
+
+// loadKeys reads a file of keys, one "NUMBER SECRET" a line, the secret in hex;
+// the first one sends.
+func loadKeys(path string) ([]Key, []byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read keys: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, nil, fmt.Errorf("%s: mode %v lets others read the keys, want 0600", path, info.Mode().Perm())
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read keys: %w", err)
+	}
+	keys, err := parseKeys(b)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return keys, b, nil
+}
+
+// maxKeys bounds how many keys a packet is tried against.
+const maxKeys = 4
+
+func parseKeys(b []byte) ([]Key, error) {
+	var keys []Key
+	for i, line := range strings.Split(string(b), "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		// An error never repeats what may be a secret.
+		number, secret, _ := strings.Cut(line, " ")
+		id, err := strconv.ParseUint(number, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: want a number, a space and the secret in hex", i+1)
+		}
+		raw, err := hex.DecodeString(strings.TrimSpace(secret))
+		if err != nil || len(raw) < minSecret {
+			return nil, fmt.Errorf("line %d: key %d: want a secret of at least %d octets in hex", i+1, id, minSecret)
+		}
+		if slices.ContainsFunc(keys, func(k Key) bool { return k.ID == uint32(id) }) {
+			return nil, fmt.Errorf("line %d: key %d is listed twice", i+1, id)
+		}
+		keys = append(keys, Key{ID: uint32(id), Secret: raw})
+	}
+	if len(keys) == 0 || len(keys) > maxKeys {
+		return nil, fmt.Errorf("%d keys, want 1 to %d", len(keys), maxKeys)
+	}
+	return keys, nil
 }
 
 // ParseConfig reads and checks a configuration. The error names the line, the
@@ -212,12 +337,23 @@ func nicID(field string, dst *string) func(*yaml.Node) error {
 func address(field string, dst *netip.Addr) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		a, err := netip.ParseAddr(n.Value)
-		if n.Kind != yaml.ScalarNode || err != nil || !a.Is4() || a.IsUnspecified() || a.IsMulticast() {
-			return badField(n, field, "%q, want an IPv4 unicast address", n.Value)
+		if n.Kind != yaml.ScalarNode || err != nil || CheckAddress(a) != nil {
+			return badField(n, field, "%q, want an IPv4 or IPv6 unicast address", n.Value)
 		}
 		*dst = a
 		return nil
 	}
+}
+
+// CheckAddress says why a NIC cannot be probed at a.
+func CheckAddress(a netip.Addr) error {
+	switch {
+	case !a.IsValid(), a.IsUnspecified(), a.IsMulticast(), a.Is4In6():
+		return fmt.Errorf("%v is no unicast address", a)
+	case a.IsLinkLocalUnicast(), a.Zone() != "":
+		return fmt.Errorf("%v is of one link only", a)
+	}
+	return nil
 }
 
 func list(field string, each func(*yaml.Node, string) error) func(*yaml.Node) error {
@@ -248,6 +384,8 @@ func (c *Config) read(root *yaml.Node) error {
 		return nil
 	}
 	var peersNode *yaml.Node
+	var peers []filePeer
+	single := ClassConfig{}
 	err := fields{
 		"node": func(n *yaml.Node) error {
 			if err := fabric.CheckName(n.Value); err != nil {
@@ -256,15 +394,36 @@ func (c *Config) read(root *yaml.Node) error {
 			c.Node = n.Value
 			return nil
 		},
-		"cadence":       duration("cadence", minCadence, time.Minute, &c.Cadence),
+		"cadence":       duration("cadence", minCadence, maxCadence, &c.Cadence),
 		"reply_timeout": duration("reply_timeout", 10*time.Millisecond, time.Minute, &c.ReplyTimeout),
 		"stamp": func(n *yaml.Node) error {
 			return fields{
 				"port":        integer("stamp.port", 1, 65535, &c.Stamp.Port),
 				"source_port": integer("stamp.source_port", 1, 65535-maxFlows, &c.Stamp.SourcePort),
-				"dscp":        integer("stamp.dscp", 0, 63, &c.Stamp.DSCP),
-				"class":       text("stamp.class", &c.Stamp.Class),
+				"dscp":        integer("stamp.dscp", 0, 63, &single.DSCP),
+				"class":       text("stamp.class", &single.Name),
+				"padding":     integer("stamp.padding", 0, maxPadding, &c.Stamp.Padding),
+				"classes": func(n *yaml.Node) error {
+					c.Stamp.Classes = nil
+					return list("stamp.classes", func(n *yaml.Node, at string) error {
+						var v ClassConfig
+						if err := (fields{"name": text(at+".name", &v.Name), "dscp": integer(at+".dscp", 0, 63, &v.DSCP)}).read(n, at); err != nil {
+							return err
+						}
+						if slices.ContainsFunc(c.Stamp.Classes, func(o ClassConfig) bool { return o.Name == v.Name }) {
+							return badField(n, at+".name", "%q is listed twice", v.Name)
+						}
+						c.Stamp.Classes = append(c.Stamp.Classes, v)
+						if len(c.Stamp.Classes) > maxClasses {
+							return badField(n, at, "one class too many, want at most %d", maxClasses)
+						}
+						return nil
+					})(n)
+				},
 			}.read(n, "stamp")
+		},
+		"authentication": func(n *yaml.Node) error {
+			return fields{"key_file": text("authentication.key_file", &c.KeyFile)}.read(n, "authentication")
 		},
 		"clock": func(n *yaml.Node) error {
 			return fields{"error_bound": func(n *yaml.Node) error {
@@ -281,19 +440,23 @@ func (c *Config) read(root *yaml.Node) error {
 			if err := (fields{"nic": nicID(at+".nic", &v.NIC), "address": address(at+".address", &v.Address),
 				"leaf": text(at+".leaf", &v.Leaf), "leaf_port": text(at+".leaf_port", &v.LeafPort),
 				"plane": text(at+".plane", &v.Plane), "rail": rail, "pod": text(at+".pod", &v.Pod),
-				"side": text(at+".side", &v.Side)}).read(n, at); err != nil {
+				"side": text(at+".side", &v.Side), "device": text(at+".device", &v.Device),
+				"ssid": integer(at+".ssid", 1, maxSSID, &v.SSID), "timestamps": timestamps(at+".timestamps", &v.Timestamps)}).read(n, at); err != nil {
 				return err
 			}
 			switch {
 			case v.NIC == "":
 				return badField(n, at+".nic", "missing, want a NIC as node/device")
-			case !v.Address.IsValid():
-				return badField(n, at+".address", "missing, want an IPv4 unicast address")
+			case !v.Address.IsValid() && v.Device == "":
+				return badField(n, at+".address", "missing, want an IPv4 or IPv6 unicast address, or the device that has one")
 			case own[v.NIC]:
 				return badField(n, at+".nic", "%q is listed twice", v.NIC)
 			}
 			own[v.NIC] = true
 			c.NICs = append(c.NICs, v)
+			if !v.Address.IsValid() {
+				return nil
+			}
 			return claim(n, at, v.NIC, v.Address)
 		}),
 		"peers": func(n *yaml.Node) error { peersNode = n; return nil },
@@ -307,18 +470,64 @@ func (c *Config) read(root *yaml.Node) error {
 	if err != nil {
 		return err
 	}
+	if single != (ClassConfig{}) {
+		if len(c.Stamp.Classes) != 1 || c.Stamp.Classes[0] != (ClassConfig{}) {
+			return badField(root, "stamp.classes", "given beside class or dscp, want one of both")
+		}
+		c.Stamp.Classes[0] = single
+	}
+	if len(c.Stamp.Classes) == 0 {
+		return badField(root, "stamp.classes", "empty, want at least one class")
+	}
 	if peersNode != nil {
-		if err := c.readPeers(peersNode, own, claim); err != nil {
+		if peers, err = readPeers(peersNode, own, claim); err != nil {
 			return err
 		}
 	}
+	c.connect(peers)
 	return c.check(root)
 }
 
-func (c *Config) readPeers(n *yaml.Node, own map[string]bool, claim func(*yaml.Node, string, string, netip.Addr) error) error {
+// connect makes edges of peers.
+func (c *Config) connect(peers []filePeer) {
+	for i := range peers {
+		p := &peers[i]
+		c.Peers = append(c.Peers, p.PeerConfig)
+		for _, nic := range c.NICs {
+			if nic.Address.IsValid() && nic.Address.Is4() != p.Address.Is4() {
+				continue // neither can reach the other
+			}
+			for class := range c.Stamp.Classes {
+				for f := range p.flows {
+					flow := class*FlowsPerClass + f
+					if p.probe && (len(p.from) == 0 || slices.Contains(p.from, nic.NIC)) {
+						c.Edges = append(c.Edges, EdgeConfig{Src: nic.NIC, Dst: p.NIC, Flow: flow, Tier: p.tier, Cadence: c.Cadence})
+					}
+					c.Answers = append(c.Answers, EdgeConfig{Src: p.NIC, Dst: nic.NIC, Flow: flow, Tier: p.tier, Cadence: c.Cadence})
+				}
+			}
+		}
+	}
+}
+
+func timestamps(field string, dst *string) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		switch n.Value {
+		case "auto":
+			*dst = TimestampsAuto
+		case TimestampsKernel:
+			*dst = TimestampsKernel
+		default:
+			return badField(n, field, "%q, want auto or kernel", n.Value)
+		}
+		return nil
+	}
+}
+
+func readPeers(n *yaml.Node, own map[string]bool, claim func(*yaml.Node, string, string, netip.Addr) error) (peers []filePeer, err error) {
 	known := map[string]bool{}
-	return list("peers", func(n *yaml.Node, at string) error {
-		v := PeerConfig{Flows: 1, Probe: true}
+	err = list("peers", func(n *yaml.Node, at string) error {
+		v := filePeer{flows: 1, probe: true}
 		from := list(at+".from", func(n *yaml.Node, at string) error {
 			var id string
 			if err := nicID(at, &id)(n); err != nil {
@@ -327,29 +536,31 @@ func (c *Config) readPeers(n *yaml.Node, own map[string]bool, claim func(*yaml.N
 			if !own[id] {
 				return badField(n, at, "%q, want a NIC of this node's nics", id)
 			}
-			v.From = append(v.From, id)
+			v.from = append(v.from, id)
 			return nil
 		})
 		if err := (fields{"nic": nicID(at+".nic", &v.NIC), "address": address(at+".address", &v.Address),
-			"leaf": text(at+".leaf", &v.Leaf), "tier": integer(at+".tier", 0, 9, &v.Tier),
-			"plane": text(at+".plane", &v.Plane), "flows": integer(at+".flows", 1, maxFlows, &v.Flows),
-			"from": from, "probe": scalar(at+".probe", "true or false", &v.Probe)}).read(n, at); err != nil {
+			"leaf": text(at+".leaf", &v.Leaf), "tier": integer(at+".tier", 0, 9, &v.tier),
+			"plane": text(at+".plane", &v.Plane), "flows": integer(at+".flows", 1, FlowsPerClass, &v.flows),
+			"ssid": integer(at+".ssid", 1, maxSSID, &v.SSID), "hardware": scalar(at+".hardware", "true or false", &v.Hardware),
+			"from": from, "probe": scalar(at+".probe", "true or false", &v.probe)}).read(n, at); err != nil {
 			return err
 		}
 		switch {
 		case v.NIC == "":
 			return badField(n, at+".nic", "missing, want a NIC as node/device")
 		case !v.Address.IsValid():
-			return badField(n, at+".address", "missing, want an IPv4 unicast address")
+			return badField(n, at+".address", "missing, want an IPv4 or IPv6 unicast address")
 		case own[v.NIC]:
 			return badField(n, at+".nic", "%q is a NIC of this node, want one of another", v.NIC)
 		case known[v.NIC]:
 			return badField(n, at+".nic", "%q is listed twice", v.NIC)
 		}
 		known[v.NIC] = true
-		c.Peers = append(c.Peers, v)
+		peers = append(peers, v)
 		return claim(n, at, v.NIC, v.Address)
 	})(n)
+	return peers, err
 }
 
 func (c *Config) check(root *yaml.Node) error {
@@ -358,29 +569,80 @@ func (c *Config) check(root *yaml.Node) error {
 		return badField(root, "node", "missing, want the node's name")
 	case len(c.NICs) == 0:
 		return badField(root, "nics", "missing, want at least one NIC of this node")
-	case int(c.Stamp.Port) >= int(c.Stamp.SourcePort) && int(c.Stamp.Port) < int(c.Stamp.SourcePort)+maxFlows:
-		return badField(root, "stamp.port", "%d is among the source ports from %d to %d, want one outside", c.Stamp.Port, c.Stamp.SourcePort, int(c.Stamp.SourcePort)+maxFlows-1)
 	case c.ReplyTimeout < c.Cadence:
 		return badField(root, "reply_timeout", "%v is shorter than the cadence %v, want at least that", c.ReplyTimeout, c.Cadence)
 	}
-	edges := 0
-	for i := range c.NICs {
-		for j := range c.Peers {
-			if c.Peers[j].probedFrom(c.NICs[i].NIC) {
-				edges += c.Peers[j].Flows
-			}
-		}
-		if node, _, _ := fabric.SplitNIC(c.NICs[i].NIC); node != c.Node {
-			return badField(root, fmt.Sprintf("nics[%d].nic", i), "%q, want a NIC of node %s", c.NICs[i].NIC, c.Node)
-		}
-	}
-	if rate := float64(edges) / c.Cadence.Seconds(); rate > maxProbesPS {
-		return badField(root, "cadence", "%d flows every %v are %.0f probes per second, want at most %d", edges, c.Cadence, rate, maxProbesPS)
+	if err := c.Validate(); err != nil {
+		return fmt.Errorf("line %d: %w", root.Line, err)
 	}
 	return nil
 }
 
-// probedFrom reports whether the node's NIC id probes the peer.
-func (p *PeerConfig) probedFrom(id string) bool {
-	return p.Probe && (len(p.From) == 0 || slices.Contains(p.From, id))
+// Validate says what cannot be run. It asks the same of a file's configuration
+// and of an assignment's.
+func (c *Config) Validate() error {
+	bad := func(field, format string, args ...any) error {
+		return fmt.Errorf("field %q: %s", field, fmt.Sprintf(format, args...))
+	}
+	span := max(1, len(c.Stamp.Classes)) * FlowsPerClass
+	switch last := int(c.Stamp.SourcePort) + span - 1; {
+	case len(c.Stamp.Classes) > maxClasses:
+		return bad("stamp.classes", "%d, want at most %d", len(c.Stamp.Classes), maxClasses)
+	case last > 65535:
+		return bad("stamp.source_port", "%d, want at most %d: every class has %d ports", c.Stamp.SourcePort, 65536-span, FlowsPerClass)
+	case c.Stamp.Port >= c.Stamp.SourcePort && int(c.Stamp.Port) <= last:
+		return bad("stamp.port", "%d is among the source ports from %d to %d, want one outside", c.Stamp.Port, c.Stamp.SourcePort, last)
+	case c.Stamp.Padding < 0 || c.Stamp.Padding > maxPadding:
+		return bad("stamp.padding", "%d, want 0 to %d", c.Stamp.Padding, maxPadding)
+	}
+	nics, peers := map[string]bool{}, map[string]bool{}
+	family := map[string]int{} // bits of the address, where it is known
+	for i := range c.NICs {
+		n := &c.NICs[i]
+		if node, _, _ := fabric.SplitNIC(n.NIC); node != c.Node {
+			return bad(fmt.Sprintf("nics[%d].nic", i), "%q, want a NIC of node %s", n.NIC, c.Node)
+		}
+		nics[n.NIC], family[n.NIC] = true, n.Address.BitLen()
+	}
+	for i := range c.Peers {
+		p := &c.Peers[i]
+		if err := CheckAddress(p.Address); err != nil {
+			return bad(fmt.Sprintf("peers[%d].address", i), "%v", err)
+		}
+		if len(p.Keys) > maxKeys {
+			return bad(fmt.Sprintf("peers[%d].keys", i), "%d keys, want at most %d", len(p.Keys), maxKeys)
+		}
+		peers[p.NIC], family[p.NIC] = true, p.Address.BitLen()
+	}
+	for _, l := range []struct {
+		name   string
+		edges  []EdgeConfig
+		src    map[string]bool
+		dst    map[string]bool
+		budget bool
+	}{{"edges", c.Edges, nics, peers, true}, {"answers", c.Answers, peers, nics, false}} {
+		rate := 0.0
+		seen := make(map[fabric.Edge]bool, len(l.edges))
+		for i := range l.edges {
+			e := &l.edges[i]
+			switch at := fmt.Sprintf("%s[%d]", l.name, i); {
+			case !l.src[e.Src] || !l.dst[e.Dst]:
+				return bad(at, "%v, want one between a NIC of this node and a peer", e.ID())
+			case seen[e.ID()]:
+				return bad(at, "%v is listed twice", e.ID())
+			case family[e.Src] != 0 && family[e.Dst] != 0 && family[e.Src] != family[e.Dst]:
+				return bad(at, "%v, want both ends of one address family", e.ID())
+			case e.Flow < 0 || e.Flow >= span:
+				return bad(at, "%v, want a flow number from 0 to %d", e.ID(), span-1)
+			case e.Cadence < minCadence || e.Cadence > maxCadence:
+				return bad(at, "%v has a cadence of %v, want %v to %v", e.ID(), e.Cadence, minCadence, maxCadence)
+			}
+			seen[e.ID()] = true
+			rate += 1 / e.Cadence.Seconds()
+		}
+		if l.budget && rate > maxProbesPS {
+			return bad("cadence", "%d edges are %.0f probes per second, want at most %d", len(l.edges), rate, maxProbesPS)
+		}
+	}
+	return nil
 }

@@ -1,9 +1,10 @@
 // Package probe measures one-way delay and loss between NICs with STAMP
-// probes (RFC 8762, RFC 8972) that the kernel stamps, answers those of
-// registered peers, and traces the paths both take.
+// probes (RFC 8762, RFC 8972) that the kernel or the NIC stamps, answers those
+// of registered peers, and traces the paths both take.
 //
-// A NIC has a loop with a thread of its own (nic.go). What a flow's packets
-// mean is decided in flow.go, without sockets or clocks.
+// One loop with a thread of its own serves all NICs of a node (engine.go); what
+// a NIC sends and receives is in nic.go; what a flow's packets mean is decided
+// in flow.go, without sockets or clocks.
 package probe
 
 import (
@@ -11,9 +12,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
+	"runtime"
+	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,49 +26,302 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
+const (
+	longestWait = 50 * time.Millisecond // of the loop without anything due
+	stallAfter  = 20 * time.Millisecond // later than this is a stall of the host
+	// turnEvery is how often the loop looks at its sockets while packets come.
+	// Probes that fall due between two turns leave together, and so do replies:
+	// the times that count are the kernel's or the NIC's, so that waiting for
+	// the turn costs no accuracy and saves most of the system calls.
+	turnEvery = 2 * time.Millisecond
+	// quietAfter is how long after the last packet the loop waits for the next
+	// one rather than for its turn.
+	quietAfter = 100 * time.Millisecond
+)
+
 // Engine probes and reflects on all NICs of a node.
 type Engine struct {
-	cfg    *Config
 	log    *slog.Logger
 	base   time.Time
-	nics   []*nic
+	wire   *wiring
 	tracer *tracer
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	phases uint64 // phases given out; guarded by applying
 
-	mu     sync.Mutex
-	closed bool
-	err    error // of the first loop that failed
+	planned atomic.Int64 // when the loop wants to run next, monotonic nanoseconds
+
+	applying sync.Mutex // one change of the configuration at a time
+	mu       sync.Mutex
+	cfg      *Config
+	nics     []*nic // never changed, only exchanged
+	closed   bool
+	err      error // why the loop ended
+}
+
+// wiring is what the NICs of an engine share: its poller and the sockets by
+// their tokens.
+type wiring struct {
+	poll   *unix.Poller
+	device stampDevice
+
+	mu      sync.Mutex
+	sockets atomic.Pointer[[]*socket] // by token; never changed, only exchanged
+	ssids   map[uint16]bool
+}
+
+func (w *wiring) add(s *socket) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := slices.Clone(*w.sockets.Load())
+	token := int32(len(all))
+	if i := slices.Index(all, nil); i >= 0 {
+		token = int32(i)
+	} else {
+		all = append(all, nil)
+	}
+	all[token] = s
+	if err := w.poll.Add(s.UDP, token); err != nil {
+		return err
+	}
+	w.sockets.Store(&all)
+	return nil
+}
+
+func (w *wiring) remove(s *socket) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := slices.Clone(*w.sockets.Load())
+	if i := slices.Index(all, s); i >= 0 {
+		all[i] = nil
+		w.sockets.Store(&all)
+	}
+}
+
+// randomSSID is one that no other NIC of the node has.
+func (w *wiring) randomSSID() uint16 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for {
+		if id := uint16(1 + rand.IntN(ssidMask)); !w.ssids[id] {
+			w.ssids[id] = true
+			return id
+		}
+	}
 }
 
 // Start opens the sockets of every NIC and begins to probe. Close ends it.
 // errors.Is holds for the socket errors of internal/unix.
 func Start(cfg *Config, log *slog.Logger) (*Engine, error) {
-	e := &Engine{cfg: cfg, log: log, base: time.Now()}
-	for _, c := range cfg.NICs {
-		ssid := uint16(1 + rand.IntN(ssidMask))
-		n, err := openNIC(c, cfg, e.base, ssid, log)
-		if err != nil {
-			return nil, errors.Join(err, e.closeNICs())
+	return startOn(cfg, log, kernelDevice{})
+}
+
+func startOn(cfg *Config, log *slog.Logger, device stampDevice) (*Engine, error) {
+	e, err := newEngine(cfg, log, device)
+	if err != nil {
+		return nil, err
+	}
+	e.wg.Go(func() {
+		if err := e.run(e.ctx); err != nil {
+			log.Error("probe loop ended", "err", err)
+			e.fail(err)
 		}
-		e.nics = append(e.nics, n)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	e.ctx, e.cancel = ctx, cancel
-	e.tracer = newTracer(cfg.Trace, e.nics, log)
-	for _, n := range e.nics {
-		n.planned.Store(n.mono())
-		e.wg.Go(func() {
-			if err := n.run(ctx); err != nil {
-				log.Error("probe loop ended", "err", err)
-				e.fail(err)
-			}
-		})
-	}
-	e.wg.Go(func() { e.tracer.run(ctx) })
+	})
+	e.wg.Go(func() { e.tracer.run(e.ctx) })
 	return e, nil
 }
+
+// newEngine makes an engine whose loop does not run yet.
+func newEngine(cfg *Config, log *slog.Logger, device stampDevice) (*Engine, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	poll, err := unix.NewPoller()
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{log: log, base: time.Now(), wire: &wiring{poll: poll, device: device, ssids: map[uint16]bool{}}}
+	e.wire.sockets.Store(&[]*socket{})
+	nics, err := e.rewire(cfg, nil)
+	if err != nil {
+		return nil, errors.Join(err, e.closeNICs(nics), poll.Close())
+	}
+	e.cfg, e.nics = cfg, nics
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	e.tracer = newTracer(cfg.Trace, e.all, log)
+	e.planned.Store(int64(time.Since(e.base)))
+	return e, nil
+}
+
+// Apply changes the configuration. What both have goes on undisturbed: the
+// probes of an edge keep their numbers, their counts and their phase. When a
+// socket cannot be opened the error says so; everything else has changed, and
+// the next Apply tries again. errors.Is holds for the socket errors of
+// internal/unix and ErrClosed.
+func (e *Engine) Apply(cfg *Config) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	e.applying.Lock()
+	defer e.applying.Unlock()
+	e.mu.Lock()
+	closed, old := e.closed, e.nics
+	e.mu.Unlock()
+	if closed {
+		return ErrClosed
+	}
+	nics, err := e.rewire(cfg, old)
+	e.mu.Lock()
+	e.cfg, e.nics = cfg, nics
+	e.mu.Unlock()
+	e.tracer.configure(cfg.Trace, cfg)
+	gone := slices.DeleteFunc(slices.Clone(old), func(n *nic) bool { return slices.Contains(nics, n) })
+	return errors.Join(err, e.closeNICs(gone), e.wire.poll.Wake())
+}
+
+// rewire makes NICs of a configuration, of old ones where they are the same. A
+// NIC that cannot be opened is left out and told about.
+func (e *Engine) rewire(cfg *Config, old []*nic) (nics []*nic, err error) {
+	var errs []error
+	for _, c := range cfg.NICs {
+		var n *nic
+		if i := slices.IndexFunc(old, func(n *nic) bool { return n.id() == c.NIC }); i >= 0 {
+			n = old[i]
+		} else {
+			fresh, err := openNIC(c, cfg, e.base, e.wire, e.log)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			n = fresh
+		}
+		n.mu.Lock()
+		err := n.apply(c, cfg, e.phase)
+		if err != nil {
+			errs = append(errs, err, n.close())
+		}
+		n.mu.Unlock()
+		if err == nil {
+			nics = append(nics, n)
+		}
+	}
+	return nics, errors.Join(errs...)
+}
+
+// phase spreads the edges of a node over their cadence, by the golden ratio:
+// however many there are, the next one falls into a widest gap, and none moves.
+func (e *Engine) phase() float64 {
+	e.phases++
+	_, f := math.Modf(float64(e.phases) * (math.Phi - 1))
+	return f
+}
+
+// all lists the NICs.
+func (e *Engine) all() []*nic {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.nics
+}
+
+// run is the engine's loop. It has a thread to itself, so that no other
+// goroutine's work delays a probe.
+func (e *Engine) run(ctx context.Context) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.TightTimers(); err != nil {
+		e.log.Warn("the loop's turns may come late", "err", err)
+	}
+	stop := context.AfterFunc(ctx, func() {
+		if err := e.wire.poll.Wake(); err != nil {
+			e.log.Error("wake the probe loop", "err", err)
+		}
+	})
+	defer stop()
+	last, heard := e.mono(), int64(-1)<<32
+	due := last
+	for ctx.Err() == nil {
+		now := e.mono()
+		planned := min(now+int64(longestWait), due)
+		busy := now-heard < int64(quietAfter)
+		if busy || planned < last+int64(turnEvery) {
+			planned = last + int64(turnEvery)
+		}
+		planned = max(planned, now)
+		e.planned.Store(planned)
+		wait := time.Duration(planned - now)
+		if busy {
+			unix.Nanosleep(wait)
+			wait = 0
+		}
+		events, err := e.wire.poll.Wait(wait)
+		if err != nil {
+			return err
+		}
+		last = e.mono()
+		var got bool
+		if due, got, err = e.turn(last, planned, events); err != nil {
+			return err
+		}
+		if got {
+			heard = last
+		}
+	}
+	return nil
+}
+
+// turn is one turn of the loop, which was to run at planned. It returns when
+// the next probe is due, and whether packets came.
+func (e *Engine) turn(now, planned int64, events int) (due int64, got bool, err error) {
+	e.planned.Store(now) // accounted for up to here
+	stalled := overshoot(now, planned)
+	sockets := *e.wire.sockets.Load()
+	// Under a flood half the time is left for sending, and for others.
+	until := now + int64(turnEvery)/2
+	for i := range events {
+		token, readable, queued := e.wire.poll.Event(i)
+		if token < 0 || int(token) >= len(sockets) || sockets[token] == nil {
+			continue
+		}
+		s := sockets[token]
+		s.nic.mu.Lock()
+		if !s.closed {
+			if queued {
+				err = s.nic.drainErrors(s)
+			}
+			// An error without an entry in the queue is only taken by a receive;
+			// left alone it would wake the loop for ever.
+			if err == nil {
+				err = s.nic.drain(s, until)
+			}
+		}
+		s.nic.mu.Unlock()
+		got = got || readable
+		if err != nil {
+			return 0, got, fmt.Errorf("NIC %s: %w", s.nic.id(), err)
+		}
+	}
+	due = math.MaxInt64
+	for _, n := range e.all() {
+		n.mu.Lock()
+		n.stalled += stalled
+		if !n.closed {
+			if err = n.turn(now, now+int64(turnEvery)/2); err == nil {
+				due = min(due, n.due())
+			}
+		}
+		n.mu.Unlock()
+		if err != nil {
+			return 0, got, fmt.Errorf("NIC %s: %w", n.id(), err)
+		}
+	}
+	return due, got, nil
+}
+
+func (e *Engine) mono() int64 { return int64(time.Since(e.base)) }
+
+// overshoot is by how much more than stallAfter now is later than planned.
+func overshoot(now, planned int64) int64 { return max(0, now-planned-int64(stallAfter)) }
 
 func (e *Engine) fail(err error) {
 	e.mu.Lock()
@@ -101,30 +359,38 @@ func (e *Engine) Err() error {
 	return e.err
 }
 
-// Close stops probing, waits for the loops and closes the sockets.
+// Close stops probing, waits for the loop and closes the sockets.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	e.closed = true
 	e.mu.Unlock()
 	e.cancel()
 	e.wg.Wait()
-	return e.closeNICs()
+	e.applying.Lock()
+	defer e.applying.Unlock()
+	return errors.Join(e.closeNICs(e.all()), e.wire.poll.Close())
 }
 
-func (e *Engine) closeNICs() error {
+func (e *Engine) closeNICs(nics []*nic) error {
 	var errs []error
-	for _, n := range e.nics {
+	for _, n := range nics {
+		n.mu.Lock()
 		errs = append(errs, n.close())
+		n.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }
 
 // Config is the configuration the engine runs.
-func (e *Engine) Config() *Config { return e.cfg }
+func (e *Engine) Config() *Config {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.cfg
+}
 
 // Delays are the one-way delays of one direction, by how they were stamped.
 type Delays struct {
-	Kernel, User Histogram
+	Hardware, Kernel, User Histogram
 }
 
 // EdgeStats is the state of one edge.
@@ -166,16 +432,20 @@ type NICStats struct {
 	Edges       []EdgeStats
 	Received    []ReceivedStats
 	Sockets     []SocketStats
-	KernelDelay Histogram
+	KernelDelay Histogram         // from user space to the kernel's stamp, of what is sent
+	NICDelay    Histogram         // from the kernel's stamp to the NIC's, of what is sent
 	Stalled     time.Duration     // by which the loop ran late, beyond 20 ms each time
 	SendErrors  map[string]uint64 // by errno
 	Dropped     map[string]uint64 // by reason
 	ICMPErrors  []ICMPErrors      // about probes and replies
-	Missing     map[string]uint64 // samples without a kernel stamp, by which
+	Missing     map[string]uint64 // samples without the stamp they wanted, by which
+	Unmatched   uint64            // transmit stamps of packets no longer known
+	Skipped     uint64            // probes whose time went by unused
 	Sessions    int
 	Restarts    map[string]uint64 // noticed of senders and of reflectors
-	TxKind      string            // kernel; "" as long as there was no stamp
+	TxKind      string            // hardware or kernel; "" as long as there was no stamp
 	RxKind      string
+	KindWhy     string    // why the NIC's own stamps are not used; "": they are
 	LastTurn    time.Time // when the loop last planned its next turn
 }
 
@@ -187,26 +457,37 @@ type Snapshot struct {
 // Snapshot copies the state. It holds a NIC's loop up for the time it takes to
 // copy that NIC's counts.
 func (e *Engine) Snapshot() *Snapshot {
-	s := &Snapshot{NICs: make([]NICStats, len(e.nics))}
-	for i, n := range e.nics {
-		s.NICs[i] = n.snapshot()
+	nics := e.all()
+	s := &Snapshot{NICs: make([]NICStats, len(nics))}
+	planned := e.planned.Load()
+	for i, n := range nics {
+		s.NICs[i] = n.snapshot(planned)
 	}
 	return s
 }
 
-func (n *nic) snapshot() NICStats {
+// id is the NIC's name, which never changes.
+func (n *nic) id() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	now, planned := n.mono(), n.planned.Load()
-	s := NICStats{NICConfig: n.cfg, KernelDelay: n.kernel.Clone(), Sessions: len(n.sessions),
+	return n.cfg.NIC
+}
+
+func (n *nic) snapshot(planned int64) NICStats {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.mono()
+	s := NICStats{NICConfig: n.cfg, KernelDelay: n.kernel.Clone(), NICDelay: n.device.Clone(), Sessions: len(n.sessions),
 		Stalled:    time.Duration(n.stalled + overshoot(now, planned)),
-		SendErrors: map[string]uint64{}, Dropped: map[string]uint64{}, Missing: map[string]uint64{},
-		Restarts: map[string]uint64{"sender": n.restarts}, LastTurn: n.base.Add(time.Duration(min(planned, now)))}
-	if n.stamps[0] {
-		s.TxKind = "kernel"
-	}
-	if n.stamps[1] {
-		s.RxKind = "kernel"
+		SendErrors: map[string]uint64{}, Dropped: map[string]uint64{}, Missing: map[string]uint64{}, Unmatched: n.unmatched, Skipped: n.skipped,
+		Restarts: map[string]uint64{"sender": n.restarts}, LastTurn: n.base.Add(time.Duration(min(planned, now))), KindWhy: n.kindWhy}
+	for k := kernelStamps; k < stampKinds; k++ {
+		if n.stamps[0][k] {
+			s.TxKind = kindNames[k]
+		}
+		if n.stamps[1][k] {
+			s.RxKind = kindNames[k]
+		}
 	}
 	for errno, v := range n.sendErrors {
 		s.SendErrors[errnoName(errno)] = v
@@ -223,25 +504,37 @@ func (n *nic) snapshot() NICStats {
 			missing[i] += v
 		}
 		s.Restarts["reflector"] += e.Restarts
-		p := &e.peer.cfg
-		es := EdgeStats{FlowCounters: e.FlowCounters, Edge: e.id, Class: n.node.Stamp.Class, Tier: p.Tier, Plane: p.Plane,
-			Leaf: n.cfg.Leaf, PeerLeaf: p.Leaf, Unresolved: e.unresolved()}
+		es := EdgeStats{FlowCounters: e.FlowCounters, Edge: e.id, Class: n.node.Stamp.Class(e.cfg.Flow).Name, Tier: e.cfg.Tier, Plane: e.peer.cfg.Plane,
+			Leaf: n.cfg.Leaf, PeerLeaf: e.peer.cfg.Leaf, Unresolved: e.unresolved()}
 		for d := range directions {
-			es.OWD[d] = Delays{Kernel: e.owd[d][kernelStamps].Clone(), User: e.owd[d][userStamps].Clone()}
+			es.OWD[d] = Delays{Hardware: e.owd[d][hardwareStamps].Clone(), Kernel: e.owd[d][kernelStamps].Clone(), User: e.owd[d][userStamps].Clone()}
 		}
 		s.Edges = append(s.Edges, es)
 	}
 	for i, v := range missing {
 		s.Missing["t"+strconv.Itoa(i+1)] = v
 	}
-	for i := range n.node.Peers {
-		p := n.peers[n.node.Peers[i].Address]
-		for f, v := range p.received {
-			s.Received = append(s.Received, ReceivedStats{Edge: fabric.Edge{Src: p.cfg.NIC, Dst: n.cfg.NIC, Flow: f},
-				Class: n.node.Stamp.Class, Tier: p.cfg.Tier, Plane: p.cfg.Plane, Received: v})
+	for i := range n.node.Answers {
+		c := &n.node.Answers[i]
+		if c.Dst != n.cfg.NIC {
+			continue
+		}
+		for _, p := range n.peers {
+			if a := p.answers[c.Flow]; a != nil && p.cfg.NIC == c.Src {
+				s.Received = append(s.Received, ReceivedStats{Edge: c.ID(), Class: n.node.Stamp.Class(c.Flow).Name,
+					Tier: c.Tier, Plane: p.cfg.Plane, Received: a.received})
+			}
 		}
 	}
-	for _, sock := range append(append([]*socket{}, n.senders...), n.reflector) {
+	socks := make([]*socket, 0, len(n.senders)+1)
+	for _, sock := range n.senders {
+		socks = append(socks, sock)
+	}
+	slices.SortFunc(socks, func(a, b *socket) int { return int(a.port) - int(b.port) })
+	if n.reflector != nil {
+		socks = append(socks, n.reflector)
+	}
+	for _, sock := range socks {
 		s.Sockets = append(s.Sockets, SocketStats{Name: sock.name, Drops: sock.Drops()})
 	}
 	return s

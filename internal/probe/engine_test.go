@@ -43,8 +43,14 @@ func loopConfig(node string, self, peer int, peerNIC string, flows int) *Config 
 	c.Node = node
 	c.Stamp.Port = 8862
 	c.NICs = []NICConfig{{NIC: node + "/eth1", Address: loopback(self), Leaf: "leaf1"}}
-	c.Peers = []PeerConfig{{NIC: peerNIC, Address: loopback(peer), Leaf: "leaf2", Tier: 2, Plane: "a", Flows: flows, Probe: true}}
+	c.connect([]filePeer{{PeerConfig: PeerConfig{NIC: peerNIC, Address: loopback(peer), Leaf: "leaf2", Plane: "a"}, tier: 2, flows: flows, probe: true}})
 	return &c
+}
+
+// reconnect makes the edges anew, of all NICs and peers there are.
+func (c *Config) reconnect(peers ...filePeer) {
+	c.Peers, c.Edges, c.Answers = nil, nil, nil
+	c.connect(peers)
 }
 
 func start(t *testing.T, c *Config) *Engine {
@@ -109,9 +115,10 @@ func TestEnginesMeasureEachOther(t *testing.T) {
 func TestSeveralNICs(t *testing.T) {
 	c := loopConfig("h1", 1, 2, "h2/eth1", 1)
 	c.NICs = append(c.NICs, NICConfig{NIC: "h1/eth2", Address: loopback(3), Leaf: "leaf3"})
-	c.Peers[0].From = []string{"h1/eth2"}
+	c.reconnect(filePeer{PeerConfig: c.Peers[0], flows: 1, probe: true, from: []string{"h1/eth2"}})
 	d := loopConfig("h2", 2, 1, "h1/eth1", 1)
-	d.Peers = append(d.Peers, PeerConfig{NIC: "h1/eth2", Address: loopback(3), Flows: 1})
+	d.reconnect(filePeer{PeerConfig: d.Peers[0], flows: 1, probe: true},
+		filePeer{PeerConfig: PeerConfig{NIC: "h1/eth2", Address: loopback(3)}, flows: 1})
 	a, b := start(t, c), start(t, d)
 	until(t, 20*time.Second, "answers over the second NIC", func() bool {
 		e := a.Snapshot().NICs[1].Edges
@@ -184,7 +191,7 @@ func request(seq uint32, pad int) []byte {
 
 func TestReflectorAnswersPeersOnly(t *testing.T) {
 	cfg := loopConfig("h2", 2, 1, "h1/eth1", 1)
-	cfg.Peers[0].Probe = false
+	cfg.Edges = nil
 	e := start(t, cfg)
 	to := &net.UDPAddr{IP: loopback(2).AsSlice(), Port: 8862}
 	peer, stranger := client(t, 1, 0), client(t, 3, 0)
@@ -244,80 +251,125 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
+// idle is an engine with one NIC, which nothing drives but the test.
+type idle struct {
+	*nic
+	e *Engine
+}
+
+// step lets a turn pass.
+func (i idle) step(t testing.TB) {
+	t.Helper()
+	k, err := i.e.wire.poll.Wait(0)
+	if err == nil {
+		now := i.e.mono()
+		_, _, err = i.e.turn(now, now, k)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// dueNow makes every edge due.
+func (i idle) dueNow() {
+	for _, e := range i.edges {
+		e.next = i.mono()
+	}
+}
+
+func newIdle(t testing.TB, c *Config, device stampDevice) idle {
+	t.Helper()
+	e, err := newEngine(c, slog.New(slog.DiscardHandler), device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		e.cancel()
+		e.tracer.pace.Stop()
+		if err := errors.Join(e.closeNICs(e.nics), e.wire.poll.Close()); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return idle{e.nics[0], e}
+}
+
+// pair is two NICs that probe each other and that nothing drives.
+func pair(t testing.TB) (a, b idle) {
+	t.Helper()
+	return newIdle(t, loopConfig("h1", 1, 2, "h2/eth1", 1), kernelDevice{}), newIdle(t, loopConfig("h2", 2, 1, "h1/eth1", 1), kernelDevice{})
+}
+
+// authenticate gives the peers of a configuration a key.
+func authenticate(c *Config, keys ...Key) {
+	for i := range c.Peers {
+		c.Peers[i].Keys = keys
+	}
+}
+
+func key(id uint32) Key {
+	return Key{ID: id, Secret: []byte(fmt.Sprintf("the secret of key number %d", id))}
+}
+
+// modes are a plain and an authenticated mesh.
+var modes = []struct {
+	name string
+	keys []Key
+}{{"plain", nil}, {"authenticated", []Key{key(1), key(2)}}}
+
 // TestTurnAllocatesNothing drives two NICs by hand through probe, reflection,
 // reply and all stamps.
 func TestTurnAllocatesNothing(t *testing.T) {
-	a, b := pair(t)
-	step := func() {
-		for _, n := range []*nic{a, b, a, b} {
-			n.mu.Lock()
-			k, err := n.poll.Wait(0)
-			if err == nil {
-				err = n.turn(n.mono(), k)
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			ca, cb := loopConfig("h1", 1, 2, "h2/eth1", 1), loopConfig("h2", 2, 1, "h1/eth1", 1)
+			authenticate(ca, mode.keys...)
+			authenticate(cb, mode.keys...)
+			a, b := newIdle(t, ca, kernelDevice{}), newIdle(t, cb, kernelDevice{})
+			step := func() {
+				for _, n := range []idle{a, b, a, b} {
+					n.step(t)
+				}
 			}
-			n.mu.Unlock()
-			if err != nil {
-				t.Fatal(err)
+			until(t, 10*time.Second, "100 answers", func() bool { step(); return a.edges[0].Acked >= 100 })
+			before := a.edges[0].Acked
+			if n := testing.AllocsPerRun(100, func() {
+				a.dueNow()
+				step()
+			}); n != 0 {
+				t.Errorf("%v allocations per probe, reply and stamps, want 0", n)
 			}
-		}
-	}
-	until(t, 10*time.Second, "100 answers", func() bool { step(); return a.edges[0].Acked >= 100 })
-	before := a.edges[0].Acked
-	if n := testing.AllocsPerRun(100, func() {
-		a.cycle -= int64(a.node.Cadence) // the next probe is due now
-		step()
-	}); n != 0 {
-		t.Errorf("%v allocations per probe, reply and stamps, want 0", n)
-	}
-	if got := a.edges[0].Acked - before; got < 90 {
-		t.Errorf("%d answers in 101 rounds", got)
+			if got := a.edges[0].Acked - before; got < 90 {
+				t.Errorf("%d answers in 101 rounds", got)
+			}
+		})
 	}
 }
 
 // BenchmarkExchange is a probe, its reflection, the reply and all four stamps,
 // over loopback.
 func BenchmarkExchange(b *testing.B) {
-	x, y := pair(b)
-	y.edges, y.node.Cadence = nil, time.Nanosecond // it only reflects, at any rate
-	b.ReportAllocs()
-	for b.Loop() {
-		x.cycle -= int64(x.node.Cadence)
-		for _, n := range []*nic{x, y, x} {
-			n.mu.Lock()
-			k, err := n.poll.Wait(0)
-			if err == nil {
-				err = n.turn(n.mono(), k)
+	for _, mode := range modes {
+		b.Run(mode.name, func(b *testing.B) {
+			cx, cy := loopConfig("h1", 1, 2, "h2/eth1", 1), loopConfig("h2", 2, 1, "h1/eth1", 1)
+			cy.Edges = nil
+			authenticate(cx, mode.keys...)
+			authenticate(cy, mode.keys...)
+			x, y := newIdle(b, cx, kernelDevice{}), newIdle(b, cy, kernelDevice{})
+			b.ReportAllocs()
+			for b.Loop() {
+				x.dueNow()
+				for _, s := range y.sessions {
+					s.bucket.tokens = s.bucket.burst // at any rate
+				}
+				x.step(b)
+				y.step(b)
+				x.step(b)
 			}
-			n.mu.Unlock()
-			if err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-	if e := x.edges[0]; e.Acked+10 < e.Sent {
-		b.Errorf("%d of %d answered", e.Acked, e.Sent)
-	}
-}
-
-// pair opens two NICs that nothing drives.
-func pair(t testing.TB) (a, b *nic) {
-	t.Helper()
-	var nics [2]*nic
-	for i := range nics {
-		c := loopConfig(fmt.Sprintf("h%d", i+1), i+1, 2-i, fmt.Sprintf("h%d/eth1", 2-i), 1)
-		n, err := openNIC(c.NICs[0], c, time.Now(), uint16(i+1), slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		n.cycle = n.mono()
-		nics[i] = n
-		t.Cleanup(func() {
-			if err := n.close(); err != nil {
-				t.Errorf("close: %v", err)
+			if e := x.edges[0]; e.Acked+10 < e.Sent {
+				b.Errorf("%d of %d answered", e.Acked, e.Sent)
 			}
 		})
 	}
-	return nics[0], nics[1]
 }
 
 // FuzzPackets feeds outside bytes to the reflector, the sender and the parser
@@ -329,9 +381,9 @@ func FuzzPackets(f *testing.F) {
 	f.Add(request(0, 10), uint8(0))
 	f.Add(request(0, 10)[:20], uint8(0))
 	buf := make([]byte, unix.MaxDatagram)
-	n := a.putRequest(buf, 0, 1, a.ssid, 1)
+	n := a.putRequest(buf, 0, 1, a.ssid, 1, 0, nil)
 	f.Add(buf[:n], uint8(0))
-	n = a.putRequest(buf, 1, 1, a.ssid|traceSSID, 1)
+	n = a.putRequest(buf, 1, 1, a.ssid|traceSSID, 1, 0, nil)
 	f.Add(buf[:n], uint8(11))
 	f.Fuzz(func(t *testing.T, b []byte, icmp uint8) {
 		if len(b) > unix.MaxDatagram {
@@ -343,8 +395,8 @@ func FuzzPackets(f *testing.F) {
 		if err := a.reflect(&unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now); err != nil {
 			t.Fatal(err)
 		}
-		a.replied(a.senders[0], &unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now)
-		a.icmp(a.senders[0], &unix.Report{Kind: unix.ReportICMP, Type: icmp, Dst: peer, Offender: peer.Addr(), Data: b})
+		a.replied(a.edges[0].sock, &unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now)
+		a.icmp(a.edges[0].sock, &unix.Report{Kind: unix.ReportICMP, Type: icmp, Dst: peer, Offender: peer.Addr(), Data: b})
 		if err := a.flush(); err != nil {
 			t.Fatal(err)
 		}
@@ -362,7 +414,7 @@ func TestSendErrorsAreCountedAndNoLoss(t *testing.T) {
 	// Port 0 cannot be sent to: EINVAL, whatever is tried.
 	a.edges[0].target = netip.AddrPortFrom(loopback(2), 0)
 	for range 5 {
-		if err := a.probe(0); err != nil {
+		if err := a.probe(a.edges[0]); err != nil {
 			t.Fatal(err)
 		}
 		if err := a.flush(); err != nil {
@@ -377,21 +429,20 @@ func TestSendErrorsAreCountedAndNoLoss(t *testing.T) {
 func TestStallsAreSummed(t *testing.T) {
 	a, _ := pair(t)
 	const second = int64(time.Second)
-	stalled := func() time.Duration { return a.snapshot().Stalled }
-	a.base = a.base.Add(-time.Minute) // room for the past
-	a.planned.Store(a.mono())
+	stalled := func() time.Duration { return a.e.Snapshot().NICs[0].Stalled }
+	past := a.base.Add(-time.Minute) // room for it
+	a.base, a.e.base = past, past
+	a.e.planned.Store(a.mono())
 	if got := stalled(); got != 0 {
 		t.Errorf("%v stalled on time", got)
 	}
-	a.planned.Store(a.mono() - second)
+	late := a.mono() - second
+	a.e.planned.Store(late)
 	ongoing := stalled()
 	if ongoing < time.Second-stallAfter || ongoing > 2*time.Second {
 		t.Errorf("%v stalled one second late, before the loop has run", ongoing)
 	}
-	a.mu.Lock()
-	err := a.turn(a.planned.Load(), 0)
-	a.mu.Unlock()
-	if err != nil {
+	if _, _, err := a.e.turn(a.mono(), late, 0); err != nil {
 		t.Fatal(err)
 	}
 	if got := stalled(); got < ongoing || got > ongoing+time.Second {
@@ -402,15 +453,14 @@ func TestStallsAreSummed(t *testing.T) {
 // After a stall the probes that were missed are not made up for.
 func TestNoBurstAfterAStall(t *testing.T) {
 	a, _ := pair(t)
-	a.base = a.base.Add(-time.Minute)
-	a.cycle = a.mono() - int64(5*time.Second)
+	a.edges[0].next = a.mono() - int64(5*time.Second)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.sendDue(a.mono()); err != nil {
+	if err := a.sendDue(a.mono(), a.mono()); err != nil {
 		t.Fatal(err)
 	}
-	if got := a.edges[0].Sent; got > 2 {
-		t.Errorf("%d probes at once after five seconds, want two at most", got)
+	if got := a.edges[0].Sent; got > 2 || a.skipped < 498 {
+		t.Errorf("%d probes at once after five seconds and %d skipped, want two at most and the rest", got, a.skipped)
 	}
 }
 
@@ -493,7 +543,7 @@ func (l *line) start(node, self, peer string) *Engine {
 	c.Node = node
 	c.NICs = []NICConfig{{NIC: node + "/eth1", Address: netip.MustParseAddr(self)}}
 	other := map[string]string{"h1": "h2/eth1", "h2": "h1/eth1"}[node]
-	c.Peers = []PeerConfig{{NIC: other, Address: netip.MustParseAddr(peer), Flows: 1, Tier: 2, Probe: true}}
+	c.connect([]filePeer{{PeerConfig: PeerConfig{NIC: other, Address: netip.MustParseAddr(peer)}, flows: 1, tier: 2, probe: true}})
 	var e *Engine
 	if err := unix.InNetns(l.name(node), func() (err error) {
 		e, err = Start(&c, slog.New(slog.DiscardHandler))

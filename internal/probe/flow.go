@@ -24,11 +24,10 @@ const (
 type sentSlot struct {
 	seq      uint32
 	state    slotState
-	measured bool  // its forward delay is in a histogram
-	t2Kernel bool  // t2 is a kernel stamp
-	mono     int64 // when it was sent, monotonic nanoseconds
-	user     int64 // the same by the wall clock in user space
-	kernel   int64 // T1, the kernel's transmit stamp; 0: none yet
+	measured bool      // its forward delay is in a histogram
+	t2Kind   stampKind // how t2 was stamped
+	mono     int64     // when it was sent, monotonic nanoseconds
+	t1       [stampKinds]int64
 	t2       int64
 }
 
@@ -36,20 +35,34 @@ type sentSlot struct {
 type replySlot struct {
 	seq      uint32
 	used     bool
-	measured bool // its reverse delay is in a histogram
-	t4Kernel bool
+	measured bool  // its reverse delay is in a histogram
 	t3       int64 // user-space transmit time, from the reply itself
-	t4       int64
+	t4       stampedTime
 }
 
-// stampKind is how the samples of a histogram were stamped.
+// stampKind is how a time was taken: by the program, by the kernel or by the
+// NIC, whose clock is read as the system's (hwstamp.go). A higher kind is the
+// better one.
 type stampKind uint8
 
 const (
-	kernelStamps stampKind = iota
-	userStamps
+	userStamps stampKind = iota
+	kernelStamps
+	hardwareStamps
 	stampKinds
 )
+
+var kindNames = [stampKinds]string{"user", "kernel", "hardware"}
+
+// stampedTime is one moment by each kind that is known of it; 0: not known.
+type stampedTime [stampKinds]int64
+
+func (t *stampedTime) best() int64 {
+	if t[kernelStamps] != 0 {
+		return t[kernelStamps]
+	}
+	return t[userStamps]
+}
 
 const (
 	forward = iota
@@ -85,8 +98,8 @@ type FlowCounters struct {
 //     nothing else.
 //  5. A reflector that starts anew begins a new account; nothing is lost by it.
 //  6. Sequence numbers and counters wrap.
-//  7. A delay is measured between kernel stamps, or between user-space times
-//     under that label when one is missing; never between one of each.
+//  7. A delay is measured between stamps of one kind, or under the label of
+//     user space when one of them is missing; never between two better kinds.
 type flow struct {
 	FlowCounters
 	owd [directions][stampKinds]Histogram
@@ -122,6 +135,44 @@ func newFlow(cadence, timeout time.Duration) flow {
 	return flow{timeout: int64(timeout), sent: make([]sentSlot, n), replies: make([]replySlot, n)}
 }
 
+// pace changes the cadence and the timeout; what is on its way stays known as
+// far as the new rings reach.
+func (f *flow) pace(cadence, timeout time.Duration) {
+	f.timeout = int64(timeout)
+	n := ringSize(2 * int(timeout/cadence))
+	if n == len(f.sent) {
+		return
+	}
+	sent, replies := f.sent, f.replies
+	f.sent, f.replies = make([]sentSlot, n), make([]replySlot, n)
+	for i := range sent {
+		old := &sent[i]
+		switch to := &f.sent[int(old.seq)&(n-1)]; {
+		case old.state == slotEmpty:
+		case to.state == slotEmpty:
+			*to = *old
+		case newer(old.seq, to.seq):
+			f.closeSent(to)
+			*to = *old
+		default:
+			f.closeSent(old)
+		}
+	}
+	for i := range replies {
+		old := &replies[i]
+		switch to := &f.replies[int(old.seq)&(n-1)]; {
+		case !old.used:
+		case !to.used:
+			*to = *old
+		case newer(old.seq, to.seq):
+			f.closeReply(to)
+			*to = *old
+		default:
+			f.closeReply(old)
+		}
+	}
+}
+
 // ringSize is the power of two that holds n, within bounds.
 func ringSize(n int) int {
 	n = max(16, min(n, 1<<16))
@@ -137,7 +188,8 @@ func (f *flow) nextProbe(mono, user int64) (seq, senderTx uint32) {
 	f.Sent++
 	s := &f.sent[int(seq)&(len(f.sent)-1)]
 	f.closeSent(s)
-	*s = sentSlot{seq: seq, state: slotWaiting, mono: mono, user: user}
+	*s = sentSlot{seq: seq, state: slotWaiting, mono: mono}
+	s.t1[userStamps] = user
 	return seq, f.tx
 }
 
@@ -158,23 +210,21 @@ func (f *flow) slotOf(seq uint32) *sentSlot {
 	return s
 }
 
-// txStamp takes the kernel's transmit stamp of a probe and returns the time
-// from user space to it; ok is false when the probe is forgotten.
-func (f *flow) txStamp(seq uint32, stamp int64) (delay int64, ok bool) {
+// txStamp takes the transmit stamp of a probe.
+func (f *flow) txStamp(seq uint32, kind stampKind, at int64) {
 	s := f.slotOf(seq)
-	if s == nil || s.kernel != 0 {
-		return 0, false
+	if s == nil || s.t1[kind] != 0 {
+		return
 	}
-	s.kernel = stamp
+	s.t1[kind] = at
 	f.measureForward(s)
-	return stamp - s.user, true
 }
 
-// measureForward samples T2-T1 once both are kernel stamps.
+// measureForward samples T2-T1 once both are stamps of one kind.
 func (f *flow) measureForward(s *sentSlot) {
-	if s.state == slotAnswered && !s.measured && s.kernel != 0 && s.t2Kernel {
+	if t1 := s.t1[s.t2Kind]; s.state == slotAnswered && !s.measured && s.t2Kind != userStamps && t1 != 0 {
 		s.measured = true
-		f.owd[forward][kernelStamps].Observe(s.t2 - s.kernel)
+		f.owd[forward][s.t2Kind].Observe(s.t2 - t1)
 	}
 }
 
@@ -184,25 +234,25 @@ func (f *flow) closeSent(s *sentSlot) {
 	if s.state != slotAnswered || s.measured {
 		return
 	}
-	if s.kernel == 0 {
-		f.Missing[0]++
-	}
-	if !s.t2Kernel {
+	if s.t2Kind == userStamps {
 		f.Missing[1]++
 	}
-	f.owd[forward][userStamps].Observe(s.t2 - s.user)
+	if s.t1[max(s.t2Kind, kernelStamps)] == 0 {
+		f.Missing[0]++
+	}
+	f.owd[forward][userStamps].Observe(s.t2 - s.t1[userStamps])
 }
 
 func (f *flow) closeReply(r *replySlot) {
 	if !r.used || r.measured {
 		return
 	}
-	if r.t4Kernel {
+	if r.t4[kernelStamps] != 0 {
 		f.Missing[2]++
 	} else {
 		f.Missing[3]++
 	}
-	f.owd[reverse][userStamps].Observe(r.t4 - r.t3)
+	f.owd[reverse][userStamps].Observe(r.t4.best() - r.t3)
 }
 
 // reply is a received reply.
@@ -210,8 +260,7 @@ type reply struct {
 	seq       uint32 // the reflector's
 	senderSeq uint32
 	t2, t3    int64
-	t4        int64
-	t4Kernel  bool
+	t4        stampedTime
 	ecn       uint8
 	answers   stamp.Answers
 }
@@ -261,7 +310,10 @@ func (f *flow) take(mono int64, r *reply) outcome {
 	}
 	s.state = slotAnswered
 	s.t2 = r.t2
-	s.t2Kernel = r.answers.Has.Has(stamp.TypeTimestampInfo) && kernelMethod(r.answers.TimestampInfo.MethodIn)
+	s.t2Kind = userStamps
+	if r.answers.Has.Has(stamp.TypeTimestampInfo) {
+		s.t2Kind = kindOf(r.answers.TimestampInfo.MethodIn)
+	}
 	f.measureForward(s)
 	if mono-s.mono > f.timeout {
 		f.Late++
@@ -272,10 +324,20 @@ func (f *flow) take(mono int64, r *reply) outcome {
 	return outcomeAcked
 }
 
-// kernelMethod tells the stamps of a kernel from user-space times: a reflector
-// of ours writes SW Local for the former and Control Plane for the latter.
-func kernelMethod(m stamp.Method) bool {
-	return m == stamp.MethodSoftware || m == stamp.MethodHardware
+// kindOf reads RFC 8972 section 5.5: a reflector of ours writes HW Assist for
+// the NIC's stamps, SW Local for the kernel's and Control Plane for user space.
+func kindOf(m stamp.Method) stampKind {
+	switch m {
+	case stamp.MethodHardware:
+		return hardwareStamps
+	case stamp.MethodSoftware:
+		return kernelStamps
+	}
+	return userStamps
+}
+
+func (k stampKind) method() stamp.Method {
+	return [stampKinds]stamp.Method{stamp.MethodControl, stamp.MethodSoftware, stamp.MethodHardware}[k]
 }
 
 // count does the accounting by the reflector's sequence number and counters.
@@ -301,7 +363,7 @@ func (f *flow) count(r *reply) bool {
 		// Older than the ring is long: too late to be measured.
 	} else {
 		f.closeReply(slot)
-		*slot = replySlot{seq: r.seq, used: true, t3: r.t3, t4: r.t4, t4Kernel: r.t4Kernel}
+		*slot = replySlot{seq: r.seq, used: true, t3: r.t3, t4: r.t4}
 	}
 	if !direct {
 		return true
@@ -356,11 +418,12 @@ func (f *flow) settle() {
 
 // followUp gives an earlier reply its true transmit stamp.
 func (f *flow) followUp(a *stamp.Answers) {
-	if !a.Has.Has(stamp.TypeFollowUp) || a.FollowUp.Timestamp == 0 || !kernelMethod(a.FollowUp.Method) {
+	if !a.Has.Has(stamp.TypeFollowUp) || a.FollowUp.Timestamp == 0 {
 		return
 	}
+	kind := kindOf(a.FollowUp.Method)
 	r := &f.replies[int(a.FollowUp.Seq)&(len(f.replies)-1)]
-	if !r.used || r.measured || r.seq != a.FollowUp.Seq || !r.t4Kernel {
+	if kind == userStamps || !r.used || r.measured || r.seq != a.FollowUp.Seq || r.t4[kind] == 0 {
 		return
 	}
 	t3 := a.FollowUp.Timestamp.NanosPTP()
@@ -369,7 +432,7 @@ func (f *flow) followUp(a *stamp.Answers) {
 		return
 	}
 	r.measured = true
-	f.owd[reverse][kernelStamps].Observe(r.t4 - t3)
+	f.owd[reverse][kind].Observe(r.t4[kind] - t3)
 }
 
 // maxStampDistance is more than any kernel takes from user space to its
@@ -390,7 +453,6 @@ func (f *flow) unresolved() uint64 {
 type session struct {
 	key     sessionKey
 	peer    *peer
-	flow    int    // of the sender; -1: its port is none of the mesh's
 	rx, tx  uint32 // R_RxC, R_TxC
 	seq     uint32 // of the next reply
 	highest uint32 // sequence number of the sender
@@ -401,6 +463,7 @@ type session struct {
 	follows  [followsKept]stamp.FollowUp // transmit stamps not yet told, oldest at first
 	first    int
 	untold   int
+	cadence  time.Duration // the bucket is made for
 	bucket   bucket
 	lastSeen int64 // monotonic nanoseconds
 	restarts uint64
@@ -432,10 +495,23 @@ func (s *session) tell() stamp.FollowUp {
 	return f
 }
 
-// arrive takes a probe of the session and reports whether it is a copy of one
-// received before. A lower sequence number with a later time is a sender that
-// started anew; one with an earlier time was overtaken.
-func (s *session) arrive(seq uint32, ts int64) (duplicate bool) {
+// arrival is what a probe is to its session.
+type arrival uint8
+
+const (
+	arrivalNew  arrival = iota
+	arrivalCopy         // of one received before
+	arrivalOld          // too far behind for the session to know
+)
+
+// sessionWindow is how many sequence numbers back a session knows.
+const sessionWindow = 64
+
+// arrive takes a probe of the session. A lower sequence number with a later
+// time is a sender that started anew; one with an earlier time was overtaken.
+// Unless strict, what is too old to be known counts as new: only where the
+// packets are authentic can a late one be told from a replayed one.
+func (s *session) arrive(seq uint32, ts int64, strict bool) arrival {
 	switch ahead := int32(seq - s.highest); {
 	case !s.started || ahead <= 0 && ts > s.highTS:
 		if s.started {
@@ -448,16 +524,18 @@ func (s *session) arrive(seq uint32, ts int64) (duplicate bool) {
 		s.highest, s.highTS, s.seen = seq, ts, 1
 	case ahead > 0:
 		s.highest, s.highTS = seq, ts
-		s.seen = s.seen<<min(ahead, 64) | 1
-	case ahead > -64:
+		s.seen = s.seen<<min(ahead, sessionWindow) | 1
+	case ahead > -sessionWindow:
 		bit := uint64(1) << -ahead
 		if s.seen&bit != 0 {
-			return true
+			return arrivalCopy
 		}
 		s.seen |= bit
+	case strict:
+		return arrivalOld
 	}
 	s.rx++
-	return false
+	return arrivalNew
 }
 
 // bucket is a token bucket: rate tokens per second, at most burst of them.
@@ -471,11 +549,16 @@ func newBucket(rate, burst float64, mono int64) bucket {
 	return bucket{rate: rate, burst: burst, tokens: burst, at: mono}
 }
 
-// take takes one token if there is one.
-func (b *bucket) take(mono int64) bool {
+// any reports whether there is a token.
+func (b *bucket) any(mono int64) bool {
 	b.tokens = math.Min(b.burst, b.tokens+float64(mono-b.at)*b.rate/1e9)
 	b.at = mono
-	if b.tokens < 1 {
+	return b.tokens >= 1
+}
+
+// take takes one token if there is one.
+func (b *bucket) take(mono int64) bool {
+	if !b.any(mono) {
 		return false
 	}
 	b.tokens--

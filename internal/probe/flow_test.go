@@ -32,19 +32,19 @@ func (w *wire) send() sentProbe {
 	w.now += 10 * ms
 	p := sentProbe{ts: w.now}
 	p.seq, p.tx = w.flow.nextProbe(w.now, w.now)
-	w.flow.txStamp(p.seq, w.now+1000)
+	w.flow.txStamp(p.seq, kernelStamps, w.now+1000)
 	return p
 }
 
 // reflect lets a probe arrive 5 us after its transmit stamp; the reply leaves
 // 20 us later.
 func (w *wire) reflect(p sentProbe) *reply {
-	w.sess.arrive(p.seq, p.ts)
+	w.sess.arrive(p.seq, p.ts, false)
 	seq := w.sess.seq
 	w.sess.seq++
 	w.sess.tx++
 	t2 := w.now + 6000
-	r := &reply{seq: seq, senderSeq: p.seq, t2: t2, t3: t2 + 20_000, t4: t2 + 29_000, t4Kernel: true}
+	r := &reply{seq: seq, senderSeq: p.seq, t2: t2, t3: t2 + 20_000, t4: stampedTime{userStamps: t2 + 30_000, kernelStamps: t2 + 29_000}}
 	r.answers.Has = stamp.Types(stamp.TypeTimestampInfo, stamp.TypeClassOfService, stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
 	r.answers.TimestampInfo.MethodIn = stamp.MethodSoftware
 	r.answers.DirectMeasurement = stamp.DirectMeasurement{SenderTx: p.tx, ReflectorRx: w.sess.rx, ReflectorTx: w.sess.tx}
@@ -318,7 +318,8 @@ func TestRule7KernelAndUserStampsAreNotMixed(t *testing.T) {
 	seq, tx := w.flow.nextProbe(w.now, w.now)
 	w.take(w.reflect(sentProbe{seq, tx, w.now}))
 	before := w.flow.owd[forward][kernelStamps].Count
-	if _, ok := w.flow.txStamp(seq, w.now+1000); !ok || w.flow.owd[forward][kernelStamps].Count != before+1 {
+	w.flow.txStamp(seq, kernelStamps, w.now+1000)
+	if w.flow.owd[forward][kernelStamps].Count != before+1 {
 		t.Error("a late transmit stamp did not complete its sample")
 	}
 	// T1 never comes; T2 and T4 are missing at other packets.
@@ -329,7 +330,7 @@ func TestRule7KernelAndUserStampsAreNotMixed(t *testing.T) {
 	r.answers.TimestampInfo.MethodIn = stamp.MethodControl
 	w.take(r)
 	r = w.reflect(w.send())
-	r.t4Kernel = false
+	r.t4[kernelStamps] = 0
 	w.take(r)
 	w.exchange(len(w.flow.sent)) // until every slot has been used again
 	for d, want := range [2]uint64{2, 1} {
@@ -345,6 +346,94 @@ func TestRule7KernelAndUserStampsAreNotMixed(t *testing.T) {
 			if got, ok := w.flow.owd[d][kernelStamps].Quantile(q); !ok || got < want*0.95 || got > want*1.05 {
 				t.Errorf("direction %d: q%v %v ns, want %v", d, q, got, want)
 			}
+		}
+	}
+}
+
+// Two NICs that stamp in hardware: a sample is of the kind both ends have, and
+// a packet that lacks one NIC's stamp falls back as a whole.
+func TestRule7HardwareStamps(t *testing.T) {
+	w := newWire(t)
+	probe := func(t1, t2, t4, t3 stampKind) {
+		w.now += 10 * ms
+		seq, tx := w.flow.nextProbe(w.now, w.now)
+		w.flow.txStamp(seq, kernelStamps, w.now+1000)
+		if t1 == hardwareStamps {
+			w.flow.txStamp(seq, hardwareStamps, w.now+1500)
+		}
+		r := w.reflect(sentProbe{seq, tx, w.now})
+		r.answers.TimestampInfo.MethodIn = t2.method()
+		r.t2 = w.now + 6000
+		if t4 == hardwareStamps {
+			r.t4[hardwareStamps] = r.t3 + 8000
+		}
+		w.take(r)
+		// The next reply tells of this one.
+		w.sess.follows[(w.sess.first+w.sess.untold-1)%followsKept] = stamp.FollowUp{Seq: r.seq, Timestamp: stamp.PTP(r.t3 + 1000), Method: t3.method()}
+	}
+	for range 5 {
+		probe(hardwareStamps, hardwareStamps, hardwareStamps, hardwareStamps)
+	}
+	probe(hardwareStamps, kernelStamps, hardwareStamps, kernelStamps) // the far end missed two
+	probe(kernelStamps, hardwareStamps, kernelStamps, hardwareStamps) // we did
+	for range len(w.flow.sent) {
+		probe(hardwareStamps, hardwareStamps, hardwareStamps, hardwareStamps)
+	}
+	all := uint64(len(w.flow.sent) + 7)
+	for d, want := range [directions][stampKinds]uint64{{1, 1, all - 2}, {1, 1, all - 3}} {
+		for k, n := range want {
+			if got := w.flow.owd[d][k].Count; got != n {
+				t.Errorf("direction %d: %d samples by %s stamps, want %d", d, got, kindNames[k], n)
+			}
+		}
+	}
+	if got, _ := w.flow.owd[forward][hardwareStamps].Quantile(0.5); got < 4300 || got > 4700 {
+		t.Errorf("forward %v ns between the NICs' stamps, want 4500", got)
+	}
+	if got, _ := w.flow.owd[forward][kernelStamps].Quantile(0.5); got < 4800 || got > 5200 {
+		t.Errorf("forward %v ns between the kernels' stamps, want 5000", got)
+	}
+}
+
+// What is on its way when the cadence changes is neither lost nor counted twice.
+func TestPaceKeepsWhatIsOnItsWay(t *testing.T) {
+	for _, to := range []time.Duration{time.Millisecond, 100 * time.Millisecond} {
+		w := newWire(t)
+		w.exchange(20)
+		var waiting []*reply
+		for range 5 {
+			waiting = append(waiting, w.reflect(w.send()))
+		}
+		w.flow.pace(to, time.Second)
+		if n := ringSize(2 * int(time.Second/to)); len(w.flow.sent) != n || len(w.flow.replies) != n {
+			t.Errorf("to %v: rings of %d and %d, want %d", to, len(w.flow.sent), len(w.flow.replies), n)
+		}
+		for _, r := range waiting {
+			if got := w.take(r); got != outcomeAcked {
+				t.Errorf("to %v: outcome %v, want acked", to, got)
+			}
+		}
+		if got := w.take(waiting[0]); got != outcomeDuplicate {
+			t.Errorf("to %v: outcome %v of a copy, want duplicate", to, got)
+		}
+		w.exchange(10)
+		w.want(counts{sent: 35, acked: 35, duplicate: 1})
+	}
+}
+
+func TestStrictSessionKnowsOldPackets(t *testing.T) {
+	var s session
+	for i := range uint32(200) {
+		if got := s.arrive(i, int64(i+1), true); got != arrivalNew {
+			t.Fatalf("packet %d: %v", i, got)
+		}
+	}
+	for _, step := range []struct {
+		seq  uint32
+		want arrival
+	}{{199, arrivalCopy}, {140, arrivalCopy}, {135, arrivalOld}, {0, arrivalOld}} {
+		if got := s.arrive(step.seq, int64(step.seq+1), true); got != step.want || s.rx != 200 {
+			t.Errorf("packet %d again: %v, %d received; want %v, 200", step.seq, got, s.rx, step.want)
 		}
 	}
 }
@@ -407,7 +496,7 @@ func TestSessionReorderedProbes(t *testing.T) {
 		{2, 30, true, 4, 0}, {3, 40, true, 4, 0}, {200, 2000, false, 5, 0}, {150, 1500, false, 6, 0},
 		{0, 3000, false, 1, 1}, {1, 3010, false, 2, 1},
 	} {
-		if dup := s.arrive(step.seq, step.ts); dup != step.dup || s.rx != step.rx || s.restarts != step.over {
+		if dup := s.arrive(step.seq, step.ts, false) == arrivalCopy; dup != step.dup || s.rx != step.rx || s.restarts != step.over {
 			t.Fatalf("%+v: duplicate %v, R_RxC %d, %d restarts", step, dup, s.rx, s.restarts)
 		}
 	}

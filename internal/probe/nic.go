@@ -1,14 +1,12 @@
 package probe
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"runtime"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,32 +28,67 @@ const (
 const ect0 = 2
 
 const (
-	receiveBuffer = 4 << 20               // octets
-	longestWait   = 50 * time.Millisecond // of the loop without anything due
-	stallAfter    = 20 * time.Millisecond // later than this is a stall of the host
-	sendAhead     = 100 * time.Microsecond
-	rateHeadroom  = 4  // replies to a session, in units of the expected rate
-	traceReplies  = 50 // trace packets answered per peer and second
+	receiveBuffer = 4 << 20 // octets
+	rateHeadroom  = 4       // replies to a session, in units of the expected rate
+	traceReplies  = 50      // trace packets answered per peer and second
+	// forgeries is how many packets a second are verified in vain for one peer.
+	// Beyond it what comes from its address is dropped unread, so that a flood
+	// of forged packets costs no more than that many HMACs.
+	forgeries = 1000
 )
 
 // edge is one flow to one peer.
 type edge struct {
 	flow
+	cfg    EdgeConfig
 	id     fabric.Edge
+	dscp   uint8
 	peer   *peer
-	n      int // flow number
+	sock   *socket
 	target netip.AddrPort
-	phase  int64 // nanoseconds after the beginning of a cycle
+	next   int64 // when it is probed next, monotonic nanoseconds
+	gone   bool  // the configuration has it no more
+}
+
+// answer is what is known of the probes of one flow of a peer.
+type answer struct {
+	cfg      EdgeConfig
+	received uint64
+	arrived  int64 // when the last one did, monotonic nanoseconds; 0: never
 }
 
 // peer is another node's NIC as one of our NICs sees it.
 type peer struct {
 	cfg      PeerConfig
-	first    int      // index of its first edge; -1: not probed from here
-	received []uint64 // probes that arrived, by the peer's flow number
-	arrivals []int64  // when the last one did, monotonic nanoseconds; 0: never
-	sessions bucket   // for new sessions
-	traces   bucket   // for answers to trace packets
+	edges    map[int]*edge   // by flow number
+	answers  map[int]*answer // by the peer's flow number
+	sessions bucket          // for new sessions
+	traces   bucket          // for answers to trace packets
+	forged   bucket          // for packets that do not verify
+	auth     []*stamp.Authenticator
+	verified int // index of the key that verified last
+}
+
+// authentic runs parse with each key until one verifies, the one that did last
+// at first.
+func (p *peer) authentic(parse func(*stamp.Authenticator) error) (*stamp.Authenticator, error) {
+	var err error
+	for i := range p.auth {
+		k := (p.verified + i) % len(p.auth)
+		if err = parse(p.auth[k]); !errors.Is(err, stamp.ErrHMAC) {
+			p.verified = k
+			return p.auth[k], err
+		}
+	}
+	return nil, err
+}
+
+// sendKey is the key packets to the peer are authenticated with; nil: none.
+func (p *peer) sendKey() *stamp.Authenticator {
+	if len(p.auth) == 0 {
+		return nil
+	}
+	return p.auth[0]
 }
 
 type sessionKey struct {
@@ -65,68 +98,151 @@ type sessionKey struct {
 
 // sentRef says which packet a transmit stamp's number belongs to.
 type sentRef struct {
-	id   uint32
-	used bool
-	edge int32    // sender: index of the edge
-	sess *session // reflector
-	seq  uint32
-	user int64
+	id    uint32
+	wants uint8 // bit k set: a stamp of kind k is awaited
+	edge  *edge
+	sess  *session // reflector
+	seq   uint32
+	user  int64
+	soft  int64 // the kernel's stamp
 }
 
 // socket is a socket and the packets whose transmit stamps are awaited.
 type socket struct {
 	*unix.UDP
-	name string
-	refs []sentRef
+	nic    *nic
+	name   string
+	port   uint16
+	queue  sendQueue // edges probed over it
+	refs   []sentRef
+	closed bool
 }
 
 func (s *socket) remember(r sentRef) { s.refs[int(r.id)&(len(s.refs)-1)] = r }
 
-func (s *socket) recall(id uint32) (sentRef, bool) {
+func (s *socket) recall(id uint32, kind stampKind) *sentRef {
 	r := &s.refs[int(id)&(len(s.refs)-1)]
-	if !r.used || r.id != id {
-		return sentRef{}, false
+	if r.id != id || r.wants&(1<<kind) == 0 {
+		return nil
 	}
-	r.used = false
-	return *r, true
+	r.wants &^= 1 << kind
+	return r
 }
 
-// nic probes from one NIC and reflects what its peers send to it. Its loop
-// owns the sockets' receiving side; mu guards everything below it, for the
-// loop, the tracer's sends and the scrapes.
+// expect makes room for the transmit stamps of packets a second: some NICs take
+// half a second for one.
+func (s *socket) expect(packets int) {
+	n := ringSize(max(256, packets))
+	if n <= len(s.refs) {
+		return
+	}
+	old := s.refs
+	s.refs = make([]sentRef, n)
+	for _, r := range old {
+		if r.wants != 0 {
+			s.remember(r)
+		}
+	}
+}
+
+// sendQueue is a heap of edges by when they are due.
+type sendQueue []*edge
+
+func (q *sendQueue) push(e *edge) {
+	*q = append(*q, e)
+	h := *q
+	for i := len(h) - 1; i > 0; {
+		up := (i - 1) / 2
+		if h[up].next <= h[i].next {
+			return
+		}
+		h[up], h[i] = h[i], h[up]
+		i = up
+	}
+}
+
+// sink restores the order after the first edge's time was moved on.
+func (q sendQueue) sink() {
+	for i := 0; ; {
+		low := 2*i + 1
+		if low >= len(q) {
+			return
+		}
+		if low+1 < len(q) && q[low+1].next < q[low].next {
+			low++
+		}
+		if q[i].next <= q[low].next {
+			return
+		}
+		q[i], q[low] = q[low], q[i]
+		i = low
+	}
+}
+
+// retain drops the edges the configuration has no more.
+func (q *sendQueue) retain() {
+	old := *q
+	*q = nil
+	for _, e := range old {
+		if !e.gone {
+			q.push(e)
+		}
+	}
+}
+
+// reports is a socket's error queue; unix.Batch is the real one.
+type reports interface {
+	RecvErrors(*unix.UDP) (int, error)
+	Report(i int) *unix.Report
+}
+
+// datagrams is what a socket receives; unix.Batch is the real one.
+type datagrams interface {
+	Recv(*unix.UDP) (int, error)
+	Datagram(i int) *unix.Datagram
+}
+
+// nic probes from one NIC and reflects what its peers send to it. mu guards
+// all of it: for the engine's loop, the tracer's sends, the scrapes and changes
+// of the configuration.
 type nic struct {
+	log  *slog.Logger
+	base time.Time
+	wire *wiring
+
+	mu        sync.Mutex
 	cfg       NICConfig
 	node      *Config
-	log       *slog.Logger
-	base      time.Time
 	estimate  stamp.ErrorEstimate
 	ssid      uint16
-	senders   []*socket // by flow number
+	senders   map[uint16]*socket // by source port
 	reflector *socket
-	poll      *unix.Poller
-	planned   atomic.Int64 // when the loop wants to run next, monotonic nanoseconds
+	clock     *nicClock // nil: the kernel's stamps are used
+	kindWhy   string    // why they are
+	closed    bool
 
-	mu       sync.Mutex
-	in, out  *unix.Batch
-	errs     *unix.Batch // for error queues
+	in       datagrams
+	out      *unix.Batch
+	errs     reports
 	peers    map[netip.Addr]*peer
 	edges    []*edge
-	next     int   // index of the edge that is due next
-	cycle    int64 // beginning of its cycle, monotonic nanoseconds
 	settled  int64 // when losses were settled last
 	sessions map[sessionKey]*session
 	maxSess  int
 
 	outSocket  *socket // whose packets out holds
-	outRefs    [unix.BatchSize]sentRef
+	outRefs    [unix.BatchSize]*sentRef
 	failed     func(int, syscall.Errno)
 	sendErrors map[syscall.Errno]uint64
 	dropped    [dropReasons]uint64
 	missing    [2]uint64 // of the reflector: T2 and T3
+	unmatched  uint64    // transmit stamps of packets no longer known
+	skipped    uint64    // probes whose time went by
 	kernel     Histogram
-	stamps     [2]bool // a kernel stamp was seen: tx, rx
-	stalled    int64   // nanoseconds
-	restarts   uint64  // of senders, as the reflector noticed
+	device     Histogram           // from the kernel's stamp to the NIC's, of what is sent
+	stamps     [2][stampKinds]bool // that were seen: tx, rx
+	stalled    int64               // nanoseconds
+	restarts   uint64              // of senders, as the reflector noticed
 
 	icmpErrors map[[2]uint8]uint64 // about probes and replies, by type and code
 	traceSeq   uint32
@@ -138,7 +254,10 @@ type dropReason uint8
 
 const (
 	dropMalformed dropReason = iota
+	dropOversized
 	dropUnregistered
+	dropBadHMAC
+	dropReplay
 	dropRate
 	dropSessions
 	dropUnsolicited
@@ -147,70 +266,54 @@ const (
 	dropReasons
 )
 
-var dropNames = [dropReasons]string{"malformed", "unregistered", "rate_limited", "session_limit", "unsolicited", "foreign_ssid", "trace_copy"}
+var dropNames = [dropReasons]string{"malformed", "oversized", "unregistered", "bad_hmac", "replay", "rate_limited", "session_limit", "unsolicited", "foreign_ssid", "trace_copy"}
 
 func (n *nic) mono() int64 { return int64(time.Since(n.base)) }
 
-func openNIC(cfg NICConfig, node *Config, base time.Time, ssid uint16, log *slog.Logger) (_ *nic, err error) {
-	n := &nic{cfg: cfg, node: node, log: log.With("nic", cfg.NIC), base: base, ssid: ssid,
-		in: unix.NewBatch(unix.BatchSize), out: unix.NewBatch(unix.BatchSize), errs: unix.NewBatch(unix.BatchSize),
-		peers: map[netip.Addr]*peer{}, sessions: map[sessionKey]*session{},
+// openNIC opens a NIC without peers; apply gives it some.
+func openNIC(cfg NICConfig, node *Config, base time.Time, w *wiring, log *slog.Logger) (_ *nic, err error) {
+	errs := unix.NewBatch(unix.BatchSize)
+	n := &nic{cfg: cfg, node: node, log: log.With("nic", cfg.NIC), base: base, wire: w,
+		in: unix.NewBatch(unix.BatchSize), out: unix.NewBatch(unix.BatchSize), errs: errs,
+		senders: map[uint16]*socket{}, peers: map[netip.Addr]*peer{}, sessions: map[sessionKey]*session{},
 		sendErrors: map[syscall.Errno]uint64{}, awaited: map[uint32]*traceProbe{}, icmpErrors: map[[2]uint8]uint64{}}
 	n.failed = n.sendFailed
-	n.estimate = stamp.NewErrorEstimate(stamp.UnknownBound, false, true)
-	if node.ErrorBound != nil {
-		n.estimate = stamp.NewErrorEstimate(int64(*node.ErrorBound), true, true)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.listen(); err != nil {
+		return nil, errors.Join(err, n.close())
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, n.close())
-		}
-	}()
-	if n.poll, err = unix.NewPoller(); err != nil {
-		return n, err
-	}
-	var perFlow []int // edges that share the socket of a flow
-	expected := 0
-	for _, p := range node.Peers {
-		pr := &peer{cfg: p, first: -1, received: make([]uint64, p.Flows), arrivals: make([]int64, p.Flows),
-			sessions: newBucket(1, float64(4*p.Flows), 0), traces: newBucket(traceReplies, traceReplies, 0)}
-		n.peers[p.Address] = pr
-		expected += p.Flows
-		if !p.probedFrom(cfg.NIC) {
-			continue
-		}
-		pr.first = len(n.edges)
-		for f := range p.Flows {
-			if f == len(perFlow) {
-				perFlow = append(perFlow, 0)
-			}
-			perFlow[f]++
-			n.edges = append(n.edges, &edge{flow: newFlow(node.Cadence, node.ReplyTimeout), n: f, peer: pr,
-				id:     fabric.Edge{Src: cfg.NIC, Dst: p.NIC, Flow: f},
-				target: netip.AddrPortFrom(p.Address, node.Stamp.Port)})
-		}
-	}
-	for i, e := range n.edges {
-		e.phase = int64(node.Cadence) * int64(i) / int64(len(n.edges))
-	}
-	n.maxSess = max(64, 4*expected)
-	perSecond := func(packets int) int { return int(float64(packets) / node.Cadence.Seconds()) }
-	for f, edges := range perFlow {
-		s, err := n.open(fmt.Sprintf("sender%d", f), node.Stamp.SourcePort+uint16(f), perSecond(edges))
-		if err != nil {
-			return n, err
-		}
-		n.senders = append(n.senders, s)
-	}
-	n.reflector, err = n.open("reflector", node.Stamp.Port, perSecond(expected))
-	return n, err
+	return n, nil
 }
 
-// open opens a socket; awaited is how many packets wait for their transmit
-// stamps at most: those of one second.
-func (n *nic) open(name string, port uint16, awaited int) (*socket, error) {
+// listen chooses the stamps and opens the reflector.
+func (n *nic) listen() (err error) {
+	n.kindWhy = "it is configured so"
+	if n.cfg.Timestamps == TimestampsAuto {
+		name := n.cfg.Device
+		if name == "" {
+			name, err = interfaceOf(n.cfg.Address)
+		}
+		if err == nil {
+			n.clock, err = hardwareOf(n.wire.device, name)
+		}
+		if err != nil {
+			n.kindWhy = err.Error()
+		}
+	}
+	if n.clock == nil {
+		n.log.Info("measured by the kernel's time stamps", "because", n.kindWhy)
+	} else {
+		n.kindWhy = ""
+		n.log.Info("measured by the NIC's time stamps")
+	}
+	n.reflector, err = n.open("reflector", n.node.Stamp.Port)
+	return err
+}
+
+func (n *nic) open(name string, port uint16) (*socket, error) {
 	at := netip.AddrPortFrom(n.cfg.Address, port)
-	u, err := unix.ListenUDP(at, unix.UDPOptions{ReceiveBuffer: receiveBuffer})
+	u, err := unix.ListenUDP(at, unix.UDPOptions{ReceiveBuffer: receiveBuffer, Hardware: n.clock != nil})
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
 		return nil, fmt.Errorf("NIC %s: UDP %v is in use, want a free port: %w", n.cfg.NIC, at, err)
@@ -221,98 +324,230 @@ func (n *nic) open(name string, port uint16, awaited int) (*socket, error) {
 	case err != nil:
 		return nil, fmt.Errorf("NIC %s: %w", n.cfg.NIC, err)
 	}
-	token := int32(len(n.senders))
-	if name == "reflector" {
-		token = reflectorToken
-	}
-	if err := n.poll.Add(u, token); err != nil {
+	s := &socket{UDP: u, nic: n, name: name, port: port}
+	s.expect(0)
+	if err := n.wire.add(s); err != nil {
 		return nil, errors.Join(err, u.Close())
 	}
-	return &socket{UDP: u, name: name, refs: make([]sentRef, ringSize(max(256, awaited)))}, nil
+	return s, nil
 }
 
-const reflectorToken = 1 << 20
+func (n *nic) closeSocket(s *socket) error {
+	s.closed = true
+	n.wire.remove(s)
+	if n.outSocket == s {
+		n.outSocket = nil
+	}
+	return s.Close()
+}
 
+// close ends the NIC's sockets. The caller holds mu.
 func (n *nic) close() error {
+	n.closed = true
+	return n.silence()
+}
+
+// silence closes the sockets and the clock, for good or for another address.
+func (n *nic) silence() error {
 	var errs []error
-	for _, s := range n.senders {
-		errs = append(errs, s.Close())
+	for port, s := range n.senders {
+		errs = append(errs, n.closeSocket(s))
+		delete(n.senders, port)
 	}
 	if n.reflector != nil {
-		errs = append(errs, n.reflector.Close())
+		errs = append(errs, n.closeSocket(n.reflector))
+		n.reflector = nil
 	}
-	if n.poll != nil {
-		errs = append(errs, n.poll.Close())
+	if n.clock != nil {
+		errs = append(errs, n.clock.clock.Close())
+		n.clock = nil
 	}
 	return errors.Join(errs...)
 }
 
-// run is the NIC's event loop. It has a thread to itself, so that no other
-// goroutine's work delays a probe.
-func (n *nic) run(ctx context.Context) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	stop := context.AfterFunc(ctx, func() {
-		if err := n.poll.Wake(); err != nil {
-			n.log.Error("wake the probe loop", "err", err)
+// apply makes the NIC what the configuration says. What stays keeps its counts,
+// sequence numbers and phase. The caller holds mu.
+func (n *nic) apply(cfg NICConfig, node *Config, phase func() float64) error {
+	moved := cfg.Address != n.cfg.Address || cfg.Device != n.cfg.Device || cfg.Timestamps != n.cfg.Timestamps || node.Stamp.Port != n.node.Stamp.Port
+	ports := node.Stamp.SourcePort != n.node.Stamp.SourcePort
+	n.cfg, n.node = cfg, node
+	n.estimate = stamp.NewErrorEstimate(stamp.UnknownBound, false, true)
+	if node.ErrorBound != nil {
+		n.estimate = stamp.NewErrorEstimate(int64(*node.ErrorBound), true, true)
+	}
+	switch {
+	case cfg.SSID != 0:
+		n.ssid = cfg.SSID
+	case n.ssid == 0:
+		n.ssid = n.wire.randomSSID()
+	}
+	if moved {
+		if err := n.silence(); err != nil {
+			n.log.Warn("close the sockets of the old address", "err", err)
 		}
-	})
-	defer stop()
-	n.cycle = n.mono()
-	for ctx.Err() == nil {
-		now := n.mono()
-		planned := min(now+int64(longestWait), n.due())
-		n.planned.Store(planned)
-		events, err := n.poll.Wait(time.Duration(planned - now))
-		if err != nil {
-			return fmt.Errorf("NIC %s: %w", n.cfg.NIC, err)
+		if err := n.listen(); err != nil {
+			return err
 		}
-		n.mu.Lock()
-		err = n.turn(planned, events)
-		n.mu.Unlock()
-		if err != nil {
-			return fmt.Errorf("NIC %s: %w", n.cfg.NIC, err)
+	}
+	n.applyPeers(node)
+	if err := n.applyEdges(node, moved || ports, phase); err != nil {
+		return err
+	}
+	expected := 0.0
+	answers := 0
+	for _, p := range n.peers {
+		for _, a := range p.answers {
+			expected += 1 / a.cfg.Cadence.Seconds()
+			answers++
+		}
+	}
+	n.maxSess = max(64, 4*answers)
+	n.reflector.expect(int(2 * expected))
+	for k, s := range n.sessions {
+		if p := n.peers[k.from.Addr()]; p != s.peer {
+			delete(n.sessions, k)
 		}
 	}
 	return nil
 }
 
-// due is when the next probe is to be sent. Only the loop calls it.
-func (n *nic) due() int64 {
-	if len(n.edges) == 0 {
-		return 1<<63 - 1
+func (n *nic) applyPeers(node *Config) {
+	known := make(map[string]*peer, len(n.peers))
+	for _, p := range n.peers {
+		known[p.cfg.NIC] = p
 	}
-	return n.cycle + n.edges[n.next].phase
+	wanted := map[string]bool{}
+	for i := range node.Edges {
+		if e := &node.Edges[i]; e.Src == n.cfg.NIC {
+			wanted[e.Dst] = true
+		}
+	}
+	asked := map[string][]EdgeConfig{}
+	for i := range node.Answers {
+		if e := &node.Answers[i]; e.Dst == n.cfg.NIC {
+			wanted[e.Src] = true
+			asked[e.Src] = append(asked[e.Src], *e)
+		}
+	}
+	n.peers = make(map[netip.Addr]*peer, len(wanted))
+	mono := n.mono()
+	for i := range node.Peers {
+		cfg := node.Peers[i]
+		if !wanted[cfg.NIC] || cfg.Address.Is4() != n.cfg.Address.Is4() {
+			continue
+		}
+		p := known[cfg.NIC]
+		if p == nil {
+			p = &peer{edges: map[int]*edge{}, answers: map[int]*answer{},
+				traces: newBucket(traceReplies, traceReplies, mono), forged: newBucket(forgeries, forgeries, mono)}
+		}
+		if p.auth == nil || !slices.EqualFunc(p.cfg.Keys, cfg.Keys, func(a, b Key) bool { return a.ID == b.ID && string(a.Secret) == string(b.Secret) }) {
+			p.auth, p.verified = nil, 0
+			for _, k := range cfg.Keys {
+				p.auth = append(p.auth, stamp.NewAuthenticator(k.Secret))
+			}
+		}
+		p.cfg = cfg
+		old := p.answers
+		p.answers = make(map[int]*answer, len(asked[cfg.NIC]))
+		for _, a := range asked[cfg.NIC] {
+			o := old[a.Flow]
+			if o == nil {
+				o = &answer{}
+			}
+			o.cfg = a
+			p.answers[a.Flow] = o
+		}
+		p.sessions = newBucket(1, float64(max(4, 4*len(p.answers))), mono)
+		n.peers[cfg.Address] = p
+	}
 }
 
-// turn is one turn of the loop, which was to run at planned.
-func (n *nic) turn(planned int64, events int) error {
-	now := n.mono()
-	n.stalled += overshoot(now, planned)
-	n.planned.Store(now) // accounted for up to here
-	for i := range events {
-		token, readable, queued := n.poll.Event(i)
-		s := n.reflector
-		switch {
-		case token < 0:
+func (n *nic) applyEdges(node *Config, moved bool, phase func() float64) error {
+	known := make(map[fabric.Edge]*edge, len(n.edges))
+	for _, e := range n.edges {
+		e.gone = true
+		known[e.id] = e
+	}
+	n.edges = n.edges[:0:0]
+	byNIC := make(map[string]*peer, len(n.peers))
+	for _, p := range n.peers {
+		clear(p.edges)
+		byNIC[p.cfg.NIC] = p
+	}
+	rates := map[*socket]float64{}
+	mono := n.mono()
+	for i := range node.Edges {
+		cfg := node.Edges[i]
+		if cfg.Src != n.cfg.NIC {
 			continue
-		case token < reflectorToken:
-			s = n.senders[token]
 		}
-		if queued {
-			if err := n.drainErrors(s); err != nil {
+		p := byNIC[cfg.Dst]
+		if p == nil {
+			continue // of the other address family: told by the caller
+		}
+		port := node.Stamp.SourcePort + uint16(cfg.Flow)
+		s := n.senders[port]
+		if s == nil {
+			var err error
+			if s, err = n.open(fmt.Sprintf("sender%d", cfg.Flow), port); err != nil {
 				return err
 			}
+			n.senders[port] = s
 		}
-		// An error without an entry in the queue is only taken by a receive;
-		// left alone it would wake the loop for ever.
-		if readable || queued {
-			if err := n.drain(s); err != nil {
-				return err
+		e := known[cfg.ID()]
+		fresh := e == nil
+		switch {
+		case fresh:
+			e = &edge{flow: newFlow(cfg.Cadence, node.ReplyTimeout), id: cfg.ID()}
+		case e.cfg.Cadence != cfg.Cadence || e.timeout != int64(node.ReplyTimeout):
+			e.pace(cfg.Cadence, node.ReplyTimeout)
+		}
+		if fresh || e.cfg.Cadence != cfg.Cadence {
+			e.next = mono + int64(phase()*float64(cfg.Cadence))
+		}
+		e.gone, e.cfg, e.peer = false, cfg, p
+		e.dscp = node.Stamp.Class(cfg.Flow).DSCP
+		e.target = netip.AddrPortFrom(p.cfg.Address, node.Stamp.Port)
+		if e.sock != s {
+			e.sock = s
+			s.queue.push(e)
+		}
+		p.edges[cfg.Flow] = e
+		n.edges = append(n.edges, e)
+		rates[s] += 1 / cfg.Cadence.Seconds()
+	}
+	for port, s := range n.senders {
+		if rates[s] == 0 {
+			delete(n.senders, port)
+			if err := n.closeSocket(s); err != nil {
+				n.log.Warn("close a sender's socket", "err", err)
 			}
+			continue
+		}
+		s.queue.retain()
+		s.expect(int(2 * rates[s]))
+	}
+	return nil
+}
+
+// due is when the next probe is to be sent.
+func (n *nic) due() int64 {
+	due := int64(1<<63 - 1)
+	for _, s := range n.senders {
+		due = min(due, s.queue[0].next)
+	}
+	return due
+}
+
+// turn sends what is due and settles the accounts.
+func (n *nic) turn(now, horizon int64) error {
+	if n.clock != nil {
+		if err := n.clock.read(time.Now().UnixNano()); err != nil {
+			n.log.Warn("the NIC's clock gives no hardware samples", "err", err)
 		}
 	}
-	if err := n.sendDue(now); err != nil {
+	if err := n.sendDue(now, horizon); err != nil {
 		return err
 	}
 	if now-n.settled >= int64(settleEvery) {
@@ -324,56 +559,71 @@ func (n *nic) turn(planned int64, events int) error {
 	return nil
 }
 
-// overshoot is by how much more than stallAfter now is later than planned.
-func overshoot(now, planned int64) int64 { return max(0, now-planned-int64(stallAfter)) }
-
-// sendDue sends the probes whose time has come. After a stall it goes on with
-// the present cycle: a burst would measure itself.
-func (n *nic) sendDue(now int64) error {
-	if len(n.edges) == 0 {
-		return nil
-	}
-	cadence := int64(n.node.Cadence)
-	if late := now - n.due(); late > cadence {
-		n.cycle += late / cadence * cadence
-	}
-	for n.due() <= now+int64(sendAhead) {
-		if err := n.probe(n.next); err != nil {
-			return err
-		}
-		if n.next++; n.next == len(n.edges) {
-			n.next = 0
-			n.cycle += cadence
+// sendDue sends the probes whose time comes up to horizon. After a stall it
+// goes on with the present: a burst would measure itself.
+func (n *nic) sendDue(now, horizon int64) error {
+	for _, s := range n.senders {
+		for s.queue[0].next <= horizon {
+			e := s.queue[0]
+			cadence := int64(e.cfg.Cadence)
+			if late := now - e.next; late > cadence {
+				n.skipped += uint64(late / cadence)
+				e.next += late / cadence * cadence
+			}
+			e.next += cadence
+			s.queue.sink()
+			if err := n.probe(e); err != nil {
+				return err
+			}
 		}
 	}
 	return n.flush()
 }
 
 // probe queues one probe of an edge.
-func (n *nic) probe(i int) error {
-	e := n.edges[i]
-	s := n.senders[e.n]
-	buf, err := n.outBuffer(s)
+func (n *nic) probe(e *edge) error {
+	buf, err := n.outBuffer(e.sock)
 	if err != nil {
 		return err
 	}
 	wall := time.Now()
 	user := wall.UnixNano()
 	seq, tx := e.nextProbe(int64(wall.Sub(n.base)), user)
-	size := n.putRequest(buf, seq, user, n.ssid, tx)
-	id := n.out.Commit(s.UDP, size, e.target, n.node.Stamp.DSCP<<2|ect0, 0)
-	n.note(sentRef{id: id, used: true, edge: int32(i), seq: seq, user: user})
+	size := n.putRequest(buf, seq, user, n.ssid, tx, e.dscp, e.peer.sendKey())
+	id := n.out.Commit(e.sock.UDP, size, e.target, e.dscp<<2|ect0, 0)
+	n.note(sentRef{id: id, wants: n.kinds(), edge: e, seq: seq, user: user})
 	return nil
 }
 
-// putRequest writes a probe and returns its length in octets.
-func (n *nic) putRequest(buf []byte, seq uint32, user int64, ssid uint16, tx uint32) int {
+// kinds are the transmit stamps that come back for each packet.
+func (n *nic) kinds() uint8 {
+	if n.clock != nil {
+		return 1<<kernelStamps | 1<<hardwareStamps
+	}
+	return 1 << kernelStamps
+}
+
+// putRequest writes a probe, authenticated by a unless it is nil, and returns
+// its length in octets.
+func (n *nic) putRequest(buf []byte, seq uint32, user int64, ssid uint16, tx uint32, dscp uint8, a *stamp.Authenticator) int {
 	p := stamp.SenderPacket{Seq: seq, Timestamp: stamp.PTP(user), ErrorEstimate: n.estimate, SSID: ssid}
-	p.Put(buf)
-	b := stamp.AppendTimestampInfo(buf[:stamp.BaseLen])
-	b = stamp.AppendClassOfService(b, n.node.Stamp.DSCP)
+	base := stamp.BaseLen
+	if a == nil {
+		p.Put(buf)
+	} else {
+		base = stamp.AuthBaseLen
+		p.PutAuth(buf, a)
+	}
+	b := stamp.AppendTimestampInfo(buf[:base])
+	b = stamp.AppendClassOfService(b, dscp)
 	b = stamp.AppendDirectMeasurement(b, tx)
 	b = stamp.AppendFollowUp(b)
+	if a != nil {
+		b = stamp.AppendHMAC(b, base, a)
+	}
+	if pad := n.node.Stamp.Padding; pad > 0 {
+		b = stamp.AppendExtraPadding(b, pad)
+	}
 	return len(b)
 }
 
@@ -389,8 +639,9 @@ func (n *nic) outBuffer(s *socket) ([]byte, error) {
 }
 
 func (n *nic) note(r sentRef) {
-	n.outRefs[n.out.Out()-1] = r
-	n.outSocket.remember(r)
+	s := n.outSocket
+	s.remember(r)
+	n.outRefs[n.out.Out()-1] = &s.refs[int(r.id)&(len(s.refs)-1)]
 }
 
 // flush sends what is queued and takes the transmit stamps that are there at
@@ -410,12 +661,12 @@ func (n *nic) flush() error {
 func (n *nic) sendFailed(i int, errno syscall.Errno) {
 	n.sendErrors[errno]++
 	r := n.outRefs[i]
-	n.outSocket.recall(r.id)
+	r.wants = 0
 	switch {
 	case r.sess != nil:
 		r.sess.tx--
-	case r.edge >= 0:
-		n.edges[r.edge].sendFailed(r.seq)
+	case r.edge != nil:
+		r.edge.sendFailed(r.seq)
 	}
 }
 
@@ -430,7 +681,7 @@ func (n *nic) drainErrors(s *socket) error {
 			switch r := n.errs.Report(i); r.Kind {
 			case unix.ReportTxStamp:
 				n.txStamp(s, r)
-			case unix.ReportICMP:
+			case unix.ReportICMP, unix.ReportICMP6:
 				n.icmp(s, r)
 			}
 		}
@@ -441,27 +692,68 @@ func (n *nic) drainErrors(s *socket) error {
 }
 
 func (n *nic) txStamp(s *socket, r *unix.Report) {
-	ref, ok := s.recall(r.ID)
-	if !ok || r.Stamp == 0 {
+	kind, at := kernelStamps, r.Stamp
+	if r.Hardware != 0 {
+		kind = hardwareStamps
+		var ok bool
+		if at, ok = n.clock.system(r.Hardware); !ok {
+			at = 0
+		}
+	}
+	ref := s.recall(r.ID, kind)
+	if ref == nil {
+		n.unmatched++
 		return
 	}
-	n.stamps[0] = true
+	if at == 0 {
+		return
+	}
+	n.stamps[0][kind] = true
+	if kind == kernelStamps {
+		ref.soft = at
+		if ref.edge != nil || ref.sess != nil {
+			n.kernel.Observe(at - ref.user)
+		}
+	} else if ref.soft != 0 {
+		n.device.Observe(at - ref.soft)
+	}
 	switch {
 	case ref.sess != nil:
-		n.kernel.Observe(r.Stamp - ref.user)
 		// A session that started anew meanwhile has other numbers.
-		if newer(ref.sess.seq, ref.seq) {
-			ref.sess.learn(stamp.FollowUp{Seq: ref.seq, Timestamp: stamp.PTP(r.Stamp), Method: stamp.MethodSoftware})
+		if kind == n.kindFor(ref.sess.peer) && newer(ref.sess.seq, ref.seq) {
+			ref.sess.learn(stamp.FollowUp{Seq: ref.seq, Timestamp: stamp.PTP(at), Method: kind.method()})
 		}
-	case ref.edge >= 0:
-		if d, ok := n.edges[ref.edge].txStamp(ref.seq, r.Stamp); ok {
-			n.kernel.Observe(d)
-		}
+	case ref.edge != nil:
+		ref.edge.txStamp(ref.seq, kind, at)
 	}
 }
 
-// drain receives everything that waits at a socket.
-func (n *nic) drain(s *socket) error {
+// kindFor is the kind of stamps that replies to a peer carry: the best that both
+// ends have.
+func (n *nic) kindFor(p *peer) stampKind {
+	if n.clock != nil && p.cfg.Hardware {
+		return hardwareStamps
+	}
+	return kernelStamps
+}
+
+// received tells when a datagram came, by every kind known.
+func (n *nic) receivedAt(g *unix.Datagram, user int64) (t stampedTime) {
+	t[userStamps], t[kernelStamps] = user, g.Stamp
+	if at, ok := n.clock.system(g.Hardware); ok {
+		t[hardwareStamps] = at
+	}
+	for k := kernelStamps; k < stampKinds; k++ {
+		if t[k] != 0 {
+			n.stamps[1][k] = true
+		}
+	}
+	return t
+}
+
+// drain receives what waits at a socket, until the time given is over: one batch
+// at least, and what is left stays for the next turn.
+func (n *nic) drain(s *socket, until int64) error {
 	for {
 		k, err := n.in.Recv(s.UDP)
 		if err != nil {
@@ -470,9 +762,9 @@ func (n *nic) drain(s *socket) error {
 		wall := time.Now()
 		for i := range k {
 			g := n.in.Datagram(i)
-			if g.Stamp != 0 {
-				n.stamps[1] = true
-				n.kernel.Observe(wall.UnixNano() - g.Stamp)
+			if g.Truncated {
+				n.dropped[dropOversized]++
+				continue
 			}
 			if s == n.reflector {
 				err = n.reflect(g, wall)
@@ -486,7 +778,7 @@ func (n *nic) drain(s *socket) error {
 		if err := n.flush(); err != nil {
 			return err
 		}
-		if k < unix.BatchSize {
+		if k < unix.BatchSize || int64(wall.Sub(n.base)) >= until {
 			return nil
 		}
 	}
@@ -499,12 +791,21 @@ func (n *nic) replied(s *socket, g *unix.Datagram, wall time.Time) {
 		n.dropped[dropUnregistered]++
 		return
 	}
+	mono, user := int64(wall.Sub(n.base)), wall.UnixNano()
 	var p stamp.ReflectorPacket
-	if p.Parse(g.Data) != nil {
-		n.dropped[dropMalformed]++
-		return
+	var a *stamp.Authenticator
+	base := stamp.BaseLen
+	if len(pr.auth) == 0 {
+		if p.Parse(g.Data) != nil {
+			n.dropped[dropMalformed]++
+			return
+		}
+	} else {
+		base = stamp.AuthBaseLen
+		if a = n.verify(pr, mono, func(a *stamp.Authenticator) error { return p.ParseAuth(g.Data, a) }); a == nil {
+			return
+		}
 	}
-	user := wall.UnixNano()
 	if p.SSID&traceSSID != 0 {
 		if p.SSID&traceReplySSID != 0 || p.SSID&ssidMask != n.ssid {
 			n.dropped[dropTraceCopy]++ // a copy of a reply, sent by the peer's tracer
@@ -517,20 +818,44 @@ func (n *nic) replied(s *socket, g *unix.Datagram, wall time.Time) {
 		n.dropped[dropForeignSSID]++
 		return
 	}
-	e := n.edgeTo(pr, s)
+	e := pr.edges[int(s.port)-int(n.node.Stamp.SourcePort)]
 	if e == nil {
 		n.dropped[dropUnsolicited]++
 		return
 	}
 	r := reply{seq: p.Seq, senderSeq: p.SenderSeq, t2: p.Receive.Nanos(p.ErrorEstimate), t3: p.Timestamp.Nanos(p.ErrorEstimate),
-		t4: stampOr(g.Stamp, user), t4Kernel: g.Stamp != 0, ecn: g.TOS & 3}
-	if r.answers.Parse(g.Data, stamp.BaseLen, nil) != nil {
-		n.dropped[dropMalformed]++
+		t4: n.receivedAt(g, user), ecn: g.TOS & 3}
+	if err := r.answers.Parse(g.Data, base, a); err != nil {
+		if errors.Is(err, stamp.ErrIntegrity) {
+			n.dropped[dropBadHMAC]++
+		} else {
+			n.dropped[dropMalformed]++
+		}
 		return
 	}
-	if e.take(int64(wall.Sub(n.base)), &r) == outcomeUnsolicited {
+	if e.take(mono, &r) == outcomeUnsolicited {
 		n.dropped[dropUnsolicited]++
 	}
+}
+
+// verify finds the key that a packet of a peer verifies with; nil: it is dropped
+// and counted.
+func (n *nic) verify(pr *peer, mono int64, parse func(*stamp.Authenticator) error) *stamp.Authenticator {
+	if !pr.forged.any(mono) {
+		n.dropped[dropRate]++
+		return nil
+	}
+	a, err := pr.authentic(parse)
+	switch {
+	case err == nil:
+		return a
+	case errors.Is(err, stamp.ErrHMAC):
+		pr.forged.take(mono)
+		n.dropped[dropBadHMAC]++
+	default:
+		n.dropped[dropMalformed]++
+	}
+	return nil
 }
 
 func stampOr(kernel, user int64) int64 {
@@ -540,16 +865,6 @@ func stampOr(kernel, user int64) int64 {
 	return user
 }
 
-// edgeTo finds the edge of a socket and peer. A NIC has few edges per peer,
-// one after the other.
-func (n *nic) edgeTo(pr *peer, s *socket) *edge {
-	flow := int(s.LocalAddr().Port() - n.node.Stamp.SourcePort)
-	if pr.first < 0 || flow >= pr.cfg.Flows {
-		return nil
-	}
-	return n.edges[pr.first+flow]
-}
-
 // reflect answers a probe.
 func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 	pr := n.peers[g.From.Addr()]
@@ -557,16 +872,33 @@ func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 		n.dropped[dropUnregistered]++
 		return nil
 	}
+	mono, user := int64(wall.Sub(n.base)), wall.UnixNano()
 	var p stamp.SenderPacket
-	if p.Parse(g.Data) != nil {
-		n.dropped[dropMalformed]++
+	var a *stamp.Authenticator
+	base := stamp.BaseLen
+	if len(pr.auth) == 0 {
+		if p.Parse(g.Data) != nil {
+			n.dropped[dropMalformed]++
+			return nil
+		}
+	} else {
+		base = stamp.AuthBaseLen
+		if a = n.verify(pr, mono, func(a *stamp.Authenticator) error { return p.ParseAuth(g.Data, a) }); a == nil {
+			return nil
+		}
+	}
+	if pr.cfg.SSID != 0 && p.SSID&ssidMask != pr.cfg.SSID {
+		n.dropped[dropForeignSSID]++
 		return nil
 	}
-	mono, user := int64(wall.Sub(n.base)), wall.UnixNano()
+	at := n.receivedAt(g, user)
+	kind := n.kindFor(pr)
+	for at[kind] == 0 {
+		kind--
+	}
 	v := stamp.ReflectorValues{ReceivedDSCP: g.TOS >> 2, ReceivedECN: g.TOS & 3, PermittedDSCP: ^uint64(0),
-		TimestampInfo: stamp.TimestampInfo{SyncIn: stamp.SyncLocal, MethodIn: stamp.MethodSoftware, SyncOut: stamp.SyncLocal, MethodOut: stamp.MethodControl}}
-	if g.Stamp == 0 {
-		v.TimestampInfo.MethodIn = stamp.MethodControl
+		TimestampInfo: stamp.TimestampInfo{SyncIn: stamp.SyncLocal, MethodIn: kind.method(), SyncOut: stamp.SyncLocal, MethodOut: stamp.MethodControl}}
+	if kind == userStamps {
 		n.missing[0]++
 	}
 	var sess *session
@@ -579,17 +911,22 @@ func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 		seq = p.Seq // statelessly: RFC 8762 section 4.2
 		v.Unsupported = stamp.Types(stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
 	} else {
-		if sess = n.session(pr, g.From, p.SSID, mono); sess == nil {
+		asked := pr.answers[int(g.From.Port())-int(n.node.Stamp.SourcePort)]
+		if sess = n.session(pr, asked, g.From, p.SSID, mono); sess == nil {
 			n.dropped[dropSessions]++
 			return nil
 		}
 		before := sess.restarts
-		duplicate := sess.arrive(p.Seq, p.Timestamp.Nanos(p.ErrorEstimate))
+		came := sess.arrive(p.Seq, p.Timestamp.Nanos(p.ErrorEstimate), a != nil)
 		n.restarts += sess.restarts - before
+		if a != nil && came != arrivalNew {
+			n.dropped[dropReplay]++
+			return nil
+		}
 		sess.lastSeen = mono
-		if f := sess.flow; f >= 0 && !duplicate {
-			pr.received[f]++
-			pr.arrivals[f] = mono
+		if asked != nil && came == arrivalNew {
+			asked.received++
+			asked.arrived = mono
 		}
 		if !sess.bucket.take(mono) {
 			n.dropped[dropRate]++
@@ -606,39 +943,53 @@ func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 	}
 	sent := time.Now().UnixNano()
 	r := stamp.ReflectorPacket{Seq: seq, Timestamp: stamp.PTP(sent), ErrorEstimate: n.estimate,
-		Receive: stamp.PTP(stampOr(g.Stamp, user)), SenderTTL: g.TTL}
+		Receive: stamp.PTP(at[kind]), SenderTTL: g.TTL}
 	r.Answer(&p)
-	r.Put(buf)
-	done := v.Reflect(buf, g.Data, stamp.BaseLen, nil)
+	if a == nil {
+		r.Put(buf)
+	} else {
+		r.PutAuth(buf, a)
+	}
+	done := v.Reflect(buf, g.Data, base, a)
+	if a != nil && done.Integrity {
+		pr.forged.take(mono)
+		n.dropped[dropBadHMAC]++
+	}
 	id := n.out.Commit(n.reflector.UDP, done.Len, g.From, done.DSCP<<2|ect0, 0)
-	n.note(sentRef{id: id, used: true, edge: -1, sess: sess, seq: seq, user: sent})
+	n.note(sentRef{id: id, wants: n.kinds(), sess: sess, seq: seq, user: sent})
 	return nil
 }
 
 // session finds or opens the session of a probe; nil when the peer opens more
 // than it may.
-func (n *nic) session(pr *peer, from netip.AddrPort, ssid uint16, mono int64) *session {
+func (n *nic) session(pr *peer, asked *answer, from netip.AddrPort, ssid uint16, mono int64) *session {
 	key := sessionKey{from, ssid}
-	if s := n.sessions[key]; s != nil {
-		return s
-	}
-	if !pr.sessions.take(mono) {
-		return nil
-	}
-	if len(n.sessions) >= n.maxSess {
-		var oldest *session
-		for _, s := range n.sessions {
-			if oldest == nil || s.lastSeen < oldest.lastSeen {
-				oldest = s
-			}
+	s := n.sessions[key]
+	if s == nil {
+		if !pr.sessions.take(mono) {
+			return nil
 		}
-		delete(n.sessions, oldest.key)
+		if len(n.sessions) >= n.maxSess {
+			var oldest *session
+			for _, s := range n.sessions {
+				if oldest == nil || s.lastSeen < oldest.lastSeen {
+					oldest = s
+				}
+			}
+			delete(n.sessions, oldest.key)
+		}
+		s = &session{key: key, peer: pr}
+		n.sessions[key] = s
 	}
-	rate := rateHeadroom / n.node.Cadence.Seconds()
-	s := &session{key: key, peer: pr, flow: -1, bucket: newBucket(rate, max(rate, 16), mono)}
-	if f := int(from.Port()) - int(n.node.Stamp.SourcePort); f >= 0 && f < len(pr.received) {
-		s.flow = f
+	// What may be asked can change while the session goes on.
+	cadence := n.node.Cadence
+	if asked != nil {
+		cadence = asked.cfg.Cadence
 	}
-	n.sessions[key] = s
+	if s.cadence != cadence {
+		s.cadence = cadence
+		rate := rateHeadroom / cadence.Seconds()
+		s.bucket = newBucket(rate, max(rate, 16), mono)
+	}
 	return s
 }

@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -38,11 +39,21 @@ const (
 	maxSilentProbe = 4
 )
 
-// ICMP types and codes: RFC 792.
+// ICMP types: RFC 792, and RFC 4443 for IPv6.
 const (
-	icmpUnreachable  = 3
-	icmpTimeExceeded = 11
+	icmpUnreachable   = 3
+	icmpTimeExceeded  = 11
+	icmp6Unreachable  = 1
+	icmp6TimeExceeded = 3
 )
+
+func timeExceeded(r *unix.Report) bool {
+	return r.Kind == unix.ReportICMP && r.Type == icmpTimeExceeded || r.Kind == unix.ReportICMP6 && r.Type == icmp6TimeExceeded
+}
+
+func unreachable(r *unix.Report) bool {
+	return r.Kind == unix.ReportICMP && r.Type == icmpUnreachable || r.Kind == unix.ReportICMP6 && r.Type == icmp6Unreachable
+}
 
 // Hop is a switch of a traced path.
 type Hop struct {
@@ -71,10 +82,11 @@ func (e UnknownEdgeError) Error() string {
 
 // traceProbe is a trace packet whose answer is awaited.
 type traceProbe struct {
-	key    uint32
-	dst    netip.AddrPort
-	sent   int64 // Unix nanoseconds
-	answer chan traceAnswer
+	key       uint32
+	dst       netip.AddrPort
+	authentic bool
+	sent      int64 // Unix nanoseconds
+	answer    chan traceAnswer
 }
 
 type traceAnswer struct {
@@ -87,22 +99,46 @@ type traceAnswer struct {
 
 // tracer traces the node's flows.
 type tracer struct {
-	cfg   TraceConfig
-	nics  []*nic
-	log   *slog.Logger
-	pace  *time.Ticker
-	slots chan struct{} // one per flow that may be traced at a time
+	nics func() []*nic
+	log  *slog.Logger
+	pace *time.Ticker
 
 	mu      sync.Mutex
+	slots   chan struct{} // one per flow that may be traced at a time
 	version uint64
 	paths   map[fabric.Edge]*TracedPath
 	sent    uint64
 	answers uint64
 }
 
-func newTracer(cfg TraceConfig, nics []*nic, log *slog.Logger) *tracer {
-	return &tracer{cfg: cfg, nics: nics, log: log, pace: time.NewTicker(time.Second / time.Duration(cfg.PacketsPerSecond)),
+func newTracer(cfg TraceConfig, nics func() []*nic, log *slog.Logger) *tracer {
+	return &tracer{nics: nics, log: log, pace: time.NewTicker(time.Second / time.Duration(cfg.PacketsPerSecond)),
 		slots: make(chan struct{}, cfg.Concurrency), paths: map[fabric.Edge]*TracedPath{}}
+}
+
+// configure changes the pace, and forgets the paths of edges that are no more.
+func (t *tracer) configure(cfg TraceConfig, node *Config) {
+	t.pace.Reset(time.Second / time.Duration(cfg.PacketsPerSecond))
+	known := make(map[fabric.Edge]bool, len(node.Edges)+len(node.Answers))
+	for i := range node.Edges {
+		known[node.Edges[i].ID()] = true
+	}
+	for i := range node.Answers {
+		id := node.Answers[i].ID()
+		id.Reply = true
+		known[id] = true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if cap(t.slots) != cfg.Concurrency {
+		t.slots = make(chan struct{}, cfg.Concurrency)
+	}
+	for e := range t.paths {
+		if !known[e] {
+			delete(t.paths, e)
+			t.version++
+		}
+	}
 }
 
 // How often flows are looked for that have no valid path, and when one whose
@@ -135,13 +171,13 @@ func (t *tracer) run(ctx context.Context) {
 			return
 		case now = <-look.C:
 		}
-		for _, n := range t.nics {
+		for _, n := range t.nics() {
 			for _, f := range n.traceable() {
 				if !f.answered || !t.wants(attempts, f.edge, now) {
 					continue
 				}
 				wg.Go(func() {
-					if _, err := t.trace(ctx, f); err != nil && ctx.Err() == nil {
+					if _, err := t.trace(ctx, f); err != nil && ctx.Err() == nil && !errors.Is(err, errGone) {
 						t.log.Warn("trace failed", "edge", f.edge.String(), "err", err)
 					}
 				})
@@ -178,6 +214,8 @@ type traceFlow struct {
 	edge     fabric.Edge
 	sock     *socket
 	dst      netip.AddrPort
+	dscp     uint8
+	peer     *peer
 	answered bool // packets of it got through lately
 }
 
@@ -186,14 +224,20 @@ func (n *nic) traceable() []traceFlow {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	out := make([]traceFlow, 0, len(n.edges)+len(n.peers))
-	lately := max(0, n.mono()-int64(n.node.ReplyTimeout+n.node.Cadence))
+	now := n.mono()
+	// A slow edge's last answer may be as old as its cadence.
+	lately := func(at int64, cadence time.Duration) bool {
+		return at > 0 && now-at < int64(n.node.ReplyTimeout+cadence)
+	}
 	for _, e := range n.edges {
-		out = append(out, traceFlow{n, e.id, n.senders[e.n], e.target, e.lastAcked > lately})
+		out = append(out, traceFlow{n, e.id, e.sock, e.target, e.dscp, e.peer, lately(e.lastAcked, e.cfg.Cadence)})
 	}
 	for _, p := range n.peers {
-		for f, at := range p.arrivals {
-			out = append(out, traceFlow{n, fabric.Edge{Src: p.cfg.NIC, Dst: n.cfg.NIC, Flow: f, Reply: true}, n.reflector,
-				netip.AddrPortFrom(p.cfg.Address, n.node.Stamp.SourcePort+uint16(f)), at > lately})
+		for f, a := range p.answers {
+			id := a.cfg.ID()
+			id.Reply = true
+			out = append(out, traceFlow{n, id, n.reflector, netip.AddrPortFrom(p.cfg.Address, n.node.Stamp.SourcePort+uint16(f)),
+				n.node.Stamp.Class(f).DSCP, p, lately(a.arrived, a.cfg.Cadence)})
 		}
 	}
 	return out
@@ -209,7 +253,7 @@ func (e *Engine) Trace(ctx context.Context, edges []fabric.Edge) ([]TracedPath, 
 	}
 	defer leave()
 	known := map[fabric.Edge]traceFlow{}
-	for _, n := range e.nics {
+	for _, n := range e.all() {
 		for _, f := range n.traceable() {
 			known[f.edge] = f
 		}
@@ -278,9 +322,12 @@ func compare(a, b string) int {
 
 // trace traces one flow and keeps what it finds.
 func (t *tracer) trace(ctx context.Context, f traceFlow) (TracedPath, error) {
+	t.mu.Lock()
+	slots := t.slots
+	t.mu.Unlock()
 	select {
-	case t.slots <- struct{}{}:
-		defer func() { <-t.slots }()
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
 	case <-ctx.Done():
 		return TracedPath{}, fmt.Errorf("trace %s: %w", f.edge, ctx.Err())
 	}
@@ -435,10 +482,16 @@ func (t *tracer) hop(ctx context.Context, f traceFlow, ttl uint8) ([]traceAnswer
 	return got, nil
 }
 
+// errGone ends the trace of a flow that the configuration has no more.
+var errGone = errors.New("the flow is gone")
+
 // sendTrace sends one hop-limited copy of a flow's packet.
 func (n *nic) sendTrace(f traceFlow, ttl uint8, answer chan traceAnswer) (key uint32, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if f.sock == nil || f.sock.closed {
+		return 0, errGone
+	}
 	buf, err := n.outBuffer(f.sock)
 	if err != nil {
 		return 0, err
@@ -451,10 +504,10 @@ func (n *nic) sendTrace(f traceFlow, ttl uint8, answer chan traceAnswer) (key ui
 		ssid |= traceReplySSID
 	}
 	// A reply's copy has a probe's layout up to the SSID, and its length.
-	size := n.putRequest(buf, key, user, ssid, 0)
-	id := n.out.Commit(f.sock.UDP, size, f.dst, n.node.Stamp.DSCP<<2|ect0, ttl)
-	n.note(sentRef{id: id, edge: -1, seq: key, user: user})
-	n.awaited[key] = &traceProbe{key: key, dst: f.dst, sent: user, answer: answer}
+	size := n.putRequest(buf, key, user, ssid, 0, f.dscp, f.peer.sendKey())
+	id := n.out.Commit(f.sock.UDP, size, f.dst, f.dscp<<2|ect0, ttl)
+	n.note(sentRef{id: id, wants: n.kinds(), seq: key, user: user})
+	n.awaited[key] = &traceProbe{key: key, dst: f.dst, authentic: f.peer.sendKey() != nil, sent: user, answer: answer}
 	if err := n.flush(); err != nil {
 		return 0, err
 	}
@@ -494,8 +547,8 @@ func (n *nic) icmp(s *socket, r *unix.Report) {
 	}
 	a := traceAnswer{from: r.Offender, rtt: time.Duration(stampOr(r.Stamp, time.Now().UnixNano()) - p.sent)}
 	switch {
-	case r.Type == icmpTimeExceeded:
-	case r.Type == icmpUnreachable && r.Offender == p.dst.Addr():
+	case timeExceeded(r):
+	case unreachable(r) && r.Offender == p.dst.Addr():
 		a.closed = true
 	default:
 		return // a switch without a route: as good as silent
@@ -503,21 +556,31 @@ func (n *nic) icmp(s *socket, r *unix.Report) {
 	n.resolve(p, a)
 }
 
-// quotedEnough is the part of a STAMP packet that ends with the SSID (RFC 8972
-// section 3), in octets.
-const quotedEnough = 16
+// quotedSSID is where a STAMP packet has its SSID (RFC 8972 section 3), plain
+// and authenticated; a quote must reach beyond it.
+const (
+	quotedSSID     = 14
+	quotedAuthSSID = 26
+)
 
 // quoted finds the trace packet an ICMP error quotes: by its number, or, when
 // the quote ends before it (RFC 792 asks for the UDP header only), by being
 // the only one on its way to that destination.
 func (n *nic) quoted(r *unix.Report) *traceProbe {
-	if len(r.Data) >= quotedEnough {
-		if binary.BigEndian.Uint16(r.Data[14:])&^traceReplySSID != n.ssid|traceSSID {
-			return nil
+	if len(r.Data) >= 4 {
+		p := n.awaited[binary.BigEndian.Uint32(r.Data)]
+		at := quotedSSID
+		if p != nil && p.authentic {
+			at = quotedAuthSSID
 		}
-		return n.awaited[binary.BigEndian.Uint32(r.Data)]
+		if len(r.Data) >= at+2 {
+			if p == nil || binary.BigEndian.Uint16(r.Data[at:])&^traceReplySSID != n.ssid|traceSSID {
+				return nil
+			}
+			return p
+		}
 	}
-	if r.Type != icmpTimeExceeded {
+	if !timeExceeded(r) {
 		return nil
 	}
 	var only *traceProbe

@@ -90,9 +90,9 @@ func TestICMPQuotes(t *testing.T) {
 		a.awaited[key] = &traceProbe{key: key, dst: dst, answer: c}
 		return c
 	}
-	quote := func(n *nic, key uint32, ssid uint16) []byte {
+	quote := func(n idle, key uint32, ssid uint16) []byte {
 		buf := make([]byte, unix.MaxDatagram)
-		return buf[:n.putRequest(buf, key, 1, ssid, 0)]
+		return buf[:n.putRequest(buf, key, 1, ssid, 0, 0, nil)]
 	}
 	router := netip.MustParseAddr("192.0.2.7")
 	report := func(dst netip.AddrPort, data []byte) *unix.Report {
@@ -107,23 +107,23 @@ func TestICMPQuotes(t *testing.T) {
 		}
 	}
 	c := await(1, one)
-	a.icmp(a.senders[0], report(one, quote(a, 1, a.ssid)))
-	a.icmp(a.senders[0], report(one, quote(b, 1, b.ssid|traceSSID)))
-	a.icmp(a.senders[0], report(one, quote(a, 2, a.ssid|traceSSID)))
+	a.icmp(a.edges[0].sock, report(one, quote(a, 1, a.ssid)))
+	a.icmp(a.edges[0].sock, report(one, quote(b, 1, b.ssid|traceSSID)))
+	a.icmp(a.edges[0].sock, report(one, quote(a, 2, a.ssid|traceSSID)))
 	if answered(c) {
 		t.Error("a probe's, another node's or an unknown packet's error was taken for an answer")
 	}
-	a.icmp(a.senders[0], report(one, quote(a, 1, a.ssid|traceSSID)[:stamp.BaseLen]))
+	a.icmp(a.edges[0].sock, report(one, quote(a, 1, a.ssid|traceSSID)[:stamp.BaseLen]))
 	if !answered(c) {
 		t.Error("a quoted trace packet was not recognised")
 	}
 	c, d := await(3, one), await(4, other)
-	a.icmp(a.senders[0], report(one, nil))
+	a.icmp(a.edges[0].sock, report(one, nil))
 	if !answered(c) || answered(d) {
 		t.Error("a short quote was not matched by its destination")
 	}
 	c, d = await(5, one), await(6, one)
-	a.icmp(a.senders[0], report(one, nil))
+	a.icmp(a.edges[0].sock, report(one, nil))
 	if answered(c) || answered(d) {
 		t.Error("a short quote was matched although two packets were on their way")
 	}

@@ -31,6 +31,11 @@ const timestamping = sys.SOF_TIMESTAMPING_TX_SOFTWARE | sys.SOF_TIMESTAMPING_RX_
 	sys.SOF_TIMESTAMPING_SOFTWARE | sys.SOF_TIMESTAMPING_OPT_ID |
 	sys.SOF_TIMESTAMPING_OPT_TSONLY | sys.SOF_TIMESTAMPING_OPT_CMSG
 
+// hardwareStamping asks for the NIC's stamps beside the kernel's: OPT_TX_SWHW
+// makes them two reports of one packet (timestamping.rst, 1.3.4).
+const hardwareStamping = sys.SOF_TIMESTAMPING_TX_HARDWARE | sys.SOF_TIMESTAMPING_RX_HARDWARE |
+	sys.SOF_TIMESTAMPING_RAW_HARDWARE | sys.SOF_TIMESTAMPING_OPT_TX_SWHW
+
 // UDPOptions are the choices of ListenUDP.
 type UDPOptions struct {
 	// ReceiveBuffer in bytes; 0 leaves the system's default.
@@ -38,14 +43,19 @@ type UDPOptions struct {
 	// CountedIDs numbers transmit stamps by the kernel's own counter, as on
 	// kernels without SCM_TS_OPT_ID (before 6.13).
 	CountedIDs bool
+	// Hardware asks for the NIC's stamps as well, which SetHardwareStamps must
+	// have switched on.
+	Hardware bool
 }
 
-// UDP is an unconnected IPv4 datagram socket with kernel time stamps. It is
+// UDP is an unconnected datagram socket, IPv4 or IPv6, with time stamps. It is
 // never connected: a connected one carries a flow hash of its own, and ECMP
 // would not send its packets where their 5-tuple says.
 type UDP struct {
 	fd    int
 	local netip.AddrPort
+	v6    bool
+	flags int // of SO_TIMESTAMPING
 
 	counted  bool   // stamps are numbered by the kernel's counter
 	nextID   uint32 // number of the next packet
@@ -57,14 +67,21 @@ type UDP struct {
 // ListenUDP opens a socket bound to local. errors.Is holds for EADDRINUSE,
 // EADDRNOTAVAIL, EACCES and EPERM.
 func ListenUDP(local netip.AddrPort, o UDPOptions) (*UDP, error) {
-	if !local.Addr().Is4() {
-		return nil, fmt.Errorf("udp socket on %v: an IPv4 address is expected", local)
+	if !local.Addr().IsValid() || local.Addr().Is4In6() {
+		return nil, fmt.Errorf("udp socket on %v: an IPv4 or IPv6 address is expected", local)
 	}
-	fd, err := sys.Socket(sys.AF_INET, sys.SOCK_DGRAM|sys.SOCK_NONBLOCK|sys.SOCK_CLOEXEC, 0)
+	family := sys.AF_INET
+	if local.Addr().Is6() {
+		family = sys.AF_INET6
+	}
+	fd, err := sys.Socket(family, sys.SOCK_DGRAM|sys.SOCK_NONBLOCK|sys.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("udp socket: %w", err)
 	}
-	s := &UDP{fd: fd}
+	s := &UDP{fd: fd, v6: local.Addr().Is6(), flags: timestamping}
+	if o.Hardware {
+		s.flags |= hardwareStamping
+	}
 	if err := s.setup(local, o); err != nil {
 		return nil, errors.Join(err, sys.Close(fd))
 	}
@@ -80,44 +97,70 @@ func (s *UDP) setup(local netip.AddrPort, o UDPOptions) error {
 			}
 		}
 	}
-	for _, opt := range []struct {
+	type option struct {
 		name              string
 		level, opt, value int
-	}{
+	}
+	options := []option{
 		{"SO_RXQ_OVFL", sys.SOL_SOCKET, sys.SO_RXQ_OVFL, 1},
 		{"IP_RECVTOS", sys.IPPROTO_IP, sys.IP_RECVTOS, 1},
 		{"IP_RECVTTL", sys.IPPROTO_IP, sys.IP_RECVTTL, 1},
 		{"IP_RECVERR", sys.IPPROTO_IP, sys.IP_RECVERR, 1},
 		{"IP_MTU_DISCOVER", sys.IPPROTO_IP, sys.IP_MTU_DISCOVER, sys.IP_PMTUDISC_PROBE},
-		{"SO_TIMESTAMPING", sys.SOL_SOCKET, sys.SO_TIMESTAMPING_NEW, timestamping},
-	} {
+	}
+	if s.v6 {
+		options = []option{
+			{"IPV6_V6ONLY", sys.IPPROTO_IPV6, sys.IPV6_V6ONLY, 1},
+			{"SO_RXQ_OVFL", sys.SOL_SOCKET, sys.SO_RXQ_OVFL, 1},
+			{"IPV6_RECVTCLASS", sys.IPPROTO_IPV6, sys.IPV6_RECVTCLASS, 1},
+			{"IPV6_RECVHOPLIMIT", sys.IPPROTO_IPV6, sys.IPV6_RECVHOPLIMIT, 1},
+			{"IPV6_RECVERR", sys.IPPROTO_IPV6, sys.IPV6_RECVERR, 1},
+			{"IPV6_MTU_DISCOVER", sys.IPPROTO_IPV6, sys.IPV6_MTU_DISCOVER, sys.IPV6_PMTUDISC_PROBE},
+		}
+	}
+	for _, opt := range append(options, option{"SO_TIMESTAMPING", sys.SOL_SOCKET, sys.SO_TIMESTAMPING_NEW, s.flags}) {
 		if err := sys.SetsockoptInt(s.fd, opt.level, opt.opt, opt.value); err != nil {
 			return fmt.Errorf("set %s: %w", opt.name, err)
 		}
 	}
-	if err := sys.Bind(s.fd, &sys.SockaddrInet4{Addr: local.Addr().As4(), Port: int(local.Port())}); err != nil {
+	var at sys.Sockaddr = &sys.SockaddrInet6{Addr: local.Addr().As16(), Port: int(local.Port())}
+	if !s.v6 {
+		at = &sys.SockaddrInet4{Addr: local.Addr().As4(), Port: int(local.Port())}
+	}
+	if err := sys.Bind(s.fd, at); err != nil {
 		return fmt.Errorf("bind %v: %w", local, err)
 	}
 	sa, err := sys.Getsockname(s.fd)
 	if err != nil {
 		return fmt.Errorf("getsockname: %w", err)
 	}
-	in, ok := sa.(*sys.SockaddrInet4)
-	if !ok {
-		return fmt.Errorf("getsockname: %T, want an IPv4 address", sa)
+	switch in := sa.(type) {
+	case *sys.SockaddrInet4:
+		s.local = netip.AddrPortFrom(netip.AddrFrom4(in.Addr), uint16(in.Port))
+	case *sys.SockaddrInet6:
+		s.local = netip.AddrPortFrom(netip.AddrFrom16(in.Addr), uint16(in.Port))
+	default:
+		return fmt.Errorf("getsockname: %T, want an IP address", sa)
 	}
-	s.local = netip.AddrPortFrom(netip.AddrFrom4(in.Addr), uint16(in.Port))
-	s.counted = o.CountedIDs || !takesStampIDs(s.fd)
+	s.counted = o.CountedIDs || !takesStampIDs()
 	return nil
 }
 
 // takesStampIDs reports whether the kernel takes SCM_TS_OPT_ID, which Linux
-// 6.13 brought. It asks with a broadcast that the socket may not send: the
+// 6.13 brought. It asks with a broadcast that a socket may not send: the
 // control message is looked at first, and nothing leaves either way.
-func takesStampIDs(fd int) bool {
+func takesStampIDs() bool {
+	fd, err := sys.Socket(sys.AF_INET, sys.SOCK_DGRAM|sys.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer sys.Close(fd)
+	if sys.SetsockoptInt(fd, sys.SOL_SOCKET, sys.SO_TIMESTAMPING_NEW, timestamping) != nil {
+		return false
+	}
 	ctl := make([]byte, sys.CmsgSpace(4))
 	putControl(ctl, 0, sys.SOL_SOCKET, sys.SCM_TS_OPT_ID, 0)
-	err := sys.Sendmsg(fd, nil, ctl, &sys.SockaddrInet4{Addr: [4]byte{255, 255, 255, 255}, Port: 9}, sys.MSG_DONTWAIT)
+	err = sys.Sendmsg(fd, nil, ctl, &sys.SockaddrInet4{Addr: [4]byte{255, 255, 255, 255}, Port: 9}, sys.MSG_DONTWAIT)
 	return !errors.Is(err, sys.EINVAL)
 }
 
@@ -134,10 +177,10 @@ func (s *UDP) Close() error { return sys.Close(s.fd) }
 // resync makes the kernel's stamp counter start at 0 again, for the packet
 // after the ones already sent: a failed send may or may not have advanced it.
 func (s *UDP) resync(next uint32) error {
-	if err := sys.SetsockoptInt(s.fd, sys.SOL_SOCKET, sys.SO_TIMESTAMPING_NEW, timestamping&^sys.SOF_TIMESTAMPING_OPT_ID); err != nil {
+	if err := sys.SetsockoptInt(s.fd, sys.SOL_SOCKET, sys.SO_TIMESTAMPING_NEW, s.flags&^sys.SOF_TIMESTAMPING_OPT_ID); err != nil {
 		return fmt.Errorf("switch SOF_TIMESTAMPING_OPT_ID off: %w", err)
 	}
-	if err := sys.SetsockoptInt(s.fd, sys.SOL_SOCKET, sys.SO_TIMESTAMPING_NEW, timestamping); err != nil {
+	if err := sys.SetsockoptInt(s.fd, sys.SOL_SOCKET, sys.SO_TIMESTAMPING_NEW, s.flags); err != nil {
 		return fmt.Errorf("switch SOF_TIMESTAMPING_OPT_ID on: %w", err)
 	}
 	s.idBase = next
@@ -152,7 +195,7 @@ const BatchSize = 32
 const MaxDatagram = 1024
 
 const (
-	recvControl = 256 // stamp 64, TOS 17, TTL 20, RXQ_OVFL 20, extended error 48, each with padding
+	recvControl = 320 // stamp 64, TOS 24, TTL 24, RXQ_OVFL 24, extended error 64 (IPv6), each with padding
 	sendControl = 96  // TOS, TTL and stamp id: 24 each
 )
 
@@ -164,17 +207,19 @@ type mmsghdr struct {
 type slot struct {
 	buf  [MaxDatagram]byte
 	ctl  [recvControl]byte
-	name sys.RawSockaddrInet4
+	name sys.RawSockaddrInet6 // or a RawSockaddrInet4, which is shorter
 	iov  sys.Iovec
 }
 
 // Datagram is a received datagram. Data is valid until the Batch is used again.
 type Datagram struct {
-	Data  []byte
-	From  netip.AddrPort
-	TOS   uint8
-	TTL   uint8
-	Stamp int64 // kernel receive stamp, Unix nanoseconds; 0 when there is none
+	Data      []byte
+	From      netip.AddrPort
+	TOS       uint8 // or the IPv6 traffic class
+	TTL       uint8 // or the IPv6 hop limit
+	Truncated bool  // it was longer than MaxDatagram
+	Stamp     int64 // kernel receive stamp, Unix nanoseconds; 0 when there is none
+	Hardware  int64 // the NIC's, nanoseconds of its own clock; 0 when there is none
 }
 
 // ReportKind tells what an entry of the error queue is.
@@ -183,8 +228,9 @@ type ReportKind uint8
 // Kinds of Report.
 const (
 	ReportOther   ReportKind = iota
-	ReportTxStamp            // a transmit stamp: ID and Stamp are set
+	ReportTxStamp            // a transmit stamp: ID and one of Stamp and Hardware are set
 	ReportICMP               // an ICMP error: Type, Code, Offender, Dst and Data (the quoted payload) are set
+	ReportICMP6              // the same of ICMPv6
 )
 
 // Report is an entry of a socket's error queue.
@@ -192,6 +238,7 @@ type Report struct {
 	Kind     ReportKind
 	ID       uint32
 	Stamp    int64 // Unix nanoseconds; 0 when there is none
+	Hardware int64 // nanoseconds of the NIC's clock; 0 when there is none
 	Errno    syscall.Errno
 	Type     uint8
 	Code     uint8
@@ -240,7 +287,8 @@ func (b *Batch) OutBuffer() []byte {
 // Out is the number of datagrams waiting for Send.
 func (b *Batch) Out() int { return b.out }
 
-// Commit queues the first n octets of OutBuffer for s. ttl 0 leaves the
+// Commit queues the first n octets of OutBuffer for s; dst is of the socket's
+// address family. tos is the IPv6 traffic class, too. ttl 0 leaves the
 // system's default. It returns the number the transmit stamp will carry. All
 // datagrams of a batch go over one socket.
 func (b *Batch) Commit(s *UDP, n int, dst netip.AddrPort, tos, ttl uint8) (id uint32) {
@@ -248,13 +296,25 @@ func (b *Batch) Commit(s *UDP, n int, dst netip.AddrPort, tos, ttl uint8) (id ui
 	s.nextID++
 	sl, h := &b.slots[b.out], &b.hdrs[b.out].hdr
 	sl.iov.SetLen(n)
-	sl.name.Family = sys.AF_INET
-	sl.name.Addr = dst.Addr().As4()
-	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&sl.name.Port))[:], dst.Port())
-	h.Namelen = sys.SizeofSockaddrInet4
-	at := putControl(sl.ctl[:], 0, sys.IPPROTO_IP, sys.IP_TOS, uint32(tos))
-	if ttl > 0 {
-		at = putControl(sl.ctl[:], at, sys.IPPROTO_IP, sys.IP_TTL, uint32(ttl))
+	var at int
+	if s.v6 {
+		sl.name = sys.RawSockaddrInet6{Family: sys.AF_INET6, Addr: dst.Addr().As16()}
+		binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&sl.name.Port))[:], dst.Port())
+		h.Namelen = sys.SizeofSockaddrInet6
+		at = putControl(sl.ctl[:], 0, sys.IPPROTO_IPV6, sys.IPV6_TCLASS, uint32(tos))
+		if ttl > 0 {
+			at = putControl(sl.ctl[:], at, sys.IPPROTO_IPV6, sys.IPV6_HOPLIMIT, uint32(ttl))
+		}
+	} else {
+		name := (*sys.RawSockaddrInet4)(unsafe.Pointer(&sl.name))
+		name.Family = sys.AF_INET
+		name.Addr = dst.Addr().As4()
+		binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&name.Port))[:], dst.Port())
+		h.Namelen = sys.SizeofSockaddrInet4
+		at = putControl(sl.ctl[:], 0, sys.IPPROTO_IP, sys.IP_TOS, uint32(tos))
+		if ttl > 0 {
+			at = putControl(sl.ctl[:], at, sys.IPPROTO_IP, sys.IP_TTL, uint32(ttl))
+		}
 	}
 	if !s.counted {
 		at = putControl(sl.ctl[:], at, sys.SOL_SOCKET, sys.SCM_TS_OPT_ID, id)
@@ -345,7 +405,7 @@ func (b *Batch) Report(i int) *Report { return &b.reports[i] }
 func (b *Batch) recvmmsg(s *UDP, flags int) (int, error) {
 	for i := range b.hdrs {
 		h := &b.hdrs[i].hdr
-		h.Namelen = sys.SizeofSockaddrInet4
+		h.Namelen = sys.SizeofSockaddrInet6
 		h.SetControllen(recvControl)
 		h.Flags = 0
 		b.slots[i].iov.SetLen(MaxDatagram)
@@ -370,11 +430,16 @@ func (b *Batch) parse(s *UDP, i int) {
 	sl, m := &b.slots[i], &b.hdrs[i]
 	g, r := &b.grams[i], &b.reports[i]
 	from := netip.AddrPort{}
-	if m.hdr.Namelen >= sys.SizeofSockaddrInet4 && sl.name.Family == sys.AF_INET {
+	switch {
+	case m.hdr.Namelen >= sys.SizeofSockaddrInet6 && sl.name.Family == sys.AF_INET6:
 		port := (*[2]byte)(unsafe.Pointer(&sl.name.Port))
-		from = netip.AddrPortFrom(netip.AddrFrom4(sl.name.Addr), binary.BigEndian.Uint16(port[:]))
+		from = netip.AddrPortFrom(netip.AddrFrom16(sl.name.Addr), binary.BigEndian.Uint16(port[:]))
+	case m.hdr.Namelen >= sys.SizeofSockaddrInet4 && sl.name.Family == sys.AF_INET:
+		name := (*sys.RawSockaddrInet4)(unsafe.Pointer(&sl.name))
+		port := (*[2]byte)(unsafe.Pointer(&name.Port))
+		from = netip.AddrPortFrom(netip.AddrFrom4(name.Addr), binary.BigEndian.Uint16(port[:]))
 	}
-	*g = Datagram{Data: sl.buf[:m.n], From: from}
+	*g = Datagram{Data: sl.buf[:m.n], From: from, Truncated: m.hdr.Flags&sys.MSG_TRUNC != 0}
 	*r = Report{Dst: from, Data: sl.buf[:m.n]}
 	ctl := sl.ctl[:min(int(m.hdr.Controllen), recvControl)]
 	for {
@@ -385,11 +450,13 @@ func (b *Batch) parse(s *UDP, i int) {
 		ctl = rest
 		switch {
 		case level == sys.SOL_SOCKET && typ == sys.SO_TIMESTAMPING_NEW && len(data) >= 16:
-			// struct scm_timestamping64: the first of three is the software stamp.
-			sec := int64(binary.NativeEndian.Uint64(data))
-			nsec := int64(binary.NativeEndian.Uint64(data[8:]))
-			g.Stamp = sec*1e9 + nsec
-			r.Stamp = g.Stamp
+			// struct scm_timestamping64: the software stamp, one that is no longer
+			// used, and the NIC's.
+			g.Stamp = timespec(data)
+			if len(data) >= 48 {
+				g.Hardware = timespec(data[32:])
+			}
+			r.Stamp, r.Hardware = g.Stamp, g.Hardware
 		case level == sys.SOL_SOCKET && typ == sys.SO_RXQ_OVFL && len(data) >= 4:
 			v := binary.NativeEndian.Uint32(data)
 			s.drops.Add(uint64(v - s.lastOvfl))
@@ -398,10 +465,18 @@ func (b *Batch) parse(s *UDP, i int) {
 			g.TOS = data[0]
 		case level == sys.IPPROTO_IP && typ == sys.IP_TTL && len(data) >= 4:
 			g.TTL = uint8(binary.NativeEndian.Uint32(data))
-		case level == sys.IPPROTO_IP && typ == sys.IP_RECVERR && len(data) >= 16:
+		case level == sys.IPPROTO_IPV6 && typ == sys.IPV6_TCLASS && len(data) >= 4:
+			g.TOS = uint8(binary.NativeEndian.Uint32(data))
+		case level == sys.IPPROTO_IPV6 && typ == sys.IPV6_HOPLIMIT && len(data) >= 4:
+			g.TTL = uint8(binary.NativeEndian.Uint32(data))
+		case (level == sys.IPPROTO_IP && typ == sys.IP_RECVERR || level == sys.IPPROTO_IPV6 && typ == sys.IPV6_RECVERR) && len(data) >= 16:
 			s.extendedError(r, data)
 		}
 	}
+}
+
+func timespec(b []byte) int64 {
+	return int64(binary.NativeEndian.Uint64(b))*1e9 + int64(binary.NativeEndian.Uint64(b[8:]))
 }
 
 // extendedError reads struct sock_extended_err and the address behind it.
@@ -420,6 +495,11 @@ func (s *UDP) extendedError(r *Report, data []byte) {
 		r.Kind = ReportICMP
 		if len(data) >= 24 && binary.NativeEndian.Uint16(data[16:]) == sys.AF_INET {
 			r.Offender = netip.AddrFrom4([4]byte(data[20:24]))
+		}
+	case sys.SO_EE_ORIGIN_ICMP6:
+		r.Kind = ReportICMP6
+		if len(data) >= 40 && binary.NativeEndian.Uint16(data[16:]) == sys.AF_INET6 {
+			r.Offender = netip.AddrFrom16([16]byte(data[24:40]))
 		}
 	}
 }

@@ -11,7 +11,12 @@ import (
 
 func listen(t *testing.T, o UDPOptions) *UDP {
 	t.Helper()
-	s, err := ListenUDP(netip.MustParseAddrPort("127.0.0.1:0"), o)
+	return listenAt(t, "127.0.0.1:0", o)
+}
+
+func listenAt(t *testing.T, at string, o UDPOptions) *UDP {
+	t.Helper()
+	s, err := ListenUDP(netip.MustParseAddrPort(at), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,10 +46,14 @@ func until(t *testing.T, what string, f func() bool) {
 func TestStampsCarryTheirIDs(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
+		at      string
 		counted bool
-	}{{"by control message", false}, {"by the kernel's counter", true}} {
+	}{
+		{"by control message", "127.0.0.1:0", false}, {"by the kernel's counter", "127.0.0.1:0", true},
+		{"IPv6 by control message", "[::1]:0", false}, {"IPv6 by the kernel's counter", "[::1]:0", true},
+	} {
 		t.Run(tc.name, func(t *testing.T) {
-			a, b := listen(t, UDPOptions{CountedIDs: tc.counted}), listen(t, UDPOptions{})
+			a, b := listenAt(t, tc.at, UDPOptions{CountedIDs: tc.counted}), listenAt(t, tc.at, UDPOptions{})
 			batch := NewBatch(BatchSize)
 			want := map[uint32]bool{}
 			for range 10 {

@@ -1,0 +1,139 @@
+package unix
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	sys "golang.org/x/sys/unix"
+)
+
+// StampFilter is which received packets a NIC stamps (linux/net_tstamp.h).
+type StampFilter int32
+
+// Filters that a caller decides on; a NIC has others for PTP only.
+const (
+	StampNone StampFilter = sys.HWTSTAMP_FILTER_NONE
+	StampAll  StampFilter = sys.HWTSTAMP_FILTER_ALL
+)
+
+// Errors of the stamping calls that callers decide on with errors.Is.
+const (
+	EOPNOTSUPP = sys.EOPNOTSUPP
+	ERANGE     = sys.ERANGE
+	ENODEV     = sys.ENODEV
+)
+
+// StampCaps is what an interface can stamp (ethtool -T).
+type StampCaps struct {
+	TxHardware bool   // any packet that asks for it, when transmitted
+	RxFilters  uint32 // bit f set: it takes StampFilter f
+	PHC        int    // number of its clock, /dev/ptpN; negative: none
+}
+
+// StampDevice asks for the kernel's hardware time stamping of interfaces, in the
+// network namespace of the calling thread.
+type StampDevice struct{}
+
+func ioctlSocket(f func(fd int) error) error {
+	fd, err := sys.Socket(sys.AF_INET, sys.SOCK_DGRAM|sys.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	return errors.Join(f(fd), sys.Close(fd))
+}
+
+// Caps reads an interface's abilities (ETHTOOL_GET_TS_INFO).
+func (StampDevice) Caps(name string) (c StampCaps, err error) {
+	err = ioctlSocket(func(fd int) error {
+		info, err := sys.IoctlGetEthtoolTsInfo(fd, name)
+		if err != nil {
+			return fmt.Errorf("interface %s: read its time stamping abilities: %w", name, err)
+		}
+		const tx = sys.SOF_TIMESTAMPING_TX_HARDWARE | sys.SOF_TIMESTAMPING_RAW_HARDWARE
+		c = StampCaps{PHC: int(info.Phc_index), RxFilters: info.Rx_filters,
+			TxHardware: info.So_timestamping&tx == tx && info.Tx_types&(1<<sys.HWTSTAMP_TX_ON) != 0}
+		return nil
+	})
+	return c, err
+}
+
+// Filter reads which received packets an interface stamps at present, and
+// whether it stamps transmitted ones (SIOCGHWTSTAMP).
+func (StampDevice) Filter(name string) (rx StampFilter, tx bool, err error) {
+	err = ioctlSocket(func(fd int) error {
+		c, err := sys.IoctlGetHwTstamp(fd, name)
+		if err != nil {
+			return fmt.Errorf("interface %s: read its time stamping: %w", name, err)
+		}
+		rx, tx = StampFilter(c.Rx_filter), c.Tx_type == sys.HWTSTAMP_TX_ON
+		return nil
+	})
+	return rx, tx, err
+}
+
+// SetFilter switches hardware stamps on for transmitted packets and for received
+// ones by rx, and returns what the driver made of rx (SIOCSHWTSTAMP, which needs
+// CAP_NET_ADMIN).
+func (StampDevice) SetFilter(name string, rx StampFilter) (granted StampFilter, err error) {
+	err = ioctlSocket(func(fd int) error {
+		c := sys.HwTstampConfig{Tx_type: sys.HWTSTAMP_TX_ON, Rx_filter: int32(rx)}
+		if err := sys.IoctlSetHwTstamp(fd, name, &c); err != nil {
+			return fmt.Errorf("interface %s: set its time stamping: %w", name, err)
+		}
+		// The driver writes back what it really does; some say it only here.
+		now, err := sys.IoctlGetHwTstamp(fd, name)
+		if err != nil {
+			granted = StampFilter(c.Rx_filter)
+			return nil
+		}
+		granted = StampFilter(now.Rx_filter)
+		return nil
+	})
+	return granted, err
+}
+
+// PHC is a NIC's clock, a PTP hardware clock.
+type PHC struct{ f *os.File }
+
+// OpenPHC opens clock n.
+func (StampDevice) OpenPHC(n int) (*PHC, error) {
+	f, err := os.OpenFile(fmt.Sprintf("/dev/ptp%d", n), os.O_RDONLY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open a NIC's clock: %w", err)
+	}
+	return &PHC{f}, nil
+}
+
+// Close closes the clock.
+func (p *PHC) Close() error { return p.f.Close() }
+
+// phcSamples is how often a clock is read between two readings of the system's;
+// the tightest pair counts.
+const phcSamples = 5
+
+// Cross reads the clock and the system's realtime clock at one moment, in
+// nanoseconds; width is how far apart the system's readings around it were. It
+// uses PTP_SYS_OFFSET_PRECISE where the device has it, which is exact, else
+// PTP_SYS_OFFSET_EXTENDED.
+func (p *PHC) Cross() (phc, system, width int64, err error) {
+	defer runtime.KeepAlive(p.f)
+	fd := int(p.f.Fd())
+	if c, err := sys.IoctlPtpSysOffsetPrecise(fd); err == nil {
+		return ptpTime(c.Device), ptpTime(c.Realtime), 0, nil
+	}
+	c, err := sys.IoctlPtpSysOffsetExtended(fd, phcSamples)
+	if err != nil {
+		return 0, 0, 0, fmt.Errorf("read %s against the system clock: %w", p.f.Name(), err)
+	}
+	for i := range c.Samples {
+		before, at, after := ptpTime(c.Ts[i][0]), ptpTime(c.Ts[i][1]), ptpTime(c.Ts[i][2])
+		if i == 0 || after-before < width {
+			phc, system, width = at, before+(after-before)/2, after-before
+		}
+	}
+	return phc, system, width, nil
+}
+
+func ptpTime(t sys.PtpClockTime) int64 { return t.Sec*1e9 + int64(t.Nsec) }
