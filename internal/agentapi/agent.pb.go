@@ -359,14 +359,15 @@ func (x *WebEndpoint) GetScheme() string {
 }
 
 type Interface struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Addresses     [][]byte               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"` // 4 or 16 octets each
-	Mtu           uint32                 `protobuf:"varint,3,opt,name=mtu,proto3" json:"mtu,omitempty"`
-	SpeedBps      uint64                 `protobuf:"varint,4,opt,name=speed_bps,json=speedBps,proto3" json:"speed_bps,omitempty"` // 0: not known
-	Up            bool                   `protobuf:"varint,5,opt,name=up,proto3" json:"up,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Name           string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Addresses      [][]byte               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"` // 4 or 16 octets each
+	Mtu            uint32                 `protobuf:"varint,3,opt,name=mtu,proto3" json:"mtu,omitempty"`
+	SpeedBps       uint64                 `protobuf:"varint,4,opt,name=speed_bps,json=speedBps,proto3" json:"speed_bps,omitempty"` // 0: not known
+	Up             bool                   `protobuf:"varint,5,opt,name=up,proto3" json:"up,omitempty"`
+	HardwareStamps bool                   `protobuf:"varint,6,opt,name=hardware_stamps,json=hardwareStamps,proto3" json:"hardware_stamps,omitempty"` // its stamps are its own clock's, every packet's
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Interface) Reset() {
@@ -430,6 +431,13 @@ func (x *Interface) GetSpeedBps() uint64 {
 func (x *Interface) GetUp() bool {
 	if x != nil {
 		return x.Up
+	}
+	return false
+}
+
+func (x *Interface) GetHardwareStamps() bool {
+	if x != nil {
+		return x.HardwareStamps
 	}
 	return false
 }
@@ -1556,7 +1564,8 @@ type Peer struct {
 	Address       []byte                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	Leaf          string                 `protobuf:"bytes,3,opt,name=leaf,proto3" json:"leaf,omitempty"`
 	Plane         string                 `protobuf:"bytes,4,opt,name=plane,proto3" json:"plane,omitempty"`
-	Ssid          uint32                 `protobuf:"varint,5,opt,name=ssid,proto3" json:"ssid,omitempty"` // 0: any
+	Ssid          uint32                 `protobuf:"varint,5,opt,name=ssid,proto3" json:"ssid,omitempty"`         // 0: any
+	Hardware      bool                   `protobuf:"varint,6,opt,name=hardware,proto3" json:"hardware,omitempty"` // it stamps in hardware
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1624,6 +1633,13 @@ func (x *Peer) GetSsid() uint32 {
 		return x.Ssid
 	}
 	return 0
+}
+
+func (x *Peer) GetHardware() bool {
+	if x != nil {
+		return x.Hardware
+	}
+	return false
 }
 
 // Edge names its ends by their places in the lists of NICs and peers.
@@ -1983,13 +1999,14 @@ const file_agent_proto_rawDesc = "" +
 	"\aapplied\x18\b \x01(\v2\x1a.graylink.agent.v1.AppliedR\aapplied\"?\n" +
 	"\vWebEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
-	"\x06scheme\x18\x02 \x01(\tR\x06scheme\"|\n" +
+	"\x06scheme\x18\x02 \x01(\tR\x06scheme\"\xa5\x01\n" +
 	"\tInterface\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\fR\taddresses\x12\x10\n" +
 	"\x03mtu\x18\x03 \x01(\rR\x03mtu\x12\x1b\n" +
 	"\tspeed_bps\x18\x04 \x01(\x04R\bspeedBps\x12\x0e\n" +
-	"\x02up\x18\x05 \x01(\bR\x02up\"_\n" +
+	"\x02up\x18\x05 \x01(\bR\x02up\x12'\n" +
+	"\x0fhardware_stamps\x18\x06 \x01(\bR\x0ehardwareStamps\"_\n" +
 	"\tClockInfo\x12\x14\n" +
 	"\x05clock\x18\x01 \x01(\tR\x05clock\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12$\n" +
@@ -2082,13 +2099,14 @@ const file_agent_proto_rawDesc = "" +
 	"\x04side\x18\t \x01(\tR\x04side\x12\x12\n" +
 	"\x04ssid\x18\n" +
 	" \x01(\rR\x04ssidB\a\n" +
-	"\x05_rail\"p\n" +
+	"\x05_rail\"\x8c\x01\n" +
 	"\x04Peer\x12\x10\n" +
 	"\x03nic\x18\x01 \x01(\tR\x03nic\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x12\n" +
 	"\x04leaf\x18\x03 \x01(\tR\x04leaf\x12\x14\n" +
 	"\x05plane\x18\x04 \x01(\tR\x05plane\x12\x12\n" +
-	"\x04ssid\x18\x05 \x01(\rR\x04ssid\"s\n" +
+	"\x04ssid\x18\x05 \x01(\rR\x04ssid\x12\x1a\n" +
+	"\bhardware\x18\x06 \x01(\bR\bhardware\"s\n" +
 	"\x04Edge\x12\x10\n" +
 	"\x03nic\x18\x01 \x01(\rR\x03nic\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\rR\x04peer\x12\x12\n" +

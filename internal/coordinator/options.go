@@ -82,6 +82,12 @@ func DefaultOptions() Options {
 	}
 }
 
+// Limits of the agents' probes.
+const (
+	maxClasses = 4
+	maxPadding = 800
+)
+
 // Validate names the flag that is wrong.
 func (o *Options) Validate() error {
 	for _, f := range []struct {
@@ -110,10 +116,10 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("keys.rotate-every: %v, want 0 or at least three times keys.grace (%v)", o.RotateEvery, o.KeysGrace)
 	case o.Stamp.Port == 0 || o.Stamp.SourcePort == 0:
 		return errors.New("stamp.port, stamp.source-port: 0, want a port")
-	case len(o.Stamp.Classes) == 0:
-		return errors.New("schedule.class: none, want at least one")
-	case o.Stamp.Padding < 0 || o.Stamp.Padding > 8192:
-		return fmt.Errorf("stamp.padding: %d, want 0 to 8192 octets", o.Stamp.Padding)
+	case len(o.Stamp.Classes) == 0 || len(o.Stamp.Classes) > maxClasses:
+		return fmt.Errorf("schedule.class: %d classes, want 1 to %d", len(o.Stamp.Classes), maxClasses)
+	case o.Stamp.Padding < 0 || o.Stamp.Padding > maxPadding:
+		return fmt.Errorf("stamp.padding: %d, want 0 to %d octets", o.Stamp.Padding, maxPadding)
 	}
 	last := int(o.Stamp.SourcePort) + len(o.Stamp.Classes)*schedule.FlowsPerClass - 1
 	if last > 65535 {

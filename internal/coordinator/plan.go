@@ -43,6 +43,7 @@ type plan struct {
 
 	addr  []netip.Addr       // by NIC; invalid: none is known
 	iface []string           // by NIC: the interface that has the address
+	hw    []bool             // by NIC: it stamps in hardware
 	nics  map[string][]int32 // by node
 	index map[string]int32   // of NICs
 	first []int32            // by NIC: its first edge; one more at the end
@@ -67,7 +68,7 @@ var errEdgeOutOfRange = errors.New("the schedule has an edge whose end is not am
 // newPlan joins a schedule with addresses.
 func newPlan(in planInput, s *schedule.Schedule, stamp *agentapi.Stamp, authenticated bool, changeover uint64) (*plan, error) {
 	p := &plan{graph: in.graph, sched: s, stamp: stamp, authenticated: authenticated, changeover: changeover,
-		addr: make([]netip.Addr, len(s.NICs)), iface: make([]string, len(s.NICs)),
+		addr: make([]netip.Addr, len(s.NICs)), iface: make([]string, len(s.NICs)), hw: make([]bool, len(s.NICs)),
 		nics: map[string][]int32{}, index: make(map[string]int32, len(s.NICs)),
 		first: make([]int32, len(s.NICs)+1), inAt: make([]int32, len(s.NICs)+1), in: make([]int32, len(s.Edges)),
 		hash: map[string][hashSize]byte{}}
@@ -127,7 +128,7 @@ func (p *plan) addresses(in planInput) {
 			if len(usable) == 0 {
 				continue
 			}
-			p.iface[i], told[i] = f.Name, true
+			p.iface[i], p.hw[i], told[i] = f.Name, f.Hardware, true
 			switch {
 			case slices.Contains(usable, wanted):
 			default:
@@ -260,7 +261,7 @@ func (p *plan) assignment(node string) *agentapi.Assignment {
 		place[i] = uint32(k)
 		nic := p.sched.NICs[i]
 		leaf, _ := p.graph.LeafOf(nic)
-		a.Peers[k] = &agentapi.Peer{Nic: nic, Address: p.addr[i].AsSlice(), Leaf: leaf, Plane: p.plane(nic), Ssid: uint32(ssidOf(nic))}
+		a.Peers[k] = &agentapi.Peer{Nic: nic, Address: p.addr[i].AsSlice(), Leaf: leaf, Plane: p.plane(nic), Ssid: uint32(ssidOf(nic)), Hardware: p.hw[i]}
 	}
 	edge := func(nic uint32, peer int32, e *schedule.Edge) *agentapi.Edge {
 		return &agentapi.Edge{Nic: nic, Peer: place[peer], Flow: uint32(e.Flow), Tier: uint32(e.Tier), CadenceNs: uint64(e.Cadence)}

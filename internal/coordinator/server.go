@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -205,6 +206,9 @@ func (s *Server) Session(stream agentapi.Agents_SessionServer) error {
 		case <-stream.Context().Done():
 			return status.FromContextError(stream.Context().Err()).Err()
 		case err := <-ses.ended:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
 			return err
 		case <-ses.bell:
 			for _, m := range s.c.pending(ses) {

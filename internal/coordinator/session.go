@@ -170,14 +170,14 @@ func advertised(address, from, node string) string {
 func (c *Coordinator) interfaces(a *agent, in []*agentapi.Interface, mono time.Duration) {
 	var out []interfaceState
 	for _, f := range in {
-		s := interfaceState{Name: f.GetName()}
+		s := interfaceState{Name: f.GetName(), Hardware: f.GetHardwareStamps()}
 		for _, b := range f.GetAddresses() {
 			s.Addresses = append(s.Addresses, agentapi.Address(b))
 		}
 		out = append(out, s)
 	}
 	same := slices.EqualFunc(a.interfaces, out, func(x, y interfaceState) bool {
-		return x.Name == y.Name && slices.Equal(x.Addresses, y.Addresses)
+		return x.Name == y.Name && x.Hardware == y.Hardware && slices.Equal(x.Addresses, y.Addresses)
 	})
 	if !same {
 		a.interfaces = out

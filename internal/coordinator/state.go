@@ -43,6 +43,7 @@ type agentState struct {
 type interfaceState struct {
 	Name      string       `json:"name"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
+	Hardware  bool         `json:"hardware_stamps,omitempty"`
 }
 
 type moveState struct {
