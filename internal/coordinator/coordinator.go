@@ -382,7 +382,11 @@ func (c *Coordinator) advanceKeys() {
 	wall, mono := c.opts.Clock.Wall(), c.opts.Clock.Mono()
 	var holders []holder
 	for _, a := range c.agents {
-		if a.session != nil || a.present {
+		planned := false // its peers may still send to it
+		if c.plan != nil {
+			_, planned = c.plan.hash[a.node]
+		}
+		if a.session != nil || a.present || planned {
 			holders = append(holders, holder{a.session != nil, a.applied.GetKeyIds()})
 		}
 	}

@@ -139,10 +139,7 @@ func (c *Coordinator) register(h *agentapi.Hello, id identity) (*session, error)
 		a.web, a.scheme, a.software, c.unsaved = web, h.GetWeb().GetScheme(), h.GetVersion(), true
 	}
 	c.interfaces(a, h.GetInterfaces(), mono)
-	if !a.present {
-		a.present = true
-		c.touch(true, mono)
-	}
+	c.join(a, mono)
 	if c.keys != nil && !(bytes.Equal(h.GetApplied().GetHash(), a.hash[:]) && slices.Equal(h.GetApplied().GetKeyIds(), c.keys.ids())) {
 		s.wantKeys = true
 	}
@@ -215,10 +212,6 @@ func (c *Coordinator) handle(s *session, m *agentapi.AgentMessage) error {
 	}
 	wall, mono := c.opts.Clock.Wall(), c.opts.Clock.Mono()
 	a.heard, a.lastSeen = mono, wall
-	if !a.present {
-		a.present = true
-		c.touch(true, mono)
-	}
 	switch b := m.GetBody().(type) {
 	case *agentapi.AgentMessage_Hello:
 		return status.Error(codes.InvalidArgument, "a second hello")
@@ -234,7 +227,21 @@ func (c *Coordinator) handle(s *session, m *agentapi.AgentMessage) error {
 	case *agentapi.AgentMessage_Clock:
 		c.count.clockReports++
 	}
+	c.join(a, mono)
 	return nil
+}
+
+// join makes a node part of the schedule, once it sends with the key that its
+// peers send with. It needs mu.
+func (c *Coordinator) join(a *agent, mono time.Duration) {
+	if a.present {
+		return
+	}
+	if ids := a.applied.GetKeyIds(); c.keys != nil && (len(ids) == 0 || ids[0] != c.keys.epochs[0].ID) {
+		return
+	}
+	a.present = true
+	c.touch(true, mono)
 }
 
 // pending takes what a session is to send: keys go before the assignment that
