@@ -1,291 +1,308 @@
 package node
 
 import (
-	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/graylink/graylink/internal/probe"
 )
 
-// Values of the labels direction and timestamp.
+// Source is what the exposition reads. *probe.Engine is one.
+type Source interface {
+	Snapshot() *probe.Snapshot
+	Paths() (version uint64, paths []probe.TracedPath)
+	TraceStats() (sent, answered uint64)
+	Config() *probe.Config
+}
+
+// state is a source and what the node itself knows about it.
+type state struct {
+	Source
+	started  time.Time // when the source's counts began
+	loaded   time.Time // when the configuration that runs was loaded
+	reloadOK bool
+}
+
+// gatherer is an exposition of the state at the moment of the scrape.
+type gatherer struct {
+	read  func(func(state)) // calls its argument once, while the source stays as it is
+	build func(*exposition, state)
+}
+
+// Gather implements prometheus.Gatherer.
+func (g gatherer) Gather() ([]*dto.MetricFamily, error) {
+	var families []*dto.MetricFamily
+	g.read(func(s state) {
+		x := newExposition(s.started)
+		g.build(x, s)
+		families = x.done()
+	})
+	return families, nil
+}
+
+// disjoint joins gatherers that share no family: the later one's family is
+// left out where two have the same.
+type disjoint []prometheus.Gatherer
+
+// Gather implements prometheus.Gatherer.
+func (gs disjoint) Gather() ([]*dto.MetricFamily, error) {
+	var all []*dto.MetricFamily
+	for _, g := range gs {
+		families, err := g.Gather()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, families...)
+	}
+	byName := func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) }
+	slices.SortStableFunc(all, byName)
+	return slices.CompactFunc(all, func(a, b *dto.MetricFamily) bool { return byName(a, b) == 0 }), nil
+}
+
+// Values of the label direction, and of side by direction.
 var (
 	directionNames = [2]string{"forward", "reverse"}
-	sideNames      = [2]string{"source", "destination"} // of a NIC, by direction
+	sideNames      = [2]string{"source", "destination"}
 )
 
-const (
-	stampKernel = "kernel"
-	stampUser   = "user"
-)
-
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(name, help, labels, nil)
+// stamped is a distribution and the value of its label timestamp.
+type stamped struct {
+	kind string
+	h    *probe.Histogram
 }
 
-// sink sends metrics of one scrape.
-type sink struct {
-	ch      chan<- prometheus.Metric
-	created time.Time
-}
-
-func (s sink) counter(d *prometheus.Desc, v float64, labels ...string) {
-	s.ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
-}
-
-func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {
-	s.ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-}
-
-func (s sink) histogram(d *prometheus.Desc, h *probe.Histogram, labels ...string) {
-	positive, negative := h.Buckets()
-	m, err := prometheus.NewConstNativeHistogram(d, h.Count, h.SumNS/1e9, positive, negative, h.Zero,
-		probe.HistogramSchema, probe.HistogramZero, s.created, labels...)
-	if err != nil {
-		m = prometheus.NewInvalidMetric(d, fmt.Errorf("native histogram: %w", err))
+// kinds are the distributions of d to be published: those with samples, and
+// the kernel's unless there are better, so that the series of an edge is there
+// before its first sample.
+func kinds(d *probe.Delays) []stamped {
+	out := make([]stamped, 0, 3)
+	if d.Hardware.Count > 0 {
+		out = append(out, stamped{"hardware", &d.Hardware})
 	}
-	s.ch <- m
-}
-
-// edgeCollector is the exposition of /metrics/edges.
-type edgeCollector struct {
-	node *Node
-
-	owd, sent, lost, ecn, acked, late, duplicate, reordered, unresolved, received, stalled *prometheus.Desc
-}
-
-func newEdgeCollector(n *Node) *edgeCollector {
-	flow := []string{"src", "dst", "flow", "class", "tier", "plane"}
-	directed := []string{"src", "dst", "flow", "direction", "class", "tier", "plane"}
-	return &edgeCollector{
-		node:       n,
-		owd:        desc("fabric_probe_owd_seconds", "One-way delay of probes (forward) and replies (reverse).", append(directed, "timestamp")...),
-		sent:       desc("fabric_probe_sent_total", "Probes sent (forward) and replies the reflector says it sent (reverse).", directed...),
-		lost:       desc("fabric_probe_lost_total", "Probes and replies lost, where Direct Measurement tells the direction.", directed...),
-		ecn:        desc("fabric_probe_ecn_marked_total", "Probes and replies that arrived marked congestion experienced.", directed...),
-		acked:      desc("fabric_probe_acked_total", "Probes answered within the reply timeout.", flow...),
-		late:       desc("fabric_probe_late_total", "Probes answered after the reply timeout.", flow...),
-		duplicate:  desc("fabric_probe_duplicate_total", "Replies to probes that had one.", flow...),
-		reordered:  desc("graylink_node_probe_reordered_total", "Replies that came after the reply to a later probe.", flow...),
-		unresolved: desc("graylink_node_probe_unresolved", "Probes nothing is known about: neither answered nor told lost.", flow...),
-		received:   desc("fabric_probe_received_total", "Probes of a peer that arrived at this node, which reflects them.", flow...),
-		stalled:    stalledDesc(),
+	if d.Kernel.Count > 0 || d.Hardware.Count == 0 {
+		out = append(out, stamped{"kernel", &d.Kernel})
 	}
-}
-
-func stalledDesc() *prometheus.Desc {
-	return desc("graylink_node_stalled_seconds_total", "Time by which the probe loop ran late, beyond 20 ms each time: the host's doing, not the fabric's.", "nic")
-}
-
-// Describe implements prometheus.Collector.
-func (c *edgeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.owd, c.sent, c.lost, c.ecn, c.acked, c.late, c.duplicate, c.reordered, c.unresolved, c.received, c.stalled} {
-		ch <- d
+	if d.User.Count > 0 {
+		out = append(out, stamped{"user", &d.User})
 	}
+	return out
 }
 
-// Collect implements prometheus.Collector.
-func (c *edgeCollector) Collect(ch chan<- prometheus.Metric) {
-	snap, started := c.node.snapshot()
-	s := sink{ch, started}
+func stalledFamily(x *exposition) *dto.MetricFamily {
+	return x.counter("graylink_node_stalled_seconds_total", "Time by which the probe loop ran late, beyond 20 ms each time: the host's doing, not the fabric's.")
+}
+
+// edgeSeries is the exposition of /metrics/edges.
+func edgeSeries(x *exposition, st state) {
+	var (
+		owd        = x.histogram("fabric_probe_owd_seconds", "One-way delay of probes (forward) and replies (reverse).")
+		sent       = x.counter("fabric_probe_sent_total", "Probes sent (forward) and replies the reflector says it sent (reverse).")
+		lost       = x.counter("fabric_probe_lost_total", "Probes and replies lost, where Direct Measurement tells the direction.")
+		ecn        = x.counter("fabric_probe_ecn_marked_total", "Probes and replies that arrived marked congestion experienced.")
+		acked      = x.counter("fabric_probe_acked_total", "Probes answered within the reply timeout.")
+		late       = x.counter("fabric_probe_late_total", "Probes answered after the reply timeout.")
+		duplicate  = x.counter("fabric_probe_duplicate_total", "Replies to probes that had one.")
+		reordered  = x.counter("graylink_node_probe_reordered_total", "Replies that came after the reply to a later probe.")
+		unresolved = x.gauge("graylink_node_probe_unresolved", "Probes nothing is known about: neither answered nor told lost.")
+		received   = x.counter("fabric_probe_received_total", "Probes of a peer that arrived at this node, which reflects them.")
+		stalled    = stalledFamily(x)
+	)
+	directions := [2]*dto.LabelPair{x.label("direction", directionNames[0]), x.label("direction", directionNames[1])}
+	flowLabels := func(class, dst string, flow int, plane, src string, tier int) []*dto.LabelPair {
+		return x.labels("class", class, "dst", dst, "flow", strconv.Itoa(flow), "plane", plane, "src", src, "tier", strconv.Itoa(tier))
+	}
+	snap := st.Snapshot()
 	for i := range snap.NICs {
 		n := &snap.NICs[i]
-		s.counter(c.stalled, n.Stalled.Seconds(), n.NIC)
+		x.count(stalled, n.Stalled.Seconds(), x.labels("nic", n.NIC))
 		for j := range n.Edges {
-			c.edge(s, &n.Edges[j])
+			e := &n.Edges[j]
+			labels := flowLabels(e.Class, e.Edge.Dst, e.Edge.Flow, e.Plane, e.Edge.Src, e.Tier)
+			for d, total := range [2]uint64{e.Sent, e.RepliesSent} {
+				directed := with(labels, directions[d])
+				x.count(sent, float64(total), directed)
+				x.count(lost, float64(e.Lost[d]), directed)
+				x.count(ecn, float64(e.ECN[d]), directed)
+				for _, k := range kinds(&e.OWD[d]) {
+					x.distribution(owd, k.h, with(directed, x.label("timestamp", k.kind)))
+				}
+			}
+			x.count(acked, float64(e.Acked), labels)
+			x.count(late, float64(e.Late), labels)
+			x.count(duplicate, float64(e.Duplicate), labels)
+			x.count(reordered, float64(e.Reordered), labels)
+			x.set(unresolved, float64(e.Unresolved), labels)
 		}
 		for _, r := range n.Received {
-			s.counter(c.received, float64(r.Received), r.Edge.Src, r.Edge.Dst, strconv.Itoa(r.Edge.Flow), r.Class, strconv.Itoa(r.Tier), r.Plane)
+			x.count(received, float64(r.Received), flowLabels(r.Class, r.Edge.Dst, r.Edge.Flow, r.Plane, r.Edge.Src, r.Tier))
 		}
 	}
 }
 
-func (c *edgeCollector) edge(s sink, e *probe.EdgeStats) {
-	flow, tier := strconv.Itoa(e.Edge.Flow), strconv.Itoa(e.Tier)
-	labels := []string{e.Edge.Src, e.Edge.Dst, flow, e.Class, tier, e.Plane}
-	sent := [2]uint64{e.Sent, e.RepliesSent}
-	for d, name := range directionNames {
-		directed := []string{e.Edge.Src, e.Edge.Dst, flow, name, e.Class, tier, e.Plane}
-		s.counter(c.sent, float64(sent[d]), directed...)
-		s.counter(c.lost, float64(e.Lost[d]), directed...)
-		s.counter(c.ecn, float64(e.ECN[d]), directed...)
-		s.histogram(c.owd, &e.OWD[d].Kernel, append(directed, stampKernel)...)
-		if e.OWD[d].User.Count > 0 {
-			s.histogram(c.owd, &e.OWD[d].User, append(directed, stampUser)...)
-		}
-	}
-	s.counter(c.acked, float64(e.Acked), labels...)
-	s.counter(c.late, float64(e.Late), labels...)
-	s.counter(c.duplicate, float64(e.Duplicate), labels...)
-	s.counter(c.reordered, float64(e.Reordered), labels...)
-	s.gauge(c.unresolved, float64(e.Unresolved), labels...)
-}
+// nicSeries is the exposition of /metrics: everything but the edges.
+func nicSeries(x *exposition, st state) {
+	cfg := st.Config()
+	nicState(x, cfg, st.Snapshot().NICs)
 
-// nicCollector is the exposition of /metrics: everything but the edges.
-type nicCollector struct {
-	node *Node
-
-	owd, sent, lost, ecn, kernelDelay, info, stampInfo, errorBound                                *prometheus.Desc
-	stalled, drops, sendErrors, icmpErrors, dropped, missing, restarts, sessions, edges, lastTurn *prometheus.Desc
-	tracePackets, pathEdges, pathVersion, configHash, reloadOK, reloadTime                        *prometheus.Desc
-}
-
-func newNICCollector(n *Node) *nicCollector {
-	perNIC := []string{"nic", "side", "leaf", "peer_leaf", "class", "tier", "plane"}
-	return &nicCollector{
-		node:         n,
-		owd:          desc("fabric_nic_owd_seconds", "One-way delay of all probes and replies of a NIC toward (source) or from (destination) one peer leaf.", append(perNIC, "timestamp")...),
-		sent:         desc("fabric_nic_probe_sent_total", "Probes sent, or replies sent to this NIC, by peer leaf.", perNIC...),
-		lost:         desc("fabric_nic_probe_lost_total", "Probes or replies lost, by peer leaf.", perNIC...),
-		ecn:          desc("fabric_nic_probe_ecn_marked_total", "Probes or replies marked congestion experienced, by peer leaf.", perNIC...),
-		kernelDelay:  desc("fabric_nic_kernel_delay_seconds", "From user space to the kernel's transmit stamp, and from its receive stamp to user space.", "nic"),
-		info:         desc("fabric_nic_info", "Where a NIC is in the fabric.", "nic", "node", "leaf", "leaf_port", "plane", "rail", "pod", "side"),
-		stampInfo:    desc("fabric_nic_timestamp_info", "Kind of the stamps a NIC's probes get.", "nic", "stamp", "kind"),
-		errorBound:   desc("fabric_clock_error_bound_seconds", "Bound of the clock's error, as configured.", "clock"),
-		stalled:      stalledDesc(),
-		drops:        desc("graylink_node_socket_drops_total", "Packets the kernel dropped because a socket's receive buffer was full.", "nic", "socket"),
-		sendErrors:   desc("graylink_node_send_errors_total", "Packets that could not be sent, by errno; none of them counts as sent.", "nic", "errno"),
-		icmpErrors:   desc("graylink_node_icmp_errors_total", "ICMP errors about probes and replies, by type and code.", "nic", "type", "code"),
-		dropped:      desc("graylink_node_dropped_packets_total", "Received packets that were not used, by reason.", "nic", "reason"),
-		missing:      desc("graylink_node_stamps_missing_total", "Samples for want of a kernel stamp, by which of T1 to T4.", "nic", "stamp"),
-		restarts:     desc("graylink_node_restarts_total", "Restarts noticed, of the senders and reflectors at the other side.", "nic", "side"),
-		sessions:     desc("graylink_node_reflector_sessions", "Sessions the reflector keeps.", "nic"),
-		edges:        desc("graylink_node_edges", "Flows a NIC probes.", "nic"),
-		lastTurn:     desc("graylink_node_last_cycle_timestamp_seconds", "When the probe loop last ran.", "nic"),
-		tracePackets: desc("graylink_node_trace_packets_total", "Trace packets, sent and answered.", "result"),
-		pathEdges:    desc("graylink_node_path_edges", "Flows traced by this node, by state of the path.", "state"),
-		pathVersion:  desc("graylink_node_path_map_version", "Version of the traced paths; grows with every change."),
-		configHash:   desc("graylink_config_hash_info", "First eight octets of the configuration's SHA-256.", "hash"),
-		reloadOK:     desc("graylink_config_last_reload_successful", "Whether the last reload was successful."),
-		reloadTime:   desc("graylink_config_last_reload_success_timestamp_seconds", "When the configuration that runs was loaded."),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (c *nicCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.owd, c.sent, c.lost, c.ecn, c.kernelDelay, c.info, c.stampInfo, c.errorBound,
-		c.stalled, c.drops, c.sendErrors, c.icmpErrors, c.dropped, c.missing, c.restarts, c.sessions, c.edges, c.lastTurn,
-		c.tracePackets, c.pathEdges, c.pathVersion, c.configHash, c.reloadOK, c.reloadTime} {
-		ch <- d
-	}
-}
-
-// aggregate is what a NIC's edges toward one leaf add up to.
-type aggregate struct {
-	sent, lost, ecn uint64
-	owd             probe.Delays
-}
-
-type aggregateKey struct {
-	side                   int
-	peerLeaf, class, plane string
-	tier                   int
-}
-
-// Collect implements prometheus.Collector.
-func (c *nicCollector) Collect(ch chan<- prometheus.Metric) {
-	snap, started := c.node.snapshot()
-	s := sink{ch, started}
-	cfg, paths := c.node.state(s, c)
-	for i := range snap.NICs {
-		c.nic(s, cfg, &snap.NICs[i])
-	}
+	version, paths := st.Paths()
 	states := map[string]int{"valid": 0, "stale": 0, "unknown": 0}
 	for _, p := range paths {
 		states[string(p.State)]++
 	}
-	for state, v := range states {
-		s.gauge(c.pathEdges, float64(v), state)
+	pathEdges := x.gauge("graylink_node_path_edges", "Flows traced by this node, by state of the path.")
+	for _, name := range sortedKeys(states) {
+		x.set(pathEdges, float64(states[name]), x.labels("state", name))
 	}
-}
+	x.set(x.gauge("graylink_node_path_map_version", "Version of the traced paths; grows with every change."), float64(version), nil)
+	sent, answered := st.TraceStats()
+	tracePackets := x.counter("graylink_node_trace_packets_total", "Trace packets, sent and answered.")
+	x.count(tracePackets, float64(sent), x.labels("result", "sent"))
+	x.count(tracePackets, float64(answered), x.labels("result", "answered"))
 
-func (c *nicCollector) nic(s sink, cfg *probe.Config, n *probe.NICStats) {
-	rail := ""
-	if n.Rail != nil {
-		rail = strconv.Itoa(*n.Rail)
-	}
-	s.gauge(c.info, 1, n.NIC, cfg.Node, n.Leaf, n.LeafPort, n.Plane, rail, n.Pod, n.Side)
-	for _, k := range []struct{ stamp, kind string }{{"tx", n.TxKind}, {"rx", n.RxKind}} {
-		if k.kind != "" {
-			s.gauge(c.stampInfo, 1, n.NIC, k.stamp, k.kind)
-		}
-	}
-	if cfg.ErrorBound != nil {
-		s.gauge(c.errorBound, cfg.ErrorBound.Seconds(), n.NIC)
-	}
-	s.histogram(c.kernelDelay, &n.KernelDelay, n.NIC)
-	s.counter(c.stalled, n.Stalled.Seconds(), n.NIC)
-	for _, sock := range n.Sockets {
-		s.counter(c.drops, float64(sock.Drops), n.NIC, sock.Name)
-	}
-	for _, by := range []struct {
-		desc   *prometheus.Desc
-		counts map[string]uint64
-	}{{c.sendErrors, n.SendErrors}, {c.dropped, n.Dropped}, {c.missing, n.Missing}, {c.restarts, n.Restarts}} {
-		for k, v := range by.counts {
-			s.counter(by.desc, float64(v), n.NIC, k)
-		}
-	}
-	for _, e := range n.ICMPErrors {
-		s.counter(c.icmpErrors, float64(e.Count), n.NIC, strconv.Itoa(int(e.Type)), strconv.Itoa(int(e.Code)))
-	}
-	s.gauge(c.sessions, float64(n.Sessions), n.NIC)
-	s.gauge(c.edges, float64(len(n.Edges)), n.NIC)
-	s.gauge(c.lastTurn, float64(n.LastTurn.UnixNano())/1e9, n.NIC)
-
-	sums := map[aggregateKey]*aggregate{}
-	for i := range n.Edges {
-		e := &n.Edges[i]
-		sent := [2]uint64{e.Sent, e.RepliesSent}
-		for d := range directionNames {
-			k := aggregateKey{d, e.PeerLeaf, e.Class, e.Plane, e.Tier}
-			a := sums[k]
-			if a == nil {
-				a = &aggregate{}
-				sums[k] = a
-			}
-			a.sent += sent[d]
-			a.lost += e.Lost[d]
-			a.ecn += e.ECN[d]
-			a.owd.Kernel.Add(&e.OWD[d].Kernel)
-			a.owd.User.Add(&e.OWD[d].User)
-		}
-	}
-	for k, a := range sums {
-		labels := []string{n.NIC, sideNames[k.side], n.Leaf, k.peerLeaf, k.class, strconv.Itoa(k.tier), k.plane}
-		s.counter(c.sent, float64(a.sent), labels...)
-		s.counter(c.lost, float64(a.lost), labels...)
-		s.counter(c.ecn, float64(a.ecn), labels...)
-		s.histogram(c.owd, &a.owd.Kernel, append(labels, stampKernel)...)
-		if a.owd.User.Count > 0 {
-			s.histogram(c.owd, &a.owd.User, append(labels, stampUser)...)
-		}
-	}
-}
-
-func (n *Node) snapshot() (*probe.Snapshot, time.Time) {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	return n.engine.Snapshot(), n.loaded
-}
-
-// state publishes what is the node's rather than a NIC's.
-func (n *Node) state(s sink, c *nicCollector) (*probe.Config, []probe.TracedPath) {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	version, paths := n.engine.Paths()
-	sent, answered := n.engine.TraceStats()
-	s.counter(c.tracePackets, float64(sent), "sent")
-	s.counter(c.tracePackets, float64(answered), "answered")
-	s.gauge(c.pathVersion, float64(version))
-	s.gauge(c.configHash, 1, n.engine.Config().Hash)
+	x.set(x.gauge("graylink_config_hash_info", "First eight octets of the configuration's SHA-256."), 1, x.labels("hash", cfg.Hash))
 	ok := 0.0
-	if n.reloadOK {
+	if st.reloadOK {
 		ok = 1
 	}
-	s.gauge(c.reloadOK, ok)
-	s.gauge(c.reloadTime, float64(n.loaded.UnixNano())/1e9)
-	return n.engine.Config(), paths
+	x.set(x.gauge("graylink_config_last_reload_successful", "Whether the last reload was successful."), ok, nil)
+	x.set(x.gauge("graylink_config_last_reload_success_timestamp_seconds", "When the configuration that runs was loaded."), float64(st.loaded.UnixNano())/1e9, nil)
+}
+
+func nicState(x *exposition, cfg *probe.Config, nics []probe.NICStats) {
+	var (
+		info        = x.gauge("fabric_nic_info", "Where a NIC is in the fabric.")
+		stampInfo   = x.gauge("fabric_nic_timestamp_info", "Kind of the stamps a NIC's probes get.")
+		errorBound  = x.gauge("fabric_clock_error_bound_seconds", "Bound of the clock's error, as configured.")
+		kernelDelay = x.histogram("fabric_nic_kernel_delay_seconds", "From user space to the kernel's transmit stamp.")
+		nicDelay    = x.histogram("fabric_nic_nic_delay_seconds", "From the kernel's transmit stamp to the NIC's own.")
+		stalled     = stalledFamily(x)
+		drops       = x.counter("graylink_node_socket_drops_total", "Packets the kernel dropped because a socket's receive buffer was full.")
+		sendErrors  = x.counter("graylink_node_send_errors_total", "Packets that could not be sent, by errno; none of them counts as sent.")
+		icmpErrors  = x.counter("graylink_node_icmp_errors_total", "ICMP errors about probes and replies, by type and code.")
+		dropped     = x.counter("graylink_node_dropped_packets_total", "Received packets that were not used, by reason.")
+		missing     = x.counter("graylink_node_stamps_missing_total", "Samples without the stamp they wanted, by which of T1 to T4.")
+		unmatched   = x.counter("graylink_node_stamps_unmatched_total", "Transmit stamps of packets no longer known.")
+		skipped     = x.counter("graylink_node_probes_skipped_total", "Probes that were not sent because their time went by.")
+		restarts    = x.counter("graylink_node_restarts_total", "Restarts noticed, of the senders and reflectors at the other side.")
+		sessions    = x.gauge("graylink_node_reflector_sessions", "Sessions the reflector keeps.")
+		edges       = x.gauge("graylink_node_edges", "Flows a NIC probes.")
+		lastTurn    = x.gauge("graylink_node_last_cycle_timestamp_seconds", "When the probe loop last ran.")
+		sums        = newLeafSeries(x)
+	)
+	for i := range nics {
+		n := &nics[i]
+		rail := ""
+		if n.Rail != nil {
+			rail = strconv.Itoa(*n.Rail)
+		}
+		nic := x.labels("nic", n.NIC)
+		x.set(info, 1, x.labels("leaf", n.Leaf, "leaf_port", n.LeafPort, "nic", n.NIC, "node", cfg.Node, "plane", n.Plane, "pod", n.Pod, "rail", rail, "side", n.Side))
+		for _, k := range []struct{ stamp, kind string }{{"tx", n.TxKind}, {"rx", n.RxKind}} {
+			if k.kind != "" {
+				x.set(stampInfo, 1, x.labels("kind", k.kind, "nic", n.NIC, "stamp", k.stamp))
+			}
+		}
+		if cfg.ErrorBound != nil {
+			x.set(errorBound, cfg.ErrorBound.Seconds(), x.labels("clock", n.NIC))
+		}
+		x.distribution(kernelDelay, &n.KernelDelay, nic)
+		if n.NICDelay.Count > 0 {
+			x.distribution(nicDelay, &n.NICDelay, nic)
+		}
+		x.count(stalled, n.Stalled.Seconds(), nic)
+		for _, sock := range n.Sockets {
+			x.count(drops, float64(sock.Drops), with(nic, x.label("socket", sock.Name)))
+		}
+		for _, by := range []struct {
+			family *dto.MetricFamily
+			label  string
+			counts map[string]uint64
+		}{{sendErrors, "errno", n.SendErrors}, {dropped, "reason", n.Dropped}, {missing, "stamp", n.Missing}, {restarts, "side", n.Restarts}} {
+			for _, k := range sortedKeys(by.counts) {
+				x.count(by.family, float64(by.counts[k]), with(nic, x.label(by.label, k)))
+			}
+		}
+		for _, e := range n.ICMPErrors {
+			x.count(icmpErrors, float64(e.Count), x.labels("code", strconv.Itoa(int(e.Code)), "nic", n.NIC, "type", strconv.Itoa(int(e.Type))))
+		}
+		x.count(unmatched, float64(n.Unmatched), nic)
+		x.count(skipped, float64(n.Skipped), nic)
+		x.set(sessions, float64(n.Sessions), nic)
+		x.set(edges, float64(len(n.Edges)), nic)
+		x.set(lastTurn, float64(n.LastTurn.UnixNano())/1e9, nic)
+		sums.add(n)
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// leafSeries are the sums over a NIC's edges toward one peer leaf.
+type leafSeries struct {
+	x                    *exposition
+	owd, sent, lost, ecn *dto.MetricFamily
+}
+
+func newLeafSeries(x *exposition) leafSeries {
+	return leafSeries{x: x,
+		owd:  x.histogram("fabric_nic_owd_seconds", "One-way delay of all probes and replies of a NIC toward (source) or from (destination) one peer leaf."),
+		sent: x.counter("fabric_nic_probe_sent_total", "Probes sent, or replies sent to this NIC, by peer leaf."),
+		lost: x.counter("fabric_nic_probe_lost_total", "Probes or replies lost, by peer leaf."),
+		ecn:  x.counter("fabric_nic_probe_ecn_marked_total", "Probes or replies marked congestion experienced, by peer leaf.")}
+}
+
+type leafKey struct {
+	peerLeaf, class, plane string
+	tier                   int
+}
+
+// leafSum is what the edges of one key add up to, by direction.
+type leafSum struct {
+	leafKey
+	sent, lost, ecn [2]uint64
+	owd             [2]probe.Delays
+}
+
+func (l leafSeries) add(n *probe.NICStats) {
+	var sums []*leafSum
+	at := map[leafKey]*leafSum{}
+	for i := range n.Edges {
+		e := &n.Edges[i]
+		k := leafKey{e.PeerLeaf, e.Class, e.Plane, e.Tier}
+		s := at[k]
+		if s == nil {
+			s = &leafSum{leafKey: k}
+			at[k], sums = s, append(sums, s)
+		}
+		for d, sent := range [2]uint64{e.Sent, e.RepliesSent} {
+			s.sent[d] += sent
+			s.lost[d] += e.Lost[d]
+			s.ecn[d] += e.ECN[d]
+			s.owd[d].Hardware.Add(&e.OWD[d].Hardware)
+			s.owd[d].Kernel.Add(&e.OWD[d].Kernel)
+			s.owd[d].User.Add(&e.OWD[d].User)
+		}
+	}
+	for _, s := range sums {
+		for d, side := range sideNames {
+			labels := l.x.labels("class", s.class, "leaf", n.Leaf, "nic", n.NIC, "peer_leaf", s.peerLeaf, "plane", s.plane, "side", side, "tier", strconv.Itoa(s.tier))
+			l.x.count(l.sent, float64(s.sent[d]), labels)
+			l.x.count(l.lost, float64(s.lost[d]), labels)
+			l.x.count(l.ecn, float64(s.ecn[d]), labels)
+			for _, k := range kinds(&s.owd[d]) {
+				l.x.distribution(l.owd, k.h, with(labels, l.x.label("timestamp", k.kind)))
+			}
+		}
+	}
 }

@@ -13,6 +13,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/collectors/version"
+
 	"github.com/graylink/graylink/internal/probe"
 )
 
@@ -23,6 +27,9 @@ type Node struct {
 	lookup func(device string) ([]netip.Addr, error)
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+
+	registry *prometheus.Registry
+	started  time.Time // of the engine: when its counts began
 
 	mu       sync.RWMutex // held for writing while the configuration changes
 	engine   *probe.Engine
@@ -42,7 +49,8 @@ func Start(file string, log *slog.Logger) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{file: file, log: log, lookup: deviceAddresses, wanted: cfg, loaded: time.Now(), reloadOK: true}
+	now := time.Now()
+	n := &Node{file: file, log: log, lookup: deviceAddresses, registry: processRegistry(), wanted: cfg, started: now, loaded: now, reloadOK: true}
 	resolved, err := n.resolve(cfg, nil)
 	if err != nil {
 		return nil, err
@@ -185,6 +193,29 @@ func (n *Node) Reload() error {
 	}
 	n.wanted, n.loaded, n.reloadOK, n.retry = cfg, time.Now(), true, false
 	return nil
+}
+
+// read implements the reading side of a gatherer.
+func (n *Node) read(f func(state)) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	f(state{Source: n.engine, started: n.started, loaded: n.loaded, reloadOK: n.reloadOK})
+}
+
+// Series are the families of /metrics and of /metrics/edges.
+func (n *Node) Series() (metrics, edges prometheus.Gatherer) {
+	return disjoint{gatherer{n.read, nicSeries}, n.registry}, gatherer{n.read, edgeSeries}
+}
+
+// Registry takes collectors of what else the process does: they join /metrics.
+func (n *Node) Registry() *prometheus.Registry { return n.registry }
+
+// processRegistry holds the client library's series about the process.
+func processRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(version.NewCollector("graylink_node"), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
 }
 
 // Close stops probing.

@@ -7,9 +7,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/collectors/version"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -27,10 +24,7 @@ const (
 // --web.config.file, "" when there is none: what acts on the node is for
 // loopback clients unless it asks clients to authenticate themselves.
 func (n *Node) Handler(webConfig string) http.Handler {
-	metrics, edges := prometheus.NewRegistry(), prometheus.NewRegistry()
-	metrics.MustRegister(newNICCollector(n), version.NewCollector("graylink_node"),
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	edges.MustRegister(newEdgeCollector(n))
+	metrics, edges := n.Series()
 	opts := promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, EnableOpenMetrics: true}
 
 	acting := func(h http.HandlerFunc) http.HandlerFunc {

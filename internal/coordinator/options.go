@@ -15,7 +15,7 @@ type Planner struct {
 	// Rebalance proposes at most limit moves that bring links with fewer than k
 	// bound edges closer to k; none when it knows of nothing to try. Nil: source
 	// ports are never moved.
-	Rebalance func(g *fabric.Graph, s *schedule.Schedule, bound []Bound, moved []schedule.Move, k, limit int) []schedule.Move
+	Rebalance func(g *fabric.Graph, s *schedule.Schedule, bound []schedule.Bound, history []schedule.Move, k, limit int) []schedule.Move
 }
 
 // Clock tells the time: Wall for what people and files read, Mono, which never

@@ -9,13 +9,8 @@ import (
 
 	"github.com/graylink/graylink/internal/agentapi"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule"
 )
-
-// Bound is an edge, of probes or of replies, with the path it was traced to take.
-type Bound struct {
-	Edge fabric.Edge
-	Path fabric.Path
-}
 
 // pathStore counts, from what agents traced, the edges on every directed link.
 type pathStore struct {
@@ -253,7 +248,7 @@ func (s *pathStore) counted() (links []LinkEdges, boundProbes, bound int) {
 }
 
 // all lists what is bound, in a fixed order.
-func (s *pathStore) all() (version uint64, out []Bound) {
+func (s *pathStore) all() (version uint64, out []schedule.Bound) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	keys := make([]uint64, 0, len(s.edges))
@@ -263,10 +258,10 @@ func (s *pathStore) all() (version uint64, out []Bound) {
 		}
 	}
 	slices.Sort(keys)
-	out = make([]Bound, len(keys))
+	out = make([]schedule.Bound, len(keys))
 	for i, k := range keys {
 		src, dst, flow, reply := splitKey(k)
-		out[i] = Bound{fabric.Edge{Src: s.plan.sched.NICs[src], Dst: s.plan.sched.NICs[dst], Flow: flow, Reply: reply}, s.path(s.edges[k])}
+		out[i] = schedule.Bound{Edge: fabric.Edge{Src: s.plan.sched.NICs[src], Dst: s.plan.sched.NICs[dst], Flow: flow, Reply: reply}, Path: s.path(s.edges[k])}
 	}
 	return s.version, out
 }

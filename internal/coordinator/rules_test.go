@@ -560,7 +560,7 @@ func TestRule12EdgesAreCountedOnLinks(t *testing.T) {
 func TestRule12SourcePortsAreMovedAFewAtATime(t *testing.T) {
 	asked := 0
 	f := start(t, clos(2, 1), func(o *Options) {
-		o.Planner.Rebalance = func(g *fabric.Graph, s *schedule.Schedule, bound []Bound, moved []schedule.Move, k, limit int) []schedule.Move {
+		o.Planner.Rebalance = func(g *fabric.Graph, s *schedule.Schedule, bound []schedule.Bound, moved []schedule.Move, k, limit int) []schedule.Move {
 			asked++
 			if k != 3 || limit != 20 || len(bound) != 4 {
 				t.Errorf("k %d, limit %d, %d bound", k, limit, len(bound))

@@ -3,6 +3,7 @@ package probe
 import (
 	"math"
 	"math/bits"
+	"slices"
 )
 
 // Native histogram parameters of the published series.
@@ -74,38 +75,47 @@ func (t *bucketTable) place(v uint64) int {
 	return i
 }
 
+// page holds the buckets of one octave.
 type page [perOctave]uint64
 
 // Histogram counts signed durations in exponential buckets. Memory comes in
 // octaves as they are first touched, so that a steady distribution allocates
-// nothing. The zero Histogram is empty and ready.
+// nothing, and in one piece, so that a copy costs one allocation. The zero
+// Histogram is empty and ready; a Histogram that was assigned shares its counts,
+// Clone copies them.
 type Histogram struct {
-	Count    uint64
-	Zero     uint64
-	SumNS    float64
-	positive [octaves]*page
-	negative [octaves]*page
+	Count uint64
+	Zero  uint64
+	SumNS float64
+	// index[o] is one more than the place in pages of the o-th octave of
+	// positive durations, index[octaves+o] of negative ones; 0: no count yet.
+	index [2 * octaves]uint8
+	pages []page
 }
 
 // Observe counts a duration in nanoseconds.
 func (h *Histogram) Observe(ns int64) {
 	h.Count++
 	h.SumNS += float64(ns)
-	side, v := &h.positive, uint64(ns)
+	side, v := 0, uint64(ns)
 	if ns < 0 {
-		side, v = &h.negative, -uint64(ns)
+		side, v = octaves, -uint64(ns)
 	}
 	if v <= 1 {
 		h.Zero++
 		return
 	}
 	i := buckets.place(v)
-	p := side[i/perOctave]
-	if p == nil {
-		p = new(page)
-		side[i/perOctave] = p
+	h.page(side + i/perOctave)[i%perOctave]++
+}
+
+// page is the page of an octave, made if need be.
+func (h *Histogram) page(octave int) *page {
+	if h.index[octave] == 0 {
+		h.pages = append(h.pages, page{})
+		h.index[octave] = uint8(len(h.pages))
 	}
-	p[i%perOctave]++
+	return &h.pages[h.index[octave]-1]
 }
 
 // Add adds the counts of o.
@@ -113,49 +123,43 @@ func (h *Histogram) Add(o *Histogram) {
 	h.Count += o.Count
 	h.Zero += o.Zero
 	h.SumNS += o.SumNS
-	addPages(&h.positive, &o.positive)
-	addPages(&h.negative, &o.negative)
-}
-
-func addPages(to, from *[octaves]*page) {
-	for i, f := range from {
-		if f == nil {
+	for octave, at := range o.index {
+		if at == 0 {
 			continue
 		}
-		if to[i] == nil {
-			to[i] = new(page)
-		}
-		for j, n := range f {
-			to[i][j] += n
+		to, from := h.page(octave), &o.pages[at-1]
+		for j, n := range from {
+			to[j] += n
 		}
 	}
 }
 
 // Clone copies the histogram.
 func (h *Histogram) Clone() Histogram {
-	var c Histogram
-	c.Add(h)
+	c := *h
+	c.pages = slices.Clone(h.pages)
 	return c
 }
 
-// Buckets returns the counts by bucket index as Prometheus numbers them.
-func (h *Histogram) Buckets() (positive, negative map[int]int64) {
-	return pageCounts(&h.positive), pageCounts(&h.negative)
-}
+// Positive yields the buckets of positive durations that have counts, by
+// index as Prometheus numbers them, upwards: an iter.Seq2.
+func (h *Histogram) Positive(yield func(index int, count uint64) bool) { h.each(0, yield) }
 
-func pageCounts(side *[octaves]*page) map[int]int64 {
-	m := map[int]int64{}
-	for o, p := range side {
-		if p == nil {
+// Negative yields the buckets of negative durations that have counts, from the
+// smallest magnitude to the largest: an iter.Seq2.
+func (h *Histogram) Negative(yield func(index int, count uint64) bool) { h.each(octaves, yield) }
+
+func (h *Histogram) each(side int, yield func(int, uint64) bool) {
+	for o, at := range h.index[side : side+octaves] {
+		if at == 0 {
 			continue
 		}
-		for j, n := range p {
-			if n > 0 {
-				m[(o+firstOctave)*perOctave+j] = int64(n)
+		for j, n := range &h.pages[at-1] {
+			if n > 0 && !yield((o+firstOctave)*perOctave+j, n) {
+				return
 			}
 		}
 	}
-	return m
 }
 
 // Quantile estimates the q-quantile in nanoseconds by the geometric middle of
@@ -168,8 +172,8 @@ func (h *Histogram) Quantile(q float64) (ns float64, ok bool) {
 	rank = max(rank, 1)
 	var seen uint64
 	for o := octaves - 1; o >= 0; o-- {
-		for j := perOctave - 1; j >= 0 && h.negative[o] != nil; j-- {
-			if seen += h.negative[o][j]; seen >= rank {
+		for j := perOctave - 1; j >= 0 && h.index[octaves+o] != 0; j-- {
+			if seen += h.pages[h.index[octaves+o]-1][j]; seen >= rank {
 				return -middle(o, j), true
 			}
 		}
@@ -178,8 +182,8 @@ func (h *Histogram) Quantile(q float64) (ns float64, ok bool) {
 		return 0, true
 	}
 	for o := range octaves {
-		for j := 0; j < perOctave && h.positive[o] != nil; j++ {
-			if seen += h.positive[o][j]; seen >= rank {
+		for j := 0; j < perOctave && h.index[o] != 0; j++ {
+			if seen += h.pages[h.index[o]-1][j]; seen >= rank {
 				return middle(o, j), true
 			}
 		}

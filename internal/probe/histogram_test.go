@@ -1,6 +1,8 @@
 package probe
 
 import (
+	"iter"
+	"maps"
 	"math"
 	"math/big"
 	"math/rand/v2"
@@ -62,7 +64,7 @@ func TestHistogramCountsBothSides(t *testing.T) {
 	for _, ns := range []int64{0, 1, -1, 2, -2, 5000, -5000, 1_000_000_000, math.MaxInt64, math.MinInt64} {
 		h.Observe(ns)
 	}
-	pos, neg := h.Buckets()
+	pos, neg := maps.Collect(h.Positive), maps.Collect(h.Negative)
 	if h.Count != 10 || h.Zero != 3 {
 		t.Fatalf("count %d zero %d, want 10 and 3", h.Count, h.Zero)
 	}
@@ -98,6 +100,72 @@ func TestObserveAllocatesNothing(t *testing.T) {
 	h.Observe(5000)
 	if n := testing.AllocsPerRun(1000, func() { h.Observe(5001) }); n != 0 {
 		t.Errorf("%v allocations, want 0", n)
+	}
+}
+
+// TestAddAndClone: sums and copies hold every count and share none.
+func TestAddAndClone(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 50 {
+		var a, b, both Histogram
+		for range rng.IntN(400) {
+			v := rng.Int64N(1<<(1+rng.IntN(60))) - 1<<20
+			part := &a
+			if rng.IntN(2) == 0 {
+				part = &b
+			}
+			part.Observe(v)
+			both.Observe(v)
+		}
+		sum := a.Clone()
+		sum.Add(&b)
+		for name, side := range map[string]func(*Histogram) iter.Seq2[int, uint64]{
+			"positive": func(h *Histogram) iter.Seq2[int, uint64] { return h.Positive },
+			"negative": func(h *Histogram) iter.Seq2[int, uint64] { return h.Negative },
+		} {
+			if got, want := maps.Collect(side(&sum)), maps.Collect(side(&both)); !maps.Equal(got, want) {
+				t.Fatalf("%s: %v, want %v", name, got, want)
+			}
+		}
+		if sum.Count != both.Count || sum.Zero != both.Zero {
+			t.Fatalf("count %d zero %d, want %d and %d", sum.Count, sum.Zero, both.Count, both.Zero)
+		}
+		before := maps.Collect(a.Positive)
+		sum.Observe(5000)
+		if after := maps.Collect(a.Positive); !maps.Equal(before, after) {
+			t.Fatal("a clone shares its counts with the original")
+		}
+	}
+}
+
+// TestBucketsComeInOrder: upwards in magnitude, which spans rely on.
+func TestBucketsComeInOrder(t *testing.T) {
+	var h Histogram
+	for _, ns := range []int64{1 << 40, 3, -77, 1 << 20, -1 << 50, 5000, -3, 2} {
+		h.Observe(ns)
+	}
+	for _, side := range []iter.Seq2[int, uint64]{h.Positive, h.Negative} {
+		last := math.MinInt
+		for i := range side {
+			if i <= last {
+				t.Errorf("bucket %d comes after %d", i, last)
+			}
+			last = i
+		}
+	}
+	for range h.Positive {
+		break // a reader may stop
+	}
+}
+
+func BenchmarkClone(b *testing.B) {
+	var h Histogram
+	for i := range int64(4096) {
+		h.Observe(4000 + 10*i)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		_ = h.Clone()
 	}
 }
 

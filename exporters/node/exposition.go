@@ -1,0 +1,194 @@
+package node
+
+import (
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/graylink/graylink/internal/probe"
+)
+
+// exposition builds the metric families of one scrape. It writes the messages
+// that prometheus.Registry would produce from constant metrics: at a few
+// thousand series the registry's channel, label hashes and bucket maps cost
+// several times what the scrape otherwise does (see BenchmarkGather).
+type exposition struct {
+	created  *timestamppb.Timestamp // when the counts began
+	families []*dto.MetricFamily
+
+	counters   slab[counterCell]
+	gauges     slab[gaugeCell]
+	histograms slab[histogramCell]
+	labelCells slab[labelCell]
+	spanCells  slab[spanCell]
+	deltas     []int64 // of the histogram being written
+}
+
+type counterCell struct {
+	metric  dto.Metric
+	counter dto.Counter
+	value   float64
+}
+
+type gaugeCell struct {
+	metric dto.Metric
+	gauge  dto.Gauge
+	value  float64
+}
+
+type histogramCell struct {
+	metric     dto.Metric
+	histogram  dto.Histogram
+	count      uint64
+	zero       uint64
+	sum, width float64
+	schema     int32
+}
+
+type labelCell struct {
+	pair        dto.LabelPair
+	name, value string
+}
+
+type spanCell struct {
+	span   dto.BucketSpan
+	offset int32
+	length uint32
+}
+
+// slab hands out zero values from arrays, so that thousands of small messages
+// cost tens of allocations.
+type slab[T any] struct{ free []T }
+
+func (s *slab[T]) next() *T {
+	if len(s.free) == 0 {
+		s.free = make([]T, 128)
+	}
+	p := &s.free[0]
+	s.free = s.free[1:]
+	return p
+}
+
+func newExposition(created time.Time) *exposition {
+	return &exposition{created: timestamppb.New(created)}
+}
+
+// counter, gauge and histogram begin a family.
+func (x *exposition) counter(name, help string) *dto.MetricFamily {
+	return x.family(name, help, dto.MetricType_COUNTER)
+}
+
+func (x *exposition) gauge(name, help string) *dto.MetricFamily {
+	return x.family(name, help, dto.MetricType_GAUGE)
+}
+
+func (x *exposition) histogram(name, help string) *dto.MetricFamily {
+	return x.family(name, help, dto.MetricType_HISTOGRAM)
+}
+
+func (x *exposition) family(name, help string, kind dto.MetricType) *dto.MetricFamily {
+	f := &dto.MetricFamily{Name: &name, Help: &help, Type: &kind}
+	x.families = append(x.families, f)
+	return f
+}
+
+// done returns the families that have series, in order of their names.
+func (x *exposition) done() []*dto.MetricFamily {
+	out := slices.DeleteFunc(x.families, func(f *dto.MetricFamily) bool { return len(f.Metric) == 0 })
+	slices.SortFunc(out, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return out
+}
+
+// label is one label of a series.
+func (x *exposition) label(name, value string) *dto.LabelPair {
+	c := x.labelCells.next()
+	c.name, c.value = name, value
+	c.pair.Name, c.pair.Value = &c.name, &c.value
+	return &c.pair
+}
+
+// labels are names and values by turns, the names in order.
+func (x *exposition) labels(namesAndValues ...string) []*dto.LabelPair {
+	set := make([]*dto.LabelPair, 0, len(namesAndValues)/2)
+	for i := 0; i < len(namesAndValues); i += 2 {
+		set = append(set, x.label(namesAndValues[i], namesAndValues[i+1]))
+	}
+	return set
+}
+
+// with is the set and one more label, in order of their names.
+func with(set []*dto.LabelPair, p *dto.LabelPair) []*dto.LabelPair {
+	out := make([]*dto.LabelPair, 0, len(set)+1)
+	i := 0
+	for i < len(set) && set[i].GetName() < p.GetName() {
+		i++
+	}
+	out = append(out, set[:i]...)
+	out = append(out, p)
+	return append(out, set[i:]...)
+}
+
+func (x *exposition) count(f *dto.MetricFamily, v float64, labels []*dto.LabelPair) {
+	c := x.counters.next()
+	c.value = v
+	c.counter.Value = &c.value
+	c.metric.Counter, c.metric.Label = &c.counter, labels
+	f.Metric = append(f.Metric, &c.metric)
+}
+
+func (x *exposition) set(f *dto.MetricFamily, v float64, labels []*dto.LabelPair) {
+	c := x.gauges.next()
+	c.value = v
+	c.gauge.Value = &c.value
+	c.metric.Gauge, c.metric.Label = &c.gauge, labels
+	f.Metric = append(f.Metric, &c.metric)
+}
+
+func (x *exposition) distribution(f *dto.MetricFamily, h *probe.Histogram, labels []*dto.LabelPair) {
+	c := x.histograms.next()
+	c.count, c.zero, c.sum, c.width, c.schema = h.Count, h.Zero, h.SumNS/1e9, probe.HistogramZero, probe.HistogramSchema
+	d := &c.histogram
+	d.CreatedTimestamp = x.created
+	d.Schema, d.ZeroThreshold, d.ZeroCount, d.SampleCount, d.SampleSum = &c.schema, &c.width, &c.zero, &c.count, &c.sum
+	d.NegativeSpan, d.NegativeDelta = x.spans(h.Negative)
+	d.PositiveSpan, d.PositiveDelta = x.spans(h.Positive)
+	c.metric.Histogram, c.metric.Label = d, labels
+	f.Metric = append(f.Metric, &c.metric)
+}
+
+// maxGap is how many empty buckets in a row are written out rather than
+// skipped by a new span, as client_golang does.
+const maxGap = 2
+
+// spans encodes bucket counts: runs of buckets, and in them the difference of
+// each count to the one before.
+func (x *exposition) spans(counts iter.Seq2[int, uint64]) (runs []*dto.BucketSpan, deltas []int64) {
+	var run *spanCell
+	var before int64
+	next := 0
+	x.deltas = x.deltas[:0]
+	for i, n := range counts {
+		gap := int32(i - next)
+		if run == nil || gap > maxGap {
+			run = x.spanCells.next()
+			run.offset = gap
+			run.span.Offset, run.span.Length = &run.offset, &run.length
+			runs = append(runs, &run.span)
+		} else {
+			for range gap {
+				x.deltas = append(x.deltas, -before)
+				before = 0
+			}
+			run.length += uint32(gap)
+		}
+		x.deltas = append(x.deltas, int64(n)-before)
+		before = int64(n)
+		run.length++
+		next = i + 1
+	}
+	return runs, slices.Clone(x.deltas)
+}

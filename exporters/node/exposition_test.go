@@ -1,0 +1,412 @@
+package node
+
+import (
+	"bytes"
+	"compress/gzip"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/probe"
+)
+
+var update = flag.Bool("update", false, "write the golden files of testdata anew")
+
+// madeUp is a Source with contents of the test's choosing.
+type madeUp struct {
+	snap  *probe.Snapshot
+	paths []probe.TracedPath
+	cfg   *probe.Config
+	copy  bool // copies the histograms, as an engine does
+}
+
+func (m *madeUp) Paths() (uint64, []probe.TracedPath) { return 7, m.paths }
+func (m *madeUp) TraceStats() (sent, answered uint64) { return 900, 890 }
+func (m *madeUp) Config() *probe.Config               { return m.cfg }
+
+func (m *madeUp) Snapshot() *probe.Snapshot {
+	if !m.copy {
+		return m.snap
+	}
+	s := &probe.Snapshot{NICs: slices.Clone(m.snap.NICs)}
+	for i := range s.NICs {
+		n := &s.NICs[i]
+		n.KernelDelay, n.NICDelay = n.KernelDelay.Clone(), n.NICDelay.Clone()
+		n.Edges = slices.Clone(n.Edges)
+		n.Received = slices.Clone(n.Received)
+		for j := range n.Edges {
+			for d := range directionNames {
+				o := &n.Edges[j].OWD[d]
+				*o = probe.Delays{Hardware: o.Hardware.Clone(), Kernel: o.Kernel.Clone(), User: o.User.Clone()}
+			}
+		}
+	}
+	return s
+}
+
+func (m *madeUp) state() state {
+	return state{Source: m, started: time.Unix(1700000000, 0), loaded: time.Unix(1700000100, 500e6), reloadOK: true}
+}
+
+func (m *madeUp) read(f func(state)) { f(m.state()) }
+
+// delays draws n delays as a loaded fabric shows them: a lognormal body, now
+// and then a queue, rarely a stall of milliseconds.
+func delays(rng *rand.Rand, h *probe.Histogram, n int) {
+	base := 4000 + 8000*rng.Float64()
+	for range n {
+		v := base * math.Exp(0.12*rng.NormFloat64())
+		switch p := rng.Float64(); {
+		case p < 0.0005:
+			v += 3e6 * rng.ExpFloat64()
+		case p < 0.03:
+			v += 40e3 * rng.ExpFloat64()
+		}
+		h.Observe(int64(v))
+	}
+}
+
+// fleetNode is a node of 8 NICs with 64 edges each, an hour's probes in them.
+func fleetNode(leaves int) *madeUp {
+	rng := rand.New(rand.NewPCG(11, 12))
+	bound := 2 * time.Microsecond
+	m := &madeUp{copy: true, snap: &probe.Snapshot{}, cfg: &probe.Config{Node: "gpu-node-0117", Hash: "0123456789abcdef", ErrorBound: &bound}}
+	for i := range 8 {
+		rail := i
+		n := probe.NICStats{NICConfig: probe.NICConfig{NIC: fmt.Sprintf("gpu-node-0117/mlx5_%d", i), Address: netip.AddrFrom4([4]byte{10, byte(i), 1, 17}),
+			Leaf: fmt.Sprintf("leaf-p1-r%d-03", i), LeafPort: "Ethernet1/17", Plane: "a", Rail: &rail, Pod: "p1", Side: "left"},
+			Stalled: 1500 * time.Millisecond, LastTurn: time.Unix(1700003600, 0), Sessions: 64, TxKind: "kernel", RxKind: "kernel",
+			Dropped:    map[string]uint64{"malformed": 0, "unregistered": 3, "rate_limited": 0, "session_limit": 0, "unsolicited": 1, "foreign_ssid": 0, "trace_copy": 44},
+			Missing:    map[string]uint64{"t1": 1, "t2": 0, "t3": 2, "t4": 0},
+			SendErrors: map[string]uint64{}, Restarts: map[string]uint64{"sender": 1, "reflector": 2},
+			Sockets: []probe.SocketStats{{Name: "sender"}, {Name: "reflector", Drops: 5}}}
+		delays(rng, &n.KernelDelay, 20_000)
+		for j := range 64 {
+			e := probe.EdgeStats{Edge: fabric.Edge{Src: n.NIC, Dst: fmt.Sprintf("gpu-node-%04d/mlx5_%d", 200+j, i), Flow: j % 4}, Class: "roce", Tier: 1 + j%3, Plane: "a",
+				Leaf: n.Leaf, PeerLeaf: fmt.Sprintf("leaf-p%d-r%d-%02d", 1+j%3, i, j%leaves), Unresolved: uint64(j % 2)}
+			e.Sent, e.Acked, e.RepliesSent = 360_000+uint64(j), 359_990, 359_995
+			e.Lost, e.ECN = [2]uint64{uint64(j % 3), 1}, [2]uint64{17, 0}
+			for d := range directionNames {
+				delays(rng, &e.OWD[d].Kernel, 5_000)
+			}
+			n.Edges = append(n.Edges, e)
+			n.Received = append(n.Received, probe.ReceivedStats{Edge: fabric.Edge{Src: e.Edge.Dst, Dst: n.NIC, Flow: e.Edge.Flow}, Class: "roce", Tier: e.Tier, Plane: "a", Received: 359_990})
+			m.paths = append(m.paths, probe.TracedPath{State: fabric.PathState("valid")})
+		}
+		m.snap.NICs = append(m.snap.NICs, n)
+	}
+	return m
+}
+
+// smallNode has one of everything there is to publish.
+func smallNode() *madeUp {
+	bound, rail := 1500*time.Nanosecond, 0
+	m := &madeUp{cfg: &probe.Config{Node: "h1", Hash: "00ff00ff00ff00ff", ErrorBound: &bound},
+		paths: []probe.TracedPath{{State: fabric.PathState("valid")}, {State: fabric.PathState("valid")}, {State: fabric.PathState("stale")}}}
+	n := probe.NICStats{NICConfig: probe.NICConfig{NIC: "h1/eth1", Leaf: "leaf1", LeafPort: "dn1", Plane: "a", Rail: &rail, Pod: "p1", Side: "left"},
+		Stalled: 250 * time.Millisecond, LastTurn: time.Unix(1700000200, 0), Sessions: 2, TxKind: "kernel", RxKind: "kernel",
+		Sockets:    []probe.SocketStats{{Name: "sender0"}, {Name: "reflector", Drops: 5}},
+		SendErrors: map[string]uint64{"ENETUNREACH": 4}, Dropped: map[string]uint64{"malformed": 1, "unregistered": 2},
+		Missing: map[string]uint64{"t1": 1, "t4": 0}, Restarts: map[string]uint64{"sender": 0, "reflector": 1},
+		ICMPErrors: []probe.ICMPErrors{{Type: 3, Code: 3, Count: 6}}}
+	for i := range int64(40) {
+		n.KernelDelay.Observe(2_000 + 100*i)
+	}
+	for j, dst := range []string{"h2/eth1", "h3/eth1", "h4/eth1"} {
+		e := probe.EdgeStats{Edge: fabric.Edge{Src: "h1/eth1", Dst: dst, Flow: j}, Class: "roce", Tier: 1, Plane: "a", Leaf: "leaf1", PeerLeaf: "leaf1"}
+		e.Sent, e.Acked, e.Late, e.Duplicate, e.Reordered, e.RepliesSent, e.Unresolved = 100, 95, 2, 1, 3, 98, 4
+		e.Lost, e.ECN = [2]uint64{2, 1}, [2]uint64{7, 8}
+		switch j {
+		case 1: // a clock behind: negative delays, zeros, gaps of one to four buckets
+			e.PeerLeaf, e.Tier = "leaf2", 2
+			for _, ns := range []int64{-9000, -8000, -8000, -1, 0, 1, 2, 3, 5, 9, 100, 110, 125, 150, 1e9, math.MaxInt64, math.MinInt64} {
+				e.OWD[0].Kernel.Observe(ns)
+			}
+			e.OWD[1].User.Observe(51_000)
+			e.OWD[1].User.Observe(52_000)
+		case 2: // not a sample yet
+			e.PeerLeaf, e.Tier = "leaf2", 2
+			e.FlowCounters = probe.FlowCounters{}
+		default:
+			for i := range int64(90) {
+				e.OWD[0].Kernel.Observe(4_000 + 50*i)
+				e.OWD[1].Kernel.Observe(6_000 + 20*i)
+			}
+			e.OWD[0].User.Observe(50_000)
+		}
+		n.Edges = append(n.Edges, e)
+		n.Received = append(n.Received, probe.ReceivedStats{Edge: fabric.Edge{Src: dst, Dst: "h1/eth1", Flow: j}, Class: "roce", Tier: e.Tier, Plane: "a", Received: uint64(10 * j)})
+	}
+	hardware := probe.NICStats{NICConfig: probe.NICConfig{NIC: "h1/eth2"}, TxKind: "hardware", RxKind: "hardware", Unmatched: 3, Skipped: 9}
+	for i := range int64(30) {
+		hardware.NICDelay.Observe(800 + 10*i)
+	}
+	e := probe.EdgeStats{Edge: fabric.Edge{Src: "h1/eth2", Dst: "h2/eth2"}, Class: "roce", Tier: 1, Plane: "b"}
+	for i := range int64(60) {
+		e.OWD[0].Hardware.Observe(3_000 + 10*i)
+		e.OWD[1].Hardware.Observe(3_100 + 10*i)
+	}
+	e.OWD[0].Kernel.Observe(4_321) // a stamp of the NIC that did not come
+	hardware.Edges = []probe.EdgeStats{e}
+	m.snap = &probe.Snapshot{NICs: []probe.NICStats{n, hardware}}
+	return m
+}
+
+// expositions are what the node serves of its own, with the reference for each.
+func expositions(m *madeUp) []struct {
+	path      string
+	own       prometheus.Gatherer
+	reference prometheus.Collector
+} {
+	return []struct {
+		path      string
+		own       prometheus.Gatherer
+		reference prometheus.Collector
+	}{
+		{"metrics", gatherer{m.read, nicSeries}, newNICCollector(m.state())},
+		{"metrics-edges", gatherer{m.read, edgeSeries}, newEdgeCollector(m.state())},
+	}
+}
+
+func gather(tb testing.TB, g prometheus.Gatherer) []*dto.MetricFamily {
+	tb.Helper()
+	families, err := g.Gather()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return families
+}
+
+// TestExpositionIsWhatClientGolangWouldGive compares every message with that of
+// a registry that checks what it is given.
+func TestExpositionIsWhatClientGolangWouldGive(t *testing.T) {
+	for name, m := range map[string]*madeUp{"small": smallNode(), "fleet": fleetNode(16)} {
+		for _, e := range expositions(m) {
+			registry := prometheus.NewPedanticRegistry()
+			registry.MustRegister(e.reference)
+			want, got := gather(t, registry), gather(t, e.own)
+			if len(want) != len(got) {
+				t.Errorf("%s, %s: %d families, want %d", name, e.path, len(got), len(want))
+				continue
+			}
+			for i, w := range want {
+				g := got[i]
+				slices.SortFunc(g.Metric, func(a, b *dto.Metric) int { return strings.Compare(series(a), series(b)) })
+				slices.SortFunc(w.Metric, func(a, b *dto.Metric) int { return strings.Compare(series(a), series(b)) })
+				if !proto.Equal(w, g) {
+					t.Errorf("%s, %s: %s differs:\n%s\nwant\n%s", name, e.path, w.GetName(), dump(g), dump(w))
+				}
+			}
+		}
+	}
+}
+
+func series(m *dto.Metric) string {
+	var b strings.Builder
+	for i, l := range m.GetLabel() {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "%s=%q", l.GetName(), l.GetValue())
+	}
+	return b.String()
+}
+
+// dump writes a family as a reader of the protobuf exposition sees it.
+func dump(f *dto.MetricFamily) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s %s\n", f.GetName(), f.GetType(), f.GetHelp())
+	for _, m := range f.GetMetric() {
+		fmt.Fprintf(&b, "  {%s}", series(m))
+		switch {
+		case m.Counter != nil:
+			fmt.Fprintf(&b, " %v\n", m.GetCounter().GetValue())
+		case m.Gauge != nil:
+			fmt.Fprintf(&b, " %v\n", m.GetGauge().GetValue())
+		default:
+			h := m.GetHistogram()
+			fmt.Fprintf(&b, " count %d sum %v schema %d zero %d within %v since %v\n", h.GetSampleCount(), h.GetSampleSum(),
+				h.GetSchema(), h.GetZeroCount(), h.GetZeroThreshold(), h.GetCreatedTimestamp().AsTime().Format(time.RFC3339))
+			for _, side := range []struct {
+				name   string
+				runs   []*dto.BucketSpan
+				deltas []int64
+			}{{"negative", h.GetNegativeSpan(), h.GetNegativeDelta()}, {"positive", h.GetPositiveSpan(), h.GetPositiveDelta()}} {
+				if len(side.runs) == 0 {
+					continue
+				}
+				fmt.Fprintf(&b, "    %s", side.name)
+				for _, r := range side.runs {
+					fmt.Fprintf(&b, " %+d:%d", r.GetOffset(), r.GetLength())
+				}
+				fmt.Fprintf(&b, " %v\n", side.deltas)
+			}
+		}
+	}
+	return b.String()
+}
+
+func encode(tb testing.TB, g prometheus.Gatherer, format expfmt.Format) []byte {
+	tb.Helper()
+	var b bytes.Buffer
+	e := expfmt.NewEncoder(&b, format)
+	for _, f := range gather(tb, g) {
+		if err := e.Encode(f); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return b.Bytes()
+}
+
+func decode(tb testing.TB, b []byte) (families []*dto.MetricFamily) {
+	tb.Helper()
+	format := expfmt.NewFormat(expfmt.TypeProtoDelim)
+	for dec := expfmt.NewDecoder(bytes.NewReader(b), format); ; {
+		f := &dto.MetricFamily{}
+		switch err := dec.Decode(f); err {
+		case nil:
+			families = append(families, f)
+		case io.EOF:
+			return families
+		default:
+			tb.Fatal(err)
+		}
+	}
+}
+
+// TestGolden compares the whole exposition, as text and as decoded from
+// protobuf, with files. -update writes them.
+func TestGolden(t *testing.T) {
+	for _, e := range expositions(smallNode()) {
+		var decoded strings.Builder
+		for _, f := range decode(t, encode(t, e.own, expfmt.NewFormat(expfmt.TypeProtoDelim))) {
+			decoded.WriteString(dump(f))
+		}
+		for file, got := range map[string]string{
+			e.path + ".txt":      string(encode(t, e.own, expfmt.NewFormat(expfmt.TypeTextPlain))),
+			e.path + ".protobuf": decoded.String(),
+		} {
+			file = filepath.Join("testdata", file)
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("%s is out of date (go test -update, then read the difference); now:\n%s", file, got)
+			}
+		}
+	}
+}
+
+// TestLint is what "promtool check metrics" would say.
+func TestLint(t *testing.T) {
+	for _, e := range expositions(smallNode()) {
+		problems, err := testutil.GatherAndLint(e.own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			t.Errorf("%s: %s: %s", e.path, p.Metric, p.Text)
+		}
+	}
+}
+
+// TestScrapeFitsTheBudget: a node of 8 NICs x 64 edges is scraped in less than
+// 1 MB on /metrics. Only protobuf carries native histograms; text, longer and
+// without them, stays within as long as the peers are not all under leaves of
+// their own.
+func TestScrapeFitsTheBudget(t *testing.T) {
+	for _, tc := range []struct {
+		leaves int
+		format expfmt.FormatType
+	}{{16, expfmt.TypeProtoDelim}, {64, expfmt.TypeProtoDelim}, {16, expfmt.TypeTextPlain}} {
+		g := gatherer{fleetNode(tc.leaves).read, nicSeries}
+		if n := len(encode(t, g, expfmt.NewFormat(tc.format))); n >= 1e6 {
+			t.Errorf("%d leaves, format %v: %d bytes, want less than 1 MB", tc.leaves, tc.format, n)
+		}
+	}
+}
+
+func BenchmarkGather(b *testing.B) {
+	for _, e := range expositions(fleetNode(16)) {
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(e.reference)
+		for _, by := range []struct {
+			name string
+			g    prometheus.Gatherer
+		}{{"registry", registry}, {"own", e.own}} {
+			b.Run(e.path+"/"+by.name, func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					gather(b, by.g)
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkScrape is a whole scrape: snapshot, families, encoding, compression.
+func BenchmarkScrape(b *testing.B) {
+	for _, leaves := range []int{16, 64} {
+		for _, e := range expositions(fleetNode(leaves)) {
+			registry := prometheus.NewRegistry()
+			registry.MustRegister(e.reference)
+			for _, by := range []struct {
+				name string
+				g    prometheus.Gatherer
+			}{{"registry", registry}, {"own", e.own}} {
+				for _, format := range []expfmt.FormatType{expfmt.TypeProtoDelim, expfmt.TypeTextPlain} {
+					for _, coding := range []string{"identity", "gzip"} {
+						name := fmt.Sprintf("%s/leaves=%d/%s/%s/%s", e.path, leaves, by.name, map[expfmt.FormatType]string{expfmt.TypeProtoDelim: "protobuf", expfmt.TypeTextPlain: "text"}[format], coding)
+						h := promhttp.HandlerFor(by.g, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, EnableOpenMetrics: true})
+						b.Run(name, func(b *testing.B) {
+							b.ReportAllocs()
+							r := httptest.NewRequest("GET", "/", nil)
+							r.Header.Set("Accept", string(expfmt.NewFormat(format)))
+							r.Header.Set("Accept-Encoding", coding)
+							var size int
+							for b.Loop() {
+								w := httptest.NewRecorder()
+								h.ServeHTTP(w, r)
+								if w.Code != http.StatusOK {
+									b.Fatal(w.Body)
+								}
+								size = w.Body.Len()
+								if coding == "gzip" {
+									if _, err := gzip.NewReader(w.Body); err != nil {
+										b.Fatal(err)
+									}
+								}
+							}
+							b.ReportMetric(float64(size), "bytes")
+						})
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,302 @@
+package node
+
+import (
+	"fmt"
+	"iter"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/graylink/graylink/internal/probe"
+)
+
+const (
+	stampHardware = "hardware"
+	stampKernel   = "kernel"
+	stampUser     = "user"
+)
+
+// The collectors below publish a state by client_golang's own means: constant
+// metrics, native histograms made from bucket maps, a registry that checks. The
+// exposition has to give the same.
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+type sink struct {
+	ch      chan<- prometheus.Metric
+	created time.Time
+}
+
+func (s sink) counter(d *prometheus.Desc, v float64, labels ...string) {
+	s.ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+}
+
+func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	s.ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+func (s sink) histogram(d *prometheus.Desc, h *probe.Histogram, labels ...string) {
+	counts := func(each iter.Seq2[int, uint64]) map[int]int64 {
+		m := map[int]int64{}
+		for i, n := range each {
+			m[i] = int64(n)
+		}
+		return m
+	}
+	positive, negative := counts(h.Positive), counts(h.Negative)
+	m, err := prometheus.NewConstNativeHistogram(d, h.Count, h.SumNS/1e9, positive, negative, h.Zero,
+		probe.HistogramSchema, probe.HistogramZero, s.created, labels...)
+	if err != nil {
+		m = prometheus.NewInvalidMetric(d, fmt.Errorf("native histogram: %w", err))
+	}
+	s.ch <- m
+}
+
+// edgeCollector is the reference for edgeSeries.
+type edgeCollector struct {
+	state state
+
+	owd, sent, lost, ecn, acked, late, duplicate, reordered, unresolved, received, stalled *prometheus.Desc
+}
+
+func newEdgeCollector(st state) *edgeCollector {
+	flow := []string{"src", "dst", "flow", "class", "tier", "plane"}
+	directed := []string{"src", "dst", "flow", "direction", "class", "tier", "plane"}
+	return &edgeCollector{
+		state:      st,
+		owd:        desc("fabric_probe_owd_seconds", "One-way delay of probes (forward) and replies (reverse).", append(directed, "timestamp")...),
+		sent:       desc("fabric_probe_sent_total", "Probes sent (forward) and replies the reflector says it sent (reverse).", directed...),
+		lost:       desc("fabric_probe_lost_total", "Probes and replies lost, where Direct Measurement tells the direction.", directed...),
+		ecn:        desc("fabric_probe_ecn_marked_total", "Probes and replies that arrived marked congestion experienced.", directed...),
+		acked:      desc("fabric_probe_acked_total", "Probes answered within the reply timeout.", flow...),
+		late:       desc("fabric_probe_late_total", "Probes answered after the reply timeout.", flow...),
+		duplicate:  desc("fabric_probe_duplicate_total", "Replies to probes that had one.", flow...),
+		reordered:  desc("graylink_node_probe_reordered_total", "Replies that came after the reply to a later probe.", flow...),
+		unresolved: desc("graylink_node_probe_unresolved", "Probes nothing is known about: neither answered nor told lost.", flow...),
+		received:   desc("fabric_probe_received_total", "Probes of a peer that arrived at this node, which reflects them.", flow...),
+		stalled:    stalledDesc(),
+	}
+}
+
+func stalledDesc() *prometheus.Desc {
+	return desc("graylink_node_stalled_seconds_total", "Time by which the probe loop ran late, beyond 20 ms each time: the host's doing, not the fabric's.", "nic")
+}
+
+func (c *edgeCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.owd, c.sent, c.lost, c.ecn, c.acked, c.late, c.duplicate, c.reordered, c.unresolved, c.received, c.stalled} {
+		ch <- d
+	}
+}
+
+func (c *edgeCollector) Collect(ch chan<- prometheus.Metric) {
+	snap := c.state.Snapshot()
+	s := sink{ch, c.state.started}
+	for i := range snap.NICs {
+		n := &snap.NICs[i]
+		s.counter(c.stalled, n.Stalled.Seconds(), n.NIC)
+		for j := range n.Edges {
+			c.edge(s, &n.Edges[j])
+		}
+		for _, r := range n.Received {
+			s.counter(c.received, float64(r.Received), r.Edge.Src, r.Edge.Dst, strconv.Itoa(r.Edge.Flow), r.Class, strconv.Itoa(r.Tier), r.Plane)
+		}
+	}
+}
+
+func (c *edgeCollector) edge(s sink, e *probe.EdgeStats) {
+	flow, tier := strconv.Itoa(e.Edge.Flow), strconv.Itoa(e.Tier)
+	labels := []string{e.Edge.Src, e.Edge.Dst, flow, e.Class, tier, e.Plane}
+	sent := [2]uint64{e.Sent, e.RepliesSent}
+	for d, name := range directionNames {
+		directed := []string{e.Edge.Src, e.Edge.Dst, flow, name, e.Class, tier, e.Plane}
+		s.counter(c.sent, float64(sent[d]), directed...)
+		s.counter(c.lost, float64(e.Lost[d]), directed...)
+		s.counter(c.ecn, float64(e.ECN[d]), directed...)
+		if e.OWD[d].Hardware.Count > 0 {
+			s.histogram(c.owd, &e.OWD[d].Hardware, append(directed, stampHardware)...)
+		}
+		if e.OWD[d].Kernel.Count > 0 || e.OWD[d].Hardware.Count == 0 {
+			s.histogram(c.owd, &e.OWD[d].Kernel, append(directed, stampKernel)...)
+		}
+		if e.OWD[d].User.Count > 0 {
+			s.histogram(c.owd, &e.OWD[d].User, append(directed, stampUser)...)
+		}
+	}
+	s.counter(c.acked, float64(e.Acked), labels...)
+	s.counter(c.late, float64(e.Late), labels...)
+	s.counter(c.duplicate, float64(e.Duplicate), labels...)
+	s.counter(c.reordered, float64(e.Reordered), labels...)
+	s.gauge(c.unresolved, float64(e.Unresolved), labels...)
+}
+
+// nicCollector is the reference for nicSeries.
+type nicCollector struct {
+	state state
+
+	owd, sent, lost, ecn, kernelDelay, nicDelay, info, stampInfo, errorBound                                          *prometheus.Desc
+	stalled, drops, sendErrors, icmpErrors, dropped, missing, unmatched, skipped, restarts, sessions, edges, lastTurn *prometheus.Desc
+	tracePackets, pathEdges, pathVersion, configHash, reloadOK, reloadTime                                            *prometheus.Desc
+}
+
+func newNICCollector(st state) *nicCollector {
+	perNIC := []string{"nic", "side", "leaf", "peer_leaf", "class", "tier", "plane"}
+	return &nicCollector{
+		state:        st,
+		owd:          desc("fabric_nic_owd_seconds", "One-way delay of all probes and replies of a NIC toward (source) or from (destination) one peer leaf.", append(perNIC, "timestamp")...),
+		sent:         desc("fabric_nic_probe_sent_total", "Probes sent, or replies sent to this NIC, by peer leaf.", perNIC...),
+		lost:         desc("fabric_nic_probe_lost_total", "Probes or replies lost, by peer leaf.", perNIC...),
+		ecn:          desc("fabric_nic_probe_ecn_marked_total", "Probes or replies marked congestion experienced, by peer leaf.", perNIC...),
+		kernelDelay:  desc("fabric_nic_kernel_delay_seconds", "From user space to the kernel's transmit stamp.", "nic"),
+		nicDelay:     desc("fabric_nic_nic_delay_seconds", "From the kernel's transmit stamp to the NIC's own.", "nic"),
+		unmatched:    desc("graylink_node_stamps_unmatched_total", "Transmit stamps of packets no longer known.", "nic"),
+		skipped:      desc("graylink_node_probes_skipped_total", "Probes that were not sent because their time went by.", "nic"),
+		info:         desc("fabric_nic_info", "Where a NIC is in the fabric.", "nic", "node", "leaf", "leaf_port", "plane", "rail", "pod", "side"),
+		stampInfo:    desc("fabric_nic_timestamp_info", "Kind of the stamps a NIC's probes get.", "nic", "stamp", "kind"),
+		errorBound:   desc("fabric_clock_error_bound_seconds", "Bound of the clock's error, as configured.", "clock"),
+		stalled:      stalledDesc(),
+		drops:        desc("graylink_node_socket_drops_total", "Packets the kernel dropped because a socket's receive buffer was full.", "nic", "socket"),
+		sendErrors:   desc("graylink_node_send_errors_total", "Packets that could not be sent, by errno; none of them counts as sent.", "nic", "errno"),
+		icmpErrors:   desc("graylink_node_icmp_errors_total", "ICMP errors about probes and replies, by type and code.", "nic", "type", "code"),
+		dropped:      desc("graylink_node_dropped_packets_total", "Received packets that were not used, by reason.", "nic", "reason"),
+		missing:      desc("graylink_node_stamps_missing_total", "Samples without the stamp they wanted, by which of T1 to T4.", "nic", "stamp"),
+		restarts:     desc("graylink_node_restarts_total", "Restarts noticed, of the senders and reflectors at the other side.", "nic", "side"),
+		sessions:     desc("graylink_node_reflector_sessions", "Sessions the reflector keeps.", "nic"),
+		edges:        desc("graylink_node_edges", "Flows a NIC probes.", "nic"),
+		lastTurn:     desc("graylink_node_last_cycle_timestamp_seconds", "When the probe loop last ran.", "nic"),
+		tracePackets: desc("graylink_node_trace_packets_total", "Trace packets, sent and answered.", "result"),
+		pathEdges:    desc("graylink_node_path_edges", "Flows traced by this node, by state of the path.", "state"),
+		pathVersion:  desc("graylink_node_path_map_version", "Version of the traced paths; grows with every change."),
+		configHash:   desc("graylink_config_hash_info", "First eight octets of the configuration's SHA-256.", "hash"),
+		reloadOK:     desc("graylink_config_last_reload_successful", "Whether the last reload was successful."),
+		reloadTime:   desc("graylink_config_last_reload_success_timestamp_seconds", "When the configuration that runs was loaded."),
+	}
+}
+
+func (c *nicCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.owd, c.sent, c.lost, c.ecn, c.kernelDelay, c.nicDelay, c.info, c.stampInfo, c.errorBound,
+		c.stalled, c.drops, c.sendErrors, c.icmpErrors, c.dropped, c.missing, c.unmatched, c.skipped, c.restarts, c.sessions, c.edges, c.lastTurn,
+		c.tracePackets, c.pathEdges, c.pathVersion, c.configHash, c.reloadOK, c.reloadTime} {
+		ch <- d
+	}
+}
+
+type aggregate struct {
+	sent, lost, ecn uint64
+	owd             probe.Delays
+}
+
+type aggregateKey struct {
+	side                   int
+	peerLeaf, class, plane string
+	tier                   int
+}
+
+func (c *nicCollector) Collect(ch chan<- prometheus.Metric) {
+	snap := c.state.Snapshot()
+	s := sink{ch, c.state.started}
+	cfg, paths := c.nodeState(s)
+	for i := range snap.NICs {
+		c.nic(s, cfg, &snap.NICs[i])
+	}
+	states := map[string]int{"valid": 0, "stale": 0, "unknown": 0}
+	for _, p := range paths {
+		states[string(p.State)]++
+	}
+	for state, v := range states {
+		s.gauge(c.pathEdges, float64(v), state)
+	}
+}
+
+func (c *nicCollector) nic(s sink, cfg *probe.Config, n *probe.NICStats) {
+	rail := ""
+	if n.Rail != nil {
+		rail = strconv.Itoa(*n.Rail)
+	}
+	s.gauge(c.info, 1, n.NIC, cfg.Node, n.Leaf, n.LeafPort, n.Plane, rail, n.Pod, n.Side)
+	for _, k := range []struct{ stamp, kind string }{{"tx", n.TxKind}, {"rx", n.RxKind}} {
+		if k.kind != "" {
+			s.gauge(c.stampInfo, 1, n.NIC, k.stamp, k.kind)
+		}
+	}
+	if cfg.ErrorBound != nil {
+		s.gauge(c.errorBound, cfg.ErrorBound.Seconds(), n.NIC)
+	}
+	s.histogram(c.kernelDelay, &n.KernelDelay, n.NIC)
+	if n.NICDelay.Count > 0 {
+		s.histogram(c.nicDelay, &n.NICDelay, n.NIC)
+	}
+	s.counter(c.unmatched, float64(n.Unmatched), n.NIC)
+	s.counter(c.skipped, float64(n.Skipped), n.NIC)
+	s.counter(c.stalled, n.Stalled.Seconds(), n.NIC)
+	for _, sock := range n.Sockets {
+		s.counter(c.drops, float64(sock.Drops), n.NIC, sock.Name)
+	}
+	for _, by := range []struct {
+		desc   *prometheus.Desc
+		counts map[string]uint64
+	}{{c.sendErrors, n.SendErrors}, {c.dropped, n.Dropped}, {c.missing, n.Missing}, {c.restarts, n.Restarts}} {
+		for k, v := range by.counts {
+			s.counter(by.desc, float64(v), n.NIC, k)
+		}
+	}
+	for _, e := range n.ICMPErrors {
+		s.counter(c.icmpErrors, float64(e.Count), n.NIC, strconv.Itoa(int(e.Type)), strconv.Itoa(int(e.Code)))
+	}
+	s.gauge(c.sessions, float64(n.Sessions), n.NIC)
+	s.gauge(c.edges, float64(len(n.Edges)), n.NIC)
+	s.gauge(c.lastTurn, float64(n.LastTurn.UnixNano())/1e9, n.NIC)
+
+	sums := map[aggregateKey]*aggregate{}
+	for i := range n.Edges {
+		e := &n.Edges[i]
+		sent := [2]uint64{e.Sent, e.RepliesSent}
+		for d := range directionNames {
+			k := aggregateKey{d, e.PeerLeaf, e.Class, e.Plane, e.Tier}
+			a := sums[k]
+			if a == nil {
+				a = &aggregate{}
+				sums[k] = a
+			}
+			a.sent += sent[d]
+			a.lost += e.Lost[d]
+			a.ecn += e.ECN[d]
+			a.owd.Hardware.Add(&e.OWD[d].Hardware)
+			a.owd.Kernel.Add(&e.OWD[d].Kernel)
+			a.owd.User.Add(&e.OWD[d].User)
+		}
+	}
+	for k, a := range sums {
+		labels := []string{n.NIC, sideNames[k.side], n.Leaf, k.peerLeaf, k.class, strconv.Itoa(k.tier), k.plane}
+		s.counter(c.sent, float64(a.sent), labels...)
+		s.counter(c.lost, float64(a.lost), labels...)
+		s.counter(c.ecn, float64(a.ecn), labels...)
+		if a.owd.Hardware.Count > 0 {
+			s.histogram(c.owd, &a.owd.Hardware, append(labels, stampHardware)...)
+		}
+		if a.owd.Kernel.Count > 0 || a.owd.Hardware.Count == 0 {
+			s.histogram(c.owd, &a.owd.Kernel, append(labels, stampKernel)...)
+		}
+		if a.owd.User.Count > 0 {
+			s.histogram(c.owd, &a.owd.User, append(labels, stampUser)...)
+		}
+	}
+}
+
+func (c *nicCollector) nodeState(s sink) (*probe.Config, []probe.TracedPath) {
+	version, paths := c.state.Paths()
+	sent, answered := c.state.TraceStats()
+	s.counter(c.tracePackets, float64(sent), "sent")
+	s.counter(c.tracePackets, float64(answered), "answered")
+	s.gauge(c.pathVersion, float64(version))
+	s.gauge(c.configHash, 1, c.state.Config().Hash)
+	ok := 0.0
+	if c.state.reloadOK {
+		ok = 1
+	}
+	s.gauge(c.reloadOK, ok)
+	s.gauge(c.reloadTime, float64(c.state.loaded.UnixNano())/1e9)
+	return c.state.Config(), paths
+}

@@ -1,0 +1,121 @@
+package otlp
+
+import (
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+)
+
+// A Prometheus name becomes an OTel name and unit by these rules, in this
+// order; nothing else decides:
+//
+//  1. A counter loses "_total": a sum says by its type that it is one.
+//  2. A unit at the end becomes the unit (units).
+//  3. What has none and counts things has an annotation for a unit (things); a
+//     gauge that counts nothing (a state, an info, a version) has none at all,
+//     and any other counter has the unit 1.
+//  4. The namespace (namespaces) is set in dots; what follows it stays a name
+//     of words with underscores between.
+//
+// Label names stay. The way back is that of otlptranslator; the tests take it.
+
+// units are the unit suffixes, the longer ones first, as UCUM writes them.
+var units = []struct{ suffix, unit string }{
+	{"_bytes_per_second", "By/s"},
+	{"_seconds", "s"},
+	{"_bytes", "By"},
+	{"_ratio", "1"},
+	{"_percent", "%"},
+}
+
+// namespaces are the prefixes that become dots; the longest that fits counts.
+var namespaces = []string{
+	"fabric_probe_", "fabric_nic_", "fabric_nic_probe_", "fabric_nic_port_", "fabric_clock_", "fabric_path_", "fabric_edge_",
+	"fabric_link_", "fabric_switch_port_", "fabric_element_", "fabric_suspect_", "fabric_verdict_", "fabric_evidence_",
+	"graylink_node_", "graylink_node_probe_", "graylink_node_trace_", "graylink_config_", "graylink_otlp_", "graylink_coordinator_",
+	"go_", "go_memstats_", "go_gc_", "go_sched_", "process_", "process_network_",
+}
+
+// things are what families without a unit count, by the beginning of their
+// names; the longest that fits counts.
+var things = []struct{ prefix, thing string }{
+	{"fabric_probe_", "probe"},
+	{"fabric_nic_probe_", "probe"},
+	{"fabric_path_edges", "edge"},
+	{"fabric_link_probe_edges", "edge"},
+	{"fabric_suspect_edges", "edge"},
+	{"fabric_suspect_affected_jobs", "job"},
+	{"graylink_node_probe_", "probe"},
+	{"graylink_node_socket_drops", "packet"},
+	{"graylink_node_send_errors", "packet"},
+	{"graylink_node_icmp_errors", "error"},
+	{"graylink_node_dropped_packets", "packet"},
+	{"graylink_node_trace_packets", "packet"},
+	{"graylink_node_stamps_", "stamp"},
+	{"graylink_node_probes_skipped", "probe"},
+	{"graylink_node_restarts", "restart"},
+	{"graylink_node_reflector_sessions", "session"},
+	{"graylink_node_edges", "edge"},
+	{"graylink_node_path_edges", "edge"},
+	{"graylink_otlp_pushes", "push"},
+	{"graylink_otlp_dropped_pushes", "push"},
+	{"graylink_otlp_queued_pushes", "push"},
+	{"graylink_otlp_rejected_points", "point"},
+	{"graylink_otlp_gather_errors", "error"},
+	{"go_goroutines", "goroutine"},
+	{"go_threads", "thread"},
+	{"go_sched_gomaxprocs_threads", "thread"},
+	{"go_memstats_heap_objects", "object"},
+	{"go_memstats_mallocs", "object"},
+	{"go_memstats_frees", "object"},
+	{"process_open_fds", "fd"},
+	{"process_max_fds", "fd"},
+}
+
+// exceptions keep the unit in the name: without it, a gauge and a counter of
+// the Go runtime would be two metrics of one name.
+var exceptions = map[string]string{"go_memstats_alloc_bytes": "go.memstats.alloc_bytes"}
+
+// Name is the OTel name and unit of a Prometheus family.
+func Name(family string, kind dto.MetricType) (name, unit string) {
+	name = family
+	if kind == dto.MetricType_COUNTER {
+		name = strings.TrimSuffix(name, "_total")
+	}
+	for _, u := range units {
+		if stem, ok := strings.CutSuffix(name, u.suffix); ok {
+			name, unit = stem, u.unit
+			break
+		}
+	}
+	if unit == "" {
+		unit = countUnit(name, kind)
+	}
+	if exception, ok := exceptions[family]; ok {
+		return exception, unit
+	}
+	longest := ""
+	for _, n := range namespaces {
+		if len(n) > len(longest) && strings.HasPrefix(name, n) {
+			longest = n
+		}
+	}
+	return strings.ReplaceAll(longest, "_", ".") + name[len(longest):], unit
+}
+
+func countUnit(name string, kind dto.MetricType) string {
+	longest, thing := 0, ""
+	for _, t := range things {
+		if len(t.prefix) > longest && strings.HasPrefix(name, t.prefix) {
+			longest, thing = len(t.prefix), t.thing
+		}
+	}
+	switch {
+	case thing != "":
+		return "{" + thing + "}"
+	case kind == dto.MetricType_COUNTER:
+		return "1"
+	default:
+		return ""
+	}
+}

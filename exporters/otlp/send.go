@@ -1,0 +1,312 @@
+package otlp
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	collectorpb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	grpcgzip "google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// sender is one protocol. Its errors are retryable or final.
+type sender interface {
+	export(context.Context, *collectorpb.ExportMetricsServiceRequest) (*collectorpb.ExportMetricsPartialSuccess, error)
+	close() error
+}
+
+// retryable is a failure that may pass.
+type retryable struct {
+	err   error
+	after time.Duration // as the receiver asked; 0: it did not
+}
+
+func (r retryable) Error() string { return r.err.Error() }
+func (r retryable) Unwrap() error { return r.err }
+
+func newSender(o Options) (sender, error) {
+	target, err := endpoint(o)
+	if err != nil {
+		return nil, err
+	}
+	var t *tls.Config
+	if o.Insecure {
+		if o.TLS != (TLSFiles{}) {
+			return nil, errors.New("OTLP: certificates are given for a connection without TLS, want one or the other")
+		}
+	} else if t, err = o.TLS.config(); err != nil {
+		return nil, err
+	}
+	if o.HeadersFile != "" {
+		if _, err := readHeaders(o.HeadersFile); err != nil {
+			return nil, err
+		}
+	}
+	if o.Protocol == HTTP {
+		transport := &http.Transport{TLSClientConfig: t, ForceAttemptHTTP2: true, IdleConnTimeout: 2 * o.Interval}
+		// A redirect would take the credentials elsewhere.
+		stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		return &httpSender{url: target.String(), headersFile: o.HeadersFile, client: &http.Client{Transport: transport, CheckRedirect: stay}}, nil
+	}
+	s := &grpcSender{target: target.Host, headersFile: o.HeadersFile, creds: insecure.NewCredentials()}
+	if t != nil {
+		s.creds = credentials.NewTLS(t)
+	}
+	return s, s.dial()
+}
+
+// endpoint is the URL of an endpoint; that of HTTP gets the path of the OTLP
+// specification unless it has one.
+func endpoint(o Options) (*url.URL, error) {
+	want := map[string]string{GRPC: "host:port", HTTP: "host:port or a URL"}[o.Protocol]
+	if want == "" {
+		return nil, fmt.Errorf("OTLP protocol %q: want %s or %s", o.Protocol, GRPC, HTTP)
+	}
+	scheme := "https"
+	if o.Insecure {
+		scheme = "http"
+	}
+	text := o.Endpoint
+	if !strings.Contains(text, "://") {
+		text = scheme + "://" + text
+	}
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return nil, fmt.Errorf("OTLP endpoint %q: want %s", o.Endpoint, want)
+	case u.Scheme != scheme:
+		return nil, fmt.Errorf("OTLP endpoint %q: want %s:// (plain text only if asked for)", o.Endpoint, scheme)
+	case o.Protocol == GRPC && (u.Port() == "" || strings.Trim(u.Path, "/") != ""):
+		return nil, fmt.Errorf("OTLP endpoint %q: want host:port", o.Endpoint)
+	case o.Protocol == HTTP && strings.Trim(u.Path, "/") == "":
+		u.Path = "/v1/metrics"
+	}
+	return u, nil
+}
+
+// TLSFiles are PEM files. All may be empty: the system's authorities then
+// vouch for the receiver, and the client shows no certificate.
+type TLSFiles struct{ CA, Cert, Key string }
+
+func (f TLSFiles) config() (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if f.CA != "" {
+		pem, err := os.ReadFile(f.CA)
+		if err != nil {
+			return nil, fmt.Errorf("OTLP authority: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("OTLP authority %s: want certificates in PEM", f.CA)
+		}
+	}
+	if (f.Cert == "") != (f.Key == "") {
+		return nil, errors.New("OTLP client certificate: want both the certificate and the key, or neither")
+	}
+	if f.Cert == "" {
+		return c, nil
+	}
+	load := func() (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+		if err != nil {
+			return nil, fmt.Errorf("OTLP client certificate: %w", err)
+		}
+		return &pair, nil
+	}
+	// Read at every handshake: certificates are renewed while daemons run.
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	_, err := load()
+	return c, err
+}
+
+// readHeaders reads "name: value" lines; empty ones and those that begin with
+// # are passed over. Errors name the line and never the value.
+func readHeaders(file string) (map[string]string, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("OTLP headers: %w", err)
+	}
+	out := map[string]string{}
+	lines := bufio.NewScanner(bytes.NewReader(b))
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		name, value, ok := strings.Cut(line, ":")
+		name, value = strings.ToLower(strings.TrimSpace(name)), strings.TrimSpace(value)
+		switch {
+		case !ok || name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" || value == "":
+			return nil, fmt.Errorf("%s: line %d: want \"name: value\"", file, n)
+		case strings.IndexFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) >= 0:
+			return nil, fmt.Errorf("%s: line %d: header %s: want a value of printable ASCII", file, n, name)
+		case name == "content-type" || name == "content-encoding" || strings.HasPrefix(name, "grpc-"):
+			return nil, fmt.Errorf("%s: line %d: header %s belongs to the protocol, want another", file, n, name)
+		}
+		if _, twice := out[name]; twice {
+			return nil, fmt.Errorf("%s: line %d: header %s is given twice", file, n, name)
+		}
+		out[name] = value
+	}
+	return out, lines.Err()
+}
+
+// grpcSender speaks OTLP/gRPC.
+type grpcSender struct {
+	target      string
+	headersFile string
+	creds       credentials.TransportCredentials
+	conn        *grpc.ClientConn
+}
+
+func (s *grpcSender) dial() (err error) {
+	s.conn, err = grpc.NewClient(s.target, grpc.WithTransportCredentials(s.creds), grpc.WithDefaultCallOptions(grpc.UseCompressor(grpcgzip.Name)))
+	if err != nil {
+		return fmt.Errorf("OTLP endpoint %s: %w", s.target, err)
+	}
+	return nil
+}
+
+func (s *grpcSender) close() error { return s.conn.Close() }
+
+// retryableCodes are those of the OTLP specification, "Failures" under
+// OTLP/gRPC; RESOURCE_EXHAUSTED is one only with RetryInfo.
+var retryableCodes = []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Aborted, codes.OutOfRange, codes.Unavailable, codes.DataLoss}
+
+func (s *grpcSender) export(ctx context.Context, request *collectorpb.ExportMetricsServiceRequest) (*collectorpb.ExportMetricsPartialSuccess, error) {
+	if s.headersFile != "" {
+		headers, err := readHeaders(s.headersFile)
+		if err != nil {
+			return nil, retryable{err: err}
+		}
+		ctx = metadata.NewOutgoingContext(ctx, metadata.New(headers))
+	}
+	response, err := collectorpb.NewMetricsServiceClient(s.conn).Export(ctx, request)
+	if err == nil {
+		return response.GetPartialSuccess(), nil
+	}
+	st := status.Convert(err)
+	var after time.Duration
+	throttled := false
+	for _, d := range st.Details() {
+		if info, ok := d.(*errdetails.RetryInfo); ok {
+			after, throttled = info.GetRetryDelay().AsDuration(), true
+		}
+	}
+	if st.Code() == codes.DeadlineExceeded {
+		// A connection whose other end vanished is noticed after a quarter of
+		// an hour; a new one at once.
+		if err := errors.Join(s.conn.Close(), s.dial()); err != nil {
+			return nil, err
+		}
+	}
+	if slices.Contains(retryableCodes, st.Code()) || st.Code() == codes.ResourceExhausted && throttled {
+		return nil, retryable{err: err, after: after}
+	}
+	return nil, err
+}
+
+// httpSender speaks OTLP/HTTP with binary protobuf.
+type httpSender struct {
+	url         string
+	headersFile string
+	client      *http.Client
+}
+
+func (s *httpSender) close() error {
+	s.client.CloseIdleConnections()
+	return nil
+}
+
+// maxAnswer bounds what is read of a receiver's answer, in octets.
+const maxAnswer = 64 << 10
+
+func (s *httpSender) export(ctx context.Context, request *collectorpb.ExportMetricsServiceRequest) (*collectorpb.ExportMetricsPartialSuccess, error) {
+	plain, err := proto.Marshal(request)
+	if err != nil {
+		return nil, fmt.Errorf("OTLP request: %w", err)
+	}
+	var body bytes.Buffer
+	z := gzip.NewWriter(&body)
+	if _, err := z.Write(plain); err != nil {
+		return nil, fmt.Errorf("OTLP request: %w", err)
+	}
+	if err := z.Close(); err != nil {
+		return nil, fmt.Errorf("OTLP request: %w", err)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, &body)
+	if err != nil {
+		return nil, fmt.Errorf("OTLP request: %w", err)
+	}
+	if s.headersFile != "" {
+		headers, err := readHeaders(s.headersFile)
+		if err != nil {
+			return nil, retryable{err: err}
+		}
+		for name, value := range headers {
+			r.Header.Set(name, value)
+		}
+	}
+	r.Header.Set("Content-Type", "application/x-protobuf")
+	r.Header.Set("Content-Encoding", "gzip")
+	answer, err := s.client.Do(r)
+	if err != nil {
+		return nil, retryable{err: err}
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
+	if err != nil {
+		return nil, retryable{err: fmt.Errorf("%s: %w", s.url, err)}
+	}
+	if answer.StatusCode/100 == 2 {
+		var response collectorpb.ExportMetricsServiceResponse
+		if answer.Header.Get("Content-Type") != "application/x-protobuf" || proto.Unmarshal(text, &response) != nil {
+			return nil, nil // taken; what else it says cannot be read
+		}
+		return response.GetPartialSuccess(), nil
+	}
+	why := &spb.Status{}
+	if proto.Unmarshal(text, why) != nil {
+		why.Message = ""
+	}
+	err = fmt.Errorf("%s: %s: %q", s.url, answer.Status, why.GetMessage())
+	switch answer.StatusCode {
+	// "Retryable Response Codes" of the OTLP specification.
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return nil, retryable{err: err, after: retryAfter(answer.Header.Get("Retry-After"), time.Now())}
+	}
+	return nil, err
+}
+
+// retryAfter reads RFC 9110 section 10.2.3; 0 when there is nothing to read.
+func retryAfter(s string, now time.Time) time.Duration {
+	if seconds, err := strconv.ParseUint(s, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(s); err == nil {
+		return max(0, at.Sub(now))
+	}
+	return 0
+}
