@@ -4,16 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/webaccess"
 )
 
 // Limits of a trace request.
@@ -31,7 +29,7 @@ func (n *Node) Handler(webConfig string) http.Handler {
 
 	acting := func(h http.HandlerFunc) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
-			if err := mayAct(r, webConfig); err != nil {
+			if err := webaccess.MayAct(r, webConfig); err != nil {
 				http.Error(w, err.Error(), http.StatusForbidden)
 				return
 			}
@@ -66,41 +64,6 @@ func (n *Node) Handler(webConfig string) http.Handler {
 	})
 	mux.HandleFunc("POST /api/v1/trace", acting(n.trace))
 	return mux
-}
-
-// mayAct is nil for a loopback client, and for any client when the web
-// configuration asks for credentials, which the toolkit has checked by now.
-func mayAct(r *http.Request, webConfig string) error {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsLoopback() {
-		return nil
-	}
-	if authenticated(webConfig) {
-		return nil
-	}
-	return errors.New("only loopback clients may do this, unless the web configuration asks for authentication")
-}
-
-// authenticated reports whether a web configuration file of the exporter
-// toolkit lets in only clients that prove who they are.
-func authenticated(file string) bool {
-	if file == "" {
-		return false
-	}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return false
-	}
-	var c struct {
-		Users map[string]string `yaml:"basic_auth_users"`
-		TLS   struct {
-			ClientAuth string `yaml:"client_auth_type"`
-		} `yaml:"tls_server_config"`
-	}
-	if yaml.Unmarshal(b, &c) != nil {
-		return false
-	}
-	return len(c.Users) > 0 || c.TLS.ClientAuth == "RequireAndVerifyClientCert"
 }
 
 type hopJSON struct {

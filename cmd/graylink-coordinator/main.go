@@ -1,0 +1,215 @@
+// Command graylink-coordinator tells the agents of a fleet whom to probe, and
+// Prometheus where the agents are.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/version"
+	"github.com/prometheus/exporter-toolkit/web"
+	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
+
+	exporter "github.com/graylink/graylink/exporters/coordinator"
+	"github.com/graylink/graylink/internal/coordinator"
+	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/schedule"
+	"github.com/graylink/graylink/internal/unix"
+)
+
+const help = `Schedules the probes of a fleet, hands assignments and keys to its agents over gRPC with mutual TLS, and serves them to Prometheus as targets.
+
+Exit codes: 0 stopped by a signal; 1 bad arguments, topology, state or certificates, or a listener could not be had; 2 a listener failed while running, or the state could not be written at the end.`
+
+// Exit codes, as in the help text.
+const (
+	exitSetup  = 1
+	exitFailed = 2
+)
+
+// descriptors are wanted for one session per agent of the largest fleet.
+const descriptors = 1 << 17
+
+func main() { os.Exit(run()) }
+
+type settings struct {
+	options coordinator.Options
+	agents  []string
+	files   pki.Files
+	classes []string
+	noKeys  bool
+}
+
+func flags(app *kingpin.Application) *settings {
+	s := &settings{options: coordinator.DefaultOptions()}
+	o, d := &s.options, schedule.DefaultOptions()
+	app.Flag("topology.file", "Topology of the fabric (YAML).").Required().StringVar(&o.TopologyFile)
+	app.Flag("state.file", "What survives a restart: agents, keys, moved source ports. It is made when missing, and holds secrets.").Required().StringVar(&o.StateFile)
+	app.Flag("agents.listen-address", "Where agents come: host:port, or unix:PATH. May be given several times.").Default(":9870").StringsVar(&s.agents)
+	app.Flag("agents.ca", "File of the authorities that agents' certificates must come from (PEM).").Required().StringVar(&s.files.CA)
+	app.Flag("agents.cert", "File of the coordinator's certificate (PEM).").Required().StringVar(&s.files.Cert)
+	app.Flag("agents.key", "File of its key (PEM).").Required().StringVar(&s.files.Key)
+	duration := func(name, text string, v *time.Duration) {
+		app.Flag(name, text).Default(v.String()).DurationVar(v)
+	}
+	duration("agent.heartbeat", "Time between the heartbeats of an agent.", &o.Heartbeat)
+	duration("agent.absent-after", "Silence after which a node leaves the schedule. Until then it is probed: that it does not answer is evidence.", &o.AbsentAfter)
+	duration("registry.settle", "After a start without state: time until the registry is taken for whole, and targets are served.", &o.RegistrySettle)
+	duration("schedule.settle", "Time without a change before the schedule is made anew.", &o.Settle)
+	duration("schedule.settle-most", "The same, when changes do not end.", &o.SettleMost)
+	duration("schedule.changeover", "Time between an agent's new assignment and its first probe on a new edge, so that the far node has heard of it.", &o.Changeover)
+	app.Flag("schedule.cadence", "Time between the probes of an edge of a near tier.").Default(d.Cadence.String()).DurationVar(&o.Schedule.Cadence)
+	app.Flag("schedule.budget", "Probes per second that a node sends at most.").Default(fmt.Sprint(d.Budget)).Float64Var(&o.Schedule.Budget)
+	app.Flag("schedule.min-peers", "Distinct peers that every NIC is probed from and probes at least.").Default(fmt.Sprint(d.MinPeers)).IntVar(&o.Schedule.MinPeers)
+	app.Flag("schedule.min-flows", "Flows expected over every direction of a fabric link at least.").Default(fmt.Sprint(d.MinFlows)).Float64Var(&o.Schedule.MinFlows)
+	app.Flag("schedule.class", `Class of probes as NAME=DSCP; "=0" is the one without a name. May be given several times.`).Default("=0").StringsVar(&s.classes)
+	app.Flag("schedule.link-edges", "Edges that are to be traced over every direction of a link; source ports are moved until they are. 0: never moved.").Default(strconv.Itoa(o.LinkEdges)).IntVar(&o.LinkEdges)
+	duration("schedule.rebalance-every", "Time between rounds of moved source ports, at least.", &o.RebalanceEvery)
+	app.Flag("stamp.port", "UDP port of the reflectors.").Default(strconv.Itoa(int(o.Stamp.Port))).Uint16Var(&o.Stamp.Port)
+	app.Flag("stamp.source-port", "UDP source port of flow 0.").Default(strconv.Itoa(int(o.Stamp.SourcePort))).Uint16Var(&o.Stamp.SourcePort)
+	app.Flag("stamp.padding", "Octets of padding in every probe.").Default("0").IntVar(&o.Stamp.Padding)
+	app.Flag("keys.none", "Probes are not authenticated.").BoolVar(&s.noKeys)
+	duration("keys.rotate-every", "Age at which the key that sends is replaced. 0: only when asked.", &o.RotateEvery)
+	duration("keys.grace", "Time that silent agents have to come back for a new key, and that an old one is accepted.", &o.KeysGrace)
+	return s
+}
+
+// complete turns the flags' texts into options.
+func (s *settings) complete() error {
+	s.options.Stamp.Classes = nil
+	for _, c := range s.classes {
+		name, value, ok := strings.Cut(c, "=")
+		dscp, err := strconv.ParseUint(value, 10, 6)
+		if !ok || err != nil {
+			return fmt.Errorf("--schedule.class %q: want NAME=DSCP with a DSCP from 0 to 63", c)
+		}
+		s.options.Stamp.Classes = append(s.options.Stamp.Classes, coordinator.Class{Name: name, DSCP: uint8(dscp)})
+	}
+	s.options.Keys = !s.noKeys
+	s.options.Version = version.Version
+	s.options.Planner = coordinator.Planner{Make: schedule.Make, Rebalance: schedule.Rebalance}
+	if err := s.options.Validate(); err != nil {
+		return fmt.Errorf("--%w", err)
+	}
+	return nil
+}
+
+func run() int {
+	app := kingpin.New("graylink-coordinator", help)
+	app.HelpFlag.Short('h')
+	app.Version(version.Print("graylink-coordinator"))
+	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
+	s := flags(app)
+	webFlags := kingpinflag.AddFlags(app, "127.0.0.1:9869")
+	if _, err := app.Parse(os.Args[1:]); err != nil {
+		app.Errorf("%s, try --help", err)
+		return exitSetup
+	}
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(*level)); err != nil {
+		app.Errorf("%s", err)
+		return exitSetup
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
+	if err := s.complete(); err != nil {
+		app.Errorf("%s", err)
+		return exitSetup
+	}
+	if err := web.Validate(*webFlags.WebConfigFile); err != nil {
+		log.Error("web configuration", "err", err)
+		return exitSetup
+	}
+	if n, err := unix.RaiseOpenFiles(descriptors); err != nil {
+		log.Warn("the number of agents is limited by open files", "limit", n, "err", err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return serve(ctx, s, webFlags, log)
+}
+
+func serve(ctx context.Context, s *settings, webFlags *web.FlagConfig, log *slog.Logger) int {
+	certificates, err := pki.Open(s.files, func(err error) { log.Error("certificates", "err", err) })
+	if err != nil {
+		log.Error("certificates", "err", err)
+		return exitSetup
+	}
+	c, err := coordinator.New(s.options, log)
+	if err != nil {
+		log.Error("start", "err", err)
+		return exitSetup
+	}
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	failed := make(chan error, len(s.agents)+2)
+	var wg sync.WaitGroup
+	agents := coordinator.NewServer(c, certificates.Server())
+	for _, address := range s.agents {
+		listener, err := coordinator.Listen(ctx, address)
+		if err != nil {
+			log.Error("listen for agents", "err", err)
+			agents.Stop()
+			wg.Wait()
+			return exitSetup
+		}
+		log.Info("agents may come", "address", address)
+		wg.Go(func() {
+			if err := agents.Serve(listener); err != nil {
+				failed <- fmt.Errorf("agents at %s: %w", address, err)
+			}
+		})
+	}
+	httpServer := &http.Server{Handler: exporter.Handler(c, *webFlags.WebConfigFile, log), ReadHeaderTimeout: 10 * time.Second}
+	wg.Go(func() {
+		if err := web.ListenAndServe(httpServer, webFlags, log); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			failed <- fmt.Errorf("web listener: %w", err)
+		}
+	})
+	saved := make(chan error, 1)
+	wg.Go(func() { saved <- c.Run(ctx) })
+	log.Info("coordinating", "version", version.Info())
+
+	code := 0
+	for running := true; running; {
+		select {
+		case <-ctx.Done():
+			running = false
+		case <-hangup:
+			if err := c.Reload(); err != nil {
+				log.Error("reload", "err", err)
+			} else {
+				log.Info("reloaded")
+			}
+		case err := <-failed:
+			log.Error("stopped", "err", err)
+			code, running = exitFailed, false
+		}
+	}
+	agents.Stop()
+	shutdown, done := context.WithTimeout(context.Background(), 5*time.Second)
+	defer done()
+	if err := httpServer.Shutdown(shutdown); err != nil {
+		log.Warn("stop the web server", "err", err)
+	}
+	cancel()
+	if err := <-saved; err != nil {
+		log.Error("the state was not written", "err", err)
+		code = exitFailed
+	}
+	wg.Wait()
+	return code
+}

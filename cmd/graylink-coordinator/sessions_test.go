@@ -1,0 +1,466 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	exporter "github.com/graylink/graylink/exporters/coordinator"
+	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/agentapi/client"
+	"github.com/graylink/graylink/internal/coordinator"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/schedule"
+)
+
+// topology has leaves of hosts with one NIC each, and two spines.
+func topology(leaves, hosts int) string {
+	var b strings.Builder
+	b.WriteString("version: 1\nswitches:\n  - {name: spine1, role: spine}\n  - {name: spine2, role: spine}\n")
+	for l := range leaves {
+		fmt.Fprintf(&b, "  - {name: leaf%d, role: leaf}\n", l)
+	}
+	b.WriteString("nodes:\n")
+	for h := range leaves * hosts {
+		fmt.Fprintf(&b, "  - {name: h%d, nics: [{device: eth1, addresses: [10.%d.%d.%d]}]}\n", h, h>>14, h>>7&127, h&127+1)
+	}
+	b.WriteString("links:\n")
+	for h := range leaves * hosts {
+		fmt.Fprintf(&b, "  - {a: \"h%d/eth1\", b: \"leaf%d:dn%d\"}\n", h, h/hosts, h%hosts)
+	}
+	for l := range leaves {
+		for s := 1; s <= 2; s++ {
+			fmt.Fprintf(&b, "  - {a: \"leaf%d:up%d\", b: \"spine%d:dn%d\"}\n", l, s, s, l)
+		}
+	}
+	return b.String()
+}
+
+// rig is a coordinator with real sockets and real certificates.
+type rig struct {
+	t       *testing.T
+	dir     string
+	ca      pki.Pair
+	options coordinator.Options
+	unix    string
+	address string
+
+	c    *coordinator.Coordinator
+	stop func()
+}
+
+func newRig(t *testing.T, topologyText string, change func(*coordinator.Options)) *rig {
+	t.Helper()
+	r := &rig{t: t, dir: t.TempDir(), options: coordinator.DefaultOptions()}
+	var err error
+	if r.ca, err = pki.NewAuthority("test", time.Hour, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	r.write("ca.crt", r.ca.Cert)
+	r.issue("coordinator", "127.0.0.1")
+	r.write("topology.yaml", []byte(topologyText))
+	o := &r.options
+	o.TopologyFile, o.StateFile = filepath.Join(r.dir, "topology.yaml"), filepath.Join(r.dir, "state.json")
+	o.Planner = coordinator.Planner{Make: schedule.Make, Rebalance: schedule.Rebalance}
+	o.Heartbeat, o.AbsentAfter, o.KeysGrace = 200*time.Millisecond, 30*time.Second, 30*time.Second
+	o.Settle, o.Changeover, o.Version = 300*time.Millisecond, 300*time.Millisecond, "test"
+	if change != nil {
+		change(o)
+	}
+	r.unix = filepath.Join(r.dir, "agents.sock")
+	r.start()
+	t.Cleanup(func() { r.stop() })
+	return r
+}
+
+func (r *rig) write(name string, b []byte) {
+	r.t.Helper()
+	tmp := filepath.Join(r.dir, name+".new")
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.Rename(tmp, filepath.Join(r.dir, name)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) issue(name string, also ...string) {
+	r.t.Helper()
+	p, err := pki.Issue(r.ca, append([]string{name}, also...), time.Hour, time.Now())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.write(name+".key", p.Key)
+	r.write(name+".crt", p.Cert)
+}
+
+func (r *rig) keeper(name string) *pki.Keeper {
+	r.t.Helper()
+	at := func(s string) string { return filepath.Join(r.dir, s) }
+	k, err := pki.Open(pki.Files{CA: at("ca.crt"), Cert: at(name + ".crt"), Key: at(name + ".key")}, func(error) {})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return k
+}
+
+// start is a new coordinator process as far as the files and agents can tell.
+func (r *rig) start() {
+	r.t.Helper()
+	var err error
+	if r.c, err = coordinator.New(r.options, slog.New(slog.DiscardHandler)); err != nil {
+		r.t.Fatal(err)
+	}
+	server := coordinator.NewServer(r.c, r.keeper("coordinator").Server())
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	if r.address == "" {
+		r.address = "127.0.0.1:0"
+	}
+	for _, a := range []string{r.address, "unix:" + r.unix} {
+		l, err := coordinator.Listen(ctx, a)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if tcp, ok := l.Addr().(*net.TCPAddr); ok {
+			r.address = tcp.String()
+		}
+		wg.Go(func() {
+			if err := server.Serve(l); err != nil {
+				r.t.Errorf("serve: %v", err)
+			}
+		})
+	}
+	wg.Go(func() {
+		if err := r.c.Run(ctx); err != nil {
+			r.t.Errorf("run: %v", err)
+		}
+	})
+	r.stop = func() {
+		server.Stop()
+		cancel()
+		wg.Wait()
+		r.stop = func() {}
+	}
+}
+
+// agent is a node whose engine writes down what it is told.
+type agent struct {
+	mu       sync.Mutex
+	applied  []*agentapi.Assignment
+	keys     *agentapi.Keys
+	in       []*agentapi.Interface
+	logs     strings.Builder
+	traces   []fabric.Trace
+	versions uint64
+}
+
+func (a *agent) Apply(as *agentapi.Assignment, k *agentapi.Keys) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.applied, a.keys = append(a.applied, as), k
+	return nil
+}
+
+func (a *agent) Interfaces() ([]*agentapi.Interface, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.in, nil
+}
+
+func (a *agent) Heartbeat(*agentapi.Heartbeat) {}
+
+func (a *agent) Traces() (uint64, []fabric.Trace) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.versions, a.traces
+}
+
+func (a *agent) Write(b []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.logs.Write(b)
+}
+
+func (a *agent) log() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.logs.String()
+}
+
+func (a *agent) last() (n int, as *agentapi.Assignment, k *agentapi.Keys) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n = len(a.applied); n > 0 {
+		as = a.applied[n-1]
+	}
+	return n, as, a.keys
+}
+
+// run starts a client that ends with the test, or when stop is called.
+func (r *rig) run(node, address, state string) (a *agent, stop func()) {
+	r.t.Helper()
+	if _, err := os.Stat(filepath.Join(r.dir, node+".crt")); err != nil {
+		r.issue(node)
+	}
+	a = &agent{}
+	c, err := client.New(client.Config{Address: address, ServerName: "coordinator", Certificates: r.keeper(node), Node: node, Version: "test",
+		BootID: "boot", Web: &agentapi.WebEndpoint{Address: node + ":9868"}, StateFile: state, Log: slog.New(slog.NewTextHandler(a, nil)),
+		BackoffLow: 50 * time.Millisecond, BackoffHigh: 200 * time.Millisecond}, a)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.Run(ctx)
+	}()
+	stop = func() { cancel(); <-done }
+	r.t.Cleanup(stop)
+	return a, stop
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(60 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (r *rig) settled(agents []*agent) {
+	r.t.Helper()
+	until(r.t, "every agent has all its edges", func() bool {
+		s := r.c.Stats()
+		if s.Agents[coordinator.StateConnected] != len(agents) || s.OutOfDate != 0 {
+			return false
+		}
+		for i, a := range agents {
+			_, edges, _ := r.c.Scheduled(fmt.Sprintf("h%d", i))
+			if _, as, _ := a.last(); as == nil || len(as.GetEdges())+len(as.GetAnswers()) != len(edges) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (r *rig) get(path string) (int, string) {
+	r.t.Helper()
+	w := httptest.NewRecorder()
+	exporter.Handler(r.c, "", slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	return w.Code, w.Body.String()
+}
+
+func TestAgentsOutliveTheCoordinator(t *testing.T) {
+	r := newRig(t, topology(4, 2), nil)
+	var agents []*agent
+	states := make([]string, 8)
+	var stops []func()
+	for i := range 8 {
+		address := r.address
+		if i%2 == 1 {
+			address = "unix:" + r.unix
+		}
+		states[i] = filepath.Join(r.dir, fmt.Sprintf("h%d.state", i))
+		a, stop := r.run(fmt.Sprintf("h%d", i), address, states[i])
+		agents, stops = append(agents, a), append(stops, stop)
+	}
+	r.settled(agents)
+	before, _, _ := r.c.Scheduled("")
+	counts := make([]int, len(agents))
+	for i, a := range agents {
+		counts[i], _, _ = a.last()
+	}
+
+	r.stop()
+	// One agent is restarted while there is no coordinator: it goes on.
+	stops[3]()
+	_, old, oldKeys := agents[3].last()
+	agents[3], _ = r.run("h3", "unix:"+r.unix, states[3])
+	n, as, keys := agents[3].last()
+	if n != 1 || len(as.GetEdges()) != len(old.GetEdges()) || len(keys.GetPeers()) != len(oldKeys.GetPeers()) {
+		t.Fatalf("the restarted agent applied %d assignments, %d edges, want its old %d", n, len(as.GetEdges()), len(old.GetEdges()))
+	}
+	counts[3] = n
+	r.start()
+	until(t, "all come back", func() bool { return r.c.Stats().Agents[coordinator.StateConnected] == 8 })
+	until(t, "a few heartbeats pass", func() bool { return r.c.Agents()[0].ConnectedSeconds != nil && *r.c.Agents()[0].ConnectedSeconds > 1 })
+	after, _, _ := r.c.Scheduled("")
+	if before.Hash != after.Hash {
+		t.Errorf("schedule %s, then %s", before.Hash, after.Hash)
+	}
+	for i, a := range agents {
+		if n, _, _ := a.last(); n != counts[i] {
+			t.Errorf("h%d was told %d assignments by the restart", i, n-counts[i])
+		}
+	}
+	if s := r.c.Stats(); s.Assignments != 0 || s.KeysSent != 0 || s.OutOfDate != 0 {
+		t.Errorf("sent %d assignments, %d times keys; %d out of date", s.Assignments, s.KeysSent, s.OutOfDate)
+	}
+}
+
+func TestRule8CertificatesRollWithoutAGap(t *testing.T) {
+	r := newRig(t, topology(2, 2), nil)
+	var agents []*agent
+	for i := range 4 {
+		a, _ := r.run(fmt.Sprintf("h%d", i), r.address, "")
+		agents = append(agents, a)
+	}
+	r.settled(agents)
+	counts := make([]int, len(agents))
+	for i, a := range agents {
+		counts[i], _, _ = a.last()
+	}
+	// Another authority is accepted, too; then everybody has a certificate of it;
+	// then the first is accepted no more.
+	first := r.ca
+	next, err := pki.NewAuthority("next", time.Hour, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.write("ca.crt", append(append([]byte{}, first.Cert...), next.Cert...))
+	r.ca = next
+	r.issue("coordinator", "127.0.0.1")
+	for i := range agents {
+		r.issue(fmt.Sprintf("h%d", i))
+	}
+	accepted := r.c.Stats().Sessions["accepted"]
+	until(t, "agents come again with their new certificates", func() bool { return r.c.Stats().Sessions["accepted"] >= accepted+4 })
+	r.write("ca.crt", next.Cert)
+	until(t, "all are connected", func() bool { return r.c.Stats().Agents[coordinator.StateConnected] == 4 })
+	s := r.c.Stats()
+	for k, v := range s.Sessions {
+		if strings.HasPrefix(k, "refused") && v != 0 {
+			t.Errorf("%s: %d", k, v)
+		}
+	}
+	for i, a := range agents {
+		if n, _, _ := a.last(); n != counts[i] {
+			t.Errorf("h%d was told something by the roll", i)
+		}
+		if strings.Contains(a.log(), "no coordinator") {
+			t.Errorf("h%d lost the coordinator:\n%s", i, a.log())
+		}
+	}
+	// A certificate of the first authority is worth nothing now.
+	r.ca = first
+	r.issue("h0")
+	stranger, _ := r.run("h0", r.address, "")
+	until(t, "the stranger is turned away", func() bool { return strings.Contains(stranger.log(), "no coordinator") })
+	if r.c.Stats().Sessions["accepted"] != s.Sessions["accepted"] {
+		t.Error("the stranger was let in")
+	}
+}
+
+func TestRule1ARefusalSaysWhy(t *testing.T) {
+	r := newRig(t, topology(2, 2), nil)
+	r.issue("h1")
+	for _, ext := range []string{".crt", ".key"} {
+		b, err := os.ReadFile(filepath.Join(r.dir, "h1"+ext))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.write("h2"+ext, b)
+	}
+	impostor, _ := r.run("h2", r.address, "")
+	until(t, "the agent knows why", func() bool { return strings.Contains(impostor.log(), `not for node \"h2\"`) })
+	if r.c.Stats().Sessions["refused_identity"] == 0 {
+		t.Error("not counted")
+	}
+}
+
+func TestRule7KeysRollUnderConnectedAgents(t *testing.T) {
+	r := newRig(t, topology(2, 2), func(o *coordinator.Options) { o.AbsentAfter, o.KeysGrace = 2*time.Second, 2*time.Second })
+	var agents []*agent
+	for i := range 4 {
+		a, _ := r.run(fmt.Sprintf("h%d", i), r.address, "")
+		agents = append(agents, a)
+	}
+	r.settled(agents)
+	old := r.c.Stats().KeysEpoch
+	if err := r.c.RotateKeys(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the old key is gone", func() bool {
+		ids := make([][]uint32, len(agents))
+		for i, a := range agents {
+			_, _, k := a.last()
+			ids[i] = k.GetIds()
+		}
+		// Read one after the other: two neighbours in time may be read, so a
+		// sender's key must be held by all who are read after it.
+		for i := range ids {
+			_, _, k := agents[(i+1)%4].last()
+			if len(ids[i]) == 0 || !slices.Contains(k.GetIds(), ids[i][0]) && r.c.Stats().KeysHeld > 1 {
+				t.Fatalf("h%d sends with %d, h%d accepts %v", i, ids[i], (i+1)%4, k.GetIds())
+			}
+		}
+		s := r.c.Stats()
+		return s.KeysHeld == 1 && s.KeysEpoch != old && s.KeysUnconfirmed == 0
+	})
+}
+
+func TestWhatIsServed(t *testing.T) {
+	r := newRig(t, topology(2, 2), func(o *coordinator.Options) { o.RegistrySettle = time.Hour })
+	if code, _ := r.get("/api/v1/targets"); code != http.StatusServiceUnavailable {
+		t.Errorf("targets before the registry is whole: %d", code)
+	}
+	if code, _ := r.get("/-/ready"); code != http.StatusServiceUnavailable {
+		t.Errorf("ready before there is a schedule: %d", code)
+	}
+	if code, _ := r.get("/api/v1/schedule"); code != http.StatusServiceUnavailable {
+		t.Errorf("schedule before there is one: %d", code)
+	}
+	var agents []*agent
+	for i := range 4 {
+		a, _ := r.run(fmt.Sprintf("h%d", i), r.address, "")
+		agents = append(agents, a)
+	}
+	r.settled(agents)
+	for path, want := range map[string]string{
+		"/-/healthy":               "healthy",
+		"/-/ready":                 "ready",
+		"/api/v1/targets":          `{"targets":["h0:9868"],"labels":{"__meta_graylink_connected":"true","__meta_graylink_node":"h0","__meta_graylink_version":"test","__scheme__":"http"}}`,
+		"/api/v1/agents":           `{"node":"h3","state":"connected"`,
+		"/api/v1/schedule":         `"components":1`,
+		"/api/v1/schedule?node=h1": `"edge":"h1/eth1>`,
+		"/metrics":                 `graylink_coordinator_agents{state="connected"} 4`,
+	} {
+		if code, body := r.get(path); code != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("%s: %d, want %s in\n%.2000s", path, code, want, body)
+		}
+	}
+	if code, _ := r.get("/api/v1/schedule?node=h9"); code != http.StatusNotFound {
+		t.Errorf("a node without edges: %d", code)
+	}
+	h := exporter.Handler(r.c, "", slog.New(slog.DiscardHandler))
+	for _, path := range []string{"/-/reload", "/api/v1/keys/rotate"} {
+		for remote, want := range map[string]int{"192.0.2.1:5": http.StatusForbidden, "127.0.0.1:5": http.StatusOK} {
+			q := httptest.NewRequest("POST", path, nil)
+			q.RemoteAddr = remote
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, q)
+			if w.Code != want {
+				b, _ := io.ReadAll(w.Body)
+				t.Errorf("POST %s from %s: %d, want %d: %s", path, remote, w.Code, want, b)
+			}
+		}
+	}
+}

@@ -1,0 +1,105 @@
+// Package coordinator publishes the state of internal/coordinator as Prometheus
+// series and serves the coordinator's HTTP API.
+package coordinator
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/collectors/version"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/graylink/graylink/internal/coordinator"
+	"github.com/graylink/graylink/internal/webaccess"
+)
+
+// Handler serves a coordinator. webConfig is the file of --web.config.file: what
+// acts is for loopback clients unless it asks clients to authenticate themselves.
+func Handler(c *coordinator.Coordinator, webConfig string, log *slog.Logger) http.Handler {
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(newCollector(c), version.NewCollector("graylink_coordinator"), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, EnableOpenMetrics: true}))
+	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
+	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
+		if err := c.Ready(); err != nil {
+			http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	act := func(path, done string, do func() error) {
+		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+			if err := webaccess.MayAct(r, webConfig); err != nil {
+				http.Error(w, err.Error(), http.StatusForbidden)
+				return
+			}
+			if err := do(); err != nil {
+				log.Error(path, "err", err)
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			fmt.Fprintln(w, done)
+		})
+	}
+	act("/-/reload", "reloaded", c.Reload)
+	act("/api/v1/keys/rotate", "the rotation has begun", c.RotateKeys)
+	answer := func(w http.ResponseWriter, v any) {
+		w.Header().Set("Content-Type", "application/json")
+		enc := json.NewEncoder(w)
+		enc.SetEscapeHTML(false) // edges hold a ">"
+		if err := enc.Encode(v); err != nil {
+			log.Debug("write an answer", "err", err)
+		}
+	}
+	mux.HandleFunc("GET /api/v1/targets", func(w http.ResponseWriter, _ *http.Request) {
+		targets, ok := c.Targets()
+		if !ok {
+			http.Error(w, "the registry is not whole yet: not all nodes have come, and the time for it is not over", http.StatusServiceUnavailable)
+			return
+		}
+		answer(w, groups(targets))
+	})
+	mux.HandleFunc("GET /api/v1/agents", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, map[string]any{"agents": c.Agents()})
+	})
+	mux.HandleFunc("GET /api/v1/schedule", func(w http.ResponseWriter, r *http.Request) {
+		node := r.URL.Query().Get("node")
+		sum, edges, ok := c.Scheduled(node)
+		if !ok {
+			http.Error(w, "there is no schedule yet", http.StatusServiceUnavailable)
+			return
+		}
+		out := struct {
+			coordinator.Schedule
+			Node  string             `json:"node,omitempty"`
+			Edges []coordinator.Edge `json:"node_edges,omitempty"`
+		}{sum, node, edges}
+		if node != "" && len(edges) == 0 {
+			http.Error(w, fmt.Sprintf("node %q has no edges", node), http.StatusNotFound)
+			return
+		}
+		answer(w, out)
+	})
+	return mux
+}
+
+// group is a target group of Prometheus' HTTP service discovery.
+type group struct {
+	Targets []string          `json:"targets"`
+	Labels  map[string]string `json:"labels"`
+}
+
+func groups(targets []coordinator.Target) []group {
+	out := make([]group, len(targets))
+	for i, t := range targets {
+		out[i] = group{[]string{t.Address}, map[string]string{"__scheme__": t.Scheme, "__meta_graylink_node": t.Node,
+			"__meta_graylink_version": t.Software, "__meta_graylink_connected": fmt.Sprint(t.Connected)}}
+	}
+	return out
+}

@@ -1,0 +1,34 @@
+// Package agentapi is the protocol between graylink-node and
+// graylink-coordinator: generated from agent.proto, and what the generator
+// cannot know, the limits of a message.
+package agentapi
+
+//go:generate protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative agent.proto
+
+import (
+	"net/netip"
+)
+
+// Limits that both sides keep. A message beyond them ends its session.
+const (
+	MaxAgentMessage       = 1 << 20  // octets an agent may send at once
+	MaxCoordinatorMessage = 32 << 20 // octets: about 500,000 edges
+	MaxInterfaces         = 256
+	MaxInterfaceAddresses = 32
+	MaxSilentEdges        = 256 // named in one heartbeat
+	MaxTraces             = 512 // in one report
+	MaxHops               = 32
+	MaxName               = 255 // octets of a name
+	MaxKeys               = 8   // of one pair of nodes
+	InstanceSize          = 16
+	SecretSize            = 32
+)
+
+// Address reads an address of 4 or 16 octets; anything else is the zero Addr.
+func Address(b []byte) netip.Addr {
+	a, ok := netip.AddrFromSlice(b)
+	if !ok {
+		return netip.Addr{}
+	}
+	return a.Unmap()
+}

@@ -1,0 +1,471 @@
+// Package client is an agent's side of the protocol: it finds the coordinator
+// again and again, takes assignments and keys, and tells how the agent is.
+// What an assignment means is the agent's business.
+//
+// A new assignment is put to work in two steps. At once the agent answers all
+// it answered before and all it is to answer, and stops probing what it is not
+// to probe any more; after the changeover, when the far nodes have heard of the
+// change as well, it begins with what is new and stops answering what is old.
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/pki"
+)
+
+// Agent is what the client speaks for. Its methods are called from one
+// goroutine, and must return soon.
+type Agent interface {
+	// Apply puts an assignment and the keys of its peers to work, all or nothing.
+	Apply(*agentapi.Assignment, *agentapi.Keys) error
+	// Interfaces lists the host's, in a stable order.
+	Interfaces() ([]*agentapi.Interface, error)
+	// Heartbeat fills in silent edges and stalls.
+	Heartbeat(*agentapi.Heartbeat)
+	// Traces lists the last trace of every edge; version changes with them.
+	Traces() (version uint64, traces []fabric.Trace)
+}
+
+// Config says where the coordinator is and who asks.
+type Config struct {
+	Address      string // host:port, or unix:PATH
+	ServerName   string // of the coordinator's certificate; empty: the address's host
+	Certificates *pki.Keeper
+	Node         string
+	Version      string
+	BootID       string
+	Web          *agentapi.WebEndpoint
+	StateFile    string // empty: nothing is kept
+	Log          *slog.Logger
+
+	// Backoff bounds the pause between attempts to connect; 0: from 200 ms to 30 s.
+	BackoffLow, BackoffHigh time.Duration
+}
+
+// Limits of what the coordinator may ask for, and what is sent.
+const (
+	heartbeatLow    = 50 * time.Millisecond
+	heartbeatHigh   = 5 * time.Minute
+	connectWithin   = 60 * time.Second // a queue of handshakes included
+	settledAfter    = 10 * time.Second // a session that lasted so long makes the next pause short
+	bufferSize      = 4 << 10
+	resendWithin    = time.Minute // reports sent in the last minute of a broken session are sent again
+	tracesPerReport = 256
+)
+
+// Client is an agent's side. Run must be called once.
+type Client struct {
+	cfg      Config
+	agent    Agent
+	instance []byte
+
+	target   *agentapi.Assignment // the newest received
+	keys     *agentapi.Keys
+	working  *agentapi.Assignment // what the agent has been told, perhaps on the way to target
+	workKeys *agentapi.Keys
+	confirm  *agentapi.Applied
+	failed   string // why the agent could not apply
+	change   *time.Timer
+
+	interfaces []*agentapi.Interface
+	reported   map[string]report
+	pathsSeen  uint64
+	pathsAll   bool
+}
+
+type report struct {
+	fingerprint string
+	at          time.Time
+}
+
+// New makes a client, and puts to work what the state file has. An unusable
+// state file is no failure: the coordinator has everything.
+func New(cfg Config, agent Agent) (*Client, error) {
+	if err := fabric.CheckName(cfg.Node); err != nil {
+		return nil, err
+	}
+	if cfg.BackoffLow <= 0 {
+		cfg.BackoffLow = 200 * time.Millisecond
+	}
+	if cfg.BackoffHigh <= 0 {
+		cfg.BackoffHigh = 30 * time.Second
+	}
+	if cfg.ServerName == "" {
+		if strings.HasPrefix(cfg.Address, "unix:") {
+			return nil, errors.New("a coordinator at a unix socket needs the name of its certificate")
+		}
+		host, _, err := net.SplitHostPort(cfg.Address)
+		if err != nil {
+			return nil, fmt.Errorf("coordinator address %q: want host:port or unix:PATH", cfg.Address)
+		}
+		cfg.ServerName = host
+	}
+	c := &Client{cfg: cfg, agent: agent, instance: make([]byte, agentapi.InstanceSize), confirm: &agentapi.Applied{}, reported: map[string]report{},
+		change: time.NewTimer(0)}
+	c.change.Stop()
+	rand.Read(c.instance)
+	if cfg.StateFile != "" {
+		c.restore()
+	}
+	return c, nil
+}
+
+func (c *Client) restore() {
+	a, k, err := readState(c.cfg.StateFile, c.cfg.Node)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return
+	case err != nil:
+		c.cfg.Log.Warn("the kept assignment cannot be used", "err", err)
+		return
+	}
+	c.target, c.keys = a, k
+	c.put(a, k)
+	c.cfg.Log.Info("goes on with the kept assignment", "version", a.GetVersion(), "edges", len(a.GetEdges()), "err", c.failed)
+}
+
+// put hands the agent something to work with.
+func (c *Client) put(a *agentapi.Assignment, k *agentapi.Keys) {
+	if err := c.agent.Apply(a, k); err != nil {
+		if c.failed != err.Error() {
+			c.cfg.Log.Error("assignment not applied; it is tried again", "version", a.GetVersion(), "err", err)
+		}
+		c.failed = err.Error()
+		return
+	}
+	c.failed, c.working, c.workKeys = "", a, k
+	c.confirm = &agentapi.Applied{Version: c.target.GetVersion(), Hash: c.target.GetHash(), KeyIds: k.GetIds()}
+}
+
+// advance puts to work what came in: first the step that disturbs nobody.
+func (c *Client) advance() {
+	if c.target == nil {
+		if c.keys != nil {
+			c.confirm = &agentapi.Applied{KeyIds: c.keys.GetIds()}
+		}
+		return
+	}
+	step := between(c.working, c.target)
+	if step == nil {
+		c.change.Stop()
+		c.put(c.target, c.keys)
+		return
+	}
+	c.put(step, joinKeys(c.keys, c.workKeys))
+	c.change.Reset(time.Duration(c.target.GetChangeoverNs()))
+}
+
+// finish ends a changeover.
+func (c *Client) finish() {
+	if c.target != nil {
+		c.put(c.target, c.keys)
+	}
+}
+
+// Run connects, for ever, until ctx ends.
+func (c *Client) Run(ctx context.Context) {
+	pause := c.cfg.BackoffLow
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := c.session(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if errors.Is(err, errRenew) {
+			c.cfg.Log.Info("connects again with the new certificate")
+			continue
+		}
+		if time.Since(began) >= settledAfter {
+			pause = c.cfg.BackoffLow
+		}
+		wait := pause/2 + time.Duration(mathrand.Int64N(int64(pause)))
+		c.cfg.Log.Warn("no coordinator; probing goes on", "address", c.cfg.Address, "err", status.Convert(err).Message(), "again_in", wait)
+		pause = min(pause*8/5, c.cfg.BackoffHigh)
+		timer := time.NewTimer(wait)
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				waiting = false
+			case <-timer.C:
+				waiting = false
+			case <-c.change.C:
+				c.finish()
+			}
+		}
+		timer.Stop()
+	}
+}
+
+// errRenew ends a session whose certificate was replaced.
+var errRenew = errors.New("the certificate was replaced")
+
+func (c *Client) dial() (*grpc.ClientConn, error) {
+	network, address := "tcp", c.cfg.Address
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		network, address = "unix", path
+	}
+	return grpc.NewClient("passthrough:///coordinator",
+		grpc.WithTransportCredentials(credentials.NewTLS(c.cfg.Certificates.Client(c.cfg.ServerName))),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, network, address)
+		}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectWithin}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithReadBufferSize(bufferSize), grpc.WithWriteBufferSize(bufferSize),
+		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(agentapi.MaxCoordinatorMessage)))
+}
+
+// session is one connection. It always returns an error, why it ended.
+func (c *Client) session(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	certificate := c.cfg.Certificates.Version()
+	conn, err := c.dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stream, err := agentapi.NewAgentsClient(conn).Session(ctx)
+	if err != nil {
+		return err
+	}
+	if c.interfaces, err = c.agent.Interfaces(); err != nil {
+		c.cfg.Log.Warn("list the interfaces", "err", err)
+	}
+	hello := &agentapi.Hello{Node: c.cfg.Node, Instance: c.instance, BootId: c.cfg.BootID, Version: c.cfg.Version, Web: c.cfg.Web,
+		Interfaces: c.interfaces, Applied: c.confirm}
+	if err := stream.Send(&agentapi.AgentMessage{Body: &agentapi.AgentMessage_Hello{Hello: hello}}); err != nil {
+		_, err = stream.Recv() // tells why
+		return err
+	}
+	received, ended := make(chan *agentapi.CoordinatorMessage), make(chan error, 1)
+	go func() { // ends with the stream; session waits for it
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				ended <- err
+				return
+			}
+			select {
+			case received <- m:
+			case <-ctx.Done():
+				ended <- ctx.Err()
+				return
+			}
+		}
+	}()
+	waited := false
+	defer func() {
+		cancel()
+		if !waited {
+			<-ended
+		}
+	}()
+
+	lost := time.Now().Add(-resendWithin)
+	for e, r := range c.reported {
+		if r.at.After(lost) {
+			delete(c.reported, e)
+		}
+	}
+	c.pathsAll = true // what changed while there was no session
+	beat := time.NewTimer(time.Hour)
+	beat.Stop()
+	defer beat.Stop()
+	interval := time.Duration(0)
+	for {
+		answer := false
+		select {
+		case err := <-ended:
+			waited = true
+			return err
+		case <-c.change.C:
+			c.finish()
+		case <-beat.C:
+			if c.cfg.Certificates.Version() != certificate {
+				return errRenew
+			}
+			if c.failed != "" {
+				c.advance()
+			}
+			if err := c.changes(stream); err != nil {
+				return err
+			}
+			answer = true
+			beat.Reset(interval)
+		case m := <-received:
+			switch b := m.GetBody().(type) {
+			case *agentapi.CoordinatorMessage_Welcome:
+				interval = min(max(time.Duration(b.Welcome.GetHeartbeatNs()), heartbeatLow), heartbeatHigh)
+				beat.Reset(time.Duration(mathrand.Int64N(int64(interval))))
+				c.cfg.Log.Info("connected", "coordinator", b.Welcome.GetVersion())
+			case *agentapi.CoordinatorMessage_Refused:
+				c.cfg.Log.Error("the coordinator refuses this agent", "reason", b.Refused.GetReason())
+			case *agentapi.CoordinatorMessage_Keys:
+				answer = c.takeKeys(b.Keys)
+			case *agentapi.CoordinatorMessage_Assignment:
+				answer = c.takeAssignment(b.Assignment)
+			case *agentapi.CoordinatorMessage_PathsWanted:
+				clear(c.reported)
+				c.pathsAll = true
+			}
+		}
+		if answer {
+			if err := c.heartbeat(stream); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (c *Client) takeKeys(k *agentapi.Keys) (taken bool) {
+	if err := checkKeys(k); err != nil {
+		c.cfg.Log.Error("keys that cannot be used", "err", err)
+		c.failed = err.Error()
+		return true
+	}
+	c.keys = k
+	if c.target != nil && c.working != nil {
+		// The assignment that may need them comes next; those at work stay.
+		c.put(c.working, joinKeys(k, c.workKeys))
+	} else {
+		c.advance()
+	}
+	c.keep()
+	return true
+}
+
+func (c *Client) takeAssignment(a *agentapi.Assignment) (taken bool) {
+	if err := checkAssignment(a, c.cfg.Node); err != nil {
+		c.cfg.Log.Error("an assignment that cannot be used", "err", err)
+		c.failed = err.Error()
+		return true
+	}
+	c.target = a
+	c.advance()
+	c.keep()
+	c.cfg.Log.Info("assignment", "version", a.GetVersion(), "peers", len(a.GetPeers()), "edges", len(a.GetEdges()), "answers", len(a.GetAnswers()))
+	return true
+}
+
+func (c *Client) keep() {
+	if c.cfg.StateFile == "" || c.target == nil {
+		return
+	}
+	if err := writeState(c.cfg.StateFile, c.cfg.Node, c.target, c.keys); err != nil {
+		c.cfg.Log.Error("the assignment was not kept: after a restart this agent needs the coordinator", "err", err)
+	}
+}
+
+func (c *Client) heartbeat(stream agentapi.Agents_SessionClient) error {
+	h := &agentapi.Heartbeat{Applied: c.confirm, UnixTimeNs: time.Now().UnixNano(), ApplyError: c.failed}
+	c.agent.Heartbeat(h)
+	h.SilentEdges = h.SilentEdges[:min(len(h.SilentEdges), agentapi.MaxSilentEdges)]
+	if len(h.ApplyError) > 1024 {
+		h.ApplyError = strings.ToValidUTF8(h.ApplyError[:1024], "")
+	}
+	return sent(stream, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Heartbeat{Heartbeat: h}})
+}
+
+// changes tells of interfaces and traces that changed.
+func (c *Client) changes(stream agentapi.Agents_SessionClient) error {
+	in, err := c.agent.Interfaces()
+	if err != nil {
+		c.cfg.Log.Warn("list the interfaces", "err", err)
+	} else if !slices.EqualFunc(in, c.interfaces, func(a, b *agentapi.Interface) bool { return proto.Equal(a, b) }) {
+		c.interfaces = in
+		if err := sent(stream, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: in}}}); err != nil {
+			return err
+		}
+	}
+	version, traces := c.agent.Traces()
+	if version == c.pathsSeen && !c.pathsAll {
+		return nil
+	}
+	for len(traces) > 0 {
+		part := &agentapi.PathReport{}
+		for len(traces) > 0 && len(part.Traces) < tracesPerReport {
+			t := traces[0]
+			traces = traces[1:]
+			f := fingerprint(t)
+			if c.reported[t.Edge].fingerprint == f {
+				continue
+			}
+			c.reported[t.Edge] = report{f, time.Now()}
+			part.Traces = append(part.Traces, traceMessage(t))
+		}
+		if len(part.Traces) == 0 {
+			continue
+		}
+		if err := sent(stream, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Paths{Paths: part}}); err != nil {
+			return err
+		}
+	}
+	c.pathsSeen, c.pathsAll = version, false
+	return nil
+}
+
+// sent sends. When that fails the reason is with the receiver, who ends the
+// session.
+func sent(stream agentapi.Agents_SessionClient, m *agentapi.AgentMessage) error {
+	if err := stream.Send(m); err != nil {
+		return fmt.Errorf("the stream broke: %w", err)
+	}
+	return nil
+}
+
+// fingerprint changes with what a trace says about the path.
+func fingerprint(t fabric.Trace) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %t %t", t.State, t.Reached, t.Balanced)
+	for _, h := range t.Hops {
+		fmt.Fprintf(&b, " %d %s", h.TTL, h.Address)
+	}
+	return b.String()
+}
+
+func traceMessage(t fabric.Trace) *agentapi.Trace {
+	out := &agentapi.Trace{Edge: t.Edge, TracedAtUnixNs: t.TracedAt.UnixNano(), Reached: t.Reached, Balanced: t.Balanced}
+	switch t.State {
+	case fabric.PathValid:
+		out.State = agentapi.PathState_PATH_STATE_VALID
+	case fabric.PathStale:
+		out.State = agentapi.PathState_PATH_STATE_STALE
+	}
+	for i, h := range t.Hops {
+		if i == agentapi.MaxHops {
+			break
+		}
+		m := &agentapi.Hop{Ttl: uint32(h.TTL)}
+		if h.Address.IsValid() {
+			m.Address = h.Address.AsSlice()
+		}
+		if h.RTTNS != nil && *h.RTTNS > 0 {
+			m.RttNs = uint64(*h.RTTNS)
+		}
+		out.Hops = append(out.Hops, m)
+	}
+	return out
+}

@@ -1,0 +1,575 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule"
+)
+
+// Intervals that nobody needs to choose.
+const (
+	stepEvery   = 200 * time.Millisecond
+	saveEvery   = 2 * time.Second // changes are written at most that often
+	saveSeen    = time.Minute     // and times of last sight
+	traceWithin = 2 * time.Minute // until a moved edge that nobody traced is no longer waited for
+)
+
+// Coordinator is the state behind the sessions of agents. Its methods may be
+// called from any goroutine.
+type Coordinator struct {
+	opts  Options
+	log   *slog.Logger
+	paths *pathStore
+	stamp *agentapi.Stamp
+
+	turn sync.Mutex // held by whoever changes the schedule, the keys or the topology
+
+	mu      sync.Mutex // held briefly; never while planning, writing or sending
+	graph   *fabric.Graph
+	nodes   map[string]bool // of the topology
+	topoSum string
+	agents  map[string]*agent
+	plan    *plan
+	keys    *keyring // nil: probes are not authenticated
+	moves   []schedule.Move
+
+	started       time.Duration
+	restored      bool // there was a state
+	whole         bool
+	dirty         bool // the plan is not that of the agents
+	dirtySchedule bool // more than addresses changed
+	dirtyFirst    time.Duration
+	dirtyLast     time.Duration
+	unsaved       bool
+	savedAt       time.Duration
+	seenSavedAt   time.Duration
+	rebalancedAt  time.Duration
+	rebalancedFor uint64        // version of the paths
+	awaited       []fabric.Edge // moved, and not yet traced
+	awaitedSince  time.Duration
+	reloadOK      bool
+	reloadedAt    time.Time
+
+	count counts
+}
+
+// counts only grow, but for what says otherwise.
+type counts struct {
+	sessions     map[string]uint64 // by result
+	runs         map[string]uint64 // by result
+	runSeconds   float64           // of the last run
+	runAt        time.Time         // of the last run that succeeded
+	assignments  uint64
+	keysSent     uint64
+	traces       map[string]uint64 // taken, ignored
+	clockReports uint64
+	moves        uint64
+	saves        map[string]uint64 // by result
+	stepAt       time.Time
+}
+
+// agent is what is known about the agent of one node.
+type agent struct {
+	node       string
+	present    bool // part of the schedule
+	lastSeen   time.Time
+	heard      time.Duration
+	web        string
+	scheme     string
+	software   string
+	interfaces []interfaceState // replaced, never changed
+	version    uint64           // of its assignment
+	hash       [hashSize]byte
+
+	session     *session
+	since       time.Duration // of the session
+	takeovers   []time.Duration
+	applied     *agentapi.Applied
+	silent      int
+	silentNames []string
+	stalled     time.Duration
+	offset      time.Duration // of its wall clock against ours, when the heartbeat came in
+	applyError  string
+}
+
+// New reads the topology and the state. With a state the schedule is ready when
+// it returns.
+func New(opts Options, log *slog.Logger) (*Coordinator, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	g, sum, err := loadTopology(opts.TopologyFile, log)
+	if err != nil {
+		return nil, err
+	}
+	old, err := readState(opts.StateFile)
+	if err != nil {
+		return nil, err
+	}
+	wall, mono := opts.Clock.Wall(), opts.Clock.Mono()
+	c := &Coordinator{opts: opts, log: log, paths: newPathStore(), graph: g, topoSum: sum, nodes: nodesOf(g), agents: map[string]*agent{},
+		stamp:   &agentapi.Stamp{Port: uint32(opts.Stamp.Port), SourcePort: uint32(opts.Stamp.SourcePort), Padding: uint32(opts.Stamp.Padding)},
+		started: mono, savedAt: mono, seenSavedAt: mono, rebalancedAt: mono, reloadOK: true, reloadedAt: wall, restored: old != nil,
+		count: counts{sessions: map[string]uint64{}, runs: map[string]uint64{}, traces: map[string]uint64{}, saves: map[string]uint64{}}}
+	for _, k := range opts.Stamp.Classes {
+		c.stamp.Classes = append(c.stamp.Classes, &agentapi.Class{Name: k.Name, Dscp: uint32(k.DSCP)})
+		c.opts.Schedule.Classes = append(c.opts.Schedule.Classes, k.Name)
+	}
+	if old != nil {
+		c.restore(old, wall, mono)
+	}
+	if opts.Keys {
+		c.keys = newKeyring(old, opts.RotateEvery, wall, mono)
+	}
+	if err := c.save(); err != nil {
+		return nil, err
+	}
+	if c.dirty {
+		if err := c.replan(); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+func loadTopology(file string, log *slog.Logger) (*fabric.Graph, string, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, "", fmt.Errorf("read the topology: %w", err)
+	}
+	t, found := fabric.ParseTopology(file, b)
+	if err := found.Err(); err != nil {
+		return nil, "", err
+	}
+	for _, f := range found {
+		log.Warn("topology", "finding", f.String())
+	}
+	sum := sha256.Sum256(b)
+	return fabric.NewGraph(t), hex.EncodeToString(sum[:8]), nil
+}
+
+func nodesOf(g *fabric.Graph) map[string]bool {
+	out := make(map[string]bool, len(g.Topo.Nodes))
+	for i := range g.Topo.Nodes {
+		out[g.Topo.Nodes[i].Name] = true
+	}
+	return out
+}
+
+// restore takes the agents of a state. Silence is counted from now: while there
+// was no coordinator nobody could be heard.
+func (c *Coordinator) restore(s *state, wall time.Time, mono time.Duration) {
+	for _, a := range s.Agents {
+		if !c.nodes[a.Node] {
+			c.log.Warn("a node of the state is not in the topology: forgotten", "node", a.Node)
+			continue
+		}
+		seen := a.LastSeen
+		if seen.After(wall) {
+			seen = wall
+		}
+		n := &agent{node: a.Node, present: a.Present, lastSeen: seen, heard: mono, web: a.Web, scheme: a.Scheme, software: a.Software,
+			interfaces: a.Interfaces, version: a.Assigned}
+		copy(n.hash[:], a.Hash)
+		c.agents[a.Node] = n
+		if a.Present {
+			c.touch(true, mono)
+		}
+	}
+	c.moves = s.moves()
+}
+
+// touch says that the plan must follow a change. It needs mu, or nobody else.
+func (c *Coordinator) touch(schedule bool, mono time.Duration) {
+	if !c.dirty {
+		c.dirtyFirst = mono
+	}
+	c.dirty, c.dirtyLast, c.unsaved = true, mono, true
+	c.dirtySchedule = c.dirtySchedule || schedule
+}
+
+// Run does what is due, until ctx ends; then it writes the state.
+func (c *Coordinator) Run(ctx context.Context) error {
+	t := time.NewTicker(stepEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			c.turn.Lock()
+			defer c.turn.Unlock()
+			return c.save()
+		case <-t.C:
+			c.Step()
+		}
+	}
+}
+
+// Step does what is due.
+func (c *Coordinator) Step() {
+	c.turn.Lock()
+	defer c.turn.Unlock()
+	c.liveness()
+	c.advanceKeys()
+	if c.settled() {
+		if err := c.replan(); err != nil {
+			c.log.Error("the old schedule stays", "err", err)
+		}
+	}
+	c.rebalance()
+	mono := c.opts.Clock.Mono()
+	c.mu.Lock()
+	due := c.unsaved && mono-c.savedAt >= saveEvery || mono-c.seenSavedAt >= saveSeen
+	c.count.stepAt = c.opts.Clock.Wall()
+	c.mu.Unlock()
+	if due {
+		if err := c.save(); err != nil {
+			c.log.Error("the state was not written; it is tried again", "err", err)
+		}
+	}
+}
+
+// liveness finds who has been silent for too long, and ends sessions whose
+// certificate has.
+func (c *Coordinator) liveness() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	wall, mono := c.opts.Clock.Wall(), c.opts.Clock.Mono()
+	for _, a := range c.agents {
+		if a.present && mono-a.heard >= c.opts.AbsentAfter {
+			c.log.Info("node absent", "node", a.node, "last_seen", a.lastSeen)
+			a.present = false
+			c.touch(true, mono)
+		}
+		if s := a.session; s != nil && !s.expires.IsZero() && wall.After(s.expires) {
+			s.end(errExpired)
+		}
+	}
+	if !c.whole && (c.restored || len(c.agents) == len(c.nodes) || mono-c.started >= c.opts.RegistrySettle) {
+		c.whole = true
+	}
+}
+
+// settled says whether it is time for a new plan. The first, without a state,
+// waits for the fleet to gather.
+func (c *Coordinator) settled() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.dirty {
+		return false
+	}
+	mono, most := c.opts.Clock.Mono(), c.opts.SettleMost
+	if c.plan == nil {
+		if len(c.agents) == len(c.nodes) {
+			return true
+		}
+		most = max(most, c.opts.RegistrySettle)
+	}
+	return mono-c.dirtyLast >= c.opts.Settle || mono-c.dirtyFirst >= most
+}
+
+// replan makes a plan of what is known and hands it out. It needs turn.
+func (c *Coordinator) replan() error {
+	c.mu.Lock()
+	in := planInput{graph: c.graph, options: c.opts.Schedule, present: map[string]bool{}, reported: make(map[string][]interfaceState, len(c.agents))}
+	in.options.Absent = map[string]bool{}
+	in.options.Moves = slices.Clone(c.moves)
+	for n := range c.nodes {
+		a := c.agents[n]
+		if a != nil && a.present {
+			in.present[n] = true
+		} else {
+			in.options.Absent[n] = true
+		}
+		if a != nil {
+			in.reported[n] = a.interfaces
+		}
+	}
+	old, anew := c.plan, c.dirtySchedule
+	c.dirty, c.dirtySchedule = false, false
+	c.mu.Unlock()
+
+	began := c.opts.Clock.Mono()
+	var p *plan
+	var err error
+	s := (*schedule.Schedule)(nil)
+	if old != nil && !anew {
+		s = old.sched
+	} else if s, err = c.opts.Planner.Make(in.graph, in.options); err != nil {
+		err = fmt.Errorf("make the schedule: %w", err)
+	}
+	if err == nil {
+		p, err = newPlan(in, s, c.stamp, c.opts.Keys, uint64(c.opts.Changeover))
+	}
+	took := c.opts.Clock.Mono() - began
+	if err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.count.runs["failed"]++
+		c.touch(anew, began+c.opts.SettleMost-c.opts.Settle) // tried again, though not at once
+		return err
+	}
+	for _, f := range p.conflicts {
+		c.log.Warn("address", "conflict", f)
+	}
+	if anew || old == nil {
+		for _, f := range s.Findings {
+			c.log.Warn("schedule", "finding", f)
+		}
+	}
+	c.paths.setPlan(p)
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.plan = p
+	c.count.runs["done"]++
+	c.count.runSeconds, c.count.runAt = took.Seconds(), c.opts.Clock.Wall()
+	changed := 0
+	for node, h := range p.hash {
+		a := c.agents[node]
+		if a == nil {
+			continue
+		}
+		if a.hash != h || a.version == 0 {
+			a.version++
+			a.hash = h
+			c.unsaved = true
+			changed++
+		}
+		a.hand(c)
+	}
+	c.log.Info("scheduled", "edges", len(s.Edges), "nodes", len(p.hash), "changed", changed, "hash", fmt.Sprintf("%016x", scheduleHash(s)), "seconds", took.Seconds())
+	return nil
+}
+
+// hand sets what the agent's session is to send. It needs mu.
+func (a *agent) hand(c *Coordinator) {
+	s := a.session
+	if s == nil || c.plan == nil {
+		return
+	}
+	if _, planned := c.plan.hash[a.node]; !planned {
+		return
+	}
+	if s.sent != a.hash {
+		s.wantAssignment, s.wantKeys = true, c.keys != nil
+	}
+	if !s.askedPaths && !c.paths.holds(a.node) {
+		s.wantPaths = true
+	}
+	s.askedPaths = true
+	s.ring()
+}
+
+// advanceKeys goes on with a rotation, or begins one that is due.
+func (c *Coordinator) advanceKeys() {
+	c.mu.Lock()
+	if c.keys == nil {
+		c.mu.Unlock()
+		return
+	}
+	wall, mono := c.opts.Clock.Wall(), c.opts.Clock.Mono()
+	var holders []holder
+	for _, a := range c.agents {
+		planned := false // its peers may still send to it
+		if c.plan != nil {
+			_, planned = c.plan.hash[a.node]
+		}
+		if a.session != nil || a.present || planned {
+			holders = append(holders, holder{a.session != nil, a.applied.GetKeyIds()})
+		}
+	}
+	next := c.keys.advanced(holders, c.opts.Heartbeat, c.opts.KeysGrace, c.opts.RotateEvery, wall, mono)
+	if next == nil && c.keys.due != 0 && mono >= c.keys.due && len(c.keys.epochs) < maxEpochs {
+		next, _ = c.keys.withNew(wall, mono)
+	}
+	c.mu.Unlock()
+	if next == nil {
+		return
+	}
+	if err := c.setKeys(next); err != nil {
+		c.log.Error("the keys stay as they are", "err", err)
+	}
+}
+
+// RotateKeys begins a rotation.
+func (c *Coordinator) RotateKeys() error {
+	c.turn.Lock()
+	defer c.turn.Unlock()
+	c.mu.Lock()
+	k := c.keys
+	c.mu.Unlock()
+	if k == nil {
+		return errors.New("probes are not authenticated: there are no keys to rotate")
+	}
+	next, err := k.withNew(c.opts.Clock.Wall(), c.opts.Clock.Mono())
+	if err != nil {
+		return err
+	}
+	return c.setKeys(next)
+}
+
+// setKeys writes the keys before anybody is told, so that no agent holds a key
+// that a crash could make the coordinator forget. It needs turn.
+func (c *Coordinator) setKeys(next *keyring) error {
+	if err := c.saveWith(next); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.keys = next
+	c.log.Info("keys", "sending", next.epochs[0].ID, "held", len(next.epochs))
+	for _, a := range c.agents {
+		if a.session != nil {
+			a.session.wantKeys = true
+			a.session.ring()
+		}
+	}
+	return nil
+}
+
+// rebalance moves source ports, when all is traced that was moved before.
+func (c *Coordinator) rebalance() {
+	mono := c.opts.Clock.Mono()
+	c.mu.Lock()
+	p, moves, awaited := c.plan, slices.Clone(c.moves), c.awaited
+	ready := c.opts.LinkEdges > 0 && c.opts.Planner.Rebalance != nil && p != nil && !c.dirty && mono-c.rebalancedAt >= c.opts.RebalanceEvery
+	late := mono-c.awaitedSince >= traceWithin
+	before := c.rebalancedFor
+	c.mu.Unlock()
+	if !ready {
+		return
+	}
+	if !late {
+		for _, e := range awaited {
+			if !c.paths.reported(e) {
+				return
+			}
+		}
+	}
+	version, bound := c.paths.all()
+	if version == before || len(bound) == 0 {
+		return
+	}
+	// The share of edges without a path bounds what the counts can say.
+	if len(bound)*10 < len(p.sched.Edges)*2*9 {
+		return
+	}
+	limit := max(20, len(p.sched.Edges)/100)
+	next := c.opts.Planner.Rebalance(p.graph, p.sched, bound, moves, c.opts.LinkEdges, limit)
+	if len(next) > limit {
+		next = next[:limit]
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rebalancedAt, c.rebalancedFor = mono, version
+	if len(next) == 0 {
+		return
+	}
+	c.log.Info("source ports moved", "edges", len(next))
+	c.moves = append(moves, next...)
+	c.count.moves += uint64(len(next))
+	c.awaited, c.awaitedSince = nil, mono
+	for _, m := range next {
+		c.awaited = append(c.awaited, fabric.Edge{Src: m.Src, Dst: m.Dst, Flow: m.To})
+	}
+	c.touch(true, mono-c.opts.Settle) // several moves are one change already
+}
+
+// Reload reads the topology file again. One that cannot be used, or scheduled,
+// leaves the old one at work.
+func (c *Coordinator) Reload() error {
+	c.turn.Lock()
+	defer c.turn.Unlock()
+	g, sum, err := loadTopology(c.opts.TopologyFile, c.log)
+	if err == nil && sum != c.topoSum {
+		err = c.exchange(g, sum)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reloadOK = err == nil
+	if err != nil {
+		return fmt.Errorf("the old topology stays: %w", err)
+	}
+	c.reloadedAt = c.opts.Clock.Wall()
+	return nil
+}
+
+// exchange puts another topology to work. It needs turn.
+func (c *Coordinator) exchange(g *fabric.Graph, sum string) error {
+	c.mu.Lock()
+	graph, nodes, old := c.graph, c.nodes, c.topoSum
+	c.graph, c.nodes, c.topoSum = g, nodesOf(g), sum
+	gone := map[string]*agent{}
+	for n, a := range c.agents {
+		if !c.nodes[n] {
+			gone[n] = a
+			delete(c.agents, n)
+		} else if a.session != nil {
+			a.session.askedPaths = false
+		}
+	}
+	c.touch(true, c.opts.Clock.Mono())
+	c.mu.Unlock()
+
+	err := c.replan()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.graph, c.nodes, c.topoSum = graph, nodes, old
+		maps.Copy(c.agents, gone)
+		return err
+	}
+	for _, a := range gone {
+		if a.session != nil {
+			a.session.end(errNotInTopology)
+		}
+	}
+	return nil
+}
+
+// save writes the state. It needs turn, or nobody else.
+func (c *Coordinator) save() error { return c.saveWith(c.keys) }
+
+func (c *Coordinator) saveWith(keys *keyring) error {
+	c.mu.Lock()
+	mono := c.opts.Clock.Mono()
+	s := &state{Version: stateVersion, Written: c.opts.Clock.Wall()}
+	if keys != nil {
+		s.Keys, s.KeysAt = keys.epochs, keys.rotated
+	}
+	for _, m := range c.moves {
+		s.Moves = append(s.Moves, moveState(m))
+	}
+	for _, n := range slices.Sorted(maps.Keys(c.agents)) {
+		a := c.agents[n]
+		as := agentState{Node: n, Present: a.present, LastSeen: a.lastSeen, Web: a.web, Scheme: a.scheme, Software: a.software, Interfaces: a.interfaces, Assigned: a.version}
+		if a.version != 0 {
+			as.Hash = slices.Clone(a.hash[:])
+		}
+		s.Agents = append(s.Agents, as)
+	}
+	c.unsaved, c.savedAt, c.seenSavedAt = false, mono, mono
+	c.mu.Unlock()
+	err := writeState(c.opts.StateFile, s)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.unsaved = true
+		c.count.saves["failed"]++
+		return err
+	}
+	c.count.saves["done"]++
+	return nil
+}

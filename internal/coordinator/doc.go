@@ -1,0 +1,29 @@
+// Package coordinator tells the agents of a fleet whom to probe, whom to
+// answer and with which keys, and knows how they are. Its rules:
+//
+//  1. An agent is who its certificate says: the node it names must be one of
+//     the certificate's DNS names or its common name, and of the topology.
+//  2. A NIC's address is the one its agent reports for the device or an alias
+//     of it, else the topology's. A change of address reaches the peers; edges
+//     keep their identity.
+//  3. Of two agents with one name the first stays as long as it lives. A
+//     restarted process (same boot id) takes over at once, but at most three
+//     times a minute; one that was silent for three heartbeats is replaced.
+//  4. The schedule follows the agents after a settling time, once for many
+//     changes. A node leaves it only after a long silence, since until then
+//     the silence is evidence. Who keeps his assignment is told nothing.
+//  5. A restart changes nothing: state is written whole or not at all, and one
+//     that cannot be read is never overwritten. Liveness counts on monotonic
+//     time, and only while the coordinator listens.
+//  6. Targets are served once the registry is whole, and then all of them.
+//  7. No node sends with a key that its peer lacks: a new key is first
+//     accepted everywhere, then sent with, and the old one dropped last.
+//  8. Certificates may be replaced at any time; a session ends with the
+//     certificate it began with.
+//  9. Many agents at once are a queue, not a peak: handshakes are bounded,
+//     pending messages are flags and not lists, and one schedule serves all.
+//  10. A topology that cannot be used leaves the old one at work.
+//  11. A NIC has one session-sender identifier, whatever else changes.
+//  12. Edges are counted on links by the paths that were traced, and source
+//     ports moved, a few at a time, until every link has enough.
+package coordinator

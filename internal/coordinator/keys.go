@@ -1,0 +1,168 @@
+package coordinator
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/graylink/graylink/internal/agentapi"
+)
+
+// maxEpochs are in use at once: one sends, and one comes or goes.
+const maxEpochs = 2
+
+// keyring holds the master secrets. The first epoch sends, all are accepted.
+// It decides when a rotation goes on; it does not hand anything out.
+type keyring struct {
+	epochs  []keyState
+	rotated time.Time     // wall time of the last promotion, for the state
+	phase   time.Duration // monotonic time at which the rotation's present phase began
+	due     time.Duration // monotonic time of the next rotation; 0: never
+}
+
+// errRotating is returned when a rotation is asked for during one.
+var errRotating = errors.New("a rotation is under way; the next can begin when it has ended")
+
+func newSecret() []byte {
+	b := make([]byte, agentapi.SecretSize)
+	rand.Read(b) // never fails: crypto/rand
+	return b
+}
+
+// newKeyring goes on with the epochs of a state, or begins with a first.
+func newKeyring(s *state, every time.Duration, wall time.Time, mono time.Duration) *keyring {
+	k := &keyring{phase: mono}
+	if s != nil && len(s.Keys) > 0 {
+		k.epochs, k.rotated = append(k.epochs, s.Keys...), s.KeysAt
+	} else {
+		k.epochs, k.rotated = []keyState{{ID: k.nextID(wall), Secret: newSecret()}}, wall
+	}
+	k.schedule(every, wall, mono)
+	return k
+}
+
+// schedule sets when the next rotation is due. An age that a jump of the clock
+// made negative counts as none.
+func (k *keyring) schedule(every time.Duration, wall time.Time, mono time.Duration) {
+	if every <= 0 {
+		return
+	}
+	age := min(max(wall.Sub(k.rotated), 0), every)
+	k.due = mono + every - age
+}
+
+// nextID numbers epochs by the wall clock's seconds, so that a coordinator that
+// lost its state does not give an old number to a new secret.
+func (k *keyring) nextID(wall time.Time) uint32 {
+	id := uint32(min(max(wall.Unix(), 1), math.MaxUint32))
+	for _, e := range k.epochs {
+		if id <= e.ID {
+			id = e.ID + 1
+		}
+	}
+	return max(id, 1)
+}
+
+// ids are the epochs, the sending one first.
+func (k *keyring) ids() []uint32 {
+	out := make([]uint32, len(k.epochs))
+	for i, e := range k.epochs {
+		out[i] = e.ID
+	}
+	return out
+}
+
+func (k *keyring) pending() (id uint32, ok bool) {
+	for _, e := range k.epochs[1:] {
+		if e.Pending {
+			return e.ID, true
+		}
+	}
+	return 0, false
+}
+
+// withNew is the keyring after a rotation has begun.
+func (k keyring) withNew(wall time.Time, mono time.Duration) (*keyring, error) {
+	if len(k.epochs) >= maxEpochs {
+		return nil, errRotating
+	}
+	k.epochs = append(append([]keyState{}, k.epochs...), keyState{ID: k.nextID(wall), Secret: newSecret(), Pending: true})
+	k.phase = mono
+	return &k, nil
+}
+
+// holder is what one agent, connected or not, says about its keys.
+type holder struct {
+	connected bool
+	ids       []uint32 // as confirmed by a heartbeat; the first sends
+}
+
+// advanced is the keyring after the next step of a rotation, or nil when it is
+// not yet time. holders are the agents that are part of the schedule, or connected.
+//
+// A new key begins to send when every connected agent has confirmed that it
+// holds it, and the silent ones have come back and done so or had the grace to.
+// An old one is dropped when every connected agent confirmed that it sends
+// with the new, and the grace has passed for the silent.
+func (k keyring) advanced(holders []holder, heartbeat, grace, every time.Duration, wall time.Time, mono time.Duration) *keyring {
+	if len(k.epochs) < 2 || mono-k.phase < heartbeat {
+		return nil
+	}
+	waited := mono-k.phase >= grace
+	if id, ok := k.pending(); ok {
+		for _, h := range holders {
+			if !has(h.ids, id) && (h.connected || !waited) {
+				return nil
+			}
+		}
+		next := keyState{}
+		rest := []keyState{}
+		for _, e := range k.epochs {
+			if e.ID == id {
+				next = e
+			} else {
+				rest = append(rest, e)
+			}
+		}
+		next.Pending = false
+		k.epochs, k.rotated, k.phase = append([]keyState{next}, rest...), wall, mono
+		k.schedule(every, wall, mono)
+		return &k
+	}
+	if !waited {
+		return nil
+	}
+	for _, h := range holders {
+		if h.connected && (len(h.ids) == 0 || h.ids[0] != k.epochs[0].ID) {
+			return nil
+		}
+	}
+	k.epochs, k.phase = append([]keyState{}, k.epochs[0]), mono
+	return &k
+}
+
+func has(ids []uint32, id uint32) bool {
+	for _, v := range ids {
+		if v == id {
+			return true
+		}
+	}
+	return false
+}
+
+// pairKeys are the keys of two nodes, the same whichever is named first.
+func (k *keyring) pairKeys(a, b string) []*agentapi.Key {
+	if b < a {
+		a, b = b, a
+	}
+	out := make([]*agentapi.Key, len(k.epochs))
+	for i, e := range k.epochs {
+		m := hmac.New(sha256.New, e.Secret)
+		m.Write([]byte(a + "\x00" + b))
+		out[i] = &agentapi.Key{Id: e.ID, Secret: m.Sum(nil)}
+	}
+	return out
+}

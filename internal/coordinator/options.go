@@ -1,0 +1,145 @@
+package coordinator
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule"
+)
+
+// Planner decides who probes whom. Both functions are pure.
+type Planner struct {
+	Make func(g *fabric.Graph, o schedule.Options) (*schedule.Schedule, error)
+	// Rebalance proposes at most limit moves that bring links with fewer than k
+	// bound edges closer to k; none when it knows of nothing to try. Nil: source
+	// ports are never moved.
+	Rebalance func(g *fabric.Graph, s *schedule.Schedule, bound []schedule.Bound, history []schedule.Move, k, limit int) []schedule.Move
+}
+
+// Clock tells the time: Wall for what people and files read, Mono, which never
+// jumps, for all that is decided.
+type Clock interface {
+	Wall() time.Time
+	Mono() time.Duration
+}
+
+type systemClock struct{ base time.Time }
+
+func (systemClock) Wall() time.Time       { return time.Now() }
+func (c systemClock) Mono() time.Duration { return time.Since(c.base) }
+
+// SystemClock is the machine's.
+func SystemClock() Clock { return systemClock{time.Now()} }
+
+// Class is a class of probes.
+type Class struct {
+	Name string
+	DSCP uint8
+}
+
+// Stamp is how probes look on the wire, on all nodes alike.
+type Stamp struct {
+	Port, SourcePort uint16
+	Classes          []Class
+	Padding          int
+}
+
+// Options are the coordinator's. DefaultOptions has values for all but the
+// files, the planner and the version.
+type Options struct {
+	TopologyFile string
+	StateFile    string
+	Version      string
+	Planner      Planner
+	Clock        Clock
+	Schedule     schedule.Options // Absent, Moves and Classes are set by the coordinator
+	Stamp        Stamp
+
+	Heartbeat      time.Duration // between those of an agent
+	AbsentAfter    time.Duration // of silence, until a node leaves the schedule
+	Settle         time.Duration // without a change, before the schedule is made anew
+	SettleMost     time.Duration // with changes
+	RegistrySettle time.Duration // after a start without state, until the registry is taken for whole
+	Changeover     time.Duration // between an assignment and its first probe on a new edge
+
+	Keys        bool // probes are authenticated
+	KeysGrace   time.Duration
+	RotateEvery time.Duration // 0: only when asked
+
+	LinkEdges      int           // bound edges wanted on every directed link; 0: source ports are never moved
+	RebalanceEvery time.Duration // at most
+}
+
+// DefaultOptions are the defaults of the command's flags.
+func DefaultOptions() Options {
+	return Options{
+		Clock: SystemClock(), Stamp: Stamp{Port: 862, SourcePort: 49152, Classes: []Class{{}}},
+		Heartbeat: 5 * time.Second, AbsentAfter: 5 * time.Minute, Settle: 2 * time.Second, SettleMost: 10 * time.Second,
+		RegistrySettle: 30 * time.Second, Changeover: 3 * time.Second,
+		Keys: true, KeysGrace: 10 * time.Minute, LinkEdges: 3, RebalanceEvery: 30 * time.Second,
+	}
+}
+
+// Limits of the agents' probes.
+const (
+	maxClasses = 4
+	maxPadding = 800
+)
+
+// Validate names the flag that is wrong.
+func (o *Options) Validate() error {
+	for _, f := range []struct {
+		name string
+		d    time.Duration
+		low  time.Duration
+	}{
+		{"agent.heartbeat", o.Heartbeat, 100 * time.Millisecond}, {"agent.absent-after", o.AbsentAfter, 3 * o.Heartbeat},
+		{"schedule.settle", o.Settle, 0}, {"schedule.settle-most", o.SettleMost, o.Settle}, {"registry.settle", o.RegistrySettle, 0},
+		{"schedule.changeover", o.Changeover, 0}, {"schedule.rebalance-every", o.RebalanceEvery, 0},
+	} {
+		if f.d < f.low || f.d > 365*24*time.Hour {
+			return fmt.Errorf("%s: %v, want at least %v and at most a year", f.name, f.d, f.low)
+		}
+	}
+	switch {
+	case o.TopologyFile == "":
+		return errors.New("topology.file: missing")
+	case o.StateFile == "":
+		return errors.New("state.file: missing")
+	case o.Planner.Make == nil:
+		return errors.New("a planner is missing")
+	case o.Keys && o.KeysGrace < o.AbsentAfter:
+		return fmt.Errorf("keys.grace: %v, want at least agent.absent-after (%v): a node that is silent, but still probed, must have had the time to come back for its keys", o.KeysGrace, o.AbsentAfter)
+	case o.Keys && o.RotateEvery != 0 && o.RotateEvery < 3*o.KeysGrace:
+		return fmt.Errorf("keys.rotate-every: %v, want 0 or at least three times keys.grace (%v)", o.RotateEvery, o.KeysGrace)
+	case o.Stamp.Port == 0 || o.Stamp.SourcePort == 0:
+		return errors.New("stamp.port, stamp.source-port: 0, want a port")
+	case len(o.Stamp.Classes) == 0 || len(o.Stamp.Classes) > maxClasses:
+		return fmt.Errorf("schedule.class: %d classes, want 1 to %d", len(o.Stamp.Classes), maxClasses)
+	case o.Stamp.Padding < 0 || o.Stamp.Padding > maxPadding:
+		return fmt.Errorf("stamp.padding: %d, want 0 to %d octets", o.Stamp.Padding, maxPadding)
+	}
+	last := int(o.Stamp.SourcePort) + len(o.Stamp.Classes)*schedule.FlowsPerClass - 1
+	if last > 65535 {
+		return fmt.Errorf("stamp.source-port: %d, want at most %d: %d classes have %d source ports each", o.Stamp.SourcePort, 65536-len(o.Stamp.Classes)*schedule.FlowsPerClass, len(o.Stamp.Classes), schedule.FlowsPerClass)
+	}
+	if p := int(o.Stamp.Port); p >= int(o.Stamp.SourcePort) && p <= last {
+		return fmt.Errorf("stamp.port: %d is among the source ports from %d to %d, want one outside", p, o.Stamp.SourcePort, last)
+	}
+	names := map[string]bool{}
+	for _, c := range o.Stamp.Classes {
+		switch {
+		case names[c.Name]:
+			return fmt.Errorf("schedule.class: %q is given twice", c.Name)
+		case c.DSCP > 63:
+			return fmt.Errorf("schedule.class: DSCP %d of %q, want 0 to 63", c.DSCP, c.Name)
+		}
+		if err := checkText("schedule.class", c.Name); err != nil {
+			return err
+		}
+		names[c.Name] = true
+	}
+	return nil
+}

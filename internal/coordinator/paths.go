@@ -1,0 +1,291 @@
+package coordinator
+
+import (
+	"net/netip"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule"
+)
+
+// pathStore counts, from what agents traced, the edges on every directed link.
+type pathStore struct {
+	resolving chan struct{} // bounds the processors that resolving takes
+
+	mu      sync.Mutex
+	plan    *plan
+	links   []fabric.Direction
+	linkAt  map[fabric.Direction]int32
+	counts  []int32
+	edges   map[uint64][]int32 // the links crossed, in order; nil: reported, but not bound
+	bound   int                // edges with a path
+	probes  int                // of these, edges of probes
+	version uint64             // grows with every change
+}
+
+func newPathStore() *pathStore {
+	return &pathStore{resolving: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), edges: map[uint64][]int32{}}
+}
+
+// edgeKey packs an edge: NICs are fewer than 2^23.
+func edgeKey(src, dst int32, flow int, reply bool) uint64 {
+	k := uint64(src)<<40 | uint64(dst)<<17 | uint64(flow&0xffff)<<1
+	if reply {
+		k |= 1
+	}
+	return k
+}
+
+func splitKey(k uint64) (src, dst int32, flow int, reply bool) {
+	return int32(k >> 40), int32(k >> 17 & (1<<23 - 1)), int(k >> 1 & 0xffff), k&1 == 1
+}
+
+// setPlan drops what is not of the plan any more. Places of NICs in a plan
+// change with the topology only; the edges are then named anew.
+func (s *pathStore) setPlan(p *plan) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.plan
+	s.plan = p
+	oldLinks, sameLinks := s.links, old != nil && old.graph == p.graph
+	if !sameLinks {
+		s.links, s.linkAt = nil, map[fabric.Direction]int32{}
+		for i := range p.graph.Topo.Links {
+			l := &p.graph.Topo.Links[i]
+			for _, d := range []fabric.Direction{{From: l.A, To: l.B}, {From: l.B, To: l.A}} {
+				s.linkAt[d] = int32(len(s.links))
+				s.links = append(s.links, d)
+			}
+		}
+	}
+	kept := s.edges
+	s.edges, s.counts, s.bound, s.probes = make(map[uint64][]int32, len(kept)), make([]int32, len(s.links)), 0, 0
+	s.version++
+	for k, crossed := range kept {
+		src, dst, flow, reply := splitKey(k)
+		if old != nil && !slices.Equal(old.sched.NICs, p.sched.NICs) {
+			var okS, okD bool
+			oldSrc, oldDst := old.sched.NICs[src], old.sched.NICs[dst]
+			src, okS = p.index[oldSrc]
+			dst, okD = p.index[oldDst]
+			if !okS || !okD {
+				continue
+			}
+		}
+		if p.find(src, dst, flow) < 0 {
+			continue
+		}
+		k = edgeKey(src, dst, flow, reply)
+		if sameLinks {
+			s.bind(k, crossed)
+			continue
+		}
+		dirs := make([]fabric.Direction, len(crossed))
+		for i, c := range crossed {
+			dirs[i] = oldLinks[c]
+		}
+		s.bind(k, s.crossed(dirs))
+	}
+}
+
+// crossed names links by their places; nil when the topology lacks one.
+func (s *pathStore) crossed(dirs []fabric.Direction) []int32 {
+	out := make([]int32, len(dirs))
+	for i, d := range dirs {
+		at, ok := s.linkAt[d]
+		if !ok {
+			return nil
+		}
+		out[i] = at
+	}
+	return out
+}
+
+// bind replaces what is known of an edge.
+func (s *pathStore) bind(k uint64, crossed []int32) {
+	count := func(crossed []int32, by int) {
+		if crossed == nil {
+			return
+		}
+		for _, i := range crossed {
+			s.counts[i] += int32(by)
+		}
+		s.bound += by
+		if k&1 == 0 {
+			s.probes += by
+		}
+	}
+	count(s.edges[k], -1)
+	if len(crossed) == 0 {
+		crossed = nil
+	}
+	count(crossed, 1)
+	s.edges[k] = crossed
+}
+
+// report takes traces of a node and returns how many were of edges it has.
+func (s *pathStore) report(node string, traces []*agentapi.Trace) (taken int) {
+	s.mu.Lock()
+	p := s.plan
+	s.mu.Unlock()
+	if p == nil {
+		return 0
+	}
+	s.resolving <- struct{}{}
+	defer func() { <-s.resolving }()
+	for _, t := range traces {
+		e, err := fabric.ParseEdge(t.GetEdge())
+		if err != nil {
+			continue
+		}
+		from, to := e.Ends()
+		if owner, _, _ := fabric.SplitNIC(from); owner != node {
+			continue
+		}
+		src, okS := p.index[e.Src]
+		dst, okD := p.index[e.Dst]
+		if !okS || !okD || p.find(src, dst, e.Flow) < 0 {
+			continue
+		}
+		taken++
+		if t.GetState() == agentapi.PathState_PATH_STATE_STALE {
+			continue // the last that was bound holds
+		}
+		r := fabric.Resolve(p.graph, from, to, traceOf(t))
+		s.mu.Lock()
+		if s.plan == p || s.plan.graph == p.graph && slices.Equal(s.plan.sched.NICs, p.sched.NICs) && s.plan.find(src, dst, e.Flow) >= 0 {
+			var crossed []int32
+			if r.State == fabric.PathValid {
+				crossed = s.crossed(r.Path.Directions(from, to))
+			}
+			s.bind(edgeKey(src, dst, e.Flow, e.Reply), crossed)
+			s.version++
+		}
+		s.mu.Unlock()
+	}
+	return taken
+}
+
+func traceOf(t *agentapi.Trace) fabric.Trace {
+	out := fabric.Trace{Edge: t.GetEdge(), TracedAt: time.Unix(0, t.GetTracedAtUnixNs()), Reached: t.GetReached(), Balanced: t.GetBalanced(),
+		Hops: make([]fabric.RawHop, len(t.GetHops())), State: fabric.PathUnknown}
+	if t.GetState() == agentapi.PathState_PATH_STATE_VALID {
+		out.State = fabric.PathValid
+	}
+	for i, h := range t.GetHops() {
+		out.Hops[i] = fabric.RawHop{TTL: int(h.GetTtl())}
+		if a := agentapi.Address(h.GetAddress()); a != (netip.Addr{}) {
+			out.Hops[i].Address = a
+		}
+	}
+	return out
+}
+
+// reported says whether traces of an edge and of its replies have come in.
+func (s *pathStore) reported(e fabric.Edge) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.plan == nil {
+		return false
+	}
+	src, okS := s.plan.index[e.Src]
+	dst, okD := s.plan.index[e.Dst]
+	if !okS || !okD {
+		return false
+	}
+	_, there := s.edges[edgeKey(src, dst, e.Flow, false)]
+	_, back := s.edges[edgeKey(src, dst, e.Flow, true)]
+	return there && back
+}
+
+// holds says whether any trace of a node's edges is known.
+func (s *pathStore) holds(node string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.plan == nil {
+		return false
+	}
+	for _, i := range s.plan.nics[node] {
+		for k := s.plan.first[i]; k < s.plan.first[i+1]; k++ {
+			e := s.plan.sched.Edges[k]
+			if _, ok := s.edges[edgeKey(e.Src, e.Dst, int(e.Flow), false)]; ok {
+				return true
+			}
+		}
+		for k := s.plan.inAt[i]; k < s.plan.inAt[i+1]; k++ {
+			e := s.plan.sched.Edges[s.plan.in[k]]
+			if _, ok := s.edges[edgeKey(e.Src, e.Dst, int(e.Flow), true)]; ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// LinkEdges is how many bound edges cross a link in one direction.
+type LinkEdges struct {
+	Direction fabric.Direction
+	Edges     int
+}
+
+// counted returns the links of the topology; nothing before the first trace
+// was bound, since nothing is known then.
+func (s *pathStore) counted() (links []LinkEdges, boundProbes, bound int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bound == 0 {
+		return nil, 0, 0
+	}
+	links = make([]LinkEdges, len(s.links))
+	for i, d := range s.links {
+		links[i] = LinkEdges{d, int(s.counts[i])}
+	}
+	return links, s.probes, s.bound
+}
+
+// all lists what is bound, in a fixed order.
+func (s *pathStore) all() (version uint64, out []schedule.Bound) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := make([]uint64, 0, len(s.edges))
+	for k, crossed := range s.edges {
+		if crossed != nil {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	out = make([]schedule.Bound, len(keys))
+	for i, k := range keys {
+		src, dst, flow, reply := splitKey(k)
+		out[i] = schedule.Bound{Edge: fabric.Edge{Src: s.plan.sched.NICs[src], Dst: s.plan.sched.NICs[dst], Flow: flow, Reply: reply}, Path: s.path(s.edges[k])}
+	}
+	return s.version, out
+}
+
+// path is what crosses these links: where one ends, a hop lies before the next.
+func (s *pathStore) path(crossed []int32) fabric.Path {
+	path := make(fabric.Path, len(crossed)-1)
+	for i := range path {
+		sw, in, _ := fabric.SplitPort(s.links[crossed[i]].To)
+		_, out, _ := fabric.SplitPort(s.links[crossed[i+1]].From)
+		path[i] = fabric.Hop{Switch: sw, In: in, Out: out}
+	}
+	return path
+}
+
+// of returns the path of an edge's probes under plan p, or nil.
+func (s *pathStore) of(src, dst int32, flow int, p *plan) fabric.Path {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.plan != p {
+		return nil
+	}
+	if crossed := s.edges[edgeKey(src, dst, flow, false)]; crossed != nil {
+		return s.path(crossed)
+	}
+	return nil
+}

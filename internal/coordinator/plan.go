@@ -1,0 +1,354 @@
+package coordinator
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"hash/fnv"
+	"math"
+	"net/netip"
+	"runtime"
+	"slices"
+	"sort"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule"
+)
+
+const hashSize = 16
+
+// maxSSID bounds a session-sender identifier to 14 bits.
+const maxSSID = 1<<14 - 1
+
+// ssidOf gives a NIC its session-sender identifier. It depends on the name
+// only: two NICs may share one, and one keeps its own whatever else changes.
+func ssidOf(nic string) uint16 {
+	h := fnv.New64a()
+	h.Write([]byte(nic))
+	return uint16(1 + h.Sum64()%maxSSID)
+}
+
+// plan is a schedule with what agents need to act on it. It does not change.
+type plan struct {
+	graph         *fabric.Graph
+	sched         *schedule.Schedule
+	stamp         *agentapi.Stamp
+	authenticated bool
+	changeover    uint64
+	cadence       uint64
+
+	addr  []netip.Addr       // by NIC; invalid: none is known
+	iface []string           // by NIC: the interface that has the address
+	hw    []bool             // by NIC: it stamps in hardware
+	nics  map[string][]int32 // by node
+	index map[string]int32   // of NICs
+	first []int32            // by NIC: its first edge; one more at the end
+	in    []int32            // edges by destination
+	inAt  []int32            // by NIC: its first place in in; one more at the end
+	hash  map[string][hashSize]byte
+
+	unaddressed int      // edges that nobody can send, for lack of an address
+	conflicts   []string // addresses that two NICs claim
+}
+
+// planInput is what a plan depends on. The maps and slices in it do not change.
+type planInput struct {
+	graph    *fabric.Graph
+	options  schedule.Options
+	present  map[string]bool
+	reported map[string][]interfaceState
+}
+
+var errEdgeOutOfRange = errors.New("the schedule has an edge whose end is not among its NICs")
+
+// newPlan joins a schedule with addresses.
+func newPlan(in planInput, s *schedule.Schedule, stamp *agentapi.Stamp, authenticated bool, changeover uint64) (*plan, error) {
+	p := &plan{graph: in.graph, sched: s, stamp: stamp, authenticated: authenticated, changeover: changeover,
+		addr: make([]netip.Addr, len(s.NICs)), iface: make([]string, len(s.NICs)), hw: make([]bool, len(s.NICs)),
+		nics: map[string][]int32{}, index: make(map[string]int32, len(s.NICs)),
+		first: make([]int32, len(s.NICs)+1), inAt: make([]int32, len(s.NICs)+1), in: make([]int32, len(s.Edges)),
+		hash: map[string][hashSize]byte{}}
+	for i, id := range s.NICs {
+		node, _, _ := fabric.SplitNIC(id)
+		p.nics[node] = append(p.nics[node], int32(i))
+		p.index[id] = int32(i)
+	}
+	n := int32(len(s.NICs))
+	for i, e := range s.Edges {
+		if e.Src < 0 || e.Src >= n || e.Dst < 0 || e.Dst >= n {
+			return nil, errEdgeOutOfRange
+		}
+		p.first[e.Src+1]++
+		p.inAt[e.Dst+1]++
+		if c := uint64(e.Cadence); i == 0 || c < p.cadence {
+			p.cadence = c
+		}
+	}
+	for i := range s.NICs {
+		p.first[i+1] += p.first[i]
+		p.inAt[i+1] += p.inAt[i]
+	}
+	at := slices.Clone(p.inAt)
+	for i, e := range s.Edges {
+		p.in[at[e.Dst]] = int32(i)
+		at[e.Dst]++
+	}
+	p.addresses(in)
+	for _, e := range s.Edges {
+		if !p.addr[e.Src].IsValid() || !p.addr[e.Dst].IsValid() {
+			p.unaddressed++
+		}
+	}
+	return p, p.hashAll(in.present)
+}
+
+// addresses finds the address of every NIC: of those its agent reports for the
+// device or an alias of it, the topology's if it is among them, else the first
+// of the same family, else the first; without a report the topology's. Of two
+// NICs with one address the one that reports it has it, of two that do the one
+// first by name.
+func (p *plan) addresses(in planInput) {
+	told := make([]bool, len(p.addr))
+	for i, id := range p.sched.NICs {
+		nic := p.graph.NIC(id)
+		if nic == nil {
+			continue
+		}
+		wanted := p.graph.Address(id)
+		p.addr[i] = wanted
+		for _, f := range in.reported[nic.Node] {
+			if f.Name != nic.Device && !slices.Contains(nic.Aliases, f.Name) {
+				continue
+			}
+			usable := slices.DeleteFunc(slices.Clone(f.Addresses), func(a netip.Addr) bool { return !probeable(a) })
+			if len(usable) == 0 {
+				continue
+			}
+			p.iface[i], p.hw[i], told[i] = f.Name, f.Hardware, true
+			switch {
+			case slices.Contains(usable, wanted):
+			default:
+				p.addr[i] = usable[0]
+				for _, a := range usable {
+					if wanted.IsValid() && a.Is4() == wanted.Is4() {
+						p.addr[i] = a
+						break
+					}
+				}
+			}
+			break
+		}
+	}
+	owner := make(map[netip.Addr]int, len(p.addr))
+	for i, a := range p.addr {
+		if !a.IsValid() {
+			continue
+		}
+		o, taken := owner[a]
+		if !taken {
+			owner[a] = i
+			continue
+		}
+		lose := i
+		if told[i] && !told[o] {
+			lose, owner[a] = o, i
+		}
+		p.addr[lose] = netip.Addr{}
+		p.conflicts = append(p.conflicts, a.String()+" of "+p.sched.NICs[owner[a]]+" is also claimed by "+p.sched.NICs[lose])
+	}
+}
+
+func probeable(a netip.Addr) bool {
+	return a.IsValid() && a.Zone() == "" && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && !a.IsLinkLocalUnicast() &&
+		a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}
+
+func (p *plan) address(nic string) netip.Addr {
+	if i, ok := p.index[nic]; ok {
+		return p.addr[i]
+	}
+	return netip.Addr{}
+}
+
+// find returns the place of an edge among the schedule's, or -1.
+func (p *plan) find(src, dst int32, flow int) int32 {
+	lo, hi := int(p.first[src]), int(p.first[src+1])
+	i := lo + sort.Search(hi-lo, func(i int) bool {
+		e := p.sched.Edges[lo+i]
+		return e.Dst > dst || e.Dst == dst && int(e.Flow) >= flow
+	})
+	if i < hi && p.sched.Edges[i].Dst == dst && int(p.sched.Edges[i].Flow) == flow {
+		return int32(i)
+	}
+	return -1
+}
+
+// hashAll hashes what every present node is assigned.
+func (p *plan) hashAll(present map[string]bool) error {
+	nodes := make([]string, 0, len(present))
+	for n := range present {
+		if len(p.nics[n]) > 0 {
+			nodes = append(nodes, n)
+		}
+	}
+	hashes := make([][hashSize]byte, len(nodes))
+	errs := make([]error, runtime.GOMAXPROCS(0))
+	var wg sync.WaitGroup
+	for w := range errs {
+		wg.Go(func() {
+			for i := w; i < len(nodes); i += len(errs) {
+				h, err := hashOf(p.assignment(nodes[i]))
+				if err != nil {
+					errs[w] = err
+					return
+				}
+				hashes[i] = h
+			}
+		})
+	}
+	wg.Wait()
+	for i, n := range nodes {
+		p.hash[n] = hashes[i]
+	}
+	return errors.Join(errs...)
+}
+
+// hashOf is over the content: the version, the hash itself and the changeover
+// say nothing about what is to be probed.
+func hashOf(a *agentapi.Assignment) (out [hashSize]byte, err error) {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(&agentapi.Assignment{Node: a.Node, Stamp: a.Stamp, Authenticated: a.Authenticated,
+		Nics: a.Nics, Peers: a.Peers, Edges: a.Edges, Answers: a.Answers, CadenceNs: a.CadenceNs})
+	if err != nil {
+		return out, err
+	}
+	sum := sha256.Sum256(b)
+	copy(out[:], sum[:])
+	return out, nil
+}
+
+// assignment is what a node does under the plan, without version and hash. NICs
+// without an address are left out, and so are their edges.
+func (p *plan) assignment(node string) *agentapi.Assignment {
+	a := &agentapi.Assignment{Node: node, Stamp: p.stamp, Authenticated: p.authenticated, ChangeoverNs: p.changeover, CadenceNs: p.cadence}
+	own := map[int32]uint32{}
+	for _, i := range p.nics[node] {
+		if p.addr[i].IsValid() {
+			own[i] = uint32(len(a.Nics))
+			a.Nics = append(a.Nics, p.nic(i))
+		}
+	}
+	var peers []int32
+	for _, i := range p.nics[node] {
+		if !p.addr[i].IsValid() {
+			continue
+		}
+		for e := p.first[i]; e < p.first[i+1]; e++ {
+			peers = append(peers, p.sched.Edges[e].Dst)
+		}
+		for e := p.inAt[i]; e < p.inAt[i+1]; e++ {
+			peers = append(peers, p.sched.Edges[p.in[e]].Src)
+		}
+	}
+	slices.Sort(peers)
+	peers = slices.DeleteFunc(slices.Compact(peers), func(i int32) bool { return !p.addr[i].IsValid() })
+	place := make(map[int32]uint32, len(peers))
+	a.Peers = make([]*agentapi.Peer, len(peers))
+	for k, i := range peers {
+		place[i] = uint32(k)
+		nic := p.sched.NICs[i]
+		leaf, _ := p.graph.LeafOf(nic)
+		a.Peers[k] = &agentapi.Peer{Nic: nic, Address: p.addr[i].AsSlice(), Leaf: leaf, Plane: p.plane(nic), Ssid: uint32(ssidOf(nic)), Hardware: p.hw[i]}
+	}
+	edge := func(nic uint32, peer int32, e *schedule.Edge) *agentapi.Edge {
+		return &agentapi.Edge{Nic: nic, Peer: place[peer], Flow: uint32(e.Flow), Tier: uint32(e.Tier), CadenceNs: uint64(e.Cadence)}
+	}
+	for _, i := range p.nics[node] {
+		if !p.addr[i].IsValid() {
+			continue
+		}
+		for k := p.first[i]; k < p.first[i+1]; k++ {
+			if e := &p.sched.Edges[k]; p.addr[e.Dst].IsValid() {
+				a.Edges = append(a.Edges, edge(own[i], e.Dst, e))
+			}
+		}
+		for k := p.inAt[i]; k < p.inAt[i+1]; k++ {
+			if e := &p.sched.Edges[p.in[k]]; p.addr[e.Src].IsValid() {
+				a.Answers = append(a.Answers, edge(own[i], e.Src, e))
+			}
+		}
+	}
+	return a
+}
+
+func (p *plan) plane(nic string) string {
+	if n := p.graph.NIC(nic); n != nil && n.Plane != "" {
+		return n.Plane
+	}
+	leaf, _ := p.graph.LeafOf(nic)
+	if sw := p.graph.Switch(leaf); sw != nil {
+		return sw.Plane
+	}
+	return ""
+}
+
+func (p *plan) nic(i int32) *agentapi.NIC {
+	id := p.sched.NICs[i]
+	leaf, port := p.graph.LeafOf(id)
+	n := &agentapi.NIC{Nic: id, Address: p.addr[i].AsSlice(), Device: p.iface[i], Leaf: leaf, LeafPort: port, Plane: p.plane(id), Ssid: uint32(ssidOf(id))}
+	if sw := p.graph.Switch(leaf); sw != nil {
+		n.Pod = sw.Pod
+	}
+	if t := p.graph.NIC(id); t != nil {
+		n.Side = t.Side
+		if t.Rail != nil && *t.Rail >= 0 && *t.Rail <= math.MaxInt32 {
+			n.Rail = proto.Uint32(uint32(*t.Rail))
+		}
+	}
+	return n
+}
+
+// peerNodes are the nodes that a node probes or answers, sorted.
+func (p *plan) peerNodes(node string) []string {
+	seen := map[string]bool{}
+	add := func(i int32) {
+		n, _, _ := fabric.SplitNIC(p.sched.NICs[i])
+		seen[n] = true
+	}
+	for _, i := range p.nics[node] {
+		for e := p.first[i]; e < p.first[i+1]; e++ {
+			add(p.sched.Edges[e].Dst)
+		}
+		for e := p.inAt[i]; e < p.inAt[i+1]; e++ {
+			add(p.sched.Edges[p.in[e]].Src)
+		}
+	}
+	out := make([]string, 0, len(seen))
+	for n := range seen {
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// scheduleHash identifies the schedule, for logs and comparison.
+func scheduleHash(s *schedule.Schedule) uint64 {
+	h := fnv.New64a()
+	var b [24]byte
+	for _, n := range s.NICs {
+		h.Write([]byte(n))
+		h.Write([]byte{0})
+	}
+	for _, e := range s.Edges {
+		binary.LittleEndian.PutUint32(b[0:], uint32(e.Src))
+		binary.LittleEndian.PutUint32(b[4:], uint32(e.Dst))
+		binary.LittleEndian.PutUint16(b[8:], e.Flow)
+		b[10], b[11] = e.Tier, e.Class
+		binary.LittleEndian.PutUint64(b[12:], uint64(e.Cadence))
+		h.Write(b[:20])
+	}
+	return h.Sum64()
+}

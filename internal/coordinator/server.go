@@ -1,0 +1,221 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/graylink/graylink/internal/agentapi"
+)
+
+// Limits of connections.
+const (
+	handshakesAtOnce = 256
+	handshakeWithin  = 5 * time.Second  // once it is its turn
+	connectWithin    = 60 * time.Second // the turn included
+	bufferSize       = 4 << 10          // of a connection, each way; messages may be larger
+	streamsPerAgent  = 4
+)
+
+// Listen opens the address of --agents.listen-address: host:port or unix:PATH.
+// A socket file that nobody listens on is replaced.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	var lc net.ListenConfig
+	path, isUnix := strings.CutPrefix(address, "unix:")
+	if !isUnix {
+		return lc.Listen(ctx, "tcp", address)
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == fs.ModeSocket {
+		var d net.Dialer
+		if conn, err := d.DialContext(ctx, "unix", path); err == nil {
+			conn.Close()
+			return nil, fmt.Errorf("listen on %s: another process does", address)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("listen on %s: %w", address, err)
+		}
+	}
+	return lc.Listen(ctx, "unix", path)
+}
+
+// Server is the agents' side of a coordinator.
+type Server struct {
+	grpc *grpc.Server
+	c    *Coordinator
+	wg   sync.WaitGroup
+	agentapi.UnimplementedAgentsServer
+}
+
+// NewServer makes a server whose clients prove who they are.
+func NewServer(c *Coordinator, config *tls.Config) *Server {
+	s := &Server{c: c}
+	s.grpc = grpc.NewServer(
+		grpc.Creds(&boundedCreds{TransportCredentials: credentials.NewTLS(config), turns: make(chan struct{}, handshakesAtOnce)}),
+		grpc.ConnectionTimeout(connectWithin),
+		grpc.ReadBufferSize(bufferSize), grpc.WriteBufferSize(bufferSize),
+		grpc.MaxRecvMsgSize(agentapi.MaxAgentMessage), grpc.MaxSendMsgSize(agentapi.MaxCoordinatorMessage),
+		grpc.MaxConcurrentStreams(streamsPerAgent), grpc.MaxHeaderListSize(16<<10),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true),
+	)
+	agentapi.RegisterAgentsServer(s.grpc, s)
+	return s
+}
+
+// Serve takes agents until Stop.
+func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }
+
+// Stop ends all sessions and waits for them.
+func (s *Server) Stop() {
+	s.c.mu.Lock()
+	for _, a := range s.c.agents {
+		if a.session != nil {
+			a.session.end(errStopping)
+		}
+	}
+	s.c.mu.Unlock()
+	s.grpc.Stop()
+	s.wg.Wait()
+}
+
+// boundedCreds lets so many handshakes at once take memory and time; the others
+// wait for their turn as a bare connection.
+type boundedCreds struct {
+	credentials.TransportCredentials
+	turns chan struct{}
+}
+
+func (b *boundedCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	began := time.Now()
+	b.turns <- struct{}{}
+	defer func() { <-b.turns }()
+	if time.Since(began) >= connectWithin {
+		return nil, nil, errors.New("no turn for a handshake came in time")
+	}
+	if err := conn.SetDeadline(time.Now().Add(handshakeWithin)); err != nil {
+		return nil, nil, err
+	}
+	out, info, err := b.TransportCredentials.ServerHandshake(conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	return out, info, conn.SetDeadline(began.Add(connectWithin))
+}
+
+func (b *boundedCreds) Clone() credentials.TransportCredentials {
+	return &boundedCreds{b.TransportCredentials.Clone(), b.turns}
+}
+
+// identify reads the certificate of a stream's client.
+func identify(ctx context.Context) (identity, error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return identity{}, status.Error(codes.Unauthenticated, "a connection without a peer")
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.PeerCertificates) == 0 {
+		return identity{}, status.Error(codes.Unauthenticated, "a client without a certificate")
+	}
+	leaf := info.State.PeerCertificates[0]
+	id := identity{names: append([]string{}, leaf.DNSNames...), expires: leaf.NotAfter}
+	if cn := leaf.Subject.CommonName; cn != "" {
+		id.names = append(id.names, cn)
+	}
+	if a, ok := p.Addr.(*net.TCPAddr); ok {
+		id.from = a.AddrPort().Addr().Unmap().String()
+	}
+	return id, nil
+}
+
+// Session serves one agent. The handler sends; a second goroutine receives, and
+// ends with the stream, which ends when the handler returns.
+func (s *Server) Session(stream agentapi.Agents_SessionServer) error {
+	id, err := identify(stream.Context())
+	if err != nil {
+		return err
+	}
+	type first struct {
+		m   *agentapi.AgentMessage
+		err error
+	}
+	hello, accepted := make(chan first, 1), make(chan *session, 1)
+	defer close(accepted)
+	s.wg.Go(func() {
+		m, err := stream.Recv()
+		hello <- first{m, err}
+		ses := <-accepted
+		if ses == nil {
+			return
+		}
+		for {
+			m, err := stream.Recv()
+			if err == nil {
+				err = s.c.handle(ses, m)
+			}
+			if err != nil {
+				ses.end(err)
+				return
+			}
+		}
+	})
+	timer := time.NewTimer(helloWithin)
+	defer timer.Stop()
+	var f first
+	select {
+	case <-stream.Context().Done():
+		return status.FromContextError(stream.Context().Err()).Err()
+	case <-timer.C:
+		return status.Errorf(codes.DeadlineExceeded, "no hello within %v", helloWithin)
+	case f = <-hello:
+	}
+	if f.err != nil {
+		return f.err
+	}
+	ses, err := s.c.register(f.m.GetHello(), id)
+	if err != nil {
+		s.c.log.Warn("agent refused", "certificate", id.names, "from", id.from, "err", status.Convert(err).Message())
+		refused := &agentapi.Refused{Reason: status.Convert(err).Message()}
+		_ = stream.Send(&agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Refused{Refused: refused}}) // the status says the same
+		return err
+	}
+	defer s.c.unregister(ses)
+	accepted <- ses
+	s.c.log.Debug("agent connected", "node", ses.agent.node, "from", id.from)
+	welcome := &agentapi.Welcome{Version: s.c.opts.Version, HeartbeatNs: uint64(s.c.opts.Heartbeat)}
+	if err := stream.Send(&agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Welcome{Welcome: welcome}}); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-stream.Context().Done():
+			return status.FromContextError(stream.Context().Err()).Err()
+		case err := <-ses.ended:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		case <-ses.bell:
+			for _, m := range s.c.pending(ses) {
+				if err := stream.Send(m); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}

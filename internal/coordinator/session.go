@@ -1,0 +1,536 @@
+package coordinator
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// Limits of sessions.
+const (
+	silentBeats   = 3 // heartbeats of silence after which an agent may be replaced
+	takeoversMost = 3 // of one node by restarted processes
+	takeoversIn   = time.Minute
+	helloWithin   = 10 * time.Second
+)
+
+// Why sessions end.
+var (
+	errExpired       = status.Error(codes.Unauthenticated, "the certificate that this session began with has expired: come back with a new one")
+	errNotInTopology = status.Error(codes.NotFound, "the node is not in the coordinator's topology any more")
+	errNoPlan        = errors.New("there is no schedule yet")
+	errStopping      = status.Error(codes.Unavailable, "the coordinator is stopping")
+)
+
+// session is one agent's stream. What it is to send are flags: however slow the
+// agent is, nothing piles up.
+type session struct {
+	agent    *agent
+	instance []byte
+	bootID   string
+	expires  time.Time // of the certificate
+	bell     chan struct{}
+	ended    chan error // one place
+
+	// With the coordinator's mu:
+	sent           [hashSize]byte // assignment that the agent has, or was sent
+	wantAssignment bool
+	wantKeys       bool
+	wantPaths      bool
+	askedPaths     bool
+}
+
+func (s *session) ring() {
+	select {
+	case s.bell <- struct{}{}:
+	default:
+	}
+}
+
+// end makes the stream's handler return err; the first reason counts.
+func (s *session) end(err error) {
+	select {
+	case s.ended <- err:
+	default:
+	}
+}
+
+// identity is what a certificate says.
+type identity struct {
+	names   []string // DNS names and the common name
+	expires time.Time
+	from    string // host that the connection came from; empty when there is none
+}
+
+// Results of sessions, as counted.
+const (
+	resultAccepted  = "accepted"
+	resultTakeover  = "takeover"
+	resultIdentity  = "refused_identity"
+	resultTopology  = "refused_topology"
+	resultDuplicate = "refused_duplicate"
+	resultTakeovers = "refused_takeovers"
+	resultMalformed = "refused_malformed"
+)
+
+var sessionResults = []string{resultAccepted, resultTakeover, resultIdentity, resultTopology, resultDuplicate, resultTakeovers, resultMalformed}
+
+func (c *Coordinator) refuse(result string, code codes.Code, format string, args ...any) error {
+	c.count.sessions[result]++
+	return status.Errorf(code, format, args...)
+}
+
+// register begins the session of an agent, or says why not, by a gRPC status.
+func (c *Coordinator) register(h *agentapi.Hello, id identity) (*session, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	wall, mono := c.opts.Clock.Wall(), c.opts.Clock.Mono()
+	if err := checkHello(h); err != nil {
+		return nil, c.refuse(resultMalformed, codes.InvalidArgument, "%v", err)
+	}
+	node := h.GetNode()
+	if !slices.Contains(id.names, node) {
+		return nil, c.refuse(resultIdentity, codes.PermissionDenied, "the certificate is for %q, not for node %q", id.names, node)
+	}
+	if !c.nodes[node] {
+		return nil, c.refuse(resultTopology, codes.NotFound, "node %q is not in the topology", node)
+	}
+	a := c.agents[node]
+	if a == nil {
+		a = &agent{node: node}
+		c.agents[node] = a
+	}
+	if old := a.session; old != nil {
+		switch {
+		case bytes.Equal(old.instance, h.GetInstance()):
+			// The same process: its old stream broke without our noticing.
+		case mono-a.heard >= silentBeats*c.opts.Heartbeat:
+			c.log.Warn("a silent agent is replaced", "node", node, "silent", mono-a.heard)
+		case old.bootID != h.GetBootId() || h.GetBootId() == "":
+			return nil, c.refuse(resultDuplicate, codes.AlreadyExists, "node %q already has an agent, on another host, and it is alive", node)
+		default:
+			a.takeovers = slices.DeleteFunc(a.takeovers, func(t time.Duration) bool { return mono-t >= takeoversIn })
+			if len(a.takeovers) >= takeoversMost {
+				return nil, c.refuse(resultTakeovers, codes.AlreadyExists, "node %q already has an agent, and it was replaced %d times within %v: are there two?", node, len(a.takeovers), takeoversIn)
+			}
+			a.takeovers = append(a.takeovers, mono)
+			c.count.sessions[resultTakeover]++
+		}
+		old.end(status.Errorf(codes.Aborted, "another agent of node %q has taken over", node))
+	}
+	s := &session{agent: a, instance: slices.Clone(h.GetInstance()), bootID: h.GetBootId(), expires: id.expires,
+		bell: make(chan struct{}, 1), ended: make(chan error, 1)}
+	copy(s.sent[:], h.GetApplied().GetHash())
+	c.count.sessions[resultAccepted]++
+	a.session, a.since, a.heard, a.lastSeen = s, mono, mono, wall
+	a.applied, a.silent, a.silentNames, a.applyError = h.GetApplied(), 0, nil, ""
+	a.version = max(a.version, h.GetApplied().GetVersion())
+	web := advertised(h.GetWeb().GetAddress(), id.from, node)
+	if a.web != web || a.scheme != h.GetWeb().GetScheme() || a.software != h.GetVersion() {
+		a.web, a.scheme, a.software, c.unsaved = web, h.GetWeb().GetScheme(), h.GetVersion(), true
+	}
+	c.interfaces(a, h.GetInterfaces(), mono)
+	c.join(a, mono)
+	if c.keys != nil && !(bytes.Equal(h.GetApplied().GetHash(), a.hash[:]) && slices.Equal(h.GetApplied().GetKeyIds(), c.keys.ids())) {
+		s.wantKeys = true
+	}
+	a.hand(c)
+	s.ring()
+	return s, nil
+}
+
+// advertised completes an address without a host by the one the agent came
+// from, or by the node's name where it came by a socket of this host.
+func advertised(address, from, node string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return ""
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		if host = from; host == "" {
+			host = node
+		}
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// interfaces takes an agent's addresses. It needs mu.
+func (c *Coordinator) interfaces(a *agent, in []*agentapi.Interface, mono time.Duration) {
+	var out []interfaceState
+	for _, f := range in {
+		s := interfaceState{Name: f.GetName(), Hardware: f.GetHardwareStamps()}
+		for _, b := range f.GetAddresses() {
+			s.Addresses = append(s.Addresses, agentapi.Address(b))
+		}
+		out = append(out, s)
+	}
+	same := slices.EqualFunc(a.interfaces, out, func(x, y interfaceState) bool {
+		return x.Name == y.Name && x.Hardware == y.Hardware && slices.Equal(x.Addresses, y.Addresses)
+	})
+	if !same {
+		a.interfaces = out
+		c.touch(false, mono)
+	}
+}
+
+// unregister ends a session; the agent stays known.
+func (c *Coordinator) unregister(s *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.agent.session == s {
+		s.agent.session = nil
+		s.agent.lastSeen = c.opts.Clock.Wall()
+	}
+}
+
+// handle takes a message of a session. An error ends the session.
+func (c *Coordinator) handle(s *session, m *agentapi.AgentMessage) error {
+	if err := checkMessage(m); err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	if p := m.GetPaths(); p != nil {
+		taken := c.paths.report(s.agent.node, p.GetTraces())
+		c.mu.Lock()
+		c.count.traces["taken"] += uint64(taken)
+		c.count.traces["ignored"] += uint64(len(p.GetTraces()) - taken)
+		c.mu.Unlock()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a := s.agent
+	if a.session != s {
+		return nil // it ends already
+	}
+	wall, mono := c.opts.Clock.Wall(), c.opts.Clock.Mono()
+	a.heard, a.lastSeen = mono, wall
+	switch b := m.GetBody().(type) {
+	case *agentapi.AgentMessage_Hello:
+		return status.Error(codes.InvalidArgument, "a second hello")
+	case *agentapi.AgentMessage_Heartbeat:
+		h := b.Heartbeat
+		a.applied, a.silent, a.silentNames = h.GetApplied(), int(h.GetSilentEdgesTotal()), h.GetSilentEdges()
+		a.stalled, a.applyError = time.Duration(h.GetStalledNs()), h.GetApplyError()
+		if h.GetUnixTimeNs() != 0 {
+			a.offset = time.Unix(0, h.GetUnixTimeNs()).Sub(wall)
+		}
+	case *agentapi.AgentMessage_Addresses:
+		c.interfaces(a, b.Addresses.GetInterfaces(), mono)
+	case *agentapi.AgentMessage_Clock:
+		c.count.clockReports++
+	}
+	c.join(a, mono)
+	return nil
+}
+
+// join makes a node part of the schedule, once it sends with the key that its
+// peers send with. It needs mu.
+func (c *Coordinator) join(a *agent, mono time.Duration) {
+	if a.present {
+		return
+	}
+	if ids := a.applied.GetKeyIds(); c.keys != nil && (len(ids) == 0 || ids[0] != c.keys.epochs[0].ID) {
+		return
+	}
+	a.present = true
+	c.touch(true, mono)
+}
+
+// pending takes what a session is to send: keys go before the assignment that
+// needs them.
+func (c *Coordinator) pending(s *session) (out []*agentapi.CoordinatorMessage) {
+	c.mu.Lock()
+	p, keys, a := c.plan, c.keys, s.agent
+	wantKeys, wantAssignment, wantPaths := s.wantKeys && keys != nil, s.wantAssignment && p != nil, s.wantPaths
+	s.wantKeys, s.wantAssignment, s.wantPaths = false, false, false
+	node, version, hash := a.node, a.version, a.hash
+	if wantAssignment {
+		// A plan in which the node is absent has nothing for it.
+		if p.hash[node] != hash {
+			wantAssignment = false
+		} else {
+			s.sent = hash
+			c.count.assignments++
+		}
+	}
+	if wantKeys {
+		c.count.keysSent++
+	}
+	c.mu.Unlock()
+
+	if wantKeys {
+		m := &agentapi.Keys{Ids: keys.ids()}
+		if p != nil {
+			for _, peer := range p.peerNodes(node) {
+				m.Peers = append(m.Peers, &agentapi.PeerKeys{Node: peer, Keys: keys.pairKeys(node, peer)})
+			}
+		}
+		out = append(out, &agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Keys{Keys: m}})
+	}
+	if wantAssignment {
+		m := p.assignment(node)
+		m.Version, m.Hash = version, hash[:]
+		out = append(out, &agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Assignment{Assignment: m}})
+	}
+	if wantPaths {
+		out = append(out, &agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_PathsWanted{PathsWanted: &agentapi.PathsWanted{}}})
+	}
+	return out
+}
+
+// Agent is an agent's health.
+type Agent struct {
+	Node             string    `json:"node"`
+	State            string    `json:"state"`
+	Software         string    `json:"version,omitempty"`
+	Web              string    `json:"web,omitempty"`
+	LastSeen         time.Time `json:"last_seen,omitzero"`
+	ConnectedSeconds *float64  `json:"connected_seconds,omitempty"`
+	SilentSeconds    *float64  `json:"silent_seconds,omitempty"`
+	Assigned         uint64    `json:"assigned_version,omitempty"`
+	Applied          *uint64   `json:"applied_version,omitempty"`
+	UpToDate         *bool     `json:"up_to_date,omitempty"`
+	KeyIDs           []uint32  `json:"key_ids,omitempty"`
+	SilentEdges      *int      `json:"silent_edges,omitempty"`
+	SilentNames      []string  `json:"silent_edge_names,omitempty"`
+	StalledSeconds   *float64  `json:"stalled_seconds,omitempty"`
+	ClockOffset      *float64  `json:"wall_clock_offset_seconds,omitempty"`
+	ApplyError       string    `json:"apply_error,omitempty"`
+}
+
+// States of agents. A node of the topology that never had one is "never".
+const (
+	StateConnected = "connected"
+	StateSilent    = "silent" // not heard, but still part of the schedule
+	StateAbsent    = "absent"
+	StateNever     = "never"
+)
+
+// AgentStates lists them.
+var AgentStates = []string{StateConnected, StateSilent, StateAbsent, StateNever}
+
+// state needs mu.
+func (a *agent) state(mono, heartbeat time.Duration) string {
+	switch {
+	case a == nil:
+		return StateNever
+	case a.session != nil && mono-a.heard < silentBeats*heartbeat:
+		return StateConnected
+	case a.present:
+		return StateSilent
+	}
+	return StateAbsent
+}
+
+// Agents lists every node of the topology.
+func (c *Coordinator) Agents() []Agent {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	mono := c.opts.Clock.Mono()
+	out := make([]Agent, 0, len(c.nodes))
+	for i := range c.graph.Topo.Nodes {
+		node := c.graph.Topo.Nodes[i].Name
+		a := c.agents[node]
+		v := Agent{Node: node, State: a.state(mono, c.opts.Heartbeat)}
+		if a == nil {
+			out = append(out, v)
+			continue
+		}
+		v.Software, v.Web, v.LastSeen, v.Assigned = a.software, a.web, a.lastSeen, a.version
+		silent := max(0, mono-a.heard).Seconds()
+		v.SilentSeconds = &silent
+		if a.session != nil {
+			connected, applied, stalled, offset, edges := (mono - a.since).Seconds(), a.applied.GetVersion(), a.stalled.Seconds(), a.offset.Seconds(), a.silent
+			current := bytes.Equal(a.applied.GetHash(), a.hash[:])
+			v.ConnectedSeconds, v.Applied, v.UpToDate, v.SilentEdges, v.StalledSeconds, v.ClockOffset = &connected, &applied, &current, &edges, &stalled, &offset
+			v.KeyIDs, v.SilentNames, v.ApplyError = a.applied.GetKeyIds(), a.silentNames, a.applyError
+		}
+		out = append(out, v)
+	}
+	slices.SortFunc(out, func(x, y Agent) int { return compare(x.Node, y.Node) })
+	return out
+}
+
+func compare(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// Target is an agent to scrape.
+type Target struct {
+	Node, Address, Scheme, Software string
+	Connected                       bool
+}
+
+// Targets lists every known agent, or is not ok while the registry is not whole.
+func (c *Coordinator) Targets() (out []Target, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.whole {
+		return nil, false
+	}
+	for n, a := range c.agents {
+		if a.web == "" {
+			continue
+		}
+		t := Target{Node: n, Address: a.web, Scheme: a.scheme, Software: a.software, Connected: a.session != nil}
+		if t.Scheme == "" {
+			t.Scheme = "http"
+		}
+		out = append(out, t)
+	}
+	slices.SortFunc(out, func(x, y Target) int { return compare(x.Node, y.Node) })
+	return out, true
+}
+
+// Edge is a scheduled edge with what is known of it.
+type Edge struct {
+	Edge      string  `json:"edge"`
+	Tier      int     `json:"tier"`
+	Class     string  `json:"class"`
+	CadenceNS int64   `json:"cadence_ns"`
+	Path      *string `json:"path,omitempty"`
+}
+
+// Schedule is the schedule in numbers.
+type Schedule struct {
+	Hash       string   `json:"hash"`
+	NICs       int      `json:"nics"`
+	Edges      int      `json:"edges"`
+	Components int      `json:"components"`
+	Findings   []string `json:"findings"`
+}
+
+// Scheduled is the schedule, and the edges that a node sends or answers when
+// one is named. ok is false before there is a schedule.
+func (c *Coordinator) Scheduled(node string) (sum Schedule, edges []Edge, ok bool) {
+	c.mu.Lock()
+	p := c.plan
+	c.mu.Unlock()
+	if p == nil {
+		return sum, nil, false
+	}
+	sum = Schedule{Hash: fmt.Sprintf("%016x", scheduleHash(p.sched)), NICs: len(p.sched.NICs), Edges: len(p.sched.Edges),
+		Components: len(p.sched.Components), Findings: append(append([]string{}, p.sched.Findings...), p.conflicts...)}
+	add := func(i int32) {
+		e := p.sched.Edges[i]
+		class := ""
+		if int(e.Class) < len(p.sched.Classes) {
+			class = p.sched.Classes[e.Class]
+		}
+		v := Edge{Edge: p.sched.ID(e).String(), Tier: int(e.Tier), Class: class, CadenceNS: int64(e.Cadence)}
+		if path := c.paths.of(e.Src, e.Dst, int(e.Flow), p); path != nil {
+			key := path.Key()
+			v.Path = &key
+		}
+		edges = append(edges, v)
+	}
+	for _, i := range p.nics[node] {
+		for k := p.first[i]; k < p.first[i+1]; k++ {
+			add(k)
+		}
+		for k := p.inAt[i]; k < p.inAt[i+1]; k++ {
+			if src, _, _ := fabric.SplitNIC(p.sched.NICs[p.sched.Edges[p.in[k]].Src]); src != node {
+				add(p.in[k])
+			}
+		}
+	}
+	return sum, edges, true
+}
+
+// Stats is what the coordinator publishes about itself.
+type Stats struct {
+	Agents          map[string]int    // by state
+	Sessions        map[string]uint64 // by result
+	Whole           bool
+	HasPlan         bool
+	Edges           map[string]int // by state
+	Runs            map[string]uint64
+	RunSeconds      float64
+	RunAt           time.Time
+	Assignments     uint64
+	KeysSent        uint64
+	OutOfDate       int // connected agents that have not applied their assignment
+	KeysEpoch       uint32
+	KeysHeld        int
+	KeysUnconfirmed int // connected agents that have not confirmed the newest key
+	Traces          map[string]uint64
+	ClockReports    uint64
+	Moves           uint64
+	Saves           map[string]uint64
+	StepAt          time.Time
+	TopologyHash    string
+	ReloadOK        bool
+	ReloadedAt      time.Time
+	Links           []LinkEdges // nil before the first path is bound
+	LinkEdges       int         // wanted on every link
+}
+
+// Stats takes them.
+func (c *Coordinator) Stats() Stats {
+	links, probes, _ := c.paths.counted()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	mono := c.opts.Clock.Mono()
+	s := Stats{Agents: map[string]int{}, Sessions: map[string]uint64{}, Whole: c.whole, HasPlan: c.plan != nil, Edges: map[string]int{},
+		Runs: map[string]uint64{"done": c.count.runs["done"], "failed": c.count.runs["failed"]}, RunSeconds: c.count.runSeconds, RunAt: c.count.runAt,
+		Assignments: c.count.assignments, KeysSent: c.count.keysSent, Traces: map[string]uint64{"taken": c.count.traces["taken"], "ignored": c.count.traces["ignored"]},
+		ClockReports: c.count.clockReports, Moves: c.count.moves, Saves: map[string]uint64{"done": c.count.saves["done"], "failed": c.count.saves["failed"]},
+		StepAt: c.count.stepAt, TopologyHash: c.topoSum, ReloadOK: c.reloadOK, ReloadedAt: c.reloadedAt, Links: links, LinkEdges: c.opts.LinkEdges}
+	for _, st := range AgentStates {
+		s.Agents[st] = 0
+	}
+	for _, r := range sessionResults {
+		s.Sessions[r] = c.count.sessions[r]
+	}
+	newest := uint32(0)
+	if c.keys != nil {
+		s.KeysEpoch, s.KeysHeld = c.keys.epochs[0].ID, len(c.keys.epochs)
+		for _, e := range c.keys.epochs {
+			newest = max(newest, e.ID)
+		}
+	}
+	silent := 0
+	for n := range c.nodes {
+		a := c.agents[n]
+		s.Agents[a.state(mono, c.opts.Heartbeat)]++
+		if a == nil || a.session == nil {
+			continue
+		}
+		silent += a.silent
+		if !bytes.Equal(a.applied.GetHash(), a.hash[:]) {
+			s.OutOfDate++
+		}
+		if newest != 0 && !has(a.applied.GetKeyIds(), newest) {
+			s.KeysUnconfirmed++
+		}
+	}
+	if c.plan != nil {
+		total := len(c.plan.sched.Edges)
+		s.Edges = map[string]int{"scheduled": total, "unaddressed": c.plan.unaddressed, "silent": silent, "bound": probes, "unbound": total - probes}
+	}
+	return s
+}
+
+// Ready is nil when agents get assignments.
+func (c *Coordinator) Ready() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.plan == nil {
+		return errNoPlan
+	}
+	return nil
+}

@@ -1,0 +1,179 @@
+package coordinator
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// checkMessage says what is wrong with a message from an agent. What passes is
+// bounded in size, and its names may become labels and log fields.
+func checkMessage(m *agentapi.AgentMessage) error {
+	switch b := m.GetBody().(type) {
+	case *agentapi.AgentMessage_Hello:
+		return checkHello(b.Hello)
+	case *agentapi.AgentMessage_Heartbeat:
+		return checkHeartbeat(b.Heartbeat)
+	case *agentapi.AgentMessage_Addresses:
+		return checkInterfaces("addresses.interfaces", b.Addresses.GetInterfaces())
+	case *agentapi.AgentMessage_Paths:
+		return checkPaths(b.Paths)
+	case *agentapi.AgentMessage_Clock:
+		return errors.Join(checkText("clock.clock", b.Clock.GetClock()), checkText("clock.peer", b.Clock.GetPeer()))
+	}
+	return nil // a message of a later version
+}
+
+func checkText(field, s string) error {
+	switch {
+	case len(s) > agentapi.MaxName:
+		return fmt.Errorf("%s: %d octets, want at most %d", field, len(s), agentapi.MaxName)
+	case !utf8.ValidString(s):
+		return fmt.Errorf("%s: not UTF-8", field)
+	}
+	for _, r := range s {
+		if r < ' ' || r == 0x7f {
+			return fmt.Errorf("%s: holds a control character", field)
+		}
+	}
+	return nil
+}
+
+func checkHello(h *agentapi.Hello) error {
+	if err := checkText("hello.node", h.GetNode()); err != nil {
+		return err
+	}
+	if err := fabric.CheckName(h.GetNode()); err != nil {
+		return fmt.Errorf("hello.node: %w", err)
+	}
+	if n := len(h.GetInstance()); n != agentapi.InstanceSize {
+		return fmt.Errorf("hello.instance: %d octets, want %d", n, agentapi.InstanceSize)
+	}
+	for _, f := range []struct{ field, text string }{{"hello.boot_id", h.GetBootId()}, {"hello.version", h.GetVersion()},
+		{"hello.clock.clock", h.GetClock().GetClock()}, {"hello.clock.source", h.GetClock().GetSource()}} {
+		if err := checkText(f.field, f.text); err != nil {
+			return err
+		}
+	}
+	if err := checkWeb(h.GetWeb()); err != nil {
+		return err
+	}
+	if err := checkApplied("hello.applied", h.GetApplied()); err != nil {
+		return err
+	}
+	return checkInterfaces("hello.interfaces", h.GetInterfaces())
+}
+
+func checkWeb(w *agentapi.WebEndpoint) error {
+	if w.GetAddress() == "" {
+		return nil
+	}
+	if err := checkText("hello.web.address", w.GetAddress()); err != nil {
+		return err
+	}
+	host, port, err := net.SplitHostPort(w.GetAddress())
+	if err != nil {
+		return fmt.Errorf("hello.web.address: %q, want host:port", w.GetAddress())
+	}
+	if p, err := strconv.ParseUint(port, 10, 16); err != nil || p == 0 {
+		return fmt.Errorf("hello.web.address: port %q, want a number from 1 to 65535", port)
+	}
+	if _, err := netip.ParseAddr(host); host != "" && err != nil {
+		for _, r := range host {
+			if r != '.' && r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') {
+				return fmt.Errorf("hello.web.address: host %q, want a name or an address", host)
+			}
+		}
+	}
+	switch w.GetScheme() {
+	case "", "http", "https":
+		return nil
+	}
+	return fmt.Errorf("hello.web.scheme: %q, want http or https", w.GetScheme())
+}
+
+func checkApplied(field string, a *agentapi.Applied) error {
+	switch {
+	case len(a.GetHash()) > 64:
+		return fmt.Errorf("%s.hash: %d octets, want at most 64", field, len(a.GetHash()))
+	case len(a.GetKeyIds()) > agentapi.MaxKeys:
+		return fmt.Errorf("%s.key_ids: %d, want at most %d", field, len(a.GetKeyIds()), agentapi.MaxKeys)
+	}
+	return nil
+}
+
+func checkInterfaces(field string, in []*agentapi.Interface) error {
+	if len(in) > agentapi.MaxInterfaces {
+		return fmt.Errorf("%s: %d, want at most %d", field, len(in), agentapi.MaxInterfaces)
+	}
+	for i, f := range in {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		if err := checkText(at+".name", f.GetName()); err != nil {
+			return err
+		}
+		if f.GetName() == "" {
+			return fmt.Errorf("%s.name: empty", at)
+		}
+		if n := len(f.GetAddresses()); n > agentapi.MaxInterfaceAddresses {
+			return fmt.Errorf("%s.addresses: %d, want at most %d", at, n, agentapi.MaxInterfaceAddresses)
+		}
+		for j, a := range f.GetAddresses() {
+			if !agentapi.Address(a).IsValid() {
+				return fmt.Errorf("%s.addresses[%d]: %d octets, want 4 or 16", at, j, len(a))
+			}
+		}
+	}
+	return nil
+}
+
+func checkHeartbeat(h *agentapi.Heartbeat) error {
+	if err := checkApplied("heartbeat.applied", h.GetApplied()); err != nil {
+		return err
+	}
+	if n := len(h.GetSilentEdges()); n > agentapi.MaxSilentEdges {
+		return fmt.Errorf("heartbeat.silent_edges: %d, want at most %d", n, agentapi.MaxSilentEdges)
+	}
+	for i, e := range h.GetSilentEdges() {
+		if _, err := parseEdge(e); err != nil {
+			return fmt.Errorf("heartbeat.silent_edges[%d]: %w", i, err)
+		}
+	}
+	if n := len(h.GetApplyError()); n > 4096 {
+		return fmt.Errorf("heartbeat.apply_error: %d octets, want at most 4096", n)
+	}
+	return nil
+}
+
+func checkPaths(p *agentapi.PathReport) error {
+	if n := len(p.GetTraces()); n > agentapi.MaxTraces {
+		return fmt.Errorf("paths.traces: %d, want at most %d", n, agentapi.MaxTraces)
+	}
+	for i, t := range p.GetTraces() {
+		at := fmt.Sprintf("paths.traces[%d]", i)
+		if _, err := parseEdge(t.GetEdge()); err != nil {
+			return fmt.Errorf("%s.edge: %w", at, err)
+		}
+		if n := len(t.GetHops()); n > agentapi.MaxHops {
+			return fmt.Errorf("%s.hops: %d, want at most %d", at, n, agentapi.MaxHops)
+		}
+		for j, h := range t.GetHops() {
+			if a := h.GetAddress(); len(a) != 0 && !agentapi.Address(a).IsValid() {
+				return fmt.Errorf("%s.hops[%d].address: %d octets, want 4, 16 or none", at, j, len(a))
+			}
+		}
+	}
+	return nil
+}
+
+func parseEdge(s string) (fabric.Edge, error) {
+	if len(s) > 4*agentapi.MaxName {
+		return fabric.Edge{}, fmt.Errorf("%d octets, want at most %d", len(s), 4*agentapi.MaxName)
+	}
+	return fabric.ParseEdge(s)
+}
