@@ -80,7 +80,7 @@ func newFleet(t *testing.T, name, file string, args ...string) *fleet {
 	if err := os.WriteFile(f.topo, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	f.cert("ca", "--out", f.dir)
+	f.cert("--dir", f.dir, "ca")
 	f.issue("coordinator")
 	for _, n := range f.nodes() {
 		f.issue(n)
@@ -113,7 +113,7 @@ func (f *fleet) cert(args ...string) {
 // issue makes a certificate, or a new one in the place of the old.
 func (f *fleet) issue(name string) {
 	f.t.Helper()
-	f.cert("issue", "--ca", f.dir, "--out", f.dir, "--force", name)
+	f.cert("--dir", f.dir, "issue", "--replace", name)
 }
 
 func (f *fleet) start(cmd *exec.Cmd, who string) *exec.Cmd {
