@@ -49,7 +49,8 @@ type result struct {
 	Contender string  `json:"contender"`
 	Note      string  `json:"note"`
 	Asked     int     `json:"asked_per_second"`
-	Probes    float64 `json:"probes"`     // in the measured time, counted at the link
+	Seconds   float64 `json:"seconds"`    // measured
+	Probes    float64 `json:"probes"`     // in them, counted at the link; of a node that falls behind, half of its probes and replies
 	OwnCount  float64 `json:"own_count"`  // by the contender; 0: it tells only at its end
 	Rate      float64 `json:"per_second"` // probes
 	CPU       float64 `json:"cpu_seconds"`
@@ -72,7 +73,7 @@ func (v *result) broke() bool {
 		case tooFew:
 			limit = 0
 		case stalled:
-			limit = v.CPU / v.Core / 1000
+			limit = v.Seconds / 1000
 		}
 		if n > limit {
 			return true
@@ -158,7 +159,7 @@ func (r *rig) measure(ctx context.Context, c *contender, asked int) (_ *result, 
 		return nil, err
 	}
 	seconds := b.at.Sub(a.at).Seconds()
-	v := &result{Contender: c.name, Note: c.note, Asked: asked, Probes: float64(b.packets-a.packets) / c.perProbe, OwnCount: b.sent - a.sent,
+	v := &result{Contender: c.name, Note: c.note, Asked: asked, Seconds: seconds, Probes: float64(b.packets-a.packets) / c.perProbe, OwnCount: b.sent - a.sent,
 		CPU: b.cpu - a.cpu, RSS: b.rss, HWM: b.hwm, Stamped: -1, Symptoms: map[string]float64{}}
 	v.Rate, v.Core, v.PerProbe = v.Probes/seconds, v.CPU/seconds, v.CPU/v.Probes*1e6
 	if v.OwnCount > 0 && b.stamped > 0 {
@@ -331,10 +332,10 @@ func report(w io.Writer, table, rungs []*result) error {
 		return nil
 	}
 	fmt.Fprintln(w)
-	fmt.Fprintln(t, "graylink-node at\tprobes/s\tcore\tCPU us/probe\tRSS MB\tpeak MB\tstamped\tsymptoms\t")
+	fmt.Fprintln(t, "graylink-node at\tsent/s\treflected/s\tcore\tCPU us/probe\tRSS MB\tpeak MB\tstamped\tsymptoms\t")
 	first := ""
 	for _, v := range rungs {
-		fmt.Fprintf(t, "%d/s\t%.0f\t%.1f %%\t%.1f\t%.1f\t%.1f\t%s\t%s\t\n", v.Asked, v.Rate, 100*v.Core, v.PerProbe, mb(v.RSS), mb(v.HWM), stampedText(v), symptomText(v))
+		fmt.Fprintf(t, "%d/s\t%.0f\t%.0f\t%.1f %%\t%.1f\t%.1f\t%.1f\t%s\t%s\t\n", v.Asked, v.OwnCount/v.Seconds, 2*v.Rate-v.OwnCount/v.Seconds, 100*v.Core, v.PerProbe, mb(v.RSS), mb(v.HWM), stampedText(v), symptomText(v))
 		if first == "" && v.broke() {
 			first = fmt.Sprintf("first to break, at %d/s:%s", v.Asked, symptomText(v))
 		}

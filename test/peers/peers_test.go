@@ -63,7 +63,7 @@ func TestWhatBreaks(t *testing.T) {
 		{map[string]float64{stalled: 0.03}, true},
 		{map[string]float64{tooFew: 1}, true},
 	} {
-		v := &result{Probes: 10_000, CPU: 2, Core: 0.1, Symptoms: tc.symptoms}
+		v := &result{Probes: 10_000, Seconds: 20, Symptoms: tc.symptoms}
 		if v.broke() != tc.broke {
 			t.Errorf("%v: broke %v, want %v", tc.symptoms, v.broke(), tc.broke)
 		}
