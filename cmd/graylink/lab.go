@@ -15,6 +15,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/alecthomas/kingpin/v2"
+	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
@@ -27,6 +28,20 @@ func addLab(app *kingpin.Application, commands map[string]command) {
 	up := cmd.Command("up", "Build the fabric of a topology file.")
 	topology := up.Flag("topology", "The topology file.").Required().String()
 	commands[up.FullCommand()] = func(ctx context.Context) error { return labUp(ctx, *topology, *name) }
+
+	completed := cmd.Command("topology", "Print the lab's topology with the addresses it uses, for a coordinator or an analyzer to read.")
+	commands[completed.FullCommand()] = func(context.Context) error {
+		l, err := lab.Open(*name)
+		if err != nil {
+			return err
+		}
+		b, err := yaml.Marshal(l.Topology())
+		if err != nil {
+			return fmt.Errorf("topology of lab %q: %w", *name, err)
+		}
+		_, err = os.Stdout.Write(b)
+		return err
+	}
 
 	status := cmd.Command("status", "Show a lab's namespaces, links, routes, processes and faults.")
 	format := status.Flag("format", "Output format.").Default("text").Enum("text", "json")

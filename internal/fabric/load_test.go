@@ -2,10 +2,13 @@ package fabric
 
 import (
 	"flag"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gopkg.in/yaml.v3"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected findings")
@@ -145,4 +148,31 @@ func FuzzParseTopology(f *testing.F) {
 			}
 		}
 	})
+}
+
+// What is written is what was read.
+func TestTopologyIsWrittenWhole(t *testing.T) {
+	rail := 3
+	want := &Topology{Version: 1, Switches: []Switch{{Name: "leaf1", Role: Leaf, Pod: "p1", Plane: "a", Addresses: []netip.Addr{netip.MustParseAddr("172.16.0.1")}}},
+		Nodes: []Node{{Name: "h1", NICs: []NIC{{Node: "h1", Device: "eth1", Plane: "a", Rail: &rail, Side: "left", Addresses: []netip.Addr{netip.MustParseAddr("10.0.1.2")}, Aliases: []string{"mlx5_0"}}},
+			Bonds: []Bond{{Name: "bond0", Members: []string{"eth1"}}}},
+			{Name: "h2", NICs: []NIC{{Node: "h2", Device: "eth1", Plane: "a"}}}},
+		Links: []Link{{A: "h2/eth1", B: "leaf1:dn2"}, {A: "h1/eth1", B: "leaf1:dn1", SpeedGbps: 400, AAddress: netip.MustParsePrefix("10.0.1.2/24"), BAddress: netip.MustParsePrefix("10.0.1.1/24")}}}
+	b, err := yaml.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, found := ParseTopology("t.yaml", b)
+	if err := found.Err(); err != nil {
+		t.Fatalf("%v in\n%s", err, b)
+	}
+	again, err := yaml.Marshal(got)
+	if err != nil || string(again) != string(b) {
+		t.Errorf("%v\n%s\nbecame\n%s", err, b, again)
+	}
+	l := got.Links[1]
+	l.Line = 0
+	if l != want.Links[1] || *got.Nodes[0].NICs[0].Rail != rail || got.Nodes[0].NICs[0].Addresses[0] != want.Nodes[0].NICs[0].Addresses[0] {
+		t.Errorf("read back: %+v", got)
+	}
 }

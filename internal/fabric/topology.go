@@ -81,6 +81,26 @@ type Link struct {
 	Line      int          `yaml:"-"`
 }
 
+// MarshalYAML writes the addresses that are there; yaml.v3 takes every
+// netip.Prefix for an empty one.
+func (l Link) MarshalYAML() (any, error) {
+	out := struct {
+		A         string  `yaml:"a"`
+		B         string  `yaml:"b"`
+		SpeedGbps float64 `yaml:"speed_gbps,omitempty"`
+		LAG       string  `yaml:"lag,omitempty"`
+		AAddress  string  `yaml:"a_address,omitempty"`
+		BAddress  string  `yaml:"b_address,omitempty"`
+	}{A: l.A, B: l.B, SpeedGbps: l.SpeedGbps, LAG: l.LAG}
+	if l.AAddress.IsValid() {
+		out.AAddress = l.AAddress.String()
+	}
+	if l.BAddress.IsValid() {
+		out.BAddress = l.BAddress.String()
+	}
+	return out, nil
+}
+
 // ID is the link's canonical identifier.
 func (l Link) ID() string { return LinkID(l.A, l.B) }
 

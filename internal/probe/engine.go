@@ -514,16 +514,15 @@ func (n *nic) snapshot(planned int64) NICStats {
 	for i, v := range missing {
 		s.Missing["t"+strconv.Itoa(i+1)] = v
 	}
+	byNIC := make(map[string]*peer, len(n.peers))
+	for _, p := range n.peers {
+		byNIC[p.cfg.NIC] = p
+	}
 	for i := range n.node.Answers {
 		c := &n.node.Answers[i]
-		if c.Dst != n.cfg.NIC {
-			continue
-		}
-		for _, p := range n.peers {
-			if a := p.answers[c.Flow]; a != nil && p.cfg.NIC == c.Src {
-				s.Received = append(s.Received, ReceivedStats{Edge: c.ID(), Class: n.node.Stamp.Class(c.Flow).Name,
-					Tier: c.Tier, Plane: p.cfg.Plane, Received: a.received})
-			}
+		if p := byNIC[c.Src]; p != nil && c.Dst == n.cfg.NIC {
+			s.Received = append(s.Received, ReceivedStats{Edge: c.ID(), Class: n.node.Stamp.Class(c.Flow).Name,
+				Tier: c.Tier, Plane: p.cfg.Plane, Received: p.answers[c.Flow].received})
 		}
 	}
 	socks := make([]*socket, 0, len(n.senders)+1)

@@ -147,7 +147,7 @@ const wireAfter = 300 // nanoseconds
 func (f *fakeNIC) Recv(s *unix.UDP) (int, error) {
 	k, err := f.Batch.Recv(s)
 	for i := range k {
-		if g := f.Batch.Datagram(i); f.receive && g.Stamp != 0 {
+		if g := f.Datagram(i); f.receive && g.Stamp != 0 {
 			g.Hardware = f.clock.at(g.Stamp - wireAfter)
 		}
 	}

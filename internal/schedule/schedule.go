@@ -1,9 +1,26 @@
 // Package schedule decides who probes whom: a pure function of the topology,
 // without clock, I/O or randomness, so that two coordinators, or one before and
 // after a restart, come to the same edges.
+//
+// The rules, each with a test of its name:
+//
+//  1. Every NIC probes, and is probed by, MinPeers distinct peers, one of them
+//     across leaves (TestMinPeers).
+//  2. Every directed fabric link is expected to carry MinFlows probes and
+//     replies of each class, whatever the ECMP hash (TestMinFlows).
+//  3. Fan-out and fan-in are bounded and even (TestFanOutAndFanIn).
+//  4. A node sends no more than its budget; far tiers are thinned first (TestBudget).
+//  5. Nearly the same topology has nearly the same schedule (TestStability).
+//  6. A class repeats the edges in flow numbers of its own (TestClasses).
+//  7. A NIC probes only within its component and plane, the own rail first, and
+//     never its own node (TestPlanesRailsAndOwnNode).
+//  8. The order of the input does not matter (TestDeterministic).
+//
+// docs/schedule.md tells how.
 package schedule
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -13,11 +30,15 @@ import (
 // uses flow numbers c*FlowsPerClass up to the next class's first.
 const FlowsPerClass = 64
 
+// MaxClasses is how many classes there can be: Edge.Class is an octet.
+const MaxClasses = 256
+
 // Options are what the schedule depends on besides the topology. The zero value
 // of each field stands for its default.
 type Options struct {
 	Cadence  time.Duration   // between probes of one edge of a near tier; 10 ms
 	Budget   float64         // probes a node sends per second at most; 10,000
+	FanOut   [3]int          // peers a NIC probes at least: under its leaf, in its pod, across pods; 1, 2, 4
 	MinPeers int             // distinct peers every access link is probed from and to (k); 3
 	MinFlows float64         // flows expected over every directed fabric link (k_f); 22
 	Classes  []string        // names of the classes probed; one without a name
@@ -25,11 +46,63 @@ type Options struct {
 	Moves    []Move          // source ports that were moved, applied in order
 }
 
+// DefaultOptions spells out what zero values stand for.
+func DefaultOptions() Options {
+	return Options{Cadence: 10 * time.Millisecond, Budget: 10000, FanOut: [3]int{1, 2, 4}, MinPeers: 3, MinFlows: 22, Classes: []string{""}}
+}
+
+func (o Options) withDefaults() (Options, error) {
+	d := DefaultOptions()
+	switch {
+	case o.Cadence < 0:
+		return o, fmt.Errorf("schedule: cadence %v: a positive time is expected", o.Cadence)
+	case o.Budget < 0:
+		return o, fmt.Errorf("schedule: budget %g: a positive number of probes per second is expected", o.Budget)
+	case o.MinPeers < 0:
+		return o, fmt.Errorf("schedule: min peers %d: a positive number is expected", o.MinPeers)
+	case !(o.MinFlows >= 0) || o.MinFlows > 1e6:
+		return o, fmt.Errorf("schedule: min flows %g: a number up to a million is expected", o.MinFlows)
+	case len(o.Classes) > MaxClasses:
+		return o, fmt.Errorf("schedule: %d classes: at most %d are possible", len(o.Classes), MaxClasses)
+	}
+	if o.Cadence == 0 {
+		o.Cadence = d.Cadence
+	}
+	if o.Budget == 0 {
+		o.Budget = d.Budget
+	}
+	if o.MinPeers == 0 {
+		o.MinPeers = d.MinPeers
+	}
+	if o.MinFlows == 0 {
+		o.MinFlows = d.MinFlows
+	}
+	if len(o.Classes) == 0 {
+		o.Classes = d.Classes
+	}
+	seen := map[string]bool{}
+	for i, c := range o.Classes {
+		if seen[c] {
+			return o, fmt.Errorf("schedule: class %d is %q, which another class is called", i, c)
+		}
+		seen[c] = true
+	}
+	for i, f := range o.FanOut {
+		switch {
+		case f < 0 || f > FlowsPerClass:
+			return o, fmt.Errorf("schedule: fan-out %d of tier %d: a number from 1 to %d is expected", f, i+1, FlowsPerClass)
+		case f == 0:
+			o.FanOut[i] = d.FanOut[i]
+		}
+	}
+	return o, nil
+}
+
 // Edge is one flow of probes. Src and Dst index Schedule.NICs.
 type Edge struct {
 	Src, Dst int32
 	Flow     uint16
-	Tier     uint8
+	Tier     uint8 // 1 under one leaf, else the highest tier on shortest paths
 	Class    uint8 // indexes Schedule.Classes
 	Cadence  time.Duration
 }

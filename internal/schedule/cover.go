@@ -1,0 +1,400 @@
+package schedule
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sort"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+const (
+	// mostTurns bounds how often flows are added and what they give is summed up again.
+	mostTurns = 24
+	// patience is after how many turns a lack that rounding left counts as one
+	// that source ports cannot mend.
+	patience = 6
+	// hopeless is the factor beyond which neither all source ports nor a few
+	// pairs more can give a link its flows; its pairs then get hopelessFactor times theirs, once,
+	// since thinning a node's probes for a goal out of reach would help nobody.
+	hopeless, hopelessFactor = 4 * FlowsPerClass, 4
+	// mostPeers is how many peers a NIC may have to be given one more for a
+	// link that none crosses, or too few.
+	mostPeers = 2 * mostRounds
+	// mostSearches bounds the searches for pairs over links that none crosses yet.
+	mostSearches = 4096
+	// enough is how far below MinFlows a sum of fractions may stay.
+	enough = 1e-9
+)
+
+// pair is a NIC that probes another with a number of flows in every class.
+type pair struct {
+	src, dst int32
+	flows    uint16
+	tier     uint8
+}
+
+// cover knows what the pairs' flows are expected to give every arc.
+type cover struct {
+	n     *network
+	pairs []pair
+	added []uint16 // flows of a pair that load does not count yet
+	load  []float64
+	first []int32  // of a leaf: its entries
+	entry []uint32 // pair<<1, plus 1 for the replies, toward the leaf
+}
+
+func newCover(n *network, pairs []pair) *cover {
+	c := &cover{n: n, pairs: pairs, added: make([]uint16, len(pairs)), load: make([]float64, len(n.to))}
+	for i := range pairs {
+		c.added[i] = pairs[i].flows
+	}
+	c.index()
+	return c
+}
+
+// index lists the flows that travel toward every leaf.
+func (c *cover) index() {
+	n := c.n
+	c.first = make([]int32, n.vertices+1)
+	each := func(f func(leaf int32, entry uint32)) {
+		for i := range c.pairs {
+			src, dst := n.nics[c.pairs[i].src].leaf, n.nics[c.pairs[i].dst].leaf
+			if src != dst {
+				f(dst, uint32(i)<<1)
+				f(src, uint32(i)<<1|1)
+			}
+		}
+	}
+	each(func(leaf int32, _ uint32) { c.first[leaf+1]++ })
+	for v := range n.vertices {
+		c.first[v+1] += c.first[v]
+	}
+	c.entry = make([]uint32, c.first[n.vertices])
+	at := slices.Clone(c.first)
+	each(func(leaf int32, e uint32) { c.entry[at[leaf]] = e; at[leaf]++ })
+}
+
+// source is the leaf an entry's packets come from.
+func (c *cover) source(e uint32) int32 {
+	p := &c.pairs[e>>1]
+	if e&1 == 0 {
+		return c.n.nics[p.src].leaf
+	}
+	return c.n.nics[p.dst].leaf
+}
+
+// count adds what was added to the loads, and learns the tiers of the pairs.
+func (c *cover) count() {
+	n := c.n
+	sums := make([][]float64, chunks)
+	n.inChunks(n.vertices, func(chunk, from, to int, w *walk) {
+		sums[chunk] = make([]float64, len(n.to))
+		for leaf := from; leaf < to; leaf++ {
+			entries := c.entry[c.first[leaf]:c.first[leaf+1]]
+			if !slices.ContainsFunc(entries, func(e uint32) bool { return c.added[e>>1] > 0 }) {
+				continue
+			}
+			w.toward(int32(leaf))
+			for _, e := range entries {
+				s := c.source(e)
+				w.load[s] += float64(c.added[e>>1])
+				if e&1 == 0 {
+					c.pairs[e>>1].tier = w.high[s]
+				}
+			}
+			w.spread(sums[chunk])
+		}
+	})
+	for _, s := range sums {
+		for a, x := range s {
+			c.load[a] += x
+		}
+	}
+	clear(c.added)
+}
+
+// fill adds flows until every link has minFlows or nothing can be added.
+func (c *cover) fill(p *pairing, minFlows float64) {
+	n := c.n
+	c.count()
+	factor := make([]float64, len(n.to))
+	toProbes, toReplies := make([]float64, len(c.pairs)), make([]float64, len(c.pairs))
+	searched, raised := make([]bool, len(n.to)), make([]bool, len(n.to))
+	for turn := range mostTurns {
+		poor := false
+		var none []int32
+		for a := range factor {
+			factor[a] = 0
+			switch l := c.load[a] * n.least[a]; {
+			case l >= minFlows-enough:
+			case l > 0:
+				poor = true
+				switch f := minFlows / l; {
+				case raised[a]:
+				case f > hopeless:
+					factor[a], raised[a] = hopelessFactor, true
+				default:
+					factor[a] = f
+				}
+			case !searched[a]:
+				searched[a] = true
+				none = append(none, int32(a))
+			}
+		}
+		found := c.searchPairs(p, none)
+		if found {
+			toProbes, toReplies = make([]float64, len(c.pairs)), make([]float64, len(c.pairs))
+		}
+		if !poor && !found {
+			return
+		}
+		clear(toProbes)
+		clear(toReplies)
+		n.inChunks(n.vertices, func(_, from, to int, w *walk) {
+			for leaf := from; leaf < to; leaf++ {
+				entries := c.entry[c.first[leaf]:c.first[leaf+1]]
+				if len(entries) == 0 {
+					continue
+				}
+				w.toward(int32(leaf))
+				w.greatest(factor)
+				for _, e := range entries {
+					m := w.best[c.source(e)]
+					if e&1 == 0 {
+						toProbes[e>>1] = m
+					} else {
+						toReplies[e>>1] = m
+					}
+				}
+			}
+		})
+		changed := found
+		for i := range c.pairs {
+			q := &c.pairs[i]
+			m := max(toProbes[i], toReplies[i])
+			if m <= 1 {
+				continue
+			}
+			// The fraction of a flow is rounded by a hash of its own, so that a
+			// small lack adds a flow to few of many pairs.
+			m = math.Round(m*1e6) / 1e6 * (1 + 0.01*float64(turn))
+			more := math.Floor(float64(q.flows)*(m-1) + unit(mix(n.nics[q.src].hash^mix(n.nics[q.dst].hash^uint64(turn)))))
+			add := uint16(min(more, float64(FlowsPerClass-q.flows)))
+			if add > 0 {
+				q.flows += add
+				c.added[i] += add
+				changed = true
+			}
+		}
+		if changed {
+			c.count()
+			continue
+		}
+		// Source ports alone give no more: other NICs of the same leaves may.
+		var short []int32
+		for a, f := range factor {
+			if f > 1 && turn >= patience {
+				short = append(short, int32(a))
+			}
+		}
+		if c.searchPairs(p, short) {
+			toProbes, toReplies = make([]float64, len(c.pairs)), make([]float64, len(c.pairs))
+		} else if turn >= patience {
+			return
+		}
+	}
+}
+
+// searchPairs finds for arcs that no flow crosses two NICs with a shortest path
+// over them, and lets one probe the other.
+func (c *cover) searchPairs(p *pairing, arcs []int32) bool {
+	if len(arcs) == 0 {
+		return false
+	}
+	n := c.n
+	ofLeaf := map[int32][]int32{}
+	for _, x := range p.live {
+		ofLeaf[n.nics[x].leaf] = append(ofLeaf[n.nics[x].leaf], x)
+	}
+	leaves := make([]int32, 0, len(ofLeaf))
+	for l := range ofLeaf {
+		leaves = append(leaves, l)
+	}
+	slices.Sort(leaves)
+	from := n.tails()
+	toA, toB, toGoal := n.newWalk(), n.newWalk(), n.newWalk()
+	near := func(w, other *walk) []int32 {
+		var ls []int32
+		for _, l := range leaves {
+			if w.dist[l] >= 0 && other.dist[l] == w.dist[l]+1 {
+				ls = append(ls, l)
+			}
+		}
+		sort.SliceStable(ls, func(i, j int) bool { return w.dist[ls[i]] < w.dist[ls[j]] })
+		return ls[:min(len(ls), 8)]
+	}
+	done := map[[2]int32]bool{}   // ways and their replies' that were served
+	joined := map[[2]int32]bool{} // leaves that were
+	found := false
+	for i, a := range arcs {
+		if i == mostSearches {
+			break
+		}
+		u, v := from[a], n.to[a]
+		if done[[2]int32{v, u}] {
+			continue // the replies cross it
+		}
+		toA.toward(u)
+		toB.toward(v)
+		sources, goals := near(toA, toB), near(toB, toA)
+	search:
+		for _, d := range goals {
+			toGoal.toward(d)
+			for _, s := range sources {
+				if toGoal.dist[s] != toA.dist[s]+1+toB.dist[d] {
+					continue
+				}
+				if joined[[2]int32{s, d}] || joined[[2]int32{d, s}] {
+					break search
+				}
+				if x, y, ok := p.strangers(ofLeaf[s], ofLeaf[d]); ok {
+					joined[[2]int32{s, d}] = true
+					p.add(x, y)
+					c.pairs = append(c.pairs, pair{src: x, dst: y, flows: 1})
+					c.added = append(c.added, 1)
+					done[[2]int32{u, v}] = true
+					found = true
+					break search
+				}
+			}
+		}
+	}
+	if found {
+		c.index()
+		c.count()
+	}
+	return found
+}
+
+// strangers picks, of the NICs of two leaves, those that have the fewest peers
+// and may but do not probe each other.
+func (p *pairing) strangers(xs, ys []int32) (x, y int32, ok bool) {
+	least := math.MaxInt
+	for _, a := range xs {
+		for _, b := range ys {
+			if p.n.nics[a].group != p.n.nics[b].group || !p.foreign(a, b) || p.probes(a, b) || len(p.out[a]) >= mostPeers || p.in[b] >= mostPeers {
+				continue
+			}
+			if peers := len(p.out[a]) + int(p.in[b]); peers < least {
+				x, y, ok, least = a, b, true, peers
+			}
+		}
+	}
+	return x, y, ok
+}
+
+// LinkFlows is what a directed link is expected to carry.
+type LinkFlows struct {
+	fabric.Direction
+	Tier  int     // 1: between a NIC and its leaf, else the higher tier of its ends
+	Flows float64 // probes and replies of all classes
+}
+
+// TierFlows sums the directed links of a tier up.
+type TierFlows struct {
+	Tier      int
+	Links     int // directed
+	Min, Mean float64
+	Least     fabric.Direction // one that has Min
+	Empty     int              // links that no flow may cross
+}
+
+// Coverage is what a schedule is expected to give the fabric. ECMP's hash is
+// unknown: each flow takes each next hop on a shortest path with equal odds.
+type Coverage struct {
+	Links []LinkFlows // every directed link of the topology, sorted
+	Tiers []TierFlows
+	// Gap is the odds that any fabric link stays without a flow, of those that
+	// flows may cross; at most, since it takes a link's flows for many rare ones.
+	Gap float64
+}
+
+// Expected is the expected number of flows over every directed link.
+func (s *Schedule) Expected(g *fabric.Graph) Coverage {
+	n := newNetwork(g, nil)
+	at := make([]int32, len(s.NICs))
+	for i, id := range s.NICs {
+		at[i] = -1
+		if x, ok := n.nicByID[id]; ok && n.nics[x].leaf >= 0 {
+			at[i] = x
+		}
+	}
+	var pairs []pair
+	access := make([]float64, len(n.nics))
+	for i, e := range s.Edges {
+		src, dst := at[e.Src], at[e.Dst]
+		if src < 0 || dst < 0 {
+			continue
+		}
+		access[src]++
+		access[dst]++
+		if i > 0 && len(pairs) > 0 && pairs[len(pairs)-1].src == src && pairs[len(pairs)-1].dst == dst {
+			pairs[len(pairs)-1].flows++
+			continue
+		}
+		pairs = append(pairs, pair{src: src, dst: dst, flows: 1})
+	}
+	c := newCover(n, pairs)
+	c.count()
+	return n.coverage(g, c.load, access)
+}
+
+func (n *network) coverage(g *fabric.Graph, load, access []float64) Coverage {
+	t := g.Topo
+	cov := Coverage{Links: make([]LinkFlows, 0, 2*len(t.Links))}
+	for i := range n.cables {
+		cb := &n.cables[i]
+		l := &t.Links[cb.link]
+		tier := max(g.SwitchTier(fabric.OwnerOf(l.A)), g.SwitchTier(fabric.OwnerOf(l.B)))
+		cov.Links = append(cov.Links, LinkFlows{fabric.Direction{From: l.A, To: l.B}, tier, load[cb.arc] * cb.share},
+			LinkFlows{fabric.Direction{From: l.B, To: l.A}, tier, load[n.rev[cb.arc]] * cb.share})
+	}
+	for _, i := range n.access {
+		l := &t.Links[i]
+		end := l.A
+		if !fabric.IsNIC(end) {
+			end = l.B
+		}
+		f := access[n.nicByID[end]]
+		cov.Links = append(cov.Links, LinkFlows{fabric.Direction{From: l.A, To: l.B}, 1, f}, LinkFlows{fabric.Direction{From: l.B, To: l.A}, 1, f})
+	}
+	slices.SortFunc(cov.Links, func(a, b LinkFlows) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
+	tiers := map[int]*TierFlows{}
+	covered := 0.0 // logarithm of the odds that every link has a flow
+	for _, l := range cov.Links {
+		tf := tiers[l.Tier]
+		if tf == nil {
+			tf = &TierFlows{Tier: l.Tier, Min: math.Inf(1)}
+			tiers[l.Tier] = tf
+		}
+		tf.Links++
+		tf.Mean += l.Flows
+		if l.Flows == 0 {
+			tf.Empty++
+		} else if l.Tier > 1 {
+			covered += math.Log1p(-math.Exp(-l.Flows))
+		}
+		if l.Flows < tf.Min {
+			tf.Min, tf.Least = l.Flows, l.Direction
+		}
+	}
+	cov.Gap = -math.Expm1(covered)
+	for _, tf := range tiers {
+		tf.Mean /= float64(tf.Links)
+		cov.Tiers = append(cov.Tiers, *tf)
+	}
+	slices.SortFunc(cov.Tiers, func(a, b TierFlows) int { return cmp.Compare(a.Tier, b.Tier) })
+	return cov
+}

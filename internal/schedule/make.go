@@ -1,0 +1,362 @@
+package schedule
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// mostThinning is how many times slower the tiers farther away may probe before
+// the next nearer tier is slowed down too.
+const mostThinning = 16
+
+// Make schedules the fabric of g.
+//
+// A NIC probes at most FanOut[0] peers under its leaf (MinPeers where there is
+// but one leaf), at every level of the hierarchy above it at most 16 or FanOut,
+// whichever is more, and MinPeers more where the rounds left it short; as many
+// probe it. Two things add to that. A NIC with fewer than 32 peers may get more
+// for links that only few pairs cross. And where a child has more than half of
+// its block's NICs (a leaf of 30 beside one of 2), the rest of the block shares
+// the child's NICs evenly, once per level and way.
+func Make(g *fabric.Graph, o Options) (*Schedule, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	n := newNetwork(g, o.Absent)
+	p := newPairing(n, o)
+	p.choose()
+	c := newCover(n, p.pairs())
+	c.fill(p, o.MinFlows)
+	slices.SortFunc(c.pairs, func(a, b pair) int { return cmp.Or(cmp.Compare(a.src, b.src), cmp.Compare(a.dst, b.dst)) })
+
+	s := &Schedule{Classes: slices.Clone(o.Classes), NICs: make([]string, len(n.nics)), Components: n.components(g)}
+	for i := range n.nics {
+		s.NICs[i] = n.nics[i].id
+	}
+	s.Findings = append(p.findings(g, o.Absent), c.findings(g, o.MinFlows)...)
+	cadence, thinned := p.cadences(c.pairs)
+	s.Findings = append(s.Findings, thinned...)
+	s.Edges = edges(c.pairs, len(o.Classes), func(q *pair) time.Duration { return cadence[p.node[q.src]][q.tier] })
+	s.apply(o.Moves)
+	return s, nil
+}
+
+// pairs lists who probes whom; those under one leaf are of tier 1.
+func (p *pairing) pairs() []pair {
+	count := 0
+	for _, peers := range p.out {
+		count += len(peers)
+	}
+	pairs := make([]pair, 0, count)
+	for x, peers := range p.out {
+		for _, q := range peers {
+			pairs = append(pairs, pair{src: int32(x), dst: q.dst, flows: q.flows, tier: 1})
+		}
+	}
+	return pairs
+}
+
+func edges(pairs []pair, classes int, cadence func(*pair) time.Duration) []Edge {
+	count := 0
+	for i := range pairs {
+		count += int(pairs[i].flows)
+	}
+	out := make([]Edge, 0, count*classes)
+	for i := range pairs {
+		q := &pairs[i]
+		for class := range classes {
+			for f := range q.flows {
+				out = append(out, Edge{Src: q.src, Dst: q.dst, Flow: uint16(class*FlowsPerClass) + f, Tier: q.tier, Class: uint8(class), Cadence: cadence(q)})
+			}
+		}
+	}
+	return out
+}
+
+// apply gives edges their moved flow numbers. A move of a flow that is not, or
+// onto one that is, or into another class, does nothing.
+func (s *Schedule) apply(moves []Move) {
+	for _, m := range moves {
+		if m.From/FlowsPerClass != m.To/FlowsPerClass || m.From < 0 || m.To < 0 {
+			continue
+		}
+		src, ok := slices.BinarySearch(s.NICs, m.Src)
+		dst, ok2 := slices.BinarySearch(s.NICs, m.Dst)
+		if !ok || !ok2 {
+			continue
+		}
+		flows := s.flows(int32(src), int32(dst))
+		has := func(f int) int {
+			return slices.IndexFunc(flows, func(e Edge) bool { return int(e.Flow) == f })
+		}
+		at := has(m.From)
+		if at < 0 || has(m.To) >= 0 {
+			continue
+		}
+		flows[at].Flow = uint16(m.To)
+		slices.SortFunc(flows, func(a, b Edge) int { return cmp.Compare(a.Flow, b.Flow) })
+	}
+}
+
+// flows is the part of Edges from one NIC to another.
+func (s *Schedule) flows(src, dst int32) []Edge {
+	before := func(e Edge, k [2]int32) int { return cmp.Or(cmp.Compare(e.Src, k[0]), cmp.Compare(e.Dst, k[1])) }
+	from, _ := slices.BinarySearchFunc(s.Edges, [2]int32{src, dst}, before)
+	to, _ := slices.BinarySearchFunc(s.Edges, [2]int32{src, dst + 1}, before)
+	return s.Edges[from:to]
+}
+
+// cadences thins every node's probes to its budget: first those of the farthest
+// tier, up to mostThinning times, then the next nearer tier with it. What three
+// of four nodes can keep to becomes the cadence of all that can do better, so
+// that a tier's series compare; the others are slower on their own.
+func (p *pairing) cadences(pairs []pair) ([]map[uint8]time.Duration, []string) {
+	nodes := int32(0)
+	for _, id := range p.node {
+		nodes = max(nodes, id+1)
+	}
+	flows := make([]map[uint8]float64, nodes) // of a node, by tier
+	for i := range pairs {
+		at := p.node[pairs[i].src]
+		if flows[at] == nil {
+			flows[at] = map[uint8]float64{}
+		}
+		flows[at][pairs[i].tier] += float64(pairs[i].flows) * float64(len(p.o.Classes))
+	}
+	times := make([]map[uint8]int, nodes)
+	byTier := map[uint8][]int{}
+	busiest := 0.0
+	for i := range flows {
+		if flows[i] == nil {
+			continue
+		}
+		var full float64
+		times[i], full = thin(flows[i], p.o.Budget*p.o.Cadence.Seconds())
+		busiest = max(busiest, full/p.o.Cadence.Seconds())
+		for tier, n := range times[i] {
+			byTier[tier] = append(byTier[tier], n)
+		}
+	}
+	tiers := make([]uint8, 0, len(byTier))
+	for tier, ns := range byTier {
+		slices.Sort(ns)
+		tiers = append(tiers, tier)
+	}
+	slices.Sort(tiers)
+	type slowed struct {
+		tier  uint8
+		times int
+	}
+	count := map[slowed]int{}
+	out := make([]map[uint8]time.Duration, nodes)
+	for i := range times {
+		if times[i] == nil {
+			continue
+		}
+		out[i] = map[uint8]time.Duration{}
+		last := 1
+		for _, tier := range tiers {
+			own, ok := times[i][tier]
+			if !ok {
+				continue
+			}
+			ns := byTier[tier]
+			last = max(last, own, ns[len(ns)*3/4])
+			out[i][tier] = time.Duration(last) * p.o.Cadence
+			if last > 1 {
+				count[slowed{tier, last}]++
+			}
+		}
+	}
+	keys := make([]slowed, 0, len(count))
+	for k := range count {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b slowed) int { return cmp.Or(cmp.Compare(a.tier, b.tier), cmp.Compare(a.times, b.times)) })
+	var found []string
+	for _, k := range keys {
+		found = append(found, fmt.Sprintf("budget: tier %d is probed every %v instead of %v by %d of %d nodes: at the full rate the busiest node would send %.0f probes/s, its budget is %g",
+			k.tier, time.Duration(k.times)*p.o.Cadence, p.o.Cadence, count[k], len(byTier[k.tier]), busiest, p.o.Budget))
+	}
+	return out, found
+}
+
+// thin says by how much each tier must be slowed down for the flows of a node
+// to fit into budget, which like the sum at full rate that it returns is in
+// probes per cadence.
+func thin(flows map[uint8]float64, budget float64) (times map[uint8]int, full float64) {
+	tiers := make([]uint8, 0, len(flows))
+	for t, f := range flows {
+		tiers = append(tiers, t)
+		full += f
+	}
+	slices.Sort(tiers)
+	times = map[uint8]int{}
+	near, far := full, 0.0
+	for i := len(tiers) - 1; i >= 0; i-- {
+		near -= flows[tiers[i]]
+		far += flows[tiers[i]]
+		slow := 1
+		if full > budget {
+			if near >= budget && i > 0 {
+				continue
+			}
+			slow = step(far / (budget - near))
+			if slow > mostThinning && i > 0 {
+				continue
+			}
+		}
+		for j, t := range tiers {
+			times[t] = 1
+			if j >= i {
+				times[t] = slow
+			}
+		}
+		break
+	}
+	return times, full
+}
+
+// step rounds a factor up to 1, 2, 3, 4, 6, 8, 12 and so on: few cadences, that
+// do not change with every node.
+func step(factor float64) int {
+	for n := 1; ; n *= 2 {
+		switch {
+		case float64(n) >= factor-1e-9:
+			return n
+		case n > 1 && float64(n+n/2) >= factor-1e-9:
+			return n + n/2
+		}
+	}
+}
+
+// components describes the parts of the fabric that have switches.
+func (n *network) components(g *fabric.Graph) []Component {
+	parts := 0
+	for _, c := range n.comp {
+		parts = max(parts, int(c)+1)
+	}
+	out := make([]Component, parts)
+	planes, rails := make([]map[string]bool, parts), make([]map[string]bool, parts)
+	for i := range out {
+		planes[i], rails[i] = map[string]bool{}, map[string]bool{}
+	}
+	for v, c := range n.comp {
+		out[c].Switches += int(n.size[v])
+		if sw := g.Switch(n.name[v]); sw.Plane != "" {
+			planes[c][sw.Plane] = true
+		}
+	}
+	for i := range n.nics {
+		x := &n.nics[i]
+		if x.leaf < 0 {
+			continue
+		}
+		c := n.comp[x.leaf]
+		out[c].NICs++
+		if x.plane != "" {
+			planes[c][x.plane] = true
+		}
+		if x.rail >= 0 {
+			rails[c][fmt.Sprint(x.rail)] = true
+		}
+	}
+	for i := range out {
+		out[i].Planes, out[i].Rails = sorted(planes[i]), sorted(rails[i])
+	}
+	return out
+}
+
+func sorted(set map[string]bool) []string {
+	var out []string
+	for s := range set {
+		out = append(out, s)
+	}
+	slices.SortFunc(out, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
+	return out
+}
+
+// findings says what the pairing could not have.
+func (p *pairing) findings(g *fabric.Graph, absent map[string]bool) []string {
+	n := p.n
+	var out, gone, unplugged, alone, fewPeers, oneLeaf, ownNode []string
+	for i := range g.Topo.Nodes {
+		if name := g.Topo.Nodes[i].Name; absent[name] {
+			gone = append(gone, name)
+		}
+	}
+	for i := range n.nics {
+		x := &n.nics[i]
+		switch {
+		case x.leaf < 0:
+			unplugged = append(unplugged, x.id)
+			continue
+		case !x.live:
+			continue
+		}
+		gr := &p.groups[x.group]
+		switch {
+		case len(gr.nics) == 1:
+			alone = append(alone, x.id)
+			continue
+		case gr.oneNode:
+			ownNode = append(ownNode, x.id)
+		}
+		if len(p.out[i]) < p.o.MinPeers || int(p.in[i]) < p.o.MinPeers {
+			fewPeers = append(fewPeers, x.id)
+		}
+		if gr.leaves > 1 && !p.across[i] {
+			oneLeaf = append(oneLeaf, x.id)
+		}
+	}
+	say := func(names []string, what string) {
+		if len(names) > 0 {
+			out = append(out, fmt.Sprintf("%s: %d: %s", what, len(names), few(names)))
+		}
+	}
+	say(gone, "nodes without an agent, left out")
+	say(unplugged, "NICs without a link, and so without edges")
+	say(alone, "NICs with nobody to probe in their component and plane")
+	say(ownNode, "NICs that have only NICs of their own node to probe")
+	say(fewPeers, fmt.Sprintf("NICs with fewer than %d peers, since their component and plane have no more", p.o.MinPeers))
+	say(oneLeaf, "NICs without a peer of another node across leaves")
+	return out
+}
+
+// findings names the links that cannot have their flows.
+func (c *cover) findings(g *fabric.Graph, minFlows float64) []string {
+	n := c.n
+	var none, poor []string
+	least := math.Inf(1)
+	for i := range n.cables {
+		cb := &n.cables[i]
+		l := &g.Topo.Links[cb.link]
+		for _, way := range []struct {
+			load float64
+			dir  fabric.Direction
+		}{{c.load[cb.arc] * cb.share, fabric.Direction{From: l.A, To: l.B}}, {c.load[n.rev[cb.arc]] * cb.share, fabric.Direction{From: l.B, To: l.A}}} {
+			switch {
+			case way.load >= minFlows-enough:
+			case way.load == 0:
+				none = append(none, way.dir.String())
+			default:
+				poor = append(poor, way.dir.String())
+				least = min(least, way.load)
+			}
+		}
+	}
+	var out []string
+	if len(poor) > 0 {
+		out = append(out, fmt.Sprintf("directed links expected to carry fewer than %g flows (the least %.2f), and source ports give no more: %d: %s", minFlows, least, len(poor), few(poor)))
+	}
+	if len(none) > 0 {
+		out = append(out, fmt.Sprintf("directed links on no shortest path between NICs that probe: %d: %s", len(none), few(none)))
+	}
+	return out
+}

@@ -1,0 +1,512 @@
+package schedule
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sort"
+)
+
+const (
+	// mostRounds bounds the rounds that thin leaves and pods add to a NIC's
+	// fan-out at one level; beyond it pairs get more flows instead of NICs more peers.
+	mostRounds = 16
+	// A round tries this often to give a pair that was refused another target:
+	// at first with every wish, then without that of the own rail, then also
+	// with a peer that earlier rounds gave, at last with one they gave too often.
+	passes, railPasses, newPeerPasses, evenPasses = 24, 8, 16, 22
+	// nearSteps bounds the search for a peer that itself needs one.
+	nearSteps = 256
+)
+
+// peer is a NIC that is probed, and with how many flows.
+type peer struct {
+	dst   int32
+	flows uint16
+}
+
+// level is a step of the hierarchy: its blocks are the parts of the network
+// that hang together up to a tier, its children those of the level below.
+// Leaves are the children of the first level above them.
+type level struct {
+	tier   uint8
+	block  []int32 // of a vertex
+	child  []int32
+	rounds []float64 // of a NIC; 0 where the block has one child only
+	index  []int32   // of a NIC: its block and group, as a dense number
+	blocks [][]int32 // NICs of every such block
+}
+
+// pairing chooses who probes whom.
+type pairing struct {
+	o      Options
+	n      *network
+	node   []int32 // of a NIC
+	live   []int32 // NICs that take part
+	groups []group
+	levels []level
+	leaf   level // the NICs under one leaf
+	out    [][]peer
+	in     []int32 // peers that probe a NIC
+	across []bool  // has an edge to or from another leaf
+}
+
+// group is the NICs that may probe each other: one component, one plane.
+type group struct {
+	nics    []int32
+	oneNode bool
+	leaves  int
+	ofNode  map[int32]int32 // NICs of a node
+}
+
+func newPairing(n *network, o Options) *pairing {
+	p := &pairing{o: o, n: n, node: make([]int32, len(n.nics)), out: make([][]peer, len(n.nics)), in: make([]int32, len(n.nics)),
+		across: make([]bool, len(n.nics))}
+	nodes := map[string]int32{}
+	type key struct {
+		comp  int32
+		plane string
+	}
+	groups := map[key]int32{}
+	for i := range n.nics {
+		x := &n.nics[i]
+		id, ok := nodes[x.node]
+		if !ok {
+			id = int32(len(nodes))
+			nodes[x.node] = id
+		}
+		p.node[i] = id
+		if !x.live {
+			continue
+		}
+		k := key{n.comp[x.leaf], x.plane}
+		at, ok := groups[k]
+		if !ok {
+			at = int32(len(p.groups))
+			groups[k] = at
+			p.groups = append(p.groups, group{ofNode: map[int32]int32{}})
+		}
+		x.group = at
+		g := &p.groups[at]
+		g.nics = append(g.nics, int32(i))
+		g.ofNode[id]++
+		p.live = append(p.live, int32(i))
+	}
+	for i := range p.groups {
+		g := &p.groups[i]
+		leaves := map[int32]bool{}
+		for _, x := range g.nics {
+			leaves[n.nics[x].leaf] = true
+		}
+		g.leaves, g.oneNode = len(leaves), len(g.ofNode) == 1
+	}
+	p.findLevels()
+	return p
+}
+
+// findLevels cuts the network into leaves, pods and what joins the pods, and
+// says in how many rounds of each level a NIC takes part.
+func (p *pairing) findLevels() {
+	n := p.n
+	self := make([]int32, n.vertices)
+	for v := range self {
+		self[v] = int32(v)
+	}
+	p.leaf = p.newLevel(1, self, self)
+	for _, x := range p.live {
+		p.leaf.rounds[x] = float64(p.o.FanOut[0])
+		if p.groups[n.nics[x].group].leaves == 1 {
+			p.leaf.rounds[x] = float64(max(p.o.FanOut[0], p.o.MinPeers))
+		}
+	}
+	tiers := slices.Clone(n.tier)
+	slices.Sort(tiers)
+	tiers = slices.Compact(tiers)
+	below := self
+	for i, tier := range tiers {
+		if tier == 1 && len(tiers) > 1 {
+			continue
+		}
+		if i == len(tiers)-1 {
+			tier = max(tier, 2)
+		}
+		block := n.join(tier)
+		if i == len(tiers)-1 {
+			block = n.comp
+		}
+		p.levels = append(p.levels, p.newLevel(tier, block, below))
+		below = block
+	}
+	// A flow of a higher level crosses the links of the lower ones too, so
+	// that what a level needs is known from the top down.
+	given := make([]float64, len(n.nics))
+	for i := len(p.levels) - 1; i >= 0; i-- {
+		l := &p.levels[i]
+		base := float64(p.o.FanOut[min(l.tier, 3)-1])
+		need := p.need(l)
+		for _, nics := range l.blocks {
+			if !p.manyChildren(l, nics) {
+				continue
+			}
+			for _, x := range nics {
+				l.rounds[x] = min(max(base, need[l.child[n.nics[x].leaf]]-given[x]), max(base, mostRounds))
+				given[x] += l.rounds[x]
+			}
+		}
+	}
+}
+
+func (p *pairing) newLevel(tier uint8, block, child []int32) level {
+	l := level{tier: tier, block: block, child: child, rounds: make([]float64, len(p.n.nics)), index: make([]int32, len(p.n.nics))}
+	at := map[uint64]int32{}
+	for _, x := range p.live {
+		key := uint64(p.n.nics[x].group)<<32 | uint64(block[p.n.nics[x].leaf])
+		i, ok := at[key]
+		if !ok {
+			i = int32(len(l.blocks))
+			at[key] = i
+			l.blocks = append(l.blocks, nil)
+		}
+		l.index[x] = i
+		l.blocks[i] = append(l.blocks[i], x)
+	}
+	return l
+}
+
+func (p *pairing) manyChildren(l *level, nics []int32) bool {
+	for _, x := range nics {
+		if l.child[p.n.nics[x].leaf] != l.child[p.n.nics[nics[0]].leaf] {
+			return true
+		}
+	}
+	return false
+}
+
+// need is how many rounds the NICs of every child must take part in for each
+// link out of the child to be expected to carry MinFlows: a round gives a child
+// as many flows out, and as many in whose replies go out, as it has NICs.
+func (p *pairing) need(l *level) []float64 {
+	n := p.n
+	links, nics := make([]float64, n.vertices), make([]float64, n.vertices)
+	for v := range int32(n.vertices) {
+		for a := n.first[v]; a < n.first[v+1]; a++ {
+			if l.child[n.to[a]] != l.child[v] {
+				links[l.child[v]] += float64(n.links[a])
+			}
+		}
+	}
+	for _, x := range p.live {
+		nics[l.child[n.nics[x].leaf]]++
+	}
+	for c := range links {
+		if nics[c] > 0 {
+			links[c] *= p.o.MinFlows / (2 * nics[c])
+		}
+	}
+	return links
+}
+
+// pair is a source with the target it is offered.
+type offer struct {
+	segment int64
+	key     uint64
+	x, y    int32
+}
+
+// choose runs all rounds of all levels.
+func (p *pairing) choose() {
+	p.runLevel(&p.leaf, nil)
+	for i := range p.levels {
+		p.runLevel(&p.levels[i], p.railsOf(&p.levels[i]))
+	}
+	p.mend()
+}
+
+func salt(parts ...uint64) uint64 {
+	h := uint64(0)
+	for _, x := range parts {
+		h = mix(h ^ x)
+	}
+	return h
+}
+
+// runLevel pairs the NICs of all blocks of a level. In a round they stand on a
+// ring, in the order of a hash of their names, and each probes the next one: so
+// each probes one and is probed by one, and a NIC that comes or goes changes
+// only its neighbours. Those whose next one will not do stand on further rings
+// among themselves, where the targets move one place on, until all are served.
+func (p *pairing) runLevel(l *level, rails []int64) {
+	n := p.n
+	most := 0.0
+	for _, x := range p.live {
+		most = max(most, l.rounds[x])
+	}
+	for r := range int(math.Ceil(most)) {
+		var offers []offer
+		for _, x := range p.live {
+			whole := math.Floor(l.rounds[x])
+			if float64(r) < whole || float64(r) == whole && unit(mix(n.nics[x].hash^salt(uint64(l.tier), 1<<20))) < l.rounds[x]-whole {
+				offers = append(offers, offer{x: x, y: x})
+			}
+		}
+		byRail := rails != nil && r%2 == 0
+		last := passes
+		if l.tier == 1 {
+			last = newPeerPasses // under a leaf a second flow takes the same way
+		}
+		for pass := 0; pass < last && len(offers) > 1; pass++ {
+			s := salt(uint64(l.tier), uint64(r), uint64(pass))
+			for i := range offers {
+				f := &offers[i]
+				f.key = mix(n.nics[f.x].hash ^ s)
+				f.segment = int64(l.index[f.x]) << 32
+				if byRail && pass < railPasses {
+					f.segment |= rails[f.x]
+				}
+			}
+			slices.SortFunc(offers, func(a, b offer) int {
+				return cmp.Or(cmp.Compare(a.segment, b.segment), cmp.Compare(a.key, b.key), cmp.Compare(a.x, b.x))
+			})
+			for from := 0; from < len(offers); {
+				to := from + 1
+				for to < len(offers) && offers[to].segment == offers[from].segment {
+					offers[to-1].y, offers[to].y = offers[to].y, offers[to-1].y
+					to++
+				}
+				from = to
+			}
+			refused := offers[:0]
+			for _, f := range offers {
+				most := uint16(0) // flows that the pair may have already
+				switch {
+				case pass >= evenPasses:
+					most = FlowsPerClass
+				case pass >= newPeerPasses:
+					most = uint16(r / max(len(p.out[f.x]), 1))
+				}
+				if p.suits(l, f.x, f.y) && p.flows(f.x, f.y) <= most {
+					p.add(f.x, f.y)
+				} else {
+					refused = append(refused, f)
+				}
+			}
+			offers = refused
+		}
+		if r == 0 && l.tier > 1 {
+			p.serveRest(l, offers)
+		}
+	}
+}
+
+// suits says whether x may probe y as a peer of a level: under the same leaf,
+// or in another child of the block; never on the own node.
+func (p *pairing) suits(l *level, x, y int32) bool {
+	if x == y || !p.foreign(x, y) {
+		return false
+	}
+	return l.tier == 1 || l.child[p.n.nics[x].leaf] != l.child[p.n.nics[y].leaf]
+}
+
+// foreign says whether y is not of x's own node, or nobody else is there.
+func (p *pairing) foreign(x, y int32) bool {
+	return p.node[x] != p.node[y] || p.groups[p.n.nics[x].group].oneNode
+}
+
+func (p *pairing) probes(x, y int32) bool { return p.flows(x, y) > 0 }
+
+// flows is how many flows x has to y.
+func (p *pairing) flows(x, y int32) uint16 {
+	for _, q := range p.out[x] {
+		if q.dst == y {
+			return q.flows
+		}
+	}
+	return 0
+}
+
+// add makes x probe y with one flow more.
+func (p *pairing) add(x, y int32) {
+	for i := range p.out[x] {
+		if q := &p.out[x][i]; q.dst == y {
+			q.flows = min(q.flows+1, FlowsPerClass)
+			return
+		}
+	}
+	p.out[x] = append(p.out[x], peer{y, 1})
+	p.in[y]++
+	if p.n.nics[x].leaf != p.n.nics[y].leaf {
+		p.across[x], p.across[y] = true, true
+	}
+}
+
+// serveRest gives those whom a first round left without a target or a prober
+// one outside their child, spread evenly: where one child has more than half of
+// a block's NICs, the others must serve several.
+func (p *pairing) serveRest(l *level, rest []offer) {
+	if len(rest) == 0 {
+		return
+	}
+	n := p.n
+	type part struct{ block, child int32 }
+	waiting := map[part][2][]int32{} // sources, targets
+	var parts []part
+	for _, f := range rest {
+		for side, x := range [2]int32{f.x, f.y} {
+			k := part{l.index[x], l.child[n.nics[x].leaf]}
+			w, ok := waiting[k]
+			if !ok {
+				parts = append(parts, k)
+			}
+			w[side] = append(w[side], x)
+			waiting[k] = w
+		}
+	}
+	slices.SortFunc(parts, func(a, b part) int { return cmp.Or(cmp.Compare(a.block, b.block), cmp.Compare(a.child, b.child)) })
+	for _, k := range parts {
+		var outside []int32
+		for _, y := range l.blocks[k.block] {
+			if l.child[n.nics[y].leaf] != k.child {
+				outside = append(outside, y)
+			}
+		}
+		if len(outside) == 0 {
+			continue
+		}
+		for side, xs := range waiting[k] {
+			s := salt(uint64(l.tier), 2<<20, uint64(side))
+			p.byHash(outside, s)
+			p.byHash(xs, s)
+			for i, x := range xs {
+				at := i * len(outside) / len(xs)
+				for step := range outside {
+					y := outside[(at+step)%len(outside)]
+					from, to := x, y
+					if side == 1 {
+						from, to = y, x
+					}
+					if p.foreign(from, to) && !p.probes(from, to) {
+						p.add(from, to)
+						break
+					}
+				}
+			}
+		}
+	}
+}
+
+func (p *pairing) byHash(xs []int32, s uint64) {
+	slices.SortFunc(xs, func(a, b int32) int {
+		return cmp.Or(cmp.Compare(mix(p.n.nics[a].hash^s), mix(p.n.nics[b].hash^s)), cmp.Compare(a, b))
+	})
+}
+
+// railsOf gives every NIC the rail it should stay on, in blocks whose leaves
+// have one rail each; 0 where there is none, or no other child has it.
+func (p *pairing) railsOf(l *level) []int64 {
+	n := p.n
+	ofLeaf := make([]int32, n.vertices) // -2: not seen, -1: none or several
+	for i := range ofLeaf {
+		ofLeaf[i] = -2
+	}
+	for _, x := range p.live {
+		switch r := &ofLeaf[n.nics[x].leaf]; {
+		case *r == -2:
+			*r = n.nics[x].rail
+		case *r != n.nics[x].rail:
+			*r = -1
+		}
+	}
+	rails := make([]int64, len(n.nics))
+	found := false
+	for _, nics := range l.blocks {
+		firstChild := map[int32]int32{}
+		several := map[int32]bool{}
+		mixed := false
+		for _, x := range nics {
+			leaf := n.nics[x].leaf
+			r := ofLeaf[leaf]
+			mixed = mixed || r < 0
+			if c, ok := firstChild[r]; !ok {
+				firstChild[r] = l.child[leaf]
+			} else if c != l.child[leaf] {
+				several[r] = true
+			}
+		}
+		if mixed || len(firstChild) < 2 {
+			continue
+		}
+		for _, x := range nics {
+			if r := n.nics[x].rail; several[r] {
+				rails[x] = int64(r) + 1
+				found = true
+			}
+		}
+	}
+	if !found {
+		return nil
+	}
+	return rails
+}
+
+// mend gives NICs that have too few peers, or none across leaves, what their
+// group still has.
+func (p *pairing) mend() {
+	lists := []*level{&p.leaf}
+	for i := range p.levels {
+		lists = append(lists, &p.levels[i])
+	}
+	ordered := map[*level][][]int32{}
+	s := salt(3 << 20)
+	list := func(l *level, x int32) []int32 {
+		if ordered[l] == nil {
+			ordered[l] = make([][]int32, len(l.blocks))
+		}
+		b := l.index[x]
+		if ordered[l][b] == nil {
+			ordered[l][b] = slices.Clone(l.blocks[b])
+			p.byHash(ordered[l][b], s)
+		}
+		return ordered[l][b]
+	}
+	// find adds an edge from x, or to it, and says whether it could.
+	find := func(x int32, inward, otherLeaf bool) bool {
+		for _, l := range lists {
+			if otherLeaf && l.tier == 1 {
+				continue
+			}
+			ys := list(l, x)
+			start := sort.Search(len(ys), func(i int) bool { return mix(p.n.nics[ys[i]].hash^s) >= mix(p.n.nics[x].hash^s) })
+			for _, needy := range []bool{true, false} {
+				for step := range ys {
+					if needy && step == nearSteps {
+						break
+					}
+					y := ys[(start+1+step)%len(ys)]
+					from, to, has := x, y, int(p.in[y])
+					if inward {
+						from, to, has = y, x, len(p.out[y])
+					}
+					if x == y || !p.foreign(x, y) || p.probes(from, to) || otherLeaf && p.n.nics[x].leaf == p.n.nics[y].leaf || needy && has >= p.o.MinPeers {
+						continue
+					}
+					p.add(from, to)
+					return true
+				}
+			}
+		}
+		return false
+	}
+	for _, x := range p.live {
+		g := &p.groups[p.n.nics[x].group]
+		if len(g.nics) < 2 {
+			continue
+		}
+		if g.leaves > 1 && !p.across[x] {
+			find(x, false, true)
+		}
+		for len(p.out[x]) < p.o.MinPeers && find(x, false, false) {
+		}
+		for int(p.in[x]) < p.o.MinPeers && find(x, true, false) {
+		}
+	}
+}
