@@ -58,7 +58,10 @@ func (c *process) running() error {
 	select {
 	case err := <-c.ended:
 		c.ended <- err
-		return fmt.Errorf("%s ended: %v: %s", filepath.Base(c.cmd.Path), err, c.said())
+		if err == nil {
+			err = errors.New("exit status 0")
+		}
+		return fmt.Errorf("%s ended: %w: %s", filepath.Base(c.cmd.Path), err, c.said())
 	default:
 		return nil
 	}

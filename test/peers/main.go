@@ -215,7 +215,7 @@ func run() (err error) {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	r := &rig{dir: dir, bin: dir, warm: *warm, length: *length, scrapeEvery: *scrapeEvery, log: os.Stderr}
 	if r.node, err = filepath.Abs(*node); err != nil {
 		return err
