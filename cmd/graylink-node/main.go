@@ -39,6 +39,7 @@ func run() int {
 	file := app.Flag("config.file", "Configuration file (YAML).").Required().String()
 	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
 	flags := kingpinflag.AddFlags(app, "127.0.0.1:9868")
+	push := addPushFlags(app)
 	if _, err := app.Parse(os.Args[1:]); err != nil {
 		app.Errorf("%s, try --help", err)
 		return exitSetup
@@ -60,9 +61,18 @@ func run() int {
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
 
+	started := time.Now()
 	n, err := node.Start(*file, log)
 	if err != nil {
 		log.Error("start", "err", err)
+		return exitSetup
+	}
+	stopPush, err := push.start(ctx, n, started, log)
+	if err != nil {
+		log.Error("push by OTLP", "err", err)
+		if err := n.Close(); err != nil {
+			log.Error("stop probing", "err", err)
+		}
 		return exitSetup
 	}
 	server := &http.Server{Handler: n.Handler(*flags.WebConfigFile), ReadHeaderTimeout: 10 * time.Second}
@@ -100,6 +110,9 @@ func run() int {
 	}
 	if err := <-served; err != nil && !errors.Is(err, http.ErrServerClosed) {
 		log.Warn("web server", "err", err)
+	}
+	if err := stopPush(); err != nil {
+		log.Warn("stop the OTLP push", "err", err)
 	}
 	if err := n.Close(); err != nil {
 		log.Error("stop probing", "err", err)

@@ -207,6 +207,13 @@ func (n *Node) Series() (metrics, edges prometheus.Gatherer) {
 	return disjoint{gatherer{n.read, nicSeries}, n.registry}, gatherer{n.read, edgeSeries}
 }
 
+// Name is the node's name in the fabric.
+func (n *Node) Name() string {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.engine.Config().Node
+}
+
 // Registry takes collectors of what else the process does: they join /metrics.
 func (n *Node) Registry() *prometheus.Registry { return n.registry }
 

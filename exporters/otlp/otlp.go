@@ -30,6 +30,7 @@ import (
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
+	"google.golang.org/protobuf/proto"
 )
 
 // Protocols of a push.
@@ -77,6 +78,10 @@ const (
 	firstBackoff = time.Second
 	maxBackoff   = 30 * time.Second
 	maxThrottle  = 5 * time.Minute // the longest wait a receiver can ask for
+
+	// maxRequest is in octets, before compression. Receivers built on gRPC take
+	// 4 MiB unless told otherwise.
+	maxRequest = 3 << 20
 )
 
 // Exporter pushes. Run does the work.
@@ -190,13 +195,15 @@ func (e *Exporter) gatherLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			e.enqueue(e.gather(now))
+			for _, p := range e.gather(now) {
+				e.enqueue(p)
+			}
 		}
 	}
 }
 
-// gather makes a push of what there is now.
-func (e *Exporter) gather(now time.Time) *push {
+// gather makes pushes of what there is now.
+func (e *Exporter) gather(now time.Time) []*push {
 	var families []*dto.MetricFamily
 	seen := map[string]bool{}
 	for _, g := range e.o.Gather {
@@ -212,15 +219,35 @@ func (e *Exporter) gather(now time.Time) *push {
 			}
 		}
 	}
-	points := 0
-	for _, f := range families {
-		points += len(f.GetMetric())
-	}
+	return e.split(newConverter(e.o.Start, now).metrics(families))
+}
+
+// split makes pushes of maxRequest octets at most, as far as whole metrics let
+// it.
+func (e *Exporter) split(metrics []*metricspb.Metric) []*push {
 	scope := &commonpb.InstrumentationScope{Name: "github.com/graylink/graylink/exporters/otlp", Version: e.o.Version}
-	return &push{points: points, request: &collectorpb.ExportMetricsServiceRequest{ResourceMetrics: []*metricspb.ResourceMetrics{{
-		Resource:     e.resource,
-		ScopeMetrics: []*metricspb.ScopeMetrics{{Scope: scope, Metrics: newConverter(e.o.Start, now).metrics(families)}},
-	}}}}
+	var out []*push
+	var last *push
+	var into *metricspb.ScopeMetrics
+	size := 0
+	for _, m := range metrics {
+		n := proto.Size(m)
+		if last == nil || size+n > maxRequest {
+			into, size = &metricspb.ScopeMetrics{Scope: scope}, 0
+			last = &push{request: &collectorpb.ExportMetricsServiceRequest{ResourceMetrics: []*metricspb.ResourceMetrics{{
+				Resource: e.resource, ScopeMetrics: []*metricspb.ScopeMetrics{into}}}}}
+			out = append(out, last)
+		}
+		size += n
+		into.Metrics = append(into.Metrics, m)
+		last.points += points(m)
+	}
+	return out
+}
+
+func points(m *metricspb.Metric) int {
+	return len(m.GetSum().GetDataPoints()) + len(m.GetGauge().GetDataPoints()) + len(m.GetSummary().GetDataPoints()) +
+		len(m.GetHistogram().GetDataPoints()) + len(m.GetExponentialHistogram().GetDataPoints())
 }
 
 func (e *Exporter) enqueue(p *push) {

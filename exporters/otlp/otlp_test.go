@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
@@ -214,7 +216,10 @@ func TestRule1AFullQueueLosesItsOldest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{hang: true}
 		gathered := 0
-		e := withSender(t, s, Options{Interval: 10 * time.Second, Queue: 4, Gather: []prometheus.Gatherer{prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { gathered++; return nil, nil })}})
+		e := withSender(t, s, Options{Interval: 10 * time.Second, Queue: 4, Gather: []prometheus.Gatherer{prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+			gathered++
+			return []*dto.MetricFamily{{Name: proto.String("up"), Type: dto.MetricType_GAUGE.Enum(), Metric: []*dto.Metric{{}}}}, nil
+		})}})
 		run(t, e)
 		time.Sleep(10*time.Minute + time.Second)
 		synctest.Wait()
@@ -245,4 +250,33 @@ func TestRule4WhatWasTakenInPartIsNotSentAgain(t *testing.T) {
 			t.Errorf("%d attempts, %v points rejected", len(s.sent), value(t, e.series.rejected))
 		}
 	})
+}
+
+// TestLargePushesAreSplit: none is larger than receivers take, and every metric
+// is in one of them.
+func TestLargePushesAreSplit(t *testing.T) {
+	e := withSender(t, &scripted{}, Options{})
+	var metrics []*metricspb.Metric
+	for i := range 10 {
+		m := &metricspb.Metric{Name: strings.Repeat(string(rune('a'+i)), 1<<20), Data: &metricspb.Metric_Gauge{Gauge: &metricspb.Gauge{DataPoints: make([]*metricspb.NumberDataPoint, i)}}}
+		for j := range i {
+			m.GetGauge().DataPoints[j] = &metricspb.NumberDataPoint{}
+		}
+		metrics = append(metrics, m)
+	}
+	var names []string
+	total := 0
+	pushes := e.split(metrics)
+	for _, p := range pushes {
+		if n := proto.Size(p.request); n > 4<<20 {
+			t.Errorf("a push of %d octets", n)
+		}
+		for _, m := range p.request.GetResourceMetrics()[0].GetScopeMetrics()[0].GetMetrics() {
+			names = append(names, m.GetName()[:1])
+		}
+		total += p.points
+	}
+	if got := strings.Join(names, ""); len(pushes) != 5 || got != "abcdefghij" || total != 45 {
+		t.Errorf("%d pushes with %s, %d points", len(pushes), got, total)
+	}
 }

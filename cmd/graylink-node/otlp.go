@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/version"
+
+	"github.com/graylink/graylink/exporters/node"
+	"github.com/graylink/graylink/exporters/otlp"
+)
+
+// pushFlags are the --otlp flags.
+type pushFlags struct {
+	options otlp.Options
+	edges   bool
+}
+
+func addPushFlags(app *kingpin.Application) *pushFlags {
+	f := &pushFlags{}
+	o := &f.options
+	app.Flag("otlp.endpoint", "OTLP receiver that the series are pushed to, host:port, or a URL. Empty: nothing is pushed.").StringVar(&o.Endpoint)
+	app.Flag("otlp.protocol", "OTLP over gRPC, or over HTTP with protobuf.").Default(otlp.GRPC).EnumVar(&o.Protocol, otlp.GRPC, otlp.HTTP)
+	app.Flag("otlp.interval", "Time between pushes.").Default(otlp.DefaultInterval.String()).DurationVar(&o.Interval)
+	app.Flag("otlp.edges", "Push the series of every edge, too.").BoolVar(&f.edges)
+	app.Flag("otlp.ca", "File of the authorities that vouch for the receiver (PEM). Empty: the system's.").StringVar(&o.TLS.CA)
+	app.Flag("otlp.cert", "File of the client's certificate (PEM).").StringVar(&o.TLS.Cert)
+	app.Flag("otlp.key", "File of the client's key (PEM).").StringVar(&o.TLS.Key)
+	app.Flag("otlp.insecure", "Push in plain text.").BoolVar(&o.Insecure)
+	app.Flag("otlp.headers-file", `File of "name: value" lines to send with every push.`).StringVar(&o.HeadersFile)
+	return f
+}
+
+// start pushes a node's series until stop is called; where nothing is to be
+// pushed it does nothing.
+func (f *pushFlags) start(ctx context.Context, n *node.Node, started time.Time, log *slog.Logger) (stop func() error, err error) {
+	if f.options.Endpoint == "" {
+		return func() error { return nil }, nil
+	}
+	o := f.options
+	metrics, edges := n.Series()
+	o.Gather = []prometheus.Gatherer{metrics}
+	if f.edges {
+		o.Gather = append(o.Gather, edges)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	o.Service, o.Version, o.Host, o.Instance = "graylink-node", version.Version, host, n.Name()
+	o.Start, o.Log = started, log
+	e, err := otlp.New(o, n.Registry())
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- e.Run(ctx) }()
+	return func() error { cancel(); return <-done }, nil
+}

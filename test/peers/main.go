@@ -1,0 +1,369 @@
+// Command peers measures what a probe costs: graylink-node beside irtt and
+// smokeping_prober at the same rate on the same machine, one after the other,
+// with a bare batched loop as the floor. Then it raises graylink-node's rate
+// until something breaks.
+//
+// All run between two hosts under one leaf, in network namespaces. What the
+// kernel does for a packet on virtual links, routing in the leaf and delivery at
+// the other end included, is charged to the process that sent it, for every
+// contender alike; --direct leaves the leaf out of that.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+)
+
+// rig is where contenders run.
+type rig struct {
+	*pair
+	dir, bin, node string
+	warm, length   time.Duration
+	scrapeEvery    time.Duration // 0: only before and after
+	log            io.Writer
+}
+
+// Symptoms that are not counts of packets; tooFew ends the ladder.
+const (
+	tooFew  = "probes/s fewer than asked"
+	stalled = "seconds stalled"
+)
+
+// result is one contender's run.
+type result struct {
+	Contender string  `json:"contender"`
+	Note      string  `json:"note"`
+	Asked     int     `json:"asked_per_second"`
+	Seconds   float64 `json:"seconds"`    // measured
+	Probes    float64 `json:"probes"`     // in them, counted at the link; of a node that falls behind, half of its probes and replies
+	OwnCount  float64 `json:"own_count"`  // by the contender; 0: it tells only at its end
+	Rate      float64 `json:"per_second"` // probes
+	CPU       float64 `json:"cpu_seconds"`
+	Core      float64 `json:"core_ratio"`   // CPU seconds per second
+	PerProbe  float64 `json:"us_per_probe"` // CPU, reflection included
+	RSS       uint64  `json:"rss_bytes"`
+	HWM       uint64  `json:"hwm_bytes"`
+	Stamped   float64 `json:"stamped_ratio"` // of packets, by the kernel; -1: not told
+	Final     string  `json:"final,omitempty"`
+
+	Symptoms map[string]float64 `json:"symptoms,omitempty"`
+}
+
+// broke tells whether a symptom is more than the noise of a shared machine: a
+// thousandth of the probes or, of stalls, of the time.
+func (v *result) broke() bool {
+	for k, n := range v.Symptoms {
+		limit := v.Probes / 1000
+		switch k {
+		case tooFew:
+			limit = 0
+		case stalled:
+			limit = v.Seconds / 1000
+		}
+		if n > limit {
+			return true
+		}
+	}
+	return false
+}
+
+// measure lets a contender run and takes the difference between the end of the
+// warm-up and the end.
+func (r *rig) measure(ctx context.Context, c *contender, asked int) (_ *result, err error) {
+	stopped := false
+	defer func() {
+		if !stopped {
+			err = errors.Join(err, c.stop())
+		}
+	}()
+	fmt.Fprintf(r.log, "%s at %d/s: %v of warm-up, %v measured\n", c.name, asked, r.warm, r.length)
+	type moment struct {
+		at time.Time
+		usage
+		packets uint64
+		counts
+	}
+	look := func() (m moment, err error) {
+		for _, p := range c.all {
+			if err := p.running(); err != nil {
+				return m, err
+			}
+		}
+		if c.count != nil {
+			if m.counts, err = c.count(); err != nil {
+				return m, err
+			}
+		}
+		if m.packets, err = r.packetsOut(0); err != nil {
+			return m, err
+		}
+		m.at = time.Now()
+		for _, p := range c.measured {
+			u, err := usageOf(p.cmd.Process.Pid)
+			if err != nil {
+				return m, err
+			}
+			m.cpu += u.cpu
+			m.rss += u.rss
+			m.hwm += u.hwm
+		}
+		return m, nil
+	}
+	pause := func(d time.Duration) error {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+			return nil
+		}
+	}
+	if err := pause(r.warm); err != nil {
+		return nil, err
+	}
+	a, err := look()
+	if err != nil {
+		return nil, err
+	}
+	if r.scrapeEvery == 0 || len(c.scraped) == 0 {
+		err = pause(r.length)
+	} else {
+		for end := a.at.Add(r.length); err == nil && time.Now().Before(end); err = errors.Join(err, pause(r.scrapeEvery)) {
+			for _, url := range c.scraped {
+				_, e := r.scrape(0, url)
+				err = errors.Join(err, e)
+			}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	b, err := look()
+	if err != nil {
+		return nil, err
+	}
+	seconds := b.at.Sub(a.at).Seconds()
+	v := &result{Contender: c.name, Note: c.note, Asked: asked, Seconds: seconds, Probes: float64(b.packets-a.packets) / c.perProbe, OwnCount: b.sent - a.sent,
+		CPU: b.cpu - a.cpu, RSS: b.rss, HWM: b.hwm, Stamped: -1, Symptoms: map[string]float64{}}
+	v.Rate, v.Core, v.PerProbe = v.Probes/seconds, v.CPU/seconds, v.CPU/v.Probes*1e6
+	if v.OwnCount > 0 && b.stamped > 0 {
+		v.Stamped = (b.stamped - a.stamped) / (4 * v.OwnCount)
+	}
+	for k, n := range b.symptoms {
+		if d := n - a.symptoms[k]; d > 0 {
+			v.Symptoms[k] = d
+		}
+	}
+	rate := v.Rate
+	if v.OwnCount > 0 {
+		rate = v.OwnCount / seconds
+	}
+	if rate < 0.99*float64(asked) {
+		v.Symptoms[tooFew] = float64(asked) - rate
+	}
+	stopped = true
+	if err := c.stop(); err != nil {
+		return nil, err
+	}
+	if c.final != nil {
+		v.Final = c.final()
+	}
+	return v, nil
+}
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "peers:", err)
+		os.Exit(1)
+	}
+}
+
+func run() (err error) {
+	node := kingpin.Flag("node", "The graylink-node to measure.").Default("bin/graylink-node").String()
+	rate := kingpin.Flag("rate", "Probes per second, and as many reflections.").Default("1000").Int()
+	cadence := kingpin.Flag("cadence", "Between probes of one edge, or to one target.").Default("10ms").Duration()
+	length := kingpin.Flag("length", "Measured time of a run.").Default("60s").Duration()
+	warm := kingpin.Flag("warm", "Time before it, not measured.").Default("5s").Duration()
+	only := kingpin.Flag("only", "Contenders to run, by comma: floor, graylink, irtt, smokeping.").Default("floor,graylink,irtt,smokeping").String()
+	ticks := kingpin.Flag("floor.ticks", "Ticks of the bare loop, by comma; each is a run.").Default("10ms,1ms").String()
+	ladder := kingpin.Flag("ladder", "Rates for graylink-node alone, by comma; empty: none.").Default("1000,10000,20000,50000,100000").String()
+	ladderLength := kingpin.Flag("ladder.length", "Measured time of a rung.").Default("20s").Duration()
+	direct := kingpin.Flag("direct", "One virtual cable between the hosts, no leaf.").Bool()
+	scrapeEvery := kingpin.Flag("scrape", "Scrape graylink-node's series, per edge as well, that often while measuring; 0: only before and after.").Default("0s").Duration()
+	format := kingpin.Flag("format", "Output.").Default("text").Enum("text", "json")
+	kingpin.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	dir, err := os.MkdirTemp("", "peers")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	r := &rig{dir: dir, bin: dir, warm: *warm, length: *length, scrapeEvery: *scrapeEvery, log: os.Stderr}
+	if r.node, err = filepath.Abs(*node); err != nil {
+		return err
+	}
+	if err := compile(ctx, r.bin); err != nil {
+		return err
+	}
+	if r.pair, err = build(maxAddresses, *direct); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.remove()) }()
+
+	var table, rungs []*result
+	add := func(to *[]*result, asked int, c *contender, err error) error {
+		if err != nil {
+			return err
+		}
+		v, err := r.measure(ctx, c, asked)
+		if err == nil {
+			*to = append(*to, v)
+		}
+		return err
+	}
+	wanted := strings.Split(*only, ",")
+	for _, name := range wanted {
+		if !slices.Contains([]string{"", "floor", "graylink", "irtt", "smokeping"}, name) {
+			return fmt.Errorf("--only: %q, want floor, graylink, irtt or smokeping", name)
+		}
+	}
+	if slices.Contains(wanted, "floor") {
+		for _, s := range strings.Split(*ticks, ",") {
+			tick, err := time.ParseDuration(s)
+			if err != nil {
+				return fmt.Errorf("--floor.ticks: %w", err)
+			}
+			c, err := r.floor(*rate, tick)
+			if err := add(&table, *rate, c, err); err != nil {
+				return err
+			}
+		}
+	}
+	if slices.Contains(wanted, "graylink") {
+		c, err := r.graylink(*rate, *cadence)
+		if err := add(&table, *rate, c, err); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(wanted, "irtt") {
+		c, err := r.irtt(*rate, *warm+*length+5*time.Second)
+		if err := add(&table, *rate, c, err); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(wanted, "smokeping") {
+		c, err := r.smokeping(*rate, *cadence)
+		if err := add(&table, *rate, c, err); err != nil {
+			return err
+		}
+	}
+	r.length = *ladderLength
+	for _, s := range strings.FieldsFunc(*ladder, func(c rune) bool { return c == ',' }) {
+		asked, err := strconv.Atoi(s)
+		if err != nil {
+			return fmt.Errorf("--ladder: %w", err)
+		}
+		c, err := r.graylink(asked, *cadence)
+		if err := add(&rungs, asked, c, err); err != nil {
+			return err
+		}
+		if rungs[len(rungs)-1].Symptoms[tooFew] > 0 {
+			break
+		}
+	}
+	if *format == "json" {
+		return json.NewEncoder(os.Stdout).Encode(map[string][]*result{"contenders": table, "ladder": rungs})
+	}
+	return report(os.Stdout, table, rungs)
+}
+
+// compile builds the bare loop.
+func compile(ctx context.Context, into string) error {
+	c := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(into, "floor"), "./test/peers/floor")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build ./test/peers/floor, from the top of the repository: %w: %s", err, out)
+	}
+	return nil
+}
+
+func report(w io.Writer, table, rungs []*result) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if len(table) > 0 {
+		var own float64
+		for _, v := range table {
+			if v.Contender == "graylink-node" {
+				own = v.PerProbe
+			}
+		}
+		fmt.Fprintln(t, "contender\tprobes/s\tcore\tCPU us/probe\tagainst graylink-node\tRSS MB\tpeak MB\tstamped\t")
+		for _, v := range table {
+			ratio := "-"
+			if own > 0 {
+				ratio = fmt.Sprintf("%.2f x", v.PerProbe/own)
+			}
+			fmt.Fprintf(t, "%s\t%.0f\t%.1f %%\t%.1f\t%s\t%.1f\t%.1f\t%s\t\n", v.Contender, v.Rate, 100*v.Core, v.PerProbe, ratio, mb(v.RSS), mb(v.HWM), stampedText(v))
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		for _, v := range table {
+			fmt.Fprintf(w, "%s: %s; %s%s\n", v.Contender, v.Note, v.Final, symptomText(v))
+		}
+	}
+	if len(rungs) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	fmt.Fprintln(t, "graylink-node at\tsent/s\treflected/s\tcore\tCPU us/probe\tRSS MB\tpeak MB\tstamped\tsymptoms\t")
+	first := ""
+	for _, v := range rungs {
+		fmt.Fprintf(t, "%d/s\t%.0f\t%.0f\t%.1f %%\t%.1f\t%.1f\t%.1f\t%s\t%s\t\n", v.Asked, v.OwnCount/v.Seconds, 2*v.Rate-v.OwnCount/v.Seconds, 100*v.Core, v.PerProbe, mb(v.RSS), mb(v.HWM), stampedText(v), symptomText(v))
+		if first == "" && v.broke() {
+			first = fmt.Sprintf("first to break, at %d/s:%s", v.Asked, symptomText(v))
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if first == "" {
+		first = "nothing broke"
+	}
+	fmt.Fprintln(w, first)
+	return nil
+}
+
+func mb(bytes uint64) float64 { return float64(bytes) / 1e6 }
+
+func stampedText(v *result) string {
+	if v.Stamped < 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.3f %%", 100*v.Stamped)
+}
+
+func symptomText(v *result) string {
+	var s []string
+	for k, n := range v.Symptoms {
+		s = append(s, fmt.Sprintf(" %s: %.4g", k, n))
+	}
+	slices.Sort(s)
+	return strings.Join(s, ",")
+}
