@@ -288,7 +288,9 @@ func (l *Loop) confirm(raw []judge.Finding) (out []judge.Finding, pending int) {
 		}
 		if hard {
 			m.hardUntil = l.cycle + hardMemory
-			if m.hard == nil || f.Obs.Lost*m.hard.Obs.Sent >= m.hard.Obs.Lost*f.Obs.Sent {
+			// Where it went is best known of the windows before anybody rerouted.
+			lostMore := m.hard == nil || f.Obs.Lost*m.hard.Obs.Sent >= m.hard.Obs.Lost*f.Obs.Sent
+			if lostMore && (m.hard == nil || len(f.Obs.Path) > 0 || len(m.hard.Obs.Path) == 0) {
 				keep := f
 				m.hard = &keep
 			}
@@ -304,7 +306,7 @@ func (l *Loop) confirm(raw []judge.Finding) (out []judge.Finding, pending int) {
 				f.Condition = judge.Undecided
 			}
 		}
-		if f.Condition != judge.Degraded && m.hard != nil {
+		if m.hard != nil && (f.Condition != judge.Degraded || len(f.Obs.Path) == 0) {
 			f = *m.hard
 		}
 		out = append(out, f)
@@ -382,7 +384,8 @@ func (l *Loop) track(rep fabric.Report, findings []judge.Finding, pending int, n
 		c.verdict, c.cycle = v, l.cycle
 		c.seen++
 		need := openAfter
-		if v.Scenario == fabric.HardFailure {
+		// Clean flows through what is said to be dead: not all have told yet.
+		if v.Scenario == fabric.HardFailure && v.Evidence.ContraryEdges == 0 {
 			need = hardOpenAfter
 		}
 		settled := pending*4 <= rep.Edges.Degraded

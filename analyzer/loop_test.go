@@ -421,6 +421,24 @@ func TestHardLossIsTakenBack(t *testing.T) {
 	}
 }
 
+// TestHardLossKeepsItsPath: a flow that goes on losing everything while its path
+// is being traced anew stands for the path it had.
+func TestHardLossKeepsItsPath(t *testing.T) {
+	e := fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1"}
+	was := fabric.Path{{Switch: "leaf1", In: "dn1", Out: "up1"}}
+	with := func(p fabric.Path) judge.Finding {
+		return judge.Finding{Edge: e, Obs: &fabric.Observation{Sent: 100, Lost: 100, Path: p}, Condition: judge.Degraded, Lossy: true, Hard: true}
+	}
+	l := NewLoop(LoopOptions{})
+	for i, p := range []fabric.Path{was, was, nil, nil} {
+		l.cycle++
+		out, _ := l.confirm([]judge.Finding{with(p)})
+		if i > 0 && (len(out) != 1 || out[0].Condition != judge.Degraded || out[0].Obs.Path.Key() != was.Key()) {
+			t.Errorf("window %d: %+v", i, out)
+		}
+	}
+}
+
 func TestLoopClockStep(t *testing.T) {
 	r := newRig(t, 6)
 	r.learn()

@@ -171,7 +171,7 @@ func evidence(v *fabric.Verdict, s triangulate.Suspect, findings []judge.Finding
 			}
 		}
 	}
-	v.Evidence = fabric.EvidenceCount{DegradedEdges: len(s.Explained), ExplainedEdges: len(s.Explained), HealthyEdgesThroughParent: healthy}
+	v.Evidence = fabric.EvidenceCount{DegradedEdges: len(s.Explained), ExplainedEdges: len(s.Explained), HealthyEdgesThroughParent: healthy, ContraryEdges: len(s.Contrary)}
 	v.BlastRadius = fabric.BlastRadius{NICs: len(nics), Edges: len(s.Explained)}
 }
 

@@ -78,6 +78,7 @@ type EvidenceCount struct {
 	DegradedEdges             int `json:"degraded_edges"`
 	ExplainedEdges            int `json:"explained_edges"`
 	HealthyEdgesThroughParent int `json:"healthy_edges_through_parent"`
+	ContraryEdges             int `json:"contrary_edges,omitempty"` // clean, though they cross the element
 }
 
 // BlastRadius is what a fault touches.
