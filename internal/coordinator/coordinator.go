@@ -271,7 +271,13 @@ func (c *Coordinator) settled() bool {
 	}
 	mono, most := c.opts.Clock.Mono(), c.opts.SettleMost
 	if c.plan == nil {
-		if len(c.agents) == len(c.nodes) {
+		joined := 0
+		for _, a := range c.agents {
+			if a.present {
+				joined++
+			}
+		}
+		if joined == len(c.nodes) {
 			return true
 		}
 		most = max(most, c.opts.RegistrySettle)
