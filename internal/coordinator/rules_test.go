@@ -111,15 +111,15 @@ func TestRule2AddressesAreTheAgents(t *testing.T) {
 		t.Error("a change of address ran the schedule")
 	}
 	// Two NICs with one address: the one that reports it has it.
-	tell(sessions[2], iface("eth1", addr(4)))
-	if got := f.plan.address("h3/mlx5_0").String(); got != addr(4) {
-		t.Errorf("h3 has %s, want the one it reports", got)
+	tell(sessions[3], iface("eth1", addr(2)))
+	if got := f.plan.address("h4/mlx5_0").String(); got != addr(2) {
+		t.Errorf("h4 has %s, want the one it reports", got)
 	}
-	if got := f.plan.address("h4/mlx5_0"); got.IsValid() || f.plan.unaddressed == 0 || len(f.plan.conflicts) != 1 {
-		t.Errorf("h4 has %v too; %d edges without address; conflicts %q", got, f.plan.unaddressed, f.plan.conflicts)
+	if got := f.plan.address("h2/mlx5_0"); got.IsValid() || f.plan.unaddressed == 0 || len(f.plan.conflicts) != 1 {
+		t.Errorf("h2 has %v too; %d edges without address; conflicts %q", got, f.plan.unaddressed, f.plan.conflicts)
 	}
-	tell(sessions[3], iface("eth1", addr(3)))
-	if f.plan.address("h3/mlx5_0").String() != addr(4) || f.plan.address("h4/mlx5_0").String() != addr(3) {
+	tell(sessions[1], iface("eth1", addr(4)))
+	if f.plan.address("h2/mlx5_0").String() != addr(4) || f.plan.address("h4/mlx5_0").String() != addr(2) {
 		t.Error("two nodes that exchanged addresses have not exchanged them")
 	}
 }
@@ -622,5 +622,79 @@ func TestRule12SourcePortsAreMovedAFewAtATime(t *testing.T) {
 	after, _, _ := f.Scheduled("")
 	if len(f.moves) != 2 || before.Hash != after.Hash {
 		t.Errorf("%d moves after a restart, schedule %s then %s", len(f.moves), before.Hash, after.Hash)
+	}
+}
+
+func TestRule12ARoundWaitsForTheTracesOfTheLast(t *testing.T) {
+	asked := 0
+	f := start(t, clos(16, 1), func(o *Options) {
+		o.Planner.Rebalance = func(_ *fabric.Graph, _ *schedule.Schedule, _ []schedule.Bound, moved []schedule.Move, _, _ int) []schedule.Move {
+			asked++
+			if len(moved) > 0 {
+				return nil
+			}
+			return []schedule.Move{{Src: "h1/mlx5_0", Dst: "h10/mlx5_0", From: 0, To: 1}}
+		}
+	})
+	sessions, _ := f.agents(16)
+	// trace reports an edge's probes, its replies, or both, over a spine.
+	trace := func(edge string, spine int, probes, replies bool) {
+		t.Helper()
+		e, err := fabric.ParseEdge(edge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var src, dst int
+		fmt.Sscanf(e.Src, "h%d/", &src)
+		fmt.Sscanf(e.Dst, "h%d/", &dst)
+		for _, r := range []struct {
+			wanted bool
+			s      *session
+			t      *agentapi.Trace
+		}{{probes, sessions[src-1], traced(edge, src, spine, dst)}, {replies, sessions[dst-1], traced(edge+"/r", dst, spine, src)}} {
+			if !r.wanted {
+				continue
+			}
+			m := &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Paths{Paths: &agentapi.PathReport{Traces: []*agentapi.Trace{r.t}}}}
+			if err := f.handle(r.s, m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	all := func() (edges []string) {
+		for i := range sessions {
+			_, of, _ := f.Scheduled(fmt.Sprintf("h%d", i+1))
+			for _, e := range of {
+				edges = append(edges, e.Edge)
+			}
+		}
+		return edges
+	}
+	for _, e := range all() {
+		trace(e, 1, true, true)
+	}
+	alive := func(d time.Duration) {
+		for ; d > 0; d -= 10 * time.Second {
+			f.run(10 * time.Second)
+			for _, s := range sessions {
+				f.beat(s, nil)
+			}
+		}
+	}
+	alive(40 * time.Second)
+	if asked != 1 || f.Stats().Edges["path_unknown"] != 1 {
+		t.Fatalf("asked %d times, %d edges without a path; want the moved one", asked, f.Stats().Edges["path_unknown"])
+	}
+	other := all()[20]
+	trace(other, 2, true, true) // paths changed, and nearly all are known
+	trace("h1/mlx5_0>h10/mlx5_0#1", 2, true, false)
+	alive(40 * time.Second)
+	if asked != 1 {
+		t.Fatal("the next round came before the moved edge was traced both ways")
+	}
+	trace("h1/mlx5_0>h10/mlx5_0#1", 2, false, true)
+	alive(40 * time.Second)
+	if asked != 2 {
+		t.Errorf("asked %d times after all was traced, want 2", asked)
 	}
 }
