@@ -218,9 +218,9 @@ func TestRule4OneRunForManyAgentsAndOnlyTheChangedAreTold(t *testing.T) {
 	// Changes without an end are waited for only so long.
 	for range 12 {
 		f.mustConnect(hello("h14", 0))
-		f.Coordinator.mu.Lock()
+		f.mu.Lock()
 		f.Coordinator.agents["h14"].present = false
-		f.Coordinator.mu.Unlock()
+		f.mu.Unlock()
 		f.run(time.Second)
 	}
 	if n := f.ring.count(); n != 3 {
@@ -696,5 +696,34 @@ func TestRule12ARoundWaitsForTheTracesOfTheLast(t *testing.T) {
 	alive(40 * time.Second)
 	if asked != 2 {
 		t.Errorf("asked %d times after all was traced, want 2", asked)
+	}
+}
+
+// Where no source port helps, tries become rare: the history of moves is bounded.
+func TestRule12FruitlessRoundsBecomeRare(t *testing.T) {
+	asked := 0
+	f := start(t, clos(2, 1), func(o *Options) {
+		o.Planner.Rebalance = func(_ *fabric.Graph, _ *schedule.Schedule, _ []schedule.Bound, moved []schedule.Move, _, _ int) []schedule.Move {
+			asked++
+			return []schedule.Move{{Src: "h1/mlx5_0", Dst: "h2/mlx5_0", From: len(moved) % 64, To: (len(moved) + 1) % 64}}
+		}
+	})
+	sessions, _ := f.agents(2)
+	for range 24 * 60 {
+		for i, s := range sessions {
+			_, edges, _ := f.Scheduled(fmt.Sprintf("h%d", i+1))
+			_, back, _ := f.Scheduled(fmt.Sprintf("h%d", 2-i))
+			p := &agentapi.PathReport{Traces: []*agentapi.Trace{traced(edges[0].Edge, i+1, 1, 2-i), traced(back[0].Edge+"/r", i+1, 1, 2-i)}}
+			if err := f.handle(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Paths{Paths: p}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 60 {
+			f.clock.pass(time.Second)
+			f.Step()
+		}
+	}
+	if asked < 10 || asked > 50 {
+		t.Errorf("%d rounds in a day without effect", asked)
 	}
 }

@@ -139,8 +139,9 @@ func (c *Coordinator) register(h *agentapi.Hello, id identity) (*session, error)
 	}
 	c.interfaces(a, h.GetInterfaces(), mono)
 	c.join(a, mono)
-	if c.keys != nil && !(bytes.Equal(h.GetApplied().GetHash(), a.hash[:]) && slices.Equal(h.GetApplied().GetKeyIds(), c.keys.ids())) {
-		s.wantKeys = true
+	current := bytes.Equal(h.GetApplied().GetHash(), a.hash[:])
+	if c.keys != nil {
+		s.wantKeys = !current || !slices.Equal(h.GetApplied().GetKeyIds(), c.keys.ids())
 	}
 	a.hand(c)
 	s.ring()

@@ -19,6 +19,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -265,7 +266,9 @@ func (c *Client) session(ctx context.Context) error {
 		return err
 	}
 	received, ended := make(chan *agentapi.CoordinatorMessage), make(chan error, 1)
-	go func() { // ends with the stream; session waits for it
+	var receiver sync.WaitGroup
+	defer func() { cancel(); receiver.Wait() }()
+	receiver.Go(func() {
 		for {
 			m, err := stream.Recv()
 			if err != nil {
@@ -275,18 +278,10 @@ func (c *Client) session(ctx context.Context) error {
 			select {
 			case received <- m:
 			case <-ctx.Done():
-				ended <- ctx.Err()
 				return
 			}
 		}
-	}()
-	waited := false
-	defer func() {
-		cancel()
-		if !waited {
-			<-ended
-		}
-	}()
+	})
 
 	lost := time.Now().Add(-resendWithin)
 	for e, r := range c.reported {
@@ -303,7 +298,6 @@ func (c *Client) session(ctx context.Context) error {
 		answer := false
 		select {
 		case err := <-ended:
-			waited = true
 			return err
 		case <-c.change.C:
 			c.finish()
