@@ -253,7 +253,7 @@ func (r *rig) settled(agents []*agent) {
 		}
 		for i, a := range agents {
 			_, edges, _ := r.c.Scheduled(fmt.Sprintf("h%d", i))
-			if _, as, _ := a.last(); as == nil || len(as.GetEdges())+len(as.GetAnswers()) != len(edges) {
+			if _, as, _ := a.last(); as == nil || len(as.GetEdges()) != len(edges) || len(as.GetAnswers()) == 0 {
 				return false
 			}
 		}

@@ -16,8 +16,6 @@ import (
 	"github.com/prometheus/common/version"
 	"github.com/prometheus/exporter-toolkit/web"
 	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
-
-	"github.com/graylink/graylink/exporters/node"
 )
 
 const help = `Probes other NICs of the fabric, reflects their probes and serves what it measures.
@@ -36,7 +34,7 @@ func run() int {
 	app := kingpin.New("graylink-node", help)
 	app.HelpFlag.Short('h')
 	app.Version(version.Print("graylink-node"))
-	file := app.Flag("config.file", "Configuration file (YAML).").Required().String()
+	start := addSourceFlags(app)
 	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
 	flags := kingpinflag.AddFlags(app, "127.0.0.1:9868")
 	push := addPushFlags(app)
@@ -62,7 +60,7 @@ func run() int {
 	defer signal.Stop(hangup)
 
 	started := time.Now()
-	n, err := node.Start(*file, log)
+	n, err := start(*flags.WebListenAddresses, *flags.WebConfigFile, log)
 	if err != nil {
 		log.Error("start", "err", err)
 		return exitSetup

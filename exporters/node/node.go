@@ -28,14 +28,17 @@ type Node struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
+	coordinator *fleet // nil: the configuration is a file's
+
 	registry *prometheus.Registry
 	started  time.Time // of the engine: when its counts began
 
 	mu       sync.RWMutex // held for writing while the configuration changes
 	engine   *probe.Engine
-	wanted   *probe.Config // as it was read: addresses of devices are open
-	retry    bool          // a part of it could not be had
-	loaded   time.Time     // of the configuration that runs
+	wanted   *probe.Config         // as it was read: addresses of devices are open
+	assigned map[string]netip.Addr // by NIC: the address that a coordinator gave out
+	retry    bool                  // a part of it could not be had
+	loaded   time.Time             // of the configuration that runs
 	reloadOK bool
 }
 
@@ -62,8 +65,9 @@ func Start(file string, log *slog.Logger) (*Node, error) {
 	return n, nil
 }
 
-// follow keeps the configuration true while addresses come and go.
-func (n *Node) follow() {
+// follow keeps the configuration true while addresses come and go. ctx ends
+// with Close.
+func (n *Node) follow() (ctx context.Context) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
 	n.wg.Go(func() {
@@ -78,6 +82,7 @@ func (n *Node) follow() {
 			}
 		}
 	})
+	return ctx
 }
 
 // refresh applies the wanted configuration again if an address changed or a
@@ -105,8 +110,9 @@ func (n *Node) refresh() {
 	n.retry = err != nil
 }
 
-// resolve gives the NICs of a configuration that name a device its address. A
-// device without one keeps the address it had in running.
+// resolve gives the NICs of a configuration that name a device its address: the
+// assigned one if the device has it, else the one it had in running. A device
+// without an address keeps the one it had, or is taken to get the assigned one.
 func (n *Node) resolve(cfg, running *probe.Config) (*probe.Config, error) {
 	if !slices.ContainsFunc(cfg.NICs, func(c probe.NICConfig) bool { return !c.Address.IsValid() }) {
 		return cfg, nil
@@ -126,12 +132,16 @@ func (n *Node) resolve(cfg, running *probe.Config) (*probe.Config, error) {
 		}
 		addrs, err := n.lookup(c.Device)
 		switch {
+		case err == nil && slices.Contains(addrs, n.assigned[c.NIC]):
+			c.Address = n.assigned[c.NIC]
 		case err == nil && slices.Contains(addrs, had):
 			c.Address = had
 		case err == nil && len(addrs) > 0:
 			c.Address = addrs[0]
 		case had.IsValid():
 			c.Address = had
+		case n.assigned[c.NIC].IsValid():
+			c.Address = n.assigned[c.NIC]
 		case err != nil:
 			return nil, fmt.Errorf("NIC %s: %w", c.NIC, err)
 		default:
@@ -165,6 +175,9 @@ func deviceAddresses(device string) ([]netip.Addr, error) {
 // Reload reads the configuration file again. A file that cannot be used leaves
 // the old configuration at work. Edges that both have go on undisturbed.
 func (n *Node) Reload() error {
+	if n.coordinator != nil {
+		return nil // a coordinator's assignment is always the newest
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.reloadOK = false

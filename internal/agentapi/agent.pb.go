@@ -365,7 +365,7 @@ type Interface struct {
 	Mtu            uint32                 `protobuf:"varint,3,opt,name=mtu,proto3" json:"mtu,omitempty"`
 	SpeedBps       uint64                 `protobuf:"varint,4,opt,name=speed_bps,json=speedBps,proto3" json:"speed_bps,omitempty"` // 0: not known
 	Up             bool                   `protobuf:"varint,5,opt,name=up,proto3" json:"up,omitempty"`
-	HardwareStamps bool                   `protobuf:"varint,6,opt,name=hardware_stamps,json=hardwareStamps,proto3" json:"hardware_stamps,omitempty"` // its stamps are its own clock's, every packet's
+	HardwareStamps *bool                  `protobuf:"varint,6,opt,name=hardware_stamps,json=hardwareStamps,proto3,oneof" json:"hardware_stamps,omitempty"` // its stamps are its own clock's, every packet's; absent: as before
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -436,8 +436,8 @@ func (x *Interface) GetUp() bool {
 }
 
 func (x *Interface) GetHardwareStamps() bool {
-	if x != nil {
-		return x.HardwareStamps
+	if x != nil && x.HardwareStamps != nil {
+		return *x.HardwareStamps
 	}
 	return false
 }
@@ -1999,14 +1999,15 @@ const file_agent_proto_rawDesc = "" +
 	"\aapplied\x18\b \x01(\v2\x1a.graylink.agent.v1.AppliedR\aapplied\"?\n" +
 	"\vWebEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
-	"\x06scheme\x18\x02 \x01(\tR\x06scheme\"\xa5\x01\n" +
+	"\x06scheme\x18\x02 \x01(\tR\x06scheme\"\xbe\x01\n" +
 	"\tInterface\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\fR\taddresses\x12\x10\n" +
 	"\x03mtu\x18\x03 \x01(\rR\x03mtu\x12\x1b\n" +
 	"\tspeed_bps\x18\x04 \x01(\x04R\bspeedBps\x12\x0e\n" +
-	"\x02up\x18\x05 \x01(\bR\x02up\x12'\n" +
-	"\x0fhardware_stamps\x18\x06 \x01(\bR\x0ehardwareStamps\"_\n" +
+	"\x02up\x18\x05 \x01(\bR\x02up\x12,\n" +
+	"\x0fhardware_stamps\x18\x06 \x01(\bH\x00R\x0ehardwareStamps\x88\x01\x01B\x12\n" +
+	"\x10_hardware_stamps\"_\n" +
 	"\tClockInfo\x12\x14\n" +
 	"\x05clock\x18\x01 \x01(\tR\x05clock\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12$\n" +
@@ -2228,6 +2229,7 @@ func file_agent_proto_init() {
 		(*AgentMessage_Paths)(nil),
 		(*AgentMessage_Clock)(nil),
 	}
+	file_agent_proto_msgTypes[3].OneofWrappers = []any{}
 	file_agent_proto_msgTypes[12].OneofWrappers = []any{
 		(*CoordinatorMessage_Welcome)(nil),
 		(*CoordinatorMessage_Refused)(nil),

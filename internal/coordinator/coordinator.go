@@ -24,6 +24,10 @@ const (
 	saveEvery   = 2 * time.Second // changes are written at most that often
 	saveSeen    = time.Minute     // and times of last sight
 	traceWithin = 2 * time.Minute // until a moved edge that nobody traced is no longer waited for
+
+	movesPerEdge = 8 // source ports tried for an edge, on average, until no more are
+	movesFloor   = 10_000
+	slowestRound = 7 // doublings of the time between rounds that bring nothing
 )
 
 // Coordinator is the state behind the sessions of agents. Its methods may be
@@ -59,6 +63,8 @@ type Coordinator struct {
 	rebalancedFor uint64        // version of the paths
 	awaited       []fabric.Edge // moved, and not yet traced
 	awaitedSince  time.Duration
+	missing       int // edges that links lacked before the last round
+	fruitless     int // rounds in a row after which they lacked no fewer
 	reloadOK      bool
 	reloadedAt    time.Time
 
@@ -271,7 +277,13 @@ func (c *Coordinator) settled() bool {
 	}
 	mono, most := c.opts.Clock.Mono(), c.opts.SettleMost
 	if c.plan == nil {
-		if len(c.agents) == len(c.nodes) {
+		joined := 0
+		for _, a := range c.agents {
+			if a.present {
+				joined++
+			}
+		}
+		if joined == len(c.nodes) {
 			return true
 		}
 		most = max(most, c.opts.RegistrySettle)
@@ -444,7 +456,8 @@ func (c *Coordinator) rebalance() {
 	mono := c.opts.Clock.Mono()
 	c.mu.Lock()
 	p, moves, awaited := c.plan, slices.Clone(c.moves), c.awaited
-	ready := c.opts.LinkEdges > 0 && c.opts.Planner.Rebalance != nil && p != nil && !c.dirty && mono-c.rebalancedAt >= c.opts.RebalanceEvery
+	ready := c.opts.LinkEdges > 0 && c.opts.Planner.Rebalance != nil && p != nil && !c.dirty &&
+		mono-c.rebalancedAt >= c.opts.RebalanceEvery<<min(c.fruitless, slowestRound)
 	late := mono-c.awaitedSince >= traceWithin
 	before := c.rebalancedFor
 	c.mu.Unlock()
@@ -466,7 +479,15 @@ func (c *Coordinator) rebalance() {
 	if len(bound)*10 < len(p.sched.Edges)*2*9 {
 		return
 	}
-	limit := max(20, len(p.sched.Edges)/100)
+	limit := min(max(20, len(p.sched.Edges)/100), max(movesFloor, movesPerEdge*len(p.sched.Edges))-len(moves))
+	if limit <= 0 {
+		return
+	}
+	missing := 0
+	links, _, _ := c.paths.counted()
+	for _, l := range links {
+		missing += max(0, c.opts.LinkEdges-l.Edges)
+	}
 	next := c.opts.Planner.Rebalance(p.graph, p.sched, bound, moves, c.opts.LinkEdges, limit)
 	if len(next) > limit {
 		next = next[:limit]
@@ -474,6 +495,12 @@ func (c *Coordinator) rebalance() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rebalancedAt, c.rebalancedFor = mono, version
+	if c.missing > 0 && missing >= c.missing {
+		c.fruitless++
+	} else {
+		c.fruitless = 0
+	}
+	c.missing = missing
 	if len(next) == 0 {
 		return
 	}
@@ -536,6 +563,8 @@ func (c *Coordinator) exchange(g *fabric.Graph, sum string) error {
 			a.session.end(errNotInTopology)
 		}
 	}
+	c.moves = slices.DeleteFunc(c.moves, func(m schedule.Move) bool { return g.NIC(m.Src) == nil || g.NIC(m.Dst) == nil })
+	c.missing, c.fruitless = 0, 0
 	return nil
 }
 

@@ -161,9 +161,9 @@ func TestRule7NobodySendsWithAKeyThatAPeerLacks(t *testing.T) {
 				}
 			}
 			if step == 2000 {
-				old := f.Coordinator.keys.ids()
+				old := f.keys.ids()
 				f.restart()
-				if !slices.Equal(f.Coordinator.keys.ids(), old) {
+				if !slices.Equal(f.keys.ids(), old) {
 					t.Fatal("a restart changed the keys")
 				}
 				for _, n := range fl.nodes {

@@ -276,16 +276,3 @@ func (s *pathStore) path(crossed []int32) fabric.Path {
 	}
 	return path
 }
-
-// of returns the path of an edge's probes under plan p, or nil.
-func (s *pathStore) of(src, dst int32, flow int, p *plan) fabric.Path {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.plan != p {
-		return nil
-	}
-	if crossed := s.edges[edgeKey(src, dst, flow, false)]; crossed != nil {
-		return s.path(crossed)
-	}
-	return nil
-}

@@ -99,7 +99,7 @@ func newPlan(in planInput, s *schedule.Schedule, stamp *agentapi.Stamp, authenti
 	}
 	p.addresses(in)
 	for _, e := range s.Edges {
-		if !p.addr[e.Src].IsValid() || !p.addr[e.Dst].IsValid() {
+		if !p.usable(&e) {
 			p.unaddressed++
 		}
 	}
@@ -119,7 +119,9 @@ func (p *plan) addresses(in planInput) {
 			continue
 		}
 		wanted := p.graph.Address(id)
-		p.addr[i] = wanted
+		if probeable(wanted) {
+			p.addr[i] = wanted
+		}
 		for _, f := range in.reported[nic.Node] {
 			if f.Name != nic.Device && !slices.Contains(nic.Aliases, f.Name) {
 				continue
@@ -160,6 +162,13 @@ func (p *plan) addresses(in planInput) {
 		p.addr[lose] = netip.Addr{}
 		p.conflicts = append(p.conflicts, a.String()+" of "+p.sched.NICs[owner[a]]+" is also claimed by "+p.sched.NICs[lose])
 	}
+}
+
+// usable says whether an edge can be probed: both ends have an address, and of
+// one family.
+func (p *plan) usable(e *schedule.Edge) bool {
+	src, dst := p.addr[e.Src], p.addr[e.Dst]
+	return src.IsValid() && dst.IsValid() && src.Is4() == dst.Is4()
 }
 
 func probeable(a netip.Addr) bool {
@@ -271,12 +280,12 @@ func (p *plan) assignment(node string) *agentapi.Assignment {
 			continue
 		}
 		for k := p.first[i]; k < p.first[i+1]; k++ {
-			if e := &p.sched.Edges[k]; p.addr[e.Dst].IsValid() {
+			if e := &p.sched.Edges[k]; p.usable(e) {
 				a.Edges = append(a.Edges, edge(own[i], e.Dst, e))
 			}
 		}
 		for k := p.inAt[i]; k < p.inAt[i+1]; k++ {
-			if e := &p.sched.Edges[p.in[k]]; p.addr[e.Src].IsValid() {
+			if e := &p.sched.Edges[p.in[k]]; p.usable(e) {
 				a.Answers = append(a.Answers, edge(own[i], e.Src, e))
 			}
 		}

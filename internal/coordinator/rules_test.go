@@ -85,6 +85,11 @@ func TestRule2AddressesAreTheAgents(t *testing.T) {
 	} {
 		tell(sessions[0], c.in...)
 		got := f.plan.address("h1/mlx5_0")
+		if mixed := got.Is6(); mixed != (f.plan.unaddressed != 0) {
+			t.Errorf("%v: %d edges cannot be probed; want those between families, and only those", c.in, f.plan.unaddressed)
+		} else if mixed {
+			continue
+		}
 		if got.String() != c.want {
 			t.Errorf("%v: %s, want %s", c.in, got, c.want)
 		}
@@ -106,15 +111,15 @@ func TestRule2AddressesAreTheAgents(t *testing.T) {
 		t.Error("a change of address ran the schedule")
 	}
 	// Two NICs with one address: the one that reports it has it.
-	tell(sessions[2], iface("eth1", addr(4)))
-	if got := f.plan.address("h3/mlx5_0").String(); got != addr(4) {
-		t.Errorf("h3 has %s, want the one it reports", got)
+	tell(sessions[3], iface("eth1", addr(2)))
+	if got := f.plan.address("h4/mlx5_0").String(); got != addr(2) {
+		t.Errorf("h4 has %s, want the one it reports", got)
 	}
-	if got := f.plan.address("h4/mlx5_0"); got.IsValid() || f.plan.unaddressed == 0 || len(f.plan.conflicts) != 1 {
-		t.Errorf("h4 has %v too; %d edges without address; conflicts %q", got, f.plan.unaddressed, f.plan.conflicts)
+	if got := f.plan.address("h2/mlx5_0"); got.IsValid() || f.plan.unaddressed == 0 || len(f.plan.conflicts) != 1 {
+		t.Errorf("h2 has %v too; %d edges without address; conflicts %q", got, f.plan.unaddressed, f.plan.conflicts)
 	}
-	tell(sessions[3], iface("eth1", addr(3)))
-	if f.plan.address("h3/mlx5_0").String() != addr(4) || f.plan.address("h4/mlx5_0").String() != addr(3) {
+	tell(sessions[1], iface("eth1", addr(4)))
+	if f.plan.address("h2/mlx5_0").String() != addr(4) || f.plan.address("h4/mlx5_0").String() != addr(2) {
 		t.Error("two nodes that exchanged addresses have not exchanged them")
 	}
 }
@@ -213,9 +218,9 @@ func TestRule4OneRunForManyAgentsAndOnlyTheChangedAreTold(t *testing.T) {
 	// Changes without an end are waited for only so long.
 	for range 12 {
 		f.mustConnect(hello("h14", 0))
-		f.Coordinator.mu.Lock()
+		f.mu.Lock()
 		f.Coordinator.agents["h14"].present = false
-		f.Coordinator.mu.Unlock()
+		f.mu.Unlock()
 		f.run(time.Second)
 	}
 	if n := f.ring.count(); n != 3 {
@@ -520,7 +525,7 @@ func TestRule12EdgesAreCountedOnLinks(t *testing.T) {
 	}
 	report(sessions[0], traced("h1/mlx5_0>h2/mlx5_0#0", 1, 1, 2), traced("h2/mlx5_0>h1/mlx5_0#0/r", 1, 2, 2),
 		traced("h2/mlx5_0>h1/mlx5_0#0", 2, 1, 1), traced("h1/mlx5_0>h2/mlx5_0#7", 1, 1, 2), traced("h1/mlx5_0>nobody/x#0", 1, 1, 2))
-	if s := f.Stats(); s.Traces["taken"] != 2 || s.Traces["ignored"] != 3 || s.Edges["bound"] != 1 || s.Edges["unbound"] != 1 {
+	if s := f.Stats(); s.Traces["taken"] != 2 || s.Traces["ignored"] != 3 || s.Edges["path_known"] != 1 || s.Edges["path_unknown"] != 1 {
 		t.Errorf("traces %v, edges %v; want those of the node's own edges only", s.Traces, s.Edges)
 	}
 	if a, b, c, d := count("leaf1:up1", "spine1:dn1"), count("leaf1:up2", "spine2:dn1"), count("h1/mlx5_0", "leaf1:dn1"), count("leaf2:up1", "spine1:dn2"); a != 1 || b != 1 || c != 2 || d != 0 {
@@ -552,7 +557,7 @@ func TestRule12EdgesAreCountedOnLinks(t *testing.T) {
 	if err := f.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	if a, s := count("leaf1:up1", "spine1:dn1"), f.Stats(); a != 1 || len(s.Links) != 8 || s.Edges["bound"] != 1 {
+	if a, s := count("leaf1:up1", "spine1:dn1"), f.Stats(); a != 1 || len(s.Links) != 8 || s.Edges["path_known"] != 1 {
 		t.Errorf("%d over the link that stayed, %d directions, %v", a, len(s.Links), s.Edges)
 	}
 }
@@ -617,5 +622,108 @@ func TestRule12SourcePortsAreMovedAFewAtATime(t *testing.T) {
 	after, _, _ := f.Scheduled("")
 	if len(f.moves) != 2 || before.Hash != after.Hash {
 		t.Errorf("%d moves after a restart, schedule %s then %s", len(f.moves), before.Hash, after.Hash)
+	}
+}
+
+func TestRule12ARoundWaitsForTheTracesOfTheLast(t *testing.T) {
+	asked := 0
+	f := start(t, clos(16, 1), func(o *Options) {
+		o.Planner.Rebalance = func(_ *fabric.Graph, _ *schedule.Schedule, _ []schedule.Bound, moved []schedule.Move, _, _ int) []schedule.Move {
+			asked++
+			if len(moved) > 0 {
+				return nil
+			}
+			return []schedule.Move{{Src: "h1/mlx5_0", Dst: "h10/mlx5_0", From: 0, To: 1}}
+		}
+	})
+	sessions, _ := f.agents(16)
+	// trace reports an edge's probes, its replies, or both, over a spine.
+	trace := func(edge string, spine int, probes, replies bool) {
+		t.Helper()
+		e, err := fabric.ParseEdge(edge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var src, dst int
+		fmt.Sscanf(e.Src, "h%d/", &src)
+		fmt.Sscanf(e.Dst, "h%d/", &dst)
+		for _, r := range []struct {
+			wanted bool
+			s      *session
+			t      *agentapi.Trace
+		}{{probes, sessions[src-1], traced(edge, src, spine, dst)}, {replies, sessions[dst-1], traced(edge+"/r", dst, spine, src)}} {
+			if !r.wanted {
+				continue
+			}
+			m := &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Paths{Paths: &agentapi.PathReport{Traces: []*agentapi.Trace{r.t}}}}
+			if err := f.handle(r.s, m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	all := func() (edges []string) {
+		for i := range sessions {
+			_, of, _ := f.Scheduled(fmt.Sprintf("h%d", i+1))
+			for _, e := range of {
+				edges = append(edges, e.Edge)
+			}
+		}
+		return edges
+	}
+	for _, e := range all() {
+		trace(e, 1, true, true)
+	}
+	alive := func(d time.Duration) {
+		for ; d > 0; d -= 10 * time.Second {
+			f.run(10 * time.Second)
+			for _, s := range sessions {
+				f.beat(s, nil)
+			}
+		}
+	}
+	alive(40 * time.Second)
+	if asked != 1 || f.Stats().Edges["path_unknown"] != 1 {
+		t.Fatalf("asked %d times, %d edges without a path; want the moved one", asked, f.Stats().Edges["path_unknown"])
+	}
+	other := all()[20]
+	trace(other, 2, true, true) // paths changed, and nearly all are known
+	trace("h1/mlx5_0>h10/mlx5_0#1", 2, true, false)
+	alive(40 * time.Second)
+	if asked != 1 {
+		t.Fatal("the next round came before the moved edge was traced both ways")
+	}
+	trace("h1/mlx5_0>h10/mlx5_0#1", 2, false, true)
+	alive(40 * time.Second)
+	if asked != 2 {
+		t.Errorf("asked %d times after all was traced, want 2", asked)
+	}
+}
+
+// Where no source port helps, tries become rare: the history of moves is bounded.
+func TestRule12FruitlessRoundsBecomeRare(t *testing.T) {
+	asked := 0
+	f := start(t, clos(2, 1), func(o *Options) {
+		o.Planner.Rebalance = func(_ *fabric.Graph, _ *schedule.Schedule, _ []schedule.Bound, moved []schedule.Move, _, _ int) []schedule.Move {
+			asked++
+			return []schedule.Move{{Src: "h1/mlx5_0", Dst: "h2/mlx5_0", From: len(moved) % 64, To: (len(moved) + 1) % 64}}
+		}
+	})
+	sessions, _ := f.agents(2)
+	for range 24 * 60 {
+		for i, s := range sessions {
+			_, edges, _ := f.Scheduled(fmt.Sprintf("h%d", i+1))
+			_, back, _ := f.Scheduled(fmt.Sprintf("h%d", 2-i))
+			p := &agentapi.PathReport{Traces: []*agentapi.Trace{traced(edges[0].Edge, i+1, 1, 2-i), traced(back[0].Edge+"/r", i+1, 1, 2-i)}}
+			if err := f.handle(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Paths{Paths: p}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 60 {
+			f.clock.pass(time.Second)
+			f.Step()
+		}
+	}
+	if asked < 10 || asked > 50 {
+		t.Errorf("%d rounds in a day without effect", asked)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/graylink/graylink/internal/agentapi"
-	"github.com/graylink/graylink/internal/fabric"
 )
 
 // Limits of sessions.
@@ -140,8 +139,9 @@ func (c *Coordinator) register(h *agentapi.Hello, id identity) (*session, error)
 	}
 	c.interfaces(a, h.GetInterfaces(), mono)
 	c.join(a, mono)
-	if c.keys != nil && !(bytes.Equal(h.GetApplied().GetHash(), a.hash[:]) && slices.Equal(h.GetApplied().GetKeyIds(), c.keys.ids())) {
-		s.wantKeys = true
+	current := bytes.Equal(h.GetApplied().GetHash(), a.hash[:])
+	if c.keys != nil {
+		s.wantKeys = !current || !slices.Equal(h.GetApplied().GetKeyIds(), c.keys.ids())
 	}
 	a.hand(c)
 	s.ring()
@@ -168,6 +168,10 @@ func (c *Coordinator) interfaces(a *agent, in []*agentapi.Interface, mono time.D
 	var out []interfaceState
 	for _, f := range in {
 		s := interfaceState{Name: f.GetName(), Hardware: f.GetHardwareStamps()}
+		if f.HardwareStamps == nil {
+			i := slices.IndexFunc(a.interfaces, func(o interfaceState) bool { return o.Name == s.Name })
+			s.Hardware = i >= 0 && a.interfaces[i].Hardware
+		}
 		for _, b := range f.GetAddresses() {
 			s.Addresses = append(s.Addresses, agentapi.Address(b))
 		}
@@ -396,13 +400,12 @@ func (c *Coordinator) Targets() (out []Target, ok bool) {
 	return out, true
 }
 
-// Edge is a scheduled edge with what is known of it.
+// Edge is a scheduled edge.
 type Edge struct {
-	Edge      string  `json:"edge"`
-	Tier      int     `json:"tier"`
-	Class     string  `json:"class"`
-	CadenceNS int64   `json:"cadence_ns"`
-	Path      *string `json:"path,omitempty"`
+	Edge      string `json:"edge"`
+	Tier      int    `json:"tier"`
+	Class     string `json:"class"`
+	CadenceNS int64  `json:"cadence_ns"`
 }
 
 // Schedule is the schedule in numbers.
@@ -414,8 +417,8 @@ type Schedule struct {
 	Findings   []string `json:"findings"`
 }
 
-// Scheduled is the schedule, and the edges that a node sends or answers when
-// one is named. ok is false before there is a schedule.
+// Scheduled is the schedule, and the edges that a node probes when one is
+// named. ok is false before there is a schedule.
 func (c *Coordinator) Scheduled(node string) (sum Schedule, edges []Edge, ok bool) {
 	c.mu.Lock()
 	p := c.plan
@@ -425,27 +428,13 @@ func (c *Coordinator) Scheduled(node string) (sum Schedule, edges []Edge, ok boo
 	}
 	sum = Schedule{Hash: fmt.Sprintf("%016x", scheduleHash(p.sched)), NICs: len(p.sched.NICs), Edges: len(p.sched.Edges),
 		Components: len(p.sched.Components), Findings: append(append([]string{}, p.sched.Findings...), p.conflicts...)}
-	add := func(i int32) {
-		e := p.sched.Edges[i]
-		class := ""
-		if int(e.Class) < len(p.sched.Classes) {
-			class = p.sched.Classes[e.Class]
-		}
-		v := Edge{Edge: p.sched.ID(e).String(), Tier: int(e.Tier), Class: class, CadenceNS: int64(e.Cadence)}
-		if path := c.paths.of(e.Src, e.Dst, int(e.Flow), p); path != nil {
-			key := path.Key()
-			v.Path = &key
-		}
-		edges = append(edges, v)
-	}
 	for _, i := range p.nics[node] {
-		for k := p.first[i]; k < p.first[i+1]; k++ {
-			add(k)
-		}
-		for k := p.inAt[i]; k < p.inAt[i+1]; k++ {
-			if src, _, _ := fabric.SplitNIC(p.sched.NICs[p.sched.Edges[p.in[k]].Src]); src != node {
-				add(p.in[k])
+		for _, e := range p.sched.Edges[p.first[i]:p.first[i+1]] {
+			v := Edge{Edge: p.sched.ID(e).String(), Tier: int(e.Tier), CadenceNS: int64(e.Cadence)}
+			if int(e.Class) < len(p.sched.Classes) {
+				v.Class = p.sched.Classes[e.Class]
 			}
+			edges = append(edges, v)
 		}
 	}
 	return sum, edges, true
@@ -520,7 +509,7 @@ func (c *Coordinator) Stats() Stats {
 	}
 	if c.plan != nil {
 		total := len(c.plan.sched.Edges)
-		s.Edges = map[string]int{"scheduled": total, "unaddressed": c.plan.unaddressed, "silent": silent, "bound": probes, "unbound": total - probes}
+		s.Edges = map[string]int{"all": total, "unaddressed": c.plan.unaddressed, "silent": silent, "path_known": probes, "path_unknown": total - probes}
 	}
 	return s
 }

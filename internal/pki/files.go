@@ -127,6 +127,15 @@ func (k *Keeper) current() (*x509.CertPool, *tls.Certificate) {
 	return k.roots, k.cert
 }
 
+// Name is the common name of the certificate in use, else its first DNS name.
+func (k *Keeper) Name() string {
+	_, cert := k.current()
+	if cn := cert.Leaf.Subject.CommonName; cn != "" || len(cert.Leaf.DNSNames) == 0 {
+		return cn
+	}
+	return cert.Leaf.DNSNames[0]
+}
+
 // Server is a configuration that demands a certificate of the client. It is
 // for servers of HTTP/2. Sessions are not resumed: a client whose authority is
 // no longer accepted would come in by an old ticket.

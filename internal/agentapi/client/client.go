@@ -19,6 +19,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -49,7 +50,7 @@ type Agent interface {
 // Config says where the coordinator is and who asks.
 type Config struct {
 	Address      string // host:port, or unix:PATH
-	ServerName   string // of the coordinator's certificate; empty: the address's host
+	ServerName   string // of the coordinator's certificate; empty: the address's host, "coordinator" at a unix socket
 	Certificates *pki.Keeper
 	Node         string
 	Version      string
@@ -61,6 +62,9 @@ type Config struct {
 	// Backoff bounds the pause between attempts to connect; 0: from 200 ms to 30 s.
 	BackoffLow, BackoffHigh time.Duration
 }
+
+// unixServerName is the coordinator's name where its address has none.
+const unixServerName = "coordinator"
 
 // Limits of what the coordinator may ask for, and what is sent.
 const (
@@ -111,14 +115,15 @@ func New(cfg Config, agent Agent) (*Client, error) {
 		cfg.BackoffHigh = 30 * time.Second
 	}
 	if cfg.ServerName == "" {
-		if strings.HasPrefix(cfg.Address, "unix:") {
-			return nil, errors.New("a coordinator at a unix socket needs the name of its certificate")
-		}
 		host, _, err := net.SplitHostPort(cfg.Address)
-		if err != nil {
+		switch {
+		case strings.HasPrefix(cfg.Address, "unix:"):
+			cfg.ServerName = unixServerName
+		case err != nil || host == "":
 			return nil, fmt.Errorf("coordinator address %q: want host:port or unix:PATH", cfg.Address)
+		default:
+			cfg.ServerName = host
 		}
-		cfg.ServerName = host
 	}
 	c := &Client{cfg: cfg, agent: agent, instance: make([]byte, agentapi.InstanceSize), confirm: &agentapi.Applied{}, reported: map[string]report{},
 		change: time.NewTimer(0)}
@@ -261,7 +266,9 @@ func (c *Client) session(ctx context.Context) error {
 		return err
 	}
 	received, ended := make(chan *agentapi.CoordinatorMessage), make(chan error, 1)
-	go func() { // ends with the stream; session waits for it
+	var receiver sync.WaitGroup
+	defer func() { cancel(); receiver.Wait() }()
+	receiver.Go(func() {
 		for {
 			m, err := stream.Recv()
 			if err != nil {
@@ -271,18 +278,10 @@ func (c *Client) session(ctx context.Context) error {
 			select {
 			case received <- m:
 			case <-ctx.Done():
-				ended <- ctx.Err()
 				return
 			}
 		}
-	}()
-	waited := false
-	defer func() {
-		cancel()
-		if !waited {
-			<-ended
-		}
-	}()
+	})
 
 	lost := time.Now().Add(-resendWithin)
 	for e, r := range c.reported {
@@ -299,7 +298,6 @@ func (c *Client) session(ctx context.Context) error {
 		answer := false
 		select {
 		case err := <-ended:
-			waited = true
 			return err
 		case <-c.change.C:
 			c.finish()

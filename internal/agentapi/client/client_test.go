@@ -194,6 +194,9 @@ func TestAssignmentsAndKeysAreAppliedInSteps(t *testing.T) {
 	if c.confirm.Version != 2 || !bytes.Equal(c.confirm.Hash, []byte{2}) {
 		t.Errorf("confirms %v", c.confirm)
 	}
+	if len(r.keys[3].Peers) != 3 {
+		t.Errorf("%d peers have keys, want three: h3 is still answered", len(r.keys[3].Peers))
+	}
 	c.finish()
 	want := []string{" | 2:0 3:0", "2:0 3:0 | 2:0 3:0", "2:0 3:0 | 2:0 3:0", "2:0 | 2:0 3:0 4:0", "2:0 4:0 | 2:0 4:0"}
 	if !slices.Equal(r.applied, want) {

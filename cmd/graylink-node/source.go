@@ -1,0 +1,64 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/version"
+	"gopkg.in/yaml.v3"
+
+	"github.com/graylink/graylink/exporters/node"
+)
+
+// addSourceFlags adds the flags that say where the configuration comes from: a
+// file or a coordinator. The function starts the node they describe.
+func addSourceFlags(app *kingpin.Application) (start func(listen []string, webConfig string, log *slog.Logger) (*node.Node, error)) {
+	file := app.Flag("config.file", "Configuration file (YAML). Without it a coordinator is asked.").String()
+	o := node.FleetOptions{Version: version.Version}
+	app.Flag("coordinator.address", "The coordinator: host:port, or unix:PATH.").StringVar(&o.Address)
+	app.Flag("coordinator.ca", "File of the authorities that its certificate must come from (PEM).").StringVar(&o.Files.CA)
+	app.Flag("coordinator.cert", "File of this node's certificate (PEM).").StringVar(&o.Files.Cert)
+	app.Flag("coordinator.key", "File of its key (PEM).").StringVar(&o.Files.Key)
+	app.Flag("coordinator.server-name", `Name of the coordinator's certificate. Default: the host of its address, "coordinator" at a unix socket.`).StringVar(&o.ServerName)
+	app.Flag("node.name", "Name of this node in the topology. Default: that of its certificate.").StringVar(&o.Node)
+	app.Flag("state.file", "What the coordinator said last, so that a restart does not need it. Holds secrets.").StringVar(&o.StateFile)
+	app.Flag("web.advertise-address", "Where Prometheus finds this node, host:port. Default: the first listen address; without a host, the coordinator takes the one this node comes from.").StringVar(&o.Web)
+	app.Flag("timestamps", `Time stamps, where a coordinator is asked: "" for the NICs' where they have them, or kernel.`).EnumVar(&o.Timestamps, "", "kernel")
+	bound := app.Flag("clock.error-bound", "Error bound of this node's clock, where a coordinator is asked. Negative: not stated.").Default("-1s").Duration()
+	return func(listen []string, webConfig string, log *slog.Logger) (*node.Node, error) {
+		switch {
+		case *file != "" && o.Address != "":
+			return nil, errors.New("--config.file and --coordinator.address: want one of them")
+		case *file != "":
+			return node.Start(*file, log)
+		case o.Address == "":
+			return nil, errors.New("--config.file or --coordinator.address: want one of them")
+		case o.Files.CA == "" || o.Files.Cert == "" || o.Files.Key == "":
+			return nil, errors.New("--coordinator.address needs --coordinator.ca, --coordinator.cert and --coordinator.key")
+		}
+		if o.Web == "" && len(listen) > 0 {
+			o.Web = listen[0]
+		}
+		o.WebScheme = scheme(webConfig)
+		if *bound >= 0 {
+			o.ErrorBound = new(time.Duration)
+			*o.ErrorBound = *bound
+		}
+		return node.StartFleet(o, log)
+	}
+}
+
+// scheme is what a web configuration of the exporter toolkit makes the
+// listener speak.
+func scheme(webConfig string) string {
+	var c struct {
+		TLS map[string]any `yaml:"tls_server_config"`
+	}
+	if b, err := os.ReadFile(webConfig); err == nil && yaml.Unmarshal(b, &c) == nil && len(c.TLS) > 0 {
+		return "https"
+	}
+	return "http"
+}

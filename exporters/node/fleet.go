@@ -1,0 +1,281 @@
+package node
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/agentapi/client"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/probe"
+)
+
+// FleetOptions are those of a node that a coordinator tells what to do.
+type FleetOptions struct {
+	Address    string // of the coordinator: host:port, or unix:PATH
+	ServerName string // of its certificate; empty: the address's host, "coordinator" at a unix socket
+	Files      pki.Files
+	Node       string // empty: the name of the certificate
+	StateFile  string // empty: after a restart the coordinator is needed
+	Version    string
+	Web        string // host:port that the node is scraped at
+	WebScheme  string
+	ErrorBound *time.Duration // of the node's clock; nil: not stated
+	Timestamps string         // as in the configuration file
+}
+
+// Defaults of a node that has no file to say otherwise.
+const (
+	fleetReplyTimeout = time.Second
+	fleetTracePackets = 200 // a second
+	fleetTracesAtOnce = 16
+)
+
+// kindHardware is a NIC's kind of stamps when they are its own.
+const kindHardware = "hardware"
+
+// maxInterfaces are reported at most, the first that have addresses.
+const maxInterfaces = agentapi.MaxInterfaces
+
+// fleet is the node as its coordinator sees it. Its methods are called by the
+// client's one goroutine.
+type fleet struct {
+	node    *Node
+	options FleetOptions
+	before  map[fabric.Edge]seen // at the last heartbeat
+	partial string               // what of the assignment could not be had
+}
+
+type seen struct{ sent, acked uint64 }
+
+// StartFleet starts a node without a configuration of its own. What the state
+// file has is at work when it returns; the rest comes from the coordinator.
+func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
+	certificates, err := pki.Open(o.Files, func(err error) { log.Error("certificates", "err", err) })
+	if err != nil {
+		return nil, err
+	}
+	if o.Node == "" {
+		o.Node = certificates.Name()
+	}
+	if err := fabric.CheckName(o.Node); err != nil {
+		return nil, fmt.Errorf("the node's name: %w", err)
+	}
+	if _, port, err := net.SplitHostPort(o.Web); err != nil || port == "" {
+		return nil, fmt.Errorf("web address %q to be scraped at: want host:port", o.Web)
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("identify the boot of this host: %w", err)
+	}
+	now := time.Now()
+	empty := fleetConfig(&agentapi.Assignment{Node: o.Node, Stamp: &agentapi.Stamp{Port: 862, SourcePort: 49152}}, nil, o)
+	n := &Node{log: log, lookup: deviceAddresses, registry: processRegistry(), wanted: empty, started: now, loaded: now, reloadOK: true}
+	if n.engine, err = probe.Start(empty, log); err != nil {
+		return nil, err
+	}
+	n.coordinator = &fleet{node: n, options: o, before: map[fabric.Edge]seen{}}
+	c, err := client.New(client.Config{Address: o.Address, ServerName: o.ServerName, Certificates: certificates, Node: o.Node, Version: o.Version,
+		BootID: strings.TrimSpace(string(boot)), Web: &agentapi.WebEndpoint{Address: o.Web, Scheme: o.WebScheme}, StateFile: o.StateFile, Log: log}, n.coordinator)
+	if err != nil {
+		return nil, errors.Join(err, n.engine.Close())
+	}
+	ctx := n.follow()
+	n.wg.Go(func() { c.Run(ctx) })
+	return n, nil
+}
+
+// fleetConfig says in the engine's terms what a coordinator assigned. Where the
+// mesh is authenticated, a peer without keys is left out, and so are its edges.
+func fleetConfig(a *agentapi.Assignment, keys *agentapi.Keys, o FleetOptions) *probe.Config {
+	c := &probe.Config{Node: a.GetNode(), Cadence: time.Duration(a.GetCadenceNs()), ReplyTimeout: fleetReplyTimeout, ErrorBound: o.ErrorBound,
+		Stamp: probe.StampConfig{Port: uint16(a.GetStamp().GetPort()), SourcePort: uint16(a.GetStamp().GetSourcePort()), Padding: int(a.GetStamp().GetPadding())},
+		Trace: probe.TraceConfig{PacketsPerSecond: fleetTracePackets, Concurrency: fleetTracesAtOnce},
+		Hash:  hex.EncodeToString(a.GetHash()[:min(8, len(a.GetHash()))])}
+	for _, k := range a.GetStamp().GetClasses() {
+		c.Stamp.Classes = append(c.Stamp.Classes, probe.ClassConfig{Name: k.GetName(), DSCP: uint8(k.GetDscp())})
+	}
+	if len(c.Stamp.Classes) == 0 {
+		c.Stamp.Classes = []probe.ClassConfig{{}}
+	}
+	for _, n := range a.GetNics() {
+		v := probe.NICConfig{NIC: n.GetNic(), Address: agentapi.Address(n.GetAddress()), Device: n.GetDevice(), Leaf: n.GetLeaf(), LeafPort: n.GetLeafPort(),
+			Plane: n.GetPlane(), Pod: n.GetPod(), Side: n.GetSide(), SSID: uint16(n.GetSsid()), Timestamps: o.Timestamps}
+		if n.Rail != nil && n.GetRail() <= math.MaxInt32 {
+			rail := int(n.GetRail())
+			v.Rail = &rail
+		}
+		c.NICs = append(c.NICs, v)
+	}
+	shared := map[string][]probe.Key{}
+	for _, p := range keys.GetPeers() {
+		for _, k := range p.GetKeys() {
+			shared[p.GetNode()] = append(shared[p.GetNode()], probe.Key{ID: k.GetId(), Secret: k.GetSecret()})
+		}
+	}
+	usable := make([]bool, len(a.GetPeers()))
+	for i, p := range a.GetPeers() {
+		v := probe.PeerConfig{NIC: p.GetNic(), Address: agentapi.Address(p.GetAddress()), Leaf: p.GetLeaf(), Plane: p.GetPlane(), SSID: uint16(p.GetSsid()), Hardware: p.GetHardware()}
+		if a.GetAuthenticated() {
+			if v.Keys = shared[fabric.OwnerOf(p.GetNic())]; len(v.Keys) == 0 {
+				continue
+			}
+		}
+		usable[i] = true
+		c.Peers = append(c.Peers, v)
+	}
+	for _, e := range a.GetEdges() {
+		if usable[e.GetPeer()] {
+			c.Edges = append(c.Edges, probe.EdgeConfig{Src: a.Nics[e.GetNic()].GetNic(), Dst: a.Peers[e.GetPeer()].GetNic(),
+				Flow: int(e.GetFlow()), Tier: int(e.GetTier()), Cadence: time.Duration(e.GetCadenceNs())})
+		}
+	}
+	for _, e := range a.GetAnswers() {
+		if usable[e.GetPeer()] {
+			c.Answers = append(c.Answers, probe.EdgeConfig{Src: a.Peers[e.GetPeer()].GetNic(), Dst: a.Nics[e.GetNic()].GetNic(),
+				Flow: int(e.GetFlow()), Tier: int(e.GetTier()), Cadence: time.Duration(e.GetCadenceNs())})
+		}
+	}
+	return c
+}
+
+// Apply implements client.Agent. A NIC that cannot be had is no reason to
+// refuse the rest: it is tried again every second, and told by heartbeats.
+func (f *fleet) Apply(a *agentapi.Assignment, keys *agentapi.Keys) error {
+	cfg := fleetConfig(a, keys, f.options)
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	n := f.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.assigned = make(map[string]netip.Addr, len(cfg.NICs))
+	for i := range cfg.NICs {
+		// An address that the host gives up is followed before the
+		// coordinator has heard of it.
+		if c := &cfg.NICs[i]; c.Device != "" {
+			n.assigned[c.NIC], c.Address = c.Address, netip.Addr{}
+		}
+	}
+	resolved, err := n.resolve(cfg, n.engine.Config())
+	if err != nil {
+		return err
+	}
+	err = n.engine.Apply(resolved)
+	if errors.Is(err, probe.ErrClosed) {
+		return err
+	}
+	f.partial = ""
+	if n.retry = err != nil; n.retry {
+		f.partial = err.Error()
+		n.log.Error("a part of the assignment could not be had", "err", err)
+	}
+	n.wanted, n.loaded = cfg, time.Now()
+	return nil
+}
+
+// Interfaces implements client.Agent.
+func (f *fleet) Interfaces() ([]*agentapi.Interface, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	hardware := map[string]*bool{}
+	for _, s := range f.node.engine.Snapshot().NICs {
+		if s.Device != "" && s.TxKind != "" && s.RxKind != "" {
+			hardware[s.Device] = proto.Bool(s.TxKind == kindHardware && s.RxKind == kindHardware)
+		}
+	}
+	var out []*agentapi.Interface
+	for _, i := range all {
+		if i.Flags&net.FlagLoopback != 0 || len(out) == maxInterfaces {
+			continue
+		}
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue // it went while we looked
+		}
+		v := &agentapi.Interface{Name: i.Name, Mtu: uint32(i.MTU), Up: i.Flags&net.FlagUp != 0, SpeedBps: speed(i.Name), HardwareStamps: hardware[i.Name]}
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && probe.CheckAddress(p.Addr()) == nil && len(v.Addresses) < agentapi.MaxInterfaceAddresses {
+				v.Addresses = append(v.Addresses, p.Addr().AsSlice())
+			}
+		}
+		if len(v.Addresses) > 0 {
+			out = append(out, v)
+		}
+	}
+	return out, nil
+}
+
+// speed reads a link's speed (Documentation/ABI/testing/sysfs-class-net,
+// /sys/class/net/<iface>/speed: Mbit/s, negative when not known); 0: not known.
+func speed(name string) uint64 {
+	b, err := os.ReadFile(filepath.Join("/sys/class/net", name, "speed"))
+	if err != nil {
+		return 0
+	}
+	v, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 32)
+	if err != nil || v <= 0 {
+		return 0
+	}
+	return uint64(v) * 1e6
+}
+
+// Heartbeat implements client.Agent.
+func (f *fleet) Heartbeat(h *agentapi.Heartbeat) {
+	if h.ApplyError == "" {
+		f.node.mu.RLock()
+		if f.node.retry {
+			h.ApplyError = f.partial
+		}
+		f.node.mu.RUnlock()
+	}
+	now := map[fabric.Edge]seen{}
+	for _, n := range f.node.engine.Snapshot().NICs {
+		h.StalledNs = max(h.StalledNs, uint64(n.Stalled))
+		for i := range n.Edges {
+			e := &n.Edges[i]
+			now[e.Edge] = seen{e.Sent, e.Acked}
+			was, known := f.before[e.Edge]
+			if known && e.Sent > was.sent && e.Acked == was.acked {
+				h.SilentEdgesTotal++
+				if len(h.SilentEdges) < agentapi.MaxSilentEdges {
+					h.SilentEdges = append(h.SilentEdges, e.Edge.String())
+				}
+			}
+		}
+	}
+	f.before = now
+}
+
+// Traces implements client.Agent.
+func (f *fleet) Traces() (version uint64, traces []fabric.Trace) {
+	version, paths := f.node.engine.Paths()
+	traces = make([]fabric.Trace, len(paths))
+	for i, p := range paths {
+		t := fabric.Trace{Edge: p.Edge.String(), State: p.State, TracedAt: p.TracedAt, Reached: p.Reached, Balanced: p.Balanced, Hops: make([]fabric.RawHop, len(p.Hops))}
+		for k, h := range p.Hops {
+			t.Hops[k] = fabric.RawHop{TTL: h.TTL, Address: h.Address}
+			if h.Address.IsValid() {
+				rtt := int64(h.RTT)
+				t.Hops[k].RTTNS = &rtt
+			}
+		}
+		traces[i] = t
+	}
+	return version, traces
+}

@@ -1,0 +1,87 @@
+package coordinator
+
+import (
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule"
+	full "github.com/graylink/graylink/internal/schedule/clos"
+)
+
+// TestScaleOfAPlan makes the plan of 131,072 NICs twice, the second time with
+// one node less, and logs what it takes. The schedule itself is internal/schedule's.
+func TestScaleOfAPlan(t *testing.T) {
+	if testing.Short() {
+		t.Skip("schedules 131,072 NICs; takes about half a minute")
+	}
+	topo := full.Clos(full.Full())
+	g := fabric.NewGraph(topo)
+	in := planInput{graph: g, present: map[string]bool{}, reported: map[string][]interfaceState{}, options: schedule.Options{Absent: map[string]bool{}}}
+	i := 0
+	for _, n := range topo.Nodes {
+		in.present[n.Name] = true
+		for _, c := range n.NICs {
+			i++
+			a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+			in.reported[n.Name] = append(in.reported[n.Name], interfaceState{Name: c.Device, Addresses: []netip.Addr{a}})
+		}
+	}
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	var plans [2]*plan
+	for k := range plans {
+		if k == 1 {
+			delete(in.present, topo.Nodes[0].Name)
+			in.options.Absent[topo.Nodes[0].Name] = true
+		}
+		s, err := schedule.Make(g, in.options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if plans[k], err = newPlan(in, s, &agentapi.Stamp{Port: 862, SourcePort: 49152}, true, 0); err != nil {
+			t.Fatal(err)
+		}
+		if k == 0 {
+			t.Logf("%d NICs, %d nodes, %d edges: %.1f s beyond the schedule, %d MB held with it", len(s.NICs), len(topo.Nodes), len(s.Edges), time.Since(began).Seconds(), (heap()-before)>>20)
+		}
+	}
+	// Only who has an edge that came or went has another assignment.
+	edges, touched := map[schedule.Edge]int{}, map[string]bool{}
+	for k, p := range plans {
+		for _, e := range p.sched.Edges {
+			edges[e] |= 1 << k
+		}
+	}
+	different := 0
+	for e, in := range edges {
+		if in != 3 {
+			different++
+			touched[fabric.OwnerOf(plans[0].sched.NICs[e.Src])] = true
+			touched[fabric.OwnerOf(plans[0].sched.NICs[e.Dst])] = true
+		}
+	}
+	changed := 0
+	for n, h := range plans[1].hash {
+		if plans[0].hash[n] == h {
+			continue
+		}
+		changed++
+		if !touched[n] {
+			t.Fatalf("%s has another assignment, though none of its edges changed", n)
+		}
+	}
+	t.Logf("one node less: %d edges came or went, %d of %d nodes have another assignment", different, changed, len(plans[0].hash))
+	if n := plans[0].unaddressed; n != 0 {
+		t.Errorf("%d edges without address", n)
+	}
+}
