@@ -2,13 +2,13 @@
 SHELL := /bin/bash
 GO ?= go
 BIN := bin
-RACE := ./internal/probe ./internal/unix ./exporters/... ./analyzer ./analyzer/evidence ./analyzer/paths ./analyzer/publish
+RACE := ./internal/coordinator ./internal/agentapi/... ./internal/pki ./internal/schedule ./internal/probe ./internal/unix ./exporters/... ./analyzer ./analyzer/evidence ./analyzer/paths ./analyzer/publish
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # Programs that the demo and the tests run, as program:Debian package.
 DEMO_TOOLS := ip:iproute2 iptables:iptables
 TEST_TOOLS := $(DEMO_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump
 
-.PHONY: build demo test test-short bench lint clean demo-tools test-tools table
+.PHONY: build demo test test-short bench peers lint clean demo-tools test-tools table
 
 build:
 	@echo "building graylink, graylink-node and graylink-coordinator (the first time downloads and compiles for a minute or two)"
@@ -40,6 +40,12 @@ table: demo-tools build
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+# What a probe costs beside irtt, smokeping_prober and a bare loop (about ten
+# minutes, on a machine that does nothing else): test/peers/README.md.
+peers: build
+	$(call need,$(DEMO_TOOLS) irtt:irtt prometheus-smokeping-prober:prometheus-smokeping-prober,)
+	$(GO) run ./test/peers --node $(BIN)/graylink-node $(PEERS_FLAGS)
 
 lint:
 	@test -x $(BIN)/tools/golangci-lint || { echo "building golangci-lint (a few minutes, once)"; GOBIN=$(CURDIR)/$(BIN)/tools $(GO) install $(GOLANGCI); }

@@ -29,11 +29,13 @@ import (
 const (
 	longestWait = 50 * time.Millisecond // of the loop without anything due
 	stallAfter  = 20 * time.Millisecond // later than this is a stall of the host
-	// turnEvery is how often the loop looks at its sockets while packets come.
-	// Probes that fall due between two turns leave together, and so do replies:
-	// the times that count are the kernel's or the NIC's, so that waiting for
-	// the turn costs no accuracy and saves most of the system calls.
-	turnEvery = 2 * time.Millisecond
+	// Between two turns, while packets come, lie turnMin to turnMax: the more the
+	// fewer packets there are, so that a turn has turnPackets to do. Probes that
+	// fall due between two turns leave together, and so do replies: the times that
+	// count are the kernel's or the NIC's, so that waiting for the turn costs no
+	// accuracy and saves most of the system calls and wake-ups.
+	turnMin, turnMax = 2 * time.Millisecond, 5 * time.Millisecond
+	turnPackets      = 16
 	// quietAfter is how long after the last packet the loop waits for the next
 	// one rather than for its turn.
 	quietAfter = 100 * time.Millisecond
@@ -51,6 +53,7 @@ type Engine struct {
 	phases uint64 // phases given out; guarded by applying
 
 	planned atomic.Int64 // when the loop wants to run next, monotonic nanoseconds
+	every   atomic.Int64 // between turns, nanoseconds
 
 	applying sync.Mutex // one change of the configuration at a time
 	mu       sync.Mutex
@@ -183,6 +186,7 @@ func (e *Engine) Apply(cfg *Config) error {
 // rewire makes NICs of a configuration, of old ones where they are the same. A
 // NIC that cannot be opened is left out and told about.
 func (e *Engine) rewire(cfg *Config, old []*nic) (nics []*nic, err error) {
+	e.every.Store(int64(turnOf(cfg)))
 	var errs []error
 	for _, c := range cfg.NICs {
 		var n *nic
@@ -207,6 +211,17 @@ func (e *Engine) rewire(cfg *Config, old []*nic) (nics []*nic, err error) {
 		}
 	}
 	return nics, errors.Join(errs...)
+}
+
+// turnOf is the time between turns under a configuration.
+func turnOf(cfg *Config) time.Duration {
+	perSecond := 1.0
+	for _, edges := range [][]EdgeConfig{cfg.Edges, cfg.Answers} {
+		for i := range edges {
+			perSecond += 1 / edges[i].Cadence.Seconds()
+		}
+	}
+	return min(turnMax, max(turnMin, time.Duration(turnPackets/perSecond*float64(time.Second))))
 }
 
 // phase spreads the edges of a node over their cadence, by the golden ratio:
@@ -244,8 +259,8 @@ func (e *Engine) run(ctx context.Context) error {
 		now := e.mono()
 		planned := min(now+int64(longestWait), due)
 		busy := now-heard < int64(quietAfter)
-		if busy || planned < last+int64(turnEvery) {
-			planned = last + int64(turnEvery)
+		if every := e.every.Load(); busy || planned < last+every {
+			planned = last + every
 		}
 		planned = max(planned, now)
 		e.planned.Store(planned)
@@ -277,7 +292,8 @@ func (e *Engine) turn(now, planned int64, events int) (due int64, got bool, err 
 	stalled := overshoot(now, planned)
 	sockets := *e.wire.sockets.Load()
 	// Under a flood half the time is left for sending, and for others.
-	until := now + int64(turnEvery)/2
+	half := e.every.Load() / 2
+	until := now + half
 	for i := range events {
 		token, readable, queued := e.wire.poll.Event(i)
 		if token < 0 || int(token) >= len(sockets) || sockets[token] == nil {
@@ -306,7 +322,7 @@ func (e *Engine) turn(now, planned int64, events int) (due int64, got bool, err 
 		n.mu.Lock()
 		n.stalled += stalled
 		if !n.closed {
-			if err = n.turn(now, now+int64(turnEvery)/2); err == nil {
+			if err = n.turn(now, now+half); err == nil {
 				due = min(due, n.due())
 			}
 		}
