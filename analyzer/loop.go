@@ -257,10 +257,19 @@ func (l *Loop) bind(o *fabric.Observation) {
 		return
 	}
 	b, _ := l.store.At(e, o.Start, o.Start.Add(time.Duration(o.WindowNS)))
+	if b.State == fabric.PathUnknown && len(b.Before) > 0 && lostAll(o) {
+		// It went the old way: by the new one packets were seen to arrive.
+		b.Path, b.State, b.Candidates = b.Before, fabric.PathStale, nil
+	}
 	o.Path, o.PathState, o.Paths, o.PathSince = b.Path, b.State, b.Candidates, b.Checked
 	if m := l.edges[e]; m != nil && m.base != nil {
 		o.Baseline, o.BaselineMADNS = m.base, &m.mad
 	}
+}
+
+// lostAll reports whether (nearly) everything a flow sent in its window was lost.
+func lostAll(o *fabric.Observation) bool {
+	return o.Sent > 0 && o.Lost*10 >= o.Sent*9
 }
 
 // confirm turns the judgement of single windows into one that lasts: what has

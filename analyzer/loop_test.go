@@ -439,6 +439,30 @@ func TestHardLossKeepsItsPath(t *testing.T) {
 	}
 }
 
+// TestWhatLostEverythingWentTheOldWay: between two traces a flow may have taken
+// either path, unless all it sent was lost: the new one carries packets.
+func TestWhatLostEverythingWentTheOldWay(t *testing.T) {
+	r := newRig(t, 8)
+	e := fabric.Edge{Src: "h1/eth1", Dst: "h8/eth1"}
+	ways := r.w.g.ShortestPaths("h1/eth1", "h8/eth1", 2)
+	at := r.now
+	for i, p := range ways {
+		r.w.paths[e], r.now = p, at.Add(time.Duration(i)*4*time.Second)
+		r.loop.take([]fabric.Trace{r.trace(e)})
+	}
+	for _, tt := range []struct {
+		lost  uint64
+		state fabric.PathState
+		path  string
+	}{{100, fabric.PathStale, ways[0].Key()}, {50, fabric.PathUnknown, ""}, {0, fabric.PathUnknown, ""}} {
+		o := &fabric.Observation{Edge: e.String(), Src: e.Src, Dst: e.Dst, Start: at.Add(time.Second), WindowNS: 1e9, Sent: 100, Lost: tt.lost}
+		r.loop.bind(o)
+		if o.PathState != tt.state || o.Path.Key() != tt.path || (tt.path == "") != (len(o.Paths) == 2) {
+			t.Errorf("%d of 100 lost: %s %q, %d candidates; want %s %q", tt.lost, o.PathState, o.Path.Key(), len(o.Paths), tt.state, tt.path)
+		}
+	}
+}
+
 func TestLoopClockStep(t *testing.T) {
 	r := newRig(t, 6)
 	r.learn()
