@@ -304,8 +304,8 @@ func (f *fleet) undisturbed(what string, base map[string]series, before map[stri
 		}
 	}
 	// On two cores a loop is now and then kept waiting for more than a cadence,
-	// by the other agents: that much is the machine's. An agent that began anew
-	// or stopped for a moment would miss many times as many.
+	// by whatever else runs: that much is the machine's. An agent that began anew
+	// shows in the counts above; one that stopped for a second misses more.
 	skipped, sent := 0.0, 0.0
 	for node, was := range base {
 		is := f.agent(node, "/metrics")
@@ -319,7 +319,7 @@ func (f *fleet) undisturbed(what string, base map[string]series, before map[stri
 		sent += is.sum(`fabric_nic_probe_sent_total.*side="source"`) - was.sum(`fabric_nic_probe_sent_total.*side="source"`)
 	}
 	f.t.Logf("%s: %v probes sent, %v skipped", what, sent, skipped)
-	if sent < 1000 || skipped > sent/1000 {
+	if sent < 1000 || skipped > sent/100 {
 		f.t.Errorf("%s: %v probes skipped of %v", what, skipped, sent)
 	}
 }
