@@ -112,6 +112,11 @@ func edgeSeries(x *exposition, st state) {
 		received   = x.counter("fabric_probe_received_total", "Probes of a peer that arrived at this node, which reflects them.")
 		stalled    = stalledFamily(x)
 	)
+	synced := st.Config().ClockSync
+	var unplaced *dto.MetricFamily // without clock sync there is nothing to be placed
+	if synced {
+		unplaced = x.counter("graylink_node_samples_unplaced_total", "Packets whose delay was not measured, the clocks of both ends not being related.")
+	}
 	directions := [2]*dto.LabelPair{x.label("direction", directionNames[0]), x.label("direction", directionNames[1])}
 	flowLabels := func(class, dst string, flow int, plane, src string, tier int) []*dto.LabelPair {
 		return x.labels("class", class, "dst", dst, "flow", strconv.Itoa(flow), "plane", plane, "src", src, "tier", strconv.Itoa(tier))
@@ -128,6 +133,9 @@ func edgeSeries(x *exposition, st state) {
 				x.count(sent, float64(total), directed)
 				x.count(lost, float64(e.Lost[d]), directed)
 				x.count(ecn, float64(e.ECN[d]), directed)
+				if synced {
+					x.count(unplaced, float64(e.Unplaced[d]), directed)
+				}
 				for _, k := range kinds(&e.OWD[d]) {
 					x.distribution(owd, k.h, with(directed, x.label("timestamp", k.kind)))
 				}
@@ -187,6 +195,7 @@ func nicState(x *exposition, cfg *probe.Config, nics []probe.NICStats) {
 		dropped     = x.counter("graylink_node_dropped_packets_total", "Received packets that were not used, by reason.")
 		missing     = x.counter("graylink_node_stamps_missing_total", "Samples without the stamp they wanted, by which of T1 to T4.")
 		unmatched   = x.counter("graylink_node_stamps_unmatched_total", "Transmit stamps of packets no longer known.")
+		overrun     = x.counter("graylink_node_exchanges_dropped_total", "Stamped packets that gave way before clock sync took them.")
 		skipped     = x.counter("graylink_node_probes_skipped_total", "Probes that were not sent because their time went by.")
 		restarts    = x.counter("graylink_node_restarts_total", "Restarts noticed, of the senders and reflectors at the other side.")
 		sessions    = x.gauge("graylink_node_reflector_sessions", "Sessions the reflector keeps.")
@@ -232,6 +241,9 @@ func nicState(x *exposition, cfg *probe.Config, nics []probe.NICStats) {
 		}
 		x.count(unmatched, float64(n.Unmatched), nic)
 		x.count(skipped, float64(n.Skipped), nic)
+		if cfg.ClockSync {
+			x.count(overrun, float64(n.Overrun), nic)
+		}
 		x.set(sessions, float64(n.Sessions), nic)
 		x.set(edges, float64(len(n.Edges)), nic)
 		x.set(lastTurn, float64(n.LastTurn.UnixNano())/1e9, nic)
