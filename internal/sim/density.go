@@ -31,12 +31,14 @@ func newDensity(kind Noise, load float64, hops int) *density {
 	d := &density{low: float64(low) * step, step: step, mass: make([]float64, 2*len(stamp)+int(tail/step))}
 	copy(d.mass, differences(stamp))
 	// A hop adds nothing with 1-load, else an exponential: a recursion on cells.
+	// The mean of two neighbours puts the middle of every cell where it belongs.
 	decay := math.Exp(-step / waiting)
 	for range hops {
 		smooth := 0.0
 		for i, m := range d.mass {
+			before := smooth
 			smooth = decay*smooth + (1-decay)*m
-			d.mass[i] = (1-load)*m + load*smooth
+			d.mass[i] = (1-load)*m + load*(smooth+before)/2
 		}
 	}
 	d.score = make([]float64, len(d.mass))

@@ -133,7 +133,7 @@ func (t *tally) solved(w *Window) {
 			continue
 		}
 		to := &t.held
-		if m.State == clocksync.Locked && w.Now[c]-m.Ref < 2*window {
+		if m.State == clocksync.Locked && w.Now[c]-m.Ref < window*3/2 {
 			to = &t.measured
 		}
 		to.add(err, bound(m, w.Now[c]), m.Allowance, late)
