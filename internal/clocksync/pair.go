@@ -20,6 +20,8 @@ const (
 	settled = 2
 	// patience is after how many windows that agree with nothing a pair begins anew.
 	patience = 10
+	// runs is the rate that a clock which runs may have.
+	runs = 1e-3
 	// learnt is how many windows teach the noise of the quantiles before they judge.
 	learnt = 5
 )
@@ -182,6 +184,9 @@ func (p *Pair) Close(now int64) Estimate {
 	default:
 		p.fine(now)
 	}
+	if math.Abs(p.filter.x[1]) > runs*1e9 {
+		p.reset() // one of the clocks does not run: there is nothing to relate
+	}
 	p.now, p.last = p.last, p.now
 	for d := range p.now {
 		p.now[d].samples = p.now[d].samples[:0]
@@ -196,6 +201,13 @@ func (p *Pair) Close(now int64) Estimate {
 		e.Inherited = math.Sqrt(p.inherit)
 	}
 	return p.estimate
+}
+
+// reset forgets everything but the counts.
+func (p *Pair) reset() {
+	moves, detours := p.estimate.Moves, p.estimate.Detours
+	*p = Pair{kind: p.kind, shape: shape{scale: p.shape.scale}, misfit: 1, now: p.now, last: p.last, prev: p.prev}
+	p.estimate.Moves, p.estimate.Detours = moves, detours
 }
 
 // begin starts from nothing: rule 1.
@@ -283,7 +295,8 @@ func (p *Pair) fit(from Relation) found {
 	} else {
 		f.rateSigma = 1e-3
 	}
-	f.delay = x[0].sum / 2
+	// A stamp that came late makes a sum too small; there are few such.
+	f.delay = x[len(x)/10].sum / 2
 	return f
 }
 

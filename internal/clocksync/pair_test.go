@@ -128,12 +128,87 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-func TestTrace(t *testing.T) {
-	b := newBench(Hardware, 0.4, 3, 1)
-	p := NewPair(Hardware)
-	for i := range 60 {
-		e := b.second(p)
-		t.Logf("%2d q%d err %6d sigma %6.0f rate err %7.1f+-%6.1f d %6.0f+-%.0f odd %d moves %d det %d slope %.3g eff %.2f noise %.0f %.0f shift %.0f misfit %.1f", i, e.Quality, e.Offset-b.truth(), e.Sigma, e.Rate*1e9-(b.rate-b.local)*1e3, e.RateSigma*1e9,
-			p.filter.x[2], math.Sqrt(p.filter.p[2][2]), p.odd, e.Moves, e.Detours, p.shape.slope[0], p.shape.slope[0]/p.shape.variance[0], math.Sqrt(p.noise[0]), math.Sqrt(p.noise[1]), p.oddShift, p.misfit)
+func trace(t *testing.T, i int, b *bench, p *Pair, e Estimate) {
+	t.Helper()
+	t.Logf("%3d q%d err %7d sigma %6.0f inh %5.0f rate err %7.1f+-%6.1f d %6.0f+-%.0f asym %.0f odd %d moves %d det %d noise %.0f %.0f shift %.0f misfit %.1f", i, e.Quality, e.Offset-b.truth(), e.Sigma, e.Inherited, e.Rate*1e9-(b.rate-b.local)*1e3, e.RateSigma*1e9,
+		p.filter.x[2], math.Sqrt(p.filter.p[2][2]), p.asym, p.odd, e.Moves, e.Detours, math.Sqrt(p.noise[0]), math.Sqrt(p.noise[1]), p.oddShift, p.misfit)
+}
+
+func TestScen(t *testing.T) {
+	for _, k := range []Kind{Hardware, Kernel} {
+		if k == Kernel {
+			continue
+		}
+		for name, change := range map[string]func(i int, b *bench){
+			"step": func(i int, b *bench) {
+				if i == 40 {
+					b.offset += 1e6
+				}
+			},
+			"drift": func(i int, b *bench) {
+				if i == 40 {
+					b.rate += 20
+				}
+			},
+			"temp": func(i int, b *bench) {
+				if i == 40 {
+					b.rate += 1
+				}
+			},
+			"oneway": func(i int, b *bench) {
+				if i == 40 {
+					b.extra[forward] = 2e6
+				}
+				if i == 60 {
+					b.extra[forward] = 0
+				}
+			},
+			"small": func(i int, b *bench) {
+				if i == 40 {
+					b.extra[forward] = 20e3
+				}
+				if i == 60 {
+					b.extra[forward] = 0
+				}
+			},
+			"tiny": func(i int, b *bench) {
+				if i == 40 {
+					b.extra[forward] = 500
+				}
+				if i == 60 {
+					b.extra[forward] = 0
+				}
+			},
+			"route": func(i int, b *bench) {
+				if i == 40 {
+					b.extra = [2]float64{3e3, 3e3}
+				}
+			},
+			"load": func(i int, b *bench) {
+				if i == 40 {
+					b.load[forward] = 0.9
+				}
+				if i == 60 {
+					b.load[forward] = 0.4
+				}
+			},
+			"frozen": func(i int, b *bench) {
+				if i >= 40 {
+					b.rate = -1e6
+				}
+			},
+		} {
+			t.Run(name+[]string{"K", "H"}[k], func(t *testing.T) {
+				b := newBench(k, 0.4, 3, 1)
+				p := NewPair(k)
+				for i := range 80 {
+					change(i, b)
+					e := b.second(p)
+					if i > 38 && i < 46 || i > 59 && i < 65 || i == 79 {
+						trace(t, i, b, p, e)
+					}
+				}
+			})
+		}
 	}
 }

@@ -29,6 +29,9 @@ type shape struct {
 	score    [2][bins]float64 // made of a direction's own counts
 	slope    [2]float64       // of a direction's mean score, by the other's scores, against a shift, per sample
 	variance [2]float64       // of that score
+	logs     [2][bins]float64 // log density of a direction's own counts
+	usual    [2]float64       // mean of a direction's samples' log density, by the other's counts
+	spread   [2]float64       // variance of that, of one sample
 	quantile [2][len(levels)]float64
 }
 
@@ -43,7 +46,7 @@ const (
 )
 
 // levels are the quantiles by which a window is compared as a whole.
-var levels = [...]float64{0.1, 0.25, 0.5}
+var levels = [...]float64{0.03, 0.1, 0.25, 0.5}
 
 // bandwidths, in bins, are tried; the one that tells most is used.
 var bandwidths = [...]float64{1.2, 2, 3.2}
@@ -123,9 +126,9 @@ func (s *shape) learn(k Kind, sigma float64) bool {
 	best := 0.0
 	for bandwidth := range bandwidths {
 		b := blurred(k, bandwidth, sigma)
-		var score [2][bins]float64
+		var score, logs [2][bins]float64
 		for d := range score {
-			s.scoresOf(&score[d], &s.counts[d], b)
+			s.scoresOf(&score[d], &logs[d], &s.counts[d], b)
 		}
 		var slope, variance [2]float64
 		sure := true
@@ -139,17 +142,35 @@ func (s *shape) learn(k Kind, sigma float64) bool {
 		}
 		// What both directions together tell: the inverse of their summed variances.
 		if tells := 1 / (variance[0]/(slope[0]*slope[0]) + variance[1]/(slope[1]*slope[1])); tells > best {
-			best, s.score, s.slope, s.variance = tells, score, slope, variance
+			best, s.score, s.slope, s.variance, s.logs = tells, score, slope, variance, logs
 		}
 	}
 	if best == 0 {
 		return false
 	}
+	wide := blurred(k, 0, nearby*max(sigma, s.scale))
+	for d := range s.counts {
+		var score, logs [bins]float64
+		s.scoresOf(&score, &logs, &s.counts[d], wide)
+		for i := range logs {
+			s.logs[d][i] -= logs[i]
+		}
+	}
 	for d := range s.counts {
 		s.quantilesOf(d)
+		s.usual[d], s.spread[d] = 0, 0
+		for i, c := range s.counts[d] {
+			l := s.logs[1-d][i]
+			s.usual[d] += c / s.total[d] * l
+			s.spread[d] += c / s.total[d] * l * l
+		}
+		s.spread[d] -= s.usual[d] * s.usual[d]
 	}
 	return true
 }
+
+// nearby is how far away, in units of what is not known, a zero is that is elsewhere.
+const nearby = 16
 
 // surely is how many of its standard deviations a slope must be above zero.
 const surely = 3
@@ -160,8 +181,7 @@ func width(scale float64, bin int) float64 {
 }
 
 // scoresOf smooths counts and takes the derivative of their log density.
-func (s *shape) scoresOf(score, counts *[bins]float64, b *blur) {
-	var log [bins]float64
+func (s *shape) scoresOf(score, log, counts *[bins]float64, b *blur) {
 	for i := range log {
 		// What was never seen is rare, not impossible.
 		v := 1e-3 / s.scale / float64(bins)
@@ -213,26 +233,33 @@ func (s *shape) scoreAt(dir int, ns float64) float64 {
 }
 
 // search tells by how much samples of a direction lie beyond zero, and the
-// variance of that: by Fisher's scoring, one step where one is enough. It moves
-// the samples.
+// variance of that: by Fisher's scoring, one step where one is enough.
 func (s *shape) search(dir int, samples []float64) (shift, variance float64) {
 	n := float64(len(samples))
 	reach := 1 / math.Sqrt(s.slope[dir]) // within it the score is nearly straight
 	for range steps {
 		sum := 0.0
 		for _, u := range samples {
-			sum += s.scoreAt(dir, u)
+			sum += s.scoreAt(dir, u-shift)
 		}
 		step := max(-2*reach, min(2*reach, sum/(n*s.slope[dir])))
 		shift += step
 		if math.Abs(step) < reach/2 {
 			break
 		}
-		for i := range samples {
-			samples[i] -= step
-		}
 	}
 	return shift, s.variance[dir] / (n * s.slope[dir] * s.slope[dir])
 }
 
 const steps = 6
+
+// fits tells by how many standard deviations samples of a direction, its place
+// being zero, are likelier than those that made the shape.
+func (s *shape) fits(dir int, samples []float64) float64 {
+	sum := 0.0
+	for _, u := range samples {
+		sum += s.logs[1-dir][int(s.at(u)+0.5)]
+	}
+	n := float64(len(samples))
+	return (sum/n - s.usual[dir]) / math.Sqrt(s.spread[dir]/n+1e-9)
+}

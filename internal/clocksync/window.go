@@ -96,39 +96,42 @@ func (p *Pair) seen(from *Relation) float64 {
 // fine compares a window with the shape: rules 2 to 6.
 func (p *Pair) fine(now int64) {
 	from := p.from(now)
-	if !p.shape.learn(p.kind, p.seen(&from)) {
+	sigma := p.seen(&from)
+	if !p.shape.learn(p.kind, sigma) {
 		p.coarse(now)
 		return
 	}
 	u := p.distances(&p.now, &from)
-	least := 0.0
-	var shift, limit [2]float64
+	var shift, limit, least, usual [2]float64
 	for d := range u {
 		slices.Sort(u[d])
-		least += (u[d][0] + p.filter.x[2]) / 2
+		least[d], usual[d] = quantile(u[d], 0.02)+p.filter.x[2], quantile(u[d], 0.5)+p.filter.x[2]+p.asym
+		if d == reverse {
+			usual[d] -= 2 * p.asym
+		}
 		shift[d], limit[d] = p.displaced(d, u[d])
 	}
-	if most := max(limit[0], limit[1]); max(math.Abs(shift[0]), math.Abs(shift[1])) > most {
-		both, clocks := (shift[forward]+shift[reverse])/2, (shift[forward]-shift[reverse])/2
-		if math.Abs(both) > most/2 {
-			p.stranger(shift, most)
+	if min(usual[0], usual[1]) < -p.kind.floor()-BoundSigmas*sigma {
+		// Packets do not arrive before they were sent: what is believed cannot be.
+		p.reset()
+		return
+	}
+	most := max(limit[0], limit[1])
+	if max(math.Abs(shift[0]), math.Abs(shift[1])) > most {
+		if both, clocks := shift[forward]+shift[reverse], shift[forward]-shift[reverse]; math.Abs(both) > math.Abs(clocks)/3 {
+			p.stranger(now, shift, most)
 			return
 		}
-		from.Offset += int64(math.Round(clocks))
-		for i := range u[forward] {
-			u[forward][i] -= clocks
-		}
-		for i := range u[reverse] {
-			u[reverse][i] += clocks
-		}
-		p.estimate.Moves++
-	} else {
-		p.settle(shift)
+		p.moved(now, &from)
+		return
 	}
-	var z, variance [2]float64
-	for d := range u {
-		z[d], variance[d] = p.shape.search(d, u[d])
+	z, variance, likely := p.locate(u, sigma)
+	if !likely {
+		// Both directions are smeared and neither is late: a rate changed.
+		p.moved(now, &from)
+		return
 	}
+	p.settle(shift)
 	f := &p.filter
 	at := p.middle()
 	back := float64(now-at) / 1e9
@@ -141,7 +144,7 @@ func (p *Pair) fine(now int64) {
 		f.p[2][2] = noise // from now on the delay is where the shape's zero lies
 	}
 	if e := (z[0] + z[1]) / 2; math.Abs(e) > p.kind.floor() && e*e > 36*(f.p[2][2]+noise) {
-		p.stranger([2]float64{z[0] - off, z[1] + off}, p.kind.floor())
+		p.stranger(now, [2]float64{z[0] - off, z[1] + off}, p.kind.floor())
 		return
 	}
 	f.p[2][2] += noise / 400
@@ -156,8 +159,55 @@ func (p *Pair) fine(now int64) {
 	}
 	f.fold()
 	p.quality = Fine
-	p.estimate.Delay = int64(math.Round(least))
+	p.estimate.Delay = int64(math.Round((least[0] + least[1]) / 2))
 }
+
+// moved starts from where the clocks are now: rule 4. What is known of the path stays.
+func (p *Pair) moved(now int64, from *Relation) {
+	p.estimate.Moves++
+	f := &p.filter
+	delay, uncertain := f.x[2], f.p[2][2]
+	c := p.fit(*from)
+	f.start(now, &c)
+	f.x[2], f.p[2][2] = delay, uncertain
+	p.quality, p.hinted = Coarse, false
+	p.odd, p.same, p.lastOdd = 0, 0, false
+}
+
+// locate tells by how much each direction's samples lie beyond zero. Where they
+// are so unlikely that zero cannot be where it was thought to be, it is looked for
+// in wider and wider circles. likely is false when it is not found.
+func (p *Pair) locate(u *[2][]float64, sigma float64) (z, variance [2]float64, likely bool) {
+	look := func() bool {
+		best := math.Inf(-1)
+		for d := range u {
+			shift, v := p.shape.search(d, u[d])
+			z[d], variance[d] = z[d]+shift, v
+			for i := range u[d] {
+				u[d][i] -= shift
+			}
+			best = max(best, p.shape.fits(d, u[d]))
+		}
+		return best > -unlikely
+	}
+	if look() {
+		return z, variance, true
+	}
+	for wide := max(4*sigma, p.kind.scale()); wide < 256*p.kind.scale(); wide *= 4 {
+		if !p.shape.learn(p.kind, wide) {
+			return z, variance, false
+		}
+		look()
+		if p.shape.learn(p.kind, sigma) && look() {
+			return z, variance, true
+		}
+	}
+	return z, variance, false
+}
+
+// unlikely is how many standard deviations below what is usual both directions
+// must be. One direction alone may have got a queue.
+const unlikely = 4
 
 // middle is the mean time of a window's samples, by the local clock.
 func (p *Pair) middle() int64 {
@@ -172,8 +222,9 @@ func (p *Pair) middle() int64 {
 	return first + sum/n
 }
 
-// displaced tells by how much a window's quantiles, the samples being sorted, lie
-// beyond the shape's, and how much is more than they usually do.
+// displaced tells by how much a window, its samples being sorted, lies beyond the
+// shape's place as a whole, and how much is more than windows usually do. A window
+// whose quantiles moved by different amounts got another queue, not another place.
 func (p *Pair) displaced(dir int, sorted []float64) (shift, limit float64) {
 	s := &p.shape
 	var by [len(levels)]float64
@@ -181,10 +232,14 @@ func (p *Pair) displaced(dir int, sorted []float64) (shift, limit float64) {
 		by[k] = quantile(sorted, q) - s.quantile[dir][k]
 	}
 	slices.Sort(by[:])
-	shift = by[len(by)/2]
+	shift = by[1]
 	width := s.quantile[dir][len(levels)-1] - s.quantile[dir][0]
 	usual := max(math.Sqrt(p.noise[dir]), width/math.Sqrt(float64(len(sorted))))
-	return shift, max(p.kind.floor(), 6*usual)
+	limit = max(p.kind.floor(), 6*usual)
+	if by[len(by)-1]-by[0] > math.Abs(shift)/3+limit {
+		shift = 0
+	}
+	return shift, limit
 }
 
 // settle learns how much windows differ.
@@ -196,9 +251,13 @@ func (p *Pair) settle(shift [2]float64) {
 }
 
 // stranger is a window whose round trip is not what it was: rules 3, 5 and 6.
-func (p *Pair) stranger(shift [2]float64, limit float64) {
+func (p *Pair) stranger(now int64, shift [2]float64, limit float64) {
 	p.quality, p.lastOdd = Held, true
 	p.odd++
+	if p.odd > 1 && max(math.Abs(shift[0]-p.oddShift[0]), math.Abs(shift[1]-p.oddShift[1])) > stands {
+		p.reset()
+		return
+	}
 	alike := p.odd > 1 && math.Abs(shift[0]-p.oddShift[0]) <= limit && math.Abs(shift[1]-p.oddShift[1]) <= limit
 	p.oddShift = shift
 	if !alike {
@@ -219,19 +278,32 @@ func (p *Pair) stranger(shift [2]float64, limit float64) {
 	p.estimate.Detours++
 	p.remember()
 	f := &p.filter
-	delay := f.x[2] + (shift[forward]+shift[reverse])/2
-	asym := p.asym + (shift[forward]-shift[reverse])/2
-	inherit := p.inherit + f.p[0][0]*p.misfit
+	// The quantiles tell roughly by how much, the shape exactly.
+	var noise float64
+	for range 2 {
+		from := p.from(now)
+		f.x[2] += (shift[forward] + shift[reverse]) / 2
+		p.asym += (shift[forward] - shift[reverse]) / 2
+		u := p.distances(&p.now, &from)
+		if noise != 0 || !p.shape.learn(p.kind, limit/6) {
+			break
+		}
+		var variance [2]float64
+		shift, variance, _ = p.locate(u, limit/6)
+		noise = (variance[0] + variance[1]) / 4
+	}
+	p.inherit += f.p[0][0]*p.misfit + noise
 	for _, r := range p.known {
-		if math.Abs(r.delay-delay) <= limit {
-			asym, inherit = r.asym, r.inherit
+		if math.Abs(r.delay-f.x[2]) <= limit {
+			p.asym, p.inherit = r.asym, r.inherit
 		}
 	}
-	f.x[2], p.asym, p.inherit = delay, asym, inherit
-	// The delay is known as well as a quantile is.
 	f.still()
-	f.p[2][2] = limit * limit / 36
+	f.p[2][2] = max(noise, p.kind.scale()*p.kind.scale())
 }
+
+// stands is by how much, ns, a second may change a path. Beyond it a clock has stopped.
+const stands = 1e8
 
 // remember keeps the path's round trip and asymmetry for when it comes back.
 func (p *Pair) remember() {

@@ -1,0 +1,228 @@
+package clocksync
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+)
+
+// PairEstimate is what one pair knows.
+type PairEstimate struct {
+	ID PairID
+	Estimate
+}
+
+// Join is a reading of one clock of a node against another: of a NIC's clock B
+// against the system clock A.
+type Join struct {
+	A, B   string
+	Ref    int64 // by clock A
+	Offset int64 // of clock B against A at Ref
+	Width  int64 // ns: the offset lies within +-Width/2
+}
+
+// Report is what a node tells the coordinator after a window: the estimates of
+// its own edges and the readings that join its own clocks.
+type Report struct {
+	Node  string
+	End   int64 // of the window, by the node's system clock
+	Pairs []PairEstimate
+	Joins []Join
+}
+
+// The octets of a pair and of a join are at least these.
+const (
+	minPair = 22
+	minJoin = 5
+)
+
+// Append appends the report in its compact form, some 35 octets a pair: names of
+// peers' nodes and of devices once each, times and offsets as differences to the
+// pair before, rates of 24 bits, deviations of 8. A pair without an estimate, or
+// that is not the node's own, or whose numbers no clock can have, is left out,
+// and so is what lies beyond MaxReportPairs and MaxReportJoins.
+func (r *Report) Append(b []byte) []byte {
+	var nodes, devices nameTable
+	own := func(nic string) (uint64, bool) { // 0: the system clock
+		if nic == r.Node {
+			return 0, true
+		}
+		node, device, ok := strings.Cut(nic, "/")
+		if !ok || node != r.Node || device == "" || len(device) > maxName {
+			return 0, false
+		}
+		return devices.index(device) + 1, true
+	}
+	var pairs []byte
+	n, before := 0, Estimate{Ref: r.End}
+	for i := range r.Pairs {
+		p := &r.Pairs[i]
+		node, device, ok := strings.Cut(p.ID.Dst, "/")
+		if !ok || node == "" || device == "" || len(node) > maxName || len(device) > maxName || !p.carriable() || n == MaxReportPairs {
+			continue
+		}
+		src, ok := own(p.ID.Src)
+		if !ok || src == 0 {
+			continue
+		}
+		n++
+		pairs = binary.AppendUvarint(pairs, src-1)
+		pairs = binary.AppendUvarint(pairs, nodes.index(node))
+		pairs = binary.AppendUvarint(pairs, devices.index(device))
+		pairs = binary.AppendUvarint(pairs, uint64(p.ID.Flow))
+		pairs = append(pairs, byte(p.ID.Kind)<<4|byte(p.Quality))
+		pairs = binary.AppendVarint(pairs, p.Ref-before.Ref)
+		pairs = binary.AppendVarint(pairs, p.Offset-before.Offset)
+		pairs = appendRate(pairs, p.Rate)
+		pairs = appendDeviation(pairs, p.Sigma)
+		pairs = appendDeviation(pairs, p.RateSigma)
+		pairs = appendDeviation(pairs, p.Inherited)
+		pairs = binary.AppendVarint(pairs, p.Delay)
+		pairs = binary.AppendUvarint(pairs, uint64(p.Samples[0]))
+		pairs = binary.AppendUvarint(pairs, uint64(p.Samples[1]))
+		pairs = binary.AppendUvarint(pairs, uint64(p.Moves))
+		pairs = binary.AppendUvarint(pairs, uint64(p.Detours))
+		before = p.Estimate
+	}
+	var joins []byte
+	m, ref := 0, r.End
+	for _, j := range r.Joins {
+		x, okA := own(j.A)
+		y, okB := own(j.B)
+		if !okA || !okB || x == y || j.Width < 0 || m == MaxReportJoins {
+			continue
+		}
+		m++
+		joins = binary.AppendUvarint(joins, x)
+		joins = binary.AppendUvarint(joins, y)
+		joins = binary.AppendVarint(joins, j.Ref-ref)
+		joins = binary.AppendVarint(joins, j.Offset)
+		joins = binary.AppendUvarint(joins, uint64(j.Width))
+		ref = j.Ref
+	}
+	b = appendName(b, r.Node)
+	b = binary.AppendVarint(b, r.End)
+	b = nodes.append(b)
+	b = devices.append(b)
+	b = binary.AppendUvarint(b, uint64(n))
+	b = append(b, pairs...)
+	b = binary.AppendUvarint(b, uint64(m))
+	return append(b, joins...)
+}
+
+func (p *PairEstimate) carriable() bool {
+	return p.Quality != None && p.Quality <= Held && p.ID.Kind <= Hardware && p.ID.Flow >= 0 && p.ID.Flow <= maxFlow &&
+		rateOK(p.Rate) && deviationOK(p.Sigma) && deviationOK(p.RateSigma) && deviationOK(p.Inherited) && p.Samples[0] >= 0 && p.Samples[1] >= 0
+}
+
+const maxFlow = 1<<16 - 1
+
+// ParseReport reads what Append wrote, and refuses anything else with an error
+// that names the field. Memory is bounded by a small multiple of the input.
+func ParseReport(b []byte) (*Report, error) {
+	r := &wireReader{b: b}
+	out, err := parseReport(r)
+	if err != nil {
+		return nil, fmt.Errorf("clock report: %w", err)
+	}
+	return out, nil
+}
+
+func parseReport(r *wireReader) (*Report, error) {
+	out := &Report{Node: r.node("node"), End: r.int("end")}
+	nodes := make([]string, r.count("nodes", MaxReportPairs, 2))
+	for i := range nodes {
+		nodes[i] = r.node("name of a node")
+	}
+	devices := make([]string, r.count("devices", 2*(MaxReportPairs+MaxReportJoins), 2))
+	own := make([]string, len(devices)) // the node's NICs of these names, once they are seen
+	for i := range devices {
+		devices[i] = r.name("name of a device", maxName)
+	}
+	nic := func(i uint64) string {
+		if own[i] == "" {
+			own[i] = out.Node + "/" + devices[i]
+		}
+		return own[i]
+	}
+	if n := r.count("pairs", MaxReportPairs, minPair); n > 0 {
+		out.Pairs = make([]PairEstimate, n)
+	}
+	before := Estimate{Ref: out.End}
+	for i := range out.Pairs {
+		p := &out.Pairs[i]
+		src := r.index("source", len(devices))
+		node, device := r.index("destination node", len(nodes)), r.index("destination device", len(devices))
+		p.ID.Flow = int(r.uint("flow", maxFlow))
+		if kind := r.take("kind", 1); kind != nil {
+			p.ID.Kind, p.Quality = Kind(kind[0]>>4), Quality(kind[0]&15)
+		}
+		if p.ID.Kind > Hardware {
+			r.fail("kind", "%d is unknown", p.ID.Kind)
+		}
+		if p.Quality == None || p.Quality > Held {
+			r.fail("quality", "%d is no estimate's", p.Quality)
+		}
+		p.Ref, p.Offset = before.Ref+r.int("reference"), before.Offset+r.int("offset")
+		p.Rate, p.Sigma, p.RateSigma, p.Inherited = r.rate("rate"), r.deviation("sigma"), r.deviation("rate sigma"), r.deviation("inherited")
+		p.Delay = r.int("delay")
+		p.Samples = [2]int32{int32(r.uint("forward samples", 1<<31-1)), int32(r.uint("reverse samples", 1<<31-1))}
+		p.Moves, p.Detours = uint32(r.uint("moves", 1<<32-1)), uint32(r.uint("detours", 1<<32-1))
+		if r.err != nil {
+			return nil, fmt.Errorf("pair %d: %w", i, r.err)
+		}
+		p.ID.Src, p.ID.Dst = nic(src), nodes[node]+"/"+devices[device]
+		before = p.Estimate
+	}
+	if n := r.count("joins", MaxReportJoins, minJoin); n > 0 {
+		out.Joins = make([]Join, n)
+	}
+	clock := func(i uint64) string {
+		if i == 0 {
+			return out.Node
+		}
+		return nic(i - 1)
+	}
+	ref := out.End
+	for i := range out.Joins {
+		j := &out.Joins[i]
+		x, y := r.index("clock", len(devices)+1), r.index("joined clock", len(devices)+1)
+		j.Ref, j.Offset, j.Width = ref+r.int("reference"), r.int("offset"), int64(r.uint("width", 1<<63-1))
+		if r.err == nil {
+			j.A, j.B, ref = clock(x), clock(y), j.Ref
+		}
+		if j.A == j.B {
+			r.fail("joined clock", "is the clock itself")
+		}
+		if r.err != nil {
+			return nil, fmt.Errorf("join %d: %w", i, r.err)
+		}
+	}
+	return out, r.end()
+}
+
+// nameTable numbers names in the order in which they come.
+type nameTable struct {
+	names   []string
+	numbers map[string]uint64
+}
+
+func (t *nameTable) index(s string) uint64 {
+	i, ok := t.numbers[s]
+	if !ok {
+		if t.numbers == nil {
+			t.numbers = map[string]uint64{}
+		}
+		i = uint64(len(t.names))
+		t.names, t.numbers[s] = append(t.names, s), i
+	}
+	return i
+}
+
+func (t *nameTable) append(b []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(len(t.names)))
+	for _, s := range t.names {
+		b = appendName(b, s)
+	}
+	return b
+}

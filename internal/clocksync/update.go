@@ -1,0 +1,91 @@
+package clocksync
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// ClockMap is the map of a clock by its name.
+type ClockMap struct {
+	Clock string
+	Map
+}
+
+// Update is what a node is told: the maps of its own clocks and its peers'.
+type Update struct {
+	Frame    uint64 // identifier of the frame: another one shares no times with this one
+	Relative bool   // the frame is its clocks' common time, not a reference's
+	Maps     []ClockMap
+}
+
+const minMap = 18 // octets
+
+// Append appends the update in its compact form, some 35 octets and a name each
+// map. Numbers that no clock can have are left out with their map.
+func (u *Update) Append(b []byte) []byte {
+	var maps []byte
+	n, before := 0, Map{}
+	for i := range u.Maps {
+		m := &u.Maps[i]
+		if m.Clock == "" || len(m.Clock) > maxClock || m.State > Lost || !rateOK(m.Rate) || !deviationOK(m.Sigma) || !deviationOK(m.RateSigma) ||
+			m.Allowance < 0 || n == MaxUpdateMaps {
+			continue
+		}
+		n++
+		maps = appendName(maps, m.Clock)
+		maps = append(maps, byte(m.State))
+		maps = binary.AppendVarint(maps, m.Ref-before.Ref)
+		maps = binary.AppendVarint(maps, m.Offset-before.Offset)
+		maps = appendRate(maps, m.Rate)
+		maps = appendDeviation(maps, m.Sigma)
+		maps = appendDeviation(maps, m.RateSigma)
+		maps = binary.AppendUvarint(maps, uint64(m.Allowance))
+		maps = binary.AppendUvarint(maps, uint64(m.Component))
+		maps = binary.AppendUvarint(maps, uint64(m.Steps))
+		maps = binary.AppendUvarint(maps, uint64(m.Drifts))
+		maps = binary.AppendUvarint(maps, uint64(m.Peers))
+		before = m.Map
+	}
+	b = binary.AppendUvarint(b, u.Frame)
+	relative := byte(0)
+	if u.Relative {
+		relative = 1
+	}
+	b = append(b, relative)
+	b = binary.AppendUvarint(b, uint64(n))
+	return append(b, maps...)
+}
+
+// ParseUpdate reads what Append wrote, and refuses anything else with an error
+// that names the field. Memory is bounded by a small multiple of the input.
+func ParseUpdate(b []byte) (*Update, error) {
+	r := &wireReader{b: b}
+	out, err := parseUpdate(r)
+	if err != nil {
+		return nil, fmt.Errorf("clock update: %w", err)
+	}
+	return out, nil
+}
+
+func parseUpdate(r *wireReader) (*Update, error) {
+	out := &Update{Frame: r.uint("frame", 1<<64-1), Relative: r.uint("relative", 1) == 1}
+	if n := r.count("maps", MaxUpdateMaps, minMap); n > 0 {
+		out.Maps = make([]ClockMap, n)
+	}
+	before := Map{}
+	for i := range out.Maps {
+		m := &out.Maps[i]
+		m.Clock = r.name("clock", maxClock)
+		m.State = State(r.uint("state", uint64(Lost)))
+		m.Ref, m.Offset = before.Ref+r.int("reference"), before.Offset+r.int("offset")
+		m.Rate, m.Sigma, m.RateSigma = r.rate("rate"), r.deviation("sigma"), r.deviation("rate sigma")
+		m.Allowance = int64(r.uint("allowance", 1<<63-1))
+		m.Component, m.Steps = uint32(r.uint("component", 1<<32-1)), uint32(r.uint("steps", 1<<32-1))
+		m.Drifts, m.Peers = uint32(r.uint("drifts", 1<<32-1)), uint32(r.uint("peers", 1<<32-1))
+		if r.err != nil {
+			return nil, fmt.Errorf("map %d: %w", i, r.err)
+		}
+		before = m.Map
+	}
+	return out, r.end()
+}

@@ -1,0 +1,171 @@
+package clocksync
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+)
+
+// Limits of what is read from outside.
+const (
+	MaxReportPairs = 1 << 14
+	MaxReportJoins = 1 << 10
+	MaxUpdateMaps  = 1 << 16
+	maxName        = 255
+	maxClock       = 2*maxName + 1 // node/device
+	maxDeviation   = 1 << 60       // ns: 36 years, more than any clock is wrong by
+	maxRate        = 1             // a clock that stands still loses this much
+)
+
+// wireReader reads numbers and names until the first error, and nothing after it.
+type wireReader struct {
+	b   []byte
+	err error
+}
+
+func (r *wireReader) fail(field, format string, args ...any) {
+	if r.err == nil {
+		r.err = fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...))
+	}
+}
+
+// uint reads a number of at most most.
+func (r *wireReader) uint(field string, most uint64) uint64 {
+	if r.err != nil {
+		return 0
+	}
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.fail(field, "cut short")
+		return 0
+	}
+	if v > most {
+		r.fail(field, "%d is more than %d", v, most)
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *wireReader) int(field string) int64 {
+	if r.err != nil {
+		return 0
+	}
+	v, n := binary.Varint(r.b)
+	if n <= 0 {
+		r.fail(field, "cut short")
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+// count reads how many items follow, of which each has at least so many octets,
+// so that what is allocated for them is bounded by what came.
+func (r *wireReader) count(field string, most uint64, octets int) int {
+	n := r.uint(field, most)
+	if r.err == nil && n > uint64(len(r.b)/octets) {
+		r.fail(field, "%d do not fit into %d octets", n, len(r.b))
+	}
+	if r.err != nil {
+		return 0
+	}
+	return int(n)
+}
+
+func (r *wireReader) take(field string, n int) []byte {
+	if r.err != nil {
+		return nil
+	}
+	if n > len(r.b) {
+		r.fail(field, "cut short")
+		return nil
+	}
+	b := r.b[:n]
+	r.b = r.b[n:]
+	return b
+}
+
+// index reads a place in a list of n.
+func (r *wireReader) index(field string, n int) uint64 {
+	i := r.uint(field, math.MaxUint64)
+	if r.err == nil && i >= uint64(n) {
+		r.fail(field, "%d of %d", i, n)
+	}
+	return i
+}
+
+func (r *wireReader) name(field string, most uint64) string {
+	s := string(r.take(field, int(r.uint(field, most))))
+	if r.err == nil && s == "" {
+		r.fail(field, "empty")
+	}
+	return s
+}
+
+// node reads a name that can be a node's.
+func (r *wireReader) node(field string) string {
+	s := r.name(field, maxName)
+	if strings.ContainsRune(s, '/') {
+		r.fail(field, "%q has a slash", s)
+	}
+	return s
+}
+
+func (r *wireReader) rate(field string) float64 {
+	b := r.take(field, 4)
+	if b == nil {
+		return 0
+	}
+	v := float64(math.Float32frombits(binary.BigEndian.Uint32(b)))
+	if !rateOK(v) {
+		r.fail(field, "%v is not within +-%v", v, maxRate)
+	}
+	return v
+}
+
+func (r *wireReader) deviation(field string) float64 {
+	b := r.take(field, 2)
+	if b == nil {
+		return 0
+	}
+	v := float64(math.Float32frombits(uint32(binary.BigEndian.Uint16(b)) << 16))
+	if !deviationOK(v) || math.Signbit(v) {
+		r.fail(field, "%v is not within 0..%v", v, maxDeviation)
+	}
+	return v
+}
+
+// end is the first error; what is left over is one.
+func (r *wireReader) end() error {
+	if r.err == nil && len(r.b) > 0 {
+		return errors.New("something follows the end")
+	}
+	return r.err
+}
+
+func rateOK(v float64) bool      { return math.Abs(v) <= maxRate }
+func deviationOK(v float64) bool { return v >= 0 && v <= maxDeviation }
+
+func appendName(b []byte, s string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(s)))
+	return append(b, s...)
+}
+
+// appendRate keeps 24 bits of a rate: of 30 ppm, an error of 2e-12.
+func appendRate(b []byte, v float64) []byte {
+	return binary.BigEndian.AppendUint32(b, math.Float32bits(float32(v)))
+}
+
+// appendDeviation keeps 8 bits of a standard deviation and rounds up: it may be
+// overstated by a hundredth, and is never understated.
+func appendDeviation(b []byte, v float64) []byte {
+	f := float32(v)
+	bits := math.Float32bits(f)
+	if float64(f) < v || bits&0xffff != 0 {
+		bits += 1 << 16
+	}
+	return binary.BigEndian.AppendUint16(b, uint16(bits>>16))
+}
