@@ -475,7 +475,7 @@ func (f *fleet) write(file, content string) string {
 }
 
 func (c *clockContenders) run(node, tool, file string, args func(string) []string, out *bytes.Buffer) {
-	cmd := c.f.l.Command(context.Background(), node, tool, args(file)...)
+	cmd := c.f.l.Command(context.Background(), node, append([]string{tool}, args(file)...)...)
 	c.f.logs[tool+" of "+node] = &bytes.Buffer{}
 	cmd.Stderr = c.f.logs[tool+" of "+node]
 	if out != nil {
