@@ -122,7 +122,7 @@ type Estimator interface {
 	// back when reverse.
 	Sample(edge int, reverse bool, sent, received int64)
 	// Close ends a window of all clocks.
-	Close(Window)
+	Close(Window) error
 	// Map is what is known of a clock, if anything is.
 	Map(clock int) (clocksync.Map, bool)
 }
@@ -197,7 +197,9 @@ func Run(ctx context.Context, o Options, est Estimator, progress func(time.Durat
 		}
 		w.At, w.Dead = time.Duration(end), s.dead.has(end)
 		t.used(&w)
-		est.Close(w)
+		if err := est.Close(w); err != nil {
+			return nil, fmt.Errorf("sim: the window that ends at %v: %w", w.At, err)
+		}
 		t.solved(&w)
 		if end > window {
 			t.yardstick(s.oracle.solve(end), end)

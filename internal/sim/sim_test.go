@@ -14,7 +14,7 @@ import (
 type nobody struct{}
 
 func (nobody) Sample(int, bool, int64, int64)     {}
-func (nobody) Close(Window)                       {}
+func (nobody) Close(Window) error                 { return nil }
 func (nobody) Map(int) (m clocksync.Map, ok bool) { return }
 
 func quiet(time.Duration) {}
@@ -53,9 +53,10 @@ func (r *recorder) Sample(edge int, reverse bool, sent, received int64) {
 	}
 }
 
-func (r *recorder) Close(w Window) {
+func (r *recorder) Close(w Window) error {
 	w.Silent = append([]bool{}, w.Silent...)
 	r.windows = append(r.windows, w)
+	return nil
 }
 
 // TestCadence: rule 1, and that both packets of a pair go and come back together.
@@ -119,9 +120,9 @@ type knowing struct {
 	maps  []clocksync.Map
 }
 
-func (k *knowing) Close(w Window) {
+func (k *knowing) Close(w Window) error {
 	if w.Dead {
-		return
+		return nil
 	}
 	k.maps = nil
 	for c, now := range w.Now {
@@ -130,6 +131,7 @@ func (k *knowing) Close(w Window) {
 		m.Rate = -seg.rate/(1+seg.rate) + k.rate*float64(c%2)
 		k.maps = append(k.maps, m)
 	}
+	return nil
 }
 
 func (k *knowing) Map(c int) (clocksync.Map, bool) { return k.maps[c], true }
