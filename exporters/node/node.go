@@ -28,7 +28,8 @@ type Node struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	coordinator *fleet // nil: the configuration is a file's
+	coordinator *fleet  // nil: the configuration is a file's
+	clocks      *clocks // nil: they are not related
 
 	bend     *probe.Bend // nil: the clock is right
 	registry *prometheus.Registry
@@ -217,7 +218,7 @@ func (n *Node) Reload() error {
 func (n *Node) read(f func(state)) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	f(state{Source: n.engine, started: n.started, loaded: n.loaded, reloadOK: n.reloadOK})
+	f(state{Source: n.engine, clocks: n.clocks, started: n.started, loaded: n.loaded, reloadOK: n.reloadOK})
 }
 
 // Series are the families of /metrics and of /metrics/edges.

@@ -160,7 +160,7 @@ func newNICCollector(st state) *nicCollector {
 		overrun:      desc("graylink_node_exchanges_dropped_total", "Stamped packets that gave way before clock sync took them.", "nic"),
 		info:         desc("fabric_nic_info", "Where a NIC is in the fabric.", "nic", "node", "leaf", "leaf_port", "plane", "rail", "pod", "side"),
 		stampInfo:    desc("fabric_nic_timestamp_info", "Kind of the stamps a NIC's probes get.", "nic", "stamp", "kind"),
-		errorBound:   desc("fabric_clock_error_bound_seconds", "Bound of the clock's error, as configured.", "clock"),
+		errorBound:   desc("fabric_clock_error_bound_seconds", "Bound of the clock's error against the frame, asymmetry apart; as configured where clocks are not related.", "clock"),
 		stalled:      stalledDesc(),
 		drops:        desc("graylink_node_socket_drops_total", "Packets the kernel dropped because a socket's receive buffer was full.", "nic", "socket"),
 		sendErrors:   desc("graylink_node_send_errors_total", "Packets that could not be sent, by errno; none of them counts as sent.", "nic", "errno"),

@@ -274,7 +274,7 @@ func (p *Pair) fit(from Relation) found {
 	}
 	x = x[:min(clean, max(fewest, len(x)/4))]
 	var f found
-	level, rate, spread := line(x, &p.scratch)
+	level, rate, spread := straight(x, &p.scratch)
 	at := 0.0
 	for _, e := range x {
 		at += e.at
@@ -310,9 +310,9 @@ func cmpFloat(a, b float64) int {
 	return 0
 }
 
-// line fits offset = level + rate x at so that outliers do not count (Theil and
+// straight fits offset = level + rate x at so that outliers do not count (Theil and
 // Sen: the median of slopes), and tells the spread about it, as of a normal one.
-func line(x []exchange, scratch *[]float64) (level, rate, spread float64) {
+func straight(x []exchange, scratch *[]float64) (level, rate, spread float64) {
 	s := (*scratch)[:0]
 	step := max(1, len(x)/40)
 	for i := 0; i < len(x); i += step {

@@ -194,6 +194,20 @@ func (e *Engine) Relate(related map[clocksync.PairID]clocksync.Relation) {
 	}
 }
 
+// Clocks tells by which kind of clock each NIC's packets are stamped: its own
+// where all are, in both directions.
+func (e *Engine) Clocks(yield func(nic string, k clocksync.Kind)) {
+	for _, n := range e.all() {
+		n.mu.Lock()
+		nic, k := n.cfg.NIC, clocksync.Kernel
+		if n.stamps[0][hardwareStamps] && n.stamps[1][hardwareStamps] {
+			k = clocksync.Hardware
+		}
+		n.mu.Unlock()
+		yield(nic, k)
+	}
+}
+
 // SetClockBound says to the peers of a NIC how wrong its clock may be. The frame
 // is a relative one, so that no clock is told to be synchronised. It counts
 // under Config.ClockSync; without that Config.ErrorBound does.

@@ -1,0 +1,433 @@
+package clocksync
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// runningRate is the most an oscillator is off by; beyond it a clock stands
+// still or is being set.
+const runningRate = 1000e-6
+
+// cycle is the working memory of Solve. Clocks with estimates have numbers in it,
+// in the order of their names.
+type cycle struct {
+	number             []int32 // by place in Frame.clocks; negative: none
+	estimates, stopped []int32 // by place
+	clocks             []int32 // places, by number
+
+	edges   []*frameEdge
+	by, by2 []int32 // places in edges
+	terms   []term
+	links   []link
+
+	offsets, rates laplacian // they share start and to
+	linkOf         []int32   // of an entry of the matrices
+	next           []int32
+	union          unionFind
+	component      []int32 // part, by number
+	parts          []part
+	members        []int32 // numbers, part by part
+	place          []int32 // within the part, by number
+
+	lines   []line
+	before  []line    // what lines were predicted to be
+	eager   []bool    // there was no prediction
+	follows []bool    // its prediction is one of those the frame goes on with
+	spread  []float64 // s: deviation of the moments of a clock's estimates
+
+	solver           conjugate
+	b, x, w, rw      []float64
+	dense            []*dense  // of parts, where it was needed
+	worst            []float64 // score of a clock's worst estimate
+	picked           []pick
+	widened          []float64 // ns^2, by what contradicts and stays
+	sigma, rateSigma []float64
+}
+
+// term is an estimate in this cycle. In the solution the correction of its local
+// clock less that of the far clock is d for offsets (ns) and g for rates; after
+// it, d and g are what is missed.
+type term struct {
+	e                      *frameEdge
+	a, b                   int32 // numbers of the local and the far clock
+	link                   int32
+	out                    bool
+	ref, offset            int64
+	rate                   float64
+	variance, rateVariance float64
+	d, g                   float64
+}
+
+// link is all terms between two clocks.
+type link struct {
+	lo, hi      int32
+	first, last int32 // of terms
+}
+
+// part is a component.
+type part struct {
+	first, last    int32 // of members
+	terms          int
+	id             uint32
+	base           uint32  // component whose clocks' predictions it goes on with; 0: there are none
+	reference      int32   // number of the reference clock, or -1
+	unit, rateUnit float64 // variance of unit weight, at least 1
+}
+
+func (p *part) size() int { return int(p.last - p.first) }
+
+// Solve does a cycle at a monotonic time: it takes what came within the last
+// Fresh, and brings maps and states up to date. It is meant for once a second.
+func (f *Frame) Solve(mono time.Duration) *Summary {
+	f.cycles++
+	f.forgetEdges(mono)
+	f.sort()
+	f.gather(mono)
+	s := &Summary{}
+	c := &f.cycle
+	if len(c.terms) > 0 {
+		c.connect()
+		f.seed()
+		f.divide()
+		s.Iterations = f.fit()
+		s.Iterations += f.deviations()
+		f.judge(mono)
+	}
+	f.idle(mono)
+	f.summarize(s)
+	f.forgetClocks(mono)
+	return s
+}
+
+// gather collects the estimates that count, between clocks that run, as terms
+// in the order of their clocks.
+func (f *Frame) gather(mono time.Duration) {
+	c := &f.cycle
+	c.number, c.stopped, c.estimates = sized(c.number, len(f.clocks)), sized(c.stopped, len(f.clocks)), sized(c.estimates, len(f.clocks))
+	clear(c.stopped)
+	clear(c.estimates)
+	c.edges = c.edges[:0]
+	for _, n := range f.sorted {
+		for i := range n.edges {
+			e := &n.edges[i]
+			f.clocks[e.local].heard, f.clocks[e.peer].heard = max(f.clocks[e.local].heard, e.taken), max(f.clocks[e.peer].heard, e.taken)
+			if mono-e.taken > Fresh {
+				continue
+			}
+			c.estimates[e.local]++
+			c.estimates[e.peer]++
+			if math.Abs(e.rate) > runningRate {
+				c.stopped[e.local]++
+				c.stopped[e.peer]++
+				continue
+			}
+			c.edges = append(c.edges, e)
+		}
+	}
+	const unnumbered, atStandstill = -1, -2
+	for i := range c.number {
+		c.number[i] = unnumbered
+		if 2*c.stopped[i] > c.estimates[i] {
+			c.number[i] = atStandstill
+			f.clocks[i].lose()
+		}
+	}
+	c.edges = slices.DeleteFunc(c.edges, func(e *frameEdge) bool {
+		return c.number[e.local] == atStandstill || c.number[e.peer] == atStandstill
+	})
+	clear(c.estimates)
+	for _, e := range c.edges {
+		c.estimates[e.local]++
+		c.estimates[e.peer]++
+	}
+	c.clocks = c.clocks[:0]
+	for _, i := range f.order {
+		if c.estimates[i] > 0 {
+			c.number[i] = int32(len(c.clocks))
+			c.clocks = append(c.clocks, i)
+		}
+	}
+
+	// Sorted by the two clocks, the smaller number first; what is between the
+	// same two stays in the order of nodes and of their reports.
+	c.by, c.by2 = sized(c.by, len(c.edges)), sized(c.by2, len(c.edges))
+	for i := range c.by {
+		c.by[i] = int32(i)
+	}
+	radix(c.by, c.by2, len(c.clocks), func(i int32) int32 { return max(c.number[c.edges[i].local], c.number[c.edges[i].peer]) })
+	radix(c.by2, c.by, len(c.clocks), func(i int32) int32 { return min(c.number[c.edges[i].local], c.number[c.edges[i].peer]) })
+
+	c.terms, c.links = sized(c.terms, len(c.edges)), c.links[:0]
+	for i, place := range c.by {
+		e := c.edges[place]
+		t := &c.terms[i]
+		*t = term{e: e, a: c.number[e.local], b: c.number[e.peer], out: e.out, ref: e.ref, offset: e.offset, rate: e.rate,
+			variance: e.variance, rateVariance: e.rateVariance}
+		lo, hi := min(t.a, t.b), max(t.a, t.b)
+		if n := len(c.links); n == 0 || c.links[n-1].lo != lo || c.links[n-1].hi != hi {
+			c.links = append(c.links, link{lo: lo, hi: hi, first: int32(i)})
+		}
+		t.link = int32(len(c.links) - 1)
+		c.links[t.link].last = int32(i) + 1
+	}
+}
+
+// radix sorts from by a key below keys into to; equal ones keep their order.
+func radix(from, to []int32, keys int, key func(int32) int32) {
+	next := make([]int32, keys+1)
+	for _, v := range from {
+		next[key(v)+1]++
+	}
+	for k := range keys {
+		next[k+1] += next[k]
+	}
+	for _, v := range from {
+		k := key(v)
+		to[next[k]] = v
+		next[k]++
+	}
+}
+
+// connect makes the matrices' shape and the parts. What was left out before
+// counts again where nothing else holds clocks together.
+func (c *cycle) connect() {
+	n := len(c.clocks)
+	c.union.reset(n)
+	for i := range c.terms {
+		if t := &c.terms[i]; !t.out {
+			c.union.join(t.a, t.b)
+		}
+	}
+	for i := range c.terms {
+		if t := &c.terms[i]; t.out && c.union.join(t.a, t.b) {
+			t.out, t.e.out = false, false
+		}
+	}
+
+	start := sized(c.offsets.start, n+1)
+	clear(start)
+	for i := range c.links {
+		start[c.links[i].lo+1]++
+		start[c.links[i].hi+1]++
+	}
+	for k := range n {
+		start[k+1] += start[k]
+	}
+	m := 2 * len(c.links)
+	to := sized(c.offsets.to, m)
+	c.next, c.linkOf = sized(c.next, n), sized(c.linkOf, m)
+	copy(c.next, start[:n])
+	for i := range c.links {
+		l := &c.links[i]
+		to[c.next[l.lo]], c.linkOf[c.next[l.lo]] = l.hi, int32(i)
+		to[c.next[l.hi]], c.linkOf[c.next[l.hi]] = l.lo, int32(i)
+		c.next[l.lo]++
+		c.next[l.hi]++
+	}
+	for _, l := range []*laplacian{&c.offsets, &c.rates} {
+		l.start, l.to, l.w, l.diag = start, to, sized(l.w, m), sized(l.diag, n)
+	}
+
+	c.component, c.parts = sized(c.component, n), c.parts[:0]
+	for k := range n {
+		root := c.union.find(int32(k)) // the smallest of its component
+		if int(root) == k {
+			c.component[k] = int32(len(c.parts))
+			c.parts = append(c.parts, part{reference: -1, unit: 1, rateUnit: 1})
+		} else {
+			c.component[k] = c.component[root]
+		}
+		c.parts[c.component[k]].last++
+	}
+	at := int32(0)
+	for i := range c.parts {
+		p := &c.parts[i]
+		p.first, p.last, at = at, at, at+p.last
+	}
+	c.members, c.place = sized(c.members, n), sized(c.place, n)
+	for k := range n {
+		p := &c.parts[c.component[k]]
+		c.members[p.last], c.place[k] = int32(k), p.last-p.first
+		p.last++
+	}
+	for i := range c.terms {
+		c.parts[c.component[c.terms[i].a]].terms++
+	}
+}
+
+// seed gives every clock a line at the middle of its estimates: what was
+// predicted for it, or what follows from a neighbour's line by one estimate.
+func (f *Frame) seed() {
+	c := &f.cycle
+	n := len(c.clocks)
+	c.lines, c.before, c.eager, c.spread = sized(c.lines, n), sized(c.before, n), sized(c.eager, n), sized(c.spread, n)
+	reached := make([]bool, n)
+	queue := make([]int32, 0, n)
+	for k, i := range c.clocks {
+		c.eager[k] = !f.clocks[i].known
+		if !c.eager[k] {
+			c.lines[k], reached[k] = f.clocks[i].line, true
+			queue = append(queue, int32(k))
+		}
+	}
+	queue = c.reach(queue, 0, reached)
+	for root := range n {
+		if !reached[root] {
+			c.lines[root], reached[root] = line{}, true // the frame shows this clock's time, for now
+			queue = c.reach(append(queue, int32(root)), len(queue), reached)
+		}
+	}
+
+	first, middle, counts := make([]int64, n), sized(c.x, n), make([]int32, n)
+	c.x = middle
+	clear(middle)
+	clear(c.spread)
+	for i := range c.terms {
+		t := &c.terms[i]
+		for _, m := range [2]struct {
+			k int32
+			t int64
+		}{{t.a, t.ref}, {t.b, t.ref + t.offset}} {
+			if counts[m.k] == 0 {
+				first[m.k] = m.t
+			}
+			since := float64(m.t - first[m.k])
+			middle[m.k] += since
+			c.spread[m.k] += since * since
+			counts[m.k]++
+		}
+	}
+	for k := range n {
+		mean := middle[k] / float64(counts[k])
+		c.spread[k] = math.Sqrt(max(0, c.spread[k]/float64(counts[k])-mean*mean)) * 1e-9
+		c.lines[k].move(first[k] + int64(mean))
+		c.before[k] = c.lines[k]
+	}
+	// An estimate that is not of the middle is met over the time between, in
+	// which rates wander.
+	for i := range c.terms {
+		t := &c.terms[i]
+		wander := Grown(0, 0, time.Duration(t.ref-c.lines[t.a].ref))
+		t.variance += wander * wander
+	}
+}
+
+// reach gives lines to all clocks that hang together with those in the queue
+// from one place on, and appends them to it.
+func (c *cycle) reach(queue []int32, from int, reached []bool) []int32 {
+	for ; from < len(queue); from++ {
+		k := queue[from]
+		for i := c.offsets.start[k]; i < c.offsets.start[k+1]; i++ {
+			j, l := c.offsets.to[i], &c.links[c.linkOf[i]]
+			if reached[j] {
+				continue
+			}
+			for t := l.first; t < l.last; t++ {
+				if !c.terms[t].out {
+					c.lines[j], reached[j] = c.terms[t].follow(c.lines[k], k), true
+					queue = append(queue, j)
+					break
+				}
+			}
+		}
+	}
+	return queue
+}
+
+// follow is the line of the other clock of an estimate, given that of clock k.
+func (t *term) follow(from line, k int32) line {
+	at, to, rate := t.ref, t.ref+t.offset, (1+from.rate)/(1+t.rate)-1
+	if k == t.b {
+		at, to, rate = to, at, (1+from.rate)*(1+t.rate)-1
+	}
+	whole, frac := from.at(at)
+	l := line{ref: to, off: whole - to, frac: frac, rate: rate}
+	l.normal()
+	return l
+}
+
+// divide names the parts, and finds whose predictions each goes on with.
+func (f *Frame) divide() {
+	c := &f.cycle
+	type share struct {
+		id   uint32
+		part int32
+		n    int
+	}
+	counts := map[share]int{}
+	for k, i := range c.clocks {
+		if !c.eager[k] {
+			counts[share{id: f.clocks[i].component, part: c.component[k]}]++
+		}
+	}
+	shares := make([]share, 0, len(counts))
+	for s, n := range counts {
+		s.n = n
+		shares = append(shares, s)
+	}
+	slices.SortFunc(shares, func(x, y share) int {
+		return cmp.Or(cmp.Compare(y.n, x.n), cmp.Compare(x.id, y.id), cmp.Compare(x.part, y.part))
+	})
+	taken := map[uint32]bool{}
+	for _, s := range shares {
+		p := &c.parts[s.part]
+		if p.base == 0 {
+			p.base = s.id
+		}
+		if p.id == 0 && p.base == s.id && !taken[s.id] {
+			p.id, taken[s.id] = s.id, true
+		}
+	}
+	for i := range c.parts {
+		if p := &c.parts[i]; p.id == 0 {
+			f.numbers++
+			p.id = f.numbers
+		}
+	}
+	if i, ok := f.byName[f.opts.Reference]; ok && c.number[i] >= 0 {
+		c.parts[c.component[c.number[i]]].reference = c.number[i]
+	}
+
+	// Clocks that were locked go before those that were converging.
+	c.follows = sized(c.follows, len(c.clocks))
+	locked := make([]bool, len(c.parts))
+	for pass := range 2 {
+		for k, i := range c.clocks {
+			p, o := c.component[k], &f.clocks[i]
+			mine := !c.eager[k] && o.component == c.parts[p].base
+			if pass == 0 {
+				locked[p] = locked[p] || mine && o.agreed >= lockAfter
+			} else {
+				c.follows[k] = mine && (o.agreed >= lockAfter || !locked[p])
+			}
+		}
+	}
+}
+
+// unionFind joins numbers to sets, each named by its smallest.
+type unionFind struct{ up []int32 }
+
+func (u *unionFind) reset(n int) {
+	u.up = sized(u.up, n)
+	for i := range u.up {
+		u.up[i] = int32(i)
+	}
+}
+
+func (u *unionFind) find(i int32) int32 {
+	for u.up[i] != i {
+		u.up[i] = u.up[u.up[i]]
+		i = u.up[i]
+	}
+	return i
+}
+
+// join says whether the two were apart.
+func (u *unionFind) join(i, j int32) bool {
+	i, j = u.find(i), u.find(j)
+	u.up[max(i, j)] = min(i, j)
+	return i != j
+}

@@ -1,0 +1,392 @@
+package clocksync
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// What a solution goes by.
+const (
+	mostPasses = 12
+	// While a pass moves a clock by more than this (ns), another one follows:
+	// estimates were met at moments that were wrong by as much, and rates times
+	// that are no longer nothing.
+	passFloor = 10_000.0
+
+	solveTolerance  = 1e-4 // deviations of a clock
+	sketchTolerance = 1e-2
+	// sketchesAtFirst are taken per cycle until every clock has sketchEnough; then one.
+	sketchesAtFirst = 4
+	sketchEnough    = 8
+
+	// An estimate stands out beyond so many deviations and at least so much; it
+	// returns below half of that.
+	outlierSigmas    = 6
+	outlierFloor     = 20.0 // ns
+	outlierRateFloor = 1e-7
+	// It is left out if at least this share of it is checked by others: in a ring
+	// no edge can be told from the next, whatever its residual, and of two
+	// parallel ones neither.
+	vouchedShare = 0.55
+
+	// Components up to denseMost clocks have their covariance exactly, as long as
+	// all of them together are not more work than two of the largest.
+	denseMost = 512
+	denseWork = 2 * denseMost * denseMost * denseMost
+)
+
+// pick is a term that stands out.
+type pick struct {
+	term  int32
+	score float64
+}
+
+// fit brings the lines to the least squares of all terms that do not stand out.
+func (f *Frame) fit() (iterations int) {
+	c := &f.cycle
+	n := len(c.clocks)
+	c.b, c.x = sized(c.b, n), sized(c.x, n)
+	for pass, changed := 0, true; ; pass++ {
+		if changed {
+			c.weigh()
+		}
+		// Rates first: with them estimates of different moments can be compared.
+		clear(c.b)
+		for i := range c.terms {
+			t := &c.terms[i]
+			t.g = (1+c.lines[t.b].rate)*(1+t.rate) - (1 + c.lines[t.a].rate)
+			if !t.out {
+				c.b[t.a] += t.g / t.rateVariance
+				c.b[t.b] -= t.g / t.rateVariance
+			}
+		}
+		iterations += c.solver.solve(&c.rates, c.b, c.x, solveTolerance)
+		for k := range c.lines {
+			c.lines[k].rate += c.x[k]
+		}
+		for i := range c.terms {
+			t := &c.terms[i]
+			t.g -= c.x[t.a] - c.x[t.b]
+		}
+		for i := range c.parts {
+			f.centerRates(&c.parts[i])
+		}
+
+		clear(c.b)
+		for i := range c.terms {
+			t := &c.terms[i]
+			near, nearFrac := c.lines[t.a].at(t.ref)
+			far, farFrac := c.lines[t.b].at(t.ref + t.offset)
+			t.d = float64(far-near) + (farFrac - nearFrac)
+			if !t.out {
+				c.b[t.a] += t.d / t.variance
+				c.b[t.b] -= t.d / t.variance
+			}
+		}
+		iterations += c.solver.solve(&c.offsets, c.b, c.x, solveTolerance)
+		moved := 0.0
+		for k := range c.lines {
+			c.lines[k].frac += c.x[k]
+			c.lines[k].normal()
+			moved = max(moved, math.Abs(c.x[k]))
+		}
+		for i := range c.terms {
+			t := &c.terms[i]
+			t.d -= c.x[t.a] - c.x[t.b]
+		}
+		last := pass == mostPasses-1
+		if changed = false; moved > passFloor && !last {
+			continue
+		}
+		if changed = c.reject(last); !changed {
+			return iterations
+		}
+	}
+}
+
+// weigh fills the matrices.
+func (c *cycle) weigh() {
+	clear(c.offsets.diag)
+	clear(c.rates.diag)
+	c.w, c.rw = sized(c.w, len(c.links)), sized(c.rw, len(c.links))
+	clear(c.w)
+	clear(c.rw)
+	for i := range c.terms {
+		if t := &c.terms[i]; !t.out {
+			c.w[t.link] += 1 / t.variance
+			c.rw[t.link] += 1 / t.rateVariance
+		}
+	}
+	for k := range c.clocks {
+		for i := c.offsets.start[k]; i < c.offsets.start[k+1]; i++ {
+			l := c.linkOf[i]
+			c.offsets.w[i], c.rates.w[i] = c.w[l], c.rw[l]
+			c.offsets.diag[k] += c.w[l]
+			c.rates.diag[k] += c.rw[l]
+		}
+	}
+	c.dense = sized(c.dense, len(c.parts))
+	clear(c.dense)
+}
+
+// reject leaves out what stands out, and says whether it did. With last it
+// leaves out nothing more. What stays although it stands out widens its clocks.
+func (c *cycle) reject(last bool) bool {
+	c.measureUnits()
+	n := len(c.clocks)
+	c.worst, c.widened, c.picked = sized(c.worst, n), sized(c.widened, n), c.picked[:0]
+	clear(c.worst)
+	clear(c.widened)
+	for i := range c.terms {
+		t := &c.terms[i]
+		score := c.score(t)
+		if t.out {
+			t.e.out = score > outlierSigmas/2
+			continue
+		}
+		if score < outlierSigmas {
+			continue
+		}
+		if last || !c.vouched(t) {
+			c.widened[t.a] += t.d * t.d
+			c.widened[t.b] += t.d * t.d
+			continue
+		}
+		c.picked = append(c.picked, pick{int32(i), score})
+		c.worst[t.a], c.worst[t.b] = max(c.worst[t.a], score), max(c.worst[t.b], score)
+	}
+	c.picked = slices.DeleteFunc(c.picked, func(p pick) bool {
+		t := &c.terms[p.term]
+		return p.score < c.worst[t.a] || p.score < c.worst[t.b]
+	})
+	if len(c.picked) == 0 {
+		return false
+	}
+	for _, p := range c.picked {
+		c.terms[p.term].out = true
+	}
+	c.union.reset(n)
+	for i := range c.terms {
+		if t := &c.terms[i]; !t.out {
+			c.union.join(t.a, t.b)
+		}
+	}
+	slices.SortFunc(c.picked, func(x, y pick) int { return cmp.Or(cmp.Compare(x.score, y.score), cmp.Compare(x.term, y.term)) })
+	left := false
+	for _, p := range c.picked {
+		t := &c.terms[p.term]
+		t.out = !c.union.join(t.a, t.b)
+		t.e.out = t.out
+		left = left || t.out
+	}
+	return left
+}
+
+// score is by how many deviations a term misses the solution, in time or in rate.
+func (c *cycle) score(t *term) float64 {
+	p := &c.parts[c.component[t.a]]
+	score := 0.0
+	if d := math.Abs(t.d); d > outlierFloor {
+		score = d / math.Sqrt(t.variance*p.unit)
+	}
+	if g := math.Abs(t.g); g > outlierRateFloor {
+		score = max(score, g/math.Sqrt(t.rateVariance*p.rateUnit))
+	}
+	return score
+}
+
+// vouched says whether others check a term: its residual is its error times the
+// share that they have. In large components that share is taken from the two
+// clocks' weights alone, as if they had no neighbour in common.
+func (c *cycle) vouched(t *term) bool {
+	part := c.component[t.a]
+	variance := 1/c.offsets.diag[t.a] + 1/c.offsets.diag[t.b]
+	if p := &c.parts[part]; p.size() <= denseMost {
+		if c.dense[part] == nil {
+			c.dense[part] = newDense(&c.offsets, c.members[p.first:p.last], c.place, -1)
+		}
+		if d := c.dense[part]; d != nil {
+			a, b := int(c.place[t.a]), int(c.place[t.b])
+			variance = d.covariance(a, a) + d.covariance(b, b) - 2*d.covariance(a, b)
+		}
+	}
+	return 1-variance/t.variance >= vouchedShare
+}
+
+// sampleMost residuals of a part tell its variance of unit weight.
+const sampleMost = 4096
+
+// measureUnits takes the variance of unit weight of every part, from the median
+// of its residuals, so that some that stand out do not count.
+func (c *cycle) measureUnits() {
+	seen := make([]int, len(c.parts))
+	samples, rateSamples := make([][]float64, len(c.parts)), make([][]float64, len(c.parts))
+	for i := range c.terms {
+		t := &c.terms[i]
+		k := c.component[t.a]
+		if seen[k]++; !t.out && seen[k]%(1+c.parts[k].terms/sampleMost) == 0 {
+			samples[k] = append(samples[k], t.d*t.d/t.variance)
+			rateSamples[k] = append(rateSamples[k], t.g*t.g/t.rateVariance)
+		}
+	}
+	for k := range c.parts {
+		p := &c.parts[k]
+		p.unit, p.rateUnit = 1, 1
+		// With less to spare the median says more of the graph's shape than of noise.
+		if spare := p.terms - p.size() + 1; spare >= minSpare {
+			share := float64(spare) / float64(p.terms) // of an error's variance that its residual has, on average
+			p.unit, p.rateUnit = max(1, medianSquare(samples[k])/share), max(1, medianSquare(rateSamples[k])/share)
+		}
+	}
+}
+
+// minSpare is how many more terms than unknowns tell of a variance.
+const minSpare = 8
+
+// medianSquare is the variance of normal variables whose squares are given, from
+// their median.
+func medianSquare(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	slices.Sort(v)
+	return v[len(v)/2] / 0.4549
+}
+
+// deviations takes the sigmas of the solution.
+func (f *Frame) deviations() (iterations int) {
+	c := &f.cycle
+	n := len(c.clocks)
+	c.sigma, c.rateSigma = sized(c.sigma, n), sized(c.rateSigma, n)
+	work := 0
+	var large []*part
+	for i := range c.parts {
+		p := &c.parts[i]
+		if s := p.size(); s <= denseMost && work+s*s*s <= denseWork {
+			work += s * s * s
+			if c.exact(i) {
+				continue
+			}
+		}
+		large = append(large, p)
+	}
+	if len(large) > 0 {
+		iterations += f.sketched(large, &c.offsets, c.sigma, func(o *frameClock) *sketch { return &o.offsets })
+		iterations += f.sketched(large, &c.rates, c.rateSigma, func(o *frameClock) *sketch { return &o.rates })
+	}
+	for k := range n {
+		p := &c.parts[c.component[k]]
+		rate := c.rateSigma[k] * p.rateUnit // variance
+		c.rateSigma[k] = math.Sqrt(rate)
+		met := c.spread[k] * 1e9
+		c.sigma[k] = math.Sqrt(c.sigma[k]*p.unit + rate*met*met + c.widened[k])
+	}
+	return iterations
+}
+
+// exact takes the variances of a part's offsets and rates, if rounding permits.
+func (c *cycle) exact(i int) bool {
+	p := &c.parts[i]
+	members, ground := c.members[p.first:p.last], -1
+	if p.reference >= 0 {
+		ground = int(c.place[p.reference])
+	}
+	offsets := c.dense[i]
+	if offsets == nil || ground >= 0 {
+		offsets = newDense(&c.offsets, members, c.place, ground)
+	}
+	rates := newDense(&c.rates, members, c.place, ground)
+	if offsets == nil || rates == nil {
+		return false
+	}
+	variances, rateVariances := offsets.variances(), rates.variances()
+	for j, k := range members {
+		c.sigma[k], c.rateSigma[k] = variances[j], rateVariances[j]
+	}
+	return true
+}
+
+// sketched takes the variances of large parts from random samples.
+func (f *Frame) sketched(large []*part, l *laplacian, out []float64, of func(*frameClock) *sketch) (iterations int) {
+	c := &f.cycle
+	members := func(yield func(p *part, k int32) bool) {
+		for _, p := range large {
+			for _, k := range c.members[p.first:p.last] {
+				if !yield(p, k) {
+					return
+				}
+			}
+		}
+	}
+	samples := 1
+	in := make([]bool, len(c.parts))
+	for _, k := range members {
+		in[c.component[k]] = true
+		if of(&f.clocks[c.clocks[k]]).n < sketchEnough {
+			samples = sketchesAtFirst
+		}
+	}
+	random := f.cycles
+	for range samples {
+		clear(c.b)
+		for k := range c.clocks {
+			if !in[c.component[k]] {
+				continue
+			}
+			for i := l.start[k]; i < l.start[k+1]; i++ {
+				if j := l.to[i]; int(j) > k && l.w[i] > 0 {
+					random = mixed(random)
+					v := math.Copysign(math.Sqrt(l.w[i]), float64(int64(random)))
+					c.b[k] += v
+					c.b[j] -= v
+				}
+			}
+		}
+		iterations += c.solver.solve(l, c.b, c.x, sketchTolerance)
+		for _, k := range members {
+			of(&f.clocks[c.clocks[k]]).take(l.diag[k], c.b[k], c.x[k])
+		}
+	}
+	for _, k := range members {
+		out[k] = of(&f.clocks[c.clocks[k]]).variance(l.diag[k])
+	}
+	for _, p := range large {
+		if p.reference >= 0 {
+			iterations += c.against(p, l, out)
+		}
+	}
+	return iterations
+}
+
+// against brings variances against the mean of a part to those against its
+// reference: the covariances with it are one column of the inverse, exactly.
+func (c *cycle) against(p *part, l *laplacian, out []float64) int {
+	members, r := c.members[p.first:p.last], p.reference
+	scale := math.Sqrt(l.diag[r])
+	clear(c.b)
+	for _, k := range members {
+		c.b[k] = -scale / float64(p.size())
+	}
+	c.b[r] += scale
+	iterations := c.solver.solve(l, c.b, c.x, sketchTolerance)
+	mean := 0.0
+	for _, k := range members {
+		mean += c.x[k] / float64(p.size())
+	}
+	own := (c.x[r] - mean) / scale
+	for _, k := range members {
+		out[k] = max(1/l.diag[k], out[k]+own-2*(c.x[k]-mean)/scale)
+	}
+	out[r] = 0
+	return iterations
+}
+
+// mixed is the next of a sequence of random numbers (Steele and others,
+// SplitMix64, OOPSLA 2014).
+func mixed(state uint64) uint64 {
+	state += 0x9e3779b97f4a7c15
+	state = (state ^ state>>30) * 0xbf58476d1ce4e5b9
+	state = (state ^ state>>27) * 0x94d049bb133111eb
+	return state ^ state>>31
+}

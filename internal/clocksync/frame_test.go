@@ -1,0 +1,846 @@
+package clocksync
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+)
+
+// world has clocks whose truth is known, and pairs that measure them.
+type world struct {
+	t      *testing.T
+	rng    *rand.Rand
+	frame  *Frame
+	now    float64 // s, true time
+	names  []string
+	offset []float64 // ns at time 0
+	rate   []float64
+	pairs  [][2]int
+	noise  float64 // ns
+	rnoise float64
+	quiet  map[int]bool // these nodes do not report, nor does anybody measure them
+	bias   map[[2]int]float64
+	spoil  func(p *PairEstimate)
+	last   *Summary
+}
+
+const epoch = 1_700_000_000_000_000_000
+
+func newWorld(t *testing.T, opts FrameOptions, clocks int, pairs [][2]int) *world {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(1, uint64(clocks))), frame: NewFrame(opts), pairs: pairs, quiet: map[int]bool{}, bias: map[[2]int]float64{}}
+	for i := range clocks {
+		w.names = append(w.names, fmt.Sprintf("n%05d", i))
+		w.offset = append(w.offset, math.Round((w.rng.Float64()-0.5)*10e9))
+		w.rate = append(w.rate, (w.rng.Float64()-0.5)*60e-6)
+	}
+	return w
+}
+
+// ringWith connects everybody to the next of each of the strides.
+func ringWith(n int, strides ...int) [][2]int {
+	var out [][2]int
+	for i := range n {
+		for _, s := range strides {
+			out = append(out, [2]int{i, (i + s) % n})
+		}
+	}
+	return out
+}
+
+func everybody(n int) [][2]int {
+	var out [][2]int
+	for i := range n {
+		for j := range i {
+			out = append(out, [2]int{j, i})
+		}
+	}
+	return out
+}
+
+func (w *world) read(i int, at float64) int64 {
+	return epoch + int64(math.Round(at*1e9)) + int64(math.Round(w.offset[i]+w.rate[i]*at*1e9))
+}
+
+// step jumps clock i by ns; drift changes its rate from now on.
+func (w *world) step(i int, ns float64) { w.offset[i] += ns }
+func (w *world) drift(i int, by float64) {
+	w.rate[i] += by
+	w.offset[i] -= by * w.now * 1e9
+}
+
+func (w *world) estimate(p [2]int) PairEstimate {
+	a, b := p[0], p[1]
+	at := w.now - 0.3*w.rng.Float64()
+	rate := (1+w.rate[b])/(1+w.rate[a]) - 1
+	off := float64(w.read(b, at)-w.read(a, at)) + w.noise*w.rng.NormFloat64() + w.bias[p]
+	return PairEstimate{ID: PairID{Src: w.names[a] + "/e", Dst: w.names[b] + "/e", Kind: Kernel}, Estimate: Estimate{Quality: Fine, Ref: w.read(a, at), Offset: int64(math.Round(off)),
+		Rate: rate + w.rnoise*w.rng.NormFloat64(), Sigma: w.noise, RateSigma: w.rnoise}}
+}
+
+func (w *world) reports() []*Report {
+	var out []*Report
+	by := map[int]*Report{}
+	for _, p := range w.pairs {
+		if w.quiet[p[0]] || w.quiet[p[1]] {
+			continue
+		}
+		r := by[p[0]]
+		if r == nil {
+			r = &Report{Node: w.names[p[0]], End: w.read(p[0], w.now)}
+			by[p[0]], out = r, append(out, r)
+		}
+		e := w.estimate(p)
+		if w.spoil != nil {
+			w.spoil(&e)
+		}
+		r.Pairs = append(r.Pairs, e)
+	}
+	return out
+}
+
+// run does cycles, one a second.
+func (w *world) run(cycles int) {
+	for range cycles {
+		w.now++
+		mono := time.Duration(w.now * float64(time.Second))
+		for _, r := range w.reports() {
+			w.frame.Take(r, mono)
+		}
+		w.last = w.frame.Solve(mono)
+	}
+}
+
+func (w *world) get(i int) Map {
+	w.t.Helper()
+	m, ok := w.frame.Map(w.names[i])
+	if !ok {
+		w.t.Fatalf("%s has no map", w.names[i])
+	}
+	return m
+}
+
+// errors are by how much each clock shows the frame's time wrongly, ns, against
+// the mean of them.
+func (w *world) errors(clocks ...int) []float64 {
+	w.t.Helper()
+	if clocks == nil {
+		for i := range w.names {
+			clocks = append(clocks, i)
+		}
+	}
+	out := make([]float64, len(clocks))
+	mean := 0.0
+	first := int64(0)
+	for j, i := range clocks {
+		m := w.get(i)
+		v := m.At(w.read(i, w.now))
+		if j == 0 {
+			first = v
+		}
+		out[j] = float64(v - first)
+		mean += out[j] / float64(len(clocks))
+	}
+	for j := range out {
+		out[j] -= mean
+	}
+	return out
+}
+
+func (w *world) states(want map[State]int) {
+	w.t.Helper()
+	got := map[State]int{}
+	for s, n := range w.last.Clocks {
+		if n > 0 {
+			got[State(s)] = n
+		}
+	}
+	if !reflect.DeepEqual(got, want) {
+		w.t.Errorf("at %v s states are %v, want %v", w.now, got, want)
+	}
+}
+
+func (w *world) jumps(want map[int][2]uint32) {
+	w.t.Helper()
+	for i := range w.names {
+		m := w.get(i)
+		if got := [2]uint32{m.Steps, m.Drifts}; got != want[i] {
+			w.t.Errorf("%s: steps and drifts %v, want %v", w.names[i], got, want[i])
+		}
+	}
+}
+
+func most(v []float64) float64 {
+	out := 0.0
+	for _, x := range v {
+		out = max(out, math.Abs(x))
+	}
+	return out
+}
+
+// Rules 1 and 2: without noise all clocks show the same time, whatever they
+// show themselves, and whenever they were measured.
+func TestRule2NoNoiseNoError(t *testing.T) {
+	w := newWorld(t, FrameOptions{}, 40, ringWith(40, 1, 7))
+	w.rnoise = 1e-10 // of sigma only: the rates are exact
+	w.spoil = func(p *PairEstimate) {}
+	for cycle := range 4 {
+		w.rnoise, w.noise = 0, 0
+		w.run(1)
+		if e := most(w.errors()); e > 2 {
+			t.Errorf("cycle %d: %v ns", cycle, e)
+		}
+		for i := range w.names {
+			if got, want := w.get(i).Rate-w.get(0).Rate, (1+w.rate[0])/(1+w.rate[i])-1; math.Abs(got-want) > 3e-9 {
+				t.Errorf("cycle %d: clock %d gains %g, want %g", cycle, i, got, want)
+			}
+		}
+	}
+	w.states(map[State]int{Locked: 40})
+}
+
+// closedForm solves the same problem by elimination.
+func closedForm(n int, pairs [][2]int, weights, z []float64) (x, variance []float64) {
+	a := make([][]float64, n)
+	for i := range a {
+		a[i] = make([]float64, 2*n+1)
+		a[i][n+i] = 1
+		for j := range n {
+			a[i][j] = 1 // the mean is zero
+		}
+	}
+	for e, p := range pairs {
+		i, j := p[0], p[1]
+		a[i][i] += weights[e]
+		a[j][j] += weights[e]
+		a[i][j] -= weights[e]
+		a[j][i] -= weights[e]
+		a[i][2*n] -= weights[e] * z[e]
+		a[j][2*n] += weights[e] * z[e]
+	}
+	for k := range n {
+		for i := range n {
+			if i == k {
+				continue
+			}
+			f := a[i][k] / a[k][k]
+			for j := range a[i] {
+				a[i][j] -= f * a[k][j]
+			}
+		}
+	}
+	for k := range n {
+		x = append(x, a[k][2*n]/a[k][k])
+		variance = append(variance, a[k][n+k]/a[k][k]-1/float64(n*n))
+	}
+	return x, variance
+}
+
+// Rule 1: the solution is that of the normal equations, and rule 3: so is its
+// variance.
+func TestRule1MinimumVariance(t *testing.T) {
+	const n = 12
+	rng := rand.New(rand.NewPCG(3, 3))
+	pairs := append(ringWith(n, 1, 3), [2]int{0, 1}, [2]int{3, 2}) // twice, and the other way round
+	f := NewFrame(FrameOptions{})
+	var z, weights []float64
+	reports := map[int]*Report{}
+	for e, p := range pairs {
+		sigma := 5 + 45*rng.Float64()
+		v := math.Round(sigma * rng.NormFloat64())
+		z, weights = append(z, v), append(weights, 1/(sigma*sigma+roundingVariance))
+		r := reports[p[0]]
+		if r == nil {
+			r = &Report{Node: fmt.Sprint("n", p[0])}
+			reports[p[0]] = r
+		}
+		r.Pairs = append(r.Pairs, PairEstimate{PairID{Src: fmt.Sprint("n", p[0], "/e"), Dst: fmt.Sprint("n", p[1], "/e"), Flow: e}, Estimate{Quality: Fine, Ref: 0, Offset: int64(v), Sigma: sigma, RateSigma: 1e-8}})
+	}
+	for _, r := range reports {
+		f.Take(r, 0)
+	}
+	f.Solve(0)
+	x, variance := closedForm(n, pairs, weights, z)
+	m0, _ := f.Map("n0")
+	base := float64(m0.At(0)) + x[0]
+	for i := range n {
+		m, _ := f.Map(fmt.Sprint("n", i))
+		if d := float64(m.At(0)) + x[i] - base; math.Abs(d) > 1.5 { // each is rounded
+			t.Errorf("clock %d is %v ns from the closed form", i, d)
+		}
+		p := &f.cycle.parts[0]
+		want := math.Sqrt(variance[i] * p.unit)
+		// What moments differ by adds to it; here by an offset's length.
+		if m.Sigma < want*(1-1e-9) || m.Sigma > want*1.001+0.01 {
+			t.Errorf("clock %d: sigma %v, want %v", i, m.Sigma, want)
+		}
+	}
+}
+
+// Rule 3: sigmas are those of the errors, from many cycles, and the sketch says
+// the same as the factorisation, or a little more.
+func TestRule3Covariance(t *testing.T) {
+	const n = 60
+	// Two dense halves with few edges between: what is between them is uncertain.
+	var pairs [][2]int
+	for i := range n / 2 {
+		for _, s := range []int{1, 2, 5} {
+			pairs = append(pairs, [2]int{i, (i + s) % (n / 2)}, [2]int{n/2 + i, n/2 + (i+s)%(n/2)})
+		}
+	}
+	pairs = append(pairs, [2]int{0, n / 2}, [2]int{5, n/2 + 5}, [2]int{9, n/2 + 9})
+	w := newWorld(t, FrameOptions{}, n, pairs)
+	w.noise, w.rnoise = 20, 1e-9
+	sums := make([]float64, n)
+	const cycles = 400
+	ratio := 0.0
+	w.run(3)
+	for range cycles {
+		w.run(1)
+		for i, e := range w.errors() {
+			sums[i] += e * e / cycles
+		}
+	}
+	for i := range n {
+		ratio += math.Sqrt(sums[i]) / w.get(i).Sigma / n
+		if r := math.Sqrt(sums[i]) / w.get(i).Sigma; r < 0.7 || r > 1.15 {
+			t.Errorf("clock %d: deviates by %v, says %v", i, math.Sqrt(sums[i]), w.get(i).Sigma)
+		}
+	}
+	if ratio < 0.85 || ratio > 1.05 {
+		t.Errorf("errors are %v of what sigmas say", ratio)
+	}
+
+	for _, reference := range []int32{-1, 7} {
+		f, c := w.frame, &w.frame.cycle
+		c.parts[0].reference = reference
+		if !c.exact(0) {
+			t.Fatal("no factorisation")
+		}
+		exact, exactRate := slices.Clone(c.sigma), slices.Clone(c.rateSigma)
+		for i := range f.clocks {
+			f.clocks[i].offsets, f.clocks[i].rates = sketch{}, sketch{}
+		}
+		for range 60 {
+			f.cycles++
+			f.sketched([]*part{&c.parts[0]}, &c.offsets, c.sigma, func(o *frameClock) *sketch { return &o.offsets })
+			f.sketched([]*part{&c.parts[0]}, &c.rates, c.rateSigma, func(o *frameClock) *sketch { return &o.rates })
+		}
+		for _, p := range []struct{ sketch, exact []float64 }{{c.sigma, exact}, {c.rateSigma, exactRate}} {
+			low, mean := 0, 0.0
+			for k := range n {
+				if k == int(reference) {
+					if p.sketch[k] != 0 || p.exact[k] != 0 {
+						t.Errorf("the reference is known to %v, %v", p.sketch[k], p.exact[k])
+					}
+					continue
+				}
+				r := math.Sqrt(p.sketch[k] / p.exact[k])
+				mean += r / n
+				if r < 1 {
+					low++
+				}
+				if r < 0.85 || r > 1.7 {
+					t.Errorf("reference %d, clock %d: the sketch has %v of the deviation", reference, k, r)
+				}
+			}
+			if mean > 1.4 || low > n/5 {
+				t.Errorf("reference %d: sketches are %v of the deviations, %d below", reference, mean, low)
+			}
+		}
+	}
+}
+
+// Rule 3: where estimates contradict each other more than they say, everybody's
+// sigma grows.
+func TestRule3UnitWeight(t *testing.T) {
+	w := newWorld(t, FrameOptions{}, 30, ringWith(30, 1, 4, 9))
+	w.noise, w.rnoise = 20, 1e-9
+	w.run(4)
+	honest := w.get(3).Sigma
+	w.spoil = func(p *PairEstimate) { p.Sigma /= 4 }
+	w.run(4)
+	if s := w.get(3).Sigma; s < honest*0.7 || s > honest*1.4 {
+		t.Errorf("sigma %v, with understated estimates %v", honest, s)
+	}
+}
+
+// Rule 4: an asymmetric pair among many is left out, named, and moves nobody;
+// it returns when it fits.
+func TestRule4Outlier(t *testing.T) {
+	w := newWorld(t, FrameOptions{}, 32, ringWith(32, 1, 3, 5, 11))
+	w.noise, w.rnoise = 10, 1e-9
+	w.bias[[2]int{4, 7}] = 400
+	for cycle := range 5 {
+		w.run(1)
+		if w.last.Dropped != 1 || len(w.last.Outliers) != 1 {
+			t.Fatalf("cycle %d: %+v", cycle, w.last)
+		}
+		o := w.last.Outliers[0]
+		if o.A != w.names[4] || o.B != w.names[7] || math.Abs(math.Abs(o.Error)-400) > 60 {
+			t.Errorf("%+v", o)
+		}
+		if e := w.errors(); math.Abs(e[4]) > 25 || math.Abs(e[7]) > 25 || w.get(4).Sigma > 10 {
+			t.Errorf("cycle %d: %v and %v ns, sigma %v", cycle, e[4], e[7], w.get(4).Sigma)
+		}
+	}
+	if w.last.Edges != 127 {
+		t.Errorf("%d edges counted", w.last.Edges)
+	}
+	clear(w.bias)
+	w.run(2)
+	if w.last.Dropped != 0 || w.last.Edges != 128 {
+		t.Errorf("%+v", w.last)
+	}
+}
+
+// Rule 4: many at once, and one with a wrong rate.
+func TestRule4ManyOutliers(t *testing.T) {
+	w := newWorld(t, FrameOptions{}, 64, ringWith(64, 1, 3, 5, 11, 17, 23))
+	w.noise, w.rnoise = 10, 1e-9
+	bad := map[[2]int]bool{}
+	for _, p := range w.pairs {
+		if w.rng.IntN(20) == 0 {
+			w.bias[p] = 300 + 1e5*w.rng.Float64()
+			bad[p] = true
+		}
+	}
+	w.spoil = func(p *PairEstimate) {
+		if p.ID.Src == w.names[9]+"/e" && p.ID.Dst == w.names[10]+"/e" {
+			p.Rate += 1e-6
+			bad[[2]int{9, 10}] = true
+		}
+	}
+	w.run(3)
+	if w.last.Dropped != len(bad) {
+		t.Errorf("%d were left out, want %d", w.last.Dropped, len(bad))
+	}
+	if e := most(w.errors()); e > 30 {
+		t.Errorf("%v ns", e)
+	}
+}
+
+// Rule 4: in a triangle nobody can tell which; all stay, and sigmas show it.
+func TestRule4NobodyCanTell(t *testing.T) {
+	w := newWorld(t, FrameOptions{}, 3, everybody(3))
+	w.noise, w.rnoise = 10, 1e-9
+	w.bias[[2]int{0, 1}] = 3000
+	w.run(3)
+	if w.last.Dropped != 0 || w.last.Edges != 3 {
+		t.Errorf("%+v", w.last)
+	}
+	for i, e := range w.errors() {
+		if math.Abs(e) > 2*w.get(i).Sigma {
+			t.Errorf("clock %d is off by %v with sigma %v", i, e, w.get(i).Sigma)
+		}
+	}
+}
+
+// Rule 5: the only edge to a clock stays whatever it says, and where all edges
+// between two groups contradict each other one of them does.
+func TestRule5NothingTornApart(t *testing.T) {
+	pairs := everybody(8)
+	for _, p := range everybody(8) {
+		pairs = append(pairs, [2]int{8 + p[0], 8 + p[1]})
+	}
+	for i := range 4 {
+		pairs = append(pairs, [2]int{i, 8 + i})
+	}
+	w := newWorld(t, FrameOptions{}, 17, append(pairs, [2]int{3, 16}))
+	w.noise, w.rnoise = 5, 1e-9
+	for i := range 4 {
+		w.bias[[2]int{i, 8 + i}] = float64(i) * 1e4
+	}
+	w.bias[[2]int{3, 16}] = 1e6
+	w.run(4)
+	if w.last.Components != 1 {
+		t.Errorf("%+v", w.last)
+	}
+	if m := w.get(16); m.Peers != 1 {
+		t.Errorf("%+v", m)
+	}
+}
+
+// Rule 6: the frame goes on evenly: what a clock that does not step is told does
+// not move when others come, go and step.
+func TestRule6FrameGoesOn(t *testing.T) {
+	w := newWorld(t, FrameOptions{}, 24, ringWith(24, 1, 3, 5))
+	w.noise, w.rnoise = 10, 1e-9
+	w.run(5)
+	m := w.get(2)
+	start, begin := m.At(w.read(2, w.now)), w.now
+	check := func(what string, limit float64) {
+		t.Helper()
+		m := w.get(2)
+		if d := float64(m.At(w.read(2, w.now))-start) - (w.now-begin)*1e9*(1+w.frameRate(2)); math.Abs(d) > limit {
+			t.Errorf("%s: the frame moved by %v ns", what, d)
+		}
+	}
+	w.run(5)
+	check("nothing", 30)
+	w.step(7, 50_000)
+	w.run(5)
+	check("a step", 60)
+	w.quiet[11], w.quiet[12] = true, true
+	w.run(20)
+	check("two gone", 150)
+	w.quiet = map[int]bool{}
+	w.run(5)
+	check("two back", 200)
+	id := w.frame.ID()
+	w.run(1)
+	if w.frame.ID() != id || w.get(3).Component != w.get(2).Component {
+		t.Error("the frame is another one")
+	}
+}
+
+// frameRate is by what the frame gains on true time, as clock i has it.
+func (w *world) frameRate(i int) float64 { return (1+w.rate[i])*(1+w.get(i).Rate) - 1 }
+
+// Rule 6: a new frame shows the time of its median clock and runs at the mean rate.
+func TestRule6NewFrame(t *testing.T) {
+	w := newWorld(t, FrameOptions{}, 9, everybody(9))
+	w.offset[4] = -epoch // never set
+	w.run(1)
+	offsets := slices.Sorted(slices.Values(w.offset))
+	m := w.get(0)
+	if d := float64(m.At(w.read(0, 0))-epoch) - offsets[4]; math.Abs(d) > 1e6 { // rates within a second
+		t.Errorf("the frame is off the median clock by %v ns", d)
+	}
+	sum := 0.0
+	for i := range w.names {
+		sum += w.get(i).Rate
+	}
+	if math.Abs(sum/9) > 1e-9 {
+		t.Errorf("the mean rate is %v", sum/9)
+	}
+}
+
+// Rule 7: the reference's time is the frame's, steps and all.
+func TestRule7Reference(t *testing.T) {
+	w := newWorld(t, FrameOptions{Reference: "n00005"}, 20, ringWith(20, 1, 3, 7))
+	w.noise, w.rnoise = 10, 1e-9
+	check := func() {
+		t.Helper()
+		for i := range w.names {
+			m := w.get(i)
+			if d := m.At(w.read(i, w.now)) - w.read(5, w.now); d > 40 || d < -40 {
+				t.Errorf("clock %d is %d ns off the reference", i, d)
+			}
+		}
+		if m := w.get(5); m.Rate != 0 || m.Offset != 0 || m.Sigma != 0 {
+			t.Errorf("the reference itself: %+v", m)
+		}
+		if u := w.frame.Update(w.names); u.Relative || len(u.Maps) != 20 {
+			t.Errorf("%+v", u)
+		}
+	}
+	w.run(8)
+	check()
+	id := w.frame.ID()
+	w.step(5, 1e6)
+	w.drift(5, 8e-6)
+	w.run(4)
+	check()
+	if w.frame.ID() != id {
+		t.Error("the frame is another one")
+	}
+	w.jumps(map[int][2]uint32{5: {1, 1}})
+	w.states(map[State]int{Locked: 20})
+}
+
+// Rule 8: components fall apart and grow together.
+func TestRule8Components(t *testing.T) {
+	pairs := everybody(9) // 0..8
+	for _, p := range everybody(6) {
+		pairs = append(pairs, [2]int{9 + p[0], 9 + p[1]}) // 9..14
+	}
+	between := [2]int{2, 11}
+	w := newWorld(t, FrameOptions{}, 15, append(pairs, between))
+	w.noise, w.rnoise = 10, 1e-9
+	w.run(5)
+	whole := w.get(0).Component
+	if w.get(14).Component != whole || w.last.Components != 1 {
+		t.Fatalf("%+v", w.last)
+	}
+	id := w.frame.ID()
+	w.pairs = pairs
+	w.run(6)
+	if a, b := w.get(0).Component, w.get(14).Component; a != whole || b == whole || w.last.Components != 2 {
+		t.Errorf("components %d and %d of %d", a, b, whole)
+	}
+	w.states(map[State]int{Locked: 15})
+	before, begin := w.get(0), w.now
+	w.pairs = append(pairs, between)
+	w.run(4)
+	if a, b := w.get(0).Component, w.get(14).Component; a != whole || b != whole {
+		t.Errorf("components %d and %d of %d", a, b, whole)
+	}
+	at := w.read(0, begin)
+	now := w.get(0)
+	if d := now.At(at) - before.At(at); d > 100 || d < -100 {
+		t.Errorf("the larger part's frame moved by %d ns", d)
+	}
+	if e := most(w.errors()); e > 50 {
+		t.Errorf("%v ns", e)
+	}
+	w.jumps(nil)
+	if w.frame.ID() != id {
+		t.Error("the frame is another one")
+	}
+}
+
+// Rule 9: a step is the clock's that stepped, once, and nobody else's; a change
+// of rate likewise.
+func TestRule9StepAndDrift(t *testing.T) {
+	for _, by := range []float64{3_000, -200_000, 5e9, 3.6e12} {
+		w := newWorld(t, FrameOptions{}, 16, ringWith(16, 1, 3, 6))
+		w.noise, w.rnoise = 10, 1e-9
+		w.run(5)
+		w.states(map[State]int{Locked: 16})
+		w.step(6, by)
+		w.run(1)
+		w.states(map[State]int{Locked: 15, Converging: 1})
+		if e := most(w.errors()); e > 40 {
+			t.Errorf("step by %v: errors of %v ns at once", by, e)
+		}
+		w.jumps(map[int][2]uint32{6: {1, 0}})
+		w.run(2)
+		w.states(map[State]int{Locked: 16})
+		w.drift(9, 6e-6)
+		w.run(8)
+		w.jumps(map[int][2]uint32{6: {1, 0}, 9: {0, 1}})
+		w.states(map[State]int{Locked: 16})
+	}
+}
+
+// Rule 9: of two clocks alone nobody knows which stepped.
+func TestRule9TwoClocks(t *testing.T) {
+	w := newWorld(t, FrameOptions{}, 2, everybody(2))
+	w.noise, w.rnoise = 10, 1e-9
+	w.run(5)
+	w.states(map[State]int{Locked: 2})
+	w.step(1, 50_000)
+	w.run(1)
+	w.states(map[State]int{Converging: 2})
+	w.run(2)
+	w.states(map[State]int{Locked: 2})
+	w.jumps(nil)
+}
+
+// Rule 10: converging, locked, holdover, lost, and back.
+func TestRule10States(t *testing.T) {
+	w := newWorld(t, FrameOptions{}, 16, ringWith(16, 1, 3, 6))
+	w.noise, w.rnoise = 10, 1e-9
+	w.run(2)
+	w.states(map[State]int{Converging: 16})
+	w.run(1)
+	w.states(map[State]int{Locked: 16})
+	w.quiet[4] = true
+	held := w.get(4)
+	w.run(3)
+	w.states(map[State]int{Locked: 16})
+	w.run(1)
+	w.states(map[State]int{Locked: 15, Holdover: 1})
+	w.run(100)
+	w.states(map[State]int{Locked: 15, Holdover: 1})
+	m := w.get(4)
+	age := time.Duration(w.read(4, w.now) - m.Ref)
+	if e, b := w.errors(), StatisticalBound(m.Sigma, m.RateSigma, age); math.Abs(e[4]) > b || b < 5*m.Sigma+float64(age-Fresh)*temperature {
+		t.Errorf("in holdover off by %v with bound %v", e[4], b)
+	}
+	if m.Peers != 0 || m.Steps != held.Steps {
+		t.Errorf("%+v", m)
+	}
+	w.run(900)
+	w.states(map[State]int{Locked: 15, Lost: 1})
+	delete(w.quiet, 4)
+	w.run(1)
+	w.states(map[State]int{Locked: 15, Converging: 1})
+	w.run(2)
+	w.states(map[State]int{Locked: 16})
+	w.jumps(nil)
+	w.quiet[4] = true
+	w.run(2)
+	w.now += clockKept.Seconds()
+	w.run(1)
+	w.run(1)
+	if _, ok := w.frame.Map(w.names[4]); ok {
+		t.Error("a clock that is long gone still has a map")
+	}
+}
+
+// Rule 10: what pairs predict keeps a clock in its component, but measures nothing.
+func TestRule10Predicted(t *testing.T) {
+	w := newWorld(t, FrameOptions{}, 8, everybody(8))
+	w.noise, w.rnoise = 10, 1e-9
+	w.run(4)
+	w.spoil = func(p *PairEstimate) {
+		if p.ID.Src == w.names[3]+"/e" || p.ID.Dst == w.names[3]+"/e" {
+			p.Quality = Held
+		}
+	}
+	w.run(2)
+	w.states(map[State]int{Locked: 7, Holdover: 1})
+	if w.last.Components != 1 {
+		t.Errorf("%+v", w.last)
+	}
+	w.spoil = nil
+	w.run(1)
+	w.states(map[State]int{Locked: 8})
+}
+
+// Rule 10: a clock that stands still is lost, and nobody else is the worse for it.
+func TestRule10Frozen(t *testing.T) {
+	w := newWorld(t, FrameOptions{}, 16, ringWith(16, 1, 3, 6))
+	w.noise, w.rnoise = 10, 1e-9
+	w.run(4)
+	w.spoil = func(p *PairEstimate) {
+		if p.ID.Dst == w.names[5]+"/e" {
+			p.Rate = -1
+		} else if p.ID.Src == w.names[5]+"/e" {
+			p.Rate = 1
+		}
+	}
+	w.run(3)
+	w.states(map[State]int{Locked: 15, Lost: 1})
+	if w.get(5).State != Lost {
+		t.Error("another one is lost")
+	}
+	var others []int
+	for i := range w.names {
+		if i != 5 {
+			others = append(others, i)
+		}
+	}
+	if e := most(w.errors(others...)); e > 40 {
+		t.Errorf("%v ns", e)
+	}
+	w.spoil = nil
+	w.run(3)
+	w.states(map[State]int{Locked: 16})
+}
+
+// Rule 11: the order in which nodes report changes nothing, nor does what the
+// frame knew of others; the same reports give the same maps.
+func TestRule11Order(t *testing.T) {
+	maps := func(order int) []ClockMap {
+		w := newWorld(t, FrameOptions{}, 50, ringWith(50, 1, 7, 13))
+		w.noise, w.rnoise = 10, 1e-9
+		for range 5 {
+			w.now++
+			reports := w.reports()
+			switch order {
+			case 1:
+				slices.Reverse(reports)
+			case 2:
+				w.rng.Shuffle(0, nil)
+				rand.New(rand.NewPCG(uint64(w.now), 9)).Shuffle(len(reports), func(i, j int) { reports[i], reports[j] = reports[j], reports[i] })
+			}
+			for _, r := range reports {
+				w.frame.Take(r, time.Duration(w.now)*time.Second)
+			}
+			w.frame.Solve(time.Duration(w.now) * time.Second)
+		}
+		return slices.Collect(w.frame.Clocks())
+	}
+	want := maps(0)
+	if len(want) != 50 {
+		t.Fatalf("%d clocks", len(want))
+	}
+	for order := range 3 {
+		if got := maps(order); !reflect.DeepEqual(got, want) {
+			t.Errorf("order %d gives other maps", order)
+		}
+	}
+}
+
+// Readings join a NIC's clock to the system clock, with their width as error and
+// their sequence as rate.
+func TestJoins(t *testing.T) {
+	w := newWorld(t, FrameOptions{}, 8, everybody(8))
+	w.noise, w.rnoise = 10, 1e-9
+	const offset, rate = 37e9, 12e-6
+	for range 12 {
+		at := w.read(2, w.now+1)
+		gained := int64(math.Round(rate * float64(at-epoch)))
+		w.frame.Take(&Report{Node: w.names[2], Joins: []Join{{A: w.names[2], B: w.names[2] + "/e", Ref: at, Offset: offset + gained + int64(w.rng.IntN(400)) - 200, Width: 400}}}, time.Duration(w.now+1)*time.Second)
+		w.run(1)
+	}
+	m, ok := w.frame.Map(w.names[2] + "/e")
+	if !ok || m.State != Locked || m.Component != w.get(0).Component {
+		t.Fatalf("%+v", m)
+	}
+	if m.Sigma < 100 || m.Sigma > 150 || m.RateSigma > 1e-7 {
+		t.Errorf("%+v", m)
+	}
+	at, sys := w.read(2, w.now), w.get(2)
+	if d := m.At(at+offset+int64(rate*float64(at-epoch))) - sys.At(at); d > 300 || d < -300 {
+		t.Errorf("off by %d ns", d)
+	}
+}
+
+// The allowance of a clock is half of the largest of its pairs.
+func TestAllowance(t *testing.T) {
+	w := newWorld(t, FrameOptions{Allowance: func(a, b string) time.Duration {
+		if a == "n00001" || b == "n00001" {
+			return 125
+		}
+		return 25
+	}}, 4, [][2]int{{0, 1}, {0, 2}, {2, 3}})
+	w.run(1)
+	for i, want := range []int64{63, 63, 13, 13} {
+		if got := w.get(i).Allowance; got != want {
+			t.Errorf("clock %d: %d ns, want %d", i, got, want)
+		}
+	}
+}
+
+// What a node reports is bounded, and goes when it no longer reports.
+func TestBounded(t *testing.T) {
+	f := NewFrame(FrameOptions{})
+	for i := range 100 {
+		r := &Report{Node: "a"}
+		for j := range 1000 {
+			r.Pairs = append(r.Pairs, PairEstimate{PairID{Src: "a/x", Dst: "b/x", Flow: i*1000 + j}, Estimate{Quality: Fine, Sigma: 1, RateSigma: 1e-9}})
+		}
+		f.Take(r, 0)
+	}
+	if n := len(f.nodes["a"].edges); n != maxNodeEdges {
+		t.Errorf("%d edges", n)
+	}
+	f.Solve(estimateKept + 1)
+	if len(f.nodes) != 0 || len(f.sorted) != 0 {
+		t.Error("a silent node is kept")
+	}
+	f.Solve(clockKept + 1)
+	if len(f.byName) != 0 || len(f.free) != 2 {
+		t.Error("silent clocks are kept")
+	}
+}
+
+// Whatever a report says, a cycle ends, and others get maps that are numbers.
+func FuzzFrame(f *testing.F) {
+	f.Add(sampleReport().Append(nil), sampleReport().Append(nil))
+	f.Fuzz(func(t *testing.T, one, two []byte) {
+		frame := NewFrame(FrameOptions{})
+		mono := time.Duration(0)
+		for range 3 {
+			for _, b := range [][]byte{one, two} {
+				if r, err := ParseReport(b); err == nil {
+					frame.Take(r, mono)
+				}
+			}
+			mono += time.Second
+			frame.Solve(mono)
+			for m := range frame.Clocks() {
+				if math.IsNaN(m.Sigma+m.RateSigma+m.Rate) || m.Sigma < 0 || math.IsInf(m.Sigma, 0) {
+					t.Fatalf("%+v", m)
+				}
+			}
+		}
+	})
+}

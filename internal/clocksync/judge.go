@@ -1,0 +1,276 @@
+package clocksync
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// What clocks are judged by.
+const (
+	// A clock is lost when its bound is more than this.
+	lostBound = float64(time.Millisecond)
+	// lockAfter is in how many cycles in a row a clock must agree with its prediction.
+	lockAfter = 2
+	// A clock jumps if it is off by so many deviations of its prediction and its
+	// solution; more than BoundSigmas, as many clocks are tried for long.
+	jumpSigmas = 8
+	// driftFloor is a change of rate that counts: three steps of temperature.
+	driftFloor = 3 * temperature
+	// A drift is a change against a mean over about usualCycles. It has
+	// driftCycles to be over: a window that it falls into shows only part of it.
+	usualCycles = 32
+	driftCycles = 5
+)
+
+// lose is the end of a clock's map: it starts anew when it is measured again.
+func (o *frameClock) lose() {
+	if o.component != 0 {
+		o.state = Lost
+	}
+	o.known, o.agreed, o.peers = false, 0, 0
+}
+
+// centerRates brings a part's rates to where the frame's rate stays as it was.
+func (f *Frame) centerRates(p *part) {
+	c := &f.cycle
+	var gain float64 // of the frame, to be taken off
+	switch {
+	case p.reference >= 0:
+		gain = c.lines[p.reference].rate
+	case p.base == 0:
+		gain, _ = c.center(p, func(k int32) vote {
+			return vote{c.lines[k].rate, runningRate, 1}
+		})
+	default:
+		gain = f.rateChange(p)
+	}
+	for _, k := range c.members[p.first:p.last] {
+		c.lines[k].rate = (1+c.lines[k].rate)/(1+gain) - 1
+	}
+}
+
+// rateChange is by how much most clocks of a part changed their rates in the frame.
+func (f *Frame) rateChange(p *part) float64 {
+	c := &f.cycle
+	change, _ := c.center(p, func(k int32) vote {
+		return vote{c.lines[k].rate - c.before[k].rate, driftFloor + jumpSigmas*f.clocks[c.clocks[k]].rateSigma, 1}
+	})
+	return change
+}
+
+// vote is by how much a clock would have its frame moved, how far from the
+// others it may be with that, and its weight.
+type vote struct{ value, tolerance, weight float64 }
+
+// center is the mean of the votes of those that a part goes on with - of all,
+// if there are none - without those that are not within their tolerance of the
+// median. It is not agreed upon if these are half of them or more; then it is
+// the median.
+func (c *cycle) center(p *part, of func(k int32) vote) (center float64, agreed bool) {
+	var votes []vote
+	for _, k := range c.members[p.first:p.last] {
+		if c.follows[k] || p.base == 0 {
+			votes = append(votes, of(k))
+		}
+	}
+	slices.SortFunc(votes, func(x, y vote) int { return cmp.Compare(x.value, y.value) })
+	n := len(votes)
+	median := (votes[(n-1)/2].value + votes[n/2].value) / 2
+	sum, weight, within := 0.0, 0.0, 0
+	for _, v := range votes {
+		if math.Abs(v.value-median) <= v.tolerance {
+			sum, weight, within = sum+v.weight*(v.value-median), weight+v.weight, within+1
+		}
+	}
+	if 2*within <= n {
+		return median, false
+	}
+	return median + sum/weight, true
+}
+
+// judge fixes the time of every part, and says of every clock in it how it did.
+func (f *Frame) judge(mono time.Duration) {
+	c := &f.cycle
+	fresh := f.describe()
+	anew := false
+	for i := range c.parts {
+		p := &c.parts[i]
+		// By how much a clock is off its prediction, and may be without having jumped.
+		miss := func(k int32) vote {
+			o, b, l := &f.clocks[c.clocks[k]], &c.before[k], &c.lines[k]
+			age := mono - o.solved
+			grown := Grown(o.sigma, o.rateSigma, age)
+			return vote{value: float64(l.off-b.off) + l.frac - b.frac, weight: 1 / (grown*grown + 1),
+				tolerance: jumpSigmas*math.Hypot(grown, c.sigma[k]) + (temperature+math.Abs(l.rate-b.rate))*float64(age)}
+		}
+		center, agreed := 0.0, false
+		if p.base != 0 {
+			center, agreed = c.center(p, miss)
+		}
+		gain := 0.0 // of the reference, which its frame shows as everybody's loss
+		if p.reference >= 0 && p.base != 0 {
+			gain = f.rateChange(p)
+		}
+		referred := p.reference >= 0 && p.id != f.absolute
+		members := c.members[p.first:p.last]
+		for _, k := range members {
+			o := &f.clocks[c.clocks[k]]
+			news := c.lines[k].ref != o.ref
+			switch v := miss(k); {
+			case c.eager[k] || o.component != p.base || referred || !agreed:
+				o.agreed = 0
+			case math.Abs(v.value-center) > v.tolerance:
+				if o.agreed >= lockAfter {
+					o.steps++
+				}
+				o.agreed = 0
+			case news && fresh[k]:
+				o.agreed = min(o.agreed+1, lockAfter)
+			}
+		}
+		switch {
+		case p.reference >= 0:
+			r := c.lines[p.reference]
+			c.shift(members, r.off, r.frac)
+			if referred {
+				f.absolute, anew = p.id, true
+			}
+		case p.base == 0:
+			c.shift(members, c.medianOffset(members), 0)
+			anew = true
+		default:
+			c.shift(members, 0, center)
+		}
+		for _, k := range members {
+			o := &f.clocks[c.clocks[k]]
+			o.usual += gain
+			if c.eager[k] {
+				o.usual, o.settling = c.lines[k].rate, driftCycles
+			}
+			o.known, o.line, o.sigma, o.rateSigma, o.component, o.solved = true, c.lines[k], c.sigma[k], c.rateSigma[k], p.id, mono
+			if agreed {
+				o.drift()
+			}
+			switch {
+			case math.Abs(o.rate) > runningRate:
+				o.lose()
+			case o.agreed < lockAfter || BoundSigmas*o.sigma > lostBound:
+				o.state = Converging
+			case fresh[k]:
+				o.state = Locked
+			default:
+				o.state = Holdover
+			}
+		}
+	}
+	if anew {
+		f.id++
+	}
+}
+
+// describe counts every clock's peers and takes its share of the allowance. It
+// says which clocks were measured, rather than predicted, by a pair.
+func (f *Frame) describe() (measured []bool) {
+	c := &f.cycle
+	measured = make([]bool, len(c.clocks))
+	for _, i := range c.clocks {
+		f.clocks[i].allowance, f.clocks[i].peers = 0, 0
+	}
+	for i := range c.links {
+		l := &c.links[i]
+		counts := false
+		lo, hi := &f.clocks[c.clocks[l.lo]], &f.clocks[c.clocks[l.hi]]
+		for t := l.first; t < l.last; t++ {
+			e := c.terms[t].e
+			if c.terms[t].out {
+				continue
+			}
+			counts = counts || !e.predicted
+			lo.allowance, hi.allowance = max(lo.allowance, (e.allowance+1)/2), max(hi.allowance, (e.allowance+1)/2)
+		}
+		if counts {
+			lo.peers++
+			hi.peers++
+			measured[l.lo], measured[l.hi] = true, true
+		}
+	}
+	return measured
+}
+
+// drift counts a change of rate.
+func (o *frameClock) drift() {
+	switch change := math.Abs(o.rate - o.usual); {
+	case o.settling > 0:
+		o.usual = o.rate
+		o.settling--
+	case change > max(driftFloor, jumpSigmas*o.rateSigma):
+		o.drifts++
+		o.usual, o.settling = o.rate, driftCycles
+	default:
+		o.usual += (o.rate - o.usual) / usualCycles
+	}
+}
+
+// shift takes so much off the frame's time.
+func (c *cycle) shift(members []int32, whole int64, frac float64) {
+	for _, k := range members {
+		l := &c.lines[k]
+		l.off -= whole
+		l.frac -= frac
+		l.normal()
+	}
+}
+
+func (c *cycle) medianOffset(members []int32) int64 {
+	offs := make([]int64, len(members))
+	for i, k := range members {
+		offs[i] = c.lines[k].off
+	}
+	slices.Sort(offs)
+	return offs[(len(offs)-1)/2]
+}
+
+// idle goes through the clocks without estimates.
+func (f *Frame) idle(mono time.Duration) {
+	for i := range f.clocks {
+		o := &f.clocks[i]
+		if !o.known || f.cycle.number[i] >= 0 {
+			continue
+		}
+		o.peers = 0
+		switch {
+		case StatisticalBound(o.sigma, o.rateSigma, mono-o.solved) > lostBound:
+			o.lose()
+		case o.state == Locked:
+			o.state = Holdover
+		}
+	}
+}
+
+// summarize counts.
+func (f *Frame) summarize(s *Summary) {
+	c := &f.cycle
+	for i := range f.clocks {
+		if o := &f.clocks[i]; o.component != 0 {
+			s.Clocks[o.state]++
+		}
+	}
+	if len(c.terms) == 0 {
+		return
+	}
+	s.Components = len(c.parts)
+	var out []int32
+	for i := range c.terms {
+		if c.terms[i].out {
+			out = append(out, int32(i))
+		}
+	}
+	s.Dropped, s.Edges = len(out), len(c.terms)-len(out)
+	slices.SortStableFunc(out, func(x, y int32) int { return cmp.Compare(c.score(&c.terms[y]), c.score(&c.terms[x])) })
+	for _, i := range out[:min(len(out), mostOutliers)] {
+		t := &c.terms[i]
+		s.Outliers = append(s.Outliers, Outlier{A: f.clocks[c.clocks[t.a]].name, B: f.clocks[c.clocks[t.b]].name, ID: t.e.id, Error: t.d, Rate: t.g})
+	}
+}

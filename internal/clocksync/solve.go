@@ -1,0 +1,288 @@
+package clocksync
+
+import (
+	"math"
+	"sync"
+)
+
+// laplacian is a weighted graph as the matrix of its normal equations: row k has
+// the sum of k's weights on the diagonal and, for every neighbour, minus the
+// weight between the two. It is singular: what all clocks of a component have
+// in common, no difference tells.
+type laplacian struct {
+	start []int32 // of row k in to and w; one more than rows
+	to    []int32
+	w     []float64
+	diag  []float64
+}
+
+// Rows in a piece of work. Sums are taken piece by piece and then in the order
+// of the pieces, so that they come out the same whoever does the work.
+const pieceRows = 8192
+
+// inPieces calls f for every piece of 0..n, on two goroutines where that pays.
+func inPieces(n int, f func(piece, from, to int)) {
+	pieces := (n + pieceRows - 1) / pieceRows
+	some := func(first, step int) {
+		for p := first; p < pieces; p += step {
+			f(p, p*pieceRows, min(n, (p+1)*pieceRows))
+		}
+	}
+	if pieces < 2 {
+		some(0, 1)
+		return
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { some(1, 2) })
+	some(0, 2)
+	wg.Wait()
+}
+
+// conjugate holds the vectors of an iteration between calls.
+type conjugate struct {
+	r, p, q    []float64
+	sums, most []float64 // of pieces
+}
+
+const mostIterations = 500
+
+// solve finds x with Lx = b by conjugate gradients with the diagonal as
+// preconditioner, from x = 0. It ends when no clock's residual is worth more than
+// tol of its own standard deviation. b must sum to zero over every component, x
+// then is right but for a constant of each.
+func (c *conjugate) solve(l *laplacian, b, x []float64, tol float64) (iterations int) {
+	n := len(b)
+	c.r, c.p, c.q = sized(c.r, n), sized(c.p, n), sized(c.q, n)
+	pieces := (n + pieceRows - 1) / pieceRows
+	c.sums, c.most = sized(c.sums, pieces), sized(c.most, pieces)
+	// What rounding leaves of b is no residual.
+	floor := func(most float64) float64 { return max(tol, 1e-11*most) }
+	inPieces(n, func(piece, from, to int) {
+		sum, most := 0.0, 0.0
+		for k := from; k < to; k++ {
+			x[k], c.r[k], c.p[k] = 0, b[k], 0
+			if d := l.diag[k]; d > 0 {
+				c.p[k] = b[k] / d
+				s := b[k] * c.p[k]
+				sum, most = sum+s, max(most, s)
+			}
+		}
+		c.sums[piece], c.most[piece] = sum, most
+	})
+	rho, most := total(c.sums), math.Sqrt(largest(c.most))
+	end := floor(most)
+	for most > end && iterations < mostIterations {
+		iterations++
+		inPieces(n, func(piece, from, to int) {
+			sum := 0.0
+			for k := from; k < to; k++ {
+				v := l.diag[k] * c.p[k]
+				for i := l.start[k]; i < l.start[k+1]; i++ {
+					v -= l.w[i] * c.p[l.to[i]]
+				}
+				c.q[k] = v
+				sum += v * c.p[k]
+			}
+			c.sums[piece] = sum
+		})
+		alpha := rho / total(c.sums)
+		inPieces(n, func(piece, from, to int) {
+			sum, most := 0.0, 0.0
+			for k := from; k < to; k++ {
+				x[k] += alpha * c.p[k]
+				c.r[k] -= alpha * c.q[k]
+				if d := l.diag[k]; d > 0 {
+					s := c.r[k] * c.r[k] / d
+					sum, most = sum+s, max(most, s)
+				}
+			}
+			c.sums[piece], c.most[piece] = sum, most
+		})
+		next := total(c.sums)
+		beta := next / rho
+		rho, most = next, math.Sqrt(largest(c.most))
+		inPieces(n, func(_, from, to int) {
+			for k := from; k < to; k++ {
+				if d := l.diag[k]; d > 0 {
+					c.p[k] = c.r[k]/d + beta*c.p[k]
+				}
+			}
+		})
+	}
+	return iterations
+}
+
+func total(v []float64) float64 {
+	sum := 0.0
+	for _, x := range v {
+		sum += x
+	}
+	return sum
+}
+
+func largest(v []float64) float64 {
+	most := 0.0
+	for _, x := range v {
+		most = max(most, x)
+	}
+	return most
+}
+
+// sized is v with n elements, whatever they are; it is made anew only to grow.
+func sized[T any](v []T, n int) []T {
+	if cap(v) < n {
+		return make([]T, n, n+n/8)
+	}
+	return v[:n]
+}
+
+// dense is the inverse of a component's Cholesky factor, from which any
+// covariance follows exactly.
+type dense struct {
+	n      int
+	inv    []float64 // of the lower factor, row by row
+	ground int       // place of the member that the others are related to, or -1: their mean
+	common float64   // what was added along the mean, and is taken off again
+}
+
+// newDense factorises the component whose members are given. With a ground the
+// covariances are against that member, else against the mean of all. Work is
+// n^3/3 multiplications. It is nil if rounding leaves the matrix indefinite.
+func newDense(l *laplacian, members []int32, place []int32, ground int) *dense {
+	d := &dense{n: len(members), ground: ground}
+	n := d.n
+	a := make([]float64, n*n)
+	if ground < 0 {
+		for _, k := range members {
+			d.common += l.diag[k]
+		}
+		d.common /= float64(n) * float64(n)
+		for i := range a {
+			a[i] = d.common
+		}
+	}
+	for i, k := range members {
+		if i == ground {
+			a[i*n+i] = 1 // alone in its row: it is related to itself
+			continue
+		}
+		a[i*n+i] += l.diag[k]
+		for e := l.start[k]; e < l.start[k+1]; e++ {
+			if j := int(place[l.to[e]]); j != ground && l.w[e] > 0 {
+				a[i*n+j] -= l.w[e]
+			}
+		}
+	}
+	for i := range n {
+		row := a[i*n : i*n+n]
+		for j := range i {
+			row[j] = (row[j] - dot(row[:j], a[j*n:j*n+j])) / a[j*n+j]
+		}
+		v := row[i] - dot(row[:i], row[:i])
+		if !(v > 0) {
+			return nil
+		}
+		row[i] = math.Sqrt(v)
+	}
+	// Row i of the inverse is (e_i - the rows before it, weighted by the factor) / factor_ii.
+	d.inv = make([]float64, n*n)
+	for i := range n {
+		row := d.inv[i*n : i*n+i+1]
+		for j := range i {
+			add(row[:j+1], -a[i*n+j], d.inv[j*n:j*n+j+1])
+		}
+		for j := range row {
+			row[j] /= a[i*n+i]
+		}
+		row[i] = 1 / a[i*n+i]
+	}
+	return d
+}
+
+// covariance of two members.
+func (d *dense) covariance(i, j int) float64 {
+	if i == d.ground || j == d.ground {
+		return 0
+	}
+	v := 0.0
+	for k := max(i, j); k < d.n; k++ {
+		v += d.inv[k*d.n+i] * d.inv[k*d.n+j]
+	}
+	if d.ground < 0 {
+		v -= 1 / (d.common * float64(d.n) * float64(d.n))
+	}
+	return v
+}
+
+// variances of all members.
+func (d *dense) variances() []float64 {
+	out := make([]float64, d.n)
+	for k := range d.n {
+		for i, v := range d.inv[k*d.n : k*d.n+k+1] {
+			out[i] += v * v
+		}
+	}
+	for i := range out {
+		if i == d.ground {
+			out[i] = 0
+		} else if d.ground < 0 {
+			out[i] = max(0, out[i]-1/(d.common*float64(d.n)*float64(d.n)))
+		}
+	}
+	return out
+}
+
+func dot(x, y []float64) float64 {
+	var a, b, c, d float64
+	for len(x) >= 4 && len(y) >= 4 {
+		a += x[0] * y[0]
+		b += x[1] * y[1]
+		c += x[2] * y[2]
+		d += x[3] * y[3]
+		x, y = x[4:], y[4:]
+	}
+	for i := range x {
+		a += x[i] * y[i]
+	}
+	return a + b + c + d
+}
+
+func add(x []float64, f float64, y []float64) {
+	for i, v := range y {
+		x[i] += f * v
+	}
+}
+
+// sketch estimates one clock's variance from random right-hand sides: if the
+// weighted differences of b are drawn with variance one, then y, the solution,
+// has the covariance that is sought. Of D times the variance of a clock, D its
+// diagonal, 1 is known beforehand, as if its neighbours were; what they add is
+// the mean of y (D y - b). Only that part is subject to chance.
+type sketch struct {
+	n, sum, squares float64
+}
+
+// sketchMemory is how many samples count; older ones fade.
+const sketchMemory = 32
+
+func (s *sketch) take(d, b, y float64) {
+	q := y * (d*y - b)
+	if s.n >= sketchMemory {
+		f := (sketchMemory - 1) / s.n
+		s.n, s.sum, s.squares = s.n*f, s.sum*f, s.squares*f
+	}
+	s.n, s.sum, s.squares = s.n+1, s.sum+q, s.squares+q*q
+}
+
+// variance is what a clock with diagonal d has, with twice the standard error of
+// the sketch added: it errs upwards, by about a tenth once samples are many. As
+// long as there are none the neighbours are taken to add three times as much.
+func (s *sketch) variance(d float64) float64 {
+	if s.n == 0 {
+		return 4 / d
+	}
+	mean := s.sum / s.n
+	// One sample of variance one is taken to have been there before.
+	spread := (max(0, s.squares-s.sum*mean) + 1) / s.n
+	return max(1, 1+mean+2*math.Sqrt(spread/s.n)) / d
+}
