@@ -17,9 +17,9 @@
 //     to a cadence and a reflector's turn before its end: the reflector's stamp
 //     of a reply comes with the next reply.
 //  5. An error is an estimate less the truth, less the mean of that over the
-//     locked clocks of the component, at the end of a window (the instant of
-//     evaluation), when the window has been solved. Errors in use are those of
-//     the same maps one window later (TestErrors).
+//     locked clocks of the component (outliers left out of the mean), at the end
+//     of a window (the instant of evaluation), when the window has been solved.
+//     Errors in use are those of the same maps one window later (TestErrors).
 //  6. Percentiles leave the first warmup out; coverage leaves out nothing that
 //     claims a bound (TestErrors).
 //
