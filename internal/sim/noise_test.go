@@ -17,7 +17,7 @@ func near(t *testing.T, what string, got, want float64, n int) {
 
 // TestStamps: the errors of stamps have the quantiles of their models.
 func TestStamps(t *testing.T) {
-	const n = 400_000
+	const n = 1_000_000
 	normalAt := func(x float64) float64 { return 0.5 * math.Erfc(-x/math.Sqrt2) }
 	tests := []struct {
 		noise Noise
@@ -31,6 +31,7 @@ func TestStamps(t *testing.T) {
 		{Kernel, 10_000, 0.999 * 0.99},
 		{Kernel, 1500 * 1500. / 10_000, 0.999 * 0.01},
 		{Kernel, 40_000, 0.999 * normalAt(math.Log(40./1.5)/math.Log(10/1.5)*2.326348)},
+		{Kernel, 50_000, 0.999 * normalAt(math.Log(50./1.5)/math.Log(10/1.5)*2.326348)},
 		{Kernel, 275_000 + 1500, 0.999 + 0.0005}, // half of the late ones
 	}
 	for _, tt := range tests {
@@ -48,10 +49,10 @@ func TestStamps(t *testing.T) {
 			}
 		}
 		if tt.below > 200_000 {
-			near(t, string(tt.noise), 1-float64(below)/n, 1-tt.want, n/4) // the log-normal part shifts the half a little
+			near(t, string(tt.noise), 1-float64(below)/n, 1-tt.want, n) // the log-normal part shifts the half a little
 			continue
 		}
-		near(t, string(tt.noise), float64(below)/n, tt.want, n/4)
+		near(t, string(tt.noise), float64(below)/n, tt.want, n)
 	}
 	// What is sharp is N(0, 10 ns) and a rounding to 8 ns.
 	r := rand.New(rand.NewPCG(1, 3))
@@ -71,7 +72,7 @@ func TestStamps(t *testing.T) {
 	if got := sum / float64(count); math.Abs(got/want-1) > 0.02 {
 		t.Errorf("sharp stamps: a second moment of %.1f ns^2 below -4 ns, want %.1f", got, want)
 	}
-	near(t, "sharp stamps below -4 ns", float64(count)/n, 0.9*odds, n/4)
+	near(t, "sharp stamps below -4 ns", float64(count)/n, 0.9*odds, n)
 }
 
 // TestQueue: a hop is busy as often as asked, forgets that with the time
@@ -142,6 +143,14 @@ func TestDensity(t *testing.T) {
 				}
 				if math.Abs(mass-1) > 1e-5 || math.Abs(mean-5000*load*float64(hops)) > d.step {
 					t.Errorf("%s, load %g, %d hops: mass %g, mean %g", noise, load, hops, mass, mean)
+				}
+				// Moved by a little, noise has scores whose mean is the move times the information.
+				slope := 0.0
+				for i := 1; i < len(d.mass)-1; i++ {
+					slope += d.mass[i] * (d.score[i+1] - d.score[i-1]) / (2 * d.step)
+				}
+				if math.Abs(slope/d.info-1) > 0.02 {
+					t.Errorf("%s, load %g, %d hops: scores grow by %.4g a ns, want %.4g", noise, load, hops, slope, d.info)
 				}
 				r := rand.New(rand.NewPCG(6, 7))
 				stamp := noise.stamp()

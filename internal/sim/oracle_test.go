@@ -11,10 +11,7 @@ import (
 func gaussian(sigma float64) *density {
 	d := &density{low: -2000, step: 0.01, score: make([]float64, 400_001), info: 1 / (sigma * sigma)}
 	for i := range d.score {
-		d.score[i] = -(d.low + float64(i)*d.step) / (sigma * sigma)
-	}
-	for i := range d.score {
-		d.score[i] = -d.score[i]
+		d.score[i] = (d.low + float64(i)*d.step) / (sigma * sigma)
 	}
 	return d
 }
@@ -35,7 +32,7 @@ func TestOracleIsLeastSquares(t *testing.T) {
 	const end = 3 * int64(time.Second)
 	s.clocks.advance(end)
 
-	// Least squares: unknowns of clocks 1 to 4, clock 0 being the gauge, then delays.
+	// Least squares: the unknowns of the clocks, then the delays.
 	n := 5*unknowns + len(o.Edges)
 	a, b := make([][]float64, n), make([]float64, n)
 	for i := range a {

@@ -152,8 +152,7 @@ func bound(m *clocksync.Map, now int64) float64 {
 // component or, where none is, against all; NaN of what is not known.
 func (t *tally) deviations(w *Window) []float64 {
 	out := make([]float64, len(t.maps))
-	type mean struct{ sum, n float64 }
-	locked, all := map[uint32]mean{}, map[uint32]mean{}
+	locked, all := map[uint32][]float64{}, map[uint32][]float64{}
 	for c := range t.maps {
 		m := &t.maps[c]
 		out[c] = math.NaN()
@@ -161,20 +160,44 @@ func (t *tally) deviations(w *Window) []float64 {
 			continue
 		}
 		out[c] = float64(m.At(w.Now[c]) - (epoch + int64(w.At)))
-		add := func(to map[uint32]mean) { to[m.Component] = mean{to[m.Component].sum + out[c], to[m.Component].n + 1} }
-		add(all)
+		all[m.Component] = append(all[m.Component], out[c])
 		if m.State == clocksync.Locked {
-			add(locked)
+			locked[m.Component] = append(locked[m.Component], out[c])
 		}
+	}
+	centre := map[uint32]float64{}
+	for component, xs := range all {
+		if l := locked[component]; len(l) > 0 {
+			xs = l
+		}
+		centre[component] = middle(xs)
 	}
 	for c := range out {
-		of, ok := locked[t.maps[c].Component]
-		if !ok {
-			of = all[t.maps[c].Component]
-		}
-		out[c] -= of.sum / of.n
+		out[c] -= centre[t.maps[c].Component]
 	}
 	return out
+}
+
+// middle is the mean of what is no outlier: one clock that is off by a second is
+// no error of all others. It sorts xs.
+func middle(xs []float64) float64 {
+	slices.Sort(xs)
+	median := xs[len(xs)/2]
+	away := make([]float64, len(xs))
+	for i, x := range xs {
+		away[i] = math.Abs(x - median)
+	}
+	slices.Sort(away)
+	// 1.4826 median deviations are a standard deviation.
+	far := max(8*1.4826*away[len(away)/2], 1)
+	sum, n := 0.0, 0.0
+	for _, x := range xs {
+		if math.Abs(x-median) <= far {
+			sum += x - median
+			n++
+		}
+	}
+	return median + sum/n
 }
 
 // yardstick takes the oracle's errors of a window.

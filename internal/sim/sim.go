@@ -17,9 +17,9 @@
 //     to a cadence and a reflector's turn before its end: the reflector's stamp
 //     of a reply comes with the next reply.
 //  5. An error is an estimate less the truth, less the mean of that over the
-//     locked clocks of the component, at the end of a window (the instant of
-//     evaluation), when the window has been solved. Errors in use are those of
-//     the same maps one window later (TestErrors).
+//     locked clocks of the component (outliers left out of the mean), at the end
+//     of a window (the instant of evaluation), when the window has been solved.
+//     Errors in use are those of the same maps one window later (TestErrors).
 //  6. Percentiles leave the first warmup out; coverage leaves out nothing that
 //     claims a bound (TestErrors).
 //
@@ -122,7 +122,7 @@ type Estimator interface {
 	// back when reverse.
 	Sample(edge int, reverse bool, sent, received int64)
 	// Close ends a window of all clocks.
-	Close(Window)
+	Close(Window) error
 	// Map is what is known of a clock, if anything is.
 	Map(clock int) (clocksync.Map, bool)
 }
@@ -197,7 +197,9 @@ func Run(ctx context.Context, o Options, est Estimator, progress func(time.Durat
 		}
 		w.At, w.Dead = time.Duration(end), s.dead.has(end)
 		t.used(&w)
-		est.Close(w)
+		if err := est.Close(w); err != nil {
+			return nil, fmt.Errorf("sim: the window that ends at %v: %w", w.At, err)
+		}
 		t.solved(&w)
 		if end > window {
 			t.yardstick(s.oracle.solve(end), end)
