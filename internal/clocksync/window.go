@@ -114,9 +114,11 @@ func (p *Pair) fine(now int64) {
 	for d := range u {
 		slices.Sort(u[d])
 	}
+	low := p.lowest(u)
 	more := uneven(u, p.kind)
 	if !p.shape.learn(p.kind, sigma) {
 		p.coarse(now, more)
+		p.centre(low)
 		return
 	}
 	var shift, limit, least, usual [2]float64
@@ -144,6 +146,7 @@ func (p *Pair) fine(now int64) {
 	if more > 0 {
 		p.coarse(now, more)
 		p.settle(shift)
+		p.centre(low)
 		return
 	}
 	z, variance, likely := p.locate(u, sigma)
@@ -180,9 +183,40 @@ func (p *Pair) fine(now int64) {
 	}
 	f.fold()
 	p.unlike = p.shape.unlike()
+	p.centre(low)
 	p.quality = Fine
 	p.estimate.Delay = int64(math.Round((least[0] + least[1]) / 2))
 }
+
+// lowest is the delay of the least delayed packets of a window, its samples being
+// sorted. The clocks' offset does not count in the sum of both directions.
+func (p *Pair) lowest(u *[2][]float64) float64 {
+	low := p.filter.x[2]
+	for d := range u {
+		if p.kind == Hardware {
+			low += u[d][1] / 2
+		} else {
+			low += quantile(u[d], 0.1) / 2
+		}
+	}
+	return low
+}
+
+// centre keeps zero where the least delayed packets are: there the shape is looked
+// at most finely.
+func (p *Pair) centre(low float64) {
+	if low > p.low {
+		low = p.low + (low-p.low)/centreMemory
+	}
+	p.low = low
+	if by := p.low - p.filter.x[2]; math.Abs(by) > 4*p.kind.scale() {
+		p.filter.x[2] += by
+		p.shape.shift(by)
+	}
+}
+
+// centreMemory is over how many windows the least delay of before is forgotten.
+const centreMemory = 300
 
 // uneven is by how much, ns, one direction waits longer than the other, its samples
 // being sorted; 0: hardly. Shapes that differ cannot be compared, only the packets
@@ -315,6 +349,7 @@ func (p *Pair) stranger(now int64, shift [2]float64, limit float64) {
 	p.estimate.Detours++
 	p.remember()
 	f := &p.filter
+	before := f.x[2]
 	// The quantiles tell roughly by how much, the shape exactly.
 	var noise float64
 	for range 2 {
@@ -335,6 +370,7 @@ func (p *Pair) stranger(now int64, shift [2]float64, limit float64) {
 			p.asym, p.inherit = r.asym, r.inherit
 		}
 	}
+	p.low += f.x[2] - before
 	f.still()
 	f.p[2][2] = max(noise, p.kind.scale()*p.kind.scale())
 }
