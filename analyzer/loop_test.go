@@ -543,6 +543,43 @@ func TestLoopClockCounts(t *testing.T) {
 	}
 }
 
+// TestLoopADelayWaitsForTheClock: while a clock is in doubt its flows name
+// nothing; what is slow all the same is named afterwards.
+func TestLoopADelayWaitsForTheClock(t *testing.T) {
+	r := newRig(t, 6)
+	r.learn()
+	r.steps = map[string]float64{"h2/eth1": 3}
+	r.step()
+	r.steps["h2/eth1"] = 4
+	r.w.delay[fabric.Direction{From: "leaf1:dn2", To: "h2/eth1"}] = 2e6
+	named := map[string]bool{}
+	for range 11 {
+		for _, v := range openVerdicts(r.step()) {
+			named[v] = true
+		}
+	}
+	if len(named) != 1 || !named["h2/eth1  clock"] {
+		t.Errorf("verdicts %v while the clock is in doubt", named)
+	}
+	r.until(10, "the NIC's verdict", func(s Snapshot) bool {
+		v := openVerdicts(s)
+		return len(v) == 1 && v[0] == "h2/eth1 leaf1:dn2->h2/eth1 bad_nic"
+	})
+}
+
+// TestLoopAClockWaitsForNobody: flows elsewhere that are not confirmed yet say
+// nothing about a clock.
+func TestLoopAClockWaitsForNobody(t *testing.T) {
+	r := newRig(t, 6)
+	r.learn()
+	r.w.clock["h2/eth1"] = 5e6
+	r.w.slow["leaf4"] = 2e6
+	r.step()
+	if v := openVerdicts(r.step()); len(v) != 1 || v[0] != "h2/eth1  clock" {
+		t.Errorf("verdicts %q in the second window", v)
+	}
+}
+
 // TestLoopClocksMakeNoDelay: by a clock that is not related, or that moved just
 // now, nothing is late; but what is lost is lost.
 func TestLoopClocksMakeNoDelay(t *testing.T) {

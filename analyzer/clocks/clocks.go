@@ -74,13 +74,11 @@ func (p *pair) agrees(tolerance float64) bool { return math.Abs(p.offset) <= p.l
 func Find(findings []judge.Finding) []Suspect {
 	pairs := pairsOf(findings)
 	var out []Suspect
-	named := map[string]bool{}
 	for len(out) < maxNamed {
-		s, ok := best(pairs, named)
+		s, ok := best(pairs)
 		if !ok {
 			break
 		}
-		named[s.NIC] = true
 		out = append(out, s)
 	}
 	return join(out)
@@ -102,8 +100,10 @@ func pairsOf(findings []judge.Finding) []*pair {
 			continue
 		}
 		r := &findings[j]
-		usable := func(f *judge.Finding) bool { return f.HasShift && !f.HostSuspect && !f.Delayed }
-		if !usable(f) || !usable(r) || f.Shift+r.Shift > f.Scale+r.Scale || f.Shift+r.Shift < -f.Scale-r.Scale {
+		if !f.HasShift || !r.HasShift || f.HostSuspect || r.HostSuspect {
+			continue
+		}
+		if sum, limit := f.Shift+r.Shift, f.Scale+r.Scale; sum > limit || sum < -limit {
 			continue
 		}
 		out = append(out, &pair{ends: [2]string{f.Edge.Src, f.Edge.Dst}, offset: float64(f.Shift-r.Shift) / 2,
@@ -113,7 +113,8 @@ func pairsOf(findings []judge.Finding) []*pair {
 }
 
 // best names the clock that sets most right, and takes its move out of the pairs.
-func best(pairs []*pair, named map[string]bool) (Suspect, bool) {
+// A clock is not named twice: what was set right would go wrong again.
+func best(pairs []*pair) (Suspect, bool) {
 	of := map[string][]*pair{}
 	for _, p := range pairs {
 		of[p.ends[0]] = append(of[p.ends[0]], p)
@@ -122,9 +123,6 @@ func best(pairs []*pair, named map[string]bool) (Suspect, bool) {
 	var top Suspect
 	most := 0
 	for _, nic := range slices.Sorted(maps.Keys(of)) {
-		if named[nic] {
-			continue
-		}
 		if s, gain := weigh(nic, of[nic]); gain > most {
 			top, most = s, gain
 		}
@@ -316,8 +314,8 @@ func (w *Watch) follow(now time.Time, s *Suspect) {
 // counted is rule 5: a count that rises. One that is new or that fell is of a
 // node that started anew.
 func (w *Watch) counted(nic string, s Series) {
-	old, known := w.seen[nic]
-	rose := func(was, is *float64) bool { return known && was != nil && is != nil && *is > *was }
+	old := w.seen[nic]
+	rose := func(was, is *float64) bool { return was != nil && is != nil && *is > *was }
 	stepped, drifts := rose(old.Steps, s.Steps), rose(old.Drifts, s.Drifts)
 	if stepped || drifts {
 		w.counts[nic] = &count{window: w.windows, stepped: stepped, drifts: drifts, before: old}

@@ -67,6 +67,7 @@ func TestRules1To4WhichClocksMoved(t *testing.T) {
 		{"rule 1: one back, a little", nodes(8), map[string]int64{"h3/eth1": -20_000}, nil, "h3/eth1"},
 		{"rule 1: within the noise", nodes(8), map[string]int64{"h3/eth1": 9_000}, nil, ""},
 		{"rule 1: a NIC that receives late", nodes(4), nil, map[[2]string]int64{{"h1/eth1", "h3/eth1"}: 1e6, {"h2/eth1", "h3/eth1"}: 1e6, {"h4/eth1", "h3/eth1"}: 1e6}, ""},
+		{"rule 1: a NIC that receives earlier", nodes(4), nil, map[[2]string]int64{{"h1/eth1", "h3/eth1"}: -40_000, {"h2/eth1", "h3/eth1"}: -40_000, {"h4/eth1", "h3/eth1"}: -40_000}, ""},
 		{"rule 1: and is slow both ways", nodes(3), nil, map[[2]string]int64{{"h1/eth1", "h3/eth1"}: 1e6, {"h2/eth1", "h3/eth1"}: 1e6, {"h3/eth1", "h1/eth1"}: 1e6, {"h3/eth1", "h2/eth1"}: 1e6}, ""},
 		{"rule 1: a delay elsewhere hides nothing", nodes(5), map[string]int64{"h3/eth1": 1e6}, map[[2]string]int64{{"h1/eth1", "h2/eth1"}: 2e6}, "h3/eth1"},
 		{"rule 2: one of two", nodes(2), map[string]int64{"h1/eth1": 1e6}, nil, ""},
@@ -94,6 +95,28 @@ func TestRules1To4WhichClocksMoved(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// h9 is probed by two clocks only, and both moved.
+func TestRule3WhatTheFirstExplainAccusesNobodyElse(t *testing.T) {
+	f := slices.DeleteFunc(mesh(nodes(9), map[string]int64{"h3/eth1": 1e6, "h5/eth1": 1e6}, nil), func(f judge.Finding) bool {
+		touches := func(nic string) bool { return f.Edge.Src == nic || f.Edge.Dst == nic }
+		return touches("h9/eth1") && !touches("h3/eth1") && !touches("h5/eth1")
+	})
+	if got := Find(f); names(got) != "h3/eth1 h5/eth1" {
+		t.Errorf("named %q", names(got))
+	}
+}
+
+// A NIC that is off by two amounts, as by two kinds of stamps, is one suspect.
+func TestRule3AClockIsNamedOnce(t *testing.T) {
+	way := map[[2]string]int64{}
+	for _, far := range nodes(8)[3:] {
+		way[[2]string{far, "h1/eth1"}], way[[2]string{"h1/eth1", far}] = 4e6, -4e6
+	}
+	if got := Find(mesh(nodes(8), map[string]int64{"h1/eth1": 1e6}, way)); names(got) != "h1/eth1" {
+		t.Errorf("named %q", names(got))
 	}
 }
 
