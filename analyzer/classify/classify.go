@@ -85,9 +85,9 @@ func Clock(g *fabric.Graph, s clocks.Suspect, findings []judge.Finding, first ti
 func moved(s clocks.Suspect) string {
 	switch {
 	case s.Drifts && s.Rate != nil && *s.Rate < 0:
-		return fmt.Sprintf("runs about %.3g ppm slower than before", -*s.Rate*1e6)
+		return "runs about " + ppm(-*s.Rate) + " slower than before"
 	case s.Drifts && s.Rate != nil:
-		return fmt.Sprintf("runs about %.3g ppm faster than before", *s.Rate*1e6)
+		return "runs about " + ppm(*s.Rate) + " faster than before"
 	case s.Drifts:
 		return "runs at another rate than before"
 	}
@@ -103,7 +103,24 @@ func moved(s clocks.Suspect) string {
 	if by < 0 {
 		by, way = -by, "back"
 	}
-	return verb + " by about " + Delay(by) + ", " + way
+	return verb + " by about " + Delay(rounded(by)) + ", " + way
+}
+
+// ppm writes a rate to two significant digits or the whole millionth.
+func ppm(rate float64) string {
+	if v := rate * 1e6; v < 10 {
+		return fmt.Sprintf("%.2g ppm", v)
+	}
+	return fmt.Sprintf("%.0f ppm", rate*1e6)
+}
+
+// rounded is n to two significant digits: more of a clock's move is noise.
+func rounded(n int64) int64 {
+	unit := int64(1)
+	for n/unit >= 100 {
+		unit *= 10
+	}
+	return (n + unit/2) / unit * unit
 }
 
 // why says how a clock's move is known.

@@ -118,10 +118,11 @@ func TestClockInWords(t *testing.T) {
 		s    clocks.Suspect
 		want string
 	}{
-		{clocks.Suspect{Offset: off(1_000_200), Explained: []int{0, 1}, Peers: 7}, "The clock of h3/eth1 moved by about 1 ms, ahead: 2 flows with 7 nodes moved by opposite amounts there and back, while their round trips stayed."},
+		{clocks.Suspect{Offset: off(997_800), Explained: []int{0, 1}, Peers: 7}, "The clock of h3/eth1 moved by about 1 ms, ahead: 2 flows with 7 nodes moved by opposite amounts there and back, while their round trips stayed."},
 		{clocks.Suspect{Offset: off(-20_000), Stepped: true, Explained: []int{0, 1}, Peers: 7, Counted: true}, "jumped by about 20 µs, back: 2 flows with 7 nodes moved by opposite amounts there and back, while their round trips stayed, and its node counted it."},
 		{clocks.Suspect{Stepped: true, Counted: true}, "The clock of h3/eth1 jumped: its node counted it."},
 		{clocks.Suspect{Drifts: true, Rate: rate(50.04e-6), Counted: true}, "runs about 50 ppm faster than before: its node counted it."},
+		{clocks.Suspect{Drifts: true, Rate: rate(512.3e-6), Counted: true}, "runs about 512 ppm faster"},
 		{clocks.Suspect{Drifts: true, Rate: rate(-3e-6), Counted: true}, "runs about 3 ppm slower than before"},
 		{clocks.Suspect{Drifts: true, Counted: true}, "runs at another rate than before"},
 	} {
