@@ -67,6 +67,9 @@ func Clock(g *fabric.Graph, s clocks.Suspect, findings []judge.Finding, first ti
 		wrong *= 0.05
 	}
 	v.Confidence = math.Round(math.Min(1-wrong, 0.999)*1000) / 1000
+	if len(s.Explained) == 0 {
+		v.Severity = fabric.SeverityInfo // no delay is measured wrong by it
+	}
 	nics := map[string]bool{s.NIC: true}
 	for _, i := range s.Explained {
 		f := &findings[i]

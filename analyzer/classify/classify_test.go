@@ -134,6 +134,9 @@ func TestClockInWords(t *testing.T) {
 		if v.Element != (fabric.Element{Element: "h3/eth1", Kind: fabric.KindClock}) || v.Scenario != fabric.ClockTrouble || len(v.Equivalent) != 1 || v.Confidence < 0.9 || v.Symptom != (fabric.Symptom{}) {
 			t.Errorf("%+v", v)
 		}
+		if (v.Severity == fabric.SeverityWarning) != (len(tc.s.Explained) > 0) {
+			t.Errorf("%q: severity %s", v.Summary, v.Severity)
+		}
 		if len(v.Edges) != len(tc.s.Explained) || v.ID == "" || v.Action == "" {
 			t.Errorf("%+v", v)
 		}
