@@ -18,13 +18,11 @@ type cycle struct {
 	estimates, stopped []int32 // by place
 	clocks             []int32 // places, by number
 
-	edges   []*frameEdge
-	by, by2 []int32 // places in edges
-	terms   []term
-	links   []link
+	edges []*frameEdge
+	terms []term
 
-	offsets, rates laplacian // they share start and to
-	linkOf         []int32   // of an entry of the matrices
+	offsets, rates laplacian // of the same shape
+	termOf         []int32   // of an entry of the matrices
 	next           []int32
 	union          unionFind
 	component      []int32 // part, by number
@@ -39,10 +37,12 @@ type cycle struct {
 	spread  []float64 // s: deviation of the moments of a clock's estimates
 
 	solver           conjugate
-	b, x, w, rw      []float64
+	b, x, rx         []float64
 	dense            []*dense  // of parts, where it was needed
 	worst            []float64 // score of a clock's worst estimate
 	picked           []pick
+	votes            []vote
+	sample           []float64
 	widened          []float64 // ns^2, by what contradicts and stays
 	sigma, rateSigma []float64
 }
@@ -53,18 +53,12 @@ type cycle struct {
 type term struct {
 	e                      *frameEdge
 	a, b                   int32 // numbers of the local and the far clock
-	link                   int32
-	out                    bool
-	ref, offset            int64
+	inA, inB               int32 // places of their entries in the matrices
+	out, predicted         bool
+	ref, offset, allowance int64
 	rate                   float64
 	variance, rateVariance float64
 	d, g                   float64
-}
-
-// link is all terms between two clocks.
-type link struct {
-	lo, hi      int32
-	first, last int32 // of terms
 }
 
 // part is a component.
@@ -103,7 +97,7 @@ func (f *Frame) Solve(mono time.Duration) *Summary {
 }
 
 // gather collects the estimates that count, between clocks that run, as terms
-// in the order of their clocks.
+// in the order of nodes and of their reports.
 func (f *Frame) gather(mono time.Duration) {
 	c := &f.cycle
 	c.number, c.stopped, c.estimates = sized(c.number, len(f.clocks)), sized(c.stopped, len(f.clocks)), sized(c.estimates, len(f.clocks))
@@ -113,7 +107,6 @@ func (f *Frame) gather(mono time.Duration) {
 	for _, n := range f.sorted {
 		for i := range n.edges {
 			e := &n.edges[i]
-			f.clocks[e.local].heard, f.clocks[e.peer].heard = max(f.clocks[e.local].heard, e.taken), max(f.clocks[e.peer].heard, e.taken)
 			if mono-e.taken > Fresh {
 				continue
 			}
@@ -130,6 +123,9 @@ func (f *Frame) gather(mono time.Duration) {
 	const unnumbered, atStandstill = -1, -2
 	for i := range c.number {
 		c.number[i] = unnumbered
+		if c.estimates[i] > 0 {
+			f.clocks[i].heard = mono
+		}
 		if 2*c.stopped[i] > c.estimates[i] {
 			c.number[i] = atStandstill
 			f.clocks[i].lose()
@@ -151,43 +147,10 @@ func (f *Frame) gather(mono time.Duration) {
 		}
 	}
 
-	// Sorted by the two clocks, the smaller number first; what is between the
-	// same two stays in the order of nodes and of their reports.
-	c.by, c.by2 = sized(c.by, len(c.edges)), sized(c.by2, len(c.edges))
-	for i := range c.by {
-		c.by[i] = int32(i)
-	}
-	radix(c.by, c.by2, len(c.clocks), func(i int32) int32 { return max(c.number[c.edges[i].local], c.number[c.edges[i].peer]) })
-	radix(c.by2, c.by, len(c.clocks), func(i int32) int32 { return min(c.number[c.edges[i].local], c.number[c.edges[i].peer]) })
-
-	c.terms, c.links = sized(c.terms, len(c.edges)), c.links[:0]
-	for i, place := range c.by {
-		e := c.edges[place]
-		t := &c.terms[i]
-		*t = term{e: e, a: c.number[e.local], b: c.number[e.peer], out: e.out, ref: e.ref, offset: e.offset, rate: e.rate,
-			variance: e.variance, rateVariance: e.rateVariance}
-		lo, hi := min(t.a, t.b), max(t.a, t.b)
-		if n := len(c.links); n == 0 || c.links[n-1].lo != lo || c.links[n-1].hi != hi {
-			c.links = append(c.links, link{lo: lo, hi: hi, first: int32(i)})
-		}
-		t.link = int32(len(c.links) - 1)
-		c.links[t.link].last = int32(i) + 1
-	}
-}
-
-// radix sorts from by a key below keys into to; equal ones keep their order.
-func radix(from, to []int32, keys int, key func(int32) int32) {
-	next := make([]int32, keys+1)
-	for _, v := range from {
-		next[key(v)+1]++
-	}
-	for k := range keys {
-		next[k+1] += next[k]
-	}
-	for _, v := range from {
-		k := key(v)
-		to[next[k]] = v
-		next[k]++
+	c.terms = sized(c.terms, len(c.edges))
+	for i, e := range c.edges {
+		c.terms[i] = term{e: e, a: c.number[e.local], b: c.number[e.peer], out: e.out, ref: e.ref, offset: e.offset, rate: e.rate,
+			variance: e.variance, rateVariance: e.rateVariance, allowance: e.allowance, predicted: e.predicted}
 	}
 }
 
@@ -209,26 +172,28 @@ func (c *cycle) connect() {
 
 	start := sized(c.offsets.start, n+1)
 	clear(start)
-	for i := range c.links {
-		start[c.links[i].lo+1]++
-		start[c.links[i].hi+1]++
+	for i := range c.terms {
+		start[c.terms[i].a+1]++
+		start[c.terms[i].b+1]++
 	}
 	for k := range n {
 		start[k+1] += start[k]
 	}
-	m := 2 * len(c.links)
-	to := sized(c.offsets.to, m)
-	c.next, c.linkOf = sized(c.next, n), sized(c.linkOf, m)
+	c.offsets.start, c.rates.start = start, start
+	m := 2 * len(c.terms)
+	c.next, c.termOf = sized(c.next, n), sized(c.termOf, m)
 	copy(c.next, start[:n])
-	for i := range c.links {
-		l := &c.links[i]
-		to[c.next[l.lo]], c.linkOf[c.next[l.lo]] = l.hi, int32(i)
-		to[c.next[l.hi]], c.linkOf[c.next[l.hi]] = l.lo, int32(i)
-		c.next[l.lo]++
-		c.next[l.hi]++
-	}
 	for _, l := range []*laplacian{&c.offsets, &c.rates} {
-		l.start, l.to, l.w, l.diag = start, to, sized(l.w, m), sized(l.diag, n)
+		l.entries, l.diag = sized(l.entries, m), sized(l.diag, n)
+	}
+	for i := range c.terms {
+		t := &c.terms[i]
+		t.inA, t.inB = c.next[t.a], c.next[t.b]
+		c.next[t.a]++
+		c.next[t.b]++
+		c.termOf[t.inA], c.termOf[t.inB] = int32(i), int32(i)
+		c.offsets.entries[t.inA].to, c.offsets.entries[t.inB].to = t.b, t.a
+		c.rates.entries[t.inA].to, c.rates.entries[t.inB].to = t.b, t.a
 	}
 
 	c.component, c.parts = sized(c.component, n), c.parts[:0]
@@ -321,16 +286,9 @@ func (c *cycle) reach(queue []int32, from int, reached []bool) []int32 {
 	for ; from < len(queue); from++ {
 		k := queue[from]
 		for i := c.offsets.start[k]; i < c.offsets.start[k+1]; i++ {
-			j, l := c.offsets.to[i], &c.links[c.linkOf[i]]
-			if reached[j] {
-				continue
-			}
-			for t := l.first; t < l.last; t++ {
-				if !c.terms[t].out {
-					c.lines[j], reached[j] = c.terms[t].follow(c.lines[k], k), true
-					queue = append(queue, j)
-					break
-				}
+			if j, t := c.offsets.entries[i].to, &c.terms[c.termOf[i]]; !reached[j] && !t.out {
+				c.lines[j], reached[j] = t.follow(c.lines[k], k), true
+				queue = append(queue, j)
 			}
 		}
 	}

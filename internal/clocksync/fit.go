@@ -16,7 +16,8 @@ const (
 
 	solveTolerance  = 1e-4 // deviations of a clock
 	sketchTolerance = 1e-2
-	// sketchesAtFirst are taken per cycle until every clock has sketchEnough; then one.
+	// sketchesAtFirst are taken per cycle until every clock has sketchEnough; then
+	// one, of offsets and of rates by turns.
 	sketchesAtFirst = 4
 	sketchEnough    = 8
 
@@ -65,10 +66,7 @@ func (f *Frame) fit() (iterations int) {
 		for k := range c.lines {
 			c.lines[k].rate += c.x[k]
 		}
-		for i := range c.terms {
-			t := &c.terms[i]
-			t.g -= c.x[t.a] - c.x[t.b]
-		}
+		c.rx = append(c.rx[:0], c.x...)
 		for i := range c.parts {
 			f.centerRates(&c.parts[i])
 		}
@@ -76,6 +74,7 @@ func (f *Frame) fit() (iterations int) {
 		clear(c.b)
 		for i := range c.terms {
 			t := &c.terms[i]
+			t.g -= c.rx[t.a] - c.rx[t.b]
 			near, nearFrac := c.lines[t.a].at(t.ref)
 			far, farFrac := c.lines[t.b].at(t.ref + t.offset)
 			t.d = float64(far-near) + (farFrac - nearFrac)
@@ -91,10 +90,7 @@ func (f *Frame) fit() (iterations int) {
 			c.lines[k].normal()
 			moved = max(moved, math.Abs(c.x[k]))
 		}
-		for i := range c.terms {
-			t := &c.terms[i]
-			t.d -= c.x[t.a] - c.x[t.b]
-		}
+		c.measureUnits()
 		last := pass == mostPasses-1
 		if changed = false; moved > passFloor && !last {
 			continue
@@ -109,22 +105,18 @@ func (f *Frame) fit() (iterations int) {
 func (c *cycle) weigh() {
 	clear(c.offsets.diag)
 	clear(c.rates.diag)
-	c.w, c.rw = sized(c.w, len(c.links)), sized(c.rw, len(c.links))
-	clear(c.w)
-	clear(c.rw)
 	for i := range c.terms {
-		if t := &c.terms[i]; !t.out {
-			c.w[t.link] += 1 / t.variance
-			c.rw[t.link] += 1 / t.rateVariance
+		t := &c.terms[i]
+		var w, rw float32
+		if !t.out {
+			w, rw = float32(1/t.variance), float32(1/t.rateVariance)
 		}
-	}
-	for k := range c.clocks {
-		for i := c.offsets.start[k]; i < c.offsets.start[k+1]; i++ {
-			l := c.linkOf[i]
-			c.offsets.w[i], c.rates.w[i] = c.w[l], c.rw[l]
-			c.offsets.diag[k] += c.w[l]
-			c.rates.diag[k] += c.rw[l]
-		}
+		c.offsets.entries[t.inA].w, c.offsets.entries[t.inB].w = w, w
+		c.rates.entries[t.inA].w, c.rates.entries[t.inB].w = rw, rw
+		c.offsets.diag[t.a] += float64(w)
+		c.offsets.diag[t.b] += float64(w)
+		c.rates.diag[t.a] += float64(rw)
+		c.rates.diag[t.b] += float64(rw)
 	}
 	c.dense = sized(c.dense, len(c.parts))
 	clear(c.dense)
@@ -133,7 +125,6 @@ func (c *cycle) weigh() {
 // reject leaves out what stands out, and says whether it did. With last it
 // leaves out nothing more. What stays although it stands out widens its clocks.
 func (c *cycle) reject(last bool) bool {
-	c.measureUnits()
 	n := len(c.clocks)
 	c.worst, c.widened, c.picked = sized(c.worst, n), sized(c.widened, n), c.picked[:0]
 	clear(c.worst)
@@ -217,13 +208,15 @@ func (c *cycle) vouched(t *term) bool {
 // sampleMost residuals of a part tell its variance of unit weight.
 const sampleMost = 4096
 
-// measureUnits takes the variance of unit weight of every part, from the median
-// of its residuals, so that some that stand out do not count.
+// measureUnits takes the corrections x from the residuals, and the variance of
+// unit weight of every part from their median, so that some that stand out do
+// not count.
 func (c *cycle) measureUnits() {
 	seen := make([]int, len(c.parts))
 	samples, rateSamples := make([][]float64, len(c.parts)), make([][]float64, len(c.parts))
 	for i := range c.terms {
 		t := &c.terms[i]
+		t.d -= c.x[t.a] - c.x[t.b]
 		k := c.component[t.a]
 		if seen[k]++; !t.out && seen[k]%(1+c.parts[k].terms/sampleMost) == 0 {
 			samples[k] = append(samples[k], t.d*t.d/t.variance)
@@ -272,8 +265,9 @@ func (f *Frame) deviations() (iterations int) {
 		large = append(large, p)
 	}
 	if len(large) > 0 {
-		iterations += f.sketched(large, &c.offsets, c.sigma, func(o *frameClock) *sketch { return &o.offsets })
-		iterations += f.sketched(large, &c.rates, c.rateSigma, func(o *frameClock) *sketch { return &o.rates })
+		turn := int(f.cycles % 2)
+		iterations += f.sketched(large, &c.offsets, c.sigma, turn, func(o *frameClock) *sketch { return &o.offsets })
+		iterations += f.sketched(large, &c.rates, c.rateSigma, 1-turn, func(o *frameClock) *sketch { return &o.rates })
 	}
 	for k := range n {
 		p := &c.parts[c.component[k]]
@@ -307,8 +301,9 @@ func (c *cycle) exact(i int) bool {
 	return true
 }
 
-// sketched takes the variances of large parts from random samples.
-func (f *Frame) sketched(large []*part, l *laplacian, out []float64, of func(*frameClock) *sketch) (iterations int) {
+// sketched takes the variances of large parts from random samples, of which it
+// adds so many, or more where there are few.
+func (f *Frame) sketched(large []*part, l *laplacian, out []float64, samples int, of func(*frameClock) *sketch) (iterations int) {
 	c := &f.cycle
 	members := func(yield func(p *part, k int32) bool) {
 		for _, p := range large {
@@ -319,7 +314,6 @@ func (f *Frame) sketched(large []*part, l *laplacian, out []float64, of func(*fr
 			}
 		}
 	}
-	samples := 1
 	in := make([]bool, len(c.parts))
 	for _, k := range members {
 		in[c.component[k]] = true
@@ -334,12 +328,12 @@ func (f *Frame) sketched(large []*part, l *laplacian, out []float64, of func(*fr
 			if !in[c.component[k]] {
 				continue
 			}
-			for i := l.start[k]; i < l.start[k+1]; i++ {
-				if j := l.to[i]; int(j) > k && l.w[i] > 0 {
+			for _, e := range l.entries[l.start[k]:l.start[k+1]] {
+				if int(e.to) > k {
 					random = mixed(random)
-					v := math.Copysign(math.Sqrt(l.w[i]), float64(int64(random)))
+					v := math.Copysign(math.Sqrt(float64(e.w)), float64(int64(random)))
 					c.b[k] += v
-					c.b[j] -= v
+					c.b[e.to] -= v
 				}
 			}
 		}

@@ -204,6 +204,7 @@ func (f *Frame) Take(r *Report, mono time.Duration) {
 }
 
 func (f *Frame) begin(e *frameEdge, id PairID, local, peer string) {
+	id.Src, id.Dst = strings.Clone(id.Src), strings.Clone(id.Dst) // a report's strings keep all of it
 	*e = frameEdge{id: id, local: f.place(local), peer: f.place(peer)}
 	if f.opts.Allowance != nil && id.Flow >= 0 {
 		e.allowance = int64(f.opts.Allowance(local, peer))
@@ -253,7 +254,7 @@ func (f *Frame) place(name string) int32 {
 		i = int32(len(f.clocks))
 		f.clocks = append(f.clocks, frameClock{})
 	}
-	name = strings.Clone(name) // of a report's octets nothing else is kept
+	name = strings.Clone(name)
 	f.clocks[i] = frameClock{name: name}
 	f.byName[name] = i
 	f.reorder = true
@@ -382,7 +383,16 @@ func (f *Frame) sort() {
 func (f *Frame) forgetEdges(mono time.Duration) {
 	kept := f.sorted[:0]
 	for _, n := range f.sorted {
-		n.edges = slices.DeleteFunc(n.edges, func(e frameEdge) bool { return mono-e.taken > estimateKept })
+		old := 0
+		for i := range n.edges {
+			if mono-n.edges[i].taken > estimateKept {
+				old++
+			} else if old > 0 {
+				n.edges[i-old] = n.edges[i]
+			}
+		}
+		clear(n.edges[len(n.edges)-old:])
+		n.edges = n.edges[:len(n.edges)-old]
 		if len(n.edges) == 0 {
 			delete(f.nodes, n.name)
 			continue

@@ -274,7 +274,7 @@ func TestRule1MinimumVariance(t *testing.T) {
 		p := &f.cycle.parts[0]
 		want := math.Sqrt(variance[i] * p.unit)
 		// What moments differ by adds to it; here by an offset's length.
-		if m.Sigma < want*(1-1e-9) || m.Sigma > want*1.001+0.01 {
+		if m.Sigma < want*(1-1e-6) || m.Sigma > want*1.001+0.01 {
 			t.Errorf("clock %d: sigma %v, want %v", i, m.Sigma, want)
 		}
 	}
@@ -326,8 +326,8 @@ func TestRule3Covariance(t *testing.T) {
 		}
 		for range 60 {
 			f.cycles++
-			f.sketched([]*part{&c.parts[0]}, &c.offsets, c.sigma, func(o *frameClock) *sketch { return &o.offsets })
-			f.sketched([]*part{&c.parts[0]}, &c.rates, c.rateSigma, func(o *frameClock) *sketch { return &o.rates })
+			f.sketched([]*part{&c.parts[0]}, &c.offsets, c.sigma, 1, func(o *frameClock) *sketch { return &o.offsets })
+			f.sketched([]*part{&c.parts[0]}, &c.rates, c.rateSigma, 1, func(o *frameClock) *sketch { return &o.rates })
 		}
 		for _, p := range []struct{ sketch, exact []float64 }{{c.sigma, exact}, {c.rateSigma, exactRate}} {
 			low, mean := 0, 0.0

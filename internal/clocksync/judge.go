@@ -69,17 +69,18 @@ type vote struct{ value, tolerance, weight float64 }
 // median. It is not agreed upon if these are half of them or more; then it is
 // the median.
 func (c *cycle) center(p *part, of func(k int32) vote) (center float64, agreed bool) {
-	var votes []vote
+	c.votes, c.sample = c.votes[:0], c.sample[:0]
 	for _, k := range c.members[p.first:p.last] {
 		if c.follows[k] || p.base == 0 {
-			votes = append(votes, of(k))
+			v := of(k)
+			c.votes, c.sample = append(c.votes, v), append(c.sample, v.value)
 		}
 	}
-	slices.SortFunc(votes, func(x, y vote) int { return cmp.Compare(x.value, y.value) })
-	n := len(votes)
-	median := (votes[(n-1)/2].value + votes[n/2].value) / 2
+	slices.Sort(c.sample)
+	n := len(c.sample)
+	median := (c.sample[(n-1)/2] + c.sample[n/2]) / 2
 	sum, weight, within := 0.0, 0.0, 0
-	for _, v := range votes {
+	for _, v := range c.votes {
 		if math.Abs(v.value-median) <= v.tolerance {
 			sum, weight, within = sum+v.weight*(v.value-median), weight+v.weight, within+1
 		}
@@ -175,29 +176,34 @@ func (f *Frame) judge(mono time.Duration) {
 func (f *Frame) describe() (measured []bool) {
 	c := &f.cycle
 	measured = make([]bool, len(c.clocks))
-	for _, i := range c.clocks {
-		f.clocks[i].allowance, f.clocks[i].peers = 0, 0
-	}
-	for i := range c.links {
-		l := &c.links[i]
-		counts := false
-		lo, hi := &f.clocks[c.clocks[l.lo]], &f.clocks[c.clocks[l.hi]]
-		for t := l.first; t < l.last; t++ {
-			e := c.terms[t].e
-			if c.terms[t].out {
-				continue
-			}
-			counts = counts || !e.predicted
-			lo.allowance, hi.allowance = max(lo.allowance, (e.allowance+1)/2), max(hi.allowance, (e.allowance+1)/2)
+	allowance := make([]int64, len(c.clocks))
+	for i := range c.terms {
+		t := &c.terms[i]
+		if t.out || t.predicted {
+			c.termOf[t.inA], c.termOf[t.inB] = noTerm, noTerm
+		} else {
+			measured[t.a], measured[t.b] = true, true
 		}
-		if counts {
-			lo.peers++
-			hi.peers++
-			measured[l.lo], measured[l.hi] = true, true
+		if share := (t.allowance + 1) / 2; !t.out {
+			allowance[t.a], allowance[t.b] = max(allowance[t.a], share), max(allowance[t.b], share)
+		}
+	}
+	counted := make([]int32, len(c.clocks)) // by peer: the last clock that it counted for, plus one
+	for k := range c.clocks {
+		o := &f.clocks[c.clocks[k]]
+		o.allowance, o.peers = allowance[k], 0
+		for i := c.offsets.start[k]; i < c.offsets.start[k+1]; i++ {
+			if j := c.offsets.entries[i].to; c.termOf[i] != noTerm && counted[j] != int32(k)+1 {
+				counted[j] = int32(k) + 1
+				o.peers++
+			}
 		}
 	}
 	return measured
 }
+
+// noTerm is in the place of a term that measures nothing.
+const noTerm = -1
 
 // drift counts a change of rate.
 func (o *frameClock) drift() {

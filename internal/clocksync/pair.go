@@ -81,6 +81,7 @@ type Pair struct {
 	taught  float64 // windows that the shape learnt from
 	asym    float64 // ns: forward longer than the mean of both by this much
 	inherit float64 // its variance, ns^2
+	unlike  float64 // ns: what unequal queues may hide
 	known   []route // round trips and their asymmetries
 
 	noise     [2]float64 // variance of the windows' displacements
@@ -198,7 +199,7 @@ func (p *Pair) Close(now int64) Estimate {
 		e := &p.estimate
 		e.Ref, e.Offset, e.Rate = now, f.offset+int64(math.Round(f.x[0])), f.x[1]*1e-9
 		e.Sigma, e.RateSigma = math.Sqrt(f.p[0][0]*p.misfit), math.Sqrt(f.p[1][1]*p.misfit)*1e-9
-		e.Inherited = math.Sqrt(p.inherit)
+		e.Inherited = math.Sqrt(p.inherit + p.unlike*p.unlike)
 	}
 	return p.estimate
 }
@@ -215,9 +216,16 @@ func (p *Pair) begin(now int64) {
 	from := Relation{Ref: now, Offset: p.crude()}
 	// The second look knows the rate, which the first one had to find.
 	for range 2 {
-		f := p.fit(from)
+		f := p.fit(from, quarter)
 		p.filter.start(now, &f)
 		from = p.filter.relation()
+	}
+	u := p.distances(&p.now, &from)
+	for d := range u {
+		slices.Sort(u[d])
+	}
+	if more := uneven(u, p.kind); more > 0 {
+		p.coarse(now, more)
 	}
 	p.began, p.quality = true, Coarse
 }
@@ -229,6 +237,13 @@ func (p *Pair) crude() int64 {
 	return (f.delay - r.delay) / 2
 }
 
+// Shares of a window's exchanges that are fitted. Where one direction's queues are
+// longer, only the least delayed are not moved by them.
+const (
+	quarter = 4
+	twelfth = 12
+)
+
 // found is what a fit of one window tells, against the relation it was looked at from.
 type found struct {
 	at               int64 // by the local clock: where offset and rate are least dependent
@@ -236,11 +251,12 @@ type found struct {
 	rate             float64
 	sigma, rateSigma float64 // ns; ns per ns
 	delay            float64 // ns
+	excess           float64 // ns: what the samples behind it waited more than that
 }
 
 // fit is a straight line through the least delayed exchanges of a window: those
-// whose packets kept their coded gap, or a quarter of all.
-func (p *Pair) fit(from Relation) found {
+// whose packets kept their coded gap, or a share of all, one in so many.
+func (p *Pair) fit(from Relation, share int) found {
 	x := p.exchanges[:0]
 	r, i := p.now[reverse].samples, 0
 	for _, f := range p.now[forward].samples {
@@ -272,7 +288,7 @@ func (p *Pair) fit(from Relation) found {
 		slices.SortFunc(x, func(a, b exchange) int { return cmpFloat(a.sum, b.sum) })
 		clean = len(x)
 	}
-	x = x[:min(clean, max(fewest, len(x)/4))]
+	x = x[:min(clean, max(fewest, len(x)/share))]
 	var f found
 	level, rate, spread := straight(x, &p.scratch)
 	at := 0.0
@@ -285,7 +301,7 @@ func (p *Pair) fit(from Relation) found {
 		lever += (e.at - at) * (e.at - at)
 	}
 	f.at = from.Ref + int64(at)
-	f.offset = from.At(f.at) + int64(math.Round(level+rate*at))
+	f.offset = from.At(f.at) + int64(math.Round(level+rate*at-p.asym))
 	f.rate = from.Rate + rate
 	// The noise of the least delayed tenth stands for that of all; half of the
 	// round trip's spread is what one direction's queue could have added.
@@ -296,7 +312,7 @@ func (p *Pair) fit(from Relation) found {
 		f.rateSigma = 1e-3
 	}
 	// A stamp that came late makes a sum too small; there are few such.
-	f.delay = x[len(x)/10].sum / 2
+	f.delay, f.excess = x[len(x)/10].sum/2, (x[len(x)/2].sum-x[len(x)/10].sum)/2
 	return f
 }
 

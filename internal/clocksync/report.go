@@ -149,6 +149,8 @@ func parseReport(r *wireReader) (*Report, error) {
 		out.Pairs = make([]PairEstimate, n)
 	}
 	before := Estimate{Ref: out.End}
+	var names []byte // of destinations, in a row: one string for all
+	lengths := make([]int, len(out.Pairs))
 	for i := range out.Pairs {
 		p := &out.Pairs[i]
 		src := r.index("source", len(devices))
@@ -171,8 +173,14 @@ func parseReport(r *wireReader) (*Report, error) {
 		if r.err != nil {
 			return nil, fmt.Errorf("pair %d: %w", i, r.err)
 		}
-		p.ID.Src, p.ID.Dst = nic(src), nodes[node]+"/"+devices[device]
+		p.ID.Src = nic(src)
+		names = append(append(append(names, nodes[node]...), '/'), devices[device]...)
+		lengths[i] = len(nodes[node]) + 1 + len(devices[device])
 		before = p.Estimate
+	}
+	all := string(names)
+	for i, n := range lengths {
+		out.Pairs[i].ID.Dst, all = all[:n], all[n:]
 	}
 	if n := r.count("joins", MaxReportJoins, minJoin); n > 0 {
 		out.Joins = make([]Join, n)

@@ -263,3 +263,16 @@ func (s *shape) fits(dir int, samples []float64) float64 {
 	n := float64(len(samples))
 	return (sum/n - s.usual[dir]) / math.Sqrt(s.spread[dir]/n+1e-9)
 }
+
+// unlike is what, ns, the places of two directions may differ by because their
+// queues do: a part of by how much more one of them waits, but no more than the
+// width of what tells the place. Unequal by a tenth is what equal queues look like.
+func (s *shape) unlike() float64 {
+	var width [2]float64
+	for d := range width {
+		width[d] = s.quantile[d][len(levels)-1] - s.quantile[d][0]
+	}
+	more := math.Abs(width[0]-width[1]) - max(width[0], width[1])/10
+	reach := 1 / math.Sqrt(min(s.slope[0], s.slope[1]))
+	return max(0, min(more/4, 2*reach))
+}

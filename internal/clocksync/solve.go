@@ -10,10 +10,16 @@ import (
 // weight between the two. It is singular: what all clocks of a component have
 // in common, no difference tells.
 type laplacian struct {
-	start []int32 // of row k in to and w; one more than rows
-	to    []int32
-	w     []float64
-	diag  []float64
+	start   []int32 // of row k in entries; one more than rows
+	entries []entry // several between the same two add up
+	diag    []float64
+}
+
+// entry is an edge in the row of one of its clocks. Its weight is rounded the
+// same way in both rows; that it is rounded at all, the next pass makes good.
+type entry struct {
+	to int32
+	w  float32
 }
 
 // Rows in a piece of work. Sums are taken piece by piece and then in the order
@@ -77,8 +83,8 @@ func (c *conjugate) solve(l *laplacian, b, x []float64, tol float64) (iterations
 			sum := 0.0
 			for k := from; k < to; k++ {
 				v := l.diag[k] * c.p[k]
-				for i := l.start[k]; i < l.start[k+1]; i++ {
-					v -= l.w[i] * c.p[l.to[i]]
+				for _, e := range l.entries[l.start[k]:l.start[k+1]] {
+					v -= float64(e.w) * c.p[e.to]
 				}
 				c.q[k] = v
 				sum += v * c.p[k]
@@ -167,9 +173,9 @@ func newDense(l *laplacian, members []int32, place []int32, ground int) *dense {
 			continue
 		}
 		a[i*n+i] += l.diag[k]
-		for e := l.start[k]; e < l.start[k+1]; e++ {
-			if j := int(place[l.to[e]]); j != ground && l.w[e] > 0 {
-				a[i*n+j] -= l.w[e]
+		for _, e := range l.entries[l.start[k]:l.start[k+1]] {
+			if j := int(place[e.to]); j != ground && e.w > 0 {
+				a[i*n+j] -= float64(e.w)
 			}
 		}
 	}

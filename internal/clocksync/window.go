@@ -5,10 +5,15 @@ import (
 	"slices"
 )
 
-// coarse measures a window without a shape to compare it with.
-func (p *Pair) coarse(now int64) {
+// coarse measures a window without a shape to compare it with. more is by how much,
+// ns, one direction waits longer than the other.
+func (p *Pair) coarse(now int64, more float64) {
 	from := p.filter.relation()
-	c := p.fit(from)
+	share := quarter
+	if more > 0 {
+		share = twelfth
+	}
+	c := p.fit(from, share)
 	f := &p.filter
 	back := float64(now-c.at) / 1e9
 	h := [3]float64{1, -back, 0}
@@ -17,7 +22,15 @@ func (p *Pair) coarse(now int64) {
 	f.update(h, off, c.sigma*c.sigma)
 	r := c.rateSigma * 1e9
 	f.update([3]float64{0, 1, 0}, c.rate*1e9-f.x[1], r*r)
+	// What the least delayed packets still waited, they may all have waited in one
+	// direction. That does not average out. Where stamps are no finer than
+	// queues are long, it does not show either.
+	p.unlike = more / 4
+	if p.kind == Hardware {
+		p.unlike = min(p.unlike, c.excess+10*p.kind.scale())
+	}
 	f.fold()
+	p.odd, p.same, p.lastOdd = 0, 0, false
 	p.estimate.Delay = int64(math.Round(c.delay))
 	p.quality = Coarse
 }
@@ -97,14 +110,17 @@ func (p *Pair) seen(from *Relation) float64 {
 func (p *Pair) fine(now int64) {
 	from := p.from(now)
 	sigma := p.seen(&from)
-	if !p.shape.learn(p.kind, sigma) {
-		p.coarse(now)
-		return
-	}
 	u := p.distances(&p.now, &from)
-	var shift, limit, least, usual [2]float64
 	for d := range u {
 		slices.Sort(u[d])
+	}
+	more := uneven(u, p.kind)
+	if !p.shape.learn(p.kind, sigma) {
+		p.coarse(now, more)
+		return
+	}
+	var shift, limit, least, usual [2]float64
+	for d := range u {
 		least[d], usual[d] = quantile(u[d], 0.02)+p.filter.x[2], quantile(u[d], 0.5)+p.filter.x[2]+p.asym
 		if d == reverse {
 			usual[d] -= 2 * p.asym
@@ -123,6 +139,11 @@ func (p *Pair) fine(now int64) {
 			return
 		}
 		p.moved(now, &from)
+		return
+	}
+	if more > 0 {
+		p.coarse(now, more)
+		p.settle(shift)
 		return
 	}
 	z, variance, likely := p.locate(u, sigma)
@@ -158,8 +179,24 @@ func (p *Pair) fine(now int64) {
 		f.update(h, z[d], variance[d])
 	}
 	f.fold()
+	p.unlike = p.shape.unlike()
 	p.quality = Fine
 	p.estimate.Delay = int64(math.Round((least[0] + least[1]) / 2))
+}
+
+// uneven is by how much, ns, one direction waits longer than the other, its samples
+// being sorted; 0: hardly. Shapes that differ cannot be compared, only the packets
+// that waited least.
+func uneven(u *[2][]float64, k Kind) float64 {
+	var width [2]float64
+	for d := range u {
+		width[d] = quantile(u[d], 0.5) - quantile(u[d], 0.1)
+	}
+	less, more := min(width[0], width[1]), max(width[0], width[1])
+	if more < 2*less || more-less < 16*k.scale() {
+		return 0
+	}
+	return more - less
 }
 
 // moved starts from where the clocks are now: rule 4. What is known of the path stays.
@@ -167,7 +204,7 @@ func (p *Pair) moved(now int64, from *Relation) {
 	p.estimate.Moves++
 	f := &p.filter
 	delay, uncertain := f.x[2], f.p[2][2]
-	c := p.fit(*from)
+	c := p.fit(*from, quarter)
 	f.start(now, &c)
 	f.x[2], f.p[2][2] = delay, uncertain
 	p.quality, p.hinted = Coarse, false
