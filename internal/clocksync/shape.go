@@ -271,15 +271,20 @@ func (s *shape) search(dir int, samples []float64) (shift, variance float64) {
 
 const steps = 6
 
-// fits tells by how many standard deviations samples of a direction, its place
-// being zero, are likelier than those that made the shape.
-func (s *shape) fits(dir int, samples []float64) float64 {
-	sum := 0.0
+// sum is how much likelier samples of a direction are with their zero here than
+// near here, in nats.
+func (s *shape) sum(dir int, samples []float64) (sum float64) {
 	for _, u := range samples {
 		sum += s.logs[1-dir][int(s.at(u)+0.5)]
 	}
+	return sum
+}
+
+// fits tells by how many standard deviations samples of a direction, its place
+// being zero, are likelier than those that made the shape.
+func (s *shape) fits(dir int, samples []float64) float64 {
 	n := float64(len(samples))
-	return (sum/n - s.usual[dir]) / math.Sqrt(s.spread[dir]/n+1e-9)
+	return (s.sum(dir, samples)/n - s.usual[dir]) / math.Sqrt(s.spread[dir]/n+1e-9)
 }
 
 // unlike is what, ns, the places of two directions may differ by because their
