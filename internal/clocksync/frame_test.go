@@ -439,6 +439,30 @@ func TestRule4NobodyCanTell(t *testing.T) {
 	}
 }
 
+// Rule 4: what misses the solution because others pull at its clocks is not left
+// out, even where nobody can tell which of those are wrong.
+func TestRule4DraggedAlong(t *testing.T) {
+	pairs := everybody(8)
+	for _, p := range everybody(8) {
+		pairs = append(pairs, [2]int{8 + p[0], 8 + p[1]})
+	}
+	w := newWorld(t, FrameOptions{}, 16, pairs)
+	w.noise, w.rnoise = 5, 1e-9
+	for i := range 4 {
+		between := [2]int{i, 8 + i}
+		w.bias[between], w.pairs = float64(i)*1e4, append(w.pairs, between)
+	}
+	w.run(3)
+	for _, o := range w.last.Outliers {
+		if o.A >= w.names[8] || o.B < w.names[8] {
+			t.Errorf("left out: %+v", o)
+		}
+	}
+	if w.last.Dropped != 2 { // of the two others neither is checked by anybody
+		t.Errorf("%d were left out", w.last.Dropped)
+	}
+}
+
 // Rule 5: the only edge to a clock stays whatever it says, and where all edges
 // between two groups contradict each other some of them do.
 func TestRule5NothingTornApart(t *testing.T) {
