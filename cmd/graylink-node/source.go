@@ -11,6 +11,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/exporters/node"
+	"github.com/graylink/graylink/internal/probe"
 )
 
 // addSourceFlags adds the flags that say where the configuration comes from: a
@@ -28,17 +29,25 @@ func addSourceFlags(app *kingpin.Application) (start func(listen []string, webCo
 	app.Flag("web.advertise-address", "Where Prometheus finds this node, host:port. Default: the first listen address; without a host, the coordinator takes the one this node comes from.").StringVar(&o.Web)
 	app.Flag("timestamps", `Time stamps, where a coordinator is asked: "" for the NICs' where they have them, or kernel.`).EnumVar(&o.Timestamps, "", "kernel")
 	bound := app.Flag("clock.error-bound", "Error bound of this node's clock, where a coordinator is asked. Negative: not stated.").Default("-1s").Duration()
+	app.Flag("clock.sync", "Relate this node's clocks to its peers', and measure one-way delays by that, where a coordinator is asked.").Default("true").BoolVar(&o.ClockSync)
+	bend := addBendFlags(app)
 	return func(listen []string, webConfig string, log *slog.Logger) (*node.Node, error) {
 		switch {
 		case *file != "" && o.Address != "":
 			return nil, errors.New("--config.file and --coordinator.address: want one of them")
-		case *file != "":
-			return node.Start(*file, log)
-		case o.Address == "":
+		case *file == "" && o.Address == "":
 			return nil, errors.New("--config.file or --coordinator.address: want one of them")
-		case o.Files.CA == "" || o.Files.Cert == "" || o.Files.Key == "":
+		case *file == "" && (o.Files.CA == "" || o.Files.Cert == "" || o.Files.Key == ""):
 			return nil, errors.New("--coordinator.address needs --coordinator.ca, --coordinator.cert and --coordinator.key")
 		}
+		bent, err := bend(log)
+		if err != nil {
+			return nil, err
+		}
+		if *file != "" {
+			return node.Start(*file, bent, log)
+		}
+		o.Bend = bent
 		if o.Web == "" && len(listen) > 0 {
 			o.Web = listen[0]
 		}
@@ -48,6 +57,21 @@ func addSourceFlags(app *kingpin.Application) (start func(listen []string, webCo
 			*o.ErrorBound = *bound
 		}
 		return node.StartFleet(o, log)
+	}
+}
+
+// addBendFlags adds the flags that make the clock wrong. The function gives what
+// they ask for; nil: nothing.
+func addBendFlags(app *kingpin.Application) func(*slog.Logger) (*probe.Bend, error) {
+	offset := app.Flag("clock-offset", "For tests: by how much the clock is wrong from the start.").Duration()
+	drift := app.Flag("clock-drift-ppm", "For tests: by how much it gains, in millionths.").Float64()
+	file := app.Flag("clock-bend-file", `For tests: file {"step_ns":N,"drift_ppm":F} of what is added while it is there.`).String()
+	return func(log *slog.Logger) (*probe.Bend, error) {
+		if *offset == 0 && *drift == 0 && *file == "" {
+			return nil, nil
+		}
+		log.Warn("the clock is bent, for a test: what this node says of time is wrong", "offset", *offset, "drift_ppm", *drift, "file", *file)
+		return probe.NewBend(time.Now(), *offset, *drift, *file)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/deploy"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/lab"
 )
 
 func addDemo(app *kingpin.Application, commands map[string]command) {
@@ -27,6 +28,8 @@ func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("seeds", "A..B: every fault with each of these seeds, in one lab.").StringVar(&o.seeds)
 	cmd.Flag("delay", "Delay of delay, nic-slow and switch-slow.").Default("2ms").DurationVar(&o.params.Delay)
 	cmd.Flag("loss", "Loss ratio of loss.").Default("0.1").Float64Var(&o.params.Loss)
+	cmd.Flag("step", "Step of clock-step.").Default(lab.DefaultStep.String()).DurationVar(&o.params.Step)
+	cmd.Flag("drift-ppm", "Drift of clock-drift, in millionths.").Default(fmt.Sprint(lab.DefaultDriftPPM)).Float64Var(&o.params.DriftPPM)
 	cmd.Flag("duration", "How long none and host-stall last.").Default("30s").DurationVar(&o.duration)
 	cmd.Flag("topology", "Topology file; the demo's own when absent.").StringVar(&o.topology)
 	cmd.Flag("format", "json prints one object per fault on standard output.").Default("text").EnumVar(&o.format, "text", "json")

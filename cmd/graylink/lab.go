@@ -76,6 +76,8 @@ func addLabFault(cmd *kingpin.CmdClause, name *string, commands map[string]comma
 	add.Flag("at", "The element: a link END--END, a NIC node/device, a switch or a node.").Required().StringVar(&f.At)
 	add.Flag("delay", "Added delay of delay, nic-slow and switch-slow.").Default(lab.DefaultDelay.String()).DurationVar(&f.Delay)
 	add.Flag("loss", "Ratio of packets that loss drops.").Default(fmt.Sprint(lab.DefaultLoss)).Float64Var(&f.Loss)
+	add.Flag("step", "By how much clock-step moves the clock, either way.").Default(lab.DefaultStep.String()).DurationVar(&f.Step)
+	add.Flag("drift-ppm", "By how many millionths clock-drift makes the clock faster, or slower.").Default(fmt.Sprint(lab.DefaultDriftPPM)).Float64Var(&f.DriftPPM)
 	add.Flag("direction", "FROM->TO of the link (default: from the end that --at names first); for nic-slow in, out or both.").StringVar(&f.Direction)
 	addFormat := add.Flag("format", "Output format.").Default("text").Enum("text", "json")
 	commands[add.FullCommand()] = func(ctx context.Context) error { return labFaultAdd(ctx, os.Stdout, *name, f, *addFormat) }
@@ -113,6 +115,9 @@ func labFaultAdd(ctx context.Context, w io.Writer, name string, f lab.Fault, for
 	if f.Delay == 0 || f.Loss == 0 {
 		return errors.New("--delay and --loss: more than 0 is expected")
 	}
+	if f.Step == 0 || f.DriftPPM == 0 {
+		return errors.New("--step and --drift-ppm: other than 0 is expected")
+	}
 	l, err := lab.Open(name)
 	if err != nil {
 		return err
@@ -149,6 +154,12 @@ func printFault(w io.Writer, f lab.ActiveFault) {
 	}
 	if f.Loss > 0 {
 		fmt.Fprintf(w, " loss %g", f.Loss)
+	}
+	if f.Step != 0 {
+		fmt.Fprintf(w, " step %s", f.Step)
+	}
+	if f.DriftPPM != 0 {
+		fmt.Fprintf(w, " drift %g ppm", f.DriftPPM)
 	}
 	fmt.Fprintf(w, " by %s since %s\n", f.Mechanism, f.Since.Local().Format("15:04:05"))
 }

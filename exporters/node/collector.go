@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/graylink/graylink/internal/clocksync"
 	"github.com/graylink/graylink/internal/probe"
 )
 
@@ -23,6 +24,7 @@ type Source interface {
 // state is a source and what the node itself knows about it.
 type state struct {
 	Source
+	clocks   *clocks   // nil: the clocks are not related
 	started  time.Time // when the source's counts began
 	loaded   time.Time // when the configuration that runs was loaded
 	reloadOK bool
@@ -112,6 +114,11 @@ func edgeSeries(x *exposition, st state) {
 		received   = x.counter("fabric_probe_received_total", "Probes of a peer that arrived at this node, which reflects them.")
 		stalled    = stalledFamily(x)
 	)
+	synced := st.Config().ClockSync
+	var unplaced *dto.MetricFamily // without clock sync there is nothing to be placed
+	if synced {
+		unplaced = x.counter("graylink_node_samples_unplaced_total", "Packets whose delay was not measured, the clocks of both ends not being related.")
+	}
 	directions := [2]*dto.LabelPair{x.label("direction", directionNames[0]), x.label("direction", directionNames[1])}
 	flowLabels := func(class, dst string, flow int, plane, src string, tier int) []*dto.LabelPair {
 		return x.labels("class", class, "dst", dst, "flow", strconv.Itoa(flow), "plane", plane, "src", src, "tier", strconv.Itoa(tier))
@@ -128,6 +135,9 @@ func edgeSeries(x *exposition, st state) {
 				x.count(sent, float64(total), directed)
 				x.count(lost, float64(e.Lost[d]), directed)
 				x.count(ecn, float64(e.ECN[d]), directed)
+				if synced {
+					x.count(unplaced, float64(e.Unplaced[d]), directed)
+				}
 				for _, k := range kinds(&e.OWD[d]) {
 					x.distribution(owd, k.h, with(directed, x.label("timestamp", k.kind)))
 				}
@@ -147,7 +157,9 @@ func edgeSeries(x *exposition, st state) {
 // nicSeries is the exposition of /metrics: everything but the edges.
 func nicSeries(x *exposition, st state) {
 	cfg := st.Config()
-	nicState(x, cfg, st.Snapshot().NICs)
+	nics := st.Snapshot().NICs
+	nicState(x, cfg, nics)
+	clockState(x, st, nics)
 
 	version, paths := st.Paths()
 	states := map[string]int{"valid": 0, "stale": 0, "unknown": 0}
@@ -177,7 +189,6 @@ func nicState(x *exposition, cfg *probe.Config, nics []probe.NICStats) {
 	var (
 		info        = x.gauge("fabric_nic_info", "Where a NIC is in the fabric.")
 		stampInfo   = x.gauge("fabric_nic_timestamp_info", "Kind of the stamps a NIC's probes get.")
-		errorBound  = x.gauge("fabric_clock_error_bound_seconds", "Bound of the clock's error, as configured.")
 		kernelDelay = x.histogram("fabric_nic_kernel_delay_seconds", "From user space to the kernel's transmit stamp.")
 		nicDelay    = x.histogram("fabric_nic_nic_delay_seconds", "From the kernel's transmit stamp to the NIC's own.")
 		stalled     = stalledFamily(x)
@@ -187,6 +198,7 @@ func nicState(x *exposition, cfg *probe.Config, nics []probe.NICStats) {
 		dropped     = x.counter("graylink_node_dropped_packets_total", "Received packets that were not used, by reason.")
 		missing     = x.counter("graylink_node_stamps_missing_total", "Samples without the stamp they wanted, by which of T1 to T4.")
 		unmatched   = x.counter("graylink_node_stamps_unmatched_total", "Transmit stamps of packets no longer known.")
+		overrun     = x.counter("graylink_node_exchanges_dropped_total", "Stamped packets that gave way before clock sync took them.")
 		skipped     = x.counter("graylink_node_probes_skipped_total", "Probes that were not sent because their time went by.")
 		restarts    = x.counter("graylink_node_restarts_total", "Restarts noticed, of the senders and reflectors at the other side.")
 		sessions    = x.gauge("graylink_node_reflector_sessions", "Sessions the reflector keeps.")
@@ -206,9 +218,6 @@ func nicState(x *exposition, cfg *probe.Config, nics []probe.NICStats) {
 			if k.kind != "" {
 				x.set(stampInfo, 1, x.labels("kind", k.kind, "nic", n.NIC, "stamp", k.stamp))
 			}
-		}
-		if cfg.ErrorBound != nil {
-			x.set(errorBound, cfg.ErrorBound.Seconds(), x.labels("clock", n.NIC))
 		}
 		x.distribution(kernelDelay, &n.KernelDelay, nic)
 		if n.NICDelay.Count > 0 {
@@ -232,6 +241,9 @@ func nicState(x *exposition, cfg *probe.Config, nics []probe.NICStats) {
 		}
 		x.count(unmatched, float64(n.Unmatched), nic)
 		x.count(skipped, float64(n.Skipped), nic)
+		if cfg.ClockSync {
+			x.count(overrun, float64(n.Overrun), nic)
+		}
 		x.set(sessions, float64(n.Sessions), nic)
 		x.set(edges, float64(len(n.Edges)), nic)
 		x.set(lastTurn, float64(n.LastTurn.UnixNano())/1e9, nic)
@@ -246,6 +258,51 @@ func sortedKeys[V any](m map[string]V) []string {
 	}
 	slices.Sort(keys)
 	return keys
+}
+
+// clockState tells what is known of the clocks that stamp at the NICs.
+func clockState(x *exposition, st state, nics []probe.NICStats) {
+	var (
+		bound     = x.gauge("fabric_clock_error_bound_seconds", "Bound of the clock's error against the frame, asymmetry apart; as configured where clocks are not related.")
+		offset    = x.gauge("fabric_clock_offset_seconds", "What the NIC's clock shows beyond the frame, without graylink_node_clock_whole_seconds.")
+		whole     = x.gauge("graylink_node_clock_whole_seconds", "Whole seconds that the NIC's clock was beyond the frame when that was known first.")
+		drift     = x.gauge("fabric_clock_drift_ratio", "What the NIC's clock gains on the frame.")
+		allowance = x.gauge("fabric_clock_asymmetry_allowance_seconds", "What paths of different length both ways may add to the clock's error, as configured.")
+		states    = x.gauge("fabric_clock_state", "What the NIC's clock is known by: 1 for the state it is in.")
+		steps     = x.counter("fabric_clock_steps_total", "Jumps of the NIC's clock.")
+		drifts    = x.counter("fabric_clock_drift_changes_total", "Sudden changes of the rate of the NIC's clock.")
+	)
+	configured := st.Config().ErrorBound
+	for i := range nics {
+		nic := nics[i].NIC
+		clock := x.labels("clock", nic)
+		if st.clocks == nil {
+			if configured != nil {
+				x.set(bound, configured.Seconds(), clock)
+			}
+			continue
+		}
+		v, ok := st.clocks.view(nic)
+		if !ok {
+			continue
+		}
+		for _, s := range clocksync.States() {
+			in := 0.0
+			if s == v.State.String() {
+				in = 1
+			}
+			x.set(states, in, x.labels("clock", nic, "state", s))
+		}
+		x.count(steps, float64(v.Steps), clock)
+		x.count(drifts, float64(v.Drifts), clock)
+		if v.Known {
+			x.set(offset, float64(v.Offset)/1e9-v.Whole, clock)
+			x.set(whole, v.Whole, clock)
+			x.set(drift, v.Drift, clock)
+			x.set(bound, float64(v.Bound)/1e9, clock)
+			x.set(allowance, float64(v.Allowance)/1e9, clock)
+		}
+	}
 }
 
 // leafSeries are the sums over a NIC's edges toward one peer leaf.

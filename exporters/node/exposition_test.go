@@ -89,7 +89,7 @@ func delays(rng *rand.Rand, h *probe.Histogram, n int) {
 func fleetNode(leaves int) *madeUp {
 	rng := rand.New(rand.NewPCG(11, 12))
 	bound := 2 * time.Microsecond
-	m := &madeUp{copy: true, snap: &probe.Snapshot{}, cfg: &probe.Config{Node: "gpu-node-0117", Hash: "0123456789abcdef", ErrorBound: &bound}}
+	m := &madeUp{copy: true, snap: &probe.Snapshot{}, cfg: &probe.Config{Node: "gpu-node-0117", Hash: "0123456789abcdef", ErrorBound: &bound, ClockSync: true}}
 	for i := range 8 {
 		rail := i
 		n := probe.NICStats{NICConfig: probe.NICConfig{NIC: fmt.Sprintf("gpu-node-0117/mlx5_%d", i), Address: netip.AddrFrom4([4]byte{10, byte(i), 1, 17}),
@@ -120,7 +120,7 @@ func fleetNode(leaves int) *madeUp {
 // smallNode has one of everything there is to publish.
 func smallNode() *madeUp {
 	bound, rail := 1500*time.Nanosecond, 0
-	m := &madeUp{cfg: &probe.Config{Node: "h1", Hash: "00ff00ff00ff00ff", ErrorBound: &bound},
+	m := &madeUp{cfg: &probe.Config{Node: "h1", Hash: "00ff00ff00ff00ff", ErrorBound: &bound, ClockSync: true},
 		paths: []probe.TracedPath{{State: fabric.PathState("valid")}, {State: fabric.PathState("valid")}, {State: fabric.PathState("stale")}}}
 	n := probe.NICStats{NICConfig: probe.NICConfig{NIC: "h1/eth1", Leaf: "leaf1", LeafPort: "dn1", Plane: "a", Rail: &rail, Pod: "p1", Side: "left"},
 		Stalled: 250 * time.Millisecond, LastTurn: time.Unix(1700000200, 0), Sessions: 2, TxKind: "kernel", RxKind: "kernel",
@@ -143,6 +143,7 @@ func smallNode() *madeUp {
 			}
 			e.OWD[1].User.Observe(51_000)
 			e.OWD[1].User.Observe(52_000)
+			e.Unplaced = [2]uint64{12, 11}
 		case 2: // not a sample yet
 			e.PeerLeaf, e.Tier = "leaf2", 2
 			e.FlowCounters = probe.FlowCounters{}
@@ -156,7 +157,7 @@ func smallNode() *madeUp {
 		n.Edges = append(n.Edges, e)
 		n.Received = append(n.Received, probe.ReceivedStats{Edge: fabric.Edge{Src: dst, Dst: "h1/eth1", Flow: j}, Class: "roce", Tier: e.Tier, Plane: "a", Received: uint64(10 * j)})
 	}
-	hardware := probe.NICStats{NICConfig: probe.NICConfig{NIC: "h1/eth2"}, TxKind: "hardware", RxKind: "hardware", Unmatched: 3, Skipped: 9}
+	hardware := probe.NICStats{NICConfig: probe.NICConfig{NIC: "h1/eth2"}, TxKind: "hardware", RxKind: "hardware", Unmatched: 3, Skipped: 9, Overrun: 13}
 	for i := range int64(30) {
 		hardware.NICDelay.Observe(800 + 10*i)
 	}

@@ -35,6 +35,8 @@ type FleetOptions struct {
 	WebScheme  string
 	ErrorBound *time.Duration // of the node's clock; nil: not stated
 	Timestamps string         // as in the configuration file
+	ClockSync  bool           // relate the clocks, and measure delays by that
+	Bend       *probe.Bend    // makes the clock wrong, for tests; nil: it is right
 }
 
 // Defaults of a node that has no file to say otherwise.
@@ -83,8 +85,8 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 	}
 	now := time.Now()
 	empty := fleetConfig(&agentapi.Assignment{Node: o.Node, Stamp: &agentapi.Stamp{Port: 862, SourcePort: 49152}}, nil, o)
-	n := &Node{log: log, lookup: deviceAddresses, registry: processRegistry(), wanted: empty, started: now, loaded: now, reloadOK: true}
-	if n.engine, err = probe.Start(empty, log); err != nil {
+	n := &Node{log: log, lookup: deviceAddresses, bend: o.Bend, registry: processRegistry(), wanted: empty, started: now, loaded: now, reloadOK: true}
+	if n.engine, err = probe.StartBent(empty, o.Bend, log); err != nil {
 		return nil, err
 	}
 	n.coordinator = &fleet{node: n, options: o, before: map[fabric.Edge]seen{}}
@@ -101,7 +103,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 // fleetConfig says in the engine's terms what a coordinator assigned. Where the
 // mesh is authenticated, a peer without keys is left out, and so are its edges.
 func fleetConfig(a *agentapi.Assignment, keys *agentapi.Keys, o FleetOptions) *probe.Config {
-	c := &probe.Config{Node: a.GetNode(), Cadence: time.Duration(a.GetCadenceNs()), ReplyTimeout: fleetReplyTimeout, ErrorBound: o.ErrorBound,
+	c := &probe.Config{Node: a.GetNode(), Cadence: time.Duration(a.GetCadenceNs()), ReplyTimeout: fleetReplyTimeout, ErrorBound: o.ErrorBound, ClockSync: o.ClockSync,
 		Stamp: probe.StampConfig{Port: uint16(a.GetStamp().GetPort()), SourcePort: uint16(a.GetStamp().GetSourcePort()), Padding: int(a.GetStamp().GetPadding())},
 		Trace: probe.TraceConfig{PacketsPerSecond: fleetTracePackets, Concurrency: fleetTracesAtOnce},
 		Hash:  hex.EncodeToString(a.GetHash()[:min(8, len(a.GetHash()))])}

@@ -83,6 +83,11 @@ answer h3/eth1>h1/eth1#0 tier 1 every 10ms
 	if got := show(open, nil); got != want {
 		t.Errorf("without:\n%swant\n%s", got, want)
 	}
+	for _, on := range []bool{true, false} {
+		if fleetConfig(open, nil, FleetOptions{ClockSync: on}).ClockSync != on {
+			t.Errorf("clock sync asked for: %v, and it is not so", on)
+		}
+	}
 	if got := show(exampleAssignment(), nil); got != head {
 		t.Errorf("authenticated without keys:\n%swant\n%s", got, head)
 	}

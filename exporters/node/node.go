@@ -28,8 +28,10 @@ type Node struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	coordinator *fleet // nil: the configuration is a file's
+	coordinator *fleet  // nil: the configuration is a file's
+	clocks      *clocks // nil: they are not related
 
+	bend     *probe.Bend // nil: the clock is right
 	registry *prometheus.Registry
 	started  time.Time // of the engine: when its counts began
 
@@ -46,19 +48,20 @@ type Node struct {
 // could not be opened is tried again.
 const addressEvery = time.Second
 
-// Start loads the configuration file and starts probing.
-func Start(file string, log *slog.Logger) (*Node, error) {
+// Start loads the configuration file and starts probing. bend makes the clock
+// wrong, for tests; nil leaves it right.
+func Start(file string, bend *probe.Bend, log *slog.Logger) (*Node, error) {
 	cfg, err := probe.LoadConfig(file)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	n := &Node{file: file, log: log, lookup: deviceAddresses, registry: processRegistry(), wanted: cfg, started: now, loaded: now, reloadOK: true}
+	n := &Node{file: file, log: log, lookup: deviceAddresses, bend: bend, registry: processRegistry(), wanted: cfg, started: now, loaded: now, reloadOK: true}
 	resolved, err := n.resolve(cfg, nil)
 	if err != nil {
 		return nil, err
 	}
-	if n.engine, err = probe.Start(resolved, log); err != nil {
+	if n.engine, err = probe.StartBent(resolved, bend, log); err != nil {
 		return nil, err
 	}
 	n.follow()
@@ -70,6 +73,9 @@ func Start(file string, log *slog.Logger) (*Node, error) {
 func (n *Node) follow() (ctx context.Context) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
+	if n.bend != nil {
+		n.wg.Go(func() { n.bend.Follow(ctx, n.log) })
+	}
 	n.wg.Go(func() {
 		tick := time.NewTicker(addressEvery)
 		defer tick.Stop()
@@ -212,7 +218,7 @@ func (n *Node) Reload() error {
 func (n *Node) read(f func(state)) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	f(state{Source: n.engine, started: n.started, loaded: n.loaded, reloadOK: n.reloadOK})
+	f(state{Source: n.engine, clocks: n.clocks, started: n.started, loaded: n.loaded, reloadOK: n.reloadOK})
 }
 
 // Series are the families of /metrics and of /metrics/edges.

@@ -17,6 +17,8 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+
+	"github.com/graylink/graylink/internal/probe"
 )
 
 // loopback is an address of this process's own, so that tests of several
@@ -43,7 +45,7 @@ peers: [{nic: h%[3]d/eth1, address: %[4]s, leaf: leaf%[3]d, tier: 2, plane: a}]
 
 func startNode(t *testing.T, file string) *Node {
 	t.Helper()
-	n, err := Start(file, slog.New(slog.DiscardHandler))
+	n, err := Start(file, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,4 +265,33 @@ func TestReload(t *testing.T) {
 	if code, body := do(h, request("POST", "/-/reload", "")); code != 200 || n.engine.Config().Cadence != 20*time.Millisecond || successful() != 1 {
 		t.Errorf("new cadence: %d %s", code, body)
 	}
+}
+
+func TestClockTellsTheTruthAboutABend(t *testing.T) {
+	file := writeConfig(t, 1, 2, "")
+	if code, body := do(startNode(t, file).Handler(""), request("GET", "/api/v1/clock", "")); code != http.StatusOK || strings.TrimSpace(body) != "{}" {
+		t.Errorf("a clock that is right: %d %s", code, body)
+	}
+	bendFile := filepath.Join(t.TempDir(), "h3.json")
+	bend, err := probe.NewBend(time.Unix(1700000000, 0), -3*time.Millisecond, 50, bendFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := Start(writeConfig(t, 3, 2, ""), bend, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	get := func() string {
+		_, body := do(n.Handler(""), request("GET", "/api/v1/clock", ""))
+		return strings.TrimSpace(body)
+	}
+	if want := `{"bend":{"ref_ns":1700000000000000000,"offset_ns":-3000000,"rate":0.000049999999999999996}}`; get() != want {
+		t.Errorf("%s, want %s", get(), want)
+	}
+	before := get()
+	if err := os.WriteFile(bendFile, []byte(`{"step_ns":1000000}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the file's step", func() bool { return get() != before })
 }

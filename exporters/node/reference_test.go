@@ -59,7 +59,7 @@ func (s sink) histogram(d *prometheus.Desc, h *probe.Histogram, labels ...string
 type edgeCollector struct {
 	state state
 
-	owd, sent, lost, ecn, acked, late, duplicate, reordered, unresolved, received, stalled *prometheus.Desc
+	owd, sent, lost, ecn, acked, late, duplicate, reordered, unresolved, unplaced, received, stalled *prometheus.Desc
 }
 
 func newEdgeCollector(st state) *edgeCollector {
@@ -76,6 +76,7 @@ func newEdgeCollector(st state) *edgeCollector {
 		duplicate:  desc("fabric_probe_duplicate_total", "Replies to probes that had one.", flow...),
 		reordered:  desc("graylink_node_probe_reordered_total", "Replies that came after the reply to a later probe.", flow...),
 		unresolved: desc("graylink_node_probe_unresolved", "Probes nothing is known about: neither answered nor told lost.", flow...),
+		unplaced:   desc("graylink_node_samples_unplaced_total", "Packets whose delay was not measured, the clocks of both ends not being related.", directed...),
 		received:   desc("fabric_probe_received_total", "Probes of a peer that arrived at this node, which reflects them.", flow...),
 		stalled:    stalledDesc(),
 	}
@@ -86,7 +87,7 @@ func stalledDesc() *prometheus.Desc {
 }
 
 func (c *edgeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.owd, c.sent, c.lost, c.ecn, c.acked, c.late, c.duplicate, c.reordered, c.unresolved, c.received, c.stalled} {
+	for _, d := range []*prometheus.Desc{c.owd, c.sent, c.lost, c.ecn, c.acked, c.late, c.duplicate, c.reordered, c.unresolved, c.unplaced, c.received, c.stalled} {
 		ch <- d
 	}
 }
@@ -115,6 +116,9 @@ func (c *edgeCollector) edge(s sink, e *probe.EdgeStats) {
 		s.counter(c.sent, float64(sent[d]), directed...)
 		s.counter(c.lost, float64(e.Lost[d]), directed...)
 		s.counter(c.ecn, float64(e.ECN[d]), directed...)
+		if c.state.Config().ClockSync {
+			s.counter(c.unplaced, float64(e.Unplaced[d]), directed...)
+		}
 		if e.OWD[d].Hardware.Count > 0 {
 			s.histogram(c.owd, &e.OWD[d].Hardware, append(directed, stampHardware)...)
 		}
@@ -136,9 +140,9 @@ func (c *edgeCollector) edge(s sink, e *probe.EdgeStats) {
 type nicCollector struct {
 	state state
 
-	owd, sent, lost, ecn, kernelDelay, nicDelay, info, stampInfo, errorBound                                          *prometheus.Desc
-	stalled, drops, sendErrors, icmpErrors, dropped, missing, unmatched, skipped, restarts, sessions, edges, lastTurn *prometheus.Desc
-	tracePackets, pathEdges, pathVersion, configHash, reloadOK, reloadTime                                            *prometheus.Desc
+	owd, sent, lost, ecn, kernelDelay, nicDelay, info, stampInfo, errorBound                                                   *prometheus.Desc
+	stalled, drops, sendErrors, icmpErrors, dropped, missing, unmatched, skipped, overrun, restarts, sessions, edges, lastTurn *prometheus.Desc
+	tracePackets, pathEdges, pathVersion, configHash, reloadOK, reloadTime                                                     *prometheus.Desc
 }
 
 func newNICCollector(st state) *nicCollector {
@@ -153,9 +157,10 @@ func newNICCollector(st state) *nicCollector {
 		nicDelay:     desc("fabric_nic_nic_delay_seconds", "From the kernel's transmit stamp to the NIC's own.", "nic"),
 		unmatched:    desc("graylink_node_stamps_unmatched_total", "Transmit stamps of packets no longer known.", "nic"),
 		skipped:      desc("graylink_node_probes_skipped_total", "Probes that were not sent because their time went by.", "nic"),
+		overrun:      desc("graylink_node_exchanges_dropped_total", "Stamped packets that gave way before clock sync took them.", "nic"),
 		info:         desc("fabric_nic_info", "Where a NIC is in the fabric.", "nic", "node", "leaf", "leaf_port", "plane", "rail", "pod", "side"),
 		stampInfo:    desc("fabric_nic_timestamp_info", "Kind of the stamps a NIC's probes get.", "nic", "stamp", "kind"),
-		errorBound:   desc("fabric_clock_error_bound_seconds", "Bound of the clock's error, as configured.", "clock"),
+		errorBound:   desc("fabric_clock_error_bound_seconds", "Bound of the clock's error against the frame, asymmetry apart; as configured where clocks are not related.", "clock"),
 		stalled:      stalledDesc(),
 		drops:        desc("graylink_node_socket_drops_total", "Packets the kernel dropped because a socket's receive buffer was full.", "nic", "socket"),
 		sendErrors:   desc("graylink_node_send_errors_total", "Packets that could not be sent, by errno; none of them counts as sent.", "nic", "errno"),
@@ -177,7 +182,7 @@ func newNICCollector(st state) *nicCollector {
 
 func (c *nicCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.owd, c.sent, c.lost, c.ecn, c.kernelDelay, c.nicDelay, c.info, c.stampInfo, c.errorBound,
-		c.stalled, c.drops, c.sendErrors, c.icmpErrors, c.dropped, c.missing, c.unmatched, c.skipped, c.restarts, c.sessions, c.edges, c.lastTurn,
+		c.stalled, c.drops, c.sendErrors, c.icmpErrors, c.dropped, c.missing, c.unmatched, c.skipped, c.overrun, c.restarts, c.sessions, c.edges, c.lastTurn,
 		c.tracePackets, c.pathEdges, c.pathVersion, c.configHash, c.reloadOK, c.reloadTime} {
 		ch <- d
 	}
@@ -230,6 +235,9 @@ func (c *nicCollector) nic(s sink, cfg *probe.Config, n *probe.NICStats) {
 	}
 	s.counter(c.unmatched, float64(n.Unmatched), n.NIC)
 	s.counter(c.skipped, float64(n.Skipped), n.NIC)
+	if cfg.ClockSync {
+		s.counter(c.overrun, float64(n.Overrun), n.NIC)
+	}
 	s.counter(c.stalled, n.Stalled.Seconds(), n.NIC)
 	for _, sock := range n.Sockets {
 		s.counter(c.drops, float64(sock.Drops), n.NIC, sock.Name)

@@ -62,6 +62,7 @@ func (n *Node) Handler(webConfig string) http.Handler {
 		n.mu.RUnlock()
 		n.answer(w, name, version, paths)
 	})
+	mux.HandleFunc("GET /api/v1/clock", n.clock)
 	mux.HandleFunc("POST /api/v1/trace", acting(n.trace))
 	return mux
 }
@@ -109,6 +110,31 @@ func (n *Node) answer(w http.ResponseWriter, node string, version uint64, paths 
 	enc.SetEscapeHTML(false) // edges hold a ">"
 	if err := enc.Encode(out); err != nil {
 		n.log.Debug("write paths", "err", err)
+	}
+}
+
+// bendJSON is how a test made the clock wrong: at the true time t it shows
+// t + offset_ns + rate x (t - ref_ns).
+type bendJSON struct {
+	Ref    int64   `json:"ref_ns"`
+	Offset int64   `json:"offset_ns"`
+	Rate   float64 `json:"rate"`
+}
+
+type clockJSON struct {
+	Bend *bendJSON `json:"bend,omitempty"`
+}
+
+// clock answers GET /api/v1/clock.
+func (n *Node) clock(w http.ResponseWriter, _ *http.Request) {
+	var out clockJSON
+	if n.bend != nil {
+		s := n.bend.Segment()
+		out.Bend = &bendJSON{Ref: s.Ref, Offset: s.Offset, Rate: s.Rate}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(out); err != nil {
+		n.log.Debug("write the clock", "err", err)
 	}
 }
 

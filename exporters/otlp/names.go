@@ -53,6 +53,8 @@ var things = []struct{ prefix, thing string }{
 	{"graylink_node_trace_packets", "packet"},
 	{"graylink_node_stamps_", "stamp"},
 	{"graylink_node_probes_skipped", "probe"},
+	{"graylink_node_exchanges_", "exchange"},
+	{"graylink_node_samples_", "sample"},
 	{"graylink_node_restarts", "restart"},
 	{"graylink_node_reflector_sessions", "session"},
 	{"graylink_node_edges", "edge"},

@@ -53,5 +53,5 @@ type Relation struct {
 
 // At is the offset of the far clock at a time of the local one.
 func (r *Relation) At(local int64) int64 {
-	return r.Offset + int64(r.Rate*float64(local-r.Ref))
+	return r.Offset + int64(math.Round(r.Rate*float64(local-r.Ref)))
 }

@@ -76,7 +76,8 @@ type Estimate struct {
 	Sigma     float64 // standard deviation of Offset, ns: noise only
 	RateSigma float64 // standard deviation of Rate
 	// Inherited is the standard deviation, ns, of what was held when the path
-	// last changed. It does not shrink with time, as noise does.
+	// last changed, and of what unequal queues both ways may hide. It does not
+	// shrink with time, as noise does.
 	Inherited float64
 	Delay     int64    // one-way delay of a packet that waits for nothing: half of the round trip
 	Samples   [2]int32 // of the last window: forward, reverse

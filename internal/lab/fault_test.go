@@ -588,6 +588,41 @@ func TestHostStallStopsAndAlwaysContinues(t *testing.T) {
 	}
 }
 
+func TestClockFaultsBendOneNode(t *testing.T) {
+	l := up(t, demoFile, "clock")
+	want := func(node, text string) {
+		t.Helper()
+		b, err := os.ReadFile(l.BendFile(node))
+		if text == "" && !errors.Is(err, os.ErrNotExist) || string(b) != text {
+			t.Errorf("%s is bent by %q (%v), want %q", node, b, err, text)
+		}
+	}
+	step := addFault(t, l, Fault{Kind: KindClockStep, At: "h2/eth1"})
+	if step.Mechanism != "bend" || step.Step != DefaultStep || step.DriftPPM != 0 {
+		t.Errorf("recorded as %+v", step)
+	}
+	want("h2", `{"step_ns":1000000,"drift_ppm":0}`)
+	want("h1", "")
+	drift := addFault(t, l, Fault{Kind: KindClockDrift, At: "h2/eth1", DriftPPM: -20})
+	want("h2", `{"step_ns":1000000,"drift_ppm":-20}`)
+	if _, err := l.AddFault(t.Context(), Fault{Kind: KindClockStep, At: "h2/eth1", Step: time.Second}); err == nil || !strings.Contains(err.Error(), step.ID) {
+		t.Errorf("a second step of one clock: %v", err)
+	}
+	want("h2", `{"step_ns":1000000,"drift_ppm":-20}`)
+	addFault(t, l, Fault{Kind: KindClockStep, At: "h1/eth1", Step: -time.Millisecond})
+	want("h1", `{"step_ns":-1000000,"drift_ppm":0}`)
+	if err := l.ClearFault(t.Context(), step.ID); err != nil {
+		t.Fatal(err)
+	}
+	want("h2", `{"step_ns":0,"drift_ppm":-20}`)
+	if err := l.ClearFault(t.Context(), drift.ID); err != nil {
+		t.Fatal(err)
+	}
+	want("h2", "")
+	clearFaults(t, l)
+	want("h1", "")
+}
+
 func TestFaultsLeaveTheLoopbackAlone(t *testing.T) {
 	needs(t, "iptables")
 	l := up(t, demoFile, "loop")

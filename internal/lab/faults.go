@@ -25,18 +25,24 @@ const (
 	KindNICSlow    = "nic-slow"    // a NIC: packets to it, from it or both later
 	KindSwitchSlow = "switch-slow" // a switch: all it forwards later
 	KindHostStall  = "host-stall"  // a node: its processes starved of CPU
+	KindClockStep  = "clock-step"  // a NIC: the clock its agent reads jumps
+	KindClockDrift = "clock-drift" // a NIC: the clock its agent reads runs at another rate
 )
 
 // Kinds lists the faults that AddFault knows, sorted.
 func Kinds() []string {
-	return []string{KindBlackhole, KindDelay, KindECN, KindHostStall, KindLinkDown, KindLoss, KindNICSlow, KindSwitchSlow}
+	return []string{KindBlackhole, KindClockDrift, KindClockStep, KindDelay, KindECN, KindHostStall, KindLinkDown, KindLoss, KindNICSlow, KindSwitchSlow}
 }
 
 // Defaults of a fault's parameters.
 const (
-	DefaultDelay = 2 * time.Millisecond
-	DefaultLoss  = 0.1
-	maxDelay     = 10 * time.Second
+	DefaultDelay    = 2 * time.Millisecond
+	DefaultLoss     = 0.1
+	DefaultStep     = time.Millisecond
+	DefaultDriftPPM = 50
+	maxDelay        = 10 * time.Second
+	maxStep         = time.Hour
+	maxDriftPPM     = 100_000
 )
 
 // WithdrawAfter is how long the fabric's other switches keep routes over a
@@ -59,8 +65,10 @@ type Fault struct {
 	// Direction is FROM->TO of a link, by default from the end that At names
 	// first; in, out or both (the default) for nic-slow.
 	Direction string        `json:"direction,omitempty"`
-	Delay     time.Duration `json:"delay_ns,omitempty"` // DefaultDelay when 0
-	Loss      float64       `json:"loss,omitempty"`     // 0 to 1; DefaultLoss when 0
+	Delay     time.Duration `json:"delay_ns,omitempty"`  // DefaultDelay when 0
+	Loss      float64       `json:"loss,omitempty"`      // 0 to 1; DefaultLoss when 0
+	Step      time.Duration `json:"step_ns,omitempty"`   // of the clock, either way; DefaultStep when 0
+	DriftPPM  float64       `json:"drift_ppm,omitempty"` // of the clock, millionths, either way; DefaultDriftPPM when 0
 }
 
 // ActiveFault is a fault that is in force.
@@ -68,7 +76,7 @@ type ActiveFault struct {
 	ID string `json:"id"`
 	Fault
 	// Mechanism is netem, relay (NFQUEUE and a user-space process), iptables,
-	// routes or signals.
+	// routes, signals or bend (of the clock an agent reads).
 	Mechanism string    `json:"mechanism"`
 	Since     time.Time `json:"since"`
 	Rules     []rule    `json:"rules,omitempty"`
@@ -148,7 +156,7 @@ func (l *Lab) addFault(ctx context.Context, f Fault) (ActiveFault, error) {
 		err = fmt.Errorf("applying %s at %s: %w", f.Kind, f.At, err)
 		failed := *cur
 		st.Faults = st.Faults[:len(st.Faults)-1]
-		err = errors.Join(err, l.x.undo(context.WithoutCancel(ctx), st, failed))
+		err = errors.Join(err, l.undo(context.WithoutCancel(ctx), st, failed))
 		return ActiveFault{}, errors.Join(err, st.save(l.root))
 	}
 	if err := st.save(l.root); err != nil {
@@ -182,7 +190,7 @@ func (l *Lab) ClearFault(ctx context.Context, id string) error {
 		rest := slices.DeleteFunc(slices.Clone(st.Faults), func(o ActiveFault) bool { return o.ID == f.ID })
 		all := st.Faults
 		st.Faults = rest
-		if err := l.x.undo(ctx, st, f); err != nil {
+		if err := l.undo(ctx, st, f); err != nil {
 			st.Faults = all
 			errs = append(errs, fmt.Errorf("clearing fault %s (%s at %s): %w", f.ID, f.Kind, f.At, err))
 			continue
@@ -231,6 +239,11 @@ func (x *index) resolve(f Fault, netem func() bool) (ActiveFault, error) {
 	default:
 		af.Delay, af.Loss = 0, 0
 	}
+	if !af.bendsClock() {
+		af.Step, af.DriftPPM = 0, 0
+	} else if err := af.checkClock(); err != nil {
+		return af, err
+	}
 	var err error
 	switch f.Kind {
 	case KindDelay, KindLoss, KindECN, KindBlackhole:
@@ -251,10 +264,12 @@ func (x *index) resolve(f Fault, netem func() bool) (ActiveFault, error) {
 			break
 		}
 		af.Mechanism, af.Home, af.Exclusive = "signals", f.At, f.Kind+" "+f.At
+	case KindClockStep, KindClockDrift:
+		err = x.resolveClock(&af)
 	default:
 		err = fmt.Errorf("fault kind %q: want one of %s", f.Kind, strings.Join(Kinds(), ", "))
 	}
-	if err == nil && af.Direction != "" && (f.Kind == KindSwitchSlow || f.Kind == KindHostStall || f.Kind == KindLinkDown) {
+	if err == nil && af.Direction != "" && (f.Kind == KindSwitchSlow || f.Kind == KindHostStall || f.Kind == KindLinkDown || f.bendsClock()) {
 		err = fmt.Errorf("direction %q: %s has none", af.Direction, f.Kind)
 	}
 	return af, err
@@ -406,6 +421,9 @@ func (l *Lab) apply(ctx context.Context, st *state, f *ActiveFault) error {
 			return err
 		}
 	}
+	if f.bendsClock() {
+		return st.bendClock(l.root, fabric.OwnerOf(f.At))
+	}
 	if f.NetemAt != "" {
 		return l.x.setNetem(f.NetemAt, f.Delay)
 	}
@@ -422,7 +440,8 @@ const drainSlack = 2 * time.Second
 
 // undo takes a fault back, whatever part of it was applied; st holds the
 // faults that stay. The caller holds the lock.
-func (x *index) undo(ctx context.Context, st *state, f ActiveFault) error {
+func (l *Lab) undo(ctx context.Context, st *state, f ActiveFault) error {
+	x := l.x
 	var errs []error
 	if f.NetemAt != "" {
 		errs = append(errs, x.setNetem(f.NetemAt, 0))
@@ -434,6 +453,8 @@ func (x *index) undo(ctx context.Context, st *state, f ActiveFault) error {
 	switch f.Kind {
 	case KindHostStall:
 		errs = append(errs, x.resume(f.At))
+	case KindClockStep, KindClockDrift:
+		errs = append(errs, st.bendClock(l.root, fabric.OwnerOf(f.At)))
 	case KindLinkDown:
 		errs = append(errs, x.restoreLink(ctx, st, f.At))
 	}

@@ -3,6 +3,7 @@ package lab
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/netip"
 	"reflect"
 	"regexp"
@@ -268,7 +269,14 @@ func TestResolveFaults(t *testing.T) {
 		{fault: Fault{Kind: "switch-slow", At: "spine2"}, netem: yes, mechanism: "relay", where: "spine2 FORWARD"},
 		{fault: Fault{Kind: "link-down", At: "spine1:dn1--leaf1:up1"}, netem: no, mechanism: "routes"},
 		{fault: Fault{Kind: "host-stall", At: "h3"}, netem: no, mechanism: "signals"},
+		{fault: Fault{Kind: "clock-step", At: "h3/eth1", Step: -ms}, netem: no, mechanism: "bend"},
+		{fault: Fault{Kind: "clock-drift", At: "h3/eth1", DriftPPM: -3}, netem: no, mechanism: "bend"},
 
+		{fault: Fault{Kind: "clock-step", At: "h3"}, netem: no, bad: "is not a NIC"},
+		{fault: Fault{Kind: "clock-step", At: "h3/eth1", Step: 2 * time.Hour}, netem: no, bad: "step 2h0m0s"},
+		{fault: Fault{Kind: "clock-drift", At: "h3/eth1", DriftPPM: -1e6}, netem: no, bad: "drift -1e+06 ppm"},
+		{fault: Fault{Kind: "clock-drift", At: "h3/eth1", DriftPPM: math.NaN()}, netem: no, bad: "drift NaN ppm"},
+		{fault: Fault{Kind: "clock-step", At: "h3/eth1", Direction: "in"}, netem: no, bad: "has none"},
 		{fault: Fault{Kind: "melt", At: "h3"}, netem: no, bad: `fault kind "melt"`},
 		{fault: Fault{Kind: "delay", At: "leaf1"}, netem: no, bad: "is not a link"},
 		{fault: Fault{Kind: "delay", At: "leaf1:up1--spine2:dn1"}, netem: no, bad: "no link between"},

@@ -25,6 +25,7 @@ type Config struct {
 	ReplyTimeout time.Duration
 	Stamp        StampConfig
 	ErrorBound   *time.Duration // of the node's clock; nil: not stated
+	ClockSync    bool           // clocks are related by the exchanges, delays measured by the relations
 	NICs         []NICConfig
 	Peers        []PeerConfig
 	Edges        []EdgeConfig // from own NICs to peers

@@ -61,6 +61,9 @@ type Engine struct {
 	nics     []*nic // never changed, only exchanged
 	closed   bool
 	err      error // why the loop ended
+
+	taking sync.Mutex // one call of Exchanges at a time
+	taken  exchanges
 }
 
 // wiring is what the NICs of an engine share: its poller and the sockets by
@@ -68,6 +71,7 @@ type Engine struct {
 type wiring struct {
 	poll   *unix.Poller
 	device stampDevice
+	bend   *Bend // nil: the clock is right
 
 	mu      sync.Mutex
 	sockets atomic.Pointer[[]*socket] // by token; never changed, only exchanged
@@ -117,11 +121,17 @@ func (w *wiring) randomSSID() uint16 {
 // Start opens the sockets of every NIC and begins to probe. Close ends it.
 // errors.Is holds for the socket errors of internal/unix.
 func Start(cfg *Config, log *slog.Logger) (*Engine, error) {
-	return startOn(cfg, log, kernelDevice{})
+	return StartBent(cfg, nil, log)
 }
 
-func startOn(cfg *Config, log *slog.Logger, device stampDevice) (*Engine, error) {
-	e, err := newEngine(cfg, log, device)
+// StartBent is Start with a clock that is wrong on purpose; nil is one that is
+// right. The caller lets the bend follow its file.
+func StartBent(cfg *Config, bend *Bend, log *slog.Logger) (*Engine, error) {
+	return startOn(cfg, log, kernelDevice{}, bend)
+}
+
+func startOn(cfg *Config, log *slog.Logger, device stampDevice, bend *Bend) (*Engine, error) {
+	e, err := newEngine(cfg, log, device, bend)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +146,7 @@ func startOn(cfg *Config, log *slog.Logger, device stampDevice) (*Engine, error)
 }
 
 // newEngine makes an engine whose loop does not run yet.
-func newEngine(cfg *Config, log *slog.Logger, device stampDevice) (*Engine, error) {
+func newEngine(cfg *Config, log *slog.Logger, device stampDevice, bend *Bend) (*Engine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -144,7 +154,7 @@ func newEngine(cfg *Config, log *slog.Logger, device stampDevice) (*Engine, erro
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{log: log, base: time.Now(), wire: &wiring{poll: poll, device: device, ssids: map[uint16]bool{}}}
+	e := &Engine{log: log, base: time.Now(), wire: &wiring{poll: poll, device: device, bend: bend, ssids: map[uint16]bool{}}}
 	e.wire.sockets.Store(&[]*socket{})
 	nics, err := e.rewire(cfg, nil)
 	if err != nil {
@@ -417,8 +427,9 @@ type EdgeStats struct {
 	Tier           int
 	Plane          string
 	Leaf, PeerLeaf string
-	OWD            [2]Delays // forward, reverse
-	Unresolved     uint64    // probes nothing is known about
+	OWD            [2]Delays      // forward, reverse
+	Unresolved     uint64         // probes nothing is known about
+	PeerBound      *time.Duration // by which the peer's clock may be wrong, as its replies say; nil: not known
 }
 
 // ReceivedStats counts the probes of one flow of a peer.
@@ -457,6 +468,7 @@ type NICStats struct {
 	Missing     map[string]uint64 // samples without the stamp they wanted, by which
 	Unmatched   uint64            // transmit stamps of packets no longer known
 	Skipped     uint64            // probes whose time went by unused
+	Overrun     uint64            // exchanges that gave way before clock sync took them
 	Sessions    int
 	Restarts    map[string]uint64 // noticed of senders and of reflectors
 	TxKind      string            // hardware or kernel; "" as long as there was no stamp
@@ -520,8 +532,11 @@ func (n *nic) snapshot(planned int64) NICStats {
 			missing[i] += v
 		}
 		s.Restarts["reflector"] += e.Restarts
+		if e.clocks != nil {
+			s.Overrun += e.clocks.rings[forward].overrun + e.clocks.rings[reverse].overrun
+		}
 		es := EdgeStats{FlowCounters: e.FlowCounters, Edge: e.id, Class: n.node.Stamp.Class(e.cfg.Flow).Name, Tier: e.cfg.Tier, Plane: e.peer.cfg.Plane,
-			Leaf: n.cfg.Leaf, PeerLeaf: e.peer.cfg.Leaf, Unresolved: e.unresolved()}
+			Leaf: n.cfg.Leaf, PeerLeaf: e.peer.cfg.Leaf, Unresolved: e.unresolved(), PeerBound: e.peer.bound()}
 		for d := range directions {
 			es.OWD[d] = Delays{Hardware: e.owd[d][hardwareStamps].Clone(), Kernel: e.owd[d][kernelStamps].Clone(), User: e.owd[d][userStamps].Clone()}
 		}

@@ -279,7 +279,7 @@ func (i idle) dueNow() {
 
 func newIdle(t testing.TB, c *Config, device stampDevice) idle {
 	t.Helper()
-	e, err := newEngine(c, slog.New(slog.DiscardHandler), device)
+	e, err := newEngine(c, slog.New(slog.DiscardHandler), device, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,6 +322,7 @@ func TestTurnAllocatesNothing(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			ca, cb := loopConfig("h1", 1, 2, "h2/eth1", 1), loopConfig("h2", 2, 1, "h1/eth1", 1)
+			ca.ClockSync = true
 			authenticate(ca, mode.keys...)
 			authenticate(cb, mode.keys...)
 			a, b := newIdle(t, ca, kernelDevice{}), newIdle(t, cb, kernelDevice{})
@@ -346,29 +347,36 @@ func TestTurnAllocatesNothing(t *testing.T) {
 }
 
 // BenchmarkExchange is a probe, its reflection, the reply and all four stamps,
-// over loopback.
+// over loopback; under clock sync also its share in twins and exchanges.
 func BenchmarkExchange(b *testing.B) {
 	for _, mode := range modes {
-		b.Run(mode.name, func(b *testing.B) {
-			cx, cy := loopConfig("h1", 1, 2, "h2/eth1", 1), loopConfig("h2", 2, 1, "h1/eth1", 1)
-			cy.Edges = nil
-			authenticate(cx, mode.keys...)
-			authenticate(cy, mode.keys...)
-			x, y := newIdle(b, cx, kernelDevice{}), newIdle(b, cy, kernelDevice{})
-			b.ReportAllocs()
-			for b.Loop() {
-				x.dueNow()
-				for _, s := range y.sessions {
-					s.bucket.tokens = s.bucket.burst // at any rate
+		for _, synced := range []bool{false, true} {
+			name := mode.name
+			if synced {
+				name += ", clock sync"
+			}
+			b.Run(name, func(b *testing.B) {
+				cx, cy := loopConfig("h1", 1, 2, "h2/eth1", 1), loopConfig("h2", 2, 1, "h1/eth1", 1)
+				cy.Edges = nil
+				cx.ClockSync = synced
+				authenticate(cx, mode.keys...)
+				authenticate(cy, mode.keys...)
+				x, y := newIdle(b, cx, kernelDevice{}), newIdle(b, cy, kernelDevice{})
+				b.ReportAllocs()
+				for b.Loop() {
+					x.dueNow()
+					for _, s := range y.sessions {
+						s.bucket.tokens = s.bucket.burst // at any rate
+					}
+					x.step(b)
+					y.step(b)
+					x.step(b)
 				}
-				x.step(b)
-				y.step(b)
-				x.step(b)
-			}
-			if e := x.edges[0]; e.Acked+10 < e.Sent {
-				b.Errorf("%d of %d answered", e.Acked, e.Sent)
-			}
-		})
+				if e := x.edges[0]; e.Acked+10 < e.Sent {
+					b.Errorf("%d of %d answered", e.Acked, e.Sent)
+				}
+			})
+		}
 	}
 }
 

@@ -83,6 +83,7 @@ type FlowCounters struct {
 	RepliesSent uint64    // as the reflector says
 	Restarts    uint64    // of the reflector
 	Missing     [4]uint64 // samples without the kernel's T1, T2, T3, T4
+	Unplaced    [2]uint64 // samples whose clocks were not related; of clock sync
 }
 
 // flow is the sender's account of one edge. It keeps these rules, which the
@@ -102,7 +103,8 @@ type FlowCounters struct {
 //     user space when one of them is missing; never between two better kinds.
 type flow struct {
 	FlowCounters
-	owd [directions][stampKinds]Histogram
+	owd    [directions][stampKinds]Histogram
+	clocks *clocks // nil: the far stamps are taken as they are
 
 	timeout int64 // nanoseconds
 	sent    []sentSlot
@@ -224,7 +226,8 @@ func (f *flow) txStamp(seq uint32, kind stampKind, at int64) {
 func (f *flow) measureForward(s *sentSlot) {
 	if t1 := s.t1[s.t2Kind]; s.state == slotAnswered && !s.measured && s.t2Kind != userStamps && t1 != 0 {
 		s.measured = true
-		f.owd[forward][s.t2Kind].Observe(s.t2 - t1)
+		f.exchanged(forward, s.t2Kind, t1, s.t2)
+		f.observe(forward, s.t2Kind, t1, s.t2)
 	}
 }
 
@@ -240,7 +243,7 @@ func (f *flow) closeSent(s *sentSlot) {
 	if s.t1[max(s.t2Kind, kernelStamps)] == 0 {
 		f.Missing[0]++
 	}
-	f.owd[forward][userStamps].Observe(s.t2 - s.t1[userStamps])
+	f.observe(forward, userStamps, s.t1[userStamps], s.t2)
 }
 
 func (f *flow) closeReply(r *replySlot) {
@@ -252,7 +255,7 @@ func (f *flow) closeReply(r *replySlot) {
 	} else {
 		f.Missing[3]++
 	}
-	f.owd[reverse][userStamps].Observe(r.t4.best() - r.t3)
+	f.observe(reverse, userStamps, r.t4.best(), r.t3)
 }
 
 // reply is a received reply.
@@ -345,9 +348,7 @@ func (k stampKind) method() stamp.Method {
 func (f *flow) count(r *reply) bool {
 	direct := r.answers.Has.Has(stamp.TypeDirectMeasurement)
 	dm := r.answers.DirectMeasurement
-	// Received later and yet fewer received: only a reflector that started
-	// anew says so. A reply that was overtaken has the older T2.
-	if direct && f.based && newer(f.lastR, dm.ReflectorRx) && r.t2 > f.lastT2 {
+	if direct && f.based && f.reflectorRestarted(r) {
 		f.Restarts++
 		f.based = false
 		for i := range f.replies {
@@ -401,6 +402,16 @@ func (f *flow) count(r *reply) bool {
 	return true
 }
 
+// reflectorRestarted reports whether a reply comes from a reflector that knows
+// nothing of the ones before: it answers a later probe and yet has received
+// fewer. A reply that was overtaken answers an earlier probe; where both ways
+// changed the order, its T2 is the earlier one and its count close by. T2 alone
+// would not do: the reflector's clock may have been set back.
+func (f *flow) reflectorRestarted(r *reply) bool {
+	rx := r.answers.DirectMeasurement.ReflectorRx
+	return newer(f.lastR, rx) && newer(r.senderSeq, f.last) && (r.t2 > f.lastT2 || f.lastR-rx > sessionWindow)
+}
+
 // gaps are the packets that are missing now, by direction.
 func (f *flow) gaps() [2]int64 { return [2]int64{f.cumS - f.cumR, f.cumX - f.received} }
 
@@ -432,7 +443,8 @@ func (f *flow) followUp(a *stamp.Answers) {
 		return
 	}
 	r.measured = true
-	f.owd[reverse][kind].Observe(r.t4[kind] - t3)
+	f.exchanged(reverse, kind, t3, r.t4[kind])
+	f.observe(reverse, kind, r.t4[kind], t3)
 }
 
 // maxStampDistance is more than any kernel takes from user space to its
@@ -458,6 +470,8 @@ type session struct {
 	highest uint32 // sequence number of the sender
 	highTS  int64  // the sender's time in that packet
 	seen    uint64 // bit i: highest-i was received
+	stepSeq uint32 // the highest before the sender's clock was set back
+	stepTS  int64  // the sender's time in that packet; 0: never
 	started bool
 
 	follows  [followsKept]stamp.FollowUp // transmit stamps not yet told, oldest at first
@@ -508,12 +522,12 @@ const (
 const sessionWindow = 64
 
 // arrive takes a probe of the session. A lower sequence number with a later
-// time is a sender that started anew; one with an earlier time was overtaken.
-// Unless strict, what is too old to be known counts as new: only where the
+// time is a sender that started anew; one with an earlier time was overtaken,
+// and so was one of a sender that meanwhile set its clock back. Unless strict, what is too old to be known counts as new: only where the
 // packets are authentic can a late one be told from a replayed one.
 func (s *session) arrive(seq uint32, ts int64, strict bool) arrival {
 	switch ahead := int32(seq - s.highest); {
-	case !s.started || ahead <= 0 && ts > s.highTS:
+	case !s.started || ahead <= 0 && ts > s.highTS && !s.beforeStep(ahead, ts):
 		if s.started {
 			s.restarts++
 			s.rx, s.tx, s.seq = 0, 0, 0
@@ -522,7 +536,11 @@ func (s *session) arrive(seq uint32, ts int64, strict bool) arrival {
 		}
 		s.started = true
 		s.highest, s.highTS, s.seen = seq, ts, 1
+		s.stepTS = 0
 	case ahead > 0:
+		if ts < s.highTS {
+			s.stepSeq, s.stepTS = s.highest, s.highTS
+		}
 		s.highest, s.highTS = seq, ts
 		s.seen = s.seen<<min(ahead, sessionWindow) | 1
 	case ahead > -sessionWindow:
@@ -536,6 +554,12 @@ func (s *session) arrive(seq uint32, ts int64, strict bool) arrival {
 	}
 	s.rx++
 	return arrivalNew
+}
+
+// beforeStep reports whether a probe with a later time than the newest one's left
+// before the sender set its clock back.
+func (s *session) beforeStep(ahead int32, ts int64) bool {
+	return s.stepTS != 0 && ts <= s.stepTS && ahead > -sessionWindow && int32(uint32(ahead)+s.highest-s.stepSeq) <= 0
 }
 
 // bucket is a token bucket: rate tokens per second, at most burst of them.

@@ -14,6 +14,7 @@ const ms = int64(time.Millisecond)
 type wire struct {
 	t    *testing.T
 	now  int64 // of everybody: monotonic and wall clock are the same
+	off  int64 // of the reflector's clock
 	flow flow
 	sess session
 }
@@ -43,7 +44,7 @@ func (w *wire) reflect(p sentProbe) *reply {
 	seq := w.sess.seq
 	w.sess.seq++
 	w.sess.tx++
-	t2 := w.now + 6000
+	t2 := w.now + w.off + 6000
 	r := &reply{seq: seq, senderSeq: p.seq, t2: t2, t3: t2 + 20_000, t4: stampedTime{userStamps: t2 + 30_000, kernelStamps: t2 + 29_000}}
 	r.answers.Has = stamp.Types(stamp.TypeTimestampInfo, stamp.TypeClassOfService, stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
 	r.answers.TimestampInfo.MethodIn = stamp.MethodSoftware
@@ -281,6 +282,74 @@ func TestRule5SenderRestart(t *testing.T) {
 	w.want(counts{sent: 52, acked: 51, lostForward: 1})
 	if w.sess.restarts != 1 || w.sess.rx != 51 || w.sess.tx != 51 {
 		t.Errorf("session: %d restarts, R_RxC %d, R_TxC %d; want 1, 51, 51", w.sess.restarts, w.sess.rx, w.sess.tx)
+	}
+}
+
+func TestRule5AReflectorsClockThatStepsBackHidesNoRestartAndMakesNone(t *testing.T) {
+	w := newWire(t)
+	w.exchange(100)
+	overtaken := w.reflect(w.send())
+	w.off = -500 * ms
+	w.exchange(1)
+	if w.take(overtaken) != outcomeAcked || w.flow.Restarts != 0 {
+		t.Errorf("a reply from before the step: %d restarts noticed, want 0", w.flow.Restarts)
+	}
+	w.send() // lost
+	w.exchange(1)
+	w.want(counts{sent: 104, acked: 103, lostForward: 1, reordered: 1})
+	w.off, w.sess = -3600_000*ms, session{}
+	w.exchange(30)
+	w.want(counts{sent: 134, acked: 133, lostForward: 1, reordered: 1})
+	if w.flow.Restarts != 1 {
+		t.Errorf("%d restarts noticed, want 1", w.flow.Restarts)
+	}
+}
+
+// Both ways change the order of two packets, so that the reply to the later
+// probe, which was received first, comes last.
+func TestRule5ReorderingBothWaysIsNoRestart(t *testing.T) {
+	w := newWire(t)
+	w.exchange(100)
+	early, late := w.send(), w.send()
+	first := w.reflect(late)
+	w.now += 1000
+	second := w.reflect(early)
+	w.take(second)
+	w.take(first)
+	w.want(counts{sent: 102, acked: 102})
+	if w.flow.Restarts != 0 {
+		t.Errorf("%d restarts noticed, want 0", w.flow.Restarts)
+	}
+}
+
+func TestRule5ASendersClockThatStepsBackIsNoRestart(t *testing.T) {
+	const before, after = int64(2e15), int64(1e15)
+	for _, strict := range []bool{false, true} {
+		s := &session{}
+		for i, tc := range []struct {
+			seq      uint32
+			ts       int64
+			want     arrival
+			restarts uint64
+		}{
+			{100, before, arrivalNew, 0},
+			{103, before + 30, arrivalNew, 0},
+			{105, after, arrivalNew, 0}, // the clock was set back after 103 or 104
+			{102, before + 20, arrivalNew, 0},
+			{102, before + 20, arrivalCopy, 0},
+			{106, after + 10, arrivalNew, 0},
+			{101, before + 10, arrivalNew, 0},
+			{0, after + 20, arrivalNew, 1}, // it did start anew
+			{1, after + 30, arrivalNew, 1},
+			{0, after + 20, arrivalCopy, 1},
+		} {
+			if got := s.arrive(tc.seq, tc.ts, strict); got != tc.want || s.restarts != tc.restarts {
+				t.Errorf("strict %v, packet %d, number %d: arrival %d, %d restarts; want %d, %d", strict, i, tc.seq, got, s.restarts, tc.want, tc.restarts)
+			}
+		}
+		if s.rx != 2 {
+			t.Errorf("R_RxC %d, want 2", s.rx)
+		}
 	}
 }
 

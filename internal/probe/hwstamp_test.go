@@ -193,6 +193,17 @@ func hardwareIdle(t *testing.T, c *Config, epoch int64, rate float64, receive bo
 	return n
 }
 
+// crossed gives the NIC's clock two readings, a second apart.
+func (i idle) crossed(t *testing.T) {
+	t.Helper()
+	if err := i.clock.read(time.Now().UnixNano()); err != nil {
+		t.Fatal(err)
+	}
+	i.clock.sys -= crossEvery
+	i.clock.phc = i.clock.clock.(liveClock).at(i.clock.sys)
+	i.clock.last -= crossEvery
+}
+
 // Delays between two NICs' stamps are told though their clocks have nothing in
 // common, and are published as what they are.
 func TestHardwareStampsEndToEnd(t *testing.T) {
@@ -211,14 +222,8 @@ func TestHardwareStampsEndToEnd(t *testing.T) {
 			ca.Peers[0].Hardware, cb.Peers[0].Hardware = tc.declared, tc.declared
 			cb.Edges = nil
 			a, b := hardwareIdle(t, ca, 5e17, 20e-6, true), hardwareIdle(t, cb, -3e17, -30e-6, tc.receive)
-			for _, n := range []idle{a, b} { // two readings of the clock, a second apart
-				if err := n.clock.read(time.Now().UnixNano()); err != nil {
-					t.Fatal(err)
-				}
-				n.clock.sys -= crossEvery
-				n.clock.phc = n.clock.clock.(liveClock).at(n.clock.sys)
-				n.clock.last -= crossEvery
-			}
+			a.crossed(t)
+			b.crossed(t)
 			until(t, 20*time.Second, "200 answers", func() bool {
 				a.dueNow()
 				for _, n := range []idle{a, b, a, b} {

@@ -47,6 +47,7 @@ type edge struct {
 	sock   *socket
 	target netip.AddrPort
 	next   int64 // when it is probed next, monotonic nanoseconds
+	alone  int   // probes since the last one that had a twin
 	gone   bool  // the configuration has it no more
 }
 
@@ -60,11 +61,12 @@ type answer struct {
 // peer is another node's NIC as one of our NICs sees it.
 type peer struct {
 	cfg      PeerConfig
-	edges    map[int]*edge   // by flow number
-	answers  map[int]*answer // by the peer's flow number
-	sessions bucket          // for new sessions
-	traces   bucket          // for answers to trace packets
-	forged   bucket          // for packets that do not verify
+	edges    map[int]*edge       // by flow number
+	answers  map[int]*answer     // by the peer's flow number
+	sessions bucket              // for new sessions
+	traces   bucket              // for answers to trace packets
+	forged   bucket              // for packets that do not verify
+	estimate stamp.ErrorEstimate // of its clock, by its last reply
 	auth     []*stamp.Authenticator
 	verified int // index of the key that verified last
 }
@@ -214,6 +216,7 @@ type nic struct {
 	cfg       NICConfig
 	node      *Config
 	estimate  stamp.ErrorEstimate
+	bound     int64 // of its clock, under ClockSync; stamp.UnknownBound: not known
 	ssid      uint16
 	senders   map[uint16]*socket // by source port
 	reflector *socket
@@ -273,7 +276,7 @@ func (n *nic) mono() int64 { return int64(time.Since(n.base)) }
 // openNIC opens a NIC without peers; apply gives it some.
 func openNIC(cfg NICConfig, node *Config, base time.Time, w *wiring, log *slog.Logger) (_ *nic, err error) {
 	errs := unix.NewBatch(unix.BatchSize)
-	n := &nic{cfg: cfg, node: node, log: log.With("nic", cfg.NIC), base: base, wire: w,
+	n := &nic{cfg: cfg, node: node, bound: stamp.UnknownBound, log: log.With("nic", cfg.NIC), base: base, wire: w,
 		in: unix.NewBatch(unix.BatchSize), out: unix.NewBatch(unix.BatchSize), errs: errs,
 		senders: map[uint16]*socket{}, peers: map[netip.Addr]*peer{}, sessions: map[sessionKey]*session{},
 		sendErrors: map[syscall.Errno]uint64{}, awaited: map[uint32]*traceProbe{}, icmpErrors: map[[2]uint8]uint64{}}
@@ -371,10 +374,7 @@ func (n *nic) apply(cfg NICConfig, node *Config, phase func() float64) error {
 	moved := cfg.Address != n.cfg.Address || cfg.Device != n.cfg.Device || cfg.Timestamps != n.cfg.Timestamps || node.Stamp.Port != n.node.Stamp.Port
 	ports := node.Stamp.SourcePort != n.node.Stamp.SourcePort
 	n.cfg, n.node = cfg, node
-	n.estimate = stamp.NewErrorEstimate(stamp.UnknownBound, false, true)
-	if node.ErrorBound != nil {
-		n.estimate = stamp.NewErrorEstimate(int64(*node.ErrorBound), true, true)
-	}
+	n.setEstimate()
 	switch {
 	case cfg.SSID != 0:
 		n.ssid = cfg.SSID
@@ -507,6 +507,7 @@ func (n *nic) applyEdges(node *Config, moved bool, phase func() float64) error {
 			e.next = mono + int64(phase()*float64(cfg.Cadence))
 		}
 		e.gone, e.cfg, e.peer = false, cfg, p
+		e.synchronise(node.ClockSync, cfg.Cadence)
 		e.dscp = node.Stamp.Class(cfg.Flow).DSCP
 		e.target = netip.AddrPortFrom(p.cfg.Address, node.Stamp.Port)
 		if e.sock != s {
@@ -572,12 +573,33 @@ func (n *nic) sendDue(now, horizon int64) error {
 			}
 			e.next += cadence
 			s.queue.sink()
-			if err := n.probe(e); err != nil {
+			if err := n.probeAll(e); err != nil {
 				return err
 			}
 		}
 	}
 	return n.flush()
+}
+
+// probeAll queues a probe of an edge, and its twin where it has one.
+func (n *nic) probeAll(e *edge) error {
+	twins := false
+	if n.node.ClockSync {
+		e.alone = (e.alone + 1) % pairEvery
+		twins = e.alone == 0
+	}
+	if !twins {
+		return n.probe(e)
+	}
+	if n.out.Out() >= unix.BatchSize-1 { // they are to leave in one batch
+		if err := n.flush(); err != nil {
+			return err
+		}
+	}
+	if err := n.probe(e); err != nil {
+		return err
+	}
+	return n.probe(e)
 }
 
 // probe queues one probe of an edge.
@@ -587,7 +609,7 @@ func (n *nic) probe(e *edge) error {
 		return err
 	}
 	wall := time.Now()
-	user := wall.UnixNano()
+	user := n.wire.bend.At(wall.UnixNano())
 	seq, tx := e.nextProbe(int64(wall.Sub(n.base)), user)
 	size := n.putRequest(buf, seq, user, n.ssid, tx, e.dscp, e.peer.sendKey())
 	id := n.out.Commit(e.sock.UDP, size, e.target, e.dscp<<2|ect0, 0)
@@ -678,7 +700,9 @@ func (n *nic) drainErrors(s *socket) error {
 			return err
 		}
 		for i := range k {
-			switch r := n.errs.Report(i); r.Kind {
+			r := n.errs.Report(i)
+			r.Stamp = n.wire.bend.At(r.Stamp)
+			switch r.Kind {
 			case unix.ReportTxStamp:
 				n.txStamp(s, r)
 			case unix.ReportICMP, unix.ReportICMP6:
@@ -696,7 +720,7 @@ func (n *nic) txStamp(s *socket, r *unix.Report) {
 	if r.Hardware != 0 {
 		kind = hardwareStamps
 		var ok bool
-		if at, ok = n.clock.system(r.Hardware); !ok {
+		if at, ok = n.hardware(r.Hardware); !ok {
 			at = 0
 		}
 	}
@@ -737,10 +761,16 @@ func (n *nic) kindFor(p *peer) stampKind {
 	return kernelStamps
 }
 
+// hardware tells a stamp of the NIC as the node's time.
+func (n *nic) hardware(raw int64) (at int64, ok bool) {
+	at, ok = n.clock.system(raw)
+	return n.wire.bend.At(at), ok
+}
+
 // received tells when a datagram came, by every kind known.
 func (n *nic) receivedAt(g *unix.Datagram, user int64) (t stampedTime) {
 	t[userStamps], t[kernelStamps] = user, g.Stamp
-	if at, ok := n.clock.system(g.Hardware); ok {
+	if at, ok := n.hardware(g.Hardware); ok {
 		t[hardwareStamps] = at
 	}
 	for k := kernelStamps; k < stampKinds; k++ {
@@ -762,6 +792,7 @@ func (n *nic) drain(s *socket, until int64) error {
 		wall := time.Now()
 		for i := range k {
 			g := n.in.Datagram(i)
+			g.Stamp = n.wire.bend.At(g.Stamp)
 			if g.Truncated {
 				n.dropped[dropOversized]++
 				continue
@@ -791,7 +822,7 @@ func (n *nic) replied(s *socket, g *unix.Datagram, wall time.Time) {
 		n.dropped[dropUnregistered]++
 		return
 	}
-	mono, user := int64(wall.Sub(n.base)), wall.UnixNano()
+	mono, user := int64(wall.Sub(n.base)), n.wire.bend.At(wall.UnixNano())
 	var p stamp.ReflectorPacket
 	var a *stamp.Authenticator
 	base := stamp.BaseLen
@@ -833,6 +864,7 @@ func (n *nic) replied(s *socket, g *unix.Datagram, wall time.Time) {
 		}
 		return
 	}
+	pr.estimate = p.ErrorEstimate
 	if e.take(mono, &r) == outcomeUnsolicited {
 		n.dropped[dropUnsolicited]++
 	}
@@ -872,7 +904,7 @@ func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 		n.dropped[dropUnregistered]++
 		return nil
 	}
-	mono, user := int64(wall.Sub(n.base)), wall.UnixNano()
+	mono, user := int64(wall.Sub(n.base)), n.wire.bend.At(wall.UnixNano())
 	var p stamp.SenderPacket
 	var a *stamp.Authenticator
 	base := stamp.BaseLen
@@ -941,7 +973,7 @@ func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 	if err != nil {
 		return err
 	}
-	sent := time.Now().UnixNano()
+	sent := n.wire.bend.At(time.Now().UnixNano())
 	r := stamp.ReflectorPacket{Seq: seq, Timestamp: stamp.PTP(sent), ErrorEstimate: n.estimate,
 		Receive: stamp.PTP(at[kind]), SenderTTL: g.TTL}
 	r.Answer(&p)

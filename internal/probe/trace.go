@@ -498,7 +498,7 @@ func (n *nic) sendTrace(f traceFlow, ttl uint8, answer chan traceAnswer) (key ui
 	}
 	n.traceSeq++
 	key = n.traceSeq
-	user := time.Now().UnixNano()
+	user := n.wire.bend.At(time.Now().UnixNano())
 	ssid := n.ssid | traceSSID
 	if f.edge.Reply {
 		ssid |= traceReplySSID
@@ -545,7 +545,7 @@ func (n *nic) icmp(s *socket, r *unix.Report) {
 		n.icmpErrors[[2]uint8{r.Type, r.Code}]++
 		return
 	}
-	a := traceAnswer{from: r.Offender, rtt: time.Duration(stampOr(r.Stamp, time.Now().UnixNano()) - p.sent)}
+	a := traceAnswer{from: r.Offender, rtt: time.Duration(stampOr(r.Stamp, n.wire.bend.At(time.Now().UnixNano())) - p.sent)}
 	switch {
 	case timeExceeded(r):
 	case unreachable(r) && r.Offender == p.dst.Addr():

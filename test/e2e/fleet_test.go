@@ -137,12 +137,13 @@ func (f *fleet) startCoordinator() {
 	f.coordinator = f.start(exec.Command(filepath.Join(bin, "graylink-coordinator"), args...), "coordinator")
 }
 
-func (f *fleet) startAgent(node string) {
+func (f *fleet) startAgent(node string, more ...string) {
 	f.t.Helper()
-	f.agents[node] = f.start(f.l.Command(context.Background(), node, filepath.Join(bin, "graylink-node"),
-		"--coordinator.address=unix:"+filepath.Join(f.dir, "agents.sock"), "--coordinator.ca="+filepath.Join(f.dir, "ca.crt"),
-		"--coordinator.cert="+filepath.Join(f.dir, node+".crt"), "--coordinator.key="+filepath.Join(f.dir, node+".key"),
-		"--state.file="+filepath.Join(f.dir, node+".state"), "--web.listen-address="+agentWeb), node)
+	args := []string{
+		"--coordinator.address=unix:" + filepath.Join(f.dir, "agents.sock"), "--coordinator.ca=" + filepath.Join(f.dir, "ca.crt"),
+		"--coordinator.cert=" + filepath.Join(f.dir, node+".crt"), "--coordinator.key=" + filepath.Join(f.dir, node+".key"),
+		"--state.file=" + filepath.Join(f.dir, node+".state"), "--web.listen-address=" + agentWeb}
+	f.agents[node] = f.start(f.l.Command(context.Background(), node, append(append([]string{filepath.Join(bin, "graylink-node")}, args...), more...)...), node)
 }
 
 func (f *fleet) wait(limit time.Duration, what string, ok func() bool) {

@@ -179,7 +179,8 @@ func (d *Demo) agents(ctx context.Context) error {
 		if err := os.WriteFile(file, cfg, 0o600); err != nil {
 			return fmt.Errorf("demo: %w", err)
 		}
-		cmd := d.lab.Command(context.Background(), n.Name, d.o.NodeBin, "--config.file", file, "--web.listen-address", "127.0.0.1:"+agentPort, "--log.level", "warn")
+		cmd := d.lab.Command(context.Background(), n.Name, d.o.NodeBin, "--config.file", file, "--clock-bend-file", d.lab.BendFile(n.Name),
+			"--web.listen-address", "127.0.0.1:"+agentPort, "--log.level", "warn")
 		out := &tail{w: d.o.AgentLogs, prefix: n.Name}
 		cmd.Stdout, cmd.Stderr = out, out
 		if err := cmd.Start(); err != nil {
@@ -437,6 +438,12 @@ func describe(p Planned) string {
 	}
 	if p.Fault.Loss > 0 {
 		s += fmt.Sprintf(", %g %%", p.Fault.Loss*100)
+	}
+	if p.Fault.Step != 0 {
+		s += fmt.Sprintf(", %s", p.Fault.Step)
+	}
+	if p.Fault.DriftPPM != 0 {
+		s += fmt.Sprintf(", %g ppm", p.Fault.DriftPPM)
 	}
 	return s
 }

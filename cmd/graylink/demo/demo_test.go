@@ -144,7 +144,8 @@ func TestSeedsChooseEveryElement(t *testing.T) {
 			}
 			seen[a.Element+a.Direction+a.Fault.Direction] = true
 		}
-		want := map[string]int{lab.KindDelay: 16, lab.KindLoss: 16, lab.KindBlackhole: 16, lab.KindECN: 16, lab.KindLinkDown: 8, lab.KindNICSlow: 24, lab.KindSwitchSlow: 6, lab.KindHostStall: 8}[kind]
+		want := map[string]int{lab.KindDelay: 16, lab.KindLoss: 16, lab.KindBlackhole: 16, lab.KindECN: 16, lab.KindLinkDown: 8, lab.KindNICSlow: 24, lab.KindSwitchSlow: 6, lab.KindHostStall: 8,
+			lab.KindClockStep: 8, lab.KindClockDrift: 8}[kind]
 		if len(seen) != want {
 			t.Errorf("%s: 300 seeds reach %d places, want %d", kind, len(seen), want)
 		}

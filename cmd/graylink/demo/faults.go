@@ -15,8 +15,10 @@ import (
 
 // Params are a fault's numbers.
 type Params struct {
-	Delay time.Duration
-	Loss  float64
+	Delay    time.Duration
+	Loss     float64
+	Step     time.Duration
+	DriftPPM float64
 }
 
 // Planned is a fault that a seed chose, with what the right verdict is.
@@ -81,6 +83,12 @@ func Plan(g *fabric.Graph, kind string, seed uint64, p Params) (Planned, error) 
 	case lab.KindLoss:
 		out.Fault.Loss = p.Loss
 		out.Params["loss"] = p.Loss
+	case lab.KindClockStep:
+		out.Fault.Step = p.Step
+		out.Params["step_ns"] = int64(p.Step)
+	case lab.KindClockDrift:
+		out.Fault.DriftPPM = p.DriftPPM
+		out.Params["drift_ppm"] = p.DriftPPM
 	}
 	switch kind {
 	case None:
@@ -126,6 +134,9 @@ func Plan(g *fabric.Graph, kind string, seed uint64, p Params) (Planned, error) 
 		if g.SwitchTier(sw.Name) == 1 {
 			out.Scenarios = []fabric.Scenario{fabric.SlowLeaf}
 		}
+	case lab.KindClockStep, lab.KindClockDrift:
+		nics := g.NICs()
+		out.Element, out.Kind, out.Scenarios = nics[rng.IntN(len(nics))], fabric.KindClock, []fabric.Scenario{fabric.ClockTrouble}
 	case lab.KindHostStall:
 		node := g.Topo.Nodes[rng.IntN(len(g.Topo.Nodes))]
 		out.Element, out.Scenarios = node.Name, []fabric.Scenario{fabric.Host}

@@ -1,0 +1,179 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/internal/clocksync"
+	"github.com/graylink/graylink/internal/probe"
+)
+
+// exchanger is the probe engine as far as clocks are concerned.
+type exchanger interface {
+	Exchanges(yield func(id clocksync.PairID, dir int, sent, received int64))
+	Relate(map[clocksync.PairID]clocksync.Relation)
+	SetClockBound(nic string, bound time.Duration, known bool)
+	Config() *probe.Config
+	Clocks(yield func(nic string, k clocksync.Kind))
+}
+
+// clocks estimates the clocks of a node's peers once a window, tells the
+// coordinator, and places the engine's samples by what the coordinator made of
+// all of them; or, where it is silent, by what the node knows itself.
+type clocks struct {
+	node   string
+	engine exchanger
+	bend   *probe.Bend // nil: the clock is right
+	log    *slog.Logger
+	report func([]byte) // to the coordinator, if it is there; called with mu held
+
+	mu       sync.Mutex
+	pairs    map[clocksync.PairID]*clocksync.Pair
+	follower *clocksync.Follower
+	related  map[clocksync.PairID]clocksync.Relation
+	whole    map[string]float64        // by clock: whole seconds off the frame, when that was known first
+	kinds    map[string]clocksync.Kind // by NIC: whose clock stamps
+	frame    uint64
+	buffer   []byte
+	at       time.Duration // of the last turn
+	now      int64
+}
+
+func newClocks(node string, e exchanger, bend *probe.Bend, report func([]byte), log *slog.Logger) *clocks {
+	return &clocks{node: node, engine: e, bend: bend, log: log, report: report, pairs: map[clocksync.PairID]*clocksync.Pair{},
+		follower: clocksync.NewFollower(), related: map[clocksync.PairID]clocksync.Relation{}, whole: map[string]float64{}, kinds: map[string]clocksync.Kind{}}
+}
+
+// run ends a window whenever one is full.
+func (c *clocks) run(ctx context.Context) {
+	base := time.Now()
+	tick := time.NewTicker(clocksync.Window)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			now := time.Now()
+			c.turn(c.bend.At(now.UnixNano()), now.Sub(base))
+		}
+	}
+}
+
+// turn ends a window at a time of the system's clock.
+func (c *clocks) turn(now int64, mono time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at, c.now = mono, now
+	c.engine.Exchanges(func(id clocksync.PairID, dir int, sent, received int64) {
+		p := c.pairs[id]
+		if p == nil {
+			p = clocksync.NewPair(id.Kind)
+			c.pairs[id] = p
+		}
+		if dir == 0 {
+			p.Forward(sent, received)
+		} else {
+			p.Reverse(sent, received)
+		}
+	})
+	c.forget()
+	r := clocksync.Report{Node: c.node, End: now, Pairs: make([]clocksync.PairEstimate, 0, len(c.pairs))}
+	clear(c.related)
+	for id, p := range c.pairs {
+		if hint, sigma, ok := c.follower.Hint(id, now, mono); ok {
+			p.Hint(hint, sigma)
+		}
+		e := p.Close(now)
+		c.follower.Estimated(id, e, mono)
+		if e.Quality != clocksync.None {
+			r.Pairs = append(r.Pairs, clocksync.PairEstimate{ID: id, Estimate: e})
+		}
+	}
+	c.relate()
+	if len(r.Pairs) > 0 {
+		c.buffer = r.Append(c.buffer[:0])
+		c.report(c.buffer)
+	}
+}
+
+// forget drops pairs of edges that are probed no more.
+func (c *clocks) forget() {
+	cfg := c.engine.Config()
+	known := make(map[clocksync.PairID]bool, len(cfg.Edges))
+	for i := range cfg.Edges {
+		e := &cfg.Edges[i]
+		known[clocksync.PairID{Src: e.Src, Dst: e.Dst, Flow: e.Flow}] = true
+	}
+	keep := func(id clocksync.PairID) bool { id.Kind = 0; return known[id] }
+	for id := range c.pairs {
+		if !keep(id) {
+			delete(c.pairs, id)
+		}
+	}
+	c.follower.Forget(keep)
+}
+
+// relate tells the engine what is known now.
+func (c *clocks) relate() {
+	for id := range c.pairs {
+		if r, ok := c.follower.Relation(id, c.now, c.at); ok {
+			c.related[id] = r
+		}
+	}
+	c.engine.Relate(c.related)
+	c.engine.Clocks(func(nic string, k clocksync.Kind) { c.kinds[nic] = k })
+	for nic := range c.kinds {
+		s := c.status(nic)
+		c.engine.SetClockBound(nic, time.Duration(s.Bound+s.Allowance), s.Known)
+	}
+}
+
+// updated takes what the coordinator said.
+func (c *clocks) updated(update []byte) {
+	u, err := clocksync.ParseUpdate(update)
+	if err != nil {
+		c.log.Warn("clock update", "err", err)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.follower.Updated(u, c.at)
+	if u.Frame != c.frame {
+		c.frame = u.Frame
+		clear(c.whole)
+	}
+	c.relate()
+}
+
+// status is what is known of the clock that stamps at a NIC.
+func (c *clocks) status(nic string) clocksync.Status {
+	return c.follower.Status(clocksync.ClockOf(nic, c.kinds[nic]), c.now, c.at)
+}
+
+// clockView is a NIC's clock for those who read.
+type clockView struct {
+	clocksync.Status
+	Whole float64 // seconds of the offset that are whole, as they were at first
+}
+
+// view is what is known of the clock that stamps at a NIC; ok is false before the
+// first window has ended.
+func (c *clocks) view(nic string) (v clockView, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.now == 0 {
+		return v, false
+	}
+	v.Status = c.status(nic)
+	if v.Known {
+		if _, had := c.whole[nic]; !had {
+			c.whole[nic] = math.Round(float64(v.Offset) / 1e9)
+		}
+		v.Whole = c.whole[nic]
+	}
+	return v, true
+}

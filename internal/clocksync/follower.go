@@ -1,0 +1,201 @@
+package clocksync
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Follower holds what a node knows about clocks: the maps that its coordinator
+// gave out, and the pairs' own estimates for when it is silent. Its rules, which
+// the tests are named after:
+//
+//  1. Maps that are Fresh relate two clocks that are both locked, or both followed.
+//  2. When maps age, each edge is placed by whichever has the smaller bound: what
+//     is left of the maps, or its own pair's estimate.
+//  3. A clock whose maps age is in holdover, and lost once its bound passes
+//     LostBound. Silence never locks anything.
+//  4. Maps of two frames relate nothing. A new frame, as a coordinator that began
+//     anew makes one, is taken from when a clock is locked in it.
+//  5. Without either there is no relation, and the edge's samples have no place.
+//
+// Times called mono are those of any clock of this process that does not jump.
+type Follower struct {
+	allowance int64 // of a pair, where no map says another
+	frame     uint64
+	relative  bool
+	at        time.Duration // of the last update
+	heard     bool
+	maps      map[string]*followed
+	pairs     map[PairID]pairSaid
+}
+
+type followed struct {
+	Map
+	had bool // it was locked once
+}
+
+type pairSaid struct {
+	Estimate
+	at time.Duration
+}
+
+// Limits of what is still worth something.
+const (
+	// LostBound is the bound, ns, beyond which a map is worth nothing.
+	LostBound = 1e6
+	// stalePair is how long a pair's estimate is used after its last window.
+	stalePair = 30 * time.Second
+	// DefaultAllowance of a pair of clocks, ns: what a coordinator without a
+	// topology would say.
+	DefaultAllowance = 125
+)
+
+// NewFollower knows nothing yet.
+func NewFollower() *Follower {
+	return &Follower{allowance: DefaultAllowance, maps: map[string]*followed{}, pairs: map[PairID]pairSaid{}}
+}
+
+// Updated takes what the coordinator said.
+func (f *Follower) Updated(u *Update, mono time.Duration) {
+	if u.Frame != f.frame {
+		locked := func(m ClockMap) bool { return m.State == Locked }
+		if len(f.maps) > 0 && !slices.ContainsFunc(u.Maps, locked) {
+			return // what is held goes on until the new frame knows as much
+		}
+		clear(f.maps)
+	}
+	f.frame, f.relative, f.at, f.heard = u.Frame, u.Relative, mono, true
+	said := make(map[string]bool, len(u.Maps))
+	for i := range u.Maps {
+		m := &u.Maps[i]
+		said[m.Clock] = true
+		old := f.maps[m.Clock]
+		f.maps[m.Clock] = &followed{Map: m.Map, had: m.State == Locked || old != nil && old.had}
+	}
+	for c := range f.maps {
+		if !said[c] {
+			delete(f.maps, c)
+		}
+	}
+}
+
+// Estimated takes what a pair found at the end of a window.
+func (f *Follower) Estimated(id PairID, e Estimate, mono time.Duration) {
+	if e.Quality == None {
+		delete(f.pairs, id)
+		return
+	}
+	f.pairs[id] = pairSaid{e, mono}
+}
+
+// Forget drops pairs for which keep is false.
+func (f *Follower) Forget(keep func(PairID) bool) {
+	for id := range f.pairs {
+		if !keep(id) {
+			delete(f.pairs, id)
+		}
+	}
+}
+
+// usable reports whether a map places anything.
+func (m *followed) usable() bool { return m != nil && (m.State == Locked || m.State == Holdover) }
+
+// Mapped relates two clocks by their maps at a time of the local one; sigma is
+// the standard deviation, ns, without the allowance. ok is false where they have
+// none.
+func (f *Follower) Mapped(local, peer string, now int64) (r Relation, sigma float64, ok bool) {
+	a, b := f.maps[local], f.maps[peer]
+	if !a.usable() || !b.usable() || a.Component != b.Component {
+		return r, 0, false
+	}
+	// The peer's clock shows there what its map takes to the same frame time.
+	ahead := a.At(now) - b.Ref - b.Offset
+	there := b.Ref + ahead - int64(math.Round(b.Rate/(1+b.Rate)*float64(ahead)))
+	r = Relation{Ref: now, Offset: there - now, Rate: (1+a.Rate)/(1+b.Rate) - 1}
+	sa, sb := a.grown(now), b.grown(there)
+	bound := a.statistical(now) + b.statistical(there)
+	r.Bound = int64(math.Ceil(bound)) + a.Allowance + b.Allowance
+	return r, math.Hypot(sa, sb), true
+}
+
+func (m *followed) grown(now int64) float64 {
+	return Grown(m.Sigma, m.RateSigma, time.Duration(now-m.Ref))
+}
+
+func (m *followed) statistical(now int64) float64 {
+	return StatisticalBound(m.Sigma, m.RateSigma, time.Duration(now-m.Ref))
+}
+
+// fresh reports whether the coordinator was heard just now.
+func (f *Follower) fresh(mono time.Duration) bool { return f.heard && mono-f.at < Fresh }
+
+// Hint is what the maps say about a pair, where they are fresh: rule 1.
+func (f *Follower) Hint(id PairID, now int64, mono time.Duration) (r Relation, sigma float64, ok bool) {
+	if !f.fresh(mono) {
+		return r, 0, false
+	}
+	return f.Mapped(id.Local(), id.Peer(), now)
+}
+
+// Relation is how an edge's samples are placed from now on.
+func (f *Follower) Relation(id PairID, now int64, mono time.Duration) (Relation, bool) {
+	r, _, mapped := f.Mapped(id.Local(), id.Peer(), now)
+	if mapped && f.fresh(mono) {
+		return r, true
+	}
+	p, paired := f.pairs[id]
+	if !paired || mono-p.at > stalePair {
+		return r, mapped && r.Bound < LostBound
+	}
+	age := time.Duration(now - p.Ref)
+	own := Relation{Ref: now, Offset: p.Offset + int64(math.Round(p.Rate*float64(age))), Rate: p.Rate}
+	allowance := f.allowance
+	if a, b := f.maps[id.Local()], f.maps[id.Peer()]; a != nil && b != nil {
+		allowance = a.Allowance + b.Allowance
+	}
+	own.Bound = int64(math.Ceil(StatisticalBound(math.Hypot(p.Sigma, p.Inherited), p.RateSigma, age))) + allowance
+	if mapped && r.Bound <= own.Bound {
+		own = r
+	}
+	return own, own.Bound < LostBound
+}
+
+// Status is what is known about a clock of the node.
+type Status struct {
+	State    State
+	Relative bool
+	Frame    uint64
+	// Offset is the clock's against the frame, ns, Drift what it gains on it.
+	// Neither is known unless Known.
+	Known     bool
+	Offset    int64
+	Drift     float64
+	Bound     int64 // statistical part, ns
+	Allowance int64
+	Steps     uint32
+	Drifts    uint32
+	Peers     uint32
+}
+
+// Status of a clock at a time of its own.
+func (f *Follower) Status(clock string, now int64, mono time.Duration) Status {
+	m := f.maps[clock]
+	s := Status{State: Converging, Relative: f.relative, Frame: f.frame}
+	if m == nil {
+		return s
+	}
+	s.State, s.Steps, s.Drifts, s.Peers, s.Allowance = m.State, m.Steps, m.Drifts, m.Peers, m.Allowance
+	if !m.had && m.State != Locked {
+		return s
+	}
+	s.Known, s.Offset, s.Drift = true, now-m.At(now), -m.Rate/(1+m.Rate)
+	s.Bound = int64(math.Ceil(m.statistical(now)))
+	if s.State == Locked && !f.fresh(mono) {
+		s.State = Holdover
+	}
+	if s.State == Holdover && s.Bound > LostBound {
+		s.State = Lost
+	}
+	return s
+}

@@ -1,0 +1,361 @@
+package clocksync
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Limits of a pair.
+const (
+	// Window is what the caller closes: Close is to be called this often.
+	Window = time.Second
+	// maxWindow bounds the samples of one direction of a window.
+	maxWindow = 2048
+	// fewest samples of each direction that make a window.
+	fewest = 8
+	// CodedGap is the most that the two packets of a coded pair lie apart.
+	CodedGap = 50 * time.Microsecond
+	// settled windows show the same before a change of the path's delay is believed.
+	settled = 2
+	// patience is after how many windows that agree with nothing a pair begins anew.
+	patience = 10
+	// runs is the rate that a clock which runs may have.
+	runs = 1e-3
+	// learnt is how many windows teach the noise of the quantiles before they judge.
+	learnt = 5
+)
+
+// Guard is by how much the gap of a coded pair may have changed on its way.
+func (k Kind) Guard() int64 {
+	if k == Hardware {
+		return 40
+	}
+	return 2000
+}
+
+// scale is how fine stamps are, ns.
+func (k Kind) scale() float64 {
+	if k == Hardware {
+		return 8
+	}
+	return 200
+}
+
+// floor is the least shift, ns, that is more than an inaccuracy.
+func (k Kind) floor() float64 {
+	if k == Hardware {
+		return 60
+	}
+	return 3000
+}
+
+// Pair estimates a far clock against the local one from the stamps of one path,
+// both ways. Its rules, which the tests are named after:
+//
+//  1. Offset and rate are fitted together, from both directions; of the first
+//     windows by the least delayed samples, those of clean coded pairs before
+//     others.
+//  2. Later windows are compared with the shape of what came before (shape.go).
+//     Both directions share one shape: queues of one direction move its tail, not
+//     its place.
+//  3. A round trip that changed is the path's: offset and rate are held, and the
+//     delay shows in its direction. From then on the pair's asymmetry is the one
+//     that holding the offset implies, and its uncertainty is inherited.
+//  4. Directions that moved by opposite amounts, while the round trip did not
+//     change, are the clocks': the estimate follows at once.
+//  5. A window that fits neither what was nor a change is not used; the estimate
+//     is predicted, and its uncertainty grows.
+//  6. A path whose round trip is again what it once was has its asymmetry of then.
+//  7. Nothing is allocated once a window has been as full as windows get.
+type Pair struct {
+	kind Kind
+	now  [2]window // that is being filled
+	last [2]window // the one before, which teaches the shape
+	prev [2]packet // the last packet of each direction
+
+	began   bool
+	filter  filter
+	quality Quality
+	shape   shape
+	taught  float64 // windows that the shape learnt from
+	asym    float64 // ns: forward longer than the mean of both by this much
+	inherit float64 // its variance, ns^2
+	unlike  float64 // ns: what unequal queues may hide
+	known   []route // round trips and their asymmetries
+
+	noise     [2]float64 // variance of the windows' displacements
+	tested    int
+	odd       int // windows in a row that fit nothing
+	same      int // of them, those that agree with the last
+	oddShift  [2]float64
+	misfit    float64 // by how much errors are larger than expected, squared
+	lastOdd   bool    // the window before teaches nothing
+	hint      Relation
+	hintSigma float64
+	hinted    bool
+	estimate  Estimate
+	scratch   []float64
+	residuals [2][]float64
+	exchanges []exchange
+}
+
+type packet struct {
+	sent, received int64
+	i              int32 // place in the window; -1: none
+}
+
+// sample is one packet's delay as the stamps tell it.
+type sample struct {
+	at    int64 // by the local clock
+	delay int64 // received - sent, of different clocks
+	clean bool  // of a coded pair that kept its gap
+}
+
+type window struct{ samples []sample }
+
+// exchange is a probe with a reply near it, against a relation: at is ns after
+// its Ref, sum both ways' delay, offset half of their difference.
+type exchange struct {
+	at, sum, offset float64
+	clean           bool
+}
+
+// route is a path's delay and the asymmetry it had.
+type route struct{ delay, asym, inherit float64 }
+
+const maxRoutes = 4
+
+// NewPair makes the estimator of one path whose stamps are of a kind.
+func NewPair(k Kind) *Pair {
+	return &Pair{kind: k, shape: shape{scale: k.scale()}, prev: [2]packet{{i: -1}, {i: -1}}, misfit: 1}
+}
+
+const (
+	forward = iota
+	reverse
+)
+
+// Forward takes a packet to the far clock: T1 by the local clock, T2 by the far one.
+func (p *Pair) Forward(sent, received int64) { p.take(forward, sent, received, sent) }
+
+// Reverse takes a packet from the far clock: T3 by the far clock, T4 by the local one.
+func (p *Pair) Reverse(sent, received int64) { p.take(reverse, sent, received, received) }
+
+func (p *Pair) take(dir int, sent, received, local int64) {
+	w := &p.now[dir]
+	if len(w.samples) == maxWindow {
+		return
+	}
+	i := int32(len(w.samples))
+	w.samples = append(w.samples, sample{at: local, delay: received - sent})
+	// Two packets make a coded pair when nothing came between them.
+	before := p.prev[dir]
+	p.prev[dir] = packet{sent, received, i}
+	if gap := sent - before.sent; before.i < 0 || gap < 0 || gap > int64(CodedGap) {
+		return
+	}
+	if change := (received - before.received) - (sent - before.sent); change >= -p.kind.Guard() && change <= p.kind.Guard() {
+		w.samples[i].clean, w.samples[before.i].clean = true, true
+	}
+}
+
+// Hint tells what the graph made of both clocks. It is where the next windows
+// are looked at from, not evidence: what a window says does not depend on it.
+// sigma is its standard deviation, ns.
+func (p *Pair) Hint(r Relation, sigma float64) { p.hint, p.hintSigma, p.hinted = r, sigma, true }
+
+// Last is what Close returned last.
+func (p *Pair) Last() Estimate { return p.estimate }
+
+// Close ends a window at a time of the local clock and tells what is known then.
+func (p *Pair) Close(now int64) Estimate {
+	n := [2]int32{int32(len(p.now[forward].samples)), int32(len(p.now[reverse].samples))}
+	if p.began {
+		p.filter.predict(now)
+		p.teach()
+	}
+	switch {
+	case n[forward] < fewest || n[reverse] < fewest:
+		if p.began {
+			p.quality = Held
+		}
+	case !p.began:
+		p.begin(now)
+	default:
+		p.fine(now)
+	}
+	if math.Abs(p.filter.x[1]) > runs*1e9 {
+		p.reset() // one of the clocks does not run: there is nothing to relate
+	}
+	p.now, p.last = p.last, p.now
+	for d := range p.now {
+		p.now[d].samples = p.now[d].samples[:0]
+		p.prev[d].i = -1
+	}
+	p.estimate.Quality, p.estimate.Samples = p.quality, n
+	if p.began {
+		f := &p.filter
+		e := &p.estimate
+		e.Ref, e.Offset, e.Rate = now, f.offset+int64(math.Round(f.x[0])), f.x[1]*1e-9
+		e.Sigma, e.RateSigma = math.Sqrt(f.p[0][0]*p.misfit), math.Sqrt(f.p[1][1]*p.misfit)*1e-9
+		e.Inherited = math.Sqrt(p.inherit + p.unlike*p.unlike)
+	}
+	return p.estimate
+}
+
+// reset forgets everything but the counts.
+func (p *Pair) reset() {
+	moves, detours := p.estimate.Moves, p.estimate.Detours
+	*p = Pair{kind: p.kind, shape: shape{scale: p.shape.scale}, misfit: 1, now: p.now, last: p.last, prev: p.prev}
+	p.estimate.Moves, p.estimate.Detours = moves, detours
+}
+
+// begin starts from nothing: rule 1.
+func (p *Pair) begin(now int64) {
+	from := Relation{Ref: now, Offset: p.crude()}
+	// The second look knows the rate, which the first one had to find.
+	for range 2 {
+		f := p.fit(from, quarter)
+		p.filter.start(now, &f)
+		from = p.filter.relation()
+	}
+	u := p.distances(&p.now, &from)
+	for d := range u {
+		slices.Sort(u[d])
+	}
+	if more := uneven(u, p.kind); more > 0 {
+		p.coarse(now, more)
+	}
+	p.began, p.quality = true, Coarse
+}
+
+// crude is the offset to a delay or two: what the least sum of two directions says.
+func (p *Pair) crude() int64 {
+	f := slices.MinFunc(p.now[forward].samples, func(a, b sample) int { return int(a.delay - b.delay) })
+	r := slices.MinFunc(p.now[reverse].samples, func(a, b sample) int { return int(a.delay - b.delay) })
+	return (f.delay - r.delay) / 2
+}
+
+// Shares of a window's exchanges that are fitted. Where one direction's queues are
+// longer, only the least delayed are not moved by them.
+const (
+	quarter = 4
+	twelfth = 12
+)
+
+// found is what a fit of one window tells, against the relation it was looked at from.
+type found struct {
+	at               int64 // by the local clock: where offset and rate are least dependent
+	offset           int64 // of the far clock
+	rate             float64
+	sigma, rateSigma float64 // ns; ns per ns
+	delay            float64 // ns
+	excess           float64 // ns: what the samples behind it waited more than that
+}
+
+// fit is a straight line through the least delayed exchanges of a window: those
+// whose packets kept their coded gap, or a share of all, one in so many.
+func (p *Pair) fit(from Relation, share int) found {
+	x := p.exchanges[:0]
+	r, i := p.now[reverse].samples, 0
+	for _, f := range p.now[forward].samples {
+		// A reply belongs to the probe it follows at once; for the sum of both
+		// ways any reply near it will do.
+		for i+1 < len(r) && r[i].at < f.at {
+			i++
+		}
+		there := float64(f.delay - from.At(f.at))
+		back := float64(r[i].delay + from.At(r[i].at))
+		x = append(x, exchange{at: float64(f.at-from.Ref)/2 + float64(r[i].at-from.Ref)/2, sum: there + back, offset: (there - back) / 2,
+			clean: f.clean && r[i].clean})
+	}
+	p.exchanges = x
+	slices.SortFunc(x, func(a, b exchange) int {
+		if a.clean != b.clean {
+			if a.clean {
+				return -1
+			}
+			return 1
+		}
+		return cmpFloat(a.sum, b.sum)
+	})
+	clean := 0
+	for clean < len(x) && x[clean].clean {
+		clean++
+	}
+	if clean < 2*fewest {
+		slices.SortFunc(x, func(a, b exchange) int { return cmpFloat(a.sum, b.sum) })
+		clean = len(x)
+	}
+	x = x[:min(clean, max(fewest, len(x)/share))]
+	var f found
+	level, rate, spread := straight(x, &p.scratch)
+	at := 0.0
+	for _, e := range x {
+		at += e.at
+	}
+	at /= float64(len(x))
+	var lever float64
+	for _, e := range x {
+		lever += (e.at - at) * (e.at - at)
+	}
+	f.at = from.Ref + int64(at)
+	f.offset = from.At(f.at) + int64(math.Round(level+rate*at-p.asym))
+	f.rate = from.Rate + rate
+	// The noise of the least delayed tenth stands for that of all; half of the
+	// round trip's spread is what one direction's queue could have added.
+	f.sigma = max(spread/math.Sqrt(float64(len(x))), p.kind.scale()/8) * 1.5
+	if lever > 0 {
+		f.rateSigma = max(spread, p.kind.scale()/4) / math.Sqrt(lever) * 1.5
+	} else {
+		f.rateSigma = 1e-3
+	}
+	// A stamp that came late makes a sum too small; there are few such.
+	f.delay, f.excess = x[len(x)/10].sum/2, (x[len(x)/2].sum-x[len(x)/10].sum)/2
+	return f
+}
+
+func cmpFloat(a, b float64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// straight fits offset = level + rate x at so that outliers do not count (Theil and
+// Sen: the median of slopes), and tells the spread about it, as of a normal one.
+func straight(x []exchange, scratch *[]float64) (level, rate, spread float64) {
+	s := (*scratch)[:0]
+	step := max(1, len(x)/40)
+	for i := 0; i < len(x); i += step {
+		for j := i + step; j < len(x); j += step {
+			if d := x[j].at - x[i].at; math.Abs(d) > 1e8 {
+				s = append(s, (x[j].offset-x[i].offset)/d)
+			}
+		}
+	}
+	if len(s) > 0 {
+		rate = median(s)
+	}
+	s = s[:0]
+	for _, e := range x {
+		s = append(s, e.offset-rate*e.at)
+	}
+	level = median(s)
+	for i := range s {
+		s[i] = math.Abs(s[i] - level)
+	}
+	spread = 1.4826 * median(s)
+	*scratch = s
+	return level, rate, spread
+}
+
+// median sorts its argument.
+func median(s []float64) float64 {
+	slices.Sort(s)
+	return s[len(s)/2]
+}

@@ -1,0 +1,278 @@
+package clocksync
+
+import (
+	"math"
+	"sync"
+)
+
+// shape is what the delays of one path look like when nothing unusual happens: a
+// histogram for each direction over the distance from the path's own delay. Its
+// bins are as wide as the stamps are fine near zero and grow with the distance, so
+// that 89 of them serve nanoseconds and milliseconds.
+//
+// From a histogram comes the score, the derivative of the log density: how much a
+// sample at some distance says about where the zero is. An estimate by scores is
+// as good as one that knows the density (Bickel, On Adaptive Estimation, 1982),
+// whatever stamps and queues made it; a sample that tells nothing, a queued one
+// among clean ones, weighs nothing.
+//
+// Each direction is looked at with the scores of the other one. An offset that is
+// wrong moves the two apart, so that the comparison always leads back; a direction
+// compared with its own past would follow itself. It also tells how good the
+// scores are: what few samples seem to say about a slope is not borne out by the
+// other direction's.
+type shape struct {
+	scale  float64 // ns: the bins' width near zero is a quarter of it
+	counts [2][bins]float64
+	total  [2]float64
+
+	score    [2][bins]float64 // made of a direction's own counts
+	slope    [2]float64       // of a direction's mean score, by the other's scores, against a shift, per sample
+	variance [2]float64       // of that score
+	logs     [2][bins]float64 // log density of a direction's own counts
+	usual    [2]float64       // mean of a direction's samples' log density, by the other's counts
+	spread   [2]float64       // variance of that, of one sample
+	quantile [2][len(levels)]float64
+}
+
+const (
+	bins    = 89
+	binStep = 0.25
+	middle  = bins / 2
+	// shapeMemory is over how many windows what is known fades to a third.
+	shapeMemory = 120
+	// shapeSamples must be seen of each direction before a shape is used.
+	shapeSamples = 400
+)
+
+// levels are the quantiles by which a window is compared as a whole.
+var levels = [...]float64{0.03, 0.1, 0.25, 0.5}
+
+// bandwidths, in bins, are tried; the one that tells most is used.
+var bandwidths = [...]float64{1.2, 2, 3.2}
+
+// blur spreads what one bin counts over the density at every bin's centre: a
+// Gaussian as wide as some bins, and as what is not known about the zero.
+type blur [bins][bins]float64
+
+type blurKey struct {
+	kind      Kind
+	bandwidth int
+	octave    int // of the zero's uncertainty in ns
+}
+
+// blurs are made when first asked for, and always the same.
+var blurs struct {
+	sync.Mutex
+	made map[blurKey]*blur
+}
+
+// blurred is the spread for a zero that is known to sigma, rounded up to an octave.
+func blurred(k Kind, bandwidth int, sigma float64) *blur {
+	key := blurKey{k, bandwidth, max(0, min(int(math.Ceil(math.Log2(max(sigma, 1)))), 40))}
+	blurs.Lock()
+	defer blurs.Unlock()
+	if b := blurs.made[key]; b != nil {
+		return b
+	}
+	b := &blur{}
+	scale := k.scale()
+	for j := range bins {
+		s := math.Hypot(bandwidths[bandwidth]*width(scale, j), math.Exp2(float64(key.octave)))
+		for i := range bins {
+			d := (centre(scale, i) - centre(scale, j)) / s
+			b[i][j] = math.Exp(-d*d/2) / s
+		}
+	}
+	if blurs.made == nil {
+		blurs.made = map[blurKey]*blur{}
+	}
+	blurs.made[key] = b
+	return b
+}
+
+// at is the place of a distance among the bins, as a fraction.
+func (s *shape) at(ns float64) float64 {
+	return min(max(math.Asinh(ns/s.scale)/binStep+middle, 0), bins-1)
+}
+
+// centre is the distance that a bin stands for, in ns.
+func centre(scale float64, bin int) float64 {
+	return scale * math.Sinh(float64(bin-middle)*binStep)
+}
+
+// add counts a sample's distance.
+func (s *shape) add(dir int, ns float64) { s.counts[dir][int(s.at(ns)+0.5)]++ }
+
+// turn ends a window: what is old fades, the faster the younger the shape is; its
+// first windows were placed badly.
+func (s *shape) turn(windows float64) {
+	keep := 1 - 1/min(shapeMemory, 8+windows/2)
+	for d := range s.counts {
+		s.total[d] = 0
+		for i := range s.counts[d] {
+			s.counts[d][i] *= keep
+			s.total[d] += s.counts[d][i]
+		}
+	}
+}
+
+// learn makes scores of counts, for a zero that is known to sigma. It reports
+// whether they are of use.
+func (s *shape) learn(k Kind, sigma float64) bool {
+	if min(s.total[forward], s.total[reverse]) < shapeSamples {
+		return false
+	}
+	best := 0.0
+	for bandwidth := range bandwidths {
+		b := blurred(k, bandwidth, sigma)
+		var score, logs [2][bins]float64
+		for d := range score {
+			s.scoresOf(&score[d], &logs[d], &s.counts[d], b)
+		}
+		var slope, variance [2]float64
+		sure := true
+		for d := range score {
+			var sd float64
+			slope[d], variance[d], sd = s.crossed(&score[1-d], &s.counts[d])
+			sure = sure && slope[d] > surely*sd
+		}
+		if !sure {
+			continue
+		}
+		// What both directions together tell: the inverse of their summed variances.
+		if tells := 1 / (variance[0]/(slope[0]*slope[0]) + variance[1]/(slope[1]*slope[1])); tells > best {
+			best, s.score, s.slope, s.variance, s.logs = tells, score, slope, variance, logs
+		}
+	}
+	if best == 0 {
+		return false
+	}
+	wide := blurred(k, 0, nearby*max(sigma, s.scale))
+	for d := range s.counts {
+		var score, logs [bins]float64
+		s.scoresOf(&score, &logs, &s.counts[d], wide)
+		for i := range logs {
+			s.logs[d][i] -= logs[i]
+		}
+	}
+	for d := range s.counts {
+		s.quantilesOf(d)
+		s.usual[d], s.spread[d] = 0, 0
+		for i, c := range s.counts[d] {
+			l := s.logs[1-d][i]
+			s.usual[d] += c / s.total[d] * l
+			s.spread[d] += c / s.total[d] * l * l
+		}
+		s.spread[d] -= s.usual[d] * s.usual[d]
+	}
+	return true
+}
+
+// nearby is how far away, in units of what is not known, a zero is that is elsewhere.
+const nearby = 16
+
+// surely is how many of its standard deviations a slope must be above zero.
+const surely = 3
+
+// width is that of a bin, in ns.
+func width(scale float64, bin int) float64 {
+	return scale * binStep * math.Cosh(float64(bin-middle)*binStep)
+}
+
+// scoresOf smooths counts and takes the derivative of their log density.
+func (s *shape) scoresOf(score, log, counts *[bins]float64, b *blur) {
+	for i := range log {
+		// What was never seen is rare, not impossible.
+		v := 1e-3 / s.scale / float64(bins)
+		for j, c := range counts {
+			v += c * b[i][j]
+		}
+		log[i] = math.Log(v)
+	}
+	for i := range score {
+		lo, hi := max(i-1, 0), min(i+1, bins-1)
+		score[i] = (log[lo] - log[hi]) / (centre(s.scale, hi) - centre(s.scale, lo))
+	}
+}
+
+// crossed weighs scores with counts: the mean slope, the mean square, and the
+// standard deviation of the slope.
+func (s *shape) crossed(score, counts *[bins]float64) (slope, variance, sd float64) {
+	n := 0.0
+	for i, c := range counts {
+		lo, hi := max(i-1, 0), min(i+1, bins-1)
+		rise := (score[hi] - score[lo]) / (centre(s.scale, hi) - centre(s.scale, lo))
+		n += c
+		slope += c * rise
+		sd += c * rise * rise
+		variance += c * score[i] * score[i]
+	}
+	return slope / n, variance / n, math.Sqrt(sd) / n
+}
+
+func (s *shape) quantilesOf(dir int) {
+	seen, k := 0.0, 0
+	for i, c := range s.counts[dir] {
+		seen += c
+		for k < len(levels) && seen >= levels[k]*s.total[dir] && c > 0 {
+			within := (seen - levels[k]*s.total[dir]) / c // from the bin's upper end
+			s.quantile[dir][k] = s.scale * math.Sinh((float64(i)+0.5-within-middle)*binStep)
+			k++
+		}
+	}
+}
+
+// scoreAt is the score of a sample of one direction, between bins by a straight line.
+func (s *shape) scoreAt(dir int, ns float64) float64 {
+	at := s.at(ns)
+	i := min(int(at), bins-2)
+	f := at - float64(i)
+	score := &s.score[1-dir]
+	return score[i]*(1-f) + score[i+1]*f
+}
+
+// search tells by how much samples of a direction lie beyond zero, and the
+// variance of that: by Fisher's scoring, one step where one is enough.
+func (s *shape) search(dir int, samples []float64) (shift, variance float64) {
+	n := float64(len(samples))
+	reach := 1 / math.Sqrt(s.slope[dir]) // within it the score is nearly straight
+	for range steps {
+		sum := 0.0
+		for _, u := range samples {
+			sum += s.scoreAt(dir, u-shift)
+		}
+		step := max(-2*reach, min(2*reach, sum/(n*s.slope[dir])))
+		shift += step
+		if math.Abs(step) < reach/2 {
+			break
+		}
+	}
+	return shift, s.variance[dir] / (n * s.slope[dir] * s.slope[dir])
+}
+
+const steps = 6
+
+// fits tells by how many standard deviations samples of a direction, its place
+// being zero, are likelier than those that made the shape.
+func (s *shape) fits(dir int, samples []float64) float64 {
+	sum := 0.0
+	for _, u := range samples {
+		sum += s.logs[1-dir][int(s.at(u)+0.5)]
+	}
+	n := float64(len(samples))
+	return (sum/n - s.usual[dir]) / math.Sqrt(s.spread[dir]/n+1e-9)
+}
+
+// unlike is what, ns, the places of two directions may differ by because their
+// queues do: a part of by how much more one of them waits, but no more than the
+// width of what tells the place. Unequal by a tenth is what equal queues look like.
+func (s *shape) unlike() float64 {
+	var width [2]float64
+	for d := range width {
+		width[d] = s.quantile[d][len(levels)-1] - s.quantile[d][0]
+	}
+	more := math.Abs(width[0]-width[1]) - max(width[0], width[1])/10
+	reach := 1 / math.Sqrt(min(s.slope[0], s.slope[1]))
+	return max(0, min(more/4, 2*reach))
+}

@@ -1,0 +1,359 @@
+package clocksync
+
+import (
+	"math"
+	"slices"
+)
+
+// coarse measures a window without a shape to compare it with. more is by how much,
+// ns, one direction waits longer than the other.
+func (p *Pair) coarse(now int64, more float64) {
+	from := p.filter.relation()
+	share := quarter
+	if more > 0 {
+		share = twelfth
+	}
+	c := p.fit(from, share)
+	f := &p.filter
+	back := float64(now-c.at) / 1e9
+	h := [3]float64{1, -back, 0}
+	off := float64(c.offset - from.At(c.at))
+	p.follow(h, off, c.sigma*c.sigma)
+	f.update(h, off, c.sigma*c.sigma)
+	r := c.rateSigma * 1e9
+	f.update([3]float64{0, 1, 0}, c.rate*1e9-f.x[1], r*r)
+	// What the least delayed packets still waited, they may all have waited in one
+	// direction. That does not average out. Where stamps are no finer than
+	// queues are long, it does not show either.
+	p.unlike = more / 4
+	if p.kind == Hardware {
+		p.unlike = min(p.unlike, c.excess+10*p.kind.scale())
+	}
+	f.fold()
+	p.odd, p.same, p.lastOdd = 0, 0, false
+	p.estimate.Delay = int64(math.Round(c.delay))
+	p.quality = Coarse
+}
+
+// follow makes the filter believe what it would not: an oscillator that changes
+// its mind is believed within a window.
+func (p *Pair) follow(h [3]float64, off, variance float64) {
+	f := &p.filter
+	s := f.along(h) + variance
+	p.misfit = max(1, p.misfit+(min(off*off/s, 9)-p.misfit)/30)
+	if off*off > 9*s {
+		f.p[0][0] += off * off
+		f.p[1][1] += off * off
+	}
+}
+
+// from is the relation that a window is looked at from: the graph's, which knows
+// more than one pair, unless the pair knows that it is wrong.
+func (p *Pair) from(now int64) Relation {
+	own := p.filter.relation()
+	if !p.hinted {
+		return own
+	}
+	if d := float64(p.hint.At(now) - own.At(now)); math.Abs(d) > BoundSigmas*math.Sqrt(p.filter.p[0][0]*p.misfit+p.inherit)+p.kind.floor()/4 {
+		return own
+	}
+	return p.hint
+}
+
+// distances are the delays of a window's samples, against a relation and the
+// delay and asymmetry of the path, by direction.
+func (p *Pair) distances(w *[2]window, from *Relation) *[2][]float64 {
+	for d := range w {
+		u := p.residuals[d][:0]
+		sign, rest := int64(1), p.filter.x[2]+p.asym
+		if d == reverse {
+			sign, rest = -1, p.filter.x[2]-p.asym
+		}
+		for i := range w[d].samples {
+			s := &w[d].samples[i]
+			u = append(u, float64(s.delay-sign*from.At(s.at))-rest)
+		}
+		p.residuals[d] = u
+	}
+	return &p.residuals
+}
+
+// teach lets the shape learn from the window before: what the graph said since
+// has made its place clearer.
+func (p *Pair) teach() {
+	if p.lastOdd || len(p.last[forward].samples) < fewest || len(p.last[reverse].samples) < fewest {
+		return
+	}
+	from := p.from(p.filter.at)
+	for d, u := range p.distances(&p.last, &from) {
+		for _, v := range u {
+			p.shape.add(d, v)
+		}
+	}
+	p.taught++
+	p.shape.turn(p.taught)
+}
+
+func quantile(sorted []float64, q float64) float64 {
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+// seen is how well the window's relation is known before it is looked at.
+func (p *Pair) seen(from *Relation) float64 {
+	if p.hinted && *from == p.hint {
+		return p.hintSigma
+	}
+	return math.Sqrt(p.filter.p[0][0] * p.misfit)
+}
+
+// fine compares a window with the shape: rules 2 to 6.
+func (p *Pair) fine(now int64) {
+	from := p.from(now)
+	sigma := p.seen(&from)
+	u := p.distances(&p.now, &from)
+	for d := range u {
+		slices.Sort(u[d])
+	}
+	more := uneven(u, p.kind)
+	if !p.shape.learn(p.kind, sigma) {
+		p.coarse(now, more)
+		return
+	}
+	var shift, limit, least, usual [2]float64
+	for d := range u {
+		least[d], usual[d] = quantile(u[d], 0.02)+p.filter.x[2], quantile(u[d], 0.5)+p.filter.x[2]+p.asym
+		if d == reverse {
+			usual[d] -= 2 * p.asym
+		}
+		shift[d], limit[d] = p.displaced(d, u[d])
+	}
+	if min(usual[0], usual[1]) < -p.kind.floor()-BoundSigmas*sigma {
+		// Packets do not arrive before they were sent: what is believed cannot be.
+		p.reset()
+		return
+	}
+	most := max(limit[0], limit[1])
+	if max(math.Abs(shift[0]), math.Abs(shift[1])) > most {
+		if both, clocks := shift[forward]+shift[reverse], shift[forward]-shift[reverse]; math.Abs(both) > math.Abs(clocks)/3 {
+			p.stranger(now, shift, most)
+			return
+		}
+		p.moved(now, &from)
+		return
+	}
+	if more > 0 {
+		p.coarse(now, more)
+		p.settle(shift)
+		return
+	}
+	z, variance, likely := p.locate(u, sigma)
+	if !likely {
+		// Both directions are smeared and neither is late: a rate changed.
+		p.moved(now, &from)
+		return
+	}
+	p.settle(shift)
+	f := &p.filter
+	at := p.middle()
+	back := float64(now-at) / 1e9
+	own := f.relation()
+	off := float64(from.At(at)-own.At(at)) - (f.x[0] - math.Round(f.x[0]))
+	z[forward] += off
+	z[reverse] -= off
+	noise := (variance[0] + variance[1]) / 4
+	if f.p[2][2] == 0 {
+		f.p[2][2] = noise // from now on the delay is where the shape's zero lies
+	}
+	if e := (z[0] + z[1]) / 2; math.Abs(e) > p.kind.floor() && e*e > 36*(f.p[2][2]+noise) {
+		p.stranger(now, [2]float64{z[0] - off, z[1] + off}, p.kind.floor())
+		return
+	}
+	f.p[2][2] += noise / 400
+	p.odd, p.same, p.lastOdd = 0, 0, false
+	p.follow([3]float64{1, -back, 0}, (z[forward]-z[reverse])/2, noise)
+	before := f.x
+	for d, h := range [2][3]float64{{1, -back, 1}, {-1, back, 1}} {
+		for i := range h {
+			z[d] -= h[i] * (f.x[i] - before[i])
+		}
+		f.update(h, z[d], variance[d])
+	}
+	f.fold()
+	p.unlike = p.shape.unlike()
+	p.quality = Fine
+	p.estimate.Delay = int64(math.Round((least[0] + least[1]) / 2))
+}
+
+// uneven is by how much, ns, one direction waits longer than the other, its samples
+// being sorted; 0: hardly. Shapes that differ cannot be compared, only the packets
+// that waited least.
+func uneven(u *[2][]float64, k Kind) float64 {
+	var width [2]float64
+	for d := range u {
+		width[d] = quantile(u[d], 0.5) - quantile(u[d], 0.1)
+	}
+	less, more := min(width[0], width[1]), max(width[0], width[1])
+	if more < 2*less || more-less < 16*k.scale() {
+		return 0
+	}
+	return more - less
+}
+
+// moved starts from where the clocks are now: rule 4. What is known of the path stays.
+func (p *Pair) moved(now int64, from *Relation) {
+	p.estimate.Moves++
+	f := &p.filter
+	delay, uncertain := f.x[2], f.p[2][2]
+	c := p.fit(*from, quarter)
+	f.start(now, &c)
+	f.x[2], f.p[2][2] = delay, uncertain
+	p.quality, p.hinted = Coarse, false
+	p.odd, p.same, p.lastOdd = 0, 0, false
+}
+
+// locate tells by how much each direction's samples lie beyond zero. Where they
+// are so unlikely that zero cannot be where it was thought to be, it is looked for
+// in wider and wider circles. likely is false when it is not found.
+func (p *Pair) locate(u *[2][]float64, sigma float64) (z, variance [2]float64, likely bool) {
+	look := func() bool {
+		best := math.Inf(-1)
+		for d := range u {
+			shift, v := p.shape.search(d, u[d])
+			z[d], variance[d] = z[d]+shift, v
+			for i := range u[d] {
+				u[d][i] -= shift
+			}
+			best = max(best, p.shape.fits(d, u[d]))
+		}
+		return best > -unlikely
+	}
+	if look() {
+		return z, variance, true
+	}
+	for wide := max(4*sigma, p.kind.scale()); wide < 256*p.kind.scale(); wide *= 4 {
+		if !p.shape.learn(p.kind, wide) {
+			return z, variance, false
+		}
+		look()
+		if p.shape.learn(p.kind, sigma) && look() {
+			return z, variance, true
+		}
+	}
+	return z, variance, false
+}
+
+// unlikely is how many standard deviations below what is usual both directions
+// must be. One direction alone may have got a queue.
+const unlikely = 4
+
+// middle is the mean time of a window's samples, by the local clock.
+func (p *Pair) middle() int64 {
+	var sum, n int64
+	first := p.now[forward].samples[0].at
+	for d := range p.now {
+		for i := range p.now[d].samples {
+			sum += p.now[d].samples[i].at - first
+			n++
+		}
+	}
+	return first + sum/n
+}
+
+// displaced tells by how much a window, its samples being sorted, lies beyond the
+// shape's place as a whole, and how much is more than windows usually do. A window
+// whose quantiles moved by different amounts got another queue, not another place.
+func (p *Pair) displaced(dir int, sorted []float64) (shift, limit float64) {
+	s := &p.shape
+	var by [len(levels)]float64
+	for k, q := range levels {
+		by[k] = quantile(sorted, q) - s.quantile[dir][k]
+	}
+	slices.Sort(by[:])
+	shift = by[1]
+	width := s.quantile[dir][len(levels)-1] - s.quantile[dir][0]
+	usual := max(math.Sqrt(p.noise[dir]), width/math.Sqrt(float64(len(sorted))))
+	limit = max(p.kind.floor(), 6*usual)
+	if by[len(by)-1]-by[0] > math.Abs(shift)/3+limit {
+		shift = 0
+	}
+	return shift, limit
+}
+
+// settle learns how much windows differ.
+func (p *Pair) settle(shift [2]float64) {
+	p.tested++
+	for d := range shift {
+		p.noise[d] += (shift[d]*shift[d] - p.noise[d]) / float64(min(p.tested, 60))
+	}
+}
+
+// stranger is a window whose round trip is not what it was: rules 3, 5 and 6.
+func (p *Pair) stranger(now int64, shift [2]float64, limit float64) {
+	p.quality, p.lastOdd = Held, true
+	p.odd++
+	if p.odd > 1 && max(math.Abs(shift[0]-p.oddShift[0]), math.Abs(shift[1]-p.oddShift[1])) > stands {
+		p.reset()
+		return
+	}
+	alike := p.odd > 1 && math.Abs(shift[0]-p.oddShift[0]) <= limit && math.Abs(shift[1]-p.oddShift[1]) <= limit
+	p.oddShift = shift
+	if !alike {
+		p.same = 0
+	}
+	if p.same++; p.same < settled && p.odd < patience {
+		return
+	}
+	if p.same < settled {
+		// What comes is like nothing before and not like itself: a new shape.
+		p.shape = shape{scale: p.shape.scale}
+		p.filter.still()
+		p.taught, p.tested = 0, 0
+		p.odd, p.same, p.lastOdd = 0, 0, false
+		return
+	}
+	p.odd, p.same = 0, 0
+	p.estimate.Detours++
+	p.remember()
+	f := &p.filter
+	// The quantiles tell roughly by how much, the shape exactly.
+	var noise float64
+	for range 2 {
+		from := p.from(now)
+		f.x[2] += (shift[forward] + shift[reverse]) / 2
+		p.asym += (shift[forward] - shift[reverse]) / 2
+		u := p.distances(&p.now, &from)
+		if noise != 0 || !p.shape.learn(p.kind, limit/6) {
+			break
+		}
+		var variance [2]float64
+		shift, variance, _ = p.locate(u, limit/6)
+		noise = (variance[0] + variance[1]) / 4
+	}
+	p.inherit += f.p[0][0]*p.misfit + noise
+	for _, r := range p.known {
+		if math.Abs(r.delay-f.x[2]) <= limit {
+			p.asym, p.inherit = r.asym, r.inherit
+		}
+	}
+	f.still()
+	f.p[2][2] = max(noise, p.kind.scale()*p.kind.scale())
+}
+
+// stands is by how much, ns, a second may change a path. Beyond it a clock has stopped.
+const stands = 1e8
+
+// remember keeps the path's round trip and asymmetry for when it comes back.
+func (p *Pair) remember() {
+	f := &p.filter
+	now := route{f.x[2], p.asym, p.inherit}
+	for i := range p.known {
+		if math.Abs(p.known[i].delay-now.delay) <= p.kind.floor() {
+			p.known[i] = now
+			return
+		}
+	}
+	if len(p.known) == maxRoutes {
+		p.known = append(p.known[:0], p.known[1:]...)
+	}
+	p.known = append(p.known, now)
+}

@@ -1,0 +1,147 @@
+package sim
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// gaussian is the density of normal noise: its score is a straight line.
+func gaussian(sigma float64) *density {
+	d := &density{low: -2000, step: 0.01, score: make([]float64, 400_001), info: 1 / (sigma * sigma)}
+	for i := range d.score {
+		d.score[i] = (d.low + float64(i)*d.step) / (sigma * sigma)
+	}
+	return d
+}
+
+// TestOracleIsLeastSquares: with normal noise the oracle's error is that of
+// weighted least squares over every single sample, with offset, rate and wander
+// of every clock and the delay of every edge unknown: the inverse of Fisher's
+// information is its covariance.
+func TestOracleIsLeastSquares(t *testing.T) {
+	o := options(5, []Edge{{0, 1, 1}, {1, 2, 3}, {2, 3, 1}, {3, 0, 3}, {0, 2, 5}, {3, 4, 1}})
+	s := newRun(o, nobody{})
+	or := newOracle(s)
+	r := rand.New(rand.NewPCG(8, 9))
+	sigma := [2]float64{20, 50}
+	for e := range or.density {
+		or.density[e] = [2]*density{gaussian(sigma[0]), gaussian(sigma[1])}
+	}
+	const end = 3 * int64(time.Second)
+	s.clocks.advance(end)
+
+	// Least squares: the unknowns of the clocks, then the delays.
+	n := 5*unknowns + len(o.Edges)
+	a, b := make([][]float64, n), make([]float64, n)
+	for i := range a {
+		a[i] = make([]float64, n)
+	}
+	observe := func(row map[int]float64, y, weight float64) {
+		for i, x := range row {
+			for j, z := range row {
+				a[i][j] += weight * x * z
+			}
+			b[i] += weight * x * y
+		}
+	}
+	for e, edge := range o.Edges {
+		for k := range oracleBins {
+			at := end - 2*window + int64(k)*oracleBin + oracleBin/2
+			for way := range 2 {
+				for range 1 + r.IntN(5) {
+					noise := math.Round(sigma[way]*r.NormFloat64()*100) / 100
+					or.sample(e, way, at-s.telling(), noise)
+					back := float64(end-at+s.telling()) / 1e9
+					row := map[int]float64{5*unknowns + e: 1}
+					sign := 1 - 2*float64(way)
+					for i := range unknowns {
+						x := 1.0
+						switch {
+						case i == 1:
+							x = -back
+						case i > 1:
+							x = max(back-0.2*float64(i-1), 0)
+						}
+						if x != 0 {
+							row[edge.B*unknowns+i] = sign * x
+							row[edge.A*unknowns+i] = -sign * x
+						}
+					}
+					observe(row, noise, 1/(sigma[way]*sigma[way]))
+				}
+			}
+		}
+	}
+	for c := range 5 {
+		for i := 2; i < unknowns; i++ {
+			// The rate walks by 0.1 ppm in a minute: 5.77 ns/s in a tick.
+			walked := s.clocks.segment(c, end-int64(i-1)*tick).walked * 1e9
+			observe(map[int]float64{c*unknowns + i: 1}, -walked, 60/(100*100*0.2))
+		}
+	}
+	for c := range 5 { // the gauge: nothing tells the common offset and rate
+		for i := range 2 {
+			a[c*unknowns+i][c*unknowns+i] += 1e-13
+		}
+	}
+	x := gauss(a, b)
+	mean := 0.0
+	for c := range 5 {
+		mean += x[c*unknowns] / 5
+	}
+	got := or.solve(end)
+	for c := range 5 {
+		if want := x[c*unknowns] - mean; math.Abs(got[c]-want) > 1e-4 {
+			t.Errorf("clock %d: error %.6f ns, least squares have %.6f", c, got[c], want)
+		}
+	}
+}
+
+// gauss solves by elimination.
+func gauss(a [][]float64, b []float64) []float64 {
+	n := len(b)
+	for i := range n {
+		p := i
+		for j := i; j < n; j++ {
+			if math.Abs(a[j][i]) > math.Abs(a[p][i]) {
+				p = j
+			}
+		}
+		a[i], a[p], b[i], b[p] = a[p], a[i], b[p], b[i]
+		for j := i + 1; j < n; j++ {
+			f := a[j][i] / a[i][i]
+			for k := i; k < n; k++ {
+				a[j][k] -= f * a[i][k]
+			}
+			b[j] -= f * b[i]
+		}
+	}
+	for i := n - 1; i >= 0; i-- {
+		for k := i + 1; k < n; k++ {
+			b[i] -= a[i][k] * b[k]
+		}
+		b[i] /= a[i][i]
+	}
+	return b
+}
+
+// TestOracleKnowsNothingOfTheUnjoined: clocks without samples have no error, and
+// means are taken by component.
+func TestOracleKnowsNothingOfTheUnjoined(t *testing.T) {
+	o := options(5, []Edge{{0, 1, 1}, {2, 3, 1}})
+	s := newRun(o, nobody{})
+	s.oracle = newOracle(s)
+	for end := window; end <= 2*window; end += window {
+		s.clocks.advance(end)
+		s.oracle.open(end)
+		for e := range s.paths {
+			s.probes(e, end-s.telling())
+		}
+	}
+	x := s.oracle.solve(2 * window)
+	if !math.IsNaN(x[4]) || math.Abs(x[0]+x[1]) > 1e-6 || math.Abs(x[2]+x[3]) > 1e-6 || x[0] == 0 || x[0] == x[2] {
+		t.Errorf("errors %v", x)
+	}
+}
