@@ -746,6 +746,9 @@ func TestRule10States(t *testing.T) {
 	if m.Peers != 0 || m.Steps != held.Steps {
 		t.Errorf("%+v", m)
 	}
+	if at, ok := w.frame.Solved(w.names[4]); !ok || at != 6*time.Second { // its last reports are of second 3, and fresh for 3 s
+		t.Errorf("solved at %v", at)
+	}
 	w.run(900)
 	w.states(map[State]int{Locked: 15, Lost: 1})
 	delete(w.quiet, 4)
@@ -876,8 +879,8 @@ func TestJoins(t *testing.T) {
 
 // The allowance of a clock is half of the largest of its pairs.
 func TestAllowance(t *testing.T) {
-	w := newWorld(t, FrameOptions{Allowance: func(a, b string) time.Duration {
-		if a == "n00001" || b == "n00001" {
+	w := newWorld(t, FrameOptions{Allowance: func(src, dst string) time.Duration {
+		if src == "n00001/e" || dst == "n00001/e" {
 			return 125
 		}
 		return 25
