@@ -264,6 +264,13 @@ func (f *fleet) Heartbeat(h *agentapi.Heartbeat) {
 	f.before = now
 }
 
+// Clock implements client.Agent.
+func (f *fleet) Clock(u *agentapi.ClockUpdate) {
+	if f.node.clocks != nil {
+		f.node.clocks.updated(u.GetUpdate())
+	}
+}
+
 // Traces implements client.Agent.
 func (f *fleet) Traces() (version uint64, traces []fabric.Trace) {
 	version, paths := f.node.engine.Paths()

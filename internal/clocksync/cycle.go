@@ -39,7 +39,7 @@ type cycle struct {
 	solver           conjugate
 	b, x, rx         []float64
 	dense            []*dense  // of parts, where it was needed
-	worst            []float64 // score of a clock's worst estimate
+	worst, loudest   []float64 // score of a clock's worst estimate that others check, and of any
 	picked           []pick
 	votes            []vote
 	sample           []float64

@@ -126,8 +126,9 @@ func (c *cycle) weigh() {
 // leaves out nothing more. What stays although it stands out widens its clocks.
 func (c *cycle) reject(last bool) bool {
 	n := len(c.clocks)
-	c.worst, c.widened, c.picked = sized(c.worst, n), sized(c.widened, n), c.picked[:0]
+	c.worst, c.loudest, c.widened, c.picked = sized(c.worst, n), sized(c.loudest, n), sized(c.widened, n), c.picked[:0]
 	clear(c.worst)
+	clear(c.loudest)
 	clear(c.widened)
 	for i := range c.terms {
 		t := &c.terms[i]
@@ -139,6 +140,7 @@ func (c *cycle) reject(last bool) bool {
 		if score < outlierSigmas {
 			continue
 		}
+		c.loudest[t.a], c.loudest[t.b] = max(c.loudest[t.a], score), max(c.loudest[t.b], score)
 		if last || !c.vouched(t) {
 			c.widened[t.a] += t.d * t.d
 			c.widened[t.b] += t.d * t.d
@@ -149,7 +151,7 @@ func (c *cycle) reject(last bool) bool {
 	}
 	c.picked = slices.DeleteFunc(c.picked, func(p pick) bool {
 		t := &c.terms[p.term]
-		return p.score < c.worst[t.a] || p.score < c.worst[t.b]
+		return p.score < c.worst[t.a] || p.score < c.worst[t.b] || c.overshadowed(t.a, p.score) || c.overshadowed(t.b, p.score)
 	})
 	if len(c.picked) == 0 {
 		return false
@@ -172,6 +174,17 @@ func (c *cycle) reject(last bool) bool {
 		left = left || t.out
 	}
 	return left
+}
+
+// overshadowed says whether a neighbour of a clock has an estimate so much worse
+// that it may be the cause of the score, vouched or not.
+func (c *cycle) overshadowed(k int32, score float64) bool {
+	for _, e := range c.offsets.entries[c.offsets.start[k]:c.offsets.start[k+1]] {
+		if c.loudest[e.to] > 2*score {
+			return true
+		}
+	}
+	return false
 }
 
 // score is by how many deviations a term misses the solution, in time or in rate.
@@ -198,8 +211,7 @@ func (c *cycle) vouched(t *term) bool {
 			c.dense[part] = newDense(&c.offsets, c.members[p.first:p.last], c.place, -1)
 		}
 		if d := c.dense[part]; d != nil {
-			a, b := int(c.place[t.a]), int(c.place[t.b])
-			variance = d.covariance(a, a) + d.covariance(b, b) - 2*d.covariance(a, b)
+			variance = d.apart(int(c.place[t.a]), int(c.place[t.b]))
 		}
 	}
 	return 1-variance/t.variance >= vouchedShare

@@ -66,9 +66,10 @@ type FrameOptions struct {
 	// ID is the identifier of the first frame. It should be another one after
 	// every restart.
 	ID uint64
-	// Allowance is by how much an asymmetry of the paths between two clocks may
-	// move their offset, half of the difference of the two directions; nil: 0.
-	Allowance func(a, b string) time.Duration
+	// Allowance is by how much an asymmetry of the paths between two NICs may
+	// move the offset of their clocks: half of what the two directions differ by.
+	// Nil: 0.
+	Allowance func(src, dst string) time.Duration
 	// Reference is the clock that is the frame; empty: the frame is relative.
 	Reference string
 }
@@ -207,7 +208,7 @@ func (f *Frame) begin(e *frameEdge, id PairID, local, peer string) {
 	id.Src, id.Dst = strings.Clone(id.Src), strings.Clone(id.Dst) // a report's strings keep all of it
 	*e = frameEdge{id: id, local: f.place(local), peer: f.place(peer)}
 	if f.opts.Allowance != nil && id.Flow >= 0 {
-		e.allowance = int64(f.opts.Allowance(local, peer))
+		e.allowance = int64(f.opts.Allowance(id.Src, id.Dst))
 	}
 }
 
@@ -333,6 +334,16 @@ func (c *frameClock) asMap() Map {
 	}
 	return Map{State: c.state, Ref: l.ref, Offset: l.off, Rate: l.rate, Sigma: c.sigma, RateSigma: c.rateSigma, Allowance: c.allowance,
 		Component: c.component, Steps: c.steps, Drifts: c.drifts, Peers: c.peers}
+}
+
+// Solved is the monotonic time of the cycle that a clock's map is of. Since then
+// it is a prediction.
+func (f *Frame) Solved(clock string) (mono time.Duration, ok bool) {
+	i, ok := f.byName[clock]
+	if !ok || f.clocks[i].component == 0 {
+		return 0, false
+	}
+	return f.clocks[i].solved, true
 }
 
 // Clocks are all maps, by name.
