@@ -45,6 +45,8 @@ type cycle struct {
 	sample           []float64
 	widened          []float64 // ns^2, by what contradicts and stays
 	sigma, rateSigma []float64
+	// What clocks may have done unseen, as variances.
+	wander, rateWander []float64
 }
 
 // term is an estimate in this cycle. In the solution the correction of its local

@@ -259,11 +259,42 @@ func medianSquare(v []float64) float64 {
 	return v[len(v)/2] / 0.4549
 }
 
+// wanders takes what clocks may have done unseen from their estimates, each by
+// what it counts for.
+func (c *cycle) wanders() {
+	n := len(c.clocks)
+	c.wander, c.rateWander, c.sample = sized(c.wander, n), sized(c.rateWander, n), sized(c.sample, 2*n)
+	weights, rateWeights := c.sample[:n], c.sample[n:]
+	clear(c.wander)
+	clear(c.rateWander)
+	clear(c.sample)
+	for i := range c.terms {
+		t := &c.terms[i]
+		if t.out {
+			continue
+		}
+		w, rw := 1/t.variance, 1/t.rateVariance
+		for _, k := range [2]int32{t.a, t.b} {
+			c.wander[k] += w * t.e.wander
+			c.rateWander[k] += rw * t.e.rateWander
+			weights[k] += w
+			rateWeights[k] += rw
+		}
+	}
+	for k := range n {
+		if weights[k] > 0 {
+			c.wander[k] /= weights[k]
+			c.rateWander[k] /= rateWeights[k]
+		}
+	}
+}
+
 // deviations takes the sigmas of the solution.
 func (f *Frame) deviations() (iterations int) {
 	c := &f.cycle
 	n := len(c.clocks)
 	c.sigma, c.rateSigma = sized(c.sigma, n), sized(c.rateSigma, n)
+	c.wanders()
 	work := 0
 	var large []*part
 	for i := range c.parts {
@@ -283,10 +314,10 @@ func (f *Frame) deviations() (iterations int) {
 	}
 	for k := range n {
 		p := &c.parts[c.component[k]]
-		rate := c.rateSigma[k] * p.rateUnit // variance
+		rate := c.rateSigma[k]*p.rateUnit + c.rateWander[k] // variance
 		c.rateSigma[k] = math.Sqrt(rate)
 		met := c.spread[k] * 1e9
-		c.sigma[k] = math.Sqrt(c.sigma[k]*p.unit + rate*met*met + c.widened[k])
+		c.sigma[k] = math.Sqrt(c.sigma[k]*p.unit + c.wander[k] + rate*met*met + c.widened[k])
 	}
 	return iterations
 }

@@ -154,7 +154,7 @@ func (f *Follower) Relation(id PairID, now int64, mono time.Duration) (Relation,
 	if a, b := f.maps[id.Local()], f.maps[id.Peer()]; a != nil && b != nil {
 		allowance = a.Allowance + b.Allowance
 	}
-	own.Bound = int64(math.Ceil(StatisticalBound(math.Hypot(p.Sigma, p.Inherited), p.RateSigma, age))) + allowance
+	own.Bound = int64(math.Ceil(StatisticalBound(math.Hypot(math.Hypot(p.Sigma, p.Wander), p.Inherited), math.Hypot(p.RateSigma, p.RateWander), age))) + allowance
 	if mapped && r.Bound <= own.Bound {
 		own = r
 	}

@@ -18,7 +18,8 @@ import (
 //  3. Sigma is from the covariance of that solution, against the mean of the
 //     component (or the reference): exact up to some hundred clocks, of random
 //     samples beyond, and then overstated by about a twentieth. Estimates that
-//     contradict each other more than their sigmas allow widen everybody's.
+//     contradict each other more than their sigmas allow widen everybody's. What
+//     a clock may have done unseen is common to its estimates and is added whole.
 //  4. An estimate that stands out is left out, the worst first, where enough
 //     others vouch for that. It may return when it fits again. One that nobody
 //     can vouch against stays, and widens the sigma of its two clocks.
@@ -151,6 +152,8 @@ type frameEdge struct {
 	rate         float64
 	variance     float64 // of offset
 	rateVariance float64
+	wander       float64 // variance of what either clock may have done unseen
+	rateWander   float64
 	allowance    int64
 	predicted    bool // the last window told nothing
 	out          bool // left out
@@ -187,8 +190,9 @@ func (f *Frame) Take(r *Report, mono time.Duration) {
 			f.begin(e, p.ID, p.ID.Local(), p.ID.Peer())
 		}
 		e.taken, e.ref, e.offset, e.rate, e.predicted = mono, p.Ref, p.Offset, p.Rate, p.Quality == Held
-		e.variance = p.Sigma*p.Sigma + p.Inherited*p.Inherited + roundingVariance
-		e.rateVariance = max(p.RateSigma*p.RateSigma, minRateVariance)
+		e.wander, e.rateWander = p.Wander*p.Wander/2, p.RateWander*p.RateWander/2
+		e.variance = p.Sigma*p.Sigma + p.Wander*p.Wander + p.Inherited*p.Inherited + roundingVariance
+		e.rateVariance = max(p.RateSigma*p.RateSigma+p.RateWander*p.RateWander, minRateVariance)
 	}
 	for _, j := range r.Joins {
 		id := PairID{Src: j.A, Dst: j.B, Flow: -1}
