@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/classify"
+	"github.com/graylink/graylink/analyzer/clocks"
 	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
@@ -18,14 +19,18 @@ const (
 	minEdgeCoverage = 0.9
 )
 
-// Infer explains one moment's findings. expected is the number of directed
+// Infer explains one moment's findings. moved are the clocks that are known to
+// have moved; expected is the number of directed
 // flows that should have been seen; first dates new verdicts.
-func Infer(g *fabric.Graph, findings []judge.Finding, expected int, first time.Time) fabric.Report {
+func Infer(g *fabric.Graph, findings []judge.Finding, moved []clocks.Suspect, expected int, first time.Time) fabric.Report {
 	res := triangulate.Run(g, findings, triangulate.Defaults())
 	rep := fabric.Report{Verdicts: []fabric.Verdict{}, LinkDelays: []fabric.LinkDelay{}}
 	for _, s := range res.Suspects {
 		v := classify.Verdict(g, s, findings, first)
 		rep.Verdicts = append(rep.Verdicts, v)
+	}
+	for _, s := range moved {
+		rep.Verdicts = append(rep.Verdicts, classify.Clock(g, s, findings, first))
 	}
 	for _, l := range res.Links {
 		if l.AddedDelayNS > 0 {

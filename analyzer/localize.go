@@ -5,6 +5,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/clocks"
 	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -39,7 +40,7 @@ func Localize(g *fabric.Graph, obs []*fabric.Observation, window time.Duration) 
 	}
 	sort.Slice(keys, func(i, j int) bool { return keys[i] < keys[j] })
 	if len(keys) == 0 {
-		return Infer(g, nil, 0, time.Time{}), nil
+		return Infer(g, nil, nil, 0, time.Time{}), nil
 	}
 	var out fabric.Report
 	best := map[fabric.Element]int{}
@@ -51,7 +52,9 @@ func Localize(g *fabric.Graph, obs []*fabric.Observation, window time.Duration) 
 				first = o.Start
 			}
 		}
-		rep := Infer(g, findings, len(expected), first)
+		moved := clocks.Find(findings)
+		distrust(findings, moved)
+		rep := Infer(g, findings, moved, len(expected), first)
 		if i == 0 {
 			out = rep
 			for j, v := range rep.Verdicts {
@@ -63,6 +66,22 @@ func Localize(g *fabric.Graph, obs []*fabric.Observation, window time.Duration) 
 	}
 	sort.SliceStable(out.Verdicts, func(i, j int) bool { return out.Verdicts[i].Confidence > out.Verdicts[j].Confidence })
 	return out, nil
+}
+
+// distrust takes the delays back that were measured by a clock that moved.
+func distrust(findings []judge.Finding, moved []clocks.Suspect) {
+	by := map[string]bool{}
+	for _, s := range moved {
+		by[s.NIC] = true
+		for _, nic := range s.Others {
+			by[nic] = true
+		}
+	}
+	for i := range findings {
+		if f := &findings[i]; by[f.Edge.Src] || by[f.Edge.Dst] {
+			f.Distrust()
+		}
+	}
 }
 
 // merge adds a later window's report: verdicts on an element already named

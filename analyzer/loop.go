@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/classify"
+	"github.com/graylink/graylink/analyzer/clocks"
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/paths"
@@ -35,6 +36,8 @@ const (
 	// An element must be named openAfter cycles running (hardOpenAfter for a hard
 	// failure) while few flows are still waiting for confirmation, or longer.
 	openAfter, hardOpenAfter, openAnyway = 2, 1, 4
+	// clockSteady is how long a clock that moved must have been steady since.
+	clockSteady = 10 * time.Second
 	// clearAfter cycles without evidence against it, and with evidence for it,
 	// clear an element.
 	clearAfter = 4
@@ -122,6 +125,7 @@ type Loop struct {
 	open  []*Incident
 	past  []*Incident
 	cycle int
+	watch *clocks.Watch
 
 	mu   sync.RWMutex
 	snap Snapshot
@@ -180,7 +184,7 @@ func NewLoop(o LoopOptions) *Loop {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Loop{o: o, store: paths.NewStore(o.Graph), edges: map[fabric.Edge]*memory{}, cand: map[fabric.Element]*candidacy{},
+	return &Loop{o: o, store: paths.NewStore(o.Graph), edges: map[fabric.Edge]*memory{}, cand: map[fabric.Element]*candidacy{}, watch: clocks.NewWatch(),
 		asks: make(chan traceAsk, 64), inWork: map[fabric.Edge]bool{},
 		snap: Snapshot{Report: fabric.Report{State: fabric.InsufficientEvidence, Verdicts: []fabric.Verdict{}, LinkDelays: []fabric.LinkDelay{}}}}
 }
@@ -242,13 +246,40 @@ func (l *Loop) Step(ctx context.Context, now time.Time) error {
 		l.bind(o)
 	}
 	raw := judge.All(w.Observations, judge.Defaults())
+	moved := l.watch.Update(w.At, raw, series(w.Clocks))
+	distrust(raw, append(l.movedBefore(), moved...))
 	findings, pending := l.confirm(raw)
-	rep := Infer(l.o.Graph, findings, l.o.Expected, w.At)
+	rep := Infer(l.o.Graph, findings, moved, l.o.Expected, w.At)
 	l.track(rep, findings, pending, now)
 	l.learn(raw)
 	l.askTraces(findings, now)
 	l.publish(rep, findings, w, pending, now)
 	return nil
+}
+
+func series(of map[string]evidence.Clock) map[string]clocks.Series {
+	out := make(map[string]clocks.Series, len(of))
+	for nic, c := range of {
+		out[nic] = clocks.Series{Steps: c.Steps, Drifts: c.Drifts, Offset: c.Offset, Drift: c.Drift}
+	}
+	return out
+}
+
+// movedBefore are the clocks whose verdicts are open: until they have been steady
+// for a while, delays by them say nothing.
+func (l *Loop) movedBefore() []clocks.Suspect {
+	var out []clocks.Suspect
+	for _, in := range l.open {
+		if in.Kind != fabric.KindClock {
+			continue
+		}
+		s := clocks.Suspect{NIC: in.Element.Element}
+		for _, e := range in.Equivalent {
+			s.Others = append(s.Others, e.Element)
+		}
+		out = append(out, s)
+	}
+	return out
 }
 
 func (l *Loop) bind(o *fabric.Observation) {
@@ -397,7 +428,7 @@ func (l *Loop) track(rep fabric.Report, findings []judge.Finding, pending int, n
 		if v.Scenario == fabric.HardFailure && v.Evidence.ContraryEdges == 0 {
 			need = hardOpenAfter
 		}
-		settled := pending*4 <= rep.Edges.Degraded
+		settled := pending*4 <= rep.Edges.Degraded || v.Kind == fabric.KindClock
 		if c.seen >= need && settled || c.seen >= openAnyway {
 			l.openIncident(c, now)
 		}
@@ -445,7 +476,8 @@ func (l *Loop) openIncident(c *candidacy, now time.Time) {
 		in.crossing[e] = true
 	}
 	for _, s := range v.Edges {
-		if e, err := fabric.ParseEdge(s); err == nil {
+		// Where they go says nothing about a clock.
+		if e, err := fabric.ParseEdge(s); err == nil && v.Kind != fabric.KindClock {
 			in.crossing[e] = true
 		}
 	}
@@ -470,6 +502,10 @@ func (l *Loop) refresh(in *Incident, v fabric.Verdict, now time.Time) {
 // only probes that cross the element, by a path traced since it opened, and
 // are healthy can say so. An element that nothing crosses stays suspect.
 func (l *Loop) cleared(in *Incident, findings []judge.Finding, now time.Time) bool {
+	if in.Kind == fabric.KindClock {
+		in.Closed = "the clock is steady again"
+		return now.Sub(in.LastSeen) >= clockSteady
+	}
 	in.missing++
 	if in.missing < clearAfter {
 		return false

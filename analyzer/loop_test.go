@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,9 +23,11 @@ type rig struct {
 	now    time.Time
 	names  map[string]string // query text -> name
 	frame  map[fabric.Edge]*fabric.Observation
-	silent map[string]bool // nodes whose agent does not answer
-	late   map[string]bool // nodes whose probe loop is starved
-	blind  bool            // no trace is answered
+	silent map[string]bool    // nodes whose agent does not answer
+	late   map[string]bool    // nodes whose probe loop is starved
+	blind  bool               // no trace is answered
+	steps  map[string]float64 // that nodes count, by NIC
+	states map[string]string  // of clocks, by NIC
 }
 
 func newRig(t *testing.T, seed uint64) *rig {
@@ -60,6 +63,14 @@ func (r *rig) Instant(_ context.Context, query string, _ time.Time) ([]evidence.
 			out = append(out, evidence.Sample{Labels: map[string]string{"nic": nic}, Value: v})
 		case "clock":
 			out = append(out, evidence.Sample{Labels: map[string]string{"clock": nic}, Value: 1e-6})
+		case "steps":
+			if v, ok := r.steps[nic]; ok {
+				out = append(out, evidence.Sample{Labels: map[string]string{"clock": nic}, Value: v})
+			}
+		case "state":
+			if v, ok := r.states[nic]; ok {
+				out = append(out, evidence.Sample{Labels: map[string]string{"clock": nic, "state": v}, Value: 1})
+			}
 		}
 	}
 	for e, o := range r.frame {
@@ -463,17 +474,141 @@ func TestWhatLostEverythingWentTheOldWay(t *testing.T) {
 	}
 }
 
+// TestLoopClockStep: by the flows alone a clock that jumps is named, while it is
+// off and until it has been steady for a while.
 func TestLoopClockStep(t *testing.T) {
 	r := newRig(t, 6)
 	r.learn()
+	was := *r.loop.edges[fabric.Edge{Src: "h2/eth1", Dst: "h5/eth1"}].base.P50
 	r.w.clock["h2/eth1"] = 5e6
-	for range 15 {
-		if s := r.step(); len(s.Incidents) != 0 {
-			t.Fatalf("verdicts %q", openVerdicts(s))
+	if took := r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Incidents) > 0 }); took != openAfter {
+		t.Errorf("verdict after %d windows, want %d", took, openAfter)
+	}
+	for range 30 {
+		s := r.step()
+		if v := openVerdicts(s); len(v) != 1 || v[0] != "h2/eth1  clock" || s.Report.Verdicts[0].Kind != fabric.KindClock {
+			t.Fatalf("verdicts %q", v)
 		}
 	}
-	if n := r.loop.Snapshot().Report.Edges.ClockSuspect; n == 0 {
-		t.Error("no clock suspect")
+	s := r.loop.Snapshot()
+	if text := s.Report.Verdicts[0].Summary; !strings.Contains(text, "The clock of h2/eth1 jumped by about 5 ms, ahead") {
+		t.Errorf("summary %q", text)
+	}
+	if s.Report.Edges.ClockSuspect != 28 || s.Report.Edges.Degraded != 0 {
+		t.Errorf("edges %+v", s.Report.Edges)
+	}
+	delete(r.w.clock, "h2/eth1")
+	took := r.until(20, "the all-clear", func(s Snapshot) bool { return len(s.Report.Verdicts) == 0 })
+	if took < 10 || took > 11 {
+		t.Errorf("all-clear after %d s, want 10", took)
+	}
+	r.until(5, "innocence", func(s Snapshot) bool { return s.Report.State == fabric.Innocent })
+	if len(r.loop.Snapshot().Incidents) != 1 {
+		t.Errorf("incidents %+v", r.loop.Snapshot().Incidents)
+	}
+	if is := *r.loop.edges[fabric.Edge{Src: "h2/eth1", Dst: "h5/eth1"}].base.P50; is-was > 1000 || was-is > 1000 {
+		t.Errorf("the clock's step moved a baseline from %d to %d ns", was, is)
+	}
+}
+
+func TestLoopClockDrift(t *testing.T) {
+	r := newRig(t, 6)
+	r.learn()
+	for range 12 {
+		r.w.clock["h2/eth1"] -= 50e3
+		r.step()
+	}
+	s := r.loop.Snapshot()
+	if v := openVerdicts(s); len(v) != 1 || v[0] != "h2/eth1  clock" || !strings.Contains(s.Report.Verdicts[0].Summary, "ppm slower than before") {
+		t.Errorf("verdicts %q: %+v", v, s.Report.Verdicts)
+	}
+}
+
+// TestLoopClockCounts: what a node counts names its clock though the flows are
+// measured right again.
+func TestLoopClockCounts(t *testing.T) {
+	r := newRig(t, 6)
+	r.learn()
+	r.steps = map[string]float64{"h2/eth1": 3, "h3/eth1": 1}
+	r.step()
+	r.steps["h2/eth1"] = 4
+	if took := r.until(4, "a verdict", func(s Snapshot) bool { return len(s.Incidents) > 0 }); took != openAfter {
+		t.Errorf("verdict after %d windows, want %d", took, openAfter)
+	}
+	if v := openVerdicts(r.loop.Snapshot()); len(v) != 1 || v[0] != "h2/eth1  clock" {
+		t.Fatalf("verdicts %q", v)
+	}
+	if took := r.until(20, "the all-clear", func(s Snapshot) bool { return len(s.Report.Verdicts) == 0 }); took != 10 {
+		t.Errorf("all-clear after %d s, want 10", took)
+	}
+}
+
+// TestLoopADelayWaitsForTheClock: while a clock is in doubt its flows name
+// nothing; what is slow all the same is named afterwards.
+func TestLoopADelayWaitsForTheClock(t *testing.T) {
+	r := newRig(t, 6)
+	r.learn()
+	r.steps = map[string]float64{"h2/eth1": 3}
+	r.step()
+	r.steps["h2/eth1"] = 4
+	r.w.delay[fabric.Direction{From: "leaf1:dn2", To: "h2/eth1"}] = 2e6
+	named := map[string]bool{}
+	for range 11 {
+		for _, v := range openVerdicts(r.step()) {
+			named[v] = true
+		}
+	}
+	if len(named) != 1 || !named["h2/eth1  clock"] {
+		t.Errorf("verdicts %v while the clock is in doubt", named)
+	}
+	r.until(10, "the NIC's verdict", func(s Snapshot) bool {
+		v := openVerdicts(s)
+		return len(v) == 1 && v[0] == "h2/eth1 leaf1:dn2->h2/eth1 bad_nic"
+	})
+}
+
+// TestLoopAClockWaitsForNobody: flows elsewhere that are not confirmed yet say
+// nothing about a clock.
+func TestLoopAClockWaitsForNobody(t *testing.T) {
+	r := newRig(t, 6)
+	r.learn()
+	r.w.clock["h2/eth1"] = 5e6
+	r.w.slow["leaf4"] = 2e6
+	r.step()
+	if v := openVerdicts(r.step()); len(v) != 1 || v[0] != "h2/eth1  clock" {
+		t.Errorf("verdicts %q in the second window", v)
+	}
+}
+
+// TestLoopClocksMakeNoDelay: by a clock that is not related, or that moved just
+// now, nothing is late; but what is lost is lost.
+func TestLoopClocksMakeNoDelay(t *testing.T) {
+	d := fabric.Direction{From: "leaf1:dn2", To: "h2/eth1"}
+	for name, doubt := range map[string]func(r *rig){
+		"converging": func(r *rig) { r.states = map[string]string{"h2/eth1": "converging"} },
+		"lost":       func(r *rig) { r.states = map[string]string{"h2/eth1": "lost"} },
+	} {
+		r := newRig(t, 6)
+		r.learn()
+		doubt(r)
+		r.w.delay[d] = 2e6
+		for range 15 {
+			if s := r.step(); len(s.Incidents) != 0 || s.Report.Edges.ClockSuspect != 28 {
+				t.Fatalf("%s: verdicts %q, edges %+v", name, openVerdicts(s), s.Report.Edges)
+			}
+		}
+		r.w.loss[d] = 0.2
+		r.until(10, "a verdict about the loss", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
+		if v := r.loop.Snapshot().Report.Verdicts; len(v) != 1 || v[0].Element.Element != "h2/eth1" || v[0].Kind != fabric.KindNIC || v[0].Symptom.AddedDelayNS != 0 {
+			t.Errorf("%s: verdicts %+v", name, v)
+		}
+	}
+	for _, state := range []string{"locked", "holdover"} {
+		r := newRig(t, 6)
+		r.learn()
+		r.states = map[string]string{"h2/eth1": state}
+		r.w.delay[d] = 2e6
+		r.until(10, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
 	}
 }
 

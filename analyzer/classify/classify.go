@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/clocks"
 	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
@@ -45,6 +46,97 @@ func Verdict(g *fabric.Graph, s triangulate.Suspect, findings []judge.Finding, f
 	v.Summary = summary(&v, s)
 	v.ID = ID(v.Kind, v.Element.Element, first)
 	return v
+}
+
+// Clock describes a clock that moved. first is when it was first seen to have.
+func Clock(g *fabric.Graph, s clocks.Suspect, findings []judge.Finding, first time.Time) fabric.Verdict {
+	v := fabric.Verdict{
+		Element: fabric.Element{Element: s.NIC, Kind: fabric.KindClock}, Scenario: fabric.ClockTrouble, Severity: fabric.SeverityWarning, Tier: 1,
+		Equivalent: []fabric.Element{}, Causes: []string{}, Jobs: []string{}, FirstSeen: first,
+		Action: "Look at what sets this host's clock (chrony, ptp4l, a hypervisor) and at its oscillator. Until it is steady, delays by it are set aside; the network is not at fault.",
+	}
+	if n := g.NIC(s.NIC); n != nil {
+		v.Plane = n.Plane
+	}
+	for _, nic := range s.Others {
+		v.Equivalent = append(v.Equivalent, fabric.Element{Element: nic, Kind: fabric.KindClock})
+	}
+	// The chance that all who say so moved themselves, or that a node miscounts.
+	wrong := math.Pow(0.5, float64(s.Peers))
+	if s.Counted {
+		wrong *= 0.05
+	}
+	v.Confidence = math.Round(math.Min(1-wrong, 0.999)*1000) / 1000
+	if len(s.Explained) == 0 {
+		v.Severity = fabric.SeverityInfo // no delay is measured wrong by it
+	}
+	nics := map[string]bool{s.NIC: true}
+	for _, i := range s.Explained {
+		f := &findings[i]
+		nics[f.Edge.Src], nics[f.Edge.Dst] = true, true
+		v.Edges = append(v.Edges, f.Edge.String())
+	}
+	sort.Strings(v.Edges)
+	v.Evidence = fabric.EvidenceCount{DegradedEdges: len(s.Explained), ExplainedEdges: len(s.Explained), ContraryEdges: s.Contrary}
+	v.BlastRadius = fabric.BlastRadius{NICs: len(nics), Edges: len(s.Explained)}
+	v.Summary = "The clock of " + s.NIC + " " + moved(s) + why(s)
+	v.ID = ID(v.Kind, v.Element.Element, first)
+	return v
+}
+
+// moved says what a clock did, in words that go on from its name.
+func moved(s clocks.Suspect) string {
+	switch {
+	case s.Drifts && s.Rate != nil && *s.Rate < 0:
+		return "runs about " + ppm(-*s.Rate) + " slower than before"
+	case s.Drifts && s.Rate != nil:
+		return "runs about " + ppm(*s.Rate) + " faster than before"
+	case s.Drifts:
+		return "runs at another rate than before"
+	}
+	verb := "moved"
+	if s.Stepped {
+		verb = "jumped"
+	}
+	if s.Offset == nil {
+		return verb
+	}
+	by := *s.Offset
+	way := "ahead"
+	if by < 0 {
+		by, way = -by, "back"
+	}
+	return verb + " by about " + Delay(rounded(by)) + ", " + way
+}
+
+// ppm writes a rate to two significant digits or the whole millionth.
+func ppm(rate float64) string {
+	if v := rate * 1e6; v < 10 {
+		return fmt.Sprintf("%.2g ppm", v)
+	}
+	return fmt.Sprintf("%.0f ppm", rate*1e6)
+}
+
+// rounded is n to two significant digits: more of a clock's move is noise.
+func rounded(n int64) int64 {
+	unit := int64(1)
+	for n/unit >= 100 {
+		unit *= 10
+	}
+	return (n + unit/2) / unit * unit
+}
+
+// why says how a clock's move is known.
+func why(s clocks.Suspect) string {
+	counted := "its node counted it"
+	if len(s.Explained) == 0 {
+		return ": " + counted + "."
+	}
+	text := fmt.Sprintf(": %d flows with %d nodes moved by opposite amounts there and back, while their round trips stayed", len(s.Explained), s.Peers)
+	if s.Counted {
+		text += ", and " + counted
+	}
+	return text + "."
 }
 
 // ID is a verdict's identifier: the same element and start give the same one

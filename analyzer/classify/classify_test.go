@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/clocks"
 	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
@@ -104,6 +105,40 @@ func TestDelayText(t *testing.T) {
 	for ns, want := range map[int64]string{0: "0 ns", 999: "999 ns", 48000: "48 µs", 2_130_000: "2.13 ms", -5000: "-5 µs"} {
 		if got := Delay(ns); got != want {
 			t.Errorf("%d: %q, want %q", ns, got, want)
+		}
+	}
+}
+
+func TestClockInWords(t *testing.T) {
+	g, _ := setup(t)
+	off := func(ns int64) *int64 { return &ns }
+	rate := func(r float64) *float64 { return &r }
+	findings := []judge.Finding{{Edge: fabric.Edge{Src: "h3/eth1", Dst: "h4/eth1"}}, {Edge: fabric.Edge{Src: "h3/eth1", Dst: "h4/eth1", Reply: true}}}
+	for _, tc := range []struct {
+		s    clocks.Suspect
+		want string
+	}{
+		{clocks.Suspect{Offset: off(997_800), Explained: []int{0, 1}, Peers: 7}, "The clock of h3/eth1 moved by about 1 ms, ahead: 2 flows with 7 nodes moved by opposite amounts there and back, while their round trips stayed."},
+		{clocks.Suspect{Offset: off(-20_000), Stepped: true, Explained: []int{0, 1}, Peers: 7, Counted: true}, "jumped by about 20 µs, back: 2 flows with 7 nodes moved by opposite amounts there and back, while their round trips stayed, and its node counted it."},
+		{clocks.Suspect{Stepped: true, Counted: true}, "The clock of h3/eth1 jumped: its node counted it."},
+		{clocks.Suspect{Drifts: true, Rate: rate(50.04e-6), Counted: true}, "runs about 50 ppm faster than before: its node counted it."},
+		{clocks.Suspect{Drifts: true, Rate: rate(512.3e-6), Counted: true}, "runs about 512 ppm faster"},
+		{clocks.Suspect{Drifts: true, Rate: rate(-3e-6), Counted: true}, "runs about 3 ppm slower than before"},
+		{clocks.Suspect{Drifts: true, Counted: true}, "runs at another rate than before"},
+	} {
+		tc.s.NIC, tc.s.Others = "h3/eth1", []string{"h3/eth2"}
+		v := Clock(g, tc.s, findings, time.Unix(1000, 0))
+		if !strings.Contains(v.Summary, tc.want) {
+			t.Errorf("%q, want %q in it", v.Summary, tc.want)
+		}
+		if v.Element != (fabric.Element{Element: "h3/eth1", Kind: fabric.KindClock}) || v.Scenario != fabric.ClockTrouble || len(v.Equivalent) != 1 || v.Confidence < 0.9 || v.Symptom != (fabric.Symptom{}) {
+			t.Errorf("%+v", v)
+		}
+		if (v.Severity == fabric.SeverityWarning) != (len(tc.s.Explained) > 0) {
+			t.Errorf("%q: severity %s", v.Summary, v.Severity)
+		}
+		if len(v.Edges) != len(tc.s.Explained) || v.ID == "" || v.Action == "" {
+			t.Errorf("%+v", v)
 		}
 	}
 }

@@ -66,6 +66,12 @@ func (s Settings) Queries() map[string]string {
 		"stalled":  `sum by (nic) (increase(graylink_node_stalled_seconds_total$stall))`,
 		"age":      `time() - max by (nic) (timestamp(graylink_node_stalled_seconds_total))`,
 		"clock":    `max by (clock) (fabric_clock_error_bound_seconds)`,
+		"allowed":  `max by (clock) (fabric_clock_asymmetry_allowance_seconds)`,
+		"state":    `max by (clock, state) (fabric_clock_state) == 1`,
+		"steps":    `max by (clock) (fabric_clock_steps_total)`,
+		"drifts":   `max by (clock) (fabric_clock_drift_changes_total)`,
+		"offset":   `max by (clock) (fabric_clock_offset_seconds)`,
+		"drift":    `max by (clock) (fabric_clock_drift_ratio)`,
 		"sent":     `sum by ($flow, direction) (rate(fabric_probe_sent_total$delay)) * $seconds`,
 		"lost":     `sum by ($flow, direction) (rate(fabric_probe_lost_total$delay)) * $seconds`,
 		"back":     `(sum by ($flow) (rate(fabric_probe_acked_total$delay)) + sum by ($flow) (rate(fabric_probe_late_total$delay))) * $seconds`,
@@ -97,9 +103,24 @@ type Window struct {
 	Observations []*fabric.Observation
 	// Hosts are nodes that were starved or did not answer, with the reason.
 	Hosts map[string]string
+	// Clocks are what the nodes say of their NICs' clocks.
+	Clocks map[string]Clock
 	// Sent is the number of probes per second asked of the whole fabric.
 	Sent float64
 }
+
+// Clock is what a node says of the clock of one of its NICs; nil: nothing.
+type Clock struct {
+	State         string
+	Bound         *int64   // of its error, with what its paths may differ by; nanoseconds
+	Steps, Drifts *float64 // counted
+	Offset        *float64 // seconds to the frame
+	Drift         *float64 // what the clock gains on the frame
+}
+
+// related reports whether delays by the clock mean something. In holdover they
+// do: the bound says how far. A clock without a state has no frame to be in.
+func (c Clock) related() bool { return c.State != "converging" && c.State != "lost" }
 
 type flowKey struct {
 	edge  fabric.Edge
@@ -123,7 +144,7 @@ type dist struct {
 // Ask evaluates the questions for the window that ends Lag before now.
 func Ask(ctx context.Context, db Querier, s Settings, g *fabric.Graph, now time.Time) (Window, error) {
 	at := now.Add(-s.Lag)
-	w := Window{At: at, Hosts: map[string]string{}}
+	w := Window{At: at, Hosts: map[string]string{}, Clocks: map[string]Clock{}}
 	queries := s.Queries()
 	ask := func(name string, when time.Time, each func(Sample)) error {
 		v, err := db.Instant(ctx, queries[name], when)
@@ -152,8 +173,7 @@ func Ask(ctx context.Context, db Querier, s Settings, g *fabric.Graph, now time.
 	}); err != nil {
 		return w, err
 	}
-	clock := map[string]int64{}
-	if err := ask("clock", at, func(v Sample) { clock[v.Labels["clock"]] = int64(v.Value * 1e9) }); err != nil {
+	if err := askClocks(ask, at, w.Clocks); err != nil {
 		return w, err
 	}
 	flows, err := gather(ask, at)
@@ -172,13 +192,41 @@ func Ask(ctx context.Context, db Querier, s Settings, g *fabric.Graph, now time.
 	}
 	for k, d := range flows {
 		for _, reply := range []bool{false, true} {
-			if o := observe(k, d, reply, s, at, clock); o != nil {
+			if o := observe(k, d, reply, s, at, w.Clocks); o != nil {
 				o.HostSuspect = w.Hosts[fabric.OwnerOf(o.Src)] != "" || w.Hosts[fabric.OwnerOf(o.Dst)] != ""
 				w.Observations = append(w.Observations, o)
 			}
 		}
 	}
 	return w, nil
+}
+
+func askClocks(ask func(string, time.Time, func(Sample)) error, at time.Time, clocks map[string]Clock) error {
+	for _, q := range []struct {
+		name string
+		set  func(*Clock, Sample)
+	}{
+		{"clock", func(c *Clock, v Sample) { c.Bound = new(int64); *c.Bound = int64(v.Value * 1e9) }},
+		{"allowed", func(c *Clock, v Sample) {
+			if c.Bound != nil {
+				*c.Bound += int64(v.Value * 1e9)
+			}
+		}},
+		{"state", func(c *Clock, v Sample) { c.State = v.Labels["state"] }},
+		{"steps", func(c *Clock, v Sample) { c.Steps = &v.Value }},
+		{"drifts", func(c *Clock, v Sample) { c.Drifts = &v.Value }},
+		{"offset", func(c *Clock, v Sample) { c.Offset = &v.Value }},
+		{"drift", func(c *Clock, v Sample) { c.Drift = &v.Value }},
+	} {
+		if err := ask(q.name, at, func(v Sample) {
+			c := clocks[v.Labels["clock"]]
+			q.set(&c, v)
+			clocks[v.Labels["clock"]] = c
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func gather(ask func(string, time.Time, func(Sample)) error, at time.Time) (map[flowKey]*flowData, error) {
@@ -249,7 +297,7 @@ func gather(ask func(string, time.Time, func(Sample)) error, at time.Time) (map[
 }
 
 // observe shapes one direction of a flow; nil when nothing was measured.
-func observe(k flowKey, d *flowData, reply bool, s Settings, at time.Time, clock map[string]int64) *fabric.Observation {
+func observe(k flowKey, d *flowData, reply bool, s Settings, at time.Time, clocks map[string]Clock) *fabric.Observation {
 	e := k.edge
 	e.Reply = reply
 	direction := "forward"
@@ -263,12 +311,12 @@ func observe(k flowKey, d *flowData, reply bool, s Settings, at time.Time, clock
 	if !counted && !delays {
 		return nil
 	}
-	a, okA := clock[o.Src]
-	b, okB := clock[o.Dst]
-	if okA && okB {
-		bound := a + b
+	a, b := clocks[o.Src], clocks[o.Dst]
+	if a.Bound != nil && b.Bound != nil {
+		bound := *a.Bound + *b.Bound
 		o.ClockErrorNS = &bound
 	}
+	o.ClockSuspect = !a.related() || !b.related()
 	return o
 }
 

@@ -31,6 +31,7 @@ const flowName = `src="h1/eth1", dst="h2/eth1", flow="0", tier="2", plane="a"`
 type series struct {
 	sent, acked, late, received, lostFwd, lostRev, sentRev string
 	stall1, stall2, owdFwd, owdRev, bound                  string
+	more                                                   string // series as they are
 }
 
 func healthy() series {
@@ -64,6 +65,7 @@ func (s series) load(t *testing.T) Querier {
 	for _, nic := range []string{"h1/eth1", "h2/eth1"} {
 		add("fabric_clock_error_bound_seconds", `clock="`+nic+`"`, s.bound)
 	}
+	b.WriteString(s.more)
 	db := promqltest.LoadedStorage(t, b.String())
 	t.Cleanup(func() { db.Close() })
 	return loaded{promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery), db}
@@ -189,6 +191,40 @@ func TestQueriesParse(t *testing.T) {
 		}
 		if _, err := db.Instant(t.Context(), q, time.Unix(20, 0)); err != nil {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestClocks(t *testing.T) {
+	s := healthy()
+	s.more = `  fabric_clock_asymmetry_allowance_seconds{clock="h1/eth1"} 0.0000005x30
+  fabric_clock_state{clock="h1/eth1", state="locked"} 1x30
+  fabric_clock_state{clock="h1/eth1", state="holdover"} 0x30
+  fabric_clock_state{clock="h2/eth1", state="holdover"} 1x30
+  fabric_clock_steps_total{clock="h1/eth1"} 3x30
+  fabric_clock_drift_changes_total{clock="h1/eth1"} 4x30
+  fabric_clock_offset_seconds{clock="h1/eth1"} -0.25x30
+  fabric_clock_drift_ratio{clock="h1/eth1"} 0.00001x30
+`
+	fwd, rev, w := ask(t, s)
+	if fwd.ClockErrorNS == nil || *fwd.ClockErrorNS != 2500 {
+		t.Errorf("bound %v, want those of both ends and the allowance of one, 2500 ns", fwd.ClockErrorNS)
+	}
+	if fwd.ClockSuspect || rev.ClockSuspect {
+		t.Error("a clock in holdover is not trusted within its bound")
+	}
+	c := w.Clocks["h1/eth1"]
+	if c.State != "locked" || *c.Steps != 3 || *c.Drifts != 4 || *c.Offset != -0.25 || *c.Drift != 1e-5 {
+		t.Errorf("%+v", c)
+	}
+	if c = w.Clocks["h2/eth1"]; c.State != "holdover" || c.Steps != nil || c.Drifts != nil || c.Offset != nil || c.Drift != nil {
+		t.Errorf("something from nothing: %+v", c)
+	}
+	for _, state := range []string{"converging", "lost"} {
+		s.more = `  fabric_clock_state{clock="h2/eth1", state="` + state + `"} 1x30
+`
+		if fwd, rev, _ := ask(t, s); !fwd.ClockSuspect || !rev.ClockSuspect {
+			t.Errorf("%s: a delay by it is evidence", state)
 		}
 	}
 }

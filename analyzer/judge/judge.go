@@ -12,6 +12,8 @@
 //  5. Loss counts have their direction from the counters; a count that could
 //     not be separated stays a round trip.
 //  6. What was not measured is undecided, never healthy.
+//  7. A delay by a clock that is not to be trusted is no evidence; what was lost
+//     is.
 //
 // It is pure: no I/O and no clock.
 package judge
@@ -67,7 +69,8 @@ type Finding struct {
 	Lossy     bool // loss stands out
 	Hard      bool // loss at or above HardLoss
 	// RoundTrip: what moved could not be given a direction.
-	RoundTrip    bool
+	RoundTrip bool
+	// ClockSuspect: the delay says nothing, because of a clock.
 	ClockSuspect bool
 	HostSuspect  bool
 	// Shift is the added delay against the baseline in nanoseconds, with Scale
@@ -86,8 +89,10 @@ func All(obs []*fabric.Observation, p Parameters) []Finding {
 		if err != nil {
 			continue
 		}
-		f := Finding{Edge: e, Obs: o, HostSuspect: o.HostSuspect}
-		f.Shift, f.Scale, f.HasShift = shift(o, p)
+		f := Finding{Edge: e, Obs: o, HostSuspect: o.HostSuspect, ClockSuspect: o.ClockSuspect}
+		if !o.ClockSuspect {
+			f.Shift, f.Scale, f.HasShift = shift(o, p)
+		}
 		if _, dup := partner[e]; !dup {
 			partner[e] = len(out)
 		}
@@ -131,9 +136,18 @@ func judge(f, back *Finding, p Parameters) {
 	}
 }
 
+// Distrust takes the delay back, because of a clock (rule 7).
+func (f *Finding) Distrust() {
+	f.ClockSuspect, f.Delayed = true, false
+	f.RoundTrip = f.Lossy && f.Obs.LossScope == fabric.LossRoundTrip
+	if !f.Lossy {
+		f.Condition = Undecided
+	}
+}
+
 // delayed applies rules 2 to 4.
 func delayed(f, back *Finding, p Parameters) (yes, roundTrip, clock bool) {
-	bound := clockBound(f.Obs)
+	bound := ClockBound(f.Obs)
 	limit := f.Scale + bound
 	if back == nil || !back.HasShift {
 		return f.Shift > limit, false, false
@@ -158,7 +172,9 @@ func delayed(f, back *Finding, p Parameters) (yes, roundTrip, clock bool) {
 	return false, false, false
 }
 
-func clockBound(o *fabric.Observation) int64 {
+// ClockBound is by how much the two clocks of an observation may be wrong in
+// all, nanoseconds; 0 where nobody says so.
+func ClockBound(o *fabric.Observation) int64 {
 	if o.ClockErrorNS == nil {
 		return 0
 	}

@@ -25,6 +25,7 @@ const (
 )
 
 func TestRules(t *testing.T) {
+	untrusted := func(o *fabric.Observation) *fabric.Observation { o.ClockSuspect = true; return o }
 	bound := func(o *fabric.Observation, b int64) *fabric.Observation { o.ClockErrorNS = ns(b); return o }
 	tests := []struct {
 		name     string
@@ -49,6 +50,8 @@ func TestRules(t *testing.T) {
 			return o
 		}(), nil, Degraded, Undecided, true, false},
 		{"rule 6: nothing sent, nothing measured", &fabric.Observation{Edge: fwd, Src: "h1/eth1", Dst: "h2/eth1"}, nil, Undecided, Undecided, false, false},
+		{"rule 7: a clock that is not related", untrusted(window(fwd, 2e6, 200, 0)), untrusted(window(rev, 0, 200, 0)), Undecided, Undecided, false, true},
+		{"rule 7: but lossy", untrusted(window(fwd, 2e6, 200, 20)), untrusted(window(rev, 0, 180, 0)), Degraded, Undecided, false, true},
 		{"faster than the baseline", window(fwd, -4000, 200, 0), window(rev, 0, 200, 0), Healthy, Healthy, false, false},
 	}
 	for _, tt := range tests {
@@ -104,5 +107,22 @@ func TestLossLLR(t *testing.T) {
 	}
 	if got := LossLLR(200, 200, 1e-3); math.IsNaN(got) || math.IsInf(got, 0) || got < 1000 {
 		t.Errorf("all lost: %g", got)
+	}
+}
+
+func TestRule7DistrustTakesTheDelayBack(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		lost uint64
+		want Condition
+	}{{"slow", 0, Undecided}, {"slow and lossy", 20, Degraded}} {
+		f := All([]*fabric.Observation{window(fwd, 3e6, 200, tt.lost), window(rev, -2e6, 200, 0)}, Defaults())[0]
+		if !f.Delayed || !f.RoundTrip {
+			t.Fatalf("%s: %+v", tt.name, f)
+		}
+		f.Distrust()
+		if f.Delayed || f.RoundTrip || !f.ClockSuspect || f.Condition != tt.want || f.Lossy != (tt.lost > 0) {
+			t.Errorf("%s: %+v", tt.name, f)
+		}
 	}
 }

@@ -108,14 +108,15 @@ type flow struct {
 }
 
 // Run searches the elements that explain the findings. Findings that are
-// undecided take no part; those without path or candidates speak only for
-// their access links.
+// undecided take no part, but for what was lost where only a clock is in doubt;
+// those without path or candidates speak only for their access links.
 func Run(g *fabric.Graph, findings []judge.Finding, p Parameters) Result {
 	res := Result{Crossed: map[fabric.Direction]int{}}
 	flows := make([]*flow, 0, len(findings))
 	for i := range findings {
 		f := &findings[i]
-		if f.Condition == judge.Undecided {
+		lossOnly := f.ClockSuspect && !f.HostSuspect && !f.Lossy && f.Obs.Sent > 0
+		if f.Condition == judge.Undecided && !lossOnly {
 			continue
 		}
 		fl := bind(g, f, i)
@@ -126,7 +127,7 @@ func Run(g *fabric.Graph, findings []judge.Finding, p Parameters) Result {
 			continue
 		}
 		for d, w := range fl.weight {
-			if w == 1 {
+			if w == 1 && f.Condition != judge.Undecided {
 				res.Crossed[d]++
 			}
 		}
@@ -220,7 +221,7 @@ func reverse(p fabric.Path) fabric.Path {
 // added delay d (ns) and survive with ratio s.
 func cost(f *flow, d, s float64, p Parameters) float64 {
 	c := 0.0
-	if f.finding.HasShift {
+	if f.finding.HasShift && !f.finding.ClockSuspect {
 		a := float64(f.finding.Shift)
 		if f.finding.Condition != judge.Degraded || !f.finding.Delayed {
 			// A healthy flow's own small wander is no evidence of anything.
@@ -581,7 +582,7 @@ func linkDelays(flows []*flow, suspects []Suspect) []LinkDelay {
 				bounds[d] = b
 			}
 			b.sum += mix(uint64(f.index) + 1)
-			if !f.finding.HasShift || f.finding.RoundTrip {
+			if !f.finding.HasShift || f.finding.RoundTrip || f.finding.ClockSuspect {
 				continue
 			}
 			rest := float64(f.finding.Shift) - f.delay

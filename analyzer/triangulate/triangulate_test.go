@@ -247,3 +247,33 @@ func TestOrderDoesNotMatter(t *testing.T) {
 		}
 	}
 }
+
+// TestClockSuspectFlowsSpeakOfLossOnly: a flow by a clock in doubt is no
+// witness of a delay, for or against, but it is one of what was lost.
+func TestClockSuspectFlowsSpeakOfLossOnly(t *testing.T) {
+	g := graph(t)
+	doubt := func(f judge.Finding) judge.Finding { f.Distrust(); return f }
+	d := "leaf1:u1->spine1:1"
+	// Two flows over the link are slow; the ones in doubt look clean or slower.
+	slow := []judge.Finding{finding(g, "a/e", "c/e", 0, 0, 500, 0), finding(g, "a/e", "d/e", 1, 0, 500, 0), finding(g, "b/e", "c/e", 3, 1, 0, 0), finding(g, "a/e", "b/e", 4, 0, 0, 0)}
+	for i := range 8 {
+		slow = append(slow, doubt(finding(g, "b/e", "d/e", 10+i, 0, int64(i%2)*9000, 0)))
+	}
+	r := Run(g, slow, Defaults())
+	if got := names(r); len(got) != 1 || r.Suspects[0].AddedDelayNS != 500_000 || len(r.Suspects[0].Contrary) != 0 {
+		t.Errorf("slow: %q, %+v", got, r.Suspects)
+	}
+	for dir, n := range r.Crossed {
+		if dir.String() == d && n != 2 {
+			t.Errorf("%d flows are said to cross %s, want the 2 that are evidence", n, d)
+		}
+	}
+	// Of what two lossy flows share, the NIC is cleared by those that lose nothing over it.
+	lossy := []judge.Finding{finding(g, "a/e", "c/e", 0, 0, 0, 40), finding(g, "a/e", "d/e", 1, 0, 0, 40)}
+	for i := range 6 {
+		lossy = append(lossy, doubt(finding(g, "a/e", "c/e", 10+i, 1, 0, 0)), doubt(finding(g, "a/e", "d/e", 20+i, 1, 0, 0)))
+	}
+	if got := names(Run(g, lossy, Defaults())); len(got) != 1 || got[0] != "link leaf1:u1--spine1:1 "+d {
+		t.Errorf("lossy: %q, want the link %s", got, d)
+	}
+}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -10,7 +11,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -78,7 +78,9 @@ func runClocksim(ctx context.Context, out, progress io.Writer, f clocksimFlags) 
 				cells = append(cells, cell{noise, load})
 			}
 		}
-		io.WriteString(out, tableHead)
+		if f.format == "text" {
+			fmt.Fprint(out, tableHead)
+		}
 	}
 	started := time.Now()
 	for _, c := range cells {
@@ -96,13 +98,15 @@ func runClocksim(ctx context.Context, out, progress io.Writer, f clocksimFlags) 
 					fmt.Fprintf(progress, "graylink: %s, load %g, seed %d: %v simulated\n", c.noise, c.load, seed, done)
 				}
 			})
-			if err != nil {
+			if errors.Is(err, context.Canceled) {
+				return errors.New("interrupted")
+			} else if err != nil {
 				return err
 			}
 			runs = append(runs, fleet.report(o, f.allowance, r))
-		}
-		if err := f.print(out, runs); err != nil {
-			return fmt.Errorf("writing the figures: %w", err)
+			if err := f.print(out, runs, seed == to); err != nil {
+				return fmt.Errorf("writing the figures: %w", err)
+			}
 		}
 	}
 	return nil
@@ -233,30 +237,25 @@ func (f *simFleet) report(o sim.Options, allowance time.Duration, r *sim.Result)
 	return rep
 }
 
-func (f *clocksimFlags) print(out io.Writer, runs []simReport) error {
+// print writes the last of a cell's runs or, in a table, all once they are complete.
+func (f *clocksimFlags) print(out io.Writer, runs []simReport, complete bool) error {
+	last := runs[len(runs)-1]
+	var text string
 	switch {
 	case f.format == "json":
 		enc := json.NewEncoder(out)
 		enc.SetEscapeHTML(false)
-		for _, r := range runs {
-			if err := enc.Encode(r); err != nil {
-				return err
-			}
+		return enc.Encode(last)
+	case !f.table:
+		text = last.text()
+		if !complete {
+			text += "\n"
 		}
-		return nil
-	case f.table:
-		_, err := io.WriteString(out, tableRow(runs))
-		return err
+	case complete:
+		text = tableRow(runs)
 	}
-	for i, r := range runs {
-		if i > 0 {
-			io.WriteString(out, "\n")
-		}
-		if _, err := io.WriteString(out, r.text()); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err := io.WriteString(out, text)
+	return err
 }
 
 const tableHead = "| noise | load | error p50 / p99 / max, ns | oracle p50 / p99, ns | p99 to oracle | bound p50 / p99, ns | in use p99, ns | coverage | in use | lock, s |\n" +
@@ -307,20 +306,20 @@ func (r simReport) text() string {
 	fmt.Fprintf(&b, "probes      every %v, one in %d a coded pair with a gap of %v (guard %v); %.0f a second answered, %.0f pairs a second\n",
 		time.Duration(r.CadenceNS), r.PairEvery, time.Duration(r.PairGapNS), time.Duration(r.GuardNS), r.ProbesPerSecond, r.PairsPerSecond)
 	fmt.Fprintf(&b, "evaluated   %d windows, at the %s\n\n", r.Windows, instant)
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "\tp50\tp99\tmax\t")
-	fmt.Fprintf(tw, "error\t%s\t%s\t%s\t\n", ns(r.Error.P50), ns(r.Error.P99), ns(r.Error.Max))
 	ratio := ""
 	if r.Ratio != nil {
 		ratio = fmt.Sprintf("p99 is %.2f times the oracle's", *r.Ratio)
 	}
-	fmt.Fprintf(tw, "oracle\t%s\t%s\t\t%s\n", ns(r.Oracle.P50), ns(r.Oracle.P99), ratio)
-	fmt.Fprintf(tw, "bound\t%s\t%s\t\tstatistical part; the allowance is %v between two clocks\n", ns(r.Bound.P50), ns(r.Bound.P99), time.Duration(r.AllowanceNS))
-	fmt.Fprintf(tw, "in use\t%s\t%s\t%s\t1 s later with the same maps: %.5f of %d within the bound\n", ns(r.InUse.Error.P50), ns(r.InUse.Error.P99), ns(r.InUse.Error.Max), r.InUse.Coverage, r.InUse.Claims)
-	if h := r.Held; h != nil {
-		fmt.Fprintf(tw, "predicted\t%s\t%s\t%s\tnothing measured in the window: %.5f of %d within the bound\n", ns(h.Error.P50), ns(h.Error.P99), ns(h.Error.Max), h.Coverage, h.Claims)
-	}
-	tw.Flush()
+	table(&b, func(tw io.Writer) {
+		fmt.Fprintln(tw, "\tp50\tp99\tmax\t")
+		fmt.Fprintf(tw, "error\t%s\t%s\t%s\t\n", ns(r.Error.P50), ns(r.Error.P99), ns(r.Error.Max))
+		fmt.Fprintf(tw, "oracle\t%s\t%s\t\t%s\n", ns(r.Oracle.P50), ns(r.Oracle.P99), ratio)
+		fmt.Fprintf(tw, "bound\t%s\t%s\t\tstatistical part; the allowance is %v between two clocks\n", ns(r.Bound.P50), ns(r.Bound.P99), time.Duration(r.AllowanceNS))
+		fmt.Fprintf(tw, "in use\t%s\t%s\t%s\t1 s later with the same maps: %.5f of %d within the bound\n", ns(r.InUse.Error.P50), ns(r.InUse.Error.P99), ns(r.InUse.Error.Max), r.InUse.Coverage, r.InUse.Claims)
+		if h := r.Held; h != nil {
+			fmt.Fprintf(tw, "predicted\t%s\t%s\t%s\tnothing measured in the window: %.5f of %d within the bound\n", ns(h.Error.P50), ns(h.Error.P99), ns(h.Error.Max), h.Coverage, h.Claims)
+		}
+	})
 	fmt.Fprintf(&b, "\ncoverage    %.5f of all claims within bound and allowance\n", r.Coverage)
 	b.WriteString("locked      ")
 	if r.SecondsToLock == nil {

@@ -82,6 +82,7 @@ type Pair struct {
 	asym    float64 // ns: forward longer than the mean of both by this much
 	inherit float64 // its variance, ns^2
 	unlike  float64 // ns: what unequal queues may hide
+	low     float64 // ns: the least delay of a direction, seldom undercut
 	known   []route // round trips and their asymmetries
 
 	noise     [2]float64 // variance of the windows' displacements
@@ -224,6 +225,8 @@ func (p *Pair) begin(now int64) {
 	for d := range u {
 		slices.Sort(u[d])
 	}
+	p.low = p.filter.x[2]
+	p.centre(p.lowest(u))
 	if more := uneven(u, p.kind); more > 0 {
 		p.coarse(now, more)
 	}

@@ -58,7 +58,7 @@ type blur [bins][bins]float64
 type blurKey struct {
 	kind      Kind
 	bandwidth int
-	octave    int // of the zero's uncertainty in ns
+	step      int // of the zero's uncertainty, a quarter of an octave each
 }
 
 // blurs are made when first asked for, and always the same.
@@ -67,9 +67,9 @@ var blurs struct {
 	made map[blurKey]*blur
 }
 
-// blurred is the spread for a zero that is known to sigma, rounded up to an octave.
+// blurred is the spread for a zero that is known to sigma, in quarters of octaves.
 func blurred(k Kind, bandwidth int, sigma float64) *blur {
-	key := blurKey{k, bandwidth, max(0, min(int(math.Ceil(math.Log2(max(sigma, 1)))), 40))}
+	key := blurKey{k, bandwidth, max(0, min(int(math.Round(4*math.Log2(max(sigma, 1)))), 160))}
 	blurs.Lock()
 	defer blurs.Unlock()
 	if b := blurs.made[key]; b != nil {
@@ -78,7 +78,7 @@ func blurred(k Kind, bandwidth int, sigma float64) *blur {
 	b := &blur{}
 	scale := k.scale()
 	for j := range bins {
-		s := math.Hypot(bandwidths[bandwidth]*width(scale, j), math.Exp2(float64(key.octave)))
+		s := math.Hypot(bandwidths[bandwidth]*width(scale, j), math.Exp2(float64(key.step)/4))
 		for i := range bins {
 			d := (centre(scale, i) - centre(scale, j)) / s
 			b[i][j] = math.Exp(-d*d/2) / s
@@ -104,6 +104,17 @@ func centre(scale float64, bin int) float64 {
 // add counts a sample's distance.
 func (s *shape) add(dir int, ns float64) { s.counts[dir][int(s.at(ns)+0.5)]++ }
 
+// shift moves the zero by some ns: what was counted keeps its place in time.
+func (s *shape) shift(by float64) {
+	for d := range s.counts {
+		var moved [bins]float64
+		for i, c := range s.counts[d] {
+			moved[int(s.at(centre(s.scale, i)-by)+0.5)] += c
+		}
+		s.counts[d] = moved
+	}
+}
+
 // turn ends a window: what is old fades, the faster the younger the shape is; its
 // first windows were placed badly.
 func (s *shape) turn(windows float64) {
@@ -123,26 +134,30 @@ func (s *shape) learn(k Kind, sigma float64) bool {
 	if min(s.total[forward], s.total[reverse]) < shapeSamples {
 		return false
 	}
-	best := 0.0
-	for bandwidth := range bandwidths {
-		b := blurred(k, bandwidth, sigma)
-		var score, logs [2][bins]float64
-		for d := range score {
-			s.scoresOf(&score[d], &logs[d], &s.counts[d], b)
-		}
-		var slope, variance [2]float64
-		sure := true
-		for d := range score {
-			var sd float64
-			slope[d], variance[d], sd = s.crossed(&score[1-d], &s.counts[d])
-			sure = sure && slope[d] > surely*sd
-		}
-		if !sure {
-			continue
-		}
-		// What both directions together tell: the inverse of their summed variances.
-		if tells := 1 / (variance[0]/(slope[0]*slope[0]) + variance[1]/(slope[1]*slope[1])); tells > best {
-			best, s.score, s.slope, s.variance, s.logs = tells, score, slope, variance, logs
+	best, looked := 0.0, 0
+	// A wider look is steadier; it is tried as long as it does not cost much.
+	for wide := sigma; wide < 64*max(sigma, s.scale) && (best == 0 || looked < looks); wide *= 2 {
+		looked++
+		for bandwidth := range bandwidths {
+			b := blurred(k, bandwidth, wide)
+			var score, logs [2][bins]float64
+			for d := range score {
+				s.scoresOf(&score[d], &logs[d], &s.counts[d], b)
+			}
+			var slope, variance [2]float64
+			sure := true
+			for d := range score {
+				var sd float64
+				slope[d], variance[d], sd = s.crossed(&score[1-d], &s.counts[d])
+				sure = sure && slope[d] > surely*sd
+			}
+			if !sure {
+				continue
+			}
+			// What both directions together tell: the inverse of their summed variances.
+			if tells := 1 / (variance[0]/(slope[0]*slope[0]) + variance[1]/(slope[1]*slope[1])); tells > best {
+				best, s.score, s.slope, s.variance, s.logs = tells, score, slope, variance, logs
+			}
 		}
 	}
 	if best == 0 {
@@ -168,6 +183,9 @@ func (s *shape) learn(k Kind, sigma float64) bool {
 	}
 	return true
 }
+
+// looks is how many widths are tried.
+const looks = 2
 
 // nearby is how far away, in units of what is not known, a zero is that is elsewhere.
 const nearby = 16
@@ -253,15 +271,20 @@ func (s *shape) search(dir int, samples []float64) (shift, variance float64) {
 
 const steps = 6
 
-// fits tells by how many standard deviations samples of a direction, its place
-// being zero, are likelier than those that made the shape.
-func (s *shape) fits(dir int, samples []float64) float64 {
-	sum := 0.0
+// sum is how much likelier samples of a direction are with their zero here than
+// near here, in nats.
+func (s *shape) sum(dir int, samples []float64) (sum float64) {
 	for _, u := range samples {
 		sum += s.logs[1-dir][int(s.at(u)+0.5)]
 	}
+	return sum
+}
+
+// fits tells by how many standard deviations samples of a direction, its place
+// being zero, are likelier than those that made the shape.
+func (s *shape) fits(dir int, samples []float64) float64 {
 	n := float64(len(samples))
-	return (sum/n - s.usual[dir]) / math.Sqrt(s.spread[dir]/n+1e-9)
+	return (s.sum(dir, samples)/n - s.usual[dir]) / math.Sqrt(s.spread[dir]/n+1e-9)
 }
 
 // unlike is what, ns, the places of two directions may differ by because their

@@ -47,17 +47,51 @@ func (p *Pair) follow(h [3]float64, off, variance float64) {
 	}
 }
 
-// from is the relation that a window is looked at from: the graph's, which knows
-// more than one pair, unless the pair knows that it is wrong.
-func (p *Pair) from(now int64) Relation {
-	own := p.filter.relation()
-	if !p.hinted {
-		return own
+// hinting reports whether what the graph said last is of now.
+func (p *Pair) hinting(now int64) bool { return p.hinted && now-p.hint.Ref < int64(Fresh) }
+
+// from is the relation that a window is looked at from, and how well it is known:
+// the graph's, which knows more than one pair, unless it is not where the pair is.
+func (p *Pair) from(now int64) (Relation, float64) {
+	own, sigma := p.filter.relation(), math.Sqrt(p.filter.p[0][0]*p.misfit)
+	if !p.hinting(now) || math.Abs(float64(p.hint.At(now)-own.At(now))) > BoundSigmas*math.Sqrt(sigma*sigma+p.inherit)+p.kind.floor()/4 {
+		return own, sigma
 	}
-	if d := float64(p.hint.At(now) - own.At(now)); math.Abs(d) > BoundSigmas*math.Sqrt(p.filter.p[0][0]*p.misfit+p.inherit)+p.kind.floor()/4 {
-		return own
+	return p.hint, p.hintSigma
+}
+
+// yield goes over to the graph's relation where it contradicts the pair's and the
+// samples do not. An oscillator that changed its rate is noticed by some pairs
+// before others can see it.
+func (p *Pair) yield(now int64) {
+	f := &p.filter
+	own := f.relation()
+	if !p.hinting(now) {
+		return
 	}
-	return p.hint
+	apart := float64(p.hint.At(now) - own.At(now))
+	if math.Abs(apart) < 3*math.Sqrt(f.p[0][0]*p.misfit+p.inherit) || !p.shape.learn(p.kind, p.hintSigma) {
+		return
+	}
+	better := -4.0 // nats: as likely is good enough
+	for _, look := range []struct {
+		from *Relation
+		sign float64
+	}{{&own, 1}, {&p.hint, -1}} {
+		u := p.distances(&p.now, look.from)
+		for d := range u {
+			better += look.sign * p.shape.sum(d, u[d])
+		}
+	}
+	if better > 0 {
+		return
+	}
+	turn := p.hint.Rate*1e9 - f.x[1]
+	f.p[0][0] += apart * apart
+	f.p[1][1] += turn * turn
+	f.x[0] += apart
+	f.x[1] += turn
+	f.fold()
 }
 
 // distances are the delays of a window's samples, against a relation and the
@@ -84,7 +118,7 @@ func (p *Pair) teach() {
 	if p.lastOdd || len(p.last[forward].samples) < fewest || len(p.last[reverse].samples) < fewest {
 		return
 	}
-	from := p.from(p.filter.at)
+	from, _ := p.from(p.filter.at)
 	for d, u := range p.distances(&p.last, &from) {
 		for _, v := range u {
 			p.shape.add(d, v)
@@ -98,25 +132,19 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }
 
-// seen is how well the window's relation is known before it is looked at.
-func (p *Pair) seen(from *Relation) float64 {
-	if p.hinted && *from == p.hint {
-		return p.hintSigma
-	}
-	return math.Sqrt(p.filter.p[0][0] * p.misfit)
-}
-
 // fine compares a window with the shape: rules 2 to 6.
 func (p *Pair) fine(now int64) {
-	from := p.from(now)
-	sigma := p.seen(&from)
+	p.yield(now)
+	from, sigma := p.from(now)
 	u := p.distances(&p.now, &from)
 	for d := range u {
 		slices.Sort(u[d])
 	}
+	low := p.lowest(u)
 	more := uneven(u, p.kind)
 	if !p.shape.learn(p.kind, sigma) {
 		p.coarse(now, more)
+		p.centre(low)
 		return
 	}
 	var shift, limit, least, usual [2]float64
@@ -144,9 +172,17 @@ func (p *Pair) fine(now int64) {
 	if more > 0 {
 		p.coarse(now, more)
 		p.settle(shift)
+		p.centre(low)
 		return
 	}
-	z, variance, likely := p.locate(u, sigma)
+	z, variance, likely := p.locate(u)
+	if own := p.filter.relation(); !likely && from != own {
+		from, sigma = own, math.Sqrt(p.filter.p[0][0]*p.misfit)
+		u = p.distances(&p.now, &from)
+		if p.shape.learn(p.kind, sigma) {
+			z, variance, likely = p.locate(u)
+		}
+	}
 	if !likely {
 		// Both directions are smeared and neither is late: a rate changed.
 		p.moved(now, &from)
@@ -180,9 +216,40 @@ func (p *Pair) fine(now int64) {
 	}
 	f.fold()
 	p.unlike = p.shape.unlike()
+	p.centre(low)
 	p.quality = Fine
 	p.estimate.Delay = int64(math.Round((least[0] + least[1]) / 2))
 }
+
+// lowest is the delay of the least delayed packets of a window, its samples being
+// sorted. The clocks' offset does not count in the sum of both directions.
+func (p *Pair) lowest(u *[2][]float64) float64 {
+	low := p.filter.x[2]
+	for d := range u {
+		if p.kind == Hardware {
+			low += u[d][1] / 2
+		} else {
+			low += quantile(u[d], 0.1) / 2
+		}
+	}
+	return low
+}
+
+// centre keeps zero where the least delayed packets are: there the shape is looked
+// at most finely.
+func (p *Pair) centre(low float64) {
+	if low > p.low {
+		low = p.low + (low-p.low)/centreMemory
+	}
+	p.low = low
+	if by := p.low - p.filter.x[2]; math.Abs(by) > 4*p.kind.scale() {
+		p.filter.x[2] += by
+		p.shape.shift(by)
+	}
+}
+
+// centreMemory is over how many windows the least delay of before is forgotten.
+const centreMemory = 300
 
 // uneven is by how much, ns, one direction waits longer than the other, its samples
 // being sorted; 0: hardly. Shapes that differ cannot be compared, only the packets
@@ -211,40 +278,23 @@ func (p *Pair) moved(now int64, from *Relation) {
 	p.odd, p.same, p.lastOdd = 0, 0, false
 }
 
-// locate tells by how much each direction's samples lie beyond zero. Where they
-// are so unlikely that zero cannot be where it was thought to be, it is looked for
-// in wider and wider circles. likely is false when it is not found.
-func (p *Pair) locate(u *[2][]float64, sigma float64) (z, variance [2]float64, likely bool) {
-	look := func() bool {
-		best := math.Inf(-1)
-		for d := range u {
-			shift, v := p.shape.search(d, u[d])
-			z[d], variance[d] = z[d]+shift, v
-			for i := range u[d] {
-				u[d][i] -= shift
-			}
-			best = max(best, p.shape.fits(d, u[d]))
+// locate tells by how much each direction's samples lie beyond zero. likely is
+// false where they are so unlikely there that zero is elsewhere.
+func (p *Pair) locate(u *[2][]float64) (z, variance [2]float64, likely bool) {
+	best := math.Inf(-1)
+	for d := range u {
+		z[d], variance[d] = p.shape.search(d, u[d])
+		for i := range u[d] {
+			u[d][i] -= z[d]
 		}
-		return best > -unlikely
+		best = max(best, p.shape.fits(d, u[d]))
 	}
-	if look() {
-		return z, variance, true
-	}
-	for wide := max(4*sigma, p.kind.scale()); wide < 256*p.kind.scale(); wide *= 4 {
-		if !p.shape.learn(p.kind, wide) {
-			return z, variance, false
-		}
-		look()
-		if p.shape.learn(p.kind, sigma) && look() {
-			return z, variance, true
-		}
-	}
-	return z, variance, false
+	return z, variance, best > -unlikely
 }
 
 // unlikely is how many standard deviations below what is usual both directions
 // must be. One direction alone may have got a queue.
-const unlikely = 4
+const unlikely = 2.5
 
 // middle is the mean time of a window's samples, by the local clock.
 func (p *Pair) middle() int64 {
@@ -315,10 +365,11 @@ func (p *Pair) stranger(now int64, shift [2]float64, limit float64) {
 	p.estimate.Detours++
 	p.remember()
 	f := &p.filter
+	before := f.x[2]
 	// The quantiles tell roughly by how much, the shape exactly.
 	var noise float64
 	for range 2 {
-		from := p.from(now)
+		from, _ := p.from(now)
 		f.x[2] += (shift[forward] + shift[reverse]) / 2
 		p.asym += (shift[forward] - shift[reverse]) / 2
 		u := p.distances(&p.now, &from)
@@ -326,7 +377,7 @@ func (p *Pair) stranger(now int64, shift [2]float64, limit float64) {
 			break
 		}
 		var variance [2]float64
-		shift, variance, _ = p.locate(u, limit/6)
+		shift, variance, _ = p.locate(u)
 		noise = (variance[0] + variance[1]) / 4
 	}
 	p.inherit += f.p[0][0]*p.misfit + noise
@@ -335,6 +386,7 @@ func (p *Pair) stranger(now int64, shift [2]float64, limit float64) {
 			p.asym, p.inherit = r.asym, r.inherit
 		}
 	}
+	p.low += f.x[2] - before
 	f.still()
 	f.p[2][2] = max(noise, p.kind.scale()*p.kind.scale())
 }

@@ -51,6 +51,7 @@ type Observation struct {
 	ClockErrorNS *int64     `json:"clock_error_ns,omitempty"`
 	Timestamp    string     `json:"timestamp,omitempty"`
 	HostSuspect  bool       `json:"host_suspect,omitempty"`
+	ClockSuspect bool       `json:"clock_suspect,omitempty"` // a clock it was measured by is not related to the others
 	Path         Path       `json:"path,omitempty"`
 	Paths        []Path     `json:"paths,omitempty"`
 	PathState    PathState  `json:"path_state,omitempty"`

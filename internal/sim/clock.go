@@ -13,9 +13,13 @@ const (
 	// wander is by how much a rate walks, per square root of a second.
 	wander = 0.1e-6 / 7.745966692 // 0.1 ppm in a minute
 	// temperature is by how much a rate changes when the temperature does, and
-	// warming how often that is.
+	// weather how often that is. A crystal has mass: its rate approaches the new
+	// value exponentially, with the time constant inertia. A change at once within
+	// the last tenths of a second of a window is seen by no causal estimator, and
+	// would alone cost more than one window in 10,000.
 	temperature = 1e-6
-	warming     = 10 * time.Minute
+	weather     = 10 * time.Minute
+	inertia     = 30 * time.Second
 	// tick is how often a rate changes, ns. Within one a walk would move a clock
 	// by less than 0.7 ns.
 	tick  = int64(200 * time.Millisecond)
@@ -27,6 +31,7 @@ type segment struct {
 	offset float64 // reading less true time at its start, ns
 	rate   float64 // what the clock gains
 	walked float64 // by how much wander changed the rate at its start
+	ahead  float64 // by how much temperature is still going to change the rate
 }
 
 // change is what a scenario does to a clock at the start of a tick.
@@ -58,15 +63,16 @@ func newClocks(n int, seed uint64) *clocks {
 // advance draws the ticks up to the one that starts at a true time.
 func (c *clocks) advance(to int64) {
 	sigma := wander * math.Sqrt(float64(tick)/1e9)
-	odds := float64(tick) / float64(warming)
+	odds := float64(tick) / float64(weather)
+	warms := -math.Expm1(-float64(tick) / float64(inertia)) // of what is ahead, in a tick
 	for c.last < to/tick {
 		k := c.last + 1
 		for i, r := range c.draw {
 			old := c.segs[int64(i)*ticks+c.last%ticks]
-			s := segment{offset: old.offset + old.rate*float64(tick), rate: old.rate, walked: sigma * r.NormFloat64()}
-			s.rate += s.walked
+			s := segment{offset: old.offset + old.rate*float64(tick), rate: old.rate, walked: sigma * r.NormFloat64(), ahead: old.ahead * (1 - warms)}
+			s.rate += s.walked + old.ahead*warms
 			if r.Float64() < odds {
-				s.rate += math.Copysign(temperature, r.Float64()-0.5)
+				s.ahead += math.Copysign(temperature, r.Float64()-0.5)
 			}
 			if old.rate == stopped {
 				s.rate = stopped

@@ -55,7 +55,7 @@ var scenarios = map[string]func(*run) error{
 		s.change(change{clock: s.victim(), at: s.event, rate: driftChange})
 		return nil
 	},
-	"temperature": func(s *run) error {
+	"temperature": func(s *run) error { // at once, as no crystal's rate changes
 		r := rand.New(rand.NewPCG(s.o.Seed, scenarioSalt))
 		for c := range s.o.Clocks {
 			s.change(change{clock: c, at: s.event + r.Int64N(warmingTime/tick)*tick, rate: math.Copysign(temperature, r.Float64()-0.5)})

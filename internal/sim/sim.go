@@ -33,9 +33,10 @@
 // for all clocks and edges jointly, started at the truth. So its covariance is
 // the inverse of the window's Fisher information, the bound of Cramér and Rao:
 // no unbiased estimator that is restricted to the window has less. (The wander
-// counts as Bayesian information, by van Trees. When temperature changes, and
-// what a scenario does, the oracle knows. That twins share the state of queues
-// it does not use.) An estimator that remembers earlier windows may do better.
+// counts as Bayesian information, by van Trees. What temperature does to the
+// rates, and what a scenario does, the oracle knows. That twins share the state
+// of queues it does not use.) An estimator that remembers earlier windows may do
+// better.
 package sim
 
 import (

@@ -213,12 +213,12 @@ func TestDeadCoordinator(t *testing.T) {
 	}
 }
 
-// TestClocks: rates start within 30 ppm, walk by 0.1 ppm in a minute and change
-// by 1 ppm every ten.
+// TestClocks: rates start within 30 ppm, walk by 0.1 ppm in a minute and go 1 ppm
+// away every ten, with a time constant of 30 s.
 func TestClocks(t *testing.T) {
 	const n, minutes = 400, 5
 	c := newClocks(n, 3)
-	sum, jumps, offsets := 0.0, 0, 0.0
+	sum, changes, offsets := 0.0, 0, 0.0
 	for i := range n {
 		s := c.segment(i, 0)
 		if math.Abs(s.rate) > 30e-6 || math.Abs(s.offset) > 5e9 {
@@ -229,7 +229,12 @@ func TestClocks(t *testing.T) {
 	if offsets < 2e9 || offsets > 3e9 {
 		t.Errorf("offsets are %.3g ns on average", offsets)
 	}
-	walked := make([]float64, n)
+	type warming struct {
+		at       int64 // true time of its last change of temperature
+		from, to float64
+	}
+	walked, warm := make([]float64, n), make([]warming, n)
+	followed := 0
 	for at := tick; at <= int64(minutes*time.Minute); at += tick {
 		c.advance(at)
 		for i := range n {
@@ -238,13 +243,23 @@ func TestClocks(t *testing.T) {
 				t.Fatalf("clock %d jumps from %f to %f", i, reads, c.reads(i, at))
 			}
 			walked[i] += s.walked
-			if d := math.Abs(s.rate - before.rate - s.walked); d > 1e-12 {
-				jumps++
+			if d := math.Abs(s.rate + s.ahead - before.rate - before.ahead - s.walked); d > 1e-12 {
+				changes++
 				if math.Abs(d-1e-6) > 1e-12 {
 					t.Fatalf("temperature changed a rate by %g", d)
 				}
+				warm[i] = warming{at, s.rate - walked[i], s.rate + s.ahead - walked[i]}
+			}
+			if w := &warm[i]; w.at > 0 && at-w.at == int64(30*time.Second) {
+				followed++
+				if left := (w.to - (s.rate - walked[i])) / (w.to - w.from); math.Abs(left-1/math.E) > 1e-6 {
+					t.Fatalf("clock %d: %.3f of a change is left after 30 s, want 1/e", i, left)
+				}
 			}
 		}
+	}
+	if followed < n/4 {
+		t.Errorf("only %d changes were followed for 30 s", followed)
 	}
 	for _, w := range walked {
 		sum += w * w
@@ -252,8 +267,8 @@ func TestClocks(t *testing.T) {
 	if got := math.Sqrt(sum / n / minutes); math.Abs(got/0.1e-6-1) > 0.2 {
 		t.Errorf("rates walk by %.3g in a minute", got)
 	}
-	if want := n * minutes / 10.; math.Abs(float64(jumps)-want) > 5*math.Sqrt(want) {
-		t.Errorf("%d changes of temperature, want about %.0f", jumps, want)
+	if want := n * minutes / 10.; math.Abs(float64(changes)-want) > 5*math.Sqrt(want) {
+		t.Errorf("%d changes of temperature, want about %.0f", changes, want)
 	}
 }
 

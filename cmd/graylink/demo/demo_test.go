@@ -173,6 +173,8 @@ func TestNames(t *testing.T) {
 		{link, el("leaf1:up1", fabric.KindPort), false},
 		{nic, el("h1/eth1--leaf1:dn1", fabric.KindAccessLink, fabric.Element{Element: "h1/eth1", Kind: fabric.KindNIC}), true},
 		{nic, nil, false},
+		{Planned{Element: "h1/eth2", Kind: fabric.KindClock}, el("h1/eth1", fabric.KindClock, fabric.Element{Element: "h1/eth2", Kind: fabric.KindClock}), true},
+		{Planned{Element: "h1/eth2", Kind: fabric.KindClock}, el("h1/eth1", fabric.KindClock), false},
 		{Planned{}, el("h1/eth1", fabric.KindNIC), false},
 	}
 	for i, tt := range tests {

@@ -195,7 +195,8 @@ func felt(g *fabric.Graph, links []fabric.Link) []fabric.Link {
 }
 
 // Names reports whether a verdict names the planned element, or its listed
-// equivalent of the NIC and access link, or port and link, sort.
+// equivalent of the NIC and access link, or port and link, sort, or another NIC
+// with the same clock.
 func (p Planned) Names(v *fabric.Verdict) bool {
 	if p.Kind == "" || v == nil {
 		return false
@@ -208,7 +209,7 @@ func (p Planned) Names(v *fabric.Verdict) bool {
 		listed = listed || e.Element == p.Element && e.Kind == p.Kind
 	}
 	pair := func(a, b fabric.Kind) bool { return v.Kind == a && p.Kind == b || v.Kind == b && p.Kind == a }
-	return listed && (pair(fabric.KindNIC, fabric.KindAccessLink) || pair(fabric.KindPort, fabric.KindLink))
+	return listed && (pair(fabric.KindNIC, fabric.KindAccessLink) || pair(fabric.KindPort, fabric.KindLink) || pair(fabric.KindClock, fabric.KindClock))
 }
 
 // Lists reports whether a verdict names the planned element or lists it as
