@@ -125,8 +125,8 @@ func (w *clockwork) taken(node string, m *agentapi.ClockReport, mono time.Durati
 	}
 	had := len(r.Pairs) + len(r.Joins)
 	known := func(nic string) bool {
-		leaf, _ := g.LeafOf(nic) // by its own name, not an alias
-		return leaf != "" && g.NIC(nic) != nil
+		n := g.NIC(nic)
+		return n != nil && n.ID() == nic // and not an alias: a clock has one name
 	}
 	r.Pairs = slices.DeleteFunc(r.Pairs, func(p clocksync.PairEstimate) bool { return !known(p.ID.Src) || !known(p.ID.Dst) })
 	r.Joins = slices.DeleteFunc(r.Joins, func(j clocksync.Join) bool {

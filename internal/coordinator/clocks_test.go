@@ -92,6 +92,7 @@ func TestRule13OwnConfigurationIsNotScheduled(t *testing.T) {
 		t.Errorf("it was sent %q", in.order)
 	}
 	// A rotation of keys does not wait for it.
+	epoch := f.Stats().KeysEpoch
 	if err := f.RotateKeys(); err != nil {
 		t.Fatal(err)
 	}
@@ -103,13 +104,13 @@ func TestRule13OwnConfigurationIsNotScheduled(t *testing.T) {
 			f.beat(s, applied(boxes[i]))
 		}
 		f.beat(s, nil)
-		f.run(2 * stepEvery)
+		f.run(f.opts.Heartbeat)
 	}
 	if in := f.receive(s); in.order != "" {
 		t.Errorf("it was sent %q", in.order)
 	}
 	st := f.Stats()
-	if st.KeysEpoch == 1 || st.KeysUnconfirmed != 0 || st.OutOfDate != 0 || st.Agents[StateConnected] != 4 {
+	if st.KeysEpoch == epoch || st.KeysUnconfirmed != 0 || st.OutOfDate != 0 || st.Agents[StateConnected] != 4 {
 		t.Errorf("epoch %d, %d unconfirmed, %d out of date, agents %v", st.KeysEpoch, st.KeysUnconfirmed, st.OutOfDate, st.Agents)
 	}
 	f.run(f.opts.RegistrySettle)
@@ -120,6 +121,23 @@ func TestRule13OwnConfigurationIsNotScheduled(t *testing.T) {
 	f.tick(append(sessions, s), 3)
 	if u := f.told(s); u == nil || len(u.Maps) != 4 || u.Maps[3].State != clocksync.Locked {
 		t.Errorf("it was told %+v", u)
+	}
+}
+
+// Where probes are not authenticated as well; and the first schedule is made as
+// soon as all others are there.
+func TestRule13NobodyWaits(t *testing.T) {
+	f := start(t, clos(2, 2), func(o *Options) { o.Keys = false })
+	own := hello("h4", 0)
+	own.OwnConfiguration = true
+	for _, h := range []*agentapi.Hello{own, hello("h1", 0), hello("h2", 0), hello("h3", 0)} {
+		if _, err := f.connect(h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.run(stepEvery)
+	if sum, edges, ok := f.Scheduled("h4"); !ok || len(edges) != 0 || sum.Edges != 6 {
+		t.Errorf("%d edges, of %d; %v", len(edges), sum.Edges, ok)
 	}
 }
 
@@ -145,7 +163,7 @@ func TestRule13Changes(t *testing.T) {
 }
 
 func TestRule14ForeignReportsAreIgnored(t *testing.T) {
-	f := start(t, clos(2, 2), nil)
+	f := start(t, strings.ReplaceAll(clos(2, 2), "spine1:dn1", "spine1:dn/1"), nil)
 	sessions, _ := f.agents(4)
 	good := func() *clocksync.Report { return clockReport(int64(f.clock.Mono()), "h1", "h2", "h3", "h4") }
 	send := func(want string, format uint32, samples []byte) {
@@ -164,12 +182,14 @@ func TestRule14ForeignReportsAreIgnored(t *testing.T) {
 	if n := len(f.Clocks().Clocks); n != 0 {
 		t.Errorf("%d clocks", n)
 	}
-	partly := good()
-	for _, nic := range []string{"h9/mlx5_0", "h2/eth1", "h2/mlx5_9", "spine1:dn1/0"} { // no node; an alias; no NIC; a port
+	for _, nic := range []string{"h9/mlx5_0", "h2/eth1", "h2/mlx5_9", "spine1:dn/1"} { // no node; an alias; no NIC; a port
+		partly := good()
 		p := partly.Pairs[0]
 		p.ID.Dst = nic
 		partly.Pairs = append(partly.Pairs, p)
+		send(reportPartly, agentapi.ClockFormat, partly.Append(nil))
 	}
+	partly := good()
 	partly.Joins = []clocksync.Join{{A: "h1", B: "h1/mlx5_7", Width: 100}}
 	send(reportPartly, agentapi.ClockFormat, partly.Append(nil))
 	f.report(sessions[0], agentapi.ClockFormat, good().Append(nil))
@@ -243,7 +263,14 @@ func TestRule15AgentsAreToldOfTheirClocks(t *testing.T) {
 	frame := f.Clocks().Frame
 	f.clock.pass(time.Second)
 	f.restart()
-	if c := f.Clocks(); c.Frame == frame || len(c.Clocks) != 0 {
+	if c := f.Clocks(); len(c.Clocks) != 0 {
+		t.Errorf("after a restart: %+v", c)
+	}
+	for i, s := range sessions {
+		sessions[i] = f.mustConnect(hello(s.agent.node, 0))
+	}
+	f.tick(sessions, 1)
+	if c := f.Clocks(); c.Frame == frame || len(c.Clocks) != 5 {
 		t.Errorf("after a restart: %+v", c)
 	}
 }
