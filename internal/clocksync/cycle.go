@@ -109,7 +109,14 @@ func (f *Frame) gather(mono time.Duration) {
 	for _, n := range f.sorted {
 		for i := range n.edges {
 			e := &n.edges[i]
-			if mono-e.taken > Fresh {
+			switch {
+			case mono-e.taken > Fresh, e.useless():
+				continue
+			case e.absent:
+				if e.missed {
+					c.estimates[e.peer]++
+					c.stopped[e.peer]++
+				}
 				continue
 			}
 			c.estimates[e.local]++
@@ -154,6 +161,12 @@ func (f *Frame) gather(mono time.Duration) {
 		c.terms[i] = term{e: e, a: c.number[e.local], b: c.number[e.peer], out: e.out, ref: e.ref, offset: e.offset, rate: e.rate,
 			variance: e.variance, rateVariance: e.rateVariance, allowance: e.allowance, predicted: e.predicted}
 	}
+}
+
+// useless is an estimate that could not tell whether the clocks run, or that a
+// clock is not lost.
+func (e *frameEdge) useless() bool {
+	return e.rateVariance > runningRate*runningRate || e.variance > LostBound*LostBound
 }
 
 // connect makes the matrices' shape and the parts. What was left out before

@@ -16,7 +16,7 @@ import (
 //  2. Estimates are of different moments. Rates are solved for first, and with
 //     them each estimate is met at its own moment: no common instant is needed.
 //  3. Sigma is from the covariance of that solution, against the mean of the
-//     component (or the reference): exact up to some hundred clocks, of random
+//     component, weighted by what is known (or the reference): exact up to some hundred clocks, of random
 //     samples beyond, and then overstated by about a twentieth. Estimates that
 //     contradict each other more than their sigmas allow widen everybody's. What
 //     a clock may have done unseen is common to its estimates and is added whole.
@@ -39,7 +39,9 @@ import (
 //  10. A clock is locked from the second cycle in a row in which new estimates
 //     agreed with its prediction; in holdover while there are none; lost once
 //     its bound exceeds 1 ms, or when most of its pairs find it 1000 ppm off or
-//     standing still. A lost clock starts anew.
+//     standing still. A pair that its node had and, unlike most others, has no
+//     more is one that finds so: nothing relates a clock that stands still. A
+//     lost clock starts anew.
 //  11. The same estimates give the same maps, in whatever order nodes report.
 //
 // Nothing is filtered over time: memory belongs to the pairs. A Frame is not
@@ -157,6 +159,8 @@ type frameEdge struct {
 	allowance    int64
 	predicted    bool // the last window told nothing
 	out          bool // left out
+	absent       bool // the last report does not have it
+	missed       bool // absent, and most others of its node are not
 	readings     []reading
 }
 
@@ -190,6 +194,7 @@ func (f *Frame) Take(r *Report, mono time.Duration) {
 			f.begin(e, p.ID, p.ID.Local(), p.ID.Peer())
 		}
 		e.taken, e.ref, e.offset, e.rate, e.predicted = mono, p.Ref, p.Offset, p.Rate, p.Quality == Held
+		e.absent, e.missed = false, false
 		e.wander, e.rateWander = p.Wander*p.Wander/2, p.RateWander*p.RateWander/2
 		e.variance = p.Sigma*p.Sigma + p.Wander*p.Wander + p.Inherited*p.Inherited + roundingVariance
 		e.rateVariance = max(p.RateSigma*p.RateSigma+p.RateWander*p.RateWander, minRateVariance)
@@ -205,6 +210,26 @@ func (f *Frame) Take(r *Report, mono time.Duration) {
 		}
 		e.taken, e.ref, e.offset = mono, j.Ref, j.Offset
 		e.read(j)
+	}
+	n.compare(mono)
+}
+
+// compare finds the pairs of a node that the report of a moment does not have any
+// more. If they are few the node itself is well, and misses their far clocks.
+func (n *frameNode) compare(mono time.Duration) {
+	gone := 0
+	for i := range n.edges {
+		if e := &n.edges[i]; e.id.Flow >= 0 && e.taken != mono {
+			gone++
+		}
+	}
+	if gone == 0 {
+		return
+	}
+	for i := range n.edges {
+		if e := &n.edges[i]; e.id.Flow >= 0 && e.taken != mono && !e.absent {
+			e.absent, e.missed = true, 2*gone <= len(n.edges)
+		}
 	}
 }
 

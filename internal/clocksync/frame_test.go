@@ -204,12 +204,17 @@ func TestRule2NoNoiseNoError(t *testing.T) {
 
 // closedForm solves the same problem by elimination.
 func closedForm(n int, pairs [][2]int, weights, z []float64) (x, variance []float64) {
-	a := make([][]float64, n)
+	a, d, sum := make([][]float64, n), make([]float64, n), 0.0
+	for e, p := range pairs {
+		d[p[0]] += weights[e]
+		d[p[1]] += weights[e]
+		sum += 2 * weights[e]
+	}
 	for i := range a {
 		a[i] = make([]float64, 2*n+1)
 		a[i][n+i] = 1
 		for j := range n {
-			a[i][j] = 1 // the mean is zero
+			a[i][j] = d[i] * d[j] / sum // the mean, weighted by d, is zero
 		}
 	}
 	for e, p := range pairs {
@@ -234,7 +239,7 @@ func closedForm(n int, pairs [][2]int, weights, z []float64) (x, variance []floa
 	}
 	for k := range n {
 		x = append(x, a[k][2*n]/a[k][k])
-		variance = append(variance, a[k][n+k]/a[k][k]-1/float64(n*n))
+		variance = append(variance, a[k][n+k]/a[k][k]-1/sum)
 	}
 	return x, variance
 }
@@ -351,6 +356,24 @@ func TestRule3Covariance(t *testing.T) {
 				t.Errorf("reference %d: sketches are %v of the deviations, %d below", reference, mean, low)
 			}
 		}
+	}
+}
+
+// Rule 3: a clock of which little is known makes nobody else's sigma larger.
+func TestRule3PoorClock(t *testing.T) {
+	sigma := func(spoil func(*PairEstimate)) float64 {
+		w := newWorld(t, FrameOptions{}, 16, everybody(16))
+		w.noise, w.rnoise, w.spoil = 10, 1e-9, spoil
+		w.run(4)
+		return w.get(3).Sigma
+	}
+	with := sigma(nil)
+	if poor := sigma(func(p *PairEstimate) {
+		if p.ID.Dst == "n00015/e" {
+			p.Sigma = 1e5
+		}
+	}); poor > 1.1*with {
+		t.Errorf("sigma %v, without a poor clock %v", poor, with)
 	}
 }
 
@@ -816,6 +839,43 @@ func TestRule10Frozen(t *testing.T) {
 	w.spoil = nil
 	w.run(3)
 	w.states(map[State]int{Locked: 16})
+}
+
+// Rule 10: so is a clock whose peers' pairs tell nothing of it any more, whatever
+// its own still do; an agent that begins anew, and forgets all its pairs, is
+// evidence against nobody.
+func TestRule10Missed(t *testing.T) {
+	w := newWorld(t, FrameOptions{}, 16, ringWith(16, 1, 3, 6))
+	w.noise, w.rnoise = 10, 1e-9
+	w.run(4)
+	w.spoil = func(p *PairEstimate) {
+		if p.ID.Dst == w.names[5]+"/e" {
+			p.Quality = None
+		} else if p.ID.Src == w.names[5]+"/e" {
+			p.Rate, p.Sigma, p.RateSigma = 0, 1e7, 500
+		}
+	}
+	for range 10 {
+		w.run(1)
+		w.states(map[State]int{Locked: 15, Lost: 1})
+	}
+	if w.get(5).State != Lost {
+		t.Error("another one is lost")
+	}
+	w.spoil = nil
+	w.run(1)
+	w.states(map[State]int{Locked: 15, Converging: 1})
+	w.run(2)
+	w.states(map[State]int{Locked: 16})
+	w.spoil = func(p *PairEstimate) {
+		for _, i := range []int{2, 4, 5, 15} { // 5 and all that probe it
+			if p.ID.Src == w.names[i]+"/e" {
+				p.Quality = None
+			}
+		}
+	}
+	w.run(1)
+	w.states(map[State]int{Locked: 15, Holdover: 1})
 }
 
 // Rule 11: the order in which nodes report changes nothing, nor does what the

@@ -148,23 +148,29 @@ type dense struct {
 	n      int
 	inv    []float64 // of the lower factor, row by row
 	ground int       // place of the member that the others are related to, or -1: their mean
-	common float64   // what was added along the mean, and is taken off again
+	common float64   // what every covariance has too much, with their mean
 }
 
 // newDense factorises the component whose members are given. With a ground the
-// covariances are against that member, else against the mean of all. Work is
-// n^3/3 multiplications. It is nil if rounding leaves the matrix indefinite.
+// covariances are against that member, else against the mean of all, weighted by
+// their diagonals: one clock of which little is known moves nobody. Work is n^3/3
+// multiplications. It is nil if rounding leaves the matrix indefinite.
 func newDense(l *laplacian, members []int32, place []int32, ground int) *dense {
 	d := &dense{n: len(members), ground: ground}
 	n := d.n
 	a := make([]float64, n*n)
 	if ground < 0 {
+		// L + d d'/w, with d the diagonal and w its sum, takes ones to d; so its
+		// inverse is the covariance against the mean by d, plus 1/w everywhere.
+		weight := 0.0
 		for _, k := range members {
-			d.common += l.diag[k]
+			weight += l.diag[k]
 		}
-		d.common /= float64(n) * float64(n)
-		for i := range a {
-			a[i] = d.common
+		d.common = 1 / weight
+		for i, k := range members {
+			for j, m := range members {
+				a[i*n+j] = l.diag[k] * l.diag[m] / weight
+			}
 		}
 	}
 	for i, k := range members {
@@ -227,7 +233,7 @@ func (d *dense) variances() []float64 {
 		if i == d.ground {
 			out[i] = 0
 		} else if d.ground < 0 {
-			out[i] = max(0, out[i]-1/(d.common*float64(d.n)*float64(d.n)))
+			out[i] = max(0, out[i]-d.common)
 		}
 	}
 	return out
