@@ -156,8 +156,12 @@ func (f *Frame) gather(mono time.Duration) {
 
 	c.terms = sized(c.terms, len(c.edges))
 	for i, e := range c.edges {
+		warm := 0.0
+		if e.predicted {
+			warm = warmth(mono-e.measured) / BoundSigmas
+		}
 		c.terms[i] = term{e: e, a: c.number[e.local], b: c.number[e.peer], out: e.out, ref: e.ref, offset: e.offset, rate: e.rate,
-			variance: e.variance, rateVariance: e.rateVariance, allowance: e.allowance, predicted: e.predicted}
+			variance: e.variance + warm*warm, rateVariance: e.rateVariance, allowance: e.allowance, predicted: e.predicted}
 	}
 }
 

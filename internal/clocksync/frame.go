@@ -105,6 +105,7 @@ type frameClock struct {
 	allowance        int64
 	agreed           int           // cycles in a row with its prediction
 	solved, heard    time.Duration // its line; its last estimate
+	measured         time.Duration // its last estimate that was not predicted
 	usual            float64       // rate, slowly following
 	settling         int           // cycles in which usual follows at once
 	offsets, rates   sketch
@@ -148,6 +149,7 @@ type frameEdge struct {
 	id           PairID // of a join: the clocks, and flow -1
 	local, peer  int32  // places in clocks
 	taken        time.Duration
+	measured     time.Duration // when it was last taken and not predicted
 	ref, offset  int64
 	rate         float64
 	variance     float64 // of offset
@@ -191,6 +193,9 @@ func (f *Frame) Take(r *Report, mono time.Duration) {
 		}
 		e.taken, e.ref, e.offset, e.rate, e.predicted = mono, p.Ref, p.Offset, p.Rate, p.Quality == Held
 		e.absent, e.missed = false, false
+		if !e.predicted || e.measured == 0 {
+			e.measured = mono
+		}
 		e.variance = p.Sigma*p.Sigma + p.Inherited*p.Inherited + roundingVariance
 		e.rateVariance = max(p.RateSigma*p.RateSigma, minRateVariance)
 	}

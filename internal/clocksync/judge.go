@@ -150,6 +150,11 @@ func (f *Frame) judge(mono time.Duration) {
 			if c.eager[k] {
 				o.usual, o.settling = c.lines[k].rate, driftCycles
 			}
+			if fresh[k] || c.eager[k] {
+				o.measured = mono
+			} else {
+				c.cool(k, mono-o.measured)
+			}
 			o.known, o.line, o.sigma, o.rateSigma, o.component, o.solved = true, c.lines[k], c.sigma[k], c.rateSigma[k], p.id, mono
 			if agreed {
 				o.drift()
@@ -169,6 +174,13 @@ func (f *Frame) judge(mono time.Duration) {
 	if anew {
 		f.id++
 	}
+}
+
+// cool widens a clock that was measured age ago: all that was predicted for it is
+// wrong by the same when its temperature has changed since.
+func (c *cycle) cool(k int32, age time.Duration) {
+	c.sigma[k] = math.Hypot(c.sigma[k], warmth(age)/BoundSigmas)
+	c.rateSigma[k] = math.Hypot(c.rateSigma[k], temperature/BoundSigmas)
 }
 
 // describe counts every clock's peers and takes its share of the allowance. It
