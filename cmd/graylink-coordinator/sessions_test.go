@@ -19,6 +19,7 @@ import (
 	exporter "github.com/graylink/graylink/exporters/coordinator"
 	"github.com/graylink/graylink/internal/agentapi"
 	"github.com/graylink/graylink/internal/agentapi/client"
+	"github.com/graylink/graylink/internal/clocksync"
 	"github.com/graylink/graylink/internal/coordinator"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/pki"
@@ -165,6 +166,7 @@ type agent struct {
 	logs     strings.Builder
 	traces   []fabric.Trace
 	versions uint64
+	clocks   []*agentapi.ClockUpdate
 }
 
 func (a *agent) Apply(as *agentapi.Assignment, k *agentapi.Keys) error {
@@ -181,6 +183,12 @@ func (a *agent) Interfaces() ([]*agentapi.Interface, error) {
 }
 
 func (a *agent) Heartbeat(*agentapi.Heartbeat) {}
+
+func (a *agent) Clock(u *agentapi.ClockUpdate) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.clocks = append(a.clocks, u)
+}
 
 func (a *agent) Traces() (uint64, []fabric.Trace) {
 	a.mu.Lock()
@@ -212,12 +220,18 @@ func (a *agent) last() (n int, as *agentapi.Assignment, k *agentapi.Keys) {
 // run starts a client that ends with the test, or when stop is called.
 func (r *rig) run(node, address, state string) (a *agent, stop func()) {
 	r.t.Helper()
+	a, _, stop = r.client(node, address, state, false)
+	return a, stop
+}
+
+func (r *rig) client(node, address, state string, own bool) (a *agent, c *client.Client, stop func()) {
+	r.t.Helper()
 	if _, err := os.Stat(filepath.Join(r.dir, node+".crt")); err != nil {
 		r.issue(node)
 	}
 	a = &agent{}
 	c, err := client.New(client.Config{Address: address, ServerName: "coordinator", Certificates: r.keeper(node), Node: node, Version: "test",
-		BootID: "boot", Web: &agentapi.WebEndpoint{Address: node + ":9868"}, StateFile: state, Log: slog.New(slog.NewTextHandler(a, nil)),
+		BootID: "boot", Web: &agentapi.WebEndpoint{Address: node + ":9868"}, StateFile: state, Log: slog.New(slog.NewTextHandler(a, nil)), OwnConfiguration: own,
 		BackoffLow: 50 * time.Millisecond, BackoffHigh: 200 * time.Millisecond}, a)
 	if err != nil {
 		r.t.Fatal(err)
@@ -230,7 +244,7 @@ func (r *rig) run(node, address, state string) (a *agent, stop func()) {
 	}()
 	stop = func() { cancel(); <-done }
 	r.t.Cleanup(stop)
-	return a, stop
+	return a, c, stop
 }
 
 func until(t *testing.T, what string, ok func() bool) {
@@ -313,6 +327,75 @@ func TestAgentsOutliveTheCoordinator(t *testing.T) {
 	}
 	if s := r.c.Stats(); s.Assignments != 0 || s.KeysSent != 0 || s.OutOfDate != 0 {
 		t.Errorf("sent %d assignments, %d times keys; %d out of date", s.Assignments, s.KeysSent, s.OutOfDate)
+	}
+}
+
+// Reports go one way, maps the other, for agents with a configuration of their
+// own as well.
+func TestRule15ClocksOverTheWire(t *testing.T) {
+	r := newRig(t, topology(2, 2), func(o *coordinator.Options) { o.ClockEvery = 200 * time.Millisecond })
+	agents, clients := make([]*agent, 4), make([]*client.Client, 4)
+	for i := range agents {
+		agents[i], clients[i], _ = r.client(fmt.Sprintf("h%d", i), r.address, "", i == 3)
+	}
+	ahead := func(i int) int64 { return int64(i) * 1e6 }
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() {
+		tick := time.NewTicker(150 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case now := <-tick.C:
+				for i, c := range clients {
+					rep := clocksync.Report{Node: fmt.Sprintf("h%d", i), End: now.UnixNano() + ahead(i)}
+					for j := range clients {
+						if j != i {
+							rep.Pairs = append(rep.Pairs, clocksync.PairEstimate{ID: clocksync.PairID{Src: rep.Node + "/eth1", Dst: fmt.Sprintf("h%d/eth1", j)},
+								Estimate: clocksync.Estimate{Quality: clocksync.Fine, Ref: rep.End, Offset: ahead(j) - ahead(i), Sigma: 20, RateSigma: 1e-9}})
+						}
+					}
+					c.ReportClock(rep.Append(nil))
+				}
+			}
+		}
+	})
+	for i, a := range agents {
+		until(t, "every agent has locked maps of all clocks", func() bool {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if len(a.clocks) == 0 {
+				return false
+			}
+			u, err := clocksync.ParseUpdate(a.clocks[len(a.clocks)-1].GetUpdate())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(u.Maps) == 4 && !slices.ContainsFunc(u.Maps, func(m clocksync.ClockMap) bool {
+				return m.State != clocksync.Locked || m.Offset-u.Maps[0].Offset != -ahead(int(m.Clock[1]-'0'))
+			})
+		})
+		if sent, _ := clients[i].ClockReports(); sent == 0 {
+			t.Errorf("h%d sent nothing", i)
+		}
+	}
+	if n, _, _ := agents[3].last(); n != 0 {
+		t.Error("an agent with its own configuration was assigned something")
+	}
+	until(t, "the others are scheduled", func() bool { sum, _, ok := r.c.Scheduled(""); return ok && sum.Edges > 0 })
+	if code, body := r.get("/api/v1/clocks"); code != 200 || !strings.Contains(body, `"clock":"h2","state":"locked"`) || !strings.Contains(body, `"dropped":[]`) {
+		t.Errorf("%d %s", code, body)
+	}
+	_, body := r.get("/metrics")
+	for _, want := range []string{`graylink_coordinator_clocks{state="locked"} 4`, `graylink_coordinator_clock_edges{state="dropped"} 0`,
+		`graylink_coordinator_clock_reports_total{result="malformed"} 0`, "graylink_coordinator_clock_solve_seconds ", "graylink_coordinator_clock_updates_sent_total "} {
+		if !strings.Contains(body, want) {
+			t.Errorf("%q is missing in the metrics", want)
+		}
 	}
 }
 

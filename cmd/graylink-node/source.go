@@ -17,8 +17,8 @@ import (
 // addSourceFlags adds the flags that say where the configuration comes from: a
 // file or a coordinator. The function starts the node they describe.
 func addSourceFlags(app *kingpin.Application) (start func(listen []string, webConfig string, log *slog.Logger) (*node.Node, error)) {
-	file := app.Flag("config.file", "Configuration file (YAML). Without it a coordinator is asked.").String()
 	o := node.FleetOptions{Version: version.Version}
+	app.Flag("config.file", "Configuration file (YAML). Without it a coordinator says what to probe; beside one, it is asked about clocks only.").StringVar(&o.File)
 	app.Flag("coordinator.address", "The coordinator: host:port, or unix:PATH.").StringVar(&o.Address)
 	app.Flag("coordinator.ca", "File of the authorities that its certificate must come from (PEM).").StringVar(&o.Files.CA)
 	app.Flag("coordinator.cert", "File of this node's certificate (PEM).").StringVar(&o.Files.Cert)
@@ -33,19 +33,17 @@ func addSourceFlags(app *kingpin.Application) (start func(listen []string, webCo
 	bend := addBendFlags(app)
 	return func(listen []string, webConfig string, log *slog.Logger) (*node.Node, error) {
 		switch {
-		case *file != "" && o.Address != "":
-			return nil, errors.New("--config.file and --coordinator.address: want one of them")
-		case *file == "" && o.Address == "":
-			return nil, errors.New("--config.file or --coordinator.address: want one of them")
-		case *file == "" && (o.Files.CA == "" || o.Files.Cert == "" || o.Files.Key == ""):
+		case o.File == "" && o.Address == "":
+			return nil, errors.New("--config.file or --coordinator.address: want one of them, or both")
+		case o.Address != "" && (o.Files.CA == "" || o.Files.Cert == "" || o.Files.Key == ""):
 			return nil, errors.New("--coordinator.address needs --coordinator.ca, --coordinator.cert and --coordinator.key")
 		}
 		bent, err := bend(log)
 		if err != nil {
 			return nil, err
 		}
-		if *file != "" {
-			return node.Start(*file, bent, log)
+		if o.Address == "" {
+			return node.Start(o.File, bent, log)
 		}
 		o.Bend = bent
 		if o.Web == "" && len(listen) > 0 {

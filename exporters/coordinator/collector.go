@@ -14,7 +14,7 @@ type collector struct {
 	c *coordinator.Coordinator
 
 	linkEdges, linksBelow, agents, sessions, edges, seconds, runs, lastRun, assignments, keysSent, outOfDate, keysEpoch, keysHeld,
-	keysUnconfirmed, whole, traces, clock, moves, saves, lastStep, configHash, reloadOK, reloadTime *prometheus.Desc
+	keysUnconfirmed, whole, traces, clocks, clockEdges, clockSeconds, clockReports, clockUpdates, moves, saves, lastStep, configHash, reloadOK, reloadTime *prometheus.Desc
 }
 
 func newCollector(c *coordinator.Coordinator) *collector {
@@ -38,7 +38,11 @@ func newCollector(c *coordinator.Coordinator) *collector {
 		keysUnconfirmed: d("graylink_coordinator_keys_unconfirmed_agents", "Connected agents that have not confirmed the newest key."),
 		whole:           d("graylink_coordinator_registry_whole", "1 when targets are served."),
 		traces:          d("graylink_coordinator_traces_total", "Traces reported by agents: of edges they have, and of others.", "result"),
-		clock:           d("graylink_coordinator_clock_reports_total", "Clock reports of agents."),
+		clocks:          d("graylink_coordinator_clocks", "Clocks by their state.", "state"),
+		clockEdges:      d("graylink_coordinator_clock_edges", "Estimates between two clocks in the last cycle: used, and dropped because they contradict the others.", "state"),
+		clockSeconds:    d("graylink_coordinator_clock_solve_seconds", "Time that the last cycle took to relate the clocks."),
+		clockReports:    d("graylink_coordinator_clock_reports_total", "Clock reports of agents, by what became of them.", "result"),
+		clockUpdates:    d("graylink_coordinator_clock_updates_sent_total", "Clock updates sent to agents."),
 		moves:           d("graylink_coordinator_source_ports_moved_total", "Source ports moved to cover links."),
 		saves:           d("graylink_coordinator_state_writes_total", "Writes of the state file.", "result"),
 		lastStep:        d("graylink_coordinator_last_cycle_timestamp_seconds", "Time of the last turn of the coordinator's loop."),
@@ -50,7 +54,7 @@ func newCollector(c *coordinator.Coordinator) *collector {
 
 func (c *collector) descs() []*prometheus.Desc {
 	return []*prometheus.Desc{c.linkEdges, c.linksBelow, c.agents, c.sessions, c.edges, c.seconds, c.runs, c.lastRun, c.assignments, c.keysSent,
-		c.outOfDate, c.keysEpoch, c.keysHeld, c.keysUnconfirmed, c.whole, c.traces, c.clock, c.moves, c.saves, c.lastStep, c.configHash, c.reloadOK, c.reloadTime}
+		c.outOfDate, c.keysEpoch, c.keysHeld, c.keysUnconfirmed, c.whole, c.traces, c.clocks, c.clockEdges, c.clockSeconds, c.clockReports, c.clockUpdates, c.moves, c.saves, c.lastStep, c.configHash, c.reloadOK, c.reloadTime}
 }
 
 // Describe implements prometheus.Collector.
@@ -97,7 +101,15 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	counter(c.assignments, s.Assignments)
 	counter(c.keysSent, s.KeysSent)
-	counter(c.clock, s.ClockReports)
+	for k, v := range s.Clocks.States {
+		gauge(c.clocks, float64(v), k)
+	}
+	for k, v := range s.Clocks.Edges {
+		gauge(c.clockEdges, float64(v), k)
+	}
+	gauge(c.clockSeconds, s.Clocks.Seconds)
+	by(c.clockReports, s.Clocks.Reports)
+	counter(c.clockUpdates, s.ClockUpdates)
 	counter(c.moves, s.Moves)
 	gauge(c.outOfDate, float64(s.OutOfDate))
 	if s.KeysEpoch != 0 {

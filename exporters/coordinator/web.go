@@ -68,6 +68,7 @@ func Handler(c *coordinator.Coordinator, webConfig string, log *slog.Logger) htt
 	mux.HandleFunc("GET /api/v1/agents", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, map[string]any{"agents": c.Agents()})
 	})
+	mux.HandleFunc("GET /api/v1/clocks", func(w http.ResponseWriter, _ *http.Request) { answer(w, c.Clocks()) })
 	mux.HandleFunc("GET /api/v1/schedule", func(w http.ResponseWriter, r *http.Request) {
 		node := r.URL.Query().Get("node")
 		sum, edges, ok := c.Scheduled(node)

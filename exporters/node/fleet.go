@@ -28,7 +28,8 @@ type FleetOptions struct {
 	Address    string // of the coordinator: host:port, or unix:PATH
 	ServerName string // of its certificate; empty: the address's host, "coordinator" at a unix socket
 	Files      pki.Files
-	Node       string // empty: the name of the certificate
+	File       string // the configuration: the coordinator is asked about clocks only; empty: it says what to probe as well
+	Node       string // empty: the name of the certificate, or the configuration's
 	StateFile  string // empty: after a restart the coordinator is needed
 	Version    string
 	Web        string // host:port that the node is scraped at
@@ -63,12 +64,20 @@ type fleet struct {
 
 type seen struct{ sent, acked uint64 }
 
-// StartFleet starts a node without a configuration of its own. What the state
-// file has is at work when it returns; the rest comes from the coordinator.
+// StartFleet starts a node that a coordinator knows. Without a configuration file
+// what the state file has is at work when it returns; the rest comes from the
+// coordinator.
 func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 	certificates, err := pki.Open(o.Files, func(err error) { log.Error("certificates", "err", err) })
 	if err != nil {
 		return nil, err
+	}
+	var own *probe.Config
+	if o.File != "" {
+		if own, err = loadConfig(o.File, o.ClockSync); err != nil {
+			return nil, err
+		}
+		o.Node = own.Node
 	}
 	if o.Node == "" {
 		o.Node = certificates.Name()
@@ -84,19 +93,32 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 		return nil, fmt.Errorf("identify the boot of this host: %w", err)
 	}
 	now := time.Now()
-	empty := fleetConfig(&agentapi.Assignment{Node: o.Node, Stamp: &agentapi.Stamp{Port: 862, SourcePort: 49152}}, nil, o)
-	n := &Node{log: log, lookup: deviceAddresses, bend: o.Bend, registry: processRegistry(), wanted: empty, started: now, loaded: now, reloadOK: true}
-	if n.engine, err = probe.StartBent(empty, o.Bend, log); err != nil {
+	wanted := own
+	if own == nil {
+		wanted = fleetConfig(&agentapi.Assignment{Node: o.Node, Stamp: &agentapi.Stamp{Port: 862, SourcePort: 49152}}, nil, o)
+	}
+	n := &Node{file: o.File, sync: o.ClockSync, log: log, lookup: deviceAddresses, bend: o.Bend, registry: processRegistry(), wanted: wanted, started: now, loaded: now, reloadOK: true}
+	resolved, err := n.resolve(wanted, nil)
+	if err != nil {
 		return nil, err
 	}
-	n.coordinator = &fleet{node: n, options: o, before: map[fabric.Edge]seen{}}
-	c, err := client.New(client.Config{Address: o.Address, ServerName: o.ServerName, Certificates: certificates, Node: o.Node, Version: o.Version,
-		BootID: strings.TrimSpace(string(boot)), Web: &agentapi.WebEndpoint{Address: o.Web, Scheme: o.WebScheme}, StateFile: o.StateFile, Log: log}, n.coordinator)
+	if n.engine, err = probe.StartBent(resolved, o.Bend, log); err != nil {
+		return nil, err
+	}
+	f := &fleet{node: n, options: o, before: map[fabric.Edge]seen{}}
+	c, err := client.New(client.Config{Address: o.Address, ServerName: o.ServerName, Certificates: certificates, Node: o.Node, Version: o.Version, OwnConfiguration: own != nil,
+		BootID: strings.TrimSpace(string(boot)), Web: &agentapi.WebEndpoint{Address: o.Web, Scheme: o.WebScheme}, StateFile: o.StateFile, Log: log}, f)
 	if err != nil {
 		return nil, errors.Join(err, n.engine.Close())
 	}
+	if o.ClockSync {
+		n.clocks = newClocks(o.Node, n.engine, o.Bend, c.ReportClock, log)
+	}
 	ctx := n.follow()
 	n.wg.Go(func() { c.Run(ctx) })
+	if n.clocks != nil {
+		n.wg.Go(func() { n.clocks.run(ctx) })
+	}
 	return n, nil
 }
 
@@ -262,6 +284,13 @@ func (f *fleet) Heartbeat(h *agentapi.Heartbeat) {
 		}
 	}
 	f.before = now
+}
+
+// Clock implements client.Agent.
+func (f *fleet) Clock(u *agentapi.ClockUpdate) {
+	if c := f.node.clocks; c != nil {
+		c.updated(u.GetUpdate())
+	}
 }
 
 // Traces implements client.Agent.

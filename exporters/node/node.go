@@ -22,14 +22,14 @@ import (
 
 // Node runs the probe engine of a configuration and changes it while it runs.
 type Node struct {
-	file   string
+	file   string // of the configuration; empty: it is a coordinator's
+	sync   bool   // what the file says is measured with related clocks
 	log    *slog.Logger
 	lookup func(device string) ([]netip.Addr, error)
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	coordinator *fleet  // nil: the configuration is a file's
-	clocks      *clocks // nil: they are not related
+	clocks *clocks // nil: they are not related
 
 	bend     *probe.Bend // nil: the clock is right
 	registry *prometheus.Registry
@@ -66,6 +66,15 @@ func Start(file string, bend *probe.Bend, log *slog.Logger) (*Node, error) {
 	}
 	n.follow()
 	return n, nil
+}
+
+// loadConfig reads a configuration file.
+func loadConfig(file string, sync bool) (*probe.Config, error) {
+	cfg, err := probe.LoadConfig(file)
+	if err == nil {
+		cfg.ClockSync = sync
+	}
+	return cfg, err
 }
 
 // follow keeps the configuration true while addresses come and go. ctx ends
@@ -181,13 +190,13 @@ func deviceAddresses(device string) ([]netip.Addr, error) {
 // Reload reads the configuration file again. A file that cannot be used leaves
 // the old configuration at work. Edges that both have go on undisturbed.
 func (n *Node) Reload() error {
-	if n.coordinator != nil {
+	if n.file == "" {
 		return nil // a coordinator's assignment is always the newest
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.reloadOK = false
-	cfg, err := probe.LoadConfig(n.file)
+	cfg, err := loadConfig(n.file, n.sync)
 	if err != nil {
 		return fmt.Errorf("the old configuration stays: %w", err)
 	}

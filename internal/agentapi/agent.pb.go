@@ -206,17 +206,20 @@ func (*AgentMessage_Paths) isAgentMessage_Body() {}
 func (*AgentMessage_Clock) isAgentMessage_Body() {}
 
 type Hello struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Instance      []byte                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`           // 16 random octets, chosen when the process starts
-	BootId        string                 `protobuf:"bytes,3,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"` // of the kernel; two processes of one host share it
-	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
-	Web           *WebEndpoint           `protobuf:"bytes,5,opt,name=web,proto3" json:"web,omitempty"`
-	Interfaces    []*Interface           `protobuf:"bytes,6,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
-	Clock         *ClockInfo             `protobuf:"bytes,7,opt,name=clock,proto3" json:"clock,omitempty"`
-	Applied       *Applied               `protobuf:"bytes,8,opt,name=applied,proto3" json:"applied,omitempty"` // absent: nothing is applied
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Node       string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Instance   []byte                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`           // 16 random octets, chosen when the process starts
+	BootId     string                 `protobuf:"bytes,3,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"` // of the kernel; two processes of one host share it
+	Version    string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	Web        *WebEndpoint           `protobuf:"bytes,5,opt,name=web,proto3" json:"web,omitempty"`
+	Interfaces []*Interface           `protobuf:"bytes,6,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
+	Clock      *ClockInfo             `protobuf:"bytes,7,opt,name=clock,proto3" json:"clock,omitempty"`
+	Applied    *Applied               `protobuf:"bytes,8,opt,name=applied,proto3" json:"applied,omitempty"` // absent: nothing is applied
+	// It probes by a configuration of its own and comes for clock sync only: it is
+	// not scheduled, and gets neither assignment nor keys.
+	OwnConfiguration bool `protobuf:"varint,9,opt,name=own_configuration,json=ownConfiguration,proto3" json:"own_configuration,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
@@ -303,6 +306,13 @@ func (x *Hello) GetApplied() *Applied {
 		return x.Applied
 	}
 	return nil
+}
+
+func (x *Hello) GetOwnConfiguration() bool {
+	if x != nil {
+		return x.OwnConfiguration
+	}
+	return false
 }
 
 // Where the agent's series are scraped.
@@ -881,13 +891,10 @@ func (x *Hop) GetRttNs() uint64 {
 	return 0
 }
 
-// ClockReport carries what the agent's clock client measured. How samples are
-// coded is between the clock client and the clock solver.
+// ClockReport carries what the agent's pairs of clocks found in the last window.
 type ClockReport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Clock         string                 `protobuf:"bytes,1,opt,name=clock,proto3" json:"clock,omitempty"`
-	Peer          string                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
-	Format        uint32                 `protobuf:"varint,3,opt,name=format,proto3" json:"format,omitempty"`
+	Format        uint32                 `protobuf:"varint,3,opt,name=format,proto3" json:"format,omitempty"` // of samples; 1: Report of internal/clocksync
 	Samples       []byte                 `protobuf:"bytes,4,opt,name=samples,proto3" json:"samples,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -921,20 +928,6 @@ func (x *ClockReport) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ClockReport.ProtoReflect.Descriptor instead.
 func (*ClockReport) Descriptor() ([]byte, []int) {
 	return file_agent_proto_rawDescGZIP(), []int{11}
-}
-
-func (x *ClockReport) GetClock() string {
-	if x != nil {
-		return x.Clock
-	}
-	return ""
-}
-
-func (x *ClockReport) GetPeer() string {
-	if x != nil {
-		return x.Peer
-	}
-	return ""
 }
 
 func (x *ClockReport) GetFormat() uint32 {
@@ -1876,11 +1869,10 @@ func (x *Key) GetSecret() []byte {
 	return nil
 }
 
-// ClockUpdate carries a correction from the clock solver to the clock client.
+// ClockUpdate carries the maps of the agent's clocks and of those it reported on.
 type ClockUpdate struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Clock         string                 `protobuf:"bytes,1,opt,name=clock,proto3" json:"clock,omitempty"`
-	Format        uint32                 `protobuf:"varint,2,opt,name=format,proto3" json:"format,omitempty"`
+	Format        uint32                 `protobuf:"varint,2,opt,name=format,proto3" json:"format,omitempty"` // of update; 1: Update of internal/clocksync
 	Update        []byte                 `protobuf:"bytes,3,opt,name=update,proto3" json:"update,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1914,13 +1906,6 @@ func (x *ClockUpdate) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ClockUpdate.ProtoReflect.Descriptor instead.
 func (*ClockUpdate) Descriptor() ([]byte, []int) {
 	return file_agent_proto_rawDescGZIP(), []int{24}
-}
-
-func (x *ClockUpdate) GetClock() string {
-	if x != nil {
-		return x.Clock
-	}
-	return ""
 }
 
 func (x *ClockUpdate) GetFormat() uint32 {
@@ -1985,7 +1970,7 @@ const file_agent_proto_rawDesc = "" +
 	"\taddresses\x18\x03 \x01(\v2\x1c.graylink.agent.v1.AddressesH\x00R\taddresses\x125\n" +
 	"\x05paths\x18\x04 \x01(\v2\x1d.graylink.agent.v1.PathReportH\x00R\x05paths\x126\n" +
 	"\x05clock\x18\x05 \x01(\v2\x1e.graylink.agent.v1.ClockReportH\x00R\x05clockB\x06\n" +
-	"\x04body\"\xc4\x02\n" +
+	"\x04body\"\xf1\x02\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\fR\binstance\x12\x17\n" +
@@ -1996,7 +1981,8 @@ const file_agent_proto_rawDesc = "" +
 	"interfaces\x18\x06 \x03(\v2\x1c.graylink.agent.v1.InterfaceR\n" +
 	"interfaces\x122\n" +
 	"\x05clock\x18\a \x01(\v2\x1c.graylink.agent.v1.ClockInfoR\x05clock\x124\n" +
-	"\aapplied\x18\b \x01(\v2\x1a.graylink.agent.v1.AppliedR\aapplied\"?\n" +
+	"\aapplied\x18\b \x01(\v2\x1a.graylink.agent.v1.AppliedR\aapplied\x12+\n" +
+	"\x11own_configuration\x18\t \x01(\bR\x10ownConfiguration\"?\n" +
 	"\vWebEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06scheme\x18\x02 \x01(\tR\x06scheme\"\xbe\x01\n" +
@@ -2043,12 +2029,10 @@ const file_agent_proto_rawDesc = "" +
 	"\x03Hop\x12\x10\n" +
 	"\x03ttl\x18\x01 \x01(\rR\x03ttl\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x15\n" +
-	"\x06rtt_ns\x18\x03 \x01(\x04R\x05rttNs\"i\n" +
-	"\vClockReport\x12\x14\n" +
-	"\x05clock\x18\x01 \x01(\tR\x05clock\x12\x12\n" +
-	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x16\n" +
+	"\x06rtt_ns\x18\x03 \x01(\x04R\x05rttNs\"X\n" +
+	"\vClockReport\x12\x16\n" +
 	"\x06format\x18\x03 \x01(\rR\x06format\x12\x18\n" +
-	"\asamples\x18\x04 \x01(\fR\asamples\"\xf9\x02\n" +
+	"\asamples\x18\x04 \x01(\fR\asamplesJ\x04\b\x01\x10\x02J\x04\b\x02\x10\x03R\x05clockR\x04peer\"\xf9\x02\n" +
 	"\x12CoordinatorMessage\x126\n" +
 	"\awelcome\x18\x01 \x01(\v2\x1a.graylink.agent.v1.WelcomeH\x00R\awelcome\x126\n" +
 	"\arefused\x18\x02 \x01(\v2\x1a.graylink.agent.v1.RefusedH\x00R\arefused\x12?\n" +
@@ -2123,11 +2107,10 @@ const file_agent_proto_rawDesc = "" +
 	"\x04keys\x18\x02 \x03(\v2\x16.graylink.agent.v1.KeyR\x04keys\"-\n" +
 	"\x03Key\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
-	"\x06secret\x18\x02 \x01(\fR\x06secret\"S\n" +
-	"\vClockUpdate\x12\x14\n" +
-	"\x05clock\x18\x01 \x01(\tR\x05clock\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\"J\n" +
+	"\vClockUpdate\x12\x16\n" +
 	"\x06format\x18\x02 \x01(\rR\x06format\x12\x16\n" +
-	"\x06update\x18\x03 \x01(\fR\x06update\"\r\n" +
+	"\x06update\x18\x03 \x01(\fR\x06updateJ\x04\b\x01\x10\x02R\x05clock\"\r\n" +
 	"\vPathsWanted*O\n" +
 	"\tPathState\x12\x16\n" +
 	"\x12PATH_STATE_UNKNOWN\x10\x00\x12\x14\n" +

@@ -18,11 +18,17 @@ const (
 	MaxSilentEdges        = 256 // named in one heartbeat
 	MaxTraces             = 512 // in one report
 	MaxHops               = 32
-	MaxName               = 255 // octets of a name
-	MaxKeys               = 8   // of one pair of nodes
+	MaxName               = 255       // octets of a name
+	MaxKeys               = 8         // of one pair of nodes
+	MaxClockReport        = 960 << 10 // octets of samples: 16,384 pairs
+	MaxClockUpdate        = 8 << 20   // octets of an update: 65,536 clocks
 	InstanceSize          = 16
 	SecretSize            = 32
 )
+
+// ClockFormat is the format of clock reports and updates: those of
+// internal/clocksync. Others are ignored.
+const ClockFormat = 1
 
 // Address reads an address of 4 or 16 octets; anything else is the zero Addr.
 func Address(b []byte) netip.Addr {

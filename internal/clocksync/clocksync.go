@@ -74,7 +74,10 @@ type Estimate struct {
 	Offset    int64   // of the far clock against the local one at Ref
 	Rate      float64 // what the far clock gains on the local one
 	Sigma     float64 // standard deviation of Offset, ns: noise only
-	RateSigma float64 // standard deviation of Rate
+	RateSigma float64 // standard deviation of Rate, likewise
+	// Wander and RateWander are the standard deviations of what both clocks may
+	// have done unseen. All pairs of a clock have its share of it in common.
+	Wander, RateWander float64
 	// Inherited is the standard deviation, ns, of what was held when the path
 	// last changed, and of what unequal queues both ways may hide. It does not
 	// shrink with time, as noise does.

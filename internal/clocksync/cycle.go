@@ -39,12 +39,14 @@ type cycle struct {
 	solver           conjugate
 	b, x, rx         []float64
 	dense            []*dense  // of parts, where it was needed
-	worst            []float64 // score of a clock's worst estimate
+	worst, loudest   []float64 // score of a clock's worst estimate that others check, and of any
 	picked           []pick
 	votes            []vote
 	sample           []float64
 	widened          []float64 // ns^2, by what contradicts and stays
 	sigma, rateSigma []float64
+	// What clocks may have done unseen, as variances.
+	wander, rateWander []float64
 }
 
 // term is an estimate in this cycle. In the solution the correction of its local
@@ -168,7 +170,7 @@ func (f *Frame) gather(mono time.Duration) {
 // useless is an estimate that could not tell whether the clocks run, or that a
 // clock is not lost.
 func (e *frameEdge) useless() bool {
-	return e.rateVariance > runningRate*runningRate || e.variance > lostBound*lostBound
+	return e.rateVariance > runningRate*runningRate || e.variance > LostBound*LostBound
 }
 
 // connect makes the matrices' shape and the parts. What was left out before

@@ -2,6 +2,16 @@ package clocksync
 
 import "math"
 
+// unrest is by how much more than they wander clocks are expected to change their
+// rates: for a minute or so after a change of temperature they do. Stamps that are
+// fine see that within a window or two.
+func (k Kind) unrest() float64 {
+	if k == Hardware {
+		return 1
+	}
+	return 2
+}
+
 // filter is a Kalman filter of three unknowns: the far clock's offset, ns, its
 // rate, ns/s, and the path's delay, ns. The clocks' rates wander; the delay hardly
 // does, which is how a direction that shows its place tells of the offset also
@@ -11,6 +21,9 @@ type filter struct {
 	offset int64 // coarse part of the offset
 	x      [3]float64
 	p      [3][3]float64
+	// w is the part of p that the clocks' wander made. All pairs of a clock have
+	// it in common: it does not average out over them, as noise does.
+	w [3][3]float64
 }
 
 // start forgets everything for what was found.
@@ -34,8 +47,9 @@ func (f *filter) fold() {
 	f.x[0] -= whole
 }
 
-// predict moves on to a time of the local clock: both clocks wander meanwhile.
-func (f *filter) predict(now int64) {
+// predict moves on to a time of the local clock: both clocks wander meanwhile, by
+// unrest times what is usual.
+func (f *filter) predict(now int64, unrest float64) {
 	t := float64(now-f.at) / 1e9
 	if t <= 0 {
 		return
@@ -43,15 +57,16 @@ func (f *filter) predict(now int64) {
 	f.at = now
 	f.x[0] += f.x[1] * t
 	f.fold()
-	p := &f.p
-	p[0][0] += 2*t*p[0][1] + t*t*p[1][1]
-	p[0][1] += t * p[1][1]
-	p[0][2] += t * p[1][2]
-	w := 2 * wanderRoot * wanderRoot * 1e18
-	p[0][0] += w * t * t * t / 3
-	p[0][1] += w * t * t / 2
-	p[1][1] += w * t
-	p[1][0], p[2][0], p[2][1] = p[0][1], p[0][2], p[1][2]
+	w := 2 * unrest * unrest * wanderRoot * wanderRoot * 1e18
+	for _, p := range [2]*[3][3]float64{&f.p, &f.w} {
+		p[0][0] += 2*t*p[0][1] + t*t*p[1][1]
+		p[0][1] += t * p[1][1]
+		p[0][2] += t * p[1][2]
+		p[0][0] += w * t * t * t / 3
+		p[0][1] += w * t * t / 2
+		p[1][1] += w * t
+		p[1][0], p[2][0], p[2][1] = p[0][1], p[0][2], p[1][2]
+	}
 }
 
 // update takes a measurement: h.x was seen to differ from what the filter says
@@ -65,10 +80,19 @@ func (f *filter) update(h [3]float64, off, variance float64) {
 		}
 		s += h[i] * ph[i]
 	}
+	var wh [3]float64
+	hwh := 0.0
+	for i := range wh {
+		for j := range h {
+			wh[i] += f.w[i][j] * h[j]
+		}
+		hwh += h[i] * wh[i]
+	}
 	for i := range ph {
 		f.x[i] += ph[i] / s * off
 		for j := range ph {
 			f.p[i][j] -= ph[i] * ph[j] / s
+			f.w[i][j] += ph[i]*ph[j]/s/s*hwh - (ph[i]*wh[j]+wh[i]*ph[j])/s
 		}
 	}
 }
@@ -91,6 +115,6 @@ func (f *filter) relation() Relation {
 // still makes the delay a constant that is not estimated.
 func (f *filter) still() {
 	for i := range f.x {
-		f.p[i][2], f.p[2][i] = 0, 0
+		f.p[i][2], f.p[2][i], f.w[i][2], f.w[2][i] = 0, 0, 0, 0
 	}
 }

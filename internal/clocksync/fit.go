@@ -126,8 +126,9 @@ func (c *cycle) weigh() {
 // leaves out nothing more. What stays although it stands out widens its clocks.
 func (c *cycle) reject(last bool) bool {
 	n := len(c.clocks)
-	c.worst, c.widened, c.picked = sized(c.worst, n), sized(c.widened, n), c.picked[:0]
+	c.worst, c.loudest, c.widened, c.picked = sized(c.worst, n), sized(c.loudest, n), sized(c.widened, n), c.picked[:0]
 	clear(c.worst)
+	clear(c.loudest)
 	clear(c.widened)
 	for i := range c.terms {
 		t := &c.terms[i]
@@ -139,6 +140,7 @@ func (c *cycle) reject(last bool) bool {
 		if score < outlierSigmas {
 			continue
 		}
+		c.loudest[t.a], c.loudest[t.b] = max(c.loudest[t.a], score), max(c.loudest[t.b], score)
 		if last || !c.vouched(t) {
 			c.widened[t.a] += t.d * t.d
 			c.widened[t.b] += t.d * t.d
@@ -149,7 +151,7 @@ func (c *cycle) reject(last bool) bool {
 	}
 	c.picked = slices.DeleteFunc(c.picked, func(p pick) bool {
 		t := &c.terms[p.term]
-		return p.score < c.worst[t.a] || p.score < c.worst[t.b]
+		return p.score < c.worst[t.a] || p.score < c.worst[t.b] || c.overshadowed(t.a, p.score) || c.overshadowed(t.b, p.score)
 	})
 	if len(c.picked) == 0 {
 		return false
@@ -172,6 +174,17 @@ func (c *cycle) reject(last bool) bool {
 		left = left || t.out
 	}
 	return left
+}
+
+// overshadowed says whether a neighbour of a clock has an estimate so much worse
+// that it may be the cause of the score, vouched or not.
+func (c *cycle) overshadowed(k int32, score float64) bool {
+	for _, e := range c.offsets.entries[c.offsets.start[k]:c.offsets.start[k+1]] {
+		if c.loudest[e.to] > 2*score {
+			return true
+		}
+	}
+	return false
 }
 
 // score is by how many deviations a term misses the solution, in time or in rate.
@@ -198,8 +211,7 @@ func (c *cycle) vouched(t *term) bool {
 			c.dense[part] = newDense(&c.offsets, c.members[p.first:p.last], c.place, -1)
 		}
 		if d := c.dense[part]; d != nil {
-			a, b := int(c.place[t.a]), int(c.place[t.b])
-			variance = d.covariance(a, a) + d.covariance(b, b) - 2*d.covariance(a, b)
+			variance = d.apart(int(c.place[t.a]), int(c.place[t.b]))
 		}
 	}
 	return 1-variance/t.variance >= vouchedShare
@@ -247,11 +259,42 @@ func medianSquare(v []float64) float64 {
 	return v[len(v)/2] / 0.4549
 }
 
+// wanders takes what clocks may have done unseen from their estimates, each by
+// what it counts for.
+func (c *cycle) wanders() {
+	n := len(c.clocks)
+	c.wander, c.rateWander, c.sample = sized(c.wander, n), sized(c.rateWander, n), sized(c.sample, 2*n)
+	weights, rateWeights := c.sample[:n], c.sample[n:]
+	clear(c.wander)
+	clear(c.rateWander)
+	clear(c.sample)
+	for i := range c.terms {
+		t := &c.terms[i]
+		if t.out {
+			continue
+		}
+		w, rw := 1/t.variance, 1/t.rateVariance
+		for _, k := range [2]int32{t.a, t.b} {
+			c.wander[k] += w * t.e.wander
+			c.rateWander[k] += rw * t.e.rateWander
+			weights[k] += w
+			rateWeights[k] += rw
+		}
+	}
+	for k := range n {
+		if weights[k] > 0 {
+			c.wander[k] /= weights[k]
+			c.rateWander[k] /= rateWeights[k]
+		}
+	}
+}
+
 // deviations takes the sigmas of the solution.
 func (f *Frame) deviations() (iterations int) {
 	c := &f.cycle
 	n := len(c.clocks)
 	c.sigma, c.rateSigma = sized(c.sigma, n), sized(c.rateSigma, n)
+	c.wanders()
 	work := 0
 	var large []*part
 	for i := range c.parts {
@@ -271,10 +314,10 @@ func (f *Frame) deviations() (iterations int) {
 	}
 	for k := range n {
 		p := &c.parts[c.component[k]]
-		rate := c.rateSigma[k] * p.rateUnit // variance
+		rate := c.rateSigma[k]*p.rateUnit + c.rateWander[k] // variance
 		c.rateSigma[k] = math.Sqrt(rate)
 		met := c.spread[k] * 1e9
-		c.sigma[k] = math.Sqrt(c.sigma[k]*p.unit + rate*met*met + c.widened[k])
+		c.sigma[k] = math.Sqrt(c.sigma[k]*p.unit + c.wander[k] + rate*met*met + c.widened[k])
 	}
 	return iterations
 }

@@ -158,8 +158,8 @@ func (f *Follower) Relation(id PairID, now int64, mono time.Duration) (Relation,
 	if a, b := f.maps[id.Local()], f.maps[id.Peer()]; a != nil && b != nil {
 		allowance = a.Allowance + b.Allowance
 	}
-	bound := BoundSigmas*Grown(math.Hypot(p.Sigma, p.Inherited), p.RateSigma, age) + warmth(mono-p.measured)
-	own.Bound = int64(math.Ceil(bound)) + allowance
+	grown := Grown(math.Hypot(math.Hypot(p.Sigma, p.Wander), p.Inherited), math.Hypot(p.RateSigma, p.RateWander), age)
+	own.Bound = int64(math.Ceil(BoundSigmas*grown+warmth(mono-p.measured))) + allowance
 	if mapped && r.Bound <= own.Bound {
 		own = r
 	}

@@ -18,7 +18,8 @@ import (
 //  3. Sigma is from the covariance of that solution, against the mean of the
 //     component, weighted by what is known (or the reference): exact up to some hundred clocks, of random
 //     samples beyond, and then overstated by about a twentieth. Estimates that
-//     contradict each other more than their sigmas allow widen everybody's.
+//     contradict each other more than their sigmas allow widen everybody's. What
+//     a clock may have done unseen is common to its estimates and is added whole.
 //  4. An estimate that stands out is left out, the worst first, where enough
 //     others vouch for that. It may return when it fits again. One that nobody
 //     can vouch against stays, and widens the sigma of its two clocks.
@@ -68,9 +69,10 @@ type FrameOptions struct {
 	// ID is the identifier of the first frame. It should be another one after
 	// every restart.
 	ID uint64
-	// Allowance is by how much an asymmetry of the paths between two clocks may
-	// move their offset, half of the difference of the two directions; nil: 0.
-	Allowance func(a, b string) time.Duration
+	// Allowance is by how much an asymmetry of the paths between two NICs may
+	// move the offset of their clocks: half of what the two directions differ by.
+	// Nil: 0.
+	Allowance func(src, dst string) time.Duration
 	// Reference is the clock that is the frame; empty: the frame is relative.
 	Reference string
 }
@@ -154,6 +156,8 @@ type frameEdge struct {
 	rate         float64
 	variance     float64 // of offset
 	rateVariance float64
+	wander       float64 // variance of what either clock may have done unseen
+	rateWander   float64
 	allowance    int64
 	predicted    bool // the last window told nothing
 	out          bool // left out
@@ -196,8 +200,9 @@ func (f *Frame) Take(r *Report, mono time.Duration) {
 		if !e.predicted || e.measured == 0 {
 			e.measured = mono
 		}
-		e.variance = p.Sigma*p.Sigma + p.Inherited*p.Inherited + roundingVariance
-		e.rateVariance = max(p.RateSigma*p.RateSigma, minRateVariance)
+		e.wander, e.rateWander = p.Wander*p.Wander/2, p.RateWander*p.RateWander/2
+		e.variance = p.Sigma*p.Sigma + p.Wander*p.Wander + p.Inherited*p.Inherited + roundingVariance
+		e.rateVariance = max(p.RateSigma*p.RateSigma+p.RateWander*p.RateWander, minRateVariance)
 	}
 	for _, j := range r.Joins {
 		id := PairID{Src: j.A, Dst: j.B, Flow: -1}
@@ -237,7 +242,7 @@ func (f *Frame) begin(e *frameEdge, id PairID, local, peer string) {
 	id.Src, id.Dst = strings.Clone(id.Src), strings.Clone(id.Dst) // a report's strings keep all of it
 	*e = frameEdge{id: id, local: f.place(local), peer: f.place(peer)}
 	if f.opts.Allowance != nil && id.Flow >= 0 {
-		e.allowance = int64(f.opts.Allowance(local, peer))
+		e.allowance = int64(f.opts.Allowance(id.Src, id.Dst))
 	}
 }
 
@@ -363,6 +368,16 @@ func (c *frameClock) asMap() Map {
 	}
 	return Map{State: c.state, Ref: l.ref, Offset: l.off, Rate: l.rate, Sigma: c.sigma, RateSigma: c.rateSigma, Allowance: c.allowance,
 		Component: c.component, Steps: c.steps, Drifts: c.drifts, Peers: c.peers}
+}
+
+// Solved is the monotonic time of the cycle that a clock's map is of. Since then
+// it is a prediction.
+func (f *Frame) Solved(clock string) (mono time.Duration, ok bool) {
+	i, ok := f.byName[clock]
+	if !ok || f.clocks[i].component == 0 {
+		return 0, false
+	}
+	return f.clocks[i].solved, true
 }
 
 // Clocks are all maps, by name.

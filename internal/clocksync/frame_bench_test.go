@@ -2,9 +2,11 @@ package clocksync
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 )
@@ -71,7 +73,7 @@ func (f *fleet) reports(second int) [][]byte {
 }
 
 // BenchmarkFrame131072 is a cycle of 131,072 clocks that each probe 8 others and
-// are probed by 8, from octets to maps, after the first.
+// are probed by 8, from octets to maps and back, after the first.
 func BenchmarkFrame131072(b *testing.B) { benchmarkFrame(b, 131072, 8) }
 
 // BenchmarkFrame8192 is the same for a cluster.
@@ -79,7 +81,8 @@ func BenchmarkFrame8192(b *testing.B) { benchmarkFrame(b, 8192, 8) }
 
 func benchmarkFrame(b *testing.B, clocks, probes int) {
 	world, frame := newFleet(clocks, probes), NewFrame(FrameOptions{})
-	octets := 0
+	octets, told := 0, 0
+	concerns := map[string][]string{} // by node: what it is told of
 	take := func(reports [][]byte, second int) {
 		octets = 0
 		for _, o := range reports {
@@ -88,6 +91,13 @@ func benchmarkFrame(b *testing.B, clocks, probes int) {
 				b.Fatal(err)
 			}
 			octets += len(o)
+			if len(concerns[r.Node]) == 0 {
+				names := map[string]bool{}
+				for i := range r.Pairs {
+					names[r.Pairs[i].ID.Local()], names[r.Pairs[i].ID.Peer()] = true, true
+				}
+				concerns[r.Node] = slices.Sorted(maps.Keys(names))
+			}
 			frame.Take(r, time.Duration(second)*time.Second)
 		}
 	}
@@ -98,7 +108,7 @@ func benchmarkFrame(b *testing.B, clocks, probes int) {
 		take(world.reports(second), second)
 		s = frame.Solve(time.Duration(second) * time.Second)
 	}
-	var taking, solving time.Duration
+	var taking, solving, telling time.Duration
 	cycles := 0
 	b.ResetTimer()
 	for b.Loop() {
@@ -110,7 +120,12 @@ func benchmarkFrame(b *testing.B, clocks, probes int) {
 		take(reports, second)
 		took := time.Now()
 		s = frame.Solve(time.Duration(second) * time.Second)
-		taking, solving, cycles = taking+took.Sub(began), solving+time.Since(took), cycles+1
+		solved := time.Now()
+		told = 0
+		for _, names := range concerns {
+			told += len(frame.Update(names).Append(nil))
+		}
+		taking, solving, telling, cycles = taking+took.Sub(began), solving+solved.Sub(took), telling+time.Since(solved), cycles+1
 	}
 	b.StopTimer()
 	var m runtime.MemStats
@@ -118,6 +133,8 @@ func benchmarkFrame(b *testing.B, clocks, probes int) {
 	runtime.ReadMemStats(&m)
 	b.ReportMetric(taking.Seconds()/float64(cycles), "s-take/op")
 	b.ReportMetric(solving.Seconds()/float64(cycles), "s-solve/op")
+	b.ReportMetric(telling.Seconds()/float64(cycles), "s-tell/op")
+	b.ReportMetric(float64(told)/1e6, "MB-told/op")
 	b.ReportMetric(float64(m.HeapAlloc)/1e6, "MB")
 	b.ReportMetric(float64(octets)/float64(s.Edges+s.Dropped), "octets/edge")
 	b.ReportMetric(float64(s.Iterations), "iterations/op")

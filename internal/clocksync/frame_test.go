@@ -462,28 +462,71 @@ func TestRule4NobodyCanTell(t *testing.T) {
 	}
 }
 
-// Rule 5: the only edge to a clock stays whatever it says, and where all edges
-// between two groups contradict each other one of them does.
-func TestRule5NothingTornApart(t *testing.T) {
+// Rule 4: what misses the solution because others pull at its clocks is not left
+// out, even where nobody can tell which of those are wrong.
+func TestRule4DraggedAlong(t *testing.T) {
 	pairs := everybody(8)
 	for _, p := range everybody(8) {
 		pairs = append(pairs, [2]int{8 + p[0], 8 + p[1]})
 	}
-	for i := range 4 {
-		pairs = append(pairs, [2]int{i, 8 + i})
-	}
-	w := newWorld(t, FrameOptions{}, 17, append(pairs, [2]int{3, 16}))
+	w := newWorld(t, FrameOptions{}, 16, pairs)
 	w.noise, w.rnoise = 5, 1e-9
 	for i := range 4 {
-		w.bias[[2]int{i, 8 + i}] = float64(i) * 1e4
+		between := [2]int{i, 8 + i}
+		w.bias[between], w.pairs = float64(i)*1e4, append(w.pairs, between)
 	}
-	w.bias[[2]int{3, 16}] = 1e6
-	w.run(4)
-	if w.last.Components != 1 {
-		t.Errorf("%+v", w.last)
+	w.run(3)
+	for _, o := range w.last.Outliers {
+		if o.A >= w.names[8] || o.B < w.names[8] {
+			t.Errorf("left out: %+v", o)
+		}
 	}
-	if m := w.get(16); m.Peers != 1 {
-		t.Errorf("%+v", m)
+	if w.last.Dropped != 2 { // of the two others neither is checked by anybody
+		t.Errorf("%d were left out", w.last.Dropped)
+	}
+}
+
+// Rule 5: the only edge to a clock stays whatever it says, and where all edges
+// between two groups contradict each other some of them do.
+func TestRule5NothingTornApart(t *testing.T) {
+	for _, says := range [][]float64{{0, 1e4, 2e4, 3e4}, {0, 0, 0, 2e4, 2e4}} {
+		inside := everybody(16)
+		for _, p := range everybody(16) {
+			inside = append(inside, [2]int{16 + p[0], 16 + p[1]})
+		}
+		inside = append(inside, [2]int{3, 32})
+		w := newWorld(t, FrameOptions{}, 33, inside)
+		w.noise, w.rnoise = 5, 1e-9
+		w.bias[[2]int{3, 32}] = 1e6
+		for i, ns := range says {
+			between := [2]int{i, 16 + i}
+			w.bias[between], w.pairs = ns, append(w.pairs, between)
+		}
+		out := map[string]bool{}
+		for range 4 {
+			w.run(1)
+			clear(out)
+			for _, o := range w.last.Outliers {
+				out[o.A] = true
+				if o.B < w.names[16] {
+					t.Errorf("left out: %+v", o)
+				}
+			}
+			if w.last.Components != 1 || w.last.Dropped == 0 || w.last.Dropped == len(says) {
+				t.Errorf("%+v", w.last)
+			}
+		}
+		// What was not left out goes; one of the others takes its place.
+		w.pairs = slices.Clone(inside)
+		for i := range says {
+			if out[w.names[i]] {
+				w.pairs = append(w.pairs, [2]int{i, 16 + i})
+			}
+		}
+		w.run(4)
+		if w.last.Components != 1 {
+			t.Errorf("%+v", w.last)
+		}
 	}
 }
 
@@ -616,6 +659,54 @@ func TestRule8Components(t *testing.T) {
 	}
 }
 
+// Rule 8: clocks that come to another frame have not stepped, and have to agree
+// with it before they are locked.
+func TestRule8OtherFrame(t *testing.T) {
+	pairs := everybody(5)
+	for _, p := range everybody(4) {
+		pairs = append(pairs, [2]int{5 + p[0], 5 + p[1]})
+	}
+	w := newWorld(t, FrameOptions{}, 9, pairs)
+	w.noise, w.rnoise = 10, 1e-9
+	w.run(4)
+	w.states(map[State]int{Locked: 9})
+	before, large := w.get(7), w.get(1).Component
+	w.pairs = append(pairs, [2]int{0, 5}, [2]int{1, 6})
+	w.run(1)
+	if m := w.get(7); m.Component != large || m.At(before.Ref)-before.At(before.Ref) == 0 {
+		t.Errorf("%+v", m)
+	}
+	w.states(map[State]int{Locked: 5, Converging: 4})
+	w.run(2)
+	w.states(map[State]int{Locked: 9})
+	w.jumps(nil)
+	if e := most(w.errors()); e > 40 {
+		t.Errorf("%v ns", e)
+	}
+}
+
+// Rule 2: an estimate that is older than the others weighs less by what rates
+// wander.
+func TestRule2Wander(t *testing.T) {
+	f := NewFrame(FrameOptions{})
+	r := &Report{Node: "a"}
+	var sum, weight float64
+	for flow, at := range []float64{0, 0, 0, -2.8e9} {
+		z := 40 * float64(flow/3)
+		r.Pairs = append(r.Pairs, PairEstimate{PairID{Src: "a/x", Dst: "b/x", Flow: flow}, Estimate{Quality: Fine, Ref: int64(at), Offset: int64(z), Sigma: 10, RateSigma: 1e-9}})
+		grown := Grown(10, 0, time.Duration(at+0.7e9)) // the middle is 0.7 s before 0
+		w := 1 / (grown*grown + roundingVariance)
+		sum, weight = sum+w*z, weight+w
+	}
+	f.Take(r, 0)
+	f.Solve(0)
+	a, _ := f.Map("a")
+	b, _ := f.Map("b")
+	if got, want := float64(a.At(0)-b.At(0)), sum/weight; math.Abs(got-want) > 1.1 || want > 5 {
+		t.Errorf("b is %v ns ahead, want %v", got, want)
+	}
+}
+
 // Rule 9: a step is the clock's that stepped, once, and nobody else's; a change
 // of rate likewise.
 func TestRule9StepAndDrift(t *testing.T) {
@@ -677,6 +768,9 @@ func TestRule10States(t *testing.T) {
 	}
 	if m.Peers != 0 || m.Steps != held.Steps {
 		t.Errorf("%+v", m)
+	}
+	if at, ok := w.frame.Solved(w.names[4]); !ok || at != 6*time.Second { // its last reports are of second 3, and fresh for 3 s
+		t.Errorf("solved at %v", at)
 	}
 	w.run(900)
 	w.states(map[State]int{Locked: 15, Lost: 1})
@@ -890,8 +984,8 @@ func TestJoins(t *testing.T) {
 
 // The allowance of a clock is half of the largest of its pairs.
 func TestAllowance(t *testing.T) {
-	w := newWorld(t, FrameOptions{Allowance: func(a, b string) time.Duration {
-		if a == "n00001" || b == "n00001" {
+	w := newWorld(t, FrameOptions{Allowance: func(src, dst string) time.Duration {
+		if src == "n00001/e" || dst == "n00001/e" {
 			return 125
 		}
 		return 25

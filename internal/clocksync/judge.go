@@ -9,8 +9,6 @@ import (
 
 // What clocks are judged by.
 const (
-	// A clock is lost when its bound is more than this.
-	lostBound = float64(time.Millisecond)
 	// lockAfter is in how many cycles in a row a clock must agree with its prediction.
 	lockAfter = 2
 	// A clock jumps if it is off by so many deviations of its prediction and its
@@ -162,7 +160,7 @@ func (f *Frame) judge(mono time.Duration) {
 			switch {
 			case math.Abs(o.rate) > runningRate:
 				o.lose()
-			case o.agreed < lockAfter || BoundSigmas*o.sigma > lostBound:
+			case o.agreed < lockAfter || BoundSigmas*o.sigma > LostBound:
 				o.state = Converging
 			case fresh[k]:
 				o.state = Locked
@@ -259,7 +257,7 @@ func (f *Frame) idle(mono time.Duration) {
 		}
 		o.peers = 0
 		switch {
-		case StatisticalBound(o.sigma, o.rateSigma, mono-o.solved) > lostBound:
+		case StatisticalBound(o.sigma, o.rateSigma, mono-o.solved) > LostBound:
 			o.lose()
 		case o.state == Locked:
 			o.state = Holdover

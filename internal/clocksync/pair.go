@@ -22,6 +22,9 @@ const (
 	patience = 10
 	// runs is the rate that a clock which runs may have.
 	runs = 1e-3
+	// leaning is how much faster a filter follows whose predictions all err to one
+	// side: by so many times its unrest for each standard deviation beyond half of one.
+	leaning = 6
 	// learnt is how many windows teach the noise of the quantiles before they judge.
 	learnt = 5
 )
@@ -90,6 +93,7 @@ type Pair struct {
 	odd       int // windows in a row that fit nothing
 	same      int // of them, those that agree with the last
 	oddShift  [2]float64
+	lean      float64 // mean of the last errors of prediction, in standard deviations
 	misfit    float64 // by how much errors are larger than expected, squared
 	lastOdd   bool    // the window before teaches nothing
 	hint      Relation
@@ -173,7 +177,7 @@ func (p *Pair) Last() Estimate { return p.estimate }
 func (p *Pair) Close(now int64) Estimate {
 	n := [2]int32{int32(len(p.now[forward].samples)), int32(len(p.now[reverse].samples))}
 	if p.began {
-		p.filter.predict(now)
+		p.filter.predict(now, p.kind.unrest()*(1+leaning*max(0, math.Abs(p.lean)-0.5)))
 		p.teach()
 	}
 	switch {
@@ -199,7 +203,8 @@ func (p *Pair) Close(now int64) Estimate {
 		f := &p.filter
 		e := &p.estimate
 		e.Ref, e.Offset, e.Rate = now, f.offset+int64(math.Round(f.x[0])), f.x[1]*1e-9
-		e.Sigma, e.RateSigma = math.Sqrt(f.p[0][0]*p.misfit), math.Sqrt(f.p[1][1]*p.misfit)*1e-9
+		e.Sigma, e.RateSigma = math.Sqrt(max(f.p[0][0]*p.misfit-f.w[0][0], 0)), math.Sqrt(max(f.p[1][1]*p.misfit-f.w[1][1], 0))*1e-9
+		e.Wander, e.RateWander = math.Sqrt(f.w[0][0]), math.Sqrt(f.w[1][1])*1e-9
 		e.Inherited = math.Sqrt(p.inherit + p.unlike*p.unlike)
 	}
 	return p.estimate

@@ -76,6 +76,8 @@ func (r *Report) Append(b []byte) []byte {
 		pairs = appendRate(pairs, p.Rate)
 		pairs = appendDeviation(pairs, p.Sigma)
 		pairs = appendDeviation(pairs, p.RateSigma)
+		pairs = appendDeviation(pairs, p.Wander)
+		pairs = appendDeviation(pairs, p.RateWander)
 		pairs = appendDeviation(pairs, p.Inherited)
 		pairs = binary.AppendVarint(pairs, p.Delay)
 		pairs = binary.AppendUvarint(pairs, uint64(p.Samples[0]))
@@ -112,7 +114,7 @@ func (r *Report) Append(b []byte) []byte {
 
 func (p *PairEstimate) carriable() bool {
 	return p.Quality != None && p.Quality <= Held && p.ID.Kind <= Hardware && p.ID.Flow >= 0 && p.ID.Flow <= maxFlow &&
-		rateOK(p.Rate) && deviationOK(p.Sigma) && deviationOK(p.RateSigma) && deviationOK(p.Inherited) && p.Samples[0] >= 0 && p.Samples[1] >= 0
+		rateOK(p.Rate) && deviationOK(p.Sigma) && deviationOK(p.RateSigma) && deviationOK(p.Wander) && deviationOK(p.RateWander) && deviationOK(p.Inherited) && p.Samples[0] >= 0 && p.Samples[1] >= 0
 }
 
 const maxFlow = 1<<16 - 1
@@ -166,7 +168,8 @@ func parseReport(r *wireReader) (*Report, error) {
 			r.fail("quality", "%d is no estimate's", p.Quality)
 		}
 		p.Ref, p.Offset = before.Ref+r.int("reference"), before.Offset+r.int("offset")
-		p.Rate, p.Sigma, p.RateSigma, p.Inherited = r.rate("rate"), r.deviation("sigma"), r.deviation("rate sigma"), r.deviation("inherited")
+		p.Rate, p.Sigma, p.RateSigma = r.rate("rate"), r.deviation("sigma"), r.deviation("rate sigma")
+		p.Wander, p.RateWander, p.Inherited = r.deviation("wander"), r.deviation("rate wander"), r.deviation("inherited")
 		p.Delay = r.int("delay")
 		p.Samples = [2]int32{int32(r.uint("forward samples", 1<<31-1)), int32(r.uint("reverse samples", 1<<31-1))}
 		p.Moves, p.Detours = uint32(r.uint("moves", 1<<32-1)), uint32(r.uint("detours", 1<<32-1))

@@ -142,8 +142,8 @@ func sized[T any](v []T, n int) []T {
 	return v[:n]
 }
 
-// dense is the inverse of a component's Cholesky factor, from which any
-// covariance follows exactly.
+// dense is the inverse of a component's Cholesky factor, from which
+// variances follow exactly.
 type dense struct {
 	n      int
 	inv    []float64 // of the lower factor, row by row
@@ -211,17 +211,12 @@ func newDense(l *laplacian, members []int32, place []int32, ground int) *dense {
 	return d
 }
 
-// covariance of two members.
-func (d *dense) covariance(i, j int) float64 {
-	if i == d.ground || j == d.ground {
-		return 0
-	}
+// apart is the variance of the difference of two members.
+func (d *dense) apart(i, j int) float64 {
 	v := 0.0
-	for k := max(i, j); k < d.n; k++ {
-		v += d.inv[k*d.n+i] * d.inv[k*d.n+j]
-	}
-	if d.ground < 0 {
-		v -= d.common
+	for k := min(i, j); k < d.n; k++ {
+		row := d.inv[k*d.n : k*d.n+d.n]
+		v += (row[i] - row[j]) * (row[i] - row[j])
 	}
 	return v
 }

@@ -41,6 +41,7 @@ func (p *Pair) follow(h [3]float64, off, variance float64) {
 	f := &p.filter
 	s := f.along(h) + variance
 	p.misfit = max(1, p.misfit+(min(off*off/s, 9)-p.misfit)/30)
+	p.lean += (max(-3, min(3, off/math.Sqrt(s))) - p.lean) / 6
 	if off*off > 9*s {
 		f.p[0][0] += off * off
 		f.p[1][1] += off * off
@@ -87,6 +88,7 @@ func (p *Pair) yield(now int64) {
 		return
 	}
 	turn := p.hint.Rate*1e9 - f.x[1]
+	p.lean = 0
 	f.p[0][0] += apart * apart
 	f.p[1][1] += turn * turn
 	f.x[0] += apart
@@ -273,6 +275,7 @@ func (p *Pair) moved(now int64, from *Relation) {
 	delay, uncertain := f.x[2], f.p[2][2]
 	c := p.fit(*from, quarter)
 	f.start(now, &c)
+	p.lean = 0
 	f.x[2], f.p[2][2] = delay, uncertain
 	p.quality, p.hinted = Coarse, false
 	p.odd, p.same, p.lastOdd = 0, 0, false

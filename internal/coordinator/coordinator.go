@@ -33,10 +33,11 @@ const (
 // Coordinator is the state behind the sessions of agents. Its methods may be
 // called from any goroutine.
 type Coordinator struct {
-	opts  Options
-	log   *slog.Logger
-	paths *pathStore
-	stamp *agentapi.Stamp
+	opts   Options
+	log    *slog.Logger
+	paths  *pathStore
+	clocks *clockwork
+	stamp  *agentapi.Stamp
 
 	turn sync.Mutex // held by whoever changes the schedule, the keys or the topology
 
@@ -80,7 +81,7 @@ type counts struct {
 	assignments  uint64
 	keysSent     uint64
 	traces       map[string]uint64 // taken, ignored
-	clockReports uint64
+	clockUpdates uint64
 	moves        uint64
 	saves        map[string]uint64 // by result
 	stepAt       time.Time
@@ -89,6 +90,7 @@ type counts struct {
 // agent is what is known about the agent of one node.
 type agent struct {
 	node       string
+	own        bool // probes by its own configuration: never part of the schedule
 	present    bool // part of the schedule
 	lastSeen   time.Time
 	heard      time.Duration
@@ -125,13 +127,16 @@ func New(opts Options, log *slog.Logger) (*Coordinator, error) {
 		return nil, err
 	}
 	wall, mono := opts.Clock.Wall(), opts.Clock.Mono()
-	c := &Coordinator{opts: opts, log: log, paths: newPathStore(), graph: g, topoSum: sum, nodes: nodesOf(g), agents: map[string]*agent{},
+	c := &Coordinator{opts: opts, log: log, paths: newPathStore(), clocks: newClockwork(opts, g, wall), graph: g, topoSum: sum, nodes: nodesOf(g), agents: map[string]*agent{},
 		stamp:   &agentapi.Stamp{Port: uint32(opts.Stamp.Port), SourcePort: uint32(opts.Stamp.SourcePort), Padding: uint32(opts.Stamp.Padding)},
 		started: mono, savedAt: mono, seenSavedAt: mono, rebalancedAt: mono, reloadOK: true, reloadedAt: wall, restored: old != nil,
 		count: counts{sessions: map[string]uint64{}, runs: map[string]uint64{}, traces: map[string]uint64{}, saves: map[string]uint64{}}}
 	for _, k := range opts.Stamp.Classes {
 		c.stamp.Classes = append(c.stamp.Classes, &agentapi.Class{Name: k.Name, Dscp: uint32(k.DSCP)})
 		c.opts.Schedule.Classes = append(c.opts.Schedule.Classes, k.Name)
+	}
+	if r := opts.ClockReference; r != "" && !c.nodes[r] {
+		return nil, fmt.Errorf("clock.reference: node %q is not in the topology", r)
 	}
 	if old != nil {
 		c.restore(old, wall, mono)
@@ -208,6 +213,9 @@ func (c *Coordinator) touch(schedule bool, mono time.Duration) {
 
 // Run does what is due, until ctx ends; then it writes the state.
 func (c *Coordinator) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { c.runClocks(ctx) })
 	t := time.NewTicker(stepEvery)
 	defer t.Stop()
 	for {
@@ -279,7 +287,7 @@ func (c *Coordinator) settled() bool {
 	if c.plan == nil {
 		joined := 0
 		for _, a := range c.agents {
-			if a.present {
+			if a.present || a.own {
 				joined++
 			}
 		}
@@ -368,7 +376,7 @@ func (c *Coordinator) replan() error {
 // hand sets what the agent's session is to send. It needs mu.
 func (a *agent) hand(c *Coordinator) {
 	s := a.session
-	if s == nil || c.plan == nil {
+	if s == nil || c.plan == nil || a.own {
 		return
 	}
 	if _, planned := c.plan.hash[a.node]; !planned {
@@ -394,6 +402,9 @@ func (c *Coordinator) advanceKeys() {
 	wall, mono := c.opts.Clock.Wall(), c.opts.Clock.Mono()
 	var holders []holder
 	for _, a := range c.agents {
+		if a.own {
+			continue
+		}
 		planned := false // its peers may still send to it
 		if c.plan != nil {
 			_, planned = c.plan.hash[a.node]
@@ -443,7 +454,7 @@ func (c *Coordinator) setKeys(next *keyring) error {
 	c.keys = next
 	c.log.Info("keys", "sending", next.epochs[0].ID, "held", len(next.epochs))
 	for _, a := range c.agents {
-		if a.session != nil {
+		if a.session != nil && !a.own {
 			a.session.wantKeys = true
 			a.session.ring()
 		}
@@ -563,6 +574,7 @@ func (c *Coordinator) exchange(g *fabric.Graph, sum string) error {
 			a.session.end(errNotInTopology)
 		}
 	}
+	c.clocks.exchange(g)
 	c.moves = slices.DeleteFunc(c.moves, func(m schedule.Move) bool { return g.NIC(m.Src) == nil || g.NIC(m.Dst) == nil })
 	c.missing, c.fruitless = 0, 0
 	return nil

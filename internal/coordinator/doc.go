@@ -26,4 +26,12 @@
 //  11. A NIC has one session-sender identifier, whatever else changes.
 //  12. Edges are counted on links by the paths that were traced, and source
 //     ports moved, a few at a time, until every link has enough.
+//  13. An agent with a configuration of its own is registered like any other and
+//     never scheduled: it gets neither assignment nor keys, and nobody waits for it.
+//  14. A node reports on its own clocks only, against NICs of the topology. What
+//     else it says of clocks is ignored and counted; it ends no session, since
+//     probing depends on that.
+//  15. Clocks are related once a cycle, beside everything else, and every connected
+//     agent that reports is told of its own clocks and of those it reported on.
+//     Nothing of it is kept: a coordinator that starts begins another frame.
 package coordinator

@@ -295,6 +295,7 @@ func FuzzParseState(f *testing.F) {
 func FuzzMessage(f *testing.F) {
 	for _, m := range []*agentapi.AgentMessage{
 		{Body: &agentapi.AgentMessage_Hello{Hello: hello("h1", 0)}},
+		{Body: &agentapi.AgentMessage_Clock{Clock: &agentapi.ClockReport{Format: agentapi.ClockFormat, Samples: clockReport(0, "h1", "h2").Append(nil)}}},
 		{Body: &agentapi.AgentMessage_Heartbeat{Heartbeat: &agentapi.Heartbeat{SilentEdges: []string{"h1/a>h2/a#0"}, SilentEdgesTotal: 1}}},
 		{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: []*agentapi.Interface{iface("eth1", "10.0.0.1")}}}},
 		{Body: &agentapi.AgentMessage_Paths{Paths: &agentapi.PathReport{Traces: []*agentapi.Trace{traced("h1/mlx5_0>h2/mlx5_0#0", 1, 1, 2)}}}},
@@ -322,8 +323,10 @@ func FuzzMessage(f *testing.F) {
 			return
 		}
 		if c.handle(s, m) == nil {
+			c.stepClocks()
 			c.Stats()
 			c.Agents()
+			c.Clocks()
 		}
 		c.unregister(s)
 	})

@@ -70,6 +70,10 @@ type Options struct {
 
 	LinkEdges      int           // bound edges wanted on every directed link; 0: source ports are never moved
 	RebalanceEvery time.Duration // at most
+
+	ClockEvery     time.Duration // between the cycles that relate the clocks
+	ClockAllowance time.Duration // of the offset of two clocks, for asymmetry; 0: by the topology
+	ClockReference string        // node whose system clock is the frame; empty: the frame is relative
 }
 
 // DefaultOptions are the defaults of the command's flags.
@@ -78,7 +82,7 @@ func DefaultOptions() Options {
 		Clock: SystemClock(), Stamp: Stamp{Port: 862, SourcePort: 49152, Classes: []Class{{}}},
 		Heartbeat: 5 * time.Second, AbsentAfter: 5 * time.Minute, Settle: 2 * time.Second, SettleMost: 10 * time.Second,
 		RegistrySettle: 30 * time.Second, Changeover: 3 * time.Second,
-		Keys: true, KeysGrace: 10 * time.Minute, LinkEdges: 3, RebalanceEvery: 30 * time.Second,
+		Keys: true, KeysGrace: 10 * time.Minute, LinkEdges: 3, RebalanceEvery: 30 * time.Second, ClockEvery: time.Second,
 	}
 }
 
@@ -98,6 +102,7 @@ func (o *Options) Validate() error {
 		{"agent.heartbeat", o.Heartbeat, 100 * time.Millisecond}, {"agent.absent-after", o.AbsentAfter, 3 * o.Heartbeat},
 		{"schedule.settle", o.Settle, 0}, {"schedule.settle-most", o.SettleMost, o.Settle}, {"registry.settle", o.RegistrySettle, 0},
 		{"schedule.changeover", o.Changeover, 0}, {"schedule.rebalance-every", o.RebalanceEvery, 0},
+		{"clock.every", o.ClockEvery, 100 * time.Millisecond}, {"clock.asymmetry-allowance", o.ClockAllowance, 0},
 	} {
 		if f.d < f.low || f.d > 365*24*time.Hour {
 			return fmt.Errorf("%s: %v, want at least %v and at most a year", f.name, f.d, f.low)

@@ -45,6 +45,7 @@ type session struct {
 	wantAssignment bool
 	wantKeys       bool
 	wantPaths      bool
+	wantClocks     bool
 	askedPaths     bool
 }
 
@@ -137,10 +138,15 @@ func (c *Coordinator) register(h *agentapi.Hello, id identity) (*session, error)
 	if a.web != web || a.scheme != h.GetWeb().GetScheme() || a.software != h.GetVersion() {
 		a.web, a.scheme, a.software, c.unsaved = web, h.GetWeb().GetScheme(), h.GetVersion(), true
 	}
+	a.own = h.GetOwnConfiguration()
+	if a.own && a.present {
+		a.present = false
+		c.touch(true, mono)
+	}
 	c.interfaces(a, h.GetInterfaces(), mono)
 	c.join(a, mono)
 	current := bytes.Equal(h.GetApplied().GetHash(), a.hash[:])
-	if c.keys != nil {
+	if c.keys != nil && !a.own {
 		s.wantKeys = !current || !slices.Equal(h.GetApplied().GetKeyIds(), c.keys.ids())
 	}
 	a.hand(c)
@@ -208,6 +214,9 @@ func (c *Coordinator) handle(s *session, m *agentapi.AgentMessage) error {
 		c.count.traces["ignored"] += uint64(len(p.GetTraces()) - taken)
 		c.mu.Unlock()
 	}
+	if r := m.GetClock(); r != nil {
+		c.clocks.take(s.agent.node, r, c.opts.Clock.Mono())
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a := s.agent
@@ -228,8 +237,6 @@ func (c *Coordinator) handle(s *session, m *agentapi.AgentMessage) error {
 		}
 	case *agentapi.AgentMessage_Addresses:
 		c.interfaces(a, b.Addresses.GetInterfaces(), mono)
-	case *agentapi.AgentMessage_Clock:
-		c.count.clockReports++
 	}
 	c.join(a, mono)
 	return nil
@@ -238,7 +245,7 @@ func (c *Coordinator) handle(s *session, m *agentapi.AgentMessage) error {
 // join makes a node part of the schedule, once it sends with the key that its
 // peers send with. It needs mu.
 func (c *Coordinator) join(a *agent, mono time.Duration) {
-	if a.present {
+	if a.present || a.own {
 		return
 	}
 	if ids := a.applied.GetKeyIds(); c.keys != nil && (len(ids) == 0 || ids[0] != c.keys.epochs[0].ID) {
@@ -253,8 +260,8 @@ func (c *Coordinator) join(a *agent, mono time.Duration) {
 func (c *Coordinator) pending(s *session) (out []*agentapi.CoordinatorMessage) {
 	c.mu.Lock()
 	p, keys, a := c.plan, c.keys, s.agent
-	wantKeys, wantAssignment, wantPaths := s.wantKeys && keys != nil, s.wantAssignment && p != nil, s.wantPaths
-	s.wantKeys, s.wantAssignment, s.wantPaths = false, false, false
+	wantKeys, wantAssignment, wantPaths, wantClocks := s.wantKeys && keys != nil, s.wantAssignment && p != nil, s.wantPaths, s.wantClocks
+	s.wantKeys, s.wantAssignment, s.wantPaths, s.wantClocks = false, false, false, false
 	node, version, hash := a.node, a.version, a.hash
 	if wantAssignment {
 		// A plan in which the node is absent has nothing for it.
@@ -267,6 +274,9 @@ func (c *Coordinator) pending(s *session) (out []*agentapi.CoordinatorMessage) {
 	}
 	if wantKeys {
 		c.count.keysSent++
+	}
+	if wantClocks {
+		c.count.clockUpdates++
 	}
 	c.mu.Unlock()
 
@@ -286,6 +296,10 @@ func (c *Coordinator) pending(s *session) (out []*agentapi.CoordinatorMessage) {
 	}
 	if wantPaths {
 		out = append(out, &agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_PathsWanted{PathsWanted: &agentapi.PathsWanted{}}})
+	}
+	if wantClocks {
+		m := &agentapi.ClockUpdate{Format: agentapi.ClockFormat, Update: c.clocks.update(node)}
+		out = append(out, &agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Clock{Clock: m}})
 	}
 	return out
 }
@@ -457,7 +471,8 @@ type Stats struct {
 	KeysHeld        int
 	KeysUnconfirmed int // connected agents that have not confirmed the newest key
 	Traces          map[string]uint64
-	ClockReports    uint64
+	Clocks          ClockStats
+	ClockUpdates    uint64
 	Moves           uint64
 	Saves           map[string]uint64
 	StepAt          time.Time
@@ -471,13 +486,14 @@ type Stats struct {
 // Stats takes them.
 func (c *Coordinator) Stats() Stats {
 	links, probes, _ := c.paths.counted()
+	clocks := c.clocks.stats()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	mono := c.opts.Clock.Mono()
 	s := Stats{Agents: map[string]int{}, Sessions: map[string]uint64{}, Whole: c.whole, HasPlan: c.plan != nil, Edges: map[string]int{},
 		Runs: map[string]uint64{"done": c.count.runs["done"], "failed": c.count.runs["failed"]}, RunSeconds: c.count.runSeconds, RunAt: c.count.runAt,
 		Assignments: c.count.assignments, KeysSent: c.count.keysSent, Traces: map[string]uint64{"taken": c.count.traces["taken"], "ignored": c.count.traces["ignored"]},
-		ClockReports: c.count.clockReports, Moves: c.count.moves, Saves: map[string]uint64{"done": c.count.saves["done"], "failed": c.count.saves["failed"]},
+		Clocks: clocks, ClockUpdates: c.count.clockUpdates, Moves: c.count.moves, Saves: map[string]uint64{"done": c.count.saves["done"], "failed": c.count.saves["failed"]},
 		StepAt: c.count.stepAt, TopologyHash: c.topoSum, ReloadOK: c.reloadOK, ReloadedAt: c.reloadedAt, Links: links, LinkEdges: c.opts.LinkEdges}
 	for _, st := range AgentStates {
 		s.Agents[st] = 0
@@ -496,7 +512,7 @@ func (c *Coordinator) Stats() Stats {
 	for n := range c.nodes {
 		a := c.agents[n]
 		s.Agents[a.state(mono, c.opts.Heartbeat)]++
-		if a == nil || a.session == nil {
+		if a == nil || a.session == nil || a.own {
 			continue
 		}
 		silent += a.silent

@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -25,7 +24,9 @@ func checkMessage(m *agentapi.AgentMessage) error {
 	case *agentapi.AgentMessage_Paths:
 		return checkPaths(b.Paths)
 	case *agentapi.AgentMessage_Clock:
-		return errors.Join(checkText("clock.clock", b.Clock.GetClock()), checkText("clock.peer", b.Clock.GetPeer()))
+		if n := len(b.Clock.GetSamples()); n > agentapi.MaxClockReport {
+			return fmt.Errorf("clock.samples: %d octets, want at most %d", n, agentapi.MaxClockReport)
+		}
 	}
 	return nil // a message of a later version
 }

@@ -1,5 +1,6 @@
 // Package client is an agent's side of the protocol: it finds the coordinator
-// again and again, takes assignments and keys, and tells how the agent is.
+// again and again, takes assignments, keys and clock updates, and tells how the
+// agent is and what it measured of clocks.
 // What an assignment means is the agent's business.
 //
 // A new assignment is put to work in two steps. At once the agent answers all
@@ -20,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -45,6 +47,8 @@ type Agent interface {
 	Heartbeat(*agentapi.Heartbeat)
 	// Traces lists the last trace of every edge; version changes with them.
 	Traces() (version uint64, traces []fabric.Trace)
+	// Clock takes what is known of clocks.
+	Clock(*agentapi.ClockUpdate)
 }
 
 // Config says where the coordinator is and who asks.
@@ -58,6 +62,9 @@ type Config struct {
 	Web          *agentapi.WebEndpoint
 	StateFile    string // empty: nothing is kept
 	Log          *slog.Logger
+	// OwnConfiguration is an agent's that probes by its own, and comes for clock
+	// sync only: nothing is assigned to it.
+	OwnConfiguration bool
 
 	// Backoff bounds the pause between attempts to connect; 0: from 200 ms to 30 s.
 	BackoffLow, BackoffHigh time.Duration
@@ -77,7 +84,8 @@ const (
 	tracesPerReport = 256
 )
 
-// Client is an agent's side. Run must be called once.
+// Client is an agent's side. Run must be called once. ReportClock and
+// ClockReports may be called from any goroutine.
 type Client struct {
 	cfg      Config
 	agent    Agent
@@ -95,6 +103,10 @@ type Client struct {
 	reported   map[string]report
 	pathsSeen  uint64
 	pathsAll   bool
+
+	clock                  chan *agentapi.ClockReport // one place
+	connected              atomic.Bool                // there is a session that takes reports
+	clocksSent, clocksLost atomic.Uint64
 }
 
 type report struct {
@@ -126,7 +138,7 @@ func New(cfg Config, agent Agent) (*Client, error) {
 		}
 	}
 	c := &Client{cfg: cfg, agent: agent, instance: make([]byte, agentapi.InstanceSize), confirm: &agentapi.Applied{}, reported: map[string]report{},
-		change: time.NewTimer(0)}
+		change: time.NewTimer(0), clock: make(chan *agentapi.ClockReport, 1)}
 	c.change.Stop()
 	rand.Read(c.instance)
 	if cfg.StateFile != "" {
@@ -221,6 +233,25 @@ func (c *Client) Run(ctx context.Context) {
 	}
 }
 
+// ReportClock sends a clock report, if that can be done at once: without a
+// coordinator, or while it does not keep up, the report is dropped and counted.
+// It does not keep samples.
+func (c *Client) ReportClock(samples []byte) {
+	if c.connected.Load() && len(samples) <= agentapi.MaxClockReport {
+		select {
+		case c.clock <- &agentapi.ClockReport{Format: agentapi.ClockFormat, Samples: slices.Clone(samples)}:
+			return
+		default:
+		}
+	}
+	c.clocksLost.Add(1)
+}
+
+// ClockReports counts clock reports.
+func (c *Client) ClockReports() (sent, dropped uint64) {
+	return c.clocksSent.Load(), c.clocksLost.Load()
+}
+
 // errRenew ends a session whose certificate was replaced.
 var errRenew = errors.New("the certificate was replaced")
 
@@ -260,7 +291,7 @@ func (c *Client) session(ctx context.Context) error {
 		c.cfg.Log.Warn("list the interfaces", "err", err)
 	}
 	hello := &agentapi.Hello{Node: c.cfg.Node, Instance: c.instance, BootId: c.cfg.BootID, Version: c.cfg.Version, Web: c.cfg.Web,
-		Interfaces: c.interfaces, Applied: c.confirm}
+		Interfaces: c.interfaces, Applied: c.confirm, OwnConfiguration: c.cfg.OwnConfiguration}
 	if err := stream.Send(&agentapi.AgentMessage{Body: &agentapi.AgentMessage_Hello{Hello: hello}}); err != nil {
 		_, err = stream.Recv() // tells why
 		return err
@@ -294,9 +325,22 @@ func (c *Client) session(ctx context.Context) error {
 	beat.Stop()
 	defer beat.Stop()
 	interval := time.Duration(0)
+	defer func() {
+		c.connected.Store(false)
+		select {
+		case <-c.clock: // of a time that is over when the next session begins
+			c.clocksLost.Add(1)
+		default:
+		}
+	}()
 	for {
 		answer := false
 		select {
+		case r := <-c.clock:
+			if err := sent(stream, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Clock{Clock: r}}); err != nil {
+				return err
+			}
+			c.clocksSent.Add(1)
 		case err := <-ended:
 			return err
 		case <-c.change.C:
@@ -317,14 +361,19 @@ func (c *Client) session(ctx context.Context) error {
 			switch b := m.GetBody().(type) {
 			case *agentapi.CoordinatorMessage_Welcome:
 				interval = min(max(time.Duration(b.Welcome.GetHeartbeatNs()), heartbeatLow), heartbeatHigh)
+				c.connected.Store(true)
 				beat.Reset(time.Duration(mathrand.Int64N(int64(interval))))
 				c.cfg.Log.Info("connected", "coordinator", b.Welcome.GetVersion())
 			case *agentapi.CoordinatorMessage_Refused:
 				c.cfg.Log.Error("the coordinator refuses this agent", "reason", b.Refused.GetReason())
 			case *agentapi.CoordinatorMessage_Keys:
-				answer = c.takeKeys(b.Keys)
+				answer = !c.cfg.OwnConfiguration && c.takeKeys(b.Keys)
 			case *agentapi.CoordinatorMessage_Assignment:
-				answer = c.takeAssignment(b.Assignment)
+				answer = !c.cfg.OwnConfiguration && c.takeAssignment(b.Assignment)
+			case *agentapi.CoordinatorMessage_Clock:
+				if u := b.Clock; u.GetFormat() == agentapi.ClockFormat && len(u.GetUpdate()) <= agentapi.MaxClockUpdate {
+					c.agent.Clock(u)
+				}
 			case *agentapi.CoordinatorMessage_PathsWanted:
 				clear(c.reported)
 				c.pathsAll = true

@@ -165,6 +165,7 @@ func (r *recorder) Apply(a *agentapi.Assignment, k *agentapi.Keys) error {
 }
 func (*recorder) Interfaces() ([]*agentapi.Interface, error)      { return nil, nil }
 func (*recorder) Heartbeat(*agentapi.Heartbeat)                   {}
+func (*recorder) Clock(*agentapi.ClockUpdate)                     {}
 func (*recorder) Traces() (version uint64, traces []fabric.Trace) { return 0, nil }
 
 func client(t *testing.T, r *recorder, state string) *Client {
@@ -236,6 +237,26 @@ func TestWhatCannotBeAppliedIsTriedAgainAndNotConfirmed(t *testing.T) {
 	c.takeAssignment(bad)
 	if c.confirm.Version != 2 || !strings.Contains(c.failed, "assignment.edges[0].peer: 9 of 1") {
 		t.Errorf("confirms %v, failed %q", c.confirm, c.failed)
+	}
+}
+
+func TestClockReportsAreDroppedWhereNobodyTakesThem(t *testing.T) {
+	c := client(t, &recorder{}, "")
+	c.ReportClock([]byte{1})
+	if sent, dropped := c.ClockReports(); sent != 0 || dropped != 1 {
+		t.Errorf("without a session: %d sent, %d dropped", sent, dropped)
+	}
+	c.connected.Store(true)
+	samples := []byte{2}
+	c.ReportClock(samples)
+	samples[0] = 3
+	c.ReportClock(samples)
+	c.ReportClock(make([]byte, agentapi.MaxClockReport+1))
+	if _, dropped := c.ClockReports(); dropped != 3 {
+		t.Errorf("%d dropped, want three: the session is busy with the first, and the last is too large", dropped)
+	}
+	if r := <-c.clock; r.GetFormat() != agentapi.ClockFormat || !bytes.Equal(r.GetSamples(), []byte{2}) {
+		t.Errorf("%v", r)
 	}
 }
 
