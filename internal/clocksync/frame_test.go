@@ -886,8 +886,8 @@ func TestRule10Frozen(t *testing.T) {
 	w.states(map[State]int{Locked: 16})
 }
 
-// Rule 10: so is a clock whose peers' pairs tell nothing of it any more, whatever
-// its own still do; an agent that begins anew, and forgets all its pairs, is
+// Rule 10: so is a clock whose peers' pairs tell nothing of it for two windows,
+// whatever its own still do; after one it claims nothing. An agent that begins anew, and forgets all its pairs, is
 // evidence against nobody.
 func TestRule10Missed(t *testing.T) {
 	w := newWorld(t, FrameOptions{}, 16, ringWith(16, 1, 3, 6))
@@ -900,6 +900,8 @@ func TestRule10Missed(t *testing.T) {
 			p.Rate, p.Sigma, p.RateSigma = 0, 1e7, 500
 		}
 	}
+	w.run(1)
+	w.states(map[State]int{Locked: 15, Converging: 1})
 	for range 10 {
 		w.run(1)
 		w.states(map[State]int{Locked: 15, Lost: 1})

@@ -14,6 +14,9 @@ const (
 	// A clock jumps if it is off by so many deviations of its prediction and its
 	// solution; more than BoundSigmas, as many clocks are tried for long.
 	jumpSigmas = 8
+	// unnoticed is for how long a rate may have been another one before a line
+	// was solved that does not have it yet.
+	unnoticed = 2 * Window
 	// driftFloor is a change of rate that counts: three steps of temperature.
 	driftFloor = 3 * temperature
 	// A drift is a change against a mean over about usualCycles. It has
@@ -102,7 +105,7 @@ func (f *Frame) judge(mono time.Duration) {
 			age := mono - o.solved
 			grown := Grown(o.sigma, o.rateSigma, age)
 			return vote{value: float64(l.off-b.off) + l.frac - b.frac, weight: 1 / (grown*grown + 1),
-				tolerance: jumpSigmas*math.Hypot(grown, c.sigma[k]) + (temperature+math.Abs(l.rate-b.rate))*float64(age)}
+				tolerance: jumpSigmas*math.Hypot(grown, c.sigma[k]) + temperature*float64(age) + math.Abs(l.rate-b.rate)*float64(age+unnoticed)}
 		}
 		center, agreed := 0.0, false
 		if p.base != 0 {
@@ -259,6 +262,8 @@ func (f *Frame) idle(mono time.Duration) {
 		switch {
 		case StatisticalBound(o.sigma, o.rateSigma, mono-o.solved) > LostBound:
 			o.lose()
+		case o.missed:
+			o.state = Converging
 		case o.state == Locked:
 			o.state = Holdover
 		}
