@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -152,6 +154,23 @@ func (c *clocks) updated(update []byte) {
 // status is what is known of the clock that stamps at a NIC.
 func (c *clocks) status(nic string) clocksync.Status {
 	return c.follower.Status(clocksync.ClockOf(nic, c.kinds[nic]), c.now, c.at)
+}
+
+// relations lists how edges are placed now.
+func (c *clocks) relations() []relationJSON {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]relationJSON, 0, len(c.related))
+	for id, r := range c.related {
+		kind := "kernel"
+		if id.Kind == clocksync.Hardware {
+			kind = kindHardware
+		}
+		e := probe.EdgeConfig{Src: id.Src, Dst: id.Dst, Flow: id.Flow}
+		out = append(out, relationJSON{Edge: e.ID().String(), Timestamp: kind, Ref: r.Ref, Offset: r.Offset, Rate: r.Rate, Bound: r.Bound})
+	}
+	slices.SortFunc(out, func(a, b relationJSON) int { return strings.Compare(a.Edge+a.Timestamp, b.Edge+b.Timestamp) })
+	return out
 }
 
 // clockView is a NIC's clock for those who read.

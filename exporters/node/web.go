@@ -121,16 +121,31 @@ type bendJSON struct {
 	Rate   float64 `json:"rate"`
 }
 
+// relationJSON is how an edge's far clock stands against the local one: at the
+// local time t it shows t + offset_ns + rate x (t - ref_ns), within bound_ns.
+type relationJSON struct {
+	Edge      string  `json:"edge"`
+	Timestamp string  `json:"timestamp"`
+	Ref       int64   `json:"ref_ns"`
+	Offset    int64   `json:"offset_ns"`
+	Rate      float64 `json:"rate"`
+	Bound     int64   `json:"bound_ns"`
+}
+
 type clockJSON struct {
-	Bend *bendJSON `json:"bend,omitempty"`
+	Bend      *bendJSON      `json:"bend,omitempty"`
+	Relations []relationJSON `json:"relations"` // of edges that have one
 }
 
 // clock answers GET /api/v1/clock.
 func (n *Node) clock(w http.ResponseWriter, _ *http.Request) {
-	var out clockJSON
+	out := clockJSON{Relations: []relationJSON{}}
 	if n.bend != nil {
 		s := n.bend.Segment()
 		out.Bend = &bendJSON{Ref: s.Ref, Offset: s.Offset, Rate: s.Rate}
+	}
+	if n.clocks != nil {
+		out.Relations = n.clocks.relations()
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(out); err != nil {

@@ -25,6 +25,8 @@ const (
 	// leaning is how much faster a filter follows whose predictions all err to one
 	// side: by so many times its unrest for each standard deviation beyond half of one.
 	leaning = 6
+	// settledEven windows are enough to know one direction's delay by.
+	settledEven = 20
 	// learnt is how many windows teach the noise of the quantiles before they judge.
 	learnt = 5
 )
@@ -62,9 +64,10 @@ func (k Kind) floor() float64 {
 //  2. Later windows are compared with the shape of what came before (shape.go).
 //     Both directions share one shape: queues of one direction move its tail, not
 //     its place.
-//  3. A round trip that changed is the path's: offset and rate are held, and the
-//     delay shows in its direction. From then on the pair's asymmetry is the one
-//     that holding the offset implies, and its uncertainty is inherited.
+//  3. A round trip that changed is the path's, and the delay shows in its
+//     direction. Where one direction is what it was, the clocks are measured by
+//     it alone; where both changed, offset and rate are held. The pair's asymmetry
+//     is then the one that this implies, and its uncertainty is inherited.
 //  4. Directions that moved by opposite amounts, while the round trip did not
 //     change, are the clocks': the estimate follows at once.
 //  5. A window that fits neither what was nor a change is not used; the estimate
@@ -93,6 +96,7 @@ type Pair struct {
 	odd       int // windows in a row that fit nothing
 	same      int // of them, those that agree with the last
 	oddShift  [2]float64
+	even      int     // windows in a row, or nearly, whose directions were alike
 	lean      float64 // mean of the last errors of prediction, in standard deviations
 	misfit    float64 // by how much errors are larger than expected, squared
 	lastOdd   bool    // the window before teaches nothing

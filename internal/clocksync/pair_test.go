@@ -92,7 +92,7 @@ func (b *bench) truth() int64 { return b.farAt(b.t) - b.localAt(b.t) }
 
 // off is by how much an estimate is wrong, in units of its own standard deviation.
 func off(b *bench, e Estimate) float64 {
-	return float64(e.Offset-b.truth()) / math.Hypot(e.Sigma, e.Inherited)
+	return float64(e.Offset-b.truth()) / math.Hypot(math.Hypot(e.Sigma, e.Wander), e.Inherited)
 }
 
 // run lets a pair work for some seconds and returns what it knows at the end.
@@ -192,7 +192,7 @@ func TestPairRule2LearnsTheShapeOfEachPath(t *testing.T) {
 		slices.Sort(errs)
 		p99 := errs[len(errs)*99/100]
 		t.Logf("kind %d, load %.1f, %d hops: p50 %.0f ns, p99 %.0f ns; %d of %d windows outside %d sigmas", c.kind, c.load, c.hops, errs[len(errs)/2], p99, outside, windows, BoundSigmas)
-		if p99 > c.p99 || outside > 1 || fine < windows*8/10 {
+		if p99 > c.p99 || outside > windows/100 || fine < windows*8/10 {
 			t.Errorf("%+v: p99 %.0f ns, %d of %d windows outside, %d fine", c, p99, outside, windows, fine)
 		}
 	}
@@ -232,7 +232,7 @@ func TestPairRule3ADelayThatAppearsIsThePaths(t *testing.T) {
 			for dir := range 2 {
 				b := newBench(k, 0.4, 3, 1)
 				p := NewPair(k)
-				run(b, p, 40)
+				before := run(b, p, 40)
 				b.extra[dir] = extra
 				for i := range 20 {
 					e := b.second(p)
@@ -241,8 +241,8 @@ func TestPairRule3ADelayThatAppearsIsThePaths(t *testing.T) {
 					}
 				}
 				e := p.Last()
-				if e.Detours != 1 || e.Moves != 0 || e.Inherited == 0 {
-					t.Errorf("kind %d: %+v, want one detour, no move, and what was inherited", k, e)
+				if limit := []float64{1500, 150}[k]; e.Detours != before.Detours+1 || e.Moves != before.Moves || math.Abs(float64(e.Offset-b.truth())) > limit {
+					t.Errorf("kind %d, %.0f us more one way: %d ns off, %+v, want one detour and no move", k, extra/1e3, e.Offset-b.truth(), e)
 				}
 				if d := float64(e.Delay) - 2000 - extra/2; math.Abs(d) > 5e3 {
 					t.Errorf("kind %d: delay %d ns, want half of both ways", k, e.Delay)
@@ -283,7 +283,7 @@ func TestPairRule4ClocksThatMovedAreFollowedAtOnce(t *testing.T) {
 func TestPairRule5WhatFitsNothingIsNotUsed(t *testing.T) {
 	b := newBench(Kernel, 0.4, 3, 1)
 	p := NewPair(Kernel)
-	before := run(b, p, 40)
+	run(b, p, 40)
 	// Every second another delay one way.
 	for i := range 6 {
 		b.extra[forward] = float64(i%3) * 300e3
@@ -291,11 +291,19 @@ func TestPairRule5WhatFitsNothingIsNotUsed(t *testing.T) {
 		if i%3 == 0 {
 			continue
 		}
-		if e.Quality != Held || math.Abs(off(b, e)) > BoundSigmas {
+		if math.Abs(off(b, e)) > BoundSigmas || e.Sigma > 1e3 {
+			t.Errorf("window %d: %+v, %.1f sigmas off, want the direction that is used", i, e, off(b, e))
+		}
+	}
+	// Both ways another delay every second.
+	for i := range 6 {
+		b.extra = [2]float64{float64(i%3) * 300e3, float64(i%2) * 400e3}
+		if e := b.second(p); i > 0 && (e.Quality == Coarse || math.Abs(off(b, e)) > BoundSigmas) {
 			t.Errorf("window %d: %+v, %.1f sigmas off, want it held", i, e, off(b, e))
 		}
 	}
-	b.extra[forward] = 0
+	before := p.Last()
+	b.extra = [2]float64{}
 	for range 40 {
 		b.step(1e9 / 40)
 	}

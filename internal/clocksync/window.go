@@ -163,15 +163,31 @@ func (p *Pair) fine(now int64) {
 		return
 	}
 	most := max(limit[0], limit[1])
-	if max(math.Abs(shift[0]), math.Abs(shift[1])) > most {
+	off := [2]bool{math.Abs(shift[0]) > limit[0], math.Abs(shift[1]) > limit[1]}
+	if off[0] && off[1] {
 		if both, clocks := shift[forward]+shift[reverse], shift[forward]-shift[reverse]; math.Abs(both) > math.Abs(clocks)/3 {
 			p.stranger(now, shift, most)
 			return
 		}
-		p.moved(now, &from)
+		p.moved(now, &from, most)
+		return
+	}
+	if one := off[0] || off[1]; (one || more > 0) && p.even >= settledEven {
+		late := wider(u)
+		if one {
+			late = forward
+			if off[reverse] {
+				late = reverse
+			}
+		}
+		p.alone(now, &from, 1-late, shift, most)
+		return
+	} else if one && more == 0 {
+		p.stranger(now, shift, most)
 		return
 	}
 	if more > 0 {
+		p.even = 0
 		p.coarse(now, more)
 		p.settle(shift)
 		p.centre(low)
@@ -187,27 +203,35 @@ func (p *Pair) fine(now int64) {
 	}
 	if !likely {
 		// Both directions are smeared and neither is late: a rate changed.
-		p.moved(now, &from)
+		p.moved(now, &from, most)
 		return
 	}
 	p.settle(shift)
 	f := &p.filter
-	at := p.middle()
-	back := float64(now-at) / 1e9
-	own := f.relation()
-	off := float64(from.At(at)-own.At(at)) - (f.x[0] - math.Round(f.x[0]))
-	z[forward] += off
-	z[reverse] -= off
+	back, apart := p.against(now, &from)
+	z[forward] += apart
+	z[reverse] -= apart
 	noise := (variance[0] + variance[1]) / 4
 	if f.p[2][2] == 0 {
 		f.p[2][2] = noise // from now on the delay is where the shape's zero lies
 	}
 	if e := (z[0] + z[1]) / 2; math.Abs(e) > p.kind.floor() && e*e > 36*(f.p[2][2]+noise) {
-		p.stranger(now, [2]float64{z[0] - off, z[1] + off}, p.kind.floor())
+		seen := [2]float64{z[0] - apart, z[1] + apart}
+		late := forward
+		if math.Abs(z[reverse]) > math.Abs(z[forward]) {
+			late = reverse
+		}
+		if math.Abs(z[1-late]) > math.Abs(z[late])/3 {
+			p.stranger(now, seen, p.kind.floor())
+			return
+		}
+		seen[1-late] = 0
+		p.alone(now, &from, 1-late, seen, p.kind.floor())
 		return
 	}
 	f.p[2][2] += noise / 400
 	p.odd, p.same, p.lastOdd = 0, 0, false
+	p.even++
 	p.follow([3]float64{1, -back, 0}, (z[forward]-z[reverse])/2, noise)
 	before := f.x
 	for d, h := range [2][3]float64{{1, -back, 1}, {-1, back, 1}} {
@@ -221,6 +245,46 @@ func (p *Pair) fine(now int64) {
 	p.centre(low)
 	p.quality = Fine
 	p.estimate.Delay = int64(math.Round((least[0] + least[1]) / 2))
+}
+
+// against is how long before now the middle of the window is, in seconds, and by
+// how much a relation is beyond the filter's there, in ns.
+func (p *Pair) against(now int64, from *Relation) (back, apart float64) {
+	f, at := &p.filter, p.middle()
+	own := f.relation()
+	return float64(now-at) / 1e9, float64(from.At(at)-own.At(at)) - (f.x[0] - math.Round(f.x[0]))
+}
+
+// alone measures the clocks by one direction, the other one having another delay
+// than before: the path of the good one is what it was. shift is by how much each
+// direction lies beyond its place as a whole.
+func (p *Pair) alone(now int64, from *Relation, good int, shift [2]float64, limit float64) {
+	u := p.distances(&p.now, from)
+	z, variance := p.shape.search(good, u[good])
+	for i := range u[good] {
+		u[good][i] -= z
+	}
+	if p.shape.fits(good, u[good]) < -2*unlikely {
+		p.stranger(now, shift, limit)
+		return
+	}
+	f := &p.filter
+	back, apart := p.against(now, from)
+	h := [3]float64{1, -back, 1}
+	if good == reverse {
+		h, apart = [3]float64{-1, back, 1}, -apart
+	}
+	p.follow(h, z+apart, variance)
+	f.update(h, z+apart, variance)
+	f.fold()
+	f.p[2][2] += variance / 400
+	if math.Abs(shift[1-good]) > limit {
+		shift[good] = 0
+		p.stranger(now, shift, limit)
+	} else {
+		p.odd, p.same, p.lastOdd = 0, 0, true
+	}
+	p.quality = Fine
 }
 
 // lowest is the delay of the least delayed packets of a window, its samples being
@@ -268,12 +332,25 @@ func uneven(u *[2][]float64, k Kind) float64 {
 	return more - less
 }
 
-// moved starts from where the clocks are now: rule 4. What is known of the path stays.
-func (p *Pair) moved(now int64, from *Relation) {
-	p.estimate.Moves++
+// wider is the direction that waits longer, the samples being sorted.
+func wider(u *[2][]float64) int {
+	if quantile(u[reverse], 0.5)-quantile(u[reverse], 0.1) > quantile(u[forward], 0.5)-quantile(u[forward], 0.1) {
+		return reverse
+	}
+	return forward
+}
+
+// moved starts from where the clocks are now: rule 4. What is known of the path
+// stays; if the round trip is not what it was, it is not the clocks that moved.
+func (p *Pair) moved(now int64, from *Relation, limit float64) {
 	f := &p.filter
 	delay, uncertain := f.x[2], f.p[2][2]
 	c := p.fit(*from, quarter)
+	if longer := c.delay - p.low; math.Abs(longer) > limit+2*c.excess {
+		p.stranger(now, [2]float64{longer, longer}, limit)
+		return
+	}
+	p.estimate.Moves++
 	f.start(now, &c)
 	p.lean = 0
 	f.x[2], f.p[2][2] = delay, uncertain

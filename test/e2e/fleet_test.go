@@ -212,6 +212,18 @@ func (f *fleet) coordinates() series {
 	return readSeries(bytes.NewReader(body))
 }
 
+// probing waits until n nodes have edges.
+func (f *fleet) probing(n int) {
+	f.t.Helper()
+	f.wait(30*time.Second, "edges at every node", func() bool {
+		nodes := map[string]bool{}
+		for id := range f.edges() {
+			nodes[strings.SplitN(id, "/", 2)[0]] = true
+		}
+		return len(nodes) == n
+	})
+}
+
 func (f *fleet) connected(n int) {
 	f.t.Helper()
 	f.wait(60*time.Second, fmt.Sprintf("%d agents connected", n), func() bool {
@@ -364,13 +376,7 @@ func TestFleet(t *testing.T) {
 		var groups []struct{ Targets []string }
 		return code == http.StatusOK && json.Unmarshal(body, &groups) == nil && len(groups) == 8
 	})
-	f.wait(30*time.Second, "edges at every node", func() bool {
-		nodes := map[string]bool{}
-		for id := range f.edges() {
-			nodes[strings.SplitN(id, "/", 2)[0]] = true
-		}
-		return len(nodes) == 8
-	})
+	f.probing(8)
 	f.answering(50)
 	schedule := f.scheduled()
 	if len(schedule) != 8 {
