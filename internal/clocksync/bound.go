@@ -15,10 +15,13 @@ const (
 	BoundSigmas = 5
 	// wanderRoot is the wander of a rate, per square root of a second.
 	wanderRoot = 1.291e-8 // 0.1e-6 / sqrt(60)
-	// temperature is by how much a rate may change at once.
+	// temperature is by how much a rate changes when the temperature does, weather
+	// how often that is, and inertia the time constant of a crystal that warms.
 	temperature = 1e-6
-	// Fresh is for how long after its moment an estimate is not yet predicted:
-	// what a step of temperature does by then, the next window corrects.
+	weather     = 10 * time.Minute
+	inertia     = 30 * time.Second
+	// Fresh is for how long after its moment an estimate is not yet predicted: a
+	// step that is faster than crystals are the next window corrects.
 	Fresh = 3 * time.Second
 )
 
@@ -31,15 +34,22 @@ func Grown(sigma, rateSigma float64, age time.Duration) float64 {
 	return math.Sqrt(sigma*sigma + drift*drift + wander*wander)
 }
 
-// StatisticalBound is the bound, ns, of the same offset: BoundSigmas of what it
-// has grown to and, once it is no longer Fresh, what a temperature step may have
-// done since.
-func StatisticalBound(sigma, rateSigma float64, age time.Duration) float64 {
-	b := BoundSigmas * Grown(sigma, rateSigma, age)
-	if over := max(age, -age) - Fresh; over > 0 {
-		b += temperature * float64(over)
+// warmth is by how much, ns, temperature may have moved an offset that was
+// measured age ago. While it is Fresh that is what a crystal's inertia permits;
+// later it is what steps do, of which there is one from the beginning on, and
+// more as the weather has it.
+func warmth(age time.Duration) float64 {
+	t := math.Abs(float64(age))
+	if t <= float64(Fresh) {
+		return temperature * t * t / (2 * float64(inertia))
 	}
-	return b
+	return temperature * t * (1 + t/float64(weather))
+}
+
+// StatisticalBound is the bound, ns, of the same offset: BoundSigmas of what it
+// has grown to, and what temperature may have done since.
+func StatisticalBound(sigma, rateSigma float64, age time.Duration) float64 {
+	return BoundSigmas*Grown(sigma, rateSigma, age) + warmth(age)
 }
 
 // Relation is how a far clock stands against a local one, as far as an edge's

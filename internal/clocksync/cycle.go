@@ -16,6 +16,7 @@ const runningRate = 1000e-6
 type cycle struct {
 	number             []int32 // by place in Frame.clocks; negative: none
 	estimates, stopped []int32 // by place
+	missed             []int32 // by place: estimates that peers do not have any more
 	clocks             []int32 // places, by number
 
 	edges []*frameEdge
@@ -103,7 +104,9 @@ func (f *Frame) Solve(mono time.Duration) *Summary {
 func (f *Frame) gather(mono time.Duration) {
 	c := &f.cycle
 	c.number, c.stopped, c.estimates = sized(c.number, len(f.clocks)), sized(c.stopped, len(f.clocks)), sized(c.estimates, len(f.clocks))
+	c.missed = sized(c.missed, len(f.clocks))
 	clear(c.stopped)
+	clear(c.missed)
 	clear(c.estimates)
 	c.edges = c.edges[:0]
 	for _, n := range f.sorted {
@@ -113,8 +116,11 @@ func (f *Frame) gather(mono time.Duration) {
 			case mono-e.taken > Fresh, e.useless():
 				continue
 			case e.absent:
-				if e.missed {
+				if e.missed > 0 {
 					c.estimates[e.peer]++
+					c.missed[e.peer]++
+				}
+				if e.missed > 1 {
 					c.stopped[e.peer]++
 				}
 				continue
@@ -139,6 +145,7 @@ func (f *Frame) gather(mono time.Duration) {
 			c.number[i] = atStandstill
 			f.clocks[i].lose()
 		}
+		f.clocks[i].missed = 2*c.missed[i] > c.estimates[i]
 	}
 	c.edges = slices.DeleteFunc(c.edges, func(e *frameEdge) bool {
 		return c.number[e.local] == atStandstill || c.number[e.peer] == atStandstill
@@ -158,8 +165,12 @@ func (f *Frame) gather(mono time.Duration) {
 
 	c.terms = sized(c.terms, len(c.edges))
 	for i, e := range c.edges {
+		warm := 0.0
+		if e.predicted {
+			warm = warmth(mono-e.measured) / BoundSigmas
+		}
 		c.terms[i] = term{e: e, a: c.number[e.local], b: c.number[e.peer], out: e.out, ref: e.ref, offset: e.offset, rate: e.rate,
-			variance: e.variance, rateVariance: e.rateVariance, allowance: e.allowance, predicted: e.predicted}
+			variance: e.variance + warm*warm, rateVariance: e.rateVariance, allowance: e.allowance, predicted: e.predicted}
 	}
 }
 

@@ -37,7 +37,7 @@ type followed struct {
 
 type pairSaid struct {
 	Estimate
-	at time.Duration
+	at, measured time.Duration // the last window; the last that told something
 }
 
 // Limits of what is still worth something.
@@ -86,7 +86,11 @@ func (f *Follower) Estimated(id PairID, e Estimate, mono time.Duration) {
 		delete(f.pairs, id)
 		return
 	}
-	f.pairs[id] = pairSaid{e, mono}
+	p := pairSaid{e, mono, mono}
+	if before, ok := f.pairs[id]; ok && e.Quality == Held {
+		p.measured = before.measured
+	}
+	f.pairs[id] = p
 }
 
 // Forget drops pairs for which keep is false.
@@ -154,7 +158,8 @@ func (f *Follower) Relation(id PairID, now int64, mono time.Duration) (Relation,
 	if a, b := f.maps[id.Local()], f.maps[id.Peer()]; a != nil && b != nil {
 		allowance = a.Allowance + b.Allowance
 	}
-	own.Bound = int64(math.Ceil(StatisticalBound(math.Hypot(math.Hypot(p.Sigma, p.Wander), p.Inherited), math.Hypot(p.RateSigma, p.RateWander), age))) + allowance
+	grown := Grown(math.Hypot(math.Hypot(p.Sigma, p.Wander), p.Inherited), math.Hypot(p.RateSigma, p.RateWander), age)
+	own.Bound = int64(math.Ceil(BoundSigmas*grown+warmth(mono-p.measured))) + allowance
 	if mapped && r.Bound <= own.Bound {
 		own = r
 	}

@@ -64,6 +64,23 @@ func TestFollowerRule2AgedMapsGiveWayToThePair(t *testing.T) {
 	}
 }
 
+// A pair that only predicts knows less and less, whatever its own sigma says.
+func TestFollowerRule2PredictionsAge(t *testing.T) {
+	f := NewFollower()
+	for s := range 20 {
+		e := said(int64(1e18)+int64(s)*1e9, 10)
+		if s > 0 {
+			e.Quality = Held
+		}
+		mono := time.Duration(s) * time.Second
+		f.Estimated(edge12, e, mono)
+		r, ok := f.Relation(edge12, e.Ref, mono)
+		if least := int64(s * 1000); !ok || mono > Fresh && r.Bound < least || r.Bound > 1100*int64(s)+200 {
+			t.Errorf("%v after it was measured: bound %d (%v), want %d for 1 ppm, and little more", mono, r.Bound, ok, least)
+		}
+	}
+}
+
 func TestFollowerRule3SilenceIsHoldoverThenLost(t *testing.T) {
 	f := NewFollower()
 	if s := f.Status("h1", 1e18, 0); s.State != Converging || s.Known {

@@ -39,9 +39,9 @@ import (
 //  10. A clock is locked from the second cycle in a row in which new estimates
 //     agreed with its prediction; in holdover while there are none; lost once
 //     its bound exceeds 1 ms, or when most of its pairs find it 1000 ppm off or
-//     standing still. A pair that its node had and, unlike most others, has no
-//     more is one that finds so: nothing relates a clock that stands still. A
-//     lost clock starts anew.
+//     standing still. Nothing relates a clock that stands still: when most pairs
+//     of its peers know nothing of it any more, unlike of others, then it claims
+//     nothing, and is lost if that goes on. A lost clock starts anew.
 //  11. The same estimates give the same maps, in whatever order nodes report.
 //
 // Nothing is filtered over time: memory belongs to the pairs. A Frame is not
@@ -105,8 +105,10 @@ type frameClock struct {
 	steps, drifts    uint32
 	peers            uint32
 	allowance        int64
+	missed           bool          // most of its estimates are no more
 	agreed           int           // cycles in a row with its prediction
 	solved, heard    time.Duration // its line; its last estimate
+	measured         time.Duration // its last estimate that was not predicted
 	usual            float64       // rate, slowly following
 	settling         int           // cycles in which usual follows at once
 	offsets, rates   sketch
@@ -150,6 +152,7 @@ type frameEdge struct {
 	id           PairID // of a join: the clocks, and flow -1
 	local, peer  int32  // places in clocks
 	taken        time.Duration
+	measured     time.Duration // when it was last taken and not predicted
 	ref, offset  int64
 	rate         float64
 	variance     float64 // of offset
@@ -160,7 +163,7 @@ type frameEdge struct {
 	predicted    bool // the last window told nothing
 	out          bool // left out
 	absent       bool // the last report does not have it
-	missed       bool // absent, and most others of its node are not
+	missed       int  // reports in a row without it, when they had most others
 	readings     []reading
 }
 
@@ -194,7 +197,10 @@ func (f *Frame) Take(r *Report, mono time.Duration) {
 			f.begin(e, p.ID, p.ID.Local(), p.ID.Peer())
 		}
 		e.taken, e.ref, e.offset, e.rate, e.predicted = mono, p.Ref, p.Offset, p.Rate, p.Quality == Held
-		e.absent, e.missed = false, false
+		e.absent, e.missed = false, 0
+		if !e.predicted || e.measured == 0 {
+			e.measured = mono
+		}
 		e.wander, e.rateWander = p.Wander*p.Wander/2, p.RateWander*p.RateWander/2
 		e.variance = p.Sigma*p.Sigma + p.Wander*p.Wander + p.Inherited*p.Inherited + roundingVariance
 		e.rateVariance = max(p.RateSigma*p.RateSigma+p.RateWander*p.RateWander, minRateVariance)
@@ -227,9 +233,14 @@ func (n *frameNode) compare(mono time.Duration) {
 		return
 	}
 	for i := range n.edges {
-		if e := &n.edges[i]; e.id.Flow >= 0 && e.taken != mono && !e.absent {
-			e.absent, e.missed = true, 2*gone <= len(n.edges)
+		e := &n.edges[i]
+		if e.id.Flow < 0 || e.taken == mono {
+			continue
 		}
+		if e.missed > 0 || !e.absent && 2*gone <= len(n.edges) {
+			e.missed++
+		}
+		e.absent = true
 	}
 }
 

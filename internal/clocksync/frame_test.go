@@ -805,9 +805,54 @@ func TestRule10Predicted(t *testing.T) {
 	if w.last.Components != 1 {
 		t.Errorf("%+v", w.last)
 	}
+	// Its temperature has changed when nobody saw it: all predictions go with the old rate.
+	held := map[[2]int]PairEstimate{}
+	for _, p := range w.pairs {
+		held[p] = w.estimate(p)
+	}
+	w.drift(3, 1e-6)
+	w.spoil = func(p *PairEstimate) {
+		for _, h := range held {
+			if h.ID == p.ID && (p.ID.Src == w.names[3]+"/e" || p.ID.Dst == w.names[3]+"/e") {
+				h.Quality = Held
+				h.Offset += int64(math.Round(h.Rate * float64(p.Ref-h.Ref)))
+				h.Ref = p.Ref
+				h.Sigma = Grown(10, 1e-9, time.Duration(w.now)*time.Second)
+				*p = h
+			}
+		}
+	}
+	for range 100 {
+		w.run(1)
+		m := w.get(3)
+		if w.now < 7+Fresh.Seconds() {
+			continue
+		}
+		if b := StatisticalBound(m.Sigma, m.RateSigma, time.Duration(w.read(3, w.now)-m.Ref)); math.Abs(w.errors()[3]) > b {
+			t.Fatalf("at %v s, predicted since 5 s, it is off by %v with bound %v", w.now, w.errors()[3], b)
+		}
+	}
 	w.spoil = nil
-	w.run(1)
+	w.run(3)
 	w.states(map[State]int{Locked: 8})
+}
+
+// Rule 10: so it is between halves that only a prediction relates.
+func TestRule10PredictedBetween(t *testing.T) {
+	pairs := append(everybody(4), [2]int{4, 5}, [2]int{4, 6}, [2]int{4, 7}, [2]int{5, 6}, [2]int{5, 7}, [2]int{6, 7}, [2]int{0, 4})
+	w := newWorld(t, FrameOptions{}, 8, pairs)
+	w.noise, w.rnoise = 10, 1e-9
+	w.run(4)
+	w.spoil = func(p *PairEstimate) {
+		if p.ID.Src == w.names[0]+"/e" && p.ID.Dst == w.names[4]+"/e" {
+			p.Quality = Held
+		}
+	}
+	w.run(60)
+	w.states(map[State]int{Locked: 8})
+	if b := BoundSigmas * (w.get(1).Sigma + w.get(6).Sigma); b < 60_000 || b > 100_000 {
+		t.Errorf("a minute later halves know each other to %v ns, want 1 ppm and little more", b)
+	}
 }
 
 // Rule 10: a clock that stands still is lost, and nobody else is the worse for it.
@@ -841,8 +886,8 @@ func TestRule10Frozen(t *testing.T) {
 	w.states(map[State]int{Locked: 16})
 }
 
-// Rule 10: so is a clock whose peers' pairs tell nothing of it any more, whatever
-// its own still do; an agent that begins anew, and forgets all its pairs, is
+// Rule 10: so is a clock whose peers' pairs tell nothing of it for two windows,
+// whatever its own still do; after one it claims nothing. An agent that begins anew, and forgets all its pairs, is
 // evidence against nobody.
 func TestRule10Missed(t *testing.T) {
 	w := newWorld(t, FrameOptions{}, 16, ringWith(16, 1, 3, 6))
@@ -855,6 +900,8 @@ func TestRule10Missed(t *testing.T) {
 			p.Rate, p.Sigma, p.RateSigma = 0, 1e7, 500
 		}
 	}
+	w.run(1)
+	w.states(map[State]int{Locked: 15, Converging: 1})
 	for range 10 {
 		w.run(1)
 		w.states(map[State]int{Locked: 15, Lost: 1})

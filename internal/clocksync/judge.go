@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -14,6 +15,9 @@ const (
 	// A clock jumps if it is off by so many deviations of its prediction and its
 	// solution; more than BoundSigmas, as many clocks are tried for long.
 	jumpSigmas = 8
+	// unnoticed is for how long a rate may have been another one before a line
+	// was solved that does not have it yet.
+	unnoticed = 2 * Window
 	// driftFloor is a change of rate that counts: three steps of temperature.
 	driftFloor = 3 * temperature
 	// A drift is a change against a mean over about usualCycles. It has
@@ -89,6 +93,15 @@ func (c *cycle) center(p *part, of func(k int32) vote) (center float64, agreed b
 	return median + sum/weight, true
 }
 
+// leastJump is the least jump of a clock, ns, that is told from what a busy host
+// does to its stamps for a second.
+func leastJump(clock string) float64 {
+	if strings.Contains(clock, "/") { // a NIC's own
+		return 1e3
+	}
+	return 10e3
+}
+
 // judge fixes the time of every part, and says of every clock in it how it did.
 func (f *Frame) judge(mono time.Duration) {
 	c := &f.cycle
@@ -102,7 +115,7 @@ func (f *Frame) judge(mono time.Duration) {
 			age := mono - o.solved
 			grown := Grown(o.sigma, o.rateSigma, age)
 			return vote{value: float64(l.off-b.off) + l.frac - b.frac, weight: 1 / (grown*grown + 1),
-				tolerance: jumpSigmas*math.Hypot(grown, c.sigma[k]) + (temperature+math.Abs(l.rate-b.rate))*float64(age)}
+				tolerance: jumpSigmas*math.Hypot(grown, c.sigma[k]) + temperature*float64(age) + math.Abs(l.rate-b.rate)*float64(age+unnoticed)}
 		}
 		center, agreed := 0.0, false
 		if p.base != 0 {
@@ -148,6 +161,11 @@ func (f *Frame) judge(mono time.Duration) {
 			if c.eager[k] {
 				o.usual, o.settling = c.lines[k].rate, driftCycles
 			}
+			if fresh[k] || c.eager[k] {
+				o.measured = mono
+			} else {
+				c.cool(k, mono-o.measured)
+			}
 			o.known, o.line, o.sigma, o.rateSigma, o.component, o.solved = true, c.lines[k], c.sigma[k], c.rateSigma[k], p.id, mono
 			if agreed {
 				o.drift()
@@ -167,6 +185,13 @@ func (f *Frame) judge(mono time.Duration) {
 	if anew {
 		f.id++
 	}
+}
+
+// cool widens a clock that was measured age ago: all that was predicted for it is
+// wrong by the same when its temperature has changed since.
+func (c *cycle) cool(k int32, age time.Duration) {
+	c.sigma[k] = math.Hypot(c.sigma[k], warmth(age)/BoundSigmas)
+	c.rateSigma[k] = math.Hypot(c.rateSigma[k], temperature/BoundSigmas)
 }
 
 // describe counts every clock's peers and takes its share of the allowance. It
@@ -247,6 +272,8 @@ func (f *Frame) idle(mono time.Duration) {
 		switch {
 		case StatisticalBound(o.sigma, o.rateSigma, mono-o.solved) > LostBound:
 			o.lose()
+		case o.missed:
+			o.state = Converging
 		case o.state == Locked:
 			o.state = Holdover
 		}

@@ -1,0 +1,28 @@
+package clocksync
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// TestBound: while an estimate is fresh the bound has room for a crystal that
+// begins to warm, and afterwards for a rate that changed at once, from the
+// beginning on.
+func TestBound(t *testing.T) {
+	for age := time.Duration(0); age < 20*time.Minute; age += 100 * time.Millisecond {
+		s := age.Seconds()
+		warmed := 1000 * (s - 30*(1-math.Exp(-s/30))) // ns
+		if age > Fresh {
+			warmed = 1000 * s
+		}
+		for _, a := range []time.Duration{age, -age} {
+			if b := StatisticalBound(0, 0, a); b < warmed || b > 1000*s*(3+s/600) || age <= Fresh && b > 500 {
+				t.Fatalf("after %v: bound %v, temperature may have moved it by %v", a, b, warmed)
+			}
+		}
+	}
+	if b := StatisticalBound(10, 1e-9, time.Second); math.Abs(b-math.Sqrt(50*50+5*5+37.3*37.3)-16.7) > 0.1 {
+		t.Errorf("bound %v", b)
+	}
+}
