@@ -798,6 +798,37 @@ func TestRule9StepAndDrift(t *testing.T) {
 }
 
 // Rule 9: of two clocks alone nobody knows which stepped.
+// A window in which one clock's rate changes knows it badly. That moves nobody
+// else's rate, then or when it is known well again.
+func TestRule9DriftIsNobodyElses(t *testing.T) {
+	w := newWorld(t, FrameOptions{ID: 1}, 8, everybody(8))
+	w.noise, w.rnoise = 50, 20e-9
+	w.run(10)
+	before := w.frameRate(2)
+	w.drift(3, 50e-6)
+	w.spoil = func(p *PairEstimate) {
+		if p.ID.Local() == w.names[3] {
+			p.Rate += 20e-6
+		} else if p.ID.Peer() == w.names[3] {
+			p.Rate -= 20e-6
+		} else {
+			return
+		}
+		p.RateSigma, p.Sigma = 10e-6, 5e3
+	}
+	w.run(1)
+	w.spoil = nil
+	w.run(8)
+	for i := range 8 {
+		if m := w.get(i); i != 3 && (m.Steps != 0 || m.Drifts != 0) {
+			t.Errorf("clock %d: %d steps and %d drifts, and nobody touched it", i, m.Steps, m.Drifts)
+		}
+	}
+	if moved := math.Abs(w.frameRate(2) - before); moved > 0.2e-6 {
+		t.Errorf("the frame's rate moved by %.2g", moved)
+	}
+}
+
 func TestRule9TwoClocks(t *testing.T) {
 	w := newWorld(t, FrameOptions{}, 2, everybody(2))
 	w.noise, w.rnoise = 10, 1e-9

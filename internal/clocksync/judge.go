@@ -59,10 +59,13 @@ func (f *Frame) centerRates(p *part) {
 }
 
 // rateChange is by how much most clocks of a part changed their rates in the frame.
+// One whose rate was known badly may have changed far more than the others do:
+// it has less to say.
 func (f *Frame) rateChange(p *part) float64 {
 	c := &f.cycle
 	change, _ := c.center(p, func(k int32) vote {
-		return vote{c.lines[k].rate - c.before[k].rate, driftFloor + jumpSigmas*f.clocks[c.clocks[k]].rateSigma, 1}
+		sigma := f.clocks[c.clocks[k]].rateSigma
+		return vote{value: c.lines[k].rate - c.before[k].rate, tolerance: driftFloor + jumpSigmas*sigma, weight: 1 / (temperature*temperature + sigma*sigma)}
 	})
 	return change
 }
@@ -118,9 +121,10 @@ func (f *Frame) judge(mono time.Duration) {
 		miss := func(k int32) vote {
 			o, b, l := &f.clocks[c.clocks[k]], &c.before[k], &c.lines[k]
 			age := mono - o.solved
-			grown := Grown(o.sigma, o.rateSigma, age)
-			return vote{value: float64(l.off-b.off) + l.frac - b.frac, weight: 1 / (grown*grown + 1),
-				tolerance: jumpSigmas*math.Hypot(grown, c.sigma[k]) + temperature*float64(age) + math.Abs(l.rate-b.rate)*float64(age+unnoticed)}
+			spread := math.Hypot(Grown(o.sigma, o.rateSigma, age), c.sigma[k])
+			turned := math.Abs(l.rate-b.rate) * float64(age+unnoticed)
+			return vote{value: float64(l.off-b.off) + l.frac - b.frac, weight: 1 / (spread*spread + turned*turned + 1),
+				tolerance: jumpSigmas*spread + temperature*float64(age) + turned}
 		}
 		center, agreed := 0.0, false
 		if p.base != 0 {
