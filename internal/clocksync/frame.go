@@ -29,7 +29,8 @@ import (
 //     those that were predicted and did not jump is zero, in time and in rate.
 //     One clock that steps does not move it. A new frame shows the time of its
 //     median clock and runs at the mean rate.
-//  7. With a reference the frame of its component is that clock.
+//  7. With a reference the frame of its component is that clock. While it is not
+//     locked the frame is called relative, whatever it was led by before.
 //  8. Where components grow together the one with more clocks keeps its frame;
 //     where one falls apart the larger part keeps its number.
 //  9. A clock that is off its prediction by more than both sigmas, its rate's
@@ -403,7 +404,7 @@ func (f *Frame) Clocks() iter.Seq[ClockMap] {
 
 // Update is what is known of the given clocks.
 func (f *Frame) Update(clocks []string) *Update {
-	u := &Update{Frame: f.id, Relative: f.absolute == 0}
+	u := &Update{Frame: f.id, Relative: !f.led()}
 	for _, name := range clocks {
 		if m, ok := f.Map(name); ok {
 			u.Maps = append(u.Maps, ClockMap{name, m})
@@ -411,6 +412,14 @@ func (f *Frame) Update(clocks []string) *Update {
 		}
 	}
 	return u
+}
+
+// led reports whether the reference was measured in the last cycle. Without it
+// the frame goes on as most of the other clocks predict: what they are steered by
+// must not be themselves.
+func (f *Frame) led() bool {
+	i, ok := f.byName[f.opts.Reference]
+	return ok && f.absolute != 0 && f.clocks[i].component == f.absolute && f.clocks[i].state == Locked
 }
 
 // ID is the identifier of the frame. It changes when a component gets a time

@@ -682,6 +682,22 @@ func TestRule7Reference(t *testing.T) {
 	}
 	w.jumps(map[int][2]uint32{5: {1, 1}})
 	w.states(map[State]int{Locked: 20})
+
+	relative := func() bool { return w.frame.Update(w.names[:1]).Relative }
+	w.quiet[5] = true
+	for after := 1; !relative(); after++ {
+		if w.run(1); after > 10 {
+			t.Fatalf("nobody has heard of the reference for %d s, and the frame is still called its time", after)
+		}
+	}
+	if m := w.get(0); m.State != Locked {
+		t.Errorf("the others: %v, want them locked to each other", m.State)
+	}
+	w.quiet[5] = false
+	w.run(4)
+	if relative() {
+		t.Error("the reference is back, and the frame is called relative")
+	}
 }
 
 // Rule 8: components fall apart and grow together.
