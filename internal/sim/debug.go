@@ -1,5 +1,0 @@
-package sim
-
-import "github.com/graylink/graylink/internal/clocksync"
-
-func (f *Fleet) Pair(i int) *clocksync.Pair { return f.pairs[i] }
