@@ -6,7 +6,7 @@ RACE := ./internal/coordinator ./internal/agentapi/... ./internal/pki ./internal
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # Programs that the demo and the tests run, as program:Debian package.
 DEMO_TOOLS := ip:iproute2 iptables:iptables
-TEST_TOOLS := $(DEMO_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump
+TEST_TOOLS := $(DEMO_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump chronyd:chrony
 
 .PHONY: build demo test test-short bench peers lint clean demo-tools test-tools table
 

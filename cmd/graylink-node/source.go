@@ -30,6 +30,7 @@ func addSourceFlags(app *kingpin.Application) (start func(listen []string, webCo
 	app.Flag("timestamps", `Time stamps, where a coordinator is asked: "" for the NICs' where they have them, or kernel.`).EnumVar(&o.Timestamps, "", "kernel")
 	bound := app.Flag("clock.error-bound", "Error bound of this node's clock, where a coordinator is asked. Negative: not stated.").Default("-1s").Duration()
 	app.Flag("clock.sync", "Relate this node's clocks to its peers', and measure one-way delays by that, where a coordinator is asked.").Default("true").BoolVar(&o.ClockSync)
+	app.Flag("clock.chrony-sock", "Socket of a reference clock of chronyd (refclock SOCK) that is told once a second how the system clock stands against the coordinator's --clock.reference. Empty: none.").StringVar(&o.ChronySock)
 	bend := addBendFlags(app)
 	return func(listen []string, webConfig string, log *slog.Logger) (*node.Node, error) {
 		switch {
@@ -37,10 +38,15 @@ func addSourceFlags(app *kingpin.Application) (start func(listen []string, webCo
 			return nil, errors.New("--config.file or --coordinator.address: want one of them, or both")
 		case o.Address != "" && (o.Files.CA == "" || o.Files.Cert == "" || o.Files.Key == ""):
 			return nil, errors.New("--coordinator.address needs --coordinator.ca, --coordinator.cert and --coordinator.key")
+		case o.ChronySock != "" && (o.Address == "" || !o.ClockSync):
+			return nil, errors.New("--clock.chrony-sock needs --coordinator.address and --clock.sync")
 		}
 		bent, err := bend(log)
 		if err != nil {
 			return nil, err
+		}
+		if bent != nil && o.ChronySock != "" {
+			return nil, errors.New("--clock.chrony-sock: a clock that is bent for a test steers nothing")
 		}
 		if o.Address == "" {
 			return node.Start(o.File, bent, log)

@@ -31,6 +31,7 @@ type clocks struct {
 	bend   *probe.Bend // nil: the clock is right
 	log    *slog.Logger
 	report func([]byte) // to the coordinator, if it is there; called with mu held
+	steer  *steering    // nil: nobody steers the system clock by what is known here
 
 	mu       sync.Mutex
 	pairs    map[clocksync.PairID]*clocksync.Pair
@@ -60,7 +61,11 @@ func (c *clocks) run(ctx context.Context) {
 			return
 		case <-tick.C:
 			now := time.Now()
-			c.turn(c.bend.At(now.UnixNano()), now.Sub(base))
+			wall, mono := c.bend.At(now.UnixNano()), now.Sub(base)
+			c.turn(wall, mono)
+			if c.steer != nil {
+				c.steer.offer(ctx, c.system(), wall, mono)
+			}
 		}
 	}
 }
@@ -154,6 +159,13 @@ func (c *clocks) updated(update []byte) {
 // status is what is known of the clock that stamps at a NIC.
 func (c *clocks) status(nic string) clocksync.Status {
 	return c.follower.Status(clocksync.ClockOf(nic, c.kinds[nic]), c.now, c.at)
+}
+
+// system is what is known of the system clock at the end of the last window.
+func (c *clocks) system() clocksync.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.follower.Status(c.node, c.now, c.at)
 }
 
 // relations lists how edges are placed now.

@@ -37,6 +37,7 @@ type FleetOptions struct {
 	ErrorBound *time.Duration // of the node's clock; nil: not stated
 	Timestamps string         // as in the configuration file
 	ClockSync  bool           // relate the clocks, and measure delays by that
+	ChronySock string         // of a SOCK reference clock of chronyd, which may steer the system clock by what ClockSync knows; empty: none
 	Bend       *probe.Bend    // makes the clock wrong, for tests; nil: it is right
 }
 
@@ -113,6 +114,10 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 	}
 	if o.ClockSync {
 		n.clocks = newClocks(o.Node, n.engine, o.Bend, c.ReportClock, log)
+		if o.ChronySock != "" {
+			n.clocks.steer = newSteering(o.ChronySock, log)
+			n.registry.MustRegister(n.clocks.steer.samples)
+		}
 	}
 	ctx := n.follow()
 	n.wg.Go(func() { c.Run(ctx) })

@@ -19,7 +19,8 @@ import (
 //     component, weighted by what is known (or the reference): exact up to some hundred clocks, of random
 //     samples beyond, and then overstated by about a twentieth. Estimates that
 //     contradict each other more than their sigmas allow widen everybody's. What
-//     a clock may have done unseen is common to its estimates and is added whole.
+//     a clock may have done unseen is common to its estimates and is added whole;
+//     so is what its estimates have not made up for while they go one way.
 //  4. An estimate that stands out is left out, the worst first, where enough
 //     others vouch for that. It may return when it fits again. One that nobody
 //     can vouch against stays, and widens the sigma of its two clocks.
@@ -28,7 +29,8 @@ import (
 //     those that were predicted and did not jump is zero, in time and in rate.
 //     One clock that steps does not move it. A new frame shows the time of its
 //     median clock and runs at the mean rate.
-//  7. With a reference the frame of its component is that clock.
+//  7. With a reference the frame of its component is that clock. While it is not
+//     locked the frame is called relative, whatever it was led by before.
 //  8. Where components grow together the one with more clocks keeps its frame;
 //     where one falls apart the larger part keeps its number.
 //  9. A clock that is off its prediction by more than both sigmas, its rate's
@@ -100,6 +102,8 @@ type frameClock struct {
 	known bool // line predicts it
 	line
 	sigma, rateSigma float64
+	solvedSigma      float64 // of the solution, without what lags
+	moved            float64 // ns: by how much it was off its prediction
 	state            State
 	component        uint32
 	steps, drifts    uint32
@@ -400,7 +404,7 @@ func (f *Frame) Clocks() iter.Seq[ClockMap] {
 
 // Update is what is known of the given clocks.
 func (f *Frame) Update(clocks []string) *Update {
-	u := &Update{Frame: f.id, Relative: f.absolute == 0}
+	u := &Update{Frame: f.id, Relative: !f.led()}
 	for _, name := range clocks {
 		if m, ok := f.Map(name); ok {
 			u.Maps = append(u.Maps, ClockMap{name, m})
@@ -408,6 +412,14 @@ func (f *Frame) Update(clocks []string) *Update {
 		}
 	}
 	return u
+}
+
+// led reports whether the reference was measured in the last cycle. Without it
+// the frame goes on as most of the other clocks predict: what they are steered by
+// must not be themselves.
+func (f *Frame) led() bool {
+	i, ok := f.byName[f.opts.Reference]
+	return ok && f.absolute != 0 && f.clocks[i].component == f.absolute && f.clocks[i].state == Locked
 }
 
 // ID is the identifier of the frame. It changes when a component gets a time

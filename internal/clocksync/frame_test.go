@@ -377,6 +377,72 @@ func TestRule3PoorClock(t *testing.T) {
 	}
 }
 
+// Rule 3: a clock whose estimates go the same way for two cycles, and more than
+// they say, is known less well; nobody else is.
+func TestRule3Lagging(t *testing.T) {
+	w := newWorld(t, FrameOptions{}, 8, everybody(8))
+	w.noise, w.rnoise = 30, 10e-9
+	w.run(10)
+	before, behind := w.get(3).Sigma, 0.0
+	w.spoil = func(p *PairEstimate) {
+		if p.ID.Dst == w.names[3]+"/e" {
+			p.Offset += int64(behind)
+		} else if p.ID.Src == w.names[3]+"/e" {
+			p.Offset -= int64(behind)
+		}
+	}
+	for _, want := range []bool{false, true, true} {
+		behind += 80
+		w.run(1)
+		if m := w.get(3); m.State != Locked || (m.Sigma > 2*before) != want {
+			t.Errorf("%v ns behind, %v with sigma %v, before %v", behind, m.State, m.Sigma, before)
+		}
+		if m := w.get(4); m.Sigma > 1.5*before {
+			t.Errorf("another clock has sigma %v, before %v", m.Sigma, before)
+		}
+	}
+	w.run(2)
+	if m := w.get(3); m.Sigma > 1.5*before {
+		t.Errorf("it caught up, and has sigma %v, before %v", m.Sigma, before)
+	}
+}
+
+// TestLagging: of a Kalman filter that tracks what moves steadily, and more than
+// the filter expects, the lag is told well enough for a bound; of one that sees
+// what it expects there is hardly any.
+func TestLagging(t *testing.T) {
+	rng := rand.New(rand.NewPCG(4, 5))
+	for _, drift := range []float64{0, 200, 400} { // ns per window
+		const process, noise = 25.0, 100.0
+		v, x, truth, last, inside, widened := noise*noise, 0.0, 0.0, 0.0, 0, 0.0
+		const n = 3000
+		for i := range n {
+			truth += drift + process*rng.NormFloat64()
+			before := v + process*process
+			gain := before / (before + noise*noise)
+			moved := gain * (truth + noise*rng.NormFloat64() - x)
+			x += moved
+			v = (1 - gain) * before
+			lag := lagSigmas * lagging(last, moved, math.Sqrt(before), math.Sqrt(v))
+			last = moved
+			if sigma := math.Hypot(math.Sqrt(v), lag); i > 30 {
+				widened += sigma / math.Sqrt(v) / n
+				if math.Abs(truth-x) <= BoundSigmas*sigma {
+					inside++
+				}
+			} else {
+				inside++
+			}
+		}
+		if inside < n*999/1000 {
+			t.Errorf("drift %v: %d of %d within the bound", drift, inside, n)
+		}
+		if drift == 0 && widened > 1.05 {
+			t.Errorf("without a drift sigmas are widened to %v", widened)
+		}
+	}
+}
+
 // Rule 3: where estimates contradict each other more than they say, everybody's
 // sigma grows.
 func TestRule3UnitWeight(t *testing.T) {
@@ -616,6 +682,22 @@ func TestRule7Reference(t *testing.T) {
 	}
 	w.jumps(map[int][2]uint32{5: {1, 1}})
 	w.states(map[State]int{Locked: 20})
+
+	relative := func() bool { return w.frame.Update(w.names[:1]).Relative }
+	w.quiet[5] = true
+	for after := 1; !relative(); after++ {
+		if w.run(1); after > 10 {
+			t.Fatalf("nobody has heard of the reference for %d s, and the frame is still called its time", after)
+		}
+	}
+	if m := w.get(0); m.State != Locked {
+		t.Errorf("the others: %v, want them locked to each other", m.State)
+	}
+	w.quiet[5] = false
+	w.run(4)
+	if relative() {
+		t.Error("the reference is back, and the frame is called relative")
+	}
 }
 
 // Rule 8: components fall apart and grow together.

@@ -15,6 +15,11 @@ const (
 	// A clock jumps if it is off by so many deviations of its prediction and its
 	// solution; more than BoundSigmas, as many clocks are tried for long.
 	jumpSigmas = 8
+	// A clock whose pairs lag is widened by lagSigmas of what they have not
+	// corrected yet: its bound has room for twice as much and a half. What hides
+	// in a window's noise, up to some two deviations of it, is not seen.
+	lagSigmas = 0.5
+	leastGain = 0.2 // share of its variance that a filter loses in a window, at least
 	// unnoticed is for how long a rate may have been another one before a line
 	// was solved that does not have it yet.
 	unnoticed = 2 * Window
@@ -134,6 +139,7 @@ func (f *Frame) judge(mono time.Duration) {
 		for _, k := range members {
 			o := &f.clocks[c.clocks[k]]
 			news := c.lines[k].ref != o.ref
+			moved, lag := 0.0, 0.0
 			switch v := miss(k); {
 			case c.eager[k] || o.component != p.base || referred || !agreed:
 				o.agreed = 0
@@ -144,7 +150,11 @@ func (f *Frame) judge(mono time.Duration) {
 				o.agreed = 0
 			case news && fresh[k]:
 				o.agreed = min(o.agreed+1, lockAfter)
+				moved = v.value - center
+				lag = lagSigmas * lagging(o.moved, moved, Grown(o.solvedSigma, o.rateSigma, mono-o.solved), c.sigma[k])
 			}
+			o.moved, o.solvedSigma = moved, c.sigma[k]
+			c.sigma[k] = math.Hypot(c.sigma[k], lag)
 		}
 		switch {
 		case p.reference >= 0:
@@ -189,6 +199,19 @@ func (f *Frame) judge(mono time.Duration) {
 	if anew {
 		f.id++
 	}
+}
+
+// lagging is by how much, ns, a clock is off that goes another way than its pairs
+// expect, if what they corrected in two cycles says so. Of a filter whose
+// deviation is before a window and after it, what it corrects has the variance
+// that it loses; and it corrects the share of an error that its variance loses.
+func lagging(last, now, before, after float64) float64 {
+	if last*now <= 0 {
+		return 0
+	}
+	after = min(after, before) // it may have begun anew
+	lost := max(before*before-after*after, leastGain*before*before)
+	return max(0, min(math.Abs(last), math.Abs(now))-math.Sqrt(lost)) * after * after / lost
 }
 
 // cool widens a clock that was measured age ago: all that was predicted for it is

@@ -14,7 +14,7 @@ type ClockMap struct {
 // Update is what a node is told: the maps of its own clocks and its peers'.
 type Update struct {
 	Frame    uint64 // identifier of the frame: another one shares no times with this one
-	Relative bool   // the frame is its clocks' common time, not a reference's
+	Relative bool   // the frame goes on as its clocks' common time: no reference leads it now
 	Maps     []ClockMap
 }
 
