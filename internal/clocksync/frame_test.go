@@ -813,6 +813,19 @@ func TestRule9StepAndDrift(t *testing.T) {
 	}
 }
 
+// Rule 9: what temperature does to a rate at once is no event, alone or twice.
+func TestRule9Temperature(t *testing.T) {
+	for _, by := range []float64{temperature, -temperature, 2 * temperature} {
+		w := newWorld(t, FrameOptions{}, 16, ringWith(16, 1, 3, 6))
+		w.noise, w.rnoise = 10, 1e-9
+		w.run(20)
+		w.drift(9, by)
+		w.run(40)
+		w.jumps(nil)
+		w.states(map[State]int{Locked: 16})
+	}
+}
+
 // Rule 9: of two clocks alone nobody knows which stepped.
 // A window in which one clock's rate changes knows it badly. That moves nobody
 // else's rate, then or when it is known well again.
