@@ -488,9 +488,15 @@ func (l *Loop) openIncident(c *candidacy, now time.Time) {
 }
 
 // refresh takes fresh evidence into an open incident. Its scenario never
-// softens while it is open: a failure that was routed around is still one.
+// softens while it is open: a failure that was routed around is still one. Nor
+// does a clock's evidence shrink.
 func (l *Loop) refresh(in *Incident, v fabric.Verdict, now time.Time) {
 	in.missing, in.Held, in.LastSeen = 0, "", now
+	if in.Kind == fabric.KindClock && v.Element == in.Element && v.Evidence.ExplainedEdges == 0 {
+		// The flows told whom it touched; its node, a little later, what it was.
+		in.Summary = v.Summary
+		return
+	}
 	if v.Element != in.Element || in.Scenario == fabric.HardFailure && v.Scenario != fabric.HardFailure || v.Evidence.ExplainedEdges*2 < in.Evidence.ExplainedEdges {
 		return
 	}

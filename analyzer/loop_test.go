@@ -543,6 +543,24 @@ func TestLoopClockCounts(t *testing.T) {
 	}
 }
 
+// TestLoopClockCountsLater: a node that counts what the flows showed before says
+// what it was; whom it touched stays.
+func TestLoopClockCountsLater(t *testing.T) {
+	r := newRig(t, 6)
+	r.learn()
+	r.steps = map[string]float64{"h2/eth1": 3}
+	r.step()
+	r.w.clock["h2/eth1"] = 5e6
+	r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Incidents) > 0 })
+	delete(r.w.clock, "h2/eth1")
+	r.steps["h2/eth1"] = 4
+	r.step()
+	in := r.loop.Snapshot().Incidents[0]
+	if !strings.Contains(in.Summary, "its node counted it") || in.Evidence.ExplainedEdges != 28 || in.BlastRadius.Edges != 28 || len(in.Edges) != 28 {
+		t.Errorf("%q, %+v", in.Summary, in.Evidence)
+	}
+}
+
 // TestLoopADelayWaitsForTheClock: while a clock is in doubt its flows name
 // nothing; what is slow all the same is named afterwards.
 func TestLoopADelayWaitsForTheClock(t *testing.T) {

@@ -12,7 +12,8 @@
 //  4. NICs of one node that moved by the same amount have one clock: the one
 //     with the most flows is named, the others are listed.
 //  5. A node that counts a step or a change of rate of its clock needs no flows
-//     to be believed.
+//     to be believed. If it counts both at once it was the rate: the window in
+//     which that changed shows it as a step as well.
 //  6. An offset that grows by about as much in every window is a drift, one that
 //     stays is a step. Before that is known it is neither.
 //
@@ -222,17 +223,36 @@ const trendOf = 4
 // Watch follows clocks from window to window.
 type Watch struct {
 	windows int
-	seen    map[string]Series // by NIC, in the last window
+	seen    map[string]seen // by NIC, in the last window
 	counts  map[string]*count
 	trends  map[string]*trend
 }
 
+// seen is what a node said at a moment.
+type seen struct {
+	Series
+	at time.Time
+}
+
+// moved is by how much a clock is further ahead than it would be had it gone on
+// as before, ns; nil: not known.
+func (s *seen) moved(is seen) *int64 {
+	if s.Offset == nil || is.Offset == nil {
+		return nil
+	}
+	by := *is.Offset - *s.Offset
+	if s.Drift != nil {
+		by -= *s.Drift * is.at.Sub(s.at).Seconds()
+	}
+	ns := int64(by * 1e9)
+	return &ns
+}
+
 // count is a step or drift that a node counted.
 type count struct {
-	window  int // that shows it
-	stepped bool
-	drifts  bool
-	before  Series
+	window int  // that shows it
+	drifts bool // else it stepped
+	before seen
 }
 
 // trend is the offset of a clock in windows running.
@@ -245,7 +265,7 @@ type trend struct {
 
 // NewWatch returns a Watch that has seen nothing.
 func NewWatch() *Watch {
-	return &Watch{seen: map[string]Series{}, counts: map[string]*count{}, trends: map[string]*trend{}}
+	return &Watch{seen: map[string]seen{}, counts: map[string]*count{}, trends: map[string]*trend{}}
 }
 
 // Update takes a window and names the clocks that moved, the best supported at
@@ -263,7 +283,7 @@ func (w *Watch) Update(now time.Time, findings []judge.Finding, series map[strin
 	}
 	for nic, s := range series {
 		w.counted(nic, s)
-		w.seen[nic] = s
+		w.seen[nic] = seen{s, now}
 	}
 	for _, nic := range slices.Sorted(maps.Keys(w.counts)) {
 		c := w.counts[nic]
@@ -317,33 +337,32 @@ func (w *Watch) counted(nic string, s Series) {
 	old := w.seen[nic]
 	rose := func(was, is *float64) bool { return was != nil && is != nil && *is > *was }
 	stepped, drifts := rose(old.Steps, s.Steps), rose(old.Drifts, s.Drifts)
-	if stepped || drifts {
-		w.counts[nic] = &count{window: w.windows, stepped: stepped, drifts: drifts, before: old}
+	if !stepped && !drifts {
+		return
 	}
+	c := &count{window: w.windows, drifts: drifts, before: old}
+	if last := w.counts[nic]; last != nil { // of the window before: it is all one
+		c.drifts, c.before = c.drifts || last.drifts, last.before
+	}
+	w.counts[nic] = c
 }
 
 // join adds a counted event to the suspect it is about, or as one of its own.
-func (c *count) join(out []Suspect, nic string, is Series) []Suspect {
+func (c *count) join(out []Suspect, nic string, is seen) []Suspect {
 	i := slices.IndexFunc(out, func(s Suspect) bool { return fabric.OwnerOf(s.NIC) == fabric.OwnerOf(nic) })
 	if i < 0 {
 		i = len(out)
 		out = append(out, Suspect{NIC: nic})
 	}
 	s := &out[i]
-	s.Counted = true
+	s.Counted, s.Stepped, s.Drifts = true, !c.drifts, c.drifts
 	if s.NIC != nic && !slices.Contains(s.Others, nic) {
 		s.Others = append(s.Others, nic)
 	}
-	if c.stepped {
-		s.Stepped, s.Drifts = true, false
-		if s.Offset == nil && c.before.Offset != nil && is.Offset != nil {
-			s.Offset = new(int64)
-			*s.Offset = int64((*is.Offset - *c.before.Offset) * 1e9)
-		}
-		return out
+	if s.Offset == nil && s.Stepped {
+		s.Offset = c.before.moved(is)
 	}
-	s.Drifts, s.Stepped = true, false
-	if s.Rate == nil && c.before.Drift != nil && is.Drift != nil {
+	if s.Rate == nil && s.Drifts && c.before.Drift != nil && is.Drift != nil {
 		rate := *is.Drift - *c.before.Drift
 		s.Rate = &rate
 	}

@@ -154,20 +154,31 @@ func TestRule5WhatANodeCountsIsBelieved(t *testing.T) {
 		}
 	}
 	for i, want := range []string{"h2/eth1", "h2/eth1", ""} {
-		got := update(quiet, series(4, 1, 0.501, 10e-6))
+		got := update(quiet, series(4, 1, 0.501+10e-6*float64(i+1), 10e-6))
 		if names(got) != want {
 			t.Fatalf("window %d after a step: named %q, want %q", i, names(got), want)
 		}
 		if want == "" {
 			continue
 		}
-		if s := got[0]; !s.Counted || !s.Stepped || s.Drifts || s.Offset == nil || *s.Offset < 0.99e6 || *s.Offset > 1.01e6 {
-			t.Errorf("window %d: %+v, want a step of 1 ms", i, s)
+		if s := got[0]; !s.Counted || !s.Stepped || s.Drifts || s.Offset == nil || *s.Offset < 0.999e6 || *s.Offset > 1.001e6 {
+			t.Errorf("window %d: %+v, want a step of 1 ms beside what the clock gained as before", i, s)
 		}
 	}
 	got := update(quiet, series(4, 2, 0.501, 60e-6))
 	if names(got) != "h2/eth1" || !got[0].Drifts || got[0].Stepped || got[0].Rate == nil || *got[0].Rate < 49e-6 || *got[0].Rate > 51e-6 {
 		t.Errorf("a change of rate: %+v, want 50 ppm", got)
+	}
+	// The window in which a rate changes may show it as a step, too.
+	for _, counts := range [][][2]float64{{{5, 3}}, {{5, 2}, {5, 3}}, {{4, 3}, {5, 3}}} { // at once; one before the other
+		w = NewWatch()
+		update(quiet, series(4, 2, 0.5, 60e-6))
+		for _, c := range counts {
+			got = update(quiet, series(c[0], c[1], 0.501, 10e-6))
+		}
+		if names(got) != "h2/eth1" || !got[0].Drifts || got[0].Stepped || got[0].Rate == nil || *got[0].Rate > -49e-6 {
+			t.Errorf("counts %v of a change of rate: %+v, want -50 ppm", counts, got)
+		}
 	}
 	update(quiet, nil)
 	if got := update(quiet, nil); len(got) != 0 {

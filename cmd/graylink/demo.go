@@ -30,6 +30,7 @@ func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("loss", "Loss ratio of loss.").Default("0.1").Float64Var(&o.params.Loss)
 	cmd.Flag("step", "Step of clock-step.").Default(lab.DefaultStep.String()).DurationVar(&o.params.Step)
 	cmd.Flag("drift-ppm", "Drift of clock-drift, in millionths.").Default(fmt.Sprint(lab.DefaultDriftPPM)).Float64Var(&o.params.DriftPPM)
+	cmd.Flag("bend-clocks", "Make every host's clock wrong, by up to 5 s and 30 ppm: one-way delays come from clock sync alone.").Default("true").BoolVar(&o.bend)
 	cmd.Flag("duration", "How long none and host-stall last.").Default("30s").DurationVar(&o.duration)
 	cmd.Flag("topology", "Topology file; the demo's own when absent.").StringVar(&o.topology)
 	cmd.Flag("format", "json prints one object per fault on standard output.").Default("text").EnumVar(&o.format, "text", "json")
@@ -49,7 +50,7 @@ type demoFlags struct {
 	params                                                             demo.Params
 	duration                                                           time.Duration
 	flows                                                              int
-	keep                                                               bool
+	keep, bend                                                         bool
 }
 
 func (o *demoFlags) run(ctx context.Context) error {
@@ -86,7 +87,7 @@ func (o *demoFlags) run(ctx context.Context) error {
 			return err
 		}
 	}
-	opts := demo.Options{Name: o.name, Topology: topo, Listen: o.listen, Flows: o.flows, NodeBin: o.node, Progress: os.Stderr}
+	opts := demo.Options{Name: o.name, Topology: topo, Listen: o.listen, Flows: o.flows, NodeBin: o.node, BendClocks: o.bend, Seed: from, Progress: os.Stderr}
 	if o.level != "none" {
 		var level slog.Level
 		if err := level.UnmarshalText([]byte(o.level)); err != nil {

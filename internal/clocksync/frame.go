@@ -19,7 +19,8 @@ import (
 //     component, weighted by what is known (or the reference): exact up to some hundred clocks, of random
 //     samples beyond, and then overstated by about a twentieth. Estimates that
 //     contradict each other more than their sigmas allow widen everybody's. What
-//     a clock may have done unseen is common to its estimates and is added whole.
+//     a clock may have done unseen is common to its estimates and is added whole;
+//     so is what its estimates have not made up for while they go one way.
 //  4. An estimate that stands out is left out, the worst first, where enough
 //     others vouch for that. It may return when it fits again. One that nobody
 //     can vouch against stays, and widens the sigma of its two clocks.
@@ -101,6 +102,8 @@ type frameClock struct {
 	known bool // line predicts it
 	line
 	sigma, rateSigma float64
+	solvedSigma      float64 // of the solution, without what lags
+	moved            float64 // ns: by how much it was off its prediction
 	state            State
 	component        uint32
 	steps, drifts    uint32

@@ -377,6 +377,72 @@ func TestRule3PoorClock(t *testing.T) {
 	}
 }
 
+// Rule 3: a clock whose estimates go the same way for two cycles, and more than
+// they say, is known less well; nobody else is.
+func TestRule3Lagging(t *testing.T) {
+	w := newWorld(t, FrameOptions{}, 8, everybody(8))
+	w.noise, w.rnoise = 30, 10e-9
+	w.run(10)
+	before, behind := w.get(3).Sigma, 0.0
+	w.spoil = func(p *PairEstimate) {
+		if p.ID.Dst == w.names[3]+"/e" {
+			p.Offset += int64(behind)
+		} else if p.ID.Src == w.names[3]+"/e" {
+			p.Offset -= int64(behind)
+		}
+	}
+	for _, want := range []bool{false, true, true} {
+		behind += 80
+		w.run(1)
+		if m := w.get(3); m.State != Locked || (m.Sigma > 2*before) != want {
+			t.Errorf("%v ns behind, %v with sigma %v, before %v", behind, m.State, m.Sigma, before)
+		}
+		if m := w.get(4); m.Sigma > 1.5*before {
+			t.Errorf("another clock has sigma %v, before %v", m.Sigma, before)
+		}
+	}
+	w.run(2)
+	if m := w.get(3); m.Sigma > 1.5*before {
+		t.Errorf("it caught up, and has sigma %v, before %v", m.Sigma, before)
+	}
+}
+
+// TestLagging: of a Kalman filter that tracks what moves steadily, and more than
+// the filter expects, the lag is told well enough for a bound; of one that sees
+// what it expects there is hardly any.
+func TestLagging(t *testing.T) {
+	rng := rand.New(rand.NewPCG(4, 5))
+	for _, drift := range []float64{0, 200, 400} { // ns per window
+		const process, noise = 25.0, 100.0
+		v, x, truth, last, inside, widened := noise*noise, 0.0, 0.0, 0.0, 0, 0.0
+		const n = 3000
+		for i := range n {
+			truth += drift + process*rng.NormFloat64()
+			before := v + process*process
+			gain := before / (before + noise*noise)
+			moved := gain * (truth + noise*rng.NormFloat64() - x)
+			x += moved
+			v = (1 - gain) * before
+			lag := lagSigmas * lagging(last, moved, math.Sqrt(before), math.Sqrt(v))
+			last = moved
+			if sigma := math.Hypot(math.Sqrt(v), lag); i > 30 {
+				widened += sigma / math.Sqrt(v) / n
+				if math.Abs(truth-x) <= BoundSigmas*sigma {
+					inside++
+				}
+			} else {
+				inside++
+			}
+		}
+		if inside < n*999/1000 {
+			t.Errorf("drift %v: %d of %d within the bound", drift, inside, n)
+		}
+		if drift == 0 && widened > 1.05 {
+			t.Errorf("without a drift sigmas are widened to %v", widened)
+		}
+	}
+}
+
 // Rule 3: where estimates contradict each other more than they say, everybody's
 // sigma grows.
 func TestRule3UnitWeight(t *testing.T) {
@@ -748,6 +814,37 @@ func TestRule9StepAndDrift(t *testing.T) {
 }
 
 // Rule 9: of two clocks alone nobody knows which stepped.
+// A window in which one clock's rate changes knows it badly. That moves nobody
+// else's rate, then or when it is known well again.
+func TestRule9DriftIsNobodyElses(t *testing.T) {
+	w := newWorld(t, FrameOptions{ID: 1}, 8, everybody(8))
+	w.noise, w.rnoise = 50, 20e-9
+	w.run(10)
+	before := w.frameRate(2)
+	w.drift(3, 50e-6)
+	w.spoil = func(p *PairEstimate) {
+		if p.ID.Local() == w.names[3] {
+			p.Rate += 20e-6
+		} else if p.ID.Peer() == w.names[3] {
+			p.Rate -= 20e-6
+		} else {
+			return
+		}
+		p.RateSigma, p.Sigma = 10e-6, 5e3
+	}
+	w.run(1)
+	w.spoil = nil
+	w.run(8)
+	for i := range 8 {
+		if m := w.get(i); i != 3 && (m.Steps != 0 || m.Drifts != 0) {
+			t.Errorf("clock %d: %d steps and %d drifts, and nobody touched it", i, m.Steps, m.Drifts)
+		}
+	}
+	if moved := math.Abs(w.frameRate(2) - before); moved > 0.2e-6 {
+		t.Errorf("the frame's rate moved by %.2g", moved)
+	}
+}
+
 func TestRule9TwoClocks(t *testing.T) {
 	w := newWorld(t, FrameOptions{}, 2, everybody(2))
 	w.noise, w.rnoise = 10, 1e-9

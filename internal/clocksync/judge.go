@@ -15,6 +15,11 @@ const (
 	// A clock jumps if it is off by so many deviations of its prediction and its
 	// solution; more than BoundSigmas, as many clocks are tried for long.
 	jumpSigmas = 8
+	// A clock whose pairs lag is widened by lagSigmas of what they have not
+	// corrected yet: its bound has room for twice as much and a half. What hides
+	// in a window's noise, up to some two deviations of it, is not seen.
+	lagSigmas = 0.5
+	leastGain = 0.2 // share of its variance that a filter loses in a window, at least
 	// unnoticed is for how long a rate may have been another one before a line
 	// was solved that does not have it yet.
 	unnoticed = 2 * Window
@@ -54,10 +59,13 @@ func (f *Frame) centerRates(p *part) {
 }
 
 // rateChange is by how much most clocks of a part changed their rates in the frame.
+// One whose rate was known badly may have changed far more than the others do:
+// it has less to say.
 func (f *Frame) rateChange(p *part) float64 {
 	c := &f.cycle
 	change, _ := c.center(p, func(k int32) vote {
-		return vote{c.lines[k].rate - c.before[k].rate, driftFloor + jumpSigmas*f.clocks[c.clocks[k]].rateSigma, 1}
+		sigma := f.clocks[c.clocks[k]].rateSigma
+		return vote{value: c.lines[k].rate - c.before[k].rate, tolerance: driftFloor + jumpSigmas*sigma, weight: 1 / (temperature*temperature + sigma*sigma)}
 	})
 	return change
 }
@@ -113,9 +121,10 @@ func (f *Frame) judge(mono time.Duration) {
 		miss := func(k int32) vote {
 			o, b, l := &f.clocks[c.clocks[k]], &c.before[k], &c.lines[k]
 			age := mono - o.solved
-			grown := Grown(o.sigma, o.rateSigma, age)
-			return vote{value: float64(l.off-b.off) + l.frac - b.frac, weight: 1 / (grown*grown + 1),
-				tolerance: jumpSigmas*math.Hypot(grown, c.sigma[k]) + temperature*float64(age) + math.Abs(l.rate-b.rate)*float64(age+unnoticed)}
+			spread := math.Hypot(Grown(o.sigma, o.rateSigma, age), c.sigma[k])
+			turned := math.Abs(l.rate-b.rate) * float64(age+unnoticed)
+			return vote{value: float64(l.off-b.off) + l.frac - b.frac, weight: 1 / (spread*spread + turned*turned + 1),
+				tolerance: jumpSigmas*spread + temperature*float64(age) + turned}
 		}
 		center, agreed := 0.0, false
 		if p.base != 0 {
@@ -130,6 +139,7 @@ func (f *Frame) judge(mono time.Duration) {
 		for _, k := range members {
 			o := &f.clocks[c.clocks[k]]
 			news := c.lines[k].ref != o.ref
+			moved, lag := 0.0, 0.0
 			switch v := miss(k); {
 			case c.eager[k] || o.component != p.base || referred || !agreed:
 				o.agreed = 0
@@ -140,7 +150,11 @@ func (f *Frame) judge(mono time.Duration) {
 				o.agreed = 0
 			case news && fresh[k]:
 				o.agreed = min(o.agreed+1, lockAfter)
+				moved = v.value - center
+				lag = lagSigmas * lagging(o.moved, moved, Grown(o.solvedSigma, o.rateSigma, mono-o.solved), c.sigma[k])
 			}
+			o.moved, o.solvedSigma = moved, c.sigma[k]
+			c.sigma[k] = math.Hypot(c.sigma[k], lag)
 		}
 		switch {
 		case p.reference >= 0:
@@ -185,6 +199,19 @@ func (f *Frame) judge(mono time.Duration) {
 	if anew {
 		f.id++
 	}
+}
+
+// lagging is by how much, ns, a clock is off that goes another way than its pairs
+// expect, if what they corrected in two cycles says so. Of a filter whose
+// deviation is before a window and after it, what it corrects has the variance
+// that it loses; and it corrects the share of an error that its variance loses.
+func lagging(last, now, before, after float64) float64 {
+	if last*now <= 0 {
+		return 0
+	}
+	after = min(after, before) // it may have begun anew
+	lost := max(before*before-after*after, leastGain*before*before)
+	return max(0, min(math.Abs(last), math.Abs(now))-math.Sqrt(lost)) * after * after / lost
 }
 
 // cool widens a clock that was measured age ago: all that was predicted for it is

@@ -241,33 +241,44 @@ func (s *shape) quantilesOf(dir int) {
 	}
 }
 
-// scoreAt is the score of a sample of one direction, between bins by a straight line.
-func (s *shape) scoreAt(dir int, ns float64) float64 {
+// scoreAt is the score of a sample of one direction, between bins by a straight
+// line, and the slope there.
+func (s *shape) scoreAt(dir int, ns float64) (score, slope float64) {
 	at := s.at(ns)
 	i := min(int(at), bins-2)
 	f := at - float64(i)
-	score := &s.score[1-dir]
-	return score[i]*(1-f) + score[i+1]*f
+	t := &s.score[1-dir]
+	return t[i]*(1-f) + t[i+1]*f, (t[i+1] - t[i]) / (centre(s.scale, i+1) - centre(s.scale, i))
 }
 
 // search tells by how much samples of a direction lie beyond zero, and the
-// variance of that: by Fisher's scoring, one step where one is enough.
+// variance of that: by Fisher's scoring, one step where one is enough. A window
+// counts for what its own samples tell, which where clean ones are rare is now
+// nothing and now much, and nothing where zero is not where it is looked for.
 func (s *shape) search(dir int, samples []float64) (shift, variance float64) {
 	n := float64(len(samples))
+	usual := n * s.slope[dir]
 	reach := 1 / math.Sqrt(s.slope[dir]) // within it the score is nearly straight
+	told := 0.0
 	for range steps {
 		sum := 0.0
+		told = 0
 		for _, u := range samples {
-			sum += s.scoreAt(dir, u-shift)
+			score, slope := s.scoreAt(dir, u-shift)
+			sum += score
+			told += slope
 		}
-		step := max(-2*reach, min(2*reach, sum/(n*s.slope[dir])))
+		step := max(-2*reach, min(2*reach, sum/max(told, usual*0.3)))
 		shift += step
 		if math.Abs(step) < reach/2 {
 			break
 		}
 	}
-	return shift, s.variance[dir] / (n * s.slope[dir] * s.slope[dir])
+	return shift, s.variance[dir] / (usual * s.slope[dir]) / max(told/usual, leastTold)
 }
+
+// leastTold is what a window tells at least, as a part of what windows usually do.
+const leastTold = 0.05
 
 const steps = 6
 

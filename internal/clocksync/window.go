@@ -193,12 +193,12 @@ func (p *Pair) fine(now int64) {
 		p.centre(low)
 		return
 	}
-	z, variance, likely := p.locate(u)
+	z, variance, likely := p.locate(u, sigma)
 	if own := p.filter.relation(); !likely && from != own {
 		from, sigma = own, math.Sqrt(p.filter.p[0][0]*p.misfit)
 		u = p.distances(&p.now, &from)
 		if p.shape.learn(p.kind, sigma) {
-			z, variance, likely = p.locate(u)
+			z, variance, likely = p.locate(u, sigma)
 		}
 	}
 	if !likely {
@@ -215,7 +215,10 @@ func (p *Pair) fine(now int64) {
 	if f.p[2][2] == 0 {
 		f.p[2][2] = noise // from now on the delay is where the shape's zero lies
 	}
-	if e := (z[0] + z[1]) / 2; math.Abs(e) > p.kind.floor() && e*e > 36*(f.p[2][2]+noise) {
+	// Clocks that move faster than was thought are located badly, in both
+	// directions, but oppositely above all.
+	both, clocks := (z[0]+z[1])/2, (z[forward]-z[reverse])/2
+	if math.Abs(both) > max(p.kind.floor(), math.Abs(clocks)/2) && both*both > 36*(f.p[2][2]+noise) {
 		seen := [2]float64{z[0] - apart, z[1] + apart}
 		late := forward
 		if math.Abs(z[reverse]) > math.Abs(z[forward]) {
@@ -232,7 +235,7 @@ func (p *Pair) fine(now int64) {
 	f.p[2][2] += noise / 400
 	p.odd, p.same, p.lastOdd = 0, 0, false
 	p.even++
-	p.follow([3]float64{1, -back, 0}, (z[forward]-z[reverse])/2, noise)
+	p.follow([3]float64{1, -back, 0}, clocks, noise)
 	before := f.x
 	for d, h := range [2][3]float64{{1, -back, 1}, {-1, back, 1}} {
 		for i := range h {
@@ -358,18 +361,39 @@ func (p *Pair) moved(now int64, from *Relation, limit float64) {
 	p.odd, p.same, p.lastOdd = 0, 0, false
 }
 
-// locate tells by how much each direction's samples lie beyond zero. likely is
-// false where they are so unlikely there that zero is elsewhere.
-func (p *Pair) locate(u *[2][]float64) (z, variance [2]float64, likely bool) {
-	best := math.Inf(-1)
-	for d := range u {
-		z[d], variance[d] = p.shape.search(d, u[d])
-		for i := range u[d] {
-			u[d][i] -= z[d]
+// locate tells by how much each direction's samples lie beyond zero, which is known
+// to sigma. Where they are so unlikely as they are that zero must be elsewhere, it
+// is looked for in wider and wider circles; likely is false when it is not found.
+func (p *Pair) locate(u *[2][]float64, sigma float64) (z, variance [2]float64, likely bool) {
+	s := &p.shape
+	fits := func() bool { return max(s.fits(forward, u[forward]), s.fits(reverse, u[reverse])) > -unlikely }
+	look := func() {
+		for d := range u {
+			shift, v := s.search(d, u[d])
+			z[d], variance[d] = z[d]+shift, v
+			for i := range u[d] {
+				u[d][i] -= shift
+			}
 		}
-		best = max(best, p.shape.fits(d, u[d]))
 	}
-	return z, variance, best > -unlikely
+	if fits() {
+		look()
+		return z, variance, fits()
+	}
+	for wide := max(4*sigma, s.scale); wide < 128*s.scale; wide *= 4 {
+		if !s.learn(p.kind, wide) {
+			return z, variance, false
+		}
+		look()
+		if !s.learn(p.kind, sigma) {
+			return z, variance, false
+		}
+		if fits() {
+			look()
+			return z, variance, true
+		}
+	}
+	return z, variance, false
 }
 
 // unlikely is how many standard deviations below what is usual both directions
@@ -457,7 +481,7 @@ func (p *Pair) stranger(now int64, shift [2]float64, limit float64) {
 			break
 		}
 		var variance [2]float64
-		shift, variance, _ = p.locate(u)
+		shift, variance, _ = p.locate(u, limit/6)
 		noise = (variance[0] + variance[1]) / 4
 	}
 	p.inherit += f.p[0][0]*p.misfit + noise

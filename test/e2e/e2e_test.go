@@ -203,6 +203,24 @@ func TestDemoFaults(t *testing.T) {
 	clean(t, "e2e")
 }
 
+// TestDemoClocks: a clock that is wrong by seconds already is named when it jumps
+// or changes its rate, and nothing else is.
+func TestDemoClocks(t *testing.T) {
+	need(t)
+	stdout, stderr, _ := graylink(t, "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0", "--format", "json", "--fault", "clock-step,clock-drift")
+	out := outcomes(t, stdout)
+	if len(out) != 2 || !strings.Contains(stderr, "wrong on purpose") {
+		t.Fatalf("%d outcomes, want 2:\n%s", len(out), stderr)
+	}
+	judge(t, out, 0)
+	for _, o := range out {
+		if len(o.FalseVerdicts) != 0 {
+			t.Errorf("%s at %s: %d verdicts besides", o.Fault.Kind, o.Fault.Element, len(o.FalseVerdicts))
+		}
+	}
+	clean(t, "e2e")
+}
+
 // TestDemoSilence: a healthy fabric, and a host that is starved of CPU, make no
 // verdict against the fabric.
 func TestDemoSilence(t *testing.T) {
@@ -238,7 +256,7 @@ func TestDemoOtherTopologies(t *testing.T) {
 // TestDemoIsInterrupted: Ctrl-C at any time leaves nothing behind.
 func TestDemoIsInterrupted(t *testing.T) {
 	need(t)
-	for _, when := range []string{"building the fabric", "agents probe", "breaking"} {
+	for _, when := range []string{"building the fabric", "wrong on purpose", "agents probe", "breaking"} {
 		cmd := exec.Command(filepath.Join(bin, "graylink"), "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0")
 		pipe, err := cmd.StderrPipe()
 		if err != nil {

@@ -1,6 +1,6 @@
 // Package demo joins the lab and the analyzer: a real fabric on this machine,
-// agents in it, an embedded Prometheus, the analyzer and its page; then it
-// breaks something and waits for the verdict.
+// agents in it, a coordinator for their clocks, an embedded Prometheus, the
+// analyzer and its page; then it breaks something and waits for the verdict.
 package demo
 
 import (
@@ -39,41 +39,48 @@ const agentPort = "9868"
 
 // Patience of the demo with its own parts.
 const (
-	agentsUp    = 30 * time.Second
-	baselinesUp = 90 * time.Second
-	verdictIn   = 45 * time.Second
-	clearIn     = 90 * time.Second
+	agentsUp     = 30 * time.Second
+	clocksLocked = 60 * time.Second
+	baselinesUp  = 90 * time.Second
+	verdictIn    = 45 * time.Second
+	clearIn      = 90 * time.Second
 	// dwell keeps a fault after its verdict, so that a later, wrong verdict shows.
 	dwell = 3 * time.Second
 )
 
 // Options configure a demo.
 type Options struct {
-	Name      string
-	Topology  *fabric.Topology
-	Listen    string
-	Flows     int
-	NodeBin   string
-	Progress  io.Writer // what is being done
-	Log       *slog.Logger
-	AgentLogs io.Writer
+	Name     string
+	Topology *fabric.Topology
+	Listen   string
+	Flows    int
+	NodeBin  string
+	// BendClocks makes every agent's clock wrong, by seconds and by millionths;
+	// Seed chooses how.
+	BendClocks bool
+	Seed       uint64
+	Progress   io.Writer // what is being done
+	Log        *slog.Logger
+	AgentLogs  io.Writer
 }
 
 // Demo is a running fabric with agents and an analyzer.
 type Demo struct {
-	o     Options
-	lab   *lab.Lab
-	g     *fabric.Graph
-	mesh  Mesh
-	dir   string
-	db    *evidence.Embedded
-	loop  *analyzer.Loop
-	serve sync.WaitGroup // the loop, the page
-	runs  sync.WaitGroup // the agents
-	stop  context.CancelFunc
-	start time.Time
-	url   string
-	own   string // address of the page
+	o    Options
+	lab  *lab.Lab
+	g    *fabric.Graph
+	mesh Mesh
+	dir  string
+	db   *evidence.Embedded
+	loop *analyzer.Loop
+	// conductor relates the agents' clocks.
+	conductor *conductor
+	serve     sync.WaitGroup // the loop, the page
+	runs      sync.WaitGroup // the agents
+	stop      context.CancelFunc
+	start     time.Time
+	url       string
+	own       string // address of the page
 	// coverage is that of the whole fabric, measured when nothing was broken.
 	coverage float64
 
@@ -150,6 +157,9 @@ func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
 	if d.dir, err = os.MkdirTemp("", "graylink-demo-"); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
+	if d.conductor, err = conduct(ctx, d.lab.Topology(), d.o, d.dir); err != nil {
+		return err
+	}
 	if err := d.agents(ctx); err != nil {
 		return err
 	}
@@ -159,6 +169,9 @@ func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
 	}
 	d.say("%d agents probe %d directed flows: every pair of NICs every %s%s; kernel timestamps on every packet",
 		len(d.lab.Topology().Nodes), d.mesh.Directed(), pairCadence, turns)
+	if err := d.relate(ctx); err != nil {
+		return err
+	}
 	if err := d.analyzer(run, ln); err != nil {
 		return err
 	}
@@ -169,18 +182,28 @@ func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
 // agents starts graylink-node in every node's namespace and waits until each answers.
 func (d *Demo) agents(ctx context.Context) error {
 	nodes := d.lab.Topology().Nodes
+	var bends map[string]bend
+	if d.o.BendClocks {
+		bends = bendClocks(nodes, d.o.Name, d.o.Seed)
+		d.say("every host's clock is wrong on purpose: %s", describeBends(nodes, bends))
+	}
 	for i := range nodes {
 		n := &nodes[i]
 		cfg, err := NodeConfig(d.g, d.mesh, n)
 		if err != nil {
 			return err
 		}
-		file := filepath.Join(d.dir, n.Name+".yaml")
+		file := filepath.Join(d.dir, nodeFile(n.Name)+".yaml")
 		if err := os.WriteFile(file, cfg, 0o600); err != nil {
 			return fmt.Errorf("demo: %w", err)
 		}
-		cmd := d.lab.Command(context.Background(), n.Name, d.o.NodeBin, "--config.file", file, "--clock-bend-file", d.lab.BendFile(n.Name),
-			"--web.listen-address", "127.0.0.1:"+agentPort, "--log.level", "warn")
+		args := []string{d.o.NodeBin, "--config.file", file, "--clock-bend-file", d.lab.BendFile(n.Name),
+			"--web.listen-address", "127.0.0.1:" + agentPort, "--log.level", "warn"}
+		args = append(args, d.conductor.flags(n.Name)...)
+		if b, ok := bends[n.Name]; ok {
+			args = append(args, fmt.Sprintf("--clock-offset=%s", b.offset), fmt.Sprintf("--clock-drift-ppm=%g", b.ppm))
+		}
+		cmd := d.lab.Command(context.Background(), n.Name, args...)
 		out := &tail{w: d.o.AgentLogs, prefix: n.Name}
 		cmd.Stdout, cmd.Stderr = out, out
 		if err := cmd.Start(); err != nil {
@@ -544,8 +567,14 @@ func (d *Demo) awaitClear(ctx context.Context, healed time.Time, out *Outcome) e
 	}
 }
 
-// Settle waits until the paths are those of the whole fabric again.
-func (d *Demo) Settle(ctx context.Context) error { return d.ready(ctx) }
+// Settle waits until the clocks are locked and the paths are those of the whole
+// fabric again.
+func (d *Demo) Settle(ctx context.Context) error {
+	if err := d.relate(ctx); err != nil {
+		return err
+	}
+	return d.ready(ctx)
+}
 
 // watch waits and reports an agent that dies meanwhile.
 func (d *Demo) watch(ctx context.Context, t time.Duration) error {
@@ -585,6 +614,9 @@ func (d *Demo) Close() error {
 		errs = append(errs, d.lab.Close())
 	}
 	d.runs.Wait()
+	if d.conductor != nil {
+		errs = append(errs, d.conductor.close())
+	}
 	if d.dir != "" {
 		errs = append(errs, os.RemoveAll(d.dir))
 	}

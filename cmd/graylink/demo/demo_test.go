@@ -3,6 +3,7 @@ package demo
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -125,6 +126,41 @@ func TestNodeConfigsAreAccepted(t *testing.T) {
 		if len(c.NICs) != 1 || len(c.Peers) != 7 {
 			t.Errorf("%s: %d NICs and %d peers", n.Name, len(c.NICs), len(c.Peers))
 		}
+	}
+}
+
+// TestClocksAreWrongByTheSeed: further apart than any delay, the same again for
+// the same lab and seed, and no two alike.
+func TestClocksAreWrongByTheSeed(t *testing.T) {
+	nodes := demoGraph(t).Topo.Nodes
+	seen := map[bend]bool{}
+	for _, of := range []struct {
+		name string
+		seed uint64
+	}{{"demo", 1}, {"demo", 2}, {"other", 1}} {
+		bends, again := bendClocks(nodes, of.name, of.seed), bendClocks(nodes, of.name, of.seed)
+		least, most := time.Duration(0), time.Duration(0)
+		for i := range nodes {
+			b := bends[nodes[i].Name]
+			if b != again[nodes[i].Name] {
+				t.Errorf("%v: %s once, %s the next time", of, b, again[nodes[i].Name])
+			}
+			if b.offset < -bendMost || b.offset > bendMost || b.ppm < -bendMostPPM || b.ppm > bendMostPPM {
+				t.Errorf("%v: %s", of, b)
+			}
+			least, most = min(least, b.offset), max(most, b.offset)
+			seen[b] = true
+		}
+		if most-least < time.Second {
+			t.Errorf("%v: all clocks within %s", of, most-least)
+		}
+	}
+	if len(seen) != 3*len(nodes) {
+		t.Errorf("%d different bends, want %d", len(seen), 3*len(nodes))
+	}
+	nodes = append(nodes, nodes[0])
+	if text := describeBends(nodes, bendClocks(nodes, "demo", 1)); strings.Count(text, " ppm, ") != 8 || !strings.HasSuffix(text, "and 1 more") {
+		t.Errorf("said %q", text)
 	}
 }
 

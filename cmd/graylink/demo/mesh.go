@@ -2,7 +2,9 @@ package demo
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"sort"
 	"time"
 
@@ -16,9 +18,6 @@ import (
 const (
 	pairCadence  = 10 * time.Millisecond
 	replyTimeout = "1s"
-	// clockBound is true by construction: every namespace reads one kernel clock,
-	// and a stamp is taken within this of the packet.
-	clockBound = "1us"
 )
 
 // StampPort is the reflectors' port, SourcePort that of flow 0.
@@ -56,6 +55,17 @@ func (m Mesh) Directed() int {
 		n += 2 * len(p) * m.Flows
 	}
 	return n
+}
+
+// nodes lists the nodes that take part, sorted.
+func (m Mesh) nodes() []string {
+	names := map[string]bool{}
+	for src, peers := range m.Peers {
+		for _, nic := range append([]string{src}, peers...) {
+			names[fabric.OwnerOf(nic)] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
 }
 
 // Cadence is the time between two probes of one flow.
@@ -138,7 +148,6 @@ type nodeConfig struct {
 	Cadence      string     `yaml:"cadence"`
 	ReplyTimeout string     `yaml:"reply_timeout"`
 	Stamp        stampPorts `yaml:"stamp"`
-	Clock        clock      `yaml:"clock"`
 	NICs         []nodeNIC  `yaml:"nics"`
 	Peers        []nodePeer `yaml:"peers"`
 }
@@ -146,10 +155,6 @@ type nodeConfig struct {
 type stampPorts struct {
 	Port       int `yaml:"port"`
 	SourcePort int `yaml:"source_port"`
-}
-
-type clock struct {
-	ErrorBound string `yaml:"error_bound"`
 }
 
 type nodeNIC struct {
@@ -177,7 +182,7 @@ type nodePeer struct {
 // NodeConfig writes the configuration file of one node's agent: whom its NICs
 // probe, and whose probes they answer.
 func NodeConfig(g *fabric.Graph, m Mesh, node *fabric.Node) ([]byte, error) {
-	c := nodeConfig{Node: node.Name, Cadence: m.Cadence().String(), ReplyTimeout: replyTimeout, Stamp: stampPorts{StampPort, SourcePort}, Clock: clock{clockBound}}
+	c := nodeConfig{Node: node.Name, Cadence: m.Cadence().String(), ReplyTimeout: replyTimeout, Stamp: stampPorts{StampPort, SourcePort}}
 	own := map[string]bool{}
 	for i := range node.NICs {
 		n := &node.NICs[i]
