@@ -124,7 +124,7 @@ func (f *Frame) judge(mono time.Duration) {
 			spread := math.Hypot(Grown(o.sigma, o.rateSigma, age), c.sigma[k])
 			turned := math.Abs(l.rate-b.rate) * float64(age+unnoticed)
 			return vote{value: float64(l.off-b.off) + l.frac - b.frac, weight: 1 / (spread*spread + turned*turned + 1),
-				tolerance: jumpSigmas*spread + temperature*float64(age) + turned}
+				tolerance: leastJump(o.name) + jumpSigmas*spread + temperature*float64(age) + turned}
 		}
 		center, agreed := 0.0, false
 		if p.base != 0 {

@@ -27,8 +27,6 @@ const (
 	leaning = 6
 	// settledEven windows are enough to know one direction's delay by.
 	settledEven = 20
-	// learnt is how many windows teach the noise of the quantiles before they judge.
-	learnt = 5
 )
 
 // Guard is by how much the gap of a coded pair may have changed on its way.
