@@ -8,8 +8,10 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -96,6 +98,8 @@ func (o *demoFlags) run(ctx context.Context) error {
 		w := &lockedWriter{w: os.Stderr}
 		opts.Log, opts.AgentLogs = slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), w
 	}
+	// Whoever reads along may leave (a pager, head): the fabric is taken down all the same.
+	signal.Ignore(syscall.SIGPIPE)
 	d, err := demo.Start(ctx, opts)
 	if err == nil {
 		err = o.scenarios(ctx, d, kinds, from, to)

@@ -290,6 +290,27 @@ func TestDemoIsInterrupted(t *testing.T) {
 	}
 }
 
+// TestDemoIsNotReadToTheEnd: whoever reads what it says may leave.
+func TestDemoIsNotReadToTheEnd(t *testing.T) {
+	need(t)
+	cmd := exec.Command(filepath.Join(bin, "graylink"), "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0", "--fault", "none", "--duration", "1s")
+	pipe, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pipe.Read(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	pipe.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	clean(t, "e2e")
+}
+
 // TestDemoBadInput: one clear message each, exit code 1, nothing left behind.
 func TestDemoBadInput(t *testing.T) {
 	need(t)
