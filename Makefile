@@ -2,13 +2,13 @@
 SHELL := /bin/bash
 GO ?= go
 BIN := bin
-RACE := ./internal/coordinator ./internal/agentapi/... ./internal/pki ./internal/schedule ./internal/probe ./internal/unix ./exporters/... ./analyzer ./analyzer/evidence ./analyzer/paths ./analyzer/publish
+RACE := ./internal/clocksync ./internal/coordinator ./internal/agentapi/... ./internal/pki ./internal/schedule ./internal/probe ./internal/unix ./exporters/... ./analyzer ./analyzer/evidence ./analyzer/paths ./analyzer/publish
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # Programs that the demo and the tests run, as program:Debian package.
 DEMO_TOOLS := ip:iproute2 iptables:iptables
 TEST_TOOLS := $(DEMO_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump chronyd:chrony
 
-.PHONY: build demo test test-short bench peers lint clean demo-tools test-tools table
+.PHONY: build demo test test-short bench peers clocks lint clean demo-tools test-tools table
 
 build:
 	@echo "building graylink, graylink-node and graylink-coordinator (the first time downloads and compiles for a minute or two)"
@@ -46,6 +46,14 @@ bench:
 peers: build
 	$(call need,$(DEMO_TOOLS) irtt:irtt prometheus-smokeping-prober:prometheus-smokeping-prober,)
 	$(GO) run ./test/peers --node $(BIN)/graylink-node $(PEERS_FLAGS)
+
+# Clocks of a lab beside chrony and ptp4l in the same minutes (six minutes), and
+# simulated clocks with the truth known (half an hour): docs/clocksync.md.
+clocks: build
+	$(call need,$(DEMO_TOOLS) chronyd:chrony ptp4l:linuxptp,)
+	$(GO) test ./test/e2e -run 'TestClocks$$' -v -count 1 -clocks.peers -clocks.span 60s
+	$(BIN)/graylink clocksim --table --clocks 64 --seeds 1..20
+	$(BIN)/graylink clocksim --table --clocks 1024 --seeds 1..2 --duration 40s
 
 lint:
 	@test -x $(BIN)/tools/golangci-lint || { echo "building golangci-lint (a few minutes, once)"; GOBIN=$(CURDIR)/$(BIN)/tools $(GO) install $(GOLANGCI); }

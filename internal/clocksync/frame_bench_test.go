@@ -45,10 +45,10 @@ func (f *fleet) reports(second int) [][]byte {
 			for p := range f.probes {
 				// Rail by rail: 32 nodes of a leaf, 1,024 of a pod, and all.
 				group, sigma := 32, 10.0
-				switch {
-				case p%4 == 2:
+				switch p % 4 {
+				case 2:
 					group, sigma = 1024, 20
-				case p%4 == 3:
+				case 3:
 					group, sigma = f.nodes, 40
 				}
 				group = min(group, f.nodes)

@@ -162,6 +162,7 @@ func (p *Pair) fine(now int64) {
 		p.reset()
 		return
 	}
+	p.estimate.Delay = int64(math.Round((least[0] + least[1]) / 2))
 	most := max(limit[0], limit[1])
 	off := [2]bool{math.Abs(shift[0]) > limit[0], math.Abs(shift[1]) > limit[1]}
 	if off[0] && off[1] {
@@ -247,7 +248,6 @@ func (p *Pair) fine(now int64) {
 	p.unlike = p.shape.unlike()
 	p.centre(low)
 	p.quality = Fine
-	p.estimate.Delay = int64(math.Round((least[0] + least[1]) / 2))
 }
 
 // against is how long before now the middle of the window is, in seconds, and by

@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	clockSpan  = flag.Duration("clocks.span", 15*time.Second, "for how long clocks are watched in each part of TestClocks")
+	clockSpan  = flag.Duration("clocks.span", 8*time.Second, "for how long clocks are watched in each part of TestClocks")
 	clockPeers = flag.Bool("clocks.peers", false, "watch chrony and ptp4l in the same minutes (TestClocks)")
 )
 
