@@ -370,6 +370,7 @@ func TestClocks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		f.struck("h3 stepped", "h3", bends)
 		f.wait(10*time.Second, "the step of h3 counted", func() bool { return f.clocks()["h3"].Steps > steps })
 		f.locked(15*time.Second, f.nodes())
 		f.straighten(bends)
@@ -391,6 +392,7 @@ func TestClocks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		f.struck("h5 drifts", "h5", bends)
 		f.wait(10*time.Second, "the drift of h5 counted", func() bool { return f.clocks()["h5"].Drifts > drifts })
 		f.locked(15*time.Second, f.nodes())
 		f.straighten(bends)
@@ -456,6 +458,43 @@ func TestClocks(t *testing.T) {
 		f.truthful("half the agents gone", f.watchClocks(left, *clockSpan/2, nil))
 		f.locked(20*time.Second, f.nodes()[:4])
 	})
+}
+
+// struck watches the seconds after a clock was struck: what is claimed of it must
+// be true from the first window on that can know, and of the others all the time.
+// Until the next window ends nobody can.
+func (f *fleet) struck(what, node string, bends map[string]bend) {
+	f.t.Helper()
+	windows, outside, others := 0, 0, 0
+	first := ""
+	for began := time.Now(); time.Since(began) < 5*time.Second; time.Sleep(200 * time.Millisecond) {
+		f.straighten(bends)
+		errs := f.clockErrors(bends)
+		// The one that was struck leads the mean astray.
+		var rest float64
+		for n, e := range errs {
+			if n != node {
+				rest += e.err / float64(max(1, len(errs)-1))
+			}
+		}
+		for n, e := range errs {
+			off := math.Abs(e.err-rest) > e.bound+e.allowance+500
+			switch {
+			case n == node && time.Since(began) > 2500*time.Millisecond:
+				windows++
+				if off {
+					outside++
+					first += fmt.Sprintf(" %.1f s: %s, %.1f us off, bound %.1f;", time.Since(began).Seconds(), e.state, (e.err-rest)/1e3, e.bound/1e3)
+				}
+			case n != node && off:
+				others++
+			}
+		}
+	}
+	f.t.Logf("%s: claimed in %d readings from 2.5 s on, %d false;%s %d false of others", what, windows, outside, first, others)
+	if outside > 1 || others > 0 {
+		f.t.Errorf("%s: %d false claims of it, %d of others", what, outside, others)
+	}
 }
 
 // straighten reads the bends again: faults change them.
