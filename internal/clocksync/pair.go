@@ -1,6 +1,7 @@
 package clocksync
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -192,7 +193,7 @@ func (p *Pair) Close(now int64) Estimate {
 	default:
 		p.fine(now)
 	}
-	if math.Abs(p.filter.x[1]) > runs*1e9 {
+	if !(math.Abs(p.filter.x[1]) <= runs*1e9) || !p.sane() {
 		p.reset() // one of the clocks does not run: there is nothing to relate
 	}
 	p.now, p.last = p.last, p.now
@@ -206,11 +207,26 @@ func (p *Pair) Close(now int64) Estimate {
 		e := &p.estimate
 		e.Ref, e.Offset, e.Rate = now, f.offset+int64(math.Round(f.x[0])), f.x[1]*1e-9
 		e.Sigma, e.RateSigma = math.Sqrt(max(f.p[0][0]*p.misfit-f.w[0][0], 0)), math.Sqrt(max(f.p[1][1]*p.misfit-f.w[1][1], 0))*1e-9
-		e.Wander, e.RateWander = math.Sqrt(f.w[0][0]), math.Sqrt(f.w[1][1])*1e-9
+		e.Wander, e.RateWander = math.Sqrt(max(f.w[0][0], 0)), math.Sqrt(max(f.w[1][1], 0))*1e-9
 		e.Inherited = math.Sqrt(p.inherit + p.unlike*p.unlike)
 	}
 	return p.estimate
 }
+
+// sane reports whether what is known is of clocks: stamps that jump about by years
+// leave numbers that are none.
+func (p *Pair) sane() bool {
+	f := &p.filter
+	for _, v := range [...]float64{f.x[0], f.x[2], f.p[0][0], f.p[1][1], f.p[2][2], f.w[0][0], f.w[1][1], p.misfit, p.asym, p.inherit, p.unlike, p.low} {
+		if !(math.Abs(v) < absurd) {
+			return false
+		}
+	}
+	return true
+}
+
+// absurd is more than any offset, delay or variance in nanoseconds that is of use.
+const absurd = 1e30
 
 // reset forgets everything but the counts.
 func (p *Pair) reset() {
@@ -242,8 +258,8 @@ func (p *Pair) begin(now int64) {
 
 // crude is the offset to a delay or two: what the least sum of two directions says.
 func (p *Pair) crude() int64 {
-	f := slices.MinFunc(p.now[forward].samples, func(a, b sample) int { return int(a.delay - b.delay) })
-	r := slices.MinFunc(p.now[reverse].samples, func(a, b sample) int { return int(a.delay - b.delay) })
+	f := slices.MinFunc(p.now[forward].samples, func(a, b sample) int { return cmp.Compare(a.delay, b.delay) })
+	r := slices.MinFunc(p.now[reverse].samples, func(a, b sample) int { return cmp.Compare(a.delay, b.delay) })
 	return (f.delay - r.delay) / 2
 }
 
@@ -288,14 +304,14 @@ func (p *Pair) fit(from Relation, share int) found {
 			}
 			return 1
 		}
-		return cmpFloat(a.sum, b.sum)
+		return cmp.Compare(a.sum, b.sum)
 	})
 	clean := 0
 	for clean < len(x) && x[clean].clean {
 		clean++
 	}
 	if clean < 2*fewest {
-		slices.SortFunc(x, func(a, b exchange) int { return cmpFloat(a.sum, b.sum) })
+		slices.SortFunc(x, func(a, b exchange) int { return cmp.Compare(a.sum, b.sum) })
 		clean = len(x)
 	}
 	x = x[:min(clean, max(fewest, len(x)/share))]
@@ -324,16 +340,6 @@ func (p *Pair) fit(from Relation, share int) found {
 	// A stamp that came late makes a sum too small; there are few such.
 	f.delay, f.excess = x[len(x)/10].sum/2, (x[len(x)/2].sum-x[len(x)/10].sum)/2
 	return f
-}
-
-func cmpFloat(a, b float64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // straight fits offset = level + rate x at so that outliers do not count (Theil and

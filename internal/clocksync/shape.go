@@ -136,7 +136,7 @@ func (s *shape) learn(k Kind, sigma float64) bool {
 	}
 	best, looked := 0.0, 0
 	// A wider look is steadier; it is tried as long as it does not cost much.
-	for wide := sigma; wide < 64*max(sigma, s.scale) && (best == 0 || looked < looks); wide *= 2 {
+	for wide := max(sigma, s.scale/8); wide < 64*max(sigma, s.scale) && (best == 0 || looked < looks); wide *= 2 {
 		looked++
 		for bandwidth := range bandwidths {
 			b := blurred(k, bandwidth, wide)
