@@ -19,7 +19,7 @@ type exchanger interface {
 	Relate(map[clocksync.PairID]clocksync.Relation)
 	SetClockBound(nic string, bound time.Duration, known bool)
 	Config() *probe.Config
-	Clocks(yield func(nic string, k clocksync.Kind))
+	Clocks(yield func(nic string, k clocksync.Kind, width int64))
 }
 
 // clocks estimates the clocks of a node's peers once a window, tells the
@@ -101,6 +101,12 @@ func (c *clocks) turn(now int64, mono time.Duration) {
 		}
 	}
 	c.relate()
+	// A NIC's own clock is told as the system's, as well as both can be read.
+	c.engine.Clocks(func(nic string, k clocksync.Kind, width int64) {
+		if k == clocksync.Hardware {
+			r.Joins = append(r.Joins, clocksync.Join{A: c.node, B: nic, Ref: now, Width: width})
+		}
+	})
 	if len(r.Pairs) > 0 {
 		c.buffer = r.Append(c.buffer[:0])
 		c.report(c.buffer)
@@ -132,7 +138,7 @@ func (c *clocks) relate() {
 		}
 	}
 	c.engine.Relate(c.related)
-	c.engine.Clocks(func(nic string, k clocksync.Kind) { c.kinds[nic] = k })
+	c.engine.Clocks(func(nic string, k clocksync.Kind, _ int64) { c.kinds[nic] = k })
 	for nic := range c.kinds {
 		s := c.status(nic)
 		c.engine.SetClockBound(nic, time.Duration(s.Bound+s.Allowance), s.Known)

@@ -195,16 +195,17 @@ func (e *Engine) Relate(related map[clocksync.PairID]clocksync.Relation) {
 }
 
 // Clocks tells by which kind of clock each NIC's packets are stamped: its own
-// where all are, in both directions.
-func (e *Engine) Clocks(yield func(nic string, k clocksync.Kind)) {
+// where all are, in both directions. A NIC's own is told as the system's time, by
+// readings of both that are width nanoseconds wide.
+func (e *Engine) Clocks(yield func(nic string, k clocksync.Kind, width int64)) {
 	for _, n := range e.all() {
 		n.mu.Lock()
-		nic, k := n.cfg.NIC, clocksync.Kernel
-		if n.stamps[0][hardwareStamps] && n.stamps[1][hardwareStamps] {
-			k = clocksync.Hardware
+		nic, k, width := n.cfg.NIC, clocksync.Kernel, int64(0)
+		if n.stamps[0][hardwareStamps] && n.stamps[1][hardwareStamps] && n.clock != nil {
+			k, width = clocksync.Hardware, n.clock.width
 		}
 		n.mu.Unlock()
-		yield(nic, k)
+		yield(nic, k, width)
 	}
 }
 

@@ -118,6 +118,7 @@ type nicClock struct {
 	phc   int64 // of the last good one
 	sys   int64
 	rate  float64 // what the system's clock gains per nanosecond of the NIC's
+	width int64   // of the last good reading
 	fails uint64
 }
 
@@ -129,7 +130,7 @@ func (c *nicClock) read(now int64) error {
 		return nil
 	}
 	c.last = now
-	phc, sys, _, err := c.clock.Cross()
+	phc, sys, width, err := c.clock.Cross()
 	if err != nil {
 		c.fails++
 		return err
@@ -144,7 +145,7 @@ func (c *nicClock) read(now int64) error {
 		}
 		c.rate = rate
 	}
-	c.good, c.phc, c.sys = min(c.good+1, 2), phc, sys
+	c.good, c.phc, c.sys, c.width = min(c.good+1, 2), phc, sys, width
 	return nil
 }
 
