@@ -82,7 +82,7 @@ func flags(app *kingpin.Application) *settings {
 	app.Flag("keys.none", "Probes are not authenticated.").BoolVar(&s.noKeys)
 	duration("keys.rotate-every", "Age at which the key that sends is replaced. 0: only when asked.", &o.RotateEvery)
 	duration("keys.grace", "Time that silent agents have to come back for a new key, and that an old one is accepted.", &o.KeysGrace)
-	duration("clock.asymmetry-allowance", "By how much an asymmetry of the paths between two clocks may move their offset: half of what the two directions differ by. 0: 25 ns under a leaf and 100 ns more for every tier above.", &o.ClockAllowance)
+	duration("clock.asymmetry-allowance", "By how much an asymmetry of the paths between two clocks may move their offset: half of what the two directions differ by. 0: 25 ns under a leaf and 100 ns more for every tier above, and 500 ns more for kernel stamps.", &o.ClockAllowance)
 	app.Flag("clock.reference", "Node whose system clock all clocks are related to. Empty: to each other only.").StringVar(&o.ClockReference)
 	return s
 }

@@ -74,7 +74,7 @@ type FrameOptions struct {
 	// Allowance is by how much an asymmetry of the paths between two NICs may
 	// move the offset of their clocks: half of what the two directions differ by.
 	// Nil: 0.
-	Allowance func(src, dst string) time.Duration
+	Allowance func(PairID) time.Duration
 	// Reference is the clock that is the frame; empty: the frame is relative.
 	Reference string
 }
@@ -252,7 +252,7 @@ func (f *Frame) begin(e *frameEdge, id PairID, local, peer string) {
 	id.Src, id.Dst = strings.Clone(id.Src), strings.Clone(id.Dst) // a report's strings keep all of it
 	*e = frameEdge{id: id, local: f.place(local), peer: f.place(peer)}
 	if f.opts.Allowance != nil && id.Flow >= 0 {
-		e.allowance = int64(f.opts.Allowance(id.Src, id.Dst))
+		e.allowance = int64(f.opts.Allowance(id))
 	}
 }
 

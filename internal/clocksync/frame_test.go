@@ -1112,8 +1112,8 @@ func TestJoins(t *testing.T) {
 
 // The allowance of a clock is half of the largest of its pairs.
 func TestAllowance(t *testing.T) {
-	w := newWorld(t, FrameOptions{Allowance: func(src, dst string) time.Duration {
-		if src == "n00001/e" || dst == "n00001/e" {
+	w := newWorld(t, FrameOptions{Allowance: func(id PairID) time.Duration {
+		if id.Src == "n00001/e" || id.Dst == "n00001/e" {
 			return 125
 		}
 		return 25

@@ -36,6 +36,9 @@ const reportEvery = 100 * time.Millisecond
 const (
 	allowanceLeaf = 25 * time.Nanosecond
 	allowanceTier = 100 * time.Nanosecond // for each tier above
+	// allowanceKernel is for stamps of the kernel's, which takes packets deeper on
+	// their way in than on their way out, more so on a busy host.
+	allowanceKernel = 500 * time.Nanosecond
 )
 
 // clockwork is what the coordinator knows of clocks. Its lock is its own: a cycle
@@ -63,9 +66,15 @@ type clockNode struct {
 
 func newClockwork(o Options, g *fabric.Graph, wall time.Time) *clockwork {
 	w := &clockwork{reference: o.ClockReference, graph: g, nodes: map[string]*clockNode{}, reports: map[string]uint64{}}
-	allowance := w.byTopology
+	allowance := func(id clocksync.PairID) time.Duration {
+		a := w.byTopology(id.Src, id.Dst)
+		if id.Kind == clocksync.Kernel {
+			a += allowanceKernel
+		}
+		return a
+	}
 	if o.ClockAllowance > 0 {
-		allowance = func(_, _ string) time.Duration { return o.ClockAllowance }
+		allowance = func(clocksync.PairID) time.Duration { return o.ClockAllowance }
 	}
 	// Frames of coordinators that follow each other must not be taken for one.
 	w.frame = clocksync.NewFrame(clocksync.FrameOptions{ID: uint64(wall.UnixNano()), Allowance: allowance, Reference: o.ClockReference})

@@ -290,7 +290,7 @@ func TestClocksAreListed(t *testing.T) {
 	}
 	// h1 and h2 share a leaf; to h3 and h4 it is a tier more. Each clock has half.
 	for _, c := range list.Clocks {
-		if c.AllowanceNS != 63 {
+		if c.AllowanceNS != 313 {
 			t.Errorf("%+v", c)
 		}
 	}

@@ -38,7 +38,7 @@ func NewFleet(o Options, allowance time.Duration) *Fleet {
 		kind = clocksync.Hardware
 	}
 	f := &Fleet{agents: make([]agent, o.Clocks), maps: make([]clocksync.ClockMap, o.Clocks), frame: clocksync.NewFrame(clocksync.FrameOptions{
-		ID: 1, Allowance: func(_, _ string) time.Duration { return allowance }})}
+		ID: 1, Allowance: func(clocksync.PairID) time.Duration { return allowance }})}
 	nic := func(c int) string { return fmt.Sprintf("h%d/eth0", c+1) }
 	for c := range f.agents {
 		f.clocks = append(f.clocks, clocksync.ClockOf(nic(c), kind))
