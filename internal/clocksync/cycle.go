@@ -267,7 +267,7 @@ func (f *Frame) seed() {
 	queue = c.reach(queue, 0, reached)
 	for root := range n {
 		if !reached[root] {
-			c.lines[root], reached[root] = line{}, true // the frame shows this clock's time, for now
+			c.lines[root], reached[root] = line{}, true // its own time, until judge gives the part one
 			queue = c.reach(append(queue, int32(root)), len(queue), reached)
 		}
 	}

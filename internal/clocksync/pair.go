@@ -61,8 +61,8 @@ func (k Kind) floor() float64 {
 //     windows by the least delayed samples, those of clean coded pairs before
 //     others.
 //  2. Later windows are compared with the shape of what came before (shape.go).
-//     Both directions share one shape: queues of one direction move its tail, not
-//     its place.
+//     Each direction is looked at by the other one's: queues of one direction
+//     move its tail, not its place.
 //  3. A round trip that changed is the path's, and the delay shows in its
 //     direction. Where one direction is what it was, the clocks are measured by
 //     it alone; where both changed, offset and rate are held. The pair's asymmetry
@@ -329,8 +329,7 @@ func (p *Pair) fit(from Relation, share int) found {
 	f.at = from.Ref + int64(at)
 	f.offset = from.At(f.at) + int64(math.Round(level+rate*at-p.asym))
 	f.rate = from.Rate + rate
-	// The noise of the least delayed tenth stands for that of all; half of the
-	// round trip's spread is what one direction's queue could have added.
+	// Half as much again: the least delayed were chosen, and not at random.
 	f.sigma = max(spread/math.Sqrt(float64(len(x))), p.kind.scale()/8) * 1.5
 	if lever > 0 {
 		f.rateSigma = max(spread, p.kind.scale()/4) / math.Sqrt(lever) * 1.5
