@@ -1,0 +1,323 @@
+package source
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"github.com/vishvananda/netlink"
+
+	"github.com/graylink/graylink/internal/sighting"
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// place is a key of the program's table: a flow at a port.
+type place struct {
+	Flow sighting.Key
+	Port uint32
+}
+
+// sight is its value; times are of the monotonic clock, by the tick.
+type sight struct {
+	Count, First, Last uint64
+}
+
+// EBPF sees every probe by a program at the ingress of every port. The program
+// keeps count and times of every flow and port in a table; nothing is copied and
+// nobody is woken up. Its packets go on unchanged.
+type EBPF struct {
+	program *ebpf.Program
+	table   *ebpf.Map
+	lost    *ebpf.Map
+	classic bool // attach as a classifier
+	at      map[uint32]io.Closer
+	places  []place
+	sights  []sight
+	stale   []place
+}
+
+// sweepBatch is how many flows are read by one system call.
+const sweepBatch = 4096
+
+// NewEBPF makes the program for probes from or to some STAMP ports, and a table of
+// so many flows.
+func NewEBPF(stampPorts []uint16, flows int) (*EBPF, error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("eBPF memory limit: %w", err)
+	}
+	e := &EBPF{at: map[uint32]io.Closer{}, places: make([]place, sweepBatch), sights: make([]sight, sweepBatch)}
+	var err error
+	if e.table, err = ebpf.NewMap(&ebpf.MapSpec{Name: "graylink_flows", Type: ebpf.Hash, KeySize: 40, ValueSize: 24, MaxEntries: uint32(flows)}); err != nil {
+		return nil, fmt.Errorf("eBPF table of flows: %w", err)
+	}
+	if e.lost, err = ebpf.NewMap(&ebpf.MapSpec{Name: "graylink_lost", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}); err != nil {
+		return nil, errors.Join(fmt.Errorf("eBPF counter: %w", err), e.Close())
+	}
+	e.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "graylink_seen", Type: ebpf.SchedCLS, License: "Apache-2.0",
+		Instructions: assemble(e.table.FD(), e.lost.FD(), stampPorts)})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("eBPF program: %w", err), e.Close())
+	}
+	return e, nil
+}
+
+// Offsets in the kernel's struct __sk_buff, and in packets from the Ethernet header on.
+const (
+	skbProtocol = 16
+	skbIfindex  = 40
+	ethernet    = 14
+	ipv4Length  = 20
+	ipv6Length  = 40
+)
+
+// Offsets from the frame pointer.
+const (
+	atKey    = -40
+	atValue  = atKey - 24
+	atHeader = atValue - 40
+	atIndex  = atHeader - 4
+)
+
+// order is a number of the network's order as a load sees it.
+func order(v uint16) int32 {
+	return int32(binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v)))
+}
+
+// assemble is the program, for little- and big-endian machines alike: what it
+// compares is put into the machine's order here. VLAN tags are off before tc sees
+// a packet. IPv6 extension headers, which probes do not have, are not followed.
+func assemble(table, lost int, stampPorts []uint16) asm.Instructions {
+	load := func(offset int, to int32, n int32) asm.Instructions {
+		return asm.Instructions{
+			asm.Mov.Reg(asm.R1, asm.R6),
+			asm.Mov.Imm(asm.R2, int32(offset)),
+			asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, to),
+			asm.Mov.Imm(asm.R4, n),
+			asm.FnSkbLoadBytes.Call(),
+			asm.JNE.Imm(asm.R0, 0, "out"),
+		}
+	}
+	mapped := int32(-65536) // ::ffff:0:0/96
+	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
+		mapped = 0xffff
+	}
+	fragment := order(0x1fff)
+	p := asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R7, asm.R6, skbProtocol, asm.Word),
+		asm.JEq.Imm(asm.R7, order(0x86dd), "ipv6"),
+		asm.JNE.Imm(asm.R7, order(0x0800), "out"),
+	}
+	p = append(p, load(ethernet, atHeader, ipv4Length)...)
+	p = append(p,
+		asm.LoadMem(asm.R2, asm.RFP, atHeader+9, asm.Byte),
+		asm.JNE.Imm(asm.R2, 17, "out"),
+		asm.LoadMem(asm.R2, asm.RFP, atHeader+6, asm.Half),
+		asm.And.Imm(asm.R2, fragment),
+		asm.JNE.Imm(asm.R2, 0, "out"),
+		asm.Mov.Imm(asm.R2, 0),
+		asm.StoreMem(asm.RFP, atKey, asm.R2, asm.DWord),
+		asm.StoreMem(asm.RFP, atKey+16, asm.R2, asm.DWord),
+		asm.Mov.Imm(asm.R2, mapped),
+		asm.StoreMem(asm.RFP, atKey+8, asm.R2, asm.Word),
+		asm.StoreMem(asm.RFP, atKey+24, asm.R2, asm.Word),
+		asm.LoadMem(asm.R2, asm.RFP, atHeader+12, asm.Word),
+		asm.StoreMem(asm.RFP, atKey+12, asm.R2, asm.Word),
+		asm.LoadMem(asm.R2, asm.RFP, atHeader+16, asm.Word),
+		asm.StoreMem(asm.RFP, atKey+28, asm.R2, asm.Word),
+		asm.LoadMem(asm.R8, asm.RFP, atHeader, asm.Byte),
+		asm.And.Imm(asm.R8, 0x0f),
+		asm.LSh.Imm(asm.R8, 2),
+		asm.Add.Imm(asm.R8, ethernet),
+		asm.Ja.Label("ports"),
+	)
+	six := load(ethernet, atHeader, ipv6Length)
+	six[0] = six[0].WithSymbol("ipv6")
+	p = append(p, six...)
+	p = append(p,
+		asm.LoadMem(asm.R2, asm.RFP, atHeader+6, asm.Byte),
+		asm.JNE.Imm(asm.R2, 17, "out"))
+	for i := int16(0); i < 32; i += 4 { // the header lies at no multiple of eight
+		p = append(p, asm.LoadMem(asm.R2, asm.RFP, atHeader+8+i, asm.Word), asm.StoreMem(asm.RFP, atKey+i, asm.R2, asm.Word))
+	}
+	p = append(p, asm.Mov.Imm(asm.R8, ethernet+ipv6Length))
+	ports := load(0, atKey+32, 4)
+	ports[0] = ports[0].WithSymbol("ports")
+	ports[1] = asm.Mov.Reg(asm.R2, asm.R8)
+	p = append(p, ports...)
+	p = append(p,
+		asm.LoadMem(asm.R2, asm.RFP, atKey+32, asm.Half),
+		asm.LoadMem(asm.R3, asm.RFP, atKey+34, asm.Half))
+	for _, port := range stampPorts {
+		p = append(p, asm.JEq.Imm(asm.R2, order(port), "probe"), asm.JEq.Imm(asm.R3, order(port), "probe"))
+	}
+	return append(p,
+		asm.Ja.Label("out"),
+		asm.LoadMem(asm.R2, asm.R6, skbIfindex, asm.Word).WithSymbol("probe"),
+		asm.StoreMem(asm.RFP, atKey+36, asm.R2, asm.Word),
+		asm.LoadMapPtr(asm.R1, table),
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, atKey),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "new"),
+		asm.Mov.Reg(asm.R7, asm.R0),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.AddAtomic.Mem(asm.R7, asm.R1, asm.DWord, 0),
+		asm.FnKtimeGetCoarseNs.Call(),
+		asm.StoreMem(asm.R7, 16, asm.R0, asm.DWord),
+		asm.Ja.Label("out"),
+
+		asm.FnKtimeGetCoarseNs.Call().WithSymbol("new"),
+		asm.StoreMem(asm.RFP, atValue+8, asm.R0, asm.DWord),
+		asm.StoreMem(asm.RFP, atValue+16, asm.R0, asm.DWord),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.StoreMem(asm.RFP, atValue, asm.R1, asm.DWord),
+		asm.LoadMapPtr(asm.R1, table),
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, atKey),
+		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, atValue),
+		asm.Mov.Imm(asm.R4, 1), // BPF_NOEXIST: another processor may have been first
+		asm.FnMapUpdateElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "out"),
+		asm.JEq.Imm(asm.R0, -17, "out"), // EEXIST
+		asm.Mov.Imm(asm.R1, 0),
+		asm.StoreMem(asm.RFP, atIndex, asm.R1, asm.Word),
+		asm.LoadMapPtr(asm.R1, lost),
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, atIndex),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "out"),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 0),
+
+		asm.Mov.Imm(asm.R0, -1).WithSymbol("out"), // TCX_NEXT, TC_ACT_UNSPEC: go on
+		asm.Return(),
+	)
+}
+
+// Kind is software-ebpf.
+func (e *EBPF) Kind() sighting.Kind { return sighting.KindEBPF }
+
+// Ports attaches the program to the ingress of interfaces, and only to those.
+func (e *EBPF) Ports(numbers []uint32) error {
+	for n, l := range e.at {
+		if !slices.Contains(numbers, n) {
+			_ = l.Close() // the interface may be gone, and its link with it
+			delete(e.at, n)
+		}
+	}
+	var errs []error
+	for _, n := range numbers {
+		if e.at[n] != nil {
+			continue
+		}
+		l, err := e.attach(int(n))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("eBPF program at interface %d: %w", n, err))
+			continue
+		}
+		e.at[n] = l
+	}
+	return errors.Join(errs...)
+}
+
+// attach puts the program at an ingress: by a link that ends with the process
+// (Linux 6.6), or as a classifier that has to be taken off.
+func (e *EBPF) attach(ifindex int) (io.Closer, error) {
+	if !e.classic {
+		l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: e.program, Attach: ebpf.AttachTCXIngress})
+		if !errors.Is(err, ebpf.ErrNotSupported) {
+			return l, err
+		}
+		e.classic = true
+	}
+	qdisc := &netlink.GenericQdisc{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: ifindex, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}, QdiscType: "clsact"}
+	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("clsact: %w", err)
+	}
+	f := &netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: ifindex, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: ethAll, Priority: classifierPriority},
+		Fd: e.program.FD(), Name: "graylink_seen", DirectAction: true}
+	if err := netlink.FilterReplace(f); err != nil {
+		return nil, fmt.Errorf("classifier: %w", err)
+	}
+	return classifier{f}, nil
+}
+
+const (
+	ethAll = 0x0003
+	// classifierPriority comes after those that a person would give.
+	classifierPriority = 49000
+)
+
+type classifier struct{ filter *netlink.BpfFilter }
+
+func (c classifier) Close() error { return netlink.FilterDel(c.filter) }
+
+// Sweep reads the whole table: what is not seen any more is in it until forgotten.
+func (e *EBPF) Sweep(ctx context.Context, see func(*sighting.Key, sighting.Sample)) error {
+	var clock wall
+	clock.set(unix.Monotonic())
+	var cursor ebpf.MapBatchCursor
+	for done := false; !done; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := e.table.BatchLookup(&cursor, e.places, e.sights, nil)
+		if done = errors.Is(err, ebpf.ErrKeyNotExist); err != nil && !done {
+			return fmt.Errorf("eBPF table of flows: %w", err)
+		}
+		for i := range n {
+			s := &e.sights[i]
+			see(&e.places[i].Flow, sighting.Sample{Port: e.places[i].Port, First: int64(s.First) + clock.offset, Last: int64(s.Last) + clock.offset, Count: s.Count})
+		}
+	}
+	if len(e.stale) > 0 {
+		for i := range e.stale {
+			if err := e.table.Delete(&e.stale[i]); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return fmt.Errorf("eBPF table of flows: %w", err)
+			}
+		}
+		e.stale = e.stale[:0]
+	}
+	return nil
+}
+
+// Forget frees a place of the table with the next Sweep.
+func (e *EBPF) Forget(key *sighting.Key, port uint32) { e.stale = append(e.stale, place{*key, port}) }
+
+// Dropped counts packets of flows that did not fit into the table.
+func (e *EBPF) Dropped() uint64 {
+	var n uint64
+	if e.lost.Lookup(uint32(0), &n) != nil {
+		return 0
+	}
+	return n
+}
+
+// Cost is what the kernel spent on the program since statistics were switched on:
+// time and packets.
+func (e *EBPF) Cost() (time.Duration, uint64, error) {
+	s, err := e.program.Stats()
+	if err != nil {
+		return 0, 0, err
+	}
+	return s.Runtime, s.RunCount, nil
+}
+
+// Close takes the program off all ports.
+func (e *EBPF) Close() error {
+	var errs []error
+	for _, l := range e.at {
+		errs = append(errs, l.Close())
+	}
+	for _, c := range []interface{ Close() error }{e.program, e.table, e.lost} {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,258 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/net/bpf"
+
+	"github.com/graylink/graylink/internal/sighting"
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// headers are as many octets as probe looks at: Ethernet, two tags, IPv6, ports;
+// an IPv4 header is 60 at most.
+const headers = 128
+
+// seenAt collects samples until they are swept.
+type seenAt struct {
+	mu      sync.Mutex
+	limit   int
+	flows   map[place]*sight
+	dropped uint64
+}
+
+func (s *seenAt) add(p place, at int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.flows[p]
+	if f == nil {
+		if len(s.flows) >= s.limit {
+			s.dropped++
+			return
+		}
+		f = &sight{First: uint64(at)}
+		s.flows[p] = f
+	}
+	f.Count++
+	f.Last = uint64(at)
+}
+
+func (s *seenAt) sweep(see func(*sighting.Key, sighting.Sample)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p, f := range s.flows {
+		see(&p.Flow, sighting.Sample{Port: p.Port, First: int64(f.First), Last: int64(f.Last), Count: f.Count})
+	}
+}
+
+func (s *seenAt) forget(key *sighting.Key, port uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.flows, place{*key, port})
+}
+
+// Packet sees probes through a packet socket, whose filter drops by chance what is
+// more than a rate.
+type Packet struct {
+	seenAt
+	socket     *unix.Packet
+	stampPorts []uint16
+	rate       int // packets a second
+	ports      map[uint32]bool
+	wg         sync.WaitGroup
+	err        error
+
+	every uint32 // of how many packets one is taken
+	taken int    // since the rate was looked at
+	since time.Time
+}
+
+// NewPacket opens the socket for probes from or to some STAMP ports; it takes about
+// rate packets a second, and holds so many flows between two sweeps.
+func NewPacket(stampPorts []uint16, flows, rate int) (*Packet, error) {
+	socket, err := unix.OpenPacket(0x0003, 0, headers)
+	if err != nil {
+		return nil, err
+	}
+	p := &Packet{seenAt: seenAt{limit: flows, flows: map[place]*sight{}}, socket: socket, stampPorts: stampPorts, rate: rate,
+		ports: map[uint32]bool{}, every: 1, since: time.Now()}
+	if err := errors.Join(p.filter(), socket.Buffer(4<<20)); err != nil {
+		return nil, errors.Join(err, socket.Close())
+	}
+	p.wg.Go(p.run)
+	return p, nil
+}
+
+// filter lets one of every so many probes pass.
+func (p *Packet) filter() error {
+	program, err := bpf.Assemble(filter(p.stampPorts, p.every))
+	if err != nil {
+		return fmt.Errorf("filter of probes: %w", err)
+	}
+	raw := make([]unix.RawInstruction, len(program))
+	for i, in := range program {
+		raw[i] = unix.RawInstruction{Op: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
+	}
+	return p.socket.Filter(raw)
+}
+
+// filter is a classic BPF program that accepts UDP from or to the ports, one of
+// every so many packets by chance.
+func filter(stampPorts []uint16, every uint32) []bpf.Instruction {
+	type jump struct {
+		at   int
+		to   string
+		then bool
+	}
+	var in []bpf.Instruction
+	labels := map[string]int{}
+	var jumps []jump
+	emit := func(i bpf.Instruction) { in = append(in, i) }
+	branch := func(i bpf.JumpIf, to string, then bool) { jumps = append(jumps, jump{len(in), to, then}); emit(i) }
+	label := func(s string) { labels[s] = len(in) }
+	equal := func(v uint32, to string) { branch(bpf.JumpIf{Cond: bpf.JumpEqual, Val: v}, to, true) }
+	unless := func(v uint32, to string) { branch(bpf.JumpIf{Cond: bpf.JumpEqual, Val: v}, to, false) }
+
+	emit(bpf.LoadAbsolute{Off: 12, Size: 2})
+	equal(typeIPv6, "six")
+	unless(typeIPv4, "drop")
+	emit(bpf.LoadAbsolute{Off: ethernet + 9, Size: 1})
+	unless(protoUDP, "drop")
+	emit(bpf.LoadAbsolute{Off: ethernet + 6, Size: 2})
+	branch(bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x1fff}, "drop", true)
+	emit(bpf.LoadMemShift{Off: ethernet})
+	for _, off := range []uint32{0, 2} {
+		emit(bpf.LoadIndirect{Off: ethernet + off, Size: 2})
+		for _, port := range stampPorts {
+			equal(uint32(port), "take")
+		}
+	}
+	emit(bpf.RetConstant{})
+	label("six")
+	emit(bpf.LoadAbsolute{Off: ethernet + 6, Size: 1})
+	unless(protoUDP, "drop")
+	for _, off := range []uint32{0, 2} {
+		emit(bpf.LoadAbsolute{Off: ethernet + ipv6Length + off, Size: 2})
+		for _, port := range stampPorts {
+			equal(uint32(port), "take")
+		}
+	}
+	label("drop")
+	emit(bpf.RetConstant{})
+	label("take")
+	if every > 1 {
+		emit(bpf.LoadExtension{Num: bpf.ExtRand})
+		emit(bpf.ALUOpConstant{Op: bpf.ALUOpMod, Val: every})
+		unless(0, "drop2")
+	}
+	emit(bpf.RetConstant{Val: headers})
+	label("drop2")
+	emit(bpf.RetConstant{})
+	for _, j := range jumps {
+		i := in[j.at].(bpf.JumpIf)
+		skip := uint8(labels[j.to] - j.at - 1)
+		if j.then {
+			i.SkipTrue = skip
+		} else {
+			i.SkipFalse = skip
+		}
+		in[j.at] = i
+	}
+	return in
+}
+
+func (p *Packet) run() {
+	var key sighting.Key
+	for {
+		err := p.socket.Recv(time.Now().Add(time.Second), func(ifindex int, frame []byte) {
+			p.taken++
+			if probe(frame, p.stampPorts, &key) && p.at(uint32(ifindex)) {
+				p.add(place{key, uint32(ifindex)}, time.Now().UnixNano())
+			}
+		})
+		switch {
+		case errors.Is(err, os.ErrClosed):
+			return
+		case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
+			p.mu.Lock()
+			p.err = err
+			p.mu.Unlock()
+			return
+		}
+		p.police(time.Now())
+	}
+}
+
+func (p *Packet) at(port uint32) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ports[port]
+}
+
+// police makes the filter coarser when more came than the rate allows, and finer
+// when much less did.
+func (p *Packet) police(now time.Time) {
+	passed := now.Sub(p.since)
+	if passed < time.Second {
+		return
+	}
+	seen := float64(p.taken) / passed.Seconds() * float64(p.every)
+	p.taken, p.since = 0, now
+	every := uint32(max(1, (seen+float64(p.rate)-1)/float64(p.rate)))
+	if every > p.every || every < p.every/2 || every == 1 && p.every > 1 {
+		p.every = every
+		if err := p.filter(); err != nil {
+			p.mu.Lock()
+			p.err = err
+			p.mu.Unlock()
+		}
+	}
+}
+
+// Kind is software-af-packet.
+func (p *Packet) Kind() sighting.Kind { return sighting.KindPacket }
+
+// Ports sets the interfaces whose packets count.
+func (p *Packet) Ports(numbers []uint32) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	clear(p.ports)
+	for _, n := range numbers {
+		p.ports[n] = true
+	}
+	return nil
+}
+
+// Sweep hands over what was seen since it was forgotten last.
+func (p *Packet) Sweep(_ context.Context, see func(*sighting.Key, sighting.Sample)) error {
+	drops, err := p.socket.Drops()
+	p.mu.Lock()
+	p.dropped += drops
+	err = errors.Join(err, p.err)
+	p.mu.Unlock()
+	p.sweep(see)
+	return err
+}
+
+// Forget forgets a flow at a port.
+func (p *Packet) Forget(key *sighting.Key, port uint32) { p.forget(key, port) }
+
+// Dropped counts packets that did not fit into the socket's buffer, and those of
+// flows that did not fit into the table.
+func (p *Packet) Dropped() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dropped
+}
+
+// Close closes the socket.
+func (p *Packet) Close() error {
+	err := p.socket.Close()
+	p.wg.Wait()
+	return err
+}

@@ -1,0 +1,187 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/mdlayher/genetlink"
+	"github.com/mdlayher/netlink"
+
+	"github.com/graylink/graylink/internal/sighting"
+)
+
+// The psample channel's names and attributes: Linux, include/uapi/linux/psample.h.
+const (
+	psampleFamily = "psample"
+	psampleGroup  = "packets"
+
+	psampleIngress  = 0 // interface a sampled packet came in by, u16
+	psampleGroupID  = 3 // u32
+	psampleSequence = 4 // of the group, u32
+	psampleData     = 6
+)
+
+// sampled is one message of the psample channel.
+type sampled struct {
+	ingress  uint32
+	group    uint32
+	sequence uint32
+	frame    []byte
+}
+
+// parseSampled reads the attributes of a message.
+func parseSampled(data []byte) (s sampled, err error) {
+	ad, err := netlink.NewAttributeDecoder(data)
+	if err != nil {
+		return s, fmt.Errorf("psample message: %w", err)
+	}
+	for ad.Next() {
+		switch ad.Type() {
+		case psampleIngress:
+			// Two octets; some kernels send four.
+			if b := ad.Bytes(); len(b) == 4 {
+				s.ingress = ad.Uint32()
+			} else {
+				s.ingress = uint32(ad.Uint16())
+			}
+		case psampleGroupID:
+			s.group = ad.Uint32()
+		case psampleSequence:
+			s.sequence = ad.Uint32()
+		case psampleData:
+			s.frame = ad.Bytes()
+		}
+	}
+	if err := ad.Err(); err != nil {
+		return s, fmt.Errorf("psample message: %w", err)
+	}
+	return s, nil
+}
+
+// Psample sees the samples that a switch chip hands to the kernel by a rule of
+// Rules' for one sample group.
+type Psample struct {
+	seenAt
+	conn       *genetlink.Conn
+	group      uint32
+	stampPorts []uint16
+	ports      []uint32
+	next       uint32 // sequence number
+	began      bool
+	broken     uint64
+	wg         sync.WaitGroup
+	err        error
+}
+
+// NewPsample listens to a sample group. errors.Is holds for os.ErrNotExist where
+// the kernel has no psample.
+func NewPsample(stampPorts []uint16, flows int, group uint32) (*Psample, error) {
+	conn, err := genetlink.Dial(nil)
+	if err != nil {
+		return nil, fmt.Errorf("generic netlink: %w", err)
+	}
+	p := &Psample{seenAt: seenAt{limit: flows, flows: map[place]*sight{}}, conn: conn, group: group, stampPorts: stampPorts}
+	if err := p.join(); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	p.wg.Go(p.run)
+	return p, nil
+}
+
+func (p *Psample) join() error {
+	family, err := p.conn.GetFamily(psampleFamily)
+	if err != nil {
+		return fmt.Errorf("psample of the kernel: %w", err)
+	}
+	i := slices.IndexFunc(family.Groups, func(g genetlink.MulticastGroup) bool { return g.Name == psampleGroup })
+	if i < 0 {
+		return fmt.Errorf("psample of the kernel has no group %q: %w", psampleGroup, os.ErrNotExist)
+	}
+	return p.conn.JoinGroup(family.Groups[i].ID)
+}
+
+func (p *Psample) run() {
+	for {
+		messages, _, err := p.conn.Receive()
+		if errors.Is(err, os.ErrClosed) {
+			return
+		}
+		p.mu.Lock()
+		if err != nil {
+			p.err = err
+			p.mu.Unlock()
+			return
+		}
+		p.mu.Unlock()
+		for _, m := range messages {
+			p.take(m.Data, time.Now().UnixNano())
+		}
+	}
+}
+
+// take counts one message.
+func (p *Psample) take(data []byte, at int64) {
+	s, err := parseSampled(data)
+	p.mu.Lock()
+	if err != nil {
+		p.broken++
+		p.mu.Unlock()
+		return
+	}
+	if s.group != p.group {
+		p.mu.Unlock()
+		return
+	}
+	if p.began {
+		p.dropped += uint64(s.sequence - p.next)
+	}
+	p.next, p.began = s.sequence+1, true
+	ours := slices.Contains(p.ports, s.ingress)
+	p.mu.Unlock()
+	var key sighting.Key
+	if ours && probe(s.frame, p.stampPorts, &key) {
+		p.add(place{key, s.ingress}, at)
+	}
+}
+
+// Kind is hardware-psample.
+func (p *Psample) Kind() sighting.Kind { return sighting.KindPsample }
+
+// Ports sets the interfaces whose samples count.
+func (p *Psample) Ports(numbers []uint32) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ports = slices.Clone(numbers)
+	return nil
+}
+
+// Sweep hands over what was sampled since it was forgotten last.
+func (p *Psample) Sweep(_ context.Context, see func(*sighting.Key, sighting.Sample)) error {
+	p.sweep(see)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// Forget forgets a flow at a port.
+func (p *Psample) Forget(key *sighting.Key, port uint32) { p.forget(key, port) }
+
+// Dropped counts samples that the channel lost, by its sequence numbers, that
+// could not be read, and those of flows that did not fit into the table.
+func (p *Psample) Dropped() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dropped + p.broken
+}
+
+// Close leaves the channel.
+func (p *Psample) Close() error {
+	err := p.conn.Close()
+	p.wg.Wait()
+	return err
+}

@@ -1,0 +1,303 @@
+package source
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/graylink/graylink/internal/sighting"
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// frame is an Ethernet frame with UDP from src to dst, IPv4 options as asked.
+func frame(src, dst netip.AddrPort, proto byte, options int, vlans ...uint16) []byte {
+	b := make([]byte, 12)
+	for _, v := range vlans {
+		b = binary.BigEndian.AppendUint16(b, typeVLAN)
+		b = binary.BigEndian.AppendUint16(b, v)
+	}
+	udp := binary.BigEndian.AppendUint16(nil, src.Port())
+	udp = binary.BigEndian.AppendUint16(udp, dst.Port())
+	udp = append(udp, 0, 52, 0, 0)
+	udp = append(udp, make([]byte, 44)...)
+	if src.Addr().Is4() {
+		b = binary.BigEndian.AppendUint16(b, typeIPv4)
+		h := make([]byte, 20+options)
+		h[0], h[8], h[9] = 0x40|byte((20+options)/4), 64, proto
+		binary.BigEndian.PutUint16(h[2:], uint16(len(h)+len(udp)))
+		copy(h[12:], src.Addr().AsSlice())
+		copy(h[16:], dst.Addr().AsSlice())
+		b = append(b, h...)
+	} else {
+		b = binary.BigEndian.AppendUint16(b, typeIPv6)
+		h := make([]byte, 40)
+		h[0], h[6], h[7] = 0x60, proto, 64
+		binary.BigEndian.PutUint16(h[4:], uint16(len(udp)))
+		copy(h[8:], src.Addr().AsSlice())
+		copy(h[24:], dst.Addr().AsSlice())
+		b = append(b, h...)
+	}
+	return append(b, udp...)
+}
+
+var (
+	a4 = netip.MustParseAddrPort("10.0.1.2:49152")
+	b4 = netip.MustParseAddrPort("10.0.2.2:862")
+	a6 = netip.MustParseAddrPort("[2001:db8:1::2]:49153")
+	b6 = netip.MustParseAddrPort("[2001:db8:2::2]:862")
+)
+
+// frames are what may cross a port, and whether it is a probe.
+var frames = []struct {
+	name  string
+	frame []byte
+	flow  sighting.Flow // zero: none
+	tc    bool          // as tc sees it: without tags
+}{
+	{"probe", frame(a4, b4, 17, 0), sighting.Flow{Src: a4, Dst: b4}, true},
+	{"reply", frame(b4, a4, 17, 0), sighting.Flow{Src: b4, Dst: a4}, true},
+	{"probe with options", frame(a4, b4, 17, 40), sighting.Flow{Src: a4, Dst: b4}, true},
+	{"IPv6 probe", frame(a6, b6, 17, 0), sighting.Flow{Src: a6, Dst: b6}, true},
+	{"IPv6 reply", frame(b6, a6, 17, 0), sighting.Flow{Src: b6, Dst: a6}, true},
+	{"tagged probe", frame(a4, b4, 17, 0, 7), sighting.Flow{Src: a4, Dst: b4}, false},
+	{"doubly tagged probe", frame(a4, b4, 17, 0, 7, 8), sighting.Flow{Src: a4, Dst: b4}, false},
+	{"thrice tagged", frame(a4, b4, 17, 0, 7, 8, 9), sighting.Flow{}, false},
+	{"TCP", frame(a4, b4, 6, 0), sighting.Flow{}, true},
+	{"IPv6 TCP", frame(a6, b6, 6, 0), sighting.Flow{}, true},
+	{"other port", frame(a4, netip.MustParseAddrPort("10.0.2.2:53"), 17, 0), sighting.Flow{}, true},
+	{"later fragment", func() []byte { f := frame(a4, b4, 17, 0); f[ethernet+7] = 9; return f }(), sighting.Flow{}, true},
+	{"ARP", append(make([]byte, 12), 8, 6, 0, 1, 8, 0, 6, 4, 0, 1), sighting.Flow{}, true},
+}
+
+func TestProbeOfAFrame(t *testing.T) {
+	for _, f := range frames {
+		var key sighting.Key
+		ok := probe(f.frame, []uint16{862}, &key)
+		if want := f.flow.Src.IsValid(); ok != want || ok && key.Flow() != f.flow {
+			t.Errorf("%s: %v %v, want %v", f.name, ok, key.Flow(), f.flow)
+		}
+		for n := range f.frame {
+			probe(f.frame[:n], []uint16{862}, &key)
+		}
+	}
+}
+
+func FuzzProbe(f *testing.F) {
+	for _, x := range frames {
+		f.Add(x.frame)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var key sighting.Key
+		if probe(b, []uint16{862}, &key) {
+			if fl := key.Flow(); fl.Src.Port() != 862 && fl.Dst.Port() != 862 || sighting.KeyOf(fl) != key {
+				t.Fatalf("%v is no probe", fl)
+			}
+		}
+	})
+}
+
+// patch makes two interfaces joined by a cable in a namespace of the test's own.
+// What is sent by the first comes in by the second.
+func patch(t *testing.T, fn func(send, receive int)) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		if os.Getenv("GRAYLINK_REQUIRE_ALL") != "" {
+			t.Fatal("not root: namespaces cannot be made")
+		}
+		t.Skip("needs root: network namespaces")
+	}
+	err := unix.InNewNetns(func() error {
+		h, err := netlink.NewHandle()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		if err := h.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}); err != nil {
+			return err
+		}
+		var index [2]int
+		for i, name := range []string{"a", "b"} {
+			l, err := h.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			if err := h.LinkSetUp(l); err != nil {
+				return err
+			}
+			index[i] = l.Attrs().Index
+		}
+		// What is sent before the kernel has noticed the carrier is lost.
+		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+			up := 0
+			for _, i := range index {
+				if l, err := h.LinkByIndex(i); err == nil && l.Attrs().OperState == netlink.OperUp {
+					up++
+				}
+			}
+			if up == len(index) {
+				break
+			}
+			if time.Now().After(deadline) {
+				return errors.New("the cable does not come up")
+			}
+		}
+		fn(index[0], index[1])
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sources are those that see what Linux forwards.
+var sources = []struct {
+	name string
+	open func() (Source, error)
+}{
+	{"ebpf", func() (Source, error) { return NewEBPF([]uint16{862, 8862}, 100) }},
+	{"ebpf-clsact", func() (Source, error) {
+		e, err := NewEBPF([]uint16{862, 8862}, 100)
+		if e != nil {
+			e.classic = true
+		}
+		return e, err
+	}},
+	{"packet", func() (Source, error) { return NewPacket([]uint16{862, 8862}, 100, 1000) }},
+}
+
+// TestSources: every source sees every probe at the port it came in by, and
+// nothing else.
+func TestSources(t *testing.T) {
+	for _, src := range sources {
+		t.Run(src.name, func(t *testing.T) {
+			patch(t, func(send, receive int) {
+				s, err := src.open()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				if err := s.Ports([]uint32{uint32(receive)}); err != nil {
+					t.Fatal(err)
+				}
+				out, err := unix.OpenPacket(0xffff, send, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer out.Close()
+				want := map[sighting.Flow]uint64{}
+				began := time.Now()
+				for range 3 {
+					for _, f := range frames {
+						if err := out.Send(send, f.frame); err != nil {
+							t.Fatal(err)
+						}
+						// A tag is taken off before tc, but seen by nobody: no device has it.
+						if f.tc && f.flow.Src.IsValid() {
+							want[f.flow]++
+						}
+					}
+				}
+				got := map[sighting.Flow]uint64{}
+				var sample sighting.Sample
+				for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+					clear(got)
+					if err := s.Sweep(t.Context(), func(k *sighting.Key, x sighting.Sample) {
+						got[k.Flow()] = x.Count
+						sample = x
+						if x.Port != uint32(receive) {
+							t.Errorf("port %d, want %d", x.Port, receive)
+						}
+					}); err != nil {
+						t.Fatal(err)
+					}
+					if got[sighting.Flow{Src: b6, Dst: a6}] == 3 {
+						break
+					}
+				}
+				for f, n := range want {
+					// Tagged copies count as well where they are seen without their tag.
+					if got[f] < n {
+						t.Errorf("%v seen %d times, want %d", f, got[f], n)
+					}
+					delete(got, f)
+				}
+				if len(got) > 0 {
+					t.Errorf("also seen: %v", got)
+				}
+				if at := time.Unix(0, sample.Last); at.Before(began.Add(-20*time.Millisecond)) || at.After(time.Now()) {
+					t.Errorf("last seen %v, sent after %v", at, began)
+				}
+				key := sighting.KeyOf(sighting.Flow{Src: a4, Dst: b4})
+				s.Forget(&key, uint32(receive))
+				for range 2 { // what is forgotten may go with the sweep after
+					clear(got)
+					if err := s.Sweep(t.Context(), func(k *sighting.Key, x sighting.Sample) { got[k.Flow()] = x.Count }); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if got[key.Flow()] != 0 {
+					t.Error("forgotten, yet there")
+				}
+				if err := s.Ports(nil); err != nil {
+					t.Fatal(err)
+				}
+				if err := out.Send(send, frame(a4, b4, 17, 0)); err != nil {
+					t.Fatal(err)
+				}
+				if err := out.Send(send, frame(a4, b4, 17, 0)); err != nil {
+					t.Fatal(err)
+				}
+				clear(got)
+				if err := s.Sweep(t.Context(), func(k *sighting.Key, x sighting.Sample) { got[k.Flow()] = x.Count }); err != nil {
+					t.Fatal(err)
+				}
+				if got[key.Flow()] != 0 {
+					t.Error("seen at a port that is not looked at")
+				}
+			})
+		})
+	}
+}
+
+// TestFullTable: flows beyond the table are counted, those within go on.
+func TestFullTable(t *testing.T) {
+	for _, src := range sources {
+		t.Run(src.name, func(t *testing.T) {
+			patch(t, func(send, receive int) {
+				s, err := src.open()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				if err := s.Ports([]uint32{uint32(receive)}); err != nil {
+					t.Fatal(err)
+				}
+				out, err := unix.OpenPacket(0xffff, send, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer out.Close()
+				for i := range 120 {
+					if err := out.Send(send, frame(netip.AddrPortFrom(a4.Addr(), uint16(50000+i)), b4, 17, 0)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				n := 0
+				for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline) && n+int(s.Dropped()) < 120; time.Sleep(10 * time.Millisecond) {
+					n = 0
+					if err := s.Sweep(t.Context(), func(*sighting.Key, sighting.Sample) { n++ }); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if n != 100 || s.Dropped() != 20 {
+					t.Errorf("%d flows and %d lost, want 100 and 20", n, s.Dropped())
+				}
+			})
+		})
+	}
+}

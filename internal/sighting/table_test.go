@@ -1,0 +1,185 @@
+package sighting
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+)
+
+const second = int64(time.Second)
+
+func flowOf(i int) Key {
+	return KeyOf(Flow{Src: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 49152), Dst: netip.MustParseAddrPort("10.9.9.9:862")})
+}
+
+func name(port uint32) string { return fmt.Sprintf("dn%d", port) }
+
+type round struct {
+	*Table
+	t   *testing.T
+	now int64
+}
+
+func (r *round) see(i int, port uint32) {
+	key := flowOf(i)
+	r.Apply(&key, Sample{Port: port, First: r.now, Last: r.now, Count: 1})
+}
+
+// turn ends a second and returns what it changed.
+func (r *round) turn() (changed []Seen, gone []Flow) {
+	before := r.Version()
+	r.Turn(r.now, func(*Key, uint32) {})
+	r.now += second
+	if before == 0 {
+		_, changed, _ = r.Since(0, name)
+		return changed, nil
+	}
+	since, changed, gone := r.Since(before, name)
+	if since != before {
+		r.t.Fatalf("since %d, want %d", since, before)
+	}
+	return changed, gone
+}
+
+func newRound(t *testing.T) *round {
+	return &round{NewTable(10, 3*time.Second), t, 1000 * second}
+}
+
+func TestTableRule1ANewFlowOrPortIsAChange(t *testing.T) {
+	r := newRound(t)
+	r.see(1, 1)
+	if c, _ := r.turn(); len(c) != 1 || len(c[0].Ports) != 1 || c[0].Ports[0].Name != "dn1" || c[0].Flow != func() Flow { k := flowOf(1); return k.Flow() }() {
+		t.Fatalf("new flow: %+v", c)
+	}
+	r.see(1, 2)
+	if c, _ := r.turn(); len(c) != 1 || len(c[0].Ports) != 2 || c[0].Ports[1].Name != "dn2" {
+		t.Fatalf("new port: %+v", c)
+	}
+}
+
+func TestTableRules2And3PortsAreLeftThenFlowsAreGone(t *testing.T) {
+	r := newRound(t)
+	r.see(1, 1)
+	last := r.now
+	r.turn()
+	told := 0
+	for range 3 {
+		if c, gone := r.turn(); len(c) != 0 || len(gone) != 0 {
+			t.Fatalf("after %v: %+v %v", time.Duration(r.now-last), c, gone)
+		}
+	}
+	for range 3 {
+		c, gone := r.turn()
+		if len(c) == 1 && len(gone) == 0 && c[0].Ports[0].Last.UnixNano() == last {
+			told++
+		} else if len(c) != 0 || len(gone) != 0 {
+			t.Fatalf("%+v %v", c, gone)
+		}
+	}
+	if told != 1 {
+		t.Fatalf("told %d times that the port was left", told)
+	}
+	if c, gone := r.turn(); len(c) != 0 || len(gone) != 1 || r.Len() != 0 {
+		t.Fatalf("gone: %+v %v, %d flows", c, gone, r.Len())
+	}
+}
+
+func TestTableRule4NoNewsIsNoChange(t *testing.T) {
+	r := newRound(t)
+	r.see(1, 1)
+	r.turn()
+	v := r.Version()
+	for range 20 {
+		r.see(1, 1)
+		if c, gone := r.turn(); len(c)+len(gone) != 0 {
+			t.Fatalf("%+v %v", c, gone)
+		}
+	}
+	if r.Version() != v {
+		t.Fatalf("version %d, was %d", r.Version(), v)
+	}
+}
+
+func TestTableRule5OldOrForeignVersionsGetTheWhole(t *testing.T) {
+	r := newRound(t)
+	for i := range 100 {
+		r.see(i%10, uint32(i/10))
+		r.turn()
+	}
+	for _, v := range []uint64{0, 1, r.Version() + 1} {
+		if since, c, _ := r.Since(v, name); since != 0 || len(c) != r.Len() {
+			t.Errorf("since %d: answered since %d with %d of %d flows", v, since, len(c), r.Len())
+		}
+	}
+}
+
+func TestTableRule6LimitsAreCounted(t *testing.T) {
+	r := newRound(t)
+	for i := range 12 {
+		r.see(i, 1)
+	}
+	for port := range uint32(maxPorts + 2) {
+		r.see(0, port+1)
+	}
+	if r.Len() != 10 || r.Dropped != 4 {
+		t.Fatalf("%d flows, %d dropped, want 10 and 4", r.Len(), r.Dropped)
+	}
+	if c, _ := r.turn(); len(c) != 10 {
+		t.Fatalf("%d told", len(c))
+	}
+}
+
+// TestTableDeltasMakeTheTable: whoever follows the deltas, late or early, knows
+// what the whole table says.
+func TestTableDeltasMakeTheTable(t *testing.T) {
+	for seed := range uint64(20) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		r := newRound(t)
+		r.Table = NewTable(40, 3*time.Second)
+		known, at := map[Flow][]string{}, uint64(0)
+		for range 300 {
+			for range rnd.IntN(6) {
+				r.see(rnd.IntN(40), uint32(rnd.IntN(3)+1))
+			}
+			r.Turn(r.now, func(*Key, uint32) {})
+			r.now += second
+			if rnd.IntN(3) > 0 {
+				continue
+			}
+			since, changed, gone := r.Since(at, name)
+			if since == 0 {
+				clear(known)
+			}
+			for _, s := range changed {
+				known[s.Flow] = portsOf(s)
+			}
+			for _, f := range gone {
+				delete(known, f)
+			}
+			at = r.Version()
+			_, whole, _ := r.Since(0, name)
+			want := map[Flow][]string{}
+			for _, s := range whole {
+				want[s.Flow] = portsOf(s)
+			}
+			if !maps.EqualFunc(known, want, func(a, b []string) bool { return slices.Equal(a, b) }) {
+				t.Fatalf("seed %d, version %d: deltas make\n%v\nthe table is\n%v", seed, at, known, want)
+			}
+		}
+	}
+}
+
+// portsOf are the ports of a flow that it was not told to have left.
+func portsOf(s Seen) (names []string) {
+	for _, p := range s.Ports {
+		if !p.Left {
+			names = append(names, p.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
