@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"hash/maphash"
 	"net/netip"
 	"slices"
 	"time"
@@ -38,14 +39,19 @@ func KeyOf(f Flow) (k Key) {
 //     the last time it did. After another Fresh it is forgotten.
 //  3. A flow whose ports are all forgotten is gone: a change.
 //  4. That a flow goes on being seen where it was is no change.
-//  5. What changed since any version that is not too old can be told; since a
-//     version that is, or one of another instance, the whole table.
+//  5. What changed since any version that is not too old can be told, and the whole
+//     table in parts.
 //  6. The table holds so many flows, and so many ports of a flow; what does not
 //     fit is counted.
 type Table struct {
 	limit   int
 	fresh   int64
-	flows   map[Key]*flow
+	index   map[uint64]int32 // by a hash of the key: a switch has little memory
+	seed    maphash.Seed
+	flows   []flow
+	more    map[int32][]seen // ports but the first, of the few flows that have more
+	holes   []int32          // places of flows that are gone
+	n       int
 	version uint64
 	log     []change // ascending
 	oldest  uint64   // the version that the log continues
@@ -57,15 +63,17 @@ const maxPorts = 8
 
 type flow struct {
 	changed uint64
-	ports   []seen
+	port    seen
+	key     Key
+	used    bool
 }
 
 // seen is a port's sight of a flow. Times are Unix nanoseconds.
 type seen struct {
-	port        uint32
-	left        bool
 	first, last int64
 	count       uint64
+	port        uint32
+	left        bool
 }
 
 type change struct {
@@ -76,7 +84,7 @@ type change struct {
 // NewTable makes a table of so many flows, which takes a port for left that did
 // not see a flow for fresh.
 func NewTable(limit int, fresh time.Duration) *Table {
-	return &Table{limit: limit, fresh: int64(fresh), flows: map[Key]*flow{}}
+	return &Table{limit: limit, fresh: int64(fresh), index: map[uint64]int32{}, seed: maphash.MakeSeed(), more: map[int32][]seen{}}
 }
 
 // Sample is what a source saw of a flow at a port since it was first seen there.
@@ -89,123 +97,196 @@ type Sample struct {
 // Apply takes what a source says of a flow. Changes belong to the version that
 // Turn makes.
 func (t *Table) Apply(key *Key, s Sample) {
-	f := t.flows[*key]
-	if f == nil {
-		if len(t.flows) >= t.limit {
+	h := maphash.Comparable(t.seed, *key)
+	at, ok := t.index[h]
+	if !ok {
+		if t.n >= t.limit {
 			t.Dropped++
 			return
 		}
-		f = &flow{ports: make([]seen, 0, 1)}
-		t.flows[*key] = f
-	}
-	for i := range f.ports {
-		p := &f.ports[i]
-		if p.port != s.Port {
-			continue
-		}
-		if p.left && s.Last > p.last {
-			p.left, p.first = false, s.Last
-			t.changed(key, f)
-		}
-		p.last, p.count = max(p.last, s.Last), max(p.count, s.Count)
+		at = t.place()
+		t.index[h] = at
+		t.n++
+		f := &t.flows[at]
+		*f = flow{key: *key, used: true, port: fresh(&s)}
+		t.changed(f)
 		return
 	}
-	if len(f.ports) == maxPorts {
+	f := &t.flows[at]
+	if f.key != *key { // another one with the same hash: as if there were no room
 		t.Dropped++
 		return
 	}
-	f.ports = append(f.ports, seen{port: s.Port, first: s.First, last: s.Last, count: s.Count})
-	t.changed(key, f)
+	if f.port.port == s.Port {
+		t.again(f, &f.port, s)
+		return
+	}
+	more := t.more[at]
+	for i := range more {
+		if more[i].port == s.Port {
+			t.again(f, &more[i], s)
+			return
+		}
+	}
+	if len(more) == maxPorts-1 {
+		t.Dropped++
+		return
+	}
+	t.more[at] = append(more, fresh(&s))
+	t.changed(f)
+}
+
+func fresh(s *Sample) seen {
+	return seen{port: s.Port, first: s.First, last: s.Last, count: s.Count}
+}
+
+// place is a free one among the flows.
+func (t *Table) place() int32 {
+	if n := len(t.holes); n > 0 {
+		at := t.holes[n-1]
+		t.holes = t.holes[:n-1]
+		return at
+	}
+	t.flows = append(t.flows, flow{})
+	return int32(len(t.flows) - 1)
+}
+
+// again is a flow that is seen where it was seen before.
+func (t *Table) again(f *flow, p *seen, s Sample) {
+	if p.left && s.Last > p.last {
+		p.left, p.first = false, s.Last
+		t.changed(f)
+	}
+	p.last, p.count = max(p.last, s.Last), max(p.count, s.Count)
 }
 
 // changed notes a change, once a version.
-func (t *Table) changed(key *Key, f *flow) {
-	if f != nil {
-		if f.changed == t.version+1 {
-			return
-		}
+func (t *Table) changed(f *flow) {
+	if f.changed != t.version+1 {
 		f.changed = t.version + 1
+		t.log = append(t.log, change{t.version + 1, f.key})
 	}
-	t.log = append(t.log, change{t.version + 1, *key})
 }
 
 // Turn ends a round of Apply at a time, Unix nanoseconds: what was not seen for
-// long has been left or is gone. It returns the ports of flows that are forgotten.
+// long has been left or is gone. It tells of the ports of flows that are forgotten.
 func (t *Table) Turn(now int64, forgotten func(key *Key, port uint32)) {
-	for key, f := range t.flows {
-		for i := 0; i < len(f.ports); i++ {
-			p := &f.ports[i]
-			switch quiet := now - p.last; {
-			case quiet > 2*t.fresh:
-				forgotten(&key, p.port)
-				f.ports = slices.Delete(f.ports, i, i+1)
-				i--
-			case quiet > t.fresh && !p.left:
-				p.left = true
-				t.changed(&key, f)
-			}
+	for i := range t.flows {
+		f, at := &t.flows[i], int32(i)
+		if !f.used || now-f.port.last <= t.fresh && (len(t.more) == 0 || len(t.more[at]) == 0) {
+			continue
 		}
-		if len(f.ports) == 0 {
-			delete(t.flows, key)
-			t.changed(&key, nil)
+		more := slices.DeleteFunc(t.more[at], func(p seen) bool { return t.forgets(f, &p, now, forgotten) })
+		for i := range more {
+			t.leaves(f, &more[i], now)
+		}
+		t.leaves(f, &f.port, now)
+		gone := t.forgets(f, &f.port, now, forgotten)
+		if n := len(more); gone && n > 0 {
+			gone, f.port, more = false, more[n-1], more[:n-1]
+		}
+		if len(more) > 0 {
+			t.more[at] = more
+		} else {
+			delete(t.more, at)
+		}
+		if gone {
+			f.changed = 0
+			t.changed(f)
+			delete(t.index, maphash.Comparable(t.seed, f.key))
+			*f = flow{}
+			t.holes = append(t.holes, at)
+			t.n--
 		}
 	}
 	if n := len(t.log); n > 0 && t.log[n-1].version > t.version {
 		t.version++
 	}
-	// As many changes as there may be flows: whoever missed more is told the table.
-	if over := len(t.log) - 2*t.limit; over > 0 {
+	// Whoever missed more than this is told the whole table.
+	if over := len(t.log) - t.limit/8 - 1024; over > 0 {
 		t.oldest = t.log[over-1].version
-		keep := over
-		for keep < len(t.log) && t.log[keep].version == t.oldest {
-			keep++
+		for over < len(t.log) && t.log[over].version == t.oldest {
+			over++
 		}
-		t.log = slices.Delete(t.log, 0, keep)
+		t.log = slices.Clone(t.log[over:]) // the memory of a burst goes
 	}
 }
 
+func (t *Table) leaves(f *flow, p *seen, now int64) {
+	if !p.left && now-p.last > t.fresh {
+		p.left = true
+		t.changed(f)
+	}
+}
+
+func (t *Table) forgets(f *flow, p *seen, now int64, forgotten func(*Key, uint32)) bool {
+	if now-p.last <= 2*t.fresh {
+		return false
+	}
+	forgotten(&f.key, p.port)
+	return true
+}
+
 // Len is how many flows there are.
-func (t *Table) Len() int { return len(t.flows) }
+func (t *Table) Len() int { return t.n }
 
 // Version is that of the last round that changed something.
 func (t *Table) Version() uint64 { return t.version }
 
-// Since tells what changed since a version: rule 5. names maps a port's number to
-// its name; a port that has none any more is not told.
-func (t *Table) Since(version uint64, names func(uint32) string) (since uint64, changed []Seen, gone []Flow) {
-	tell := func(key *Key, f *flow) {
-		s := Seen{Flow: key.Flow()}
-		for _, p := range f.ports {
-			if name := names(p.port); name != "" {
-				s.Ports = append(s.Ports, Port{Name: name, First: time.Unix(0, p.first).UTC(), Last: time.Unix(0, p.last).UTC(), Count: p.count, Left: p.left})
+// Knows reports whether what changed since a version can be told.
+func (t *Table) Knows(version uint64) bool {
+	return version != 0 && version >= t.oldest && version <= t.version
+}
+
+// Since tells what changed since a version that the table Knows. names maps a
+// port's number to its name; a port that has none any more is not told.
+func (t *Table) Since(version uint64, names func(uint32) string) (changed []Seen, gone []Flow) {
+	from, _ := slices.BinarySearchFunc(t.log, version+1, func(c change, v uint64) int { return cmp.Compare(c.version, v) })
+	for i := from; i < len(t.log); i++ {
+		c := &t.log[i]
+		if at, ok := t.index[maphash.Comparable(t.seed, c.key)]; !ok || t.flows[at].key != c.key {
+			gone = append(gone, c.key.Flow())
+		} else if t.flows[at].changed == c.version { // its last change
+			if s := t.tell(at, names); len(s.Ports) > 0 {
+				changed = append(changed, s)
 			}
 		}
-		slices.SortFunc(s.Ports, func(a, b Port) int { return cmp.Or(a.Last.Compare(b.Last), cmp.Compare(a.Name, b.Name)) })
-		if len(s.Ports) > 0 {
-			changed = append(changed, s)
-		}
 	}
-	if version == 0 || version < t.oldest || version > t.version {
-		for key, f := range t.flows {
-			tell(&key, f)
-		}
-		return 0, changed, nil
-	}
-	from, _ := slices.BinarySearchFunc(t.log, version+1, func(c change, v uint64) int { return cmp.Compare(c.version, v) })
-	told := make(map[Key]bool, len(t.log)-from)
-	for i := from; i < len(t.log); i++ {
-		key := &t.log[i].key
-		if told[*key] {
+	return changed, gone
+}
+
+// Whole tells some of the table's flows: those from a place on, n of them at most.
+// It returns the place to go on at, and 0 when it told the last. What changes
+// between two calls is told in full by Since of the version before the first.
+func (t *Table) Whole(from, n int, names func(uint32) string) (told []Seen, next int) {
+	for at := from; at < len(t.flows); at++ {
+		if !t.flows[at].used {
 			continue
 		}
-		told[*key] = true
-		if f := t.flows[*key]; f != nil {
-			tell(key, f)
-		} else {
-			gone = append(gone, key.Flow())
+		if len(told) == n {
+			return told, at
+		}
+		if s := t.tell(int32(at), names); len(s.Ports) > 0 {
+			told = append(told, s)
 		}
 	}
-	return version, changed, gone
+	return told, 0
+}
+
+func (t *Table) tell(at int32, names func(uint32) string) Seen {
+	f, more := &t.flows[at], t.more[at]
+	s := Seen{Flow: f.key.Flow(), Ports: make([]Port, 0, 1+len(more))}
+	add := func(p *seen) {
+		if name := names(p.port); name != "" {
+			s.Ports = append(s.Ports, Port{Name: name, First: time.Unix(0, p.first).UTC(), Last: time.Unix(0, p.last).UTC(), Count: p.count, Left: p.left})
+		}
+	}
+	add(&f.port)
+	for i := range more {
+		add(&more[i])
+	}
+	slices.SortFunc(s.Ports, func(a, b Port) int { return cmp.Or(a.Last.Compare(b.Last), cmp.Compare(a.Name, b.Name)) })
+	return s
 }
 
 // String is a flow as people write it.

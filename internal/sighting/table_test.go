@@ -35,14 +35,23 @@ func (r *round) turn() (changed []Seen, gone []Flow) {
 	r.Turn(r.now, func(*Key, uint32) {})
 	r.now += second
 	if before == 0 {
-		_, changed, _ = r.Since(0, name)
-		return changed, nil
+		return r.whole(), nil
 	}
-	since, changed, gone := r.Since(before, name)
-	if since != before {
-		r.t.Fatalf("since %d, want %d", since, before)
+	if !r.Knows(before) {
+		r.t.Fatalf("version %d is not known any more", before)
 	}
-	return changed, gone
+	return r.Since(before, name)
+}
+
+// whole is the table, in parts of three.
+func (r *round) whole() (all []Seen) {
+	for at := 0; ; {
+		part, next := r.Whole(at, 3, name)
+		if all = append(all, part...); next == 0 {
+			return all
+		}
+		at = next
+	}
 }
 
 func newRound(t *testing.T) *round {
@@ -104,16 +113,19 @@ func TestTableRule4NoNewsIsNoChange(t *testing.T) {
 	}
 }
 
-func TestTableRule5OldOrForeignVersionsGetTheWhole(t *testing.T) {
+func TestTableRule5OldVersionsAreNotKnown(t *testing.T) {
 	r := newRound(t)
-	for i := range 100 {
+	for i := range 5000 {
 		r.see(i%10, uint32(i/10))
 		r.turn()
 	}
-	for _, v := range []uint64{0, 1, r.Version() + 1} {
-		if since, c, _ := r.Since(v, name); since != 0 || len(c) != r.Len() {
-			t.Errorf("since %d: answered since %d with %d of %d flows", v, since, len(c), r.Len())
+	for v, want := range map[uint64]bool{0: false, 1: false, r.Version() - 100: true, r.Version(): true, r.Version() + 1: false} {
+		if r.Knows(v) != want {
+			t.Errorf("version %d of %d: known %v, want %v", v, r.Version(), !want, want)
 		}
+	}
+	if n := len(r.whole()); n != r.Len() {
+		t.Errorf("%d flows told, there are %d", n, r.Len())
 	}
 }
 
@@ -150,9 +162,13 @@ func TestTableDeltasMakeTheTable(t *testing.T) {
 			if rnd.IntN(3) > 0 {
 				continue
 			}
-			since, changed, gone := r.Since(at, name)
-			if since == 0 {
+			var changed []Seen
+			var gone []Flow
+			if r.Knows(at) {
+				changed, gone = r.Since(at, name)
+			} else {
 				clear(known)
+				changed = r.whole()
 			}
 			for _, s := range changed {
 				known[s.Flow] = portsOf(s)
@@ -161,9 +177,8 @@ func TestTableDeltasMakeTheTable(t *testing.T) {
 				delete(known, f)
 			}
 			at = r.Version()
-			_, whole, _ := r.Since(0, name)
 			want := map[Flow][]string{}
-			for _, s := range whole {
+			for _, s := range r.whole() {
 				want[s.Flow] = portsOf(s)
 			}
 			if !maps.EqualFunc(known, want, func(a, b []string) bool { return slices.Equal(a, b) }) {

@@ -20,55 +20,87 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// place is a key of the program's table: a flow at a port.
+// place is a flow at a port.
 type place struct {
 	Flow sighting.Key
 	Port uint32
 }
 
-// sight is its value; times are of the monotonic clock, by the tick.
+// sight is what was seen of a flow at a port; times are nanoseconds.
 type sight struct {
 	Count, First, Last uint64
 }
 
+// slotSize is the size of an element of the program's array: a place, then count,
+// first and last of a sight; times are of the monotonic clock, by the tick. Without
+// a count it is not in use.
+const slotSize = 64
+
 // EBPF sees every probe by a program at the ingress of every port. The program
-// keeps count and times of every flow and port in a table; nothing is copied and
-// nobody is woken up. Its packets go on unchanged.
+// finds a flow's slot in a hash table and counts there; a flow that has none takes
+// a free one from a queue. Slots lie in memory shared with this process, so that
+// looking at them costs no system call. Nothing is copied, nobody is woken up, and
+// packets go on unchanged.
 type EBPF struct {
 	program *ebpf.Program
-	table   *ebpf.Map
+	table   *ebpf.Map // place -> number of its slot
+	slots   *ebpf.Map
+	free    *ebpf.Map // numbers of free slots
 	lost    *ebpf.Map
+	memory  *ebpf.Memory
 	classic bool // attach as a classifier
 	at      map[uint32]io.Closer
-	places  []place
-	sights  []sight
-	stale   []place
+	copied  []byte
+	key     sighting.Key // handed over
+	clock   wall
+	freed   []uint32 // with the next Sweep: the program may be writing
 }
 
-// sweepBatch is how many flows are read by one system call.
-const sweepBatch = 4096
-
-// NewEBPF makes the program for probes from or to some STAMP ports, and a table of
+// NewEBPF makes the program for probes from or to some STAMP ports, and room for
 // so many flows.
 func NewEBPF(stampPorts []uint16, flows int) (*EBPF, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("eBPF memory limit: %w", err)
 	}
-	e := &EBPF{at: map[uint32]io.Closer{}, places: make([]place, sweepBatch), sights: make([]sight, sweepBatch)}
-	var err error
-	if e.table, err = ebpf.NewMap(&ebpf.MapSpec{Name: "graylink_flows", Type: ebpf.Hash, KeySize: 40, ValueSize: 24, MaxEntries: uint32(flows)}); err != nil {
-		return nil, fmt.Errorf("eBPF table of flows: %w", err)
-	}
-	if e.lost, err = ebpf.NewMap(&ebpf.MapSpec{Name: "graylink_lost", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}); err != nil {
-		return nil, errors.Join(fmt.Errorf("eBPF counter: %w", err), e.Close())
-	}
-	e.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "graylink_seen", Type: ebpf.SchedCLS, License: "Apache-2.0",
-		Instructions: assemble(e.table.FD(), e.lost.FD(), stampPorts)})
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("eBPF program: %w", err), e.Close())
+	e := &EBPF{at: map[uint32]io.Closer{}, copied: make([]byte, copyOctets)}
+	if err := e.load(stampPorts, uint32(flows)); err != nil {
+		return nil, errors.Join(fmt.Errorf("eBPF: %w", err), e.Close())
 	}
 	return e, nil
 }
+
+// copyOctets are read from the shared memory at a time.
+const copyOctets = 4096 * slotSize
+
+func (e *EBPF) load(stampPorts []uint16, flows uint32) (err error) {
+	for _, m := range []struct {
+		at   **ebpf.Map
+		spec ebpf.MapSpec
+	}{
+		{&e.table, ebpf.MapSpec{Name: "graylink_flows", Type: ebpf.Hash, KeySize: 40, ValueSize: 4, MaxEntries: flows}},
+		{&e.slots, ebpf.MapSpec{Name: "graylink_slots", Type: ebpf.Array, KeySize: 4, ValueSize: slotSize, MaxEntries: flows, Flags: mmapable}},
+		{&e.free, ebpf.MapSpec{Name: "graylink_free", Type: ebpf.Queue, ValueSize: 4, MaxEntries: flows}},
+		{&e.lost, ebpf.MapSpec{Name: "graylink_lost", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}},
+	} {
+		if *m.at, err = ebpf.NewMap(&m.spec); err != nil {
+			return fmt.Errorf("map %s: %w", m.spec.Name, err)
+		}
+	}
+	for i := range flows {
+		if err := e.free.Put(nil, i); err != nil {
+			return fmt.Errorf("map graylink_free: %w", err)
+		}
+	}
+	if e.memory, err = e.slots.Memory(); err != nil {
+		return fmt.Errorf("memory of the slots: %w", err)
+	}
+	e.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "graylink_seen", Type: ebpf.SchedCLS, License: "Apache-2.0",
+		Instructions: assemble(e.table.FD(), e.slots.FD(), e.free.FD(), e.lost.FD(), stampPorts)})
+	return err
+}
+
+// mmapable is BPF_F_MMAPABLE: Linux, include/uapi/linux/bpf.h.
+const mmapable = 1 << 10
 
 // Offsets in the kernel's struct __sk_buff, and in packets from the Ethernet header on.
 const (
@@ -82,9 +114,8 @@ const (
 // Offsets from the frame pointer.
 const (
 	atKey    = -40
-	atValue  = atKey - 24
-	atHeader = atValue - 40
-	atIndex  = atHeader - 4
+	atHeader = atKey - 40
+	atNumber = atHeader - 8
 )
 
 // order is a number of the network's order as a load sees it.
@@ -95,7 +126,7 @@ func order(v uint16) int32 {
 // assemble is the program, for little- and big-endian machines alike: what it
 // compares is put into the machine's order here. VLAN tags are off before tc sees
 // a packet. IPv6 extension headers, which probes do not have, are not followed.
-func assemble(table, lost int, stampPorts []uint16) asm.Instructions {
+func assemble(table, slots, free, lost int, stampPorts []uint16) asm.Instructions {
 	load := func(offset int, to int32, n int32) asm.Instructions {
 		return asm.Instructions{
 			asm.Mov.Reg(asm.R1, asm.R6),
@@ -164,33 +195,57 @@ func assemble(table, lost int, stampPorts []uint16) asm.Instructions {
 		asm.Ja.Label("out"),
 		asm.LoadMem(asm.R2, asm.R6, skbIfindex, asm.Word).WithSymbol("probe"),
 		asm.StoreMem(asm.RFP, atKey+36, asm.R2, asm.Word),
+		asm.FnKtimeGetCoarseNs.Call(),
+		asm.Mov.Reg(asm.R8, asm.R0),
 		asm.LoadMapPtr(asm.R1, table),
 		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, atKey),
 		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, "new"),
-		asm.Mov.Reg(asm.R7, asm.R0),
+		asm.Mov.Reg(asm.R2, asm.R0),
+		asm.LoadMapPtr(asm.R1, slots),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "out"),
+		asm.StoreMem(asm.R0, 56, asm.R8, asm.DWord),
 		asm.Mov.Imm(asm.R1, 1),
-		asm.AddAtomic.Mem(asm.R7, asm.R1, asm.DWord, 0),
-		asm.FnKtimeGetCoarseNs.Call(),
-		asm.StoreMem(asm.R7, 16, asm.R0, asm.DWord),
+		asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 40),
 		asm.Ja.Label("out"),
 
-		asm.FnKtimeGetCoarseNs.Call().WithSymbol("new"),
-		asm.StoreMem(asm.RFP, atValue+8, asm.R0, asm.DWord),
-		asm.StoreMem(asm.RFP, atValue+16, asm.R0, asm.DWord),
-		asm.Mov.Imm(asm.R1, 1),
-		asm.StoreMem(asm.RFP, atValue, asm.R1, asm.DWord),
+		asm.LoadMapPtr(asm.R1, free).WithSymbol("new"),
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, atNumber),
+		asm.FnMapPopElem.Call(),
+		asm.JNE.Imm(asm.R0, 0, "lost"),
 		asm.LoadMapPtr(asm.R1, table),
 		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, atKey),
-		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, atValue),
+		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, atNumber),
 		asm.Mov.Imm(asm.R4, 1), // BPF_NOEXIST: another processor may have been first
 		asm.FnMapUpdateElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "fill"),
+		asm.LoadMapPtr(asm.R1, free),
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, atNumber),
+		asm.Mov.Imm(asm.R3, 0),
+		asm.FnMapPushElem.Call(),
+		asm.Ja.Label("out"),
+
+		asm.LoadMapPtr(asm.R1, slots).WithSymbol("fill"),
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, atNumber),
+		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, "out"),
-		asm.JEq.Imm(asm.R0, -17, "out"), // EEXIST
-		asm.Mov.Imm(asm.R1, 0),
-		asm.StoreMem(asm.RFP, atIndex, asm.R1, asm.Word),
+		asm.LoadMem(asm.R1, asm.RFP, atKey, asm.DWord), asm.StoreMem(asm.R0, 0, asm.R1, asm.DWord),
+		asm.LoadMem(asm.R1, asm.RFP, atKey+8, asm.DWord), asm.StoreMem(asm.R0, 8, asm.R1, asm.DWord),
+		asm.LoadMem(asm.R1, asm.RFP, atKey+16, asm.DWord), asm.StoreMem(asm.R0, 16, asm.R1, asm.DWord),
+		asm.LoadMem(asm.R1, asm.RFP, atKey+24, asm.DWord), asm.StoreMem(asm.R0, 24, asm.R1, asm.DWord),
+		asm.LoadMem(asm.R1, asm.RFP, atKey+32, asm.DWord), asm.StoreMem(asm.R0, 32, asm.R1, asm.DWord),
+		asm.StoreMem(asm.R0, 48, asm.R8, asm.DWord),
+		asm.StoreMem(asm.R0, 56, asm.R8, asm.DWord),
+		// With a count the slot is in use: this add is ordered after all stores.
+		asm.Mov.Imm(asm.R1, 1),
+		asm.FetchAdd.Mem(asm.R0, asm.R1, asm.DWord, 40),
+		asm.Ja.Label("out"),
+
+		asm.Mov.Imm(asm.R1, 0).WithSymbol("lost"),
+		asm.StoreMem(asm.RFP, atNumber, asm.R1, asm.Word),
 		asm.LoadMapPtr(asm.R1, lost),
-		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, atIndex),
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, atNumber),
 		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, "out"),
 		asm.Mov.Imm(asm.R1, 1),
@@ -259,37 +314,49 @@ type classifier struct{ filter *netlink.BpfFilter }
 
 func (c classifier) Close() error { return netlink.FilterDel(c.filter) }
 
-// Sweep reads the whole table: what is not seen any more is in it until forgotten.
+// Sweep looks at all slots: what is not seen any more is in one until forgotten.
 func (e *EBPF) Sweep(ctx context.Context, see func(*sighting.Key, sighting.Sample)) error {
-	var clock wall
-	clock.set(unix.Monotonic())
-	var cursor ebpf.MapBatchCursor
-	for done := false; !done; {
+	for _, n := range e.freed {
+		if err := e.free.Put(nil, n); err != nil {
+			return fmt.Errorf("eBPF: free slots: %w", err)
+		}
+	}
+	e.freed = e.freed[:0]
+	e.clock.set(unix.Monotonic())
+	for at, size := 0, int(e.memory.Size()); at < size; at += len(e.copied) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		n, err := e.table.BatchLookup(&cursor, e.places, e.sights, nil)
-		if done = errors.Is(err, ebpf.ErrKeyNotExist); err != nil && !done {
-			return fmt.Errorf("eBPF table of flows: %w", err)
+		n, err := e.memory.ReadAt(e.copied[:min(len(e.copied), size-at)], int64(at))
+		if err != nil {
+			return fmt.Errorf("eBPF: slots: %w", err)
 		}
-		for i := range n {
-			s := &e.sights[i]
-			see(&e.places[i].Flow, sighting.Sample{Port: e.places[i].Port, First: int64(s.First) + clock.offset, Last: int64(s.Last) + clock.offset, Count: s.Count})
-		}
-	}
-	if len(e.stale) > 0 {
-		for i := range e.stale {
-			if err := e.table.Delete(&e.stale[i]); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-				return fmt.Errorf("eBPF table of flows: %w", err)
+		for i := 0; i+slotSize <= n; i += slotSize {
+			b := e.copied[i : i+slotSize]
+			count := binary.NativeEndian.Uint64(b[40:])
+			if count == 0 {
+				continue
 			}
+			e.key = sighting.Key(b)
+			see(&e.key, sighting.Sample{Port: binary.NativeEndian.Uint32(b[36:]), First: int64(binary.NativeEndian.Uint64(b[48:])) + e.clock.offset,
+				Last: int64(binary.NativeEndian.Uint64(b[56:])) + e.clock.offset, Count: count})
 		}
-		e.stale = e.stale[:0]
 	}
 	return nil
 }
 
-// Forget frees a place of the table with the next Sweep.
-func (e *EBPF) Forget(key *sighting.Key, port uint32) { e.stale = append(e.stale, place{*key, port}) }
+// Forget frees the slot of a flow at a port.
+func (e *EBPF) Forget(key *sighting.Key, port uint32) {
+	var number uint32
+	p := place{*key, port}
+	if e.table.Lookup(&p, &number) != nil {
+		return
+	}
+	// Errors leave the slot in use; it is forgotten again.
+	if e.table.Delete(&p) == nil && e.slots.Put(number, make([]byte, slotSize)) == nil {
+		e.freed = append(e.freed, number)
+	}
+}
 
 // Dropped counts packets of flows that did not fit into the table.
 func (e *EBPF) Dropped() uint64 {
@@ -316,7 +383,7 @@ func (e *EBPF) Close() error {
 	for _, l := range e.at {
 		errs = append(errs, l.Close())
 	}
-	for _, c := range []interface{ Close() error }{e.program, e.table, e.lost} {
+	for _, c := range []interface{ Close() error }{e.program, e.table, e.slots, e.free, e.lost} {
 		errs = append(errs, c.Close())
 	}
 	return errors.Join(errs...)

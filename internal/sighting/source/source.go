@@ -31,4 +31,12 @@ type Source interface {
 // wall makes Unix time of the monotonic clock's: what is to be added to it, ns.
 type wall struct{ offset int64 }
 
-func (w *wall) set(monotonic int64) { w.offset = time.Now().UnixNano() - monotonic }
+// restless is by how much the offset may be read differently without being another
+// one: what was seen long ago is not to seem to be seen again.
+const restless = int64(time.Millisecond)
+
+func (w *wall) set(monotonic int64) {
+	if now := time.Now().UnixNano() - monotonic; now-w.offset > restless || w.offset-now > restless {
+		w.offset = now
+	}
+}

@@ -1,0 +1,137 @@
+// Command graylink-switch runs on a switch: it sees which probes cross it by which
+// ports, and publishes the state of the ports.
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/version"
+	"github.com/prometheus/exporter-toolkit/web"
+	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
+
+	fabricswitch "github.com/graylink/graylink/exporters/switch"
+	"github.com/graylink/graylink/internal/sighting"
+	"github.com/graylink/graylink/internal/sighting/source"
+)
+
+const help = `Sees which probes cross the switch it runs on, and by which ports, and serves what it saw.
+
+Exit codes: 0 stopped by a signal; 1 bad arguments, or the source of sightings or the web listener could not be had.`
+
+// gcPercent is how much the heap may grow between two collections; nearly all of it
+// is without pointers, so that collections are cheap.
+const gcPercent = 25
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	app := kingpin.New("graylink-switch", help)
+	app.HelpFlag.Short('h')
+	app.Version(version.Print("graylink-switch"))
+	host, _ := os.Hostname()
+	var o fabricswitch.Options
+	app.Flag("switch", "The switch's name in the topology.").Default(host).StringVar(&o.Switch)
+	app.Flag("ports", "Shell pattern of interfaces that are ports; may be repeated.").Default("*").StringsVar(&o.Ports)
+	ports := app.Flag("stamp-port", "UDP port of the reflectors of probes; may be repeated.").Default("862").Uint16List()
+	app.Flag("source", "How probes are seen: auto tries eBPF, then a packet socket.").Default(fabricswitch.SourceAuto).
+		EnumVar(&o.Source, fabricswitch.SourceAuto, string(sighting.KindEBPF), string(sighting.KindPacket), string(sighting.KindPsample))
+	app.Flag("psample.group", "Sample group of the rule that hands samples to the kernel.").Default("862").Uint32Var(&o.Group)
+	app.Flag("packet.rate", "Packets per second that a packet socket takes at most, about.").Default("20000").IntVar(&o.Rate)
+	app.Flag("fresh", "How long a flow that is not seen is taken to go on crossing a port.").Default("3s").DurationVar(&o.Fresh)
+	app.Flag("flows", "Flows that the table holds.").Default("65536").IntVar(&o.Flows)
+	app.Flag("lldp.send", "How often to tell neighbours by LLDP whose port theirs is plugged into; 0 leaves that to the switch.").Default("0s").DurationVar(&o.LLDP)
+	rules := app.Flag("print-rules", "Print the rules that make a switch hand over samples of probes, for a kind of switch, and exit.").Enum(source.RuleKinds()...)
+	from := app.Flag("rules.erspan-from", "Address of the switch's end of the tunnel that --print-rules sonic needs.").IP()
+	to := app.Flag("rules.erspan-to", "Address of the tunnel's other end.").IP()
+	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
+	flags := kingpinflag.AddFlags(app, "127.0.0.1:9871")
+	if _, err := app.Parse(os.Args[1:]); err != nil {
+		app.Errorf("%s, try --help", err)
+		return 1
+	}
+	o.StampPorts = *ports
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(*level)); err != nil {
+		app.Errorf("%s", err)
+		return 1
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
+	if err := errors.Join(o.Validate(), web.Validate(*flags.WebConfigFile)); err != nil {
+		log.Error("arguments", "err", err)
+		return 1
+	}
+	if *rules != "" {
+		if err := printRules(*rules, &o, *from, *to); err != nil {
+			log.Error("rules", "err", err)
+			return 1
+		}
+		return 0
+	}
+
+	// Switches have little memory: it is given back sooner, for some processor time.
+	debug.SetGCPercent(gcPercent)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	a, err := fabricswitch.Start(o, log)
+	if err != nil {
+		log.Error("start", "err", err)
+		return 1
+	}
+	server := &http.Server{Handler: a.Handler(), ReadHeaderTimeout: 10 * time.Second}
+	served := make(chan error, 1)
+	go func() { served <- web.ListenAndServe(server, flags, log) }()
+	log.Info("watching", "switch", o.Switch, "source", a.Kind(), "version", version.Info())
+	code := 0
+	select {
+	case <-ctx.Done():
+	case err := <-served:
+		log.Error("web server", "err", err)
+		served <- nil
+		code = 1
+	}
+	shutdown, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := server.Shutdown(shutdown); err != nil {
+		log.Warn("stop the web server", "err", err)
+	}
+	if err := <-served; err != nil && !errors.Is(err, http.ErrServerClosed) {
+		log.Warn("web server", "err", err)
+	}
+	if err := a.Close(); err != nil {
+		log.Warn("stop watching", "err", err)
+	}
+	return code
+}
+
+// printRules prints what makes a switch hand samples of the ports' probes over.
+func printRules(kind string, o *fabricswitch.Options, from, to net.IP) error {
+	links, err := fabricswitch.Links()
+	if err != nil {
+		return err
+	}
+	r := source.Rule{StampPorts: o.StampPorts, Group: o.Group}
+	for _, l := range links {
+		if o.IsPort(l.Name) {
+			r.Ports = append(r.Ports, l.Name)
+		}
+	}
+	r.From, _ = netip.AddrFromSlice(from)
+	r.To, _ = netip.AddrFromSlice(to)
+	r.From, r.To = r.From.Unmap(), r.To.Unmap()
+	text, err := source.Rules(kind, r)
+	if err == nil {
+		_, err = os.Stdout.WriteString(text)
+	}
+	return err
+}

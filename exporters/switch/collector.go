@@ -1,0 +1,126 @@
+package fabricswitch
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// Series of the ports: the vocabulary of fabric_switch_port_*, whoever measures.
+var (
+	portAdmin    = desc("fabric_switch_port_admin_up", "Whether the port is configured to be up.", "switch", "port")
+	portOper     = desc("fabric_switch_port_oper_up", "Whether the port carries packets.", "switch", "port")
+	portChanges  = desc("fabric_switch_port_carrier_changes_total", "Changes of the carrier, either way.", "switch", "port")
+	portSpeed    = desc("fabric_switch_port_speed_bytes_per_second", "Negotiated rate.", "switch", "port")
+	portMTU      = desc("fabric_switch_port_mtu_bytes", "Largest packet.", "switch", "port")
+	portRxBytes  = desc("fabric_switch_port_receive_bytes_total", "Octets received.", "switch", "port")
+	portTxBytes  = desc("fabric_switch_port_transmit_bytes_total", "Octets sent.", "switch", "port")
+	portRx       = desc("fabric_switch_port_receive_packets_total", "Packets received.", "switch", "port")
+	portTx       = desc("fabric_switch_port_transmit_packets_total", "Packets sent.", "switch", "port")
+	portRxErrors = desc("fabric_switch_port_receive_errors_total", "Packets received damaged, by reason.", "switch", "port", "reason")
+	portTxErrors = desc("fabric_switch_port_transmit_errors_total", "Packets that could not be sent, by reason.", "switch", "port", "reason")
+	portRxDrops  = desc("fabric_switch_port_receive_discards_total", "Whole packets received and thrown away.", "switch", "port")
+	portTxDrops  = desc("fabric_switch_port_transmit_discards_total", "Whole packets thrown away instead of sent.", "switch", "port")
+	queueBytes   = desc("fabric_switch_port_queue_bytes", "Octets that wait to be sent.", "switch", "port")
+	queuePackets = desc("fabric_switch_port_queue_packets", "Packets that wait to be sent.", "switch", "port")
+	queueDrops   = desc("fabric_switch_port_queue_discards_total", "Packets that did not fit into the queue.", "switch", "port")
+	queueOver    = desc("fabric_switch_port_queue_overlimits_total", "Times that the queue had to hold packets back.", "switch", "port")
+
+	agentKind    = desc("graylink_switch_source_info", "How probes are seen.", "switch", "kind")
+	agentFlows   = desc("graylink_switch_flows", "Flows in the table.", "switch")
+	agentVersion = desc("graylink_switch_table_version", "Version of the table.", "switch")
+	agentDropped = desc("graylink_switch_dropped_total", "Samples and flows that were lost because something was full.", "switch")
+	agentRounds  = desc("graylink_switch_rounds_total", "Times the table was made.", "switch")
+	agentTook    = desc("graylink_switch_round_seconds", "How long the last time took.", "switch")
+	agentLast    = desc("graylink_switch_last_round_timestamp_seconds", "When the table was made last.", "switch")
+	agentLLDP    = desc("graylink_switch_lldp_errors_total", "LLDP frames that could not be read.", "switch")
+	agentScrape  = desc("graylink_switch_collector_up", "Whether a part of the telemetry could be read.", "switch", "collector")
+)
+
+// Describe has nothing to say: what is absent is not known before.
+func (a *Agent) Describe(chan<- *prometheus.Desc) {}
+
+// Collect is the state of the agent and of the ports.
+func (a *Agent) Collect(ch chan<- prometheus.Metric) {
+	sw := a.o.Switch
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{sw}, labels...)...)
+	}
+	count := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{sw}, labels...)...)
+	}
+	a.mu.RLock()
+	flows, version, dropped, rounds, took, at := a.table.Len(), a.table.Version(), a.table.Dropped, a.rounds, a.took, a.at
+	a.mu.RUnlock()
+	gauge(agentKind, 1, string(a.source.Kind()))
+	gauge(agentFlows, float64(flows))
+	gauge(agentVersion, float64(version))
+	count(agentDropped, dropped+a.source.Dropped())
+	count(agentRounds, rounds)
+	gauge(agentTook, took.Seconds())
+	gauge(agentLast, float64(at.UnixNano())/float64(time.Second))
+	count(agentLLDP, a.lldp.Broken())
+
+	up := func(collector string, err error) {
+		v := 1.0
+		if err != nil {
+			v = 0
+			a.log.Warn("telemetry", "collector", collector, "err", err)
+		}
+		gauge(agentScrape, v, collector)
+	}
+	links, err := a.links()
+	up("links", err)
+	waiting, err := queues()
+	up("queues", err)
+	rates := speeds(links)
+	for _, l := range links {
+		if !a.o.IsPort(l.Name) {
+			continue
+		}
+		gauge(portAdmin, truth(l.Up), l.Name)
+		gauge(portOper, truth(l.Running), l.Name)
+		gauge(portMTU, float64(l.MTU), l.Name)
+		if v, ok := rates[l.Name]; ok {
+			gauge(portSpeed, v, l.Name)
+		}
+		if l.Changes != nil {
+			count(portChanges, uint64(*l.Changes), l.Name)
+		}
+		if c := l.Counters; c != nil {
+			count(portRxBytes, c.RxBytes, l.Name)
+			count(portTxBytes, c.TxBytes, l.Name)
+			count(portRx, c.RxPackets, l.Name)
+			count(portTx, c.TxPackets, l.Name)
+			count(portRxDrops, c.RxDropped, l.Name)
+			count(portTxDrops, c.TxDropped, l.Name)
+			count(portRxErrors, c.RxCrcErrors, l.Name, "crc")
+			count(portRxErrors, c.RxFrameErrors, l.Name, "alignment")
+			count(portRxErrors, c.RxLengthErrors, l.Name, "length")
+			count(portRxErrors, c.RxOverErrors, l.Name, "overrun")
+			count(portRxErrors, c.RxFifoErrors, l.Name, "fifo")
+			count(portRxErrors, c.RxMissedErrors, l.Name, "missed")
+			count(portTxErrors, c.TxCarrierErrors, l.Name, "carrier")
+			count(portTxErrors, c.TxAbortedErrors, l.Name, "aborted")
+			count(portTxErrors, c.TxFifoErrors, l.Name, "fifo")
+			count(portTxErrors, c.TxHeartbeatErrors, l.Name, "heartbeat")
+		}
+		if q, ok := waiting[l.Number]; ok {
+			gauge(queueBytes, float64(q.octets), l.Name)
+			gauge(queuePackets, float64(q.packets), l.Name)
+			count(queueDrops, uint64(q.drops), l.Name)
+			count(queueOver, uint64(q.overlimits), l.Name)
+		}
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,154 @@
+package fabricswitch
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/graylink/graylink/internal/sighting"
+)
+
+// portJSON is a port as /api/v1/ports tells it: enough to draw the fabric.
+type portJSON struct {
+	Port      string         `json:"port"`
+	MAC       string         `json:"mac"`
+	Up        bool           `json:"up"`
+	Speed     float64        `json:"speed_gbps,omitempty"`
+	Addresses []netip.Prefix `json:"addresses"`
+	// Beyond are the addresses that answer at the far end.
+	Beyond []Beyond `json:"beyond"`
+	// System and SystemPort are the far end's names for itself, by LLDP.
+	System     string `json:"system,omitempty"`
+	SystemPort string `json:"system_port,omitempty"`
+}
+
+type portsJSON struct {
+	Switch string     `json:"switch"`
+	Ports  []portJSON `json:"ports"`
+}
+
+// Handler serves the agent's series and API.
+func (a *Agent) Handler() http.Handler {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(a, versioncollector.NewCollector("graylink_switch"), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg, EnableOpenMetrics: true}))
+	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
+	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
+		if err := a.Ready(); err != nil {
+			http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	mux.HandleFunc("GET /api/v1/sightings", a.sightings)
+	mux.HandleFunc("GET /api/v1/ports", a.portsOf)
+	return mux
+}
+
+// sightings answers with what changed since a version of an instance.
+func (a *Agent) sightings(w http.ResponseWriter, r *http.Request) {
+	var since uint64
+	if s := r.URL.Query().Get("since"); s != "" {
+		v, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			http.Error(w, fmt.Sprintf("since %q: a version, as an earlier answer told it, is expected", s), http.StatusBadRequest)
+			return
+		}
+		since = v
+	}
+	report, whole := a.report(r.URL.Query().Get("instance"), since)
+	if !whole {
+		a.answer(w, report)
+		return
+	}
+	if err := a.writeWhole(w, report); err != nil {
+		a.log.Debug("write the table", "err", err)
+	}
+}
+
+// part is how many flows of a whole table are made into text at a time: the table
+// may be large, and the client slow.
+const part = 2048
+
+// writeWhole writes a report with the whole table, part by part.
+func (a *Agent) writeWhole(w http.ResponseWriter, report sighting.Report) error {
+	w.Header().Set("Content-Type", "application/json")
+	head, err := json.Marshal(report)
+	if err != nil {
+		return err
+	}
+	head[len(head)-1] = ','
+	if _, err := w.Write(append(head, `"seen":[`...)); err != nil {
+		return err
+	}
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	for at, first := 0, true; ; {
+		flows, next := a.whole(at, part)
+		buf.Reset()
+		for i := range flows {
+			if !first {
+				buf.WriteByte(',')
+			}
+			first = false
+			if err := enc.Encode(&flows[i]); err != nil {
+				return err
+			}
+		}
+		if _, err := w.Write(buf.Bytes()); err != nil {
+			return err
+		}
+		if next == 0 {
+			_, err := w.Write([]byte("]}\n"))
+			return err
+		}
+		at = next
+	}
+}
+
+func (a *Agent) portsOf(w http.ResponseWriter, _ *http.Request) {
+	own, beyond, err := addresses()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	a.mu.RLock()
+	links := a.ports
+	heard := a.lldp.Neighbours(time.Now(), a.name)
+	a.mu.RUnlock()
+	rates := speeds(links)
+	out := portsJSON{Switch: a.o.Switch, Ports: make([]portJSON, 0, len(links))}
+	for _, l := range links {
+		p := portJSON{Port: l.Name, MAC: l.MAC.String(), Up: l.Running, Speed: rates[l.Name] * 8 / 1e9, Addresses: own[l.Number], Beyond: beyond[l.Number]}
+		for _, n := range heard {
+			if n.Port == l.Name {
+				p.System, p.SystemPort = n.System, n.SystemPort
+			}
+		}
+		if p.Addresses == nil {
+			p.Addresses = []netip.Prefix{}
+		}
+		if p.Beyond == nil {
+			p.Beyond = []Beyond{}
+		}
+		out.Ports = append(out.Ports, p)
+	}
+	a.answer(w, out)
+}
+
+func (a *Agent) answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		a.log.Debug("write an answer", "err", err)
+	}
+}

@@ -1,0 +1,255 @@
+// Package lldp hears what the far ends of a switch's cables say of themselves
+// (IEEE 802.1AB), and can say it of the switch's own ports where nothing else does.
+package lldp
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/graylink/graylink/internal/sighting"
+	"github.com/graylink/graylink/internal/unix"
+)
+
+const (
+	etherType = 0x88cc
+	header    = 14
+	snap      = 1514
+	maxName   = 255 // octets: 802.1AB, 8.5.2 and 8.5.3
+)
+
+// nearest is the address of frames that no bridge forwards: 802.1AB, 7.1.
+var nearest = [6]byte{0x01, 0x80, 0xc2, 0, 0, 0x0e}
+
+// Heard is what one frame says of its sender.
+type Heard struct {
+	System string // its name, or its chassis when it has none
+	Port   string
+	TTL    time.Duration // 0: it goes away
+}
+
+// Types of TLVs, 802.1AB table 8-1, and subtypes of names, tables 8-2 and 8-3.
+const (
+	tlvEnd      = 0
+	tlvChassis  = 1
+	tlvPort     = 2
+	tlvTTL      = 3
+	tlvPortText = 4
+	tlvSystem   = 5
+
+	chassisMAC   = 4
+	chassisLocal = 7
+	portAlias    = 1
+	portMAC      = 3
+	portName     = 5
+	portLocal    = 7
+)
+
+// Parse reads a frame. (Packet libraries that know LLDP know hundreds of other
+// protocols, whose tables are a sixth of what a switch may spend on this agent.)
+func Parse(frame []byte) (Heard, error) {
+	if len(frame) < header {
+		return Heard{}, fmt.Errorf("LLDP frame of %d octets: a header has %d", len(frame), header)
+	}
+	var h Heard
+	var chassis, port, described string
+	var seen [tlvSystem + 1]bool
+	for rest, n := frame[header:], 0; ; n++ {
+		if len(rest) < 2 {
+			return Heard{}, fmt.Errorf("LLDP frame: ends within TLV %d", n+1)
+		}
+		kind, size := int(rest[0]>>1), int(binary.BigEndian.Uint16(rest)&0x1ff)
+		if len(rest) < 2+size {
+			return Heard{}, fmt.Errorf("LLDP frame: TLV %d of type %d has %d octets, %d are left", n+1, kind, size, len(rest)-2)
+		}
+		value := rest[2 : 2+size]
+		rest = rest[2+size:]
+		if kind == tlvEnd {
+			break
+		}
+		if kind > tlvSystem {
+			continue
+		}
+		// The first three are mandatory and come first: 802.1AB, 8.2.
+		if n < tlvTTL && kind != n+1 || seen[kind] || kind <= tlvTTL && len(value) < 2 {
+			return Heard{}, fmt.Errorf("LLDP frame: TLV %d of type %d and %d octets: out of place or too short", n+1, kind, size)
+		}
+		seen[kind] = true
+		switch kind {
+		case tlvChassis:
+			chassis = text(value[1:], value[0] == chassisMAC)
+		case tlvPort:
+			// The name of the interface, where the sender says it; what it says
+			// otherwise is not how people call a port.
+			switch value[0] {
+			case portName, portLocal, portAlias:
+				h.Port = string(value[1:])
+			default:
+				port = text(value[1:], value[0] == portMAC)
+			}
+		case tlvTTL:
+			h.TTL = time.Duration(binary.BigEndian.Uint16(value)) * time.Second
+		case tlvPortText:
+			described = string(value)
+		case tlvSystem:
+			h.System = string(value)
+		}
+	}
+	if !seen[tlvTTL] {
+		return Heard{}, errors.New("LLDP frame: without chassis, port and time to live")
+	}
+	h.System, h.Port = cmp.Or(h.System, chassis), cmp.Or(h.Port, described, port)
+	for _, s := range []string{h.System, h.Port} {
+		if s == "" || len(s) > maxName || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
+			return Heard{}, fmt.Errorf("LLDP frame: name %q: 1 to %d octets of text are expected", s[:min(len(s), 32)], maxName)
+		}
+	}
+	return h, nil
+}
+
+func text(id []byte, mac bool) string {
+	if mac {
+		return net.HardwareAddr(id).String()
+	}
+	return string(id)
+}
+
+// Frame says of a port whose it is.
+func Frame(mac net.HardwareAddr, system, port string, ttl time.Duration) ([]byte, error) {
+	if len(mac) != 6 || len(system) == 0 || len(system) > maxName || len(port) == 0 || len(port) > maxName {
+		return nil, fmt.Errorf("LLDP frame of %q, port %q at %v: names of 1 to %d octets and a MAC address are expected", system, port, mac, maxName)
+	}
+	f := append(append(nearest[:len(nearest):len(nearest)], mac...), etherType>>8, etherType&0xff)
+	tlv := func(kind int, value ...byte) {
+		f = append(binary.BigEndian.AppendUint16(f, uint16(kind<<9|len(value))), value...)
+	}
+	tlv(tlvChassis, append([]byte{chassisLocal}, system...)...)
+	tlv(tlvPort, append([]byte{portName}, port...)...)
+	tlv(tlvTTL, binary.BigEndian.AppendUint16(nil, uint16(min(ttl/time.Second, 1<<16-1)))...)
+	tlv(tlvSystem, []byte(system)...)
+	tlv(tlvEnd)
+	return f, nil
+}
+
+// Listener hears the neighbours of all ports.
+type Listener struct {
+	socket *unix.Packet
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex
+	joined map[int]bool
+	heard  map[int]known // by interface
+	broken uint64
+	err    error
+}
+
+type known struct {
+	Heard
+	at time.Time
+}
+
+// Listen starts to hear in the network namespace of the calling thread.
+func Listen() (*Listener, error) {
+	s, err := unix.OpenPacket(etherType, 0, snap)
+	if err != nil {
+		return nil, fmt.Errorf("LLDP: %w", err)
+	}
+	l := &Listener{socket: s, joined: map[int]bool{}, heard: map[int]known{}}
+	l.wg.Go(l.run)
+	return l, nil
+}
+
+func (l *Listener) run() {
+	for {
+		err := l.socket.Recv(time.Now().Add(time.Minute), func(ifindex int, frame []byte) {
+			h, err := Parse(frame)
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			switch {
+			case err != nil:
+				l.broken++
+			case !l.joined[ifindex]:
+			case h.TTL == 0:
+				delete(l.heard, ifindex)
+			default:
+				l.heard[ifindex] = known{h, time.Now()}
+			}
+		})
+		if errors.Is(err, os.ErrClosed) {
+			return
+		}
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			l.mu.Lock()
+			l.err = err
+			l.mu.Unlock()
+			return
+		}
+	}
+}
+
+// Ports sets the interfaces to hear at, by number.
+func (l *Listener) Ports(numbers []uint32) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	errs := []error{l.err}
+	for _, n := range numbers {
+		if !l.joined[int(n)] {
+			if err := l.socket.Multicast(int(n), nearest); err != nil {
+				errs = append(errs, fmt.Errorf("LLDP at interface %d: %w", n, err))
+				continue
+			}
+			l.joined[int(n)] = true
+		}
+	}
+	for n := range l.joined {
+		if !slices.Contains(numbers, uint32(n)) {
+			delete(l.joined, n) // its membership went with it
+			delete(l.heard, n)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Neighbours are those heard of within the time they gave.
+func (l *Listener) Neighbours(now time.Time, name func(uint32) string) []sighting.Neighbour {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := []sighting.Neighbour{}
+	for n, k := range l.heard {
+		if now.Sub(k.at) > k.TTL {
+			delete(l.heard, n)
+			continue
+		}
+		if port := name(uint32(n)); port != "" {
+			out = append(out, sighting.Neighbour{Port: port, System: k.System, SystemPort: k.Port, Seen: k.at.UTC()})
+		}
+	}
+	slices.SortFunc(out, func(a, b sighting.Neighbour) int { return strings.Compare(a.Port, b.Port) })
+	return out
+}
+
+// Broken counts frames that could not be read.
+func (l *Listener) Broken() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.broken
+}
+
+// Send sends a frame by an interface.
+func (l *Listener) Send(ifindex int, frame []byte) error { return l.socket.Send(ifindex, frame) }
+
+// Close ends it.
+func (l *Listener) Close() error {
+	err := l.socket.Close()
+	l.wg.Wait()
+	return err
+}
