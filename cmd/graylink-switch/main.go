@@ -43,6 +43,7 @@ func run() int {
 	var o fabricswitch.Options
 	app.Flag("switch", "The switch's name in the topology.").Default(host).StringVar(&o.Switch)
 	app.Flag("ports", "Shell pattern of interfaces that are ports; may be repeated.").Default("*").StringsVar(&o.Ports)
+	app.Flag("ports.alias", "Ports are called by their interfaces' aliases; for switches whose topology names are no interface names.").BoolVar(&o.Aliases)
 	ports := app.Flag("stamp-port", "UDP port of the reflectors of probes; may be repeated.").Default("862").Uint16List()
 	app.Flag("source", "How probes are seen: auto tries eBPF, then a packet socket.").Default(fabricswitch.SourceAuto).
 		EnumVar(&o.Source, fabricswitch.SourceAuto, string(sighting.KindEBPF), string(sighting.KindPacket), string(sighting.KindPsample))
@@ -116,7 +117,7 @@ func run() int {
 
 // printRules prints what makes a switch hand samples of the ports' probes over.
 func printRules(kind string, o *fabricswitch.Options, from, to net.IP) error {
-	links, err := fabricswitch.Links()
+	links, err := fabricswitch.Links(o.Aliases)
 	if err != nil {
 		return err
 	}

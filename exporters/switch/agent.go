@@ -33,6 +33,7 @@ const Period = time.Second
 type Options struct {
 	Switch     string   // its name in the topology
 	Ports      []string // shell patterns of interfaces that are ports
+	Aliases    bool     // the topology's names of ports are the interfaces' aliases
 	StampPorts []uint16 // of probes
 	Source     string   // SourceAuto or a kind of sighting
 	Group      uint32   // psample's sample group
@@ -83,7 +84,7 @@ type Agent struct {
 	instance string
 	source   source.Source
 	lldp     *lldp.Listener
-	links    func() ([]Link, error)
+	links    func(aliases bool) ([]Link, error)
 	stop     context.CancelFunc
 	wg       sync.WaitGroup
 	told     time.Time // neighbours, last
@@ -171,7 +172,7 @@ func (a *Agent) run(ctx context.Context) {
 // round is one Period: rules 1 to 3.
 func (a *Agent) round(ctx context.Context) error {
 	began := time.Now()
-	links, err := a.links()
+	links, err := a.links(a.o.Aliases)
 	if err == nil {
 		links = slices.DeleteFunc(links, func(l Link) bool { return !a.o.IsPort(l.Name) })
 		numbers := make([]uint32, len(links))

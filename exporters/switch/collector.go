@@ -73,7 +73,7 @@ func (a *Agent) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(agentScrape, v, collector)
 	}
-	links, err := a.links()
+	links, err := a.links(a.o.Aliases)
 	up("links", err)
 	waiting, err := queues()
 	up("queues", err)

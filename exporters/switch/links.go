@@ -14,13 +14,13 @@ import (
 type Link struct {
 	Number    uint32
 	Name      string
+	device    string // the kernel's name
 	MAC       net.HardwareAddr
 	MTU       int
 	Up        bool // administratively
 	Running   bool
 	Changes   *uint32                   // of carrier
 	Counters  *netlink.LinkStatistics64 // nil: not told
-	Addresses []netip.Prefix
 }
 
 // Linux, include/uapi/linux/if_link.h.
@@ -34,8 +34,9 @@ const (
 	linkHeader = 16 // octets of an ifinfomsg
 )
 
-// Links lists the interfaces of the namespace, but for the loopback.
-func Links() ([]Link, error) {
+// Links lists the interfaces of the namespace, but for the loopback; by their
+// aliases, where they have some, if asked.
+func Links(aliases bool) ([]Link, error) {
 	req := nl.NewNetlinkRequest(rtmGetLink, dump)
 	req.AddData(nl.NewIfInfomsg(0))
 	messages, err := req.Execute(0, rtmNewLink)
@@ -52,7 +53,11 @@ func Links() ([]Link, error) {
 		if a.Flags&net.FlagLoopback != 0 {
 			continue
 		}
-		link := Link{Number: uint32(a.Index), Name: a.Name, MAC: a.HardwareAddr, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0,
+		device := a.Name
+		if aliases && a.Alias != "" {
+			a.Name = a.Alias
+		}
+		link := Link{Number: uint32(a.Index), Name: a.Name, device: device, MAC: a.HardwareAddr, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0,
 			Running: a.OperState == netlink.OperUp, Counters: (*netlink.LinkStatistics64)(a.Statistics)}
 		if attrs, err := nl.ParseRouteAttr(m[linkHeader:]); err == nil {
 			for _, at := range attrs {
@@ -132,7 +137,7 @@ func speeds(links []Link) map[string]float64 {
 	}
 	defer e.Close()
 	for _, l := range links {
-		if s, err := e.CmdGetMapped(l.Name); err == nil && l.Running {
+		if s, err := e.CmdGetMapped(l.device); err == nil && l.Running {
 			if v, ok := s["speed"]; ok && v > 0 && v < unknownSpeed {
 				out[l.Name] = float64(v) * 1e6 / 8
 			}

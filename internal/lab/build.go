@@ -227,6 +227,10 @@ func configureInterface(h *netlink.Handle, ns *Namespace, n int, i Interface) er
 	if err := h.LinkSetGroup(link, linkGroup); err != nil {
 		return fmt.Errorf("putting it into group %d: %w", linkGroup, err)
 	}
+	// The kernel's name may be another than the topology's, which has more letters.
+	if err := h.LinkSetAlias(link, portOf(i.End)); err != nil {
+		return fmt.Errorf("naming it %q: %w", portOf(i.End), err)
+	}
 	addr := &netlink.Addr{IPNet: ipNet(i.Address)}
 	if i.Shared {
 		addr.Flags = ifaNoPrefix

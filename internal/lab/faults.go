@@ -25,13 +25,19 @@ const (
 	KindNICSlow    = "nic-slow"    // a NIC: packets to it, from it or both later
 	KindSwitchSlow = "switch-slow" // a switch: all it forwards later
 	KindHostStall  = "host-stall"  // a node: its processes starved of CPU
+	KindCongest    = "congest"     // a switch's port: more traffic than it lets pass
+	KindIncast     = "incast"      // a NIC: many hosts send to it at once
+	KindFlap       = "flap"        // a link between switches: down and up again, and again
+	KindMiscable   = "miscable"    // two links between switches: their cables swapped
+	KindMute       = "mute"        // a switch: it tells nobody that packets expired
 	KindClockStep  = "clock-step"  // a NIC: the clock its agent reads jumps
 	KindClockDrift = "clock-drift" // a NIC: the clock its agent reads runs at another rate
 )
 
 // Kinds lists the faults that AddFault knows, sorted.
 func Kinds() []string {
-	return []string{KindBlackhole, KindClockDrift, KindClockStep, KindDelay, KindECN, KindHostStall, KindLinkDown, KindLoss, KindNICSlow, KindSwitchSlow}
+	return []string{KindBlackhole, KindClockDrift, KindClockStep, KindCongest, KindDelay, KindECN, KindFlap, KindHostStall, KindIncast, KindLinkDown, KindLoss,
+		KindMiscable, KindMute, KindNICSlow, KindSwitchSlow}
 }
 
 // Defaults of a fault's parameters.
@@ -59,8 +65,8 @@ const (
 // Fault is a request to break something.
 type Fault struct {
 	Kind string `json:"kind"`
-	// At is the element: a link (or one direction of it), a NIC, a switch or
-	// a node, as the kind asks.
+	// At is the element: a link (or one direction of it), two links with a comma
+	// between them, a port, a NIC, a switch or a node, as the kind asks.
 	At string `json:"at"`
 	// Direction is FROM->TO of a link, by default from the end that At names
 	// first; in, out or both (the default) for nic-slow.
@@ -76,12 +82,14 @@ type ActiveFault struct {
 	ID string `json:"id"`
 	Fault
 	// Mechanism is netem, relay (NFQUEUE and a user-space process), iptables,
-	// routes, signals or bend (of the clock an agent reads).
+	// routes, traffic, cables, signals or bend (of the clock an agent reads).
 	Mechanism string    `json:"mechanism"`
 	Since     time.Time `json:"since"`
 	Rules     []rule    `json:"rules,omitempty"`
 	Queue     uint16    `json:"queue,omitempty"`
 	NetemAt   string    `json:"netem_at,omitempty"`  // the port that has the queueing discipline
+	ShapedAt  string    `json:"shaped_at,omitempty"` // the port that has a rate
+	Down      bool      `json:"down,omitempty"`      // flap: the link is down at the moment
 	Withdrawn bool      `json:"withdrawn,omitempty"` // link-down: the other switches know
 	Home      string    `json:"home,omitempty"`      // the element whose namespace the helper runs in
 	Helper    Process   `json:"helper,omitzero"`
@@ -131,6 +139,9 @@ func (l *Lab) addFault(ctx context.Context, f Fault) (ActiveFault, error) {
 		return ActiveFault{}, fmt.Errorf("lab %q: %w", l.name, err)
 	}
 	for _, have := range st.Faults {
+		if a, b := have.cables(), af.cables(); a && b && (have.Kind == KindMiscable || af.Kind == KindMiscable) {
+			return ActiveFault{}, fmt.Errorf("fault %s (%s at %s) is already there: %s and %s do not go together; clear it first", have.ID, have.Kind, have.At, have.Kind, af.Kind)
+		}
 		if af.Exclusive != "" && have.Exclusive == af.Exclusive {
 			return ActiveFault{}, fmt.Errorf("fault %s (%s at %s) is already there, and a second %s cannot be told apart from it; clear it first", have.ID, have.Kind, have.At, af.Kind)
 		}
@@ -220,7 +231,7 @@ func (l *Lab) Faults() ([]ActiveFault, error) {
 func (x *index) resolve(f Fault, netem func() bool) (ActiveFault, error) {
 	af := ActiveFault{Fault: f}
 	switch f.Kind {
-	case KindDelay, KindNICSlow, KindSwitchSlow:
+	case KindDelay, KindNICSlow, KindSwitchSlow, KindCongest, KindIncast:
 		if af.Delay == 0 {
 			af.Delay = DefaultDelay
 		}
@@ -248,8 +259,21 @@ func (x *index) resolve(f Fault, netem func() bool) (ActiveFault, error) {
 	switch f.Kind {
 	case KindDelay, KindLoss, KindECN, KindBlackhole:
 		err = x.resolveDirected(&af, netem)
-	case KindLinkDown:
+	case KindLinkDown, KindFlap:
 		err = x.resolveLinkDown(&af)
+	case KindMiscable:
+		err = x.resolveMiscable(&af)
+	case KindCongest:
+		err = x.resolveCongest(&af)
+	case KindIncast:
+		err = x.resolveIncast(&af)
+	case KindMute:
+		if ns := x.byEl[f.At]; ns == nil || !ns.Switch {
+			err = fmt.Errorf("%q is not a switch of the lab: %s silences a switch", f.At, f.Kind)
+			break
+		}
+		af.Mechanism = "iptables"
+		af.Rules = []rule{{Element: f.At, Chain: "OUTPUT", Args: []string{"-p", "icmp", "--icmp-type", "time-exceeded", "-j", "DROP"}}}
 	case KindNICSlow:
 		err = x.resolveNIC(&af, netem)
 	case KindSwitchSlow:
@@ -269,10 +293,19 @@ func (x *index) resolve(f Fault, netem func() bool) (ActiveFault, error) {
 	default:
 		err = fmt.Errorf("fault kind %q: want one of %s", f.Kind, strings.Join(Kinds(), ", "))
 	}
-	if err == nil && af.Direction != "" && (f.Kind == KindSwitchSlow || f.Kind == KindHostStall || f.Kind == KindLinkDown || f.bendsClock()) {
+	if err == nil && f.Direction != "" && !f.directed() {
 		err = fmt.Errorf("direction %q: %s has none", af.Direction, f.Kind)
 	}
 	return af, err
+}
+
+// directed reports whether faults of the kind have a direction that can be asked for.
+func (f *Fault) directed() bool {
+	switch f.Kind {
+	case KindDelay, KindLoss, KindECN, KindBlackhole, KindNICSlow:
+		return true
+	}
+	return false
 }
 
 // link finds the link that at names, in either order of its ends, or one
@@ -404,15 +437,24 @@ func (x *index) resolveLinkDown(af *ActiveFault) error {
 	if fabric.IsNIC(dir.From) || fabric.IsNIC(dir.To) {
 		return fmt.Errorf("%q is an access link: %s takes a link between switches", af.At, af.Kind)
 	}
-	af.At, af.Mechanism, af.Home, af.Exclusive = id, "routes", fabric.OwnerOf(dir.From), "link-down "+id
+	af.At, af.Mechanism, af.Home, af.Exclusive = id, "routes", fabric.OwnerOf(dir.From), KindLinkDown+" "+id
 	return nil
 }
 
 // apply does what the record says; the caller holds the lock.
 func (l *Lab) apply(ctx context.Context, st *state, f *ActiveFault) error {
 	// The helper first: a relay listens before the first packet is queued.
-	if f.Kind == KindLinkDown {
+	switch f.Kind {
+	case KindLinkDown:
 		if err := l.x.setLink(f.At, false); err != nil {
+			return err
+		}
+	case KindMiscable:
+		one, two, _ := splitPair(f.At)
+		return st.fabric().replug(ctx, st, []string{one, two})
+	}
+	if f.ShapedAt != "" {
+		if err := l.x.setShaper(f.ShapedAt, f.Delay); err != nil {
 			return err
 		}
 	}
@@ -450,15 +492,25 @@ func (l *Lab) undo(ctx context.Context, st *state, f ActiveFault) error {
 		errs = append(errs, x.iptables(ctx, r, false))
 	}
 	errs = append(errs, stopHelper(f.Helper, f.Delay+drainSlack))
+	if f.ShapedAt != "" {
+		errs = append(errs, x.setShaper(f.ShapedAt, 0))
+	}
 	switch f.Kind {
+	case KindMiscable:
+		errs = append(errs, st.fabric().replug(ctx, st, x.pluggedBy(f.At)))
 	case KindHostStall:
 		errs = append(errs, x.resume(f.At))
 	case KindClockStep, KindClockDrift:
 		errs = append(errs, st.bendClock(l.root, fabric.OwnerOf(f.At)))
-	case KindLinkDown:
+	case KindLinkDown, KindFlap:
 		errs = append(errs, x.restoreLink(ctx, st, f.At))
 	}
 	return errors.Join(errs...)
+}
+
+// cables reports whether the fault touches cables.
+func (f *ActiveFault) cables() bool {
+	return f.Kind == KindMiscable || f.Kind == KindLinkDown || f.Kind == KindFlap
 }
 
 // linksDown returns the links that faults hold down, and those that the other
@@ -466,7 +518,7 @@ func (l *Lab) undo(ctx context.Context, st *state, f ActiveFault) error {
 func (st *state) linksDown() (down, withdrawn linkSet) {
 	down, withdrawn = linkSet{}, linkSet{}
 	for _, f := range st.Faults {
-		if f.Kind == KindLinkDown {
+		if f.Kind == KindLinkDown || f.Kind == KindFlap && f.Down {
 			down[f.At] = true
 			if f.Withdrawn {
 				withdrawn[f.At] = true
@@ -507,10 +559,65 @@ func withdraw(ctx context.Context, root, name, id string) error {
 	}
 	st.Faults[i].Withdrawn = true
 	down, withdrawn := st.linksDown()
-	if err := st.Layout.index().syncRoutes(ctx, down, withdrawn); err != nil {
+	if err := st.fabric().syncRoutes(ctx, down, withdrawn); err != nil {
 		return err
 	}
 	return st.save(root)
+}
+
+// How a flapping link goes: down for less than the fabric's other switches wait
+// before they withdraw routes, and up for long enough to be used again.
+const (
+	flapDown = 400 * time.Millisecond
+	flapUp   = 1600 * time.Millisecond
+)
+
+// flap takes a link down and up until ctx ends. It is the body of its helper.
+func flap(ctx context.Context, root, name, id string, started func() error) error {
+	set := func(down bool) error {
+		unlock, err := lock(ctx, root, name)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		st, err := loadState(root, name)
+		if err != nil {
+			return fmt.Errorf("lab %q: %w", name, err)
+		}
+		i := slices.IndexFunc(st.Faults, func(f ActiveFault) bool { return f.ID == id })
+		if i < 0 {
+			return context.Canceled
+		}
+		st.Faults[i].Down = down
+		if down {
+			err = st.fabric().setLink(st.Faults[i].At, false)
+		} else {
+			err = st.fabric().restoreLink(ctx, st, st.Faults[i].At)
+		}
+		if err != nil {
+			return err
+		}
+		return st.save(root)
+	}
+	if err := started(); err != nil {
+		return err
+	}
+	for down := true; ; down = !down {
+		err := set(down)
+		if ctx.Err() != nil {
+			return nil // whoever clears the fault brings the link up
+		}
+		if err != nil {
+			return err
+		}
+		pause := flapUp
+		if down {
+			pause = flapDown
+		}
+		if sleep(ctx, pause) != nil {
+			return nil
+		}
+	}
 }
 
 // resume continues every process of a node, stopped or not.

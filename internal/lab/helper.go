@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -156,6 +157,14 @@ func runHelper(ctx context.Context, name, id string, ready io.Writer) error {
 			return nil
 		}
 		return withdraw(ctx, root, name, id)
+	case KindFlap:
+		return flap(ctx, root, name, id, started)
+	case KindCongest, KindIncast:
+		d, err := fabric.ParseDirection(f.Direction)
+		if err != nil {
+			return err
+		}
+		return crossTraffic(ctx, st.fabric(), d, started)
 	case KindHostStall:
 		return stall(ctx, st.Layout.index(), f.At, started)
 	}

@@ -59,6 +59,13 @@ type Lab struct {
 
 	helpers sync.WaitGroup // waits of this process for helpers it started
 	netem   func() bool
+
+	// seen is the fabric as the state of a moment has it.
+	seen struct {
+		sync.Mutex
+		at time.Time
+		x  *index
+	}
 }
 
 // ErrNotExist is what errors.Is finds in an error about a lab that is not there.

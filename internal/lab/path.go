@@ -21,11 +21,18 @@ const maxHops = 32
 // of the given addresses and ports: the path that ECMP really chooses. proto
 // is the IP protocol's number, 17 for UDP.
 func (l *Lab) KernelPath(ctx context.Context, src, dst netip.Addr, proto uint8, sport, dport uint16) (fabric.Path, error) {
-	x := l.x
-	start, goal := x.ownerOf(src), x.ownerOf(dst)
-	if start == "" || goal == "" {
+	x, err := l.fabric()
+	if err != nil {
+		return nil, err
+	}
+	if x.ownerOf(src) == "" || x.ownerOf(dst) == "" {
 		return nil, fmt.Errorf("kernel path %s to %s: both have to be addresses of NICs of lab %q", src, dst, l.name)
 	}
+	return x.kernelPath(ctx, src, dst, proto, sport, dport)
+}
+
+func (x *index) kernelPath(ctx context.Context, src, dst netip.Addr, proto uint8, sport, dport uint16) (fabric.Path, error) {
+	start, goal := x.ownerOf(src), x.ownerOf(dst)
 	if start == goal {
 		return nil, fmt.Errorf("kernel path %s to %s: both are addresses of node %q, which does not ask the fabric", src, dst, start)
 	}
