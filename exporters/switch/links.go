@@ -12,15 +12,15 @@ import (
 
 // Link is an interface of the switch, and what the kernel counts of it.
 type Link struct {
-	Number    uint32
-	Name      string
-	device    string // the kernel's name
-	MAC       net.HardwareAddr
-	MTU       int
-	Up        bool // administratively
-	Running   bool
-	Changes   *uint32                   // of carrier
-	Counters  *netlink.LinkStatistics64 // nil: not told
+	Number   uint32
+	Name     string
+	device   string // the kernel's name
+	MAC      net.HardwareAddr
+	MTU      int
+	Up       bool // administratively
+	Running  bool
+	Changes  *uint32                   // of carrier
+	Counters *netlink.LinkStatistics64 // nil: not told
 }
 
 // Linux, include/uapi/linux/if_link.h.
