@@ -8,6 +8,8 @@ import (
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
+
+	"github.com/graylink/graylink/internal/fabric"
 )
 
 // Link is an interface of the switch, and what the kernel counts of it.
@@ -73,8 +75,8 @@ func Links(aliases bool) ([]Link, error) {
 }
 
 // addresses are those of the interfaces, and of who was heard beyond them.
-func addresses() (own map[uint32][]netip.Prefix, beyond map[uint32][]Beyond, err error) {
-	own, beyond = map[uint32][]netip.Prefix{}, map[uint32][]Beyond{}
+func addresses() (own map[uint32][]netip.Prefix, beyond map[uint32][]fabric.Beyond, err error) {
+	own, beyond = map[uint32][]netip.Prefix{}, map[uint32][]fabric.Beyond{}
 	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list addresses: %w", err)
@@ -91,16 +93,10 @@ func addresses() (own map[uint32][]netip.Prefix, beyond map[uint32][]Beyond, err
 	}
 	for _, n := range neighbours {
 		if ip, ok := netip.AddrFromSlice(n.IP); ok && n.HardwareAddr != nil && !n.IP.IsLinkLocalUnicast() && !n.IP.IsMulticast() && n.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE|netlink.NUD_NOARP) == 0 {
-			beyond[uint32(n.LinkIndex)] = append(beyond[uint32(n.LinkIndex)], Beyond{Address: ip.Unmap(), MAC: n.HardwareAddr.String()})
+			beyond[uint32(n.LinkIndex)] = append(beyond[uint32(n.LinkIndex)], fabric.Beyond{Address: ip.Unmap(), MAC: n.HardwareAddr.String()})
 		}
 	}
 	return own, beyond, nil
-}
-
-// Beyond is who answers at the far end of a port (ARP, neighbour discovery).
-type Beyond struct {
-	Address netip.Addr `json:"address"`
-	MAC     string     `json:"mac"`
 }
 
 // queue is what waits at a port's way out.

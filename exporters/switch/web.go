@@ -14,27 +14,9 @@ import (
 	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/sighting"
 )
-
-// portJSON is a port as /api/v1/ports tells it: enough to draw the fabric.
-type portJSON struct {
-	Port      string         `json:"port"`
-	MAC       string         `json:"mac"`
-	Up        bool           `json:"up"`
-	Speed     float64        `json:"speed_gbps,omitempty"`
-	Addresses []netip.Prefix `json:"addresses"`
-	// Beyond are the addresses that answer at the far end.
-	Beyond []Beyond `json:"beyond"`
-	// System and SystemPort are the far end's names for itself, by LLDP.
-	System     string `json:"system,omitempty"`
-	SystemPort string `json:"system_port,omitempty"`
-}
-
-type portsJSON struct {
-	Switch string     `json:"switch"`
-	Ports  []portJSON `json:"ports"`
-}
 
 // Handler serves the agent's series and API.
 func (a *Agent) Handler() http.Handler {
@@ -127,9 +109,9 @@ func (a *Agent) portsOf(w http.ResponseWriter, _ *http.Request) {
 	heard := a.lldp.Neighbours(time.Now(), a.name)
 	a.mu.RUnlock()
 	rates := speeds(links)
-	out := portsJSON{Switch: a.o.Switch, Ports: make([]portJSON, 0, len(links))}
+	out := fabric.SwitchView{Switch: a.o.Switch, Ports: make([]fabric.PortView, 0, len(links))}
 	for _, l := range links {
-		p := portJSON{Port: l.Name, MAC: l.MAC.String(), Up: l.Running, Speed: rates[l.Name] * 8 / 1e9, Addresses: own[l.Number], Beyond: beyond[l.Number]}
+		p := fabric.PortView{Port: l.Name, MAC: l.MAC.String(), Up: l.Running, SpeedGbps: rates[l.Name] * 8 / 1e9, Addresses: own[l.Number], Beyond: beyond[l.Number]}
 		for _, n := range heard {
 			if n.Port == l.Name {
 				p.System, p.SystemPort = n.System, n.SystemPort
@@ -139,7 +121,7 @@ func (a *Agent) portsOf(w http.ResponseWriter, _ *http.Request) {
 			p.Addresses = []netip.Prefix{}
 		}
 		if p.Beyond == nil {
-			p.Beyond = []Beyond{}
+			p.Beyond = []fabric.Beyond{}
 		}
 		out.Ports = append(out.Ports, p)
 	}
