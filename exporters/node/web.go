@@ -63,6 +63,7 @@ func (n *Node) Handler(webConfig string) http.Handler {
 		n.answer(w, name, version, paths)
 	})
 	mux.HandleFunc("GET /api/v1/clock", n.clock)
+	mux.HandleFunc("GET /api/v1/nics", n.nics)
 	mux.HandleFunc("POST /api/v1/trace", acting(n.trace))
 	return mux
 }
