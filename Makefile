@@ -11,10 +11,11 @@ TEST_TOOLS := $(DEMO_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump ch
 .PHONY: build demo test test-short bench peers clocks lint clean demo-tools test-tools table
 
 build:
-	@echo "building graylink, graylink-node and graylink-coordinator (the first time downloads and compiles for a minute or two)"
+	@echo "building graylink, graylink-node, graylink-switch and graylink-coordinator (the first time downloads and compiles for a minute or two)"
 	@mkdir -p $(BIN)
 	$(GO) build -o $(BIN)/graylink ./cmd/graylink
 	$(GO) build -o $(BIN)/graylink-node ./cmd/graylink-node
+	$(GO) build -o $(BIN)/graylink-switch ./cmd/graylink-switch
 	$(GO) build -o $(BIN)/graylink-coordinator ./cmd/graylink-coordinator
 
 demo: demo-tools build

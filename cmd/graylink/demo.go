@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -42,6 +43,10 @@ func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("name", "The lab's name: a second demo needs another.").Default("demo").StringVar(&o.name)
 	cmd.Flag("web.listen-address", "Where the page is served.").Default("127.0.0.1:8990").StringVar(&o.listen)
 	cmd.Flag("node-binary", "graylink-node; found beside this program or in PATH when absent.").StringVar(&o.node)
+	cmd.Flag("switch-binary", "graylink-switch; found beside this program or in PATH when absent.").StringVar(&o.sw)
+	cmd.Flag("trace-only", "Paths come from traces alone: no graylink-switch runs.").BoolVar(&o.traceOnly)
+	cmd.Flag("sightings-only", "Paths come from what switches see alone: traces are not used.").BoolVar(&o.sightingsOnly)
+	cmd.Flag("without-agent", "A switch without graylink-switch; may be repeated.").StringsVar(&o.agentless)
 	cmd.Flag("log.level", "Log of the analyzer and the agents on standard error.").Default("none").EnumVar(&o.level, "none", "debug", "info", "warn", "error")
 	commands[cmd.FullCommand()] = o.run
 }
@@ -53,6 +58,9 @@ type demoFlags struct {
 	duration                                                           time.Duration
 	flows                                                              int
 	keep, bend                                                         bool
+	sw                                                                 string
+	traceOnly, sightingsOnly                                           bool
+	agentless                                                          []string
 }
 
 func (o *demoFlags) run(ctx context.Context) error {
@@ -84,12 +92,32 @@ func (o *demoFlags) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	switch {
+	case o.traceOnly && o.sightingsOnly:
+		return errors.New("--trace-only and --sightings-only exclude each other")
+	case o.traceOnly && len(o.agentless) > 0:
+		return errors.New("--trace-only runs no graylink-switch at all: --without-agent is of no use with it")
+	}
+	for _, sw := range o.agentless {
+		if !slices.ContainsFunc(topo.Switches, func(s fabric.Switch) bool { return s.Name == sw }) {
+			return fmt.Errorf("--without-agent %s: the topology has no such switch", sw)
+		}
+	}
 	if o.node == "" {
-		if o.node, err = findNode(); err != nil {
+		if o.node, err = find("graylink-node", "--node-binary"); err != nil {
 			return err
 		}
 	}
-	opts := demo.Options{Name: o.name, Topology: topo, Listen: o.listen, Flows: o.flows, NodeBin: o.node, BendClocks: o.bend, Seed: from, Progress: os.Stderr}
+	if o.sw == "" && !o.traceOnly {
+		if o.sw, err = find("graylink-switch", "--switch-binary"); err != nil {
+			return err
+		}
+	}
+	if o.traceOnly {
+		o.sw = ""
+	}
+	opts := demo.Options{Name: o.name, Topology: topo, Listen: o.listen, Flows: o.flows, NodeBin: o.node, SwitchBin: o.sw, Agentless: o.agentless, NoTraces: o.sightingsOnly,
+		BendClocks: o.bend, Seed: from, Progress: os.Stderr}
 	if o.level != "none" {
 		var level slog.Level
 		if err := level.UnmarshalText([]byte(o.level)); err != nil {
@@ -195,17 +223,17 @@ func outcomeText(o demo.Outcome) string {
 	return s + "\n"
 }
 
-// findNode finds the agent beside this program, else in PATH.
-func findNode() (string, error) {
+// find finds an agent's program beside this one, else in PATH.
+func find(program, flag string) (string, error) {
 	if exe, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(exe), "graylink-node")
+		beside := filepath.Join(filepath.Dir(exe), program)
 		if _, err := os.Stat(beside); err == nil {
 			return beside, nil
 		}
 	}
-	p, err := exec.LookPath("graylink-node")
+	p, err := exec.LookPath(program)
 	if err != nil {
-		return "", errors.New("graylink-node is neither beside this program nor in PATH: build it with make build, or name it with --node-binary")
+		return "", fmt.Errorf("%s is neither beside this program nor in PATH: build it with make build, or name it with %s", program, flag)
 	}
 	return p, nil
 }

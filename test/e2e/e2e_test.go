@@ -45,7 +45,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	build := exec.Command("go", "build", "-o", dir+"/", "../../cmd/graylink", "../../cmd/graylink-node", "../../cmd/graylink-coordinator")
+	build := exec.Command("go", "build", "-o", dir+"/", "../../cmd/graylink", "../../cmd/graylink-node", "../../cmd/graylink-switch", "../../cmd/graylink-coordinator")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "building the programs:", err)

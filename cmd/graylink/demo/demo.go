@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -55,6 +56,12 @@ type Options struct {
 	Listen   string
 	Flows    int
 	NodeBin  string
+	// SwitchBin is graylink-switch, which runs on every switch but those of
+	// Agentless; "" where paths come from traces alone.
+	SwitchBin string
+	Agentless []string
+	// NoTraces: paths come from what the switches see alone.
+	NoTraces bool
 	// BendClocks makes every agent's clock wrong, by seconds and by millionths;
 	// Seed chooses how.
 	BendClocks bool
@@ -203,32 +210,29 @@ func (d *Demo) agents(ctx context.Context) error {
 		if b, ok := bends[n.Name]; ok {
 			args = append(args, fmt.Sprintf("--clock-offset=%s", b.offset), fmt.Sprintf("--clock-drift-ppm=%g", b.ppm))
 		}
-		cmd := d.lab.Command(context.Background(), n.Name, args...)
-		out := &tail{w: d.o.AgentLogs, prefix: n.Name}
-		cmd.Stdout, cmd.Stderr = out, out
-		if err := cmd.Start(); err != nil {
-			return fmt.Errorf("starting the agent of %s: %w", n.Name, err)
+		if err := d.spawn(n.Name, args); err != nil {
+			return err
 		}
-		d.procs = append(d.procs, cmd)
-		d.runs.Add(1)
-		go func() {
-			defer d.runs.Done()
-			err := cmd.Wait()
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			if d.died == nil {
-				d.died = fmt.Errorf("the agent of %s ended (%s): %s", n.Name, exitText(err), out.last())
-			}
-		}()
+	}
+	watching, err := d.switches()
+	if err != nil {
+		return err
+	}
+	urls := make([]string, len(nodes))
+	for i := range nodes {
+		urls[i] = agentURL(nodes[i].Name)
+	}
+	for _, sw := range watching {
+		urls = append(urls, switchURL(sw))
 	}
 	client := Agents(d.lab).Client
 	deadline := time.Now().Add(agentsUp)
-	for i := range nodes {
+	for _, url := range urls {
 		for {
 			if err := d.dead(); err != nil {
 				return err
 			}
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, agentURL(nodes[i].Name)+"/-/ready", nil)
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/-/ready", nil)
 			if err != nil {
 				return err
 			}
@@ -240,13 +244,56 @@ func (d *Demo) agents(ctx context.Context) error {
 				}
 			}
 			if time.Now().After(deadline) {
-				return fmt.Errorf("the agent of %s is not ready after %s", nodes[i].Name, agentsUp)
+				return fmt.Errorf("the agent at %s is not ready after %s", url, agentsUp)
 			}
 			if err := wait(ctx, 50*time.Millisecond); err != nil {
 				return err
 			}
 		}
 	}
+	return nil
+}
+
+// switches starts graylink-switch in the switches' namespaces, and lists those.
+func (d *Demo) switches() ([]string, error) {
+	var watching []string
+	if d.o.SwitchBin == "" {
+		return nil, nil
+	}
+	for i := range d.lab.Topology().Switches {
+		sw := d.lab.Topology().Switches[i].Name
+		if slices.Contains(d.o.Agentless, sw) {
+			continue
+		}
+		watching = append(watching, sw)
+		if err := d.spawn(sw, []string{d.o.SwitchBin, "--switch", sw, "--ports.alias", "--lldp.send", "1s", "--stamp-port", fmt.Sprint(StampPort),
+			"--web.listen-address", "127.0.0.1:" + switchPort, "--log.level", "warn"}); err != nil {
+			return nil, err
+		}
+	}
+	return watching, nil
+}
+
+// spawn starts an agent in the namespace of a node or switch; that it ends is fatal
+// to the demo.
+func (d *Demo) spawn(element string, argv []string) error {
+	cmd := d.lab.Command(context.Background(), element, argv...)
+	out := &tail{w: d.o.AgentLogs, prefix: element}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting the agent of %s: %w", element, err)
+	}
+	d.procs = append(d.procs, cmd)
+	d.runs.Add(1)
+	go func() {
+		defer d.runs.Done()
+		err := cmd.Wait()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.died == nil {
+			d.died = fmt.Errorf("the agent of %s ended (%s): %s", element, exitText(err), out.last())
+		}
+	}()
 	return nil
 }
 
@@ -262,6 +309,11 @@ func (d *Demo) dead() error {
 	defer d.mu.Unlock()
 	return d.died
 }
+
+// switchPort is where graylink-switch listens inside its own namespace.
+const switchPort = "9871"
+
+func switchURL(sw string) string { return "http://" + sw + ":" + switchPort }
 
 func agentURL(node string) string { return "http://" + node + ":" + agentPort }
 

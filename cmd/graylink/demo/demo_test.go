@@ -178,10 +178,10 @@ func TestSeedsChooseEveryElement(t *testing.T) {
 			if err != nil || a.Fault != b.Fault {
 				t.Fatalf("%s: seed %d plans %+v and %+v", kind, seed, a.Fault, b.Fault)
 			}
-			seen[a.Element+a.Direction+a.Fault.Direction] = true
+			seen[a.Fault.At+a.Direction+a.Fault.Direction] = true
 		}
 		want := map[string]int{lab.KindDelay: 16, lab.KindLoss: 16, lab.KindBlackhole: 16, lab.KindECN: 16, lab.KindLinkDown: 8, lab.KindNICSlow: 24, lab.KindSwitchSlow: 6, lab.KindHostStall: 8,
-			lab.KindClockStep: 8, lab.KindClockDrift: 8}[kind]
+			lab.KindClockStep: 8, lab.KindClockDrift: 8, lab.KindCongest: 16, lab.KindIncast: 8, lab.KindFlap: 8, lab.KindMute: 6, lab.KindMiscable: 28}[kind]
 		if len(seen) != want {
 			t.Errorf("%s: 300 seeds reach %d places, want %d", kind, len(seen), want)
 		}

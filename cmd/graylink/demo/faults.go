@@ -27,6 +27,7 @@ type Planned struct {
 	// Element, Kind and Scenarios are the right answer; empty Kind: no verdict
 	// against the fabric is right.
 	Element   string
+	Also      string // the other link, where cables are swapped
 	Kind      fabric.Kind
 	Direction string
 	Scenarios []fabric.Scenario
@@ -77,7 +78,7 @@ func Plan(g *fabric.Graph, kind string, seed uint64, p Params) (Planned, error) 
 	rng := rand.New(rand.NewPCG(seed, h.Sum64()))
 	out := Planned{Fault: lab.Fault{Kind: kind}, Params: map[string]any{}}
 	switch kind {
-	case lab.KindDelay, lab.KindNICSlow, lab.KindSwitchSlow:
+	case lab.KindDelay, lab.KindNICSlow, lab.KindSwitchSlow, lab.KindCongest, lab.KindIncast:
 		out.Fault.Delay = p.Delay
 		out.Params["delay_ns"] = int64(p.Delay)
 	case lab.KindLoss:
@@ -93,9 +94,9 @@ func Plan(g *fabric.Graph, kind string, seed uint64, p Params) (Planned, error) 
 	switch kind {
 	case None:
 		return out, nil
-	case lab.KindDelay, lab.KindLoss, lab.KindBlackhole, lab.KindECN, lab.KindLinkDown:
+	case lab.KindDelay, lab.KindLoss, lab.KindBlackhole, lab.KindECN, lab.KindLinkDown, lab.KindFlap:
 		links := fabricLinks(g)
-		if kind == lab.KindLinkDown {
+		if kind == lab.KindLinkDown || kind == lab.KindFlap {
 			links = felt(g, links)
 		}
 		if len(links) == 0 {
@@ -106,7 +107,10 @@ func Plan(g *fabric.Graph, kind string, seed uint64, p Params) (Planned, error) 
 		if kind == lab.KindBlackhole || kind == lab.KindLinkDown {
 			out.Scenarios = []fabric.Scenario{fabric.HardFailure}
 		}
-		if kind != lab.KindLinkDown {
+		if kind == lab.KindFlap {
+			out.Scenarios = []fabric.Scenario{fabric.Flap}
+		}
+		if kind != lab.KindLinkDown && kind != lab.KindFlap {
 			d := fabric.Direction{From: l.A, To: l.B}
 			if rng.IntN(2) == 1 {
 				d = d.Reverse()
@@ -114,6 +118,39 @@ func Plan(g *fabric.Graph, kind string, seed uint64, p Params) (Planned, error) 
 			out.Direction = d.String()
 			out.Fault.Direction = out.Direction
 		}
+	case lab.KindMiscable:
+		pairs := swappable(g)
+		if len(pairs) == 0 {
+			return out, fmt.Errorf("fault %s: the topology has no two cables between switches to swap", kind)
+		}
+		pair := pairs[rng.IntN(len(pairs))]
+		out.Element, out.Kind, out.Scenarios = pair[0], fabric.KindLink, []fabric.Scenario{fabric.Miscabled}
+		out.Also = pair[1]
+		out.Params["swapped_with"] = pair[1]
+		out.Fault.At = pair[0] + "," + pair[1]
+		return out, nil
+	case lab.KindMute:
+		sw := g.Topo.Switches[rng.IntN(len(g.Topo.Switches))]
+		out.Element = sw.Name
+	case lab.KindCongest:
+		links := fabricLinks(g)
+		if len(links) == 0 {
+			return out, fmt.Errorf("fault %s: the topology has no link between switches", kind)
+		}
+		l := links[rng.IntN(len(links))]
+		d := fabric.Direction{From: l.A, To: l.B}
+		if rng.IntN(2) == 1 {
+			d = d.Reverse()
+		}
+		out.Element, out.Kind, out.Direction = l.ID(), fabric.KindLink, d.String()
+		out.Scenarios = []fabric.Scenario{fabric.Corridor, fabric.HOLSame}
+		out.Fault.At = d.From
+		return out, nil
+	case lab.KindIncast:
+		nics := g.NICs()
+		nic := nics[rng.IntN(len(nics))]
+		out.Element, out.Kind, out.Scenarios = nic, fabric.KindNIC, []fabric.Scenario{fabric.Incast, fabric.BadNIC}
+		out.Direction = fabric.Direction{From: g.Peer(nic), To: nic}.String()
 	case lab.KindNICSlow:
 		nics := g.NICs()
 		nic := nics[rng.IntN(len(nics))]
@@ -145,6 +182,31 @@ func Plan(g *fabric.Graph, kind string, seed uint64, p Params) (Planned, error) 
 	}
 	out.Fault.At = out.Element
 	return out, nil
+}
+
+// swappable are the pairs of cables between switches of the same two tiers whose
+// swap leaves nobody without a way: every switch keeps its number of uplinks.
+func swappable(g *fabric.Graph) [][2]string {
+	links := fabricLinks(g)
+	tiers := func(l fabric.Link) [2]int {
+		a, b := g.SwitchTier(fabric.OwnerOf(l.A)), g.SwitchTier(fabric.OwnerOf(l.B))
+		return [2]int{min(a, b), max(a, b)}
+	}
+	var out [][2]string
+	for i, a := range links {
+		for _, b := range links[i+1:] {
+			owners := map[string]bool{}
+			for _, end := range []string{a.A, a.B, b.A, b.B} {
+				owners[fabric.OwnerOf(end)] = true
+			}
+			// Two cables of one lower or upper switch are swapped where that
+			// changes who is plugged into which port; four switches always.
+			if tiers(a) == tiers(b) && len(owners) >= 3 {
+				out = append(out, [2]string{a.ID(), b.ID()})
+			}
+		}
+	}
+	return out
 }
 
 func fabricLinks(g *fabric.Graph) []fabric.Link {
@@ -201,7 +263,7 @@ func (p Planned) Names(v *fabric.Verdict) bool {
 	if p.Kind == "" || v == nil {
 		return false
 	}
-	if v.Element.Element == p.Element && v.Kind == p.Kind {
+	if v.Kind == p.Kind && (v.Element.Element == p.Element || p.Also != "" && v.Element.Element == p.Also) {
 		return true
 	}
 	listed := false
