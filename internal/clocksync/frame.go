@@ -24,6 +24,8 @@ import (
 //  4. An estimate that stands out is left out, the worst first, where enough
 //     others vouch for that. It may return when it fits again. One that nobody
 //     can vouch against stays, and widens the sigma of its two clocks.
+//     A clock most of whose estimates contradict each other is moving. They are
+//     given the variance that they have, so that no other clock is moved by them.
 //  5. Leaving out never tears clocks apart.
 //  6. The frame goes on as most of its clocks predict: the mean correction of
 //     those that were predicted and did not jump is zero, in time and in rate.

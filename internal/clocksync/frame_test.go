@@ -867,6 +867,16 @@ func TestRule9StepThatSpoilsItsWindows(t *testing.T) {
 				p.Quality = None
 			}
 		},
+		"held": func(p *PairEstimate, cycle, turn int, by float64) {
+			if cycle < 1+turn%3 {
+				p.Quality, p.Offset = Held, p.Offset-int64(by)
+			}
+		},
+		"contradicting": func(p *PairEstimate, cycle, turn int, by float64) {
+			if cycle == 0 {
+				p.Offset -= int64(by * float64(turn%4) / 3)
+			}
+		},
 		"a rate": func(p *PairEstimate, cycle, turn int, by float64) {
 			if cycle == 0 {
 				p.Rate += by / 1e9
@@ -911,6 +921,26 @@ func TestRule9StepThatSpoilsItsWindows(t *testing.T) {
 				w.states(map[State]int{Locked: 8})
 			}
 		}
+	}
+}
+
+// Rule 9: so is a change of rate, if the clock is lost over it.
+func TestRule9DriftThatSpoilsItsWindows(t *testing.T) {
+	for missed := range 4 {
+		w := newWorld(t, FrameOptions{}, 8, everybody(8))
+		w.noise, w.rnoise = 50, 20e-9
+		w.run(10)
+		w.drift(6, 50e-6)
+		w.spoil = func(p *PairEstimate) {
+			if p.ID.Local() == w.names[6] || p.ID.Peer() == w.names[6] {
+				p.Quality = None
+			}
+		}
+		w.run(missed)
+		w.spoil = nil
+		w.run(10)
+		w.jumps(map[int][2]uint32{6: {0, 1}})
+		w.states(map[State]int{Locked: 8})
 	}
 }
 

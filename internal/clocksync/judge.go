@@ -107,13 +107,20 @@ func (c *cycle) center(p *part, of func(k int32) vote) (center float64, agreed b
 	return median + sum/weight, true
 }
 
-// leastJump is the least jump of a clock, ns, that is told from what a busy host
-// does to its stamps for a second.
-func leastJump(clock string) float64 {
-	if strings.Contains(clock, "/") { // a NIC's own
+// jump is the least jump of a clock, ns, that is told from what a busy host does to
+// its stamps for a second.
+func (k Kind) jump() float64 {
+	if k == Hardware {
 		return 1e3
 	}
 	return 10e3
+}
+
+func leastJump(clock string) float64 {
+	if strings.Contains(clock, "/") { // a NIC's own
+		return Hardware.jump()
+	}
+	return Kernel.jump()
 }
 
 // judge fixes the time of every part, and says of every clock in it how it did.
@@ -177,7 +184,7 @@ func (f *Frame) judge(mono time.Duration) {
 		for _, k := range members {
 			o := &f.clocks[c.clocks[k]]
 			o.usual += gain
-			if c.eager[k] {
+			if c.eager[k] && !o.sure.recalled(p, mono) {
 				o.usual, o.settling = c.lines[k].rate, driftCycles
 			}
 			if fresh[k] || c.eager[k] {
@@ -208,6 +215,12 @@ func (f *Frame) judge(mono time.Duration) {
 	}
 }
 
+// recalled reports whether a part goes on with the frame that an anchor is of, and
+// that was not too long ago.
+func (a *anchor) recalled(p *part, mono time.Duration) bool {
+	return a.component != 0 && a.component == p.base && mono-a.solved <= recalled
+}
+
 // reckon counts what a clock did once its line is certain again. A step that
 // falls into a window spoils what is fitted to it, and pairs that begin anew know
 // little at first: judged by such a line alone it may be missed, or be taken for
@@ -225,7 +238,7 @@ func (f *Frame) reckon(k int32, p *part, slip, gain float64, mono time.Duration)
 		o.unsure++
 	}
 	certain := o.unsure == 0 || o.unsure > mostUnsure
-	if a.component == p.base && mono-a.solved <= recalled {
+	if a.recalled(p, mono) {
 		a.move(o.ref)
 		a.frac -= slip
 		a.normal()

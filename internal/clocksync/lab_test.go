@@ -23,6 +23,7 @@ type smallLab struct {
 	frame   *Frame
 	solve   int64 // when the next cycle is
 	last    *Summary
+	fine    float64  // share of a kernel stamp's usual noise; 0: all of it
 	stalls  float64  // of the machine, a second
 	stall   [2]int64 // the one that is, from and until
 	solved  func()
@@ -94,7 +95,11 @@ func (l *smallLab) stamp(at int64) int64 {
 		}
 		return (at + int64(r.ExpFloat64()*100)) / 8 * 8
 	}
-	at += int64(1500 * math.Exp(0.8156*r.NormFloat64()))
+	late := 1500 * math.Exp(0.8156*r.NormFloat64())
+	if l.fine > 0 {
+		late *= l.fine
+	}
+	at += int64(late)
 	if r.IntN(1000) == 0 {
 		at += 50000 + r.Int64N(450000)
 	}
