@@ -158,14 +158,14 @@ func (f *Frame) doubt() bool {
 
 // loudness is by how many of its own deviations a term misses the solution.
 func (t *term) loudness() float64 {
-	v := 0.0
-	if d := math.Abs(t.d); d > outlierFloor {
-		v = d / math.Sqrt(t.variance)
+	square := 0.0
+	if math.Abs(t.d) > outlierFloor {
+		square = t.d * t.d / t.variance
 	}
-	if g := math.Abs(t.g); g > outlierRateFloor {
-		v = max(v, g/math.Sqrt(t.rateVariance))
+	if math.Abs(t.g) > outlierRateFloor {
+		square = max(square, t.g*t.g/t.rateVariance)
 	}
-	return v
+	return math.Sqrt(square)
 }
 
 // contradiction is the median loudness of a clock's terms; 0: it is one or few of
