@@ -224,6 +224,7 @@ const trendOf = 4
 type Watch struct {
 	windows int
 	seen    map[string]seen // by NIC, in the last window
+	known   map[string]seen // by NIC, in the last window in which its offset was
 	counts  map[string]*count
 	trends  map[string]*trend
 }
@@ -265,7 +266,7 @@ type trend struct {
 
 // NewWatch returns a Watch that has seen nothing.
 func NewWatch() *Watch {
-	return &Watch{seen: map[string]seen{}, counts: map[string]*count{}, trends: map[string]*trend{}}
+	return &Watch{seen: map[string]seen{}, known: map[string]seen{}, counts: map[string]*count{}, trends: map[string]*trend{}}
 }
 
 // Update takes a window and names the clocks that moved, the best supported at
@@ -284,6 +285,9 @@ func (w *Watch) Update(now time.Time, findings []judge.Finding, series map[strin
 	for nic, s := range series {
 		w.counted(nic, s)
 		w.seen[nic] = seen{s, now}
+		if s.Offset != nil {
+			w.known[nic] = seen{s, now}
+		}
 	}
 	for _, nic := range slices.Sorted(maps.Keys(w.counts)) {
 		c := w.counts[nic]
@@ -340,7 +344,8 @@ func (w *Watch) counted(nic string, s Series) {
 	if !stepped && !drifts {
 		return
 	}
-	c := &count{window: w.windows, drifts: drifts, before: old}
+	// A clock that just moved claims no offset until it is known again.
+	c := &count{window: w.windows, drifts: drifts, before: w.known[nic]}
 	if last := w.counts[nic]; last != nil { // of the window before: it is all one
 		c.drifts, c.before = c.drifts || last.drifts, last.before
 	}

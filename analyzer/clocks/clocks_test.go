@@ -180,6 +180,18 @@ func TestRule5WhatANodeCountsIsBelieved(t *testing.T) {
 			t.Errorf("counts %v of a change of rate: %+v, want -50 ppm", counts, got)
 		}
 	}
+	// While it is not known where the clock is, it claims no offset.
+	w = NewWatch()
+	update(quiet, series(4, 2, 0.5, 10e-6))
+	for range 3 {
+		lost := series(4, 2, 0, 0)
+		lost["h2/eth1"] = Series{Steps: num(4), Drifts: num(2)}
+		update(quiet, lost)
+	}
+	got = update(quiet, series(5, 2, 0.501, 10e-6))
+	if names(got) != "h2/eth1" || !got[0].Stepped || got[0].Offset == nil || *got[0].Offset < 0.999e6-40e3 || *got[0].Offset > 1.001e6 {
+		t.Errorf("a step after which nothing was known for a while: %+v, want 1 ms", got)
+	}
 	update(quiet, nil)
 	if got := update(quiet, nil); len(got) != 0 {
 		t.Errorf("named %q long after", names(got))

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ type exchanger interface {
 	SetClockBound(nic string, bound time.Duration, known bool)
 	Config() *probe.Config
 	Clocks(yield func(nic string, k clocksync.Kind, width int64))
+	Watched(yield func(clocksync.Witness))
 }
 
 // clocks estimates the clocks of a node's peers once a window, tells the
@@ -43,7 +45,12 @@ type clocks struct {
 	buffer   []byte
 	at       time.Duration // of the last turn
 	now      int64
+	latest   time.Duration // that anything was done
+	seen     []clocksync.Witness
 }
+
+// lookEvery is how often it is asked what edges saw of clocks that move.
+const lookEvery = 100 * time.Millisecond
 
 func newClocks(node string, e exchanger, bend *probe.Bend, report func([]byte), log *slog.Logger) *clocks {
 	return &clocks{node: node, engine: e, bend: bend, log: log, report: report, pairs: map[clocksync.PairID]*clocksync.Pair{},
@@ -55,10 +62,14 @@ func (c *clocks) run(ctx context.Context) {
 	base := time.Now()
 	tick := time.NewTicker(clocksync.Window)
 	defer tick.Stop()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-look.C:
+			c.look(time.Since(base))
 		case <-tick.C:
 			now := time.Now()
 			wall, mono := c.bend.At(now.UnixNano()), now.Sub(base)
@@ -74,7 +85,8 @@ func (c *clocks) run(ctx context.Context) {
 func (c *clocks) turn(now int64, mono time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at, c.now = mono, now
+	c.at, c.now, c.latest = mono, now, mono
+	c.watch()
 	c.engine.Exchanges(func(id clocksync.PairID, dir int, sent, received int64) {
 		p := c.pairs[id]
 		if p == nil {
@@ -89,14 +101,14 @@ func (c *clocks) turn(now int64, mono time.Duration) {
 	})
 	c.forget()
 	r := clocksync.Report{Node: c.node, End: now, Pairs: make([]clocksync.PairEstimate, 0, len(c.pairs))}
-	clear(c.related)
 	for id, p := range c.pairs {
 		if hint, sigma, ok := c.follower.Hint(id, now, mono); ok {
 			p.Hint(hint, sigma)
 		}
 		e := p.Close(now)
 		c.follower.Estimated(id, e, mono)
-		if e.Quality != clocksync.None {
+		// What a clock did within the window is for the next one to tell.
+		if e.Quality != clocksync.None && !c.follower.Spoilt(id, mono) {
 			r.Pairs = append(r.Pairs, clocksync.PairEstimate{ID: id, Estimate: e})
 		}
 	}
@@ -107,10 +119,27 @@ func (c *clocks) turn(now int64, mono time.Duration) {
 			r.Joins = append(r.Joins, clocksync.Join{A: c.node, B: nic, Ref: now, Width: width})
 		}
 	})
-	if len(r.Pairs) > 0 {
+	if len(c.pairs) > 0 {
 		c.buffer = r.Append(c.buffer[:0])
 		c.report(c.buffer)
 	}
+}
+
+// look takes less for known than before if clocks are seen to move.
+func (c *clocks) look(mono time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.latest = mono
+	if c.watch() {
+		c.relate()
+	}
+}
+
+// watch hears what edges saw, and says whether less is known by it.
+func (c *clocks) watch() bool {
+	c.seen = c.seen[:0]
+	c.engine.Watched(func(w clocksync.Witness) { c.seen = append(c.seen, w) })
+	return c.follower.Witnessed(c.seen, c.latest)
 }
 
 // forget drops pairs of edges that are probed no more.
@@ -132,6 +161,7 @@ func (c *clocks) forget() {
 
 // relate tells the engine what is known now.
 func (c *clocks) relate() {
+	clear(c.related)
 	for id := range c.pairs {
 		if r, ok := c.follower.Relation(id, c.now, c.at); ok {
 			c.related[id] = r
@@ -154,7 +184,8 @@ func (c *clocks) updated(update []byte) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.follower.Updated(u, c.at)
+	c.watch()
+	c.follower.Updated(u, c.latest)
 	if u.Frame != c.frame {
 		c.frame = u.Frame
 		clear(c.whole)
@@ -172,6 +203,22 @@ func (c *clocks) system() clocksync.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.follower.Status(c.node, c.now, c.at)
+}
+
+// own lists what is known of the clocks that stamp at the node's NICs.
+func (c *clocks) own() []ownClockJSON {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]ownClockJSON, 0, len(c.kinds))
+	for _, nic := range slices.Sorted(maps.Keys(c.kinds)) {
+		s := c.status(nic)
+		j := ownClockJSON{NIC: nic, State: s.State.String(), Frame: s.Frame, Ref: c.now}
+		if s.Known {
+			j.Offset, j.Rate, j.Bound, j.Allowance = &s.Offset, s.Drift, s.Bound, s.Allowance
+		}
+		out = append(out, j)
+	}
+	return out
 }
 
 // relations lists how edges are placed now.

@@ -17,6 +17,7 @@ type wires struct {
 	from, to int64 // of the exchanges that come next
 	related  map[clocksync.PairID]clocksync.Relation
 	bounds   map[string]time.Duration
+	seen     []clocksync.Witness
 }
 
 func (w *wires) far(t int64) int64 { return t + 1e9 + (t-1e18)/50000 }
@@ -48,6 +49,12 @@ func (w *wires) SetClockBound(nic string, bound time.Duration, known bool) {
 }
 
 func (w *wires) Config() *probe.Config { return &probe.Config{Edges: w.edges} }
+
+func (w *wires) Watched(yield func(clocksync.Witness)) {
+	for _, s := range w.seen {
+		yield(s)
+	}
+}
 
 func (w *wires) Clocks(yield func(nic string, k clocksync.Kind, width int64)) {
 	yield("h1/eth1", w.kind, 800)
@@ -125,6 +132,99 @@ func TestClocksRelateAndReport(t *testing.T) {
 	turn()
 	if len(w.related) != 0 || len(c.pairs) != 0 {
 		t.Errorf("an edge that is probed no more: %v, %d pairs", w.related, len(c.pairs))
+	}
+}
+
+// TestClocksThatMove: a clock that edges see moving is claimed no more at once, nor
+// told of, until an update is of windows that began later.
+func TestClocksThatMove(t *testing.T) {
+	w := &wires{from: 1e18, bounds: map[string]time.Duration{}}
+	ids := map[string]clocksync.PairID{}
+	for _, peer := range []string{"h2", "h3", "h4"} {
+		w.edges = append(w.edges, probe.EdgeConfig{Src: "h1/eth1", Dst: peer + "/eth1", Cadence: 10 * time.Millisecond})
+		ids[peer] = clocksync.PairID{Src: "h1/eth1", Dst: peer + "/eth1"}
+	}
+	var report *clocksync.Report
+	c := newClocks("h1", w, nil, func(b []byte) { report, _ = clocksync.ParseReport(b) }, slog.New(slog.DiscardHandler))
+	second := 0
+	turn := func() {
+		second++
+		w.to = 1e18 + int64(second)*1e9
+		c.turn(w.to, time.Duration(second)*time.Second)
+	}
+	update := func() {
+		u := clocksync.Update{Frame: 3, Maps: []clocksync.ClockMap{{Clock: "h1", Map: clocksync.Map{State: clocksync.Locked, Ref: w.to, Sigma: 20, Allowance: 60, Steps: 1}}}}
+		for peer := range ids {
+			u.Maps = append(u.Maps, clocksync.ClockMap{Clock: peer, Map: clocksync.Map{State: clocksync.Locked, Ref: w.far(w.to), Offset: w.to - w.far(w.to), Rate: -20e-6, Sigma: 20}})
+		}
+		c.updated(u.Append(nil))
+	}
+	saw := func(edges, moved int) {
+		w.seen = nil
+		for i, peer := range []string{"h2", "h3", "h4"}[:edges] {
+			w.seen = append(w.seen, clocksync.Witness{ID: ids[peer], By: -1e6, Moved: i < moved})
+		}
+		c.look(time.Duration(second)*time.Second + 300*time.Millisecond)
+	}
+	for range 4 {
+		turn()
+	}
+	update()
+	saw(3, 0)
+	if v, _ := c.view("h1/eth1"); v.State != clocksync.Locked || len(w.related) != 3 || len(w.bounds) != 1 {
+		t.Fatalf("at first: %v, %d edges related, bounds %v", v.State, len(w.related), w.bounds)
+	}
+
+	// One of three: that peer's clock, or its path's.
+	saw(3, 1)
+	if v, _ := c.view("h1/eth1"); v.State != clocksync.Locked || !v.Known || len(w.related) != 2 {
+		t.Errorf("h2 moved: %v, %d edges related", v.State, len(w.related))
+	}
+	if _, ok := w.related[ids["h2"]]; ok {
+		t.Error("h2 moved, and is still placed")
+	}
+	saw(3, 0)
+	turn()
+	if len(report.Pairs) != 2 {
+		t.Errorf("a window in which h2 moved was reported: %+v", report.Pairs)
+	}
+	update()
+	if len(w.related) != 2 {
+		t.Error("h2 is placed by an update that may be of windows before it moved")
+	}
+	turn()
+	if len(report.Pairs) != 3 || len(w.related) != 3 {
+		t.Errorf("a window later %d pairs are reported and %d edges placed; h2's own pair knows", len(report.Pairs), len(w.related))
+	}
+	turn()
+	update()
+
+	// Two of three: the node's own clock.
+	saw(3, 2)
+	if v, _ := c.view("h1/eth1"); v.State != clocksync.Converging || v.Known || !v.Counted || v.Steps != 1 || len(w.related) != 0 || len(w.bounds) != 0 {
+		t.Errorf("its own clock moved: %+v, %d edges related, bounds %v", v, len(w.related), w.bounds)
+	}
+	if own := c.own(); len(own) != 1 || own[0].Offset != nil || own[0].State != "converging" {
+		t.Errorf("tells of its clock %+v", own)
+	}
+	saw(3, 0)
+	turn()
+	if len(report.Pairs) != 0 || report.Node != "h1" {
+		t.Errorf("the window in which its own clock moved is told of: %+v", report)
+	}
+	update()
+	turn()
+	update()
+	if v, _ := c.view("h1/eth1"); v.State != clocksync.Converging {
+		t.Errorf("1.7 s later: %v", v.State)
+	}
+	turn()
+	update()
+	if v, _ := c.view("h1/eth1"); v.State != clocksync.Locked || !v.Known || len(w.related) != 3 || len(report.Pairs) != 3 {
+		t.Errorf("2.7 s later: %v, %d edges related, %d pairs told of", v.State, len(w.related), len(report.Pairs))
+	}
+	if own := c.own(); len(own) != 1 || own[0].Offset == nil || own[0].Ref != w.to {
+		t.Errorf("tells of its clock %+v", own)
 	}
 }
 

@@ -293,8 +293,10 @@ func clockState(x *exposition, st state, nics []probe.NICStats) {
 			}
 			x.set(states, in, x.labels("clock", nic, "state", s))
 		}
-		x.count(steps, float64(v.Steps), clock)
-		x.count(drifts, float64(v.Drifts), clock)
+		if v.Counted {
+			x.count(steps, float64(v.Steps), clock)
+			x.count(drifts, float64(v.Drifts), clock)
+		}
 		if v.Known {
 			x.set(offset, float64(v.Offset)/1e9-v.Whole, clock)
 			x.set(whole, v.Whole, clock)

@@ -269,7 +269,7 @@ func TestReload(t *testing.T) {
 
 func TestClockTellsTheTruthAboutABend(t *testing.T) {
 	file := writeConfig(t, 1, 2, "")
-	if code, body := do(startNode(t, file).Handler(""), request("GET", "/api/v1/clock", "")); code != http.StatusOK || strings.TrimSpace(body) != `{"relations":[]}` {
+	if code, body := do(startNode(t, file).Handler(""), request("GET", "/api/v1/clock", "")); code != http.StatusOK || strings.TrimSpace(body) != `{"clocks":[],"relations":[]}` {
 		t.Errorf("a clock that is right: %d %s", code, body)
 	}
 	bendFile := filepath.Join(t.TempDir(), "h3.json")
@@ -286,7 +286,7 @@ func TestClockTellsTheTruthAboutABend(t *testing.T) {
 		_, body := do(n.Handler(""), request("GET", "/api/v1/clock", ""))
 		return strings.TrimSpace(body)
 	}
-	if want := `{"bend":{"ref_ns":1700000000000000000,"offset_ns":-3000000,"rate":0.000049999999999999996},"relations":[]}`; get() != want {
+	if want := `{"bend":{"ref_ns":1700000000000000000,"offset_ns":-3000000,"rate":0.000049999999999999996},"clocks":[],"relations":[]}`; get() != want {
 		t.Errorf("%s, want %s", get(), want)
 	}
 	before := get()

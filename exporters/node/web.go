@@ -133,20 +133,35 @@ type relationJSON struct {
 	Bound     int64   `json:"bound_ns"`
 }
 
+// ownClockJSON is what is known of a NIC's clock: at its time ref_ns it is
+// offset_ns beyond the frame, within bound_ns and allowance_ns. Without an offset
+// nothing is claimed.
+type ownClockJSON struct {
+	NIC       string  `json:"nic"`
+	State     string  `json:"state"`
+	Frame     uint64  `json:"frame,string"`
+	Ref       int64   `json:"ref_ns"`
+	Offset    *int64  `json:"offset_ns,omitempty"`
+	Rate      float64 `json:"rate"`
+	Bound     int64   `json:"bound_ns"`
+	Allowance int64   `json:"allowance_ns"`
+}
+
 type clockJSON struct {
 	Bend      *bendJSON      `json:"bend,omitempty"`
+	Clocks    []ownClockJSON `json:"clocks"`
 	Relations []relationJSON `json:"relations"` // of edges that have one
 }
 
 // clock answers GET /api/v1/clock.
 func (n *Node) clock(w http.ResponseWriter, _ *http.Request) {
-	out := clockJSON{Relations: []relationJSON{}}
+	out := clockJSON{Clocks: []ownClockJSON{}, Relations: []relationJSON{}}
 	if n.bend != nil {
 		s := n.bend.Segment()
 		out.Bend = &bendJSON{Ref: s.Ref, Offset: s.Offset, Rate: s.Rate}
 	}
 	if n.clocks != nil {
-		out.Relations = n.clocks.relations()
+		out.Clocks, out.Relations = n.clocks.own(), n.clocks.relations()
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(out); err != nil {

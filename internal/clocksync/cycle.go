@@ -42,6 +42,9 @@ type cycle struct {
 	dense            []*dense  // of parts, where it was needed
 	worst, loudest   []float64 // score of a clock's worst estimate that others check, and of any
 	picked           []pick
+	heard, loud      []int32   // terms of a clock, and those that stand out
+	doubts           []float64 // how loud a clock's terms are that contradict each other; 0: they do not
+	doubted          []bool    // its terms have no say in this cycle
 	votes            []vote
 	sample           []float64
 	widened          []float64 // ns^2, by what contradicts and stays

@@ -31,6 +31,13 @@ const (
 	// parallel ones neither.
 	vouchedShare = 0.55
 
+	// A clock is in doubt if half of its estimates stand out, by more than
+	// doubtTypical times what is typical of its part, and none by more than
+	// doubtSpread times their median. That takes doubtTerms of them.
+	doubtTypical = 1.5
+	doubtSpread  = 4
+	doubtTerms   = 3
+
 	// Components up to denseMost clocks have their covariance exactly, as long as
 	// all of them together are not more work than two of the largest.
 	denseMost = 512
@@ -48,6 +55,8 @@ func (f *Frame) fit() (iterations int) {
 	c := &f.cycle
 	n := len(c.clocks)
 	c.b, c.x = sized(c.b, n), sized(c.x, n)
+	c.doubted = sized(c.doubted, n)
+	clear(c.doubted)
 	for pass, changed := 0, true; ; pass++ {
 		if changed {
 			c.weigh()
@@ -95,10 +104,134 @@ func (f *Frame) fit() (iterations int) {
 		if changed = false; moved > passFloor && !last {
 			continue
 		}
+		if changed = !last && f.doubt(); changed {
+			continue
+		}
 		if changed = c.reject(last); !changed {
 			return iterations
 		}
 	}
+}
+
+// doubt finds clocks whose estimates contradict each other, of neighbours the one
+// where they do most, and says whether there are any: a clock that moves is at
+// different places in windows that end at different times. Its estimates are given
+// the variance that they have. So it has no say in where others are, and is itself
+// known as badly as that.
+func (f *Frame) doubt() bool {
+	c := &f.cycle
+	n := len(c.clocks)
+	c.loud, c.heard = sized(c.loud, n), sized(c.heard, n)
+	clear(c.loud)
+	clear(c.heard)
+	candidates := 0
+	for i := range c.terms {
+		t := &c.terms[i]
+		if t.out {
+			continue
+		}
+		if c.heard[t.a]++; t.loudness() >= outlierSigmas {
+			c.loud[t.a]++
+			c.loud[t.b]++
+			candidates++
+		}
+		c.heard[t.b]++
+	}
+	if candidates < doubtTerms/2+1 {
+		return false
+	}
+	c.doubts = sized(c.doubts, n)
+	clear(c.doubts)
+	for k := range n {
+		if 2*c.loud[k] >= c.heard[k] && c.heard[k] >= doubtTerms && !c.doubted[k] {
+			c.doubts[k] = c.contradiction(int32(k))
+		}
+	}
+	any := false
+	for k := range n {
+		if c.doubts[k] > 0 && c.mostDoubtful(int32(k)) && c.doubts[k] > doubtTypical*c.typical(c.component[k]) && f.disown(int32(k)) {
+			c.doubted[k], any = true, true
+		}
+	}
+	return any
+}
+
+// loudness is by how many of its own deviations a term misses the solution.
+func (t *term) loudness() float64 {
+	square := 0.0
+	if math.Abs(t.d) > outlierFloor {
+		square = t.d * t.d / t.variance
+	}
+	if math.Abs(t.g) > outlierRateFloor {
+		square = max(square, t.g*t.g/t.rateVariance)
+	}
+	return math.Sqrt(square)
+}
+
+// contradiction is the median loudness of a clock's terms; 0: it is one or few of
+// them that contradict all others.
+func (c *cycle) contradiction(k int32) float64 {
+	c.sample = c.sample[:0]
+	for i := c.offsets.start[k]; i < c.offsets.start[k+1]; i++ {
+		if t := &c.terms[c.termOf[i]]; !t.out {
+			c.sample = append(c.sample, t.loudness())
+		}
+	}
+	slices.Sort(c.sample)
+	middle := c.sample[len(c.sample)/2]
+	if c.sample[len(c.sample)-1] > doubtSpread*middle {
+		return 0
+	}
+	return middle
+}
+
+func (c *cycle) mostDoubtful(k int32) bool {
+	for _, e := range c.offsets.entries[c.offsets.start[k]:c.offsets.start[k+1]] {
+		if c.doubts[e.to] >= c.doubts[k] {
+			return false
+		}
+	}
+	return true
+}
+
+// typical is the median loudness of a part's terms.
+func (c *cycle) typical(part int32) float64 {
+	c.sample = c.sample[:0]
+	every, seen := 1+c.parts[part].terms/sampleMost, 0
+	for i := range c.terms {
+		if t := &c.terms[i]; c.component[t.a] == part && !t.out {
+			if seen++; seen%every == 0 {
+				c.sample = append(c.sample, t.loudness())
+			}
+		}
+	}
+	if len(c.sample) == 0 {
+		return 0
+	}
+	slices.Sort(c.sample)
+	return c.sample[len(c.sample)/2]
+}
+
+// disown adds to the variances of a clock's terms what they contradict each other
+// by, if that is more than what clocks do anyway.
+func (f *Frame) disown(k int32) bool {
+	c := &f.cycle
+	from, to := c.offsets.start[k], c.offsets.start[k+1]
+	var d, g, n float64
+	for _, i := range c.termOf[from:to] {
+		if t := &c.terms[i]; !t.out {
+			d, g, n = d+t.d*t.d, g+t.g*t.g, n+1
+		}
+	}
+	d, g = d/n, g/n
+	if least := leastJump(f.clocks[c.clocks[k]].name) / 4; d < least*least && g < driftFloor*driftFloor/16 {
+		return false
+	}
+	for _, i := range c.termOf[from:to] {
+		c.terms[i].variance += d
+		c.terms[i].rateVariance += g
+	}
+	return true
 }
 
 // weigh fills the matrices.

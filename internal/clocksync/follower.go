@@ -1,6 +1,7 @@
 package clocksync
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -18,6 +19,10 @@ import (
 //  4. Maps of two frames relate nothing. A new frame, as a coordinator that began
 //     anew makes one, is taken from when a clock is locked in it.
 //  5. Without either there is no relation, and the edge's samples have no place.
+//  6. What watches saw move is not claimed any more: one clock of the node's own,
+//     if most of its edges saw the same and at least two peers' are among them;
+//     else the far clock of each that saw it. It is claimed again from when all
+//     that is said of it is of windows that began later.
 //
 // Times called mono are those of any clock of this process that does not jump.
 type Follower struct {
@@ -28,6 +33,8 @@ type Follower struct {
 	heard     bool
 	maps      map[string]*followed
 	pairs     map[PairID]pairSaid
+	struck    map[string]time.Duration // the node's clocks that moved, and when
+	doubted   map[PairID]time.Duration // pairs of which one did
 }
 
 type followed struct {
@@ -49,11 +56,16 @@ const (
 	// DefaultAllowance of a pair of clocks, ns: what a coordinator without a
 	// topology would say.
 	DefaultAllowance = 125
+	// settling is how long after a clock moved the next update is of windows that
+	// all began later: up to a window until each ends, as much until the
+	// coordinator's cycle, and what it takes to be told.
+	settling = 2*Window + 200*time.Millisecond
 )
 
 // NewFollower knows nothing yet.
 func NewFollower() *Follower {
-	return &Follower{allowance: DefaultAllowance, maps: map[string]*followed{}, pairs: map[PairID]pairSaid{}}
+	return &Follower{allowance: DefaultAllowance, maps: map[string]*followed{}, pairs: map[PairID]pairSaid{},
+		struck: map[string]time.Duration{}, doubted: map[PairID]time.Duration{}}
 }
 
 // Updated takes what the coordinator said.
@@ -66,6 +78,9 @@ func (f *Follower) Updated(u *Update, mono time.Duration) {
 		clear(f.maps)
 	}
 	f.frame, f.relative, f.at, f.heard = u.Frame, u.Relative, mono, true
+	over := func(at time.Duration) bool { return mono-at >= settling }
+	maps.DeleteFunc(f.struck, func(_ string, at time.Duration) bool { return over(at) })
+	maps.DeleteFunc(f.doubted, func(_ PairID, at time.Duration) bool { return over(at) })
 	said := make(map[string]bool, len(u.Maps))
 	for i := range u.Maps {
 		m := &u.Maps[i]
@@ -86,6 +101,10 @@ func (f *Follower) Estimated(id PairID, e Estimate, mono time.Duration) {
 		delete(f.pairs, id)
 		return
 	}
+	if f.Spoilt(id, mono) {
+		delete(f.pairs, id)
+		return
+	}
 	p := pairSaid{e, mono, mono}
 	if before, ok := f.pairs[id]; ok && e.Quality == Held {
 		p.measured = before.measured
@@ -95,22 +114,98 @@ func (f *Follower) Estimated(id PairID, e Estimate, mono time.Duration) {
 
 // Forget drops pairs for which keep is false.
 func (f *Follower) Forget(keep func(PairID) bool) {
-	for id := range f.pairs {
-		if !keep(id) {
+	maps.DeleteFunc(f.pairs, func(id PairID, _ pairSaid) bool { return !keep(id) })
+	maps.DeleteFunc(f.doubted, func(id PairID, _ time.Duration) bool { return !keep(id) })
+}
+
+// Witness is what the watch of an edge says: by how much, ns, its far clock is
+// ahead of the relation that the edge is placed by, if it is.
+type Witness struct {
+	ID    PairID
+	By    float64
+	Moved bool
+}
+
+// Witnessed takes what all watches say that say anything: rule 6. changed is
+// whether less is claimed than before.
+func (f *Follower) Witnessed(all []Witness, mono time.Duration) (changed bool) {
+	type votes struct{ edges, ahead, behind int }
+	count := map[string]*votes{}
+	for i := range all {
+		w := &all[i]
+		v := count[w.ID.Local()]
+		if v == nil {
+			v = &votes{}
+			count[w.ID.Local()] = v
+		}
+		v.edges++
+		if w.Moved && w.By > 0 {
+			v.ahead++
+		} else if w.Moved {
+			v.behind++
+		}
+	}
+	doubt := func(id PairID) {
+		// One that its pair was placed by again since has moved again.
+		_, had := f.doubted[id]
+		if _, placed := f.pairs[id]; !had || placed {
+			f.doubted[id], changed = mono, true
 			delete(f.pairs, id)
 		}
 	}
+	for clock, v := range count {
+		if _, had := f.struck[clock]; had || 2*max(v.ahead, v.behind) <= v.edges {
+			continue
+		}
+		peers := map[string]bool{}
+		for i := range all {
+			if w := &all[i]; w.Moved && w.ID.Local() == clock && w.By > 0 == (v.ahead > v.behind) {
+				peers[w.ID.Peer()] = true
+			}
+		}
+		if len(peers) < 2 {
+			continue
+		}
+		f.struck[clock], changed = mono, true
+		for id := range f.pairs {
+			if id.Local() == clock {
+				doubt(id)
+			}
+		}
+	}
+	for i := range all {
+		if all[i].Moved {
+			doubt(all[i].ID)
+		}
+	}
+	return changed
 }
 
-// usable reports whether a map places anything.
-func (m *followed) usable() bool { return m != nil && (m.State == Locked || m.State == Holdover) }
+// Spoilt reports whether the window of a pair that ends now began before one of
+// its clocks was seen to move.
+func (f *Follower) Spoilt(id PairID, mono time.Duration) bool {
+	at, doubted := f.doubted[id]
+	return doubted && mono-at < Window
+}
+
+// placed is the map of a clock that places anything; nil: there is none.
+func (f *Follower) placed(clock string) *followed {
+	if _, struck := f.struck[clock]; struck {
+		return nil
+	}
+	m := f.maps[clock]
+	if m == nil || m.State != Locked && m.State != Holdover {
+		return nil
+	}
+	return m
+}
 
 // Mapped relates two clocks by their maps at a time of the local one; sigma is
 // the standard deviation, ns, without the allowance. ok is false where they have
 // none.
 func (f *Follower) Mapped(local, peer string, now int64) (r Relation, sigma float64, ok bool) {
-	a, b := f.maps[local], f.maps[peer]
-	if !a.usable() || !b.usable() || a.Component != b.Component {
+	a, b := f.placed(local), f.placed(peer)
+	if a == nil || b == nil || a.Component != b.Component {
 		return r, 0, false
 	}
 	// The peer's clock shows there what its map takes to the same frame time.
@@ -136,7 +231,7 @@ func (f *Follower) fresh(mono time.Duration) bool { return f.heard && mono-f.at 
 
 // Hint is what the maps say about a pair, where they are fresh: rule 1.
 func (f *Follower) Hint(id PairID, now int64, mono time.Duration) (r Relation, sigma float64, ok bool) {
-	if !f.fresh(mono) {
+	if _, doubted := f.doubted[id]; doubted || !f.fresh(mono) {
 		return r, 0, false
 	}
 	return f.Mapped(id.Local(), id.Peer(), now)
@@ -145,6 +240,9 @@ func (f *Follower) Hint(id PairID, now int64, mono time.Duration) (r Relation, s
 // Relation is how an edge's samples are placed from now on.
 func (f *Follower) Relation(id PairID, now int64, mono time.Duration) (Relation, bool) {
 	r, _, mapped := f.Mapped(id.Local(), id.Peer(), now)
+	if _, doubted := f.doubted[id]; doubted {
+		mapped = false
+	}
 	if mapped && f.fresh(mono) {
 		return r, true
 	}
@@ -178,9 +276,11 @@ type Status struct {
 	Drift     float64
 	Bound     int64 // statistical part, ns
 	Allowance int64
-	Steps     uint32
-	Drifts    uint32
-	Peers     uint32
+	// Counted is whether Steps and Drifts are known.
+	Counted bool
+	Steps   uint32
+	Drifts  uint32
+	Peers   uint32
 }
 
 // Status of a clock at a time of its own.
@@ -190,7 +290,11 @@ func (f *Follower) Status(clock string, now int64, mono time.Duration) Status {
 	if m == nil {
 		return s
 	}
-	s.State, s.Steps, s.Drifts, s.Peers, s.Allowance = m.State, m.Steps, m.Drifts, m.Peers, m.Allowance
+	s.State, s.Counted, s.Steps, s.Drifts, s.Peers, s.Allowance = m.State, true, m.Steps, m.Drifts, m.Peers, m.Allowance
+	if _, struck := f.struck[clock]; struck {
+		s.State = Converging
+		return s
+	}
 	if !m.had && m.State != Locked {
 		return s
 	}

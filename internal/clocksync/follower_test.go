@@ -141,3 +141,96 @@ func TestFollowerRule5NothingKnownIsNoRelation(t *testing.T) {
 		t.Error("lost clocks are related")
 	}
 }
+
+// moved are witnesses of an agent's edges to h2, h3, ...: by how much each far clock
+// moved; 0: it did not.
+func moved(by ...float64) (out []Witness) {
+	for i, b := range by {
+		out = append(out, Witness{ID: PairID{Src: "h1/eth1", Dst: "h" + string(rune('2'+i)) + "/eth1"}, By: b, Moved: b != 0})
+	}
+	return out
+}
+
+func TestFollowerRule6WhoseClockMoved(t *testing.T) {
+	for _, c := range []struct {
+		saw           []Witness
+		own, h2, some bool
+	}{
+		{moved(0, 0, 0), false, false, false},
+		{moved(1e6, 0, 0), false, true, true},
+		{moved(0, 1e6, 0), false, false, true},
+		{moved(1e6, 1e6, 0), true, true, true},
+		{moved(1e6, -1e6, 0), false, true, true},   // not the same
+		{moved(0, -1e6, -1e6), true, true, true},   // the node's own: h2's edge with it
+		{moved(1e6), false, true, true},            // with one peer nobody knows
+		{moved(1e6, 1e6, 0, 0), false, true, true}, // half is not most
+		{append(moved(1e6), Witness{ID: PairID{Src: "h1/eth1", Dst: "h2/eth1", Flow: 1}, By: 1e6, Moved: true}), false, true, true},
+	} {
+		f := NewFollower()
+		f.Updated(twoClocks(Locked), 0)
+		f.Estimated(edge12, said(1e18, 20), 0)
+		if got := f.Witnessed(c.saw, 1); got != c.some {
+			t.Errorf("%+v: changed %v", c.saw, got)
+		}
+		s := f.Status("h1", 1e18, 1)
+		if own := s.State == Converging && !s.Known; own != c.own {
+			t.Errorf("%+v: h1 is %+v, want moved %v", c.saw, s, c.own)
+		}
+		if s := f.Status("h2", 1e18+5e9, 1); s.State != Locked {
+			t.Errorf("%+v: h2 is %v: what others are is not known here", c.saw, s.State)
+		}
+		_, placed := f.Relation(edge12, 1e18, 1)
+		_, _, hinted := f.Hint(edge12, 1e18, 1)
+		if placed == c.h2 || hinted == c.h2 {
+			t.Errorf("%+v: placed %v, hinted %v", c.saw, placed, hinted)
+		}
+		if f.Witnessed(c.saw, 2) {
+			t.Errorf("%+v: twice the same changes something", c.saw)
+		}
+	}
+}
+
+func TestFollowerRule6UntilLaterWindows(t *testing.T) {
+	second := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+	at := func(s float64) int64 { return 1e18 + int64(s*1e9) }
+	f := NewFollower()
+	f.Updated(twoClocks(Locked), 0)
+	f.Estimated(edge12, said(1e18, 20), 0)
+	f.Witnessed(moved(1e6, 1e6), second(0.5))
+	f.Estimated(edge12, said(at(1), 20), second(1))
+	if _, ok := f.Relation(edge12, at(1), second(1)); ok || !f.Spoilt(edge12, second(1)) {
+		t.Error("placed by a window in which the clock moved")
+	}
+	f.Updated(twoClocks(Locked), second(2.6))
+	if s := f.Status("h1", at(2.6), second(2.6)); s.State != Converging {
+		t.Errorf("%v by an update that may be of an earlier window", s.State)
+	}
+	// The pair knows earlier, and is believed also without a coordinator.
+	f.Estimated(edge12, said(at(2), 20), second(2))
+	if r, ok := f.Relation(edge12, at(2), second(2)); !ok || r.At(at(2)) != said(at(2), 20).Offset || f.Spoilt(edge12, second(2)) {
+		t.Errorf("%+v %v, want the pair's own estimate", r, ok)
+	}
+	// It moved again.
+	if !f.Witnessed(moved(1e6, 0), second(2.3)) {
+		t.Error("a second move is not heard")
+	}
+	if _, ok := f.Relation(edge12, at(2.3), second(2.3)); ok {
+		t.Error("placed after a second move")
+	}
+	f.Updated(twoClocks(Locked), second(2.8))
+	if s := f.Status("h1", at(2.8), second(2.8)); s.State != Locked || !s.Known {
+		t.Errorf("%+v by an update of later windows", s)
+	}
+	if _, ok := f.Relation(edge12, at(2.8), second(2.8)); ok {
+		t.Error("placed by an update from before the second move")
+	}
+	f.Updated(twoClocks(Locked), second(4.6))
+	if _, ok := f.Relation(edge12, at(4.6), second(4.6)); !ok {
+		t.Error("not placed by an update of later windows")
+	}
+	f.Witnessed(moved(1e6), second(5))
+	f.Forget(func(PairID) bool { return false })
+	if len(f.doubted) != 0 {
+		t.Error("pairs that are probed no more are remembered")
+	}
+}

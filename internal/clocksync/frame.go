@@ -24,6 +24,8 @@ import (
 //  4. An estimate that stands out is left out, the worst first, where enough
 //     others vouch for that. It may return when it fits again. One that nobody
 //     can vouch against stays, and widens the sigma of its two clocks.
+//     A clock most of whose estimates contradict each other is moving. They are
+//     given the variance that they have, so that no other clock is moved by them.
 //  5. Leaving out never tears clocks apart.
 //  6. The frame goes on as most of its clocks predict: the mean correction of
 //     those that were predicted and did not jump is zero, in time and in rate.
@@ -37,7 +39,10 @@ import (
 //     change and a step of temperature explain has stepped, if more than half of
 //     the others have not: of two clocks alone nobody knows which. Its map
 //     follows at once, and it is converging again. What it does before it is
-//     locked counts as the same step.
+//     locked counts as the same step. A step spoils the windows it falls into:
+//     while a clock's line is not certain, nothing certain came of it, or it was
+//     lost, what it did is judged later, against its last line that was certain;
+//     for five minutes. A change of rate is counted once it holds still.
 //  10. A clock is locked from the second cycle in a row in which new estimates
 //     agreed with its prediction; in holdover while there are none; lost once
 //     its bound exceeds 1 ms, or when most of its pairs find it 1000 ppm off or
@@ -115,7 +120,18 @@ type frameClock struct {
 	measured         time.Duration // its last estimate that was not predicted
 	usual            float64       // rate, slowly following
 	settling         int           // cycles in which usual follows at once
+	sure             anchor
+	unsure           int // cycles in a row that were not
 	offsets, rates   sketch
+}
+
+// anchor is the last line of a clock that was certain. A step is what it is off
+// that: lines that came between may have been led astray by it.
+type anchor struct {
+	line
+	sigma, rateSigma float64
+	component        uint32        // 0: there is none
+	solved           time.Duration // its cycle
 }
 
 // line takes a clock's times into the frame: t + off + frac + rate (t - ref).

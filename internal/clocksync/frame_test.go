@@ -826,8 +826,7 @@ func TestRule9Temperature(t *testing.T) {
 	}
 }
 
-// Rule 9: of two clocks alone nobody knows which stepped.
-// A window in which one clock's rate changes knows it badly. That moves nobody
+// Rule 9: a window in which one clock's rate changes knows it badly. That moves nobody
 // else's rate, then or when it is known well again.
 func TestRule9DriftIsNobodyElses(t *testing.T) {
 	w := newWorld(t, FrameOptions{ID: 1}, 8, everybody(8))
@@ -858,6 +857,132 @@ func TestRule9DriftIsNobodyElses(t *testing.T) {
 	}
 }
 
+// Rule 9: a step is counted also if it spoils what pairs say first: if they know
+// nothing for some windows, some longer than others, or go on predicting, or take
+// it for a rate.
+func TestRule9StepThatSpoilsItsWindows(t *testing.T) {
+	for name, spoil := range map[string]func(p *PairEstimate, cycle, turn int, by float64){
+		"unknown": func(p *PairEstimate, cycle, turn int, by float64) {
+			if cycle < 1+turn%3 {
+				p.Quality = None
+			}
+		},
+		"held": func(p *PairEstimate, cycle, turn int, by float64) {
+			if cycle < 1+turn%3 {
+				p.Quality, p.Offset = Held, p.Offset-int64(by)
+			}
+		},
+		"contradicting": func(p *PairEstimate, cycle, turn int, by float64) {
+			if cycle == 0 {
+				p.Offset -= int64(by * float64(turn%4) / 3)
+			}
+		},
+		"a rate": func(p *PairEstimate, cycle, turn int, by float64) {
+			if cycle == 0 {
+				p.Rate += by / 1e9
+				p.Sigma, p.RateSigma = math.Abs(by)/4, math.Abs(by)/1e9
+			}
+		},
+		"a rate by half": func(p *PairEstimate, cycle, turn int, by float64) {
+			if cycle == 0 && turn%2 == 0 {
+				p.Rate += by / 2e9
+				p.Offset -= int64(by / 2)
+			}
+		},
+	} {
+		for _, by := range []float64{100_000, -350_000, 2_500_000} {
+			for _, reference := range []string{"", "n00002"} {
+				w := newWorld(t, FrameOptions{Reference: reference}, 8, everybody(8))
+				w.noise, w.rnoise = 50, 20e-9
+				w.run(10)
+				w.step(6, by)
+				cycle := 0
+				turns := map[PairID]int{}
+				w.spoil = func(p *PairEstimate) {
+					if _, ok := turns[p.ID]; !ok {
+						turns[p.ID] = len(turns)
+					}
+					switch w.names[6] {
+					case p.ID.Local():
+						spoil(p, cycle, turns[p.ID], -by)
+					case p.ID.Peer():
+						spoil(p, cycle, turns[p.ID], by)
+					}
+				}
+				for range 10 {
+					w.run(1)
+					cycle++
+				}
+				for i := range w.names {
+					if m := w.get(i); (m.Steps == 1) != (i == 6) || m.Steps > 1 || m.Drifts != 0 && i != 6 {
+						t.Errorf("%s, step by %v, reference %q: clock %d has %d steps and %d drifts", name, by, reference, i, m.Steps, m.Drifts)
+					}
+				}
+				w.states(map[State]int{Locked: 8})
+			}
+		}
+	}
+}
+
+// Rule 9: so is a change of rate, if the clock is lost over it.
+func TestRule9DriftThatSpoilsItsWindows(t *testing.T) {
+	for missed := range 4 {
+		w := newWorld(t, FrameOptions{}, 8, everybody(8))
+		w.noise, w.rnoise = 50, 20e-9
+		w.run(10)
+		w.drift(6, 50e-6)
+		w.spoil = func(p *PairEstimate) {
+			if p.ID.Local() == w.names[6] || p.ID.Peer() == w.names[6] {
+				p.Quality = None
+			}
+		}
+		w.run(missed)
+		w.spoil = nil
+		w.run(10)
+		w.jumps(map[int][2]uint32{6: {0, 1}})
+		w.states(map[State]int{Locked: 8})
+	}
+}
+
+// Rule 9: a clock that comes back elsewhere has stepped, unless nobody can say any
+// more where it was. One that comes back where it was has not.
+func TestRule9StepInAbsence(t *testing.T) {
+	for _, c := range []struct {
+		away int // s
+		by   float64
+		want uint32
+	}{{5, 200_000, 1}, {5, 0, 0}, {100, 2e6, 1}, {100, -3e9, 1}, {100, 0, 0}, {280, -5e6, 1}, {310, 5e6, 0}} {
+		w := newWorld(t, FrameOptions{}, 8, everybody(8))
+		w.noise, w.rnoise = 50, 20e-9
+		w.run(10)
+		w.quiet[6] = true
+		w.run(c.away)
+		w.step(6, c.by)
+		w.quiet[6] = false
+		w.run(10)
+		want := map[int][2]uint32{}
+		if c.want > 0 {
+			want[6] = [2]uint32{c.want, 0}
+		}
+		w.jumps(want)
+		w.states(map[State]int{Locked: 8})
+	}
+}
+
+// Rule 9: when the reference steps the frame does, and nobody else.
+func TestRule9ReferenceSteps(t *testing.T) {
+	w := newWorld(t, FrameOptions{Reference: "n00002"}, 8, everybody(8))
+	w.noise, w.rnoise = 50, 20e-9
+	w.run(10)
+	w.step(2, 300_000)
+	w.run(10)
+	w.drift(2, 20e-6)
+	w.run(10)
+	w.jumps(map[int][2]uint32{2: {1, 1}})
+	w.states(map[State]int{Locked: 8})
+}
+
+// Rule 9: of two clocks alone nobody knows which stepped.
 func TestRule9TwoClocks(t *testing.T) {
 	w := newWorld(t, FrameOptions{}, 2, everybody(2))
 	w.noise, w.rnoise = 10, 1e-9

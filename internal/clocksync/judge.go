@@ -29,6 +29,12 @@ const (
 	// driftCycles to be over: a window that it falls into shows only part of it.
 	usualCycles = 32
 	driftCycles = 5
+	// mostUnsure is for how many cycles a line that is not certain is not judged:
+	// where all are like that, it is what certain means there.
+	mostUnsure = 8
+	// recalled is for how long it is known where a clock was before nothing was
+	// certain about it.
+	recalled = 5 * time.Minute
 )
 
 // lose is the end of a clock's map: it starts anew when it is measured again.
@@ -101,13 +107,20 @@ func (c *cycle) center(p *part, of func(k int32) vote) (center float64, agreed b
 	return median + sum/weight, true
 }
 
-// leastJump is the least jump of a clock, ns, that is told from what a busy host
-// does to its stamps for a second.
-func leastJump(clock string) float64 {
-	if strings.Contains(clock, "/") { // a NIC's own
+// jump is the least jump of a clock, ns, that is told from what a busy host does to
+// its stamps for a second.
+func (k Kind) jump() float64 {
+	if k == Hardware {
 		return 1e3
 	}
 	return 10e3
+}
+
+func leastJump(clock string) float64 {
+	if strings.Contains(clock, "/") { // a NIC's own
+		return Hardware.jump()
+	}
+	return Kernel.jump()
 }
 
 // judge fixes the time of every part, and says of every clock in it how it did.
@@ -144,9 +157,6 @@ func (f *Frame) judge(mono time.Duration) {
 			case c.eager[k] || o.component != p.base || referred || !agreed:
 				o.agreed = 0
 			case math.Abs(v.value-center) > v.tolerance:
-				if o.agreed >= lockAfter {
-					o.steps++
-				}
 				o.agreed = 0
 			case news && fresh[k]:
 				o.agreed = min(o.agreed+1, lockAfter)
@@ -156,10 +166,12 @@ func (f *Frame) judge(mono time.Duration) {
 			o.moved, o.solvedSigma = moved, c.sigma[k]
 			c.sigma[k] = math.Hypot(c.sigma[k], lag)
 		}
+		slip := 0.0 // of the frame against what most clocks predict, ns
 		switch {
 		case p.reference >= 0:
 			r := c.lines[p.reference]
 			c.shift(members, r.off, r.frac)
+			slip = float64(r.off) + r.frac - center
 			if referred {
 				f.absolute, anew = p.id, true
 			}
@@ -172,7 +184,7 @@ func (f *Frame) judge(mono time.Duration) {
 		for _, k := range members {
 			o := &f.clocks[c.clocks[k]]
 			o.usual += gain
-			if c.eager[k] {
+			if c.eager[k] && !o.sure.recalled(p, mono) {
 				o.usual, o.settling = c.lines[k].rate, driftCycles
 			}
 			if fresh[k] || c.eager[k] {
@@ -181,8 +193,10 @@ func (f *Frame) judge(mono time.Duration) {
 				c.cool(k, mono-o.measured)
 			}
 			o.known, o.line, o.sigma, o.rateSigma, o.component, o.solved = true, c.lines[k], c.sigma[k], c.rateSigma[k], p.id, mono
-			if agreed {
-				o.drift()
+			if agreed && !referred {
+				f.reckon(k, p, slip, gain, mono)
+			} else {
+				o.sure = anchor{}
 			}
 			switch {
 			case math.Abs(o.rate) > runningRate:
@@ -198,6 +212,53 @@ func (f *Frame) judge(mono time.Duration) {
 	}
 	if anew {
 		f.id++
+	}
+}
+
+// recalled reports whether a part goes on with the frame that an anchor is of, and
+// that was not too long ago.
+func (a *anchor) recalled(p *part, mono time.Duration) bool {
+	return a.component != 0 && a.component == p.base && mono-a.solved <= recalled
+}
+
+// reckon counts what a clock did once its line is certain again. A step that
+// falls into a window spoils what is fitted to it, and pairs that begin anew know
+// little at first: judged by such a line alone it may be missed, or be taken for
+// a change of rate. slip and gain are by how much the frame went another way than
+// most clocks predicted.
+func (f *Frame) reckon(k int32, p *part, slip, gain float64, mono time.Duration) {
+	c := &f.cycle
+	o := &f.clocks[c.clocks[k]]
+	a := &o.sure
+	turning := math.Abs(o.rate-c.before[k].rate-gain) * float64(unnoticed)
+	least := leastJump(o.name)
+	if certain := jumpSigmas*o.sigma+turning <= least/2; certain && !c.eager[k] {
+		o.unsure = 0
+	} else {
+		o.unsure++
+	}
+	certain := o.unsure == 0 || o.unsure > mostUnsure
+	if a.recalled(p, mono) {
+		a.move(o.ref)
+		a.frac -= slip
+		a.normal()
+		a.rate += gain
+		age := mono - a.solved
+		turned := math.Abs(o.rate-a.rate) * float64(age+unnoticed)
+		spread := math.Hypot(Grown(a.sigma, a.rateSigma, age), o.sigma)
+		off := float64(o.off-a.off) + o.frac - a.frac
+		if math.Abs(off) > least+jumpSigmas*spread+warmth(max(age, Fresh))+turned {
+			o.steps++
+			*a = anchor{}
+		}
+	} else {
+		*a = anchor{}
+	}
+	if certain {
+		o.drift()
+		if o.agreed >= lockAfter {
+			*a = anchor{o.line, o.sigma, o.rateSigma, p.id, mono}
+		}
 	}
 }
 

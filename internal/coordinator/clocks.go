@@ -152,8 +152,12 @@ func (w *clockwork) taken(node string, m *agentapi.ClockReport, mono time.Durati
 	return result
 }
 
-// concerns notes the clocks that the node is to be told of.
+// concerns notes the clocks that the node is to be told of. One whose own clock just
+// moved has no estimates, and the same peers.
 func (n *clockNode) concerns(r *clocksync.Report) {
+	if len(r.Pairs) == 0 {
+		return
+	}
 	same := len(n.ids) == len(r.Pairs) && len(n.joins) == len(r.Joins)
 	for i := 0; same && i < len(n.ids); i++ {
 		same = n.ids[i] == r.Pairs[i].ID

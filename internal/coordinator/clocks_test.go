@@ -225,6 +225,12 @@ func TestRule15AgentsAreToldOfTheirClocks(t *testing.T) {
 	if u == nil || !u.Relative || len(u.Maps) != 2 || u.Maps[0].Clock != "h1" || u.Maps[1].Clock != "h2" {
 		t.Fatalf("told %+v", u)
 	}
+	// One that says nothing, its clock having moved, is still told of its peers'.
+	f.clock.pass(200 * time.Millisecond)
+	f.report(sessions[0], agentapi.ClockFormat, (&clocksync.Report{Node: "h1"}).Append(nil))
+	if got, err := clocksync.ParseUpdate(f.clocks.update("h1")); err != nil || len(got.Maps) != 2 {
+		t.Errorf("after an empty report %+v, %v", got, err)
+	}
 	at := int64(f.clock.Mono())
 	a, b := u.Maps[0].Map, u.Maps[1].Map
 	if a.State != clocksync.Locked || b.State != clocksync.Locked || a.At(at+skew("h1")) != b.At(at+skew("h2")) {
@@ -244,7 +250,7 @@ func TestRule15AgentsAreToldOfTheirClocks(t *testing.T) {
 		t.Error("told again without a cycle")
 	}
 	s := f.Stats()
-	if s.ClockUpdates != 2 || s.Clocks.States["locked"] != 5 || s.Clocks.States["lost"] != 0 || s.Clocks.Edges["used"] == 0 || s.Clocks.Reports[reportTaken] != 16 {
+	if s.ClockUpdates != 2 || s.Clocks.States["locked"] != 5 || s.Clocks.States["lost"] != 0 || s.Clocks.Edges["used"] == 0 || s.Clocks.Reports[reportTaken] != 17 {
 		t.Errorf("%d updates, %+v", s.ClockUpdates, s.Clocks)
 	}
 	// A session that ended is told nothing, one that begins anew is.

@@ -17,7 +17,9 @@ import (
 //     kernel clock's.
 //  3. Without a relation there is no delay, but a count of the packet: what was
 //     sent, lost and answered does not depend on clocks.
-//  4. Every pairEvery-th probe has a twin right behind it. Two packets that left
+//  4. A clock that is seen to move takes its edge's relation with it, until there
+//     is another one.
+//  5. Every pairEvery-th probe has a twin right behind it. Two packets that left
 //     together and did not come together met a queue.
 
 // pairEvery says which probe of an edge has a twin.
@@ -63,6 +65,7 @@ func (r *exchangeRing) take(dst []exchange) []exchange {
 type relation struct {
 	clocksync.Relation
 	known bool
+	watch clocksync.Watch
 }
 
 // clocks is what a flow has for clock sync.
@@ -106,19 +109,35 @@ func (f *flow) exchanged(d int, kind stampKind, sent, received int64) {
 // observe takes the delay of a packet in one direction from its stamps at this
 // end and at the far one.
 func (f *flow) observe(d int, kind stampKind, local, far int64) {
-	if f.clocks != nil {
-		r := &f.clocks.relations[clockOf(kind)]
-		if !r.known {
-			f.Unplaced[d]++
-			return
+	if f.clocks == nil {
+		f.measured(d, kind, far-local)
+		return
+	}
+	r := &f.clocks.relations[clockOf(kind)]
+	if !r.known {
+		f.Unplaced[d]++
+		return
+	}
+	delay := f.measured(d, kind, far-local-r.At(local))
+	switch {
+	case kind == userStamps: // the program's own times are too rough to watch by
+	case d == forward:
+		r.watch.Probe(delay)
+	default:
+		r.watch.Reply(clockOf(kind), delay, r.Bound)
+		if _, moved, _ := r.watch.Says(); moved {
+			r.known = false
 		}
-		far -= r.At(local)
 	}
-	delay := far - local
+}
+
+// measured keeps what the far stamp is ahead of the local one as a delay.
+func (f *flow) measured(d int, kind stampKind, ahead int64) (delay int64) {
 	if d == reverse {
-		delay = -delay
+		ahead = -ahead
 	}
-	f.owd[d][kind].Observe(delay)
+	f.owd[d][kind].Observe(ahead)
+	return ahead
 }
 
 // exchangeRun says whose the next n of some exchanges are.
@@ -186,8 +205,35 @@ func (e *Engine) Relate(related map[clocksync.PairID]clocksync.Relation) {
 				continue
 			}
 			for k := range e.clocks.relations {
-				r := &e.clocks.relations[k]
-				r.Relation, r.known = related[pairOf(&e.cfg, clocksync.Kind(k))]
+				to, ok := related[pairOf(&e.cfg, clocksync.Kind(k))]
+				e.clocks.relations[k].renew(clocksync.Kind(k), to, ok)
+			}
+		}
+		n.mu.Unlock()
+	}
+}
+
+// renew is the relation from now on, if it is known.
+func (r *relation) renew(k clocksync.Kind, to clocksync.Relation, known bool) {
+	if r.known = known; known {
+		r.watch.Renew(k, to.Offset-r.At(to.Ref), max(to.Bound, r.Bound))
+		r.Relation = to
+	}
+}
+
+// Watched tells what is seen of the clocks of every edge and kind since its
+// relation was given, where that is enough to go by.
+func (e *Engine) Watched(yield func(clocksync.Witness)) {
+	for _, n := range e.all() {
+		n.mu.Lock()
+		for _, e := range n.edges {
+			if e.clocks == nil {
+				continue
+			}
+			for k := range e.clocks.relations {
+				if by, moved, ok := e.clocks.relations[k].watch.Says(); ok {
+					yield(clocksync.Witness{ID: pairOf(&e.cfg, clocksync.Kind(k)), By: by, Moved: moved})
+				}
 			}
 		}
 		n.mu.Unlock()

@@ -146,7 +146,7 @@ func TestClocksRule2ARelationIsEvaluatedAtTheLocalStamp(t *testing.T) {
 	f.synchronise(true, 10*time.Millisecond)
 	const ref, local = int64(1e18), int64(1e18 + 2e9)
 	for k := range f.clocks.relations {
-		f.clocks.relations[k] = relation{clocksync.Relation{Ref: ref, Offset: int64(k+1) * 10e9, Rate: 1e-4}, true}
+		f.clocks.relations[k] = relation{Relation: clocksync.Relation{Ref: ref, Offset: int64(k+1) * 10e9, Rate: 1e-4}, known: true}
 	}
 	for kind, offset := range map[stampKind]int64{userStamps: 10e9, kernelStamps: 10e9, hardwareStamps: 20e9} {
 		far := local + offset + 200_000 // by the far clock at the local time
@@ -160,7 +160,57 @@ func TestClocksRule2ARelationIsEvaluatedAtTheLocalStamp(t *testing.T) {
 	}
 }
 
-func TestClocksRule4EveryFifthProbeHasATwin(t *testing.T) {
+// A clock that moves is seen within some exchanges, takes only its own edge's
+// relation with it, and is placed again by the next relation.
+func TestClocksRule4AClockThatMovesIsPlacedNoMore(t *testing.T) {
+	f := newFlow(10*time.Millisecond, time.Second)
+	f.synchronise(true, 10*time.Millisecond)
+	r := clocksync.Relation{Ref: 1e18, Offset: 5e9, Bound: 500}
+	f.clocks.relations[clocksync.Kernel].renew(clocksync.Kernel, r, true)
+	local, far := int64(1e18), int64(5e9)
+	round := func(n int) {
+		for range n {
+			local += 10e6
+			f.observe(forward, kernelStamps, local, local+far+20_000)
+			f.observe(reverse, kernelStamps, local+1e6, local+1e6+far-20_000)
+		}
+	}
+	round(300)
+	if f.Unplaced != [2]uint64{} {
+		t.Fatalf("%d unplaced by a good relation", f.Unplaced)
+	}
+	far += 200_000
+	round(100)
+	if got := f.Unplaced[forward]; got < 85 || got > 95 {
+		t.Errorf("%d of 100 unplaced after the far clock stepped", got)
+	}
+	if by, moved, ok := f.clocks.relations[clocksync.Kernel].watch.Says(); !ok || !moved || by != 200_000 {
+		t.Errorf("seen: %v %v %v", by, moved, ok)
+	}
+	before := f.Unplaced
+	r.Offset = far
+	f.clocks.relations[clocksync.Kernel].renew(clocksync.Kernel, r, true)
+	round(100)
+	if f.Unplaced != before {
+		t.Errorf("%d unplaced by a new relation", f.Unplaced[forward]-before[forward])
+	}
+	// Delay in one direction is the path's, and so are times of the program's own.
+	for range 100 {
+		local += 10e6
+		f.observe(forward, kernelStamps, local, local+far+2_000_000)
+		f.observe(reverse, kernelStamps, local+1e6, local+1e6+far-20_000)
+		f.observe(forward, userStamps, local, local+far+200_000)
+		f.observe(reverse, userStamps, local+1e6, local+1e6+far+200_000)
+	}
+	if f.Unplaced != before {
+		t.Error("a delay was taken for a clock that moved")
+	}
+	if n := testing.AllocsPerRun(100, func() { round(1) }); n != 0 {
+		t.Errorf("%v allocations per exchange", n)
+	}
+}
+
+func TestClocksRule5EveryFifthProbeHasATwin(t *testing.T) {
 	a, b := syncedPair(t, 0)
 	e := a.edges[0]
 	e.next = a.mono() + int64(time.Hour) // never in turn

@@ -1,0 +1,274 @@
+package clocksync
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// smallLab is a few nodes as they run in a lab: each closes its windows when it
+// began to, the coordinator solves at a moment of its own, and pairs, reports,
+// the frame and updates are the real ones. Clocks are known.
+type smallLab struct {
+	rng     *rand.Rand
+	kind    Kind
+	load    float64
+	cadence int64
+	t       int64 // true time, ns since the beginning
+	nodes   []*labNode
+	frame   *Frame
+	solve   int64 // when the next cycle is
+	last    *Summary
+	fine    float64  // share of a kernel stamp's usual noise; 0: all of it
+	stalls  float64  // of the machine, a second
+	stall   [2]int64 // the one that is, from and until
+	solved  func()
+}
+
+type labNode struct {
+	name     string
+	ref      int64 // true time
+	offset   float64
+	rate     float64
+	old      *labNode // how its clock went before ref
+	turn     int64
+	edges    []*labEdge
+	clocks   []string
+	follower *Follower
+}
+
+type labEdge struct {
+	id         PairID
+	to         *labNode
+	next       int64
+	count      int
+	delay      float64
+	pair       *Pair
+	sent, came int64 // the reply that waits for its stamp; 0: none
+}
+
+func newSmallLab(nodes, peers, flows int, kind Kind, load float64, seed uint64) *smallLab {
+	r := rand.New(rand.NewPCG(seed, 11))
+	l := &smallLab{rng: r, kind: kind, load: load, cadence: int64(flows) * 10e6, frame: NewFrame(FrameOptions{ID: 1, Allowance: func(PairID) time.Duration { return 500 }}), solve: r.Int64N(1e9)}
+	for i := range nodes {
+		l.nodes = append(l.nodes, &labNode{name: fmt.Sprintf("h%d", i+1), offset: math.Round((2*r.Float64() - 1) * 5e9), rate: (2*r.Float64() - 1) * 30e-6,
+			turn: r.Int64N(1e9), follower: NewFollower()})
+	}
+	for i, n := range l.nodes {
+		n.clocks = append(n.clocks, ClockOf(n.name+"/eth1", kind))
+		for k := range peers {
+			to := l.nodes[(i+1+k*(nodes-1)/peers)%nodes]
+			n.clocks = append(n.clocks, ClockOf(to.name+"/eth1", kind))
+			for flow := range flows {
+				id := PairID{Src: n.name + "/eth1", Dst: to.name + "/eth1", Flow: flow, Kind: kind}
+				n.edges = append(n.edges, &labEdge{id: id, to: to, next: r.Int64N(l.cadence), delay: 20000, pair: NewPair(kind)})
+			}
+		}
+	}
+	return l
+}
+
+func (n *labNode) read(t int64) int64 {
+	if t < n.ref && n.old != nil {
+		return n.old.read(t)
+	}
+	return epoch + t + int64(math.Round(n.offset+n.rate*float64(t-n.ref)))
+}
+
+// bend is a step, ns, and a change of rate, from now on.
+func (n *labNode) bend(t int64, step, rate float64) {
+	old := *n
+	n.offset += n.rate*float64(t-n.ref) + step
+	n.rate += rate
+	n.ref, n.old = t, &old
+}
+
+func (l *smallLab) stamp(at int64) int64 {
+	r := l.rng
+	if l.kind == Hardware {
+		if r.Float64() < 0.9 {
+			return (at + int64(r.NormFloat64()*10)) / 8 * 8
+		}
+		return (at + int64(r.ExpFloat64()*100)) / 8 * 8
+	}
+	late := 1500 * math.Exp(0.8156*r.NormFloat64())
+	if l.fine > 0 {
+		late *= l.fine
+	}
+	at += int64(late)
+	if r.IntN(1000) == 0 {
+		at += 50000 + r.Int64N(450000)
+	}
+	return at
+}
+
+func (l *smallLab) wait(e *labEdge, t int64) int64 {
+	w := e.delay
+	for range 3 {
+		if l.rng.Float64() < l.load {
+			w += 5000 * l.rng.ExpFloat64()
+		}
+	}
+	if t >= l.stall[0] && t < l.stall[1] {
+		w += float64(l.stall[1]-t) * l.rng.Float64()
+	}
+	return int64(w)
+}
+
+func (l *smallLab) probe(n *labNode, e *labEdge, t int64) {
+	if e.sent != 0 {
+		e.pair.Reverse(e.sent, e.came)
+	}
+	t2 := t + l.wait(e, t)
+	t3 := t2 + 50000
+	t4 := t3 + l.wait(e, t3)
+	e.pair.Forward(l.stamp(n.read(t)), l.stamp(e.to.read(t2)))
+	e.sent, e.came = l.stamp(e.to.read(t3)), l.stamp(n.read(t4))
+}
+
+func (l *smallLab) close(n *labNode) {
+	now, mono := n.read(l.t), time.Duration(l.t)
+	r := &Report{Node: n.name, End: now}
+	for _, e := range n.edges {
+		if hint, sigma, ok := n.follower.Hint(e.id, now, mono); ok {
+			e.pair.Hint(hint, sigma)
+		}
+		x := e.pair.Close(now)
+		n.follower.Estimated(e.id, x, mono)
+		if x.Quality != None {
+			r.Pairs = append(r.Pairs, PairEstimate{ID: e.id, Estimate: x})
+		}
+	}
+	r, err := ParseReport(r.Append(nil))
+	if err != nil {
+		panic(err)
+	}
+	if len(r.Pairs) > 0 {
+		l.frame.Take(r, mono)
+	}
+}
+
+// run goes on for some nanoseconds.
+func (l *smallLab) run(span int64) {
+	const tick = int64(1e6)
+	for end := l.t + span; l.t < end; l.t += tick {
+		if l.rng.Float64() < l.stalls*float64(tick)/1e9 {
+			l.stall = [2]int64{l.t, l.t + int64(l.rng.ExpFloat64()*10e6)}
+		}
+		for _, n := range l.nodes {
+			for _, e := range n.edges {
+				if e.next < l.t {
+					l.probe(n, e, e.next)
+					if e.count++; e.count%5 == 0 {
+						l.probe(n, e, e.next+5000)
+					}
+					e.next += l.cadence
+				}
+			}
+		}
+		for _, n := range l.nodes {
+			if n.turn < l.t {
+				n.turn += 1e9
+				l.close(n)
+			}
+		}
+		if l.solve < l.t {
+			l.solve += 1e9
+			l.last = l.frame.Solve(time.Duration(l.t))
+			for _, n := range l.nodes {
+				u, err := ParseUpdate(l.frame.Update(n.clocks).Append(nil))
+				if err != nil {
+					panic(err)
+				}
+				n.follower.Updated(u, time.Duration(l.t))
+			}
+			if l.solved != nil {
+				l.solved()
+			}
+		}
+	}
+}
+
+func (l *smallLab) mapOf(n *labNode) Map {
+	m, _ := l.frame.Map(n.clocks[0])
+	return m
+}
+
+// errors are by how much the maps of those that claim something are wrong, ns,
+// against the median of all but one.
+func (l *smallLab) errors(but int) (errs, bounds map[int]float64) {
+	errs, bounds = map[int]float64{}, map[int]float64{}
+	var rest []float64
+	var base int64
+	for i, n := range l.nodes {
+		m := l.mapOf(n)
+		if m.State != Locked && m.State != Holdover {
+			continue
+		}
+		now := n.read(l.t)
+		v := m.At(now) - l.t
+		if base == 0 {
+			base = v
+		}
+		errs[i] = float64(v - base)
+		bounds[i] = StatisticalBound(m.Sigma, m.RateSigma, time.Duration(now-m.Ref))
+		if i != but {
+			rest = append(rest, errs[i])
+		}
+	}
+	if len(rest) > 0 {
+		slices.SortFunc(rest, cmp.Compare)
+		for i := range errs {
+			errs[i] -= rest[len(rest)/2]
+		}
+	}
+	return errs, bounds
+}
+
+// moved are the steps and drifts counted since some maps.
+func (l *smallLab) moved(since []Map) map[int][2]uint32 {
+	out := map[int][2]uint32{}
+	for i, n := range l.nodes {
+		m := l.mapOf(n)
+		if by := [2]uint32{m.Steps - since[i].Steps, m.Drifts - since[i].Drifts}; by != [2]uint32{} {
+			out[i] = by
+		}
+	}
+	return out
+}
+
+func (l *smallLab) maps() (out []Map) {
+	for _, n := range l.nodes {
+		out = append(out, l.mapOf(n))
+	}
+	return out
+}
+
+// Rule 9: with windows that end when they like, pairs of few samples that begin
+// anew at different times, and queues, a step is still one of its clock and of
+// nobody else.
+func TestRule9StepsOfAFleet(t *testing.T) {
+	for _, c := range []struct {
+		flows int
+		seeds []uint64
+	}{{2, []uint64{3, 5, 6, 13}}, {4, []uint64{2, 3, 9, 17}}} {
+		for _, seed := range c.seeds {
+			l := newSmallLab(8, 7, c.flows, Kernel, 0.4, seed)
+			l.stalls = 2
+			l.run(15e9 + l.rng.Int64N(2e9))
+			before := l.maps()
+			v := l.rng.IntN(8)
+			step := math.Copysign(1e5*math.Exp(l.rng.Float64()*math.Log(50)), l.rng.Float64()-0.5)
+			l.nodes[v].bend(l.t, step, 0)
+			l.run(8e9)
+			moved := l.moved(before)
+			if len(moved) != 1 || moved[v][0] != 1 {
+				t.Errorf("%d flows, seed %d: clock %d stepped by %.0f ns, counted were %v", c.flows, seed, v, step, moved)
+			}
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package clocksync
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// watched is an edge of 20 us either way, whose exchanges a watch sees.
+type watched struct {
+	rng   *rand.Rand
+	kind  Kind
+	watch Watch
+	extra [2]int64 // delay of probes and of replies, beyond what is usual
+	noise float64  // ns, mean of what is exponential either way
+	far   int64    // the far clock is ahead of the relation by this
+}
+
+const watchedBound = 700
+
+func newWatched(k Kind) *watched {
+	return &watched{rng: rand.New(rand.NewPCG(3, 1)), kind: k, noise: 500}
+}
+
+// until passes exchanges and returns after how many a move was seen; 0: never.
+func (w *watched) until(n int) int {
+	for i := range n {
+		w.watch.Probe(20_000 + w.extra[0] + int64(w.noise*w.rng.ExpFloat64()) + w.far)
+		w.watch.Reply(w.kind, 20_000+w.extra[1]+int64(w.noise*w.rng.ExpFloat64())-w.far, watchedBound)
+		if _, moved, ok := w.watch.Says(); moved && ok {
+			return i + 1
+		}
+	}
+	return 0
+}
+
+func (w *watched) never(t *testing.T, what string, n int) {
+	t.Helper()
+	if at := w.until(n); at != 0 {
+		t.Errorf("%s: taken for a clock that moved after %d exchanges", what, at)
+	}
+}
+
+func TestWatchRule1And2AClockThatMovesIsSeen(t *testing.T) {
+	for _, by := range []int64{15_000, -100_000, 1e6, -5e9} {
+		w := newWatched(Kernel)
+		w.never(t, "quiet", 1000)
+		w.far = by
+		if n := w.until(50); n < 8 || n > 10 {
+			t.Errorf("a step of %d ns was seen after %d exchanges", by, n)
+		}
+		if got, _, _ := w.watch.Says(); got < float64(by)-3000 || got > float64(by)+3000 {
+			t.Errorf("a step of %d ns was taken for %.0f", by, got)
+		}
+	}
+	// One stamp in a while that came late does not hide it.
+	w := newWatched(Kernel)
+	w.never(t, "quiet", 1000)
+	w.far = 1e5
+	w.until(5)
+	w.extra[1] = 400_000
+	w.until(1)
+	w.extra[1] = 0
+	if n := w.until(50); n == 0 || n > 5 {
+		t.Errorf("a step among late stamps was seen after %d exchanges", n)
+	}
+}
+
+func TestWatchRule2InARowAndAlike(t *testing.T) {
+	for name, by := range map[string]func(i int) int64{
+		"now and then": func(i int) int64 { return int64(min(i%8, 1)) * 100_000 },
+		"to and fro":   func(i int) int64 { return int64(i%2*2-1) * 100_000 },
+		"by turns":     func(i int) int64 { return 30_000 << (i % 3) },
+	} {
+		w := newWatched(Kernel)
+		w.never(t, "quiet", 1000)
+		for i := range 1000 {
+			w.far = by(i)
+			w.never(t, name, 1)
+		}
+	}
+}
+
+func TestWatchRule1PathsAreNoClocks(t *testing.T) {
+	for _, extra := range [][2]int64{{2e6, 0}, {0, 2e6}, {50_000, 50_000}, {2e6, 1e6}, {-15_000, 0}} {
+		w := newWatched(Kernel)
+		w.never(t, "quiet", 300)
+		w.extra = extra
+		w.never(t, "a path that changed", 2000)
+		w.extra = [2]int64{}
+		w.never(t, "a path that changed back", 2000)
+	}
+	w := newWatched(Kernel)
+	for _, noise := range []float64{500, 100_000, 500, 2e6, 10_000} {
+		w.noise = noise
+		w.never(t, "a busy host", 20_000)
+	}
+}
+
+func TestWatchRule3WhatTheBoundExplains(t *testing.T) {
+	for _, k := range []Kind{Kernel, Hardware} {
+		w := newWatched(k)
+		w.noise = 20
+		w.never(t, "quiet", 300)
+		w.far = int64(k.jump()) + watchedBound - 200
+		w.never(t, "less than the bound and what counts", 1000)
+	}
+	w := newWatched(Hardware)
+	w.noise = 20
+	w.never(t, "quiet", 300)
+	w.far = int64(Hardware.jump()) + watchedBound + 200
+	if w.until(20) == 0 {
+		t.Error("more than the bound and what counts was not seen")
+	}
+}
+
+// A delay one way that comes and goes, for long enough to become usual.
+func TestWatchRule4DelaysBecomeUsual(t *testing.T) {
+	w := newWatched(Kernel)
+	w.never(t, "quiet", 300)
+	for range 20 {
+		w.extra[forward] = 2e6 - w.extra[forward]
+		w.never(t, "a delay that comes and goes", 1+w.rng.IntN(1500))
+	}
+	w.never(t, "quiet", 3000)
+	w.far = 50_000
+	if w.until(20) == 0 {
+		t.Error("a step thereafter was not seen")
+	}
+}
+
+func TestWatchRule5ARelationThatContradictsIsTakenAtItsWord(t *testing.T) {
+	w := newWatched(Kernel)
+	w.far = 40_000 // as the relation's error is before much is known
+	w.never(t, "at first", watchLearn+100)
+	w.far = 0
+	w.watch.Renew(Kernel, 40_000, watchedBound)
+	if _, _, ok := w.watch.Says(); ok {
+		t.Error("says something at once")
+	}
+	w.never(t, "a better relation", 2000)
+	// One like before changes nothing.
+	w.watch.Renew(Kernel, 300, watchedBound)
+	w.far = 40_000
+	if n := w.until(20); n == 0 || n > watchRun+1 {
+		t.Errorf("a step after a relation was renewed was seen after %d exchanges", n)
+	}
+	w.watch.Renew(Kernel, 0, watchedBound)
+	if _, moved, _ := w.watch.Says(); moved {
+		t.Error("a new relation is doubted for what was seen of the old one")
+	}
+}
+
+func TestWatchAllocatesNothing(t *testing.T) {
+	w := newWatched(Kernel)
+	if n := testing.AllocsPerRun(100, func() { w.until(10) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
