@@ -82,10 +82,7 @@ func (a *API) paths(w http.ResponseWriter, r *http.Request) {
 		Version uint64      `json:"version"`
 		Paths   []BoundPath `json:"paths"`
 	}{a.Store.Version(), []BoundPath{}}
-	for _, e := range a.Store.Edges() {
-		if src != "" && e.Src != src || dst != "" && e.Dst != dst {
-			continue
-		}
+	for _, e := range a.Store.Edges(src, dst) {
 		if b, ok := a.Store.Bind(e); ok {
 			out.Paths = append(out.Paths, BoundPath{e.String(), b.State, b.Path, b.Candidates, b.Since, b.Checked, b.Notes})
 		}
