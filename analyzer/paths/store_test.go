@@ -40,7 +40,9 @@ func tell(t testing.TB, s *Store, e fabric.Edge, w word) {
 	s.say(k, w)
 }
 
-func traced(at float64, r fabric.Resolved) word { return word{source: ByTrace, at: sec(at), Resolved: r} }
+func traced(at float64, r fabric.Resolved) word {
+	return word{source: ByTrace, at: sec(at), Resolved: r}
+}
 
 // sighted is a path of which the switches leaf1 and leaf2 and the spine saw the flow.
 func sighted(at, since float64, p fabric.Path) word {
