@@ -65,13 +65,15 @@ type routes struct {
 	all     slab[route]
 	byEnds  map[string]uint32
 	ends    []end
+	owner   []uint32 // the number of the switch of each end
 	endID   map[end]uint32
+	number  map[string]uint32 // of switches
 	placeID map[string]uint32
 	places  [][]uint32 // routes, by place
 }
 
 func newRoutes() *routes {
-	return &routes{byEnds: map[string]uint32{}, endID: map[end]uint32{}, placeID: map[string]uint32{}}
+	return &routes{byEnds: map[string]uint32{}, endID: map[end]uint32{}, number: map[string]uint32{}, placeID: map[string]uint32{}}
 }
 
 func (r *routes) end(e end) uint32 {
@@ -79,9 +81,19 @@ func (r *routes) end(e end) uint32 {
 	if !ok {
 		id = uint32(len(r.ends))
 		r.ends = append(r.ends, e)
+		r.owner = append(r.owner, r.switchNumber(e.sw))
 		r.endID[e] = id
 	}
 	return id
+}
+
+func (r *routes) switchNumber(sw string) uint32 {
+	n, ok := r.number[sw]
+	if !ok {
+		n = uint32(len(r.number))
+		r.number[sw] = n
+	}
+	return n
 }
 
 // hold interns a path between two NICs that are plugged into the ends from and
@@ -176,7 +188,7 @@ func (r *routes) path(id uint32, from, to end) fabric.Path {
 	ends := r.all.at(id).ends
 	p := make(fabric.Path, len(ends)/8)
 	for i := range p {
-		in, out := r.endAt(ends, 2*i), r.endAt(ends, 2*i+1)
+		in, out := r.ends[endID(ends, 2*i)], r.ends[endID(ends, 2*i+1)]
 		if in.access {
 			in = from
 		}
@@ -188,16 +200,16 @@ func (r *routes) path(id uint32, from, to end) fabric.Path {
 	return p
 }
 
-func (r *routes) endAt(ends string, i int) end {
-	return r.ends[binary.LittleEndian.Uint32([]byte(ends[4*i:4*i+4]))]
+func endID(ends string, i int) uint32 {
+	return binary.LittleEndian.Uint32([]byte(ends[4*i : 4*i+4]))
 }
 
-// switches are those of a route, in order.
-func (r *routes) switches(id uint32) iter.Seq2[int, string] {
-	return func(yield func(int, string) bool) {
+// switches are the numbers of those of a route, in order.
+func (r *routes) switches(id uint32) iter.Seq2[int, uint32] {
+	return func(yield func(int, uint32) bool) {
 		ends := r.all.at(id).ends
 		for i := range len(ends) / 8 {
-			if !yield(i, r.endAt(ends, 2*i).sw) {
+			if !yield(i, r.owner[endID(ends, 2*i)]) {
 				return
 			}
 		}

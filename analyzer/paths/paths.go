@@ -30,8 +30,12 @@ import (
 )
 
 // What the store remembers. Memory is bounded by the flows of the mesh times
-// these: a version takes 40 bytes, a candidate 4, beside the routes they name.
+// these: a version takes 32 bytes, a candidate 4, beside the routes they name.
 const (
+	// maxRoutes bounds what only the past and candidates name: where more routes are
+	// known neither is kept. A route takes about 300 bytes.
+	maxRoutes = 1_000_000
+
 	maxVersions   = 8  // paths that a flow had before, the newest ones
 	maxCandidates = 32 // more than these are not listed: they tell nothing apart
 	maxNotes      = 4
@@ -140,25 +144,27 @@ type word struct {
 
 // Store keeps the paths of every flow. It is safe for concurrent use.
 type Store struct {
-	nics    map[string]uint32
-	nicIDs  []string
-	access  []end // the switch port that each NIC is plugged into
-	mu      sync.RWMutex
-	g       *fabric.Graph
-	flows   map[key]uint32
-	recs    slab[record]
-	ofNIC   [][]uint32 // records whose source or destination it is
-	routes  *routes
-	version uint64
-	count   [len(states)]int
-	heard   map[string]vouch
+	nics   map[string]uint32
+	nicIDs []string
+	access []end // the switch port that each NIC is plugged into
+	mu     sync.RWMutex
+	g      *fabric.Graph
+	flows  map[key]uint32
+	recs   slab[record]
+	ofNIC  [][]uint32 // records whose source or destination it is
+	routes *routes
+	// maxRoutes is as the constant.
+	maxRoutes int
+	version   uint64
+	count     [len(states)]int
+	heard     []vouch // by number of the switch
 	// contested are the flows whose path by sightings a trace contradicted since.
 	contested map[key]bool
 }
 
 // NewStore returns an empty store for a fabric.
 func NewStore(g *fabric.Graph) *Store {
-	s := &Store{g: g, nics: map[string]uint32{}, flows: map[key]uint32{}, routes: newRoutes(), heard: map[string]vouch{}, contested: map[key]bool{}}
+	s := &Store{g: g, nics: map[string]uint32{}, flows: map[key]uint32{}, routes: newRoutes(), maxRoutes: maxRoutes, contested: map[key]bool{}}
 	if g == nil {
 		return s
 	}
@@ -328,13 +334,28 @@ func (s *Store) retire(id uint32, until int64) {
 	if b.version == 0 {
 		return
 	}
-	if len(b.past) == maxVersions {
-		s.routes.release(b.past[0].route)
-		b.past = slices.Delete(b.past, 0, 1)
+	s.unlist(b)
+	room := maxVersions
+	if len(s.routes.byEnds) > s.maxRoutes {
+		room = 0
 	}
 	b.past = append(b.past, version{b.route, b.source, b.version, b.since, max(until, b.since)})
-	s.unlist(b)
+	s.shorten(b, len(b.past)-room)
 	b.route, b.seen = 0, 0
+}
+
+// shorten forgets the n oldest versions of a record.
+func (s *Store) shorten(b *record, n int) {
+	if n <= 0 {
+		return
+	}
+	for _, v := range b.past[:n] {
+		s.routes.release(v.route)
+	}
+	b.past = slices.Delete(b.past, 0, n)
+	if len(b.past) == 0 {
+		b.past = nil
+	}
 }
 
 // unlist takes a record off its route's list; the route keeps its holder.
@@ -356,8 +377,8 @@ func (s *Store) detail(b *record, notes []string, cands []fabric.Path, from, to 
 		}
 		b.more = nil
 	}
-	if len(cands) > maxCandidates {
-		notes = append(slices.Clone(notes[:min(len(notes), maxNotes-1)]), fmt.Sprintf("more than %d candidates", maxCandidates))
+	if len(cands) > maxCandidates || len(cands) > 0 && len(s.routes.byEnds) > s.maxRoutes {
+		notes = append(slices.Clone(notes[:min(len(notes), maxNotes-1)]), fmt.Sprintf("%d candidates are not listed", len(cands)))
 		cands = nil
 	}
 	if len(notes)+len(cands) == 0 {
@@ -403,7 +424,10 @@ func (s *Store) vouched(b *record) (until, heard int64) {
 		if b.seen&(1<<i) == 0 {
 			continue
 		}
-		v := s.heard[sw]
+		var v vouch
+		if int(sw) < len(s.heard) {
+			v = s.heard[sw]
+		}
 		if first {
 			until, heard, first = v.until, v.heard, false
 		}
@@ -416,7 +440,11 @@ func (s *Store) vouched(b *record) (until, heard int64) {
 func (s *Store) vouchFor(sw string, until, heard time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heard[sw] = vouch{until.UnixNano(), heard.UnixNano()}
+	n := int(s.routes.switchNumber(sw))
+	for len(s.heard) <= n {
+		s.heard = append(s.heard, vouch{})
+	}
+	s.heard[n] = vouch{until.UnixNano(), heard.UnixNano()}
 }
 
 // Bind returns what is known of a flow now; ok is false when nothing is.
@@ -545,13 +573,11 @@ func (s *Store) Expire(now time.Time) {
 			b.confirmed, b.seen, b.state = s.confirmed(b), 0, stale
 			s.count[b.state]++
 		}
-		for len(b.past) > 0 && t-b.past[0].until > int64(keepVersions) {
-			s.routes.release(b.past[0].route)
-			b.past = b.past[1:]
+		old := 0
+		for old < len(b.past) && t-b.past[old].until > int64(keepVersions) {
+			old++
 		}
-		if len(b.past) == 0 {
-			b.past = nil
-		}
+		s.shorten(b, old)
 	}
 	s.forget(dead)
 }
@@ -570,9 +596,7 @@ func (s *Store) forget(dead []uint32) {
 		b := s.recs.at(id)
 		s.count[b.state]--
 		s.detail(b, nil, nil, end{}, end{})
-		for _, v := range b.past {
-			s.routes.release(v.route)
-		}
+		s.shorten(b, len(b.past))
 		s.unlist(b)
 		s.routes.release(b.route)
 		delete(s.flows, b.key)

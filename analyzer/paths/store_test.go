@@ -261,7 +261,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	reply.Reply = true
 	tell(t, s, reply, traced(1, long))
 	got, _ := s.Bind(reply)
-	if len(got.Candidates) != 0 || len(got.Notes) != maxNotes || len(got.Notes[1]) != maxNote || got.Notes[maxNotes-1] != "more than 32 candidates" {
+	if len(got.Candidates) != 0 || len(got.Notes) != maxNotes || len(got.Notes[1]) != maxNote || got.Notes[maxNotes-1] != "33 candidates are not listed" {
 		t.Errorf("%d candidates, %d notes", len(got.Candidates), len(got.Notes))
 	}
 	long.Candidates = many[:maxCandidates]
@@ -269,6 +269,16 @@ func TestMemoryIsBounded(t *testing.T) {
 	if got, _ := s.Bind(reply); len(got.Candidates) != maxCandidates {
 		t.Errorf("%d candidates", len(got.Candidates))
 	}
+	// Where too many routes are known there is no past and there are no candidates.
+	s.maxRoutes = 0
+	tell(t, s, probe, traced(101, resolved(by(1))))
+	long.Candidates = many[:2]
+	tell(t, s, reply, traced(102, long))
+	if got, _ := s.Bind(reply); len(got.Candidates) != 0 || len(b.past) != 0 {
+		t.Errorf("%d candidates, %d versions", len(got.Candidates), len(b.past))
+	}
+	s.Expire(sec(102).Add(keepFlows + 1))
+	empty(t, s)
 }
 
 // TestAccessPortsOtherThanTheTopologys are kept as they were told, also where
