@@ -34,7 +34,7 @@ import (
 const (
 	// maxRoutes bounds what only the past and candidates name: where more routes are
 	// known neither is kept. A route takes about 300 bytes.
-	maxRoutes = 1_000_000
+	maxRoutes = 1_250_000
 
 	maxVersions   = 8  // paths that a flow had before, the newest ones
 	maxCandidates = 32 // more than these are not listed: they tell nothing apart
@@ -160,11 +160,12 @@ type Store struct {
 	heard     []vouch // by number of the switch
 	// contested are the flows whose path by sightings a trace contradicted since.
 	contested map[key]bool
+	cabling   *cabling
 }
 
 // NewStore returns an empty store for a fabric.
 func NewStore(g *fabric.Graph) *Store {
-	s := &Store{g: g, nics: map[string]uint32{}, flows: map[key]uint32{}, routes: newRoutes(), maxRoutes: maxRoutes, contested: map[key]bool{}}
+	s := &Store{g: g, nics: map[string]uint32{}, flows: map[key]uint32{}, routes: newRoutes(), maxRoutes: maxRoutes, contested: map[key]bool{}, cabling: newCabling()}
 	if g == nil {
 		return s
 	}
@@ -179,19 +180,11 @@ func NewStore(g *fabric.Graph) *Store {
 	return s
 }
 
-// Graph is the fabric as it is cabled.
+// Graph is the fabric with its cables as they were found.
 func (s *Store) Graph() *fabric.Graph {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.g
-}
-
-// Recable takes the fabric with its cables as they were found. What is told from
-// now on is read by them; switches and NICs are the same.
-func (s *Store) Recable(g *fabric.Graph) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.g = g
 }
 
 func (s *Store) key(e fabric.Edge) (key, bool) {
@@ -230,9 +223,14 @@ func (s *Store) Update(t fabric.Trace) error {
 		return fmt.Errorf("edge %q: not of this topology", t.Edge)
 	}
 	src, dst := e.Ends()
-	r := fabric.Resolve(s.Graph(), src, dst, t)
+	g := s.Graph()
+	r := fabric.Resolve(g, src, dst, t)
+	odd, told := traceOdd(g, src, t, r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if told {
+		s.cabling.tell(k, odd, t.TracedAt)
+	}
 	s.say(k, word{source: ByTrace, at: t.TracedAt, Resolved: r, repeated: t.State == fabric.PathStale, split: t.Balanced})
 	return nil
 }
@@ -601,6 +599,7 @@ func (s *Store) forget(dead []uint32) {
 		s.routes.release(b.route)
 		delete(s.flows, b.key)
 		delete(s.contested, b.key)
+		delete(s.cabling.odd, b.key)
 		s.recs.drop(id)
 	}
 }
