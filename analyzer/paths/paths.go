@@ -611,6 +611,13 @@ func (s *Store) Version() uint64 {
 	return s.version
 }
 
+// Len is the number of flows that the store knows.
+func (s *Store) Len() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.flows)
+}
+
 // Edges lists the flows the store knows between two NICs, the probing one src and
 // the probed one dst, sorted; "" is any NIC.
 func (s *Store) Edges(src, dst string) []fabric.Edge {
