@@ -3,6 +3,7 @@ package paths
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"runtime"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/schedule/clos"
+	"github.com/graylink/graylink/internal/sighting"
 )
 
 // large is 16,384 NICs: four planes of four pods with 32 leaves of 32 NICs.
@@ -161,5 +163,75 @@ func BenchmarkMillion(b *testing.B) {
 		b.ReportMetric(now, "rss-MB")
 		b.ReportMetric(most, "rss-max-MB")
 		runtime.KeepAlive(s)
+	}
+}
+
+// BenchmarkMillionSighted is the tables of all switches on the way of a million
+// flows; run it with -benchtime 1x.
+func BenchmarkMillionSighted(b *testing.B) {
+	const flows = 1_000_000
+	for range b.N {
+		topo := clos.Clos(clos.Options{Tiers: 3, Planes: 4, Pods: 4, LeavesPerPod: 32, SpinesPerPod: 32, CoresPerRow: 8, NICsPerLeaf: 32, NICsPerNode: 8, RailOptimised: true})
+		addr := netip.MustParseAddr("10.0.0.0")
+		for i := range topo.Nodes {
+			for j := range topo.Nodes[i].NICs {
+				addr = addr.Next()
+				topo.Nodes[i].NICs[j].Addresses = []netip.Addr{addr}
+			}
+		}
+		g := fabric.NewGraph(topo)
+		st := NewStitcher(g)
+		rng := rand.New(rand.NewPCG(8, 8))
+		before := heapMB()
+		reports := make([]sighting.Report, len(st.names))
+		enter := func(e fabric.Edge, at time.Time) {
+			src, dst := e.Ends()
+			f := sighting.Flow{Src: netip.AddrPortFrom(g.Address(src), ports.SourcePort+uint16(e.Flow)), Dst: netip.AddrPortFrom(g.Address(dst), ports.StampPort)}
+			if e.Reply {
+				f = sighting.Flow{Src: netip.AddrPortFrom(g.Address(src), ports.StampPort), Dst: netip.AddrPortFrom(g.Address(dst), ports.SourcePort+uint16(e.Flow))}
+			}
+			for _, h := range way(st, src, dst, rng) {
+				r := &reports[st.index[h.Switch]]
+				r.Seen = append(r.Seen, sighting.Seen{Flow: f, Ports: []sighting.Port{{Name: h.In, First: at, Last: at}}})
+			}
+		}
+		var edges []fabric.Edge
+		meshed(g, flows, rng, func(e fabric.Edge) {
+			enter(e, sec(0))
+			if len(edges) < flows/100 {
+				edges = append(edges, e)
+			}
+		})
+		s := NewSightings(NewStore(g), ports)
+		round := func(version uint64, at time.Time) (spent time.Duration, most time.Duration) {
+			for i := range reports {
+				r := &reports[i]
+				r.Switch, r.Instance, r.Since, r.Version, r.At, r.Fresh = st.names[i], "i", version-1, version, at, 3*time.Second
+				start := time.Now()
+				if err := s.Apply(r.Switch, r, at, at); err != nil {
+					b.Fatal(err)
+				}
+				took := time.Since(start)
+				spent, most = spent+took, max(most, took)
+				r.Seen = nil
+			}
+			return spent, most
+		}
+		all, _ := round(1, sec(1))
+		b.ReportMetric(all.Seconds(), "s/all")
+		b.ReportMetric(heapMB()-before, "heap-MB")
+		if n := s.store.States()[fabric.PathValid]; n != s.store.Len() || n < flows*9/10 {
+			b.Fatalf("%d of %d flows have a path", n, s.store.Len())
+		}
+		quiet, _ := round(2, sec(2))
+		b.ReportMetric(float64(quiet.Microseconds())/1e3, "ms/quiet")
+		for _, e := range edges {
+			enter(e, sec(3))
+		}
+		changed, most := round(3, sec(3))
+		b.ReportMetric(float64(changed.Microseconds())/1e3, "ms/1%")
+		b.ReportMetric(float64(most.Microseconds())/1e3, "ms/worst-report")
+		now, _ := rssMB(b)
+		b.ReportMetric(now, "rss-MB")
 	}
 }

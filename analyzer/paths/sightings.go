@@ -160,6 +160,7 @@ func (s *Sightings) Apply(sw string, r *sighting.Report, sent, received time.Tim
 		s.begun = received
 	}
 	t := s.tables[sw]
+	before := 0
 	switch {
 	case r.Since == 0:
 		if t == nil {
@@ -167,7 +168,7 @@ func (s *Sightings) Apply(sw string, r *sighting.Report, sent, received time.Tim
 			s.tables[sw] = t
 		}
 		t.round++
-		t.Flows = 0
+		before, t.Flows = t.Flows, 0
 	case t == nil || t.Instance != r.Instance || t.version != r.Since:
 		if t != nil {
 			t.Instance = ""
@@ -176,8 +177,8 @@ func (s *Sightings) Apply(sw string, r *sighting.Report, sent, received time.Tim
 	}
 	dirty := map[key]bool{}
 	s.take(t, uint32(index), r, sent.Sub(r.At), received.Sub(r.At), dirty)
-	if r.Since == 0 {
-		s.sweep(uint32(index), t.round, dirty)
+	if before > 0 {
+		s.sweep(func(x seen) bool { return x.sw == uint32(index) && x.round != t.round }, dirty)
 	}
 	t.Kind, t.Instance, t.version, t.Dropped = r.Kind, r.Instance, r.Version, r.Dropped
 	t.Heard, t.until = received, sent.Add(-r.Fresh)
@@ -265,11 +266,11 @@ func (s *Sightings) port(sw uint32, name string) uint32 {
 	return id
 }
 
-// sweep removes what a switch told before its whole report of that round.
-func (s *Sightings) sweep(sw, round uint32, dirty map[key]bool) {
+// sweep removes sightings, from all flows.
+func (s *Sightings) sweep(gone func(seen) bool, dirty map[key]bool) {
 	for k, have := range s.flows {
-		if at := slices.IndexFunc(have, func(x seen) bool { return x.sw == sw && x.round != round }); at >= 0 {
-			s.flows[k] = slices.Delete(have, at, at+1)
+		if slices.ContainsFunc(have, gone) {
+			s.flows[k] = slices.DeleteFunc(have, gone)
 			dirty[k] = true
 		}
 	}
@@ -287,8 +288,12 @@ func (s *Sightings) stitch(k key) (r Stitched, all []Sighting) {
 		}
 		all = append(all, y)
 	}
+	var silent func(string) bool
+	if s.settled {
+		silent = func(sw string) bool { return s.tables[sw] == nil }
+	}
 	src, dst := s.store.edge(k).Ends()
-	return s.st.Stitch(src, dst, all, func(sw string) bool { return s.settled && s.tables[sw] == nil }), all
+	return s.st.Stitch(src, dst, all, silent), all
 }
 
 // bind stitches a flow and tells the store.
@@ -306,11 +311,15 @@ func (s *Sightings) Tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	dirty := map[key]bool{}
+	silent := map[uint32]bool{}
 	for sw, t := range s.tables {
 		if now.Sub(t.Heard) > sightingHolds {
 			delete(s.tables, sw)
-			s.sweep(uint32(s.st.index[sw]), t.round+1, dirty)
+			silent[uint32(s.st.index[sw])] = true
 		}
+	}
+	if len(silent) > 0 {
+		s.sweep(func(x seen) bool { return silent[x.sw] }, dirty)
 	}
 	if !s.settled && !s.begun.IsZero() && now.Sub(s.begun) > sightingHolds {
 		s.settled = true

@@ -299,11 +299,14 @@ func TestSightingsByOtherCables(t *testing.T) {
 	r.must("spine2", 10, true, strings.Join(down2, " "))
 	r.must("leaf2", 10, true, strings.Join(up, " "))
 	r.want(0, fabric.PathUnknown, nil)
-	found, changed := r.s.store.CheckCables(sec(30))
+	r.quiet(15, four...)
+	r.s.Tick(sec(20.2))
+	r.want(0, fabric.PathUnknown, nil)
+	found, changed := r.s.store.CheckCables(sec(31))
 	if !changed || len(found) != 1 {
 		t.Fatalf("%+v", found)
 	}
-	r.s.Recable(sec(30))
+	r.s.Recable(sec(31))
 	want := by(1)
 	want[2].In = "up2"
 	r.want(0, fabric.PathValid, want)

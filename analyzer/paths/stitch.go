@@ -127,7 +127,8 @@ func (s *Stitcher) from(leaf int) []uint8 {
 type seenAt map[string]*Sighting
 
 // Stitch binds the sightings of a flow from NIC src to NIC dst. silent reports
-// whether a switch tells nothing of any flow.
+// whether a switch tells nothing of any flow; nil: that is not known yet, and what is
+// not told whole is not looked into.
 func (s *Stitcher) Stitch(src, dst string, seen []Sighting, silent func(sw string) bool) Stitched {
 	unknown := func(note string, cands []fabric.Path) Stitched {
 		return Stitched{Resolved: fabric.Resolved{State: fabric.PathUnknown, Candidates: cands, Notes: []string{note}}}
@@ -173,6 +174,9 @@ func (s *Stitcher) Stitch(src, dst string, seen []Sighting, silent func(sw strin
 			return unknown(fmt.Sprintf("%s sees it, too, beside the path", x), all)
 		}
 		return proven(p, at, nil)
+	}
+	if silent == nil {
+		return unknown("not all switches have told yet", nil)
 	}
 	all, whole := s.fitting(access, at)
 	var fit []fabric.Path
