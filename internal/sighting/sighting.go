@@ -24,8 +24,8 @@ type Flow struct {
 type Port struct {
 	Name string `json:"port"`
 	// First and Last are when the flow was seen there first and last, by the
-	// switch's clock. Last is exact in the answer that tells of a change, and
-	// grows unsaid while the flow is seen.
+	// switch's clock. Last is exact in every answer that tells of the flow, and
+	// grows unsaid while the flow has this port only.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
 	// Count is how many of its packets were looked at; a sampling source sees few.
@@ -33,7 +33,9 @@ type Port struct {
 }
 
 // Seen is a flow with the ports it came in by within the last Fresh: more than
-// one are a change of route, or packets that are balanced one by one.
+// one are a change of route, or packets that are balanced one by one. Which of the
+// two shows in the ports' times, and so such a flow is told anew in every report
+// until one port is left.
 type Seen struct {
 	Flow
 	Ports []Port `json:"ports"`
