@@ -278,6 +278,7 @@ func (s *Store) say(k key, w word) {
 		b.state = valid
 	case w.split:
 		if b.route != 0 {
+			s.contest(b, w)
 			s.retire(id, confirmed)
 			b.since, b.version = at, s.bump()
 		}
@@ -308,9 +309,7 @@ func (s *Store) bind(id uint32, w word, from, to end) {
 			return // the switches go on seeing it
 		}
 	} else {
-		if b.route != 0 && sources[b.source] == BySightings && w.source == ByTrace {
-			s.contested[b.key] = true
-		}
+		s.contest(b, w)
 		if !w.oldUntil.IsZero() {
 			confirmed = max(confirmed, w.oldUntil.UnixNano())
 		}
@@ -322,6 +321,13 @@ func (s *Store) bind(id uint32, w word, from, to end) {
 		x.flows = append(x.flows, id)
 	}
 	b.source, b.seen = sourceIndex(w.source), w.seen
+}
+
+// contest notes that a trace tells of another path than the switches did.
+func (s *Store) contest(b *record, w word) {
+	if b.route != 0 && sources[b.source] == BySightings && w.source == ByTrace {
+		s.contested[b.key] = true
+	}
 }
 
 func (s *Store) bump() uint64 { s.version++; return s.version }

@@ -231,7 +231,7 @@ func (s *Sightings) take(t *table, sw uint32, r *sighting.Report, early, late ti
 			t.Flows++
 		}
 		if at < 0 {
-			s.flows[k] = append(have, x)
+			s.flows[k] = slices.Concat(have, []seen{x}) // to size: there are millions
 		} else {
 			have[at] = x
 		}

@@ -272,10 +272,18 @@ func TestSwitchesAnswerATrace(t *testing.T) {
 	if b := r.want(0, fabric.PathValid, by(1)); b.Source != BySightings || len(r.s.store.contested) != 0 {
 		t.Errorf("by %s, %d contested", b.Source, len(r.s.store.contested))
 	}
+	// One that says that there is none.
+	if err := r.s.store.Update(fabric.Trace{Edge: flow(0).String(), State: fabric.PathUnknown, Balanced: true, TracedAt: sec(15.5), Hops: hops("10.0.1.1 172.16.0.3")}); err != nil {
+		t.Fatal(err)
+	}
+	r.want(0, fabric.PathUnknown, nil)
+	r.quiet(19, four...)
+	r.s.Tick(sec(19.2))
+	r.want(0, fabric.PathValid, by(1))
 	// One that they bear out.
-	trace(16)
-	r.must("spine2", 17, false, "0:dn1")
-	r.must("leaf2", 17, false, "0:up2<up1")
+	trace(20)
+	r.must("spine2", 21, false, "0:dn1")
+	r.must("leaf2", 21, false, "0:up2<up1")
 	if b := r.want(0, fabric.PathValid, by(2)); b.Source != BySightings || len(r.s.store.contested) != 0 {
 		t.Errorf("by %s, %d contested", b.Source, len(r.s.store.contested))
 	}
