@@ -45,7 +45,7 @@ type Miscabling struct {
 // cabling is what contradicts the topology's cables.
 type cabling struct {
 	odd        map[key]oddity
-	neighbours map[string]string // port to port, of ports with a cable
+	neighbours map[string]string // switch port to port or NIC, of those with a cable
 	standing   []Miscabling
 }
 
@@ -78,6 +78,9 @@ func (s *Store) neighbours(sw string, all []sighting.Neighbour) {
 	}
 	for _, n := range all {
 		near, far := sw+":"+n.Port, n.System+":"+n.SystemPort
+		if nic := s.g.NIC(n.System + "/" + n.SystemPort); nic != nil {
+			far = nic.ID()
+		}
 		if s.g.LinkAt(near) != nil && s.g.LinkAt(far) != nil {
 			s.cabling.neighbours[near] = far
 		}

@@ -2,6 +2,7 @@ package paths
 
 import (
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -251,12 +252,31 @@ func TestTracesShowMiscabling(t *testing.T) {
 	if !changed || len(got) != 1 || got[0].Topology != want || got[0].Fabric != [2]string{"leaf2:up1--spine2:dn2", "leaf2:up2--spine1:dn2"} || got[0].Flows != 6 || got[0].LLDP {
 		t.Fatalf("%+v", got)
 	}
+	// A node that repeats what it traced before changes nothing of that.
+	again := fabric.Trace{Edge: flow(3).String(), State: fabric.PathStale, TracedAt: sec(21), Reached: true, Hops: hops("10.0.1.1 172.16.0.3 172.16.0.4")}
+	s.cabling.tell(mustKey(t, s, flow(3)), &Odd{At: "leaf2:up1", From: "spine2"}, sec(20))
+	if err := s.Update(again); err != nil || len(s.cabling.odd) != 1 {
+		t.Errorf("%v; %d flows show something odd", err, len(s.cabling.odd))
+	}
 	if b, _ := s.At(back, sec(2), sec(3)); b.State != fabric.PathStale {
 		t.Errorf("a path by the wrong cable is still %s", b.State)
 	}
 	trace(0, 21, "h2/eth1", "h1/eth1", "10.0.2.1 172.16.0.5 172.16.0.0")
 	if b, _ := s.Bind(back); b.State != fabric.PathValid || b.Path[0].Out != "up2" {
 		t.Errorf("traced anew: %+v", b)
+	}
+}
+
+// TestNeighboursShowSwappedNICs: hosts tell LLDP their names, too.
+func TestNeighboursShowSwappedNICs(t *testing.T) {
+	s := NewStore(graph(t))
+	s.neighbours("leaf1", []sighting.Neighbour{{Port: "dn1", System: "h3", SystemPort: "eth1"}, {Port: "dn2", System: "h1", SystemPort: "eth1"}})
+	got, _ := s.CheckCables(sec(0))
+	if len(got) != 1 || got[0].Topology != [2]string{"h1/eth1--leaf1:dn1", "h3/eth1--leaf1:dn2"} || got[0].Fabric != [2]string{"h1/eth1--leaf1:dn2", "h3/eth1--leaf1:dn1"} {
+		t.Errorf("%+v", got)
+	}
+	if a := s.Graph().Address("h1/eth1").String(); a != "10.0.1.2" || s.Graph().EndOf(netip.MustParseAddr("10.0.1.1")) != "leaf1:dn1" {
+		t.Errorf("addresses do not stay with their ports: h1/eth1 has %s", a)
 	}
 }
 

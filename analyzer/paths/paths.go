@@ -228,7 +228,7 @@ func (s *Store) Update(t fabric.Trace) error {
 	odd, told := traceOdd(g, src, t, r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if told {
+	if told && t.State != fabric.PathStale {
 		s.cabling.tell(k, odd, t.TracedAt)
 	}
 	s.say(k, word{source: ByTrace, at: t.TracedAt, Resolved: r, repeated: t.State == fabric.PathStale, split: t.Balanced})
