@@ -43,6 +43,8 @@ const (
 	clearAfter = 4
 	// learnWindows make a baseline; keepWindows is how many it remembers.
 	learnWindows, keepWindows = 8, 120
+	// expireEvery cycles what is too old leaves the path store.
+	expireEvery = 10
 	// warmUp cycles after the first evidence are not learnt from.
 	warmUp = 2
 )
@@ -251,6 +253,9 @@ func (l *Loop) Step(ctx context.Context, now time.Time) error {
 	findings, pending := l.confirm(raw)
 	rep := Infer(l.o.Graph, findings, moved, l.o.Expected, w.At)
 	l.track(rep, findings, pending, now)
+	if l.cycle%expireEvery == 0 {
+		l.store.Expire(now)
+	}
 	l.learn(raw)
 	l.askTraces(findings, now)
 	l.publish(rep, findings, w, pending, now)
@@ -292,7 +297,7 @@ func (l *Loop) bind(o *fabric.Observation) {
 		// It went the old way: by the new one packets were seen to arrive.
 		b.Path, b.State, b.Candidates = b.Before, fabric.PathStale, nil
 	}
-	o.Path, o.PathState, o.Paths, o.PathSince = b.Path, b.State, b.Candidates, b.Checked
+	o.Path, o.PathState, o.Paths, o.PathSince = b.Path, b.State, b.Candidates, b.Confirmed
 	if m := l.edges[e]; m != nil && m.base != nil {
 		o.Baseline, o.BaselineMADNS = m.base, &m.mad
 	}
@@ -472,7 +477,7 @@ func (l *Loop) openIncident(c *candidacy, now time.Time) {
 	v.FirstSeen = c.first
 	v.ID = classify.ID(v.Kind, v.Element.Element, v.FirstSeen)
 	in := &Incident{Verdict: v, Open: true, OpenedAt: now, LastSeen: now, crossing: map[fabric.Edge]bool{}}
-	for e := range l.store.Crossing(v.Element) {
+	for _, e := range l.store.Crossing(v.Element) {
 		in.crossing[e] = true
 	}
 	for _, s := range v.Edges {
@@ -574,12 +579,8 @@ func (l *Loop) askTraces(findings []judge.Finding, now time.Time) {
 			old(e, retraceAfter)
 		}
 	}
-	all := l.store.Edges()
-	if n := len(all); n > 0 {
-		slice := 1 + n*int(time.Second)/int(retraceAll)
-		for i := range slice {
-			old(all[(l.cycle*slice+i)%n], retraceAll/2)
-		}
+	for _, e := range l.store.Turn(l.cycle, int(retraceAll/time.Second)) {
+		old(e, retraceAll/2)
 	}
 	byNode := map[string][]fabric.Edge{}
 	l.workMu.Lock()

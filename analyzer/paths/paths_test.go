@@ -134,7 +134,7 @@ func TestStore(t *testing.T) {
 		t.Errorf("second 41 to 43: %+v", b)
 	}
 	cross := s.Crossing(fabric.Element{Element: "leaf1:up2--spine2:dn1", Kind: fabric.KindLink})
-	if _, ok := cross[e]; !ok || len(cross) != 1 {
+	if len(cross) != 1 || cross[0] != e {
 		t.Errorf("crossing %v", cross)
 	}
 	if n := s.States(); n[fabric.PathValid] != 1 {

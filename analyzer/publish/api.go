@@ -64,30 +64,52 @@ type BoundPath struct {
 	State      fabric.PathState `json:"state"`
 	Path       fabric.Path      `json:"path,omitempty"`
 	Candidates []fabric.Path    `json:"candidates,omitempty"`
+	Source     paths.Source     `json:"source,omitempty"`
+	Version    uint64           `json:"version,omitempty"`
 	Since      time.Time        `json:"since,omitzero"`
+	Confirmed  time.Time        `json:"confirmed,omitzero"`
 	Checked    time.Time        `json:"checked"`
 	Notes      []string         `json:"notes,omitempty"`
 }
 
-// paths lists flows, ?src= and ?dst= keep those of a probing and a probed NIC.
+// maxPaths bounds an answer that is about no NIC in particular.
+const maxPaths = 10_000
+
+// paths lists flows, ?src= and ?dst= keep those of a probing and a probed NIC, ?at=
+// tells of a moment of the past.
 func (a *API) paths(w http.ResponseWriter, r *http.Request) {
-	src, dst := r.URL.Query().Get("src"), r.URL.Query().Get("dst")
+	q := r.URL.Query()
+	src, dst := q.Get("src"), q.Get("dst")
 	for _, nic := range []string{src, dst} {
 		if nic != "" && !fabric.IsNIC(nic) {
 			http.Error(w, fmt.Sprintf("%q: a NIC is expected, node/device", nic), http.StatusBadRequest)
 			return
 		}
 	}
+	var at time.Time
+	if s := q.Get("at"); s != "" {
+		var err error
+		if at, err = time.Parse(time.RFC3339, s); err != nil {
+			http.Error(w, fmt.Sprintf("field %q: an RFC 3339 time is expected", "at"), http.StatusBadRequest)
+			return
+		}
+	}
+	if n := a.Store.Len(); src == "" && dst == "" && n > maxPaths {
+		http.Error(w, fmt.Sprintf("of %d flows not all are listed at once: src or dst is required", n), http.StatusBadRequest)
+		return
+	}
 	out := struct {
 		Version uint64      `json:"version"`
+		At      time.Time   `json:"at,omitzero"`
 		Paths   []BoundPath `json:"paths"`
-	}{a.Store.Version(), []BoundPath{}}
-	for _, e := range a.Store.Edges() {
-		if src != "" && e.Src != src || dst != "" && e.Dst != dst {
-			continue
+	}{a.Store.Version(), at, []BoundPath{}}
+	for _, e := range a.Store.Edges(src, dst) {
+		b, ok := a.Store.Bind(e)
+		if !at.IsZero() {
+			b, ok = a.Store.At(e, at, at)
 		}
-		if b, ok := a.Store.Bind(e); ok {
-			out.Paths = append(out.Paths, BoundPath{e.String(), b.State, b.Path, b.Candidates, b.Since, b.Checked, b.Notes})
+		if ok {
+			out.Paths = append(out.Paths, BoundPath{e.String(), b.State, b.Path, b.Candidates, b.Source, b.Version, b.Since, b.Confirmed, b.Checked, b.Notes})
 		}
 	}
 	reply(w, out)

@@ -24,7 +24,6 @@ const maxPathEdges = 200
 type Collector struct {
 	Snapshot func() analyzer.Snapshot
 	Store    *paths.Store
-	Graph    *fabric.Graph
 }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -185,10 +184,11 @@ func (c *Collector) path(id string, published map[string]bool, gauge func(*prome
 		return
 	}
 	published["path "+key] = true
+	g := c.Store.Graph()
 	for i, h := range b.Path {
 		out := h.Switch + ":" + h.Out
 		link := ""
-		if l := c.Graph.LinkAt(out); l != nil {
+		if l := g.LinkAt(out); l != nil {
 			link = l.ID()
 		}
 		gauge(pathHop, 1, key, itoa(i+1), h.Switch, h.Switch+":"+h.In, out, link)

@@ -64,7 +64,7 @@ func fixture(t *testing.T) (*Collector, *API, *analyzer.Snapshot) {
 			{Cleared: &old, Verdict: fabric.Verdict{ID: "c", Element: fabric.Element{Element: "spine1", Kind: fabric.KindSwitch}, Confidence: 0.9, Scenario: fabric.HotSpine}},
 		}}
 	get := func() analyzer.Snapshot { return *snap }
-	return &Collector{Snapshot: get, Store: store, Graph: g}, &API{Snapshot: get, Store: store}, snap
+	return &Collector{Snapshot: get, Store: store}, &API{Snapshot: get, Store: store}, snap
 }
 
 func expose(t *testing.T, c *Collector) string {
@@ -153,6 +153,33 @@ func TestObservationsAreAFile(t *testing.T) {
 	}
 }
 
+// TestNotAllPathsOfALargeFabric: who asks for all of them is told to say whose.
+func TestNotAllPathsOfALargeFabric(t *testing.T) {
+	_, api, _ := fixture(t)
+	mux := http.NewServeMux()
+	api.Register(mux)
+	status := func(path string) int {
+		rec := httptest.NewRecorder()
+		mux.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+		return rec.Code
+	}
+	tell := func(n int) {
+		for i := range n {
+			if err := api.Store.Update(fabric.Trace{Edge: fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1", Flow: i}.String(), TracedAt: now, State: fabric.PathUnknown}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	tell(maxPaths)
+	if got := status("/api/v1/paths"); got != 200 {
+		t.Errorf("%d flows: status %d", maxPaths, got)
+	}
+	tell(maxPaths + 1)
+	if all, some := status("/api/v1/paths"), status("/api/v1/paths?dst=h2/eth1"); all != 400 || some != 200 {
+		t.Errorf("%d flows: status %d, and %d for one NIC", maxPaths+1, all, some)
+	}
+}
+
 func TestAPI(t *testing.T) {
 	_, api, _ := fixture(t)
 	mux := http.NewServeMux()
@@ -168,6 +195,11 @@ func TestAPI(t *testing.T) {
 		{"/api/v1/paths?src=h1/eth1", 200, []string{`"edge":"h1/eth1\u003eh2/eth1#0"`, `"switch":"spine1"`}, nil},
 		{"/api/v1/paths?dst=h1/eth1", 200, []string{`"paths":[]`}, nil},
 		{"/api/v1/paths?src=h1", 400, []string{"node/device"}, nil},
+		{"/api/v1/paths?src=h1/eth1&dst=h2/eth1", 200, []string{`"source":"trace"`, `"version":1`, `"confirmed":`}, nil},
+		{"/api/v1/paths?src=h1/eth1&at=" + now.Format(time.RFC3339Nano), 200, []string{`"at":`, `"state":"valid"`, `"switch":"spine1"`}, nil},
+		{"/api/v1/paths?src=h1/eth1&at=" + now.Add(-time.Hour).Format(time.RFC3339), 200, []string{`"state":"unknown"`, `"candidates":[[`}, []string{`"path":`}},
+		{"/api/v1/paths?src=h1/eth1&at=" + now.Add(time.Hour).Format(time.RFC3339), 200, []string{`"state":"stale"`, `"switch":"spine1"`}, nil},
+		{"/api/v1/paths?at=yesterday", 400, []string{`"at"`, "RFC 3339"}, nil},
 		{"/api/v1/links", 200, []string{`"added_delay_ns":48000`}, nil},
 	}
 	for _, tt := range tests {

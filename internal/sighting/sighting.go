@@ -24,19 +24,18 @@ type Flow struct {
 type Port struct {
 	Name string `json:"port"`
 	// First and Last are when the flow was seen there first and last, by the
-	// switch's clock. Last is exact in the answer that tells of a change, and
-	// grows unsaid while the flow is seen.
+	// switch's clock. Last is exact in every answer that tells of the flow, and
+	// grows unsaid while the flow has this port only.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
 	// Count is how many of its packets were looked at; a sampling source sees few.
 	Count uint64 `json:"count"`
-	// Left: not seen there for Fresh before the change was told. A port that was
-	// left is told once; that it is forgotten is not.
-	Left bool `json:"left,omitempty"`
 }
 
-// Seen is a flow with the ports it came in by lately: more than one that is not
-// left are a change of route, or packets that are balanced one by one.
+// Seen is a flow with the ports it came in by within the last Fresh: more than
+// one are a change of route, or packets that are balanced one by one. Which of the
+// two shows in the ports' times, and so such a flow is told anew in every report
+// until one port is left.
 type Seen struct {
 	Flow
 	Ports []Port `json:"ports"`
@@ -63,8 +62,8 @@ type Report struct {
 	// Version is what to ask for next.
 	Since   uint64 `json:"since"`
 	Version uint64 `json:"version"`
-	// At is when the report was made, by the switch's clock. Every flow was seen
-	// within Fresh before it at every port that it was not told to have left.
+	// At is when the report was made, by the switch's clock. Every flow of the
+	// table was seen within Fresh before it.
 	At    time.Time     `json:"at"`
 	Fresh time.Duration `json:"fresh_ns"`
 	Seen  []Seen        `json:"seen,omitempty"`

@@ -35,9 +35,10 @@ func KeyOf(f Flow) (k Key) {
 // Table is what a switch saw lately. Its rules, which the tests are named after:
 //
 //  1. A flow that is seen by a port it was not seen by before is a change.
-//  2. A port that did not see a flow for Fresh has been left: a change, told with
-//     the last time it did. After another Fresh it is forgotten.
-//  3. A flow whose ports are all forgotten is gone: a change.
+//  2. A port that did not see a flow for Fresh is forgotten, and a flow whose ports
+//     are all forgotten is gone: changes.
+//  3. A flow that came in by several ports within Fresh changes with every round:
+//     only the times tell a change of route from packets that are balanced.
 //  4. That a flow goes on being seen where it was is no change.
 //  5. What changed since any version that is not too old can be told, and the whole
 //     table in parts.
@@ -73,7 +74,6 @@ type seen struct {
 	first, last int64
 	count       uint64
 	port        uint32
-	left        bool
 }
 
 type change struct {
@@ -81,8 +81,8 @@ type change struct {
 	key     Key
 }
 
-// NewTable makes a table of so many flows, which takes a port for left that did
-// not see a flow for fresh.
+// NewTable makes a table of so many flows, which forgets a port that did not see a
+// flow for fresh.
 func NewTable(limit int, fresh time.Duration) *Table {
 	return &Table{limit: limit, fresh: int64(fresh), index: map[uint64]int32{}, seed: maphash.MakeSeed(), more: map[int32][]seen{}}
 }
@@ -118,13 +118,13 @@ func (t *Table) Apply(key *Key, s Sample) {
 		return
 	}
 	if f.port.port == s.Port {
-		t.again(f, &f.port, s)
+		f.port.again(&s)
 		return
 	}
 	more := t.more[at]
 	for i := range more {
 		if more[i].port == s.Port {
-			t.again(f, &more[i], s)
+			more[i].again(&s)
 			return
 		}
 	}
@@ -152,11 +152,7 @@ func (t *Table) place() int32 {
 }
 
 // again is a flow that is seen where it was seen before.
-func (t *Table) again(f *flow, p *seen, s Sample) {
-	if p.left && s.Last > p.last {
-		p.left, p.first = false, s.Last
-		t.changed(f)
-	}
+func (p *seen) again(s *Sample) {
 	p.last, p.count = max(p.last, s.Last), max(p.count, s.Count)
 }
 
@@ -169,19 +165,22 @@ func (t *Table) changed(f *flow) {
 }
 
 // Turn ends a round of Apply at a time, Unix nanoseconds: what was not seen for
-// long has been left or is gone. It tells of the ports of flows that are forgotten.
+// Fresh is forgotten. It tells of the ports of flows that are.
 func (t *Table) Turn(now int64, forgotten func(key *Key, port uint32)) {
 	for i := range t.flows {
 		f, at := &t.flows[i], int32(i)
 		if !f.used || now-f.port.last <= t.fresh && (len(t.more) == 0 || len(t.more[at]) == 0) {
 			continue
 		}
-		more := slices.DeleteFunc(t.more[at], func(p seen) bool { return t.forgets(f, &p, now, forgotten) })
-		for i := range more {
-			t.leaves(f, &more[i], now)
+		forgets := func(p seen) bool {
+			if now-p.last <= t.fresh {
+				return false
+			}
+			forgotten(&f.key, p.port)
+			return true
 		}
-		t.leaves(f, &f.port, now)
-		gone := t.forgets(f, &f.port, now, forgotten)
+		more := slices.DeleteFunc(t.more[at], forgets)
+		gone := forgets(f.port)
 		if n := len(more); gone && n > 0 {
 			gone, f.port, more = false, more[n-1], more[:n-1]
 		}
@@ -190,9 +189,8 @@ func (t *Table) Turn(now int64, forgotten func(key *Key, port uint32)) {
 		} else {
 			delete(t.more, at)
 		}
+		t.changed(f)
 		if gone {
-			f.changed = 0
-			t.changed(f)
 			delete(t.index, maphash.Comparable(t.seed, f.key))
 			*f = flow{}
 			t.holes = append(t.holes, at)
@@ -210,21 +208,6 @@ func (t *Table) Turn(now int64, forgotten func(key *Key, port uint32)) {
 		}
 		t.log = slices.Clone(t.log[over:]) // the memory of a burst goes
 	}
-}
-
-func (t *Table) leaves(f *flow, p *seen, now int64) {
-	if !p.left && now-p.last > t.fresh {
-		p.left = true
-		t.changed(f)
-	}
-}
-
-func (t *Table) forgets(f *flow, p *seen, now int64, forgotten func(*Key, uint32)) bool {
-	if now-p.last <= 2*t.fresh {
-		return false
-	}
-	forgotten(&f.key, p.port)
-	return true
 }
 
 // Len is how many flows there are.
@@ -278,7 +261,7 @@ func (t *Table) tell(at int32, names func(uint32) string) Seen {
 	s := Seen{Flow: f.key.Flow(), Ports: make([]Port, 0, 1+len(more))}
 	add := func(p *seen) {
 		if name := names(p.port); name != "" {
-			s.Ports = append(s.Ports, Port{Name: name, First: time.Unix(0, p.first).UTC(), Last: time.Unix(0, p.last).UTC(), Count: p.count, Left: p.left})
+			s.Ports = append(s.Ports, Port{Name: name, First: time.Unix(0, p.first).UTC(), Last: time.Unix(0, p.last).UTC(), Count: p.count})
 		}
 	}
 	add(&f.port)

@@ -70,30 +70,46 @@ func TestTableRule1ANewFlowOrPortIsAChange(t *testing.T) {
 	}
 }
 
-func TestTableRules2And3PortsAreLeftThenFlowsAreGone(t *testing.T) {
+func TestTableRule2WhatIsNotSeenIsForgotten(t *testing.T) {
 	r := newRound(t)
 	r.see(1, 1)
 	last := r.now
 	r.turn()
-	told := 0
 	for range 3 {
 		if c, gone := r.turn(); len(c) != 0 || len(gone) != 0 {
 			t.Fatalf("after %v: %+v %v", time.Duration(r.now-last), c, gone)
 		}
 	}
-	for range 3 {
-		c, gone := r.turn()
-		if len(c) == 1 && len(gone) == 0 && c[0].Ports[0].Last.UnixNano() == last {
-			told++
-		} else if len(c) != 0 || len(gone) != 0 {
-			t.Fatalf("%+v %v", c, gone)
-		}
-	}
-	if told != 1 {
-		t.Fatalf("told %d times that the port was left", told)
-	}
 	if c, gone := r.turn(); len(c) != 0 || len(gone) != 1 || r.Len() != 0 {
 		t.Fatalf("gone: %+v %v, %d flows", c, gone, r.Len())
+	}
+	r.see(1, 1)
+	if c, gone := r.turn(); len(c) != 1 || len(gone) != 0 || r.Len() != 1 {
+		t.Fatalf("back: %+v %v, %d flows", c, gone, r.Len())
+	}
+}
+
+func TestTableRule3SeveralPortsAreToldUntilOneIsLeft(t *testing.T) {
+	r := newRound(t)
+	r.see(1, 1)
+	r.turn()
+	left := r.now - second
+	for i := range 4 {
+		r.see(1, 2)
+		c, _ := r.turn()
+		if i == 3 { // the first port is forgotten
+			if len(c) != 1 || len(c[0].Ports) != 1 || c[0].Ports[0].Name != "dn2" {
+				t.Fatalf("one port is left: %+v", c)
+			}
+			break
+		}
+		if len(c) != 1 || len(c[0].Ports) != 2 || c[0].Ports[0].Last.UnixNano() != left || c[0].Ports[1].Last.UnixNano() != r.now-second {
+			t.Fatalf("round %d: %+v", i, c)
+		}
+	}
+	r.see(1, 2)
+	if c, gone := r.turn(); len(c)+len(gone) != 0 {
+		t.Fatalf("afterwards: %+v %v", c, gone)
 	}
 }
 
@@ -188,12 +204,10 @@ func TestTableDeltasMakeTheTable(t *testing.T) {
 	}
 }
 
-// portsOf are the ports of a flow that it was not told to have left.
+// portsOf are the names of a flow's ports.
 func portsOf(s Seen) (names []string) {
 	for _, p := range s.Ports {
-		if !p.Left {
-			names = append(names, p.Name)
-		}
+		names = append(names, p.Name)
 	}
 	slices.Sort(names)
 	return names

@@ -55,7 +55,7 @@ func pathsEqualTheKernels(t *testing.T, d *demo.Demo) {
 	t.Helper()
 	g := d.Graph()
 	n := 0
-	for _, e := range d.Loop().Store().Edges() {
+	for _, e := range d.Loop().Store().Edges("", "") {
 		b, _ := d.Loop().Store().Bind(e)
 		from, to := e.Ends()
 		sport, dport := uint16(demo.SourcePort+e.Flow), uint16(demo.StampPort)

@@ -361,7 +361,7 @@ func (d *Demo) analyzer(run context.Context, ln net.Listener) error {
 		Settings: evidence.DefaultSettings(), Expected: d.mesh.Directed(), Log: d.o.Log})
 
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(&publish.Collector{Snapshot: d.loop.Snapshot, Store: d.loop.Store(), Graph: d.g},
+	reg.MustRegister(&publish.Collector{Snapshot: d.loop.Snapshot, Store: d.loop.Store()},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))

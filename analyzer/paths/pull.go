@@ -1,0 +1,163 @@
+package paths
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/internal/sighting"
+)
+
+const (
+	// maxReport bounds a report in bytes: maxFlows at 250 bytes each.
+	maxReport = 16 << 20
+	// pullTimeout bounds one question and its answer.
+	pullTimeout = 5 * time.Second
+	// maxBackoff bounds the time between questions to a switch that does not answer.
+	maxBackoff = 30 * time.Second
+	// maxPulls bounds the answers read at the same time, and so their memory.
+	maxPulls = 16
+)
+
+// Puller asks switches for what changed of their tables.
+type Puller struct {
+	Sightings *Sightings
+	Client    *http.Client
+	// URL is a switch's base, without a path.
+	URL func(sw string) string
+	// Switches are those that have an agent.
+	Switches []string
+	Log      *slog.Logger
+
+	mu     sync.Mutex
+	counts PullCounts
+}
+
+// PullCounts count questions to switches since the start.
+type PullCounts struct{ Pulls, Failures uint64 }
+
+// Counts returns the counts of all switches together.
+func (p *Puller) Counts() PullCounts {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.counts
+}
+
+// Run asks every switch each interval, one that fails less and less often, until
+// ctx ends.
+func (p *Puller) Run(ctx context.Context, interval time.Duration) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	turn := make(chan struct{}, maxPulls)
+	for i, sw := range p.Switches {
+		first := interval * time.Duration(i) / time.Duration(len(p.Switches))
+		wg.Go(func() { p.follow(ctx, sw, first, interval, turn) })
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			p.Sightings.Tick(now)
+		}
+	}
+}
+
+// follow asks one switch; first is when it begins.
+func (p *Puller) follow(ctx context.Context, sw string, first, interval time.Duration, turn chan struct{}) {
+	wait, failures := first, 0
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		turn <- struct{}{}
+		err := p.pull(ctx, sw)
+		<-turn
+		wait = interval
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			failures = 0
+			continue
+		}
+		if failures == 0 {
+			p.Log.Warn("a switch does not tell what crosses it", "switch", sw, "err", err)
+		}
+		// After a gap in the versions the next question, for the whole table, comes as
+		// soon as any other.
+		wait = min(interval<<min(failures, 10), maxBackoff)
+		failures++
+	}
+}
+
+func (p *Puller) pull(ctx context.Context, sw string) error {
+	err := p.ask(ctx, sw)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.counts.Pulls++
+	if err != nil {
+		p.counts.Failures++
+	}
+	return err
+}
+
+// ask puts one question to a switch and takes the answer.
+func (p *Puller) ask(ctx context.Context, sw string) error {
+	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
+	defer cancel()
+	instance, since := p.Sightings.Query(sw)
+	at, err := url.JoinPath(p.URL(sw), "/api/v1/sightings")
+	if err != nil {
+		return fmt.Errorf("agent of switch %q: %w", sw, err)
+	}
+	at += "?" + url.Values{"instance": {instance}, "since": {strconv.FormatUint(since, 10)}}.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return fmt.Errorf("agent of switch %q: %w", sw, err)
+	}
+	sent := time.Now()
+	resp, err := p.Client.Do(req)
+	if err != nil {
+		return fmt.Errorf("agent of switch %q: %w", sw, err)
+	}
+	defer resp.Body.Close()
+	received := time.Now()
+	if resp.StatusCode != http.StatusOK {
+		msg, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
+		return fmt.Errorf("agent of switch %q: %s: %s", sw, resp.Status, strings.TrimSpace(string(msg)))
+	}
+	r, err := readReport(resp.Body)
+	if err != nil {
+		return fmt.Errorf("agent of switch %q: %w", sw, err)
+	}
+	return p.Sightings.Apply(sw, r, sent, received)
+}
+
+// readReport reads one report of at most maxReport bytes.
+func readReport(r io.Reader) (*sighting.Report, error) {
+	body, err := io.ReadAll(io.LimitReader(r, maxReport+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(body) > maxReport:
+		return nil, fmt.Errorf("a report of more than %d bytes", maxReport)
+	}
+	var out sighting.Report
+	if err := json.Unmarshal(body, &out); err != nil {
+		return nil, fmt.Errorf("report: %w", err)
+	}
+	return &out, nil
+}

@@ -1,0 +1,368 @@
+package paths
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule/clos"
+)
+
+var probe = fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1"}
+
+func sec(n float64) time.Time { return time.Unix(1000, 0).Add(time.Duration(n * 1e9)) }
+
+// by is one of the two ways between h1 and h2.
+func by(spine int) fabric.Path {
+	up := fmt.Sprintf("up%d", spine)
+	return fabric.Path{{Switch: "leaf1", In: "dn1", Out: up}, {Switch: fmt.Sprintf("spine%d", spine), In: "dn1", Out: "dn2"}, {Switch: "leaf2", In: up, Out: "dn1"}}
+}
+
+func resolved(p fabric.Path) fabric.Resolved {
+	return fabric.Resolved{Path: p, State: fabric.PathValid}
+}
+
+func lost(cands ...fabric.Path) fabric.Resolved {
+	return fabric.Resolved{State: fabric.PathUnknown, Candidates: cands, Notes: []string{"lost"}}
+}
+
+func tell(t testing.TB, s *Store, e fabric.Edge, w word) {
+	t.Helper()
+	k, ok := s.key(e)
+	if !ok {
+		t.Fatalf("edge %s is not of the fabric", e)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.say(k, w)
+}
+
+func traced(at float64, r fabric.Resolved) word {
+	return word{source: ByTrace, at: sec(at), Resolved: r}
+}
+
+// sighted is a path of which the switches leaf1 and leaf2 and the spine saw the flow.
+func sighted(at, since float64, p fabric.Path) word {
+	return word{source: BySightings, at: sec(at), Resolved: resolved(p), since: sec(since), seen: 1<<len(p) - 1}
+}
+
+func vouchAll(s *Store, until, heard float64, switches ...string) {
+	for _, sw := range switches {
+		s.vouchFor(sw, sec(until), sec(heard))
+	}
+}
+
+type asked struct {
+	from, to float64
+	state    fabric.PathState
+	path     fabric.Path
+	cands    int
+}
+
+func ask(t *testing.T, s *Store, e fabric.Edge, all ...asked) {
+	t.Helper()
+	for _, a := range all {
+		b, ok := s.At(e, sec(a.from), sec(a.to))
+		if !ok || b.State != a.state || b.Path.Key() != a.path.Key() || len(b.Candidates) != a.cands {
+			t.Errorf("window %g to %g: %s %q and %d candidates; want %s %q and %d", a.from, a.to, b.State, b.Path.Key(), len(b.Candidates), a.state, a.path.Key(), a.cands)
+		}
+	}
+}
+
+func TestRule1AndRule2(t *testing.T) {
+	s := NewStore(graph(t))
+	tell(t, s, probe, traced(10, resolved(by(1))))
+	tell(t, s, probe, traced(20, resolved(by(1))))
+	tell(t, s, probe, traced(40, resolved(by(2))))
+	tell(t, s, probe, traced(50, resolved(by(2))))
+	tell(t, s, probe, traced(60, resolved(by(1))))
+	ask(t, s, probe,
+		asked{5, 8, fabric.PathUnknown, nil, 1}, // before anything was known: what came later may have been
+		asked{8, 12, fabric.PathUnknown, nil, 1},
+		asked{10, 20, fabric.PathValid, by(1), 0},
+		asked{18, 22, fabric.PathUnknown, nil, 2},
+		asked{25, 30, fabric.PathUnknown, nil, 2},
+		asked{40, 50, fabric.PathValid, by(2), 0},
+		asked{45, 51, fabric.PathUnknown, nil, 2},
+		asked{15, 65, fabric.PathUnknown, nil, 2}, // both, each once
+		asked{60, 70, fabric.PathValid, by(1), 0})
+	if b, _ := s.Bind(probe); b.Version != 3 || !b.Since.Equal(sec(60)) || s.Version() != 3 {
+		t.Errorf("bound %+v, map version %d", b, s.Version())
+	}
+	// A path that is seen again without another in between held all the time.
+	tell(t, s, probe, traced(70, lost()))
+	ask(t, s, probe, asked{61, 65, fabric.PathStale, by(1), 0})
+	tell(t, s, probe, traced(80, resolved(by(1))))
+	ask(t, s, probe, asked{61, 75, fabric.PathValid, by(1), 0})
+}
+
+func TestRule3UnresolvedLeavesTheOldPathStale(t *testing.T) {
+	s := NewStore(graph(t))
+	tell(t, s, probe, traced(10, lost(by(1), by(2))))
+	ask(t, s, probe, asked{11, 12, fabric.PathUnknown, nil, 2})
+	tell(t, s, probe, traced(20, resolved(by(1))))
+	tell(t, s, probe, traced(30, lost(by(1), by(2))))
+	ask(t, s, probe, asked{31, 32, fabric.PathStale, by(1), 0}, asked{19.5, 20, fabric.PathUnknown, nil, 1})
+	// The old one ended when it was last confirmed, not when it was last looked for.
+	tell(t, s, probe, traced(40, resolved(by(2))))
+	ask(t, s, probe, asked{25, 28, fabric.PathUnknown, nil, 2})
+	// Packets that are balanced one by one have no path, and had one before.
+	split := traced(50, lost(by(1), by(2)))
+	split.split = true
+	tell(t, s, probe, split)
+	ask(t, s, probe, asked{40, 40, fabric.PathValid, by(2), 0}, asked{51, 52, fabric.PathUnknown, nil, 2})
+	tell(t, s, probe, traced(60, resolved(by(1))))
+	ask(t, s, probe, asked{50, 50, fabric.PathUnknown, nil, 0}, asked{60, 61, fabric.PathValid, by(1), 0})
+}
+
+func TestRule4TheNewerWordHolds(t *testing.T) {
+	all := []string{"leaf1", "spine1", "spine2", "leaf2"}
+	s := NewStore(graph(t))
+	tell(t, s, probe, sighted(10, 5, by(1)))
+	vouchAll(s, 20, 23, all...)
+	source := func(want Source, state fabric.PathState) {
+		t.Helper()
+		if b, _ := s.Bind(probe); b.Source != want || b.State != state {
+			t.Errorf("%s by %s; want %s by %s", b.State, b.Source, state, want)
+		}
+	}
+	// A trace from before what the switches vouch for.
+	tell(t, s, probe, traced(15, resolved(by(2))))
+	source(BySightings, fabric.PathValid)
+	// A trace that got lost says nothing against them, nor does one that repeats itself.
+	tell(t, s, probe, traced(25, lost()))
+	again := traced(25.5, resolved(by(2)))
+	again.repeated = true
+	tell(t, s, probe, again)
+	source(BySightings, fabric.PathValid)
+	// One that agrees changes nothing.
+	tell(t, s, probe, traced(26, resolved(by(1))))
+	source(BySightings, fabric.PathValid)
+	// A newer one that does not.
+	tell(t, s, probe, traced(27, resolved(by(2))))
+	source(ByTrace, fabric.PathValid)
+	if !s.contested[mustKey(t, s, probe)] {
+		t.Error("the switches are not asked what they say to it")
+	}
+	ask(t, s, probe, asked{5, 26, fabric.PathValid, by(1), 0}, asked{26.5, 27, fabric.PathUnknown, nil, 2}, asked{27, 28, fabric.PathValid, by(2), 0})
+	// Switches that see it but cannot tell the path are silent about what fits.
+	unsure := word{source: BySightings, at: sec(30), Resolved: lost(), against: func(p fabric.Path) bool { return p[1].Switch != "spine2" }}
+	tell(t, s, probe, unsure)
+	source(ByTrace, fabric.PathValid)
+	unsure.at, unsure.against = sec(31), func(p fabric.Path) bool { return p[1].Switch != "spine1" }
+	tell(t, s, probe, unsure)
+	source(ByTrace, fabric.PathStale)
+}
+
+func mustKey(t testing.TB, s *Store, e fabric.Edge) key {
+	t.Helper()
+	k, ok := s.key(e)
+	if !ok {
+		t.Fatal(e)
+	}
+	return k
+}
+
+func TestRule5AnswersConfirmUnsaid(t *testing.T) {
+	s := NewStore(graph(t))
+	tell(t, s, probe, sighted(10, 4, by(1)))
+	ask(t, s, probe, asked{3, 5, fabric.PathUnknown, nil, 1})
+	vouchAll(s, 100, 103, "leaf1", "spine1", "leaf2")
+	ask(t, s, probe, asked{4, 100, fabric.PathValid, by(1), 0}, asked{100, 113, fabric.PathValid, by(1), 0}, asked{112, 114, fabric.PathStale, by(1), 0})
+	// Every switch that sees it has to answer; one that does not see it need not.
+	vouchAll(s, 200, 203, "leaf1", "spine2", "leaf2")
+	ask(t, s, probe, asked{112, 114, fabric.PathStale, by(1), 0})
+	if b, _ := s.Bind(probe); !b.Confirmed.Equal(sec(100)) {
+		t.Errorf("confirmed at %s", b.Confirmed)
+	}
+	// The last sighting of the old path is known better than by the answers.
+	next := sighted(210, 206, by(2))
+	next.oldUntil = sec(205)
+	tell(t, s, probe, next)
+	ask(t, s, probe, asked{4, 205, fabric.PathValid, by(1), 0}, asked{204, 206, fabric.PathUnknown, nil, 2}, asked{206, 207, fabric.PathValid, by(2), 0})
+	// What the switches cannot tell any more they do not vouch for.
+	vouchAll(s, 250, 253, "spine2")
+	tell(t, s, probe, word{source: BySightings, at: sec(254), Resolved: lost()})
+	vouchAll(s, 300, 303, "leaf1", "spine2", "leaf2")
+	ask(t, s, probe, asked{260, 270, fabric.PathStale, by(2), 0})
+}
+
+func TestRule6StaleAndForgotten(t *testing.T) {
+	s := NewStore(graph(t))
+	reply := probe
+	reply.Reply = true
+	tell(t, s, probe, traced(0, resolved(by(2))))
+	tell(t, s, probe, traced(10, resolved(by(1))))
+	tell(t, s, reply, sighted(10, 10, by(1)))
+	states := func(valid, stale, unknown int) {
+		t.Helper()
+		n := s.States()
+		if n[fabric.PathValid] != valid || n[fabric.PathStale] != stale || n[fabric.PathUnknown] != unknown {
+			t.Errorf("states %v, want %d %d %d", n, valid, stale, unknown)
+		}
+	}
+	s.Expire(sec(20))
+	states(2, 0, 0)
+	s.Expire(sec(20.1))
+	states(1, 1, 0)
+	s.Expire(sec(10).Add(traceHolds + 1))
+	states(0, 2, 0)
+	ask(t, s, probe, asked{0, 0, fabric.PathValid, by(2), 0})
+	s.Expire(sec(0).Add(keepVersions + 1))
+	ask(t, s, probe, asked{0, 0, fabric.PathUnknown, nil, 1})
+	s.Expire(sec(10).Add(keepFlows + 1))
+	states(0, 0, 0)
+	empty(t, s)
+}
+
+// empty: nothing is left of flows that were forgotten.
+func empty(t *testing.T, s *Store) {
+	t.Helper()
+	if len(s.flows) != 0 || len(s.routes.byEnds) != 0 || len(s.Edges("", "")) != 0 || len(s.Turn(0, 1)) != 0 {
+		t.Errorf("left: %d flows, %d routes", len(s.flows), len(s.routes.byEnds))
+	}
+	for place, list := range s.routes.places {
+		if len(list) != 0 {
+			t.Errorf("place %d still lists %d routes", place, len(list))
+		}
+	}
+	for nic, list := range s.ofNIC {
+		if len(list) != 0 {
+			t.Errorf("NIC %d still lists %d flows", nic, len(list))
+		}
+	}
+}
+
+// TestMemoryIsBounded: versions, candidates and notes of one flow.
+func TestMemoryIsBounded(t *testing.T) {
+	s := NewStore(graph(t))
+	for i := range 100 {
+		tell(t, s, probe, traced(float64(i), resolved(by(1+i%2))))
+	}
+	b := s.record(probe)
+	if len(b.past) != maxVersions || s.Version() != 100 {
+		t.Errorf("%d versions are kept of %d", len(b.past), s.Version())
+	}
+	ask(t, s, probe, asked{92, 92, fabric.PathValid, by(1), 0}, asked{90, 90, fabric.PathUnknown, nil, 1})
+	var many []fabric.Path
+	for i := range maxCandidates + 1 {
+		p := by(1)
+		p[0].Out = fmt.Sprint("x", i)
+		many = append(many, p)
+	}
+	long := lost(many...)
+	for range 20 {
+		long.Notes = append(long.Notes, string(make([]byte, 1000)))
+	}
+	reply := probe
+	reply.Reply = true
+	tell(t, s, reply, traced(1, long))
+	got, _ := s.Bind(reply)
+	if len(got.Candidates) != 0 || len(got.Notes) != maxNotes || len(got.Notes[1]) != maxNote || got.Notes[maxNotes-1] != "33 candidates are not listed" {
+		t.Errorf("%d candidates, %d notes", len(got.Candidates), len(got.Notes))
+	}
+	long.Candidates = many[:maxCandidates]
+	tell(t, s, reply, traced(2, long))
+	if got, _ := s.Bind(reply); len(got.Candidates) != maxCandidates {
+		t.Errorf("%d candidates", len(got.Candidates))
+	}
+	// Where too many routes are known there is no past and there are no candidates.
+	s.maxRoutes = 0
+	tell(t, s, probe, traced(101, resolved(by(1))))
+	long.Candidates = many[:2]
+	tell(t, s, reply, traced(102, long))
+	if got, _ := s.Bind(reply); len(got.Candidates) != 0 || len(b.past) != 0 {
+		t.Errorf("%d candidates, %d versions", len(got.Candidates), len(b.past))
+	}
+	s.Expire(sec(102).Add(keepFlows + 1))
+	empty(t, s)
+}
+
+// TestAccessPortsOtherThanTheTopologys are kept as they were told, also where
+// another flow shares the rest of the path.
+func TestAccessPortsOtherThanTheTopologys(t *testing.T) {
+	s := NewStore(graph(t))
+	odd := by(1)
+	odd[0].In, odd[2].Out = "dn9", "dn8"
+	reply := fabric.Edge{Src: probe.Dst, Dst: probe.Src, Reply: true} // the same way as probe
+	tell(t, s, probe, traced(1, resolved(odd)))
+	tell(t, s, reply, traced(1, resolved(by(1))))
+	for e, want := range map[fabric.Edge]fabric.Path{probe: odd, reply: by(1)} {
+		if b, _ := s.Bind(e); b.Path.Key() != want.Key() {
+			t.Errorf("%s goes %q, want %q", e, b.Path.Key(), want.Key())
+		}
+	}
+}
+
+// TestCrossing compares with a search over all flows, while paths change, fail and
+// are forgotten.
+func TestCrossing(t *testing.T) {
+	g := fabric.NewGraph(clos.Clos(clos.Options{LeavesPerPod: 3, SpinesPerPod: 2, NICsPerLeaf: 3}))
+	s := NewStore(g)
+	rng := rand.New(rand.NewPCG(1, 1))
+	var elements []fabric.Element
+	for _, sw := range g.Topo.Switches {
+		elements = append(elements, fabric.Element{Element: sw.Name, Kind: fabric.KindSwitch})
+	}
+	for i := range g.Topo.Links {
+		elements = append(elements, fabric.Element{Element: g.Topo.Links[i].ID(), Kind: fabric.KindLink})
+	}
+	for _, nic := range g.NICs() {
+		elements = append(elements, fabric.Element{Element: nic, Kind: fabric.KindNIC})
+	}
+	nics := g.NICs()
+	for step := range 3000 {
+		e := fabric.Edge{Src: nics[rng.IntN(len(nics))], Dst: nics[rng.IntN(len(nics))], Flow: rng.IntN(2), Reply: rng.IntN(2) == 0}
+		if e.Src == e.Dst {
+			continue
+		}
+		from, to := e.Ends()
+		ways := g.ShortestPaths(from, to, 10)
+		w := traced(float64(step), resolved(ways[rng.IntN(len(ways))]))
+		switch rng.IntN(10) {
+		case 0:
+			w.Resolved = lost(ways...)
+		case 1:
+			w.Resolved, w.split = lost(ways...), true
+		}
+		tell(t, s, e, w)
+		if step%100 != 0 {
+			continue
+		}
+		for _, el := range elements {
+			var want []fabric.Edge
+			for _, e := range s.Edges("", "") {
+				b, _ := s.Bind(e)
+				from, to := e.Ends()
+				if Crosses(b.Path, from, to, el) {
+					want = append(want, e)
+				}
+			}
+			got := s.Crossing(el)
+			slices.SortFunc(got, compare)
+			if !slices.Equal(got, want) {
+				t.Fatalf("step %d, %s: %d flows, want %d", step, el.Element, len(got), len(want))
+			}
+		}
+	}
+	n := 0
+	for turn := range 7 {
+		n += len(s.Turn(turn, 7))
+	}
+	if all := s.Edges("", ""); n != len(all) || n == 0 {
+		t.Errorf("seven turns met %d flows of %d", n, len(all))
+	}
+	for _, e := range s.Edges(nics[0], nics[1]) {
+		if e.Src != nics[0] || e.Dst != nics[1] {
+			t.Errorf("asked for the flows of one pair, got %s", e)
+		}
+	}
+	if len(s.Edges("", nics[1])) == 0 || len(s.Edges("x/y", "")) != 0 {
+		t.Error("flows by destination, or of an unknown NIC")
+	}
+	s.Expire(sec(3000).Add(keepFlows + 1))
+	empty(t, s)
+}
