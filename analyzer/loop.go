@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"sort"
 	"sync"
@@ -49,10 +50,12 @@ const (
 	warmUp = 2
 )
 
+// pullEvery is how often switches are asked for what changed;
 // retraceAfter is the age at which the path of a flow that matters now is asked for again;
 // background re-tracing takes retraceAll for a round over all flows; flows of a
 // suspect that was cleared are asked for again during afterCare.
 const (
+	pullEvery    = time.Second
 	afterCare    = 10 * time.Second
 	retraceAfter = 3 * time.Second
 	retraceAll   = 60 * time.Second
@@ -66,7 +69,20 @@ type LoopOptions struct {
 	Settings evidence.Settings
 	// Expected is the number of directed flows, probes and replies counted apart.
 	Expected int
+	// Sightings are the switches that tell what crosses them; nil: paths come from
+	// traces alone.
+	Sightings *Sightings
+	// NoTraces: paths come from sightings alone.
+	NoTraces bool
 	Log      *slog.Logger
+}
+
+// Sightings say how the switches' agents are reached, and what probes look like.
+type Sightings struct {
+	Client   *http.Client
+	URL      func(sw string) string // base, without a path
+	Switches []string
+	Mapper   paths.Mapper
 }
 
 // Incident is a verdict with its life.
@@ -128,6 +144,8 @@ type Loop struct {
 	past  []*Incident
 	cycle int
 	watch *clocks.Watch
+	seen  *paths.Sightings // nil: no switch tells
+	pull  *paths.Puller
 
 	mu   sync.RWMutex
 	snap Snapshot
@@ -186,9 +204,14 @@ func NewLoop(o LoopOptions) *Loop {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Loop{o: o, store: paths.NewStore(o.Graph), edges: map[fabric.Edge]*memory{}, cand: map[fabric.Element]*candidacy{}, watch: clocks.NewWatch(),
+	l := &Loop{o: o, store: paths.NewStore(o.Graph), edges: map[fabric.Edge]*memory{}, cand: map[fabric.Element]*candidacy{}, watch: clocks.NewWatch(),
 		asks: make(chan traceAsk, 64), inWork: map[fabric.Edge]bool{},
 		snap: Snapshot{Report: fabric.Report{State: fabric.InsufficientEvidence, Verdicts: []fabric.Verdict{}, LinkDelays: []fabric.LinkDelay{}}}}
+	if from := o.Sightings; from != nil {
+		l.seen = paths.NewSightings(l.store, from.Mapper)
+		l.pull = &paths.Puller{Sightings: l.seen, Client: from.Client, URL: from.URL, Switches: from.Switches, Log: o.Log}
+	}
+	return l
 }
 
 // Store gives access to the bound paths.
@@ -206,18 +229,15 @@ func (l *Loop) Snapshot() Snapshot {
 func (l *Loop) Run(ctx context.Context, interval time.Duration) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Add(1)
-	go func() {
-		defer wg.Done()
-		l.pollPaths(ctx)
-	}()
-	const tracers = 8
-	for range tracers {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			l.traceWorker(ctx)
-		}()
+	if l.pull != nil {
+		wg.Go(func() { l.pull.Run(ctx, pullEvery) })
+	}
+	if !l.o.NoTraces {
+		wg.Go(func() { l.pollPaths(ctx) })
+		const tracers = 8
+		for range tracers {
+			wg.Go(func() { l.traceWorker(ctx) })
+		}
 	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -251,13 +271,17 @@ func (l *Loop) Step(ctx context.Context, now time.Time) error {
 	moved := l.watch.Update(w.At, raw, series(w.Clocks))
 	distrust(raw, append(l.movedBefore(), moved...))
 	findings, pending := l.confirm(raw)
-	rep := Infer(l.o.Graph, findings, moved, l.o.Expected, w.At)
+	swapped := l.cables(now)
+	rep := Infer(l.store.Graph(), findings, moved, l.o.Expected, w.At)
+	rep.Verdicts = append(rep.Verdicts, swapped...)
 	l.track(rep, findings, pending, now)
 	if l.cycle%expireEvery == 0 {
 		l.store.Expire(now)
 	}
 	l.learn(raw)
-	l.askTraces(findings, now)
+	if !l.o.NoTraces {
+		l.askTraces(findings, now)
+	}
 	l.publish(rep, findings, w, pending, now)
 	return nil
 }
@@ -430,10 +454,10 @@ func (l *Loop) track(rep fabric.Report, findings []judge.Finding, pending int, n
 		c.seen++
 		need := openAfter
 		// Clean flows through what is said to be dead: not all have told yet.
-		if v.Scenario == fabric.HardFailure && v.Evidence.ContraryEdges == 0 {
+		if v.Scenario == fabric.HardFailure && v.Evidence.ContraryEdges == 0 || v.Scenario == fabric.Miscabled {
 			need = hardOpenAfter
 		}
-		settled := pending*4 <= rep.Edges.Degraded || v.Kind == fabric.KindClock
+		settled := pending*4 <= rep.Edges.Degraded || v.Kind == fabric.KindClock || v.Scenario == fabric.Miscabled
 		if c.seen >= need && settled || c.seen >= openAnyway {
 			l.openIncident(c, now)
 		}
@@ -513,6 +537,10 @@ func (l *Loop) refresh(in *Incident, v fabric.Verdict, now time.Time) {
 // only probes that cross the element, by a path traced since it opened, and
 // are healthy can say so. An element that nothing crosses stays suspect.
 func (l *Loop) cleared(in *Incident, findings []judge.Finding, now time.Time) bool {
+	if in.Scenario == fabric.Miscabled {
+		in.Closed = "healed: the cables are where the topology has them"
+		return true
+	}
 	if in.Kind == fabric.KindClock {
 		in.Closed = "the clock is steady again"
 		return now.Sub(in.LastSeen) >= clockSteady
@@ -708,7 +736,7 @@ func condition(f *judge.Finding) string {
 func (l *Loop) links(rep fabric.Report, findings []judge.Finding) []LinkView {
 	at := map[fabric.Direction]*LinkView{}
 	var order []fabric.Direction
-	for _, link := range l.o.Graph.Topo.Links {
+	for _, link := range l.store.Graph().Topo.Links {
 		for _, d := range []fabric.Direction{{From: link.A, To: link.B}, {From: link.B, To: link.A}} {
 			at[d] = &LinkView{Link: link.ID(), From: d.From, To: d.To}
 			order = append(order, d)

@@ -36,7 +36,7 @@ func Verdict(g *fabric.Graph, s triangulate.Suspect, findings []judge.Finding, f
 	if v.Scenario == fabric.HardFailure || s.Kind == fabric.KindSwitch {
 		v.Severity = fabric.SeverityCritical
 	}
-	v.Tier, v.Plane = place(g, s)
+	v.Tier, v.Plane = place(g, s.Name, s.Kind)
 	v.Equivalent = append(v.Equivalent, structural(g, s, findings)...)
 	for _, e := range s.Equivalent {
 		v.Equivalent = append(v.Equivalent, fabric.Element{Element: e.Name, Kind: e.Kind})
@@ -139,6 +139,38 @@ func why(s clocks.Suspect) string {
 	return text + "."
 }
 
+// Swap is two cables that are swapped: the links as the topology has them, and as
+// they were found. Flows is how many flows showed it, LLDP whether neighbours did.
+type Swap struct {
+	Topology, Fabric [2]string
+	Flows            int
+	LLDP             bool
+}
+
+// Miscabled describes two cables that are swapped. The verdict names the first link
+// of the topology; the other one is its equivalent, for the fault is theirs in common.
+func Miscabled(g *fabric.Graph, s Swap, found time.Time) fabric.Verdict {
+	v := fabric.Verdict{
+		Element: fabric.Element{Element: s.Topology[0], Kind: fabric.KindLink}, Scenario: fabric.Miscabled, Severity: fabric.SeverityWarning,
+		Equivalent: []fabric.Element{{Element: s.Topology[1], Kind: fabric.KindLink}}, Causes: []string{"two cables are swapped"}, Jobs: []string{}, FirstSeen: found,
+		Action: "Swap the two cables back, or correct the topology file. Until then paths follow the cables as they are.",
+	}
+	v.Tier, v.Plane = place(g, s.Topology[0], fabric.KindLink)
+	// Each flow that shows it could be one that was traced across a change.
+	v.Confidence = math.Round(math.Min(1-math.Pow(0.5, float64(s.Flows)), 0.999)*1000) / 1000
+	by := fmt.Sprintf("%d flows came in by ports that they would not", s.Flows)
+	switch {
+	case s.LLDP && s.Flows > 0:
+		by += ", and LLDP says so"
+	case s.LLDP:
+		by, v.Confidence = "LLDP says so", 0.999
+	}
+	v.Evidence = fabric.EvidenceCount{ExplainedEdges: s.Flows}
+	v.Summary = fmt.Sprintf("Two cables are swapped: the topology has %s and %s, the fabric has %s and %s: %s.", s.Topology[0], s.Topology[1], s.Fabric[0], s.Fabric[1], by)
+	v.ID = ID(v.Kind, v.Element.Element, found)
+	return v
+}
+
 // ID is a verdict's identifier: the same element and start give the same one
 // on every replica.
 func ID(kind fabric.Kind, element string, first time.Time) string {
@@ -163,20 +195,20 @@ func scenario(g *fabric.Graph, s triangulate.Suspect) fabric.Scenario {
 }
 
 // place is the tier and plane of an element: a link's is that of its upper switch.
-func place(g *fabric.Graph, s triangulate.Suspect) (tier int, plane string) {
-	switch s.Kind {
+func place(g *fabric.Graph, name string, kind fabric.Kind) (tier int, plane string) {
+	switch kind {
 	case fabric.KindNIC:
-		if n := g.NIC(s.Name); n != nil {
+		if n := g.NIC(name); n != nil {
 			plane = n.Plane
 		}
 		return 1, plane
 	case fabric.KindSwitch:
-		if sw := g.Switch(s.Name); sw != nil {
+		if sw := g.Switch(name); sw != nil {
 			plane = sw.Plane
 		}
-		return g.SwitchTier(s.Name), plane
+		return g.SwitchTier(name), plane
 	}
-	a, b, _ := fabric.SplitLink(s.Name)
+	a, b, _ := fabric.SplitLink(name)
 	for _, end := range []string{a, b} {
 		if sw := g.Switch(fabric.OwnerOf(end)); sw != nil {
 			plane = sw.Plane

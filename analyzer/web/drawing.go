@@ -96,7 +96,7 @@ type cable struct {
 }
 
 func (h *Handler) draw(s analyzer.Snapshot, open []analyzer.Incident, pod string) drawing {
-	g := h.Graph
+	g := h.Store.Graph()
 	m := newMarks(g, open)
 	pinned := map[string]bool{}
 	for _, in := range open[:min(len(open), maxLabels)] {

@@ -149,7 +149,7 @@ func demoFault(t testing.TB) (*fabric.Graph, analyzer.Snapshot) {
 }
 
 func handler(g *fabric.Graph, s analyzer.Snapshot) *Handler {
-	return &Handler{Snapshot: func() analyzer.Snapshot { return s }, Store: paths.NewStore(g), Graph: g, Title: "Graylink demo",
+	return &Handler{Snapshot: func() analyzer.Snapshot { return s }, Store: paths.NewStore(g), Title: "Graylink demo",
 		Now: func() time.Time { return noon().Add(800 * time.Millisecond) }}
 }
 

@@ -47,7 +47,7 @@ func (h *Handler) lookup(s analyzer.Snapshot, q query) lookup {
 	}
 	var ids []string
 	for _, end := range []struct{ name, id string }{{"src", q.src}, {"dst", q.dst}} {
-		n := h.Graph.NIC(end.id)
+		n := h.Store.Graph().NIC(end.id)
 		if n == nil {
 			l.Error = fmt.Sprintf("%s: %q is not a NIC of this fabric; expected node/device, such as %s", end.name, shorten(end.id, 120), h.anyNIC())
 			return l
@@ -82,7 +82,7 @@ func (h *Handler) lookup(s analyzer.Snapshot, q query) lookup {
 }
 
 func (h *Handler) anyNIC() string {
-	if all := h.Graph.NICs(); len(all) > 0 {
+	if all := h.Store.Graph().NICs(); len(all) > 0 {
 		return all[0]
 	}
 	return "h1/eth1"

@@ -28,7 +28,6 @@ import (
 
 	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/paths"
-	"github.com/graylink/graylink/internal/fabric"
 )
 
 //go:embed assets
@@ -46,7 +45,6 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 type Handler struct {
 	Snapshot func() analyzer.Snapshot
 	Store    *paths.Store
-	Graph    *fabric.Graph
 	Title    string
 	Now      func() time.Time
 

@@ -29,6 +29,7 @@ import (
 
 	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/publish"
 	"github.com/graylink/graylink/analyzer/web"
 	"github.com/graylink/graylink/internal/fabric"
@@ -82,6 +83,7 @@ type Demo struct {
 	loop *analyzer.Loop
 	// conductor relates the agents' clocks.
 	conductor *conductor
+	watching  []string       // switches that run graylink-switch
 	serve     sync.WaitGroup // the loop, the page
 	runs      sync.WaitGroup // the agents
 	stop      context.CancelFunc
@@ -174,6 +176,9 @@ func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
 	if d.mesh.Flows > 1 {
 		turns = fmt.Sprintf(", by %d flows in turn", d.mesh.Flows)
 	}
+	if n := len(d.watching); n > 0 {
+		d.say("%d of %d switches tell which probes cross them by which ports", n, len(d.lab.Topology().Switches))
+	}
 	d.say("%d agents probe %d directed flows: every pair of NICs every %s%s; kernel timestamps on every packet",
 		len(d.lab.Topology().Nodes), d.mesh.Directed(), pairCadence, turns)
 	if err := d.relate(ctx); err != nil {
@@ -214,15 +219,14 @@ func (d *Demo) agents(ctx context.Context) error {
 			return err
 		}
 	}
-	watching, err := d.switches()
-	if err != nil {
+	if err := d.switches(); err != nil {
 		return err
 	}
 	urls := make([]string, len(nodes))
 	for i := range nodes {
 		urls[i] = agentURL(nodes[i].Name)
 	}
-	for _, sw := range watching {
+	for _, sw := range d.watching {
 		urls = append(urls, switchURL(sw))
 	}
 	client := Agents(d.lab).Client
@@ -254,24 +258,32 @@ func (d *Demo) agents(ctx context.Context) error {
 	return nil
 }
 
-// switches starts graylink-switch in the switches' namespaces, and lists those.
-func (d *Demo) switches() ([]string, error) {
-	var watching []string
+// switches starts graylink-switch in the switches' namespaces.
+func (d *Demo) switches() error {
 	if d.o.SwitchBin == "" {
-		return nil, nil
+		return nil
 	}
 	for i := range d.lab.Topology().Switches {
 		sw := d.lab.Topology().Switches[i].Name
 		if slices.Contains(d.o.Agentless, sw) {
 			continue
 		}
-		watching = append(watching, sw)
+		d.watching = append(d.watching, sw)
 		if err := d.spawn(sw, []string{d.o.SwitchBin, "--switch", sw, "--ports.alias", "--lldp.send", "1s", "--stamp-port", fmt.Sprint(StampPort),
 			"--web.listen-address", "127.0.0.1:" + switchPort, "--log.level", "warn"}); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return watching, nil
+	return nil
+}
+
+// sightings is how the analyzer hears of what switches see; nil: none does.
+func (d *Demo) sightings() *analyzer.Sightings {
+	if len(d.watching) == 0 {
+		return nil
+	}
+	return &analyzer.Sightings{Client: Agents(d.lab).Client, URL: switchURL, Switches: d.watching,
+		Mapper: paths.Mapper{SourcePort: SourcePort, StampPort: StampPort}}
 }
 
 // spawn starts an agent in the namespace of a node or switch; that it ends is fatal
@@ -358,7 +370,7 @@ func (d *Demo) analyzer(run context.Context, ln net.Listener) error {
 		return err
 	}
 	d.loop = analyzer.NewLoop(analyzer.LoopOptions{Graph: d.g, DB: d.db, Agents: Agents(d.lab),
-		Settings: evidence.DefaultSettings(), Expected: d.mesh.Directed(), Log: d.o.Log})
+		Settings: evidence.DefaultSettings(), Expected: d.mesh.Directed(), Log: d.o.Log, Sightings: d.sightings(), NoTraces: d.o.NoTraces})
 
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(&publish.Collector{Snapshot: d.loop.Snapshot, Store: d.loop.Store()},
@@ -374,7 +386,7 @@ func (d *Demo) analyzer(run context.Context, ln net.Listener) error {
 		fmt.Fprintln(w, "ready")
 	})
 	(&publish.API{Snapshot: d.loop.Snapshot, Store: d.loop.Store()}).Register(mux)
-	mux.Handle("GET /", &web.Handler{Snapshot: d.loop.Snapshot, Store: d.loop.Store(), Graph: d.g, Title: "Graylink: " + d.o.Name, Now: time.Now})
+	mux.Handle("GET /", &web.Handler{Snapshot: d.loop.Snapshot, Store: d.loop.Store(), Title: "Graylink: " + d.o.Name, Now: time.Now})
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	d.serve.Add(3)
 	go func() {
@@ -407,7 +419,7 @@ func (d *Demo) ready(ctx context.Context) error {
 		bound := s.Paths[fabric.PathValid]
 		if s.Baselines >= s.Expected && bound >= s.Expected && s.Expected > 0 && s.Report.State == fabric.Innocent && s.Report.Coverage.Links >= d.coverage {
 			d.coverage = s.Report.Coverage.Links
-			d.say("%d baselines learnt, %d paths traced: %.0f %% of all link directions are covered; the network is innocent", s.Baselines, bound, s.Report.Coverage.Links*100)
+			d.say("%d baselines learnt, %d paths bound: %.0f %% of all link directions are covered; the network is innocent", s.Baselines, bound, s.Report.Coverage.Links*100)
 			return nil
 		}
 		if err := d.dead(); err != nil {
