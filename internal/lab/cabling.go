@@ -125,8 +125,16 @@ func (l *Lab) fabric() (*index, error) {
 	return l.seen.x, nil
 }
 
-// replug takes cables out and plugs them as x has them; routes follow.
-func (x *index) replug(ctx context.Context, st *state, links []string) error {
+// replug takes cables out and plugs them as x has them. As in maintenance, routes
+// leave the cables before, and come back after.
+func (x *index) replug(ctx context.Context, st *state, before *index, links []string) error {
+	down, withdrawn := st.linksDown()
+	for _, link := range links {
+		withdrawn[link] = true
+	}
+	if err := before.syncRoutes(ctx, down, withdrawn); err != nil {
+		return err
+	}
 	var touched []Namespace
 	for _, link := range links {
 		a, b, _ := fabric.SplitLink(link)
@@ -192,7 +200,7 @@ func (x *index) replug(ctx context.Context, st *state, links []string) error {
 			return err
 		}
 	}
-	down, withdrawn := st.linksDown()
+	down, withdrawn = st.linksDown()
 	if err := x.syncRoutes(ctx, down, withdrawn); err != nil {
 		return err
 	}

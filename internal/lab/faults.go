@@ -451,7 +451,7 @@ func (l *Lab) apply(ctx context.Context, st *state, f *ActiveFault) error {
 		}
 	case KindMiscable:
 		one, two, _ := splitPair(f.At)
-		return st.fabric().replug(ctx, st, []string{one, two})
+		return st.fabric().replug(ctx, st, l.x, []string{one, two})
 	}
 	if f.ShapedAt != "" {
 		if err := l.x.setShaper(f.ShapedAt, f.Delay); err != nil {
@@ -497,7 +497,8 @@ func (l *Lab) undo(ctx context.Context, st *state, f ActiveFault) error {
 	}
 	switch f.Kind {
 	case KindMiscable:
-		errs = append(errs, st.fabric().replug(ctx, st, x.pluggedBy(f.At)))
+		one, two, _ := splitPair(f.At)
+		errs = append(errs, st.fabric().replug(ctx, st, x.swapped(one, two), x.pluggedBy(f.At)))
 	case KindHostStall:
 		errs = append(errs, x.resume(f.At))
 	case KindClockStep, KindClockDrift:

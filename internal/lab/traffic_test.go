@@ -156,6 +156,10 @@ func TestMiscable(t *testing.T) {
 					if crossed > 20 {
 						continue
 					}
+					f := flow{src: src, dst: dst, sport: sport}
+					if r := measure(t, l, f, 5, time.Millisecond, time.Second); r.gotBack != 5 {
+						t.Errorf("%s to %s from port %d, by %s: %d of 5 came there, %d back", src, dst, sport, p.Key(), r.gotThere, r.gotBack)
+					}
 					tr := newTracer(t, l, src, sport)
 					for i, h := range p {
 						if got := g.EndOf(tr.hop(t, netip.AddrPortFrom(l.addr(dst), 862), i+1)); got != h.Switch+":"+h.In {
