@@ -55,7 +55,7 @@ const (
 // background re-tracing takes retraceAll for a round over all flows; flows of a
 // suspect that was cleared are asked for again during afterCare.
 const (
-	pullEvery    = time.Second
+	pullEvery    = 500 * time.Millisecond
 	afterCare    = 10 * time.Second
 	retraceAfter = 3 * time.Second
 	retraceAll   = 60 * time.Second

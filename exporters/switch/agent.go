@@ -1,8 +1,9 @@
 // Package fabricswitch is graylink-switch: it keeps the table of probes that cross
 // the switch it runs on, serves it, and publishes the state of the ports.
 //
-//  1. Once a Period it looks which interfaces are ports, has the source look at
-//     them, and takes what the source saw into the table.
+//  1. At least once a Period it looks which interfaces are ports, has the source look
+//     at them, and takes what the source saw into the table; more often where that
+//     costs less than a hundredth of a processor.
 //  2. An interface that is renamed, goes or comes is a port less or more from the
 //     next Period on; what was seen by its number is not told under another name.
 //  3. A source that fails makes the agent not ready; what it told stays, and its age
@@ -26,8 +27,13 @@ import (
 	"github.com/graylink/graylink/internal/sighting/source"
 )
 
-// Period is how often the table is made.
-const Period = time.Second
+// Period is how often the table is made at least, quickest how often at most.
+const (
+	Period   = time.Second
+	quickest = 250 * time.Millisecond
+	// share is how many times longer it rests than it works.
+	share = 100
+)
 
 // Options say what the agent does.
 type Options struct {
@@ -149,16 +155,18 @@ func open(o *Options, log *slog.Logger) (source.Source, error) {
 }
 
 func (a *Agent) run(ctx context.Context) {
-	tick := time.NewTicker(Period)
-	defer tick.Stop()
+	next := time.NewTimer(quickest)
+	defer next.Stop()
 	failing := false
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-next.C:
 		}
+		began := time.Now()
 		err := a.round(ctx)
+		next.Reset(min(max(share*time.Since(began), quickest), Period))
 		if ctx.Err() != nil {
 			return
 		}

@@ -56,7 +56,9 @@ type Options struct {
 	Topology *fabric.Topology
 	Listen   string
 	Flows    int
-	NodeBin  string
+	// Cadence is the time between two probes of a pair of NICs; 0: 10 ms.
+	Cadence time.Duration
+	NodeBin string
 	// SwitchBin is graylink-switch, which runs on every switch but those of
 	// Agentless; "" where paths come from traces alone.
 	SwitchBin string
@@ -160,6 +162,9 @@ func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
 	}
 	d.g = fabric.NewGraph(d.lab.Topology())
 	d.mesh = PlanMesh(d.g, d.o.Flows)
+	if d.o.Cadence > 0 {
+		d.mesh.Pair = d.o.Cadence
+	}
 	if d.mesh.Directed() == 0 {
 		return errors.New("the topology gives nobody to probe: no two NICs of different nodes in one plane are connected")
 	}
@@ -180,7 +185,7 @@ func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
 		d.say("%d of %d switches tell which probes cross them by which ports", n, len(d.lab.Topology().Switches))
 	}
 	d.say("%d agents probe %d directed flows: every pair of NICs every %s%s; kernel timestamps on every packet",
-		len(d.lab.Topology().Nodes), d.mesh.Directed(), pairCadence, turns)
+		len(d.lab.Topology().Nodes), d.mesh.Directed(), d.mesh.Pair, turns)
 	if err := d.relate(ctx); err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // Times of the mesh that the demo runs: every pair of NICs is probed once in
-// pairCadence, its flows taking turns.
+// pairCadence, if nobody asks for another one, its flows taking turns.
 const (
 	pairCadence  = 10 * time.Millisecond
 	replyTimeout = "1s"
@@ -44,6 +44,8 @@ const (
 // Mesh is who probes whom.
 type Mesh struct {
 	Flows int
+	// Pair is the time between two probes of a pair of NICs.
+	Pair time.Duration
 	// Peers lists, for every NIC, the NICs it probes.
 	Peers map[string][]string
 }
@@ -69,7 +71,7 @@ func (m Mesh) nodes() []string {
 }
 
 // Cadence is the time between two probes of one flow.
-func (m Mesh) Cadence() time.Duration { return pairCadence * time.Duration(m.Flows) }
+func (m Mesh) Cadence() time.Duration { return m.Pair * time.Duration(m.Flows) }
 
 // chooseFlows is the least number of flows per pair with which every fabric
 // link is expected to carry wantFlows in each direction.
@@ -101,7 +103,7 @@ func chooseFlows(g *fabric.Graph, m Mesh) int {
 // others, an even stride apart, so that every leaf pair is met. With 0 flows
 // per pair their number is chosen for coverage.
 func PlanMesh(g *fabric.Graph, flows int) Mesh {
-	m := Mesh{Flows: flows, Peers: map[string][]string{}}
+	m := Mesh{Flows: flows, Pair: pairCadence, Peers: map[string][]string{}}
 	planes := map[string][]string{}
 	for _, id := range g.NICs() {
 		if leaf, _ := g.LeafOf(id); leaf != "" {
