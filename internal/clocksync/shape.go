@@ -149,7 +149,7 @@ func edge(scale float64, bin int) float64 {
 // turn ends a window: what is old fades, the faster the younger the shape is; its
 // first windows were placed badly.
 func (s *shape) turn(windows float64) {
-	keep := 1 - 1/min(shapeMemory, 8+windows/2)
+	keep := 1 - 1/min(shapeMemory, 8+windows)
 	for d := range s.counts {
 		s.total[d] = 0
 		for i := range s.counts[d] {

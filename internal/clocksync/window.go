@@ -221,9 +221,10 @@ func (p *Pair) fine(now int64) {
 	z[reverse] -= apart
 	noise := (variance[0] + variance[1]) / 4
 	if f.p[2][2] == 0 {
-		// From now on the delay is where the shape's zero lies.
-		f.widen(2, usually)
-		p.start.widen(2, usually)
+		// From now on the delay is where the shape's zero lies, which is as well
+		// known as windows made it.
+		f.widen(2, usually/10)
+		p.start.widen(2, usually/10)
 	}
 	// Clocks that move faster than was thought are located badly, in both
 	// directions, but oppositely above all.
@@ -246,7 +247,7 @@ func (p *Pair) fine(now int64) {
 	p.even++
 	surprise := p.surprise([3]float64{1, -back, 0}, clocks, noise)
 	*f = p.start
-	f.widen(2, usually/400)
+	f.widen(2, usually/steady)
 	f.doubt(surprise)
 	p.trace(now, &from, place)
 	p.unlike = p.shape.unlike()
@@ -291,6 +292,10 @@ func (p *Pair) trace(now int64, from *Relation, place [2]float64) {
 	f.predict(now, p.pace*p.kind.wander(), p.kind.unrest())
 }
 
+// steady is for how long, in windows squared, a path's delay stays what it is: what
+// the filter has it move by smears the shape.
+const steady = 20_000
+
 // against is how long before now the middle of the window is, in seconds, and by
 // how much a relation is beyond the filter's there, in ns.
 func (p *Pair) against(now int64, from *Relation) (back, apart float64) {
@@ -325,7 +330,7 @@ func (p *Pair) alone(now int64, from *Relation, good int, shift [2]float64, limi
 	f.doubt(p.surprise(h, z+apart, variance))
 	f.update(h, z+apart, variance)
 	f.fold()
-	f.widen(2, variance/400)
+	f.widen(2, variance/steady)
 	if math.Abs(shift[1-good]) > limit {
 		shift[good] = 0
 		p.stranger(now, shift, limit)
