@@ -97,9 +97,15 @@ func (s *shape) at(ns float64) float64 {
 }
 
 // centre is the distance that a bin stands for, in ns.
-func centre(scale float64, bin int) float64 {
-	return scale * math.Sinh(float64(bin-middle)*binStep)
-}
+func centre(scale float64, bin int) float64 { return scale * centres[bin] }
+
+// centres are the bins' where the scale is one.
+var centres = func() (c [bins]float64) {
+	for i := range c {
+		c[i] = math.Sinh(float64(i-middle) * binStep)
+	}
+	return c
+}()
 
 // add counts a sample's distance.
 func (s *shape) add(dir int, ns float64) { s.counts[dir][int(s.at(ns)+0.5)]++ }
