@@ -436,7 +436,7 @@ func (p *Pair) locate(u *[2][]float64, sigma float64) (place [2]float64, likely 
 			}
 		}
 	}
-	sigma = max(sigma, 1)
+	sigma = max(sigma, 2*s.scale) // clocks may have done more than is thought
 	if fits() {
 		look(sigma)
 		return place, fits()
