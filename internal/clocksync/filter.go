@@ -2,15 +2,36 @@ package clocksync
 
 import "math"
 
-// unrest is by how much more than they wander clocks are expected to change their
-// rates: for a minute or so after a change of temperature they do. Stamps that are
-// fine see that within a window or two.
-func (k Kind) unrest() float64 {
+// wander is by how much more than oscillators usually do clocks are taken to wander:
+// for a minute or so after a change of temperature they do. Stamps that are fine
+// see that within a window.
+func (k Kind) wander() float64 {
 	if k == Hardware {
 		return 1
 	}
 	return 2
 }
+
+// unrest is by how much more than that clocks wander to the gains. What is best for
+// one pair is too calm for a clock that has many: noise averages over them, and the
+// lag of all does not.
+func (k Kind) unrest() float64 {
+	if k == Hardware {
+		return 2
+	}
+	return 1
+}
+
+// slots is in how many parts a window is gone through. Within one clocks should
+// wander by less than it is measured to.
+func (k Kind) slots() int {
+	if k == Hardware {
+		return maxSlots
+	}
+	return 1
+}
+
+const maxSlots = 10
 
 // filter is a Kalman filter of three unknowns: the far clock's offset, ns, its
 // rate, ns/s, and the path's delay, ns. The clocks' rates wander; the delay hardly
@@ -20,10 +41,11 @@ type filter struct {
 	at     int64 // by the local clock
 	offset int64 // coarse part of the offset
 	x      [3]float64
-	p      [3][3]float64
-	// w is the part of p that the clocks' wander made. All pairs of a clock have
-	// it in common: it does not average out over them, as noise does.
-	w [3][3]float64
+	p      [3][3]float64 // what gains follow from
+	// n and w are the errors that noise and the clocks' wander leave, with those
+	// gains. All pairs of a clock have the wander in common: it does not average
+	// out over them, as noise does.
+	n, w [3][3]float64
 }
 
 // start forgets everything for what was found.
@@ -37,6 +59,7 @@ func (f *filter) start(now int64, c *found) {
 	f.p[0][1] = r * r * ahead
 	f.p[1][0] = f.p[0][1]
 	f.p[1][1] = r * r
+	f.n = f.p
 	f.fold()
 }
 
@@ -48,8 +71,8 @@ func (f *filter) fold() {
 }
 
 // predict moves on to a time of the local clock: both clocks wander meanwhile, by
-// unrest times what is usual.
-func (f *filter) predict(now int64, unrest float64) {
+// so many times what is usual. The gains take them to wander by unrest times that.
+func (f *filter) predict(now int64, wander, unrest float64) {
 	t := float64(now-f.at) / 1e9
 	if t <= 0 {
 		return
@@ -57,8 +80,9 @@ func (f *filter) predict(now int64, unrest float64) {
 	f.at = now
 	f.x[0] += f.x[1] * t
 	f.fold()
-	w := 2 * unrest * unrest * wanderRoot * wanderRoot * 1e18
-	for _, p := range [2]*[3][3]float64{&f.p, &f.w} {
+	usual := 2 * wander * wander * wanderRoot * wanderRoot * 1e18
+	for i, p := range [3]*[3][3]float64{&f.p, &f.n, &f.w} {
+		w := usual * [3]float64{unrest * unrest, 0, 1}[i]
 		p[0][0] += 2*t*p[0][1] + t*t*p[1][1]
 		p[0][1] += t * p[1][1]
 		p[0][2] += t * p[1][2]
@@ -80,21 +104,48 @@ func (f *filter) update(h [3]float64, off, variance float64) {
 		}
 		s += h[i] * ph[i]
 	}
-	var wh [3]float64
-	hwh := 0.0
-	for i := range wh {
+	var k [3]float64
+	for i := range k {
+		k[i] = ph[i] / s
+		f.x[i] += k[i] * off
+	}
+	for i := range k {
+		for j := range k {
+			f.p[i][j] -= ph[i] * k[j]
+		}
+	}
+	gained(&f.n, &h, &k, variance)
+	gained(&f.w, &h, &k, 0)
+}
+
+// gained is what is left of an error after an update with gains k, which adds the
+// measurement's own (Joseph's form, which holds for any gains).
+func gained(e *[3][3]float64, h, k *[3]float64, variance float64) {
+	var eh [3]float64
+	heh := variance
+	for i := range eh {
 		for j := range h {
-			wh[i] += f.w[i][j] * h[j]
+			eh[i] += e[i][j] * h[j]
 		}
-		hwh += h[i] * wh[i]
+		heh += h[i] * eh[i]
 	}
-	for i := range ph {
-		f.x[i] += ph[i] / s * off
-		for j := range ph {
-			f.p[i][j] -= ph[i] * ph[j] / s
-			f.w[i][j] += ph[i]*ph[j]/s/s*hwh - (ph[i]*wh[j]+wh[i]*ph[j])/s
+	for i := range eh {
+		for j := range eh {
+			e[i][j] += k[i]*k[j]*heh - k[i]*eh[j] - eh[i]*k[j]
 		}
 	}
+}
+
+// doubt makes offset and rate less known.
+func (f *filter) doubt(variance float64) {
+	f.widen(0, variance)
+	f.widen(1, variance)
+}
+
+// widen makes one of the unknowns less known.
+func (f *filter) widen(i int, variance float64) {
+	f.p[i][i] += variance
+	f.n[i][i] += variance
 }
 
 // along is h.P.h.
@@ -115,6 +166,8 @@ func (f *filter) relation() Relation {
 // still makes the delay a constant that is not estimated.
 func (f *filter) still() {
 	for i := range f.x {
-		f.p[i][2], f.p[2][i], f.w[i][2], f.w[2][i] = 0, 0, 0, 0
+		for _, p := range [3]*[3][3]float64{&f.p, &f.n, &f.w} {
+			p[i][2], p[2][i] = 0, 0
+		}
 	}
 }

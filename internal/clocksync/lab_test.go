@@ -1,11 +1,9 @@
 package clocksync
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 )
@@ -196,37 +194,6 @@ func (l *smallLab) run(span int64) {
 func (l *smallLab) mapOf(n *labNode) Map {
 	m, _ := l.frame.Map(n.clocks[0])
 	return m
-}
-
-// errors are by how much the maps of those that claim something are wrong, ns,
-// against the median of all but one.
-func (l *smallLab) errors(but int) (errs, bounds map[int]float64) {
-	errs, bounds = map[int]float64{}, map[int]float64{}
-	var rest []float64
-	var base int64
-	for i, n := range l.nodes {
-		m := l.mapOf(n)
-		if m.State != Locked && m.State != Holdover {
-			continue
-		}
-		now := n.read(l.t)
-		v := m.At(now) - l.t
-		if base == 0 {
-			base = v
-		}
-		errs[i] = float64(v - base)
-		bounds[i] = StatisticalBound(m.Sigma, m.RateSigma, time.Duration(now-m.Ref))
-		if i != but {
-			rest = append(rest, errs[i])
-		}
-	}
-	if len(rest) > 0 {
-		slices.SortFunc(rest, cmp.Compare)
-		for i := range errs {
-			errs[i] -= rest[len(rest)/2]
-		}
-	}
-	return errs, bounds
 }
 
 // moved are the steps and drifts counted since some maps.

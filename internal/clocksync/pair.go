@@ -72,7 +72,12 @@ func (k Kind) floor() float64 {
 //  5. A window that fits neither what was nor a change is not used; the estimate
 //     is predicted, and its uncertainty grows.
 //  6. A path whose round trip is again what it once was has its asymmetry of then.
-//  7. Nothing is allocated once a window has been as full as windows get.
+//  7. A window is gone through in slots: clocks that wander are told where they are at
+//     its end, not at its middle.
+//  8. A window is looked for where it is known to be. One without packets that tell
+//     its place does not move it.
+//  9. The shape is looked at most finely where samples tell most.
+//  10. Nothing is allocated once a window has been as full as windows get.
 type Pair struct {
 	kind Kind
 	now  [2]window // that is being filled
@@ -81,6 +86,7 @@ type Pair struct {
 
 	began   bool
 	filter  filter
+	start   filter // what it was when the window began
 	quality Quality
 	shape   shape
 	taught  float64 // windows that the shape learnt from
@@ -97,6 +103,7 @@ type Pair struct {
 	oddShift  [2]float64
 	even      int     // windows in a row, or nearly, whose directions were alike
 	lean      float64 // mean of the last errors of prediction, in standard deviations
+	pace      float64 // by how much more than usual clocks wander
 	misfit    float64 // by how much errors are larger than expected, squared
 	lastOdd   bool    // the window before teaches nothing
 	hint      Relation
@@ -180,7 +187,9 @@ func (p *Pair) Last() Estimate { return p.estimate }
 func (p *Pair) Close(now int64) Estimate {
 	n := [2]int32{int32(len(p.now[forward].samples)), int32(len(p.now[reverse].samples))}
 	if p.began {
-		p.filter.predict(now, p.kind.unrest()*(1+leaning*max(0, math.Abs(p.lean)-0.5)))
+		p.start = p.filter
+		p.pace = 1 + leaning*max(0, math.Abs(p.lean)-0.5)
+		p.filter.predict(now, p.pace*p.kind.wander(), p.kind.unrest())
 		p.teach()
 	}
 	switch {
@@ -206,18 +215,25 @@ func (p *Pair) Close(now int64) Estimate {
 		f := &p.filter
 		e := &p.estimate
 		e.Ref, e.Offset, e.Rate = now, f.offset+int64(math.Round(f.x[0])), f.x[1]*1e-9
-		e.Sigma, e.RateSigma = math.Sqrt(max(f.p[0][0]*p.misfit-f.w[0][0], 0)), math.Sqrt(max(f.p[1][1]*p.misfit-f.w[1][1], 0))*1e-9
+		e.Sigma, e.RateSigma = p.sigma(0), p.sigma(1)*1e-9
 		e.Wander, e.RateWander = math.Sqrt(max(f.w[0][0], 0)), math.Sqrt(max(f.w[1][1], 0))*1e-9
 		e.Inherited = math.Sqrt(p.inherit + p.unlike*p.unlike)
 	}
 	return p.estimate
 }
 
+// sigma is the standard deviation of the filter's offset, ns, or rate, ns/s, without
+// what the clocks' usual wander makes of it.
+func (p *Pair) sigma(of int) float64 {
+	n, w := p.filter.n[of][of], p.filter.w[of][of]
+	return math.Sqrt(max(0, n*p.misfit+w*(p.misfit-1)))
+}
+
 // sane reports whether what is known is of clocks: stamps that jump about by years
 // leave numbers that are none.
 func (p *Pair) sane() bool {
 	f := &p.filter
-	for _, v := range [...]float64{f.x[0], f.x[2], f.p[0][0], f.p[1][1], f.p[2][2], f.w[0][0], f.w[1][1], p.misfit, p.asym, p.inherit, p.unlike, p.low} {
+	for _, v := range [...]float64{f.x[0], f.x[2], f.p[0][0], f.p[1][1], f.p[2][2], f.n[0][0], f.n[1][1], f.w[0][0], f.w[1][1], p.misfit, p.asym, p.inherit, p.unlike, p.low} {
 		if !(math.Abs(v) < absurd) {
 			return false
 		}

@@ -97,28 +97,65 @@ func (s *shape) at(ns float64) float64 {
 }
 
 // centre is the distance that a bin stands for, in ns.
-func centre(scale float64, bin int) float64 {
-	return scale * math.Sinh(float64(bin-middle)*binStep)
-}
+func centre(scale float64, bin int) float64 { return scale * centres[bin] }
+
+// centres are the bins' where the scale is one.
+var centres = func() (c [bins]float64) {
+	for i := range c {
+		c[i] = math.Sinh(float64(i-middle) * binStep)
+	}
+	return c
+}()
 
 // add counts a sample's distance.
 func (s *shape) add(dir int, ns float64) { s.counts[dir][int(s.at(ns)+0.5)]++ }
 
-// shift moves the zero by some ns: what was counted keeps its place in time.
+// shift moves the zero by some ns: what was counted keeps its place in time. Bins
+// that are wider than those they come to lie in are spread over them.
 func (s *shape) shift(by float64) {
 	for d := range s.counts {
 		var moved [bins]float64
 		for i, c := range s.counts[d] {
-			moved[int(s.at(centre(s.scale, i)-by)+0.5)] += c
+			lo, hi := s.at(edge(s.scale, i)-by)+0.5, s.at(edge(s.scale, i+1)-by)+0.5
+			for j := int(lo); j <= int(hi); j++ {
+				if part := min(hi, float64(j+1)) - max(lo, float64(j)); part > 0 {
+					moved[j] += c * part / (hi - lo)
+				} else if hi == lo {
+					moved[j] += c
+				}
+			}
 		}
 		s.counts[d] = moved
 	}
 }
 
+// sharpest is the distance, ns, about which samples tell most of where zero is.
+// What the scores of both directions do not agree upon is chance.
+func (s *shape) sharpest() float64 {
+	var tells [bins]float64
+	all := 0.0
+	for i := range tells {
+		tells[i] = max(0, s.score[forward][i]*s.score[reverse][i]) * (s.counts[forward][i] + s.counts[reverse][i])
+		all += tells[i]
+	}
+	seen := 0.0
+	for i, t := range tells {
+		if seen += t; seen >= all/2 && t > 0 {
+			return s.scale * math.Sinh((float64(i)+0.5-(seen-all/2)/t-middle)*binStep)
+		}
+	}
+	return 0
+}
+
+// edge is the lower end of a bin, in ns.
+func edge(scale float64, bin int) float64 {
+	return scale * math.Sinh((float64(bin-middle)-0.5)*binStep)
+}
+
 // turn ends a window: what is old fades, the faster the younger the shape is; its
 // first windows were placed badly.
 func (s *shape) turn(windows float64) {
-	keep := 1 - 1/min(shapeMemory, 8+windows/2)
+	keep := 1 - 1/min(shapeMemory, 8+windows)
 	for d := range s.counts {
 		s.total[d] = 0
 		for i := range s.counts[d] {
@@ -251,30 +288,43 @@ func (s *shape) scoreAt(dir int, ns float64) (score, slope float64) {
 	return t[i]*(1-f) + t[i+1]*f, (t[i+1] - t[i]) / (centre(s.scale, i+1) - centre(s.scale, i))
 }
 
-// search tells by how much samples of a direction lie beyond zero, and the
-// variance of that: by Fisher's scoring, one step where one is enough. A window
-// counts for what its own samples tell, which where clean ones are rare is now
-// nothing and now much, and nothing where zero is not where it is looked for.
-func (s *shape) search(dir int, samples []float64) (shift, variance float64) {
-	n := float64(len(samples))
-	usual := n * s.slope[dir]
+// told is what some samples say of where zero is, about where it is looked for: the
+// sum of their scores and what they tell, as the slope of that sum.
+type told struct{ n, score, slope, square float64 }
+
+func (t *told) add(score, slope float64) {
+	t.n++
+	t.score += score
+	t.slope += slope
+	t.square += score * score
+}
+
+// tell is by how much zero is elsewhere, and the variance of that. Samples count
+// for what they tell themselves, which where clean ones are rare is now nothing
+// and now much. A slope that is not even half of what scores scatter is chance.
+func (s *shape) tell(dir int, t *told, least float64) (off, variance float64) {
+	slope := max(t.slope, t.square/2, least*t.n*s.slope[dir])
+	return t.score / slope, s.variance[dir] / s.slope[dir] / slope
+}
+
+// search finds the place of samples of a direction, which is known to sigma to be
+// zero: the likeliest, by Fisher's scoring, one step where one is enough.
+func (s *shape) search(dir int, samples []float64, sigma float64) (place float64) {
+	prior := 1 / (sigma * sigma)
+	usual := float64(len(samples)) * s.slope[dir]
 	reach := 1 / math.Sqrt(s.slope[dir]) // within it the score is nearly straight
-	told := 0.0
 	for range steps {
-		sum := 0.0
-		told = 0
+		var t told
 		for _, u := range samples {
-			score, slope := s.scoreAt(dir, u-shift)
-			sum += score
-			told += slope
+			t.add(s.scoreAt(dir, u-place))
 		}
-		step := max(-2*reach, min(2*reach, sum/max(told, usual*0.3)))
-		shift += step
-		if math.Abs(step) < reach/2 {
+		step := max(-2*reach, min(2*reach, (t.score-place*prior)/(max(t.slope, usual*0.3)+prior)))
+		place += step
+		if math.Abs(step) < reach/4 {
 			break
 		}
 	}
-	return shift, s.variance[dir] / (usual * s.slope[dir]) / max(told/usual, leastTold)
+	return place
 }
 
 // leastTold is what a window tells at least, as a part of what windows usually do.

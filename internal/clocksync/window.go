@@ -18,7 +18,7 @@ func (p *Pair) coarse(now int64, more float64) {
 	back := float64(now-c.at) / 1e9
 	h := [3]float64{1, -back, 0}
 	off := float64(c.offset - from.At(c.at))
-	p.follow(h, off, c.sigma*c.sigma)
+	f.doubt(p.surprise(h, off, c.sigma*c.sigma))
 	f.update(h, off, c.sigma*c.sigma)
 	r := c.rateSigma * 1e9
 	f.update([3]float64{0, 1, 0}, c.rate*1e9-f.x[1], r*r)
@@ -35,17 +35,16 @@ func (p *Pair) coarse(now int64, more float64) {
 	p.quality = Coarse
 }
 
-// follow makes the filter believe what it would not: an oscillator that changes
-// its mind is believed within a window.
-func (p *Pair) follow(h [3]float64, off, variance float64) {
-	f := &p.filter
-	s := f.along(h) + variance
+// surprise is what the filter must know less, ns^2, to believe what it would not:
+// an oscillator that changes its mind is believed within a window.
+func (p *Pair) surprise(h [3]float64, off, variance float64) float64 {
+	s := p.filter.along(h) + variance
 	p.misfit = max(1, p.misfit+(min(off*off/s, 9)-p.misfit)/30)
 	p.lean += (max(-3, min(3, off/math.Sqrt(s))) - p.lean) / 6
 	if off*off > 9*s {
-		f.p[0][0] += off * off
-		f.p[1][1] += off * off
+		return off * off
 	}
+	return 0
 }
 
 // hinting reports whether what the graph said last is of now.
@@ -89,11 +88,15 @@ func (p *Pair) yield(now int64) {
 	}
 	turn := p.hint.Rate*1e9 - f.x[1]
 	p.lean = 0
-	f.p[0][0] += apart * apart
-	f.p[1][1] += turn * turn
-	f.x[0] += apart
-	f.x[1] += turn
-	f.fold()
+	past := float64(now-p.start.at) / 1e9
+	p.start.x[0] -= turn * past
+	for _, f := range [2]*filter{f, &p.start} {
+		f.widen(0, apart*apart)
+		f.widen(1, turn*turn)
+		f.x[0] += apart
+		f.x[1] += turn
+		f.fold()
+	}
 }
 
 // distances are the delays of a window's samples, against a relation and the
@@ -194,12 +197,12 @@ func (p *Pair) fine(now int64) {
 		p.centre(low)
 		return
 	}
-	z, variance, likely := p.locate(u, sigma)
+	place, likely := p.locate(u, sigma)
 	if own := p.filter.relation(); !likely && from != own {
 		from, sigma = own, math.Sqrt(p.filter.p[0][0]*p.misfit)
 		u = p.distances(&p.now, &from)
 		if p.shape.learn(p.kind, sigma) {
-			z, variance, likely = p.locate(u, sigma)
+			place, likely = p.locate(u, sigma)
 		}
 	}
 	if !likely {
@@ -209,12 +212,19 @@ func (p *Pair) fine(now int64) {
 	}
 	p.settle(shift)
 	f := &p.filter
+	z, variance, usually := p.measure(u, 1)
+	for d := range z {
+		z[d] += place[d]
+	}
 	back, apart := p.against(now, &from)
 	z[forward] += apart
 	z[reverse] -= apart
 	noise := (variance[0] + variance[1]) / 4
 	if f.p[2][2] == 0 {
-		f.p[2][2] = noise // from now on the delay is where the shape's zero lies
+		// From now on the delay is where the shape's zero lies, which is as well
+		// known as windows made it.
+		f.widen(2, usually/10)
+		p.start.widen(2, usually/10)
 	}
 	// Clocks that move faster than was thought are located badly, in both
 	// directions, but oppositely above all.
@@ -233,22 +243,58 @@ func (p *Pair) fine(now int64) {
 		p.alone(now, &from, 1-late, seen, p.kind.floor())
 		return
 	}
-	f.p[2][2] += noise / 400
 	p.odd, p.same, p.lastOdd = 0, 0, false
 	p.even++
-	p.follow([3]float64{1, -back, 0}, clocks, noise)
-	before := f.x
-	for d, h := range [2][3]float64{{1, -back, 1}, {-1, back, 1}} {
-		for i := range h {
-			z[d] -= h[i] * (f.x[i] - before[i])
-		}
-		f.update(h, z[d], variance[d])
-	}
-	f.fold()
+	surprise := p.surprise([3]float64{1, -back, 0}, clocks, noise)
+	*f = p.start
+	f.widen(2, usually/steady)
+	f.doubt(surprise)
+	p.trace(now, &from, place)
 	p.unlike = p.shape.unlike()
-	p.centre(low)
 	p.quality = Fine
+	p.centre(low)
 }
+
+// trace leads the filter through the window, slot by slot: clocks that wander are
+// not where they were at its middle. place is where each direction's samples lie,
+// against a relation.
+func (p *Pair) trace(now int64, from *Relation, place [2]float64) {
+	f, s, n := &p.filter, &p.shape, p.kind.slots()
+	var slots [maxSlots]struct {
+		at, n float64
+		told  [2]told
+	}
+	began, span := f.at, max(float64(now-f.at), 1)
+	for d, u := range p.distances(&p.now, from) {
+		for i, v := range u {
+			at := max(0, min(span, float64(p.now[d].samples[i].at-began)))
+			t := &slots[min(int(at/span*float64(n)), n-1)]
+			t.at += at
+			t.n++
+			t.told[d].add(s.scoreAt(d, v-place[d]))
+		}
+	}
+	delay := f.x[2]
+	for k := range n {
+		t := &slots[k]
+		if t.n == 0 {
+			continue
+		}
+		f.predict(began+int64(t.at/t.n), p.pace*p.kind.wander(), p.kind.unrest())
+		there := float64(from.Offset-f.offset) + from.Rate*float64(f.at-from.Ref)
+		for d, h := range [2][3]float64{{1, 0, 1}, {-1, 0, 1}} {
+			if t.told[d].n > 0 {
+				off, variance := s.tell(d, &t.told[d], leastTold)
+				f.update(h, place[d]+off+h[0]*(there-f.x[0])-(f.x[2]-delay), variance)
+			}
+		}
+	}
+	f.predict(now, p.pace*p.kind.wander(), p.kind.unrest())
+}
+
+// steady is for how long, in windows squared, a path's delay stays what it is: what
+// the filter has it move by smears the shape.
+const steady = 20_000
 
 // against is how long before now the middle of the window is, in seconds, and by
 // how much a relation is beyond the filter's there, in ns.
@@ -263,10 +309,14 @@ func (p *Pair) against(now int64, from *Relation) (back, apart float64) {
 // direction lies beyond its place as a whole.
 func (p *Pair) alone(now int64, from *Relation, good int, shift [2]float64, limit float64) {
 	u := p.distances(&p.now, from)
-	z, variance := p.shape.search(good, u[good])
+	z := p.shape.search(good, u[good], anywhere)
 	for i := range u[good] {
 		u[good][i] -= z
 	}
+	off, variances, _ := p.measure(u, leastTold)
+	z += off[good]
+	// Nothing checks one direction: it is no better than windows are alike.
+	variance := max(variances[good], p.noise[good])
 	if p.shape.fits(good, u[good]) < -2*unlikely {
 		p.stranger(now, shift, limit)
 		return
@@ -277,10 +327,10 @@ func (p *Pair) alone(now int64, from *Relation, good int, shift [2]float64, limi
 	if good == reverse {
 		h, apart = [3]float64{-1, back, 1}, -apart
 	}
-	p.follow(h, z+apart, variance)
+	f.doubt(p.surprise(h, z+apart, variance))
 	f.update(h, z+apart, variance)
 	f.fold()
-	f.p[2][2] += variance / 400
+	f.widen(2, variance/steady)
 	if math.Abs(shift[1-good]) > limit {
 		shift[good] = 0
 		p.stranger(now, shift, limit)
@@ -304,18 +354,28 @@ func (p *Pair) lowest(u *[2][]float64) float64 {
 	return low
 }
 
-// centre keeps zero where the least delayed packets are: there the shape is looked
-// at most finely.
+// centre keeps zero where the shape is looked at most finely: where the least delayed
+// packets are or, of stamps that are fine and now and then wrong by more than they
+// are fine, where samples tell most.
 func (p *Pair) centre(low float64) {
 	if low > p.low {
 		low = p.low + (low-p.low)/centreMemory
 	}
 	p.low = low
-	if by := p.low - p.filter.x[2]; math.Abs(by) > 4*p.kind.scale() {
+	by := p.low - p.filter.x[2]
+	if p.kind == Hardware && p.quality == Fine {
+		if at := p.shape.sharpest(); at >= by && at <= by+blunt {
+			by = at
+		}
+	}
+	if math.Abs(by) > 4*p.kind.scale() {
 		p.filter.x[2] += by
 		p.shape.shift(by)
 	}
 }
+
+// blunt is by how much, ns, the least delayed packets' stamps may be wrong.
+const blunt = 500
 
 // centreMemory is over how many windows the least delay of before is forgotten.
 const centreMemory = 300
@@ -361,40 +421,60 @@ func (p *Pair) moved(now int64, from *Relation, limit float64) {
 	p.odd, p.same, p.lastOdd = 0, 0, false
 }
 
-// locate tells by how much each direction's samples lie beyond zero, which is known
-// to sigma. Where they are so unlikely as they are that zero must be elsewhere, it
+// locate finds the place of each direction's samples, which is known to sigma to be
+// zero. Where they are so unlikely as they are that it must be elsewhere, it
 // is looked for in wider and wider circles; likely is false when it is not found.
-func (p *Pair) locate(u *[2][]float64, sigma float64) (z, variance [2]float64, likely bool) {
+func (p *Pair) locate(u *[2][]float64, sigma float64) (place [2]float64, likely bool) {
 	s := &p.shape
 	fits := func() bool { return max(s.fits(forward, u[forward]), s.fits(reverse, u[reverse])) > -unlikely }
-	look := func() {
+	look := func(sigma float64) {
 		for d := range u {
-			shift, v := s.search(d, u[d])
-			z[d], variance[d] = z[d]+shift, v
+			shift := s.search(d, u[d], sigma)
+			place[d] += shift
 			for i := range u[d] {
 				u[d][i] -= shift
 			}
 		}
 	}
+	sigma = max(sigma, 2*s.scale) // clocks may have done more than is thought
 	if fits() {
-		look()
-		return z, variance, fits()
+		look(sigma)
+		return place, fits()
 	}
 	for wide := max(4*sigma, s.scale); wide < 128*s.scale; wide *= 4 {
 		if !s.learn(p.kind, wide) {
-			return z, variance, false
+			return place, false
 		}
-		look()
+		look(wide)
 		if !s.learn(p.kind, sigma) {
-			return z, variance, false
+			return place, false
 		}
 		if fits() {
-			look()
-			return z, variance, true
+			look(sigma)
+			return place, true
 		}
 	}
-	return z, variance, false
+	return place, false
 }
+
+// measure tells by how much each direction's samples, their place being zero, lie
+// beyond it, and the variance of that. usual is the variance of windows as they
+// usually are, of half of both.
+func (p *Pair) measure(u *[2][]float64, least float64) (off, variance [2]float64, usual float64) {
+	s := &p.shape
+	for d := range u {
+		var t told
+		for _, v := range u[d] {
+			t.add(s.scoreAt(d, v))
+		}
+		off[d], variance[d] = s.tell(d, &t, least)
+		usual += s.variance[d] / (s.slope[d] * s.slope[d] * t.n) / 4
+	}
+	return off, variance, usual
+}
+
+// anywhere is the standard deviation, ns, of a place of which nothing is known.
+const anywhere = 1e9
 
 // unlikely is how many standard deviations below what is usual both directions
 // must be. One direction alone may have got a queue.
@@ -481,7 +561,8 @@ func (p *Pair) stranger(now int64, shift [2]float64, limit float64) {
 			break
 		}
 		var variance [2]float64
-		shift, variance, _ = p.locate(u, limit/6)
+		shift, _ = p.locate(u, limit/6)
+		_, variance, _ = p.measure(u, leastTold)
 		noise = (variance[0] + variance[1]) / 4
 	}
 	p.inherit += f.p[0][0]*p.misfit + noise
