@@ -15,7 +15,8 @@
 //     of both. A word that does not resolve is silent about a path of the other
 //     source, unless what was seen contradicts it.
 //  5. A path by sightings is confirmed by every answer of the switches that see it,
-//     unsaid; one by a trace by every trace.
+//     unsaid; one by a trace by every trace. For a window that a switch has not told
+//     of yet a path by sightings is stale: another switch may have seen the flow.
 //  6. Without confirmation a path is stale after a while, and in the end forgotten.
 package paths
 
@@ -158,6 +159,7 @@ type Store struct {
 	version   uint64
 	count     [len(states)]int
 	heard     []vouch // by number of the switch
+	told      int64   // until when all switches have told what changed
 	// contested are the flows whose path by sightings a trace contradicted since.
 	contested map[key]bool
 	cabling   *cabling
@@ -440,6 +442,14 @@ func (s *Store) vouched(b *record) (until, heard int64) {
 	return until, heard
 }
 
+// toldUntil takes until when all switches that tell have told what changed: a
+// later window may have another path, though none was heard of.
+func (s *Store) toldUntil(t time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = t.UnixNano()
+}
+
 // vouchFor takes an answer of a switch: what its table holds was seen until then.
 func (s *Store) vouchFor(sw string, until, heard time.Time) {
 	s.mu.Lock()
@@ -514,7 +524,7 @@ func (s *Store) At(e fabric.Edge, start, end time.Time) (Binding, bool) {
 			switch heard := s.lastHeard(b); {
 			case t1 <= s.confirmed(b):
 				out.State = fabric.PathValid
-			case b.state == stale || t1-heard > int64(holds(sources[b.source])):
+			case b.state == stale || t1-heard > int64(holds(sources[b.source])), out.Source == BySightings && t1 > s.told:
 				out.State = fabric.PathStale
 			}
 		}

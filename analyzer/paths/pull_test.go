@@ -22,7 +22,7 @@ import (
 // does not name its instance and version.
 func agent(sw, instance string, version uint64, seen string) *sighting.Report {
 	now := time.Now()
-	r := &sighting.Report{Switch: sw, Kind: sighting.KindPacket, Instance: instance, Version: version, At: now, Fresh: 3 * time.Second, Seen: seenBy(0, seen)}
+	r := &sighting.Report{Switch: sw, Kind: sighting.KindPacket, Instance: instance, Version: version, At: now, Through: now, Fresh: 3 * time.Second, Seen: seenBy(0, seen)}
 	for i := range r.Seen {
 		for j := range r.Seen[i].Ports {
 			r.Seen[i].Ports[j].First, r.Seen[i].Ports[j].Last = now.Add(-time.Minute), now

@@ -57,7 +57,8 @@ type Sightings struct {
 type table struct {
 	TableView
 	version uint64
-	round   uint32 // counts whole reports
+	round   uint32    // counts whole reports
+	told    time.Time // until when all that changed is known
 	until   time.Time
 }
 
@@ -127,6 +128,8 @@ func check(sw string, r *sighting.Report) error {
 		return bad("version", "%d, before since, %d", r.Version, r.Since)
 	case r.At.IsZero():
 		return bad("at", "a time is required")
+	case r.Through.IsZero() || r.Through.After(r.At):
+		return bad("through", "%s, want a time up to at, %s", r.Through, r.At)
 	case r.Fresh <= 0 || r.Fresh > maxFresh:
 		return bad("fresh_ns", "%s, want up to %s", r.Fresh, maxFresh)
 	}
@@ -181,15 +184,28 @@ func (s *Sightings) Apply(sw string, r *sighting.Report, sent, received time.Tim
 		s.sweep(func(x seen) bool { return x.sw == uint32(index) && x.round != t.round }, dirty)
 	}
 	t.Kind, t.Instance, t.version, t.Dropped = r.Kind, r.Instance, r.Version, r.Dropped
-	t.Heard, t.until = received, sent.Add(-r.Fresh)
+	told := sent.Add(-r.At.Sub(r.Through))
+	t.Heard, t.told, t.until = received, told, told.Add(-r.Fresh)
 	at := s.moment(received)
 	for k := range dirty {
 		s.bind(k, at)
 	}
 	// Not before: what changed is no more vouched for.
 	s.store.vouchFor(sw, t.until, received)
+	s.tell()
 	s.store.neighbours(sw, r.Neighbours)
 	return nil
+}
+
+// tell says until when all switches have told what changed.
+func (s *Sightings) tell() {
+	var all time.Time
+	for _, t := range s.tables {
+		if all.IsZero() || t.told.Before(all) {
+			all = t.told
+		}
+	}
+	s.store.toldUntil(all)
 }
 
 // moment is a time for words that is after that of all words before.
@@ -327,6 +343,7 @@ func (s *Sightings) Tick(now time.Time) {
 			dirty[k] = true
 		}
 	}
+	s.tell()
 	at := s.moment(now)
 	for k := range dirty {
 		s.bind(k, at)

@@ -59,7 +59,7 @@ func seenBy(at float64, what string) (out []sighting.Seen) {
 func (r *rig) tell(sw string, at float64, whole bool, seen string, gone ...int) error {
 	since := r.version[sw]
 	r.version[sw]++
-	rep := &sighting.Report{Switch: sw, Kind: sighting.KindEBPF, Instance: r.instance, Since: since, Version: r.version[sw], At: sec(at + 0.05).Add(-behind), Fresh: 3 * time.Second, Seen: seenBy(at, seen)}
+	rep := &sighting.Report{Switch: sw, Kind: sighting.KindEBPF, Instance: r.instance, Since: since, Version: r.version[sw], At: sec(at + 0.05).Add(-behind), Through: sec(at + 0.05).Add(-behind), Fresh: 3 * time.Second, Seen: seenBy(at, seen)}
 	if whole {
 		rep.Since = 0
 	}
@@ -179,6 +179,9 @@ func TestTablesRule3Times(t *testing.T) {
 	r.must("spine2", 20, false, "0:dn1")
 	r.must("leaf2", 20, false, "0:up2<up1")
 	r.must("spine1", 20, false, "")
+	// A switch that has not told of the window's end may have seen it go elsewhere.
+	ask(t, r.s.store, flow(0), asked{19.05, 19.5, fabric.PathStale, by(2), 0})
+	r.quiet(20, "leaf1")
 	b = r.want(0, fabric.PathValid, by(2))
 	if !b.Since.Equal(sec(19.05)) {
 		t.Errorf("since %s", b.Since.Sub(sec(0)))
@@ -200,7 +203,7 @@ func TestTablesRule4Balanced(t *testing.T) {
 	both := seenBy(11, "0:up2<up1")
 	both[0].Ports[1].Last = both[0].Ports[0].Last
 	r.version["leaf2"]++
-	err := r.s.Apply("leaf2", &sighting.Report{Switch: "leaf2", Instance: "i", Since: 1, Version: 2, At: sec(11.05).Add(-behind), Fresh: time.Second, Seen: both}, sec(11), sec(11.1))
+	err := r.s.Apply("leaf2", &sighting.Report{Switch: "leaf2", Instance: "i", Since: 1, Version: 2, At: sec(11.05).Add(-behind), Through: sec(11.05).Add(-behind), Fresh: time.Second, Seen: both}, sec(11), sec(11.1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +232,7 @@ func TestTablesRule5SilentSwitches(t *testing.T) {
 	if len(b.Notes) != 1 || !strings.Contains(b.Notes[0], "spine1") || r.s.Tables()["spine1"].Heard != (time.Time{}) {
 		t.Errorf("notes %q", b.Notes)
 	}
-	ask(t, r.s.store, flow(0), asked{21, 22, fabric.PathValid, by(1), 0})
+	ask(t, r.s.store, flow(0), asked{20, 21, fabric.PathValid, by(1), 0}, asked{21, 22, fabric.PathStale, by(1), 0})
 	// All of them: nothing is known but where it went.
 	r.s.Tick(sec(40))
 	r.want(0, fabric.PathStale, by(1))
@@ -323,7 +326,7 @@ func TestSightingsByOtherCables(t *testing.T) {
 // TestReportsThatCannotBe are refused whole, by the name of the field.
 func TestReportsThatCannotBe(t *testing.T) {
 	good := func() *sighting.Report {
-		return &sighting.Report{Switch: "leaf1", Instance: "i", Version: 4, At: sec(10), Fresh: time.Second, Seen: seenBy(10, "0:dn1")}
+		return &sighting.Report{Switch: "leaf1", Instance: "i", Version: 4, At: sec(10), Through: sec(10), Fresh: time.Second, Seen: seenBy(10, "0:dn1")}
 	}
 	for _, tt := range []struct {
 		field  string
@@ -364,7 +367,7 @@ func TestReportsThatCannotBe(t *testing.T) {
 // TestTablesAreBounded: in flows of a switch, in names of ports.
 func TestTablesAreBounded(t *testing.T) {
 	r := newRig(t)
-	rep := &sighting.Report{Switch: "leaf1", Instance: "i", Version: 1, At: sec(10), Fresh: time.Second}
+	rep := &sighting.Report{Switch: "leaf1", Instance: "i", Version: 1, At: sec(10), Through: sec(10), Fresh: time.Second}
 	nics := []string{"10.0.1.2", "10.0.2.2", "10.0.3.2"}
 	for _, src := range nics {
 		for _, dst := range nics {

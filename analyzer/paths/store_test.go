@@ -171,6 +171,9 @@ func TestRule5AnswersConfirmUnsaid(t *testing.T) {
 	tell(t, s, probe, sighted(10, 4, by(1)))
 	ask(t, s, probe, asked{3, 5, fabric.PathUnknown, nil, 1})
 	vouchAll(s, 100, 103, "leaf1", "spine1", "leaf2")
+	s.toldUntil(sec(105))
+	ask(t, s, probe, asked{4, 105, fabric.PathValid, by(1), 0}, asked{100, 106, fabric.PathStale, by(1), 0})
+	s.toldUntil(sec(1e6))
 	ask(t, s, probe, asked{4, 100, fabric.PathValid, by(1), 0}, asked{100, 113, fabric.PathValid, by(1), 0}, asked{112, 114, fabric.PathStale, by(1), 0})
 	// Every switch that sees it has to answer; one that does not see it need not.
 	vouchAll(s, 200, 203, "leaf1", "spine2", "leaf2")

@@ -7,7 +7,7 @@
 //  2. An interface that is renamed, goes or comes is a port less or more from the
 //     next Period on; what was seen by its number is not told under another name.
 //  3. A source that fails makes the agent not ready; what it told stays, and its age
-//     shows: reports are made At the last Period that went well.
+//     shows: tables are made Through the last Period that went well.
 package fabricswitch
 
 import (
@@ -246,7 +246,7 @@ func (a *Agent) tell(links []Link, now time.Time) {
 func (a *Agent) report(instance string, since uint64) (r sighting.Report, whole bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	r = sighting.Report{Switch: a.o.Switch, Kind: a.source.Kind(), Instance: a.instance, Version: a.table.Version(), At: a.at.UTC(), Fresh: a.o.Fresh,
+	r = sighting.Report{Switch: a.o.Switch, Kind: a.source.Kind(), Instance: a.instance, Version: a.table.Version(), At: time.Now().UTC(), Through: a.at.UTC(), Fresh: a.o.Fresh,
 		Dropped: a.source.Dropped() + a.table.Dropped, Neighbours: a.lldp.Neighbours(time.Now(), a.name)}
 	if instance != a.instance || !a.table.Knows(since) {
 		return r, true

@@ -21,17 +21,41 @@ const maxHops = 32
 // of the given addresses and ports: the path that ECMP really chooses. proto
 // is the IP protocol's number, 17 for UDP.
 func (l *Lab) KernelPath(ctx context.Context, src, dst netip.Addr, proto uint8, sport, dport uint16) (fabric.Path, error) {
+	w, err := l.Walk()
+	if err != nil {
+		return nil, err
+	}
+	return w.KernelPath(ctx, src, dst, proto, sport, dport)
+}
+
+// Walk asks for many paths: it remembers the interfaces, which do not change
+// meanwhile.
+type Walk struct {
+	name string
+	x    *index
+	ids  map[string]map[string]int // of an element's interfaces
+}
+
+// Walk begins to ask for paths.
+func (l *Lab) Walk() (*Walk, error) {
 	x, err := l.fabric()
 	if err != nil {
 		return nil, err
 	}
-	if x.ownerOf(src) == "" || x.ownerOf(dst) == "" {
-		return nil, fmt.Errorf("kernel path %s to %s: both have to be addresses of NICs of lab %q", src, dst, l.name)
-	}
-	return x.kernelPath(ctx, src, dst, proto, sport, dport)
+	return &Walk{l.name, x, map[string]map[string]int{}}, nil
 }
 
-func (x *index) kernelPath(ctx context.Context, src, dst netip.Addr, proto uint8, sport, dport uint16) (fabric.Path, error) {
+// KernelPath is that of the Lab.
+func (w *Walk) KernelPath(ctx context.Context, src, dst netip.Addr, proto uint8, sport, dport uint16) (fabric.Path, error) {
+	x := w.x
+	if x.ownerOf(src) == "" || x.ownerOf(dst) == "" {
+		return nil, fmt.Errorf("kernel path %s to %s: both have to be addresses of NICs of lab %q", src, dst, w.name)
+	}
+	return w.kernelPath(ctx, src, dst, proto, sport, dport)
+}
+
+func (w *Walk) kernelPath(ctx context.Context, src, dst netip.Addr, proto uint8, sport, dport uint16) (fabric.Path, error) {
+	x := w.x
 	start, goal := x.ownerOf(src), x.ownerOf(dst)
 	if start == goal {
 		return nil, fmt.Errorf("kernel path %s to %s: both are addresses of node %q, which does not ask the fabric", src, dst, start)
@@ -43,7 +67,7 @@ func (x *index) kernelPath(ctx context.Context, src, dst netip.Addr, proto uint8
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		out, err := x.egress(at, in, q)
+		out, err := w.egress(at, in, q)
 		if err != nil {
 			return path, fmt.Errorf("kernel path %s to %s at %s: %w", src, dst, at, err)
 		}
@@ -90,16 +114,20 @@ type routeQuery struct {
 
 // egress asks the kernel of one element which end packets leave by that came
 // in by another, or that start here when in is empty.
-func (x *index) egress(element, in string, q routeQuery) (end string, err error) {
+func (w *Walk) egress(element, in string, q routeQuery) (end string, err error) {
+	x := w.x
 	ns := x.byEl[element]
 	err = unix.InNetns(ns.Netns, func() error {
-		var ids map[string]int
-		err := withHandle(func(h *netlink.Handle) (err error) {
-			ids, err = interfaceIDs(h)
-			return err
-		})
-		if err != nil {
-			return err
+		ids := w.ids[element]
+		if ids == nil {
+			err := withHandle(func(h *netlink.Handle) (err error) {
+				ids, err = interfaceIDs(h)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			w.ids[element] = ids
 		}
 		iif := 0
 		if in != "" {

@@ -96,6 +96,7 @@ func (x *index) crossFlows(ctx context.Context, d fabric.Direction) ([]crossFlow
 	nics := x.graph.NICs()
 	var out []crossFlow
 	load := map[string]int{} // flows of a host
+	walk := &Walk{x: x, ids: map[string]map[string]int{}}
 	for try := 0; try < crossTries && len(out) < crossFlows; try++ {
 		src, dst := nics[rng.IntN(len(nics))], nics[rng.IntN(len(nics))]
 		if fabric.IsNIC(d.To) {
@@ -107,7 +108,7 @@ func (x *index) crossFlows(ctx context.Context, d fabric.Direction) ([]crossFlow
 			continue
 		}
 		f := crossFlow{node: owner, from: netip.AddrPortFrom(x.graph.Address(src), uint16(30000+rng.IntN(2000))), to: x.graph.Address(dst), owner: fabric.OwnerOf(dst)}
-		p, err := x.kernelPath(ctx, f.from.Addr(), f.to, syscall.IPPROTO_UDP, f.from.Port(), crossPort)
+		p, err := walk.kernelPath(ctx, f.from.Addr(), f.to, syscall.IPPROTO_UDP, f.from.Port(), crossPort)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}

@@ -62,12 +62,14 @@ type Report struct {
 	// Version is what to ask for next.
 	Since   uint64 `json:"since"`
 	Version uint64 `json:"version"`
-	// At is when the report was made, by the switch's clock. Every flow of the
-	// table was seen within Fresh before it.
-	At    time.Time     `json:"at"`
-	Fresh time.Duration `json:"fresh_ns"`
-	Seen  []Seen        `json:"seen,omitempty"`
-	Gone  []Flow        `json:"gone,omitempty"`
+	// At is when the switch answered, by its own clock. Through is until when the
+	// table is made, a little earlier: what changed until then is told, and every flow
+	// of the table was seen within Fresh before it.
+	At      time.Time     `json:"at"`
+	Through time.Time     `json:"through"`
+	Fresh   time.Duration `json:"fresh_ns"`
+	Seen    []Seen        `json:"seen,omitempty"`
+	Gone    []Flow        `json:"gone,omitempty"`
 	// Dropped counts what the source lost since the start: samples that did not
 	// fit into a queue, flows that did not fit into the table.
 	Dropped uint64 `json:"dropped"`

@@ -63,6 +63,9 @@ type Options struct {
 	// Agentless; "" where paths come from traces alone.
 	SwitchBin string
 	Agentless []string
+	// Executable is the graylink that faults' helpers are started from; the running
+	// program when empty.
+	Executable string
 	// NoTraces: paths come from what the switches see alone.
 	NoTraces bool
 	// BendClocks makes every agent's clock wrong, by seconds and by millionths;
@@ -156,7 +159,7 @@ func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
 	t := d.o.Topology
 	d.say("building the fabric: %d switches, %d nodes, %d links as network namespaces", len(t.Switches), len(t.Nodes), len(t.Links))
 	var err error
-	d.lab, err = lab.Up(ctx, t, lab.Options{Name: d.o.Name, Owner: true, Log: d.o.Log})
+	d.lab, err = lab.Up(ctx, t, lab.Options{Name: d.o.Name, Owner: true, Log: d.o.Log, Executable: d.o.Executable})
 	if err != nil {
 		return err
 	}
