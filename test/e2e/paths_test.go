@@ -206,6 +206,9 @@ type period struct {
 func (w *ways) change(t *testing.T, name string, do func() error) {
 	t.Helper()
 	periods := []period{{truth: w.truth()}}
+	stop := make(chan struct{})
+	first := make(chan map[fabric.Edge]map[string]time.Time)
+	go func() { first <- w.watch(stop) }()
 	next := func() {
 		now := time.Now()
 		periods = append(periods, period{from: now, truth: w.truth()})
@@ -215,7 +218,7 @@ func (w *ways) change(t *testing.T, name string, do func() error) {
 		t.Fatal(err)
 	}
 	next()
-	changed := periods[1].from
+	changed := periods[0].to
 	if faults, err := w.Lab().Faults(); err == nil && len(faults) == 1 {
 		// The other switches learn of it three seconds later.
 		for deadline := time.Now().Add(15 * time.Second); !faults[0].Withdrawn && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
@@ -224,8 +227,8 @@ func (w *ways) change(t *testing.T, name string, do func() error) {
 				t.Fatal(err)
 			}
 		}
+		changed = time.Now()
 		next()
-		changed = periods[2].from
 	}
 	last := &periods[len(periods)-1]
 	moved := 0
@@ -241,9 +244,6 @@ func (w *ways) change(t *testing.T, name string, do func() error) {
 		for e, p := range last.truth {
 			if got, state := w.bound(e); !bound[e] && state == fabric.PathValid && got.Key() == p.Key() {
 				bound[e] = true
-				if p.Key() != periods[0].truth[e].Key() {
-					after = append(after, max(0, time.Since(changed).Seconds()))
-				}
 			}
 		}
 		snap := w.Loop().Snapshot()
@@ -270,8 +270,14 @@ func (w *ways) change(t *testing.T, name string, do func() error) {
 				}
 			}
 		}
-		if len(bound) == len(last.truth) && newest.Sub(changed) > 6*time.Second {
+		if len(bound) == len(last.truth) && newest.Sub(changed) > 5*time.Second {
 			break
+		}
+	}
+	close(stop)
+	for e, at := range <-first {
+		if p := last.truth[e].Key(); p != periods[0].truth[e].Key() && !at[p].IsZero() {
+			after = append(after, max(0, at[p].Sub(changed).Seconds()))
 		}
 	}
 	t.Logf("%s: %d of %d flows moved; bound to the new path after %.1f s (median), %.1f s (last); %d of %d windows bound to a wrong path",
@@ -284,6 +290,32 @@ func (w *ways) change(t *testing.T, name string, do func() error) {
 	}
 	if wrong > 0 {
 		t.Errorf("%s: %d windows are bound to a wrong path", name, wrong)
+	}
+}
+
+// watch notes when each flow was first bound to each of its paths.
+func (w *ways) watch(stop chan struct{}) map[fabric.Edge]map[string]time.Time {
+	first := map[fabric.Edge]map[string]time.Time{}
+	edges := w.Loop().Store().Edges("", "")
+	for {
+		select {
+		case <-stop:
+			return first
+		case <-time.After(20 * time.Millisecond):
+		}
+		now := time.Now()
+		for _, e := range edges {
+			p, state := w.bound(e)
+			if state != fabric.PathValid {
+				continue
+			}
+			if first[e] == nil {
+				first[e] = map[string]time.Time{}
+			}
+			if k := p.Key(); first[e][k].IsZero() {
+				first[e][k] = now
+			}
+		}
 	}
 }
 
