@@ -13,7 +13,9 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 	"gopkg.in/yaml.v3"
 
+	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/lab"
 )
 
 func addTopology(app *kingpin.Application, commands map[string]command) {
@@ -53,12 +55,30 @@ func addTopology(app *kingpin.Application, commands map[string]command) {
 // addDiscover is topology discover: a topology file of what the switches tell.
 func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
 	cmd := topo.Command("discover", "Write a topology file of what switches (graylink-switch) and nodes (graylink-node) tell of their ports and neighbours. Findings go to standard error. Exit code 0: done, 1: bad arguments or nobody answers, 3: done, but something is contradictory or does not answer.")
-	switches := cmd.Flag("switch", "Address of a graylink-switch, http://HOST:PORT; may be repeated.").Required().Strings()
+	switches := cmd.Flag("switch", "Address of a graylink-switch, http://HOST:PORT; may be repeated.").Strings()
 	nodes := cmd.Flag("node", "Address of a graylink-node; may be repeated.").Strings()
+	name := cmd.Flag("lab", "Ask the switches and nodes of this lab (graylink demo --keep) instead.").String()
 	output := cmd.Flag("output", "The file to write; standard output when absent.").String()
 	timeout := cmd.Flag("timeout", "How long to wait for each.").Default("5s").Duration()
 	commands[cmd.FullCommand()] = func(ctx context.Context) error {
-		client := &http.Client{Timeout: *timeout}
+		client := &http.Client{}
+		if *name != "" {
+			l, err := lab.Open(*name)
+			if err != nil {
+				return err
+			}
+			client.Transport = demo.Agents(l).Client.Transport
+			for _, sw := range l.Topology().Switches {
+				*switches = append(*switches, demo.SwitchURL(sw.Name))
+			}
+			for _, n := range l.Topology().Nodes {
+				*nodes = append(*nodes, demo.AgentURL(n.Name))
+			}
+		}
+		if len(*switches) == 0 {
+			return errors.New("whom to ask: --switch or --lab is expected")
+		}
+		client.Timeout = *timeout
 		var views []fabric.SwitchView
 		var hosts []fabric.NodeView
 		silent := 0

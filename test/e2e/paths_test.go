@@ -130,6 +130,7 @@ func TestPaths(t *testing.T) {
 	}
 	w := &ways{t, d, name}
 	t.Run("Agree", func(t *testing.T) { w.agree(t) })
+	t.Run("Discover", func(t *testing.T) { w.discover(t) })
 	t.Run("Change", func(t *testing.T) { w.changes(t) })
 	t.Run("Silent", func(t *testing.T) { w.silent(t) })
 }
@@ -165,7 +166,31 @@ func (w *ways) agree(t *testing.T) {
 	}
 }
 
-// changes changes routes in four ways while all flows are probed.
+// discover makes the topology of what switches and nodes tell.
+func (w *ways) discover(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "discovered.yaml")
+	_, stderr, code := graylink(t, "topology", "discover", "--lab", w.name, "--output", file)
+	if code != 0 {
+		t.Fatalf("exit code %d:\n%s", code, stderr)
+	}
+	got, found := fabric.Load(file)
+	if err := found.Err(); err != nil {
+		t.Fatal(err)
+	}
+	ids := func(topo *fabric.Topology) (all []string) {
+		for _, l := range topo.Links {
+			all = append(all, l.ID())
+		}
+		slices.Sort(all)
+		return all
+	}
+	if have, want := ids(got), ids(w.Graph().Topo); !slices.Equal(have, want) {
+		t.Errorf("%d links discovered, %d are there:\n%v\n%v", len(have), len(want), have, want)
+	}
+	t.Logf("discovered %d switches, %d nodes, %d of %d links", len(got.Switches), len(got.Nodes), len(got.Links), len(w.Graph().Topo.Links))
+}
+
+// changes changes routes in five ways while all flows are probed.
 func (w *ways) changes(t *testing.T) {
 	g := w.Graph()
 	var link string

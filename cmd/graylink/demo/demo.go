@@ -232,10 +232,10 @@ func (d *Demo) agents(ctx context.Context) error {
 	}
 	urls := make([]string, len(nodes))
 	for i := range nodes {
-		urls[i] = agentURL(nodes[i].Name)
+		urls[i] = AgentURL(nodes[i].Name)
 	}
 	for _, sw := range d.watching {
-		urls = append(urls, switchURL(sw))
+		urls = append(urls, SwitchURL(sw))
 	}
 	client := Agents(d.lab).Client
 	deadline := time.Now().Add(agentsUp)
@@ -290,7 +290,7 @@ func (d *Demo) sightings() *analyzer.Sightings {
 	if len(d.watching) == 0 {
 		return nil
 	}
-	return &analyzer.Sightings{Client: Agents(d.lab).Client, URL: switchURL, Switches: d.watching,
+	return &analyzer.Sightings{Client: Agents(d.lab).Client, URL: SwitchURL, Switches: d.watching,
 		Mapper: paths.Mapper{SourcePort: SourcePort, StampPort: StampPort}}
 }
 
@@ -333,9 +333,10 @@ func (d *Demo) dead() error {
 // switchPort is where graylink-switch listens inside its own namespace.
 const switchPort = "9871"
 
-func switchURL(sw string) string { return "http://" + sw + ":" + switchPort }
+// SwitchURL is where a switch's agent answers, AgentURL a node's.
+func SwitchURL(sw string) string { return "http://" + sw + ":" + switchPort }
 
-func agentURL(node string) string { return "http://" + node + ":" + agentPort }
+func AgentURL(node string) string { return "http://" + node + ":" + agentPort }
 
 // dialAgent reaches an agent out of band: the socket is opened inside the
 // node's namespace, to its loopback, where no fault of the fabric is in the way.
@@ -363,7 +364,7 @@ func client(dial func(context.Context, string, string) (net.Conn, error)) *http.
 func Agents(l *lab.Lab) analyzer.HTTPAgents {
 	return analyzer.HTTPAgents{Client: client(func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return dialAgent(ctx, l, network, addr)
-	}), URL: agentURL}
+	}), URL: AgentURL}
 }
 
 func (d *Demo) analyzer(run context.Context, ln net.Listener) error {
