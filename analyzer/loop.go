@@ -217,6 +217,15 @@ func NewLoop(o LoopOptions) *Loop {
 // Store gives access to the bound paths.
 func (l *Loop) Store() *paths.Store { return l.store }
 
+// Switches are the states of the switches that tell what crosses them, and how
+// often they were asked.
+func (l *Loop) Switches() (map[string]paths.TableView, paths.PullCounts) {
+	if l.pull == nil {
+		return nil, paths.PullCounts{}
+	}
+	return l.seen.Tables(), l.pull.Counts()
+}
+
 // Snapshot returns the state after the last cycle.
 func (l *Loop) Snapshot() Snapshot {
 	l.mu.RLock()

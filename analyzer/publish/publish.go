@@ -24,6 +24,8 @@ const maxPathEdges = 200
 type Collector struct {
 	Snapshot func() analyzer.Snapshot
 	Store    *paths.Store
+	// Switches are Loop.Switches; nil where no switch tells.
+	Switches func() (map[string]paths.TableView, paths.PullCounts)
 }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -50,12 +52,19 @@ var (
 	baselines    = desc("graylink_analyzer_baselines", "Directed flows whose baseline is learnt.")
 	pending      = desc("graylink_analyzer_pending_edges", "Edges that look degraded and wait for confirmation.")
 	hostSuspect  = desc("graylink_analyzer_host_suspect", "1 for nodes whose probes are no evidence because the node is starved or silent.", "node")
+	swInfo       = desc("graylink_analyzer_switch_info", "How a switch sees the probes that cross it.", "switch", "kind")
+	swHeard      = desc("graylink_analyzer_switch_answered_timestamp_seconds", "When a switch last told what crosses it.", "switch")
+	swFlows      = desc("graylink_analyzer_switch_flows", "Flows of a switch's table.", "switch")
+	swDropped    = desc("graylink_analyzer_switch_dropped_total", "What a switch lost because something was full.", "switch")
+	swForeign    = desc("graylink_analyzer_switch_foreign_flows_total", "Flows told of that belong to no edge.", "switch")
+	swPulls      = desc("graylink_analyzer_switch_pulls_total", "Questions to switches.", "result")
 )
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{suspectScore, suspectInfo, suspectDelay, suspectLoss, suspectEdges, elementInfo, verdictState, coverage, linkDelay,
-		linkEdges, pathVersion, pathEdges, edgePath, pathHop, lastCycle, baselines, pending, hostSuspect} {
+		linkEdges, pathVersion, pathEdges, edgePath, pathHop, lastCycle, baselines, pending, hostSuspect,
+		swInfo, swHeard, swFlows, swDropped, swForeign, swPulls} {
 		ch <- d
 	}
 }
@@ -67,6 +76,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	c.suspects(s, gauge)
+	c.switches(ch, gauge)
 	for _, state := range []fabric.State{fabric.Innocent, fabric.Suspect, fabric.InsufficientEvidence} {
 		gauge(verdictState, oneIf(s.Report.State == state), "fabric", string(state))
 	}
@@ -97,6 +107,26 @@ func oneIf(b bool) float64 {
 		return 1
 	}
 	return 0
+}
+
+// switches are the sources of sightings.
+func (c *Collector) switches(ch chan<- prometheus.Metric, gauge func(*prometheus.Desc, float64, ...string)) {
+	if c.Switches == nil {
+		return
+	}
+	count := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	tables, pulls := c.Switches()
+	for sw, t := range tables {
+		gauge(swInfo, 1, sw, string(t.Kind))
+		gauge(swHeard, float64(t.Heard.UnixNano())/1e9, sw)
+		gauge(swFlows, float64(t.Flows), sw)
+		count(swDropped, t.Dropped+t.Over, sw)
+		count(swForeign, t.Foreign, sw)
+	}
+	count(swPulls, pulls.Pulls-pulls.Failures, "answered")
+	count(swPulls, pulls.Failures, "failed")
 }
 
 func (c *Collector) suspects(s analyzer.Snapshot, gauge func(*prometheus.Desc, float64, ...string)) {

@@ -18,6 +18,7 @@ import (
 	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/sighting"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden exposition")
@@ -64,7 +65,10 @@ func fixture(t *testing.T) (*Collector, *API, *analyzer.Snapshot) {
 			{Cleared: &old, Verdict: fabric.Verdict{ID: "c", Element: fabric.Element{Element: "spine1", Kind: fabric.KindSwitch}, Confidence: 0.9, Scenario: fabric.HotSpine}},
 		}}
 	get := func() analyzer.Snapshot { return *snap }
-	return &Collector{Snapshot: get, Store: store}, &API{Snapshot: get, Store: store}, snap
+	switches := func() (map[string]paths.TableView, paths.PullCounts) {
+		return map[string]paths.TableView{"leaf1": {Kind: sighting.KindEBPF, Flows: 12, Heard: now, Dropped: 1, Over: 2, Foreign: 3}}, paths.PullCounts{Pulls: 9, Failures: 4}
+	}
+	return &Collector{Snapshot: get, Store: store, Switches: switches}, &API{Snapshot: get, Store: store}, snap
 }
 
 func expose(t *testing.T, c *Collector) string {

@@ -382,7 +382,7 @@ func (d *Demo) analyzer(run context.Context, ln net.Listener) error {
 		Settings: evidence.DefaultSettings(), Expected: d.mesh.Directed(), Log: d.o.Log, Sightings: d.sightings(), NoTraces: d.o.NoTraces})
 
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(&publish.Collector{Snapshot: d.loop.Snapshot, Store: d.loop.Store()},
+	reg.MustRegister(&publish.Collector{Snapshot: d.loop.Snapshot, Store: d.loop.Store(), Switches: d.loop.Switches},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
