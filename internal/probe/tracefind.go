@@ -23,7 +23,8 @@ type inquiry struct {
 	*tracer
 	flow    traceFlow
 	nic     string      // that sends it
-	old     *TracedPath // the last that was told of the flow, or nil
+	last    *TracedPath // what the last trace found, or nil
+	old     *TracedPath // the same when it was a path
 	length  int         // hop limit of the destination's answer, as known before; 0: not known
 	asked   [maxHops + 1]int
 	refused [maxHops + 1]bool
@@ -37,8 +38,8 @@ func (t *tracer) find(ctx context.Context, f traceFlow) (TracedPath, error) {
 	q := &inquiry{tracer: t, flow: f}
 	q.nic, _ = f.edge.Ends()
 	t.mu.Lock()
-	if p := t.paths[f.edge]; p != nil && p.State != fabric.PathUnknown {
-		q.old = p
+	if q.last = t.paths[f.edge]; q.last != nil && q.last.State != fabric.PathUnknown {
+		q.old = q.last
 	}
 	if q.length = t.lengths[way{q.nic, f.dst.Addr()}]; f.edge.Reply && q.old != nil {
 		q.length = len(q.old.Hops) + 1
@@ -193,7 +194,18 @@ func (q *inquiry) take(ttl int) (charge, time.Duration) {
 	if ttl == q.length && !q.flow.edge.Reply {
 		return charge{at: place{q.nic, ttl}}, 0
 	}
-	return q.budgets.take(place{q.nic, ttl}, q.before(ttl), time.Now().UnixNano())
+	return q.budgets.take(place{q.nic, ttl}, q.expected(ttl), time.Now().UnixNano())
+}
+
+// expected is who will answer at a hop limit if the flow goes as it last did.
+func (q *inquiry) expected(ttl int) netip.Addr {
+	if q.last == nil || ttl > len(q.last.Hops) {
+		return netip.Addr{}
+	}
+	if a := q.last.Hops[ttl-1].Address; a.IsValid() || ttl == len(q.last.Hops) {
+		return a
+	}
+	return q.budgets.on(place{q.nic, ttl}, q.last.Hops[ttl].Address)
 }
 
 // patient reports whether to wait longer for the budgets of hop limits.
