@@ -144,6 +144,7 @@ func (b *budgets) answered(c charge, from netip.Addr, now int64) {
 	if crowd := b.place(c.at, now); !slices.Contains(crowd.known, s) {
 		crowd.known = append(crowd.known, s)
 	}
+	s.any(now) // what it got since counts before it is charged
 	s.tokens--
 	for _, o := range c.from {
 		o.tokens++
