@@ -332,3 +332,82 @@ func TestExtensionsOfAnswers(t *testing.T) {
 		})
 	}
 }
+
+// TestTraceOverIPv6 goes through two routers of the kernel. What ECMP hashes of a
+// trace packet is what it hashes of the flow's own: traffic class and flow label
+// are seen to be the same at the first router.
+func TestTraceOverIPv6(t *testing.T) {
+	l := newLine(t)
+	for _, a := range [][3]string{{"h1", "eth1", "fd83:1::2"}, {"r1", "dn1", "fd83:1::1"}, {"r1", "up1", "fd83:9::1"},
+		{"r2", "up1", "fd83:9::2"}, {"r2", "dn1", "fd83:2::1"}, {"h2", "eth1", "fd83:2::2"}} {
+		l.run("ip", "-n", l.name(a[0]), "addr", "add", a[2]+"/64", "dev", a[1], "nodad")
+	}
+	for n, via := range map[string]string{"h1": "fd83:1::1", "r1": "fd83:9::2", "r2": "fd83:9::1", "h2": "fd83:2::1"} {
+		l.run("ip", "-n", l.name(n), "route", "add", "default", "via", via)
+	}
+	var seen *unix.Packet
+	for _, n := range []string{"r1", "r2"} {
+		if err := unix.InNetns(l.name(n), func() error {
+			for k, v := range map[string]string{"conf/all/forwarding": "1", "icmp/ratelimit": "0"} {
+				if err := os.WriteFile(filepath.Join("/proc/sys/net/ipv6", k), []byte(v), 0o644); err != nil {
+					return err
+				}
+			}
+			if n == "r2" {
+				return nil
+			}
+			i, err := net.InterfaceByName("dn1")
+			if err != nil {
+				return err
+			}
+			if seen, err = unix.OpenPacket(0x86dd, i.Index, 128); err != nil {
+				return err
+			}
+			return seen.Buffer(8 << 20)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer seen.Close()
+	a, b := l.start("h1", "fd83:1::2", "fd83:2::2"), l.start("h2", "fd83:2::2", "fd83:1::2")
+	until(t, 20*time.Second, "answers", func() bool { return a.Snapshot().NICs[0].Edges[0].Acked >= 20 })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	reply := traced
+	reply.Reply = true
+	for _, c := range []struct {
+		e    *Engine
+		edge fabric.Edge
+		want string
+	}{{a, traced, "fd83:1::1 fd83:9::2"}, {b, reply, "fd83:2::1 fd83:9::1"}} {
+		paths, err := c.e.Trace(ctx, []fabric.Edge{c.edge})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := paths[0]; hops(p) != c.want || p.State != fabric.PathValid {
+			t.Errorf("%s: %+v, want %s", c.edge, p, c.want)
+		}
+	}
+	heads := map[bool]map[uint32]int{true: {}, false: {}} // by hop limited or not: version, traffic class, flow label
+	for range 100 {
+		if err := seen.Recv(time.Now().Add(100*time.Millisecond), func(_ int, frame []byte) {
+			ip := frame[14:]
+			if len(ip) >= 48 && ip[6] == 17 && binary.BigEndian.Uint16(ip[42:]) == 862 {
+				heads[ip[7] <= maxHops][binary.BigEndian.Uint32(ip)]++
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if len(heads[true]) > 0 && len(heads[false]) > 0 {
+			break
+		}
+	}
+	if len(heads[true]) != 1 || len(heads[false]) != 1 {
+		t.Fatalf("heads of trace packets %x, of probes %x; want one each", heads[true], heads[false])
+	}
+	for h := range heads[true] {
+		if heads[false][h] == 0 {
+			t.Errorf("head of trace packets %x, of probes %x", heads[true], heads[false])
+		}
+	}
+}
