@@ -102,7 +102,7 @@ func Resolve(g *Graph, src, dst string, t Trace) Resolved {
 		if !h.Address.IsValid() {
 			continue
 		}
-		end, why := ingress(g, h)
+		end, why := Ingress(g, h)
 		if end == "" {
 			return unknown(fmt.Sprintf("hop %d answered from %s, %s", h.TTL, h.Address, why), nil)
 		}
@@ -130,9 +130,9 @@ func Resolve(g *Graph, src, dst string, t Trace) Resolved {
 	return unknown(fmt.Sprintf("%d paths fit the hops that answered", len(fit)), fit)
 }
 
-// ingress is the port that a hop's packet came in by, or its switch when the
+// Ingress is the port that a hop's packet came in by, or its switch when the
 // port is not known, or "" and why.
-func ingress(g *Graph, h RawHop) (end, why string) {
+func Ingress(g *Graph, h RawHop) (end, why string) {
 	end = g.EndOf(h.Address)
 	if end == "" {
 		end = switchOf(g, h.Address)
