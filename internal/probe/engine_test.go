@@ -581,7 +581,11 @@ func hops(p TracedPath) string {
 func (t *tracer) forgetAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.budgets = newBudgets(int(t.budgets.full))
+	t.budgets.mu.Lock()
+	defer t.budgets.mu.Unlock()
+	clear(t.budgets.known)
+	clear(t.budgets.places)
+	clear(t.budgets.before)
 	clear(t.first)
 	clear(t.lengths)
 	clear(t.paths)
