@@ -38,7 +38,8 @@ import (
 //     what did answer stays as it was, another is unknown; a note says so and
 //     the flow is traced again.
 //  8. The first switch is asked once in shareFor for all flows of a NIC, as soon
-//     as shareFlows flows found the same one. A flow that finds another ends
+//     as shareFlows flows found the same one; flows traced meanwhile wait for that
+//     answer. A flow that finds another ends
 //     that, and paths told by it since it was last confirmed are stale.
 const (
 	traceAttempts = 2
@@ -159,6 +160,7 @@ type firstHop struct {
 	hop   Hop
 	at    time.Time
 	flows map[fabric.Edge]bool // that found it, up to shareFlows
+	asked time.Time            // when a flow was last sent to find it again
 }
 
 // configure changes the pace, and forgets the paths of edges that are no more.

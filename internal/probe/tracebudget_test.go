@@ -189,6 +189,10 @@ func TestRule8TheFirstSwitchIsSharedWhileFlowsAgree(t *testing.T) {
 	if h == nil || h.Address != spine1 || tr.shared(traced.Src, now.Add(shareFor)) != nil {
 		t.Fatalf("shared %v, want for %v", h, shareFor)
 	}
+	later := now.Add(shareFor)
+	if !tr.finds(traced.Src, later) || tr.finds(traced.Src, later.Add(shareFor-1)) || !tr.finds(traced.Src, later.Add(shareFor)) {
+		t.Error("want one flow in a second to look for the first switch again, and the others to wait")
+	}
 	p := path("valid", spine1.String())
 	p.TracedAt, p.Hops[0] = now, *h
 	tr.keep(p)

@@ -30,6 +30,7 @@ type inquiry struct {
 	refused [maxHops + 1]bool
 	answers [maxHops + 1][]traceAnswer
 	first   *Hop // hop limit 1, as other flows found it
+	waits   bool // for another flow to find hop limit 1
 	silent  []charge
 }
 
@@ -44,7 +45,9 @@ func (t *tracer) find(ctx context.Context, f traceFlow) (TracedPath, error) {
 	if q.length = t.lengths[way{q.nic, f.dst.Addr()}]; f.edge.Reply && q.old != nil {
 		q.length = len(q.old.Hops) + 1
 	}
-	q.first = t.shared(q.nic, time.Now())
+	if q.first = t.shared(q.nic, time.Now()); q.first == nil {
+		q.waits = !t.finds(q.nic, time.Now())
+	}
 	t.mu.Unlock()
 	p := TracedPath{Edge: f.edge, TracedAt: time.Now()}
 	tail := maxSilentProbe
@@ -67,6 +70,16 @@ func (t *tracer) find(ctx context.Context, f traceFlow) (TracedPath, error) {
 			return p, err
 		}
 	}
+	if q.waits {
+		q.mu.Lock()
+		q.first = t.shared(q.nic, time.Now())
+		q.mu.Unlock()
+		if q.waits = false; q.first == nil {
+			if err := q.look(ctx, 1, 1); err != nil {
+				return p, err
+			}
+		}
+	}
 	q.tell(&p, end)
 	return p, nil
 }
@@ -76,7 +89,7 @@ func (q *inquiry) look(ctx context.Context, from, to int) error {
 	packets := map[int]int{}
 	for ttl := from; ttl <= to; ttl++ {
 		switch {
-		case ttl == 1 && q.first != nil:
+		case ttl == 1 && (q.first != nil || q.waits):
 		case q.before(ttl).IsValid() || q.old != nil && ttl == q.length:
 			packets[ttl] = 1
 		default:
@@ -292,7 +305,7 @@ func (q *inquiry) ended(ttl int) bool {
 
 // silentTail is how many hop limits after the last that answered are silent.
 func (q *inquiry) silentTail(end int) (n int) {
-	for ttl := end; ttl > 0 && len(q.answers[ttl]) == 0 && !(ttl == 1 && q.first != nil); ttl-- {
+	for ttl := end; ttl > 0 && len(q.answers[ttl]) == 0 && !(ttl == 1 && (q.first != nil || q.waits)); ttl-- {
 		n++
 	}
 	return n
@@ -441,6 +454,19 @@ func (t *tracer) shared(nic string, now time.Time) *Hop {
 	h := f.hop
 	h.shared = true
 	return &h
+}
+
+// finds reports whether a flow is to look for the first switch itself: as long as
+// it is not shared, and then one flow in shareFor.
+func (t *tracer) finds(nic string, now time.Time) bool {
+	f := t.first[nic]
+	if f == nil || len(f.flows) < shareFlows || now.Sub(f.asked) >= shareFor {
+		if f != nil {
+			f.asked = now
+		}
+		return true
+	}
+	return false
 }
 
 // meet takes what a flow found at hop limit 1.
