@@ -46,6 +46,9 @@ type tracedHop struct {
 	Out     string `json:"out"`
 	Address string `json:"address,omitempty"`
 	RTTNS   *int64 `json:"rtt_ns,omitempty"`
+
+	Interface *fabric.Interface `json:"interface,omitempty"`
+	MPLS      []fabric.Label    `json:"mpls,omitempty"`
 }
 
 type traced struct {
@@ -127,31 +130,58 @@ func describeTrace(g *fabric.Graph, e fabric.Edge, t fabric.Trace) traced {
 			h.Switch, h.In, h.Out = path[i].Switch, path[i].In, path[i].Out
 		}
 		if i < len(t.Hops) {
-			if a := t.Hops[i].Address; a.IsValid() {
-				h.Address = a.String()
+			raw := t.Hops[i]
+			if raw.Address.IsValid() {
+				h.Address = raw.Address.String()
 				if g != nil && h.Switch == "" {
-					if sw, port, ok := fabric.SplitPort(g.EndOf(a)); ok {
-						h.Switch, h.In = sw, port
-					}
+					h.place(g, raw)
 				}
 			}
-			h.RTTNS = t.Hops[i].RTTNS
+			h.RTTNS, h.Interface, h.MPLS = raw.RTTNS, raw.Interface, raw.MPLS
 		}
 		out.Hops = append(out.Hops, h)
 	}
 	return out
 }
 
+// place names the switch that answered, and its port where that is known.
+func (h *tracedHop) place(g *fabric.Graph, raw fabric.RawHop) {
+	end, _ := fabric.Ingress(g, raw)
+	if sw, port, ok := fabric.SplitPort(end); ok {
+		h.Switch, h.In = sw, port
+	} else if g.Switch(end) != nil {
+		h.Switch = end
+	}
+}
+
+// end is a hop's port as links name it, "" when it is not known.
+func (h *tracedHop) end(port string) string {
+	if h.Switch == "" || port == "" {
+		return ""
+	}
+	return h.Switch + ":" + port
+}
+
+// printTrace writes a line for every switch, and one for the far end, each with
+// the link that leads there.
 func printTrace(w io.Writer, t traced, from, to string) error {
 	fmt.Fprintf(w, "trace of %s, from %s to %s: path %s\n", t.Edge, from, to, t.State)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(tw, "hop\tswitch\tin\tout\tanswered from\tRTT at least\tover link\n")
+	behind := from
 	for i, h := range t.Hops {
-		sw, in, out, addr, rtt := orStar(h.Switch), orStar(h.In), orStar(h.Out), orStar(h.Address), "*"
+		rtt := "*"
 		if h.RTTNS != nil {
 			rtt = classify.Delay(*h.RTTNS)
 		}
-		fmt.Fprintf(tw, "%3d\t%s\tin %s\tout %s\t%s\t%s\n", i+1, sw, in, out, addr, rtt)
+		in := h.In
+		if in == "" && h.Interface != nil {
+			in = h.Interface.Name
+		}
+		fmt.Fprintf(tw, "%3d\t%s\t%s\t%s\t%s\t%s\t%s\n", i+1, orStar(h.Switch), orStar(in), orStar(h.Out), orStar(h.Address), rtt, link(behind, h.end(h.In)))
+		behind = h.end(h.Out)
 	}
+	fmt.Fprintf(tw, "\t%s\t\t\t\t\t%s\n", to, link(behind, to))
 	if err := tw.Flush(); err != nil {
 		return err
 	}
@@ -159,6 +189,13 @@ func printTrace(w io.Writer, t traced, from, to string) error {
 		fmt.Fprintf(w, "  note: %s\n", n)
 	}
 	return nil
+}
+
+func link(a, b string) string {
+	if a == "" || b == "" {
+		return "*"
+	}
+	return fabric.LinkID(a, b)
 }
 
 func orStar(s string) string {

@@ -43,9 +43,10 @@ type FleetOptions struct {
 
 // Defaults of a node that has no file to say otherwise.
 const (
-	fleetReplyTimeout = time.Second
-	fleetTracePackets = 200 // a second
-	fleetTracesAtOnce = 16
+	fleetReplyTimeout   = time.Second
+	fleetTracePackets   = 1000 // a second
+	fleetTracePerSwitch = 50
+	fleetTracesAtOnce   = 32
 )
 
 // kindHardware is a NIC's kind of stamps when they are its own.
@@ -132,7 +133,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 func fleetConfig(a *agentapi.Assignment, keys *agentapi.Keys, o FleetOptions) *probe.Config {
 	c := &probe.Config{Node: a.GetNode(), Cadence: time.Duration(a.GetCadenceNs()), ReplyTimeout: fleetReplyTimeout, ErrorBound: o.ErrorBound, ClockSync: o.ClockSync,
 		Stamp: probe.StampConfig{Port: uint16(a.GetStamp().GetPort()), SourcePort: uint16(a.GetStamp().GetSourcePort()), Padding: int(a.GetStamp().GetPadding())},
-		Trace: probe.TraceConfig{PacketsPerSecond: fleetTracePackets, Concurrency: fleetTracesAtOnce},
+		Trace: probe.TraceConfig{PacketsPerSecond: fleetTracePackets, PacketsPerSwitch: fleetTracePerSwitch, Concurrency: fleetTracesAtOnce},
 		Hash:  hex.EncodeToString(a.GetHash()[:min(8, len(a.GetHash()))])}
 	for _, k := range a.GetStamp().GetClasses() {
 		c.Stamp.Classes = append(c.Stamp.Classes, probe.ClassConfig{Name: k.GetName(), DSCP: uint8(k.GetDscp())})
@@ -305,7 +306,7 @@ func (f *fleet) Traces() (version uint64, traces []fabric.Trace) {
 	for i, p := range paths {
 		t := fabric.Trace{Edge: p.Edge.String(), State: p.State, TracedAt: p.TracedAt, Reached: p.Reached, Balanced: p.Balanced, Hops: make([]fabric.RawHop, len(p.Hops))}
 		for k, h := range p.Hops {
-			t.Hops[k] = fabric.RawHop{TTL: h.TTL, Address: h.Address}
+			t.Hops[k] = fabric.RawHop{TTL: h.TTL, Address: h.Address, Interface: h.Incoming, MPLS: h.Labels}
 			if h.Address.IsValid() {
 				rtt := int64(h.RTT)
 				t.Hops[k].RTTNS = &rtt

@@ -72,6 +72,9 @@ type hopJSON struct {
 	TTL     int    `json:"ttl"`
 	Address string `json:"address,omitempty"`
 	RTT     int64  `json:"rtt_ns,omitempty"`
+
+	Interface *fabric.Interface `json:"interface,omitempty"`
+	MPLS      []fabric.Label    `json:"mpls,omitempty"`
 }
 
 type pathJSON struct {
@@ -102,6 +105,7 @@ func (n *Node) answer(w http.ResponseWriter, node string, version uint64, paths 
 			j.Hops[k].TTL = h.TTL
 			if h.Address.IsValid() {
 				j.Hops[k].Address, j.Hops[k].RTT = h.Address.String(), int64(h.RTT)
+				j.Hops[k].Interface, j.Hops[k].MPLS = h.Incoming, h.Labels
 			}
 		}
 		out.Paths[i] = j

@@ -14,6 +14,43 @@ type RawHop struct {
 	TTL     int        `json:"ttl"`
 	Address netip.Addr `json:"address,omitzero"`
 	RTTNS   *int64     `json:"rtt_ns,omitempty"`
+	// Interface is the one the packet came in by, and MPLS the labels it had
+	// there, as the answer's extensions say (RFC 5837, RFC 4950).
+	Interface *Interface `json:"interface,omitempty"`
+	MPLS      []Label    `json:"mpls,omitempty"`
+}
+
+// Interface is a switch's interface as the switch itself tells of it; what it
+// did not tell is zero.
+type Interface struct {
+	Name    string     `json:"name,omitempty"`
+	Address netip.Addr `json:"address,omitzero"`
+	Index   uint32     `json:"index,omitempty"` // ifIndex of RFC 2863
+	MTU     uint32     `json:"mtu,omitempty"`   // octets
+}
+
+// Label is an entry of an MPLS label stack.
+type Label struct {
+	Label  uint32 `json:"label"`
+	TC     uint8  `json:"tc"`
+	Bottom bool   `json:"bottom"`
+	TTL    uint8  `json:"ttl"`
+}
+
+// LabelText names a stack as traceroutes do, top label first.
+func LabelText(stack []Label) string {
+	s := ""
+	for i, l := range stack {
+		if i > 0 {
+			s += " "
+		}
+		bottom := 0
+		if l.Bottom {
+			bottom = 1
+		}
+		s += fmt.Sprintf("L=%d,TC=%d,S=%d,TTL=%d", l.Label, l.TC, bottom, l.TTL)
+	}
+	return s
 }
 
 // Trace is one hop-limited trace as a node reports it.
@@ -37,8 +74,8 @@ type Resolved struct {
 }
 
 // Resolve binds the hops of a trace from NIC src to NIC dst: a hop's address is
-// that of its ingress port, its egress port is where the next hop's cable
-// begins. A silent hop is filled only when a single shortest path fits what did
+// that of its ingress port, unless the switch says which interface the packet
+// came in by; its egress port is where the next hop's cable begins. A silent hop is filled only when a single shortest path fits what did
 // answer; when several fit they are candidates and the state is unknown. A path
 // is never guessed.
 func Resolve(g *Graph, src, dst string, t Trace) Resolved {
@@ -65,12 +102,9 @@ func Resolve(g *Graph, src, dst string, t Trace) Resolved {
 		if !h.Address.IsValid() {
 			continue
 		}
-		end := g.EndOf(h.Address)
+		end, why := Ingress(g, h)
 		if end == "" {
-			end = switchOf(g, h.Address)
-		}
-		if end == "" {
-			return unknown(fmt.Sprintf("hop %d answered from %s, which no port of the topology has", h.TTL, h.Address), nil)
+			return unknown(fmt.Sprintf("hop %d answered from %s, %s", h.TTL, h.Address, why), nil)
 		}
 		ends[i] = end
 	}
@@ -94,6 +128,38 @@ func Resolve(g *Graph, src, dst string, t Trace) Resolved {
 		return unknown("no path of the topology fits the hops that answered", nil)
 	}
 	return unknown(fmt.Sprintf("%d paths fit the hops that answered", len(fit)), fit)
+}
+
+// Ingress is the port that a hop's packet came in by, or its switch when the
+// port is not known, or "" and why.
+func Ingress(g *Graph, h RawHop) (end, why string) {
+	end = g.EndOf(h.Address)
+	if end == "" {
+		end = switchOf(g, h.Address)
+	}
+	if h.Interface == nil {
+		if end == "" {
+			return "", "which no port of the topology has"
+		}
+		return end, ""
+	}
+	owner := end
+	if sw, _, ok := SplitPort(end); ok {
+		owner = sw
+	}
+	if told := g.EndOf(h.Interface.Address); told != "" {
+		if owner != "" && OwnerOf(told) != owner {
+			return "", fmt.Sprintf("which is %s's, and says that the packet came in at %s", owner, told)
+		}
+		return told, ""
+	}
+	switch named := owner + ":" + h.Interface.Name; {
+	case owner != "" && h.Interface.Name != "" && g.LinkAt(named) != nil:
+		return named, ""
+	case end == "":
+		return "", "which no port of the topology has"
+	}
+	return end, ""
 }
 
 func switchOf(g *Graph, a netip.Addr) string {

@@ -112,6 +112,7 @@ func (e *EdgeConfig) ID() fabric.Edge { return fabric.Edge{Src: e.Src, Dst: e.Ds
 // TraceConfig bounds path tracing.
 type TraceConfig struct {
 	PacketsPerSecond int
+	PacketsPerSwitch int // a second, that one switch has to answer this node
 	Concurrency      int // flows traced at the same time
 }
 
@@ -138,7 +139,7 @@ type filePeer struct {
 func defaultConfig() Config {
 	return Config{Cadence: 10 * time.Millisecond, ReplyTimeout: time.Second,
 		Stamp: StampConfig{Port: 862, SourcePort: 49152, Classes: []ClassConfig{{}}},
-		Trace: TraceConfig{PacketsPerSecond: 200, Concurrency: 16}}
+		Trace: TraceConfig{PacketsPerSecond: 1000, PacketsPerSwitch: 50, Concurrency: 32}}
 }
 
 // LoadConfig reads and checks a configuration file.
@@ -463,6 +464,7 @@ func (c *Config) read(root *yaml.Node) error {
 		"trace": func(n *yaml.Node) error {
 			return fields{
 				"packets_per_second": integer("trace.packets_per_second", 1, 100_000, &c.Trace.PacketsPerSecond),
+				"packets_per_switch": integer("trace.packets_per_switch", 1, 10_000, &c.Trace.PacketsPerSwitch),
 				"concurrency":        integer("trace.concurrency", 1, 1024, &c.Trace.Concurrency),
 			}.read(n, "trace")
 		},

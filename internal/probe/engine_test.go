@@ -285,7 +285,6 @@ func newIdle(t testing.TB, c *Config, device stampDevice) idle {
 	}
 	t.Cleanup(func() {
 		e.cancel()
-		e.tracer.pace.Stop()
 		if err := errors.Join(e.closeNICs(e.nics), e.wire.poll.Close()); err != nil {
 			t.Errorf("close: %v", err)
 		}
@@ -578,6 +577,20 @@ func hops(p TracedPath) string {
 	return strings.Join(s, " ")
 }
 
+// forgetAll makes a tracer one that has traced nothing yet.
+func (t *tracer) forgetAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.budgets.mu.Lock()
+	defer t.budgets.mu.Unlock()
+	clear(t.budgets.known)
+	clear(t.budgets.places)
+	clear(t.budgets.before)
+	clear(t.first)
+	clear(t.lengths)
+	clear(t.paths)
+}
+
 func TestBetweenNamespaces(t *testing.T) {
 	l := newLine(t)
 	outer := t
@@ -637,10 +650,24 @@ func TestBetweenNamespaces(t *testing.T) {
 			t.Errorf("lost %v, duplicate %d", e.Lost, e.Duplicate)
 		}
 	})
+	t.Run("a switch that answered before is limited, not silent", func(t *testing.T) {
+		l.t = t
+		l.iptables("r1", "-A", "OUTPUT", "-p", "icmp", "-j", "DROP")
+		defer l.iptables("r1", "-F", "OUTPUT")
+		paths, err := a.Trace(ctx, []fabric.Edge{fwd})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := paths[0]; hops(p) != "10.83.1.1 10.83.9.2" || !p.Reached || p.State != fabric.PathValid || !strings.Contains(strings.Join(p.Notes, "\n"), "hop 1: rate limited") {
+			t.Errorf("path %+v, want the old one and a note", p)
+		}
+	})
 	t.Run("a silent hop keeps its place", func(t *testing.T) {
 		l.t = t
 		l.iptables("r1", "-A", "OUTPUT", "-p", "icmp", "-j", "DROP")
 		defer l.iptables("r1", "-F", "OUTPUT")
+		a.tracer.forgetAll()
+		defer a.tracer.forgetAll()
 		paths, err := a.Trace(ctx, []fabric.Edge{fwd})
 		if err != nil {
 			t.Fatal(err)

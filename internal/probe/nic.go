@@ -30,7 +30,7 @@ const ect0 = 2
 const (
 	receiveBuffer = 4 << 20 // octets
 	rateHeadroom  = 4       // replies to a session, in units of the expected rate
-	traceReplies  = 50      // trace packets answered per peer and second
+	traceReplies  = 500     // trace packets answered per peer and second
 	// forgeries is how many packets a second are verified in vain for one peer.
 	// Beyond it what comes from its address is dropped unread, so that a flood
 	// of forged packets costs no more than that many HMACs.
@@ -250,6 +250,8 @@ type nic struct {
 	icmpErrors map[[2]uint8]uint64 // about probes and replies, by type and code
 	traceSeq   uint32
 	awaited    map[uint32]*traceProbe
+
+	shortQuotes bool // switches quote too little to tell a flow's packets apart
 }
 
 // dropReason is why a received packet was not used.

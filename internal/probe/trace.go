@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -22,21 +21,37 @@ import (
 //
 //  1. The packets carry session identifiers of their own and never enter the
 //     accounts of loss and delay.
-//  2. A hop limit gets traceAttempts packets, and one more when all were silent.
+//  2. All hop limits up to the known length of the path are asked at once. One
+//     gets traceAttempts packets, or a single one where an earlier trace of the
+//     flow had an answer; as many more when all were silent or the answer is
+//     another than the earlier one.
 //  3. A probe's path ends where the reflector answers. A reply's path cannot
 //     tell: the search ends maxSilent hop limits after the last switch that
 //     answered, maxSilentProbe for a probe's.
 //  4. A silent hop before the last one that answered stays, without address.
-//  5. Two addresses at one hop limit are per-packet balancing: the path is unknown.
+//  5. Two addresses at one hop limit within one trace are per-packet balancing:
+//     the path is unknown. Silence is no second address.
 //  6. A trace that fails leaves the last good path, which is stale then.
+//  7. Packets are sent within the budgets of the switches that may have to answer
+//     them (see budgets). A hop that was not asked for want of budget, or whose
+//     switch is rate limited, is no silent hop: a path that was known and fits
+//     what did answer stays as it was, another is unknown; a note says so and
+//     the flow is traced again.
+//  8. The first switch is asked once in shareFor for all flows of a NIC, as soon
+//     as shareFlows flows found the same one; flows traced meanwhile wait for that
+//     answer. A flow that finds another ends
+//     that, and paths told by it since it was last confirmed are stale.
 const (
 	traceAttempts = 2
-	traceRetries  = 1
-	traceTimeout  = 300 * time.Millisecond // per hop limit, after the last packet
+	traceTimeout  = 300 * time.Millisecond // after the last packet of a round
 	maxHops       = 16
+	window        = 4 // hop limits asked at once when the length is not known
 	maxSilent     = 2
 
 	maxSilentProbe = 4
+
+	shareFor   = time.Second
+	shareFlows = 8
 )
 
 // ICMP types: RFC 792, and RFC 4443 for IPv6.
@@ -60,6 +75,12 @@ type Hop struct {
 	TTL     int        // hop limit it answered to
 	Address netip.Addr // invalid: silent
 	RTT     time.Duration
+	// Incoming is the interface the packet came in by, and Labels what it was
+	// switched by, where the switch tells (RFC 5837, RFC 4950).
+	Incoming *fabric.Interface
+	Labels   []fabric.Label
+
+	shared bool // another flow's packet found it
 }
 
 // TracedPath is what is known of the path of one edge.
@@ -71,6 +92,8 @@ type TracedPath struct {
 	Balanced bool  // several ways answered at one hop limit: the flow has no one path
 	Hops     []Hop // switches only: the far end is one hop limit further
 	Notes    []string
+
+	limited bool // a hop was not told because of a limit
 }
 
 // UnknownEdgeError says that the node has no such flow to trace.
@@ -83,6 +106,7 @@ func (e UnknownEdgeError) Error() string {
 // traceProbe is a trace packet whose answer is awaited.
 type traceProbe struct {
 	key       uint32
+	sock      *socket
 	dst       netip.AddrPort
 	authentic bool
 	sent      int64 // Unix nanoseconds
@@ -95,16 +119,21 @@ type traceAnswer struct {
 	rtt     time.Duration
 	reached bool
 	closed  bool // the far end answered that its port is closed
+	ext     extension
+	extErr  error // the extension could not be read
 }
 
 // tracer traces the node's flows.
 type tracer struct {
 	nics func() []*nic
 	log  *slog.Logger
-	pace *time.Ticker
 
 	mu      sync.Mutex
-	slots   chan struct{} // one per flow that may be traced at a time
+	pace    bucket
+	budgets *budgets
+	first   map[string]*firstHop // by NIC
+	lengths map[way]int          // hop limit of a destination's answer
+	slots   chan struct{}        // one per flow that may be traced at a time
 	version uint64
 	paths   map[fabric.Edge]*TracedPath
 	sent    uint64
@@ -112,13 +141,30 @@ type tracer struct {
 }
 
 func newTracer(cfg TraceConfig, nics func() []*nic, log *slog.Logger) *tracer {
-	return &tracer{nics: nics, log: log, pace: time.NewTicker(time.Second / time.Duration(cfg.PacketsPerSecond)),
-		slots: make(chan struct{}, cfg.Concurrency), paths: map[fabric.Edge]*TracedPath{}}
+	return &tracer{nics: nics, log: log, pace: pace(cfg), budgets: newBudgets(cfg.PacketsPerSwitch), first: map[string]*firstHop{},
+		lengths: map[way]int{}, slots: make(chan struct{}, cfg.Concurrency), paths: map[fabric.Edge]*TracedPath{}}
+}
+
+func pace(cfg TraceConfig) bucket {
+	return newBucket(float64(cfg.PacketsPerSecond), max(1, float64(cfg.PacketsPerSecond)/100), time.Now().UnixNano())
+}
+
+// way is a destination as a NIC reaches it.
+type way struct {
+	nic string
+	dst netip.Addr
+}
+
+// firstHop is what the flows of a NIC found at hop limit 1.
+type firstHop struct {
+	hop   Hop
+	at    time.Time
+	flows map[fabric.Edge]bool // that found it, up to shareFlows
+	asked time.Time            // when a flow was last sent to find it again
 }
 
 // configure changes the pace, and forgets the paths of edges that are no more.
 func (t *tracer) configure(cfg TraceConfig, node *Config) {
-	t.pace.Reset(time.Second / time.Duration(cfg.PacketsPerSecond))
 	known := make(map[fabric.Edge]bool, len(node.Edges)+len(node.Answers))
 	for i := range node.Edges {
 		known[node.Edges[i].ID()] = true
@@ -130,6 +176,8 @@ func (t *tracer) configure(cfg TraceConfig, node *Config) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.pace = pace(cfg)
+	t.budgets.configure(cfg.PacketsPerSwitch)
 	if cap(t.slots) != cfg.Concurrency {
 		t.slots = make(chan struct{}, cfg.Concurrency)
 	}
@@ -158,7 +206,6 @@ type attempt struct {
 // run traces every flow as soon as it has answers, and again as long as its
 // path is not valid.
 func (t *tracer) run(ctx context.Context) {
-	defer t.pace.Stop()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	var wg sync.WaitGroup
@@ -331,60 +378,9 @@ func (t *tracer) trace(ctx context.Context, f traceFlow) (TracedPath, error) {
 	case <-ctx.Done():
 		return TracedPath{}, fmt.Errorf("trace %s: %w", f.edge, ctx.Err())
 	}
-	p := TracedPath{Edge: f.edge, TracedAt: time.Now()}
-	closed := false
-	silent, limit := 0, maxSilentProbe
-	if f.edge.Reply {
-		limit = maxSilent
-	}
-	for ttl := 1; ttl <= maxHops && silent < limit; ttl++ {
-		answers, err := t.hop(ctx, f, uint8(ttl))
-		if err != nil {
-			return TracedPath{}, fmt.Errorf("trace %s: %w", f.edge, err)
-		}
-		hop := Hop{TTL: ttl}
-		for _, a := range answers {
-			switch {
-			case a.reached:
-				p.Reached = true
-			case a.closed:
-				closed = true
-			case !hop.Address.IsValid():
-				hop.Address, hop.RTT = a.from, a.rtt
-			case hop.Address == a.from:
-				hop.RTT = min(hop.RTT, a.rtt)
-			default:
-				p.Balanced = true
-				p.Notes = append(p.Notes, fmt.Sprintf("per-packet balancing: %v and %v both answer at hop limit %d", hop.Address, a.from, ttl))
-			}
-		}
-		if p.Reached || closed {
-			if hop.Address.IsValid() {
-				p.Balanced = true
-				p.Notes = append(p.Notes, fmt.Sprintf("per-packet balancing: the destination and %v both answer at hop limit %d", hop.Address, ttl))
-			}
-			break
-		}
-		if silent++; hop.Address.IsValid() {
-			silent = 0
-		}
-		p.Hops = append(p.Hops, hop)
-	}
-	if !p.Reached && !closed {
-		// Behind the last answer may be silent switches, the far end, or nothing.
-		p.Hops = p.Hops[:len(p.Hops)-silent]
-	}
-	switch {
-	case p.Balanced:
-		p.State = fabric.PathUnknown
-	case closed:
-		p.State = fabric.PathUnknown
-		p.Notes = append(p.Notes, "the destination's port is closed")
-	case p.Reached, f.edge.Reply && len(p.Hops) > 0:
-		p.State = fabric.PathValid
-	default:
-		p.State = fabric.PathUnknown
-		p.Notes = append(p.Notes, fmt.Sprintf("nothing answered beyond hop limit %d", len(p.Hops)))
+	p, err := t.find(ctx, f)
+	if err != nil {
+		return TracedPath{}, fmt.Errorf("trace %s: %w", f.edge, err)
 	}
 	return t.keep(p), nil
 }
@@ -395,7 +391,14 @@ func (t *tracer) keep(p TracedPath) TracedPath {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := t.paths[p.Edge]
-	if old != nil {
+	switch {
+	case old != nil && p.limited && confirms(p, old):
+		kept := *old
+		kept.Notes = p.Notes
+		p = kept
+	case p.limited && (p.Reached || p.Edge.Reply && (old == nil || len(p.Hops) >= len(old.Hops))):
+		// What answered is news, though not all of it.
+	case old != nil:
 		shorter := p.Edge.Reply && len(p.Hops) < len(old.Hops) && slices.EqualFunc(p.Hops, old.Hops[:len(p.Hops)], sameHop)
 		if old.State != fabric.PathUnknown && (p.State == fabric.PathUnknown || shorter) {
 			note := fmt.Sprintf("traced in vain at %s: %d hops answered", p.TracedAt.UTC().Format(time.RFC3339), answering(p.Hops))
@@ -412,6 +415,12 @@ func (t *tracer) keep(p TracedPath) TracedPath {
 	return p
 }
 
+// confirms reports whether what answered is as it was on the old path.
+func confirms(p TracedPath, old *TracedPath) bool {
+	return old.State != fabric.PathUnknown && !p.Balanced && p.Reached == old.Reached && len(p.Hops) == len(old.Hops) &&
+		slices.EqualFunc(p.Hops, old.Hops, func(a, b Hop) bool { return !a.Address.IsValid() || sameHop(a, b) })
+}
+
 func sameHop(a, b Hop) bool { return a.TTL == b.TTL && a.Address == b.Address }
 
 func answering(hops []Hop) (n int) {
@@ -421,65 +430,6 @@ func answering(hops []Hop) (n int) {
 		}
 	}
 	return n
-}
-
-// hop sends the packets of one hop limit and gathers what comes back.
-func (t *tracer) hop(ctx context.Context, f traceFlow, ttl uint8) ([]traceAnswer, error) {
-	answer := make(chan traceAnswer, traceAttempts+traceRetries)
-	awaited := map[uint32]bool{}
-	defer func() { f.nic.forget(slices.Collect(maps.Keys(awaited))) }()
-	send := func() error {
-		select {
-		case <-t.pace.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		key, err := f.nic.sendTrace(f, ttl, answer)
-		if err != nil {
-			return err
-		}
-		awaited[key] = true
-		t.mu.Lock()
-		t.sent++
-		t.mu.Unlock()
-		return nil
-	}
-	var got []traceAnswer
-	gather := func(want int) error {
-		timeout := time.NewTimer(traceTimeout)
-		defer timeout.Stop()
-		for len(got) < want {
-			select {
-			case a := <-answer:
-				got = append(got, a)
-				t.mu.Lock()
-				t.answers++
-				t.mu.Unlock()
-			case <-timeout.C:
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		return nil
-	}
-	for range traceAttempts {
-		if err := send(); err != nil {
-			return nil, err
-		}
-	}
-	if err := gather(traceAttempts); err != nil {
-		return nil, err
-	}
-	for i := 0; i < traceRetries && len(got) == 0; i++ {
-		if err := send(); err != nil {
-			return nil, err
-		}
-		if err := gather(1); err != nil {
-			return nil, err
-		}
-	}
-	return got, nil
 }
 
 // errGone ends the trace of a flow that the configuration has no more.
@@ -507,7 +457,7 @@ func (n *nic) sendTrace(f traceFlow, ttl uint8, answer chan traceAnswer) (key ui
 	size := n.putRequest(buf, key, user, ssid, 0, f.dscp, f.peer.sendKey())
 	id := n.out.Commit(f.sock.UDP, size, f.dst, f.dscp<<2|ect0, ttl)
 	n.note(sentRef{id: id, wants: n.kinds(), seq: key, user: user})
-	n.awaited[key] = &traceProbe{key: key, dst: f.dst, authentic: f.peer.sendKey() != nil, sent: user, answer: answer}
+	n.awaited[key] = &traceProbe{key: key, sock: f.sock, dst: f.dst, authentic: f.peer.sendKey() != nil, sent: user, answer: answer}
 	if err := n.flush(); err != nil {
 		return 0, err
 	}
@@ -540,7 +490,7 @@ func (n *nic) traceReached(key uint32, at int64) {
 
 // icmp takes an ICMP error about a packet sent over s.
 func (n *nic) icmp(s *socket, r *unix.Report) {
-	p := n.quoted(r)
+	p := n.quoted(s, r)
 	if p == nil {
 		n.icmpErrors[[2]uint8{r.Type, r.Code}]++
 		return
@@ -548,6 +498,7 @@ func (n *nic) icmp(s *socket, r *unix.Report) {
 	a := traceAnswer{from: r.Offender, rtt: time.Duration(stampOr(r.Stamp, n.wire.bend.At(time.Now().UnixNano())) - p.sent)}
 	switch {
 	case timeExceeded(r):
+		a.ext, a.extErr = extensionOf(r)
 	case unreachable(r) && r.Offender == p.dst.Addr():
 		a.closed = true
 	default:
@@ -565,15 +516,17 @@ const (
 
 // quoted finds the trace packet an ICMP error quotes: by its number, or, when
 // the quote ends before it (RFC 792 asks for the UDP header only), by being
-// the only one on its way to that destination.
-func (n *nic) quoted(r *unix.Report) *traceProbe {
+// the only one of its flow on its way.
+func (n *nic) quoted(s *socket, r *unix.Report) *traceProbe {
 	if len(r.Data) >= 4 {
 		p := n.awaited[binary.BigEndian.Uint32(r.Data)]
 		at := quotedSSID
 		if p != nil && p.authentic {
 			at = quotedAuthSSID
 		}
-		if len(r.Data) >= at+2 {
+		// What a quote lacks before an extension is filled with zeros (RFC 4884
+		// section 4.5), and no trace packet has its first octet of the SSID zero.
+		if len(r.Data) >= at+2 && (r.Extension == nil || !zero(r.Data[at:])) {
 			if p == nil || binary.BigEndian.Uint16(r.Data[at:])&^traceReplySSID != n.ssid|traceSSID {
 				return nil
 			}
@@ -583,9 +536,10 @@ func (n *nic) quoted(r *unix.Report) *traceProbe {
 	if !timeExceeded(r) {
 		return nil
 	}
+	n.shortQuotes = true
 	var only *traceProbe
 	for _, p := range n.awaited {
-		if p.dst == r.Dst {
+		if p.dst == r.Dst && p.sock == s {
 			if only != nil {
 				return nil
 			}
@@ -593,4 +547,13 @@ func (n *nic) quoted(r *unix.Report) *traceProbe {
 		}
 	}
 	return only
+}
+
+func zero(b []byte) bool {
+	for _, v := range b {
+		if v != 0 {
+			return false
+		}
+	}
+	return true
 }

@@ -26,8 +26,7 @@ func path(state fabric.PathState, addresses ...string) TracedPath {
 }
 
 func TestRule6AFailedTraceLeavesAStalePath(t *testing.T) {
-	tr := newTracer(TraceConfig{PacketsPerSecond: 1, Concurrency: 1}, nil, slog.New(slog.DiscardHandler))
-	defer tr.pace.Stop()
+	tr := newTracer(TraceConfig{PacketsPerSecond: 1, PacketsPerSwitch: 1, Concurrency: 1}, nil, slog.New(slog.DiscardHandler))
 	version := func() uint64 { v, _ := tr.known(); return v }
 	for i, step := range []struct {
 		found   TracedPath
@@ -51,8 +50,7 @@ func TestRule6AFailedTraceLeavesAStalePath(t *testing.T) {
 }
 
 func TestFlowsAreTracedUntilValid(t *testing.T) {
-	tr := newTracer(TraceConfig{PacketsPerSecond: 1, Concurrency: 1}, nil, slog.New(slog.DiscardHandler))
-	defer tr.pace.Stop()
+	tr := newTracer(TraceConfig{PacketsPerSecond: 1, PacketsPerSwitch: 1, Concurrency: 1}, nil, slog.New(slog.DiscardHandler))
 	attempts := map[fabric.Edge]*attempt{}
 	start := time.Unix(1000, 0)
 	tried := func(from, to time.Duration) (at []time.Duration) {
@@ -87,7 +85,7 @@ func TestICMPQuotes(t *testing.T) {
 	other := netip.AddrPortFrom(loopback(3), 862)
 	await := func(key uint32, dst netip.AddrPort) chan traceAnswer {
 		c := make(chan traceAnswer, 1)
-		a.awaited[key] = &traceProbe{key: key, dst: dst, answer: c}
+		a.awaited[key] = &traceProbe{key: key, sock: a.edges[0].sock, dst: dst, answer: c}
 		return c
 	}
 	quote := func(n idle, key uint32, ssid uint16) []byte {

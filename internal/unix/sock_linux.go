@@ -118,6 +118,14 @@ func (s *UDP) setup(local netip.AddrPort, o UDPOptions) error {
 			{"IPV6_MTU_DISCOVER", sys.IPPROTO_IPV6, sys.IPV6_MTU_DISCOVER, sys.IPV6_PMTUDISC_PROBE},
 		}
 	}
+	extensions := option{"IP_RECVERR_RFC4884", sys.IPPROTO_IP, sys.IP_RECVERR_RFC4884, 1}
+	if s.v6 {
+		extensions = option{"IPV6_RECVERR_RFC4884", sys.IPPROTO_IPV6, sys.IPV6_RECVERR_RFC4884, 1}
+	}
+	// Linux has it since 5.9; without it errors come without extensions.
+	if err := sys.SetsockoptInt(s.fd, extensions.level, extensions.opt, extensions.value); err != nil && !errors.Is(err, sys.ENOPROTOOPT) {
+		return fmt.Errorf("set %s: %w", extensions.name, err)
+	}
 	for _, opt := range append(options, option{"SO_TIMESTAMPING", sys.SOL_SOCKET, sys.SO_TIMESTAMPING_NEW, s.flags}) {
 		if err := sys.SetsockoptInt(s.fd, opt.level, opt.opt, opt.value); err != nil {
 			return fmt.Errorf("set %s: %w", opt.name, err)
@@ -245,6 +253,9 @@ type Report struct {
 	Offender netip.Addr
 	Dst      netip.AddrPort
 	Data     []byte
+	// Extension is the extension structure behind the quote (RFC 4884), as the
+	// message's length attribute places it and unverified; nil: none.
+	Extension []byte
 }
 
 // Batch is the memory for moving datagrams in batches over any number of
@@ -496,11 +507,21 @@ func (s *UDP) extendedError(r *Report, data []byte) {
 		if len(data) >= 24 && binary.NativeEndian.Uint16(data[16:]) == sys.AF_INET {
 			r.Offender = netip.AddrFrom4([4]byte(data[20:24]))
 		}
+		r.cutExtension(data)
 	case sys.SO_EE_ORIGIN_ICMP6:
 		r.Kind = ReportICMP6
 		if len(data) >= 40 && binary.NativeEndian.Uint16(data[16:]) == sys.AF_INET6 {
 			r.Offender = netip.AddrFrom16([16]byte(data[24:40]))
 		}
+		r.cutExtension(data)
+	}
+}
+
+// cutExtension divides the quote from the extension behind it, where struct
+// sock_ee_data_rfc4884 says that there is one.
+func (r *Report) cutExtension(data []byte) {
+	if at := int(binary.NativeEndian.Uint16(data[12:])); at > 0 && at <= len(r.Data) {
+		r.Data, r.Extension = r.Data[:at], r.Data[at:]
 	}
 }
 

@@ -1,0 +1,74 @@
+package fabric
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// twoWays is h1 - l1 = s1 = l2 - h2: two cables between l1 and s1, one from s1
+// to l2, and loopback addresses on all switches.
+func twoWays() *Graph {
+	p := netip.MustParsePrefix
+	a := func(s string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(s)} }
+	return NewGraph(&Topology{Version: 1,
+		Switches: []Switch{{Name: "l1", Role: Leaf, Addresses: a("10.255.0.1")}, {Name: "s1", Role: Spine, Addresses: a("10.255.0.2")}, {Name: "l2", Role: Leaf, Addresses: a("10.255.0.3")}},
+		Nodes: []Node{{Name: "h1", NICs: []NIC{{Node: "h1", Device: "eth1", Addresses: a("10.0.1.2")}}},
+			{Name: "h2", NICs: []NIC{{Node: "h2", Device: "eth1", Addresses: a("10.0.2.2")}}}},
+		Links: []Link{
+			{A: "h1/eth1", B: "l1:dn1", BAddress: p("10.0.1.1/24")},
+			{A: "l1:up1", B: "s1:dn1", BAddress: p("10.1.1.1/31")},
+			{A: "l1:up2", B: "s1:dn2", BAddress: p("10.1.2.1/31")},
+			{A: "s1:dn3", B: "l2:up1", BAddress: p("10.1.3.1/31")},
+			{A: "h2/eth1", B: "l2:dn1", BAddress: p("10.0.2.1/24")},
+		}})
+}
+
+func TestResolveByIncomingInterface(t *testing.T) {
+	addr := func(s string) netip.Addr {
+		if s == "" {
+			return netip.Addr{}
+		}
+		return netip.MustParseAddr(s)
+	}
+	over2 := "l1[dn1>up2] s1[dn2>dn3] l2[up1>dn1]"
+	for name, c := range map[string]struct {
+		spine     string // that hop 2 answers from
+		told      *Interface
+		want      string // path; "" : unknown
+		candidate int
+		note      string
+	}{
+		"a port's own address":                 {"10.1.2.1", nil, over2, 0, ""},
+		"a loopback address only":              {"10.255.0.2", nil, "", 2, "2 paths fit"},
+		"the name of the port":                 {"10.255.0.2", &Interface{Name: "dn2"}, over2, 0, ""},
+		"the address of the port":              {"10.255.0.2", &Interface{Address: addr("10.1.2.1")}, over2, 0, ""},
+		"from another port, the name tells":    {"10.1.1.1", &Interface{Name: "dn2"}, over2, 0, ""},
+		"from another port, the address tells": {"10.1.1.1", &Interface{Address: addr("10.1.2.1")}, over2, 0, ""},
+		"from nowhere, the address tells":      {"192.0.2.9", &Interface{Address: addr("10.1.2.1"), Name: "x"}, over2, 0, ""},
+		"a name of no port":                    {"10.1.2.1", &Interface{Name: "Ethernet9", Index: 4}, over2, 0, ""},
+		"a name alone":                         {"192.0.2.9", &Interface{Name: "dn2"}, "", 0, "which no port of the topology has"},
+		"another switch's port":                {"10.255.0.2", &Interface{Address: addr("10.1.3.1")}, "", 0, "says that the packet came in at l2:up1"},
+	} {
+		tr := Trace{State: PathValid, Reached: true, Hops: []RawHop{{TTL: 1, Address: addr("10.0.1.1")},
+			{TTL: 2, Address: addr(c.spine), Interface: c.told}, {TTL: 3, Address: addr("10.1.3.1")}}}
+		r := Resolve(twoWays(), "h1/eth1", "h2/eth1", tr)
+		if r.Path.Key() != c.want || (r.State == PathValid) != (c.want != "") || len(r.Candidates) != c.candidate || !strings.Contains(strings.Join(r.Notes, "\n"), c.note) {
+			t.Errorf("%s: %s %q, %d candidates, notes %q; want %q", name, r.State, r.Path.Key(), len(r.Candidates), r.Notes, c.want)
+		}
+	}
+}
+
+func TestRawHopsJSON(t *testing.T) {
+	for want, h := range map[string]RawHop{
+		`{"ttl":2}`: {TTL: 2},
+		`{"ttl":3,"address":"10.0.0.1","interface":{"name":"up1","address":"10.0.0.2","index":7,"mtu":9100},"mpls":[{"label":3,"tc":1,"bottom":true,"ttl":9}]}`: {TTL: 3,
+			Address: netip.MustParseAddr("10.0.0.1"), Interface: &Interface{Name: "up1", Address: netip.MustParseAddr("10.0.0.2"), Index: 7, MTU: 9100},
+			MPLS: []Label{{Label: 3, TC: 1, Bottom: true, TTL: 9}}},
+	} {
+		if got, err := json.Marshal(h); err != nil || string(got) != want {
+			t.Errorf("%s %v, want %s", got, err, want)
+		}
+	}
+}

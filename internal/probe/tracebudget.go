@@ -1,0 +1,289 @@
+package probe
+
+import (
+	"math"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// budgets are what the switches of a fabric may be asked by this node. Which
+// switch a packet ends at is known only when it answers, so they keep these rules:
+//
+//  1. A switch is known by the addresses it answers from. All that answered as
+//     the last one before the same destination are one switch's.
+//  2. A packet that is expected to end at a switch is charged to that one; any
+//     other to every switch that answered at its place (hop limit and NIC)
+//     before, and to the place itself for those that have not yet. Without a
+//     token of each it is not sent.
+//  3. The switch that answers keeps its charge, the others get theirs back; one
+//     that was not charged is charged then, and may come to owe. Of a packet that
+//     reached the destination all get theirs back; of one without any answer none.
+//  4. Silence of a switch that is known to be on the way is its limit: its budget
+//     is halved, once a traceTimeout at most and down to minPerSwitch. Every
+//     answer brings back the inverse of it, so that it grows by one packet a
+//     second each second. It counts as limited for limitedFor.
+//  5. A switch that left forgetAsks packets in a row without answer for
+//     forgetAfter is forgotten: it answers no more.
+type budgets struct {
+	mu     sync.Mutex
+	full   float64 // packets a second and switch
+	known  map[netip.Addr]*budget
+	places map[place]*crowd
+	before map[netip.Addr]*budget // the last switch before a destination
+}
+
+const (
+	minPerSwitch = 1 // packets a second
+	forgetAsks   = 8
+	forgetAfter  = 30 * time.Second
+	limitedFor   = 10 * time.Second
+	// maxKnown bounds the addresses that are remembered; a fabric of 16,384 NICs
+	// shows fewer to one node.
+	maxKnown = 16384
+)
+
+// place is where packets of a NIC end that have so many hops to go.
+type place struct {
+	nic string
+	ttl int
+}
+
+// crowd is who may answer at a place.
+type crowd struct {
+	others *budget // of who has not answered yet
+	known  []*budget
+	// previous is the switch that answered one hop limit earlier when the address
+	// did here: an address is one end of a cable. Invalid: several did.
+	previous map[netip.Addr]netip.Addr
+}
+
+// budget is of one switch.
+type budget struct {
+	bucket
+	cut      int64 // when it was halved last, Unix nanoseconds
+	answered int64
+	ignored  int // packets since the last answer
+}
+
+// charge is what one packet is charged to.
+type charge struct {
+	at   place
+	from []*budget
+}
+
+func newBudgets(perSwitch int) *budgets {
+	return &budgets{full: float64(perSwitch), known: map[netip.Addr]*budget{}, places: map[place]*crowd{}, before: map[netip.Addr]*budget{}}
+}
+
+func (b *budgets) configure(perSwitch int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.full = float64(perSwitch)
+	for _, s := range b.known {
+		s.pace(math.Min(s.rate, b.full))
+	}
+}
+
+func (b *budgets) fresh(now int64) *budget {
+	return &budget{bucket: newBucket(b.full, burst(b.full), now), answered: now}
+}
+
+// burst is how many packets may come at once at a rate: a fifth of a second's,
+// and as many as one trace asks of a switch at least.
+func burst(rate float64) float64 { return math.Max(rate/5, traceAttempts) }
+
+func (b *budgets) place(at place, now int64) *crowd {
+	c := b.places[at]
+	if c == nil {
+		c = &crowd{others: b.fresh(now), previous: map[netip.Addr]netip.Addr{}}
+		b.places[at] = c
+	}
+	return c
+}
+
+// take charges one packet. wait is how long until there may be a token, when
+// there is none.
+func (b *budgets) take(at place, expected netip.Addr, now int64) (c charge, wait time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.at = at
+	if s := b.known[expected]; s != nil {
+		c.from = []*budget{s}
+	} else {
+		crowd := b.place(at, now)
+		c.from = append(append(c.from, crowd.others), crowd.known...)
+	}
+	for _, s := range c.from {
+		if !s.any(now) {
+			wait = max(wait, time.Duration((1-s.tokens)/s.rate*1e9)+time.Microsecond)
+		}
+	}
+	if wait > 0 {
+		return charge{}, wait
+	}
+	for _, s := range c.from {
+		s.tokens--
+	}
+	return c, 0
+}
+
+// answered settles the charge of a packet that a switch answered.
+func (b *budgets) answered(c charge, from netip.Addr, now int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.known[from]
+	if s == nil {
+		if len(b.known) >= maxKnown {
+			return
+		}
+		s = b.fresh(now)
+		b.known[from] = s
+	}
+	if crowd := b.place(c.at, now); !slices.Contains(crowd.known, s) {
+		crowd.known = append(crowd.known, s)
+	}
+	s.any(now) // what it got since counts before it is charged
+	s.tokens--
+	for _, o := range c.from {
+		o.tokens++
+	}
+	s.answered, s.ignored = now, 0
+	s.pace(math.Min(b.full, s.rate+1/s.rate))
+}
+
+func (s *budget) pace(rate float64) { s.rate, s.burst = rate, burst(rate) }
+
+// refund settles the charge of a packet that no switch had to answer.
+func (b *budgets) refund(c charge) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, o := range c.from {
+		o.tokens++
+	}
+}
+
+// limited takes the silence of a switch that is on the way. It is false for one
+// that does not answer any more, or never did.
+func (b *budgets) limited(from netip.Addr, now int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.known[from]
+	if s == nil {
+		return false
+	}
+	if s.ignored++; s.ignored >= forgetAsks && now-s.answered >= int64(forgetAfter) {
+		b.forget(s)
+		return false
+	}
+	if now-s.cut >= int64(traceTimeout) {
+		s.cut = now
+		s.pace(math.Max(minPerSwitch, s.rate/2))
+	}
+	return true
+}
+
+func (b *budgets) forget(s *budget) {
+	for a, o := range b.known {
+		if o == s {
+			delete(b.known, a)
+		}
+	}
+	for a, o := range b.before {
+		if o == s {
+			delete(b.before, a)
+		}
+	}
+	for _, c := range b.places {
+		c.known = slices.DeleteFunc(c.known, func(o *budget) bool { return o == s })
+		for a, p := range c.previous {
+			if b.known[p] == nil {
+				delete(c.previous, a)
+			}
+		}
+	}
+}
+
+// limits reports whether a switch that answered at a place before is limited now.
+func (b *budgets) limits(at place, now int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := b.places[at]
+	return c != nil && slices.ContainsFunc(c.known, func(s *budget) bool { return s.cut > 0 && now-s.cut < int64(limitedFor) })
+}
+
+// path learns from a path that was told: which switches follow each other, and
+// which is the last before the destination. An invalid dst is not known to be
+// the next.
+func (b *budgets) path(nic string, hops []Hop, dst netip.Addr, now int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := 1; i < len(hops); i++ {
+		here, earlier := hops[i].Address, hops[i-1].Address
+		if !here.IsValid() || !earlier.IsValid() || b.known[earlier] == nil {
+			continue
+		}
+		c := b.place(place{nic, hops[i].TTL}, now)
+		if had, ok := c.previous[here]; ok && had != earlier {
+			earlier = netip.Addr{}
+		}
+		if len(c.previous) < maxKnown {
+			c.previous[here] = earlier
+		}
+	}
+	if len(hops) == 0 || !dst.IsValid() {
+		return
+	}
+	s := b.known[hops[len(hops)-1].Address]
+	same := b.before[dst]
+	switch {
+	case s == nil || s == same:
+	case same == nil:
+		b.before[dst] = s
+	default:
+		b.join(same, s)
+	}
+}
+
+// join makes one budget of two that are the same switch's.
+func (b *budgets) join(s, other *budget) {
+	for a, o := range b.known {
+		if o == other {
+			b.known[a] = s
+		}
+	}
+	for a, o := range b.before {
+		if o == other {
+			b.before[a] = s
+		}
+	}
+	for _, c := range b.places {
+		if slices.Contains(c.known, other) {
+			c.known = slices.DeleteFunc(c.known, func(o *budget) bool { return o == other || o == s })
+			c.known = append(c.known, s)
+		}
+	}
+	s.tokens = math.Min(s.tokens, other.tokens)
+	s.pace(math.Min(s.rate, other.rate))
+	s.cut, s.answered = max(s.cut, other.cut), max(s.answered, other.answered)
+}
+
+// on is the switch that answers at a place before next does one further; invalid
+// when that is not known.
+func (b *budgets) on(at place, next netip.Addr) netip.Addr {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c := b.places[place{at.nic, at.ttl + 1}]; c != nil {
+		return c.previous[next]
+	}
+	return netip.Addr{}
+}
+
+// isLast reports whether a switch is known to be the last before a destination.
+func (b *budgets) isLast(from, dst netip.Addr) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.known[from]
+	return s != nil && b.before[dst] == s
+}

@@ -1,0 +1,495 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// How long a round waits for budgets: for those of switches in their full
+// budget, and of ones that limit their answers.
+const (
+	budgetWait  = time.Second
+	limitedWait = 50 * time.Millisecond
+)
+
+// inquiry is one trace under way: what is known by hop limit.
+type inquiry struct {
+	*tracer
+	flow    traceFlow
+	nic     string      // that sends it
+	last    *TracedPath // what the last trace found, or nil
+	old     *TracedPath // the same when it was a path
+	length  int         // hop limit of the destination's answer, as known before; 0: not known
+	asked   [maxHops + 1]int
+	refused [maxHops + 1]bool
+	answers [maxHops + 1][]traceAnswer
+	first   *Hop // hop limit 1, as other flows found it
+	waits   bool // for another flow to find hop limit 1
+	silent  []charge
+}
+
+// find traces one flow.
+func (t *tracer) find(ctx context.Context, f traceFlow) (TracedPath, error) {
+	q := &inquiry{tracer: t, flow: f}
+	q.nic, _ = f.edge.Ends()
+	t.mu.Lock()
+	if q.last = t.paths[f.edge]; q.last != nil && q.last.State != fabric.PathUnknown {
+		q.old = q.last
+	}
+	if q.length = t.lengths[way{q.nic, f.dst.Addr()}]; f.edge.Reply && q.old != nil {
+		q.length = len(q.old.Hops) + 1
+	}
+	if q.first = t.shared(q.nic, time.Now()); q.first == nil {
+		q.waits = !t.finds(q.nic, time.Now())
+	}
+	t.mu.Unlock()
+	p := TracedPath{Edge: f.edge, TracedAt: time.Now()}
+	tail := maxSilentProbe
+	if f.edge.Reply {
+		tail = maxSilent
+	}
+	end := 0 // hop limits looked at
+	for q.silentTail(end) < tail && end < maxHops && !q.ended(end) {
+		from := end + 1
+		switch {
+		case end > 0 || q.length == 0:
+			end += window
+		case f.edge.Reply:
+			end = q.length - 1 + maxSilent
+		default:
+			end = q.length
+		}
+		end = min(end, maxHops)
+		if err := q.look(ctx, from, end); err != nil {
+			return p, err
+		}
+	}
+	if q.waits {
+		q.mu.Lock()
+		q.first = t.shared(q.nic, time.Now())
+		q.mu.Unlock()
+		if q.waits = false; q.first == nil {
+			if err := q.look(ctx, 1, 1); err != nil {
+				return p, err
+			}
+		}
+	}
+	q.tell(&p, end)
+	return p, nil
+}
+
+// look asks the hop limits from, ..., to.
+func (q *inquiry) look(ctx context.Context, from, to int) error {
+	packets := map[int]int{}
+	for ttl := from; ttl <= to; ttl++ {
+		switch {
+		case ttl == 1 && (q.first != nil || q.waits):
+		case q.before(ttl).IsValid() || q.old != nil && ttl == q.length:
+			packets[ttl] = 1
+		default:
+			packets[ttl] = traceAttempts
+		}
+	}
+	if err := q.ask(ctx, packets); err != nil {
+		return err
+	}
+	again := map[int]int{}
+	for ttl := range packets {
+		before := q.before(ttl)
+		switch {
+		case q.ended(ttl - 1):
+		case len(q.answers[ttl]) == 0 && q.asked[ttl] > 0 && !q.budgets.limits(place{q.nic, ttl}, time.Now().UnixNano()):
+			again[ttl] = 1
+		case before.IsValid() && slices.ContainsFunc(q.answers[ttl], func(a traceAnswer) bool { return a.from != before }):
+			again[ttl] = traceAttempts
+		}
+	}
+	return q.ask(ctx, again)
+}
+
+// before is who answered at a hop limit when the flow was traced last.
+func (q *inquiry) before(ttl int) netip.Addr {
+	if q.old == nil || ttl < 1 || ttl > len(q.old.Hops) {
+		return netip.Addr{}
+	}
+	return q.old.Hops[ttl-1].Address
+}
+
+// ask sends packets by hop limit and gathers what comes back. Where quotes are
+// short, one packet of the flow is on its way at a time.
+func (q *inquiry) ask(ctx context.Context, packets map[int]int) error {
+	q.flow.nic.mu.Lock()
+	short := q.flow.nic.shortQuotes
+	q.flow.nic.mu.Unlock()
+	var rounds [][]int
+	var all []int
+	for _, ttl := range slices.Sorted(maps.Keys(packets)) {
+		for range packets[ttl] {
+			all = append(all, ttl)
+			rounds = append(rounds, []int{ttl})
+		}
+	}
+	if !short {
+		rounds = [][]int{all}
+	}
+	for _, limits := range rounds {
+		if len(limits) == 0 || short && q.ended(limits[0]-1) {
+			continue
+		}
+		if err := q.round(ctx, limits); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// outstanding is a trace packet on its way.
+type outstanding struct {
+	ttl    int
+	charge charge
+}
+
+// round sends one packet for each of the hop limits listed.
+func (q *inquiry) round(ctx context.Context, limits []int) error {
+	answer := make(chan traceAnswer, len(limits))
+	sent := map[uint32]outstanding{}
+	defer func() { q.flow.nic.forget(slices.Collect(maps.Keys(sent))) }()
+	left := limits
+	began := time.Now()
+	for {
+		var later []int
+		soon := time.Duration(0)
+		for _, ttl := range left {
+			c, wait := q.take(ttl)
+			if wait > 0 {
+				later = append(later, ttl)
+				if soon == 0 || wait < soon {
+					soon = wait
+				}
+				continue
+			}
+			if err := q.paced(ctx); err != nil {
+				q.budgets.refund(c)
+				return err
+			}
+			key, err := q.flow.nic.sendTrace(q.flow, uint8(ttl), answer)
+			if err != nil {
+				q.budgets.refund(c)
+				return err
+			}
+			sent[key] = outstanding{ttl, c}
+			q.asked[ttl]++
+			q.mu.Lock()
+			q.sent++
+			q.mu.Unlock()
+		}
+		if left = later; len(left) == 0 || !q.patient(left, time.Since(began)) {
+			break
+		}
+		if err := sleep(ctx, soon); err != nil {
+			return err
+		}
+	}
+	for _, ttl := range left {
+		q.refused[ttl] = true
+	}
+	return q.gather(ctx, answer, sent)
+}
+
+// take charges a packet. What is to reach the destination costs no switch.
+func (q *inquiry) take(ttl int) (charge, time.Duration) {
+	if ttl == q.length && !q.flow.edge.Reply {
+		return charge{at: place{q.nic, ttl}}, 0
+	}
+	return q.budgets.take(place{q.nic, ttl}, q.expected(ttl), time.Now().UnixNano())
+}
+
+// expected is who will answer at a hop limit if the flow goes as it last did.
+func (q *inquiry) expected(ttl int) netip.Addr {
+	if q.last == nil || ttl > len(q.last.Hops) {
+		return netip.Addr{}
+	}
+	if a := q.last.Hops[ttl-1].Address; a.IsValid() || ttl == len(q.last.Hops) {
+		return a
+	}
+	return q.budgets.on(place{q.nic, ttl}, q.last.Hops[ttl].Address)
+}
+
+// patient reports whether to wait longer for the budgets of hop limits.
+func (q *inquiry) patient(limits []int, waited time.Duration) bool {
+	for _, ttl := range limits {
+		most := budgetWait
+		if q.budgets.limits(place{q.nic, ttl}, time.Now().UnixNano()) {
+			most = limitedWait
+		}
+		if waited < most {
+			return true
+		}
+	}
+	return false
+}
+
+// paced waits until the node may send another trace packet.
+func (t *tracer) paced(ctx context.Context) error {
+	for {
+		t.mu.Lock()
+		ok := t.pace.take(time.Now().UnixNano())
+		wait := time.Duration((1-t.pace.tokens)/t.pace.rate*1e9) + time.Microsecond
+		t.mu.Unlock()
+		if ok {
+			return ctx.Err()
+		}
+		if err := sleep(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// gather takes the answers of a round and settles its charges.
+func (q *inquiry) gather(ctx context.Context, answer chan traceAnswer, sent map[uint32]outstanding) error {
+	timeout := time.NewTimer(traceTimeout)
+	defer timeout.Stop()
+	left := maps.Clone(sent)
+	for len(left) > 0 {
+		select {
+		case a := <-answer:
+			s := sent[a.key]
+			delete(left, a.key)
+			q.answers[s.ttl] = append(q.answers[s.ttl], a)
+			if a.reached || a.closed {
+				q.budgets.refund(s.charge)
+			} else {
+				q.budgets.answered(s.charge, a.from, time.Now().UnixNano())
+			}
+			q.mu.Lock()
+			q.tracer.answers++
+			q.mu.Unlock()
+		case <-timeout.C:
+			for _, s := range left {
+				q.silent = append(q.silent, s.charge)
+			}
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// ended reports whether the destination answered at a hop limit or before it.
+func (q *inquiry) ended(ttl int) bool {
+	for i := 1; i <= ttl; i++ {
+		if slices.ContainsFunc(q.answers[i], func(a traceAnswer) bool { return a.reached || a.closed }) {
+			return true
+		}
+	}
+	return false
+}
+
+// silentTail is how many hop limits after the last that answered are silent.
+func (q *inquiry) silentTail(end int) (n int) {
+	for ttl := end; ttl > 0 && len(q.answers[ttl]) == 0 && !(ttl == 1 && (q.first != nil || q.waits)); ttl-- {
+		n++
+	}
+	return n
+}
+
+// tell makes a path of the answers.
+func (q *inquiry) tell(p *TracedPath, end int) {
+	closed := false
+	for ttl := 1; ttl <= end && !p.Reached && !closed; ttl++ {
+		hop := Hop{TTL: ttl}
+		if ttl == 1 && q.first != nil {
+			hop = *q.first
+		}
+		arrived := false
+		for _, a := range q.answers[ttl] {
+			switch {
+			case a.reached, a.closed:
+				arrived = true
+				p.Reached = p.Reached || a.reached
+				closed = closed || a.closed
+			case !hop.Address.IsValid():
+				hop.Address, hop.RTT, hop.Incoming, hop.Labels = a.from, a.rtt, a.ext.incoming, a.ext.labels
+				if a.extErr != nil {
+					p.note("hop %d: %v", ttl, a.extErr)
+				}
+			case hop.Address == a.from:
+				hop.RTT = min(hop.RTT, a.rtt)
+			default:
+				p.Balanced = true
+				p.note("per-packet balancing: %v and %v both answer at hop limit %d", hop.Address, a.from, ttl)
+			}
+		}
+		if arrived {
+			if hop.Address.IsValid() {
+				p.Balanced = true
+				p.note("per-packet balancing: the destination and %v both answer at hop limit %d", hop.Address, ttl)
+			}
+			break
+		}
+		p.Hops = append(p.Hops, hop)
+	}
+	if !p.Reached && !closed {
+		// Behind the last answer may be silent switches, the far end, or nothing.
+		p.Hops = p.Hops[:len(p.Hops)-q.silentTail(end)]
+	}
+	q.judgeSilence(p)
+	for _, h := range p.Hops {
+		if len(h.Labels) > 0 {
+			p.note("hop %d: MPLS labels %s", h.TTL, fabric.LabelText(h.Labels))
+		}
+	}
+	switch {
+	case p.Balanced:
+		p.State = fabric.PathUnknown
+	case closed:
+		p.State = fabric.PathUnknown
+		p.note("the destination's port is closed")
+	case !p.Reached && !(q.flow.edge.Reply && len(p.Hops) > 0):
+		p.State = fabric.PathUnknown
+		p.note("nothing answered beyond hop limit %d", len(p.Hops))
+	case p.limited:
+		p.State = fabric.PathUnknown
+	default:
+		p.State = fabric.PathValid
+	}
+	q.learn(p)
+}
+
+func (p *TracedPath) note(format string, args ...any) {
+	p.Notes = append(p.Notes, fmt.Sprintf(format, args...))
+}
+
+// judgeSilence tells limits from silence at the hops without address.
+func (q *inquiry) judgeSilence(p *TracedPath) {
+	now := time.Now().UnixNano()
+	if q.flow.edge.Reply {
+		// Nothing tells where a reply's path ends, but what is known of it.
+		for ttl := len(p.Hops) + 1; ttl < q.length && (q.refused[ttl] || q.budgets.limits(place{q.nic, ttl}, now)); ttl++ {
+			p.Hops = append(p.Hops, Hop{TTL: ttl})
+		}
+	}
+	fits := q.old != nil && confirms(*p, q.old)
+	for i, h := range p.Hops {
+		if h.Address.IsValid() {
+			continue
+		}
+		at := place{q.nic, h.TTL}
+		if q.asked[h.TTL] == 0 && q.refused[h.TTL] {
+			p.limited = true
+			p.note("hop %d: rate limited: it was not asked, the budget of its switch is used up", h.TTL)
+			continue
+		}
+		var on netip.Addr
+		if i+1 < len(p.Hops) {
+			on = q.budgets.on(at, p.Hops[i+1].Address)
+		}
+		if !on.IsValid() && fits {
+			on = q.before(h.TTL)
+		}
+		switch {
+		case on.IsValid() && q.budgets.limited(on, now):
+			p.limited = true
+			p.note("hop %d: rate limited: %v is on the way and did not answer", h.TTL, on)
+		case q.budgets.limits(at, now):
+			p.limited = true
+			p.note("hop %d: rate limited: switches that answer at this hop limit hold answers back", h.TTL)
+		}
+	}
+}
+
+// learn keeps what the trace tells about all flows.
+func (q *inquiry) learn(p *TracedPath) {
+	if p.Balanced {
+		return
+	}
+	now := time.Now()
+	dst := netip.Addr{}
+	if p.Reached {
+		dst = q.flow.dst.Addr()
+	}
+	if n := len(p.Hops); q.flow.edge.Reply && n > 0 && q.budgets.isLast(p.Hops[n-1].Address, q.flow.dst.Addr()) {
+		// What was sent beyond the last switch came to the destination.
+		for _, c := range q.silent {
+			if c.at.ttl > n {
+				q.budgets.refund(c)
+			}
+		}
+	}
+	q.budgets.path(q.nic, p.Hops, dst, now.UnixNano())
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if p.Reached {
+		q.lengths[way{q.nic, dst}] = len(p.Hops) + 1
+	}
+	if len(p.Hops) > 0 && q.first == nil && p.Hops[0].Address.IsValid() {
+		q.meet(q.nic, q.flow.edge, p.Hops[0], now)
+	}
+}
+
+// shared is the first switch of a NIC's flows, when it need not be asked for.
+func (t *tracer) shared(nic string, now time.Time) *Hop {
+	f := t.first[nic]
+	if f == nil || len(f.flows) < shareFlows || now.Sub(f.at) >= shareFor {
+		return nil
+	}
+	h := f.hop
+	h.shared = true
+	return &h
+}
+
+// finds reports whether a flow is to look for the first switch itself: as long as
+// it is not shared, and then one flow in shareFor.
+func (t *tracer) finds(nic string, now time.Time) bool {
+	f := t.first[nic]
+	if f == nil || len(f.flows) < shareFlows || now.Sub(f.asked) >= shareFor {
+		if f != nil {
+			f.asked = now
+		}
+		return true
+	}
+	return false
+}
+
+// meet takes what a flow found at hop limit 1.
+func (t *tracer) meet(nic string, flow fabric.Edge, h Hop, now time.Time) {
+	f := t.first[nic]
+	if f != nil && f.hop.Address != h.Address {
+		for e, p := range t.paths {
+			from, _ := e.Ends()
+			if from == nic && p.State == fabric.PathValid && len(p.Hops) > 0 && p.Hops[0].shared && !p.TracedAt.Before(f.at) {
+				stale := *p
+				stale.State = fabric.PathStale
+				t.paths[e] = &stale
+				t.version++
+			}
+		}
+		f = nil
+	}
+	if f == nil {
+		f = &firstHop{flows: map[fabric.Edge]bool{}}
+		t.first[nic] = f
+	}
+	f.hop, f.at = h, now
+	if len(f.flows) < shareFlows {
+		f.flows[flow] = true
+	}
+}
