@@ -27,7 +27,10 @@ var (
 	traceBudget = flag.Int("trace.budget", 20, "packets a second that a node of TestTraceBudget may ask of a switch")
 )
 
-const tracePort, traceSource = 862, 49152
+const (
+	tracePort, traceSource = 862, 49152
+	ample                  = 1000 // packets a second and switch, where budgets are not what is tested
+)
 
 // tracers are agents inside the test's process, in a lab.
 type tracers struct {
@@ -35,11 +38,12 @@ type tracers struct {
 	lab     *lab.Lab
 	g       *fabric.Graph
 	flows   int
+	budget  int                      // packets a second that a node may ask of a switch
 	engines map[string]*probe.Engine // by node
 	truth   map[fabric.Edge]string   // the kernel's own choice
 }
 
-func newTracers(t *testing.T, file, name string, flows int) *tracers {
+func newTracers(t *testing.T, file, name string, flows, budget int) *tracers {
 	t.Helper()
 	need(t)
 	topo, found := fabric.Load(file)
@@ -56,7 +60,7 @@ func newTracers(t *testing.T, file, name string, flows int) *tracers {
 		}
 		clean(t, name)
 	})
-	tr := &tracers{t: t, lab: l, g: fabric.NewGraph(l.Topology()), flows: flows, truth: map[fabric.Edge]string{}}
+	tr := &tracers{t: t, lab: l, g: fabric.NewGraph(l.Topology()), flows: flows, budget: budget, truth: map[fabric.Edge]string{}}
 	for _, src := range tr.g.NICs() {
 		for _, dst := range tr.g.NICs() {
 			if fabric.OwnerOf(src) == fabric.OwnerOf(dst) {
@@ -95,7 +99,7 @@ func (tr *tracers) start() (stop func()) {
 		node := &tr.g.Topo.Nodes[i]
 		c := &probe.Config{Node: node.Name, Cadence: 10 * time.Second, ReplyTimeout: 10 * time.Second,
 			Stamp: probe.StampConfig{Port: tracePort, SourcePort: traceSource, Classes: []probe.ClassConfig{{}}},
-			Trace: probe.TraceConfig{PacketsPerSecond: 2000, PacketsPerSwitch: *traceBudget, Concurrency: 64}}
+			Trace: probe.TraceConfig{PacketsPerSecond: 2000, PacketsPerSwitch: tr.budget, Concurrency: 64}}
 		for _, nic := range tr.g.NICs() {
 			if fabric.OwnerOf(nic) == node.Name {
 				c.NICs = append(c.NICs, probe.NICConfig{NIC: nic, Address: tr.g.Address(nic), Timestamps: probe.TimestampsKernel})
@@ -270,7 +274,7 @@ func (tr *tracers) limitICMP(sw string, settings map[string]string) {
 // switch gets more than the nodes' budgets.
 func TestTraceBudget(t *testing.T) {
 	const flows = 9 // 8 nodes x 7 peers x 9
-	tr := newTracers(t, "../../deploy/lab/demo.yaml", "e2et", flows)
+	tr := newTracers(t, "../../deploy/lab/demo.yaml", "e2et", flows, *traceBudget)
 	// icmp(7): milliseconds between messages to one destination; the mask's bit
 	// 11 is time exceeded.
 	tr.limitICMP("spine1", map[string]string{"icmp_ratelimit": "100", "icmp_ratemask": strconv.Itoa(1 << 11), "icmp_msgs_per_sec": "50", "icmp_msgs_burst": "10"})
@@ -317,7 +321,7 @@ func TestTraceBudget(t *testing.T) {
 func TestTracesPastMuteSwitches(t *testing.T) {
 	for i, file := range []string{"../../deploy/lab/demo.yaml", "../../internal/lab/testdata/clos3.yaml"} {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			tr := newTracers(t, file, fmt.Sprintf("e2em%d", i), 1)
+			tr := newTracers(t, file, fmt.Sprintf("e2em%d", i), 1, ample)
 			all := func(fabric.Edge) bool { return true }
 			for n, s := range tr.g.Topo.Switches {
 				if s.Role == fabric.Leaf && n > len(tr.g.Topo.Switches)/2 {
