@@ -305,7 +305,7 @@ func (q *inquiry) ended(ttl int) bool {
 
 // silentTail is how many hop limits after the last that answered are silent.
 func (q *inquiry) silentTail(end int) (n int) {
-	for ttl := end; ttl > 0 && len(q.answers[ttl]) == 0 && !(ttl == 1 && (q.first != nil || q.waits)); ttl-- {
+	for ttl := end; ttl > 0 && len(q.answers[ttl]) == 0 && (ttl > 1 || q.first == nil && !q.waits); ttl-- {
 		n++
 	}
 	return n
@@ -363,7 +363,7 @@ func (q *inquiry) tell(p *TracedPath, end int) {
 	case closed:
 		p.State = fabric.PathUnknown
 		p.note("the destination's port is closed")
-	case !p.Reached && !(q.flow.edge.Reply && len(p.Hops) > 0):
+	case !p.Reached && (!q.flow.edge.Reply || len(p.Hops) == 0):
 		p.State = fabric.PathUnknown
 		p.note("nothing answered beyond hop limit %d", len(p.Hops))
 	case p.limited:
