@@ -220,7 +220,9 @@ type simReport struct {
 	Instant     string    `json:"instant"`
 	AllowanceNS int64     `json:"allowance_ns"`
 	*sim.Result
-	Ratio *float64 `json:"p99_to_oracle"` // absent when the oracle saw nothing
+	// Both are absent when the oracle saw nothing.
+	Ratio   *float64 `json:"p99_to_oracle"`
+	ToBound *float64 `json:"p99_to_cramer_rao"`
 }
 
 func (f *simFleet) report(o sim.Options, allowance time.Duration, r *sim.Result) simReport {
@@ -228,13 +230,17 @@ func (f *simFleet) report(o sim.Options, allowance time.Duration, r *sim.Result)
 	if o.Noise == sim.Hardware {
 		kind = clocksync.Hardware
 	}
-	rep := simReport{o.Noise, o.Load, o.Clocks, f.tiers, len(f.edges), f.peers, o.Seed, o.Scenario, int64(o.Duration), int64(o.Cadence),
-		o.PairEvery, int64(o.PairGap), kind.Guard(), instant, int64(allowance), r, nil}
-	if r.Oracle.P99 > 0 {
-		ratio := math.Round(r.Error.P99/r.Oracle.P99*100) / 100
-		rep.Ratio = &ratio
+	return simReport{o.Noise, o.Load, o.Clocks, f.tiers, len(f.edges), f.peers, o.Seed, o.Scenario, int64(o.Duration), int64(o.Cadence),
+		o.PairEvery, int64(o.PairGap), kind.Guard(), instant, int64(allowance), r, ratio(r.Error.P99, r.Oracle.P99), ratio(r.Error.P99, r.CramerRao.P99)}
+}
+
+// ratio is to hundredths, and absent to nothing.
+func ratio(x, to float64) *float64 {
+	if to == 0 {
+		return nil
 	}
-	return rep
+	q := math.Round(x/to*100) / 100
+	return &q
 }
 
 // print writes the last of a cell's runs or, in a table, all once they are complete.
@@ -258,8 +264,8 @@ func (f *clocksimFlags) print(out io.Writer, runs []simReport, complete bool) er
 	return err
 }
 
-const tableHead = "| noise | load | error p50 / p99 / max, ns | oracle p50 / p99, ns | p99 to oracle | bound p50 / p99, ns | in use p99, ns | coverage | in use | lock, s |\n" +
-	"| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+const tableHead = "| noise | load | error p50 / p99 / max, ns | oracle p50 / p99, ns | p99 to oracle | Cramer-Rao p50 / p99, ns | p99 to it | bound p50 / p99, ns | in use p99, ns | coverage | in use | lock, s |\n" +
+	"| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
 
 // tableRow sums the runs of one cell up: means of percentiles and ratios of the
 // means, the worst maximum, the worst coverage, the slowest lock.
@@ -284,9 +290,11 @@ func tableRow(runs []simReport) string {
 		lock = fmt.Sprintf("%.0f", slow)
 	}
 	p99, oracle := mean(func(r *sim.Result) float64 { return r.Error.P99 }), mean(func(r *sim.Result) float64 { return r.Oracle.P99 })
-	return fmt.Sprintf("| %s | %g | %.1f / %.1f / %.1f | %.1f / %.1f | %.2f | %.1f / %.1f | %.1f | %.5f | %.5f | %s |\n", runs[0].Noise, runs[0].Load,
+	least := mean(func(r *sim.Result) float64 { return r.CramerRao.P99 })
+	return fmt.Sprintf("| %s | %g | %.1f / %.1f / %.1f | %.1f / %.1f | %.2f | %.1f / %.1f | %.2f | %.1f / %.1f | %.1f | %.5f | %.5f | %s |\n", runs[0].Noise, runs[0].Load,
 		mean(func(r *sim.Result) float64 { return r.Error.P50 }), p99, -worst(func(r *sim.Result) float64 { return -r.Error.Max }),
 		mean(func(r *sim.Result) float64 { return r.Oracle.P50 }), oracle, p99/oracle,
+		mean(func(r *sim.Result) float64 { return r.CramerRao.P50 }), least, p99/least,
 		mean(func(r *sim.Result) float64 { return r.Bound.P50 }), mean(func(r *sim.Result) float64 { return r.Bound.P99 }),
 		mean(func(r *sim.Result) float64 { return r.InUse.Error.P99 }),
 		worst(func(r *sim.Result) float64 { return r.Coverage }), worst(func(r *sim.Result) float64 { return r.InUse.Coverage }), lock)
@@ -306,14 +314,17 @@ func (r simReport) text() string {
 	fmt.Fprintf(&b, "probes      every %v, one in %d a coded pair with a gap of %v (guard %v); %.0f a second answered, %.0f pairs a second\n",
 		time.Duration(r.CadenceNS), r.PairEvery, time.Duration(r.PairGapNS), time.Duration(r.GuardNS), r.ProbesPerSecond, r.PairsPerSecond)
 	fmt.Fprintf(&b, "evaluated   %d windows, at the %s\n\n", r.Windows, instant)
-	ratio := ""
-	if r.Ratio != nil {
-		ratio = fmt.Sprintf("p99 is %.2f times the oracle's", *r.Ratio)
+	times := func(ratio *float64, whose string) string {
+		if ratio == nil {
+			return ""
+		}
+		return fmt.Sprintf("p99 is %.2f times %s", *ratio, whose)
 	}
 	table(&b, func(tw io.Writer) {
 		fmt.Fprintln(tw, "\tp50\tp99\tmax\t")
 		fmt.Fprintf(tw, "error\t%s\t%s\t%s\t\n", ns(r.Error.P50), ns(r.Error.P99), ns(r.Error.Max))
-		fmt.Fprintf(tw, "oracle\t%s\t%s\t\t%s\n", ns(r.Oracle.P50), ns(r.Oracle.P99), ratio)
+		fmt.Fprintf(tw, "oracle\t%s\t%s\t\t%s\n", ns(r.Oracle.P50), ns(r.Oracle.P99), times(r.Ratio, "the oracle's"))
+		fmt.Fprintf(tw, "Cramer-Rao\t%s\t%s\t\t%s\n", ns(r.CramerRao.P50), ns(r.CramerRao.P99), times(r.ToBound, "what no unbiased estimator of one window is below"))
 		fmt.Fprintf(tw, "bound\t%s\t%s\t\tstatistical part; the allowance is %v between two clocks\n", ns(r.Bound.P50), ns(r.Bound.P99), time.Duration(r.AllowanceNS))
 		fmt.Fprintf(tw, "in use\t%s\t%s\t%s\t1 s later with the same maps: %.5f of %d within the bound\n", ns(r.InUse.Error.P50), ns(r.InUse.Error.P99), ns(r.InUse.Error.Max), r.InUse.Coverage, r.InUse.Claims)
 		if h := r.Held; h != nil {

@@ -9,19 +9,18 @@ import (
 // density is what the noise of one way's samples looks like: that of two stamps
 // and of the waiting between.
 type density struct {
-	low   float64 // ns, of the first cell
-	step  float64 // ns, of all cells
-	mass  []float64
-	score []float64 // how the logarithm grows as the noise is moved up, 1/ns
-	info  float64   // Fisher's information of one sample on where the noise is, 1/ns^2
+	low  float64 // ns, of the first cell
+	step float64 // ns, of all cells
+	mass []float64
+	log  []float64 // of mass, continued along straight lines where rounding has taken over
+	info float64   // Fisher's information of one sample on where the noise is, 1/ns^2
 }
 
 const (
 	// tail is how far queues may spread the noise, ns: five of them exceed it
 	// once in 1e13 probes.
 	tail = 230_000
-	// least is the mass of a cell below which its neighbours are not compared:
-	// rounding takes over.
+	// least is the mass of a cell below which rounding takes over.
 	least = 1e-13
 )
 
@@ -41,22 +40,48 @@ func newDensity(kind Noise, load float64, hops int) *density {
 			d.mass[i] = (1-load)*m + load*(smooth+before)/2
 		}
 	}
-	d.score = make([]float64, len(d.mass))
+	d.log = logarithms(d.mass)
 	for i := 1; i < len(d.mass)-1; i++ {
-		if d.mass[i] > least {
-			d.score[i] = (d.mass[i-1] - d.mass[i+1]) / (2 * step * d.mass[i])
-			d.info += d.score[i] * d.score[i] * d.mass[i]
-		}
+		score := (d.log[i-1] - d.log[i+1]) / (2 * step)
+		d.info += score * score * d.mass[i]
 	}
 	return d
 }
 
-// at is the score of a sample; one that is off the grid tells nothing.
-func (d *density) at(noise float64) float64 {
-	if i := int(math.Round((noise - d.low) / d.step)); i >= 0 && i < len(d.score) {
-		return d.score[i]
+// logarithms of masses. Cells with next to no mass go on as steeply as the last
+// ones that have some: a search that strays there is led back.
+func logarithms(mass []float64) []float64 {
+	const over = 16 // cells that tell how steep
+	log := make([]float64, len(mass))
+	first, last := len(mass), 0
+	for i, m := range mass {
+		if m > least {
+			first, last = min(first, i), i
+		}
+		log[i] = math.Log(max(m, least))
 	}
-	return 0
+	// Two cells at either end are straight in any case: at reads on from there.
+	first, last = max(first, 2), min(last, len(mass)-3)
+	for i := first - 1; i >= 0; i-- {
+		log[i] = log[i+1] - (log[first+over]-log[first])/over
+	}
+	for i := last + 1; i < len(log); i++ {
+		log[i] = log[i-1] - (log[last-over]-log[last])/over
+	}
+	return log
+}
+
+// at is the logarithm of how likely a noise is, its score, which is how that
+// grows as the noise is moved up, 1/ns, and the information, which is how the
+// score shrinks then, 1/ns^2. Between cells the logarithm is a quadratic spline,
+// so that the score has no jumps.
+func (d *density) at(noise float64) (log, score, info float64) {
+	x := (noise - d.low) / d.step
+	i := min(max(int(x+0.5), 1), len(d.log)-2)
+	x -= float64(i)
+	before, here, after := d.log[i-1], d.log[i], d.log[i+1]
+	slope, bend := (after-before)/2, after-2*here+before
+	return here + slope*x + bend/2*(x*x+0.25), -(slope + bend*x) / d.step, -bend / (d.step * d.step)
 }
 
 // stampMass is how likely the error of a stamp is to lie in each of many cells.

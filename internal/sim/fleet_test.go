@@ -65,7 +65,7 @@ func TestSamplesAllocateNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkProbes is what a probe costs, both samples and the oracle's scores.
+// BenchmarkProbes is what a probe costs, both samples and what the oracle keeps.
 func BenchmarkProbes(b *testing.B) {
 	o := options(64, ring(64))
 	o.Load = 0.8
@@ -75,6 +75,7 @@ func BenchmarkProbes(b *testing.B) {
 	for b.Loop() {
 		end += window
 		s.clocks.advance(end)
+		s.oracle.open(end)
 		for e := range s.paths {
 			s.probes(e, end-s.telling())
 		}

@@ -1,8 +1,6 @@
 package sim
 
-import (
-	"math"
-)
+import "math"
 
 const (
 	// A window of the oracle, in bins whose samples count as taken in the middle.
@@ -15,8 +13,19 @@ const (
 	// ridge keeps what no sample tells from being singular, 1/ns^2: a clock without
 	// samples, and the time that all clocks share.
 	ridge = 1e-13
-	// solved is by how much conjugate gradients reduce the residual.
-	solved = 1e-9
+	// The climb ends when the next step promises less likelihood than summit, of
+	// all clocks together: the place is the maximum's to a thousandth of what the
+	// samples leave open. Steps and the delays within are found more closely.
+	summit    = 1e-6
+	closeness = 1e-3
+	settled   = 1e-10
+	// nothing is a step, of a delay in ns or as a share of all unknowns', that is
+	// not worth trying.
+	nothing = 1e-9
+	// A climb takes three steps where packets are clean, and some 15 where hardly
+	// any is.
+	maxClimb  = 100
+	maxSettle = 50
 )
 
 type (
@@ -24,38 +33,36 @@ type (
 	matrix = [unknowns]vector
 )
 
-// bin sums the samples of one edge up, by direction.
-type bin struct {
-	n     [2]float64
-	score [2]float64
-}
+// bin is what the samples of one edge in a bin say, by direction, at a place.
+type bin struct{ score, info [2]float64 }
 
-// bond is what the samples of one edge in a window say: on the difference of its
-// clocks' unknowns, when the delay is eliminated.
-type bond struct {
-	a, b int
-	info matrix
-}
-
-// oracle is the yardstick of the package comment.
+// oracle is the yardstick of the package comment. A place is a value of every
+// unknown; the truth is where all offsets, rates and delays are zero, as noise
+// is all that samples show of themselves there.
 type oracle struct {
-	s        *run
-	density  [][2]*density // of an edge's ways
-	bins     [][oracleBins]bin
-	bonds    []bond
-	block    []matrix // of the clocks: the diagonal, then its Cholesky factor
-	pull     []vector
-	estimate []vector
+	s       *run
+	density [][2]*density              // of an edge's ways
+	noise   [][oracleBins][2][]float64 // of an edge's samples, by bin and way, ns
+
+	end    int64              // of the window that is being solved
+	form   [oracleBins]vector // how the unknowns of a clock move its offset in a bin
+	stiff  vector             // what is known of the unknowns beforehand, as information
+	walked []vector           // how the clocks wandered: what is known is about these
+	bins   [][oracleBins]bin  // of the edges, at the last place looked at
+	delays []float64          // of the edges there, ns
+	system *system
 }
 
 func newOracle(s *run) *oracle {
-	n := s.o.Clocks
-	o := &oracle{s: s, density: make([][2]*density, len(s.paths)), bins: make([][oracleBins]bin, len(s.paths)), bonds: make([]bond, len(s.paths)),
-		block: make([]matrix, n), pull: make([]vector, n), estimate: make([]vector, n)}
+	o := &oracle{s: s, density: make([][2]*density, len(s.paths)), noise: make([][oracleBins][2][]float64, len(s.paths)), walked: make([]vector, s.o.Clocks),
+		bins: make([][oracleBins]bin, len(s.paths)), delays: make([]float64, len(s.paths)), system: newSystem(s.o.Clocks, s.paths)}
 	type key struct {
 		load float64
 		hops int
 	}
+	// Samples of a bin at most: its probes, their twins, and one of the bin before.
+	probes := int((oracleBin + int64(s.o.Cadence) - 1) / int64(s.o.Cadence))
+	most := probes + (probes+s.o.PairEvery-1)/s.o.PairEvery + 1
 	known := map[key]*density{}
 	for e := range s.paths {
 		for way, load := range s.load {
@@ -64,6 +71,23 @@ func newOracle(s *run) *oracle {
 				known[k] = newDensity(s.o.Noise, load, k.hops)
 			}
 			o.density[e][way] = known[k]
+			for b := range oracleBins {
+				o.noise[e][b][way] = make([]float64, 0, most)
+			}
+		}
+	}
+	for k := range o.form {
+		back := float64(int64(oracleBins-k)*oracleBin-oracleBin/2+s.telling()) / 1e9 // seconds before the end
+		o.form[k][0], o.form[k][1] = 1, -back
+		for b := range bends {
+			// Before bend b, counted back from the end, the rate was another.
+			o.form[k][2+b] = max(back-float64(int64(b+1)*tick)/1e9, 0)
+		}
+	}
+	for i := range o.stiff {
+		o.stiff[i] = ridge
+		if i >= 2 {
+			o.stiff[i] += 1 / (wander * wander * float64(tick) / 1e9 * 1e18) // in ns per second
 		}
 	}
 	return o
@@ -72,244 +96,225 @@ func newOracle(s *run) *oracle {
 // open empties the bins of the window that ends at end for its samples.
 func (o *oracle) open(end int64) {
 	for k := (end - window) / oracleBin; k < end/oracleBin; k++ {
-		for e := range o.bins {
-			o.bins[e][k%oracleBins] = bin{}
+		for e := range o.noise {
+			for way := range 2 {
+				of := &o.noise[e][k%oracleBins][way]
+				*of = (*of)[:0]
+			}
 		}
 	}
 }
 
 // sample takes the noise of one sample, ns, that was sent at true time t.
 func (o *oracle) sample(e, way int, t int64, noise float64) {
-	b := &o.bins[e][(t+o.s.telling())/oracleBin%oracleBins]
-	b.n[way]++
-	b.score[way] += o.density[e][way].at(noise)
+	of := &o.noise[e][(t+o.s.telling())/oracleBin%oracleBins][way]
+	*of = append(*of, noise)
+}
+
+// samples of an edge in a bin of the window.
+func (o *oracle) samples(e, k int) *[2][]float64 {
+	return &o.noise[e][(o.end/oracleBin+int64(k))%oracleBins]
 }
 
 // solve is the error of every clock's offset at the end of the last two seconds,
-// ns, less the mean of the clocks that samples join; NaN without samples.
-func (o *oracle) solve(end int64) []float64 {
-	var form [oracleBins]vector // how the unknowns move the offset in a bin
-	for k := range form {
-		back := float64(int64(oracleBins-k)*oracleBin-oracleBin/2+o.s.telling()) / 1e9 // seconds before the end
-		form[k][0], form[k][1] = 1, -back
-		for b := range bends {
-			// Before bend b, counted back from the end, the rate was another.
-			form[k][2+b] = max(back-float64(int64(b+1)*tick)/1e9, 0)
-		}
-	}
+// ns, less the mean of the clocks that samples join, of the likeliest place and
+// of one step of scoring; NaN without samples.
+func (o *oracle) solve(end int64) (likeliest, scoring []float64) {
+	o.end = end
 	joined := newUnion(o.s.o.Clocks)
-	prior := 1 / (wander * wander * float64(tick) / 1e9 * 1e18) // of a bend, in ns per second
-	for c := range o.block {
-		o.block[c], o.pull[c] = matrix{}, vector{}
-		for i := range unknowns {
-			o.block[c][i][i] = ridge
+	for e, p := range o.s.paths {
+		for k := range oracleBins {
+			if of := o.samples(e, k); len(of[0])+len(of[1]) > 0 {
+				joined.join(p.A, p.B)
+				break
+			}
 		}
+	}
+	for c := range o.walked {
 		for b := range bends {
-			o.block[c][2+b][2+b] += prior
-			// The score of the wander, at the truth.
-			walked := o.s.clocks.segment(c, end-int64(b+1)*tick).walked
-			o.pull[c][2+b] -= prior * walked * 1e9
+			o.walked[c][2+b] = o.s.clocks.segment(c, end-int64(b+1)*tick).walked * 1e9
 		}
 	}
-	for e := range o.bonds {
-		o.bond(e, end, &form, joined)
-	}
-	o.conjugate()
-	return joined.centred(func(c int) float64 { return o.estimate[c][0] })
+	offsets := func(place []vector) []float64 { return joined.centred(func(c int) float64 { return place[c][0] }) }
+	scoring = offsets(o.score())
+	place, _, _ := o.climb()
+	return offsets(place), scoring
 }
 
-// bond sums the samples of an edge up and eliminates its delay.
-func (o *oracle) bond(e int, end int64, form *[oracleBins]vector, joined *union) {
-	p := &o.s.paths[e]
-	m := &o.bonds[e]
-	*m = bond{a: p.A, b: p.B}
-	var cross, pull vector // unknowns with the delay; score of the unknowns
-	var info, score float64
-	for k := range form {
-		b := &o.bins[e][(end/oracleBin+int64(k))%oracleBins]
-		f, r := b.n[0]*o.density[e][0].info, b.n[1]*o.density[e][1].info
-		info += f + r
-		score += b.score[0] + b.score[1]
-		x := &form[k]
-		for i := range unknowns {
-			cross[i] += (f - r) * x[i]
-			pull[i] += (b.score[0] - b.score[1]) * x[i]
-			for j := range i + 1 {
-				m.info[i][j] += (f + r) * x[i] * x[j]
+// score is the step from the truth that its score and the expected information
+// make.
+func (o *oracle) score() []vector {
+	truth := make([]vector, len(o.walked))
+	for e := range o.bins {
+		o.look(e, 0, &[oracleBins]float64{})
+		o.expect(e)
+	}
+	o.assemble(truth)
+	o.system.precondition()
+	return o.system.solve(solved)
+}
+
+// climb finds the likeliest place uphill from the truth, by Newton's method with
+// the information that the samples themselves have. It also tells by how much
+// likelier that is than the truth, and how much the next step would add.
+func (o *oracle) climb() (place []vector, gained, left float64) {
+	place, try := make([]vector, len(o.walked)), make([]vector, len(o.walked))
+	from := make([]float64, len(o.delays))
+	start := o.likelihood(place, from)
+	here := start
+	for range maxClimb {
+		o.assemble(place)
+		step := o.system.solve(closeness)
+		if left = dot(o.system.pull, step); left < summit {
+			break
+		}
+		copy(from, o.delays)
+		by := 1.0
+		for ; by > nothing; by /= 2 {
+			for c := range try {
+				for i := range unknowns {
+					try[c][i] = place[c][i] + by*step[c][i]
+				}
+			}
+			if there := o.likelihood(try, from); there > here+1e-4*by*left {
+				here = there
+				break
 			}
 		}
-	}
-	if info == 0 {
-		return
-	}
-	joined.join(p.A, p.B)
-	for i := range unknowns {
-		for j := range i + 1 {
-			m.info[i][j] -= cross[i] * cross[j] / info
-			m.info[j][i] = m.info[i][j]
+		if by <= nothing {
+			break
 		}
-		pull[i] -= cross[i] * score / info
-		o.pull[p.A][i] -= pull[i]
-		o.pull[p.B][i] += pull[i]
+		place, try = try, place
 	}
-	for i := range unknowns {
-		for j := range unknowns {
-			o.block[p.A][i][j] += m.info[i][j]
-			o.block[p.B][i][j] += m.info[i][j]
-		}
-	}
+	return place, here - start, left
 }
 
-// conjugate solves for the estimate by conjugate gradients, preconditioned with
-// the blocks of the clocks.
-func (o *oracle) conjugate() {
-	n := len(o.block)
-	diagonal := make([]matrix, n)
-	copy(diagonal, o.block)
-	for c := range o.block {
-		cholesky(&o.block[c])
-	}
-	residual, way, image := make([]vector, n), make([]vector, n), make([]vector, n)
-	clear(o.estimate)
-	copy(residual, o.pull)
-	var first, last float64
-	for {
-		// image holds the preconditioned residual until it holds the way's image.
-		for c := range residual {
-			image[c] = residual[c]
-			substitute(&o.block[c], &image[c])
-		}
-		size := dot(residual, image)
-		if first == 0 {
-			first = size
-		}
-		if size <= solved*solved*first {
-			return
-		}
-		grow := 0.0
-		if last > 0 {
-			grow = size / last
-		}
-		last = size
-		for c := range way {
-			for i := range unknowns {
-				way[c][i] = image[c][i] + grow*way[c][i]
-			}
-		}
-		o.multiply(diagonal, way, image)
-		by := size / dot(way, image)
-		for c := range way {
-			for i := range unknowns {
-				o.estimate[c][i] += by * way[c][i]
-				residual[c][i] -= by * image[c][i]
-			}
-		}
-	}
-}
-
-// multiply is the information matrix times x: the clocks' own blocks, and minus
-// the bonds' between them.
-func (o *oracle) multiply(diagonal []matrix, x, y []vector) {
-	for c := range y {
-		y[c] = vector{}
-		add(&diagonal[c], &x[c], &y[c], 1)
-	}
-	for e := range o.bonds {
-		m := &o.bonds[e]
-		add(&m.info, &x[m.a], &y[m.b], -1)
-		add(&m.info, &x[m.b], &y[m.a], -1)
-	}
-}
-
-// add adds a times m times x to y.
-func add(m *matrix, x, y *vector, a float64) {
-	for i := range unknowns {
-		sum := 0.0
-		for j := range unknowns {
-			sum += m[i][j] * x[j]
-		}
-		y[i] += a * sum
-	}
-}
-
-func dot(x, y []vector) float64 {
+// likelihood is the logarithm of how likely the samples are at a place with the
+// delays that suit it best, uphill from those given.
+func (o *oracle) likelihood(place []vector, from []float64) float64 {
 	sum := 0.0
-	for c := range x {
-		for i := range unknowns {
-			sum += x[c][i] * y[c][i]
+	for c := range place {
+		for i, x := range place[c] {
+			x += o.walked[c][i]
+			sum -= o.stiff[i] * x * x / 2
 		}
+	}
+	for e := range o.bins {
+		p := &o.s.paths[e]
+		var apart [oracleBins]float64
+		for k := range apart {
+			for i, x := range o.form[k] {
+				apart[k] += x * (place[p.B][i] - place[p.A][i])
+			}
+		}
+		sum += o.settle(e, from[e], &apart)
 	}
 	return sum
 }
 
-// cholesky replaces a symmetric matrix by its lower factor.
-func cholesky(m *matrix) {
+// settle finds the likeliest delay of an edge uphill from one, when its clocks
+// are so far apart, ns.
+func (o *oracle) settle(e int, delay float64, apart *[oracleBins]float64) float64 {
+	here, score, info := o.look(e, delay, apart)
+	for range maxSettle {
+		// Newton's step, uphill also where it is not concave, and none that promises
+		// more than a unit: samples do not see further than that.
+		step := score / max(math.Abs(info), score*score)
+		if !(score*step > settled) {
+			break
+		}
+		there := 0.0
+		for ; step*step > nothing*nothing; step /= 2 {
+			if there, score, info = o.look(e, delay+step, apart); there >= here {
+				break
+			}
+		}
+		if step*step <= nothing*nothing {
+			o.look(e, delay, apart)
+			break
+		}
+		here = there
+		delay += step
+	}
+	o.delays[e] = delay
+	return here
+}
+
+// look sums an edge's samples up at a place: the logarithm of how likely they
+// are, and score and information of the delay.
+func (o *oracle) look(e int, delay float64, apart *[oracleBins]float64) (likelihood, score, info float64) {
+	for k := range oracleBins {
+		b := &o.bins[e][k]
+		*b = bin{}
+		for way, of := range o.samples(e, k) {
+			d, shift := o.density[e][way], delay+apart[k]
+			if way == 1 {
+				shift = delay - apart[k]
+			}
+			for _, noise := range of {
+				l, s, i := d.at(noise - shift)
+				likelihood += l
+				b.score[way] += s
+				b.info[way] += i
+			}
+			score += b.score[way]
+			info += b.info[way]
+		}
+	}
+	return likelihood, score, info
+}
+
+// expect replaces the information that an edge's samples have by what as many
+// have on average.
+func (o *oracle) expect(e int) {
+	for k := range oracleBins {
+		for way, of := range o.samples(e, k) {
+			o.bins[e][k].info[way] = float64(len(of)) * o.density[e][way].info
+		}
+	}
+}
+
+// assemble makes the system for a step from a place that was looked at.
+func (o *oracle) assemble(place []vector) {
+	o.system.clear(&o.stiff)
+	for c := range place {
+		for i, x := range place[c] {
+			o.system.pull[c][i] = -o.stiff[i] * (x + o.walked[c][i])
+		}
+	}
+	for e := range o.bins {
+		o.bond(e)
+	}
+}
+
+// bond hands the samples of an edge to the system and eliminates its delay.
+func (o *oracle) bond(e int) {
+	var b bond
+	var cross, pull vector // information of the unknowns with the delay; their score
+	var info, score float64
+	for k := range o.form {
+		in := &o.bins[e][k]
+		f, r := in.info[0], in.info[1]
+		info += f + r
+		score += in.score[0] + in.score[1]
+		x := &o.form[k]
+		for i := range unknowns {
+			cross[i] += (f - r) * x[i]
+			pull[i] += (in.score[0] - in.score[1]) * x[i]
+			for j := range i + 1 {
+				b.info[i][j] += (f + r) * x[i] * x[j]
+			}
+		}
+	}
+	if info <= 0 {
+		return
+	}
 	for i := range unknowns {
 		for j := range i + 1 {
-			sum := m[i][j]
-			for k := range j {
-				sum -= m[i][k] * m[j][k]
-			}
-			if i == j {
-				m[i][i] = math.Sqrt(max(sum, ridge))
-			} else {
-				m[i][j] = sum / m[j][j]
-			}
+			b.info[i][j] -= cross[i] * cross[j] / info
+			b.info[j][i] = b.info[i][j]
 		}
+		pull[i] -= cross[i] * score / info
 	}
-}
-
-// substitute solves with a Cholesky factor, in place.
-func substitute(l *matrix, x *vector) {
-	for i := range unknowns {
-		for k := range i {
-			x[i] -= l[i][k] * x[k]
-		}
-		x[i] /= l[i][i]
-	}
-	for i := unknowns - 1; i >= 0; i-- {
-		for k := i + 1; k < unknowns; k++ {
-			x[i] -= l[k][i] * x[k]
-		}
-		x[i] /= l[i][i]
-	}
-}
-
-// union tells which clocks samples join.
-type union struct{ of []int }
-
-func newUnion(n int) *union {
-	u := &union{of: make([]int, n)}
-	for i := range u.of {
-		u.of[i] = i
-	}
-	return u
-}
-
-func (u *union) root(c int) int {
-	for u.of[c] != c {
-		u.of[c] = u.of[u.of[c]]
-		c = u.of[c]
-	}
-	return c
-}
-
-func (u *union) join(a, b int) { u.of[u.root(a)] = u.root(b) }
-
-// centred takes the mean of its component from every clock's value; NaN stands
-// for clocks that nothing joins.
-func (u *union) centred(value func(int) float64) []float64 {
-	sum, count := make([]float64, len(u.of)), make([]float64, len(u.of))
-	for c := range u.of {
-		sum[u.root(c)] += value(c)
-		count[u.root(c)]++
-	}
-	out := make([]float64, len(u.of))
-	for c := range out {
-		out[c] = math.NaN()
-		if r := u.root(c); count[r] > 1 {
-			out[c] = value(c) - sum[r]/count[r]
-		}
-	}
-	return out
+	o.system.add(e, &b.info, &pull)
 }

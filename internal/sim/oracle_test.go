@@ -9,14 +9,15 @@ import (
 
 // gaussian is the density of normal noise: its score is a straight line.
 func gaussian(sigma float64) *density {
-	d := &density{low: -2000, step: 0.01, score: make([]float64, 400_001), info: 1 / (sigma * sigma)}
-	for i := range d.score {
-		d.score[i] = (d.low + float64(i)*d.step) / (sigma * sigma)
+	d := &density{low: -2000, step: 1, log: make([]float64, 4001), info: 1 / (sigma * sigma)}
+	for i := range d.log {
+		x := d.low + float64(i)
+		d.log[i] = -x * x / (2 * sigma * sigma)
 	}
 	return d
 }
 
-// TestOracleIsLeastSquares: with normal noise the oracle's error is that of
+// TestOracleIsLeastSquares: with normal noise both errors are that of
 // weighted least squares over every single sample, with offset, rate and wander
 // of every clock and the delay of every edge unknown: the inverse of Fisher's
 // information is its covariance.
@@ -91,10 +92,11 @@ func TestOracleIsLeastSquares(t *testing.T) {
 	for c := range 5 {
 		mean += x[c*unknowns] / 5
 	}
-	got := or.solve(end)
+	likeliest, scoring := or.solve(end)
 	for c := range 5 {
-		if want := x[c*unknowns] - mean; math.Abs(got[c]-want) > 1e-4 {
-			t.Errorf("clock %d: error %.6f ns, least squares have %.6f", c, got[c], want)
+		want := x[c*unknowns] - mean
+		if math.Abs(scoring[c]-want) > 1e-4 || math.Abs(likeliest[c]-want) > 1e-2 {
+			t.Errorf("clock %d: errors %.6f and %.6f ns, least squares have %.6f", c, likeliest[c], scoring[c], want)
 		}
 	}
 }
@@ -131,6 +133,16 @@ func gauss(a [][]float64, b []float64) []float64 {
 // means are taken by component.
 func TestOracleKnowsNothingOfTheUnjoined(t *testing.T) {
 	o := options(5, []Edge{{0, 1, 1}, {2, 3, 1}})
+	or := filled(o)
+	for i, x := range or.both(2 * window) {
+		if !math.IsNaN(x[4]) || math.Abs(x[0]+x[1]) > 1e-6 || math.Abs(x[2]+x[3]) > 1e-6 || x[0] == 0 || x[0] == x[2] {
+			t.Errorf("errors %d: %v", i, x)
+		}
+	}
+}
+
+// filled is an oracle with the samples of the first two windows.
+func filled(o Options) *oracle {
 	s := newRun(o, nobody{})
 	s.oracle = newOracle(s)
 	for end := window; end <= 2*window; end += window {
@@ -140,8 +152,92 @@ func TestOracleKnowsNothingOfTheUnjoined(t *testing.T) {
 			s.probes(e, end-s.telling())
 		}
 	}
-	x := s.oracle.solve(2 * window)
-	if !math.IsNaN(x[4]) || math.Abs(x[0]+x[1]) > 1e-6 || math.Abs(x[2]+x[3]) > 1e-6 || x[0] == 0 || x[0] == x[2] {
-		t.Errorf("errors %v", x)
+	return s.oracle
+}
+
+func (o *oracle) both(end int64) [2][]float64 {
+	likeliest, scoring := o.solve(end)
+	return [2][]float64{likeliest, scoring}
+}
+
+// TestOracleIsLikeliest: where the climb ends is likelier than the truth, and no
+// clock's offset or rate can be moved to make it likelier still.
+func TestOracleIsLikeliest(t *testing.T) {
+	for _, noise := range []Noise{Hardware, Kernel} {
+		for _, load := range []float64{0, 0.4, 0.8, 0.9} {
+			var edges []Edge
+			for i := range 10 {
+				edges = append(edges, Edge{i, (i + 1) % 10, 1}, Edge{i, (i + 3) % 10, 3}, Edge{i, (i + 5) % 10, 3})
+			}
+			o := options(10, edges)
+			o.Noise, o.Load = noise, load
+			or := filled(o)
+			or.solve(2 * window)
+			place, gained, left := or.climb()
+			if gained <= 0 || left >= summit {
+				t.Errorf("%s, load %g: %g likelier than the truth, and the next step would add %g", noise, load, gained, left)
+			}
+			from := append([]float64{}, or.delays...)
+			top := or.likelihood(place, from)
+			for c := range place {
+				for i := range 2 {
+					// A hundredth of what samples can tell.
+					by := 0.01 / or.system.block[c][i][i]
+					for _, by := range []float64{by, -by} {
+						place[c][i] += by
+						if l := or.likelihood(place, from); l > top+1e-6 {
+							t.Errorf("%s, load %g: clock %d, unknown %d moved by %g is %g likelier", noise, load, c, i, by, l-top)
+						}
+						place[c][i] -= by
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestOracleScores: what a step goes by is how the likelihood grows, also away
+// from its maximum.
+func TestOracleScores(t *testing.T) {
+	o := options(6, ring(6))
+	o.Load = 0.8
+	or := filled(o)
+	or.solve(2 * window)
+	place, from := make([]vector, 6), make([]float64, 6)
+	place[2][0], place[4][1], place[1][4] = 20, -15, 3
+	or.likelihood(place, from)
+	copy(from, or.delays)
+	or.assemble(place)
+	pull := append([]vector{}, or.system.pull...)
+	for c := range place {
+		for i := range unknowns {
+			const by = 1e-3
+			place[c][i] += by
+			more := or.likelihood(place, from)
+			place[c][i] -= 2 * by
+			slope := (more - or.likelihood(place, from)) / (2 * by)
+			place[c][i] += by
+			if math.Abs(slope-pull[c][i]) > 1e-4*(1+math.Abs(slope)) {
+				t.Errorf("clock %d, unknown %d: score %g, the likelihood grows by %g", c, i, pull[c][i], slope)
+			}
+		}
+	}
+}
+
+// TestOracleAttainsTheBound: with many clean packets the likeliest place errs by
+// what Cramer and Rao allow.
+func TestOracleAttainsTheBound(t *testing.T) {
+	for _, noise := range []Noise{Hardware, Kernel} {
+		o := options(8, append(ring(8), Edge{0, 4, 3}, Edge{1, 5, 3}, Edge{2, 6, 3}, Edge{3, 7, 3}))
+		o.Noise, o.Load, o.Duration = noise, 0, 60*time.Second
+		r, err := Run(t.Context(), o, nobody{}, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, got := range [][2]float64{{r.Oracle.P50, r.CramerRao.P50}, {r.Oracle.P99, r.CramerRao.P99}} {
+			if math.Abs(got[0]/got[1]-1) > 0.1 {
+				t.Errorf("%s: oracle %+v, Cramer and Rao %+v", noise, r.Oracle, r.CramerRao)
+			}
+		}
 	}
 }

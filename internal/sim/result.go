@@ -33,7 +33,8 @@ type Figures struct {
 // in the window, at its end.
 type Result struct {
 	Error         Quantiles `json:"error_ns"`
-	Oracle        Spread    `json:"oracle_ns"`
+	Oracle        Spread    `json:"oracle_ns"`     // of the likeliest place in the window
+	CramerRao     Spread    `json:"cramer_rao_ns"` // of one step of scoring from the truth
 	Bound         Spread    `json:"bound_ns"`
 	Coverage      float64   `json:"coverage"` // of all claims, the warm-up's too
 	Windows       int       `json:"windows"`  // after the warm-up
@@ -83,7 +84,7 @@ func share(n, of int) float64 {
 type tally struct {
 	s                     *run
 	measured, held, inUse claims
-	oracle                []float64
+	oracle, cramerRao     []float64
 	windows               int
 	states                [4]int
 	lockedAt, unlockedAt  int64 // first end of a window with all clocks locked, last one without
@@ -200,11 +201,12 @@ func middle(xs []float64) float64 {
 	return median + sum/n
 }
 
-// yardstick takes the oracle's errors of a window.
-func (t *tally) yardstick(errors []float64, end int64) {
-	for _, err := range errors {
-		if end > int64(warmup) && !math.IsNaN(err) {
+// yardstick takes the oracle's errors of a window after the warm-up.
+func (t *tally) yardstick(likeliest, scoring []float64) {
+	for c, err := range likeliest {
+		if !math.IsNaN(err) {
 			t.oracle = append(t.oracle, math.Abs(err))
+			t.cramerRao = append(t.cramerRao, math.Abs(scoring[c]))
 		}
 	}
 }
@@ -212,7 +214,7 @@ func (t *tally) yardstick(errors []float64, end int64) {
 func (t *tally) result() *Result {
 	f := t.measured.figures()
 	seconds := float64(t.last) / 1e9
-	r := &Result{Error: f.Error, Bound: f.Bound, Oracle: spread(t.oracle), Windows: t.windows, InUse: t.inUse.figures(),
+	r := &Result{Error: f.Error, Bound: f.Bound, Oracle: spread(t.oracle), CramerRao: spread(t.cramerRao), Windows: t.windows, InUse: t.inUse.figures(),
 		Coverage: share(t.measured.held+t.held.held, t.measured.all+t.held.all),
 		States:   map[string]int{}, FinalStates: map[string]int{}, ProbesPerSecond: math.Round(float64(t.s.probed) / seconds)}
 	if t.held.all > 0 {

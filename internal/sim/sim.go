@@ -29,14 +29,20 @@
 // that sees the same samples. It knows the probability density of the noise on
 // every directed path. Of a window of two seconds it knows neither the offset
 // nor the rate of any clock nor the delay of any edge, nor how the rates
-// wandered; of that it knows the law. Its estimate is one step of Fisher scoring
-// for all clocks and edges jointly, started at the truth. So its covariance is
-// the inverse of the window's Fisher information, the bound of Cramér and Rao:
-// no unbiased estimator that is restricted to the window has less. (The wander
-// counts as Bayesian information, by van Trees. What temperature does to the
-// rates, and what a scenario does, the oracle knows. That twins share the state
-// of queues it does not use.) An estimator that remembers earlier windows may do
-// better.
+// wandered; of that it knows the law. (What temperature does to the rates, and
+// what a scenario does, the oracle knows. That twins share the state of queues it
+// does not use.) Its estimate is the likeliest place for all clocks and edges
+// jointly. It climbs there from the truth, so that no maximum elsewhere misleads
+// it. An estimator that remembers earlier windows may do better, and so may one
+// that weighs all places instead of taking the likeliest: where clean packets are
+// rare (load 0.9) the likelihood has many maxima, and the oracle errs by the
+// peaks' places.
+//
+// Beside it stands what Cramer and Rao allow: one step of Fisher scoring from the
+// truth, whose covariance is the inverse of the window's information. No unbiased
+// estimator that is restricted to the window has less (the wander counts as
+// Bayesian information, by van Trees), and where clean packets are rare none
+// attains it.
 package sim
 
 import (
@@ -202,8 +208,8 @@ func Run(ctx context.Context, o Options, est Estimator, progress func(time.Durat
 			return nil, fmt.Errorf("sim: the window that ends at %v: %w", w.At, err)
 		}
 		t.solved(&w)
-		if end > window {
-			t.yardstick(s.oracle.solve(end), end)
+		if end > int64(warmup) {
+			t.yardstick(s.oracle.solve(end))
 		}
 		progress(time.Duration(end))
 	}

@@ -1,0 +1,229 @@
+package sim
+
+import "math"
+
+// solved is by how much conjugate gradients reduce the residual of what is
+// solved once.
+const solved = 1e-9
+
+// bond is what the samples of one edge say on the difference of its clocks'
+// unknowns.
+type bond struct {
+	a, b int
+	info matrix
+}
+
+// system is the linear equations of a step: information times step is pull. It
+// keeps the bonds apart, as a clock has few.
+type system struct {
+	stiff *vector // information of every clock on its own
+	bonds []bond
+	pull  []vector
+	block []matrix // of the clocks: the preconditioner's Cholesky factors
+}
+
+func newSystem(clocks int, paths []path) *system {
+	m := &system{bonds: make([]bond, len(paths)), pull: make([]vector, clocks), block: make([]matrix, clocks)}
+	for e, p := range paths {
+		m.bonds[e].a, m.bonds[e].b = p.A, p.B
+	}
+	return m
+}
+
+// clear leaves every clock with what is known of it alone.
+func (m *system) clear(stiff *vector) {
+	m.stiff = stiff
+	for e := range m.bonds {
+		m.bonds[e].info = matrix{}
+	}
+	clear(m.pull)
+}
+
+// add sets an edge's information on how far its second clock's unknowns are
+// ahead of the first one's, and adds its pull.
+func (m *system) add(e int, info *matrix, pull *vector) {
+	b := &m.bonds[e]
+	b.info = *info
+	for i := range unknowns {
+		m.pull[b.a][i] -= pull[i]
+		m.pull[b.b][i] += pull[i]
+	}
+}
+
+// precondition takes the clocks' own blocks of the present system for all
+// solutions to come: of a system whose information is positive.
+func (m *system) precondition() {
+	for c := range m.block {
+		m.block[c] = matrix{}
+		for i, x := range m.stiff {
+			m.block[c][i][i] = x
+		}
+	}
+	for e := range m.bonds {
+		b := &m.bonds[e]
+		for i := range unknowns {
+			for j := range unknowns {
+				m.block[b.a][i][j] += b.info[i][j]
+				m.block[b.b][i][j] += b.info[i][j]
+			}
+		}
+	}
+	for c := range m.block {
+		cholesky(&m.block[c])
+	}
+}
+
+// solve finds the step by conjugate gradients, until the residual is that much
+// smaller. Where the information is negative along a way the step goes no
+// further: what it has goes uphill.
+func (m *system) solve(closeness float64) []vector {
+	n := len(m.block)
+	step, residual, way, image := make([]vector, n), make([]vector, n), make([]vector, n), make([]vector, n)
+	copy(residual, m.pull)
+	var first, last float64
+	for {
+		// image holds the preconditioned residual until it holds the way's image.
+		for c := range residual {
+			image[c] = residual[c]
+			substitute(&m.block[c], &image[c])
+		}
+		size := dot(residual, image)
+		if first == 0 {
+			first = size
+		}
+		if size <= closeness*closeness*first {
+			return step
+		}
+		grow := 0.0
+		if last > 0 {
+			grow = size / last
+		}
+		last = size
+		for c := range way {
+			for i := range unknowns {
+				way[c][i] = image[c][i] + grow*way[c][i]
+			}
+		}
+		m.multiply(way, image)
+		bent := dot(way, image)
+		if bent <= 0 {
+			if grow == 0 {
+				copy(step, way)
+			}
+			return step
+		}
+		by := size / bent
+		for c := range way {
+			for i := range unknowns {
+				step[c][i] += by * way[c][i]
+				residual[c][i] -= by * image[c][i]
+			}
+		}
+	}
+}
+
+// multiply is the information times x.
+func (m *system) multiply(x, y []vector) {
+	for c := range y {
+		for i := range unknowns {
+			y[c][i] = m.stiff[i] * x[c][i]
+		}
+	}
+	for e := range m.bonds {
+		b := &m.bonds[e]
+		var apart vector
+		for i := range unknowns {
+			apart[i] = x[b.b][i] - x[b.a][i]
+		}
+		for i := range unknowns {
+			sum := 0.0
+			for j := range unknowns {
+				sum += b.info[i][j] * apart[j]
+			}
+			y[b.a][i] -= sum
+			y[b.b][i] += sum
+		}
+	}
+}
+
+func dot(x, y []vector) float64 {
+	sum := 0.0
+	for c := range x {
+		for i := range unknowns {
+			sum += x[c][i] * y[c][i]
+		}
+	}
+	return sum
+}
+
+// cholesky replaces a symmetric matrix by its lower factor.
+func cholesky(m *matrix) {
+	for i := range unknowns {
+		for j := range i + 1 {
+			sum := m[i][j]
+			for k := range j {
+				sum -= m[i][k] * m[j][k]
+			}
+			if i == j {
+				m[i][i] = math.Sqrt(max(sum, ridge))
+			} else {
+				m[i][j] = sum / m[j][j]
+			}
+		}
+	}
+}
+
+// substitute solves with a Cholesky factor, in place.
+func substitute(l *matrix, x *vector) {
+	for i := range unknowns {
+		for k := range i {
+			x[i] -= l[i][k] * x[k]
+		}
+		x[i] /= l[i][i]
+	}
+	for i := unknowns - 1; i >= 0; i-- {
+		for k := i + 1; k < unknowns; k++ {
+			x[i] -= l[k][i] * x[k]
+		}
+		x[i] /= l[i][i]
+	}
+}
+
+// union tells which clocks samples join.
+type union struct{ of []int }
+
+func newUnion(n int) *union {
+	u := &union{of: make([]int, n)}
+	for i := range u.of {
+		u.of[i] = i
+	}
+	return u
+}
+
+func (u *union) root(c int) int {
+	for u.of[c] != c {
+		u.of[c] = u.of[u.of[c]]
+		c = u.of[c]
+	}
+	return c
+}
+
+func (u *union) join(a, b int) { u.of[u.root(a)] = u.root(b) }
+
+// centred takes the mean of its component from every clock's value; NaN stands
+// for clocks that nothing joins.
+func (u *union) centred(value func(int) float64) []float64 {
+	sum, count := make([]float64, len(u.of)), make([]float64, len(u.of))
+	for c := range u.of {
+		sum[u.root(c)] += value(c)
+		count[u.root(c)]++
+	}
+	out := make([]float64, len(u.of))
+	for c := range out {
+		out[c] = math.NaN()
+		if r := u.root(c); count[r] > 1 {
+			out[c] = value(c) - sum[r]/count[r]
+		}
+	}
+	return out
+}
