@@ -345,13 +345,17 @@ func (w *ways) watch(stop chan struct{}) map[fabric.Edge]map[string]time.Time {
 	}
 }
 
-// could reports whether all packets of a window can have taken a path: it was the
-// truth of a time in it, and no other path was. Between two periods either was.
+// could reports whether all packets of a window can have taken a path: no other path
+// was the truth of a time in it. Between two periods either was; and while a flow's
+// probes do not arrive, there are no replies that could have gone another way.
 func could(periods []period, e fabric.Edge, start, end time.Time, p fabric.Path) bool {
 	for i := range periods {
 		q := &periods[i]
 		if (i > 0 && !end.After(q.from)) || (!q.to.IsZero() && !start.Before(q.to)) {
 			continue // not of its time
+		}
+		if _, arrives := q.truth[e.Probe()]; e.Reply && !arrives {
+			continue
 		}
 		if truth, ok := q.truth[e]; ok && truth.Key() != p.Key() {
 			return false
