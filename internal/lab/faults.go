@@ -545,6 +545,23 @@ func (x *index) restoreLink(ctx context.Context, st *state, link string) error {
 // withdraw lets the fabric notice the links that are down. It is the body of
 // link-down's helper and takes the lock itself.
 func withdraw(ctx context.Context, root, name, id string) error {
+	err := changeFault(ctx, root, name, id, func(st *state, f *ActiveFault) error {
+		f.Withdrawn = true
+		down, withdrawn := st.linksDown()
+		return st.fabric().syncRoutes(ctx, down, withdrawn)
+	})
+	if errors.Is(err, errCleared) {
+		return nil
+	}
+	return err
+}
+
+var errCleared = errors.New("the fault was cleared")
+
+// changeFault changes a fault that is in force, and saves the lab's state with it.
+// errors.Is holds for errCleared when it is in force no more. A helper calls it: it
+// takes the lock itself.
+func changeFault(ctx context.Context, root, name, id string, change func(*state, *ActiveFault) error) error {
 	unlock, err := lock(ctx, root, name)
 	if err != nil {
 		return err
@@ -556,11 +573,9 @@ func withdraw(ctx context.Context, root, name, id string) error {
 	}
 	i := slices.IndexFunc(st.Faults, func(f ActiveFault) bool { return f.ID == id })
 	if i < 0 {
-		return nil
+		return errCleared
 	}
-	st.Faults[i].Withdrawn = true
-	down, withdrawn := st.linksDown()
-	if err := st.fabric().syncRoutes(ctx, down, withdrawn); err != nil {
+	if err := change(st, &st.Faults[i]); err != nil {
 		return err
 	}
 	return st.save(root)
@@ -576,36 +591,20 @@ const (
 // flap takes a link down and up until ctx ends. It is the body of its helper.
 func flap(ctx context.Context, root, name, id string, started func() error) error {
 	set := func(down bool) error {
-		unlock, err := lock(ctx, root, name)
-		if err != nil {
-			return err
-		}
-		defer unlock()
-		st, err := loadState(root, name)
-		if err != nil {
-			return fmt.Errorf("lab %q: %w", name, err)
-		}
-		i := slices.IndexFunc(st.Faults, func(f ActiveFault) bool { return f.ID == id })
-		if i < 0 {
-			return context.Canceled
-		}
-		st.Faults[i].Down = down
-		if down {
-			err = st.fabric().setLink(st.Faults[i].At, false)
-		} else {
-			err = st.fabric().restoreLink(ctx, st, st.Faults[i].At)
-		}
-		if err != nil {
-			return err
-		}
-		return st.save(root)
+		return changeFault(ctx, root, name, id, func(st *state, f *ActiveFault) error {
+			f.Down = down
+			if down {
+				return st.fabric().setLink(f.At, false)
+			}
+			return st.fabric().restoreLink(ctx, st, f.At)
+		})
 	}
 	if err := started(); err != nil {
 		return err
 	}
 	for down := true; ; down = !down {
 		err := set(down)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || errors.Is(err, errCleared) {
 			return nil // whoever clears the fault brings the link up
 		}
 		if err != nil {

@@ -45,7 +45,8 @@ func (x *index) resolveCongest(af *ActiveFault) error {
 	if _, _, ok := fabric.SplitPort(af.At); !ok || x.byEnd[af.At] == nil {
 		return fmt.Errorf("%q is not a port of a switch of the lab: %s fills the queue of one", af.At, af.Kind)
 	}
-	return af.shape(af.At, x.byEnd[af.At].Peer)
+	af.shape(af.At, x.byEnd[af.At].Peer)
+	return nil
 }
 
 func (x *index) resolveIncast(af *ActiveFault) error {
@@ -54,14 +55,14 @@ func (x *index) resolveIncast(af *ActiveFault) error {
 		return fmt.Errorf("%q is not a NIC of the lab with a link: %s is at a NIC", af.At, af.Kind)
 	}
 	af.At = nic.ID()
-	return af.shape(x.graph.Peer(af.At), af.At)
+	af.shape(x.graph.Peer(af.At), af.At)
+	return nil
 }
 
-func (af *ActiveFault) shape(from, to string) error {
+func (af *ActiveFault) shape(from, to string) {
 	af.Mechanism, af.ShapedAt, af.Home = "traffic", from, fabric.OwnerOf(from)
 	af.Direction = fabric.Direction{From: from, To: to}.String()
 	af.Exclusive = "delay " + from
-	return nil
 }
 
 // setShaper gives a port a rate, and a queue that takes so long to leave when it
@@ -89,8 +90,8 @@ type crossFlow struct {
 	owner string // of to
 }
 
-// crossing finds flows whose packets leave by a port, of as many hosts as there
-// are; towards: to NICs at that end only, "" anywhere.
+// crossFlows finds flows whose packets cross one direction of a link, of as many
+// hosts as there are.
 func (x *index) crossFlows(ctx context.Context, d fabric.Direction) ([]crossFlow, error) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	nics := x.graph.NICs()
