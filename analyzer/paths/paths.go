@@ -45,7 +45,7 @@ const (
 	keepVersions = time.Hour // since they were last confirmed
 	keepFlows    = time.Hour // since anything was heard of them
 
-	// traceHolds is three rounds of the background's re-tracing, sightingHolds ten
+	// traceHolds is three rounds of the background's re-tracing, sightingHolds many
 	// pulls of a switch: without confirmation for longer a path is stale.
 	traceHolds    = 3 * time.Minute
 	sightingHolds = 10 * time.Second

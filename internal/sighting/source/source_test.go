@@ -106,7 +106,7 @@ func FuzzProbe(f *testing.F) {
 func patch(t *testing.T, fn func(send, receive int)) {
 	t.Helper()
 	if os.Getuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") != "" {
+		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
 			t.Fatal("not root: namespaces cannot be made")
 		}
 		t.Skip("needs root: network namespaces")
@@ -170,25 +170,33 @@ var sources = []struct {
 	{"packet", func() (Source, error) { return NewPacket([]uint16{862, 8862}, 100, 1000) }},
 }
 
+// watched is a patch whose second interface a source looks at; out sends by the first.
+func watched(t *testing.T, open func() (Source, error), fn func(s Source, out *unix.Packet, send, receive int)) {
+	t.Helper()
+	patch(t, func(send, receive int) {
+		s, err := open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if err := s.Ports([]uint32{uint32(receive)}); err != nil {
+			t.Fatal(err)
+		}
+		out, err := unix.OpenPacket(0xffff, send, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		fn(s, out, send, receive)
+	})
+}
+
 // TestSources: every source sees every probe at the port it came in by, and
 // nothing else.
 func TestSources(t *testing.T) {
 	for _, src := range sources {
 		t.Run(src.name, func(t *testing.T) {
-			patch(t, func(send, receive int) {
-				s, err := src.open()
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer s.Close()
-				if err := s.Ports([]uint32{uint32(receive)}); err != nil {
-					t.Fatal(err)
-				}
-				out, err := unix.OpenPacket(0xffff, send, 64)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer out.Close()
+			watched(t, src.open, func(s Source, out *unix.Packet, send, receive int) {
 				want := map[sighting.Flow]uint64{}
 				began := time.Now()
 				for range 3 {
@@ -268,20 +276,7 @@ func TestSources(t *testing.T) {
 func TestFullTable(t *testing.T) {
 	for _, src := range sources {
 		t.Run(src.name, func(t *testing.T) {
-			patch(t, func(send, receive int) {
-				s, err := src.open()
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer s.Close()
-				if err := s.Ports([]uint32{uint32(receive)}); err != nil {
-					t.Fatal(err)
-				}
-				out, err := unix.OpenPacket(0xffff, send, 64)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer out.Close()
+			watched(t, src.open, func(s Source, out *unix.Packet, send, receive int) {
 				for i := range 120 {
 					if err := out.Send(send, frame(netip.AddrPortFrom(a4.Addr(), uint16(50000+i)), b4, 17, 0)); err != nil {
 						t.Fatal(err)
