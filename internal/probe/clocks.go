@@ -198,6 +198,14 @@ func pairOf(e *EdgeConfig, k clocksync.Kind) clocksync.PairID {
 // Relate says how the far clocks stand against the local ones from now on. An
 // edge and kind that related has not is measured no more.
 func (e *Engine) Relate(related map[clocksync.PairID]clocksync.Relation) {
+	e.relations(func(id clocksync.PairID, r *relation) {
+		to, ok := related[id]
+		r.renew(id.Kind, to, ok)
+	})
+}
+
+// relations visits those of every edge that has clocks, under its NIC's lock.
+func (e *Engine) relations(visit func(clocksync.PairID, *relation)) {
 	for _, n := range e.all() {
 		n.mu.Lock()
 		for _, e := range n.edges {
@@ -205,8 +213,7 @@ func (e *Engine) Relate(related map[clocksync.PairID]clocksync.Relation) {
 				continue
 			}
 			for k := range e.clocks.relations {
-				to, ok := related[pairOf(&e.cfg, clocksync.Kind(k))]
-				e.clocks.relations[k].renew(clocksync.Kind(k), to, ok)
+				visit(pairOf(&e.cfg, clocksync.Kind(k)), &e.clocks.relations[k])
 			}
 		}
 		n.mu.Unlock()
@@ -224,20 +231,11 @@ func (r *relation) renew(k clocksync.Kind, to clocksync.Relation, known bool) {
 // Watched tells what is seen of the clocks of every edge and kind since its
 // relation was given, where that is enough to go by.
 func (e *Engine) Watched(yield func(clocksync.Witness)) {
-	for _, n := range e.all() {
-		n.mu.Lock()
-		for _, e := range n.edges {
-			if e.clocks == nil {
-				continue
-			}
-			for k := range e.clocks.relations {
-				if by, moved, ok := e.clocks.relations[k].watch.Says(); ok {
-					yield(clocksync.Witness{ID: pairOf(&e.cfg, clocksync.Kind(k)), By: by, Moved: moved})
-				}
-			}
+	e.relations(func(id clocksync.PairID, r *relation) {
+		if by, moved, ok := r.watch.Says(); ok {
+			yield(clocksync.Witness{ID: id, By: by, Moved: moved})
 		}
-		n.mu.Unlock()
-	}
+	})
 }
 
 // Clocks tells by which kind of clock each NIC's packets are stamped: its own
