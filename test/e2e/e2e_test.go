@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/cmd/graylink/demo"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/lab"
 )
 
 var bin string // directory of the programs under test
@@ -77,6 +79,21 @@ func need(t *testing.T) {
 	default:
 		t.Skip(missing)
 	}
+}
+
+// fabricOf builds the lab of a topology file; whoever asks takes it down.
+func fabricOf(t *testing.T, name, file string) *lab.Lab {
+	t.Helper()
+	need(t)
+	topo, found := fabric.Load(file)
+	if err := found.Err(); err != nil {
+		t.Fatal(err)
+	}
+	l, err := lab.Up(t.Context(), topo, lab.Options{Name: name, Owner: true, Executable: filepath.Join(bin, "graylink")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }
 
 // clean asserts that nothing of a lab is left on the machine.

@@ -45,15 +45,7 @@ const agentWeb = "127.0.0.1:9868"
 
 func newFleet(t *testing.T, name, file string, args ...string) *fleet {
 	t.Helper()
-	need(t)
-	topo, found := fabric.Load(file)
-	if err := found.Err(); err != nil {
-		t.Fatal(err)
-	}
-	l, err := lab.Up(t.Context(), topo, lab.Options{Name: name, Owner: true, Executable: filepath.Join(bin, "graylink")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := fabricOf(t, name, file)
 	f := &fleet{t: t, l: l, g: fabric.NewGraph(l.Topology()), dir: t.TempDir(), args: args, agents: map[string]*exec.Cmd{}, logs: map[string]*bytes.Buffer{}}
 	t.Cleanup(func() {
 		for _, cmd := range f.agents {

@@ -45,15 +45,7 @@ type tracers struct {
 
 func newTracers(t *testing.T, file, name string, flows, budget int) *tracers {
 	t.Helper()
-	need(t)
-	topo, found := fabric.Load(file)
-	if err := found.Err(); err != nil {
-		t.Fatal(err)
-	}
-	l, err := lab.Up(t.Context(), topo, lab.Options{Name: name, Owner: true, Executable: filepath.Join(bin, "graylink")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := fabricOf(t, name, file)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
