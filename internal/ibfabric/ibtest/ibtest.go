@@ -1,0 +1,283 @@
+// Package ibtest runs an InfiniBand fabric for tests: ibsim in the place of the
+// hardware, a real OpenSM, and the diagnostics of infiniband-diags on it.
+//
+// Everything is a child of the test's process and ends with the test, also when the
+// test panics or is killed: the kernel sends the children SIGKILL when their parent
+// is gone. Fabrics run side by side, each has a socket name of its own.
+//
+// What ibsim cannot do: more than ten clients at a time, time-outs (a lost packet is
+// answered with an error at once), PortExtendedSpeedsCounters.
+package ibtest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// umad2sim is where Debian has the library that gives programs ibsim's socket for
+// a device.
+const umad2sim = "/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so"
+
+// patience bounds every wait; nothing here takes a tenth of it on an idle machine.
+const patience = 60 * time.Second
+
+// programs are what a fabric needs, in the Debian packages opensm, ibsim-utils and
+// infiniband-diags.
+var programs = []string{"ibsim", "opensm", "ibtracert", "ibnetdiscover", "dump_lfts", umad2sim}
+
+// Require skips the test, and says why, when a program is missing. With
+// GRAYLINK_REQUIRE_ALL=1 it fails.
+func Require(tb testing.TB) {
+	tb.Helper()
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err == nil {
+			continue
+		}
+		if info, err := os.Stat(p); err == nil && !info.IsDir() {
+			continue
+		}
+		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
+			tb.Fatalf("needs %s", p)
+		}
+		tb.Skipf("needs %s", p)
+	}
+}
+
+// Options say what runs on a fabric.
+type Options struct {
+	// Engine is OpenSM's routing engine, minhop when empty.
+	Engine string
+	LMC    int
+	// SMHost is the HCA that OpenSM runs on, h0 when empty.
+	SMHost string
+	// NoSM starts no OpenSM: ports have no LIDs, and answer directed routes only.
+	NoSM bool
+	// Config are lines of OpenSM's configuration file, such as "m_key 0x1234".
+	Config string
+}
+
+// Fabric is a running ibsim.
+type Fabric struct {
+	tb      testing.TB
+	dir     string
+	socket  string
+	options Options
+	console *os.File
+	out     output
+	sm      *exec.Cmd
+	smRuns  int
+}
+
+var fabrics atomic.Int64
+
+// Start runs a fabric of a net file's text (FatTree makes some) and waits until
+// OpenSM has brought the subnet up. It ends with the test.
+func Start(tb testing.TB, net string, o Options) *Fabric {
+	tb.Helper()
+	Require(tb)
+	if o.Engine == "" {
+		o.Engine = "minhop"
+	}
+	if o.SMHost == "" {
+		o.SMHost = "h0"
+	}
+	f := &Fabric{tb: tb, dir: tb.TempDir(), options: o, socket: fmt.Sprintf("graylink-%d-%d", os.Getpid(), fabrics.Add(1))}
+	f.out.changed = make(chan struct{}, 1)
+	file := filepath.Join(f.dir, "net")
+	if err := os.WriteFile(file, []byte(net), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	nodes := strings.Count(net, "\nHca") + strings.Count(net, "\nSwitch") + 16
+	cmd := exec.Command("ibsim", "-s", "-N", fmt.Sprint(nodes), "-S", fmt.Sprint(nodes), "-P", fmt.Sprint(64*nodes), file)
+	cmd.Env = append(os.Environ(), "IBSIM_SOCKNAME="+f.socket)
+	cmd.Stdout = &f.out
+	cmd.Stderr = &f.out
+	r, w, err := os.Pipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cmd.Stdin, f.console = r, w
+	f.start(cmd)
+	r.Close()
+	if !f.out.wait(1) {
+		tb.Fatalf("ibsim gives no prompt: %s", f.out.text())
+	}
+	if !o.NoSM {
+		f.StartSM()
+	}
+	return f
+}
+
+// start runs a child until the end of the test.
+func (f *Fabric) start(cmd *exec.Cmd) {
+	f.tb.Helper()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// The kernel's signal is for the death of the thread that forked, and the thread
+	// of a goroutine that is not locked lives as long as the process.
+	if err := cmd.Start(); err != nil {
+		f.tb.Fatal(err)
+	}
+	f.tb.Cleanup(func() { stop(cmd) })
+}
+
+func stop(cmd *exec.Cmd) {
+	if cmd.ProcessState == nil {
+		cmd.Process.Kill()
+		cmd.Wait()
+	}
+}
+
+// Socket is the value of IBSIM_SOCKNAME by which clients find the fabric.
+func (f *Fabric) Socket() string { return f.socket }
+
+// Console types one command into ibsim's console and returns what it printed. Such
+// are Unlink "leaf0"[19], ReLink "leaf0"[19], Error "leaf1"[0] 30 29, and
+// PerformanceSet "leaf0"[9] PortCounters.SymbolErrorCounter=123.
+func (f *Fabric) Console(command string) string {
+	f.tb.Helper()
+	n, from := f.out.prompts()
+	if _, err := fmt.Fprintln(f.console, command); err != nil {
+		f.tb.Fatalf("ibsim's console: %v", err)
+	}
+	if !f.out.wait(n + 1) {
+		f.tb.Fatalf("ibsim does not answer %q: %s", command, f.out.text()[from:])
+	}
+	return f.out.text()[from:]
+}
+
+// StartSM runs OpenSM, which must not run, and waits until the subnet is up.
+func (f *Fabric) StartSM() {
+	f.tb.Helper()
+	f.smRuns++
+	conf := filepath.Join(f.dir, "opensm.conf")
+	if err := os.WriteFile(conf, []byte("force_log_flush TRUE\n"+f.options.Config+"\n"), 0o600); err != nil {
+		f.tb.Fatal(err)
+	}
+	f.sm = f.command(context.Background(), f.options.SMHost, "opensm", "-F", conf, "-R", f.options.Engine, "-l", fmt.Sprint(f.options.LMC), "-f", f.log(), "-D", "0x3")
+	f.start(f.sm)
+	f.WaitUp(1)
+}
+
+// StopSM ends OpenSM; the tables stay as they are.
+func (f *Fabric) StopSM() {
+	f.sm.Process.Signal(syscall.SIGTERM)
+	f.sm.Wait()
+}
+
+func (f *Fabric) log() string {
+	return filepath.Join(f.dir, fmt.Sprintf("osm%d.log", f.smRuns))
+}
+
+// Ups counts how often the running OpenSM has said SUBNET UP.
+func (f *Fabric) Ups() int {
+	text, err := os.ReadFile(f.log())
+	if err != nil {
+		return 0
+	}
+	return bytes.Count(text, []byte("SUBNET UP"))
+}
+
+// WaitUp waits until the running OpenSM has said SUBNET UP n times. A sweep that
+// finds a change says it, not every one that changes a table.
+func (f *Fabric) WaitUp(n int) {
+	f.tb.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(patience)
+	for f.Ups() < n {
+		select {
+		case <-tick.C:
+		case <-late:
+			text, _ := os.ReadFile(f.log())
+			f.tb.Fatalf("the subnet was up %d times, not %d: %s", f.Ups(), n, text)
+		}
+	}
+}
+
+// Change runs a console command that OpenSM hears of by a trap, and waits until it
+// has swept the fabric again.
+func (f *Fabric) Change(command string) {
+	f.tb.Helper()
+	n := f.Ups()
+	f.Console(command)
+	f.WaitUp(n + 1)
+}
+
+// command is a program that finds, on an HCA of the fabric, a device.
+func (f *Fabric) command(ctx context.Context, host, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = f.dir
+	cmd.Env = append(os.Environ(), "IBSIM_SOCKNAME="+f.socket, "SIM_HOST="+host, "OSM_TMP_DIR="+f.dir, "OSM_CACHE_DIR="+f.dir, "LD_PRELOAD="+umad2sim)
+	return cmd
+}
+
+// Run runs a diagnostic on an HCA and returns what it wrote to standard output. It
+// may be called by several goroutines; ibsim has room for ten clients in all.
+func (f *Fabric) Run(host, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := f.command(ctx, host, name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var out, bad bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &bad
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s %s on %s: %w: %s", name, strings.Join(args, " "), host, err, bad.String())
+	}
+	return out.String(), nil
+}
+
+// output is what ibsim printed.
+type output struct {
+	mu      sync.Mutex
+	buf     []byte
+	changed chan struct{}
+}
+
+const prompt = "sim> "
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	o.buf = append(o.buf, p...)
+	o.mu.Unlock()
+	select {
+	case o.changed <- struct{}{}:
+	default:
+	}
+	return len(p), nil
+}
+
+func (o *output) text() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return string(o.buf)
+}
+
+func (o *output) prompts() (n, length int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return bytes.Count(o.buf, []byte(prompt)), len(o.buf)
+}
+
+func (o *output) wait(n int) bool {
+	late := time.After(patience)
+	for {
+		if have, _ := o.prompts(); have >= n {
+			return true
+		}
+		select {
+		case <-o.changed:
+		case <-late:
+			return false
+		}
+	}
+}
