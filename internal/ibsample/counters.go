@@ -142,7 +142,6 @@ type Traits struct {
 	Known  bool   `json:"known,omitempty"` // its performance agent was asked
 	Can    uint16 `json:"can,omitempty"`   // ClassPortInfo's CapabilityMask
 	Can2   uint32 `json:"can2,omitempty"`  // and CapabilityMask2
-	Asked  bool   `json:"asked,omitempty"` // its PortInfo was asked for the following
 	VLs    uint8  `json:"vls,omitempty"`   // data VLs at work; 0: not known
 	Lanes  uint8  `json:"lanes,omitempty"` // at work; 0: not known
 	FEC    FEC    `json:"fec,omitempty"`

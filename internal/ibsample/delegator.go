@@ -1,6 +1,7 @@
 package ibsample
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -89,8 +90,10 @@ type Delegator struct {
 	members  map[string]*member
 	revision uint64
 	changed  chan struct{} // closed when an assignment changes
+	broke    chan struct{} // holds a token when a waiting connection broke
 	deaths   uint64
 	moves    uint64
+	astray   uint64
 }
 
 // member is a sampler that is there.
@@ -115,7 +118,7 @@ type SamplerStatus struct {
 
 // NewDelegator has no ports yet: SetTargets.
 func NewDelegator(o Options) *Delegator {
-	return &Delegator{o: o, Store: newStore(o.Interval), members: map[string]*member{}, plan: Plan{}, changed: make(chan struct{}), revision: 1}
+	return &Delegator{o: o, Store: newStore(o.Interval), members: map[string]*member{}, plan: Plan{}, changed: make(chan struct{}), broke: make(chan struct{}, 1), revision: 1}
 }
 
 func (d *Delegator) grace() time.Duration { return d.o.Interval / 2 }
@@ -187,10 +190,19 @@ func (d *Delegator) join(name, instance string, now time.Time) *member {
 	return m
 }
 
+// maxAstray is how many ticks a report may be from the delegator's clock. One
+// beyond is of a sampler whose clock was not compared yet.
+const maxAstray = 5
+
 // Report takes what a sampler tells, and joins it if it is not known.
 func (d *Delegator) Report(r *Report, now time.Time) {
 	d.mu.Lock()
 	m := d.join(r.Sampler, r.Instance, now)
+	if off := r.Tick - d.tick(now); off > maxAstray || off < -maxAstray {
+		d.astray++
+		d.mu.Unlock()
+		return
+	}
 	m.began = max(m.began, r.Tick)
 	m.status.Skew = time.Duration(r.Began - r.Tick*int64(d.o.Interval))
 	m.status.ClockError, m.status.Missed = r.ClockError, r.Missed
@@ -255,6 +267,10 @@ func (d *Delegator) gone(name, instance string, broken bool, now time.Time) {
 	}
 	if m.polls--; broken && m.polls == 0 {
 		m.broken = now
+		select {
+		case d.broke <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -289,13 +305,14 @@ type Status struct {
 	Revision uint64
 	Deaths   uint64 // samplers that died, ever
 	Moves    uint64 // ports that were given to a sampler, ever
+	Astray   uint64 // reports of ticks far from the delegator's clock, ever
 }
 
 // Status tells how the delegation stands.
 func (d *Delegator) Status() Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := Status{Plan: maps.Clone(d.plan), Revision: d.revision, Deaths: d.deaths, Moves: d.moves}
+	s := Status{Plan: maps.Clone(d.plan), Revision: d.revision, Deaths: d.deaths, Moves: d.moves, Astray: d.astray}
 	for _, t := range d.targets {
 		s.Targets = append(s.Targets, t)
 	}
@@ -304,4 +321,20 @@ func (d *Delegator) Status() Status {
 		s.Samplers = append(s.Samplers, d.members[name].status)
 	}
 	return s
+}
+
+// Watch buries the dead until the context ends.
+func (d *Delegator) Watch(ctx context.Context) {
+	for {
+		next := d.Check(time.Now())
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-d.broke:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
 }

@@ -102,7 +102,7 @@ func (p *PortState) take(tick int64, r *Reading) {
 	for _, answer := range r.Answers {
 		p.At = max(p.At, answer.At)
 		for i, id := range answer.IDs {
-			if int(id) >= len(Counters) || i >= len(answer.Raws) {
+			if int(id) >= len(Counters) || i >= len(answer.Raws) || answer.Raws[i] > Counters[id].Max() {
 				continue
 			}
 			c := Count{ID: id, Raw: answer.Raws[i], At: answer.At, Since: answer.At}
