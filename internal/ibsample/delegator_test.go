@@ -179,17 +179,21 @@ func TestReportsOfFarTicksAreNotTaken(t *testing.T) {
 	}
 }
 
-func TestSkewsAreCounted(t *testing.T) {
+func TestQuantilesOfSkews(t *testing.T) {
 	d := NewDelegator(Options{Interval: time.Second})
 	for _, skew := range []time.Duration{0, -50 * time.Microsecond, 100 * time.Microsecond, 3 * time.Millisecond, time.Minute} {
 		d.Report(&Report{Sampler: "a", Instance: "a", Tick: 7, Began: 7*second + int64(skew)}, time.Unix(7, 0))
 	}
-	s := d.Store.Snapshot(time.Unix(7, 0))
-	at := func(bound time.Duration) uint64 {
-		i := slices.IndexFunc(s.Skews, func(b SkewBucket) bool { return b.Bound == bound })
-		return s.Skews[i].Count
+	if s := d.Store.Snapshot(time.Unix(7, 0)); s.Starts != 5 || s.SkewMax != time.Minute || s.SkewP99 != time.Minute {
+		t.Errorf("%d starts, p99 %v, at most %v", s.Starts, s.SkewP99, s.SkewMax)
 	}
-	if at(62500) != 2 || at(125*time.Microsecond) != 3 || at(4*time.Millisecond) != 4 || at(0) != 5 {
-		t.Errorf("buckets %+v", s.Skews)
+	for range 200 {
+		d.Report(&Report{Sampler: "a", Instance: "a", Tick: 7, Began: 7*second - 1000}, time.Unix(7, 0))
+	}
+	for range 100 {
+		d.Report(&Report{Sampler: "a", Instance: "a", Tick: 7, Began: 7 * second}, time.Unix(7, 0))
+	}
+	if s := d.Store.Snapshot(time.Unix(7, 0)); s.SkewP99 != 50*time.Microsecond {
+		t.Errorf("p99 %v of 305 starts, want the 302nd", s.SkewP99)
 	}
 }

@@ -54,6 +54,10 @@ type Sampler struct {
 	contact time.Time     // with the delegator, the last
 	clock   clock
 	missed  uint64
+
+	// Of the goroutine that sweeps.
+	struck   map[strike]int
+	struckIn uint64 // revision
 }
 
 // NewSampler makes one that is idle until Run.
@@ -242,7 +246,41 @@ func (s *Sampler) sweep(ctx context.Context, work *Assignment, r *Report) {
 	offset := s.clock.offset()
 	s.mu.Unlock()
 	r.Readings = Sweep(ctx, s.fabric, work.Targets, work.Metrics, offset)
+	s.passOver(work, r.Readings)
 	r.Done, r.Took = true, time.Since(began)
+}
+
+// strikes is how often in a row a port may leave a query unanswered that it need
+// not know, while it answers others: it then does not know it.
+const strikes = 3
+
+// passOver finds the queries that ports drop because they do not know them
+// (rule 2).
+func (s *Sampler) passOver(work *Assignment, readings []Reading) {
+	if s.struckIn != work.Revision {
+		s.struck, s.struckIn = map[strike]int{}, work.Revision
+	}
+	for i := range readings {
+		r, t := &readings[i], &work.Targets[i]
+		if len(r.Answers) == 0 {
+			continue
+		}
+		for _, a := range ibmad.CounterAttributes()[1:] { // every port has PortCounters
+			at := strike{r.Key, a}
+			if !slices.Contains(r.Errors, ReadError{a.String(), "timeout"}) {
+				delete(s.struck, at)
+			} else if s.struck[at]++; s.struck[at] == strikes {
+				t.Traits.Absent |= absentBit(a)
+				found := t.Traits
+				r.Traits = &found
+			}
+		}
+	}
+}
+
+type strike struct {
+	Key
+	attribute ibmad.Attribute
 }
 
 // port is a target during a sweep.

@@ -22,6 +22,7 @@ type fabric struct {
 	asked  map[Key][]ask // by LID and port
 	silent map[ibmad.LID]bool
 	absent map[ibmad.Attribute]bool
+	mute   ibmad.Attribute  // is never answered
 	value  func(Key) uint64 // of every counter
 }
 
@@ -58,7 +59,7 @@ func (f *fabric) answer(r ibmad.Request) *ibmad.Result {
 	k := Key{uint64(r.To.LID), r.Port}
 	result := &ibmad.Result{Request: r, Received: time.Now()}
 	switch {
-	case f.silent[r.To.LID]:
+	case f.silent[r.To.LID], r.Attribute == f.mute:
 		result.Err = ibmad.ErrTimeout
 		return result
 	case f.absent[r.Attribute]:
@@ -140,8 +141,8 @@ func TestRule1AllSamplersReadOnTheTick(t *testing.T) {
 				}
 			}
 		}
-		if s := c.Store.Snapshot(time.Now()); s.Accepted != 5*12 || s.Duplicates != 0 || s.Skews[0].Count != 15 {
-			t.Errorf("%d readings, %d duplicates, %d starts on the tick", s.Accepted, s.Duplicates, s.Skews[0].Count)
+		if s := c.Store.Snapshot(time.Now()); s.Accepted != 5*12 || s.Duplicates != 0 || s.Starts != 15 || s.SkewMax != 0 {
+			t.Errorf("%d readings, %d duplicates, %d starts, up to %v from the tick", s.Accepted, s.Duplicates, s.Starts, s.SkewMax)
 		}
 	})
 }
@@ -163,6 +164,26 @@ func TestRule1ASweepEndsBeforeTheNextTick(t *testing.T) {
 		}
 		if s := c.Status().Samplers[0]; s.Missed != 0 {
 			t.Errorf("%d ticks missed", s.Missed)
+		}
+	})
+}
+
+func TestRule2QueriesThatArePassedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, Options{Interval: time.Second, Metrics: Selection{"PortCounters", "PortRcvErrorDetails"}}, targetsOf(1, 1), "a")
+		defer c.end()
+		c.fabric.mute = ibmad.AttrPortRcvErrorDetails
+		time.Sleep(8*time.Second + 500*time.Millisecond)
+		p := c.Store.Snapshot(time.Now()).Ports[0]
+		if p.Errors["timeout"] != strikes || len(p.Counts) != 16 {
+			t.Errorf("%d counters, errors %v: want it asked %d times", len(p.Counts), p.Errors, strikes)
+		}
+		// Who takes the port over does not try again.
+		c.stops["a"]()
+		c.join(t, "b", Local{c.Delegator, time.Now})
+		time.Sleep(4 * time.Second)
+		if p := c.Store.Snapshot(time.Now()).Ports[0]; p.Errors["timeout"] != strikes {
+			t.Errorf("errors %v after a hand-over", p.Errors)
 		}
 	})
 }

@@ -42,8 +42,8 @@ type Store struct {
 	duplicates uint64
 	late       uint64
 	accepted   uint64
-	skews      [skewBuckets]uint64
-	skewSum    time.Duration
+	skews      [recentSkews]time.Duration
+	starts     uint64
 }
 
 func newStore(interval time.Duration) *Store {
@@ -142,22 +142,14 @@ func (c *Count) Saturated() bool { return c.Raw == Counters[c.ID].Max() }
 // Float is the counter in its series' unit. Above 2^53 a float rounds.
 func (c *Count) Float() float64 { return float64(c.Raw) * float64(Counters[c.ID].Scale()) }
 
-// skewBuckets are powers of two of a millisecond's 16th: 62.5 us, 125 us, ... the
-// last is what lies above 2 s.
-const skewBuckets = 17
-
-func skewBound(i int) time.Duration { return time.Duration(62500) << i }
+// recentSkews is over how many starts of sweeps quantiles are.
+const recentSkews = 4096
 
 func (s *Store) skewed(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.skewSum += d.Abs()
-	for i := range s.skews {
-		if d.Abs() <= skewBound(i) || i == skewBuckets-1 {
-			s.skews[i]++
-			return
-		}
-	}
+	s.skews[s.starts%recentSkews] = d.Abs()
+	s.starts++
 }
 
 // Snapshot is everything there is to publish.
@@ -166,21 +158,16 @@ type Snapshot struct {
 	Accepted   uint64      // readings kept, ever
 	Duplicates uint64      // readings of a port and tick that were there already
 	Late       uint64      // readings of a tick before the last
-	Skews      []SkewBucket
-	SkewSum    time.Duration
-}
-
-// SkewBucket counts starts of sweeps by how far they were from their tick.
-type SkewBucket struct {
-	Bound time.Duration // 0: no bound
-	Count uint64        // cumulative
+	Starts     uint64      // sweeps begun, ever
+	// SkewP99 and SkewMax are of the last recentSkews starts: how far from the tick.
+	SkewP99, SkewMax time.Duration
 }
 
 // Snapshot tells what is known now.
 func (s *Store) Snapshot(now time.Time) Snapshot {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	out := Snapshot{Accepted: s.accepted, Duplicates: s.duplicates, Late: s.late, SkewSum: s.skewSum, Ports: make([]PortState, 0, len(s.ports))}
+	out := Snapshot{Accepted: s.accepted, Duplicates: s.duplicates, Late: s.late, Starts: s.starts, Ports: make([]PortState, 0, len(s.ports))}
 	for _, p := range s.ports {
 		c := *p
 		old := func(n Count) bool { return now.UnixNano()-n.At > int64(staleAfter*s.interval) }
@@ -188,14 +175,9 @@ func (s *Store) Snapshot(now time.Time) Snapshot {
 		out.Ports = append(out.Ports, c)
 	}
 	slices.SortFunc(out.Ports, func(a, b PortState) int { return a.Target.compare(b.Target.Key) })
-	total := uint64(0)
-	for i, n := range s.skews {
-		total += n
-		b := SkewBucket{Bound: skewBound(i), Count: total}
-		if i == skewBuckets-1 {
-			b.Bound = 0
-		}
-		out.Skews = append(out.Skews, b)
+	if n := min(s.starts, recentSkews); n > 0 {
+		sorted := slices.Sorted(slices.Values(s.skews[:n]))
+		out.SkewP99, out.SkewMax = sorted[(n*99+99)/100-1], sorted[n-1]
 	}
 	return out
 }
