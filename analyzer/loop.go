@@ -37,6 +37,9 @@ const (
 	// An element must be named openAfter cycles running (hardOpenAfter for a hard
 	// failure) while few flows are still waiting for confirmation, or longer.
 	openAfter, hardOpenAfter, openAnyway = 2, 1, 4
+	// While flows are silent that could tell an element from those that look like
+	// it, its name is waited for so long (a hard failure may be routed around).
+	apartWithin, hardApartWithin = 8, 3
 	// clockSteady is how long a clock that moved must have been steady since.
 	clockSteady = 10 * time.Second
 	// clearAfter cycles without evidence against it, and with evidence for it,
@@ -447,11 +450,16 @@ func push(ring []int64, v int64) []int64 {
 // track opens, refreshes, holds and clears incidents.
 func (l *Loop) track(rep fabric.Report, findings []judge.Finding, pending int, now time.Time) {
 	named := map[fabric.Element]bool{}
+	replaced := map[*Incident]fabric.Verdict{}
 	for _, v := range rep.Verdicts {
 		named[v.Element] = true
 		if in := l.openFor(v); in != nil {
 			named[in.Element] = true
-			l.refresh(in, v, now)
+			if in.outdone(v) {
+				replaced[in] = v
+			} else {
+				l.refresh(in, v, now)
+			}
 			continue
 		}
 		c := l.cand[v.Element]
@@ -466,6 +474,13 @@ func (l *Loop) track(rep fabric.Report, findings []judge.Finding, pending int, n
 		if v.Scenario == fabric.HardFailure && v.Evidence.ContraryEdges == 0 || v.Scenario == fabric.Miscabled {
 			need = hardOpenAfter
 		}
+		apart := apartWithin
+		if v.Scenario == fabric.HardFailure {
+			apart = hardApartWithin
+		}
+		if c.seen < apart && l.couldTell(v, findings) {
+			continue
+		}
 		settled := pending*4 <= rep.Edges.Degraded || v.Kind == fabric.KindClock || v.Scenario == fabric.Miscabled
 		if c.seen >= need && settled || c.seen >= openAnyway {
 			l.openIncident(c, now)
@@ -477,8 +492,14 @@ func (l *Loop) track(rep fabric.Report, findings []judge.Finding, pending int, n
 		}
 	}
 	var still []*Incident
+	var better []*candidacy
 	for _, in := range l.open {
-		if !named[in.Element] && l.cleared(in, findings, now) {
+		v, yes := replaced[in]
+		if yes {
+			better = append(better, &candidacy{verdict: v, first: in.FirstSeen})
+			in.Closed = "replaced: the evidence now names " + v.Element.Element
+		}
+		if yes || !named[in.Element] && l.cleared(in, findings, now) {
 			t := now
 			in.Open, in.Cleared = false, &t
 			l.past = append(l.past, in)
@@ -488,10 +509,56 @@ func (l *Loop) track(rep fabric.Report, findings []judge.Finding, pending int, n
 		still = append(still, in)
 	}
 	l.open = still
+	for _, c := range better {
+		l.openIncident(c, now)
+	}
 	const keepPast = 1000
 	if len(l.past) > keepPast {
 		l.past = l.past[len(l.past)-keepPast:]
 	}
+}
+
+// couldTell reports whether flows that have a baseline, but do not tell now,
+// cross the element of a verdict and not all that look like it, or the reverse.
+func (l *Loop) couldTell(v fabric.Verdict, findings []judge.Finding) bool {
+	if len(v.Alike) == 0 {
+		return false
+	}
+	tells := map[fabric.Edge]bool{}
+	for i := range findings {
+		if findings[i].Condition != judge.Undecided {
+			tells[findings[i].Edge] = true
+		}
+	}
+	named := fabric.Place{Element: v.Element}
+	named.Direction, _ = fabric.ParseDirection(v.Direction)
+	crossed := map[fabric.Edge]int{}
+	for _, p := range append([]fabric.Place{named}, v.Alike...) {
+		for _, e := range l.store.Crossing(p.Element) {
+			m := l.edges[e]
+			if tells[e] || m == nil || m.base == nil {
+				continue
+			}
+			b, _ := l.store.Bind(e)
+			src, dst := e.Ends()
+			if p.Direction == (fabric.Direction{}) || slices.Contains(b.Path.Directions(src, dst), p.Direction) {
+				crossed[e]++
+			}
+		}
+	}
+	for _, n := range crossed {
+		if n <= len(v.Alike) {
+			return true
+		}
+	}
+	return false
+}
+
+// outdone reports whether a verdict tells an incident's element from what looked
+// like it when it opened, by no less evidence: it was the other one.
+func (in *Incident) outdone(v fabric.Verdict) bool {
+	alike := slices.ContainsFunc(in.Alike, func(p fabric.Place) bool { return p.Element == v.Element })
+	return alike && !slices.Contains(v.Equivalent, in.Element) && v.Evidence.ExplainedEdges >= in.Evidence.ExplainedEdges
 }
 
 // openFor finds the open incident that a verdict is about: the same element, or

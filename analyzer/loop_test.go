@@ -3,6 +3,7 @@ package analyzer
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -272,6 +273,62 @@ func TestLoopDelay(t *testing.T) {
 	r.until(5, "innocence", func(s Snapshot) bool { return s.Report.State == fabric.Innocent })
 	if in := r.loop.Snapshot().Incidents[0]; in.Open || in.Cleared == nil || in.Closed == "" {
 		t.Errorf("closed incident %+v", in)
+	}
+}
+
+// TestLoopWaitsForWhoCouldTell: while the other leaves are silent, the two links
+// from leaf1 over a spine to leaf2 are crossed by the same flows.
+func TestLoopWaitsForWhoCouldTell(t *testing.T) {
+	const asks = "the name waits for the flows that could tell"
+	d := fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}
+	begin := func(t *testing.T) *rig {
+		r := newRig(t, 5)
+		r.learn()
+		r.w.delay[d] = 2e6
+		r.others(true)
+		return r
+	}
+	right := d.Link() + " " + d.String() + " corridor"
+	open := func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 }
+	t.Run("they come back in time", func(t *testing.T) {
+		r := begin(t)
+		for range confirmOf + openAfter + 1 {
+			if s := r.step(); open(s) {
+				t.Fatalf("%q: %s", openVerdicts(s), asks)
+			}
+		}
+		r.others(false)
+		r.until(6, "a verdict", open)
+		if v := openVerdicts(r.loop.Snapshot()); len(v) != 1 || v[0] != right {
+			t.Errorf("verdicts %q, want %q", v, right)
+		}
+	})
+	t.Run("they come back too late", func(t *testing.T) {
+		r := begin(t)
+		if took := r.until(confirmOf+apartWithin+1, "a verdict", open); took < apartWithin {
+			t.Errorf("after %d cycles: %s", took, asks)
+		}
+		s := r.loop.Snapshot()
+		first := s.Report.Verdicts[0]
+		link := fabric.Element{Element: d.Link(), Kind: fabric.KindLink}
+		if first.Element == link || !slices.Contains(first.Equivalent, link) {
+			t.Fatalf("%q with equivalents %v, want another link, and %v among them", openVerdicts(s), first.Equivalent, link)
+		}
+		r.others(false)
+		r.until(6, "the right name", func(s Snapshot) bool { v := openVerdicts(s); return len(v) == 1 && v[0] == right })
+		s = r.loop.Snapshot()
+		if s.Report.Verdicts[0].FirstSeen != first.FirstSeen || !strings.Contains(s.Incidents[1].Closed, "replaced") {
+			t.Errorf("incidents %+v", s.Incidents)
+		}
+	})
+}
+
+// others makes all agents but those under leaf1 and leaf2 silent, or speak again.
+func (r *rig) others(silent bool) {
+	for _, nic := range r.w.g.NICs() {
+		if leaf := fabric.OwnerOf(r.w.g.Peer(nic)); leaf != "leaf1" && leaf != "leaf2" {
+			r.silent[fabric.OwnerOf(nic)] = silent
+		}
 	}
 }
 

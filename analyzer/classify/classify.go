@@ -39,7 +39,9 @@ func Verdict(g *fabric.Graph, s triangulate.Suspect, findings []judge.Finding, f
 	v.Tier, v.Plane = place(g, s.Name, s.Kind)
 	v.Equivalent = append(v.Equivalent, structural(g, s, findings)...)
 	for _, e := range s.Equivalent {
-		v.Equivalent = append(v.Equivalent, fabric.Element{Element: e.Name, Kind: e.Kind})
+		el := fabric.Element{Element: e.Name, Kind: e.Kind}
+		v.Equivalent = append(v.Equivalent, el)
+		v.Alike = append(v.Alike, fabric.Place{Element: el, Direction: e.Direction})
 	}
 	evidence(&v, s, findings)
 	v.Action = action(&v)

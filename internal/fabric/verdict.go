@@ -110,6 +110,15 @@ type Verdict struct {
 
 	// Edges are those the verdict explains; not part of the file format.
 	Edges []string `json:"-"`
+	// Alike are the equivalents that the same flows cross, by chance of who tells
+	// at this moment or by the topology; not part of the file format.
+	Alike []Place `json:"-"`
+}
+
+// Place is an element, or one direction of it if Direction is set.
+type Place struct {
+	Element
+	Direction Direction
 }
 
 // LinkDelay is the delay that one direction of a link adds.

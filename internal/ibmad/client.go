@@ -1,0 +1,517 @@
+package ibmad
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// ErrDropped means that a transport could not take a datagram just now.
+var ErrDropped = errors.New("transport is full")
+
+// Config is how a Client asks. Zero fields get the defaults named.
+type Config struct {
+	// Window is the number of requests on their way at most: the transport's own by
+	// default, and never more than it.
+	Window int
+	// PerDestination is the number of them to one destination; 4.
+	PerDestination int
+	// Timeout is how long each attempt waits for its answer; 200 ms.
+	Timeout time.Duration
+	// Retries is the number of further attempts; 2. Negative means none.
+	Retries int
+	// MKey goes with every subnet management request.
+	MKey MKey
+}
+
+func (c Config) withDefaults(t Transport) Config {
+	if limit := min(t.Window(), maxWindow); c.Window <= 0 || c.Window > limit {
+		c.Window = limit
+	}
+	if c.PerDestination <= 0 {
+		c.PerDestination = 4
+	}
+	if c.Timeout <= 0 {
+		c.Timeout = 200 * time.Millisecond
+	}
+	if c.Retries == 0 {
+		c.Retries = 2
+	}
+	c.Retries = max(c.Retries, 0)
+	return c
+}
+
+// Result is what became of one request.
+type Result struct {
+	Request Request
+	// MAD is the answer. Its attribute holds only when Err is nil.
+	MAD MAD
+	// Err is nil, a *StatusError, or one for which errors.Is holds with ErrTimeout,
+	// ErrSilent, ErrClosed or the context's error.
+	Err error
+	// Sent is when the first attempt went out, Received when its end was known; both
+	// are zero when nothing was sent.
+	Sent, Received time.Time
+	Attempts       int
+}
+
+// Data is the attribute of the answer.
+func (r *Result) Data() *Data { return r.MAD.Data() }
+
+// Stats counts since the client was made.
+type Stats struct {
+	Sent      uint64 // datagrams, further attempts included
+	Answered  uint64 // requests
+	Refused   uint64 // of them, with a status other than success
+	Lost      uint64 // attempts that timed out or came back
+	TimedOut  uint64 // requests whose last attempt was lost
+	Recovered uint64 // requests answered after a loss: the fabric dropped a datagram
+	// RecoveredSubnet counts those of them that went by VL15 all the way.
+	RecoveredSubnet uint64
+	Skipped         uint64 // requests not asked since their destination is silent
+	Late            uint64 // answers to nothing on its way
+	Foreign         uint64 // answers that do not fit their question
+	Busy            uint64 // answers that ask to come again
+	Dropped         uint64 // datagrams the transport could not take
+}
+
+// Client asks over one transport. Its methods may be called by many goroutines
+// at once. The rules are in the package comment.
+type Client struct {
+	transport Transport
+	config    Config
+	received  chan struct{} // closed when the receiving goroutine is gone
+
+	mu           sync.Mutex
+	slots        []slot
+	free         []uint16
+	destinations map[Address]*destination
+	turns        fifo[*destination] // those that may send, in turn
+	deadlines    fifo[deadline]
+	timer        *time.Timer
+	closed       bool
+	sequence     uint32
+	stats        Stats
+}
+
+// A transaction id's lower half is a sequence number and a slot.
+const (
+	slotBits  = 12
+	maxWindow = 1 << slotBits
+	seqMask   = 1<<(32-slotBits) - 1
+)
+
+// call is one request and what became of it so far.
+type call struct {
+	Result
+	batch          *batch
+	answeredBefore uint64 // of the destination, when the call was first sent
+}
+
+// slot is a request on its way.
+type slot struct {
+	call  *call
+	first uint32 // sequence number of the first attempt
+	last  uint32 // and of the last one
+	at    *destination
+}
+
+type deadline struct {
+	when time.Time
+	slot uint16
+	seq  uint32
+}
+
+// destination is where something is queued for or on its way to.
+type destination struct {
+	address  Address
+	queue    fifo[*call]
+	inFlight int
+	answered uint64
+	inTurn   bool
+}
+
+// batch gathers the results of one Walk.
+type batch struct {
+	mu      sync.Mutex
+	done    []*call
+	wake    chan struct{} // holds one token while done is not empty
+	dead    bool          // nobody waits any more; under Client.mu
+	pending int           // the walking goroutine's own
+}
+
+// NewClient starts a client on a transport, which it then owns.
+func NewClient(t Transport, config Config) *Client {
+	c := &Client{
+		transport: t, config: config.withDefaults(t), received: make(chan struct{}),
+		destinations: make(map[Address]*destination),
+	}
+	c.slots = make([]slot, c.config.Window)
+	for i := range c.slots {
+		c.free = append(c.free, uint16(i))
+	}
+	c.timer = time.AfterFunc(time.Hour, c.expire)
+	c.timer.Stop()
+	go c.receive()
+	return c
+}
+
+// Close fails what is on its way, closes the transport and waits for the
+// receiving goroutine.
+func (c *Client) Close() error {
+	err := c.transport.Close()
+	c.fail()
+	<-c.received
+	return err
+}
+
+// Stats returns the counts so far.
+func (c *Client) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stats
+}
+
+// Config returns the configuration with its defaults filled in.
+func (c *Client) Config() Config { return c.config }
+
+// Do asks one question and waits for its end. The Result's Err is returned as
+// well.
+func (c *Client) Do(ctx context.Context, r Request) (Result, error) {
+	var result Result
+	err := c.Walk(ctx, []Request{r}, func(r *Result) []Request {
+		result = *r
+		return nil
+	})
+	if err != nil {
+		return Result{Request: r, Err: err}, err
+	}
+	return result, result.Err
+}
+
+// Walk asks all the questions, and those that visit returns, and comes back when
+// each has been visited once. visit is called by the calling goroutine, one
+// result at a time, in the order of the ends; the Result holds only during the
+// call. The error is the context's or ErrClosed: then what was not visited yet
+// never will be.
+func (c *Client) Walk(ctx context.Context, requests []Request, visit func(*Result) []Request) error {
+	b := &batch{wake: make(chan struct{}, 1)}
+	if err := c.submit(b, requests); err != nil {
+		return err
+	}
+	var done []*call
+	for b.pending > 0 {
+		select {
+		case <-ctx.Done():
+			c.abandon(b)
+			return ctx.Err()
+		case <-b.wake:
+		}
+		b.mu.Lock()
+		done, b.done = b.done, done[:0]
+		b.mu.Unlock()
+		for _, call := range done {
+			b.pending--
+			if errors.Is(call.Err, ErrClosed) {
+				c.abandon(b)
+				return ErrClosed
+			}
+			if more := visit(&call.Result); len(more) > 0 {
+				if err := c.submit(b, more); err != nil {
+					c.abandon(b)
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// submit queues requests.
+func (c *Client) submit(b *batch, requests []Request) error {
+	calls := make([]call, len(requests))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	b.pending += len(requests)
+	for i := range calls {
+		calls[i].Request, calls[i].batch = requests[i], b
+		d := c.destinations[requests[i].To]
+		if d == nil {
+			d = &destination{address: requests[i].To}
+			c.destinations[d.address] = d
+		}
+		d.queue.push(&calls[i])
+		c.takeTurn(d)
+	}
+	c.pump()
+	return nil
+}
+
+// takeTurn lines a destination up if it may send (rules 1 and 2), or forgets it.
+func (c *Client) takeTurn(d *destination) {
+	limit := c.config.PerDestination
+	if d.answered == 0 {
+		limit = 1
+	}
+	switch {
+	case d.inTurn:
+	case d.queue.len() > 0 && d.inFlight < limit:
+		d.inTurn = true
+		c.turns.push(d)
+	case d.queue.len() == 0 && d.inFlight == 0:
+		delete(c.destinations, d.address)
+	}
+}
+
+// pump sends while there is something to send and room for it (rule 3).
+func (c *Client) pump() {
+	for c.turns.len() > 0 && len(c.free) > 0 {
+		d := c.turns.pop()
+		d.inTurn = false
+		if call := d.queue.pop(); !call.batch.dead {
+			c.launch(d, call)
+		}
+		c.takeTurn(d)
+	}
+}
+
+func (c *Client) launch(d *destination, call *call) {
+	i := c.free[len(c.free)-1]
+	c.free = c.free[:len(c.free)-1]
+	d.inFlight++
+	call.answeredBefore = d.answered
+	c.slots[i] = slot{call: call, at: d, first: c.sequence}
+	c.attempt(i)
+}
+
+// attempt sends the request of a slot once more.
+func (c *Client) attempt(i uint16) {
+	s := &c.slots[i]
+	s.last = c.sequence
+	c.sequence = (c.sequence + 1) & seqMask
+	s.call.Attempts++
+	var m MAD
+	if err := s.call.Request.Encode(&m, uint64(s.last)<<slotBits|uint64(i), c.config.MKey); err != nil {
+		c.finish(i, err)
+		return
+	}
+	now := time.Now()
+	if s.call.Attempts == 1 {
+		s.call.Sent = now
+	}
+	c.stats.Sent++
+	if err := c.transport.Send(&m, s.call.Request.To, c.config.Timeout); errors.Is(err, ErrDropped) {
+		c.stats.Dropped++
+	} else if err != nil {
+		c.finish(i, fmt.Errorf("send %v: %w", s.call.Request, err))
+		return
+	}
+	if c.deadlines.len() == 0 {
+		c.timer.Reset(c.config.Timeout)
+	}
+	c.deadlines.push(deadline{when: now.Add(c.config.Timeout), slot: i, seq: s.last})
+}
+
+// expire takes the attempts whose time is over as lost.
+func (c *Client) expire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	now := time.Now()
+	for c.deadlines.len() > 0 {
+		d := c.deadlines.front()
+		if s := &c.slots[d.slot]; s.call != nil && s.last == d.seq {
+			if d.when.After(now) {
+				c.timer.Reset(d.when.Sub(now))
+				break
+			}
+			c.deadlines.pop()
+			c.lost(d.slot)
+			continue
+		}
+		c.deadlines.pop()
+	}
+	c.pump()
+}
+
+// lost tries again, or gives up (rules 4 and 5).
+func (c *Client) lost(i uint16) {
+	s := &c.slots[i]
+	c.stats.Lost++
+	if s.call.Attempts <= c.config.Retries {
+		c.attempt(i)
+		return
+	}
+	c.stats.TimedOut++
+	d, silent := s.at, s.at.answered == s.call.answeredBefore
+	c.finish(i, fmt.Errorf("%v: %w in %d attempts of %v", s.call.Request, ErrTimeout, s.call.Attempts, c.config.Timeout))
+	if !silent {
+		return
+	}
+	for d.queue.len() > 0 {
+		call := d.queue.pop()
+		c.stats.Skipped++
+		call.Err = fmt.Errorf("%v: %w", call.Request, ErrSilent)
+		call.batch.deliver(call)
+	}
+	c.takeTurn(d)
+}
+
+// finish ends the request of a slot and gives the slot back.
+func (c *Client) finish(i uint16, err error) {
+	s := &c.slots[i]
+	call, d := s.call, s.at
+	*s = slot{}
+	c.free = append(c.free, i)
+	d.inFlight--
+	call.Err, call.Received = err, time.Now()
+	if !call.batch.dead {
+		call.batch.deliver(call)
+	}
+	c.takeTurn(d)
+}
+
+// deliver hands a result to the walking goroutine.
+func (b *batch) deliver(c *call) {
+	b.mu.Lock()
+	b.done = append(b.done, c)
+	first := len(b.done) == 1
+	b.mu.Unlock()
+	if first {
+		select {
+		case b.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// abandon forgets a batch: what is queued is dropped when its turn comes, what
+// is on its way gives its slot back.
+func (c *Client) abandon(b *batch) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b.dead = true
+	for i := range c.slots {
+		if s := &c.slots[i]; s.call != nil && s.call.batch == b {
+			c.finish(uint16(i), context.Canceled)
+		}
+	}
+	c.pump()
+}
+
+// receive matches answers until the transport is closed.
+func (c *Client) receive() {
+	defer close(c.received)
+	var m MAD
+	for {
+		lost, err := c.transport.Receive(&m)
+		if err != nil {
+			c.fail()
+			return
+		}
+		c.mu.Lock()
+		c.arrived(&m, lost)
+		c.pump()
+		c.mu.Unlock()
+	}
+}
+
+func (c *Client) arrived(m *MAD, lost bool) {
+	id := uint32(m.Transaction())
+	i, seq := uint16(id&(maxWindow-1)), id>>slotBits
+	if !lost && !m.IsResponse() {
+		c.stats.Foreign++
+		return
+	}
+	if int(i) >= len(c.slots) || c.slots[i].call == nil || (seq-c.slots[i].first)&seqMask > (c.slots[i].last-c.slots[i].first)&seqMask {
+		c.stats.Late++
+		return
+	}
+	s := &c.slots[i]
+	if lost {
+		if seq == s.last {
+			c.lost(i)
+		}
+		return
+	}
+	if m.Attribute() != s.call.Request.Attribute || m.Modifier() != s.call.Request.Modifier {
+		c.stats.Foreign++
+		return
+	}
+	status := m.Status()
+	if status.busy() {
+		c.stats.Busy++
+		return
+	}
+	c.stats.Answered++
+	if s.call.Attempts > 1 {
+		c.stats.Recovered++
+		if !s.call.Request.Attribute.performance() {
+			c.stats.RecoveredSubnet++
+		}
+	}
+	s.at.answered++
+	s.call.MAD = *m
+	if status != 0 {
+		c.stats.Refused++
+		c.finish(i, &StatusError{Request: s.call.Request, Status: status})
+		return
+	}
+	c.finish(i, nil)
+}
+
+// fail ends everything on its way or queued, for good (rule 9).
+func (c *Client) fail() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.timer.Stop()
+	c.turns = fifo[*destination]{}
+	for i := range c.slots {
+		if c.slots[i].call != nil {
+			c.finish(uint16(i), ErrClosed)
+		}
+	}
+	for _, d := range c.destinations {
+		for d.queue.len() > 0 {
+			call := d.queue.pop()
+			call.Err = ErrClosed
+			call.batch.deliver(call)
+		}
+	}
+}
+
+// fifo is a queue whose memory is what it held at most.
+type fifo[T any] struct {
+	items []T
+	head  int
+}
+
+func (f *fifo[T]) len() int { return len(f.items) - f.head }
+func (f *fifo[T]) front() T { return f.items[f.head] }
+func (f *fifo[T]) push(t T) {
+	if f.head > 0 && f.head >= len(f.items)/2 && len(f.items) == cap(f.items) {
+		n := copy(f.items, f.items[f.head:])
+		clear(f.items[n:])
+		f.items, f.head = f.items[:n], 0
+	}
+	f.items = append(f.items, t)
+}
+
+func (f *fifo[T]) pop() T {
+	var zero T
+	t := f.items[f.head]
+	f.items[f.head] = zero
+	f.head++
+	if f.head == len(f.items) {
+		f.items, f.head = f.items[:0], 0
+	}
+	return t
+}

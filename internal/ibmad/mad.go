@@ -1,0 +1,364 @@
+package ibmad
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+)
+
+// Size of a management datagram in octets (IBA volume 1, 13.4.2).
+const Size = 256
+
+// MAD is one management datagram as it is on the wire.
+type MAD [Size]byte
+
+// Data is the attribute of a datagram: octets 64 to 255. Subnet management
+// uses the first 64 of them (IBA volume 1, 14.2.1), performance management all
+// (16.1.1).
+type Data [Size - dataOffset]byte
+
+// Where things are in a datagram (IBA volume 1, 13.4.2, 14.2.1.1, 14.2.1.2).
+const (
+	dataOffset        = 64
+	initialPathOffset = 128
+	returnPathOffset  = 192
+
+	baseVersion  = 1
+	classVersion = 1
+
+	classSubnetLID      = 0x01
+	classSubnetDirected = 0x81
+	classPerformance    = 0x04
+
+	methodGet         = 0x01
+	methodGetResponse = 0x81
+
+	directionBit  = 0x8000 // in the status of a directed answer
+	permissiveLID = 0xffff
+)
+
+// GUID is a global identifier of a node, a system or a port.
+type GUID uint64
+
+func (g GUID) String() string { return fmt.Sprintf("0x%016x", uint64(g)) }
+
+// LID is a local identifier: 1 to 0xbfff for one port, 0 for none.
+type LID uint16
+
+// MaxUnicastLID is the highest LID of a single port (IBA volume 1, 4.1.3).
+const MaxUnicastLID LID = 0xbfff
+
+// MKey is the management key of the subnet. A node whose protection wants
+// another key drops the question: a wrong key looks like silence. It prints and
+// logs as a mark only.
+type MKey uint64
+
+func (k MKey) String() string {
+	if k == 0 {
+		return "none"
+	}
+	return "set"
+}
+
+// GoString keeps the key out of %#v.
+func (k MKey) GoString() string { return k.String() }
+
+// Format keeps the key out of every verb.
+func (k MKey) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String())) }
+
+// LogValue keeps the key out of logs.
+func (k MKey) LogValue() slog.Value { return slog.StringValue(k.String()) }
+
+// MaxHops is the longest directed route (IBA volume 1, 14.2.1.2).
+const MaxHops = 63
+
+// Path is a directed route: the egress port at each hop, the first one at the
+// node that asks. The zero Path is that node itself. Paths are comparable.
+type Path struct {
+	hops uint8
+	port [MaxHops]uint8
+}
+
+// ErrTooLong means that a directed route has no room for another hop.
+var ErrTooLong = fmt.Errorf("a directed route has at most %d hops", MaxHops)
+
+// Via returns the route that goes on through one more egress port. The error is
+// ErrTooLong.
+func (p Path) Via(port uint8) (Path, error) {
+	if p.hops == MaxHops {
+		return Path{}, ErrTooLong
+	}
+	p.port[p.hops] = port
+	p.hops++
+	return p, nil
+}
+
+// Hops is the number of links the route crosses.
+func (p Path) Hops() int { return int(p.hops) }
+
+// Ports returns the egress ports in order.
+func (p Path) Ports() []uint8 { return append([]uint8(nil), p.port[:p.hops]...) }
+
+// String writes the route as the diagnostic tools do: "0,1,13".
+func (p Path) String() string {
+	var b strings.Builder
+	b.WriteByte('0')
+	for _, port := range p.port[:p.hops] {
+		b.WriteByte(',')
+		b.WriteString(strconv.Itoa(int(port)))
+	}
+	return b.String()
+}
+
+// Address says where a question goes: to a LID, or, when that is 0, along a
+// directed route. The zero Address is the asking port's own node. Addresses are
+// comparable.
+type Address struct {
+	LID  LID
+	Path Path
+}
+
+// To is the address of a LID.
+func To(lid LID) Address { return Address{LID: lid} }
+
+// Along is the address at the end of a directed route.
+func Along(p Path) Address { return Address{Path: p} }
+
+func (a Address) String() string {
+	if a.LID != 0 {
+		return "lid " + strconv.Itoa(int(a.LID))
+	}
+	return "route " + a.Path.String()
+}
+
+// Attribute names what is read: the class in the upper half, the attribute id
+// in the lower.
+type Attribute uint32
+
+// Attributes of subnet management (IBA volume 1, table 139).
+const (
+	AttrNodeDescription  Attribute = classSubnetLID<<16 | 0x10
+	AttrNodeInfo         Attribute = classSubnetLID<<16 | 0x11
+	AttrSwitchInfo       Attribute = classSubnetLID<<16 | 0x12
+	AttrPortInfo         Attribute = classSubnetLID<<16 | 0x15
+	AttrSLtoVL           Attribute = classSubnetLID<<16 | 0x17
+	AttrForwardingTable  Attribute = classSubnetLID<<16 | 0x19
+	AttrPortInfoExtended Attribute = classSubnetLID<<16 | 0x33
+)
+
+// Attributes of performance management (IBA volume 1, 16.1.3 and 16.1.4).
+const (
+	AttrClassPortInfo          Attribute = classPerformance<<16 | 0x01
+	AttrPortCounters           Attribute = classPerformance<<16 | 0x12
+	AttrPortRcvErrorDetails    Attribute = classPerformance<<16 | 0x15
+	AttrPortXmitDiscardDetails Attribute = classPerformance<<16 | 0x16
+	AttrPortVLXmitWait         Attribute = classPerformance<<16 | 0x1c
+	AttrPortCountersExtended   Attribute = classPerformance<<16 | 0x1d
+	AttrPortExtendedSpeeds     Attribute = classPerformance<<16 | 0x1f
+	AttrPortRcvConCtrl         Attribute = classPerformance<<16 | 0x31
+	AttrPortSLRcvFECN          Attribute = classPerformance<<16 | 0x32
+	AttrPortSLRcvBECN          Attribute = classPerformance<<16 | 0x33
+	AttrPortXmitDataSL         Attribute = classPerformance<<16 | 0x36
+	AttrPortRcvDataSL          Attribute = classPerformance<<16 | 0x37
+)
+
+var attributeNames = map[Attribute]string{
+	AttrNodeDescription: "NodeDescription", AttrNodeInfo: "NodeInfo", AttrSwitchInfo: "SwitchInfo", AttrPortInfo: "PortInfo",
+	AttrSLtoVL: "SLtoVLMappingTable", AttrForwardingTable: "LinearForwardingTable", AttrPortInfoExtended: "PortInfoExtended",
+	AttrClassPortInfo: "ClassPortInfo", AttrPortCounters: "PortCounters", AttrPortRcvErrorDetails: "PortRcvErrorDetails",
+	AttrPortXmitDiscardDetails: "PortXmitDiscardDetails", AttrPortVLXmitWait: "PortVLXmitWaitCounters",
+	AttrPortCountersExtended: "PortCountersExtended", AttrPortExtendedSpeeds: "PortExtendedSpeedsCounters",
+	AttrPortRcvConCtrl: "PortRcvConCtrl", AttrPortSLRcvFECN: "PortSLRcvFECN", AttrPortSLRcvBECN: "PortSLRcvBECN",
+	AttrPortXmitDataSL: "PortXmitDataSL", AttrPortRcvDataSL: "PortRcvDataSL",
+}
+
+func (a Attribute) String() string {
+	if name, ok := attributeNames[a]; ok {
+		return name
+	}
+	return fmt.Sprintf("attribute %#04x of class %#02x", uint16(a), uint16(a>>16))
+}
+
+// performance tells whether the performance agent (QP1) answers for it.
+func (a Attribute) performance() bool { return a>>16 == classPerformance }
+
+// Status is what an answer says of its question; 0 is success (IBA volume 1,
+// table 115).
+type Status uint16
+
+func (s Status) busy() bool { return s&1 != 0 }
+
+// invalid is the code of what was wrong with the question.
+func (s Status) invalid() uint16 { return uint16(s>>2) & 7 }
+
+func (s Status) String() string {
+	switch {
+	case s == 0:
+		return "success"
+	case s.busy():
+		return "busy"
+	case s&2 != 0:
+		return "redirected"
+	}
+	switch s.invalid() {
+	case 1:
+		return "class or version not supported"
+	case 2:
+		return "method not supported"
+	case 3:
+		return "attribute not supported"
+	case 7:
+		return "invalid attribute or modifier value"
+	}
+	return fmt.Sprintf("status %#04x", uint16(s))
+}
+
+// Errors that callers decide on with errors.Is.
+var (
+	// ErrTimeout: no attempt was answered.
+	ErrTimeout = errors.New("no answer")
+	// ErrSilent: not asked, since the destination did not answer the question before.
+	ErrSilent = errors.New("destination is silent")
+	// ErrUnsupported holds for a StatusError of an attribute, method or class
+	// that the node does not have.
+	ErrUnsupported = errors.New("not supported by the node")
+	// ErrClosed: the client was closed.
+	ErrClosed = errors.New("client is closed")
+)
+
+// StatusError is an answer that refuses the question.
+type StatusError struct {
+	Request Request
+	Status  Status
+}
+
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("%v: %v", e.Request, e.Status)
+}
+
+// Is lets errors.Is see ErrUnsupported.
+func (e *StatusError) Is(target error) bool {
+	return target == ErrUnsupported && !e.Status.busy() && e.Status.invalid() >= 1 && e.Status.invalid() <= 3
+}
+
+// Data is the attribute within the datagram.
+func (m *MAD) Data() *Data { return (*Data)(m[dataOffset:]) }
+
+// Class is the management class octet.
+func (m *MAD) Class() uint8 { return m[1] }
+
+// Attribute is what the datagram asks for or tells, whichever way it is routed.
+func (m *MAD) Attribute() Attribute {
+	class := Attribute(m[1])
+	if class == classSubnetDirected {
+		class = classSubnetLID
+	}
+	return class<<16 | Attribute(binary.BigEndian.Uint16(m[16:]))
+}
+
+// Modifier is the attribute modifier.
+func (m *MAD) Modifier() uint32 { return binary.BigEndian.Uint32(m[20:]) }
+
+// Transaction is the transaction id as it is on the wire. Transports and
+// kernels use the upper half for themselves; only the lower 32 bits come back.
+func (m *MAD) Transaction() uint64 { return binary.BigEndian.Uint64(m[8:]) }
+
+// SetTransaction sets the transaction id.
+func (m *MAD) SetTransaction(id uint64) { binary.BigEndian.PutUint64(m[8:], id) }
+
+// IsResponse tells an answer to a Get from everything else.
+func (m *MAD) IsResponse() bool {
+	return m[0] == baseVersion && m[3] == methodGetResponse && (m[1] != classSubnetDirected || m[4]&(directionBit>>8) != 0)
+}
+
+// Status is the answer's verdict, without the direction bit of directed routes.
+func (m *MAD) Status() Status {
+	s := binary.BigEndian.Uint16(m[4:])
+	if m[1] == classSubnetDirected {
+		s &^= directionBit
+	}
+	return Status(s)
+}
+
+// MKey is the key the datagram carries (subnet management only).
+func (m *MAD) MKey() MKey { return MKey(binary.BigEndian.Uint64(m[24:])) }
+
+// Request is one Get.
+type Request struct {
+	To        Address
+	Attribute Attribute
+	Modifier  uint32
+	// Port is the PortSelect of a performance attribute; others ignore it.
+	Port uint8
+	// Tag is the caller's own and comes back in the Result.
+	Tag int
+}
+
+func (r Request) String() string {
+	if r.Attribute.performance() {
+		return fmt.Sprintf("%v of %v port %d", r.Attribute, r.To, r.Port)
+	}
+	return fmt.Sprintf("%v/%d of %v", r.Attribute, r.Modifier, r.To)
+}
+
+// Encode writes the request into m. The error names a request that cannot be:
+// a performance attribute has no directed route.
+func (r *Request) Encode(m *MAD, transaction uint64, key MKey) error {
+	*m = MAD{0: baseVersion, 1: uint8(r.Attribute >> 16), 2: classVersion, 3: methodGet}
+	m.SetTransaction(transaction)
+	binary.BigEndian.PutUint16(m[16:], uint16(r.Attribute))
+	binary.BigEndian.PutUint32(m[20:], r.Modifier)
+	if r.Attribute.performance() {
+		if r.To.LID == 0 {
+			return fmt.Errorf("%v: performance management is reached by LID only", *r)
+		}
+		m.Data()[1] = r.Port
+		return nil
+	}
+	binary.BigEndian.PutUint64(m[24:], uint64(key))
+	if r.To.LID != 0 {
+		return nil
+	}
+	m[1] = classSubnetDirected
+	m[7] = r.To.Path.hops // the hop pointer, octet 6, starts at 0
+	binary.BigEndian.PutUint16(m[32:], permissiveLID)
+	binary.BigEndian.PutUint16(m[34:], permissiveLID)
+	copy(m[initialPathOffset+1:], r.To.Path.port[:r.To.Path.hops])
+	return nil
+}
+
+// DecodeRequest reads what Encode wrote: the side of whoever answers. lid is
+// where the datagram was sent to, unless it is directed.
+func DecodeRequest(m *MAD, lid LID) (Request, error) {
+	if m[0] != baseVersion || m[2] != classVersion || m[3] != methodGet {
+		return Request{}, fmt.Errorf("base version %d, class version %d, method %#02x: want 1, 1 and Get", m[0], m[2], m[3])
+	}
+	r := Request{To: To(lid), Attribute: m.Attribute(), Modifier: m.Modifier()}
+	switch m[1] {
+	case classPerformance:
+		r.Port = m.Data()[1]
+	case classSubnetLID:
+	case classSubnetDirected:
+		if m[7] > MaxHops {
+			return Request{}, fmt.Errorf("directed route of %d hops, want at most %d", m[7], MaxHops)
+		}
+		r.To = Address{Path: Path{hops: m[7]}}
+		copy(r.To.Path.port[:m[7]], m[initialPathOffset+1:])
+	default:
+		return Request{}, fmt.Errorf("class %#02x, want subnet or performance management", m[1])
+	}
+	return r, nil
+}
+
+// Respond turns a request into its answer with this status, leaving the
+// attribute to the caller: the other side's part, for simulators.
+func (m *MAD) Respond(s Status) {
+	m[3] = methodGetResponse
+	if m[1] == classSubnetDirected {
+		s |= directionBit
+	}
+	binary.BigEndian.PutUint16(m[4:], uint16(s))
+}
