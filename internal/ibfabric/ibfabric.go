@@ -25,15 +25,17 @@ import (
 	"strings"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/ibmad"
 )
 
-// GUID is an EUI-64 of a node, a system or a port.
-type GUID uint64
+// The names of ibmad, which are those of this package as well.
+type (
+	GUID = ibmad.GUID
+	LID  = ibmad.LID
+)
 
-func (g GUID) String() string { return fmt.Sprintf("0x%016x", uint64(g)) }
-
-// MarshalText writes the form of String.
-func (g GUID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
+// MaxLID is the highest LID of a port.
+const MaxLID = ibmad.MaxUnicastLID
 
 // ParseGUID reads a GUID in hexadecimal, with 0x or without, padded or not.
 func ParseGUID(s string) (GUID, error) {
@@ -44,48 +46,6 @@ func ParseGUID(s string) (GUID, error) {
 	}
 	return GUID(n), nil
 }
-
-// LID is a local identifier. Unicast LIDs are 1 to MaxLID (IBA volume 1, 4.1.3).
-type LID uint16
-
-// MaxLID is the highest LID of a port.
-const MaxLID LID = 0xBFFF
-
-// Valid reports whether a LID can be a port's.
-func (l LID) Valid() bool { return l >= 1 && l <= MaxLID }
-
-// NodeType is the NodeType of NodeInfo (IBA volume 1, table 144).
-type NodeType uint8
-
-// Types of nodes.
-const (
-	CA     NodeType = 1
-	Switch NodeType = 2
-	Router NodeType = 3
-)
-
-func (t NodeType) String() string {
-	switch t {
-	case CA:
-		return "CA"
-	case Switch:
-		return "switch"
-	case Router:
-		return "router"
-	}
-	return "type " + strconv.Itoa(int(t))
-}
-
-// State is the PortState of PortInfo (IBA volume 1, table 146), 0 when not known.
-type State uint8
-
-// States of a port.
-const (
-	Down   State = 1
-	Init   State = 2
-	Armed  State = 3
-	Active State = 4
-)
 
 // Speed is the data rate of a lane, 0 when not known.
 type Speed uint8
@@ -132,7 +92,7 @@ type Port struct {
 	LID  LID // the first of 1 << LMC; 0 when it has none
 	LMC  uint8
 	// State is 0 and Width (lanes) and Speed are 0 when not known.
-	State State
+	State ibmad.PortState
 	Width uint8
 	Speed Speed
 	// Linked: the far end is known. A cable to a node that does not answer is not.
@@ -150,7 +110,7 @@ func (p *Port) Gbps() float64 {
 // Node is a CA, a switch or a router.
 type Node struct {
 	GUID, System GUID
-	Type         NodeType
+	Type         ibmad.NodeType
 	Description  string
 	Vendor       uint32
 	Device       uint16
@@ -159,20 +119,22 @@ type Node struct {
 	// Ports by number, up to the highest; index 0 of a CA is not used.
 	Ports []Port
 
+	// Route is the directed route by which the node was discovered, from Fabric.From.
+	Route ibmad.Path
+
 	// name is of the switch or of the CA's node, device of the CA.
 	name, device string
 }
 
-// Silent is a place where something is plugged in that does not answer.
+// Silent is a question that was not answered.
 type Silent struct {
-	// Near is the port of a node that answers, which leads there, when there is one.
+	// Near is the port that leads to the place where nobody answers; for a node that
+	// answered other questions, its own port that was asked about.
 	Near End
-	// Route is the directed route from the port that asked.
-	Route []uint8
-	// Asked is what was not answered: NodeInfo and so on.
+	// Asked is what, along which directed route, and why it failed.
 	Asked string
-	// Err is why, as people read it.
-	Err string
+	Route ibmad.Path
+	Err   error
 }
 
 // Fabric is what was read of a subnet.
@@ -182,7 +144,9 @@ type Fabric struct {
 	// Switches is how many of Nodes are switches.
 	Switches int
 	Silent   []Silent
-	// LFTs are the forwarding tables of the switches: the port by LID, noPort where
+	// From is the port that discovered the fabric, zero for a fabric of a text.
+	From End
+	// LFTs are the forwarding tables of the switches: the port by LID, ibmad.NoRoute where
 	// there is none. nil: not read.
 	LFTs [][]uint8
 	// Adaptive is where a switch may choose; nil, or nil for a switch: it does not, as
@@ -194,9 +158,6 @@ type Fabric struct {
 	byGUID map[GUID]End // of nodes (port 0) and of ports
 	byName map[string]int32
 }
-
-// noPort is a table's entry for a LID that the switch does not forward.
-const noPort = 255
 
 // Adaptive says where a switch may choose between ports.
 type Adaptive struct {
@@ -213,8 +174,8 @@ func (f *Fabric) finish() (found []string) {
 	for i := range order {
 		order[i] = int32(i)
 	}
-	rank := func(t NodeType) int {
-		if t == Switch {
+	rank := func(t ibmad.NodeType) int {
+		if t == ibmad.NodeSwitch {
 			return 0
 		}
 		return int(t)
@@ -235,7 +196,7 @@ func (f *Fabric) finish() (found []string) {
 	f.ends = []End{{}}
 	for i := range nodes {
 		n := &nodes[i]
-		if n.Type == Switch {
+		if n.Type == ibmad.NodeSwitch {
 			f.Switches++
 		}
 		f.byGUID[n.GUID] = End{int32(i), 0}
@@ -244,7 +205,7 @@ func (f *Fabric) finish() (found []string) {
 			if port.Linked {
 				port.Far.Node = place[port.Far.Node]
 			}
-			if n.Type == Switch && p > 0 {
+			if n.Type == ibmad.NodeSwitch && p > 0 {
 				continue // the LID of a switch is its port 0's
 			}
 			found = append(found, f.claim(End{int32(i), uint8(p)}, port)...)
@@ -262,6 +223,7 @@ func (f *Fabric) finish() (found []string) {
 	for i := range f.Silent {
 		f.Silent[i].Near.Node = place[f.Silent[i].Near.Node]
 	}
+	f.From.Node = place[f.From.Node]
 	f.nameNodes()
 	return found
 }
@@ -309,7 +271,7 @@ func (f *Fabric) Port(e End) *Port {
 // LIDOf is the first LID of a port; any port of a switch has that of its port 0.
 func (f *Fabric) LIDOf(e End) LID {
 	n := &f.Nodes[e.Node]
-	if n.Type == Switch {
+	if n.Type == ibmad.NodeSwitch {
 		e.Port = 0
 	}
 	if int(e.Port) >= len(n.Ports) {
@@ -327,7 +289,7 @@ func (f *Fabric) WithTables(lfts [][]uint8) *Fabric {
 
 // Name is a switch's name, or a NIC's for a CA with its first port.
 func (f *Fabric) Name(node int32) string {
-	if n := &f.Nodes[node]; n.Type == Switch {
+	if n := &f.Nodes[node]; n.Type == ibmad.NodeSwitch {
 		return n.name
 	}
 	return f.EndName(End{node, 1})
@@ -338,9 +300,9 @@ func (f *Fabric) Name(node int32) string {
 func (f *Fabric) EndName(e End) string {
 	n := &f.Nodes[e.Node]
 	switch {
-	case n.Type == Switch && e.Port == 0:
+	case n.Type == ibmad.NodeSwitch && e.Port == 0:
 		return n.name
-	case n.Type == Switch:
+	case n.Type == ibmad.NodeSwitch:
 		return n.name + ":" + strconv.Itoa(int(e.Port))
 	case e.Port > 1:
 		return n.name + "/" + n.device + "." + strconv.Itoa(int(e.Port))
@@ -393,7 +355,7 @@ func (f *Fabric) Find(s string) (l LID, err error) {
 		if !ok {
 			return none("GUID")
 		}
-		if f.Nodes[e.Node].Type != Switch && e.Port == 0 {
+		if f.Nodes[e.Node].Type != ibmad.NodeSwitch && e.Port == 0 {
 			e.Port = 1
 		}
 		return f.known(s, e)

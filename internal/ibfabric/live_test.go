@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/graylink/graylink/internal/ibfabric/ibtest"
+	"github.com/graylink/graylink/internal/ibmad"
 )
 
 var (
@@ -191,4 +192,146 @@ func TestWalkAsIbtracert(t *testing.T) {
 			})
 		}
 	}
+}
+
+// dial attaches a client to an HCA of a fabric, for the length of the test.
+func dial(tb testing.TB, sim *ibtest.Fabric, host string) *ibmad.Client {
+	tb.Helper()
+	t, err := ibmad.DialIbsim(sim.Socket(), host)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c := ibmad.NewClient(t, ibmad.Config{})
+	tb.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return c
+}
+
+// discover reads a running fabric with its tables.
+func discover(tb testing.TB, c *ibmad.Client) *Fabric {
+	tb.Helper()
+	f, found, err := Discover(tb.Context(), c)
+	if err != nil || len(found) > 0 || len(f.Silent) > 0 {
+		tb.Fatal(err, found, f)
+	}
+	t, err := ReadTables(tb.Context(), c, f)
+	if err != nil || len(t.Silent) > 0 {
+		tb.Fatal(err, t)
+	}
+	return f.WithTables(t.LFTs)
+}
+
+// same reports how two fabrics differ, "" when they do not: nodes, ports, cables,
+// LIDs, rates and tables.
+func same(a, b *Fabric) string {
+	if len(a.Nodes) != len(b.Nodes) {
+		return fmt.Sprintf("%d and %d nodes", len(a.Nodes), len(b.Nodes))
+	}
+	for i := range a.Nodes {
+		x, y := &a.Nodes[i], &b.Nodes[i]
+		if x.GUID != y.GUID || x.Type != y.Type || x.Description != y.Description || x.System != y.System || x.Vendor != y.Vendor || x.Device != y.Device {
+			return fmt.Sprintf("%+v and %+v", x, y)
+		}
+		for p := range max(len(x.Ports), len(y.Ports)) {
+			var q, r Port
+			if p < len(x.Ports) {
+				q = x.Ports[p]
+			}
+			if p < len(y.Ports) {
+				r = y.Ports[p]
+			}
+			if q.Linked != r.Linked || q.Far != r.Far || q.LID != r.LID || q.LMC != r.LMC || q.Linked && (q.Speed != r.Speed || q.Width != r.Width) {
+				return fmt.Sprintf("port %d of %s: %+v and %+v", p, x.Description, q, r)
+			}
+		}
+	}
+	for i := range a.LFTs {
+		for l := range LID(max(len(a.LFTs[i]), len(b.LFTs[i]))) {
+			x, y := uint8(ibmad.NoRoute), uint8(ibmad.NoRoute)
+			if int(l) < len(a.LFTs[i]) {
+				x = a.LFTs[i][l]
+			}
+			if int(l) < len(b.LFTs[i]) {
+				y = b.LFTs[i][l]
+			}
+			if x != y {
+				return fmt.Sprintf("LID %d at %s: ports %d and %d", l, a.Nodes[i].Description, x, y)
+			}
+		}
+	}
+	return ""
+}
+
+func TestDiscoverAsDiagnosticsDo(t *testing.T) {
+	sim := ibtest.Start(t, ibtest.FatTree(6, 3, 4), ibtest.Options{Engine: "ftree", LMC: 1})
+	c := dial(t, sim, "h5")
+	f := discover(t, c)
+	if diff := same(f, readFabric(t, sim)); diff != "" {
+		t.Error(diff)
+	}
+	if got := f.Name(f.From.Node); got != "h5/hca" {
+		t.Errorf("discovered from %s", got)
+	}
+	hops, err := f.Walk(f.LIDOf(f.From), f.Nodes[len(f.Nodes)-1].Ports[1].LID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lanes, err := Lanes(t.Context(), c, f, hops, 3)
+	if err != nil || len(lanes) != len(hops) {
+		t.Fatal(lanes, err)
+	}
+	sim.Change(`Unlink "leaf1"[5]`)
+	if diff := same(discover(t, c), readFabric(t, sim)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// BenchmarkFatTree are the times of the fat tree of 54 switches and 648 HCAs.
+func BenchmarkFatTree(b *testing.B) {
+	sim := ibtest.Start(b, ibtest.FatTree(36, 18, 18), ibtest.Options{})
+	c := dial(b, sim, "h5")
+	var f *Fabric
+	b.Run("discover", func(b *testing.B) {
+		for b.Loop() {
+			var err error
+			if f, _, err = Discover(b.Context(), c); err != nil || len(f.Nodes) != 702 {
+				b.Fatal(err, len(f.Nodes))
+			}
+		}
+	})
+	b.Run("tables", func(b *testing.B) {
+		for b.Loop() {
+			t, err := ReadTables(b.Context(), c, f)
+			if err != nil || len(t.Silent) > 0 {
+				b.Fatal(err)
+			}
+			f = f.WithTables(t.LFTs)
+		}
+	})
+	lids := f.lids()
+	b.Run("pairs", func(b *testing.B) {
+		var hops []Hop
+		for b.Loop() {
+			n := 0
+			for _, src := range lids {
+				for _, dst := range lids {
+					if src == dst {
+						continue
+					}
+					var err error
+					if hops, err = f.AppendWalk(hops[:0], src, dst); err != nil || len(hops) == 0 {
+						b.Fatal(err)
+					}
+					n++
+				}
+			}
+			if n != 419_256 {
+				b.Fatal(n)
+			}
+		}
+	})
+	b.Logf("%+v", c.Stats())
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/ibmad"
 )
 
 // unnamed is the device of a CA whose description does not name it.
@@ -16,7 +17,7 @@ const unnamed = "hca"
 func (f *Fabric) nameNodes() {
 	count := map[string]int{}
 	full := func(n *Node) string {
-		if n.Type == Switch {
+		if n.Type == ibmad.NodeSwitch {
 			return n.name
 		}
 		return n.name + "/" + n.device
@@ -24,7 +25,7 @@ func (f *Fabric) nameNodes() {
 	for i := range f.Nodes {
 		n := &f.Nodes[i]
 		text := strings.TrimRight(n.Description, " \x00")
-		if n.Type != Switch {
+		if n.Type != ibmad.NodeSwitch {
 			n.device = unnamed
 			if parts := strings.Fields(text); len(parts) == 2 {
 				text, n.device = parts[0], fabric.EncodeDevice(parts[1])
@@ -39,20 +40,20 @@ func (f *Fabric) nameNodes() {
 	for i := range f.Nodes {
 		n := &f.Nodes[i]
 		if count[full(n)] > 1 {
-			if n.Type == Switch {
+			if n.Type == ibmad.NodeSwitch {
 				n.name += "_" + n.GUID.String()
 			} else {
 				n.device += "_" + n.GUID.String()
 			}
 		}
-		if n.Type != Switch {
+		if n.Type != ibmad.NodeSwitch {
 			hosts[n.name] = true
 		}
 	}
 	f.byName = make(map[string]int32, len(f.Nodes))
 	for i := range f.Nodes {
 		n := &f.Nodes[i]
-		if n.Type == Switch && hosts[n.name] {
+		if n.Type == ibmad.NodeSwitch && hosts[n.name] {
 			n.name += "_" + n.GUID.String() // a name is of a switch or of a node
 		}
 		f.byName[full(n)] = int32(i)

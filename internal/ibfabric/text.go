@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/graylink/graylink/internal/ibmad"
 )
 
 // What hostile files may make a reader allocate: ports by number, of all nodes, and
@@ -199,8 +201,8 @@ func ReadNetDiscover(file string, r io.Reader) (f *Fabric, found []string, err e
 // types are those of ibnetdiscover's lines and the letter in its node names.
 var types = map[string]struct {
 	letter string
-	t      NodeType
-}{"Switch": {"S-", Switch}, "Ca": {"H-", CA}, "Rt": {"R-", Router}}
+	t      ibmad.NodeType
+}{"Switch": {"S-", ibmad.NodeSwitch}, "Ca": {"H-", ibmad.NodeHCA}, "Rt": {"R-", ibmad.NodeRouter}}
 
 // node reads: Switch 36 "S-0002c90200423a40"  # "name" enhanced port 0 lid 5 lmc 0
 func (c *cursor) node(head map[string]uint64) *discovered {
@@ -223,7 +225,7 @@ func (c *cursor) node(head map[string]uint64) *discovered {
 	c.skip("#", "description")
 	c.space()
 	n.System, n.Vendor, n.Device = GUID(head["sysimgguid"]), uint32(head["vendid"]), uint16(head["devid"])
-	if n.Type != Switch {
+	if n.Type != ibmad.NodeSwitch {
 		c.skip(`"`, "description")
 		n.Description = strings.TrimSuffix(c.rest, `"`)
 		return n
@@ -285,7 +287,7 @@ func (c *cursor) port(n *discovered) {
 	c.space()
 	c.skip("#", "far description")
 	c.space()
-	if n.Type != Switch {
+	if n.Type != ibmad.NodeSwitch {
 		c.skip("lid ", "lid")
 		p.LID = c.lid()
 		c.skip(" lmc ", "lmc")
@@ -307,7 +309,7 @@ func (c *cursor) port(n *discovered) {
 		c.bad("port", fmt.Sprintf("a port other than %d, which has a line before", l.port))
 		return
 	}
-	p.State = Active // ibnetdiscover does not say: a cable with a peer that answers
+	p.State = ibmad.PortActive // ibnetdiscover does not say: a cable with a peer that answers
 	n.Ports[l.port] = p
 	n.links = append(n.links, l)
 }
@@ -423,14 +425,14 @@ func (f *Fabric) ReadLFTs(file string, r io.Reader) (with *Fabric, found []strin
 				break
 			}
 			t := lfts[at]
-			if int(lid) < len(t) && t[lid] != noPort {
+			if int(lid) < len(t) && t[lid] != ibmad.NoRoute {
 				return nil, nil, l.bad("lid", "a LID without a line before", line)
 			}
 			if grow := int(lid) + 1 - len(t); grow > 0 {
 				if entries += grow; entries > maxEntries {
 					return nil, nil, l.bad("lid", fmt.Sprintf("no more than %d entries in all", maxEntries), line)
 				}
-				t = append(t, slices.Repeat([]uint8{noPort}, grow)...)
+				t = append(t, slices.Repeat([]uint8{ibmad.NoRoute}, grow)...)
 			}
 			t[lid] = port
 			lfts[at] = t
@@ -463,7 +465,7 @@ func (c *cursor) table() GUID {
 // to is false for a LID that the switch does not forward.
 func (c *cursor) entry() (l LID, port uint8, to bool) {
 	l = LID(c.number("lid", 16, 16))
-	if !l.Valid() && l != 0 {
+	if l > MaxLID {
 		c.bad("lid", fmt.Sprintf("0x1 to %#x", uint16(MaxLID)))
 	}
 	c.space()
@@ -471,5 +473,5 @@ func (c *cursor) entry() (l LID, port uint8, to bool) {
 		return l, 0, false
 	}
 	port = uint8(c.number("port", 10, 8))
-	return l, port, l.Valid() && port != noPort
+	return l, port, l != 0 && port != ibmad.NoRoute
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/ibmad"
 )
 
 // roles by a switch's distance to the CAs.
@@ -14,7 +15,7 @@ var roles = []fabric.Role{fabric.Leaf, fabric.Spine, fabric.Core}
 // aggregation reports whether a CA is part of a switch: the aggregation node that
 // SHARP gives every switch is at an inner port and sends no traffic of hosts.
 func aggregation(n *Node) bool {
-	return n.Type == CA && strings.Contains(n.Description, "Aggregation Node")
+	return n.Type == ibmad.NodeHCA && strings.Contains(n.Description, "Aggregation Node")
 }
 
 // tiers are the distances of switches to the nearest CA, in links; 0: there is no way.
@@ -157,13 +158,13 @@ func compareEnds(a, b End) int {
 // port, the LID and port at the far end, and what is plugged in there.
 type Connection struct {
 	End         string  `json:"end"`
-	GUID        GUID    `json:"guid"`
+	GUID        string  `json:"guid"`
 	LID         LID     `json:"lid,omitempty"`
 	Port        uint8   `json:"port"`
-	Peer        string  `json:"peer,omitempty"`
-	PeerGUID    GUID    `json:"peer_guid,omitzero"`
+	Peer        string  `json:"peer"`
+	PeerGUID    string  `json:"peer_guid"`
 	PeerLID     LID     `json:"peer_lid,omitempty"`
-	PeerPort    uint8   `json:"peer_port,omitempty"`
+	PeerPort    uint8   `json:"peer_port"`
 	Vendor      uint32  `json:"vendor,omitempty"`
 	Device      uint16  `json:"device,omitempty"`
 	Width       uint8   `json:"width,omitempty"`
@@ -183,8 +184,8 @@ func (f *Fabric) Connections() []Connection {
 				continue
 			}
 			out = append(out, Connection{
-				End: f.EndName(e), GUID: n.GUID, LID: f.LIDOf(e), Port: e.Port,
-				Peer: f.EndName(port.Far), PeerGUID: f.Nodes[port.Far.Node].GUID, PeerLID: f.LIDOf(port.Far), PeerPort: port.Far.Port,
+				End: f.EndName(e), GUID: n.GUID.String(), LID: f.LIDOf(e), Port: e.Port,
+				Peer: f.EndName(port.Far), PeerGUID: f.Nodes[port.Far.Node].GUID.String(), PeerLID: f.LIDOf(port.Far), PeerPort: port.Far.Port,
 				Vendor: n.Vendor, Device: n.Device, Width: port.Width, Speed: port.Speed, GbitPerS: port.Gbps(), Description: n.Description,
 			})
 		}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/graylink/graylink/internal/ibmad"
 )
 
 // Hop is one switch of a walk and the ports by which packets come in and go out. In
@@ -86,7 +88,7 @@ func (w *walker) start() (End, error) {
 	if w.to, ok = w.f.ByLID(w.dst); !ok {
 		return End{}, w.fail(0, fmt.Sprintf("LID %d", w.dst), ErrLID, "the destination is not known")
 	}
-	if from == w.to || w.f.Nodes[from.Node].Type == Switch {
+	if from == w.to || w.f.Nodes[from.Node].Type == ibmad.NodeSwitch {
 		return from, nil
 	}
 	return w.leave(from.Node, from.Port, 0)
@@ -103,7 +105,7 @@ func (w *walker) table(at End, hop int) (uint8, error) {
 		return 0, w.fail(hop, f.Name(at.Node), ErrUnread, "nothing is known of where it sends packets")
 	}
 	lft := f.LFTs[at.Node]
-	if int(w.dst) >= len(lft) || lft[w.dst] == noPort {
+	if int(w.dst) >= len(lft) || lft[w.dst] == ibmad.NoRoute {
 		return 0, w.fail(hop, f.Name(at.Node), ErrDeadEnd, "its table has no port for LID %d", w.dst)
 	}
 	out := lft[w.dst]
@@ -126,9 +128,9 @@ func (w *walker) leave(node int32, out uint8, hop int) (End, error) {
 		return End{}, w.fail(hop, f.Name(node), ErrDeadEnd, "it has no port %d", out)
 	case !p.Linked:
 		return End{}, w.fail(hop, f.EndName(near), ErrDeadEnd, "the port leads to nothing that is known")
-	case p.State != 0 && p.State != Active:
+	case p.State != 0 && p.State != ibmad.PortActive:
 		return End{}, w.fail(hop, f.EndName(near), ErrDeadEnd, "the port is not active")
-	case f.Nodes[p.Far.Node].Type != Switch && p.Far != w.to:
+	case f.Nodes[p.Far.Node].Type != ibmad.NodeSwitch && p.Far != w.to:
 		return End{}, w.fail(hop, f.EndName(near), ErrDeadEnd, "the port leads to %s, which has not LID %d", f.EndName(p.Far), w.dst)
 	}
 	return p.Far, nil
