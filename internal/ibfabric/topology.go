@@ -101,14 +101,15 @@ func (f *Fabric) Topology() (t *fabric.Topology, found []string) {
 	return t, found
 }
 
+// aliases are the GUID and the LIDs that no other port has.
 func (f *Fabric) aliases(e End) []string {
 	p := f.Port(e)
 	var out []string
-	if p.GUID != 0 {
+	if owner, ok := f.ByGUID(p.GUID); ok && (owner == e || owner == End{e.Node, 0} && e.Port == 1) {
 		out = append(out, "guid:"+p.GUID.String())
 	}
-	if p.LID != 0 {
-		for i := range LID(1) << p.LMC {
+	for i := range LID(1) << p.LMC {
+		if owner, ok := f.ByLID(p.LID + i); p.LID != 0 && ok && owner == e {
 			out = append(out, fmt.Sprintf("lid:%d", p.LID+i))
 		}
 	}
