@@ -5,8 +5,11 @@ package fabric
 
 import (
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Identifiers are plain strings in the project's published forms:
@@ -177,4 +180,45 @@ func checkJoin(what, s string) error {
 		}
 	}
 	return nil
+}
+
+// EncodeName makes a name that stands in identifiers of any text: what may not be
+// in it is percent-encoded, and so is the percent sign. An empty text has no name.
+func EncodeName(s string) string { return encode(s, "/:>@#%") }
+
+// EncodeDevice does the same for the name of a device or port.
+func EncodeDevice(s string) string { return encode(s, ">#@%") }
+
+func encode(s, special string) string {
+	var b strings.Builder
+	for i, r := range s {
+		size := max(1, utf8.RuneLen(r))
+		wrong := r == utf8.RuneError || unicode.IsSpace(r) || unicode.IsControl(r) || strings.ContainsRune(special, r)
+		if r == utf8.RuneError {
+			if _, n := utf8.DecodeRuneInString(s[i:]); n == 1 {
+				size = 1
+			}
+		}
+		// "--" and "->" join the ends of a link, which may stand before either.
+		if r == '-' && (i+1 == len(s) || s[i+1] == '-' || s[i+1] == '>') {
+			wrong = true
+		}
+		if !wrong {
+			b.WriteString(s[i : i+size])
+			continue
+		}
+		for _, c := range []byte(s[i : i+size]) {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
+
+// DecodeName is the text that a name was made of, for people to read; a name that
+// is not encoded is returned as it is.
+func DecodeName(s string) string {
+	if text, err := url.PathUnescape(s); err == nil {
+		return text
+	}
+	return s
 }

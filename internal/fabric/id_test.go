@@ -111,3 +111,52 @@ func TestNamesThatBreakIdentifiers(t *testing.T) {
 		t.Errorf("the reason is missing: %v", err)
 	}
 }
+
+func TestEncode(t *testing.T) {
+	for text, want := range map[string]string{
+		"leaf1":                         "leaf1",
+		"MF0;sw-1:SX6036/U1":            "MF0;sw-1%3ASX6036%2FU1",
+		"Quantum Mellanox Technologies": "Quantum%20Mellanox%20Technologies",
+		"a--b->c-":                      "a%2D-b%2D%3Ec%2D",
+		"100%":                          "100%25",
+		"é\u00a0\xff\ufffd":             "é%C2%A0%FF%EF%BF%BD",
+	} {
+		got := EncodeName(text)
+		if got != want {
+			t.Errorf("%q is encoded as %q, not %q", text, got, want)
+		}
+		if err := CheckName(got); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+		if back := DecodeName(got); back != text {
+			t.Errorf("%q is decoded as %q, not %q", got, back, text)
+		}
+	}
+	if got := EncodeDevice("Ethernet1/12 x"); got != "Ethernet1/12%20x" {
+		t.Error(got)
+	}
+	if got := DecodeName("50%"); got != "50%" {
+		t.Error(got)
+	}
+}
+
+func FuzzEncode(f *testing.F) {
+	f.Add("a--b->c- /:%\xff\ufffd")
+	f.Fuzz(func(t *testing.T, s string) {
+		for _, encode := range []func(string) string{EncodeName, EncodeDevice} {
+			got := encode(s)
+			if back := DecodeName(got); back != s {
+				t.Errorf("%q became %q, then %q", s, got, back)
+			}
+		}
+		if s == "" {
+			return
+		}
+		if err := CheckName(EncodeName(s)); err != nil {
+			t.Error(err)
+		}
+		if err := CheckDevice(EncodeDevice(s)); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,294 @@
+package ibfabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/graylink/graylink/internal/ibmad"
+)
+
+// maxNodes bounds what a fabric may tell of itself; maxPorts does, too.
+const maxNodes = int(MaxLID)
+
+// ErrTooLarge: the fabric tells of more nodes or ports than a subnet can have.
+var ErrTooLarge = errors.New("more nodes or ports than a subnet can have")
+
+// Discover reads the nodes, ports and cables of the subnet that a client is attached
+// to: from the client's own port outwards along directed routes, all questions of a
+// round at a time. Forwarding tables are ReadTables' business.
+//
+// What does not answer is in Fabric.Silent, and what is beyond it is missing. found
+// names what is contradictory, as it may be while the fabric changes. The error is
+// the client's, the context's, ErrTooLarge, or that of the client's own port.
+func Discover(ctx context.Context, c *ibmad.Client) (f *Fabric, found []string, err error) {
+	d := &sweep{f: &Fabric{}, index: map[GUID]int32{}}
+	var first []ibmad.Request
+	first = d.ask(first, ibmad.GetNodeInfo(ibmad.Address{}), question{})
+	err = c.Walk(ctx, first, func(r *ibmad.Result) []ibmad.Request {
+		if d.fatal != nil {
+			return nil
+		}
+		return d.take(r)
+	})
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case d.fatal != nil:
+		return nil, nil, d.fatal
+	}
+	return d.f, append(d.found, d.f.finish()...), nil
+}
+
+// sweep is a discovery under way.
+type sweep struct {
+	f         *Fabric
+	index     map[GUID]int32
+	questions []question
+	ports     int
+	found     []string
+	fatal     error
+}
+
+// question is what an answer is about: the port that leads to the place, for
+// NodeInfo, or the node's own.
+type question struct {
+	end   End
+	first bool // the client's own node
+}
+
+func (d *sweep) ask(to []ibmad.Request, r ibmad.Request, q question) []ibmad.Request {
+	r.Tag = len(d.questions)
+	d.questions = append(d.questions, q)
+	return append(to, r)
+}
+
+func (d *sweep) take(r *ibmad.Result) []ibmad.Request {
+	q := d.questions[r.Request.Tag]
+	q.first = r.Request.Tag == 0
+	if r.Err != nil {
+		if q.first {
+			d.fatal = fmt.Errorf("the own port: %w", r.Err)
+			return nil
+		}
+		if port := d.f.Port(q.end); r.Request.Attribute == ibmad.AttrNodeInfo && port.Linked {
+			return nil // its cable was found from the far end
+		}
+		d.f.Silent = append(d.f.Silent, Silent{Near: q.end, Asked: r.Request.Attribute.String(), Route: r.Request.To.Path, Err: r.Err})
+		return nil
+	}
+	switch r.Request.Attribute {
+	case ibmad.AttrNodeInfo:
+		var info ibmad.NodeInfo
+		info.Decode(r.Data())
+		return d.node(r.Request.To.Path, &info, q)
+	case ibmad.AttrNodeDescription:
+		var text ibmad.NodeDescription
+		text.Decode(r.Data())
+		d.f.Nodes[q.end.Node].Description = string(text)
+	case ibmad.AttrSwitchInfo:
+		var info ibmad.SwitchInfo
+		info.Decode(r.Data())
+		d.f.Nodes[q.end.Node].Enhanced = info.EnhancedPort0
+	case ibmad.AttrPortInfo:
+		var info ibmad.PortInfo
+		info.Decode(r.Data())
+		return d.port(q.end, &info)
+	}
+	return nil
+}
+
+// node takes what is at the end of a route: a node that is new, or another cable to
+// one that is known.
+func (d *sweep) node(route ibmad.Path, info *ibmad.NodeInfo, q question) (next []ibmad.Request) {
+	i, known := d.index[info.GUID]
+	if !known {
+		if len(d.f.Nodes) >= maxNodes || d.ports+int(info.Ports) > maxPorts {
+			d.fatal = ErrTooLarge
+			return nil
+		}
+		i = int32(len(d.f.Nodes))
+		d.index[info.GUID] = i
+		d.ports += int(info.Ports) + 1
+		n := Node{GUID: info.GUID, System: info.SystemGUID, Type: info.Type, Vendor: info.VendorID, Device: info.DeviceID, Route: route, Ports: make([]Port, int(info.Ports)+1)}
+		d.f.Nodes = append(d.f.Nodes, n)
+		to := ibmad.Along(route)
+		next = d.ask(next, ibmad.GetNodeDescription(to), question{end: End{Node: i}})
+		if info.Type == ibmad.NodeSwitch {
+			next = d.ask(next, ibmad.GetSwitchInfo(to), question{end: End{Node: i}})
+			for p := range min(len(n.Ports), ibmad.NoRoute) {
+				next = d.ask(next, ibmad.GetPortInfo(to, uint8(p)), question{end: End{i, uint8(p)}})
+			}
+		}
+	}
+	here := End{i, info.LocalPort}
+	port := d.f.Port(here)
+	if port == nil {
+		d.found = append(d.found, fmt.Sprintf("%s answers from port %d and has %d ports", info.GUID, info.LocalPort, len(d.f.Nodes[i].Ports)-1))
+		return next
+	}
+	if info.Type != ibmad.NodeSwitch {
+		// Other ports of a CA may be in other subnets: only those that are reached count.
+		port.GUID = info.PortGUID
+		if !port.Linked {
+			next = d.ask(next, ibmad.GetPortInfo(ibmad.Along(route), info.LocalPort), question{end: here})
+		}
+	} else {
+		d.f.Nodes[i].Ports[0].GUID = info.PortGUID
+	}
+	if q.first {
+		d.f.From = here
+		return next
+	}
+	d.link(q.end, here)
+	return next
+}
+
+// link plugs a cable in.
+func (d *sweep) link(a, b End) {
+	for _, x := range [2][2]End{{a, b}, {b, a}} {
+		if p := d.f.Port(x[0]); p.Linked && p.Far != x[1] {
+			d.found = append(d.found, fmt.Sprintf("port %d of %s is plugged into two places: the fabric changes", x[0].Port, d.f.Nodes[x[0].Node].GUID))
+			return
+		}
+	}
+	pa, pb := d.f.Port(a), d.f.Port(b)
+	pa.Far, pa.Linked, pb.Far, pb.Linked = b, true, a, true
+}
+
+// port takes the state of a port, and asks what its cable leads to.
+func (d *sweep) port(at End, info *ibmad.PortInfo) (next []ibmad.Request) {
+	n := &d.f.Nodes[at.Node]
+	p := &n.Ports[at.Port]
+	p.State, p.Width, p.Speed = info.State, uint8(info.Lanes()), speedOf(info)
+	if n.Type != ibmad.NodeSwitch || at.Port == 0 {
+		p.LID, p.LMC = info.LID, info.LMC
+		if p.LID > MaxLID {
+			d.found = append(d.found, fmt.Sprintf("port %d of %s says that its LID is %d", at.Port, n.GUID, p.LID))
+			p.LID = 0
+		}
+	}
+	// A CA does not pass directed routes on, but the client's own port begins them.
+	own := at == d.f.From
+	up := info.State > ibmad.PortDown && info.PhysState == ibmad.PhysLinkUp
+	if p.Linked || !up || at.Port == 0 || n.Type != ibmad.NodeSwitch && !own {
+		return nil
+	}
+	to, err := n.Route.Via(at.Port)
+	if err != nil {
+		d.f.Silent = append(d.f.Silent, Silent{Near: at, Asked: ibmad.AttrNodeInfo.String(), Route: n.Route, Err: err})
+		return nil
+	}
+	return d.ask(nil, ibmad.GetNodeInfo(ibmad.Along(to)), question{end: at})
+}
+
+// speedOf is the active speed: that of PortInfo's extended field where it has one.
+func speedOf(p *ibmad.PortInfo) Speed {
+	switch p.SpeedExtActive {
+	case 1:
+		return FDR
+	case 2:
+		return EDR
+	case 4:
+		return HDR
+	case 8:
+		return NDR
+	}
+	switch p.SpeedActive {
+	case 1:
+		return SDR
+	case 2:
+		return DDR
+	case 4:
+		return QDR
+	}
+	return 0
+}
+
+// Tables is a reading of all forwarding tables.
+type Tables struct {
+	// LFTs by switch; nil: it was not read.
+	LFTs [][]uint8
+	// Changed are the switches that say that a port of theirs changed its state and
+	// that the subnet manager has not seen it yet.
+	Changed []int32
+	Silent  []Silent
+}
+
+// ReadTables reads the forwarding tables of a discovered fabric, up to each switch's
+// highest LID with an entry, along the directed routes of its discovery. The error is
+// the client's or the context's.
+func ReadTables(ctx context.Context, c *ibmad.Client, f *Fabric) (*Tables, error) {
+	t := &Tables{LFTs: make([][]uint8, f.Switches)}
+	first := make([]ibmad.Request, f.Switches)
+	for i := range first {
+		first[i] = ibmad.GetSwitchInfo(ibmad.Along(f.Nodes[i].Route))
+		first[i].Tag = i
+	}
+	err := c.Walk(ctx, first, func(r *ibmad.Result) (next []ibmad.Request) {
+		i := int32(r.Request.Tag)
+		if r.Err != nil {
+			t.LFTs[i] = nil
+			t.Silent = append(t.Silent, Silent{Near: End{i, 0}, Asked: r.Request.Attribute.String(), Route: r.Request.To.Path, Err: r.Err})
+			return nil
+		}
+		if r.Request.Attribute == ibmad.AttrForwardingTable {
+			if lft := t.LFTs[i]; lft != nil {
+				var block ibmad.ForwardingBlock
+				block.Decode(r.Data())
+				copy(lft[min(int(r.Request.Modifier)*len(block), len(lft)):], block[:])
+			}
+			return nil
+		}
+		var info ibmad.SwitchInfo
+		info.Decode(r.Data())
+		if info.StateChange {
+			t.Changed = append(t.Changed, i)
+		}
+		top := min(info.LinearTop, MaxLID)
+		t.LFTs[i] = slices.Repeat([]uint8{ibmad.NoRoute}, int(top)+1)
+		for b := range top/blockLen + 1 {
+			ask := ibmad.GetForwardingBlock(r.Request.To, uint16(b))
+			ask.Tag = int(i)
+			next = append(next, ask)
+		}
+		return next
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(t.Changed)
+	return t, nil
+}
+
+// blockLen is the number of entries that one datagram carries.
+const blockLen = LID(len(ibmad.ForwardingBlock{}))
+
+// Lanes are the virtual lanes of a walk's packets of a service level: that by which
+// they leave each switch, 15 where they are dropped. They are read hop by hop, so
+// that no more is asked than the walk needs.
+func Lanes(ctx context.Context, c *ibmad.Client, f *Fabric, hops []Hop, sl uint8) ([]uint8, error) {
+	lanes := make([]uint8, len(hops))
+	var asked []ibmad.Request
+	for i, h := range hops {
+		r := ibmad.GetSLtoVL(ibmad.Along(f.Nodes[h.Switch].Route), h.In, h.Out)
+		r.Tag = i
+		asked = append(asked, r)
+	}
+	var failed error
+	err := c.Walk(ctx, asked, func(r *ibmad.Result) []ibmad.Request {
+		if r.Err != nil {
+			failed = r.Err
+			return nil
+		}
+		var vls ibmad.SLtoVL
+		vls.Decode(r.Data())
+		lanes[r.Request.Tag] = vls[sl&15]
+		return nil
+	})
+	if err == nil {
+		err = failed
+	}
+	return lanes, err
+}

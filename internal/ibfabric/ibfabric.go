@@ -1,0 +1,382 @@
+// Package ibfabric knows an InfiniBand subnet: its nodes, ports and LIDs, the
+// forwarding tables that the subnet manager installed, and which way packets go by
+// them.
+//
+// Rules of a walk:
+//
+//  1. A switch forwards by its own table alone: the entry of the destination's LID is
+//     the port that the packet leaves by, 0 is the switch's own port (IBA volume 1,
+//     18.2.4.3).
+//  2. What is not known is not walked over: a table that was not read, a switch that
+//     did not answer, two ports with one LID end the walk with an error.
+//  3. A packet that comes to a switch a second time goes round for ever: the tables
+//     know no more than the destination.
+//  4. Where a switch may choose between ports (adaptive routing, for the service
+//     levels it is on for) there is no one path: candidates are listed.
+//
+// A Fabric does not change; what is read anew is another Fabric.
+package ibfabric
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/ibmad"
+)
+
+// The names of ibmad, which are those of this package as well.
+type (
+	GUID = ibmad.GUID
+	LID  = ibmad.LID
+)
+
+// MaxLID is the highest LID of a port.
+const MaxLID = ibmad.MaxUnicastLID
+
+// ParseGUID reads a GUID in hexadecimal, with 0x or without, padded or not.
+func ParseGUID(s string) (GUID, error) {
+	digits := strings.TrimPrefix(strings.ToLower(s), "0x")
+	n, err := strconv.ParseUint(digits, 16, 64)
+	if err != nil || digits == "" {
+		return 0, fmt.Errorf("GUID %q: up to 16 hexadecimal digits are expected", s)
+	}
+	return GUID(n), nil
+}
+
+// Speed is the data rate of a lane, 0 when not known.
+type Speed uint8
+
+// Speeds, slowest first.
+const (
+	SDR Speed = iota + 1
+	DDR
+	QDR
+	FDR10
+	FDR
+	EDR
+	HDR
+	NDR
+	XDR
+)
+
+var speeds = [...]struct {
+	name string
+	gbps float64 // of a lane, as links are sold: a link of four lanes of HDR is 200
+}{{}, {"SDR", 2.5}, {"DDR", 5}, {"QDR", 10}, {"FDR10", 10}, {"FDR", 14}, {"EDR", 25}, {"HDR", 50}, {"NDR", 100}, {"XDR", 200}}
+
+func (s Speed) String() string {
+	if int(s) < len(speeds) {
+		return speeds[s].name
+	}
+	return ""
+}
+
+// MarshalText writes the name.
+func (s Speed) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// End is a port: the index of its node in Fabric.Nodes and its number. The zero
+// value of a far end is no port: see Port.Linked.
+type End struct {
+	Node int32
+	Port uint8
+}
+
+// Port is a port of a node. Of a switch port 0 is its own; of a CA there is none.
+type Port struct {
+	GUID GUID // 0 when not known: ports of a switch have its port 0's
+	Far  End
+	LID  LID // the first of 1 << LMC; 0 when it has none
+	LMC  uint8
+	// State is 0 and Width (lanes) and Speed are 0 when not known.
+	State ibmad.PortState
+	Width uint8
+	Speed Speed
+	// Linked: the far end is known. A cable to a node that does not answer is not.
+	Linked bool
+}
+
+// Gbps is the rate of the port, 0 when not known.
+func (p *Port) Gbps() float64 {
+	if int(p.Speed) >= len(speeds) {
+		return 0
+	}
+	return float64(p.Width) * speeds[p.Speed].gbps
+}
+
+// Node is a CA, a switch or a router.
+type Node struct {
+	GUID, System GUID
+	Type         ibmad.NodeType
+	Description  string
+	Vendor       uint32
+	Device       uint16
+	// Enhanced: the switch's port 0 is one like others.
+	Enhanced bool
+	// Ports by number, up to the highest; index 0 of a CA is not used.
+	Ports []Port
+
+	// Route is the directed route by which the node was discovered, from Fabric.From.
+	Route ibmad.Path
+
+	// name is of the switch or of the CA's node, device of the CA.
+	name, device string
+}
+
+// Silent is a question that was not answered.
+type Silent struct {
+	// Near is the port that leads to the place where nobody answers; for a node that
+	// answered other questions, its own port that was asked about.
+	Near End
+	// Asked is what, along which directed route, and why it failed.
+	Asked string
+	Route ibmad.Path
+	Err   error
+}
+
+// Fabric is what was read of a subnet.
+type Fabric struct {
+	// Nodes, switches first, each type by GUID.
+	Nodes []Node
+	// Switches is how many of Nodes are switches.
+	Switches int
+	Silent   []Silent
+	// From is the port that discovered the fabric, zero for a fabric of a text.
+	From End
+	// LFTs are the forwarding tables of the switches: the port by LID, ibmad.NoRoute where
+	// there is none. nil: not read.
+	LFTs [][]uint8
+	// Adaptive is where a switch may choose; nil, or nil for a switch: it does not, as
+	// far as is known.
+	Adaptive []*Adaptive
+
+	byLID  []int32 // index of ends, 0: nobody, <0: several
+	ends   []End
+	byGUID map[GUID]End // of nodes (port 0) and of ports
+	byName map[string]int32
+}
+
+// Adaptive says where a switch may choose between ports.
+type Adaptive struct {
+	// SLs has a bit for every service level whose packets it chooses for.
+	SLs uint16
+	// Ports are the ports that it may choose of, by LID.
+	Ports map[LID][]uint8
+}
+
+// finish puts nodes in order and indexes them. Nodes refer to each other by their
+// index before. found names what is contradictory.
+func (f *Fabric) finish() (found []string) {
+	order := make([]int32, len(f.Nodes))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	rank := func(t ibmad.NodeType) int {
+		if t == ibmad.NodeSwitch {
+			return 0
+		}
+		return int(t)
+	}
+	slices.SortFunc(order, func(a, b int32) int {
+		x, y := &f.Nodes[a], &f.Nodes[b]
+		return cmp.Or(cmp.Compare(rank(x.Type), rank(y.Type)), cmp.Compare(x.GUID, y.GUID))
+	})
+	place := make([]int32, len(order))
+	nodes := make([]Node, len(order))
+	for to, from := range order {
+		place[from] = int32(to)
+		nodes[to] = f.Nodes[from]
+	}
+	f.Nodes = nodes
+	f.byGUID = make(map[GUID]End, 2*len(nodes))
+	f.byLID = make([]int32, int(MaxLID)+1)
+	f.ends = []End{{}}
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Type == ibmad.NodeSwitch {
+			f.Switches++
+		}
+		f.byGUID[n.GUID] = End{int32(i), 0}
+		for p := range n.Ports {
+			port := &n.Ports[p]
+			if port.Linked {
+				port.Far.Node = place[port.Far.Node]
+			}
+			if n.Type == ibmad.NodeSwitch && p > 0 {
+				continue // the LID of a switch is its port 0's
+			}
+			found = append(found, f.claim(End{int32(i), uint8(p)}, port)...)
+		}
+	}
+	for i := range nodes {
+		for p := range nodes[i].Ports {
+			if g := nodes[i].Ports[p].GUID; g != 0 {
+				if _, taken := f.byGUID[g]; !taken {
+					f.byGUID[g] = End{int32(i), uint8(p)}
+				}
+			}
+		}
+	}
+	for i := range f.Silent {
+		f.Silent[i].Near.Node = place[f.Silent[i].Near.Node]
+	}
+	f.From.Node = place[f.From.Node]
+	f.nameNodes()
+	return found
+}
+
+// claim enters the LIDs of a port.
+func (f *Fabric) claim(e End, p *Port) (found []string) {
+	if p.LID == 0 {
+		return nil
+	}
+	id := int32(len(f.ends))
+	f.ends = append(f.ends, e)
+	for l := int(p.LID); l < int(p.LID)+1<<p.LMC && l <= int(MaxLID); l++ {
+		if other := f.byLID[l]; other != 0 {
+			found = append(found, fmt.Sprintf("LID %d is claimed by port %d of %s and by another port", l, e.Port, f.Nodes[e.Node].GUID))
+			f.byLID[l] = -1
+			continue
+		}
+		f.byLID[l] = id
+	}
+	return found
+}
+
+// ByLID is the port that has a LID. ok is false when none has, or several have.
+func (f *Fabric) ByLID(l LID) (e End, ok bool) {
+	if l > MaxLID || f.byLID[l] <= 0 {
+		return End{}, false
+	}
+	return f.ends[f.byLID[l]], true
+}
+
+// ByGUID is the port that has a GUID, or the node with port 0.
+func (f *Fabric) ByGUID(g GUID) (e End, ok bool) {
+	e, ok = f.byGUID[g]
+	return e, ok
+}
+
+// Port is the port of an end, nil when there is none.
+func (f *Fabric) Port(e End) *Port {
+	if int(e.Node) >= len(f.Nodes) || int(e.Port) >= len(f.Nodes[e.Node].Ports) {
+		return nil
+	}
+	return &f.Nodes[e.Node].Ports[e.Port]
+}
+
+// LIDOf is the first LID of a port; any port of a switch has that of its port 0.
+func (f *Fabric) LIDOf(e End) LID {
+	n := &f.Nodes[e.Node]
+	if n.Type == ibmad.NodeSwitch {
+		e.Port = 0
+	}
+	if int(e.Port) >= len(n.Ports) {
+		return 0
+	}
+	return n.Ports[e.Port].LID
+}
+
+// WithTables is the fabric with other forwarding tables, by switch.
+func (f *Fabric) WithTables(lfts [][]uint8) *Fabric {
+	g := *f
+	g.LFTs = lfts
+	return &g
+}
+
+// Name is a switch's name, or a NIC's for a CA with its first port.
+func (f *Fabric) Name(node int32) string {
+	if n := &f.Nodes[node]; n.Type == ibmad.NodeSwitch {
+		return n.name
+	}
+	return f.EndName(End{node, 1})
+}
+
+// EndName is the end's identifier in topology files: switch:port, or node/device of
+// a CA's port 1 and node/device.2 of its second. A switch's port 0 is the switch.
+func (f *Fabric) EndName(e End) string {
+	n := &f.Nodes[e.Node]
+	switch {
+	case n.Type == ibmad.NodeSwitch && e.Port == 0:
+		return n.name
+	case n.Type == ibmad.NodeSwitch:
+		return n.name + ":" + strconv.Itoa(int(e.Port))
+	case e.Port > 1:
+		return n.name + "/" + n.device + "." + strconv.Itoa(int(e.Port))
+	}
+	return n.name + "/" + n.device
+}
+
+// ByName is the end of an identifier as EndName makes them.
+func (f *Fabric) ByName(id string) (e End, ok bool) {
+	owner, device, nic := fabric.SplitNIC(id)
+	if sw, port, ok := fabric.SplitPort(id); ok {
+		n, err := strconv.ParseUint(port, 10, 8)
+		i, known := f.byName[sw]
+		e = End{i, uint8(n)}
+		return e, err == nil && known && f.Port(e) != nil
+	}
+	if !nic {
+		i, ok := f.byName[id]
+		return End{i, 0}, ok
+	}
+	if i, ok := f.byName[id]; ok {
+		return End{i, 1}, true
+	}
+	base, port, cut := cutLast(device, ".")
+	if i, ok := f.byName[owner+"/"+base]; ok && cut {
+		n, err := strconv.ParseUint(port, 10, 8)
+		e = End{i, uint8(n)}
+		return e, err == nil && n > 1 && f.Port(e) != nil
+	}
+	return End{}, false
+}
+
+func cutLast(s, sep string) (before, after string, ok bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+// Find is the LID of what people name: a LID (7, 0x7, lid:7), a GUID (0x and more than
+// four digits, or guid:...), or an identifier.
+func (f *Fabric) Find(s string) (l LID, err error) {
+	none := func(what string) (LID, error) { return 0, fmt.Errorf("%s: the fabric has no such %s", s, what) }
+	if text, ok := strings.CutPrefix(s, "guid:"); ok || strings.HasPrefix(s, "0x") && len(s) > len("0xbfff") {
+		g, err := ParseGUID(text)
+		if err != nil {
+			return 0, err
+		}
+		e, ok := f.ByGUID(g)
+		if !ok {
+			return none("GUID")
+		}
+		if f.Nodes[e.Node].Type != ibmad.NodeSwitch && e.Port == 0 {
+			e.Port = 1
+		}
+		return f.known(s, e)
+	}
+	if n, err := strconv.ParseUint(strings.TrimPrefix(s, "lid:"), 0, 16); err == nil {
+		if _, ok := f.ByLID(LID(n)); !ok {
+			return none("LID, or several ports have it")
+		}
+		return LID(n), nil
+	}
+	e, ok := f.ByName(s)
+	if !ok {
+		return none("node/device or switch")
+	}
+	return f.known(s, e)
+}
+
+func (f *Fabric) known(s string, e End) (LID, error) {
+	l := f.LIDOf(e)
+	if l == 0 {
+		return 0, fmt.Errorf("%s: the port has no LID", s)
+	}
+	return l, nil
+}

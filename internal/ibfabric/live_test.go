@@ -1,0 +1,337 @@
+package ibfabric
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/graylink/graylink/internal/ibfabric/ibtest"
+	"github.com/graylink/graylink/internal/ibmad"
+)
+
+var (
+	pairs = flag.Int("ib.pairs", 60, "pairs compared with ibtracert, for every routing engine and LMC")
+	large = flag.Bool("ib.large", false, "compare on the fat tree of 54 switches and 648 HCAs")
+)
+
+// readFabric reads a running fabric through its diagnostics.
+func readFabric(tb testing.TB, sim *ibtest.Fabric) *Fabric {
+	tb.Helper()
+	text, err := sim.Run("h1", "ibnetdiscover")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	f, found, err := ReadNetDiscover("ibnetdiscover", strings.NewReader(text))
+	if err != nil || len(found) > 0 {
+		tb.Fatal(err, found)
+	}
+	if text, err = sim.Run("h1", "dump_lfts"); err != nil {
+		tb.Fatal(err)
+	}
+	f, found, err = f.ReadLFTs("dump_lfts", strings.NewReader(text))
+	if err != nil || len(found) > 0 {
+		tb.Fatal(err, found)
+	}
+	return f
+}
+
+// lids lists the LIDs of CAs, each of those that an LMC gives.
+func (f *Fabric) lids() (all []LID) {
+	for _, n := range f.Nodes[f.Switches:] {
+		for _, p := range n.Ports {
+			if p.LID != 0 {
+				for i := range LID(1) << p.LMC {
+					all = append(all, p.LID+i)
+				}
+			}
+		}
+	}
+	return all
+}
+
+var tracert = regexp.MustCompile(`(?m)^\[(\d+)\] -> .*?\{(0x[0-9a-f]+)\}\[(\d+)\]`)
+
+// ibtracert is the walk as infiniband-diags has it, in the form of text.
+func ibtracert(sim *ibtest.Fabric, host string, src, dst LID) (string, error) {
+	out, err := sim.Run(host, "ibtracert", "-n", fmt.Sprint(src), fmt.Sprint(dst))
+	if err != nil {
+		return "", err
+	}
+	s := ""
+	for _, m := range tracert.FindAllStringSubmatch(out, -1) {
+		g, err := ParseGUID(m[2])
+		if err != nil {
+			return "", err
+		}
+		s += fmt.Sprintf("%s>%s@%s ", m[1], m[3], g)
+	}
+	return s, nil
+}
+
+// text is a walk's links as ibtracert names them: out>in of the next, and whose that is.
+func (f *Fabric) text(src, dst LID) (string, error) {
+	hops, err := f.Walk(src, dst)
+	if err != nil {
+		return "", err
+	}
+	from, _ := f.ByLID(src)
+	to, _ := f.ByLID(dst)
+	guid := func(e End) GUID {
+		if int(e.Node) >= f.Switches {
+			return f.Port(e).GUID // ibtracert names a CA by its port
+		}
+		return f.Nodes[e.Node].GUID
+	}
+	s, out := "", from.Port
+	for _, h := range hops {
+		if h.In != 0 {
+			s += fmt.Sprintf("%d>%d@%s ", out, h.In, guid(End{h.Switch, h.In}))
+		}
+		out = h.Out
+	}
+	if out != 0 && from != to {
+		s += fmt.Sprintf("%d>%d@%s ", out, to.Port, guid(to))
+	}
+	return s, nil
+}
+
+// compare walks random pairs and asks ibtracert for the same, from several hosts at
+// a time.
+func compare(t *testing.T, sim *ibtest.Fabric, f *Fabric, lids []LID, n int, seed uint64) {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(seed, 1))
+	type pair struct{ src, dst LID }
+	work := make(chan pair, n)
+	for range n {
+		p := pair{lids[rng.IntN(len(lids))], lids[rng.IntN(len(lids))]}
+		if a, _ := f.ByLID(p.src); func() bool { b, _ := f.ByLID(p.dst); return a == b }() {
+			continue
+		}
+		work <- p
+	}
+	compared := len(work)
+	close(work)
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for p := range work {
+				want, err := ibtracert(sim, "h"+strconv.Itoa(i), p.src, p.dst)
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				if got, err := f.text(p.src, p.dst); err != nil || got != want {
+					t.Errorf("LID %d to %d: walked %q (%v), ibtracert %q", p.src, p.dst, got, err, want)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d pairs equal to ibtracert", compared)
+}
+
+// TestWalkAsIbtracert is the walk beside ibtracert on tables of OpenSM's engines,
+// with one and two LIDs a port, switches among the ends, and after a link went and
+// came back.
+func TestWalkAsIbtracert(t *testing.T) {
+	ibtest.Require(t)
+	net, uplink := ibtest.FatTree(6, 3, 4), `"leaf1"[5]`
+	if *large {
+		net, uplink = ibtest.FatTree(36, 18, 18), `"leaf1"[19]`
+	}
+	for _, engine := range []string{"minhop", "updn", "ftree"} {
+		for lmc := range 2 {
+			t.Run(fmt.Sprintf("%s-lmc%d", engine, lmc), func(t *testing.T) {
+				sim := ibtest.Start(t, net, ibtest.Options{Engine: engine, LMC: lmc})
+				f := readFabric(t, sim)
+				all := f.lids()
+				compare(t, sim, f, all, *pairs, 1)
+				// Switches as ends: updn and ftree need not connect them to each other.
+				for i := range min(f.Switches, 8) {
+					sw := f.Nodes[i].Ports[0].LID
+					src := all[i*7%len(all)]
+					want, err := ibtracert(sim, "h0", src, sw)
+					got, failed := f.text(src, sw)
+					if (err == nil) != (failed == nil) || err == nil && got != want {
+						t.Errorf("LID %d to switch %d: walked %q (%v), ibtracert %q (%v)", src, sw, got, failed, want, err)
+					}
+				}
+				sim.Change("Unlink " + uplink)
+				without := readFabric(t, sim)
+				compare(t, sim, without, all, *pairs/3, 2)
+				if engine == "minhop" && lmc == 0 {
+					var broken, moved int
+					for _, src := range all {
+						for _, dst := range all {
+							then, _ := f.text(src, dst)
+							now, err := without.text(src, dst)
+							if err != nil {
+								t.Fatal(err)
+							}
+							if then != now {
+								moved++
+							}
+							// The tables of before on the cables of now.
+							if _, err := without.WithTables(f.LFTs).Walk(src, dst); errors.Is(err, ErrDeadEnd) {
+								broken++
+							}
+						}
+					}
+					if broken == 0 || moved < broken {
+						t.Errorf("%d pairs went over the link, %d moved", broken, moved)
+					}
+				}
+				sim.Change("ReLink " + uplink)
+				compare(t, sim, readFabric(t, sim), all, *pairs/3, 3)
+			})
+		}
+	}
+}
+
+// dial attaches a client to an HCA of a fabric, for the length of the test.
+func dial(tb testing.TB, sim *ibtest.Fabric, host string) *ibmad.Client {
+	tb.Helper()
+	t, err := ibmad.DialIbsim(sim.Socket(), host)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c := ibmad.NewClient(t, ibmad.Config{})
+	tb.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return c
+}
+
+// discover reads a running fabric with its tables.
+func discover(tb testing.TB, c *ibmad.Client) *Fabric {
+	tb.Helper()
+	f, found, err := Discover(tb.Context(), c)
+	if err != nil || len(found) > 0 || len(f.Silent) > 0 {
+		tb.Fatal(err, found, f)
+	}
+	t, err := ReadTables(tb.Context(), c, f)
+	if err != nil || len(t.Silent) > 0 {
+		tb.Fatal(err, t)
+	}
+	return f.WithTables(t.LFTs)
+}
+
+// same reports how two fabrics differ, "" when they do not: nodes, ports, cables,
+// LIDs, rates and tables.
+func same(a, b *Fabric) string {
+	if len(a.Nodes) != len(b.Nodes) {
+		return fmt.Sprintf("%d and %d nodes", len(a.Nodes), len(b.Nodes))
+	}
+	for i := range a.Nodes {
+		x, y := &a.Nodes[i], &b.Nodes[i]
+		if x.GUID != y.GUID || x.Type != y.Type || x.Description != y.Description || x.System != y.System || x.Vendor != y.Vendor || x.Device != y.Device {
+			return fmt.Sprintf("%+v and %+v", x, y)
+		}
+		for p := range max(len(x.Ports), len(y.Ports)) {
+			var q, r Port
+			if p < len(x.Ports) {
+				q = x.Ports[p]
+			}
+			if p < len(y.Ports) {
+				r = y.Ports[p]
+			}
+			if q.Linked != r.Linked || q.Far != r.Far || q.LID != r.LID || q.LMC != r.LMC || q.Linked && (q.Speed != r.Speed || q.Width != r.Width) {
+				return fmt.Sprintf("port %d of %s: %+v and %+v", p, x.Description, q, r)
+			}
+		}
+	}
+	for i := range a.LFTs {
+		for l := range LID(max(len(a.LFTs[i]), len(b.LFTs[i]))) {
+			x, y := uint8(ibmad.NoRoute), uint8(ibmad.NoRoute)
+			if int(l) < len(a.LFTs[i]) {
+				x = a.LFTs[i][l]
+			}
+			if int(l) < len(b.LFTs[i]) {
+				y = b.LFTs[i][l]
+			}
+			if x != y {
+				return fmt.Sprintf("LID %d at %s: ports %d and %d", l, a.Nodes[i].Description, x, y)
+			}
+		}
+	}
+	return ""
+}
+
+func TestDiscoverAsDiagnosticsDo(t *testing.T) {
+	sim := ibtest.Start(t, ibtest.FatTree(6, 3, 4), ibtest.Options{Engine: "ftree", LMC: 1})
+	c := dial(t, sim, "h5")
+	f := discover(t, c)
+	if diff := same(f, readFabric(t, sim)); diff != "" {
+		t.Error(diff)
+	}
+	if got := f.Name(f.From.Node); got != "h5/hca" {
+		t.Errorf("discovered from %s", got)
+	}
+	hops, err := f.Walk(f.LIDOf(f.From), f.Nodes[len(f.Nodes)-1].Ports[1].LID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lanes, err := Lanes(t.Context(), c, f, hops, 3)
+	if err != nil || len(lanes) != len(hops) {
+		t.Fatal(lanes, err)
+	}
+	sim.Change(`Unlink "leaf1"[5]`)
+	if diff := same(discover(t, c), readFabric(t, sim)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// BenchmarkFatTree are the times of the fat tree of 54 switches and 648 HCAs.
+func BenchmarkFatTree(b *testing.B) {
+	sim := ibtest.Start(b, ibtest.FatTree(36, 18, 18), ibtest.Options{})
+	c := dial(b, sim, "h5")
+	var f *Fabric
+	b.Run("discover", func(b *testing.B) {
+		for b.Loop() {
+			var err error
+			if f, _, err = Discover(b.Context(), c); err != nil || len(f.Nodes) != 702 {
+				b.Fatal(err, len(f.Nodes))
+			}
+		}
+	})
+	b.Run("tables", func(b *testing.B) {
+		for b.Loop() {
+			t, err := ReadTables(b.Context(), c, f)
+			if err != nil || len(t.Silent) > 0 {
+				b.Fatal(err)
+			}
+			f = f.WithTables(t.LFTs)
+		}
+	})
+	lids := f.lids()
+	b.Run("pairs", func(b *testing.B) {
+		var hops []Hop
+		for b.Loop() {
+			n := 0
+			for _, src := range lids {
+				for _, dst := range lids {
+					if src == dst {
+						continue
+					}
+					var err error
+					if hops, err = f.AppendWalk(hops[:0], src, dst); err != nil || len(hops) == 0 {
+						b.Fatal(err)
+					}
+					n++
+				}
+			}
+			if n != 419_256 {
+				b.Fatal(n)
+			}
+		}
+	})
+	b.Logf("%+v", c.Stats())
+}

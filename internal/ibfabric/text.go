@@ -1,0 +1,477 @@
+package ibfabric
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/graylink/graylink/internal/ibmad"
+)
+
+// What hostile files may make a reader allocate: ports by number, of all nodes, and
+// entries of all tables. The largest subnets have a tenth of either.
+const (
+	maxPorts   = 1 << 20
+	maxEntries = 1 << 28
+	maxLine    = 64 << 10 // octets
+)
+
+// TextError is what is wrong with a file that a diagnostic wrote.
+type TextError struct {
+	File  string
+	Line  int
+	Field string
+	Want  string // what was expected
+	Got   string
+}
+
+func (e *TextError) Error() string {
+	return fmt.Sprintf("%s:%d: %s: %s is expected, not %q", e.File, e.Line, e.Field, e.Want, e.Got)
+}
+
+// lines reads a text by lines.
+type lines struct {
+	file string
+	n    int
+	scan *bufio.Scanner
+}
+
+func newLines(file string, r io.Reader) *lines {
+	scan := bufio.NewScanner(r)
+	scan.Buffer(nil, maxLine)
+	return &lines{file: file, scan: scan}
+}
+
+func (l *lines) next() (string, bool) {
+	if !l.scan.Scan() {
+		return "", false
+	}
+	l.n++
+	return strings.TrimRight(l.scan.Text(), " \t\r"), true
+}
+
+func (l *lines) bad(field, want, got string) error {
+	return &TextError{File: l.file, Line: l.n, Field: field, Want: want, Got: got[:min(len(got), 80)]}
+}
+
+func (l *lines) end() error {
+	if err := l.scan.Err(); err != nil {
+		return fmt.Errorf("%s:%d: reading: %w", l.file, l.n+1, err)
+	}
+	return nil
+}
+
+// cursor reads a line from left to right; the first thing that is not as expected
+// ends it.
+type cursor struct {
+	l    *lines
+	rest string
+	err  error
+}
+
+func (c *cursor) bad(field, want string) {
+	if c.err == nil {
+		c.err = c.l.bad(field, want, c.rest)
+	}
+}
+
+// skip passes over a text that has to be there.
+func (c *cursor) skip(text, field string) {
+	rest, ok := strings.CutPrefix(c.rest, text)
+	if !ok {
+		c.bad(field, strconv.Quote(text))
+		return
+	}
+	c.rest = rest
+}
+
+func (c *cursor) space() { c.rest = strings.TrimLeft(c.rest, " \t") }
+
+// number reads a number up to what is no digit of it.
+func (c *cursor) number(field string, base, bits int) uint64 {
+	if base == 16 {
+		c.rest = strings.TrimPrefix(c.rest, "0x")
+	}
+	n := 0
+	for n < len(c.rest) && isDigit(c.rest[n], base) {
+		n++
+	}
+	v, err := strconv.ParseUint(c.rest[:n], base, bits)
+	if err != nil {
+		c.bad(field, fmt.Sprintf("a number of %d bits, base %d", bits, base))
+		return 0
+	}
+	c.rest = c.rest[n:]
+	return v
+}
+
+func isDigit(b byte, base int) bool {
+	return '0' <= b && b <= '9' || base == 16 && ('a' <= b && b <= 'f' || 'A' <= b && b <= 'F')
+}
+
+// quoted reads a description, which may hold quotes itself: it ends at the last
+// quote that is followed by the given text.
+func (c *cursor) quoted(field, follow string) string {
+	c.skip(`"`, field)
+	i := strings.LastIndex(c.rest, `"`+follow)
+	if i < 0 {
+		c.bad(field, strconv.Quote(`"`+follow)+" after a name")
+		return ""
+	}
+	text := c.rest[:i]
+	c.rest = c.rest[i+1:]
+	return text
+}
+
+// discovered is a node and its cables as the text has them.
+type discovered struct {
+	Node
+	line  int
+	links []textLink
+}
+
+type textLink struct {
+	line  int
+	port  uint8
+	far   GUID
+	farAt uint8
+}
+
+// ReadNetDiscover reads what ibnetdiscover (infiniband-diags) prints. file stands in
+// errors. A cable counts when both ends tell of it alike; found names those that do
+// not, and whatever else is contradictory.
+func ReadNetDiscover(file string, r io.Reader) (f *Fabric, found []string, err error) {
+	l := newLines(file, r)
+	var nodes []*discovered
+	byGUID := map[GUID]*discovered{}
+	head := map[string]uint64{}
+	var at *discovered
+	ports := 0
+	for {
+		line, ok := l.next()
+		if !ok {
+			break
+		}
+		c := &cursor{l: l, rest: line}
+		key, value, pair := strings.Cut(line, "=")
+		switch {
+		case line == "" || line[0] == '#' || strings.HasPrefix(line, "Chassis") || strings.HasPrefix(line, "Non-Chassis"):
+		case line[0] == '[':
+			if at == nil {
+				return nil, nil, l.bad("port", "a line Switch, Ca or Rt before it", line)
+			}
+			had := len(at.Ports)
+			c.port(at)
+			ports += len(at.Ports) - had
+			if ports > maxPorts {
+				return nil, nil, l.bad("port", fmt.Sprintf("a fabric of no more than %d ports", maxPorts), line)
+			}
+		case pair && !strings.ContainsAny(key, " \t\""):
+			c.rest = value
+			head[key] = c.number(key, 16, 64)
+		default:
+			at = c.node(head)
+			if c.err != nil {
+				break
+			}
+			if other := byGUID[at.GUID]; other != nil {
+				return nil, nil, l.bad("GUID", fmt.Sprintf("one that line %d has not", other.line), at.GUID.String())
+			}
+			byGUID[at.GUID] = at
+			nodes = append(nodes, at)
+			clear(head)
+		}
+		if c.err != nil {
+			return nil, nil, c.err
+		}
+	}
+	if err := l.end(); err != nil {
+		return nil, nil, err
+	}
+	if len(nodes) == 0 {
+		return nil, nil, fmt.Errorf("%s:%d: no line begins with Switch, Ca or Rt: the output of ibnetdiscover is expected", file, l.n)
+	}
+	f, found = join(nodes)
+	return f, found, nil
+}
+
+// types are those of ibnetdiscover's lines and the letter in its node names.
+var types = map[string]struct {
+	letter string
+	t      ibmad.NodeType
+}{"Switch": {"S-", ibmad.NodeSwitch}, "Ca": {"H-", ibmad.NodeHCA}, "Rt": {"R-", ibmad.NodeRouter}}
+
+// node reads: Switch 36 "S-0002c90200423a40"  # "name" enhanced port 0 lid 5 lmc 0
+func (c *cursor) node(head map[string]uint64) *discovered {
+	word, rest, _ := strings.Cut(strings.ReplaceAll(c.rest, "\t", " "), " ")
+	kind, ok := types[word]
+	if !ok {
+		c.bad("line", "Switch, Ca, Rt, [port] or name=value")
+		return nil
+	}
+	n := &discovered{line: c.l.n}
+	n.Type = kind.t
+	c.rest = strings.TrimLeft(rest, " ")
+	c.number("ports", 10, 8) // ports without a cable are not listed
+	c.space()
+	c.skip(`"`, "GUID")
+	c.skip(kind.letter, "GUID")
+	n.GUID = GUID(c.number("GUID", 16, 64))
+	c.skip(`"`, "GUID")
+	c.space()
+	c.skip("#", "description")
+	c.space()
+	n.System, n.Vendor, n.Device = GUID(head["sysimgguid"]), uint32(head["vendid"]), uint16(head["devid"])
+	if n.Type != ibmad.NodeSwitch {
+		c.skip(`"`, "description")
+		n.Description = strings.TrimSuffix(c.rest, `"`)
+		return n
+	}
+	c.rest = strings.Replace(c.rest, `" enhanced port 0`, `" base port 0`, 1)
+	n.Enhanced = strings.Contains(rest, `" enhanced port 0`)
+	n.Description = c.quoted("description", " base port 0 lid ")
+	c.skip(" base port 0 lid ", "lid")
+	n.Ports = []Port{{GUID: n.GUID}}
+	n.Ports[0].LID = c.lid()
+	c.skip(" lmc ", "lmc")
+	n.Ports[0].LMC = c.lmc()
+	return n
+}
+
+func (c *cursor) lid() LID {
+	l := LID(c.number("lid", 10, 16))
+	if l > MaxLID {
+		c.bad("lid", fmt.Sprintf("0 to %d", MaxLID))
+	}
+	return l
+}
+
+func (c *cursor) lmc() uint8 {
+	n := uint8(c.number("lmc", 10, 8))
+	if n > 7 {
+		c.bad("lmc", "0 to 7")
+	}
+	return n
+}
+
+// port reads: [1](2c903000e0b73) "S-0002c90200423a40"[17]  # lid 4 lmc 0 "name" lid 5 4xQDR
+// of a CA, and of a switch: [17] "H-..."[1](2c903000e0b73)  # "name" lid 4 4xQDR
+func (c *cursor) port(n *discovered) {
+	l := textLink{line: c.l.n}
+	c.skip("[", "port")
+	l.port = uint8(c.number("port", 10, 8))
+	c.skip("]", "port")
+	if l.port == 0 || l.port == 255 {
+		c.bad("port", "1 to 254")
+	}
+	c.external()
+	var p Port
+	p.GUID = c.guid()
+	c.space()
+	c.skip(`"`, "far node")
+	if len(c.rest) < 2 || c.rest[1] != '-' {
+		c.bad("far node", "S-, H- or R- and a GUID")
+		return
+	}
+	c.rest = c.rest[2:]
+	l.far = GUID(c.number("far node", 16, 64))
+	c.skip(`"`, "far node")
+	c.skip("[", "far port")
+	l.farAt = uint8(c.number("far port", 10, 8))
+	c.skip("]", "far port")
+	c.external()
+	c.guid()
+	c.space()
+	c.skip("#", "far description")
+	c.space()
+	if n.Type != ibmad.NodeSwitch {
+		c.skip("lid ", "lid")
+		p.LID = c.lid()
+		c.skip(" lmc ", "lmc")
+		p.LMC = c.lmc()
+		c.space()
+	}
+	c.quoted("far description", " lid ")
+	c.skip(" lid ", "far lid")
+	c.lid()
+	c.space()
+	p.Width, p.Speed = c.rate()
+	if c.err != nil {
+		return
+	}
+	for len(n.Ports) <= int(l.port) {
+		n.Ports = append(n.Ports, Port{})
+	}
+	if n.Ports[l.port].State != 0 {
+		c.bad("port", fmt.Sprintf("a port other than %d, which has a line before", l.port))
+		return
+	}
+	p.State = ibmad.PortActive // ibnetdiscover does not say: a cable with a peer that answers
+	n.Ports[l.port] = p
+	n.links = append(n.links, l)
+}
+
+// external passes over the number that a chassis has printed beside a port.
+func (c *cursor) external() {
+	if strings.HasPrefix(c.rest, "[ext") {
+		if i := strings.IndexByte(c.rest, ']'); i >= 0 {
+			c.rest = c.rest[i+1:]
+		}
+	}
+}
+
+func (c *cursor) guid() GUID {
+	if !strings.HasPrefix(c.rest, "(") {
+		return 0
+	}
+	c.skip("(", "port GUID")
+	g := GUID(c.number("port GUID", 16, 64))
+	c.skip(")", "port GUID")
+	return g
+}
+
+// rate reads width and speed; one that is not known is none.
+func (c *cursor) rate() (width uint8, speed Speed) {
+	text, _, _ := strings.Cut(c.rest, " ")
+	w, s, ok := strings.Cut(text, "x")
+	n, err := strconv.ParseUint(w, 10, 8)
+	if !ok || err != nil {
+		return 0, 0
+	}
+	for i := range speeds {
+		if i > 0 && speeds[i].name == s {
+			return uint8(n), Speed(i)
+		}
+	}
+	return uint8(n), 0
+}
+
+// join makes a fabric of nodes that tell of their cables.
+func join(nodes []*discovered) (f *Fabric, found []string) {
+	f = &Fabric{}
+	index := map[GUID]int32{}
+	for i, n := range nodes {
+		index[n.GUID] = int32(i)
+		f.Nodes = append(f.Nodes, n.Node)
+	}
+	said := map[[2]End]bool{}
+	far := func(i int, l textLink) (End, bool) {
+		j, ok := index[l.far]
+		return End{j, l.farAt}, ok
+	}
+	for i, n := range nodes {
+		for _, l := range n.links {
+			if e, ok := far(i, l); ok {
+				said[[2]End{{int32(i), l.port}, e}] = true
+			}
+		}
+	}
+	for i, n := range nodes {
+		for _, l := range n.links {
+			near := End{int32(i), l.port}
+			e, ok := far(i, l)
+			if !ok || !said[[2]End{e, near}] {
+				found = append(found, fmt.Sprintf("line %d: port %d of %s: the far end, port %d of %s, does not tell of this cable: none is made of it", l.line, l.port, n.GUID, l.farAt, l.far))
+				continue
+			}
+			p := &f.Nodes[i].Ports[l.port]
+			p.Far, p.Linked = e, true
+		}
+	}
+	return f, append(found, f.finish()...)
+}
+
+// ReadLFTs reads what dump_lfts or ibroute print, or OpenSM's own dump, for the
+// switches of the fabric. The tables of switches that the text does not have stay as
+// they are. found names tables of switches that the fabric does not have.
+func (f *Fabric) ReadLFTs(file string, r io.Reader) (with *Fabric, found []string, err error) {
+	l := newLines(file, r)
+	lfts := make([][]uint8, f.Switches)
+	copy(lfts, f.LFTs)
+	read := map[int32]bool{}
+	at, entries, tables := int32(-1), 0, 0
+	for {
+		line, ok := l.next()
+		if !ok {
+			break
+		}
+		c := &cursor{l: l, rest: line}
+		switch {
+		case strings.HasPrefix(line, "Unicast lids "):
+			g := c.table()
+			e, known := f.ByGUID(g)
+			tables++
+			switch {
+			case c.err != nil:
+			case !known || int(e.Node) >= f.Switches:
+				found = append(found, fmt.Sprintf("line %d: the fabric has no switch %s: its table is left out", l.n, g))
+				at = -1
+			case read[e.Node]:
+				return nil, nil, l.bad("switch", "one whose table was not read before", line)
+			default:
+				at = e.Node
+				read[at] = true
+				lfts[at] = []uint8{}
+			}
+		case strings.HasPrefix(line, "0x"):
+			if tables == 0 {
+				return nil, nil, l.bad("entry", "a line of Unicast lids before it", line)
+			}
+			lid, port, to := c.entry()
+			if c.err != nil || at < 0 || !to {
+				break
+			}
+			t := lfts[at]
+			if int(lid) < len(t) && t[lid] != ibmad.NoRoute {
+				return nil, nil, l.bad("lid", "a LID without a line before", line)
+			}
+			if grow := int(lid) + 1 - len(t); grow > 0 {
+				if entries += grow; entries > maxEntries {
+					return nil, nil, l.bad("lid", fmt.Sprintf("no more than %d entries in all", maxEntries), line)
+				}
+				t = append(t, slices.Repeat([]uint8{ibmad.NoRoute}, grow)...)
+			}
+			t[lid] = port
+			lfts[at] = t
+		}
+		if c.err != nil {
+			return nil, nil, c.err
+		}
+	}
+	if err := l.end(); err != nil {
+		return nil, nil, err
+	}
+	if tables == 0 {
+		return nil, nil, fmt.Errorf("%s:%d: no line begins with Unicast lids: the output of dump_lfts is expected", file, l.n)
+	}
+	return f.WithTables(lfts), found, nil
+}
+
+// table reads: Unicast lids [0x0-0x2be] of switch Lid 2 guid 0x0002c90200423a40 (name):
+func (c *cursor) table() GUID {
+	i := strings.Index(c.rest, " guid ")
+	if i < 0 {
+		c.bad("switch", "its GUID, guid 0x...")
+		return 0
+	}
+	c.rest = c.rest[i+len(" guid "):]
+	return GUID(c.number("GUID", 16, 64))
+}
+
+// entry reads: 0x0004 021 : (Channel Adapter portguid 0x...: 'h128')
+// to is false for a LID that the switch does not forward.
+func (c *cursor) entry() (l LID, port uint8, to bool) {
+	l = LID(c.number("lid", 16, 16))
+	if l > MaxLID {
+		c.bad("lid", fmt.Sprintf("0x1 to %#x", uint16(MaxLID)))
+	}
+	c.space()
+	if strings.HasPrefix(c.rest, "UNREACHABLE") {
+		return l, 0, false
+	}
+	port = uint8(c.number("port", 10, 8))
+	return l, port, l != 0 && port != ibmad.NoRoute
+}
