@@ -1,0 +1,129 @@
+package ibsample
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// Key is a port, whatever its LID is at the moment.
+type Key struct {
+	Node uint64 `json:"node"` // GUID
+	Port uint8  `json:"port"`
+}
+
+func (k Key) compare(o Key) int {
+	return cmp.Or(cmp.Compare(k.Node, o.Node), cmp.Compare(k.Port, o.Port))
+}
+
+// Plan says which samplers look at a port.
+type Plan map[Key][]string
+
+// Assign divides the ports among the samplers: a port goes to the sampler it is
+// pinned to, when that one is there, and to as many others as make it
+// redundancy samplers in all; every other port to redundancy samplers. What is
+// not pinned is divided within one port of even, and of the plan that was there
+// before as much stays as that allows. Fewer samplers than redundancy look at
+// everything each.
+func Assign(ports []Key, samplers []string, pins map[Key]string, redundancy int, before Plan) Plan {
+	if len(samplers) == 0 {
+		return Plan{}
+	}
+	ports, samplers = slices.Clone(ports), slices.Clone(samplers)
+	slices.SortFunc(ports, Key.compare)
+	slices.Sort(samplers)
+	redundancy = min(max(redundancy, 1), len(samplers))
+
+	plan := make(Plan, len(ports))
+	load := make(map[string]int, len(samplers)) // shares that are not pinned
+	for _, s := range samplers {
+		load[s] = 0
+	}
+	for _, p := range ports {
+		var holders []string
+		pin, pinned := pins[p]
+		if _, here := load[pin]; pinned && here {
+			holders = append(holders, pin)
+		}
+		for _, s := range before[p] {
+			if _, here := load[s]; here && len(holders) < redundancy && !slices.Contains(holders, s) {
+				holders = append(holders, s)
+				load[s]++
+			}
+		}
+		plan[p] = holders
+	}
+	shares := 0
+	for _, p := range ports {
+		shares += redundancy
+		if pin, ok := pins[p]; ok && slices.Contains(samplers, pin) {
+			shares--
+		}
+	}
+	// A run of ports, which are of one switch, goes to one sampler until that has
+	// its share: a switch then answers few of them.
+	quota := (shares + len(samplers) - 1) / len(samplers)
+	last := ""
+	for _, p := range ports {
+		for len(plan[p]) < redundancy {
+			if last == "" || load[last] >= quota || slices.Contains(plan[p], last) {
+				last = least(samplers, load, plan[p])
+			}
+			plan[p] = append(plan[p], last)
+			load[last]++
+		}
+	}
+	level(plan, ports, samplers, pins, load)
+	for _, p := range ports {
+		slices.Sort(plan[p])
+	}
+	return plan
+}
+
+// least is the sampler with the fewest shares that does not hold the port yet.
+func least(samplers []string, load map[string]int, holders []string) string {
+	best := ""
+	for _, s := range samplers {
+		if !slices.Contains(holders, s) && (best == "" || load[s] < load[best]) {
+			best = s
+		}
+	}
+	return best
+}
+
+// level moves shares from who has most to who has least until they are one apart.
+// Who has more holds a port that the other does not, by counting; one that pins
+// give to the other does not count as a share of it, hence the limit.
+func level(plan Plan, ports []Key, samplers []string, pins map[Key]string, load map[string]int) {
+	byLoad := func(a, b string) int { return cmp.Or(cmp.Compare(load[a], load[b]), cmp.Compare(a, b)) }
+	next := map[[2]string]int{} // where the search for a port to move goes on
+	for {
+		order := slices.SortedFunc(maps.Keys(load), byLoad)
+		moved := false
+	pair:
+		for _, to := range order {
+			for _, from := range slices.Backward(order) {
+				if load[from]-load[to] < 2 {
+					break
+				}
+				pair := [2]string{from, to}
+				for i := next[pair]; i < len(ports); i++ {
+					holders := plan[ports[i]]
+					at := slices.Index(holders, from)
+					if at < 0 || pins[ports[i]] == from || slices.Contains(holders, to) {
+						continue
+					}
+					holders[at] = to
+					load[from]--
+					load[to]++
+					next[pair] = i + 1
+					moved = true
+					break pair
+				}
+			}
+		}
+		if !moved {
+			return
+		}
+	}
+}

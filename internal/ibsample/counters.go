@@ -1,0 +1,172 @@
+package ibsample
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/graylink/graylink/internal/ibmad"
+)
+
+// Counter is a counter of ports and what it is called among the series.
+type Counter struct {
+	ibmad.Counter
+	// Field is what MAD queries call it, one of many by its number.
+	Field string
+	// Name is the series', without its prefix and "_total"; Label and Value tell
+	// its counters apart where it has several.
+	Name, Label, Value string
+	// ReedSolomon counters are there when the port's error correction is one.
+	ReedSolomon bool
+	// wider are the counters of the same series that take this one's place.
+	wider []ID
+}
+
+// Scale is what one count stands for in the series' unit: data is counted in words
+// of 4 octets.
+func (c *Counter) Scale() uint64 {
+	if c.Unit == ibmad.Words {
+		return 4
+	}
+	return 1
+}
+
+// ID is a counter's place in Counters.
+type ID = uint16
+
+// series names families of counters.
+var series = map[string]struct{ name, label, value string }{
+	"SymbolErrorCounter":             {"symbol_errors", "", ""},
+	"LinkErrorRecoveryCounter":       {"link_recoveries", "", ""},
+	"LinkDownedCounter":              {"link_downed", "", ""},
+	"PortRcvErrors":                  {"receive_errors", "reason", "damaged"},
+	"PortRcvRemotePhysicalErrors":    {"receive_errors", "reason", "remote_physical"},
+	"PortRcvSwitchRelayErrors":       {"receive_errors", "reason", "switch_relay"},
+	"PortRcvConstraintErrors":        {"receive_errors", "reason", "constraint"},
+	"PortXmitConstraintErrors":       {"transmit_errors", "reason", "constraint"},
+	"PortXmitDiscards":               {"transmit_discards", "", ""},
+	"LocalLinkIntegrityErrors":       {"local_link_integrity_errors", "", ""},
+	"ExcessiveBufferOverrunErrors":   {"buffer_overruns", "", ""},
+	"VL15Dropped":                    {"vl15_dropped", "", ""},
+	"QP1Dropped":                     {"qp1_dropped", "", ""},
+	"PortXmitData":                   {"transmit_bytes", "", ""},
+	"PortRcvData":                    {"receive_bytes", "", ""},
+	"PortXmitPkts":                   {"transmit_packets", "", ""},
+	"PortRcvPkts":                    {"receive_packets", "", ""},
+	"PortUnicastXmitPkts":            {"transmit_unicast_packets", "", ""},
+	"PortUnicastRcvPkts":             {"receive_unicast_packets", "", ""},
+	"PortMulticastXmitPkts":          {"transmit_multicast_packets", "", ""},
+	"PortMulticastRcvPkts":           {"receive_multicast_packets", "", ""},
+	"PortXmitWait":                   {"transmit_wait_ticks", "", ""},
+	"PortLocalPhysicalErrors":        {"receive_error_details", "reason", "local_physical"},
+	"PortMalformedPktErrors":         {"receive_error_details", "reason", "malformed"},
+	"PortBufferOverrunErrors":        {"receive_error_details", "reason", "buffer_overrun"},
+	"PortDLIDMappingErrors":          {"receive_error_details", "reason", "dlid_mapping"},
+	"PortVLMappingErrors":            {"receive_error_details", "reason", "vl_mapping"},
+	"PortLoopingErrors":              {"receive_error_details", "reason", "looping"},
+	"PortInactiveDiscards":           {"transmit_discard_details", "reason", "port_inactive"},
+	"PortNeighborMTUDiscards":        {"transmit_discard_details", "reason", "neighbor_mtu"},
+	"PortSwLifetimeLimitDiscards":    {"transmit_discard_details", "reason", "lifetime"},
+	"PortSwHOQLifetimeLimitDiscards": {"transmit_discard_details", "reason", "head_of_queue_lifetime"},
+	"PortVLXmitWait":                 {"vl_transmit_wait_ticks", "vl", ""},
+	"XmtDataSL":                      {"sl_transmit_bytes", "sl", ""},
+	"RcvDataSL":                      {"sl_receive_bytes", "sl", ""},
+	"PortPktRcvFECN":                 {"receive_fecn_packets", "", ""},
+	"PortPktRcvBECN":                 {"receive_becn_packets", "", ""},
+	"PortSLRcvFECN":                  {"sl_receive_fecn_packets", "sl", ""},
+	"PortSLRcvBECN":                  {"sl_receive_becn_packets", "sl", ""},
+	"SyncHeaderErrorCounter":         {"sync_header_errors", "", ""},
+	"UnknownBlockCounter":            {"unknown_blocks", "", ""},
+	"ErrorDetectionCounter":          {"lane_errors", "lane", ""},
+	"FECCorrectableBlockCtr":         {"lane_fec_corrected_blocks", "lane", ""},
+	"FECUncorrectableBlockCtr":       {"lane_fec_uncorrectable_blocks", "lane", ""},
+	"FECCorrectableSymbolCtr":        {"lane_fec_corrected_symbols", "lane", ""},
+	"PortFECCorrectableBlockCtr":     {"fec_corrected_blocks", "", ""},
+	"PortFECUncorrectableBlockCtr":   {"fec_uncorrectable_blocks", "", ""},
+	"PortFECCorrectedSymbolCtr":      {"fec_corrected_symbols", "", ""},
+}
+
+// Counters is the vocabulary: every counter that is sampled, queries together.
+var Counters = vocabulary()
+
+// Vocabulary names this list of counters: samplers and delegators that do not
+// agree on it do not understand each other.
+var Vocabulary = func() string {
+	h := sha256.New()
+	for i := range Counters {
+		fmt.Fprintln(h, Counters[i].Counter.String(), Counters[i].Bits, Counters[i].ReedSolomon)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}()
+
+func vocabulary() []Counter {
+	var out []Counter
+	add := func(list []ibmad.Counter, reedSolomon bool) {
+		for _, c := range list {
+			s := series[c.Name]
+			n := Counter{Counter: c, Field: c.Name, Name: s.name, Label: s.label, Value: s.value, ReedSolomon: reedSolomon}
+			if c.Index != ibmad.Single {
+				n.Value = strconv.Itoa(int(c.N))
+			}
+			out = append(out, n)
+		}
+	}
+	for _, a := range ibmad.CounterAttributes() {
+		add(ibmad.CountersOf(a), false)
+	}
+	add(ibmad.ReedSolomonCounters(), true)
+	for i := range out {
+		for j := range out {
+			if c, d := &out[i], &out[j]; c.Name == d.Name && c.Label == d.Label && c.Value == d.Value && d.Bits > c.Bits {
+				c.wider = append(c.wider, ID(j))
+			}
+		}
+	}
+	return out
+}
+
+// FEC is which counters of error correction a port has.
+type FEC uint8
+
+// The layouts of PortExtendedSpeedsCounters.
+const (
+	FECUnknown FEC = iota
+	FECPerLane
+	FECReedSolomon
+)
+
+// Traits are what a port was found to be able to, which decides on its counters.
+type Traits struct {
+	Known  bool   `json:"known,omitempty"` // its performance agent was asked
+	Can    uint16 `json:"can,omitempty"`   // ClassPortInfo's CapabilityMask
+	Can2   uint32 `json:"can2,omitempty"`  // and CapabilityMask2
+	VLs    uint8  `json:"vls,omitempty"`   // data VLs at work; 0: not known
+	Lanes  uint8  `json:"lanes,omitempty"` // at work; 0: not known
+	FEC    FEC    `json:"fec,omitempty"`
+	Absent uint16 `json:"absent,omitempty"` // queries it does not know, a bit for each by its place in ibmad.CounterAttributes
+}
+
+func absentBit(a ibmad.Attribute) uint16 {
+	return 1 << slices.Index(ibmad.CounterAttributes(), a)
+}
+
+// has reports whether a port has a counter, as far as is known. What is not
+// known is not had: 0 would be told of what does not exist.
+func (t *Traits) has(c *Counter) bool {
+	info := ibmad.ClassPortInfo{Capabilities: t.Can, Capabilities2: t.Can2}
+	if !t.Known || !c.Supported(&info) || t.Absent&absentBit(c.Attribute) != 0 {
+		return false
+	}
+	if c.Attribute == ibmad.AttrPortExtendedSpeeds && (t.FEC == FECUnknown || (t.FEC == FECReedSolomon) != c.ReedSolomon) {
+		return false
+	}
+	switch c.Index {
+	case ibmad.PerVL:
+		return t.VLs == 0 || c.N < t.VLs
+	case ibmad.PerLane:
+		return t.Lanes == 0 || c.N < t.Lanes
+	}
+	return true
+}

@@ -1,0 +1,340 @@
+package ibsample
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Target is a port to be read, and what the delegator knows of it.
+type Target struct {
+	Key
+	LID     uint16 `json:"lid"` // of the port, or of the switch it is of
+	Element string `json:"element"`
+	Switch  bool   `json:"switch,omitempty"`
+	// Remote is the port at the other end of the cable, "" when there is none.
+	Remote     string `json:"remote,omitempty"`
+	RemoteLID  uint16 `json:"remote_lid,omitempty"`
+	RemotePort uint8  `json:"remote_port,omitempty"`
+	Vendor     uint32 `json:"vendor,omitempty"` // IEEE company id
+	Device     uint16 `json:"device,omitempty"`
+	Traits     Traits `json:"traits,omitzero"` // what a sampler found
+}
+
+// Assignment is what a sampler has to do.
+type Assignment struct {
+	Revision uint64        `json:"revision"`
+	Interval time.Duration `json:"interval_ns"`
+	Metrics  Selection     `json:"metrics,omitempty"`
+	Targets  []Target      `json:"targets"`
+}
+
+// Report is what a sampler tells: that it begins a tick (no readings, Done
+// false), or what it read.
+type Report struct {
+	Sampler    string `json:"sampler"`
+	Instance   string `json:"instance"`
+	Vocabulary string `json:"vocabulary"`
+	Tick       int64  `json:"tick"`
+	// Began is when the sweep began, Unix nanoseconds of the delegator's clock as
+	// the sampler knows it; ClockError bounds what it knows.
+	Began      int64         `json:"began_ns"`
+	ClockError time.Duration `json:"clock_error_ns"`
+	Done       bool          `json:"done,omitempty"`
+	Took       time.Duration `json:"took_ns,omitempty"`
+	Missed     uint64        `json:"missed,omitempty"` // ticks that found the sampler still sweeping, ever
+	Readings   []Reading     `json:"readings,omitempty"`
+}
+
+// Reading is one port at one tick.
+type Reading struct {
+	Key
+	Traits  *Traits     `json:"traits,omitempty"` // when they were found anew
+	Answers []Answer    `json:"answers,omitempty"`
+	Errors  []ReadError `json:"errors,omitempty"`
+}
+
+// Answer is what one query told.
+type Answer struct {
+	At   int64    `json:"at_ns"` // Unix nanoseconds of the delegator's clock
+	IDs  []ID     `json:"ids"`
+	Raws []uint64 `json:"raws"` // as the port holds them, one for each of IDs
+}
+
+// ReadError is a query that went unanswered, or was answered by an error.
+type ReadError struct {
+	Query string `json:"query"`
+	Kind  string `json:"kind"`
+}
+
+// Options say how a delegator delegates.
+type Options struct {
+	Interval   time.Duration
+	Redundancy int // samplers per port; 0 is 1
+	Metrics    Selection
+	Pins       []Pin
+}
+
+// Delegator divides the fabric among samplers and keeps what they report. Time
+// is passed in.
+type Delegator struct {
+	o     Options
+	Store *Store
+
+	mu       sync.Mutex
+	targets  map[Key]Target
+	pins     map[Key]string
+	plan     Plan
+	members  map[string]*member
+	revision uint64
+	changed  chan struct{} // closed when an assignment changes
+	broke    chan struct{} // holds a token when a waiting connection broke
+	deaths   uint64
+	moves    uint64
+	astray   uint64
+}
+
+// member is a sampler that is there.
+type member struct {
+	instance string
+	began    int64 // the last tick it began
+	polls    int   // waiting connections
+	broken   time.Time
+	revision uint64 // at which its assignment changed last
+	status   SamplerStatus
+}
+
+// SamplerStatus is what is known of a sampler.
+type SamplerStatus struct {
+	Name       string        `json:"name"`
+	Ports      int           `json:"ports"`
+	Skew       time.Duration `json:"skew_ns"` // start of its last sweep after the tick
+	ClockError time.Duration `json:"clock_error_ns"`
+	Took       time.Duration `json:"took_ns"`
+	Missed     uint64        `json:"missed"`
+}
+
+// NewDelegator has no ports yet: SetTargets.
+func NewDelegator(o Options) *Delegator {
+	return &Delegator{o: o, Store: newStore(o.Interval), members: map[string]*member{}, plan: Plan{}, changed: make(chan struct{}), broke: make(chan struct{}, 1), revision: 1}
+}
+
+func (d *Delegator) grace() time.Duration { return d.o.Interval / 2 }
+
+func (d *Delegator) tick(t time.Time) int64 { return t.UnixNano() / int64(d.o.Interval) }
+
+// SetTargets replaces the ports of the fabric. What ports were found to be able to
+// is found anew when anything changed.
+func (d *Delegator) SetTargets(targets []Target) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	next := make(map[Key]Target, len(targets))
+	for _, t := range targets {
+		t.Traits = Traits{}
+		next[t.Key] = t
+	}
+	same := func(a, b Target) bool { b.Traits = Traits{}; return a == b }
+	if maps.EqualFunc(next, d.targets, same) {
+		return
+	}
+	d.targets = next
+	d.pins = resolve(d.o.Pins, targets)
+	d.Store.keep(next)
+	d.divide(true)
+}
+
+// divide assigns anew (rule 5). Those whose work changed are told; all are when
+// the ports themselves did.
+func (d *Delegator) divide(all bool) {
+	ports := slices.Collect(maps.Keys(d.targets))
+	before := d.plan
+	d.plan = Assign(ports, slices.Collect(maps.Keys(d.members)), d.pins, d.o.Redundancy, before)
+	counts := map[string]int{}
+	touched := map[string]bool{}
+	for k, holders := range d.plan {
+		for _, s := range holders {
+			counts[s]++
+			if !slices.Contains(before[k], s) {
+				touched[s] = true
+				d.moves++
+			}
+		}
+		for _, s := range before[k] {
+			if !slices.Contains(holders, s) {
+				touched[s] = true
+			}
+		}
+	}
+	d.revision++
+	for name, m := range d.members {
+		m.status.Ports = counts[name]
+		if all || touched[name] || m.revision == 0 {
+			m.revision = d.revision
+		}
+	}
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// join is rule 4. It tells the member.
+func (d *Delegator) join(name, instance string, now time.Time) *member {
+	m := d.members[name]
+	if m != nil && m.instance == instance {
+		return m
+	}
+	m = &member{instance: instance, began: d.tick(now), status: SamplerStatus{Name: name}}
+	d.members[name] = m
+	d.divide(false)
+	return m
+}
+
+// maxAstray is how many ticks a report may be from the delegator's clock. One
+// beyond is of a sampler whose clock was not compared yet.
+const maxAstray = 5
+
+// Report takes what a sampler tells, and joins it if it is not known.
+func (d *Delegator) Report(r *Report, now time.Time) {
+	d.mu.Lock()
+	m := d.join(r.Sampler, r.Instance, now)
+	if off := r.Tick - d.tick(now); off > maxAstray || off < -maxAstray {
+		d.astray++
+		d.mu.Unlock()
+		return
+	}
+	m.began = max(m.began, r.Tick)
+	m.status.Skew = time.Duration(r.Began - r.Tick*int64(d.o.Interval))
+	m.status.ClockError, m.status.Missed = r.ClockError, r.Missed
+	if !r.Done {
+		d.Store.skewed(m.status.Skew)
+	} else {
+		m.status.Took = r.Took
+		for i := range r.Readings {
+			// What a port can do is learnt once and handed on with the port.
+			if t, ok := d.targets[r.Readings[i].Key]; ok && r.Readings[i].Traits != nil {
+				t.Traits = *r.Readings[i].Traits
+				d.targets[t.Key] = t
+			}
+		}
+	}
+	d.mu.Unlock()
+	if r.Done {
+		d.Store.add(r)
+	}
+}
+
+// Work is a sampler's assignment, and what is closed when any changes.
+func (d *Delegator) Work(name, instance string, now time.Time) (Assignment, <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.join(name, instance, now)
+	a := Assignment{Revision: m.revision, Interval: d.o.Interval, Metrics: d.o.Metrics}
+	for k, holders := range d.plan {
+		if slices.Contains(holders, name) {
+			a.Targets = append(a.Targets, d.targets[k])
+		}
+	}
+	slices.SortFunc(a.Targets, func(x, y Target) int { return x.compare(y.Key) })
+	return a, d.changed
+}
+
+// revisionOf is the revision of a sampler's assignment, and what is closed when
+// any changes.
+func (d *Delegator) revisionOf(name, instance string, now time.Time) (uint64, <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.join(name, instance, now).revision, d.changed
+}
+
+// waiting and gone tell that a sampler waits for a change of its work, and that
+// it does no more: broken, when its connection is gone and not answered.
+func (d *Delegator) waiting(name, instance string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m := d.members[name]; m != nil && m.instance == instance {
+		m.polls++
+		m.broken = time.Time{}
+	}
+}
+
+func (d *Delegator) gone(name, instance string, broken bool, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.members[name]
+	if m == nil || m.instance != instance {
+		return
+	}
+	if m.polls--; broken && m.polls == 0 {
+		m.broken = now
+		select {
+		case d.broke <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Check buries the dead (rule 6), and tells when to look again.
+func (d *Delegator) Check(now time.Time) (next time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	due := d.tick(now.Add(-d.grace())) // the last tick that all must have begun
+	next = time.Unix(0, (due+1)*int64(d.o.Interval)).Add(d.grace())
+	dead := false
+	for name, m := range d.members {
+		hung := !m.broken.IsZero()
+		if m.began < due || hung && !now.Before(m.broken.Add(d.grace())) {
+			delete(d.members, name)
+			d.deaths++
+			dead = true
+		} else if at := m.broken.Add(d.grace()); hung && at.Before(next) {
+			next = at
+		}
+	}
+	if dead {
+		d.divide(false)
+	}
+	return next
+}
+
+// Status is how the delegation stands.
+type Status struct {
+	Targets  []Target
+	Samplers []SamplerStatus // that are there, by name
+	Plan     Plan
+	Revision uint64
+	Deaths   uint64 // samplers that died, ever
+	Moves    uint64 // ports that were given to a sampler, ever
+	Astray   uint64 // reports of ticks far from the delegator's clock, ever
+}
+
+// Status tells how the delegation stands.
+func (d *Delegator) Status() Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := Status{Plan: maps.Clone(d.plan), Revision: d.revision, Deaths: d.deaths, Moves: d.moves, Astray: d.astray}
+	for _, t := range d.targets {
+		s.Targets = append(s.Targets, t)
+	}
+	slices.SortFunc(s.Targets, func(x, y Target) int { return x.compare(y.Key) })
+	for _, name := range slices.Sorted(maps.Keys(d.members)) {
+		s.Samplers = append(s.Samplers, d.members[name].status)
+	}
+	return s
+}
+
+// Watch buries the dead until the context ends.
+func (d *Delegator) Watch(ctx context.Context) {
+	for {
+		next := d.Check(time.Now())
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-d.broke:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}

@@ -1,0 +1,487 @@
+package ibsample
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/internal/ibmad"
+)
+
+// Asker asks the fabric: an ibmad.Client.
+type Asker interface {
+	Walk(context.Context, []ibmad.Request, func(*ibmad.Result) []ibmad.Request) error
+}
+
+// kindOf is a word for why a query told nothing: a label of a series.
+func kindOf(err error) string {
+	var status *ibmad.StatusError
+	switch {
+	case errors.Is(err, ibmad.ErrTimeout):
+		return "timeout"
+	case errors.Is(err, ibmad.ErrSilent):
+		return "silent"
+	case errors.As(err, &status):
+		return "refused"
+	}
+	return "send"
+}
+
+// cutShort is the kind of what a sweep did not get to.
+const cutShort = "cut_short"
+
+// Authority is a delegator, here or elsewhere.
+type Authority interface {
+	Report(context.Context, *Report) (Clock, error)
+	Work(ctx context.Context, sampler, instance string, since uint64) (Assignment, error)
+}
+
+// Sampler reads what a delegator assigns to it.
+type Sampler struct {
+	name, instance string
+	to             Authority
+	fabric         Asker
+	log            *slog.Logger
+
+	mu      sync.Mutex
+	work    Assignment
+	have    chan struct{} // closed when there is an assignment
+	contact time.Time     // with the delegator, the last
+	clock   clock
+	missed  uint64
+
+	// Of the goroutine that sweeps.
+	struck   map[strike]int
+	struckIn uint64 // revision
+}
+
+// NewSampler makes one that is idle until Run.
+func NewSampler(name string, to Authority, fabric Asker, log *slog.Logger) (*Sampler, error) {
+	var id [8]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		return nil, err
+	}
+	return &Sampler{name: name, instance: hex.EncodeToString(id[:]), to: to, fabric: fabric, log: log.With("sampler", name), have: make(chan struct{})}, nil
+}
+
+// Run samples until the context ends.
+func (s *Sampler) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { s.follow(ctx) })
+	select {
+	case <-ctx.Done():
+		return
+	case <-s.have:
+	}
+	done := make(chan *Report, 2)
+	wg.Go(func() {
+		for r := range done {
+			if _, err := s.report(ctx, r); err != nil && ctx.Err() == nil {
+				s.log.Warn("readings are not delivered", "tick", r.Tick, "readings", len(r.Readings), "err", err)
+			}
+		}
+	})
+	defer close(done)
+	var last struct {
+		tick     int64
+		interval time.Duration
+	}
+	for {
+		work, tick, ok := s.await(ctx)
+		if !ok {
+			return
+		}
+		if work.Interval == last.interval && tick > last.tick+1 {
+			s.miss(uint64(tick - last.tick - 1))
+		}
+		last.tick, last.interval = tick, work.Interval
+		r := s.begin(tick)
+		wg.Go(func() { s.announce(ctx, r, work.Interval) })
+		if !s.trusted() {
+			continue
+		}
+		sweep := *r
+		s.sweep(ctx, &work, &sweep)
+		select {
+		case done <- &sweep:
+		default:
+			s.log.Warn("readings are dropped: the delegator does not take them", "tick", tick)
+		}
+	}
+}
+
+// follow keeps the assignment up to date.
+func (s *Sampler) follow(ctx context.Context) {
+	since, failing := uint64(0), false
+	for ctx.Err() == nil {
+		a, err := s.to.Work(ctx, s.name, s.instance, since)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			if !failing {
+				s.log.Warn("the delegator is not reached", "err", err)
+			}
+			failing, since = true, 0
+			select {
+			case <-ctx.Done():
+			case <-time.After(retryWork):
+			}
+			continue
+		}
+		if failing {
+			s.log.Info("the delegator is reached again")
+		}
+		failing = false
+		s.assign(a, since)
+		since = a.Revision
+	}
+}
+
+// retryWork is how long a sampler waits before it asks a delegator again that did
+// not answer: shorter than half of any useful interval (rule 6).
+const retryWork = 100 * time.Millisecond
+
+func (s *Sampler) assign(a Assignment, since uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.contact = time.Now()
+	if a.Revision == since {
+		return
+	}
+	// Neighbours on the list are ports of one switch, whose agent answers one
+	// after the other: their turns are spread over the sweep.
+	slices.SortStableFunc(a.Targets, func(x, y Target) int { return int(x.Port) - int(y.Port) })
+	s.work = a
+	if since == 0 {
+		select {
+		case <-s.have:
+		default:
+			close(s.have)
+		}
+	}
+	s.log.Debug("assignment", "revision", a.Revision, "ports", len(a.Targets))
+}
+
+// await sleeps until the next tick.
+func (s *Sampler) await(ctx context.Context) (Assignment, int64, bool) {
+	s.mu.Lock()
+	interval, offset := s.work.Interval, s.clock.offset()
+	s.mu.Unlock()
+	now := time.Now().Add(offset)
+	tick := now.UnixNano()/int64(interval) + 1
+	timer := time.NewTimer(time.Unix(0, tick*int64(interval)).Sub(now))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return Assignment{}, 0, false
+	case <-timer.C:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.work, tick, true
+}
+
+func (s *Sampler) miss(n uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.missed += n
+}
+
+func (s *Sampler) begin(tick int64) *Report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	began := time.Now().Add(s.clock.offset())
+	return &Report{Sampler: s.name, Instance: s.instance, Vocabulary: Vocabulary, Tick: tick, Began: began.UnixNano(), ClockError: s.clock.error(), Missed: s.missed}
+}
+
+// trusted is rule 8.
+func (s *Sampler) trusted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.contact) < 2*s.work.Interval+s.work.Interval/2
+}
+
+// announce tells that a tick begins, and compares clocks by the way.
+func (s *Sampler) announce(ctx context.Context, r *Report, interval time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, interval)
+	defer cancel()
+	sent := time.Now()
+	c, err := s.report(ctx, r)
+	if err != nil {
+		return // follow tells
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clock.add(sent.UnixNano(), c, time.Now().UnixNano())
+}
+
+func (s *Sampler) report(ctx context.Context, r *Report) (Clock, error) {
+	c, err := s.to.Report(ctx, r)
+	if err == nil {
+		s.mu.Lock()
+		s.contact = time.Now()
+		s.mu.Unlock()
+	}
+	return c, err
+}
+
+// sweepShare is the part of an interval that a sweep may take: the rest is for
+// the report.
+const sweepShare = 0.9
+
+// sweep reads the assignment. It learns traits into the targets of the
+// assignment, which are its own.
+func (s *Sampler) sweep(ctx context.Context, work *Assignment, r *Report) {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(float64(work.Interval)*sweepShare))
+	defer cancel()
+	s.mu.Lock()
+	offset := s.clock.offset()
+	s.mu.Unlock()
+	r.Readings = Sweep(ctx, s.fabric, work.Targets, work.Metrics, offset)
+	s.passOver(work, r.Readings)
+	r.Done, r.Took = true, time.Since(began)
+}
+
+// strikes is how often in a row a port may leave a query unanswered that it need
+// not know, while it answers others: it then does not know it.
+const strikes = 3
+
+// passOver finds the queries that ports drop because they do not know them
+// (rule 2).
+func (s *Sampler) passOver(work *Assignment, readings []Reading) {
+	if s.struckIn != work.Revision {
+		s.struck, s.struckIn = map[strike]int{}, work.Revision
+	}
+	for i := range readings {
+		r, t := &readings[i], &work.Targets[i]
+		if len(r.Answers) == 0 {
+			continue
+		}
+		for _, a := range ibmad.CounterAttributes()[1:] { // every port has PortCounters
+			at := strike{r.Key, a}
+			if !slices.Contains(r.Errors, ReadError{a.String(), "timeout"}) {
+				delete(s.struck, at)
+			} else if s.struck[at]++; s.struck[at] == strikes {
+				t.Traits.Absent |= absentBit(a)
+				found := t.Traits
+				r.Traits = &found
+			}
+		}
+	}
+}
+
+type strike struct {
+	Key
+	attribute ibmad.Attribute
+}
+
+// port is a target during a sweep.
+type port struct {
+	*Target
+	reading *Reading
+	asks    []Ask
+	left    []Ask // that were not answered yet
+}
+
+// Sweep reads the counters of all targets once. Traits that are not known are
+// asked for first and written into the targets. offset is added to times.
+func Sweep(ctx context.Context, fabric Asker, targets []Target, metrics Selection, offset time.Duration) []Reading {
+	w := sweep{metrics: metrics, offset: offset, ports: make([]port, len(targets)), plans: map[Traits][]Ask{}, readings: make([]Reading, len(targets))}
+	byNode := map[uint64][]int{}
+	var first []ibmad.Request
+	for i := range targets {
+		t := &targets[i]
+		w.readings[i].Key = t.Key
+		w.ports[i] = port{Target: t, reading: &w.readings[i]}
+		if t.Traits.Known {
+			first = append(first, w.ask(i)...)
+			continue
+		}
+		if byNode[t.Node] == nil {
+			first = append(first, request(ibmad.GetClassPortInfo(ibmad.LID(t.LID)), i))
+		}
+		byNode[t.Node] = append(byNode[t.Node], i)
+	}
+	w.waiting = byNode
+	// What is not visited when the time is over stays on the lists of what is left.
+	_ = fabric.Walk(ctx, first, w.visit)
+	for i := range w.ports {
+		p := &w.ports[i]
+		for _, a := range p.left {
+			p.fail(a.Attribute, cutShort)
+		}
+		if !p.Traits.Known && len(p.reading.Errors) == 0 {
+			p.fail(ibmad.AttrClassPortInfo, cutShort)
+		}
+	}
+	return w.readings
+}
+
+type sweep struct {
+	metrics  Selection
+	offset   time.Duration
+	ports    []port
+	readings []Reading
+	plans    map[Traits][]Ask
+	waiting  map[uint64][]int // ports of nodes that were asked what they can do
+}
+
+func request(r ibmad.Request, tag int) ibmad.Request {
+	r.Tag = tag
+	return r
+}
+
+func (p *port) fail(a ibmad.Attribute, kind string) {
+	p.reading.Errors = append(p.reading.Errors, ReadError{a.String(), kind})
+}
+
+// ask is what a port whose traits are known is asked for.
+func (w *sweep) ask(i int) []ibmad.Request {
+	p := &w.ports[i]
+	asks, ok := w.plans[p.Traits]
+	if !ok {
+		asks = w.metrics.Asks(p.Traits)
+		w.plans[p.Traits] = asks
+	}
+	p.asks, p.left = asks, slices.Clone(asks)
+	out := make([]ibmad.Request, len(asks))
+	for k, a := range asks {
+		out[k] = request(ibmad.GetCounters(a.Attribute, ibmad.LID(p.LID), p.Port), i)
+	}
+	return out
+}
+
+func (w *sweep) visit(r *ibmad.Result) []ibmad.Request {
+	p := &w.ports[r.Request.Tag]
+	switch r.Request.Attribute {
+	case ibmad.AttrClassPortInfo:
+		return w.node(p.Node, r)
+	case ibmad.AttrPortInfo:
+		// A subnet manager may keep PortInfo to itself (M_Key): the counters do
+		// without.
+		if r.Err == nil {
+			var info ibmad.PortInfo
+			info.Decode(r.Data())
+			p.Traits.VLs, p.Traits.Lanes = dataVLs(info.OperationalVLs), uint8(info.Lanes())
+		}
+		return []ibmad.Request{request(ibmad.GetPortInfoExtended(ibmad.To(ibmad.LID(p.LID)), p.Port), r.Request.Tag)}
+	case ibmad.AttrPortInfoExtended:
+		if r.Err == nil {
+			var info ibmad.PortInfoExtended
+			info.Decode(r.Data())
+			if p.Traits.FEC = FECPerLane; info.FECMode == ibmad.FECReedSolomon || info.FECMode == ibmad.FECReedSolomonLowLatency {
+				p.Traits.FEC = FECReedSolomon
+			}
+		}
+		return w.learnt(r.Request.Tag)
+	}
+	i := slices.IndexFunc(p.left, func(a Ask) bool { return a.Attribute == r.Request.Attribute })
+	ask := p.left[i]
+	p.left = slices.Delete(p.left, i, i+1)
+	switch {
+	case errors.Is(r.Err, ibmad.ErrUnsupported):
+		// That a port has no such counters is no error of a reading (rule 2).
+		p.Traits.Absent |= absentBit(ask.Attribute)
+		t := p.Traits
+		p.reading.Traits = &t
+	case r.Err != nil:
+		p.fail(ask.Attribute, kindOf(r.Err))
+	default:
+		a := Answer{At: r.Received.Add(w.offset).UnixNano(), IDs: ask.IDs, Raws: make([]uint64, len(ask.IDs))}
+		for k, id := range ask.IDs {
+			a.Raws[k] = Counters[id].Counter.Value(r.Data())
+		}
+		p.reading.Answers = append(p.reading.Answers, a)
+	}
+	return nil
+}
+
+// node takes what a node's performance agent can do.
+func (w *sweep) node(node uint64, r *ibmad.Result) (next []ibmad.Request) {
+	var info ibmad.ClassPortInfo
+	if r.Err == nil {
+		info.Decode(r.Data())
+	}
+	for _, i := range w.waiting[node] {
+		p := &w.ports[i]
+		if r.Err != nil {
+			p.fail(ibmad.AttrClassPortInfo, kindOf(r.Err))
+			continue
+		}
+		p.Traits = Traits{Known: true, Can: info.Capabilities, Can2: info.Capabilities2}
+		if w.perPort() {
+			next = append(next, request(ibmad.GetPortInfo(ibmad.To(ibmad.LID(p.LID)), p.Port), i))
+		} else {
+			next = append(next, w.learnt(i)...)
+		}
+	}
+	return next
+}
+
+// perPort reports whether counters are wanted of which ports have a number that
+// PortInfo tells.
+func (w *sweep) perPort() bool {
+	return slices.ContainsFunc(Counters, func(c Counter) bool {
+		return w.metrics.has(&c) && (c.Index == ibmad.PerVL || c.Attribute == ibmad.AttrPortExtendedSpeeds)
+	})
+}
+
+func (w *sweep) learnt(i int) []ibmad.Request {
+	t := w.ports[i].Traits
+	w.readings[i].Traits = &t
+	return w.ask(i)
+}
+
+// dataVLs is a number of VLs from OperationalVLs (IBA volume 1, table 146).
+func dataVLs(code uint8) uint8 {
+	switch code {
+	case 1, 2, 3, 4:
+		return 1 << (code - 1)
+	case 5:
+		return 15
+	}
+	return 0
+}
+
+// clock compares this host's clock with the delegator's by the exchanges of
+// reports.
+type clock struct {
+	exchanges [16]exchange
+	n         int
+}
+
+type exchange struct{ offset, bound time.Duration }
+
+func (c *clock) add(sent int64, answer Clock, back int64) {
+	c.exchanges[c.n%len(c.exchanges)] = exchange{
+		offset: time.Duration((answer.Received - sent + answer.Answered - back) / 2),
+		bound:  time.Duration((back - sent - (answer.Answered - answer.Received)) / 2),
+	}
+	c.n++
+}
+
+func (c *clock) best() exchange {
+	if c.n == 0 {
+		return exchange{}
+	}
+	return slices.MinFunc(c.exchanges[:min(c.n, len(c.exchanges))], func(a, b exchange) int { return int(a.bound - b.bound) })
+}
+
+// offset is what to add to this host's clock: 0, unless the clocks are known to
+// differ, since they are taken to be synchronised.
+func (c *clock) offset() time.Duration {
+	if b := c.best(); b.offset.Abs() > b.bound {
+		return b.offset
+	}
+	return 0
+}
+
+func (c *clock) error() time.Duration { return c.best().bound }

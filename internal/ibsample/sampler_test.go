@@ -1,0 +1,339 @@
+package ibsample
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/graylink/graylink/internal/ibmad"
+)
+
+// fabric answers as ports would, after a delay.
+type fabric struct {
+	delay time.Duration
+	info  ibmad.ClassPortInfo
+
+	mu     sync.Mutex
+	asked  map[Key][]ask // by LID and port
+	silent map[ibmad.LID]bool
+	absent map[ibmad.Attribute]bool
+	mute   ibmad.Attribute  // is never answered
+	value  func(Key) uint64 // of every counter
+}
+
+type ask struct {
+	at        time.Time
+	attribute ibmad.Attribute
+}
+
+func newFabric() *fabric {
+	return &fabric{delay: time.Millisecond, asked: map[Key][]ask{}, silent: map[ibmad.LID]bool{}, absent: map[ibmad.Attribute]bool{},
+		value: func(k Key) uint64 { return uint64(time.Since(time.Unix(946684800, 0)) / time.Millisecond) }}
+}
+
+// Walk answers one after the other, as far as the context's time goes.
+func (f *fabric) Walk(ctx context.Context, requests []ibmad.Request, visit func(*ibmad.Result) []ibmad.Request) error {
+	for len(requests) > 0 {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(f.delay):
+		}
+		var next []ibmad.Request
+		for _, r := range requests {
+			next = append(next, visit(f.answer(r))...)
+		}
+		requests = next
+	}
+	return nil
+}
+
+func (f *fabric) answer(r ibmad.Request) *ibmad.Result {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	k := Key{uint64(r.To.LID), r.Port}
+	result := &ibmad.Result{Request: r, Received: time.Now()}
+	switch {
+	case f.silent[r.To.LID], r.Attribute == f.mute:
+		result.Err = ibmad.ErrTimeout
+		return result
+	case f.absent[r.Attribute]:
+		result.Err = &ibmad.StatusError{Request: r, Status: 0xc}
+	case r.Attribute == ibmad.AttrClassPortInfo:
+		f.info.Encode(result.Data())
+	default:
+		for _, c := range ibmad.CountersOf(r.Attribute) {
+			c.Put(result.Data(), f.value(k))
+		}
+	}
+	f.asked[k] = append(f.asked[k], ask{time.Now(), r.Attribute})
+	return result
+}
+
+func (f *fabric) count(k Key, a ibmad.Attribute) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, x := range f.asked[k] {
+		if x.attribute == a {
+			n++
+		}
+	}
+	return n
+}
+
+// crew is a delegator with samplers, in one process and in a bubble's time.
+type crew struct {
+	*Delegator
+	fabric *fabric
+	stops  map[string]context.CancelFunc
+	wg     sync.WaitGroup
+	stop   context.CancelFunc
+	ctx    context.Context
+}
+
+func newCrew(t *testing.T, o Options, targets []Target, samplers ...string) *crew {
+	c := &crew{Delegator: NewDelegator(o), fabric: newFabric(), stops: map[string]context.CancelFunc{}}
+	c.SetTargets(targets)
+	c.ctx, c.stop = context.WithCancel(t.Context())
+	c.wg.Go(func() { c.Watch(c.ctx) })
+	for _, name := range samplers {
+		c.join(t, name, Local{c.Delegator, time.Now})
+	}
+	return c
+}
+
+func (c *crew) join(t *testing.T, name string, to Authority) {
+	s, err := NewSampler(name, to, c.fabric, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(c.ctx)
+	c.stops[name] = stop
+	c.wg.Go(func() { s.Run(ctx) })
+}
+
+func (c *crew) end() {
+	c.stop()
+	c.wg.Wait()
+}
+
+func TestRule1AllSamplersReadOnTheTick(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, Options{Interval: time.Second, Metrics: Selection{"PortCounters"}}, targetsOf(4, 3), "a", "b", "c")
+		defer c.end()
+		time.Sleep(5*time.Second + 500*time.Millisecond)
+		for k, asked := range c.fabric.asked {
+			if k.Port == 0 {
+				continue
+			}
+			if len(asked) != 5 {
+				t.Errorf("%v was asked %d times in 5 ticks", k, len(asked))
+			}
+			// The first sweep asks what the ports can do first.
+			for _, a := range asked[1:] {
+				if late := a.at.Sub(a.at.Truncate(time.Second)); late != c.fabric.delay {
+					t.Errorf("%v was asked %v after the tick", k, late)
+				}
+			}
+		}
+		if s := c.Store.Snapshot(time.Now()); s.Accepted != 5*12 || s.Duplicates != 0 || s.Starts != 15 || s.SkewMax != 0 {
+			t.Errorf("%d readings, %d duplicates, %d starts, up to %v from the tick", s.Accepted, s.Duplicates, s.Starts, s.SkewMax)
+		}
+	})
+}
+
+func TestRule1ASweepEndsBeforeTheNextTick(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, Options{Interval: time.Second, Metrics: Selection{"PortCounters", "PortCountersExtended"}}, targetsOf(1, 2), "a")
+		defer c.end()
+		c.fabric.delay = 600 * time.Millisecond // what ports can do is asked first: the counters come too late
+		time.Sleep(1990 * time.Millisecond)
+		p := c.Store.Snapshot(time.Now()).Ports[0]
+		if len(p.Counts) != 0 || p.Errors[cutShort] == 0 {
+			t.Errorf("%d counters, errors %v", len(p.Counts), p.Errors)
+		}
+		c.fabric.delay = time.Millisecond
+		time.Sleep(2 * time.Second)
+		if p := c.Store.Snapshot(time.Now()).Ports[0]; len(p.Counts) == 0 {
+			t.Errorf("no counters from a sweep in time, errors %v", p.Errors)
+		}
+		if s := c.Status().Samplers[0]; s.Missed != 0 {
+			t.Errorf("%d ticks missed", s.Missed)
+		}
+	})
+}
+
+func TestRule2QueriesThatArePassedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, Options{Interval: time.Second, Metrics: Selection{"PortCounters", "PortRcvErrorDetails"}}, targetsOf(1, 1), "a")
+		defer c.end()
+		c.fabric.mute = ibmad.AttrPortRcvErrorDetails
+		time.Sleep(8*time.Second + 500*time.Millisecond)
+		p := c.Store.Snapshot(time.Now()).Ports[0]
+		if p.Errors["timeout"] != strikes || len(p.Counts) != 16 {
+			t.Errorf("%d counters, errors %v: want it asked %d times", len(p.Counts), p.Errors, strikes)
+		}
+		// Who takes the port over does not try again.
+		c.stops["a"]()
+		c.join(t, "b", Local{c.Delegator, time.Now})
+		time.Sleep(4 * time.Second)
+		if p := c.Store.Snapshot(time.Now()).Ports[0]; p.Errors["timeout"] != strikes {
+			t.Errorf("errors %v after a hand-over", p.Errors)
+		}
+	})
+}
+
+func TestRule2SilentAndIgnorantPorts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, Options{Interval: time.Second, Metrics: Selection{"PortCounters", "PortRcvErrorDetails"}}, targetsOf(3, 1), "a")
+		defer c.end()
+		c.fabric.absent[ibmad.AttrPortRcvErrorDetails] = true
+		c.fabric.silent[3] = true
+		time.Sleep(4*time.Second + 500*time.Millisecond)
+		ports := c.Store.Snapshot(time.Now()).Ports
+		if len(ports[0].Counts) != 16 || len(ports[0].Errors) != 0 {
+			t.Errorf("%d counters of a port without a query, errors %v", len(ports[0].Counts), ports[0].Errors)
+		}
+		if n := c.fabric.count(Key{1, 1}, ibmad.AttrPortRcvErrorDetails); n != 1 {
+			t.Errorf("asked %d times for what it does not know", n)
+		}
+		if len(ports[2].Counts) != 0 || ports[2].Errors["timeout"] != 4 {
+			t.Errorf("%d counters of a silent port, errors %v", len(ports[2].Counts), ports[2].Errors)
+		}
+	})
+}
+
+// TestRule6OthersTakeOver: with four samplers, one stops; every port is read again
+// on the second tick after, none twice on any tick.
+func TestRule6OthersTakeOver(t *testing.T) {
+	for _, when := range []time.Duration{100 * time.Millisecond, 490 * time.Millisecond, 510 * time.Millisecond, 990 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCrew(t, Options{Interval: time.Second, Metrics: Selection{"PortXmitPkts"}}, targetsOf(54, 36), "a", "b", "c", "d")
+			defer c.end()
+			time.Sleep(5*time.Second + when)
+			dead := time.Now()
+			c.stops["b"]()
+			time.Sleep(4 * time.Second)
+			if got := members(c.Delegator); !slices.Equal(got, []string{"a", "c", "d"}) {
+				t.Fatalf("samplers %v", got)
+			}
+			for _, p := range c.Store.Snapshot(time.Now()).Ports {
+				k := Key{p.Target.Node, p.Target.Port}
+				var ticks []int64
+				for _, a := range c.fabric.asked[k] {
+					ticks = append(ticks, a.at.Unix())
+				}
+				if d := slices.Compact(slices.Clone(ticks)); len(d) != len(ticks) {
+					t.Fatalf("%v was read twice on a tick: %v", k, ticks)
+				}
+				for _, after := range ticks {
+					if after > dead.Unix() {
+						if gap := time.Unix(after, 0).Sub(dead); gap > 2*time.Second {
+							t.Fatalf("%v was read again after %v", k, gap)
+						}
+						break
+					}
+				}
+				if len(p.Counts) == 0 || p.Counts[0].Rate != 1000 || p.Resets != 0 {
+					t.Fatalf("%v: %+v, %d resets; the counter grows by 1000 a second", k, p.Counts, p.Resets)
+				}
+			}
+		})
+	}
+}
+
+// flaky is a delegator that cannot be reached for a while.
+type flaky struct {
+	Local
+	mu  sync.Mutex
+	off bool
+}
+
+func (f *flaky) cut(off bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.off = off
+}
+
+func (f *flaky) gone() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.off {
+		return errors.New("no route to host")
+	}
+	return nil
+}
+
+func (f *flaky) Report(ctx context.Context, r *Report) (Clock, error) {
+	if err := f.gone(); err != nil {
+		return Clock{}, err
+	}
+	return f.Local.Report(ctx, r)
+}
+
+func (f *flaky) Work(ctx context.Context, sampler, instance string, since uint64) (Assignment, error) {
+	if err := f.gone(); err != nil {
+		return Assignment{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return f.Local.Work(ctx, sampler, instance, since)
+}
+
+func TestRule8WhoIsCutOffReadsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, Options{Interval: time.Second, Metrics: Selection{"PortCounters"}}, targetsOf(1, 1))
+		defer c.end()
+		way := &flaky{Local: Local{c.Delegator, time.Now}}
+		c.join(t, "a", way)
+		time.Sleep(3*time.Second + 500*time.Millisecond)
+		way.cut(true)
+		time.Sleep(10 * time.Second)
+		n := c.fabric.count(Key{1, 1}, ibmad.AttrPortCounters)
+		if n != 3+2 {
+			t.Errorf("read %d times, want 3 and 2 without the delegator", n)
+		}
+		if len(members(c.Delegator)) != 0 {
+			t.Error("it is not taken for dead")
+		}
+		way.cut(false)
+		time.Sleep(3 * time.Second)
+		if got := c.fabric.count(Key{1, 1}, ibmad.AttrPortCounters) - n; got < 2 {
+			t.Errorf("back again it reads %d times in 3 s", got)
+		}
+	})
+}
+
+func TestRedundancyReadsTwiceAndKeepsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t, Options{Interval: time.Second, Redundancy: 2, Metrics: Selection{"PortCounters"}}, targetsOf(2, 3), "a", "b", "c")
+		defer c.end()
+		time.Sleep(4*time.Second + 500*time.Millisecond)
+		s := c.Store.Snapshot(time.Now())
+		if s.Accepted != 4*6 || s.Duplicates != 4*6 {
+			t.Errorf("%d kept, %d duplicates, want 24 each", s.Accepted, s.Duplicates)
+		}
+	})
+}
+
+func TestClockOffset(t *testing.T) {
+	var c clock
+	if c.offset() != 0 {
+		t.Error("an offset without an exchange")
+	}
+	// The delegator's clock is 5 ms ahead, the way there and back takes 2 ms.
+	c.add(0, Clock{Received: 6_000_000, Answered: 6_500_000}, 2_500_000)
+	if c.offset() != 5*time.Millisecond || c.error() != time.Millisecond {
+		t.Errorf("offset %v, error %v", c.offset(), c.error())
+	}
+	// A better exchange says that the clocks agree within what it can tell.
+	c.add(0, Clock{Received: 20_000, Answered: 20_000}, 100_000)
+	if c.offset() != 0 || c.error() != 50*time.Microsecond {
+		t.Errorf("offset %v, error %v", c.offset(), c.error())
+	}
+}

@@ -1,0 +1,118 @@
+package ibsample
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/graylink/graylink/internal/ibmad"
+)
+
+// Selection is what of a port is read: names of queries, or of their fields as
+// the queries call them. Empty is everything.
+type Selection []string
+
+// Validate names what is no query and no field.
+func (s Selection) Validate() error {
+	for _, name := range s {
+		known := slices.ContainsFunc(Counters, func(c Counter) bool { return c.Field == name || c.Attribute.String() == name })
+		if !known {
+			return fmt.Errorf("metric %q: the name of a query or of one of its fields is expected, as PortCountersExtended or SymbolErrorCounter", name)
+		}
+	}
+	return nil
+}
+
+func (s Selection) has(c *Counter) bool {
+	return len(s) == 0 || slices.Contains(s, c.Field) || slices.Contains(s, c.Attribute.String())
+}
+
+// Ask is a query with those of its counters that are wanted.
+type Ask struct {
+	Attribute ibmad.Attribute
+	IDs       []ID
+}
+
+// Asks is what to ask a port for (rule 3).
+func (s Selection) Asks(t Traits) []Ask {
+	var out []Ask
+	for i := range Counters {
+		c := &Counters[i]
+		if !s.has(c) || !t.has(c) || slices.ContainsFunc(c.wider, func(w ID) bool { return s.has(&Counters[w]) && t.has(&Counters[w]) }) {
+			continue
+		}
+		at := slices.IndexFunc(out, func(a Ask) bool { return a.Attribute == c.Attribute })
+		if at < 0 {
+			at = len(out)
+			out = append(out, Ask{Attribute: c.Attribute})
+		}
+		out[at].IDs = append(out[at].IDs, ID(i))
+	}
+	return out
+}
+
+// Pin gives ports to a sampler: by element ("leaf1:4", "h1/mlx5_0"), by switch or
+// node ("leaf1"), or by LID and ports ("22", "22#6", "22#1-36").
+type Pin struct {
+	Sampler string
+	Ports   string
+}
+
+// Validate says what a pin lacks.
+func (p Pin) Validate() error {
+	if p.Sampler == "" {
+		return fmt.Errorf("ports %q: the name of a sampler is expected", p.Ports)
+	}
+	_, err := p.matcher()
+	return err
+}
+
+// matcher reports of a target whether the pin means it.
+func (p Pin) matcher() (func(*Target) bool, error) {
+	lidText, ports, ranged := strings.Cut(p.Ports, "#")
+	lid, err := strconv.ParseUint(lidText, 0, 16)
+	switch {
+	case p.Ports == "":
+		return nil, fmt.Errorf("sampler %s: ports are expected: an element, a LID, or LID#port", p.Sampler)
+	case err == nil && (lid == 0 || lid >= 0xc000):
+		return nil, fmt.Errorf("ports %q: a unicast LID, 1 to 49151, is expected", p.Ports)
+	case err == nil && !ranged:
+		return func(t *Target) bool { return uint64(t.LID) == lid }, nil
+	case err == nil:
+		from, to, isRange := strings.Cut(ports, "-")
+		if !isRange {
+			to = from
+		}
+		low, err1 := strconv.ParseUint(from, 10, 8)
+		high, err2 := strconv.ParseUint(to, 10, 8)
+		if err1 != nil || err2 != nil || low > high {
+			return nil, fmt.Errorf("ports %q: a port, or first-last, is expected after #", p.Ports)
+		}
+		return func(t *Target) bool {
+			return uint64(t.LID) == lid && uint64(t.Port) >= low && uint64(t.Port) <= high
+		}, nil
+	case ranged:
+		return nil, fmt.Errorf("ports %q: a LID is expected before #", p.Ports)
+	}
+	return func(t *Target) bool {
+		return t.Element == p.Ports || strings.HasPrefix(t.Element, p.Ports+":") || strings.HasPrefix(t.Element, p.Ports+"/")
+	}, nil
+}
+
+// resolve says which ports the pins mean; a later pin outweighs an earlier one.
+func resolve(pins []Pin, targets []Target) map[Key]string {
+	out := map[Key]string{}
+	for _, p := range pins {
+		match, err := p.matcher()
+		if err != nil {
+			continue // Validate told
+		}
+		for i := range targets {
+			if match(&targets[i]) {
+				out[targets[i].Key] = p.Sampler
+			}
+		}
+	}
+	return out
+}

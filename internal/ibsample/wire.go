@@ -1,0 +1,197 @@
+package ibsample
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// The delegator's API, which samplers use:
+//
+//	POST /api/v1/ib/report                                   a Report, gzip; answered by Clock
+//	GET  /api/v1/ib/work?sampler=S&instance=I&vocabulary=V&since=R   an Assignment, once it is not R
+const (
+	reportPath = "/api/v1/ib/report"
+	workPath   = "/api/v1/ib/work"
+	// maxReport bounds what a report unpacks to: 100,000 ports with every counter
+	// are about 200 MB.
+	maxReport = 256 << 20
+	// longPoll is how long a request for work waits at most.
+	longPoll = 30 * time.Second
+)
+
+// Clock is when the delegator received a report and when it answered, Unix
+// nanoseconds: by it, a sampler knows the delegator's clock.
+type Clock struct {
+	Received int64 `json:"received_ns"`
+	Answered int64 `json:"answered_ns"`
+}
+
+// Handler serves the API. now is the delegator's clock.
+func (d *Delegator) Handler(now func() time.Time) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+reportPath, func(w http.ResponseWriter, r *http.Request) {
+		received := now()
+		var report Report
+		if err := readReport(r.Body, &report); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if err := speaks(report.Vocabulary, report.Sampler, report.Instance); err != nil {
+			http.Error(w, err.Error(), http.StatusConflict)
+			return
+		}
+		d.Report(&report, received)
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(Clock{Received: received.UnixNano(), Answered: now().UnixNano()})
+	})
+	mux.HandleFunc("GET "+workPath, func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		name, instance := q.Get("sampler"), q.Get("instance")
+		since, err := strconv.ParseUint(q.Get("since"), 10, 64)
+		if err == nil {
+			err = speaks(q.Get("vocabulary"), name, instance)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusConflict)
+			return
+		}
+		d.await(r.Context(), name, instance, since, now)
+		if r.Context().Err() != nil {
+			return
+		}
+		a, _ := d.Work(name, instance, now())
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(a)
+	})
+	return mux
+}
+
+func speaks(vocabulary, sampler, instance string) error {
+	switch {
+	case sampler == "" || instance == "":
+		return errors.New("the names of a sampler and its instance are expected")
+	case vocabulary != Vocabulary:
+		return fmt.Errorf("sampler %s knows other counters (%s) than the delegator (%s): run the same version", sampler, vocabulary, Vocabulary)
+	}
+	return nil
+}
+
+// await returns when the sampler's work is not since any more, or after longPoll.
+func (d *Delegator) await(ctx context.Context, name, instance string, since uint64, now func() time.Time) {
+	revision, changed := d.revisionOf(name, instance, now())
+	d.waiting(name, instance)
+	defer func() { d.gone(name, instance, ctx.Err() != nil, now()) }()
+	end := time.NewTimer(longPoll)
+	defer end.Stop()
+	for revision == since {
+		select {
+		case <-changed:
+		case <-end.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+		if revision, changed = d.revisionOf(name, instance, now()); ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+func readReport(body io.Reader, r *Report) error {
+	z, err := gzip.NewReader(body)
+	if err != nil {
+		return fmt.Errorf("report: gzip is expected: %w", err)
+	}
+	limited := &io.LimitedReader{R: z, N: maxReport + 1}
+	err = json.NewDecoder(limited).Decode(r)
+	switch {
+	case limited.N <= 0:
+		return fmt.Errorf("report: at most %d octets are expected", maxReport)
+	case err != nil:
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
+}
+
+// Remote is a delegator in another process.
+type Remote struct {
+	Base   *url.URL
+	Client *http.Client // with the credentials that the delegator asks for
+}
+
+// Report tells the delegator.
+func (c *Remote) Report(ctx context.Context, r *Report) (Clock, error) {
+	var body bytes.Buffer
+	// Counters are mostly small numbers and repeat: the fastest level is enough.
+	z, err := gzip.NewWriterLevel(&body, gzip.BestSpeed)
+	if err == nil {
+		err = errors.Join(json.NewEncoder(z).Encode(r), z.Close())
+	}
+	if err != nil {
+		return Clock{}, err
+	}
+	var answer Clock
+	return answer, c.do(ctx, http.MethodPost, c.Base.JoinPath(reportPath), &body, &answer)
+}
+
+// Work asks for an assignment that is not since, and waits for it a while.
+func (c *Remote) Work(ctx context.Context, sampler, instance string, since uint64) (Assignment, error) {
+	u := c.Base.JoinPath(workPath)
+	u.RawQuery = url.Values{"sampler": {sampler}, "instance": {instance}, "vocabulary": {Vocabulary}, "since": {strconv.FormatUint(since, 10)}}.Encode()
+	var a Assignment
+	err := c.do(ctx, http.MethodGet, u, nil, &a)
+	if err == nil && a.Interval <= 0 {
+		err = fmt.Errorf("%s: an interval above 0 is expected, not %v", c.Base.Host, a.Interval)
+	}
+	return a, err
+}
+
+func (c *Remote) do(ctx context.Context, method string, u *url.URL, body io.Reader, out any) error {
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	limited := io.LimitReader(resp.Body, maxReport)
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(limited, 512))
+		return fmt.Errorf("%s: %s: %s", u.Host, resp.Status, bytes.TrimSpace(text))
+	}
+	return json.NewDecoder(limited).Decode(out)
+}
+
+// Local is a delegator in the same process.
+type Local struct {
+	*Delegator
+	Now func() time.Time
+}
+
+// Report tells the delegator.
+func (l Local) Report(_ context.Context, r *Report) (Clock, error) {
+	t := l.Now()
+	l.Delegator.Report(r, t)
+	return Clock{Received: t.UnixNano(), Answered: t.UnixNano()}, nil
+}
+
+// Work waits for an assignment that is not since.
+func (l Local) Work(ctx context.Context, sampler, instance string, since uint64) (Assignment, error) {
+	l.await(ctx, sampler, instance, since, l.Now)
+	if err := ctx.Err(); err != nil {
+		return Assignment{}, err
+	}
+	a, _ := l.Delegator.Work(sampler, instance, l.Now())
+	return a, nil
+}

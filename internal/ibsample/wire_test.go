@@ -1,0 +1,151 @@
+package ibsample
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http/httptest"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func serve(t *testing.T, d *Delegator) *Remote {
+	server := httptest.NewServer(d.Handler(time.Now))
+	t.Cleanup(server.Close)
+	u, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Remote{Base: u, Client: server.Client()}
+}
+
+func TestWorkAndReportsCrossTheWire(t *testing.T) {
+	d := NewDelegator(Options{Interval: time.Hour, Metrics: Selection{"PortXmitData"}})
+	d.SetTargets(targetsOf(2, 2))
+	r := serve(t, d)
+	a, err := r.Work(t.Context(), "a", "i", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, _ := d.Work("a", "i", time.Now()); !reflect.DeepEqual(a, want) {
+		t.Errorf("%+v, want %+v", a, want)
+	}
+	report := Report{Sampler: "a", Instance: "i", Vocabulary: Vocabulary, Tick: d.tick(time.Now()), Done: true,
+		Readings: []Reading{{Key: a.Targets[0].Key, Traits: &Traits{Known: true, Can2: 1 << 26}, Answers: []Answer{{At: time.Now().UnixNano(), IDs: []ID{20}, Raws: []uint64{1<<64 - 1}}}}}}
+	before := time.Now().UnixNano()
+	c, err := r.Report(t.Context(), &report)
+	if err != nil || c.Received < before || c.Answered < c.Received {
+		t.Errorf("clock %+v, %v", c, err)
+	}
+	if p := d.Store.Snapshot(time.Now()).Ports[0]; len(p.Counts) != 1 || p.Counts[0].Raw != 1<<64-1 {
+		t.Errorf("kept %+v", p)
+	}
+	report.Vocabulary = "another"
+	if _, err := r.Report(t.Context(), &report); err == nil || !strings.Contains(err.Error(), "same version") {
+		t.Errorf("another vocabulary: %v", err)
+	}
+	report.Vocabulary, report.Sampler = Vocabulary, ""
+	if _, err := r.Report(t.Context(), &report); err == nil {
+		t.Error("a report of nobody is taken")
+	}
+}
+
+// TestWorkIsToldWhenItChanges: the second sampler's coming answers the first's
+// waiting request; its going, which breaks its connection, does so again.
+func TestWorkIsToldWhenItChanges(t *testing.T) {
+	d := NewDelegator(Options{Interval: 200 * time.Millisecond})
+	d.SetTargets(targetsOf(2, 2))
+	watch, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { d.Watch(watch); close(ended) }()
+	defer func() { stop(); <-ended }()
+	r := serve(t, d)
+	crew := map[string]context.CancelFunc{}
+	for _, name := range []string{"a", "b"} {
+		s, err := NewSampler(name, r, newFabric(), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { s.Run(ctx); close(done) }()
+		crew[name] = func() { stop(); <-done }
+	}
+	ports := func(want map[string]int) {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+			got := map[string]int{}
+			for _, s := range d.Status().Samplers {
+				got[s.Name] = s.Ports
+			}
+			if reflect.DeepEqual(got, want) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("ports %v, want %v", got, want)
+			}
+		}
+	}
+	ports(map[string]int{"a": 2, "b": 2})
+	crew["b"]()
+	ports(map[string]int{"a": 4})
+	crew["a"]()
+}
+
+func pack(t testing.TB, text []byte) []byte {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	if _, err := z.Write(text); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestReportsThatAreNone(t *testing.T) {
+	for what, body := range map[string][]byte{"gzip": []byte("{}"), "report": pack(t, []byte(`{"tick":"x"}`)), "EOF": pack(t, []byte(`{"readings":[`))} {
+		var r Report
+		if err := readReport(bytes.NewReader(body), &r); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// FuzzReport: whatever a sampler says, the delegator goes on, and tells nothing
+// that is no counter.
+func FuzzReport(f *testing.F) {
+	good, err := json.Marshal(Report{Sampler: "a", Instance: "i", Vocabulary: Vocabulary, Tick: 5, Done: true,
+		Readings: []Reading{{Key: Key{1, 1}, Answers: []Answer{{At: 5, IDs: []ID{1, 2}, Raws: []uint64{3, 4}}}, Errors: []ReadError{{"PortCounters", "timeout"}}}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add([]byte(`{"readings":[{"answers":[{"ids":[65535],"raws":[]}]}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		d := NewDelegator(Options{Interval: time.Second})
+		d.SetTargets(targetsOf(1, 2))
+		var r Report
+		if readReport(bytes.NewReader(pack(t, text)), &r) != nil {
+			return
+		}
+		now := time.Unix(5, 0)
+		d.Report(&r, now)
+		d.Report(&r, now.Add(time.Second))
+		d.Check(now.Add(time.Minute))
+		for _, p := range d.Store.Snapshot(now).Ports {
+			for _, c := range p.Counts {
+				_ = c.Float()
+				if !c.Saturated() && c.Raw > Counters[c.ID].Max() {
+					t.Fatalf("%s holds %d", Counters[c.ID].Field, c.Raw)
+				}
+			}
+		}
+	})
+}
