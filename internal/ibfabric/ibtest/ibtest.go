@@ -228,12 +228,17 @@ func (f *Fabric) command(ctx context.Context, host, name string, args ...string)
 // Run runs a diagnostic on an HCA and returns what it wrote to standard output. It
 // may be called by several goroutines; ibsim has room for ten clients in all.
 func (f *Fabric) Run(host, name string, args ...string) (string, error) {
+	return f.RunInput(host, "", name, args...)
+}
+
+// RunInput does so with something to read from standard input.
+func (f *Fabric) RunInput(host, input, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := f.command(ctx, host, name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var out, bad bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &bad
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &bad
 	if err := cmd.Run(); err != nil {
 		return out.String(), fmt.Errorf("%s %s on %s: %w: %s", name, strings.Join(args, " "), host, err, bad.String())
 	}
