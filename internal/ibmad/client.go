@@ -273,8 +273,11 @@ func (c *Client) pump() {
 	for c.turns.len() > 0 && len(c.free) > 0 {
 		d := c.turns.pop()
 		d.inTurn = false
-		if call := d.queue.pop(); !call.batch.dead {
-			c.launch(d, call)
+		// A destination that fell silent while it waited has nothing left.
+		if d.queue.len() > 0 {
+			if call := d.queue.pop(); !call.batch.dead {
+				c.launch(d, call)
+			}
 		}
 		c.takeTurn(d)
 	}
@@ -431,7 +434,9 @@ func (c *Client) arrived(m *MAD, lost bool) {
 		return
 	}
 	if int(i) >= len(c.slots) || c.slots[i].call == nil || (seq-c.slots[i].first)&seqMask > (c.slots[i].last-c.slots[i].first)&seqMask {
-		c.stats.Late++
+		if !lost {
+			c.stats.Late++
+		}
 		return
 	}
 	s := &c.slots[i]
