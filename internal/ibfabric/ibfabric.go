@@ -75,9 +75,6 @@ func (s Speed) String() string {
 	return ""
 }
 
-// MarshalText writes the name.
-func (s Speed) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
 // End is a port: the index of its node in Fabric.Nodes and its number. The zero
 // value of a far end is no port: see Port.Linked.
 type End struct {
@@ -223,6 +220,9 @@ func (f *Fabric) finish() (found []string) {
 	for i := range f.Silent {
 		f.Silent[i].Near.Node = place[f.Silent[i].Near.Node]
 	}
+	slices.SortFunc(f.Silent, func(a, b Silent) int {
+		return cmp.Or(compareEnds(a.Near, b.Near), cmp.Compare(a.Asked, b.Asked))
+	})
 	f.From.Node = place[f.From.Node]
 	f.nameNodes()
 	return found

@@ -12,10 +12,13 @@ package ibtest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -132,8 +135,8 @@ func (f *Fabric) start(cmd *exec.Cmd) {
 
 func stop(cmd *exec.Cmd) {
 	if cmd.ProcessState == nil {
-		cmd.Process.Kill()
-		cmd.Wait()
+		_ = cmd.Process.Kill() // it may have ended by itself
+		_ = cmd.Wait()         // "killed" is what is wanted
 	}
 }
 
@@ -163,24 +166,30 @@ func (f *Fabric) StartSM() {
 	if err := os.WriteFile(conf, []byte("force_log_flush TRUE\n"+f.options.Config+"\n"), 0o600); err != nil {
 		f.tb.Fatal(err)
 	}
-	f.sm = f.command(context.Background(), f.options.SMHost, "opensm", "-F", conf, "-R", f.options.Engine, "-l", fmt.Sprint(f.options.LMC), "-f", f.log(), "-D", "0x3")
+	f.sm = f.command(context.Background(), f.options.SMHost, "opensm", "-F", conf, "-R", f.options.Engine, "-l", fmt.Sprint(f.options.LMC), "-f", f.Log(), "-D", "0x3")
 	f.start(f.sm)
 	f.WaitUp(1)
 }
 
 // StopSM ends OpenSM; the tables stay as they are.
 func (f *Fabric) StopSM() {
-	f.sm.Process.Signal(syscall.SIGTERM)
-	f.sm.Wait()
+	f.tb.Helper()
+	if err := f.sm.Process.Signal(syscall.SIGTERM); err != nil {
+		f.tb.Fatal(err)
+	}
+	if err := f.sm.Wait(); err != nil {
+		f.tb.Fatalf("OpenSM: %v", err)
+	}
 }
 
-func (f *Fabric) log() string {
+// Log is the running OpenSM's log; its lines are there at once.
+func (f *Fabric) Log() string {
 	return filepath.Join(f.dir, fmt.Sprintf("osm%d.log", f.smRuns))
 }
 
 // Ups counts how often the running OpenSM has said SUBNET UP.
 func (f *Fabric) Ups() int {
-	text, err := os.ReadFile(f.log())
+	text, err := os.ReadFile(f.Log())
 	if err != nil {
 		return 0
 	}
@@ -198,7 +207,7 @@ func (f *Fabric) WaitUp(n int) {
 		select {
 		case <-tick.C:
 		case <-late:
-			text, _ := os.ReadFile(f.log())
+			text, _ := os.ReadFile(f.Log())
 			f.tb.Fatalf("the subnet was up %d times, not %d: %s", f.Ups(), n, text)
 		}
 	}
@@ -239,6 +248,34 @@ func (f *Fabric) RunInput(host, input, name string, args ...string) (string, err
 		return out.String(), fmt.Errorf("%s %s on %s: %w: %s", name, strings.Join(args, " "), host, err, bad.String())
 	}
 	return out.String(), nil
+}
+
+// Link is one link of a route: the port that packets leave by, and the port and the
+// GUID of the node that they come to (of a CA its port's).
+type Link struct {
+	Out, In uint8
+	GUID    uint64
+}
+
+var traced = regexp.MustCompile(`(?m)^\[(\d+)\] -> .*?\{0x([0-9a-f]+)\}\[(\d+)\]`)
+
+// Tracert is the route from a LID to a LID as ibtracert on an HCA has it.
+func (f *Fabric) Tracert(host string, src, dst uint16) ([]Link, error) {
+	out, err := f.Run(host, "ibtracert", "-n", fmt.Sprint(src), fmt.Sprint(dst))
+	if err != nil {
+		return nil, err
+	}
+	var all []Link
+	for _, m := range traced.FindAllStringSubmatch(out, -1) {
+		port, err1 := strconv.ParseUint(m[1], 10, 8)
+		guid, err2 := strconv.ParseUint(m[2], 16, 64)
+		in, err3 := strconv.ParseUint(m[3], 10, 8)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return nil, fmt.Errorf("ibtracert: %w", err)
+		}
+		all = append(all, Link{Out: uint8(port), In: uint8(in), GUID: guid})
+	}
+	return all, nil
 }
 
 // output is what ibsim printed.
