@@ -273,8 +273,11 @@ func (c *Client) pump() {
 	for c.turns.len() > 0 && len(c.free) > 0 {
 		d := c.turns.pop()
 		d.inTurn = false
-		if call := d.queue.pop(); !call.batch.dead {
-			c.launch(d, call)
+		// A destination that fell silent while it waited has nothing left.
+		if d.queue.len() > 0 {
+			if call := d.queue.pop(); !call.batch.dead {
+				c.launch(d, call)
+			}
 		}
 		c.takeTurn(d)
 	}

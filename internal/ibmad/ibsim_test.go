@@ -2,7 +2,10 @@ package ibmad
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/graylink/graylink/internal/ibfabric/ibtest"
 )
@@ -46,5 +49,116 @@ func TestIbsimAnswers(t *testing.T) {
 		if got.Type != test.want.Type || got.Ports != test.want.Ports || got.GUID != test.want.GUID || got.PortGUID != test.want.PortGUID || got.LocalPort != test.want.LocalPort {
 			t.Errorf("%v is %+v, want %+v", test.to, got, test.want)
 		}
+	}
+}
+
+// Injected losses come back with status 110, and are asked again; a place that
+// has no way is a loss too.
+func TestIbsimLosses(t *testing.T) {
+	f := ibtest.Start(t, ibtest.FatTree(2, 1, 2), ibtest.Options{})
+	c := dial(t, f, "h0", Config{Retries: 30})
+	f.Console(`Error "leaf1"[0] 60`)
+	leaf1 := far(t, c, 0x200001)
+	for range 20 {
+		if _, err := c.Do(context.Background(), GetSwitchInfo(To(leaf1))); err != nil {
+			t.Error(err)
+		}
+	}
+	if s := c.Stats(); s.Lost == 0 || s.Recovered == 0 || s.Answered < 20 || s.TimedOut != 0 || s.Late != 0 {
+		t.Errorf("%+v: want losses, and everything answered in the end", s)
+	}
+	start := time.Now()
+	if _, err := c.Do(context.Background(), GetSwitchInfo(To(99))); !errors.Is(err, ErrTimeout) {
+		t.Errorf("a LID that nobody has: %v", err)
+	}
+	if took := time.Since(start); took > c.Config().Timeout {
+		t.Errorf("%v until ibsim's refusals were enough, want no time-out in it", took)
+	}
+}
+
+// far finds the LID of a node by its GUID.
+func far(t *testing.T, c *Client, guid GUID) (lid LID) {
+	t.Helper()
+	for l := LID(1); l < 20; l++ {
+		r, err := c.Do(context.Background(), GetNodeInfo(To(l)))
+		var n NodeInfo
+		if n.Decode(r.Data()); err == nil && n.GUID == guid {
+			return l
+		}
+	}
+	t.Fatalf("no LID has %v", guid)
+	return 0
+}
+
+// ibsim has ten places; Close gives one back.
+func TestIbsimPlaces(t *testing.T) {
+	f := ibtest.Start(t, ibtest.FatTree(1, 1, 1), ibtest.Options{NoSM: true})
+	var places []*Ibsim
+	for range 10 {
+		p, err := DialIbsim(f.Socket(), "h0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		places = append(places, p)
+	}
+	if _, err := DialIbsim(f.Socket(), "h0"); !errors.Is(err, ErrIbsimRefused) {
+		t.Errorf("the eleventh: %v, want %v", err, ErrIbsimRefused)
+	}
+	for range 3 {
+		if err := places[4].Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again, err := DialIbsim(f.Socket(), "h0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	places[4] = again
+	for i, p := range places {
+		c := NewClient(p, Config{})
+		if _, err := c.Do(context.Background(), GetNodeInfo(Address{})); err != nil {
+			t.Errorf("place %d: %v", i, err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := DialIbsim(f.Socket(), "nobody"); !errors.Is(err, ErrIbsimRefused) {
+		t.Errorf("a node that is not there: %v, want %v", err, ErrIbsimRefused)
+	}
+	if _, err := DialIbsim(f.Socket()+"x", "h0"); err == nil {
+		t.Error("attached to a simulator that is not there")
+	}
+}
+
+// What is set on the console arrives, and saturates where it must.
+func TestIbsimCounters(t *testing.T) {
+	f := ibtest.Start(t, ibtest.FatTree(2, 1, 2), ibtest.Options{})
+	c := dial(t, f, "h0", Config{})
+	lid := far(t, c, 0x200001)
+	for _, test := range []struct {
+		attribute Attribute
+		counter   string
+		value     uint64
+	}{
+		{AttrPortCounters, "LocalLinkIntegrityErrors", 15}, {AttrPortCounters, "LinkDownedCounter", 255}, {AttrPortCounters, "SymbolErrorCounter", 65535},
+		{AttrPortCounters, "PortXmitWait", 1<<32 - 1}, {AttrPortCountersExtended, "PortUnicastXmitPkts", 1<<63 + 5},
+		{AttrPortXmitDiscardDetails, "PortSwHOQLifetimeLimitDiscards", 4711}, {AttrPortRcvErrorDetails, "PortLoopingErrors", 42},
+		{AttrPortCountersExtended, "PortUnicastXmitPkts", 0},
+	} {
+		f.Console(fmt.Sprintf(`PerformanceSet "leaf1"[3] %v.%s=%d`, test.attribute, test.counter, test.value))
+		r, err := c.Do(context.Background(), GetCounters(test.attribute, lid, 3))
+		if err != nil {
+			t.Errorf("%v: %v", test.attribute, err)
+			continue
+		}
+		for _, counter := range CountersOf(test.attribute) {
+			if counter.Name == test.counter && counter.Value(r.Data()) != test.value {
+				t.Errorf("%v is %d, want %d", &counter, counter.Value(r.Data()), test.value)
+			}
+		}
+	}
+	if _, err := c.Do(context.Background(), GetCounters(AttrPortCounters, lid, 99)); err == nil || errors.Is(err, ErrTimeout) {
+		t.Errorf("port 99: %v, want a refusal", err)
 	}
 }

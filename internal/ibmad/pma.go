@@ -20,6 +20,7 @@ const (
 	PMExtendedWidthNoIETF   = 1 << 10 // PortCountersExtended without unicast and multicast
 	PMPortCountersXmitWait  = 1 << 12
 	PMReedSolomonCounters   = 1 << 14
+	PMQP1Dropped            = 1 << 15
 	PM2AdditionalExtendedEr = 1 << 1 // PortCountersExtended has the error counters as well
 )
 
@@ -80,8 +81,8 @@ type Counter struct {
 	N         uint8  // lane, virtual lane or service level
 	Bits      uint8  // width: 4, 8, 16, 32 or 64
 	offset    uint16 // in bits, from the start of the attribute
-	// Extended names the capability without which the node does not have the
-	// counter, although it has the attribute; 0 for none.
+	// Needs and Needs2 are capabilities without which a node does not have the
+	// counter, although it has the attribute.
 	Needs  uint16
 	Needs2 uint32
 }
@@ -197,6 +198,7 @@ var counters = map[Attribute][]Counter{
 		{Name: "PortRcvConstraintErrors", offset: 136, Bits: 8},
 		{Name: "LocalLinkIntegrityErrors", offset: 152, Bits: 4},
 		{Name: "ExcessiveBufferOverrunErrors", offset: 156, Bits: 4},
+		{Name: "QP1Dropped", offset: 160, Bits: 16, Needs: PMQP1Dropped},
 		{Name: "VL15Dropped", offset: 176, Bits: 16},
 		{Name: "PortXmitData", Unit: Words, offset: 192, Bits: 32},
 		{Name: "PortRcvData", Unit: Words, offset: 224, Bits: 32},

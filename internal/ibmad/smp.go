@@ -73,13 +73,13 @@ func (n *NodeInfo) Encode(d *Data) {
 // 1, 14.2.5.2).
 type NodeDescription string
 
-// Decode reads the name up to its first NUL. What is not printable, or not
-// UTF-8, comes from a stranger and is replaced by U+FFFD.
+// Decode reads the name up to its first NUL. It comes from a stranger: what is
+// not printable, or not UTF-8, becomes a question mark.
 func (n *NodeDescription) Decode(d *Data) {
 	name, _, _ := bytes.Cut(d[:64], []byte{0})
 	*n = NodeDescription(strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
+		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
+			return '?'
 		}
 		return r
 	}, strings.TrimSpace(string(name))))
