@@ -1,6 +1,6 @@
 // Package paths keeps which switches, ports and links probe flows cross, and when:
-// as hop-limited traces told (fabric.Resolve), or as switches that saw the probes
-// told (Stitch).
+// as hop-limited traces told (fabric.Resolve), as switches that saw the probes told
+// (Stitch), or as InfiniBand's forwarding tables say (Tables).
 //
 // Rules of the store:
 //
@@ -17,7 +17,9 @@
 //  5. A path by sightings is confirmed by every answer of the switches that see it,
 //     unsaid; one by a trace by every trace. For a window that a switch has not told
 //     of yet a path by sightings is stale: another switch may have seen the flow.
-//  6. Without confirmation a path is stale after a while, and in the end forgotten.
+//  6. A path by forwarding tables is confirmed by readings of the tables, and valid
+//     only for windows between two of them.
+//  7. Without confirmation a path is stale after a while, and in the end forgotten.
 package paths
 
 import (
@@ -59,6 +61,7 @@ const (
 	unsaid      Source = ""
 	ByTrace     Source = "trace"
 	BySightings Source = "sightings"
+	ByTables    Source = "forwarding_tables"
 )
 
 // Binding is what the store knows of one flow.
@@ -90,6 +93,7 @@ type record struct {
 	state  uint8  // index of states
 	source uint8  // index of sources
 	live   bool   // false: a place in the slab that nobody uses
+	over   bool   // as in word, of what is known now
 	// seen has a bit for every hop of the path that a switch saw itself.
 	seen                      uint32
 	version                   uint64
@@ -113,7 +117,7 @@ type detail struct {
 
 var (
 	states  = [...]fabric.PathState{fabric.PathUnknown, fabric.PathStale, fabric.PathValid}
-	sources = [...]Source{unsaid, ByTrace, BySightings}
+	sources = [...]Source{unsaid, ByTrace, BySightings, ByTables}
 )
 
 const (
@@ -135,6 +139,8 @@ type word struct {
 	repeated bool
 	// split: the packets have no one path, whatever path was known.
 	split bool
+	// over: what was known ends here; the same path, told again, is another version.
+	over bool
 	// against reports whether what was seen contradicts a path; nil: it cannot.
 	against func(fabric.Path) bool
 	// since is when the path was first seen, if not at; oldUntil is until when the
@@ -288,6 +294,7 @@ func (s *Store) say(k key, w word) {
 		cands = w.Candidates
 	case b.route != 0:
 		b.confirmed, b.seen, b.state = confirmed, 0, stale
+		b.over = b.over || w.over
 	default:
 		b.state = unknown
 		cands = w.Candidates
@@ -304,7 +311,7 @@ func (s *Store) bind(id uint32, w word, from, to end) {
 	}
 	now := s.routes.hold(w.Path, from, to)
 	confirmed := s.confirmed(b)
-	if now == b.route {
+	if now == b.route && !b.over {
 		s.routes.release(now)
 		b.confirmed = max(confirmed, since)
 		if w.source == ByTrace && b.seen != 0 {
@@ -322,7 +329,7 @@ func (s *Store) bind(id uint32, w word, from, to end) {
 		b.index = uint32(len(x.flows))
 		x.flows = append(x.flows, id)
 	}
-	b.source, b.seen = sourceIndex(w.source), w.seen
+	b.source, b.seen, b.over = sourceIndex(w.source), w.seen, false
 }
 
 // contest notes that a trace tells of another path than the switches did.
@@ -402,7 +409,7 @@ func (s *Store) detail(b *record, notes []string, cands []fabric.Path, from, to 
 func sourceIndex(s Source) uint8 { return uint8(slices.Index(sources[:], s)) }
 
 func holds(s Source) time.Duration {
-	if s == BySightings {
+	if s != ByTrace {
 		return sightingHolds
 	}
 	return traceHolds
@@ -524,7 +531,7 @@ func (s *Store) At(e fabric.Edge, start, end time.Time) (Binding, bool) {
 			switch heard := s.lastHeard(b); {
 			case t1 <= s.confirmed(b):
 				out.State = fabric.PathValid
-			case b.state == stale || t1-heard > int64(holds(sources[b.source])), out.Source == BySightings && t1 > s.told:
+			case b.state == stale || t1-heard > int64(holds(sources[b.source])), out.Source == BySightings && t1 > s.told, out.Source == ByTables:
 				out.State = fabric.PathStale
 			}
 		}

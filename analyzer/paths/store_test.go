@@ -193,7 +193,7 @@ func TestRule5AnswersConfirmUnsaid(t *testing.T) {
 	ask(t, s, probe, asked{260, 270, fabric.PathStale, by(2), 0})
 }
 
-func TestRule6StaleAndForgotten(t *testing.T) {
+func TestRule7StaleAndForgotten(t *testing.T) {
 	s := NewStore(graph(t))
 	reply := probe
 	reply.Reply = true

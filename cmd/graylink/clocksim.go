@@ -44,7 +44,8 @@ func addClocksim(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("seed", "Chooses all that is random.").Default("1").Uint64Var(&f.seed)
 	cmd.Flag("seeds", "A..B: a run with each of these seeds.").StringVar(&f.seeds)
 	cmd.Flag("scenario", "What goes wrong, at half time where nothing else is said: "+strings.Join(sim.Scenarios(), ", ")+". coordinator-dead lasts 10 minutes longer.").Default("none").EnumVar(&o.Scenario, sim.Scenarios()...)
-	cmd.Flag("duration", "Simulated time; percentiles leave out the first 20 s.").Default("60s").DurationVar(&o.Duration)
+	cmd.Flag("duration", "Simulated time.").Default("60s").DurationVar(&o.Duration)
+	cmd.Flag("warm-up", "What percentiles leave out of it; coverage leaves out nothing.").Default("20s").DurationVar(&o.WarmUp)
 	cmd.Flag("allowance", "Asymmetry allowance between two clocks; half of it is each clock's.").Default("100ns").DurationVar(&f.allowance)
 	cmd.Flag("cadence", "Time between the probes of an edge.").Default("10ms").DurationVar(&o.Cadence)
 	cmd.Flag("pair-every", "One in how many probes is a coded pair.").Default("5").IntVar(&o.PairEvery)
@@ -213,6 +214,7 @@ type simReport struct {
 	Seed        uint64    `json:"seed"`
 	Scenario    string    `json:"scenario"`
 	DurationNS  int64     `json:"duration_ns"`
+	WarmUpNS    int64     `json:"warm_up_ns"`
 	CadenceNS   int64     `json:"cadence_ns"`
 	PairEvery   int       `json:"pair_every"`
 	PairGapNS   int64     `json:"pair_gap_ns"`
@@ -230,7 +232,7 @@ func (f *simFleet) report(o sim.Options, allowance time.Duration, r *sim.Result)
 	if o.Noise == sim.Hardware {
 		kind = clocksync.Hardware
 	}
-	return simReport{o.Noise, o.Load, o.Clocks, f.tiers, len(f.edges), f.peers, o.Seed, o.Scenario, int64(o.Duration), int64(o.Cadence),
+	return simReport{o.Noise, o.Load, o.Clocks, f.tiers, len(f.edges), f.peers, o.Seed, o.Scenario, int64(o.Duration), int64(o.WarmUp), int64(o.Cadence),
 		o.PairEvery, int64(o.PairGap), kind.Guard(), instant, int64(allowance), r, ratio(r.Error.P99, r.Oracle.P99), ratio(r.Error.P99, r.CramerRao.P99)}
 }
 

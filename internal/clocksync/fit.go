@@ -17,9 +17,13 @@ const (
 	solveTolerance  = 1e-4 // deviations of a clock
 	sketchTolerance = 1e-2
 	// sketchesAtFirst are taken per cycle until every clock has sketchEnough; then
-	// one, of offsets and of rates by turns.
+	// one, of offsets and of rates by turns, or of each as many as have sketchWork
+	// clocks together, up to sketchesMost: estimates that become better all at once
+	// are known to have done so a few cycles later.
 	sketchesAtFirst = 4
 	sketchEnough    = 8
+	sketchesMost    = 16
+	sketchWork      = 1 << 15
 
 	// An estimate stands out beyond so many deviations and at least so much; it
 	// returns below half of that.
@@ -490,11 +494,16 @@ func (f *Frame) sketched(large []*part, l *laplacian, out []float64, samples int
 			}
 		}
 	}
+	size := 0
+	for _, p := range large {
+		size += p.size()
+	}
+	samples = max(samples, min(sketchesMost, sketchWork/size))
 	in := make([]bool, len(c.parts))
 	for _, k := range members {
 		in[c.component[k]] = true
 		if of(&f.clocks[c.clocks[k]]).n < sketchEnough {
-			samples = sketchesAtFirst
+			samples = max(samples, sketchesAtFirst)
 		}
 	}
 	random := f.cycles

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -355,6 +356,52 @@ func TestRule3Covariance(t *testing.T) {
 			if mean > 1.4 || low > n/5 {
 				t.Errorf("reference %d: sketches are %v of the deviations, %d below", reference, mean, low)
 			}
+		}
+	}
+}
+
+// Rule 3: where the covariance is sketched, sigmas follow within some cycles when
+// what joins the leaves becomes better known.
+func TestRule3SketchFollows(t *testing.T) {
+	const leaf, n = 8, 65 * 8
+	pairs := everybody(leaf)
+	within := len(pairs)
+	for at := leaf; at < n; at += leaf {
+		for _, p := range pairs[:within] {
+			pairs = append(pairs, [2]int{at + p[0], at + p[1]})
+		}
+	}
+	far := map[string]bool{}
+	for i := range n {
+		p := [2]int{i, (i + leaf + i%7*leaf) % n}
+		pairs = append(pairs, p)
+	}
+	w := newWorld(t, FrameOptions{}, n, pairs)
+	for _, p := range pairs[len(pairs)-n:] {
+		far[w.names[p[0]]+w.names[p[1]]] = true
+	}
+	sigma := 1000.0
+	w.spoil = func(p *PairEstimate) {
+		p.Sigma, p.RateSigma = 1, 1e-9
+		if far[strings.TrimSuffix(p.ID.Src, "/e")+strings.TrimSuffix(p.ID.Dst, "/e")] {
+			p.Sigma = sigma
+		}
+	}
+	w.run(12)
+	before := w.get(0).Sigma
+	sigma = 5
+	w.run(4)
+	after := make([]float64, n)
+	for i := range n {
+		after[i] = w.get(i).Sigma
+	}
+	c := &w.frame.cycle
+	if !c.exact(0) {
+		t.Fatal("no factorisation")
+	}
+	for k, variance := range c.sigma {
+		if exact := math.Sqrt(variance); after[k] > 1.5*exact || after[k] < exact/1.25 {
+			t.Fatalf("clock %d: sigma %v, exactly %v, before %v", k, after[k], exact, before)
 		}
 	}
 }

@@ -219,6 +219,9 @@ func (l *smallLab) maps() (out []Map) {
 // anew at different times, and queues, a step is still one of its clock and of
 // nobody else.
 func TestRule9StepsOfAFleet(t *testing.T) {
+	if testing.Short() {
+		t.Skip("simulates fleets for minutes; nothing of it runs at once")
+	}
 	for _, c := range []struct {
 		flows int
 		seeds []uint64

@@ -225,9 +225,18 @@ func (p *Pair) Close(now int64) Estimate {
 // sigma is the standard deviation of the filter's offset, ns, or rate, ns/s, without
 // what the clocks' usual wander makes of it.
 func (p *Pair) sigma(of int) float64 {
-	n, w := p.filter.n[of][of], p.filter.w[of][of]
-	return math.Sqrt(max(0, n*p.misfit+w*(p.misfit-1)))
+	n, w, more := p.filter.n[of][of], p.filter.w[of][of], p.misfit
+	if p.quality == Fine {
+		more *= 1 + (young/p.taught)*(young/p.taught)
+	}
+	return math.Sqrt(max(0, n*more+w*(more-1)))
 }
+
+// young is by how many windows a shape must have been taught until the places of the
+// first of them do not matter more than what a window says. Only the least delayed
+// packets told those places, and the graph passed on what was wrong with them: they
+// were wrong together, and of all pairs of a leaf alike.
+const young = 9
 
 // sane reports whether what is known is of clocks: stamps that jump about by years
 // leave numbers that are none.

@@ -164,6 +164,9 @@ func TestPairRule1PrefersCleanCodedPairs(t *testing.T) {
 }
 
 func TestPairRule2LearnsTheShapeOfEachPath(t *testing.T) {
+	if testing.Short() {
+		t.Skip("simulates hours of one path; nothing of it runs at once")
+	}
 	for _, c := range []struct {
 		kind Kind
 		load float64
@@ -203,6 +206,9 @@ func TestPairRule2LearnsTheShapeOfEachPath(t *testing.T) {
 
 // TestPairRule2QueuesOfOneDirectionDoNotBias loads one direction from the start.
 func TestPairRule2QueuesOfOneDirectionDoNotBias(t *testing.T) {
+	if testing.Short() {
+		t.Skip("simulates hours of one path; nothing of it runs at once")
+	}
 	for _, c := range []struct {
 		kind  Kind
 		load  float64

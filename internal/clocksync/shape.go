@@ -237,13 +237,16 @@ func width(scale float64, bin int) float64 {
 
 // scoresOf smooths counts and takes the derivative of their log density.
 func (s *shape) scoresOf(score, log, counts *[bins]float64, b *blur) {
+	first, end := 0, bins // of what was counted
+	for first < end && counts[first] == 0 {
+		first++
+	}
+	for first < end && counts[end-1] == 0 {
+		end--
+	}
 	for i := range log {
 		// What was never seen is rare, not impossible.
-		v := 1e-3 / s.scale / float64(bins)
-		for j, c := range counts {
-			v += c * b[i][j]
-		}
-		log[i] = math.Log(v)
+		log[i] = math.Log(1e-3/s.scale/float64(bins) + dot(counts[first:end], b[i][first:end]))
 	}
 	for i := range score {
 		lo, hi := max(i-1, 0), min(i+1, bins-1)

@@ -223,6 +223,9 @@ func (f *Fabric) finish() (found []string) {
 	for i := range f.Silent {
 		f.Silent[i].Near.Node = place[f.Silent[i].Near.Node]
 	}
+	slices.SortFunc(f.Silent, func(a, b Silent) int {
+		return cmp.Or(compareEnds(a.Near, b.Near), cmp.Compare(a.Asked, b.Asked))
+	})
 	f.From.Node = place[f.From.Node]
 	f.nameNodes()
 	return found

@@ -434,7 +434,9 @@ func (c *Client) arrived(m *MAD, lost bool) {
 		return
 	}
 	if int(i) >= len(c.slots) || c.slots[i].call == nil || (seq-c.slots[i].first)&seqMask > (c.slots[i].last-c.slots[i].first)&seqMask {
-		c.stats.Late++
+		if !lost {
+			c.stats.Late++
+		}
 		return
 	}
 	s := &c.slots[i]

@@ -24,7 +24,6 @@ type Data [Size - dataOffset]byte
 const (
 	dataOffset        = 64
 	initialPathOffset = 128
-	returnPathOffset  = 192
 
 	baseVersion  = 1
 	classVersion = 1

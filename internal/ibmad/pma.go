@@ -50,12 +50,12 @@ type Unit uint8
 
 // Units of counters.
 const (
-	Events  Unit = iota
-	Words        // of 4 octets (IBA volume 1, 16.1.3.5: PortXmitData)
-	Packets      //
-	Ticks        // of the port's own sampling clock (IBA volume 1, 16.1.3.2: Tick)
-	Blocks       // of the error correction
-	Symbols      // of the error correction
+	Events Unit = iota
+	Words       // of 4 octets (IBA volume 1, 16.1.3.5: PortXmitData)
+	Packets
+	Ticks   // of the port's own sampling clock (IBA volume 1, 16.1.3.2: Tick)
+	Blocks  // of the error correction
+	Symbols // of the error correction
 )
 
 // Index says of what a counter is one of many.
@@ -63,11 +63,10 @@ type Index uint8
 
 // Indices of counters.
 const (
-	Single      Index = iota
-	PerLane           // a physical lane of the port
-	PerVL             // a virtual lane
-	PerSL             // a service level
-	indexedWith = 16
+	Single  Index = iota
+	PerLane       // a physical lane of the port
+	PerVL         // a virtual lane
+	PerSL         // a service level
 )
 
 // Counter is one counter of an attribute. It saturates: at Max it means "at
@@ -181,8 +180,12 @@ func attribute(a Attribute, lists ...[]Counter) []Counter {
 	return all
 }
 
-// lanesMax is how many lanes the attributes of error correction have room for.
-const lanesMax = 12
+// How many of a family the attributes have room for: physical lanes, and virtual
+// lanes or service levels.
+const (
+	lanesMax  = 12
+	levelsMax = 16
+)
 
 var counters = map[Attribute][]Counter{
 	// IBA volume 1, table 247
@@ -248,21 +251,21 @@ var counters = map[Attribute][]Counter{
 		{Name: "PortSwHOQLifetimeLimitDiscards", offset: 80, Bits: 16},
 	}),
 	// IBA volume 1, table 258
-	AttrPortVLXmitWait: attribute(AttrPortVLXmitWait, family("PortVLXmitWait", Ticks, PerVL, indexedWith, 32, 16)),
+	AttrPortVLXmitWait: attribute(AttrPortVLXmitWait, family("PortVLXmitWait", Ticks, PerVL, levelsMax, 32, 16)),
 	// IBA volume 1, 16.1.4.11
 	AttrPortExtendedSpeeds: attribute(AttrPortExtendedSpeeds, blockErrors(),
 		family("ErrorDetectionCounter", Events, PerLane, lanesMax, 160, 16),
 		family("FECCorrectableBlockCtr", Blocks, PerLane, lanesMax, 352, 32),
 		family("FECUncorrectableBlockCtr", Blocks, PerLane, lanesMax, 736, 32)),
-	AttrPortXmitDataSL: attribute(AttrPortXmitDataSL, family("XmtDataSL", Words, PerSL, indexedWith, 32, 32)),
-	AttrPortRcvDataSL:  attribute(AttrPortRcvDataSL, family("RcvDataSL", Words, PerSL, indexedWith, 32, 32)),
+	AttrPortXmitDataSL: attribute(AttrPortXmitDataSL, family("XmtDataSL", Words, PerSL, levelsMax, 32, 32)),
+	AttrPortRcvDataSL:  attribute(AttrPortRcvDataSL, family("RcvDataSL", Words, PerSL, levelsMax, 32, 32)),
 	// IBA volume 1, A10.4: congestion control
 	AttrPortRcvConCtrl: attribute(AttrPortRcvConCtrl, []Counter{
 		{Name: "PortPktRcvFECN", Unit: Packets, offset: 32, Bits: 32},
 		{Name: "PortPktRcvBECN", Unit: Packets, offset: 64, Bits: 32},
 	}),
-	AttrPortSLRcvFECN: attribute(AttrPortSLRcvFECN, family("PortSLRcvFECN", Packets, PerSL, indexedWith, 32, 32)),
-	AttrPortSLRcvBECN: attribute(AttrPortSLRcvBECN, family("PortSLRcvBECN", Packets, PerSL, indexedWith, 32, 32)),
+	AttrPortSLRcvFECN: attribute(AttrPortSLRcvFECN, family("PortSLRcvFECN", Packets, PerSL, levelsMax, 32, 32)),
+	AttrPortSLRcvBECN: attribute(AttrPortSLRcvBECN, family("PortSLRcvBECN", Packets, PerSL, levelsMax, 32, 32)),
 }
 
 var reedSolomon = attribute(AttrPortExtendedSpeeds, blockErrors(),

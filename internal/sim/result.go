@@ -101,14 +101,14 @@ func newTally(s *run) *tally {
 func (t *tally) used(w *Window) {
 	for c, err := range t.deviations(w) {
 		if m := &t.maps[c]; claimed(m) && !math.IsNaN(err) {
-			t.inUse.add(err, bound(m, w.Now[c]), m.Allowance, w.At > warmup)
+			t.inUse.add(err, bound(m, w.Now[c]), m.Allowance, w.At > t.s.o.WarmUp)
 		}
 	}
 }
 
 // solved takes the maps of a window that has just ended, and judges them.
 func (t *tally) solved(w *Window) {
-	late := w.At > warmup
+	late := w.At > t.s.o.WarmUp
 	if late {
 		t.windows++
 	}

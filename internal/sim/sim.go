@@ -20,7 +20,7 @@
 //     locked clocks of the component (outliers left out of the mean), at the end
 //     of a window (the instant of evaluation), when the window has been solved.
 //     Errors in use are those of the same maps one window later (TestErrors).
-//  6. Percentiles leave the first warmup out; coverage leaves out nothing that
+//  6. Percentiles leave the warm-up out; coverage leaves out nothing that
 //     claims a bound (TestErrors).
 //
 // # The oracle
@@ -57,8 +57,8 @@ import (
 const (
 	// window is how often estimates are made and looked at, ns.
 	window = int64(time.Second)
-	// warmup is what percentiles leave out.
-	warmup = 20 * time.Second
+	// leastWarmUp is before which no oracle has the two windows it looks at.
+	leastWarmUp = 2 * time.Second
 	// epoch is what a right clock shows at true time 0: as large as readings of
 	// this decade, so that nothing passes here that rounds them.
 	epoch = int64(1_800_000_000_000_000_000)
@@ -87,6 +87,7 @@ type Options struct {
 	Seed      uint64
 	Scenario  string
 	Duration  time.Duration // whole windows
+	WarmUp    time.Duration // which percentiles leave out
 	Cadence   time.Duration // between the probes of an edge
 	PairEvery int           // one in how many probes has a twin
 	PairGap   time.Duration // how long after it
@@ -98,8 +99,10 @@ func (o *Options) validate() error {
 		return fmt.Errorf("clocks %d: two at least are expected", o.Clocks)
 	case !(o.Load >= 0 && o.Load < 1):
 		return fmt.Errorf("load %g: a number from 0 to less than 1 is expected", o.Load)
-	case o.Duration <= warmup || o.Duration%time.Duration(window) != 0:
-		return fmt.Errorf("duration %v: whole seconds beyond the warm-up of %v are expected", o.Duration, warmup)
+	case o.WarmUp < leastWarmUp:
+		return fmt.Errorf("warm-up %v: %v at least are expected", o.WarmUp, leastWarmUp)
+	case o.Duration <= o.WarmUp || o.Duration%time.Duration(window) != 0:
+		return fmt.Errorf("duration %v: whole seconds beyond the warm-up of %v are expected", o.Duration, o.WarmUp)
 	case o.Cadence < time.Millisecond || o.Cadence > 100*time.Millisecond:
 		return fmt.Errorf("cadence %v: 1ms to 100ms are expected", o.Cadence)
 	case o.PairEvery < 1:
@@ -208,7 +211,7 @@ func Run(ctx context.Context, o Options, est Estimator, progress func(time.Durat
 			return nil, fmt.Errorf("sim: the window that ends at %v: %w", w.At, err)
 		}
 		t.solved(&w)
-		if end > int64(warmup) {
+		if w.At > o.WarmUp {
 			t.yardstick(s.oracle.solve(end))
 		}
 		progress(time.Duration(end))

@@ -20,7 +20,7 @@ func (nobody) Map(int) (m clocksync.Map, ok bool) { return }
 func quiet(time.Duration) {}
 
 func options(clocks int, edges []Edge) Options {
-	return Options{Noise: Hardware, Load: 0.4, Clocks: clocks, Edges: edges, Seed: 1, Scenario: "none", Duration: 22 * time.Second,
+	return Options{Noise: Hardware, Load: 0.4, Clocks: clocks, Edges: edges, Seed: 1, Scenario: "none", Duration: 22 * time.Second, WarmUp: 20 * time.Second,
 		Cadence: 10 * time.Millisecond, PairEvery: 5, PairGap: 5 * time.Microsecond}
 }
 

@@ -12,10 +12,13 @@ package ibtest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -163,7 +166,7 @@ func (f *Fabric) StartSM() {
 	if err := os.WriteFile(conf, []byte("force_log_flush TRUE\n"+f.options.Config+"\n"), 0o600); err != nil {
 		f.tb.Fatal(err)
 	}
-	f.sm = f.command(context.Background(), f.options.SMHost, "opensm", "-F", conf, "-R", f.options.Engine, "-l", fmt.Sprint(f.options.LMC), "-f", f.log(), "-D", "0x3")
+	f.sm = f.command(context.Background(), f.options.SMHost, "opensm", "-F", conf, "-R", f.options.Engine, "-l", fmt.Sprint(f.options.LMC), "-f", f.Log(), "-D", "0x3")
 	f.start(f.sm)
 	f.WaitUp(1)
 }
@@ -174,13 +177,14 @@ func (f *Fabric) StopSM() {
 	f.sm.Wait()
 }
 
-func (f *Fabric) log() string {
+// Log is the running OpenSM's log; its lines are there at once.
+func (f *Fabric) Log() string {
 	return filepath.Join(f.dir, fmt.Sprintf("osm%d.log", f.smRuns))
 }
 
 // Ups counts how often the running OpenSM has said SUBNET UP.
 func (f *Fabric) Ups() int {
-	text, err := os.ReadFile(f.log())
+	text, err := os.ReadFile(f.Log())
 	if err != nil {
 		return 0
 	}
@@ -198,7 +202,7 @@ func (f *Fabric) WaitUp(n int) {
 		select {
 		case <-tick.C:
 		case <-late:
-			text, _ := os.ReadFile(f.log())
+			text, _ := os.ReadFile(f.Log())
 			f.tb.Fatalf("the subnet was up %d times, not %d: %s", f.Ups(), n, text)
 		}
 	}
@@ -224,16 +228,49 @@ func (f *Fabric) command(ctx context.Context, host, name string, args ...string)
 // Run runs a diagnostic on an HCA and returns what it wrote to standard output. It
 // may be called by several goroutines; ibsim has room for ten clients in all.
 func (f *Fabric) Run(host, name string, args ...string) (string, error) {
+	return f.RunInput(host, "", name, args...)
+}
+
+// RunInput does so with something to read from standard input.
+func (f *Fabric) RunInput(host, input, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := f.command(ctx, host, name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var out, bad bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &bad
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &bad
 	if err := cmd.Run(); err != nil {
 		return out.String(), fmt.Errorf("%s %s on %s: %w: %s", name, strings.Join(args, " "), host, err, bad.String())
 	}
 	return out.String(), nil
+}
+
+// Link is one link of a route: the port that packets leave by, and the port and the
+// GUID of the node that they come to (of a CA its port's).
+type Link struct {
+	Out, In uint8
+	GUID    uint64
+}
+
+var traced = regexp.MustCompile(`(?m)^\[(\d+)\] -> .*?\{0x([0-9a-f]+)\}\[(\d+)\]`)
+
+// Tracert is the route from a LID to a LID as ibtracert on an HCA has it.
+func (f *Fabric) Tracert(host string, src, dst uint16) ([]Link, error) {
+	out, err := f.Run(host, "ibtracert", "-n", fmt.Sprint(src), fmt.Sprint(dst))
+	if err != nil {
+		return nil, err
+	}
+	var all []Link
+	for _, m := range traced.FindAllStringSubmatch(out, -1) {
+		port, err1 := strconv.ParseUint(m[1], 10, 8)
+		guid, err2 := strconv.ParseUint(m[2], 16, 64)
+		in, err3 := strconv.ParseUint(m[3], 10, 8)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return nil, fmt.Errorf("ibtracert: %w", err)
+		}
+		all = append(all, Link{Out: uint8(port), In: uint8(in), GUID: guid})
+	}
+	return all, nil
 }
 
 // output is what ibsim printed.

@@ -1,0 +1,219 @@
+package paths
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/ibfabric"
+	"github.com/graylink/graylink/internal/ibmad"
+)
+
+// told is a fabric of three leaves and two spines, and tables that read it.
+type told struct {
+	*testing.T
+	f      *ibfabric.Fabric
+	store  *Store
+	tables *Tables
+	start  time.Time
+}
+
+func newTold(t *testing.T) *told {
+	open := func(name string) *os.File {
+		f, err := os.Open("../../internal/ibfabric/testdata/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	f, _, err := ibfabric.ReadNetDiscover("tree", open("tree.ibnetdiscover"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, _, err = f.ReadLFTs("lfts", open("tree.lfts")); err != nil {
+		t.Fatal(err)
+	}
+	topo, _ := f.Topology()
+	x := &told{T: t, f: f, start: time.Unix(1_800_000_000, 0), store: NewStore(fabric.NewGraph(topo))}
+	x.tables = NewTables(x.store, 0)
+	return x
+}
+
+// at is a moment, in tenths of a second.
+func (t *told) at(tenths int) time.Time {
+	return t.start.Add(time.Duration(tenths) * 100 * time.Millisecond)
+}
+
+// read takes a reading that begins and ends at moments.
+func (t *told) read(f *ibfabric.Fabric, begun, ended int, broken bool) {
+	t.tables.Take(ibfabric.Reading{Fabric: f, Begun: t.at(begun), Ended: t.at(ended), Broken: broken})
+}
+
+// route is the fabric with another entry for h3 (LID 14) at leaf0.
+func (t *told) route(port uint8) *ibfabric.Fabric {
+	e, ok := t.f.ByName("leaf0")
+	if !ok {
+		t.Fatal("no leaf0")
+	}
+	lfts := slices.Clone(t.f.LFTs)
+	lfts[e.Node] = slices.Clone(lfts[e.Node])
+	lfts[e.Node][14] = port
+	return t.f.WithTables(lfts)
+}
+
+var moved = fabric.Edge{Src: "h0/hca", Dst: "h3/hca"}
+
+// want says what a window is bound to.
+func (t *told) want(e fabric.Edge, start, end int, state fabric.PathState, path string) {
+	t.Helper()
+	b, _ := t.store.At(e, t.at(start), t.at(end))
+	if got := b.Path.Key(); b.State != state || got != path {
+		t.Errorf("%s, window %d to %d: %s %q, not %s %q: %q", e, start, end, b.State, got, state, path, b.Notes)
+	}
+}
+
+const (
+	over1 = "leaf0[1>4] spine1[1>2] leaf1[4>2]"
+	over0 = "leaf0[1>3] spine0[1>2] leaf1[3>2]"
+)
+
+func TestTablesRule1ConfirmedBetweenReadings(t *testing.T) {
+	x := newTold(t)
+	x.tables.Follow(moved, x.at(0)) // nothing is read yet
+	x.read(x.f, 0, 1, true)
+	x.tables.Follow(moved, x.at(1))
+	x.want(moved, 1, 1, fabric.PathValid, over1)
+	x.want(moved, 1, 2, fabric.PathStale, over1)
+	x.read(x.f, 10, 11, false)
+	x.want(moved, 1, 10, fabric.PathValid, over1)
+	x.want(moved, 1, 11, fabric.PathStale, over1) // the tables may have changed since 10
+	x.want(moved, 0, 10, fabric.PathUnknown, "")  // and before 1
+	reply := moved
+	reply.Reply = true
+	x.tables.Follow(reply, x.at(11)) // nobody asked before; the tables were the same
+	x.want(reply, 1, 10, fabric.PathValid, "leaf1[2>3] spine0[2>1] leaf0[3>1]")
+
+	// Another way, and another table of no importance to the replies.
+	x.read(x.route(3), 20, 21, false)
+	x.want(moved, 1, 10, fabric.PathValid, over1)
+	x.want(moved, 9, 20, fabric.PathUnknown, "")
+	x.want(moved, 21, 22, fabric.PathStale, over0)
+	x.want(reply, 1, 20, fabric.PathValid, "leaf1[2>3] spine0[2>1] leaf0[3>1]")
+	x.read(x.tables.last.Fabric, 30, 31, false)
+	x.want(moved, 21, 30, fabric.PathValid, over0)
+	x.want(moved, 9, 30, fabric.PathUnknown, "")
+	x.want(moved, 1, 10, fabric.PathValid, over1)
+}
+
+func TestTablesRule2WhatDoesNotArrive(t *testing.T) {
+	x := newTold(t)
+	x.read(x.f, 0, 1, true)
+	x.tables.Follow(moved, x.at(1))
+	x.read(x.f, 10, 11, false)
+	x.read(x.route(ibmad.NoRoute), 20, 21, false)
+	x.want(moved, 1, 10, fabric.PathValid, over1)
+	x.want(moved, 11, 20, fabric.PathStale, over1)
+	if b, _ := x.store.Bind(moved); len(b.Notes) != 1 || !strings.Contains(b.Notes[0], "hop 1 at leaf0: dead end") {
+		t.Errorf("%q", b.Notes)
+	}
+	x.read(x.f, 30, 31, false)
+	x.read(x.f, 40, 41, false)
+	x.want(moved, 31, 40, fabric.PathValid, over1)
+	x.want(moved, 11, 40, fabric.PathUnknown, "")
+	x.want(moved, 1, 10, fabric.PathValid, over1)
+
+	choice := x.route(4)
+	e, _ := choice.ByName("leaf0")
+	choice.Adaptive = make([]*ibfabric.Adaptive, choice.Switches)
+	choice.Adaptive[e.Node] = &ibfabric.Adaptive{SLs: 1, Ports: map[ibfabric.LID][]uint8{14: {3, 4}}}
+	x.read(choice, 50, 51, false)
+	if b, _ := x.store.At(moved, x.at(51), x.at(52)); b.State != fabric.PathUnknown || len(b.Candidates) != 2 {
+		t.Errorf("%+v", b)
+	}
+	x.read(x.f, 60, 61, false)
+	x.read(x.f, 70, 71, false)
+	x.want(moved, 61, 70, fabric.PathValid, over1)
+	x.want(moved, 40, 70, fabric.PathUnknown, "")
+}
+
+func TestTablesRule3Broken(t *testing.T) {
+	x := newTold(t)
+	x.read(x.f, 0, 1, true)
+	x.tables.Follow(moved, x.at(1))
+	x.read(x.f, 10, 11, false)
+	x.read(x.f, 20, 21, true)
+	x.want(moved, 1, 10, fabric.PathValid, over1)
+	x.want(moved, 9, 20, fabric.PathUnknown, "")
+	x.want(moved, 21, 22, fabric.PathStale, over1)
+	x.read(x.f, 30, 31, false)
+	x.want(moved, 21, 30, fabric.PathValid, over1)
+	x.want(moved, 9, 30, fabric.PathUnknown, "")
+	x.want(moved, 1, 10, fabric.PathValid, over1)
+}
+
+func TestTablesRule4NICsAndSwitches(t *testing.T) {
+	x := newTold(t)
+	topo, _ := x.f.Topology()
+	topo.Nodes[0].NICs[0].Aliases = []string{"mlx5_0", "guid:0x10000b"} // h0 is said to be h5
+	topo.Switches = slices.DeleteFunc(topo.Switches, func(s fabric.Switch) bool { return s.Name == "spine0" })
+	x.store = NewStore(fabric.NewGraph(topo))
+	x.tables = NewTables(x.store, 0)
+	x.read(x.f, 0, 1, true)
+	other := fabric.Edge{Src: "h2/hca", Dst: "h4/hca"} // over spine0
+	x.tables.Follow(moved, x.at(1))
+	x.tables.Follow(other, x.at(1))
+	x.read(x.f, 10, 11, false)
+	if b, _ := x.store.At(moved, x.at(1), x.at(10)); b.State != fabric.PathValid || b.Path[0].Switch != "leaf2" {
+		t.Errorf("%+v", b)
+	}
+	if b, _ := x.store.At(other, x.at(1), x.at(10)); b.State != fabric.PathUnknown || len(b.Notes) != 1 || !strings.Contains(b.Notes[0], "spine0, which the topology does not know") {
+		t.Errorf("%+v", b)
+	}
+	x.tables.Follow(fabric.Edge{Src: "h9/hca", Dst: "h4/hca"}, x.at(1))
+	if n := len(x.tables.flows); n != 2 {
+		t.Error(n)
+	}
+}
+
+// What nobody asks for any more is forgotten, and so are NICs that went.
+func TestTablesForget(t *testing.T) {
+	x := newTold(t)
+	x.read(x.f, 0, 1, true)
+	x.tables.Follow(moved, x.at(1))
+	x.read(x.f, 10, 11, false)
+	late := int(keepFlows/(100*time.Millisecond)) + 20
+	x.read(x.f, late, late+1, false)
+	if n := len(x.tables.flows); n != 0 {
+		t.Error(n)
+	}
+	x.store.Expire(x.at(2*late + 100))
+	if n := x.store.Len(); n != 0 {
+		t.Error(n)
+	}
+}
+
+// A cable that is not where the topology has it is told as LLDP tells of them.
+func TestTablesTellOfCables(t *testing.T) {
+	x := newTold(t)
+	topo, _ := x.f.Topology()
+	for i := range topo.Links {
+		l := &topo.Links[i]
+		switch l.A {
+		case "h0/hca":
+			l.B = "leaf1:2"
+		case "h3/hca":
+			l.B = "leaf0:1"
+		}
+	}
+	x.store = NewStore(fabric.NewGraph(topo))
+	x.tables = NewTables(x.store, 0)
+	x.read(x.f, 0, 1, true)
+	standing, _ := x.store.CheckCables(x.at(1))
+	if len(standing) != 1 || standing[0].Fabric != [2]string{"h0/hca--leaf0:1", "h3/hca--leaf1:2"} {
+		t.Errorf("%+v", standing)
+	}
+}

@@ -1,0 +1,201 @@
+package paths
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/ibfabric"
+	"github.com/graylink/graylink/internal/ibfabric/ibtest"
+	"github.com/graylink/graylink/internal/ibmad"
+)
+
+// tracert is what ibtracert said of an edge, and when it ran.
+type tracert struct {
+	edge       fabric.Edge
+	begun, end time.Time
+	links      []ibtest.Link
+	err        error
+}
+
+// TestNoWindowIsBoundToAStaleTable runs ibtracert on random pairs while links go and
+// come and OpenSM reroutes. A binding for the time in which ibtracert ran must be what
+// it said: a valid path held all that time, whatever the order in which tables were
+// written and read.
+//
+// Once OpenSM's log tells of changes, which then come as they like; once nothing does,
+// and no change is undone between two readings.
+func TestNoWindowIsBoundToAStaleTable(t *testing.T) {
+	ibtest.Require(t)
+	t.Run("told", func(t *testing.T) { noStaleTable(t, true) })
+	t.Run("polled", func(t *testing.T) { noStaleTable(t, false) })
+}
+
+func noStaleTable(t *testing.T, told bool) {
+	sim := ibtest.Start(t, ibtest.FatTree(4, 3, 2), ibtest.Options{Engine: "ftree"})
+	transport, err := ibmad.DialIbsim(sim.Socket(), "h1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := ibmad.NewClient(transport, ibmad.Config{})
+	defer client.Close()
+	watch := &ibfabric.Watch{Client: client, Now: time.Now, Settle: 500 * time.Millisecond, Gap: 10 * time.Second, Cables: time.Second}
+	if told {
+		log, err := ibfabric.OpenLog(sim.Log())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer log.Close()
+		watch.Unrest = log.Unrest
+	}
+	first, err := watch.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := first.Fabric
+	topo, found := f.Topology()
+	if len(found) > 0 {
+		t.Fatal(found)
+	}
+	store := NewStore(fabric.NewGraph(topo))
+	tables := NewTables(store, 0)
+	tables.Take(first)
+	var all []fabric.Edge
+	for _, src := range store.Graph().NICs() {
+		for _, dst := range store.Graph().NICs() {
+			if src != dst {
+				e := fabric.Edge{Src: src, Dst: dst, Reply: len(all)%2 == 0}
+				all = append(all, e)
+				tables.Follow(e, time.Now())
+			}
+		}
+	}
+	lid := func(nic string) uint16 {
+		l, err := f.Find(nic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return uint16(l)
+	}
+	var asked []tracert
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for i, host := range []string{"h2", "h5"} {
+		rng := rand.New(rand.NewPCG(uint64(i), 2))
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				e := all[rng.IntN(len(all))]
+				from, to := e.Ends()
+				x := tracert{edge: e, begun: time.Now()}
+				x.links, x.err = sim.Tracert(host, lid(from), lid(to))
+				x.end = time.Now()
+				mu.Lock()
+				asked = append(asked, x)
+				mu.Unlock()
+			}
+		})
+	}
+	var reads atomic.Int64
+	reading := func() {
+		r, err := watch.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		tables.Take(r)
+		reads.Add(1)
+		time.Sleep(5 * time.Millisecond) // so that others get the processor
+	}
+	changes := make(chan struct{})
+	go func() {
+		defer close(changes)
+		for _, command := range []string{`Unlink "leaf0"[3]`, `ReLink "leaf0"[3]`, `Unlink "leaf2"[4]`, `Unlink "leaf1"[5]`, `ReLink "leaf2"[4]`, `ReLink "leaf1"[5]`} {
+			n := sim.Ups()
+			sim.Console(command)
+			late := time.Now().Add(20 * time.Second)
+			wait := func(more func() bool) {
+				for more() && time.Now().Before(late) {
+					time.Sleep(5 * time.Millisecond)
+				}
+			}
+			wait(func() bool { return sim.Ups() == n })
+			if read := reads.Load(); !told {
+				wait(func() bool { return reads.Load() < read+20 })
+			}
+		}
+	}()
+	for done := false; !done; {
+		select {
+		case <-changes:
+			done = true
+		default:
+			reading()
+		}
+	}
+	// Until all is calm, and some more.
+	for calm := time.Now().Add(watch.Settle + 800*time.Millisecond); time.Now().Before(calm); {
+		reading()
+	}
+	close(stop)
+	wg.Wait()
+	reading()
+
+	states := map[fabric.PathState]int{}
+	ways := map[string]bool{}
+	for _, x := range asked {
+		if x.err != nil && strings.Contains(x.err.Error(), "_do_madrpc failed") {
+			continue // ibtracert's own questions, which go by LID, were lost
+		}
+		b, _ := store.At(x.edge, x.begun, x.end)
+		states[b.State]++
+		if b.State != fabric.PathValid {
+			continue
+		}
+		from, to := x.edge.Ends()
+		if want := named(f, from, to, x.links); x.err != nil || !slices.Equal(want, b.Path) {
+			t.Errorf("%s from %s to %s is bound to %s, and ibtracert says %s (%v)", x.edge, x.begun, x.end, b.Path.Key(), want.Key(), x.err)
+		}
+		ways[x.edge.String()+b.Path.Key()] = true
+	}
+	t.Logf("%d traces, %d readings: %v; %d paths of %d edges", len(asked), reads.Load(), states, len(ways), len(all))
+	if states[fabric.PathValid] == 0 || store.Version() <= uint64(len(all)) {
+		t.Errorf("the test shows nothing: %v, version %d", states, store.Version())
+	}
+	for _, e := range all {
+		tables.Follow(e, time.Now())
+		b, ok := store.Bind(e)
+		if !ok || b.State != fabric.PathValid || b.Source != ByTables {
+			t.Errorf("%s in the end: %+v", e, b)
+		}
+	}
+}
+
+// named is ibtracert's route as a path.
+func named(f *ibfabric.Fabric, from, to string, links []ibtest.Link) fabric.Path {
+	var p fabric.Path
+	for _, l := range links {
+		if n := len(p); n > 0 {
+			p[n-1].Out = strconv.Itoa(int(l.Out))
+		}
+		e, ok := f.ByGUID(ibfabric.GUID(l.GUID))
+		if !ok {
+			return fabric.Path{{Switch: fmt.Sprintf("%#x", l.GUID)}}
+		}
+		if int(e.Node) < f.Switches {
+			p = append(p, fabric.Hop{Switch: f.Name(e.Node), In: strconv.Itoa(int(l.In))})
+		}
+	}
+	return p
+}

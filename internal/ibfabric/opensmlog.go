@@ -1,0 +1,128 @@
+package ibfabric
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// OpenSMLog tells of changes by what OpenSM writes to its log, on the machine that it
+// runs on: traps that it received, sweeps, tables that it computed. OpenSM holds lines
+// back unless its option force_log_flush is TRUE; then a line is there before the
+// tables that it speaks of are.
+type OpenSMLog struct {
+	path string
+	file *os.File
+	rest []byte // of a line that is not whole yet
+}
+
+// unrest are texts of lines that tell of a change.
+var unrest = [][]byte{
+	[]byte("Received Generic Notice"), // a trap: a link, a port, a capability
+	[]byte("tables configured on all switches"),
+	[]byte("heavy sweep"),
+	[]byte("HEAVY SWEEP"),
+	[]byte("REROUTE"),
+	[]byte("SUBNET UP"),
+	[]byte("Entering MASTER state"),
+	[]byte("Discovered new port"),
+	[]byte("Removed port"),
+}
+
+// OpenLog begins at the end of a log.
+func OpenLog(path string) (*OpenSMLog, error) {
+	l := &OpenSMLog{path: path}
+	if err := l.open(io.SeekEnd); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *OpenSMLog) open(whence int) error {
+	f, err := os.Open(l.path)
+	if err != nil {
+		return fmt.Errorf("OpenSM's log: %w", err)
+	}
+	if _, err := f.Seek(0, whence); err != nil {
+		f.Close()
+		return fmt.Errorf("OpenSM's log: %w", err)
+	}
+	l.file, l.rest = f, nil
+	return nil
+}
+
+// Close ends it.
+func (l *OpenSMLog) Close() error { return l.file.Close() }
+
+// maxRest bounds what is kept of a line; what matters is in its first part.
+const maxRest = 4 << 10 // octets
+
+// Unrest reports whether the log tells of a change since it was last asked. A log
+// that was truncated or replaced may have told of one.
+func (l *OpenSMLog) Unrest() (bool, error) {
+	told, err := l.read()
+	if err != nil {
+		return false, err
+	}
+	at, err := l.file.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return false, fmt.Errorf("OpenSM's log: %w", err)
+	}
+	mine, err := l.file.Stat()
+	if err != nil {
+		return false, fmt.Errorf("OpenSM's log: %w", err)
+	}
+	there, err := os.Stat(l.path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return told, nil // it is being replaced: the file that is open may still grow
+	case err != nil:
+		return false, fmt.Errorf("OpenSM's log: %w", err)
+	case os.SameFile(mine, there) && mine.Size() >= at:
+		return told, nil
+	}
+	l.file.Close()
+	if err := l.open(io.SeekStart); err != nil {
+		return false, err
+	}
+	_, err = l.read()
+	return true, err
+}
+
+func (l *OpenSMLog) read() (told bool, err error) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := l.file.Read(buf)
+		l.rest = append(l.rest, buf[:n]...)
+		for {
+			line, after, whole := bytes.Cut(l.rest, []byte{'\n'})
+			if !whole {
+				break
+			}
+			told = told || tells(line)
+			l.rest = after
+		}
+		if len(l.rest) > maxRest {
+			told = told || tells(l.rest)
+			l.rest = l.rest[len(l.rest)-maxRest/2:]
+		}
+		l.rest = bytes.Clone(l.rest)
+		if err == io.EOF {
+			return told, nil
+		}
+		if err != nil {
+			return told, fmt.Errorf("OpenSM's log: %w", err)
+		}
+	}
+}
+
+func tells(line []byte) bool {
+	for _, text := range unrest {
+		if bytes.Contains(line, text) {
+			return true
+		}
+	}
+	return false
+}

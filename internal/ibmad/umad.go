@@ -1,0 +1,183 @@
+package ibmad
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// The header before each datagram of /dev/infiniband/umadN: struct
+// ib_user_mad_hdr of include/uapi/rdma/ib_user_mad.h.
+const (
+	umadHeader = 64
+	umadABI    = 5
+
+	umadAgentAt   = 0
+	umadStatusAt  = 4
+	umadTimeoutAt = 8  // ms; retries, in 12, are left to the client
+	umadQPNAt     = 20 // from here on big endian
+	umadQKeyAt    = 24
+	umadLIDAt     = 28 // the P_Key index, in 56, is 0: the default partition
+
+	// gsiKey is the Q_Key of every QP1 (IBA volume 1, 13.6.1.1).
+	gsiKey = 0x80010000
+	// umadWindow is well below the kernel's queue of a QP1, 512.
+	umadWindow = 64
+)
+
+// Umad is the transport of a port of this host's channel adapter, by the kernel's
+// user-space management interface. It needs read and write permission on the
+// device. The kernel matches answers to questions, and reports those that were
+// not answered in time.
+type Umad struct {
+	file   io.ReadWriteCloser
+	agents umadAgents
+	buf    [umadHeader + Size]byte
+	in     [umadHeader + Size]byte
+}
+
+// umadAgents are the kernel's numbers for who asks: one agent for each class.
+type umadAgents struct{ lid, directed, performance uint32 }
+
+// UmadDevice finds the umad device of a port, such as "/dev/infiniband/umad0"
+// of mlx5_0 port 1, in the class/infiniband_mad directory of sysfs (Documentation/
+// ABI/stable/sysfs-class-infiniband). errors.Is holds with fs.ErrNotExist when
+// there is none.
+func UmadDevice(sysfs fs.FS, device string, port int) (string, error) {
+	const class = "class/infiniband_mad"
+	abi, err := fs.ReadFile(sysfs, class+"/abi_version")
+	if err != nil {
+		return "", fmt.Errorf("is ib_umad loaded? %w", err)
+	}
+	if got := strings.TrimSpace(string(abi)); got != strconv.Itoa(umadABI) {
+		return "", fmt.Errorf("%s/abi_version is %q, want %d", class, got, umadABI)
+	}
+	names, err := fs.Glob(sysfs, class+"/umad*")
+	if err != nil {
+		return "", err
+	}
+	for _, name := range names {
+		dev, err := fs.ReadFile(sysfs, name+"/ibdev")
+		if err != nil {
+			return "", err
+		}
+		number, err := fs.ReadFile(sysfs, name+"/port")
+		if err != nil {
+			return "", err
+		}
+		if strings.TrimSpace(string(dev)) == device && strings.TrimSpace(string(number)) == strconv.Itoa(port) {
+			return "/dev/infiniband/" + path.Base(name), nil
+		}
+	}
+	return "", fmt.Errorf("%s: no device of %s port %d: %w", class, device, port, fs.ErrNotExist)
+}
+
+// OpenUmad opens a device that UmadDevice found.
+func OpenUmad(name string) (*Umad, error) {
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	var agents umadAgents
+	var failed error
+	if err := raw.Control(func(fd uintptr) { agents, failed = umadRegister(fd) }); err != nil {
+		failed = err
+	}
+	if failed != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", name, failed)
+	}
+	return &Umad{file: f, agents: agents}, nil
+}
+
+func umadRegister(fd uintptr) (a umadAgents, err error) {
+	if err := unix.EnableUmadPKeys(fd); err != nil {
+		return a, fmt.Errorf("enable P_Key indices: %w", err)
+	}
+	for _, agent := range []struct {
+		id    *uint32
+		qpn   uint32
+		class uint8
+	}{{&a.lid, 0, classSubnetLID}, {&a.directed, 0, classSubnetDirected}, {&a.performance, 1, classPerformance}} {
+		if *agent.id, err = unix.RegisterUmadAgent(fd, agent.qpn, agent.class, classVersion); err != nil {
+			return a, fmt.Errorf("register for class %#02x: %w", agent.class, err)
+		}
+	}
+	return a, nil
+}
+
+// Send implements Transport.
+func (u *Umad) Send(m *MAD, to Address, wait time.Duration) error {
+	u.encode(m, to, wait)
+	_, err := u.file.Write(u.buf[:])
+	if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM) {
+		return ErrDropped
+	}
+	return err
+}
+
+func (u *Umad) encode(m *MAD, to Address, wait time.Duration) {
+	h := u.buf[:umadHeader]
+	clear(h)
+	agent, lid := u.agents.lid, uint16(to.LID)
+	switch m.Class() {
+	case classPerformance:
+		agent = u.agents.performance
+		binary.BigEndian.PutUint32(h[umadQPNAt:], 1)
+		binary.BigEndian.PutUint32(h[umadQKeyAt:], gsiKey)
+	case classSubnetDirected:
+		agent, lid = u.agents.directed, permissiveLID
+	}
+	binary.NativeEndian.PutUint32(h[umadAgentAt:], agent)
+	// Without a time the kernel would expect no answer, and drop it.
+	binary.NativeEndian.PutUint32(h[umadTimeoutAt:], uint32(max(1, (wait+time.Millisecond-1)/time.Millisecond)))
+	binary.BigEndian.PutUint16(h[umadLIDAt:], lid)
+	copy(u.buf[umadHeader:], m[:])
+}
+
+// Receive implements Transport.
+func (u *Umad) Receive(m *MAD) (lost bool, err error) {
+	for {
+		n, err := u.file.Read(u.in[:])
+		if err != nil {
+			return false, err
+		}
+		if lost, ok := umadDecode(u.in[:n], m); ok {
+			return lost, nil
+		}
+	}
+}
+
+// umadDecode reads a datagram, or of a question that was not answered its first
+// 24 octets; ok is false for what is neither.
+func umadDecode(b []byte, m *MAD) (lost, ok bool) {
+	const header = 24
+	if len(b) < umadHeader+header {
+		return false, false
+	}
+	lost = binary.NativeEndian.Uint32(b[umadStatusAt:]) != 0
+	*m = MAD{}
+	copy(m[:], b[umadHeader:])
+	return lost, lost || len(b) == umadHeader+Size
+}
+
+// Window implements Transport.
+func (u *Umad) Window() int { return umadWindow }
+
+// Close ends a waiting Receive; the kernel takes the agents back.
+func (u *Umad) Close() error { return u.file.Close() }
