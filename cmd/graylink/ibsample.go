@@ -24,20 +24,13 @@ import (
 	"github.com/graylink/graylink/internal/ibsample"
 )
 
-// ibCommand is the parent of what is about InfiniBand, which several files add to.
-func ibCommand(app *kingpin.Application) *kingpin.CmdClause {
-	if c := app.GetCommand("ib"); c != nil {
-		return c
-	}
-	return app.Command("ib", "What there is to know of an InfiniBand fabric.")
-}
-
-func addIBSample(app *kingpin.Application, commands map[string]command) {
-	c := ibCommand(app).Command("sample", "Read the counters of the fabric's ports at two ticks, and print them with their rates.")
+func addIBSample(ib *kingpin.CmdClause, commands map[string]command) {
+	c := ib.Command("sample", "Read the counters of the fabric's ports at two ticks, and print them with their rates.")
 	config := ibagent.Defaults()
-	c.Flag("device", "The port of this host that asks: umad0, or ibsim:SOCKET/NODE.").Default(config.Device).StringVar(&config.Device)
+	c.Flag("device", "The port of this host that asks: umad0, mlx5_0, mlx5_0.2 for its second port, or ibsim:SOCKET/NODE.").Default(config.Device).StringVar(&config.Device)
 	c.Flag("interval", "Time between the two ticks.").Default("1s").DurationVar(&config.Interval)
 	c.Flag("metric", "Name of a MAD query or of one of its fields, as PortXmitWait; may be repeated. Without it, all are read.").StringsVar(&config.Metrics)
+	c.Flag("m-key-file", "File with the subnet's M_Key, hexadecimal.").StringVar(&config.MKeyFile)
 	c.Flag("timeout", "How long one question waits.").Default(config.Timeout.String()).DurationVar(&config.Timeout)
 	c.Flag("retries", "How often it is asked again.").Default("2").IntVar(&config.Retries)
 	ports := c.Flag("port", "Shell pattern of the ports to print, as 'leaf1:*' or 'h3/*'; may be repeated.").Strings()
@@ -54,7 +47,7 @@ func ibSample(ctx context.Context, config ibagent.Config, patterns []string, for
 			return exitError{1, fmt.Errorf("port %q: %w", p, err)}
 		}
 	}
-	a, err := ibagent.Start(config, func() (ibmad.Transport, error) { return ibagent.Open(config.Device) }, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	a, err := ibagent.Start(config, ibmad.Open, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	if err != nil {
 		return exitError{1, err}
 	}
@@ -173,8 +166,8 @@ func ibSampleTable(ports []ibsample.PortState, w io.Writer) error {
 	return t.Flush()
 }
 
-func addIBServe(app *kingpin.Application, commands map[string]command) {
-	c := ibCommand(app).Command("serve", "Sample the fabric on and on, as delegator, sampler or both, and serve /metrics.")
+func addIBServe(ib *kingpin.CmdClause, commands map[string]command) {
+	c := ib.Command("serve", "Sample the fabric on and on, as delegator, sampler or both, and serve /metrics.")
 	file := c.Flag("config.file", "What to do: the keys of the ibfabric receiver.").Required().String()
 	flags := kingpinflag.AddFlags(c, "127.0.0.1:9872")
 	commands[c.FullCommand()] = func(ctx context.Context) error {
@@ -209,7 +202,7 @@ func readIBConfig(file string) (ibagent.Config, error) {
 
 func ibServe(ctx context.Context, config ibagent.Config, flags *web.FlagConfig) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	a, err := ibagent.Start(config, func() (ibmad.Transport, error) { return ibagent.Open(config.Device) }, log)
+	a, err := ibagent.Start(config, ibmad.Open, log)
 	if err != nil {
 		return exitError{1, err}
 	}

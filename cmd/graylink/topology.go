@@ -22,6 +22,7 @@ func addTopology(app *kingpin.Application, commands map[string]command) {
 	topo := app.Command("topology", "Work with topology files.")
 	check := topo.Command("check", "Print every error and warning of a topology file. Exit code 0: usable, 1: it has errors.")
 	addDiscover(topo, commands)
+	addTopologyImport(topo, commands)
 	file := check.Arg("file", "Topology file (YAML).").Required().String()
 	format := check.Flag("format", "Output format.").Default("text").Enum("text", "json")
 	commands[check.FullCommand()] = func(context.Context) error {

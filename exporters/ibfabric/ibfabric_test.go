@@ -20,7 +20,7 @@ import (
 func start(t *testing.T, f *madsim.Fabric) *ibagent.Agent {
 	c := ibagent.Defaults()
 	c.Name, c.Interval = "s", 200*time.Millisecond
-	a, err := ibagent.Start(c, func() (ibmad.Transport, error) { return f.Attach("h0"), nil }, slog.New(slog.DiscardHandler))
+	a, err := ibagent.Start(c, func(string) (ibmad.Transport, error) { return f.Attach("h0"), nil }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

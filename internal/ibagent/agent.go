@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -58,17 +59,8 @@ type found struct {
 	rate  float64 // octets per second, 0: not known
 }
 
-// Open opens the port that asks: Config.Device.
-func Open(device string) (ibmad.Transport, error) {
-	if sim, ok := strings.CutPrefix(device, "ibsim:"); ok {
-		socket, node, _ := strings.Cut(sim, "/")
-		return ibmad.DialIbsim(socket, node)
-	}
-	return nil, fmt.Errorf("device %s: ibsim:SOCKET/NODE is expected", device)
-}
-
-// Start begins. The transport is the agent's from then on; open makes one.
-func Start(c Config, open func() (ibmad.Transport, error), log *slog.Logger) (*Agent, error) {
+// Start begins. open is ibmad.Open, or what stands in for it.
+func Start(c Config, open func(device string) (ibmad.Transport, error), log *slog.Logger) (*Agent, error) {
 	if c.Name == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -88,8 +80,12 @@ func Start(c Config, open func() (ibmad.Transport, error), log *slog.Logger) (*A
 	return a, nil
 }
 
-func (a *Agent) start(ctx context.Context, open func() (ibmad.Transport, error)) error {
-	transport, err := open()
+func (a *Agent) start(ctx context.Context, open func(device string) (ibmad.Transport, error)) error {
+	key, err := ReadMKey(a.config.MKeyFile)
+	if err != nil {
+		return err
+	}
+	transport, err := open(a.config.Device)
 	if err != nil {
 		return err
 	}
@@ -97,7 +93,7 @@ func (a *Agent) start(ctx context.Context, open func() (ibmad.Transport, error))
 	if retries == 0 {
 		retries = -1 // ibmad's none
 	}
-	a.client = ibmad.NewClient(transport, ibmad.Config{Window: a.config.Window, PerDestination: a.config.PerNode, Timeout: a.config.Timeout, Retries: retries, MKey: ibmad.MKey(a.config.MKey)})
+	a.client = ibmad.NewClient(transport, ibmad.Config{Window: a.config.Window, PerDestination: a.config.PerNode, Timeout: a.config.Timeout, Retries: retries, MKey: key})
 	keys, err := a.keys()
 	if err != nil {
 		return err
@@ -120,6 +116,22 @@ func (a *Agent) start(ctx context.Context, open func() (ibmad.Transport, error))
 	}
 	a.wg.Go(func() { s.Run(ctx) })
 	return nil
+}
+
+// ReadMKey reads a file that holds the management key of a subnet; "" is none.
+func ReadMKey(file string) (ibmad.MKey, error) {
+	if file == "" {
+		return 0, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, fmt.Errorf("M_Key: %w", err)
+	}
+	key, err := strconv.ParseUint(strings.TrimPrefix(strings.TrimSpace(string(text)), "0x"), 16, 64)
+	if err != nil {
+		return 0, fmt.Errorf("M_Key: %s: up to 16 hexadecimal digits are expected", file)
+	}
+	return ibmad.MKey(key), nil
 }
 
 func (a *Agent) keys() (*pki.Keeper, error) {

@@ -16,8 +16,9 @@ import (
 type Config struct {
 	// Name is the sampler's component id: the host's name by default.
 	Name string `mapstructure:"name" yaml:"name"`
-	// Device is the port of this host that asks: "umad0", or "ibsim:SOCKET/NODE" for
-	// a simulated fabric.
+	// Device is the port of this host that asks, as ibmad.Open takes it: "umad0",
+	// "mlx5_0", "mlx5_0.2" for its second port, "ibsim:SOCKET/NODE" for a simulated
+	// fabric.
 	Device string `mapstructure:"device" yaml:"device"`
 	// Interval is the time between two ticks.
 	Interval time.Duration `mapstructure:"interval" yaml:"interval"`
@@ -50,8 +51,8 @@ type Config struct {
 	// Timeout and Retries are of one question.
 	Timeout time.Duration `mapstructure:"timeout" yaml:"timeout"`
 	Retries int           `mapstructure:"retries" yaml:"retries"`
-	// MKey is the subnet's management key, when it has one.
-	MKey Secret `mapstructure:"m_key" yaml:"m_key"`
+	// MKeyFile holds the subnet's management key, hexadecimal; empty: it has none.
+	MKeyFile string `mapstructure:"m_key_file" yaml:"m_key_file"`
 }
 
 // TLS names PEM files.
@@ -62,22 +63,6 @@ type TLS struct {
 	// Server is the name in the delegator's certificate; its host by default.
 	Server string `mapstructure:"server_name" yaml:"server_name"`
 }
-
-// Secret is a number that is not shown.
-type Secret uint64
-
-func (s Secret) String() string {
-	if s == 0 {
-		return "none"
-	}
-	return "set"
-}
-
-// Format keeps it out of every verb.
-func (s Secret) Format(f fmt.State, _ rune) { fmt.Fprint(f, s.String()) }
-
-// MarshalText keeps it out of what shows a configuration.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Defaults is a process that is delegator and sampler.
 func Defaults() Config {

@@ -23,7 +23,7 @@ import (
 // start runs an agent on a node of a fabric for the length of the test.
 func start(tb testing.TB, c Config) *Agent {
 	tb.Helper()
-	a, err := Start(c, func() (ibmad.Transport, error) { return Open(c.Device) }, slog.New(slog.DiscardHandler))
+	a, err := Start(c, ibmad.Open, slog.New(slog.DiscardHandler))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestMain(m *testing.M) {
 func beSampler(name, device, delegator string) int {
 	c := Defaults()
 	c.Name, c.Device, c.Delegator, c.Interval = name, device, delegator, crewInterval
-	a, err := Start(c, func() (ibmad.Transport, error) { return Open(device) }, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	a, err := Start(c, ibmad.Open, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -75,9 +75,6 @@ func (s Speed) String() string {
 	return ""
 }
 
-// MarshalText writes the name.
-func (s Speed) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
 // End is a port: the index of its node in Fabric.Nodes and its number. The zero
 // value of a far end is no port: see Port.Linked.
 type End struct {

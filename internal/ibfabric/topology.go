@@ -169,7 +169,7 @@ type Connection struct {
 	Vendor      uint32  `json:"vendor,omitempty"`
 	Device      uint16  `json:"device,omitempty"`
 	Width       uint8   `json:"width,omitempty"`
-	Speed       Speed   `json:"speed,omitempty"`
+	Speed       string  `json:"speed,omitempty"`
 	GbitPerS    float64 `json:"gbps,omitempty"`
 	Description string  `json:"description"`
 }
@@ -187,7 +187,7 @@ func (f *Fabric) Connections() []Connection {
 			out = append(out, Connection{
 				End: f.EndName(e), GUID: n.GUID.String(), LID: f.LIDOf(e), Port: e.Port,
 				Peer: f.EndName(port.Far), PeerGUID: f.Nodes[port.Far.Node].GUID.String(), PeerLID: f.LIDOf(port.Far), PeerPort: port.Far.Port,
-				Vendor: n.Vendor, Device: n.Device, Width: port.Width, Speed: port.Speed, GbitPerS: port.Gbps(), Description: n.Description,
+				Vendor: n.Vendor, Device: n.Device, Width: port.Width, Speed: port.Speed.String(), GbitPerS: port.Gbps(), Description: n.Description,
 			})
 		}
 	}

@@ -25,5 +25,5 @@ func NewFactory() receiver.Factory {
 
 func create(_ context.Context, s receiver.Settings, c component.Config, next consumer.Metrics) (receiver.Metrics, error) {
 	config := c.(*Config)
-	return &ibReceiver{config: config.Config, settings: s, next: next, open: func() (ibmad.Transport, error) { return ibagent.Open(config.Device) }}, nil
+	return &ibReceiver{config: config.Config, settings: s, next: next, open: ibmad.Open}, nil
 }

@@ -24,7 +24,7 @@ type ibReceiver struct {
 	config   ibagent.Config
 	settings receiver.Settings
 	next     consumer.Metrics
-	open     func() (ibmad.Transport, error)
+	open     func(device string) (ibmad.Transport, error)
 
 	agent *ibagent.Agent
 	began time.Time

@@ -135,8 +135,8 @@ func (f *Fabric) start(cmd *exec.Cmd) {
 
 func stop(cmd *exec.Cmd) {
 	if cmd.ProcessState == nil {
-		cmd.Process.Kill()
-		cmd.Wait()
+		_ = cmd.Process.Kill() // it may have ended by itself
+		_ = cmd.Wait()         // "killed" is what is wanted
 	}
 }
 
@@ -173,8 +173,13 @@ func (f *Fabric) StartSM() {
 
 // StopSM ends OpenSM; the tables stay as they are.
 func (f *Fabric) StopSM() {
-	f.sm.Process.Signal(syscall.SIGTERM)
-	f.sm.Wait()
+	f.tb.Helper()
+	if err := f.sm.Process.Signal(syscall.SIGTERM); err != nil {
+		f.tb.Fatal(err)
+	}
+	if err := f.sm.Wait(); err != nil {
+		f.tb.Fatalf("OpenSM: %v", err)
+	}
 }
 
 // Log is the running OpenSM's log; its lines are there at once.

@@ -1,0 +1,471 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"gopkg.in/yaml.v3"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/ibagent"
+	"github.com/graylink/graylink/internal/ibfabric"
+	"github.com/graylink/graylink/internal/ibmad"
+)
+
+// ibCommand is the parent of what is about InfiniBand, which several files add to.
+func ibCommand(app *kingpin.Application) *kingpin.CmdClause {
+	if c := app.GetCommand("ib"); c != nil {
+		return c
+	}
+	return app.Command("ib", "What there is to know of an InfiniBand fabric.")
+}
+
+func addIB(app *kingpin.Application, commands map[string]command) {
+	addIBDiscover(ibCommand(app), commands)
+	addIBPaths(ibCommand(app), commands)
+	addIBSample(ibCommand(app), commands)
+	addIBServe(ibCommand(app), commands)
+}
+
+// ibSource is where a fabric is read: a device or files.
+type ibSource struct {
+	device, mkeyFile, from, lfts string
+	timeout                      time.Duration
+}
+
+func (s *ibSource) flags(c *kingpin.CmdClause, tables bool) {
+	c.Flag("device", "The port of this host that asks: umad0, mlx5_0, mlx5_0.2 for its second port, or ibsim:SOCKET/NODE.").StringVar(&s.device)
+	c.Flag("m-key-file", "File with the subnet's M_Key, hexadecimal.").StringVar(&s.mkeyFile)
+	c.Flag("timeout", "How long one question waits for its answer; it is asked three times.").Default("200ms").DurationVar(&s.timeout)
+	c.Flag("from", "File that ibnetdiscover wrote, instead of --device.").StringVar(&s.from)
+	if tables {
+		c.Flag("lfts", "File that dump_lfts wrote, with --from.").StringVar(&s.lfts)
+	}
+}
+
+func (s *ibSource) check() error {
+	if (s.device == "") == (s.from == "") {
+		return errors.New("where to read the fabric: --device or --from is expected")
+	}
+	if s.lfts != "" && s.from == "" {
+		return errors.New("--lfts goes with --from")
+	}
+	return nil
+}
+
+// client attaches to the device.
+func (s *ibSource) client() (*ibmad.Client, error) {
+	config := ibmad.Config{Timeout: s.timeout}
+	if s.mkeyFile != "" {
+		key, err := ibagent.ReadMKey(s.mkeyFile)
+		if err != nil {
+			return nil, err
+		}
+		config.MKey = key
+	}
+	t, err := ibmad.Open(s.device)
+	if err != nil {
+		return nil, err
+	}
+	return ibmad.NewClient(t, config), nil
+}
+
+// read reads files.
+func (s *ibSource) read() (f *ibfabric.Fabric, found []string, err error) {
+	file, err := os.Open(s.from)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer file.Close()
+	f, found, err = ibfabric.ReadNetDiscover(s.from, file)
+	if err != nil || s.lfts == "" {
+		return f, found, err
+	}
+	tables, err := os.Open(s.lfts)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer tables.Close()
+	f, more, err := f.ReadLFTs(s.lfts, tables)
+	return f, append(found, more...), err
+}
+
+func warn(of string, found []string) int {
+	for _, x := range found {
+		fmt.Fprintf(os.Stderr, "%s: %s\n", of, x)
+	}
+	return len(found)
+}
+
+// ibFabric is the published form of a discovery.
+type ibFabric struct {
+	Nodes  []ibNode              `json:"nodes"`
+	Ports  []ibfabric.Connection `json:"ports"`
+	Silent []ibSilent            `json:"silent"`
+	Notes  []string              `json:"notes"`
+}
+
+type ibNode struct {
+	Name        string       `json:"name"`
+	Type        string       `json:"type"`
+	GUID        string       `json:"guid"`
+	System      string       `json:"system_guid"`
+	LID         ibfabric.LID `json:"lid,omitempty"`
+	Vendor      string       `json:"vendor_id,omitempty"`
+	Device      uint16       `json:"device_id,omitempty"`
+	Ports       int          `json:"ports"`
+	Description string       `json:"description"`
+}
+
+// ibSilent is a question that was not answered.
+type ibSilent struct {
+	Near  string `json:"near"`
+	Route string `json:"route"`
+	Asked string `json:"asked"`
+	Error string `json:"error"`
+}
+
+func addIBDiscover(ib *kingpin.CmdClause, commands map[string]command) {
+	c := ib.Command("discover", "List the nodes and cables of an InfiniBand subnet. Exit code 0: done, 1: bad arguments or the own port does not answer, 3: done, but something is contradictory or does not answer.")
+	var s ibSource
+	s.flags(c, false)
+	format := c.Flag("format", "Output format; topology: a topology file.").Default("text").Enum("text", "json", "topology")
+	commands[c.FullCommand()] = func(ctx context.Context) error {
+		if err := s.check(); err != nil {
+			return err
+		}
+		var f *ibfabric.Fabric
+		var found []string
+		var took time.Duration
+		if s.from != "" {
+			var err error
+			if f, found, err = s.read(); err != nil {
+				return err
+			}
+		} else {
+			client, err := s.client()
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			begun := time.Now()
+			if f, found, err = ibfabric.Discover(ctx, client); err != nil {
+				return err
+			}
+			took = time.Since(begun)
+		}
+		out := describeFabric(f, found)
+		var err error
+		switch *format {
+		case "json":
+			err = json.NewEncoder(os.Stdout).Encode(out)
+		case "topology":
+			err = writeTopology(f, found, "")
+		default:
+			err = printFabric(os.Stdout, f, out, took)
+		}
+		if err == nil && len(found)+len(out.Silent) > 0 {
+			err = exitError{code: 3}
+		}
+		return err
+	}
+}
+
+func describeFabric(f *ibfabric.Fabric, found []string) ibFabric {
+	out := ibFabric{Nodes: []ibNode{}, Ports: f.Connections(), Silent: []ibSilent{}, Notes: append([]string{}, found...)}
+	for i := range f.Nodes {
+		n := &f.Nodes[i]
+		x := ibNode{Name: f.Name(int32(i)), Type: n.Type.String(), GUID: n.GUID.String(), System: n.System.String(), LID: f.LIDOf(ibfabric.End{Node: int32(i), Port: 1}),
+			Device: n.Device, Ports: max(len(n.Ports)-1, 0), Description: n.Description}
+		if n.Vendor != 0 {
+			x.Vendor = fmt.Sprintf("%#06x", n.Vendor)
+		}
+		out.Nodes = append(out.Nodes, x)
+	}
+	for _, q := range f.Silent {
+		out.Silent = append(out.Silent, ibSilent{Near: f.EndName(q.Near), Route: q.Route.String(), Asked: q.Asked, Error: q.Err.Error()})
+	}
+	return out
+}
+
+func printFabric(w io.Writer, f *ibfabric.Fabric, out ibFabric, took time.Duration) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(tw, "port\tLID\tpeer\tLID\trate\n")
+	for _, l := range f.Links() {
+		rate := "*"
+		if p := f.Port(l.A); p.Width > 0 && p.Speed > 0 {
+			rate = fmt.Sprintf("%dx %s", p.Width, p.Speed)
+		}
+		fmt.Fprintf(tw, "%s\t%d\t%s\t%d\t%s\n", fabric.DecodeName(f.EndName(l.A)), f.LIDOf(l.A), fabric.DecodeName(f.EndName(l.B)), f.LIDOf(l.B), rate)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for _, q := range out.Silent {
+		fmt.Fprintf(w, "does not answer: %s near %s, route %s: %s\n", q.Asked, fabric.DecodeName(q.Near), q.Route, q.Error)
+	}
+	for _, n := range out.Notes {
+		fmt.Fprintf(w, "note: %s\n", n)
+	}
+	fmt.Fprintf(w, "%d switches, %d other nodes, %d cables", f.Switches, len(f.Nodes)-f.Switches, len(f.Links()))
+	if took > 0 {
+		fmt.Fprintf(w, ", read in %s", took.Round(time.Millisecond))
+	}
+	_, err := fmt.Fprintln(w)
+	return err
+}
+
+// writeTopology writes a topology file, to standard output without a name; findings
+// go to standard error.
+func writeTopology(f *ibfabric.Fabric, found []string, file string) error {
+	t, left := f.Topology()
+	text, err := yaml.Marshal(t)
+	if err != nil {
+		return fmt.Errorf("writing the topology: %w", err)
+	}
+	if file == "" {
+		_, err = os.Stdout.Write(text)
+	} else {
+		err = os.WriteFile(file, text, 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the topology: %w", err)
+	}
+	_, checked := fabric.ParseTopology("the topology", text)
+	for _, x := range checked {
+		fmt.Fprintln(os.Stderr, x)
+	}
+	contradictory := warn("the fabric", found)
+	warn("the fabric", left)
+	fmt.Fprintf(os.Stderr, "%d switches, %d nodes, %d links\n", len(t.Switches), len(t.Nodes), len(t.Links))
+	if contradictory+len(checked.Errors()) > 0 {
+		return exitError{code: 3}
+	}
+	return nil
+}
+
+// ibHop and ibPath are a traced path's published form, with LIDs.
+type ibHop struct {
+	Switch string       `json:"switch"`
+	In     string       `json:"in"`
+	Out    string       `json:"out"`
+	LID    ibfabric.LID `json:"lid,omitempty"`
+	VL     *uint8       `json:"vl,omitempty"` // by which it leaves the switch
+}
+
+type ibPath struct {
+	Edge       string           `json:"edge"`
+	State      fabric.PathState `json:"state"`
+	SrcLID     ibfabric.LID     `json:"src_lid"`
+	DstLID     ibfabric.LID     `json:"dst_lid"`
+	SL         *uint8           `json:"sl,omitempty"`
+	Hops       []ibHop          `json:"hops"`
+	Candidates [][]ibHop        `json:"candidates,omitempty"`
+	Notes      []string         `json:"notes"`
+}
+
+type ibPaths struct {
+	ibSource
+	src, dst, format string
+	sl               uint8
+}
+
+func addIBPaths(ib *kingpin.CmdClause, commands map[string]command) {
+	c := ib.Command("paths", "The path of packets from SRC to DST by the forwarding tables. With --device they are read twice, and the path is valid when both say the same. Exit code 0: known, 1: bad arguments or nothing can be read, 2: the path is stale or not known.")
+	var p ibPaths
+	p.flags(c, true)
+	c.Arg("src", "node/device, switch, LID or GUID (0x and 16 digits).").Required().StringVar(&p.src)
+	c.Arg("dst", "The same.").Required().StringVar(&p.dst)
+	c.Flag("sl", "Service level of the packets: gives the virtual lanes, and matters to adaptive routing.").Default("0").Uint8Var(&p.sl)
+	c.Flag("format", "Output format.").Default("text").EnumVar(&p.format, "text", "json")
+	commands[c.FullCommand()] = p.run
+}
+
+func (p *ibPaths) run(ctx context.Context) error {
+	if err := p.check(); err != nil {
+		return err
+	}
+	if p.from != "" && p.lfts == "" {
+		return errors.New("--from needs --lfts: without forwarding tables there are no paths")
+	}
+	if p.sl > 15 {
+		return fmt.Errorf("--sl: 0 to 15 is expected, not %d", p.sl)
+	}
+	out, err := p.find(ctx)
+	if err != nil {
+		return err
+	}
+	if p.format == "json" {
+		err = json.NewEncoder(os.Stdout).Encode(out)
+	} else {
+		err = printIBPath(os.Stdout, out)
+	}
+	if err == nil && out.State != fabric.PathValid {
+		err = exitError{code: 2}
+	}
+	return err
+}
+
+// find reads the fabric and walks.
+func (p *ibPaths) find(ctx context.Context) (*ibPath, error) {
+	if p.from != "" {
+		f, found, err := p.read()
+		if err != nil {
+			return nil, err
+		}
+		out, _, err := p.walk(f)
+		if err == nil {
+			out.Notes = append(append(out.Notes, found...), "as the files have it; what the fabric does now is not known")
+		}
+		return out, err
+	}
+	client, err := p.client()
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	w := ibfabric.Watch{Client: client, Now: time.Now, Gap: time.Minute, Cables: time.Minute}
+	first, err := w.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	second, err := w.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out, hops, err := p.walk(second.Fabric)
+	if err != nil {
+		return nil, err
+	}
+	if first.Fabric != second.Fabric {
+		before, _, err := p.walk(first.Fabric)
+		if err != nil || describeHops(before.Hops) != describeHops(out.Hops) {
+			out.Notes = append(out.Notes, "the tables change: two readings differ on this path")
+			if out.State == fabric.PathValid {
+				out.State = fabric.PathStale
+			}
+		}
+	}
+	if out.State == fabric.PathValid {
+		lanes, err := ibfabric.Lanes(ctx, client, second.Fabric, hops, p.sl)
+		if err != nil {
+			out.Notes = append(out.Notes, "virtual lanes: "+err.Error())
+			return out, nil
+		}
+		out.SL = &p.sl
+		for i := range lanes {
+			out.Hops[i].VL = &lanes[i]
+		}
+	}
+	return out, nil
+}
+
+func describeHops(hops []ibHop) string {
+	s := ""
+	for _, h := range hops {
+		s += h.Switch + "[" + h.In + ">" + h.Out + "]"
+	}
+	return s
+}
+
+// maxWays bounds the candidates that are listed.
+const maxWays = 32
+
+func (p *ibPaths) walk(f *ibfabric.Fabric) (*ibPath, []ibfabric.Hop, error) {
+	src, err := f.Find(p.src)
+	if err != nil {
+		return nil, nil, err
+	}
+	dst, err := f.Find(p.dst)
+	if err != nil {
+		return nil, nil, err
+	}
+	from, _ := f.ByLID(src)
+	to, _ := f.ByLID(dst)
+	out := &ibPath{Edge: f.EndName(from) + ">" + f.EndName(to) + "#0", State: fabric.PathValid, SrcLID: src, DstLID: dst, Notes: []string{}}
+	hops, failed := f.Walk(src, dst)
+	all, whole, _ := f.Candidates(src, dst, p.sl, maxWays)
+	out.Hops = nameHops(f, hops)
+	switch {
+	case failed != nil:
+		out.State = fabric.PathUnknown
+		out.Notes = append(out.Notes, failed.Error())
+	case len(all) > 1:
+		out.State, out.Hops = fabric.PathUnknown, []ibHop{}
+		for _, hops := range all {
+			out.Candidates = append(out.Candidates, nameHops(f, hops))
+		}
+		out.Notes = append(out.Notes, "adaptive routing: switches may choose between ports")
+		if !whole {
+			out.Notes = append(out.Notes, fmt.Sprintf("only %d candidates are listed", maxWays))
+		}
+	}
+	return out, hops, nil
+}
+
+func nameHops(f *ibfabric.Fabric, hops []ibfabric.Hop) []ibHop {
+	out := make([]ibHop, len(hops))
+	for i, h := range hops {
+		out[i] = ibHop{Switch: f.Name(h.Switch), In: strconv.Itoa(int(h.In)), Out: strconv.Itoa(int(h.Out)), LID: f.LIDOf(ibfabric.End{Node: h.Switch})}
+	}
+	return out
+}
+
+func printIBPath(w io.Writer, p *ibPath) error {
+	fmt.Fprintf(w, "path of %s, LID %d to LID %d: %s\n", fabric.DecodeName(p.Edge), p.SrcLID, p.DstLID, p.State)
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(tw, "hop\tswitch\tLID\tin\tout\tVL\n")
+	list := func(hops []ibHop) {
+		for i, h := range hops {
+			vl := "*"
+			if h.VL != nil {
+				vl = strconv.Itoa(int(*h.VL))
+			}
+			fmt.Fprintf(tw, "%3d\t%s\t%d\t%s\t%s\t%s\n", i+1, fabric.DecodeName(h.Switch), h.LID, h.In, h.Out, vl)
+		}
+	}
+	list(p.Hops)
+	for i, hops := range p.Candidates {
+		fmt.Fprintf(tw, "candidate %d\n", i+1)
+		list(hops)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for _, n := range p.Notes {
+		fmt.Fprintf(w, "  note: %s\n", n)
+	}
+	return nil
+}
+
+// addTopologyImport is topology import: a topology file of what other programs wrote.
+func addTopologyImport(topo *kingpin.CmdClause, commands map[string]command) {
+	c := topo.Command("import", "Write a topology file of another program's output. Findings go to standard error. Exit code 0: done, 1: bad arguments or the file cannot be read, 3: done, but something is contradictory.")
+	from := c.Flag("from", "The program.").Required().Enum("ibnetdiscover")
+	file := c.Arg("file", "Its output; standard input when absent or -.").String()
+	output := c.Flag("output", "The file to write; standard output when absent.").String()
+	commands[c.FullCommand()] = func(context.Context) error {
+		r, name := io.Reader(os.Stdin), *from
+		if *file != "" { // kingpin has an empty text for a lone dash
+			f, err := os.Open(*file)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			r, name = f, *file
+		}
+		f, found, err := ibfabric.ReadNetDiscover(name, r)
+		if err != nil {
+			return err
+		}
+		return writeTopology(f, found, *output)
+	}
+}
