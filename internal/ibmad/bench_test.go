@@ -2,6 +2,11 @@ package ibmad
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/graylink/graylink/internal/ibfabric/ibtest"
@@ -30,14 +35,15 @@ func switches(tb testing.TB, c *Client) map[LID]SwitchInfo {
 }
 
 // large is the fabric of 54 switches of 36 ports and 648 HCAs.
-func large(b *testing.B) (*Client, map[LID]SwitchInfo) {
+func large(b *testing.B) (*ibtest.Fabric, *Client, map[LID]SwitchInfo) {
+	b.Helper()
 	f := ibtest.Start(b, ibtest.FatTree(36, 18, 18), ibtest.Options{})
 	c := dial(b, f, "h0", Config{})
 	found := switches(b, c)
 	if len(found) != 54 {
 		b.Fatalf("%d switches, want 54", len(found))
 	}
-	return c, found
+	return f, c, found
 }
 
 func walkAll(b *testing.B, c *Client, requests []Request) {
@@ -58,19 +64,23 @@ func walkAll(b *testing.B, c *Client, requests []Request) {
 	}
 }
 
-func BenchmarkIbsim(b *testing.B) {
-	c, found := large(b)
-	b.Run("Sweep1944Ports", func(b *testing.B) {
-		var requests []Request
-		for lid := range found {
-			for port := range 36 {
-				for _, a := range []Attribute{AttrPortCountersExtended, AttrPortXmitDiscardDetails, AttrPortRcvErrorDetails} {
-					requests = append(requests, GetCounters(a, lid, uint8(port+1)))
-				}
+// sweep reads the data and the error details of all ports of the switches.
+func sweep(found map[LID]SwitchInfo) (requests []Request) {
+	for lid := range found {
+		for port := range 36 {
+			for _, a := range []Attribute{AttrPortCountersExtended, AttrPortXmitDiscardDetails, AttrPortRcvErrorDetails} {
+				requests = append(requests, GetCounters(a, lid, uint8(port+1)))
 			}
 		}
-		walkAll(b, c, requests)
-	})
+	}
+	return requests
+}
+
+// BenchmarkIbsim is what the client costs with ibsim's own cost in it: one process
+// that answers one datagram after the other.
+func BenchmarkIbsim(b *testing.B) {
+	_, c, found := large(b)
+	b.Run("Sweep1944Ports", func(b *testing.B) { walkAll(b, c, sweep(found)) })
 	b.Run("ForwardingTables54", func(b *testing.B) {
 		var requests []Request
 		for lid, info := range found {
@@ -85,6 +95,57 @@ func BenchmarkIbsim(b *testing.B) {
 			if _, err := c.Do(context.Background(), GetCounters(AttrPortCountersExtended, 1, 1)); err != nil {
 				b.Fatal(err)
 			}
+		}
+	})
+}
+
+// BenchmarkPeers does the sweep of BenchmarkIbsim with the programs of
+// infiniband-diags, on the same fabric. perfquery: a process for each switch
+// reads all its ports' wide counters; for the details, a process for each port,
+// of one switch only. ibqueryerrors: one process, which finds the fabric first;
+// every port has errors, so that it asks for the details of all.
+func BenchmarkPeers(b *testing.B) {
+	f, c, found := large(b)
+	run := func(b *testing.B, ports int, name string, args ...string) string {
+		out, err := f.Run("h1", name, args...)
+		if n := strings.Count(out, "PortSelect:"); ports > 0 && (err != nil || n != ports) {
+			b.Fatalf("%v: %d ports, want %d: %s", err, n, ports, out)
+		}
+		return out
+	}
+	for _, kind := range []string{"leaf", "spine"} {
+		for i := range map[string]int{"leaf": 36, "spine": 18}[kind] {
+			for port := 1; port <= 36; port++ {
+				for _, counter := range []string{"PortXmitDiscards", "PortRcvErrors"} {
+					f.Console(fmt.Sprintf(`PerformanceSet "%s%d"[%d] PortCounters.%s=3`, kind, i, port, counter))
+				}
+			}
+		}
+	}
+	b.Run("Ours", func(b *testing.B) { walkAll(b, c, sweep(found)) })
+	b.Run("PerfqueryExtended", func(b *testing.B) {
+		for b.Loop() {
+			for lid := range found {
+				run(b, 36, "perfquery", "-x", strconv.Itoa(int(lid)), "1-36")
+			}
+		}
+		b.ReportMetric(36*float64(len(found)), "requests/op")
+	})
+	b.Run("PerfqueryDetailsOfOneSwitch", func(b *testing.B) {
+		lid := slices.Min(slices.Collect(maps.Keys(found)))
+		for b.Loop() {
+			for port := 1; port <= 36; port++ {
+				for _, option := range []string{"-D", "-E"} {
+					run(b, 1, "perfquery", option, strconv.Itoa(int(lid)), strconv.Itoa(port))
+				}
+			}
+		}
+		b.ReportMetric(72, "requests/op")
+	})
+	b.Run("Ibqueryerrors", func(b *testing.B) {
+		for b.Loop() {
+			out := run(b, 0, "ibqueryerrors", "--switch", "--data", "--details")
+			b.ReportMetric(float64(strings.Count(out, "PortRcvErrors == 3")), "ports/op")
 		}
 	})
 }

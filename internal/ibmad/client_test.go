@@ -320,6 +320,8 @@ func TestRule6LateAndForeign(t *testing.T) {
 		}
 		s.answer(q, 0)
 		synctest.Wait()
+		s.in <- arrival{m: q.m, lost: true} // nor is a question that comes back an answer
+		synctest.Wait()
 		if n := c.Stats().Late; n != 3 {
 			t.Errorf("%d late, want 3", n)
 		}

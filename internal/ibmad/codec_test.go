@@ -180,6 +180,43 @@ func roundTrip(t *testing.T, a payload, d, again *Data) {
 	}
 }
 
+// Each bit that is read is written back to its place, and to no other; how many
+// there are follows from the widths in the tables.
+func TestAttributesKeepEveryBit(t *testing.T) {
+	for _, test := range []struct {
+		a    payload
+		bits int
+	}{
+		{new(NodeInfo), 40 * 8}, {new(SwitchInfo), 16*8 + 5 + 16}, {new(ForwardingBlock), 512}, {new(SLtoVL), 64}, {new(PortInfoExtended), 48},
+		{new(ClassPortInfo), 8*8 + 16},
+		// without InitTypeReply, enforcement and filter bits, flags of octets 51 and 52, MaxCreditHint, and what is reserved
+		{new(PortInfo), 512 - 3 - 4 - 4 - 3 - 3 - 16 - 8 - 3},
+	} {
+		kept := 0
+		for bit := range 512 {
+			var d, again Data
+			d[bit/8] = 0x80 >> (bit % 8)
+			test.a.Decode(&d)
+			test.a.Encode(&again)
+			if again == d {
+				kept++
+			} else if again != (Data{}) {
+				t.Errorf("%T: bit %d moved: % x", test.a, bit, again[:64])
+			}
+		}
+		if kept != test.bits {
+			t.Errorf("%T keeps %d bits, want %d", test.a, kept, test.bits)
+		}
+	}
+	// what is wider than its field does not reach the next one
+	var d Data
+	n := NodeInfo{LocalPort: 1, VendorID: 0xffffffff}
+	n.Encode(&d)
+	if n.Decode(&d); n.LocalPort != 1 || n.VendorID != 0xffffff {
+		t.Errorf("%+v", n)
+	}
+}
+
 // Counters of an attribute do not overlap, lie within it, and saturate.
 func TestCountersDoNotOverlap(t *testing.T) {
 	lists := [][]Counter{ReedSolomonCounters()}

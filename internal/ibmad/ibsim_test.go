@@ -2,8 +2,12 @@ package ibmad
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
+	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -160,5 +164,59 @@ func TestIbsimCounters(t *testing.T) {
 	}
 	if _, err := c.Do(context.Background(), GetCounters(AttrPortCounters, lid, 99)); err == nil || errors.Is(err, ErrTimeout) {
 		t.Errorf("port 99: %v, want a refusal", err)
+	}
+}
+
+// An ibsim that does not read makes Send drop, not wait.
+func TestIbsimThatDoesNotRead(t *testing.T) {
+	name := fmt.Sprintf("graylink-test-%d", os.Getpid())
+	control, err := net.ListenUnixgram("unixgram", simAddress(name, "ctl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	data, err := net.ListenUnixgram("unixgram", simAddress(name, "out0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer data.Close()
+	kinds := make(chan uint32, 10)
+	go func() {
+		defer close(kinds)
+		for {
+			b := make([]byte, simControlSize)
+			_, from, err := control.ReadFromUnix(b)
+			if err != nil {
+				return
+			}
+			kinds <- binary.NativeEndian.Uint32(b[8:])
+			binary.NativeEndian.PutUint32(b[16:], 0) // client 0
+			from.Name += "\x00" // which the net package takes for the end
+			if _, err := control.WriteToUnix(b, from); err != nil {
+				return
+			}
+		}
+	}()
+	p, err := DialIbsim(name, "h0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dropped error
+	for i := 0; i < 10*p.Window() && dropped == nil; i++ {
+		dropped = p.Send(&MAD{}, To(1), time.Second)
+	}
+	if !errors.Is(dropped, ErrDropped) {
+		t.Errorf("%v, want %v", dropped, ErrDropped)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	control.Close()
+	var got []uint32
+	for k := range kinds {
+		got = append(got, k)
+	}
+	if !slices.Equal(got, []uint32{simConnect, simDisconnect}) {
+		t.Errorf("orders %v, want connect and disconnect", got)
 	}
 }

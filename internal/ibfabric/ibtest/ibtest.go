@@ -115,6 +115,8 @@ func Start(tb testing.TB, net string, o Options) *Fabric {
 	if !f.out.wait(1) {
 		tb.Fatalf("ibsim gives no prompt: %s", f.out.text())
 	}
+	// The first prompt is written before the sockets are there.
+	f.Console("Attached")
 	if !o.NoSM {
 		f.StartSM()
 	}

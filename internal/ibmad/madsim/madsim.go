@@ -554,14 +554,10 @@ func (t *Transport) Send(m *ibmad.MAD, to ibmad.Address, _ time.Duration) error 
 	return nil
 }
 
-// receiveDepth is how many answers wait for a transport at most, as in the
-// kernel's queue of QP1.
-const receiveDepth = 512
-
 func (t *Transport) deliver(m *ibmad.MAD) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.closed && len(t.queue) < receiveDepth {
+	if !t.closed {
 		t.queue = append(t.queue, *m)
 		t.more.Signal()
 	}

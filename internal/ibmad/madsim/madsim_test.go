@@ -148,6 +148,9 @@ func TestUnlinkRelinkReroute(t *testing.T) {
 				t.Errorf("%s counts %d LinkDowned, want 1", end.name, n)
 			}
 		}
+		if _, err := c.Do(ctx, ibmad.GetNodeInfo(path(t, 1, up))); !errors.Is(err, ibmad.ErrTimeout) {
+			t.Errorf("a directed route over the link: %v, want %v", err, ibmad.ErrTimeout)
+		}
 		f.Reroute()
 		if now := f.Forwarding("leaf0", h1.LID); now == up || !reachable() || changed() {
 			t.Errorf("Reroute left %d by %d", h1.LID, now)
@@ -156,6 +159,11 @@ func TestUnlinkRelinkReroute(t *testing.T) {
 		f.SetForwarding("leaf0", h1.LID, up)
 		if s := state().State; reachable() || s != ibmad.PortInit {
 			t.Errorf("the link carries LIDs in state %v", s)
+		}
+		f.Reroute()
+		f.SetForwarding("leaf1", f.Node("h0").LID, ibmad.NoRoute)
+		if reachable() {
+			t.Error("an answer came back without a way")
 		}
 		f.Reroute()
 		if s := state().State; !reachable() || s != ibmad.PortActive {
