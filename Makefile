@@ -8,7 +8,7 @@ GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 DEMO_TOOLS := ip:iproute2 iptables:iptables
 TEST_TOOLS := $(DEMO_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump chronyd:chrony opensm:opensm ibsim:ibsim-utils ibtracert:infiniband-diags
 
-.PHONY: build demo test test-short bench peers clocks lint clean demo-tools test-tools table
+.PHONY: build collector demo test test-short bench peers clocks lint clean demo-tools test-tools table
 
 build:
 	@echo "building graylink, graylink-node, graylink-switch and graylink-coordinator (the first time downloads and compiles for a minute or two)"
@@ -17,6 +17,14 @@ build:
 	$(GO) build -o $(BIN)/graylink-node ./cmd/graylink-node
 	$(GO) build -o $(BIN)/graylink-switch ./cmd/graylink-switch
 	$(GO) build -o $(BIN)/graylink-coordinator ./cmd/graylink-coordinator
+
+# The Collector with Graylink's receivers: a build of its own, since the Collector
+# takes longer to compile than all the rest.
+collector:
+	@mkdir -p $(BIN)
+	$(GO) build -tags collector -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
+	$(GO) vet -tags collector ./cmd/otelcol-graylink
+	$(GO) test -tags collector -count 1 ./cmd/otelcol-graylink
 
 demo: demo-tools build
 	$(BIN)/graylink demo

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/ibagent"
 	"github.com/graylink/graylink/internal/ibfabric"
 	"github.com/graylink/graylink/internal/ibmad"
 )
@@ -31,6 +31,8 @@ func ibCommand(app *kingpin.Application) *kingpin.CmdClause {
 func addIB(app *kingpin.Application, commands map[string]command) {
 	addIBDiscover(ibCommand(app), commands)
 	addIBPaths(ibCommand(app), commands)
+	addIBSample(ibCommand(app), commands)
+	addIBServe(ibCommand(app), commands)
 }
 
 // ibSource is where a fabric is read: a device or files.
@@ -63,15 +65,11 @@ func (s *ibSource) check() error {
 func (s *ibSource) client() (*ibmad.Client, error) {
 	config := ibmad.Config{Timeout: s.timeout}
 	if s.mkeyFile != "" {
-		text, err := os.ReadFile(s.mkeyFile)
+		key, err := ibagent.ReadMKey(s.mkeyFile)
 		if err != nil {
-			return nil, fmt.Errorf("M_Key: %w", err)
+			return nil, err
 		}
-		key, err := strconv.ParseUint(strings.TrimPrefix(strings.TrimSpace(string(text)), "0x"), 16, 64)
-		if err != nil {
-			return nil, fmt.Errorf("M_Key: %s: up to 16 hexadecimal digits are expected", s.mkeyFile)
-		}
-		config.MKey = ibmad.MKey(key)
+		config.MKey = key
 	}
 	t, err := ibmad.Open(s.device)
 	if err != nil {

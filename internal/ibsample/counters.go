@@ -113,7 +113,7 @@ func vocabulary() []Counter {
 			out = append(out, n)
 		}
 	}
-	for _, a := range ibmad.CounterAttributes() {
+	for _, a := range attributes {
 		add(ibmad.CountersOf(a), false)
 	}
 	add(ibmad.ReedSolomonCounters(), true)
@@ -139,24 +139,36 @@ const (
 
 // Traits are what a port was found to be able to, which decides on its counters.
 type Traits struct {
-	Known  bool   `json:"known,omitempty"` // its performance agent was asked
-	Can    uint16 `json:"can,omitempty"`   // ClassPortInfo's CapabilityMask
-	Can2   uint32 `json:"can2,omitempty"`  // and CapabilityMask2
-	VLs    uint8  `json:"vls,omitempty"`   // data VLs at work; 0: not known
-	Lanes  uint8  `json:"lanes,omitempty"` // at work; 0: not known
-	FEC    FEC    `json:"fec,omitempty"`
-	Absent uint16 `json:"absent,omitempty"` // queries it does not know, a bit for each by its place in ibmad.CounterAttributes
+	Known bool   `json:"known,omitempty"` // its performance agent was asked
+	Can   uint16 `json:"can,omitempty"`   // ClassPortInfo's CapabilityMask
+	Can2  uint32 `json:"can2,omitempty"`  // and CapabilityMask2
+	VLs   uint8  `json:"vls,omitempty"`   // data VLs at work; 0: not known
+	Lanes uint8  `json:"lanes,omitempty"` // at work; 0: not known
+	FEC   FEC    `json:"fec,omitempty"`
+	// Queries that it need not know: it knows those of Proven, and not those of
+	// Absent. A bit for each, by its place in ibmad.CounterAttributes.
+	Proven uint16 `json:"proven,omitempty"`
+	Absent uint16 `json:"absent,omitempty"`
 }
 
-func absentBit(a ibmad.Attribute) uint16 {
-	return 1 << slices.Index(ibmad.CounterAttributes(), a)
+func bit(a ibmad.Attribute) uint16 {
+	return 1 << slices.Index(attributes, a)
+}
+
+var attributes = ibmad.CounterAttributes()
+
+// settled are the queries that a port is known to know: the one that every port
+// has, the one that its agent says it has (IBA volume 1, 16.1.3), and what it has
+// answered.
+func (t *Traits) settled() uint16 {
+	return bit(ibmad.AttrPortCounters) | bit(ibmad.AttrPortCountersExtended) | t.Proven
 }
 
 // has reports whether a port has a counter, as far as is known. What is not
 // known is not had: 0 would be told of what does not exist.
 func (t *Traits) has(c *Counter) bool {
 	info := ibmad.ClassPortInfo{Capabilities: t.Can, Capabilities2: t.Can2}
-	if !t.Known || !c.Supported(&info) || t.Absent&absentBit(c.Attribute) != 0 {
+	if !t.Known || !c.Supported(&info) || t.Absent&bit(c.Attribute) != 0 {
 		return false
 	}
 	if c.Attribute == ibmad.AttrPortExtendedSpeeds && (t.FEC == FECUnknown || (t.FEC == FECReedSolomon) != c.ReedSolomon) {

@@ -9,7 +9,7 @@
 //     when it has read it, it reports. A sweep that is not done at the next tick ends
 //     there, and what it had not read is missing; ticks are not made up for.
 //  2. A counter that could not be read is absent, and its port's error is counted. A
-//     query that a port does not know, as it says or as it thrice answers others only,
+//     query that a port does not know, as it says or as it answers others only,
 //     is not asked again until the fabric changes.
 //  3. A wider counter takes a narrower one's place in a series for good, and not only
 //     while it can be read: a series never jumps from one to the other.

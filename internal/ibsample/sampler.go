@@ -54,10 +54,6 @@ type Sampler struct {
 	contact time.Time     // with the delegator, the last
 	clock   clock
 	missed  uint64
-
-	// Of the goroutine that sweeps.
-	struck   map[strike]int
-	struckIn uint64 // revision
 }
 
 // NewSampler makes one that is idle until Run.
@@ -246,71 +242,72 @@ func (s *Sampler) sweep(ctx context.Context, work *Assignment, r *Report) {
 	offset := s.clock.offset()
 	s.mu.Unlock()
 	r.Readings = Sweep(ctx, s.fabric, work.Targets, work.Metrics, offset)
-	s.passOver(work, r.Readings)
 	r.Done, r.Took = true, time.Since(began)
-}
-
-// strikes is how often in a row a port may leave a query unanswered that it need
-// not know, while it answers others: it then does not know it.
-const strikes = 3
-
-// passOver finds the queries that ports drop because they do not know them
-// (rule 2).
-func (s *Sampler) passOver(work *Assignment, readings []Reading) {
-	if s.struckIn != work.Revision {
-		s.struck, s.struckIn = map[strike]int{}, work.Revision
-	}
-	for i := range readings {
-		r, t := &readings[i], &work.Targets[i]
-		if len(r.Answers) == 0 {
-			continue
-		}
-		for _, a := range ibmad.CounterAttributes()[1:] { // every port has PortCounters
-			at := strike{r.Key, a}
-			if !slices.Contains(r.Errors, ReadError{a.String(), "timeout"}) {
-				delete(s.struck, at)
-			} else if s.struck[at]++; s.struck[at] == strikes {
-				t.Traits.Absent |= absentBit(a)
-				found := t.Traits
-				r.Traits = &found
-			}
-		}
-	}
-}
-
-type strike struct {
-	Key
-	attribute ibmad.Attribute
 }
 
 // port is a target during a sweep.
 type port struct {
 	*Target
+	was     Traits
 	reading *Reading
-	asks    []Ask
-	left    []Ask // that were not answered yet
+	left    []Ask // that were asked and not answered yet
+}
+
+// node is what a sweep knows of the agent that several targets have in common.
+type node struct {
+	ports    []int
+	asked    bool // what it can do
+	learnt   int  // ports of which all is known that was asked for
+	answered bool
+	probes   []ibmad.Attribute // queries that it may know or not, the first being asked
+}
+
+// sweep is one reading of all ports.
+type sweep struct {
+	metrics  Selection
+	offset   time.Duration
+	began    time.Time
+	end      time.Time // of the sweep; zero: never
+	ports    []port
+	nodes    map[uint64]*node
+	readings []Reading
+	plans    map[Traits][]Ask
 }
 
 // Sweep reads the counters of all targets once. Traits that are not known are
 // asked for first and written into the targets. offset is added to times.
+//
+// A query that a node need not know is asked of one of its ports until that
+// answers, or says that it does not know it, or passes it over while others are
+// answered: of all its ports only then (rule 2).
 func Sweep(ctx context.Context, fabric Asker, targets []Target, metrics Selection, offset time.Duration) []Reading {
-	w := sweep{metrics: metrics, offset: offset, ports: make([]port, len(targets)), plans: map[Traits][]Ask{}, readings: make([]Reading, len(targets))}
-	byNode := map[uint64][]int{}
+	w := sweep{metrics: metrics, offset: offset, began: time.Now(), ports: make([]port, len(targets)), nodes: map[uint64]*node{}, plans: map[Traits][]Ask{},
+		readings: make([]Reading, len(targets))}
+	w.end, _ = ctx.Deadline()
 	var first []ibmad.Request
 	for i := range targets {
 		t := &targets[i]
 		w.readings[i].Key = t.Key
-		w.ports[i] = port{Target: t, reading: &w.readings[i]}
-		if t.Traits.Known {
-			first = append(first, w.ask(i)...)
-			continue
+		w.ports[i] = port{Target: t, was: t.Traits, reading: &w.readings[i]}
+		n := w.nodes[t.Node]
+		if n == nil {
+			n = &node{}
+			w.nodes[t.Node] = n
 		}
-		if byNode[t.Node] == nil {
+		n.ports = append(n.ports, i)
+		switch {
+		case t.Traits.Known:
+			first = append(first, w.ask(i, t.Traits.settled())...)
+		case !n.asked:
+			n.asked = true
 			first = append(first, request(ibmad.GetClassPortInfo(ibmad.LID(t.LID)), i))
 		}
-		byNode[t.Node] = append(byNode[t.Node], i)
 	}
-	w.waiting = byNode
+	for _, n := range w.nodes {
+		if !n.asked {
+			first = append(first, w.probe(n)...)
+		}
+	}
 	// What is not visited when the time is over stays on the lists of what is left.
 	_ = fabric.Walk(ctx, first, w.visit)
 	for i := range w.ports {
@@ -321,17 +318,12 @@ func Sweep(ctx context.Context, fabric Asker, targets []Target, metrics Selectio
 		if !p.Traits.Known && len(p.reading.Errors) == 0 {
 			p.fail(ibmad.AttrClassPortInfo, cutShort)
 		}
+		if p.Traits != p.was {
+			t := p.Traits
+			p.reading.Traits = &t
+		}
 	}
 	return w.readings
-}
-
-type sweep struct {
-	metrics  Selection
-	offset   time.Duration
-	ports    []port
-	readings []Reading
-	plans    map[Traits][]Ask
-	waiting  map[uint64][]int // ports of nodes that were asked what they can do
 }
 
 func request(r ibmad.Request, tag int) ibmad.Request {
@@ -343,27 +335,68 @@ func (p *port) fail(a ibmad.Attribute, kind string) {
 	p.reading.Errors = append(p.reading.Errors, ReadError{a.String(), kind})
 }
 
-// ask is what a port whose traits are known is asked for.
-func (w *sweep) ask(i int) []ibmad.Request {
-	p := &w.ports[i]
-	asks, ok := w.plans[p.Traits]
+// plan is what of a port is wanted.
+func (w *sweep) plan(i int) []Ask {
+	t := w.ports[i].Traits
+	asks, ok := w.plans[t]
 	if !ok {
-		asks = w.metrics.Asks(p.Traits)
-		w.plans[p.Traits] = asks
+		asks = w.metrics.Asks(t)
+		w.plans[t] = asks
 	}
-	p.asks, p.left = asks, slices.Clone(asks)
-	out := make([]ibmad.Request, len(asks))
-	for k, a := range asks {
-		out[k] = request(ibmad.GetCounters(a.Attribute, ibmad.LID(p.LID), p.Port), i)
+	return asks
+}
+
+// ask asks a port for those of the queries, a bit for each, that are wanted.
+func (w *sweep) ask(i int, which uint16) (out []ibmad.Request) {
+	p := &w.ports[i]
+	for _, a := range w.plan(i) {
+		if which&bit(a.Attribute) != 0 {
+			p.left = append(p.left, a)
+			out = append(out, request(ibmad.GetCounters(a.Attribute, ibmad.LID(p.LID), p.Port), i))
+		}
 	}
 	return out
 }
 
+// probe begins to ask a node for what it need not know.
+func (w *sweep) probe(n *node) []ibmad.Request {
+	t := w.ports[n.ports[0]].Traits
+	for _, a := range ibmad.CounterAttributes() {
+		if (t.settled()|t.Absent)&bit(a) == 0 && slices.ContainsFunc(n.ports, func(i int) bool { return w.wants(i, a) }) {
+			n.probes = append(n.probes, a)
+		}
+	}
+	return w.nextProbe(n)
+}
+
+func (w *sweep) wants(i int, a ibmad.Attribute) bool {
+	return slices.ContainsFunc(w.plan(i), func(x Ask) bool { return x.Attribute == a })
+}
+
+func (w *sweep) nextProbe(n *node) []ibmad.Request {
+	if len(n.probes) == 0 {
+		return nil
+	}
+	i := n.ports[slices.IndexFunc(n.ports, func(i int) bool { return w.wants(i, n.probes[0]) })]
+	return w.ask(i, bit(n.probes[0]))
+}
+
+// mark sets bits in the traits of all ports of a node.
+func (w *sweep) mark(n *node, proven, absent uint16) {
+	for _, i := range n.ports {
+		w.ports[i].Traits.Proven |= proven
+		w.ports[i].Traits.Absent |= absent
+	}
+}
+
 func (w *sweep) visit(r *ibmad.Result) []ibmad.Request {
-	p := &w.ports[r.Request.Tag]
+	i := r.Request.Tag
+	p := &w.ports[i]
+	n := w.nodes[p.Node]
+	n.answered = n.answered || r.Err == nil
 	switch r.Request.Attribute {
 	case ibmad.AttrClassPortInfo:
-		return w.node(p.Node, r)
+		return w.learn(n, r)
 	case ibmad.AttrPortInfo:
 		// A subnet manager may keep PortInfo to itself (M_Key): the counters do
 		// without.
@@ -372,7 +405,7 @@ func (w *sweep) visit(r *ibmad.Result) []ibmad.Request {
 			info.Decode(r.Data())
 			p.Traits.VLs, p.Traits.Lanes = dataVLs(info.OperationalVLs), uint8(info.Lanes())
 		}
-		return []ibmad.Request{request(ibmad.GetPortInfoExtended(ibmad.To(ibmad.LID(p.LID)), p.Port), r.Request.Tag)}
+		return []ibmad.Request{request(ibmad.GetPortInfoExtended(ibmad.To(ibmad.LID(p.LID)), p.Port), i)}
 	case ibmad.AttrPortInfoExtended:
 		if r.Err == nil {
 			var info ibmad.PortInfoExtended
@@ -381,36 +414,73 @@ func (w *sweep) visit(r *ibmad.Result) []ibmad.Request {
 				p.Traits.FEC = FECReedSolomon
 			}
 		}
-		return w.learnt(r.Request.Tag)
+		return w.learnt(n, i)
 	}
-	i := slices.IndexFunc(p.left, func(a Ask) bool { return a.Attribute == r.Request.Attribute })
-	ask := p.left[i]
-	p.left = slices.Delete(p.left, i, i+1)
+	at := slices.IndexFunc(p.left, func(a Ask) bool { return a.Attribute == r.Request.Attribute })
+	ask := p.left[at]
+	p.left = slices.Delete(p.left, at, at+1)
+	if len(n.probes) > 0 && n.probes[0] == ask.Attribute && p.Traits.Proven&bit(ask.Attribute) == 0 {
+		return w.probed(n, p, ask, r)
+	}
 	switch {
 	case errors.Is(r.Err, ibmad.ErrUnsupported):
-		// That a port has no such counters is no error of a reading (rule 2).
-		p.Traits.Absent |= absentBit(ask.Attribute)
-		t := p.Traits
-		p.reading.Traits = &t
+		p.Traits.Absent |= bit(ask.Attribute)
 	case r.Err != nil:
 		p.fail(ask.Attribute, kindOf(r.Err))
 	default:
-		a := Answer{At: r.Received.Add(w.offset).UnixNano(), IDs: ask.IDs, Raws: make([]uint64, len(ask.IDs))}
-		for k, id := range ask.IDs {
-			a.Raws[k] = Counters[id].Counter.Value(r.Data())
-		}
-		p.reading.Answers = append(p.reading.Answers, a)
+		w.keep(p, ask, r)
 	}
 	return nil
 }
 
-// node takes what a node's performance agent can do.
-func (w *sweep) node(node uint64, r *ibmad.Result) (next []ibmad.Request) {
+func (w *sweep) keep(p *port, ask Ask, r *ibmad.Result) {
+	a := Answer{At: r.Received.Add(w.offset).UnixNano(), IDs: ask.IDs, Raws: make([]uint64, len(ask.IDs))}
+	for k, id := range ask.IDs {
+		a.Raws[k] = Counters[id].Counter.Value(r.Data())
+	}
+	p.reading.Answers = append(p.reading.Answers, a)
+}
+
+// probed takes what became of a probe. That a node has no such counters is no
+// error of a reading.
+func (w *sweep) probed(n *node, p *port, ask Ask, r *ibmad.Result) (next []ibmad.Request) {
+	n.probes = n.probes[1:]
+	switch {
+	case r.Err == nil:
+		w.mark(n, bit(ask.Attribute), 0)
+		w.keep(p, ask, r)
+		for _, i := range n.ports {
+			if &w.ports[i] != p {
+				next = append(next, w.ask(i, bit(ask.Attribute))...)
+			}
+		}
+	case errors.Is(r.Err, ibmad.ErrUnsupported):
+		w.mark(n, 0, bit(ask.Attribute))
+	case errors.Is(r.Err, ibmad.ErrTimeout) && n.answered:
+		w.mark(n, 0, bit(ask.Attribute))
+		// Waiting for what is never answered takes time that readings need: the next
+		// sweep goes on.
+		if !w.end.IsZero() && r.Received.Sub(w.began) > w.end.Sub(w.began)/probeShare {
+			return nil
+		}
+	default:
+		p.fail(ask.Attribute, kindOf(r.Err))
+		return nil
+	}
+	return append(next, w.nextProbe(n)...)
+}
+
+// probeShare is the part of a sweep within which a probe that was not answered is
+// followed by another: a quarter.
+const probeShare = 4
+
+// learn takes what a node's performance agent can do.
+func (w *sweep) learn(n *node, r *ibmad.Result) (next []ibmad.Request) {
 	var info ibmad.ClassPortInfo
 	if r.Err == nil {
 		info.Decode(r.Data())
 	}
-	for _, i := range w.waiting[node] {
+	for _, i := range n.ports {
 		p := &w.ports[i]
 		if r.Err != nil {
 			p.fail(ibmad.AttrClassPortInfo, kindOf(r.Err))
@@ -420,7 +490,7 @@ func (w *sweep) node(node uint64, r *ibmad.Result) (next []ibmad.Request) {
 		if w.perPort() {
 			next = append(next, request(ibmad.GetPortInfo(ibmad.To(ibmad.LID(p.LID)), p.Port), i))
 		} else {
-			next = append(next, w.learnt(i)...)
+			next = append(next, w.learnt(n, i)...)
 		}
 	}
 	return next
@@ -434,10 +504,14 @@ func (w *sweep) perPort() bool {
 	})
 }
 
-func (w *sweep) learnt(i int) []ibmad.Request {
-	t := w.ports[i].Traits
-	w.readings[i].Traits = &t
-	return w.ask(i)
+// learnt asks a port that all is known of now; the last of its node begins the
+// probes.
+func (w *sweep) learnt(n *node, i int) []ibmad.Request {
+	next := w.ask(i, w.ports[i].Traits.settled())
+	if n.learnt++; n.learnt == len(n.ports) {
+		next = append(next, w.probe(n)...)
+	}
+	return next
 }
 
 // dataVLs is a number of VLs from OperationalVLs (IBA volume 1, table 146).

@@ -1,0 +1,72 @@
+// Package ibfabric publishes what the samplers of an InfiniBand fabric read, and how
+// the sampling goes, as Prometheus series, without a Collector.
+package ibfabric
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/collectors/version"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/graylink/graylink/internal/ibagent"
+)
+
+// Collector makes series of an agent's points.
+type Collector struct {
+	agent *ibagent.Agent
+	now   func() time.Time
+	descs map[*ibagent.Family]*prometheus.Desc
+}
+
+// NewCollector collects from an agent.
+func NewCollector(a *ibagent.Agent, now func() time.Time) *Collector {
+	c := &Collector{agent: a, now: now, descs: map[*ibagent.Family]*prometheus.Desc{}}
+	for _, f := range ibagent.Families {
+		c.descs[f] = prometheus.NewDesc(f.Name, f.Help, f.Labels, nil)
+	}
+	return c
+}
+
+// Describe tells all families there can be.
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range c.descs {
+		ch <- d
+	}
+}
+
+// Collect tells what is known now. The samples have no times of their own: what
+// is too old to be told is not there.
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	for _, p := range c.agent.Points(c.now()) {
+		desc := c.descs[p.Family]
+		switch {
+		case !p.Counter:
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, p.Value, p.Values...)
+		case p.Since.IsZero():
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, p.Value, p.Values...)
+		default:
+			ch <- prometheus.MustNewConstMetricWithCreatedTimestamp(desc, prometheus.CounterValue, p.Value, p.Since, p.Values...)
+		}
+	}
+}
+
+// Handler serves /metrics, /-/healthy and /-/ready.
+func Handler(a *ibagent.Agent) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(NewCollector(a, time.Now), version.NewCollector("graylink_ib"),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
+	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("healthy\n")) })
+	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
+		if err := a.Ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte("ready\n"))
+	})
+	return mux
+}

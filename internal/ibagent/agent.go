@@ -1,0 +1,330 @@
+// Package ibagent is one process's part in the sampling of an InfiniBand fabric:
+// delegator, sampler or both, and the series that a delegator has to tell. It joins
+// ibfabric, which finds the ports, and ibsample, which reads them.
+package ibagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/internal/ibfabric"
+	"github.com/graylink/graylink/internal/ibmad"
+	"github.com/graylink/graylink/internal/ibsample"
+	"github.com/graylink/graylink/internal/pki"
+)
+
+// Agent is a running delegator, sampler, or both.
+type Agent struct {
+	config    Config
+	log       *slog.Logger
+	client    *ibmad.Client
+	delegator *ibsample.Delegator // nil: it is in another process
+	listener  net.Listener        // nil: no samplers of other processes
+	stop      context.CancelFunc
+	wg        sync.WaitGroup
+
+	mu        sync.Mutex
+	discovery Discovery
+	ports     map[ibsample.Key]found
+}
+
+// Discovery is how the discoveries went.
+type Discovery struct {
+	Last   time.Time // that went well
+	Took   time.Duration
+	Done   uint64
+	Failed uint64
+	Err    error // of the last, nil when it went well
+	Nodes  int
+	Silent int
+}
+
+// found is a port and when it was found last.
+type found struct {
+	ibsample.Target
+	at    time.Time
+	state ibmad.PortState
+	rate  float64 // octets per second, 0: not known
+}
+
+// Start begins. open is ibmad.Open, or what stands in for it.
+func Start(c Config, open func(device string) (ibmad.Transport, error), log *slog.Logger) (*Agent, error) {
+	if c.Name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, err
+		}
+		c.Name = host
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	a := &Agent{config: c, log: log}
+	ctx, stop := context.WithCancel(context.Background())
+	a.stop = stop
+	if err := a.start(ctx, open); err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	return a, nil
+}
+
+func (a *Agent) start(ctx context.Context, open func(device string) (ibmad.Transport, error)) error {
+	key, err := ReadMKey(a.config.MKeyFile)
+	if err != nil {
+		return err
+	}
+	transport, err := open(a.config.Device)
+	if err != nil {
+		return err
+	}
+	retries := a.config.Retries
+	if retries == 0 {
+		retries = -1 // ibmad's none
+	}
+	a.client = ibmad.NewClient(transport, ibmad.Config{Window: a.config.Window, PerDestination: a.config.PerNode, Timeout: a.config.Timeout, Retries: retries, MKey: key})
+	keys, err := a.keys()
+	if err != nil {
+		return err
+	}
+	var authority ibsample.Authority
+	if a.config.Delegator == "" {
+		if err := a.delegate(ctx, keys); err != nil {
+			return err
+		}
+		authority = ibsample.Local{Delegator: a.delegator, Now: time.Now}
+	} else if authority, err = a.remote(keys); err != nil {
+		return err
+	}
+	if !a.config.Sample {
+		return nil
+	}
+	s, err := ibsample.NewSampler(a.config.Name, authority, a.client, a.log)
+	if err != nil {
+		return err
+	}
+	a.wg.Go(func() { s.Run(ctx) })
+	return nil
+}
+
+// ReadMKey reads a file that holds the management key of a subnet; "" is none.
+func ReadMKey(file string) (ibmad.MKey, error) {
+	if file == "" {
+		return 0, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, fmt.Errorf("M_Key: %w", err)
+	}
+	key, err := strconv.ParseUint(strings.TrimPrefix(strings.TrimSpace(string(text)), "0x"), 16, 64)
+	if err != nil {
+		return 0, fmt.Errorf("M_Key: %s: up to 16 hexadecimal digits are expected", file)
+	}
+	return ibmad.MKey(key), nil
+}
+
+func (a *Agent) keys() (*pki.Keeper, error) {
+	if a.config.TLS.CA == "" {
+		return nil, nil
+	}
+	return pki.Open(pki.Files{CA: a.config.TLS.CA, Cert: a.config.TLS.Cert, Key: a.config.TLS.Key}, func(err error) { a.log.Warn("certificates", "err", err) })
+}
+
+// delegate begins the delegator's work.
+func (a *Agent) delegate(ctx context.Context, keys *pki.Keeper) error {
+	c := &a.config
+	a.delegator = ibsample.NewDelegator(ibsample.Options{Interval: c.Interval, Redundancy: c.Redundancy, Metrics: c.Metrics, Pins: c.pins()})
+	a.wg.Go(func() { a.delegator.Watch(ctx) })
+	a.wg.Go(func() { a.discover(ctx) })
+	if c.Listen == "" {
+		return nil
+	}
+	l, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	a.listener = l
+	server := &http.Server{Handler: a.delegator.Handler(time.Now), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
+	if keys != nil {
+		server.TLSConfig = keys.Server()
+	}
+	a.wg.Go(func() {
+		<-ctx.Done()
+		_ = server.Close() // samplers' waiting requests have no end of their own
+	})
+	a.wg.Go(func() {
+		serve := server.Serve
+		if keys != nil {
+			serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+		}
+		if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			a.log.Error("samplers are not served", "err", err)
+		}
+	})
+	return nil
+}
+
+func (a *Agent) remote(keys *pki.Keeper) (ibsample.Authority, error) {
+	u, err := url.Parse(a.config.Delegator)
+	if err != nil {
+		return nil, err
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	// Out of band, and never through what an environment says of the web.
+	transport.Proxy = nil
+	if keys != nil {
+		name := a.config.TLS.Server
+		if name == "" {
+			name = u.Hostname()
+		}
+		transport.TLSClientConfig = keys.Client(name)
+	}
+	return &ibsample.Remote{Base: u, Client: &http.Client{Transport: transport}}, nil
+}
+
+// Close ends it.
+func (a *Agent) Close() error {
+	a.stop()
+	a.wg.Wait()
+	if a.client == nil {
+		return nil
+	}
+	return a.client.Close()
+}
+
+// Address is where the delegator listens, "" when it does not.
+func (a *Agent) Address() string {
+	if a.listener == nil {
+		return ""
+	}
+	return a.listener.Addr().String()
+}
+
+// Ready reports why there are no ports to read, if there are none. Of a process
+// that is a sampler only, nothing is known here.
+func (a *Agent) Ready() error {
+	if a.delegator == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.discovery.Err != nil:
+		return a.discovery.Err
+	case a.discovery.Done == 0:
+		return errors.New("the fabric is not discovered yet")
+	}
+	return nil
+}
+
+// discover keeps the delegator's ports what the fabric's are.
+func (a *Agent) discover(ctx context.Context) {
+	ticker := time.NewTicker(a.config.Discovery)
+	defer ticker.Stop()
+	for {
+		began := time.Now()
+		f, odd, err := ibfabric.Discover(ctx, a.client)
+		if ctx.Err() != nil {
+			return
+		}
+		for _, text := range odd {
+			a.log.Warn("discovery", "found", text)
+		}
+		a.discovered(f, err, began, time.Now())
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (a *Agent) discovered(f *ibfabric.Fabric, err error, began, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	d := &a.discovery
+	d.Err, d.Took = err, now.Sub(began)
+	if err != nil {
+		d.Failed++
+		a.log.Error("the fabric is not discovered", "err", err)
+		return
+	}
+	d.Done++
+	d.Last, d.Nodes, d.Silent = now, len(f.Nodes), len(f.Silent)
+	ports := targets(f, now)
+	// What does not answer any more is asked on for a while: that it is silent
+	// is told by its errors, not by its absence.
+	for k, p := range a.ports {
+		if _, there := ports[k]; !there && now.Sub(p.at) < a.config.Forget {
+			p.state = 0
+			ports[k] = p
+		}
+	}
+	a.ports = ports
+	list := make([]ibsample.Target, 0, len(ports))
+	for _, p := range ports {
+		list = append(list, p.Target)
+	}
+	a.delegator.SetTargets(list)
+}
+
+// targets are the ports of a fabric: all of switches but their own port 0, and
+// those of HCAs that have a LID.
+func targets(f *ibfabric.Fabric, now time.Time) map[ibsample.Key]found {
+	out := map[ibsample.Key]found{}
+	for i := range f.Nodes {
+		n := &f.Nodes[i]
+		for number := 1; number < len(n.Ports); number++ {
+			e := ibfabric.End{Node: int32(i), Port: uint8(number)}
+			port := &n.Ports[number]
+			lid := f.LIDOf(e)
+			if lid == 0 {
+				continue // it cannot be asked: performance management is reached by LID only
+			}
+			t := ibsample.Target{Key: ibsample.Key{Node: uint64(n.GUID), Port: e.Port}, LID: uint16(lid), Element: f.EndName(e), Switch: n.Type == ibmad.NodeSwitch,
+				Vendor: n.Vendor, Device: n.Device}
+			if port.Linked {
+				t.Remote, t.RemoteLID, t.RemotePort = f.EndName(port.Far), uint16(f.LIDOf(port.Far)), port.Far.Port
+			}
+			out[t.Key] = found{Target: t, at: now, state: port.State, rate: port.Gbps() * 1e9 / 8}
+		}
+	}
+	return out
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// Twice waits until the ports that there are have been read twice, or could not
+// be, and tells what was read.
+func (a *Agent) Twice(ctx context.Context) ([]ibsample.PortState, error) {
+	poll := time.NewTicker(a.config.Interval / 20)
+	defer poll.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-poll.C:
+		}
+		a.mu.Lock()
+		d := a.discovery
+		a.mu.Unlock()
+		if d.Done == 0 && d.Err != nil {
+			return nil, d.Err
+		}
+		s := a.delegator.Store.Snapshot(time.Now())
+		if d.Done > 0 && s.Accepted >= 2*uint64(len(s.Ports)) {
+			return s.Ports, nil
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package ibagent
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/graylink/graylink/internal/ibsample"
+)
+
+// Config says what a process does in the sampling of a fabric. Its keys are the
+// same in a Collector's configuration and in a file of its own.
+type Config struct {
+	// Name is the sampler's component id: the host's name by default.
+	Name string `mapstructure:"name" yaml:"name"`
+	// Device is the port of this host that asks, as ibmad.Open takes it: "umad0",
+	// "mlx5_0", "mlx5_0.2" for its second port, "ibsim:SOCKET/NODE" for a simulated
+	// fabric.
+	Device string `mapstructure:"device" yaml:"device"`
+	// Interval is the time between two ticks.
+	Interval time.Duration `mapstructure:"interval" yaml:"interval"`
+	// Sample: this process reads ports itself.
+	Sample bool `mapstructure:"sample" yaml:"sample"`
+	// Delegator is the URL of the delegator, in another process; empty: this process
+	// is the delegator.
+	Delegator string `mapstructure:"delegator" yaml:"delegator"`
+	// Listen is where the delegator listens for samplers of other processes; empty:
+	// there are none.
+	Listen string `mapstructure:"listen" yaml:"listen"`
+	// TLS are the PEM files by which delegator and samplers know each other. Without
+	// them they speak over the loopback only.
+	TLS TLS `mapstructure:"tls" yaml:"tls"`
+	// Discovery is how often the delegator looks at what the fabric consists of.
+	Discovery time.Duration `mapstructure:"discovery_interval" yaml:"discovery_interval"`
+	// Forget is how long a port that the discovery does not find any more is still
+	// asked, and its errors counted.
+	Forget time.Duration `mapstructure:"forget_after" yaml:"forget_after"`
+	// Redundancy is how many samplers read each port.
+	Redundancy int `mapstructure:"redundancy" yaml:"redundancy"`
+	// Metrics are names of MAD queries or of their fields; empty: all.
+	Metrics []string `mapstructure:"metrics" yaml:"metrics"`
+	// Assignments are ports that a sampler is to read, by its name.
+	Assignments map[string][]string `mapstructure:"assignments" yaml:"assignments"`
+	// Window is the number of questions on their way at most, PerNode that of them to
+	// one node; 0 leaves it to the transport.
+	Window  int `mapstructure:"window" yaml:"window"`
+	PerNode int `mapstructure:"window_per_node" yaml:"window_per_node"`
+	// Timeout and Retries are of one question.
+	Timeout time.Duration `mapstructure:"timeout" yaml:"timeout"`
+	Retries int           `mapstructure:"retries" yaml:"retries"`
+	// MKeyFile holds the subnet's management key, hexadecimal; empty: it has none.
+	MKeyFile string `mapstructure:"m_key_file" yaml:"m_key_file"`
+}
+
+// TLS names PEM files.
+type TLS struct {
+	CA   string `mapstructure:"ca_file" yaml:"ca_file"`
+	Cert string `mapstructure:"cert_file" yaml:"cert_file"`
+	Key  string `mapstructure:"key_file" yaml:"key_file"`
+	// Server is the name in the delegator's certificate; its host by default.
+	Server string `mapstructure:"server_name" yaml:"server_name"`
+}
+
+// Defaults is a process that is delegator and sampler.
+func Defaults() Config {
+	return Config{Device: "umad0", Interval: time.Second, Sample: true, Discovery: 30 * time.Second, Forget: 10 * time.Minute, Redundancy: 1,
+		Timeout: 100 * time.Millisecond, Retries: 2}
+}
+
+// Validate names the key that is wrong.
+func (c *Config) Validate() error {
+	wrong := func(key, format string, args ...any) error { return fmt.Errorf(key+": "+format, args...) }
+	selection := ibsample.Selection(c.Metrics)
+	switch delegates := c.Delegator == ""; {
+	case c.Device == "" && (c.Sample || delegates):
+		return wrong("device", "a port of this host is expected, as umad0")
+	case strings.HasPrefix(c.Device, "ibsim:") && !strings.Contains(c.Device, "/"):
+		return wrong("device", "%q: ibsim:SOCKET/NODE is expected", c.Device)
+	case !delegates && !c.Sample:
+		return wrong("sample", "true is expected of a process that is no delegator")
+	case !delegates && c.Listen != "":
+		return wrong("listen", "only a delegator listens, and delegator names another")
+	case c.Interval < 100*time.Millisecond || c.Interval > time.Hour:
+		return wrong("interval", "%v: 100ms to 1h are expected", c.Interval)
+	case c.Discovery < c.Interval:
+		return wrong("discovery_interval", "%v: at least the interval, %v, is expected", c.Discovery, c.Interval)
+	case c.Forget < 0:
+		return wrong("forget_after", "%v: 0 or more is expected", c.Forget)
+	case c.Redundancy < 1 || c.Redundancy > 16:
+		return wrong("redundancy", "%d: 1 to 16 samplers per port are expected", c.Redundancy)
+	case c.Window < 0 || c.Window > 4096:
+		return wrong("window", "%d: 0 to 4096 are expected", c.Window)
+	case c.PerNode < 0 || c.PerNode > 4096:
+		return wrong("window_per_node", "%d: 0 to 4096 are expected", c.PerNode)
+	case c.Timeout < time.Millisecond || c.Timeout > time.Minute:
+		return wrong("timeout", "%v: 1ms to 1m are expected", c.Timeout)
+	case c.Retries < 0 || c.Retries > 16:
+		return wrong("retries", "%d: 0 to 16 are expected", c.Retries)
+	}
+	if err := selection.Validate(); err != nil {
+		return wrong("metrics", "%w", err)
+	}
+	for _, p := range c.pins() {
+		if err := p.Validate(); err != nil {
+			return wrong("assignments", "%w", err)
+		}
+	}
+	return c.validateWay()
+}
+
+// validateWay is about how delegator and samplers meet.
+func (c *Config) validateWay() error {
+	some, all := c.TLS.CA != "" || c.TLS.Cert != "" || c.TLS.Key != "", c.TLS.CA != "" && c.TLS.Cert != "" && c.TLS.Key != ""
+	if some && !all {
+		return errors.New("tls: ca_file, cert_file and key_file are expected together")
+	}
+	if c.Listen != "" {
+		host, _, err := net.SplitHostPort(c.Listen)
+		if err != nil {
+			return fmt.Errorf("listen: host:port is expected: %w", err)
+		}
+		if !all && !loopback(host) {
+			return fmt.Errorf("listen: %s: without tls, a loopback address is expected", c.Listen)
+		}
+	}
+	if c.Delegator == "" {
+		return nil
+	}
+	u, err := url.Parse(c.Delegator)
+	switch {
+	case err != nil:
+		return fmt.Errorf("delegator: %w", err)
+	case all && u.Scheme != "https":
+		return fmt.Errorf("delegator: %s: an https URL is expected", c.Delegator)
+	case !all && (u.Scheme != "http" || !loopback(u.Hostname())):
+		return fmt.Errorf("delegator: %s: without tls, an http URL of a loopback address is expected", c.Delegator)
+	case u.Host == "":
+		return fmt.Errorf("delegator: %s: a host is expected", c.Delegator)
+	}
+	return nil
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// pins are the assignments, in the order of the samplers' names.
+func (c *Config) pins() (out []ibsample.Pin) {
+	for _, sampler := range sortedKeys(c.Assignments) {
+		for _, ports := range c.Assignments[sampler] {
+			out = append(out, ibsample.Pin{Sampler: sampler, Ports: ports})
+		}
+	}
+	return out
+}

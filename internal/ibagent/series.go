@@ -1,0 +1,313 @@
+package ibagent
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/ibmad"
+	"github.com/graylink/graylink/internal/ibsample"
+)
+
+// Family is a family of series.
+type Family struct {
+	Name    string // Prometheus name
+	Help    string
+	Counter bool // else a gauge
+	Labels  []string
+}
+
+// Point is a sample of a family.
+type Point struct {
+	*Family
+	Values []string // of Labels
+	Value  float64
+	At     time.Time // when it was read; zero: now
+	Since  time.Time // of a counter: from when it counts; zero: since the process began
+}
+
+// Families are all there can be, by name.
+var Families = families()
+
+// Ports of switches are told by switch and port, those of HCAs by NIC: the same
+// words after either prefix.
+const (
+	switchPrefix = "fabric_switch_port_"
+	nicPrefix    = "fabric_nic_port_"
+)
+
+// portFamily is a family of ports' series: of switches and of HCAs.
+type portFamily struct{ sw, nic Family }
+
+func newPortFamily(name, help string, counter bool, labels ...string) *portFamily {
+	if counter {
+		name += "_total"
+	}
+	return &portFamily{
+		Family{switchPrefix + name, help, counter, append([]string{"switch", "port"}, labels...)},
+		Family{nicPrefix + name, help, counter, append([]string{"nic"}, labels...)},
+	}
+}
+
+// counterFamilies are those of ibsample.Counters, by their names.
+var counterFamilies = func() map[string]*portFamily {
+	out := map[string]*portFamily{}
+	for i := range ibsample.Counters {
+		c := &ibsample.Counters[i]
+		if out[c.Name] != nil {
+			continue
+		}
+		var labels []string
+		if c.Label != "" {
+			labels = []string{c.Label}
+		}
+		out[c.Name] = newPortFamily(c.Name, helps[c.Name], true, labels...)
+	}
+	return out
+}()
+
+// helps say what the counters count.
+var helps = map[string]string{
+	"symbol_errors":                 "Minor link errors on one or more lanes.",
+	"link_recoveries":               "Times the link recovered from an error.",
+	"link_downed":                   "Times the link failed to recover from an error and went down.",
+	"receive_errors":                "Packets received that were of no use, by reason.",
+	"transmit_errors":               "Packets that could not be sent, by reason.",
+	"transmit_discards":             "Packets thrown away instead of sent, because the port was down or congested.",
+	"local_link_integrity_errors":   "Times that errors on the link came too close together.",
+	"buffer_overruns":               "Times that a buffer overran and flow control did not help.",
+	"vl15_dropped":                  "Management packets dropped for want of a buffer: readings are suspect.",
+	"qp1_dropped":                   "Packets to the general services interface that were dropped.",
+	"transmit_bytes":                "Octets sent, on all virtual lanes.",
+	"receive_bytes":                 "Octets received, on all virtual lanes.",
+	"transmit_packets":              "Packets sent, on all virtual lanes.",
+	"receive_packets":               "Packets received, on all virtual lanes.",
+	"transmit_unicast_packets":      "Unicast packets sent.",
+	"receive_unicast_packets":       "Unicast packets received.",
+	"transmit_multicast_packets":    "Multicast packets sent.",
+	"receive_multicast_packets":     "Multicast packets received.",
+	"transmit_wait_ticks":           "Ticks of the port's clock during which it had data to send and no credits or no turn.",
+	"receive_error_details":         "Packets received with an error, by what was wrong; parts of the reason damaged.",
+	"transmit_discard_details":      "Packets thrown away instead of sent, by why.",
+	"vl_transmit_wait_ticks":        "Ticks during which a virtual lane had data to send and could not.",
+	"sl_transmit_bytes":             "Octets sent with a service level.",
+	"sl_receive_bytes":              "Octets received with a service level.",
+	"receive_fecn_packets":          "Packets received that forward congestion was marked on.",
+	"receive_becn_packets":          "Packets received that backward congestion was marked on.",
+	"sl_receive_fecn_packets":       "Packets received with a service level that forward congestion was marked on.",
+	"sl_receive_becn_packets":       "Packets received with a service level that backward congestion was marked on.",
+	"sync_header_errors":            "Sync headers with errors.",
+	"unknown_blocks":                "Blocks of an unknown type.",
+	"lane_errors":                   "Errors detected on a lane.",
+	"lane_fec_corrected_blocks":     "Blocks of a lane that were corrected.",
+	"lane_fec_uncorrectable_blocks": "Blocks of a lane that could not be corrected.",
+	"lane_fec_corrected_symbols":    "Symbols of a lane that were corrected.",
+	"fec_corrected_blocks":          "Blocks that were corrected.",
+	"fec_uncorrectable_blocks":      "Blocks that could not be corrected.",
+	"fec_corrected_symbols":         "Symbols that were corrected.",
+}
+
+// rateFamilies are rates between the last two readings, by counters' names.
+var rateFamilies = map[string]*portFamily{
+	"transmit_bytes":      newPortFamily("transmit_rate_bytes_per_second", "Octets sent a second between the last two readings.", false),
+	"receive_bytes":       newPortFamily("receive_rate_bytes_per_second", "Octets received a second between the last two readings.", false),
+	"transmit_packets":    newPortFamily("transmit_packet_rate", "Packets sent a second between the last two readings.", false),
+	"receive_packets":     newPortFamily("receive_packet_rate", "Packets received a second between the last two readings.", false),
+	"transmit_wait_ticks": newPortFamily("transmit_wait_rate", "Ticks of waiting a second between the last two readings.", false),
+}
+
+var (
+	portInfo = newPortFamily("connection_info", "What the port is, and what is at the other end of its cable.", false,
+		"guid", "lid", "remote", "remote_lid", "remote_port", "vendor")
+	portUp        = newPortFamily("oper_up", "Whether the port carries packets.", false)
+	portSpeed     = newPortFamily("speed_bytes_per_second", "Negotiated rate.", false)
+	sampleUp      = newPortFamily("sample_up", "Whether the port was read within two intervals.", false)
+	sampleAge     = newPortFamily("sample_age_seconds", "Age of the port's last reading.", false)
+	sampleSuspect = newPortFamily("sample_suspect", "Whether management packets were dropped at the port as it was read.", false)
+	sampleErrors  = newPortFamily("sample_errors", "Queries that told nothing, by why.", true, "kind")
+	resets        = newPortFamily("resets", "Readings that found a counter reset.", true)
+	saturated     = newPortFamily("saturated", "The counter stands at its limit: it counts no more, and is at least that much.", false, "counter")
+)
+
+func gauge(name, help string, labels ...string) *Family {
+	return &Family{"graylink_ib_" + name, help, false, labels}
+}
+
+func counting(name, help string, labels ...string) *Family {
+	return &Family{"graylink_ib_" + name, help, true, labels}
+}
+
+var (
+	samplerUp       = gauge("sampler_up", "A sampler is there.", "sampler")
+	samplerPorts    = gauge("sampler_ports", "Ports that a sampler is to read.", "sampler")
+	samplerSkew     = gauge("sampler_start_skew_seconds", "How long after the tick a sampler began its last sweep, by the delegator's clock.", "sampler")
+	samplerClock    = gauge("sampler_clock_error_bound_seconds", "How far the skew may be off.", "sampler")
+	samplerSweep    = gauge("sampler_sweep_seconds", "How long a sampler's last sweep took.", "sampler")
+	samplerMissed   = counting("sampler_missed_ticks_total", "Ticks that found a sampler still busy with the one before.", "sampler")
+	skewP99         = gauge("start_skew_p99_seconds", "How far from their ticks the lately begun sweeps began, 99th percentile of all samplers.")
+	samplerDeaths   = counting("sampler_deaths_total", "Samplers that were taken for dead.")
+	portMoves       = counting("port_moves_total", "Ports that were given to a sampler.")
+	readings        = counting("readings_total", "Readings of ports that were kept.")
+	duplicates      = counting("duplicate_readings_total", "Readings of a port and tick that were there already.")
+	lateReadings    = counting("late_readings_total", "Readings of a tick before the last of their port.")
+	astray          = counting("astray_reports_total", "Reports of ticks far from the delegator's clock.")
+	unassigned      = gauge("unassigned_ports", "Ports that nobody reads.")
+	discoveries     = counting("discoveries_total", "Discoveries of the fabric, by how they went.", "result")
+	discoveryTook   = gauge("discovery_seconds", "How long the last discovery took.")
+	discoveryLast   = gauge("discovery_last_success_timestamp_seconds", "When the fabric was discovered last.")
+	discoveryNodes  = gauge("discovery_nodes", "Nodes of the fabric.")
+	discoverySilent = gauge("discovery_silent_nodes", "Ports behind which something is that does not answer.")
+	mads            = counting("mads_total", "Management datagrams of this process, by what became of them.", "result")
+)
+
+func families() (out []*Family) {
+	ports := []*portFamily{portInfo, portUp, portSpeed, sampleUp, sampleAge, sampleSuspect, sampleErrors, resets, saturated}
+	for _, f := range counterFamilies {
+		ports = append(ports, f)
+	}
+	for _, f := range rateFamilies {
+		ports = append(ports, f)
+	}
+	for _, f := range ports {
+		out = append(out, &f.sw, &f.nic)
+	}
+	out = append(out, samplerUp, samplerPorts, samplerSkew, samplerClock, samplerSweep, samplerMissed, skewP99, samplerDeaths, portMoves, readings, duplicates,
+		lateReadings, astray, unassigned, discoveries, discoveryTook, discoveryLast, discoveryNodes, discoverySilent, mads)
+	slices.SortFunc(out, func(a, b *Family) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// Points are all samples there are now: of a delegator the fabric's, of any
+// process its own.
+func (a *Agent) Points(now time.Time) []Point {
+	out := a.own()
+	if a.delegator == nil {
+		return out
+	}
+	snapshot, status := a.delegator.Store.Snapshot(now), a.delegator.Status()
+	out = append(out, a.work(&snapshot, &status)...)
+	a.mu.Lock()
+	ports := a.ports
+	a.mu.Unlock()
+	for i := range snapshot.Ports {
+		p := &snapshot.Ports[i]
+		out = a.port(out, p, ports[p.Target.Key], now)
+	}
+	return out
+}
+
+func point(f *Family, value float64, values ...string) Point {
+	return Point{Family: f, Value: value, Values: values}
+}
+
+// own is what this process tells of itself.
+func (a *Agent) own() (out []Point) {
+	s := a.client.Stats()
+	for _, n := range []struct {
+		result string
+		count  uint64
+	}{{"sent", s.Sent}, {"answered", s.Answered}, {"refused", s.Refused}, {"lost", s.Lost}, {"timed_out", s.TimedOut}, {"recovered", s.Recovered},
+		{"skipped", s.Skipped}, {"late", s.Late}, {"foreign", s.Foreign}, {"busy", s.Busy}, {"dropped", s.Dropped}} {
+		out = append(out, point(mads, float64(n.count), n.result))
+	}
+	return out
+}
+
+// work is how the sampling goes.
+func (a *Agent) work(s *ibsample.Snapshot, st *ibsample.Status) (out []Point) {
+	for _, m := range st.Samplers {
+		out = append(out, point(samplerUp, 1, m.Name), point(samplerPorts, float64(m.Ports), m.Name), point(samplerSkew, m.Skew.Seconds(), m.Name),
+			point(samplerClock, m.ClockError.Seconds(), m.Name), point(samplerSweep, m.Took.Seconds(), m.Name), point(samplerMissed, float64(m.Missed), m.Name))
+	}
+	if s.Starts > 0 {
+		out = append(out, point(skewP99, s.SkewP99.Seconds()))
+	}
+	nobodys := 0
+	for _, t := range st.Targets {
+		if len(st.Plan[t.Key]) == 0 {
+			nobodys++
+		}
+	}
+	a.mu.Lock()
+	d := a.discovery
+	a.mu.Unlock()
+	out = append(out, point(samplerDeaths, float64(st.Deaths)), point(portMoves, float64(st.Moves)), point(readings, float64(s.Accepted)),
+		point(duplicates, float64(s.Duplicates)), point(lateReadings, float64(s.Late)), point(astray, float64(st.Astray)), point(unassigned, float64(nobodys)),
+		point(discoveries, float64(d.Done), "done"), point(discoveries, float64(d.Failed), "failed"))
+	if d.Done > 0 {
+		out = append(out, point(discoveryTook, d.Took.Seconds()), point(discoveryLast, float64(d.Last.UnixNano())/1e9),
+			point(discoveryNodes, float64(d.Nodes)), point(discoverySilent, float64(d.Silent)))
+	}
+	return out
+}
+
+// port is what is known of one port.
+func (a *Agent) port(out []Point, p *ibsample.PortState, f found, now time.Time) []Point {
+	t := &p.Target
+	labels := []string{t.Element}
+	if t.Switch {
+		sw, number, _ := fabric.SplitPort(t.Element)
+		labels = []string{sw, number}
+	}
+	add := func(f *portFamily, value float64, more ...string) *Point {
+		family := &f.nic
+		if t.Switch {
+			family = &f.sw
+		}
+		out = append(out, point(family, value, append(slices.Clip(labels), more...)...))
+		return &out[len(out)-1]
+	}
+	number := func(n int) string {
+		if n == 0 {
+			return ""
+		}
+		return strconv.Itoa(n)
+	}
+	add(portInfo, 1, fmt.Sprintf("0x%016x", t.Node), number(int(t.LID)), t.Remote, number(int(t.RemoteLID)), number(int(t.RemotePort)), fmt.Sprintf("0x%06x", t.Vendor))
+	if f.state != 0 {
+		add(portUp, truth(f.state == ibmad.PortActive))
+	}
+	if f.rate > 0 {
+		add(portSpeed, f.rate)
+	}
+	fresh := p.At != 0 && now.UnixNano()-p.At <= int64(2*a.config.Interval)
+	add(sampleUp, truth(fresh))
+	if p.At != 0 {
+		add(sampleAge, now.Sub(time.Unix(0, p.At)).Seconds())
+	}
+	for _, kind := range sortedKeys(p.Errors) {
+		add(sampleErrors, float64(p.Errors[kind]), kind)
+	}
+	if len(p.Counts) == 0 {
+		return out
+	}
+	add(sampleSuspect, truth(p.Suspect))
+	add(resets, float64(p.Resets))
+	for i := range p.Counts {
+		n := &p.Counts[i]
+		c := &ibsample.Counters[n.ID]
+		var more []string
+		if c.Label != "" {
+			more = []string{c.Value}
+		}
+		q := add(counterFamilies[c.Name], n.Float(), more...)
+		q.At, q.Since = time.Unix(0, n.At), time.Unix(0, n.Since)
+		if n.Saturated() {
+			add(saturated, 1, c.Counter.String())
+		}
+		if r := rateFamilies[c.Name]; r != nil && n.Rated {
+			add(r, n.Rate).At = time.Unix(0, n.At)
+		}
+	}
+	return out
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,136 @@
+package ibfabricreceiver
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.opentelemetry.io/collector/receiver"
+	"go.uber.org/zap/exp/zapslog"
+
+	"github.com/graylink/graylink/exporters/otlp"
+	"github.com/graylink/graylink/internal/ibagent"
+	"github.com/graylink/graylink/internal/ibmad"
+)
+
+// ibReceiver runs an agent and passes on what it tells.
+type ibReceiver struct {
+	config   ibagent.Config
+	settings receiver.Settings
+	next     consumer.Metrics
+	open     func(device string) (ibmad.Transport, error)
+
+	agent *ibagent.Agent
+	began time.Time
+	stop  context.CancelFunc
+	wg    sync.WaitGroup
+}
+
+// Start begins to sample. It does not wait for the fabric.
+func (r *ibReceiver) Start(context.Context, component.Host) error {
+	log := slog.New(zapslog.NewHandler(r.settings.Logger.Core()))
+	a, err := ibagent.Start(r.config, r.open, log)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r.agent, r.began, r.stop = a, time.Now(), stop
+	r.wg.Go(func() { r.run(ctx, log) })
+	return nil
+}
+
+// Shutdown ends it. It may be called without Start.
+func (r *ibReceiver) Shutdown(context.Context) error {
+	if r.agent == nil {
+		return nil
+	}
+	r.stop()
+	r.wg.Wait()
+	return r.agent.Close()
+}
+
+// run passes on, just before each tick, what was read since the last.
+func (r *ibReceiver) run(ctx context.Context, log *slog.Logger) {
+	for {
+		now := time.Now()
+		next := now.Truncate(r.config.Interval).Add(r.config.Interval * passAt / 100)
+		if !next.After(now) {
+			next = next.Add(r.config.Interval)
+		}
+		timer := time.NewTimer(next.Sub(now))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		now = time.Now()
+		if err := r.next.ConsumeMetrics(ctx, metrics(r.agent.Points(now), r.began, now)); err != nil && ctx.Err() == nil {
+			log.Warn("metrics are not taken", "err", err)
+		}
+	}
+}
+
+// passAt is when in an interval, in percent of it, metrics are passed on: after the
+// sweep, which ends at 90, and its report.
+const passAt = 97
+
+// metrics are the points under OpenTelemetry's names (exporters/otlp's rules).
+func metrics(points []ibagent.Point, began, now time.Time) pmetric.Metrics {
+	out := pmetric.NewMetrics()
+	scope := out.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty()
+	scope.Scope().SetName("github.com/graylink/graylink/receivers/ibfabricreceiver")
+	slices := map[*ibagent.Family]pmetric.NumberDataPointSlice{}
+	for _, p := range points {
+		list, there := slices[p.Family]
+		if !there {
+			list = family(scope.Metrics().AppendEmpty(), p.Family)
+			slices[p.Family] = list
+		}
+		d := list.AppendEmpty()
+		d.SetDoubleValue(p.Value)
+		d.SetTimestamp(stamp(p.At, now))
+		if p.Counter {
+			d.SetStartTimestamp(stamp(p.Since, began))
+		}
+		for i, l := range p.Labels {
+			d.Attributes().PutStr(l, p.Values[i])
+		}
+	}
+	return out
+}
+
+func stamp(t, otherwise time.Time) pcommon.Timestamp {
+	if t.IsZero() {
+		t = otherwise
+	}
+	return pcommon.NewTimestampFromTime(t)
+}
+
+func family(m pmetric.Metric, f *ibagent.Family) pmetric.NumberDataPointSlice {
+	name, unit := otelName(f)
+	m.SetName(name)
+	m.SetUnit(unit)
+	m.SetDescription(f.Help)
+	if !f.Counter {
+		return m.SetEmptyGauge().DataPoints()
+	}
+	sum := m.SetEmptySum()
+	sum.SetIsMonotonic(true)
+	sum.SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	return sum.DataPoints()
+}
+
+func otelName(f *ibagent.Family) (name, unit string) {
+	kind := dto.MetricType_GAUGE
+	if f.Counter {
+		kind = dto.MetricType_COUNTER
+	}
+	return otlp.Name(f.Name, kind)
+}

@@ -1,0 +1,320 @@
+package ibfabricreceiver
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/otlptranslator"
+	"go.opentelemetry.io/collector/component/componenttest"
+	"go.opentelemetry.io/collector/confmap/confmaptest"
+	"go.opentelemetry.io/collector/consumer/consumertest"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.opentelemetry.io/collector/receiver/receivertest"
+	"gopkg.in/yaml.v3"
+
+	"github.com/graylink/graylink/exporters/ibfabric"
+	"github.com/graylink/graylink/internal/ibagent"
+	"github.com/graylink/graylink/internal/ibmad"
+	"github.com/graylink/graylink/internal/ibmad/madsim"
+)
+
+var update = flag.Bool("update", false, "write metadata.yaml anew")
+
+func load(t *testing.T, file string) (*Config, error) {
+	t.Helper()
+	m, err := confmaptest.LoadConf(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := NewFactory().CreateDefaultConfig().(*Config)
+	if err := m.Unmarshal(c); err != nil {
+		return nil, err
+	}
+	return c, c.Validate()
+}
+
+func TestConfig(t *testing.T) {
+	c, err := load(t, "testdata/config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ibagent.Defaults()
+	want.Name, want.Device, want.Interval, want.Listen, want.Redundancy = "s1", "ibsim:sim/h0", 2*time.Second, "10.0.0.1:9873", 2
+	want.TLS = ibagent.TLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"}
+	want.Metrics = []string{"PortCountersExtended", "PortXmitWait"}
+	want.Assignments = map[string][]string{"s1": {"leaf1", "22#1-6"}}
+	want.MKeyFile = "m_key"
+	if !reflect.DeepEqual(c.Config, want) {
+		t.Errorf("%+v\nwant %+v", c.Config, want)
+	}
+}
+
+// TestBadConfigs: the first line of each file says what its error names.
+func TestBadConfigs(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.bad.yaml")
+	if err != nil || len(files) < 10 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := bytes.Cut(text, []byte("\n"))
+		want := strings.TrimPrefix(string(first), "# ")
+		if _, err := load(t, f); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", f, err, want)
+		}
+	}
+}
+
+// running is a receiver on a fabric in memory whose ports have been read twice.
+func running(t *testing.T) (*ibReceiver, *consumertest.MetricsSink) {
+	f := madsim.FatTree(2, 2, 2, madsim.Options{})
+	f.SetVendor("spine0", madsim.QDR)
+	f.SetVendor("spine1", madsim.DDR)
+	f.Put("leaf0", 1, ibmad.AttrPortCountersExtended, "PortXmitData", 0, 1<<40)
+	f.Put("leaf1", 1, ibmad.AttrPortCountersExtended, "SymbolErrorCounter", 0, 9)
+	f.Put("spine1", 1, ibmad.AttrPortCounters, "SymbolErrorCounter", 0, 65535)
+	sink := &consumertest.MetricsSink{}
+	c := NewFactory().CreateDefaultConfig().(*Config)
+	c.Name, c.Interval, c.Timeout, c.Retries = "s", 200*time.Millisecond, 5*time.Millisecond, 0
+	made, err := NewFactory().CreateMetrics(t.Context(), receivertest.NewNopSettings(Type), c, sink)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := made.(*ibReceiver)
+	r.open = func(string) (ibmad.Transport, error) { return f.Attach("h0"), nil }
+	if err := r.Start(t.Context(), componenttest.NewNopHost()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		rated := 0
+		if all := sink.AllMetrics(); len(all) > 0 {
+			for _, m := range flatten(t, all[len(all)-1]) {
+				if strings.HasSuffix(m.family, "_port_receive_rate_bytes_per_second") {
+					rated += len(m.points)
+				}
+			}
+		}
+		if rated == 2*(2+2)+2*2+4 {
+			return r, sink
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d ports have rates", rated)
+		}
+	}
+}
+
+type flat struct {
+	family  string
+	counter bool
+	points  map[string]float64 // by labels
+}
+
+// flatten takes metrics back to Prometheus, as receivers that feed it do.
+func flatten(t *testing.T, m pmetric.Metrics) map[string]flat {
+	t.Helper()
+	namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
+	out := map[string]flat{}
+	list := m.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics()
+	for i := range list.Len() {
+		m := list.At(i)
+		kind, points := otlptranslator.MetricType(otlptranslator.MetricTypeGauge), pmetric.NewNumberDataPointSlice()
+		if m.Type() == pmetric.MetricTypeSum {
+			kind = otlptranslator.MetricTypeMonotonicCounter
+			points = m.Sum().DataPoints()
+			if m.Sum().AggregationTemporality() != pmetric.AggregationTemporalityCumulative || !m.Sum().IsMonotonic() {
+				t.Errorf("%s is not a counter", m.Name())
+			}
+		} else {
+			points = m.Gauge().DataPoints()
+		}
+		name, err := namer.Build(otlptranslator.Metric{Name: m.Name(), Unit: m.Unit(), Type: kind})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := flat{name, kind == otlptranslator.MetricTypeMonotonicCounter, map[string]float64{}}
+		for j := range points.Len() {
+			p := points.At(j)
+			var labels []string
+			for k, v := range p.Attributes().All() {
+				labels = append(labels, k+"="+v.Str())
+			}
+			slices.Sort(labels)
+			f.points[strings.Join(labels, ",")] = p.DoubleValue()
+			if p.Timestamp() == 0 || f.counter && (p.StartTimestamp() == 0 || p.StartTimestamp() > p.Timestamp()) {
+				t.Errorf("%s: times %v to %v", name, p.StartTimestamp(), p.Timestamp())
+			}
+		}
+		if _, twice := out[name]; twice {
+			t.Errorf("%s is there twice", name)
+		}
+		out[name] = f
+	}
+	return out
+}
+
+// TestPushedIsWhatIsScraped: the same agent's points, by OTLP and back to
+// Prometheus, are what the exporter's collector gives.
+func TestPushedIsWhatIsScraped(t *testing.T) {
+	r, _ := running(t)
+	if err := r.Shutdown(t.Context()); err != nil { // so that nothing is counted between the two
+		t.Fatal(err)
+	}
+	now := time.Now()
+	pushed := flatten(t, metrics(r.agent.Points(now), r.began, now))
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(ibfabric.NewCollector(r.agent, func() time.Time { return now }))
+	scraped, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(scraped) != len(pushed) {
+		t.Errorf("%d families are scraped and %d pushed", len(scraped), len(pushed))
+	}
+	for _, f := range scraped {
+		p, ok := pushed[f.GetName()]
+		if !ok || p.counter != (f.GetType() == dto.MetricType_COUNTER) || len(p.points) != len(f.Metric) {
+			t.Errorf("%s, a %v with %d samples, is pushed as %d, counter %v", f.GetName(), f.GetType(), len(f.Metric), len(p.points), p.counter)
+			continue
+		}
+		for _, m := range f.Metric {
+			var labels []string
+			for _, l := range m.Label {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			slices.Sort(labels)
+			want := m.GetGauge().GetValue()
+			if m.Counter != nil {
+				want = m.Counter.GetValue()
+			}
+			if got, ok := p.points[strings.Join(labels, ",")]; !ok || got != want {
+				t.Errorf("%s{%v} is %v scraped and %v pushed", f.GetName(), labels, want, got)
+			}
+		}
+	}
+	for name, want := range map[string]float64{
+		"fabric_switch_port_transmit_bytes_total|port=1,switch=leaf0": 1 << 42,
+		"fabric_switch_port_symbol_errors_total|port=1,switch=leaf1":  9,
+		"fabric_switch_port_symbol_errors_total|port=1,switch=spine1": 65535,
+	} {
+		family, labels, _ := strings.Cut(name, "|")
+		if got, ok := pushed[family].points[labels]; !ok || math.Abs(got-want) > 1e6*want/1e12 {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	// What the vendors have not is absent.
+	for family, there := range map[string]map[string]bool{
+		"fabric_switch_port_transmit_unicast_packets_total": {"port=1,switch=leaf0": true, "port=1,switch=spine0": false, "port=1,switch=spine1": false},
+		"fabric_switch_port_sl_receive_bytes_total":         {"port=1,sl=0,switch=leaf0": true, "port=1,sl=0,switch=spine0": false, "port=1,sl=0,switch=spine1": false},
+		"fabric_switch_port_transmit_packets_total":         {"port=1,switch=leaf0": true, "port=1,switch=spine0": true, "port=1,switch=spine1": true},
+	} {
+		for labels, want := range there {
+			if _, got := pushed[family].points[labels]; got != want {
+				t.Errorf("%s{%s}: there %v, want %v", family, labels, got, want)
+			}
+		}
+	}
+}
+
+// metadata is metadata.yaml, as far as it is looked at.
+type metadata struct {
+	Type   string `yaml:"type"`
+	Status struct {
+		Class     string              `yaml:"class"`
+		Stability map[string][]string `yaml:"stability"`
+	} `yaml:"status"`
+	Attributes map[string]attribute `yaml:"attributes"`
+	Metrics    map[string]metric    `yaml:"metrics"`
+}
+
+type attribute struct {
+	Description string `yaml:"description"`
+	Type        string `yaml:"type"`
+}
+
+type metric struct {
+	Enabled     bool     `yaml:"enabled"`
+	Description string   `yaml:"description"`
+	Unit        string   `yaml:"unit"`
+	Gauge       *number  `yaml:"gauge,omitempty"`
+	Sum         *sum     `yaml:"sum,omitempty"`
+	Attributes  []string `yaml:"attributes,flow"`
+}
+
+type number struct {
+	ValueType string `yaml:"value_type"`
+}
+
+type sum struct {
+	ValueType   string `yaml:"value_type"`
+	Monotonic   bool   `yaml:"monotonic"`
+	Temporality string `yaml:"aggregation_temporality"`
+}
+
+var attributes = map[string]string{
+	"counter": "Query and field of a counter.", "guid": "GUID of the node.", "kind": "Why a query told nothing.", "lane": "Physical lane.", "lid": "LID by which the port is asked.",
+	"nic": "NIC, as node/device.", "port": "Number of the switch's port.", "reason": "Why.", "remote": "Element at the other end of the cable.", "remote_lid": "LID at the other end.",
+	"remote_port": "Port number at the other end.", "result": "What became of it.", "sampler": "Component id of a sampler.", "sl": "Service level.", "switch": "Name of the switch.",
+	"vendor": "IEEE company id of the node.", "vl": "Virtual lane.",
+}
+
+// TestMetadata: metadata.yaml is what the code does; -update writes it.
+func TestMetadata(t *testing.T) {
+	want := metadata{Type: Type.String(), Attributes: map[string]attribute{}, Metrics: map[string]metric{}}
+	want.Status.Class, want.Status.Stability = "receiver", map[string][]string{"alpha": {"metrics"}}
+	for _, f := range ibagent.Families {
+		name, unit := otelName(f)
+		m := metric{Enabled: true, Description: f.Help, Unit: unit, Attributes: f.Labels}
+		if f.Counter {
+			m.Sum = &sum{"double", true, "cumulative"}
+		} else {
+			m.Gauge = &number{"double"}
+		}
+		if _, twice := want.Metrics[name]; twice {
+			t.Errorf("%s is another family's name as well", name)
+		}
+		if f.Help == "" {
+			t.Errorf("%s says nothing", f.Name)
+		}
+		want.Metrics[name] = m
+		for _, l := range f.Labels {
+			if want.Attributes[l] = (attribute{attributes[l], "string"}); attributes[l] == "" {
+				t.Errorf("label %s says nothing", l)
+			}
+		}
+	}
+	var b bytes.Buffer
+	b.WriteString("# Written by go test -run TestMetadata -update.\n")
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2)
+	if err := e.Encode(want); err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile("metadata.yaml", b.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile("metadata.yaml")
+	if err != nil || !bytes.Equal(got, b.Bytes()) {
+		t.Errorf("metadata.yaml is not what the code does (%v); write it with -update", err)
+	}
+}
