@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	pairs = flag.Int("ib.pairs", 24, "pairs compared with ibtracert, for every routing engine and LMC")
+	pairs = flag.Int("ib.pairs", 15, "pairs compared with ibtracert, for every routing engine and LMC")
 	large = flag.Bool("ib.large", false, "compare on the fat tree of 54 switches and 648 HCAs")
 )
 
