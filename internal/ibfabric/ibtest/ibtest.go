@@ -123,6 +123,13 @@ func Start(tb testing.TB, net string, o Options) *Fabric {
 	return f
 }
 
+// Attach is for programs on a fabric that the test itself runs, under ibsim's
+// protocol: only Run and RunInput work on it.
+func Attach(tb testing.TB, socket string) *Fabric {
+	tb.Helper()
+	return &Fabric{tb: tb, dir: tb.TempDir(), socket: socket}
+}
+
 // start runs a child until the end of the test.
 func (f *Fabric) start(cmd *exec.Cmd) {
 	f.tb.Helper()
