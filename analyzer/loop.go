@@ -16,6 +16,7 @@ import (
 	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/ibfabric"
 )
 
 // Agents are the nodes' APIs.
@@ -53,12 +54,14 @@ const (
 	warmUp = 2
 )
 
-// pullEvery is how often switches are asked for what changed;
+// pullEvery is how often switches are asked for what changed, tablesEvery how often
+// forwarding tables are read;
 // retraceAfter is the age at which the path of a flow that matters now is asked for again;
 // background re-tracing takes retraceAll for a round over all flows; flows of a
 // suspect that was cleared are asked for again during afterCare.
 const (
 	pullEvery    = 500 * time.Millisecond
+	tablesEvery  = 500 * time.Millisecond
 	afterCare    = 10 * time.Second
 	retraceAfter = 3 * time.Second
 	retraceAll   = 60 * time.Second
@@ -75,7 +78,10 @@ type LoopOptions struct {
 	// Sightings are the switches that tell what crosses them; nil: paths come from
 	// traces alone.
 	Sightings *Sightings
-	// NoTraces: paths come from sightings alone.
+	// Tables reads the forwarding tables of an InfiniBand fabric, as ibfabric.Watch does;
+	// nil: there is none.
+	Tables func(context.Context) (ibfabric.Reading, error)
+	// NoTraces: paths come from sightings alone, or from forwarding tables.
 	NoTraces bool
 	Log      *slog.Logger
 }
@@ -149,6 +155,8 @@ type Loop struct {
 	watch *clocks.Watch
 	seen  *paths.Sightings // nil: no switch tells
 	pull  *paths.Puller
+	// tables bind flows of InfiniBand; nil: LoopOptions.Tables is.
+	tables *paths.Tables
 
 	mu   sync.RWMutex
 	snap Snapshot
@@ -210,11 +218,27 @@ func NewLoop(o LoopOptions) *Loop {
 	l := &Loop{o: o, store: paths.NewStore(o.Graph), edges: map[fabric.Edge]*memory{}, cand: map[fabric.Element]*candidacy{}, watch: clocks.NewWatch(),
 		asks: make(chan traceAsk, 64), inWork: map[fabric.Edge]bool{},
 		snap: Snapshot{Report: fabric.Report{State: fabric.InsufficientEvidence, Verdicts: []fabric.Verdict{}, LinkDelays: []fabric.LinkDelay{}}}}
+	if o.Tables != nil {
+		l.tables = paths.NewTables(l.store, 0)
+	}
 	if from := o.Sightings; from != nil {
 		l.seen = paths.NewSightings(l.store, from.Mapper)
 		l.pull = &paths.Puller{Sightings: l.seen, Client: from.Client, URL: from.URL, Switches: from.Switches, Log: o.Log}
 	}
 	return l
+}
+
+// readTables takes a reading of the forwarding tables. One that fails confirms nothing:
+// paths are stale until there are two more.
+func (l *Loop) readTables(ctx context.Context) {
+	r, err := l.o.Tables(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			l.o.Log.Error("forwarding tables", "err", err)
+		}
+		return
+	}
+	l.tables.Take(r)
 }
 
 // Store gives access to the bound paths.
@@ -243,6 +267,20 @@ func (l *Loop) Run(ctx context.Context, interval time.Duration) {
 	defer wg.Wait()
 	if l.pull != nil {
 		wg.Go(func() { l.pull.Run(ctx, pullEvery) })
+	}
+	if l.tables != nil {
+		wg.Go(func() {
+			tick := time.NewTicker(tablesEvery)
+			defer tick.Stop()
+			for {
+				l.readTables(ctx)
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+				}
+			}
+		})
 	}
 	if !l.o.NoTraces {
 		wg.Go(func() { l.pollPaths(ctx) })
@@ -328,7 +366,11 @@ func (l *Loop) bind(o *fabric.Observation) {
 	if err != nil {
 		return
 	}
-	b, _ := l.store.At(e, o.Start, o.Start.Add(time.Duration(o.WindowNS)))
+	end := o.Start.Add(time.Duration(o.WindowNS))
+	if l.tables != nil {
+		l.tables.Follow(e, end)
+	}
+	b, _ := l.store.At(e, o.Start, end)
 	if b.State == fabric.PathUnknown && len(b.Before) > 0 && lostAll(o) {
 		// It went the old way: by the new one packets were seen to arrive.
 		b.Path, b.State, b.Candidates = b.Before, fabric.PathStale, nil

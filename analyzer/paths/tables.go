@@ -25,7 +25,8 @@ import (
 //  2. A walk that does not arrive, or that switches may choose on, is no path. What
 //     was known until then ends with it, though the next walk is as the last one was.
 //  3. The same holds for all flows when the fabric may have changed unseen between two
-//     readings (ibfabric.Reading.Broken).
+//     readings (ibfabric.Reading.Broken); they are bound again by two between which
+//     it may not.
 //  4. A NIC of the topology is the fabric's port of its GUID (an alias guid:0x...),
 //     else that of its name. A walk over a switch that the topology has not is no path.
 type Tables struct {
@@ -39,6 +40,8 @@ type Tables struct {
 	since time.Time // when the last of the readings that agree and are not broken began to
 	lids  []ibfabric.LID
 	flows map[key]*followed
+	loose map[key]*followed // those that are not bound
+	swept time.Time         // when flows were last forgotten
 }
 
 // followed is a flow whose path the tables tell.
@@ -49,7 +52,7 @@ type followed struct {
 
 // NewTables returns tables that have not been read and bind paths in store.
 func NewTables(store *Store, sl uint8) *Tables {
-	return &Tables{store: store, sl: sl, seed: maphash.MakeSeed(), flows: map[key]*followed{}}
+	return &Tables{store: store, sl: sl, seed: maphash.MakeSeed(), flows: map[key]*followed{}, loose: map[key]*followed{}}
 }
 
 // Follow takes care that a flow is bound from now on, if both its NICs are in the
@@ -69,7 +72,7 @@ func (t *Tables) Follow(e fabric.Edge, now time.Time) {
 		return
 	}
 	f := &followed{asked: now.UnixNano()}
-	t.flows[k] = f
+	t.flows[k], t.loose[k] = f, f
 	t.bind(k, f)
 }
 
@@ -92,23 +95,36 @@ func (t *Tables) Take(r ibfabric.Reading) {
 	if other || r.Broken {
 		t.since = r.Ended
 	}
-	for k, f := range t.flows {
-		if other || f.walk == 0 {
-			t.bind(k, f)
-		}
+	again := t.loose
+	switch {
+	case r.Broken: // the next reading that is not will confirm this one
+		again = nil
+	case other:
+		again = t.flows
+	}
+	for k, f := range again {
+		t.bind(k, f)
 	}
 	// What is still bound as before has been confirmed; what is new is, from now on.
 	for i := range r.Fabric.Switches {
 		t.store.vouchFor(r.Fabric.Name(int32(i)), r.Begun, r.Ended)
 	}
+	if r.Ended.Sub(t.swept) < sweepEvery {
+		return
+	}
+	t.swept = r.Ended
 	old := r.Ended.Add(-keepFlows).UnixNano()
 	for k, f := range t.flows {
 		if f.asked < old {
 			t.end(k, f, r.Ended, "nobody asks for it")
 			delete(t.flows, k)
+			delete(t.loose, k)
 		}
 	}
 }
+
+// sweepEvery is how often flows are looked through for those that nobody asks for.
+const sweepEvery = time.Minute
 
 // places finds the topology's NICs in a fabric, and tells the store of its cables.
 func (t *Tables) places(f *ibfabric.Fabric) {
@@ -154,7 +170,7 @@ func port(g *fabric.Graph, f *ibfabric.Fabric, id string) (ibfabric.End, bool) {
 
 // end takes what is known of a flow's path as over.
 func (t *Tables) end(k key, f *followed, at time.Time, why string) {
-	f.walk = 0
+	t.loosen(k, f)
 	t.store.tell(k, word{source: ByTables, at: at, over: true, Resolved: fabric.Resolved{State: fabric.PathUnknown, Notes: []string{why}}})
 }
 
@@ -194,7 +210,14 @@ func (t *Tables) bind(k key, f *followed) {
 	}
 	if t.store.tell(k, word{source: ByTables, at: t.last.Ended, since: t.since, Resolved: fabric.Resolved{Path: p, State: fabric.PathValid}, seen: 1<<len(p) - 1}) {
 		f.walk = walk
+		delete(t.loose, k)
 	}
+}
+
+// loosen takes a flow as bound to nothing: each reading is asked for its path.
+func (t *Tables) loosen(k key, f *followed) {
+	f.walk = 0
+	t.loose[k] = f
 }
 
 // choose takes a flow whose packets switches may send several ways.
@@ -205,7 +228,7 @@ func (t *Tables) choose(k key, f *followed, all [][]ibfabric.Hop) {
 			ways = append(ways, p)
 		}
 	}
-	f.walk = 0
+	t.loosen(k, f)
 	t.store.tell(k, word{source: ByTables, at: t.last.Ended, split: true, Resolved: fabric.Resolved{State: fabric.PathUnknown, Candidates: ways, Notes: []string{"adaptive routing: switches may choose between ports"}}})
 }
 

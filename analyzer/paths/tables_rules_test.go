@@ -10,6 +10,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/ibfabric"
 	"github.com/graylink/graylink/internal/ibmad"
+	"github.com/graylink/graylink/internal/ibmad/madsim"
 )
 
 // told is a fabric of three leaves and two spines, and tables that read it.
@@ -81,7 +82,7 @@ const (
 	over0 = "leaf0[1>3] spine0[1>2] leaf1[3>2]"
 )
 
-func TestTablesRule1ConfirmedBetweenReadings(t *testing.T) {
+func TestForwardingRule1ConfirmedBetweenReadings(t *testing.T) {
 	x := newTold(t)
 	x.tables.Follow(moved, x.at(0)) // nothing is read yet
 	x.read(x.f, 0, 1, true)
@@ -109,7 +110,7 @@ func TestTablesRule1ConfirmedBetweenReadings(t *testing.T) {
 	x.want(moved, 1, 10, fabric.PathValid, over1)
 }
 
-func TestTablesRule2WhatDoesNotArrive(t *testing.T) {
+func TestForwardingRule2WhatDoesNotArrive(t *testing.T) {
 	x := newTold(t)
 	x.read(x.f, 0, 1, true)
 	x.tables.Follow(moved, x.at(1))
@@ -140,22 +141,30 @@ func TestTablesRule2WhatDoesNotArrive(t *testing.T) {
 	x.want(moved, 40, 70, fabric.PathUnknown, "")
 }
 
-func TestTablesRule3Broken(t *testing.T) {
+func TestForwardingRule3Broken(t *testing.T) {
 	x := newTold(t)
 	x.read(x.f, 0, 1, true)
 	x.tables.Follow(moved, x.at(1))
 	x.read(x.f, 10, 11, false)
 	x.read(x.f, 20, 21, true)
 	x.want(moved, 1, 10, fabric.PathValid, over1)
-	x.want(moved, 9, 20, fabric.PathUnknown, "")
+	x.want(moved, 9, 20, fabric.PathStale, over1)
 	x.want(moved, 21, 22, fabric.PathStale, over1)
-	x.read(x.f, 30, 31, false)
-	x.want(moved, 21, 30, fabric.PathValid, over1)
-	x.want(moved, 9, 30, fabric.PathUnknown, "")
+	x.read(x.f, 30, 31, true)
+	x.want(moved, 21, 30, fabric.PathStale, over1)
+	x.read(x.f, 40, 41, false)
+	x.want(moved, 21, 40, fabric.PathUnknown, "")
+	x.want(moved, 31, 40, fabric.PathValid, over1)
+	x.want(moved, 31, 41, fabric.PathStale, over1)
 	x.want(moved, 1, 10, fabric.PathValid, over1)
+	x.read(x.f, 50, 51, true)
+	x.read(x.f, 60, 61, false)
+	x.want(moved, 51, 60, fabric.PathValid, over1)
+	x.want(moved, 31, 40, fabric.PathValid, over1)
+	x.want(moved, 31, 60, fabric.PathUnknown, "")
 }
 
-func TestTablesRule4NICsAndSwitches(t *testing.T) {
+func TestForwardingRule4NICsAndSwitches(t *testing.T) {
 	x := newTold(t)
 	topo, _ := x.f.Topology()
 	topo.Nodes[0].NICs[0].Aliases = []string{"mlx5_0", "guid:0x10000b"} // h0 is said to be h5
@@ -180,14 +189,14 @@ func TestTablesRule4NICsAndSwitches(t *testing.T) {
 }
 
 // What nobody asks for any more is forgotten, and so are NICs that went.
-func TestTablesForget(t *testing.T) {
+func TestForwardingForget(t *testing.T) {
 	x := newTold(t)
 	x.read(x.f, 0, 1, true)
 	x.tables.Follow(moved, x.at(1))
 	x.read(x.f, 10, 11, false)
 	late := int(keepFlows/(100*time.Millisecond)) + 20
 	x.read(x.f, late, late+1, false)
-	if n := len(x.tables.flows); n != 0 {
+	if n := len(x.tables.flows) + len(x.tables.loose); n != 0 {
 		t.Error(n)
 	}
 	x.store.Expire(x.at(2*late + 100))
@@ -197,7 +206,7 @@ func TestTablesForget(t *testing.T) {
 }
 
 // A cable that is not where the topology has it is told as LLDP tells of them.
-func TestTablesTellOfCables(t *testing.T) {
+func TestForwardingTellOfCables(t *testing.T) {
 	x := newTold(t)
 	topo, _ := x.f.Topology()
 	for i := range topo.Links {
@@ -215,5 +224,69 @@ func TestTablesTellOfCables(t *testing.T) {
 	standing, _ := x.store.CheckCables(x.at(1))
 	if len(standing) != 1 || standing[0].Fabric != [2]string{"h0/hca--leaf0:1", "h3/hca--leaf1:2"} {
 		t.Errorf("%+v", standing)
+	}
+}
+
+// BenchmarkForwarding are the 419,256 edges of a fat tree of 54 switches and 648
+// HCAs, with a table that changed for one HCA, and without.
+func BenchmarkForwarding(b *testing.B) {
+	sim := madsim.FatTree(36, 18, 18, madsim.Options{})
+	c := ibmad.NewClient(sim.Attach("h0"), ibmad.Config{})
+	defer c.Close()
+	f, _, err := ibfabric.Discover(b.Context(), c)
+	if err != nil {
+		b.Fatal(err)
+	}
+	read, err := ibfabric.ReadTables(b.Context(), c, f)
+	if err != nil {
+		b.Fatal(err)
+	}
+	f = f.WithTables(read.LFTs)
+	topo, _ := f.Topology()
+	store := NewStore(fabric.NewGraph(topo))
+	tables := NewTables(store, 0)
+	now := time.Unix(1_800_000_000, 0)
+	take := func(f *ibfabric.Fabric, broken bool) {
+		now = now.Add(time.Second)
+		tables.Take(ibfabric.Reading{Fabric: f, Begun: now, Ended: now.Add(time.Millisecond), Broken: broken})
+	}
+	take(f, true)
+	before := heapMB()
+	begun := time.Now()
+	for _, src := range store.nicIDs {
+		for _, dst := range store.nicIDs {
+			if src != dst {
+				tables.Follow(fabric.Edge{Src: src, Dst: dst}, now)
+			}
+		}
+	}
+	b.Logf("%d edges bound in %s, %.0f MB", store.Len(), time.Since(begun), heapMB()-before)
+	b.Run("same", func(b *testing.B) {
+		for b.Loop() {
+			take(f, false)
+		}
+	})
+	other := f.WithTables(slices.Clone(f.LFTs))
+	leaf, _ := f.ByName("leaf0")
+	other.LFTs[leaf.Node] = slices.Clone(other.LFTs[leaf.Node])
+	dst, err := f.Find("h647/hca")
+	if err != nil {
+		b.Fatal(err)
+	}
+	other.LFTs[leaf.Node][dst] = 19 + (other.LFTs[leaf.Node][dst]-18)%18
+	b.Run("changed", func(b *testing.B) {
+		for b.Loop() {
+			take(other, false)
+			f, other = other, f
+		}
+	})
+	b.Run("broken", func(b *testing.B) {
+		for b.Loop() {
+			take(f, true)
+			take(f, false)
+		}
+	})
+	if got := store.States()[fabric.PathValid]; got != 419_256 {
+		b.Fatal(got, store.States())
 	}
 }

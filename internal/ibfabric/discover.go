@@ -26,17 +26,21 @@ func Discover(ctx context.Context, c *ibmad.Client) (f *Fabric, found []string, 
 	d := &sweep{f: &Fabric{}, index: map[GUID]int32{}}
 	var first []ibmad.Request
 	first = d.ask(first, ibmad.GetNodeInfo(ibmad.Address{}), question{})
-	err = c.Walk(ctx, first, func(r *ibmad.Result) []ibmad.Request {
+	walking, stop := context.WithCancel(ctx)
+	defer stop()
+	err = c.Walk(walking, first, func(r *ibmad.Result) []ibmad.Request {
+		next := d.take(r)
 		if d.fatal != nil {
+			stop() // what was asked already is of no use
 			return nil
 		}
-		return d.take(r)
+		return next
 	})
 	switch {
-	case err != nil:
-		return nil, nil, err
 	case d.fatal != nil:
 		return nil, nil, d.fatal
+	case err != nil:
+		return nil, nil, err
 	}
 	return d.f, append(d.found, d.f.finish()...), nil
 }

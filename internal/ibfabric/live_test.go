@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	pairs = flag.Int("ib.pairs", 24, "pairs compared with ibtracert, for every routing engine and LMC")
+	pairs = flag.Int("ib.pairs", 15, "pairs compared with ibtracert, for every routing engine and LMC")
 	large = flag.Bool("ib.large", false, "compare on the fat tree of 54 switches and 648 HCAs")
 )
 
@@ -77,6 +77,16 @@ func (f *Fabric) links(src, dst LID) ([]ibtest.Link, error) {
 	return all, nil
 }
 
+// tracert asks ibtracert again where its questions time out, as on a busy machine.
+func tracert(sim *ibtest.Fabric, host string, src, dst LID) (links []ibtest.Link, err error) {
+	for range 5 {
+		if links, err = sim.Tracert(host, uint16(src), uint16(dst)); !errors.Is(err, ibtest.ErrLost) {
+			break
+		}
+	}
+	return links, err
+}
+
 // compare walks random pairs and asks ibtracert for the same, from several hosts at
 // a time.
 func compare(t *testing.T, sim *ibtest.Fabric, f *Fabric, lids []LID, n int, seed uint64) {
@@ -97,7 +107,7 @@ func compare(t *testing.T, sim *ibtest.Fabric, f *Fabric, lids []LID, n int, see
 	for i := range 4 {
 		wg.Go(func() {
 			for p := range work {
-				want, err := sim.Tracert("h"+strconv.Itoa(i), uint16(p.src), uint16(p.dst))
+				want, err := tracert(sim, "h"+strconv.Itoa(i), p.src, p.dst)
 				if err != nil {
 					t.Error(err)
 					continue
@@ -132,7 +142,7 @@ func TestWalkAsIbtracert(t *testing.T) {
 				for i := range min(f.Switches, 8) {
 					sw := f.Nodes[i].Ports[0].LID
 					src := all[i*7%len(all)]
-					want, err := sim.Tracert("h0", uint16(src), uint16(sw))
+					want, err := tracert(sim, "h0", src, sw)
 					got, failed := f.links(src, sw)
 					if (err == nil) != (failed == nil) || err == nil && !slices.Equal(got, want) {
 						t.Errorf("LID %d to switch %d: walked %v (%v), ibtracert %v (%v)", src, sw, got, failed, want, err)

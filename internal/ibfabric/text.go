@@ -11,10 +11,10 @@ import (
 	"github.com/graylink/graylink/internal/ibmad"
 )
 
-// What hostile files may make a reader allocate: ports by number, of all nodes, and
-// entries of all tables. The largest subnets have a tenth of either.
+// What hostile files and fabrics may make a reader allocate: ports by number, of all
+// nodes, and entries of all tables. The largest subnets have a third of either.
 const (
-	maxPorts   = 1 << 20
+	maxPorts   = 1 << 18
 	maxEntries = 1 << 28
 	maxLine    = 64 << 10 // octets
 )

@@ -81,6 +81,7 @@ Switch	40 "S-000000000000000b"		# "MF0;sw"x" lid 9:MQM8700/U1" enhanced port 0 l
 switchguid=0xc(c)
 Switch	40 "S-000000000000000c"		# "Quantum Mellanox Technologies" base port 0 lid 0 lmc 0
 [1]	"S-000000000000000b"[4]		# "MF0" lid 2 4xEDR
+[2]	"S-000000000000000b"[8]		# "MF0" lid 2 4xEDR
 
 switchguid=0xd(d)
 Switch	40 "S-000000000000000d"		# "Quantum Mellanox Technologies" base port 0 lid 6 lmc 0
@@ -105,7 +106,7 @@ func TestReadStrangeFabric(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(found) != 1 || !strings.Contains(found[0], "line 14: port 6") {
+	if len(found) != 2 || !strings.Contains(found[0], "line 14: port 6") || !strings.Contains(found[1], "line 20: port 2") {
 		t.Errorf("%q", found)
 	}
 	topo, found := f.Topology()

@@ -111,7 +111,7 @@ func TestWalkEnds(t *testing.T) {
 func TestWalkLIDTwice(t *testing.T) {
 	text := strings.Replace(strange, "lid 3 lmc 0", "lid 1 lmc 0", 1)
 	f, found, err := ReadNetDiscover("x", strings.NewReader(text))
-	if err != nil || len(found) != 2 {
+	if err != nil || len(found) != 3 {
 		t.Fatal(found, err)
 	}
 	if _, err := f.Walk(4, 1); !errors.Is(err, ErrLID) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -147,6 +148,8 @@ func NewClient(t Transport, config Config) *Client {
 	c := &Client{
 		transport: t, config: config.withDefaults(t), received: make(chan struct{}),
 		destinations: make(map[Address]*destination),
+		// A simulator may still answer who had the place before.
+		sequence: rand.Uint32() & seqMask,
 	}
 	c.slots = make([]slot, c.config.Window)
 	for i := range c.slots {

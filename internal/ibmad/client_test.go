@@ -488,3 +488,17 @@ func (e echo) Send(m *MAD, to Address, _ time.Duration) error {
 	e.in <- arrival{m: answer}
 	return nil
 }
+
+// The answers to one client's questions do not fit another's.
+func TestClientsBeginApart(t *testing.T) {
+	first := map[uint64]bool{}
+	for range 8 {
+		rules(t, Config{}, func(t *testing.T, s *script, c *Client, start func(...Request) *walk) {
+			start(to(1, 1)...)
+			first[s.take()[0].m.Transaction()] = true
+		})
+	}
+	if len(first) < 7 {
+		t.Errorf("8 clients began with %d transaction ids", len(first))
+	}
+}

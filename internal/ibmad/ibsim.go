@@ -63,20 +63,19 @@ func DialIbsim(name, node string) (*Ibsim, error) {
 		return nil, err
 	}
 	t := &Ibsim{window: queue}
-	local := simAddress(name, "ctl"+strconv.FormatUint(uint64(id), 10))
-	if t.control, err = net.DialUnix("unixgram", local, simAddress(name, "ctl")); err != nil {
-		return nil, fmt.Errorf("ibsim %q: %w", name, err)
-	}
-	if t.data, err = net.ListenUnixgram("unixgram", simAddress(name, "in"+strconv.FormatUint(uint64(id), 10))); err != nil {
-		t.control.Close()
-		return nil, fmt.Errorf("ibsim %q: %w", name, err)
-	}
-	if err := t.attach(name, node, id); err != nil {
-		t.control.Close()
-		t.data.Close()
-		return nil, fmt.Errorf("ibsim %q, node %q: %w", name, node, err)
+	if err := t.attach(name, node, strconv.FormatUint(uint64(id), 10), id); err != nil {
+		return nil, errors.Join(fmt.Errorf("ibsim %q, node %q: %w", name, node, err), t.closeSockets())
 	}
 	return t, nil
+}
+
+func (t *Ibsim) closeSockets() (err error) {
+	for _, c := range []*net.UnixConn{t.control, t.data} {
+		if c != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}
+	return err
 }
 
 func simAddress(name, socket string) *net.UnixAddr {
@@ -97,7 +96,14 @@ func datagramQueue() (int, error) {
 	return n, nil
 }
 
-func (t *Ibsim) attach(name, node string, id uint32) error {
+func (t *Ibsim) attach(name, node, suffix string, id uint32) (err error) {
+	if t.control, err = net.DialUnix("unixgram", simAddress(name, "ctl"+suffix), simAddress(name, "ctl")); err != nil {
+		return err
+	}
+	// ibsim connects to it when it is told that we are there.
+	if t.data, err = net.ListenUnixgram("unixgram", simAddress(name, "in"+suffix)); err != nil {
+		return err
+	}
 	info := make([]byte, 12, 44)
 	binary.NativeEndian.PutUint32(info, id)
 	answer, err := t.order(simConnect, append(info, node...))
@@ -208,7 +214,5 @@ func (t *Ibsim) Close() error {
 		return nil
 	}
 	_, err := t.order(simDisconnect, nil)
-	t.control.Close()
-	t.data.Close()
-	return err
+	return errors.Join(err, t.closeSockets())
 }

@@ -191,7 +191,7 @@ func TestIbsimThatDoesNotRead(t *testing.T) {
 			}
 			kinds <- binary.NativeEndian.Uint32(b[8:])
 			binary.NativeEndian.PutUint32(b[16:], 0) // client 0
-			from.Name += "\x00" // which the net package takes for the end
+			from.Name += "\x00"                      // which the net package takes for the end
 			if _, err := control.WriteToUnix(b, from); err != nil {
 				return
 			}

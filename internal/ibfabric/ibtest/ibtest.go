@@ -123,6 +123,13 @@ func Start(tb testing.TB, net string, o Options) *Fabric {
 	return f
 }
 
+// Attach is for programs on a fabric that the test itself runs, under ibsim's
+// protocol: only Run and RunInput work on it.
+func Attach(tb testing.TB, socket string) *Fabric {
+	tb.Helper()
+	return &Fabric{tb: tb, dir: tb.TempDir(), socket: socket}
+}
+
 // start runs a child until the end of the test.
 func (f *Fabric) start(cmd *exec.Cmd) {
 	f.tb.Helper()
@@ -261,9 +268,16 @@ type Link struct {
 
 var traced = regexp.MustCompile(`(?m)^\[(\d+)\] -> .*?\{0x([0-9a-f]+)\}\[(\d+)\]`)
 
-// Tracert is the route from a LID to a LID as ibtracert on an HCA has it.
+// ErrLost: ibtracert's own questions were not answered; it knows nothing of the route.
+var ErrLost = errors.New("ibtracert got no answer")
+
+// Tracert is the route from a LID to a LID as ibtracert on an HCA has it. errors.Is
+// holds with ErrLost.
 func (f *Fabric) Tracert(host string, src, dst uint16) ([]Link, error) {
 	out, err := f.Run(host, "ibtracert", "-n", fmt.Sprint(src), fmt.Sprint(dst))
+	if err != nil && strings.Contains(err.Error(), "_do_madrpc") {
+		err = fmt.Errorf("%w: %w", ErrLost, err)
+	}
 	if err != nil {
 		return nil, err
 	}

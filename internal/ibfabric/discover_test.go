@@ -1,0 +1,263 @@
+package ibfabric
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/internal/ibmad"
+	"github.com/graylink/graylink/internal/ibmad/madsim"
+)
+
+// simulated is a client on a simulated fabric, with short time-outs.
+func simulated(tb testing.TB, sim *madsim.Fabric, host string, c ibmad.Config) *ibmad.Client {
+	tb.Helper()
+	if c.Timeout == 0 {
+		c.Timeout = 100 * time.Millisecond
+	}
+	client := ibmad.NewClient(sim.Attach(host), c)
+	tb.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return client
+}
+
+// What does not answer is named with the port that leads there; the rest is found.
+func TestDiscoverNamesTheSilent(t *testing.T) {
+	sim := madsim.FatTree(4, 2, 3, madsim.Options{})
+	c := simulated(t, sim, "h0", ibmad.Config{})
+	whole, found, err := Discover(t.Context(), c)
+	if err != nil || len(found)+len(whole.Silent) > 0 || len(whole.Nodes) != 18 || whole.Switches != 6 {
+		t.Fatal(err, found, whole)
+	}
+	sim.SetSilent("h11", true)
+	sim.SetSilent("spine1", true)
+	f, found, err := Discover(t.Context(), c)
+	if err != nil || len(found) > 0 {
+		t.Fatal(err, found)
+	}
+	if len(f.Nodes) != 16 {
+		t.Errorf("%d nodes, not 16", len(f.Nodes))
+	}
+	near := map[string]bool{}
+	for _, q := range f.Silent {
+		if q.Asked != "NodeInfo" || !errors.Is(q.Err, ibmad.ErrTimeout) && !errors.Is(q.Err, ibmad.ErrSilent) {
+			t.Errorf("%+v", q)
+		}
+		near[f.EndName(q.Near)] = true
+	}
+	want := map[string]bool{}
+	for _, gone := range []struct {
+		name string
+		port uint8
+	}{{"h11", 1}, {"spine1", 1}, {"spine1", 2}, {"spine1", 3}, {"spine1", 4}} {
+		name, port, _ := sim.Peer(gone.name, gone.port)
+		e, _ := f.ByName(name)
+		want[f.EndName(End{e.Node, port})] = true
+	}
+	if len(near) != len(want) || len(near) != 5 {
+		t.Errorf("silent beyond %v, not %v", near, want)
+	}
+	for end := range want {
+		if !near[end] {
+			t.Errorf("nobody says that nothing answers beyond %s", end)
+		}
+	}
+}
+
+// A walk by the tables of the simulator's every switch; one that is silent is named
+// and not walked over.
+func TestReadTablesNamesTheSilent(t *testing.T) {
+	sim := madsim.FatTree(4, 2, 3, madsim.Options{})
+	c := simulated(t, sim, "h0", ibmad.Config{})
+	f, _, err := Discover(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := ReadTables(t.Context(), c, f)
+	if err != nil || len(tables.Silent) > 0 {
+		t.Fatal(err, tables)
+	}
+	f = f.WithTables(tables.LFTs)
+	for _, src := range f.lids() {
+		for _, dst := range f.lids() {
+			if _, err := f.Walk(src, dst); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	leaf, _ := f.ByName("leaf3")
+	if leaf.Node == 0 {
+		t.Fatalf("%v", sim.Nodes())
+	}
+	sim.SetSilent("leaf3", true)
+	if tables, err = ReadTables(t.Context(), c, f); err != nil || len(tables.Silent) != 1 || tables.Silent[0].Near != (End{leaf.Node, 0}) || tables.LFTs[leaf.Node] != nil {
+		t.Fatal(err, tables)
+	}
+	f = f.WithTables(tables.LFTs)
+	lids := f.lids()
+	if _, err := f.Walk(lids[0], lids[len(lids)-1]); !errors.Is(err, ErrUnread) {
+		t.Error(err)
+	}
+}
+
+// Without the key a protected fabric is silent beyond the own port.
+func TestDiscoverMKey(t *testing.T) {
+	sim := madsim.FatTree(2, 1, 2, madsim.Options{})
+	sim.SetMKey(0x77, 2)
+	if f, _, err := Discover(t.Context(), simulated(t, sim, "h0", ibmad.Config{MKey: 0x77})); err != nil || len(f.Nodes) != 7 || len(f.Silent) != 0 {
+		t.Error(err, f)
+	}
+	if f, _, err := Discover(t.Context(), simulated(t, sim, "h0", ibmad.Config{MKey: 0x78})); err == nil && len(f.Silent) == 0 {
+		t.Error("the wrong key is as good")
+	}
+}
+
+// The rules of Reading where the simulator changes under the readings.
+func TestWatchSilentSwitch(t *testing.T) {
+	sim := madsim.FatTree(3, 2, 2, madsim.Options{})
+	now := time.Unix(1_800_000_000, 0)
+	w := &Watch{Client: simulated(t, sim, "h0", ibmad.Config{}), Settle: time.Second, Gap: time.Hour, Cables: time.Hour,
+		Now: func() time.Time { now = now.Add(time.Millisecond); return now }}
+	read(t, w)
+	whole := read(t, w)
+	sim.SetSilent("spine1", true)
+	without := read(t, w)
+	if without.Fabric == whole.Fabric || without.Fabric.Switches != 4 || without.Broken {
+		t.Errorf("%+v", without)
+	}
+	if again := read(t, w); again.Fabric != without.Fabric {
+		t.Error("one that stays silent is a change each time")
+	}
+	sim.SetSilent("spine1", false)
+	now = now.Add(time.Hour)
+	if back := read(t, w); back.Fabric.Switches != 5 {
+		t.Error("it is back and not seen")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := w.Read(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if r := read(t, w); !r.Broken {
+		t.Error("nothing is known of the time without readings")
+	}
+}
+
+// liar answers every question with what a stranger sent.
+type liar struct {
+	mu      sync.Mutex
+	text    []byte
+	at      int
+	guid    uint64
+	endless bool
+	out     chan ibmad.MAD
+	closed  chan struct{}
+	sent    int
+}
+
+func (l *liar) Send(m *ibmad.MAD, to ibmad.Address, _ time.Duration) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	answer := *m
+	d := answer.Data()
+	l.sent++
+	if l.endless {
+		l.lie(m, d)
+	} else {
+		for i := range d[:64] {
+			if len(l.text) > 0 {
+				d[i] = l.text[l.at%len(l.text)]
+				l.at++
+			}
+		}
+	}
+	answer.Respond(0)
+	l.out <- answer
+	return nil
+}
+
+// lie tells of a fabric without end: every node is a switch of 254 ports, all of them
+// plugged into others.
+func (l *liar) lie(m *ibmad.MAD, d *ibmad.Data) {
+	switch m.Attribute() {
+	case ibmad.AttrNodeInfo:
+		l.guid++
+		info := ibmad.NodeInfo{Type: ibmad.NodeSwitch, Ports: 254, GUID: ibmad.GUID(l.guid), PortGUID: ibmad.GUID(l.guid), LocalPort: 1}
+		info.Encode(d)
+	case ibmad.AttrPortInfo:
+		info := ibmad.PortInfo{State: ibmad.PortActive, PhysState: ibmad.PhysLinkUp, LID: 7, LMC: 7}
+		info.Encode(d)
+	}
+}
+
+func (l *liar) Receive(m *ibmad.MAD) (bool, error) {
+	select {
+	case *m = <-l.out:
+		return false, nil
+	case <-l.closed:
+		return false, errors.New("closed")
+	}
+}
+func (l *liar) Window() int { return 64 }
+func (l *liar) Close() error {
+	close(l.closed)
+	return nil
+}
+
+func newLiar(text []byte) *liar {
+	return &liar{text: text, out: make(chan ibmad.MAD, 256), closed: make(chan struct{})}
+}
+
+func TestDiscoverEndlessFabric(t *testing.T) {
+	l := newLiar(nil)
+	l.endless = true
+	c := ibmad.NewClient(l, ibmad.Config{Timeout: time.Minute})
+	defer c.Close()
+	if _, _, err := Discover(t.Context(), c); !errors.Is(err, ErrTooLarge) {
+		t.Error(err)
+	}
+	t.Logf("%d questions", l.sent)
+}
+
+func FuzzDiscover(f *testing.F) {
+	var d ibmad.Data
+	info := ibmad.NodeInfo{Type: ibmad.NodeSwitch, Ports: 3, GUID: 5, PortGUID: 5, LocalPort: 2}
+	info.Encode(&d)
+	f.Add(slices.Clone(d[:64]))
+	f.Add(append(slices.Clone(d[:64]), binary.BigEndian.AppendUint64(nil, 77)...))
+	f.Add([]byte(strings.Repeat("\x02\x01", 33)))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if len(text) == 0 || len(text) > 1024 {
+			return
+		}
+		l := newLiar(text)
+		c := ibmad.NewClient(l, ibmad.Config{Timeout: time.Minute})
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		fab, _, err := Discover(ctx, c)
+		if err != nil {
+			return
+		}
+		tables, err := ReadTables(ctx, c, fab)
+		if err != nil {
+			return
+		}
+		fab = fab.WithTables(tables.LFTs)
+		for _, src := range fab.ends[1:min(len(fab.ends), 8)] {
+			for _, dst := range fab.ends[1:min(len(fab.ends), 8)] {
+				_, _ = fab.Walk(fab.LIDOf(src), fab.LIDOf(dst))
+			}
+		}
+		fab.Topology()
+		fab.Connections()
+	})
+}

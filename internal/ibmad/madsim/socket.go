@@ -1,0 +1,189 @@
+package madsim
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/internal/ibmad"
+)
+
+// ibsim's protocol, from its side; ibmad.DialIbsim has the other one.
+const (
+	controlSize = 80
+	controlData = 16
+	dataSize    = 288
+
+	magic     = 0xdeadbeef
+	refused   = 0
+	connect   = 1
+	leave     = 2
+	getVendor = 4
+	getNode   = 7
+	getPort   = 8
+	setIsSM   = 9
+	getPKeys  = 10
+)
+
+// Server is a Fabric behind ibsim's socket.
+type Server struct {
+	fabric  *Fabric
+	name    string
+	control *net.UnixConn
+	all     sync.WaitGroup
+
+	mu      sync.Mutex
+	clients []*client // by number; nil: gone
+}
+
+type client struct {
+	at   *node
+	data *net.UnixConn
+	peer *net.UnixAddr
+}
+
+// Serve lets other processes attach: ours with the device ibsim:NAME/NODE, and
+// programs for real devices through umad2sim, with IBSIM_SOCKNAME and SIM_HOST.
+// There is no limit to their number. Nobody can change anything from there.
+func (f *Fabric) Serve(name string) (*Server, error) {
+	s := &Server{fabric: f, name: name}
+	var err error
+	if s.control, err = net.ListenUnixgram("unixgram", s.address("ctl")); err != nil {
+		return nil, err
+	}
+	s.all.Go(s.obey)
+	return s, nil
+}
+
+// address is abstract; the NUL at its end belongs to it, but the net package
+// does not give it back.
+func (s *Server) address(socket string) *net.UnixAddr {
+	return &net.UnixAddr{Net: "unixgram", Name: "@" + s.name + ":" + socket + "\x00"}
+}
+
+// Close ends it, with all its clients.
+func (s *Server) Close() error {
+	err := s.control.Close()
+	s.mu.Lock()
+	for _, c := range s.clients {
+		if c != nil {
+			err = errors.Join(err, c.data.Close())
+		}
+	}
+	s.clients = nil
+	s.mu.Unlock()
+	s.all.Wait()
+	return err
+}
+
+// obey answers control messages.
+func (s *Server) obey() {
+	for {
+		var m [controlSize]byte
+		n, from, err := s.control.ReadFromUnix(m[:])
+		if err != nil {
+			return
+		}
+		if n != controlSize || binary.NativeEndian.Uint32(m[0:]) != magic {
+			continue
+		}
+		number := binary.NativeEndian.Uint32(m[4:])
+		if err := s.order(binary.NativeEndian.Uint32(m[8:]), number, m[controlData:]); err != nil {
+			binary.NativeEndian.PutUint32(m[8:], refused)
+		}
+		from.Name += "\x00"
+		// Who does not wait for the answer does not get it.
+		_, _ = s.control.WriteToUnix(m[:], from)
+	}
+}
+
+func (s *Server) order(kind, number uint32, data []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if kind == connect {
+		return s.connect(data)
+	}
+	if number >= uint32(len(s.clients)) || s.clients[number] == nil {
+		return fmt.Errorf("no client %d", number)
+	}
+	c := s.clients[number]
+	switch kind {
+	case leave:
+		s.clients[number] = nil
+		return c.data.Close()
+	case getVendor:
+		clear(data)
+		binary.NativeEndian.PutUint32(data[0:], c.at.vendor.ID)
+		binary.NativeEndian.PutUint32(data[4:], uint32(c.at.vendor.DeviceID))
+	case getNode:
+		return s.ask(c, ibmad.GetNodeInfo(ibmad.Address{}), data)
+	case getPort:
+		return s.ask(c, ibmad.GetPortInfo(ibmad.Address{}, data[0]), data)
+	case getPKeys:
+		clear(data)
+		data[0], data[1] = 0xff, 0xff // full member of the default partition
+	case setIsSM:
+	default:
+		return fmt.Errorf("no order %d", kind)
+	}
+	return nil
+}
+
+// ask reads an attribute of the client's own node.
+func (s *Server) ask(c *client, r ibmad.Request, into []byte) error {
+	var m ibmad.MAD
+	if err := r.Encode(&m, 0, 0); err != nil {
+		return err
+	}
+	if _, ok := s.fabric.answer(c.at, &m, 0); !ok {
+		return errors.New("the node is silent")
+	}
+	copy(into, m.Data()[:64])
+	return nil
+}
+
+// connect makes a client: its number comes back where its identity was.
+func (s *Server) connect(data []byte) error {
+	identity := binary.NativeEndian.Uint32(data)
+	name, _, _ := strings.Cut(string(data[12:44]), "\x00")
+	s.fabric.mu.Lock()
+	at := s.fabric.byName[name]
+	s.fabric.mu.Unlock()
+	if at == nil {
+		return fmt.Errorf("no node %q", name)
+	}
+	conn, err := net.ListenUnixgram("unixgram", s.address(fmt.Sprint("out", len(s.clients))))
+	if err != nil {
+		return err
+	}
+	c := &client{at: at, data: conn, peer: s.address(fmt.Sprint("in", identity))}
+	binary.NativeEndian.PutUint32(data, uint32(len(s.clients)))
+	s.clients = append(s.clients, c)
+	s.all.Go(func() { c.answer(s.fabric) })
+	return nil
+}
+
+// answer answers a client's questions until it leaves.
+func (c *client) answer(f *Fabric) {
+	for {
+		var b [dataSize]byte
+		n, err := c.data.Read(b[:])
+		if err != nil {
+			return
+		}
+		if n != dataSize {
+			continue
+		}
+		m := (*ibmad.MAD)(b[dataSize-ibmad.Size:])
+		delay, ok := f.answer(c.at, m, ibmad.LID(binary.BigEndian.Uint16(b[0:])))
+		if !ok {
+			continue
+		}
+		// A client that is gone loses it; one that does not read holds up nothing else.
+		time.AfterFunc(delay, func() { _, _ = c.data.WriteToUnix(b[:], c.peer) })
+	}
+}

@@ -1,0 +1,160 @@
+package madsim
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/internal/ibfabric/ibtest"
+	"github.com/graylink/graylink/internal/ibmad"
+)
+
+func serve(t *testing.T, f *Fabric) (name string) {
+	t.Helper()
+	name = fmt.Sprintf("madsim-%d-%s", os.Getpid(), t.Name())
+	s, err := f.Serve(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return name
+}
+
+// Programs that read real fabrics read this one, and see the same.
+func TestOtherProgramsReadIt(t *testing.T) {
+	ibtest.Require(t)
+	f := FatTree(3, 2, 2, Options{})
+	f.Count("spine1", 2, "SymbolErrorCounter", 0, 123)
+	f.Count("spine1", 2, "PortXmitData", 0, 1<<40)
+	f.Count("spine1", 2, "PortVLXmitWait", 3, 17)
+	f.Count("spine1", 2, "PortInactiveDiscards", 0, 19)
+	f.Count("spine1", 2, "XmtDataSL", 5, 23)
+	f.Count("spine1", 2, "FECCorrectableSymbolCtr", 2, 29)
+	programs := ibtest.Attach(t, serve(t, f))
+	run := func(name string, args ...string) string {
+		t.Helper()
+		out, err := programs.Run("h0", name, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+
+	if got, want := run("ibstat"), fmt.Sprintf("Base lid: %d\n", f.Node("h0").LID); !strings.Contains(got, want) {
+		t.Errorf("ibstat: no %q in\n%s", want, got)
+	}
+	found := run("ibnetdiscover")
+	if sw, ca := strings.Count(found, "\nSwitch\t"), strings.Count(found, "\nCa\t"); sw != 5 || ca != 6 {
+		t.Errorf("%d switches and %d HCAs, want 5 and 6:\n%s", sw, ca, found)
+	}
+	for _, n := range f.Nodes() {
+		if !strings.Contains(found, fmt.Sprintf("# %q", n.Name)) {
+			t.Errorf("ibnetdiscover does not show %s:\n%s", n.Name, found)
+		}
+	}
+
+	spine := fmt.Sprint(f.Node("spine1").LID)
+	for _, test := range []struct {
+		want string
+		args []string
+	}{
+		{"SymbolErrorCounter:..............123", []string{spine, "2"}},
+		{"PortXmitData:....................4294967295", []string{spine, "2"}},
+		{"PortXmitData:....................1099511627776", []string{"-x", spine, "2"}},
+		{"SymbolErrorCounter:..............123", []string{"-x", spine, "2"}},
+		{"PortInactiveDiscards:............19", []string{"-D", spine, "2"}},
+		{"XmtDataSL5:......................23", []string{"-X", spine, "2"}},
+		{"PortVLXmitWait3:.................17", []string{"--vlxmitcounters", spine, "2"}},
+	} {
+		if got := run("perfquery", test.args...); !strings.Contains(got, test.want) {
+			t.Errorf("perfquery %v: no %q in\n%s", test.args, test.want, got)
+		}
+	}
+	if got := run("smpquery", "portinfo", spine, "2"); !strings.Contains(got, "LinkSpeedExtActive:..............53.125 Gbps") || !strings.Contains(got, "LinkWidthActive:.................4X") {
+		t.Errorf("smpquery portinfo:\n%s", got)
+	}
+
+	// the way by the tables, hop by hop
+	src, dst := f.Node("h0"), f.Node("h5")
+	trace := run("ibtracert", fmt.Sprint(src.LID), fmt.Sprint(dst.LID))
+	at := "leaf0"
+	var want []string
+	for at != dst.Name {
+		out := f.Forwarding(at, dst.LID)
+		peer, peerPort, _ := f.Peer(at, out)
+		want = append(want, fmt.Sprintf("[%d] -> ", out), fmt.Sprintf("[%d] lid %d", peerPort, f.Node(peer).LID))
+		at = peer
+	}
+	for _, hop := range want {
+		if !strings.Contains(trace, hop) {
+			t.Errorf("ibtracert: no %q in\n%s", hop, trace)
+		}
+	}
+}
+
+// Our own client attaches from outside; there is room for more than ten.
+func TestServeManyClients(t *testing.T) {
+	f := FatTree(2, 2, 10, Options{Latency: time.Microsecond})
+	name := serve(t, f)
+	lids := make([]ibmad.LID, 0, 24)
+	for _, n := range f.Nodes() {
+		lids = append(lids, n.LID)
+	}
+	var clients []*ibmad.Client
+	for h := range 20 {
+		transport, err := ibmad.DialIbsim(name, fmt.Sprintf("h%d", h))
+		if err != nil {
+			t.Fatal(err)
+		}
+		clients = append(clients, ibmad.NewClient(transport, ibmad.Config{Timeout: time.Minute}))
+	}
+	for h, c := range clients {
+		var got []ibmad.LID
+		var requests []ibmad.Request
+		for _, lid := range lids {
+			requests = append(requests, ibmad.GetClassPortInfo(lid))
+		}
+		if err := c.Walk(ctx, requests, func(r *ibmad.Result) []ibmad.Request {
+			if r.Err == nil {
+				got = append(got, r.Request.To.LID)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, lids) {
+			t.Errorf("h%d: %v answered, want all", h, got)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := ibmad.DialIbsim(name, "nobody"); !errors.Is(err, ibmad.ErrIbsimRefused) {
+		t.Errorf("a node that is not there: %v, want %v", err, ibmad.ErrIbsimRefused)
+	}
+}
+
+// A silent node costs a client in another process its time-out.
+func TestServeSilence(t *testing.T) {
+	f := FatTree(2, 1, 1, Options{})
+	transport, err := ibmad.DialIbsim(serve(t, f), "h0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := ibmad.NewClient(transport, ibmad.Config{Timeout: 20 * time.Millisecond, Retries: 1})
+	defer c.Close()
+	f.SetSilent("h1", true)
+	r, err := c.Do(ctx, ibmad.GetNodeInfo(ibmad.To(f.Node("h1").LID)))
+	if took := r.Received.Sub(r.Sent); !errors.Is(err, ibmad.ErrTimeout) || took < 40*time.Millisecond {
+		t.Errorf("%v after %v, want a time-out after two attempts", err, took)
+	}
+}
