@@ -49,6 +49,25 @@ func TestUmadDevice(t *testing.T) {
 	}
 }
 
+func TestOpen(t *testing.T) {
+	for device, want := range map[string]struct {
+		err  error
+		text string
+	}{
+		"/dev/null": {syscall.ENOTTY, "/dev/null"}, "umad9999": {fs.ErrNotExist, "/dev/infiniband/umad9999"},
+		"ibsim:x": {nil, "ibsim:SOCKET/NODE is expected"}, "mlx5_0.a": {nil, "mlx5_0.2"}, "nothing_0": {fs.ErrNotExist, `device "nothing_0"`},
+		"ibsim:nothing-listens/h0": {syscall.ECONNREFUSED, "h0"},
+	} {
+		transport, err := Open(device)
+		if err == nil {
+			transport.Close()
+			t.Errorf("%s: opened", device)
+		} else if want.err != nil && !errors.Is(err, want.err) || !strings.Contains(err.Error(), want.text) {
+			t.Errorf("%s: %v, want %v and %q", device, err, want.err, want.text)
+		}
+	}
+}
+
 // kernel is the other side of a Umad.
 type kernel struct{ *os.File }
 

@@ -603,7 +603,7 @@ func (f *Fabric) answer(from *node, m *ibmad.MAD, lid ibmad.LID) (time.Duration,
 		return 0, false
 	}
 	// The answer to a directed question takes the same links back; one to a LID goes by the tables.
-	if lid != 0 {
+	if request.To.LID != 0 {
 		if back, _, _ := f.travel(at, ibmad.To(from.LID)); back != from {
 			return 0, false
 		}

@@ -83,9 +83,12 @@ func TestRoutesAreSpread(t *testing.T) {
 	}
 }
 
-func TestDirectedRoutes(t *testing.T) {
+func TestDirectedRoutes(t *testing.T) { synctest.Test(t, directedRoutes) }
+
+func directedRoutes(t *testing.T) {
 	f := FatTree(3, 2, 2, Options{})
-	c := attach(t, f, "h0", ibmad.Config{Timeout: time.Millisecond, Retries: -1})
+	f.SetForwarding("leaf0", f.Node("h0").LID, ibmad.NoRoute) // tables do not matter here
+	c := attach(t, f, "h0", ibmad.Config{Retries: -1})
 	for _, test := range []struct {
 		to   ibmad.Address
 		name string

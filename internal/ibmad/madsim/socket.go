@@ -179,17 +179,9 @@ func (c *client) answer(f *Fabric) {
 			continue
 		}
 		m := (*ibmad.MAD)(b[dataSize-ibmad.Size:])
-		lid := ibmad.LID(binary.BigEndian.Uint16(b[0:]))
-		if lid == 0xffff {
-			lid = 0 // directed
-		}
-		delay, ok := f.answer(c.at, m, lid)
+		delay, ok := f.answer(c.at, m, ibmad.LID(binary.BigEndian.Uint16(b[0:])))
 		if !ok {
 			continue
-		}
-		for i := range 4 { // the answer's source is the question's destination
-			b[i], b[4+i] = b[4+i], b[i]
-			b[8+i], b[12+i] = b[12+i], b[8+i]
 		}
 		// A client that is gone loses it; one that does not read holds up nothing else.
 		time.AfterFunc(delay, func() { _, _ = c.data.WriteToUnix(b[:], c.peer) })

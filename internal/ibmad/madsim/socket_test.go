@@ -48,6 +48,9 @@ func TestOtherProgramsReadIt(t *testing.T) {
 		return out
 	}
 
+	if got, want := run("ibstat"), fmt.Sprintf("Base lid: %d\n", f.Node("h0").LID); !strings.Contains(got, want) {
+		t.Errorf("ibstat: no %q in\n%s", want, got)
+	}
 	found := run("ibnetdiscover")
 	if sw, ca := strings.Count(found, "\nSwitch\t"), strings.Count(found, "\nCa\t"); sw != 5 || ca != 6 {
 		t.Errorf("%d switches and %d HCAs, want 5 and 6:\n%s", sw, ca, found)
