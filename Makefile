@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 GO ?= go
 BIN := bin
-RACE := ./internal/clocksync ./internal/coordinator ./internal/agentapi/... ./internal/pki ./internal/schedule ./internal/probe ./internal/sighting/... ./internal/unix ./exporters/... ./analyzer ./analyzer/evidence ./analyzer/paths ./analyzer/publish
+RACE := ./internal/clocksync ./internal/coordinator ./internal/agentapi/... ./internal/ibsample ./internal/ibagent ./internal/pki ./internal/schedule ./internal/probe ./internal/sighting/... ./internal/unix ./exporters/... ./analyzer ./analyzer/evidence ./analyzer/paths ./analyzer/publish
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # Programs that the demo and the tests run, as program:Debian package.
 DEMO_TOOLS := ip:iproute2 iptables:iptables

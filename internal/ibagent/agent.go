@@ -5,6 +5,7 @@ package ibagent
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -188,7 +189,11 @@ func (a *Agent) remote(keys *pki.Keeper) (ibsample.Authority, error) {
 		if name == "" {
 			name = u.Hostname()
 		}
-		transport.TLSClientConfig = keys.Client(name)
+		// Certificates that were replaced are used from the next connection on.
+		transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			d := tls.Dialer{Config: keys.Client(name)}
+			return d.DialContext(ctx, network, address)
+		}
 	}
 	return &ibsample.Remote{Base: u, Client: &http.Client{Transport: transport}}, nil
 }

@@ -346,3 +346,29 @@ func BenchmarkSweep(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPeers is what the diagnostics take for such work on the same fabric in
+// the same minutes: perfquery once a switch and query, as infiniband_exporter runs
+// it, and ibqueryerrors over all switches, which asks for details only where there
+// are errors.
+func BenchmarkPeers(b *testing.B) {
+	f := ibtest.Start(b, ibtest.FatTree(36, 18, 18), ibtest.Options{Engine: "ftree"})
+	b.Run("ibqueryerrors", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := f.Run("h1", "ibqueryerrors", "--switch", "--data", "--details", "--counters"); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("perfquery", func(b *testing.B) {
+		for b.Loop() {
+			for s := range 54 {
+				for _, query := range []string{"-x", "-E", "-D"} {
+					if out, err := f.Run("h1", "perfquery", query, "-l", "-G", fmt.Sprintf("%#x", 0x200000+s), "1-36"); err != nil {
+						b.Fatal(err, out)
+					}
+				}
+			}
+		}
+	})
+}

@@ -164,8 +164,8 @@ func NewClient(t Transport, config Config) *Client {
 // Close fails what is on its way, closes the transport and waits for the
 // receiving goroutine.
 func (c *Client) Close() error {
-	err := c.transport.Close()
 	c.fail()
+	err := c.transport.Close()
 	<-c.received
 	return err
 }

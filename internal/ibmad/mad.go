@@ -137,7 +137,7 @@ func (a Address) String() string {
 // in the lower.
 type Attribute uint32
 
-// Attributes of subnet management (IBA volume 1, table 139).
+// Attributes of subnet management (IBA volume 1, 14.2.5).
 const (
 	AttrNodeDescription  Attribute = classSubnetLID<<16 | 0x10
 	AttrNodeInfo         Attribute = classSubnetLID<<16 | 0x11
@@ -185,7 +185,7 @@ func (a Attribute) String() string {
 func (a Attribute) performance() bool { return a>>16 == classPerformance }
 
 // Status is what an answer says of its question; 0 is success (IBA volume 1,
-// table 115).
+// 13.4.7).
 type Status uint16
 
 func (s Status) busy() bool { return s&1 != 0 }

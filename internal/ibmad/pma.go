@@ -3,7 +3,7 @@ package ibmad
 import "fmt"
 
 // ClassPortInfo tells what the performance agent of a node can do (IBA volume
-// 1, 13.4.8.1 and 16.1.4.1).
+// 1, 13.4.8.1 and 16.1.3.1).
 type ClassPortInfo struct {
 	BaseVersion   uint8
 	ClassVersion  uint8
@@ -13,7 +13,7 @@ type ClassPortInfo struct {
 	RedirectLID   LID
 }
 
-// Capabilities of a performance agent (IBA volume 1, 16.1.4.1).
+// Capabilities of a performance agent (IBA volume 1, 16.1.3.1).
 const (
 	PMAllPortSelect         = 1 << 8
 	PMExtendedWidth         = 1 << 9  // PortCountersExtended, all of it
@@ -188,7 +188,7 @@ const (
 )
 
 var counters = map[Attribute][]Counter{
-	// IBA volume 1, table 247
+	// IBA volume 1, 16.1.3.5
 	AttrPortCounters: attribute(AttrPortCounters, []Counter{
 		{Name: "SymbolErrorCounter", offset: 32, Bits: 16},
 		{Name: "LinkErrorRecoveryCounter", offset: 48, Bits: 8},
@@ -209,7 +209,7 @@ var counters = map[Attribute][]Counter{
 		{Name: "PortRcvPkts", Unit: Packets, offset: 288, Bits: 32},
 		{Name: "PortXmitWait", Unit: Ticks, offset: 320, Bits: 32, Needs: PMPortCountersXmitWait},
 	}),
-	// IBA volume 1, table 260
+	// The optional attributes: IBA volume 1, 16.1.4; offsets as in libibmad.
 	AttrPortCountersExtended: attribute(AttrPortCountersExtended, []Counter{
 		{Name: "PortXmitData", Unit: Words, offset: 64, Bits: 64},
 		{Name: "PortRcvData", Unit: Words, offset: 128, Bits: 64},
@@ -234,7 +234,6 @@ var counters = map[Attribute][]Counter{
 		{Name: "PortXmitWait", Unit: Ticks, offset: 1344, Bits: 64, Needs2: PM2AdditionalExtendedEr},
 		{Name: "QP1Dropped", offset: 1408, Bits: 64, Needs2: PM2AdditionalExtendedEr},
 	}),
-	// IBA volume 1, table 251
 	AttrPortRcvErrorDetails: attribute(AttrPortRcvErrorDetails, []Counter{
 		{Name: "PortLocalPhysicalErrors", offset: 32, Bits: 16},
 		{Name: "PortMalformedPktErrors", offset: 48, Bits: 16},
@@ -243,23 +242,20 @@ var counters = map[Attribute][]Counter{
 		{Name: "PortVLMappingErrors", offset: 96, Bits: 16},
 		{Name: "PortLoopingErrors", offset: 112, Bits: 16},
 	}),
-	// IBA volume 1, table 252
 	AttrPortXmitDiscardDetails: attribute(AttrPortXmitDiscardDetails, []Counter{
 		{Name: "PortInactiveDiscards", offset: 32, Bits: 16},
 		{Name: "PortNeighborMTUDiscards", offset: 48, Bits: 16},
 		{Name: "PortSwLifetimeLimitDiscards", offset: 64, Bits: 16},
 		{Name: "PortSwHOQLifetimeLimitDiscards", offset: 80, Bits: 16},
 	}),
-	// IBA volume 1, table 258
 	AttrPortVLXmitWait: attribute(AttrPortVLXmitWait, family("PortVLXmitWait", Ticks, PerVL, levelsMax, 32, 16)),
-	// IBA volume 1, 16.1.4.11
 	AttrPortExtendedSpeeds: attribute(AttrPortExtendedSpeeds, blockErrors(),
 		family("ErrorDetectionCounter", Events, PerLane, lanesMax, 160, 16),
 		family("FECCorrectableBlockCtr", Blocks, PerLane, lanesMax, 352, 32),
 		family("FECUncorrectableBlockCtr", Blocks, PerLane, lanesMax, 736, 32)),
 	AttrPortXmitDataSL: attribute(AttrPortXmitDataSL, family("XmtDataSL", Words, PerSL, levelsMax, 32, 32)),
 	AttrPortRcvDataSL:  attribute(AttrPortRcvDataSL, family("RcvDataSL", Words, PerSL, levelsMax, 32, 32)),
-	// IBA volume 1, A10.4: congestion control
+	// Congestion control: IBA volume 1, annex A10
 	AttrPortRcvConCtrl: attribute(AttrPortRcvConCtrl, []Counter{
 		{Name: "PortPktRcvFECN", Unit: Packets, offset: 32, Bits: 32},
 		{Name: "PortPktRcvBECN", Unit: Packets, offset: 64, Bits: 32},

@@ -12,7 +12,7 @@ var be = binary.BigEndian
 // NodeType says what a node is.
 type NodeType uint8
 
-// Node types (IBA volume 1, table 143).
+// Node types (IBA volume 1, 14.2.5.3).
 const (
 	NodeHCA    NodeType = 1
 	NodeSwitch NodeType = 2
@@ -31,7 +31,7 @@ func (t NodeType) String() string {
 	return "unknown"
 }
 
-// NodeInfo is IBA volume 1, table 143.
+// NodeInfo is IBA volume 1, 14.2.5.3.
 type NodeInfo struct {
 	BaseVersion  uint8
 	ClassVersion uint8
@@ -91,7 +91,7 @@ func (n *NodeDescription) Encode(d *Data) {
 	copy(d[:64], *n)
 }
 
-// SwitchInfo is IBA volume 1, table 145.
+// SwitchInfo is IBA volume 1, 14.2.5.4.
 type SwitchInfo struct {
 	LinearCap          uint16 // forwarding entries there is room for
 	RandomCap          uint16
@@ -141,7 +141,7 @@ func (s *SwitchInfo) Encode(d *Data) {
 	be.PutUint16(d[18:], s.MulticastTop)
 }
 
-// PortState is the logical state of a port (IBA volume 1, table 146).
+// PortState is the logical state of a port (IBA volume 1, 14.2.5.6).
 type PortState uint8
 
 // Logical states.
@@ -166,7 +166,7 @@ func (s PortState) String() string {
 	return "unknown"
 }
 
-// PhysState is the physical state of a port (IBA volume 1, table 146).
+// PhysState is the physical state of a port (IBA volume 1, 14.2.5.6).
 type PhysState uint8
 
 // Physical states.
@@ -188,14 +188,14 @@ func (s PhysState) String() string {
 	return names[s]
 }
 
-// Capability bits of PortInfo (IBA volume 1, table 146).
+// Capability bits of PortInfo (IBA volume 1, 14.2.5.6).
 const (
 	CapIsSM               = 1 << 1
 	CapExtendedLinkSpeeds = 1 << 14
 	CapCapabilityMask2    = 1 << 15
 )
 
-// PortInfo is IBA volume 1, table 146, as far as a reader needs it.
+// PortInfo is IBA volume 1, 14.2.5.6, as far as a reader needs it.
 type PortInfo struct {
 	MKey             MKey // 0 when the node hides it
 	GIDPrefix        uint64
@@ -309,7 +309,7 @@ func (p *PortInfo) Lanes() int {
 }
 
 // laneRates are data rates of a lane in bit/s after line coding, by the name of
-// the speed (IBA volume 1, 14.2.5.6; volume 2, 5.2 to 5.6).
+// the speed (IBA volume 1, 14.2.5.6; volume 2, chapter 5).
 var (
 	laneRates    = map[uint8]uint64{1: 2e9, 2: 4e9, 4: 8e9}
 	laneRatesExt = map[uint8]uint64{1: 13_636_363_636, 2: 25e9, 4: 50e9, 8: 100e9}
@@ -330,7 +330,7 @@ func (p *PortInfo) BitsPerSecond() (rate uint64, ok bool) {
 // FECMode is how a port corrects errors.
 type FECMode uint16
 
-// Error correction modes (IBA volume 1, PortInfoExtended).
+// Error correction modes, FECModeActive of PortInfoExtended.
 const (
 	FECNone FECMode = iota
 	FECFire

@@ -29,7 +29,7 @@ const (
 	umadQKeyAt    = 24
 	umadLIDAt     = 28 // the P_Key index, in 56, is 0: the default partition
 
-	// gsiKey is the Q_Key of every QP1 (IBA volume 1, 13.6.1.1).
+	// gsiKey is the Q_Key of every QP1: IB_QP1_QKEY of include/rdma/ib_mad.h.
 	gsiKey = 0x80010000
 	// umadWindow is well below the kernel's queue of a QP1, 512.
 	umadWindow = 64

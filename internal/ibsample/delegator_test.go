@@ -49,9 +49,18 @@ func TestRule4JoiningGivesWork(t *testing.T) {
 	}
 	// Another instance of b takes its place and its ports.
 	held := work(d, "b", epoch).Targets
+	d.waiting("b", "b")
 	again, _ := d.Work("b", "second", epoch)
 	if !slices.Equal(again.Targets, held) || len(members(d)) != 2 {
 		t.Errorf("a new instance has other work, or is a third sampler: %v", members(d))
+	}
+	// That the first one's connection breaks then is of no account.
+	d.gone("b", "b", true, epoch)
+	begin(d, "a", "a", epoch.Add(time.Second))
+	begin(d, "b", "second", epoch.Add(time.Second))
+	d.Check(epoch.Add(time.Second))
+	if len(members(d)) != 2 {
+		t.Errorf("samplers %v after an old instance's end", members(d))
 	}
 }
 

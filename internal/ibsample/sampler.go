@@ -78,7 +78,7 @@ func (s *Sampler) Run(ctx context.Context) {
 	done := make(chan *Report, 2)
 	wg.Go(func() {
 		for r := range done {
-			if _, err := s.report(ctx, r); err != nil && ctx.Err() == nil {
+			if err := s.deliver(ctx, r); err != nil && ctx.Err() == nil {
 				s.log.Warn("readings are not delivered", "tick", r.Tick, "readings", len(r.Readings), "err", err)
 			}
 		}
@@ -216,6 +216,17 @@ func (s *Sampler) announce(ctx context.Context, r *Report, interval time.Duratio
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clock.add(sent.UnixNano(), c, time.Now().UnixNano())
+}
+
+// deliver reports readings, which are of no use two intervals later.
+func (s *Sampler) deliver(ctx context.Context, r *Report) error {
+	s.mu.Lock()
+	interval := s.work.Interval
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, 2*interval)
+	defer cancel()
+	_, err := s.report(ctx, r)
+	return err
 }
 
 func (s *Sampler) report(ctx context.Context, r *Report) (Clock, error) {

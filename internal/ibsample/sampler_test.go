@@ -39,11 +39,14 @@ func newFabric() *fabric {
 
 // Walk answers one after the other, as far as the context's time goes.
 func (f *fabric) Walk(ctx context.Context, requests []ibmad.Request, visit func(*ibmad.Result) []ibmad.Request) error {
+	f.mu.Lock()
+	delay := f.delay
+	f.mu.Unlock()
 	for len(requests) > 0 {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(f.delay):
+		case <-time.After(delay):
 		}
 		var next []ibmad.Request
 		for _, r := range requests {
@@ -78,6 +81,30 @@ func (f *fabric) answer(r ibmad.Request) *ibmad.Result {
 	}
 	f.asked[k] = append(f.asked[k], ask{time.Now(), r.Attribute})
 	return result
+}
+
+// set changes what the ports do.
+func (f *fabric) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// questions is what was asked until now.
+func (f *fabric) questions() map[Key][]ask {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := map[Key][]ask{}
+	for k, asked := range f.asked {
+		out[k] = slices.Clone(asked)
+	}
+	return out
+}
+
+func (f *fabric) timesMuted() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.muted
 }
 
 func (f *fabric) count(k Key, a ibmad.Attribute) (n int) {
@@ -132,7 +159,7 @@ func TestRule1AllSamplersReadOnTheTick(t *testing.T) {
 		c := newCrew(t, Options{Interval: time.Second, Metrics: Selection{"PortCounters"}}, targetsOf(4, 3), "a", "b", "c")
 		defer c.end()
 		time.Sleep(5*time.Second + 500*time.Millisecond)
-		for k, asked := range c.fabric.asked {
+		for k, asked := range c.fabric.questions() {
 			if k.Port == 0 {
 				continue
 			}
@@ -141,7 +168,7 @@ func TestRule1AllSamplersReadOnTheTick(t *testing.T) {
 			}
 			// The first sweep asks what the ports can do first.
 			for _, a := range asked[1:] {
-				if late := a.at.Sub(a.at.Truncate(time.Second)); late != c.fabric.delay {
+				if late := a.at.Sub(a.at.Truncate(time.Second)); late != time.Millisecond {
 					t.Errorf("%v was asked %v after the tick", k, late)
 				}
 			}
@@ -156,13 +183,13 @@ func TestRule1ASweepEndsBeforeTheNextTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrew(t, Options{Interval: time.Second, Metrics: Selection{"PortCounters", "PortCountersExtended"}}, targetsOf(1, 2), "a")
 		defer c.end()
-		c.fabric.delay = 600 * time.Millisecond // what ports can do is asked first: the counters come too late
+		c.fabric.set(func() { c.fabric.delay = 600 * time.Millisecond }) // what ports can do is asked first: the counters come too late
 		time.Sleep(1990 * time.Millisecond)
 		p := c.Store.Snapshot(time.Now()).Ports[0]
 		if len(p.Counts) != 0 || p.Errors[cutShort] == 0 {
 			t.Errorf("%d counters, errors %v", len(p.Counts), p.Errors)
 		}
-		c.fabric.delay = time.Millisecond
+		c.fabric.set(func() { c.fabric.delay = time.Millisecond })
 		time.Sleep(2 * time.Second)
 		if p := c.Store.Snapshot(time.Now()).Ports[0]; len(p.Counts) == 0 {
 			t.Errorf("no counters from a sweep in time, errors %v", p.Errors)
@@ -177,18 +204,18 @@ func TestRule2QueriesThatArePassedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrew(t, Options{Interval: time.Second, Metrics: Selection{"PortCounters", "PortRcvErrorDetails"}}, targetsOf(1, 1), "a")
 		defer c.end()
-		c.fabric.mute = ibmad.AttrPortRcvErrorDetails
+		c.fabric.set(func() { c.fabric.mute = ibmad.AttrPortRcvErrorDetails })
 		time.Sleep(8*time.Second + 500*time.Millisecond)
 		p := c.Store.Snapshot(time.Now()).Ports[0]
-		if len(p.Errors) != 0 || len(p.Counts) != 16 || c.fabric.muted != 1 {
-			t.Errorf("%d counters, errors %v, asked %d times", len(p.Counts), p.Errors, c.fabric.muted)
+		if len(p.Errors) != 0 || len(p.Counts) != 16 || c.fabric.timesMuted() != 1 {
+			t.Errorf("%d counters, errors %v, asked %d times", len(p.Counts), p.Errors, c.fabric.timesMuted())
 		}
 		// Who takes the port over does not try again.
 		c.stops["a"]()
 		c.join(t, "b", Local{c.Delegator, time.Now})
 		time.Sleep(4 * time.Second)
-		if c.fabric.muted != 1 {
-			t.Errorf("asked %d times after a hand-over", c.fabric.muted)
+		if c.fabric.timesMuted() != 1 {
+			t.Errorf("asked %d times after a hand-over", c.fabric.timesMuted())
 		}
 	})
 }
@@ -197,8 +224,7 @@ func TestRule2SilentAndIgnorantPorts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrew(t, Options{Interval: time.Second, Metrics: Selection{"PortCounters", "PortRcvErrorDetails"}}, targetsOf(3, 1), "a")
 		defer c.end()
-		c.fabric.absent[ibmad.AttrPortRcvErrorDetails] = true
-		c.fabric.silent[3] = true
+		c.fabric.set(func() { c.fabric.absent[ibmad.AttrPortRcvErrorDetails], c.fabric.silent[3] = true, true })
 		time.Sleep(4*time.Second + 500*time.Millisecond)
 		ports := c.Store.Snapshot(time.Now()).Ports
 		if len(ports[0].Counts) != 16 || len(ports[0].Errors) != 0 {
@@ -227,10 +253,11 @@ func TestRule6OthersTakeOver(t *testing.T) {
 			if got := members(c.Delegator); !slices.Equal(got, []string{"a", "c", "d"}) {
 				t.Fatalf("samplers %v", got)
 			}
+			questions := c.fabric.questions()
 			for _, p := range c.Store.Snapshot(time.Now()).Ports {
 				k := Key{p.Target.Node, p.Target.Port}
 				var ticks []int64
-				for _, a := range c.fabric.asked[k] {
+				for _, a := range questions[k] {
 					ticks = append(ticks, a.at.Unix())
 				}
 				if d := slices.Compact(slices.Clone(ticks)); len(d) != len(ticks) {

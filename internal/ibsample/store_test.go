@@ -159,7 +159,7 @@ func TestRule13OldCountersGo(t *testing.T) {
 
 func TestReadingsOfOthersTargetsAreNotKept(t *testing.T) {
 	k := newKeeper(t)
-	k.add(&Report{Tick: 1, Readings: []Reading{{Key: Key{2, 1}}, {Key: Key{1, 1}, Answers: []Answer{{At: 1, IDs: []ID{60000, 0, 1}, Raws: []uint64{1, 2}}}}}})
+	k.add(&Report{Tick: 1, Readings: []Reading{{Key: Key{2, 1}}, {Key: Key{1, 1}, Answers: []Answer{{At: 1, IDs: []ID{60000, 0, 1, 2}, Raws: []uint64{1, 2, 256}}}}}})
 	if s := k.Snapshot(time.Unix(1, 0)); len(s.Ports) != 1 || len(s.Ports[0].Counts) != 1 {
 		t.Errorf("%+v", s.Ports)
 	}

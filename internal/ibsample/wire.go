@@ -45,8 +45,8 @@ func (d *Delegator) Handler(now func() time.Time) http.Handler {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		if err := speaks(report.Vocabulary, report.Sampler, report.Instance); err != nil {
-			http.Error(w, err.Error(), http.StatusConflict)
+		if err := speaks(r, report.Vocabulary, report.Sampler, report.Instance); err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
 		d.Report(&report, received)
@@ -58,10 +58,10 @@ func (d *Delegator) Handler(now func() time.Time) http.Handler {
 		name, instance := q.Get("sampler"), q.Get("instance")
 		since, err := strconv.ParseUint(q.Get("since"), 10, 64)
 		if err == nil {
-			err = speaks(q.Get("vocabulary"), name, instance)
+			err = speaks(r, q.Get("vocabulary"), name, instance)
 		}
 		if err != nil {
-			http.Error(w, err.Error(), http.StatusConflict)
+			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
 		d.await(r.Context(), name, instance, since, now)
@@ -75,8 +75,12 @@ func (d *Delegator) Handler(now func() time.Time) http.Handler {
 	return mux
 }
 
-func speaks(vocabulary, sampler, instance string) error {
+// speaks reports why a sampler is not heard, if it is not. Where there are
+// certificates, it is who its own says.
+func speaks(r *http.Request, vocabulary, sampler, instance string) error {
 	switch {
+	case r.TLS != nil && (len(r.TLS.PeerCertificates) == 0 || r.TLS.PeerCertificates[0].VerifyHostname(sampler) != nil):
+		return fmt.Errorf("the certificate is not that of a sampler %q", sampler)
 	case sampler == "" || instance == "":
 		return errors.New("the names of a sampler and its instance are expected")
 	case vocabulary != Vocabulary:
@@ -145,6 +149,9 @@ func (c *Remote) Report(ctx context.Context, r *Report) (Clock, error) {
 
 // Work asks for an assignment that is not since, and waits for it a while.
 func (c *Remote) Work(ctx context.Context, sampler, instance string, since uint64) (Assignment, error) {
+	// A connection whose other end vanished without a word would wait for ever.
+	ctx, cancel := context.WithTimeout(ctx, longPoll+longPoll/2)
+	defer cancel()
 	u := c.Base.JoinPath(workPath)
 	u.RawQuery = url.Values{"sampler": {sampler}, "instance": {instance}, "vocabulary": {Vocabulary}, "since": {strconv.FormatUint(since, 10)}}.Encode()
 	var a Assignment

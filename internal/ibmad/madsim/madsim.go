@@ -682,7 +682,7 @@ func (n *node) ownPort() uint8 {
 
 func (n *node) owns(lid ibmad.LID) bool { return lid >= n.LID && lid < n.LID+1<<n.LMC }
 
-// Statuses of refusals (IBA volume 1, table 115).
+// Statuses of refusals (IBA volume 1, 13.4.7).
 const (
 	unsupported  ibmad.Status = 3 << 2
 	invalidValue ibmad.Status = 7 << 2

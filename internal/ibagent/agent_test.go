@@ -1,0 +1,103 @@
+package ibagent
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/internal/ibmad"
+	"github.com/graylink/graylink/internal/ibmad/madsim"
+	"github.com/graylink/graylink/internal/pki"
+)
+
+// inMemory runs an agent on a node of a fabric in memory.
+func inMemory(t *testing.T, f *madsim.Fabric, node string, c Config) *Agent {
+	t.Helper()
+	a, err := Start(c, func(string) (ibmad.Transport, error) { return f.Attach(node), nil }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return a
+}
+
+// TestSamplersProveWhoTheyAre: delegator and sampler know each other by
+// certificates; a sampler that takes another's name is not heard.
+func TestSamplersProveWhoTheyAre(t *testing.T) {
+	now, dir := time.Now(), t.TempDir()
+	authority, err := pki.NewAuthority("test", time.Hour, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, text []byte) string {
+		p := filepath.Join(dir, name)
+		if err := os.WriteFile(p, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	ca := write("ca", authority.Cert)
+	files := func(name string) TLS {
+		p, err := pki.Issue(authority, []string{name}, time.Hour, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return TLS{CA: ca, Cert: write(name+".crt", p.Cert), Key: write(name+".key", p.Key), Server: "delegator"}
+	}
+	f := madsim.FatTree(2, 2, 2, madsim.Options{})
+	c := Defaults()
+	c.Name, c.Interval, c.Sample, c.Listen, c.TLS = "delegator", 200*time.Millisecond, false, "127.0.0.1:0", files("delegator")
+	d := inMemory(t, f, "h0", c)
+	c.Listen, c.Sample, c.Delegator = "", true, "https://"+d.Address()
+	c.Name, c.TLS = "b", files("a")
+	inMemory(t, f, "h1", c)
+	c.Name = "a"
+	inMemory(t, f, "h2", c)
+	until(t, "readings by a sampler", func() bool { return d.delegator.Store.Snapshot(time.Now()).Accepted > 50 })
+	if s := d.delegator.Status().Samplers; len(s) != 1 || s[0].Name != "a" {
+		t.Errorf("samplers %+v, want a, and not b with a's certificate", s)
+	}
+}
+
+// TestPortsThatVanishAreRemembered: what the discovery does not find any more is
+// asked for a while, and forgotten then.
+func TestPortsThatVanishAreRemembered(t *testing.T) {
+	f := madsim.FatTree(2, 2, 2, madsim.Options{})
+	c := Defaults()
+	c.Name, c.Interval, c.Timeout, c.Forget = "s", 200*time.Millisecond, 5*time.Millisecond, time.Second
+	c.Discovery = c.Interval
+	a := inMemory(t, f, "h0", c)
+	const up, errors = "fabric_nic_port_sample_up", "fabric_nic_port_sample_errors_total"
+	until(t, "h3 is read", func() bool { v, _ := sample(a, up, "h3/hca"); return v == 1 })
+	f.SetSilent("h3", true)
+	until(t, "h3 has errors and no counters", func() bool {
+		n, _ := sample(a, errors, "h3/hca", "timeout")
+		v, there := sample(a, up, "h3/hca")
+		_, counted := sample(a, "fabric_nic_port_receive_packets_total", "h3/hca")
+		return n > 0 && there && v == 0 && !counted
+	})
+	until(t, "h3 is forgotten", func() bool { _, there := sample(a, up, "h3/hca"); return !there })
+	f.SetSilent("h3", false)
+	until(t, "h3 is back", func() bool { v, _ := sample(a, up, "h3/hca"); return v == 1 })
+}
+
+func TestMKeyFiles(t *testing.T) {
+	p := filepath.Join(t.TempDir(), "key")
+	for text, want := range map[string]ibmad.MKey{"0x12ab\n": 0x12ab, "ffffffffffffffff": 1<<64 - 1, "no": 0} {
+		if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := ReadMKey(p); got != want || (err == nil) != (want != 0) {
+			t.Errorf("%q: %d, %v", text, uint64(got), err)
+		}
+	}
+	if k, err := ReadMKey(""); k != 0 || err != nil {
+		t.Error("no file is no key")
+	}
+}
