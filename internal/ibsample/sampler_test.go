@@ -353,6 +353,24 @@ func TestRedundancyReadsTwiceAndKeepsOnce(t *testing.T) {
 	})
 }
 
+// TestPortsOfOneNodeKnownAndNot: a sampler may be given a port of a node whose others
+// it knows: each is asked once.
+func TestPortsOfOneNodeKnownAndNot(t *testing.T) {
+	f := newFabric()
+	f.delay = 0
+	for first := range 2 {
+		targets := targetsOf(1, 3)
+		metrics := Selection{"PortCounters", "PortRcvErrorDetails", "PortXmitDiscardDetails"}
+		Sweep(t.Context(), f, targets, metrics, 0)
+		targets[first].Traits = Traits{}
+		for i, r := range Sweep(t.Context(), f, targets, metrics, 0) {
+			if len(r.Answers) != 3 || len(r.Errors) != 0 {
+				t.Errorf("port %d: %d answers to 3 queries, errors %v", i+1, len(r.Answers), r.Errors)
+			}
+		}
+	}
+}
+
 func TestClockOffset(t *testing.T) {
 	var c clock
 	if c.offset() != 0 {
