@@ -233,7 +233,7 @@ func TestFourSamplersAndOneIsKilled(t *testing.T) {
 			k := p.Target.Key
 			for i, n := range p.Counts {
 				if old := last[k].Counts; i < len(old) && old[i].ID == n.ID && n.Raw < old[i].Raw {
-					t.Fatalf("%s: %s went from %d to %d", p.Target.Element, ibsample.Counters[n.ID].Counter.String(), old[i].Raw, n.Raw)
+					t.Fatalf("%s: %s went from %d to %d", p.Target.Element, ibsample.Counters[n.ID].String(), old[i].Raw, n.Raw)
 				}
 			}
 			if at := time.Unix(0, p.At); lost[k] && at.After(killed) && again[k] == 0 {

@@ -96,7 +96,7 @@ var Counters = vocabulary()
 var Vocabulary = func() string {
 	h := sha256.New()
 	for i := range Counters {
-		fmt.Fprintln(h, Counters[i].Counter.String(), Counters[i].Bits, Counters[i].ReedSolomon)
+		fmt.Fprintln(h, Counters[i].String(), Counters[i].Bits, Counters[i].ReedSolomon)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }()
