@@ -4,6 +4,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -203,6 +204,27 @@ func TestForwardingForget(t *testing.T) {
 	if n := x.store.Len(); n != 0 {
 		t.Error(n)
 	}
+}
+
+// Readings come while flows are followed and asked for: a race detector's test.
+func TestForwardingConcurrent(t *testing.T) {
+	x := newTold(t)
+	x.read(x.f, 0, 1, true)
+	other := x.route(3)
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for i := range 200 {
+				e := fabric.Edge{Src: "h0/hca", Dst: "h3/hca", Flow: i % 7}
+				x.tables.Follow(e, x.at(i))
+				x.store.At(e, x.at(i), x.at(i+1))
+			}
+		})
+	}
+	for i := range 100 {
+		x.read([]*ibfabric.Fabric{x.f, other}[i/3%2], 10*i+10, 10*i+11, i%10 == 0)
+	}
+	wg.Wait()
 }
 
 // A cable that is not where the topology has it is told as LLDP tells of them.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -260,4 +261,22 @@ func FuzzDiscover(f *testing.F) {
 		fab.Topology()
 		fab.Connections()
 	})
+}
+
+// BenchmarkDiscoverSilent is the fat tree of 54 switches and 648 HCAs of which one in
+// twenty does not answer, with the client's own time-outs.
+func BenchmarkDiscoverSilent(b *testing.B) {
+	sim := madsim.FatTree(36, 18, 18, madsim.Options{})
+	for i := range 33 {
+		sim.SetSilent("h"+strconv.Itoa(19*i+7), true)
+	}
+	sim.SetSilent("spine3", true)
+	c := ibmad.NewClient(sim.Attach("h0"), ibmad.Config{})
+	defer c.Close()
+	for b.Loop() {
+		f, found, err := Discover(b.Context(), c)
+		if err != nil || len(found) > 0 || len(f.Nodes) != 702-34 || len(f.Silent) != 33+36 {
+			b.Fatal(err, found, len(f.Nodes), len(f.Silent))
+		}
+	}
 }

@@ -275,6 +275,82 @@ func TestDiscoverAsDiagnosticsDo(t *testing.T) {
 	}
 }
 
+// ring is four switches in a ring with two cables between the first two, HCAs with two
+// ports on neighbouring switches, and one HCA with a single port.
+const ring = `
+Switch 8 "sw0"
+[1] "h0"[1]
+[2] "h1"[1]
+[3] "h2"[2]
+[5] "sw1"[5]
+[6] "sw1"[6]
+[7] "sw3"[8]
+
+Switch 8 "sw1"
+[1] "h0"[2]
+[5] "sw0"[5]
+[6] "sw0"[6]
+[7] "sw2"[8]
+
+Switch 8 "sw2"
+[1] "h2"[1]
+[8] "sw1"[7]
+[7] "sw3"[7]
+
+Switch 8 "sw3"
+[1] "h3"[1]
+[7] "sw2"[7]
+[8] "sw0"[7]
+
+Hca 2 "h0"
+[1] "sw0"[1]
+[2] "sw1"[1]
+
+Hca 1 "h1"
+[1] "sw0"[2]
+
+Hca 2 "h2"
+[1] "sw2"[1]
+[2] "sw0"[3]
+
+Hca 2 "h3"
+[1] "sw3"[1]
+`
+
+// Each port of an HCA has LIDs of its own; a port without a cable is not there.
+func TestRingOfDualPorts(t *testing.T) {
+	sim := ibtest.Start(t, ring, ibtest.Options{LMC: 2})
+	f := discover(t, dial(t, sim, "h1"))
+	if diff := same(f, readFabric(t, sim)); diff != "" {
+		t.Error(diff)
+	}
+	lids := f.lids()
+	if len(lids) != 6*4 || len(f.Links()) != 11 {
+		t.Errorf("%d LIDs, %d cables", len(lids), len(f.Links()))
+	}
+	compare(t, sim, f, lids, *pairs, 4)
+	topo, found := f.Topology()
+	if len(found) > 0 {
+		t.Error(found)
+	}
+	var nics []string
+	for _, n := range topo.Nodes {
+		for _, nic := range n.NICs {
+			nics = append(nics, nic.ID())
+		}
+	}
+	if want := []string{"h0/hca", "h0/hca.2", "h1/hca", "h2/hca", "h2/hca.2", "h3/hca"}; !slices.Equal(nics, want) {
+		t.Errorf("%q, not %q", nics, want)
+	}
+	for _, nic := range nics {
+		l, err := f.Find(nic)
+		e, _ := f.ByLID(l)
+		if err != nil || f.EndName(e) != nic {
+			t.Errorf("%s is LID %d of %s (%v)", nic, l, f.EndName(e), err)
+		}
+	}
+}
+
 // BenchmarkFatTree are the times of the fat tree of 54 switches and 648 HCAs.
 func BenchmarkFatTree(b *testing.B) {
 	sim := ibtest.Start(b, ibtest.FatTree(36, 18, 18), ibtest.Options{})

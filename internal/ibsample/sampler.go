@@ -432,7 +432,7 @@ func (w *sweep) visit(r *ibmad.Result) []ibmad.Request {
 		if r.Err == nil {
 			var info ibmad.PortInfoExtended
 			info.Decode(r.Data())
-			if p.Traits.FEC = FECPerLane; info.FECMode == ibmad.FECReedSolomon || info.FECMode == ibmad.FECReedSolomonLowLatency {
+			if p.Traits.FEC = FECPerLane; info.FECMode.ReedSolomon() {
 				p.Traits.FEC = FECReedSolomon
 			}
 		}

@@ -38,10 +38,13 @@ const patience = 60 * time.Second
 // infiniband-diags.
 var programs = []string{"ibsim", "opensm", "ibtracert", "ibnetdiscover", "dump_lfts", umad2sim}
 
-// Require skips the test, and says why, when a program is missing. With
-// GRAYLINK_REQUIRE_ALL=1 it fails.
+// Require skips the test, and says why, with -short and when a program is missing. With
+// GRAYLINK_REQUIRE_ALL=1 a program that is missing fails the test.
 func Require(tb testing.TB) {
 	tb.Helper()
+	if testing.Short() {
+		tb.Skip("builds a fabric: left out by -short")
+	}
 	for _, p := range programs {
 		if _, err := exec.LookPath(p); err == nil {
 			continue
