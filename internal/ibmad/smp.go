@@ -193,6 +193,9 @@ const (
 	CapIsSM               = 1 << 1
 	CapExtendedLinkSpeeds = 1 << 14
 	CapCapabilityMask2    = 1 << 15
+
+	Cap2PortInfoExtended = 1 << 1 // in Capabilities2
+	CapExtendedFECMode   = 1 << 0 // in PortInfoExtended
 )
 
 // PortInfo is IBA volume 1, 14.2.5.6, as far as a reader needs it.
@@ -336,7 +339,12 @@ const (
 	FECFire
 	FECReedSolomon
 	FECReedSolomonLowLatency
+	FECReedSolomon2 // the one of HDR and faster
 )
+
+// ReedSolomon tells whether AttrPortExtendedSpeeds has the counters of
+// ReedSolomonCounters.
+func (m FECMode) ReedSolomon() bool { return m >= FECReedSolomon && m <= FECReedSolomon2 }
 
 // PortInfoExtended tells the error correction of a port; its other fields are
 // not read.

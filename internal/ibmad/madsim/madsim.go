@@ -48,7 +48,7 @@ type Vendor struct {
 var (
 	// HDR has every attribute, and Reed-Solomon error correction.
 	HDR = Vendor{
-		ID: 0x2c9, DeviceID: 0xd2f0, Speed: 4, SpeedExt: 4, FEC: ibmad.FECReedSolomon, Attributes: ibmad.CounterAttributes(),
+		ID: 0x2c9, DeviceID: 0xd2f0, Speed: 4, SpeedExt: 4, FEC: ibmad.FECReedSolomon2, Attributes: ibmad.CounterAttributes(),
 		Capabilities:  ibmad.PMAllPortSelect | ibmad.PMExtendedWidth | ibmad.PMPortCountersXmitWait | ibmad.PMReedSolomonCounters,
 		Capabilities2: ibmad.PM2AdditionalExtendedEr,
 	}
@@ -410,7 +410,7 @@ func (v *Vendor) has(a ibmad.Attribute) bool {
 
 // layout is how the node arranges an attribute.
 func (n *node) layout(a ibmad.Attribute) []ibmad.Counter {
-	if a == ibmad.AttrPortExtendedSpeeds && n.vendor.FEC >= ibmad.FECReedSolomon {
+	if a == ibmad.AttrPortExtendedSpeeds && n.vendor.FEC.ReedSolomon() {
 		return ibmad.ReedSolomonCounters()
 	}
 	return ibmad.CountersOf(a)
@@ -718,10 +718,13 @@ func (f *Fabric) subnet(n *node, in uint8, r ibmad.Request, m *ibmad.MAD) ibmad.
 		}
 		a = &info
 	case ibmad.AttrPortInfoExtended:
+		if n.vendor.SpeedExt == 0 {
+			return unsupported
+		}
 		if r.Modifier >= uint32(len(n.ports)) {
 			return invalidValue
 		}
-		a = &ibmad.PortInfoExtended{Capabilities: 1, FECMode: n.vendor.FEC}
+		a = &ibmad.PortInfoExtended{Capabilities: ibmad.CapExtendedFECMode, FECMode: n.vendor.FEC}
 	case ibmad.AttrSLtoVL:
 		table, ok := n.sl2vl[[2]uint8{uint8(r.Modifier >> 8), uint8(r.Modifier)}]
 		for sl := range table {
@@ -766,7 +769,8 @@ func (f *Fabric) portInfo(n *node, number, in uint8) ibmad.PortInfo {
 		NeighborMTU: 5, MTUCap: 5, VLCap: 4, OperationalVLs: 4, ResponseTime: 12,
 	}
 	if n.vendor.SpeedExt != 0 {
-		info.Capabilities |= ibmad.CapExtendedLinkSpeeds
+		info.Capabilities |= ibmad.CapExtendedLinkSpeeds | ibmad.CapCapabilityMask2
+		info.Capabilities2 |= ibmad.Cap2PortInfoExtended
 	}
 	if number == n.ownPort() {
 		info.LID, info.LMC, info.MasterSMLID = n.LID, n.LMC, f.nodes[0].LID
