@@ -113,7 +113,7 @@ func ibSampleJSON(ports []ibsample.PortState, w io.Writer) error {
 			if n.Rated {
 				c.Rate = &n.Rate
 			}
-			s.Counters[ibsample.Counters[n.ID].Counter.String()] = c
+			s.Counters[ibsample.Counters[n.ID].String()] = c
 		}
 		if err := out.Encode(s); err != nil {
 			return err

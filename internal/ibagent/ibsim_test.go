@@ -35,6 +35,14 @@ func start(tb testing.TB, c Config) *Agent {
 	return a
 }
 
+// fabricOf runs ibsim and OpenSM, which is no matter of the race detector's.
+func fabricOf(t *testing.T, net string) *ibtest.Fabric {
+	if testing.Short() {
+		t.Skip("runs a fabric")
+	}
+	return ibtest.Start(t, net, ibtest.Options{})
+}
+
 func on(f *ibtest.Fabric, node string) string { return "ibsim:" + f.Socket() + "/" + node }
 
 // until waits for something that happens on its own.
@@ -61,7 +69,7 @@ func sample(a *Agent, name string, labels ...string) (float64, bool) {
 // sets them, arrive exactly; one that is at its limit is told to be; one that is
 // reset begins anew; a port that dies is absent and has errors.
 func TestCountersAreWhatTheConsoleSet(t *testing.T) {
-	f := ibtest.Start(t, ibtest.FatTree(4, 2, 2), ibtest.Options{})
+	f := fabricOf(t, ibtest.FatTree(4, 2, 2))
 	// ibsim counts the questions that cross a port, too: none cross this one.
 	f.Change(`Unlink "leaf0"[2]`)
 	set := func(field string, value uint64) {
@@ -179,7 +187,7 @@ const crewInterval = 500 * time.Millisecond
 // its ports are read again within two ticks, no port twice on a tick; counters do
 // not go back; pinned ports go where they are pinned.
 func TestFourSamplersAndOneIsKilled(t *testing.T) {
-	f := ibtest.Start(t, ibtest.FatTree(6, 3, 3), ibtest.Options{})
+	f := fabricOf(t, ibtest.FatTree(6, 3, 3))
 	c := Defaults()
 	c.Name, c.Device, c.Sample, c.Listen, c.Interval, c.Discovery = "delegator", on(f, "h0"), false, "127.0.0.1:0", crewInterval, time.Hour
 	c.Assignments = map[string][]string{"s1": {"leaf5", "h0"}, "s2": {"leaf0:1"}}
@@ -233,7 +241,7 @@ func TestFourSamplersAndOneIsKilled(t *testing.T) {
 			k := p.Target.Key
 			for i, n := range p.Counts {
 				if old := last[k].Counts; i < len(old) && old[i].ID == n.ID && n.Raw < old[i].Raw {
-					t.Fatalf("%s: %s went from %d to %d", p.Target.Element, ibsample.Counters[n.ID].Counter.String(), old[i].Raw, n.Raw)
+					t.Fatalf("%s: %s went from %d to %d", p.Target.Element, ibsample.Counters[n.ID].String(), old[i].Raw, n.Raw)
 				}
 			}
 			if at := time.Unix(0, p.At); lost[k] && at.After(killed) && again[k] == 0 {

@@ -296,7 +296,7 @@ func (a *Agent) port(out []Point, p *ibsample.PortState, f found, now time.Time)
 		q := add(counterFamilies[c.Name], n.Float(), more...)
 		q.At, q.Since = time.Unix(0, n.At), time.Unix(0, n.Since)
 		if n.Saturated() {
-			add(saturated, 1, c.Counter.String())
+			add(saturated, 1, c.String())
 		}
 		if r := rateFamilies[c.Name]; r != nil && n.Rated {
 			add(r, n.Rate).At = time.Unix(0, n.At)

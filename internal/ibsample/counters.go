@@ -96,7 +96,7 @@ var Counters = vocabulary()
 var Vocabulary = func() string {
 	h := sha256.New()
 	for i := range Counters {
-		fmt.Fprintln(h, Counters[i].Counter.String(), Counters[i].Bits, Counters[i].ReedSolomon)
+		fmt.Fprintln(h, Counters[i].String(), Counters[i].Bits, Counters[i].ReedSolomon)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }()
@@ -157,12 +157,12 @@ func bit(a ibmad.Attribute) uint16 {
 
 var attributes = ibmad.CounterAttributes()
 
-// settled are the queries that a port is known to know: the one that every port
-// has, the one that its agent says it has (IBA volume 1, 16.1.3), and what it has
-// answered.
-func (t *Traits) settled() uint16 {
-	return bit(ibmad.AttrPortCounters) | bit(ibmad.AttrPortCountersExtended) | t.Proven
-}
+// known are the query that every port knows and the one that its agent says
+// whether it knows (IBA volume 1, 16.1.3).
+var known = bit(ibmad.AttrPortCounters) | bit(ibmad.AttrPortCountersExtended)
+
+// settled are the queries that a port is known to know.
+func (t *Traits) settled() uint16 { return known | t.Proven }
 
 // has reports whether a port has a counter, as far as is known. What is not
 // known is not had: 0 would be told of what does not exist.

@@ -267,8 +267,8 @@ type port struct {
 // node is what a sweep knows of the agent that several targets have in common.
 type node struct {
 	ports    []int
-	asked    bool // what it can do
-	learnt   int  // ports of which all is known that was asked for
+	new      []int // of ports: those of which nothing is known yet
+	learnt   int   // of new: those of which all is known that was asked for
 	answered bool
 	probes   []ibmad.Attribute // queries that it may know or not, the first being asked
 }
@@ -309,13 +309,15 @@ func Sweep(ctx context.Context, fabric Asker, targets []Target, metrics Selectio
 		switch {
 		case t.Traits.Known:
 			first = append(first, w.ask(i, t.Traits.settled())...)
-		case !n.asked:
-			n.asked = true
+		case n.new == nil:
 			first = append(first, request(ibmad.GetClassPortInfo(ibmad.LID(t.LID)), i))
+			fallthrough
+		default:
+			n.new = append(n.new, i)
 		}
 	}
 	for _, n := range w.nodes {
-		if !n.asked {
+		if n.new == nil {
 			first = append(first, w.probe(n)...)
 		}
 	}
@@ -371,9 +373,9 @@ func (w *sweep) ask(i int, which uint16) (out []ibmad.Request) {
 
 // probe begins to ask a node for what it need not know.
 func (w *sweep) probe(n *node) []ibmad.Request {
-	t := w.ports[n.ports[0]].Traits
+	proven, absent := w.found(n)
 	for _, a := range ibmad.CounterAttributes() {
-		if (t.settled()|t.Absent)&bit(a) == 0 && slices.ContainsFunc(n.ports, func(i int) bool { return w.wants(i, a) }) {
+		if (known|proven|absent)&bit(a) == 0 && slices.ContainsFunc(n.ports, func(i int) bool { return w.wants(i, a) }) {
 			n.probes = append(n.probes, a)
 		}
 	}
@@ -390,6 +392,15 @@ func (w *sweep) nextProbe(n *node) []ibmad.Request {
 	}
 	i := n.ports[slices.IndexFunc(n.ports, func(i int) bool { return w.wants(i, n.probes[0]) })]
 	return w.ask(i, bit(n.probes[0]))
+}
+
+// found is what the ports of a node know, and what they do not.
+func (w *sweep) found(n *node) (proven, absent uint16) {
+	for _, i := range n.ports {
+		proven |= w.ports[i].Traits.Proven
+		absent |= w.ports[i].Traits.Absent
+	}
+	return proven, absent &^ proven
 }
 
 // mark sets bits in the traits of all ports of a node.
@@ -491,13 +502,15 @@ func (w *sweep) learn(n *node, r *ibmad.Result) (next []ibmad.Request) {
 	if r.Err == nil {
 		info.Decode(r.Data())
 	}
-	for _, i := range n.ports {
+	for _, i := range n.new {
 		p := &w.ports[i]
 		if r.Err != nil {
 			p.fail(ibmad.AttrClassPortInfo, kindOf(r.Err))
 			continue
 		}
-		p.Traits = Traits{Known: true, Can: info.Capabilities, Can2: info.Capabilities2}
+		// What the node's other ports proved holds for this one.
+		proven, absent := w.found(n)
+		p.Traits = Traits{Known: true, Can: info.Capabilities, Can2: info.Capabilities2, Proven: proven, Absent: absent}
 		if w.perPort() {
 			next = append(next, request(ibmad.GetPortInfo(ibmad.To(ibmad.LID(p.LID)), p.Port), i))
 		} else {
@@ -519,7 +532,7 @@ func (w *sweep) perPort() bool {
 // probes.
 func (w *sweep) learnt(n *node, i int) []ibmad.Request {
 	next := w.ask(i, w.ports[i].Traits.settled())
-	if n.learnt++; n.learnt == len(n.ports) {
+	if n.learnt++; n.learnt == len(n.new) {
 		next = append(next, w.probe(n)...)
 	}
 	return next

@@ -244,7 +244,7 @@ func TestRule2SilentAndIgnorantPorts(t *testing.T) {
 func TestRule6OthersTakeOver(t *testing.T) {
 	for _, when := range []time.Duration{100 * time.Millisecond, 490 * time.Millisecond, 510 * time.Millisecond, 990 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			c := newCrew(t, Options{Interval: time.Second, Metrics: Selection{"PortXmitPkts"}}, targetsOf(54, 36), "a", "b", "c", "d")
+			c := newCrew(t, Options{Interval: time.Second, Metrics: Selection{"PortXmitPkts"}}, targetsOf(9, 36), "a", "b", "c", "d")
 			defer c.end()
 			time.Sleep(5*time.Second + when)
 			dead := time.Now()
@@ -351,6 +351,24 @@ func TestRedundancyReadsTwiceAndKeepsOnce(t *testing.T) {
 			t.Errorf("%d kept, %d duplicates, want 24 each", s.Accepted, s.Duplicates)
 		}
 	})
+}
+
+// TestPortsOfOneNodeKnownAndNot: a sampler may be given a port of a node whose others
+// it knows: each is asked once.
+func TestPortsOfOneNodeKnownAndNot(t *testing.T) {
+	f := newFabric()
+	f.delay = 0
+	for first := range 2 {
+		targets := targetsOf(1, 3)
+		metrics := Selection{"PortCounters", "PortRcvErrorDetails", "PortXmitDiscardDetails"}
+		Sweep(t.Context(), f, targets, metrics, 0)
+		targets[first].Traits = Traits{}
+		for i, r := range Sweep(t.Context(), f, targets, metrics, 0) {
+			if len(r.Answers) != 3 || len(r.Errors) != 0 {
+				t.Errorf("port %d: %d answers to 3 queries, errors %v", i+1, len(r.Answers), r.Errors)
+			}
+		}
+	}
 }
 
 func TestClockOffset(t *testing.T) {

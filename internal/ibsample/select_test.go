@@ -13,13 +13,13 @@ func TestEveryCounterHasASeries(t *testing.T) {
 	for i := range Counters {
 		c := &Counters[i]
 		if c.Name == "" {
-			t.Errorf("%v has no series", c.Counter.String())
+			t.Errorf("%v has no series", c.String())
 		}
 		if (c.Label == "") != (c.Value == "") {
-			t.Errorf("%v: label %q with value %q", c.Counter.String(), c.Label, c.Value)
+			t.Errorf("%v: label %q with value %q", c.String(), c.Label, c.Value)
 		}
 		if id := c.Name + c.Label + c.Value + c.Attribute.String(); seen[id] && !c.ReedSolomon {
-			t.Errorf("%v: another counter of the query is the same series", c.Counter.String())
+			t.Errorf("%v: another counter of the query is the same series", c.String())
 		} else {
 			seen[id] = true
 		}

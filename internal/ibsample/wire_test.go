@@ -6,10 +6,13 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -95,6 +98,60 @@ func TestWorkIsToldWhenItChanges(t *testing.T) {
 	crew["b"]()
 	ports(map[string]int{"a": 4})
 	crew["a"]()
+}
+
+// TestADelegatorThatIsStartedAnew: samplers join the next one, and its counters go
+// on where they were, since they are the ports'.
+func TestADelegatorThatIsStartedAnew(t *testing.T) {
+	fresh := func() *Delegator {
+		d := NewDelegator(Options{Interval: 100 * time.Millisecond, Metrics: Selection{"PortCounters"}})
+		d.SetTargets(targetsOf(2, 2))
+		return d
+	}
+	var serving atomic.Pointer[http.Handler]
+	become := func(d *Delegator) {
+		h := d.Handler(time.Now)
+		serving.Store(&h)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*serving.Load()).ServeHTTP(w, r) }))
+	defer server.Close()
+	u, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := fresh()
+	become(first)
+	s, err := NewSampler("a", &Remote{Base: u, Client: server.Client()}, newFabric(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { s.Run(ctx); close(ended) }()
+	defer func() { stop(); <-ended }()
+	read := func(d *Delegator) (ports []PortState) {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+			ports = d.Store.Snapshot(time.Now()).Ports
+			if !slices.ContainsFunc(ports, func(p PortState) bool { return len(p.Counts) == 0 }) {
+				return ports
+			}
+			if time.Now().After(end) {
+				t.Fatal("ports are not read")
+			}
+		}
+	}
+	before := read(first)
+	second := fresh()
+	become(second)
+	server.CloseClientConnections()
+	for i, p := range read(second) {
+		for k, c := range p.Counts {
+			if c.Raw < before[i].Counts[k].Raw {
+				t.Errorf("%s went from %d to %d", p.Target.Element, before[i].Counts[k].Raw, c.Raw)
+			}
+		}
+	}
 }
 
 func pack(t testing.TB, text []byte) []byte {

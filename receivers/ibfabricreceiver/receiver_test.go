@@ -136,10 +136,10 @@ func flatten(t *testing.T, m pmetric.Metrics) map[string]flat {
 	list := m.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics()
 	for i := range list.Len() {
 		m := list.At(i)
-		kind, points := otlptranslator.MetricType(otlptranslator.MetricTypeGauge), pmetric.NewNumberDataPointSlice()
+		kind := otlptranslator.MetricType(otlptranslator.MetricTypeGauge)
+		var points pmetric.NumberDataPointSlice
 		if m.Type() == pmetric.MetricTypeSum {
-			kind = otlptranslator.MetricTypeMonotonicCounter
-			points = m.Sum().DataPoints()
+			kind, points = otlptranslator.MetricTypeMonotonicCounter, m.Sum().DataPoints()
 			if m.Sum().AggregationTemporality() != pmetric.AggregationTemporalityCumulative || !m.Sum().IsMonotonic() {
 				t.Errorf("%s is not a counter", m.Name())
 			}
