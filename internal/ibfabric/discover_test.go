@@ -109,6 +109,39 @@ func TestReadTablesNamesTheSilent(t *testing.T) {
 	}
 }
 
+// The virtual lane of each hop is that of its own table, by the ports that it crosses.
+func TestLanes(t *testing.T) {
+	sim := madsim.FatTree(2, 1, 2, madsim.Options{})
+	c := simulated(t, sim, "h0", ibmad.Config{})
+	f, _, err := Discover(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := ReadTables(t.Context(), c, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f = f.WithTables(tables.LFTs)
+	src, _ := f.Find("h0/hca")
+	dst, _ := f.Find("h3/hca")
+	hops, err := f.Walk(src, dst)
+	if err != nil || len(hops) != 3 {
+		t.Fatal(hops, err)
+	}
+	for i, h := range hops {
+		var vls ibmad.SLtoVL
+		vls[5] = uint8(i + 1)
+		sim.SetSLtoVL(f.Name(h.Switch), h.In, h.Out, vls)
+	}
+	if lanes, err := Lanes(t.Context(), c, f, hops, 5); err != nil || !slices.Equal(lanes, []uint8{1, 2, 3}) {
+		t.Error(lanes, err)
+	}
+	sim.SetSilent("spine0", true)
+	if lanes, err := Lanes(t.Context(), c, f, hops, 5); err == nil {
+		t.Error(lanes)
+	}
+}
+
 // Without the key a protected fabric is silent beyond the own port.
 func TestDiscoverMKey(t *testing.T) {
 	sim := madsim.FatTree(2, 1, 2, madsim.Options{})
