@@ -377,6 +377,21 @@ func TestRule9Close(t *testing.T) {
 			t.Errorf("%v, want %v", err, ErrClosed)
 		}
 	})
+	// nobody waits for a transport that takes its time to close
+	rules(t, Config{}, func(t *testing.T, s *script, c *Client, start func(...Request) *walk) {
+		w := start(to(1, 5)...)
+		s.take()
+		s.once.Do(func() {}) // Close does nothing now
+		closed := make(chan error)
+		go func() { closed <- c.Close() }()
+		if err := <-w.err; !errors.Is(err, ErrClosed) {
+			t.Errorf("%v, want %v", err, ErrClosed)
+		}
+		close(s.in)
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	})
 	// a transport that breaks ends it as well
 	rules(t, Config{}, func(t *testing.T, s *script, c *Client, start func(...Request) *walk) {
 		w := start(to(1, 5)...)

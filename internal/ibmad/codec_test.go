@@ -308,6 +308,15 @@ func TestRate(t *testing.T) {
 	}
 }
 
+func TestFECModes(t *testing.T) {
+	want := map[FECMode]bool{FECNone: false, FECFire: false, FECReedSolomon: true, FECReedSolomonLowLatency: true, FECReedSolomon2: true, 5: false}
+	for m, rs := range want {
+		if m.ReedSolomon() != rs {
+			t.Errorf("mode %d: Reed-Solomon is %v", m, !rs)
+		}
+	}
+}
+
 func TestPathsAreBounded(t *testing.T) {
 	var p Path
 	var err error

@@ -243,7 +243,16 @@ func TestVendors(t *testing.T) {
 			t.Errorf("wide PortXmitWait is %d, want 11", got)
 		}
 
+		var extended ibmad.PortInfoExtended
+		extended.Decode(mustDo(t, c, ibmad.GetPortInfoExtended(ibmad.To(spine), 1)))
+		if extended.FECMode != ibmad.FECReedSolomon2 || extended.Capabilities != ibmad.CapExtendedFECMode {
+			t.Errorf("%+v", extended)
+		}
+
 		f.SetVendor("spine0", QDR)
+		if _, err := c.Do(ctx, ibmad.GetPortInfoExtended(ibmad.To(spine), 1)); !errors.Is(err, ibmad.ErrUnsupported) {
+			t.Errorf("PortInfoExtended: %v, want %v", err, ibmad.ErrUnsupported)
+		}
 		for name, want := range map[string]uint64{"PortUnicastXmitPkts": 0, "PortXmitPkts": 9, "PortXmitWait": 0} {
 			if got := read(t, c, spine, 1, ibmad.AttrPortCountersExtended, name, 0); got != want {
 				t.Errorf("%s is %d, want %d", name, got, want)
