@@ -270,7 +270,9 @@ type node struct {
 	new      []int // of ports: those of which nothing is known yet
 	learnt   int   // of new: those of which all is known that was asked for
 	answered bool
+	pending  int               // questions on their way
 	probes   []ibmad.Attribute // queries that it may know or not, the first being asked
+	probing  bool
 }
 
 // sweep is one reading of all ports.
@@ -308,8 +310,11 @@ func Sweep(ctx context.Context, fabric Asker, targets []Target, metrics Selectio
 		n.ports = append(n.ports, i)
 		switch {
 		case t.Traits.Known:
-			first = append(first, w.ask(i, t.Traits.settled())...)
+			asks := w.ask(i, t.Traits.settled())
+			n.pending += len(asks)
+			first = append(first, asks...)
 		case n.new == nil:
+			n.pending++
 			first = append(first, request(ibmad.GetClassPortInfo(ibmad.LID(t.LID)), i))
 			fallthrough
 		default:
@@ -318,7 +323,8 @@ func Sweep(ctx context.Context, fabric Asker, targets []Target, metrics Selectio
 	}
 	for _, n := range w.nodes {
 		if n.new == nil {
-			first = append(first, w.probe(n)...)
+			w.plausible(n)
+			first = append(first, w.nextProbe(n)...)
 		}
 	}
 	// What is not visited when the time is over stays on the lists of what is left.
@@ -371,26 +377,29 @@ func (w *sweep) ask(i int, which uint16) (out []ibmad.Request) {
 	return out
 }
 
-// probe begins to ask a node for what it need not know.
-func (w *sweep) probe(n *node) []ibmad.Request {
+// plausible lists what a node need not know and is wanted of it.
+func (w *sweep) plausible(n *node) {
 	proven, absent := w.found(n)
 	for _, a := range ibmad.CounterAttributes() {
 		if (known|proven|absent)&bit(a) == 0 && slices.ContainsFunc(n.ports, func(i int) bool { return w.wants(i, a) }) {
 			n.probes = append(n.probes, a)
 		}
 	}
-	return w.nextProbe(n)
 }
 
 func (w *sweep) wants(i int, a ibmad.Attribute) bool {
 	return slices.ContainsFunc(w.plan(i), func(x Ask) bool { return x.Attribute == a })
 }
 
+// nextProbe asks a node for one of them when nothing else is on its way to it: a
+// client takes a node for silent that answers none of what it is asked.
 func (w *sweep) nextProbe(n *node) []ibmad.Request {
-	if len(n.probes) == 0 {
+	if len(n.probes) == 0 || n.pending > 0 {
 		return nil
 	}
 	i := n.ports[slices.IndexFunc(n.ports, func(i int) bool { return w.wants(i, n.probes[0]) })]
+	n.probing = true
+	n.pending++
 	return w.ask(i, bit(n.probes[0]))
 }
 
@@ -412,9 +421,15 @@ func (w *sweep) mark(n *node, proven, absent uint16) {
 }
 
 func (w *sweep) visit(r *ibmad.Result) []ibmad.Request {
+	n := w.nodes[w.ports[r.Request.Tag].Node]
+	next := w.take(n, r)
+	n.pending += len(next) - 1
+	return append(next, w.nextProbe(n)...)
+}
+
+func (w *sweep) take(n *node, r *ibmad.Result) []ibmad.Request {
 	i := r.Request.Tag
 	p := &w.ports[i]
-	n := w.nodes[p.Node]
 	n.answered = n.answered || r.Err == nil
 	switch r.Request.Attribute {
 	case ibmad.AttrClassPortInfo:
@@ -426,8 +441,12 @@ func (w *sweep) visit(r *ibmad.Result) []ibmad.Request {
 			var info ibmad.PortInfo
 			info.Decode(r.Data())
 			p.Traits.VLs, p.Traits.Lanes = dataVLs(info.OperationalVLs), uint8(info.Lanes())
+			// A node that does not know the attribute may not answer at all.
+			if p.Traits.FEC == FECUnknown && info.Capabilities&ibmad.CapCapabilityMask2 != 0 && info.Capabilities2&ibmad.Cap2PortInfoExtended != 0 {
+				return []ibmad.Request{request(ibmad.GetPortInfoExtended(ibmad.To(ibmad.LID(p.LID)), p.Port), i)}
+			}
 		}
-		return []ibmad.Request{request(ibmad.GetPortInfoExtended(ibmad.To(ibmad.LID(p.LID)), p.Port), i)}
+		return w.learnt(n, i)
 	case ibmad.AttrPortInfoExtended:
 		if r.Err == nil {
 			var info ibmad.PortInfoExtended
@@ -441,7 +460,7 @@ func (w *sweep) visit(r *ibmad.Result) []ibmad.Request {
 	at := slices.IndexFunc(p.left, func(a Ask) bool { return a.Attribute == r.Request.Attribute })
 	ask := p.left[at]
 	p.left = slices.Delete(p.left, at, at+1)
-	if len(n.probes) > 0 && n.probes[0] == ask.Attribute && p.Traits.Proven&bit(ask.Attribute) == 0 {
+	if n.probing {
 		return w.probed(n, p, ask, r)
 	}
 	switch {
@@ -466,7 +485,7 @@ func (w *sweep) keep(p *port, ask Ask, r *ibmad.Result) {
 // probed takes what became of a probe. That a node has no such counters is no
 // error of a reading.
 func (w *sweep) probed(n *node, p *port, ask Ask, r *ibmad.Result) (next []ibmad.Request) {
-	n.probes = n.probes[1:]
+	n.probes, n.probing = n.probes[1:], false
 	switch {
 	case r.Err == nil:
 		w.mark(n, bit(ask.Attribute), 0)
@@ -483,13 +502,13 @@ func (w *sweep) probed(n *node, p *port, ask Ask, r *ibmad.Result) (next []ibmad
 		// Waiting for what is never answered takes time that readings need: the next
 		// sweep goes on.
 		if !w.end.IsZero() && r.Received.Sub(w.began) > w.end.Sub(w.began)/probeShare {
-			return nil
+			n.probes = nil
 		}
 	default:
 		p.fail(ask.Attribute, kindOf(r.Err))
-		return nil
+		n.probes = nil
 	}
-	return append(next, w.nextProbe(n)...)
+	return next
 }
 
 // probeShare is the part of a sweep within which a probe that was not answered is
@@ -511,6 +530,9 @@ func (w *sweep) learn(n *node, r *ibmad.Result) (next []ibmad.Request) {
 		// What the node's other ports proved holds for this one.
 		proven, absent := w.found(n)
 		p.Traits = Traits{Known: true, Can: info.Capabilities, Can2: info.Capabilities2, Proven: proven, Absent: absent}
+		if info.Capabilities&ibmad.PMReedSolomonCounters == 0 {
+			p.Traits.FEC = FECPerLane
+		}
 		if w.perPort() {
 			next = append(next, request(ibmad.GetPortInfo(ibmad.To(ibmad.LID(p.LID)), p.Port), i))
 		} else {
@@ -528,12 +550,12 @@ func (w *sweep) perPort() bool {
 	})
 }
 
-// learnt asks a port that all is known of now; the last of its node begins the
-// probes.
+// learnt asks a port that all is known of now; with the last of a node it is known
+// what to probe.
 func (w *sweep) learnt(n *node, i int) []ibmad.Request {
 	next := w.ask(i, w.ports[i].Traits.settled())
 	if n.learnt++; n.learnt == len(n.new) {
-		next = append(next, w.probe(n)...)
+		w.plausible(n)
 	}
 	return next
 }
