@@ -57,12 +57,12 @@ peers: build
 	$(GO) run ./test/peers --node $(BIN)/graylink-node $(PEERS_FLAGS)
 
 # Clocks of a lab beside chrony and ptp4l in the same minutes (six minutes), and
-# simulated clocks with the truth known (half an hour): docs/clocksync.md.
+# simulated clocks with the truth known (hours): docs/clocksync.md.
 clocks: build
 	$(call need,$(DEMO_TOOLS) chronyd:chrony ptp4l:linuxptp,)
 	$(GO) test ./test/e2e -run 'TestClocks$$' -v -count 1 -clocks.peers -clocks.span 60s
-	$(BIN)/graylink clocksim --table --clocks 64 --seeds 1..20
-	$(BIN)/graylink clocksim --table --clocks 1024 --seeds 1..2 --duration 40s
+	$(BIN)/graylink clocksim --table --clocks 64 --seeds 1..20 --duration 90s --warm-up 60s
+	$(BIN)/graylink clocksim --table --clocks 1024 --seeds 1..5 --duration 24s
 
 lint:
 	@test -x $(BIN)/tools/golangci-lint || { echo "building golangci-lint (a few minutes, once)"; GOBIN=$(CURDIR)/$(BIN)/tools $(GO) install $(GOLANGCI); }
