@@ -21,6 +21,8 @@ build:
 # The Collector with Graylink's receivers: a build of its own, since the Collector
 # takes longer to compile than all the rest.
 collector:
+	$(call need,opensm:opensm ibsim:ibsim-utils prometheus:prometheus,)
+	@echo "building otelcol-graylink (the first time compiles for a minute or two), and a real Prometheus scrapes it"
 	@mkdir -p $(BIN)
 	$(GO) build -tags collector -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
 	$(GO) vet -tags collector ./cmd/otelcol-graylink
@@ -32,8 +34,6 @@ demo: demo-tools build
 # Everything, slow suites included: one package after the other, since several
 # build fabrics and measure time. Race detection covers what needs no fabric.
 test: test-tools build
-	@echo "compiling all tests"
-	$(GO) vet ./...
 	@echo "race detector over the concurrent packages"
 	$(GO) test -race -short -timeout 10m $(RACE)
 	@echo "all tests: real namespaces, real sockets, real Prometheus, real browser (about ten minutes)"

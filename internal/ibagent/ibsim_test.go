@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"sort"
 	"strings"
 	"syscall"
 	"testing"
@@ -320,16 +319,9 @@ func checkShares(t *testing.T, a *Agent, assignments map[string][]string) {
 	}
 }
 
-// BenchmarkSweep reads every switch port of 54 switches: extended counters and the
-// details of errors, as the target of 250 ms has it, and everything there is.
-func BenchmarkSweep(b *testing.B) {
-	f := ibtest.Start(b, ibtest.FatTree(36, 18, 18), ibtest.Options{Engine: "ftree"})
-	t, err := ibmad.DialIbsim(f.Socket(), "h0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	client := ibmad.NewClient(t, ibmad.Config{})
-	defer client.Close()
+// switchPorts are a fabric's, the first of every switch before the second of any.
+func switchPorts(b *testing.B, client *ibmad.Client) []ibsample.Target {
+	b.Helper()
 	fabric, _, err := ibfabric.Discover(context.Background(), client)
 	if err != nil {
 		b.Fatal(err)
@@ -340,7 +332,21 @@ func BenchmarkSweep(b *testing.B) {
 			list = append(list, p.Target)
 		}
 	}
-	sort.Slice(list, func(i, j int) bool { return list[i].Port < list[j].Port })
+	slices.SortFunc(list, func(x, y ibsample.Target) int { return int(x.Port) - int(y.Port) })
+	return list
+}
+
+// BenchmarkSweep reads every switch port of 54 switches: extended counters and the
+// details of errors, as the target of 250 ms has it, and everything there is.
+func BenchmarkSweep(b *testing.B) {
+	f := ibtest.Start(b, ibtest.FatTree(36, 18, 18), ibtest.Options{Engine: "ftree"})
+	t, err := ibmad.DialIbsim(f.Socket(), "h0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	client := ibmad.NewClient(t, ibmad.Config{})
+	defer client.Close()
+	list := switchPorts(b, client)
 	for name, metrics := range map[string]ibsample.Selection{"extended+details": {"PortCountersExtended", "PortRcvErrorDetails", "PortXmitDiscardDetails"}, "extended": {"PortCountersExtended"}, "all": nil} {
 		b.Run(name, func(b *testing.B) {
 			var took []time.Duration

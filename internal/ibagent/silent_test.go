@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/graylink/graylink/internal/ibfabric"
 	"github.com/graylink/graylink/internal/ibmad"
 	"github.com/graylink/graylink/internal/ibmad/madsim"
 	"github.com/graylink/graylink/internal/ibsample"
@@ -20,17 +19,7 @@ func BenchmarkSweepWithSilentNodes(b *testing.B) {
 	defaults := Defaults()
 	client := ibmad.NewClient(f.Attach("h0"), ibmad.Config{Timeout: defaults.Timeout, Retries: defaults.Retries})
 	defer client.Close()
-	fabric, _, err := ibfabric.Discover(context.Background(), client)
-	if err != nil {
-		b.Fatal(err)
-	}
-	var list []ibsample.Target
-	for _, p := range targets(fabric, time.Now()) {
-		if p.Switch {
-			list = append(list, p.Target)
-		}
-	}
-	slices.SortFunc(list, func(x, y ibsample.Target) int { return int(x.Port) - int(y.Port) })
+	list := switchPorts(b, client)
 	metrics := ibsample.Selection{"PortCountersExtended", "PortRcvErrorDetails", "PortXmitDiscardDetails"}
 	ibsample.Sweep(context.Background(), client, list, metrics, 0)
 	for _, name := range []string{"spine3", "spine9", "spine15"} {

@@ -242,7 +242,7 @@ func TestDemoClocks(t *testing.T) {
 // verdict against the fabric.
 func TestDemoSilence(t *testing.T) {
 	need(t)
-	stdout, stderr, code := graylink(t, "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0", "--format", "json", "--fault", "none,host-stall", "--duration", "30s")
+	stdout, stderr, code := graylink(t, "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0", "--format", "json", "--fault", "none,host-stall", "--duration", "20s")
 	out := outcomes(t, stdout)
 	if code != 0 || len(out) != 2 {
 		t.Fatalf("exit code %d, outcomes:\n%s\n%s", code, stdout, stderr)
