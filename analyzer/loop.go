@@ -516,15 +516,15 @@ func (l *Loop) track(rep fabric.Report, findings []judge.Finding, pending int, n
 		if v.Scenario == fabric.HardFailure && v.Evidence.ContraryEdges == 0 || v.Scenario == fabric.Miscabled {
 			need = hardOpenAfter
 		}
+		settled := pending*4 <= rep.Edges.Degraded || v.Kind == fabric.KindClock || v.Scenario == fabric.Miscabled
+		if !(c.seen >= need && settled || c.seen >= openAnyway) {
+			continue
+		}
 		apart := apartWithin
 		if v.Scenario == fabric.HardFailure {
 			apart = hardApartWithin
 		}
-		if c.seen < apart && l.couldTell(v, findings) {
-			continue
-		}
-		settled := pending*4 <= rep.Edges.Degraded || v.Kind == fabric.KindClock || v.Scenario == fabric.Miscabled
-		if c.seen >= need && settled || c.seen >= openAnyway {
+		if c.seen >= apart || !l.couldTell(v, findings) {
 			l.openIncident(c, now)
 		}
 	}
