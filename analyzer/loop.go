@@ -517,7 +517,7 @@ func (l *Loop) track(rep fabric.Report, findings []judge.Finding, pending int, n
 			need = hardOpenAfter
 		}
 		settled := pending*4 <= rep.Edges.Degraded || v.Kind == fabric.KindClock || v.Scenario == fabric.Miscabled
-		if !(c.seen >= need && settled || c.seen >= openAnyway) {
+		if c.seen < openAnyway && (c.seen < need || !settled) {
 			continue
 		}
 		apart := apartWithin
