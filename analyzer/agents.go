@@ -6,9 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -16,7 +19,7 @@ import (
 // HTTPAgents reaches the nodes' APIs over HTTP.
 type HTTPAgents struct {
 	Client *http.Client
-	// URL is a node's base, without a path.
+	// URL is a node's base, without a path; "": it is not known.
 	URL func(node string) string
 }
 
@@ -38,7 +41,11 @@ func (a HTTPAgents) Trace(ctx context.Context, node string, edges []string) ([]f
 }
 
 func (a HTTPAgents) do(ctx context.Context, method, node, path string, body any) ([]fabric.Trace, error) {
-	at, err := url.JoinPath(a.URL(node), path)
+	base := a.URL(node)
+	if base == "" {
+		return nil, fmt.Errorf("agent of %q: nobody has said where it is", node)
+	}
+	at, err := url.JoinPath(base, path)
 	if err != nil {
 		return nil, fmt.Errorf("agent of %q: %w", node, err)
 	}
@@ -72,4 +79,89 @@ func (a HTTPAgents) do(ctx context.Context, method, node, path string, body any)
 		return nil, fmt.Errorf("agent of %q: %w", node, err)
 	}
 	return out.Paths, nil
+}
+
+// Targets are the addresses of agents, as a coordinator tells them to Prometheus.
+type Targets struct {
+	Client *http.Client
+	// Coordinator is the base of its web listener.
+	Coordinator string
+	Log         *slog.Logger
+
+	mu sync.RWMutex
+	at map[string]string // base by node
+}
+
+// URL is where a node's agent was told to be last, or "".
+func (t *Targets) URL(node string) string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.at[node]
+}
+
+// Run asks at once and every interval until ctx ends. While the coordinator is
+// away, what it said last holds.
+func (t *Targets) Run(ctx context.Context, interval time.Duration) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		if err := t.refresh(ctx); err != nil && ctx.Err() == nil {
+			t.Log.Warn("where the agents are", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (t *Targets) refresh(ctx context.Context) error {
+	at, err := url.JoinPath(t.Coordinator, "/api/v1/targets")
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := t.Client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body := io.LimitReader(resp.Body, maxReply)
+	if resp.StatusCode != http.StatusOK {
+		msg, _ := io.ReadAll(io.LimitReader(body, 512))
+		return fmt.Errorf("%s: %s: %s", at, resp.Status, strings.TrimSpace(string(msg)))
+	}
+	found, err := parseTargets(body)
+	if err != nil {
+		return fmt.Errorf("%s: %w", at, err)
+	}
+	t.mu.Lock()
+	t.at = found
+	t.mu.Unlock()
+	return nil
+}
+
+// parseTargets reads target groups of Prometheus' HTTP service discovery as the
+// coordinator makes them: one node each.
+func parseTargets(r io.Reader) (map[string]string, error) {
+	var groups []struct {
+		Targets []string          `json:"targets"`
+		Labels  map[string]string `json:"labels"`
+	}
+	if err := json.NewDecoder(r).Decode(&groups); err != nil {
+		return nil, fmt.Errorf("target groups are expected: %w", err)
+	}
+	out := make(map[string]string, len(groups))
+	for _, g := range groups {
+		node, scheme := g.Labels["__meta_graylink_node"], g.Labels["__scheme__"]
+		if node == "" || len(g.Targets) != 1 || scheme != "http" && scheme != "https" {
+			return nil, fmt.Errorf("the group of %q: one target of one node is expected, by http or https", g.Targets)
+		}
+		out[node] = scheme + "://" + g.Targets[0]
+	}
+	return out, nil
 }

@@ -16,7 +16,7 @@ func (l *Loop) cables(now time.Time) []fabric.Verdict {
 	}
 	var out []fabric.Verdict
 	for _, m := range standing {
-		out = append(out, classify.Miscabled(l.o.Graph, classify.Swap{Topology: m.Topology, Fabric: m.Fabric, Flows: m.Flows, LLDP: m.LLDP}, m.Found))
+		out = append(out, classify.Miscabled(l.o.Graph, classify.Swap{Topology: m.Topology, Fabric: m.Fabric, Flows: m.Flows, LLDP: m.LLDP, First: m.Found}))
 	}
 	return out
 }

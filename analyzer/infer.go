@@ -1,11 +1,38 @@
 // Package analyzer joins the stages that lead from what the probes measured to
 // a verdict: ask, bind, judge, triangulate, classify, publish. Localize runs
 // the inference on a file; Loop runs it beside Prometheus.
+//
+// Rules of a Loop whose evidence fails, in whole or in part (what makes it fail is
+// in the package comment of evidence):
+//
+//  1. A cycle without evidence opens nothing, clears nothing and teaches nothing. The
+//     state is insufficient_evidence, or suspect while incidents are open, which are
+//     held; coverage is 0.
+//  2. After a gap nothing is confirmed by windows from before it.
+//  3. The number of flows that should tell does not shrink because fewer do: it is the
+//     largest of the last ten minutes, or what LoopOptions say.
+//  4. A flow that does not tell is undecided. An incident is not cleared while most of
+//     the flows that showed it do not tell.
+//  5. A cycle that takes long costs the moments it took: the next one is of the present moment.
+//  6. A Loop that can recall what was normal does so before its first cycle: a start
+//     during an incident neither forgets what was normal nor takes the incident for it.
+//
+// Rules of a Loop that asks in two steps (TwoSteps; docs/adr/0012-two-step-evidence.md):
+//
+//  7. Every cycle asks about every NIC. It asks about flows of NICs whose turn it is in a round
+//     over all, that moved, that had flows in trouble not long ago, of which flows show what is
+//     open or may become so, and for comparison of some that cross the same elements.
+//  8. A flow that was not asked about is vouched for if it was healthy when it was asked about
+//     last, less than a round ago, and neither of its NICs moved since. It counts for coverage
+//     and innocence. It is no finding: it neither blames nor clears.
+//  9. What is confirmed by windows running is confirmed by windows of cycles that asked.
+//  10. What is normal of a NIC is not learnt while an incident is open, nor from what is not
+//     normal, unless all flows from it are found healthy for half a minute.
+//  11. A cycle asks about no more flows than it has room for, and says what it left out.
+//  12. Where there are few flows, or no recording rules, every flow is asked about.
 package analyzer
 
 import (
-	"time"
-
 	"github.com/graylink/graylink/analyzer/classify"
 	"github.com/graylink/graylink/analyzer/clocks"
 	"github.com/graylink/graylink/analyzer/judge"
@@ -19,26 +46,32 @@ const (
 	minEdgeCoverage = 0.9
 )
 
-// Infer explains one moment's findings. moved are the clocks that are known to
-// have moved; expected is the number of directed
-// flows that should have been seen; first dates new verdicts.
-func Infer(g *fabric.Graph, findings []judge.Finding, moved []clocks.Suspect, expected int, first time.Time) fabric.Report {
-	res := triangulate.Run(g, findings, triangulate.Defaults())
-	rep := fabric.Report{Verdicts: []fabric.Verdict{}, LinkDelays: []fabric.LinkDelay{}}
-	for _, s := range res.Suspects {
-		v := classify.Verdict(g, s, findings, first)
-		rep.Verdicts = append(rep.Verdicts, v)
-	}
+// Infer explains one moment's findings, which scene holds. e is of the scene's graph and
+// may be used again for the next moment. moved are the clocks that are known to have moved;
+// expected is the number of directed flows that should have been seen.
+func Infer(e *triangulate.Engine, scene *classify.Scene, moved []clocks.Suspect, expected int) fabric.Report {
+	return infer(e, scene, moved, expected, nil, nil)
+}
+
+// infer does the same but for what is aside, which counts neither for nor against coverage,
+// and for what is vouched for, which counts for coverage only.
+func infer(e *triangulate.Engine, scene *classify.Scene, moved []clocks.Suspect, expected int, a *aside, v *vouched) fabric.Report {
+	g, findings := scene.Graph, scene.Findings
+	res := e.Run(findings, triangulate.Defaults())
+	rep := fabric.Report{Verdicts: scene.Verdicts(res.Suspects), LinkDelays: []fabric.LinkDelay{}}
 	for _, s := range moved {
-		rep.Verdicts = append(rep.Verdicts, classify.Clock(g, s, findings, first))
+		if s.Dragged {
+			continue
+		}
+		rep.Verdicts = append(rep.Verdicts, classify.Clock(g, s, findings, scene.First))
 	}
 	for _, l := range res.Links {
-		if l.AddedDelayNS > 0 {
+		if l.AddedDelayNS > 0 || !l.Identifiable {
 			rep.LinkDelays = append(rep.LinkDelays, fabric.LinkDelay{Link: l.Direction.Link(), Direction: l.Direction.String(),
 				AddedDelayNS: l.AddedDelayNS, Identifiable: l.Identifiable})
 		}
 	}
-	rep.Edges, rep.Coverage = count(g, findings, res, expected)
+	rep.Edges, rep.Coverage = count(g, findings, res, expected, a, v)
 	switch {
 	case len(rep.Verdicts) > 0:
 		rep.State = fabric.Suspect
@@ -50,16 +83,18 @@ func Infer(g *fabric.Graph, findings []judge.Finding, moved []clocks.Suspect, ex
 	return rep
 }
 
-func count(g *fabric.Graph, findings []judge.Finding, res triangulate.Result, expected int) (fabric.EdgeCounts, fabric.Coverage) {
+func count(g *fabric.Graph, findings []judge.Finding, res triangulate.Result, expected int, a *aside, v *vouched) (fabric.EdgeCounts, fabric.Coverage) {
 	c := fabric.EdgeCounts{Degraded: len(res.Degraded)}
-	seen := map[fabric.Edge]bool{}
-	usable := map[fabric.Edge]bool{}
+	more, usable, unasked := v.total()
+	expected -= unasked
+	tells := make(map[fabric.Edge]bool, len(findings))
 	for i := range findings {
 		f := &findings[i]
-		if seen[f.Edge] {
-			c.Duplicates++
+		if a.flow(f.Edge) {
+			expected--
+			continue
 		}
-		seen[f.Edge] = true
+		tells[f.Edge] = tells[f.Edge] || f.Condition != judge.Undecided && len(f.Obs.Path) > 0
 		if f.Obs.PathState == fabric.PathUnknown {
 			c.UnknownPath++
 		}
@@ -69,26 +104,30 @@ func count(g *fabric.Graph, findings []judge.Finding, res triangulate.Result, ex
 		if f.HostSuspect {
 			c.HostSuspect++
 		}
-		if f.Condition != judge.Undecided && len(f.Obs.Path) > 0 {
-			usable[f.Edge] = true
-		}
 	}
-	c.Total = max(expected, len(seen))
+	c.Total = max(expected, len(tells)+more)
 	var cov fabric.Coverage
 	if c.Total > 0 {
-		cov.Edges = float64(len(usable)) / float64(c.Total)
-	}
-	if n := 2 * len(g.Topo.Links); n > 0 {
-		crossed := 0
-		for _, l := range g.Topo.Links {
-			d := fabric.Direction{From: l.A, To: l.B}
-			if res.Crossed[d] > 0 {
-				crossed++
+		for _, yes := range tells {
+			if yes {
+				usable++
 			}
-			if res.Crossed[d.Reverse()] > 0 {
+		}
+		cov.Edges = float64(usable) / float64(c.Total)
+	}
+	n, crossed := 0, 0
+	for i := range g.Topo.Links {
+		l := &g.Topo.Links[i]
+		for _, d := range []fabric.Direction{{From: l.A, To: l.B}, {From: l.B, To: l.A}} {
+			if a.direction(d) {
+				continue
+			}
+			if n++; res.Crossed[d] > 0 || v.crosses(d) > 0 {
 				crossed++
 			}
 		}
+	}
+	if n > 0 {
 		cov.Links = float64(crossed) / float64(n)
 	}
 	return c, cov

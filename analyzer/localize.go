@@ -2,11 +2,15 @@ package analyzer
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sort"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/classify"
 	"github.com/graylink/graylink/analyzer/clocks"
 	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -16,60 +20,178 @@ const minOwnWindows = 3
 // minComparable is how many comparable flows make a baseline for one that has none.
 const minComparable = 4
 
-// Localize explains a file's observations: window by window, then one verdict
-// per element, with the earliest window as its start. Flows named in the
-// topology's terms only; an unknown NIC or switch is an error naming it.
+// maxWindows bounds the windows of one file: what is said of each costs time of its own.
+const maxWindows = 100_000
+
+// Localizer explains a file's observations: window by window, then one verdict per
+// fault, with the earliest window as its start.
+type Localizer struct {
+	Graph *fabric.Graph
+	// Window is how long the windows are whose observations are judged together.
+	Window time.Duration
+	// Progress hears how many windows of how many are done; it may be nil.
+	Progress func(done, of int)
+}
+
+// BadPath is an observation whose path crosses what the topology does not have, and no
+// swapped cables explain.
+type BadPath struct {
+	Observation int // its index
+	Err         error
+}
+
+// Localize is a Localizer's Run with nobody to tell.
 func Localize(g *fabric.Graph, obs []*fabric.Observation, window time.Duration) (fabric.Report, error) {
-	if window <= 0 {
-		return fabric.Report{}, fmt.Errorf("window %s: a positive duration is expected", window)
+	rep, _, err := Localizer{Graph: g, Window: window}.Run(obs)
+	return rep, err
+}
+
+// Run explains observations, which it completes with baselines and canonical names; those
+// with a bad path take no part. Flows named in the topology's terms only; an unknown NIC or switch is an
+// error naming it.
+func (l Localizer) Run(obs []*fabric.Observation) (fabric.Report, []BadPath, error) {
+	if l.Window <= 0 {
+		return fabric.Report{}, nil, fmt.Errorf("window %s: a positive duration is expected", l.Window)
 	}
 	expected := map[string]bool{}
-	groups := map[int64][]*fabric.Observation{}
 	for _, o := range obs {
-		if err := CheckObservation(g, o); err != nil {
-			return fabric.Report{}, err
+		if err := CheckObservation(l.Graph, o); err != nil {
+			return fabric.Report{}, nil, err
 		}
+		canonical(l.Graph, o)
 		expected[o.Edge] = true
-		k := o.Start.UnixNano() / int64(window)
-		groups[k] = append(groups[k], o)
+	}
+	if len(obs) == 0 {
+		return Infer(triangulate.NewEngine(l.Graph), &classify.Scene{Graph: l.Graph}, nil, 0), nil, nil
+	}
+	cabling := classify.Cables(l.Graph, obs)
+	obs, bad := setAside(obs, cabling.Odd)
+	if len(obs) == 0 {
+		return Infer(triangulate.NewEngine(l.Graph), &classify.Scene{Graph: l.Graph}, nil, 0), bad, nil
 	}
 	fillBaselines(obs)
-	var keys []int64
-	for k := range groups {
-		keys = append(keys, k)
+	windows := split(obs, l.Window)
+	if len(windows) > maxWindows {
+		return fabric.Report{}, nil, fmt.Errorf("the observations span %d windows of %s: at most %d are judged, try a longer window", len(windows), l.Window, maxWindows)
 	}
-	sort.Slice(keys, func(i, j int) bool { return keys[i] < keys[j] })
-	if len(keys) == 0 {
-		return Infer(g, nil, nil, 0, time.Time{}), nil
+	step := usual(obs)
+	var history *classify.History
+	if len(windows) > 1 || len(split(obs, step)) > 1 {
+		history = classify.NewHistory(step)
 	}
-	var out fabric.Report
-	best := map[fabric.Element]int{}
-	for i, k := range keys {
-		findings := judge.All(combine(groups[k]), judge.Defaults())
-		first := groups[k][0].Start
-		for _, o := range groups[k] {
-			if o.Start.Before(first) {
-				first = o.Start
-			}
+	out, engine := newMerger(), triangulate.NewEngine(cabling.Graph)
+	for i, w := range windows {
+		if history != nil {
+			remember(history, w, step)
 		}
-		moved := clocks.Find(findings)
-		distrust(findings, moved)
-		rep := Infer(g, findings, moved, len(expected), first)
-		if i == 0 {
-			out = rep
-			for j, v := range rep.Verdicts {
-				best[v.Element] = j
-			}
-			continue
+		scene := &classify.Scene{Graph: cabling.Graph, Findings: judge.All(combine(w), judge.Defaults()), History: history, First: earliest(w)}
+		moved := clocks.Find(scene.Findings)
+		distrust(scene.Findings, moved)
+		rep := Infer(engine, scene, moved, len(expected))
+		rep.Verdicts = append(rep.Verdicts, scene.Starving(rep.Verdicts)...)
+		out.add(rep)
+		if l.Progress != nil {
+			l.Progress(i+1, len(windows))
 		}
-		out = merge(out, rep, best)
 	}
-	sort.SliceStable(out.Verdicts, func(i, j int) bool { return out.Verdicts[i].Confidence > out.Verdicts[j].Confidence })
-	return out, nil
+	rep := out.report()
+	for _, s := range cabling.Swaps {
+		rep.Verdicts = append(rep.Verdicts, classify.Miscabled(l.Graph, s))
+		rep.State = fabric.Suspect
+	}
+	rep.Edges.Duplicates = duplicates(obs)
+	sort.SliceStable(rep.Verdicts, func(i, j int) bool { return rep.Verdicts[i].Confidence > rep.Verdicts[j].Confidence })
+	return rep, bad, nil
+}
+
+// setAside takes the observations with a bad path out of the others.
+func setAside(obs []*fabric.Observation, odd []int) (good []*fabric.Observation, bad []BadPath) {
+	if len(odd) == 0 {
+		return obs, nil
+	}
+	wrong := map[int]bool{}
+	for _, i := range odd {
+		wrong[i] = true
+		bad = append(bad, BadPath{i, fmt.Errorf("edge %q: its path %s crosses a link that the topology does not have, and no swapped cables explain it", obs[i].Edge, obs[i].Path.Key())})
+	}
+	for i, o := range obs {
+		if !wrong[i] {
+			good = append(good, o)
+		}
+	}
+	return good, bad
+}
+
+// split sorts observations into windows by their starts, the first at the earliest.
+func split(obs []*fabric.Observation, window time.Duration) [][]*fabric.Observation {
+	first := earliest(obs)
+	groups := map[int64][]*fabric.Observation{}
+	for _, o := range obs {
+		k := int64(o.Start.Sub(first) / window)
+		groups[k] = append(groups[k], o)
+	}
+	out := make([][]*fabric.Observation, 0, len(groups))
+	for _, k := range slices.Sorted(maps.Keys(groups)) {
+		out = append(out, groups[k])
+	}
+	return out
+}
+
+func earliest(obs []*fabric.Observation) time.Time {
+	first := obs[0].Start
+	for _, o := range obs {
+		if o.Start.Before(first) {
+			first = o.Start
+		}
+	}
+	return first
+}
+
+// usual is the length that most observations' windows have.
+func usual(obs []*fabric.Observation) time.Duration {
+	count := map[int64]int{}
+	var most int64
+	for _, o := range obs {
+		count[o.WindowNS]++
+		if n := count[o.WindowNS]; n > count[most] || n == count[most] && o.WindowNS < most {
+			most = o.WindowNS
+		}
+	}
+	return time.Duration(most)
+}
+
+// remember tells the history what happened within a window, moment by moment.
+func remember(h *classify.History, window []*fabric.Observation, step time.Duration) {
+	for _, moment := range split(window, step) {
+		findings := judge.All(moment, judge.Defaults())
+		distrust(findings, clocks.Find(findings))
+		h.Add(findings)
+	}
+}
+
+// duplicates counts the observations beyond the first of a flow and start.
+func duplicates(obs []*fabric.Observation) int {
+	type key struct {
+		edge  string
+		start int64
+	}
+	seen := make(map[key]bool, len(obs))
+	n := 0
+	for _, o := range obs {
+		k := key{o.Edge, o.Start.UnixNano()}
+		if seen[k] {
+			n++
+		}
+		seen[k] = true
+	}
+	return n
 }
 
 // distrust takes the delays back that were measured by a clock that moved.
 func distrust(findings []judge.Finding, moved []clocks.Suspect) {
+	if len(moved) == 0 {
+		return
+	}
 	by := map[string]bool{}
 	for _, s := range moved {
 		by[s.NIC] = true
@@ -82,46 +204,6 @@ func distrust(findings []judge.Finding, moved []clocks.Suspect) {
 			f.Distrust()
 		}
 	}
-}
-
-// merge adds a later window's report: verdicts on an element already named
-// keep their start and take the stronger evidence.
-func merge(out, rep fabric.Report, best map[fabric.Element]int) fabric.Report {
-	for _, v := range rep.Verdicts {
-		i, seen := best[v.Element]
-		if !seen {
-			best[v.Element] = len(out.Verdicts)
-			out.Verdicts = append(out.Verdicts, v)
-			continue
-		}
-		if o := out.Verdicts[i]; v.Evidence.ExplainedEdges > o.Evidence.ExplainedEdges {
-			v.ID, v.FirstSeen = o.ID, o.FirstSeen
-			out.Verdicts[i] = v
-		}
-	}
-	byDir := map[string]bool{}
-	for _, d := range out.LinkDelays {
-		byDir[d.Direction] = true
-	}
-	for _, d := range rep.LinkDelays {
-		if !byDir[d.Direction] {
-			out.LinkDelays = append(out.LinkDelays, d)
-		}
-	}
-	switch {
-	case len(out.Verdicts) > 0:
-		out.State = fabric.Suspect
-	case rep.State == fabric.InsufficientEvidence:
-		out.State = rep.State
-	}
-	out.Coverage.Links = min(out.Coverage.Links, rep.Coverage.Links)
-	out.Coverage.Edges = min(out.Coverage.Edges, rep.Coverage.Edges)
-	out.Edges.Degraded = max(out.Edges.Degraded, rep.Edges.Degraded)
-	out.Edges.UnknownPath = max(out.Edges.UnknownPath, rep.Edges.UnknownPath)
-	out.Edges.ClockSuspect = max(out.Edges.ClockSuspect, rep.Edges.ClockSuspect)
-	out.Edges.HostSuspect = max(out.Edges.HostSuspect, rep.Edges.HostSuspect)
-	out.Edges.Duplicates += rep.Edges.Duplicates
-	return out
 }
 
 // CheckObservation says which element of an observation the topology lacks.
@@ -139,6 +221,21 @@ func CheckObservation(g *fabric.Graph, o *fabric.Observation) error {
 		}
 	}
 	return nil
+}
+
+// canonical puts a NIC's own name where an alias stands.
+func canonical(g *fabric.Graph, o *fabric.Observation) {
+	src, dst := g.NIC(o.Src), g.NIC(o.Dst)
+	if src.Node+"/"+src.Device == o.Src && dst.Node+"/"+dst.Device == o.Dst {
+		return
+	}
+	e, err := o.Flow()
+	if err != nil {
+		return // it has no ends, then
+	}
+	o.Src, o.Dst = src.ID(), dst.ID()
+	e.Src, e.Dst = g.NIC(e.Src).ID(), g.NIC(e.Dst).ID()
+	o.Edge = e.String()
 }
 
 // combine joins the windows of one flow that lie in one group, when they
@@ -211,10 +308,17 @@ func blend(a *fabric.Quantiles, na uint64, b *fabric.Quantiles, nb uint64) *fabr
 // own other windows when they agree with comparable flows, else comparable
 // flows (same tier, hop count, plane, class and timestamp kind).
 func fillBaselines(obs []*fabric.Observation) {
+	if !slices.ContainsFunc(obs, func(o *fabric.Observation) bool { return o.Baseline == nil && o.OWD != nil }) {
+		return
+	}
+	type alike struct {
+		tier, hops              int
+		plane, class, timestamp string
+	}
 	own := map[string][]*fabric.Observation{}
-	groups := map[string][]*fabric.Observation{}
-	group := func(o *fabric.Observation) string {
-		return fmt.Sprintf("%d %d %s %s %s", o.Tier, hops(o), o.Plane, o.Class, o.Timestamp)
+	groups := map[alike][]*fabric.Observation{}
+	group := func(o *fabric.Observation) alike {
+		return alike{o.Tier, hops(o), o.Plane, o.Class, o.Timestamp}
 	}
 	for _, o := range obs {
 		if o.OWD == nil || o.OWD.P50 == nil || o.HostSuspect {
@@ -223,7 +327,7 @@ func fillBaselines(obs []*fabric.Observation) {
 		own[o.Edge] = append(own[o.Edge], o)
 		groups[group(o)] = append(groups[group(o)], o)
 	}
-	groupBase := map[string]baseline{}
+	groupBase := map[alike]baseline{}
 	for k, l := range groups {
 		groupBase[k] = baselineOf(l, nil)
 	}

@@ -22,8 +22,9 @@ type world struct {
 	// slow and lossy are whole switches.
 	slow  map[string]int64
 	clock map[string]int64 // NIC's clock ahead by this
-	hide  float64          // share of flows whose path is unknown
-	base  bool             // observations carry a baseline
+	flow  map[fabric.Edge]int64
+	hide  float64 // share of flows whose path is unknown
+	base  bool    // observations carry a baseline
 }
 
 func clos(t testing.TB, spines, leaves, hosts int) *fabric.Graph {
@@ -44,7 +45,7 @@ func clos(t testing.TB, spines, leaves, hosts int) *fabric.Graph {
 	for l := 1; l <= leaves; l++ {
 		for h := 1; h <= hosts; h++ {
 			n := (l-1)*hosts + h
-			fmt.Fprintf(&b, "  - {a: \"h%d/eth1\", b: \"leaf%d:dn%d\", a_address: 10.0.%d.2/24, b_address: 10.0.%d.1/24}\n", n, l, h, n, n)
+			fmt.Fprintf(&b, "  - {a: \"h%d/eth1\", b: \"leaf%d:dn%d\", a_address: 10.%d.%d.2/24, b_address: 10.%d.%d.1/24}\n", n, l, h, n/256, n%256, n/256, n%256)
 		}
 		for s := 1; s <= spines; s++ {
 			fmt.Fprintf(&b, "  - {a: \"leaf%d:up%d\", b: \"spine%d:dn%d\", a_address: 172.16.%d.%d/31, b_address: 172.16.%d.%d/31}\n", l, s, s, l, l, 2*s, l, 2*s+1)
@@ -84,7 +85,7 @@ func (w *world) observe(n int) []*fabric.Observation {
 	for _, e := range w.edges {
 		from, to := e.Ends()
 		p := w.paths[e]
-		added, survive := w.clock[to]-w.clock[from], 1.0
+		added, survive := w.clock[to]-w.clock[from]+w.flow[e], 1.0
 		for _, d := range p.Directions(from, to) {
 			added += w.delay[d]
 			survive *= 1 - w.loss[d]
@@ -392,5 +393,106 @@ func BenchmarkLocalize(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestLocalizeOneFaultOneVerdict: over windows in which a fault is there or not, looks
+// narrower or wider, it is named once, since its first window.
+func TestLocalizeOneFaultOneVerdict(t *testing.T) {
+	spine := func(w *world, on bool) {
+		for _, d := range w.fabricDirections() {
+			if delete(w.loss, d); on && fabric.OwnerOf(d.From) == "spine2" {
+				w.loss[d] = 1
+			}
+		}
+	}
+	link := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
+	one := func(loss float64, delay int64) func(*world, bool) {
+		return func(w *world, on bool) {
+			if w.loss[link], w.delay[link] = 0, 0; on {
+				w.loss[link], w.delay[link] = loss, delay
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name     string
+		set      func(w *world, on bool)
+		on       string // by window
+		element  string
+		scenario fabric.Scenario
+	}{
+		{"late all the time", one(0, 1e6), "011111", link.Link(), fabric.Corridor},
+		{"late, then no more", one(0, 1e6), "011000", link.Link(), fabric.Corridor},
+		{"dead", one(1, 0), "001111", link.Link(), fabric.HardFailure},
+		{"flapping", one(1, 0), "010110", link.Link(), fabric.Flap},
+		{"a dead spine", spine, "001111", "spine2", fabric.HardFailure},
+	} {
+		for seed := uint64(1); seed <= 4; seed++ {
+			w := newWorld(clos(t, 2, 4, 3), seed)
+			var obs []*fabric.Observation
+			for n, c := range tt.on {
+				tt.set(w, c == '1')
+				obs = append(obs, w.observe(n)...)
+			}
+			rep, err := Localize(w.g, obs, 10*time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(rep.Verdicts) != 1 || rep.Verdicts[0].Element.Element != tt.element || rep.Verdicts[0].Scenario != tt.scenario {
+				t.Errorf("%s, seed %d: %d verdicts: %+v", tt.name, seed, len(rep.Verdicts), rep.Verdicts)
+				continue
+			}
+			if want := time.Unix(int64(1000+10*strings.Index(tt.on, "1")), 0); !rep.Verdicts[0].FirstSeen.Equal(want) {
+				t.Errorf("%s, seed %d: first seen %s, want %s", tt.name, seed, rep.Verdicts[0].FirstSeen, want)
+			}
+		}
+	}
+}
+
+// TestTwoNICsUnderALeaf: one of a leaf's two NICs is bad, some flows are missing at
+// random. It is the NIC, or nothing is said; it is never the switch.
+func TestTwoNICsUnderALeaf(t *testing.T) {
+	named, silent := 0, 0
+	for seed := uint64(1); seed <= 150; seed++ {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		w := newWorld(clos(t, 1+rng.IntN(2), 2+rng.IntN(3), 2), seed)
+		nic := pick(rng, w.g.NICs())
+		in := fabric.Direction{From: w.g.Peer(nic), To: nic}
+		for _, d := range [][]fabric.Direction{{in}, {in.Reverse()}, {in, in.Reverse()}}[rng.IntN(3)] {
+			if rng.IntN(2) == 0 {
+				w.loss[d] = 0.05 + 0.9*rng.Float64()
+			} else {
+				w.delay[d] = 200_000 + rng.Int64N(2e6)
+			}
+		}
+		keep := 0.1 + 0.9*rng.Float64()
+		var obs []*fabric.Observation
+		for _, o := range w.observe(0) {
+			if rng.Float64() < keep {
+				obs = append(obs, o)
+			}
+		}
+		rep, err := Localize(w.g, obs, 10*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(rep.Verdicts) == 0 {
+			silent++
+			if rep.State == fabric.Innocent {
+				t.Errorf("seed %d: %s is bad, and nobody is suspected", seed, nic)
+			}
+		}
+		for _, v := range rep.Verdicts {
+			if v.Kind == fabric.KindSwitch || v.Kind == fabric.KindLeafUplinks {
+				t.Errorf("seed %d: %s is bad, and %s %s is named (%s)", seed, nic, v.Kind, v.Element.Element, v.Summary)
+			}
+			if v.Element.Element == nic {
+				named++
+			}
+		}
+	}
+	t.Logf("%d named, %d times nothing was said", named, silent)
+	if named < 110 {
+		t.Errorf("%d of 150 named", named)
 	}
 }

@@ -1,11 +1,11 @@
 package analyzer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -13,8 +13,11 @@ import (
 	"github.com/graylink/graylink/analyzer/classify"
 	"github.com/graylink/graylink/analyzer/clocks"
 	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/ibfabric"
 )
@@ -29,6 +32,8 @@ type Agents interface {
 
 // Timing of the loop, in cycles of one evaluation each (one second by default).
 const (
+	// cycle is how long one is, unless the settings have another scrape interval.
+	cycle = time.Second
 	// A flow is degraded when it was in confirmOf of the last confirmIn windows,
 	// or with hard loss over two windows running.
 	confirmOf, confirmIn = 3, 4
@@ -38,14 +43,20 @@ const (
 	// An element must be named openAfter cycles running (hardOpenAfter for a hard
 	// failure) while few flows are still waiting for confirmation, or longer.
 	openAfter, hardOpenAfter, openAnyway = 2, 1, 4
+	// Where no flow is degraded for itself, but many lost a little, that may be one
+	// burst: the element must be named for several windows' time.
+	softOpenAfter = 8
 	// While flows are silent that could tell an element from those that look like
 	// it, its name is waited for so long (a hard failure may be routed around).
 	apartWithin, hardApartWithin = 8, 3
-	// clockSteady is how long a clock that moved must have been steady since.
+	// clockSteady is how long a clock that moved must have been steady since, and no fewer
+	// than clearAfter cycles.
 	clockSteady = 10 * time.Second
 	// clearAfter cycles without evidence against it, and with evidence for it,
 	// clear an element.
 	clearAfter = 4
+	// timelyClearAfter is for what comes and goes: it is not over when it pauses.
+	timelyClearAfter = 8
 	// learnWindows make a baseline; keepWindows is how many it remembers.
 	learnWindows, keepWindows = 8, 120
 	// expireEvery cycles what is too old leaves the path store.
@@ -73,7 +84,8 @@ type LoopOptions struct {
 	DB       evidence.Querier
 	Agents   Agents
 	Settings evidence.Settings
-	// Expected is the number of directed flows, probes and replies counted apart.
+	// Expected is the number of directed flows, probes and replies counted apart;
+	// 0: as many as were counted at a time in the last ten minutes.
 	Expected int
 	// Sightings are the switches that tell what crosses them; nil: paths come from
 	// traces alone.
@@ -81,10 +93,28 @@ type LoopOptions struct {
 	// Tables reads the forwarding tables of an InfiniBand fabric, as ibfabric.Watch does;
 	// nil: there is none.
 	Tables func(context.Context) (ibfabric.Reading, error)
+	// Causes says why an element is at fault; nil: nobody does.
+	Causes Causes
+	// Maintenance says what somebody works on; nil: nothing.
+	Maintenance *maintenance.Register
+	// Jobs says which jobs run where; nil: nobody knows.
+	Jobs *jobs.Register
+	// PageNICs is the blast radius above which a verdict that hurts no job is critical; 0:
+	// DefaultPageNICs.
+	PageNICs int
 	// NoTraces: paths come from sightings alone, or from forwarding tables.
 	NoTraces bool
-	Log      *slog.Logger
+	// TwoSteps say when flows are asked about only where there is a reason to; by default never.
+	TwoSteps TwoSteps
+	// Recall says what was normal before the loop began; nil: that is learnt.
+	Recall func(context.Context) (evidence.History, error)
+	// RecallVerdicts says what was published of verdicts before; nil: nobody knows.
+	RecallVerdicts func(context.Context) ([]evidence.PastVerdict, error)
+	Log            *slog.Logger
 }
+
+// every is the time between two cycles.
+func (o *LoopOptions) every() time.Duration { return cmp.Or(o.Settings.Scrape, cycle) }
 
 // Sightings say how the switches' agents are reached, and what probes look like.
 type Sightings struct {
@@ -92,55 +122,6 @@ type Sightings struct {
 	URL      func(sw string) string // base, without a path
 	Switches []string
 	Mapper   paths.Mapper
-}
-
-// Incident is a verdict with its life.
-type Incident struct {
-	fabric.Verdict
-	Open     bool       `json:"open"`
-	OpenedAt time.Time  `json:"opened_at"`
-	LastSeen time.Time  `json:"last_seen"`
-	Cleared  *time.Time `json:"cleared_at,omitempty"`
-	// Why it was closed: healed, or replaced by a better explanation.
-	Closed string `json:"closed,omitempty"`
-	// Held says why an open incident without fresh symptoms is not cleared.
-	Held string `json:"held,omitempty"`
-
-	missing  int
-	crossing map[fabric.Edge]bool // the flows that crossed it when it opened
-}
-
-// LinkView is one direction of a link as the probes see it now.
-type LinkView struct {
-	Link         string  `json:"link"`
-	From         string  `json:"from"`
-	To           string  `json:"to"`
-	Edges        int     `json:"edges"`
-	Degraded     int     `json:"degraded_edges"`
-	AddedDelayNS *int64  `json:"added_delay_ns,omitempty"`
-	LossRatio    float64 `json:"loss_ratio"`
-}
-
-// EdgeView is one directed flow as it was seen last.
-type EdgeView struct {
-	Obs       fabric.Observation `json:"observation"`
-	Condition string             `json:"condition"`
-}
-
-// Snapshot is the state of the analyzer after a cycle.
-type Snapshot struct {
-	At         time.Time                `json:"at"`
-	Report     fabric.Report            `json:"report"`
-	Incidents  []Incident               `json:"incidents"` // newest first
-	Links      []LinkView               `json:"links"`
-	Edges      []EdgeView               `json:"-"`
-	Paths      map[fabric.PathState]int `json:"paths"`
-	PathMap    uint64                   `json:"path_map_version"`
-	Hosts      map[string]string        `json:"hosts,omitempty"`
-	Baselines  int                      `json:"baselines"`
-	Expected   int                      `json:"expected_edges"`
-	Pending    int                      `json:"pending_edges"`
-	CycleError string                   `json:"cycle_error,omitempty"`
 }
 
 // Loop asks, binds, judges, triangulates and keeps the verdicts, once a cycle.
@@ -151,63 +132,39 @@ type Loop struct {
 	cand  map[fabric.Element]*candidacy
 	open  []*Incident
 	past  []*Incident
-	cycle int
-	watch *clocks.Watch
-	seen  *paths.Sightings // nil: no switch tells
-	pull  *paths.Puller
+	// resume is what was open when the loop began.
+	resume resume
+	cycle  int
+	watch  *clocks.Watch
+	// history is what the flows did in the last cycles.
+	history *classify.History
+	engine  *triangulate.Engine
+	// seenAt is the moment of the last evidence, flows how many were counted then and
+	// before; unseen: a cycle since had none.
+	seenAt time.Time
+	unseen bool
+	flows  []int
+	seen   *paths.Sightings // nil: no switch tells
+	pull   *paths.Puller
 	// tables bind flows of InfiniBand; nil: LoopOptions.Tables is.
 	tables *paths.Tables
 
-	mu   sync.RWMutex
-	snap Snapshot
+	asking *asking
+	// aside is what is under maintenance in this cycle, touched what each window touched
+	// so far, by its identifier.
+	aside   aside
+	touched map[string]*touched
 
-	asks   chan traceAsk
-	inWork map[fabric.Edge]bool
-	workMu sync.Mutex
-}
+	mu     sync.RWMutex
+	snap   Snapshot
+	counts Counts
 
-type traceAsk struct {
-	node  string
-	edges []fabric.Edge
-}
-
-type candidacy struct {
-	verdict fabric.Verdict
-	first   time.Time
-	seen    int
-	cycle   int
-}
-
-// memory is what the loop remembers of one flow.
-type memory struct {
-	p50, p99 []int64
-	base     *fabric.Quantiles
-	mad      int64
-	seen     int
-	recent   []judge.Condition
-	// lastSent and lastLost are the last window's when it was lossy, else 0.
-	lastSent, lastLost uint64
-	// hard is the worst window of a confirmed hard loss, remembered until the
-	// cycle hardUntil.
-	hard      *judge.Finding
-	hardUntil int
-}
-
-// hardLoss takes a window and reports whether it and the one before were both
-// lossy, with hard loss over the two. (The counters of the two nodes are not
-// read at the same instant: the first window of a total loss can look like half
-// of one.)
-func (m *memory) hardLoss(f *judge.Finding) bool {
-	switch {
-	case f.Condition == judge.Undecided:
-		return false
-	case !f.Lossy:
-		m.lastSent, m.lastLost = 0, 0
-		return false
-	}
-	sent, lost := m.lastSent, m.lastLost
-	m.lastSent, m.lastLost = f.Obs.Sent, f.Obs.Lost
-	return sent > 0 && float64(lost+m.lastLost) >= judge.Defaults().HardLoss*float64(sent+m.lastSent)
+	asks      chan traceAsk
+	causeAsks chan causeAsk
+	workMu    sync.Mutex
+	inWork    map[fabric.Edge]bool
+	answers   map[string]fabric.Attribution // by incident
+	asked     map[string]int                // in which cycle
 }
 
 // NewLoop returns a loop that has not run yet.
@@ -215,8 +172,8 @@ func NewLoop(o LoopOptions) *Loop {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	l := &Loop{o: o, store: paths.NewStore(o.Graph), edges: map[fabric.Edge]*memory{}, cand: map[fabric.Element]*candidacy{}, watch: clocks.NewWatch(),
-		asks: make(chan traceAsk, 64), inWork: map[fabric.Edge]bool{},
+	l := &Loop{o: o, store: paths.NewStore(o.Graph), edges: map[fabric.Edge]*memory{}, cand: map[fabric.Element]*candidacy{}, watch: clocks.NewWatch(), history: classify.NewHistory(o.every()),
+		asks: make(chan traceAsk, 64), inWork: map[fabric.Edge]bool{}, causeAsks: make(chan causeAsk, 64), answers: map[string]fabric.Attribution{}, asked: map[string]int{}, touched: map[string]*touched{}, asking: newAsking(),
 		snap: Snapshot{Report: fabric.Report{State: fabric.InsufficientEvidence, Verdicts: []fabric.Verdict{}, LinkDelays: []fabric.LinkDelay{}}}}
 	if o.Tables != nil {
 		l.tables = paths.NewTables(l.store, 0)
@@ -244,6 +201,9 @@ func (l *Loop) readTables(ctx context.Context) {
 // Store gives access to the bound paths.
 func (l *Loop) Store() *paths.Store { return l.store }
 
+// Maintenance is what somebody works on; nil: the loop is not told.
+func (l *Loop) Maintenance() *maintenance.Register { return l.o.Maintenance }
+
 // Switches are the states of the switches that tell what crosses them, and how
 // often they were asked.
 func (l *Loop) Switches() (map[string]paths.TableView, paths.PullCounts) {
@@ -251,13 +211,6 @@ func (l *Loop) Switches() (map[string]paths.TableView, paths.PullCounts) {
 		return nil, paths.PullCounts{}
 	}
 	return l.seen.Tables(), l.pull.Counts()
-}
-
-// Snapshot returns the state after the last cycle.
-func (l *Loop) Snapshot() Snapshot {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return l.snap
 }
 
 // Run evaluates every interval until ctx ends, and waits for the tracing it
@@ -289,50 +242,93 @@ func (l *Loop) Run(ctx context.Context, interval time.Duration) {
 			wg.Go(func() { l.traceWorker(ctx) })
 		}
 	}
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
+	if l.o.Causes != nil {
+		wg.Go(func() { l.causeWorker(ctx) })
+	}
+	if l.o.Recall != nil && len(l.edges) == 0 {
+		l.recall(ctx, interval)
+		if l.o.RecallVerdicts != nil && ctx.Err() == nil {
+			l.recallVerdicts(ctx)
+		}
+	}
+	var before time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case now := <-tick.C:
-			if err := l.Step(ctx, now); err != nil && ctx.Err() == nil {
-				l.o.Log.Error("cycle failed", "err", err)
-				l.mu.Lock()
-				l.snap.CycleError = err.Error()
-				l.mu.Unlock()
-			}
+		case <-time.After(untilNext(time.Now(), interval)):
+			// The tick may have waited for a cycle that took long: what is asked for is now.
+			now := time.Now()
+			l.turn(now, before, interval, func() error {
+				err := l.Step(ctx, now)
+				if err != nil && ctx.Err() == nil {
+					l.o.Log.Error("cycle failed", "err", err)
+				}
+				return err
+			})
+			before = now
 		}
 	}
 }
 
-// Step runs one cycle for the moment now.
+// untilNext is how long it is to the next cycle: they begin shortly after the multiples of the
+// interval, which are what they ask for.
+func untilNext(now time.Time, interval time.Duration) time.Duration {
+	after := interval / 20
+	return now.Add(-after).Truncate(interval).Add(interval + after).Sub(now)
+}
+
+// Step runs one cycle at the moment now. What it asks for is the last multiple of the scrape
+// interval, so that another analyzer beside the same Prometheus asks for the same: their
+// verdicts then have the same first window, and so the same identifiers. They differ where one
+// has missed a cycle, or knows fewer baselines since it was started later.
 func (l *Loop) Step(ctx context.Context, now time.Time) error {
-	w, err := evidence.Ask(ctx, l.o.DB, l.o.Settings, l.o.Graph, now)
+	w, err := l.ask(ctx, now.Truncate(l.o.Settings.Scrape))
 	if err != nil {
-		return fmt.Errorf("evidence: %w", err)
+		err = fmt.Errorf("evidence: %w", err)
+		l.blind(err)
+		return err
 	}
+	l.see(now)
 	l.cycle++
+	expected := l.expect(w.Flows)
 	sort.Slice(w.Observations, func(i, j int) bool { return w.Observations[i].Edge < w.Observations[j].Edge })
 	for _, o := range w.Observations {
 		l.bind(o)
 	}
 	raw := judge.All(w.Observations, judge.Defaults())
+	l.setAside(raw, now)
 	moved := l.watch.Update(w.At, raw, series(w.Clocks))
 	distrust(raw, append(l.movedBefore(), moved...))
+	l.history.Add(raw)
 	findings, pending := l.confirm(raw)
+	l.note(raw, findings, now)
+	unasked := l.vouch(findings, now)
 	swapped := l.cables(now)
-	rep := Infer(l.store.Graph(), findings, moved, l.o.Expected, w.At)
+	l.recabled(swapped)
+	g := l.store.Graph() // another one when cables were found swapped
+	if l.engine == nil || l.engine.Graph() != g {
+		l.engine = triangulate.NewEngine(g)
+	}
+	rep := infer(l.engine, &classify.Scene{Graph: g, Findings: findings, History: l.history, First: w.At}, moved, expected, &l.aside, unasked)
 	rep.Verdicts = append(rep.Verdicts, swapped...)
+	l.underMaintenance(&rep, now)
 	l.track(rep, findings, pending, now)
+	l.takeCauses()
+	l.askCauses(now)
+	running := l.o.Jobs.At(now)
+	for _, in := range l.open {
+		in.affect(running, cmp.Or(l.o.PageNICs, DefaultPageNICs))
+	}
 	if l.cycle%expireEvery == 0 {
 		l.store.Expire(now)
+		l.forget()
 	}
 	l.learn(raw)
 	if !l.o.NoTraces {
 		l.askTraces(findings, now)
 	}
-	l.publish(rep, findings, w, pending, now)
+	l.publish(rep, findings, unasked, w, running, pending, expected, now)
 	return nil
 }
 
@@ -395,6 +391,10 @@ func (l *Loop) confirm(raw []judge.Finding) (out []judge.Finding, pending int) {
 		f := raw[i]
 		seen[f.Edge] = true
 		m := l.memory(f.Edge)
+		m.cycle = l.cycle
+		if !l.asking.askedBefore(f.Edge) {
+			m.recent, m.lastSent, m.lastLost = nil, 0, 0
+		}
 		m.recent = append(m.recent, f.Condition)
 		if len(m.recent) > confirmIn {
 			m.recent = m.recent[1:]
@@ -425,7 +425,7 @@ func (l *Loop) confirm(raw []judge.Finding) (out []judge.Finding, pending int) {
 				pending++
 			}
 		case judge.Healthy:
-			if bad >= confirmIn-confirmOf+1 {
+			if bad >= confirmIn-confirmOf+1 || endedIn(&f) {
 				f.Condition = judge.Undecided
 			}
 		}
@@ -441,469 +441,4 @@ func (l *Loop) confirm(raw []judge.Finding) (out []judge.Finding, pending int) {
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Edge.String() < out[j].Edge.String() })
 	return out, pending
-}
-
-func (l *Loop) memory(e fabric.Edge) *memory {
-	m := l.edges[e]
-	if m == nil {
-		m = &memory{}
-		l.edges[e] = m
-	}
-	return m
-}
-
-// learn adds healthy windows to the baselines. Nothing is learnt while an
-// incident is open: what is wrong must not become normal.
-func (l *Loop) learn(raw []judge.Finding) {
-	for i := range raw {
-		f := &raw[i]
-		m := l.memory(f.Edge)
-		m.seen++
-		if m.seen <= warmUp || f.Obs.OWD == nil || f.Obs.OWD.P50 == nil || f.HostSuspect || f.ClockSuspect {
-			continue
-		}
-		if m.base != nil && (len(l.open) > 0 || f.Condition != judge.Healthy) {
-			continue
-		}
-		m.p50 = push(m.p50, *f.Obs.OWD.P50)
-		if f.Obs.OWD.P99 != nil {
-			m.p99 = push(m.p99, *f.Obs.OWD.P99)
-		}
-		if len(m.p50) < learnWindows || m.base != nil && l.cycle%10 != 0 {
-			continue
-		}
-		p50, mad := medianMAD(append([]int64(nil), m.p50...))
-		m.base, m.mad = &fabric.Quantiles{P50: &p50}, mad
-		if len(m.p99) > 0 {
-			p99, _ := medianMAD(append([]int64(nil), m.p99...))
-			m.base.P99 = &p99
-		}
-	}
-}
-
-func push(ring []int64, v int64) []int64 {
-	ring = append(ring, v)
-	if len(ring) > keepWindows {
-		ring = ring[1:]
-	}
-	return ring
-}
-
-// track opens, refreshes, holds and clears incidents.
-func (l *Loop) track(rep fabric.Report, findings []judge.Finding, pending int, now time.Time) {
-	named := map[fabric.Element]bool{}
-	replaced := map[*Incident]fabric.Verdict{}
-	for _, v := range rep.Verdicts {
-		named[v.Element] = true
-		if in := l.openFor(v); in != nil {
-			named[in.Element] = true
-			if in.outdone(v) {
-				replaced[in] = v
-			} else {
-				l.refresh(in, v, now)
-			}
-			continue
-		}
-		c := l.cand[v.Element]
-		if c == nil || c.cycle != l.cycle-1 {
-			c = &candidacy{first: v.FirstSeen}
-			l.cand[v.Element] = c
-		}
-		c.verdict, c.cycle = v, l.cycle
-		c.seen++
-		need := openAfter
-		// Clean flows through what is said to be dead: not all have told yet.
-		if v.Scenario == fabric.HardFailure && v.Evidence.ContraryEdges == 0 || v.Scenario == fabric.Miscabled {
-			need = hardOpenAfter
-		}
-		settled := pending*4 <= rep.Edges.Degraded || v.Kind == fabric.KindClock || v.Scenario == fabric.Miscabled
-		if c.seen < openAnyway && (c.seen < need || !settled) {
-			continue
-		}
-		apart := apartWithin
-		if v.Scenario == fabric.HardFailure {
-			apart = hardApartWithin
-		}
-		if c.seen >= apart || !l.couldTell(v, findings) {
-			l.openIncident(c, now)
-		}
-	}
-	for el, c := range l.cand {
-		if c.cycle != l.cycle {
-			delete(l.cand, el)
-		}
-	}
-	var still []*Incident
-	var better []*candidacy
-	for _, in := range l.open {
-		v, yes := replaced[in]
-		if yes {
-			better = append(better, &candidacy{verdict: v, first: in.FirstSeen})
-			in.Closed = "replaced: the evidence now names " + v.Element.Element
-		}
-		if yes || !named[in.Element] && l.cleared(in, findings, now) {
-			t := now
-			in.Open, in.Cleared = false, &t
-			l.past = append(l.past, in)
-			l.o.Log.Info("verdict cleared", "element", in.Element.Element, "why", in.Closed)
-			continue
-		}
-		still = append(still, in)
-	}
-	l.open = still
-	for _, c := range better {
-		l.openIncident(c, now)
-	}
-	const keepPast = 1000
-	if len(l.past) > keepPast {
-		l.past = l.past[len(l.past)-keepPast:]
-	}
-}
-
-// couldTell reports whether flows that have a baseline, but do not tell now,
-// cross the element of a verdict and not all that look like it, or the reverse.
-func (l *Loop) couldTell(v fabric.Verdict, findings []judge.Finding) bool {
-	if len(v.Alike) == 0 {
-		return false
-	}
-	tells := map[fabric.Edge]bool{}
-	for i := range findings {
-		if findings[i].Condition != judge.Undecided {
-			tells[findings[i].Edge] = true
-		}
-	}
-	named := fabric.Place{Element: v.Element}
-	named.Direction, _ = fabric.ParseDirection(v.Direction)
-	crossed := map[fabric.Edge]int{}
-	for _, p := range append([]fabric.Place{named}, v.Alike...) {
-		for _, e := range l.store.Crossing(p.Element) {
-			m := l.edges[e]
-			if tells[e] || m == nil || m.base == nil {
-				continue
-			}
-			b, _ := l.store.Bind(e)
-			src, dst := e.Ends()
-			if p.Direction == (fabric.Direction{}) || slices.Contains(b.Path.Directions(src, dst), p.Direction) {
-				crossed[e]++
-			}
-		}
-	}
-	for _, n := range crossed {
-		if n <= len(v.Alike) {
-			return true
-		}
-	}
-	return false
-}
-
-// outdone reports whether a verdict tells an incident's element from what looked
-// like it when it opened, by no less evidence: it was the other one.
-func (in *Incident) outdone(v fabric.Verdict) bool {
-	alike := slices.ContainsFunc(in.Alike, func(p fabric.Place) bool { return p.Element == v.Element })
-	return alike && !slices.Contains(v.Equivalent, in.Element) && v.Evidence.ExplainedEdges >= in.Evidence.ExplainedEdges
-}
-
-// openFor finds the open incident that a verdict is about: the same element, or
-// one that the evidence could not tell from it.
-func (l *Loop) openFor(v fabric.Verdict) *Incident {
-	for _, in := range l.open {
-		if in.Element == v.Element || slices.Contains(in.Equivalent, v.Element) || slices.Contains(v.Equivalent, in.Element) {
-			return in
-		}
-	}
-	return nil
-}
-
-func (l *Loop) openIncident(c *candidacy, now time.Time) {
-	v := c.verdict
-	v.FirstSeen = c.first
-	v.ID = classify.ID(v.Kind, v.Element.Element, v.FirstSeen)
-	in := &Incident{Verdict: v, Open: true, OpenedAt: now, LastSeen: now, crossing: map[fabric.Edge]bool{}}
-	for _, e := range l.store.Crossing(v.Element) {
-		in.crossing[e] = true
-	}
-	for _, s := range v.Edges {
-		// Where they go says nothing about a clock.
-		if e, err := fabric.ParseEdge(s); err == nil && v.Kind != fabric.KindClock {
-			in.crossing[e] = true
-		}
-	}
-	l.open = append(l.open, in)
-	delete(l.cand, v.Element)
-	l.o.Log.Warn("verdict", "element", v.Element.Element, "kind", v.Kind, "scenario", v.Scenario, "direction", v.Direction,
-		"confidence", v.Confidence, "flows", v.Evidence.ExplainedEdges)
-}
-
-// refresh takes fresh evidence into an open incident. Its scenario never
-// softens while it is open: a failure that was routed around is still one. Nor
-// does a clock's evidence shrink.
-func (l *Loop) refresh(in *Incident, v fabric.Verdict, now time.Time) {
-	in.missing, in.Held, in.LastSeen = 0, "", now
-	if in.Kind == fabric.KindClock && v.Element == in.Element && v.Evidence.ExplainedEdges == 0 {
-		// The flows told whom it touched; its node, a little later, what it was.
-		in.Summary = v.Summary
-		return
-	}
-	if v.Element != in.Element || in.Scenario == fabric.HardFailure && v.Scenario != fabric.HardFailure || v.Evidence.ExplainedEdges*2 < in.Evidence.ExplainedEdges {
-		return
-	}
-	v.ID, v.FirstSeen = in.ID, in.FirstSeen
-	in.Verdict = v
-}
-
-// cleared decides whether an incident that the report no longer names is over:
-// only probes that cross the element, by a path traced since it opened, and
-// are healthy can say so. An element that nothing crosses stays suspect.
-func (l *Loop) cleared(in *Incident, findings []judge.Finding, now time.Time) bool {
-	if in.Scenario == fabric.Miscabled {
-		in.Closed = "healed: the cables are where the topology has them"
-		return true
-	}
-	if in.Kind == fabric.KindClock {
-		in.Closed = "the clock is steady again"
-		return now.Sub(in.LastSeen) >= clockSteady
-	}
-	in.missing++
-	if in.missing < clearAfter {
-		return false
-	}
-	clean, bad := 0, 0
-	for i := range findings {
-		f := &findings[i]
-		if f.Obs.PathState != fabric.PathValid || !f.Obs.PathSince.After(in.OpenedAt) {
-			continue
-		}
-		src, dst := f.Edge.Ends()
-		if !paths.Crosses(f.Obs.Path, src, dst, in.Element) {
-			continue
-		}
-		switch f.Condition {
-		case judge.Healthy:
-			clean++
-		case judge.Degraded:
-			bad++
-		}
-	}
-	switch {
-	case clean == 0:
-		in.Held = "no healthy probe has crossed it since: the fabric shows it unused"
-		return false
-	case bad > clean:
-		in.Held = "flows that cross it are still degraded"
-		return false
-	}
-	in.Closed = "healed: probes that cross it are clean again"
-	return true
-}
-
-// askTraces requests the paths that matter now: of degraded flows, of flows
-// that cross an open suspect, of flows without a path; and slowly of all.
-func (l *Loop) askTraces(findings []judge.Finding, now time.Time) {
-	want := map[fabric.Edge]bool{}
-	old := func(e fabric.Edge, age time.Duration) {
-		if b, ok := l.store.Bind(e); !ok || now.Sub(b.Checked) >= age {
-			want[e] = true
-		}
-	}
-	for i := range findings {
-		f := &findings[i]
-		switch {
-		case f.Condition == judge.Degraded:
-			old(f.Edge, retraceAfter)
-		case f.Obs.PathState != fabric.PathValid:
-			old(f.Edge, 2*retraceAfter)
-		}
-	}
-	for _, in := range l.open {
-		for e := range in.crossing {
-			old(e, retraceAfter)
-		}
-	}
-	// What was routed around a suspect goes back when it is healed.
-	for i := len(l.past) - 1; i >= 0 && now.Sub(*l.past[i].Cleared) < afterCare; i-- {
-		for e := range l.past[i].crossing {
-			old(e, retraceAfter)
-		}
-	}
-	for _, e := range l.store.Turn(l.cycle, int(retraceAll/time.Second)) {
-		old(e, retraceAll/2)
-	}
-	byNode := map[string][]fabric.Edge{}
-	l.workMu.Lock()
-	for e := range want {
-		if !l.inWork[e] {
-			from, _ := e.Ends()
-			node := fabric.OwnerOf(from)
-			byNode[node] = append(byNode[node], e)
-		}
-	}
-	for node, edges := range byNode {
-		select {
-		case l.asks <- traceAsk{node, edges}:
-			for _, e := range edges {
-				l.inWork[e] = true
-			}
-		default: // the queue is full: the next cycle asks again
-		}
-	}
-	l.workMu.Unlock()
-}
-
-func (l *Loop) traceWorker(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case a := <-l.asks:
-			names := make([]string, len(a.edges))
-			for i, e := range a.edges {
-				names[i] = e.String()
-			}
-			tctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-			traces, err := l.o.Agents.Trace(tctx, a.node, names)
-			cancel()
-			if err != nil && ctx.Err() == nil {
-				l.o.Log.Debug("trace failed", "node", a.node, "err", err)
-			}
-			l.take(traces)
-			l.workMu.Lock()
-			for _, e := range a.edges {
-				delete(l.inWork, e)
-			}
-			l.workMu.Unlock()
-		}
-	}
-}
-
-func (l *Loop) take(traces []fabric.Trace) {
-	for _, t := range traces {
-		if err := l.store.Update(t); err != nil {
-			l.o.Log.Warn("trace not used", "edge", t.Edge, "err", err)
-		}
-	}
-}
-
-// pollPaths reads what the nodes traced of themselves, at start above all.
-func (l *Loop) pollPaths(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		for i := range l.o.Graph.Topo.Nodes {
-			traces, err := l.o.Agents.Paths(ctx, l.o.Graph.Topo.Nodes[i].Name)
-			if err == nil {
-				l.take(traces)
-			}
-		}
-		// Once every flow is known, asking now and then is enough.
-		if l.store.States()[fabric.PathValid] >= l.o.Expected && l.o.Expected > 0 {
-			tick.Reset(10 * time.Second)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
-func (l *Loop) publish(rep fabric.Report, findings []judge.Finding, w evidence.Window, pending int, now time.Time) {
-	snap := Snapshot{At: now, Report: rep, Paths: l.store.States(), PathMap: l.store.Version(), Hosts: w.Hosts, Expected: l.o.Expected, Pending: pending}
-	for _, m := range l.edges {
-		if m.base != nil {
-			snap.Baselines++
-		}
-	}
-	snap.Report.Verdicts = []fabric.Verdict{}
-	for i := len(l.open) - 1; i >= 0; i-- {
-		snap.Incidents = append(snap.Incidents, *l.open[i])
-		snap.Report.Verdicts = append(snap.Report.Verdicts, l.open[i].Verdict)
-	}
-	for i := len(l.past) - 1; i >= 0; i-- {
-		snap.Incidents = append(snap.Incidents, *l.past[i])
-	}
-	switch {
-	case len(l.open) > 0:
-		snap.Report.State = fabric.Suspect
-	case rep.State == fabric.Suspect || snap.Baselines < l.o.Expected:
-		snap.Report.State = fabric.InsufficientEvidence
-	}
-	snap.Links = l.links(rep, findings)
-	for i := range findings {
-		snap.Edges = append(snap.Edges, EdgeView{Obs: *findings[i].Obs, Condition: condition(&findings[i])})
-	}
-	l.mu.Lock()
-	l.snap = snap
-	l.mu.Unlock()
-}
-
-func condition(f *judge.Finding) string {
-	switch {
-	case f.HostSuspect:
-		return "host_suspect"
-	case f.ClockSuspect:
-		return "clock_suspect"
-	case f.Condition == judge.Degraded:
-		return "degraded"
-	case f.Condition == judge.Healthy:
-		return "healthy"
-	}
-	return "undecided"
-}
-
-// links is every directed link of the topology with what crosses it.
-func (l *Loop) links(rep fabric.Report, findings []judge.Finding) []LinkView {
-	at := map[fabric.Direction]*LinkView{}
-	var order []fabric.Direction
-	for _, link := range l.store.Graph().Topo.Links {
-		for _, d := range []fabric.Direction{{From: link.A, To: link.B}, {From: link.B, To: link.A}} {
-			at[d] = &LinkView{Link: link.ID(), From: d.From, To: d.To}
-			order = append(order, d)
-		}
-	}
-	clean := map[fabric.Direction]bool{}
-	for i := range findings {
-		f := &findings[i]
-		if f.Condition == judge.Undecided {
-			continue
-		}
-		src, dst := f.Edge.Ends()
-		for _, d := range f.Obs.Path.Directions(src, dst) {
-			v := at[d]
-			if v == nil {
-				continue
-			}
-			v.Edges++
-			if f.Condition == judge.Degraded {
-				v.Degraded++
-			}
-			if f.HasShift {
-				clean[d] = true
-			}
-		}
-	}
-	for d := range clean {
-		var zero int64
-		at[d].AddedDelayNS = &zero
-	}
-	for _, x := range rep.LinkDelays {
-		if d, err := fabric.ParseDirection(x.Direction); err == nil && at[d] != nil {
-			ns := x.AddedDelayNS
-			at[d].AddedDelayNS = &ns
-		}
-	}
-	for _, v := range rep.Verdicts {
-		if v.Symptom.LossRatio == 0 {
-			continue
-		}
-		for d, view := range at {
-			if v.Direction == d.String() || v.Direction == "" && v.Kind == fabric.KindLink && v.Element.Element == view.Link {
-				view.LossRatio = v.Symptom.LossRatio
-			}
-		}
-	}
-	out := make([]LinkView, 0, len(order))
-	for _, d := range order {
-		out = append(out, *at[d])
-	}
-	return out
 }

@@ -1,5 +1,37 @@
-// Package classify turns a suspect element into a verdict: which scenario it
-// is, how severe, whom it touches, what to do, in plain words. It is pure.
+// Package classify turns suspect elements into verdicts: which scenario each is, how
+// severe, whom it touches, what to do first, in plain words. It keeps these rules, which
+// the tests are named after:
+//
+//  1. A host comes before the fabric: a suspect NIC whose node was starved of CPU in
+//     these moments and that is bad both ways, or all NICs of one node at once, is the
+//     host's doing.
+//  2. One fault gives one verdict: a switch all of whose links are dead is dead itself;
+//     what comes and goes at several egresses of a switch at once is the switch's. Nor
+//     is it news that a slow switch is not equally slow everywhere.
+//  3. A leaf is named only if flows of at least two of its NICs, each without the
+//     other, suffer. Else it is the NIC, or nothing is said.
+//  4. A leaf whose flows that stay under it are clean is no slow leaf: its uplinks are
+//     short. Where nothing stays under it, both are possible, and both are listed. They
+//     are short, too, where most flows that leave or enter it suffer and none use some of
+//     the uplinks that the topology has.
+//  5. Losses that come and go without delay are a flap: at least twice, with clean
+//     moments in between, for a third of the flows that tell. A path that changed
+//     while its flow was losing counts as away.
+//  6. Loss of half or more that does not come and go is a hard failure.
+//  7. Delay into a NIC, and not out of it, from several senders is incast if it varies
+//     as a queue does: the tail moves beyond the median, packets are marked, or they
+//     are both late and lost. A constant shift, or loss alone, is a bad NIC.
+//  8. One class that suffers at an egress while others through it are clean blocks
+//     itself: the queue is named, or the port where the class has no name.
+//  9. Unrelated flows through one switch that are bad in the same moments, over several
+//     egresses, and fine in between, block each other across ports. Without the
+//     switch's own counters that is suspected, and said so.
+//  10. What lasts through a spine is a hot spine, through a leaf a slow leaf, over a link
+//     or a corridor a corridor, between two leaves only a pair.
+//  11. Marks of less than a tenth, and nothing else, are congestion control at work and
+//     no fault.
+//
+// It is pure: no I/O and no clock.
 package classify
 
 import (
@@ -7,8 +39,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math"
+	"slices"
 	"sort"
-	"strings"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/clocks"
@@ -17,37 +49,94 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// hardLoss is the loss ratio from which a fault is a failure and not a degradation.
-const hardLoss = 0.5
+// Scene is what verdicts are made from: the findings that the suspects refer to, and
+// what the flows did before (nil: nobody knows). First dates new verdicts.
+type Scene struct {
+	Graph    *fabric.Graph
+	Findings []judge.Finding
+	History  *History
+	First    time.Time
+}
 
-// Verdict describes one suspect. first is when it was first seen.
-func Verdict(g *fabric.Graph, s triangulate.Suspect, findings []judge.Finding, first time.Time) fabric.Verdict {
+// Verdicts describes suspects, those that are one fault together, and leaves out what
+// the evidence does not carry.
+func (c *Scene) Verdicts(suspects []triangulate.Suspect) []fabric.Verdict {
+	cases := make([]*suspicion, 0, len(suspects))
+	for _, s := range suspects {
+		cases = append(cases, c.see(s))
+	}
+	cases = c.hosts(cases)
+	cases = c.deadSwitches(cases)
+	cases = c.crossPort(cases)
+	cases = c.within(cases)
+	cases = c.within(c.uplinksLeft(cases))
+	cases = slices.DeleteFunc(cases, func(x *suspicion) bool { return !c.settle(x) })
+	out := make([]fabric.Verdict, 0, len(cases))
+	around := c.around(cases)
+	for i, x := range cases {
+		out = append(out, c.verdict(x, around[i]))
+	}
+	return out
+}
+
+// verdict writes a suspicion down; around is how many healthy flows pass close by it.
+func (c *Scene) verdict(x *suspicion, around int) fabric.Verdict {
 	v := fabric.Verdict{
-		Element:    fabric.Element{Element: s.Name, Kind: s.Kind},
-		Confidence: math.Round(math.Min(s.Confidence, 0.999)*1000) / 1000,
-		Symptom:    fabric.Symptom{AddedDelayNS: s.AddedDelayNS, LossRatio: math.Round(s.LossRatio*1e4) / 1e4},
-		Equivalent: []fabric.Element{}, Causes: []string{}, Jobs: []string{}, FirstSeen: first,
+		Element:    fabric.Element{Element: x.Name, Kind: x.Kind},
+		Confidence: math.Round(math.Min(x.Confidence, 0.999)*1000) / 1000,
+		Symptom:    fabric.Symptom{AddedDelayNS: x.AddedDelayNS, LossRatio: ratio(x.LossRatio), ECNRatio: ratio(x.ECNRatio)},
+		Scenario:   x.scenario, Class: x.Class, Equivalent: []fabric.Element{}, Causes: []string{}, Jobs: []string{}, FirstSeen: c.First,
 	}
-	if s.OneWay() {
-		v.Direction = s.Direction.String()
+	if x.OneWay() {
+		v.Direction = x.Direction.String()
 	}
-	v.Scenario = scenario(g, s)
-	v.Severity = fabric.SeverityWarning
-	if v.Scenario == fabric.HardFailure || s.Kind == fabric.KindSwitch {
-		v.Severity = fabric.SeverityCritical
-	}
-	v.Tier, v.Plane = place(g, s.Name, s.Kind)
-	v.Equivalent = append(v.Equivalent, structural(g, s, findings)...)
-	for _, e := range s.Equivalent {
+	v.Severity = severity(x)
+	v.Tier, v.Plane = place(c.Graph, x.Name, x.Kind)
+	v.Equivalent = append(v.Equivalent, structural(c.Graph, x)...)
+	for _, e := range x.Equivalent {
 		el := fabric.Element{Element: e.Name, Kind: e.Kind}
-		v.Equivalent = append(v.Equivalent, el)
+		if !slices.Contains(v.Equivalent, el) && el != v.Element {
+			v.Equivalent = append(v.Equivalent, el)
+		}
 		v.Alike = append(v.Alike, fabric.Place{Element: el, Direction: e.Direction})
 	}
-	evidence(&v, s, findings)
+	if x.queues() {
+		v.Causes = append(v.Causes, fabric.CauseCongestion)
+	}
+	if len(x.classes) == 1 {
+		for class := range x.classes {
+			v.Class = class
+		}
+	}
+	for _, e := range x.edges {
+		v.Edges = append(v.Edges, e.String())
+	}
+	sort.Strings(v.Edges)
+	v.Evidence = fabric.EvidenceCount{ExplainedEdges: len(x.Explained), HealthyEdgesThroughParent: around, ContraryEdges: len(x.Contrary)}
+	for _, i := range x.Explained {
+		if c.Findings[i].Condition == judge.Degraded {
+			v.Evidence.DegradedEdges++
+		}
+	}
+	v.BlastRadius = fabric.BlastRadius{NICs: len(x.nics), Edges: len(x.Explained)}
 	v.Action = action(&v)
-	v.Summary = summary(&v, s)
-	v.ID = ID(v.Kind, v.Element.Element, first)
+	v.Summary = summary(&v, x)
+	v.ID = ID(v.Kind, v.Element.Element, c.First)
 	return v
+}
+
+// ratio rounds a ratio that was fitted.
+func ratio(r float64) float64 { return math.Max(0, math.Round(r*1e4)/1e4) }
+
+// severity: what is dead, and what a whole switch does to all its flows, is critical.
+func severity(x *suspicion) string {
+	switch {
+	case x.scenario == fabric.HardFailure, x.LossRatio >= hardLoss && x.scenario != fabric.Flap:
+		return fabric.SeverityCritical
+	case x.Kind == fabric.KindSwitch && x.scenario != fabric.HOLCross:
+		return fabric.SeverityCritical
+	}
+	return fabric.SeverityWarning
 }
 
 // Clock describes a clock that moved. first is when it was first seen to have.
@@ -108,7 +197,7 @@ func moved(s clocks.Suspect) string {
 	if by < 0 {
 		by, way = -by, "back"
 	}
-	return verb + " by about " + Delay(rounded(by)) + ", " + way
+	return verb + " " + way + " by about " + Delay(rounded(by))
 }
 
 // ppm writes a rate to two significant digits or the whole millionth.
@@ -142,19 +231,21 @@ func why(s clocks.Suspect) string {
 }
 
 // Swap is two cables that are swapped: the links as the topology has them, and as
-// they were found. Flows is how many flows showed it, LLDP whether neighbours did.
+// they were found. Flows is how many flows showed it, LLDP whether neighbours did,
+// First when it was first seen.
 type Swap struct {
 	Topology, Fabric [2]string
 	Flows            int
 	LLDP             bool
+	First            time.Time
 }
 
 // Miscabled describes two cables that are swapped. The verdict names the first link
 // of the topology; the other one is its equivalent, for the fault is theirs in common.
-func Miscabled(g *fabric.Graph, s Swap, found time.Time) fabric.Verdict {
+func Miscabled(g *fabric.Graph, s Swap) fabric.Verdict {
 	v := fabric.Verdict{
 		Element: fabric.Element{Element: s.Topology[0], Kind: fabric.KindLink}, Scenario: fabric.Miscabled, Severity: fabric.SeverityWarning,
-		Equivalent: []fabric.Element{{Element: s.Topology[1], Kind: fabric.KindLink}}, Causes: []string{"two cables are swapped"}, Jobs: []string{}, FirstSeen: found,
+		Equivalent: []fabric.Element{{Element: s.Topology[1], Kind: fabric.KindLink}}, Causes: []string{fabric.CauseMiscabled}, Jobs: []string{}, FirstSeen: s.First,
 		Action: "Swap the two cables back, or correct the topology file. Until then paths follow the cables as they are.",
 	}
 	v.Tier, v.Plane = place(g, s.Topology[0], fabric.KindLink)
@@ -168,8 +259,9 @@ func Miscabled(g *fabric.Graph, s Swap, found time.Time) fabric.Verdict {
 		by, v.Confidence = "LLDP says so", 0.999
 	}
 	v.Evidence = fabric.EvidenceCount{ExplainedEdges: s.Flows}
+	v.BlastRadius.Edges = s.Flows
 	v.Summary = fmt.Sprintf("Two cables are swapped: the topology has %s and %s, the fabric has %s and %s: %s.", s.Topology[0], s.Topology[1], s.Fabric[0], s.Fabric[1], by)
-	v.ID = ID(v.Kind, v.Element.Element, found)
+	v.ID = ID(v.Kind, v.Element.Element, s.First)
 	return v
 }
 
@@ -178,172 +270,6 @@ func Miscabled(g *fabric.Graph, s Swap, found time.Time) fabric.Verdict {
 func ID(kind fabric.Kind, element string, first time.Time) string {
 	sum := sha256.Sum256([]byte(string(kind) + "\x00" + element + "\x00" + first.UTC().Format(time.RFC3339)))
 	return hex.EncodeToString(sum[:6])
-}
-
-func scenario(g *fabric.Graph, s triangulate.Suspect) fabric.Scenario {
-	if s.LossRatio >= hardLoss {
-		return fabric.HardFailure
-	}
-	switch s.Kind {
-	case fabric.KindNIC:
-		return fabric.BadNIC
-	case fabric.KindSwitch:
-		if g.SwitchTier(s.Name) == 1 {
-			return fabric.SlowLeaf
-		}
-		return fabric.HotSpine
-	}
-	return fabric.Corridor
-}
-
-// place is the tier and plane of an element: a link's is that of its upper switch.
-func place(g *fabric.Graph, name string, kind fabric.Kind) (tier int, plane string) {
-	switch kind {
-	case fabric.KindNIC:
-		if n := g.NIC(name); n != nil {
-			plane = n.Plane
-		}
-		return 1, plane
-	case fabric.KindSwitch:
-		if sw := g.Switch(name); sw != nil {
-			plane = sw.Plane
-		}
-		return g.SwitchTier(name), plane
-	}
-	a, b, _ := fabric.SplitLink(name)
-	for _, end := range []string{a, b} {
-		if sw := g.Switch(fabric.OwnerOf(end)); sw != nil {
-			plane = sw.Plane
-			tier = max(tier, g.SwitchTier(sw.Name))
-		}
-	}
-	return tier, plane
-}
-
-// structural lists what no probe can ever tell from the element.
-func structural(g *fabric.Graph, s triangulate.Suspect, findings []judge.Finding) []fabric.Element {
-	switch s.Kind {
-	case fabric.KindNIC:
-		if l := g.LinkAt(s.Name); l != nil {
-			return []fabric.Element{{Element: l.ID(), Kind: fabric.KindAccessLink}}
-		}
-	case fabric.KindLink:
-		a, b, _ := fabric.SplitLink(s.Name)
-		return []fabric.Element{{Element: a, Kind: fabric.KindPort}, {Element: b, Kind: fabric.KindPort}}
-	case fabric.KindSwitch:
-		if g.SwitchTier(s.Name) != 1 {
-			return nil
-		}
-		for _, i := range s.Explained {
-			if o := findings[i].Obs; len(o.Path) == 1 {
-				return nil // local flows suffer too: it is not the uplinks
-			}
-		}
-		return []fabric.Element{{Element: s.Name, Kind: fabric.KindLeafUplinks}}
-	}
-	return nil
-}
-
-func evidence(v *fabric.Verdict, s triangulate.Suspect, findings []judge.Finding) {
-	owners := map[string]bool{}
-	switch s.Kind {
-	case fabric.KindLink:
-		a, b, _ := fabric.SplitLink(s.Name)
-		owners[fabric.OwnerOf(a)], owners[fabric.OwnerOf(b)] = true, true
-	case fabric.KindNIC:
-		// The parent of a NIC is its leaf: the first switch of its flows.
-		for _, i := range s.Explained {
-			f := &findings[i]
-			if p := f.Obs.Path; len(p) > 0 {
-				if src, _ := f.Edge.Ends(); src == s.Name {
-					owners[p[0].Switch] = true
-				} else {
-					owners[p[len(p)-1].Switch] = true
-				}
-			}
-		}
-	}
-	crossing := map[int]bool{}
-	for _, l := range [][]int{s.Explained, s.Contrary} {
-		for _, i := range l {
-			crossing[i] = true
-		}
-	}
-	nics := map[string]bool{}
-	classes := map[string]bool{}
-	for _, i := range s.Explained {
-		f := &findings[i]
-		src, dst := f.Edge.Ends()
-		nics[src], nics[dst] = true, true
-		classes[f.Obs.Class] = true
-		v.Edges = append(v.Edges, f.Edge.String())
-	}
-	sort.Strings(v.Edges)
-	if len(classes) == 1 {
-		for c := range classes {
-			v.Class = c
-		}
-	}
-	healthy := 0
-	for i := range findings {
-		f := &findings[i]
-		if f.Condition != judge.Healthy || crossing[i] {
-			continue
-		}
-		for _, h := range f.Obs.Path {
-			if owners[h.Switch] || s.Kind == fabric.KindSwitch {
-				healthy++
-				break
-			}
-		}
-	}
-	v.Evidence = fabric.EvidenceCount{DegradedEdges: len(s.Explained), ExplainedEdges: len(s.Explained), HealthyEdgesThroughParent: healthy, ContraryEdges: len(s.Contrary)}
-	v.BlastRadius = fabric.BlastRadius{NICs: len(nics), Edges: len(s.Explained)}
-}
-
-func action(v *fabric.Verdict) string {
-	switch v.Scenario {
-	case fabric.HardFailure:
-		switch v.Kind {
-		case fabric.KindNIC:
-			return "Drain the node from scheduling; check the NIC, its cable and the leaf port, then replace what is dead."
-		case fabric.KindSwitch:
-			return "Take the switch out of routing now; check its power, supervisor and forwarding table."
-		}
-		return "Take the link out of routing at both ends; check optics, cable and forwarding state, then replace."
-	case fabric.BadNIC:
-		return "Keep new jobs off this NIC; compare its optic, error and pause counters with its neighbours on the leaf; reseat or replace."
-	case fabric.HotSpine, fabric.SlowLeaf:
-		return "Look at the switch's queues, pause frames and control-plane load; shift traffic away from it if its counters confirm."
-	}
-	return "Look at both ports' queues, error and optic counters; cost the link out of ECMP if jobs are affected."
-}
-
-func summary(v *fabric.Verdict, s triangulate.Suspect) string {
-	var what []string
-	if v.Symptom.AddedDelayNS > 0 {
-		what = append(what, "adds "+Delay(v.Symptom.AddedDelayNS)+" to")
-	}
-	if v.Symptom.LossRatio >= 0.995 {
-		what = append(what, "loses all of")
-	} else if v.Symptom.LossRatio > 0 {
-		what = append(what, fmt.Sprintf("loses %.3g %% of", v.Symptom.LossRatio*100))
-	}
-	packets := "the packets that cross it in either direction"
-	if s.OneWay() {
-		packets = fmt.Sprintf("the packets from %s to %s", s.Direction.From, s.Direction.To)
-		if v.Kind == fabric.KindNIC {
-			packets = "the packets it sends"
-			if s.Direction.To == v.Element.Element {
-				packets = "the packets it receives"
-			}
-		}
-	} else if v.Kind == fabric.KindSwitch {
-		packets = "the packets it forwards"
-	}
-	noun := map[fabric.Kind]string{fabric.KindLink: "Link", fabric.KindNIC: "NIC", fabric.KindSwitch: "Switch"}[v.Kind]
-	return fmt.Sprintf("%s %s %s %s. %d flows suffer and all of them cross it; %d flows close by that do not are clean, %d that do are clean too.",
-		noun, v.Element.Element, strings.Join(what, " and "), packets, v.Evidence.DegradedEdges, v.Evidence.HealthyEdgesThroughParent, len(s.Contrary))
 }
 
 // Delay writes nanoseconds in the unit a person would choose.

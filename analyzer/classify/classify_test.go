@@ -45,7 +45,7 @@ func setup(t *testing.T) (*fabric.Graph, []judge.Finding) {
 	return g, fs
 }
 
-func TestScenarios(t *testing.T) {
+func TestRule10WhatLastsIsNamedByItsElement(t *testing.T) {
 	g, fs := setup(t)
 	up := fabric.Direction{From: "leaf1:u1", To: "spine1:1"}
 	in := fabric.Direction{From: "leaf1:1", To: "a/e"}
@@ -60,18 +60,20 @@ func TestScenarios(t *testing.T) {
 		words    string
 	}{
 		{"a link", triangulate.Element{Kind: fabric.KindLink, Name: up.Link(), Direction: up}, 0, fabric.Corridor, "warning", 2, "leaf1:u1 spine1:1", "from leaf1:u1 to spine1:1"},
-		{"a lossy link", triangulate.Element{Kind: fabric.KindLink, Name: up.Link()}, 0.1, fabric.Corridor, "warning", 2, "leaf1:u1 spine1:1", "loses 10 % of the packets that cross it in either direction"},
+		{"a lossy link", triangulate.Element{Kind: fabric.KindLink, Name: up.Link()}, 0.1, fabric.Corridor, "warning", 2, "leaf1:u1 spine1:1", "adds 48 µs to the packets that cross it in either direction and loses 10 % of them"},
 		{"a dead link", triangulate.Element{Kind: fabric.KindLink, Name: up.Link(), Direction: up}, 1, fabric.HardFailure, "critical", 2, "leaf1:u1 spine1:1", "loses all of"},
 		{"a NIC", triangulate.Element{Kind: fabric.KindNIC, Name: "a/e", Direction: in}, 0, fabric.BadNIC, "warning", 1, "a/e--leaf1:1", "the packets it receives"},
 		{"a NIC, outward", triangulate.Element{Kind: fabric.KindNIC, Name: "a/e", Direction: in.Reverse()}, 0, fabric.BadNIC, "warning", 1, "a/e--leaf1:1", "the packets it sends"},
 		{"a spine", triangulate.Element{Kind: fabric.KindSwitch, Name: "spine1"}, 0, fabric.HotSpine, "critical", 2, "", "the packets it forwards"},
 		{"a core", triangulate.Element{Kind: fabric.KindSwitch, Name: "core1"}, 0, fabric.HotSpine, "critical", 3, "", "the packets it forwards"},
-		{"a leaf, or all its uplinks", triangulate.Element{Kind: fabric.KindSwitch, Name: "leaf1"}, 0, fabric.SlowLeaf, "critical", 1, "leaf1", "the packets it forwards"},
+		{"a leaf, or all its uplinks", triangulate.Element{Kind: fabric.KindSwitch, Name: "leaf1"}, 0, fabric.SlowLeaf, "critical", 1, "leaf1", "No flow stays under it"},
+		{"a corridor", triangulate.Element{Kind: fabric.KindCorridor, Name: "leaf1->spine1->leaf2"}, 0, fabric.Corridor, "warning", 2, "", "The way leaf1 to spine1 to leaf2 adds 48 µs to the packets that go that way"},
+		{"a pair", triangulate.Element{Kind: fabric.KindPair, Name: "leaf1->leaf2"}, 0.01, fabric.PairOnly, "warning", 2, "", "Something between leaf leaf1 and leaf leaf2 adds 48 µs to the packets from the one to the other and loses 1 % of them."},
 	}
 	first := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 	for _, tt := range tests {
 		s := triangulate.Suspect{Element: tt.el, Confidence: 0.9996, AddedDelayNS: 48000, LossRatio: tt.loss, Explained: []int{0, 1}}
-		v := Verdict(g, s, fs, first)
+		v := (&Scene{Graph: g, Findings: fs, First: first}).Verdicts([]triangulate.Suspect{s})[0]
 		var equal []string
 		for _, e := range v.Equivalent {
 			equal = append(equal, e.Element)
@@ -118,8 +120,8 @@ func TestClockInWords(t *testing.T) {
 		s    clocks.Suspect
 		want string
 	}{
-		{clocks.Suspect{Offset: off(997_800), Explained: []int{0, 1}, Peers: 7}, "The clock of h3/eth1 moved by about 1 ms, ahead: 2 flows with 7 nodes moved by opposite amounts there and back, while their round trips stayed."},
-		{clocks.Suspect{Offset: off(-20_000), Stepped: true, Explained: []int{0, 1}, Peers: 7, Counted: true}, "jumped by about 20 µs, back: 2 flows with 7 nodes moved by opposite amounts there and back, while their round trips stayed, and its node counted it."},
+		{clocks.Suspect{Offset: off(997_800), Explained: []int{0, 1}, Peers: 7}, "The clock of h3/eth1 moved ahead by about 1 ms: 2 flows with 7 nodes moved by opposite amounts there and back, while their round trips stayed."},
+		{clocks.Suspect{Offset: off(-20_000), Stepped: true, Explained: []int{0, 1}, Peers: 7, Counted: true}, "jumped back by about 20 µs: 2 flows with 7 nodes moved by opposite amounts there and back, while their round trips stayed, and its node counted it."},
 		{clocks.Suspect{Stepped: true, Counted: true}, "The clock of h3/eth1 jumped: its node counted it."},
 		{clocks.Suspect{Drifts: true, Rate: rate(50.04e-6), Counted: true}, "runs about 50 ppm faster than before: its node counted it."},
 		{clocks.Suspect{Drifts: true, Rate: rate(512.3e-6), Counted: true}, "runs about 512 ppm faster"},

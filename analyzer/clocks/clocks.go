@@ -14,7 +14,10 @@
 //  5. A node that counts a step or a change of rate of its clock needs no flows
 //     to be believed. If it counts both at once it was the rate: the window in
 //     which that changed shows it as a step as well.
-//  6. An offset that grows by about as much in every window is a drift, one that
+//  6. A clock is dragged, and innocent, where the sums of most of its NIC's flows moved in
+//     the last half minute: no clock does that. A delay came or went, and the estimate of
+//     the clock went with it, as young ones do. Delays by it have no direction then.
+//  7. An offset that grows by about as much in every window is a drift, one that
 //     stays is a step. Before that is known it is neither.
 //
 // It is pure: no I/O, and time is passed in.
@@ -53,6 +56,8 @@ type Suspect struct {
 	Rate            *float64
 	// Counted: the node itself counted it.
 	Counted bool
+	// Dragged: a delay moved the estimate of the clock, which itself is innocent (rule 6).
+	Dragged bool
 	// Explained are the findings that moved with it; Contrary is the number of
 	// findings that did not, though they are measured by it; Peers the number of
 	// nodes at the other ends.
@@ -227,6 +232,65 @@ type Watch struct {
 	known   map[string]seen // by NIC, in the last window in which its offset was
 	counts  map[string]*count
 	trends  map[string]*trend
+	sums    map[string]*sums // by NIC
+}
+
+// remembered is for how many windows a sum that moved is known: a node is sure of a step
+// only some time after it.
+const remembered = 30
+
+// sums are the medians of how far the sums of a NIC's flows have moved, and of what is
+// nothing, in the last windows.
+type sums struct {
+	window       int // the last one
+	moved, least []int64
+}
+
+// drags reports whether a delay came or went. One window alone says nothing once it is
+// past: a step in its middle tears the medians of the two directions apart.
+func (s *sums) drags() bool {
+	if s == nil {
+		return false
+	}
+	last := len(s.moved) - 1
+	steady := []int64{s.moved[0], s.moved[last]}
+	for i := range max(0, last-1) {
+		steady = append(steady, median(slices.Clone(s.moved[i:i+3])))
+	}
+	return slices.Max(steady)-slices.Min(steady) > slices.Max(s.least)
+}
+
+// sum takes down how far the sums of the NICs' flows have moved.
+func (w *Watch) sum(findings []judge.Finding) {
+	moved, least := map[string][]int64{}, map[string][]int64{}
+	for i := range findings {
+		f := &findings[i]
+		if !f.HasSum || f.Edge.Reply || f.HostSuspect {
+			continue
+		}
+		for _, nic := range []string{f.Edge.Src, f.Edge.Dst} {
+			moved[nic] = append(moved[nic], f.Sum)
+			least[nic] = append(least[nic], f.SumScale)
+		}
+	}
+	for nic, all := range moved {
+		s := w.sums[nic]
+		if s == nil {
+			s = &sums{}
+			w.sums[nic] = s
+		}
+		s.window = w.windows
+		s.moved, s.least = append(s.moved, median(all)), append(s.least, median(least[nic]))
+		if len(s.moved) > remembered {
+			s.moved, s.least = s.moved[1:], s.least[1:]
+		}
+	}
+	maps.DeleteFunc(w.sums, func(_ string, s *sums) bool { return w.windows-s.window > remembered })
+}
+
+func median(of []int64) int64 {
+	slices.Sort(of)
+	return of[len(of)/2]
 }
 
 // seen is what a node said at a moment.
@@ -266,13 +330,14 @@ type trend struct {
 
 // NewWatch returns a Watch that has seen nothing.
 func NewWatch() *Watch {
-	return &Watch{seen: map[string]seen{}, known: map[string]seen{}, counts: map[string]*count{}, trends: map[string]*trend{}}
+	return &Watch{seen: map[string]seen{}, known: map[string]seen{}, counts: map[string]*count{}, trends: map[string]*trend{}, sums: map[string]*sums{}}
 }
 
 // Update takes a window and names the clocks that moved, the best supported at
-// first.
+// first, and those that were dragged.
 func (w *Watch) Update(now time.Time, findings []judge.Finding, series map[string]Series) []Suspect {
 	w.windows++
+	w.sum(findings)
 	out := Find(findings)
 	for i := range out {
 		w.follow(now, &out[i])
@@ -297,13 +362,16 @@ func (w *Watch) Update(now time.Time, findings []judge.Finding, series map[strin
 		}
 		out = c.join(out, nic, w.seen[nic])
 	}
+	for i := range out {
+		out[i].Dragged = w.sums[out[i].NIC].drags()
+	}
 	slices.SortStableFunc(out, func(a, b Suspect) int {
 		return cmp.Or(len(b.Explained)-len(a.Explained), cmp.Compare(a.NIC, b.NIC))
 	})
 	return out
 }
 
-// follow is rule 6.
+// follow is rule 7.
 func (w *Watch) follow(now time.Time, s *Suspect) {
 	t := w.trends[s.NIC]
 	if t == nil {

@@ -214,6 +214,52 @@ func TestRule5WhatANodeCountsIsBelieved(t *testing.T) {
 	}
 }
 
+// TestRule6ADelayDragsAClock: everything from and to h2 takes 2 ms longer one way, and its
+// node, whose clock is young, takes half of that for a step; and again when that is over.
+func TestRule6ADelayDragsAClock(t *testing.T) {
+	nics := nodes(4)
+	slow := map[[2]string]int64{}
+	for _, n := range nics {
+		slow[[2]string{"h2/eth1", n}] = 2e6
+	}
+	count := func(v float64) map[string]Series {
+		return map[string]Series{"h2/eth1": {Steps: num(v)}, "h3/eth1": {Steps: num(v)}}
+	}
+	for _, c := range []struct {
+		name          string
+		before, after []judge.Finding
+		dragged       bool
+	}{
+		{"a delay came", mesh(nics, nil, nil), mesh(nics, map[string]int64{"h2/eth1": 1e6}, slow), true},
+		{"a delay went", mesh(nics, map[string]int64{"h2/eth1": 1e6}, slow), mesh(nics, nil, nil), true},
+		{"a delay stays", mesh(nics, nil, slow), mesh(nics, nil, slow), false},
+		{"one window was torn", mesh(nics, nil, slow), mesh(nics, nil, nil), false},
+		{"nothing moved", mesh(nics, nil, nil), mesh(nics, nil, nil), false},
+	} {
+		w := NewWatch()
+		at := time.Unix(2000, 0)
+		update := func(f []judge.Finding, v float64) []Suspect {
+			at = at.Add(time.Second)
+			return w.Update(at, f, count(v))
+		}
+		if c.name == "one window was torn" {
+			update(c.after, 3)
+			update(c.before, 3)
+		} else {
+			for range 3 {
+				update(c.before, 3)
+			}
+		}
+		for range 20 {
+			update(c.after, 3)
+		}
+		got := update(c.after, 4)
+		if names(got) != "h2/eth1 h3/eth1" || got[0].Dragged != c.dragged || got[1].Dragged {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+}
+
 // Both NICs of a node count the step of its one clock.
 func TestRule5OneNodeOneSuspect(t *testing.T) {
 	w := NewWatch()
@@ -226,7 +272,7 @@ func TestRule5OneNodeOneSuspect(t *testing.T) {
 	}
 }
 
-func TestRule6DriftsAndSteps(t *testing.T) {
+func TestRule7DriftsAndSteps(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		offsets []int64

@@ -131,10 +131,11 @@ func (e *Embedded) scrape(o EmbeddedOptions) error {
 
 // Instant evaluates a PromQL expression at one moment.
 func (e *Embedded) Instant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
-	return instant(ctx, e.engine, e.db, query, at)
+	return Evaluate(ctx, e.engine, e.db, query, at)
 }
 
-func instant(ctx context.Context, engine *promql.Engine, db storage.Queryable, query string, at time.Time) ([]Sample, error) {
+// Evaluate evaluates a PromQL expression at one moment, on any store.
+func Evaluate(ctx context.Context, engine *promql.Engine, db storage.Queryable, query string, at time.Time) ([]Sample, error) {
 	q, err := engine.NewInstantQuery(ctx, db, nil, query, at)
 	if err != nil {
 		return nil, fmt.Errorf("query %q: %w", query, err)

@@ -7,15 +7,37 @@
 // believed. Loss has its direction from counters on both sides: when replies
 // arrive, from the exact counts that the replies carry; when none does, from
 // what the reflecting node says it received.
+//
+// Prometheus may be another machine's, and fail. Rules:
+//
+//  1. All questions of a cycle or none: where one fails, the cycle has no evidence.
+//  2. The questions of one cycle take Settings.Patience at most; the next cycle asks
+//     for its own moment, never for what was missed.
+//  3. What is absent stays absent. A flow of which a series is missing is not
+//     observed in what that series would have told.
+//  4. An answer that the server calls incomplete is used as far as it goes, and
+//     marked in Window.Warnings.
+//  5. Moments are asked for by the server's clock, measured in every cycle, and
+//     observations have their times by this machine's. An offset beyond a second is
+//     logged. A clock that went back makes no evidence until it has caught up: what
+//     it holds of a moment may be of an earlier one with the same time.
+//  6. An answer is read up to a bound, and an error names the question and the
+//     server, never credentials.
 package evidence
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -26,10 +48,27 @@ type Sample struct {
 	Value  float64
 }
 
-// Querier is a PromQL backend.
+// Querier is a PromQL backend. With a *Partial error the samples hold, and others
+// may be missing.
 type Querier interface {
 	Instant(ctx context.Context, query string, at time.Time) ([]Sample, error)
 }
+
+// Clocked is a Querier whose moments are those of another machine's clock.
+type Clocked interface {
+	// Offset is what that clock is ahead of this machine's now.
+	Offset(ctx context.Context) (time.Duration, error)
+}
+
+// Sharing is a Querier that can read for several questions of one moment at once.
+type Sharing interface {
+	Share() Querier
+}
+
+// Partial is what a server says of an answer that may be incomplete.
+type Partial struct{ Warnings []string }
+
+func (p *Partial) Error() string { return "an incomplete answer: " + strings.Join(p.Warnings, "; ") }
 
 // Settings are the times of the questions.
 type Settings struct {
@@ -42,12 +81,26 @@ type Settings struct {
 	// Stall is the share of the window that a node's probe loop may have been
 	// late before its flows are no evidence.
 	Stall float64
+	// Patience bounds the questions of one cycle together; 0: nothing does.
+	Patience time.Duration
+	// Parallel is how many of them are asked at a time; 0: one.
+	Parallel int
+	// Past is which history Recall asks for.
+	Past Past
+	// Override replaces questions, by name.
+	Override map[string]string
+	// Observe is told how long each question took, and of its error; nil: nobody.
+	// It is called by several goroutines where Parallel is.
+	Observe func(query string, took time.Duration, err error)
+}
+
+// For are the settings for a scrape interval: windows are counted in scrapes.
+func For(scrape time.Duration) Settings {
+	return Settings{Scrape: scrape, Lag: scrape + max(300*time.Millisecond, scrape/10), Delay: 2 * scrape, Hard: scrape, Stall: 0.15, Patience: max(5*time.Second, scrape), Past: defaultPast}
 }
 
 // DefaultSettings fits a one-second scrape.
-func DefaultSettings() Settings {
-	return Settings{Scrape: time.Second, Lag: 1300 * time.Millisecond, Delay: 2 * time.Second, Hard: time.Second, Stall: 0.15}
-}
+func DefaultSettings() Settings { return For(time.Second) }
 
 // selector is the range that holds the scrapes of a window: one interval more,
 // since n intervals lie between n+1 scrapes.
@@ -57,11 +110,39 @@ func (s Settings) selector(window time.Duration) string {
 
 const flowLabels = "src, dst, flow, class, tier, plane"
 
-// Queries lists the questions by name, as PromQL. $delay and $hard stand for
-// range selectors and $flow for the labels of a flow.
-func (s Settings) Queries() map[string]string {
-	r := strings.NewReplacer("$delay", s.selector(s.Delay), "$hard", s.selector(s.Hard), "$stall", s.selector(s.Delay+s.Lag), "$flow", flowLabels,
-		"$seconds", strconv.FormatFloat(s.Delay.Seconds(), 'g', -1, 64))
+// Queries lists the questions by name, as PromQL: the overridden ones as they are
+// asked instead. All of them hold for Prometheus 2.42 and later. In questions as they
+// are written $delay, $hard and $stall stand for range selectors, $flow for the
+// labels of a flow and $seconds for the length of the delay window; $only for matchers
+// of the flows that are asked about, where those are not all.
+func (s Settings) Queries() map[string]string { return s.written(defaultQueries(), "") }
+
+// written are questions as they are asked about the flows that a matcher selects; "": all.
+func (s Settings) written(q map[string]string, only string) map[string]string {
+	r := s.places(only)
+	for name := range q {
+		if other, ok := s.Override[name]; ok {
+			q[name] = other
+		}
+		q[name] = r.Replace(q[name])
+	}
+	return q
+}
+
+func (s Settings) places(only string) *strings.Replacer {
+	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + "ms" }
+	pairs := []string{"$only", only}
+	if only == "" {
+		pairs = []string{"{$only}", "", ", $only", "", "$only, ", "", "$only", ""}
+	}
+	return strings.NewReplacer(append(pairs, "$search", "["+ms(s.Past.Search)+":30s]", "$calm", "["+ms(2*calmAround)+":10s]",
+		"$delay", s.selector(s.Delay), "$hard", s.selector(s.Hard), "$stall", s.selector(s.Delay+s.Lag), "$flow", flowLabels,
+		"$seconds", strconv.FormatFloat(s.Delay.Seconds(), 'g', -1, 64))...)
+}
+
+// defaultQueries ask for no more of the delays than the inference reads: each quantile
+// costs as much as all counters together.
+func defaultQueries() map[string]string {
 	q := map[string]string{
 		"stalled":  `sum by (nic) (increase(graylink_node_stalled_seconds_total$stall))`,
 		"age":      `time() - max by (nic) (timestamp(graylink_node_stalled_seconds_total))`,
@@ -72,23 +153,33 @@ func (s Settings) Queries() map[string]string {
 		"drifts":   `max by (clock) (fabric_clock_drift_changes_total)`,
 		"offset":   `max by (clock) (fabric_clock_offset_seconds)`,
 		"drift":    `max by (clock) (fabric_clock_drift_ratio)`,
-		"sent":     `sum by ($flow, direction) (rate(fabric_probe_sent_total$delay)) * $seconds`,
-		"lost":     `sum by ($flow, direction) (rate(fabric_probe_lost_total$delay)) * $seconds`,
-		"back":     `(sum by ($flow) (rate(fabric_probe_acked_total$delay)) + sum by ($flow) (rate(fabric_probe_late_total$delay))) * $seconds`,
-		"ecn":      `sum by ($flow, direction) (rate(fabric_probe_ecn_marked_total$delay)) * $seconds`,
-		"hardSent": `sum by ($flow) (irate(fabric_probe_sent_total{direction="forward"}$hard))`,
-		"hardGot":  `sum by ($flow) (irate(fabric_probe_received_total$hard))`,
-		"hardBack": `sum by ($flow) (irate(fabric_probe_acked_total$hard)) + sum by ($flow) (irate(fabric_probe_late_total$hard))`,
-		"count":    `sum by ($flow, direction, timestamp) (histogram_count(rate(fabric_probe_owd_seconds$delay))) * $seconds`,
-		"mean":     `histogram_avg(sum by ($flow, direction, timestamp) (rate(fabric_probe_owd_seconds$delay)))`,
+		"sent":     `sum by ($flow, direction) (rate(fabric_probe_sent_total{$only}$delay)) * $seconds`,
+		"lost":     `sum by ($flow, direction) (rate(fabric_probe_lost_total{$only}$delay)) * $seconds`,
+		"back":     `(sum by ($flow) (rate(fabric_probe_acked_total{$only}$delay)) + sum by ($flow) (rate(fabric_probe_late_total{$only}$delay))) * $seconds`,
+		"ecn":      `sum by ($flow, direction) (rate(fabric_probe_ecn_marked_total{$only}$delay)) * $seconds`,
+		"hardSent": `sum by ($flow) (irate(fabric_probe_sent_total{direction="forward", $only}$hard))`,
+		"hardGot":  `sum by ($flow) (irate(fabric_probe_received_total{$only}$hard))`,
+		"hardBack": `sum by ($flow) (irate(fabric_probe_acked_total{$only}$hard)) + sum by ($flow) (irate(fabric_probe_late_total{$only}$hard))`,
+		"count":    `sum by ($flow, direction, timestamp) (histogram_count(rate(fabric_probe_owd_seconds{$only}$delay))) * $seconds`,
 	}
-	for name, phi := range map[string]string{"min": "0", "p50": "0.5", "p90": "0.9", "p99": "0.99", "max": "1"} {
-		q[name] = `histogram_quantile(` + phi + `, sum by ($flow, direction, timestamp) (rate(fabric_probe_owd_seconds$delay)))`
-	}
-	for name := range q {
-		q[name] = r.Replace(q[name])
+	for name, phi := range map[string]string{"p50": "0.5", "p90": "0.9", "p99": "0.99"} {
+		q[name] = `histogram_quantile(` + phi + `, sum by ($flow, direction, timestamp) (rate(fabric_probe_owd_seconds{$only}$delay)))`
 	}
 	return q
+}
+
+// CheckOverride says what is wrong with a question that is to replace the one of a name.
+func (s Settings) CheckOverride(name, query string) error {
+	known := defaultQueries()
+	maps.Copy(known, defaultHistoryQueries())
+	maps.Copy(known, defaultOverviewQueries())
+	if known[name] == "" {
+		return fmt.Errorf("there is no such query: %s are expected", strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+	}
+	if _, err := parser.NewParser(parser.Options{}).ParseExpr(s.places("").Replace(query)); err != nil {
+		return fmt.Errorf("PromQL is expected: %w", err)
+	}
+	return nil
 }
 
 // minDelayCount is the least number of delays that make a distribution.
@@ -107,6 +198,15 @@ type Window struct {
 	Clocks map[string]Clock
 	// Sent is the number of probes per second asked of the whole fabric.
 	Sent float64
+	// Flows is the number of directed flows that are counted at all, BySource by the NIC that
+	// probes.
+	Flows    int
+	BySource map[string]int
+	// ClockOffset is what the server's clock is ahead of this machine's.
+	ClockOffset time.Duration
+	// Warnings are the questions whose answer the server calls incomplete, with what
+	// it says.
+	Warnings []string
 }
 
 // Clock is what a node says of the clock of one of its NICs; nil: nothing.
@@ -141,46 +241,180 @@ type dist struct {
 	q     fabric.Quantiles
 }
 
-// Ask evaluates the questions for the window that ends Lag before now.
-func Ask(ctx context.Context, db Querier, s Settings, g *fabric.Graph, now time.Time) (Window, error) {
-	at := now.Add(-s.Lag)
-	w := Window{At: at, Hosts: map[string]string{}, Clocks: map[string]Clock{}}
-	queries := s.Queries()
-	ask := func(name string, when time.Time, each func(Sample)) error {
-		v, err := db.Instant(ctx, queries[name], when)
-		if err != nil {
-			return err
+// question is one of the questions of a moment.
+type question struct {
+	name, query string
+	at          time.Time
+}
+
+// fetch asks all questions, Parallel at a time, and gives up at the first that fails.
+func (s Settings) fetch(ctx context.Context, db Querier, questions []question) (answers map[string][]Sample, warnings []string, err error) {
+	ctx, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	if s, ok := db.(Sharing); ok {
+		db = s.Share()
+	}
+	var mu sync.Mutex
+	answers = make(map[string][]Sample, len(questions))
+	one := func(q question) {
+		began := time.Now()
+		v, failed := db.Instant(ctx, q.query, q.at)
+		if s.Observe != nil {
+			s.Observe(q.name, time.Since(began), failed)
 		}
-		for _, smp := range v {
-			if !math.IsNaN(smp.Value) {
-				each(smp)
+		mu.Lock()
+		defer mu.Unlock()
+		var partial *Partial
+		switch {
+		case errors.As(failed, &partial):
+			warnings = append(warnings, q.name+": "+strings.Join(partial.Warnings, "; "))
+		case failed != nil:
+			if err == nil { // those after it failed because of it
+				err = fmt.Errorf("query %q: %w", q.name, failed)
+			}
+			giveUp()
+			return
+		}
+		answers[q.name] = v
+	}
+	waiting := make(chan question)
+	var wg sync.WaitGroup
+	for range max(1, s.Parallel) {
+		wg.Go(func() {
+			for q := range waiting {
+				one(q)
+			}
+		})
+	}
+	for _, q := range questions {
+		if ctx.Err() != nil {
+			break
+		}
+		waiting <- q
+	}
+	close(waiting)
+	wg.Wait()
+	slices.Sort(warnings)
+	if err == nil {
+		err = ctx.Err()
+	}
+	return answers, warnings, err
+}
+
+// numbers goes through what was answered to a question.
+func numbers(answers map[string][]Sample) (each func(name string, take func(Sample))) {
+	return func(name string, take func(Sample)) {
+		for _, v := range answers[name] {
+			if !math.IsNaN(v.Value) {
+				take(v)
 			}
 		}
-		return nil
 	}
-	alive := map[string]bool{}
-	if err := ask("age", now, func(v Sample) {
-		if v.Value <= s.Lag.Seconds() {
-			alive[v.Labels["nic"]] = true
+}
+
+// Ask evaluates the questions for the window that ends Lag before now.
+func Ask(ctx context.Context, db Querier, s Settings, now time.Time) (Window, error) {
+	ctx, cancel := s.Patiently(ctx)
+	defer cancel()
+	c, err := Begin(ctx, db, s, now)
+	if err != nil {
+		return c.window(), err
+	}
+	return c.Everything(ctx)
+}
+
+// Patiently bounds the questions of one cycle.
+func (s Settings) Patiently(ctx context.Context) (context.Context, context.CancelFunc) {
+	if s.Patience > 0 {
+		return context.WithTimeout(ctx, s.Patience)
+	}
+	return context.WithCancel(ctx)
+}
+
+// Cycle asks what one moment's inference needs: everything at once, or in two steps, first
+// what every NIC says of itself and then the flows that this gives reason to look at.
+type Cycle struct {
+	s       Settings
+	db      Querier
+	now, at time.Time
+	offset  time.Duration
+}
+
+// Begin measures the server's clock. The context bounds what it asks, as that of every
+// later question bounds those.
+func Begin(ctx context.Context, db Querier, s Settings, now time.Time) (*Cycle, error) {
+	c := &Cycle{s: s, db: db, now: now, at: now.Add(-s.Lag)}
+	if clock, ok := db.(Clocked); ok {
+		var err error
+		if c.offset, err = clock.Offset(ctx); err != nil {
+			return c, fmt.Errorf("what time it is there: %w", err)
 		}
-	}); err != nil {
-		return w, err
 	}
-	if err := ask("stalled", now, func(v Sample) {
-		if v.Value > s.Stall*(s.Delay+s.Lag).Seconds() {
-			w.Hosts[fabric.OwnerOf(v.Labels["nic"])] = fmt.Sprintf("its probe loop was late by %.2f s", v.Value)
+	return c, nil
+}
+
+func (c *Cycle) window() Window {
+	return Window{At: c.at, Hosts: map[string]string{}, Clocks: map[string]Clock{}, ClockOffset: c.offset}
+}
+
+// questions are those of some queries, each with its moment by the server's clock.
+func (c *Cycle) questions(queries map[string]string) (out []question) {
+	for name, query := range queries {
+		when := c.at
+		if name == "age" || name == "stalled" || defaultOverviewQueries()[name] != "" {
+			when = c.now // a node tells of a stall after it
 		}
-	}); err != nil {
-		return w, err
+		out = append(out, question{name, query, when.Add(c.offset)})
 	}
-	if err := askClocks(ask, at, w.Clocks); err != nil {
-		return w, err
-	}
-	flows, err := gather(ask, at)
+	return out
+}
+
+// Everything asks about every flow.
+func (c *Cycle) Everything(ctx context.Context) (Window, error) {
+	w := c.window()
+	answers, warnings, err := c.s.fetch(ctx, c.db, c.questions(c.s.Queries()))
 	if err != nil {
 		return w, err
 	}
+	w.Warnings = warnings
+	each := numbers(answers)
+	alive := c.s.nodes(each, &w)
+	c.s.flows(each, alive, nil, &w)
+	return w, nil
+}
+
+// stalled is for how long, in seconds of a window, a node's probe loop may be late.
+func (s Settings) stalled() float64 { return s.Stall * (s.Delay + s.Lag).Seconds() }
+
+// nodes takes what nodes say of themselves and of their clocks; alive are the NICs whose
+// agent answers.
+func (s Settings) nodes(each func(string, func(Sample)), w *Window) (alive map[string]bool) {
+	alive = map[string]bool{}
+	each("age", func(v Sample) {
+		if v.Value <= s.Lag.Seconds() {
+			alive[v.Labels["nic"]] = true
+		}
+	})
+	each("stalled", func(v Sample) {
+		if v.Value > s.stalled() {
+			w.Hosts[fabric.OwnerOf(v.Labels["nic"])] = fmt.Sprintf("its probe loop was late by %.2f s", v.Value)
+		}
+	})
+	gatherClocks(each, w.Clocks)
+	return alive
+}
+
+// flows takes what was said of flows. A query that somebody wrote may tell of more than was
+// asked: of flows that are not in only that is dropped; nil: all are.
+func (s Settings) flows(each func(string, func(Sample)), alive map[string]bool, only func(fabric.Edge) bool, w *Window) {
+	flows := gather(each)
+	if only != nil {
+		maps.DeleteFunc(flows, func(k flowKey, _ *flowData) bool { return !only(k.edge) })
+	}
+	w.BySource = map[string]int{}
 	for k, d := range flows {
+		w.Flows += len(d.sent)
+		w.BySource[k.edge.Src] += len(d.sent)
 		for _, nic := range []string{k.edge.Src, k.edge.Dst} {
 			if node := fabric.OwnerOf(nic); !alive[nic] && w.Hosts[node] == "" {
 				w.Hosts[node] = "its agent does not answer"
@@ -192,16 +426,15 @@ func Ask(ctx context.Context, db Querier, s Settings, g *fabric.Graph, now time.
 	}
 	for k, d := range flows {
 		for _, reply := range []bool{false, true} {
-			if o := observe(k, d, reply, s, at, w.Clocks); o != nil {
+			if o := observe(k, d, reply, s, w.At, w.Clocks); o != nil {
 				o.HostSuspect = w.Hosts[fabric.OwnerOf(o.Src)] != "" || w.Hosts[fabric.OwnerOf(o.Dst)] != ""
 				w.Observations = append(w.Observations, o)
 			}
 		}
 	}
-	return w, nil
 }
 
-func askClocks(ask func(string, time.Time, func(Sample)) error, at time.Time, clocks map[string]Clock) error {
+func gatherClocks(each func(string, func(Sample)), clocks map[string]Clock) {
 	for _, q := range []struct {
 		name string
 		set  func(*Clock, Sample)
@@ -218,18 +451,15 @@ func askClocks(ask func(string, time.Time, func(Sample)) error, at time.Time, cl
 		{"offset", func(c *Clock, v Sample) { c.Offset = &v.Value }},
 		{"drift", func(c *Clock, v Sample) { c.Drift = &v.Value }},
 	} {
-		if err := ask(q.name, at, func(v Sample) {
+		each(q.name, func(v Sample) {
 			c := clocks[v.Labels["clock"]]
 			q.set(&c, v)
 			clocks[v.Labels["clock"]] = c
-		}); err != nil {
-			return err
-		}
+		})
 	}
-	return nil
 }
 
-func gather(ask func(string, time.Time, func(Sample)) error, at time.Time) (map[flowKey]*flowData, error) {
+func gather(each func(string, func(Sample))) map[flowKey]*flowData {
 	flows := map[flowKey]*flowData{}
 	of := func(l map[string]string) *flowData {
 		n, _ := strconv.Atoi(l["flow"])
@@ -248,9 +478,7 @@ func gather(ask func(string, time.Time, func(Sample)) error, at time.Time) (map[
 		"lost": func(d *flowData) map[string]float64 { return d.lost },
 		"ecn":  func(d *flowData) map[string]float64 { return d.ecn },
 	} {
-		if err := ask(name, at, func(v Sample) { pick(of(v.Labels))[v.Labels["direction"]] = v.Value }); err != nil {
-			return nil, err
-		}
+		each(name, func(v Sample) { pick(of(v.Labels))[v.Labels["direction"]] = v.Value })
 	}
 	for name, pick := range map[string]func(*flowData) **float64{
 		"hardSent": func(d *flowData) **float64 { return &d.hardSent },
@@ -258,9 +486,7 @@ func gather(ask func(string, time.Time, func(Sample)) error, at time.Time) (map[
 		"hardBack": func(d *flowData) **float64 { return &d.hardIn },
 		"back":     func(d *flowData) **float64 { return &d.back },
 	} {
-		if err := ask(name, at, func(v Sample) { x := v.Value; *pick(of(v.Labels)) = &x }); err != nil {
-			return nil, err
-		}
+		each(name, func(v Sample) { x := v.Value; *pick(of(v.Labels)) = &x })
 	}
 	distOf := func(l map[string]string) *dist {
 		d := of(l)
@@ -273,27 +499,20 @@ func gather(ask func(string, time.Time, func(Sample)) error, at time.Time) (map[
 		}
 		return byKind[l["timestamp"]]
 	}
-	if err := ask("count", at, func(v Sample) { distOf(v.Labels).count = v.Value }); err != nil {
-		return nil, err
-	}
+	each("count", func(v Sample) { distOf(v.Labels).count = v.Value })
 	for name, set := range map[string]func(*fabric.Quantiles, *int64){
-		"min":  func(q *fabric.Quantiles, v *int64) { q.Min = v },
-		"mean": func(q *fabric.Quantiles, v *int64) { q.Mean = v },
-		"p50":  func(q *fabric.Quantiles, v *int64) { q.P50 = v },
-		"p90":  func(q *fabric.Quantiles, v *int64) { q.P90 = v },
-		"p99":  func(q *fabric.Quantiles, v *int64) { q.P99 = v },
-		"max":  func(q *fabric.Quantiles, v *int64) { q.Max = v },
+		"p50": func(q *fabric.Quantiles, v *int64) { q.P50 = v },
+		"p90": func(q *fabric.Quantiles, v *int64) { q.P90 = v },
+		"p99": func(q *fabric.Quantiles, v *int64) { q.P99 = v },
 	} {
-		if err := ask(name, at, func(v Sample) {
+		each(name, func(v Sample) {
 			if !math.IsInf(v.Value, 0) {
 				ns := int64(v.Value * 1e9)
 				set(&distOf(v.Labels).q, &ns)
 			}
-		}); err != nil {
-			return nil, err
-		}
+		})
 	}
-	return flows, nil
+	return flows
 }
 
 // observe shapes one direction of a flow; nil when nothing was measured.
@@ -310,6 +529,11 @@ func observe(k flowKey, d *flowData, reply bool, s Settings, at time.Time, clock
 	delays := d.delays(o, direction)
 	if !counted && !delays {
 		return nil
+	}
+	if d.hardSent != nil && d.hardIn != nil && *d.hardSent >= minHardSent {
+		// One may be on its way.
+		sent := math.Round(*d.hardSent)
+		o.Lately = &fabric.Count{Sent: uint64(sent), Lost: uint64(math.Max(0, sent-math.Round(*d.hardIn)-1))}
 	}
 	a, b := clocks[o.Src], clocks[o.Dst]
 	if a.Bound != nil && b.Bound != nil {

@@ -12,14 +12,22 @@
 //  5. Loss counts have their direction from the counters; a count that could
 //     not be separated stays a round trip.
 //  6. What was not measured is undecided, never healthy.
-//  7. A delay by a clock that is not to be trusted is no evidence; what was lost
-//     is.
+//  7. A delay by a clock that is not to be trusted is no evidence. What was lost is, and
+//     so is a sum of both directions that moved by more than noise and the histograms'
+//     resolution at such offsets: a round trip. Losses and marks keep their direction, and
+//     are told without it.
+//  8. A tail that moved far beyond its median is jitter: one probe in ten beyond
+//     what one in a hundred was. Clocks move all quantiles alike and make none.
+//  9. Marks of congestion count like losses, against the ratio a healthy path has.
 //
 // It is pure: no I/O and no clock.
 package judge
 
 import (
 	"math"
+	"runtime"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -34,6 +42,8 @@ type Parameters struct {
 	TailSpreads float64
 	// Floors are the smallest shifts that count, by kind of timestamp.
 	FloorHardware, FloorKernel, FloorUser time.Duration
+	// TailFloors is how many floors a tail must move at least.
+	TailFloors int64
 	// BaseLoss is the loss ratio of a healthy path.
 	BaseLoss float64
 	// LossEvidence is the log-likelihood ratio (nats) from which loss counts.
@@ -42,12 +52,16 @@ type Parameters struct {
 	MinLost uint64
 	// HardLoss is the ratio from which loss is a hard failure's.
 	HardLoss float64
+	// BaseMark is the ratio of ECN marks of a healthy path, MinMarked the least
+	// number of marks that counts.
+	BaseMark  float64
+	MinMarked uint64
 }
 
 // Defaults returns the published parameter set.
 func Defaults() Parameters {
 	return Parameters{ShiftMADs: 8, TailSpreads: 1.5, FloorHardware: time.Microsecond, FloorKernel: 10 * time.Microsecond,
-		FloorUser: 200 * time.Microsecond, BaseLoss: 1e-3, LossEvidence: 7, MinLost: 3, HardLoss: 0.5}
+		FloorUser: 200 * time.Microsecond, TailFloors: 2, BaseLoss: 1e-3, LossEvidence: 7, MinLost: 3, HardLoss: 0.5, BaseMark: 0.02, MinMarked: 8}
 }
 
 // Condition is the judgement of one flow in one window.
@@ -68,6 +82,8 @@ type Finding struct {
 	Delayed   bool // the delay moved
 	Lossy     bool // loss stands out
 	Hard      bool // loss at or above HardLoss
+	Jittery   bool // the tail moved far beyond the median
+	Marked    bool // ECN marks stand out
 	// RoundTrip: what moved could not be given a direction.
 	RoundTrip bool
 	// ClockSuspect: the delay says nothing, because of a clock.
@@ -77,38 +93,128 @@ type Finding struct {
 	// its spread; HasShift is false where either is missing.
 	Shift, Scale int64
 	HasShift     bool
+	// Sum is Shift of both directions together with SumScale its spread, whatever the
+	// clocks do (rule 7); HasSum is false where one is missing.
+	Sum, SumScale int64
+	HasSum        bool
+	measured      bool // Shift and Scale are, by a clock that may be suspect
+	// TailShift is how much further the 99th percentile moved than the median,
+	// nanoseconds, with TailScale its spread; HasTail is false where either is missing.
+	TailShift, TailScale int64
+	HasTail              bool
 }
 
 // All judges windows that belong to one moment, at most one per directed flow
 // and kind of duplicate; forward and reverse of a probe are judged together.
 func All(obs []*fabric.Observation, p Parameters) []Finding {
-	out := make([]Finding, 0, len(obs))
-	partner := make(map[fabric.Edge]int, len(obs))
-	for _, o := range obs {
-		e, err := o.Flow()
-		if err != nil {
-			continue
+	out := make([]Finding, len(obs))
+	parts(len(obs), func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			o := obs[i]
+			e, err := o.Flow()
+			if err != nil {
+				continue
+			}
+			f := Finding{Edge: e, Obs: o, HostSuspect: o.HostSuspect, ClockSuspect: o.ClockSuspect}
+			f.Shift, f.Scale, f.measured = shift(o, p)
+			f.HasShift = f.measured && !o.ClockSuspect
+			if !o.ClockSuspect {
+				f.TailShift, f.TailScale, f.HasTail = tail(o, p)
+			}
+			out[i] = f
 		}
-		f := Finding{Edge: e, Obs: o, HostSuspect: o.HostSuspect, ClockSuspect: o.ClockSuspect}
-		if !o.ClockSuspect {
-			f.Shift, f.Scale, f.HasShift = shift(o, p)
+	})
+	out = slices.DeleteFunc(out, func(f Finding) bool { return f.Obs == nil })
+	// Only delays are judged against those of the other direction.
+	find := partners(out)
+	back := make([]*Finding, len(out))
+	parts(len(out), func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			if back[i] = find(i); back[i] != nil {
+				out[i].sum(back[i])
+			}
 		}
-		if _, dup := partner[e]; !dup {
-			partner[e] = len(out)
+	})
+	parts(len(out), func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			judge(&out[i], back[i], p)
 		}
-		out = append(out, f)
-	}
+	})
 	for i := range out {
-		f := &out[i]
-		other := f.Edge
-		other.Reply = !other.Reply
-		var back *Finding
-		if j, ok := partner[other]; ok {
-			back = &out[j]
+		if out[i].ClockSuspect {
+			out[i].Distrust()
 		}
-		judge(f, back, p)
 	}
 	return out
+}
+
+// partners returns what finds the other direction of a probe, if both were measured.
+// Where the two are neighbours, as in an order by edge, nothing is looked up.
+func partners(all []Finding) func(i int) *Finding {
+	if !slices.ContainsFunc(all, func(f Finding) bool { return f.Edge.Reply }) {
+		return func(int) *Finding { return nil }
+	}
+	index := sync.OnceValue(func() map[fabric.Edge]int {
+		at := make(map[fabric.Edge]int, len(all))
+		for i := range all {
+			if f := &all[i]; f.measured {
+				if _, dup := at[f.Edge]; !dup {
+					at[f.Edge] = i
+				}
+			}
+		}
+		return at
+	})
+	return func(i int) *Finding {
+		if !all[i].measured {
+			return nil
+		}
+		other := all[i].Edge
+		other.Reply = !other.Reply
+		for _, j := range []int{i - 1, i + 1} {
+			if j >= 0 && j < len(all) && all[j].measured && all[j].Edge == other {
+				return &all[j]
+			}
+		}
+		if j, ok := index()[other]; ok {
+			return &all[j]
+		}
+		return nil
+	}
+}
+
+// sum is what no clock can change. A step within a window may tear the medians apart, but
+// not the means.
+func (f *Finding) sum(back *Finding) {
+	f.Sum, f.SumScale, f.HasSum = f.Shift+back.Shift, f.Scale+back.Scale, true
+	// A bucket of a native histogram of schema 4 is 4.4 % wide.
+	const resolution = 0.045
+	a, b := f.Obs, back.Obs
+	for _, q := range []*fabric.Quantiles{a.OWD, b.OWD, a.Baseline, b.Baseline} {
+		if q.P50 != nil {
+			f.SumScale += int64(resolution * math.Abs(float64(*q.P50)))
+		}
+	}
+	if a.OWD.Mean != nil && b.OWD.Mean != nil && a.Baseline.P50 != nil && b.Baseline.P50 != nil {
+		mean := *a.OWD.Mean + *b.OWD.Mean - *a.Baseline.P50 - *b.Baseline.P50
+		if max(mean, -mean) < max(f.Sum, -f.Sum) {
+			f.Sum = mean
+		}
+	}
+}
+
+// parts runs fn over n items, side by side where they are many.
+func parts(n int, fn func(lo, hi int)) {
+	workers := runtime.GOMAXPROCS(0)
+	if n < 4096 {
+		workers = 1
+	}
+	part := (n + workers - 1) / workers
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() { fn(min(w*part, n), min((w+1)*part, n)) })
+	}
+	wg.Wait()
 }
 
 func judge(f, back *Finding, p Parameters) {
@@ -126,8 +232,13 @@ func judge(f, back *Finding, p Parameters) {
 			f.RoundTrip = f.RoundTrip || f.Obs.LossScope == fabric.LossRoundTrip
 		}
 	}
+	f.Jittery = f.HasTail && jittery(f)
+	if f.Obs.ECN != nil && f.Obs.Sent > 0 {
+		measured = true
+		f.Marked = *f.Obs.ECN >= p.MinMarked && LossLLR(*f.Obs.ECN, f.Obs.Sent, p.BaseMark) >= p.LossEvidence
+	}
 	switch {
-	case f.Delayed || f.Lossy:
+	case f.Delayed || f.Lossy || f.Jittery || f.Marked:
 		f.Condition = Degraded
 	case f.ClockSuspect || !measured:
 		f.Condition = Undecided
@@ -136,11 +247,16 @@ func judge(f, back *Finding, p Parameters) {
 	}
 }
 
-// Distrust takes the delay back, because of a clock (rule 7).
+// Distrust takes back what one direction's delay says, because of a clock (rule 7).
 func (f *Finding) Distrust() {
-	f.ClockSuspect, f.Delayed = true, false
+	f.ClockSuspect, f.Delayed, f.Jittery = true, false, false
 	f.RoundTrip = f.Lossy && f.Obs.LossScope == fabric.LossRoundTrip
-	if !f.Lossy {
+	switch {
+	case f.HostSuspect:
+	case f.HasSum && f.Sum > f.SumScale && !f.Lossy && !f.Marked: // those have their direction by themselves
+		f.ClockSuspect, f.Delayed, f.RoundTrip, f.Condition = false, true, true, Degraded
+		f.Shift, f.Scale, f.HasShift, f.HasTail = f.Sum, f.SumScale, true, false
+	case !f.Lossy && !f.Marked:
 		f.Condition = Undecided
 	}
 }
@@ -192,14 +308,7 @@ func shift(o *fabric.Observation, p Parameters) (by, scale int64, ok bool) {
 	if !ok {
 		return 0, 0, false
 	}
-	floor := p.FloorKernel
-	switch o.Timestamp {
-	case "hardware":
-		floor = p.FloorHardware
-	case "user":
-		floor = p.FloorUser
-	}
-	scale = int64(floor)
+	scale = int64(p.floor(o))
 	if o.BaselineMADNS != nil {
 		scale = max(scale, int64(p.ShiftMADs*float64(*o.BaselineMADNS)))
 	}
@@ -207,6 +316,36 @@ func shift(o *fabric.Observation, p Parameters) (by, scale int64, ok bool) {
 		scale = max(scale, int64(p.TailSpreads*float64(*o.Baseline.P99-*o.Baseline.P50)))
 	}
 	return now - base, scale, true
+}
+
+// tail compares how far the tail lies from the median, now and in the baseline: no
+// clock can change that.
+func tail(o *fabric.Observation, p Parameters) (by, scale int64, ok bool) {
+	if o.OWD == nil || o.Baseline == nil || o.OWD.P50 == nil || o.OWD.P99 == nil || o.Baseline.P50 == nil || o.Baseline.P99 == nil {
+		return 0, 0, false
+	}
+	base := *o.Baseline.P99 - *o.Baseline.P50
+	return *o.OWD.P99 - *o.OWD.P50 - base, max(p.TailFloors*int64(p.floor(o)), int64(p.TailSpreads*float64(base))), true
+}
+
+// jittery is rule 8. Without a 90th percentile the 99th has to move further.
+func jittery(f *Finding) bool {
+	o := f.Obs
+	if o.OWD.P90 == nil {
+		return f.TailShift > 4*f.TailScale
+	}
+	return *o.OWD.P90-*o.OWD.P50-(*o.Baseline.P99-*o.Baseline.P50) > f.TailScale
+}
+
+// floor is the smallest shift that counts.
+func (p Parameters) floor(o *fabric.Observation) time.Duration {
+	switch o.Timestamp {
+	case "hardware":
+		return p.FloorHardware
+	case "user":
+		return p.FloorUser
+	}
+	return p.FloorKernel
 }
 
 func common(a, b *fabric.Quantiles) (x, y int64, ok bool) {

@@ -26,6 +26,7 @@ const (
 
 func TestRules(t *testing.T) {
 	untrusted := func(o *fabric.Observation) *fabric.Observation { o.ClockSuspect = true; return o }
+	mean := func(o *fabric.Observation, shift int64) *fabric.Observation { o.OWD.Mean = ns(5000 + shift); return o }
 	bound := func(o *fabric.Observation, b int64) *fabric.Observation { o.ClockErrorNS = ns(b); return o }
 	tests := []struct {
 		name     string
@@ -50,8 +51,11 @@ func TestRules(t *testing.T) {
 			return o
 		}(), nil, Degraded, Undecided, true, false},
 		{"rule 6: nothing sent, nothing measured", &fabric.Observation{Edge: fwd, Src: "h1/eth1", Dst: "h2/eth1"}, nil, Undecided, Undecided, false, false},
-		{"rule 7: a clock that is not related", untrusted(window(fwd, 2e6, 200, 0)), untrusted(window(rev, 0, 200, 0)), Undecided, Undecided, false, true},
-		{"rule 7: but lossy", untrusted(window(fwd, 2e6, 200, 20)), untrusted(window(rev, 0, 180, 0)), Degraded, Undecided, false, true},
+		{"rule 7: a clock that is not related", untrusted(window(fwd, 2e6, 200, 0)), untrusted(window(rev, -2e6, 200, 0)), Undecided, Undecided, false, true},
+		{"rule 7: but the sum moved", untrusted(window(fwd, 5e6, 200, 0)), untrusted(window(rev, -3e6, 200, 0)), Degraded, Degraded, true, false},
+		{"rule 7: by less than the histograms tell", untrusted(window(fwd, 5e9, 200, 0)), untrusted(window(rev, -4_998_000_000, 200, 0)), Undecided, Undecided, false, true},
+		{"rule 7: medians torn apart", mean(untrusted(window(fwd, 2e6, 200, 0)), 1e6), mean(untrusted(window(rev, 0, 200, 0)), -1e6), Undecided, Undecided, false, true},
+		{"rule 7: but lossy", untrusted(window(fwd, 2e6, 200, 20)), untrusted(window(rev, -2e6, 180, 0)), Degraded, Undecided, false, true},
 		{"faster than the baseline", window(fwd, -4000, 200, 0), window(rev, 0, 200, 0), Healthy, Healthy, false, false},
 	}
 	for _, tt := range tests {
@@ -116,13 +120,64 @@ func TestRule7DistrustTakesTheDelayBack(t *testing.T) {
 		lost uint64
 		want Condition
 	}{{"slow", 0, Undecided}, {"slow and lossy", 20, Degraded}} {
-		f := All([]*fabric.Observation{window(fwd, 3e6, 200, tt.lost), window(rev, -2e6, 200, 0)}, Defaults())[0]
+		f := All([]*fabric.Observation{window(fwd, 3e6, 200, tt.lost), window(rev, -2_900_000, 200, 0)}, Defaults())[0]
 		if !f.Delayed || !f.RoundTrip {
 			t.Fatalf("%s: %+v", tt.name, f)
 		}
 		f.Distrust()
 		if f.Delayed || f.RoundTrip || !f.ClockSuspect || f.Condition != tt.want || f.Lossy != (tt.lost > 0) {
 			t.Errorf("%s: %+v", tt.name, f)
+		}
+	}
+}
+
+// TestRule7MarksKeepTheirDirection: the sum of both directions would spread them over both.
+func TestRule7MarksKeepTheirDirection(t *testing.T) {
+	for _, marks := range []uint64{0, 80} {
+		o := window(fwd, 3e6, 200, 0)
+		o.ECN = &marks
+		f := All([]*fabric.Observation{o, window(rev, 0, 200, 0)}, Defaults())[0]
+		f.Distrust()
+		if sum := marks == 0; f.RoundTrip != sum || f.Delayed != sum || f.Marked == sum || f.Condition != Degraded {
+			t.Errorf("%d marks: %+v", marks, f)
+		}
+	}
+}
+
+// TestRule8JitterIsATailThatMovedAlone: the baseline's tail lies 4 us beyond its
+// median; kernel stamps ask for 20 us more.
+func TestRule8JitterIsATailThatMovedAlone(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		p50, p90, p99 int64
+		want          bool
+	}{
+		{"as before", 5000, 7000, 9000, false},
+		{"one in a hundred is late", 5000, 7000, 90000, false},
+		{"one in ten is late", 5000, 60000, 90000, true},
+		{"all are late alike", 500000, 502000, 504000, false},
+		{"no 90th percentile", 5000, 0, 90000, true},
+		{"no 90th percentile, a little late", 5000, 0, 60000, false},
+	} {
+		o := window(fwd, 0, 200, 0)
+		o.OWD = &fabric.Quantiles{P50: ns(tt.p50), P99: ns(tt.p99)}
+		if tt.p90 > 0 {
+			o.OWD.P90 = ns(tt.p90)
+		}
+		f := All([]*fabric.Observation{o}, Defaults())[0]
+		if f.Jittery != tt.want || tt.want && f.Condition != Degraded {
+			t.Errorf("%s: jittery %v, condition %v", tt.name, f.Jittery, f.Condition)
+		}
+	}
+}
+
+func TestRule9MarksCountAgainstAHealthyPath(t *testing.T) {
+	for marks, want := range map[uint64]bool{0: false, 7: false, 12: false, 40: true} {
+		o := window(fwd, 0, 200, 0)
+		o.ECN = &marks
+		f := All([]*fabric.Observation{o}, Defaults())[0]
+		if f.Marked != want || (f.Condition == Degraded) != want {
+			t.Errorf("%d marks of 200: marked %v, condition %v", marks, f.Marked, f.Condition)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package paths
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -336,26 +335,5 @@ func (s *Store) recable(w swap) {
 			}
 		}
 	}
-	s.g = fabric.NewGraph(plugged(s.g.Topo, w))
-}
-
-// plugged is a topology with two cables swapped; addresses stay with their ports.
-func plugged(t *fabric.Topology, w swap) *fabric.Topology {
-	out := *t
-	out.Links = slices.Clone(t.Links)
-	address := map[string]netip.Prefix{}
-	for _, l := range t.Links {
-		address[l.A], address[l.B] = l.AAddress, l.BAddress
-	}
-	moved := map[string]string{w.aFar: w.b, w.b: w.aFar}
-	for i := range out.Links {
-		l := &out.Links[i]
-		if to, ok := moved[l.A]; ok {
-			l.A, l.AAddress = to, address[to]
-		}
-		if to, ok := moved[l.B]; ok {
-			l.B, l.BAddress = to, address[to]
-		}
-	}
-	return &out
+	s.g = fabric.NewGraph(s.g.Topo.Replugged(w.aFar, w.b))
 }

@@ -26,7 +26,7 @@ type miswired struct {
 
 func miswire(t *testing.T, believed *fabric.Topology, w swap, seed uint64) *miswired {
 	g := fabric.NewGraph(believed)
-	return &miswired{t: t, real: fabric.NewGraph(plugged(believed, w)), s: NewStore(g), st: NewStitcher(g), rng: rand.New(rand.NewPCG(seed, 1)), truth: map[fabric.Edge]fabric.Path{}}
+	return &miswired{t: t, real: fabric.NewGraph(believed.Replugged(w.aFar, w.b)), s: NewStore(g), st: NewStitcher(g), rng: rand.New(rand.NewPCG(seed, 1)), truth: map[fabric.Edge]fabric.Path{}}
 }
 
 // route sends flows of every pair of NICs, both ways, by shortest paths.

@@ -714,18 +714,14 @@ func (s *Store) States() map[fabric.PathState]int {
 	return n
 }
 
-// Crossing lists the flows whose path, valid or stale, crosses a link in either
-// direction or a switch, or that begin or end at a NIC.
+// Crossing lists the flows whose path, valid or stale, crosses an element, or that begin
+// or end at it.
 func (s *Store) Crossing(el fabric.Element) []fabric.Edge {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var out []fabric.Edge
-	for _, nic := range nicsOf(el) {
-		i, ok := s.nics[nic]
-		if !ok {
-			continue
-		}
-		for _, id := range s.ofNIC[i] {
+	add := func(ids []uint32) {
+		for _, id := range ids {
 			b := s.recs.at(id)
 			from, to := s.ends(b.key)
 			e := s.edge(b.key)
@@ -735,34 +731,65 @@ func (s *Store) Crossing(el fabric.Element) []fabric.Edge {
 			}
 		}
 	}
-	for _, r := range s.routes.crossing(el.Element) {
-		for _, id := range s.routes.all.at(r).flows {
-			out = append(out, s.edge(s.recs.at(id).key))
+	nics, wider := s.within(el)
+	for _, nic := range nics {
+		if i, ok := s.nics[nic]; ok {
+			add(s.ofNIC[i])
 		}
+	}
+	for _, r := range s.routes.crossing(wider) {
+		add(s.routes.all.at(r).flows)
 	}
 	return out
 }
 
-// nicsOf lists the NICs of an element: the NIC itself, or those of an access link.
-func nicsOf(el fabric.Element) []string {
-	if el.Kind == fabric.KindNIC {
-		return []string{el.Element}
+// within says where the flows that cross an element are found: at NICs, and on a link
+// or switch that holds the element.
+func (s *Store) within(el fabric.Element) (nics []string, wider string) {
+	switch el.Kind {
+	case fabric.KindNIC:
+		return []string{el.Element}, ""
+	case fabric.KindHost:
+		return s.g.Ends(el.Element), ""
+	case fabric.KindPort, fabric.KindQueue:
+		port, _, _ := strings.Cut(el.Element, "@")
+		return s.within(fabric.Element{Element: fabric.LinkID(port, s.g.Peer(port)), Kind: fabric.KindLink})
+	case fabric.KindPair, fabric.KindCorridor:
+		wider, _, _ = strings.Cut(el.Element, "->")
+		return nil, wider
 	}
-	var out []string
-	if a, b, ok := fabric.SplitLink(el.Element); ok {
-		for _, e := range []string{a, b} {
-			if fabric.IsNIC(e) {
-				out = append(out, e)
-			}
+	a, b, _ := fabric.SplitLink(el.Element)
+	for _, e := range []string{a, b} {
+		if fabric.IsNIC(e) {
+			nics = append(nics, e)
 		}
 	}
-	return out
+	return nics, el.Element
 }
 
 // Crosses reports whether a path from src to dst crosses an element.
 func Crosses(p fabric.Path, src, dst string, el fabric.Element) bool {
-	if el.Kind == fabric.KindNIC {
+	switch el.Kind {
+	case fabric.KindNIC:
 		return src == el.Element || dst == el.Element
+	case fabric.KindHost:
+		return fabric.OwnerOf(src) == el.Element || fabric.OwnerOf(dst) == el.Element
+	case fabric.KindPort, fabric.KindQueue:
+		port, _, _ := strings.Cut(el.Element, "@")
+		return slices.ContainsFunc(p, func(h fabric.Hop) bool { return h.Switch+":"+h.Out == port })
+	case fabric.KindPair:
+		from, to, _ := strings.Cut(el.Element, "->")
+		return len(p) > 0 && p[0].Switch == from && p[len(p)-1].Switch == to
+	case fabric.KindCorridor:
+		way := strings.Split(el.Element, "->")
+		for i := range p {
+			if len(p)-i >= len(way) && slices.EqualFunc(p[i:i+len(way)], way, func(h fabric.Hop, sw string) bool { return h.Switch == sw }) {
+				return true
+			}
+		}
+		return false
+	case fabric.KindLeafUplinks:
+		return len(p) > 1 && (p[0].Switch == el.Element || p[len(p)-1].Switch == el.Element)
 	}
 	for _, h := range p {
 		if h.Switch == el.Element {

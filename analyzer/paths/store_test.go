@@ -317,6 +317,11 @@ func TestCrossing(t *testing.T) {
 		elements = append(elements, fabric.Element{Element: nic, Kind: fabric.KindNIC})
 	}
 	nics := g.NICs()
+	way := g.ShortestPaths(nics[0], nics[len(nics)-1], 1)[0]
+	between := way[0].Switch + "->" + way[len(way)-1].Switch
+	elements = append(elements, fabric.Element{Element: fabric.OwnerOf(nics[0]), Kind: fabric.KindHost}, fabric.Element{Element: way[0].Switch, Kind: fabric.KindLeafUplinks},
+		fabric.Element{Element: way[0].Switch + ":" + way[0].Out, Kind: fabric.KindPort}, fabric.Element{Element: way[0].Switch + ":" + way[0].Out + "@tc3", Kind: fabric.KindQueue},
+		fabric.Element{Element: between, Kind: fabric.KindPair}, fabric.Element{Element: way[0].Switch + "->" + way[1].Switch + "->" + way[2].Switch, Kind: fabric.KindCorridor})
 	for step := range 3000 {
 		e := fabric.Edge{Src: nics[rng.IntN(len(nics))], Dst: nics[rng.IntN(len(nics))], Flow: rng.IntN(2), Reply: rng.IntN(2) == 0}
 		if e.Src == e.Dst {
@@ -349,6 +354,11 @@ func TestCrossing(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Fatalf("step %d, %s: %d flows, want %d", step, el.Element, len(got), len(want))
 			}
+		}
+	}
+	for _, el := range elements[len(elements)-6:] {
+		if n := len(s.Crossing(el)); n == 0 || n == len(s.Edges("", "")) {
+			t.Errorf("%s %s: %d flows", el.Kind, el.Element, n)
 		}
 	}
 	n := 0

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/graylink/graylink/analyzer"
@@ -23,6 +24,8 @@ type API struct {
 // Register adds the API's paths to a mux.
 func (a *API) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/verdicts", a.verdicts)
+	mux.HandleFunc("GET /api/v1/jobs", a.jobs)
+	mux.HandleFunc("GET /api/v1/jobs/{name...}", a.job)
 	mux.HandleFunc("GET /api/v1/paths", a.paths)
 	mux.HandleFunc("GET /api/v1/links", a.links)
 	mux.HandleFunc("GET /api/v1/observations", a.observations)
@@ -43,8 +46,10 @@ func (a *API) verdicts(w http.ResponseWriter, r *http.Request) {
 		Coverage fabric.Coverage     `json:"coverage"`
 		Edges    fabric.EdgeCounts   `json:"edges"`
 		Hosts    map[string]string   `json:"hosts,omitempty"`
+		Scopes   []analyzer.Scope    `json:"scopes"`
+		Asking   *analyzer.Asking    `json:"asking,omitempty"`
 		Verdicts []analyzer.Incident `json:"verdicts"`
-	}{s.Report.State, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, []analyzer.Incident{}}
+	}{s.Report.State, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, s.Scopes, s.Asking, []analyzer.Incident{}}
 	job := r.URL.Query().Get("job")
 	for _, in := range s.Incidents {
 		keep := job == ""
@@ -56,6 +61,50 @@ func (a *API) verdicts(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	reply(w, out)
+}
+
+// jobs lists the jobs that run, with the answer for each.
+func (a *API) jobs(w http.ResponseWriter, _ *http.Request) {
+	s := a.Snapshot()
+	known := s.Jobs()
+	if known == nil {
+		http.Error(w, "no placement of jobs is known: the analyzer is not told of any", http.StatusNotFound)
+		return
+	}
+	type entry struct {
+		Job   string       `json:"job"`
+		State fabric.State `json:"state"`
+		Why   string       `json:"why"`
+	}
+	out := struct {
+		At   time.Time `json:"at"`
+		Jobs []entry   `json:"jobs"`
+	}{s.At, []entry{}}
+	for _, sc := range s.Scopes {
+		if name, ok := strings.CutPrefix(sc.Scope, "job_name:"); ok {
+			out.Jobs = append(out.Jobs, entry{name, sc.State, sc.Why})
+		}
+	}
+	reply(w, out)
+}
+
+// job answers whether the network is to blame for a job, by its name or identifier.
+func (a *API) job(w http.ResponseWriter, r *http.Request) {
+	s := a.Snapshot()
+	name := r.PathValue("name")
+	v, ok := s.Job(name)
+	switch {
+	case s.Jobs() == nil:
+		http.Error(w, "no placement of jobs is known: the analyzer is not told of any", http.StatusNotFound)
+		return
+	case !ok:
+		http.Error(w, fmt.Sprintf("no job %q runs now on a node of the topology", name), http.StatusNotFound)
+		return
+	}
+	reply(w, struct {
+		At time.Time `json:"at"`
+		analyzer.JobView
+	}{s.At, v})
 }
 
 // BoundPath is one flow of /api/v1/paths.

@@ -5,6 +5,8 @@ package publish
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,7 +40,11 @@ var (
 		"element", "kind", "scenario", "from", "to", "tier", "plane", "class", "severity")
 	suspectDelay = desc("fabric_suspect_added_delay_seconds", "One-way delay that the element adds.", "element", "kind")
 	suspectLoss  = desc("fabric_suspect_loss_ratio", "Share of packets that the element loses.", "element", "kind")
+	suspectFirst = desc("fabric_suspect_first_seen_timestamp_seconds", "Since when the probes show it: with element and kind, what a verdict is known by.", "element", "kind")
+	suspectEnd   = desc("fabric_suspect_cleared_timestamp_seconds", "When it was cleared; absent while it is open.", "element", "kind")
 	suspectEdges = desc("fabric_suspect_edges", "Degraded edges that the element explains.", "element", "kind")
+	suspectJobs  = desc("fabric_suspect_affected_jobs", "Jobs that may cross the element, since the verdict opened; absent where no placement is known.", "element", "kind")
+	suspectCause = desc("fabric_suspect_cause_info", "What the suspect's own series say it is.", "element", "kind", "cause")
 	elementInfo  = desc("fabric_element_info", "Where an element under a verdict is.", "element", "kind", "switch", "port", "nic")
 	verdictState = desc("fabric_verdict_state", "1 for the state that holds for the scope.", "scope", "state")
 	coverage     = desc("fabric_evidence_coverage_ratio", "Share of link directions with fresh, path-bound evidence.", "scope")
@@ -60,9 +66,11 @@ var (
 	swPulls      = desc("graylink_analyzer_switch_pulls_total", "Questions to switches.", "result")
 )
 
+var states = []fabric.State{fabric.Innocent, fabric.Suspect, fabric.InsufficientEvidence}
+
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{suspectScore, suspectInfo, suspectDelay, suspectLoss, suspectEdges, elementInfo, verdictState, coverage, linkDelay,
+	for _, d := range []*prometheus.Desc{suspectScore, suspectInfo, suspectFirst, suspectEnd, suspectDelay, suspectLoss, suspectEdges, suspectJobs, suspectCause, elementInfo, verdictState, coverage, linkDelay,
 		linkEdges, pathVersion, pathEdges, edgePath, pathHop, lastCycle, baselines, pending, hostSuspect,
 		swInfo, swHeard, swFlows, swDropped, swForeign, swPulls} {
 		ch <- d
@@ -77,13 +85,23 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	c.suspects(s, gauge)
 	c.switches(ch, gauge)
-	for _, state := range []fabric.State{fabric.Innocent, fabric.Suspect, fabric.InsufficientEvidence} {
+	for _, state := range states {
 		gauge(verdictState, oneIf(s.Report.State == state), "fabric", string(state))
 	}
 	if s.At.IsZero() {
 		return
 	}
 	gauge(coverage, s.Report.Coverage.Links, "fabric")
+	for i := range s.Scopes {
+		sc := &s.Scopes[i]
+		if sc.Scope == "fabric" {
+			continue
+		}
+		gauge(coverage, sc.Coverage.Links, sc.Scope)
+		for _, state := range states {
+			gauge(verdictState, oneIf(state == sc.State), sc.Scope, string(state))
+		}
+	}
 	for _, l := range s.Links {
 		gauge(linkEdges, float64(l.Edges), l.Link, l.From, l.To)
 		if l.AddedDelayNS != nil {
@@ -94,13 +112,15 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	for state, n := range s.Paths {
 		gauge(pathEdges, float64(n), string(state))
 	}
-	gauge(lastCycle, float64(s.At.UnixMilli())/1e3)
+	gauge(lastCycle, seconds(s.At))
 	gauge(baselines, float64(s.Baselines))
 	gauge(pending, float64(s.Pending))
 	for node := range s.Hosts {
 		gauge(hostSuspect, 1, node)
 	}
 }
+
+func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1e3 }
 
 func oneIf(b bool) float64 {
 	if b {
@@ -141,6 +161,10 @@ func (c *Collector) suspects(s analyzer.Snapshot, gauge func(*prometheus.Desc, f
 		on := oneIf(in.Open)
 		name, kind := in.Element.Element, string(in.Kind)
 		gauge(suspectScore, on*in.Confidence, name, kind)
+		gauge(suspectFirst, seconds(in.FirstSeen), name, kind)
+		if in.Cleared != nil {
+			gauge(suspectEnd, seconds(*in.Cleared), name, kind)
+		}
 		gauge(suspectDelay, on*float64(in.Symptom.AddedDelayNS)/1e9, name, kind)
 		gauge(suspectLoss, on*in.Symptom.LossRatio, name, kind)
 		gauge(suspectEdges, on*float64(in.Evidence.ExplainedEdges), name, kind)
@@ -149,6 +173,16 @@ func (c *Collector) suspects(s analyzer.Snapshot, gauge func(*prometheus.Desc, f
 			from, to = d.From, d.To
 		}
 		gauge(suspectInfo, on, name, kind, string(in.Scenario), from, to, tier(in.Tier), in.Plane, in.Class, in.Severity)
+		if n := in.BlastRadius.Jobs; n != nil {
+			gauge(suspectJobs, on*float64(*n), name, kind)
+		}
+		causes := map[string]bool{}
+		for _, cause := range in.Causes {
+			if !causes[cause] {
+				gauge(suspectCause, on, name, kind, cause)
+			}
+			causes[cause] = true
+		}
 		if !in.Open {
 			continue
 		}
@@ -173,23 +207,33 @@ func tier(n int) string {
 
 type where struct{ sw, port, nic string }
 
-// places lists the switch ports and NICs of an element.
-func places(e fabric.Element) []where {
+// places lists the switches, ports and NICs of an element, under the names that the
+// series of ports and NICs have.
+func places(e fabric.Element) (out []where) {
 	end := func(id string) where {
-		if sw, _, ok := fabric.SplitPort(id); ok {
-			return where{sw: sw, port: id}
+		if sw, port, ok := fabric.SplitPort(id); ok {
+			return where{sw: sw, port: port}
 		}
 		return where{nic: id}
 	}
 	switch e.Kind {
-	case fabric.KindSwitch:
-		return []where{{sw: e.Element}}
-	case fabric.KindLink:
+	case fabric.KindNIC, fabric.KindClock, fabric.KindPort:
+		return []where{end(e.Element)}
+	case fabric.KindQueue:
+		port, _, _ := strings.Cut(e.Element, "@")
+		return []where{end(port)}
+	case fabric.KindLink, fabric.KindAccessLink:
 		if a, b, ok := fabric.SplitLink(e.Element); ok {
 			return []where{end(a), end(b)}
 		}
+	case fabric.KindSwitch, fabric.KindLeafUplinks, fabric.KindCorridor, fabric.KindPair:
+		for _, sw := range strings.Split(e.Element, "->") {
+			if p := (where{sw: sw}); !slices.Contains(out, p) {
+				out = append(out, p)
+			}
+		}
 	}
-	return []where{end(e.Element)}
+	return out // a host is no place of the fabric
 }
 
 // path publishes the bound path of an edge, each hop once.

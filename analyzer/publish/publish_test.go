@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/sighting"
@@ -58,10 +60,10 @@ func fixture(t *testing.T) (*Collector, *API, *analyzer.Snapshot) {
 			{Link: "leaf1:up1--spine1:dn1", From: "spine1:dn1", To: "leaf1:up1", Edges: 0},
 			{Link: "h1/eth1--leaf1:dn1", From: "h1/eth1", To: "leaf1:dn1", Edges: 1, AddedDelayNS: &zero}},
 		Incidents: []analyzer.Incident{
-			{Open: true, OpenedAt: now, Verdict: fabric.Verdict{ID: "a", Element: fabric.Element{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}, Direction: "leaf1:up1->spine1:dn1",
+			{Open: true, OpenedAt: now, Verdict: fabric.Verdict{ID: "a", FirstSeen: now.Add(-5500 * time.Millisecond), Element: fabric.Element{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}, Direction: "leaf1:up1->spine1:dn1",
 				Confidence: 0.99, Symptom: fabric.Symptom{AddedDelayNS: 48000}, Scenario: fabric.Corridor, Tier: 2, Plane: "a", Severity: "warning",
-				Evidence: fabric.EvidenceCount{ExplainedEdges: 3}, Edges: []string{"h1/eth1>h2/eth1#0"}, Jobs: []string{"train7"}}},
-			{Cleared: &cleared, Verdict: fabric.Verdict{ID: "b", Element: fabric.Element{Element: "h2/eth1", Kind: fabric.KindNIC}, Confidence: 0.9, Scenario: fabric.BadNIC}},
+				Evidence: fabric.EvidenceCount{ExplainedEdges: 3}, Edges: []string{"h1/eth1>h2/eth1#0"}, Causes: []string{"congestion", "drops", "congestion"}, Jobs: []string{"train7"}}},
+			{Cleared: &cleared, Verdict: fabric.Verdict{ID: "b", FirstSeen: cleared.Add(-time.Hour), Element: fabric.Element{Element: "h2/eth1", Kind: fabric.KindNIC}, Confidence: 0.9, Scenario: fabric.BadNIC}},
 			{Cleared: &old, Verdict: fabric.Verdict{ID: "c", Element: fabric.Element{Element: "spine1", Kind: fabric.KindSwitch}, Confidence: 0.9, Scenario: fabric.HotSpine}},
 		}}
 	get := func() analyzer.Snapshot { return *snap }
@@ -124,6 +126,31 @@ func TestAfterglow(t *testing.T) {
 	}
 }
 
+// TestPlaces: under the names that the series of ports and NICs have, so that they join.
+func TestPlaces(t *testing.T) {
+	for _, tt := range []struct {
+		kind    fabric.Kind
+		element string
+		want    []where
+	}{
+		{fabric.KindLink, "leaf1:up1--spine1:dn1", []where{{"leaf1", "up1", ""}, {"spine1", "dn1", ""}}},
+		{fabric.KindAccessLink, "h1/eth1--leaf1:dn1", []where{{"", "", "h1/eth1"}, {"leaf1", "dn1", ""}}},
+		{fabric.KindPort, "leaf1:Ethernet1/12", []where{{"leaf1", "Ethernet1/12", ""}}},
+		{fabric.KindQueue, "leaf1:up1@tc3", []where{{"leaf1", "up1", ""}}},
+		{fabric.KindNIC, "h1/eth1", []where{{"", "", "h1/eth1"}}},
+		{fabric.KindClock, "h1/eth1", []where{{"", "", "h1/eth1"}}},
+		{fabric.KindSwitch, "spine1", []where{{"spine1", "", ""}}},
+		{fabric.KindLeafUplinks, "leaf1", []where{{"leaf1", "", ""}}},
+		{fabric.KindCorridor, "leaf1->spine1->leaf2", []where{{"leaf1", "", ""}, {"spine1", "", ""}, {"leaf2", "", ""}}},
+		{fabric.KindPair, "leaf1->leaf2", []where{{"leaf1", "", ""}, {"leaf2", "", ""}}},
+		{fabric.KindHost, "h1", nil},
+	} {
+		if got := places(fabric.Element{Element: tt.element, Kind: tt.kind}); !slices.Equal(got, tt.want) {
+			t.Errorf("%s %s: %+v, want %+v", tt.kind, tt.element, got, tt.want)
+		}
+	}
+}
+
 // TestNothingBeforeTheFirstCycle: silence is insufficient evidence, and no count of 0.
 func TestNothingBeforeTheFirstCycle(t *testing.T) {
 	c, _, snap := fixture(t)
@@ -181,6 +208,54 @@ func TestNotAllPathsOfALargeFabric(t *testing.T) {
 	tell(maxPaths + 1)
 	if all, some := status("/api/v1/paths"), status("/api/v1/paths?dst=h2/eth1"); all != 400 || some != 200 {
 		t.Errorf("%d flows: status %d, and %d for one NIC", maxPaths+1, all, some)
+	}
+}
+
+// TestJobs: what is said of jobs, and that nothing is while nobody knows of any.
+func TestJobs(t *testing.T) {
+	c, api, snap := fixture(t)
+	mux := http.NewServeMux()
+	api.Register(mux)
+	get := func(path string) (int, string) {
+		rec := httptest.NewRecorder()
+		mux.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+		return rec.Code, rec.Body.String()
+	}
+	for _, path := range []string{"/api/v1/jobs", "/api/v1/jobs/train7"} {
+		if code, text := get(path); code != 404 || !strings.Contains(text, "no placement of jobs is known") {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+	}
+	if strings.Contains(expose(t, c), "fabric_suspect_affected_jobs") {
+		t.Error("jobs are counted that nobody knows of")
+	}
+	r := jobs.NewRegister(api.Store.Graph())
+	r.Replace("test", []jobs.Placement{{Job: "ml/train7", ID: "4711", Nodes: []string{"h1", "h2"}}})
+	n := 1
+	snap.Placed, snap.Incidents[0].Jobs, snap.Incidents[0].BlastRadius.Jobs = r.At(now), []string{"ml/train7"}, &n
+	snap.Scopes = []analyzer.Scope{{Scope: "fabric", State: fabric.Suspect}, {Scope: "job_name:ml/train7", State: fabric.Suspect, Coverage: fabric.Coverage{Links: 0.75}, Why: "because"}}
+	for path, want := range map[string][]string{
+		"/api/v1/jobs":              {`"job":"ml/train7","state":"suspect","why":"because"`},
+		"/api/v1/jobs/ml/train7":    {`"scope":"job_name:ml/train7"`, `"state":"suspect"`, `"id":"4711"`, `"element":"leaf1:up1--spine1:dn1"`, `"peers":[]`},
+		"/api/v1/jobs/4711":         {`"job":"ml/train7"`},
+		"/api/v1/verdicts?job=nope": {`"verdicts":[]`, `"scopes":[{"scope":"fabric"`},
+	} {
+		code, text := get(path)
+		for _, w := range want {
+			if code != 200 || !strings.Contains(text, w) {
+				t.Errorf("%s: %d lacks %s: %s", path, code, w, text)
+			}
+		}
+	}
+	if code, text := get("/api/v1/jobs/other"); code != 404 || !strings.Contains(text, `no job "other" runs now`) {
+		t.Errorf("%d %s", code, text)
+	}
+	text := expose(t, c)
+	for _, w := range []string{`fabric_suspect_affected_jobs{element="leaf1:up1--spine1:dn1",kind="link"} 1`, `fabric_verdict_state{scope="job_name:ml/train7",state="suspect"} 1`,
+		`fabric_verdict_state{scope="job_name:ml/train7",state="innocent"} 0`, `fabric_evidence_coverage_ratio{scope="job_name:ml/train7"} 0.75`} {
+		if !strings.Contains(text, w) {
+			t.Errorf("lacks %s", w)
+		}
 	}
 }
 

@@ -33,6 +33,7 @@ type flowView struct {
 	Checked    string
 	Notes      []string
 	Last       *edgeRow
+	Asks       []ask
 }
 
 type hopView struct {
@@ -93,7 +94,7 @@ func (h *Handler) flow(e fabric.Edge, last *analyzer.EdgeView) (flowView, bool) 
 	if !known && last == nil {
 		return flowView{}, false
 	}
-	f := flowView{Edge: e.String(), Known: known, State: string(b.State), Notes: b.Notes, Since: clockTime(b.Since), Checked: clockTime(b.Checked)}
+	f := flowView{Edge: e.String(), Known: known, State: string(b.State), Notes: b.Notes, Since: clockTime(b.Since), Checked: clockTime(b.Checked), Asks: h.aboutFlow(e)}
 	_, dst := e.Ends()
 	for i, hop := range b.Path {
 		to := dst

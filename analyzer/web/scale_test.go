@@ -12,7 +12,7 @@ import (
 )
 
 // pageLimit is the most that the page may weigh on the largest fabric, in bytes.
-const pageLimit = 500_000
+const pageLimit = 1 << 19
 
 // worst fills every list of the page, with more than it shows.
 func worst(g *fabric.Graph) analyzer.Snapshot {

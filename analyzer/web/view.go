@@ -11,9 +11,12 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// staleAfter is the age from which the last cycle is no answer any more: the
-// loop runs once a second.
-const staleAfter = 5 * time.Second
+// staleAfter is the age from which the last cycle is no answer any more, unless
+// staleCycles take longer.
+const (
+	staleAfter  = 5 * time.Second
+	staleCycles = 3
+)
 
 // What the page lists at most.
 const (
@@ -35,11 +38,17 @@ type view struct {
 	OpenTotal int
 	History   []verdictView
 	PastTotal int
-	Links     []linkRow
-	LinkTotal int
-	Edges     []edgeRow
-	EdgeTotal int
-	Lookup    lookup
+	Timeline  timeline
+	// Scopes are the parts of the fabric and the jobs, what is not innocent first.
+	Scopes     []scopeRow
+	ScopeTotal int
+	// Maintenance are the elements that somebody works on, with who and until when.
+	Maintenance []string
+	Links       []linkRow
+	LinkTotal   int
+	Edges       []edgeRow
+	EdgeTotal   int
+	Lookup      lookup
 }
 
 type banner struct {
@@ -58,7 +67,10 @@ type verdictView struct {
 	From, To, Where                string
 	Since, Until, Lasted           string
 	Equivalents                    []string
+	Asks                           []ask
 }
+
+type scopeRow struct{ Scope, State, Clean, Degraded, Coverage, Why string }
 
 type linkRow struct {
 	From, To, Delay, Loss string
@@ -69,6 +81,7 @@ type edgeRow struct {
 	Edge, Src, Dst, Condition      string
 	P50, P99, Base50, Base99, Loss string
 	Path, PathState                string
+	Asks                           []ask
 }
 
 func (h *Handler) view(s analyzer.Snapshot, now time.Time, q query) view {
@@ -86,13 +99,25 @@ func (h *Handler) view(s analyzer.Snapshot, now time.Time, q query) view {
 	v.Fabric = h.draw(s, open, q.pod)
 	v.OpenTotal, v.PastTotal = len(open), len(past)
 	for _, in := range open[:min(len(open), maxOpen)] {
-		v.Open = append(v.Open, newVerdict(in, now))
+		open := newVerdict(in, now)
+		open.Asks = h.aboutElement(in.Element)
+		v.Open = append(v.Open, open)
 	}
 	for _, in := range past[:min(len(past), maxHistory)] {
 		v.History = append(v.History, newVerdict(in, now))
 	}
+	for i := range s.Maintenance {
+		w := &s.Maintenance[i]
+		from := ""
+		if w.From.After(now) {
+			from = " from " + clockTime(w.From)
+		}
+		v.Maintenance = append(v.Maintenance, w.Element+from+": "+w.String())
+	}
+	v.Timeline = newTimeline(s.Incidents, s.At)
+	v.Scopes, v.ScopeTotal = scopeRows(s.Scopes)
 	v.Links, v.LinkTotal = linkRows(s.Links)
-	v.Edges, v.EdgeTotal = edgeRows(s.Edges)
+	v.Edges, v.EdgeTotal = h.edgeRows(s.Edges)
 	v.Lookup = h.lookup(s, q)
 	return v
 }
@@ -135,7 +160,7 @@ func newBanner(s analyzer.Snapshot, open []analyzer.Incident, now time.Time) ban
 	case s.At.IsZero():
 		b.State, b.Icon, b.Head, b.Coverage = "insufficient", "?", "Insufficient evidence", ""
 		b.More = []string{"the analyzer has not finished a cycle yet"}
-	case old > staleAfter:
+	case old > max(staleAfter, staleCycles*s.Every):
 		b.Age = age(old)
 		b.Stale = "STALE: the last cycle ended " + age(old) + " ago. What follows was true then, and may not be now."
 		b.Head = "Last known: " + b.Head
@@ -228,6 +253,22 @@ func newVerdict(in analyzer.Incident, now time.Time) verdictView {
 	return v
 }
 
+// scopeRows are the scopes but for the first, all of the fabric, which the banner tells.
+func scopeRows(all []analyzer.Scope) (rows []scopeRow, total int) {
+	if len(all) < 2 {
+		return nil, 0
+	}
+	parts := slices.Clone(all[1:])
+	badness := map[fabric.State]int{fabric.Suspect: 0, fabric.InsufficientEvidence: 1, fabric.Innocent: 2}
+	slices.SortStableFunc(parts, func(a, b analyzer.Scope) int {
+		return cmp.Or(cmp.Compare(badness[a.State], badness[b.State]), natural(a.Scope, b.Scope))
+	})
+	for _, s := range parts[:min(len(parts), maxRows)] {
+		rows = append(rows, scopeRow{s.Scope, strings.ReplaceAll(string(s.State), "_", " "), count(s.Clean), count(s.Degraded), percent(s.Coverage.Edges), s.Why})
+	}
+	return rows, len(parts)
+}
+
 // linkRows lists the link directions that stand out, the worst first.
 func linkRows(links []analyzer.LinkView) (rows []linkRow, total int) {
 	var out []analyzer.LinkView
@@ -251,7 +292,7 @@ func linkRows(links []analyzer.LinkView) (rows []linkRow, total int) {
 	return rows, len(out)
 }
 
-func edgeRows(edges []analyzer.EdgeView) (rows []edgeRow, total int) {
+func (h *Handler) edgeRows(edges []analyzer.EdgeView) (rows []edgeRow, total int) {
 	var out []*analyzer.EdgeView
 	for i := range edges {
 		if edges[i].Condition == "degraded" {
@@ -263,7 +304,11 @@ func edgeRows(edges []analyzer.EdgeView) (rows []edgeRow, total int) {
 		return cmp.Or(cmp.Compare(loss(b), loss(a)), cmp.Compare(shift(b), shift(a)))
 	})
 	for _, e := range out[:min(len(out), maxEdges)] {
-		rows = append(rows, newEdge(e))
+		row := newEdge(e)
+		if flow, err := e.Obs.Flow(); err == nil && h.Prometheus != "" {
+			row.Asks = h.aboutFlow(flow)
+		}
+		rows = append(rows, row)
 	}
 	return rows, len(out)
 }

@@ -46,7 +46,10 @@ type Handler struct {
 	Snapshot func() analyzer.Snapshot
 	Store    *paths.Store
 	Title    string
-	Now      func() time.Time
+	// Prometheus is where people's browsers reach the server that keeps the series; ""
+	// shows questions as text, without a link.
+	Prometheus string
+	Now        func() time.Time
 
 	once sync.Once
 	page *template.Template

@@ -136,6 +136,7 @@ func TestAnswer(t *testing.T) {
 		{"no cycle yet", func(s *analyzer.Snapshot) { *s = analyzer.Snapshot{} }, "insufficient", "Insufficient evidence", []string{"has not finished a cycle"}, false},
 		{"stale innocence is no innocence", func(s *analyzer.Snapshot) { s.At = noon().Add(-14 * time.Second) }, "innocent",
 			"Last known: The network is innocent", []string{"STALE: the last cycle ended 15 s ago"}, true},
+		{"a cycle in fifteen seconds", func(s *analyzer.Snapshot) { s.At, s.Every = noon().Add(-14*time.Second), 15*time.Second }, "innocent", "The network is innocent", nil, false},
 		{"failed cycle", func(s *analyzer.Snapshot) { s.CycleError = "evidence: no answer" }, "innocent", "The network is innocent",
 			[]string{"The last cycle failed: evidence: no answer"}, false},
 	} {

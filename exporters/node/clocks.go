@@ -22,6 +22,7 @@ type exchanger interface {
 	Config() *probe.Config
 	Clocks(yield func(nic string, k clocksync.Kind, width int64))
 	Watched(yield func(clocksync.Witness))
+	Now() time.Time
 }
 
 // clocks estimates the clocks of a node's peers once a window, tells the
@@ -59,7 +60,7 @@ func newClocks(node string, e exchanger, bend *probe.Bend, report func([]byte), 
 
 // run ends a window whenever one is full.
 func (c *clocks) run(ctx context.Context) {
-	base := time.Now()
+	base := c.engine.Now()
 	tick := time.NewTicker(clocksync.Window)
 	defer tick.Stop()
 	look := time.NewTicker(lookEvery)
@@ -69,9 +70,9 @@ func (c *clocks) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-look.C:
-			c.look(time.Since(base))
+			c.look(c.engine.Now().Sub(base))
 		case <-tick.C:
-			now := time.Now()
+			now := c.engine.Now()
 			wall, mono := c.bend.At(now.UnixNano()), now.Sub(base)
 			c.turn(wall, mono)
 			if c.steer != nil {

@@ -48,6 +48,8 @@ func (w *wires) SetClockBound(nic string, bound time.Duration, known bool) {
 	}
 }
 
+func (w *wires) Now() time.Time { return time.Unix(0, w.to) }
+
 func (w *wires) Config() *probe.Config { return &probe.Config{Edges: w.edges} }
 
 func (w *wires) Watched(yield func(clocksync.Witness)) {

@@ -39,6 +39,8 @@ type FleetOptions struct {
 	ClockSync  bool           // relate the clocks, and measure delays by that
 	ChronySock string         // of a SOCK reference clock of chronyd, which may steer the system clock by what ClockSync knows; empty: none
 	Bend       *probe.Bend    // makes the clock wrong, for tests; nil: it is right
+	// Engine makes the probe engine of a configuration; nil: one with sockets.
+	Engine func(*probe.Config, *probe.Bend, *slog.Logger) (*probe.Engine, error)
 }
 
 // Defaults of a node that has no file to say otherwise.
@@ -104,7 +106,11 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n.engine, err = probe.StartBent(resolved, o.Bend, log); err != nil {
+	start := probe.StartBent
+	if o.Engine != nil {
+		start = o.Engine
+	}
+	if n.engine, err = start(resolved, o.Bend, log); err != nil {
 		return nil, err
 	}
 	f := &fleet{node: n, options: o, before: map[fabric.Edge]seen{}}

@@ -227,6 +227,7 @@ func (still) Exchanges(func(clocksync.PairID, int, int64, int64)) {}
 func (still) Relate(map[clocksync.PairID]clocksync.Relation)      {}
 func (still) SetClockBound(string, time.Duration, bool)           {}
 func (still) Watched(func(clocksync.Witness))                     {}
+func (still) Now() time.Time                                      { return time.Now() }
 func (still) Config() *probe.Config                               { return &probe.Config{Node: "h1"} }
 func (still) Clocks(func(string, clocksync.Kind, int64))          {}
 

@@ -89,7 +89,7 @@ type Agent struct {
 	log      *slog.Logger
 	instance string
 	source   source.Source
-	lldp     *lldp.Listener
+	lldp     hearing
 	links    func(aliases bool) ([]Link, error)
 	stop     context.CancelFunc
 	wg       sync.WaitGroup
@@ -105,6 +105,15 @@ type Agent struct {
 	err    error
 }
 
+// hearing is lldp.Listener, but where the switch is simulated.
+type hearing interface {
+	Ports(numbers []uint32) error
+	Neighbours(now time.Time, name func(uint32) string) []sighting.Neighbour
+	Broken() uint64
+	Send(ifindex int, frame []byte) error
+	Close() error
+}
+
 // Start begins to watch in the network namespace of the calling thread.
 func Start(o Options, log *slog.Logger) (*Agent, error) {
 	if err := o.Validate(); err != nil {
@@ -118,11 +127,16 @@ func Start(o Options, log *slog.Logger) (*Agent, error) {
 	if err != nil {
 		return nil, errors.Join(err, src.Close())
 	}
+	return startOn(o, src, l, Links, log)
+}
+
+// startOn begins to watch by what sees probes, hears neighbours and lists links.
+func startOn(o Options, src source.Source, l hearing, links func(bool) ([]Link, error), log *slog.Logger) (*Agent, error) {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, errors.Join(err, l.Close(), src.Close())
 	}
-	a := &Agent{o: o, log: log, instance: hex.EncodeToString(id[:]), source: src, lldp: l, links: Links,
+	a := &Agent{o: o, log: log, instance: hex.EncodeToString(id[:]), source: src, lldp: l, links: links,
 		table: sighting.NewTable(o.Flows, o.Fresh), names: map[uint32]string{}}
 	ctx, stop := context.WithCancel(context.Background())
 	a.stop = stop

@@ -76,7 +76,8 @@ type Estimate struct {
 	Sigma     float64 // standard deviation of Offset, ns: noise only
 	RateSigma float64 // standard deviation of Rate, likewise
 	// Wander and RateWander are the standard deviations of what both clocks may
-	// have done unseen. All pairs of a clock have its share of it in common.
+	// have done unseen, and of what a queue of one direction hides from a young pair: it
+	// is mostly a NIC's own. All pairs of a clock have its share of it in common.
 	Wander, RateWander float64
 	// Inherited is the standard deviation, ns, of what was held when the path
 	// last changed, and of what unequal queues both ways may hide. It does not

@@ -78,6 +78,9 @@ func (k Kind) floor() float64 {
 //     its place does not move it.
 //  9. The shape is looked at most finely where samples tell most.
 //  10. Nothing is allocated once a window has been as full as windows get.
+//  11. A young pair whose one direction got a queue that hardly anything escapes holds,
+//     for ten windows: half of such a wait is not an offset. What it may hide all the same,
+//     all pairs of the NIC have in common.
 type Pair struct {
 	kind Kind
 	now  [2]window // that is being filled
@@ -93,6 +96,7 @@ type Pair struct {
 	asym    float64 // ns: forward longer than the mean of both by this much
 	inherit float64 // its variance, ns^2
 	unlike  float64 // ns: what unequal queues may hide
+	rough   bool    // of a window without a shape: all pairs of a NIC err alike by it
 	low     float64 // ns: the least delay of a direction, seldom undercut
 	known   []route // round trips and their asymmetries
 
@@ -217,7 +221,11 @@ func (p *Pair) Close(now int64) Estimate {
 		e.Ref, e.Offset, e.Rate = now, f.offset+int64(math.Round(f.x[0])), f.x[1]*1e-9
 		e.Sigma, e.RateSigma = p.sigma(0), p.sigma(1)*1e-9
 		e.Wander, e.RateWander = math.Sqrt(max(f.w[0][0], 0)), math.Sqrt(max(f.w[1][1], 0))*1e-9
-		e.Inherited = math.Sqrt(p.inherit + p.unlike*p.unlike)
+		if p.rough {
+			e.Wander, e.Inherited = math.Hypot(e.Wander, p.unlike), math.Sqrt(p.inherit)
+		} else {
+			e.Inherited = math.Sqrt(p.inherit + p.unlike*p.unlike)
+		}
 	}
 	return p.estimate
 }

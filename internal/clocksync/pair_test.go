@@ -416,6 +416,45 @@ func TestPairRule10NothingIsAllocated(t *testing.T) {
 	}
 }
 
+func TestPairRule11HalfOfAWaitIsNoOffset(t *testing.T) {
+	for _, k := range []Kind{Kernel, Hardware} {
+		for seed := range uint64(4) {
+			for _, age := range []int{5, 8, 12, 16} {
+				for dir := range 2 {
+					b := newBench(k, 0, 1, seed)
+					p := NewPair(k)
+					run(b, p, age)
+					b.extra[dir], b.load[dir], b.queueScale = 62e3, 0.9, 300e3
+					for i := range patience {
+						if e := b.second(p); math.Abs(off(b, e)) > BoundSigmas || math.Abs(float64(e.Offset-b.truth())) > 10e3 {
+							t.Errorf("kind %d, seed %d, a queue in direction %d after %d s: %d ns off in window %d, sigma %.0f, inherited %.0f", k, seed, dir, age, e.Offset-b.truth(), i, e.Sigma, e.Inherited)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestPairRule11WhatAQueueHidesIsSharedByAll: a pair that begins behind a queue of one direction
+// cannot know; nor can the others of its NIC, so that a mean of them is no better.
+func TestPairRule11WhatAQueueHidesIsSharedByAll(t *testing.T) {
+	for seed := range uint64(4) {
+		b := newBench(Kernel, 0, 1, seed)
+		b.extra[forward], b.load[forward], b.queueScale = 62e3, 0.9, 300e3
+		p := NewPair(Kernel)
+		for range 4 {
+			e := b.second(p)
+			if wrong := math.Abs(float64(e.Offset - b.truth())); p.quality == Coarse && e.Wander*BoundSigmas < wrong {
+				t.Errorf("seed %d: %.0f ns off, wander %.0f, inherited %.0f", seed, wrong, e.Wander, e.Inherited)
+			}
+		}
+		if !p.rough {
+			t.Errorf("seed %d: %+v: the test shows nothing", seed, p.estimate)
+		}
+	}
+}
+
 func TestPairOfAClockThatStandsStillIsUnknown(t *testing.T) {
 	for _, k := range []Kind{Kernel, Hardware} {
 		b := newBench(k, 0.4, 3, 1)

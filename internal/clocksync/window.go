@@ -14,6 +14,12 @@ func (p *Pair) coarse(now int64, more float64) {
 		share = twelfth
 	}
 	c := p.fit(from, share)
+	if more > 0 && c.delay+c.excess-p.low > long && p.odd < patience {
+		// Even the packets that waited least waited, and where is not known: rule 11.
+		p.odd++
+		p.quality, p.lastOdd = Held, true
+		return
+	}
 	f := &p.filter
 	back := float64(now-c.at) / 1e9
 	h := [3]float64{1, -back, 0}
@@ -25,7 +31,7 @@ func (p *Pair) coarse(now int64, more float64) {
 	// What the least delayed packets still waited, they may all have waited in one
 	// direction. That does not average out. Where stamps are no finer than
 	// queues are long, it does not show either.
-	p.unlike = more / 4
+	p.unlike, p.rough = more/4, true
 	if p.kind == Hardware {
 		p.unlike = min(p.unlike, c.excess+10*p.kind.scale())
 	}
@@ -34,6 +40,9 @@ func (p *Pair) coarse(now int64, more float64) {
 	p.estimate.Delay = int64(math.Round(c.delay))
 	p.quality = Coarse
 }
+
+// long is a wait, ns, that no estimate is led by.
+const long = 3000
 
 // surprise is what the filter must know less, ns^2, to believe what it would not:
 // an oscillator that changes its mind is believed within a window.
@@ -149,7 +158,9 @@ func (p *Pair) fine(now int64) {
 	more := uneven(u, p.kind)
 	if !p.shape.learn(p.kind, sigma) {
 		p.coarse(now, more)
-		p.centre(low)
+		if p.quality != Held {
+			p.centre(low)
+		}
 		return
 	}
 	var shift, limit, least, usual [2]float64
@@ -191,8 +202,11 @@ func (p *Pair) fine(now int64) {
 		return
 	}
 	if more > 0 {
-		p.even = 0
 		p.coarse(now, more)
+		if p.quality == Held {
+			return
+		}
+		p.even = 0
 		p.settle(shift)
 		p.centre(low)
 		return
@@ -250,7 +264,7 @@ func (p *Pair) fine(now int64) {
 	f.widen(2, usually/steady)
 	f.doubt(surprise)
 	p.trace(now, &from, place)
-	p.unlike = p.shape.unlike()
+	p.unlike, p.rough = p.shape.unlike(), false
 	p.quality = Fine
 	p.centre(low)
 }

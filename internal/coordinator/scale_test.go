@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"flag"
 	"net/netip"
 	"runtime"
 	"testing"
@@ -12,13 +13,19 @@ import (
 	full "github.com/graylink/graylink/internal/schedule/clos"
 )
 
-// TestScaleOfAPlan makes the plan of 131,072 NICs twice, the second time with
-// one node less, and logs what it takes. The schedule itself is internal/schedule's.
+var wholePlan = flag.Bool("plan.whole", false, "TestScaleOfAPlan with 131,072 NICs instead of 32,768")
+
+// TestScaleOfAPlan makes a plan twice, the second time with one node less, and logs what it
+// takes. The schedule itself is internal/schedule's.
 func TestScaleOfAPlan(t *testing.T) {
-	if testing.Short() {
-		t.Skip("schedules 131,072 NICs; takes about half a minute")
+	size := full.Full()
+	switch {
+	case testing.Short():
+		size.Pods, size.Planes = 2, 1
+	case !*wholePlan:
+		size.Pods /= 4
 	}
-	topo := full.Clos(full.Full())
+	topo := full.Clos(size)
 	g := fabric.NewGraph(topo)
 	in := planInput{graph: g, present: map[string]bool{}, reported: map[string][]interfaceState{}, options: schedule.Options{Absent: map[string]bool{}}}
 	i := 0

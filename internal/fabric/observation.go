@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -61,7 +63,13 @@ type Observation struct {
 	BaselineMADNS *int64 `json:"-"`
 	// PathSince is when the path was learnt, where that is known; not part of the file.
 	PathSince time.Time `json:"-"`
+	// Lately is what became of the probes of the last second, there and back, where
+	// that is known; not part of the file.
+	Lately *Count `json:"-"`
 }
+
+// Count is how many packets were sent and how many of them were lost.
+type Count struct{ Sent, Lost uint64 }
 
 // LossRoundTrip marks a loss count that could not be separated by direction.
 const LossRoundTrip = "round_trip"
@@ -86,8 +94,27 @@ type LineError struct {
 func (e LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
 func (e LineError) Unwrap() error { return e.Err }
 
-// MaxObservationLine bounds one line of an observation file, in bytes.
-const MaxObservationLine = 1 << 20
+// What a line may hold. Within these bounds no sum or difference of a window's numbers
+// overflows, however many windows are joined.
+const (
+	// MaxObservationLine bounds one line of an observation file, in bytes.
+	MaxObservationLine = 1 << 20
+	// maxCount bounds counts of packets, maxDelayNS delays either way (nine years: a
+	// clock may be that wrong), maxWindowNS a window.
+	maxCount    = 1 << 40
+	maxDelayNS  = 1 << 58
+	maxWindowNS = int64(24 * time.Hour)
+	// maxHops bounds a path, maxPaths the candidates for it.
+	maxHops, maxPaths = 64, 1024
+	maxTier           = 16
+)
+
+// minStart and maxStart bound the start of a window: times that nanoseconds since 1970
+// can express, with room for the window.
+var (
+	minStart = time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC)
+	maxStart = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+)
 
 // ReadObservations reads JSON lines from r and hands each to fn. A line that
 // cannot be read is reported to bad with its number and skipped. The error is
@@ -113,6 +140,58 @@ func ReadObservations(r io.Reader, fn func(line int, o *Observation) error, bad 
 			return nil
 		}
 	}
+}
+
+// Interner keeps one copy of each name and path that observations have in common.
+type Interner struct {
+	text  map[string]string
+	paths map[string]Path
+	key   []byte
+}
+
+// NewInterner returns one that knows nothing yet.
+func NewInterner() *Interner {
+	return &Interner{text: map[string]string{}, paths: map[string]Path{}}
+}
+
+// Share replaces an observation's names and paths by those of earlier ones that are equal.
+func (in *Interner) Share(o *Observation) {
+	for _, s := range []*string{&o.Edge, &o.Src, &o.Dst, &o.Plane, &o.Class, &o.Timestamp} {
+		*s = in.one(*s)
+	}
+	o.Path = in.path(o.Path)
+	for i := range o.Paths {
+		o.Paths[i] = in.path(o.Paths[i])
+	}
+}
+
+func (in *Interner) one(s string) string {
+	have, ok := in.text[s]
+	if !ok {
+		in.text[s] = s
+		return s
+	}
+	return have
+}
+
+func (in *Interner) path(p Path) Path {
+	if len(p) == 0 {
+		return p
+	}
+	in.key = in.key[:0]
+	for _, h := range p {
+		for _, s := range []string{h.Switch, h.In, h.Out} {
+			in.key = append(append(in.key, s...), 0)
+		}
+	}
+	if have, ok := in.paths[string(in.key)]; ok {
+		return have
+	}
+	for i := range p {
+		p[i] = Hop{in.one(p[i].Switch), in.one(p[i].In), in.one(p[i].Out)}
+	}
+	in.paths[string(in.key)] = p
+	return p
 }
 
 // readLine reads to the next newline; what is beyond limit is read and dropped.
@@ -143,7 +222,10 @@ func ParseObservation(line []byte) (*Observation, error) {
 	if err := json.Unmarshal(line, &raw); err != nil {
 		var te *json.UnmarshalTypeError
 		if errors.As(err, &te) {
-			return nil, fmt.Errorf("field %q: %s where %s is expected", te.Field, te.Value, te.Type)
+			return nil, fmt.Errorf("field %q: %s where %s is expected", strings.TrimPrefix(te.Field, "Observation."), te.Value, te.Type)
+		}
+		if pe := new(time.ParseError); errors.As(err, &pe) {
+			return nil, fmt.Errorf("field %q: %s where an RFC 3339 time is expected", "start", pe.Value)
 		}
 		return nil, fmt.Errorf("not a JSON object: %w", err)
 	}
@@ -152,6 +234,7 @@ func ParseObservation(line []byte) (*Observation, error) {
 	if err != nil {
 		return nil, fmt.Errorf("field %q: %w", "edge", err)
 	}
+	o.Edge = e.String() // "#0" may be missing
 	from, to := e.Ends()
 	if o.Src == "" && o.Dst == "" {
 		o.Src, o.Dst = from, to
@@ -169,11 +252,8 @@ func ParseObservation(line []byte) (*Observation, error) {
 		return nil, fmt.Errorf("fields %q and %q: both counts are required", "sent", "lost")
 	}
 	o.WindowNS, o.Sent, o.Lost = *raw.WindowNS, *raw.Sent, *raw.Lost
-	if o.Lost > o.Sent {
-		return nil, fmt.Errorf("field %q: %d of %d sent", "lost", o.Lost, o.Sent)
-	}
-	if o.ECN != nil && *o.ECN > o.Sent {
-		return nil, fmt.Errorf("field %q: %d of %d sent", "ecn", *o.ECN, o.Sent)
+	if err := o.checkNumbers(); err != nil {
+		return nil, err
 	}
 	if o.LossScope != "" && o.LossScope != LossRoundTrip {
 		return nil, fmt.Errorf("field %q: %q, want %q or nothing", "loss_scope", o.LossScope, LossRoundTrip)
@@ -196,4 +276,54 @@ func ParseObservation(line []byte) (*Observation, error) {
 		return nil, fmt.Errorf("field %q: %q, want valid, stale or unknown", "path_state", o.PathState)
 	}
 	return &o, nil
+}
+
+// checkNumbers refuses what cannot have been measured.
+func (o *Observation) checkNumbers() error {
+	if o.Start.Before(minStart) || o.Start.After(maxStart) {
+		return fmt.Errorf("field %q: %s, a time from 1970 to 2200 is expected", "start", o.Start.Format(time.RFC3339))
+	}
+	if o.WindowNS > maxWindowNS {
+		return fmt.Errorf("field %q: %d, at most a day is expected", "window_ns", o.WindowNS)
+	}
+	if o.Sent > maxCount {
+		return fmt.Errorf("field %q: %d, at most %d is expected", "sent", o.Sent, uint64(maxCount))
+	}
+	if o.Lost > o.Sent {
+		return fmt.Errorf("field %q: %d of %d sent", "lost", o.Lost, o.Sent)
+	}
+	if o.ECN != nil && *o.ECN > o.Sent {
+		return fmt.Errorf("field %q: %d of %d sent", "ecn", *o.ECN, o.Sent)
+	}
+	if o.Tier < 0 || o.Tier > maxTier {
+		return fmt.Errorf("field %q: %d, 0 to %d is expected", "tier", o.Tier, maxTier)
+	}
+	if n := o.ClockErrorNS; n != nil && (*n < 0 || *n > maxDelayNS) {
+		return fmt.Errorf("field %q: %d, 0 to %d is expected", "clock_error_ns", *n, int64(maxDelayNS))
+	}
+	for _, q := range []struct {
+		field string
+		*Quantiles
+	}{{"owd_ns", o.OWD}, {"baseline_ns", o.Baseline}} {
+		if q.Quantiles == nil {
+			continue
+		}
+		for _, v := range []*int64{q.Min, q.Mean, q.P50, q.P90, q.P99, q.Max} {
+			if v != nil && (*v < -maxDelayNS || *v > maxDelayNS) {
+				return fmt.Errorf("field %q: %d, at most %d either way is expected", q.field, *v, int64(maxDelayNS))
+			}
+		}
+	}
+	if len(o.Paths) > maxPaths {
+		return fmt.Errorf("field %q: %d candidates, at most %d are expected", "paths", len(o.Paths), maxPaths)
+	}
+	for _, p := range append([]Path{o.Path}, o.Paths...) {
+		if len(p) > maxHops {
+			return fmt.Errorf("field %q: %d hops, at most %d are expected", "path", len(p), maxHops)
+		}
+		if slices.ContainsFunc(p, func(h Hop) bool { return h.Switch == "" }) {
+			return fmt.Errorf("field %q: a hop without a switch", "path")
+		}
+	}
+	return nil
 }

@@ -45,6 +45,21 @@ func TestParseObservationRefuses(t *testing.T) {
 		"marked beyond sent":  {edit(`"ecn":0`, `"ecn":1001`), `field "ecn"`},
 		"loss scope":          {edit(`"ecn":0`, `"loss_scope":"both"`), `field "loss_scope"`},
 		"path state":          {edit(`"path_state":"valid"`, `"path_state":"good"`), `field "path_state"`},
+		"not a number":        {edit(`"p50":5000`, `"p50":NaN`), "not a JSON object"},
+		"beyond all numbers":  {edit(`"p50":5000`, `"p50":1e300`), `field "owd_ns.p50"`},
+		"a delay of an age":   {edit(`"p50":5000`, `"p50":9223372036854775807`), `field "owd_ns"`},
+		"a baseline likewise": {edit(`"p99":8800`, `"p99":-9223372036854775808`), `field "baseline_ns"`},
+		"a window of an age":  {edit(`"window_ns":10000000000`, `"window_ns":9223372036854775807`), `field "window_ns"`},
+		"negative window":     {edit(`"window_ns":10000000000`, `"window_ns":-1`), `field "window_ns"`},
+		"too many sent":       {edit(`"sent":1000`, `"sent":18446744073709551615`), `field "sent"`},
+		"before the epoch":    {edit(`2026-11-20T10`, `0002-11-20T10`), `field "start"`},
+		"after all clocks":    {edit(`2026-11-20T10`, `9999-11-20T10`), `field "start"`},
+		"no time":             {edit(`2026-11-20T10:00:00Z`, `yesterday`), `field "start"`},
+		"negative bound":      {edit(`"clock_error_ns":200`, `"clock_error_ns":-1`), `field "clock_error_ns"`},
+		"a tier of its own":   {edit(`"tier":2`, `"tier":-3`), `field "tier"`},
+		"an endless path":     {edit(`"path":[`, `"path":[`+strings.Repeat(`{"switch":"s"},`, 64)), `field "path"`},
+		"a path of nothing":   {edit(`{"switch":"spine1"`, `{"switch":""`), `field "path"`},
+		"too many candidates": {edit(`"path_state":"valid"`, `"paths":[`+strings.Repeat(`[],`, 1024)+`[]],"path_state":"valid"`), `field "paths"`},
 		"unknown with a path": {edit(`"path_state":"valid"`, `"path_state":"unknown"`), `field "path_state"`},
 	}
 	for name, tt := range tests {
@@ -87,4 +102,24 @@ func FuzzParseObservation(f *testing.F) {
 			t.Errorf("%q reads, is written as %q, and then: %v", line, out, err)
 		}
 	})
+}
+
+func TestInternerSharesWhatIsEqual(t *testing.T) {
+	in := NewInterner()
+	read := func() *Observation {
+		o, err := ParseObservation([]byte(goodLine))
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.Share(o)
+		return o
+	}
+	a, b := read(), read()
+	if &a.Path[0] != &b.Path[0] || a.Path.Key() != "leaf1[dn1>up1] spine1[dn1>dn2] leaf2[up1>dn1]" {
+		t.Errorf("two copies of %s", b.Path.Key())
+	}
+	b.Path = Path{{"leaf1", "dn1", "up1"}}
+	if in.Share(b); b.Path.Key() != "leaf1[dn1>up1]" {
+		t.Errorf("another path became %s", b.Path.Key())
+	}
 }

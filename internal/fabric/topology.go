@@ -3,6 +3,7 @@ package fabric
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"sort"
 )
 
@@ -115,6 +116,28 @@ type Topology struct {
 	Links    []Link   `yaml:"links"`
 }
 
+// Replugged is the topology with the cable that ends at one port plugged into another,
+// and that one's into the first. Addresses stay with their ports.
+func (t *Topology) Replugged(one, other string) *Topology {
+	out := *t
+	out.Links = slices.Clone(t.Links)
+	address := map[string]netip.Prefix{}
+	for _, l := range t.Links {
+		address[l.A], address[l.B] = l.AAddress, l.BAddress
+	}
+	moved := map[string]string{one: other, other: one}
+	for i := range out.Links {
+		l := &out.Links[i]
+		if to, ok := moved[l.A]; ok {
+			l.A, l.AAddress = to, address[to]
+		}
+		if to, ok := moved[l.B]; ok {
+			l.B, l.BAddress = to, address[to]
+		}
+	}
+	return &out
+}
+
 // Graph indexes a topology for look-up. It does not change after NewGraph.
 type Graph struct {
 	Topo     *Topology
@@ -183,6 +206,22 @@ func (g *Graph) NIC(id string) *NIC {
 
 // LinkAt returns the link plugged into an end, or nil.
 func (g *Graph) LinkAt(end string) *Link { return g.byEnd[end] }
+
+// Elements lists the switches, nodes, NICs, ports and links there are.
+func (g *Graph) Elements() []string {
+	var out []string
+	for i := range g.Topo.Switches {
+		out = append(out, g.Topo.Switches[i].Name)
+	}
+	for i := range g.Topo.Nodes {
+		out = append(out, g.Topo.Nodes[i].Name)
+	}
+	for i := range g.Topo.Links {
+		l := &g.Topo.Links[i]
+		out = append(out, l.A, l.B, l.ID())
+	}
+	return out
+}
 
 // Peer returns the other end of the link plugged into end, or "".
 func (g *Graph) Peer(end string) string {

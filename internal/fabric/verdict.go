@@ -81,10 +81,62 @@ type EvidenceCount struct {
 	ContraryEdges             int `json:"contrary_edges,omitempty"` // clean, though they cross the element
 }
 
-// BlastRadius is what a fault touches.
+// BlastRadius is what a fault touches. Jobs is nil where no placement is known.
 type BlastRadius struct {
-	NICs  int `json:"nics"`
-	Edges int `json:"edges"`
+	NICs  int  `json:"nics"`
+	Edges int  `json:"edges"`
+	Jobs  *int `json:"jobs,omitempty"`
+}
+
+// Causes of a verdict.
+const (
+	CauseCongestion = "congestion"
+	CauseStall      = "pause_stall"
+	CauseDrops      = "drops"
+	CausePhysical   = "physical_errors"
+	CauseFlap       = "link_flap"
+	CauseDown       = "link_down"
+	CauseDownshift  = "link_downshift"
+	CauseCapacity   = "capacity_loss"
+	CauseAdmin      = "admin_down"
+	CauseMTU        = "mtu_mismatch"
+	CauseRouting    = "routing_change"
+	CauseHost       = "host"
+	CauseMiscabled  = "miscabled"
+)
+
+// Attribution is what an element's own series say of why it is at fault.
+type Attribution struct {
+	State AttributionState `json:"state"`
+	// Agrees is absent where the series say nothing for or against what the probes say.
+	Agrees *bool `json:"agrees,omitempty"`
+	// Summary is all of it in plain words.
+	Summary string  `json:"summary"`
+	Causes  []Cause `json:"causes"` // strongest first
+	// Against are, in words, readings that speak against what the probes alone suggest.
+	Against []string  `json:"against,omitempty"`
+	From    time.Time `json:"from"` // of the incident's readings
+	Until   time.Time `json:"until"`
+}
+
+// AttributionState says whether there was anything to read, and whether it told of a cause.
+type AttributionState string
+
+// States of an attribution.
+const (
+	CauseFound   AttributionState = "found"
+	NoCauseFound AttributionState = "none"
+	NoCauseData  AttributionState = "no_data"
+)
+
+// Cause is a row of the table of causes that a reading meets.
+type Cause struct {
+	Cause string `json:"cause"`
+	// Element is the port, NIC or node that was read.
+	Element string `json:"element"`
+	// Weight is how far the reading points to the cause, 0 to 1.
+	Weight float64 `json:"weight"`
+	Text   string  `json:"text"` // the reading before and during the incident
 }
 
 // Verdict names the narrowest element that explains a symptom.
@@ -107,6 +159,10 @@ type Verdict struct {
 	Action      string        `json:"recommended_action"`
 	FirstSeen   time.Time     `json:"first_seen"`
 	Summary     string        `json:"summary"`
+	// Runbook is the page of what to do step by step, in the project's tree.
+	Runbook string `json:"runbook,omitempty"`
+	// Attribution is nil while nobody has asked.
+	Attribution *Attribution `json:"attribution,omitempty"`
 
 	// Edges are those the verdict explains; not part of the file format.
 	Edges []string `json:"-"`

@@ -200,6 +200,9 @@ var (
 	fabricPool = netip.MustParsePrefix("172.16.0.0/12")
 )
 
+// Addressed is a topology with the addresses that a lab of it has.
+func Addressed(topo *fabric.Topology) (*fabric.Topology, error) { return completed(topo) }
+
 // completed copies topo and gives every link both of its addresses and every
 // linked NIC one of its own. The same file always yields the same addresses.
 func completed(topo *fabric.Topology) (*fabric.Topology, error) {

@@ -95,6 +95,13 @@ func (b *Bend) At(t int64) int64 {
 // Segment is the one in force.
 func (b *Bend) Segment() Segment { return b.now.Load().Segment }
 
+// Ask bends the clock anew at a time of the true clock, Unix nanoseconds: by step
+// and driftPPM beyond what it was made with, in place of what was asked before. It
+// is for a Bend without a file.
+func (b *Bend) Ask(step time.Duration, driftPPM float64, at int64) {
+	b.ask(bendFile{StepNS: int64(step), DriftPPM: driftPPM}, func() int64 { return at })
+}
+
 // bendFile is what the file asks for.
 type bendFile struct {
 	StepNS   int64   `json:"step_ns"`

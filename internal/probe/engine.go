@@ -72,6 +72,10 @@ type wiring struct {
 	poll   *unix.Poller
 	device stampDevice
 	bend   *Bend // nil: the clock is right
+	// virtual is the time, if it is simulated, nanoseconds since the base; nil: it is real.
+	// turned is then when the wall clock saw the last turn.
+	virtual *atomic.Int64
+	turned  atomic.Int64
 
 	mu      sync.Mutex
 	sockets atomic.Pointer[[]*socket] // by token; never changed, only exchanged
@@ -183,6 +187,9 @@ func (e *Engine) Apply(cfg *Config) error {
 	e.mu.Unlock()
 	if closed {
 		return ErrClosed
+	}
+	if e.wire.poll == nil {
+		return errors.New("a simulated engine keeps the configuration it was made with")
 	}
 	nics, err := e.rewire(cfg, old)
 	e.mu.Lock()
@@ -394,7 +401,11 @@ func (e *Engine) Close() error {
 	e.wg.Wait()
 	e.applying.Lock()
 	defer e.applying.Unlock()
-	return errors.Join(e.closeNICs(e.all()), e.wire.poll.Close())
+	err := e.closeNICs(e.all())
+	if e.wire.poll != nil { // nil: it is simulated
+		err = errors.Join(err, e.wire.poll.Close())
+	}
+	return err
 }
 
 func (e *Engine) closeNICs(nics []*nic) error {
@@ -405,6 +416,15 @@ func (e *Engine) closeNICs(nics []*nic) error {
 		n.mu.Unlock()
 	}
 	return errors.Join(errs...)
+}
+
+// Now is the true time by which the engine works: the wall clock's, unless it is
+// simulated.
+func (e *Engine) Now() time.Time {
+	if v := e.wire.virtual; v != nil {
+		return e.base.Add(time.Duration(v.Load()))
+	}
+	return time.Now()
 }
 
 // Config is the configuration the engine runs.
@@ -490,6 +510,9 @@ func (e *Engine) Snapshot() *Snapshot {
 	planned := e.planned.Load()
 	for i, n := range nics {
 		s.NICs[i] = n.snapshot(planned)
+		if e.wire.virtual != nil {
+			s.NICs[i].LastTurn = time.Unix(0, e.wire.turned.Load())
+		}
 	}
 	return s
 }

@@ -273,7 +273,12 @@ const (
 
 var dropNames = [dropReasons]string{"malformed", "oversized", "unregistered", "bad_hmac", "replay", "rate_limited", "session_limit", "unsolicited", "foreign_ssid", "trace_copy"}
 
-func (n *nic) mono() int64 { return int64(time.Since(n.base)) }
+func (n *nic) mono() int64 {
+	if v := n.wire.virtual; v != nil {
+		return v.Load()
+	}
+	return int64(time.Since(n.base))
+}
 
 // openNIC opens a NIC without peers; apply gives it some.
 func openNIC(cfg NICConfig, node *Config, base time.Time, w *wiring, log *slog.Logger) (_ *nic, err error) {

@@ -127,6 +127,7 @@ type traceAnswer struct {
 type tracer struct {
 	nics func() []*nic
 	log  *slog.Logger
+	seek func(context.Context, traceFlow) (TracedPath, error) // find, but where the fabric is simulated
 
 	mu      sync.Mutex
 	pace    bucket
@@ -141,8 +142,10 @@ type tracer struct {
 }
 
 func newTracer(cfg TraceConfig, nics func() []*nic, log *slog.Logger) *tracer {
-	return &tracer{nics: nics, log: log, pace: pace(cfg), budgets: newBudgets(cfg.PacketsPerSwitch), first: map[string]*firstHop{},
+	t := &tracer{nics: nics, log: log, pace: pace(cfg), budgets: newBudgets(cfg.PacketsPerSwitch), first: map[string]*firstHop{},
 		lengths: map[way]int{}, slots: make(chan struct{}, cfg.Concurrency), paths: map[fabric.Edge]*TracedPath{}}
+	t.seek = t.find
+	return t
 }
 
 func pace(cfg TraceConfig) bucket {
@@ -378,7 +381,7 @@ func (t *tracer) trace(ctx context.Context, f traceFlow) (TracedPath, error) {
 	case <-ctx.Done():
 		return TracedPath{}, fmt.Errorf("trace %s: %w", f.edge, ctx.Err())
 	}
-	p, err := t.find(ctx, f)
+	p, err := t.seek(ctx, f)
 	if err != nil {
 		return TracedPath{}, fmt.Errorf("trace %s: %w", f.edge, err)
 	}

@@ -352,6 +352,12 @@ func (q *inquiry) tell(p *TracedPath, end int) {
 		p.Hops = p.Hops[:len(p.Hops)-q.silentTail(end)]
 	}
 	q.judgeSilence(p)
+	q.conclude(p, closed)
+	q.learn(p)
+}
+
+// conclude says what a path of these hops is worth.
+func (q *inquiry) conclude(p *TracedPath, closed bool) {
 	for _, h := range p.Hops {
 		if len(h.Labels) > 0 {
 			p.note("hop %d: MPLS labels %s", h.TTL, fabric.LabelText(h.Labels))
@@ -371,7 +377,6 @@ func (q *inquiry) tell(p *TracedPath, end int) {
 	default:
 		p.State = fabric.PathValid
 	}
-	q.learn(p)
 }
 
 func (p *TracedPath) note(format string, args ...any) {

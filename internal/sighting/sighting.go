@@ -49,6 +49,7 @@ const (
 	KindEBPF    Kind = "software-ebpf"      // a tc program on every port of a Linux that forwards
 	KindPacket  Kind = "software-af-packet" // a packet socket on every port of a Linux that forwards
 	KindPsample Kind = "hardware-psample"   // samples of a switch chip, by the kernel's psample channel
+	KindSim     Kind = "simulated"          // of a switch that is made up
 )
 
 // Report answers a query for what changed since a version.

@@ -7,6 +7,9 @@
   const spoken = document.getElementById('spoken');
   const take = (piece) => {
     const old = document.getElementById(piece.id);
+    for (const open of old ? old.querySelectorAll('details[open]') : []) {
+      piece.querySelector('#' + CSS.escape(open.id))?.setAttribute('open', '');
+    }
     if (!old || old.outerHTML === piece.outerHTML) return;
     const focused = old.contains(document.activeElement) ? document.activeElement.getAttribute('href') : null;
     const canvas = old.querySelector('.canvas, .scroll');

@@ -1,0 +1,222 @@
+package analyzer
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/maintenance"
+	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// drain puts elements of a rig under maintenance, from now on until lift.
+func (r *rig) drain(relearn bool, elements ...string) {
+	if r.loop.o.Maintenance == nil {
+		r.loop.o.Maintenance = maintenance.NewRegister(r.w.g)
+	}
+	var ws []maintenance.Window
+	for _, e := range elements {
+		ws = append(ws, maintenance.Window{Element: e, From: r.now, By: "ann", Reason: "optics", Relearn: relearn})
+	}
+	r.loop.o.Maintenance.Replace(maintenance.SourceFile, ws, r.now)
+}
+
+// normal are the medians of all baselines.
+func (r *rig) normal() map[fabric.Edge]int64 {
+	out := map[fabric.Edge]int64{}
+	for e, m := range r.loop.edges {
+		if m.base != nil {
+			out[e] = *m.base.P50
+		}
+	}
+	return out
+}
+
+// TestLoopDrainedSpine: rules 2, 4 and 5 of maintenance.
+func TestLoopDrainedSpine(t *testing.T) {
+	r := newRig(t, 1)
+	r.learn()
+	r.drain(false, "spine2")
+	before := r.normal()
+	r.w.slow["spine2"] = 5e6
+	r.w.loss[fabric.Direction{From: "leaf1:up2", To: "spine2:dn1"}] = 0.5
+	aside := 0
+	for e, p := range r.w.paths {
+		from, to := e.Ends()
+		if paths.Crosses(p, from, to, fabric.Element{Element: "spine2", Kind: fabric.KindSwitch}) {
+			aside++
+		}
+	}
+	for range 60 {
+		s := r.step()
+		if len(s.Incidents) != 0 || s.Report.State != fabric.Innocent || len(s.Maintenance) != 1 {
+			t.Fatalf("%s with %q, coverage %+v, %d windows", s.Report.State, openVerdicts(s), s.Report.Coverage, len(s.Maintenance))
+		}
+		said := 0
+		for _, e := range s.Edges {
+			if e.Condition == "maintenance" {
+				said++
+			}
+		}
+		if said != aside || s.Report.Edges.Total != len(r.w.edges)-aside {
+			t.Fatalf("%d flows aside of %d that count, want %d of %d", said, s.Report.Edges.Total, aside, len(r.w.edges)-aside)
+		}
+	}
+	for e, was := range before {
+		p := r.w.paths[e]
+		from, to := e.Ends()
+		if is := r.normal()[e]; is != was && paths.Crosses(p, from, to, fabric.Element{Element: "spine2", Kind: fabric.KindSwitch}) {
+			t.Errorf("%s: the drained spine taught its flow %d, was %d", e, is, was)
+		}
+	}
+	delete(r.w.slow, "spine2")
+	clear(r.w.loss)
+	r.step()
+	r.step()
+	r.drain(false)
+	for i := range 20 {
+		if s := r.step(); len(s.Incidents) != 0 || s.Report.State != fabric.Innocent || i > 4 && s.Report.Edges.Total != len(r.w.edges) {
+			t.Fatalf("afterwards: %s with %q, %+v", s.Report.State, openVerdicts(s), s.Report.Edges)
+		}
+	}
+	r.w.slow["spine2"] = 5e6
+	r.until(8, "a verdict, when nobody works on it", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
+}
+
+// TestLoopMaintenanceClosesVerdicts: rule 3. What is broken still opens anew.
+func TestLoopMaintenanceClosesVerdicts(t *testing.T) {
+	r := newRig(t, 1)
+	r.learn()
+	d := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
+	r.w.delay[d] = 2e6
+	r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
+	r.drain(false, d.Link())
+	for range 10 {
+		s := r.step()
+		if in := s.Incidents[0]; len(s.Report.Verdicts) != 0 || in.Closed != "under maintenance by ann: optics" || in.Cleared == nil || in.Open {
+			t.Fatalf("%q; %+v", openVerdicts(s), in)
+		}
+	}
+	// Elsewhere everything is as ever.
+	o := fabric.Direction{From: "leaf3:up2", To: "spine2:dn3"}
+	r.w.delay[o] = 2e6
+	r.until(8, "a verdict elsewhere", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
+	if v := openVerdicts(r.loop.Snapshot()); len(v) != 1 || !strings.HasPrefix(v[0], o.Link()) {
+		t.Errorf("verdicts %q", v)
+	}
+	r.drain(false)
+	r.until(12, "the verdict anew", func(s Snapshot) bool { return len(s.Report.Verdicts) == 2 })
+}
+
+// TestLoopSilencedLinkDies: a link under maintenance is pulled, routed around and plugged
+// again.
+func TestLoopSilencedLinkDies(t *testing.T) {
+	r := newRig(t, 3)
+	r.learn()
+	d := fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}
+	el := fabric.Element{Element: d.Link(), Kind: fabric.KindLink}
+	r.drain(false, d.Link())
+	quiet := func(n int) {
+		t.Helper()
+		for range n {
+			if s := r.step(); len(s.Incidents) != 0 {
+				t.Fatalf("verdicts %q", openVerdicts(s))
+			}
+		}
+	}
+	r.w.loss[d], r.w.loss[d.Reverse()] = 1, 1
+	quiet(3)
+	old := map[fabric.Edge]fabric.Path{}
+	for e, p := range r.w.paths {
+		from, to := e.Ends()
+		if !paths.Crosses(p, from, to, el) {
+			continue
+		}
+		for _, other := range r.w.g.ShortestPaths(from, to, 16) {
+			if !paths.Crosses(other, from, to, el) {
+				old[e], r.w.paths[e] = p, other
+				break
+			}
+		}
+	}
+	quiet(20)
+	clear(r.w.loss)
+	quiet(5)
+	for e, p := range old {
+		r.w.paths[e] = p
+	}
+	quiet(10)
+	r.drain(false)
+	quiet(20)
+	if s := r.loop.Snapshot(); s.Report.State != fabric.Innocent {
+		t.Errorf("afterwards: %s, %+v", s.Report.State, s.Report)
+	}
+}
+
+// TestLoopRecabling: what somebody changed on purpose is the new normal, if they say so.
+func TestLoopRecabling(t *testing.T) {
+	for _, relearn := range []bool{true, false} {
+		r := newRig(t, 1)
+		r.learn()
+		d := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
+		r.drain(relearn, d.Link())
+		for range 5 {
+			r.step()
+		}
+		r.w.delay[d] = 1e6 // a longer way
+		for range 5 {
+			r.step()
+		}
+		r.drain(false)
+		some := false
+		for range 40 {
+			some = some || len(r.step().Incidents) > 0
+		}
+		if some == relearn {
+			t.Errorf("relearn %v: a verdict: %v", relearn, some)
+		}
+		if s := r.loop.Snapshot(); relearn && (s.Report.State != fabric.Innocent || s.Baselines != len(r.w.edges)) {
+			t.Errorf("afterwards: %s, %d baselines", s.Report.State, s.Baselines)
+		}
+		if len(r.loop.touched) != 0 {
+			t.Errorf("%d windows are remembered", len(r.loop.touched))
+		}
+	}
+}
+
+// TestLoopMaintenanceOfANode: its host, its NICs and its clock are nobody's news.
+func TestLoopMaintenanceOfANode(t *testing.T) {
+	r := newRig(t, 6)
+	r.learn()
+	r.steps = map[string]float64{"h2/eth1": 3}
+	r.step()
+	r.drain(false, "h2")
+	r.steps["h2/eth1"] = 4
+	r.silent["h2"] = true
+	r.w.clock["h2/eth1"] = 5e6
+	r.w.loss[fabric.Direction{From: r.w.g.Peer("h2/eth1"), To: "h2/eth1"}] = 1
+	for range 15 {
+		if s := r.step(); len(s.Incidents) != 0 {
+			t.Fatalf("verdicts %q", openVerdicts(s))
+		}
+	}
+}
+
+// TestLoopMaintenanceHasItsTime: a window to come covers nothing, one that has ended nothing
+// that began after it.
+func TestLoopMaintenanceHasItsTime(t *testing.T) {
+	r := newRig(t, 1)
+	r.learn()
+	d := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
+	r.loop.o.Maintenance = maintenance.NewRegister(r.w.g)
+	r.loop.o.Maintenance.Replace(maintenance.SourceAPI, []maintenance.Window{{Element: d.Link(), From: r.now.Add(time.Hour)}, {Element: d.Link(), Until: r.now}}, r.now)
+	for range 4 { // windows that saw the end are over
+		r.step()
+	}
+	r.w.delay[d] = 2e6
+	r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
+	if s := r.loop.Snapshot(); len(s.Maintenance) != 1 {
+		t.Errorf("%d windows are told of, want the one to come", len(s.Maintenance))
+	}
+}

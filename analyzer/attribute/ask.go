@@ -1,0 +1,334 @@
+package attribute
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// Prefixes of the series of ports, of switches and of NICs.
+const (
+	switchPrefix = "fabric_switch_port_"
+	nicPrefix    = "fabric_nic_port_"
+)
+
+// Asker reads an element's series from Prometheus: eight questions for each of its switches,
+// twelve for its NICs together.
+type Asker struct {
+	DB evidence.Querier
+	// Scrape is the interval at which ports are scraped.
+	Scrape time.Duration
+	// Before is how long a time before the incident is compared with it; 0: a minute.
+	Before time.Duration
+}
+
+// maxPlaces bounds the ends that are asked about one verdict.
+const maxPlaces = 256
+
+// Ask answers a question about an element of a fabric.
+func (a *Asker) Ask(ctx context.Context, g *fabric.Graph, q Question) (fabric.Attribution, error) {
+	places := placesOf(g, &q.Verdict)
+	r := &readings{at: map[reading]*values{}, peers: map[string]string{}}
+	for _, p := range places {
+		r.peers[p.end] = g.Peer(p.end)
+	}
+	ports, nics := map[string][]string{}, []string{} // by switch
+	for _, p := range places {
+		if sw, port, ok := fabric.SplitPort(p.end); ok {
+			ports[sw] = append(ports[sw], regexp.QuoteMeta(port))
+		} else {
+			nics = append(nics, regexp.QuoteMeta(p.end))
+		}
+	}
+	t := a.times(q)
+	if c, ok := a.DB.(evidence.Clocked); ok {
+		var err error
+		if t.ahead, err = c.Offset(ctx); err != nil {
+			return fabric.Attribution{}, err
+		}
+	}
+	for _, sw := range slices.Sorted(maps.Keys(ports)) {
+		selector := fmt.Sprintf("switch=%s,port=~%s", strconv.Quote(sw), strconv.Quote(strings.Join(ports[sw], "|")))
+		if err := a.read(ctx, r, t, switchPrefix, selector); err != nil {
+			return fabric.Attribution{}, err
+		}
+	}
+	if len(nics) > 0 {
+		selector := "nic=~" + strconv.Quote(strings.Join(nics, "|"))
+		if err := a.read(ctx, r, t, nicPrefix, selector); err != nil {
+			return fabric.Attribution{}, err
+		}
+		if err := a.snapshots(ctx, r, t, fmt.Sprintf("%s{%s}", stalled, selector)); err != nil {
+			return fabric.Attribution{}, err
+		}
+	}
+	return explain(q, places, r), nil
+}
+
+// times are the moments of the questions: two before the incident, of which the second serves
+// where a series is younger than the first, its beginning, since when it surely lasts, and now;
+// and how far back a series may have spoken last.
+type times struct {
+	past, lately, edge, sure, now time.Time
+	look                          time.Duration
+	// ahead is what Prometheus' clock is ahead of this machine's.
+	ahead time.Duration
+}
+
+func (a *Asker) times(q Question) times {
+	before := a.Before
+	if before == 0 {
+		before = time.Minute
+	}
+	return times{past: q.Since.Add(-before), lately: q.Since.Add(-before / 12), edge: q.Since, sure: q.Sure, now: q.Now, look: max(3*a.Scrape, 3*time.Second)}
+}
+
+// read takes all that the table asks of ports: what they count and are at three moments, and
+// what waited on average before and since.
+func (a *Asker) read(ctx context.Context, r *readings, t times, prefix, selector string) error {
+	if err := a.snapshots(ctx, r, t, fmt.Sprintf("{__name__=~%s,%s}", strconv.Quote(prefix+"(?:"+strings.Join(ports(), "|")+")"), selector)); err != nil {
+		return err
+	}
+	for i := range table {
+		row := &table[i]
+		if row.unit == "" {
+			continue
+		}
+		for _, of := range []struct {
+			at   time.Time
+			over time.Duration
+			set  func(*values, *float64)
+		}{
+			{t.edge, t.edge.Sub(t.past), func(v *values, x *float64) { v.avgBefore = x }},
+			{t.now, t.now.Sub(t.sure), func(v *values, x *float64) { v.avgNow = x }},
+		} {
+			query := fmt.Sprintf("avg_over_time(%s{%s}[%s])", prefix+row.Series, selector, millis(of.over))
+			samples, err := a.instant(ctx, query, of.at.Add(t.ahead))
+			if err != nil {
+				return err
+			}
+			for end, x := range largest(samples) {
+				of.set(r.value(reading{end, row.Series, ""}), &x)
+			}
+		}
+	}
+	return nil
+}
+
+// instant asks a question; an answer that the server calls incomplete is used as far as it goes.
+func (a *Asker) instant(ctx context.Context, query string, at time.Time) ([]evidence.Sample, error) {
+	samples, err := a.DB.Instant(ctx, query, at)
+	var partial *evidence.Partial
+	if errors.As(err, &partial) {
+		err = nil
+	}
+	return samples, err
+}
+
+// value is a reading's values, made if there are none.
+func (r *readings) value(k reading) *values {
+	v := r.at[k]
+	if v == nil {
+		v = &values{}
+		r.at[k] = v
+	}
+	return v
+}
+
+// largest is what several scrapes of the same end say, by end.
+func largest(samples []evidence.Sample) map[string]float64 {
+	out := map[string]float64{}
+	for _, s := range samples {
+		end := endOf(s.Labels)
+		if was, ok := out[end]; !math.IsNaN(s.Value) && (!ok || s.Value > was) {
+			out[end] = s.Value
+		}
+	}
+	return out
+}
+
+func endOf(l map[string]string) string {
+	if nic := l["nic"]; nic != "" {
+		return nic
+	}
+	return l["switch"] + ":" + l["port"]
+}
+
+// snapshots asks for the last values at four moments. A series that had not spoken for long
+// before a moment had none then; now counts only what was said in the incident.
+func (a *Asker) snapshots(ctx context.Context, r *readings, t times, selector string) error {
+	one := map[string]*series{}
+	for i, of := range []struct {
+		at   time.Time
+		look time.Duration
+	}{{t.past, t.look}, {t.lately, t.look}, {t.edge, t.look}, {t.now, min(t.look, t.now.Sub(t.edge))}} {
+		samples, err := a.instant(ctx, fmt.Sprintf("last_over_time(%s[%s])", selector, millis(of.look)), of.at.Add(t.ahead))
+		if err != nil {
+			return err
+		}
+		for _, s := range samples {
+			if math.IsNaN(s.Value) {
+				continue
+			}
+			id := identity(s.Labels)
+			if one[id] == nil {
+				one[id] = &series{labels: s.Labels}
+			}
+			x := s.Value
+			one[id].at[i] = &x
+		}
+	}
+	r.fold(one, t)
+	return nil
+}
+
+// series is one series at the four moments.
+type series struct {
+	labels map[string]string
+	at     [4]*float64
+}
+
+// identity is a series' labels as text.
+func identity(l map[string]string) string {
+	keys := slices.Sorted(maps.Keys(l))
+	var b strings.Builder
+	for _, k := range keys {
+		b.WriteString(k + "=" + strconv.Quote(l[k]) + ",")
+	}
+	return b.String()
+}
+
+// fold takes one of the series that several scrapers have of the same thing, that which knows
+// most, and sums what an end tells by lane or priority.
+func (r *readings) fold(all map[string]*series, t times) {
+	best := map[string]*series{}
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		s := all[id]
+		own := maps.Clone(s.labels)
+		for _, l := range []string{"job", "instance", "replica", "prometheus", "cluster"} {
+			delete(own, l)
+		}
+		if k := identity(own); best[k] == nil || s.knows() > best[k].knows() {
+			best[k] = s
+		}
+	}
+	ids := slices.Collect(maps.Keys(best))
+	sort.Strings(ids)
+	for _, id := range ids {
+		s := best[id]
+		name := strings.TrimPrefix(strings.TrimPrefix(s.labels["__name__"], switchPrefix), nicPrefix)
+		v := r.value(reading{endOf(s.labels), name, s.labels["reason"]})
+		past, since := s.at[0], t.past
+		if past == nil {
+			past, since = s.at[1], t.lately
+		}
+		v.secondsBefore, v.seconds = t.edge.Sub(since).Seconds(), t.now.Sub(t.edge).Seconds()
+		for i, to := range []**float64{&v.past, &v.edge, &v.now} {
+			switch x := [...]*float64{past, s.at[2], s.at[3]}[i]; {
+			case x == nil:
+			case *to == nil:
+				y := *x
+				*to = &y
+			default:
+				**to += *x
+			}
+		}
+	}
+}
+
+// knows is at how many of the moments a series had a value, those of the incident first.
+func (s *series) knows() (n int) {
+	for i, v := range s.at {
+		if v != nil {
+			n += 1 << i
+		}
+	}
+	return n
+}
+
+func millis(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) + "ms" }
+
+// placesOf lists the ends that a verdict is about.
+func placesOf(g *fabric.Graph, v *fabric.Verdict) []place {
+	var out []place
+	add := func(end string, sends, receives bool) {
+		if end == "" || g.LinkAt(end) == nil || len(out) == maxPlaces {
+			return
+		}
+		for i := range out {
+			if out[i].end == end {
+				out[i].sends, out[i].receives = out[i].sends || sends, out[i].receives || receives
+				return
+			}
+		}
+		out = append(out, place{end, sends, receives})
+	}
+	way := func(from, to string) { add(from, true, false); add(to, false, true) }
+	both := func(a, b string) { way(a, b); way(b, a) }
+	name := v.Element.Element
+	if d, err := fabric.ParseDirection(v.Direction); err == nil {
+		way(d.From, d.To)
+		return out
+	}
+	switch v.Kind {
+	case fabric.KindLink, fabric.KindAccessLink:
+		a, b, _ := fabric.SplitLink(name)
+		both(a, b)
+	case fabric.KindNIC:
+		both(name, g.Peer(name))
+	case fabric.KindPort, fabric.KindQueue:
+		port, _, _ := strings.Cut(name, "@")
+		way(port, g.Peer(port))
+	case fabric.KindSwitch:
+		for _, end := range g.Ends(name) {
+			add(end, true, true)
+		}
+	case fabric.KindHost:
+		for _, end := range g.Ends(name) {
+			both(end, g.Peer(end))
+		}
+	case fabric.KindLeafUplinks:
+		for _, end := range uplinks(g, name) {
+			add(end, true, true)
+		}
+	case fabric.KindCorridor:
+		hops := strings.Split(name, "->")
+		for i := 1; i < len(hops); i++ {
+			for _, end := range g.Ends(hops[i-1]) {
+				if peer := g.Peer(end); fabric.OwnerOf(peer) == hops[i] && !fabric.IsNIC(peer) {
+					way(end, peer)
+				}
+			}
+		}
+	case fabric.KindPair:
+		from, to, _ := strings.Cut(name, "->")
+		for _, end := range uplinks(g, from) {
+			add(end, true, false)
+		}
+		for _, end := range uplinks(g, to) {
+			add(end, false, true)
+		}
+	}
+	return out
+}
+
+// uplinks are a leaf's ports that face switches.
+func uplinks(g *fabric.Graph, leaf string) (out []string) {
+	for _, end := range g.Ends(leaf) {
+		if peer := g.Peer(end); peer != "" && !fabric.IsNIC(peer) {
+			out = append(out, end)
+		}
+	}
+	return out
+}

@@ -1,0 +1,353 @@
+package attribute
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/evidence/evidencetest"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/causes.md")
+
+const topo = `version: 1
+switches: [{name: leaf1, role: leaf}, {name: leaf2, role: leaf}, {name: spine1, role: spine}]
+nodes: [{name: h1, nics: [{device: eth1}]}, {name: h2, nics: [{device: eth1}]}]
+links:
+  - {a: "h1/eth1", b: "leaf1:dn1"}
+  - {a: "h2/eth1", b: "leaf2:dn1"}
+  - {a: "leaf1:up1", b: "spine1:dn1"}
+  - {a: "leaf2:up1", b: "spine1:dn2"}
+`
+
+func graph(t *testing.T) *fabric.Graph {
+	t.Helper()
+	tp, found := fabric.ParseTopology("t.yaml", []byte(topo))
+	if err := found.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return fabric.NewGraph(tp)
+}
+
+// The incident begins at second 100 and is asked about at second 120; a scrape a second,
+// 60 s are compared with it.
+const begin, end = 100, 120
+
+// link is a verdict on leaf1's uplink, way up; uplink and facing are its ends.
+func link() fabric.Verdict {
+	return fabric.Verdict{Element: fabric.Element{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}, Direction: "leaf1:up1->spine1:dn1",
+		Scenario: fabric.Corridor, Action: "generic", Symptom: fabric.Symptom{AddedDelayNS: 1e6}}
+}
+
+const (
+	uplink = `switch="leaf1",port="up1"`
+	facing = `switch="spine1",port="dn1"`
+)
+
+// written is a series: values, one a second, in promqltest's notation.
+type written struct{ name, labels, values string }
+
+// step is a value that changes in the second after begin: from was to is.
+func step(was, is string) string {
+	return fmt.Sprintf("%sx%d %sx%d", was, begin, is, 200-begin)
+}
+
+// idle are the series of a link's two ends of which nothing moves.
+func idle() []written {
+	var out []written
+	for _, at := range []string{uplink, facing} {
+		out = append(out, written{"fabric_switch_port_queue_bytes", at, "0x200"}, written{"fabric_switch_port_oper_up", at, "1x200"},
+			written{"fabric_switch_port_admin_up", at, "1x200"}, written{"fabric_switch_port_carrier_changes_total", at, "4x200"},
+			written{"fabric_switch_port_speed_bytes_per_second", at, "50e9x200"}, written{"fabric_switch_port_mtu_bytes", at, "9000x200"},
+			written{"fabric_switch_port_queue_discards_total", at, "7x200"}, written{"fabric_switch_port_receive_errors_total", at + `,reason="crc"`, "2x200"},
+			written{"fabric_switch_port_transmit_bytes_total", at, "0+1e9x200"})
+	}
+	return out
+}
+
+// with replaces series, or adds them.
+func with(base []written, more ...written) []written {
+	for _, m := range more {
+		base = slices.DeleteFunc(base, func(s written) bool { return s.name == m.name && s.labels == m.labels })
+		base = append(base, m)
+	}
+	return base
+}
+
+func ask(t *testing.T, v fabric.Verdict, suggested []string, all []written) fabric.Attribution {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString("load 1s\n")
+	for _, s := range all {
+		fmt.Fprintf(&b, "  %s{%s,instance=\"x:1\",job=\"switch\"} %s\n", s.name, s.labels, s.values)
+	}
+	a := Asker{DB: evidencetest.Load(t, b.String()), Scrape: time.Second}
+	got, err := a.Ask(t.Context(), graph(t), Question{Verdict: v, Suggested: suggested, Since: time.Unix(begin, 0), Sure: time.Unix(begin+5, 0), Now: time.Unix(end, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func causes(a fabric.Attribution) string {
+	var out []string
+	for _, c := range a.Causes {
+		if !slices.Contains(out, c.Cause) {
+			out = append(out, c.Cause)
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// TestCauses: each row of the table, by the series that it is about. (Rules 2 and 6.)
+func TestCauses(t *testing.T) {
+	const sw, nic = "fabric_switch_port_", "fabric_nic_port_"
+	grow := func(per string) string { return step("5", "5+"+per) }
+	for _, tt := range []struct {
+		name  string
+		more  []written
+		want  string
+		words string // in the summary
+	}{
+		{"a queue that fills", []written{{sw + "queue_bytes", uplink, step("0", "4600")}}, "congestion", "at leaf1:up1, 4.6 kB waited on average, 0 B before"},
+		{"a queue that is as full as ever", []written{{sw + "queue_bytes", uplink, "4600x200"}}, "", "No cause found"},
+		{"a queue in packets", []written{{sw + "queue_packets", uplink, step("0", "40")}}, "congestion", "40 packets waited"},
+		{"held back and discarded", []written{{sw + "queue_bytes", uplink, step("0", "4600")}, {sw + "queue_overlimits_total", uplink, grow("800")}, {sw + "queue_discards_total", uplink, grow("90")}},
+			"congestion drops", "queue_overlimits grew by 760 a second, by 0 a second before"},
+		{"marked by the fabric", []written{{sw + "receive_fecn_packets_total", facing, grow("50")}}, "", "No cause found"}, // the queue is known and empty
+		{"discards without a queue", []written{{sw + "queue_discards_total", uplink, grow("20")}}, "drops", "queue_discards grew by 380, by 0 a second before"},
+		{"discards as ever", []written{{sw + "queue_discards_total", uplink, "0+20x200"}}, "", "No cause found"},
+		{"discards of what came in", []written{{sw + "receive_discards_total", facing, grow("20")}}, "drops", "at spine1:dn1, receive_discards"},
+		{"damaged packets", []written{{sw + "receive_errors_total", facing + `,reason="crc"`, grow("1")}}, "physical_errors", "receive_errors grew by 19, by 0 a second before (crc)"},
+		{"a counter that began anew", []written{{sw + "receive_errors_total", facing + `,reason="crc"`, step("5000", "0+1")}}, "physical_errors", "receive_errors grew by 19"},
+		{"symbol errors", []written{{sw + "symbol_errors_total", facing, grow("1")}}, "physical_errors", "symbol_errors"},
+		{"recovered from errors", []written{{sw + "link_recoveries_total", facing, step("1", "2")}}, "physical_errors", "link_recoveries grew by 1"},
+		{"uncorrectable by lane", []written{{sw + "lane_fec_uncorrectable_blocks_total", facing + `,lane="0"`, step("0", "1")}, {sw + "lane_fec_uncorrectable_blocks_total", facing + `,lane="1"`, step("0", "3")}}, "physical_errors", "lane_fec_uncorrectable_blocks grew by 4"},
+		{"carrier that changes", []written{{sw + "carrier_changes_total", uplink, step("4", "9")}}, "link_flap", "carrier_changes grew by 5"},
+		{"down", []written{{sw + "oper_up", facing, step("1", "0")}}, "link_down", "it is down, it was up before"},
+		{"down as before", []written{{sw + "oper_up", facing, "0x200"}}, "", "No cause found"},
+		{"shut", []written{{sw + "admin_up", uplink, step("1", "0")}, {sw + "oper_up", uplink, step("1", "0")}}, "admin_down link_down", "shut by configuration"},
+		{"slower", []written{{sw + "speed_bytes_per_second", uplink, step("50e9", "12.5e9")}}, "link_downshift", "it runs at 100 Gbit/s, at 400 Gbit/s before"},
+		{"no credits", []written{{sw + "transmit_wait_ticks_total", uplink, grow("90000")}}, "pause_stall", "transmit_wait_ticks grew by 85500 a second"},
+		{"ends that differ since", []written{{sw + "mtu_bytes", facing, step("9000", "1500")}}, "mtu_mismatch", "its MTU is 9000, that of spine1:dn1 1500, changed since"},
+		{"ends that always differed", []written{{sw + "mtu_bytes", facing, "1500x200"}}, "mtu_mismatch", "as before"},
+		{"too large for the neighbour", []written{{sw + "transmit_discard_details_total", uplink + `,reason="neighbor_mtu"`, grow("5")}}, "mtu_mismatch", "(neighbor_mtu)"},
+		{"nothing", nil, "", "No cause found: the series of leaf1:up1 and spine1:dn1 say nothing."},
+	} {
+		a := ask(t, link(), nil, with(idle(), tt.more...))
+		if causes(a) != tt.want || !strings.Contains(a.Summary, tt.words) {
+			t.Errorf("%s: causes %q, want %q; %s", tt.name, causes(a), tt.want, a.Summary)
+		}
+		if state := map[bool]fabric.AttributionState{true: fabric.CauseFound, false: fabric.NoCauseFound}[tt.want != ""]; a.State != state {
+			t.Errorf("%s: state %s, want %s", tt.name, a.State, state)
+		}
+		for _, c := range a.Causes {
+			if c.Weight <= 0 || c.Weight >= 1 {
+				t.Errorf("%s: %s weighs %v", tt.name, c.Cause, c.Weight)
+			}
+		}
+	}
+	one := ask(t, link(), nil, with(idle(), written{sw + "queue_bytes", uplink, step("0", "4600")}))
+	two := ask(t, link(), nil, with(idle(), written{sw + "queue_bytes", uplink, step("0", "4600")}, written{sw + "queue_overlimits_total", uplink, grow("800")}))
+	if two.Causes[0].Weight <= one.Causes[0].Weight {
+		t.Errorf("two readings weigh %v, one %v", two.Causes[0].Weight, one.Causes[0].Weight)
+	}
+	marked := ask(t, link(), nil, []written{{sw + "receive_fecn_packets_total", facing, grow("50")}})
+	if causes(marked) != "congestion" {
+		t.Errorf("marks where no queue is known: %s", marked.Summary)
+	}
+	v := fabric.Verdict{Element: fabric.Element{Element: "h1/eth1", Kind: fabric.KindNIC}, Scenario: fabric.BadNIC}
+	if a := ask(t, v, nil, []written{{nic + "symbol_errors_total", `nic="h1/eth1"`, grow("3")}}); causes(a) != "physical_errors" || a.Causes[0].Element != "h1/eth1" {
+		t.Errorf("a NIC's own port: %s", a.Summary)
+	}
+	if a := ask(t, v, nil, []written{{stalled, `nic="h1/eth1"`, grow("0.4")}}); causes(a) != "host" {
+		t.Errorf("a starved node: %s", a.Summary)
+	}
+	up := fabric.Verdict{Element: fabric.Element{Element: "leaf1", Kind: fabric.KindLeafUplinks}, Scenario: fabric.LeafUplinks}
+	if a := ask(t, up, nil, []written{{sw + "oper_up", uplink, "0x200"}}); causes(a) != "capacity_loss" || !strings.Contains(a.Summary, "1 of 1 ports of the way out are down") {
+		t.Errorf("uplinks: %s", a.Summary)
+	}
+}
+
+// TestAbsentIsNoCause: rules 1 and 3.
+func TestAbsentIsNoCause(t *testing.T) {
+	if a := ask(t, link(), []string{fabric.CauseCongestion}, nil); a.State != fabric.NoCauseData || len(a.Causes) != 0 || a.Agrees != nil || !strings.HasPrefix(a.Summary, "No data:") {
+		t.Errorf("no series: %+v", a)
+	}
+	others := []written{{"fabric_switch_port_queue_bytes", `switch="leaf2",port="up1"`, step("0", "9e6")}, {"fabric_switch_port_queue_bytes", `switch="leaf1",port="up11"`, step("0", "9e6")}}
+	if a := ask(t, link(), nil, others); a.State != fabric.NoCauseData {
+		t.Errorf("series of somebody else: %+v", a)
+	}
+	// The scrapes ended before the incident: what they said then is not of it.
+	gone := []written{{"fabric_switch_port_queue_bytes", uplink, fmt.Sprintf("0x%d", begin-2)}, {"fabric_switch_port_oper_up", uplink, fmt.Sprintf("0x%d", begin-2)}}
+	if a := ask(t, link(), []string{fabric.CauseCongestion}, gone); a.State != fabric.NoCauseData {
+		t.Errorf("series that ended: %+v", a)
+	}
+	// Known only since the incident began: it weighs half.
+	late := []written{{"fabric_switch_port_queue_bytes", uplink, fmt.Sprintf("_x%d 4600x99", begin+1)}}
+	if a := ask(t, link(), nil, late); causes(a) != "congestion" || a.Causes[0].Weight != 0.45 || !strings.Contains(a.Summary, "before: not known") {
+		t.Errorf("nothing known of before: %+v", a)
+	}
+}
+
+// TestYoungSeries: what is known for less than the time that is compared is compared with that.
+func TestYoungSeries(t *testing.T) {
+	young := []written{{"fabric_switch_port_queue_discards_total", uplink, fmt.Sprintf("_x%d 0+1x11 11+20x98", begin-12)}}
+	if a := ask(t, link(), nil, young); causes(a) != "drops" || !strings.Contains(a.Summary, "by 0.8 a second before") || a.Causes[0].Weight != 0.5 {
+		t.Errorf("%+v", a)
+	}
+}
+
+// TestMarksAloneAreNoCongestion: rule 4.
+func TestMarksAloneAreNoCongestion(t *testing.T) {
+	v := link()
+	v.Symptom = fabric.Symptom{ECNRatio: 0.5}
+	a := ask(t, v, []string{fabric.CauseCongestion}, idle())
+	if a.State != fabric.NoCauseFound || a.Agrees == nil || *a.Agrees || !strings.Contains(a.Summary, "the queue of leaf1:up1 held 0 B on average: no congestion") {
+		t.Errorf("%+v", a)
+	}
+	Conclude(&v, []string{fabric.CauseCongestion}, &a)
+	if len(v.Causes) != 0 || v.Action != noQueue {
+		t.Errorf("causes %q: %s", v.Causes, v.Action)
+	}
+	v.Symptom = fabric.Symptom{LossRatio: 0.02}
+	early := ask(t, v, nil, with(idle(), written{"fabric_switch_port_queue_discards_total", uplink, step("0", "0+20")}, written{"fabric_switch_port_transmit_bytes_total", uplink, step("0", "0+50e9")}))
+	if causes(early) != "drops" {
+		t.Errorf("random early loss: %+v", early)
+	}
+	// The probes' word stands where nobody knows the queue.
+	unknown := ask(t, v, []string{fabric.CauseCongestion}, []written{{"fabric_switch_port_oper_up", uplink, "1x200"}})
+	Conclude(&v, []string{fabric.CauseCongestion}, &unknown)
+	if unknown.State != fabric.NoCauseFound || unknown.Agrees != nil || !slices.Equal(v.Causes, []string{fabric.CauseCongestion}) {
+		t.Errorf("%+v, causes %q", unknown, v.Causes)
+	}
+}
+
+// TestTheOtherWay: rule 5.
+func TestTheOtherWay(t *testing.T) {
+	a := ask(t, link(), nil, with(idle(), written{"fabric_switch_port_queue_bytes", facing, step("0", "4600")}))
+	if len(a.Causes) != 0 || a.Agrees == nil || *a.Agrees || !strings.Contains(a.Summary, "at spine1:dn1, 4.6 kB waited on average, 0 B before: that would be congestion on the way back") {
+		t.Errorf("%+v", a)
+	}
+	v := link()
+	v.Direction = ""
+	if a := ask(t, v, nil, with(idle(), written{"fabric_switch_port_queue_bytes", facing, step("0", "4600")})); causes(a) != "congestion" {
+		t.Errorf("without a direction: %+v", a)
+	}
+}
+
+// TestTwoScrapersCountOnce: two Prometheus jobs scrape one switch.
+func TestTwoScrapersCountOnce(t *testing.T) {
+	a := ask(t, link(), nil, with(idle(), written{"fabric_switch_port_queue_discards_total", uplink + `,replica="a"`, step("5", "5+20")}, written{"fabric_switch_port_queue_discards_total", uplink + `,replica="b"`, step("5", "5+20")}))
+	if causes(a) != "drops" || !strings.Contains(a.Summary, "grew by 380,") {
+		t.Errorf("%s", a.Summary)
+	}
+}
+
+// TestBlocking: rule 7.
+func TestBlocking(t *testing.T) {
+	v := fabric.Verdict{Element: fabric.Element{Element: "spine1", Kind: fabric.KindSwitch}, Scenario: fabric.HOLCross}
+	out := written{"fabric_switch_port_queue_bytes", `switch="spine1",port="dn2"`, step("0", "9e6")}
+	in := written{"fabric_switch_port_receive_discards_total", facing, step("0", "0+50")}
+	for _, tt := range []struct {
+		series []written
+		want   bool
+	}{{[]written{out, in}, true}, {[]written{out}, false}, {[]written{in}, false}, {nil, false}} {
+		a := ask(t, v, nil, tt.series)
+		if text, ok := Blocking(&a); ok != tt.want || ok && (!strings.Contains(text, "spine1:dn2") || !strings.Contains(text, "spine1:dn1")) {
+			t.Errorf("%v: %v, %s", tt.series, ok, text)
+		}
+	}
+}
+
+// TestConclude: a cause decides what to do, where the scenario leaves it open.
+func TestConclude(t *testing.T) {
+	v := link()
+	a := ask(t, v, nil, with(idle(), written{"fabric_switch_port_receive_errors_total", facing + `,reason="crc"`, step("0", "0+1")}))
+	Conclude(&v, nil, &a)
+	if !slices.Equal(v.Causes, []string{fabric.CausePhysical}) || !strings.Contains(v.Action, "optic and cable at spine1:dn1") {
+		t.Errorf("%q: %s", v.Causes, v.Action)
+	}
+	v = link()
+	v.Scenario = fabric.HardFailure
+	Conclude(&v, nil, &a)
+	if v.Action != "generic" {
+		t.Errorf("a failure: %s", v.Action)
+	}
+	v = link()
+	Conclude(&v, []string{fabric.CauseMiscabled}, nil)
+	if !slices.Equal(v.Causes, []string{fabric.CauseMiscabled}) || v.Action != "generic" {
+		t.Errorf("nobody asked: %q, %s", v.Causes, v.Action)
+	}
+}
+
+// TestEveryKindHasPlaces: of each kind of element the right ends are asked.
+func TestEveryKindHasPlaces(t *testing.T) {
+	g := graph(t)
+	for _, tt := range []struct {
+		kind            fabric.Kind
+		name, direction string
+		want            string
+	}{
+		{fabric.KindLink, "leaf1:up1--spine1:dn1", "", "leaf1:up1<> spine1:dn1<>"},
+		{fabric.KindLink, "leaf1:up1--spine1:dn1", "spine1:dn1->leaf1:up1", "spine1:dn1> leaf1:up1<"},
+		{fabric.KindNIC, "h1/eth1", "leaf1:dn1->h1/eth1", "leaf1:dn1> h1/eth1<"},
+		{fabric.KindNIC, "h1/eth1", "", "h1/eth1<> leaf1:dn1<>"},
+		{fabric.KindPort, "spine1:dn2", "", "spine1:dn2> leaf2:up1<"},
+		{fabric.KindQueue, "spine1:dn2@tc3", "", "spine1:dn2> leaf2:up1<"},
+		{fabric.KindSwitch, "spine1", "", "spine1:dn1<> spine1:dn2<>"},
+		{fabric.KindHost, "h1", "", "h1/eth1<> leaf1:dn1<>"},
+		{fabric.KindLeafUplinks, "leaf1", "", "leaf1:up1<>"},
+		{fabric.KindCorridor, "leaf1->spine1->leaf2", "", "leaf1:up1> spine1:dn1< spine1:dn2> leaf2:up1<"},
+		{fabric.KindPair, "leaf1->leaf2", "", "leaf1:up1> leaf2:up1<"},
+		{fabric.KindClock, "h1/eth1", "", ""},
+		{fabric.KindLink, "leaf1:up9--spine1:dn9", "", ""},
+	} {
+		var got []string
+		for _, p := range placesOf(g, &fabric.Verdict{Element: fabric.Element{Element: tt.name, Kind: tt.kind}, Direction: tt.direction}) {
+			text := p.end
+			if p.receives {
+				text += "<"
+			}
+			if p.sends {
+				text += ">"
+			}
+			got = append(got, text)
+		}
+		if s := strings.Join(got, " "); s != tt.want {
+			t.Errorf("%s %s: %q, want %q", tt.kind, tt.name, s, tt.want)
+		}
+	}
+}
+
+// TestTableIsPublished keeps the table whole, and docs/causes.md what it says.
+func TestTableIsPublished(t *testing.T) {
+	for i := range table {
+		if r := &table[i]; actions[r.Cause] == "" || r.Weight <= 0 || r.Weight >= 1 {
+			t.Errorf("row %d, %s by %s: weight %v, action %q", i, r.Cause, r.Series, r.Weight, actions[r.Cause])
+		}
+	}
+	const file, begin, end = "../../docs/causes.md", "<!-- table -->\n", "<!-- end of table -->\n"
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(b), begin)
+	_, foot, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no place for the table", file)
+	}
+	want := head + begin + Table() + end + foot
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(b) {
+		t.Errorf("%s is not what the code says: rewrite it with -update", file)
+	}
+}

@@ -1,0 +1,265 @@
+package attribute
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// Row is a row of the table of causes.
+type Row struct {
+	Cause string
+	// Series is a name behind fabric_switch_port_ and fabric_nic_port_, or a whole name.
+	Series string
+	// Reasons are the values of the label reason that count; none: all of the series.
+	Reasons []string
+	// Weight is how far the reading alone points to the cause, 0 to 1.
+	Weight float64
+
+	side  side
+	unit  string
+	queue bool // the row says whether packets wait
+	condition
+}
+
+// condition is what a reading must meet: in words, and as a test that gives the reading in
+// words, "" if it does not meet it, with the share of the row's weight that it has.
+type condition struct {
+	Words string
+	test  func(r *readings, k reading) (text string, share float64)
+}
+
+// unknownBefore is the share of a row's weight where nothing is known of before.
+const unknownBefore = 0.5
+
+// Weights of causes that are found by comparing readings with each other.
+const (
+	mtuWeight      = 0.9
+	capacityWeight = 0.9
+	routingWeight  = 0.3
+	mostWeight     = 0.99
+	// actsFrom is the weight from which a cause decides what to do.
+	actsFrom = 0.5
+)
+
+// full is the share of its rate from which a port is full: bursts need the rest.
+const full = 0.9
+
+// oneMore is an Ethernet packet of full size, octets: fewer wait whenever two meet.
+const oneMore = 1500
+
+// grows is met by a counter that grew by least in the incident, and more than times as fast as
+// before.
+func grows(least, times float64) condition {
+	return condition{fmt.Sprintf("grew by %.0f or more in the incident, and %.0f times as fast as before", least, times),
+		func(r *readings, k reading) (string, float64) {
+			v := r.at[k]
+			n, ok := v.during()
+			if !ok || n < least {
+				return "", 0
+			}
+			return v.against(k, n/v.seconds, times, fmt.Sprintf("%s grew by %s", name(k), number(n)))
+		}}
+}
+
+// rate is met by a counter that grew by least a second in the incident, and more than times as fast
+// as before.
+func rate(least, times float64) condition {
+	return condition{fmt.Sprintf("grew by %s a second or more, and %.0f times as fast as before", number(least), times),
+		func(r *readings, k reading) (string, float64) {
+			v := r.at[k]
+			n, ok := v.during()
+			if !ok || n < least*v.seconds {
+				return "", 0
+			}
+			return v.against(k, n/v.seconds, times, fmt.Sprintf("%s grew by %s a second", name(k), number(n/v.seconds)))
+		}}
+}
+
+// against compares a counter's rate with that of before.
+func (v *values) against(k reading, rate, times float64, text string) (string, float64) {
+	was, ok := v.before()
+	switch {
+	case !ok:
+		return text + ", before: not known", unknownBefore
+	case rate < times*was:
+		return "", 0
+	}
+	return fmt.Sprintf("%s, by %s a second before", text, number(was)), 1
+}
+
+// waits is met by a gauge whose average rose by more than least, and to times what it was.
+func waits(least, times float64, unit string) condition {
+	return condition{fmt.Sprintf("on average %s or more above, and %.0f times, what it was before", amount(least, unit), times),
+		func(r *readings, k reading) (string, float64) {
+			v := r.at[k]
+			if v.avgNow == nil || *v.avgNow < least {
+				return "", 0
+			}
+			text := fmt.Sprintf("%s waited on average", amount(*v.avgNow, unit))
+			switch {
+			case v.avgBefore == nil:
+				return text + ", before: not known", unknownBefore
+			case *v.avgNow < *v.avgBefore+least, *v.avgNow < times**v.avgBefore:
+				return "", 0
+			}
+			return fmt.Sprintf("%s, %s before", text, amount(*v.avgBefore, unit)), 1
+		}}
+}
+
+// fell is met by a state that was 1 before the incident and is 0 now.
+func fell(was, is string) condition {
+	return condition{fmt.Sprintf("1 before, 0 now (%s, then %s)", was, is),
+		func(r *readings, k reading) (string, float64) {
+			v := r.at[k]
+			if v.now == nil || *v.now != 0 {
+				return "", 0
+			}
+			switch {
+			case v.edge == nil:
+				return fmt.Sprintf("it is %s, before: not known", is), unknownBefore
+			case *v.edge == 0:
+				return "", 0
+			}
+			return fmt.Sprintf("it is %s, it was %s before", is, was), 1
+		}}
+}
+
+// slower is met by a rate below the one of before.
+var slower = condition{"lower than before, and not 0",
+	func(r *readings, k reading) (string, float64) {
+		v := r.at[k]
+		if v.now == nil || v.edge == nil || *v.now <= 0 || *v.now >= *v.edge {
+			return "", 0
+		}
+		return fmt.Sprintf("it runs at %s, at %s before", bits(*v.now), bits(*v.edge)), 1
+	}}
+
+// filled is met by a port that sent at nearly its speed, and did not before.
+var filled = condition{fmt.Sprintf("%.0f %% of speed_bytes_per_second or more, and less before", full*100),
+	func(r *readings, k reading) (string, float64) {
+		v, speed := r.at[k], r.at[reading{k.end, "speed_bytes_per_second", ""}]
+		n, ok := v.during()
+		if !ok || speed == nil || speed.now == nil || *speed.now <= 0 || n/v.seconds < full**speed.now {
+			return "", 0
+		}
+		was, known := v.before()
+		if known && was >= full**speed.now {
+			return "", 0
+		}
+		return fmt.Sprintf("it sends at %.0f %% of its rate", 100*n/v.seconds / *speed.now), 1
+	}}
+
+const (
+	queueBytes = "queue_bytes"
+	octetUnit  = "B"
+	packets    = "packets"
+	// Series of a node, by NIC.
+	stalled = "graylink_node_stalled_seconds_total"
+)
+
+// table is the table of causes: which reading of which end points to which cause, and how far.
+var table = []Row{
+	{Cause: fabric.CauseCongestion, Series: queueBytes, Weight: 0.9, side: sends, unit: octetUnit, queue: true, condition: waits(oneMore, 3, octetUnit)},
+	{Cause: fabric.CauseCongestion, Series: "queue_packets", Weight: 0.6, side: sends, unit: packets, queue: true, condition: waits(2, 3, packets)},
+	{Cause: fabric.CauseCongestion, Series: "queue_overlimits_total", Weight: 0.5, side: sends, queue: true, condition: rate(1, 3)},
+	{Cause: fabric.CauseCongestion, Series: "receive_fecn_packets_total", Weight: 0.6, side: receives, condition: rate(1, 3)},
+	{Cause: fabric.CauseCongestion, Series: "transmit_bytes_total", Weight: 0.3, side: sends, condition: filled},
+
+	{Cause: fabric.CauseStall, Series: "transmit_wait_ticks_total", Weight: 0.7, side: sends, condition: rate(1000, 3)},
+	{Cause: fabric.CauseStall, Series: "vl_transmit_wait_ticks_total", Weight: 0.5, side: sends, condition: rate(1000, 3)},
+	{Cause: fabric.CauseStall, Series: "transmit_discard_details_total", Reasons: []string{"lifetime", "head_of_queue_lifetime"}, Weight: 0.7, side: sends, condition: grows(3, 3)},
+
+	{Cause: fabric.CauseDrops, Series: "queue_discards_total", Weight: 0.5, side: sends, condition: grows(3, 3)},
+	{Cause: fabric.CauseDrops, Series: "transmit_discards_total", Weight: 0.5, side: sends, condition: grows(3, 3)},
+	{Cause: fabric.CauseDrops, Series: "receive_discards_total", Weight: 0.5, side: receives, condition: grows(3, 3)},
+	{Cause: fabric.CauseDrops, Series: "receive_errors_total", Reasons: []string{"overrun", "fifo", "missed", "switch_relay", "constraint"}, Weight: 0.5, side: receives, condition: grows(3, 3)},
+	{Cause: fabric.CauseDrops, Series: "transmit_errors_total", Reasons: []string{"aborted", "fifo", "heartbeat", "constraint"}, Weight: 0.5, side: sends, condition: grows(3, 3)},
+	{Cause: fabric.CauseDrops, Series: "buffer_overruns_total", Weight: 0.5, side: receives, condition: grows(3, 3)},
+
+	{Cause: fabric.CausePhysical, Series: "receive_errors_total", Reasons: []string{"crc", "alignment", "damaged"}, Weight: 0.8, side: receives, condition: grows(3, 3)},
+	{Cause: fabric.CausePhysical, Series: "receive_error_details_total", Reasons: []string{"local_physical", "malformed"}, Weight: 0.7, side: receives, condition: grows(3, 3)},
+	{Cause: fabric.CausePhysical, Series: "symbol_errors_total", Weight: 0.7, side: receives, condition: grows(3, 3)},
+	{Cause: fabric.CausePhysical, Series: "link_recoveries_total", Weight: 0.7, side: receives, condition: grows(1, 3)},
+	{Cause: fabric.CausePhysical, Series: "local_link_integrity_errors_total", Weight: 0.7, side: receives, condition: grows(1, 3)},
+	{Cause: fabric.CausePhysical, Series: "fec_uncorrectable_blocks_total", Weight: 0.8, side: receives, condition: grows(1, 3)},
+	{Cause: fabric.CausePhysical, Series: "lane_fec_uncorrectable_blocks_total", Weight: 0.8, side: receives, condition: grows(1, 3)},
+	{Cause: fabric.CausePhysical, Series: "fec_corrected_blocks_total", Weight: 0.3, side: receives, condition: rate(1, 10)},
+	{Cause: fabric.CausePhysical, Series: "sync_header_errors_total", Weight: 0.5, side: receives, condition: grows(3, 3)},
+	{Cause: fabric.CausePhysical, Series: "lane_errors_total", Weight: 0.5, side: receives, condition: grows(3, 3)},
+
+	{Cause: fabric.CauseFlap, Series: "carrier_changes_total", Weight: 0.97, side: either, condition: grows(3, 3)},
+	{Cause: fabric.CauseFlap, Series: "link_downed_total", Weight: 0.9, side: either, condition: grows(1, 3)},
+	{Cause: fabric.CauseFlap, Series: "transmit_errors_total", Reasons: []string{"carrier"}, Weight: 0.4, side: sends, condition: grows(1, 3)},
+	{Cause: fabric.CauseDown, Series: "oper_up", Weight: 0.9, side: either, condition: fell("up", "down")},
+	{Cause: fabric.CauseDown, Series: "transmit_discard_details_total", Reasons: []string{"port_inactive"}, Weight: 0.5, side: sends, condition: grows(3, 3)},
+	{Cause: fabric.CauseAdmin, Series: "admin_up", Weight: 0.95, side: either, condition: fell("enabled", "shut by configuration")},
+	{Cause: fabric.CauseDownshift, Series: "speed_bytes_per_second", Weight: 0.9, side: either, condition: slower},
+
+	{Cause: fabric.CauseMTU, Series: "receive_errors_total", Reasons: []string{"length"}, Weight: 0.4, side: receives, condition: grows(3, 3)},
+	{Cause: fabric.CauseMTU, Series: "transmit_discard_details_total", Reasons: []string{"neighbor_mtu"}, Weight: 0.9, side: sends, condition: grows(3, 3)},
+
+	{Cause: fabric.CauseHost, Series: stalled, Weight: 0.7, side: either, condition: rate(0.05, 3)},
+}
+
+// compared are causes that are found by comparing readings with each other.
+var compared = []struct{ cause, series, condition, weight string }{
+	{fabric.CauseMTU, "mtu_bytes", "the two ends of a cable differ", fmt.Sprintf("%g; half of it where they differed before", mtuWeight)},
+	{fabric.CauseCapacity, "oper_up", "of a leaf's way out (kind leaf_uplinks), ports that are 0", fmt.Sprint(capacityWeight)},
+	{fabric.CauseRouting, "the analyzer's own paths", "flows of the verdict took another way since it began; not for failures and flaps, whose consequence that is", fmt.Sprint(routingWeight)},
+}
+
+// actions are what to do about a cause, with the end that told of it.
+var actions = map[string]string{
+	fabric.CauseCongestion: "Nothing is broken: find the jobs that fill the queue at %s and spread or pace them; look at its pause frames and at ECMP's balance over its neighbours.",
+	fabric.CauseStall:      "Look beyond %s: what it sends to takes packets too slowly. Follow the pause frames or missing credits to the receiver that stops.",
+	fabric.CauseDrops:      "Look at why %s throws packets away (buffer, filter, forwarding), by its discard counters; cost it out of ECMP if jobs are affected.",
+	fabric.CausePhysical:   "Clean or replace the optic and cable at %s: packets arrive damaged. Cost the link out of ECMP until its counters stand still.",
+	fabric.CauseFlap:       "Shut the link at %s at both ends, so that routing stops coming back to it; then look at optics and cable.",
+	fabric.CauseDown:       "The link at %s is down: look at optics, cable and the port across it, and replace what is dead.",
+	fabric.CauseAdmin:      "Somebody shut %s by configuration: ask who and why, and enable it, or put it under maintenance.",
+	fabric.CauseDownshift:  "Reseat or replace optic and cable at %s: it negotiated a lower rate. Cost it out of ECMP until it is back.",
+	fabric.CauseCapacity:   "Bring the leaf's ports that are down back, %s first; until then keep new jobs off this leaf.",
+	fabric.CauseMTU:        "Set the same MTU at both ends of the cable at %s.",
+	fabric.CauseHost:       "Leave the network alone. Look at CPU load, interrupts and PCIe of the node of %s.",
+}
+
+// noQueue is what to do where packets suffer as behind a queue, and there is none.
+const noQueue = "Look at what marks, delays or drops packets there without a queue: ECN and WRED settings, policers, filters; cost the link out of ECMP if jobs are affected."
+
+// Table writes the table of causes in Markdown.
+func Table() string {
+	var b strings.Builder
+	b.WriteString("| cause | series | of which end | condition | weight |\n| --- | --- | --- | --- | --- |\n")
+	for i := range table {
+		r := &table[i]
+		series := "`" + r.Series + "`"
+		if len(r.Reasons) > 0 {
+			series += ", `reason` " + strings.Join(r.Reasons, ", ")
+		}
+		end := map[side]string{sends: "sends", receives: "receives", either: "either"}[r.side]
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %g |\n", r.Cause, series, end, r.Words, r.Weight)
+	}
+	for _, c := range compared {
+		fmt.Fprintf(&b, "| `%s` | %s | | %s | %s |\n", c.cause, c.series, c.condition, c.weight)
+	}
+	return b.String()
+}
+
+// ports are the names behind fabric_switch_port_ and fabric_nic_port_ that are asked for.
+func ports() []string {
+	names := map[string]bool{"mtu_bytes": true, "speed_bytes_per_second": true}
+	for i := range table {
+		if table[i].Series != stalled {
+			names[table[i].Series] = true
+		}
+	}
+	out := make([]string, 0, len(names))
+	for n := range names {
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out
+}

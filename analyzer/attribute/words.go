@@ -1,0 +1,92 @@
+package attribute
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// summary is an attribution in plain words.
+func summary(a *fabric.Attribution, places []place, suggested bool) string {
+	var text []string
+	switch a.State {
+	case fabric.CauseFound:
+		top := a.Causes[0]
+		text = append(text, fmt.Sprintf("Cause: %s (weight %.2f): at %s, %s.", words(top.Cause), top.Weight, top.Element, top.Text))
+		var more []string
+		for _, c := range a.Causes[1:] {
+			more = append(more, fmt.Sprintf("%s at %s, %s", words(c.Cause), c.Element, c.Text))
+		}
+		if len(more) > 0 {
+			text = append(text, "Also "+strings.Join(more, "; ")+".")
+		}
+		if suggested && top.Cause == fabric.CauseCongestion {
+			text = append(text, "The probes look like a queue, too.")
+		}
+	case fabric.NoCauseFound:
+		text = append(text, fmt.Sprintf("No cause found: the series of %s say nothing.", named(places)))
+	case fabric.NoCauseData:
+		text = append(text, fmt.Sprintf("No data: there are no series of %s in the incident.", named(places)))
+	}
+	for _, s := range a.Against {
+		text = append(text, "The series disagree: "+s+".")
+	}
+	return strings.Join(text, " ")
+}
+
+// named lists the ends of places, the first few.
+func named(places []place) string {
+	const few = 4
+	var names []string
+	for _, p := range places {
+		if len(names) == few {
+			names = append(names, fmt.Sprintf("%d more", len(places)-few))
+			break
+		}
+		names = append(names, p.end)
+	}
+	if n := len(names); n > 1 {
+		return strings.Join(names[:n-1], ", ") + " and " + names[n-1]
+	}
+	return strings.Join(names, "")
+}
+
+// words are a cause's identifier for people.
+func words(cause string) string { return strings.ReplaceAll(cause, "_", " ") }
+
+// name is a series without its unit's end, for people.
+func name(k reading) string { return strings.TrimSuffix(k.series, "_total") }
+
+func number(v float64) string {
+	if v >= 1e6 || v > 0 && v < 1e-3 {
+		return fmt.Sprintf("%.3g", v)
+	}
+	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", rounded(v)), "0"), ".")
+}
+
+// rounded keeps three digits behind small numbers and none behind large ones.
+func rounded(v float64) float64 {
+	if v >= 100 {
+		return float64(int64(v + 0.5))
+	}
+	return v
+}
+
+func amount(v float64, unit string) string {
+	if unit != octetUnit {
+		return number(v) + " " + unit
+	}
+	for _, u := range []struct {
+		of   float64
+		name string
+	}{{1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}} {
+		if v >= u.of {
+			return fmt.Sprintf("%.3g %s", v/u.of, u.name)
+		}
+	}
+	return fmt.Sprintf("%.0f B", v)
+}
+
+// bits writes octets a second as network people do.
+func bits(v float64) string { return fmt.Sprintf("%.4g Gbit/s", v*8/1e9) }

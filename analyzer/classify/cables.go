@@ -1,0 +1,150 @@
+package classify
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// What flows must show for two cables to be called swapped, as analyzer/paths asks of
+// the live fabric: swapFlows flows went over links that the topology does not have, and
+// after the first of them none went over those that it has.
+const swapFlows = 3
+
+// Cabling is what the paths of observations say of the topology's cables.
+type Cabling struct {
+	Swaps []Swap
+	// Graph is the fabric as it is cabled, with the swaps.
+	Graph *fabric.Graph
+	// Odd are the observations with a path that crosses what is no link even then.
+	Odd []int
+}
+
+// odds is what was seen of a link that the topology does not have.
+type odds struct {
+	a, b  string
+	flows map[string]bool
+	first time.Time
+}
+
+// Cables compares the paths of observations with the topology. A path tells by which
+// port a switch was left and by which the next one was entered, so a swap shows itself
+// as two links that do not exist.
+func Cables(g *fabric.Graph, obs []*fabric.Observation) Cabling {
+	out := Cabling{Graph: g}
+	odd := map[string]*odds{}
+	plugged := map[string]time.Time{} // links of the topology near odd ones, and their last use
+	var strange []int
+	for i, o := range obs {
+		if !oddPath(g, o.Src, o.Dst, o.Path) {
+			if slices.ContainsFunc(o.Paths, func(p fabric.Path) bool { return oddPath(g, o.Src, o.Dst, p) }) {
+				strange = append(strange, i)
+			}
+			continue
+		}
+		strange = append(strange, i)
+		for _, d := range o.Path.Directions(o.Src, o.Dst) {
+			if g.Peer(d.From) == d.To {
+				continue
+			}
+			x := odd[d.Link()]
+			if x == nil {
+				x = &odds{a: d.From, b: d.To, flows: map[string]bool{}, first: o.Start}
+				odd[d.Link()] = x
+			}
+			x.flows[o.Edge] = true
+			if o.Start.Before(x.first) {
+				x.first = o.Start
+			}
+			for _, end := range [2]string{d.From, d.To} {
+				if far := g.Peer(end); far != "" {
+					plugged[fabric.LinkID(end, far)] = time.Time{}
+				}
+			}
+		}
+	}
+	if len(strange) == 0 {
+		return out
+	}
+	for _, o := range obs {
+		for _, d := range o.Path.Directions(o.Src, o.Dst) {
+			if last, asked := plugged[d.Link()]; asked && o.Start.After(last) {
+				plugged[d.Link()] = o.Start
+			}
+		}
+	}
+	found := make([]*odds, 0, len(odd))
+	for _, x := range odd {
+		found = append(found, x)
+	}
+	slices.SortFunc(found, func(x, y *odds) int {
+		return cmp.Or(cmp.Compare(len(y.flows), len(x.flows)), cmp.Compare(fabric.LinkID(x.a, x.b), fabric.LinkID(y.a, y.b)))
+	})
+	for _, x := range found {
+		aFar, bFar := out.Graph.Peer(x.a), out.Graph.Peer(x.b)
+		if out.Graph != g && (aFar == x.b || aFar != g.Peer(x.a) || bFar != g.Peer(x.b)) {
+			continue // an earlier swap has taken its cables
+		}
+		if aFar == "" || bFar == "" || !sameTiers(g, x, aFar, bFar) {
+			continue
+		}
+		flows, first := len(x.flows), x.first
+		if other := odd[fabric.LinkID(aFar, bFar)]; other != nil {
+			for e := range other.flows {
+				if !x.flows[e] {
+					flows++
+				}
+			}
+			if other.first.Before(first) {
+				first = other.first
+			}
+		}
+		s := Swap{Topology: both(fabric.LinkID(x.a, aFar), fabric.LinkID(x.b, bFar)), Fabric: both(fabric.LinkID(x.a, x.b), fabric.LinkID(aFar, bFar)), Flows: flows, First: first}
+		if flows < swapFlows || plugged[s.Topology[0]].After(first) || plugged[s.Topology[1]].After(first) {
+			continue
+		}
+		out.Swaps = append(out.Swaps, s)
+		out.Graph = fabric.NewGraph(out.Graph.Topo.Replugged(aFar, x.b))
+	}
+	for _, i := range strange {
+		o := obs[i]
+		// Candidates may be of the fabric as it is or as it was thought to be.
+		if oddPath(out.Graph, o.Src, o.Dst, o.Path) || slices.ContainsFunc(o.Paths, func(p fabric.Path) bool {
+			return oddPath(g, o.Src, o.Dst, p) && oddPath(out.Graph, o.Src, o.Dst, p)
+		}) {
+			out.Odd = append(out.Odd, i)
+		}
+	}
+	return out
+}
+
+// oddPath reports whether a path crosses what is no link.
+func oddPath(g *fabric.Graph, src, dst string, p fabric.Path) bool {
+	from := src
+	for _, h := range p {
+		if from != "" && h.In != "" && g.Peer(from) != h.Switch+":"+h.In {
+			return true
+		}
+		from = ""
+		if h.Out != "" {
+			from = h.Switch + ":" + h.Out
+		}
+	}
+	return len(p) > 0 && from != "" && g.Peer(from) != dst
+}
+
+// sameTiers reports whether two cables join the same tiers: such are mistaken for each
+// other.
+func sameTiers(g *fabric.Graph, x *odds, aFar, bFar string) bool {
+	tier := func(end string) int { return g.SwitchTier(fabric.OwnerOf(end)) }
+	return tier(x.a) == tier(bFar) && tier(x.b) == tier(aFar)
+}
+
+func both(a, b string) [2]string {
+	if b < a {
+		a, b = b, a
+	}
+	return [2]string{a, b}
+}

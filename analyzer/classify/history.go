@@ -1,0 +1,315 @@
+package classify
+
+import (
+	"cmp"
+	"hash/maphash"
+	"maps"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// Depth is how many moments a History remembers.
+const Depth = 64
+
+// What a flow's losses in one moment are called.
+const (
+	// outLoss is the loss ratio from which a way is out in a moment, hardLoss that
+	// from which a fault is a failure and not a degradation.
+	outLoss, hardLoss = 0.1, 0.5
+	// cleanLoss is the ratio up to which it is clean, cleanSent how many packets it
+	// takes to say so: of a way that loses one in ten all the time, 50 packets arrive
+	// once in 200 moments. hardSent is enough where half or more were lost before.
+	cleanLoss            = 0.005
+	cleanSent, hardClean = 50, 8
+	// forgetAfter moments without trouble, what was before belongs to something else.
+	forgetAfter = 6
+)
+
+// History is what the flows did over the last moments: a file's windows, or the
+// cycles of the live analyzer. It costs some 80 octets a flow.
+type History struct {
+	moments int
+	flows   map[fabric.Edge]*past
+	starved map[string]mask // nodes
+	seed    maphash.Seed
+	step    time.Duration
+}
+
+// mask has a bit for each moment; the latest is bit 0.
+type mask uint64
+
+// past is what one flow did. Its masks were last moved on at moment last.
+type past struct {
+	last                                    int
+	told, bad, out, hard, clean, tidy, away mask
+	home                                    uint64 // its route when it was out last
+}
+
+// NewHistory returns a history of nothing, whose moments are step apart.
+func NewHistory(step time.Duration) *History {
+	return &History{flows: map[fabric.Edge]*past{}, starved: map[string]mask{}, seed: maphash.MakeSeed(), step: step}
+}
+
+// Add takes the findings of one more moment, as they were judged by themselves.
+func (h *History) Add(findings []judge.Finding) {
+	h.moments++
+	for i := range findings {
+		f := &findings[i]
+		p := h.flows[f.Edge]
+		if p == nil {
+			p = &past{last: h.moments}
+			h.flows[f.Edge] = p
+		}
+		p.advance(h.moments)
+		p.take(f, h.route(f.Obs.Path))
+	}
+	for node := range h.starved {
+		h.starved[node] <<= 1
+	}
+	for _, node := range starved(findings) {
+		h.starved[node] |= 1
+	}
+	if h.moments%Depth == 0 {
+		h.forget()
+	}
+}
+
+// forget drops the flows and nodes of which nothing is remembered: a fleet's plan changes.
+func (h *History) forget() {
+	maps.DeleteFunc(h.flows, func(_ fabric.Edge, p *past) bool { return h.moments-p.last >= Depth })
+	maps.DeleteFunc(h.starved, func(_ string, m mask) bool { return m == 0 })
+}
+
+// advance moves the masks on to a moment.
+func (p *past) advance(to int) {
+	by := to - p.last
+	p.last = to
+	for _, m := range []*mask{&p.told, &p.bad, &p.out, &p.hard, &p.clean, &p.tidy, &p.away} {
+		*m <<= by
+	}
+}
+
+func (p *past) take(f *judge.Finding, route uint64) {
+	if f.HostSuspect {
+		return
+	}
+	if f.Condition != judge.Undecided {
+		p.told |= 1
+	}
+	if f.Condition == judge.Degraded {
+		p.bad |= 1
+	}
+	sent, lost := f.Obs.Sent, f.Obs.Lost
+	if f.Obs.Lately != nil {
+		sent, lost = f.Obs.Lately.Sent, f.Obs.Lately.Lost
+	}
+	if ratio := float64(lost) / float64(max(sent, 1)); sent > 0 {
+		if ratio >= outLoss && lost >= judge.Defaults().MinLost {
+			p.out |= 1
+		}
+		if ratio >= hardLoss && lost >= judge.Defaults().MinLost {
+			p.hard |= 1
+		}
+		if ratio <= cleanLoss && sent >= cleanSent {
+			p.clean |= 1
+		}
+		if lost == 0 && sent >= hardClean {
+			p.tidy |= 1
+		}
+	}
+	switch {
+	case route == 0:
+	case (p.out|p.hard)&1 != 0:
+		p.home = route
+	case p.home != 0 && p.home != route:
+		p.away |= 1
+	}
+}
+
+// route is a fingerprint of a path; 0: not known.
+func (h *History) route(p fabric.Path) uint64 {
+	if len(p) == 0 {
+		return 0
+	}
+	var m maphash.Hash
+	m.SetSeed(h.seed)
+	for _, hop := range p {
+		m.WriteString(hop.Switch)
+		m.WriteByte(0)
+		m.WriteString(hop.In)
+		m.WriteByte(0)
+		m.WriteString(hop.Out)
+		m.WriteByte(0)
+	}
+	return m.Sum64() | 1
+}
+
+// starved names the nodes that make a moment's flows no evidence: those of whose flows
+// nearly all are set aside, the one with the most first.
+func starved(findings []judge.Finding) []string {
+	aside := map[string][]int{}
+	for i := range findings {
+		if f := &findings[i]; f.HostSuspect {
+			for _, node := range [2]string{fabric.OwnerOf(f.Edge.Src), fabric.OwnerOf(f.Edge.Dst)} {
+				aside[node] = append(aside[node], i)
+			}
+		}
+	}
+	if len(aside) == 0 {
+		return nil
+	}
+	all := map[string]int{}
+	for i := range findings {
+		for _, node := range [2]string{fabric.OwnerOf(findings[i].Edge.Src), fabric.OwnerOf(findings[i].Edge.Dst)} {
+			if aside[node] != nil {
+				all[node]++
+			}
+		}
+	}
+	var out []string
+	explained := map[int]bool{}
+	nodes := slices.SortedFunc(maps.Keys(aside), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(aside[b]), len(aside[a])), cmp.Compare(a, b))
+	})
+	for _, node := range nodes {
+		fresh := 0
+		for _, i := range aside[node] {
+			if !explained[i] {
+				fresh++
+			}
+		}
+		if fresh < 2 || len(aside[node])*5 < all[node]*4 {
+			continue
+		}
+		for _, i := range aside[node] {
+			explained[i] = true
+		}
+		out = append(out, node)
+	}
+	return out
+}
+
+// Starved is the share of the moments, of those that are remembered, in which a node
+// was starved.
+func (h *History) Starved(node string) float64 {
+	if h == nil || h.moments == 0 {
+		return 0
+	}
+	return float64(bits.OnesCount64(uint64(h.starved[node]))) / float64(min(h.moments, Depth))
+}
+
+// spell is how something comes and goes, in moments.
+type spell struct {
+	times   int // how often it came
+	longest int // the longest of its stays
+	lasts   bool
+}
+
+// spells reads a mask of bad moments and one of good ones, oldest first. Moments that
+// are neither join what is around them, those of goingOn prolong what is bad but begin
+// nothing: the path may be learnt long after it changed. What lies further back than
+// forgetAfter good moments is forgotten.
+func spells(bad, goingOn, good mask) spell {
+	var s spell
+	run, quiet := 0, 0
+	for i := Depth - 1; i >= 0; i-- {
+		switch bit := mask(1) << i; {
+		case bad&bit != 0:
+			if run == 0 {
+				s.times++
+			}
+			run++
+			quiet = 0
+			s.longest = max(s.longest, run)
+		case goingOn&bit != 0 && run > 0:
+			run++
+			s.longest = max(s.longest, run)
+		case good&bit != 0:
+			run = 0
+			if quiet++; quiet == forgetAfter {
+				s = spell{}
+			}
+		}
+	}
+	s.lasts = run > 0
+	return s
+}
+
+// comesAndGoes tells how often the way of some flows was out, or avoided since, with clean
+// moments in between: the most that one of them tells, if at least a third of them tell
+// of twice or more.
+func (h *History) comesAndGoes(edges []fabric.Edge) (s spell, yes bool) {
+	if h == nil {
+		return s, false
+	}
+	var all []spell
+	for _, e := range edges {
+		p := h.flows[e]
+		if p == nil {
+			continue
+		}
+		p.advance(h.moments)
+		one := spells(p.out, p.away, p.clean&^p.away)
+		if hard := spells(p.hard, p.away, p.tidy&^p.away); hard.times > one.times {
+			one = hard
+		}
+		if one.times >= 2 {
+			all = append(all, one)
+		}
+	}
+	if len(all) == 0 || len(all)*3 < len(edges) {
+		return s, false
+	}
+	for _, one := range all {
+		if one.times > s.times {
+			s = one
+		}
+	}
+	return s, true
+}
+
+// together tells how some groups of flows were bad at once: in a moment in which most
+// flows of two groups or more were. alone are the moments in which only one group was.
+func (h *History) together(groups [][]fabric.Edge) (s spell, moments, alone int) {
+	if h == nil {
+		return s, 0, 0
+	}
+	var told, bad, groupsBad [Depth]int
+	for _, edges := range groups {
+		var groupTold, groupBad [Depth]int
+		for _, e := range edges {
+			p := h.flows[e]
+			if p == nil {
+				continue
+			}
+			p.advance(h.moments)
+			for i := range Depth {
+				groupTold[i] += int(p.told >> i & 1)
+				groupBad[i] += int(p.bad >> i & 1)
+			}
+		}
+		for i := range Depth {
+			told[i] += groupTold[i]
+			bad[i] += groupBad[i]
+			if groupBad[i] > 0 && groupBad[i]*2 >= groupTold[i] {
+				groupsBad[i]++
+			}
+		}
+	}
+	var up, quiet mask
+	for i := range Depth {
+		switch {
+		case groupsBad[i] >= 2:
+			up |= 1 << i
+		case groupsBad[i] == 1:
+			alone++
+		case bad[i]*5 <= told[i] && told[i] > 0:
+			quiet |= 1 << i
+		}
+	}
+	return spells(up, 0, quiet), bits.OnesCount64(uint64(up)), alone
+}

@@ -1,0 +1,725 @@
+package classify
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/analyzer/triangulate"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+const (
+	// starvedShare is the share of the moments in which a node must have been starved
+	// for what its NICs show in the others to be the host's doing, too.
+	starvedShare = 0.25
+	// manySenders is from how many nodes flows must come to meet in a queue.
+	manySenders = 3
+	// tailOfQueue is by how much more than the median a queue's tail moves, as a share
+	// of the median's own move: of a queue between empty and full the last hundredth
+	// waits twice as long as the middle one, of a constant delay not at all longer.
+	tailOfQueue = 0.5
+	// markedByQueue is the share of marks from which a queue is too full. Less, and
+	// nothing else, is congestion control at work.
+	markedByQueue = 0.1
+)
+
+// suspicion is a suspect with what its flows have in common.
+type suspicion struct {
+	triangulate.Suspect
+	scenario fabric.Scenario
+	spell    spell // of a flap, or of flows that were bad together
+	moments  int   // how many moments are remembered
+	step     time.Duration
+	edges    []fabric.Edge
+	nics     map[string]bool // at the ends of the explained flows
+	from, to map[string]bool // nodes that send and receive them
+	classes  map[string]bool
+	delayed  int // explained flows that are late
+	// local and localClean are the explained and the clean flows that stay under the
+	// element, where it is a leaf.
+	local, localClean int
+	// otherClass is how many clean flows of other classes cross the element.
+	otherClass int
+	starved    bool // a host that was short of CPU
+	egresses   int
+}
+
+// see gathers what the flows of a suspect have in common.
+func (c *Scene) see(s triangulate.Suspect) *suspicion {
+	x := &suspicion{Suspect: s, nics: map[string]bool{}, from: map[string]bool{}, to: map[string]bool{}, classes: map[string]bool{}}
+	if c.History != nil {
+		x.moments, x.step = min(c.History.moments, Depth), c.History.step
+	}
+	for _, i := range s.Explained {
+		f := &c.Findings[i]
+		src, dst := f.Edge.Ends()
+		x.edges = append(x.edges, f.Edge)
+		x.nics[src], x.nics[dst] = true, true
+		x.from[fabric.OwnerOf(src)], x.to[fabric.OwnerOf(dst)] = true, true
+		x.classes[f.Obs.Class] = true
+		if f.Delayed {
+			x.delayed++
+		}
+		if len(f.Obs.Path) == 1 {
+			x.local++
+		}
+	}
+	slices.SortFunc(x.edges, compareEdges)
+	for _, i := range s.Contrary {
+		o := c.Findings[i].Obs
+		if len(o.Path) == 1 {
+			x.localClean++
+		}
+		if !x.classes[o.Class] {
+			x.otherClass++
+		}
+	}
+	if x.Kind == fabric.KindLeafUplinks {
+		for i := range c.Findings {
+			if f := &c.Findings[i]; f.Condition == judge.Healthy && len(f.Obs.Path) == 1 && f.Obs.Path[0].Switch == x.Name {
+				x.localClean++
+			}
+		}
+	}
+	return x
+}
+
+// join makes one suspicion of several that are one fault at an element.
+func (c *Scene) join(el triangulate.Element, parts []*suspicion) *suspicion {
+	all := triangulate.Suspect{Element: el}
+	for _, p := range parts {
+		all.Gain += p.Gain
+		all.Confidence = max(all.Confidence, p.Confidence)
+		all.AddedDelayNS = max(all.AddedDelayNS, p.AddedDelayNS)
+		all.TailDelayNS = max(all.TailDelayNS, p.TailDelayNS)
+		all.LossRatio = max(all.LossRatio, p.LossRatio)
+		all.ECNRatio = max(all.ECNRatio, p.ECNRatio)
+		all.Explained = append(all.Explained, p.Explained...)
+		all.Contrary = append(all.Contrary, p.Contrary...)
+	}
+	slices.Sort(all.Explained)
+	all.Explained = slices.Compact(all.Explained)
+	slices.Sort(all.Contrary)
+	all.Contrary = slices.Compact(all.Contrary)
+	return c.see(all)
+}
+
+// within takes out what is only the unevenness of something wider that is named (rule 2):
+// a link, NIC or queue at a switch, a way through it, one of the uplinks of a leaf, most
+// of whose flows the wider one explains, too, and which does no more harm than that.
+func (c *Scene) within(cases []*suspicion) []*suspicion {
+	return slices.DeleteFunc(slices.Clone(cases), func(x *suspicion) bool {
+		return slices.ContainsFunc(cases, func(wide *suspicion) bool { return wide != x && c.partOf(x, wide) && x.mildBeside(wide) })
+	})
+}
+
+// partOf reports whether a suspicion is at, or goes through, another one's element.
+func (c *Scene) partOf(x, wide *suspicion) bool {
+	switch wide.Kind {
+	case fabric.KindSwitch:
+		if slices.Contains(c.switchesAt(x), wide.Name) {
+			return x.Kind != fabric.KindSwitch
+		}
+	case fabric.KindLeafUplinks:
+		if x.Kind == fabric.KindLink || x.Kind == fabric.KindPort || x.Kind == fabric.KindQueue {
+			return slices.Contains(c.switchesAt(x), wide.Name)
+		}
+	case fabric.KindHost:
+		return x.Kind == fabric.KindNIC && fabric.OwnerOf(x.Name) == wide.Name
+	default:
+		return false
+	}
+	return (x.Kind == fabric.KindPair || x.Kind == fabric.KindCorridor) && slices.Contains(strings.Split(x.Name, "->"), wide.Name)
+}
+
+// mildBeside reports whether a suspicion does no more harm than a wider one, to flows that
+// are nearly all explained by that one, too.
+func (x *suspicion) mildBeside(wide *suspicion) bool {
+	if x.AddedDelayNS > wide.AddedDelayNS && x.AddedDelayNS > wide.TailDelayNS || x.LossRatio > 2*wide.LossRatio+cleanLoss {
+		return false
+	}
+	common := 0
+	for _, e := range x.edges {
+		if _, yes := slices.BinarySearchFunc(wide.edges, e, compareEdges); yes {
+			common++
+		}
+	}
+	return common*5 >= len(x.edges)*4
+}
+
+func compareEdges(a, b fabric.Edge) int {
+	if a.Reply != b.Reply {
+		if b.Reply {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(a.Src, b.Src), cmp.Compare(a.Dst, b.Dst), cmp.Compare(a.Flow, b.Flow))
+}
+
+// take replaces some suspicions by one.
+func take(cases []*suspicion, parts []*suspicion, one *suspicion) []*suspicion {
+	at := slices.Index(cases, parts[0])
+	cases[at] = one
+	return slices.DeleteFunc(cases, func(x *suspicion) bool { return slices.Contains(parts[1:], x) })
+}
+
+// hosts is rule 1.
+func (c *Scene) hosts(cases []*suspicion) []*suspicion {
+	byNode := map[string][]*suspicion{}
+	var nodes []string
+	for _, x := range cases {
+		if x.Kind == fabric.KindHost {
+			if nic, alone := c.onlyNIC(x); alone {
+				x.Kind, x.Name = fabric.KindNIC, nic
+			}
+		}
+		if x.Kind != fabric.KindNIC {
+			continue
+		}
+		node := fabric.OwnerOf(x.Name)
+		if byNode[node] == nil {
+			nodes = append(nodes, node)
+		}
+		byNode[node] = append(byNode[node], x)
+	}
+	for _, node := range nodes {
+		parts := byNode[node]
+		// A host that is short of CPU is slow both ways.
+		oneWay := len(parts) == 1 && parts[0].OneWay()
+		short := !oneWay && c.History.Starved(node) >= starvedShare
+		if !short && (len(parts) < 2 || len(parts) < len(c.Graph.Ends(node))) {
+			continue
+		}
+		one := c.join(triangulate.Element{Kind: fabric.KindHost, Name: node}, parts)
+		one.starved = short
+		cases = take(cases, parts, one)
+	}
+	return cases
+}
+
+// Starving names the nodes that were starved in most moments and whose flows, though they
+// are no evidence, were late or lossy: somebody will ask why. Those that are named
+// already are left out.
+func (c *Scene) Starving(named []fabric.Verdict) []fabric.Verdict {
+	var out []fabric.Verdict
+	for _, node := range starved(c.Findings) {
+		el := fabric.Element{Element: node, Kind: fabric.KindHost}
+		if c.History != nil && c.History.Starved(node) < 0.5 || slices.ContainsFunc(named, func(v fabric.Verdict) bool { return v.Element == el }) {
+			continue
+		}
+		s := triangulate.Suspect{Element: triangulate.Element{Kind: el.Kind, Name: node}, Confidence: 0.9}
+		var sent, lost uint64
+		var shifts []int64
+		for i := range c.Findings {
+			f := &c.Findings[i]
+			if !f.HostSuspect || fabric.OwnerOf(f.Edge.Src) != node && fabric.OwnerOf(f.Edge.Dst) != node {
+				continue
+			}
+			late := f.HasShift && f.Shift > f.Scale+judge.ClockBound(f.Obs)
+			lossy := judge.LossLLR(f.Obs.Lost, f.Obs.Sent, judge.Defaults().BaseLoss) >= judge.Defaults().LossEvidence
+			if late {
+				shifts = append(shifts, f.Shift)
+			}
+			if lossy {
+				sent, lost = sent+f.Obs.Sent, lost+f.Obs.Lost
+			}
+			if late || lossy {
+				s.Explained = append(s.Explained, i)
+			}
+		}
+		if len(s.Explained) < 2 {
+			continue
+		}
+		if len(shifts) > 0 {
+			slices.Sort(shifts)
+			s.AddedDelayNS = shifts[len(shifts)/2]
+		}
+		if sent > 0 {
+			s.LossRatio = float64(lost) / float64(sent)
+		}
+		x := c.see(s)
+		x.starved, x.scenario = true, fabric.Host
+		out = append(out, c.verdict(x, c.around([]*suspicion{x})[0]))
+	}
+	return out
+}
+
+// onlyNIC is the NIC of a node at which nearly all of its bad flows end, if it is one of
+// several: the others are clean.
+func (c *Scene) onlyNIC(x *suspicion) (nic string, alone bool) {
+	at := map[string]int{}
+	for _, e := range x.edges {
+		for _, end := range [2]string{e.Src, e.Dst} {
+			if fabric.OwnerOf(end) == x.Name {
+				at[end]++
+			}
+		}
+	}
+	for nic, n := range at {
+		if n*10 >= len(x.edges)*9 && len(c.Graph.Ends(x.Name)) > 1 {
+			return nic, true
+		}
+	}
+	return "", false
+}
+
+// deadSwitches is the first half of rule 2.
+func (c *Scene) deadSwitches(cases []*suspicion) []*suspicion {
+	bySwitch := map[string][]*suspicion{}
+	var switches []string
+	for _, x := range cases {
+		if x.LossRatio < hardLoss || x.Kind != fabric.KindLink && x.Kind != fabric.KindNIC {
+			continue
+		}
+		for _, sw := range c.switchesAt(x) {
+			if bySwitch[sw] == nil {
+				switches = append(switches, sw)
+			}
+			bySwitch[sw] = append(bySwitch[sw], x)
+		}
+	}
+	for _, sw := range switches {
+		parts := slices.DeleteFunc(slices.Clone(bySwitch[sw]), func(x *suspicion) bool { return !slices.Contains(cases, x) })
+		if len(parts) < 2 || len(parts) < c.linksInUse(sw) {
+			continue
+		}
+		// It may be named itself, for what the links leave over.
+		for _, x := range cases {
+			if x.Kind == fabric.KindSwitch && x.Name == sw {
+				parts = append(parts, x)
+			}
+		}
+		cases = take(cases, parts, c.join(triangulate.Element{Kind: fabric.KindSwitch, Name: sw}, parts))
+	}
+	return cases
+}
+
+// switchesAt lists the switches at the ends of a link, port or queue, the leaf of a NIC,
+// or the switch itself.
+func (c *Scene) switchesAt(x *suspicion) []string {
+	switch x.Kind {
+	case fabric.KindNIC:
+		return c.leavesOf([]string{x.Name})
+	case fabric.KindSwitch, fabric.KindLeafUplinks:
+		return []string{x.Name}
+	case fabric.KindPort, fabric.KindQueue:
+		port, _, _ := strings.Cut(x.Name, "@")
+		if far := c.Graph.Peer(port); far != "" && !fabric.IsNIC(far) {
+			return []string{fabric.OwnerOf(port), fabric.OwnerOf(far)}
+		}
+		return []string{fabric.OwnerOf(port)}
+	case fabric.KindLink:
+		a, b, _ := fabric.SplitLink(x.Name)
+		return []string{fabric.OwnerOf(a), fabric.OwnerOf(b)}
+	}
+	return nil
+}
+
+// linksInUse counts the links of a switch that flows with known paths cross.
+func (c *Scene) linksInUse(sw string) int {
+	used := map[string]bool{}
+	for i := range c.Findings {
+		f := &c.Findings[i]
+		src, dst := f.Edge.Ends()
+		for _, d := range f.Obs.Path.Directions(src, dst) {
+			if fabric.OwnerOf(d.From) == sw || fabric.OwnerOf(d.To) == sw {
+				used[d.Link()] = true
+			}
+		}
+	}
+	return len(used)
+}
+
+// crossPort is the second half of rule 2: several egresses of one switch that are bad
+// in the same moments and fine in between, with all that this does at the switch's links.
+func (c *Scene) crossPort(cases []*suspicion) []*suspicion {
+	bySwitch := map[string][]*suspicion{}
+	var switches []string
+	for _, x := range cases {
+		if x.LossRatio >= hardLoss {
+			continue
+		}
+		for _, sw := range c.switchesAt(x) {
+			if bySwitch[sw] == nil {
+				switches = append(switches, sw)
+			}
+			bySwitch[sw] = append(bySwitch[sw], x)
+		}
+	}
+	slices.SortStableFunc(switches, func(a, b string) int { return len(bySwitch[b]) - len(bySwitch[a]) })
+	for _, sw := range switches {
+		parts := slices.DeleteFunc(bySwitch[sw], func(x *suspicion) bool { return !slices.Contains(cases, x) })
+		if len(parts) < 2 {
+			continue
+		}
+		one := c.join(triangulate.Element{Kind: fabric.KindSwitch, Name: sw}, parts)
+		if c.blocks(one) {
+			cases = take(cases, parts, one)
+		}
+	}
+	return cases
+}
+
+// uplinksLeft is rule 4 for what lies outside a leaf: where no flow uses some of its
+// uplinks, and most of those that leave or enter it suffer, the others are too few.
+func (c *Scene) uplinksLeft(cases []*suspicion) []*suspicion {
+	byLeaf := map[string][]*suspicion{}
+	var leaves []string
+	for _, x := range cases {
+		at := c.switchesAt(x)
+		switch {
+		case x.LossRatio >= hardLoss:
+			continue
+		case x.Kind == fabric.KindPair || x.Kind == fabric.KindCorridor:
+			at = strings.Split(x.Name, "->")
+		case x.Kind != fabric.KindLink && x.Kind != fabric.KindLeafUplinks:
+			continue
+		}
+		for _, sw := range at {
+			if c.Graph.SwitchTier(sw) != 1 {
+				continue
+			}
+			if byLeaf[sw] == nil {
+				leaves = append(leaves, sw)
+			}
+			byLeaf[sw] = append(byLeaf[sw], x)
+		}
+	}
+	slices.SortStableFunc(leaves, func(a, b string) int { return len(byLeaf[b]) - len(byLeaf[a]) })
+	for _, leaf := range leaves {
+		parts := slices.DeleteFunc(byLeaf[leaf], func(x *suspicion) bool { return !slices.Contains(cases, x) })
+		used, flows, all := c.uplinks(leaf)
+		if len(parts) == 0 || len(used) >= all || flows < flowsPerUplink*all {
+			continue
+		}
+		if one := c.join(triangulate.Element{Kind: fabric.KindLeafUplinks, Name: leaf}, parts); len(one.edges)*2 > flows {
+			cases = take(cases, parts, one)
+		}
+	}
+	return cases
+}
+
+// flowsPerUplink is from how many flows per uplink it is no chance that ECMP spares one:
+// each is spared by this many with a chance of 1 in 3,000.
+const flowsPerUplink = 8
+
+// uplinks are the uplinks of a leaf that flows use, how many flows, and how many uplinks
+// the topology has.
+func (c *Scene) uplinks(leaf string) (used map[string]bool, flows, all int) {
+	used = map[string]bool{}
+	for i := range c.Findings {
+		p := c.Findings[i].Obs.Path
+		if len(p) < 2 || p[0].Switch != leaf && p[len(p)-1].Switch != leaf {
+			continue
+		}
+		end := p[0].Switch + ":" + p[0].Out
+		if p[0].Switch != leaf {
+			end = leaf + ":" + p[len(p)-1].In
+		}
+		used[fabric.LinkID(end, c.Graph.Peer(end))] = true
+		flows++
+	}
+	for _, end := range c.Graph.Ends(leaf) {
+		if !fabric.IsNIC(c.Graph.Peer(end)) {
+			all++
+		}
+	}
+	return used, flows, all
+}
+
+// blocks is rule 9 for what is known of a switch: its egresses are bad together, not
+// for long, and seldom alone.
+func (c *Scene) blocks(x *suspicion) bool {
+	byPort := map[string][]fabric.Edge{}
+	for _, i := range x.Explained {
+		for _, h := range c.Findings[i].Obs.Path {
+			if h.Switch == x.Name {
+				byPort[h.Out] = append(byPort[h.Out], c.Findings[i].Edge)
+			}
+		}
+	}
+	s, bad, alone := c.History.together(slices.Collect(maps.Values(byPort)))
+	if s.times < 2 || bad*2 > x.moments || alone > bad {
+		return false
+	}
+	x.spell, x.egresses = s, len(byPort)
+	return true
+}
+
+// settle decides on the scenario, and may narrow the element; false: the evidence does
+// not carry a verdict.
+func (c *Scene) settle(x *suspicion) bool {
+	late := x.delayed*2 > len(x.Explained)
+	if x.AddedDelayNS == 0 && x.TailDelayNS == 0 && x.LossRatio <= 0 && x.ECNRatio > 0 && x.ECNRatio < markedByQueue {
+		return false
+	}
+	if x.LossRatio > 0 && !late && slices.Contains([]fabric.Kind{fabric.KindLink, fabric.KindNIC, fabric.KindSwitch, fabric.KindCorridor}, x.Kind) {
+		if s, yes := c.History.comesAndGoes(x.edges); yes {
+			x.scenario, x.spell = fabric.Flap, s
+			return true
+		}
+	}
+	switch x.Kind {
+	case fabric.KindHost:
+		x.scenario = fabric.Host
+	case fabric.KindPair:
+		x.scenario = fabric.PairOnly
+	case fabric.KindLeafUplinks:
+		x.scenario = fabric.LeafUplinks
+	case fabric.KindSwitch:
+		return c.settleSwitch(x)
+	case fabric.KindNIC:
+		switch {
+		case x.LossRatio >= hardLoss:
+			x.scenario = fabric.HardFailure
+		case x.incast():
+			x.scenario = fabric.Incast
+		default:
+			x.scenario = fabric.BadNIC
+		}
+	default:
+		c.settleLink(x)
+	}
+	return true
+}
+
+func (c *Scene) settleSwitch(x *suspicion) bool {
+	leaf := c.Graph.SwitchTier(x.Name) == 1
+	if leaf {
+		if nics := c.commonNICs(x); len(nics) == 1 {
+			x.narrow(nics[0], c.Graph)
+			return c.settle(x)
+		} else if len(nics) > 1 {
+			return false
+		}
+	}
+	switch {
+	case x.LossRatio >= hardLoss:
+		x.scenario = fabric.HardFailure
+	case c.blocks(x):
+		x.scenario = fabric.HOLCross
+	case leaf && x.local == 0 && x.localClean > 0:
+		x.Kind, x.scenario = fabric.KindLeafUplinks, fabric.LeafUplinks
+	case leaf:
+		x.scenario = fabric.SlowLeaf
+	default:
+		x.scenario = fabric.HotSpine
+	}
+	return true
+}
+
+// commonNICs lists the leaf's NICs that are at an end of all its bad flows (rule 3).
+func (c *Scene) commonNICs(x *suspicion) []string {
+	at := map[string]int{}
+	for _, e := range x.edges {
+		for _, nic := range [2]string{e.Src, e.Dst} {
+			if leaf, _ := c.Graph.LeafOf(nic); leaf == x.Name {
+				at[nic]++
+			}
+		}
+	}
+	var out []string
+	for nic, n := range at {
+		if n == len(x.edges) {
+			out = append(out, nic)
+		}
+	}
+	return out
+}
+
+// narrow makes a leaf's suspicion that of the NIC which all its bad flows have in
+// common; the leaf stays possible.
+func (x *suspicion) narrow(nic string, g *fabric.Graph) {
+	x.Equivalent = append(x.Equivalent, triangulate.Element{Kind: x.Kind, Name: x.Name})
+	in := 0
+	for _, e := range x.edges {
+		if _, to := e.Ends(); to == nic {
+			in++
+		}
+	}
+	x.Kind, x.Name = fabric.KindNIC, nic
+	switch d := (fabric.Direction{From: g.Peer(nic), To: nic}); in {
+	case len(x.edges):
+		x.Direction = d
+	case 0:
+		x.Direction = d.Reverse()
+	}
+}
+
+// settleLink is for links, ports, queues and corridors (rules 6, 8 and 10).
+func (c *Scene) settleLink(x *suspicion) {
+	switch {
+	case x.LossRatio >= hardLoss && x.Kind != fabric.KindQueue:
+		x.scenario = fabric.HardFailure
+	case x.Kind == fabric.KindQueue && x.otherClassAt(c):
+		x.scenario = fabric.HOLSame
+	case x.Kind == fabric.KindLink && x.OneWay() && len(x.classes) == 1 && x.otherClass > 0:
+		x.scenario, x.Kind, x.Name = fabric.HOLSame, fabric.KindPort, x.Direction.From
+		for class := range x.classes {
+			if class != "" {
+				x.Kind, x.Class, x.Name = fabric.KindQueue, class, x.Direction.From+"@"+class
+			}
+		}
+	default:
+		x.scenario = fabric.Corridor
+	}
+}
+
+// otherClassAt reports whether clean flows of other classes leave by a queue's port.
+func (x *suspicion) otherClassAt(c *Scene) bool {
+	for i := range c.Findings {
+		f := &c.Findings[i]
+		if f.Condition != judge.Healthy || x.classes[f.Obs.Class] {
+			continue
+		}
+		src, dst := f.Edge.Ends()
+		if slices.Contains(f.Obs.Path.Directions(src, dst), x.Direction) {
+			return true
+		}
+	}
+	return false
+}
+
+// incast is rule 7.
+func (x *suspicion) incast() bool {
+	return x.OneWay() && x.Direction.To == x.Name && len(x.from) >= manySenders && x.queues()
+}
+
+// queues reports whether what is added varies as a queue does.
+func (x *suspicion) queues() bool {
+	late := x.AddedDelayNS > 0 && x.delayed > 0
+	return x.ECNRatio >= markedByQueue || late && (float64(x.TailDelayNS) >= tailOfQueue*float64(x.AddedDelayNS) || x.LossRatio > 0 && x.LossRatio < hardLoss)
+}
+
+// parents are the switches whose other flows speak about a suspicion.
+func (c *Scene) parents(x *suspicion) []string {
+	switch x.Kind {
+	case fabric.KindNIC:
+		return c.leavesOf([]string{x.Name})
+	case fabric.KindHost:
+		return c.leavesOf(c.Graph.Ends(x.Name))
+	case fabric.KindPair, fabric.KindCorridor:
+		return strings.Split(x.Name, "->")
+	case fabric.KindLeafUplinks:
+		return []string{x.Name}
+	case fabric.KindLink:
+		return c.switchesAt(x)
+	case fabric.KindPort, fabric.KindQueue:
+		return []string{fabric.OwnerOf(x.Name)}
+	}
+	return nil // of a switch it is everybody
+}
+
+func (c *Scene) leavesOf(nics []string) []string {
+	var out []string
+	for _, nic := range nics {
+		if leaf, _ := c.Graph.LeafOf(nic); leaf != "" && !slices.Contains(out, leaf) {
+			out = append(out, leaf)
+		}
+	}
+	return out
+}
+
+// around counts, for each suspicion, the healthy flows that pass through its parents,
+// but not through it.
+func (c *Scene) around(cases []*suspicion) []int {
+	out := make([]int, len(cases))
+	const everybody = ""
+	at := map[string]uint64{}
+	for i, x := range cases[:min(len(cases), 64)] {
+		parents := c.parents(x)
+		if parents == nil {
+			parents = []string{everybody}
+		}
+		for _, sw := range parents {
+			at[sw] |= 1 << i
+		}
+		out[i] = -len(x.Contrary)
+	}
+	if len(at) == 0 {
+		return out
+	}
+	for i := range c.Findings {
+		f := &c.Findings[i]
+		if f.Condition != judge.Healthy || len(f.Obs.Path) == 0 {
+			continue
+		}
+		near := at[everybody]
+		for _, h := range f.Obs.Path {
+			near |= at[h.Switch]
+		}
+		for j := 0; near != 0; j, near = j+1, near>>1 {
+			out[j] += int(near & 1)
+		}
+	}
+	for i := range out {
+		out[i] = max(0, out[i])
+	}
+	return out
+}
+
+// place is the tier and plane of an element: a link's is that of its upper switch.
+func place(g *fabric.Graph, name string, kind fabric.Kind) (tier int, plane string) {
+	var switches []string
+	switch kind {
+	case fabric.KindNIC:
+		if n := g.NIC(name); n != nil {
+			plane = n.Plane
+		}
+		return 1, plane
+	case fabric.KindHost:
+		return 1, ""
+	case fabric.KindSwitch:
+		switches = []string{name}
+	case fabric.KindLeafUplinks:
+		_, plane = place(g, name, fabric.KindSwitch)
+		return 2, plane
+	case fabric.KindPair, fabric.KindCorridor:
+		switches = strings.Split(name, "->")
+		tier = 2
+	case fabric.KindPort, fabric.KindQueue:
+		port, _, _ := strings.Cut(name, "@")
+		switches = []string{fabric.OwnerOf(port), fabric.OwnerOf(g.Peer(port))}
+	default:
+		a, b, _ := fabric.SplitLink(name)
+		switches = []string{fabric.OwnerOf(a), fabric.OwnerOf(b)}
+	}
+	for _, name := range switches {
+		if sw := g.Switch(name); sw != nil {
+			plane = sw.Plane
+			tier = max(tier, g.SwitchTier(sw.Name))
+		}
+	}
+	return tier, plane
+}
+
+// structural lists what no probe can ever tell from the element.
+func structural(g *fabric.Graph, x *suspicion) []fabric.Element {
+	switch x.Kind {
+	case fabric.KindNIC:
+		if l := g.LinkAt(x.Name); l != nil {
+			return []fabric.Element{{Element: l.ID(), Kind: fabric.KindAccessLink}}
+		}
+	case fabric.KindLink:
+		a, b, _ := fabric.SplitLink(x.Name)
+		return []fabric.Element{{Element: a, Kind: fabric.KindPort}, {Element: b, Kind: fabric.KindPort}}
+	case fabric.KindPort:
+		if l := g.LinkAt(x.Name); l != nil {
+			return []fabric.Element{{Element: l.ID(), Kind: fabric.KindLink}}
+		}
+	case fabric.KindSwitch:
+		if x.scenario == fabric.SlowLeaf && x.local == 0 {
+			return []fabric.Element{{Element: x.Name, Kind: fabric.KindLeafUplinks}}
+		}
+	case fabric.KindLeafUplinks:
+		if x.local+x.localClean == 0 {
+			return []fabric.Element{{Element: x.Name, Kind: fabric.KindSwitch}}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,488 @@
+package daemon
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	config_util "github.com/prometheus/common/config"
+	"gopkg.in/yaml.v3"
+
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/jobs"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// Config is the analyzer's configuration file.
+type Config struct {
+	// TopologyFile is relative to the configuration file, as all files in it are.
+	TopologyFile string     `yaml:"topology_file"`
+	Prometheus   Prometheus `yaml:"prometheus"`
+	// Agents are the nodes', which trace paths; nil: paths come from switches alone.
+	Agents *Agents `yaml:"agents"`
+	// Switches are those that tell which probes cross them; nil: paths come from
+	// traces alone.
+	Switches *Switches `yaml:"switches"`
+	Evidence Evidence  `yaml:"evidence"`
+	History  History   `yaml:"history"`
+	// Maintenance says what somebody works on, Jobs where jobs run.
+	Maintenance Maintenance  `yaml:"maintenance"`
+	Jobs        []Placements `yaml:"jobs"`
+	// PageNICs is the blast radius above which a verdict that hurts no job is critical.
+	PageNICs int `yaml:"page_above_nics"`
+	// Queries replaces the questions to Prometheus, by name.
+	Queries map[string]string `yaml:"queries"`
+
+	topology *fabric.Topology
+	settings evidence.Settings
+	// hash is of the file and of the topology's.
+	hash string
+}
+
+// Endpoint is a server and how it is spoken to, with the keys that Prometheus has for it.
+type Endpoint struct {
+	URL    string                       `yaml:"url"`
+	Client config_util.HTTPClientConfig `yaml:",inline"`
+}
+
+// Prometheus is where the evidence is.
+type Prometheus struct {
+	Endpoint `yaml:",inline"`
+	// ExternalURL is where people's browsers reach it, for the page's links; default: URL.
+	ExternalURL string `yaml:"external_url"`
+	// Backend is "http", or "remote_read": series are read and evaluated here.
+	Backend string `yaml:"backend"`
+	// Timeout bounds one question, MaxAnswer its answer.
+	Timeout   time.Duration `yaml:"timeout"`
+	MaxAnswer int64         `yaml:"max_answer_bytes"`
+}
+
+// Backends.
+const (
+	backendHTTP = "http"
+	backendRead = "remote_read"
+)
+
+// Agents are reached at a URL with "{node}" in it, or where the coordinator says.
+type Agents struct {
+	Endpoint    `yaml:",inline"`
+	Coordinator *Coordinator `yaml:"coordinator"`
+}
+
+// Coordinator is asked where the agents are.
+type Coordinator struct {
+	Endpoint `yaml:",inline"`
+}
+
+// Switches are reached at a URL with "{switch}" in it.
+type Switches struct {
+	Endpoint `yaml:",inline"`
+	// Names are those that have an agent; empty: all of the topology.
+	Names []string `yaml:"names"`
+	// StampPort is the UDP port of the reflectors, SourcePort that of flow 0.
+	StampPort  uint16 `yaml:"stamp_port"`
+	SourcePort uint16 `yaml:"stamp_source_port"`
+}
+
+// Maintenance is read from a file, from Alertmanager's silences and from Kubernetes' cordons;
+// each may be absent.
+type Maintenance struct {
+	File         string  `yaml:"file"`
+	Alertmanager *Server `yaml:"alertmanager"`
+	Kubernetes   *Server `yaml:"kubernetes"`
+}
+
+// Server is asked what is worked on.
+type Server struct {
+	Endpoint `yaml:",inline"`
+}
+
+// Placements is a file of jobs, in one of the formats of package jobs.
+type Placements struct {
+	File   string `yaml:"file"`
+	Format string `yaml:"format"`
+}
+
+// Evidence are the times of the questions. What is 0 follows from the scrape interval.
+type Evidence struct {
+	// Scrape is the scrape interval of /metrics/edges; the analyzer asks once in it.
+	Scrape time.Duration `yaml:"scrape_interval"`
+	// Ports is that of switches and NICs, whose series name causes; 0: the same.
+	Ports    time.Duration `yaml:"ports_scrape_interval"`
+	Lag      time.Duration `yaml:"lag"`
+	Delay    time.Duration `yaml:"delay_window"`
+	Hard     time.Duration `yaml:"hard_loss_window"`
+	Patience time.Duration `yaml:"patience"`
+	Parallel int           `yaml:"parallel"`
+	Stall    float64       `yaml:"stall_ratio"`
+	// DetailBelow is the number of directed flows below which every cycle asks about all of
+	// them, MostEdges how many one asks about otherwise, Round the time in which it is each
+	// one's turn.
+	DetailBelow int           `yaml:"detail_always_below"`
+	MostEdges   int           `yaml:"most_edges"`
+	Round       time.Duration `yaml:"round"`
+}
+
+// History is which past a start learns from what is normal.
+type History struct {
+	// Span is the time that the windows are from, Search how far back a calm time is
+	// looked for that it ends in.
+	Span   time.Duration `yaml:"span"`
+	Search time.Duration `yaml:"search"`
+}
+
+// Default is what holds where a file says nothing.
+func Default() Config {
+	two := analyzer.DefaultTwoSteps()
+	return Config{
+		Prometheus: Prometheus{Endpoint: Endpoint{Client: config_util.DefaultHTTPClientConfig}, Backend: backendHTTP, Timeout: 5 * time.Second, MaxAnswer: 256 << 20},
+		Evidence:   Evidence{Scrape: time.Second, Parallel: 4, DetailBelow: two.From, MostEdges: two.Most, Round: two.Round},
+		PageNICs:   analyzer.DefaultPageNICs,
+		History:    History{Span: 10 * time.Minute, Search: 24 * time.Hour},
+	}
+}
+
+// UnmarshalYAML sets defaults. (It takes a function, since a node would be decoded
+// without looking for unknown keys.)
+func (a *Agents) UnmarshalYAML(unmarshal func(any) error) error {
+	type plain Agents
+	a.Client = config_util.DefaultHTTPClientConfig
+	return unmarshal((*plain)(a))
+}
+
+// UnmarshalYAML sets defaults.
+func (c *Coordinator) UnmarshalYAML(unmarshal func(any) error) error {
+	type plain Coordinator
+	c.Client = config_util.DefaultHTTPClientConfig
+	return unmarshal((*plain)(c))
+}
+
+// UnmarshalYAML sets defaults.
+func (s *Switches) UnmarshalYAML(unmarshal func(any) error) error {
+	type plain Switches
+	s.Client, s.StampPort, s.SourcePort = config_util.DefaultHTTPClientConfig, 862, 49152
+	return unmarshal((*plain)(s))
+}
+
+// UnmarshalYAML sets defaults.
+func (a *Server) UnmarshalYAML(unmarshal func(any) error) error {
+	type plain Server
+	a.Client = config_util.DefaultHTTPClientConfig
+	return unmarshal((*plain)(a))
+}
+
+// UnmarshalYAML sets defaults.
+func (p *Placements) UnmarshalYAML(unmarshal func(any) error) error {
+	type plain Placements
+	p.Format = jobs.FormatPlacement
+	return unmarshal((*plain)(p))
+}
+
+// wrong is an error at a key, whose line the file has.
+type wrong struct {
+	key string // "a.b.c"
+	err error
+}
+
+func (w *wrong) Error() string { return w.key + ": " + w.err.Error() }
+func (w *wrong) Unwrap() error { return w.err }
+
+func wrongf(key, format string, args ...any) error { return &wrong{key, fmt.Errorf(format, args...)} }
+
+// Load reads a configuration and the topology it names. An error names the file,
+// the line and the key.
+func Load(file string) (*Config, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	c, err := parse(b, filepath.Dir(file))
+	if err != nil {
+		return nil, located(file, b, err)
+	}
+	sum := sha256.New()
+	sum.Write(b)
+	topology, err := os.ReadFile(c.TopologyFile)
+	if err != nil {
+		return nil, located(file, b, wrongf("topology_file", "%w", err))
+	}
+	sum.Write(topology)
+	c.hash = hex.EncodeToString(sum.Sum(nil)[:8])
+	t, findings := fabric.ParseTopology(c.TopologyFile, topology)
+	if err := findings.Err(); err != nil {
+		return nil, err
+	}
+	c.topology = t
+	if err := c.knowsSwitches(); err != nil {
+		return nil, located(file, b, err)
+	}
+	return c, nil
+}
+
+// parse reads a configuration whose relative files are in dir.
+func parse(b []byte, dir string) (*Config, error) {
+	c := Default()
+	d := yaml.NewDecoder(bytes.NewReader(b))
+	d.KnownFields(true)
+	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("one document is expected")
+	}
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	c.TopologyFile = config_util.JoinDir(dir, c.TopologyFile)
+	if c.Maintenance.File != "" {
+		c.Maintenance.File = config_util.JoinDir(dir, c.Maintenance.File)
+	}
+	for i := range c.Jobs {
+		c.Jobs[i].File = config_util.JoinDir(dir, c.Jobs[i].File)
+	}
+	for _, e := range c.endpoints() {
+		e.Client.SetDirectory(dir)
+	}
+	return &c, nil
+}
+
+// endpoints are all there are, by key.
+func (c *Config) endpoints() map[string]*Endpoint {
+	out := map[string]*Endpoint{"prometheus": &c.Prometheus.Endpoint}
+	if c.Agents != nil {
+		out["agents"] = &c.Agents.Endpoint
+		if c.Agents.Coordinator != nil {
+			out["agents.coordinator"] = &c.Agents.Coordinator.Endpoint
+		}
+	}
+	if c.Switches != nil {
+		out["switches"] = &c.Switches.Endpoint
+	}
+	if a := c.Maintenance.Alertmanager; a != nil {
+		out["maintenance.alertmanager"] = &a.Endpoint
+	}
+	if k := c.Maintenance.Kubernetes; k != nil {
+		out["maintenance.kubernetes"] = &k.Endpoint
+	}
+	return out
+}
+
+// places are what an endpoint's URL stands for several servers by.
+var places = map[string]string{"agents": "{node}", "switches": "{switch}"}
+
+func (c *Config) validate() error {
+	if c.TopologyFile == "" {
+		return wrongf("topology_file", "a topology is required")
+	}
+	if c.Agents == nil && c.Switches == nil {
+		return wrongf("agents", "agents or switches are required: paths come from them")
+	}
+	endpoints := c.endpoints()
+	for _, key := range slices.Sorted(maps.Keys(endpoints)) {
+		if err := endpoints[key].validate(key, places[key], key == "agents" && c.Agents.Coordinator != nil); err != nil {
+			return err
+		}
+	}
+	if b := c.Prometheus.Backend; b != backendHTTP && b != backendRead {
+		return wrongf("prometheus.backend", "%q: %s or %s are expected", b, backendHTTP, backendRead)
+	}
+	if u := c.Prometheus.ExternalURL; u != "" {
+		if _, err := evidence.ServerURL(u); err != nil {
+			return wrongf("prometheus.external_url", "%w", err)
+		}
+	}
+	if t := c.Prometheus.Timeout; t < 100*time.Millisecond || t > 5*time.Minute {
+		return wrongf("prometheus.timeout", "%v: 100ms to 5m are expected", t)
+	}
+	if n := c.Prometheus.MaxAnswer; n < 1<<20 {
+		return wrongf("prometheus.max_answer_bytes", "%d: at least %d are expected", n, 1<<20)
+	}
+	for i, j := range c.Jobs {
+		switch {
+		case j.File == "":
+			return wrongf("jobs", "entry %d: a file is required", i+1)
+		case !slices.Contains(jobs.Formats(), j.Format):
+			return wrongf("jobs", "entry %d: format %q: one of %s is expected", i+1, j.Format, strings.Join(jobs.Formats(), ", "))
+		}
+	}
+	if c.PageNICs < 1 {
+		return wrongf("page_above_nics", "%d: at least 1 is expected", c.PageNICs)
+	}
+	if err := c.Evidence.validate(); err != nil {
+		return err
+	}
+	if h := c.History; h.Span < 10*c.Evidence.Scrape || h.Span > 24*time.Hour {
+		return wrongf("history.span", "%v: %v to 24h0m0s are expected", h.Span, 10*c.Evidence.Scrape)
+	}
+	if h := c.History; h.Search < time.Minute || h.Search > 31*24*time.Hour {
+		return wrongf("history.search", "%v: 1m0s to 744h0m0s are expected", h.Search)
+	}
+	c.settings = c.Evidence.settings()
+	c.settings.Past.Span, c.settings.Past.Search = c.History.Span, c.History.Search
+	for _, name := range slices.Sorted(maps.Keys(c.Queries)) {
+		if err := c.settings.CheckOverride(name, c.Queries[name]); err != nil {
+			return &wrong{"queries." + name, err}
+		}
+	}
+	c.settings.Override = c.Queries
+	return nil
+}
+
+func (e *Endpoint) validate(key, place string, elsewhere bool) error {
+	switch {
+	case elsewhere && e.URL != "":
+		return wrongf(key+".url", "either this or coordinator is expected")
+	case !elsewhere && e.URL == "":
+		return wrongf(key+".url", "a URL is required")
+	case !elsewhere && !strings.Contains(e.URL, place):
+		return wrongf(key+".url", "%q: %s is expected in it", e.URL, place)
+	}
+	if !elsewhere {
+		stand := e.URL
+		if place != "" {
+			stand = strings.ReplaceAll(e.URL, place, "x")
+		}
+		if _, err := evidence.ServerURL(stand); err != nil {
+			return wrongf(key+".url", "%w", err)
+		}
+	}
+	if err := e.Client.Validate(); err != nil {
+		return wrongf(key, "%w", err)
+	}
+	return nil
+}
+
+func (e *Evidence) validate() error {
+	for _, d := range []struct {
+		key    string
+		v      time.Duration
+		or0    bool
+		lo, hi time.Duration
+	}{
+		{"scrape_interval", e.Scrape, false, 100 * time.Millisecond, 5 * time.Minute},
+		{"ports_scrape_interval", e.Ports, true, 100 * time.Millisecond, 5 * time.Minute},
+		{"lag", e.Lag, true, e.Scrape, time.Hour},
+		{"delay_window", e.Delay, true, e.Scrape, time.Hour},
+		{"hard_loss_window", e.Hard, true, e.Scrape, time.Hour},
+		{"patience", e.Patience, true, 100 * time.Millisecond, time.Hour},
+	} {
+		if unset := d.or0 && d.v == 0; !unset && (d.v < d.lo || d.v > d.hi) {
+			return wrongf("evidence."+d.key, "%v: %v to %v are expected", d.v, d.lo, d.hi)
+		}
+	}
+	if e.Parallel < 1 || e.Parallel > 64 {
+		return wrongf("evidence.parallel", "%d: 1 to 64 are expected", e.Parallel)
+	}
+	if e.DetailBelow < 1 {
+		return wrongf("evidence.detail_always_below", "%d: at least 1 is expected", e.DetailBelow)
+	}
+	if e.MostEdges < 100 {
+		return wrongf("evidence.most_edges", "%d: at least 100 are expected", e.MostEdges)
+	}
+	if e.Round != 0 && (e.Round < 10*e.Scrape || e.Round > time.Hour) {
+		return wrongf("evidence.round", "%v: %v to 1h0m0s are expected, or 0 for what suits the number of flows", e.Round, 10*e.Scrape)
+	}
+	if !(e.Stall >= 0 && e.Stall <= 1) {
+		return wrongf("evidence.stall_ratio", "%v: 0 to 1 are expected", e.Stall)
+	}
+	return nil
+}
+
+func (e *Evidence) settings() evidence.Settings {
+	s := evidence.For(e.Scrape)
+	for _, d := range []struct {
+		to *time.Duration
+		v  time.Duration
+	}{{&s.Lag, e.Lag}, {&s.Delay, e.Delay}, {&s.Hard, e.Hard}, {&s.Patience, e.Patience}} {
+		if d.v != 0 {
+			*d.to = d.v
+		}
+	}
+	if e.Stall != 0 {
+		s.Stall = e.Stall
+	}
+	s.Parallel = e.Parallel
+	return s
+}
+
+// knowsSwitches holds the switches' names against the topology.
+func (c *Config) knowsSwitches() error {
+	if c.Switches == nil {
+		return nil
+	}
+	all := map[string]bool{}
+	for i := range c.topology.Switches {
+		all[c.topology.Switches[i].Name] = true
+	}
+	for _, name := range c.Switches.Names {
+		if !all[name] {
+			return wrongf("switches.names", "%q: the topology has no such switch", name)
+		}
+	}
+	if len(c.Switches.Names) == 0 {
+		c.Switches.Names = slices.Sorted(maps.Keys(all))
+	}
+	return nil
+}
+
+// What the YAML library says of Go types is not for readers of configurations.
+var (
+	unknownKey = regexp.MustCompile(`line (\d+): field (\S+) not found in type \S+`)
+	atLine     = regexp.MustCompile(`^(?:yaml: )?line (\d+): (.*)`)
+	notOfType  = regexp.MustCompile(`cannot unmarshal (.*) into (?:\*?\S*\.)?(\S+)$`)
+)
+
+// located says where in the file an error is.
+func located(file string, b []byte, err error) error {
+	var w *wrong
+	var types *yaml.TypeError
+	var text string
+	switch {
+	case errors.As(err, &w):
+		return fmt.Errorf("%s:%d: %w", file, lineOf(b, w.key), err)
+	case errors.As(err, &types) && len(types.Errors) > 0:
+		text = types.Errors[0]
+	default:
+		text = err.Error()
+	}
+	if m := unknownKey.FindStringSubmatch(text); m != nil {
+		return fmt.Errorf("%s:%s: %s: there is no such key here", file, m[1], m[2])
+	}
+	if m := atLine.FindStringSubmatch(text); m != nil {
+		return fmt.Errorf("%s:%s: %s", file, m[1], notOfType.ReplaceAllString(m[2], "$1, where $2 is expected"))
+	}
+	return fmt.Errorf("%s: %s", file, text)
+}
+
+// lineOf finds the line of a key, or of the nearest that is there and holds it.
+func lineOf(b []byte, key string) int {
+	var doc yaml.Node
+	if yaml.Unmarshal(b, &doc) != nil || len(doc.Content) == 0 {
+		return 1
+	}
+	n, line := doc.Content[0], 1
+	for _, part := range strings.Split(key, ".") {
+		found := false
+		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == part {
+				n, line, found = n.Content[i+1], n.Content[i].Line, true
+				break
+			}
+		}
+		if !found {
+			break
+		}
+	}
+	return line
+}

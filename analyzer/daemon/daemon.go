@@ -1,0 +1,309 @@
+// Package daemon is the analyzer as a process beside a Prometheus: its
+// configuration, what it serves, and how it takes another configuration.
+//
+// Rules:
+//
+//  1. A configuration is taken whole or not at all. One that is refused leaves the
+//     one before at work, and graylink_config_hash_info says which that is.
+//  2. A configuration that is taken keeps what was learnt, and the open incidents of
+//     elements that its topology has.
+//  3. That Prometheus, the agents or the coordinator are away does not end the
+//     process, nor keep it from starting.
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors/version"
+	config_util "github.com/prometheus/common/config"
+
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/attribute"
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/jobs"
+	"github.com/graylink/graylink/analyzer/maintenance"
+	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/webaccess"
+)
+
+// targetsEvery is how often the coordinator is asked where the agents are.
+const targetsEvery = 30 * time.Second
+
+// agentTimeout bounds a question to an agent, which may take so long to trace.
+const agentTimeout = 30 * time.Second
+
+// Daemon is an analyzer that runs by a configuration file.
+type Daemon struct {
+	file, webConfig string
+	log             *slog.Logger
+	health          *health
+	build           prometheus.Collector
+
+	reloads sync.Mutex // one at a time
+	work    *work
+	ended   bool
+	handler atomic.Pointer[http.ServeMux]
+}
+
+// work is what one configuration runs.
+type work struct {
+	config *Config
+	db     backend
+	loop   *analyzer.Loop
+	// follow are the files and servers that are read again and again.
+	follow  []func(ctx context.Context)
+	targets *analyzer.Targets // nil: nobody is asked
+	stop    context.CancelFunc
+	runs    sync.WaitGroup
+}
+
+// backend is where the evidence comes from.
+type backend interface {
+	evidence.Querier
+	Bytes() uint64
+	Close() error
+}
+
+// open returns the backend, and the HTTP API of its server, which knows the past.
+func (p *Prometheus) open(log *slog.Logger) (db backend, api *evidence.HTTP, err error) {
+	o := evidence.HTTPOptions{URL: p.URL, Client: p.Client, Timeout: p.Timeout, MaxBytes: p.MaxAnswer, Log: log}
+	if p.Backend == backendRead {
+		r, err := evidence.NewRemoteRead(o)
+		if err != nil {
+			return nil, nil, err
+		}
+		return r, r.HTTP, nil
+	}
+	api, err = evidence.NewHTTP(o)
+	return api, api, err
+}
+
+// New reads the configuration and begins to work by it. webConfig is the file of
+// --web.config.file. Close ends it.
+func New(file, webConfig string, log *slog.Logger) (*Daemon, error) {
+	c, err := Load(file)
+	if err != nil {
+		return nil, err
+	}
+	d := &Daemon{file: file, webConfig: webConfig, log: log, health: &health{queries: map[string]*asked{}}, build: version.NewCollector("graylink_analyzer")}
+	w, err := d.prepare(c)
+	if err != nil {
+		return nil, err
+	}
+	d.start(w)
+	return d, nil
+}
+
+// client speaks with an endpoint.
+func (e *Endpoint) client() (*http.Client, error) {
+	c, err := config_util.NewClientFromConfig(e.Client, "graylink_analyzer", config_util.WithUserAgent("graylink-analyzer"))
+	if err == nil {
+		c.Timeout = agentTimeout
+	}
+	return c, err
+}
+
+// template fills a name into an endpoint's URL.
+func (e *Endpoint) template(place string) func(string) string {
+	return func(name string) string { return strings.ReplaceAll(e.URL, place, name) }
+}
+
+// prepare makes everything of a configuration, and starts nothing.
+func (d *Daemon) prepare(c *Config) (*work, error) {
+	w := &work{config: c}
+	db, api, err := c.Prometheus.open(d.log)
+	if err != nil {
+		return nil, fmt.Errorf("prometheus: %w", err)
+	}
+	w.db = db
+	o := analyzer.LoopOptions{Graph: fabric.NewGraph(c.topology), DB: w.db, Settings: c.settings, Log: d.log, NoTraces: c.Agents == nil}
+	o.Settings.Observe = d.health.observe
+	o.TwoSteps = analyzer.TwoSteps{From: c.Evidence.DetailBelow, Most: c.Evidence.MostEdges, Round: c.Evidence.Round}
+	o.Recall = func(ctx context.Context) (evidence.History, error) {
+		return evidence.Recall(ctx, api, o.Settings, time.Now())
+	}
+	o.RecallVerdicts = func(ctx context.Context) ([]evidence.PastVerdict, error) {
+		return evidence.RecallVerdicts(ctx, api, o.Settings, time.Now())
+	}
+	if a := c.Agents; a != nil {
+		agents := analyzer.HTTPAgents{URL: a.template(places["agents"])}
+		if agents.Client, err = a.client(); err != nil {
+			return nil, fmt.Errorf("agents: %w", err)
+		}
+		if a.Coordinator != nil {
+			w.targets = &analyzer.Targets{Coordinator: a.Coordinator.URL, Log: d.log}
+			if w.targets.Client, err = a.Coordinator.client(); err != nil {
+				return nil, fmt.Errorf("agents.coordinator: %w", err)
+			}
+			agents.URL = w.targets.URL
+		}
+		o.Agents = agents
+	}
+	if s := c.Switches; s != nil {
+		client, err := s.client()
+		if err != nil {
+			return nil, fmt.Errorf("switches: %w", err)
+		}
+		o.Sightings = &analyzer.Sightings{Client: client, URL: s.template(places["switches"]), Switches: s.Names,
+			Mapper: paths.Mapper{SourcePort: s.SourcePort, StampPort: s.StampPort}}
+	}
+	o.Causes = &attribute.Asker{DB: evidence.Local(w.db), Scrape: cmp.Or(c.Evidence.Ports, c.Evidence.Scrape)}
+	if err := d.surroundings(w, &o); err != nil {
+		return nil, err
+	}
+	w.loop = analyzer.NewLoop(o)
+	return w, nil
+}
+
+// followEvery is how often files and silences are looked at.
+const followEvery = 2 * time.Second
+
+// surroundings are what somebody works on, and where jobs run. A file that is wrong at the
+// start is a wrong configuration; later it changes nothing.
+func (d *Daemon) surroundings(w *work, o *analyzer.LoopOptions) error {
+	c := w.config
+	o.PageNICs = c.PageNICs
+	o.Maintenance = maintenance.NewRegister(o.Graph)
+	var sources []maintenance.Source
+	if c.Maintenance.File != "" {
+		f := &maintenance.File{Path: c.Maintenance.File}
+		if err := maintenance.Update(context.Background(), o.Maintenance, f, time.Now()); err != nil {
+			return err
+		}
+		sources = append(sources, f)
+	}
+	if a := c.Maintenance.Alertmanager; a != nil {
+		client, err := a.client()
+		if err != nil {
+			return fmt.Errorf("maintenance.alertmanager: %w", err)
+		}
+		sources = append(sources, &maintenance.Alertmanager{Client: client, URL: a.URL, Elements: o.Graph.Elements()})
+	}
+	if k := c.Maintenance.Kubernetes; k != nil {
+		client, err := k.client()
+		if err != nil {
+			return fmt.Errorf("maintenance.kubernetes: %w", err)
+		}
+		sources = append(sources, &maintenance.Kubernetes{Client: client, URL: k.URL})
+	}
+	for _, s := range sources {
+		w.follow = append(w.follow, func(ctx context.Context) { maintenance.Follow(ctx, o.Maintenance, s, followEvery, d.log) })
+	}
+	if len(c.Jobs) == 0 {
+		return nil
+	}
+	running := jobs.NewRegister(o.Graph)
+	o.Jobs = running
+	for _, j := range c.Jobs {
+		f := &jobs.File{Path: j.File, Format: j.Format, Zone: time.Local}
+		if err := f.Update(running); err != nil {
+			return err
+		}
+		w.follow = append(w.follow, func(ctx context.Context) { f.Follow(ctx, running, followEvery, d.log) })
+	}
+	return nil
+}
+
+// start lets a configuration work.
+func (d *Daemon) start(w *work) {
+	ctx, stop := context.WithCancel(context.Background())
+	w.stop = stop
+	if w.targets != nil {
+		w.runs.Go(func() { w.targets.Run(ctx, targetsEvery) })
+	}
+	for _, f := range w.follow {
+		w.runs.Go(func() { f(ctx) })
+	}
+	w.runs.Go(func() { w.loop.Run(ctx, w.config.Evidence.Scrape) })
+	d.health.taken(w.config, w.db.Bytes, time.Now())
+	mux := Pages(w.loop, Show{Title: "Graylink", Prometheus: cmp.Or(w.config.Prometheus.ExternalURL, w.config.Prometheus.URL), WebConfig: d.webConfig}, d.health, d.build)
+	mux.HandleFunc("POST /-/reload", d.mayReload)
+	d.handler.Store(mux)
+	d.work = w
+}
+
+// end stops a configuration's work.
+func (w *work) end() error {
+	w.stop()
+	w.runs.Wait()
+	return w.db.Close()
+}
+
+// Loop is the one at work.
+func (d *Daemon) Loop() *analyzer.Loop {
+	d.reloads.Lock()
+	defer d.reloads.Unlock()
+	return d.work.loop
+}
+
+// ServeHTTP implements http.Handler.
+func (d *Daemon) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.handler.Load().ServeHTTP(w, r) }
+
+func (d *Daemon) mayReload(w http.ResponseWriter, r *http.Request) {
+	if err := webaccess.MayAct(r, d.webConfig); err != nil {
+		http.Error(w, err.Error(), http.StatusForbidden)
+		return
+	}
+	if err := d.Reload(); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	fmt.Fprintln(w, "reloaded")
+}
+
+// Reload takes the configuration file as it is now, or refuses it and goes on by
+// the one before.
+func (d *Daemon) Reload() error {
+	d.reloads.Lock()
+	defer d.reloads.Unlock()
+	if d.ended {
+		return errors.New("the analyzer is ending")
+	}
+	c, err := Load(d.file)
+	var next *work
+	if err == nil {
+		next, err = d.prepare(c)
+	}
+	if err != nil {
+		d.health.refused()
+		d.log.Error("the configuration is refused, the one before goes on", "err", err)
+		return err
+	}
+	old := d.work
+	if err := old.end(); err != nil {
+		d.log.Warn("the backend of the configuration before", "err", err)
+	}
+	next.loop.Inherit(old.loop)
+	d.start(next)
+	d.log.Info("the configuration is taken", "hash", c.hash)
+	return nil
+}
+
+// Close ends the work. The handler goes on showing its last state.
+func (d *Daemon) Close() error {
+	d.reloads.Lock()
+	defer d.reloads.Unlock()
+	d.ended = true
+	return d.work.end()
+}
+
+// Questions are what is asked of Prometheus, by name.
+func (c *Config) Questions() map[string]string {
+	q := c.settings.OverviewQueries()
+	maps.Copy(q, c.settings.Queries())
+	maps.Copy(q, c.settings.HistoryQueries())
+	maps.Copy(q, c.settings.VerdictQueries())
+	return q
+}

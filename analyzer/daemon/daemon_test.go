@@ -1,0 +1,149 @@
+package daemon
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// emptyPrometheus answers that it has no series, but knows what time it is.
+func emptyPrometheus(t *testing.T) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		result := ""
+		if r.FormValue("query") == "vector(time())" {
+			now := float64(time.Now().UnixMilli()) / 1e3
+			result = fmt.Sprintf(`{"metric":{},"value":[%.3f,"%.3f"]}`, now, now)
+		}
+		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"vector","result":[%s]}}`, result)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func get(t *testing.T, d *Daemon, method, path, from string) (int, string) {
+	t.Helper()
+	r := httptest.NewRequest(method, path, nil)
+	r.RemoteAddr = from
+	w := httptest.NewRecorder()
+	d.ServeHTTP(w, r)
+	b, err := io.ReadAll(w.Result().Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.Code, string(b)
+}
+
+const here, there = "127.0.0.1:5", "10.0.0.9:5"
+
+func TestDaemon(t *testing.T) {
+	text := `topology_file: topology.yaml
+prometheus: {url: "` + emptyPrometheus(t).URL + `"}
+agents: {url: "http://127.0.0.1:1/{node}"}
+evidence: {scrape_interval: 100ms}
+`
+	file := write(t, text)
+	d, err := New(file, "", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if code, body := get(t, d, "GET", "/-/ready", there); code != http.StatusServiceUnavailable && code != http.StatusOK {
+		t.Errorf("ready: %d %s", code, body)
+	}
+	ready := func() {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			code, body := get(t, d, "GET", "/-/ready", there)
+			if code == http.StatusOK {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("never ready: %d %s", code, body)
+			}
+		}
+	}
+	ready()
+	hash := func() string {
+		t.Helper()
+		_, body := get(t, d, "GET", "/metrics", there)
+		_, s, ok := strings.Cut(body, `graylink_config_hash_info{hash="`)
+		if !ok {
+			t.Fatalf("no hash in %s", body)
+		}
+		return s[:16]
+	}
+	_, body := get(t, d, "GET", "/metrics", there)
+	for _, want := range []string{"graylink_analyzer_build_info{", `graylink_analyzer_cycles_total{result="answered"}`, "graylink_analyzer_cycle_duration_seconds ",
+		"graylink_analyzer_last_cycle_timestamp_seconds ", `graylink_analyzer_queries_total{query="p50",result="failed"} 0`, "graylink_analyzer_query_answer_bytes_total ",
+		"graylink_config_last_reload_successful 1", "go_goroutines ", `fabric_verdict_state{scope="fabric",state="insufficient_evidence"} 1`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+	for _, path := range []string{"/-/healthy", "/api/v1/verdicts", "/api/v1/links", "/"} {
+		if code, body := get(t, d, "GET", path, there); code != http.StatusOK {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	first := hash()
+	if code, _ := get(t, d, "POST", "/-/reload", there); code != http.StatusForbidden {
+		t.Errorf("a reload from anywhere: %d", code)
+	}
+	rewrite := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rewrite(text + "evidense: {}\n")
+	code, body := get(t, d, "POST", "/-/reload", here)
+	if _, metrics := get(t, d, "GET", "/metrics", there); code != http.StatusInternalServerError || !strings.Contains(body, "evidense") || hash() != first ||
+		!strings.Contains(metrics, "graylink_config_last_reload_successful 0") {
+		t.Errorf("rule 1: a bad configuration: %d %s", code, body)
+	}
+	rewrite(text + "queries: {p99: up}\n")
+	if code, body := get(t, d, "POST", "/-/reload", here); code != http.StatusOK || hash() == first {
+		t.Errorf("a good configuration: %d %s", code, body)
+	}
+	if code, _ := get(t, d, "GET", "/-/ready", there); code != http.StatusOK {
+		t.Errorf("rule 2: what was known is forgotten by the reload: %d", code)
+	}
+	ready()
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := d.Reload(); err == nil {
+		t.Error("reloaded after the end")
+	}
+}
+
+// TestRule3PrometheusIsAway: it starts and serves, and is not ready.
+func TestRule3PrometheusIsAway(t *testing.T) {
+	d, err := New(write(t, strings.Replace(minimal, "http://prometheus:9090/prefix", "http://127.0.0.1:1", 1)+"evidence: {scrape_interval: 100ms}\n"), "", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		_, body := get(t, d, "GET", "/metrics", there)
+		if _, n, ok := strings.Cut(body, `graylink_analyzer_cycles_total{result="failed"} `); ok && n[0] != '0' {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("no cycle failed")
+		}
+	}
+	if code, _ := get(t, d, "GET", "/-/ready", there); code != http.StatusServiceUnavailable {
+		t.Errorf("ready without Prometheus: %d", code)
+	}
+	if code, _ := get(t, d, "GET", "/-/healthy", there); code != http.StatusOK {
+		t.Error("not healthy")
+	}
+}

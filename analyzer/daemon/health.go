@@ -1,0 +1,163 @@
+package daemon
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/evidence"
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+var (
+	cycles        = desc("graylink_analyzer_cycles_total", "Cycles by what became of them: answered, failed for want of evidence, skipped since the one before took too long.", "result")
+	cycleSeconds  = desc("graylink_analyzer_cycle_duration_seconds", "How long the last cycle took.")
+	droppedTraces = desc("graylink_analyzer_traces_dropped_total", "Questions for paths that found the queue full; the next cycle asks again.")
+	expectedFlows = desc("graylink_analyzer_expected_edges", "Directed flows that there should be evidence of.")
+	twoSteps      = desc("graylink_analyzer_two_steps", "1 when the last cycle asked about flows only where there was a reason to.")
+	askedFlows    = desc("graylink_analyzer_asked_edges", "Directed flows that the last cycle asked about.")
+	vouchedFlows  = desc("graylink_analyzer_vouched_edges", "Directed flows that it did not ask about, and that count as healthy.")
+	movedNICs     = desc("graylink_analyzer_moved_nics", "NICs that do not look as they used to.")
+	leftOutNICs   = desc("graylink_analyzer_left_out_nics", "NICs that the last cycle had a reason to ask about, and no room.")
+	clockOffset   = desc("graylink_analyzer_prometheus_clock_offset_seconds", "What Prometheus' clock is ahead of the analyzer's.")
+)
+
+// loopHealth is what a loop says of its own work.
+type loopHealth struct{ l *analyzer.Loop }
+
+// Describe implements prometheus.Collector.
+func (loopHealth) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{cycles, cycleSeconds, droppedTraces, expectedFlows, twoSteps, askedFlows, vouchedFlows, movedNICs, leftOutNICs, clockOffset} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (h loopHealth) Collect(ch chan<- prometheus.Metric) {
+	c, s := h.l.Counts(), h.l.Snapshot()
+	count := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	gauge := func(d *prometheus.Desc, v float64) { ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v) }
+	count(cycles, c.Cycles, "answered")
+	count(cycles, c.Failed, "failed")
+	count(cycles, c.Skipped, "skipped")
+	count(droppedTraces, c.TracesDropped)
+	if c.Cycles+c.Failed > 0 {
+		gauge(cycleSeconds, c.Last.Seconds())
+	}
+	if !s.At.IsZero() {
+		gauge(expectedFlows, float64(s.Expected))
+		if a := s.Asking; a != nil {
+			two := 0.0
+			if a.TwoSteps {
+				two = 1
+			}
+			gauge(twoSteps, two)
+			gauge(askedFlows, float64(a.Edges))
+			gauge(vouchedFlows, float64(a.Vouched))
+			gauge(movedNICs, float64(a.Moved))
+			gauge(leftOutNICs, float64(a.LeftOut))
+		}
+		gauge(clockOffset, float64(s.ClockOffsetNS)/1e9)
+	}
+}
+
+var (
+	queries       = desc("graylink_analyzer_queries_total", "Questions to Prometheus: answered, answered but said to be incomplete, failed.", "query", "result")
+	querySeconds  = desc("graylink_analyzer_query_seconds_total", "Time that they took.", "query")
+	queryBytes    = desc("graylink_analyzer_query_answer_bytes_total", "Octets of the answers, after decompression.")
+	configHash    = desc("graylink_config_hash_info", "The configuration at work: first eight octets of the SHA-256 of the file and of the topology.", "hash")
+	reloadOK      = desc("graylink_config_last_reload_successful", "1 when the last reading of the configuration succeeded.")
+	reloadSuccess = desc("graylink_config_last_reload_success_timestamp_seconds", "Time at which the configuration at work was read.")
+)
+
+// asked are the questions of one name.
+type asked struct {
+	answered, partial, failed uint64
+	took                      time.Duration
+}
+
+// health is what outlives a reload.
+type health struct {
+	mu       sync.Mutex
+	queries  map[string]*asked
+	bytes    func() uint64 // of the backend at work
+	before   uint64        // of those before
+	hash     string
+	reloadOK bool
+	reloaded time.Time
+}
+
+// observe is Settings.Observe.
+func (h *health) observe(query string, took time.Duration, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	q := h.queries[query]
+	if q == nil {
+		q = &asked{}
+		h.queries[query] = q
+	}
+	q.took += took
+	var partial *evidence.Partial
+	switch {
+	case err == nil:
+		q.answered++
+	case errors.As(err, &partial):
+		q.partial++
+	default:
+		q.failed++
+	}
+}
+
+// took notes a configuration that was taken, with its backend's count of octets.
+func (h *health) taken(c *Config, bytes func() uint64, at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.bytes != nil {
+		h.before += h.bytes()
+	}
+	h.bytes, h.hash, h.reloadOK, h.reloaded = bytes, c.hash, true, at
+}
+
+func (h *health) refused() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reloadOK = false
+}
+
+// Describe implements prometheus.Collector.
+func (*health) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{queries, querySeconds, queryBytes, configHash, reloadOK, reloadSuccess} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (h *health) Collect(ch chan<- prometheus.Metric) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	put := func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, t, v, labels...)
+	}
+	for name, q := range h.queries {
+		put(queries, prometheus.CounterValue, float64(q.answered), name, "answered")
+		put(queries, prometheus.CounterValue, float64(q.partial), name, "incomplete")
+		put(queries, prometheus.CounterValue, float64(q.failed), name, "failed")
+		put(querySeconds, prometheus.CounterValue, q.took.Seconds(), name)
+	}
+	put(queryBytes, prometheus.CounterValue, float64(h.before+h.bytes()))
+	put(configHash, prometheus.GaugeValue, 1, h.hash)
+	ok := 0.0
+	if h.reloadOK {
+		ok = 1
+	}
+	put(reloadOK, prometheus.GaugeValue, ok)
+	put(reloadSuccess, prometheus.GaugeValue, float64(h.reloaded.UnixMilli())/1e3)
+}

@@ -1,0 +1,45 @@
+package daemon
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/maintenance"
+	"github.com/graylink/graylink/analyzer/publish"
+	"github.com/graylink/graylink/analyzer/web"
+)
+
+// Show says how the pages look. Prometheus is where browsers reach the server that keeps
+// the series, or "". WebConfig decides who may act (webaccess.MayAct).
+type Show struct{ Title, Prometheus, WebConfig string }
+
+// Pages are what a loop shows over HTTP: its series and more's, the API, the page,
+// and whether it runs.
+func Pages(l *analyzer.Loop, s Show, more ...prometheus.Collector) *http.ServeMux {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(&publish.Collector{Snapshot: l.Snapshot, Store: l.Store(), Switches: l.Switches},
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), loopHealth{l})
+	reg.MustRegister(more...)
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
+	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
+		if l.Snapshot().At.IsZero() {
+			http.Error(w, "no cycle yet", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	(&publish.API{Snapshot: l.Snapshot, Store: l.Store()}).Register(mux)
+	if m := l.Maintenance(); m != nil {
+		(&maintenance.API{Register: m, WebConfig: s.WebConfig, Now: time.Now}).Handle(mux)
+	}
+	mux.Handle("GET /", &web.Handler{Snapshot: l.Snapshot, Store: l.Store(), Title: s.Title, Prometheus: s.Prometheus, Now: time.Now})
+	return mux
+}

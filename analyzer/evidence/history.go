@@ -1,0 +1,144 @@
+package evidence
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// Past is which history is asked for.
+type Past struct {
+	// Span is the time that the windows are from, Windows how many there are in it.
+	Span    time.Duration
+	Windows int
+	// Search is how far back a calm time is looked for.
+	Search time.Duration
+}
+
+// defaultPast suffices for a baseline and costs as much as a few cycles.
+var defaultPast = Past{Span: 10 * time.Minute, Windows: 20, Search: 24 * time.Hour}
+
+// recallPatience is that: what it has by then has to do.
+const recallPatience = time.Minute
+
+// A time is calm when no verdict was open from calmAround before it to calmAround
+// after it: so long it may take to open one.
+const calmAround = 30 * time.Second
+
+// History is what was normal.
+type History struct {
+	// Until is the newest moment that was asked about.
+	Until time.Time
+	// Flows are the delays of windows, oldest first.
+	Flows map[fabric.Edge]Delays
+	// Expected is the largest number of directed flows counted at a time in the last
+	// ten minutes.
+	Expected int
+	// Suspect: verdicts were open for as far back as was asked.
+	Suspect bool
+}
+
+// Delays are medians and 99th percentiles of windows, in nanoseconds.
+type Delays struct{ P50, P99 []int64 }
+
+// HistoryQueries lists the questions about history by name, as Queries does.
+// Analyzers that were scraped told whether a verdict was open.
+func (s Settings) HistoryQueries() map[string]string { return s.written(defaultHistoryQueries(), "") }
+
+func defaultHistoryQueries() map[string]string {
+	const open = `max(fabric_verdict_state{scope="fabric", state="suspect"})`
+	return map[string]string{
+		"pastWatched":  `count_over_time(` + open + `$search)`,
+		"pastCalm":     `max_over_time((time() + (` + open + ` == 0))$search)`,
+		"pastCalmly":   `max_over_time(` + open + `$calm) == 0`,
+		"pastExpected": `max_over_time(count(count by ($flow, direction) (fabric_probe_sent_total))[10m:30s])`,
+	}
+}
+
+// Recall asks for what was normal. Rules:
+//
+//  7. Only calm times teach: none at which a verdict was open, nor half a minute
+//     before and after. The newest calm time within Past.Search ends the span: an
+//     incident may have lasted longer than the span, and longer than the analyzer.
+//  8. Where no analyzer was watching, the span before now teaches: the median of it is
+//     normal unless what is wrong has lasted for half of it.
+//  9. Where verdicts were open all the time, nothing teaches.
+//  10. That the server is away is an error. What it does not answer of the windows in
+//     time is missing from the history.
+func Recall(ctx context.Context, db Querier, s Settings, now time.Time) (History, error) {
+	ctx, cancel := context.WithTimeout(ctx, recallPatience)
+	defer cancel()
+	var offset time.Duration
+	if c, ok := db.(Clocked); ok {
+		var err error
+		if offset, err = c.Offset(ctx); err != nil {
+			return History{}, fmt.Errorf("what time it is there: %w", err)
+		}
+	}
+	h := History{Until: now.Add(-s.Lag), Flows: map[fabric.Edge]Delays{}}
+	queries := s.HistoryQueries()
+	there := now.Add(offset)
+	first, _, err := s.fetch(ctx, db, []question{{"pastWatched", queries["pastWatched"], there}, {"pastCalm", queries["pastCalm"], there}, {"pastExpected", queries["pastExpected"], there}})
+	if err != nil {
+		return h, err
+	}
+	for _, v := range first["pastExpected"] {
+		h.Expected = int(v.Value)
+	}
+	watched := len(first["pastWatched"]) > 0
+	for _, v := range first["pastCalm"] {
+		calm := time.UnixMilli(int64(v.Value * 1e3)).Add(-offset - calmAround)
+		if calm.Before(h.Until) {
+			h.Until = calm
+		}
+	}
+	if h.Suspect = watched && len(first["pastCalm"]) == 0; h.Suspect {
+		return h, nil
+	}
+	for i := range s.Past.Windows {
+		at := h.Until.Add(offset - s.Past.Span*time.Duration(i)/time.Duration(s.Past.Windows))
+		if err := s.window(ctx, db, at, watched, h.Flows); err != nil {
+			break
+		}
+	}
+	for _, past := range h.Flows {
+		slices.Reverse(past.P50)
+		slices.Reverse(past.P99)
+	}
+	return h, nil
+}
+
+// window adds the delays of the window that ended at a moment of the server's.
+func (s Settings) window(ctx context.Context, db Querier, at time.Time, watched bool, flows map[fabric.Edge]Delays) error {
+	if watched {
+		calm, _, err := s.fetch(ctx, db, []question{{"pastCalmly", s.HistoryQueries()["pastCalmly"], at.Add(calmAround)}})
+		if err != nil || len(calm["pastCalmly"]) == 0 {
+			return err
+		}
+	}
+	queries := s.Queries()
+	answers, _, err := s.fetch(ctx, db, []question{{"count", queries["count"], at}, {"p50", queries["p50"], at}, {"p99", queries["p99"], at}})
+	if err != nil {
+		return err
+	}
+	for k, d := range gather(numbers(answers)) {
+		for direction, reply := range map[string]bool{"forward": false, "reverse": true} {
+			var o fabric.Observation
+			if !d.delays(&o, direction) {
+				continue
+			}
+			e := k.edge
+			e.Reply = reply
+			past := flows[e]
+			past.P50 = append(past.P50, *o.OWD.P50)
+			if o.OWD.P99 != nil {
+				past.P99 = append(past.P99, *o.OWD.P99)
+			}
+			flows[e] = past
+		}
+	}
+	return nil
+}

@@ -1,0 +1,349 @@
+package evidence
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	config_util "github.com/prometheus/common/config"
+)
+
+// HTTPOptions say how a server is reached that speaks Prometheus' HTTP API:
+// Prometheus itself, Mimir, Thanos.
+type HTTPOptions struct {
+	// URL is what /api/v1/query is below. It holds no credentials: those are Client's.
+	URL string
+	// Client is what Prometheus' own configuration files say of a server: TLS,
+	// credentials, proxy.
+	Client config_util.HTTPClientConfig
+	// Timeout bounds one question; 0: 5 s.
+	Timeout time.Duration
+	// MaxBytes bounds one answer, after decompression; 0: 256 MiB.
+	MaxBytes int64
+	Log      *slog.Logger
+}
+
+// Defaults of HTTPOptions. A million edges' quantile is 210 MB.
+const (
+	defaultTimeout  = 5 * time.Second
+	defaultMaxBytes = 256 << 20
+)
+
+// HTTP asks a server by its HTTP API.
+type HTTP struct {
+	o      HTTPOptions
+	at     string // of the questions
+	client *http.Client
+	bytes  atomic.Uint64
+
+	mu    sync.Mutex
+	clock serverClock
+}
+
+// NewHTTP returns a backend that has not asked anything yet: that the server is
+// away is known when it is asked.
+func NewHTTP(o HTTPOptions) (*HTTP, error) {
+	if o.Timeout == 0 {
+		o.Timeout = defaultTimeout
+	}
+	if o.MaxBytes == 0 {
+		o.MaxBytes = defaultMaxBytes
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	base, err := ServerURL(o.URL)
+	if err != nil {
+		return nil, err
+	}
+	client, err := config_util.NewClientFromConfig(o.Client, "graylink_analyzer", config_util.WithUserAgent("graylink-analyzer"))
+	if err != nil {
+		return nil, fmt.Errorf("client of %s: %w", base, err)
+	}
+	return &HTTP{o: o, at: base.JoinPath("api/v1/query").String(), client: client}, nil
+}
+
+// ServerURL parses a server's base. Credentials and parameters are refused: the URL
+// is shown in errors and logs.
+func ServerURL(s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return nil, errors.New("an http or https URL is expected")
+	case u.User != nil:
+		return nil, errors.New("a URL without credentials is expected: they belong to basic_auth or authorization")
+	case u.RawQuery != "" || u.Fragment != "":
+		return nil, errors.New("a URL without parameters is expected")
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return nil, fmt.Errorf("%q: an http or https URL is expected", s)
+	}
+	return u, nil
+}
+
+// Instant evaluates a PromQL expression at one moment by the server's clock.
+func (h *HTTP) Instant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
+	form := url.Values{"query": {query}}
+	if !at.IsZero() {
+		form.Set("time", unix(at))
+	}
+	return evaluate(ctx, h, h.at, form, parseAnswer)
+}
+
+// Range implements Ranger.
+func (h *HTTP) Range(ctx context.Context, query string, from, to time.Time, step time.Duration) ([]Series, error) {
+	form := url.Values{"query": {query}, "start": {unix(from)}, "end": {unix(to)}, "step": {strconv.FormatFloat(step.Seconds(), 'f', 3, 64)}}
+	return evaluate(ctx, h, h.at+"_range", form, parseMatrix)
+}
+
+// unix writes a moment in seconds.
+func unix(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMilli())/1e3, 'f', 3, 64) }
+
+// evaluate asks one question, within the time that one may take.
+func evaluate[T any](ctx context.Context, h *HTTP, at string, form url.Values, parse func(io.Reader) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, h.o.Timeout)
+	defer cancel()
+	// The server need not go on when nobody waits any more.
+	deadline, _ := ctx.Deadline()
+	form.Set("timeout", strconv.FormatInt(max(1, time.Until(deadline).Milliseconds()), 10)+"ms")
+	v, err := post(ctx, h, at, form, parse)
+	var partial *Partial
+	if err != nil && !errors.As(err, &partial) {
+		return *new(T), fmt.Errorf("%s: %w", at, err)
+	}
+	return v, err
+}
+
+func post[T any](ctx context.Context, h *HTTP, at string, form url.Values, parse func(io.Reader) (T, error)) (none T, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at, strings.NewReader(form.Encode()))
+	if err != nil {
+		return none, err
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	resp, err := h.client.Do(req)
+	var long *url.Error
+	switch {
+	case errors.As(err, &long):
+		return none, long.Err // the URL is said once
+	case err != nil:
+		return none, err
+	}
+	defer resp.Body.Close()
+	body := &io.LimitedReader{R: resp.Body, N: h.o.MaxBytes + 1}
+	defer func() { h.bytes.Add(uint64(h.o.MaxBytes + 1 - body.N)) }()
+	if resp.StatusCode != http.StatusOK {
+		return none, refusal(resp.Status, body)
+	}
+	v, err := parse(body)
+	if body.N <= 0 {
+		return none, fmt.Errorf("the answer is larger than the %d bytes that are accepted", h.o.MaxBytes)
+	}
+	return v, err
+}
+
+// refusal says why a server did not answer, as far as it told.
+func refusal(status string, body io.Reader) error {
+	const enough = 4096
+	b, _ := io.ReadAll(io.LimitReader(body, enough))
+	var a answer
+	if json.Unmarshal(b, &a) == nil && a.Error != "" {
+		return fmt.Errorf("%s: %s: %s", status, a.ErrorType, a.Error)
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
+	return fmt.Errorf("%s: %.200q", status, line)
+}
+
+// answer is what the API answers to a query. (What a server of version 3
+// has in "infos" is about the question and not about what is missing.)
+type answer struct {
+	Status    string   `json:"status"`
+	ErrorType string   `json:"errorType"`
+	Error     string   `json:"error"`
+	Warnings  []string `json:"warnings"`
+	Data      struct {
+		Type   string          `json:"resultType"`
+		Result json.RawMessage `json:"result"`
+	} `json:"data"`
+}
+
+// result reads an answer of a type into what that type is. With a *Partial error the
+// result holds.
+func result(r io.Reader, kind string, into any) error {
+	var a answer
+	if err := json.NewDecoder(r).Decode(&a); err != nil {
+		return fmt.Errorf("the answer is not that of a Prometheus: %w", err)
+	}
+	if a.Status != "success" {
+		return fmt.Errorf("status %q: %s: %s", a.Status, a.ErrorType, a.Error)
+	}
+	if a.Data.Type != kind {
+		return fmt.Errorf("a result of type %q, where a %s is expected", a.Data.Type, kind)
+	}
+	if err := json.Unmarshal(a.Data.Result, into); err != nil {
+		return fmt.Errorf("the answer's result: %w", err)
+	}
+	if len(a.Warnings) > 0 {
+		return &Partial{Warnings: a.Warnings}
+	}
+	return nil
+}
+
+// parseMatrix reads series of numbers. With a *Partial error they hold.
+func parseMatrix(r io.Reader) ([]Series, error) {
+	var all []struct {
+		Metric     map[string]string `json:"metric"`
+		Values     [][2]any          `json:"values"`
+		Histograms json.RawMessage   `json:"histograms"`
+	}
+	err := result(r, "matrix", &all)
+	var partial *Partial
+	if err != nil && !errors.As(err, &partial) {
+		return nil, err
+	}
+	out := make([]Series, len(all))
+	for i, s := range all {
+		if s.Histograms != nil {
+			return nil, fmt.Errorf("%v has a histogram, where a number is expected", s.Metric)
+		}
+		out[i] = Series{Labels: s.Metric, Points: make([]Point, len(s.Values))}
+		for j, p := range s.Values {
+			at, isTime := p[0].(float64)
+			text, _ := p[1].(string)
+			v, err := strconv.ParseFloat(text, 64)
+			if err != nil || !isTime {
+				return nil, fmt.Errorf("%v has the value %v, where a time and a number in quotes are expected", s.Metric, p)
+			}
+			out[i].Points[j] = Point{moment(at), v}
+		}
+	}
+	return out, err
+}
+
+// parseAnswer reads an instant vector of numbers. With a *Partial error the samples hold.
+func parseAnswer(r io.Reader) ([]Sample, error) {
+	var all []struct {
+		Metric map[string]string `json:"metric"`
+		Value  *[2]any           `json:"value"`
+	}
+	err := result(r, "vector", &all)
+	var partial *Partial
+	if err != nil && !errors.As(err, &partial) {
+		return nil, err
+	}
+	out := make([]Sample, len(all))
+	for i, s := range all {
+		if s.Value == nil {
+			return nil, fmt.Errorf("%v has a histogram, where a number is expected", s.Metric)
+		}
+		text, _ := s.Value[1].(string)
+		v, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%v has the value %v, where a number in quotes is expected", s.Metric, s.Value[1])
+		}
+		out[i] = Sample{Labels: s.Metric, Value: v}
+	}
+	return out, err
+}
+
+// Bytes is how much was received, after decompression.
+func (h *HTTP) Bytes() uint64 { return h.bytes.Load() }
+
+// Close lets go of the connections.
+func (h *HTTP) Close() error {
+	h.client.CloseIdleConnections()
+	return nil
+}
+
+// Offset implements Clocked: it asks the server what time it is.
+func (h *HTTP) Offset(ctx context.Context) (time.Duration, error) {
+	sent := time.Now()
+	v, err := h.Instant(ctx, "vector(time())", time.Time{})
+	got := time.Now()
+	var partial *Partial
+	if err != nil && !errors.As(err, &partial) {
+		return 0, err
+	}
+	if len(v) != 1 {
+		return 0, fmt.Errorf("%s: vector(time()) has %d elements, where one is expected", h.at, len(v))
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	doubted := h.clock.doubtful()
+	offset, err := h.clock.update(sent, got, time.UnixMilli(int64(v[0].Value*1e3)))
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", h.at, err)
+	}
+	if now := h.clock.doubtful(); now != doubted {
+		h.o.Log.Warn("the clock of Prometheus and this machine's", "ahead_by", offset, "beyond_bound", now, "bound", clockBound)
+	}
+	return offset, nil
+}
+
+// Local returns a Querier that is asked for moments by this machine's clock.
+func Local(db Querier) Querier {
+	if c, ok := db.(Clocked); ok {
+		return local{db, c}
+	}
+	return db
+}
+
+type local struct {
+	Querier
+	clock Clocked
+}
+
+// Instant implements Querier.
+func (l local) Instant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
+	offset, err := l.clock.Offset(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("what time it is there: %w", err)
+	}
+	return l.Querier.Instant(ctx, query, at.Add(offset))
+}
+
+// serverClock is what a server's clock is ahead of this machine's, as exchanges
+// with it bound it.
+type serverClock struct {
+	lo, hi time.Duration // it is ahead by something between
+	latest time.Time     // that it told
+}
+
+// Clock bounds: an offset beyond clockBound is worth a warning; a clock that is told
+// to be clockBack before what it told already went back. (Replicas behind one
+// address do not agree to the millisecond.)
+const (
+	clockBound = time.Second
+	clockBack  = time.Second
+)
+
+// update takes one exchange by this machine's clock, and what the server told. The
+// offset is the smallest that explains what is known: where the clocks may agree,
+// they do, however long an exchange took.
+func (c *serverClock) update(sent, got, told time.Time) (time.Duration, error) {
+	if back := c.latest.Sub(told); back > clockBack {
+		// What it holds of this moment is of an earlier one, and it takes nothing new.
+		return 0, fmt.Errorf("its clock went back by %s: nothing it holds is of now until it has caught up", back.Round(time.Millisecond))
+	}
+	if told.After(c.latest) {
+		c.latest = told
+	}
+	lo, hi := told.Sub(got), told.Sub(sent)+time.Millisecond // it tells whole milliseconds
+	if l, h := max(c.lo, lo), min(c.hi, hi); l <= h {
+		lo, hi = l, h
+	}
+	c.lo, c.hi = lo, hi
+	return c.offset(), nil
+}
+
+func (c *serverClock) offset() time.Duration { return min(max(0, c.lo), c.hi) }
+
+func (c *serverClock) doubtful() bool { return c.offset().Abs() > clockBound }

@@ -1,0 +1,412 @@
+package jobs
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+)
+
+// Formats of placements.
+const (
+	FormatPlacement  = "placement"  // our own, YAML or JSON
+	FormatScontrol   = "scontrol"   // scontrol show job -o
+	FormatSqueue     = "squeue"     // squeue, with its header
+	FormatKubernetes = "kubernetes" // a list of pods, as kubectl get pods -A -o json
+)
+
+// Formats lists them.
+func Formats() []string {
+	return []string{FormatPlacement, FormatScontrol, FormatSqueue, FormatKubernetes}
+}
+
+// Bounds of what is read.
+const (
+	maxFile  = 256 << 20 // octets
+	maxJobs  = 100_000
+	maxNodes = 1_000_000 // of all jobs together
+)
+
+// Parse reads placements. zone is that of times without one, as Slurm writes them. An error
+// names the file, the line or item, and the field.
+func Parse(format, file string, b []byte, zone *time.Location) (out []Placement, err error) {
+	if len(b) > maxFile {
+		return nil, fmt.Errorf("%s: %d octets, at most %d are read", file, len(b), maxFile)
+	}
+	switch format {
+	case FormatPlacement:
+		out, err = parsePlacement(file, b)
+	case FormatScontrol:
+		out, err = parseScontrol(file, string(b), zone)
+	case FormatSqueue:
+		out, err = parseSqueue(file, string(b), zone)
+	case FormatKubernetes:
+		out, err = parsePods(file, b)
+	default:
+		return nil, fmt.Errorf("format %q: want one of %s", format, strings.Join(Formats(), ", "))
+	}
+	return out, err
+}
+
+// budget bounds what one file may name: a short line may stand for many hosts.
+type budget struct{ jobs, nodes int }
+
+func (b *budget) take(p *Placement) error {
+	b.jobs++
+	b.nodes += len(p.Nodes) + len(p.NICs)
+	if b.jobs > maxJobs || b.nodes > maxNodes {
+		return fmt.Errorf("more than %d jobs on %d nodes in one file", maxJobs, maxNodes)
+	}
+	return nil
+}
+
+// placement is a job of our own format.
+type placement struct {
+	Job   string    `yaml:"job"`
+	ID    string    `yaml:"id"`
+	Nodes []string  `yaml:"nodes"`
+	NICs  []string  `yaml:"nics"`
+	Start time.Time `yaml:"start"`
+	End   time.Time `yaml:"end"`
+}
+
+func parsePlacement(file string, b []byte) ([]Placement, error) {
+	var doc struct {
+		Jobs []yaml.Node `yaml:"jobs"`
+	}
+	d := yaml.NewDecoder(bytes.NewReader(b))
+	d.KnownFields(true)
+	if err := d.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: %s", file, oneLine(err))
+	}
+	out, all := []Placement{}, budget{}
+	for i := range doc.Jobs {
+		node := &doc.Jobs[i]
+		at := fmt.Sprintf("%s:%d: jobs[%d]", file, node.Line, i)
+		if err := keys(node, "job", "id", "nodes", "nics", "start", "end"); err != nil {
+			return nil, fmt.Errorf("%s: %w", at, err)
+		}
+		var p placement
+		if err := node.Decode(&p); err != nil {
+			return nil, fmt.Errorf("%s: %s", at, oneLine(err))
+		}
+		if p.Job == "" {
+			return nil, fmt.Errorf("%s.job: is missing: want a name", at)
+		}
+		if !p.End.IsZero() && p.End.Before(p.Start) {
+			return nil, fmt.Errorf("%s.end: %s is before start", at, p.End.Format(time.RFC3339))
+		}
+		j := Placement{Job: p.Job, ID: p.ID, NICs: p.NICs, Start: p.Start, End: p.End}
+		for _, n := range p.Nodes {
+			hosts, err := Hosts(n)
+			if err != nil {
+				return nil, fmt.Errorf("%s.nodes: %w", at, err)
+			}
+			if j.Nodes = append(j.Nodes, hosts...); len(j.Nodes) > maxNodes {
+				return nil, fmt.Errorf("%s.nodes: more than %d", at, maxNodes)
+			}
+		}
+		if err := all.take(&j); err != nil {
+			return nil, fmt.Errorf("%s: %w", at, err)
+		}
+		out = append(out, j)
+	}
+	return out, nil
+}
+
+// keys refuses others than those of a mapping.
+func keys(n *yaml.Node, want ...string) error {
+	if n.Kind != yaml.MappingNode {
+		return fmt.Errorf("want a mapping with %s", strings.Join(want, ", "))
+	}
+	for i := 0; i < len(n.Content); i += 2 {
+		if k := n.Content[i].Value; !slices.Contains(want, k) {
+			return fmt.Errorf("unknown field %q: want %s", short(k), strings.Join(want, ", "))
+		}
+	}
+	return nil
+}
+
+// oneLine is a decoder's error on one line.
+func oneLine(err error) string {
+	return short(strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " "))
+}
+
+// lines calls each for every line that is not blank, with its number. A line may be long:
+// a job of thousands of nodes is one.
+func lines(text string, each func(n int, line string) error) error {
+	for n := 1; text != ""; n++ {
+		line, rest, _ := strings.Cut(text, "\n")
+		text = rest
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		if err := each(n, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// slurmTime reads a time as Slurm writes it; what is not known is zero.
+func slurmTime(s string, zone *time.Location) (time.Time, error) {
+	switch s {
+	case "", "Unknown", "N/A", "None", "NONE", "(null)":
+		return time.Time{}, nil
+	}
+	t, err := time.ParseInLocation("2006-01-02T15:04:05", s, zone)
+	if err != nil {
+		return t, fmt.Errorf("%q: want a time as 2006-01-02T15:04:05", short(s))
+	}
+	return t.UTC(), nil
+}
+
+// field is a key of a job's record.
+var field = regexp.MustCompile(`(?:^|\s)([A-Za-z][A-Za-z0-9/:_]*)=`)
+
+// parseScontrol reads a job per line, of fields KEY=VALUE. Values may hold blanks (a command,
+// a comment), but no field that is read here does.
+func parseScontrol(file, text string, zone *time.Location) ([]Placement, error) {
+	out, all := []Placement{}, budget{}
+	err := lines(text, func(n int, line string) error {
+		if line == "No jobs in the system" {
+			return nil
+		}
+		rec := map[string]string{}
+		at := field.FindAllStringSubmatchIndex(line, -1)
+		for i, m := range at {
+			end := len(line)
+			if i+1 < len(at) {
+				end = at[i+1][0]
+			}
+			// The first counts: a comment may hold what looks like a field.
+			if k := line[m[2]:m[3]]; rec[k] == "" {
+				rec[k] = strings.TrimSpace(line[m[1]:end])
+			}
+		}
+		if rec["JobId"] == "" {
+			return fmt.Errorf("%s:%d: JobId is missing: want the output of scontrol show job -o", file, n)
+		}
+		p := Placement{Job: cmp.Or(rec["JobName"], rec["JobId"]), ID: rec["JobId"]}
+		if skip, err := p.slurm(rec["JobState"], rec["StartTime"], rec["EndTime"], rec["NodeList"], zone); err != nil || skip {
+			return located(file, n, err)
+		}
+		out = append(out, p)
+		return located(file, n, all.take(&p))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// located says where an error is, if it is one.
+func located(file string, n int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s:%d: %w", file, n, err)
+}
+
+// slurm fills in what Slurm tells of a job. skip: it does not run and never did here.
+func (p *Placement) slurm(state, start, end, nodes string, zone *time.Location) (skip bool, err error) {
+	running := map[string]bool{"RUNNING": true, "R": true, "COMPLETING": true, "CG": true, "SUSPENDED": true, "S": true}[state]
+	if !running {
+		return true, nil // what waits has no nodes, what has ended crosses nothing
+	}
+	if nodes == "" || nodes == "(null)" || strings.HasPrefix(nodes, "(") {
+		return true, nil
+	}
+	if p.Nodes, err = Hosts(nodes); err != nil {
+		return false, fmt.Errorf("NodeList: %w", err)
+	}
+	if p.Start, err = slurmTime(start, zone); err != nil {
+		return false, fmt.Errorf("StartTime: %w", err)
+	}
+	// EndTime of a running job is when its limit ends it: it may well go on in the next answer.
+	if _, err = slurmTime(end, zone); err != nil {
+		return false, fmt.Errorf("EndTime: %w", err)
+	}
+	return false, nil
+}
+
+// parseSqueue reads the table, by the names of its header: columns are separated by "|" if
+// the header is, else by blanks.
+func parseSqueue(file, text string, zone *time.Location) ([]Placement, error) {
+	out, all := []Placement{}, budget{}
+	var split func(string) []string
+	column := map[string]int{}
+	err := lines(text, func(n int, line string) error {
+		if split == nil {
+			split = strings.Fields
+			if strings.Contains(line, "|") {
+				split = func(s string) []string { return strings.Split(s, "|") }
+			}
+			for i, name := range split(line) {
+				name = strings.TrimSpace(name)
+				for _, alias := range [][2]string{{"ST", "STATE"}, {"NODELIST(REASON)", "NODELIST"}} {
+					if name == alias[0] {
+						name = alias[1]
+					}
+				}
+				if _, twice := column[name]; !twice {
+					column[name] = i
+				}
+			}
+			for _, want := range []string{"JOBID", "NAME", "STATE", "NODELIST"} {
+				if _, ok := column[want]; !ok {
+					return fmt.Errorf("%s:%d: no column %s in the header %q: want squeue's output with its header", file, n, want, short(line))
+				}
+			}
+			return nil
+		}
+		cells := split(line)
+		cell := func(name string) string {
+			if i, ok := column[name]; ok && i < len(cells) {
+				return strings.TrimSpace(cells[i])
+			}
+			return ""
+		}
+		p := Placement{Job: cmp.Or(cell("NAME"), cell("JOBID")), ID: cell("JOBID")}
+		if p.ID == "" {
+			return fmt.Errorf("%s:%d: JOBID is missing in %q", file, n, short(line))
+		}
+		if skip, err := p.slurm(cell("STATE"), cell("START_TIME"), cell("END_TIME"), cell("NODELIST"), zone); err != nil || skip {
+			return located(file, n, err)
+		}
+		out = append(out, p)
+		return located(file, n, all.take(&p))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// jobLabels name the job of a pod, the outermost first: JobSet's, Kubeflow's training
+// operators', Kubernetes' own, old and new.
+var jobLabels = []string{"jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "batch.kubernetes.io/job-name", "job-name"}
+
+// podList is as much as is read of Kubernetes' v1.PodList.
+type podList struct {
+	Kind  string `json:"kind"`
+	Items []struct {
+		Metadata struct {
+			Name      string            `json:"name"`
+			Namespace string            `json:"namespace"`
+			Labels    map[string]string `json:"labels"`
+		} `json:"metadata"`
+		Spec struct {
+			NodeName string `json:"nodeName"`
+		} `json:"spec"`
+		Status struct {
+			Phase     string     `json:"phase"`
+			StartTime *time.Time `json:"startTime"`
+		} `json:"status"`
+	} `json:"items"`
+}
+
+// parsePods joins the running pods of each job. Pods of no job are left out.
+func parsePods(file string, b []byte) ([]Placement, error) {
+	var list podList
+	if err := json.Unmarshal(b, &list); err != nil {
+		return nil, fmt.Errorf("%s: %s", file, oneLine(err))
+	}
+	if list.Kind != "List" && list.Kind != "PodList" {
+		return nil, fmt.Errorf("%s: kind: %q: want List or PodList, as kubectl get pods -A -o json writes", file, short(list.Kind))
+	}
+	byName := map[string]*Placement{}
+	var order []string
+	for i := range list.Items {
+		pod := &list.Items[i]
+		name := ""
+		for _, l := range jobLabels {
+			name = cmp.Or(name, pod.Metadata.Labels[l])
+		}
+		if name == "" || pod.Spec.NodeName == "" || pod.Status.Phase != "Running" && pod.Status.Phase != "Pending" {
+			continue
+		}
+		if pod.Metadata.Namespace != "" {
+			name = pod.Metadata.Namespace + "/" + name
+		}
+		p := byName[name]
+		if p == nil {
+			p = &Placement{Job: name}
+			byName[name] = p
+			order = append(order, name)
+		}
+		p.Nodes = append(p.Nodes, pod.Spec.NodeName)
+		if t := pod.Status.StartTime; t != nil && (p.Start.IsZero() || t.Before(p.Start)) {
+			p.Start = t.UTC()
+		}
+	}
+	out, all := make([]Placement, 0, len(order)), budget{}
+	for _, name := range order {
+		p := byName[name]
+		slices.Sort(p.Nodes)
+		p.Nodes = slices.Compact(p.Nodes)
+		if err := all.take(p); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		out = append(out, *p)
+	}
+	return out, nil
+}
+
+// File is a source of placements, read again when it changes.
+type File struct {
+	Path, Format string
+	Zone         *time.Location
+	last         []byte
+}
+
+// Update reads the file if it has changed.
+func (f *File) Update(r *Register) error {
+	b, err := os.ReadFile(f.Path)
+	if err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	if f.last != nil && bytes.Equal(b, f.last) {
+		return nil
+	}
+	all, err := Parse(f.Format, f.Path, b, f.Zone)
+	if err != nil {
+		return err
+	}
+	f.last = b
+	r.Replace(f.Path, all)
+	return nil
+}
+
+// Follow keeps the file's placements in the register until ctx ends; what is wrong with it is
+// said once.
+func (f *File) Follow(ctx context.Context, r *Register, every time.Duration, log *slog.Logger) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	said := ""
+	for {
+		switch err := f.Update(r); {
+		case err == nil:
+			said = ""
+		case err.Error() != said:
+			said = err.Error()
+			log.Error("placements not read; what was known stays", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

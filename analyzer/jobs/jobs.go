@@ -1,0 +1,408 @@
+// Package jobs knows which jobs run where, and which of them cross an element. Rules:
+//
+//  1. A job is known by its nodes or NICs and its time. Nodes and NICs that the topology does
+//     not have are left out and counted; a job of which none is left is nobody's.
+//  2. Two jobs of one name that run at the same time are told apart by their identifiers.
+//  3. A job crosses every cable and switch that a shortest path between two of its NICs on
+//     different nodes may take, and its own access links. Which of several equal paths its
+//     packets take is not known, and not guessed.
+//  4. That no placement is known is not that no job runs: then nothing is said of jobs.
+//  5. A source that cannot be read changes nothing.
+package jobs
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// Placement is a job and where it runs.
+type Placement struct {
+	Job string `json:"job"`
+	// ID is the scheduler's, where it has another than the name.
+	ID    string   `json:"id,omitempty"`
+	Nodes []string `json:"nodes,omitempty"`
+	// NICs are those of a job that does not use all of its nodes'.
+	NICs []string `json:"nics,omitempty"`
+	// Start is zero where it is not known, End while it is not.
+	Start time.Time `json:"start,omitzero"`
+	End   time.Time `json:"end,omitzero"`
+}
+
+func (p *Placement) runs(at time.Time) bool {
+	return !p.Start.After(at) && (p.End.IsZero() || p.End.After(at))
+}
+
+// Map is where the jobs of a moment run on a fabric.
+type Map struct {
+	g    *fabric.Graph
+	jobs map[string]*job
+	// Unknown is how many nodes and NICs of running jobs the topology does not have.
+	Unknown int
+}
+
+type job struct {
+	Placement
+	nics map[string]bool
+	// ways are the directed links that it may cross.
+	ways map[fabric.Direction]bool
+}
+
+// distances are those of switches from leaves, kept while the topology is the same.
+type distances map[string]map[string]int
+
+// newMap places jobs on a fabric.
+func newMap(g *fabric.Graph, all []Placement, at time.Time, known distances) *Map {
+	m := &Map{g: g, jobs: map[string]*job{}}
+	names := map[string]int{}
+	for i := range all {
+		if all[i].runs(at) {
+			names[all[i].Job]++
+		}
+	}
+	for i := range all {
+		p := all[i]
+		if !p.runs(at) {
+			continue
+		}
+		if names[p.Job] > 1 && p.ID != "" {
+			p.Job += "." + p.ID
+		}
+		m.place(p, known)
+	}
+	return m
+}
+
+func (m *Map) place(p Placement, known distances) {
+	j := m.jobs[p.Job]
+	if j == nil {
+		j = &job{Placement: p, nics: map[string]bool{}, ways: map[fabric.Direction]bool{}}
+	}
+	for _, node := range p.Nodes {
+		ends := m.g.Ends(node)
+		if len(ends) == 0 || m.g.Switch(node) != nil {
+			m.Unknown++
+			continue
+		}
+		for _, nic := range ends {
+			j.nics[nic] = true
+		}
+	}
+	for _, id := range p.NICs {
+		if nic := m.g.NIC(id); nic != nil && m.g.Peer(nic.ID()) != "" {
+			j.nics[nic.ID()] = true
+		} else {
+			m.Unknown++
+		}
+	}
+	if len(j.nics) == 0 {
+		return
+	}
+	m.jobs[p.Job] = j
+	m.route(j, known)
+}
+
+// route finds what a job may cross: its access links, and backwards from each of its leaves
+// to each other whatever lies on a shortest way.
+func (m *Map) route(j *job, known distances) {
+	nodes := map[string]map[string]bool{} // by leaf
+	for nic := range j.nics {
+		leaf, _ := m.g.LeafOf(nic)
+		if leaf == "" {
+			continue
+		}
+		if nodes[leaf] == nil {
+			nodes[leaf] = map[string]bool{}
+		}
+		nodes[leaf][fabric.OwnerOf(nic)] = true
+		port := m.g.Peer(nic)
+		j.ways[fabric.Direction{From: nic, To: port}] = true
+		j.ways[fabric.Direction{From: port, To: nic}] = true
+	}
+	for a := range nodes {
+		if known[a] == nil {
+			known[a] = m.g.SwitchDistances(a)
+		}
+		seen := map[string]bool{}
+		var back []string
+		for b := range nodes {
+			if _, ok := known[a][b]; ok && a != b && !sameNode(nodes[a], nodes[b]) {
+				back, seen[b] = append(back, b), true
+			}
+		}
+		for len(back) > 0 {
+			sw := back[0]
+			back = back[1:]
+			for _, end := range m.g.Ends(sw) {
+				peer := m.g.Peer(end)
+				next, _, ok := fabric.SplitPort(peer)
+				if d, reached := known[a][next]; !ok || !reached || d != known[a][sw]-1 {
+					continue
+				}
+				j.ways[fabric.Direction{From: peer, To: end}] = true
+				if !seen[next] {
+					seen[next] = true
+					back = append(back, next)
+				}
+			}
+		}
+	}
+}
+
+// sameNode reports whether all NICs on two leaves are one node's, which does not send to itself.
+func sameNode(a, b map[string]bool) bool {
+	return len(a) == 1 && len(b) == 1 && maps.Equal(a, b)
+}
+
+// Names lists the jobs, sorted. nil: no placement is known.
+func (m *Map) Names() []string {
+	if m == nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(m.jobs))
+}
+
+// Find returns a job by its name or identifier, under the name it has here.
+func (m *Map) Find(name string) (Placement, bool) {
+	if m == nil {
+		return Placement{}, false
+	}
+	if j := m.jobs[name]; j != nil {
+		return j.Placement, true
+	}
+	for _, n := range m.Names() {
+		if m.jobs[n].ID == name {
+			return m.jobs[n].Placement, true
+		}
+	}
+	return Placement{}, false
+}
+
+// NICs are those of a job, sorted.
+func (m *Map) NICs(name string) []string {
+	if j := m.jobs[name]; j != nil {
+		return slices.Sorted(maps.Keys(j.nics))
+	}
+	return nil
+}
+
+// Has reports whether a NIC is a job's.
+func (m *Map) Has(name, nic string) bool { return m.jobs[name] != nil && m.jobs[name].nics[nic] }
+
+// Ways are the directed links that a job may cross.
+func (m *Map) Ways(name string) map[fabric.Direction]bool {
+	if j := m.jobs[name]; j != nil {
+		return j.ways
+	}
+	return nil
+}
+
+// Crossing lists the jobs that may cross what a verdict is about, sorted; in its direction,
+// where it has one. A clock hurts nobody.
+func (m *Map) Crossing(v *fabric.Verdict) []string {
+	if m == nil || v.Kind == fabric.KindClock {
+		return nil
+	}
+	test := m.crosses(v)
+	var out []string
+	for _, name := range m.Names() {
+		if test(m.jobs[name]) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func (m *Map) crosses(v *fabric.Verdict) func(*job) bool {
+	var all []fabric.Direction
+	name := v.Element.Element
+	add := func(from, to string) { all = append(all, fabric.Direction{From: from, To: to}) }
+	d, err := fabric.ParseDirection(v.Direction)
+	switch {
+	case err == nil && v.Kind != fabric.KindHost:
+		add(d.From, d.To)
+	case v.Kind == fabric.KindHost, v.Kind == fabric.KindSwitch, v.Kind == fabric.KindLeafUplinks:
+		for _, end := range m.g.Ends(name) {
+			if peer := m.g.Peer(end); v.Kind != fabric.KindLeafUplinks || !fabric.IsNIC(peer) {
+				add(end, peer)
+				add(peer, end)
+			}
+		}
+	case v.Kind == fabric.KindNIC:
+		add(name, m.g.Peer(name))
+	case v.Kind == fabric.KindPort, v.Kind == fabric.KindQueue:
+		port, _, _ := strings.Cut(name, "@")
+		add(port, m.g.Peer(port))
+	case v.Kind == fabric.KindPair:
+		from, to, _ := strings.Cut(name, "->")
+		return func(j *job) bool { return m.on(j, from) && m.on(j, to) }
+	case v.Kind == fabric.KindCorridor:
+		hops := strings.Split(name, "->")
+		return func(j *job) bool {
+			for i := 1; i < len(hops); i++ {
+				if !m.between(j, hops[i-1], hops[i]) {
+					return false
+				}
+			}
+			return len(hops) > 1
+		}
+	default:
+		a, b, _ := fabric.SplitLink(name)
+		add(a, b)
+		add(b, a)
+	}
+	return func(j *job) bool { return slices.ContainsFunc(all, func(d fabric.Direction) bool { return j.ways[d] }) }
+}
+
+// on reports whether a job has a NIC on a leaf.
+func (m *Map) on(j *job, leaf string) bool {
+	return slices.ContainsFunc(m.g.Ends(leaf), func(end string) bool { return j.nics[m.g.Peer(end)] })
+}
+
+// between reports whether a job may go from one switch to the next.
+func (m *Map) between(j *job, from, to string) bool {
+	return slices.ContainsFunc(m.g.Ends(from), func(end string) bool {
+		peer := m.g.Peer(end)
+		return fabric.OwnerOf(peer) == to && j.ways[fabric.Direction{From: end, To: peer}]
+	})
+}
+
+// Register holds the placements of all sources. A nil Register knows none.
+type Register struct {
+	graph *fabric.Graph
+
+	mu      sync.Mutex
+	sources map[string][]Placement
+	known   distances
+	last    *Map
+	until   time.Time // of last: then a job begins or ends
+}
+
+// NewRegister returns an empty one for a fabric.
+func NewRegister(g *fabric.Graph) *Register {
+	return &Register{graph: g, sources: map[string][]Placement{}, known: distances{}}
+}
+
+// Replace makes placements all that a source has.
+func (r *Register) Replace(source string, all []Placement) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sources[source], r.last = all, nil
+}
+
+// At is where jobs run at a moment; nil: nobody has told.
+func (r *Register) At(at time.Time) *Map {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.sources) == 0 {
+		return nil
+	}
+	if r.last != nil && at.Before(r.until) {
+		return r.last
+	}
+	var all []Placement
+	r.until = at.Add(time.Hour)
+	for _, s := range slices.Sorted(maps.Keys(r.sources)) {
+		all = append(all, r.sources[s]...)
+	}
+	slices.SortStableFunc(all, func(a, b Placement) int { return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.ID, b.ID)) })
+	for i := range all {
+		for _, t := range []time.Time{all[i].Start, all[i].End} {
+			if t.After(at) && t.Before(r.until) {
+				r.until = t
+			}
+		}
+	}
+	r.last = newMap(r.graph, all, at, r.known)
+	return r.last
+}
+
+// Hosts expands a list of hosts as Slurm writes it: "n[01-03,7],login".
+func Hosts(list string) ([]string, error) {
+	var out []string
+	for _, part := range outside(list) {
+		open := strings.IndexByte(part, '[')
+		if open < 0 {
+			if part != "" {
+				out = append(out, part)
+			}
+			continue
+		}
+		end := strings.IndexByte(part, ']')
+		if end < open || strings.ContainsAny(part[end+1:], "[]") || strings.ContainsAny(part[open+1:end], "[") {
+			return nil, fmt.Errorf("hosts %q: one list in brackets is expected, such as n[01-03,7]", short(part))
+		}
+		for _, item := range strings.Split(part[open+1:end], ",") {
+			from, to, ranged := strings.Cut(item, "-")
+			if !ranged {
+				to = from
+			}
+			a, err := digits(from)
+			b, err2 := digits(to)
+			if err != nil || err2 != nil || b < a || b-a >= maxHosts-len(out) {
+				return nil, fmt.Errorf("hosts %q: numbers or ranges of them are expected in the brackets, of at most %d hosts", short(part), maxHosts)
+			}
+			for n := a; n <= b; n++ {
+				out = append(out, fmt.Sprintf("%s%0*d%s", part[:open], len(from), n, part[end+1:]))
+			}
+		}
+		if len(out) > maxHosts {
+			return nil, fmt.Errorf("hosts: more than %d", maxHosts)
+		}
+	}
+	return out, nil
+}
+
+// maxHosts bounds what one list may name.
+const maxHosts = 100_000
+
+// outside splits a list at the commas that are in no brackets.
+func outside(list string) []string {
+	var out []string
+	deep, from := 0, 0
+	for i := range len(list) {
+		switch list[i] {
+		case '[':
+			deep++
+		case ']':
+			deep--
+		case ',':
+			if deep == 0 {
+				out = append(out, list[from:i])
+				from = i + 1
+			}
+		}
+	}
+	return append(out, list[from:])
+}
+
+func digits(s string) (n int, err error) {
+	if s == "" || len(s) > 9 {
+		return 0, fmt.Errorf("%q: digits are expected", short(s))
+	}
+	for _, c := range []byte(s) {
+		if c < '0' || c > '9' {
+			return 0, fmt.Errorf("%q: digits are expected", short(s))
+		}
+		n = n*10 + int(c-'0')
+	}
+	return n, nil
+}
+
+// short is the beginning of a text that may be long.
+func short(s string) string {
+	const most = 60
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "..."
+	}
+	return s
+}

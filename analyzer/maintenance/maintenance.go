@@ -1,0 +1,263 @@
+// Package maintenance knows which elements somebody works on, from a file, from the API
+// and from Alertmanager's silences. It keeps these rules, which the tests here and those of
+// analyzer.Loop are named after:
+//
+//  1. A window covers its element and all that belongs to it: a switch its ports and links,
+//     a node its NICs, a NIC its cable, a port the cable in it.
+//  2. A flow that may cross a covered element takes no side while the window is in force, or
+//     was at any time since the flow's own evidence began: it neither alarms nor teaches.
+//  3. A covered element becomes no verdict; one that is open is closed when the window begins.
+//  4. What is left aside counts neither for nor against coverage.
+//  5. When a window ends, everything is as before it: nothing was learnt, nothing forgotten.
+//     Only a window that says so (relearn), or in which cables were found swapped, takes with
+//     it the baselines of the flows that it touched.
+//  6. A source that cannot be read changes nothing: what was known stays, until its end.
+//  7. An element that the topology does not have is an error, in silences it is nobody's.
+package maintenance
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// Window is a time in which somebody works on an element.
+type Window struct {
+	ID      string `json:"id"`
+	Element string `json:"element"`
+	// From is zero where it was in force before anybody looked, Until where nobody knows its end.
+	From   time.Time `json:"from,omitzero"`
+	Until  time.Time `json:"until,omitzero"`
+	By     string    `json:"by,omitempty"`
+	Reason string    `json:"reason,omitempty"`
+	// Relearn forgets the baselines of the flows that the window touched when it ends.
+	Relearn bool   `json:"relearn,omitempty"`
+	Source  string `json:"source"`
+}
+
+// Sources of windows.
+const (
+	SourceFile         = "file"
+	SourceAPI          = "api"
+	SourceAlertmanager = "alertmanager"
+	SourceKubernetes   = "kubernetes"
+)
+
+// overlaps reports whether the window is in force at any time of an interval.
+func (w *Window) overlaps(from, to time.Time) bool {
+	return !w.From.After(to) && (w.Until.IsZero() || !w.Until.Before(from))
+}
+
+// Touches reports whether the window covers a way through a cable.
+func (w *Window) Touches(d fabric.Direction) bool {
+	return w.owns(d.From) || w.owns(d.To) || w.Element == d.Link()
+}
+
+// owns reports whether an end is the window's element or belongs to it.
+func (w *Window) owns(end string) bool {
+	return w.Element == end || w.Element == fabric.OwnerOf(end)
+}
+
+// Covers reports whether the window covers what a verdict is about, or what its evidence
+// cannot tell from it.
+func (w *Window) Covers(g *fabric.Graph, v *fabric.Verdict) bool {
+	return w.covers(g, v.Element) || slices.ContainsFunc(v.Equivalent, func(e fabric.Element) bool { return w.covers(g, e) })
+}
+
+func (w *Window) covers(g *fabric.Graph, e fabric.Element) bool {
+	if w.Element == e.Element {
+		return true
+	}
+	switch e.Kind {
+	case fabric.KindLink, fabric.KindAccessLink:
+		a, b, _ := fabric.SplitLink(e.Element)
+		return w.Touches(fabric.Direction{From: a, To: b})
+	case fabric.KindPort, fabric.KindQueue:
+		port, _, _ := strings.Cut(e.Element, "@")
+		return w.Touches(fabric.Direction{From: port, To: g.Peer(port)})
+	case fabric.KindNIC:
+		return w.Touches(fabric.Direction{From: e.Element, To: g.Peer(e.Element)})
+	case fabric.KindClock:
+		return w.owns(e.Element)
+	case fabric.KindHost:
+		// One NIC of a node is not the node, unless it is its only one.
+		ends := g.Ends(e.Element)
+		return len(ends) == 1 && w.Touches(fabric.Direction{From: ends[0], To: g.Peer(ends[0])})
+	case fabric.KindPair, fabric.KindCorridor:
+		return slices.Contains(strings.Split(e.Element, "->"), w.Element)
+	}
+	return false // a switch, a leaf's uplinks: only the switch itself covers them
+}
+
+// String says who works on what, and until when.
+func (w *Window) String() string {
+	s := "under maintenance"
+	if w.By != "" {
+		s += " by " + w.By
+	}
+	if !w.Until.IsZero() {
+		s += " until " + w.Until.UTC().Format(time.RFC3339)
+	}
+	if w.Reason != "" {
+		s += ": " + w.Reason
+	}
+	return s
+}
+
+// Register holds the windows of all sources. A nil Register has none.
+type Register struct {
+	graph *fabric.Graph
+
+	mu      sync.Mutex
+	sources map[string][]Window
+	ended   []Window // taken back before their time, dated when
+}
+
+// NewRegister returns an empty one for a fabric.
+func NewRegister(g *fabric.Graph) *Register {
+	return &Register{graph: g, sources: map[string][]Window{}}
+}
+
+// Check says why an element cannot be under maintenance: the topology does not have it.
+func (r *Register) Check(element string) error {
+	g := r.graph
+	switch {
+	case element == "":
+		return fmt.Errorf("is missing: want a switch, a node, a NIC, a port or a link")
+	case g.Switch(element) != nil, len(g.Ends(element)) > 0, g.LinkAt(element) != nil, g.NIC(element) != nil && g.NIC(element).ID() == element:
+		return nil
+	}
+	if a, b, ok := fabric.SplitLink(element); ok && g.Peer(a) == b && b != "" && fabric.LinkID(a, b) == element {
+		return nil
+	}
+	return fmt.Errorf("%q is not in the topology: want a switch, a node, a NIC (node/device), a port (switch:port) or a link (END--END, in byte order)", element)
+}
+
+// keepEnded is how long a window that was taken back is remembered: longer than any window
+// of evidence.
+const keepEnded = time.Hour
+
+// Replace makes windows all that a source has. Those that it has no more end at now.
+func (r *Register) Replace(source string, windows []Window, now time.Time) {
+	for i := range windows {
+		windows[i].Source = source
+		windows[i].ID = cmp.Or(windows[i].ID, id(&windows[i]))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, old := range r.sources[source] {
+		if !slices.ContainsFunc(windows, func(w Window) bool { return w.ID == old.ID }) {
+			r.end(old, now)
+		}
+	}
+	r.sources[source] = windows
+}
+
+// end remembers a window that is taken back. r.mu is held.
+func (r *Register) end(w Window, now time.Time) {
+	r.ended = slices.DeleteFunc(r.ended, func(o Window) bool { return now.Sub(o.Until) > keepEnded })
+	if w.From.After(now) || !w.Until.IsZero() && w.Until.Before(now) {
+		return // it never began, or was over
+	}
+	w.Until = now
+	r.ended = append(r.ended, w)
+}
+
+// id names a window that its source gave no name, the same in every process.
+func id(w *Window) string {
+	sum := sha256.Sum256([]byte(w.Source + "\x00" + w.Element + "\x00" + w.By + "\x00" + w.From.UTC().Format(time.RFC3339) + "\x00" + w.Reason))
+	return hex.EncodeToString(sum[:6])
+}
+
+// maxWindows bounds what one source may hold.
+const maxWindows = 10_000
+
+// Add takes one window of the API.
+func (r *Register) Add(w Window) (Window, error) {
+	if err := r.Check(w.Element); err != nil {
+		return w, fmt.Errorf("field %q: %w", "element", err)
+	}
+	if !w.Until.IsZero() && !w.Until.After(w.From) {
+		return w, fmt.Errorf("field %q: %s is not after the beginning, %s", "until", w.Until.Format(time.RFC3339), w.From.Format(time.RFC3339))
+	}
+	w.Source = SourceAPI
+	w.ID = id(&w)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := slices.DeleteFunc(r.sources[SourceAPI], func(o Window) bool {
+		return o.ID == w.ID || !o.Until.IsZero() && w.From.Sub(o.Until) > keepEnded
+	})
+	if len(all) >= maxWindows {
+		return w, fmt.Errorf("there are %d windows already", len(all))
+	}
+	r.sources[SourceAPI] = append(all, w)
+	return w, nil
+}
+
+// Inherit takes over the windows of the API, of elements that are still there, and what was
+// taken back.
+func (r *Register) Inherit(old *Register) {
+	old.mu.Lock()
+	kept, ended := slices.Clone(old.sources[SourceAPI]), slices.Clone(old.ended)
+	old.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sources[SourceAPI] = slices.DeleteFunc(kept, func(w Window) bool { return r.Check(w.Element) != nil })
+	r.ended = ended
+}
+
+// Remove ends a window of the API at now, and reports whether there was one.
+func (r *Register) Remove(id string, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.sources[SourceAPI]
+	i := slices.IndexFunc(all, func(w Window) bool { return w.ID == id })
+	if i < 0 {
+		return false
+	}
+	r.end(all[i], now)
+	r.sources[SourceAPI] = slices.Delete(slices.Clone(all), i, i+1)
+	return true
+}
+
+// Between lists the windows in force at any time of an interval, by element.
+func (r *Register) Between(from, to time.Time) []Window {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.list(func(w *Window) bool { return w.overlaps(from, to) }, r.ended)
+}
+
+// List lists the windows in force at now and those to come.
+func (r *Register) List(now time.Time) []Window {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.list(func(w *Window) bool { return w.Until.IsZero() || w.Until.After(now) }, nil)
+}
+
+func (r *Register) list(keep func(*Window) bool, more []Window) []Window {
+	out := []Window{}
+	for _, ws := range append([][]Window{more}, r.sources[SourceFile], r.sources[SourceAPI], r.sources[SourceAlertmanager], r.sources[SourceKubernetes]) {
+		for i := range ws {
+			if keep(&ws[i]) {
+				out = append(out, ws[i])
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Window) int {
+		return cmp.Or(cmp.Compare(a.Element, b.Element), a.From.Compare(b.From), cmp.Compare(a.ID, b.ID))
+	})
+	return out
+}

@@ -1,0 +1,267 @@
+package analyzer
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/classify"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// merger makes one report of those of several windows: one fault, one verdict.
+//
+// Verdicts of different windows are of one fault when they name the same element, or
+// one that the other cannot be told from, or when half of the flows of the smaller one
+// are the other's as well: with less evidence a fault looks narrower, wider, or like its
+// neighbour. The element that all windows together speak for most is named. What a
+// switch's fault looked like in other windows, one link of it at a time, is the switch's.
+type merger struct {
+	faults  []*fault
+	delays  map[string][]fabric.LinkDelay // by direction
+	order   []string
+	out     fabric.Report
+	windows int
+}
+
+// fault is what the windows so far say of one fault.
+type fault struct {
+	names []*naming
+	edges map[string]bool
+	first fabric.Verdict // the earliest
+}
+
+// naming is an element that a fault was given, with its best verdict.
+type naming struct {
+	best   fabric.Verdict
+	weight float64
+	in     map[int]bool // windows
+}
+
+func newMerger() *merger { return &merger{delays: map[string][]fabric.LinkDelay{}} }
+
+// add takes the report of the next window.
+func (m *merger) add(rep fabric.Report) {
+	before := m.faults
+	taken := map[*fault]bool{}
+	for _, v := range rep.Verdicts {
+		f := match(before, taken, v)
+		if f == nil {
+			f = &fault{edges: map[string]bool{}, first: v}
+			m.faults = append(m.faults, f)
+		}
+		taken[f] = true
+		f.add(v, m.windows)
+	}
+	for _, d := range rep.LinkDelays {
+		if m.delays[d.Direction] == nil {
+			m.order = append(m.order, d.Direction)
+		}
+		m.delays[d.Direction] = append(m.delays[d.Direction], d)
+	}
+	if m.windows++; m.windows == 1 {
+		m.out = rep
+		return
+	}
+	if rep.State != fabric.Innocent {
+		m.out.State = rep.State
+	}
+	m.out.Coverage.Links = min(m.out.Coverage.Links, rep.Coverage.Links)
+	m.out.Coverage.Edges = min(m.out.Coverage.Edges, rep.Coverage.Edges)
+	m.out.Edges.Degraded = max(m.out.Edges.Degraded, rep.Edges.Degraded)
+	m.out.Edges.UnknownPath = max(m.out.Edges.UnknownPath, rep.Edges.UnknownPath)
+	m.out.Edges.ClockSuspect = max(m.out.Edges.ClockSuspect, rep.Edges.ClockSuspect)
+	m.out.Edges.HostSuspect = max(m.out.Edges.HostSuspect, rep.Edges.HostSuspect)
+}
+
+// match finds the fault that a verdict is about, of those that no other verdict of its
+// window was about.
+func match(faults []*fault, taken map[*fault]bool, v fabric.Verdict) *fault {
+	for _, like := range []func(*fault, fabric.Verdict) bool{(*fault).named, (*fault).mistaken, (*fault).overlaps} {
+		for _, f := range faults {
+			if !taken[f] && like(f, v) {
+				return f
+			}
+		}
+	}
+	return nil
+}
+
+func (f *fault) named(v fabric.Verdict) bool {
+	return slices.ContainsFunc(f.names, func(n *naming) bool { return n.best.Element == v.Element })
+}
+
+func (f *fault) mistaken(v fabric.Verdict) bool {
+	return slices.ContainsFunc(f.names, func(n *naming) bool {
+		return slices.Contains(n.best.Equivalent, v.Element) || slices.Contains(v.Equivalent, n.best.Element)
+	})
+}
+
+func (f *fault) overlaps(v fabric.Verdict) bool {
+	if (f.first.Kind == fabric.KindClock) != (v.Kind == fabric.KindClock) {
+		return false
+	}
+	common := 0
+	for _, e := range v.Edges {
+		if f.edges[e] {
+			common++
+		}
+	}
+	return common > 0 && common*2 >= min(len(v.Edges), len(f.edges))
+}
+
+func (f *fault) add(v fabric.Verdict, window int) {
+	for _, e := range v.Edges {
+		f.edges[e] = true
+	}
+	weight := v.Confidence * float64(max(v.Evidence.ExplainedEdges, 1))
+	for _, n := range f.names {
+		if n.best.Element != v.Element {
+			continue
+		}
+		n.weight += weight
+		n.in[window] = true
+		// What only time tells outweighs what a single window shows.
+		if told := timely(v.Scenario); told != timely(n.best.Scenario) {
+			if told {
+				n.best = v
+			}
+		} else if told || v.Evidence.ExplainedEdges > n.best.Evidence.ExplainedEdges {
+			n.best = v
+		}
+		return
+	}
+	f.names = append(f.names, &naming{v, weight, map[int]bool{window: true}})
+}
+
+// timely reports whether a scenario is one that a single window cannot show.
+func timely(s fabric.Scenario) bool {
+	return s == fabric.Flap || s == fabric.HOLCross || s == fabric.Host
+}
+
+// top is the fault's name with the most behind it.
+func (f *fault) top() *naming {
+	top := f.names[0]
+	for _, n := range f.names[1:] {
+		if told := timely(n.best.Scenario); told != timely(top.best.Scenario) {
+			if told {
+				top = n
+			}
+		} else if n.weight > top.weight {
+			top = n
+		}
+	}
+	return top
+}
+
+func (m *merger) report() fabric.Report {
+	m.out.Verdicts = []fabric.Verdict{}
+	verdicts := make([]fabric.Verdict, len(m.faults))
+	for i, f := range m.faults {
+		verdicts[i] = dated(f.top().best, f.first.FirstSeen)
+	}
+	absorbed := make([]bool, len(m.faults))
+	for i, f := range m.faults {
+		for j, v := range verdicts {
+			// Two that were told apart at first and are one after all.
+			if i > j && v.Element == verdicts[i].Element && v.Class == verdicts[i].Class && v.Direction == verdicts[i].Direction {
+				absorbed[i] = true
+				if verdicts[i].Evidence.ExplainedEdges > v.Evidence.ExplainedEdges {
+					verdicts[j] = dated(verdicts[i], v.FirstSeen)
+				}
+				break
+			}
+			if partOf(verdicts[i], v) && f.within(m.faults[j], v.Scenario == fabric.HOLCross) {
+				absorbed[i] = true
+				if first := verdicts[i].FirstSeen; first.Before(v.FirstSeen) {
+					verdicts[j] = dated(v, first)
+				}
+				break
+			}
+		}
+	}
+	for i, v := range verdicts {
+		if !absorbed[i] && (m.windows < fleetingOf || !m.faults[i].fleeting()) {
+			m.out.Verdicts = append(m.out.Verdicts, v)
+		}
+	}
+	switch {
+	case len(m.out.Verdicts) > 0:
+		m.out.State = fabric.Suspect
+	case m.out.State == fabric.Suspect:
+		m.out.State = fabric.InsufficientEvidence // something was off, and nothing carries a name
+	}
+	m.out.LinkDelays = []fabric.LinkDelay{}
+	for _, d := range m.order {
+		all := m.delays[d]
+		slices.SortFunc(all, func(a, b fabric.LinkDelay) int { return cmp.Compare(a.AddedDelayNS, b.AddedDelayNS) })
+		m.out.LinkDelays = append(m.out.LinkDelays, all[len(all)/2])
+	}
+	return m.out
+}
+
+// partOf reports whether a verdict is on something at the switch of another one.
+func partOf(v, of fabric.Verdict) bool {
+	switch of.Kind {
+	case fabric.KindSwitch, fabric.KindLeafUplinks:
+	default:
+		return false
+	}
+	at := func(end string) bool { return fabric.OwnerOf(end) == of.Element.Element }
+	switch v.Kind {
+	case fabric.KindLink:
+		a, b, _ := fabric.SplitLink(v.Element.Element)
+		return at(a) || at(b)
+	case fabric.KindPort, fabric.KindQueue:
+		d, _ := fabric.ParseDirection(v.Direction)
+		return at(v.Element.Element) || at(d.To)
+	case fabric.KindNIC:
+		return slices.ContainsFunc(v.Equivalent, func(e fabric.Element) bool {
+			a, b, ok := fabric.SplitLink(e.Element)
+			return ok && (at(a) || at(b))
+		})
+	}
+	return false
+}
+
+// within reports whether a fault was never named beside another one, and most of its
+// flows are the other's as well; which flows blocking across ports strikes is chance.
+func (f *fault) within(of *fault, blocking bool) bool {
+	for _, n := range f.names {
+		for w := range n.in {
+			if of.top().in[w] {
+				return false
+			}
+		}
+	}
+	common := 0
+	for e := range f.edges {
+		if of.edges[e] {
+			common++
+		}
+	}
+	return blocking || common*2 >= len(f.edges)
+}
+
+// fleetingOf is how many windows it takes to tell that something was fleeting.
+const fleetingOf = 3
+
+// fleeting reports whether a fault is but a tail or marks, in one window alone: that
+// much any busy host or queue does.
+func (f *fault) fleeting() bool {
+	windows := 0
+	for _, n := range f.names {
+		if s := n.best.Symptom; s.AddedDelayNS > 0 || s.LossRatio > 0 || n.best.Kind == fabric.KindClock {
+			return false
+		}
+		windows += len(n.in)
+	}
+	return windows < 2
+}
+
+// dated is a verdict that began at another moment.
+func dated(v fabric.Verdict, first time.Time) fabric.Verdict {
+	v.FirstSeen = first
+	v.ID = classify.ID(v.Kind, v.Element.Element, first)
+	return v
+}

@@ -1,0 +1,183 @@
+package analyzer
+
+import (
+	"time"
+
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/jobs"
+	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/analyzer/maintenance"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// LinkView is one direction of a link as the probes see it now.
+type LinkView struct {
+	Link         string  `json:"link"`
+	From         string  `json:"from"`
+	To           string  `json:"to"`
+	Edges        int     `json:"edges"`
+	Degraded     int     `json:"degraded_edges"`
+	AddedDelayNS *int64  `json:"added_delay_ns,omitempty"`
+	LossRatio    float64 `json:"loss_ratio"`
+}
+
+// EdgeView is one directed flow as it was seen last.
+type EdgeView struct {
+	Obs       fabric.Observation `json:"observation"`
+	Condition string             `json:"condition"`
+}
+
+// Snapshot is the state of the analyzer after a cycle.
+type Snapshot struct {
+	At time.Time `json:"at"`
+	// Every is the time between two cycles; 0: not known.
+	Every      time.Duration            `json:"-"`
+	Report     fabric.Report            `json:"report"`
+	Incidents  []Incident               `json:"incidents"` // newest first
+	Links      []LinkView               `json:"links"`
+	Edges      []EdgeView               `json:"-"`
+	Paths      map[fabric.PathState]int `json:"paths"`
+	PathMap    uint64                   `json:"path_map_version"`
+	Hosts      map[string]string        `json:"hosts,omitempty"`
+	Baselines  int                      `json:"baselines"`
+	Expected   int                      `json:"expected_edges"`
+	Pending    int                      `json:"pending_edges"`
+	CycleError string                   `json:"cycle_error,omitempty"`
+	// Maintenance is what takes no part, and what will not.
+	Maintenance []maintenance.Window `json:"maintenance,omitempty"`
+	// Asking is what this cycle asked about; nil: always about every flow.
+	Asking *Asking `json:"asking,omitempty"`
+	// Scopes are the answers for parts of the fabric and for jobs; the first is all of it.
+	Scopes []Scope `json:"scopes"`
+	// Warnings are what Prometheus says of answers that are incomplete.
+	Warnings []string `json:"warnings,omitempty"`
+	// ClockOffsetNS is what Prometheus' clock is ahead of the analyzer's.
+	ClockOffsetNS int64 `json:"prometheus_clock_offset_ns"`
+
+	// Placed is where jobs run; nil: nobody knows.
+	Placed *jobs.Map `json:"-"`
+}
+
+// Snapshot returns the state after the last cycle.
+func (l *Loop) Snapshot() Snapshot {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.snap
+}
+
+func (l *Loop) publish(rep fabric.Report, findings []judge.Finding, v *vouched, w evidence.Window, running *jobs.Map, pending, expected int, now time.Time) {
+	snap := Snapshot{At: now, Every: l.o.every(), Report: rep, Paths: l.store.States(), PathMap: l.store.Version(), Hosts: w.Hosts, Expected: expected, Pending: pending,
+		Maintenance: l.o.Maintenance.List(now), Warnings: w.Warnings, ClockOffsetNS: int64(w.ClockOffset)}
+	if l.o.TwoSteps.From > 0 {
+		asking := l.asking.state
+		snap.Asking = &asking
+	}
+	for _, m := range l.edges {
+		if m.base != nil {
+			snap.Baselines++
+		}
+	}
+	snap.Report.Verdicts = []fabric.Verdict{}
+	for i := len(l.open) - 1; i >= 0; i-- {
+		snap.Incidents = append(snap.Incidents, *l.open[i])
+		snap.Report.Verdicts = append(snap.Report.Verdicts, l.open[i].Verdict)
+	}
+	for i := len(l.past) - 1; i >= 0; i-- {
+		snap.Incidents = append(snap.Incidents, *l.past[i])
+	}
+	switch {
+	case len(l.open) > 0:
+		snap.Report.State = fabric.Suspect
+	case rep.State == fabric.Suspect || snap.Baselines+l.unbornAside() < expected:
+		snap.Report.State = fabric.InsufficientEvidence
+	}
+	snap.Links = l.links(rep, findings, v)
+	snap.Placed = running
+	snap.Scopes = l.scopes(&snap, findings, running)
+	for i := range findings {
+		snap.Edges = append(snap.Edges, EdgeView{Obs: *findings[i].Obs, Condition: l.condition(&findings[i])})
+	}
+	l.mu.Lock()
+	l.snap = snap
+	l.mu.Unlock()
+}
+
+func (l *Loop) condition(f *judge.Finding) string {
+	switch {
+	case l.aside.flow(f.Edge):
+		return "maintenance"
+	case f.HostSuspect:
+		return "host_suspect"
+	case f.ClockSuspect:
+		return "clock_suspect"
+	case f.Condition == judge.Degraded:
+		return "degraded"
+	case f.Condition == judge.Healthy:
+		return "healthy"
+	}
+	return "undecided"
+}
+
+// links is every directed link of the topology with what crosses it.
+func (l *Loop) links(rep fabric.Report, findings []judge.Finding, v *vouched) []LinkView {
+	at := map[fabric.Direction]*LinkView{}
+	var order []fabric.Direction
+	for _, link := range l.store.Graph().Topo.Links {
+		for _, d := range []fabric.Direction{{From: link.A, To: link.B}, {From: link.B, To: link.A}} {
+			at[d] = &LinkView{Link: link.ID(), From: d.From, To: d.To, Edges: v.crosses(d)}
+			order = append(order, d)
+		}
+	}
+	clean := map[fabric.Direction]bool{}
+	for i := range findings {
+		f := &findings[i]
+		if f.Condition == judge.Undecided {
+			continue
+		}
+		src, dst := f.Edge.Ends()
+		for _, d := range f.Obs.Path.Directions(src, dst) {
+			v := at[d]
+			if v == nil {
+				continue
+			}
+			v.Edges++
+			if f.Condition == judge.Degraded {
+				v.Degraded++
+			}
+			if f.HasShift {
+				clean[d] = true
+			}
+		}
+	}
+	for d, view := range at {
+		clean[d] = clean[d] || view.Edges > 0 && v.crosses(d) > 0
+	}
+	for d, yes := range clean {
+		if !yes {
+			continue
+		}
+		var zero int64
+		at[d].AddedDelayNS = &zero
+	}
+	for _, x := range rep.LinkDelays {
+		if d, err := fabric.ParseDirection(x.Direction); err == nil && at[d] != nil {
+			ns := x.AddedDelayNS
+			at[d].AddedDelayNS = &ns
+		}
+	}
+	for _, v := range rep.Verdicts {
+		if v.Symptom.LossRatio == 0 {
+			continue
+		}
+		for d, view := range at {
+			if v.Direction == d.String() || v.Direction == "" && v.Kind == fabric.KindLink && v.Element.Element == view.Link {
+				view.LossRatio = v.Symptom.LossRatio
+			}
+		}
+	}
+	out := make([]LinkView, 0, len(order))
+	for _, d := range order {
+		out = append(out, *at[d])
+	}
+	return out
+}

@@ -1,0 +1,490 @@
+package triangulate
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// maxCandidatePaths bounds the candidate paths of one flow, so that a hostile or huge
+// set costs no more than a large one.
+const maxCandidatePaths = 256
+
+// maxStructural is the number of shortest paths up to which a flow without path or
+// candidates is taken to go by one of them. With more it speaks for its ends alone.
+const maxStructural = 64
+
+// place is the number of a directed link or of a switch in an Engine.
+type place = int32
+
+// Engine is one fabric with its places numbered. It may be kept as long as the graph
+// is; one Run at a time. It remembers the paths of the run before by the slices that
+// hold them: these are not to be changed, as no path is.
+type Engine struct {
+	g        *fabric.Graph
+	switches map[string]*swIndex
+	nics     map[string]place // the direction that leaves the NIC
+	names    []string         // of switches, by place - len(directions of the topology)
+	ndirs    int
+
+	dirs     []fabric.Direction // of the topology: in pairs, a direction and its reverse
+	isAccess []bool             // of the directions of the topology
+
+	mu    sync.Mutex
+	odds  []fabric.Direction // that the topology lacks
+	oddAt map[fabric.Direction]place
+	pairs map[[2]string]bound // structural candidates by the leaves at both ends
+
+	walked, spare []walk // in the run before, and of the one before that
+	flows         []flow // of the run before: memory for the next
+}
+
+// walk is the path that a flow took, by where its hops are kept, and what it crosses.
+type walk struct {
+	edge fabric.Edge
+	hops *fabric.Hop
+	n    int
+	at   []place
+	long int32 // directed links
+}
+
+type swIndex struct {
+	at    place
+	ports map[string]place // the direction that leaves the port
+}
+
+// NewEngine numbers the places of a fabric.
+func NewEngine(g *fabric.Graph) *Engine {
+	links := g.Topo.Links
+	e := &Engine{g: g, switches: make(map[string]*swIndex, len(g.Topo.Switches)), nics: map[string]place{},
+		ndirs: 2 * len(links), oddAt: map[fabric.Direction]place{}, pairs: map[[2]string]bound{}}
+	for i := range g.Topo.Switches {
+		name := g.Topo.Switches[i].Name
+		e.switches[name] = &swIndex{at: place(e.ndirs + i), ports: map[string]place{}}
+		e.names = append(e.names, name)
+	}
+	e.dirs = make([]fabric.Direction, 0, 2*len(links))
+	for i := range links {
+		for _, d := range []fabric.Direction{{From: links[i].A, To: links[i].B}, {From: links[i].B, To: links[i].A}} {
+			at := place(len(e.dirs))
+			e.dirs = append(e.dirs, d)
+			e.isAccess = append(e.isAccess, links[i].IsAccess())
+			if sw, port, ok := fabric.SplitPort(d.From); ok && e.switches[sw] != nil {
+				e.switches[sw].ports[port] = at
+			} else {
+				e.nics[d.From] = at
+			}
+		}
+	}
+	return e
+}
+
+// Graph is the fabric whose places are numbered.
+func (e *Engine) Graph() *fabric.Graph { return e.g }
+
+// places is the number of places there are; more may come while findings are bound.
+func (e *Engine) places() int { return e.ndirs + len(e.names) + len(e.odds) }
+
+// isSwitch reports whether a place is a switch.
+func (e *Engine) isSwitch(p place) bool {
+	return int(p) >= e.ndirs && int(p) < e.ndirs+len(e.names)
+}
+
+func (e *Engine) direction(p place) fabric.Direction {
+	if int(p) < e.ndirs {
+		return e.dirs[p]
+	}
+	return e.odds[int(p)-e.ndirs-len(e.names)]
+}
+
+// reverse is the other way through a link, -1 where nothing went that way.
+func (e *Engine) reverse(p place) place {
+	if int(p) < e.ndirs {
+		return p ^ 1
+	}
+	if r, ok := e.oddAt[e.direction(p).Reverse()]; ok {
+		return r
+	}
+	return -1
+}
+
+// odd is the number of a direction that the topology lacks: a path went by it all the
+// same.
+func (e *Engine) odd(d fabric.Direction) place {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p, ok := e.oddAt[d]
+	if !ok {
+		p = place(e.places())
+		e.oddAt[d] = p
+		e.odds = append(e.odds, d)
+	}
+	return p
+}
+
+// follow appends the places that a packet from src to dst crosses on p: as
+// fabric.Path.Directions has them, and the switches.
+func (e *Engine) follow(out []place, p fabric.Path, src, dst string) []place {
+	last := place(-1) // the direction that left the hop before
+	from := src
+	if d, ok := e.nics[src]; ok {
+		last = d
+	}
+	for i := range p {
+		h := &p[i]
+		sw := e.switches[h.Switch]
+		if from != "" && h.In != "" {
+			in := place(-1)
+			if sw != nil {
+				if at, ok := sw.ports[h.In]; ok {
+					in = at ^ 1
+				}
+			}
+			if in < 0 || in != last {
+				in = e.odd(fabric.Direction{From: from, To: h.Switch + ":" + h.In})
+			}
+			out = append(out, in)
+		}
+		from, last = "", -1
+		if sw == nil {
+			continue
+		}
+		out = append(out, sw.at)
+		if h.Out != "" {
+			if at, ok := sw.ports[h.Out]; ok {
+				last = at
+			}
+			from = h.Switch + ":" + h.Out
+		}
+	}
+	if from != "" {
+		if last >= 0 && e.dirs[last].To == dst {
+			return append(out, last)
+		}
+		out = append(out, e.odd(fabric.Direction{From: from, To: dst}))
+	}
+	return out
+}
+
+// paths are the candidate paths of flows: each equally likely.
+type paths struct {
+	each [][]place
+	// shares of the places that some but not all of them cross; what all cross is in
+	// the flow's own places.
+	at    []place
+	share []float64
+}
+
+// newPaths separates what all paths have in common from what they differ in.
+func (b *binder) newPaths(each [][]place) (common []place, ps *paths) {
+	var order []place
+	for _, p := range each {
+		for _, c := range p {
+			for int(c) >= len(b.count) {
+				b.count = append(b.count, make([]int32, b.ndirs+len(b.names)+64)...)
+			}
+			if b.count[c] == 0 {
+				order = append(order, c)
+			}
+			b.count[c]++
+		}
+	}
+	ps = &paths{}
+	for _, c := range order {
+		if int(b.count[c]) >= len(each) {
+			common = append(common, c)
+			continue
+		}
+		ps.at = append(ps.at, c)
+		ps.share = append(ps.share, float64(b.count[c])/float64(len(each)))
+	}
+	for _, p := range each {
+		var own []place
+		for _, c := range p {
+			if int(b.count[c]) < len(each) {
+				own = append(own, c)
+			}
+		}
+		ps.each = append(ps.each, own)
+	}
+	for _, c := range order {
+		b.count[c] = 0
+	}
+	if len(ps.at) == 0 {
+		return common, nil
+	}
+	return common, ps
+}
+
+// flow is a finding that takes part, with what is named of the places it crosses.
+type flow struct {
+	finding *judge.Finding
+	// sent and lost are the finding's; lost at most what was sent.
+	sent, lost uint64
+	decided    bool
+	at         []place // crossed for certain
+	paths      *paths  // nil: that is all
+	load       load    // on every path
+	some       []some  // what only some of its candidate paths suffer; nil: nothing
+	base       float64 // logarithm of the share of packets that healthy links let through
+	best       float64 // log-likelihood of its losses under their own ratio
+	cost       float64 // under its present loads
+	index      int32
+	profile    int32 // of what is plainly healthy; -1: looked at alone
+	hops       int32 // directed links
+	stamp      int32 // scratch of who visits flows
+}
+
+// some is a load of those candidate paths that are listed, by index.
+type some struct {
+	of    *candidate
+	load  load
+	paths []int32
+}
+
+// bind numbers what the findings cross. Findings that are undecided take no part, but
+// for what was lost where only a clock is in doubt.
+func (e *Engine) bind(findings []judge.Finding) []flow {
+	// The memory of the runs before serves again: fresh pages would cost more than what
+	// is written into them.
+	flows := resize(e.flows, len(findings))
+	walked := resize(e.spare, len(findings))
+	workers := runtime.GOMAXPROCS(0)
+	if len(findings) < 4096 {
+		workers = 1
+	}
+	split(len(findings), workers, func(_, lo, hi int) {
+		b := binder{Engine: e, next: min(lo, len(e.walked))}
+		for i := lo; i < hi; i++ {
+			flows[i], walked[i] = flow{}, walk{}
+			b.bind(&flows[i], &findings[i], i, &walked[i])
+		}
+	})
+	e.flows, e.walked, e.spare = flows, walked, e.walked
+	kept := flows[:0]
+	for i := range flows {
+		if flows[i].finding != nil {
+			kept = append(kept, flows[i])
+		}
+	}
+	return kept
+}
+
+// resize returns a slice of n items in the memory of another if that is large enough, and
+// not much too large. What the items are is not said.
+func resize[T any](s []T, n int) []T {
+	if cap(s) < n || cap(s) > 4*n+1024 {
+		return make([]T, n)
+	}
+	return s[:n]
+}
+
+// takesPart reports whether a finding says anything, and whether that is of loss only.
+func takesPart(f *judge.Finding) (yes, lossOnly bool) {
+	lossOnly = f.ClockSuspect && !f.HostSuspect && f.Obs.Sent > 0
+	return f.Condition != judge.Undecided || lossOnly, lossOnly
+}
+
+type binder struct {
+	*Engine
+	arena []place
+	count []int32 // scratch of newPaths, by place
+	sets  map[uint64]bound
+	next  int // of the walks of the run before
+}
+
+type bound struct {
+	common []place
+	paths  *paths
+}
+
+func (b *binder) bind(fl *flow, f *judge.Finding, index int, w *walk) {
+	if yes, _ := takesPart(f); !yes {
+		return
+	}
+	src, dst := f.Edge.Ends()
+	const chunk = 1 << 14
+	if cap(b.arena)-len(b.arena) < 256 {
+		b.arena = make([]place, 0, chunk)
+	}
+	start := len(b.arena)
+	switch o := f.Obs; {
+	case len(o.Path) > 0:
+		*w = walk{edge: f.Edge, hops: &o.Path[0], n: len(o.Path)}
+		if b.before(w); w.at != nil && !f.RoundTrip {
+			fl.at, fl.hops = w.at, w.long
+			fl.take(f, index)
+			return
+		}
+		w.at = nil
+		b.arena = b.follow(b.arena, o.Path, src, dst)
+		if f.RoundTrip {
+			// The trouble may be on the way back, whose path is at best the reverse.
+			b.arena = b.follow(b.arena, reverse(o.Path), dst, src)
+		}
+		fl.at = b.arena[start:len(b.arena):len(b.arena)]
+	case len(o.Paths) > 0:
+		fl.at, fl.paths = b.candidates(o.Paths, src, dst, f.RoundTrip)
+	default:
+		fl.at, fl.paths = b.structural(src, dst, f.RoundTrip)
+	}
+	if len(fl.at) == 0 && fl.paths == nil {
+		return
+	}
+	for _, p := range fl.at {
+		if !b.isSwitch(p) {
+			fl.hops++
+		}
+	}
+	if w.hops != nil && !f.RoundTrip {
+		w.at, w.long = fl.at, fl.hops
+	}
+	if fl.paths != nil {
+		hops := 0.0
+		for i, p := range fl.paths.at {
+			if !b.isSwitch(p) {
+				hops += fl.paths.share[i]
+			}
+		}
+		fl.hops += int32(hops + 0.5)
+	}
+	fl.take(f, index)
+}
+
+// take is what of a finding is asked for again and again.
+func (fl *flow) take(f *judge.Finding, index int) {
+	fl.finding, fl.index, fl.decided = f, int32(index), f.Condition != judge.Undecided
+	fl.sent, fl.lost = f.Obs.Sent, min(f.Obs.Lost, f.Obs.Sent)
+}
+
+// before finds what a walk crossed in the run before. Findings come in much the same
+// order from run to run.
+func (b *binder) before(w *walk) {
+	const near = 16
+	for i := b.next; i < min(b.next+near, len(b.walked)); i++ {
+		if was := &b.walked[i]; was.hops == w.hops && was.n == w.n && was.edge == w.edge {
+			b.next = i + 1
+			w.at, w.long = was.at, was.long
+			return
+		}
+	}
+}
+
+// candidates binds a flow that went by one of several paths. Flows whose candidates
+// differ in their access links alone share them.
+func (b *binder) candidates(all []fabric.Path, src, dst string, roundTrip bool) ([]place, *paths) {
+	if len(all) > maxCandidatePaths {
+		all = all[:maxCandidatePaths]
+	}
+	var at []place
+	each := make([][]place, 0, len(all))
+	sum := uint64(len(all))
+	var arena []place
+	for i, p := range all {
+		start := len(arena)
+		arena = b.follow(arena, p, src, dst)
+		if roundTrip {
+			arena = b.follow(arena, reverse(p), dst, src)
+		}
+		inner := arena[start:start]
+		for _, c := range arena[start:] {
+			switch {
+			case b.access(c) && i == 0:
+				at = append(at, c)
+			case !b.access(c) && !slices.Contains(inner, c):
+				inner = append(inner, c)
+				sum = mix(sum*31 + uint64(c) + 1)
+			}
+		}
+		sum = mix(sum + 1)
+		arena = arena[:start+len(inner)]
+		each = append(each, inner[:len(inner):len(inner)])
+	}
+	known, ok := b.sets[sum]
+	if !ok {
+		for i := range each {
+			each[i] = slices.Clone(each[i])
+		}
+		known.common, known.paths = b.newPaths(each)
+		if b.sets == nil {
+			b.sets = map[uint64]bound{}
+		}
+		b.sets[sum] = known
+	}
+	return append(at, known.common...), known.paths
+}
+
+// access reports whether a place is a direction of a NIC's link.
+func (e *Engine) access(p place) bool { return int(p) < len(e.isAccess) && e.isAccess[p] }
+
+// structural binds a flow of which nothing is known: it leaves and enters by its access
+// links, and took one of the shortest paths, if they are few.
+func (b *binder) structural(src, dst string, roundTrip bool) (at []place, ps *paths) {
+	for i, nic := range []string{src, dst} {
+		d, ok := b.nics[nic]
+		if !ok {
+			continue
+		}
+		if i == 1 {
+			d ^= 1
+		}
+		at = append(at, d)
+		if roundTrip {
+			at = append(at, d^1)
+		}
+	}
+	leafA, _ := b.g.LeafOf(src)
+	leafB, _ := b.g.LeafOf(dst)
+	for _, leaf := range []string{leafA, leafB} {
+		if sw := b.switches[leaf]; sw != nil && (leaf == leafA || leafA != leafB) {
+			at = append(at, sw.at)
+		}
+	}
+	if leafA == "" || leafB == "" || leafA == leafB || roundTrip {
+		return at, nil
+	}
+	inner := b.between(src, dst, [2]string{leafA, leafB})
+	return append(at, inner.common...), inner.paths
+}
+
+// between is what flows between two leaves have in common and what they may differ in,
+// beyond the access links and the leaves.
+func (b *binder) between(src, dst string, leaves [2]string) bound {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if known, ok := b.pairs[leaves]; ok {
+		return known
+	}
+	var out bound
+	if shortest := b.g.ShortestPaths(src, dst, maxStructural+1); len(shortest) <= maxStructural {
+		var each [][]place
+		for _, p := range shortest {
+			var inner []place
+			for i, h := range p {
+				if sw := b.switches[h.Switch]; sw != nil && i > 0 && i < len(p)-1 {
+					inner = append(inner, sw.at)
+				}
+				if i > 0 {
+					inner = append(inner, b.switches[h.Switch].ports[h.In]^1)
+				}
+			}
+			each = append(each, inner)
+		}
+		if len(each) > 0 {
+			out.common, out.paths = b.newPaths(each)
+		}
+	}
+	b.pairs[leaves] = out
+	return out
+}
+
+func reverse(p fabric.Path) fabric.Path {
+	out := make(fabric.Path, len(p))
+	for i, h := range p {
+		out[len(p)-1-i] = fabric.Hop{Switch: h.Switch, In: h.Out, Out: h.In}
+	}
+	return out
+}

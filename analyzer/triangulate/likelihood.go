@@ -1,0 +1,268 @@
+package triangulate
+
+import (
+	"math"
+	"slices"
+
+	"github.com/graylink/graylink/analyzer/judge"
+)
+
+// load is what broken elements do to the packets that cross them: nanoseconds added to
+// the median and, beyond that, to the tail; the logarithms of the shares neither lost
+// nor marked. Loads of elements on one path add up.
+type load struct{ delay, tail, survive, clear float64 }
+
+func (l load) plus(e load) load {
+	return load{l.delay + e.delay, l.tail + e.tail, l.survive + e.survive, l.clear + e.clear}
+}
+
+func (l load) minus(e load) load {
+	return load{l.delay - e.delay, l.tail - e.tail, l.survive - e.survive, l.clear - e.clear}
+}
+
+// lossOnly reports whether a load neither delays nor marks.
+func (l load) lossOnly() bool { return l.delay == 0 && l.tail == 0 && l.clear == 0 }
+
+// ratio is the share that a logarithm of the share let through leaves over.
+func ratio(through float64) float64 { return 0 - math.Expm1(through) } // not -0
+
+// model is the likelihood of a flow's window. All costs are in nats, against the
+// explanation that fits the flow best, and capped: a path may be wrong, a host may
+// have hiccuped.
+type model struct {
+	p Parameters
+	// hop is the loss ratio of a healthy directed link.
+	hop float64
+}
+
+// prepare works out what of a flow's likelihood does not change.
+func (m *model) prepare(fl *flow) {
+	fl.base = -m.hop * float64(fl.hops)
+	if fl.lost > 0 {
+		fl.best = judge.BinomialLL(fl.lost, fl.sent, float64(fl.lost)/float64(fl.sent))
+	}
+}
+
+// costOf is the negative log-likelihood of a flow whose packets suffer l.
+func (m *model) costOf(fl *flow, l load) float64 {
+	return m.delayCost(fl, l.delay) + m.tailCost(fl, l.tail) + m.lossCost(fl, l.survive) + m.markCost(fl, l.clear)
+}
+
+func (m *model) delayCost(fl *flow, d float64) float64 {
+	f := fl.finding
+	if !f.HasShift || f.ClockSuspect {
+		return 0
+	}
+	a := max(float64(f.Shift), 0)
+	// A healthy flow's own small wander is no evidence of anything.
+	if !f.Delayed && a <= float64(f.Scale) {
+		a = 0
+	}
+	// The scale of the error grows with the delay itself: a queue is not a constant.
+	scale := max(float64(f.Scale)/2, 0.1*max(d, a), 1)
+	return min(math.Abs(a-d)/scale, m.p.Cap)
+}
+
+func (m *model) tailCost(fl *flow, t float64) float64 {
+	f := fl.finding
+	if !f.HasTail || f.ClockSuspect {
+		return 0
+	}
+	a := 0.0
+	if f.Jittery {
+		a = max(float64(f.TailShift), 0)
+	}
+	// Tails differ much from flow to flow.
+	scale := max(float64(f.TailScale), 0.5*max(t, a), 1)
+	return min(math.Abs(a-t)/scale, m.p.TailCap)
+}
+
+func (m *model) lossCost(fl *flow, survive float64) float64 {
+	if fl.sent == 0 {
+		return 0
+	}
+	through := fl.base + survive
+	if fl.lost == 0 {
+		return min(-float64(fl.sent)*through, m.p.Cap)
+	}
+	lost := float64(fl.lost)
+	now := lost*math.Log(max(ratio(through), 1e-12)) + (float64(fl.sent)-lost)*through
+	return min(max(0, fl.best-now), m.p.Cap)
+}
+
+func (m *model) markCost(fl *flow, clear float64) float64 {
+	n := fl.sent - fl.lost
+	if n == 0 || !fl.finding.Marked && clear == 0 || fl.finding.Obs.ECN == nil {
+		return 0
+	}
+	marks := min(*fl.finding.Obs.ECN, n)
+	own := max(float64(marks)/float64(n), m.p.BaseMark)
+	now := judge.BinomialLL(marks, n, 1-(1-m.p.BaseMark)*math.Exp(clear))
+	// Packets that meet one queue are marked together, and each port has its own: so many
+	// marks say what a few would by chance alone.
+	alike := min(1, m.p.MarkPackets/float64(n))
+	return min(max(0, judge.BinomialLL(marks, n, own)-now)*alike, m.p.MarkCap)
+}
+
+// crossing is how many of a flow's candidate paths with one load go through a
+// candidate, and how many past it.
+type crossing struct {
+	load          load
+	through, past float64
+}
+
+// crossings sorts a flow's candidate paths by their loads and by whether they cross c.
+func (fl *flow) crossings(c *candidate, share float64) []crossing {
+	type way struct {
+		load    load
+		crosses bool
+	}
+	ways := make([]way, len(fl.paths.each))
+	for i := range ways {
+		ways[i] = way{fl.load, share >= 1 || c.crosses(fl.paths.each[i])}
+	}
+	for _, s := range fl.some {
+		for _, i := range s.paths {
+			ways[i].load = ways[i].load.plus(s.load)
+		}
+	}
+	var out []crossing
+next:
+	for _, w := range ways {
+		through, past := 0.0, 1.0
+		if w.crosses {
+			through, past = 1, 0
+		}
+		for i := range out {
+			if out[i].load == w.load {
+				out[i].through += through
+				out[i].past += past
+				continue next
+			}
+		}
+		out = append(out, crossing{w.load, through, past})
+	}
+	return out
+}
+
+// settle works out a flow's cost under its present loads.
+func (m *model) settle(fl *flow) {
+	if fl.some == nil {
+		fl.cost = m.costOf(fl, fl.load)
+		return
+	}
+	sum := 0.0
+	for _, c := range fl.crossings(&candidate{}, 0) {
+		sum += c.past * math.Exp(-m.costOf(fl, c.load))
+	}
+	fl.cost = -math.Log(sum / float64(len(fl.paths.each)))
+}
+
+// gain is by how much an effect on a candidate makes a member's window likelier. Of the
+// candidate paths only one is the flow's: its likelihood is their mean.
+func (m *model) gain(fl *flow, k *member, e load) float64 {
+	if k.ways == nil {
+		delta := fl.cost - m.costOf(fl, fl.load.plus(e))
+		if k.share >= 1 {
+			return delta
+		}
+		return math.Log1p(k.share * math.Expm1(delta))
+	}
+	return m.mean(fl, k, e, m.costOf)
+}
+
+func (m *model) mean(fl *flow, k *member, e load, cost func(*flow, load) float64) float64 {
+	sum, n := 0.0, 0.0
+	for _, w := range k.ways {
+		n += w.through + w.past
+		if w.past > 0 {
+			sum += w.past * math.Exp(-cost(fl, w.load))
+		}
+		if w.through > 0 {
+			sum += w.through * math.Exp(-cost(fl, w.load.plus(e)))
+		}
+	}
+	return fl.cost + math.Log(sum/n)
+}
+
+// alike is gain for a flow that speaks for all of its profile.
+func (m *model) alike(fl *flow, share float64, e load) float64 {
+	delta := m.costOf(fl, load{}) - m.costOf(fl, e)
+	if share >= 1 {
+		return delta
+	}
+	return math.Log1p(share * math.Expm1(delta))
+}
+
+// lossGain is gain for an effect that only loses.
+func (m *model) lossGain(fl *flow, k *member, survive float64) float64 {
+	if k.ways != nil {
+		return m.gain(fl, k, load{survive: survive})
+	}
+	delta := m.lossCost(fl, fl.load.survive) - m.lossCost(fl, fl.load.survive+survive)
+	if k.share >= 1 {
+		return delta
+	}
+	return math.Log1p(k.share * math.Expm1(delta))
+}
+
+// apply takes an element that is named into a flow's loads, or out of them again.
+func (fl *flow) apply(c *candidate, share float64, e load, out bool) {
+	switch {
+	case share >= 1 && out:
+		fl.load = fl.load.minus(e)
+		if math.Abs(fl.load.survive) < 1e-12 {
+			fl.load.survive = 0 // what rounding left
+		}
+	case share >= 1:
+		fl.load = fl.load.plus(e)
+	case out:
+		fl.some = slices.DeleteFunc(fl.some, func(s some) bool { return s.of == c })
+		if len(fl.some) == 0 {
+			fl.some = nil
+		}
+	default:
+		s := some{of: c, load: e}
+		for i, p := range fl.paths.each {
+			if c.crosses(p) {
+				s.paths = append(s.paths, int32(i))
+			}
+		}
+		fl.some = append(fl.some, s)
+	}
+}
+
+// profile sorts flows that are plainly healthy by what matters of them: all of a kind
+// speak for or against an element alike.
+type profile struct {
+	sent, scale, tail int16 // eighths of a power of two; -1: not measured
+	marks             bool
+}
+
+func (fl *flow) healthy() (profile, bool) {
+	f := fl.finding
+	if f.Condition == judge.Degraded || fl.lost > 0 || f.HasShift && !f.ClockSuspect && f.Shift > f.Scale {
+		return profile{}, false
+	}
+	p := profile{sent: -1, scale: -1, tail: -1, marks: f.Obs.ECN != nil}
+	if fl.sent > 0 {
+		p.sent = eighth(float64(fl.sent))
+	}
+	if f.HasShift && !f.ClockSuspect {
+		p.scale = eighth(float64(f.Scale))
+	}
+	if f.HasTail && !f.ClockSuspect {
+		p.tail = eighth(float64(f.TailScale))
+	}
+	return p, true
+}
+
+// speaksForAll reports whether a flow is as any other of its profile: plainly healthy,
+// and what is named on its paths does no more than lose. (What is lost there does not
+// change what a flow without losses says of others, but where it tells its paths apart;
+// that little is left out.)
+func (fl *flow) speaksForAll() bool {
+	return fl.profile >= 0 && fl.load.lossOnly() && !slices.ContainsFunc(fl.some, func(s some) bool { return !s.load.lossOnly() })
+}
+
+func eighth(v float64) int16 { return int16(8 * math.Log2(max(v, 1))) }

@@ -1,0 +1,796 @@
+package triangulate
+
+import (
+	"cmp"
+	"math"
+	"runtime"
+	"slices"
+
+	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// fit is what a candidate would do to the packets, and how much likelier that makes
+// the evidence, its price paid.
+type fit struct {
+	load
+	gain   float64
+	paid   float64 // of the gain: its prices
+	useful int     // flows that it makes likelier by more than a little
+	// others is what all flows but the one that it helps most gain together.
+	others float64
+}
+
+// Loss ratios that a broken element may have, and the logarithms of how likely they are
+// before anything is seen. Most that break silently lose between one in a thousand and
+// one in thirty; of those that lose more or less nobody needs to be told twice, or once.
+var lossGrid, lossPrior = func() (grid, prior []float64) {
+	const least, most, perDecade = 5e-4, 0.9995, 6
+	sum := 0.0
+	for q := least; ; q *= math.Pow(10, 1.0/perDecade) {
+		w := 1.0
+		if q > 1e-3 && q < 3.5e-2 {
+			w = 4
+		}
+		grid, prior = append(grid, min(q, most)), append(prior, w)
+		sum += w
+		if q >= most {
+			break
+		}
+	}
+	for i := range prior {
+		prior[i] = math.Log(prior[i] / sum)
+	}
+	return grid, prior
+}()
+
+// little is a gain that a flow makes by chance.
+const little = 0.5
+
+// minShare is the probability of crossing below which a flow is not asked what a
+// candidate does; it still says how likely that is.
+const minShare = 0.02
+
+type search struct {
+	e     *Engine
+	p     Parameters
+	m     model
+	flows []flow
+	list  *listing
+	cands []*candidate
+	here  [][]int32 // candidates by place
+	named []*candidate
+	seen  []evidence // at every place, beside what is named
+	visit int32
+	count int // of what is named
+	// classes: there are several classes of packets.
+	classes bool
+	// worth is how much likelier what is named makes the evidence, its prices paid.
+	worth float64
+}
+
+func newSearch(e *Engine, flows []flow, p Parameters) *search {
+	p.grow(e.ndirs)
+	number(flows)
+	s := &search{e: e, p: p, flows: flows, m: model{p: p, hop: healthyHop(e, flows, p)}, here: make([][]int32, e.places())}
+	for i := range flows {
+		s.m.prepare(&flows[i])
+		s.m.settle(&flows[i])
+	}
+	s.seen = survey(e, flows, s.m.hop, p)
+	return s
+}
+
+// split sorts a candidate's members into those that are plainly healthy, which speak in
+// groups, and the others. Once is enough while nothing is named that does more than lose.
+func (s *search) split(c *candidate) {
+	if !c.sorted {
+		c.groups, c.special = c.groups[:0], c.special[:0]
+		type kind struct {
+			profile int32
+			share   float64
+		}
+		at := map[kind]int{}
+		lastKind, last := kind{-1, 0}, 0
+		for _, m := range c.members {
+			fl := &s.flows[m.flow]
+			if !fl.speaksForAll() {
+				c.special = append(c.special, m)
+				continue
+			}
+			k := kind{fl.profile, m.share}
+			if k != lastKind {
+				i, ok := at[k]
+				if !ok {
+					i = len(c.groups)
+					at[k] = i
+					c.groups = append(c.groups, group{member: m})
+				}
+				lastKind, last = k, i
+			}
+			c.groups[last].count++
+		}
+		c.sorted = true
+	}
+	// What losses say of the others depends on little, and they are asked often: those
+	// that are alike are asked once.
+	type loss struct {
+		sent, lost    uint64
+		base, survive float64
+		share         float64
+	}
+	c.losses = c.losses[:0]
+	at := map[loss]int{}
+	for i := range c.special {
+		k := &c.special[i]
+		k.ways = nil
+		fl := &s.flows[k.flow]
+		if fl.some != nil {
+			k.ways = fl.crossings(c, k.share)
+			c.losses = append(c.losses, group{*k, 1})
+			continue
+		}
+		l := loss{fl.sent, fl.lost, fl.base, fl.load.survive, k.share}
+		j, ok := at[l]
+		if !ok {
+			j = len(c.losses)
+			at[l] = j
+			c.losses = append(c.losses, group{member: *k})
+		}
+		c.losses[j].count++
+	}
+}
+
+// total is the gain of an effect over all members.
+func (s *search) total(c *candidate, e load) float64 {
+	g := 0.0
+	for i := range c.groups {
+		k := &c.groups[i]
+		g += k.count * s.m.alike(&s.flows[k.flow], k.share, e)
+	}
+	for i := range c.special {
+		k := &c.special[i]
+		g += s.m.gain(&s.flows[k.flow], k, e)
+	}
+	return g
+}
+
+// refit finds the effect of a candidate that explains the evidence best, beside what
+// is named already.
+
+func (s *search) refit(c *candidate) {
+	s.listFlows(c)
+	c.fresh = true
+	c.fits++
+	c.fit = fit{gain: math.Inf(-1)}
+	if s.costs(c) < c.price {
+		return
+	}
+	s.split(c)
+	var e load
+	price := c.price
+	try := func(signal load, gain, occam float64) {
+		if gain > occam {
+			e = e.plus(signal)
+			price += occam
+		}
+	}
+	if d := s.typical(c, func(f *judge.Finding) bool { return f.Delayed }, func(fl *flow) (float64, float64) {
+		return float64(fl.finding.Shift) - fl.load.delay, float64(fl.finding.Scale)
+	}); d > 0 {
+		try(load{delay: d}, s.total(c, load{delay: d}), s.p.Occam)
+	}
+	if t := s.typical(c, func(f *judge.Finding) bool { return f.Jittery }, func(fl *flow) (float64, float64) {
+		return float64(fl.finding.TailShift) - fl.load.tail, float64(fl.finding.TailScale)
+	}); t > 0 {
+		try(load{tail: t}, s.total(c, load{tail: t}), s.p.Occam)
+	}
+	if q, gain, occam := s.fitLoss(c); q < 0 {
+		try(load{survive: q}, gain, occam)
+	}
+	if m := s.fitMarks(c); m > 0 {
+		try(load{clear: math.Log1p(-m)}, s.total(c, load{clear: math.Log1p(-m)}), s.p.Occam)
+	}
+	if e == (load{}) {
+		return
+	}
+	total, most := s.total(c, e), 0.0
+	c.fit = fit{load: e, gain: total - price, paid: price}
+	for i := range c.special {
+		k := &c.special[i]
+		g := s.m.gain(&s.flows[k.flow], k, e)
+		if g > little {
+			c.fit.useful++
+		}
+		most = max(most, g)
+	}
+	c.fit.others = total - most
+}
+
+// typical is the median of what is left to explain of the members that say so.
+func (s *search) typical(c *candidate, says func(*judge.Finding) bool, rest func(*flow) (left, scale float64)) float64 {
+	var all []float64
+	for _, k := range c.special {
+		fl := &s.flows[k.flow]
+		if k.share < minShare || !says(fl.finding) {
+			continue
+		}
+		if left, scale := rest(fl); left > scale/2 {
+			all = append(all, left)
+		}
+	}
+	if len(all) == 0 {
+		return 0
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// fitLoss finds the likeliest loss, as the logarithm of the share let through; 0: none.
+// occam is what its having been free costs: the difference between the best and the mean
+// likelihood over all ratios.
+func (s *search) fitLoss(c *candidate) (survive, gain, occam float64) {
+	lost, sent := 0.0, 0.0
+	for i := range c.special {
+		k := &c.special[i]
+		if fl := &s.flows[k.flow]; fl.lost > 0 && k.share >= minShare {
+			lost += k.share * float64(fl.lost)
+			sent += k.share * float64(fl.sent)
+		}
+	}
+	if lost == 0 {
+		return 0, 0, 0
+	}
+	for i := range c.groups {
+		k := &c.groups[i]
+		sent += k.share * k.count * float64(s.flows[k.flow].sent)
+	}
+	gains := make([]float64, len(lossGrid))
+	for i := range gains {
+		gains[i] = math.Inf(-1)
+	}
+	// From what the counts suggest the grid is climbed, and left on both sides where
+	// nothing is to be had any more.
+	const hopeless = 12
+	start := min(len(lossGrid)-1, max(0, int(math.Log(lost/sent/lossGrid[0])/math.Log(lossGrid[1]/lossGrid[0]))))
+	best := start
+	at := func(i int) float64 {
+		gains[i] = s.lossTotal(c, math.Log1p(-lossGrid[i]))
+		if gains[i] > gains[best] {
+			best = i
+		}
+		return gains[i]
+	}
+	at(start)
+	for i := start + 1; i < len(lossGrid); i++ {
+		if at(i) < gains[best]-hopeless {
+			break
+		}
+	}
+	for i := start - 1; i >= 0; i-- {
+		if at(i) < gains[best]-hopeless {
+			break
+		}
+	}
+	top := peak{math.Log(-math.Log1p(-lossGrid[best])), gains[best]}
+	// Where many packets were lost of each flow the likelihood is a spike that the grid may
+	// miss altogether; what the typical flow lost does not.
+	narrow := false
+	if q := s.typicalLoss(c); q > 0 {
+		x := math.Log(-math.Log1p(-min(q, lossGrid[len(lossGrid)-1])))
+		if g := s.lossTotal(c, -math.Exp(x)); g > top.gain+1 {
+			top, narrow = peak{x, g}, true
+		}
+	}
+	step, width := math.Log(lossGrid[1]/lossGrid[0]), 1/math.Sqrt(lost)
+	if top.gain > 0 {
+		for h := step; h > width/4 && h > 1e-4; h /= 4 {
+			top = s.climb(c, top, h)
+		}
+	}
+	mean := 0.0
+	for i, g := range gains {
+		mean += math.Exp(g - top.gain + lossPrior[i])
+	}
+	if narrow {
+		mean += math.Exp(lossPrior[best]) * min(1, math.Sqrt(2*math.Pi)*width/step)
+	}
+	occam = -math.Log(mean)
+	return -math.Exp(top.at), top.gain, occam
+}
+
+// peak is the likeliest loss so far: at is the logarithm of the exponent by which packets
+// are let through.
+type peak struct{ at, gain float64 }
+
+// climb looks a step to both sides of a peak, and where a parabola through the three is
+// highest.
+func (s *search) climb(c *candidate, p peak, step float64) peak {
+	most := math.Log(-math.Log1p(-lossGrid[len(lossGrid)-1]))
+	look := func(x float64) peak {
+		x = min(x, most)
+		return peak{x, s.lossTotal(c, -math.Exp(x))}
+	}
+	l, r := look(p.at-step), look(p.at+step)
+	for _, q := range []peak{l, r, look(p.at + step*vertex(l.gain, p.gain, r.gain))} {
+		if q.gain > p.gain {
+			p = q
+		}
+	}
+	return p
+}
+
+// typicalLoss is the median loss ratio of the members whose losses stand out, 0 where
+// none do.
+func (s *search) typicalLoss(c *candidate) float64 {
+	var all []float64
+	for i := range c.special {
+		if fl := &s.flows[c.special[i].flow]; fl.finding.Lossy && c.special[i].share >= minShare {
+			through := 1 - float64(fl.lost)/float64(fl.sent)
+			if left := 1 - through/math.Exp(fl.load.survive); left > 0 {
+				all = append(all, left)
+			}
+		}
+	}
+	if len(all) == 0 {
+		return 0
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// vertex is where a parabola through three values, a step apart, is highest: in steps
+// from the middle one, at most one to either side.
+func vertex(l, m, r float64) float64 {
+	curve := l - 2*m + r
+	if !(curve < 0) || math.IsInf(curve, 0) {
+		return 0
+	}
+	return math.Max(-1, math.Min(1, 0.5*(l-r)/curve))
+}
+
+// lossTotal is total for loss alone.
+func (s *search) lossTotal(c *candidate, survive float64) float64 {
+	g := 0.0
+	for i := range c.groups {
+		k := &c.groups[i]
+		g += k.count * s.m.alike(&s.flows[k.flow], k.share, load{survive: survive})
+	}
+	for i := range c.losses {
+		k := &c.losses[i]
+		g += k.count * s.m.lossGain(&s.flows[k.flow], &k.member, survive)
+	}
+	return g
+}
+
+// fitMarks is the share of marked packets among the flows that say so.
+func (s *search) fitMarks(c *candidate) float64 {
+	marks, sent := 0.0, 0.0
+	for _, k := range c.special {
+		fl := &s.flows[k.flow]
+		if fl.finding.Marked && k.share >= minShare {
+			marks += float64(*fl.finding.Obs.ECN)
+			sent += float64(fl.sent - fl.lost)
+		}
+	}
+	if sent == 0 {
+		return 0
+	}
+	return math.Min(marks/sent, lossGrid[len(lossGrid)-1])
+}
+
+// slack is by how much a fit may have gained by what was named since.
+const slack = 4
+
+// refresh brings those fits up to date that may have a gain of at least least.
+func (s *search) refresh(least float64) {
+	var stale []*candidate
+	for _, c := range s.cands {
+		if !c.named && !c.fresh && c.bound >= least {
+			stale = append(stale, c)
+		}
+	}
+	s.refitAll(stale)
+}
+
+func (s *search) refitAll(stale []*candidate) {
+	workers := min(runtime.GOMAXPROCS(0), 1+len(stale)/8)
+	split(len(stale), workers, func(_, lo, hi int) {
+		for _, c := range stale[lo:hi] {
+			s.refit(c)
+			c.bound = c.fit.gain + slack
+		}
+	})
+}
+
+// best is the candidate that pays most, nil if none pays. Among those the evidence
+// cannot tell from it, the narrowest is named.
+func (s *search) best() *candidate {
+	var top *candidate
+	better := func(c *candidate) {
+		if !c.named && s.pays(c) && (top == nil || c.fit.gain > top.fit.gain) {
+			top = c
+		}
+	}
+	var stale []*candidate
+	for _, c := range s.cands {
+		switch {
+		case c.named:
+		case c.fresh:
+			better(c)
+		case c.bound >= s.p.MinGain:
+			stale = append(stale, c)
+		}
+	}
+	// The most promising first: most of the others need not be looked at.
+	slices.SortStableFunc(stale, func(a, b *candidate) int { return cmp.Compare(b.bound, a.bound) })
+	const batch = 32
+	for len(stale) > 0 && (top == nil || stale[0].bound > top.fit.gain) {
+		n := min(batch, len(stale))
+		s.refitAll(stale[:n])
+		for _, c := range stale[:n] {
+			better(c)
+		}
+		stale = stale[n:]
+	}
+	if top == nil {
+		return nil
+	}
+	for _, c := range s.cands {
+		if c.named || rank(c.Element) >= rank(top.Element) || c.bound < top.fit.gain-slack {
+			continue
+		}
+		if s.listFlows(c); !same(c, top) {
+			continue
+		}
+		if !c.fresh {
+			s.refit(c)
+		}
+		if s.pays(c) && c.fit.gain+c.price > top.fit.gain+top.price-s.p.SameGain {
+			top = c
+		}
+	}
+	return top
+}
+
+// pays reports whether a candidate may be named: by more than one flow.
+func (s *search) pays(c *candidate) bool {
+	return c.fit.gain >= s.least() && c.fit.useful >= s.p.MinEdges && c.fit.others >= s.p.MinOthers
+}
+
+// least is the gain from which an element is named. Most fabrics have nothing broken: the
+// first has to overcome that as well.
+func (s *search) least() float64 {
+	if s.count == 0 {
+		return s.p.FirstGain
+	}
+	return s.p.MinGain
+}
+
+// apply takes a candidate's effect into the loads of the flows that cross it, or out.
+func (s *search) apply(c *candidate, out bool) {
+	e := c.fit.load
+	s.visit++
+	var touched []*candidate
+	for _, m := range c.members {
+		fl := &s.flows[m.flow]
+		said, before := s.says(fl), fl.cost
+		fl.apply(c, m.share, e, out)
+		s.m.settle(fl)
+		s.worth += before - fl.cost
+		says := s.says(fl)
+		// What was healthy and is told to lose says of others what it said before.
+		asBefore := e.lossOnly() && fl.speaksForAll()
+		if asBefore && says == said {
+			continue
+		}
+		at := func(p place, share float64) {
+			v := &s.seen[p]
+			v.lost += share * (says.lost - said.lost)
+			v.expected += share * (says.expected - said.expected)
+			v.late += says.late - said.late
+			if asBefore {
+				return
+			}
+			for _, i := range s.here[p] {
+				other := s.cands[i]
+				if other.touched != s.visit {
+					other.touched = s.visit
+					touched = append(touched, other)
+				}
+			}
+		}
+		for _, p := range fl.at {
+			at(p, 1)
+		}
+		if fl.paths != nil {
+			for i, p := range fl.paths.at {
+				at(p, fl.paths.share[i])
+			}
+		}
+	}
+	for _, other := range touched {
+		most := s.mostOf(other)
+		if !out {
+			most = min(most, other.bound)
+		}
+		other.fresh, other.stirred, other.bound = false, true, most
+		if !e.lossOnly() {
+			other.sorted = false // its healthy flows are not all alike any more
+		}
+	}
+	c.named, c.stirred = !out, false
+	if out {
+		s.worth += c.fit.paid
+		s.count--
+	} else {
+		s.worth -= c.fit.paid
+		s.count++
+	}
+}
+
+// run names elements until none pays.
+func (s *search) run() {
+	for len(s.named) < s.p.MaxElements {
+		top := s.best()
+		if top == nil {
+			return
+		}
+		s.apply(top, false)
+		s.named = append(s.named, top)
+	}
+}
+
+// revise takes each named element back in turn and asks again, beside the others that
+// are named: what was named first may have been named for two. Then it asks whether
+// one of those that could stand in its place explains more, with what follows from it.
+func (s *search) revise() {
+	const rounds = 3
+	for range rounds {
+		before := slices.Clone(s.named)
+		for i := 0; i < len(s.named); i++ {
+			if !s.named[i].stirred {
+				continue // nobody changed what it is about
+			}
+			was, fits := s.named[i], s.recall()
+			gain := was.fit.gain
+			s.apply(was, true)
+			top := s.best()
+			if top == nil {
+				s.named = slices.Delete(s.named, i, i+1)
+				i--
+				continue
+			}
+			s.named[i] = top
+			s.apply(top, false)
+			if top == was && math.Abs(top.fit.gain-gain) < slack {
+				s.remember(fits, false)
+			}
+		}
+		s.run()
+		for i := 0; i < len(s.named); i++ {
+			if c := s.named[i]; !c.tried || c.stirred {
+				s.replace(i)
+				c.tried = true
+			}
+		}
+		if slices.Equal(before, s.named) {
+			return
+		}
+	}
+}
+
+// replace tries the strongest of those that could stand in the place of a named element,
+// each with all that then pays, and keeps what is worth most.
+func (s *search) replace(i int) {
+	const tries = 3
+	kept := s.state()
+	was := s.named[i]
+	s.apply(was, true)
+	s.refresh(kept.fits[i].gain / 2)
+	var others []*candidate
+	evidence := s.explainedBy(was)
+	for _, c := range s.cands {
+		// Of two that explain more than one does, the better explains half of it.
+		if c != was && !c.named && s.pays(c) && c.fit.gain >= kept.fits[i].gain/2 && !same(c, was) && s.touches(c, evidence) {
+			others = append(others, c)
+		}
+	}
+	slices.SortStableFunc(others, func(a, b *candidate) int { return cmp.Compare(b.fit.gain, a.fit.gain) })
+	s.apply(was, false)
+	s.remember(kept.of, true)
+	rest := slices.Delete(slices.Clone(kept.named), i, i+1)
+	best := kept
+	for _, c := range others[:min(tries, len(others))] {
+		s.apply(was, true)
+		s.refit(c)
+		s.apply(c, false)
+		s.named = append(slices.Clone(rest), c)
+		s.run()
+		if s.worth > best.worth+s.p.MinGain {
+			best = s.state()
+		}
+		s.restore(kept)
+	}
+	if best.worth > kept.worth {
+		s.restore(best)
+	}
+}
+
+// state is what is named, and how, with what is known of the others beside that.
+type state struct {
+	named []*candidate
+	fits  []fit
+	worth float64
+	of    []known
+}
+
+// known is what is known of a candidate.
+type known struct {
+	fit            fit
+	bound          float64
+	fresh, stirred bool
+	fits           int
+}
+
+func (s *search) state() state {
+	out := state{named: slices.Clone(s.named), worth: s.worth, of: s.recall()}
+	for _, c := range s.named {
+		out.fits = append(out.fits, c.fit)
+	}
+	return out
+}
+
+func (s *search) recall() []known {
+	out := make([]known, len(s.cands))
+	for i, c := range s.cands {
+		out[i] = known{c.fit, c.bound, c.fresh, c.stirred, c.fits}
+	}
+	return out
+}
+
+// remember takes back what was known of the candidates that are not named, when the
+// same is named again: by exactly as much, or else by so little more or less that bounds
+// hold.
+func (s *search) remember(of []known, exactly bool) {
+	for i, c := range s.cands {
+		if c.named {
+			continue
+		}
+		k := &of[i]
+		c.bound = k.bound
+		if exactly {
+			c.stirred = k.stirred
+			// What was fitted since was sorted by other loads.
+			if c.fresh = k.fresh && c.fits == k.fits; c.fresh {
+				c.fit = k.fit
+			}
+		}
+	}
+}
+
+// restore names what a state has, and nothing else.
+func (s *search) restore(to state) {
+	now := s.named
+	s.named = slices.Clone(to.named)
+	at := func(c *candidate) int { return slices.Index(to.named, c) }
+	for _, c := range now {
+		if i := at(c); i < 0 || to.fits[i] != c.fit {
+			s.apply(c, true)
+		}
+	}
+	for i, c := range s.named {
+		if !c.named {
+			c.fit = to.fits[i]
+			s.apply(c, false)
+		}
+	}
+	s.remember(to.of, true)
+}
+
+// explainedBy stamps the flows that a candidate makes likelier beside what is named, and
+// returns the stamp.
+func (s *search) explainedBy(c *candidate) int32 {
+	s.visit++
+	for i := range c.special {
+		k := &c.special[i]
+		if fl := &s.flows[k.flow]; s.m.gain(fl, k, c.fit.load) > little {
+			fl.stamp = s.visit
+		}
+	}
+	return s.visit
+}
+
+// touches reports whether one of a candidate's flows has a stamp.
+func (s *search) touches(c *candidate, stamp int32) bool {
+	return slices.ContainsFunc(c.special, func(k member) bool { return s.flows[k.flow].stamp == stamp })
+}
+
+// suspects describes what is named, each beside the others.
+func (s *search) suspects() []Suspect {
+	var out []Suspect
+	for _, c := range s.named {
+		f := c.fit
+		s.apply(c, true)
+		s.refit(c)
+		const unlikely = 8
+		s.refresh(c.fit.gain - unlikely)
+		sus := Suspect{Element: c.Element, Gain: c.fit.gain, AddedDelayNS: int64(f.delay), TailDelayNS: int64(f.tail), LossRatio: ratio(f.survive), ECNRatio: ratio(f.clear)}
+		if sus.LossRatio >= lossGrid[len(lossGrid)-1]-1e-9 {
+			sus.LossRatio = 1
+		}
+		c.fit = f
+		explained := map[int32]bool{}
+		directed := false
+		s.visit++
+		for i := range c.special {
+			k := &c.special[i]
+			fl := &s.flows[k.flow]
+			gain := s.m.gain(fl, k, f.load)
+			degraded := fl.finding.Condition == judge.Degraded
+			if degraded && gain > 0 || !degraded && gain > little && fl.lost > 0 {
+				explained[k.flow] = true
+				sus.Explained = append(sus.Explained, int(fl.index))
+				directed = directed || !fl.finding.RoundTrip
+				fl.stamp = s.visit
+			}
+		}
+		for _, m := range c.members {
+			if fl := &s.flows[m.flow]; m.share >= 0.5 && fl.finding.Condition == judge.Healthy && !explained[m.flow] {
+				sus.Contrary = append(sus.Contrary, int(fl.index))
+			}
+		}
+		if !directed && c.Kind != fabric.KindQueue {
+			sus.Direction = fabric.Direction{} // nothing tells which way
+		}
+		s.rivals(c, &sus)
+		slices.Sort(sus.Explained)
+		slices.Sort(sus.Contrary)
+		s.apply(c, false)
+		out = append(out, sus)
+	}
+	return out
+}
+
+// rivals finds who else could be named in a candidate's stead: equivalents, and others
+// that explain some of its flows, which take from its confidence. The candidate's
+// explained flows are stamped.
+func (s *search) rivals(c *candidate, sus *Suspect) {
+	rest := math.Exp(-c.fit.gain) // nothing is broken
+	for _, r := range s.cands {
+		if r == c || r.named || r.Name == c.Name && r.Kind == c.Kind && r.Class == c.Class {
+			continue
+		}
+		if same(r, c) {
+			sus.Equivalent = append(sus.Equivalent, r.Element)
+			continue
+		}
+		if !r.fresh || math.IsInf(r.fit.gain, -1) {
+			continue
+		}
+		for _, k := range r.special {
+			if s.flows[k.flow].stamp == s.visit {
+				rest += math.Exp(math.Min(r.fit.gain-c.fit.gain, 10))
+				break
+			}
+		}
+	}
+	sus.Confidence = 1 / (1 + rest)
+}
+
+// same reports whether two candidates, listed, are crossed by the same flows.
+func same(a, b *candidate) bool {
+	return a.listed && b.listed && a.print == b.print && len(a.members) == len(b.members)
+}
+
+// rank orders elements from narrow to wide: a NIC concerns one host, a link all that
+// is routed over it, a switch all its links; one direction before both, a class before
+// all, a link before what goes on from it.
+func rank(e Element) int {
+	n := map[fabric.Kind]int{fabric.KindNIC: 0, fabric.KindLink: 4, fabric.KindQueue: 3, fabric.KindCorridor: 6, fabric.KindHost: 2,
+		fabric.KindPair: 7, fabric.KindLeafUplinks: 9, fabric.KindSwitch: 8}[e.Kind]
+	if !e.OneWay() {
+		n++
+	}
+	return n
+}

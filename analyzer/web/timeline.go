@@ -1,0 +1,100 @@
+package web
+
+import (
+	"time"
+
+	"github.com/graylink/graylink/analyzer"
+)
+
+// The timeline shows so much time, with a mark at every multiple of timelineTick, and at
+// most maxTimeline elements: those that were named last.
+const (
+	timelineSpan = time.Hour
+	timelineTick = 10 * time.Minute
+	maxTimeline  = 12
+)
+
+// Sizes of the timeline, in pixels of its own.
+const (
+	timelineLeft, timelineRight, timelineWidth, timelineRow, timelineTop = 260.0, 1160.0, 1180.0, 22.0, 20.0
+)
+
+// timeline is when which element was named, in the last hour.
+type timeline struct {
+	W, H  float64
+	Left  float64
+	Ticks []tick
+	Rows  []timeRow
+	More  int // elements that are not shown
+}
+
+type tick struct {
+	X    float64
+	Text string
+}
+
+type timeRow struct {
+	Y       float64 // of its middle
+	Element string
+	Text    string // the element's name, shortened
+	Bars    []timeBar
+}
+
+type timeBar struct {
+	X, Y, W, H float64
+	Class      string // open, held, past
+	Href       string // the verdict's place on the page, if it has one
+	Title      string
+}
+
+// newTimeline draws incidents, the newest first, against the hour that ended with the last
+// cycle.
+func newTimeline(incidents []analyzer.Incident, until time.Time) timeline {
+	t := timeline{W: timelineWidth, Left: timelineLeft}
+	from := until.Add(-timelineSpan)
+	x := func(at time.Time) float64 {
+		if at.Before(from) {
+			at = from
+		}
+		return timelineLeft + (timelineRight-timelineLeft)*float64(at.Sub(from))/float64(timelineSpan)
+	}
+	rows := map[string]int{}
+	for _, in := range incidents {
+		end := until
+		if in.Cleared != nil {
+			end = *in.Cleared
+		}
+		if end.Before(from) || in.FirstSeen.After(until) {
+			continue
+		}
+		at, known := rows[in.Element.Element]
+		if !known {
+			at = len(t.Rows)
+			if at == maxTimeline {
+				at = -1
+				t.More++
+			} else {
+				t.Rows = append(t.Rows, timeRow{Y: timelineTop + timelineRow*(float64(at)+0.5), Element: in.Element.Element, Text: shorten(in.Element.Element, 38)})
+			}
+			rows[in.Element.Element] = at
+		}
+		if at < 0 {
+			continue
+		}
+		const least = 4 // pixels; else what lasted for seconds could not be seen
+		b := timeBar{X: x(in.FirstSeen), Y: t.Rows[at].Y - 7, H: 14, Class: "past", Title: suspectLine(in) + ", " + clockTime(in.FirstSeen) + ", lasted " + age(end.Sub(in.FirstSeen))}
+		b.W = max(x(end)-b.X, least)
+		if in.Open {
+			b.Class, b.Href = "open", in.ID
+			if in.Held != "" {
+				b.Class = "held"
+			}
+		}
+		t.Rows[at].Bars = append(t.Rows[at].Bars, b)
+	}
+	t.H = timelineTop + timelineRow*float64(len(t.Rows)) + 4
+	for at := from.Truncate(timelineTick).Add(timelineTick); !at.After(until); at = at.Add(timelineTick) {
+		t.Ticks = append(t.Ticks, tick{x(at), at.UTC().Format("15:04")})
+	}
+	return t
+}

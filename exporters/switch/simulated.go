@@ -1,0 +1,57 @@
+package fabricswitch
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/graylink/graylink/internal/sighting"
+	"github.com/graylink/graylink/internal/sighting/source"
+)
+
+// Simulated is a switch that is made up: its ports, which do not change, the probes
+// that cross it, and what LLDP would tell of its cables.
+type Simulated struct {
+	Switch     string
+	Ports      []string
+	Source     source.Source // of the n-th port by the number n+1
+	Neighbours func() []sighting.Neighbour
+	Fresh      time.Duration
+	Flows      int
+}
+
+// StartSimulated keeps the table of a switch that is made up.
+func StartSimulated(s Simulated, log *slog.Logger) (*Agent, error) {
+	links := func(bool) ([]Link, error) {
+		out := make([]Link, len(s.Ports))
+		for i, name := range s.Ports {
+			out[i] = Link{Number: uint32(i + 1), Name: name, Up: true, Running: true}
+		}
+		return out, nil
+	}
+	o := Options{Switch: s.Switch, Ports: []string{"*"}, Fresh: s.Fresh, Flows: s.Flows}
+	return startOn(o, s.Source, told{s.Neighbours}, links, log)
+}
+
+// told are the neighbours of a simulated switch.
+type told struct{ neighbours func() []sighting.Neighbour }
+
+func (told) Ports([]uint32) error { return nil }
+
+func (t told) Neighbours(time.Time, func(uint32) string) []sighting.Neighbour { return t.neighbours() }
+
+func (told) Broken() uint64 { return 0 }
+
+func (told) Send(int, []byte) error { return errors.New("a simulated switch has no ports to send by") }
+
+func (told) Close() error { return nil }
+
+// Sightings serves what the agent sees and nothing of this machine's interfaces.
+func (a *Agent) Sightings() http.Handler {
+	all := a.Handler()
+	mux := http.NewServeMux()
+	mux.Handle("GET /-/ready", all)
+	mux.Handle("GET /api/v1/sightings", all)
+	return mux
+}

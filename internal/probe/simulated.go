@@ -1,0 +1,256 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/stamp"
+)
+
+// Simulated is an engine without sockets: a simulated fabric says when its packets
+// leave and come, and it keeps the same accounts of them as one with sockets.
+// Times are nanoseconds since the moment it was given as its base.
+type Simulated struct {
+	*Engine
+	asleep int64 // since when it does not run; -1: it runs
+}
+
+// SimFlow is an edge of a simulated engine.
+type SimFlow struct {
+	Edge     fabric.Edge
+	Cadence  time.Duration
+	Phase    time.Duration // of its first probe
+	SrcPort  uint16
+	DstPort  uint16
+	engine   *Simulated
+	edge     *edge
+	nic, far *nic
+	asker    *peer // what the far end knows of the flow's NIC
+}
+
+// SimPacket is what a probe says, and then its reply. The zero SimPacket is ready.
+type SimPacket struct {
+	flow     *SimFlow
+	seq, tx  uint32
+	user     int64
+	reply    reply
+	estimate stamp.ErrorEstimate
+}
+
+// StartSimulated makes an engine of a configuration, which it keeps. base is the
+// moment of its time 0; walk follows an edge through the fabric at once.
+func StartSimulated(cfg *Config, bend *Bend, base time.Time, walk func(fabric.Edge) (hops []Hop, reached bool), log *slog.Logger) (*Simulated, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	e := &Engine{log: log, base: base, wire: &wiring{bend: bend, virtual: new(atomic.Int64), ssids: map[uint16]bool{}}, cfg: cfg}
+	for _, c := range cfg.NICs {
+		n := &nic{cfg: c, node: cfg, bound: stamp.UnknownBound, log: log.With("nic", c.NIC), base: base, wire: e.wire, ssid: e.wire.randomSSID(),
+			peers: map[netip.Addr]*peer{}, sessions: map[sessionKey]*session{}, kindWhy: "the NIC is simulated"}
+		n.stamps[0][kernelStamps], n.stamps[1][kernelStamps] = true, true
+		n.setEstimate()
+		n.applyPeers(cfg)
+		n.maxSess = max(64, 4*len(cfg.Answers))
+		e.nics = append(e.nics, n)
+	}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	e.tracer = newTracer(cfg.Trace, e.all, log)
+	e.tracer.seek = func(_ context.Context, f traceFlow) (TracedPath, error) {
+		p := TracedPath{Edge: f.edge, TracedAt: time.Now()}
+		p.Hops, p.Reached = walk(f.edge)
+		q := inquiry{tracer: e.tracer, flow: f}
+		q.conclude(&p, false)
+		return p, nil
+	}
+	e.planned.Store(unplanned)
+	e.wg.Go(func() { e.tracer.run(e.ctx) })
+	return &Simulated{Engine: e, asleep: -1}, nil
+}
+
+// unplanned is when an engine wants to run that is never late.
+const unplanned = math.MaxInt64 / 2
+
+// Flows are the engine's edges. It is called once, before the first probe.
+func (s *Simulated) Flows() ([]*SimFlow, error) {
+	var out []*SimFlow
+	cfg := s.cfg
+	for _, n := range s.nics {
+		byNIC := make(map[string]*peer, len(n.peers))
+		for _, p := range n.peers {
+			byNIC[p.cfg.NIC] = p
+		}
+		for i := range cfg.Edges {
+			c := cfg.Edges[i]
+			p := byNIC[c.Dst]
+			if c.Src != n.cfg.NIC {
+				continue
+			}
+			if p == nil {
+				return nil, fmt.Errorf("edge %v: the configuration has no peer %s", c.ID(), c.Dst)
+			}
+			e := &edge{flow: newFlow(c.Cadence, cfg.ReplyTimeout), cfg: c, id: c.ID(), peer: p,
+				target: netip.AddrPortFrom(p.cfg.Address, cfg.Stamp.Port)}
+			e.synchronise(cfg.ClockSync, c.Cadence)
+			n.mu.Lock()
+			p.edges[c.Flow] = e
+			n.edges = append(n.edges, e)
+			n.mu.Unlock()
+			out = append(out, &SimFlow{Edge: e.id, Cadence: c.Cadence, Phase: time.Duration(s.phase() * float64(c.Cadence)),
+				SrcPort: cfg.Stamp.SourcePort + uint16(c.Flow), DstPort: cfg.Stamp.Port, engine: s, edge: e, nic: n})
+		}
+	}
+	return out, nil
+}
+
+// Answer says which engine answers a flow's probes; false: it does not know of it.
+func (f *SimFlow) Answer(far *Simulated) bool {
+	for _, n := range far.nics {
+		if n.cfg.NIC != f.Edge.Dst {
+			continue
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		for _, p := range n.peers {
+			if p.cfg.NIC == f.Edge.Src {
+				f.far, f.asker = n, p
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// wall is the time that the engine's clock shows.
+func (s *Simulated) wall(at int64) int64 { return s.wire.bend.At(s.base.UnixNano() + at) }
+
+// Packets is how many probes are due together: one, or one and its twin.
+func (f *SimFlow) Packets() int {
+	if !f.engine.cfg.ClockSync {
+		return 1
+	}
+	if f.edge.alone = (f.edge.alone + 1) % pairEvery; f.edge.alone == 0 {
+		return 2
+	}
+	return 1
+}
+
+// Skip counts probes whose time went by unused.
+func (f *SimFlow) Skip(probes int) {
+	f.nic.mu.Lock()
+	defer f.nic.mu.Unlock()
+	f.nic.skipped += uint64(probes)
+}
+
+// Probe makes p a probe that the program sends at now and the kernel stamps at
+// stamped.
+func (f *SimFlow) Probe(p *SimPacket, now, stamped int64) {
+	f.nic.mu.Lock()
+	defer f.nic.mu.Unlock()
+	*p = SimPacket{flow: f, user: f.engine.wall(now)}
+	p.seq, p.tx = f.edge.nextProbe(now, p.user)
+	f.edge.txStamp(p.seq, kernelStamps, f.engine.wall(stamped))
+	f.nic.kernel.Observe(stamped - now)
+}
+
+// Reflect makes a probe the reply to it. The kernel of far, whose engine was given
+// by Answer, stamped the probe at arrived; the program answers at now, and the
+// kernel stamps that at stamped. It reports false where there is no answer.
+func (s *Simulated) Reflect(p *SimPacket, arrived, now, stamped int64, marked bool) bool {
+	n, pr := p.flow.far, p.flow.asker
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	asked := pr.answers[p.flow.Edge.Flow]
+	sess := n.session(pr, asked, netip.AddrPortFrom(pr.cfg.Address, p.flow.SrcPort), p.flow.nic.ssid, now)
+	if sess == nil {
+		n.dropped[dropSessions]++
+		return false
+	}
+	before := sess.restarts
+	came := sess.arrive(p.seq, p.user, false)
+	n.restarts += sess.restarts - before
+	sess.lastSeen = now
+	if asked != nil && came == arrivalNew {
+		asked.received++
+		asked.arrived = now
+	}
+	if !sess.bucket.take(now) {
+		n.dropped[dropRate]++
+		return false
+	}
+	sess.tx++
+	p.reply = reply{seq: sess.seq, senderSeq: p.seq, t2: s.wall(arrived), t3: s.wall(now)}
+	a := &p.reply.answers
+	a.Has = stamp.Types(stamp.TypeTimestampInfo, stamp.TypeClassOfService, stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
+	a.TimestampInfo.MethodIn = kernelStamps.method()
+	if marked {
+		a.ClassOfService.ECN = ceMark
+	}
+	a.DirectMeasurement = stamp.DirectMeasurement{SenderTx: p.tx, ReflectorRx: sess.rx, ReflectorTx: sess.tx}
+	a.FollowUp = sess.tell()
+	p.estimate = n.estimate
+	n.kernel.Observe(stamped - now)
+	sess.learn(stamp.FollowUp{Seq: sess.seq, Timestamp: stamp.PTP(s.wall(stamped)), Method: kernelStamps.method()})
+	sess.seq++
+	return true
+}
+
+// Replied takes a reply: the kernel of its sender's node stamped it at arrived,
+// the program reads it at now.
+func (s *Simulated) Replied(p *SimPacket, arrived, now int64, marked bool) {
+	n, e := p.flow.nic, p.flow.edge
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p.reply.t4[userStamps], p.reply.t4[kernelStamps] = s.wall(now), s.wall(arrived)
+	if marked {
+		p.reply.ecn = ceMark
+	}
+	e.peer.estimate = p.estimate
+	if e.take(now, &p.reply) == outcomeUnsolicited {
+		n.dropped[dropUnsolicited]++
+	}
+}
+
+// Turn settles the accounts up to now, which is the engine's time from then on.
+func (s *Simulated) Turn(now int64) {
+	s.wire.virtual.Store(now)
+	if s.asleep < 0 {
+		s.wire.turned.Store(time.Now().UnixNano())
+	}
+	for _, n := range s.nics {
+		n.mu.Lock()
+		if s.asleep < 0 && now-n.settled >= int64(settleEvery) {
+			n.settled = now
+			for _, e := range n.edges {
+				e.settle()
+			}
+		}
+		n.mu.Unlock()
+	}
+}
+
+// Sleep and Wake say that the program gets no processor from now on, and that it
+// does again.
+func (s *Simulated) Sleep(now int64) {
+	s.asleep = now
+	s.planned.Store(now)
+}
+
+// Wake ends what Sleep began.
+func (s *Simulated) Wake(now int64) {
+	if s.asleep < 0 {
+		return
+	}
+	s.planned.Store(unplanned)
+	for _, n := range s.nics {
+		n.mu.Lock()
+		n.stalled += overshoot(now, s.asleep)
+		n.mu.Unlock()
+	}
+	s.asleep = -1
+}
