@@ -1,0 +1,150 @@
+package dashboards
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/graylink/graylink/rules/drift"
+)
+
+var update = flag.Bool("update", false, "rewrite the JSON")
+
+func encode(t *testing.T, d Dashboard) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", " ")
+	if err := enc.Encode(d); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// TestJSON: rule 5.
+func TestJSON(t *testing.T) {
+	all := All()
+	for name, d := range all {
+		file := filepath.Join("json", name+".json")
+		got := encode(t, d)
+		if *update {
+			if err := os.WriteFile(file, got, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want, err := os.ReadFile(file); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s is not what the code makes (%v): go test ./dashboards -update", file, err)
+		}
+	}
+	files, err := filepath.Glob("json/*.json")
+	if err != nil || len(files) != len(all) {
+		t.Errorf("%d files for %d dashboards, %v", len(files), len(all), err)
+	}
+}
+
+// TestPanels: rule 2, and what Grafana asks for.
+func TestPanels(t *testing.T) {
+	uids := map[string]bool{}
+	for name, d := range All() {
+		if uids[d.UID] || !strings.HasSuffix(d.Description, ".") && !strings.HasSuffix(d.Description, "?") {
+			t.Errorf("%s: uid %s, description %q", name, d.UID, d.Description)
+		}
+		uids[d.UID] = true
+		for _, p := range d.Panels {
+			if p.Title == "" || !strings.HasSuffix(p.Description, ".") || p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 {
+				t.Errorf("%s: panel %q: text %q, unit %q, %d queries", name, p.Title, p.Description, p.FieldConfig.Defaults.Unit, len(p.Targets))
+			}
+			if p.GridPos.X+p.GridPos.W > 24 {
+				t.Errorf("%s: panel %q is beyond the grid", name, p.Title)
+			}
+			for _, target := range p.Targets {
+				if target.Instant == target.Range {
+					t.Errorf("%s: panel %q asks for a moment and for a range", name, p.Title)
+				}
+			}
+		}
+	}
+}
+
+// recorded are the names of the recording rules.
+func recorded(t *testing.T) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob("../rules/*.rules.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	out := map[string]bool{}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var f struct {
+			Groups []struct{ Rules []struct{ Record string } }
+		}
+		if err := yaml.Unmarshal(b, &f); err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range f.Groups {
+			for _, r := range g.Rules {
+				out[r.Record] = true
+			}
+		}
+	}
+	return out
+}
+
+var used = regexp.MustCompile(`\$([a-z]+)`)
+
+// TestQueries: rule 3, and no variable that a dashboard lacks or has for nothing.
+func TestQueries(t *testing.T) {
+	known, err := drift.Exposed("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(known, recorded(t))
+	for name, d := range All() {
+		variables, wanted := map[string]bool{}, map[string]bool{}
+		check := func(where, expr string) {
+			asked, err := drift.Asked(Fill(expr))
+			if err != nil {
+				t.Errorf("%s: %s: %v", name, where, err)
+			}
+			for _, s := range asked {
+				if !known[s] {
+					t.Errorf("%s: %s asks for %s, which nobody exposes", name, where, s)
+				}
+			}
+			for _, m := range used.FindAllStringSubmatch(expr, -1) {
+				wanted[m[1]] = true
+			}
+		}
+		for _, v := range d.Templating.List {
+			if v.Type == "query" {
+				variables[v.Name] = true
+				check("variable "+v.Name, Values(v))
+			}
+		}
+		for _, n := range d.Annotations.List {
+			check("annotation "+n.Name, n.Expr)
+		}
+		for _, p := range d.Panels {
+			for _, target := range p.Targets {
+				check("panel "+p.Title, target.Expr)
+			}
+		}
+		if !maps.Equal(variables, wanted) {
+			t.Errorf("%s: variables %v, used %v", name, slices.Sorted(maps.Keys(variables)), slices.Sorted(maps.Keys(wanted)))
+		}
+	}
+}

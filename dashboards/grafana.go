@@ -1,0 +1,248 @@
+// Package dashboards makes the Grafana dashboards. Each is a function below; what Grafana
+// imports lies beside them as JSON, written by
+//
+//	go test ./dashboards -update
+//
+// The rules:
+//
+//  1. A dashboard is for one question at night, and its first panel answers it.
+//  2. Every panel has a title that says what is seen, a text that says how to read it,
+//     and a unit.
+//  3. Whatever a panel asks for is exposed by the code or recorded by a rule.
+//  4. While something is broken every panel shows data (test/e2e, TestAlerts).
+//  5. The committed JSON is what the code makes.
+package dashboards
+
+// The structs below are the part of Grafana's dashboard schema (version 39, Grafana 10.4
+// and later) that is used.
+
+// Dashboard is what Grafana imports.
+type Dashboard struct {
+	UID           string     `json:"uid"`
+	Title         string     `json:"title"`
+	Description   string     `json:"description"`
+	Tags          []string   `json:"tags"`
+	SchemaVersion int        `json:"schemaVersion"`
+	Refresh       string     `json:"refresh"`
+	Time          TimeRange  `json:"time"`
+	Templating    Templating `json:"templating"`
+	Annotations   Notes      `json:"annotations"`
+	Links         []Link     `json:"links"`
+	Panels        []Panel    `json:"panels"`
+}
+
+// TimeRange is what is shown at first.
+type TimeRange struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+}
+
+// Templating holds the variables.
+type Templating struct {
+	List []Variable `json:"list"`
+}
+
+// Variable is a choice at the top of a dashboard.
+type Variable struct {
+	Name       string      `json:"name"`
+	Label      string      `json:"label"`
+	Type       string      `json:"type"`
+	Query      string      `json:"query"`
+	Datasource *Datasource `json:"datasource,omitempty"`
+	Refresh    int         `json:"refresh,omitempty"`
+	IncludeAll bool        `json:"includeAll"`
+	AllValue   string      `json:"allValue,omitempty"`
+	Multi      bool        `json:"multi"`
+	Sort       int         `json:"sort,omitempty"`
+}
+
+// Notes holds the annotations.
+type Notes struct {
+	List []Note `json:"list"`
+}
+
+// Note is drawn across the time series of a dashboard.
+type Note struct {
+	Name       string     `json:"name"`
+	Datasource Datasource `json:"datasource"`
+	Enable     bool       `json:"enable"`
+	IconColor  string     `json:"iconColor"`
+	Expr       string     `json:"expr"`
+	TitleText  string     `json:"titleFormat"`
+	Step       string     `json:"step"`
+}
+
+// Link leads to the other dashboards.
+type Link struct {
+	Title       string   `json:"title"`
+	Type        string   `json:"type"`
+	Tags        []string `json:"tags"`
+	AsDropdown  bool     `json:"asDropdown"`
+	KeepTime    bool     `json:"keepTime"`
+	IncludeVars bool     `json:"includeVars"`
+}
+
+// Datasource is the Prometheus that is asked.
+type Datasource struct {
+	Type string `json:"type"`
+	UID  string `json:"uid"`
+}
+
+// Panel is one picture.
+type Panel struct {
+	ID              int              `json:"id"`
+	Type            string           `json:"type"`
+	Title           string           `json:"title"`
+	Description     string           `json:"description"`
+	GridPos         GridPos          `json:"gridPos"`
+	Datasource      Datasource       `json:"datasource"`
+	Targets         []Target         `json:"targets"`
+	FieldConfig     FieldConfig      `json:"fieldConfig"`
+	Options         map[string]any   `json:"options,omitempty"`
+	Transformations []Transformation `json:"transformations,omitempty"`
+}
+
+// GridPos is a place on a grid 24 wide.
+type GridPos struct {
+	H int `json:"h"`
+	W int `json:"w"`
+	X int `json:"x"`
+	Y int `json:"y"`
+}
+
+// Target is a query of a panel.
+type Target struct {
+	RefID        string     `json:"refId"`
+	Datasource   Datasource `json:"datasource"`
+	Expr         string     `json:"expr"`
+	LegendFormat string     `json:"legendFormat,omitempty"`
+	Format       string     `json:"format,omitempty"`
+	Instant      bool       `json:"instant,omitempty"`
+	Range        bool       `json:"range,omitempty"`
+}
+
+// FieldConfig says how values are written and coloured.
+type FieldConfig struct {
+	Defaults  Defaults `json:"defaults"`
+	Overrides []any    `json:"overrides"`
+}
+
+// Defaults hold for every field of a panel.
+type Defaults struct {
+	Unit       string         `json:"unit"`
+	Thresholds *Thresholds    `json:"thresholds,omitempty"`
+	Custom     map[string]any `json:"custom,omitempty"`
+}
+
+// Thresholds colour values from a bound upwards.
+type Thresholds struct {
+	Mode  string `json:"mode"`
+	Steps []Step `json:"steps"`
+}
+
+// Step is a colour; Value is nil for the lowest.
+type Step struct {
+	Color string   `json:"color"`
+	Value *float64 `json:"value"`
+}
+
+// Transformation changes the answers before they are shown.
+type Transformation struct {
+	ID      string         `json:"id"`
+	Options map[string]any `json:"options"`
+}
+
+var datasource = Datasource{"prometheus", "${datasource}"}
+
+const tag = "graylink"
+
+// dashboard lays panels out from the left to the right, in the order given.
+func dashboard(uid, title, description string, variables []Variable, panels ...Panel) Dashboard {
+	d := Dashboard{UID: "graylink-" + uid, Title: "Graylink: " + title, Description: description, Tags: []string{tag}, SchemaVersion: 39,
+		Refresh: "5s", Time: TimeRange{"now-30m", "now"},
+		Templating: Templating{append([]Variable{{Name: "datasource", Label: "Prometheus", Type: "datasource", Query: "prometheus"}}, variables...)},
+		Annotations: Notes{[]Note{{Name: "verdicts", Datasource: datasource, Enable: true, IconColor: "red", Step: "1s",
+			Expr: "fabric:suspect:score", TitleText: "{{kind}} {{element}}"}}},
+		Links: []Link{{Title: "Graylink", Type: "dashboards", Tags: []string{tag}, AsDropdown: true, KeepTime: true}}}
+	x, y, high := 0, 0, 0
+	for i, p := range panels {
+		if x+p.GridPos.W > 24 {
+			x, y, high = 0, y+high, 0
+		}
+		p.ID, p.GridPos.X, p.GridPos.Y, p.Datasource = i+1, x, y, datasource
+		x, high = x+p.GridPos.W, max(high, p.GridPos.H)
+		for j := range p.Targets {
+			p.Targets[j].RefID, p.Targets[j].Datasource = string(rune('A'+j)), datasource
+		}
+		if p.FieldConfig.Overrides == nil {
+			p.FieldConfig.Overrides = []any{}
+		}
+		d.Panels = append(d.Panels, p)
+	}
+	return d
+}
+
+// choice is a variable with the values of a series' label.
+func choice(name, label, series, of string) Variable {
+	return Variable{Name: name, Label: label, Type: "query", Query: "label_values(" + series + ", " + of + ")", Datasource: &datasource,
+		Refresh: 2, IncludeAll: true, AllValue: ".*", Multi: true, Sort: 1}
+}
+
+func over(expr, legend string) Target {
+	return Target{Expr: expr, LegendFormat: legend, Range: true}
+}
+
+func now(expr, legend string) Target {
+	return Target{Expr: expr, LegendFormat: legend, Instant: true}
+}
+
+func panel(kind, title, description, unit string, w, h int, targets ...Target) Panel {
+	return Panel{Type: kind, Title: title, Description: description, GridPos: GridPos{W: w, H: h}, Targets: targets, FieldConfig: FieldConfig{Defaults: Defaults{Unit: unit}}}
+}
+
+// lines are values over time; none of them is drawn across a gap.
+func lines(title, description, unit string, w int, targets ...Target) Panel {
+	p := panel("timeseries", title, description, unit, w, 8, targets...)
+	p.FieldConfig.Defaults.Custom = map[string]any{"spanNulls": false, "fillOpacity": 5}
+	p.Options = map[string]any{"legend": map[string]any{"displayMode": "table", "placement": "right", "calcs": []string{"lastNotNull", "max"}}, "tooltip": map[string]any{"mode": "multi", "sort": "desc"}}
+	return p
+}
+
+// number is one value, large, green below bad and red from there on.
+func number(title, description, unit string, w int, bad float64, target Target) Panel {
+	p := panel("stat", title, description, unit, w, 4, target)
+	p.FieldConfig.Defaults.Thresholds = &Thresholds{"absolute", []Step{{"green", nil}, {"red", &bad}}}
+	p.Options = map[string]any{"colorMode": "background", "reduceOptions": map[string]any{"calcs": []string{"lastNotNull"}}}
+	return p
+}
+
+// good is the same the other way round: red below enough.
+func good(title, description, unit string, w int, enough float64, target Target) Panel {
+	p := number(title, description, unit, w, enough, target)
+	p.FieldConfig.Defaults.Thresholds.Steps = []Step{{"red", nil}, {"green", &enough}}
+	return p
+}
+
+// table shows labels as columns; hidden are those that nobody reads.
+func table(title, description, unit string, w, h int, value string, target Target, hidden ...string) Panel {
+	target.Format, target.Instant, target.Range = "table", true, false
+	p := panel("table", title, description, unit, w, h, target)
+	exclude := map[string]bool{"Time": true, "__name__": true, "job": true}
+	for _, l := range hidden {
+		exclude[l] = true
+	}
+	if value == "" {
+		exclude["Value"] = true
+	}
+	p.Transformations = []Transformation{{"organize", map[string]any{"excludeByName": exclude, "renameByName": map[string]string{"Value": value}}}}
+	return p
+}
+
+// heat is a native histogram over time.
+func heat(title, description string, w int, expr string) Panel {
+	t := over(expr, "")
+	t.Format = "heatmap"
+	p := panel("heatmap", title, description, "s", w, 9, t)
+	p.Options = map[string]any{"calculate": false, "yAxis": map[string]any{"unit": "s"}, "color": map[string]any{"mode": "scheme", "scheme": "Oranges", "steps": 64}}
+	return p
+}
