@@ -2,21 +2,24 @@
 SHELL := /bin/bash
 GO ?= go
 BIN := bin
-RACE := ./internal/clocksync ./internal/coordinator ./internal/agentapi/... ./internal/ibsample ./internal/ibagent ./internal/pki ./internal/schedule ./internal/probe ./internal/sighting/... ./internal/unix ./exporters/... ./analyzer ./analyzer/evidence ./analyzer/paths ./analyzer/publish
+# Packages whose tests race as a whole, and those that leave their slow ones out of it.
+RACE := ./internal/agentapi/... ./internal/ibsample ./internal/pki ./internal/sighting/... ./internal/unix ./exporters/... ./analyzer/daemon ./analyzer/evidence ./analyzer/paths ./analyzer/publish
+RACE_SHORT := ./analyzer ./internal/probe ./internal/schedule ./internal/coordinator ./internal/clocksync ./internal/ibagent
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # Programs that the demo and the tests run, as program:Debian package.
 DEMO_TOOLS := ip:iproute2 iptables:iptables
-TEST_TOOLS := $(DEMO_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump chronyd:chrony opensm:opensm ibsim:ibsim-utils ibtracert:infiniband-diags
+TEST_TOOLS := $(DEMO_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump chronyd:chrony opensm:opensm ibsim:ibsim-utils ibtracert:infiniband-diags prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager
 
-.PHONY: build collector demo test test-short bench peers clocks lint clean demo-tools test-tools table
+.PHONY: build alerts silence collector demo test test-short bench peers clocks bench-localize bench-evidence beside lint clean demo-tools test-tools table
 
 build:
-	@echo "building graylink, graylink-node, graylink-switch and graylink-coordinator (the first time downloads and compiles for a minute or two)"
+	@echo "building graylink, graylink-node, graylink-switch, graylink-coordinator and graylink-analyzer (the first time downloads and compiles for a minute or two)"
 	@mkdir -p $(BIN)
 	$(GO) build -o $(BIN)/graylink ./cmd/graylink
 	$(GO) build -o $(BIN)/graylink-node ./cmd/graylink-node
 	$(GO) build -o $(BIN)/graylink-switch ./cmd/graylink-switch
 	$(GO) build -o $(BIN)/graylink-coordinator ./cmd/graylink-coordinator
+	$(GO) build -o $(BIN)/graylink-analyzer ./cmd/graylink-analyzer
 
 # The Collector with Graylink's receivers: a build of its own, since the Collector
 # takes longer to compile than all the rest.
@@ -28,16 +31,21 @@ collector:
 	$(GO) vet -tags collector ./cmd/otelcol-graylink
 	$(GO) test -tags collector -count 1 ./cmd/otelcol-graylink
 
-demo: demo-tools build
+# Without root the fabric is simulated, which takes no tools.
+demo: $(if $(filter 0,$(shell id -u)),demo-tools) build
 	$(BIN)/graylink demo
 
-# Everything, slow suites included: one package after the other, since several
-# build fabrics and measure time. Race detection covers what needs no fabric.
+# Everything, slow suites included. Packages that build fabrics, and measure time in
+# them, run one after the other. Race detection covers what needs no fabric; packages of
+# RACE are not run without it.
+FABRICS := /internal/lab$$|/internal/probe$$|/test/e2e$$
 test: test-tools build
 	@echo "race detector over the concurrent packages"
-	$(GO) test -race -short -timeout 10m $(RACE)
-	@echo "all tests: real namespaces, real sockets, real Prometheus, real browser (about ten minutes)"
-	$(GO) test -p 1 -count 1 -timeout 20m ./...
+	$(GO) test -race -short -timeout 10m $(RACE_SHORT) $(RACE)
+	@echo "packages without fabrics: real sockets, real Prometheus rules, real subnet manager, real browser"
+	$(GO) test -count 1 -timeout 10m $$($(GO) list ./... | grep -v -E '$(FABRICS)' | grep -v -x -F -e "$$($(GO) list $(RACE))")
+	@echo "packages that build fabrics of network namespaces, one after the other (fifteen minutes)"
+	$(GO) test -p 1 -count 1 -timeout 25m $$($(GO) list ./... | grep -E '$(FABRICS)')
 
 # Without the suites that build fabrics.
 test-short:
@@ -63,6 +71,39 @@ clocks: build
 	$(GO) test ./test/e2e -run 'TestClocks$$' -v -count 1 -clocks.peers -clocks.span 60s
 	$(BIN)/graylink clocksim --table --clocks 64 --seeds 1..20 --duration 90s --warm-up 60s
 	$(BIN)/graylink clocksim --table --clocks 1024 --seeds 1..5 --duration 24s
+
+# From a fault to the webhook, by a real Prometheus and Alertmanager with the files of
+# deploy/ and rules/ (docs/alerts.md): 20 s, and 40 s for each fault. For the table:
+# make alerts ALERTS="-alerts.kinds=delay,loss -alerts.seeds=1..10 -alerts.table"
+ALERTS ?= -alerts.kinds=delay,blackhole
+alerts: build
+	$(call need,$(DEMO_TOOLS) prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager,)
+	$(GO) test ./test/e2e -run 'TestAlerts$$/^faults$$' -v -count 1 -timeout 3h $(ALERTS)
+
+# An hour of the same lab with nothing broken, and agents, scrapes and analyzers disturbed:
+# nobody is told of the fabric. It says how far it is; make silence SPAN=5m is shorter.
+SPAN ?= 1h
+silence: build
+	$(call need,$(DEMO_TOOLS) prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager,)
+	$(GO) test ./test/e2e -run 'TestAlerts$$/^silence$$' -v -count 1 -timeout 25h -silence.span $(SPAN)
+
+# How well faults are found, beside the methods of three papers, on generated
+# cases (docs/localization.md).
+bench-localize:
+	$(GO) run ./test/localize $(LOCALIZE_FLAGS)
+
+# The analyzer beside a Prometheus server gives the demo's verdicts; and when the server
+# stands still, dies, is slow, incomplete or a minute ahead, none that is wrong (20 minutes;
+# make beside BESIDE="-beside.outage 20s -beside.trouble 20s" takes 12).
+beside:
+	$(call need,prometheus:prometheus,)
+	$(GO) test ./cmd/graylink/demo -tags beside -run 'Beside|PrometheusFails' -count 1 -v -timeout 1h $(BESIDE)
+
+# What a cycle's questions cost a real Prometheus and the analyzer (minutes): ADR 12.
+bench-evidence:
+	$(call need,prometheus:prometheus,)
+	$(GO) test ./analyzer -run TestTwoStepsSayWhatEverythingSays -asking.seeds 1 -count 1
+	$(GO) test ./analyzer -tags scale -run 'TestScale$$' -count 1 -v -timeout 1h -scale.edges 100000
 
 lint:
 	@test -x $(BIN)/tools/golangci-lint || { echo "building golangci-lint (a few minutes, once)"; GOBIN=$(CURDIR)/$(BIN)/tools $(GO) install $(GOLANGCI); }

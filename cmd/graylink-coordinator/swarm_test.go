@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -124,10 +125,12 @@ func memory(t *testing.T) (now, peak int64) {
 	return now, peak
 }
 
+var swarmLeaves = flag.Int("swarm.leaves", 128, "leaves of 32 agents each in TestRule9ManyAgentsAtOnce; 313 are 10,016 agents")
+
 func TestRule9ManyAgentsAtOnce(t *testing.T) {
 	leaves, hosts := 16, 32
 	if !testing.Short() {
-		leaves = 313
+		leaves = *swarmLeaves
 	}
 	n := leaves * hosts
 	if limit, err := unix.RaiseOpenFiles(uint64(n + 500)); err != nil {

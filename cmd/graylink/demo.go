@@ -24,7 +24,7 @@ import (
 )
 
 func addDemo(app *kingpin.Application, commands map[string]command) {
-	cmd := app.Command("demo", "Build a real fabric on this machine, break a link in it and show the verdict. Exit code 0: the right element was named (or silence was right), 1: it could not be run, 2: the verdict was not right.")
+	cmd := app.Command("demo", "Build a real fabric on this machine, or simulate one, break a link in it and show the verdict. Exit code 0: the right element was named (or silence was right), 1: it could not be run, 2: the verdict was not right.")
 	var o demoFlags
 	cmd.Flag("fault", "What to break: "+fmt.Sprint(demo.Kinds())+", several separated by commas.").Default("delay").StringVar(&o.faults)
 	cmd.Flag("seed", "Chooses where it breaks.").Default("1").Uint64Var(&o.seed)
@@ -37,7 +37,7 @@ func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("duration", "How long none and host-stall last.").Default("30s").DurationVar(&o.duration)
 	cmd.Flag("topology", "Topology file; the demo's own when absent.").StringVar(&o.topology)
 	cmd.Flag("format", "json prints one object per fault on standard output.").Default("text").EnumVar(&o.format, "text", "json")
-	cmd.Flag("fabric", "netns: network namespaces, a real fabric, needs root; auto is the same.").Default("auto").EnumVar(&o.fabric, "auto", "netns", "sim")
+	cmd.Flag("fabric", "netns: network namespaces, a real fabric, needs root; sim: a simulated one; auto: netns as root, else sim.").Default("auto").EnumVar(&o.fabric, "auto", "netns", "sim")
 	cmd.Flag("flows", "Flows (source ports) per pair of NICs; 0 chooses for coverage.").Default("0").IntVar(&o.flows)
 	cmd.Flag("keep", "Leave it running after the verdict, until Ctrl-C.").BoolVar(&o.keep)
 	cmd.Flag("name", "The lab's name: a second demo needs another.").Default("demo").StringVar(&o.name)
@@ -64,18 +64,22 @@ type demoFlags struct {
 }
 
 func (o *demoFlags) run(ctx context.Context) error {
+	simulate := o.fabric == "sim"
 	switch {
-	case o.fabric == "sim":
-		return errors.New("the simulated fabric (--fabric sim) is not part of this version; run as root for the real one")
-	case os.Geteuid() != 0:
-		return errors.New("the demo builds its fabric from network namespaces and needs root: run it as root, for instance: sudo make demo")
 	case o.flows < 0 || o.flows > 64:
 		return fmt.Errorf("--flows %d: 0 to 64 are expected", o.flows)
+	case o.fabric == "netns" && os.Geteuid() != 0:
+		return errors.New("--fabric netns builds the fabric from network namespaces and needs root: run it as root, for instance: sudo make demo")
+	case o.fabric == "auto" && os.Geteuid() != 0:
+		fmt.Fprintln(os.Stderr, "you are not root, and a fabric of network namespaces needs root: the fabric is simulated (--fabric sim); for a real one: sudo make demo")
+		simulate = true
 	}
-	// Better said now than when the first fault is due.
-	for program, pkg := range map[string]string{"ip": "iproute2", "iptables": "iptables"} {
-		if _, err := exec.LookPath(program); err != nil {
-			return fmt.Errorf("the demo needs the program %q, which is not in PATH: apt-get install %s", program, pkg)
+	if !simulate {
+		// Better said now than when the first fault is due.
+		for program, pkg := range map[string]string{"ip": "iproute2", "iptables": "iptables"} {
+			if _, err := exec.LookPath(program); err != nil {
+				return fmt.Errorf("the demo needs the program %q, which is not in PATH: apt-get install %s; or try --fabric sim", program, pkg)
+			}
 		}
 	}
 	kinds, err := demo.ParseKinds(o.faults)
@@ -103,20 +107,17 @@ func (o *demoFlags) run(ctx context.Context) error {
 			return fmt.Errorf("--without-agent %s: the topology has no such switch", sw)
 		}
 	}
-	if o.node == "" {
+	if o.node == "" && !simulate {
 		if o.node, err = find("graylink-node", "--node-binary"); err != nil {
 			return err
 		}
 	}
-	if o.sw == "" && !o.traceOnly {
+	if o.sw == "" && !o.traceOnly && !simulate {
 		if o.sw, err = find("graylink-switch", "--switch-binary"); err != nil {
 			return err
 		}
 	}
-	if o.traceOnly {
-		o.sw = ""
-	}
-	opts := demo.Options{Name: o.name, Topology: topo, Listen: o.listen, Flows: o.flows, NodeBin: o.node, SwitchBin: o.sw, Agentless: o.agentless, NoTraces: o.sightingsOnly,
+	opts := demo.Options{Name: o.name, Topology: topo, Simulate: simulate, Listen: o.listen, Flows: o.flows, NodeBin: o.node, TraceOnly: o.traceOnly, SwitchBin: o.sw, Agentless: o.agentless, NoTraces: o.sightingsOnly,
 		BendClocks: o.bend, Seed: from, Progress: os.Stderr}
 	if o.level != "none" {
 		var level slog.Level
@@ -184,7 +185,11 @@ func (o *demoFlags) scenarios(ctx context.Context, d *demo.Demo, kinds []string,
 		}
 	}
 	if o.keep {
-		fmt.Fprintf(os.Stderr, "the fabric stays up: %s (Ctrl-C ends it; break more with: graylink lab --name %s fault add ...)\n", d.URL(), o.name)
+		more := ""
+		if d.Lab() != nil {
+			more = "; break more with: graylink lab --name " + o.name + " fault add ..."
+		}
+		fmt.Fprintf(os.Stderr, "the fabric stays up: %s (Ctrl-C ends it%s)\n", d.URL(), more)
 		<-ctx.Done()
 		return nil
 	}

@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
+	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 	"gopkg.in/yaml.v3"
@@ -60,6 +63,10 @@ func addLab(app *kingpin.Application, commands map[string]command) {
 	}
 
 	addLabFault(cmd, name, commands)
+
+	proxy := cmd.Command("proxy", "Serve an HTTP proxy into a lab, as proxy_url of a Prometheus or an analyzer outside: http://h1:9868/metrics is asked of h1's loopback.")
+	listen := proxy.Flag("web.listen-address", "Where the proxy listens.").Default("127.0.0.1:9867").String()
+	commands[proxy.FullCommand()] = func(ctx context.Context) error { return labProxy(ctx, *name, *listen) }
 
 	ex := cmd.Command("exec", "Run a command inside a node or switch: graylink lab exec NODE -- CMD.")
 	node := ex.Arg("node", "The node or switch.").Required().String()
@@ -174,6 +181,24 @@ func labUp(ctx context.Context, topology, name string) error {
 	}
 	_, err := lab.Up(ctx, topo, lab.Options{Name: name, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	return err
+}
+
+func labProxy(ctx context.Context, name, listen string) error {
+	l, err := lab.Open(name)
+	if err != nil {
+		return err
+	}
+	ln, err := net.Listen("tcp", listen)
+	if err != nil {
+		return fmt.Errorf("--web.listen-address: %w", err)
+	}
+	fmt.Fprintf(os.Stderr, "proxy_url: http://%s\n", ln.Addr())
+	srv := &http.Server{Handler: l.Proxy(), ReadHeaderTimeout: 10 * time.Second}
+	defer context.AfterFunc(ctx, func() { srv.Close() })()
+	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
 }
 
 func labExec(ctx context.Context, name, node string, argv []string) error {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 
@@ -31,26 +33,20 @@ func addLocalize(app *kingpin.Application, commands map[string]command) {
 			}
 			defer in.Close()
 		}
-		var obs []*fabric.Observation
-		bad := 0
-		report := func(e fabric.LineError) {
-			bad++
-			fmt.Fprintf(os.Stderr, "%s:%d: error: %v; the line is skipped\n", *file, e.Line, e.Err)
-		}
-		err = fabric.ReadObservations(in, func(line int, o *fabric.Observation) error {
-			if err := analyzer.CheckObservation(g, o); err != nil {
-				report(fabric.LineError{Line: line, Err: err})
-				return nil
-			}
-			obs = append(obs, o)
-			return nil
-		}, report)
+		c := &complaints{w: os.Stderr, file: *file}
+		told := newProgress(os.Stderr)
+		obs, lines, err := readObservations(in, g, c, told)
 		if err != nil {
 			return fmt.Errorf("observations: reading %s: %w", *file, err)
 		}
-		rep, err := analyzer.Localize(g, obs, *window)
+		rep, wrong, err := analyzer.Localizer{Graph: g, Window: *window, Progress: func(done, of int) {
+			told.say("%d of %d windows explained", done, of)
+		}}.Run(obs)
 		if err != nil {
 			return err
+		}
+		for _, w := range wrong {
+			c.add(lines[w.Observation], w.Err)
 		}
 		if *format == "json" {
 			err = json.NewEncoder(os.Stdout).Encode(rep)
@@ -60,10 +56,85 @@ func addLocalize(app *kingpin.Application, commands map[string]command) {
 		if err != nil {
 			return fmt.Errorf("writing the report: %w", err)
 		}
-		if bad > 0 {
-			return exitError{code: 3, err: fmt.Errorf("%s: %d lines could not be read", *file, bad)}
+		if c.n > 0 {
+			return exitError{code: 3, err: fmt.Errorf("%s: %d lines could not be read", *file, c.n)}
 		}
 		return nil
+	}
+}
+
+// maxObservations bounds how many observations are held, at some 500 octets each.
+const maxObservations = 5_000_000
+
+// readObservations reads those whose elements the topology has, with their line numbers.
+func readObservations(in io.Reader, g *fabric.Graph, c *complaints, told *progress) (obs []*fabric.Observation, lines []int, err error) {
+	known := fabric.NewInterner()
+	err = fabric.ReadObservations(in, func(line int, o *fabric.Observation) error {
+		if err := analyzer.CheckObservation(g, o); err != nil {
+			c.add(line, err)
+			return nil
+		}
+		if len(obs) == maxObservations {
+			return fmt.Errorf("line %d: more than %d observations", line, maxObservations)
+		}
+		known.Share(o)
+		obs, lines = append(obs, o), append(lines, line)
+		told.line(line)
+		return nil
+	}, func(e fabric.LineError) {
+		c.add(e.Line, e.Err)
+		told.line(e.Line)
+	})
+	return obs, lines, err
+}
+
+// complaints reports bad lines: the first ones in full, all of them as a number.
+type complaints struct {
+	w    io.Writer
+	file string
+	n    int
+}
+
+const (
+	maxComplaints   = 20
+	maxComplaintLen = 400
+)
+
+func (c *complaints) add(line int, err error) {
+	if c.n++; c.n > maxComplaints+1 {
+		return
+	}
+	if c.n == maxComplaints+1 {
+		fmt.Fprintf(c.w, "%s: further bad lines are skipped without a word\n", c.file)
+		return
+	}
+	text := err.Error()
+	if len(text) > maxComplaintLen {
+		text = strings.ToValidUTF8(text[:maxComplaintLen], "") + "..."
+	}
+	fmt.Fprintf(c.w, "%s:%d: error: %s; the line is skipped\n", c.file, line, text)
+}
+
+// progress says how far something is that takes more than two seconds, as often.
+type progress struct {
+	w    io.Writer
+	last time.Time
+}
+
+const progressEvery = 2 * time.Second
+
+func newProgress(w io.Writer) *progress { return &progress{w, time.Now()} }
+
+func (p *progress) line(n int) {
+	if n%1000 == 0 {
+		p.say("%d lines read", n)
+	}
+}
+
+func (p *progress) say(format string, args ...any) {
+	if now := time.Now(); now.Sub(p.last) >= progressEvery {
+		p.last = now
+		fmt.Fprintf(p.w, format+"\n", args...)
 	}
 }
 
@@ -90,17 +161,29 @@ func verdictText(v fabric.Verdict) string {
 		s += fmt.Sprintf("  direction  %s\n", v.Direction)
 	}
 	s += fmt.Sprintf("  what       %s\n", v.Summary)
-	s += fmt.Sprintf("  touches    %d NICs, %d flows\n", v.BlastRadius.NICs, v.BlastRadius.Edges)
+	if v.Attribution != nil {
+		s += fmt.Sprintf("  why        %s\n", v.Attribution.Summary)
+	}
+	if v.BlastRadius.NICs > 0 {
+		s += fmt.Sprintf("  touches    %d NICs, %d flows\n", v.BlastRadius.NICs, v.BlastRadius.Edges)
+	}
+	label, why := "or", ": no probe can tell these apart"
+	switch v.Scenario {
+	case fabric.ClockTrouble:
+		label, why = "also", ": the same clock"
+	case fabric.Miscabled:
+		label, why = "and", ""
+	}
 	for i, e := range v.Equivalent {
 		if i == 0 {
-			s += "  or         "
+			s += fmt.Sprintf("  %-10s ", label)
 		} else {
 			s += ", "
 		}
 		s += fmt.Sprintf("%s (%s)", e.Element, e.Kind)
 	}
 	if len(v.Equivalent) > 0 {
-		s += ": no probe can tell these apart\n"
+		s += why + "\n"
 	}
 	return s + fmt.Sprintf("  do         %s\n", v.Action)
 }

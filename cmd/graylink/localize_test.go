@@ -3,9 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -92,6 +94,40 @@ func TestLocalizeReportsEveryBadLine(t *testing.T) {
 	}
 	if !strings.Contains(stdout, `"state":"suspect"`) {
 		t.Errorf("the rest was not judged: %s", stdout)
+	}
+}
+
+// TestLocalizeHostileFile: every kind of rubbish is counted and skipped, the first of it
+// is shown, and what can be read is judged.
+func TestLocalizeHostileFile(t *testing.T) {
+	data, err := os.ReadFile("testdata/delay.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := strings.SplitN(string(data), "\n", 2)[0]
+	field := regexp.MustCompile(`"(sent|lost|window_ns)":[0-9]+`)
+	with := func(name, value string) string {
+		return field.ReplaceAllStringFunc(good, func(s string) string {
+			if strings.HasPrefix(s, `"`+name+`"`) {
+				return `"` + name + `":` + value
+			}
+			return s
+		})
+	}
+	bad := []string{with("sent", "NaN"), with("sent", "-5"), with("lost", "99999"), with("sent", "1e300"), with("window_ns", "9223372036854775808"), with("window_ns", "9223372036854775807"),
+		strings.Replace(good, `"start":"2026`, `"start":"0001`, 1), strings.Replace(good, `"start":"2026`, `"start":"9999`, 1), `[]`, `null`, `{}`, "\x00\xff",
+		strings.Replace(good, `"out":"`, `"out":"nowhere`, 1), strings.Replace(good, `"switch":"`, `"switch":"x`, 1), strings.Repeat("{", 2<<20)}
+	rubbish := strings.Repeat("rubbish\n", 10_000)
+	stdout, stderr, code := program(t, strings.Join(bad, "\n")+"\n"+rubbish+string(data), "localize", "--topology", demoTopology, "--observations", "-", "--format", "json")
+	if want := fmt.Sprintf("%d lines could not be read", len(bad)+10_000); code != 3 || !strings.Contains(stderr, want) {
+		t.Errorf("exit code %d, want 3 with %q in\n%s", code, want, stderr)
+	}
+	if lines := strings.Count(stderr, "\n"); lines > maxComplaints+3 || len(stderr) > 16<<10 {
+		t.Errorf("%d lines, %d octets of complaints", lines, len(stderr))
+	}
+	var rep fabric.Report
+	if err := json.Unmarshal([]byte(stdout), &rep); err != nil || len(rep.Verdicts) != 1 || rep.Verdicts[0].Direction != "spine1:dn2->leaf2:up1" {
+		t.Errorf("%v: %s", err, stdout)
 	}
 }
 

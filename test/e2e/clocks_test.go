@@ -446,12 +446,24 @@ func TestClocks(t *testing.T) {
 			}
 			return true
 		})
-		before := f.owds()
-		time.Sleep(*clockSpan / 2)
-		for k, v := range meanOWDs(before, f.owds()) {
-			if math.Abs(v-straight[k]) > 20e-6 {
-				t.Errorf("%s: mean %.2f us without a coordinator, %.2f with one", k, v*1e6, straight[k]*1e6)
+		// A mean of five seconds moves by 20 us when the machine stops for 10 ms once; a
+		// clock that went off is off in every span, and more in the last.
+		off := map[string]float64{}
+		for span := range 3 {
+			before := f.owds()
+			time.Sleep(*clockSpan / 2)
+			now := map[string]float64{}
+			for k, v := range meanOWDs(before, f.owds()) {
+				if _, was := off[k]; (was || span == 0) && math.Abs(v-straight[k]) > 20e-6 {
+					now[k] = v
+				}
 			}
+			if off = now; len(off) == 0 {
+				break
+			}
+		}
+		for k, v := range off {
+			t.Errorf("%s: mean %.2f us without a coordinator, %.2f with one", k, v*1e6, straight[k]*1e6)
 		}
 		f.startCoordinator()
 		f.connected(8)

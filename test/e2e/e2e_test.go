@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"syscall"
@@ -29,6 +30,13 @@ var bin string // directory of the programs under test
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if *trafficTo != "" {
+		if err := traffic(*trafficTo); err != nil {
+			fmt.Fprintln(os.Stderr, "cross traffic:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	os.Exit(run(m))
 }
 
@@ -47,7 +55,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	build := exec.Command("go", "build", "-o", dir+"/", "../../cmd/graylink", "../../cmd/graylink-node", "../../cmd/graylink-switch", "../../cmd/graylink-coordinator")
+	build := exec.Command("go", "build", "-o", dir+"/", "../../cmd/graylink", "../../cmd/graylink-node", "../../cmd/graylink-switch", "../../cmd/graylink-coordinator", "../../cmd/graylink-analyzer")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "building the programs:", err)
@@ -207,21 +215,51 @@ func judge(t *testing.T, out []demo.Outcome, wrong int) {
 	}
 }
 
-// TestDemoFaults is the table of docs/first-light.md with its first two seeds.
+// TestDemoFaults: in one fabric one after the other, a host that is starved of CPU makes no
+// verdict against the fabric; packets lost without a queue are no congestion; what marks,
+// flaps, is down and slows is named. (TestAlerts has a healthy fabric, blackhole and congest,
+// TestDemoOtherTopologies delay.)
 func TestDemoFaults(t *testing.T) {
 	need(t)
-	stdout, stderr, _ := graylink(t, "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0", "--format", "json",
-		"--fault", "delay,loss,blackhole,nic-slow,switch-slow,link-down", "--seeds", "1..2")
-	out := outcomes(t, stdout)
-	if len(out) != 12 {
-		t.Fatalf("%d outcomes, want 12:\n%s", len(out), stderr)
+	kinds := []struct {
+		of    string
+		check func(t *testing.T, out []demo.Outcome)
+	}{
+		{"host-stall", func(t *testing.T, out []demo.Outcome) {
+			if !out[0].ElementMatch {
+				t.Errorf("%s: not seen", out[0].Fault.Kind)
+			}
+			nothingElse(t, out)
+		}},
+		{"loss", func(t *testing.T, out []demo.Outcome) {
+			judge(t, out, 0)
+			if v := out[0].Verdict; v != nil && slices.Contains(v.Causes, fabric.CauseCongestion) {
+				t.Errorf("causes %q, %+v", v.Causes, v.Attribution)
+			}
+		}},
+		{"incast,flap,link-down,switch-slow,nic-slow", func(t *testing.T, out []demo.Outcome) { judge(t, out, 1) }},
 	}
-	judge(t, out, 1)
+	var all []string
+	for _, k := range kinds {
+		all = append(all, k.of)
+	}
+	faults := strings.Join(all, ",")
+	stdout, stderr, _ := graylink(t, "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0", "--format", "json", "--duration", "20s", "--fault", faults)
+	out := outcomes(t, stdout)
+	if len(out) != 1+strings.Count(faults, ",") {
+		t.Fatalf("%d outcomes:\n%s", len(out), stderr)
+	}
+	for _, k := range kinds {
+		n := 1 + strings.Count(k.of, ",")
+		t.Run(k.of, func(t *testing.T) { k.check(t, out[:n]) })
+		out = out[n:]
+	}
 	clean(t, "e2e")
 }
 
 // TestDemoClocks: a clock that is wrong by seconds already is named when it jumps
-// or changes its rate, and nothing else is.
+// or changes its rate, and nothing else is. (A lab of its own: a clock that moves within half
+// a minute of a delay on its NIC is distrusted and not named.)
 func TestDemoClocks(t *testing.T) {
 	need(t)
 	stdout, stderr, _ := graylink(t, "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0", "--format", "json", "--fault", "clock-step,clock-drift")
@@ -230,40 +268,29 @@ func TestDemoClocks(t *testing.T) {
 		t.Fatalf("%d outcomes, want 2:\n%s", len(out), stderr)
 	}
 	judge(t, out, 0)
+	nothingElse(t, out)
+	clean(t, "e2e")
+}
+
+// nothingElse checks that nobody innocent was named.
+func nothingElse(t *testing.T, out []demo.Outcome) {
+	t.Helper()
 	for _, o := range out {
 		if len(o.FalseVerdicts) != 0 {
 			t.Errorf("%s at %s: %d verdicts besides", o.Fault.Kind, o.Fault.Element, len(o.FalseVerdicts))
 		}
 	}
-	clean(t, "e2e")
-}
-
-// TestDemoSilence: a healthy fabric, and a host that is starved of CPU, make no
-// verdict against the fabric.
-func TestDemoSilence(t *testing.T) {
-	need(t)
-	stdout, stderr, code := graylink(t, "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0", "--format", "json", "--fault", "none,host-stall", "--duration", "20s")
-	out := outcomes(t, stdout)
-	if code != 0 || len(out) != 2 {
-		t.Fatalf("exit code %d, outcomes:\n%s\n%s", code, stdout, stderr)
-	}
-	for _, o := range out {
-		if len(o.FalseVerdicts) != 0 || !o.ElementMatch {
-			t.Errorf("%s: %d verdicts against the fabric", o.Fault.Kind, len(o.FalseVerdicts))
-		}
-	}
-	clean(t, "e2e")
 }
 
 // TestDemoOtherTopologies: three tiers; absent addresses, odd port names and uneven leaves.
 func TestDemoOtherTopologies(t *testing.T) {
 	need(t)
-	for _, file := range []string{"clos3.yaml", "odd.yaml"} {
+	for _, tt := range []struct{ file, faults string }{{"clos3.yaml", "delay"}, {"odd.yaml", "delay"}} {
 		stdout, stderr, _ := graylink(t, "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0", "--format", "json",
-			"--topology", "../../internal/lab/testdata/"+file, "--fault", "delay,nic-slow")
+			"--topology", "../../internal/lab/testdata/"+tt.file, "--fault", tt.faults)
 		out := outcomes(t, stdout)
-		if len(out) != 2 {
-			t.Fatalf("%s: %d outcomes:\n%s", file, len(out), stderr)
+		if len(out) != strings.Count(tt.faults, ",")+1 {
+			t.Fatalf("%s: %d outcomes:\n%s", tt.file, len(out), stderr)
 		}
 		judge(t, out, 0)
 		clean(t, "e2e")
@@ -309,8 +336,8 @@ func TestDemoIsInterrupted(t *testing.T) {
 
 // TestDemoIsNotReadToTheEnd: whoever reads what it says may leave.
 func TestDemoIsNotReadToTheEnd(t *testing.T) {
-	need(t)
-	cmd := exec.Command(filepath.Join(bin, "graylink"), "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0", "--fault", "none", "--duration", "1s")
+	t.Parallel()
+	cmd := exec.Command(filepath.Join(bin, "graylink"), "demo", "--fabric", "sim", "--web.listen-address", "127.0.0.1:0", "--fault", "none", "--duration", "1s")
 	pipe, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -325,7 +352,6 @@ func TestDemoIsNotReadToTheEnd(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	clean(t, "e2e")
 }
 
 // TestDemoBadInput: one clear message each, exit code 1, nothing left behind.
@@ -340,13 +366,12 @@ func TestDemoBadInput(t *testing.T) {
 		args []string
 		want []string
 	}{
-		"port in use":      {[]string{"--web.listen-address", ln.Addr().String()}, []string{"in use", "--web.listen-address"}},
-		"bad topology":     {[]string{"--topology", "../../internal/fabric/testdata/references.bad.yaml"}, []string{"references.bad.yaml:17:", "spine7"}},
-		"no topology":      {[]string{"--topology", "nowhere.yaml"}, []string{"nowhere.yaml", "no such file"}},
-		"unknown fault":    {[]string{"--fault", "thunder"}, []string{"thunder", "blackhole"}},
-		"seeds":            {[]string{"--seeds", "9..1"}, []string{"9..1"}},
-		"simulated fabric": {[]string{"--fabric", "sim"}, []string{"not part of this version"}},
-		"no agent":         {[]string{"--node-binary", "/nonexistent/agent"}, []string{"/nonexistent/agent"}},
+		"port in use":   {[]string{"--web.listen-address", ln.Addr().String()}, []string{"in use", "--web.listen-address"}},
+		"bad topology":  {[]string{"--topology", "../../internal/fabric/testdata/references.bad.yaml"}, []string{"references.bad.yaml:17:", "spine7"}},
+		"no topology":   {[]string{"--topology", "nowhere.yaml"}, []string{"nowhere.yaml", "no such file"}},
+		"unknown fault": {[]string{"--fault", "thunder"}, []string{"thunder", "blackhole"}},
+		"seeds":         {[]string{"--seeds", "9..1"}, []string{"9..1"}},
+		"no agent":      {[]string{"--node-binary", "/nonexistent/agent"}, []string{"/nonexistent/agent"}},
 	}
 	for name, tt := range tests {
 		args := append([]string{"demo", "--name", "e2e"}, tt.args...)
@@ -368,7 +393,7 @@ func TestDemoBadInput(t *testing.T) {
 
 func TestDemoWithoutRoot(t *testing.T) {
 	need(t)
-	cmd := exec.Command(filepath.Join(bin, "graylink"), "demo", "--name", "e2e")
+	cmd := exec.Command(filepath.Join(bin, "graylink"), "demo", "--name", "e2e", "--fabric", "netns")
 	cmd.Dir = bin
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()

@@ -200,7 +200,7 @@ func (d *Demo) relate(ctx context.Context) error {
 			d.say("all %d clocks are locked, each known to %s or better", len(nodes), worst.Round(10*time.Nanosecond))
 			return nil
 		}
-		if err := d.dead(); err != nil {
+		if err := d.site.dead(); err != nil {
 			return err
 		}
 		if time.Since(began) > clocksLocked {

@@ -1,10 +1,11 @@
-// Package demo joins the lab and the analyzer: a real fabric on this machine,
-// agents in it, a coordinator for their clocks, an embedded Prometheus, the
-// analyzer and its page; then it breaks something and waits for the verdict.
+// Package demo joins a fabric and the analyzer: a real fabric of namespaces on this
+// machine or a simulated one, agents in it, a coordinator for their clocks, an
+// embedded Prometheus, the analyzer and its page; then it breaks something and
+// waits for the verdict. What comes after the agents does not know which fabric
+// it is (site.go).
 package demo
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,24 +15,18 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"sort"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/attribute"
+	"github.com/graylink/graylink/analyzer/daemon"
 	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
-	"github.com/graylink/graylink/analyzer/publish"
-	"github.com/graylink/graylink/analyzer/web"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
 )
@@ -54,13 +49,16 @@ const (
 type Options struct {
 	Name     string
 	Topology *fabric.Topology
+	// Simulate makes the fabric up instead of building it.
+	Simulate bool
 	Listen   string
 	Flows    int
 	// Cadence is the time between two probes of a pair of NICs; 0: 10 ms.
 	Cadence time.Duration
 	NodeBin string
-	// SwitchBin is graylink-switch, which runs on every switch but those of
-	// Agentless; "" where paths come from traces alone.
+	// TraceOnly: paths come from traces alone. Else every switch but those of
+	// Agentless has an agent, SwitchBin of a real fabric.
+	TraceOnly bool
 	SwitchBin string
 	Agentless []string
 	// Executable is the graylink that faults' helpers are started from; the running
@@ -80,7 +78,7 @@ type Options struct {
 // Demo is a running fabric with agents and an analyzer.
 type Demo struct {
 	o    Options
-	lab  *lab.Lab
+	site site
 	g    *fabric.Graph
 	mesh Mesh
 	dir  string
@@ -90,21 +88,17 @@ type Demo struct {
 	conductor *conductor
 	watching  []string       // switches that run graylink-switch
 	serve     sync.WaitGroup // the loop, the page
-	runs      sync.WaitGroup // the agents
 	stop      context.CancelFunc
 	start     time.Time
 	url       string
 	own       string // address of the page
 	// coverage is that of the whole fabric, measured when nothing was broken.
 	coverage float64
-
-	mu    sync.Mutex
-	died  error
-	procs []*exec.Cmd
 }
 
 // Outcome is one fault's result, as the contract prints it.
 type Outcome struct {
+	Fabric           string          `json:"fabric"` // netns or sim
 	Fault            FaultJSON       `json:"fault"`
 	Seed             uint64          `json:"seed"`
 	Verdict          *fabric.Verdict `json:"verdict"`
@@ -156,14 +150,10 @@ func Start(ctx context.Context, o Options) (*Demo, error) {
 }
 
 func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
-	t := d.o.Topology
-	d.say("building the fabric: %d switches, %d nodes, %d links as network namespaces", len(t.Switches), len(t.Nodes), len(t.Links))
-	var err error
-	d.lab, err = lab.Up(ctx, t, lab.Options{Name: d.o.Name, Owner: true, Log: d.o.Log, Executable: d.o.Executable})
-	if err != nil {
+	if err := d.found(ctx); err != nil {
 		return err
 	}
-	d.g = fabric.NewGraph(d.lab.Topology())
+	d.g = fabric.NewGraph(d.site.Topology())
 	d.mesh = PlanMesh(d.g, d.o.Flows)
 	if d.o.Cadence > 0 {
 		d.mesh.Pair = d.o.Cadence
@@ -171,12 +161,14 @@ func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
 	if d.mesh.Directed() == 0 {
 		return errors.New("the topology gives nobody to probe: no two NICs of different nodes in one plane are connected")
 	}
+	var err error
 	if d.dir, err = os.MkdirTemp("", "graylink-demo-"); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	if d.conductor, err = conduct(ctx, d.lab.Topology(), d.o, d.dir); err != nil {
+	if d.conductor, err = conduct(ctx, d.site.Topology(), d.o, d.dir); err != nil {
 		return err
 	}
+	d.site.conductedBy(d.conductor)
 	if err := d.agents(ctx); err != nil {
 		return err
 	}
@@ -185,10 +177,10 @@ func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
 		turns = fmt.Sprintf(", by %d flows in turn", d.mesh.Flows)
 	}
 	if n := len(d.watching); n > 0 {
-		d.say("%d of %d switches tell which probes cross them by which ports", n, len(d.lab.Topology().Switches))
+		d.say("%d of %d switches tell which probes cross them by which ports", n, len(d.site.Topology().Switches))
 	}
-	d.say("%d agents probe %d directed flows: every pair of NICs every %s%s; kernel timestamps on every packet",
-		len(d.lab.Topology().Nodes), d.mesh.Directed(), d.mesh.Pair, turns)
+	d.say("%d agents probe %d directed flows: every pair of NICs every %s%s; %s",
+		len(d.site.Topology().Nodes), d.mesh.Directed(), d.mesh.Pair, turns, d.site.note())
 	if err := d.relate(ctx); err != nil {
 		return err
 	}
@@ -199,9 +191,37 @@ func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
 	return d.ready(ctx)
 }
 
-// agents starts graylink-node in every node's namespace and waits until each answers.
+// found makes the fabric.
+func (d *Demo) found(ctx context.Context) error {
+	t := d.o.Topology
+	size := fmt.Sprintf("%d switches, %d nodes, %d links", len(t.Switches), len(t.Nodes), len(t.Links))
+	if d.o.Simulate {
+		d.say("the fabric is SIMULATED: %s in this process, none of it on a wire", size)
+		s, err := newSimulated(d.o)
+		if err == nil {
+			d.site = s
+		}
+		return err
+	}
+	d.say("building the fabric: %s as network namespaces", size)
+	s, err := newNamespaces(ctx, d.o)
+	if err == nil {
+		d.site = s
+	}
+	return err
+}
+
+// fabricName is the fabric's kind, as --fabric has it.
+func (d *Demo) fabricName() string {
+	if d.o.Simulate {
+		return "sim"
+	}
+	return "netns"
+}
+
+// agents starts every node's agent and waits until each answers.
 func (d *Demo) agents(ctx context.Context) error {
-	nodes := d.lab.Topology().Nodes
+	nodes := d.site.Topology().Nodes
 	var bends map[string]bend
 	if d.o.BendClocks {
 		bends = bendClocks(nodes, d.o.Name, d.o.Seed)
@@ -217,13 +237,7 @@ func (d *Demo) agents(ctx context.Context) error {
 		if err := os.WriteFile(file, cfg, 0o600); err != nil {
 			return fmt.Errorf("demo: %w", err)
 		}
-		args := []string{d.o.NodeBin, "--config.file", file, "--clock-bend-file", d.lab.BendFile(n.Name),
-			"--web.listen-address", "127.0.0.1:" + agentPort, "--log.level", "warn"}
-		args = append(args, d.conductor.flags(n.Name)...)
-		if b, ok := bends[n.Name]; ok {
-			args = append(args, fmt.Sprintf("--clock-offset=%s", b.offset), fmt.Sprintf("--clock-drift-ppm=%g", b.ppm))
-		}
-		if err := d.spawn(n.Name, args); err != nil {
+		if err := d.site.node(n.Name, file, bends[n.Name]); err != nil {
 			return err
 		}
 	}
@@ -237,11 +251,11 @@ func (d *Demo) agents(ctx context.Context) error {
 	for _, sw := range d.watching {
 		urls = append(urls, SwitchURL(sw))
 	}
-	client := Agents(d.lab).Client
+	client := client(d.site.dial)
 	deadline := time.Now().Add(agentsUp)
 	for _, url := range urls {
 		for {
-			if err := d.dead(); err != nil {
+			if err := d.site.dead(); err != nil {
 				return err
 			}
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/-/ready", nil)
@@ -266,19 +280,18 @@ func (d *Demo) agents(ctx context.Context) error {
 	return nil
 }
 
-// switches starts graylink-switch in the switches' namespaces.
+// switches starts the switches' agents, where there are any.
 func (d *Demo) switches() error {
-	if d.o.SwitchBin == "" {
+	if d.o.TraceOnly {
 		return nil
 	}
-	for i := range d.lab.Topology().Switches {
-		sw := d.lab.Topology().Switches[i].Name
+	for i := range d.site.Topology().Switches {
+		sw := d.site.Topology().Switches[i].Name
 		if slices.Contains(d.o.Agentless, sw) {
 			continue
 		}
 		d.watching = append(d.watching, sw)
-		if err := d.spawn(sw, []string{d.o.SwitchBin, "--switch", sw, "--ports.alias", "--lldp.send", "1s", "--stamp-port", fmt.Sprint(StampPort),
-			"--web.listen-address", "127.0.0.1:" + switchPort, "--log.level", "warn"}); err != nil {
+		if err := d.site.watch(sw); err != nil {
 			return err
 		}
 	}
@@ -290,44 +303,8 @@ func (d *Demo) sightings() *analyzer.Sightings {
 	if len(d.watching) == 0 {
 		return nil
 	}
-	return &analyzer.Sightings{Client: Agents(d.lab).Client, URL: SwitchURL, Switches: d.watching,
+	return &analyzer.Sightings{Client: client(d.site.dial), URL: SwitchURL, Switches: d.watching,
 		Mapper: paths.Mapper{SourcePort: SourcePort, StampPort: StampPort}}
-}
-
-// spawn starts an agent in the namespace of a node or switch; that it ends is fatal
-// to the demo.
-func (d *Demo) spawn(element string, argv []string) error {
-	cmd := d.lab.Command(context.Background(), element, argv...)
-	out := &tail{w: d.o.AgentLogs, prefix: element}
-	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("starting the agent of %s: %w", element, err)
-	}
-	d.procs = append(d.procs, cmd)
-	d.runs.Add(1)
-	go func() {
-		defer d.runs.Done()
-		err := cmd.Wait()
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.died == nil {
-			d.died = fmt.Errorf("the agent of %s ended (%s): %s", element, exitText(err), out.last())
-		}
-	}()
-	return nil
-}
-
-func exitText(err error) string {
-	if err == nil {
-		return "exit code 0"
-	}
-	return err.Error()
-}
-
-func (d *Demo) dead() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.died
 }
 
 // switchPort is where graylink-switch listens inside its own namespace.
@@ -338,22 +315,12 @@ func SwitchURL(sw string) string { return "http://" + sw + ":" + switchPort }
 
 func AgentURL(node string) string { return "http://" + node + ":" + agentPort }
 
-// dialAgent reaches an agent out of band: the socket is opened inside the
-// node's namespace, to its loopback, where no fault of the fabric is in the way.
-func dialAgent(ctx context.Context, l *lab.Lab, network, addr string) (net.Conn, error) {
-	node, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, err
-	}
-	return l.DialContext(ctx, node, network, "127.0.0.1:"+port)
-}
-
 // dial reaches the agents, and the demo's own page, which is no node's.
 func (d *Demo) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	if addr == d.own {
 		return (&net.Dialer{}).DialContext(ctx, network, addr)
 	}
-	return dialAgent(ctx, d.lab, network, addr)
+	return d.site.dial(ctx, network, addr)
 }
 
 func client(dial func(context.Context, string, string) (net.Conn, error)) *http.Client {
@@ -362,40 +329,30 @@ func client(dial func(context.Context, string, string) (net.Conn, error)) *http.
 
 // Agents reaches the agents that a demo runs in a lab.
 func Agents(l *lab.Lab) analyzer.HTTPAgents {
-	return analyzer.HTTPAgents{Client: client(func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return dialAgent(ctx, l, network, addr)
-	}), URL: AgentURL}
+	return analyzer.HTTPAgents{Client: client(l.Reach), URL: AgentURL}
 }
 
 func (d *Demo) analyzer(run context.Context, ln net.Listener) error {
 	d.own = ln.Addr().String()
 	targets := []evidence.Target{{Job: "graylink-analyzer", Address: d.own, Path: "/metrics"}}
-	for _, n := range d.lab.Topology().Nodes {
+	for _, n := range d.site.Topology().Nodes {
 		targets = append(targets, evidence.Target{Job: "graylink-node-edges", Address: n.Name + ":" + agentPort, Path: "/metrics/edges"},
 			evidence.Target{Job: "graylink-node", Address: n.Name + ":" + agentPort, Path: "/metrics"})
+	}
+	if d.Lab() != nil { // a simulated switch has no telemetry
+		for _, sw := range d.watching {
+			targets = append(targets, evidence.Target{Job: "graylink-switch", Address: sw + ":" + switchPort, Path: "/metrics"})
+		}
 	}
 	var err error
 	if d.db, err = evidence.NewEmbedded(evidence.EmbeddedOptions{Dial: d.dial, Targets: targets, Log: d.o.Log}); err != nil {
 		return err
 	}
-	d.loop = analyzer.NewLoop(analyzer.LoopOptions{Graph: d.g, DB: d.db, Agents: Agents(d.lab),
-		Settings: evidence.DefaultSettings(), Expected: d.mesh.Directed(), Log: d.o.Log, Sightings: d.sightings(), NoTraces: d.o.NoTraces})
+	d.loop = analyzer.NewLoop(analyzer.LoopOptions{Graph: d.g, DB: d.db, Agents: analyzer.HTTPAgents{Client: client(d.site.dial), URL: AgentURL},
+		Settings: evidence.DefaultSettings(), Expected: d.mesh.Directed(), Log: d.o.Log, Sightings: d.sightings(), NoTraces: d.o.NoTraces,
+		Causes: &attribute.Asker{DB: d.db, Scrape: time.Second}, Maintenance: maintenance.NewRegister(d.g)})
 
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(&publish.Collector{Snapshot: d.loop.Snapshot, Store: d.loop.Store(), Switches: d.loop.Switches},
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
-	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
-		if d.loop.Snapshot().At.IsZero() {
-			http.Error(w, "no cycle yet", http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ready")
-	})
-	(&publish.API{Snapshot: d.loop.Snapshot, Store: d.loop.Store()}).Register(mux)
-	mux.Handle("GET /", &web.Handler{Snapshot: d.loop.Snapshot, Store: d.loop.Store(), Title: "Graylink: " + d.o.Name, Now: time.Now})
+	mux := daemon.Pages(d.loop, daemon.Show{Title: d.title()})
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	d.serve.Add(3)
 	go func() {
@@ -418,6 +375,14 @@ func (d *Demo) analyzer(run context.Context, ln net.Listener) error {
 	return nil
 }
 
+// title is the page's.
+func (d *Demo) title() string {
+	if d.o.Simulate {
+		return "Graylink: " + d.o.Name + " (a simulated fabric)"
+	}
+	return "Graylink: " + d.o.Name
+}
+
 // ready waits until every flow has a baseline and a path and nothing is suspect.
 func (d *Demo) ready(ctx context.Context) error {
 	d.say("learning what is normal while the whole mesh probes, and tracing every flow's path")
@@ -431,7 +396,7 @@ func (d *Demo) ready(ctx context.Context) error {
 			d.say("%d baselines learnt, %d paths bound: %.0f %% of all link directions are covered; the network is innocent", s.Baselines, bound, s.Report.Coverage.Links*100)
 			return nil
 		}
-		if err := d.dead(); err != nil {
+		if err := d.site.dead(); err != nil {
 			return err
 		}
 		if time.Now().After(deadline) {
@@ -454,8 +419,13 @@ func (d *Demo) ready(ctx context.Context) error {
 // Graph is the fabric as the lab completed it.
 func (d *Demo) Graph() *fabric.Graph { return d.g }
 
-// Lab is the fabric itself.
-func (d *Demo) Lab() *lab.Lab { return d.lab }
+// Lab is the fabric itself; nil: it is simulated.
+func (d *Demo) Lab() *lab.Lab {
+	if s, ok := d.site.(*namespaces); ok {
+		return s.Lab
+	}
+	return nil
+}
 
 // Loop is the analyzer.
 func (d *Demo) Loop() *analyzer.Loop { return d.loop }
@@ -478,7 +448,7 @@ func (d *Demo) URL() string { return d.url }
 // Break injects a planned fault, waits for the verdict, heals the fault and
 // waits for the all-clear.
 func (d *Demo) Break(ctx context.Context, p Planned, seed uint64, duration time.Duration) (Outcome, error) {
-	out := Outcome{Fault: FaultJSON{Kind: p.Fault.Kind, Element: p.Element, Direction: p.Direction, Params: p.Params}, Seed: seed, FalseVerdicts: []fabric.Verdict{}}
+	out := Outcome{Fabric: d.fabricName(), Fault: FaultJSON{Kind: p.Fault.Kind, Element: p.Element, Direction: p.Direction, Params: p.Params}, Seed: seed, FalseVerdicts: []fabric.Verdict{}}
 	before := time.Now()
 	if p.Fault.Kind == None {
 		d.say("nothing is broken; for %s no verdict is right", duration)
@@ -489,12 +459,12 @@ func (d *Demo) Break(ctx context.Context, p Planned, seed uint64, duration time.
 		return out, nil
 	}
 	d.say("breaking: %s", describe(p))
-	if _, err := d.lab.AddFault(ctx, p.Fault); err != nil {
+	if _, err := d.site.AddFault(ctx, p.Fault); err != nil {
 		return out, err
 	}
 	if p.Kind == "" {
 		err := d.watch(ctx, duration)
-		if cerr := d.lab.ClearFault(context.WithoutCancel(ctx), ""); err == nil {
+		if cerr := d.site.ClearFault(context.WithoutCancel(ctx), ""); err == nil {
 			err = cerr
 		}
 		if err == nil {
@@ -504,7 +474,7 @@ func (d *Demo) Break(ctx context.Context, p Planned, seed uint64, duration time.
 		return out, err
 	}
 	err := d.awaitVerdict(ctx, p, before, &out)
-	if cerr := d.lab.ClearFault(context.WithoutCancel(ctx), ""); err == nil {
+	if cerr := d.site.ClearFault(context.WithoutCancel(ctx), ""); err == nil {
 		err = cerr
 	}
 	if err != nil {
@@ -604,7 +574,7 @@ func (d *Demo) awaitVerdict(ctx context.Context, p Planned, before time.Time, ou
 			d.say("no right verdict within %s", verdictIn)
 			return nil
 		}
-		if err := d.dead(); err != nil {
+		if err := d.site.dead(); err != nil {
 			return err
 		}
 		if err := wait(ctx, 50*time.Millisecond); err != nil {
@@ -654,7 +624,7 @@ func (d *Demo) watch(ctx context.Context, t time.Duration) error {
 	end := time.Now().Add(t)
 	said := time.Now()
 	for time.Now().Before(end) {
-		if err := d.dead(); err != nil {
+		if err := d.site.dead(); err != nil {
 			return err
 		}
 		if time.Since(said) >= 30*time.Second {
@@ -678,15 +648,9 @@ func (d *Demo) Close() error {
 	if d.db != nil {
 		errs = append(errs, d.db.Close())
 	}
-	for _, cmd := range d.procs {
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			errs = append(errs, err)
-		}
+	if d.site != nil {
+		errs = append(errs, d.site.Close())
 	}
-	if d.lab != nil {
-		errs = append(errs, d.lab.Close())
-	}
-	d.runs.Wait()
 	if d.conductor != nil {
 		errs = append(errs, d.conductor.close())
 	}
@@ -705,41 +669,6 @@ func wait(ctx context.Context, t time.Duration) error {
 	case <-timer.C:
 		return nil
 	}
-}
-
-// tail passes a program's output on and keeps its last lines for the error message.
-type tail struct {
-	w      io.Writer
-	prefix string
-	mu     sync.Mutex
-	keep   []string
-	part   bytes.Buffer
-}
-
-func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.part.Write(b)
-	for {
-		line, err := t.part.ReadString('\n')
-		if err != nil {
-			t.part.WriteString(line)
-			return len(b), nil
-		}
-		line = strings.TrimRight(line, "\n")
-		if t.keep = append(t.keep, line); len(t.keep) > 5 {
-			t.keep = t.keep[1:]
-		}
-		if t.w != nil {
-			fmt.Fprintf(t.w, "%s: %s\n", t.prefix, line)
-		}
-	}
-}
-
-func (t *tail) last() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.Join(t.keep, "; ")
 }
 
 // WriteJSON prints an outcome on one line.

@@ -1,0 +1,123 @@
+// Command graylink-analyzer asks Prometheus what the probes saw and says which
+// element of the fabric is at fault.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/version"
+	"github.com/prometheus/exporter-toolkit/web"
+	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
+
+	"github.com/graylink/graylink/analyzer/daemon"
+)
+
+const help = `Reads the fabric's probes from a Prometheus, names the element that is at fault, and serves the verdicts as series, by an API and as a page.
+
+SIGHUP and POST /-/reload read the configuration again; one that is wrong is refused, and the one before goes on.
+
+Exit codes: 0 stopped by a signal, or --check-config or --print-queries did what was asked; 1 bad arguments or configuration; 2 the web listener failed.`
+
+// Exit codes, as in the help text.
+const (
+	exitSetup  = 1
+	exitFailed = 2
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout)) }
+
+func run(args []string, stdout io.Writer) int {
+	app := kingpin.New("graylink-analyzer", help)
+	app.HelpFlag.Short('h')
+	app.Version(version.Print("graylink-analyzer"))
+	file := app.Flag("config.file", "Configuration (YAML): docs/analyzer.md.").Required().String()
+	check := app.Flag("check-config", "Read the configuration and the topology, say what is wrong with them, and exit.").Bool()
+	show := app.Flag("print-queries", "Print the queries that the configuration asks of Prometheus, by name, and exit.").Bool()
+	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
+	webFlags := kingpinflag.AddFlags(app, "127.0.0.1:9872")
+	if _, err := app.Parse(args); err != nil {
+		app.Errorf("%s, try --help", err)
+		return exitSetup
+	}
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(*level)); err != nil {
+		app.Errorf("%s", err)
+		return exitSetup
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
+	if *check || *show {
+		c, err := daemon.Load(*file)
+		if err != nil {
+			app.Errorf("%s", err)
+			return exitSetup
+		}
+		if *show {
+			queries := c.Questions()
+			for _, name := range slices.Sorted(maps.Keys(queries)) {
+				fmt.Fprintf(stdout, "%s: %s\n", name, queries[name])
+			}
+		}
+		return 0
+	}
+	if err := web.Validate(*webFlags.WebConfigFile); err != nil {
+		log.Error("web configuration", "err", err)
+		return exitSetup
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return serve(ctx, *file, webFlags, log)
+}
+
+func serve(ctx context.Context, file string, webFlags *web.FlagConfig, log *slog.Logger) int {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	d, err := daemon.New(file, *webFlags.WebConfigFile, log)
+	if err != nil {
+		log.Error("start", "err", err)
+		return exitSetup
+	}
+	server := &http.Server{Handler: d, ReadHeaderTimeout: 10 * time.Second}
+	served := make(chan error, 1)
+	go func() { served <- web.ListenAndServe(server, webFlags, log) }()
+	log.Info("analyzing", "version", version.Info())
+
+	code := 0
+	for running := true; running; {
+		select {
+		case <-ctx.Done():
+			running = false
+		case <-hangup:
+			_ = d.Reload() // it says why it did not
+		case err := <-served:
+			log.Error("web listener", "err", err)
+			code, running = exitFailed, false
+			served <- http.ErrServerClosed
+		}
+	}
+	shutdown, done := context.WithTimeout(context.Background(), 5*time.Second)
+	defer done()
+	if err := server.Shutdown(shutdown); err != nil {
+		log.Warn("stop the web server", "err", err)
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		log.Error("web listener", "err", err)
+		code = exitFailed
+	}
+	if err := d.Close(); err != nil {
+		log.Warn("stop", "err", err)
+	}
+	return code
+}

@@ -1,0 +1,207 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/common/version"
+
+	"github.com/graylink/graylink/exporters/node"
+	fabricswitch "github.com/graylink/graylink/exporters/switch"
+	"github.com/graylink/graylink/internal/lab"
+	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/sim/agents"
+	"github.com/graylink/graylink/internal/sim/packets"
+)
+
+// simulated is a site within this process: the packets are made up, the agents
+// are those of graylink-node from the sample on.
+type simulated struct {
+	*agents.Fabric
+	o         Options
+	base      time.Time
+	conductor *conductor
+	stop      context.CancelFunc
+	runs      sync.WaitGroup // time, and the agents' servers
+
+	mu     sync.Mutex
+	agents map[string]*simAgent // by the address that is dialled
+}
+
+// simAgent is a node's or a switch's agent and its web server, which has no port.
+type simAgent struct {
+	agent interface {
+		Ready() error
+		Close() error
+	}
+	server *http.Server
+	conns  *listener
+}
+
+func newSimulated(o Options) (*simulated, error) {
+	t, err := lab.Addressed(o.Topology)
+	if err != nil {
+		return nil, err
+	}
+	s := &simulated{o: o, base: time.Now(), agents: map[string]*simAgent{}}
+	// That the machine is too busy for it is for whoever reads along.
+	s.Fabric = agents.New(t, s.base, packets.DefaultLoad, o.Seed, slog.New(slog.NewTextHandler(o.Progress, nil)))
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.runs.Go(func() { s.Run(ctx) })
+	return s, nil
+}
+
+func (s *simulated) conductedBy(c *conductor) { s.conductor = c }
+
+func (s *simulated) AddFault(_ context.Context, f lab.Fault) (string, error) {
+	return s.Fabric.AddFault(agents.Fault(f))
+}
+
+func (s *simulated) ClearFault(_ context.Context, id string) error { return s.Fabric.ClearFault(id) }
+
+func (s *simulated) node(name, file string, b bend) error {
+	clock, err := probe.NewBend(s.base, b.offset, b.ppm, "")
+	if err != nil {
+		return err
+	}
+	address := name + ":" + agentPort
+	n, err := node.StartFleet(node.FleetOptions{Address: s.conductor.address(), Files: s.conductor.files(nodeFile(name)), File: file, Version: version.Version,
+		Web: address, WebScheme: "http", ClockSync: true, Bend: clock, Engine: s.Start}, logOf(s.o, name))
+	if err != nil {
+		return fmt.Errorf("starting the agent of %s: %w", name, err)
+	}
+	h := n.Handler("")
+	s.serve(address, &simAgent{agent: n}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Counters of two nodes are compared by the times they were read at.
+		s.Catch()
+		h.ServeHTTP(w, r)
+	}))
+	return nil
+}
+
+// switchFlows bounds a simulated switch's table, fresh is for how long it takes a
+// flow to go on crossing a port: graylink-switch's defaults.
+const (
+	switchFlows = 1 << 16
+	fresh       = 3 * time.Second
+)
+
+func (s *simulated) watch(sw string) error {
+	eyes, err := s.Eyes(sw)
+	if err != nil {
+		return err
+	}
+	a, err := fabricswitch.StartSimulated(fabricswitch.Simulated{Switch: sw, Ports: eyes.Names(), Source: eyes, Neighbours: eyes.Neighbours, Fresh: fresh, Flows: switchFlows}, logOf(s.o, sw))
+	if err != nil {
+		return fmt.Errorf("starting the agent of %s: %w", sw, err)
+	}
+	s.serve(sw+":"+switchPort, &simAgent{agent: a}, a.Sightings())
+	return nil
+}
+
+// serve lets an agent be reached at an address.
+func (s *simulated) serve(address string, a *simAgent, h http.Handler) {
+	a.server, a.conns = &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}, newListener()
+	s.mu.Lock()
+	s.agents[address] = a
+	s.mu.Unlock()
+	s.runs.Go(func() {
+		if err := a.server.Serve(a.conns); !errors.Is(err, http.ErrServerClosed) {
+			s.o.Log.Error("agent", "address", address, "err", err)
+		}
+	})
+}
+
+func (s *simulated) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+	s.mu.Lock()
+	a := s.agents[addr]
+	s.mu.Unlock()
+	if a == nil {
+		return nil, fmt.Errorf("the simulated fabric has no agent at %s", addr)
+	}
+	return a.conns.dial(ctx)
+}
+
+func (s *simulated) dead() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at, a := range s.agents {
+		if err := a.agent.Ready(); err != nil {
+			return fmt.Errorf("the agent at %s ended: %w", at, err)
+		}
+	}
+	return nil
+}
+
+func (s *simulated) note() string {
+	return fmt.Sprintf("packets, stamps and clocks are simulated, at a load of %g %%; all that comes after them is real", packets.DefaultLoad*100)
+}
+
+// Close ends the agents and time.
+func (s *simulated) Close() error {
+	var errs []error
+	for _, a := range s.agents {
+		errs = append(errs, a.server.Close(), a.agent.Close())
+	}
+	s.stop()
+	s.runs.Wait()
+	return errors.Join(errs...)
+}
+
+// listener hands connections from dial to a server in the same process.
+type listener struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newListener() *listener {
+	return &listener{conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+func (l *listener) dial(ctx context.Context) (net.Conn, error) {
+	here, there := net.Pipe()
+	select {
+	case l.conns <- local{there}:
+		return here, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (l *listener) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (l *listener) Addr() net.Addr { return loopback }
+
+// loopback is where clients of this process are.
+var loopback = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
+
+// local is a connection from this process.
+type local struct{ net.Conn }
+
+// RemoteAddr says that whoever is within this process is on this machine.
+func (local) RemoteAddr() net.Addr { return loopback }

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// Exit codes of graylink job, as its help text has them.
+const (
+	jobSuspect = 2
+	jobUnclear = 3
+)
+
+func addJob(app *kingpin.Application, commands map[string]command) {
+	cmd := app.Command("job", "Say whether the network is to blame for what a job suffers, by what evidence. Exit code 0: the network is innocent, 1: it could not be asked, or no such job runs, 2: the network is suspect, 3: the evidence does not suffice.")
+	name := cmd.Arg("name", "The job's name or its scheduler's identifier.").Required().String()
+	base := cmd.Flag("analyzer", "Where the analyzer serves.").Default("http://127.0.0.1:9872").String()
+	format := cmd.Flag("format", "Output format.").Default("text").Enum("text", "json")
+	commands[cmd.FullCommand()] = func(ctx context.Context) error {
+		v, raw, err := askJob(ctx, *base, *name)
+		if err != nil {
+			return err
+		}
+		if *format == "json" {
+			_, err = os.Stdout.Write(raw)
+		} else {
+			_, err = io.WriteString(os.Stdout, jobText(v))
+		}
+		if err != nil {
+			return fmt.Errorf("writing the answer: %w", err)
+		}
+		switch v.State {
+		case fabric.Innocent:
+			return nil
+		case fabric.Suspect:
+			return exitError{code: jobSuspect}
+		}
+		return exitError{code: jobUnclear}
+	}
+}
+
+// jobReply is the analyzer's answer about a job.
+type jobReply struct {
+	At time.Time `json:"at"`
+	analyzer.JobView
+}
+
+// Bounds of the question to an analyzer.
+const (
+	askTimeout = 10 * time.Second
+	maxReply   = 64 << 20
+)
+
+// askJob asks an analyzer; raw is the answer as it came.
+func askJob(ctx context.Context, base, name string) (v jobReply, raw []byte, err error) {
+	u, err := url.Parse(base)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return v, nil, fmt.Errorf("--analyzer %q: want a URL such as http://127.0.0.1:9872", base)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	// A name may hold slashes (Kubernetes' namespace/name): the path takes them as they are.
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.JoinPath("/api/v1/jobs", name).String(), nil)
+	if err != nil {
+		return v, nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return v, nil, fmt.Errorf("the analyzer does not answer: %w", err)
+	}
+	defer resp.Body.Close()
+	raw, err = io.ReadAll(io.LimitReader(resp.Body, maxReply))
+	switch {
+	case err != nil:
+		return v, nil, fmt.Errorf("the analyzer's answer: %w", err)
+	case resp.StatusCode != http.StatusOK:
+		return v, nil, fmt.Errorf("the analyzer at %s: %s: %s", u.Host, resp.Status, strings.TrimSpace(string(raw[:min(len(raw), 500)])))
+	}
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return v, nil, fmt.Errorf("the analyzer's answer: %w", err)
+	}
+	return v, raw, nil
+}
+
+// jobText is the answer in plain words.
+func jobText(v jobReply) string {
+	answer := map[fabric.State]string{fabric.Innocent: "the network is innocent", fabric.Suspect: "the network is suspect"}[v.State]
+	if answer == "" {
+		answer = "the evidence does not suffice to say whether it is the network"
+	}
+	s := fmt.Sprintf("Job %s on %d NICs: %s.\n  evidence   %s\n", v.Job, len(v.NICs), answer, v.Why)
+	for i := range v.Verdicts {
+		in := &v.Verdicts[i]
+		s += fmt.Sprintf("\n%s  since      %s\n", verdictText(in.Verdict), in.FirstSeen.Format(time.RFC3339))
+	}
+	for i := range v.Before {
+		if i == 0 {
+			s += "\nBefore:\n"
+		}
+		in := &v.Before[i]
+		s += fmt.Sprintf("  %s  %s (%s): %s\n", in.FirstSeen.Format(time.RFC3339), in.Element.Element, in.Scenario, in.Closed)
+	}
+	for i, p := range v.Peers {
+		if i == 0 {
+			s += "\nJobs that share links with it:\n"
+		}
+		says := map[fabric.State]string{fabric.Innocent: "clean: what they share is not at fault", fabric.Suspect: "suspect as well"}[p.State]
+		if says == "" {
+			says = "says nothing, the evidence does not suffice"
+		}
+		if p.Accused {
+			says += "; it crosses what is blamed, too"
+		}
+		s += fmt.Sprintf("  %s  %d links: %s\n", p.Job, p.Shared, says)
+	}
+	if v.Unknown > 0 {
+		s += fmt.Sprintf("\n%d nodes or NICs of the placements are not in the topology.\n", v.Unknown)
+	}
+	return s
+}

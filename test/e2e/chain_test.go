@@ -1,0 +1,490 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/dashboards"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// chain is a fleet with what an operator has beside it: Prometheus, Alertmanager and
+// analyzers, configured by the files of deploy/ and rules/, and a webhook at the end.
+type chain struct {
+	*fleet
+	prometheus, alertmanager string // addresses
+	analyzers                []*replica
+	// gap: agents and switches refuse to be scraped.
+	gap atomic.Bool
+
+	mu   sync.Mutex
+	sent []message
+}
+
+// replica is one of several analyzers that ask the same Prometheus.
+type replica struct {
+	name, address string
+	cmd           *exec.Cmd
+}
+
+// message is an alert as it came to the webhook. sort is its label graylink.
+type message struct {
+	at                                             time.Time
+	receiver, status, name, element, sort, summary string
+}
+
+// ofFabric reports whether it is about the fabric, and not about Graylink itself.
+func (m message) ofFabric() bool { return m.sort != "health" }
+
+func (m message) String() string {
+	return fmt.Sprintf("%s %s: %s %s: %s", m.receiver, m.status, m.name, m.element, m.summary)
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+// program finds a tool of a Debian package, which CI must have.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	switch {
+	case err == nil:
+	case os.Getenv("GRAYLINK_REQUIRE_ALL") == "1":
+		t.Fatalf("needs %s (Debian package of that name)", name)
+	default:
+		t.Skipf("needs %s (Debian package of that name)", name)
+	}
+	return path
+}
+
+func newChain(t *testing.T, name string, analyzers int) *chain {
+	t.Helper()
+	need(t)
+	prometheus, alertmanager := program(t, "prometheus"), program(t, "prometheus-alertmanager")
+	// Probes at half their usual rate leave two cores time for a server, two analyzers and all
+	// else that an operator has on machines of their own.
+	c := &chain{fleet: newFleet(t, name, "../../deploy/lab/demo.yaml", "--agent.heartbeat=1s", "--schedule.cadence=20ms"), prometheus: freeAddress(t), alertmanager: freeAddress(t)}
+	var quoted []string
+	for i := range analyzers {
+		r := &replica{name: fmt.Sprintf("analyzer%d", i+1), address: freeAddress(t)}
+		c.analyzers, quoted = append(c.analyzers, r), append(quoted, strconv.Quote(r.address))
+	}
+	forward := c.l.Proxy()
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c.gap.Load() && strings.HasPrefix(r.URL.Path, "/metrics") {
+			http.Error(w, "no scrapes at the moment", http.StatusServiceUnavailable)
+			return
+		}
+		forward.ServeHTTP(w, r)
+	}))
+	t.Cleanup(proxy.Close)
+	hook := httptest.NewServer(http.HandlerFunc(c.receive))
+	t.Cleanup(hook.Close)
+
+	c.startCoordinator()
+	for _, n := range c.nodes() {
+		c.agentOf(n)
+	}
+	var switches strings.Builder
+	for _, sw := range c.l.Topology().Switches {
+		c.run(sw.Name, c.l.Command(t.Context(), sw.Name, filepath.Join(bin, "graylink-switch"), "--switch", sw.Name, "--ports.alias", "--lldp.send", "1s",
+			"--web.listen-address", "127.0.0.1:9871"))
+		fmt.Fprintf(&switches, "- {targets: [\"%s:9871\"], labels: {instance: %s}}\n", sw.Name, sw.Name)
+	}
+	c.connected(8)
+	c.wait(30*time.Second, "the registry is whole", func() bool {
+		_, code := c.get("http://"+c.web+"/api/v1/targets", nil)
+		return code == http.StatusOK
+	})
+
+	addresses := strings.NewReplacer("127.0.0.1:9869", c.web, "127.0.0.1:9090", c.prometheus, "127.0.0.1:9093", c.alertmanager,
+		`"127.0.0.1:9872"`, strings.Join(quoted, ", "), "http://127.0.0.1:9099", hook.URL,
+		// Agents listen inside namespaces: that is the lab's, and not the operator's.
+		"job_name: graylink-node-edges\n", "job_name: graylink-node-edges\n    proxy_url: "+proxy.URL+"\n",
+		"job_name: graylink-node\n", "job_name: graylink-node\n    proxy_url: "+proxy.URL+"\n",
+		"job_name: graylink-switch\n", "job_name: graylink-switch\n    proxy_url: "+proxy.URL+"\n")
+	c.install("../../deploy/prometheus/prometheus.yml", "prometheus.yml", addresses)
+	c.install("../../deploy/alertmanager/alertmanager.yml", "alertmanager.yml", addresses)
+	rules, err := filepath.Glob("../../rules/*.rules.yaml")
+	if err != nil || len(rules) == 0 {
+		t.Fatal(rules, err)
+	}
+	for _, r := range rules {
+		c.install(r, "graylink/"+filepath.Base(r), addresses)
+	}
+	c.write("graylink/switches.yml", switches.String())
+	c.install("../../deploy/analyzer/analyzer.yml", "analyzer.yml", strings.NewReplacer("http://127.0.0.1:9090", "http://"+c.prometheus, "127.0.0.1:9869", c.web,
+		"agents:\n", "agents:\n  proxy_url: "+proxy.URL+"\n", "switches:\n", "switches:\n  proxy_url: "+proxy.URL+"\n"))
+
+	b, err := os.ReadFile(c.file("analyzer.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.write("analyzer.yml", string(b)+"\njobs:\n  - {file: jobs.yaml}\n")
+	c.write("jobs.yaml", "jobs:\n  - {job: train1, nodes: [h3, h4, h7, h8]}\n")
+
+	c.run("alertmanager", exec.Command(alertmanager, "--config.file", c.file("alertmanager.yml"), "--storage.path", c.file("alertmanager"),
+		"--web.listen-address", c.alertmanager, "--cluster.listen-address="))
+	c.run("prometheus", exec.Command(prometheus, "--config.file", c.file("prometheus.yml"), "--storage.tsdb.path", c.file("tsdb"),
+		"--web.listen-address", c.prometheus, "--enable-feature=native-histograms"))
+	for _, r := range c.analyzers {
+		c.analyze(r)
+	}
+	t.Cleanup(func() {
+		for _, r := range c.analyzers {
+			stop(t, r.cmd)
+		}
+	})
+	return c
+}
+
+// agentOf starts a node's agent, which faults of clocks reach.
+func (c *chain) agentOf(node string) {
+	c.t.Helper()
+	c.startAgent(node, "--web.advertise-address="+node+":9868", "--clock-bend-file="+c.l.BendFile(node))
+}
+
+// analyze starts an analyzer.
+func (c *chain) analyze(r *replica) {
+	c.t.Helper()
+	r.cmd = c.start(exec.Command(filepath.Join(bin, "graylink-analyzer"), "--config.file", c.file("analyzer.yml"), "--web.listen-address", r.address), r.name)
+}
+
+func (c *chain) file(name string) string { return filepath.Join(c.dir, name) }
+
+func (c *chain) write(name, text string) {
+	c.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(c.file(name)), 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := os.WriteFile(c.file(name), []byte(text), 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *chain) install(from, to string, addresses *strings.Replacer) {
+	c.t.Helper()
+	b, err := os.ReadFile(from)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.write(to, addresses.Replace(string(b)))
+}
+
+// run starts a program that is stopped when the test ends.
+func (c *chain) run(who string, cmd *exec.Cmd) {
+	c.t.Helper()
+	c.start(cmd, who)
+	c.t.Cleanup(func() { stop(c.t, cmd) })
+}
+
+func (c *chain) receive(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		Alerts []struct {
+			Status              string
+			Labels, Annotations map[string]string
+		}
+	}
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range body.Alerts {
+		c.sent = append(c.sent, message{time.Now(), strings.TrimPrefix(r.URL.Path, "/"), a.Status, a.Labels["alertname"], a.Labels["element"], a.Labels["graylink"], a.Annotations["summary"]})
+	}
+}
+
+// messages are those since a moment.
+func (c *chain) messages(since time.Time) []message {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.IndexFunc(c.sent, func(m message) bool { return m.at.After(since) })
+	if i < 0 {
+		return nil
+	}
+	return slices.Clone(c.sent[i:])
+}
+
+// ask asks an analyzer's API. It reports whether it answered.
+func (c *chain) ask(r *replica, path string, answer any) bool {
+	c.t.Helper()
+	body, code := c.get("http://"+r.address+path, nil)
+	if code != http.StatusOK {
+		return false
+	}
+	if err := json.Unmarshal(body, answer); err != nil {
+		c.t.Fatalf("%s of %s: %v in %s", path, r.name, err, body)
+	}
+	return true
+}
+
+// verdicts are an analyzer's state and the incidents it knows, newest first.
+func (c *chain) verdicts(r *replica) (state fabric.State, incidents []analyzer.Incident) {
+	c.t.Helper()
+	var v struct {
+		State    fabric.State
+		Verdicts []analyzer.Incident
+	}
+	c.ask(r, "/api/v1/verdicts", &v)
+	return v.State, v.Verdicts
+}
+
+// innocent reports whether all analyzers say so.
+func (c *chain) innocent() bool {
+	for _, r := range c.analyzers {
+		if state, _ := c.verdicts(r); state != fabric.Innocent {
+			return false
+		}
+	}
+	return true
+}
+
+// observations are the last window of every flow.
+func (c *chain) observations(r *replica) map[string]fabric.Observation {
+	c.t.Helper()
+	body, _ := c.get("http://"+r.address+"/api/v1/observations", nil)
+	out := map[string]fabric.Observation{}
+	for d := json.NewDecoder(bytes.NewReader(body)); d.More(); {
+		var o fabric.Observation
+		if err := d.Decode(&o); err != nil {
+			c.t.Fatalf("observations: %v", err)
+		}
+		out[o.Edge] = o
+	}
+	return out
+}
+
+// cycles are how many an analyzer had with evidence, and how many it had without or missed.
+func (c *chain) cycles(r *replica) (answered, missed float64) {
+	body, _ := c.get("http://"+r.address+"/metrics", nil)
+	s := readSeries(bytes.NewReader(body))
+	return s[`graylink_analyzer_cycles_total{result="answered"}`], s[`graylink_analyzer_cycles_total{result="failed"}`] + s[`graylink_analyzer_cycles_total{result="skipped"}`]
+}
+
+// pass waits until every analyzer has had n more cycles with evidence, and calls each about
+// twice a second.
+func (c *chain) pass(n float64, each func()) {
+	c.t.Helper()
+	from := map[*replica]float64{}
+	for _, r := range c.analyzers {
+		from[r], _ = c.cycles(r)
+	}
+	c.wait(2*time.Minute, fmt.Sprintf("%v cycles of every analyzer", n), func() bool {
+		if each != nil {
+			each()
+		}
+		for _, r := range c.analyzers {
+			if now, _ := c.cycles(r); now < from[r]+n {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// send asks an analyzer to do something, and returns what it answers.
+func (c *chain) send(method string, r *replica, path, body string, want int) []byte {
+	c.t.Helper()
+	req, err := http.NewRequestWithContext(c.t.Context(), method, "http://"+r.address+path, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != want {
+		c.t.Fatalf("%s %s of %s: %s, %v: %s", method, path, r.name, resp.Status, err, b)
+	}
+	return b
+}
+
+// alerting are the alerts about the fabric that Alertmanager holds, inhibited ones too.
+func (c *chain) alerting() (out []string) {
+	c.t.Helper()
+	body, code := c.get("http://"+c.alertmanager+"/api/v2/alerts", nil)
+	if code != http.StatusOK {
+		c.t.Fatalf("Alertmanager's alerts: %d: %s", code, body)
+	}
+	var alerts []struct{ Labels map[string]string }
+	if err := json.Unmarshal(body, &alerts); err != nil {
+		c.t.Fatal(err)
+	}
+	for _, a := range alerts {
+		if a.Labels["graylink"] != "health" {
+			out = append(out, fmt.Sprint(a.Labels))
+		}
+	}
+	return out
+}
+
+// api asks Prometheus.
+func (c *chain) api(path string, answer any) {
+	c.t.Helper()
+	resp, err := http.Get("http://" + c.prometheus + path)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(resp.Body).Decode(answer); err != nil {
+		c.t.Fatalf("%s: %v", path, err)
+	}
+}
+
+// instant asks Prometheus, and returns the values of the series of an expression.
+func (c *chain) instant(expr string) (values []float64, err error) {
+	var v struct {
+		Error string
+		Data  struct{ Result []struct{ Value [2]any } }
+	}
+	c.api("/api/v1/query?query="+url.QueryEscape(expr), &v)
+	if v.Error != "" {
+		return nil, errors.New(v.Error)
+	}
+	for _, r := range v.Data.Result {
+		text, _ := r.Value[1].(string)
+		x, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			x = math.NaN() // a histogram
+		}
+		values = append(values, x)
+	}
+	return values, nil
+}
+
+// query asks Prometheus for the number of series of an expression.
+func (c *chain) query(expr string) (series int, err error) {
+	v, err := c.instant(expr)
+	return len(v), err
+}
+
+// value asks Prometheus for an expression of one series.
+func (c *chain) value(expr string) (float64, error) {
+	v, err := c.instant(expr)
+	if err == nil && len(v) != 1 {
+		err = fmt.Errorf("%d series", len(v))
+	}
+	if err != nil {
+		return 0, err
+	}
+	return v[0], nil
+}
+
+// sound asserts that Prometheus reaches every target and evaluates every rule.
+func (c *chain) sound() {
+	c.t.Helper()
+	var targets struct {
+		Data struct {
+			ActiveTargets []struct {
+				ScrapePool, ScrapeURL, Health, LastError string
+			}
+		}
+	}
+	c.api("/api/v1/targets?state=active", &targets)
+	jobs := map[string]int{}
+	for _, x := range targets.Data.ActiveTargets {
+		jobs[x.ScrapePool]++
+		if x.Health != "up" {
+			c.t.Errorf("target %s of job %s: %s %s", x.ScrapeURL, x.ScrapePool, x.Health, x.LastError)
+		}
+	}
+	for job, want := range map[string]int{"graylink-node": 8, "graylink-node-edges": 8, "graylink-switch": 6, "graylink-analyzer": len(c.analyzers), "graylink-coordinator": 1, "prometheus": 1} {
+		if jobs[job] != want {
+			c.t.Errorf("job %s has %d targets, want %d", job, jobs[job], want)
+		}
+	}
+	var rules struct {
+		Data struct {
+			Groups []struct {
+				Rules []struct{ Name, Health, LastError string }
+			}
+		}
+	}
+	c.api("/api/v1/rules", &rules)
+	n := 0
+	for _, g := range rules.Data.Groups {
+		for _, r := range g.Rules {
+			if n++; r.Health == "err" || r.LastError != "" {
+				c.t.Errorf("rule %s: %s", r.Name, r.LastError)
+			}
+		}
+	}
+	if n < 40 {
+		c.t.Errorf("%d rules are evaluated", n)
+	}
+}
+
+// mayBeEmpty are panels that show what not every fault brings about.
+var mayBeEmpty = map[string]string{
+	"Why":                 "not every fault has a cause that ports tell of",
+	"Ports that are down": "a link that is slow or drops everything is up",
+}
+
+// dashboards asks Prometheus what the panels of all dashboards ask.
+func (c *chain) dashboards() {
+	c.t.Helper()
+	waiting := map[string]string{} // expressions by panel
+	n := 0
+	for name, d := range dashboards.All() {
+		for _, p := range d.Panels {
+			for _, target := range p.Targets {
+				if mayBeEmpty[p.Title] == "" {
+					waiting[fmt.Sprintf("%s: %s (%s)", name, p.Title, target.RefID)] = dashboards.Fill(target.Expr)
+				}
+				n++
+			}
+		}
+		for _, v := range d.Templating.List {
+			if v.Type == "query" {
+				waiting[name+": variable "+v.Name] = dashboards.Fill(dashboards.Values(v))
+			}
+		}
+	}
+	// Rules of a minute's interval have had their first turn after that.
+	for end := time.Now().Add(75 * time.Second); len(waiting) > 0 && time.Now().Before(end); time.Sleep(time.Second) {
+		for where, expr := range waiting {
+			series, err := c.query(expr)
+			if err != nil {
+				c.t.Fatalf("%s: %s: %v", where, expr, err)
+			}
+			if series > 0 {
+				delete(waiting, where)
+			}
+		}
+	}
+	for where, expr := range waiting {
+		c.t.Errorf("dashboard %s shows nothing: %s", where, expr)
+	}
+	c.t.Logf("%d queries of dashboards asked, %d without an answer", n, len(waiting))
+	c.sound()
+}

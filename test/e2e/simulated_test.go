@@ -1,0 +1,82 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestSimulatedDemo: without root, without ip and iptables in PATH, three demos of
+// one name side by side name what is broken in simulated fabrics, and say that these
+// are simulated.
+func TestSimulatedDemo(t *testing.T) {
+	t.Parallel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, kind := range []string{"delay", "blackhole", "incast"} {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, filepath.Join(bin, "graylink"), "demo", "--web.listen-address", "127.0.0.1:0", "--format", "json", "--fault", kind)
+			cmd.Dir, cmd.Env = bin, append(os.Environ(), "PATH=/nonexistent")
+			if os.Geteuid() == 0 {
+				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+			}
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			if err := cmd.Run(); err != nil {
+				t.Errorf("%s: %v\n%s", kind, err, stderr.String())
+				return
+			}
+			for _, want := range []string{"you are not root", "SIMULATED"} {
+				if !strings.Contains(stderr.String(), want) {
+					t.Errorf("%s: the progress lacks %q:\n%s", kind, want, stderr.String())
+				}
+			}
+			out := outcomes(t, stdout.String())
+			if len(out) != 1 || out[0].Fabric != "sim" || !out[0].ElementMatch || !out[0].DirectionMatch || !out[0].ScenarioMatch || out[0].SecondsToClear == nil {
+				t.Errorf("%s: %s", kind, stdout.String())
+			}
+		})
+	}
+}
+
+// TestSimulatedDemoInterrupted: Ctrl-C ends it at once, and nothing is left.
+func TestSimulatedDemoInterrupted(t *testing.T) {
+	tmp := t.TempDir()
+	cmd := exec.Command(filepath.Join(bin, "graylink"), "demo", "--fabric", "sim", "--web.listen-address", "127.0.0.1:0")
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+	said, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	all := ""
+	for lines := bufio.NewScanner(said); lines.Scan(); {
+		all += lines.Text() + "\n"
+		if strings.Contains(lines.Text(), "agents probe") {
+			if err := cmd.Process.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(all, "interrupted") {
+		t.Errorf("%v:\n%s", err, all)
+	}
+	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
