@@ -23,6 +23,9 @@
 //     it holds of a moment may be of an earlier one with the same time.
 //  6. An answer is read up to a bound, and an error names the question and the
 //     server, never credentials.
+//  7. While no reply arrives at all, two nodes' counters tell whether probes arrive or
+//     cease, and no more: they are of moments up to a scrape apart, so that a tenth
+//     of difference is none.
 package evidence
 
 import (
@@ -544,24 +547,46 @@ func observe(k flowKey, d *flowData, reply bool, s Settings, at time.Time, clock
 	return o
 }
 
+// Shares of the probes of a second in which no reply came that the reflecting node counted.
+const (
+	// arrived: from this share on probes arrive, and replies are what is lost.
+	arrived = 0.75
+	// ceased: below this share it is the probes that are lost.
+	ceased = 0.5
+)
+
+// silent fills in what two nodes' counters tell of a second in which probes were sent and
+// no reply came (rule 7).
+func (d *flowData) silent(o *fabric.Observation, reply bool) bool {
+	sent := math.Round(*d.hardSent)
+	if d.hardGot == nil {
+		if !reply {
+			o.Sent, o.Lost, o.LossScope = uint64(sent), uint64(sent), fabric.LossRoundTrip
+		}
+		return !reply
+	}
+	got := math.Round(*d.hardGot)
+	switch {
+	case got >= arrived*sent && reply:
+		o.Sent = uint64(got)
+		o.Lost = o.Sent
+		return o.Sent >= minHardSent
+	case got >= arrived*sent:
+		// That they arrive is certain, how many of them is not.
+		o.Sent, o.Lost = minDelayCount, 0
+		return got >= minDelayCount
+	case got < ceased*sent && !reply:
+		o.Sent, o.Lost = uint64(sent), uint64(sent-got)
+		return true
+	}
+	return false // the reflecting node's second may be half before what happened, and half after it
+}
+
 // count fills in what was sent and lost. While no reply at all arrives the
 // replies' own counts say nothing, and the reflecting node's counter decides.
 func (d *flowData) count(o *fabric.Observation, direction string) bool {
 	if d.hardSent != nil && *d.hardSent >= minHardSent && d.hardIn != nil && *d.hardIn == 0 {
-		sent := math.Round(*d.hardSent)
-		switch {
-		case d.hardGot == nil && direction != "forward":
-			return false
-		case d.hardGot == nil:
-			o.Sent, o.Lost, o.LossScope = uint64(sent), uint64(sent), fabric.LossRoundTrip
-			return true
-		case direction == "forward":
-			o.Sent, o.Lost = uint64(sent), uint64(math.Max(0, sent-math.Round(*d.hardGot)))
-			return true
-		}
-		o.Sent = uint64(math.Round(*d.hardGot))
-		o.Lost = o.Sent
-		return o.Sent >= minHardSent
+		return d.silent(o, direction != "forward")
 	}
 	sent, ok := d.sent[direction]
 	lost, okLost := d.lost[direction]

@@ -119,7 +119,7 @@ func TestLossHasItsDirection(t *testing.T) {
 	tests := []struct {
 		name             string
 		edit             func(*series)
-		sent, lost       float64
+		sent, lost       float64 // sent 0: nothing known of the probes
 		revSent, revLost float64 // revSent 0: nothing known of the replies
 		scope            string
 	}{
@@ -128,7 +128,11 @@ func TestLossHasItsDirection(t *testing.T) {
 		}, 200, 20, 180, 0, ""},
 		{"a tenth lost on the way back", func(s *series) { s.acked, s.lostRev = "0+90x30", "0+10x30" }, 200, 0, 200, 20, ""},
 		{"nothing arrives", func(s *series) { s.acked, s.received, s.sentRev = "100x30", "100x30", "100x30" }, 100, 100, 0, 0, ""},
-		{"everything arrives and nothing returns", func(s *series) { s.acked, s.sentRev = "100x30", "100x30" }, 100, 0, 100, 100, ""},
+		{"everything arrives and nothing returns", func(s *series) { s.acked, s.sentRev = "100x30", "100x30" }, 10, 0, 100, 100, ""},
+		// Rule 7.
+		{"nothing returns, and of what arrived a tenth is counted later", func(s *series) { s.acked, s.sentRev, s.received = "100x30", "100x30", "0+90x30" }, 10, 0, 90, 90, ""},
+		{"nothing returns, and of what arrived a third is counted later", func(s *series) { s.acked, s.sentRev, s.received = "100x30", "100x30", "0+66x30" }, 0, 0, 0, 0, ""},
+		{"nothing returns, and less than half arrived", func(s *series) { s.acked, s.sentRev, s.received = "100x30", "100x30", "0+40x30" }, 100, 60, 0, 0, ""},
 		{"nothing returns and nobody says what arrived", func(s *series) { s.acked, s.received, s.sentRev = "100x30", "", "100x30" }, 100, 100, 0, 0, fabric.LossRoundTrip},
 		// The silence ended at second 17; its 1000 losses are counted there.
 		{"old losses come to light", func(s *series) { s.lostFwd = "0x16 1000x14" }, 200, 0, 200, 0, ""},
@@ -137,7 +141,11 @@ func TestLossHasItsDirection(t *testing.T) {
 		s := healthy()
 		tt.edit(&s)
 		fwd, rev, _ := ask(t, s)
-		if fwd == nil || !near(fwd.Sent, tt.sent) || !near(fwd.Lost, tt.lost) || fwd.LossScope != tt.scope {
+		if tt.sent == 0 {
+			if fwd != nil && fwd.Sent != 0 {
+				t.Errorf("%s: probes %d of %d made up", tt.name, fwd.Lost, fwd.Sent)
+			}
+		} else if fwd == nil || !near(fwd.Sent, tt.sent) || !near(fwd.Lost, tt.lost) || fwd.LossScope != tt.scope {
 			t.Errorf("%s: forward %+v", tt.name, fwd)
 			continue
 		}

@@ -52,6 +52,7 @@ func (c *chain) heal(id string) {
 type alerted struct {
 	kind, element              string
 	seed                       uint64
+	began                      time.Time
 	verdict, webhook, resolved float64 // seconds since the fault, and since the healing
 	receiver, summary, causes  string
 	ids                        map[string]string // of the verdict, by analyzer
@@ -117,6 +118,7 @@ func (c *chain) strike(kind string, seed uint64, whileBroken func()) alerted {
 	// What was before was over at the end of a cycle; faults come at any time in one.
 	time.Sleep(time.Duration(seed*617%1000) * time.Millisecond)
 	began := time.Now()
+	out.began = began
 	id := c.fault(p.Fault)
 	elements := map[string]bool{}
 	first := func() *message {
@@ -256,6 +258,7 @@ func (c *chain) faults() {
 	if err != nil {
 		t.Fatal(err)
 	}
+	seen := c.watch()
 	for _, kind := range kinds {
 		var verdict, webhook, resolved []float64
 		right, alone := 0, 0
@@ -273,6 +276,9 @@ func (c *chain) faults() {
 			}
 			for _, w := range o.wrong {
 				t.Logf("  wrong: %s", w)
+			}
+			if len(o.besides) > 0 || !o.right {
+				c.explain(seen, c.planned(kind, seed), o.began)
 			}
 			if o.right {
 				right++
