@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -41,15 +42,17 @@ func reply(w http.ResponseWriter, v any) {
 func (a *API) verdicts(w http.ResponseWriter, r *http.Request) {
 	s := a.Snapshot()
 	out := struct {
-		State    fabric.State        `json:"state"`
-		At       time.Time           `json:"at"`
-		Coverage fabric.Coverage     `json:"coverage"`
-		Edges    fabric.EdgeCounts   `json:"edges"`
-		Hosts    map[string]string   `json:"hosts,omitempty"`
-		Scopes   []analyzer.Scope    `json:"scopes"`
-		Asking   *analyzer.Asking    `json:"asking,omitempty"`
-		Verdicts []analyzer.Incident `json:"verdicts"`
-	}{s.Report.State, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, s.Scopes, s.Asking, []analyzer.Incident{}}
+		State       fabric.State         `json:"state"`
+		At          time.Time            `json:"at"`
+		Coverage    fabric.Coverage      `json:"coverage"`
+		Edges       fabric.EdgeCounts    `json:"edges"`
+		Hosts       map[string]string    `json:"hosts,omitempty"`
+		Scopes      []analyzer.Scope     `json:"scopes"`
+		Asking      *analyzer.Asking     `json:"asking,omitempty"`
+		Maintenance []maintenance.Window `json:"maintenance,omitempty"`
+		Warnings    []string             `json:"warnings,omitempty"`
+		Verdicts    []analyzer.Incident  `json:"verdicts"`
+	}{s.Report.State, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, s.Scopes, s.Asking, s.Maintenance, s.Warnings, []analyzer.Incident{}}
 	job := r.URL.Query().Get("job")
 	for _, in := range s.Incidents {
 		keep := job == ""

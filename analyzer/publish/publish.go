@@ -19,6 +19,10 @@ import (
 // afterglow is how long a suspect's series stay, at 0, after the all-clear.
 const afterglow = 5 * time.Minute
 
+// maxMaintenance bounds the elements under maintenance that are published: more than that
+// is a fabric that is taken out of service, and the page and the API list them.
+const maxMaintenance = 1000
+
 // maxPathEdges bounds the edges whose path is published per verdict.
 const maxPathEdges = 200
 
@@ -55,6 +59,8 @@ var (
 	edgePath     = desc("fabric_edge_path_info", "The path of an edge under a verdict.", "src", "dst", "flow", "direction", "path")
 	pathHop      = desc("fabric_path_hop_info", "The hops of a published path.", "path", "hop", "switch", "ingress", "egress", "link")
 	lastCycle    = desc("graylink_analyzer_last_cycle_timestamp_seconds", "When the last cycle ended.")
+	atWork       = desc("fabric_maintenance_info", "Elements that take no part in the judgement because somebody works on them, by who announced it.", "element", "source")
+	warnings     = desc("graylink_analyzer_evidence_warnings", "Answers of the last cycle that Prometheus calls incomplete, and questions that were left out.")
 	baselines    = desc("graylink_analyzer_baselines", "Directed flows whose baseline is learnt.")
 	pending      = desc("graylink_analyzer_pending_edges", "Edges that look degraded and wait for confirmation.")
 	hostSuspect  = desc("graylink_analyzer_host_suspect", "1 for nodes whose probes are no evidence because the node is starved or silent.", "node")
@@ -71,7 +77,7 @@ var states = []fabric.State{fabric.Innocent, fabric.Suspect, fabric.Insufficient
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{suspectScore, suspectInfo, suspectFirst, suspectEnd, suspectDelay, suspectLoss, suspectEdges, suspectJobs, suspectCause, elementInfo, verdictState, coverage, linkDelay,
-		linkEdges, pathVersion, pathEdges, edgePath, pathHop, lastCycle, baselines, pending, hostSuspect,
+		linkEdges, pathVersion, pathEdges, edgePath, pathHop, lastCycle, atWork, warnings, baselines, pending, hostSuspect,
 		swInfo, swHeard, swFlows, swDropped, swForeign, swPulls} {
 		ch <- d
 	}
@@ -113,10 +119,27 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(pathEdges, float64(n), string(state))
 	}
 	gauge(lastCycle, seconds(s.At))
+	c.maintenance(s, gauge)
+	gauge(warnings, float64(len(s.Warnings)))
 	gauge(baselines, float64(s.Baselines))
 	gauge(pending, float64(s.Pending))
 	for node := range s.Hosts {
 		gauge(hostSuspect, 1, node)
+	}
+}
+
+// maintenance publishes the windows that are in force, not those to come.
+func (c *Collector) maintenance(s analyzer.Snapshot, gauge func(*prometheus.Desc, float64, ...string)) {
+	type series struct{ element, source string }
+	done := map[series]bool{}
+	for i := range s.Maintenance {
+		w := &s.Maintenance[i]
+		k := series{w.Element, w.Source}
+		if done[k] || len(done) == maxMaintenance || w.From.After(s.At) {
+			continue
+		}
+		done[k] = true
+		gauge(atWork, 1, w.Element, w.Source)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/internal/fabric"
@@ -66,6 +67,9 @@ func fixture(t *testing.T) (*Collector, *API, *analyzer.Snapshot) {
 			{Cleared: &cleared, Verdict: fabric.Verdict{ID: "b", FirstSeen: cleared.Add(-time.Hour), Element: fabric.Element{Element: "h2/eth1", Kind: fabric.KindNIC}, Confidence: 0.9, Scenario: fabric.BadNIC}},
 			{Cleared: &old, Verdict: fabric.Verdict{ID: "c", Element: fabric.Element{Element: "spine1", Kind: fabric.KindSwitch}, Confidence: 0.9, Scenario: fabric.HotSpine}},
 		}}
+	snap.Maintenance = []maintenance.Window{{ID: "1", Element: "spine1", Source: maintenance.SourceFile}, {ID: "2", Element: "spine1", From: now.Add(-time.Minute), Source: maintenance.SourceFile},
+		{ID: "3", Element: "leaf2", From: now.Add(time.Hour), Source: maintenance.SourceAPI}}
+	snap.Warnings = []string{"lost: an incomplete answer"}
 	get := func() analyzer.Snapshot { return *snap }
 	switches := func() (map[string]paths.TableView, paths.PullCounts) {
 		return map[string]paths.TableView{"leaf1": {Kind: sighting.KindEBPF, Flows: 12, Heard: now, Dropped: 1, Over: 2, Foreign: 3}}, paths.PullCounts{Pulls: 9, Failures: 4}
@@ -117,7 +121,7 @@ func TestAfterglow(t *testing.T) {
 	if !has(`fabric_suspect_score{element="h2/eth1",kind="nic"} 0`) {
 		t.Error("cleared a minute ago: not at 0")
 	}
-	if has(`element="spine1"`) {
+	if has(`element="spine1",kind`) {
 		t.Error("cleared ten minutes ago: still there")
 	}
 	snap.At = now.Add(5 * time.Minute)
@@ -269,7 +273,7 @@ func TestAPI(t *testing.T) {
 		want   []string
 		not    []string
 	}{
-		{"/api/v1/verdicts", 200, []string{`"state":"suspect"`, `"element":"leaf1:up1--spine1:dn1"`, `"open":true`, `"element":"spine1"`}, nil},
+		{"/api/v1/verdicts", 200, []string{`"state":"suspect"`, `"element":"leaf1:up1--spine1:dn1"`, `"open":true`, `"element":"spine1"`, `"maintenance":[{"id":"1"`, `"warnings":["lost: an incomplete answer"]`}, nil},
 		{"/api/v1/verdicts?job=train7", 200, []string{`"leaf1:up1--spine1:dn1"`}, []string{`"element":"h2/eth1"`}},
 		{"/api/v1/paths?src=h1/eth1", 200, []string{`"edge":"h1/eth1\u003eh2/eth1#0"`, `"switch":"spine1"`}, nil},
 		{"/api/v1/paths?dst=h1/eth1", 200, []string{`"paths":[]`}, nil},
