@@ -1,0 +1,2 @@
+// Package nichealth judges what a node's NICs tell of themselves.
+package nichealth

@@ -1,0 +1,71 @@
+package nichealth
+
+import (
+	"fmt"
+	"time"
+)
+
+// Event is one finding about a NIC or one of its ports, or its end. The fields are those that
+// NVSentinel's health events have, so that they mean the same in a log, in OTLP and there.
+type Event struct {
+	// Agent is who found it: "graylink-node".
+	Agent string `json:"agent"`
+	// ComponentClass is "NIC".
+	ComponentClass string `json:"componentClass"`
+	// CheckName is the rule: StateCheck, CounterCheck, KernelLogCheck, ...
+	CheckName string `json:"checkName"`
+	// IsFatal: the workload that runs has failed or will. IsHealthy: what was found is over.
+	IsFatal   bool `json:"isFatal"`
+	IsHealthy bool `json:"isHealthy"`
+	// Message is a sentence for a person.
+	Message string `json:"message"`
+	// RecommendedAction is NONE, CONTACT_SUPPORT, RESTART_VM or REPLACE_VM.
+	RecommendedAction Action `json:"recommendedAction"`
+	// EntitiesImpacted are the device, or the port, that it is about.
+	EntitiesImpacted []Entity `json:"entitiesImpacted"`
+	// ErrorCode names what was found, for programs: "state_down", "link_downed", ...
+	ErrorCode []string `json:"errorCode"`
+	NodeName  string   `json:"nodeName"`
+	// GeneratedTimestamp is when it was found, by this node's clock.
+	GeneratedTimestamp time.Time `json:"generatedTimestamp"`
+}
+
+// Agent is the name under which events are made.
+const Agent = "graylink-node"
+
+// ComponentNIC is the class of all components here.
+const ComponentNIC = "NIC"
+
+// Action is what to do about an event.
+type Action string
+
+// Actions. What is fatal asks for another machine; a warning asks for nothing yet.
+const (
+	ActionNone           Action = "NONE"
+	ActionContactSupport Action = "CONTACT_SUPPORT"
+	ActionRestartVM      Action = "RESTART_VM"
+	ActionReplaceVM      Action = "REPLACE_VM"
+)
+
+// Entity is what an event is about.
+type Entity struct {
+	Type  EntityType `json:"entityType"`
+	Value string     `json:"entityValue"`
+}
+
+// EntityType is NIC or NICPort.
+type EntityType string
+
+// Types of entities.
+const (
+	EntityNIC  EntityType = "NIC"
+	EntityPort EntityType = "NICPort"
+)
+
+// NIC is a device as an entity: "mlx5_0".
+func NIC(device string) Entity { return Entity{EntityNIC, device} }
+
+// Port is a port of a device as an entity: "mlx5_0_port1".
+func Port(device string, port int) Entity {
+	return Entity{EntityPort, fmt.Sprintf("%s_port%d", device, port)}
+}
