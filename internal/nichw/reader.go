@@ -1,0 +1,357 @@
+package nichw
+
+import (
+	"cmp"
+	"errors"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// Options say where and what to read.
+type Options struct {
+	// Sys is the root of sysfs; "" stands for /sys.
+	Sys string
+	// Patience is how long one read may take; 0: half a second.
+	Patience time.Duration
+	// Relook is every how many polls a device's directories are listed again; 0: 60.
+	Relook int
+	// Interface reports whether an interface without an RDMA device is of interest, and
+	// device whether it has hardware behind it; nil: those that have.
+	Interface func(name string, device bool) bool
+}
+
+// Parts are what a poll reads. What is not asked for keeps the value of the last poll that did.
+type Parts uint8
+
+// Parts of a poll.
+const (
+	// ReadStates: states, rates, carrier.
+	ReadStates Parts = 1 << iota
+	// ReadCounters: counters of ports, interfaces and PCI errors.
+	ReadCounters
+	// ReadGIDs: tables of GIDs.
+	ReadGIDs
+	// ReadIdentity: what hardly ever changes: types, firmware, places on the bus and their speed.
+	ReadIdentity
+
+	ReadAll = ReadStates | ReadCounters | ReadGIDs | ReadIdentity
+)
+
+// Kind is the sort of a device, by its driver.
+type Kind string
+
+// Kinds. A driver that is none of these is a Kind of its own name.
+const (
+	MLX5     Kind = "mlx5"
+	MLX4     Kind = "mlx4"
+	EFA      Kind = "efa"
+	IRDMA    Kind = "irdma"
+	RXE      Kind = "rxe"
+	SIW      Kind = "siw"
+	Ethernet Kind = "ethernet"
+)
+
+// Function is what a device is of a PCI function with SR-IOV.
+type Function uint8
+
+// Functions. A device that cannot have virtual ones is Plain.
+const (
+	Plain Function = iota
+	Physical
+	Virtual
+)
+
+func (f Function) String() string { return [...]string{"plain", "physical", "virtual"}[f] }
+
+// Counter is one that only grows, until it is reset.
+type Counter struct {
+	Name  string
+	Value uint64
+}
+
+// PCI is a device's place on the bus, and its link.
+type PCI struct {
+	Address string // "0000:3b:00.0"
+	// Parent is the physical function of a virtual one, where it can be told.
+	Parent string
+	// Speed and MaxSpeed are in transfers per second and lane, Width and MaxWidth in lanes; nil
+	// where the kernel does not say.
+	Speed, MaxSpeed *float64
+	Width, MaxWidth *uint64
+	// Totals of advanced error reporting (AER), nil where the function has none.
+	Correctable, NonFatal, Fatal *uint64
+}
+
+// Device is an RDMA device.
+type Device struct {
+	Name                     string
+	Kind                     Kind
+	Driver                   string // "" where there is no driver link
+	Function                 Function
+	HCAType, Firmware, Board string
+	GUID                     string
+	PCI                      *PCI // nil: no PCI function
+	Ports                    []Port
+}
+
+// Port is one port of an RDMA device.
+type Port struct {
+	Number int
+	State  State
+	Phys   Phys
+	// Rate is in bytes per second; nil where it is not known, or 0.
+	Rate *int64
+	// LinkLayer is "InfiniBand" or "Ethernet", "" where the kernel does not say.
+	LinkLayer string
+	// Netdev is the interface of the port, "" where none is known.
+	Netdev string
+	// Counters are those of counters/, Hardware those of hw_counters/, by name.
+	Counters, Hardware []Counter
+	// GIDs are the entries that are not empty; GIDsKnown: the table could be read.
+	GIDs      []GID
+	GIDsKnown bool
+}
+
+// Interface is a network interface.
+type Interface struct {
+	Name     string
+	Kind     Kind
+	Driver   string
+	Function Function
+	PCI      *PCI
+	// Device is the RDMA device of the same function, "" where there is none.
+	Device string
+	// OperState is RFC 2863's, in lower case as the kernel writes it: up, down, dormant, ...
+	OperState string
+	// Carrier is nil where the interface is administratively down.
+	Carrier *bool
+	// Speed is in bytes per second; nil where it is not known.
+	Speed *int64
+	MTU   *uint64
+	// Master is the bond or bridge it is a member of, Members are those of a bond.
+	Master  string
+	Members []string
+	// Changes are carrier_changes; nil where the kernel does not count them.
+	Changes *uint64
+	// Counters are those of statistics/, by name.
+	Counters []Counter
+}
+
+// Poll is what one look at everything gave. It is the caller's; the next poll does not change it.
+type Poll struct {
+	At    time.Time
+	Parts Parts
+	// Devices and Interfaces are in order of their names. DevicesKnown: they could be listed.
+	Devices                       []Device
+	Interfaces                    []Interface
+	DevicesKnown, InterfacesKnown bool
+	// Boot is the kernel's boot identifier, "" where it could not be read.
+	Boot string
+	// Errors are the files that should have told something, in order of their paths.
+	Errors []FileError
+	// Hanging is how many reads have not returned, of this poll and of earlier ones.
+	Hanging int
+}
+
+// Reader polls. It is for one goroutine.
+type Reader struct {
+	o     Options
+	files librarian
+	polls int
+
+	lists      shelf // of devices and interfaces
+	rdma, net  *file
+	devices    map[string]*deviceShelf
+	interfaces map[string]*interfaceShelf
+}
+
+// New returns a reader.
+func New(o Options) *Reader {
+	o.Sys = cmp.Or(o.Sys, "/sys")
+	o.Patience = cmp.Or(o.Patience, 500*time.Millisecond)
+	o.Relook = cmp.Or(o.Relook, 60)
+	if o.Interface == nil {
+		o.Interface = func(_ string, device bool) bool { return device }
+	}
+	r := &Reader{o: o, files: librarian{patience: o.Patience, now: time.Now, fetch: fetch}, devices: map[string]*deviceShelf{}, interfaces: map[string]*interfaceShelf{}}
+	r.rdma = r.lists.add(filepath.Join(o.Sys, "class/infiniband"), names)
+	r.net = r.lists.add(filepath.Join(o.Sys, "class/net"), names)
+	return r
+}
+
+// Poll reads the parts. at is only kept in what it returns.
+func (r *Reader) Poll(at time.Time, parts Parts) *Poll {
+	r.files.read([]*shelf{&r.lists})
+	p := &Poll{At: at, Parts: parts}
+	known := func(f *file) bool { return f.ok || f.gone } // no RDMA at all is known to be none
+	p.DevicesKnown, p.InterfacesKnown = known(r.rdma), known(r.net)
+	again := r.polls%r.o.Relook == 0
+	r.polls++
+	if p.DevicesKnown {
+		keep(r.devices, r.rdma.names, r.rdma.ok, func(name string) *deviceShelf { return newDeviceShelf(r.o.Sys, name) })
+	}
+	if p.InterfacesKnown {
+		keep(r.interfaces, r.net.names, r.net.ok, func(name string) *interfaceShelf { return newInterfaceShelf(r.o.Sys, name) })
+	}
+	for _, s := range r.devices {
+		s.stale = s.stale || again
+	}
+	for _, s := range r.interfaces {
+		s.stale = s.stale || again
+	}
+	// What a device has is asked in two steps: its ports, then what these have.
+	r.look(parts)
+	r.look(parts)
+	r.read(parts)
+	r.assemble(p)
+	return p
+}
+
+// keep makes the shelves those of the names.
+func keep[S any](have map[string]S, now []string, ok bool, make func(string) S) {
+	if !ok {
+		now = nil
+	}
+	for name := range have {
+		if !slices.Contains(now, name) {
+			delete(have, name)
+		}
+	}
+	for _, name := range now {
+		if _, is := have[name]; !is {
+			have[name] = make(name)
+		}
+	}
+}
+
+// look reads the directories of those that have to be looked up.
+func (r *Reader) look(Parts) {
+	var shelves []*shelf
+	for _, s := range r.devices {
+		if s.stale {
+			shelves = append(shelves, s.directories())
+		}
+	}
+	for _, s := range r.interfaces {
+		if s.stale {
+			shelves = append(shelves, s.directories())
+		}
+	}
+	if len(shelves) > 0 {
+		r.files.read(shelves)
+	}
+	for _, s := range r.devices {
+		s.learn()
+	}
+	for _, s := range r.interfaces {
+		s.learn(r.o.Interface)
+	}
+}
+
+func (r *Reader) read(parts Parts) {
+	var shelves []*shelf
+	for _, s := range r.devices {
+		shelves = append(shelves, s.wanted(parts))
+	}
+	for _, s := range r.interfaces {
+		if !s.ignored {
+			shelves = append(shelves, s.wanted(parts))
+		}
+	}
+	r.files.read(slices.DeleteFunc(shelves, func(s *shelf) bool { return len(s.files) == 0 }))
+}
+
+func (r *Reader) assemble(p *Poll) {
+	errs := errorsOf{}
+	errs.of(r.lists.files...)
+	for _, s := range r.devices {
+		p.Devices = append(p.Devices, s.device(&errs))
+	}
+	for _, s := range r.interfaces {
+		if !s.ignored {
+			p.Interfaces = append(p.Interfaces, s.read(&errs))
+		}
+	}
+	slices.SortFunc(p.Devices, func(a, b Device) int { return byName(a.Name, b.Name) })
+	slices.SortFunc(p.Interfaces, func(a, b Interface) int { return byName(a.Name, b.Name) })
+	p.relate()
+	slices.SortFunc(errs, func(a, b FileError) int { return cmp.Compare(a.Path, b.Path) })
+	p.Errors, p.Hanging = errs, r.files.hanging()
+}
+
+// byName has mlx5_2 before mlx5_10.
+func byName(a, b string) int {
+	return cmp.Or(cmp.Compare(prefix(a), prefix(b)), cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+}
+
+func prefix(s string) string {
+	i := len(s)
+	for i > 0 && s[i-1] >= '0' && s[i-1] <= '9' {
+		i--
+	}
+	return s[:i]
+}
+
+// errorsOf collects what files failed by.
+type errorsOf []FileError
+
+func (e *errorsOf) of(files ...*file) {
+	for _, f := range files {
+		if f != nil && f.err != nil {
+			*e = append(*e, *f.err)
+		}
+	}
+}
+
+// malformed takes down that a file holds something else than it should.
+func (e *errorsOf) malformed(device string, f *file, err error) {
+	*e = append(*e, FileError{Device: device, Path: f.path, Sort: Malformed, Err: err})
+}
+
+// relate finds the interfaces of ports, and the devices of interfaces, where they share a
+// PCI function and nothing better is known.
+func (p *Poll) relate() {
+	byPCI := map[string][]*Interface{}
+	for i := range p.Interfaces {
+		if f := &p.Interfaces[i]; f.PCI != nil {
+			byPCI[f.PCI.Address] = append(byPCI[f.PCI.Address], f)
+		}
+	}
+	byInterface := map[string]string{}
+	for i := range p.Devices {
+		d := &p.Devices[i]
+		for j := range d.Ports {
+			port := &d.Ports[j]
+			if port.Netdev == "" && d.PCI != nil && len(d.Ports) == 1 && len(byPCI[d.PCI.Address]) == 1 {
+				port.Netdev = byPCI[d.PCI.Address][0].Name
+			}
+			if port.Netdev != "" {
+				byInterface[port.Netdev] = d.Name
+			}
+		}
+		if d.PCI != nil {
+			for _, f := range byPCI[d.PCI.Address] {
+				f.Device = d.Name
+			}
+		}
+	}
+	for i := range p.Interfaces {
+		f := &p.Interfaces[i]
+		f.Device = cmp.Or(byInterface[f.Name], f.Device)
+	}
+}
+
+// Boot reads the kernel's boot identifier (proc is the root of procfs).
+func Boot(proc string) (string, error) {
+	buf := make([]byte, 64)
+	n, err := slurp(filepath.Join(cmp.Or(proc, "/proc"), "sys/kernel/random/boot_id"), buf)
+	if err != nil {
+		return "", err
+	}
+	id := string(trim(buf[:n]))
+	if id == "" {
+		return "", errors.New("the kernel's boot identifier is empty")
+	}
+	return id, nil
+}
