@@ -1,0 +1,149 @@
+package nichealth
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Memory is what a monitor keeps over a restart of the agent: no more than decides whether
+// something is news. It is of one boot.
+type Memory struct {
+	Boot     string       `json:"boot"`
+	Seen     []Entity     `json:"seen"`
+	Findings []Remembered `json:"findings,omitempty"`
+	Counters []Count      `json:"counters,omitempty"`
+}
+
+// Remembered is a finding that was told of.
+type Remembered struct {
+	Entity  Entity    `json:"entity"`
+	Code    string    `json:"code"`
+	Check   string    `json:"check"`
+	Fatal   bool      `json:"fatal,omitempty"`
+	Quiet   bool      `json:"quiet,omitempty"`
+	Latched bool      `json:"latched,omitempty"`
+	Since   time.Time `json:"since"`
+	Message string    `json:"message"`
+	Over    string    `json:"over"`
+}
+
+// Count is the last value of a counter, so that what it grew by meanwhile is not lost.
+type Count struct {
+	Entity  Entity    `json:"entity"`
+	Counter string    `json:"counter"`
+	Value   uint64    `json:"value"`
+	At      time.Time `json:"at"`
+}
+
+// Save returns what is to be remembered; nil while the boot is not known, for then nobody
+// could tell whether it still holds.
+func (m *Monitor) Save() *Memory {
+	if m.boot == "" {
+		return nil
+	}
+	out := &Memory{Boot: m.boot, Seen: []Entity{}}
+	for e := range m.seen {
+		out.Seen = append(out.Seen, e)
+	}
+	for k, o := range m.open {
+		if o.told {
+			out.Findings = append(out.Findings, Remembered{k.Entity, k.Code, o.check, o.fatal, o.quiet, o.latched, o.since, o.message, o.over})
+		}
+	}
+	for k, g := range m.series {
+		if g.known {
+			out.Counters = append(out.Counters, Count{k.Entity, k.Counter, g.last.value, g.last.at})
+		}
+	}
+	byEntity := func(a, b Entity) int { return cmp.Or(cmp.Compare(a.Value, b.Value), cmp.Compare(a.Type, b.Type)) }
+	slices.SortFunc(out.Seen, byEntity)
+	slices.SortFunc(out.Findings, func(a, b Remembered) int { return cmp.Or(byEntity(a.Entity, b.Entity), cmp.Compare(a.Code, b.Code)) })
+	slices.SortFunc(out.Counters, func(a, b Count) int { return cmp.Or(byEntity(a.Entity, b.Entity), cmp.Compare(a.Counter, b.Counter)) })
+	return out
+}
+
+// remember takes over what another run of the same boot knew.
+func (m *Monitor) remember(r *Memory) {
+	if r == nil || r.Boot == "" || r.Boot != m.boot {
+		return
+	}
+	for _, e := range r.Seen {
+		m.seen[e] = true
+	}
+	for _, f := range r.Findings {
+		m.open[key{f.Entity, f.Code}] = &open{since: f.Since, told: true, latched: f.Latched,
+			finding: finding{key: key{f.Entity, f.Code}, check: f.Check, fatal: f.Fatal, quiet: f.Quiet, message: f.Message, over: f.Over}}
+	}
+	for _, c := range r.Counters {
+		g := &growth{}
+		var windows []time.Duration
+		for i := range m.c.Thresholds {
+			if t := &m.c.Thresholds[i]; t.Counter == c.Counter {
+				windows = append(windows, t.Window)
+			}
+		}
+		g.see(sample{c.At, c.Value}, windows)
+		m.series[counterKey{c.Entity, c.Counter}] = g
+	}
+}
+
+// Reset releases what is latched of an entity, or of all if it is the zero value, and returns
+// the events that say so.
+func (m *Monitor) Reset(e Entity, now time.Time) (events []Event) {
+	m.now = now
+	for k, o := range m.open {
+		if !o.latched || e != (Entity{}) && k.Entity != e {
+			continue
+		}
+		delete(m.open, k)
+		events = m.tellEnd(events, o)
+		for ck, g := range m.series {
+			if ck.Entity == k.Entity {
+				g.windows = map[time.Duration][]sample{} // what grew before is dealt with
+			}
+		}
+	}
+	return events
+}
+
+// Finding is something that holds, for series and pages.
+type Finding struct {
+	Entity  Entity
+	Code    string
+	Fatal   bool
+	Latched bool
+	Since   time.Time
+	Message string
+}
+
+// Findings are those that hold and are confirmed, in order.
+func (m *Monitor) Findings() (out []Finding) {
+	for k, o := range m.open {
+		if o.told && !o.quiet {
+			out = append(out, Finding{k.Entity, k.Code, o.fatal, o.latched, o.since, o.message})
+		}
+	}
+	slices.SortFunc(out, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Entity.Value, b.Entity.Value), cmp.Compare(a.Code, b.Code))
+	})
+	return out
+}
+
+// ExpectedRate is what a port should have, bytes per second; ok is false where nobody knows.
+func (m *Monitor) ExpectedRate(e Entity) (rate int64, ok bool) {
+	rate, ok = m.expected[e]
+	return rate, ok
+}
+
+// Ports are how many ports the table says that a node with this product has, and how many there
+// are; ok is false without a line of the table.
+func (m *Monitor) Ports() (expected, found int, ok bool) {
+	if p := m.c.product(); p != nil {
+		return p.Ports, m.ports, true
+	}
+	return 0, 0, false
+}
+
+// Saturated reports whether a counter stands at the end of its range.
+func (m *Monitor) Saturated(e Entity, counter string) bool { return m.filled[counterKey{e, counter}] }
