@@ -38,6 +38,7 @@ func run() int {
 	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
 	flags := kingpinflag.AddFlags(app, "127.0.0.1:9868")
 	push := addPushFlags(app)
+	health := addHealthFlags(app)
 	if _, err := app.Parse(os.Args[1:]); err != nil {
 		app.Errorf("%s, try --help", err)
 		return exitSetup
@@ -65,6 +66,16 @@ func run() int {
 		log.Error("start", "err", err)
 		return exitSetup
 	}
+	healthEnded, err := health.start(ctx, n, log)
+	if err != nil {
+		log.Error("NIC health", "err", err)
+		if err := n.Close(); err != nil {
+			log.Error("stop probing", "err", err)
+		}
+		return exitSetup
+	}
+	defer healthEnded()
+	defer stop() // before that: whatever ends this function ends it, too
 	stopPush, err := push.start(ctx, n, started, log)
 	if err != nil {
 		log.Error("push by OTLP", "err", err)

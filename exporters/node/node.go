@@ -33,7 +33,8 @@ type Node struct {
 
 	bend     *probe.Bend // nil: the clock is right
 	registry *prometheus.Registry
-	started  time.Time // of the engine: when its counts began
+	more     []prometheus.Gatherer // what joins /metrics
+	started  time.Time             // of the engine: when its counts began
 
 	mu       sync.RWMutex // held for writing while the configuration changes
 	engine   *probe.Engine
@@ -232,7 +233,7 @@ func (n *Node) read(f func(state)) {
 
 // Series are the families of /metrics and of /metrics/edges.
 func (n *Node) Series() (metrics, edges prometheus.Gatherer) {
-	return disjoint{gatherer{n.read, nicSeries}, n.registry}, gatherer{n.read, edgeSeries}
+	return append(disjoint{gatherer{n.read, nicSeries}, n.registry}, n.more...), gatherer{n.read, edgeSeries}
 }
 
 // Name is the node's name in the fabric.
@@ -244,6 +245,9 @@ func (n *Node) Name() string {
 
 // Registry takes collectors of what else the process does: they join /metrics.
 func (n *Node) Registry() *prometheus.Registry { return n.registry }
+
+// Join adds families to /metrics; before Series and Handler are called.
+func (n *Node) Join(g prometheus.Gatherer) { n.more = append(n.more, g) }
 
 // processRegistry holds the client library's series about the process.
 func processRegistry() *prometheus.Registry {

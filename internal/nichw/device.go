@@ -377,7 +377,7 @@ func (p *portShelf) port(device string, errs *errorsOf) Port {
 		out.LinkLayer = p.layer.text
 	}
 	for _, g := range p.gids {
-		errs.of(g.value, g.sort, g.netdev)
+		errs.of(g.value)
 		if g.value.err != nil || !g.value.ok && !g.value.gone && g.value.text == "" {
 			out.GIDsKnown = false // not all of it
 		}
@@ -392,6 +392,8 @@ func (p *portShelf) port(device string, errs *errorsOf) Port {
 		if !ok {
 			continue
 		}
+		// Those of an empty entry cannot be read, in ways that differ between kernels.
+		errs.of(g.sort, g.netdev)
 		x := GID{Index: g.index, Address: a}
 		if g.sort.ok {
 			x.Type = g.sort.text

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+
+	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/graylink/graylink/exporters/node"
+)
+
+// healthFlags are the flags of what looks after the NICs themselves.
+type healthFlags struct {
+	on          bool
+	config, gpu string
+	o           node.HealthOptions
+}
+
+func addHealthFlags(app *kingpin.Application) *healthFlags {
+	f := &healthFlags{o: node.DefaultHealth()}
+	app.Flag("nic.health", "Publish states and counters of this node's NICs, and tell of what is wrong with them.").Default("true").BoolVar(&f.on)
+	app.Flag("nic.config", "File with what is normal here (YAML): management NICs, products, thresholds. Empty: the defaults.").StringVar(&f.config)
+	app.Flag("nic.gpu", "Name of the node's GPU product, for the table of expected rates. Empty: that of --nic.config, or as NVIDIA's driver tells it in procfs.").StringVar(&f.gpu)
+	app.Flag("nic.state-file", "What NICs were told of, so that a restart does not tell it again. Empty: nothing is kept.").StringVar(&f.o.StateFile)
+	app.Flag("path.sysfs", "Root of sysfs. Empty: /sys.").StringVar(&f.o.Sys)
+	app.Flag("path.procfs", "Root of procfs. Empty: /proc.").StringVar(&f.o.Proc)
+	return f
+}
+
+// start begins to look after the NICs. The function waits until it has ended, after ctx has.
+func (f *healthFlags) start(ctx context.Context, n *node.Node, log *slog.Logger) (wait func(), err error) {
+	if !f.on {
+		return func() {}, nil
+	}
+	if err := node.LoadHealth(f.config, &f.o); err != nil {
+		return nil, err
+	}
+	f.o.Rules.GPU = cmp.Or(f.gpu, f.o.Rules.GPU, node.GPUProduct(f.o.Proc))
+	h, err := node.NewHealth(n, f.o, log)
+	if err != nil {
+		return nil, err
+	}
+	n.Join(h)
+	done := make(chan struct{})
+	go func() { defer close(done); h.Run(ctx) }()
+	return func() { <-done }, nil
+}

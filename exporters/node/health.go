@@ -1,0 +1,591 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/graylink/graylink/internal/nichealth"
+	"github.com/graylink/graylink/internal/nichw"
+)
+
+// HealthOptions are how a node looks after its NICs.
+type HealthOptions struct {
+	// Sys and Proc are the roots of sysfs and procfs; "": the machine's own.
+	Sys, Proc string
+	// StateFile keeps over a restart what was told of, "": nothing does.
+	StateFile string
+	// Rules are nichealth's; Node is filled in.
+	Rules nichealth.Config
+	// Counters, GIDs and Identity are how often these are read; states are by the rules.
+	Counters, GIDs, Identity time.Duration
+	// Patience is how long one file may take.
+	Patience time.Duration
+}
+
+// Health polls the NICs of a node, publishes what they tell, and tells of what is wrong.
+type Health struct {
+	o       HealthOptions
+	log     *slog.Logger
+	node    func() (name string, nics map[string]string) // NICs as they are probed, by interface
+	reader  *nichw.Reader
+	started time.Time
+
+	mu       sync.Mutex
+	monitor  *nichealth.Monitor
+	last     *nichw.Poll
+	took     time.Duration
+	polls    uint64
+	errors   map[nichw.Sort]uint64
+	events   map[eventKey]uint64
+	saved    string // what is in the state file, without counters
+	savedAt  time.Time
+	complain map[string]bool // devices whose errors were logged
+}
+
+type eventKey struct {
+	code     string
+	severity string
+}
+
+// NewHealth prepares to look after a node's NICs. n says what they are called.
+func NewHealth(n *Node, o HealthOptions, log *slog.Logger) (*Health, error) {
+	h := &Health{o: o, log: log, started: time.Now(), errors: map[nichw.Sort]uint64{}, events: map[eventKey]uint64{}, complain: map[string]bool{}}
+	h.node = func() (string, map[string]string) {
+		n.mu.RLock()
+		defer n.mu.RUnlock()
+		cfg := n.engine.Config()
+		nics := map[string]string{}
+		for i := range cfg.NICs {
+			if c := &cfg.NICs[i]; c.Device != "" {
+				nics[c.Device] = c.NIC
+			}
+		}
+		return cfg.Node, nics
+	}
+	return h, h.prepare()
+}
+
+func (h *Health) prepare() error {
+	name, _ := h.node()
+	h.o.Rules.Node = name
+	if err := h.o.Rules.Validate(); err != nil {
+		return err
+	}
+	// The kernel shows in /sys the network of who mounted it. Another network's interfaces may
+	// have the names of ours.
+	ours := h.o.Sys != "" || sameNetwork("/sys")
+	if !ours {
+		h.log.Warn("interfaces are not looked after: /sys shows those of another network namespace")
+	}
+	h.reader = nichw.New(nichw.Options{Sys: h.o.Sys, Patience: h.o.Patience, Interface: func(name string, device bool) bool {
+		if !ours || excluded(h.o.Rules.Excluded, name) {
+			return false
+		}
+		_, nics := h.node()
+		return device || nics[name] != ""
+	}})
+	boot, err := nichw.Boot(h.o.Proc)
+	if err != nil {
+		h.log.Warn("no boot identifier: nothing is remembered over a restart", "err", err)
+	}
+	remembered, err := loadMemory(h.o.StateFile)
+	if err != nil {
+		h.log.Warn("what NICs were told of before is not known", "err", err)
+	}
+	h.monitor = nichealth.New(h.o.Rules, boot, remembered)
+	return nil
+}
+
+func excluded(res []*regexp.Regexp, name string) bool {
+	return slices.ContainsFunc(res, func(re *regexp.Regexp) bool { return re.MatchString(name) })
+}
+
+// sameNetwork reports whether sysfs shows the interfaces that this process has.
+func sameNetwork(sys string) bool {
+	list, err := net.Interfaces()
+	if err != nil {
+		return false
+	}
+	entries, err := os.ReadDir(filepath.Join(sys, "class/net"))
+	if err != nil {
+		return false
+	}
+	seen := map[string]bool{}
+	for _, e := range entries {
+		seen[e.Name()] = true
+	}
+	for _, i := range list {
+		b, err := os.ReadFile(filepath.Join(sys, "class/net", i.Name, "ifindex"))
+		if err != nil || strings.TrimSpace(string(b)) != strconv.Itoa(i.Index) {
+			return false
+		}
+		delete(seen, i.Name)
+	}
+	for name := range seen {
+		if _, err := os.Stat(filepath.Join(sys, "class/net", name, "ifindex")); err == nil {
+			return false // an interface that we have not; bonding_masters is none
+		}
+	}
+	return true
+}
+
+// Run polls until ctx ends.
+func (h *Health) Run(ctx context.Context) {
+	due := map[nichw.Parts]time.Time{}
+	every := map[nichw.Parts]time.Duration{nichw.ReadCounters: h.o.Counters, nichw.ReadGIDs: h.o.GIDs, nichw.ReadIdentity: h.o.Identity}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			h.save(true)
+			return
+		case <-timer.C:
+		}
+		now := time.Now()
+		parts := nichw.ReadStates
+		for p, d := range every {
+			if !now.Before(due[p]) {
+				parts |= p
+				due[p] = now.Add(d)
+			}
+		}
+		h.poll(now, parts)
+		h.save(false)
+		h.mu.Lock()
+		next := h.monitor.Next()
+		h.mu.Unlock()
+		timer.Reset(max(0, time.Until(now.Add(next))))
+	}
+}
+
+// poll looks once, and tells of what is new.
+func (h *Health) poll(now time.Time, parts nichw.Parts) {
+	p := h.reader.Poll(now, parts)
+	took := time.Since(now)
+	if b, err := nichw.Boot(h.o.Proc); err == nil {
+		p.Boot = b
+	}
+	h.mu.Lock()
+	events := h.monitor.Observe(p)
+	h.last, h.took = p, took
+	h.polls++
+	for i := range p.Errors {
+		h.errors[p.Errors[i].Sort]++
+	}
+	for i := range events {
+		h.events[eventKey{events[i].ErrorCode[0], severity(&events[i])}]++
+	}
+	h.mu.Unlock()
+	h.grumble(p)
+	for i := range events {
+		h.tell(&events[i])
+	}
+}
+
+func severity(e *nichealth.Event) string {
+	switch {
+	case e.IsHealthy:
+		return "healthy"
+	case e.IsFatal:
+		return "fatal"
+	}
+	return "warning"
+}
+
+// grumble logs once that files of a device tell nothing, and once that they do again.
+func (h *Health) grumble(p *nichw.Poll) {
+	now := map[string]int{}
+	for i := range p.Errors {
+		now[p.Errors[i].Device]++
+	}
+	for i := range p.Errors {
+		e := &p.Errors[i]
+		if n := now[e.Device]; !h.complain[e.Device] && n > 0 {
+			h.complain[e.Device] = true
+			h.log.Warn("files of a NIC tell nothing", "device", e.Device, "files", n, "first", e.Path, "why", string(e.Sort), "err", e.Err)
+		}
+	}
+	for device := range h.complain {
+		if now[device] == 0 {
+			delete(h.complain, device)
+			h.log.Info("files of a NIC tell something again, or are gone", "device", device)
+		}
+	}
+}
+
+// tell logs an event, with its fields under the names that NVSentinel has for them.
+func (h *Health) tell(e *nichealth.Event) {
+	level := slog.LevelWarn
+	switch {
+	case e.IsHealthy:
+		level = slog.LevelInfo
+	case e.IsFatal:
+		level = slog.LevelError
+	}
+	entities := make([]string, 0, len(e.EntitiesImpacted))
+	for _, x := range e.EntitiesImpacted {
+		entities = append(entities, string(x.Type)+":"+x.Value)
+	}
+	h.log.Log(context.Background(), level, e.Message, "event", "nic_health", "agent", e.Agent, "componentClass", e.ComponentClass, "checkName", e.CheckName, "isFatal", e.IsFatal, "isHealthy", e.IsHealthy,
+		"recommendedAction", string(e.RecommendedAction), "entitiesImpacted", strings.Join(entities, ","), "errorCode", strings.Join(e.ErrorCode, ","), "nodeName", e.NodeName,
+		"generatedTimestamp", e.GeneratedTimestamp.UTC().Format(time.RFC3339Nano))
+}
+
+// saveEvery is how old the counters in the state file may be.
+const saveEvery = time.Minute
+
+// save writes the state file when what was told of changed, or it is old.
+func (h *Health) save(last bool) {
+	if h.o.StateFile == "" {
+		return
+	}
+	h.mu.Lock()
+	m := h.monitor.Save()
+	h.mu.Unlock()
+	if m == nil {
+		return
+	}
+	brief := *m
+	brief.Counters = nil
+	text, err := json.Marshal(brief)
+	if err != nil || !last && string(text) == h.saved && time.Since(h.savedAt) < saveEvery {
+		return
+	}
+	h.saved, h.savedAt = string(text), time.Now()
+	whole, err := json.Marshal(m)
+	if err == nil {
+		err = writeFile(h.o.StateFile, whole)
+	}
+	if err != nil {
+		h.log.Warn("what NICs were told of is not kept", "err", err)
+	}
+}
+
+// writeFile replaces a file as a whole.
+func writeFile(path string, b []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	if _, err := f.Write(b); err != nil {
+		f.Close()
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+func loadMemory(path string) (*nichealth.Memory, error) {
+	if path == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var m nichealth.Memory
+	if err := json.Unmarshal(b, &m); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &m, nil
+}
+
+// Gather implements prometheus.Gatherer.
+func (h *Health) Gather() ([]*dto.MetricFamily, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	x := newExposition(h.started)
+	h.series(x)
+	return x.done(), nil
+}
+
+// portNames are the names of sysfs' counters in the vocabulary that graylink-ib has for the
+// same counters when it reads them through the fabric: family, and value of the label reason.
+var portNames = map[string][2]string{
+	"symbol_error": {"symbol_errors"}, "link_error_recovery": {"link_recoveries"}, "link_downed": {"link_downed"}, "port_rcv_errors": {"receive_errors", "damaged"},
+	"port_rcv_remote_physical_errors": {"receive_errors", "remote_physical"}, "port_rcv_switch_relay_errors": {"receive_errors", "switch_relay"},
+	"port_rcv_constraint_errors": {"receive_errors", "constraint"}, "port_xmit_constraint_errors": {"transmit_errors", "constraint"}, "port_xmit_discards": {"transmit_discards"},
+	"local_link_integrity_errors": {"local_link_integrity_errors"}, "excessive_buffer_overrun_errors": {"buffer_overruns"}, "VL15_dropped": {"vl15_dropped"},
+	"port_xmit_data": {"transmit_bytes"}, "port_rcv_data": {"receive_bytes"}, "port_xmit_packets": {"transmit_packets"}, "port_rcv_packets": {"receive_packets"},
+	"unicast_xmit_packets": {"transmit_unicast_packets"}, "unicast_rcv_packets": {"receive_unicast_packets"}, "multicast_xmit_packets": {"transmit_multicast_packets"},
+	"multicast_rcv_packets": {"receive_multicast_packets"}, "port_xmit_wait": {"transmit_wait_ticks"},
+}
+
+// words are the octets of a unit of port_xmit_data and port_rcv_data (IBA 16.1.3.5).
+const words = 4
+
+// series are those of the last poll.
+func (h *Health) series(x *exposition) {
+	var (
+		state     = x.gauge("fabric_nic_port_state", "Logical state of the port (an interface without RDMA is ACTIVE when it is up); all are 0 where it is not known.")
+		phys      = x.gauge("fabric_nic_port_phys_state", "Physical state of the port.")
+		rate      = x.gauge("fabric_nic_port_rate_bytes_per_second", "Negotiated rate.")
+		expected  = x.gauge("fabric_nic_port_expected_rate_bytes_per_second", "Rate the port should have: by the table of products, or that of most NICs of its role.")
+		info      = x.gauge("fabric_nic_port_info", "What the port is.")
+		function  = x.gauge("fabric_nic_port_virtual_function", "Whether the port is of a virtual function, which may be down.")
+		filled    = x.gauge("fabric_nic_port_saturated", "The counter stands at its limit: it counts no more, and is at least that much.")
+		finding   = x.gauge("fabric_nic_finding", "What is wrong with a NIC or a port now, by code; counters' findings stay until they are reset.")
+		hardware  = x.counter("fabric_nic_port_hardware_total", "Counters of hw_counters/, under the kernel's names.")
+		other     = x.counter("fabric_nic_port_other_total", "Counters of counters/ that have no family of their own, under the kernel's names.")
+		carrier   = x.counter("fabric_nic_port_carrier_changes_total", "Times the interface's carrier came or went.")
+		statistic = x.counter("fabric_nic_interface_total", "Counters of the interface's statistics/, under the kernel's names.")
+		gids      = x.gauge("fabric_nic_port_gid_entries", "Entries of the GID table that are not empty, by type and address family.")
+		pciSpeed  = x.gauge("fabric_nic_pci_link_transfers_per_second", "Transfers per second and lane of the PCI link, now and at most.")
+		pciWidth  = x.gauge("fabric_nic_pci_link_lanes", "Lanes of the PCI link, now and at most.")
+		aer       = x.counter("fabric_nic_pci_errors_total", "Errors of the PCI function (advanced error reporting).")
+		missing   = x.gauge("graylink_node_nic_ports", "Ports that the table has for the node's product, and that there are.")
+		polls     = x.counter("graylink_node_nic_polls_total", "Times the NICs were read.")
+		took      = x.gauge("graylink_node_nic_poll_seconds", "How long the last poll took.")
+		failed    = x.counter("graylink_node_nic_read_errors_total", "Files that should have told something and did not, by why.")
+		hanging   = x.gauge("graylink_node_nic_hanging_reads", "Reads that have not returned.")
+		told      = x.counter("graylink_node_nic_events_total", "Events of NICs, by code and severity.")
+		listed    = x.gauge("graylink_node_nic_devices_known", "Whether the last poll could list the devices.")
+		ports     = map[string]*dto.MetricFamily{}
+	)
+	p := h.last
+	x.count(polls, float64(h.polls), nil)
+	for _, s := range []nichw.Sort{nichw.Unreadable, nichw.Malformed, nichw.Hanging, nichw.Skipped} {
+		x.count(failed, float64(h.errors[s]), x.labels("why", string(s)))
+	}
+	for k, n := range h.events {
+		x.count(told, float64(n), x.labels("code", k.code, "severity", k.severity))
+	}
+	if p == nil {
+		return
+	}
+	x.set(took, h.took.Seconds(), nil)
+	x.set(hanging, float64(p.Hanging), nil)
+	x.set(listed, oneIf(p.DevicesKnown), nil)
+	if want, have, ok := h.monitor.Ports(); ok {
+		x.set(missing, float64(want), x.labels("ports", "expected"))
+		x.set(missing, float64(have), x.labels("ports", "found"))
+	}
+	name := h.names(p)
+	family := func(n string) *dto.MetricFamily {
+		if ports[n] == nil {
+			ports[n] = x.counter("fabric_nic_port_"+n+"_total", "Counter of the port that the kernel reads from the device.")
+		}
+		return ports[n]
+	}
+	pci := func(nic string, v *nichw.PCI) {
+		if v == nil {
+			return
+		}
+		for _, s := range []struct {
+			is    string
+			speed *float64
+			width *uint64
+		}{{"current", v.Speed, v.Width}, {"max", v.MaxSpeed, v.MaxWidth}} {
+			if s.speed != nil {
+				x.set(pciSpeed, *s.speed, x.labels("is", s.is, "nic", nic))
+			}
+			if s.width != nil {
+				x.set(pciWidth, float64(*s.width), x.labels("is", s.is, "nic", nic))
+			}
+		}
+		for _, s := range []struct {
+			severity string
+			n        *uint64
+		}{{"correctable", v.Correctable}, {"nonfatal", v.NonFatal}, {"fatal", v.Fatal}} {
+			if s.n != nil {
+				x.count(aer, float64(*s.n), x.labels("nic", nic, "severity", s.severity))
+			}
+		}
+	}
+	address := func(v *nichw.PCI) string {
+		if v == nil {
+			return ""
+		}
+		return v.Address
+	}
+	for i := range p.Devices {
+		d := &p.Devices[i]
+		if excluded(h.o.Rules.Excluded, d.Name) {
+			continue
+		}
+		for j := range d.Ports {
+			port := &d.Ports[j]
+			e, nic := nichealth.Port(d.Name, port.Number), name(d.Name, port.Number, port.Netdev)
+			if j == 0 {
+				pci(nic, d.PCI)
+			}
+			oneOf(x, state, nic, nichw.States[1:], int(port.State))
+			oneOf(x, phys, nic, nichw.PhysStates[1:], int(port.Phys))
+			if port.Rate != nil {
+				x.set(rate, float64(*port.Rate), x.labels("nic", nic))
+			}
+			if want, ok := h.monitor.ExpectedRate(e); ok {
+				x.set(expected, float64(want), x.labels("nic", nic))
+			}
+			x.set(function, oneIf(d.Function == nichw.Virtual), x.labels("nic", nic))
+			x.set(info, 1, x.labels("board", d.Board, "device", d.Name, "driver", d.Driver, "firmware", d.Firmware, "function", d.Function.String(), "interface", port.Netdev, "kind", string(d.Kind),
+				"link_layer", port.LinkLayer, "nic", nic, "pci", address(d.PCI), "port", strconv.Itoa(port.Number), "type", d.HCAType))
+			for _, c := range port.Counters {
+				v := float64(c.Value)
+				n, known := portNames[c.Name]
+				switch {
+				case !known:
+					x.count(other, v, x.labels("counter", c.Name, "nic", nic))
+				case n[1] != "":
+					x.count(family(n[0]), v, x.labels("nic", nic, "reason", n[1]))
+				case strings.HasSuffix(n[0], "_bytes"):
+					x.count(family(n[0]), v*words, x.labels("nic", nic))
+				default:
+					x.count(family(n[0]), v, x.labels("nic", nic))
+				}
+				if known && h.monitor.Saturated(e, c.Name) {
+					x.set(filled, 1, x.labels("counter", c.Name, "nic", nic))
+				}
+			}
+			for _, c := range port.Hardware {
+				x.count(hardware, float64(c.Value), x.labels("counter", c.Name, "nic", nic))
+			}
+			if port.GIDsKnown {
+				table := map[[2]string]int{}
+				for k := range port.GIDs {
+					g := &port.GIDs[k]
+					f := "ipv6"
+					if g.IPv4() {
+						f = "ipv4"
+					}
+					table[[2]string{f, g.Type}]++
+				}
+				if len(table) == 0 {
+					x.set(gids, 0, x.labels("family", "", "nic", nic, "type", ""))
+				}
+				for k, n := range table {
+					x.set(gids, float64(n), x.labels("family", k[0], "nic", nic, "type", k[1]))
+				}
+			}
+		}
+	}
+	for i := range p.Interfaces {
+		f := &p.Interfaces[i]
+		nic := name(f.Name, 1, f.Name)
+		alone := f.Device == "" || f.Master != ""
+		if device, port, ok := portOf(p, f.Name); ok && !alone {
+			nic = name(device, port, f.Name) // others of its function, as representors are, go by their own names
+		}
+		if alone {
+			pci(nic, f.PCI)
+			switch f.OperState {
+			case "up":
+				oneOf(x, state, nic, nichw.States[1:], int(nichw.Active))
+			case "down", "lowerlayerdown", "notpresent":
+				oneOf(x, state, nic, nichw.States[1:], int(nichw.Down))
+			}
+			if f.Speed != nil {
+				x.set(rate, float64(*f.Speed), x.labels("nic", nic))
+			}
+			x.set(function, oneIf(f.Function == nichw.Virtual), x.labels("nic", nic))
+			x.set(info, 1, x.labels("board", "", "device", "", "driver", f.Driver, "firmware", "", "function", f.Function.String(), "interface", f.Name, "kind", string(f.Kind),
+				"link_layer", "Ethernet", "nic", nic, "pci", address(f.PCI), "port", "", "type", ""))
+		}
+		if f.Changes != nil {
+			x.count(carrier, float64(*f.Changes), x.labels("nic", nic))
+		}
+		for _, c := range f.Counters {
+			x.count(statistic, float64(c.Value), x.labels("counter", c.Name, "nic", nic))
+		}
+	}
+	for _, f := range h.monitor.Findings() {
+		device, number := entityParts(f.Entity)
+		sev := "warning"
+		if f.Fatal {
+			sev = "fatal"
+		}
+		x.set(finding, 1, x.labels("code", f.Code, "nic", name(device, number, ""), "severity", sev))
+	}
+}
+
+// portOf is the port that an interface is the one of.
+func portOf(p *nichw.Poll, netdev string) (device string, port int, ok bool) {
+	for i := range p.Devices {
+		for j := range p.Devices[i].Ports {
+			if q := &p.Devices[i].Ports[j]; q.Netdev == netdev {
+				return p.Devices[i].Name, q.Number, true
+			}
+		}
+	}
+	return "", 0, false
+}
+
+func oneOf(x *exposition, f *dto.MetricFamily, nic string, names []string, is int) {
+	for i, n := range names {
+		x.set(f, oneIf(is == i+1), x.labels("nic", nic, "state", n))
+	}
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func entityParts(e nichealth.Entity) (device string, port int) {
+	if e.Type == nichealth.EntityPort {
+		if d, n, ok := cutLast(e.Value, "_port"); ok {
+			if port, err := strconv.Atoi(n); err == nil {
+				return d, port
+			}
+		}
+	}
+	return e.Value, 1
+}
+
+func cutLast(s, sep string) (before, after string, ok bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+// names says what the fabric calls a port: as the NIC that probes by its interface, if one
+// does; else by the device, with its port from the second on.
+func (h *Health) names(p *nichw.Poll) func(device string, port int, netdev string) string {
+	node, nics := h.node()
+	netdevs := map[string]string{}
+	for i := range p.Devices {
+		d := &p.Devices[i]
+		for j := range d.Ports {
+			netdevs[d.Name+" "+strconv.Itoa(d.Ports[j].Number)] = d.Ports[j].Netdev
+		}
+	}
+	return func(device string, port int, netdev string) string {
+		if netdev == "" {
+			netdev = netdevs[device+" "+strconv.Itoa(port)]
+		}
+		for _, n := range []string{device, netdev} {
+			if nic := nics[n]; nic != "" {
+				return nic
+			}
+		}
+		if port > 1 {
+			return fmt.Sprintf("%s/%s.%d", node, device, port)
+		}
+		return node + "/" + device
+	}
+}
