@@ -89,6 +89,9 @@ func checkLinks(t *testing.T, tree *Tree) (links, unreadable int) {
 		if filepath.IsAbs(to) {
 			t.Errorf("%s points to %s, which is absolute", p, to)
 		}
+		if strings.HasPrefix(p, filepath.Join(root, private)) {
+			return nil
+		}
 		end, err := filepath.EvalSymlinks(p)
 		if err != nil {
 			t.Errorf("%s: %v", p, err)

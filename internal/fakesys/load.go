@@ -112,6 +112,9 @@ func conforms(n *yaml.Node, t reflect.Type, at string) error {
 			want = "a whole number"
 		}
 		if n.Kind != yaml.ScalarNode {
+			if t.Kind() == reflect.String {
+				want += `, in quotes where it holds ": ",`
+			}
 			return bad(want)
 		}
 		if t.Kind() == reflect.String {

@@ -342,7 +342,7 @@ func (t *Tree) reveal(name string) error {
 // virtual ones.
 func (t *Tree) remove(name string) error {
 	place := t.where(name)
-	if !t.exists(place) {
+	if place != name || !t.exists(place) {
 		return fmt.Errorf("%s was removed already", name)
 	}
 	if t.exists(hidden(name)) {
@@ -373,7 +373,7 @@ func (t *Tree) restore(name string) error {
 	if t.exists(place) {
 		return t.reveal(name)
 	}
-	if _, err := os.Lstat(t.at(path.Dir(place))); err != nil {
+	if place != name {
 		return fmt.Errorf("%s: what it was in was removed too", name)
 	}
 	if err := os.Rename(t.at(h), t.at(place)); err != nil {
