@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -93,11 +94,15 @@ func playFakesys(ctx context.Context, in io.Reader, out io.Writer, script, dir s
 		return err
 	}
 	if n := len(s.Steps); n > 0 {
-		fmt.Fprintf(out, "%s: %d steps, the last after %s\n", name, n, s.Steps[n-1].At)
+		fmt.Fprintf(out, "%s: steps: %d, the last after %s\n", name, n, s.Steps[n-1].At)
 	}
-	return fakesys.NewPlayer(tree, s).Play(ctx, func(s fakesys.Step) {
+	err = fakesys.NewPlayer(tree, s).Play(ctx, func(s fakesys.Step) {
 		fmt.Fprintf(out, "%9.3fs  line %d: %s\n", s.At.Round(time.Millisecond).Seconds(), s.Line, s.Text)
 	})
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%s: stopped before its end", name)
+	}
+	return err
 }
 
 func listFakesys(out io.Writer) error {

@@ -45,10 +45,10 @@ func TestFakesysBuildAndPlay(t *testing.T) {
 	if err := playFakesys(t.Context(), strings.NewReader("net eth0 operstate down"), &out, "-", tree); err != nil {
 		t.Fatal(err)
 	}
-	want := script + `: 2 steps, the last after 0s
+	want := script + `: steps: 2, the last after 0s
     0.000s  line 1: set rxe0/1 state 1: DOWN
     0.000s  line 2: add rxe0/1 hw_counters/link_downed 1
-standard input: 1 steps, the last after 0s
+standard input: steps: 1, the last after 0s
     0.000s  line 1: net eth0 operstate down
 `
 	if out.String() != want {

@@ -453,7 +453,7 @@ func (l *layout) netdev(d Device, f Net) {
 		"address": mac, "addr_len": strconv.Itoa(length), "broadcast": broadcast, "type": strconv.Itoa(kind),
 		"mtu": strconv.Itoa(orInt(f.MTU, mtu)), "operstate": state, "carrier": carrier, "speed": strconv.Itoa(orInt(speed, -1)),
 		"duplex": map[bool]string{true: "full", false: "unknown"}[speed > 0], "flags": fmt.Sprintf("%#x", flags),
-		"ifindex": index, "iflink": index, "dev_id": "0x0", "dev_port": strconv.Itoa(f.DevPort), "ifalias": "",
+		"ifindex": index, "iflink": index, "dev_id": "0x0", "dev_port": strconv.Itoa(f.DevPort),
 		"carrier_changes": strconv.FormatUint(f.CarrierChanges, 10), "carrier_up_count": strconv.FormatUint(ups, 10),
 		"carrier_down_count": strconv.FormatUint(f.CarrierChanges-ups, 10), "tx_queue_len": "1000",
 		"uevent": "INTERFACE=" + f.Name + "\nIFINDEX=" + index,

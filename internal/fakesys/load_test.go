@@ -93,3 +93,40 @@ func TestNodeOfAFile(t *testing.T) {
 		}
 	}
 }
+
+// What docs/fakesys.md shows is built and played.
+func TestExamplesOfTheDocument(t *testing.T) {
+	text, err := os.ReadFile("../../docs/fakesys.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var node, script string
+	for i, block := range strings.Split(string(text), "```\n") {
+		switch {
+		case i%2 == 0:
+		case strings.HasPrefix(block, "devices:"):
+			node = block
+		case strings.HasPrefix(block, "# Three flaps"):
+			script = block
+		}
+	}
+	n, err := ParseNode("docs/fakesys.md", []byte(node))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := ParseScript("docs/fakesys.md", strings.NewReader(script))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := build(t, n)
+	if done, err := NewPlayer(tree, s).Step(maxTime); err != nil || len(done) != 18 {
+		t.Errorf("%d steps %v", len(done), err)
+	}
+	want(t, tree, ib+"mlx5_0/ports/1/counters/link_downed", "3")
+	want(t, tree, ib+"mlx5_0/fw_ver", "(unreadable)")
+	for verb := range verbs {
+		if !strings.Contains(string(text), "`"+verb) {
+			t.Errorf("it says nothing of %s", verb)
+		}
+	}
+}

@@ -284,11 +284,6 @@ func (t *Tree) hide(name string, o op) error {
 	if o.verb == "hang" && info.Mode()&fs.ModeNamedPipe != 0 {
 		return fmt.Errorf("%s hangs already", o.target)
 	}
-	if !t.exists(hidden(name)) {
-		if err := os.Link(t.at(place), t.at(hidden(name))); err != nil {
-			return err
-		}
-	}
 	tmp := t.stage()
 	switch o.verb {
 	case "hang":
@@ -300,6 +295,11 @@ func (t *Tree) hide(name string, o op) error {
 	}
 	if err != nil {
 		return err
+	}
+	if !t.exists(hidden(name)) {
+		if err := os.Link(t.at(place), t.at(hidden(name))); err != nil {
+			return err
+		}
 	}
 	return t.replace(tmp, place)
 }
@@ -335,7 +335,11 @@ func (t *Tree) replace(tmp, place string) error {
 
 // reveal puts a hidden file back in its place.
 func (t *Tree) reveal(name string) error {
-	return t.replace(t.at(hidden(name)), t.where(name))
+	if err := t.replace(t.at(hidden(name)), t.where(name)); err != nil {
+		return err
+	}
+	_ = os.Remove(t.at(hidden(name))) // where both were the same file, renaming leaves both
+	return nil
 }
 
 // remove takes a file or a directory away, with what points there; with a physical function its
