@@ -342,18 +342,18 @@ func TestProfiles(t *testing.T) {
 }
 
 func TestFunctionSaysWhoItIs(t *testing.T) {
-	tree := profile(t, "h100")
-	got := read(t, tree, "sys/class/infiniband/mlx5_3/device/uevent")
-	want := "DRIVER=mlx5_core\nPCI_CLASS=20700\nPCI_ID=15B3:1021\nPCI_SUBSYS_ID=15B3:0000\nPCI_SLOT_NAME=0000:5e:00.0"
+	tree := profile(t, "a100")
+	got := read(t, tree, "sys/class/infiniband/mlx5_0/device/uevent")
+	want := "DRIVER=mlx5_core\nPCI_CLASS=20700\nPCI_ID=15B3:101B\nPCI_SUBSYS_ID=15B3:0000\nPCI_SLOT_NAME=0000:0c:00.0"
 	if got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	for link, want := range map[string]string{
-		"sys/class/infiniband/mlx5_3":                "../../devices/pci0000:5d/0000:5d:01.0/0000:5e:00.0/infiniband/mlx5_3",
-		"sys/class/infiniband/mlx5_3/device":         "../../../0000:5e:00.0",
-		"sys/class/infiniband/mlx5_3/device/driver":  "../../../../bus/pci/drivers/mlx5_core",
-		"sys/bus/pci/drivers/mlx5_core/0000:5e:00.0": "../../../../devices/pci0000:5d/0000:5d:01.0/0000:5e:00.0",
-		"sys/class/net/bond0":                        "../../devices/virtual/net/bond0",
+		"sys/class/infiniband/mlx5_0":                "../../devices/pci0000:0b/0000:0b:01.0/0000:0c:00.0/infiniband/mlx5_0",
+		"sys/class/infiniband/mlx5_0/device":         "../../../0000:0c:00.0",
+		"sys/class/infiniband/mlx5_0/device/driver":  "../../../../bus/pci/drivers/mlx5_core",
+		"sys/bus/pci/drivers/mlx5_core/0000:0c:00.0": "../../../../devices/pci0000:0b/0000:0b:01.0/0000:0c:00.0",
+		"sys/class/net/lo":                           "../../devices/virtual/net/lo",
 	} {
 		if got, err := os.Readlink(tree.Path(link)); err != nil || got != want {
 			t.Errorf("%s: %q %v, want %q", link, got, err, want)

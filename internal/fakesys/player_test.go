@@ -311,7 +311,7 @@ func TestReadersSeeWholeValues(t *testing.T) {
 			}
 		})
 	}
-	for range 200 {
+	for range 50 {
 		do(t, tree, "set mlx5_0/1 state 1: DOWN", "set mlx5_0/1 state 4: ACTIVE", "garble "+port+"/state x", "restore "+port+"/state")
 	}
 	close(stop)
