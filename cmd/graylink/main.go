@@ -34,7 +34,7 @@ func main() {
 	app.HelpFlag.Short('h')
 	commands := map[string]command{}
 	for _, add := range []func(*kingpin.Application, map[string]command){
-		addCert, addClocksim, addDemo, addIB, addJob, addLab, addLocalize, addSchedule, addTopology, addTrace,
+		addCert, addClocksim, addDemo, addFakesys, addIB, addJob, addLab, addLocalize, addSchedule, addTopology, addTrace,
 	} {
 		add(app, commands)
 	}

@@ -1,0 +1,538 @@
+package fakesys
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Directories of private: what a script took away, under its path with ! for /, and files that are
+// being written.
+const (
+	taken   = "taken"
+	staging = "staging"
+)
+
+// Files that steps know by themselves.
+const (
+	kmsgFile = "dev/kmsg"
+	bootFile = "proc/sys/kernel/random/boot_id"
+)
+
+// Tree is a tree that Build made. Its methods may be called concurrently; a tree has one Tree at a
+// time that changes it.
+type Tree struct {
+	root string
+
+	mu     sync.Mutex
+	staged int
+	// The kernel log: what the next record has as its number, and the time of the script's start.
+	seq   int
+	start int64 // µs
+	now   time.Duration
+}
+
+// Open is for a tree that is there already; an error is ErrNotOurs where it is none.
+func Open(root string) (*Tree, error) {
+	if info, err := os.Lstat(filepath.Join(root, private, taken)); err != nil || !info.IsDir() {
+		return nil, fmt.Errorf("%s %w: graylink fakesys build makes one", root, ErrNotOurs)
+	}
+	t := &Tree{root: root}
+	log, err := os.ReadFile(t.at(kmsgFile))
+	if err != nil {
+		return nil, err
+	}
+	t.seq, t.start = lastRecord(log)
+	return t, nil
+}
+
+// Root is the directory of the tree: its sys, proc and dev are what a reader takes for /sys, /proc
+// and /dev.
+func (t *Tree) Root() string { return t.root }
+
+// Path is that of a file of the tree, such as sys/class/net/eth0/operstate.
+func (t *Tree) Path(name string) string { return t.at(strings.TrimPrefix(name, "/")) }
+
+// Do takes one step of the script language, one that is no matter of time.
+func (t *Tree) Do(step string) error {
+	op, err := parseOp(step)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.do(op)
+}
+
+func (t *Tree) at(name string) string { return filepath.Join(t.root, filepath.FromSlash(name)) }
+
+// hidden is where a file or directory is while something took its place, or it away.
+func hidden(name string) string {
+	return path.Join(private, taken, strings.ReplaceAll(name, "/", "!"))
+}
+
+func (t *Tree) exists(name string) bool {
+	_, err := os.Lstat(t.at(name))
+	return err == nil
+}
+
+// where is the present place of a file whose directories may have been taken away.
+func (t *Tree) where(name string) string {
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if h := hidden(dir); t.exists(h) {
+			return h + strings.TrimPrefix(name, dir)
+		}
+	}
+	return name
+}
+
+// truth is the present place of what a file would hold if nothing hid it.
+func (t *Tree) truth(name string) string {
+	if h := hidden(name); t.exists(h) {
+		return h
+	}
+	return t.where(name)
+}
+
+// do takes a step; t.mu is held.
+func (t *Tree) do(o op) error {
+	switch o.verb {
+	case "set", "add":
+		dir, err := t.dirOf(o.target)
+		if err != nil {
+			return err
+		}
+		return t.change(path.Join(dir, o.file), o)
+	case "net":
+		dir, err := t.linked("sys/class/net/"+o.target, "interface "+o.target)
+		if err != nil {
+			return err
+		}
+		return t.change(path.Join(dir, o.file), o)
+	case "aer":
+		return t.aer(o)
+	case "remove", "restore":
+		name, err := t.thing(o.target)
+		if err != nil {
+			return err
+		}
+		if o.verb == "remove" {
+			return t.remove(name)
+		}
+		return t.restore(name)
+	case "hang", "unhang", "garble", "fail", "chmod":
+		name, err := t.real(o.target)
+		if err != nil {
+			return err
+		}
+		return t.hide(name, o)
+	case "kmsg":
+		return t.printk(int(o.n), o.value)
+	case "boot":
+		return t.boot()
+	}
+	return fmt.Errorf("%s: no such step", o.verb)
+}
+
+// dirOf is the directory of what set and add name: DEV/PORT, a PCI address, DEV or an interface.
+func (t *Tree) dirOf(target string) (string, error) {
+	if dev, port, ok := strings.Cut(target, "/"); ok {
+		dir, err := t.linked("sys/class/infiniband/"+dev, "RDMA device "+dev)
+		return path.Join(dir, "ports", port), err
+	}
+	name, err := t.thing(target)
+	if err != nil {
+		return "", err
+	}
+	return name, nil
+}
+
+// thing is the path of a device, an interface, a function, or of the file that a path names.
+func (t *Tree) thing(target string) (string, error) {
+	switch {
+	case strings.Contains(target, "/"):
+		return t.real(target)
+	case pciIs.MatchString(target):
+		return t.linked("sys/bus/pci/devices/"+target, "PCI function "+target)
+	}
+	if dir, err := t.linked("sys/class/infiniband/"+target, ""); err == nil {
+		return dir, nil
+	}
+	return t.linked("sys/class/net/"+target, "RDMA device, interface or PCI function "+target)
+}
+
+// linked follows a symbolic link, taken away or not.
+func (t *Tree) linked(name, what string) (string, error) {
+	to, err := os.Readlink(t.at(t.truth(name)))
+	if err != nil {
+		return "", fmt.Errorf("the tree has no %s", what)
+	}
+	return path.Join(path.Dir(name), to), nil
+}
+
+// real is the path of a file without symbolic links in its directories, which may have been taken
+// away.
+func (t *Tree) real(name string) (string, error) {
+	out := ""
+	parts := strings.Split(name, "/")
+	for i := 0; i < len(parts); i++ {
+		next := path.Join(out, parts[i])
+		if i == len(parts)-1 {
+			out = next
+			break
+		}
+		if to, err := os.Readlink(t.at(t.truth(next))); err == nil && to != parts[i] {
+			next = path.Join(path.Dir(next), to)
+			if strings.HasPrefix(next, "..") || strings.HasPrefix(next, "/") {
+				return "", fmt.Errorf("%s leaves the tree", name)
+			}
+		}
+		out = next
+	}
+	if !t.exists(t.truth(out)) {
+		return "", fmt.Errorf("the tree has no %s", name)
+	}
+	return out, nil
+}
+
+// change writes a new value where nothing that hides the file is touched.
+func (t *Tree) change(name string, o op) error {
+	name, err := t.real(name)
+	if err != nil {
+		return fmt.Errorf("%s has no %s", o.target, o.file)
+	}
+	file := t.truth(name)
+	info, err := os.Lstat(t.at(file))
+	if err != nil {
+		return err
+	}
+	value := o.value
+	switch to, _ := os.Readlink(t.at(file)); {
+	case to == path.Base(name) && o.verb != "add":
+		// An attribute that could not be read becomes one that can.
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%s of %s is no file with a value", o.file, o.target)
+	case o.verb == "add":
+		b, err := os.ReadFile(t.at(file))
+		if err != nil {
+			return err
+		}
+		was, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+		if err != nil {
+			return fmt.Errorf("%s of %s holds %q, to which nothing can be added", o.file, o.target, strings.TrimSpace(string(b)))
+		}
+		value = strconv.FormatUint(was+uint64(o.n), 10)
+	}
+	return t.swap(file, []byte(value+"\n"))
+}
+
+// swap replaces a file in one step; a link that stood for an unreadable file too.
+func (t *Tree) swap(name string, text []byte) error {
+	mode := fs.FileMode(0o644)
+	if info, err := os.Lstat(t.at(name)); err == nil && info.Mode().IsRegular() {
+		mode = info.Mode().Perm()
+	}
+	tmp := t.stage()
+	if err := os.WriteFile(tmp, text, 0o600); err != nil {
+		return err
+	}
+	if err := os.Chmod(tmp, mode); err != nil {
+		return err
+	}
+	return os.Rename(tmp, t.at(name))
+}
+
+// stage is a path for something that is renamed to its place.
+func (t *Tree) stage() string {
+	t.staged++
+	name := t.at(path.Join(private, staging, strconv.Itoa(t.staged)))
+	_ = os.Remove(name) // of a process that was killed
+	return name
+}
+
+// hide puts something in the place of a file, and keeps the file.
+func (t *Tree) hide(name string, o op) error {
+	place := t.where(name)
+	info, err := os.Lstat(t.at(place))
+	if err != nil {
+		return fmt.Errorf("%s was removed", o.target)
+	}
+	switch o.verb {
+	case "chmod":
+		if info.Mode()&fs.ModeSymlink != 0 {
+			return fmt.Errorf("%s is a symbolic link, which has no mode", o.target)
+		}
+		return os.Chmod(t.at(place), fs.FileMode(o.n))
+	case "unhang":
+		if info.Mode()&fs.ModeNamedPipe == 0 {
+			return fmt.Errorf("%s does not hang", o.target)
+		}
+		return t.reveal(name)
+	}
+	if info.IsDir() {
+		return fmt.Errorf("%s is a directory: %s takes a file", o.target, o.verb)
+	}
+	if o.verb == "hang" && info.Mode()&fs.ModeNamedPipe != 0 {
+		return fmt.Errorf("%s hangs already", o.target)
+	}
+	tmp := t.stage()
+	switch o.verb {
+	case "hang":
+		err = syscall.Mkfifo(tmp, 0o644)
+	case "fail":
+		err = os.Symlink(path.Base(place), tmp)
+	case "garble":
+		err = os.WriteFile(tmp, []byte(o.value), 0o644)
+	}
+	if err != nil {
+		return err
+	}
+	if !t.exists(hidden(name)) {
+		if err := os.Link(t.at(place), t.at(hidden(name))); err != nil {
+			return err
+		}
+	}
+	return t.replace(tmp, place)
+}
+
+// replace renames tmp to a place. Whoever waits for a FIFO there is let go with what tmp holds.
+func (t *Tree) replace(tmp, place string) error {
+	var waiting *os.File
+	if info, err := os.Lstat(t.at(place)); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
+		// Reading and writing, so that it does not wait for a reader itself (fifo(7)).
+		if waiting, err = os.OpenFile(t.at(place), os.O_RDWR|syscall.O_NONBLOCK, 0); err != nil {
+			return err
+		}
+		defer waiting.Close()
+	}
+	var text []byte
+	if waiting != nil {
+		if info, err := os.Lstat(tmp); err == nil && info.Mode().IsRegular() {
+			if text, err = os.ReadFile(tmp); err != nil {
+				return err
+			}
+		}
+	}
+	if err := os.Rename(tmp, t.at(place)); err != nil {
+		return err
+	}
+	if len(text) > 0 {
+		if _, err := waiting.Write(text[:min(len(text), 4096)]); err != nil { // what a pipe takes at once
+			return err
+		}
+	}
+	return nil
+}
+
+// reveal puts a hidden file back in its place.
+func (t *Tree) reveal(name string) error {
+	if err := t.replace(t.at(hidden(name)), t.where(name)); err != nil {
+		return err
+	}
+	_ = os.Remove(t.at(hidden(name))) // where both were the same file, renaming leaves both
+	return nil
+}
+
+// remove takes a file or a directory away, with what points there; with a physical function its
+// virtual ones.
+func (t *Tree) remove(name string) error {
+	place := t.where(name)
+	if place != name || !t.exists(place) {
+		return fmt.Errorf("%s was removed already", name)
+	}
+	if t.exists(hidden(name)) {
+		return fmt.Errorf("%s is hidden by hang, garble or fail: restore it first", name)
+	}
+	for _, vf := range t.virtual(name) {
+		if t.exists(t.where(vf)) {
+			if err := t.remove(vf); err != nil {
+				return err
+			}
+		}
+	}
+	for _, l := range t.pointing(name) {
+		if err := os.Rename(t.at(l), t.at(hidden(l))); err != nil {
+			return err
+		}
+	}
+	return os.Rename(t.at(place), t.at(hidden(name)))
+}
+
+// restore undoes remove, hang, garble and fail.
+func (t *Tree) restore(name string) error {
+	h := hidden(name)
+	if !t.exists(h) {
+		return fmt.Errorf("%s is as it was built: nothing is to be restored", name)
+	}
+	place := t.where(name)
+	if t.exists(place) {
+		return t.reveal(name)
+	}
+	if place != name {
+		return fmt.Errorf("%s: what it was in was removed too", name)
+	}
+	if err := os.Rename(t.at(h), t.at(place)); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(t.at(path.Join(private, taken)))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries { // links first taken that point to what is there again
+		l := strings.ReplaceAll(e.Name(), "!", "/")
+		to, err := os.Readlink(t.at(hidden(l)))
+		if err != nil {
+			continue
+		}
+		target := path.Join(path.Dir(l), to)
+		if (target == name || strings.HasPrefix(target, name+"/")) && target != l && t.exists(target) && !t.exists(t.where(l)) {
+			if err := os.Rename(t.at(hidden(l)), t.at(t.where(l))); err != nil {
+				return err
+			}
+		}
+	}
+	for _, vf := range t.virtual(name) {
+		if t.exists(hidden(vf)) {
+			if err := t.restore(vf); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// glob finds paths relative to the root; the patterns are good.
+func (t *Tree) glob(pattern string) []string {
+	found, _ := fs.Glob(os.DirFS(t.root), pattern)
+	return found
+}
+
+// virtual are the virtual functions of a physical one that is there.
+func (t *Tree) virtual(name string) []string {
+	var out []string
+	for _, l := range t.glob(path.Join(t.where(name), "virtfn*")) {
+		if to, err := t.linked(path.Join(name, path.Base(l)), ""); err == nil {
+			out = append(out, to)
+		}
+	}
+	return out
+}
+
+// pointing are the links from elsewhere to a directory or what is in it: those that the kernel takes
+// away with a device.
+func (t *Tree) pointing(name string) []string {
+	var out []string
+	for _, pattern := range []string{
+		"sys/class/infiniband/*", "sys/class/net/*", "sys/bus/pci/devices/*", "sys/bus/pci/drivers/*/*", "sys/devices/virtual/net/*/lower_*",
+	} {
+		for _, l := range t.glob(pattern) {
+			to, err := os.Readlink(t.at(l))
+			if err != nil || strings.HasPrefix(l, name+"/") { // what is in it goes with it
+				continue
+			}
+			if target := path.Join(path.Dir(l), to); target == name || strings.HasPrefix(target, name+"/") {
+				out = append(out, l)
+			}
+		}
+	}
+	return out
+}
+
+// aer counts errors of a kind, in its line and in the total.
+func (t *Tree) aer(o op) error {
+	dir, err := t.dirOf(o.target)
+	if err != nil {
+		return err
+	}
+	name, err := t.real(path.Join(dir, "aer_dev_"+o.file))
+	if err != nil { // of an RDMA device or an interface
+		name, err = t.real(path.Join(dir, "device", "aer_dev_"+o.file))
+	}
+	if err != nil {
+		return fmt.Errorf("%s has no aer_dev_%s", o.target, o.file)
+	}
+	name = t.truth(name)
+	b, err := os.ReadFile(t.at(name))
+	if err != nil {
+		return fmt.Errorf("%s has no aer_dev_%s", o.target, o.file)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
+	found := 0
+	for i, line := range lines {
+		key, v, _ := strings.Cut(line, " ")
+		n, err := strconv.ParseUint(v, 10, 64)
+		if (key == o.value || key == aerFiles[o.file].total) && err == nil {
+			lines[i] = key + " " + strconv.FormatUint(n+uint64(o.n), 10)
+			found++
+		}
+	}
+	if found != 2 {
+		return fmt.Errorf("aer_dev_%s of %s has no %s", o.file, o.target, o.value)
+	}
+	return t.swap(name, []byte(strings.Join(lines, "\n")+"\n"))
+}
+
+// boot is what a reader sees after a reboot: another boot id, and a kernel log that begins anew.
+// Counters stay: whether they do on a real node is up to the NIC.
+func (t *Tree) boot() error {
+	file := t.truth(bootFile)
+	b, err := os.ReadFile(t.at(file))
+	if err != nil {
+		return err
+	}
+	if err := t.swap(file, []byte(uuid(string(b))+"\n")); err != nil {
+		return err
+	}
+	t.seq, t.start = 1, -t.now.Microseconds()
+	return t.swap(t.truth(kmsgFile), []byte(record(6, 0, 0, "", "Linux version 6.8.0-fakesys")))
+}
+
+// printk appends a record to the kernel log, in one write.
+func (t *Tree) printk(level int, text string) error {
+	device := ""
+	if words := strings.SplitN(text, " ", 3); len(words) == 3 && pciIs.MatchString(strings.TrimSuffix(words[1], ":")) {
+		device = strings.TrimSuffix(words[1], ":") // as dev_err and its like log
+	}
+	f, err := os.OpenFile(t.at(t.truth(kmsgFile)), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(record(level, t.seq, t.start+t.now.Microseconds(), device, text))
+	t.seq++
+	return errors.Join(err, f.Close())
+}
+
+// record is one of /dev/kmsg: Documentation/ABI/testing/dev-kmsg. What belongs to a PCI function
+// says so in lines of its own; facility is the kernel's.
+func record(level, seq int, us int64, device, text string) string {
+	out := fmt.Sprintf("%d,%d,%d,-;%s\n", level, seq, us, text)
+	if device != "" {
+		out += " SUBSYSTEM=pci\n DEVICE=+pci:" + device + "\n"
+	}
+	return out
+}
+
+// lastRecord is the number that follows the last record's, and the last one's time.
+func lastRecord(log []byte) (next int, us int64) {
+	for line := range bytes.Lines(log) {
+		parts := strings.SplitN(string(line), ",", 4)
+		if len(parts) < 4 || line[0] == ' ' {
+			continue
+		}
+		n, err1 := strconv.Atoi(parts[1])
+		u, err2 := strconv.ParseInt(parts[2], 10, 64)
+		if err1 == nil && err2 == nil {
+			next, us = n+1, u
+		}
+	}
+	return next, us
+}
