@@ -128,12 +128,16 @@ func FuzzScript(f *testing.F) {
 			}
 			return
 		}
-		last := time.Duration(0)
+		last, parsed := time.Duration(0), map[int]bool{}
 		for _, step := range s.Steps {
 			if step.At < last || step.At > maxTime {
 				t.Fatalf("at %s after %s", step.At, last)
 			}
 			last = step.At
+			if parsed[step.Line] {
+				continue
+			}
+			parsed[step.Line] = true
 			again, err := parseOp(step.Text)
 			if err != nil || again != step.op {
 				t.Fatalf("%q: %+v, and alone %+v %v", step.Text, step.op, again, err)
