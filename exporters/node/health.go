@@ -176,8 +176,9 @@ func (h *Health) Run(ctx context.Context) {
 
 // poll looks once, and tells of what is new.
 func (h *Health) poll(now time.Time, parts nichw.Parts) {
+	began := time.Now()
 	p := h.reader.Poll(now, parts)
-	took := time.Since(now)
+	took := time.Since(began)
 	if b, err := nichw.Boot(h.o.Proc); err == nil {
 		p.Boot = b
 	}

@@ -7,8 +7,8 @@
 //     so. Until then Next asks for polls at a faster pace.
 //  3. A device is gone when Config.Misses polls in a row did not list it. Polls that could
 //     not list devices, and those of the faster pace, do not count.
-//  4. A virtual function may be DOWN, and so may what is configured to be; neither counts for
-//     anything. A physical function may not.
+//  4. A virtual function may be DOWN, and so may what is configured to be: no state of either
+//     is a finding, for it is that of whoever uses it. A physical function may not.
 //  5. INIT and ARMED are warnings; INIT for longer than Config.Stuck is one of its own.
 //  6. Physical states Disabled and LinkErrorRecovery are fatal, Polling and Training are
 //     warnings, Sleep and Phy Test are what somebody asked for.

@@ -145,8 +145,8 @@ func (m *Monitor) device(now []finding, known map[Entity]bool, p *nichw.Poll, d 
 			now = append(now, finding{key: key{e, code}, check: CheckRDMA, fatal: fatal, message: name + ": " + said, over: name + ": " + over, quiet: m.c.quiet(d.Name)})
 			return &now[len(now)-1]
 		}
-		if m.c.mayBeDown(d.Name, d.Function) && port.State <= nichw.Down {
-			known[e] = port.State == nichw.Down
+		if m.c.mayBeDown(d.Name, d.Function) {
+			known[e] = port.State != nichw.StateUnknown
 			continue
 		}
 		known[e] = port.State != nichw.StateUnknown && port.Phys != nichw.PhysUnknown

@@ -393,7 +393,11 @@ func (p *portShelf) port(device string, errs *errorsOf) Port {
 			continue
 		}
 		// Those of an empty entry cannot be read, in ways that differ between kernels.
-		errs.of(g.sort, g.netdev)
+		// So is the interface of one that has none.
+		errs.of(g.sort)
+		if out.LinkLayer == "Ethernet" {
+			errs.of(g.netdev)
+		}
 		x := GID{Index: g.index, Address: a}
 		if g.sort.ok {
 			x.Type = g.sort.text
