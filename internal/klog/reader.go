@@ -108,29 +108,27 @@ func (r *Reader) Run(ctx context.Context, deliver func(Record) error) error {
 		return fmt.Errorf("kernel log: %w", err)
 	}
 	defer dev.Close()
+	var offset int64
 	if !r.known && r.cfg.From == FromNow {
 		// A FIFO has no end to seek, and nothing that is older than the reader.
-		if _, err := dev.Seek(0, io.SeekEnd); err != nil && !errors.Is(err, syscall.ESPIPE) {
+		if offset, err = dev.Seek(0, io.SeekEnd); err != nil && !errors.Is(err, syscall.ESPIPE) {
 			return fmt.Errorf("kernel log: %w", err)
 		}
 	}
-	r.mu.Lock()
 	r.seen = 0
-	r.mu.Unlock()
 
 	stop := context.AfterFunc(ctx, func() { dev.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	defer r.save(true)
-	if err := r.follow(ctx, dev, kind, deliver); err != nil {
+	if err := r.follow(ctx, dev, kind, offset, deliver); err != nil {
 		return fmt.Errorf("kernel log: %w", err)
 	}
 	return nil
 }
 
-func (r *Reader) follow(ctx context.Context, dev device, kind kind, deliver func(Record) error) error {
+func (r *Reader) follow(ctx context.Context, dev device, kind kind, offset int64, deliver func(Record) error) error {
 	buf := make([]byte, readSize)
 	var part []byte // of a stream: what is no whole record yet
-	var offset int64
 	invalid := 0
 	for {
 		wait := r.waiting(kind)
