@@ -16,6 +16,8 @@ import (
 	"time"
 )
 
+var _, _ Follower = (*Reader)(nil), (*Journal)(nil)
+
 // Entry is one entry of the journal that came from the kernel's log.
 type Entry struct {
 	Record
@@ -171,10 +173,10 @@ func (j *Journal) args() []string {
 	return args
 }
 
-// Run delivers entries until the context ends, deliver fails, or journalctl does. A journal does not tell what it has
+// Run delivers the records of entries until the context ends, deliver fails, or journalctl does. A journal does not tell what it has
 // lost. errors.Is holds for the context's
 // error and deliver's; io.ErrUnexpectedEOF is journalctl's end. The next Run goes on where this one stopped. One Run at a time.
-func (j *Journal) Run(ctx context.Context, deliver func(Entry) error) error {
+func (j *Journal) Run(ctx context.Context, deliver func(Record) error) error {
 	out, err := j.cfg.Start(ctx, j.args())
 	if err != nil {
 		return fmt.Errorf("journal: %w", err)
@@ -227,7 +229,7 @@ func (j *Journal) Run(ctx context.Context, deliver func(Entry) error) error {
 }
 
 // follow returns nil at the output's end.
-func (j *Journal) follow(ctx context.Context, out io.Reader, deliver func(Entry) error) error {
+func (j *Journal) follow(ctx context.Context, out io.Reader, deliver func(Record) error) error {
 	lines := bufio.NewReaderSize(out, maxLine)
 	for {
 		line, err := lines.ReadSlice('\n')
@@ -255,7 +257,7 @@ func (j *Journal) follow(ctx context.Context, out io.Reader, deliver func(Entry)
 	}
 }
 
-func (j *Journal) take(line []byte, deliver func(Entry) error) error {
+func (j *Journal) take(line []byte, deliver func(Record) error) error {
 	e, err := ParseJournal(line)
 	switch {
 	case errors.Is(err, ErrNotKernel):
@@ -266,7 +268,7 @@ func (j *Journal) take(line []byte, deliver func(Entry) error) error {
 	case !sameBoot(e.BootID, j.cfg.BootID):
 		return nil
 	}
-	if err := deliver(e); err != nil {
+	if err := deliver(e.Record); err != nil {
 		return err
 	}
 	j.mu.Lock()

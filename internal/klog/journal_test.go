@@ -88,7 +88,7 @@ func (f *fakeJournal) Close() error {
 }
 
 func collect(j *Journal) (got []string, err error) {
-	err = j.Run(context.Background(), func(e Entry) error { got = append(got, e.Text); return nil })
+	err = j.Run(context.Background(), func(e Record) error { got = append(got, e.Text); return nil })
 	return got, err
 }
 
@@ -157,7 +157,7 @@ func TestJournalEndsWithContextAndSavesWhileQuiet(t *testing.T) {
 	j, _ := NewJournal(JournalConfig{BootID: thisBoot, Start: f.start, SaveEvery: time.Millisecond, Save: func(p Position) error { saved <- p; return nil }})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	go func() { done <- j.Run(ctx, func(Entry) error { return nil }) }()
+	go func() { done <- j.Run(ctx, func(Record) error { return nil }) }()
 	io.WriteString(w, journalLine(1, ""))
 	if p := <-saved; p.Cursor != "s=a;i=1" {
 		t.Errorf("saved %+v", p)
@@ -172,7 +172,7 @@ func TestJournalFailedDelivery(t *testing.T) {
 	f := &fakeJournal{out: strings.NewReader(journalLine(1, "") + journalLine(2, ""))}
 	j, _ := NewJournal(JournalConfig{BootID: thisBoot, Start: f.start})
 	full := errors.New("full")
-	err := j.Run(context.Background(), func(e Entry) error {
+	err := j.Run(context.Background(), func(e Record) error {
 		if e.Text == "line 2" {
 			return full
 		}
@@ -202,7 +202,7 @@ func TestStartJournalctl(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var got []string
-	err := j.Run(ctx, func(e Entry) error {
+	err := j.Run(ctx, func(e Record) error {
 		got = append(got, e.Text)
 		cancel()
 		return nil

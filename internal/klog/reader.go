@@ -48,7 +48,7 @@ type Config struct {
 	Position *Position
 	From     From
 	// Save is called with the position when it has changed, at most once in SaveEvery and at the end of Run. Its
-	// errors are counted, and it is tried again. Nil: not saved.
+	// errors are counted, and it is tried again. It must not ask the Reader anything. Nil: not saved.
 	Save      func(Position) error
 	SaveEvery time.Duration
 	// Poll is how often the end of a plain file is looked at. A device and a FIFO wake the reader.
@@ -96,6 +96,13 @@ func NewReader(cfg Config) (*Reader, error) {
 	r.init(cfg.BootID, cfg.Position)
 	r.open = func() (device, kind, error) { return openLog(cfg.Path) }
 	return r, nil
+}
+
+// Follower is a Reader or a Journal.
+type Follower interface {
+	Run(ctx context.Context, deliver func(Record) error) error
+	Position() Position
+	Stats() Stats
 }
 
 // Run delivers records until the context ends, deliver fails, or the log cannot be read; the error says which
