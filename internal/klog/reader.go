@@ -1,0 +1,327 @@
+package klog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+)
+
+// From is where to begin when there is no position.
+type From int
+
+// FromBeginning is right where failures before the first start matter, FromNow where only new ones do (rule 3).
+const (
+	FromBeginning From = iota
+	FromNow
+)
+
+// Defaults of a Config and a JournalConfig.
+const (
+	DefaultPath      = "/dev/kmsg"
+	DefaultPoll      = 250 * time.Millisecond
+	DefaultSaveEvery = time.Second
+)
+
+const (
+	// The kernel formats a record into 8 KiB at most (CONSOLE_EXT_LOG_MAX, PRINTK_MESSAGE_MAX in kernel/printk/internal.h).
+	readSize    = 16 << 10
+	maxReadSize = 1 << 20
+	// Each EINVAL skips a record, so that many in a row are no log.
+	maxInvalid = 64
+	// What a record in a file or a FIFO may have at most.
+	maxLine = 1 << 20
+)
+
+// Config says what a Reader reads. Only BootID has no default.
+type Config struct {
+	// Path is the device, or a file or a FIFO with the device's format.
+	Path string
+	// BootID is this boot's, of BootID.
+	BootID string
+	// Position is where the last run stopped, nil if there was none.
+	Position *Position
+	From     From
+	// Save is called with the position when it has changed, at most once in SaveEvery and at the end of Run. Its
+	// errors are counted, and it is tried again. It must not ask the Reader anything. Nil: not saved.
+	Save      func(Position) error
+	SaveEvery time.Duration
+	// Poll is how often the end of a plain file is looked at. A device and a FIFO wake the reader.
+	Poll time.Duration
+	// Now is the clock of SaveEvery.
+	Now func() time.Time
+}
+
+// device is what a Reader needs of an os.File.
+type device interface {
+	io.ReadSeekCloser
+	SetReadDeadline(time.Time) error
+}
+
+// Reader follows the kernel's log. Use NewReader.
+type Reader struct {
+	state
+	cfg  Config
+	open func() (device, kind, error)
+	// seen is one more than the highest number that was read since opening.
+	seen uint64
+}
+
+// kind is how records are to be read.
+type kind int
+
+const (
+	records kind = iota // one read, one record
+	stream              // octets, and waiting for them works
+	file                // octets, up to an end that has to be polled
+)
+
+// NewReader makes a reader. It opens nothing before Run.
+func NewReader(cfg Config) (*Reader, error) {
+	if cfg.BootID == "" {
+		return nil, errors.New("kernel log: boot id: must be given")
+	}
+	if cfg.Path == "" {
+		cfg.Path = DefaultPath
+	}
+	if cfg.Poll <= 0 {
+		cfg.Poll = DefaultPoll
+	}
+	r := &Reader{cfg: cfg, state: state{store: cfg.Save, every: cfg.SaveEvery, now: cfg.Now}}
+	r.init(cfg.BootID, cfg.Position)
+	r.open = func() (device, kind, error) { return openLog(cfg.Path) }
+	return r, nil
+}
+
+// Follower is a Reader or a Journal.
+type Follower interface {
+	Run(ctx context.Context, deliver func(Record) error) error
+	Position() Position
+	Stats() Stats
+}
+
+// Run delivers records until the context ends, deliver fails, or the log cannot be read; the error says which
+// (errors.Is holds for the context's error, fs.ErrPermission, fs.ErrNotExist and deliver's error). A record whose
+// delivery fails is not done with: it comes again with the next Run, which goes on where this one stopped. Without
+// CAP_SYSLOG, and with kernel.dmesg_restrict, opening fails. One Run at a time.
+func (r *Reader) Run(ctx context.Context, deliver func(Record) error) error {
+	dev, kind, err := r.open()
+	if err != nil {
+		return fmt.Errorf("kernel log: %w", err)
+	}
+	defer dev.Close()
+	var offset int64
+	if !r.known && r.cfg.From == FromNow {
+		// A FIFO has no end to seek, and nothing that is older than the reader.
+		if offset, err = dev.Seek(0, io.SeekEnd); err != nil && !errors.Is(err, syscall.ESPIPE) {
+			return fmt.Errorf("kernel log: %w", err)
+		}
+	}
+	r.seen = 0
+
+	stop := context.AfterFunc(ctx, func() { dev.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	defer r.save(true)
+	if err := r.follow(ctx, dev, kind, offset, deliver); err != nil {
+		return fmt.Errorf("kernel log: %w", err)
+	}
+	return nil
+}
+
+func (r *Reader) follow(ctx context.Context, dev device, kind kind, offset int64, deliver func(Record) error) error {
+	buf := make([]byte, readSize)
+	var part []byte // of a stream: what is no whole record yet
+	invalid := 0
+	for {
+		wait := r.waiting(kind)
+		if kind != file {
+			// A deadline only where something is to be done at it: else a quiet log costs nothing. Run's own
+			// deadline may be overwritten here, so the context is asked after it.
+			if err := dev.SetReadDeadline(wait); err != nil && !errors.Is(err, os.ErrNoDeadline) {
+				return err
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := dev.Read(buf)
+		if err == nil || n > 0 {
+			invalid = 0
+		}
+		switch {
+		case n > 0 && kind == records:
+			err = r.take(buf[:n], deliver)
+		case n > 0:
+			offset += int64(n)
+			part, err = r.takeAll(append(part, buf[:n]...), deliver)
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			r.atEnd(kind)
+			err = nil
+		case errors.Is(err, syscall.EAGAIN):
+			// The runtime waits for what can be waited for; this device cannot.
+			r.atEnd(kind)
+			err = sleep(ctx, r.cfg.Poll)
+		case errors.Is(err, syscall.EPIPE):
+			// The kernel has moved on to the oldest record it has; the gap is counted when that is read.
+			r.count(func(s *Stats) { s.Overruns++ })
+			err = nil
+		case errors.Is(err, syscall.EINVAL):
+			// The record did not fit and is skipped (devkmsg_read in kernel/printk/printk.c); its number will be missing.
+			if invalid++; invalid > maxInvalid {
+				return err
+			}
+			if len(buf) < maxReadSize {
+				buf = make([]byte, 2*len(buf))
+			}
+			err = nil
+		case errors.Is(err, syscall.EINTR):
+			err = nil
+		case (err == io.EOF || err == nil) && kind == file:
+			r.atEnd(kind)
+			if offset, part, err = rewound(dev, offset, part); err == nil {
+				err = sleep(ctx, r.cfg.Poll)
+			}
+		case err == io.EOF || err == nil:
+			// A device's log has no end. Some containers have /dev/null in this place.
+			return io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return err
+		}
+		r.save(false)
+	}
+}
+
+// rewound starts from the beginning if the file is shorter than what was read of it.
+func rewound(dev device, offset int64, part []byte) (int64, []byte, error) {
+	end, err := dev.Seek(0, io.SeekEnd)
+	if err != nil {
+		return 0, nil, err
+	}
+	if end < offset {
+		offset, part = 0, nil
+	}
+	_, err = dev.Seek(offset, io.SeekStart)
+	return offset, part, err
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// take delivers one record, if it is new.
+func (r *Reader) take(b []byte, deliver func(Record) error) error {
+	rec, err := ParseKmsg(b)
+	if err != nil {
+		r.count(func(s *Stats) { s.Malformed++ })
+		return nil
+	}
+	r.mu.Lock()
+	r.seen = max(r.seen, rec.Seq+1)
+	old := r.known && rec.Seq < r.pos.Next
+	r.mu.Unlock()
+	if old {
+		return nil
+	}
+	if err := deliver(rec); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// A ring that has lost its beginning before the first start has lost nothing of ours; after that, and in a boot
+	// of which we had nothing yet, it has.
+	if r.known {
+		r.stats.Lost += rec.Seq - r.pos.Next
+	}
+	r.stats.Records++
+	r.pos.Next, r.known, r.dirty = rec.Seq+1, true, true
+	return nil
+}
+
+// takeAll delivers the records of a stream's octets and returns what is left. A record is a line and the lines after
+// it that begin with a space; that its last one has come is taken from the next record, or from the octets' end, as
+// who writes records writes them whole.
+func (r *Reader) takeAll(b []byte, deliver func(Record) error) ([]byte, error) {
+	for {
+		end := 0
+		for {
+			i := bytes.IndexByte(b[end:], '\n')
+			if i < 0 {
+				if len(b) > maxLine {
+					r.count(func(s *Stats) { s.Malformed++ })
+					return nil, nil
+				}
+				return b, nil
+			}
+			end += i + 1
+			if end == len(b) || b[end] != ' ' {
+				break
+			}
+		}
+		if err := r.take(b[:end], deliver); err != nil {
+			return nil, err
+		}
+		if b = b[end:]; len(b) == 0 {
+			return nil, nil
+		}
+	}
+}
+
+// waiting is until when to wait for a record: no longer than until the position is to be saved, or until it is clear
+// that the log's end is not where the position says. Zero: for ever.
+func (r *Reader) waiting(kind kind) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.dirty && r.store != nil:
+		return time.Now().Add(max(r.every-r.now().Sub(r.lastSaved), time.Millisecond))
+	case kind != stream && r.known && r.seen < r.pos.Next:
+		return time.Now().Add(r.every)
+	}
+	return time.Time{}
+}
+
+// atEnd is called when nothing is left to read (rule 6). A FIFO does not repeat what was read before a restart, so
+// that what was seen says nothing.
+func (r *Reader) atEnd(kind kind) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if kind != stream && r.known && r.seen < r.pos.Next {
+		r.pos.Next, r.dirty = r.seen, true
+	}
+}
+
+// openLog opens so that waiting for records can be ended.
+func openLog(path string) (device, kind, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	flags, kind := os.O_RDONLY, file
+	switch mode := info.Mode(); {
+	case mode&fs.ModeNamedPipe != 0:
+		// Whoever has a FIFO open for writing too meets no end of it when the last writer goes.
+		flags, kind = os.O_RDWR, stream
+	case mode&fs.ModeCharDevice != 0:
+		kind = records
+	case mode.IsDir():
+		return nil, 0, &fs.PathError{Op: "open", Path: path, Err: syscall.EISDIR}
+	}
+	f, err := os.OpenFile(path, flags|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	return f, kind, nil
+}

@@ -1,0 +1,89 @@
+package klog
+
+import (
+	"sync"
+	"time"
+)
+
+// Stats are what a Reader or a Journal has seen since it was made.
+type Stats struct {
+	// Records were delivered.
+	Records uint64
+	// Lost were overwritten before they could be read, by the gaps in the sequence numbers.
+	Lost uint64
+	// Overruns is how often the kernel said so (EPIPE).
+	Overruns uint64
+	// Malformed could not be parsed.
+	Malformed uint64
+	// SaveErrors is how often the position could not be saved.
+	SaveErrors uint64
+}
+
+// state is what is kept of following a log, and how it is saved.
+type state struct {
+	store func(Position) error // nil: not saved
+	every time.Duration
+	now   func() time.Time
+
+	mu    sync.Mutex
+	stats Stats
+	pos   Position
+	// known: pos says what comes next. It does not before the first record at all.
+	known bool
+	// dirty: pos is to be saved.
+	dirty     bool
+	lastSaved time.Time
+}
+
+// init gives the defaults, and takes over a position as far as it is of this boot.
+func (s *state) init(bootID string, last *Position) {
+	if s.every <= 0 {
+		s.every = DefaultSaveEvery
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	s.pos.BootID = bootID
+	if last != nil {
+		s.known = true
+		if sameBoot(last.BootID, bootID) {
+			s.pos = *last
+			s.pos.BootID = bootID
+		}
+	}
+}
+
+// Position is what would be saved now.
+func (s *state) Position() Position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pos
+}
+
+// Stats are the counts up to now.
+func (s *state) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stats
+}
+
+func (s *state) count(f func(*Stats)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(&s.stats)
+}
+
+// save saves what has changed; not at the end, only if it is time again.
+func (s *state) save(end bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	if !s.dirty || s.store == nil || !end && now.Sub(s.lastSaved) < s.every {
+		return
+	}
+	s.lastSaved, s.dirty = now, false
+	if err := s.store(s.pos); err != nil {
+		s.stats.SaveErrors++
+		s.dirty = true
+	}
+}
