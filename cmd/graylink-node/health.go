@@ -3,17 +3,22 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"sync"
 
 	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/graylink/graylink/exporters/node"
+	"github.com/graylink/graylink/internal/nichealth"
+	"github.com/graylink/graylink/internal/nvsentinel"
 )
 
 // healthFlags are the flags of what looks after the NICs themselves.
 type healthFlags struct {
 	on          bool
 	config, gpu string
+	nvsentinel  nvsentinel.Config
 	o           node.HealthOptions
 }
 
@@ -23,6 +28,10 @@ func addHealthFlags(app *kingpin.Application) *healthFlags {
 	app.Flag("nic.config", "File with what is normal here (YAML): management NICs, products, thresholds. Empty: the defaults.").StringVar(&f.config)
 	app.Flag("nic.gpu", "Name of the node's GPU product, for the table of expected rates. Empty: that of --nic.config, or as NVIDIA's driver tells it in procfs.").StringVar(&f.gpu)
 	app.Flag("nic.state-file", "What NICs were told of, so that a restart does not tell it again. Empty: nothing is kept.").StringVar(&f.o.StateFile)
+	app.Flag("nic.log", "Kernel log that is searched for what drivers of NICs say: kmsg, journal or off.").Default(node.LogKmsg).EnumVar(&f.o.Log, node.LogKmsg, node.LogJournal, node.LogOff)
+	app.Flag("nic.log-position-file", "How far the kernel log was read, so that a restart tells no line again. Empty: it begins at the oldest line there is.").StringVar(&f.o.PositionFile)
+	app.Flag("nic.nvsentinel-socket", "Socket of NVSentinel's platform connector, to which events go, too. Empty: none.").StringVar(&f.nvsentinel.Socket)
+	app.Flag("path.kmsg", "The kernel's log. Empty: /dev/kmsg.").StringVar(&f.o.Kmsg)
 	app.Flag("path.sysfs", "Root of sysfs. Empty: /sys.").StringVar(&f.o.Sys)
 	app.Flag("path.procfs", "Root of procfs. Empty: /proc.").StringVar(&f.o.Proc)
 	return f
@@ -37,12 +46,25 @@ func (f *healthFlags) start(ctx context.Context, n *node.Node, log *slog.Logger)
 		return nil, err
 	}
 	f.o.Rules.GPU = cmp.Or(f.gpu, f.o.Rules.GPU, node.GPUProduct(f.o.Proc))
+	var running sync.WaitGroup
+	if f.nvsentinel.Socket != "" {
+		sink, err := nvsentinel.New(f.nvsentinel)
+		if err != nil {
+			return nil, fmt.Errorf("--nic.nvsentinel-socket: %w", err)
+		}
+		f.o.Sinks = append(f.o.Sinks, func(e nichealth.Event) { sink.Offer(e) })
+		n.Join(node.SinkSeries(sink.Stats))
+		running.Go(func() {
+			if err := sink.Run(ctx); err != nil && ctx.Err() == nil {
+				log.Error("events to NVSentinel", "err", err)
+			}
+		})
+	}
 	h, err := node.NewHealth(n, f.o, log)
 	if err != nil {
 		return nil, err
 	}
 	n.Join(h)
-	done := make(chan struct{})
-	go func() { defer close(done); h.Run(ctx) }()
-	return func() { <-done }, nil
+	running.Go(func() { h.Run(ctx) })
+	return running.Wait, nil
 }

@@ -19,6 +19,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/graylink/graylink/internal/klog"
 	"github.com/graylink/graylink/internal/nichealth"
 	"github.com/graylink/graylink/internal/nichw"
 )
@@ -35,7 +36,21 @@ type HealthOptions struct {
 	Counters, GIDs, Identity time.Duration
 	// Patience is how long one file may take.
 	Patience time.Duration
+	// Log is which kernel log is read: LogKmsg, LogJournal or LogOff. Kmsg is its file, "" the
+	// machine's own. PositionFile keeps over a restart how far it was read. Patterns are what is
+	// looked for.
+	Log, Kmsg, PositionFile string
+	Patterns                klog.MatchConfig
+	// Sinks are told of every event, besides the log. They must not wait.
+	Sinks []func(nichealth.Event)
 }
+
+// Kernel logs.
+const (
+	LogKmsg    = "kmsg"
+	LogJournal = "journal"
+	LogOff     = "off"
+)
 
 // Health polls the NICs of a node, publishes what they tell, and tells of what is wrong.
 type Health struct {
@@ -55,6 +70,7 @@ type Health struct {
 	saved    string // what is in the state file, without counters
 	savedAt  time.Time
 	complain map[string]bool // devices whose errors were logged
+	kernel   *kernelLog      // nil: it is not read
 }
 
 type eventKey struct {
@@ -108,7 +124,8 @@ func (h *Health) prepare() error {
 		h.log.Warn("what NICs were told of before is not known", "err", err)
 	}
 	h.monitor = nichealth.New(h.o.Rules, boot, remembered)
-	return nil
+	h.kernel, err = newKernelLog(h, boot)
+	return err
 }
 
 func excluded(res []*regexp.Regexp, name string) bool {
@@ -150,6 +167,9 @@ func (h *Health) Run(ctx context.Context) {
 	every := map[nichw.Parts]time.Duration{nichw.ReadCounters: h.o.Counters, nichw.ReadGIDs: h.o.GIDs, nichw.ReadIdentity: h.o.Identity}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var log sync.WaitGroup
+	defer log.Wait()
+	following := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -166,6 +186,10 @@ func (h *Health) Run(ctx context.Context) {
 			}
 		}
 		h.poll(now, parts)
+		if h.kernel != nil && !following {
+			following = true // only now is it known which NICs there are
+			log.Go(func() { h.kernel.follow(ctx) })
+		}
 		h.save(false)
 		h.mu.Lock()
 		next := h.monitor.Next()
@@ -230,8 +254,12 @@ func (h *Health) grumble(p *nichw.Poll) {
 	}
 }
 
-// tell logs an event, with its fields under the names that NVSentinel has for them.
+// tell logs an event, with its fields under the names that NVSentinel has for them, and
+// passes it on.
 func (h *Health) tell(e *nichealth.Event) {
+	for _, sink := range h.o.Sinks {
+		sink(*e)
+	}
 	level := slog.LevelWarn
 	switch {
 	case e.IsHealthy:
@@ -366,6 +394,13 @@ func (h *Health) series(x *exposition) {
 		ports     = map[string]*dto.MetricFamily{}
 	)
 	p := h.last
+	if h.kernel != nil {
+		name := func(string, int, string) string { return "" }
+		if p != nil {
+			name = h.names(p)
+		}
+		h.kernel.series(x, name)
+	}
 	x.count(polls, float64(h.polls), nil)
 	for _, s := range []nichw.Sort{nichw.Unreadable, nichw.Malformed, nichw.Hanging, nichw.Skipped} {
 		x.count(failed, float64(h.errors[s]), x.labels("why", string(s)))

@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,9 +35,27 @@ type patient struct {
 	h    *Health
 	tree *fakesys.Tree
 	now  time.Time
-	log  bytes.Buffer
+	log  safeBuffer
 	read int // of the log
 	edit func(*HealthOptions)
+}
+
+// safeBuffer is written by the follower of the kernel's log, too.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
 }
 
 func newPatient(t testing.TB, profile string, edit func(*HealthOptions)) *patient {
@@ -76,9 +96,9 @@ func inMemory(t testing.TB) string {
 func (p *patient) restart() {
 	p.t.Helper()
 	o := DefaultHealth()
-	o.Sys, o.Proc = filepath.Join(p.tree.Root(), "sys"), filepath.Join(p.tree.Root(), "proc")
+	o.Sys, o.Proc, o.Kmsg = p.tree.Path("sys"), p.tree.Path("proc"), p.tree.Path("dev/kmsg")
 	// No file of a test is slow by itself, whatever the machine does.
-	o.Patience = time.Minute
+	o.Patience, o.Log = time.Minute, LogOff
 	if p.edit != nil {
 		p.edit(&o)
 	}
@@ -111,8 +131,9 @@ func (p *patient) run(d time.Duration) []string {
 // events are those logged since the last time: "ERROR state_down NICPort:mlx5_0_port1 REPLACE_VM".
 func (p *patient) events() (out []string) {
 	p.t.Helper()
-	text := p.log.Bytes()[p.read:]
-	p.read = p.log.Len()
+	all := p.log.String()
+	text := []byte(all[p.read:])
+	p.read = len(all)
 	for line := range bytes.Lines(text) {
 		var e struct {
 			Level, Event, ErrorCode, EntitiesImpacted, RecommendedAction, NodeName, Agent, ComponentClass string
@@ -266,6 +287,14 @@ func counterRow(source, counter string, by int, events []string, series ...strin
 	return scenario{source, fmt.Sprintf("%s grows by %d", counter, by), "h100", []string{fmt.Sprintf("add mlx5_0/1 %s %d", counter, by)}, 3 * time.Second, events, series}
 }
 
+func logRow(severity, code, line string) scenario {
+	event := severity + " " + code + " NIC:mlx5_0 NONE"
+	if severity == "fatal" {
+		event = severity + " " + code + " NIC:mlx5_0 REPLACE_VM"
+	}
+	return scenario{"seed A, logs", "\"" + line + "\"", "h100", []string{"kmsg 3 " + line}, 0, []string{event}, []string{fmt.Sprintf(`fabric_nic_driver_events_total{code=%q,nic="h1/mlx5_0",severity=%q} 1`, code, severity)}}
+}
+
 var scenarios = []scenario{
 	// Seed 3.1, 3.4 and appendix A: states.
 	{"seed A, states", "state DOWN", "h100", []string{"set mlx5_0/1 state 1: DOWN"}, 2 * time.Second, []string{"fatal state_down " + port0 + "REPLACE_VM"},
@@ -316,6 +345,17 @@ var scenarios = []scenario{
 	{"spec, read", "a counter that is \"N/A (no PMA)\"", "h100", []string{"garble /sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error N/A (no PMA)"}, 2 * time.Second, nil,
 		[]string{`no fabric_nic_port_symbol_errors_total{nic="h1/mlx5_0"}`, `fabric_nic_port_symbol_errors_total{nic="h1/mlx5_1"} 0`}},
 	{"seed 10.1", "an interface of Ethernet is down", "h100", []string{"net eno3 operstate down"}, 2 * time.Second, []string{"fatal state_down NIC:eno3 REPLACE_VM"}, []string{`fabric_nic_port_state{nic="h1/eno3",state="DOWN"} 1`}},
+	// The kernel's log; mlx5_0 is 0000:18:00.0, and its interface ibp24s0.
+	logRow("fatal", "cmd_exec_timeout", "mlx5_core 0000:18:00.0: wait_func:1152:(pid 1967): ACCESS_REG(0x805) timeout. Will cause a leak of a command resource"),
+	logRow("fatal", "health_compromised", "mlx5_core 0000:18:00.0: poll_health:825:(pid 0): device's health compromised - reached miss count"),
+	logRow("fatal", "netdev_watchdog", "NETDEV WATCHDOG: ibp24s0 (mlx5_core): transmit queue 7 timed out"),
+	logRow("fatal", "pcie_fatal", "mlx5_core 0000:18:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Requester ID)"),
+	logRow("warning", "insufficient_power", "mlx5_core 0000:18:00.0: mlx5_pcie_event:301:(pid 1): Detected insufficient power on the PCIe slot (27W)."),
+	logRow("warning", "high_temperature", "mlx5_core 0000:18:00.0: temp_warn:164:(pid 0): High temperature on sensors with bit set 0 1"),
+	logRow("warning", "module_absent", "mlx5_core 0000:18:00.0: Port module event: module 0, Cable unplugged"),
+	logRow("warning", "access_reg_failed", "mlx5_core 0000:18:00.0: mlx5_cmd_out_err:838:(pid 1): ACCESS_REG(0x805) op_mod(0x1) failed, status bad parameter(0x3), syndrome (0x15c356), err(-22)"),
+	{"spec, kernel log", "PCIe fatal of something that is no NIC", "h100", []string{"kmsg 3 nvme 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Requester ID)",
+		"kmsg 3 mlx5_core 0000:18:00.0: Port module event: module 0, Cable unplugged"}, 0, []string{"warning module_absent NIC:mlx5_0 NONE"}, []string{`graylink_node_nic_log_unresolved_total{code="pcie_fatal"} 1`}},
 	{"spec, state", "another boot with a port that is DOWN", "h100", []string{"boot", "set mlx5_0/1 state 1: DOWN"}, 3 * time.Second, nil, []string{`fabric_nic_port_state{nic="h1/mlx5_0",state="DOWN"} 1`}},
 }
 
@@ -331,9 +371,21 @@ func TestScenarios(t *testing.T) {
 	rows := make([]string, len(scenarios))
 	for i, s := range scenarios {
 		t.Run(strings.ReplaceAll(s.what, "/", " "), func(t *testing.T) {
-			p := newPatient(t, s.profile, nil)
+			logged := strings.HasPrefix(s.source, "seed A, logs") || s.source == "spec, kernel log"
+			p := newPatient(t, s.profile, func(o *HealthOptions) {
+				if logged {
+					o.Log = LogKmsg
+				}
+			})
 			if events := p.run(3 * time.Second); len(events) > 0 {
 				t.Fatalf("before: %q", events)
+			}
+			if logged {
+				ctx, cancel := context.WithCancel(t.Context())
+				var following sync.WaitGroup
+				following.Go(func() { p.h.kernel.follow(ctx) })
+				defer following.Wait()
+				defer cancel()
 			}
 			var got []string
 			for _, step := range s.steps {
@@ -344,6 +396,9 @@ func TestScenarios(t *testing.T) {
 				}
 			}
 			got = append(got, p.run(s.wait)...)
+			for end := time.Now().Add(time.Minute); logged && len(got) == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				got = append(got, p.events()...)
+			}
 			if !slices.Equal(got, s.events) {
 				t.Errorf("events %q, want %q", got, s.events)
 			}

@@ -14,6 +14,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/graylink/graylink/internal/klog"
 	"github.com/graylink/graylink/internal/nichealth"
 )
 
@@ -34,13 +35,14 @@ type healthFile struct {
 	Counters     *time.Duration        `yaml:"counters_every"`
 	GIDs         *time.Duration        `yaml:"gids_every"`
 	Identity     *time.Duration        `yaml:"identity_every"`
+	Log          klog.MatchConfig      `yaml:"log"`
 	Patience     *time.Duration        `yaml:"patience"`
 }
 
 // DefaultHealth are the options without a file. Counters change slowly, and reading them asks
 // the device's firmware.
 func DefaultHealth() HealthOptions {
-	return HealthOptions{Rules: nichealth.Defaults(), Counters: 5 * time.Second, GIDs: 30 * time.Second, Identity: time.Minute, Patience: 500 * time.Millisecond}
+	return HealthOptions{Rules: nichealth.Defaults(), Counters: 5 * time.Second, GIDs: 30 * time.Second, Identity: time.Minute, Patience: 500 * time.Millisecond, Log: LogKmsg}
 }
 
 // LoadHealth reads the file of --nic.config into options; "" is none. Thresholds of the file
@@ -117,6 +119,10 @@ func parseHealth(file string, b []byte, o *HealthOptions) error {
 		if o.Rules.Thresholds = without(o.Rules.Thresholds, code); len(o.Rules.Thresholds) == n {
 			return fmt.Errorf("%s: without[%d]: the code of a rule is expected, not %q", file, i, code)
 		}
+	}
+	o.Patterns = f.Log
+	if err := o.Patterns.Validate(); err != nil {
+		return fmt.Errorf("%s: log: %w", file, err)
 	}
 	if err := o.Rules.Validate(); err != nil {
 		return fmt.Errorf("%s: %w", file, err)
