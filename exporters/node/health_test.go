@@ -38,6 +38,8 @@ type patient struct {
 	log  safeBuffer
 	read int // of the log
 	edit func(*HealthOptions)
+	// current: all was read since something changed.
+	current bool
 }
 
 // safeBuffer is written by the follower of the kernel's log, too.
@@ -95,6 +97,7 @@ func inMemory(t testing.TB) string {
 // restart begins anew, as the agent would.
 func (p *patient) restart() {
 	p.t.Helper()
+	p.current = false
 	o := DefaultHealth()
 	o.Sys, o.Proc, o.Kmsg = p.tree.Path("sys"), p.tree.Path("proc"), p.tree.Path("dev/kmsg")
 	// No file of a test is slow by itself, whatever the machine does.
@@ -111,6 +114,7 @@ func (p *patient) restart() {
 
 func (p *patient) do(steps ...string) {
 	p.t.Helper()
+	p.current = false
 	for _, s := range steps {
 		if err := p.tree.Do(s); err != nil {
 			p.t.Fatal(err)
@@ -122,7 +126,11 @@ func (p *patient) do(steps ...string) {
 func (p *patient) run(d time.Duration) []string {
 	p.t.Helper()
 	for end := p.now.Add(d); p.now.Before(end); {
-		p.h.poll(p.now, nichw.ReadAll)
+		parts := nichw.ReadStates
+		if !p.current {
+			parts, p.current = nichw.ReadAll, true
+		}
+		p.h.poll(p.now, parts)
 		p.now = p.now.Add(p.h.monitor.Next())
 	}
 	return p.events()
