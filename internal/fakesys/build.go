@@ -354,7 +354,7 @@ func (l *layout) defaultGIDs(d Device, r RDMA, guid, layer string, number int, p
 	}
 	var out []GID
 	for i, f := range devs {
-		if f.DevPort != number-1 && !(f.DevPort == 0 && i == number-1) {
+		if f.DevPort != number-1 && (f.DevPort != 0 || i != number-1) {
 			continue
 		}
 		mac := l.mac(f)

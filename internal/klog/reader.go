@@ -124,7 +124,7 @@ func (r *Reader) Run(ctx context.Context, deliver func(Record) error) error {
 	}
 	r.seen = 0
 
-	stop := context.AfterFunc(ctx, func() { dev.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = dev.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	defer r.save(true)
 	if err := r.follow(ctx, dev, kind, offset, deliver); err != nil {
@@ -181,12 +181,12 @@ func (r *Reader) follow(ctx context.Context, dev device, kind kind, offset int64
 			err = nil
 		case errors.Is(err, syscall.EINTR):
 			err = nil
-		case (err == io.EOF || err == nil) && kind == file:
+		case (errors.Is(err, io.EOF) || err == nil) && kind == file:
 			r.atEnd(kind)
 			if offset, part, err = rewound(dev, offset, part); err == nil {
 				err = sleep(ctx, r.cfg.Poll)
 			}
-		case err == io.EOF || err == nil:
+		case errors.Is(err, io.EOF) || err == nil:
 			// A device's log has no end. Some containers have /dev/null in this place.
 			return io.ErrUnexpectedEOF
 		}

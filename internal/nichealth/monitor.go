@@ -77,10 +77,8 @@ type Monitor struct {
 
 // absence is a device that is missing.
 type absence struct {
-	misses   int
-	last     time.Time
-	function nichw.Function
-	ethernet bool
+	misses int
+	last   time.Time
 }
 
 // New returns a monitor. remembered is what Save gave, or nil.

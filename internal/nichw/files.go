@@ -84,12 +84,6 @@ func (s *shelf) add(path string, k kind) *file {
 	return f
 }
 
-func (s *shelf) lax(path string, k kind) *file {
-	f := s.add(path, k)
-	f.lax = true
-	return f
-}
-
 // result is what one read gave.
 type result struct {
 	value uint64
