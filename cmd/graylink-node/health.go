@@ -29,7 +29,7 @@ func addHealthFlags(app *kingpin.Application) *healthFlags {
 	app.Flag("nic.gpu", "Name of the node's GPU product, for the table of expected rates. Empty: that of --nic.config, or as NVIDIA's driver tells it in procfs.").StringVar(&f.gpu)
 	app.Flag("nic.state-file", "What NICs were told of, so that a restart does not tell it again. Empty: nothing is kept.").StringVar(&f.o.StateFile)
 	app.Flag("nic.log", "Kernel log that is searched for what drivers of NICs say: kmsg, journal or off.").Default(node.LogKmsg).EnumVar(&f.o.Log, node.LogKmsg, node.LogJournal, node.LogOff)
-	app.Flag("nic.log-position-file", "How far the kernel log was read, so that a restart tells no line again. Empty: it begins at the oldest line there is.").StringVar(&f.o.PositionFile)
+	app.Flag("nic.log-position-file", "How far the kernel log was read, so that a restart tells no line again, and the first start begins at the oldest. Empty: every start begins with what comes.").StringVar(&f.o.PositionFile)
 	app.Flag("nic.nvsentinel-socket", "Socket of NVSentinel's platform connector, to which events go, too. Empty: none.").StringVar(&f.nvsentinel.Socket)
 	app.Flag("path.kmsg", "The kernel's log. Empty: /dev/kmsg.").StringVar(&f.o.Kmsg)
 	app.Flag("path.sysfs", "Root of sysfs. Empty: /sys.").StringVar(&f.o.Sys)

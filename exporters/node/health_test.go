@@ -378,7 +378,8 @@ func TestScenarios(t *testing.T) {
 			logged := strings.HasPrefix(s.source, "seed A, logs") || s.source == "spec, kernel log"
 			p := newPatient(t, s.profile, func(o *HealthOptions) {
 				if logged {
-					o.Log = LogKmsg
+					// With a file for how far it came, it begins at the oldest line.
+					o.Log, o.PositionFile = LogKmsg, filepath.Join(t.TempDir(), "position.json")
 				}
 			})
 			if events := p.run(3 * time.Second); len(events) > 0 {

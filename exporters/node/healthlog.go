@@ -38,8 +38,10 @@ func newKernelLog(h *Health, boot string) (*kernelLog, error) {
 	if h.o.Log == LogOff || h.o.Log == "" {
 		return nil, nil
 	}
-	position, save := (*klog.Position)(nil), (func(klog.Position) error)(nil)
+	// Who does not know how far it came would tell at every start what it told before.
+	position, save, from := (*klog.Position)(nil), (func(klog.Position) error)(nil), klog.FromNow
 	if h.o.PositionFile != "" {
+		from = klog.FromBeginning
 		position, err = klog.LoadPosition(h.o.PositionFile)
 		if err != nil {
 			h.log.Warn("how far the kernel's log was read is not known", "err", err)
@@ -47,9 +49,9 @@ func newKernelLog(h *Health, boot string) (*kernelLog, error) {
 		save = func(p klog.Position) error { return klog.SavePosition(h.o.PositionFile, p) }
 	}
 	if h.o.Log == LogJournal {
-		k.follower, err = klog.NewJournal(klog.JournalConfig{BootID: boot, Position: position, Save: save})
+		k.follower, err = klog.NewJournal(klog.JournalConfig{BootID: boot, Position: position, From: from, Save: save})
 	} else {
-		k.follower, err = klog.NewReader(klog.Config{Path: h.o.Kmsg, BootID: boot, Position: position, Save: save})
+		k.follower, err = klog.NewReader(klog.Config{Path: h.o.Kmsg, BootID: boot, Position: position, From: from, Save: save})
 	}
 	if err != nil {
 		h.log.Warn("the kernel's log is not read", "log", h.o.Log, "err", err)
