@@ -3,8 +3,8 @@ SHELL := /bin/bash
 GO ?= go
 BIN := bin
 # Packages whose tests race as a whole, and those that leave their slow ones out of it.
-RACE := ./internal/agentapi/... ./internal/fakesys ./internal/ibsample ./internal/pki ./internal/sighting/... ./internal/unix ./exporters/... ./analyzer/daemon ./analyzer/evidence ./analyzer/paths ./analyzer/publish
-RACE_SHORT := ./analyzer ./internal/probe ./internal/schedule ./internal/coordinator ./internal/clocksync ./internal/ibagent
+RACE := ./internal/agentapi/... ./internal/ibsample ./internal/pki ./internal/sighting/... ./internal/unix ./exporters/coordinator ./exporters/ibfabric ./exporters/otlp ./exporters/switch ./analyzer/daemon ./analyzer/evidence ./analyzer/paths ./analyzer/publish
+RACE_SHORT := ./analyzer ./exporters/node ./internal/probe ./internal/schedule ./internal/coordinator ./internal/clocksync ./internal/ibagent
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # Programs that the demo and the tests run, as program:Debian package.
 DEMO_TOOLS := ip:iproute2 iptables:iptables
