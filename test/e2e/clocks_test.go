@@ -503,7 +503,7 @@ func (f *fleet) struck(what, node string) {
 		at := time.Since(began)
 		now := time.Now().UnixNano()
 		errs, bounds := map[string]float64{}, map[string]float64{}
-		base, rest := int64(0), []float64(nil)
+		base, rest, restBounds := int64(0), []float64(nil), []float64(nil)
 		for _, n := range f.nodes() {
 			v := f.agentClock(n)
 			if len(v.Clocks) != 1 || v.Clocks[0].Offset == nil {
@@ -517,12 +517,18 @@ func (f *fleet) struck(what, node string) {
 			}
 			errs[n], bounds[n] = float64(e-base), float64(c.Bound+c.Allowance)
 			if n != node {
-				rest = append(rest, errs[n])
+				rest, restBounds = append(rest, errs[n]), append(restBounds, bounds[n])
 			}
 		}
-		middle := percentile(rest, 0.5)
+		// The frame has no truth of its own: its place is the middle of the others, who are
+		// sure of it to their bounds. Their own bounds hold against a middle they are part of.
+		middle, unsure := percentile(rest, 0.5), percentile(restBounds, 0.5)
 		for n, e := range errs {
-			off := math.Abs(e-middle) > bounds[n]
+			limit := bounds[n]
+			if n == node {
+				limit += unsure
+			}
+			off := math.Abs(e-middle) > limit
 			switch {
 			case n != node:
 				others++
