@@ -308,10 +308,10 @@ func (f *fleet) undisturbed(what string, base map[string]series, before map[stri
 			f.t.Errorf("%s: edge %s lost %v probes", what, id, n.lost-b.lost)
 		}
 	}
-	// On two cores a loop is now and then kept waiting for more than a cadence,
-	// by whatever else runs: that much is the machine's. An agent that began anew
-	// shows in the counts above; one that stopped for a second misses more.
-	skipped, sent := 0.0, 0.0
+	// On two cores loops are kept waiting for more than a cadence, by whatever else runs: that
+	// much is the machine's, and all agents' alike. An agent that began anew shows in the
+	// counts above; one that stopped for a second misses a tenth of its probes.
+	skipped, sent, shares := 0.0, 0.0, []float64(nil)
 	for node, was := range base {
 		is := f.agent(node, "/metrics")
 		for _, name := range []string{`graylink_node_dropped_packets_total.*reason="bad_hmac"`, `graylink_node_dropped_packets_total.*reason="replay"`,
@@ -320,12 +320,15 @@ func (f *fleet) undisturbed(what string, base map[string]series, before map[stri
 				f.t.Errorf("%s: node %s: %s grew by %v", what, node, name, d)
 			}
 		}
-		skipped += is.sum("graylink_node_probes_skipped_total") - was.sum("graylink_node_probes_skipped_total")
-		sent += is.sum(`fabric_nic_probe_sent_total.*side="source"`) - was.sum(`fabric_nic_probe_sent_total.*side="source"`)
+		missed := is.sum("graylink_node_probes_skipped_total") - was.sum("graylink_node_probes_skipped_total")
+		out := is.sum(`fabric_nic_probe_sent_total.*side="source"`) - was.sum(`fabric_nic_probe_sent_total.*side="source"`)
+		skipped, sent, shares = skipped+missed, sent+out, append(shares, missed/max(1, missed+out))
 	}
 	f.t.Logf("%s: %v probes sent, %v skipped", what, sent, skipped)
-	if sent < 1000 || skipped > sent/100 {
-		f.t.Errorf("%s: %v probes skipped of %v", what, skipped, sent)
+	const tolerable = 0.05
+	usual := percentile(shares, 0.5)
+	if sent < 1000 || usual > tolerable || slices.Max(shares) > usual+tolerable {
+		f.t.Errorf("%s: %v probes skipped of %v; shares of the agents %.3f", what, skipped, sent, shares)
 	}
 }
 
