@@ -238,7 +238,7 @@ func TestDelays(t *testing.T) {
 			// Of a machine that has other things to do the packets are late by more than a
 			// fault makes them, now and then; what a fault adds is there every time.
 			var r result
-			for range 4 {
+			for range 16 {
 				r = measure(t, l, c.flow, 200, ms, time.Second)
 				if r.gotBack == r.sent && median(r.fwd) < c.fwd+slack(c.fwd) && median(r.rev) < c.rev+slack(c.rev) {
 					break
