@@ -10,8 +10,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -108,8 +106,8 @@ func (h *Health) prepare() error {
 	if !ours {
 		h.log.Warn("interfaces are not looked after: /sys shows those of another network namespace")
 	}
-	h.reader = nichw.New(nichw.Options{Sys: h.o.Sys, Patience: h.o.Patience, Interface: func(name string, device bool) bool {
-		if !ours || excluded(h.o.Rules.Excluded, name) {
+	h.reader = nichw.New(nichw.Options{Sys: h.o.Sys, Proc: h.o.Proc, Patience: h.o.Patience, Interface: func(name string, device bool) bool {
+		if !ours || h.o.Rules.Excludes(name) {
 			return false
 		}
 		_, nics := h.node()
@@ -126,10 +124,6 @@ func (h *Health) prepare() error {
 	h.monitor = nichealth.New(h.o.Rules, boot, remembered)
 	h.kernel, err = newKernelLog(h, boot)
 	return err
-}
-
-func excluded(res []*regexp.Regexp, name string) bool {
-	return slices.ContainsFunc(res, func(re *regexp.Regexp) bool { return re.MatchString(name) })
 }
 
 // sameNetwork reports whether sysfs shows the interfaces that this process has.
@@ -203,9 +197,6 @@ func (h *Health) poll(now time.Time, parts nichw.Parts) {
 	began := time.Now()
 	p := h.reader.Poll(now, parts)
 	took := time.Since(began)
-	if b, err := nichw.Boot(h.o.Proc); err == nil {
-		p.Boot = b
-	}
 	h.mu.Lock()
 	events := h.monitor.Observe(p)
 	h.last, h.took = p, took
@@ -458,7 +449,7 @@ func (h *Health) series(x *exposition) {
 	}
 	for i := range p.Devices {
 		d := &p.Devices[i]
-		if excluded(h.o.Rules.Excluded, d.Name) {
+		if h.o.Rules.Excludes(d.Name) {
 			continue
 		}
 		for j := range d.Ports {

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 // Position is where a log is to be read on. It belongs to one boot.
@@ -57,13 +56,4 @@ func SavePosition(path string, p Position) error {
 		return fmt.Errorf("position in the kernel log: %w", err)
 	}
 	return nil
-}
-
-// BootID reads the id of this boot under the root of a /proc: sys/kernel/random/boot_id, proc_sys_kernel(5).
-func BootID(proc string) (string, error) {
-	b, err := os.ReadFile(filepath.Join(proc, "sys/kernel/random/boot_id"))
-	if err != nil {
-		return "", fmt.Errorf("boot id: %w", err)
-	}
-	return strings.TrimSpace(string(b)), nil
 }

@@ -174,9 +174,12 @@ func matches(res []*regexp.Regexp, name string) bool {
 	return false
 }
 
+// Excludes reports whether a device or interface is left out of everything.
+func (c *Config) Excludes(name string) bool { return matches(c.Excluded, name) }
+
 // quiet reports whether a device makes no events (rule 13).
 func (c *Config) quiet(name string) bool {
-	return matches(c.Excluded, name) || matches(c.Management, name)
+	return c.Excludes(name) || matches(c.Management, name)
 }
 
 // mayBeDown is rule 4.

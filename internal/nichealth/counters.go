@@ -69,7 +69,7 @@ func (m *Monitor) count(p *nichw.Poll) (events []Event) {
 	clear(m.filled)
 	for i := range p.Devices {
 		d := &p.Devices[i]
-		if matches(m.c.Excluded, d.Name) {
+		if m.c.Excludes(d.Name) {
 			continue
 		}
 		for j := range d.Ports {
@@ -88,7 +88,7 @@ func (m *Monitor) count(p *nichw.Poll) (events []Event) {
 	}
 	for i := range p.Interfaces {
 		f := &p.Interfaces[i]
-		if matches(m.c.Excluded, f.Name) || f.Changes == nil {
+		if m.c.Excludes(f.Name) || f.Changes == nil {
 			continue
 		}
 		events = append(events, m.counter(NIC(f.Name), "Interface "+f.Name, f.Name, nichw.Counter{Name: "carrier_changes", Value: *f.Changes})...)

@@ -131,7 +131,7 @@ func (m *Monitor) Observe(p *nichw.Poll) (events []Event) {
 
 // device adds what is wrong with the ports of an RDMA device.
 func (m *Monitor) device(now []finding, known map[Entity]bool, p *nichw.Poll, d *nichw.Device) []finding {
-	if matches(m.c.Excluded, d.Name) {
+	if m.c.Excludes(d.Name) {
 		return now
 	}
 	known[NIC(d.Name)] = true
@@ -212,7 +212,7 @@ func (m *Monitor) otherwiseIPv4(p *nichw.Poll, d *nichw.Device, port *nichw.Port
 // netInterface adds what is wrong with an interface that no RDMA device stands for, or that
 // is a member of a bond: the bond's device has the state of all of them together.
 func (m *Monitor) netInterface(now []finding, known map[Entity]bool, f *nichw.Interface) []finding {
-	if matches(m.c.Excluded, f.Name) || f.Device != "" && f.Master == "" {
+	if m.c.Excludes(f.Name) || f.Device != "" && f.Master == "" {
 		return now
 	}
 	e := NIC(f.Name)

@@ -1,14 +1,11 @@
 package nichw
 
 import (
-	"bytes"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 )
-
-func trim(b []byte) []byte { return bytes.TrimSpace(b) }
 
 // maxPorts and maxEntries bound what a broken tree can make us read.
 const (

@@ -1,6 +1,7 @@
 package nichw
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"path/filepath"
@@ -10,8 +11,8 @@ import (
 
 // Options say where and what to read.
 type Options struct {
-	// Sys is the root of sysfs; "" stands for /sys.
-	Sys string
+	// Sys and Proc are the roots of sysfs and procfs; "" stands for /sys and /proc.
+	Sys, Proc string
 	// Patience is how long one read may take; 0: half a second.
 	Patience time.Duration
 	// Relook is every how many polls a device's directories are listed again; 0: 60.
@@ -201,9 +202,10 @@ func (r *Reader) Poll(at time.Time, parts Parts) *Poll {
 		s.stale = s.stale || again
 	}
 	// What a device has is asked in two steps: its ports, then what these have.
-	r.look(parts)
-	r.look(parts)
+	r.look()
+	r.look()
 	r.read(parts)
+	p.Boot, _ = Boot(r.o.Proc) // "" says that it could not be read
 	r.assemble(p)
 	return p
 }
@@ -226,7 +228,7 @@ func keep[S any](have map[string]S, now []string, ok bool, make func(string) S) 
 }
 
 // look reads the directories of those that have to be looked up.
-func (r *Reader) look(Parts) {
+func (r *Reader) look() {
 	var shelves []*shelf
 	for _, s := range r.devices {
 		if s.stale {
@@ -349,7 +351,7 @@ func Boot(proc string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	id := string(trim(buf[:n]))
+	id := string(bytes.TrimSpace(buf[:n]))
 	if id == "" {
 		return "", errors.New("the kernel's boot identifier is empty")
 	}

@@ -409,6 +409,22 @@ func TestWhatIsNotReadKeepsItsValue(t *testing.T) {
 	}
 }
 
+// TestTheBootIsTold: where it can be read, and the poll is no worse where it cannot.
+func TestTheBootIsTold(t *testing.T) {
+	root := tree{"sys/class/net/lo/mtu": "65536", "proc/sys/kernel/random/boot_id": "cafab2fa-15c5-47a6-acd6-d0e8e8e13f0c"}.build(t)
+	r := New(Options{Sys: filepath.Join(root, "sys"), Proc: filepath.Join(root, "proc")})
+	if p := r.Poll(at, ReadStates); p.Boot != "cafab2fa-15c5-47a6-acd6-d0e8e8e13f0c" {
+		t.Errorf("%q", p.Boot)
+	}
+	put(t, root, "proc/sys/kernel/random/boot_id", " ")
+	if p := r.Poll(at, ReadStates); p.Boot != "" || !p.InterfacesKnown {
+		t.Errorf("an empty file: %+v", p)
+	}
+	if _, err := Boot(filepath.Join(root, "nowhere")); err == nil {
+		t.Error("no file, and no error")
+	}
+}
+
 func TestParsers(t *testing.T) {
 	rates := map[string]string{"400 Gb/sec (4X NDR)": "50000000000", "2.5 Gb/sec (1X SDR)": "312500000", "0 Gb/sec": "none", "100 Gb/sec": "12500000000", "": "bad", "400": "bad", "400 Mb/sec": "bad",
 		"-1 Gb/sec": "bad", "1e300 Gb/sec": "bad", "NaN Gb/sec": "bad"}
