@@ -69,7 +69,7 @@ func (a *Asker) Ask(ctx context.Context, g *fabric.Graph, q Question) (fabric.At
 		if err := a.read(ctx, r, t, nicPrefix, selector); err != nil {
 			return fabric.Attribution{}, err
 		}
-		if err := a.snapshots(ctx, r, t, fmt.Sprintf("%s{%s}", stalled, selector)); err != nil {
+		if err := a.snapshots(ctx, r, t, fmt.Sprintf("{__name__=~%s,%s}", strconv.Quote(strings.Join(wholes(), "|")), selector)); err != nil {
 			return fabric.Attribution{}, err
 		}
 	}
@@ -228,7 +228,7 @@ func (r *readings) fold(all map[string]*series, t times) {
 	for _, id := range ids {
 		s := best[id]
 		name := strings.TrimPrefix(strings.TrimPrefix(s.labels["__name__"], switchPrefix), nicPrefix)
-		v := r.value(reading{endOf(s.labels), name, s.labels["reason"]})
+		v := r.value(reading{endOf(s.labels), name, s.labels[labelOf(name)]})
 		past, since := s.at[0], t.past
 		if past == nil {
 			past, since = s.at[1], t.lately

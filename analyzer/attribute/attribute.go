@@ -69,7 +69,8 @@ type values struct {
 	secondsBefore, seconds float64
 }
 
-// reading names a series of an end. reason is the value of that label, if it has one.
+// reading names a series of an end. reason is the value of the label by which the series is
+// told apart (labelOf), if it has one.
 type reading struct{ end, series, reason string }
 
 // readings are all that was read, and which ends share a cable.
@@ -194,6 +195,16 @@ func (r *readings) any(places []place) bool {
 			continue
 		}
 		if slices.ContainsFunc(places, func(p place) bool { return p.end == k.end }) {
+			return true
+		}
+	}
+	return false
+}
+
+// spoke reports whether an end told anything before the incident.
+func (r *readings) spoke(end string) bool {
+	for k, v := range r.at {
+		if k.end == end && v.edge != nil {
 			return true
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/graylink/graylink/analyzer/evidence/evidencetest"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/klog"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/causes.md")
@@ -72,6 +73,7 @@ func idle() []written {
 
 // with replaces series, or adds them.
 func with(base []written, more ...written) []written {
+	base = slices.Clone(base)
 	for _, m := range more {
 		base = slices.DeleteFunc(base, func(s written) bool { return s.name == m.name && s.labels == m.labels })
 		base = append(base, m)
@@ -171,6 +173,74 @@ func TestCauses(t *testing.T) {
 	up := fabric.Verdict{Element: fabric.Element{Element: "leaf1", Kind: fabric.KindLeafUplinks}, Scenario: fabric.LeafUplinks}
 	if a := ask(t, up, nil, []written{{sw + "oper_up", uplink, "0x200"}}); causes(a) != "capacity_loss" || !strings.Contains(a.Summary, "1 of 1 ports of the way out are down") {
 		t.Errorf("uplinks: %s", a.Summary)
+	}
+}
+
+// TestCausesOfNICs: what a node tells of its own NIC.
+func TestCausesOfNICs(t *testing.T) {
+	const at, port = `nic="h1/eth1"`, "fabric_nic_port_"
+	well := []written{{port + "state", at + `,state="ACTIVE"`, "1x200"}, {port + "state", at + `,state="DOWN"`, "0x200"}, {port + "phys_state", at + `,state="Disabled"`, "0x200"},
+		{port + "rate_bytes_per_second", at, "50e9x200"}, {pciLanes, at + `,is="current"`, "16x200"}, {pciLanes, at + `,is="max"`, "16x200"},
+		{driverLines, at + `,code="cmd_exec_timeout",severity="fatal"`, "0x200"}, {driverLines, at + `,code="access_reg_failed",severity="warning"`, "0+1x200"},
+		{findings, at + `,code="rate_below_expected",severity="fatal"`, "1x200"}, {port + "hardware_total", at + `,counter="out_of_sequence"`, "0+2x200"}}
+	bad := fabric.Verdict{Element: fabric.Element{Element: "h1/eth1", Kind: fabric.KindNIC}, Scenario: fabric.BadNIC, Action: "generic"}
+	for _, tt := range []struct {
+		name  string
+		more  []written
+		want  string
+		words string
+	}{
+		{"all is as ever", nil, "", "No cause found"},
+		{"not active", []written{{port + "state", at + `,state="ACTIVE"`, step("1", "0")}}, "link_down", "at h1/eth1, it is not ACTIVE, it was ACTIVE before (ACTIVE)"},
+		{"disabled", []written{{port + "phys_state", at + `,state="Disabled"`, step("0", "1")}}, "admin_down", "it is Disabled, it was not before"},
+		{"half the rate", []written{{port + "rate_bytes_per_second", at, step("50e9", "25e9")}}, "link_downshift", "it runs at 200 Gbit/s, at 400 Gbit/s before"},
+		{"gone", []written{{port + "state", at + `,state="ACTIVE"`, fmt.Sprintf("1x%d stale", begin)}, {findings, at + `,code="device_disappeared",severity="fatal"`, fmt.Sprintf("_x%d 1x99", begin+1)}}, "nic_fault", "its node says so, and did not before (device_disappeared)"},
+		{"its firmware is dead", []written{{driverLines, at + `,code="cmd_exec_timeout",severity="fatal"`, step("0", "1")}}, "nic_fault", "fabric_nic_driver_events grew by 1"},
+		{"lanes lost", []written{{pciLanes, at + `,is="current"`, step("16", "8")}}, "nic_fault", "its PCI link has 8 lanes, 16 lanes before"},
+		{"errors of the bus", []written{{pciErrors, at + `,severity="nonfatal"`, step("0", "2")}}, "nic_fault", "(nonfatal)"},
+		{"the cable is out", []written{{driverLines, at + `,code="module_absent",severity="warning"`, step("0", "1")}}, "optics", "(module_absent)"},
+		{"marked", []written{{port + "hardware_total", at + `,counter="np_ecn_marked_roce_packets"`, step("5", "5+400")}}, "congestion", "hardware grew by 380 a second"},
+		{"holes in the sequence", []written{{port + "hardware_total", at + `,counter="out_of_sequence"`, step("200", "200+90")}}, "drops", "(out_of_sequence)"},
+		{"nothing ready to receive", []written{{port + "hardware_total", at + `,counter="rnr_nak_retry_err"`, step("0", "0+50")}}, "host", "(rnr_nak_retry_err)"},
+		{"a counter that is in no row", []written{{port + "hardware_total", at + `,counter="lifespan"`, step("0", "0+50")}}, "", "No cause found"},
+	} {
+		a := ask(t, bad, nil, with(well, tt.more...))
+		if causes(a) != tt.want || !strings.Contains(a.Summary, tt.words) {
+			t.Errorf("%s: causes %q, want %q; %s", tt.name, causes(a), tt.want, a.Summary)
+		}
+	}
+	// What an agent that just came up tells may have been so before.
+	young := ask(t, bad, nil, []written{{findings, at + `,code="device_disappeared",severity="fatal"`, fmt.Sprintf("_x%d 1x99", begin+1)}})
+	if causes(young) != "nic_fault" || young.Causes[0].Weight != 0.48 || !strings.Contains(young.Summary, "before: not known") {
+		t.Errorf("an agent that just came up: %+v", young)
+	}
+	v := bad
+	a := ask(t, v, nil, with(well, written{driverLines, at + `,code="cmd_exec_timeout",severity="fatal"`, step("0", "1")}))
+	Conclude(&v, nil, &a)
+	if !strings.HasPrefix(v.Action, "Take the node of h1/eth1 out of service") {
+		t.Errorf("what to do: %s", v.Action)
+	}
+	v = bad
+	v.Scenario = fabric.HardFailure // what to do is the scenario's, the cause is told
+	Conclude(&v, nil, &a)
+	if v.Action != "generic" || !slices.Equal(v.Causes, []string{fabric.CauseNIC}) {
+		t.Errorf("a failure: %q, %s", v.Causes, v.Action)
+	}
+}
+
+// TestRowsNameWhatThereIs: codes of the kernel's log that no pattern has would never be found.
+func TestRowsNameWhatThereIs(t *testing.T) {
+	m, err := klog.NewMatcher(klog.MatchConfig{}, func(string, string, string) (string, bool) { return "", false }, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := m.Severities()
+	for i := range table {
+		for _, code := range table[i].Reasons {
+			if _, ok := known[code]; table[i].Series == driverLines && !ok {
+				t.Errorf("%s: no pattern of the kernel's log has the code %q", table[i].Cause, code)
+			}
+		}
 	}
 }
 

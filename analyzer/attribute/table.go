@@ -2,6 +2,7 @@ package attribute
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -13,7 +14,8 @@ type Row struct {
 	Cause string
 	// Series is a name behind fabric_switch_port_ and fabric_nic_port_, or a whole name.
 	Series string
-	// Reasons are the values of the label reason that count; none: all of the series.
+	// Reasons are the values of the series' label (labelOf: mostly reason) that count; none:
+	// all of the series.
 	Reasons []string
 	// Weight is how far the reading alone points to the cause, 0 to 1.
 	Weight float64
@@ -127,6 +129,50 @@ func fell(was, is string) condition {
 		}}
 }
 
+// rose is met by a state that was not 1 before the incident and is 1 now.
+func rose(is string) condition {
+	return condition{fmt.Sprintf("0 before, 1 now (%s)", is),
+		func(r *readings, k reading) (string, float64) {
+			v := r.at[k]
+			if v.now == nil || *v.now != 1 {
+				return "", 0
+			}
+			switch {
+			case v.edge == nil:
+				return fmt.Sprintf("it is %s, before: not known", is), unknownBefore
+			case *v.edge == 1:
+				return "", 0
+			}
+			return fmt.Sprintf("it is %s, it was not before", is), 1
+		}}
+}
+
+// raised is met by what is published only while it holds: where the end told other things
+// before the incident, it did not hold then.
+var raised = condition{"there in the incident, and not before",
+	func(r *readings, k reading) (string, float64) {
+		v := r.at[k]
+		switch {
+		case v.now == nil || *v.now != 1 || v.edge != nil && *v.edge == 1:
+			return "", 0
+		case !r.spoke(k.end):
+			return "its node says so, before: not known", unknownBefore
+		}
+		return "its node says so, and did not before", 1
+	}}
+
+// lower is met by what is lower than before, and not 0.
+func lower(what, unit string) condition {
+	return condition{"lower than before, and not 0",
+		func(r *readings, k reading) (string, float64) {
+			v := r.at[k]
+			if v.now == nil || v.edge == nil || *v.now <= 0 || *v.now >= *v.edge {
+				return "", 0
+			}
+			return fmt.Sprintf("%s has %s, %s before", what, amount(*v.now, unit), amount(*v.edge, unit)), 1
+		}}
+}
+
 // slower is met by a rate below the one of before.
 var slower = condition{"lower than before, and not 0",
 	func(r *readings, k reading) (string, float64) {
@@ -156,9 +202,27 @@ const (
 	queueBytes = "queue_bytes"
 	octetUnit  = "B"
 	packets    = "packets"
-	// Series of a node, by NIC.
-	stalled = "graylink_node_stalled_seconds_total"
+	// Series of a node, by NIC, that are none of a port.
+	stalled     = "graylink_node_stalled_seconds_total"
+	findings    = "fabric_nic_finding"
+	driverLines = "fabric_nic_driver_events_total"
+	pciErrors   = "fabric_nic_pci_errors_total"
+	pciLanes    = "fabric_nic_pci_link_lanes"
+	pciSpeed    = "fabric_nic_pci_link_transfers_per_second"
+	// Counters of hw_counters/ under the kernel's names.
+	rdma = "hardware_total"
 )
+
+// labels are those by which the series of one end are told apart, where that is not reason.
+var labels = map[string]string{"state": "state", "phys_state": "state", findings: "code", driverLines: "code", pciErrors: "severity", pciLanes: "is", pciSpeed: "is", rdma: "counter"}
+
+// labelOf is the label by which a series of one end is told apart.
+func labelOf(series string) string {
+	if l := labels[series]; l != "" {
+		return l
+	}
+	return "reason"
+}
 
 // table is the table of causes: which reading of which end points to which cause, and how far.
 var table = []Row{
@@ -201,6 +265,26 @@ var table = []Row{
 	{Cause: fabric.CauseMTU, Series: "receive_errors_total", Reasons: []string{"length"}, Weight: 0.4, side: receives, condition: grows(3, 3)},
 	{Cause: fabric.CauseMTU, Series: "transmit_discard_details_total", Reasons: []string{"neighbor_mtu"}, Weight: 0.9, side: sends, condition: grows(3, 3)},
 
+	// What the NICs of nodes tell of themselves.
+	{Cause: fabric.CauseDown, Series: "state", Reasons: []string{"ACTIVE"}, Weight: 0.9, side: either, condition: fell("ACTIVE", "not ACTIVE")},
+	{Cause: fabric.CauseAdmin, Series: "phys_state", Reasons: []string{"Disabled"}, Weight: 0.6, side: either, condition: rose("Disabled")},
+	{Cause: fabric.CausePhysical, Series: "phys_state", Reasons: []string{"LinkErrorRecovery"}, Weight: 0.8, side: either, condition: rose("recovering from errors")},
+	{Cause: fabric.CauseDownshift, Series: "rate_bytes_per_second", Weight: 0.9, side: either, condition: slower},
+	{Cause: fabric.CauseNIC, Series: findings, Reasons: []string{"device_disappeared"}, Weight: 0.95, side: either, condition: raised},
+	{Cause: fabric.CauseNIC, Series: driverLines, Reasons: []string{"cmd_exec_timeout", "health_compromised", "unrecoverable_hw_error", "pcie_fatal"}, Weight: 0.95, side: either, condition: grows(1, 3)},
+	{Cause: fabric.CauseNIC, Series: driverLines, Reasons: []string{"netdev_watchdog"}, Weight: 0.7, side: either, condition: grows(1, 3)},
+	{Cause: fabric.CauseNIC, Series: driverLines, Reasons: []string{"insufficient_power"}, Weight: 0.5, side: either, condition: grows(1, 3)},
+	{Cause: fabric.CauseNIC, Series: pciErrors, Reasons: []string{"fatal", "nonfatal"}, Weight: 0.8, side: either, condition: grows(1, 3)},
+	{Cause: fabric.CauseNIC, Series: pciLanes, Reasons: []string{"current"}, Weight: 0.8, side: either, condition: lower("its PCI link", "lanes")},
+	{Cause: fabric.CauseNIC, Series: pciSpeed, Reasons: []string{"current"}, Weight: 0.8, side: either, condition: lower("its PCI link", "transfers a second and lane")},
+	{Cause: fabric.CauseOptics, Series: driverLines, Reasons: []string{"module_absent"}, Weight: 0.9, side: either, condition: grows(1, 3)},
+	{Cause: fabric.CauseOptics, Series: driverLines, Reasons: []string{"high_temperature"}, Weight: 0.5, side: either, condition: grows(1, 3)},
+	{Cause: fabric.CauseCongestion, Series: rdma, Reasons: []string{"np_ecn_marked_roce_packets"}, Weight: 0.6, side: receives, condition: rate(1, 3)},
+	{Cause: fabric.CauseCongestion, Series: rdma, Reasons: []string{"rp_cnp_handled"}, Weight: 0.5, side: sends, condition: rate(1, 3)},
+	{Cause: fabric.CauseDrops, Series: rdma, Reasons: []string{"out_of_sequence"}, Weight: 0.3, side: receives, condition: rate(1, 3)},
+	{Cause: fabric.CauseDrops, Series: rdma, Reasons: []string{"packet_seq_err", "local_ack_timeout_err"}, Weight: 0.3, side: sends, condition: rate(1, 3)},
+	{Cause: fabric.CauseHost, Series: rdma, Reasons: []string{"out_of_buffer", "rnr_nak_retry_err"}, Weight: 0.5, side: either, condition: rate(1, 3)},
+
 	{Cause: fabric.CauseHost, Series: stalled, Weight: 0.7, side: either, condition: rate(0.05, 3)},
 }
 
@@ -223,6 +307,8 @@ var actions = map[string]string{
 	fabric.CauseDownshift:  "Reseat or replace optic and cable at %s: it negotiated a lower rate. Cost it out of ECMP until it is back.",
 	fabric.CauseCapacity:   "Bring the leaf's ports that are down back, %s first; until then keep new jobs off this leaf.",
 	fabric.CauseMTU:        "Set the same MTU at both ends of the cable at %s.",
+	fabric.CauseNIC:        "Take the node of %s out of service and replace the NIC: its own driver, firmware or PCI link says that it is broken.",
+	fabric.CauseOptics:     "Look at the optic or cable of %s: seat, cooling, and whether it is there at all; replace it.",
 	fabric.CauseHost:       "Leave the network alone. Look at CPU load, interrupts and PCIe of the node of %s.",
 }
 
@@ -237,7 +323,7 @@ func Table() string {
 		r := &table[i]
 		series := "`" + r.Series + "`"
 		if len(r.Reasons) > 0 {
-			series += ", `reason` " + strings.Join(r.Reasons, ", ")
+			series += ", `" + labelOf(r.Series) + "` " + strings.Join(r.Reasons, ", ")
 		}
 		end := map[side]string{sends: "sends", receives: "receives", either: "either"}[r.side]
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %g |\n", r.Cause, series, end, r.Words, r.Weight)
@@ -252,14 +338,25 @@ func Table() string {
 func ports() []string {
 	names := map[string]bool{"mtu_bytes": true, "speed_bytes_per_second": true}
 	for i := range table {
-		if table[i].Series != stalled {
+		if !whole(table[i].Series) {
 			names[table[i].Series] = true
 		}
 	}
-	out := make([]string, 0, len(names))
-	for n := range names {
-		out = append(out, n)
+	return slices.Sorted(maps.Keys(names))
+}
+
+// whole reports whether a row's series is a whole name.
+func whole(series string) bool {
+	return strings.HasPrefix(series, "graylink_") || strings.HasPrefix(series, "fabric_")
+}
+
+// wholes are the whole names that are asked for, of NICs.
+func wholes() []string {
+	names := map[string]bool{}
+	for i := range table {
+		if whole(table[i].Series) {
+			names[table[i].Series] = true
+		}
 	}
-	slices.Sort(out)
-	return out
+	return slices.Sorted(maps.Keys(names))
 }

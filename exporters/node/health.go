@@ -367,6 +367,7 @@ func (h *Health) series(x *exposition) {
 		function  = x.gauge("fabric_nic_port_virtual_function", "Whether the port is of a virtual function, which may be down.")
 		filled    = x.gauge("fabric_nic_port_saturated", "The counter stands at its limit: it counts no more, and is at least that much.")
 		finding   = x.gauge("fabric_nic_finding", "What is wrong with a NIC or a port now, by code; counters' findings stay until they are reset.")
+		crossed   = x.counter("fabric_nic_port_threshold_crossings_total", "Times a counter of the port came above the threshold of a warning, also while the breach before is not reset.")
 		hardware  = x.counter("fabric_nic_port_hardware_total", "Counters of hw_counters/, under the kernel's names.")
 		other     = x.counter("fabric_nic_port_other_total", "Counters of counters/ that have no family of their own, under the kernel's names.")
 		carrier   = x.counter("fabric_nic_port_carrier_changes_total", "Times the interface's carrier came or went.")
@@ -469,6 +470,9 @@ func (h *Health) series(x *exposition) {
 			x.set(function, oneIf(d.Function == nichw.Virtual), x.labels("nic", nic))
 			x.set(info, 1, x.labels("board", d.Board, "device", d.Name, "driver", d.Driver, "firmware", d.Firmware, "function", d.Function.String(), "interface", port.Netdev, "kind", string(d.Kind),
 				"link_layer", port.LinkLayer, "nic", nic, "pci", address(d.PCI), "port", strconv.Itoa(port.Number), "type", d.HCAType))
+			if n, ok := h.monitor.Crossings(e); ok {
+				x.count(crossed, float64(n), x.labels("nic", nic))
+			}
 			for _, c := range port.Counters {
 				v := float64(c.Value)
 				n, known := portNames[c.Name]

@@ -10,6 +10,7 @@ import (
 
 	"github.com/graylink/graylink/internal/klog"
 	"github.com/graylink/graylink/internal/nichealth"
+	"github.com/graylink/graylink/internal/nichw"
 	"github.com/graylink/graylink/internal/nvsentinel"
 )
 
@@ -134,7 +135,17 @@ func (k *kernelLog) series(x *exposition, name func(device string, port int, net
 		suppressed = x.counter("graylink_node_nic_log_suppressed_total", "Matches beyond the rate limit, which made no event.")
 		unresolved = x.counter("graylink_node_nic_log_unresolved_total", "Lines that would match and are about no NIC of this node.")
 	)
+	// Physical functions begin at 0: the first line of a kind is growth, too.
 	byNIC := map[matchKey]uint64{}
+	if p := k.h.last; p != nil {
+		for code, severity := range k.matcher.Severities() {
+			for i := range p.Devices {
+				if d := &p.Devices[i]; d.Function != nichw.Virtual && !k.h.o.Rules.Excludes(d.Name) {
+					byNIC[matchKey{name(d.Name, 1, ""), code, string(severity)}] += 0
+				}
+			}
+		}
+	}
 	for m, n := range k.matched {
 		if m.device != "" {
 			m.device = name(m.device, 1, "")

@@ -103,6 +103,8 @@ const (
 	CauseRouting    = "routing_change"
 	CauseHost       = "host"
 	CauseMiscabled  = "miscabled"
+	CauseNIC        = "nic_fault" // the NIC itself: gone, firmware or PCIe
+	CauseOptics     = "optics"
 )
 
 // Attribution is what an element's own series say of why it is at fault.

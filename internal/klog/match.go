@@ -77,6 +77,15 @@ func NewMatcher(cfg MatchConfig, resolve Resolve, now func() time.Time) (*Matche
 	return m, nil
 }
 
+// Severities are those of the patterns that are not off, by pattern.
+func (m *Matcher) Severities() map[string]Severity {
+	out := map[string]Severity{}
+	for i := range m.patterns {
+		out[m.patterns[i].ID] = m.patterns[i].Severity
+	}
+	return out
+}
+
 // Match says whether a record is to be told of.
 func (m *Matcher) Match(r Record) (Match, bool) {
 	if r.Facility != FacilityKernel {

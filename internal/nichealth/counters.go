@@ -120,6 +120,16 @@ func (m *Monitor) counter(e Entity, name, device string, c nichw.Counter) (event
 			continue
 		}
 		id := key{e, t.Code}
+		grown := g.over(t.Window)
+		said := m.breach(t, grown)
+		if !t.Fatal && !m.c.quiet(device) { // rule 14
+			began := uint64(0)
+			if said != "" && !m.above[id] {
+				began = 1
+			}
+			m.crossed[e] += began
+			m.above[id] = said != ""
+		}
 		if o := m.open[id]; o != nil {
 			if reset {
 				events = m.tellEnd(events, o)
@@ -127,8 +137,7 @@ func (m *Monitor) counter(e Entity, name, device string, c nichw.Counter) (event
 			}
 			continue
 		}
-		grown := g.over(t.Window)
-		if said := m.breach(t, grown); said != "" {
+		if said != "" {
 			o := &open{since: m.now, told: true, latched: true, finding: finding{key: id, check: CheckCounter, fatal: t.Fatal, quiet: m.c.quiet(device),
 				message: fmt.Sprintf("%s: %s %s", name, c.Name, said), over: fmt.Sprintf("%s: %s was reset", name, c.Name)}}
 			m.open[id] = o

@@ -23,4 +23,6 @@
 //  11. A counter at the end of its range is saturated, and its growth is not known.
 //  12. What is remembered is of one boot. Another boot identifier forgets it all.
 //  13. Management NICs and excluded ones are published, and make no events.
+//  14. How often a counter came above the threshold of a warning is counted, also while the
+//     breach is latched: what recurs is worse than what lasts.
 package nichealth

@@ -130,6 +130,13 @@ func (m *Monitor) Findings() (out []Finding) {
 	return out
 }
 
+// Crossings is how often counters of an entity came above the thresholds of warnings since the
+// monitor began; ok is false where none of its counters has such a rule.
+func (m *Monitor) Crossings(e Entity) (n uint64, ok bool) {
+	n, ok = m.crossed[e]
+	return n, ok
+}
+
 // ExpectedRate is what a port should have, bytes per second; ok is false where nobody knows.
 func (m *Monitor) ExpectedRate(e Entity) (rate int64, ok bool) {
 	rate, ok = m.expected[e]

@@ -73,6 +73,8 @@ type Monitor struct {
 	expected map[Entity]int64
 	ports    int                 // that the product's table counts on, and has found
 	filled   map[counterKey]bool // saturated
+	above    map[key]bool        // rules of warnings that hold now, latched or not
+	crossed  map[Entity]uint64   // how often one began to hold
 }
 
 // absence is a device that is missing.
@@ -84,7 +86,7 @@ type absence struct {
 // New returns a monitor. remembered is what Save gave, or nil.
 func New(c Config, boot string, remembered *Memory) *Monitor {
 	m := &Monitor{c: c, boot: boot, open: map[key]*open{}, seen: map[Entity]bool{}, missing: map[string]*absence{}, series: map[counterKey]*growth{},
-		expected: map[Entity]int64{}, filled: map[counterKey]bool{}}
+		expected: map[Entity]int64{}, filled: map[counterKey]bool{}, above: map[key]bool{}, crossed: map[Entity]uint64{}}
 	m.remember(remembered)
 	return m
 }

@@ -549,6 +549,38 @@ func TestRule13QuietOnes(t *testing.T) {
 	b.want("management and excluded")
 }
 
+func TestRule14WhatRecursIsCounted(t *testing.T) {
+	b := h100(t, nil)
+	port := Port("mlx5_0", 1)
+	if _, ok := b.m.Crossings(port); ok {
+		t.Error("counted before anything was read")
+	}
+	b.run(time.Second)
+	for i, want := range []uint64{1, 2, 3} {
+		b.count("mlx5_0", "symbol_error", 101) // 10.1 a second over ten seconds
+		b.run(time.Minute)                     // and no more: it is below again
+		if n, ok := b.m.Crossings(port); !ok || n != want {
+			t.Errorf("burst %d: %d crossings (%v), want %d", i, n, ok, want)
+		}
+	}
+	b.want("told once: it is latched; the hour's sum is fatal", "symbol_error of mlx5_0_port1", "!symbol_error_hourly of mlx5_0_port1")
+	for range 30 { // what lasts is one
+		b.count("mlx5_0", "symbol_error", 11)
+		b.run(time.Second)
+	}
+	if n, _ := b.m.Crossings(port); n != 4 {
+		t.Errorf("%d crossings of what lasts, want 4", n)
+	}
+	b.count("mlx5_0", "link_downed", 1) // fatal: told of each time anyway
+	b.run(time.Second)
+	if n, _ := b.m.Crossings(port); n != 4 {
+		t.Errorf("%d crossings, want 4: a fatal rule is none", n)
+	}
+	if n, ok := b.m.Crossings(Port("mlx5_1", 1)); n != 0 || !ok {
+		t.Errorf("another port: %d %v", n, ok)
+	}
+}
+
 func TestGIDTables(t *testing.T) {
 	b := h100(t, nil)
 	for i := range 8 {
