@@ -64,7 +64,7 @@ func (f *healthFlags) start(ctx context.Context, n *node.Node, log *slog.Logger)
 	if err != nil {
 		return nil, err
 	}
-	n.Join(h)
+	n.LookAfter(h)
 	running.Go(func() { h.Run(ctx) })
 	return running.Wait, nil
 }

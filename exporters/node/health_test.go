@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -474,6 +475,59 @@ func TestARestartIsNoNews(t *testing.T) {
 	}
 	if !strings.Contains(p.log.String(), "what NICs were told of before is not known") {
 		t.Error("a state file that cannot be read is not mentioned")
+	}
+}
+
+// TestHealthAPI: what is found is listed, and what is latched ends when somebody who may act says so.
+func TestHealthAPI(t *testing.T) {
+	p := newPatient(t, "h100", nil)
+	p.run(6 * time.Second)
+	p.do("add mlx5_0/1 counters/link_downed 1", "add mlx5_1/1 counters/link_downed 1")
+	p.run(6 * time.Second)
+	mux, refused := http.NewServeMux(), false
+	p.h.serve(mux, func(h http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if refused {
+				http.Error(w, "no", http.StatusForbidden)
+				return
+			}
+			h(w, r)
+		}
+	})
+	found := func() (out healthJSON) {
+		t.Helper()
+		code, body := do(mux, request("GET", "/api/v1/nic-health", ""))
+		if err := json.Unmarshal([]byte(body), &out); err != nil || code != http.StatusOK {
+			t.Fatalf("%d %s: %v", code, body, err)
+		}
+		return out
+	}
+	f := found()
+	if len(f.Findings) != 2 || f.Node != "h1" || f.Polled == nil || f.Findings[0].NIC != "h1/mlx5_0" || f.Findings[0].Code != "link_downed" || !f.Findings[0].Latched || !f.Findings[0].Fatal || len(f.Unread) != 0 {
+		t.Fatalf("%+v", f)
+	}
+	refused = true
+	if code, _ := do(mux, request("POST", "/api/v1/nic-health/reset", "")); code != http.StatusForbidden || len(found().Findings) != 2 {
+		t.Errorf("somebody who may not act: %d", code)
+	}
+	refused = false
+	for body, want := range map[string]int{`{"entity":"mlx5_7_port1"}`: http.StatusNotFound, `{"entity":7}`: http.StatusBadRequest, `{"nic":"mlx5_0_port1"}`: http.StatusBadRequest} {
+		if code, answer := do(mux, request("POST", "/api/v1/nic-health/reset", body)); code != want || len(found().Findings) != 2 {
+			t.Errorf("%s: %d %s", body, code, answer)
+		}
+	}
+	p.events()
+	if code, body := do(mux, request("POST", "/api/v1/nic-health/reset", `{"entity":"mlx5_0_port1"}`)); code != http.StatusOK || strings.TrimSpace(body) != `{"reset":1}` {
+		t.Errorf("reset of one: %d %s", code, body)
+	}
+	if got, want := p.events(), []string{"healthy link_downed NICPort:mlx5_0_port1 NONE"}; !slices.Equal(got, want) {
+		t.Errorf("events %q, want %q", got, want)
+	}
+	if f := found(); len(f.Findings) != 1 || f.Findings[0].NIC != "h1/mlx5_1" {
+		t.Errorf("after it: %+v", f.Findings)
+	}
+	if code, body := do(mux, request("POST", "/api/v1/nic-health/reset", "")); code != http.StatusOK || strings.TrimSpace(body) != `{"reset":1}` || len(found().Findings) != 0 {
+		t.Errorf("reset of all: %d %s", code, body)
 	}
 }
 

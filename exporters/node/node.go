@@ -34,6 +34,7 @@ type Node struct {
 	bend     *probe.Bend // nil: the clock is right
 	registry *prometheus.Registry
 	more     []prometheus.Gatherer // what joins /metrics
+	health   *Health               // nil: nothing looks after the NICs
 	started  time.Time             // of the engine: when its counts began
 
 	mu       sync.RWMutex // held for writing while the configuration changes
@@ -248,6 +249,12 @@ func (n *Node) Registry() *prometheus.Registry { return n.registry }
 
 // Join adds families to /metrics; before Series and Handler are called.
 func (n *Node) Join(g prometheus.Gatherer) { n.more = append(n.more, g) }
+
+// LookAfter adds the series and the API of its NICs' health; before Series and Handler are called.
+func (n *Node) LookAfter(h *Health) {
+	n.Join(h)
+	n.health = h
+}
 
 // processRegistry holds the client library's series about the process.
 func processRegistry() *prometheus.Registry {

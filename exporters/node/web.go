@@ -65,6 +65,9 @@ func (n *Node) Handler(webConfig string) http.Handler {
 	mux.HandleFunc("GET /api/v1/clock", n.clock)
 	mux.HandleFunc("GET /api/v1/nics", n.nics)
 	mux.HandleFunc("POST /api/v1/trace", acting(n.trace))
+	if n.health != nil {
+		n.health.serve(mux, acting)
+	}
 	return mux
 }
 

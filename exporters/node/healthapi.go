@@ -1,0 +1,114 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/graylink/graylink/internal/nichealth"
+)
+
+// maxResetBody bounds a request to reset findings, octets.
+const maxResetBody = 4 << 10
+
+// findingJSON is a finding that holds.
+type findingJSON struct {
+	Entity  nichealth.Entity `json:"entity"`
+	NIC     string           `json:"nic"`
+	Code    string           `json:"code"`
+	Fatal   bool             `json:"fatal"`
+	Latched bool             `json:"latched"` // until it is reset
+	Since   time.Time        `json:"since"`
+	Message string           `json:"message"`
+}
+
+// healthJSON is what the node finds of its NICs. Polled is absent before the first poll.
+type healthJSON struct {
+	Node     string        `json:"node"`
+	Polled   *time.Time    `json:"polled,omitempty"`
+	Findings []findingJSON `json:"findings"`
+	// Unread are files that should have told something in the last poll, and did not.
+	Unread []unreadJSON `json:"unread"`
+}
+
+type unreadJSON struct {
+	Device string `json:"device"`
+	Path   string `json:"path"`
+	Why    string `json:"why"`
+	Error  string `json:"error,omitempty"`
+}
+
+// serve adds the API: what is found, and the end of what is latched.
+func (h *Health) serve(mux *http.ServeMux, acting func(http.HandlerFunc) http.HandlerFunc) {
+	mux.HandleFunc("GET /api/v1/nic-health", h.found)
+	mux.HandleFunc("POST /api/v1/nic-health/reset", acting(h.reset))
+}
+
+func (h *Health) found(w http.ResponseWriter, _ *http.Request) {
+	out := healthJSON{Findings: []findingJSON{}, Unread: []unreadJSON{}}
+	out.Node, _ = h.node()
+	h.mu.Lock()
+	if p := h.last; p != nil {
+		at, name := p.At, h.names(p)
+		out.Polled = &at
+		for _, f := range h.monitor.Findings() {
+			device, port := entityParts(f.Entity)
+			out.Findings = append(out.Findings, findingJSON{f.Entity, name(device, port, ""), f.Code, f.Fatal, f.Latched, f.Since, f.Message})
+		}
+		for i := range p.Errors {
+			e := &p.Errors[i]
+			u := unreadJSON{Device: e.Device, Path: e.Path, Why: string(e.Sort)}
+			if e.Err != nil {
+				u.Error = e.Err.Error()
+			}
+			out.Unread = append(out.Unread, u)
+		}
+	}
+	h.mu.Unlock()
+	h.write(w, out)
+}
+
+// reset ends findings that stay until somebody has dealt with them, of one entity or of all.
+func (h *Health) reset(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		Entity string `json:"entity"`
+	}
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxResetBody))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&body); err != nil && !errors.Is(err, io.EOF) {
+		http.Error(w, `want {"entity":"mlx5_0_port1"}, or no body for all: `+err.Error(), http.StatusBadRequest)
+		return
+	}
+	h.mu.Lock()
+	var of nichealth.Entity
+	for _, f := range h.monitor.Findings() {
+		if f.Entity.Value == body.Entity {
+			of = f.Entity
+		}
+	}
+	if body.Entity != "" && of == (nichealth.Entity{}) {
+		h.mu.Unlock()
+		http.Error(w, "nothing is found of "+body.Entity+"; GET /api/v1/nic-health lists what is", http.StatusNotFound)
+		return
+	}
+	events := h.monitor.Reset(of, time.Now())
+	for i := range events {
+		h.events[eventKey{events[i].ErrorCode[0], severity(&events[i])}]++
+	}
+	h.mu.Unlock()
+	for i := range events {
+		h.tell(&events[i])
+	}
+	h.write(w, struct {
+		Reset int `json:"reset"`
+	}{len(events)})
+}
+
+func (h *Health) write(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		h.log.Debug("write the health of NICs", "err", err)
+	}
+}
