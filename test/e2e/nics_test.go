@@ -1,0 +1,63 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestNICs: a link of veth flaps three times. The agent tells of each, Prometheus of the three
+// together, and goes on when the link is up again; nobody is told of other NICs.
+func TestNICs(t *testing.T) {
+	c := newChain(t, "e2eni", 0)
+	const nic, links = "h1/eth1", 3
+	state := func(of, is string) bool { return c.agent("h1", "/metrics")[fmt.Sprintf(`fabric_nic_port_state{nic="%s",state="%s"}`, of, is)] == 1 }
+	told := func(severity string) int {
+		return int(c.agent("h1", "/metrics")[`graylink_node_nic_events_total{code="state_down",severity="`+severity+`"}`])
+	}
+	known := func(expr string) bool { n, err := c.query(expr); return err == nil && n > 0 }
+	c.wait(time.Minute, "the NIC is known to be up", func() bool {
+		return state(nic, "ACTIVE") && known(`fabric_nic_port_carrier_changes_total{nic="h1/eth1"}`)
+	})
+	set := func(is string) time.Time {
+		t.Helper()
+		at := time.Now()
+		if out, err := c.l.Command(t.Context(), "leaf1", "ip", "link", "set", "dn1", is).CombinedOutput(); err != nil {
+			t.Fatalf("ip link set dn1 %s: %v: %s", is, err, out)
+		}
+		return at
+	}
+	began := time.Now()
+	for i := range links {
+		at := set("down")
+		c.wait(20*time.Second, "the NIC is down, and told of", func() bool { return state(nic, "DOWN") && told("fatal") == i+1 })
+		t.Logf("down: told within %.1f s", time.Since(at).Seconds())
+		set("up")
+		c.wait(20*time.Second, "the NIC is up again, and told of", func() bool { return state(nic, "ACTIVE") && told("healthy") == i+1 })
+	}
+	const firing = `ALERTS{alertname="RepeatedNICLinkFlap", alertstate="firing"}`
+	c.wait(time.Minute, "it is told at the webhook that the link flaps", func() bool {
+		for _, m := range c.messages(began) {
+			if m.name == "RepeatedNICLinkFlap" && m.status == "firing" && strings.Contains(m.summary, nic) {
+				t.Logf("%s, %.1f s after the first", m, m.at.Sub(began).Seconds())
+				return true
+			}
+		}
+		return false
+	})
+	// Two more turns of the rule after the link came up: it goes on.
+	up, turns := time.Now(), `max(timestamp(`+firing+`)) > %d`
+	c.wait(time.Minute, "two more turns of the rule", func() bool { return known(fmt.Sprintf(turns, up.Unix()+30)) })
+	if n, err := c.query(firing); err != nil || n != 1 || !state(nic, "ACTIVE") {
+		t.Errorf("%d NICs are told of (%v), and %s is up: want it alone", n, err, nic)
+	}
+	for _, m := range c.messages(began) {
+		if strings.HasPrefix(m.name, "NIC") || m.name == "RepeatedNICLinkFlap" && (m.status != "firing" || !strings.Contains(m.summary, nic)) {
+			t.Errorf("nobody is to be told: %s", m)
+		}
+	}
+	if told("fatal") != links || told("healthy") != links {
+		t.Errorf("%d fatal events and %d that end them, want %d each", told("fatal"), told("healthy"), links)
+	}
+}
