@@ -6,6 +6,7 @@ const replicas = "max without (instance, replica) "
 var (
 	plane   = choice("plane", "Plane", "fabric_nic_info", "plane")
 	nic     = choice("nic", "NIC", "fabric_nic_info", "nic")
+	card    = choice("nic", "NIC", "fabric_nic_port_info", "nic")
 	src     = choice("src", "Source NIC", "fabric_probe_sent_total", "src")
 	dst     = choice("dst", "Destination NIC", "fabric_probe_sent_total", "dst")
 	sw      = choice("switch", "Switch", "fabric_switch_port_oper_up", "switch")
@@ -20,7 +21,7 @@ var (
 func All() map[string]Dashboard {
 	return map[string]Dashboard{
 		"fleet": fleet(), "map": fabricMap(), "edge": edge(), "tiers": tiers(), "path": path(),
-		"links": links(), "clocks": clocks(), "nics": nics(), "ports": ports(), "jobs": jobs(),
+		"links": links(), "clocks": clocks(), "nics": nics(), "nicstate": nicState(), "ports": ports(), "jobs": jobs(),
 	}
 }
 
@@ -160,6 +161,44 @@ func nics() Dashboard {
 			over(`histogram_sum(rate(fabric_nic_kernel_delay_seconds{nic=~"$nic"}[$__rate_interval])) / histogram_count(rate(fabric_nic_kernel_delay_seconds{nic=~"$nic"}[$__rate_interval]))`, "{{nic}}")),
 		lines("Agent starved", "Share of the time by which its loop was late. Those windows are no evidence.", "percentunit", 12,
 			over(`max by (nic) (rate(graylink_node_stalled_seconds_total{nic=~"$nic"}[$__rate_interval]))`, "{{nic}}")),
+	)
+}
+
+func nicState() Dashboard {
+	c := func(name string) string { return `max by (nic) (` + name + `{nic=~"$nic"})` }
+	rate := func(name, by, more string) string {
+		return `max by (nic` + by + `) (rate(` + name + `{nic=~"$nic"` + more + `}[$__rate_interval]))`
+	}
+	return dashboard("nicstate", "NIC state", "What does the NIC say of itself?", []Variable{card},
+		number("Fatal findings", "For each of them a workload that uses the NIC fails. Those of counters stay until they are reset.", "short", 6, 1,
+			now(`count(max by (nic, code) (fabric_nic_finding{nic=~"$nic", severity="fatal"})) or vector(0)`, "")),
+		number("Warnings", "Degraded: workloads go on.", "short", 6, 1,
+			now(`count(max by (nic, code) (fabric_nic_finding{nic=~"$nic", severity="warning"})) or vector(0)`, "")),
+		number("Ports that are not ACTIVE", "Without virtual functions, which may be down.", "short", 6, 1,
+			now(`count(max by (nic) (fabric_nic_port_state{state="ACTIVE", nic=~"$nic"}) == 0 unless on (nic) max by (nic) (fabric_nic_port_virtual_function) == 1) or vector(0)`, "")),
+		number("Reads that hang", "Files in the driver that do not return: what they would say is not known.", "short", 6, 1, now(`sum(graylink_node_nic_hanging_reads)`, "")),
+		table("What is found", "One row per NIC and code, as the rules of nichealth name it.", "short", 12, 9, "",
+			now(`max by (nic, code, severity) (fabric_nic_finding{nic=~"$nic"}) == 1`, "")),
+		table("NICs", "What they are: firmware and board should be the same on all of a sort.", "short", 12, 9, "",
+			now(`max by (nic, kind, type, board, firmware, driver, link_layer, function, pci) (fabric_nic_port_info{nic=~"$nic"})`, "")),
+		lines("Ports by state", "A port that is neither is not known.", "short", 12, over(`sum by (state) (max by (nic, state) (fabric_nic_port_state{nic=~"$nic"}))`, "{{state}}")),
+		lines("Rate against what is expected", "Below 1 a cable or optic made the link slower.", "percentunit", 12,
+			over(c("fabric_nic_port_rate_bytes_per_second")+` / `+c("fabric_nic_port_expected_rate_bytes_per_second"), "{{nic}}")),
+		lines("Carrier changes", "Two for each time that the link went down and came back.", "short", 12, over(`max by (nic) (increase(fabric_nic_port_carrier_changes_total{nic=~"$nic"}[$__rate_interval]))`, "{{nic}}")),
+		lines("Links that went down", "As the RDMA device counts.", "short", 12, over(`max by (nic) (increase(fabric_nic_port_link_downed_total{nic=~"$nic"}[$__rate_interval]))`, "{{nic}}")),
+		lines("Damaged on the way", "Symbol errors, recoveries and damaged packets: cable and optic.", "cps", 12,
+			over(rate("fabric_nic_port_symbol_errors_total", "", ""), "{{nic}} symbols"), over(rate("fabric_nic_port_link_recoveries_total", "", ""), "{{nic}} recoveries"),
+			over(rate("fabric_nic_port_receive_errors_total", ", reason", ""), "{{nic}} {{reason}}")),
+		lines("Resent or given up", "RDMA's own view of loss: holes in the sequence, timeouts, receivers that were not ready.", "cps", 12,
+			over(rate("fabric_nic_port_hardware_total", ", counter", `, counter=~"out_of_sequence|packet_seq_err|local_ack_timeout_err|rnr_nak_retry_err|req_.*_retries_exceeded"`), "{{nic}} {{counter}}")),
+		lines("Congestion as the NIC sees it", "Packets that came marked, and notifications for them, sent and handled.", "cps", 12,
+			over(rate("fabric_nic_port_hardware_total", ", counter", `, counter=~"np_ecn_marked_roce_packets|np_cnp_sent|rp_cnp_handled"`), "{{nic}} {{counter}}")),
+		lines("Waiting to send", "Ticks of the device in which it had data and no credits.", "cps", 12, over(rate("fabric_nic_port_transmit_wait_ticks_total", "", ""), "{{nic}}")),
+		lines("Thrown away before sending", "Packets the port could not send.", "pps", 12, over(rate("fabric_nic_port_transmit_discards_total", "", ""), "{{nic}}")),
+		lines("PCI errors", "Of the function, by severity: correctable ones in numbers are a bad slot.", "cps", 12, over(rate("fabric_nic_pci_errors_total", ", severity", ""), "{{nic}} {{severity}}")),
+		lines("PCI link against its maximum", "Lanes times transfers. Below 1 the slot holds the NIC back.", "percentunit", 12,
+			over(`max by (nic) (fabric_nic_pci_link_lanes{nic=~"$nic", is="current"}) * max by (nic) (fabric_nic_pci_link_transfers_per_second{is="current"}) / (max by (nic) (fabric_nic_pci_link_lanes{is="max"}) * max by (nic) (fabric_nic_pci_link_transfers_per_second{is="max"}))`, "{{nic}}")),
+		lines("Lines of the kernel's log", "What the driver said of the NIC, by code.", "short", 12, over(`max by (nic, code) (increase(fabric_nic_driver_events_total{nic=~"$nic"}[1h]))`, "{{nic}} {{code}}")),
 	)
 }
 

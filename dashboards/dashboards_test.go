@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -11,9 +12,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"gopkg.in/yaml.v3"
 
+	"github.com/graylink/graylink/analyzer/evidence/evidencetest"
 	"github.com/graylink/graylink/rules/drift"
 )
 
@@ -102,6 +107,53 @@ func recorded(t *testing.T) map[string]bool {
 		}
 	}
 	return out
+}
+
+// TestPanelsOfHardware asks the panels about NICs of what the agent publishes of a node that has
+// some. Counters grow by one a scrape.
+func TestPanelsOfHardware(t *testing.T) {
+	f, err := os.Open("../exporters/node/testdata/nics-h100.metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var load strings.Builder
+	load.WriteString("load 5s\n")
+	add := func(name, labels string, value float64, counts bool) {
+		if counts {
+			fmt.Fprintf(&load, "  %s{%s} %g+1x60\n", name, labels, value)
+		} else {
+			fmt.Fprintf(&load, "  %s{%s} %gx60\n", name, labels, value)
+		}
+	}
+	for name, family := range families {
+		for _, m := range family.Metric {
+			labels := []string{`instance="h1"`, `job="graylink-node"`}
+			for _, l := range m.Label {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			add(name, strings.Join(labels, ","), m.GetGauge().GetValue()+m.GetCounter().GetValue(), m.Counter != nil)
+		}
+	}
+	// What that node is too well for.
+	add("fabric_nic_finding", `nic="h1/mlx5_0",code="state_down",severity="fatal",instance="h1"`, 1, false)
+	add("fabric_nic_driver_events_total", `nic="h1/mlx5_0",code="high_temperature",severity="warning",instance="h1"`, 0, true)
+	add("fabric_nic_port_hardware_total", `nic="h1/mlx5_0",counter="np_cnp_sent",instance="h1"`, 0, true)
+	db := evidencetest.Load(t, load.String())
+	d := All()["nicstate"]
+	for _, p := range d.Panels {
+		for _, target := range p.Targets {
+			rows, err := db.Instant(t.Context(), Fill(target.Expr), time.Unix(290, 0))
+			if err != nil || len(rows) == 0 {
+				t.Errorf("panel %q shows nothing (%v): %s", p.Title, err, Fill(target.Expr))
+			}
+		}
+	}
 }
 
 var used = regexp.MustCompile(`\$([a-z]+)`)

@@ -12,7 +12,9 @@ import (
 func TestNICs(t *testing.T) {
 	c := newChain(t, "e2eni", 0)
 	const nic, links = "h1/eth1", 3
-	state := func(of, is string) bool { return c.agent("h1", "/metrics")[fmt.Sprintf(`fabric_nic_port_state{nic="%s",state="%s"}`, of, is)] == 1 }
+	state := func(of, is string) bool {
+		return c.agent("h1", "/metrics")[fmt.Sprintf(`fabric_nic_port_state{nic="%s",state="%s"}`, of, is)] == 1
+	}
 	told := func(severity string) int {
 		return int(c.agent("h1", "/metrics")[`graylink_node_nic_events_total{code="state_down",severity="`+severity+`"}`])
 	}
