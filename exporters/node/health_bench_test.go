@@ -1,0 +1,85 @@
+package node
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/procfs/sysfs"
+
+	"github.com/graylink/graylink/internal/fakesys"
+	"github.com/graylink/graylink/internal/nichw"
+)
+
+// BenchmarkHealth34 is what it costs to look at the 34 devices of a node with SR-IOV, beside
+// the reading that node_exporter's collectors infiniband and netclass do of the same files
+// (github.com/prometheus/procfs). publish is what a scrape of ours adds.
+func BenchmarkHealth34(b *testing.B) {
+	node, err := fakesys.FindProfile("sriov34")
+	if err != nil {
+		b.Fatal(err)
+	}
+	root := inMemory(b)
+	if err := fakesys.Build(root, node); err != nil {
+		b.Fatal(err)
+	}
+	tree, err := fakesys.Open(root)
+	if err != nil {
+		b.Fatal(err)
+	}
+	own := nichw.New(nichw.Options{Sys: tree.Path("sys"), Proc: tree.Path("proc")})
+	at := time.Now()
+	own.Poll(at, nichw.ReadAll)
+	for _, parts := range []struct {
+		name string
+		nichw.Parts
+	}{{"own/states", nichw.ReadStates}, {"own/counters", nichw.ReadStates | nichw.ReadCounters}, {"own/all", nichw.ReadAll}} {
+		b.Run(parts.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if p := own.Poll(at, parts.Parts); len(p.Devices) != 34 || len(p.Errors) != 0 {
+					b.Fatalf("%d devices, %v", len(p.Devices), p.Errors)
+				}
+			}
+		})
+	}
+	b.Run("own/publish", func(b *testing.B) {
+		p := newPatient(b, "sriov34", nil)
+		p.run(2 * time.Second)
+		b.ReportAllocs()
+		for b.Loop() {
+			if f, err := p.h.Gather(); err != nil || len(f) == 0 {
+				b.Fatal(err)
+			}
+		}
+	})
+	fs, err := sysfs.NewFS(tree.Path("sys"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("procfs/infiniband", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if d, err := fs.InfiniBandClass(); err != nil || len(d) != 34 {
+				b.Fatalf("%d devices, %v", len(d), err)
+			}
+		}
+	})
+	b.Run("procfs/netclass", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			names, err := fs.NetClassDevices()
+			if err != nil {
+				b.Fatal(err)
+			}
+			for _, n := range names {
+				if strings.HasPrefix(n, "bonding_") {
+					continue
+				}
+				if _, err := fs.NetClassByIface(n); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	})
+}
