@@ -8,12 +8,16 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/prometheus/config"
 	_ "github.com/prometheus/prometheus/discovery/http" // known to config.Load
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/analyzer/daemon"
+	"github.com/graylink/graylink/exporters/node"
+	"github.com/graylink/graylink/internal/nichealth"
+	"github.com/graylink/graylink/internal/nichw"
 )
 
 // tool finds a program of a Debian package; CI must have it.
@@ -37,6 +41,24 @@ func read(t *testing.T, file string) string {
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+// TestNICConfig: the example is read, and has a rate for every product of the table.
+func TestNICConfig(t *testing.T) {
+	for product, want := range map[string]int64{"NVIDIA A100-SXM4-80GB": 25e9, "NVIDIA H100 80GB HBM3": 50e9, "NVIDIA H200": 50e9, "NVIDIA B200": 50e9, "NVIDIA GB200": 50e9} {
+		o := node.DefaultHealth()
+		if err := node.LoadHealth("node/nic.yml", &o); err != nil {
+			t.Fatal(err)
+		}
+		o.Rules.GPU = product
+		m := nichealth.New(o.Rules, "boot", nil)
+		speed := want
+		m.Observe(&nichw.Poll{At: time.Unix(1e9, 0), Boot: "boot", Parts: nichw.ReadAll, DevicesKnown: true, InterfacesKnown: true, Devices: []nichw.Device{{Name: "mlx5_0", Function: nichw.Physical, Board: "MT_1",
+			Ports: []nichw.Port{{Number: 1, State: nichw.Active, Phys: nichw.LinkUp, Rate: &speed}}}}})
+		if got, ok := m.ExpectedRate(nichealth.Port("mlx5_0", 1)); !ok || got != want {
+			t.Errorf("%s: %d bytes a second are expected (%v), want %d", product, got, ok, want)
+		}
+	}
 }
 
 // installed lays the files out as the README says.
