@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +20,7 @@ var (
 	alertKinds     = flag.String("alerts.kinds", "blackhole,congest", "faults of TestAlerts, separated by commas")
 	alertSeeds     = flag.String("alerts.seeds", "1", "seeds of TestAlerts, A..B")
 	alertTable     = flag.Bool("alerts.table", false, "TestAlerts judges seconds, on a machine that does nothing else, and not each fault")
+	alertDraw      = flag.String("alerts.draw", "", "directory in which TestAlerts draws the dashboards while the last fault lasts, for people to look at")
 	alertAnalyzers = flag.Int("alerts.analyzers", 2, "analyzers of TestAlerts, beside the same Prometheus")
 )
 
@@ -245,6 +247,18 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
+// draw draws the dashboards as they are now; "": nowhere.
+func (c *chain) draw(dir string) {
+	if dir == "" {
+		return
+	}
+	out, err := exec.Command("go", "run", "../dashview", "--prometheus", "http://"+c.prometheus, "--out", dir, "--span", "3m").CombinedOutput()
+	if err != nil {
+		c.t.Errorf("dashview: %v", err)
+	}
+	c.t.Logf("%s", out)
+}
+
 // faults: for every fault one message arrives at the webhook, though two analyzers name it,
 // with the element, and tells when it is over; nothing else is sent; and dashboards show
 // data while something is broken. make alerts has other kinds and the table of seconds.
@@ -265,7 +279,10 @@ func (c *chain) faults() {
 		for seed := from; seed <= to; seed++ {
 			var look func()
 			if kind == kinds[len(kinds)-1] && seed == to {
-				look = c.dashboards
+				look = func() {
+					c.dashboards()
+					c.draw(*alertDraw)
+				}
 			}
 			o := c.strike(kind, seed, look)
 			t.Logf("%s seed %d at %s: verdict %.1f s, webhook %.1f s (%s: %s), resolved %.1f s after healing; %v, %.0f cycles missed", o.kind, o.seed, o.element, o.verdict, o.webhook, o.receiver,
