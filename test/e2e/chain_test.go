@@ -83,7 +83,8 @@ func program(t *testing.T, name string) string {
 	return path
 }
 
-func newChain(t *testing.T, name string, analyzers int) *chain {
+// newChain starts one. replace are pairs of what else is other in the files than operators have it.
+func newChain(t *testing.T, name string, analyzers int, replace ...string) *chain {
 	t.Helper()
 	need(t)
 	prometheus, alertmanager := program(t, "prometheus"), program(t, "prometheus-alertmanager")
@@ -123,12 +124,12 @@ func newChain(t *testing.T, name string, analyzers int) *chain {
 		return code == http.StatusOK
 	})
 
-	addresses := strings.NewReplacer("127.0.0.1:9869", c.web, "127.0.0.1:9090", c.prometheus, "127.0.0.1:9093", c.alertmanager,
+	addresses := strings.NewReplacer(append(replace, "127.0.0.1:9869", c.web, "127.0.0.1:9090", c.prometheus, "127.0.0.1:9093", c.alertmanager,
 		`"127.0.0.1:9872"`, strings.Join(quoted, ", "), "http://127.0.0.1:9099", hook.URL,
 		// Agents listen inside namespaces: that is the lab's, and not the operator's.
 		"job_name: graylink-node-edges\n", "job_name: graylink-node-edges\n    proxy_url: "+proxy.URL+"\n",
 		"job_name: graylink-node\n", "job_name: graylink-node\n    proxy_url: "+proxy.URL+"\n",
-		"job_name: graylink-switch\n", "job_name: graylink-switch\n    proxy_url: "+proxy.URL+"\n")
+		"job_name: graylink-switch\n", "job_name: graylink-switch\n    proxy_url: "+proxy.URL+"\n")...)
 	c.install("../../deploy/prometheus/prometheus.yml", "prometheus.yml", addresses)
 	c.install("../../deploy/alertmanager/alertmanager.yml", "alertmanager.yml", addresses)
 	rules, err := filepath.Glob("../../rules/*.rules.yaml")

@@ -10,7 +10,7 @@ import (
 // TestNICs: a link of veth flaps three times. The agent tells of each, Prometheus of the three
 // together, and goes on when the link is up again; nobody is told of other NICs.
 func TestNICs(t *testing.T) {
-	c := newChain(t, "e2eni", 0)
+	c := newChain(t, "e2eni", 0, "interval: 15s\n", "interval: 3s\n") // rules take turns sooner, for the test not to wait
 	const nic, links = "h1/eth1", 3
 	state := func(of, is string) bool {
 		return c.agent("h1", "/metrics")[fmt.Sprintf(`fabric_nic_port_state{nic="%s",state="%s"}`, of, is)] == 1
@@ -50,7 +50,7 @@ func TestNICs(t *testing.T) {
 	})
 	// Two more turns of the rule after the link came up: it goes on.
 	up, turns := time.Now(), `max(timestamp(`+firing+`)) > %d`
-	c.wait(time.Minute, "two more turns of the rule", func() bool { return known(fmt.Sprintf(turns, up.Unix()+30)) })
+	c.wait(time.Minute, "two more turns of the rule", func() bool { return known(fmt.Sprintf(turns, up.Unix()+6)) })
 	if n, err := c.query(firing); err != nil || n != 1 || !state(nic, "ACTIVE") {
 		t.Errorf("%d NICs are told of (%v), and %s is up: want it alone", n, err, nic)
 	}
