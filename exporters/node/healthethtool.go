@@ -167,14 +167,22 @@ func nicOf(p *nichw.Poll, f *nichw.Interface, name func(device string, port int,
 }
 
 // driverCounter reports whether a statistic of a driver only grows. Drivers do not say, and some
-// of their statistics are gauges, so it is told by the name: what its last word counts, after the
-// place where it is counted. What is not known to be a counter is not published.
+// of their statistics are gauges, so it is told by the name: by what its last word counts, after
+// the place where it is counted. What is not known to be a counter is not published.
 func driverCounter(name string) bool {
+	if driverCounters[name] {
+		return true
+	}
 	if driverGauges[name] {
 		return false
 	}
-	words := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return r == '_' || r == '.' || r == ' ' || r == '-' || r == ':' })
-	for len(words) > 1 && driverPlaces[words[len(words)-1]] {
+	words := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return strings.ContainsRune("_. -:[]", r) })
+	for _, w := range words {
+		if driverLevels[w] {
+			return false
+		}
+	}
+	for len(words) > 1 && (driverPlaces[words[len(words)-1]] || strings.Trim(words[len(words)-1], "0123456789") == "") {
 		words = words[:len(words)-1]
 	}
 	return len(words) > 0 && driverCounts[words[len(words)-1]]
@@ -182,14 +190,18 @@ func driverCounter(name string) bool {
 
 var (
 	// driverPlaces are last words that say where something was counted.
-	driverPlaces = wordSet("phy port vport mac nic sw hw xdp prio pf total wire")
-	// driverCounts are things that are counted.
-	driverCounts = wordSet("packets pkts packet pkt bytes octets frames bits errors error errs err drop drops dropped discard discards discarded missed collisions overruns overrun underruns " +
-		"events timeouts timeout retries resets transitions transition pause pauses broadcast multicast unicast fragments jabbers undersize oversize runts jabber restarts stopped wake steered " +
-		"csum complete none fail failed failures jumbo redirect xmits kicks")
-	// driverGauges end as counters do and are none. mlx5's are shares of time in percent, and signal
-	// states (Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst).
-	driverGauges = wordSet("outbound_pci_stalled_rd outbound_pci_stalled_wr link_state peer_ifindex rx_buffer_passed_thres_none")
+	driverPlaces = wordSet("phy port vport mac nic sw hw lane prio total")
+	// driverCounts are things that are counted. A duration is that of pauses so far.
+	driverCounts = wordSet("packets pkts packet pkt bytes octets frames bits errors error errs err drops drop dropped discard discards discarded missed collisions overruns overrun underruns " +
+		"events timeouts timeout retries resets transitions transition pause pauses duration broadcast multicast unicast fragments jabbers undersize oversize restarts stopped wake " +
+		"complete none fail failed failures redirect xmit kicks")
+	// driverLevels are words of what goes up and down.
+	driverLevels = wordSet("pending current cur max min avg free used limit threshold speed rate ratio percent usage state index ifindex")
+	// driverGauges end as counters do: mlx5's shares of time, in percent.
+	driverGauges = wordSet("outbound_pci_stalled_rd outbound_pci_stalled_wr")
+	// driverCounters are counters that their last words do not tell of (mlx5).
+	driverCounters = wordSet("rx_out_of_buffer rx_pci_signal_integrity tx_pci_signal_integrity outbound_pci_buffer_overflow module_unplug module_bus_stuck module_high_temp module_bad_shorted " +
+		"rx_buffer_passed_thres_phy tx_pause_ctrl_phy rx_pause_ctrl_phy")
 )
 
 func wordSet(s string) map[string]bool {

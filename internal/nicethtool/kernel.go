@@ -47,13 +47,9 @@ func (m *Machine) Ask(command uint8, attributes []byte) ([][]byte, error) {
 		return nil, err
 	}
 	messages, err := c.Execute(genetlink.Message{Header: genetlink.Header{Command: command, Version: familyVersion}, Data: attributes}, family, netlink.Request)
-	var op *netlink.OpError
-	switch {
-	case err == nil:
+	if err == nil || refused(err) {
 		m.put(c)
-	case errors.As(err, &op) && op.Op == "receive" && isErrno(err):
-		m.put(c) // the kernel's answer is no; the connection is as good as before
-	default:
+	} else {
 		_ = c.Close()
 	}
 	if err != nil {
@@ -66,9 +62,12 @@ func (m *Machine) Ask(command uint8, attributes []byte) ([][]byte, error) {
 	return replies, nil
 }
 
-func isErrno(err error) bool {
-	var e syscall.Errno
-	return errors.As(err, &e)
+// refused reports whether an error is the kernel's answer. The connection is as good as before,
+// which it may not be when a system call failed.
+func refused(err error) bool {
+	var answer syscall.Errno
+	var call *os.SyscallError
+	return errors.As(err, &answer) && !errors.As(err, &call)
 }
 
 func (m *Machine) take() (*genetlink.Conn, uint16, error) {
