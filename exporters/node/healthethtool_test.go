@@ -1,9 +1,12 @@
 package node
 
 import (
+	"context"
+	"log/slog"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -60,7 +63,7 @@ func TestEthtoolSeries(t *testing.T) {
 		for _, part := range p.h.ethtool.parts {
 			p.h.ethtool.poll(part, healthStart, p.h.ethtoolInterfaces())
 		}
-		return text(t, p.h)
+		return p.exposition()
 	}
 	got := ask()
 	for _, want := range []string{
@@ -124,4 +127,21 @@ func TestDriverCounter(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
+}
+
+// TestEthtoolRuns: each part at its pace, and all has ended when run returns.
+func TestEthtoolRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &ethtooltest.Kernel{}
+		k.Set("eno3", &ethtooltest.Interface{Driver: "x", Names: []string{"rx_packets"}, Values: []uint64{1}, Module: qsfpDD()})
+		o := DefaultEthtool()
+		o.Kernel = k
+		e := newEthtool(o, "", slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithTimeout(t.Context(), 62*time.Second)
+		defer cancel()
+		e.run(ctx, func() []string { return []string{"eno3"} })
+		if a, b := e.parts[0].polls, e.parts[1].polls; a != 13 || b != 2 {
+			t.Errorf("%d polls of counters and %d of modules, want 13 and 2", a, b)
+		}
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -337,6 +338,7 @@ func TestRule3WhatHangsIsGivenUp(t *testing.T) {
 	}
 	close(release)
 	for r.Poll(at, nil, 0).Hanging != 0 {
+		runtime.Gosched() // until the goroutine that hung has returned
 	}
 	if p := r.Poll(at, []string{"eth0"}, ReadCounters); len(p.Errors) != 0 || p.Interfaces[0].FEC == nil {
 		t.Errorf("it answers again: %v", failures(p))
@@ -566,3 +568,46 @@ type rawKernel func(data []byte) error
 
 func (rawKernel) Ask(uint8, []byte) ([][]byte, error) { return nil, syscall.EOPNOTSUPP }
 func (k rawKernel) Ioctl(_ string, data []byte) error { return k(data) }
+
+// BenchmarkPoll is of 8 interfaces of 3000 statistics, of which 100 are not of queues, and a module each.
+func BenchmarkPoll(b *testing.B) {
+	k := &ethtooltest.Kernel{}
+	var names []string
+	for i := range 8 {
+		f := whole()
+		f.Names, f.Values = nil, make([]uint64, 3000)
+		for j := range 3000 {
+			n := fmt.Sprintf("rx%d_counter_%d", j/50, j%50)
+			if j < 100 {
+				n = fmt.Sprintf("port_counter_%d_phy", j)
+			}
+			f.Names = append(f.Names, n)
+		}
+		names = append(names, fmt.Sprintf("eth%d", i))
+		k.Set(names[i], f)
+	}
+	for _, parts := range []struct {
+		name string
+		Parts
+	}{{"counters", ReadCounters}, {"modules", ReadModules}} {
+		b.Run(parts.name, func(b *testing.B) {
+			r := reader(k)
+			b.ReportAllocs()
+			for b.Loop() {
+				r.Poll(at, names, parts.Parts)
+				k.Asked()
+			}
+		})
+	}
+}
+
+// BenchmarkMachine is what questions to this machine's loopback cost.
+func BenchmarkMachine(b *testing.B) {
+	m := &Machine{}
+	defer m.Close()
+	r := reader(m)
+	b.ReportAllocs()
+	for b.Loop() {
+		r.Poll(at, []string{"lo"}, ReadCounters)
+	}
+}
