@@ -34,10 +34,12 @@ type driver struct {
 	number    int
 }
 
-// names are those of the statistics of one instance. They are not changed once made.
+// names are those of the statistics of one instance. They are not changed once made, but that the
+// reader adds which are kept.
 type names struct {
-	of  driver
-	all []string
+	of   driver
+	all  []string
+	kept []int // nil: not known yet
 }
 
 // statistics are names and their values.
@@ -126,14 +128,20 @@ func readNames(k Kernel, name string, d driver) (*names, error) {
 
 // counters are the statistics of a driver that a filter leaves, the first of those of the same
 // name.
-func (s *statistics) counters(excluded func(string) bool) (out []nichw.Counter) {
-	seen := make(map[string]bool, len(s.names.all))
-	for i, n := range s.names.all {
-		if n == "" || seen[n] || excluded(n) {
-			continue
+func (s *statistics) counters(excluded func(string) bool) []nichw.Counter {
+	if s.names.kept == nil {
+		s.names.kept = []int{}
+		seen := map[string]bool{}
+		for i, n := range s.names.all {
+			if n != "" && !seen[n] && !excluded(n) {
+				seen[n] = true
+				s.names.kept = append(s.names.kept, i)
+			}
 		}
-		seen[n] = true
-		out = append(out, nichw.Counter{Name: n, Value: s.values[i]})
+	}
+	out := make([]nichw.Counter, len(s.names.kept))
+	for i, at := range s.names.kept {
+		out[i] = nichw.Counter{Name: s.names.all[at], Value: s.values[at]}
 	}
 	return out
 }
