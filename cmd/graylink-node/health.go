@@ -5,11 +5,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"sync"
 
 	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/graylink/graylink/exporters/node"
+	"github.com/graylink/graylink/internal/nicethtool"
 	"github.com/graylink/graylink/internal/nichealth"
 	"github.com/graylink/graylink/internal/nvsentinel"
 )
@@ -31,6 +33,11 @@ func addHealthFlags(app *kingpin.Application) *healthFlags {
 	app.Flag("nic.log", "Kernel log that is searched for what drivers of NICs say: kmsg, journal or off.").Default(node.LogKmsg).EnumVar(&f.o.Log, node.LogKmsg, node.LogJournal, node.LogOff)
 	app.Flag("nic.log-position-file", "How far the kernel log was read, so that a restart tells no line again, and the first start begins at the oldest. Empty: every start begins with what comes.").StringVar(&f.o.PositionFile)
 	app.Flag("nic.nvsentinel-socket", "Socket of NVSentinel's platform connector, to which events go, too. Empty: none.").StringVar(&f.nvsentinel.Socket)
+	f.o.Ethtool.Exclude = regexp.MustCompile(nicethtool.DefaultExclude)
+	app.Flag("nic.ethtool", "Ask interfaces through ethtool for statistics of the driver, FEC, pause, link and module: on, off, or auto, which is on unless --path.sysfs is set.").Default(node.EthtoolAuto).EnumVar(&f.o.Ethtool.Mode, node.EthtoolAuto, node.EthtoolOn, node.EthtoolOff)
+	app.Flag("nic.ethtool.interval", "How often interfaces are asked for counters through ethtool.").Default("5s").DurationVar(&f.o.Ethtool.Counters)
+	app.Flag("nic.module.interval", "How often the memory of plugged modules is read.").Default("60s").DurationVar(&f.o.Ethtool.Modules)
+	app.Flag("nic.ethtool.exclude", "Names of driver statistics that are left out, a regular expression. Default: those of queues.").RegexpVar(&f.o.Ethtool.Exclude)
 	app.Flag("path.kmsg", "The kernel's log. Empty: /dev/kmsg.").StringVar(&f.o.Kmsg)
 	app.Flag("path.sysfs", "Root of sysfs. Empty: /sys.").StringVar(&f.o.Sys)
 	app.Flag("path.procfs", "Root of procfs. Empty: /proc.").StringVar(&f.o.Proc)

@@ -39,6 +39,8 @@ type HealthOptions struct {
 	// looked for.
 	Log, Kmsg, PositionFile string
 	Patterns                klog.MatchConfig
+	// Ethtool is what interfaces are asked besides.
+	Ethtool EthtoolOptions
 	// Sinks are told of every event, besides the log. They must not wait.
 	Sinks []func(nichealth.Event)
 }
@@ -69,6 +71,7 @@ type Health struct {
 	savedAt  time.Time
 	complain map[string]bool // devices whose errors were logged
 	kernel   *kernelLog      // nil: it is not read
+	ethtool  *ethtool        // nil: nothing is asked
 }
 
 type eventKey struct {
@@ -97,6 +100,10 @@ func NewHealth(n *Node, o HealthOptions, log *slog.Logger) (*Health, error) {
 func (h *Health) prepare() error {
 	name, _ := h.node()
 	h.o.Rules.Node = name
+	if err := h.o.Ethtool.validate(); err != nil {
+		return err
+	}
+	h.ethtool = newEthtool(h.o.Ethtool, h.o.Sys, h.log)
 	if err := h.o.Rules.Validate(); err != nil {
 		return err
 	}
@@ -163,7 +170,7 @@ func (h *Health) Run(ctx context.Context) {
 	defer timer.Stop()
 	var log sync.WaitGroup
 	defer log.Wait()
-	following := false
+	following, asking := false, false
 	for {
 		select {
 		case <-ctx.Done():
@@ -183,6 +190,10 @@ func (h *Health) Run(ctx context.Context) {
 		if h.kernel != nil && !following {
 			following = true // only now is it known which NICs there are
 			log.Go(func() { h.kernel.follow(ctx) })
+		}
+		if h.ethtool != nil && !asking {
+			asking = true
+			log.Go(func() { h.ethtool.run(ctx, h.ethtoolInterfaces) })
 		}
 		h.save(false)
 		h.mu.Lock()
@@ -393,6 +404,13 @@ func (h *Health) series(x *exposition) {
 		}
 		h.kernel.series(x, name)
 	}
+	if h.ethtool != nil {
+		name := func(string, int, string) string { return "" } // no interface is known yet
+		if p != nil {
+			name = h.names(p)
+		}
+		h.ethtool.series(x, p, name)
+	}
 	x.count(polls, float64(h.polls), nil)
 	for _, s := range []nichw.Sort{nichw.Unreadable, nichw.Malformed, nichw.Hanging, nichw.Skipped} {
 		x.count(failed, float64(h.errors[s]), x.labels("why", string(s)))
@@ -514,11 +532,8 @@ func (h *Health) series(x *exposition) {
 	}
 	for i := range p.Interfaces {
 		f := &p.Interfaces[i]
-		nic := name(f.Name, 1, f.Name)
+		nic := nicOf(p, f, name)
 		alone := f.Device == "" || f.Master != ""
-		if device, port, ok := portOf(p, f.Name); ok && !alone {
-			nic = name(device, port, f.Name) // others of its function, as representors are, go by their own names
-		}
 		if alone {
 			pci(nic, f.PCI)
 			switch f.OperState {

@@ -42,7 +42,7 @@ type healthFile struct {
 // DefaultHealth are the options without a file. Counters change slowly, and reading them asks
 // the device's firmware.
 func DefaultHealth() HealthOptions {
-	return HealthOptions{Rules: nichealth.Defaults(), Counters: 5 * time.Second, GIDs: 30 * time.Second, Identity: time.Minute, Patience: 500 * time.Millisecond, Log: LogKmsg}
+	return HealthOptions{Rules: nichealth.Defaults(), Counters: 5 * time.Second, GIDs: 30 * time.Second, Identity: time.Minute, Patience: 500 * time.Millisecond, Log: LogKmsg, Ethtool: DefaultEthtool()}
 }
 
 // LoadHealth reads the file of --nic.config into options; "" is none. Thresholds of the file

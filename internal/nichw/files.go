@@ -52,6 +52,7 @@ const (
 	number      // one decimal number
 	names       // a directory's entries
 	target      // the last element of a link's target
+	asked       // what a function answers (Asker)
 )
 
 // file is one of those that a poll reads. The value of the poll before stays in it, so that
@@ -62,13 +63,15 @@ type file struct {
 	// lax: the kernel says EINVAL or EOPNOTSUPP where there is nothing to tell, as for the
 	// speed of a link that is down.
 	lax bool
+	ask func() (any, error) // of the kind asked
 
-	ok    bool // the fields below hold
-	text  string
-	value uint64
-	names []string
-	gone  bool // it is not there
-	err   *FileError
+	ok     bool // the fields below hold
+	text   string
+	value  uint64
+	names  []string
+	answer any
+	gone   bool // it is not there
+	err    *FileError
 }
 
 // shelf are the files of one device.
@@ -86,10 +89,11 @@ func (s *shelf) add(path string, k kind) *file {
 
 // result is what one read gave.
 type result struct {
-	value uint64
-	text  []byte
-	names []string
-	err   error
+	value  uint64
+	text   []byte
+	names  []string
+	answer any
+	err    error
 }
 
 // librarian reads shelves, and gives up what hangs (rule 3).
@@ -226,9 +230,14 @@ func (l *librarian) walk(e *errand, shelves []*shelf) {
 		}
 		e.since = l.now()
 		// Nothing of the shelf is touched while the read may be given up.
-		k, path, device := f.kind, f.path, s.device
+		k, path, device, ask := f.kind, f.path, s.device, f.ask
 		e.mu.Unlock()
-		r := l.fetch(path, k, buf)
+		var r result
+		if k == asked {
+			r.answer, r.err = ask()
+		} else {
+			r = l.fetch(path, k, buf)
+		}
 		e.mu.Lock()
 		if e.abandoned {
 			// Another errand has gone on; the file is somebody else's now.
@@ -330,7 +339,7 @@ func (f *file) take(s *shelf, r result) {
 	f.ok, f.gone, f.err = r.err == nil, false, nil
 	switch {
 	case r.err == nil:
-		f.value, f.names = r.value, r.names
+		f.value, f.names, f.answer = r.value, r.names, r.answer
 		if string(r.text) != f.text {
 			f.text = string(r.text)
 		}
@@ -338,7 +347,7 @@ func (f *file) take(s *shelf, r result) {
 		f.gone = true
 	case errors.Is(r.err, syscall.EOPNOTSUPP) || f.lax && errors.Is(r.err, syscall.EINVAL):
 		// The kernel says that there is nothing to tell.
-	case errors.Is(r.err, errNumber):
+	case errors.Is(r.err, errNumber) || errors.Is(r.err, ErrMalformed):
 		f.fail(s, Malformed, r.err)
 	default:
 		f.fail(s, Unreadable, r.err)

@@ -1,0 +1,419 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/graylink/graylink/internal/nicethtool"
+	"github.com/graylink/graylink/internal/nicethtool/module"
+	"github.com/graylink/graylink/internal/nichw"
+)
+
+// EthtoolOptions are what interfaces are asked through ethtool.
+type EthtoolOptions struct {
+	// Mode is EthtoolAuto, EthtoolOn or EthtoolOff.
+	Mode string
+	// Counters and Modules are how often these are read.
+	Counters, Modules time.Duration
+	// Exclude are names of driver statistics that are left out; nil: those of queues.
+	Exclude *regexp.Regexp
+	// Kernel is asked; nil: the machine's.
+	Kernel nicethtool.Kernel
+}
+
+// Modes of ethtool.
+const (
+	EthtoolAuto = "auto" // on, unless another root of sysfs is set: its interfaces are not the machine's
+	EthtoolOn   = "on"
+	EthtoolOff  = "off"
+)
+
+// DefaultEthtool are the options without flags.
+func DefaultEthtool() EthtoolOptions {
+	return EthtoolOptions{Mode: EthtoolAuto, Counters: 5 * time.Second, Modules: time.Minute}
+}
+
+// on reports whether interfaces are asked, with sysfs at a root.
+func (o *EthtoolOptions) on(sys string) bool {
+	return o.Mode == EthtoolOn || o.Mode == EthtoolAuto && (sys == "" || sys == "/sys")
+}
+
+// ethtool asks a node's interfaces. Counters and modules are read side by side: a slow module
+// delays no counter.
+type ethtool struct {
+	log   *slog.Logger
+	parts []*ethtoolPart
+
+	mu       sync.Mutex
+	complain map[string]bool // paths whose errors were logged
+	denied   map[string]bool // parts of which it was logged that they are denied
+	errors   map[nichw.Sort]uint64
+}
+
+// ethtoolPart is what is read at one pace.
+type ethtoolPart struct {
+	name   string
+	parts  nicethtool.Parts
+	every  time.Duration
+	reader *nicethtool.Reader
+
+	last  *nicethtool.Poll // ethtool.mu is held, as for the fields below
+	took  time.Duration
+	polls uint64
+}
+
+// newEthtool returns nil where interfaces are not asked.
+func newEthtool(o EthtoolOptions, sys string, log *slog.Logger) *ethtool {
+	if !o.on(sys) {
+		return nil
+	}
+	if o.Kernel == nil {
+		o.Kernel = &nicethtool.Machine{}
+	}
+	e := &ethtool{log: log, complain: map[string]bool{}, denied: map[string]bool{}, errors: map[nichw.Sort]uint64{}}
+	for _, p := range []ethtoolPart{{name: "counters", parts: nicethtool.ReadCounters, every: o.Counters}, {name: "modules", parts: nicethtool.ReadModules, every: o.Modules}} {
+		p.reader = nicethtool.New(nicethtool.Options{Kernel: o.Kernel, Exclude: o.Exclude})
+		e.parts = append(e.parts, &p)
+	}
+	return e
+}
+
+// run reads until ctx ends. interfaces are those to ask; none are until the first poll of sysfs.
+func (e *ethtool) run(ctx context.Context, interfaces func() []string) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, p := range e.parts {
+		running.Go(func() {
+			tick := time.NewTicker(p.every)
+			defer tick.Stop()
+			for {
+				e.poll(p, time.Now(), interfaces())
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+				}
+			}
+		})
+	}
+}
+
+// poll reads one part.
+func (e *ethtool) poll(p *ethtoolPart, now time.Time, interfaces []string) {
+	began := time.Now()
+	got := p.reader.Poll(now, interfaces, p.parts)
+	took := time.Since(began)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p.last, p.took = got, took
+	p.polls++
+	failed := map[string]bool{}
+	for i := range got.Errors {
+		x := &got.Errors[i]
+		e.errors[x.Sort]++
+		key := p.name + " " + x.Device
+		failed[key] = true
+		if !e.complain[key] {
+			e.complain[key] = true
+			e.log.Warn("an interface does not tell all through ethtool", "interface", x.Device, "what", x.Path, "why", string(x.Sort), "err", x.Err)
+		}
+	}
+	for key := range e.complain {
+		if strings.HasPrefix(key, p.name+" ") && !failed[key] {
+			delete(e.complain, key)
+			e.log.Info("an interface tells all through ethtool again, or is gone", "interface", strings.TrimPrefix(key, p.name+" "))
+		}
+	}
+	for _, part := range got.Denied {
+		if !e.denied[part] {
+			e.denied[part] = true
+			e.log.Warn("interfaces do not tell this for want of CAP_NET_ADMIN; the rest is published", "part", part)
+		}
+	}
+}
+
+// ethtoolInterfaces are the interfaces of the last poll of sysfs.
+func (h *Health) ethtoolInterfaces() (out []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.last == nil {
+		return nil
+	}
+	for i := range h.last.Interfaces {
+		out = append(out, h.last.Interfaces[i].Name)
+	}
+	return out
+}
+
+// nicOf is what the fabric calls an interface: as its RDMA port, if it is the one of it and no
+// member of a bond; others of the port's function, as representors are, go by their own names.
+func nicOf(p *nichw.Poll, f *nichw.Interface, name func(device string, port int, netdev string) string) string {
+	if f.Device != "" && f.Master == "" {
+		if device, port, ok := portOf(p, f.Name); ok {
+			return name(device, port, f.Name)
+		}
+	}
+	return name(f.Name, 1, f.Name)
+}
+
+// driverCounter reports whether a statistic of a driver only grows. Drivers do not say, and some
+// of their statistics are gauges, so it is told by the name: by what its last word counts, after
+// the place where it is counted. What is not known to be a counter is not published.
+func driverCounter(name string) bool {
+	if driverCounters[name] {
+		return true
+	}
+	if driverGauges[name] {
+		return false
+	}
+	words := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return strings.ContainsRune("_. -:[]", r) })
+	for _, w := range words {
+		if driverLevels[w] {
+			return false
+		}
+	}
+	for len(words) > 1 && (driverPlaces[words[len(words)-1]] || strings.Trim(words[len(words)-1], "0123456789") == "") {
+		words = words[:len(words)-1]
+	}
+	return len(words) > 0 && driverCounts[words[len(words)-1]]
+}
+
+var (
+	// driverPlaces are last words that say where something was counted.
+	driverPlaces = wordSet("phy port vport mac nic sw hw lane prio total")
+	// driverCounts are things that are counted. A duration is that of pauses so far.
+	driverCounts = wordSet("packets pkts packet pkt bytes octets frames bits errors error errs err drops drop dropped discard discards discarded missed collisions overruns overrun underruns " +
+		"events timeouts timeout retries resets transitions transition pause pauses duration broadcast multicast unicast fragments jabbers undersize oversize restarts stopped wake " +
+		"complete none fail failed failures redirect xmit kicks")
+	// driverLevels are words of what goes up and down.
+	driverLevels = wordSet("pending current cur max min avg free used limit threshold speed rate ratio percent usage state index ifindex")
+	// driverGauges end as counters do: mlx5's shares of time, in percent.
+	driverGauges = wordSet("outbound_pci_stalled_rd outbound_pci_stalled_wr")
+	// driverCounters are counters that their last words do not tell of (mlx5).
+	driverCounters = wordSet("rx_out_of_buffer rx_pci_signal_integrity tx_pci_signal_integrity outbound_pci_buffer_overflow module_unplug module_bus_stuck module_high_temp module_bad_shorted " +
+		"rx_buffer_passed_thres_phy tx_pause_ctrl_phy rx_pause_ctrl_phy")
+)
+
+func wordSet(s string) map[string]bool {
+	set := map[string]bool{}
+	for w := range strings.FieldsSeq(s) {
+		set[w] = true
+	}
+	return set
+}
+
+// series are those of the last polls; Health.mu is held.
+func (e *ethtool) series(x *exposition, sys *nichw.Poll, name func(device string, port int, netdev string) string) {
+	var (
+		statistic     = x.counter("fabric_nic_driver_statistic_total", "Counters of the driver (ethtool -S), under the driver's names; only those known to be counters by their names.")
+		unclassified  = x.gauge("graylink_node_nic_ethtool_statistics_left_out", "Statistics of the driver that are not published, for they may be no counters; those of queues do not count.")
+		fecBlocks     = x.counter("fabric_nic_port_fec_corrected_blocks_total", "Blocks that FEC corrected.")
+		fecLost       = x.counter("fabric_nic_port_fec_uncorrectable_blocks_total", "Blocks that FEC could not correct.")
+		fecBits       = x.counter("fabric_nic_port_fec_corrected_bits_total", "Bits that FEC corrected.")
+		laneBlocks    = x.counter("fabric_nic_port_lane_fec_corrected_blocks_total", "Blocks of a lane that FEC corrected; lanes from 1.")
+		laneLost      = x.counter("fabric_nic_port_lane_fec_uncorrectable_blocks_total", "Blocks of a lane that FEC could not correct; lanes from 1.")
+		laneBits      = x.counter("fabric_nic_port_lane_fec_corrected_bits_total", "Bits of a lane that FEC corrected; lanes from 1.")
+		fecMode       = x.gauge("fabric_nic_fec_mode", "Whether the mode of FEC is the active one, and is a configured one.")
+		pauseFrames   = x.counter("fabric_nic_pause_frames_total", "Pause frames of IEEE 802.3.")
+		pauseOn       = x.gauge("fabric_nic_pause_enabled", "Whether pause frames are heeded (receive) and sent (transmit), and whether that is negotiated (autoneg).")
+		duplex        = x.gauge("fabric_nic_link_full_duplex", "Whether the link is full duplex.")
+		linkLanes     = x.gauge("fabric_nic_link_lanes", "Lanes of the link.")
+		sqi           = x.gauge("fabric_nic_link_signal_quality", "Signal quality index, and its best value.")
+		downs         = x.counter("fabric_nic_link_down_events_total", "Times the link went down, as the device counts them.")
+		extended      = x.gauge("fabric_nic_link_extended_state", "Why the link is down, as the driver tells it.")
+		info          = x.gauge("fabric_nic_module_info", "What is plugged.")
+		state         = x.gauge("fabric_nic_module_state", "State of the module (CMIS).")
+		temperature   = x.gauge("fabric_nic_module_temperature_celsius", "Temperature of the module.")
+		voltage       = x.gauge("fabric_nic_module_voltage_volts", "Supply voltage of the module.")
+		receive       = x.gauge("fabric_nic_module_receive_power_watts", "Optical power that is received; 0 is darkness, below the monitor's resolution.")
+		transmit      = x.gauge("fabric_nic_module_transmit_power_watts", "Optical power that is sent; 0 is a laser that is off.")
+		bias          = x.gauge("fabric_nic_module_bias_amperes", "Bias current of the laser.")
+		raised        = x.gauge("fabric_nic_module_flag", "Alarms and warnings that the module raised since it was read before; lane is empty for the module.")
+		polls         = x.counter("graylink_node_nic_ethtool_polls_total", "Times the interfaces were asked through ethtool.")
+		tookSeconds   = x.gauge("graylink_node_nic_ethtool_poll_seconds", "How long the last time took.")
+		failed        = x.counter("graylink_node_nic_ethtool_errors_total", "Parts that interfaces should have told through ethtool and did not, by why.")
+		hangingAsked  = x.gauge("graylink_node_nic_ethtool_hanging", "Questions that drivers have not answered.")
+		threshold     = x.gauge("fabric_nic_module_threshold", "Thresholds of the module's monitors, in the unit of the monitor: celsius, volts, watts, amperes.")
+		deniedPrivate = x.gauge("graylink_node_nic_ethtool_denied", "Parts that are not told for want of CAP_NET_ADMIN.")
+	)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range []nichw.Sort{nichw.Unreadable, nichw.Malformed, nichw.Hanging, nichw.Skipped} {
+		x.count(failed, float64(e.errors[s]), x.labels("why", string(s)))
+	}
+	for _, p := range e.parts {
+		x.count(polls, float64(p.polls), x.labels("part", p.name))
+		if p.last == nil {
+			continue
+		}
+		x.set(tookSeconds, p.took.Seconds(), x.labels("part", p.name))
+		x.set(hangingAsked, float64(p.last.Hanging), x.labels("part", p.name))
+		for _, part := range p.last.Denied {
+			x.set(deniedPrivate, 1, x.labels("part", part))
+		}
+	}
+	if sys == nil {
+		return
+	}
+	nics, seen := map[string]string{}, map[string]bool{}
+	for i := range sys.Interfaces {
+		f := &sys.Interfaces[i]
+		if nic := nicOf(sys, f, name); !seen[nic] {
+			nics[f.Name], seen[nic] = nic, true
+		}
+	}
+	lanes := func(port, lane *dto.MetricFamily, v *nicethtool.Lanes, nic string) {
+		if v == nil {
+			return
+		}
+		x.count(port, float64(v.Total), x.labels("nic", nic))
+		for i, n := range v.Lanes {
+			x.count(lane, float64(n), x.labels("lane", strconv.Itoa(i+1), "nic", nic))
+		}
+	}
+	frames := func(v *uint64, direction, nic string) {
+		if v != nil {
+			x.count(pauseFrames, float64(*v), x.labels("direction", direction, "nic", nic))
+		}
+	}
+	enabled := func(v *bool, what, nic string) {
+		if v != nil {
+			x.set(pauseOn, oneIf(*v), x.labels("nic", nic, "what", what))
+		}
+	}
+	reading := func(f *dto.MetricFamily, v *float64, labels ...string) {
+		if v != nil {
+			x.set(f, *v, x.labels(labels...))
+		}
+	}
+	for _, p := range e.parts {
+		if p.last == nil {
+			continue
+		}
+		for i := range p.last.Interfaces {
+			f := &p.last.Interfaces[i]
+			nic, known := nics[f.Name]
+			if !known {
+				continue // gone since
+			}
+			if f.Statistics != nil {
+				left := 0
+				for _, c := range f.Statistics {
+					if driverCounter(c.Name) {
+						x.count(statistic, float64(c.Value), x.labels("counter", c.Name, "nic", nic))
+					} else {
+						left++
+					}
+				}
+				x.set(unclassified, float64(left), x.labels("nic", nic))
+			}
+			if v := f.FEC; v != nil {
+				lanes(fecBlocks, laneBlocks, v.Corrected, nic)
+				lanes(fecLost, laneLost, v.Uncorrectable, nic)
+				lanes(fecBits, laneBits, v.CorrectedBits, nic)
+				for _, mode := range nicethtool.FECModes {
+					if v.Configured != nil {
+						x.set(fecMode, oneIf(slices.Contains(v.Configured, mode)), x.labels("is", "configured", "mode", mode, "nic", nic))
+					}
+					if v.Active != "" {
+						x.set(fecMode, oneIf(v.Active == mode), x.labels("is", "active", "mode", mode, "nic", nic))
+					}
+				}
+				if v.Auto != nil {
+					x.set(fecMode, oneIf(*v.Auto), x.labels("is", "configured", "mode", "auto", "nic", nic))
+				}
+			}
+			if v := f.Pause; v != nil {
+				frames(v.ReceiveFrames, "receive", nic)
+				frames(v.TransmitFrames, "transmit", nic)
+				enabled(v.Autoneg, "autoneg", nic)
+				enabled(v.Receive, "receive", nic)
+				enabled(v.Transmit, "transmit", nic)
+			}
+			if v := f.LinkModes; v != nil {
+				if v.Duplex != "" {
+					x.set(duplex, oneIf(v.Duplex == "full"), x.labels("nic", nic))
+				}
+				if v.Lanes != nil {
+					x.set(linkLanes, float64(*v.Lanes), x.labels("nic", nic))
+				}
+			}
+			if v := f.LinkState; v != nil {
+				if v.SQI != nil {
+					x.set(sqi, float64(*v.SQI), x.labels("is", "current", "nic", nic))
+				}
+				if v.SQIMax != nil {
+					x.set(sqi, float64(*v.SQIMax), x.labels("is", "max", "nic", nic))
+				}
+				if v.Downs != nil {
+					x.count(downs, float64(*v.Downs), x.labels("nic", nic))
+				}
+				if v.State != "" {
+					x.set(extended, 1, x.labels("nic", nic, "state", v.State, "substate", v.Substate))
+				}
+			}
+			m := f.Module
+			if m == nil {
+				continue
+			}
+			x.set(info, 1, x.labels("nic", nic, "oui", m.OUI, "part", m.Part, "revision", m.Revision, "serial", m.Serial, "standard", strings.TrimSpace(string(m.Standard)+" "+m.Compliance), "type", m.Type, "vendor", m.Vendor))
+			if m.State != "" {
+				x.set(state, 1, x.labels("cause", m.FaultCause, "nic", nic, "state", m.State))
+			}
+			reading(temperature, m.Temperature, "nic", nic)
+			reading(voltage, m.Voltage, "nic", nic)
+			for _, l := range m.Lanes {
+				n := strconv.Itoa(l.Number)
+				reading(receive, l.ReceivePower, "lane", n, "nic", nic)
+				reading(transmit, l.TransmitPower, "lane", n, "nic", nic)
+				reading(bias, l.Bias, "lane", n, "nic", nic)
+			}
+			t := &m.Thresholds
+			for _, v := range []struct {
+				monitor string
+				limits  *module.Limits
+			}{{"bias", t.Bias}, {"receive_power", t.ReceivePower}, {"temperature", t.Temperature}, {"transmit_power", t.TransmitPower}, {"voltage", t.Voltage}} {
+				if l := v.limits; l != nil {
+					x.set(threshold, l.HighAlarm, x.labels("is", "high_alarm", "monitor", v.monitor, "nic", nic))
+					x.set(threshold, l.HighWarning, x.labels("is", "high_warning", "monitor", v.monitor, "nic", nic))
+					x.set(threshold, l.LowAlarm, x.labels("is", "low_alarm", "monitor", v.monitor, "nic", nic))
+					x.set(threshold, l.LowWarning, x.labels("is", "low_warning", "monitor", v.monitor, "nic", nic))
+				}
+			}
+			for _, flag := range m.Flags {
+				lane := ""
+				if flag.Lane != 0 {
+					lane = strconv.Itoa(flag.Lane)
+				}
+				x.set(raised, 1, x.labels("flag", flag.Name, "lane", lane, "nic", nic))
+			}
+		}
+	}
+}
+
+// validate fills in what is not set, and names the flag that is wrong.
+func (o *EthtoolOptions) validate() error {
+	o.Mode = cmp.Or(o.Mode, EthtoolOff)
+	if o.Mode == EthtoolOff {
+		return nil
+	}
+	for _, x := range []struct {
+		flag string
+		d    time.Duration
+	}{{"nic.ethtool.interval", o.Counters}, {"nic.module.interval", o.Modules}} {
+		if x.d < 100*time.Millisecond {
+			return fmt.Errorf("--%s: 100ms or more is expected, not %s", x.flag, x.d)
+		}
+	}
+	return nil
+}

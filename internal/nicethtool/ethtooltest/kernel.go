@@ -1,0 +1,191 @@
+// Package ethtooltest is a kernel for tests of what asks interfaces through ethtool: it answers
+// with bytes that the test gives.
+package ethtooltest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"syscall"
+
+	"github.com/mdlayher/netlink"
+
+	"github.com/graylink/graylink/internal/nicethtool/module"
+)
+
+// Interface is what one answers with.
+type Interface struct {
+	Driver, Bus string
+	// Names and Values of statistics; no Names: EOPNOTSUPP.
+	Names  []string
+	Values []uint64
+	// Replies by netlink command; none: EOPNOTSUPP.
+	Replies map[uint8][][]byte
+	// Errors by netlink command, and by ioctl command plus 256.
+	Errors map[int]error
+	// Module is read block by block, or by ioctl only; nil: EOPNOTSUPP.
+	Module module.Image
+	// Ioctl is the module's memory as the driver lays it end to end, of kind Kind.
+	Ioctl []byte
+	Kind  uint32
+	// Hang is called before an answer, by command as in Errors.
+	Hang map[int]func()
+}
+
+// Kernel answers for its interfaces. Interfaces that it has not are ENODEV.
+type Kernel struct {
+	mu         sync.Mutex
+	interfaces map[string]*Interface
+	asked      []string
+}
+
+// Set replaces an interface; nil removes it.
+func (k *Kernel) Set(name string, f *Interface) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.interfaces == nil {
+		k.interfaces = map[string]*Interface{}
+	}
+	if k.interfaces[name] = f; f == nil {
+		delete(k.interfaces, name)
+	}
+}
+
+// Asked are the questions since the last call: "eth0 netlink 29", "eth0 ioctl 29",
+// "eth0 page 11h offset 128 length 128".
+func (k *Kernel) Asked() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	out := k.asked
+	k.asked = nil
+	return out
+}
+
+func (k *Kernel) find(name string, command int, what string) (*Interface, error) {
+	k.mu.Lock()
+	f := k.interfaces[name]
+	k.asked = append(k.asked, name+" "+what)
+	k.mu.Unlock()
+	if f == nil {
+		return nil, syscall.ENODEV
+	}
+	if h := f.Hang[command]; h != nil {
+		h()
+	}
+	return f, f.Errors[command]
+}
+
+// Command of the netlink request for a module's memory, which Module answers.
+const eeprom = 31
+
+// Ask implements nicethtool.Kernel.
+func (k *Kernel) Ask(command uint8, attributes []byte) ([][]byte, error) {
+	ad, err := netlink.NewAttributeDecoder(attributes)
+	if err != nil {
+		return nil, err
+	}
+	var name string
+	var block module.Block
+	var offset, length int
+	for ad.Next() {
+		switch ad.Type() {
+		case 1:
+			ad.Nested(func(ad *netlink.AttributeDecoder) error {
+				for ad.Next() {
+					if ad.Type() == 2 {
+						name = ad.String()
+					}
+				}
+				return nil
+			})
+		case 2:
+			offset = int(ad.Uint32())
+		case 3:
+			length = int(ad.Uint32())
+		case 4:
+			block.Page = ad.Uint8()
+		case 5:
+			block.Bank = ad.Uint8()
+		case 6:
+			block.Address = ad.Uint8()
+		}
+	}
+	if err := ad.Err(); err != nil {
+		return nil, err
+	}
+	if command != eeprom {
+		f, err := k.find(name, int(command), fmt.Sprintf("netlink %d", command))
+		if err != nil {
+			return nil, err
+		}
+		if r, ok := f.Replies[command]; ok {
+			return r, nil
+		}
+		return nil, syscall.EOPNOTSUPP
+	}
+	block.Upper = offset >= module.Half
+	f, err := k.find(name, eeprom, fmt.Sprintf("%s offset %d length %d", block, offset, length))
+	if err != nil {
+		return nil, err
+	}
+	if f.Module == nil {
+		return nil, syscall.EOPNOTSUPP
+	}
+	// What the kernel refuses (eeprom_parse_request).
+	if length == 0 || length > module.Half || !block.Upper && block.Page != 0 || offset%module.Half+length > module.Half {
+		return nil, syscall.EINVAL
+	}
+	x, ok := f.Module[block]
+	if !ok {
+		return nil, syscall.EIO
+	}
+	return [][]byte{Attributes(func(e *netlink.AttributeEncoder) {
+		e.Bytes(7, x[offset%module.Half:][:length])
+	})}, nil
+}
+
+// Ioctl implements nicethtool.Kernel.
+func (k *Kernel) Ioctl(name string, data []byte) error {
+	command := binary.NativeEndian.Uint32(data)
+	f, err := k.find(name, int(command)+256, fmt.Sprintf("ioctl %d", command))
+	if err != nil {
+		return err
+	}
+	put := binary.NativeEndian.PutUint32
+	switch {
+	case command == 0x03 && f.Names != nil: // ETHTOOL_GDRVINFO
+		copy(data[4:36], f.Driver)
+		copy(data[100:132], f.Bus)
+		put(data[180:], uint32(len(f.Names)))
+	case command == 0x1b && f.Names != nil: // ETHTOOL_GSTRINGS
+		put(data[8:], uint32(len(f.Names)))
+		for i, n := range f.Names {
+			copy(data[12+32*i:12+32*i+32], n)
+		}
+	case command == 0x1d && f.Names != nil: // ETHTOOL_GSTATS
+		put(data[4:], uint32(len(f.Values)))
+		for i, v := range f.Values {
+			binary.NativeEndian.PutUint64(data[8+8*i:], v)
+		}
+	case command == 0x42 && f.Ioctl != nil: // ETHTOOL_GMODULEINFO
+		put(data[4:], f.Kind)
+		put(data[8:], uint32(len(f.Ioctl)))
+	case command == 0x43 && f.Ioctl != nil: // ETHTOOL_GMODULEEEPROM
+		at, n := binary.NativeEndian.Uint32(data[8:]), binary.NativeEndian.Uint32(data[12:])
+		copy(data[16:], f.Ioctl[at:at+n])
+	default:
+		return syscall.EOPNOTSUPP
+	}
+	return nil
+}
+
+// Attributes encodes the attributes of a reply. It panics where they do not fit.
+func Attributes(add func(*netlink.AttributeEncoder)) []byte {
+	e := netlink.NewAttributeEncoder()
+	add(e)
+	b, err := e.Encode()
+	if err != nil {
+		panic(err)
+	}
+	return b
+}

@@ -1,0 +1,208 @@
+package nicethtool
+
+import (
+	"encoding/binary"
+	"errors"
+	"strings"
+	"syscall"
+
+	"github.com/graylink/graylink/internal/nicethtool/module"
+	"github.com/graylink/graylink/internal/nichw"
+)
+
+// Commands of SIOCETHTOOL (ethtool.h).
+const (
+	getDriver       = 0x03 // ETHTOOL_GDRVINFO
+	getStrings      = 0x1b // ETHTOOL_GSTRINGS
+	getStatistics   = 0x1d // ETHTOOL_GSTATS
+	getModuleInfo   = 0x42 // ETHTOOL_GMODULEINFO
+	getModuleEEPROM = 0x43 // ETHTOOL_GMODULEEEPROM
+
+	statisticStrings = 1  // ETH_SS_STATS
+	nameLength       = 32 // ETH_GSTRING_LEN
+)
+
+// Limits on what a kernel can be believed to have.
+const (
+	maxStatistics = 1 << 16
+	maxEEPROM     = 4096
+)
+
+// driver is what identifies the instance of a driver, and the number of its statistics.
+type driver struct {
+	name, bus string
+	number    int
+}
+
+// names are those of the statistics of one instance. They are not changed once made, but that the
+// reader adds which are kept.
+type names struct {
+	of   driver
+	all  []string
+	kept []int // nil: not known yet
+}
+
+// statistics are names and their values.
+type statistics struct {
+	names  *names
+	values []uint64
+}
+
+// readDriver asks for struct ethtool_drvinfo: six strings and five numbers.
+func readDriver(k Kernel, name string) (driver, error) {
+	b := make([]byte, 196)
+	binary.NativeEndian.PutUint32(b, getDriver)
+	if err := k.Ioctl(name, b); err != nil {
+		return driver{}, err
+	}
+	n := binary.NativeEndian.Uint32(b[180:]) // n_stats
+	if n > maxStatistics {
+		return driver{}, malformed("less than %d statistics are expected, not %d", maxStatistics, n)
+	}
+	return driver{name: text(b[4:36]), bus: text(b[100:132]), number: int(n)}, nil
+}
+
+// room is for how many statistics a buffer is made. The kernel writes as many as there are now,
+// whatever we say, and a driver may get more queues between two questions.
+func room(n int) int { return max(2*n, n+4096) }
+
+// readStatistics asks for the values, and for the names if those we have are not of this
+// driver, place and number (rule 4). The library for these ioctls reads names every time, and
+// loses their order and those that occur twice.
+func readStatistics(k Kernel, name string, have *names) (*statistics, error) {
+	d, err := readDriver(k, name)
+	if err != nil {
+		return nil, err
+	}
+	for range 2 {
+		if d.number == 0 {
+			return &statistics{names: &names{of: d}}, nil
+		}
+		if have == nil || have.of != d {
+			if have, err = readNames(k, name, d); err != nil {
+				return nil, err
+			}
+		}
+		b := make([]byte, 8+8*room(d.number))
+		binary.NativeEndian.PutUint32(b, getStatistics)
+		binary.NativeEndian.PutUint32(b[4:], uint32(d.number))
+		if err := k.Ioctl(name, b); err != nil {
+			return nil, err
+		}
+		n := int(binary.NativeEndian.Uint32(b[4:]))
+		if n == len(have.all) {
+			s := &statistics{names: have, values: make([]uint64, n)}
+			for i := range s.values {
+				s.values[i] = binary.NativeEndian.Uint64(b[8+8*i:])
+			}
+			return s, nil
+		}
+		// The number changed since we asked for it.
+		if n > maxStatistics {
+			break
+		}
+		d.number = n
+	}
+	return nil, malformed("as many values as names of statistics are expected (%d)", len(have.all))
+}
+
+func readNames(k Kernel, name string, d driver) (*names, error) {
+	b := make([]byte, 12+nameLength*room(d.number))
+	binary.NativeEndian.PutUint32(b, getStrings)
+	binary.NativeEndian.PutUint32(b[4:], statisticStrings)
+	binary.NativeEndian.PutUint32(b[8:], uint32(d.number))
+	if err := k.Ioctl(name, b); err != nil {
+		return nil, err
+	}
+	n := int(binary.NativeEndian.Uint32(b[8:]))
+	if n > room(d.number) {
+		return nil, malformed("%d names of statistics are expected, not %d", d.number, n)
+	}
+	out := &names{of: d, all: make([]string, n)}
+	for i := range out.all {
+		at := 12 + nameLength*i
+		out.all[i] = strings.ToValidUTF8(strings.TrimSpace(text(b[at:at+nameLength])), "?")
+	}
+	return out, nil
+}
+
+// counters are the statistics of a driver that a filter leaves, the first of those of the same
+// name.
+func (s *statistics) counters(excluded func(string) bool) []nichw.Counter {
+	if s.names.kept == nil {
+		s.names.kept = []int{}
+		seen := map[string]bool{}
+		for i, n := range s.names.all {
+			if n != "" && !seen[n] && !excluded(n) {
+				seen[n] = true
+				s.names.kept = append(s.names.kept, i)
+			}
+		}
+	}
+	out := make([]nichw.Counter, len(s.names.kept))
+	for i, at := range s.names.kept {
+		out[i] = nichw.Counter{Name: s.names.all[at], Value: s.values[at]}
+	}
+	return out
+}
+
+// Kinds of a module's memory as the ioctl has it (ETH_MODULE_SFF_*).
+const (
+	sff8079 = 1
+	sff8472 = 2
+	sff8636 = 3
+	sff8436 = 4
+)
+
+// readImage reads a module in the older way: the driver lays its pages end to end.
+func readImage(k Kernel, name string) (module.Image, error) {
+	info := make([]byte, 4+4+4+8*4) // struct ethtool_modinfo
+	binary.NativeEndian.PutUint32(info, getModuleInfo)
+	if err := k.Ioctl(name, info); err != nil {
+		return nil, err
+	}
+	kind, length := binary.NativeEndian.Uint32(info[4:]), binary.NativeEndian.Uint32(info[8:])
+	if kind < sff8079 || kind > sff8436 {
+		return nil, malformed("a module of type 1 to 4 is expected, not %d", kind)
+	}
+	if length < 2*module.Half || length > maxEEPROM {
+		return nil, malformed("a module of %d to %d octets is expected, not of %d", 2*module.Half, maxEEPROM, length)
+	}
+	b := make([]byte, 16+length) // struct ethtool_eeprom
+	binary.NativeEndian.PutUint32(b, getModuleEEPROM)
+	binary.NativeEndian.PutUint32(b[12:], length)
+	if err := k.Ioctl(name, b); err != nil {
+		return nil, err
+	}
+	if n := binary.NativeEndian.Uint32(b[12:]); n != length {
+		return nil, malformed("%d octets of the module are expected, not %d", length, n)
+	}
+	img := module.Image{}
+	for i := range int(length) / module.Half {
+		at := module.Block{Address: module.A0}
+		switch {
+		case i == 0:
+		case i == 1 || kind == sff8636 || kind == sff8436:
+			at.Upper, at.Page = true, uint8(i-1) // lower memory, then pages 00h to 03h
+		case i == 2:
+			at.Address = module.A2
+		default:
+			continue // A2h's upper half is the user's
+		}
+		img[at] = b[16+i*module.Half:][:module.Half]
+	}
+	return img, nil
+}
+
+// readBlock reads a block of a module, and all there is where only the older way is open.
+func readBlock(k Kernel, name string, b module.Block) (img module.Image, all bool, err error) {
+	data, err := eeprom(k, name, b, b.Offset(), module.Half)
+	if errors.Is(err, syscall.EOPNOTSUPP) && b == module.Lower {
+		img, err = readImage(k, name)
+		return img, true, err
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	return module.Image{b: data}, false, nil
+}

@@ -1,0 +1,135 @@
+package nicethtool
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/mdlayher/genetlink"
+	"github.com/mdlayher/netlink"
+
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// Kernel is what is asked. Its methods may hang, and may be called while others do.
+type Kernel interface {
+	// Ask sends one request of the genetlink family ethtool, and returns the attributes of each
+	// reply.
+	Ask(command uint8, attributes []byte) (replies [][]byte, err error)
+	// Ioctl is SIOCETHTOOL: the kernel reads data and writes its answer there.
+	Ioctl(name string, data []byte) error
+}
+
+// Family of the kernel's generic netlink (ethtool_netlink.h).
+const (
+	familyName    = "ethtool"
+	familyVersion = 1
+)
+
+// Machine is the kernel that we run on. Its zero value is ready.
+type Machine struct {
+	// Dial opens generic netlink; nil: the kernel's.
+	Dial func() (*genetlink.Conn, error)
+
+	mu     sync.Mutex
+	idle   []*genetlink.Conn
+	family uint16 // 0: not known yet
+}
+
+// Ask implements Kernel. A connection serves one request at a time, since the kernel answers
+// within the sending: whoever hangs there keeps the connection to itself.
+func (m *Machine) Ask(command uint8, attributes []byte) ([][]byte, error) {
+	c, family, err := m.take()
+	if err != nil {
+		return nil, err
+	}
+	messages, err := c.Execute(genetlink.Message{Header: genetlink.Header{Command: command, Version: familyVersion}, Data: attributes}, family, netlink.Request)
+	if err == nil || refused(err) {
+		m.put(c)
+	} else {
+		_ = c.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	replies := make([][]byte, len(messages))
+	for i := range messages {
+		replies[i] = messages[i].Data
+	}
+	return replies, nil
+}
+
+// refused reports whether an error is the kernel's answer. The connection is as good as before,
+// which it may not be when a system call failed.
+func refused(err error) bool {
+	var answer syscall.Errno
+	var call *os.SyscallError
+	return errors.As(err, &answer) && !errors.As(err, &call)
+}
+
+func (m *Machine) take() (*genetlink.Conn, uint16, error) {
+	m.mu.Lock()
+	if n := len(m.idle); n > 0 {
+		defer m.mu.Unlock()
+		c := m.idle[n-1]
+		m.idle = m.idle[:n-1]
+		return c, m.family, nil
+	}
+	family := m.family
+	m.mu.Unlock()
+	dial := m.Dial
+	if dial == nil {
+		dial = func() (*genetlink.Conn, error) { return genetlink.Dial(nil) }
+	}
+	c, err := dial()
+	if err != nil {
+		return nil, 0, fmt.Errorf("generic netlink: %w", err)
+	}
+	if family == 0 {
+		f, err := c.GetFamily(familyName)
+		if err != nil {
+			_ = c.Close()
+			if errors.Is(err, os.ErrNotExist) {
+				return nil, 0, fmt.Errorf("the kernel has no ethtool over netlink: %w", syscall.EOPNOTSUPP)
+			}
+			return nil, 0, fmt.Errorf("generic netlink family %s: %w", familyName, err)
+		}
+		family = f.ID
+		m.mu.Lock()
+		m.family = family
+		m.mu.Unlock()
+	}
+	return c, family, nil
+}
+
+func (m *Machine) put(c *genetlink.Conn) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.idle = append(m.idle, c)
+}
+
+// Close closes the connections that nobody uses.
+func (m *Machine) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var errs []error
+	for _, c := range m.idle {
+		errs = append(errs, c.Close())
+	}
+	m.idle = nil
+	return errors.Join(errs...)
+}
+
+// Ioctl implements Kernel.
+func (m *Machine) Ioctl(name string, data []byte) error { return unix.Ethtool(name, data) }
+
+// text is a string of the kernel in a field of a fixed size.
+func text(b []byte) string {
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		b = b[:i]
+	}
+	return string(b)
+}

@@ -1,0 +1,308 @@
+package nicethtool
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"io/fs"
+	"maps"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/graylink/graylink/internal/nicethtool/module"
+	"github.com/graylink/graylink/internal/nichw"
+)
+
+// DefaultExclude are the statistics that most drivers have once for every queue, ring, processor
+// or virtual function: rx0_packets, tx-3.bytes, rx_queue_2_drops, "[7]: rx_ucast_packets". Sizes
+// (rx_64_bytes_phy), lanes and priorities are none of them.
+const DefaultExclude = `^(\[\d+\]|(ptp_)?(rx|tx|ch|txq|rxq|xdpq?|q)-?\d+[_.:]|((rx|tx|xdp|xsk|vf|q)[-_])?(queue|qp|q|ring|cpu|channel|chan|vf)[-_ ]?\d+[-_.: ])`
+
+// Options say whom to ask, and for what.
+type Options struct {
+	// Kernel is asked; nil: that of this machine.
+	Kernel Kernel
+	// Patience is how long one answer may take; 0: half a second. ModulePatience is that for a
+	// page of a module, whose bus is slow; 0: two seconds.
+	Patience, ModulePatience time.Duration
+	// Exclude are names of driver statistics that are left out; nil: DefaultExclude.
+	Exclude *regexp.Regexp
+}
+
+// Parts are what a poll reads.
+type Parts uint8
+
+// Parts of a poll.
+const (
+	// ReadCounters: driver statistics, FEC, pause, link.
+	ReadCounters Parts = 1 << iota
+	// ReadModules: memory of modules.
+	ReadModules
+)
+
+// Interface is what an interface tells. What was not read, or is not supported, is nil.
+type Interface struct {
+	Name string
+	// Statistics are those of the driver, less those left out, in the driver's order.
+	Statistics []nichw.Counter
+	FEC        *FEC
+	Pause      *Pause
+	LinkModes  *LinkModes
+	LinkState  *LinkState
+	Module     *module.Module
+}
+
+// Poll is what one look gave. It is the caller's; the next poll does not change it.
+type Poll struct {
+	At         time.Time
+	Interfaces []Interface // in the order they were asked for
+	// Errors are the parts that should have told something. Their paths are "ethtool eth0 fec".
+	Errors []nichw.FileError
+	// Denied are the parts that the kernel does not tell us for want of privileges.
+	Denied []string
+	// Hanging is how many questions have not been answered, of this poll and of earlier ones.
+	Hanging int
+}
+
+// Reader polls. It is for one goroutine. Modules are slow: who wants counters often has another
+// Reader for them.
+type Reader struct {
+	o        Options
+	counters *nichw.Asker
+	modules  *nichw.Asker
+	names    map[string]*names
+	plugged  map[string]*plugged
+}
+
+// plugged is what is remembered of a module.
+type plugged struct {
+	steady module.Image // and the lower memory as it was
+	serial []byte       // where the serial number is not in the lower memory
+}
+
+// New returns a reader.
+func New(o Options) *Reader {
+	if o.Kernel == nil {
+		o.Kernel = &Machine{}
+	}
+	if o.Exclude == nil {
+		o.Exclude = regexp.MustCompile(DefaultExclude)
+	}
+	return &Reader{o: o, counters: nichw.NewAsker(o.Patience), modules: nichw.NewAsker(cmp.Or(o.ModulePatience, 2*time.Second)), names: map[string]*names{}, plugged: map[string]*plugged{}}
+}
+
+// Names of parts, in errors.
+const (
+	partStatistics = "statistics"
+	partFEC        = "fec"
+	partPause      = "pause"
+	partLinkModes  = "link modes"
+	partLinkState  = "link state"
+	partModule     = "module"
+)
+
+// Poll asks the interfaces. at is only kept in what it returns.
+func (r *Reader) Poll(at time.Time, interfaces []string, parts Parts) *Poll {
+	p := &Poll{At: at, Interfaces: make([]Interface, len(interfaces))}
+	for i, name := range interfaces {
+		p.Interfaces[i].Name = name
+	}
+	if parts&ReadCounters != 0 {
+		maps.DeleteFunc(r.names, func(n string, _ *names) bool { return !slices.Contains(interfaces, n) })
+		r.readCounters(p)
+	}
+	if parts&ReadModules != 0 {
+		maps.DeleteFunc(r.plugged, func(n string, _ *plugged) bool { return !slices.Contains(interfaces, n) })
+		r.readModules(p)
+	}
+	slices.SortStableFunc(p.Errors, func(a, b nichw.FileError) int { return cmp.Compare(a.Path, b.Path) })
+	slices.Sort(p.Denied)
+	p.Denied = slices.Compact(p.Denied)
+	p.Hanging = r.counters.Hanging() + r.modules.Hanging()
+	return p
+}
+
+// question is one to an interface about a part of it.
+func question(name, part string, ask func() (any, error)) *nichw.Question {
+	return &nichw.Question{Device: name, Name: "ethtool " + name + " " + part, Ask: ask}
+}
+
+// blame takes down what a question failed by.
+func (p *Poll) blame(part string, q *nichw.Question) {
+	switch {
+	case q.Err == nil:
+	case errors.Is(q.Err, fs.ErrPermission):
+		p.Denied = append(p.Denied, part)
+	default:
+		p.Errors = append(p.Errors, *q.Err)
+	}
+}
+
+// about asks by netlink and reads the reply.
+func about[T any](k Kernel, name, part string, command uint8, flags uint32, parse func([]byte) (*T, error)) *nichw.Question {
+	return question(name, part, func() (any, error) {
+		b, err := ask(k, name, command, flags, nil)
+		if err != nil {
+			return nil, err
+		}
+		return parse(b)
+	})
+}
+
+func (r *Reader) readCounters(p *Poll) {
+	k := r.o.Kernel
+	var all []*nichw.Question
+	for i := range p.Interfaces {
+		name := p.Interfaces[i].Name
+		have := r.names[name]
+		all = append(all,
+			question(name, partStatistics, func() (any, error) { return readStatistics(k, name, have) }),
+			about(k, name, partFEC, getFEC, flagStatistics|flagCompactBitsets, parseFEC),
+			about(k, name, partPause, getPause, flagStatistics, parsePause),
+			about(k, name, partLinkModes, getLinkModes, flagCompactBitsets, parseLinkModes),
+			about(k, name, partLinkState, getLinkState, 0, parseLinkState))
+	}
+	r.counters.Ask(all)
+	for i := range p.Interfaces {
+		f, q := &p.Interfaces[i], all[5*i:]
+		if s, ok := q[0].Answer.(*statistics); ok {
+			r.names[f.Name] = s.names
+			f.Statistics = s.counters(r.o.Exclude.MatchString)
+		}
+		f.FEC, _ = q[1].Answer.(*FEC)
+		f.Pause, _ = q[2].Answer.(*Pause)
+		f.LinkModes, _ = q[3].Answer.(*LinkModes)
+		f.LinkState, _ = q[4].Answer.(*LinkState)
+		for j, part := range []string{partStatistics, partFEC, partPause, partLinkModes, partLinkState} {
+			p.blame(part, q[j])
+		}
+	}
+}
+
+// blocks is the answer to a question for a block of a module.
+type blocks struct {
+	image module.Image
+	all   bool // there are no others
+}
+
+// patient is a module that is being read.
+type patient struct {
+	f      *Interface
+	image  module.Image
+	all    bool
+	serial []byte
+	gone   bool
+}
+
+// maxRounds is how many times a module's memory says that there is more to read: the lower
+// memory, page 00h to 02h and bank 0, and the other banks.
+const maxRounds = 4
+
+func (r *Reader) readModules(p *Poll) {
+	k := r.o.Kernel
+	all := make([]*patient, len(p.Interfaces))
+	for i := range p.Interfaces {
+		all[i] = &patient{f: &p.Interfaces[i], image: module.Image{}}
+	}
+	for range maxRounds {
+		var questions []*nichw.Question
+		var done []func(*nichw.Question)
+		for _, m := range all {
+			name := m.f.Name
+			add := func(what string, ask func() (any, error), take func(*nichw.Question)) {
+				questions = append(questions, question(name, partModule+" "+what, ask))
+				done = append(done, take)
+			}
+			if len(m.image) == 1 && !m.all { // only the lower memory
+				r.recall(m)
+			}
+			if m.gone {
+				continue
+			}
+			for _, b := range module.Missing(m.image) {
+				if m.all {
+					m.image[b] = nil
+					continue
+				}
+				add(b.String(), func() (any, error) {
+					img, all, err := readBlock(k, name, b)
+					return blocks{img, all}, err
+				}, func(q *nichw.Question) {
+					p.blame(partModule, q)
+					if got, ok := q.Answer.(blocks); ok {
+						maps.Copy(m.image, got.image)
+						m.all = m.all || got.all
+						return
+					}
+					m.image[b] = nil
+					m.gone = m.gone || b == module.Lower
+				})
+			}
+			// The serial number tells whether what is remembered is of this module.
+			if old := r.plugged[name]; old != nil && len(m.image) == 0 && old.serial != nil {
+				b, offset, n, _ := module.Serial(old.steady)
+				add("serial number", func() (any, error) { return eeprom(k, name, b, offset, n) }, func(q *nichw.Question) {
+					m.serial, _ = q.Answer.([]byte) // without it, all is read again
+				})
+			}
+		}
+		if len(questions) == 0 {
+			break
+		}
+		r.modules.Ask(questions)
+		for i, q := range questions {
+			done[i](q)
+		}
+	}
+	for _, m := range all {
+		r.decode(p, m)
+	}
+}
+
+// recall puts what is remembered into the image of the same module.
+func (r *Reader) recall(m *patient) {
+	old := r.plugged[m.f.Name]
+	if old == nil || m.serial == nil || !bytes.Equal(m.serial, old.serial) {
+		return
+	}
+	before, now := old.steady[module.Lower], m.image[module.Lower]
+	if len(before) == 0 || len(now) == 0 || before[0] != now[0] {
+		return
+	}
+	for b, x := range old.steady {
+		if module.Steady(b) {
+			m.image[b] = x
+		}
+	}
+}
+
+// decode makes sense of what was read, and remembers what will not change.
+func (r *Reader) decode(p *Poll, m *patient) {
+	name := m.f.Name
+	delete(r.plugged, name)
+	if m.gone || m.image[module.Lower] == nil {
+		return
+	}
+	// A block that could not be read is told of already.
+	img := maps.Clone(m.image)
+	maps.DeleteFunc(img, func(_ module.Block, x []byte) bool { return x == nil })
+	decoded, err := module.Decode(img)
+	m.f.Module = decoded
+	if err != nil {
+		p.Errors = append(p.Errors, nichw.FileError{Device: name, Path: "ethtool " + name + " " + partModule, Sort: nichw.Malformed, Err: err})
+	}
+	if m.all || decoded == nil {
+		return
+	}
+	keep := &plugged{steady: module.Image{module.Lower: img[module.Lower]}}
+	for b, x := range img {
+		if module.Steady(b) {
+			keep.steady[b] = x
+		}
+	}
+	if b, offset, n, ok := module.Serial(img); ok && img[b] != nil {
+		keep.serial = img[b][offset-b.Offset():][:n]
+	}
+	r.plugged[name] = keep
+}

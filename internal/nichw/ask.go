@@ -1,0 +1,60 @@
+package nichw
+
+import (
+	"cmp"
+	"errors"
+	"time"
+)
+
+// ErrMalformed is what the error of an answer is (errors.Is) that holds something else than it
+// should.
+var ErrMalformed = errors.New("malformed")
+
+// Question is something to ask a device in another way than by a file, under the same rules:
+// it fails by itself, and one that hangs is given up.
+type Question struct {
+	// Device and Name are what an error tells of: an interface, and what it was asked.
+	Device, Name string
+	// Ask may hang. It must touch nothing but what it returns, since nobody waits for it then.
+	Ask func() (any, error)
+
+	// Answer is nil where there is none. Gone: the device is not there.
+	Answer any
+	Gone   bool
+	// Err is nil also where the kernel says that there is nothing to tell (EOPNOTSUPP).
+	Err *FileError
+}
+
+// Asker asks devices. It is for one goroutine.
+type Asker struct{ files librarian }
+
+// NewAsker returns one that waits so long for an answer; 0: half a second.
+func NewAsker(patience time.Duration) *Asker {
+	return &Asker{librarian{patience: cmp.Or(patience, 500*time.Millisecond), now: time.Now}}
+}
+
+// Ask fills in the answers. Questions to one device must stand together.
+func (a *Asker) Ask(questions []*Question) {
+	var shelves []*shelf
+	files := make([]*file, len(questions))
+	for i, q := range questions {
+		if i == 0 || questions[i-1].Device != q.Device {
+			shelves = append(shelves, &shelf{device: q.Device})
+		}
+		files[i] = shelves[len(shelves)-1].add(q.Name, asked)
+		files[i].ask = q.Ask
+	}
+	if len(questions) > 0 {
+		a.files.read(shelves)
+	}
+	for i, q := range questions {
+		f := files[i]
+		q.Answer, q.Gone, q.Err = nil, f.gone, f.err
+		if f.ok {
+			q.Answer = f.answer
+		}
+	}
+}
+
+// Hanging is how many questions have not been answered, of this time and of earlier ones.
+func (a *Asker) Hanging() int { return a.files.hanging() }
