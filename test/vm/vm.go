@@ -188,7 +188,8 @@ func (o *Options) arguments(initramfs, console, control string) []string {
 	}
 	for i, n := range o.Networks {
 		id := "net" + strconv.Itoa(i)
-		args = append(args, "-netdev", "stream,id="+id+",server=off,addr.type=unix,addr.path="+escape(n.path()), "-device", "virtio-net-pci,netdev="+id+",mac="+address(o.Name, i)+",romfile=")
+		// Soft-RoCE says at every look that it does not know the speed of an interface that tells none.
+		args = append(args, "-netdev", "stream,id="+id+",server=off,addr.type=unix,addr.path="+escape(n.path()), "-device", "virtio-net-pci,netdev="+id+",mac="+address(o.Name, i)+",romfile=,speed=10000,duplex=full")
 	}
 	return args
 }
