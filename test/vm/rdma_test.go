@@ -1,10 +1,12 @@
 package vm
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -16,6 +18,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/graylink/graylink/internal/fakesys"
 )
 
 // patience bounds what a test waits for, so that it fails and does not hang: nothing is
@@ -238,6 +242,7 @@ func TestNICHealthOnSoftRoCE(t *testing.T) {
 	}
 	m := start(t, Options{Name: "h1", Networks: []*Network{network(t)}, Modules: SoftRoCE, Parts: parts, Programs: map[string]string{"/usr/local/bin/graylink-node": built[0]}})
 	shell(t, m, "ip link set lo up", "ip addr add 10.0.0.1/24 dev eth0", "ip link set eth0 up", "rdma link add rxe0 type rxe netdev eth0")
+	like(t, m)
 	a := startAgent(t, m)
 
 	const nic = "h1/eth0" // as it is probed
@@ -433,11 +438,57 @@ func TestMachineThatDoesNotStart(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
 	_, err := Start(t.Context(), Options{Name: "h1", Parts: &broken})
-	if err == nil || !strings.Contains(err.Error(), "machine h1: ") || !strings.Contains(err.Error(), "qemu-system-x86_64:") {
+	if err == nil || !strings.Contains(err.Error(), "machine h1: ") || !strings.Contains(err.Error(), "qemu of h1:\nqemu: ") {
 		t.Errorf("%v: what QEMU wrote is expected", err)
 	}
 	left, err := filepath.Glob(filepath.Join(temp, "graylink-vm*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("%v is left, %v", left, err)
+	}
+}
+
+// like compares the real device with the one that internal/fakesys makes, which other tests
+// run on: which attributes there are, and what those that do not depend on the machine say.
+func like(t *testing.T, m *Machine) {
+	t.Helper()
+	var profile *fakesys.Profile
+	for _, p := range fakesys.Profiles() {
+		if p.Name == "rxe" {
+			profile = &p
+		}
+	}
+	if profile == nil {
+		t.Fatal("fakesys has no profile rxe")
+	}
+	root := t.TempDir()
+	if err := fakesys.Build(root, profile.Node()); err != nil {
+		t.Fatal(err)
+	}
+	const device = "/sys/class/infiniband/rxe0"
+	list := `find . -type f | grep -v -e '^./power/' -e '^./ports/1/cm_' -e '^./ports/1/gid' | sort`
+	real := shell(t, m, "cd "+device+"/ && "+list)
+	cmd := exec.Command("sh", "-c", list)
+	cmd.Dir = filepath.Join(root, device)
+	if dir, err := filepath.EvalSymlinks(cmd.Dir); err == nil {
+		cmd.Dir = dir
+	}
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	fake, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(fake) != real {
+		t.Errorf("the attributes of a real device:\n%s\nand of the fake:\n%s", real, fake)
+	}
+	for _, name := range []string{"fw_ver", "node_type", "node_desc", "parent", "ports/1/state", "ports/1/phys_state", "ports/1/rate", "ports/1/link_layer", "ports/1/lid", "ports/1/sm_lid", "ports/1/lid_mask_count",
+		"ports/1/sm_sl", "ports/1/cap_mask", "ports/1/pkeys/0", "ports/1/gids/1023", "ports/1/gid_attrs/types/0", "ports/1/gid_attrs/types/1"} {
+		is, err := m.ReadFile(t.Context(), device+"/"+name)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if b, err := os.ReadFile(filepath.Join(root, device, name)); err != nil || !bytes.Equal(b, is) {
+			t.Errorf("%s: a real device says %q, the fake %q, %v", name, is, b, err)
+		}
 	}
 }

@@ -273,12 +273,13 @@ func (o *Options) fill(a *archive, first string, modules []module) error {
 	programs := map[string]string{"/init": first}
 	busybox := filepath.Join(p.dirs["busybox-static"], "bin/busybox")
 	programs["/bin/busybox"] = busybox
-	for _, name := range []string{"ip", "rdma", "tc", "bridge"} {
-		file, err := lookTool(name)
+	// busybox' own shell would take its own applets for ip and tc.
+	for at, of := range map[string]string{"/bin/sh": "dash", "/usr/sbin/ip": "iproute2", "/usr/sbin/rdma": "iproute2", "/usr/sbin/tc": "iproute2", "/usr/sbin/bridge": "iproute2"} {
+		file, err := lookTool(filepath.Base(at), of)
 		if err != nil {
 			return err
 		}
-		programs["/usr/sbin/"+name] = file
+		programs[at] = file
 	}
 	verbs, err := filepath.Glob(filepath.Join(p.dirs["ibverbs-utils"], "usr/bin/ibv_*"))
 	if err != nil || len(verbs) == 0 {
@@ -336,14 +337,14 @@ func (o *Options) fill(a *archive, first string, modules []module) error {
 	return a.close()
 }
 
-// lookTool finds a program of iproute2, which is often not on the path of who is not root.
-func lookTool(name string) (string, error) {
+// lookTool finds a program of a package, which may not be on the path of who is not root.
+func lookTool(name, of string) (string, error) {
 	for _, f := range []string{"/usr/sbin/", "/sbin/", "/usr/bin/", "/bin/"} {
 		if info, err := os.Stat(f + name); err == nil && info.Mode().IsRegular() {
 			return f + name, nil
 		}
 	}
-	return "", fmt.Errorf("%w: %s is not installed: apt-get install iproute2", ErrMissing, name)
+	return "", fmt.Errorf("%w: %s is not installed: apt-get install %s", ErrMissing, name, of)
 }
 
 // Build builds Go programs that need no library of the system, and tells their files.
