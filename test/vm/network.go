@@ -42,8 +42,7 @@ func NewNetwork() (*Network, error) {
 	}
 	l, err := net.Listen("unix", filepath.Join(dir, "net"))
 	if err != nil {
-		os.RemoveAll(dir)
-		return nil, err
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	n := &Network{dir: dir, listener: l, ports: map[*port]bool{}, at: map[[6]byte]*port{}}
 	n.running.Go(n.accept)

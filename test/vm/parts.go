@@ -100,6 +100,11 @@ func unpackAll(ctx context.Context, cache string) (map[string]string, error) {
 	}
 	for _, p := range append([]string{image}, packages...) {
 		dir, err := unpacked(ctx, cache, p)
+		if errors.Is(err, ErrMissing) {
+			if dirs, e := kept(cache, file); e == nil {
+				return dirs, nil // those of before do, where nothing can be fetched
+			}
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -123,7 +128,7 @@ func unpackAll(ctx context.Context, cache string) (map[string]string, error) {
 func kept(cache, file string) (map[string]string, error) {
 	b, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: no apt-get, and %s holds no packages", ErrMissing, cache)
+		return nil, fmt.Errorf("%w: no packages by apt-get, and %s holds none", ErrMissing, cache)
 	}
 	if err != nil {
 		return nil, err
@@ -135,7 +140,7 @@ func kept(cache, file string) (map[string]string, error) {
 	for _, p := range append([]string{kernelPackage}, packages...) {
 		dir := filepath.Join(cache, names[p])
 		if _, err := os.Stat(dir); names[p] == "" || err != nil {
-			return nil, fmt.Errorf("%w: no apt-get, and %s has no %s", ErrMissing, cache, p)
+			return nil, fmt.Errorf("%w: no packages by apt-get, and %s has no %s", ErrMissing, cache, p)
 		}
 		dirs[p] = dir
 	}
@@ -208,11 +213,11 @@ func unpacked(ctx context.Context, cache, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(tmp)
+	defer func() { _ = os.RemoveAll(tmp) }() // what is left has another name than what is looked for
 	get := exec.CommandContext(ctx, "apt-get", "download", "-q", name+"="+version)
 	get.Dir = tmp
 	if out, err := get.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: apt-get download %s=%s: %w: %s", ErrMissing, name, version, err, bytes.TrimSpace(out))
+		return "", fmt.Errorf("%w: apt-get download %s=%s (after apt-get update?): %w: %s", ErrMissing, name, version, err, bytes.TrimSpace(out))
 	}
 	debs, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
 	if err != nil || len(debs) != 1 {

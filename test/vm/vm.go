@@ -94,9 +94,9 @@ type Machine struct {
 	Booted       time.Duration
 
 	dir     string
-	console string
-	client  *rpc.Client
+	client  *rpc.Client // nil until QEMU has connected
 	stop    context.CancelFunc
+	running bool          // QEMU was started
 	ended   chan struct{} // closed when QEMU has
 	why     error         // how it ended; after ended
 }
@@ -120,33 +120,31 @@ func Start(ctx context.Context, o Options) (m *Machine, err error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	m = &Machine{Name: o.Name, dir: dir, console: filepath.Join(dir, "console"), stop: cancel, ended: make(chan struct{})}
+	m = &Machine{Name: o.Name, dir: dir, stop: cancel, ended: make(chan struct{})}
+	defer func() {
+		if err == nil {
+			return
+		}
+		err = fmt.Errorf("machine %s: %w", o.Name, err)
+		if m.running {
+			err = fmt.Errorf("%w\n%s", err, m.Console())
+		}
+		err = errors.Join(err, m.Close())
+		m = nil
+	}()
 	initramfs := filepath.Join(dir, "initramfs")
 	if err := o.initramfs(ctx, initramfs); err != nil {
-		cancel()
-		os.RemoveAll(dir)
-		return nil, err
+		return m, err
 	}
 	control, err := net.Listen("unix", filepath.Join(dir, "control"))
 	if err != nil {
-		cancel()
-		os.RemoveAll(dir)
-		return nil, err
+		return m, err
 	}
 	defer control.Close()
 	began := time.Now()
-	if err := m.launch(ctx, o.arguments(initramfs, m.console, control.Addr().String())); err != nil {
-		cancel()
-		os.RemoveAll(dir)
-		return nil, err
+	if err := m.launch(ctx, o.arguments(initramfs, filepath.Join(dir, "console"), control.Addr().String())); err != nil {
+		return m, err
 	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("machine %s: %w\n%s", o.Name, err, m.Console())
-			m.Close()
-			m = nil
-		}
-	}()
 	// QEMU connects when it starts; where it ends before, nobody will.
 	accepted := make(chan struct{})
 	defer close(accepted)
@@ -232,7 +230,9 @@ func (m *Machine) launch(ctx context.Context, args []string) error {
 		}
 		close(m.ended)
 	}()
-	return <-started
+	err = <-started
+	m.running = err == nil
+	return err
 }
 
 // initramfs writes what the machine's root holds.
@@ -259,7 +259,7 @@ func (o *Options) initramfs(ctx context.Context, file string) error {
 		err = e
 	}
 	if err != nil {
-		return fmt.Errorf("initramfs of %s: %w", o.Name, err)
+		return fmt.Errorf("initramfs: %w", err)
 	}
 	return nil
 }
@@ -379,9 +379,11 @@ func (m *Machine) Console() string {
 // Close switches the machine off, as if power failed, and forgets what it had.
 func (m *Machine) Close() error {
 	m.stop()
-	<-m.ended
+	if m.running {
+		<-m.ended
+	}
 	if m.client != nil {
-		m.client.Close() // which it may be already: the machine hung up
+		_ = m.client.Close() // an error says that it is closed already: the machine hung up
 	}
 	return os.RemoveAll(m.dir)
 }
@@ -453,7 +455,7 @@ func (m *Machine) Get(ctx context.Context, url string) ([]byte, error) {
 	return out.Body, nil
 }
 
-// Process is a program that was started in a machine.
+// Process is a program that was started in a machine. It is for one goroutine at a time.
 type Process struct {
 	m    *Machine
 	id   int

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -208,6 +209,44 @@ func TestWhatIsKeptOfAKernel(t *testing.T) {
 		if got := isOf(keep, name) && !isOf(leave, name); got != want {
 			t.Errorf("%s: kept %v, expected %v", name, got, want)
 		}
+	}
+}
+
+// Without apt, what was unpacked last is taken, when it is whole.
+func TestKeptParts(t *testing.T) {
+	cache := t.TempDir()
+	file := filepath.Join(cache, latest)
+	if _, err := kept(cache, file); !errors.Is(err, ErrMissing) {
+		t.Errorf("an empty cache: %v", err)
+	}
+	names := map[string]string{}
+	for _, p := range append([]string{kernelPackage}, packages...) {
+		names[p] = p + "_1"
+		if err := os.Mkdir(filepath.Join(cache, names[p]), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := json.Marshal(names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if dirs, err := kept(cache, file); err != nil || len(dirs) != len(names) || dirs["busybox-static"] != filepath.Join(cache, "busybox-static_1") {
+		t.Errorf("%v, %v", dirs, err)
+	}
+	if err := os.Remove(filepath.Join(cache, "busybox-static_1")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kept(cache, file); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "busybox-static") {
+		t.Errorf("%v: what is missing is expected", err)
+	}
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kept(cache, file); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("%v: the file is expected to be named", err)
 	}
 }
 
