@@ -8,9 +8,11 @@ RACE_SHORT := ./analyzer ./exporters/node ./internal/probe ./internal/schedule .
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # Programs that the demo and the tests run, as program:Debian package.
 DEMO_TOOLS := ip:iproute2 iptables:iptables
-TEST_TOOLS := $(DEMO_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump chronyd:chrony opensm:opensm ibsim:ibsim-utils ibtracert:infiniband-diags prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager
+# Virtual machines with soft-RoCE: docs/testbed.md. Kernel and tools of the machines are fetched by the tests.
+VM_TOOLS := ip:iproute2 qemu-system-x86_64:qemu-system-x86
+TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump chronyd:chrony opensm:opensm ibsim:ibsim-utils ibtracert:infiniband-diags prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager
 
-.PHONY: build alerts silence collector demo test test-short bench peers clocks bench-localize bench-evidence beside lint clean demo-tools test-tools table
+.PHONY: build alerts silence collector demo test test-short test-rdma bench peers clocks bench-localize bench-evidence beside lint clean demo-tools test-tools table
 
 build:
 	@echo "building graylink, graylink-node, graylink-switch, graylink-coordinator and graylink-analyzer (the first time downloads and compiles for a minute or two)"
@@ -38,7 +40,7 @@ demo: $(if $(filter 0,$(shell id -u)),demo-tools) build
 # Everything, slow suites included. Packages that build fabrics, and measure time in
 # them, run one after the other. Race detection covers what needs no fabric; packages of
 # RACE are not run without it.
-FABRICS := /internal/lab$$|/internal/probe$$|/test/e2e$$
+FABRICS := /internal/lab$$|/internal/probe$$|/test/e2e$$|/test/vm$$
 test: test-tools build
 	@echo "race detector over the concurrent packages"
 	$(GO) test -race -short -timeout 10m $(RACE_SHORT) $(RACE)
@@ -46,6 +48,11 @@ test: test-tools build
 	$(GO) test -count 1 -timeout 10m $$($(GO) list ./... | grep -v -E '$(FABRICS)' | grep -v -x -F -e "$$($(GO) list $(RACE))")
 	@echo "packages that build fabrics of network namespaces, one after the other (fifteen minutes)"
 	$(GO) test -p 1 -count 1 -timeout 25m $$($(GO) list ./... | grep -E '$(FABRICS)')
+
+# Virtual machines with soft-RoCE, and the agent's NIC health in one (two minutes): docs/testbed.md.
+test-rdma:
+	$(call need,$(VM_TOOLS),)
+	$(GO) test -count 1 -v -timeout 10m ./test/vm/...
 
 # Without the suites that build fabrics.
 test-short:

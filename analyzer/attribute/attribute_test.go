@@ -202,6 +202,11 @@ func TestCausesOfNICs(t *testing.T) {
 		{"marked", []written{{port + "hardware_total", at + `,counter="np_ecn_marked_roce_packets"`, step("5", "5+400")}}, "congestion", "hardware grew by 380 a second"},
 		{"holes in the sequence", []written{{port + "hardware_total", at + `,counter="out_of_sequence"`, step("200", "200+90")}}, "drops", "(out_of_sequence)"},
 		{"nothing ready to receive", []written{{port + "hardware_total", at + `,counter="rnr_nak_retry_err"`, step("0", "0+50")}}, "host", "(rnr_nak_retry_err)"},
+		{"the module lost its light", []written{{moduleFlags, at + `,flag="receive_loss_of_signal",lane="1"`, fmt.Sprintf("_x%d 1x99", begin+1)}, {moduleFlags, at + `,flag="receive_loss_of_signal",lane="2"`, fmt.Sprintf("_x%d 1x99", begin+1)}}, "optics", "(receive_loss_of_signal)"},
+		{"it is told to pause", []written{{driverCounts, at + `,counter="rx_prio3_pause"`, step("0", "0+100")}}, "pause_stall", "(rx_prio3_pause)"},
+		{"it tells others to pause", []written{{driverCounts, at + `,counter="tx_prio3_pause"`, step("0", "0+100")}}, "host", "(tx_prio3_pause)"},
+		{"blocks beyond correction", []written{{port + "fec_uncorrectable_blocks_total", at, step("0", "0+1")}}, "physical_errors", "fec_uncorrectable_blocks grew by"},
+		{"damaged at the port", []written{{driverCounts, at + `,counter="rx_symbol_err_phy"`, step("0", "0+1")}}, "physical_errors", "(rx_symbol_err_phy)"},
 		{"a counter that is in no row", []written{{port + "hardware_total", at + `,counter="lifespan"`, step("0", "0+50")}}, "", "No cause found"},
 	} {
 		a := ask(t, bad, nil, with(well, tt.more...))

@@ -153,7 +153,7 @@ var raised = condition{"there in the incident, and not before",
 	func(r *readings, k reading) (string, float64) {
 		v := r.at[k]
 		switch {
-		case v.now == nil || *v.now != 1 || v.edge != nil && *v.edge == 1:
+		case v.now == nil || *v.now < 1 || v.edge != nil && *v.edge >= 1: // more than 1: of several lanes
 			return "", 0
 		case !r.spoke(k.end):
 			return "its node says so, before: not known", unknownBefore
@@ -211,10 +211,24 @@ const (
 	pciSpeed    = "fabric_nic_pci_link_transfers_per_second"
 	// Counters of hw_counters/ under the kernel's names.
 	rdma = "hardware_total"
+	// What ethtool tells of interfaces: pause frames, the driver's counters under its names, and
+	// what the plugged module warns of.
+	pauseFrames  = "fabric_nic_pause_frames_total"
+	driverCounts = "fabric_nic_driver_statistic_total"
+	moduleFlags  = "fabric_nic_module_flag"
 )
 
+// priorities are the driver's counters of pause frames of all priorities (mlx5).
+func priorities(way string) (out []string) {
+	for i := range 8 {
+		out = append(out, fmt.Sprintf("%s_prio%d_pause", way, i))
+	}
+	return out
+}
+
 // labels are those by which the series of one end are told apart, where that is not reason.
-var labels = map[string]string{"state": "state", "phys_state": "state", findings: "code", driverLines: "code", pciErrors: "severity", pciLanes: "is", pciSpeed: "is", rdma: "counter"}
+var labels = map[string]string{"state": "state", "phys_state": "state", findings: "code", driverLines: "code", pciErrors: "severity", pciLanes: "is", pciSpeed: "is", rdma: "counter",
+	pauseFrames: "direction", driverCounts: "counter", moduleFlags: "flag"}
 
 // labelOf is the label by which a series of one end is told apart.
 func labelOf(series string) string {
@@ -279,6 +293,15 @@ var table = []Row{
 	{Cause: fabric.CauseNIC, Series: pciSpeed, Reasons: []string{"current"}, Weight: 0.8, side: either, condition: lower("its PCI link", "transfers a second and lane")},
 	{Cause: fabric.CauseOptics, Series: driverLines, Reasons: []string{"module_absent"}, Weight: 0.9, side: either, condition: grows(1, 3)},
 	{Cause: fabric.CauseOptics, Series: driverLines, Reasons: []string{"high_temperature"}, Weight: 0.5, side: either, condition: grows(1, 3)},
+	{Cause: fabric.CauseOptics, Series: moduleFlags, Reasons: []string{"receive_loss_of_signal", "receive_loss_of_lock", "transmit_fault", "module_firmware_error", "data_path_firmware_error"}, Weight: 0.9, side: either, condition: raised},
+	{Cause: fabric.CauseOptics, Series: moduleFlags, Reasons: []string{"receive_power_low_alarm", "transmit_power_low_alarm", "bias_high_alarm", "bias_low_alarm", "temperature_high_alarm", "voltage_low_alarm", "voltage_high_alarm"},
+		Weight: 0.8, side: either, condition: raised},
+	{Cause: fabric.CausePhysical, Series: driverCounts, Reasons: []string{"rx_crc_errors_phy", "rx_symbol_err_phy"}, Weight: 0.8, side: receives, condition: grows(3, 3)},
+	{Cause: fabric.CauseStall, Series: pauseFrames, Reasons: []string{"receive"}, Weight: 0.6, side: sends, condition: rate(10, 3)},
+	{Cause: fabric.CauseStall, Series: driverCounts, Reasons: priorities("rx"), Weight: 0.7, side: sends, condition: rate(10, 3)},
+	{Cause: fabric.CauseHost, Series: pauseFrames, Reasons: []string{"transmit"}, Weight: 0.6, side: receives, condition: rate(10, 3)},
+	{Cause: fabric.CauseHost, Series: driverCounts, Reasons: priorities("tx"), Weight: 0.7, side: receives, condition: rate(10, 3)},
+	{Cause: fabric.CauseHost, Series: driverCounts, Reasons: []string{"rx_discards_phy", "rx_out_of_buffer"}, Weight: 0.5, side: receives, condition: rate(1, 3)},
 	{Cause: fabric.CauseCongestion, Series: rdma, Reasons: []string{"np_ecn_marked_roce_packets"}, Weight: 0.6, side: receives, condition: rate(1, 3)},
 	{Cause: fabric.CauseCongestion, Series: rdma, Reasons: []string{"rp_cnp_handled"}, Weight: 0.5, side: sends, condition: rate(1, 3)},
 	{Cause: fabric.CauseDrops, Series: rdma, Reasons: []string{"out_of_sequence"}, Weight: 0.3, side: receives, condition: rate(1, 3)},

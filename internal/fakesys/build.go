@@ -335,7 +335,7 @@ func (l *layout) gids(dir, layer string, p Port, gids []GID) {
 }
 
 // defaultGIDs are, of InfiniBand, the GUID's, and else those of the interface: link-local and of its
-// IPv4 address, both types of each.
+// IPv4 address, of both types where the driver has both.
 func (l *layout) defaultGIDs(d Device, r RDMA, guid, layer string, number int, p Port) []GID {
 	if p.NoGIDs || len(p.GIDs) > 0 {
 		return p.GIDs
@@ -344,8 +344,9 @@ func (l *layout) defaultGIDs(d Device, r RDMA, guid, layer string, number int, p
 	if layer != "Ethernet" {
 		return []GID{{GID: linkLocal + guid}}
 	}
-	devs := d.Net
+	devs, types := d.Net, gidTypes
 	if r.Parent != "" {
+		types = gidTypes[1:] // rxe speaks RoCE v2 only
 		devs = nil
 		for _, d := range l.node.Devices {
 			devs = append(devs, slices.DeleteFunc(slices.Clone(d.Net), func(f Net) bool { return f.Name != r.Parent })...)
@@ -369,7 +370,7 @@ func (l *layout) defaultGIDs(d Device, r RDMA, guid, layer string, number int, p
 			gids = append(gids, fmt.Sprintf("0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x", b[0], b[1], b[2], b[3]))
 		}
 		for _, g := range gids {
-			for _, t := range gidTypes {
+			for _, t := range types {
 				out = append(out, GID{g, t, name})
 			}
 		}

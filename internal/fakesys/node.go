@@ -142,7 +142,7 @@ var (
 	bootIDIs = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 )
 
-const maxGIDTable = 256 // of mlx5 on Ethernet
+const maxGIDTable = 1024 // of rxe; mlx5 has 256 on Ethernet
 
 // Validate says what is wrong with a node, as a *FieldError.
 func (n Node) Validate() error {

@@ -158,7 +158,8 @@ func mlx4() Node {
 
 func rxe() Node {
 	return Node{Hostname: "rxe", Devices: []Device{
-		{RDMA: &RDMA{Name: "rxe0", Parent: "eth0", Ports: []Port{{Rate: "10 Gb/sec (4X SDR)", LinkLayer: "Ethernet"}}}},
+		// As Linux 6.1 shows it: test/vm compares this with a real one.
+		{RDMA: &RDMA{Name: "rxe0", Parent: "eth0", NodeDesc: "rxe", Ports: []Port{{Rate: "10 Gb/sec (1X FDR10)", LinkLayer: "Ethernet", CapMask: "0x00010000", GIDTable: 1024}}}},
 		management("0000:06:00.0", "eth0"),
 	}}
 }

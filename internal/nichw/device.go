@@ -256,6 +256,9 @@ func (d *deviceShelf) device(errs *errorsOf) Device {
 	out := Device{Name: d.name, HCAType: told(d.hca), Firmware: told(d.fw), Board: told(d.board), GUID: told(d.guid), Driver: told(d.pci.driver), Function: d.pci.function(),
 		PCI: d.pci.read(d.name, errs)}
 	out.Kind = kindOf(out.Driver, d.name)
+	if out.Kind == "" && d.parent.ok {
+		out.Kind = RXE // by any name: no other driver has the attribute
+	}
 	if d.list.gone {
 		errs.malformed(d.name, d.list, errNoPorts)
 	}
@@ -329,12 +332,18 @@ func (p *portShelf) learn() {
 	if !p.table.ok {
 		return
 	}
-	var gids []*gidShelf
-	for _, name := range p.table.names[:min(len(p.table.names), maxEntries)] {
-		n, err := strconv.Atoi(name)
-		if err != nil || n < 0 {
-			continue
+	// A directory is listed by name, 10 before 2, and a table fills from its start: rxe's has
+	// 1024 entries (drivers/infiniband/sw/rxe/rxe_param.h), of which a few hold anything.
+	var indexes []int
+	for _, name := range p.table.names {
+		if n, err := strconv.Atoi(name); err == nil && n >= 0 && strconv.Itoa(n) == name {
+			indexes = append(indexes, n)
 		}
+	}
+	slices.Sort(indexes)
+	var gids []*gidShelf
+	for _, n := range indexes[:min(len(indexes), maxEntries)] {
+		name := strconv.Itoa(n)
 		if i := slices.IndexFunc(p.gids, func(g *gidShelf) bool { return g.index == n }); i >= 0 {
 			gids = append(gids, p.gids[i])
 			continue
@@ -343,7 +352,6 @@ func (p *portShelf) learn() {
 		f := func(dir string) *file { return &file{path: filepath.Join(p.dir, dir, name), kind: text, lax: true} }
 		gids = append(gids, &gidShelf{index: n, value: f("gids"), sort: f("gid_attrs/types"), netdev: f("gid_attrs/ndevs")})
 	}
-	slices.SortFunc(gids, func(a, b *gidShelf) int { return a.index - b.index })
 	p.gids = gids
 }
 

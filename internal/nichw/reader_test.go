@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -134,6 +135,34 @@ func TestRule1AbsentIsAbsent(t *testing.T) {
 	f := p.Interfaces[0]
 	if f.Speed != nil || f.Carrier != nil || f.Changes != nil || f.MTU != nil || f.Device != "rxe0" || f.OperState != "down" {
 		t.Errorf("%+v", f)
+	}
+}
+
+// A table of GIDs as soft-RoCE in a Debian kernel has it: 1024 entries, those that hold something at
+// the start, and the attributes of an empty one cannot be read.
+func TestALongTableOfGIDsIsReadFromItsStart(t *testing.T) {
+	const port = "class/infiniband/soft/ports/1/"
+	tr := tree{"class/infiniband/soft/parent": "eth0", port + "state": "4: ACTIVE", port + "link_layer": "Ethernet"}
+	for i := range 1024 {
+		gid := "0000:0000:0000:0000:0000:0000:0000:0000"
+		if i < 100 {
+			gid = fmt.Sprintf("0000:0000:0000:0000:0000:ffff:0a00:%04x", i+1)
+			tr[port+"gid_attrs/types/"+strconv.Itoa(i)] = "RoCE v2"
+		}
+		tr[port+"gids/"+strconv.Itoa(i)] = gid
+	}
+	p := New(Options{Sys: tr.build(t), Interface: func(string, bool) bool { return true }}).Poll(at, ReadAll)
+	d := find(t, p, "soft")
+	if len(p.Errors) > 0 || len(d.Ports) != 1 || !d.Ports[0].GIDsKnown || len(d.Ports[0].GIDs) != 100 {
+		t.Fatalf("errors %v, device %+v: 100 GIDs are expected", p.Errors, d)
+	}
+	for i, g := range d.Ports[0].GIDs {
+		if g.Index != i {
+			t.Errorf("GID %d has the index %d", i, g.Index)
+		}
+	}
+	if d.Kind != RXE {
+		t.Errorf("kind %q: a device with a parent is rxe, by any name", d.Kind)
 	}
 }
 

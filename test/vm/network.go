@@ -1,0 +1,151 @@
+package vm
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// maxFrame is the longest frame that a port takes, bytes: an MTU of 65535 and its headers.
+const maxFrame = 65535 + 64
+
+// Network is a switch in this process, to which machines are connected by QEMU's stream
+// network (a frame after its length in four bytes, most significant first) over a unix
+// socket. No frame leaves this machine. Its methods may be called by several goroutines.
+type Network struct {
+	dir      string
+	listener net.Listener
+	running  sync.WaitGroup
+
+	mu     sync.Mutex
+	ports  map[*port]bool
+	at     map[[6]byte]*port // where an address was seen last
+	frames uint64
+}
+
+// port is a machine's.
+type port struct {
+	conn net.Conn
+	mu   sync.Mutex // of writing
+}
+
+// NewNetwork makes a network that has no machine yet.
+func NewNetwork() (*Network, error) {
+	dir, err := os.MkdirTemp("", "graylink-vm-net")
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, "net"))
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	n := &Network{dir: dir, listener: l, ports: map[*port]bool{}, at: map[[6]byte]*port{}}
+	n.running.Go(n.accept)
+	return n, nil
+}
+
+func (n *Network) path() string { return n.listener.Addr().String() }
+
+// Frames is how many frames came from machines.
+func (n *Network) Frames() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.frames
+}
+
+// Close disconnects the machines.
+func (n *Network) Close() error {
+	err := n.listener.Close()
+	n.mu.Lock()
+	for p := range n.ports {
+		p.conn.Close()
+	}
+	n.mu.Unlock()
+	n.running.Wait()
+	return errors.Join(err, os.RemoveAll(n.dir))
+}
+
+func (n *Network) accept() {
+	for {
+		c, err := n.listener.Accept()
+		if err != nil {
+			return // closed
+		}
+		p := &port{conn: c}
+		n.mu.Lock()
+		n.ports[p] = true
+		n.mu.Unlock()
+		n.running.Go(func() {
+			n.forward(p)
+			c.Close()
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			delete(n.ports, p)
+			for a, q := range n.at {
+				if q == p {
+					delete(n.at, a)
+				}
+			}
+		})
+	}
+}
+
+// forward takes a port's frames until it hangs up.
+func (n *Network) forward(p *port) {
+	buf := make([]byte, 4+maxFrame)
+	for {
+		frame, err := readFrame(p.conn, buf)
+		if err != nil {
+			return
+		}
+		for _, q := range n.route(p, frame[4:]) {
+			q.mu.Lock()
+			// Who does not take it is gone, and its own reader ends it.
+			_, _ = q.conn.Write(frame)
+			q.mu.Unlock()
+		}
+	}
+}
+
+// readFrame reads a frame and its length into buf.
+func readFrame(r io.Reader, buf []byte) ([]byte, error) {
+	if _, err := io.ReadFull(r, buf[:4]); err != nil {
+		return nil, err
+	}
+	size := binary.BigEndian.Uint32(buf)
+	if size < 14 || size > maxFrame {
+		return nil, fmt.Errorf("a frame of %d bytes: 14 to %d are expected", size, maxFrame)
+	}
+	if _, err := io.ReadFull(r, buf[4:4+size]); err != nil {
+		return nil, err
+	}
+	return buf[:4+size], nil
+}
+
+// route tells to which ports a frame goes, and learns where its sender is.
+func (n *Network) route(from *port, frame []byte) (to []*port) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.frames++
+	destination, source := [6]byte(frame[:6]), [6]byte(frame[6:12])
+	if source[0]&1 == 0 {
+		n.at[source] = from
+	}
+	if p := n.at[destination]; p != nil {
+		if p == from {
+			return nil
+		}
+		return []*port{p}
+	}
+	for p := range n.ports {
+		if p != from {
+			to = append(to, p)
+		}
+	}
+	return to
+}

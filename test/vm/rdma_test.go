@@ -1,0 +1,494 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/graylink/graylink/internal/fakesys"
+)
+
+// patience bounds what a test waits for, so that it fails and does not hang: nothing is
+// expected to take that long.
+const patience = time.Minute
+
+// require has the parts, or skips the test where they are not to be had.
+func require(t *testing.T) *Parts {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts virtual machines: left out by -short")
+	}
+	p, err := FindParts(t.Context(), "")
+	switch {
+	case errors.Is(err, ErrMissing) && os.Getenv("GRAYLINK_REQUIRE_ALL") != "1":
+		t.Skip(err)
+	case err != nil:
+		t.Fatal(err)
+	}
+	return p
+}
+
+// start has a machine for the test. Its console is printed when the test fails.
+func start(t *testing.T, o Options) *Machine {
+	t.Helper()
+	m, err := Start(context.Background(), o) // which Close ends, after the console is read
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(m.Console())
+		}
+		if err := m.Close(); err != nil {
+			t.Errorf("close %s: %v", m.Name, err)
+		}
+	})
+	t.Logf("machine %s, Linux %s, answered after %.1f s", m.Name, m.Kernel, m.Booted.Seconds())
+	return m
+}
+
+func network(t *testing.T) *Network {
+	t.Helper()
+	n, err := NewNetwork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+// shell runs lines, each of which has to succeed.
+func shell(t *testing.T, m *Machine, lines ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	out := ""
+	for _, l := range lines {
+		r, err := m.Must(ctx, "sh", "-c", l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out += r.Stdout
+	}
+	return out
+}
+
+// until asks again, until what it hears is as wanted.
+func until(t *testing.T, what string, ok func() (string, bool)) {
+	t.Helper()
+	last := ""
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		good := false
+		if last, good = ok(); good {
+			return
+		}
+	}
+	t.Fatalf("%s: not after %s; last it was\n%s", what, patience, last)
+}
+
+// agent is a graylink-node that runs in a machine.
+type agent struct {
+	t *testing.T
+	m *Machine
+	p *Process
+	// read is the line after the last that was waited for.
+	read int
+}
+
+const agentConfig = `node: h1
+stamp: {port: 8862, class: roce}
+clock: {error_bound: 1ms}
+nics: [{nic: h1/eth0, device: eth0, address: 10.0.0.1, leaf: leaf1, leaf_port: dn1, plane: a, rail: 0, pod: p1, side: left}]
+`
+
+// startAgent starts the agent as it runs on a host.
+func startAgent(t *testing.T, m *Machine) *agent {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := m.WriteFile(ctx, "/etc/graylink/node.yaml", []byte(agentConfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := m.Start(ctx, "graylink-node", "--config.file=/etc/graylink/node.yaml", "--nic.health", "--nic.state-file=/run/nics", "--nic.log-position-file=/run/nic-log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{t: t, m: m, p: p}
+	a.line(func(l string) bool { return strings.Contains(l, "Listening on") })
+	return a
+}
+
+// line waits for a line of the log.
+func (a *agent) line(wanted func(string) bool) string {
+	a.t.Helper()
+	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
+	defer cancel()
+	at, err := a.p.Wait(ctx, a.read, wanted)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.read = at + 1
+	return a.p.Lines[at]
+}
+
+// event waits for one of NIC health, and tells when it was by the machine's clock.
+func (a *agent) event(code, entity string, healthy bool) time.Time {
+	a.t.Helper()
+	l := a.line(func(l string) bool {
+		return field(l, "event") == "nic_health" && field(l, "errorCode") == code && field(l, "entitiesImpacted") == entity && field(l, "isHealthy") == strconv.FormatBool(healthy)
+	})
+	at, err := time.Parse(time.RFC3339Nano, field(l, "generatedTimestamp"))
+	if err != nil {
+		a.t.Fatalf("%s: generatedTimestamp: %v", l, err)
+	}
+	return at
+}
+
+var fields = regexp.MustCompile(`([A-Za-z_]+)=("(?:[^"\\]|\\.)*"|\S*)`)
+
+// field is one of a line in slog's text.
+func field(line, name string) string {
+	for _, m := range fields.FindAllStringSubmatch(line, -1) {
+		if m[1] == name {
+			if s, err := strconv.Unquote(m[2]); err == nil {
+				return s
+			}
+			return m[2]
+		}
+	}
+	return ""
+}
+
+// scrape is what the agent publishes.
+func (a *agent) scrape() map[string]*dto.MetricFamily {
+	a.t.Helper()
+	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
+	defer cancel()
+	b, err := a.m.Get(ctx, "http://127.0.0.1:9868/metrics")
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	p := expfmt.NewTextParser(model.UTF8Validation)
+	out, err := p.TextToMetricFamilies(strings.NewReader(string(b)))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return out
+}
+
+// series are those of a family that have the labels, with their values; text is for telling.
+func series(families map[string]*dto.MetricFamily, family string, labels ...string) (values []float64, found []*dto.Metric, text string) {
+	for _, m := range families[family].GetMetric() {
+		text += m.String() + "\n"
+		has := map[string]string{}
+		for _, l := range m.GetLabel() {
+			has[l.GetName()] = l.GetValue()
+		}
+		all := true
+		for i := 0; i < len(labels); i += 2 {
+			all = all && has[labels[i]] == labels[i+1]
+		}
+		if all {
+			found = append(found, m)
+			values = append(values, m.GetGauge().GetValue()+m.GetCounter().GetValue()+m.GetUntyped().GetValue())
+		}
+	}
+	return values, found, text
+}
+
+// is waits until a series is published with a value.
+func (a *agent) is(value float64, family string, labels ...string) {
+	a.t.Helper()
+	until(a.t, fmt.Sprintf("%s%v %g", family, labels, value), func() (string, bool) {
+		v, _, text := series(a.scrape(), family, labels...)
+		return text, len(v) == 1 && v[0] == value
+	})
+}
+
+// rxeCounters are those that rdma_rxe has (drivers/infiniband/sw/rxe/rxe_hw_counters.c).
+var rxeCounters = []string{
+	"ack_deferred", "completer_retry_err", "duplicate_request", "link_downed", "out_of_seq_request", "rcvd_pkts", "rcvd_rnr_err", "rcvd_seq_err", "rdma_recvs",
+	"rdma_sends", "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err", "send_rnr_err", "sent_pkts",
+}
+
+// detection is how soon the agent has to tell of a port that is down, by the clock of the
+// machine: the next poll, 1 s, and the confirmation of 500 ms, which the rules of nichealth
+// have, and what a poll takes.
+const detection = 2 * time.Second
+
+func TestNICHealthOnSoftRoCE(t *testing.T) {
+	parts := require(t)
+	built, err := Build(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := start(t, Options{Name: "h1", Networks: []*Network{network(t)}, Modules: SoftRoCE, Parts: parts, Programs: map[string]string{"/usr/local/bin/graylink-node": built[0]}})
+	shell(t, m, "ip link set lo up", "ip addr add 10.0.0.1/24 dev eth0", "ip link set eth0 up", "rdma link add rxe0 type rxe netdev eth0")
+	like(t, m)
+	a := startAgent(t, m)
+
+	const nic = "h1/eth0" // as it is probed
+	a.is(1, "fabric_nic_port_state", "nic", nic, "state", "ACTIVE")
+	a.is(1, "fabric_nic_port_phys_state", "nic", nic, "state", "LinkUp")
+	a.is(10e9/8, "fabric_nic_port_rate_bytes_per_second", "nic", nic)
+	a.is(1, "fabric_nic_port_info", "nic", nic, "kind", "rxe", "device", "rxe0", "interface", "eth0")
+	a.is(1, "fabric_nic_port_gid_entries", "nic", nic, "type", "RoCE v2", "family", "ipv4")
+	for _, c := range rxeCounters {
+		a.is(0, "fabric_nic_port_hardware_total", "nic", nic, "counter", c)
+	}
+	_, hardware, text := series(a.scrape(), "fabric_nic_port_hardware_total", "nic", nic)
+	if len(hardware) != len(rxeCounters) {
+		t.Errorf("%d counters of hw_counters/ are expected, these are published:\n%s", len(rxeCounters), text)
+	}
+
+	down, err := m.Must(t.Context(), "ip", "link", "set", "eth0", "down")
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := a.event("state_down", "NICPort:rxe0_port1", false).Sub(down.Began)
+	t.Logf("state_down told %s after the command began, by the clock of the machine", took.Round(time.Millisecond))
+	if took > detection || took < 0 {
+		t.Errorf("state_down told after %s, at most %s is expected", took, detection)
+	}
+	a.is(1, "fabric_nic_port_state", "nic", nic, "state", "DOWN")
+	a.is(1, "fabric_nic_port_phys_state", "nic", nic, "state", "Disabled")
+	shell(t, m, "ip link set eth0 up")
+	a.event("state_down", "NICPort:rxe0_port1", true)
+	a.is(1, "fabric_nic_port_state", "nic", nic, "state", "ACTIVE")
+	a.is(1, "fabric_nic_port_hardware_total", "nic", nic, "counter", "link_downed")
+
+	gone, err := m.Must(t.Context(), "rdma", "link", "delete", "rxe0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	took = a.event("device_disappeared", "NIC:rxe0", false).Sub(gone.Began)
+	t.Logf("device_disappeared told %s after the command began", took.Round(time.Millisecond))
+	if took < 2*time.Second-100*time.Millisecond {
+		t.Errorf("device_disappeared told after %s: three polls a second apart have to miss it", took)
+	}
+	shell(t, m, "rdma link add rxe0 type rxe netdev eth0")
+	a.event("device_disappeared", "NIC:rxe0", true)
+	a.is(1, "fabric_nic_port_state", "nic", nic, "state", "ACTIVE")
+
+	// The kernel's own log is read from its oldest record, and what a program writes there is no driver's.
+	shell(t, m, `echo "<3>mlx5_core 0000:18:00.0: NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue 0 timed out" > /dev/kmsg`)
+	records, err := strconv.ParseFloat(strings.TrimSpace(shell(t, m, "dmesg | wc -l")), 64)
+	if err != nil || records < 50 {
+		t.Fatalf("%g lines of dmesg, %v", records, err)
+	}
+	until(t, "the whole log is read", func() (string, bool) {
+		v, _, text := series(a.scrape(), "graylink_node_nic_log_records_total")
+		return text, len(v) == 1 && v[0] >= records
+	})
+	a.is(0, "graylink_node_nic_log_malformed_total")
+	a.is(0, "graylink_node_nic_log_lost_total")
+	families := a.scrape()
+	if v, _, text := series(families, "graylink_node_nic_events_total", "code", "netdev_watchdog"); len(v) > 0 {
+		t.Errorf("a program's line made an event: %s", text)
+	}
+	for _, why := range []string{"unreadable", "malformed", "hanging", "skipped"} {
+		if v, _, text := series(families, "graylink_node_nic_read_errors_total", "why", why); len(v) != 1 || v[0] != 0 {
+			t.Errorf("no file is expected to be %s:\n%s", why, text)
+		}
+	}
+	if err := a.p.Signal(t.Context(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if code, err := a.p.End(ctx); err != nil || code != 0 {
+		t.Errorf("the agent ended with %d, %v", code, err)
+	}
+	for _, l := range a.p.Lines {
+		if strings.Contains(l, "level=ERROR") && field(l, "event") != "nic_health" {
+			t.Errorf("the agent logged %s", l)
+		}
+	}
+	if t.Failed() || testing.Verbose() {
+		t.Log(strings.Join(a.p.Lines, "\n"))
+	}
+}
+
+// Two machines on a network: the ground for probes over RDMA.
+func TestTwoMachinesWithRDMA(t *testing.T) {
+	parts := require(t)
+	n := network(t)
+	began := time.Now()
+	type result struct {
+		m   *Machine
+		err error
+	}
+	booted := make(chan result, 2)
+	for i := range 2 {
+		go func() {
+			m, err := Start(context.Background(), Options{Name: fmt.Sprintf("h%d", i+1), Networks: []*Network{n}, Modules: SoftRoCE, Parts: parts})
+			booted <- result{m, err}
+		}()
+	}
+	machines := map[string]*Machine{}
+	for range 2 {
+		r := <-booted
+		if r.err != nil {
+			t.Error(r.err)
+			continue
+		}
+		m := r.m
+		machines[m.Name] = m
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Log(m.Console())
+			}
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if t.Failed() {
+		return
+	}
+	t.Logf("both answered after %.1f s", time.Since(began).Seconds())
+	h1, h2 := machines["h1"], machines["h2"]
+	for i, m := range []*Machine{h1, h2} {
+		shell(t, m, fmt.Sprintf("ip addr add 10.0.0.%d/24 dev eth0", i+1), "ip link set eth0 up", "rdma link add rxe0 type rxe netdev eth0")
+	}
+	for _, m := range []*Machine{h1, h2} {
+		until(t, "the device of "+m.Name, func() (string, bool) {
+			out := shell(t, m, "rdma link show")
+			return out, strings.Contains(out, "link rxe0/1 state ACTIVE physical_state LINK_UP netdev eth0")
+		})
+	}
+	shell(t, h1, "ping -c 3 -i 0.2 -w 30 10.0.0.2")
+	shell(t, h2, "ping -c 3 -i 0.2 -w 30 10.0.0.1")
+	if n.Frames() == 0 {
+		t.Error("no frame went through the network")
+	}
+
+	// Messages of unreliable datagrams, which probes are to be, from one to the other.
+	gid := func(m *Machine) string {
+		return strings.TrimSpace(shell(t, m, `cd /sys/class/infiniband/rxe0/ports/1/gids; for i in 0 1 2 3; do case $(cat $i) in *:ffff:0a00:*) echo $i; exit 0;; esac; done; exit 1`))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	server, err := h1.Start(ctx, "ibv_ud_pingpong", "-d", "rxe0", "-g", gid(h1), "-n", "100", "-s", "512")
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the server listens", func() (string, bool) {
+		out := shell(t, h1, "cat /proc/net/tcp /proc/net/tcp6")
+		return out, strings.Contains(out, fmt.Sprintf(":%04X ", 18515)) // the program's default port
+	})
+	shell(t, h2, "ibv_ud_pingpong -d rxe0 -g "+gid(h2)+" -n 100 -s 512 10.0.0.1")
+	if code, err := server.End(ctx); err != nil || code != 0 {
+		t.Errorf("the server of ibv_ud_pingpong ended with %d, %v:\n%s", code, err, strings.Join(server.Lines, "\n"))
+	}
+	for _, m := range []*Machine{h1, h2} {
+		for _, c := range []string{"sent_pkts", "rcvd_pkts"} {
+			out := strings.TrimSpace(shell(t, m, "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/"+c))
+			if v, err := strconv.Atoi(out); err != nil || v < 100 {
+				t.Errorf("%s of %s is %s, %v: 100 messages went each way", c, m.Name, out, err)
+			}
+		}
+	}
+}
+
+// The modules that later tests want load, and a machine without a module that does not exist
+// is not started.
+func TestModules(t *testing.T) {
+	parts := require(t)
+	m := start(t, Options{Name: "modules", Parts: parts, Modules: []string{"dummy numdummies=0", "veth", "sch-netem"}})
+	shell(t, m, "ip link add d0 type dummy", "ip link set d0 up", "ip link add v0 type veth peer name v1", "tc qdisc add dev v0 root netem delay 10ms")
+	if out := shell(t, m, "tc qdisc show dev v0"); !strings.Contains(out, "netem") || !strings.Contains(out, "delay 10ms") {
+		t.Errorf("tc says %q", out)
+	}
+	if out := shell(t, m, "ip -o link show type dummy"); strings.Count(out, "\n") != 1 {
+		t.Errorf("one dummy is expected, the parameter says so: %q", out)
+	}
+	_, err := Start(t.Context(), Options{Name: "h1", Parts: parts, Modules: []string{"nosuch"}})
+	if !errors.Is(err, ErrNoModule) {
+		t.Errorf("%v: ErrNoModule is expected", err)
+	}
+}
+
+// A machine that does not come up is told with what it wrote, and leaves nothing.
+func TestMachineThatDoesNotStart(t *testing.T) {
+	parts := require(t)
+	broken := *parts
+	broken.kernel = &kernel{release: parts.kernel.release, image: filepath.Join(t.TempDir(), "vmlinuz"), modules: parts.kernel.modules, builtin: parts.kernel.builtin}
+	if err := os.WriteFile(broken.kernel.image, []byte("no kernel"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	_, err := Start(t.Context(), Options{Name: "h1", Parts: &broken})
+	if err == nil || !strings.Contains(err.Error(), "machine h1: ") || !strings.Contains(err.Error(), "qemu of h1:\nqemu: ") {
+		t.Errorf("%v: what QEMU wrote is expected", err)
+	}
+	left, err := filepath.Glob(filepath.Join(temp, "graylink-vm*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("%v is left, %v", left, err)
+	}
+}
+
+// like compares the real device with the one that internal/fakesys makes, which other tests
+// run on: which attributes there are, and what those that do not depend on the machine say.
+func like(t *testing.T, m *Machine) {
+	t.Helper()
+	var profile *fakesys.Profile
+	for _, p := range fakesys.Profiles() {
+		if p.Name == "rxe" {
+			profile = &p
+		}
+	}
+	if profile == nil {
+		t.Fatal("fakesys has no profile rxe")
+	}
+	root := t.TempDir()
+	if err := fakesys.Build(root, profile.Node()); err != nil {
+		t.Fatal(err)
+	}
+	const device = "/sys/class/infiniband/rxe0"
+	list := `find . -type f | grep -v -e '^./power/' -e '^./ports/1/cm_' -e '^./ports/1/gid' | sort`
+	real := shell(t, m, "cd "+device+"/ && "+list)
+	cmd := exec.Command("sh", "-c", list)
+	cmd.Dir = filepath.Join(root, device)
+	if dir, err := filepath.EvalSymlinks(cmd.Dir); err == nil {
+		cmd.Dir = dir
+	}
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	fake, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(fake) != real {
+		t.Errorf("the attributes of a real device:\n%s\nand of the fake:\n%s", real, fake)
+	}
+	for _, name := range []string{"fw_ver", "node_type", "node_desc", "parent", "ports/1/state", "ports/1/phys_state", "ports/1/rate", "ports/1/link_layer", "ports/1/lid", "ports/1/sm_lid", "ports/1/lid_mask_count",
+		"ports/1/sm_sl", "ports/1/cap_mask", "ports/1/pkeys/0", "ports/1/gids/1023", "ports/1/gid_attrs/types/0", "ports/1/gid_attrs/types/1"} {
+		is, err := m.ReadFile(t.Context(), device+"/"+name)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if b, err := os.ReadFile(filepath.Join(root, device, name)); err != nil || !bytes.Equal(b, is) {
+			t.Errorf("%s: a real device says %q, the fake %q, %v", name, is, b, err)
+		}
+	}
+}
