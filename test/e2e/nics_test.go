@@ -2,10 +2,47 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
 )
+
+// unplugged: a node's cable is out. What its NIC says of itself is a cause of the verdict.
+func (c *chain) unplugged() {
+	t := c.t
+	const nic = "h1/eth1"
+	set := func(is string) {
+		t.Helper()
+		if out, err := c.l.Command(t.Context(), "leaf1", "ip", "link", "set", "dn1", is).CombinedOutput(); err != nil {
+			t.Fatalf("ip link set dn1 %s: %v: %s", is, err, out)
+		}
+	}
+	began := time.Now()
+	set("down")
+	said := map[string]string{}
+	c.wait(time.Minute, "every analyzer names it, with the NIC's own word", func() bool {
+		for _, r := range c.analyzers {
+			_, incidents := c.verdicts(r)
+			for i := range incidents {
+				v := &incidents[i]
+				if a := v.Attribution; v.OpenedAt.After(began) && strings.Contains(v.Element.Element, "h1") && a != nil && slices.ContainsFunc(a.Causes, func(x fabric.Cause) bool {
+					return x.Cause == fabric.CauseDown && x.Element == nic && strings.Contains(x.Text, "it is not ACTIVE, it was ACTIVE before")
+				}) {
+					said[r.name] = fmt.Sprintf("%s %s: %s: %s", v.Kind, v.Element.Element, v.Scenario, a.Summary)
+				}
+			}
+		}
+		return len(said) == len(c.analyzers)
+	})
+	for name, text := range said {
+		t.Logf("%s: %s", name, text)
+	}
+	set("up")
+	c.wait(2*time.Minute, "the network is innocent", c.innocent)
+}
 
 // TestNICs: a link of veth flaps three times. The agent tells of each, Prometheus of the three
 // together, and goes on when the link is up again; nobody is told of other NICs.
