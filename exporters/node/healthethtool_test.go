@@ -84,7 +84,7 @@ func TestEthtoolSeries(t *testing.T) {
 	}
 
 	f.Errors = map[int]error{31: syscall.EPERM, 29: syscall.EIO}
-	got = ask()
+	ask()
 	got = ask()
 	for _, want := range []string{`graylink_node_nic_ethtool_errors_total{why="unreadable"} 2`, `graylink_node_nic_ethtool_denied{part="module"} 1`, `!fabric_nic_module_`, `!fabric_nic_fec_`, `!_fec_`, "rx_discards_phy"} {
 		if not, is := strings.CutPrefix(want, "!"); is == strings.Contains(got, not) {

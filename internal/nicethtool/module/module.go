@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 )
 
 // Half is how many octets the lower memory and each page have.
@@ -311,7 +310,14 @@ func (d *decoder) text(b Block, offset, n int) string {
 	if !ok {
 		return ""
 	}
-	s := strings.Trim(string(x), " \x00\xff")
+	filler := func(c byte) bool { return c == ' ' || c == 0 || c == 0xff }
+	for len(x) > 0 && filler(x[0]) {
+		x = x[1:]
+	}
+	for len(x) > 0 && filler(x[len(x)-1]) {
+		x = x[:len(x)-1]
+	}
+	s := string(x)
 	for i := range len(s) {
 		if s[i] < 0x20 || s[i] > 0x7e {
 			d.fail(b, offset, fmt.Sprintf("printable ASCII is expected, not %q", s))

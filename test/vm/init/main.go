@@ -24,13 +24,12 @@ const modules = "/etc/modules"
 const portPatience = 30 * time.Second
 
 func main() {
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "init:", err)
-	}
+	fmt.Fprintln(os.Stderr, "init:", run())
 	// A machine whose first program ends panics, and with panic=-1 restarts, which ends QEMU.
 	os.Exit(1)
 }
 
+// run serves, and returns only with why it cannot.
 func run() error {
 	for _, m := range []struct{ kind, dir string }{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"}} {
 		if err := os.MkdirAll(m.dir, 0o755); err != nil {
