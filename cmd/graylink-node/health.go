@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/graylink/graylink/exporters/node"
+	"github.com/graylink/graylink/exporters/otlp"
 	"github.com/graylink/graylink/internal/nichealth"
 	"github.com/graylink/graylink/internal/nvsentinel"
 )
@@ -37,8 +39,8 @@ func addHealthFlags(app *kingpin.Application) *healthFlags {
 	return f
 }
 
-// start begins to look after the NICs. The function waits until it has ended, after ctx has.
-func (f *healthFlags) start(ctx context.Context, n *node.Node, log *slog.Logger) (wait func(), err error) {
+// start begins to look after the NICs, and pushes what it tells as push says. The function waits until it has ended, after ctx has.
+func (f *healthFlags) start(ctx context.Context, n *node.Node, push *pushFlags, log *slog.Logger) (wait func(), err error) {
 	if !f.on {
 		return func() {}, nil
 	}
@@ -57,6 +59,19 @@ func (f *healthFlags) start(ctx context.Context, n *node.Node, log *slog.Logger)
 		running.Go(func() {
 			if err := sink.Run(ctx); err != nil && ctx.Err() == nil {
 				log.Error("events to NVSentinel", "err", err)
+			}
+		})
+	}
+	logs, err := push.records(n, log)
+	if err != nil {
+		return nil, err
+	}
+	if logs != nil {
+		log.Info("health events are pushed as log records", "to", logs.Target())
+		f.o.Sinks = append(f.o.Sinks, func(e nichealth.Event) { logs.Offer(otlp.HealthRecord(&e, time.Now())) })
+		running.Go(func() {
+			if err := logs.Run(ctx); err != nil {
+				log.Warn("stop the push of log records", "err", err)
 			}
 		})
 	}
