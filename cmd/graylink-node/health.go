@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 
 	"github.com/graylink/graylink/exporters/node"
 	"github.com/graylink/graylink/exporters/otlp"
+	"github.com/graylink/graylink/internal/kubenode"
 	"github.com/graylink/graylink/internal/nichealth"
 	"github.com/graylink/graylink/internal/nvsentinel"
 )
@@ -21,6 +24,8 @@ type healthFlags struct {
 	on          bool
 	config, gpu string
 	nvsentinel  nvsentinel.Config
+	kubernetes  bool
+	kube        kubenode.Config
 	o           node.HealthOptions
 }
 
@@ -33,6 +38,10 @@ func addHealthFlags(app *kingpin.Application) *healthFlags {
 	app.Flag("nic.log", "Kernel log that is searched for what drivers of NICs say: kmsg, journal or off.").Default(node.LogKmsg).EnumVar(&f.o.Log, node.LogKmsg, node.LogJournal, node.LogOff)
 	app.Flag("nic.log-position-file", "How far the kernel log was read, so that a restart tells no line again, and the first start begins at the oldest. Empty: every start begins with what comes.").StringVar(&f.o.PositionFile)
 	app.Flag("nic.nvsentinel-socket", "Socket of NVSentinel's platform connector, to which events go, too. Empty: none.").StringVar(&f.nvsentinel.Socket)
+	app.Flag("nic.kubernetes", "Write a condition and events about the NICs to this node's Node in Kubernetes.").BoolVar(&f.kubernetes)
+	app.Flag("nic.kubernetes-node", "Name of the Node. Empty: what the environment has as NODE_NAME, else the host's name.").StringVar(&f.kube.Node)
+	app.Flag("nic.kubernetes-condition", "Type of the condition; its status is True while a fatal finding is open.").Default(kubenode.DefaultCondition).StringVar(&f.kube.Condition)
+	app.Flag("nic.kubernetes-config", "File that says how to reach Kubernetes (kubeconfig). Empty: the service account of the pod.").StringVar(&f.kube.Kubeconfig)
 	app.Flag("path.kmsg", "The kernel's log. Empty: /dev/kmsg.").StringVar(&f.o.Kmsg)
 	app.Flag("path.sysfs", "Root of sysfs. Empty: /sys.").StringVar(&f.o.Sys)
 	app.Flag("path.procfs", "Root of procfs. Empty: /proc.").StringVar(&f.o.Proc)
@@ -75,11 +84,44 @@ func (f *healthFlags) start(ctx context.Context, n *node.Node, push *pushFlags, 
 			}
 		})
 	}
-	h, err := node.NewHealth(n, f.o, log)
+	var h *node.Health
+	// It is asked once it runs, when there is a Health.
+	reporter, err := f.reporter(func() kubenode.State { open, read := h.Findings(); return kubenode.State{Findings: open, Read: read} }, log)
 	if err != nil {
+		return nil, err
+	}
+	if reporter != nil {
+		f.o.Sinks = append(f.o.Sinks, reporter.Offer)
+		n.Join(node.KubernetesSeries(reporter.Stats))
+	}
+	if h, err = node.NewHealth(n, f.o, log); err != nil {
 		return nil, err
 	}
 	n.Join(h)
 	running.Go(func() { h.Run(ctx) })
+	if reporter != nil {
+		running.Go(func() { reporter.Run(ctx) })
+	}
 	return running.Wait, nil
+}
+
+// reporter returns what tells Kubernetes of the NICs; nil where nothing is to be told.
+func (f *healthFlags) reporter(state func() kubenode.State, log *slog.Logger) (*kubenode.Reporter, error) {
+	if !f.kubernetes {
+		return nil, nil
+	}
+	c := f.kube
+	c.State, c.Log = state, log
+	if c.Node = cmp.Or(c.Node, os.Getenv("NODE_NAME")); c.Node == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("--nic.kubernetes-node: %w", err)
+		}
+		c.Node = strings.ToLower(host) // as kubelet does
+	}
+	r, err := kubenode.New(c)
+	if err != nil {
+		return nil, fmt.Errorf("--nic.kubernetes: %w", err)
+	}
+	return r, nil
 }
