@@ -74,6 +74,7 @@ type pending struct {
 	allowed     bool // by the limit: it is asked once
 	sending     bool
 	name        string // of the object; given once, so that a repeated request is seen to be one
+	tried       bool   // to write it under that name
 }
 
 func newPending(e *nichealth.Event) *pending {
@@ -106,13 +107,14 @@ type written struct {
 // limiter is rule 5 for one NIC.
 type limiter = rate.Limiter
 
-// queue are the events that wait, and what is known of those before. The reporter's mutex guards it, but for sent, which is the sending
-// goroutine's.
+// queue are the events that wait, and what is known of those before. The reporter's mutex guards it, but for sent and named, which are
+// the sending goroutine's.
 type queue struct {
 	waiting []*pending
 	more    chan struct{} // has an element when the queue may have grown
 	limits  map[string]*limiter
 	sent    map[eventKey]*written
+	named   int64 // what the name of the last event was made of, Unix nanoseconds
 }
 
 // add queues p, or counts it with one that waits. full: the oldest was lost for it.
@@ -249,14 +251,25 @@ func (r *Reporter) send(ctx context.Context, p *pending) error {
 		p.first, p.count = first, count
 	}
 	if p.name == "" {
-		p.name = fmt.Sprintf("%s.%x", r.c.Node, time.Now().UnixNano()) // as client-go names events
+		// As client-go names events, and never one name twice.
+		r.events.named = max(r.events.named+1, time.Now().UnixNano())
+		p.name = fmt.Sprintf("%s.%x", r.c.Node, r.events.named)
 	}
+	repeated := p.tried
+	p.tried = true
 	err := r.request(ctx, http.MethodPost, typeJSON, event{
 		APIVersion: "v1", Kind: "Event", Metadata: metadata{p.name, namespace}, About: reference{"Node", r.c.Node, r.c.Node},
 		Reason: p.reason, Message: p.message, Source: source{nichealth.Agent, r.c.Node}, First: stamp(first), Last: stamp(p.last), Count: count, Type: p.kind,
 		Component: nichealth.Agent, Instance: r.c.Node,
 	})
-	if err != nil && !hasCode(err, http.StatusConflict) { // what has this name is ours: an answer was lost
+	if hasCode(err, http.StatusConflict) {
+		if !repeated {
+			p.name, p.tried = "", false // another one has it
+			return err
+		}
+		err = nil // it is ours: an answer was lost
+	}
+	if err != nil {
 		return err
 	}
 	sent[p.eventKey] = &written{name: p.name, first: first, last: p.last, count: count}
@@ -268,11 +281,11 @@ func hasCode(err error, code int) bool {
 	return errors.As(err, &f) && f.code == code
 }
 
-// request counts. An event that the server forgot, or has already, is no failure.
+// request counts.
 func (r *Reporter) request(ctx context.Context, method, contentType string, body any, name ...string) error {
 	err := r.api.do(ctx, method, contentType, body, nil, append([]string{"api", "v1", "namespaces", namespace, "events"}, name...)...)
 	switch {
-	case err == nil, method == http.MethodPost && hasCode(err, http.StatusConflict):
+	case err == nil:
 		r.count(ObjectEvent, ResultOK)
 	case ctx.Err() != nil:
 	case isRefused(err):
