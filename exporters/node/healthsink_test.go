@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/common/expfmt"
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	logspb "go.opentelemetry.io/proto/otlp/logs/v1"
@@ -18,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/graylink/graylink/exporters/otlp"
+	"github.com/graylink/graylink/internal/kubenode"
 	"github.com/graylink/graylink/internal/nichealth"
 )
 
@@ -130,5 +134,63 @@ func TestEventsArriveAsLogRecords(t *testing.T) {
 		if fmt.Sprint(fields) != fmt.Sprint(want.fields) {
 			t.Errorf("record %d: %v, want %v", i, fields, want.fields)
 		}
+	}
+}
+
+// TestFindingsForKubernetes: what is told of a tree, and its series.
+func TestFindingsForKubernetes(t *testing.T) {
+	p := newPatient(t, "h100", nil)
+	if _, read := p.h.Findings(); !read.IsZero() {
+		t.Errorf("read at %v before the first poll", read)
+	}
+	p.run(3 * time.Second)
+	p.do("set mlx5_0/1 state 1: DOWN")
+	p.run(3 * time.Second)
+	open, read := p.h.Findings()
+	if len(open) != 1 || open[0].Code != nichealth.CodeDown || !open[0].Fatal || open[0].Entity != nichealth.Port("mlx5_0", 1) || p.now.Sub(read) > 2*time.Second {
+		t.Errorf("%+v, read at %v, now is %v", open, read, p.now)
+	}
+	// A list that cannot be read: a link to itself.
+	dir := p.tree.Path("sys/class/infiniband")
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("infiniband", dir); err != nil {
+		t.Fatal(err)
+	}
+	p.run(30 * time.Second)
+	if open, late := p.h.Findings(); len(open) != 1 || late.Sub(read) > time.Second {
+		t.Errorf("%+v, read at %v: the devices cannot be listed since %v", open, late, read)
+	}
+}
+
+func TestKubernetesSeries(t *testing.T) {
+	stats := kubenode.Stats{Requests: map[kubenode.Request]uint64{{Object: kubenode.ObjectEvent, Result: kubenode.ResultRetry}: 3}, Dropped: map[kubenode.Drop]uint64{kubenode.DropOld: 2}, Queued: 5}
+	s := kubernetesSeries{func() kubenode.Stats { return stats }, func() time.Time { return healthStart }}
+	text := func() string {
+		families, err := s.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		for _, f := range families {
+			if _, err := expfmt.MetricFamilyToText(&b, f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return b.String()
+	}
+	if got := text(); strings.Contains(got, "\ngraylink_node_kubernetes_condition_age_seconds ") {
+		t.Errorf("an age of what was never written:\n%s", got)
+	}
+	stats.Written = healthStart.Add(-90 * time.Second)
+	for _, want := range []string{`graylink_node_kubernetes_requests_total{object="event",result="retry"} 3`, `graylink_node_kubernetes_dropped_events_total{reason="too_old"} 2`,
+		"graylink_node_kubernetes_queued_events 5", "graylink_node_kubernetes_condition_age_seconds 90"} {
+		if got := text(); !strings.Contains(got, want) {
+			t.Errorf("want %s in\n%s", want, got)
+		}
+	}
+	if problems, err := testutil.GatherAndLint(s); err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
 	}
 }

@@ -9,12 +9,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/nichealth"
 )
@@ -737,4 +740,63 @@ func FuzzAnswer(f *testing.F) {
 			t.Errorf("%d: %d octets, after %v", code, len(err.Error()), err.after)
 		}
 	})
+}
+
+// TestTheManifestGivesTheRightsThatAreUsed, and no others.
+func TestTheManifestGivesTheRightsThatAreUsed(t *testing.T) {
+	s := newServer()
+	at(t, s, func(b *bench) {
+		for range 2 {
+			b.r.Offer(down(0))
+			b.wait(2 * time.Second)
+		}
+		b.is(healthy)
+	})
+	used := map[string]bool{}
+	verbs := map[string]string{"PATCH": "patch", "POST": "create"}
+	for _, r := range s.requests {
+		method, path, _ := strings.Cut(r.what, " ")
+		switch {
+		case path == "/api/v1/nodes/n1/status":
+			used["ClusterRole  nodes/status "+verbs[method]] = true
+		case strings.HasPrefix(path, eventsPath):
+			used["Role default events "+verbs[method]] = true
+		default:
+			t.Errorf("a request for %s", r.what)
+		}
+	}
+	file, err := os.Open("../../deploy/kubernetes/node-condition-rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	given := map[string]bool{}
+	for d := yaml.NewDecoder(file); ; {
+		var object struct {
+			Kind     string
+			Metadata struct{ Namespace string }
+			Rules    []struct {
+				APIGroups        []string `yaml:"apiGroups"`
+				Resources, Verbs []string
+			}
+		}
+		if err := d.Decode(&object); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		for _, rule := range object.Rules {
+			if len(rule.APIGroups) != 1 || rule.APIGroups[0] != "" {
+				t.Errorf("API groups %q, want the core's", rule.APIGroups)
+			}
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					given[object.Kind+" "+object.Metadata.Namespace+" "+resource+" "+verb] = true
+				}
+			}
+		}
+	}
+	if !maps.Equal(used, given) || len(used) != 3 {
+		t.Errorf("used %v, given %v", used, given)
+	}
 }
