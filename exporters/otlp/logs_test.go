@@ -198,9 +198,11 @@ func TestRule5WhatWaitsGoesTogether(t *testing.T) {
 		s := &scripted{}
 		l := logsWith(t, s, Options{Interval: time.Hour})
 		start(t, l)
+		synctest.Wait()
 		began := time.Now()
 		for i := range 3 {
 			l.Offer(record(fmt.Sprint(i)))
+			time.Sleep(50 * time.Millisecond) // the events of one poll do not come at one moment
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
