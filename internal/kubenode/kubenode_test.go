@@ -252,6 +252,12 @@ func (n *nics) readable(yes bool) {
 	}
 }
 
+func (n *nics) polled(yes bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.never = !yes
+}
+
 func fatal(device, code string) nichealth.Finding {
 	return nichealth.Finding{Entity: nichealth.Port(device, 1), Code: code, Fatal: true}
 }
@@ -271,8 +277,14 @@ type bench struct {
 // at runs f in time of its own, with a reporter that runs.
 func at(t *testing.T, s *server, f func(b *bench)) {
 	t.Helper()
+	from(t, s, &nics{}, f)
+}
+
+// from is at, of NICs that are something at the start.
+func from(t *testing.T, s *server, n *nics, f func(b *bench)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{T: t, s: s, n: &nics{}, a: &away{RoundTripper: inProcess{s}}}
+		b := &bench{T: t, s: s, n: n, a: &away{RoundTripper: inProcess{s}}}
 		b.r = newReporter(Config{Node: "n1", State: b.n.state}, &api{base: &url.URL{Scheme: "https", Host: "api"}, client: &http.Client{Transport: b.a}})
 		ctx, cancel := contextOf(t)
 		done := make(chan struct{})
@@ -300,13 +312,10 @@ func (b *bench) is(want string) (transition, heartbeat string) {
 const healthy = "False NICsHealthy No NIC of this node has a fatal finding."
 
 func TestRule1TheConditionSaysWhatHolds(t *testing.T) {
-	at(t, newServer(), func(b *bench) {
-		b.n.never = true
+	from(t, newServer(), &nics{never: true}, func(b *bench) {
 		b.wait(5 * time.Second)
 		b.is("none") // before the first poll nothing is known
-		b.n.mu.Lock()
-		b.n.never = false
-		b.n.mu.Unlock()
+		b.n.polled(true)
 		b.wait(time.Second)
 		b.is(healthy)
 		if ready, _, _ := b.s.condition("Ready"); !strings.HasPrefix(ready, "True KubeletReady") {
@@ -336,8 +345,7 @@ func TestRule1TheConditionSaysWhatHolds(t *testing.T) {
 }
 
 func TestRule1ADeviceThatIsNeverReadIsUnknown(t *testing.T) {
-	at(t, newServer(), func(b *bench) {
-		b.n.never = true
+	from(t, newServer(), &nics{never: true}, func(b *bench) {
 		b.wait(12 * time.Second)
 		b.is("Unknown NICsNotReadable")
 	})
