@@ -3,7 +3,7 @@ SHELL := /bin/bash
 GO ?= go
 BIN := bin
 # Packages whose tests race as a whole, and those that leave their slow ones out of it.
-RACE := ./internal/agentapi/... ./internal/ibsample ./internal/pki ./internal/sighting/... ./internal/unix ./exporters/coordinator ./exporters/ibfabric ./exporters/otlp ./exporters/switch ./analyzer/daemon ./analyzer/evidence ./analyzer/paths ./analyzer/publish
+RACE := ./internal/agentapi/... ./internal/ibsample ./internal/kubenode ./internal/pki ./internal/sighting/... ./internal/unix ./exporters/coordinator ./exporters/ibfabric ./exporters/otlp ./exporters/switch ./analyzer/daemon ./analyzer/evidence ./analyzer/paths ./analyzer/publish
 RACE_SHORT := ./analyzer ./exporters/node ./internal/probe ./internal/schedule ./internal/coordinator ./internal/clocksync ./internal/ibagent
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # Programs that the demo and the tests run, as program:Debian package.

@@ -5,12 +5,17 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"regexp"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/graylink/graylink/exporters/node"
+	"github.com/graylink/graylink/exporters/otlp"
+	"github.com/graylink/graylink/internal/kubenode"
 	"github.com/graylink/graylink/internal/nicethtool"
 	"github.com/graylink/graylink/internal/nichealth"
 	"github.com/graylink/graylink/internal/nvsentinel"
@@ -21,6 +26,8 @@ type healthFlags struct {
 	on          bool
 	config, gpu string
 	nvsentinel  nvsentinel.Config
+	kubernetes  bool
+	kube        kubenode.Config
 	o           node.HealthOptions
 }
 
@@ -38,14 +45,18 @@ func addHealthFlags(app *kingpin.Application) *healthFlags {
 	app.Flag("nic.ethtool.interval", "How often interfaces are asked for counters through ethtool.").Default("5s").DurationVar(&f.o.Ethtool.Counters)
 	app.Flag("nic.module.interval", "How often the memory of plugged modules is read.").Default("60s").DurationVar(&f.o.Ethtool.Modules)
 	app.Flag("nic.ethtool.exclude", "Names of driver statistics that are left out, a regular expression. Default: those of queues.").RegexpVar(&f.o.Ethtool.Exclude)
+	app.Flag("nic.kubernetes", "Write a condition and events about the NICs to this node's Node in Kubernetes.").BoolVar(&f.kubernetes)
+	app.Flag("nic.kubernetes-node", "Name of the Node. Empty: what the environment has as NODE_NAME, else the host's name.").StringVar(&f.kube.Node)
+	app.Flag("nic.kubernetes-condition", "Type of the condition; its status is True while a fatal finding is open.").Default(kubenode.DefaultCondition).StringVar(&f.kube.Condition)
+	app.Flag("nic.kubernetes-config", "File that says how to reach Kubernetes (kubeconfig). Empty: the service account of the pod.").StringVar(&f.kube.Kubeconfig)
 	app.Flag("path.kmsg", "The kernel's log. Empty: /dev/kmsg.").StringVar(&f.o.Kmsg)
 	app.Flag("path.sysfs", "Root of sysfs. Empty: /sys.").StringVar(&f.o.Sys)
 	app.Flag("path.procfs", "Root of procfs. Empty: /proc.").StringVar(&f.o.Proc)
 	return f
 }
 
-// start begins to look after the NICs. The function waits until it has ended, after ctx has.
-func (f *healthFlags) start(ctx context.Context, n *node.Node, log *slog.Logger) (wait func(), err error) {
+// start begins to look after the NICs, and pushes what it tells as push says. The function waits until it has ended, after ctx has.
+func (f *healthFlags) start(ctx context.Context, n *node.Node, push *pushFlags, log *slog.Logger) (wait func(), err error) {
 	if !f.on {
 		return func() {}, nil
 	}
@@ -67,11 +78,57 @@ func (f *healthFlags) start(ctx context.Context, n *node.Node, log *slog.Logger)
 			}
 		})
 	}
-	h, err := node.NewHealth(n, f.o, log)
+	logs, err := push.records(n, log)
 	if err != nil {
+		return nil, err
+	}
+	if logs != nil {
+		log.Info("health events are pushed as log records", "to", logs.Target())
+		f.o.Sinks = append(f.o.Sinks, func(e nichealth.Event) { logs.Offer(otlp.HealthRecord(&e, time.Now())) })
+		running.Go(func() {
+			if err := logs.Run(ctx); err != nil {
+				log.Warn("stop the push of log records", "err", err)
+			}
+		})
+	}
+	var h *node.Health
+	// It is asked once it runs, when there is a Health.
+	reporter, err := f.reporter(func() kubenode.State { open, read := h.Findings(); return kubenode.State{Findings: open, Read: read} }, log)
+	if err != nil {
+		return nil, err
+	}
+	if reporter != nil {
+		f.o.Sinks = append(f.o.Sinks, reporter.Offer)
+		n.Join(node.KubernetesSeries(reporter.Stats))
+	}
+	if h, err = node.NewHealth(n, f.o, log); err != nil {
 		return nil, err
 	}
 	n.LookAfter(h)
 	running.Go(func() { h.Run(ctx) })
+	if reporter != nil {
+		running.Go(func() { reporter.Run(ctx) })
+	}
 	return running.Wait, nil
+}
+
+// reporter returns what tells Kubernetes of the NICs; nil where nothing is to be told.
+func (f *healthFlags) reporter(state func() kubenode.State, log *slog.Logger) (*kubenode.Reporter, error) {
+	if !f.kubernetes {
+		return nil, nil
+	}
+	c := f.kube
+	c.State, c.Log = state, log
+	if c.Node = cmp.Or(c.Node, os.Getenv("NODE_NAME")); c.Node == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("--nic.kubernetes-node: %w", err)
+		}
+		c.Node = strings.ToLower(host) // as kubelet does
+	}
+	r, err := kubenode.New(c)
+	if err != nil {
+		return nil, fmt.Errorf("--nic.kubernetes: %w", err)
+	}
+	return r, nil
 }

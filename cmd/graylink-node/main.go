@@ -66,7 +66,7 @@ func run() int {
 		log.Error("start", "err", err)
 		return exitSetup
 	}
-	healthEnded, err := health.start(ctx, n, log)
+	healthEnded, err := health.start(ctx, n, push, log)
 	if err != nil {
 		log.Error("NIC health", "err", err)
 		if err := n.Close(); err != nil {

@@ -18,12 +18,15 @@ import (
 type pushFlags struct {
 	options otlp.Options
 	edges   bool
+	logs    bool
 }
 
 func addPushFlags(app *kingpin.Application) *pushFlags {
 	f := &pushFlags{}
 	o := &f.options
 	app.Flag("otlp.endpoint", "OTLP receiver that the series are pushed to, host:port, or a URL. Empty: nothing is pushed.").StringVar(&o.Endpoint)
+	app.Flag("otlp.logs", "Push health events of NICs as log records, too, when there is an endpoint.").Default("true").BoolVar(&f.logs)
+	app.Flag("otlp.logs-endpoint", "OTLP receiver of the log records. Empty: that of --otlp.endpoint; with HTTP /v1/logs there, also where --otlp.endpoint has another path (one that ends in /v1/metrics gets /v1/logs in its place).").StringVar(&o.LogsEndpoint)
 	app.Flag("otlp.protocol", "OTLP over gRPC, or over HTTP with protobuf.").Default(otlp.GRPC).EnumVar(&o.Protocol, otlp.GRPC, otlp.HTTP)
 	app.Flag("otlp.interval", "Time between pushes.").Default(otlp.DefaultInterval.String()).DurationVar(&o.Interval)
 	app.Flag("otlp.edges", "Push the series of every edge, too.").BoolVar(&f.edges)
@@ -47,11 +50,9 @@ func (f *pushFlags) start(ctx context.Context, n *node.Node, started time.Time, 
 	if f.edges {
 		o.Gather = append(o.Gather, edges)
 	}
-	host, err := os.Hostname()
-	if err != nil {
+	if err := identify(&o, n); err != nil {
 		return nil, err
 	}
-	o.Service, o.Version, o.Host, o.Instance = "graylink-node", version.Version, host, n.Name()
 	o.Start, o.Log = started, log
 	e, err := otlp.New(o, n.Registry())
 	if err != nil {
@@ -61,4 +62,27 @@ func (f *pushFlags) start(ctx context.Context, n *node.Node, started time.Time, 
 	done := make(chan error, 1)
 	go func() { done <- e.Run(ctx) }()
 	return func() error { cancel(); return <-done }, nil
+}
+
+// identify says who pushes.
+func identify(o *otlp.Options, n *node.Node) error {
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	o.Service, o.Version, o.Host, o.Instance = "graylink-node", version.Version, host, n.Name()
+	return nil
+}
+
+// records returns what pushes health events; nil where nothing is to be pushed.
+func (f *pushFlags) records(n *node.Node, log *slog.Logger) (*otlp.Logs, error) {
+	if !f.logs || f.options.Endpoint == "" && f.options.LogsEndpoint == "" {
+		return nil, nil
+	}
+	o := f.options
+	o.Log = log
+	if err := identify(&o, n); err != nil {
+		return nil, err
+	}
+	return otlp.NewLogs(o, n.Registry())
 }

@@ -63,6 +63,7 @@ type Health struct {
 	mu       sync.Mutex
 	monitor  *nichealth.Monitor
 	last     *nichw.Poll
+	read     time.Time // of the last poll that could list the devices
 	took     time.Duration
 	polls    uint64
 	errors   map[nichw.Sort]uint64
@@ -211,6 +212,9 @@ func (h *Health) poll(now time.Time, parts nichw.Parts) {
 	h.mu.Lock()
 	events := h.monitor.Observe(p)
 	h.last, h.took = p, took
+	if p.DevicesKnown && p.InterfacesKnown {
+		h.read = now
+	}
 	h.polls++
 	for i := range p.Errors {
 		h.errors[p.Errors[i].Sort]++
@@ -223,6 +227,13 @@ func (h *Health) poll(now time.Time, parts nichw.Parts) {
 	for i := range events {
 		h.tell(&events[i])
 	}
+}
+
+// Findings are those that are open, and when the devices were last listed; the zero time: never yet.
+func (h *Health) Findings() (open []nichealth.Finding, read time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.monitor.Findings(), h.read
 }
 
 func severity(e *nichealth.Event) string {

@@ -32,7 +32,7 @@ var units = []struct{ suffix, unit string }{
 var namespaces = []string{
 	"fabric_probe_", "fabric_nic_", "fabric_nic_probe_", "fabric_nic_port_", "fabric_clock_", "fabric_path_", "fabric_edge_",
 	"fabric_link_", "fabric_switch_port_", "fabric_element_", "fabric_suspect_", "fabric_verdict_", "fabric_evidence_",
-	"graylink_ib_", "graylink_node_", "graylink_node_probe_", "graylink_node_trace_", "graylink_config_", "graylink_otlp_", "graylink_coordinator_",
+	"graylink_ib_", "graylink_node_", "graylink_node_probe_", "graylink_node_trace_", "graylink_config_", "graylink_otlp_", "graylink_otlp_log_", "graylink_coordinator_",
 	"go_", "go_memstats_", "go_gc_", "go_sched_", "process_", "process_network_",
 }
 
@@ -59,11 +59,18 @@ var things = []struct{ prefix, thing string }{
 	{"graylink_node_reflector_sessions", "session"},
 	{"graylink_node_edges", "edge"},
 	{"graylink_node_path_edges", "edge"},
+	{"graylink_node_kubernetes_requests", "request"},
+	{"graylink_node_kubernetes_dropped_events", "event"},
+	{"graylink_node_kubernetes_queued_events", "event"},
 	{"graylink_otlp_pushes", "push"},
 	{"graylink_otlp_dropped_pushes", "push"},
 	{"graylink_otlp_queued_pushes", "push"},
 	{"graylink_otlp_rejected_points", "point"},
 	{"graylink_otlp_gather_errors", "error"},
+	{"graylink_otlp_log_pushes", "push"},
+	{"graylink_otlp_log_dropped_records", "record"},
+	{"graylink_otlp_log_rejected_records", "record"},
+	{"graylink_otlp_log_queued_records", "record"},
 	{"go_goroutines", "goroutine"},
 	{"go_threads", "thread"},
 	{"go_sched_gomaxprocs_threads", "thread"},

@@ -1,6 +1,7 @@
 // Package otlp pushes what Prometheus registries gather to an OpenTelemetry
 // receiver: the same series under OTel's names (names.go), with exponential
-// histograms for native ones.
+// histograms for native ones. Health events of NICs are pushed as log records
+// (logs.go).
 //
 // The rules of the push:
 //
@@ -13,6 +14,9 @@
 //     after a second, then after twice as long each time up to half a minute, or
 //     when the receiver says; any other failure drops the push.
 //  4. What a receiver took in part is not sent again.
+//  5. Log records are queued as they come, and what waits goes in one request; a
+//     full queue loses its oldest record. At the end what waits is sent once more,
+//     and what then is left is counted as dropped.
 package otlp
 
 import (
@@ -20,7 +24,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -42,11 +45,14 @@ const (
 // Options say what is pushed where. Endpoint, Gather and Service are required.
 type Options struct {
 	Endpoint string // host:port, or a URL
-	Protocol string // GRPC (unless told otherwise) or HTTP (binary protobuf)
-	Interval time.Duration
-	Timeout  time.Duration // of one attempt
-	TLS      TLSFiles
-	Insecure bool // plain text instead of TLS
+	// LogsEndpoint is where log records go, of the same forms; "": where the
+	// metrics go, and with HTTP to the path of logs there (see NewLogs).
+	LogsEndpoint string
+	Protocol     string // GRPC (unless told otherwise) or HTTP (binary protobuf)
+	Interval     time.Duration
+	Timeout      time.Duration // of one attempt
+	TLS          TLSFiles
+	Insecure     bool // plain text instead of TLS
 
 	// HeadersFile holds "name: value" lines sent with every push: credentials,
 	// mostly. It is read for each, so that it can be replaced.
@@ -64,7 +70,7 @@ type Options struct {
 	// Start is when the counts began that do not say so themselves; the
 	// beginning of the process.
 	Start time.Time
-	// Queue is how many pushes wait at most.
+	// Queue is how many pushes, or log records, wait at most.
 	Queue int
 	Log   *slog.Logger
 }
@@ -84,43 +90,50 @@ const (
 	maxRequest = 3 << 20
 )
 
-// Exporter pushes. Run does the work.
+// Exporter pushes series. Run does the work.
 type Exporter struct {
-	o        Options
-	resource *resourcepb.Resource
-	send     sender
-	series   series
-
-	mu    sync.Mutex
-	queue []*push
-	more  chan struct{} // has an element when the queue may have grown
+	pusher[*push]
+	o           Options
+	resource    *resourcepb.Resource
+	gatherFails prometheus.Counter
 }
 
-// push is one request and its place in the queue.
+// push is one request of series.
 type push struct {
 	request *collectorpb.ExportMetricsServiceRequest
 	points  int
 }
 
-// series are the exporter's own.
-type series struct {
-	pushes               *prometheus.CounterVec
-	dropped, gatherFails prometheus.Counter
-	rejected             prometheus.Counter
-	lastSuccess          prometheus.Gauge
-}
-
-// Results of one attempt to push, by the label result.
-const (
-	resultOK      = "success"
-	resultPartial = "partial"
-	resultRetry   = "retry"
-	resultFailed  = "failed"
-)
-
 // New returns an Exporter whose own series are in r. It fails when an option
 // cannot be used; whether there is a receiver shows later.
 func New(o Options, r prometheus.Registerer) (*Exporter, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	if o.Queue == 0 {
+		o.Queue = defaultQueue
+	}
+	e := &Exporter{o: o, resource: o.resource()}
+	e.pusher = pusher[*push]{signal: metricsSignal, limit: o.Queue, timeout: o.Timeout, log: o.Log,
+		batch: func(oldest []*push) (proto.Message, int, int) { return oldest[0].request, 1, oldest[0].points }}
+	var err error
+	if e.send, err = newSender(o, metricsSignal); err != nil {
+		return nil, err
+	}
+	e.gatherFails = prometheus.NewCounter(prometheus.CounterOpts{Name: "graylink_otlp_gather_errors_total", Help: "Gatherings that failed, in part or whole."})
+	err = e.prepare(r, names{prefix: "graylink_otlp_", items: "pushes", parts: "points", dropped: "Pushes dropped because the queue was full.",
+		full: "Data points the receiver did not take, of pushes it took in part or refused."})
+	if err == nil {
+		err = register(r, e.gatherFails)
+	}
+	if err != nil {
+		return nil, errors.Join(err, e.send.close())
+	}
+	return e, nil
+}
+
+// complete fills in what is not given, but for the queue.
+func (o *Options) complete() error {
 	if o.Protocol == "" {
 		o.Protocol = GRPC
 	}
@@ -130,52 +143,29 @@ func New(o Options, r prometheus.Registerer) (*Exporter, error) {
 	if o.Timeout == 0 {
 		o.Timeout = min(defaultTimeout, o.Interval)
 	}
-	if o.Queue == 0 {
-		o.Queue = defaultQueue
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Interval < 0 || o.Timeout < 0 {
-		return nil, fmt.Errorf("OTLP interval %v, timeout %v: want positive durations", o.Interval, o.Timeout)
-	}
-	e := &Exporter{o: o, more: make(chan struct{}, 1), resource: &resourcepb.Resource{}}
-	for _, a := range [][2]string{{"service.name", o.Service}, {"service.version", o.Version}, {"service.instance.id", o.Instance}, {"host.name", o.Host}} {
-		if a[1] != "" {
-			e.resource.Attributes = append(e.resource.Attributes, attribute(a[0], a[1]))
-		}
-	}
-	var err error
-	if e.send, err = newSender(o); err != nil {
-		return nil, err
-	}
-	if err := e.register(r); err != nil {
-		return nil, errors.Join(err, e.send.close())
-	}
-	return e, nil
-}
-
-func (e *Exporter) register(r prometheus.Registerer) error {
-	s := &e.series
-	s.pushes = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "graylink_otlp_pushes_total", Help: "Attempts to push, by result."}, []string{"result"})
-	for _, result := range []string{resultOK, resultPartial, resultRetry, resultFailed} {
-		s.pushes.WithLabelValues(result)
-	}
-	s.dropped = prometheus.NewCounter(prometheus.CounterOpts{Name: "graylink_otlp_dropped_pushes_total", Help: "Pushes dropped because the queue was full."})
-	s.gatherFails = prometheus.NewCounter(prometheus.CounterOpts{Name: "graylink_otlp_gather_errors_total", Help: "Gatherings that failed, in part or whole."})
-	s.rejected = prometheus.NewCounter(prometheus.CounterOpts{Name: "graylink_otlp_rejected_points_total", Help: "Data points the receiver did not take, of pushes it took in part or refused."})
-	s.lastSuccess = prometheus.NewGauge(prometheus.GaugeOpts{Name: "graylink_otlp_last_success_timestamp_seconds", Help: "When the receiver last took a push; 0: never yet."})
-	queued := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "graylink_otlp_queued_pushes", Help: "Pushes that wait."}, func() float64 {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		return float64(len(e.queue))
-	})
-	for _, c := range []prometheus.Collector{s.pushes, s.dropped, s.gatherFails, s.rejected, s.lastSuccess, queued} {
-		if err := r.Register(c); err != nil {
-			return fmt.Errorf("OTLP series: %w", err)
-		}
+		return fmt.Errorf("OTLP interval %v, timeout %v: want positive durations", o.Interval, o.Timeout)
 	}
 	return nil
+}
+
+// scope says who made what is pushed.
+func (o *Options) scope() *commonpb.InstrumentationScope {
+	return &commonpb.InstrumentationScope{Name: "github.com/graylink/graylink/exporters/otlp", Version: o.Version}
+}
+
+// resource is what pushes are of.
+func (o *Options) resource() *resourcepb.Resource {
+	r := &resourcepb.Resource{}
+	for _, a := range [][2]string{{"service.name", o.Service}, {"service.version", o.Version}, {"service.instance.id", o.Instance}, {"host.name", o.Host}} {
+		if a[1] != "" {
+			r.Attributes = append(r.Attributes, attribute(a[0], a[1]))
+		}
+	}
+	return r
 }
 
 // Run pushes until ctx ends. What waits then is dropped.
@@ -209,7 +199,7 @@ func (e *Exporter) gather(now time.Time) []*push {
 	for _, g := range e.o.Gather {
 		more, err := g.Gather()
 		if err != nil {
-			e.series.gatherFails.Inc()
+			e.gatherFails.Inc()
 			e.o.Log.Warn("gather for OTLP", "err", err)
 		}
 		for _, f := range more {
@@ -225,7 +215,7 @@ func (e *Exporter) gather(now time.Time) []*push {
 // split makes pushes of maxRequest octets at most, as far as whole metrics let
 // it.
 func (e *Exporter) split(metrics []*metricspb.Metric) []*push {
-	scope := &commonpb.InstrumentationScope{Name: "github.com/graylink/graylink/exporters/otlp", Version: e.o.Version}
+	scope := e.o.scope()
 	var out []*push
 	var last *push
 	var into *metricspb.ScopeMetrics
@@ -248,102 +238,4 @@ func (e *Exporter) split(metrics []*metricspb.Metric) []*push {
 func points(m *metricspb.Metric) int {
 	return len(m.GetSum().GetDataPoints()) + len(m.GetGauge().GetDataPoints()) + len(m.GetSummary().GetDataPoints()) +
 		len(m.GetHistogram().GetDataPoints()) + len(m.GetExponentialHistogram().GetDataPoints())
-}
-
-func (e *Exporter) enqueue(p *push) {
-	e.mu.Lock()
-	e.queue = append(e.queue, p)
-	if len(e.queue) > e.o.Queue {
-		e.queue = append(e.queue[:0:0], e.queue[1:]...)
-		e.series.dropped.Inc()
-	}
-	e.mu.Unlock()
-	select {
-	case e.more <- struct{}{}:
-	default:
-	}
-}
-
-// oldest is the push to send next; nil when none waits.
-func (e *Exporter) oldest() *push {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.queue) == 0 {
-		return nil
-	}
-	return e.queue[0]
-}
-
-// settle takes p out of the queue, unless it was dropped meanwhile.
-func (e *Exporter) settle(p *push) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.queue) > 0 && e.queue[0] == p {
-		e.queue = e.queue[1:]
-	}
-}
-
-func (e *Exporter) sendLoop(ctx context.Context) {
-	backoff := firstBackoff
-	for ctx.Err() == nil {
-		p := e.oldest()
-		if p == nil {
-			select {
-			case <-ctx.Done():
-			case <-e.more:
-			}
-			continue
-		}
-		wait, retry := e.attempt(ctx, p)
-		if !retry {
-			e.settle(p)
-			backoff = firstBackoff
-			continue
-		}
-		if wait == 0 {
-			// Up to a half less, so that a fleet does not come back at once.
-			wait = backoff - rand.N(backoff/2)
-			backoff = min(2*backoff, maxBackoff)
-		}
-		pause := time.NewTimer(min(wait, maxThrottle))
-		select {
-		case <-ctx.Done():
-		case <-pause.C:
-		}
-		pause.Stop()
-	}
-}
-
-// attempt sends a push once. retry says whether it is to be sent again, not
-// before wait has passed if the receiver asked for that.
-func (e *Exporter) attempt(ctx context.Context, p *push) (wait time.Duration, retry bool) {
-	attempt, cancel := context.WithTimeout(ctx, e.o.Timeout)
-	defer cancel()
-	partial, err := e.send.export(attempt, p.request)
-	var again retryable
-	switch {
-	case err == nil && (partial.GetRejectedDataPoints() > 0 || partial.GetErrorMessage() != ""):
-		e.series.rejected.Add(float64(max(0, partial.GetRejectedDataPoints())))
-		e.o.Log.Warn("the OTLP receiver took a push in part", "rejected_points", partial.GetRejectedDataPoints(), "message", partial.GetErrorMessage())
-		if partial.GetRejectedDataPoints() > 0 {
-			e.series.pushes.WithLabelValues(resultPartial).Inc()
-			return 0, false
-		}
-		fallthrough // a message without rejections is advice
-	case err == nil:
-		e.series.pushes.WithLabelValues(resultOK).Inc()
-		e.series.lastSuccess.SetToCurrentTime()
-		return 0, false
-	case ctx.Err() != nil:
-		return 0, true
-	case errors.As(err, &again):
-		e.series.pushes.WithLabelValues(resultRetry).Inc()
-		e.o.Log.Warn("OTLP push; it will be tried again", "err", err)
-		return again.after, true
-	default:
-		e.series.pushes.WithLabelValues(resultFailed).Inc()
-		e.series.rejected.Add(float64(p.points))
-		e.o.Log.Error("OTLP push", "err", err)
-		return 0, false
-	}
 }

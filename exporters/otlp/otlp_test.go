@@ -117,27 +117,27 @@ func until(t *testing.T, what string, f func() bool) {
 type scripted struct {
 	mu      sync.Mutex
 	answers []error // of the attempts to come; nil after the last
-	sent    []*collectorpb.ExportMetricsServiceRequest
+	sent    []proto.Message
 	at      []time.Time
-	partial *collectorpb.ExportMetricsPartialSuccess
+	partial partial
 	hang    bool
 }
 
-func (s *scripted) export(ctx context.Context, q *collectorpb.ExportMetricsServiceRequest) (*collectorpb.ExportMetricsPartialSuccess, error) {
+func (s *scripted) export(ctx context.Context, q proto.Message) (partial, error) {
 	s.mu.Lock()
 	s.sent, s.at = append(s.sent, q), append(s.at, time.Now())
 	hang := s.hang
 	s.mu.Unlock()
 	if hang {
 		<-ctx.Done()
-		return nil, retryable{err: ctx.Err()}
+		return partial{}, retryable{err: ctx.Err()}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.answers) > 0 {
 		err := s.answers[0]
 		s.answers = s.answers[1:]
-		return nil, err
+		return partial{}, err
 	}
 	return s.partial, nil
 }
@@ -176,7 +176,7 @@ func TestRule3RetriesWaitLongerEachTime(t *testing.T) {
 				t.Errorf("wait %d: %v, want %v to %v", i, d, most/2, most)
 			}
 		}
-		if e.oldest() != nil {
+		if e.waiting() != 0 {
 			t.Error("a push that was taken is still queued")
 		}
 	})
@@ -240,7 +240,7 @@ func TestRule1AFullQueueLosesItsOldest(t *testing.T) {
 
 func TestRule4WhatWasTakenInPartIsNotSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &scripted{partial: &collectorpb.ExportMetricsPartialSuccess{RejectedDataPoints: 5, ErrorMessage: "too old"}}
+		s := &scripted{partial: partial{5, "too old"}}
 		e := withSender(t, s, Options{Interval: time.Hour})
 		e.enqueue(&push{points: 9})
 		run(t, e)

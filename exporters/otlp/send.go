@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	logscollectorpb "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	spb "google.golang.org/genproto/googleapis/rpc/status"
@@ -31,11 +32,46 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// sender is one protocol. Its errors are retryable or final.
+// sender is one protocol, for requests of one signal. Its errors are retryable
+// or final.
 type sender interface {
-	export(context.Context, *collectorpb.ExportMetricsServiceRequest) (*collectorpb.ExportMetricsPartialSuccess, error)
+	export(context.Context, proto.Message) (partial, error)
 	close() error
 }
+
+// partial is what a receiver said of a request that it took: how many parts of
+// it it did not take, and a message.
+type partial struct {
+	rejected int64
+	message  string
+}
+
+// signal is a kind of what OTLP carries.
+type signal struct {
+	name   string // for messages: "metrics"
+	parts  string // what a receiver counts: "points"
+	path   string // of OTLP/HTTP, by its specification
+	method string // of OTLP/gRPC, by the service in the protocol's .proto
+	// answer is an empty answer, and what it will say of the request once it is
+	// read.
+	answer func() (proto.Message, func() partial)
+}
+
+var metricsSignal = signal{name: "metrics", parts: "points", path: "/v1/metrics", method: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+	answer: func() (proto.Message, func() partial) {
+		var r collectorpb.ExportMetricsServiceResponse
+		return &r, func() partial {
+			return partial{r.GetPartialSuccess().GetRejectedDataPoints(), r.GetPartialSuccess().GetErrorMessage()}
+		}
+	}}
+
+var logsSignal = signal{name: "logs", parts: "records", path: "/v1/logs", method: "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+	answer: func() (proto.Message, func() partial) {
+		var r logscollectorpb.ExportLogsServiceResponse
+		return &r, func() partial {
+			return partial{r.GetPartialSuccess().GetRejectedLogRecords(), r.GetPartialSuccess().GetErrorMessage()}
+		}
+	}}
 
 // retryable is a failure that may pass.
 type retryable struct {
@@ -46,8 +82,8 @@ type retryable struct {
 func (r retryable) Error() string { return r.err.Error() }
 func (r retryable) Unwrap() error { return r.err }
 
-func newSender(o Options) (sender, error) {
-	target, err := endpoint(o)
+func newSender(o Options, of signal) (sender, error) {
+	target, err := endpoint(o, of)
 	if err != nil {
 		return nil, err
 	}
@@ -68,9 +104,9 @@ func newSender(o Options) (sender, error) {
 		transport := &http.Transport{TLSClientConfig: t, ForceAttemptHTTP2: true, IdleConnTimeout: 2 * o.Interval}
 		// A redirect would take the credentials elsewhere.
 		stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-		return &httpSender{url: target.String(), headersFile: o.HeadersFile, client: &http.Client{Transport: transport, CheckRedirect: stay}}, nil
+		return &httpSender{signal: of, url: target.String(), headersFile: o.HeadersFile, client: &http.Client{Transport: transport, CheckRedirect: stay}}, nil
 	}
-	s := &grpcSender{target: target.Host, headersFile: o.HeadersFile, creds: insecure.NewCredentials()}
+	s := &grpcSender{signal: of, target: target.Host, headersFile: o.HeadersFile, creds: insecure.NewCredentials()}
 	if t != nil {
 		s.creds = credentials.NewTLS(t)
 	}
@@ -79,7 +115,7 @@ func newSender(o Options) (sender, error) {
 
 // endpoint is the URL of an endpoint; that of HTTP gets the path of the OTLP
 // specification unless it has one.
-func endpoint(o Options) (*url.URL, error) {
+func endpoint(o Options, of signal) (*url.URL, error) {
 	want := map[string]string{GRPC: "host:port", HTTP: "host:port or a URL"}[o.Protocol]
 	if want == "" {
 		return nil, fmt.Errorf("OTLP protocol %q: want %s or %s", o.Protocol, GRPC, HTTP)
@@ -101,7 +137,7 @@ func endpoint(o Options) (*url.URL, error) {
 	case o.Protocol == GRPC && (u.Port() == "" || strings.Trim(u.Path, "/") != ""):
 		return nil, fmt.Errorf("OTLP endpoint %q: want host:port", o.Endpoint)
 	case o.Protocol == HTTP && strings.Trim(u.Path, "/") == "":
-		u.Path = "/v1/metrics"
+		u.Path = of.path
 	}
 	return u, nil
 }
@@ -175,6 +211,7 @@ func readHeaders(file string) (map[string]string, error) {
 
 // grpcSender speaks OTLP/gRPC.
 type grpcSender struct {
+	signal      signal
 	target      string
 	headersFile string
 	creds       credentials.TransportCredentials
@@ -195,17 +232,18 @@ func (s *grpcSender) close() error { return s.conn.Close() }
 // OTLP/gRPC; RESOURCE_EXHAUSTED is one only with RetryInfo.
 var retryableCodes = []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Aborted, codes.OutOfRange, codes.Unavailable, codes.DataLoss}
 
-func (s *grpcSender) export(ctx context.Context, request *collectorpb.ExportMetricsServiceRequest) (*collectorpb.ExportMetricsPartialSuccess, error) {
+func (s *grpcSender) export(ctx context.Context, request proto.Message) (partial, error) {
 	if s.headersFile != "" {
 		headers, err := readHeaders(s.headersFile)
 		if err != nil {
-			return nil, retryable{err: err}
+			return partial{}, retryable{err: err}
 		}
 		ctx = metadata.NewOutgoingContext(ctx, metadata.New(headers))
 	}
-	response, err := collectorpb.NewMetricsServiceClient(s.conn).Export(ctx, request)
+	response, says := s.signal.answer()
+	err := s.conn.Invoke(ctx, s.signal.method, request, response)
 	if err == nil {
-		return response.GetPartialSuccess(), nil
+		return says(), nil
 	}
 	st := status.Convert(err)
 	var after time.Duration
@@ -219,17 +257,18 @@ func (s *grpcSender) export(ctx context.Context, request *collectorpb.ExportMetr
 		// A connection whose other end vanished is noticed after a quarter of
 		// an hour; a new one at once.
 		if err := errors.Join(s.conn.Close(), s.dial()); err != nil {
-			return nil, err
+			return partial{}, err
 		}
 	}
 	if slices.Contains(retryableCodes, st.Code()) || st.Code() == codes.ResourceExhausted && throttled {
-		return nil, retryable{err: err, after: after}
+		return partial{}, retryable{err: err, after: after}
 	}
-	return nil, err
+	return partial{}, err
 }
 
 // httpSender speaks OTLP/HTTP with binary protobuf.
 type httpSender struct {
+	signal      signal
 	url         string
 	headersFile string
 	client      *http.Client
@@ -243,27 +282,27 @@ func (s *httpSender) close() error {
 // maxAnswer bounds what is read of a receiver's answer, in octets.
 const maxAnswer = 64 << 10
 
-func (s *httpSender) export(ctx context.Context, request *collectorpb.ExportMetricsServiceRequest) (*collectorpb.ExportMetricsPartialSuccess, error) {
+func (s *httpSender) export(ctx context.Context, request proto.Message) (partial, error) {
 	plain, err := proto.Marshal(request)
 	if err != nil {
-		return nil, fmt.Errorf("OTLP request: %w", err)
+		return partial{}, fmt.Errorf("OTLP request: %w", err)
 	}
 	var body bytes.Buffer
 	z := gzip.NewWriter(&body)
 	if _, err := z.Write(plain); err != nil {
-		return nil, fmt.Errorf("OTLP request: %w", err)
+		return partial{}, fmt.Errorf("OTLP request: %w", err)
 	}
 	if err := z.Close(); err != nil {
-		return nil, fmt.Errorf("OTLP request: %w", err)
+		return partial{}, fmt.Errorf("OTLP request: %w", err)
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, &body)
 	if err != nil {
-		return nil, fmt.Errorf("OTLP request: %w", err)
+		return partial{}, fmt.Errorf("OTLP request: %w", err)
 	}
 	if s.headersFile != "" {
 		headers, err := readHeaders(s.headersFile)
 		if err != nil {
-			return nil, retryable{err: err}
+			return partial{}, retryable{err: err}
 		}
 		for name, value := range headers {
 			r.Header.Set(name, value)
@@ -273,19 +312,19 @@ func (s *httpSender) export(ctx context.Context, request *collectorpb.ExportMetr
 	r.Header.Set("Content-Encoding", "gzip")
 	answer, err := s.client.Do(r)
 	if err != nil {
-		return nil, retryable{err: err}
+		return partial{}, retryable{err: err}
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
 	if err != nil {
-		return nil, retryable{err: fmt.Errorf("%s: %w", s.url, err)}
+		return partial{}, retryable{err: fmt.Errorf("%s: %w", s.url, err)}
 	}
 	if answer.StatusCode/100 == 2 {
-		var response collectorpb.ExportMetricsServiceResponse
-		if answer.Header.Get("Content-Type") != "application/x-protobuf" || proto.Unmarshal(text, &response) != nil {
-			return nil, nil // taken; what else it says cannot be read
+		response, says := s.signal.answer()
+		if answer.Header.Get("Content-Type") != "application/x-protobuf" || proto.Unmarshal(text, response) != nil {
+			return partial{}, nil // taken; what else it says cannot be read
 		}
-		return response.GetPartialSuccess(), nil
+		return says(), nil
 	}
 	why := &spb.Status{}
 	if proto.Unmarshal(text, why) != nil {
@@ -295,9 +334,9 @@ func (s *httpSender) export(ctx context.Context, request *collectorpb.ExportMetr
 	switch answer.StatusCode {
 	// "Retryable Response Codes" of the OTLP specification.
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return nil, retryable{err: err, after: retryAfter(answer.Header.Get("Retry-After"), time.Now())}
+		return partial{}, retryable{err: err, after: retryAfter(answer.Header.Get("Retry-After"), time.Now())}
 	}
-	return nil, err
+	return partial{}, err
 }
 
 // retryAfter reads RFC 9110 section 10.2.3; 0 when there is nothing to read.

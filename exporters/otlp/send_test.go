@@ -50,7 +50,7 @@ func TestGRPCFailures(t *testing.T) {
 	}
 	r := &receiver{}
 	address := serve(t, r, "127.0.0.1:0")
-	s, err := newSender(Options{Endpoint: address, Protocol: GRPC, Insecure: true})
+	s, err := newSender(Options{Endpoint: address, Protocol: GRPC, Insecure: true}, metricsSignal)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestGRPCFailures(t *testing.T) {
 	r.answers(func(context.Context, *collectorpb.ExportMetricsServiceRequest) (*collectorpb.ExportMetricsServiceResponse, error) {
 		return &collectorpb.ExportMetricsServiceResponse{PartialSuccess: &collectorpb.ExportMetricsPartialSuccess{RejectedDataPoints: 3}}, nil
 	})
-	if p, err := s.export(t.Context(), &collectorpb.ExportMetricsServiceRequest{}); err != nil || p.GetRejectedDataPoints() != 3 {
+	if p, err := s.export(t.Context(), &collectorpb.ExportMetricsServiceRequest{}); err != nil || p.rejected != 3 {
 		t.Errorf("partial success: %v, %v", p, err)
 	}
 }
@@ -93,7 +93,7 @@ func TestASlowReceiverCostsOneTimeout(t *testing.T) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}}
-	s, err := newSender(Options{Endpoint: serve(t, r, "127.0.0.1:0"), Protocol: GRPC, Insecure: true})
+	s, err := newSender(Options{Endpoint: serve(t, r, "127.0.0.1:0"), Protocol: GRPC, Insecure: true}, metricsSignal)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestHTTP(t *testing.T) {
 		_, _ = w.Write(b)
 	}))
 	defer server.Close()
-	s, err := newSender(Options{Endpoint: server.URL, Protocol: HTTP, Insecure: true, HeadersFile: write(t, "headers", "# token\nAuthorization: Bearer abc:def\n\n")})
+	s, err := newSender(Options{Endpoint: server.URL, Protocol: HTTP, Insecure: true, HeadersFile: write(t, "headers", "# token\nAuthorization: Bearer abc:def\n\n")}, metricsSignal)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestHTTP(t *testing.T) {
 		t.Errorf("%s %v", got.URL, got.Header)
 	}
 	code, body = 200, &collectorpb.ExportMetricsServiceResponse{PartialSuccess: &collectorpb.ExportMetricsPartialSuccess{RejectedDataPoints: 2}}
-	if p, err := s.export(t.Context(), &collectorpb.ExportMetricsServiceRequest{}); err != nil || p.GetRejectedDataPoints() != 2 {
+	if p, err := s.export(t.Context(), &collectorpb.ExportMetricsServiceRequest{}); err != nil || p.rejected != 2 {
 		t.Errorf("partial success: %v, %v", p, err)
 	}
 	server.Close()
@@ -341,7 +341,7 @@ func TestMutualTLS(t *testing.T) {
 	clientCert, clientKey := a.pair(t, x509.ExtKeyUsageClientAuth)
 	files := TLSFiles{CA: write(t, "ca.pem", ca), Cert: write(t, "cert.pem", clientCert), Key: write(t, "key.pem", clientKey)}
 	export := func(o Options) error {
-		s, err := newSender(o)
+		s, err := newSender(o, metricsSignal)
 		if err != nil {
 			t.Fatal(err)
 		}

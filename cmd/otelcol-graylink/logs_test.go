@@ -1,0 +1,77 @@
+//go:build collector
+
+package main
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/collector/component/componenttest"
+	"go.opentelemetry.io/collector/confmap"
+	"go.opentelemetry.io/collector/consumer/consumertest"
+	"go.opentelemetry.io/collector/pdata/plog"
+	"go.opentelemetry.io/collector/receiver/otlpreceiver"
+	"go.opentelemetry.io/collector/receiver/receivertest"
+
+	"github.com/graylink/graylink/exporters/otlp"
+	"github.com/graylink/graylink/internal/nichealth"
+)
+
+// TestHealthEventsThroughTheCollectorsReceiver: the Collector's own receiver reads what is pushed.
+func TestHealthEventsThroughTheCollectorsReceiver(t *testing.T) {
+	for _, protocol := range []string{otlp.GRPC, otlp.HTTP} {
+		t.Run(protocol, func(t *testing.T) {
+			address := freePort(t)
+			factory := otlpreceiver.NewFactory()
+			cfg := factory.CreateDefaultConfig()
+			if err := confmap.NewFromStringMap(map[string]any{"protocols": map[string]any{protocol: map[string]any{"endpoint": address}}}).Unmarshal(cfg); err != nil {
+				t.Fatal(err)
+			}
+			sink := &consumertest.LogsSink{}
+			r, err := factory.CreateLogs(t.Context(), receivertest.NewNopSettings(factory.Type()), cfg, sink)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Start(t.Context(), componenttest.NewNopHost()); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := r.Shutdown(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}()
+			logs, err := otlp.NewLogs(otlp.Options{Endpoint: address, Protocol: protocol, Insecure: true, Service: "graylink-node", Host: "h1"}, prometheus.NewRegistry())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ran := make(chan error, 1)
+			go func() { ran <- logs.Run(ctx) }()
+			at := time.Unix(1800000000, 42).UTC()
+			logs.Offer(otlp.HealthRecord(&nichealth.Event{Agent: nichealth.Agent, IsFatal: true, Message: "Port mlx5_0 port 1: state DOWN", ErrorCode: []string{nichealth.CodeDown},
+				EntitiesImpacted: []nichealth.Entity{nichealth.Port("mlx5_0", 1)}, GeneratedTimestamp: at}, at.Add(time.Second)))
+			for end := time.Now().Add(30 * time.Second); sink.LogRecordCount() == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			}
+			cancel()
+			if err := <-ran; err != nil {
+				t.Error(err)
+			}
+			if sink.LogRecordCount() != 1 {
+				t.Fatalf("%d records, want 1", sink.LogRecordCount())
+			}
+			of := sink.AllLogs()[0].ResourceLogs().At(0)
+			if host, ok := of.Resource().Attributes().Get("host.name"); !ok || host.Str() != "h1" {
+				t.Errorf("resource %v", of.Resource().Attributes().AsRaw())
+			}
+			got := of.ScopeLogs().At(0).LogRecords().At(0)
+			fatal, _ := got.Attributes().Get("isFatal")
+			entities, _ := got.Attributes().Get("entitiesImpacted")
+			if got.EventName() != "nic_health" || got.SeverityNumber() != plog.SeverityNumberError || got.SeverityText() != "ERROR" || !got.Timestamp().AsTime().Equal(at) || !got.ObservedTimestamp().AsTime().Equal(at.Add(time.Second)) ||
+				got.Body().Str() != "Port mlx5_0 port 1: state DOWN" || !fatal.Bool() || entities.AsString() != `["NICPort:mlx5_0_port1"]` {
+				t.Errorf("event %q, severity %v %q, at %v, %q, %v", got.EventName(), got.SeverityNumber(), got.SeverityText(), got.Timestamp(), got.Body().Str(), got.Attributes().AsRaw())
+			}
+		})
+	}
+}

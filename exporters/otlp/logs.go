@@ -1,0 +1,180 @@
+package otlp
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	collectorpb "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
+	logspb "go.opentelemetry.io/proto/otlp/logs/v1"
+	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/graylink/graylink/internal/nichealth"
+)
+
+const (
+	// defaultLogQueue is in records: a node with 64 NICs that all fail, and
+	// recover, sixteen times.
+	defaultLogQueue = 2048
+	// maxRecords is how many records a request has at most, as in batches of
+	// OpenTelemetry's SDKs (maxExportBatchSize).
+	maxRecords = 512
+	// logLinger lets the events of one poll go together.
+	logLinger = 200 * time.Millisecond
+	// flushTime bounds the last attempt, when the process ends.
+	flushTime = 5 * time.Second
+)
+
+// EventName is the name of the log records of NICs' health.
+const EventName = "nic_health"
+
+// Logs pushes log records. Run does the work.
+type Logs struct {
+	pusher[*logspb.LogRecord]
+	o        Options
+	resource *resourcepb.Resource
+	target   string
+}
+
+// NewLogs returns Logs whose own series are in r. Of the options, Gather, Start
+// and Interval are not used; records are sent as they come. It fails when an option
+// cannot be used; whether there is a receiver shows later.
+func NewLogs(o Options, r prometheus.Registerer) (*Logs, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	if o.Queue == 0 {
+		o.Queue = defaultLogQueue
+	}
+	var err error
+	if o.Endpoint, err = logsEndpoint(o); err != nil {
+		return nil, err
+	}
+	l := &Logs{o: o, resource: o.resource(), target: o.Endpoint}
+	l.pusher = pusher[*logspb.LogRecord]{signal: logsSignal, limit: o.Queue, timeout: o.Timeout, linger: logLinger, log: o.Log, batch: l.request}
+	if l.send, err = newSender(o, logsSignal); err != nil {
+		return nil, err
+	}
+	err = l.prepare(r, names{prefix: "graylink_otlp_log_", items: "records", parts: "records", dropped: "Log records dropped because the queue was full, or because the process ended.",
+		full: "Log records the receiver did not take, of pushes it took in part or refused."})
+	if err != nil {
+		return nil, errors.Join(err, l.send.close())
+	}
+	return l, nil
+}
+
+// logsEndpoint is where log records go: LogsEndpoint if it is given, else the
+// endpoint of the metrics. Where that has a path, logs cannot go there: a path
+// that ends in the one of metrics gets that of logs in its place, and any other
+// is left away, which leads to /v1/logs of the same host.
+func logsEndpoint(o Options) (string, error) {
+	if o.LogsEndpoint != "" {
+		return o.LogsEndpoint, nil
+	}
+	u, err := endpoint(o, metricsSignal)
+	if err != nil || o.Protocol == GRPC {
+		return o.Endpoint, err
+	}
+	before, ok := strings.CutSuffix(strings.TrimRight(u.Path, "/"), metricsSignal.path)
+	if !ok {
+		before = ""
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: before + logsSignal.path}).String(), nil
+}
+
+// Target is where the records go, for messages.
+func (l *Logs) Target() string { return l.target }
+
+// Offer queues a record. It never waits.
+func (l *Logs) Offer(r *logspb.LogRecord) { l.enqueue(r) }
+
+// Run pushes until ctx ends, and then what waits, once. An attempt that the end
+// interrupts is made again: the receiver may have its records twice.
+func (l *Logs) Run(ctx context.Context) error {
+	l.sendLoop(ctx)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
+	defer cancel()
+	for {
+		request, first, items, parts := l.next()
+		if request == nil {
+			break
+		}
+		if _, retry := l.attempt(last, request, parts); retry {
+			l.log.Warn("log records are lost at the end", "records", l.discard())
+			break
+		}
+		l.settle(first, items)
+	}
+	return l.send.close()
+}
+
+// request holds as many of the oldest records as may go together, one at least.
+func (l *Logs) request(oldest []*logspb.LogRecord) (request proto.Message, items, parts int) {
+	n, size := 0, 0
+	for n < min(len(oldest), maxRecords) {
+		size += proto.Size(oldest[n])
+		if n > 0 && size > maxRequest {
+			break
+		}
+		n++
+	}
+	return &collectorpb.ExportLogsServiceRequest{ResourceLogs: []*logspb.ResourceLogs{{
+		Resource:  l.resource,
+		ScopeLogs: []*logspb.ScopeLogs{{Scope: l.o.scope(), LogRecords: oldest[:n]}},
+	}}}, n, n
+}
+
+// HealthRecord is an event as a log record: its fields are attributes, under the
+// names that they have in the log and at NVSentinel. observed is when it was
+// taken. Strings become valid UTF-8, as the protocol's must be; the kernel's log
+// can bring others.
+func HealthRecord(e *nichealth.Event, observed time.Time) *logspb.LogRecord {
+	severity, text := logspb.SeverityNumber_SEVERITY_NUMBER_WARN, "WARN"
+	switch {
+	case e.IsHealthy:
+		severity, text = logspb.SeverityNumber_SEVERITY_NUMBER_INFO, "INFO"
+	case e.IsFatal:
+		severity, text = logspb.SeverityNumber_SEVERITY_NUMBER_ERROR, "ERROR"
+	}
+	r := &logspb.LogRecord{EventName: EventName, ObservedTimeUnixNano: uint64(observed.UnixNano()), SeverityNumber: severity, SeverityText: text, Body: textValue(e.Message)}
+	if !e.GeneratedTimestamp.IsZero() {
+		r.TimeUnixNano = uint64(e.GeneratedTimestamp.UnixNano())
+	}
+	add := func(key string, v *commonpb.AnyValue) {
+		r.Attributes = append(r.Attributes, &commonpb.KeyValue{Key: key, Value: v})
+	}
+	truth := func(b bool) *commonpb.AnyValue {
+		return &commonpb.AnyValue{Value: &commonpb.AnyValue_BoolValue{BoolValue: b}}
+	}
+	entities := make([]string, len(e.EntitiesImpacted))
+	for i, x := range e.EntitiesImpacted {
+		entities[i] = string(x.Type) + ":" + x.Value
+	}
+	add("agent", textValue(e.Agent))
+	add("componentClass", textValue(e.ComponentClass))
+	add("checkName", textValue(e.CheckName))
+	add("isFatal", truth(e.IsFatal))
+	add("isHealthy", truth(e.IsHealthy))
+	add("recommendedAction", textValue(string(e.RecommendedAction)))
+	add("entitiesImpacted", texts(entities))
+	add("errorCode", texts(e.ErrorCode))
+	add("nodeName", textValue(e.NodeName))
+	return r
+}
+
+func textValue(s string) *commonpb.AnyValue {
+	return &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: strings.ToValidUTF8(s, "\uFFFD")}}
+}
+
+func texts(list []string) *commonpb.AnyValue {
+	a := &commonpb.ArrayValue{}
+	for _, s := range list {
+		a.Values = append(a.Values, textValue(s))
+	}
+	return &commonpb.AnyValue{Value: &commonpb.AnyValue_ArrayValue{ArrayValue: a}}
+}

@@ -1,0 +1,293 @@
+package kubenode
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/graylink/graylink/internal/nichealth"
+)
+
+// Statuses of conditions.
+const (
+	statusTrue    = "True"
+	statusFalse   = "False"
+	statusUnknown = "Unknown"
+)
+
+// Reasons of conditions that are no finding's.
+const (
+	reasonHealthy = "NICsHealthy"
+	reasonUnread  = "NICsNotReadable"
+	reasonOther   = "NICProblem" // of a code that makes no word
+)
+
+// condition is a NodeCondition of core/v1. Times are of RFC 3339, in whole seconds, as metav1.Time writes them.
+type condition struct {
+	Type       string `json:"type"`
+	Status     string `json:"status"`
+	Heartbeat  string `json:"lastHeartbeatTime,omitempty"`
+	Transition string `json:"lastTransitionTime,omitempty"`
+	Reason     string `json:"reason"`
+	Message    string `json:"message"`
+}
+
+// node is a Node of core/v1, as far as conditions go.
+type node struct {
+	Status struct {
+		Conditions []condition `json:"conditions"`
+	} `json:"status"`
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// strength orders codes by what they say of the NIC, the worst first: it is not there, it has no connectivity, it works badly. Others come
+// after these, by name.
+var strength = []string{nichealth.CodeGone, nichealth.CodeDown, nichealth.CodeDisabled, nichealth.CodeRecovery, nichealth.CodeRate}
+
+func rank(code string) int {
+	if i := slices.Index(strength, code); i >= 0 {
+		return i
+	}
+	return len(strength)
+}
+
+// judge is rule 1. ok is false while nothing can be said yet.
+func judge(s State, started, now time.Time) (c condition, ok bool) {
+	var fatal []nichealth.Finding
+	for _, f := range s.Findings {
+		if f.Fatal {
+			fatal = append(fatal, f)
+		}
+	}
+	read := s.Read
+	if read.IsZero() {
+		read = started
+	}
+	switch {
+	case len(fatal) > 0:
+		return condition{Status: statusTrue, Reason: reason(strongest(fatal)), Message: describe(fatal)}, true
+	case now.Sub(read) > unreadAfter:
+		return condition{Status: statusUnknown, Reason: reasonUnread, Message: "The NICs of this node cannot be listed."}, true
+	case s.Read.IsZero():
+		return condition{}, false
+	}
+	return condition{Status: statusFalse, Reason: reasonHealthy, Message: "No NIC of this node has a fatal finding."}, true
+}
+
+func strongest(fs []nichealth.Finding) string {
+	return slices.MinFunc(fs, func(a, b nichealth.Finding) int {
+		return cmp.Or(cmp.Compare(rank(a.Code), rank(b.Code)), cmp.Compare(a.Code, b.Code))
+	}).Code
+}
+
+// reason makes a word of a code, as reasons have to be: "state_down" is StateDown.
+func reason(code string) string {
+	var b strings.Builder
+	upper := true
+	for _, r := range code {
+		switch {
+		case r >= 'a' && r <= 'z' && upper:
+			b.WriteRune(r - 'a' + 'A')
+			upper = false
+		case r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z':
+			b.WriteRune(r)
+			upper = false
+		case r >= '0' && r <= '9' && b.Len() > 0:
+			b.WriteRune(r)
+			upper = true
+		default:
+			upper = true
+		}
+	}
+	if b.Len() == 0 {
+		return reasonOther
+	}
+	return b.String()[:min(b.Len(), maxReason)]
+}
+
+// maxReason is in octets: events of Kubernetes have 128 at most, and what is over is said by a suffix.
+const maxReason = 100
+
+// maxMessage bounds messages, in octets.
+const maxMessage = 1024
+
+// describe names the NICs and ports, each with its codes: "mlx5_0_port1: state_down, link_downed; mlx5_1: device_disappeared". What does not
+// fit is counted.
+func describe(fs []nichealth.Finding) string {
+	codes := map[string][]string{}
+	for _, f := range fs {
+		codes[f.Entity.Value] = append(codes[f.Entity.Value], f.Code)
+	}
+	var names []string
+	for name := range codes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	const room = 32 // for how many are left
+	text := ""
+	for i, name := range names {
+		slices.SortFunc(codes[name], func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
+		part := strings.ToValidUTF8(name+": "+strings.Join(slices.Compact(codes[name]), ", "), "\uFFFD")
+		if i > 0 {
+			part = "; " + part
+		}
+		if len(text)+len(part) > maxMessage-room {
+			if i == 0 {
+				return bounded(part)
+			}
+			return text + fmt.Sprintf("; and %d more", len(names)-i)
+		}
+		text += part
+	}
+	return text
+}
+
+// bounded cuts a message between characters, and makes it valid UTF-8.
+func bounded(s string) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= maxMessage {
+		return s
+	}
+	const end = "..."
+	n := maxMessage - len(end)
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + end
+}
+
+// keeper keeps one condition as it should be.
+type keeper struct {
+	wanted condition
+	since  time.Time  // of the wanted status
+	server *condition // as the server has it; nil: not known
+	due    time.Time  // of the next heartbeat
+	next   time.Time  // no request before that
+	wait   backoff
+	failed bool // the last request
+}
+
+// want takes what the condition should be.
+func (k *keeper) want(c condition, now time.Time) {
+	if c.Status != k.wanted.Status {
+		k.since = now
+	}
+	k.wanted = c
+}
+
+// pending reports whether there is something to write, and it is time.
+func (k *keeper) pending(now time.Time) bool {
+	if k.wanted.Status == "" || now.Before(k.next) {
+		return false
+	}
+	s := k.server
+	return s == nil || s.Status != k.wanted.Status || s.Reason != k.wanted.Reason || s.Message != k.wanted.Message || !now.Before(k.due)
+}
+
+// full is what to write now, given what the server has: rule 2.
+func (k *keeper) full(now time.Time) condition {
+	c := k.wanted
+	c.Heartbeat, c.Transition = stamp(now), stamp(k.since)
+	if k.server.Status == c.Status && k.server.Transition != "" {
+		c.Transition = k.server.Transition
+	}
+	return c
+}
+
+// keepCondition writes the condition when it has to be.
+func (r *Reporter) keepCondition(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	var k keeper
+	for {
+		now := time.Now()
+		if c, ok := judge(r.c.State(), r.started, now); ok {
+			c.Type = r.c.Condition
+			k.want(c, now)
+		}
+		if k.pending(now) {
+			r.write(ctx, &k)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-r.changed:
+		}
+	}
+}
+
+// write makes the server's condition the wanted one, or says when to try again.
+func (r *Reporter) write(ctx context.Context, k *keeper) {
+	err := r.patch(ctx, k)
+	now := time.Now()
+	switch {
+	case err == nil:
+		k.next = now.Add(patchEvery)
+		// Up to a tenth less: nodes that began together are not to stay together.
+		k.due = now.Add(heartbeatEvery - rand.N(heartbeatEvery/10))
+		k.wait.reset()
+		if k.failed {
+			r.log.Info("Kubernetes takes the node's condition again", "node", r.c.Node, "condition", r.c.Condition)
+		}
+		k.failed = false
+		r.mu.Lock()
+		r.stats.Written = now
+		r.mu.Unlock()
+	case ctx.Err() != nil:
+	default:
+		k.server = nil // it may have been written nevertheless, or the Node is another one now
+		k.next = now.Add(k.wait.after(err))
+		if !k.failed {
+			r.log.Warn("Kubernetes does not take the node's condition; it will be tried again", "node", r.c.Node, "condition", r.c.Condition, "err", err)
+		}
+		k.failed = true
+	}
+}
+
+// patch is one or two requests. The first one of a keeper changes nothing: its answer says what the server has, for which no right to read is
+// needed.
+func (r *Reporter) patch(ctx context.Context, k *keeper) error {
+	if k.server == nil {
+		var n node
+		if err := r.patchNode(ctx, struct{}{}, &n); err != nil {
+			return err
+		}
+		k.server = &condition{}
+		for _, c := range n.Status.Conditions {
+			if c.Type == r.c.Condition {
+				k.server = &c
+			}
+		}
+	}
+	var q node
+	q.Status.Conditions = []condition{k.full(time.Now())}
+	if err := r.patchNode(ctx, q, nil); err != nil {
+		return err
+	}
+	k.server = &q.Status.Conditions[0]
+	return nil
+}
+
+func (r *Reporter) patchNode(ctx context.Context, body, into any) error {
+	err := r.api.do(ctx, http.MethodPatch, typePatch, body, into, "api", "v1", "nodes", r.c.Node, "status")
+	var f *failure
+	switch {
+	case err == nil:
+		r.count(ObjectCondition, ResultOK)
+	case ctx.Err() != nil:
+	case errors.As(err, &f) && refused(f):
+		r.count(ObjectCondition, ResultRefused)
+	default:
+		r.count(ObjectCondition, ResultRetry)
+	}
+	return err
+}
