@@ -84,7 +84,10 @@ func (f *healthFlags) start(ctx context.Context, n *node.Node, push *pushFlags, 
 	}
 	if logs != nil {
 		log.Info("health events are pushed as log records", "to", logs.Target())
-		f.o.Sinks = append(f.o.Sinks, func(e nichealth.Event) { logs.Offer(otlp.HealthRecord(&e, time.Now())) })
+		f.o.Sinks = append(f.o.Sinks, func(e nichealth.Event) {
+			o := otlp.Event{Name: nichealth.Name, At: e.GeneratedTimestamp, Observed: time.Now(), Level: e.Level(), Text: e.Message, Attributes: e.Attributes()}
+			logs.Offer(o.Record())
+		})
 		running.Go(func() {
 			if err := logs.Run(ctx); err != nil {
 				log.Warn("stop the push of log records", "err", err)

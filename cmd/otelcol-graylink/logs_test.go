@@ -50,8 +50,10 @@ func TestHealthEventsThroughTheCollectorsReceiver(t *testing.T) {
 			ran := make(chan error, 1)
 			go func() { ran <- logs.Run(ctx) }()
 			at := time.Unix(1800000000, 42).UTC()
-			logs.Offer(otlp.HealthRecord(&nichealth.Event{Agent: nichealth.Agent, IsFatal: true, Message: "Port mlx5_0 port 1: state DOWN", ErrorCode: []string{nichealth.CodeDown},
-				EntitiesImpacted: []nichealth.Entity{nichealth.Port("mlx5_0", 1)}, GeneratedTimestamp: at}, at.Add(time.Second)))
+			e := nichealth.Event{Agent: nichealth.Agent, IsFatal: true, Message: "Port mlx5_0 port 1: state DOWN", ErrorCode: []string{nichealth.CodeDown},
+				EntitiesImpacted: []nichealth.Entity{nichealth.Port("mlx5_0", 1)}, GeneratedTimestamp: at}
+			record := otlp.Event{Name: nichealth.Name, At: at, Observed: at.Add(time.Second), Level: e.Level(), Text: e.Message, Attributes: e.Attributes()}
+			logs.Offer(record.Record())
 			for end := time.Now().Add(30 * time.Second); sink.LogRecordCount() == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			}
 			cancel()

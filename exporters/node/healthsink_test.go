@@ -97,7 +97,10 @@ func TestEventsArriveAsLogRecords(t *testing.T) {
 	}()
 	observed := healthStart.Add(time.Hour)
 	p := newPatient(t, "h100", func(o *HealthOptions) {
-		o.Sinks = append(o.Sinks, func(e nichealth.Event) { logs.Offer(otlp.HealthRecord(&e, observed)) })
+		o.Sinks = append(o.Sinks, func(e nichealth.Event) {
+			r := otlp.Event{Name: nichealth.Name, At: e.GeneratedTimestamp, Observed: observed, Level: e.Level(), Text: e.Message, Attributes: e.Attributes()}
+			logs.Offer(r.Record())
+		})
 	})
 	p.run(3 * time.Second)
 	p.do("set mlx5_0/1 state 1: DOWN")

@@ -3,6 +3,7 @@ package otlp
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/url"
 	"strings"
 	"time"
@@ -13,8 +14,6 @@ import (
 	logspb "go.opentelemetry.io/proto/otlp/logs/v1"
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/graylink/graylink/internal/nichealth"
 )
 
 const (
@@ -29,9 +28,6 @@ const (
 	// flushTime bounds the last attempt, when the process ends.
 	flushTime = 5 * time.Second
 )
-
-// EventName is the name of the log records of NICs' health.
-const EventName = "nic_health"
 
 // Logs pushes log records. Run does the work.
 type Logs struct {
@@ -129,41 +125,42 @@ func (l *Logs) request(oldest []*logspb.LogRecord) (request proto.Message, items
 	}}}, n, n
 }
 
-// HealthRecord is an event as a log record: its fields are attributes, under the
-// names that they have in the log and at NVSentinel. observed is when it was
-// taken. Strings become valid UTF-8, as the protocol's must be; the kernel's log
-// can bring others.
-func HealthRecord(e *nichealth.Event, observed time.Time) *logspb.LogRecord {
-	severity, text := logspb.SeverityNumber_SEVERITY_NUMBER_WARN, "WARN"
+// Event is what becomes a log record.
+type Event struct {
+	Name string
+	// At is when it happened, zero where that is not known; Observed is when it was taken.
+	At, Observed time.Time
+	Level        slog.Level
+	Text         string
+	Attributes   []slog.Attr // strings, booleans and lists of strings
+}
+
+// Record is an event as a log record. Strings become valid UTF-8, as the protocol's must be;
+// the kernel's log can bring others.
+func (e *Event) Record() *logspb.LogRecord {
+	severity, text := logspb.SeverityNumber_SEVERITY_NUMBER_INFO, "INFO"
 	switch {
-	case e.IsHealthy:
-		severity, text = logspb.SeverityNumber_SEVERITY_NUMBER_INFO, "INFO"
-	case e.IsFatal:
+	case e.Level >= slog.LevelError:
 		severity, text = logspb.SeverityNumber_SEVERITY_NUMBER_ERROR, "ERROR"
+	case e.Level >= slog.LevelWarn:
+		severity, text = logspb.SeverityNumber_SEVERITY_NUMBER_WARN, "WARN"
 	}
-	r := &logspb.LogRecord{EventName: EventName, ObservedTimeUnixNano: uint64(observed.UnixNano()), SeverityNumber: severity, SeverityText: text, Body: textValue(e.Message)}
-	if !e.GeneratedTimestamp.IsZero() {
-		r.TimeUnixNano = uint64(e.GeneratedTimestamp.UnixNano())
+	r := &logspb.LogRecord{EventName: e.Name, ObservedTimeUnixNano: uint64(e.Observed.UnixNano()), SeverityNumber: severity, SeverityText: text, Body: textValue(e.Text)}
+	if !e.At.IsZero() {
+		r.TimeUnixNano = uint64(e.At.UnixNano())
 	}
-	add := func(key string, v *commonpb.AnyValue) {
-		r.Attributes = append(r.Attributes, &commonpb.KeyValue{Key: key, Value: v})
+	for _, a := range e.Attributes {
+		var v *commonpb.AnyValue
+		switch x := a.Value.Any().(type) {
+		case bool:
+			v = &commonpb.AnyValue{Value: &commonpb.AnyValue_BoolValue{BoolValue: x}}
+		case []string:
+			v = texts(x)
+		default:
+			v = textValue(a.Value.String())
+		}
+		r.Attributes = append(r.Attributes, &commonpb.KeyValue{Key: a.Key, Value: v})
 	}
-	truth := func(b bool) *commonpb.AnyValue {
-		return &commonpb.AnyValue{Value: &commonpb.AnyValue_BoolValue{BoolValue: b}}
-	}
-	entities := make([]string, len(e.EntitiesImpacted))
-	for i, x := range e.EntitiesImpacted {
-		entities[i] = string(x.Type) + ":" + x.Value
-	}
-	add("agent", textValue(e.Agent))
-	add("componentClass", textValue(e.ComponentClass))
-	add("checkName", textValue(e.CheckName))
-	add("isFatal", truth(e.IsFatal))
-	add("isHealthy", truth(e.IsHealthy))
-	add("recommendedAction", textValue(string(e.RecommendedAction)))
-	add("entitiesImpacted", texts(entities))
-	add("errorCode", texts(e.ErrorCode))
-	add("nodeName", textValue(e.NodeName))
 	return r
 }
 

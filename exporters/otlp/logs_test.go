@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -31,8 +32,6 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
-
-	"github.com/graylink/graylink/internal/nichealth"
 )
 
 // logReceiver is an OTLP/gRPC server of logs that answers as told, and then
@@ -139,34 +138,29 @@ func logsWith(t *testing.T, s *scripted, o Options) *Logs {
 
 func record(body string) *logspb.LogRecord { return &logspb.LogRecord{Body: textValue(body)} }
 
-func TestHealthRecord(t *testing.T) {
+func TestRecord(t *testing.T) {
 	at, observed := time.Unix(1800000000, 5), time.Unix(1800000001, 7)
-	base := nichealth.Event{Agent: nichealth.Agent, ComponentClass: nichealth.ComponentNIC, CheckName: "InfiniBandErrorCheck", Message: "Port mlx5_0 port 1: state DOWN",
-		RecommendedAction: nichealth.ActionReplaceVM, EntitiesImpacted: []nichealth.Entity{nichealth.Port("mlx5_0", 1), nichealth.NIC("mlx5_0")}, ErrorCode: []string{"state_down", "second"},
-		NodeName: "h1", GeneratedTimestamp: at}
 	for _, tc := range []struct {
 		name           string
-		edit           func(*nichealth.Event)
+		event          Event
 		severity, text string
 		more           []string // fields as JSON has them
 	}{
-		{"fatal", func(e *nichealth.Event) { e.IsFatal = true }, "SEVERITY_NUMBER_ERROR", "ERROR", []string{
+		{"an error", Event{Level: slog.LevelError, Text: "Port mlx5_0 port 1: state DOWN", Attributes: []slog.Attr{slog.String("agent", "graylink-node"), slog.Bool("isFatal", true), slog.Bool("isHealthy", false),
+			slog.Any("errorCode", []string{"state_down", "second"})}}, "SEVERITY_NUMBER_ERROR", "ERROR", []string{
 			`"timeUnixNano":"1800000000000000005"`, `"observedTimeUnixNano":"1800000001000000007"`, `"eventName":"nic_health"`,
-			`"body":{"stringValue":"Port mlx5_0 port 1: state DOWN"}`, `{"key":"agent","value":{"stringValue":"graylink-node"}}`, `{"key":"componentClass","value":{"stringValue":"NIC"}}`,
-			`{"key":"checkName","value":{"stringValue":"InfiniBandErrorCheck"}}`, `{"key":"isFatal","value":{"boolValue":true}}`, `{"key":"isHealthy","value":{"boolValue":false}}`,
-			`{"key":"recommendedAction","value":{"stringValue":"REPLACE_VM"}}`,
-			`{"key":"entitiesImpacted","value":{"arrayValue":{"values":[{"stringValue":"NICPort:mlx5_0_port1"},{"stringValue":"NIC:mlx5_0"}]}}}`,
-			`{"key":"errorCode","value":{"arrayValue":{"values":[{"stringValue":"state_down"},{"stringValue":"second"}]}}}`, `{"key":"nodeName","value":{"stringValue":"h1"}}`,
+			`"body":{"stringValue":"Port mlx5_0 port 1: state DOWN"}`, `{"key":"agent","value":{"stringValue":"graylink-node"}}`,
+			`{"key":"isFatal","value":{"boolValue":true}}`, `{"key":"isHealthy","value":{"boolValue":false}}`,
+			`{"key":"errorCode","value":{"arrayValue":{"values":[{"stringValue":"state_down"},{"stringValue":"second"}]}}}`,
 		}},
-		{"warning", func(*nichealth.Event) {}, "SEVERITY_NUMBER_WARN", "WARN", []string{`{"key":"isFatal","value":{"boolValue":false}}`}},
-		{"over", func(e *nichealth.Event) { e.IsHealthy = true }, "SEVERITY_NUMBER_INFO", "INFO", []string{`{"key":"isHealthy","value":{"boolValue":true}}`}},
-		{"over, of what was fatal", func(e *nichealth.Event) { e.IsHealthy, e.IsFatal = true, true }, "SEVERITY_NUMBER_INFO", "INFO", nil},
-		{"not UTF-8", func(e *nichealth.Event) { e.Message, e.ErrorCode = "a\xffb", []string{"\xfe"} }, "SEVERITY_NUMBER_WARN", "WARN", []string{`"body":{"stringValue":"a�b"}`}},
-		{"no codes", func(e *nichealth.Event) { e.ErrorCode = nil }, "SEVERITY_NUMBER_WARN", "WARN", []string{`{"key":"errorCode","value":{"arrayValue":{}}}`}},
+		{"a warning", Event{Level: slog.LevelWarn}, "SEVERITY_NUMBER_WARN", "WARN", nil},
+		{"information", Event{Level: slog.LevelInfo}, "SEVERITY_NUMBER_INFO", "INFO", nil},
+		{"not UTF-8", Event{Text: "a\xffb", Attributes: []slog.Attr{slog.Any("errorCode", []string{"\xfe"})}}, "SEVERITY_NUMBER_INFO", "INFO", []string{`"body":{"stringValue":"a�b"}`}},
+		{"no codes", Event{Attributes: []slog.Attr{slog.Any("errorCode", []string(nil))}}, "SEVERITY_NUMBER_INFO", "INFO", []string{`{"key":"errorCode","value":{"arrayValue":{}}}`}},
 	} {
-		e := base
-		tc.edit(&e)
-		r := HealthRecord(&e, observed)
+		e := tc.event
+		e.Name, e.At, e.Observed = "nic_health", at, observed
+		r := e.Record()
 		if _, err := proto.Marshal(r); err != nil {
 			t.Errorf("%s: %v", tc.name, err)
 		}
@@ -181,12 +175,11 @@ func TestHealthRecord(t *testing.T) {
 				t.Errorf("%s: want %s in %s", tc.name, want, got)
 			}
 		}
-		if len(r.GetAttributes()) != 9 {
-			t.Errorf("%s: %d attributes, want 9", tc.name, len(r.GetAttributes()))
+		if len(r.GetAttributes()) != len(tc.event.Attributes) {
+			t.Errorf("%s: %d attributes, want %d", tc.name, len(r.GetAttributes()), len(tc.event.Attributes))
 		}
 	}
-	base.GeneratedTimestamp = time.Time{}
-	if r := HealthRecord(&base, observed); r.GetTimeUnixNano() != 0 {
+	if r := (&Event{Observed: observed}).Record(); r.GetTimeUnixNano() != 0 {
 		t.Errorf("a time that is not known is %d, want absent", r.GetTimeUnixNano())
 	}
 }

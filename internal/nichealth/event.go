@@ -2,6 +2,7 @@ package nichealth
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 )
 
@@ -28,6 +29,32 @@ type Event struct {
 	NodeName  string   `json:"nodeName"`
 	// GeneratedTimestamp is when it was found, by this node's clock.
 	GeneratedTimestamp time.Time `json:"generatedTimestamp"`
+}
+
+// Name is what events are called where events of many kinds come together.
+const Name = "nic_health"
+
+// Level is how much it matters: what is over is information, what is fatal an error.
+func (e *Event) Level() slog.Level {
+	switch {
+	case e.IsHealthy:
+		return slog.LevelInfo
+	case e.IsFatal:
+		return slog.LevelError
+	}
+	return slog.LevelWarn
+}
+
+// Attributes are all fields but message and time, under the names that they have in JSON;
+// entities are "NICPort:mlx5_0_port1".
+func (e *Event) Attributes() []slog.Attr {
+	entities := make([]string, len(e.EntitiesImpacted))
+	for i, x := range e.EntitiesImpacted {
+		entities[i] = string(x.Type) + ":" + x.Value
+	}
+	return []slog.Attr{slog.String("agent", e.Agent), slog.String("componentClass", e.ComponentClass), slog.String("checkName", e.CheckName), slog.Bool("isFatal", e.IsFatal),
+		slog.Bool("isHealthy", e.IsHealthy), slog.String("recommendedAction", string(e.RecommendedAction)), slog.Any("entitiesImpacted", entities), slog.Any("errorCode", e.ErrorCode),
+		slog.String("nodeName", e.NodeName)}
 }
 
 // Agent is the name under which events are made.
