@@ -144,6 +144,10 @@ func TestPanelsOfHardware(t *testing.T) {
 	add("fabric_nic_finding", `nic="h1/mlx5_0",code="state_down",severity="fatal",instance="h1"`, 1, false)
 	add("fabric_nic_driver_events_total", `nic="h1/mlx5_0",code="high_temperature",severity="warning",instance="h1"`, 0, true)
 	add("fabric_nic_port_hardware_total", `nic="h1/mlx5_0",counter="np_cnp_sent",instance="h1"`, 0, true)
+	for name, labels := range map[string]string{"fabric_nic_pause_frames_total": `direction="receive"`, "fabric_nic_driver_statistic_total": `counter="rx_prio3_pause"`, "fabric_nic_port_fec_corrected_blocks_total": "",
+		"fabric_nic_port_fec_uncorrectable_blocks_total": "", "fabric_nic_module_receive_power_watts": `lane="1"`, "fabric_nic_module_temperature_celsius": "", "fabric_nic_module_flag": `flag="receive_loss_of_signal",lane="1"`} {
+		add(name, strings.TrimSuffix(`nic="h1/mlx5_0",instance="h1",`+labels, ","), 1, strings.HasSuffix(name, "_total"))
+	}
 	db := evidencetest.Load(t, load.String())
 	d := All()["nicstate"]
 	for _, p := range d.Panels {
