@@ -15,6 +15,8 @@
 //  6. Several readings of one cause weigh more than one, and never quite 1.
 //  7. Blocking across ports is confirmed by a queue on the way out together with a pause
 //     or discards on the way in, at another port. Else it stays suspected.
+//  8. A port that is shut by configuration comes before links that are down, at however many
+//     ends: they are what that leads to.
 //
 // The table of causes is Table, published as docs/causes.md.
 package attribute
@@ -309,6 +311,9 @@ func combine(found []fabric.Cause) []fabric.Cause {
 		o := &out[i]
 		o.Weight = 1 - (1-o.Weight)*(1-c.Weight)
 		o.Text += ", " + c.Text
+	}
+	if shut, ok := all[fabric.CauseAdmin]; ok && all[fabric.CauseDown] != 0 {
+		all[fabric.CauseDown] = max(all[fabric.CauseDown], math.Nextafter(shut, 1)) // rule 8
 	}
 	for i := range out {
 		out[i].Weight = math.Round(min(out[i].Weight, mostWeight)*100) / 100

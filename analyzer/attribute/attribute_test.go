@@ -134,6 +134,7 @@ func TestCauses(t *testing.T) {
 		{"down", []written{{sw + "oper_up", facing, step("1", "0")}}, "link_down", "it is down, it was up before"},
 		{"down as before", []written{{sw + "oper_up", facing, "0x200"}}, "", "No cause found"},
 		{"shut", []written{{sw + "admin_up", uplink, step("1", "0")}, {sw + "oper_up", uplink, step("1", "0")}}, "admin_down link_down", "shut by configuration"},
+		{"shut, and down at both ends", []written{{sw + "admin_up", uplink, step("1", "0")}, {sw + "oper_up", uplink, step("1", "0")}, {sw + "oper_up", facing, step("1", "0")}}, "admin_down link_down", "Cause: admin down"},
 		{"slower", []written{{sw + "speed_bytes_per_second", uplink, step("50e9", "12.5e9")}}, "link_downshift", "it runs at 100 Gbit/s, at 400 Gbit/s before"},
 		{"no credits", []written{{sw + "transmit_wait_ticks_total", uplink, grow("90000")}}, "pause_stall", "transmit_wait_ticks grew by 85500 a second"},
 		{"ends that differ since", []written{{sw + "mtu_bytes", facing, step("9000", "1500")}}, "mtu_mismatch", "its MTU is 9000, that of spine1:dn1 1500, changed since"},
