@@ -172,6 +172,9 @@ func (c *Collector) switches(ch chan<- prometheus.Metric, gauge func(*prometheus
 	count(swPulls, pulls.Failures, "failed")
 }
 
+// doubtful is the least score of what is open: 0 is an all-clear, and ends alerts.
+const doubtful = 0.001
+
 func (c *Collector) suspects(s analyzer.Snapshot, gauge func(*prometheus.Desc, float64, ...string)) {
 	done := map[fabric.Element]bool{}
 	published := map[string]bool{}
@@ -183,7 +186,7 @@ func (c *Collector) suspects(s analyzer.Snapshot, gauge func(*prometheus.Desc, f
 		done[in.Element] = true
 		on := oneIf(in.Open)
 		name, kind := in.Element.Element, string(in.Kind)
-		gauge(suspectScore, on*in.Confidence, name, kind)
+		gauge(suspectScore, on*max(in.Confidence, doubtful), name, kind)
 		gauge(suspectFirst, seconds(in.FirstSeen), name, kind)
 		if in.Cleared != nil {
 			gauge(suspectEnd, seconds(*in.Cleared), name, kind)

@@ -114,6 +114,16 @@ func TestExposition(t *testing.T) {
 	}
 }
 
+// TestOpenIsNeverAnAllClear: an incident of which nothing is sure for a while is still open, and a
+// score of 0 would end its alert.
+func TestOpenIsNeverAnAllClear(t *testing.T) {
+	c, _, snap := fixture(t)
+	snap.Incidents[0].Confidence = 0
+	if got := expose(t, c); !strings.Contains(got, `fabric_suspect_score{element="leaf1:up1--spine1:dn1",kind="link"} 0.001`) {
+		t.Error(got)
+	}
+}
+
 // TestAfterglow: a suspect's series stand at 0 for five minutes, then go.
 func TestAfterglow(t *testing.T) {
 	c, _, snap := fixture(t)

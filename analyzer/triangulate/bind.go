@@ -323,7 +323,16 @@ func (b *binder) bind(fl *flow, f *judge.Finding, index int, w *walk) {
 		b.arena = b.follow(b.arena, o.Path, src, dst)
 		if f.RoundTrip {
 			// The trouble may be on the way back, whose path is at best the reverse.
+			// A switch that is crossed both ways is one place: it delays the sum once.
+			there := b.arena[start:]
 			b.arena = b.follow(b.arena, reverse(o.Path), dst, src)
+			back := b.arena[start+len(there):]
+			b.arena = b.arena[:start+len(there)]
+			for _, p := range back {
+				if !slices.Contains(there, p) {
+					b.arena = append(b.arena, p)
+				}
+			}
 		}
 		fl.at = b.arena[start:len(b.arena):len(b.arena)]
 	case len(o.Paths) > 0:

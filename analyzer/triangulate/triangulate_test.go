@@ -202,6 +202,31 @@ func TestRoundTripBlamesEitherWay(t *testing.T) {
 	}
 }
 
+// TestASwitchCrossedBothWaysIsOnePlace: a round trip goes through a leaf twice, and is no two
+// flows that accuse it: the NIC whose flows they all are stays sure, beside a neighbour's that are
+// clean.
+func TestASwitchCrossedBothWaysIsOnePlace(t *testing.T) {
+	g := graph(t)
+	var fs []judge.Finding
+	for _, pair := range [][2]string{{"a/e", "b/e"}, {"a/e", "c/e"}, {"a/e", "d/e"}, {"b/e", "c/e"}, {"b/e", "d/e"}} {
+		for flow := range 4 {
+			for _, ends := range [][2]string{pair, {pair[1], pair[0]}} {
+				shift := int64(0)
+				if pair[0] == "a/e" {
+					shift = 2000
+				}
+				f := finding(g, ends[0], ends[1], flow, flow%len(g.ShortestPaths(ends[0], ends[1], 4)), shift, 0)
+				f.RoundTrip = f.Delayed
+				fs = append(fs, f)
+			}
+		}
+	}
+	r := Run(g, fs, Defaults())
+	if len(r.Suspects) != 1 || r.Suspects[0].Name != "a/e" || r.Suspects[0].Confidence < 0.99 {
+		t.Errorf("%q: %+v", names(r), r.Suspects)
+	}
+}
+
 // TestLinkDelaysAreBounds: what a clean flow crosses adds nothing, what nobody
 // measured is absent, and a named link has its fitted delay.
 func TestLinkDelaysAreBounds(t *testing.T) {
