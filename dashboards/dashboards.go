@@ -149,8 +149,8 @@ func nics() Dashboard {
 	r := func(name string) string { return name + `{nic=~"$nic", plane=~"$plane"}` }
 	const legend = "{{nic}} {{side}} {{class}}"
 	return dashboard("nics", "NIC health", "Is it this NIC, or what is behind it?", []Variable{plane, nic},
-		table("NICs, slowest first", "Median delay of what they send (source) and get (destination). A bad NIC stands out from its leaf.", "s", 12, 9, "delay",
-			now(`topk(25, max by (nic, leaf, side, plane) (`+r("fabric:nic_owd_seconds:p50_2s")+`))`, "")),
+		table("NICs, slowest first", "Median delay of what they send (source) and get (destination), typical of their peers' leaves: a bad NIC stands out from its leaf, and from whoever it talks to.", "s", 12, 9, "delay",
+			now(`topk(25, quantile by (nic, leaf, side, plane) (0.5, `+r("fabric:nic_owd_seconds:p50_2s")+`))`, "")),
 		table("NICs that hear least", "Share of their probes that is answered.", "percentunit", 12, 9, "answered",
 			now(`bottomk(25, max by (nic, leaf, plane) (`+r("fabric:nic_probe_answered:ratio_2s")+`))`, "")),
 		lines("Delay: median", "Against what was usual (below).", "s", 12, over(r("fabric:nic_owd_seconds:p50_2s"), legend)),
