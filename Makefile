@@ -40,7 +40,7 @@ demo: $(if $(filter 0,$(shell id -u)),demo-tools) build
 # Everything, slow suites included. Packages that build fabrics, and measure time in
 # them, run one after the other. Race detection covers what needs no fabric; packages of
 # RACE are not run without it.
-FABRICS := /internal/lab$$|/internal/probe$$|/test/e2e$$|/test/vm$$
+FABRICS := /internal/lab$$|/internal/probe$$|/test/e2e$$
 test: test-tools build
 	@echo "race detector over the concurrent packages"
 	$(GO) test -race -short -timeout 10m $(RACE_SHORT) $(RACE)
