@@ -29,7 +29,7 @@ import (
 	"github.com/graylink/graylink/internal/gnmi/preset"
 )
 
-// message is a notification on its way to its decoder.
+// message is a notification on its way to its decoder, or the end of a session.
 type message struct {
 	session *session
 	body    *gpb.Notification
@@ -96,7 +96,8 @@ func Start(config Config, log *slog.Logger) (*Agent, error) {
 		})
 	}
 	for _, t := range config.Targets {
-		s := &session{agent: a, name: t.name(), address: t.Address, store: newStore(a.tree, config.MaxSeries), log: log}
+		s := &session{agent: a, name: t.name(), address: t.Address, store: newStore(a.tree, config.MaxSeries), log: log,
+			queue: a.queues[len(a.sessions)%len(a.queues)]}
 		a.sessions = append(a.sessions, s)
 		a.readers.Go(func() { s.run(ctx) })
 	}
@@ -116,7 +117,7 @@ func (a *Agent) Close() error {
 
 // put gives a message to its decoder, or drops it after a while.
 func (a *Agent) put(ctx context.Context, m message) error {
-	q := a.queues[slices.Index(a.sessions, m.session)%len(a.queues)]
+	q := m.session.queue
 	select {
 	case q <- m:
 		return nil
@@ -165,7 +166,7 @@ func Families() []*preset.Family {
 // Points are what is known now.
 func (a *Agent) Points(now time.Time) []Point {
 	var out []Point
-	for i, s := range a.sessions {
+	for _, s := range a.sessions {
 		before := len(out)
 		var unplaced int
 		out, unplaced = s.store.points(out, s.name, now, 3*a.config.Interval)
@@ -188,7 +189,7 @@ func (a *Agent) Points(now time.Time) []Point {
 		say(familyUnplaced, float64(unplaced))
 		say(familyConnects, float64(s.connects.Load()))
 		say(familyDropped, float64(s.drops.Load()))
-		say(familyQueue, float64(len(a.queues[i%len(a.queues)])))
+		say(familyQueue, float64(len(s.queue)))
 		for i, k := range kinds {
 			say(familyErrors, float64(s.errs[i].Load()), k)
 		}

@@ -74,6 +74,7 @@ type session struct {
 	address string
 	store   *store
 	log     *slog.Logger
+	queue   chan message
 
 	up       atomic.Bool
 	last     atomic.Int64 // when the last message came, ns since 1970; 0: none yet
@@ -146,7 +147,8 @@ func (s *session) session(ctx context.Context) error {
 	wg.Wait()
 	if c.Mode == "stream" {
 		// What changed meanwhile is not known: absent until the next session tells.
-		s.store.clear(true)
+		// In its turn: messages of this session may wait still.
+		s.queue <- message{session: s}
 	}
 	return context.Cause(ctx)
 }
@@ -195,17 +197,37 @@ func (s *session) subscribe(ctx context.Context, client gpb.GNMIClient, r *reque
 		if err := stream.Send(&gpb.SubscribeRequest{Request: &gpb.SubscribeRequest_Subscribe{Subscribe: list}}); err != nil && err != io.EOF {
 			return because(ctx, err)
 		}
-		if s.agent.mode != gpb.SubscriptionList_POLL {
-			if err := stream.CloseSend(); err != nil {
-				return because(ctx, err)
-			}
+		var polls sync.WaitGroup
+		if s.agent.mode == gpb.SubscriptionList_POLL {
+			polls.Go(func() { poll(stream, interval) })
+		} else if err := stream.CloseSend(); err != nil {
+			return because(ctx, err)
 		}
 		if err := s.receive(ctx, stream, r, began, watch, stall); err != nil {
-			return because(ctx, err)
+			err = because(ctx, err)
+			cancel(err)
+			polls.Wait()
+			return err
 		}
 		// ONCE is over: the next begins an interval after this one.
 		if err := sleep(ctx, interval-time.Since(began)); err != nil {
 			return because(ctx, err)
+		}
+	}
+}
+
+// poll asks for everything at once, and then at every interval, until the stream ends.
+func poll(stream gpb.GNMI_SubscribeClient, interval time.Duration) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		if stream.Send(&gpb.SubscribeRequest{Request: &gpb.SubscribeRequest_Poll{Poll: &gpb.Poll{}}}) != nil {
+			return // receive is told why
+		}
+		select {
+		case <-stream.Context().Done():
+			return
+		case <-tick.C:
 		}
 	}
 }
@@ -256,15 +278,6 @@ func (s *session) receive(ctx context.Context, stream gpb.GNMI_SubscribeClient, 
 			}
 		case *gpb.SubscribeResponse_SyncResponse:
 			s.syncTook.Store(int64(now.Sub(began)))
-			if s.agent.mode == gpb.SubscriptionList_POLL {
-				if err := sleep(ctx, s.agent.config.Interval-now.Sub(began)); err != nil {
-					return err
-				}
-				began = time.Now()
-				if err := stream.Send(&gpb.SubscribeRequest{Request: &gpb.SubscribeRequest_Poll{Poll: &gpb.Poll{}}}); err != nil && err != io.EOF {
-					return err
-				}
-			}
 		case *gpb.SubscribeResponse_Error: //nolint:staticcheck // deprecated, and sent
 			return &failure{kindRequest, errors.New(x.Error.GetMessage())} //nolint:staticcheck // as above
 		}

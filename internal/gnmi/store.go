@@ -123,24 +123,21 @@ func (s *store) Delete(n *preset.Node, c *preset.Captures) {
 	}
 }
 
-// notification decodes one.
+// notification decodes one. One without a body is the end of a session: what was told
+// by change is not known any more, and which port a component belongs to is.
 func (s *store) notification(n message, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if n.body == nil {
+		for key, x := range s.all {
+			if x.onChange && x.leaf.Family.Kind != preset.Relation {
+				delete(s.all, key)
+			}
+		}
+		return
+	}
 	s.now = now
 	s.decoder.Notification(n.body, now)
-}
-
-// clear forgets all: a session that begins is told all anew.
-func (s *store) clear(onChangeOnly bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for key, x := range s.all {
-		if x.onChange || !onChangeOnly {
-			delete(s.all, key)
-		}
-	}
-	clear(s.ports)
 }
 
 // points appends what is known: samples that are not older than stale, and changes.
