@@ -78,6 +78,7 @@ func (s *store) Sample(l *preset.Leaf, identity []byte, c *preset.Captures, v fl
 		x.since = at
 		s.resets++
 	}
+	x.since = min(x.since, at) // a switch's clock may be set back
 	x.value, x.at, x.seen, x.onChange = v, at, s.now, l.Rule.OnChange
 }
 
