@@ -30,13 +30,21 @@ func (g *generator) Subscribe(stream gpb.GNMI_SubscribeServer) error {
 	if err := stream.Send(&gpb.SubscribeResponse{Response: &gpb.SubscribeResponse_SyncResponse{SyncResponse: true}}); err != nil {
 		return err
 	}
+	// Encoded once: what is measured is the receiver, and the transport both ways.
+	ready := make([]*grpc.PreparedMsg, len(g.messages))
+	for i, m := range g.messages {
+		ready[i] = &grpc.PreparedMsg{}
+		if err := ready[i].Encode(stream, m); err != nil {
+			return err
+		}
+	}
 	for {
 		select {
 		case <-stream.Context().Done():
 			return nil
 		case n := <-g.start:
 			for i := range n {
-				if err := stream.Send(g.messages[i%len(g.messages)]); err != nil {
+				if err := stream.SendMsg(ready[i%len(ready)]); err != nil {
 					return err
 				}
 			}
