@@ -96,7 +96,7 @@ func Start(config Config, log *slog.Logger) (*Agent, error) {
 		})
 	}
 	for _, t := range config.Targets {
-		s := &session{agent: a, name: t.name(), address: t.Address, store: newStore(a.tree, config.MaxSeries), log: log,
+		s := &session{agent: a, name: t.name(), address: t.Address, store: newStore(a.tree, a.onChange, config.MaxSeries), log: log,
 			queue: a.queues[len(a.sessions)%len(a.queues)]}
 		a.sessions = append(a.sessions, s)
 		a.readers.Go(func() { s.run(ctx) })

@@ -460,3 +460,60 @@ func TestFlapping(t *testing.T) {
 		t.Error("the target is up without a session")
 	}
 }
+
+// TestOverload: while the decoder stands still the queue fills, messages are dropped
+// and counted, and then all is asked for anew.
+func TestOverload(t *testing.T) {
+	state := gnmitest.Example(time.Now())
+	sw, a, log := started(t, "openconfig", state, gnmitest.Faults{}, nil, func(c *Config) { c.Queue, c.QueueWait = 1, time.Millisecond })
+	until(t, a, log, "series", synced)
+	s := a.sessions[0]
+	s.store.mu.Lock()
+	for end := time.Now().Add(30 * time.Second); s.drops.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			s.store.mu.Unlock()
+			t.Fatal("nothing is dropped")
+		}
+		state.Octets++
+		sw.Tell(state)
+	}
+	s.store.mu.Unlock()
+	until(t, a, log, "all anew", func(got map[string]float64) bool {
+		return got[errorsOf("dropped")] > 0 && got["graylink_gnmi_dropped_updates_total"+leaf1+"}"] > 0 &&
+			got[`fabric_switch_port_receive_bytes_total{switch="leaf1",port="Ethernet8"}`] == float64(state.Octets) &&
+			got[`fabric_switch_port_oper_up{switch="leaf1",port="Ethernet8"}`] == 1
+	})
+}
+
+// TestStorm: twenty switches that restart at once are all told of again.
+func TestStorm(t *testing.T) {
+	broken := gnmitest.Faults{EndAfter: 1, End: status.Error(codes.Unavailable, "restart")}
+	var all []*gnmitest.Switch
+	var more []Target
+	for i := range 19 {
+		sw, err := gnmitest.Start("openconfig", gnmitest.Example(time.Now()), broken, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(sw.Stop)
+		all, more = append(all, sw), append(more, Target{Address: sw.Address, Name: fmt.Sprint("leaf", i+2)})
+	}
+	sw, a, log := started(t, "openconfig", gnmitest.Example(time.Now()), broken, nil, func(c *Config) { c.Targets = append(c.Targets, more...) })
+	count := func(family string, least float64) func(map[string]float64) bool {
+		return func(got map[string]float64) bool {
+			n := 0
+			for s, v := range got {
+				if strings.HasPrefix(s, family+"{") && v >= least && (!strings.Contains(s, "kind=") || strings.Contains(s, `"stream"`)) {
+					n++
+				}
+			}
+			return n == 20
+		}
+	}
+	until(t, a, log, "errors of all", count("graylink_gnmi_errors_total", 3))
+	for _, s := range append(all, sw) {
+		s.Break(gnmitest.Faults{})
+	}
+	until(t, a, log, "all up", count("graylink_gnmi_target_up", 1))
+	until(t, a, log, "states of all", count("fabric_switch_port_oper_up", 1))
+}

@@ -143,7 +143,7 @@ func BenchmarkDecode(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := newStore(tree, 1<<20)
+	s := newStore(tree, true, 1<<20)
 	var all [][]byte
 	for _, n := range notifications() {
 		x, err := proto.Marshal(n)
@@ -187,7 +187,7 @@ func BenchmarkSONiC(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := newStore(tree, 1<<20)
+	s := newStore(tree, true, 1<<20)
 	text := []byte("{")
 	for p := range 64 {
 		text = fmt.Appendf(text, `"Ethernet%d":{`, p*8)

@@ -41,13 +41,14 @@ type store struct {
 	families map[*preset.Family]uint16
 	key      []byte
 	now      time.Time
+	changes  bool // what changes seldom is told by change, else with every sample
 	max      int
 	full     uint64 // samples without a place
 	resets   uint64 // of counters
 }
 
-func newStore(tree *preset.Tree, max int) *store {
-	s := &store{all: map[string]*series{}, ports: map[string][]string{}, families: map[*preset.Family]uint16{}, max: max}
+func newStore(tree *preset.Tree, changes bool, max int) *store {
+	s := &store{changes: changes, all: map[string]*series{}, ports: map[string][]string{}, families: map[*preset.Family]uint16{}, max: max}
 	for _, l := range tree.Leaves {
 		if _, ok := s.families[l.Family]; !ok {
 			s.families[l.Family] = uint16(len(s.families))
@@ -79,7 +80,7 @@ func (s *store) Sample(l *preset.Leaf, identity []byte, c *preset.Captures, v fl
 		s.resets++
 	}
 	x.since = min(x.since, at) // a switch's clock may be set back
-	x.value, x.at, x.seen, x.onChange = v, at, s.now, l.Rule.OnChange
+	x.value, x.at, x.seen, x.onChange = v, at, s.now, s.changes && l.Rule.OnChange
 }
 
 // relate keeps that a component belongs to a port.
@@ -94,7 +95,9 @@ func (s *store) relate(x *series, component string) {
 func (s *store) unrelate(port string) {
 	for component, list := range s.ports {
 		if i := slices.Index(list, port); i >= 0 {
-			s.ports[component] = slices.Delete(list, i, i+1)
+			if s.ports[component] = slices.Delete(list, i, i+1); len(list) == 1 {
+				delete(s.ports, component)
+			}
 		}
 	}
 }

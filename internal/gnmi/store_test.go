@@ -21,7 +21,7 @@ func storeOf(t testing.TB, vendor string, max int) *store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newStore(tree, max)
+	return newStore(tree, true, max)
 }
 
 func path1(t testing.TB, s string) *gpb.Path {
@@ -95,6 +95,21 @@ func TestStore(t *testing.T) {
 	}
 	if got, _ := say(s, now.Add(10*time.Second)); len(s.all) != 8 || s.full != 20-uint64(len(got)) {
 		t.Errorf("%d series of 8, %d without a place, %d told", len(s.all), s.full, len(got))
+	}
+}
+
+// TestPolledStates: where nothing is told by change, a state that is not told any more
+// is absent.
+func TestPolledStates(t *testing.T) {
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	s := storeOf(t, "openconfig", 8)
+	s.changes = false
+	s.notification(message{body: &gpb.Notification{Timestamp: now.UnixNano(), Update: []*gpb.Update{val(t, "/interfaces/interface[name=e1]/state/oper-status", "UP")}}}, now)
+	if got, _ := say(s, now); len(got) != 1 {
+		t.Errorf("%q", got)
+	}
+	if got, _ := say(s, now.Add(4*time.Second)); len(got) != 0 {
+		t.Errorf("%q is there still", got)
 	}
 }
 

@@ -77,6 +77,30 @@ func TestBadConfigs(t *testing.T) {
 	}
 }
 
+// TestExample: the receivers of deploy/otelcol/gnmi.yaml are valid.
+func TestExample(t *testing.T) {
+	m, err := confmaptest.LoadConf("../../deploy/otelcol/gnmi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := m.Sub("receivers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range all.ToStringMap() {
+		one, err := all.Sub(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := NewFactory().CreateDefaultConfig().(*Config)
+		if err := one.Unmarshal(c); err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if err := c.Validate(); err != nil || len(c.Targets) == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // flatten takes metrics back to Prometheus, as receivers that feed it do.
 func flatten(t *testing.T, m pmetric.Metrics) map[string]float64 {
 	t.Helper()
