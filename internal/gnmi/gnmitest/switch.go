@@ -95,7 +95,7 @@ func (s *Switch) Tell(state State) {
 	defer s.mu.Unlock()
 	s.state = state
 	for c, sub := range s.streams {
-		c <- s.content(sub.list)
+		tell(c, s.content(sub.list))
 	}
 }
 
@@ -104,7 +104,15 @@ func (s *Switch) Send(n ...*gpb.Notification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.streams {
-		c <- n
+		tell(c, n)
+	}
+}
+
+// tell leaves out what a stream that does not read has no room for.
+func tell(c chan []*gpb.Notification, n []*gpb.Notification) {
+	select {
+	case c <- n:
+	default:
 	}
 }
 
