@@ -14,12 +14,13 @@ import (
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
 	"go.opentelemetry.io/collector/service/telemetry/otelconftelemetry"
 
+	"github.com/graylink/graylink/receivers/gnmireceiver"
 	"github.com/graylink/graylink/receivers/ibfabricreceiver"
 )
 
 // components are the distribution: those of deploy/otelcol/manifest.yaml.
 func components() (otelcol.Factories, error) {
-	receivers, err := otelcol.MakeFactoryMap[receiver.Factory](ibfabricreceiver.NewFactory(), otlpreceiver.NewFactory())
+	receivers, err := otelcol.MakeFactoryMap[receiver.Factory](gnmireceiver.NewFactory(), ibfabricreceiver.NewFactory(), otlpreceiver.NewFactory())
 	if err != nil {
 		return otelcol.Factories{}, err
 	}

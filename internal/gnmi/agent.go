@@ -1,0 +1,212 @@
+// Package gnmi keeps switches subscribed by gNMI and has their series.
+//
+//  1. A session asks Capabilities first, and subscribes with an encoding that both
+//     sides know.
+//  2. A session that ends is begun again after a wait that doubles, half of it by
+//     chance.
+//  3. Messages wait in a queue of a fixed size. While it is full the session does not
+//     read, and so holds the switch back; after QueueWait a message is dropped and
+//     counted, and where changes are subscribed to all is asked for anew.
+//  4. A sample that did not come for three intervals is absent. What is told by change
+//     is absent while there is no session.
+//  5. A target's series are of its own messages, in their order.
+//
+// The library's own client (gnmic's target) reads credentials once, dials with a
+// deadline of its own and restarts streams by itself; sessions are therefore on
+// generated messages, and the library parses paths.
+package gnmi
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	gpb "github.com/openconfig/gnmi/proto/gnmi"
+
+	"github.com/graylink/graylink/internal/gnmi/preset"
+)
+
+// message is a notification on its way to its decoder, or the end of a session.
+type message struct {
+	session *session
+	body    *gpb.Notification
+	at      time.Time
+}
+
+// Agent is the sessions of all targets.
+type Agent struct {
+	config    Config
+	preset    *preset.Preset
+	tree      *preset.Tree
+	requests  []*request
+	encodings []gpb.Encoding
+	mode      gpb.SubscriptionList_Mode
+	onChange  bool // changes are subscribed to
+	sessions  []*session
+	queues    []chan message // one for each decoder; a target has always the same
+	stop      context.CancelFunc
+	readers   sync.WaitGroup
+	decoders  sync.WaitGroup
+}
+
+// Start begins to subscribe. It does not wait for any switch.
+func Start(config Config, log *slog.Logger) (*Agent, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	rules, err := config.rules()
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{config: config, preset: preset.Named(config.Preset), mode: gpb.SubscriptionList_STREAM}
+	if a.tree, err = preset.Compile(rules); err != nil {
+		return nil, err
+	}
+	if a.requests, err = requests(a.preset, rules); err != nil {
+		return nil, err
+	}
+	switch config.Mode {
+	case "once":
+		a.mode = gpb.SubscriptionList_ONCE
+	case "poll":
+		a.mode = gpb.SubscriptionList_POLL
+	default:
+		a.onChange = slices.ContainsFunc(rules, func(r preset.Rule) bool { return r.OnChange })
+	}
+	names := a.preset.Encodings
+	if config.Encoding != "" {
+		names = []string{config.Encoding}
+	}
+	for _, n := range names {
+		a.encodings = append(a.encodings, gpb.Encoding(gpb.Encoding_value[n]))
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	a.stop = stop
+	workers := max(1, min(runtime.GOMAXPROCS(0), len(config.Targets), config.Queue))
+	for range workers {
+		q := make(chan message, config.Queue/workers)
+		a.queues = append(a.queues, q)
+		a.decoders.Go(func() {
+			for m := range q {
+				m.session.store.notification(m, m.at)
+			}
+		})
+	}
+	for _, t := range config.Targets {
+		s := &session{agent: a, name: t.name(), address: t.Address, store: newStore(a.tree, a.onChange, config.MaxSeries), log: log,
+			queue: a.queues[len(a.sessions)%len(a.queues)]}
+		a.sessions = append(a.sessions, s)
+		a.readers.Go(func() { s.run(ctx) })
+	}
+	return a, nil
+}
+
+// Close ends all sessions and waits for them.
+func (a *Agent) Close() error {
+	a.stop()
+	a.readers.Wait()
+	for _, q := range a.queues {
+		close(q)
+	}
+	a.decoders.Wait()
+	return nil
+}
+
+// put gives a message to its decoder, or drops it after a while.
+func (a *Agent) put(ctx context.Context, m message) error {
+	q := m.session.queue
+	select {
+	case q <- m:
+		return nil
+	default:
+	}
+	timer := time.NewTimer(a.config.QueueWait)
+	defer timer.Stop()
+	select {
+	case q <- m:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		m.session.drops.Add(uint64(len(m.body.GetUpdate())))
+		m.session.lossy.Store(true)
+	}
+	return nil
+}
+
+// The families of how the receiving goes; their only other label is kind.
+var (
+	familyUp = &preset.Family{Name: "graylink_gnmi_target_up", Help: "Whether the switch is subscribed to and told something.", Kind: preset.Gauge}
+
+	familyAge      = &preset.Family{Name: "graylink_gnmi_sample_age_seconds", Help: "Time since the switch's last message.", Kind: preset.Gauge}
+	familySync     = &preset.Family{Name: "graylink_gnmi_sync_seconds", Help: "How long the last first telling of everything took.", Kind: preset.Gauge}
+	familySeries   = &preset.Family{Name: "graylink_gnmi_series", Help: "Series of the switch that are known.", Kind: preset.Gauge}
+	familyUnplaced = &preset.Family{Name: "graylink_gnmi_unplaced_series", Help: "Series of components whose port is not told.", Kind: preset.Gauge}
+	familyConnects = &preset.Family{Name: "graylink_gnmi_connects_total", Help: "Sessions that were begun.", Kind: preset.Counter}
+	familyErrors   = &preset.Family{Name: "graylink_gnmi_errors_total", Help: "Sessions that ended, and values that are none, by what was wrong.", Kind: preset.Counter, Labels: []string{"kind"}}
+	familyUpdates  = &preset.Family{Name: "graylink_gnmi_updates_total", Help: "Updates that were decoded.", Kind: preset.Counter}
+	familySamples  = &preset.Family{Name: "graylink_gnmi_samples_total", Help: "Samples that were made of them.", Kind: preset.Counter}
+	familyUnknown  = &preset.Family{Name: "graylink_gnmi_unknown_total", Help: "Updates, and members of JSON values, that no path is about.", Kind: preset.Counter}
+	familyAbsent   = &preset.Family{Name: "graylink_gnmi_absent_total", Help: "Values by which the switch said that it has none.", Kind: preset.Counter}
+	familyDropped  = &preset.Family{Name: "graylink_gnmi_dropped_updates_total", Help: "Updates that found no place in the queue.", Kind: preset.Counter}
+	familyResets   = &preset.Family{Name: "graylink_gnmi_counter_resets_total", Help: "Counters that went back.", Kind: preset.Counter}
+	familyQueue    = &preset.Family{Name: "graylink_gnmi_queue_messages", Help: "Messages of the switch's decoder that wait.", Kind: preset.Gauge}
+)
+
+// Families are all that points can be of: the preset's vocabulary, and how the
+// receiving goes. A user's path may add others.
+func Families() []*preset.Family {
+	out := slices.DeleteFunc(slices.Clone(preset.Families), func(f *preset.Family) bool { return f.Kind == preset.Relation })
+	return append(out, familyAbsent, familyAge, familyConnects, familyDropped, familyErrors, familyQueue, familyResets, familySamples, familySeries, familySync,
+		familyUnknown, familyUnplaced, familyUp, familyUpdates)
+}
+
+// Points are what is known now.
+func (a *Agent) Points(now time.Time) []Point {
+	var out []Point
+	for _, s := range a.sessions {
+		before := len(out)
+		var unplaced int
+		out, unplaced = s.store.points(out, s.name, now, 3*a.config.Interval)
+		count := len(out) - before
+		say := func(f *preset.Family, v float64, labels ...string) {
+			out = append(out, Point{Family: f, Switch: s.name, Values: labels, Value: v, At: now})
+		}
+		up := 0.0
+		if s.up.Load() {
+			up = 1
+		}
+		say(familyUp, up)
+		if at := s.last.Load(); at > 0 {
+			say(familyAge, max(0, now.Sub(time.Unix(0, at)).Seconds()))
+		}
+		if d := s.syncTook.Load(); d > 0 {
+			say(familySync, time.Duration(d).Seconds())
+		}
+		say(familySeries, float64(count))
+		say(familyUnplaced, float64(unplaced))
+		say(familyConnects, float64(s.connects.Load()))
+		say(familyDropped, float64(s.drops.Load()))
+		say(familyQueue, float64(len(s.queue)))
+		for i, k := range kinds {
+			say(familyErrors, float64(s.errs[i].Load()), k)
+		}
+		s.store.mu.Lock()
+		c, full, resets := s.store.decoder.Counts, s.store.full, s.store.resets
+		s.store.mu.Unlock()
+		for _, e := range []struct {
+			kind string
+			n    uint64
+		}{{"value", c.Values}, {"key", c.Keys}, {"json", c.JSON}, {"time", c.Times}, {"series_limit", full}} {
+			say(familyErrors, float64(e.n), e.kind)
+		}
+		say(familyUpdates, float64(c.Updates))
+		say(familySamples, float64(c.Samples))
+		say(familyUnknown, float64(c.Unknown+c.Unsought))
+		say(familyAbsent, float64(c.Absent))
+		say(familyResets, float64(resets))
+	}
+	return out
+}

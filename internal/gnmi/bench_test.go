@@ -1,0 +1,214 @@
+package gnmi
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	gpb "github.com/openconfig/gnmi/proto/gnmi"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/graylink/graylink/internal/gnmi/preset"
+)
+
+// generator is a switch that sends the same messages again, as fast as they are read.
+type generator struct {
+	gpb.UnimplementedGNMIServer
+	messages []*gpb.SubscribeResponse
+	start    chan int // so many messages
+}
+
+func (g *generator) Capabilities(_ context.Context, _ *gpb.CapabilityRequest) (*gpb.CapabilityResponse, error) {
+	return &gpb.CapabilityResponse{SupportedEncodings: []gpb.Encoding{gpb.Encoding_PROTO, gpb.Encoding_JSON_IETF}}, nil
+}
+
+func (g *generator) Subscribe(stream gpb.GNMI_SubscribeServer) error {
+	if err := stream.Send(&gpb.SubscribeResponse{Response: &gpb.SubscribeResponse_SyncResponse{SyncResponse: true}}); err != nil {
+		return err
+	}
+	// Encoded once: what is measured is the receiver, and the transport both ways.
+	ready := make([]*grpc.PreparedMsg, len(g.messages))
+	for i, m := range g.messages {
+		ready[i] = &grpc.PreparedMsg{}
+		if err := ready[i].Encode(stream, m); err != nil {
+			return err
+		}
+	}
+	for {
+		select {
+		case <-stream.Context().Done():
+			return nil
+		case n := <-g.start:
+			for i := range n {
+				if err := stream.SendMsg(ready[i%len(ready)]); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// perMessage is how many updates a notification of the benchmark has.
+const perMessage = 100
+
+// notifications are of 200 ports with 100 leaves each: 20,000 series.
+func notifications() []*gpb.Notification {
+	var out []*gpb.Notification
+	for port := range 200 {
+		n := &gpb.Notification{Timestamp: time.Now().UnixNano()}
+		for i := range perMessage {
+			key := map[string]string{"interface-id": fmt.Sprintf("swp%d", port)}
+			p := &gpb.Path{Elem: []*gpb.PathElem{{Name: "qos"}, {Name: "interfaces"}, {Name: "interface", Key: key}}}
+			add := func(e ...*gpb.PathElem) { p.Elem = append(p.Elem, e...) }
+			if i < 40 {
+				leaf := []string{"in-pause-pkts", "out-pause-pkts", "in-pause-duration", "out-pause-duration"}[i%4]
+				add(&gpb.PathElem{Name: "switch-priority", Key: map[string]string{"priority": fmt.Sprint(i / 4)}}, &gpb.PathElem{Name: "state"})
+				if i%4 < 2 {
+					add(&gpb.PathElem{Name: "counters"})
+				}
+				add(&gpb.PathElem{Name: leaf})
+			} else {
+				leaf := []string{"ecn-marked-pkts", "instant-queue-len", "max-queue-len", "transmit-pkts", "transmit-octets"}[i%5]
+				add(&gpb.PathElem{Name: "output"}, &gpb.PathElem{Name: "queues"}, &gpb.PathElem{Name: "queue", Key: map[string]string{"name": fmt.Sprint((i - 40) / 5)}},
+					&gpb.PathElem{Name: "state"}, &gpb.PathElem{Name: leaf})
+			}
+			n.Update = append(n.Update, &gpb.Update{Path: p, Val: &gpb.TypedValue{Value: &gpb.TypedValue_UintVal{UintVal: uint64(port*1000 + i)}}})
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// BenchmarkEndToEnd: updates through gRPC over the loopback, the generator in the
+// same process, into the series of four switches.
+func BenchmarkEndToEnd(b *testing.B) {
+	const targets = 4
+	c := Defaults()
+	c.Preset, c.TLS.Insecure, c.QueueWait = "cumulus", true, time.Minute
+	var gens []*generator
+	for i := range targets {
+		g := &generator{start: make(chan int)}
+		for _, n := range notifications() {
+			g.messages = append(g.messages, &gpb.SubscribeResponse{Response: &gpb.SubscribeResponse_Update{Update: n}})
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			b.Fatal(err)
+		}
+		s := grpc.NewServer()
+		gpb.RegisterGNMIServer(s, g)
+		served := make(chan struct{})
+		go func() { defer close(served); _ = s.Serve(l) }()
+		b.Cleanup(func() { s.Stop(); <-served })
+		gens = append(gens, g)
+		c.Targets = append(c.Targets, Target{Address: l.Addr().String(), Name: fmt.Sprint("leaf", i)})
+	}
+	a, err := Start(c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = a.Close() })
+	updates := func() (n uint64) {
+		for _, s := range a.sessions {
+			s.store.mu.Lock()
+			n += s.store.decoder.Counts.Samples
+			s.store.mu.Unlock()
+		}
+		return n
+	}
+	for _, s := range a.sessions {
+		for !s.up.Load() {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	messages := b.N/(targets*perMessage) + 1
+	b.ReportAllocs()
+	b.ResetTimer()
+	for _, g := range gens {
+		g.start <- messages
+	}
+	for want := uint64(messages * perMessage * targets); updates() < want; {
+		time.Sleep(time.Millisecond)
+	}
+	b.ReportMetric(float64(messages*perMessage*targets)/b.Elapsed().Seconds(), "updates/s")
+}
+
+// BenchmarkDecode is the part from bytes to series.
+func BenchmarkDecode(b *testing.B) {
+	tree, err := preset.Compile(preset.Named("cumulus").Rules)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := newStore(tree, true, 1<<20)
+	var all [][]byte
+	for _, n := range notifications() {
+		x, err := proto.Marshal(n)
+		if err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, x)
+	}
+	now := time.Now()
+	b.Run("bytes", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; i < b.N; i += perMessage {
+			var n gpb.Notification
+			if err := proto.Unmarshal(all[i/perMessage%len(all)], &n); err != nil {
+				b.Fatal(err)
+			}
+			s.notification(message{body: &n}, now)
+		}
+	})
+	b.Run("message", func(b *testing.B) {
+		list := notifications()
+		b.ReportAllocs()
+		for i := 0; i < b.N; i += perMessage {
+			s.notification(message{body: list[i/perMessage%len(list)]}, now)
+		}
+	})
+	b.Run("points", func(b *testing.B) {
+		b.ReportAllocs()
+		var out []Point
+		for i := 0; i < b.N; i += len(out) {
+			if out, _ = s.points(out[:0], "leaf1", now, time.Hour); len(out) == 0 {
+				b.Fatal("no points")
+			}
+		}
+	})
+}
+
+// BenchmarkSONiC is a JSON object of 64 ports with 100 counters as texts.
+func BenchmarkSONiC(b *testing.B) {
+	tree, err := preset.Compile(preset.Named("sonic").Rules)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := newStore(tree, true, 1<<20)
+	text := []byte("{")
+	for p := range 64 {
+		text = fmt.Appendf(text, `"Ethernet%d":{`, p*8)
+		for q := range 8 {
+			text = fmt.Appendf(text, `"SAI_PORT_STAT_PFC_%d_RX_PKTS":"%d","SAI_PORT_STAT_PFC_%d_TX_PKTS":"%d",`, q, p*1000+q, q, p)
+		}
+		for q := range 84 {
+			text = fmt.Appendf(text, `"SAI_PORT_STAT_OTHER_%d":"%d",`, q, q)
+		}
+		text = append(text[:len(text)-1], "},"...)
+	}
+	text = append(text[:len(text)-1], '}')
+	n := &gpb.Notification{Timestamp: time.Now().UnixNano(), Update: []*gpb.Update{{Path: &gpb.Path{Elem: []*gpb.PathElem{{Name: "COUNTERS"}, {Name: "Ethernet*"}}},
+		Val: &gpb.TypedValue{Value: &gpb.TypedValue_JsonIetfVal{JsonIetfVal: text}}}}}
+	b.ReportAllocs()
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		s.notification(message{body: n}, time.Now())
+	}
+	if c := s.decoder.Counts; c.Samples != c.Unknown*16/84 || c.JSON > 0 {
+		b.Fatalf("%+v", c)
+	}
+	b.ReportMetric(6400*float64(b.N)/b.Elapsed().Seconds(), "counters/s")
+}

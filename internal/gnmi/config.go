@@ -1,0 +1,185 @@
+package gnmi
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/graylink/graylink/internal/gnmi/preset"
+)
+
+// Config says which switches are subscribed to, and how.
+type Config struct {
+	// Preset is the vendor's, by its name (preset.Names).
+	Preset string `mapstructure:"preset"`
+	// Targets are the switches.
+	Targets []Target `mapstructure:"targets"`
+	// Mode is stream, once or poll. Once subscribes anew every Interval.
+	Mode string `mapstructure:"mode"`
+	// Interval is the time between samples, and between polls.
+	Interval time.Duration `mapstructure:"interval"`
+	// Encoding is asked for whatever the preset prefers; empty: the preset's best that
+	// the switch offers.
+	Encoding string `mapstructure:"encoding"`
+	TLS      TLS    `mapstructure:"tls"`
+	// UsernameFile and PasswordFile, or TokenFile (a bearer token), hold credentials.
+	// They are read at every connection.
+	UsernameFile string `mapstructure:"username_file"`
+	PasswordFile string `mapstructure:"password_file"`
+	TokenFile    string `mapstructure:"token_file"`
+	// Paths are added to the preset's.
+	Paths []preset.UserPath `mapstructure:"paths"`
+	// Timeout is of connecting and of Capabilities.
+	Timeout time.Duration `mapstructure:"timeout"`
+	// BackoffMin and BackoffMax bound the wait before a session is tried again.
+	BackoffMin time.Duration `mapstructure:"backoff_min"`
+	BackoffMax time.Duration `mapstructure:"backoff_max"`
+	// Queue is how many messages of all targets may wait to be decoded; QueueWait how
+	// long a session waits for a place, during which the switch is held back, before the
+	// message is dropped.
+	Queue     int           `mapstructure:"queue"`
+	QueueWait time.Duration `mapstructure:"queue_wait"`
+	// MaxSeries is how many series a target may have.
+	MaxSeries int `mapstructure:"max_series"`
+}
+
+// Target is a switch.
+type Target struct {
+	Address string `mapstructure:"address"` // host:port
+	Name    string `mapstructure:"name"`    // the label switch; empty: the address' host
+}
+
+// TLS is how the switch is known, and how this process is.
+type TLS struct {
+	// Insecure: no TLS at all.
+	Insecure bool `mapstructure:"insecure"`
+	// SkipVerify: the switch's certificate is not verified.
+	SkipVerify bool   `mapstructure:"insecure_skip_verify"`
+	CA         string `mapstructure:"ca_file"` // empty: the system's
+	Cert       string `mapstructure:"cert_file"`
+	Key        string `mapstructure:"key_file"`
+	// Server is the name in the switch's certificate; empty: the address' host.
+	Server string `mapstructure:"server_name"`
+}
+
+// Defaults is a configuration without targets.
+func Defaults() Config {
+	return Config{Preset: "openconfig", Mode: "stream", Interval: 10 * time.Second, Timeout: 10 * time.Second, BackoffMin: time.Second,
+		BackoffMax: time.Minute, Queue: 1024, QueueWait: time.Second, MaxSeries: 200_000}
+}
+
+var encodings = []string{"PROTO", "JSON_IETF", "JSON"}
+
+// Validate names the key that is wrong.
+func (c *Config) Validate() error {
+	wrong := func(key, format string, args ...any) error { return fmt.Errorf(key+": "+format, args...) }
+	if preset.Named(c.Preset) == nil {
+		return wrong("preset", "one of %s is expected, not %q", strings.Join(preset.Names(), ", "), c.Preset)
+	}
+	if len(c.Targets) == 0 {
+		return wrong("targets", "a list of switches is expected, as {address: leaf1:9339}")
+	}
+	names := map[string]int{}
+	for i, t := range c.Targets {
+		host, port, err := net.SplitHostPort(t.Address)
+		if err != nil || host == "" || port == "" {
+			return wrong(fmt.Sprintf("targets[%d].address", i), "host:port is expected, not %q", t.Address)
+		}
+		if name := t.name(); strings.ContainsAny(name, "/:>@# \t\n") {
+			return wrong(fmt.Sprintf("targets[%d].name", i), "a switch's name holds no /, :, >, @, # or white space: %q", name)
+		} else if first, twice := names[name]; twice {
+			return wrong(fmt.Sprintf("targets[%d].name", i), "%q is the name of targets[%d] as well", name, first)
+		} else {
+			names[name] = i
+		}
+	}
+	if !slices.Contains([]string{"stream", "once", "poll"}, c.Mode) {
+		return wrong("mode", "stream, once or poll is expected, not %q", c.Mode)
+	}
+	if c.Interval < time.Second || c.Interval > time.Hour {
+		return wrong("interval", "1s to 1h is expected, not %v", c.Interval)
+	}
+	if c.Encoding != "" && !slices.Contains(encodings, c.Encoding) {
+		return wrong("encoding", "one of %s is expected, not %q", strings.Join(encodings, ", "), c.Encoding)
+	}
+	if c.TLS.Insecure && (c.TLS.CA != "" || c.TLS.Cert != "" || c.TLS.Key != "" || c.TLS.Server != "" || c.TLS.SkipVerify) {
+		return wrong("tls.insecure", "nothing else of tls has a meaning without TLS")
+	}
+	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		return wrong("tls", "cert_file and key_file are expected together")
+	}
+	if (c.UsernameFile == "") != (c.PasswordFile == "") {
+		return wrong("username_file", "username_file and password_file are expected together")
+	}
+	if c.TokenFile != "" && c.PasswordFile != "" {
+		return wrong("token_file", "a token, or a name and a password, is expected, not both")
+	}
+	if c.TLS.Insecure && (c.TokenFile != "" || c.PasswordFile != "") {
+		return wrong("tls.insecure", "credentials are sent over TLS only")
+	}
+	for _, b := range []struct {
+		key         string
+		v, from, to time.Duration
+	}{
+		{"timeout", c.Timeout, 100 * time.Millisecond, 5 * time.Minute},
+		{"backoff_min", c.BackoffMin, 10 * time.Millisecond, time.Hour},
+		{"backoff_max", c.BackoffMax, c.BackoffMin, time.Hour},
+		{"queue_wait", c.QueueWait, 0, time.Minute},
+	} {
+		if b.v < b.from || b.v > b.to {
+			return wrong(b.key, "%v to %v is expected, not %v", b.from, b.to, b.v)
+		}
+	}
+	if c.Queue < 1 || c.Queue > 1<<20 {
+		return wrong("queue", "1 to 1048576 messages are expected, not %d", c.Queue)
+	}
+	if c.MaxSeries < 1 || c.MaxSeries > 1<<24 {
+		return wrong("max_series", "1 to 16777216 are expected, not %d", c.MaxSeries)
+	}
+	rules, err := c.rules()
+	if err != nil {
+		return err
+	}
+	if _, err := preset.Compile(rules); err != nil {
+		return wrong("paths", "%v", err)
+	}
+	return nil
+}
+
+// rules are the preset's and the user's.
+func (c *Config) rules() ([]preset.Rule, error) {
+	rules := slices.Clone(preset.Named(c.Preset).Rules)
+	for i, u := range c.Paths {
+		r, err := u.Rule()
+		if err != nil {
+			return nil, fmt.Errorf("paths[%d]: %w", i, err)
+		}
+		rules = append(rules, r)
+	}
+	return rules, nil
+}
+
+// name is the label switch of the target.
+func (t Target) name() string {
+	if t.Name != "" {
+		return t.Name
+	}
+	host, _, _ := net.SplitHostPort(t.Address)
+	return strings.ReplaceAll(host, ":", "_") // of an IPv6 address
+}
+
+// secret reads a file with one line; its error never holds the line.
+func secret(file string) (string, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	s := strings.TrimSpace(string(b))
+	if s == "" || strings.ContainsAny(s, "\r\n") {
+		return "", fmt.Errorf("%s: one line is expected", file)
+	}
+	return s, nil
+}

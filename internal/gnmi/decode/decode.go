@@ -1,0 +1,387 @@
+// Package decode makes samples of gNMI notifications, by the rules of a preset.
+//
+//  1. A leaf is its path (prefix, update, and the members of a JSON value) without
+//     origin and modules' names; the prefix' target is not part of it.
+//  2. A value that cannot be its family's is no sample: it is counted, and absent.
+//  3. A leaf that no rule is about is counted and left out.
+//  4. A sample's time is its notification's, unless that is not within a day of now.
+//  5. An atomic notification replaces what was beneath its prefix; deletes come
+//     before updates (gNMI specification 2.1.1, 3.5.2.5).
+//  6. Paths may be in the deprecated form, Path.element, where the values of keys are
+//     elements of their own or stand in brackets.
+package decode
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	jsoniter "github.com/json-iterator/go"
+	"github.com/openconfig/gnmi/proto/gnmi"
+	"github.com/openconfig/gnmic/pkg/api/path"
+
+	"github.com/graylink/graylink/internal/gnmi/preset"
+)
+
+// Sink takes what a notification says.
+type Sink interface {
+	// Sample is a value of a leaf, or its text where the leaf is of an Info or a
+	// Relation. Identity and text are the caller's again when it returns.
+	Sample(l *preset.Leaf, identity []byte, c *preset.Captures, value float64, text string, at int64)
+	// Delete takes away the leaves beneath a node whose captures are as given; an empty
+	// one is any.
+	Delete(n *preset.Node, c *preset.Captures)
+}
+
+// Counts are what a decoder did.
+type Counts struct {
+	Updates  uint64 // updates of notifications
+	Samples  uint64
+	Unknown  uint64 // updates, or members of JSON values, that no rule is about
+	Values   uint64 // values that cannot be their family's
+	Absent   uint64 // values by which a switch says that it has none: N/A, null, an empty text
+	Keys     uint64 // leaves without the keys that make their labels
+	JSON     uint64 // values that are no JSON, or too deep
+	Times    uint64 // notifications whose time is not within a day of now
+	Deletes  uint64
+	Unsought uint64 // updates without path or value
+}
+
+// Decoder decodes notifications of one target, one after the other.
+type Decoder struct {
+	Counts   Counts
+	tree     *preset.Tree
+	sink     Sink
+	captures preset.Captures
+	id       []byte
+	iter     *jsoniter.Iterator
+}
+
+// New makes a decoder.
+func New(tree *preset.Tree, sink Sink) *Decoder {
+	return &Decoder{tree: tree, sink: sink, iter: jsoniter.NewIterator(jsoniter.ConfigDefault)}
+}
+
+// maxDepth is how deep JSON values may be: the deepest model at hand has 9 levels.
+const maxDepth = 32
+
+// Notification decodes one. now is the receiver's time.
+func (d *Decoder) Notification(n *gnmi.Notification, now time.Time) {
+	at := n.GetTimestamp()
+	if delta := now.UnixNano() - at; at <= 0 || delta > int64(24*time.Hour) || -delta > int64(24*time.Hour) {
+		d.Counts.Times++
+		at = now.UnixNano()
+	}
+	d.captures = preset.Captures{}
+	from := d.walk(d.tree.Root, n.GetPrefix())
+	base := d.captures
+	if n.GetAtomic() && from != nil {
+		d.sink.Delete(from, &d.captures)
+	}
+	for _, p := range n.GetDelete() {
+		d.Counts.Deletes++
+		d.captures = base
+		if node := d.walk(from, p); node != nil {
+			for i, c := range d.captures {
+				if c == "*" {
+					d.captures[i] = ""
+				}
+			}
+			d.sink.Delete(node, &d.captures)
+		}
+	}
+	for _, u := range n.GetUpdate() {
+		d.Counts.Updates++
+		if u.GetVal() == nil && u.GetValue() == nil { //nolint:staticcheck // the deprecated form must be read
+			d.Counts.Unsought++
+			continue
+		}
+		d.captures = base
+		node := d.walk(from, u.GetPath())
+		if node == nil {
+			d.Counts.Unknown++
+			continue
+		}
+		if u.GetVal() == nil {
+			d.deprecated(node, u.GetValue(), at) //nolint:staticcheck // as above
+			continue
+		}
+		d.value(node, u.GetVal(), at)
+	}
+}
+
+// walk goes along a path; nil: no rule is about what is there.
+func (d *Decoder) walk(n *preset.Node, p *gnmi.Path) *preset.Node {
+	if n == nil || p == nil {
+		return n
+	}
+	for _, e := range p.Elem {
+		if n = n.Child(e.Name, &d.captures); n == nil {
+			return nil
+		}
+		for _, k := range n.Keys {
+			d.captures[k.Capture] = e.Key[k.Name]
+		}
+	}
+	if len(p.Elem) > 0 || len(p.Element) == 0 { //nolint:staticcheck // Path.element is deprecated, and sent
+		return n
+	}
+	return d.walkElements(n, p.Element) //nolint:staticcheck // as above
+}
+
+// walkElements goes along a path of the deprecated form.
+func (d *Decoder) walkElements(n *preset.Node, elements []string) *preset.Node {
+	for i := 0; i < len(elements); i++ {
+		e := elements[i]
+		if strings.IndexByte(e, '[') > 0 {
+			p, err := path.ParsePath(e)
+			if err != nil || len(p.Elem) == 0 {
+				return nil
+			}
+			if n = d.walk(n, p); n == nil {
+				return nil
+			}
+			continue
+		}
+		if e == "" {
+			continue // "/interfaces" split at its slashes
+		}
+		if n = n.Child(e, &d.captures); n == nil {
+			return nil
+		}
+		last := ""
+		for _, k := range n.Keys {
+			if k.Name == last { // two rules about the same key
+				d.captures[k.Capture] = elements[i]
+				continue
+			}
+			if i+1 == len(elements) {
+				return n
+			}
+			i++
+			d.captures[k.Capture], last = elements[i], k.Name
+		}
+	}
+	return n
+}
+
+// deprecated is a value of the form before TypedValue.
+func (d *Decoder) deprecated(n *preset.Node, v *gnmi.Value, at int64) { //nolint:staticcheck // the deprecated form must be read
+	switch v.GetType() {
+	case gnmi.Encoding_JSON, gnmi.Encoding_JSON_IETF:
+		d.json(n, v.GetValue(), at)
+	case gnmi.Encoding_ASCII:
+		d.leaf(n, 0, string(v.GetValue()), true, at)
+	default:
+		d.Counts.Values++
+	}
+}
+
+func (d *Decoder) value(n *preset.Node, v *gnmi.TypedValue, at int64) {
+	switch x := v.GetValue().(type) {
+	case *gnmi.TypedValue_UintVal:
+		d.leaf(n, float64(x.UintVal), "", false, at)
+	case *gnmi.TypedValue_IntVal:
+		d.leaf(n, float64(x.IntVal), "", false, at)
+	case *gnmi.TypedValue_DoubleVal:
+		d.leaf(n, x.DoubleVal, "", false, at)
+	case *gnmi.TypedValue_FloatVal: //nolint:staticcheck // deprecated, and sent
+		d.leaf(n, float64(x.FloatVal), "", false, at) //nolint:staticcheck // as above
+	case *gnmi.TypedValue_DecimalVal: //nolint:staticcheck // deprecated, and sent
+		p := x.DecimalVal.GetPrecision() //nolint:staticcheck // as above
+		if p > 18 {                      // RFC 7950 9.3.4
+			d.Counts.Values++
+			return
+		}
+		d.leaf(n, float64(x.DecimalVal.GetDigits())/math.Pow10(int(p)), "", false, at) //nolint:staticcheck // as above
+	case *gnmi.TypedValue_StringVal:
+		d.leaf(n, 0, x.StringVal, true, at)
+	case *gnmi.TypedValue_AsciiVal:
+		d.leaf(n, 0, x.AsciiVal, true, at)
+	case *gnmi.TypedValue_BoolVal:
+		d.leaf(n, 0, strconv.FormatBool(x.BoolVal), true, at)
+	case *gnmi.TypedValue_JsonVal:
+		d.json(n, x.JsonVal, at)
+	case *gnmi.TypedValue_JsonIetfVal:
+		d.json(n, x.JsonIetfVal, at)
+	case *gnmi.TypedValue_LeaflistVal:
+		// A list of one is its element; a longer one is no value of a series.
+		if list := x.LeaflistVal.GetElement(); len(list) == 1 {
+			if _, nested := list[0].GetValue().(*gnmi.TypedValue_LeaflistVal); !nested {
+				d.value(n, list[0], at)
+				return
+			}
+		}
+		d.Counts.Values++
+	case *gnmi.TypedValue_BytesVal:
+		// ieeefloat32 of openconfig-types.
+		if len(x.BytesVal) == 4 {
+			d.leaf(n, float64(math.Float32frombits(binary.BigEndian.Uint32(x.BytesVal))), "", false, at)
+			return
+		}
+		d.Counts.Values++
+	default: // proto_bytes and any are of schemas that are not known
+		d.Counts.Values++
+	}
+}
+
+// leaf is the value of a leaf, a number or a text.
+func (d *Decoder) leaf(n *preset.Node, number float64, text string, isText bool, at int64) {
+	if len(n.Leaves) == 0 {
+		d.Counts.Unknown++
+		return
+	}
+	if isText {
+		switch text {
+		case "", "N/A", "n/a", "NA", "null":
+			d.Counts.Absent++
+			return
+		}
+	}
+	known := false
+	for _, l := range n.Leaves {
+		var ok bool
+		if d.id, ok = l.Identity(d.id[:0], &d.captures); !ok {
+			continue
+		}
+		known = true
+		v := 1.0
+		if l.Family.Kind == preset.Info || l.Family.Kind == preset.Relation {
+			if !isText {
+				text = strconv.FormatFloat(number, 'f', -1, 64)
+			}
+		} else if v, ok = l.Conv.Convert(number, text, isText); !ok || l.Family.Kind == preset.Counter && v < 0 {
+			d.Counts.Values++
+			continue
+		}
+		d.Counts.Samples++
+		d.sink.Sample(l, d.id, &d.captures, v, text, at)
+	}
+	if !known {
+		d.Counts.Keys++
+	}
+}
+
+// json is a JSON value: a leaf, or a tree whose members are leaves.
+func (d *Decoder) json(n *preset.Node, b []byte, at int64) {
+	d.iter.ResetBytes(b)
+	d.iter.Error = nil
+	d.member(d.iter, n, at, 0)
+	if d.iter.Error != nil && d.iter.Error.Error() != "EOF" {
+		d.Counts.JSON++
+	}
+}
+
+func (d *Decoder) member(it *jsoniter.Iterator, n *preset.Node, at int64, depth int) {
+	if depth > maxDepth {
+		it.ReportError("json", "too deep")
+		return
+	}
+	switch it.WhatIsNext() {
+	case jsoniter.ObjectValue:
+		if n.Ends() {
+			d.Counts.Unknown++
+			it.Skip()
+			return
+		}
+		saved := d.captures
+		it.ReadObjectCB(func(it *jsoniter.Iterator, name string) bool {
+			if child := n.Child(name, &d.captures); child != nil {
+				d.member(it, child, at, depth+1)
+			} else {
+				d.Counts.Unknown++
+				it.Skip()
+			}
+			d.captures = saved
+			return it.Error == nil
+		})
+	case jsoniter.ArrayValue:
+		d.list(it, n, at, depth)
+	case jsoniter.StringValue:
+		if s := it.ReadString(); it.Error == nil {
+			d.leaf(n, 0, s, true, at)
+		}
+	case jsoniter.NumberValue:
+		if v := it.ReadFloat64(); it.Error == nil || it.Error.Error() == "EOF" {
+			d.leaf(n, v, "", false, at)
+		}
+	case jsoniter.BoolValue:
+		if v := it.ReadBool(); it.Error == nil || it.Error.Error() == "EOF" {
+			d.leaf(n, 0, strconv.FormatBool(v), true, at)
+		}
+	case jsoniter.NilValue:
+		it.ReadNil()
+		d.Counts.Absent++
+	default:
+		it.ReportError("json", "no JSON value")
+	}
+}
+
+// list is a YANG list or leaf-list. The entries of a list have their keys among their
+// members, anywhere.
+func (d *Decoder) list(it *jsoniter.Iterator, n *preset.Node, at int64, depth int) {
+	saved := d.captures
+	for first := true; it.ReadArray(); first = false {
+		if it.WhatIsNext() != jsoniter.ObjectValue {
+			if first {
+				d.member(it, n, at, depth+1) // [null] of an empty leaf, and leaf-lists of one
+			} else {
+				d.Counts.Values++
+				it.Skip()
+			}
+			continue
+		}
+		entry := slices.Clone(it.SkipAndReturnBytes())
+		if it.Error != nil {
+			return
+		}
+		if len(n.Keys) > 0 {
+			d.keys(entry, n)
+		}
+		inner := jsoniter.ParseBytes(jsoniter.ConfigDefault, entry)
+		d.member(inner, n, at, depth+1)
+		if inner.Error != nil && inner.Error.Error() != "EOF" {
+			it.ReportError("json", inner.Error.Error())
+		}
+		d.captures = saved
+	}
+}
+
+// keys reads the keys of a list's entry.
+func (d *Decoder) keys(entry []byte, n *preset.Node) {
+	it := jsoniter.ParseBytes(jsoniter.ConfigDefault, entry)
+	it.ReadObjectCB(func(it *jsoniter.Iterator, name string) bool {
+		if i := strings.IndexByte(name, ':'); i >= 0 {
+			name = name[i+1:]
+		}
+		for _, k := range n.Keys {
+			if k.Name != name {
+				continue
+			}
+			switch it.WhatIsNext() {
+			case jsoniter.StringValue:
+				s := it.ReadString()
+				for _, k := range n.Keys {
+					if k.Name == name {
+						d.captures[k.Capture] = s
+					}
+				}
+			case jsoniter.NumberValue:
+				s := string(it.ReadNumber())
+				for _, k := range n.Keys {
+					if k.Name == name {
+						d.captures[k.Capture] = s
+					}
+				}
+			default:
+				it.Skip()
+			}
+			return it.Error == nil
+		}
+		it.Skip()
+		return it.Error == nil
+	})
+}

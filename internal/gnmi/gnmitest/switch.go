@@ -1,0 +1,285 @@
+// Package gnmitest has switches for tests that speak gNMI as their vendors' do, and
+// as badly as is asked.
+package gnmitest
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"slices"
+	"sync"
+
+	gpb "github.com/openconfig/gnmi/proto/gnmi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// Faults are what is wrong with a switch.
+type Faults struct {
+	Encodings []gpb.Encoding // what Capabilities offers; nil: all three
+	NoModels  bool           // Capabilities is not implemented
+	Silent    bool           // subscriptions are taken, and nothing is told
+	Login     []string       // metadata that calls must have, key and value in turn
+	// EndAfter ends a subscription with End after that many messages; 0: never.
+	EndAfter int
+	End      error
+	// Change is done to every notification before it is sent.
+	Change func(*gpb.Notification)
+	// Refuse refuses every subscription.
+	Refuse error
+}
+
+// Switch is a gNMI server.
+type Switch struct {
+	gpb.UnimplementedGNMIServer
+	Address string
+
+	vendor string
+	server *grpc.Server
+
+	mu            sync.Mutex
+	state         State
+	faults        Faults
+	subscriptions []*gpb.SubscriptionList // as they were asked for
+	streams       map[chan []*gpb.Notification]subscription
+	served        sync.WaitGroup
+}
+
+type subscription struct {
+	list *gpb.SubscriptionList
+}
+
+// Start serves a switch of a vendor on the loopback. config may be nil: no TLS.
+func Start(vendor string, state State, faults Faults, config *tls.Config) (*Switch, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	var opts []grpc.ServerOption
+	if config != nil {
+		opts = append(opts, grpc.Creds(credentials.NewTLS(config)))
+	}
+	s := &Switch{Address: l.Addr().String(), vendor: vendor, server: grpc.NewServer(opts...), state: state, faults: faults,
+		streams: map[chan []*gpb.Notification]subscription{}}
+	gpb.RegisterGNMIServer(s.server, s)
+	s.served.Go(func() { _ = s.server.Serve(l) })
+	return s, nil
+}
+
+// Stop breaks all connections.
+func (s *Switch) Stop() {
+	s.server.Stop()
+	s.served.Wait()
+}
+
+// Break changes faults for what comes.
+func (s *Switch) Break(f Faults) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = f
+}
+
+// Subscriptions are those that were asked for, the last at the end.
+func (s *Switch) Subscriptions() []*gpb.SubscriptionList {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.subscriptions)
+}
+
+// Tell sends a new state to every stream that is subscribed.
+func (s *Switch) Tell(state State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state = state
+	for c, sub := range s.streams {
+		tell(c, s.content(sub.list))
+	}
+}
+
+// Send sends notifications to every stream.
+func (s *Switch) Send(n ...*gpb.Notification) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.streams {
+		tell(c, n)
+	}
+}
+
+// tell leaves out what a stream that does not read has no room for.
+func tell(c chan []*gpb.Notification, n []*gpb.Notification) {
+	select {
+	case c <- n:
+	default:
+	}
+}
+
+func (s *Switch) login(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	md, _ := metadata.FromIncomingContext(ctx)
+	for i := 0; i+1 < len(s.faults.Login); i += 2 {
+		if !slices.Equal(md.Get(s.faults.Login[i]), s.faults.Login[i+1:i+2]) {
+			return status.Error(codes.Unauthenticated, "who are you?")
+		}
+	}
+	return nil
+}
+
+// Capabilities implements the server.
+func (s *Switch) Capabilities(ctx context.Context, _ *gpb.CapabilityRequest) (*gpb.CapabilityResponse, error) {
+	if err := s.login(ctx); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.faults.NoModels {
+		return nil, status.Error(codes.Unimplemented, "no Capabilities")
+	}
+	e := s.faults.Encodings
+	if e == nil {
+		if e = []gpb.Encoding{gpb.Encoding_JSON, gpb.Encoding_JSON_IETF, gpb.Encoding_PROTO}; s.vendor == "sonic" {
+			e = e[:2]
+		}
+	}
+	return &gpb.CapabilityResponse{GNMIVersion: "0.10.0", SupportedEncodings: e}, nil
+}
+
+// Subscribe implements the server.
+func (s *Switch) Subscribe(stream gpb.GNMI_SubscribeServer) error {
+	if err := s.login(stream.Context()); err != nil {
+		return err
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	list := first.GetSubscribe()
+	if list == nil {
+		return status.Error(codes.InvalidArgument, "a subscription is expected")
+	}
+	c := make(chan []*gpb.Notification, 64)
+	s.mu.Lock()
+	s.subscriptions = append(s.subscriptions, list)
+	faults := s.faults
+	s.streams[c] = subscription{list}
+	content := s.content(list)
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.streams, c)
+		s.mu.Unlock()
+	}()
+	if faults.Refuse != nil {
+		return faults.Refuse
+	}
+	if s.vendor == "sonic" && list.GetPrefix().GetTarget() == "" {
+		return status.Error(codes.Unimplemented, "Empty target data not supported")
+	}
+	for _, x := range list.Subscription {
+		for _, e := range x.GetPath().GetElem() {
+			for _, v := range e.Key {
+				if s.vendor == "cumulus" && len(v) > 1 && v[len(v)-1] == '*' {
+					return status.Error(codes.InvalidArgument, "patterns in keys are not supported")
+				}
+			}
+		}
+	}
+	if faults.Silent {
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}
+	sent := 0
+	send := func(list []*gpb.Notification) error {
+		for _, n := range list {
+			if faults.Change != nil {
+				faults.Change(n)
+			}
+			if err := stream.Send(&gpb.SubscribeResponse{Response: &gpb.SubscribeResponse_Update{Update: n}}); err != nil {
+				return err
+			}
+			if sent++; sent == faults.EndAfter {
+				return faults.End
+			}
+		}
+		return nil
+	}
+	sync := func() error {
+		return stream.Send(&gpb.SubscribeResponse{Response: &gpb.SubscribeResponse_SyncResponse{SyncResponse: true}})
+	}
+	if list.Mode == gpb.SubscriptionList_POLL {
+		for {
+			r, err := stream.Recv()
+			if err != nil {
+				return err
+			}
+			if r.GetPoll() == nil {
+				return status.Error(codes.InvalidArgument, "a poll is expected")
+			}
+			s.mu.Lock()
+			content := s.content(list)
+			s.mu.Unlock()
+			if err := send(content); err != nil {
+				return err
+			}
+			if err := sync(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := send(content); err != nil {
+		return err
+	}
+	if err := sync(); err != nil || list.Mode == gpb.SubscriptionList_ONCE {
+		return err
+	}
+	for {
+		select {
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		case n := <-c:
+			if err := send(n); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// content is what a subscription is told; the switch is locked.
+func (s *Switch) content(list *gpb.SubscriptionList) []*gpb.Notification {
+	n := &gpb.Notification{Timestamp: s.state.At.UnixNano(), Prefix: list.GetPrefix()}
+	for _, u := range s.state.updates(s.vendor, list.GetPrefix().GetTarget()) {
+		if slices.ContainsFunc(list.Subscription, func(x *gpb.Subscription) bool { return covers(x.Path, u.Path) }) {
+			n.Update = append(n.Update, u)
+		}
+	}
+	if s.vendor == "sonic" {
+		var out []*gpb.Notification // one value each
+		for _, u := range n.Update {
+			out = append(out, &gpb.Notification{Timestamp: n.Timestamp, Prefix: n.Prefix, Update: []*gpb.Update{u}})
+		}
+		return out
+	}
+	return []*gpb.Notification{n}
+}
+
+// covers says whether a path that was asked for has another beneath it.
+func covers(asked, p *gpb.Path) bool {
+	if len(asked.GetElem()) > len(p.GetElem()) {
+		return false
+	}
+	for i, a := range asked.GetElem() {
+		e := p.Elem[i]
+		if a.Name != e.Name && a.Name != "*" {
+			return false
+		}
+		for k, v := range a.Key {
+			if v != "*" && v != e.Key[k] {
+				return false
+			}
+		}
+	}
+	return true
+}

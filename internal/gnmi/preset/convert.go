@@ -1,0 +1,118 @@
+package preset
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Conversion makes a leaf's value one of its family. Number takes numbers, and texts
+// that are numbers; Text, if there is one, takes texts first. Both say whether the
+// value can be one: what cannot is no sample.
+type Conversion struct {
+	Help   string
+	Number func(float64) (float64, bool)
+	Text   func(string) (float64, bool)
+}
+
+func linear(factor float64) func(float64) (float64, bool) {
+	return func(v float64) (float64, bool) { return v * factor, true }
+}
+
+// watts of a power in dBm; minus infinity is darkness, 0 W. More than 100 dBm, which
+// is 10 MW, is nonsense.
+func watts(dbm float64) (float64, bool) { return math.Pow(10, dbm/10) / 1000, dbm < 100 }
+
+// Conversions by name. The one without a name leaves a number as it is.
+var Conversions = map[string]Conversion{
+	"":             {Help: "as it is", Number: linear(1)},
+	"dbm":          {Help: "dBm to watts", Number: watts, Text: power},
+	"centidbm":     {Help: "0.01 dBm to watts", Number: func(v float64) (float64, bool) { return watts(v / 100) }, Text: power},
+	"microseconds": {Help: "us to seconds", Number: linear(1e-6)},
+	"milliamperes": {Help: "mA to amperes", Number: linear(1e-3)},
+	"percent":      {Help: "percent to a ratio", Number: linear(1e-2)},
+	"megabits":     {Help: "Mbit/s to octets a second", Number: linear(1e6 / 8)},
+	"speed":        {Help: "the name of a rate, SPEED_400GB or 400G, to octets a second", Text: speed},
+	"up":           {Help: "the name of a state to 1 (up) or 0", Text: up},
+	"ber":          {Help: "a ratio from 0 to 1", Number: func(v float64) (float64, bool) { return v, v >= 0 && v <= 1 }},
+}
+
+func conversionNames() string {
+	return strings.Join(slices.DeleteFunc(slices.Sorted(maps.Keys(Conversions)), func(s string) bool { return s == "" }), ", ")
+}
+
+// power takes the text of a darkness: every monitor has its own floor, and below it
+// says minus infinity. Other texts are numbers or nothing.
+func power(s string) (float64, bool) {
+	switch strings.ToLower(s) {
+	case "-inf", "-infinity":
+		return 0, true
+	}
+	return 0, false
+}
+
+// up knows the states of openconfig-interfaces, SONiC's and SR Linux's. UNKNOWN and
+// texts it does not know are no sample: absent is not down.
+func up(s string) (float64, bool) {
+	if i := strings.LastIndexByte(s, ':'); i >= 0 {
+		s = s[i+1:]
+	}
+	switch strings.ToUpper(s) {
+	case "UP", "ENABLE", "ENABLED", "TRUE":
+		return 1, true
+	case "DOWN", "TESTING", "DORMANT", "NOT_PRESENT", "LOWER_LAYER_DOWN", "DISABLE", "DISABLED", "FALSE", "EMPTY":
+		return 0, true
+	}
+	return 0, false
+}
+
+// speed knows ETHERNET_SPEED of openconfig-if-ethernet, with or without its module,
+// and the short form of SR Linux.
+func speed(s string) (float64, bool) {
+	if i := strings.LastIndexByte(s, ':'); i >= 0 {
+		s = s[i+1:]
+	}
+	s = strings.TrimSuffix(strings.TrimPrefix(strings.ToUpper(s), "SPEED_"), "B")
+	factor := 0.0
+	switch {
+	case strings.HasSuffix(s, "G"):
+		factor = 1e9 / 8
+	case strings.HasSuffix(s, "M"):
+		factor = 1e6 / 8
+	case strings.HasSuffix(s, "T"):
+		factor = 1e12 / 8
+	default:
+		return 0, false
+	}
+	v, err := strconv.ParseFloat(s[:len(s)-1], 64)
+	if err != nil || !(v > 0 && v < 1e6) {
+		return 0, false
+	}
+	return v * factor, true
+}
+
+// Convert is the value of a number or, if isText, of a text; false: it is no sample.
+func (c Conversion) Convert(number float64, text string, isText bool) (float64, bool) {
+	if isText {
+		if c.Text != nil {
+			if v, ok := c.Text(text); ok {
+				return v, true
+			}
+		}
+		if c.Number == nil {
+			return 0, false
+		}
+		v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+		if err != nil {
+			return 0, false
+		}
+		number = v
+	}
+	if c.Number == nil || math.IsNaN(number) || math.IsInf(number, 0) {
+		return 0, false
+	}
+	v, ok := c.Number(number)
+	return v, ok && !math.IsNaN(v) && !math.IsInf(v, 0)
+}

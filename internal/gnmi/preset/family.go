@@ -1,0 +1,258 @@
+// Package preset is what is known of the switches' gNMI trees: for every vendor the
+// paths that are asked for, and of every leaf its series in the one vocabulary, its
+// type, unit and scaling (spec 60, gNMI receiver). It is data: nothing here speaks
+// gNMI.
+package preset
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Kind is the type of a family.
+type Kind int
+
+// The kinds of families. An Info is a gauge that is always 1: its labels are what
+// it tells. A Relation is no series: it says which port a component belongs to.
+const (
+	Counter Kind = iota + 1
+	Gauge
+	Info
+	Relation
+)
+
+func (k Kind) String() string {
+	switch k {
+	case Counter:
+		return "counter"
+	case Gauge:
+		return "gauge"
+	case Info:
+		return "info"
+	case Relation:
+		return "relation"
+	}
+	return "untyped"
+}
+
+// Family is a metric of the vocabulary. The label switch comes first of all and is
+// not listed.
+type Family struct {
+	Name   string // Prometheus name; its unit is its suffix
+	Help   string
+	Kind   Kind
+	Labels []string
+}
+
+// Unit is the unit of the family, by its name's suffix: "By/s", "s", "By", "1" of a
+// ratio, W, A, V, Cel, and "" of what only counts.
+func (f *Family) Unit() string {
+	name := strings.TrimSuffix(f.Name, "_total")
+	for _, u := range units {
+		if strings.HasSuffix(name, u.suffix) {
+			return u.unit
+		}
+	}
+	return ""
+}
+
+// units are the suffixes of names, the longer ones first, with their units in UCUM.
+var units = []struct{ suffix, unit string }{
+	{"_bytes_per_second", "By/s"}, {"_seconds", "s"}, {"_bytes", "By"}, {"_ratio", "1"},
+	{"_watts", "W"}, {"_amperes", "A"}, {"_volts", "V"}, {"_celsius", "Cel"},
+}
+
+// Families is the vocabulary, in the order of the names.
+var Families = func() []*Family {
+	port := func(more ...string) []string { return append([]string{"port"}, more...) }
+	list := []*Family{
+		{"fabric_switch_cpu_utilization_ratio", "Share of a processor's time that was used.", Gauge, []string{"cpu"}},
+		{"fabric_switch_memory_bytes", "Memory of the switch's control plane.", Gauge, nil},
+		{"fabric_switch_memory_used_bytes", "Memory in use.", Gauge, nil},
+
+		{"fabric_switch_port_admin_up", "Whether the port is configured to be up.", Gauge, port()},
+		{"fabric_switch_port_oper_up", "Whether the port carries packets.", Gauge, port()},
+		{"fabric_switch_port_carrier_changes_total", "Changes of the carrier, either way.", Counter, port()},
+		{"fabric_switch_port_speed_bytes_per_second", "Negotiated rate.", Gauge, port()},
+		{"fabric_switch_port_mtu_bytes", "Largest packet.", Gauge, port()},
+
+		{"fabric_switch_port_receive_bytes_total", "Octets received.", Counter, port()},
+		{"fabric_switch_port_transmit_bytes_total", "Octets sent.", Counter, port()},
+		{"fabric_switch_port_receive_packets_total", "Packets received.", Counter, port()},
+		{"fabric_switch_port_transmit_packets_total", "Packets sent.", Counter, port()},
+		{"fabric_switch_port_receive_discards_total", "Whole packets received and thrown away.", Counter, port()},
+		{"fabric_switch_port_transmit_discards_total", "Whole packets thrown away instead of sent.", Counter, port()},
+		{"fabric_switch_port_receive_discard_details_total", "Packets received and thrown away, by why; parts of the discards.", Counter, port("reason")},
+		{"fabric_switch_port_transmit_discard_details_total", "Packets thrown away instead of sent, by why; parts of the discards.", Counter, port("reason")},
+		{"fabric_switch_port_receive_errors_total", "Packets received that were of no use, by reason.", Counter, port("reason")},
+		{"fabric_switch_port_transmit_errors_total", "Packets that could not be sent, by reason.", Counter, port("reason")},
+		{"fabric_switch_port_receive_error_details_total", "Packets received with an error, by what was wrong; parts of the errors.", Counter, port("reason")},
+
+		{"fabric_switch_port_pfc_receive_frames_total", "Priority pause frames received.", Counter, port("priority")},
+		{"fabric_switch_port_pfc_transmit_frames_total", "Priority pause frames sent.", Counter, port("priority")},
+		{"fabric_switch_port_pfc_receive_pause_seconds_total", "Time during which the far end kept the port from sending.", Counter, port("priority")},
+		{"fabric_switch_port_pfc_transmit_pause_seconds_total", "Time during which the far end was asked not to send.", Counter, port("priority")},
+		{"fabric_switch_port_pfc_deadlocks_total", "Times that a paused priority was taken for stuck.", Counter, port("priority")},
+
+		{"fabric_switch_port_ecn_marked_packets_total", "Packets marked with congestion, of all queues.", Counter, port()},
+		{"fabric_switch_port_queue_ecn_marked_packets_total", "Packets of a queue marked with congestion.", Counter, port("tc")},
+		{"fabric_switch_port_queue_ecn_marked_bytes_total", "Octets of a queue marked with congestion.", Counter, port("tc")},
+		{"fabric_switch_port_queue_bytes", "Octets that wait to be sent.", Gauge, port("tc")},
+		{"fabric_switch_port_queue_average_bytes", "Octets that wait to be sent, averaged by the switch.", Gauge, port("tc")},
+		{"fabric_switch_port_queue_watermark_bytes", "Most octets that waited during a window of the switch's own.", Gauge, port("tc", "window")},
+		{"fabric_switch_port_queue_transmit_packets_total", "Packets of a queue that were sent.", Counter, port("tc")},
+		{"fabric_switch_port_queue_transmit_bytes_total", "Octets of a queue that were sent.", Counter, port("tc")},
+		{"fabric_switch_port_queue_discards_total", "Packets of a queue that were thrown away, by why.", Counter, port("tc", "reason")},
+
+		{"fabric_switch_port_fec_corrected_blocks_total", "Blocks that were corrected.", Counter, port()},
+		{"fabric_switch_port_fec_corrected_bits_total", "Bits that were corrected.", Counter, port()},
+		{"fabric_switch_port_fec_uncorrectable_blocks_total", "Blocks that could not be corrected.", Counter, port()},
+		{"fabric_switch_port_lane_fec_corrected_symbols_total", "Symbols of a lane that were corrected.", Counter, port("lane")},
+		{"fabric_switch_port_pre_fec_ber_ratio", "Bit errors before correction.", Gauge, port()},
+		{"fabric_switch_port_lane_pre_fec_ber_ratio", "Bit errors of a lane before correction.", Gauge, port("lane")},
+		{"fabric_switch_port_post_fec_ber_ratio", "Bit errors after correction.", Gauge, port()},
+		{"fabric_switch_port_symbol_ber_ratio", "Bit errors in symbols that correction and retransmission left over.", Gauge, port()},
+		{"fabric_switch_port_symbol_errors_total", "Symbols that could not be corrected.", Counter, port()},
+
+		{"fabric_switch_port_module_receive_power_watts", "Optical power that is received; 0 is darkness, below the monitor's resolution.", Gauge, port("lane")},
+		{"fabric_switch_port_module_transmit_power_watts", "Optical power that is sent; 0 is a laser that is off.", Gauge, port("lane")},
+		{"fabric_switch_port_module_bias_amperes", "Bias current of the laser.", Gauge, port("lane")},
+		{"fabric_switch_port_module_temperature_celsius", "Temperature of the module.", Gauge, port()},
+		{"fabric_switch_port_module_voltage_volts", "Supply voltage of the module.", Gauge, port()},
+
+		{"fabric_switch_port_neighbor_info", "What LLDP says is at the other end of the cable.", Info, port("remote", "remote_port", "remote_chassis")},
+
+		{"fabric_switch_port_link_downed_total", "Times the link failed to recover from an error and went down.", Counter, port()},
+		{"fabric_switch_port_link_recoveries_total", "Times the link recovered from an error.", Counter, port()},
+		{"fabric_switch_port_local_link_integrity_errors_total", "Times that errors on the link came too close together.", Counter, port()},
+		{"fabric_switch_port_buffer_overruns_total", "Times that a buffer overran and flow control did not help.", Counter, port()},
+		{"fabric_switch_port_qp1_dropped_total", "Packets to the general services interface that were dropped.", Counter, port()},
+		{"fabric_switch_port_vl15_dropped_total", "Management packets dropped for want of a buffer: readings are suspect.", Counter, port()},
+		{"fabric_switch_port_transmit_wait_ticks_total", "Ticks of the port's clock during which it had data to send and no credits or no turn.", Counter, port()},
+		componentPort,
+	}
+	slices.SortFunc(list, func(a, b *Family) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}()
+
+// componentPort relates a component of the chassis (a transceiver) to its port.
+var componentPort = &Family{"component_port", "Which port a component belongs to; no series.", Relation, []string{"port"}}
+
+// Lookup finds a family by its name; nil: there is none.
+func Lookup(name string) *Family {
+	i, ok := slices.BinarySearchFunc(Families, name, func(f *Family, n string) int { return strings.Compare(f.Name, n) })
+	if !ok {
+		return nil
+	}
+	return Families[i]
+}
+
+var (
+	metricName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
+	labelName  = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_]*$`)
+)
+
+// UserPath is a path that a user adds to a preset.
+type UserPath struct {
+	Path   string `mapstructure:"path" yaml:"path"`     // keys in braces become labels: interface[name={port}]
+	Metric string `mapstructure:"metric" yaml:"metric"` // Prometheus name
+	Type   string `mapstructure:"type" yaml:"type"`     // counter or gauge
+	Unit   string `mapstructure:"unit" yaml:"unit"`     // UCUM, as of Family.Unit; "none" of what only counts or is a state
+	// Convert is a name of Conversions; empty: the value is in the unit already.
+	Convert string `mapstructure:"convert" yaml:"convert"`
+	Help    string `mapstructure:"help" yaml:"help"`
+	// Target is the target of the request's prefix (of SONiC: the database).
+	Target string `mapstructure:"target" yaml:"target"`
+	// OnChange asks to be told changes instead of samples.
+	OnChange bool `mapstructure:"on_change" yaml:"on_change"`
+}
+
+// Rule is the rule of a user's path, with a family of its own unless the vocabulary
+// has the name. A path without name, type or unit is refused, by an error that names
+// it.
+func (u UserPath) Rule() (Rule, error) {
+	fail := func(format string, args ...any) (Rule, error) {
+		return Rule{}, fmt.Errorf("path %q: %s", u.Path, fmt.Sprintf(format, args...))
+	}
+	r := Rule{Path: u.Path, Metric: u.Metric, Convert: u.Convert, Source: "configuration", Target: u.Target, OnChange: u.OnChange}
+	if u.Path == "" {
+		return fail("path: a gNMI path is expected, as /interfaces/interface[name={port}]/state/mtu")
+	}
+	captures, err := r.captures()
+	if err != nil {
+		return fail("%v", err)
+	}
+	if !metricName.MatchString(u.Metric) {
+		return fail("metric: a Prometheus name is expected, not %q", u.Metric)
+	}
+	f := Family{Name: u.Metric, Help: u.Help, Labels: captures}
+	switch u.Type {
+	case "counter":
+		f.Kind = Counter
+		if !strings.HasSuffix(u.Metric, "_total") {
+			return fail("metric: the name of a counter ends in _total, not %q", u.Metric)
+		}
+	case "gauge":
+		f.Kind = Gauge
+		if strings.HasSuffix(u.Metric, "_total") {
+			return fail("metric: only the name of a counter ends in _total")
+		}
+	default:
+		return fail("type: counter or gauge is expected, not %q", u.Type)
+	}
+	switch unit := f.Unit(); {
+	case u.Unit == "":
+		return fail("unit: one of %s is expected, or none", unitNames())
+	case u.Unit == "none" && unit == "":
+	case u.Unit != unit && unit == "":
+		return fail("unit: the name %s says none, the unit is %q; names end in %s", u.Metric, u.Unit, suffixOf(u.Unit))
+	case u.Unit != unit:
+		return fail("unit: the name %s says %q, the unit is %q", u.Metric, unit, u.Unit)
+	}
+	if _, ok := Conversions[u.Convert]; !ok {
+		return fail("convert: %q is none of %s", u.Convert, conversionNames())
+	}
+	if known := Lookup(u.Metric); known != nil {
+		if known.Kind != f.Kind {
+			return fail("type: %s is a %v", u.Metric, known.Kind)
+		}
+		if !sameSet(known.Labels, captures) {
+			return fail("%s has the labels %v; the path's keys in braces are %v", u.Metric, known.Labels, captures)
+		}
+		return r, nil
+	}
+	for _, l := range captures {
+		if l == "switch" {
+			return fail("label switch is the target's name")
+		}
+	}
+	if f.Help == "" {
+		f.Help = "Leaf " + u.Path + "."
+	}
+	r.own = &f
+	return r, nil
+}
+
+func sameSet(a, b []string) bool {
+	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
+	return slices.Equal(a, b)
+}
+
+func unitNames() string {
+	var all []string
+	for _, u := range units {
+		all = append(all, u.unit)
+	}
+	return strings.Join(all, ", ")
+}
+
+func suffixOf(unit string) string {
+	for _, u := range units {
+		if u.unit == unit {
+			return u.suffix
+		}
+	}
+	return "a unit of " + unitNames()
+}

@@ -1,0 +1,517 @@
+package preset
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/openconfig/gnmi/proto/gnmi"
+	"github.com/openconfig/gnmic/pkg/api/path"
+)
+
+// Rule says what a leaf of a switch's tree is.
+//
+// In Path, keys in braces become labels: interface[name={port}]. Elements may hold
+// braces as well: SONiC's tables are trees whose element names are the keys,
+// {port}:{tc}. A key that begins with an underscore is part of a series' identity and
+// no label of it. The key {component} is a component of the chassis; its port is told
+// by another leaf, whose Metric is component_port.
+type Rule struct {
+	Path    string
+	Metric  string            // name of a Family
+	Convert string            // name of a Conversion
+	Labels  map[string]string // labels that the path says without a key
+	Field   string            // of an Info: the label that the leaf's text is
+	Source  string            // who says that the path is so
+	Target  string            // target of the request's prefix, where it chooses a tree
+	// OnChange: the leaf changes seldom, and changes are asked for.
+	OnChange bool
+
+	own *Family // of a user's path with a name of its own
+}
+
+// family is the rule's family; nil: there is none of that name.
+func (r Rule) family() *Family {
+	if r.own != nil {
+		return r.own
+	}
+	return Lookup(r.Metric)
+}
+
+// captures are the names in braces, those with an underscore left out, in the order
+// of the path.
+func (r Rule) captures() ([]string, error) {
+	var out []string
+	_, err := parse(r.Path, func(name string) { out = append(out, name) })
+	if err != nil {
+		return nil, err
+	}
+	var plain []string
+	for _, c := range out {
+		if slices.Contains(plain, c) {
+			return nil, fmt.Errorf("{%s} is there twice", c)
+		}
+		if !strings.HasPrefix(c, "_") {
+			plain = append(plain, c)
+		}
+	}
+	return plain, nil
+}
+
+// piece is a literal text or, if capture is set, a name in braces.
+type piece struct{ text, capture string }
+
+// element is an element of a rule's path.
+type element struct {
+	name []piece
+	keys []key
+}
+
+type key struct {
+	name  string
+	value piece
+}
+
+// literal is the element's name if it has no braces.
+func (e element) literal() (string, bool) {
+	if len(e.name) == 1 && e.name[0].capture == "" {
+		return e.name[0].text, true
+	}
+	return "", false
+}
+
+func parse(text string, found func(string)) ([]element, error) {
+	p, err := path.ParsePath(text)
+	if err != nil {
+		return nil, fmt.Errorf("no gNMI path: %w", err)
+	}
+	if len(p.Elem) == 0 {
+		return nil, fmt.Errorf("an element is expected")
+	}
+	var out []element
+	for _, e := range p.Elem {
+		var x element
+		if x.name, err = pieces(e.Name, found); err != nil {
+			return nil, err
+		}
+		for _, k := range slices.Sorted(maps.Keys(e.Key)) {
+			v, err := pieces(e.Key[k], found)
+			if err != nil {
+				return nil, err
+			}
+			if len(v) != 1 {
+				return nil, fmt.Errorf("key %s: one text or one name in braces is expected, not %q", k, e.Key[k])
+			}
+			x.keys = append(x.keys, key{k, v[0]})
+		}
+		out = append(out, x)
+	}
+	return out, nil
+}
+
+func pieces(s string, found func(string)) ([]piece, error) {
+	var out []piece
+	rest := s
+	for rest != "" {
+		open := strings.IndexByte(rest, '{')
+		if open < 0 {
+			if strings.IndexByte(rest, '}') >= 0 {
+				return nil, fmt.Errorf("%q: } without {", s)
+			}
+			return append(out, piece{text: rest}), nil
+		}
+		end := strings.IndexByte(rest, '}')
+		if end < open {
+			return nil, fmt.Errorf("%q: { without }", s)
+		}
+		if open > 0 {
+			out = append(out, piece{text: rest[:open]})
+		} else if len(out) > 0 && out[len(out)-1].capture != "" {
+			return nil, fmt.Errorf("%q: two names in braces touch", s)
+		}
+		name := rest[open+1 : end]
+		if !labelName.MatchString(strings.TrimPrefix(name, "_")) {
+			return nil, fmt.Errorf("%q: {%s} is no name of a label", s, name)
+		}
+		if found != nil {
+			found(name)
+		}
+		out = append(out, piece{capture: name})
+		rest = rest[end+1:]
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("an empty name")
+	}
+	return out, nil
+}
+
+// Request is the path as it is asked for: every name in braces is a wildcard.
+func (r Rule) Request() (*gnmi.Path, error) {
+	elements, err := parse(r.Path, nil)
+	if err != nil {
+		return nil, err
+	}
+	p, err := path.ParsePath(r.Path)
+	if err != nil {
+		return nil, err
+	}
+	p.Elem = nil
+	for _, e := range elements {
+		name, ok := e.literal()
+		if !ok {
+			name = "*"
+		}
+		x := &gnmi.PathElem{Name: name}
+		for _, k := range e.keys {
+			if x.Key == nil {
+				x.Key = map[string]string{}
+			}
+			x.Key[k.name] = "*"
+			if k.value.capture == "" {
+				x.Key[k.name] = k.value.text
+			}
+		}
+		p.Elem = append(p.Elem, x)
+	}
+	return p, nil
+}
+
+// MaxCaptures is how many different names in braces the rules of a target may have.
+const MaxCaptures = 12
+
+// Captures are the texts that names in braces stand for, by the tree's numbers.
+type Captures [MaxCaptures]string
+
+// Leaf is a rule as the decoder uses it.
+type Leaf struct {
+	Rule   Rule
+	Family *Family
+	Conv   Conversion
+	// Component: the label port is the name of a component still.
+	Component bool
+	// Field is the index of the label that the leaf's text is; -1: it is no Info.
+	Field int
+
+	labels []source // one for each of the family's labels
+	hidden []int    // names with an underscore
+	conds  []cond
+}
+
+type source struct {
+	capture int // -1: fixed
+	fixed   string
+}
+
+type cond struct {
+	capture int
+	equals  string
+}
+
+// Identity appends what tells the leaf's series from others of its family: the
+// labels and the hidden names, ended by 0xff each. ok is false where a key is missing
+// or is not the one that the rule is about.
+func (l *Leaf) Identity(b []byte, c *Captures) (_ []byte, ok bool) {
+	for _, x := range l.conds {
+		if c[x.capture] != x.equals {
+			return b, false
+		}
+	}
+	for i, s := range l.labels {
+		switch {
+		case i == l.Field:
+		case s.capture < 0:
+			b = append(b, s.fixed...)
+		case c[s.capture] == "":
+			return b, false
+		default:
+			b = append(b, c[s.capture]...)
+		}
+		b = append(b, 0xff)
+	}
+	for _, h := range l.hidden {
+		b = append(append(b, c[h]...), 0xff)
+	}
+	return b, true
+}
+
+// Values are the values of the family's labels; that of Field stays empty.
+func (l *Leaf) Values(c *Captures) []string {
+	out := make([]string, len(l.labels))
+	for i, s := range l.labels {
+		if i == l.Field {
+			continue
+		}
+		if out[i] = s.fixed; s.capture >= 0 {
+			out[i] = strings.ToValidUTF8(strings.Clone(c[s.capture]), "\ufffd")
+		}
+	}
+	return out
+}
+
+// Covers says whether a series of that identity is what the captures are of; an
+// empty capture is any.
+func (l *Leaf) Covers(identity string, c *Captures) bool {
+	part := func() (s string) {
+		s, identity, _ = strings.Cut(identity, "\xff")
+		return s
+	}
+	for i, s := range l.labels {
+		if x := part(); i != l.Field && s.capture >= 0 && c[s.capture] != "" && c[s.capture] != x {
+			return false
+		}
+	}
+	for _, h := range l.hidden {
+		if x := part(); c[h] != "" && c[h] != x {
+			return false
+		}
+	}
+	for _, x := range l.conds {
+		if c[x.capture] != "" && c[x.capture] != x.equals {
+			return false
+		}
+	}
+	return true
+}
+
+// Node is a place in the tree of all rules of a target.
+type Node struct {
+	// Keys are the keys of the element that ends here: name, and number of the capture.
+	Keys   []Key
+	Leaves []*Leaf
+
+	children map[string]*Node
+	patterns []*pattern
+}
+
+// Key is a key that rules name.
+type Key struct {
+	Name    string
+	Capture int
+}
+
+type pattern struct {
+	pieces []piece
+	ids    []int
+	node   *Node
+}
+
+// Child is the node of an element of that name, and the texts of the names in braces
+// in it; nil: no rule is about it. A module's name before a colon is left away where
+// the whole name is not known.
+func (n *Node) Child(name string, c *Captures) *Node {
+	if x := n.children[name]; x != nil {
+		return x
+	}
+	if i := strings.IndexByte(name, ':'); i >= 0 {
+		if x := n.children[name[i+1:]]; x != nil {
+			return x
+		}
+	}
+	for _, p := range n.patterns {
+		if p.match(name, c) {
+			return p.node
+		}
+	}
+	return nil
+}
+
+// Ends says whether no rule leads further.
+func (n *Node) Ends() bool { return len(n.children) == 0 && len(n.patterns) == 0 }
+
+// Under calls f with every leaf of the node and below it.
+func (n *Node) Under(f func(*Leaf)) {
+	for _, l := range n.Leaves {
+		f(l)
+	}
+	for _, c := range n.children {
+		c.Under(f)
+	}
+	for _, p := range n.patterns {
+		p.node.Under(f)
+	}
+}
+
+// match takes each name in braces for the shortest text, and never for one with a
+// colon, which separates parts of SONiC's keys.
+func (p *pattern) match(name string, c *Captures) bool {
+	rest := name
+	var found Captures
+	for i, x := range p.pieces {
+		if x.capture == "" {
+			var ok bool
+			if rest, ok = strings.CutPrefix(rest, x.text); !ok {
+				return false
+			}
+			continue
+		}
+		end := len(rest)
+		if i+1 < len(p.pieces) {
+			if end = strings.Index(rest, p.pieces[i+1].text); end < 0 {
+				return false
+			}
+		}
+		if end == 0 || strings.IndexByte(rest[:end], ':') >= 0 {
+			return false
+		}
+		found[p.ids[i]], rest = rest[:end], rest[end:]
+	}
+	if rest != "" {
+		return false
+	}
+	for i, x := range p.pieces {
+		if x.capture != "" {
+			c[p.ids[i]] = found[p.ids[i]]
+		}
+	}
+	return true
+}
+
+// Tree is all rules of a target.
+type Tree struct {
+	Root   *Node
+	names  []string // of the captures, by number
+	Leaves []*Leaf
+}
+
+// Compile makes the tree. Its errors name the path.
+func Compile(rules []Rule) (*Tree, error) {
+	t := &Tree{Root: &Node{}}
+	for _, r := range rules {
+		if err := t.add(r); err != nil {
+			return nil, fmt.Errorf("path %q: %w", r.Path, err)
+		}
+	}
+	return t, nil
+}
+
+// id is the number of a name in braces.
+func (t *Tree) id(name string) (int, error) {
+	if i := slices.Index(t.names, name); i >= 0 {
+		return i, nil
+	}
+	if len(t.names) == MaxCaptures {
+		return 0, fmt.Errorf("{%s}: at most %d different names in braces are expected", name, MaxCaptures)
+	}
+	t.names = append(t.names, name)
+	return len(t.names) - 1, nil
+}
+
+func (t *Tree) add(r Rule) error {
+	l := &Leaf{Rule: r, Family: r.family(), Field: -1}
+	if l.Family == nil {
+		return fmt.Errorf("%q is no metric of the vocabulary", r.Metric)
+	}
+	conv, ok := Conversions[r.Convert]
+	if !ok {
+		return fmt.Errorf("conversion %q is none of %s", r.Convert, conversionNames())
+	}
+	l.Conv = conv
+	elements, err := parse(r.Path, nil)
+	if err != nil {
+		return err
+	}
+	have := map[string]int{}
+	node := t.Root
+	for i, e := range elements {
+		if node, err = t.child(node, e, have); err != nil {
+			return err
+		}
+		for _, k := range e.keys {
+			name := k.value.capture
+			if name == "" {
+				name = fmt.Sprintf("_%d_%s", i, k.name)
+			}
+			id, err := t.id(name)
+			if err != nil {
+				return err
+			}
+			if k.value.capture == "" {
+				l.conds = append(l.conds, cond{id, k.value.text})
+			} else {
+				have[name] = id
+			}
+			if x := (Key{k.name, id}); !slices.Contains(node.Keys, x) {
+				node.Keys = append(node.Keys, x)
+			}
+		}
+	}
+	for i, label := range l.Family.Labels {
+		fixed, isFixed := r.Labels[label]
+		id, captured := have[label]
+		if component, ok := have["component"]; ok && label == "port" && !captured {
+			l.Component = l.Family.Kind != Relation
+			id, captured = component, true
+		}
+		switch {
+		case r.Field == label:
+			l.Field = i
+			l.labels = append(l.labels, source{capture: -1})
+		case isFixed:
+			l.labels = append(l.labels, source{-1, fixed})
+		case captured:
+			l.labels = append(l.labels, source{capture: id})
+		case l.Family.Kind == Info:
+			l.labels = append(l.labels, source{capture: -1}) // other leaves tell it
+		default:
+			return fmt.Errorf("nothing says the label %s of %s", label, l.Family.Name)
+		}
+	}
+	for name, id := range have {
+		switch {
+		case strings.HasPrefix(name, "_"):
+			l.hidden = append(l.hidden, id)
+		case name != "component" && !slices.Contains(l.Family.Labels, name):
+			return fmt.Errorf("{%s} is no label of %s", name, l.Family.Name)
+		}
+	}
+	slices.Sort(l.hidden)
+	if (l.Family.Kind == Info) != (l.Field >= 0) {
+		return fmt.Errorf("a leaf of an info says one of its labels, and no other leaf does")
+	}
+	for _, other := range node.Leaves {
+		if slices.Equal(other.conds, l.conds) {
+			return fmt.Errorf("it is there twice, as %s and %s", other.Family.Name, l.Family.Name)
+		}
+	}
+	node.Leaves = append(node.Leaves, l)
+	t.Leaves = append(t.Leaves, l)
+	return nil
+}
+
+func (t *Tree) child(n *Node, e element, have map[string]int) (*Node, error) {
+	if name, ok := e.literal(); ok {
+		// A rule may be written with its module, and the switch need not.
+		if i := strings.IndexByte(name, ':'); i >= 0 {
+			name = name[i+1:]
+		}
+		if n.children == nil {
+			n.children = map[string]*Node{}
+		}
+		if n.children[name] == nil {
+			n.children[name] = &Node{}
+		}
+		return n.children[name], nil
+	}
+	ids := make([]int, len(e.name))
+	for i, x := range e.name {
+		if x.capture == "" {
+			continue
+		}
+		id, err := t.id(x.capture)
+		if err != nil {
+			return nil, err
+		}
+		ids[i], have[x.capture] = id, id
+	}
+	for _, p := range n.patterns {
+		if slices.Equal(p.pieces, e.name) {
+			return p.node, nil
+		}
+	}
+	p := &pattern{e.name, ids, &Node{}}
+	n.patterns = append(n.patterns, p)
+	// The longer pattern first: {port}:{tc}:periodic is not {port}:{tc}.
+	slices.SortStableFunc(n.patterns, func(a, b *pattern) int { return len(b.pieces) - len(a.pieces) })
+	return p.node, nil
+}

@@ -1,0 +1,417 @@
+package gnmi
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	gpb "github.com/openconfig/gnmi/proto/gnmi"
+	"github.com/openconfig/gnmic/pkg/api/path"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/graylink/graylink/internal/gnmi/preset"
+)
+
+// Kinds of errors, as they are counted.
+const (
+	kindConnect  = "connect"  // no connection, or no TLS
+	kindAuth     = "auth"     // credentials that cannot be read, or are refused
+	kindEncoding = "encoding" // the switch offers none that the preset knows
+	kindRequest  = "request"  // the switch refuses a path or a mode
+	kindStream   = "stream"   // the stream broke
+	kindStalled  = "stalled"  // nothing came for three intervals
+	kindDropped  = "dropped"  // messages were dropped, and changes among them may be lost
+)
+
+var kinds = []string{kindAuth, kindConnect, kindDropped, kindEncoding, kindRequest, kindStalled, kindStream}
+
+// failure is an error of a kind.
+type failure struct {
+	kind string
+	err  error
+}
+
+func (f *failure) Error() string { return f.kind + ": " + f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// kindOf is the kind of an error of a session.
+func kindOf(err error) string {
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f.kind
+	}
+	switch status.Code(err) {
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return kindAuth
+	case codes.InvalidArgument, codes.NotFound, codes.Unimplemented, codes.OutOfRange:
+		return kindRequest
+	}
+	return kindStream
+}
+
+// maxMessage is the largest message that is taken: a SONiC of 512 ports sends all
+// counters as one value.
+const maxMessage = 64 << 20
+
+// session keeps one target subscribed.
+type session struct {
+	agent   *Agent
+	name    string
+	address string
+	store   *store
+	log     *slog.Logger
+	queue   chan message
+
+	up       atomic.Bool
+	last     atomic.Int64 // when the last message came, ns since 1970; 0: none yet
+	syncTook atomic.Int64 // ns from subscribing to the last sync
+	connects atomic.Uint64
+	drops    atomic.Uint64 // updates
+	errs     [8]atomic.Uint64
+	lossy    atomic.Bool
+}
+
+// run has sessions one after the other until ctx ends.
+func (s *session) run(ctx context.Context) {
+	wait := s.agent.config.BackoffMin
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := s.session(ctx)
+		s.up.Store(false)
+		if ctx.Err() != nil {
+			return
+		}
+		kind := kindOf(err)
+		s.errs[slices.Index(kinds, kind)].Add(1)
+		if time.Since(began) > s.agent.config.BackoffMax {
+			wait = s.agent.config.BackoffMin
+		}
+		// Half of the wait is by chance: switches that restart together are not all asked
+		// at once.
+		pause := wait/2 + rand.N(wait/2+1)
+		wait = min(2*wait, s.agent.config.BackoffMax)
+		s.log.Warn("session ended", "switch", s.name, "kind", kind, "err", err, "again_in", pause)
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+	}
+}
+
+// session is one connection, from Capabilities to the first error.
+func (s *session) session(ctx context.Context) error {
+	c := &s.agent.config
+	opts, err := s.options()
+	if err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient(s.address, opts...)
+	if err != nil {
+		return &failure{kindConnect, err}
+	}
+	defer conn.Close()
+	s.connects.Add(1)
+	s.lossy.Store(false)
+	client := gpb.NewGNMIClient(conn)
+	encoding, err := s.capabilities(ctx, client)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for _, request := range s.agent.requests {
+		wg.Go(func() {
+			if err := s.subscribe(ctx, client, request, encoding); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	if c.Mode == "stream" {
+		// What changed meanwhile is not known: absent until the next session tells.
+		// In its turn: messages of this session may wait still.
+		s.queue <- message{session: s}
+	}
+	return context.Cause(ctx)
+}
+
+// capabilities asks what the switch offers and chooses an encoding.
+func (s *session) capabilities(ctx context.Context, client gpb.GNMIClient) (gpb.Encoding, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.agent.config.Timeout)
+	defer cancel()
+	want := s.agent.encodings
+	reply, err := client.Capabilities(ctx, &gpb.CapabilityRequest{}, grpc.WaitForReady(false))
+	switch status.Code(err) {
+	case codes.OK:
+	case codes.Unimplemented:
+		return want[0], nil
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return 0, &failure{kindAuth, err}
+	default:
+		return 0, &failure{kindConnect, err}
+	}
+	for _, e := range want {
+		if slices.Contains(reply.GetSupportedEncodings(), e) {
+			return e, nil
+		}
+	}
+	return 0, &failure{kindEncoding, fmt.Errorf("the switch offers %v; one of %v is expected", reply.GetSupportedEncodings(), want)}
+}
+
+// subscribe has one subscription.
+func (s *session) subscribe(ctx context.Context, client gpb.GNMIClient, r *request, encoding gpb.Encoding) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	interval := s.agent.config.Interval
+	// A switch that stays connected and says nothing is not up.
+	stall := max(3*interval, s.agent.config.Timeout)
+	watch := time.AfterFunc(stall, func() {
+		cancel(&failure{kindStalled, fmt.Errorf("nothing came for %v", stall)})
+	})
+	defer watch.Stop()
+	for {
+		began := time.Now()
+		stream, err := client.Subscribe(ctx)
+		if err != nil {
+			return because(ctx, err)
+		}
+		list := r.list(encoding, s.agent.mode, interval)
+		if err := stream.Send(&gpb.SubscribeRequest{Request: &gpb.SubscribeRequest_Subscribe{Subscribe: list}}); err != nil && err != io.EOF {
+			return because(ctx, err)
+		}
+		var polls sync.WaitGroup
+		if s.agent.mode == gpb.SubscriptionList_POLL {
+			polls.Go(func() { poll(stream, interval) })
+		} else if err := stream.CloseSend(); err != nil {
+			return because(ctx, err)
+		}
+		if err := s.receive(ctx, stream, r, began, watch, stall); err != nil {
+			err = because(ctx, err)
+			cancel(err)
+			polls.Wait()
+			return err
+		}
+		// ONCE is over: the next begins an interval after this one.
+		if err := sleep(ctx, interval-time.Since(began)); err != nil {
+			return because(ctx, err)
+		}
+	}
+}
+
+// poll asks for everything at once, and then at every interval, until the stream ends.
+func poll(stream gpb.GNMI_SubscribeClient, interval time.Duration) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		if stream.Send(&gpb.SubscribeRequest{Request: &gpb.SubscribeRequest_Poll{Poll: &gpb.Poll{}}}) != nil {
+			return // receive is told why
+		}
+		select {
+		case <-stream.Context().Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// because is why ctx ended, if it did and err says no more.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// receive reads a stream to its end; nil: a ONCE subscription is complete.
+func (s *session) receive(ctx context.Context, stream gpb.GNMI_SubscribeClient, r *request, began time.Time, watch *time.Timer, stall time.Duration) error {
+	for {
+		reply, err := stream.Recv()
+		switch {
+		case err == io.EOF && s.agent.mode == gpb.SubscriptionList_ONCE:
+			return nil
+		case err == io.EOF:
+			return &failure{kindStream, errors.New("the switch ended the subscription")}
+		case err != nil:
+			return err
+		}
+		now := time.Now()
+		s.last.Store(now.UnixNano())
+		s.up.Store(true)
+		if r.samples {
+			watch.Reset(stall)
+		} else {
+			watch.Stop()
+		}
+		switch x := reply.GetResponse().(type) {
+		case *gpb.SubscribeResponse_Update:
+			if err := s.agent.put(ctx, message{s, x.Update, now}); err != nil {
+				return err
+			}
+		case *gpb.SubscribeResponse_SyncResponse:
+			s.syncTook.Store(int64(now.Sub(began)))
+		case *gpb.SubscribeResponse_Error: //nolint:staticcheck // deprecated, and sent
+			return &failure{kindRequest, errors.New(x.Error.GetMessage())} //nolint:staticcheck // as above
+		}
+		// A change that was dropped is not told again.
+		if s.lossy.Load() && s.agent.onChange {
+			return &failure{kindDropped, errors.New("messages were dropped; all is asked for anew")}
+		}
+	}
+}
+
+// options are how the switch is dialled. Files are read anew at every connection.
+func (s *session) options() ([]grpc.DialOption, error) {
+	c := &s.agent.config
+	opts := []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)), grpc.WithUserAgent("graylink"),
+		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
+		grpc.WithInitialWindowSize(1 << 20), grpc.WithInitialConnWindowSize(1 << 20)}
+	if c.TLS.Insecure {
+		return append(opts, grpc.WithTransportCredentials(insecure.NewCredentials())), nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.TLS.Server, InsecureSkipVerify: c.TLS.SkipVerify} //nolint:gosec // as configured
+	if c.TLS.CA != "" {
+		pem, err := os.ReadFile(c.TLS.CA)
+		if err != nil {
+			return nil, &failure{kindConnect, err}
+		}
+		if config.RootCAs = x509.NewCertPool(); !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, &failure{kindConnect, fmt.Errorf("%s: holds no PEM certificate", c.TLS.CA)}
+		}
+	}
+	if c.TLS.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(c.TLS.Cert, c.TLS.Key)
+		if err != nil {
+			return nil, &failure{kindConnect, fmt.Errorf("%s with %s: %w", c.TLS.Cert, c.TLS.Key, err)}
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	opts = append(opts, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	header := login{}
+	switch {
+	case c.TokenFile != "":
+		token, err := secret(c.TokenFile)
+		if err != nil {
+			return nil, &failure{kindAuth, err}
+		}
+		header["authorization"] = "Bearer " + token
+	case c.PasswordFile != "":
+		user, err := secret(c.UsernameFile)
+		if err != nil {
+			return nil, &failure{kindAuth, err}
+		}
+		password, err := secret(c.PasswordFile)
+		if err != nil {
+			return nil, &failure{kindAuth, err}
+		}
+		if s.agent.preset.Basic {
+			header["authorization"] = "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
+		} else {
+			header["username"], header["password"] = user, password
+		}
+	default:
+		return opts, nil
+	}
+	return append(opts, grpc.WithPerRPCCredentials(header)), nil
+}
+
+// login is metadata of every call.
+type login map[string]string
+
+func (l login) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return l, nil
+}
+
+func (login) RequireTransportSecurity() bool { return true }
+
+// request is a subscription: all paths of one target of the prefix.
+type request struct {
+	target  string
+	paths   []wanted
+	samples bool
+}
+
+type wanted struct {
+	path     *gpb.Path
+	onChange bool
+}
+
+// list is the request as a message.
+func (r *request) list(encoding gpb.Encoding, mode gpb.SubscriptionList_Mode, interval time.Duration) *gpb.SubscriptionList {
+	l := &gpb.SubscriptionList{Mode: mode, Encoding: encoding}
+	if r.target != "" {
+		l.Prefix = &gpb.Path{Target: r.target}
+	}
+	for _, w := range r.paths {
+		x := &gpb.Subscription{Path: w.path}
+		if mode == gpb.SubscriptionList_STREAM {
+			if x.Mode = gpb.SubscriptionMode_ON_CHANGE; !w.onChange {
+				x.Mode, x.SampleInterval = gpb.SubscriptionMode_SAMPLE, uint64(interval)
+			}
+		}
+		l.Subscription = append(l.Subscription, x)
+	}
+	return l
+}
+
+// requests are the subscriptions of a preset and a user's rules.
+func requests(p *preset.Preset, rules []preset.Rule) ([]*request, error) {
+	var out []*request
+	add := func(target string, x *gpb.Path, onChange bool) {
+		i := slices.IndexFunc(out, func(r *request) bool { return r.target == target })
+		if i < 0 {
+			i = len(out)
+			out = append(out, &request{target: target})
+		}
+		out[i].paths = append(out[i].paths, wanted{x, onChange})
+		out[i].samples = out[i].samples || !onChange
+	}
+	for _, a := range p.Ask {
+		x, err := path.ParsePath(a.Path)
+		if err != nil {
+			return nil, fmt.Errorf("path %q: %w", a.Path, err)
+		}
+		add(a.Target, x, a.OnChange)
+	}
+	for _, r := range rules {
+		if slices.ContainsFunc(p.Ask, func(a preset.Ask) bool {
+			return a.Target == r.Target && len(r.Path) > len(a.Path) && r.Path[:len(a.Path)+1] == a.Path+"/"
+		}) {
+			continue
+		}
+		x, err := r.Request()
+		if err != nil {
+			return nil, fmt.Errorf("path %q: %w", r.Path, err)
+		}
+		add(r.Target, x, r.OnChange)
+	}
+	return out, nil
+}

@@ -1,0 +1,189 @@
+package gnmi
+
+import (
+	"encoding/binary"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/internal/gnmi/decode"
+	"github.com/graylink/graylink/internal/gnmi/preset"
+)
+
+// Point is a sample of a family, of one switch.
+type Point struct {
+	Family *preset.Family
+	Switch string
+	Values []string // of Family.Labels
+	Value  float64
+	At     time.Time
+	Since  time.Time // of a counter: from when it counts, as far as is known
+}
+
+// series is what is known of one series.
+type series struct {
+	leaf     *preset.Leaf
+	values   []string
+	value    float64
+	at       int64 // the switch's time, ns since 1970
+	since    int64
+	seen     time.Time // this process' time
+	onChange bool
+}
+
+// store is the series of a target. It is the sink of the target's decoder.
+type store struct {
+	mu       sync.Mutex
+	decoder  *decode.Decoder
+	all      map[string]*series
+	ports    map[string][]string // ports by component
+	families map[*preset.Family]uint16
+	key      []byte
+	now      time.Time
+	changes  bool // what changes seldom is told by change, else with every sample
+	max      int
+	full     uint64 // samples without a place
+	resets   uint64 // of counters
+}
+
+func newStore(tree *preset.Tree, changes bool, max int) *store {
+	s := &store{changes: changes, all: map[string]*series{}, ports: map[string][]string{}, families: map[*preset.Family]uint16{}, max: max}
+	for _, l := range tree.Leaves {
+		if _, ok := s.families[l.Family]; !ok {
+			s.families[l.Family] = uint16(len(s.families))
+		}
+	}
+	s.decoder = decode.New(tree, s)
+	return s
+}
+
+// Sample implements decode.Sink; the store is locked.
+func (s *store) Sample(l *preset.Leaf, identity []byte, c *preset.Captures, v float64, text string, at int64) {
+	s.key = append(binary.BigEndian.AppendUint16(s.key[:0], s.families[l.Family]), identity...)
+	x := s.all[string(s.key)]
+	if x == nil {
+		if len(s.all) >= s.max {
+			s.full++
+			return
+		}
+		x = &series{leaf: l, values: l.Values(c), since: at}
+		s.all[string(s.key)] = x
+	}
+	switch {
+	case l.Family.Kind == preset.Relation:
+		s.relate(x, strings.ToValidUTF8(text, "\ufffd"))
+	case l.Field >= 0:
+		x.values[l.Field] = strings.Clone(strings.ToValidUTF8(text, "\ufffd"))
+	case l.Family.Kind == preset.Counter && v < x.value:
+		x.since = at
+		s.resets++
+	}
+	x.since = min(x.since, at) // a switch's clock may be set back
+	x.value, x.at, x.seen, x.onChange = v, at, s.now, s.changes && l.Rule.OnChange
+}
+
+// relate keeps that a component belongs to a port.
+func (s *store) relate(x *series, component string) {
+	port := x.values[0]
+	s.unrelate(port)
+	if !slices.Contains(s.ports[component], port) {
+		s.ports[strings.Clone(component)] = append(s.ports[component], port)
+	}
+}
+
+func (s *store) unrelate(port string) {
+	for component, list := range s.ports {
+		if i := slices.Index(list, port); i >= 0 {
+			if s.ports[component] = slices.Delete(list, i, i+1); len(list) == 1 {
+				delete(s.ports, component)
+			}
+		}
+	}
+}
+
+// Delete implements decode.Sink; the store is locked.
+func (s *store) Delete(n *preset.Node, c *preset.Captures) {
+	gone := map[uint16][]*preset.Leaf{}
+	n.Under(func(l *preset.Leaf) {
+		f := s.families[l.Family]
+		gone[f] = append(gone[f], l)
+	})
+	for key, x := range s.all {
+		for _, l := range gone[binary.BigEndian.Uint16([]byte(key[:2]))] {
+			if l.Field < 0 && l != x.leaf || !l.Covers(key[2:], c) {
+				continue
+			}
+			if l.Field >= 0 { // the other leaves of the neighbour may stay
+				x.values[l.Field] = ""
+				continue
+			}
+			if l.Family.Kind == preset.Relation {
+				s.unrelate(x.values[0])
+			}
+			delete(s.all, key)
+			break
+		}
+	}
+}
+
+// notification decodes one. One without a body is the end of a session: what was told
+// by change is not known any more, and which port a component belongs to is.
+func (s *store) notification(n message, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n.body == nil {
+		for key, x := range s.all {
+			if x.onChange && x.leaf.Family.Kind != preset.Relation {
+				delete(s.all, key)
+			}
+		}
+		return
+	}
+	s.now = now
+	s.decoder.Notification(n.body, now)
+}
+
+// points appends what is known: samples that are not older than stale, and changes.
+// unplaced are series whose component has no port.
+func (s *store) points(out []Point, name string, now time.Time, stale time.Duration) (_ []Point, unplaced int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var infos map[string]bool
+	for key, x := range s.all {
+		f := x.leaf.Family
+		if !x.onChange && now.Sub(x.seen) > stale {
+			delete(s.all, key)
+			continue
+		}
+		if f.Kind == preset.Relation {
+			continue
+		}
+		p := Point{f, name, x.values, x.value, time.Unix(0, x.at), time.Unix(0, x.since)}
+		switch {
+		case f.Kind == preset.Info:
+			values := slices.Clone(x.values) // they change under others' hands
+			id := strings.Join(append([]string{f.Name}, values...), "\xff")
+			if slices.Index(values[1:], "") >= 0 && strings.Join(values[1:], "") == "" || infos[id] {
+				continue
+			}
+			if infos == nil {
+				infos = map[string]bool{}
+			}
+			infos[id], p.Values = true, values
+			out = append(out, p)
+		case x.leaf.Component:
+			ports := s.ports[x.values[0]]
+			if len(ports) == 0 {
+				unplaced++
+			}
+			for _, port := range ports {
+				p.Values = append([]string{port}, x.values[1:]...)
+				out = append(out, p)
+			}
+		default:
+			out = append(out, p)
+		}
+	}
+	return out, unplaced
+}

@@ -1,0 +1,27 @@
+// Package gnmireceiver is the Collector's receiver of switches that speak gNMI. It
+// keeps them subscribed (internal/gnmi), and gives the Collector what they told, once
+// an interval, in the one vocabulary of fabric_switch_port_*.
+package gnmireceiver
+
+import (
+	"context"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/receiver"
+
+	"github.com/graylink/graylink/internal/gnmi"
+)
+
+// Type is the receiver's name in a configuration.
+var Type = component.MustNewType("gnmi")
+
+// NewFactory makes receivers.
+func NewFactory() receiver.Factory {
+	return receiver.NewFactory(Type, func() component.Config { return &Config{gnmi.Defaults()} },
+		receiver.WithMetrics(create, component.StabilityLevelDevelopment))
+}
+
+func create(_ context.Context, s receiver.Settings, c component.Config, next consumer.Metrics) (receiver.Metrics, error) {
+	return &gnmiReceiver{config: c.(*Config).Config, settings: s, next: next}, nil
+}

@@ -1,0 +1,128 @@
+package gnmireceiver
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.opentelemetry.io/collector/receiver"
+	"go.uber.org/zap/exp/zapslog"
+
+	"github.com/graylink/graylink/exporters/otlp"
+	"github.com/graylink/graylink/internal/gnmi"
+	"github.com/graylink/graylink/internal/gnmi/preset"
+)
+
+// gnmiReceiver runs an agent and passes on what it knows.
+type gnmiReceiver struct {
+	config   gnmi.Config
+	settings receiver.Settings
+	next     consumer.Metrics
+
+	agent *gnmi.Agent
+	began time.Time
+	stop  context.CancelFunc
+	wg    sync.WaitGroup
+}
+
+// Start begins to subscribe. It does not wait for the switches.
+func (r *gnmiReceiver) Start(context.Context, component.Host) error {
+	log := slog.New(zapslog.NewHandler(r.settings.Logger.Core()))
+	a, err := gnmi.Start(r.config, log)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r.agent, r.began, r.stop = a, time.Now(), stop
+	r.wg.Go(func() { r.run(ctx, log) })
+	return nil
+}
+
+// Shutdown ends it. It may be called without Start, and again.
+func (r *gnmiReceiver) Shutdown(context.Context) error {
+	if r.agent == nil {
+		return nil
+	}
+	r.stop()
+	r.wg.Wait()
+	a := r.agent
+	r.agent = nil
+	return a.Close()
+}
+
+// run passes on, once an interval, what is known then.
+func (r *gnmiReceiver) run(ctx context.Context, log *slog.Logger) {
+	tick := time.NewTicker(r.config.Interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			if err := r.next.ConsumeMetrics(ctx, metrics(r.agent.Points(now), r.began)); err != nil && ctx.Err() == nil {
+				log.Warn("metrics are not taken", "err", err)
+			}
+		}
+	}
+}
+
+// metrics are the points under OpenTelemetry's names (exporters/otlp's rules), each
+// with the time that its switch gave it.
+func metrics(points []gnmi.Point, began time.Time) pmetric.Metrics {
+	out := pmetric.NewMetrics()
+	scope := out.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty()
+	scope.Scope().SetName("github.com/graylink/graylink/receivers/gnmireceiver")
+	lists := map[*preset.Family]pmetric.NumberDataPointSlice{}
+	for _, p := range points {
+		list, there := lists[p.Family]
+		if !there {
+			list = family(scope.Metrics().AppendEmpty(), p.Family)
+			lists[p.Family] = list
+		}
+		d := list.AppendEmpty()
+		d.SetDoubleValue(p.Value)
+		d.SetTimestamp(pcommon.NewTimestampFromTime(p.At))
+		if p.Family.Kind == preset.Counter {
+			since := p.Since
+			if since.IsZero() {
+				since = began
+			}
+			d.SetStartTimestamp(pcommon.NewTimestampFromTime(since))
+		}
+		labels := d.Attributes()
+		labels.EnsureCapacity(1 + len(p.Values))
+		labels.PutStr("switch", p.Switch)
+		for i, l := range p.Family.Labels {
+			labels.PutStr(l, p.Values[i])
+		}
+	}
+	return out
+}
+
+func family(m pmetric.Metric, f *preset.Family) pmetric.NumberDataPointSlice {
+	name, unit := otelName(f)
+	m.SetName(name)
+	m.SetUnit(unit)
+	m.SetDescription(f.Help)
+	if f.Kind != preset.Counter {
+		return m.SetEmptyGauge().DataPoints()
+	}
+	sum := m.SetEmptySum()
+	sum.SetIsMonotonic(true)
+	sum.SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	return sum.DataPoints()
+}
+
+func otelName(f *preset.Family) (name, unit string) {
+	kind := dto.MetricType_GAUGE
+	if f.Kind == preset.Counter {
+		kind = dto.MetricType_COUNTER
+	}
+	return otlp.Name(f.Name, kind)
+}

@@ -1,0 +1,296 @@
+package gnmireceiver
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/otlptranslator"
+	"go.opentelemetry.io/collector/component/componenttest"
+	"go.opentelemetry.io/collector/confmap/confmaptest"
+	"go.opentelemetry.io/collector/consumer/consumertest"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.opentelemetry.io/collector/receiver/receivertest"
+	"go.uber.org/goleak"
+	"gopkg.in/yaml.v3"
+
+	"github.com/graylink/graylink/internal/gnmi"
+	"github.com/graylink/graylink/internal/gnmi/gnmitest"
+	"github.com/graylink/graylink/internal/gnmi/preset"
+)
+
+var update = flag.Bool("update", false, "write metadata.yaml anew")
+
+func load(t *testing.T, file string) (*Config, error) {
+	t.Helper()
+	m, err := confmaptest.LoadConf(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := NewFactory().CreateDefaultConfig().(*Config)
+	if err := m.Unmarshal(c); err != nil {
+		return nil, err
+	}
+	return c, c.Validate()
+}
+
+func TestConfig(t *testing.T) {
+	c, err := load(t, "testdata/config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := gnmi.Defaults()
+	want.Preset, want.Interval, want.Mode, want.Encoding, want.Queue, want.MaxSeries = "cumulus", 5*time.Second, "poll", "JSON", 64, 1000
+	want.Targets = []gnmi.Target{{Address: "10.0.0.1:9339", Name: "leaf1"}, {Address: "leaf2.example:9339"}}
+	want.TLS = gnmi.TLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem", Server: "leaf"}
+	want.UsernameFile, want.PasswordFile = "user", "password"
+	want.Paths = []preset.UserPath{{Path: "/interfaces/interface[name={port}]/state/counters/in-ebp-pkts", Metric: "fabric_switch_port_ebp_packets_total", Type: "counter", Unit: "none"}}
+	if !reflect.DeepEqual(c.Config, want) {
+		t.Errorf("%+v\nwant %+v", c.Config, want)
+	}
+}
+
+// TestBadConfigs: the first line of each file says what its error names.
+func TestBadConfigs(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.bad.yaml")
+	if err != nil || len(files) < 20 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := bytes.Cut(text, []byte("\n"))
+		want := strings.TrimPrefix(string(first), "# ")
+		if _, err := load(t, f); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", f, err, want)
+		}
+	}
+}
+
+// TestExample: the receivers of deploy/otelcol/gnmi.yaml are valid.
+func TestExample(t *testing.T) {
+	m, err := confmaptest.LoadConf("../../deploy/otelcol/gnmi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := m.Sub("receivers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range all.ToStringMap() {
+		one, err := all.Sub(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := NewFactory().CreateDefaultConfig().(*Config)
+		if err := one.Unmarshal(c); err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if err := c.Validate(); err != nil || len(c.Targets) == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// flatten takes metrics back to Prometheus, as receivers that feed it do.
+func flatten(t *testing.T, m pmetric.Metrics) map[string]float64 {
+	t.Helper()
+	namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
+	out := map[string]float64{}
+	list := m.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics()
+	for i := range list.Len() {
+		m := list.At(i)
+		kind := otlptranslator.MetricType(otlptranslator.MetricTypeGauge)
+		var points pmetric.NumberDataPointSlice
+		if m.Type() == pmetric.MetricTypeSum {
+			kind, points = otlptranslator.MetricTypeMonotonicCounter, m.Sum().DataPoints()
+			if m.Sum().AggregationTemporality() != pmetric.AggregationTemporalityCumulative || !m.Sum().IsMonotonic() {
+				t.Errorf("%s is not a counter", m.Name())
+			}
+		} else {
+			points = m.Gauge().DataPoints()
+		}
+		name, err := namer.Build(otlptranslator.Metric{Name: m.Name(), Unit: m.Unit(), Type: kind})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j := range points.Len() {
+			p := points.At(j)
+			var labels []string
+			for k, v := range p.Attributes().All() {
+				labels = append(labels, k+"="+v.Str())
+			}
+			slices.Sort(labels)
+			if p.Timestamp() == 0 || kind == otlptranslator.MetricTypeMonotonicCounter && (p.StartTimestamp() == 0 || p.StartTimestamp() > p.Timestamp()) {
+				t.Errorf("%s: times %v to %v", name, p.StartTimestamp(), p.Timestamp())
+			}
+			key := name + "{" + strings.Join(labels, ",") + "}"
+			if _, twice := out[key]; twice {
+				t.Errorf("%s is there twice", key)
+			}
+			out[key] = p.DoubleValue()
+		}
+	}
+	return out
+}
+
+// TestLifecycle: started, it passes on what the switch told, under the names that a
+// Prometheus would scrape and with the switch's time; shut down, nothing of it stays.
+func TestLifecycle(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	at := time.Now().Add(-2 * time.Second)
+	sw, err := gnmitest.Start("sonic", gnmitest.Example(at), gnmitest.Faults{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sw.Stop()
+	c := NewFactory().CreateDefaultConfig().(*Config)
+	c.Preset, c.Interval, c.TLS.Insecure, c.Targets = "sonic", time.Second, true, []gnmi.Target{{Address: sw.Address, Name: "leaf1"}}
+	sink := &consumertest.MetricsSink{}
+	r, err := NewFactory().CreateMetrics(t.Context(), receivertest.NewNopSettings(Type), c, sink)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Shutdown(t.Context()); err != nil {
+		t.Errorf("shut down before it was started: %v", err)
+	}
+	if err := r.Start(t.Context(), componenttest.NewNopHost()); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]float64{
+		"fabric_switch_port_pfc_receive_frames_total{port=Ethernet8,priority=3,switch=leaf1}":                                 1201,
+		"fabric_switch_port_neighbor_info{port=Ethernet8,remote=spine1,remote_chassis=,remote_port=Ethernet1/7,switch=leaf1}": 1,
+		"fabric_switch_port_oper_up{port=Ethernet8,switch=leaf1}":                                                             1,
+		"graylink_gnmi_target_up{switch=leaf1}":                                                                               1,
+		"graylink_gnmi_connects_total{switch=leaf1}":                                                                          1,
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		missing := "no metrics"
+		if all := sink.AllMetrics(); len(all) > 0 {
+			got := flatten(t, all[len(all)-1])
+			missing = ""
+			for k, v := range want {
+				if x, ok := got[k]; !ok || x != v {
+					missing += fmt.Sprintf("%s is %v, %v, want %v\n", k, x, ok, v)
+				}
+			}
+		}
+		if missing == "" {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(missing)
+		}
+	}
+	for range 2 {
+		if err := r.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestNames: every family has a name of its own in OpenTelemetry, and the way back
+// leads to it.
+func TestNames(t *testing.T) {
+	namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
+	for _, f := range gnmi.Families() {
+		name, unit := otelName(f)
+		kind := otlptranslator.MetricType(otlptranslator.MetricTypeGauge)
+		if f.Kind == preset.Counter {
+			kind = otlptranslator.MetricTypeMonotonicCounter
+		}
+		if back, err := namer.Build(otlptranslator.Metric{Name: name, Unit: unit, Type: kind}); err != nil || back != f.Name {
+			t.Errorf("%s is %s in %q, and that is %s (%v)", f.Name, name, unit, back, err)
+		}
+	}
+}
+
+// metadata is metadata.yaml, as far as it is looked at.
+type metadata struct {
+	Type   string `yaml:"type"`
+	Status struct {
+		Class     string              `yaml:"class"`
+		Stability map[string][]string `yaml:"stability"`
+	} `yaml:"status"`
+	Attributes map[string]attribute `yaml:"attributes"`
+	Metrics    map[string]metric    `yaml:"metrics"`
+}
+
+type attribute struct {
+	Description string `yaml:"description"`
+	Type        string `yaml:"type"`
+}
+
+type metric struct {
+	Enabled     bool     `yaml:"enabled"`
+	Description string   `yaml:"description"`
+	Unit        string   `yaml:"unit"`
+	Gauge       *number  `yaml:"gauge,omitempty"`
+	Sum         *sum     `yaml:"sum,omitempty"`
+	Attributes  []string `yaml:"attributes,flow"`
+}
+
+type number struct {
+	ValueType string `yaml:"value_type"`
+}
+
+type sum struct {
+	ValueType   string `yaml:"value_type"`
+	Monotonic   bool   `yaml:"monotonic"`
+	Temporality string `yaml:"aggregation_temporality"`
+}
+
+var attributes = map[string]string{
+	"cpu": "Index of the processor.", "kind": "What was wrong.", "lane": "Physical lane.", "port": "Name of the switch's port.", "priority": "Priority of IEEE 802.1Q.",
+	"reason": "Why.", "remote": "Name of the system at the other end of the cable.", "remote_chassis": "Its chassis.", "remote_port": "Its port.",
+	"switch": "Name of the switch.", "tc": "Queue, as the switch names it.", "window": "Over what the switch keeps the most: since_clear, periodic, or minutes.",
+}
+
+// TestMetadata: metadata.yaml is what the code does; -update writes it.
+func TestMetadata(t *testing.T) {
+	want := metadata{Type: Type.String(), Attributes: map[string]attribute{}, Metrics: map[string]metric{}}
+	want.Status.Class, want.Status.Stability = "receiver", map[string][]string{"development": {"metrics"}}
+	for _, f := range gnmi.Families() {
+		name, unit := otelName(f)
+		m := metric{Enabled: true, Description: f.Help, Unit: unit, Attributes: append([]string{"switch"}, f.Labels...)}
+		if f.Kind == preset.Counter {
+			m.Sum = &sum{"double", true, "cumulative"}
+		} else {
+			m.Gauge = &number{"double"}
+		}
+		if _, twice := want.Metrics[name]; twice {
+			t.Errorf("%s is another family's name as well", name)
+		}
+		want.Metrics[name] = m
+		for _, l := range m.Attributes {
+			if want.Attributes[l] = (attribute{attributes[l], "string"}); attributes[l] == "" {
+				t.Errorf("label %s says nothing", l)
+			}
+		}
+	}
+	var b bytes.Buffer
+	b.WriteString("# Written by go test -run TestMetadata -update.\n")
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2)
+	if err := e.Encode(want); err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile("metadata.yaml", b.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile("metadata.yaml")
+	if err != nil || !bytes.Equal(got, b.Bytes()) {
+		t.Errorf("metadata.yaml is not what the code does (%v); write it with -update", err)
+	}
+}
