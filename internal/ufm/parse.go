@@ -364,3 +364,12 @@ func (r *row) set(f field, b []byte) {
 func (r *row) whole() bool {
 	return !r.bad && r.num && (r.id.Node != 0 || r.id.Port != 0)
 }
+
+// Each gives the ports of the last document that have a name.
+func (s *Source) Each(give func(*Port)) {
+	for _, p := range s.ports {
+		if p.read == s.doc && p.named {
+			give(p)
+		}
+	}
+}
