@@ -273,7 +273,7 @@ func (t *telemetryReader) sample(b *batch, s ufm.Sample, now time.Time) {
 	if s.Port.NIC != "" {
 		v = append(v, s.Port.NIC)
 	} else {
-		v = append(v, s.Port.Switch, s.Port.Port)
+		v = append(v, s.Port.Switch, s.Port.Name.Port)
 	}
 	if s.Column.Metric.Label != "" {
 		v = append(v, label)
@@ -331,9 +331,6 @@ func (p *restReader) read(ctx context.Context) error {
 			for _, s := range v.Found() {
 				p.r.log.Warn("the inventory contradicts itself", "target", p.target.name, "what", s)
 			}
-			if p.r.config.Shard == 0 {
-				p.states(b, v, now)
-			}
 		}
 		if v, err := p.client.Version(ctx); err != nil {
 			failed(fmt.Errorf("version: %w", err))
@@ -342,6 +339,9 @@ func (p *restReader) read(ctx context.Context) error {
 		}
 	}
 	if p.r.config.Shard == 0 {
+		if v := p.r.names.Inventory(); v != nil {
+			p.states(b, v, p.inventory)
+		}
 		if p.version != "" {
 			b.add(info, 1, now, now, p.target.name, p.version)
 		}
