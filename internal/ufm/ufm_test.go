@@ -305,7 +305,7 @@ func TestResets(t *testing.T) {
 		data   string
 		resets uint64
 		since  int64
-	}{{100, "5,5", 0, 0}, {200, "9,5", 0, 0}, {300, "1,1", 1, 200}, {300, "1,1", 1, 200}, {400, "7,7", 1, 200}, {500, "N/A,6", 2, 400}, {600, "3,9", 3, 500}} {
+	}{{100, "5,5", 0, 0}, {200, "9,5", 0, 0}, {300, "1,1", 1, 200}, {300, "1,1", 1, 200}, {400, "7,7", 1, 200}, {500, "N/A,6", 2, 400}, {600, "3,9", 3, 500}, {700, "4,1", 4, 600}} {
 		_, err := s.Read(CSV, strings.NewReader(head+fmt.Sprintf("%d,2c90300f172a0,2c90300f172a0,1,%s\n", x.at, x.data)), func(y Sample) error {
 			p = y.Port
 			return nil
@@ -320,6 +320,25 @@ func TestResets(t *testing.T) {
 		if p.Resets != x.resets || since != x.since {
 			t.Errorf("reading %d: %d resets, since %d, want %d, %d", i, p.Resets, since, x.resets, x.since)
 		}
+	}
+}
+
+// TestDocumentsTime: rows without a time have their document's, and that of no other.
+func TestDocumentsTime(t *testing.T) {
+	row := `{"node_guid":"2c90300f172a0","port_num":%d,"PortXmitDataExtended":1}`
+	text := fmt.Sprintf(`{"timestamp":1709652347161873,"values":[`+row+`]}`+row, 1, 2)
+	s := NewSource(newTable(t, nil), directory(saved(t)))
+	var at []int64
+	_, err := s.Read(JSON, strings.NewReader(text), func(x Sample) error {
+		if x.At.IsZero() {
+			at = append(at, 0)
+		} else {
+			at = append(at, x.At.UnixMicro())
+		}
+		return nil
+	})
+	if err != nil || !slices.Equal(at, []int64{1709652347161873, 0}) {
+		t.Errorf("%v, %v", at, err)
 	}
 }
 
