@@ -18,6 +18,7 @@ import (
 	"github.com/graylink/graylink/internal/ibagent"
 	"github.com/graylink/graylink/internal/ibfabric"
 	"github.com/graylink/graylink/internal/ibmad"
+	"github.com/graylink/graylink/internal/ufm"
 )
 
 // ibCommand is the parent of what is about InfiniBand, which several files add to.
@@ -227,6 +228,12 @@ func printFabric(w io.Writer, f *ibfabric.Fabric, out ibFabric, took time.Durati
 // go to standard error.
 func writeTopology(f *ibfabric.Fabric, found []string, file string) error {
 	t, left := f.Topology()
+	return writeImported(t, found, left, file)
+}
+
+// writeImported writes a topology, and says what is contradictory (found) and what a
+// topology file cannot say (left).
+func writeImported(t *fabric.Topology, found, left []string, file string) error {
 	text, err := yaml.Marshal(t)
 	if err != nil {
 		return fmt.Errorf("writing the topology: %w", err)
@@ -449,10 +456,20 @@ func printIBPath(w io.Writer, p *ibPath) error {
 // addTopologyImport is topology import: a topology file of what other programs wrote.
 func addTopologyImport(topo *kingpin.CmdClause, commands map[string]command) {
 	c := topo.Command("import", "Write a topology file of another program's output. Findings go to standard error. Exit code 0: done, 1: bad arguments or the file cannot be read, 3: done, but something is contradictory.")
-	from := c.Flag("from", "The program.").Required().Enum("ibnetdiscover")
-	file := c.Arg("file", "Its output; standard input when absent or -.").String()
+	from := c.Flag("from", "The program: ibnetdiscover, or ufm, whose saved resources/systems, resources/ports and resources/links are expected.").Required().Enum("ibnetdiscover", "ufm")
+	list := c.Arg("file", "Its output; standard input when absent or -, of ibnetdiscover.").Strings()
 	output := c.Flag("output", "The file to write; standard output when absent.").String()
 	commands[c.FullCommand()] = func(context.Context) error {
+		if *from == "ufm" {
+			return importUFM(*list, *output)
+		}
+		if len(*list) > 1 {
+			return fmt.Errorf("%d files: one is expected", len(*list))
+		}
+		file := new(string)
+		if len(*list) == 1 {
+			*file = (*list)[0]
+		}
 		r, name := io.Reader(os.Stdin), *from
 		if *file != "" { // kingpin has an empty text for a lone dash
 			f, err := os.Open(*file)
@@ -468,4 +485,29 @@ func addTopologyImport(topo *kingpin.CmdClause, commands map[string]command) {
 		}
 		return writeTopology(f, found, *output)
 	}
+}
+
+// importUFM is topology import from saved documents of UFM's REST interface, in any
+// order.
+func importUFM(files []string, output string) error {
+	if len(files) == 0 {
+		return errors.New("files are expected: resources/systems, resources/ports and resources/links as UFM answers them")
+	}
+	v := &ufm.Inventory{}
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		err = v.ReadSaved(f)
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if err := v.Finish(); err != nil {
+		return err
+	}
+	t, found, left := v.Topology()
+	return writeImported(t, found, left, output)
 }

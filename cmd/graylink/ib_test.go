@@ -121,3 +121,25 @@ func TestIBLive(t *testing.T) {
 		t.Error(code, stdout, stderr)
 	}
 }
+
+// TestImportUFM: a topology of UFM's saved documents, in any order, and what is said
+// of documents that are not all of them.
+func TestImportUFM(t *testing.T) {
+	dir := filepath.Join("..", "..", "internal", "ufm", "testdata")
+	systems, ports, links := filepath.Join(dir, "systems.json"), filepath.Join(dir, "ports_rest.json"), filepath.Join(dir, "links.json")
+	stdout, stderr, code := program(t, "", "topology", "import", "--from", "ufm", links, ports, systems)
+	want, err := os.ReadFile(filepath.Join(dir, "topology.golden"))
+	if err != nil || code != 0 || stdout != string(want) {
+		t.Error(err, code, stderr, stdout)
+	}
+	for want, files := range map[string][]string{
+		"files are expected":          nil,
+		"resources/links is expected": {systems, ports},
+		"topology.golden: element":    {systems, filepath.Join(dir, "topology.golden")},
+		"no such file":                {filepath.Join(dir, "none")},
+	} {
+		if _, stderr, code := program(t, "", append([]string{"topology", "import", "--from", "ufm"}, files...)...); code != 1 || !strings.Contains(stderr, want) {
+			t.Errorf("%v: %d, %s, want %q", files, code, stderr, want)
+		}
+	}
+}

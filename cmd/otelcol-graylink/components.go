@@ -16,11 +16,12 @@ import (
 
 	"github.com/graylink/graylink/receivers/gnmireceiver"
 	"github.com/graylink/graylink/receivers/ibfabricreceiver"
+	"github.com/graylink/graylink/receivers/ufmreceiver"
 )
 
 // components are the distribution: those of deploy/otelcol/manifest.yaml.
 func components() (otelcol.Factories, error) {
-	receivers, err := otelcol.MakeFactoryMap[receiver.Factory](gnmireceiver.NewFactory(), ibfabricreceiver.NewFactory(), otlpreceiver.NewFactory())
+	receivers, err := otelcol.MakeFactoryMap[receiver.Factory](gnmireceiver.NewFactory(), ibfabricreceiver.NewFactory(), otlpreceiver.NewFactory(), ufmreceiver.NewFactory())
 	if err != nil {
 		return otelcol.Factories{}, err
 	}

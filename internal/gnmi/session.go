@@ -194,7 +194,7 @@ func (s *session) subscribe(ctx context.Context, client gpb.GNMIClient, r *reque
 			return because(ctx, err)
 		}
 		list := r.list(encoding, s.agent.mode, interval)
-		if err := stream.Send(&gpb.SubscribeRequest{Request: &gpb.SubscribeRequest_Subscribe{Subscribe: list}}); err != nil && err != io.EOF {
+		if err := stream.Send(&gpb.SubscribeRequest{Request: &gpb.SubscribeRequest_Subscribe{Subscribe: list}}); err != nil && !errors.Is(err, io.EOF) {
 			return because(ctx, err)
 		}
 		var polls sync.WaitGroup
@@ -256,9 +256,9 @@ func (s *session) receive(ctx context.Context, stream gpb.GNMI_SubscribeClient, 
 	for {
 		reply, err := stream.Recv()
 		switch {
-		case err == io.EOF && s.agent.mode == gpb.SubscriptionList_ONCE:
+		case errors.Is(err, io.EOF) && s.agent.mode == gpb.SubscriptionList_ONCE:
 			return nil
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return &failure{kindStream, errors.New("the switch ended the subscription")}
 		case err != nil:
 			return err

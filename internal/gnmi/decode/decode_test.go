@@ -81,7 +81,6 @@ func TestValues(t *testing.T) {
 	decimal := func(digits int64, precision uint32) *gnmi.TypedValue {
 		return &gnmi.TypedValue{Value: &gnmi.TypedValue_DecimalVal{DecimalVal: &gnmi.Decimal64{Digits: digits, Precision: precision}}} //nolint:staticcheck // must be read
 	}
-	const port = "fabric_switch_port_mtu_bytes"
 	for name, c := range map[string]struct {
 		v    *gnmi.TypedValue
 		want string // empty: no sample

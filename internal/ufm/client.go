@@ -1,0 +1,374 @@
+package ufm
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Options say how a service of UFM is spoken to.
+type Options struct {
+	// URL is the service's, without a path: https://ufm.example or http://ufm:9001.
+	URL string
+	// UsernameFile and PasswordFile: basic authentication, base /ufmRest.
+	UsernameFile, PasswordFile string
+	// TokenFile: token authentication, base /ufmRestV3.
+	TokenFile string
+	// CertFile and KeyFile: client certificate, base /ufmRestV2.
+	CertFile, KeyFile string
+	// CAFile has the certificates that are trusted; empty: the system's.
+	CAFile string
+	// ServerName is the name in the service's certificate; empty: its host.
+	ServerName string
+	// Insecure: certificates are not verified.
+	Insecure bool
+	// Timeout is of one request with its body.
+	Timeout time.Duration
+	// Retries is how often a request is repeated that found no connection, or a service
+	// that is busy (429, 502, 503, 504). Bodies that break are not asked for again.
+	Retries int
+	// MaxBody bounds bodies, octets.
+	MaxBody int64
+	// Sleep waits between tries; nil: a timer. Random is in [0, 1); nil: math/rand.
+	Sleep  func(context.Context, time.Duration) error
+	Random func() float64
+}
+
+// Validate names the key that is wrong.
+func (o *Options) Validate() error {
+	u, err := url.Parse(o.URL)
+	ways := 0
+	for _, w := range []bool{o.UsernameFile != "" || o.PasswordFile != "", o.TokenFile != "", o.CertFile != "" || o.KeyFile != ""} {
+		if w {
+			ways++
+		}
+	}
+	switch {
+	case err != nil: // the error has the URL, which may have a password
+		return errors.New("endpoint: a URL is expected")
+	case u.User != nil:
+		return errors.New("endpoint: credentials are expected in files, not in the URL")
+	case u.Scheme != "https" && u.Scheme != "http" || u.Host == "":
+		return fmt.Errorf("endpoint: %q: http://HOST or https://HOST is expected", o.URL)
+	case u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "":
+		return fmt.Errorf("endpoint: %q: a URL without path and query is expected", o.URL)
+	case (o.UsernameFile == "") != (o.PasswordFile == ""):
+		return errors.New("auth: username_file and password_file are expected together")
+	case (o.CertFile == "") != (o.KeyFile == ""):
+		return errors.New("auth: cert_file and key_file are expected together")
+	case ways > 1:
+		return errors.New("auth: one of username_file, token_file and cert_file is expected")
+	case ways > 0 && u.Scheme != "https":
+		return errors.New("endpoint: https is expected where credentials are sent")
+	case u.Scheme != "https" && (o.CAFile != "" || o.ServerName != "" || o.Insecure):
+		return errors.New("tls: https is expected of the endpoint")
+	case o.Insecure && o.CAFile != "":
+		return errors.New("tls: ca_file and insecure_skip_verify exclude each other")
+	case o.Timeout < 10*time.Millisecond || o.Timeout > 10*time.Minute:
+		return fmt.Errorf("timeout: %v: 10ms to 10m are expected", o.Timeout)
+	case o.Retries < 0 || o.Retries > 16:
+		return fmt.Errorf("retries: %d: 0 to 16 are expected", o.Retries)
+	case o.MaxBody < 1<<10 || o.MaxBody > 4<<30:
+		return fmt.Errorf("max_body_bytes: %d: 1 KiB to 4 GiB are expected", o.MaxBody)
+	}
+	return nil
+}
+
+// Client asks one service.
+type Client struct {
+	o    Options
+	base *url.URL
+	http *http.Client
+}
+
+// NewClient is a client of valid options. It reads the file of trusted certificates;
+// all other files are read when they are needed, and again when they are needed again.
+func NewClient(o Options) (*Client, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(o.URL)
+	if err != nil {
+		return nil, errors.New("endpoint: a URL is expected")
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: o.ServerName, InsecureSkipVerify: o.Insecure}
+	if o.CAFile != "" {
+		pem, err := os.ReadFile(o.CAFile)
+		if err != nil {
+			return nil, errorf(KindCredentials, "ca_file: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, errorf(KindCredentials, "ca_file: %s: certificates in PEM are expected", o.CAFile)
+		}
+	}
+	if o.CertFile != "" {
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			c, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+			if err != nil {
+				return nil, errorf(KindCredentials, "cert_file, key_file: %w", err)
+			}
+			return &c, nil
+		}
+	}
+	if o.Sleep == nil {
+		o.Sleep = sleep
+	}
+	if o.Random == nil {
+		o.Random = rand.Float64
+	}
+	return &Client{o: o, base: u, http: &http.Client{
+		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: config, ForceAttemptHTTP2: true,
+			DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, TLSHandshakeTimeout: 10 * time.Second,
+			MaxIdleConnsPerHost: 2, IdleConnTimeout: 90 * time.Second, MaxResponseHeaderBytes: 64 << 10},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// Close ends idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Base is where the REST interface is for the client's way of authentication.
+func (c *Client) Base() string {
+	switch {
+	case c.o.TokenFile != "":
+		return "/ufmRestV3"
+	case c.o.CertFile != "":
+		return "/ufmRestV2"
+	}
+	return "/ufmRest"
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// The back-off begins with firstWait, doubles to maxWait, and is anything down to
+// half of that, so that many clients do not come back together.
+const (
+	firstWait = 500 * time.Millisecond
+	maxWait   = 30 * time.Second
+)
+
+func (c *Client) wait(try int, told time.Duration) time.Duration {
+	d := maxWait
+	if try < 6 {
+		d = min(maxWait, firstWait<<try)
+	}
+	d = max(d, min(told, maxWait))
+	return d/2 + time.Duration(c.o.Random()*float64(d/2))
+}
+
+// secret is a file's text without its end of line. It is never part of an error.
+func secret(key, file string) (string, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", errorf(KindCredentials, "%s: %w", key, err)
+	}
+	text := strings.TrimRight(string(b), "\r\n")
+	if text == "" || strings.ContainsAny(text, "\r\n\x00") {
+		return "", errorf(KindCredentials, "%s: %s: one line is expected", key, file)
+	}
+	return text, nil
+}
+
+func (c *Client) authorize(r *http.Request) error {
+	switch {
+	case c.o.TokenFile != "":
+		token, err := secret("token_file", c.o.TokenFile)
+		if err != nil {
+			return err
+		}
+		// UFM has tokens under the scheme of passwords.
+		r.Header.Set("Authorization", "Basic "+token)
+	case c.o.UsernameFile != "":
+		user, err := secret("username_file", c.o.UsernameFile)
+		if err != nil {
+			return err
+		}
+		password, err := secret("password_file", c.o.PasswordFile)
+		if err != nil {
+			return err
+		}
+		r.Header.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(user+":"+password)))
+	}
+	return nil
+}
+
+// Get asks for a path with a query and gives the body to read, which is bounded in
+// size and time. Errors are Errors.
+func (c *Client) Get(ctx context.Context, path string, read func(io.Reader) error) error {
+	for try := 0; ; try++ {
+		told, again, err := c.get(ctx, path, read)
+		if err == nil || !again || try >= c.o.Retries || ctx.Err() != nil {
+			return err
+		}
+		if c.o.Sleep(ctx, c.wait(try, told)) != nil {
+			return err
+		}
+	}
+}
+
+func (c *Client) get(ctx context.Context, path string, read func(io.Reader) error) (told time.Duration, again bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	defer cancel()
+	u := *c.base
+	u.Path, u.RawQuery, _ = strings.Cut(path, "?")
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return 0, false, errorf(KindMalformed, "%s: %w", path, err)
+	}
+	if err := c.authorize(r); err != nil {
+		return 0, false, err
+	}
+	resp, err := c.http.Do(r)
+	if err != nil {
+		var own *Error
+		if errors.As(err, &own) {
+			return 0, false, own
+		}
+		k := transportKind(err)
+		return 0, k == KindConnect, errorf(k, "%w", err)
+	}
+	defer resp.Body.Close()
+	switch code := resp.StatusCode; {
+	case code == http.StatusOK:
+	case code == http.StatusUnauthorized || code == http.StatusForbidden:
+		return 0, false, errorf(KindUnauthorized, "%s answers %s", u.String(), resp.Status)
+	case code >= 300 && code < 400:
+		return 0, false, errorf(KindRedirect, "%s answers %s: redirects are not followed", u.String(), resp.Status)
+	default:
+		busy := code == http.StatusTooManyRequests || code == http.StatusBadGateway || code == http.StatusServiceUnavailable || code == http.StatusGatewayTimeout
+		if s, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 16); err == nil {
+			told = time.Duration(s) * time.Second
+		}
+		return told, busy, errorf(KindStatus, "%s answers %s", u.String(), resp.Status)
+	}
+	if err := read(&bounded{resp.Body, c.o.MaxBody, c.o.MaxBody}); err != nil {
+		k := KindMalformed
+		var own *Error
+		if errors.As(err, &own) {
+			k = own.Kind
+		}
+		return 0, false, &Error{k, fmt.Errorf("%s: %w", u.String(), err)}
+	}
+	return 0, false, nil
+}
+
+// bounded ends a body that is too large with an error, and not with a silent end.
+type bounded struct {
+	r         io.Reader
+	left, max int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left < 0 {
+		return 0, errorf(KindTooLarge, "the body has more than %d octets", b.max)
+	}
+	if int64(len(p)) > b.left+1 {
+		p = p[:b.left+1]
+	}
+	n, err := b.r.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return n - 1, errorf(KindTooLarge, "the body has more than %d octets", b.max)
+	}
+	return n, err
+}
+
+// transportKind is the kind of an error of net/http.
+func transportKind(err error) Kind {
+	var unknown x509.UnknownAuthorityError
+	var host x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var verify *tls.CertificateVerificationError
+	var alert tls.AlertError
+	var record tls.RecordHeaderError
+	var timeout interface{ Timeout() bool }
+	switch {
+	case errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid), errors.As(err, &verify), errors.As(err, &alert), errors.As(err, &record):
+		return KindTLS
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return KindTimeout
+	}
+	return KindConnect
+}
+
+// list asks for a list of the REST interface and gives each of its elements to each.
+func list[T any](ctx context.Context, c *Client, path string, each func(T)) error {
+	return c.Get(ctx, c.Base()+path, func(r io.Reader) error { return decodeList(r, each) })
+}
+
+// decodeList reads an array, or an object that has it as its only array, element by
+// element; each is called once the whole document was there. An element that is not
+// what is expected ends it.
+func decodeList[T any](r io.Reader, each func(T)) error {
+	d := json.NewDecoder(r)
+	var all []T
+	if err := expect(d, json.Delim('[')); err != nil {
+		return err
+	}
+	for d.More() {
+		var x T
+		if err := d.Decode(&x); err != nil {
+			return decodeError(err, len(all)+1)
+		}
+		all = append(all, x)
+	}
+	if err := expect(d, json.Delim(']')); err != nil {
+		return err
+	}
+	for _, x := range all {
+		each(x)
+	}
+	return nil
+}
+
+func expect(d *json.Decoder, want json.Delim) error {
+	t, err := d.Token()
+	if err != nil {
+		return decodeError(err, 0)
+	}
+	if t != want {
+		return errorf(KindMalformed, "octet %d: %v is expected", d.InputOffset(), want)
+	}
+	return nil
+}
+
+func decodeError(err error, element int) error {
+	var own *Error
+	var syntax *json.SyntaxError
+	var typ *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &own):
+		return own
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return errorf(KindTruncated, "element %d: the document ends in the middle", element)
+	case errors.As(err, &syntax), errors.As(err, &typ):
+		return errorf(KindMalformed, "element %d: %w", element, err)
+	}
+	var net net.Error
+	if errors.As(err, &net) {
+		return &Error{transportKind(err), err}
+	}
+	return errorf(KindMalformed, "element %d: %w", element, err)
+}

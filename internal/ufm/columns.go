@@ -1,0 +1,441 @@
+package ufm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Metric is a family of series in the project's vocabulary.
+type Metric struct {
+	// Switch and NIC are the Prometheus names of the family, of switch ports and of
+	// ports of HCAs.
+	Switch, NIC string
+	Help        string
+	Counter     bool
+	// Label is the label beyond the port's own; empty: there is none.
+	Label string
+}
+
+const (
+	switchPort = "fabric_switch_port_"
+	nicPort    = "fabric_nic_port_"
+)
+
+func portMetric(name, help string, counter bool, label string) *Metric {
+	if counter {
+		name += "_total"
+	}
+	return &Metric{switchPort + name, nicPort + name, help, counter, label}
+}
+
+// moduleMetric is about the module in a port. NICs' are named as their nodes name
+// them (docs/nic-health.md).
+func moduleMetric(name, help, label string) *Metric {
+	return &Metric{switchPort + "module_" + name, "fabric_nic_module_" + name, help, false, label}
+}
+
+// Type is what a column's values are.
+type Type int
+
+// Types of columns.
+const (
+	Number      Type = iota // not negative
+	Signed                  // may be negative; -1 is "not available"
+	Temperature             // degrees Celsius; 0 is "not available", as UFM's own programs take it
+	DBm                     // decibels of a milliwatt, to watts
+	State                   // a text, which becomes the label; the value is 1
+)
+
+// Column is what a column of telemetry becomes.
+type Column struct {
+	Metric *Metric
+	// Value is of Metric.Label.
+	Value string
+	Type  Type
+	// Scale is what values are multiplied by to have the metric's unit.
+	Scale float64
+	index int
+}
+
+// words: data counters count words of 4 octets (IBTA volume 1, PortCountersExtended).
+const words = 4
+
+// table is the built-in table of columns. Names are those of UFM 6.12 to 6.24 and of
+// UFM Telemetry 1.8 to 1.23; "#" stands for a number, which is the label's value.
+// Only counters of 64 bits are taken: the narrow ones stop at their limit.
+var table = func() map[string]Column {
+	t := map[string]Column{}
+	add := func(m *Metric, value string, typ Type, scale float64, names ...string) {
+		for _, n := range names {
+			t[n] = Column{Metric: m, Value: value, Type: typ, Scale: scale}
+		}
+	}
+	wide := func(name string) []string { return []string{name + "Extended", name + "Ext"} }
+	counter := func(name, help string, columns ...string) {
+		add(portMetric(name, help, true, ""), "", Number, 1, columns...)
+	}
+
+	add(portMetric("transmit_bytes", "Octets sent, on all virtual lanes.", true, ""), "", Number, words, wide("PortXmitData")...)
+	add(portMetric("receive_bytes", "Octets received, on all virtual lanes.", true, ""), "", Number, words, wide("PortRcvData")...)
+	counter("transmit_packets", "Packets sent, on all virtual lanes.", wide("PortXmitPkts")...)
+	counter("receive_packets", "Packets received, on all virtual lanes.", wide("PortRcvPkts")...)
+	counter("transmit_unicast_packets", "Unicast packets sent.", append(wide("PortUniCastXmitPkts"), wide("PortUnicastXmitPkts")...)...)
+	counter("receive_unicast_packets", "Unicast packets received.", append(wide("PortUniCastRcvPkts"), wide("PortUnicastRcvPkts")...)...)
+	counter("transmit_multicast_packets", "Multicast packets sent.", append(wide("PortMultiCastXmitPkts"), wide("PortMulticastXmitPkts")...)...)
+	counter("receive_multicast_packets", "Multicast packets received.", append(wide("PortMultiCastRcvPkts"), wide("PortMulticastRcvPkts")...)...)
+	counter("transmit_wait_ticks", "Ticks of the port's clock during which it had data to send and no credits or no turn.", wide("PortXmitWait")...)
+	counter("symbol_errors", "Minor link errors on one or more lanes.", wide("SymbolErrorCounter")...)
+	counter("link_recoveries", "Times the link recovered from an error.", wide("LinkErrorRecoveryCounter")...)
+	counter("link_downed", "Times the link failed to recover from an error and went down.", wide("LinkDownedCounter")...)
+	counter("local_link_integrity_errors", "Times that errors on the link came too close together.", wide("LocalLinkIntegrityErrors")...)
+	counter("buffer_overruns", "Times that a buffer overran and flow control did not help.", wide("ExcessiveBufferOverrunErrors")...)
+	counter("vl15_dropped", "Management packets dropped for want of a buffer: readings are suspect.", wide("VL15Dropped")...)
+	counter("qp1_dropped", "Packets to the general services interface that were dropped.", wide("QP1Dropped")...)
+	counter("transmit_discards", "Packets thrown away instead of sent, because the port was down or congested.", wide("PortXmitDiscards")...)
+	counter("sync_header_errors", "Sync headers with errors.", wide("SyncHeaderErrorCounter")...)
+	counter("unknown_blocks", "Blocks of an unknown type.", wide("UnknownBlockCounter")...)
+	counter("fec_corrected_blocks", "Blocks that were corrected.", "PortFECCorrectableBlockCounterExtended", "PortFECCorrectableBlockCounter")
+	counter("fec_uncorrectable_blocks", "Blocks that could not be corrected.", "PortFECUncorrectableBlockCounterExtended", "PortFECUncorrectableBlockCounter")
+	counter("fec_corrected_symbols", "Symbols that were corrected.", "PortFECCorrectedSymbolCounterExtended", "PortFECCorrectedSymbolCounter")
+	counter("receive_fecn_packets", "Packets received that forward congestion was marked on.", "PortPktRcvFECN")
+	counter("receive_becn_packets", "Packets received that backward congestion was marked on.", "PortPktRcvBECN")
+
+	received := portMetric("receive_errors", "Packets received that were of no use, by reason.", true, "reason")
+	add(received, "damaged", Number, 1, wide("PortRcvErrors")...)
+	add(received, "remote_physical", Number, 1, wide("PortRcvRemotePhysicalErrors")...)
+	add(received, "switch_relay", Number, 1, wide("PortRcvSwitchRelayErrors")...)
+	add(received, "constraint", Number, 1, wide("PortRcvConstraintErrors")...)
+	add(portMetric("transmit_errors", "Packets that could not be sent, by reason.", true, "reason"), "constraint", Number, 1, wide("PortXmitConstraintErrors")...)
+	// Counters of details have one width.
+	one := func(name string) []string { return append(wide(name), name) }
+	details := portMetric("receive_error_details", "Packets received with an error, by what was wrong; parts of the reason damaged.", true, "reason")
+	add(details, "local_physical", Number, 1, one("PortLocalPhysicalErrors")...)
+	add(details, "malformed", Number, 1, append(one("PortMalformedPacketErrors"), one("PortMalformedPktErrors")...)...)
+	add(details, "buffer_overrun", Number, 1, one("PortBufferOverrunErrors")...)
+	add(details, "dlid_mapping", Number, 1, one("PortDLIDMappingErrors")...)
+	add(details, "vl_mapping", Number, 1, one("PortVLMappingErrors")...)
+	add(details, "looping", Number, 1, one("PortLoopingErrors")...)
+	discards := portMetric("transmit_discard_details", "Packets thrown away instead of sent, by why.", true, "reason")
+	add(discards, "port_inactive", Number, 1, one("PortInactiveDiscards")...)
+	add(discards, "neighbor_mtu", Number, 1, one("PortNeighborMTUDiscards")...)
+	add(discards, "lifetime", Number, 1, one("PortSwLifetimeLimitDiscards")...)
+	add(discards, "head_of_queue_lifetime", Number, 1, one("PortSwHOQLifetimeLimitDiscards")...)
+	add(portMetric("vl_transmit_wait_ticks", "Ticks during which a virtual lane had data to send and could not.", true, "vl"), "#", Number, 1, "PortVLXmitWait#")
+
+	// The physical layer, of the secondary telemetry. A rate of errors is a ratio: errors
+	// to bits. UFM writes 1.5e-254 where there was no error; it is passed on.
+	ber := portMetric("bit_error_ratio", "Errors to bits since the counters were cleared, by where they are counted.", false, "stage")
+	add(ber, "raw", Number, 1, "Raw_BER", "Total_Raw_BER")
+	add(ber, "effective", Number, 1, "Effective_BER")
+	add(ber, "symbol", Number, 1, "Symbol_BER")
+	add(portMetric("lane_raw_errors", "Bits in error on a lane, before correction.", true, "lane"), "#", Number, 1, "Raw_Errors_Lane_#", "Raw_Errors_lane#")
+	counter("effective_errors", "Bits in error that error correction did not correct.", "Effective_Errors")
+	counter("phy_symbol_errors", "Errors that no mechanism of the physical layer corrected.", "Symbol_Errors")
+	add(portMetric("fec_mode", "The error correction at work.", false, "mode"), "", State, 1, "fec_mode_active", "Active_FEC")
+
+	// Modules. UFM Telemetry has degrees Celsius, milliwatts, milliamperes and, since
+	// 1.14.5, millivolts; where a service has others, columns declares them.
+	const milli = 1e-3
+	add(moduleMetric("temperature_celsius", "Temperature of the module.", ""), "", Temperature, 1, "Module_Temperature")
+	add(moduleMetric("voltage_volts", "Supply voltage of the module.", ""), "", Number, milli, "Module_Voltage")
+	add(moduleMetric("receive_power_watts", "Optical power received on a lane.", "lane"), "#+1", Number, milli, "rx_power_lane_#")
+	add(moduleMetric("transmit_power_watts", "Optical power sent on a lane.", "lane"), "#+1", Number, milli, "tx_power_lane_#")
+	add(moduleMetric("bias_amperes", "Bias current of a lane's laser.", "lane"), "#+1", Number, milli, "tx_bias_lane_#")
+	return t
+}()
+
+// about are columns that say of what port a row is or describe it; they are no
+// samples, and are not counted as unknown.
+var about = func() map[string]bool {
+	out := map[string]bool{}
+	for _, n := range strings.Fields(`timestamp source_id source tag node_guid port_guid port_num port_number port node_description device_name
+		device_type node_type sys_image_guid aport port_type lid device_id port_label m_label status_message node_name port_name peer_guid peer_name
+		hostname level peer_level fabric link_partner_description link_partner_node_guid link_partner_port_num link_partner_lid device_fw_version
+		cable_pn cable_sn cable_technology cable_type cable_vendor cable_length cable_identifier vendor_name vendor_rev vendor_oui module_fw_version`) {
+		out[n] = true
+	}
+	return out
+}()
+
+// Declared is a column that the user's configuration declares.
+type Declared struct {
+	// Metric is the family's name behind fabric.switch.port. and fabric.nic.port.
+	Metric string `mapstructure:"metric"`
+	// Type is counter or gauge.
+	Type string `mapstructure:"type"`
+	// Unit is by UCUM: By, By/s, s, Cel, W, V, A, 1; empty: it counts things or is a state.
+	Unit string `mapstructure:"unit"`
+	// Scale is what values are multiplied by; 0 stands for 1.
+	Scale float64 `mapstructure:"scale"`
+	// DBm: values are decibels of a milliwatt; the unit is W.
+	DBm bool `mapstructure:"dbm"`
+	// Negative: values may be below 0.
+	Negative bool `mapstructure:"negative"`
+}
+
+var (
+	metricName = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
+	unitWords  = map[string]string{"": "", "1": "ratio", "By": "bytes", "By/s": "bytes_per_second", "s": "seconds", "Cel": "celsius", "W": "watts", "V": "volts", "A": "amperes"}
+)
+
+// column is what the declaration says, with the families of the metric.
+func (d Declared) column(key string) (Column, error) {
+	word, known := unitWords[d.Unit]
+	counter := d.Type == "counter"
+	switch {
+	case !metricName.MatchString(d.Metric) || strings.HasSuffix(d.Metric, "_total"):
+		return Column{}, fmt.Errorf("%s: metric: %q: words of a-z and 0-9 with underscores between are expected, without _total", key, d.Metric)
+	case d.Type != "counter" && d.Type != "gauge":
+		return Column{}, fmt.Errorf("%s: type: %q: counter or gauge is expected", key, d.Type)
+	case !known:
+		return Column{}, fmt.Errorf("%s: unit: %q: one of By, By/s, s, Cel, W, V, A, 1 is expected, or none", key, d.Unit)
+	case d.Scale < 0 || math.IsNaN(d.Scale) || math.IsInf(d.Scale, 0):
+		return Column{}, fmt.Errorf("%s: scale: %v: more than 0 is expected", key, d.Scale)
+	case d.DBm && (d.Unit != "W" || counter):
+		return Column{}, fmt.Errorf("%s: dbm: a gauge with the unit W is expected", key)
+	case d.Negative && counter:
+		return Column{}, fmt.Errorf("%s: negative: a counter does not go below 0", key)
+	}
+	name := d.Metric
+	if word != "" && !strings.HasSuffix(name, "_"+word) {
+		name += "_" + word
+	}
+	c := Column{Metric: portMetric(name, "Declared by the configuration.", counter, ""), Scale: d.Scale}
+	if c.Scale == 0 {
+		c.Scale = 1
+	}
+	switch {
+	case d.DBm:
+		c.Type = DBm
+	case d.Negative:
+		c.Type = Signed
+	}
+	return c, nil
+}
+
+// Table says what columns become. It is safe for one goroutine at a time.
+type Table struct {
+	base    map[string]Column
+	columns []*Column
+	byName  map[string]*Column // nil: known to be none
+	series  map[[2]string]*Column
+	unknown map[string]bool
+}
+
+// maxNames bounds how many names of columns are kept in mind.
+const maxNames = 8192
+
+// NewTable is the built-in table with the user's declarations before it.
+func NewTable(declared map[string]Declared) (*Table, error) {
+	t := &Table{base: map[string]Column{}, byName: map[string]*Column{}, series: map[[2]string]*Column{}, unknown: map[string]bool{}}
+	for name, c := range table {
+		t.base[name] = c
+	}
+	metrics := map[string]*Metric{}
+	for _, c := range table {
+		metrics[c.Metric.Switch] = c.Metric
+	}
+	keys := make([]string, 0, len(declared))
+	for k := range declared {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		c, err := declared[key].column("columns: " + key)
+		if err != nil {
+			return nil, err
+		}
+		if about[strings.ToLower(key)] || key == "" {
+			return nil, fmt.Errorf("columns: %s: a column that holds a value is expected", key)
+		}
+		if m := metrics[c.Metric.Switch]; m != nil {
+			if m.Label != "" || m.Counter != c.Metric.Counter {
+				return nil, fmt.Errorf("columns: %s: metric: %s is there already, with another type or with labels", key, declared[key].Metric)
+			}
+			c.Metric = m
+		}
+		metrics[c.Metric.Switch] = c.Metric
+		t.base[key] = c
+	}
+	return t, nil
+}
+
+// Metrics are the families that the table can give, by name.
+func (t *Table) Metrics() []*Metric {
+	var out []*Metric
+	for _, c := range t.base {
+		if !slices.Contains(out, c.Metric) {
+			out = append(out, c.Metric)
+		}
+	}
+	slices.SortFunc(out, func(a, b *Metric) int { return strings.Compare(a.Switch, b.Switch) })
+	return out
+}
+
+// Unknown are the names of columns that were left out, sorted.
+func (t *Table) Unknown() []string {
+	out := make([]string, 0, len(t.unknown))
+	for n := range t.unknown {
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// lookup is the column of a name; nil: it is left out.
+func (t *Table) lookup(name []byte) *Column {
+	if c, ok := t.byName[string(name)]; ok {
+		return c
+	}
+	c := t.resolve(string(name))
+	if len(t.byName) < maxNames {
+		t.byName[string(name)] = c
+	}
+	return c
+}
+
+func (t *Table) resolve(name string) *Column {
+	if about[strings.ToLower(name)] || name == "" {
+		return nil
+	}
+	c, ok := t.base[name]
+	if !ok {
+		c, ok = t.numbered(name)
+	}
+	if !ok {
+		if len(t.unknown) < maxNames && len(name) <= 256 {
+			t.unknown[name] = true
+		}
+		return nil
+	}
+	key := [2]string{c.Metric.Switch, c.Value}
+	if old := t.series[key]; old != nil && old.Type == c.Type && old.Scale == c.Scale {
+		return old // another name of the same
+	}
+	c.index = len(t.columns)
+	t.columns = append(t.columns, &c)
+	t.series[key] = &c
+	return &c
+}
+
+// numbered is a column whose name ends in a number of two digits at most.
+func (t *Table) numbered(name string) (Column, bool) {
+	i := len(name)
+	for i > 0 && name[i-1] >= '0' && name[i-1] <= '9' {
+		i--
+	}
+	n, err := strconv.ParseUint(name[i:], 10, 8)
+	c, ok := t.base[name[:i]+"#"]
+	if err != nil || !ok || len(name)-i > 2 {
+		return Column{}, false
+	}
+	switch c.Value {
+	case "#":
+		c.Value = strconv.FormatUint(n, 10)
+	case "#+1":
+		c.Value = strconv.FormatUint(n+1, 10)
+	}
+	return c, true
+}
+
+// errValue is a value that its column cannot have.
+var errValue = errors.New("not a value of its column")
+
+// markers are the texts that stand for "not available" in UFM's documents.
+var markers = []string{"N/A", "NA", "nan", "null", "none", "unknown", "-", "not supported"}
+
+func absent(b []byte) bool {
+	if len(b) == 0 {
+		return true
+	}
+	if c := b[0]; c >= '0' && c <= '9' {
+		return false
+	}
+	for _, m := range markers {
+		if len(m) == len(b) && strings.EqualFold(m, string(b)) {
+			return true
+		}
+	}
+	return false
+}
+
+// maxState bounds the text of a state.
+const maxState = 64
+
+// value reads a text. there is false where UFM says that there is no value.
+func (c *Column) value(b []byte) (v float64, state string, there bool, err error) {
+	b = bytes.TrimSpace(b)
+	if absent(b) {
+		return 0, "", false, nil
+	}
+	if c.Type == State {
+		if len(b) > maxState {
+			return 0, "", false, errValue
+		}
+		for _, ch := range b {
+			if ch < ' ' || ch > '~' {
+				return 0, "", false, errValue
+			}
+		}
+		if string(b) == "-1" {
+			return 0, "", false, nil
+		}
+		return 1, string(b), true, nil
+	}
+	v, ok := number(b)
+	if !ok {
+		return 0, "", false, errValue
+	}
+	switch {
+	case math.IsNaN(v):
+		return 0, "", false, nil
+	case math.IsInf(v, 0):
+		return 0, "", false, errValue
+	case c.Type == DBm:
+		return math.Pow(10, v/10) * 1e-3, "", true, nil // IEC 60027-3: 0 dBm is 1 mW
+	case v == -1, v == math.MaxUint64: // -1 of 64 bits is written without its sign by some
+		return 0, "", false, nil
+	case c.Type == Temperature && v == 0:
+		return 0, "", false, nil
+	case v < 0 && c.Type == Number:
+		return 0, "", false, errValue
+	}
+	if v *= c.Scale; math.IsInf(v, 0) {
+		return 0, "", false, errValue
+	}
+	return v, "", true, nil
+}
+
+// number reads a number, with one of the units behind it that UFM writes there.
+func number(b []byte) (float64, bool) {
+	var n uint64
+	for i, ch := range b {
+		if ch < '0' || ch > '9' {
+			break
+		}
+		if i == 19 {
+			break
+		}
+		n = n*10 + uint64(ch-'0')
+		if i == len(b)-1 {
+			return float64(n), true
+		}
+	}
+	for _, unit := range [...]string{"C", " mW", "mW", " mV", "mV", " mA", "mA", " dBm", "dBm"} {
+		if rest, ok := bytes.CutSuffix(b, []byte(unit)); ok && len(rest) > 0 {
+			b = bytes.TrimSpace(rest)
+			break
+		}
+	}
+	if len(b) == 0 || len(b) > 64 || bytes.ContainsAny(b, "xX_pP") {
+		return 0, false
+	}
+	v, err := strconv.ParseFloat(string(b), 64)
+	return v, err == nil
+}

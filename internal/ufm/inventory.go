@@ -1,0 +1,448 @@
+package ufm
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// Inventory is what UFM tells of the fabric's nodes, ports and cables.
+type Inventory struct {
+	Systems []System
+	Ports   []PortInfo
+	Links   []LinkInfo
+
+	ends  map[endKey]*end
+	order []*end
+	found []string // what is contradictory
+}
+
+type endKey struct {
+	guid   GUID
+	number int
+}
+
+// end is a port, with its names.
+type end struct {
+	key    endKey
+	info   *PortInfo
+	sw     bool
+	name   string // of the switch or the node
+	device string // of the NIC, without the port's number
+}
+
+// Finish ends the reading of saved documents: all three are expected.
+func (v *Inventory) Finish() error {
+	switch {
+	case len(v.Systems) == 0:
+		return errorf(KindMalformed, "a document of resources/systems is expected, with the types of nodes")
+	case len(v.Ports) == 0:
+		return errorf(KindMalformed, "a document of resources/ports is expected")
+	case len(v.Links) == 0:
+		return errorf(KindMalformed, "a document of resources/links is expected")
+	}
+	return v.index()
+}
+
+// ReadSaved adds a saved document of resources/systems, ports or links: which of them
+// it is, its elements tell.
+func (v *Inventory) ReadSaved(r io.Reader) error {
+	var all []json.RawMessage
+	if err := decodeList(r, func(e json.RawMessage) { all = append(all, e) }); err != nil {
+		return err
+	}
+	if len(all) == 0 {
+		return errorf(KindMalformed, "the list is empty")
+	}
+	for i, e := range all {
+		var has struct {
+			Source text `json:"source_guid"`
+			Number text `json:"number"`
+			System text `json:"system_guid"`
+			Own    text `json:"guid"`
+		}
+		err := json.Unmarshal(e, &has)
+		switch {
+		case err != nil:
+		case has.Source != "":
+			v.Links = append(v.Links, LinkInfo{})
+			err = json.Unmarshal(e, &v.Links[len(v.Links)-1])
+		case has.Number != "" && has.Own != "":
+			v.Ports = append(v.Ports, PortInfo{})
+			err = json.Unmarshal(e, &v.Ports[len(v.Ports)-1])
+		case has.System != "":
+			v.Systems = append(v.Systems, System{})
+			err = json.Unmarshal(e, &v.Systems[len(v.Systems)-1])
+		default:
+			err = errors.New("a system (system_guid), a port (guid, number) or a link (source_guid, destination_guid) is expected")
+		}
+		if err != nil {
+			return errorf(KindMalformed, "element %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// nodeKind says what a type is: of systems ("switch", "host"), of labels ("switch",
+// "HCA") or the number of InfiniBand's NodeInfo (1 CA, 2 switch).
+func nodeKind(s string) (sw, known bool) {
+	switch strings.ToLower(s) {
+	case "switch", "2":
+		return true, true
+	case "host", "hca", "ca", "gateway", "router", "1", "3", "computer", "gpu":
+		return false, true
+	}
+	return false, false
+}
+
+// hostDevice are a CA's node and device by its description, which is "host device" as
+// drivers write it; else the text is the node's, as internal/ibfabric has it.
+func hostDevice(description string) (host, device string) {
+	if parts := strings.Fields(description); len(parts) == 2 {
+		return fabric.EncodeName(parts[0]), fabric.EncodeDevice(parts[1])
+	}
+	return fabric.EncodeName(strings.TrimSpace(description)), "hca"
+}
+
+// described is a node's description without the port's number behind it.
+func described(p *PortInfo) string {
+	d := strings.TrimSpace(string(p.Description))
+	if d = strings.TrimSuffix(d, ":"+string(p.Number)); d == "" || strings.EqualFold(d, "N/A") {
+		d = strings.TrimSpace(string(p.System))
+	}
+	return d
+}
+
+// index names all ports. It is an error when a GUID cannot be read.
+func (v *Inventory) index() error {
+	kinds := map[GUID]bool{}
+	for i, s := range v.Systems {
+		for _, t := range []text{s.GUID, s.Own} {
+			if t == "" {
+				continue
+			}
+			g, err := ParseGUID(string(t))
+			if err != nil {
+				return errorf(KindMalformed, "system %d: %w", i+1, err)
+			}
+			if sw, known := nodeKind(string(s.Type)); known {
+				kinds[g] = sw
+			}
+		}
+	}
+	v.ends, v.order, v.found = map[endKey]*end{}, nil, nil
+	owners := map[string]map[GUID]bool{} // who has a name
+	for i := range v.Ports {
+		p := &v.Ports[i]
+		g, err := ParseGUID(string(p.GUID))
+		if err != nil {
+			return errorf(KindMalformed, "port %d: guid: %w", i+1, err)
+		}
+		n, err := strconv.ParseUint(string(p.Number), 10, 16)
+		if err != nil {
+			return errorf(KindMalformed, "port %d: number: %q: a number is expected", i+1, string(p.Number))
+		}
+		e := &end{key: endKey{g, int(n)}, info: p}
+		system, err := ParseGUID(string(p.SystemID))
+		sw, known := kinds[system]
+		if err != nil || !known {
+			sw, known = kinds[g]
+		}
+		if !known {
+			v.found = append(v.found, fmt.Sprintf("%s: port %d of %v: its system %q is not in the list of systems, or has no type: it is left out", string(p.Name), n, g, string(p.SystemID)))
+			continue
+		}
+		if _, twice := v.ends[e.key]; twice {
+			v.found = append(v.found, fmt.Sprintf("port %d of %v is there twice", n, g))
+			continue
+		}
+		if e.sw = sw; sw {
+			e.name = fabric.EncodeName(described(p))
+		} else {
+			e.name, e.device = hostDevice(described(p))
+		}
+		if e.name == "" {
+			e.name = g.String()
+		}
+		v.ends[e.key] = e
+		v.order = append(v.order, e)
+		id := e.owned()
+		if owners[id] == nil {
+			owners[id] = map[GUID]bool{}
+		}
+		owners[id][g] = true
+	}
+	hosts := map[string]bool{}
+	for _, e := range v.order {
+		if len(owners[e.owned()]) > 1 {
+			if e.sw {
+				e.name += "_" + e.key.guid.String()
+			} else {
+				e.device += "_" + e.key.guid.String()
+			}
+		}
+		if !e.sw {
+			hosts[e.name] = true
+		}
+	}
+	for _, e := range v.order {
+		if e.sw && hosts[e.name] {
+			e.name += "_" + e.key.guid.String() // a name is of a switch or of a node
+		}
+	}
+	return nil
+}
+
+// owned is what no other GUID may have as well.
+func (e *end) owned() string {
+	if e.sw {
+		return e.name
+	}
+	return e.name + "/" + e.device + "." + strconv.Itoa(e.key.number)
+}
+
+// named is the port's name: ports of a NIC beyond the first have their number, as in
+// internal/ibfabric.
+func (e *end) named() Name {
+	if e.sw {
+		return Name{Switch: e.name, Port: strconv.Itoa(e.key.number)}
+	}
+	nic := e.name + "/" + e.device
+	if e.key.number > 1 {
+		nic += "." + strconv.Itoa(e.key.number)
+	}
+	return Name{NIC: nic}
+}
+
+// ID is the port's identifier (internal/fabric).
+func (n Name) ID() string {
+	if n.NIC != "" {
+		return n.NIC
+	}
+	return n.Switch + ":" + n.Port
+}
+
+// Name is a port's: by the inventory, else by what telemetry says of its node.
+func (v *Inventory) Name(id Identity) (Name, bool) {
+	if v != nil {
+		for _, g := range []GUID{id.Port, id.Node} {
+			if e := v.ends[endKey{g, id.Number}]; e != nil && g != 0 {
+				return e.named(), true
+			}
+		}
+	}
+	sw, known := nodeKind(id.Type)
+	if !known || id.Description == "" {
+		return Name{}, false
+	}
+	if sw {
+		return Name{Switch: fabric.EncodeName(id.Description), Port: strconv.Itoa(id.Number)}, true
+	}
+	host, device := hostDevice(id.Description)
+	return (&end{key: endKey{id.Port, id.Number}, name: host, device: device}).named(), true
+}
+
+// Found is what is contradictory in the inventory.
+func (v *Inventory) Found() []string { return v.found }
+
+// PortState is what the inventory says of a port's link.
+type PortState struct {
+	Name Name
+	Up   bool
+	// Gbps is the negotiated rate; 0 where it is not known.
+	Gbps float64
+}
+
+// States are those of all ports but the management ports of switches, in the order of
+// the document. Ports whose state is neither Active nor another known one are left out.
+func (v *Inventory) States() []PortState {
+	var out []PortState
+	for _, e := range v.order {
+		if e.sw && e.key.number == 0 {
+			continue
+		}
+		switch strings.ToLower(string(e.info.State)) {
+		case "active":
+			out = append(out, PortState{e.named(), true, Gbps(string(e.info.Speed), string(e.info.Width))})
+		case "down", "initialize", "init", "initializing", "armed", "active_defer":
+			out = append(out, PortState{Name: e.named()})
+		}
+	}
+	return out
+}
+
+// lanes are the rates of a lane in Gbit/s as links are sold, which is how
+// internal/ibfabric has them: a link of four lanes of HDR is 200.
+var lanes = map[string]float64{"SDR": 2.5, "DDR": 5, "QDR": 10, "FDR10": 10, "FDR": 14, "EDR": 25, "HDR": 50, "NDR": 100, "XDR": 200}
+
+// Gbps is the rate of a speed ("NDR", "IB-NDR") and a width ("4x", "IB_4x"); 0: it is
+// not known.
+func Gbps(speed, width string) float64 {
+	speed = strings.TrimLeft(strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(speed)), "IB"), "-_ ")
+	width = strings.TrimPrefix(strings.ToLower(strings.TrimSpace(width)), "ib_")
+	n, err := strconv.ParseUint(strings.TrimSuffix(width, "x"), 10, 8)
+	if err != nil || n > 12 {
+		return 0
+	}
+	return lanes[speed] * float64(n)
+}
+
+// Directory is the inventory that is known now. It may be used by many goroutines.
+type Directory struct {
+	now     atomic.Pointer[Inventory]
+	version atomic.Uint64
+}
+
+// Set puts another inventory in its place.
+func (d *Directory) Set(v *Inventory) {
+	d.now.Store(v)
+	d.version.Add(1)
+}
+
+// Inventory is the one that is known now; nil: none yet.
+func (d *Directory) Inventory() *Inventory { return d.now.Load() }
+
+// Name is a port's.
+func (d *Directory) Name(id Identity) (Name, bool) { return d.now.Load().Name(id) }
+
+// Version changes with Set.
+func (d *Directory) Version() uint64 { return d.version.Load() }
+
+var roles = []fabric.Role{fabric.Leaf, fabric.Spine, fabric.Core}
+
+// Topology is the inventory as a topology file has it. A switch's role is by its
+// distance to the nearest NIC. NICs have their GUIDs and LIDs as aliases. found names
+// what the inventory contradicts itself in, left what a topology file cannot say.
+func (v *Inventory) Topology() (t *fabric.Topology, found, left []string) {
+	t = &fabric.Topology{Version: 1}
+	found = slices.Clone(v.found)
+	var cables [][2]*end
+	used := map[endKey]bool{}
+	for i, l := range v.Links {
+		a, err1 := v.linkEnd(l.SourceGUID, l.SourcePort)
+		b, err2 := v.linkEnd(l.DestinationGUID, l.DestinationPort)
+		if err1 != nil || err2 != nil {
+			for _, err := range []error{err1, err2} {
+				if err != nil {
+					found = append(found, fmt.Sprintf("link %d: %v: it is left out", i+1, err))
+				}
+			}
+			continue
+		}
+		switch {
+		case used[a.key] || used[b.key]:
+			if !slices.ContainsFunc(cables, func(c [2]*end) bool { return c == [2]*end{a, b} || c == [2]*end{b, a} }) {
+				found = append(found, fmt.Sprintf("link %d: %s--%s: an end has another cable already: it is left out", i+1, a.named().ID(), b.named().ID()))
+			}
+			continue
+		case !a.sw && !b.sw:
+			left = append(left, fmt.Sprintf("%s and %s are joined by a cable without a switch: it is left out", a.named().ID(), b.named().ID()))
+			continue
+		case a.sw && b.sw && a.name == b.name:
+			left = append(left, fmt.Sprintf("%s and %s are joined by a cable: it is left out", a.named().ID(), b.named().ID()))
+			continue
+		}
+		used[a.key], used[b.key] = true, true
+		cables = append(cables, [2]*end{a, b})
+	}
+	tier := tiers(cables)
+	names := map[string]bool{}
+	for _, e := range v.order {
+		if !e.sw || names[e.name] {
+			continue
+		}
+		names[e.name] = true
+		switch d := tier[e.name]; {
+		case d == 0:
+			left = append(left, fmt.Sprintf("%s: no cable leads from it to a NIC: it is left out", e.name))
+		case d > len(roles):
+			left = append(left, fmt.Sprintf("%s: it is %d links from the nearest NIC, and there are %d tiers: it is left out", e.name, d, len(roles)))
+		default:
+			t.Switches = append(t.Switches, fabric.Switch{Name: e.name, Role: roles[d-1]})
+		}
+	}
+	hosts := map[string][]fabric.NIC{}
+	for _, e := range v.order {
+		if e.sw {
+			continue
+		}
+		_, device, _ := fabric.SplitNIC(e.named().NIC)
+		nic := fabric.NIC{Node: e.name, Device: device, Aliases: []string{"guid:" + e.key.guid.String()}}
+		if lid, err := strconv.ParseUint(string(e.info.LID), 10, 16); err == nil && lid > 0 {
+			nic.Aliases = append(nic.Aliases, fmt.Sprintf("lid:%d", lid))
+		}
+		hosts[e.name] = append(hosts[e.name], nic)
+	}
+	for name, nics := range hosts {
+		t.Nodes = append(t.Nodes, fabric.Node{Name: name, NICs: nics})
+	}
+	slices.SortFunc(t.Nodes, func(a, b fabric.Node) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(t.Switches, func(a, b fabric.Switch) int { return strings.Compare(a.Name, b.Name) })
+	for _, c := range cables {
+		a, b := c[0], c[1]
+		in := func(e *end) bool { return !e.sw || tier[e.name] > 0 && tier[e.name] <= len(roles) }
+		if !in(a) || !in(b) {
+			continue
+		}
+		if a.sw && !b.sw {
+			a, b = b, a
+		}
+		t.Links = append(t.Links, fabric.Link{A: a.named().ID(), B: b.named().ID(), SpeedGbps: Gbps(string(a.info.Speed), string(a.info.Width))})
+	}
+	slices.SortFunc(t.Links, func(x, y fabric.Link) int { return strings.Compare(x.A+x.B, y.A+y.B) })
+	return t, found, left
+}
+
+func (v *Inventory) linkEnd(guid, port text) (*end, error) {
+	g, err := ParseGUID(string(guid))
+	if err != nil {
+		return nil, err
+	}
+	n, err := strconv.ParseUint(string(port), 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("port %q of %v: a number is expected", string(port), g)
+	}
+	e := v.ends[endKey{g, int(n)}]
+	if e == nil {
+		return nil, fmt.Errorf("port %d of %v is not in the list of ports", n, g)
+	}
+	return e, nil
+}
+
+// tiers are the distances of switches to the nearest NIC, in links, by name.
+func tiers(cables [][2]*end) map[string]int {
+	tier, next := map[string]int{}, map[string][]string{}
+	var queue []string
+	for _, c := range cables {
+		a, b := c[0], c[1]
+		switch {
+		case a.sw && b.sw:
+			next[a.name], next[b.name] = append(next[a.name], b.name), append(next[b.name], a.name)
+			continue
+		case b.sw:
+			a = b
+		}
+		if tier[a.name] == 0 {
+			tier[a.name] = 1
+			queue = append(queue, a.name)
+		}
+	}
+	for len(queue) > 0 {
+		at := queue[0]
+		queue = queue[1:]
+		for _, n := range next[at] {
+			if tier[n] == 0 {
+				tier[n] = tier[at] + 1
+				queue = append(queue, n)
+			}
+		}
+	}
+	return tier
+}

@@ -1,0 +1,375 @@
+package ufm
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"strconv"
+	"time"
+)
+
+// Format is a form of telemetry.
+type Format string
+
+// Formats, by the beginning of the path that has them.
+const (
+	CSV        Format = "csv"        // /csv/..., /labels/csv/...
+	JSON       Format = "json"       // /json/...
+	Prometheus Format = "prometheus" // /metrics, /cset/..., /labels/...
+)
+
+// Identity is how telemetry names a port.
+type Identity struct {
+	// Node and Port are the GUIDs of the node and of the port; 0 where the document
+	// does not have them.
+	Node, Port GUID
+	Number     int
+	// Description and Type are the node's, where the document has them.
+	Description, Type string
+}
+
+// Name is what the project calls a port: of a switch, or a NIC.
+type Name struct{ Switch, Port, NIC string }
+
+// Names says how ports are called.
+type Names interface {
+	// Name is the port's; false: nobody knows what the port is.
+	Name(Identity) (Name, bool)
+	// Version changes with the answers.
+	Version() uint64
+}
+
+// Sample is a reading of a column of a port.
+type Sample struct {
+	Port   *Port
+	Column *Column
+	// State is the label's value of columns of states.
+	State string
+	Value float64
+	// At is when UFM read it; zero where the document does not say.
+	At time.Time
+}
+
+// Port is a port that telemetry told of.
+type Port struct {
+	Identity
+	Name
+	// Resets is how many readings found a counter lower than before, Since when the
+	// counters run that are known now; zero until the first reset.
+	Resets uint64
+	Since  time.Time
+
+	version uint64
+	named   bool
+	last    []float64 // by column; counters only
+	had     []bool
+	at      time.Time // of the last sample
+	before  time.Time // of the last sample of the document before
+	fell    bool      // a counter did, in this document
+	read    uint64    // the document in which it was
+	seen    []uint64  // bits by column, of that document
+}
+
+// Report is what a document held.
+type Report struct {
+	Rows, Samples int
+	// Unnamed are ports that nobody knows a name of: their samples are left out.
+	Unnamed int
+	// Errors are what was left out, by kind. The document's own error is not in it.
+	Errors map[Kind]int
+	// Oldest and Newest are the times of the samples; zero where there is none.
+	Oldest, Newest time.Time
+}
+
+// Limits of documents.
+const (
+	maxLine  = 1 << 20 // octets of a line of CSV or Prometheus text, of a text of JSON
+	maxDepth = 16      // of JSON
+	maxPorts = 1 << 20 // ports of one source
+)
+
+// Source reads the documents of one telemetry service, one after the other. It keeps
+// what counters were, to see resets. It is for one goroutine.
+type Source struct {
+	Table *Table
+	names Names
+	ports map[portKey]*Port
+	doc   uint64
+
+	emit   func(Sample) error
+	report Report
+	cache  map[string]*Port // by labels of Prometheus text
+	br     *bufio.Reader
+}
+
+type portKey struct {
+	node, port GUID
+	number     int
+}
+
+// NewSource is a source that has read nothing.
+func NewSource(t *Table, n Names) *Source {
+	return &Source{Table: t, names: n, ports: map[portKey]*Port{}, cache: map[string]*Port{}, br: bufio.NewReaderSize(nil, 256<<10)}
+}
+
+// Read reads a document and gives each sample to emit; an error of emit ends it. The
+// error is an Error: what was emitted before it is good.
+func (s *Source) Read(f Format, r io.Reader, emit func(Sample) error) (Report, error) {
+	s.doc++
+	s.emit = emit
+	s.report = Report{Errors: map[Kind]int{}}
+	s.br.Reset(r)
+	defer s.br.Reset(nil)
+	var err error
+	switch f {
+	case CSV:
+		err = s.readCSV()
+	case JSON:
+		err = s.readJSON()
+	case Prometheus:
+		err = s.readPrometheus()
+	default:
+		err = errorf(KindMalformed, "format %q: csv, json or prometheus is expected", f)
+	}
+	s.forget()
+	return s.report, err
+}
+
+// keepFor is for how many documents a port is kept that is not told of any more.
+const keepFor = 20
+
+func (s *Source) forget() {
+	if s.doc%keepFor != 0 {
+		return
+	}
+	gone := false
+	for k, p := range s.ports {
+		if p.read+keepFor < s.doc {
+			delete(s.ports, k)
+			gone = true
+		}
+	}
+	if gone || len(s.cache) > 4*len(s.ports)+1024 {
+		clear(s.cache)
+	}
+}
+
+// readFailed is what ended the reading of a body.
+func readFailed(err error, where string, at int) error {
+	var own *Error
+	switch {
+	case errors.As(err, &own):
+		return err
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return errorf(KindTruncated, "%s %d: the document ends in the middle", where, at)
+	}
+	return &Error{transportKind(err), err}
+}
+
+// line is the next line without its end; whole is false when the document ends
+// without one.
+func (s *Source) line() (b []byte, whole bool, err error) {
+	b, err = s.br.ReadSlice('\n')
+	if err == nil {
+		return bytes.TrimSuffix(b[:len(b)-1], []byte{'\r'}), true, nil
+	}
+	if errors.Is(err, bufio.ErrBufferFull) {
+		long := append([]byte(nil), b...)
+		for errors.Is(err, bufio.ErrBufferFull) {
+			b, err = s.br.ReadSlice('\n')
+			if long = append(long, b...); len(long) > maxLine {
+				return nil, false, errorf(KindTooLarge, "a line of more than %d octets", maxLine)
+			}
+		}
+		b = long
+		if err == nil {
+			return bytes.TrimSuffix(b[:len(b)-1], []byte{'\r'}), true, nil
+		}
+	}
+	if err == io.EOF {
+		return b, false, io.EOF
+	}
+	return nil, false, err
+}
+
+func (s *Source) fault(k Kind) { s.report.Errors[k]++ }
+
+// port is the port of an identity, ready for the samples of this document.
+func (s *Source) port(id Identity) *Port {
+	key := portKey{id.Node, id.Port, id.Number}
+	p := s.ports[key]
+	if p == nil {
+		if len(s.ports) >= maxPorts {
+			s.fault(KindTooLarge)
+			return nil
+		}
+		p = &Port{Identity: id, version: s.names.Version() - 1}
+		s.ports[key] = p
+	}
+	s.open(p, id)
+	return p
+}
+
+// open readies a port for the samples of this document.
+func (s *Source) open(p *Port, id Identity) {
+	if p.read == s.doc {
+		return
+	}
+	p.read, p.before, p.fell = s.doc, p.at, false
+	clear(p.seen)
+	if v := s.names.Version(); v != p.version || id.Description != p.Description || id.Type != p.Type {
+		p.version, p.Description, p.Type = v, id.Description, id.Type
+		p.Name, p.named = s.names.Name(p.Identity)
+	}
+	if !p.named {
+		s.report.Unnamed++
+	}
+}
+
+// sample passes on a value of a port, as its text.
+func (s *Source) sample(p *Port, c *Column, text []byte, at time.Time) error {
+	word, bit := c.index/64, uint64(1)<<(c.index%64)
+	for len(p.seen) <= word {
+		p.seen = append(p.seen, 0)
+	}
+	v, state, there, err := c.value(text)
+	if err != nil {
+		s.fault(KindValue)
+		return nil
+	}
+	if !there || !p.named {
+		return nil
+	}
+	if p.seen[word]&bit != 0 {
+		s.fault(KindDuplicate)
+		return nil
+	}
+	p.seen[word] |= bit
+	if c.Metric.Counter {
+		p.count(c.index, v)
+	}
+	if !at.IsZero() {
+		if s.report.Oldest.IsZero() || at.Before(s.report.Oldest) {
+			s.report.Oldest = at
+		}
+		if at.After(s.report.Newest) {
+			s.report.Newest = at
+		}
+		p.at = at
+	}
+	s.report.Samples++
+	return s.emit(Sample{p, c, state, v, at})
+}
+
+// count sees a counter that went back: it began anew after the reading before.
+func (p *Port) count(i int, v float64) {
+	for len(p.last) <= i {
+		p.last, p.had = append(p.last, 0), append(p.had, false)
+	}
+	if p.had[i] && v < p.last[i] && !p.fell {
+		p.Resets++
+		p.Since, p.fell = p.before, true
+	}
+	p.last[i], p.had[i] = v, true
+}
+
+// when reads a time since 1970 in seconds, or in thousandths, millionths or
+// billionths of them: which, its size tells, for times from 1973 to 5138.
+func when(b []byte) time.Time {
+	if len(b) > 20 {
+		return time.Time{}
+	}
+	n, err := strconv.ParseInt(string(bytes.TrimSpace(b)), 10, 64)
+	if err != nil || n <= 0 {
+		return time.Time{}
+	}
+	switch {
+	case n < 1e11:
+		return time.Unix(n, 0)
+	case n < 1e14:
+		return time.UnixMilli(n)
+	case n < 1e17:
+		return time.UnixMicro(n)
+	}
+	return time.Unix(0, n)
+}
+
+// field is what a column says of a row, where it is about the row.
+type field int
+
+const (
+	fieldNone field = iota
+	fieldTime
+	fieldNode
+	fieldPort
+	fieldNumber
+	fieldDescription
+	fieldType
+)
+
+// fields by names: those of primary and secondary telemetry differ in case.
+var fields = map[string]field{
+	"timestamp": fieldTime, "Timestamp": fieldTime,
+	"node_guid": fieldNode, "Node_GUID": fieldNode,
+	"port_guid": fieldPort, "Port_GUID": fieldPort,
+	"port_num": fieldNumber, "Port_Number": fieldNumber, "port_number": fieldNumber, "Port": fieldNumber,
+	"node_description": fieldDescription, "device_name": fieldDescription, "node_name": fieldDescription,
+	"device_type": fieldType, "node_type": fieldType,
+}
+
+// row gathers what a row says of itself.
+type row struct {
+	id  Identity
+	at  time.Time
+	num bool // the number is there
+	bad bool
+}
+
+func (r *row) set(f field, b []byte) {
+	if f == fieldTime {
+		r.at = when(b)
+		return
+	}
+	b = bytes.TrimSpace(b)
+	if absent(b) && f != fieldDescription {
+		return
+	}
+	switch f {
+	case fieldNode, fieldPort:
+		g, err := ParseGUID(string(b))
+		if err != nil {
+			r.bad = true
+		} else if f == fieldNode {
+			r.id.Node = g
+		} else {
+			r.id.Port = g
+		}
+	case fieldNumber:
+		n, err := strconv.ParseUint(string(b), 10, 16)
+		r.id.Number, r.num = int(n), err == nil
+		r.bad = r.bad || err != nil
+	case fieldDescription:
+		if r.id.Description == "" && len(b) <= 256 && !absent(b) {
+			r.id.Description = string(b)
+		}
+	case fieldType:
+		if r.id.Type == "" && len(b) <= 32 {
+			r.id.Type = string(b)
+		}
+	}
+}
+
+// whole reports whether the row says of which port it is.
+func (r *row) whole() bool {
+	return !r.bad && r.num && (r.id.Node != 0 || r.id.Port != 0)
+}
+
+// Each gives the ports of the last document that have a name.
+func (s *Source) Each(give func(*Port)) {
+	for _, p := range s.ports {
+		if p.read == s.doc && p.named {
+			give(p)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package ufmreceiver
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/graylink/graylink/internal/ufm"
+)
+
+// Config says which UFM is read, and what of it.
+type Config struct {
+	// Endpoint is UFM's REST interface, https://HOST; empty: only telemetry is read.
+	Endpoint string `mapstructure:"endpoint"`
+	Auth     Auth   `mapstructure:"auth"`
+	TLS      TLS    `mapstructure:"tls"`
+	// Interval is the time between readings of events, alarms and unhealthy ports.
+	Interval time.Duration `mapstructure:"interval"`
+	// InventoryInterval is that between readings of systems, ports and links.
+	InventoryInterval time.Duration `mapstructure:"inventory_interval"`
+	// Timezone is that of UFM's clock, which its events do not tell.
+	Timezone string `mapstructure:"timezone"`
+	// Telemetry are the telemetry services.
+	Telemetry []Telemetry `mapstructure:"telemetry"`
+	// NumShards receivers share the ports; this one reads Shard, 0 to NumShards-1. Events
+	// and alarms are read by shard 0.
+	NumShards int `mapstructure:"num_shards"`
+	Shard     int `mapstructure:"shard"`
+	// Columns declares columns of telemetry that are not known, or known otherwise.
+	Columns map[string]ufm.Declared `mapstructure:"columns"`
+	// Timeout, Retries and MaxBody are of one request.
+	Timeout time.Duration `mapstructure:"timeout"`
+	Retries int           `mapstructure:"retries"`
+	MaxBody int64         `mapstructure:"max_body_bytes"`
+}
+
+// Auth names files with credentials.
+type Auth struct {
+	UsernameFile string `mapstructure:"username_file"`
+	PasswordFile string `mapstructure:"password_file"`
+	TokenFile    string `mapstructure:"token_file"`
+	CertFile     string `mapstructure:"cert_file"`
+	KeyFile      string `mapstructure:"key_file"`
+}
+
+// TLS says whom we trust.
+type TLS struct {
+	CAFile     string `mapstructure:"ca_file"`
+	ServerName string `mapstructure:"server_name"`
+	Insecure   bool   `mapstructure:"insecure_skip_verify"`
+}
+
+// Telemetry is one telemetry service.
+type Telemetry struct {
+	// Endpoint is http://HOST:9001, without path.
+	Endpoint string `mapstructure:"endpoint"`
+	// Path is of the document: its beginning says the form.
+	Path string `mapstructure:"path"`
+	// Interval is the time between readings.
+	Interval time.Duration `mapstructure:"interval"`
+	TLS      TLS           `mapstructure:"tls"`
+}
+
+// target is the service's name in series.
+func (t *Telemetry) target() string {
+	u, err := url.Parse(t.Endpoint)
+	if err != nil {
+		return t.Path // Validate has refused it
+	}
+	return u.Host + t.Path
+}
+
+// format is the form of the path's document.
+func (t *Telemetry) format() ufm.Format {
+	path := strings.TrimPrefix(strings.TrimPrefix(t.Path, "/"), "labels/")
+	switch {
+	case strings.HasPrefix(path, "csv/"):
+		return ufm.CSV
+	case strings.HasPrefix(path, "json/"):
+		return ufm.JSON
+	}
+	return ufm.Prometheus
+}
+
+func defaults() *Config {
+	return &Config{Interval: 30 * time.Second, InventoryInterval: 5 * time.Minute, Timezone: "UTC", NumShards: 1, Timeout: 30 * time.Second, Retries: 3, MaxBody: 1 << 30}
+}
+
+// rest are the options of the REST interface's client.
+func (c *Config) rest() ufm.Options {
+	return ufm.Options{URL: c.Endpoint, UsernameFile: c.Auth.UsernameFile, PasswordFile: c.Auth.PasswordFile, TokenFile: c.Auth.TokenFile,
+		CertFile: c.Auth.CertFile, KeyFile: c.Auth.KeyFile, CAFile: c.TLS.CAFile, ServerName: c.TLS.ServerName, Insecure: c.TLS.Insecure,
+		Timeout: c.Timeout, Retries: c.Retries, MaxBody: c.MaxBody}
+}
+
+func (c *Config) telemetry(t *Telemetry) ufm.Options {
+	return ufm.Options{URL: t.Endpoint, CAFile: t.TLS.CAFile, ServerName: t.TLS.ServerName, Insecure: t.TLS.Insecure,
+		Timeout: c.Timeout, Retries: c.Retries, MaxBody: c.MaxBody}
+}
+
+// Validate names the key that is wrong.
+func (c *Config) Validate() error {
+	switch {
+	case c.Endpoint == "" && len(c.Telemetry) == 0:
+		return fmt.Errorf("endpoint, telemetry: one of them is expected")
+	case c.Endpoint == "" && c.Auth != (Auth{}):
+		return fmt.Errorf("auth: an endpoint is expected with it")
+	case c.Endpoint != "" && c.Auth == (Auth{}):
+		return fmt.Errorf("auth: files with credentials are expected: UFM's REST interface needs them")
+	case c.NumShards < 1 || c.NumShards > 256:
+		return fmt.Errorf("num_shards: %d: 1 to 256 are expected", c.NumShards)
+	case c.Shard < 0 || c.Shard >= c.NumShards:
+		return fmt.Errorf("shard: %d: 0 to %d are expected", c.Shard, c.NumShards-1)
+	case c.InventoryInterval < c.Interval:
+		return fmt.Errorf("inventory_interval: %v: at least the interval, %v, is expected", c.InventoryInterval, c.Interval)
+	}
+	if err := interval("interval", c.Interval); err != nil {
+		return err
+	}
+	if _, err := time.LoadLocation(c.Timezone); err != nil || c.Timezone == "" {
+		return fmt.Errorf("timezone: %q: a name as Europe/Oslo is expected", c.Timezone)
+	}
+	if o := c.rest(); c.Endpoint != "" {
+		if err := o.Validate(); err != nil {
+			return err
+		}
+	}
+	seen := map[string]bool{}
+	for i := range c.Telemetry {
+		t := &c.Telemetry[i]
+		o := c.telemetry(t)
+		key := fmt.Sprintf("telemetry[%d]", i)
+		if err := o.Validate(); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		if err := interval(key+": interval", t.Interval); err != nil {
+			return err
+		}
+		if !strings.HasPrefix(t.Path, "/") || strings.ContainsAny(t.Path, "?#") {
+			return fmt.Errorf("%s: path: %q: a path as /csv/metrics is expected, without query", key, t.Path)
+		}
+		if seen[t.target()] {
+			return fmt.Errorf("%s: %s is there twice", key, t.target())
+		}
+		seen[t.target()] = true
+	}
+	_, err := ufm.NewTable(c.Columns)
+	return err
+}
+
+func interval(key string, d time.Duration) error {
+	if d < 100*time.Millisecond || d > time.Hour {
+		return fmt.Errorf("%s: %v: 100ms to 1h are expected", key, d)
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package ufmreceiver
+
+import (
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+
+	"github.com/graylink/graylink/exporters/otlp"
+	"github.com/graylink/graylink/internal/ufm"
+)
+
+// family is a family of series, by its Prometheus name.
+type family struct {
+	name, help string
+	counter    bool
+	labels     []string
+}
+
+// The families beside those of telemetry's columns.
+var (
+	up        = &family{"graylink_ufm_up", "Whether the last reading of the target was whole.", false, []string{"target"}}
+	sampleAge = &family{"graylink_ufm_sample_age_seconds", "Age of the oldest sample of the last reading, as the reading ended.", false, []string{"target"}}
+	took      = &family{"graylink_ufm_read_seconds", "How long the last reading took.", false, []string{"target"}}
+	failures  = &family{"graylink_ufm_errors_total", "What went wrong or was left out, by why.", true, []string{"target", "kind"}}
+	samples   = &family{"graylink_ufm_samples_total", "Samples that were passed on.", true, []string{"target"}}
+	unknown   = &family{"graylink_ufm_unknown_columns", "Columns of telemetry that are not known, and left out.", false, []string{"target"}}
+	unnamed   = &family{"graylink_ufm_unnamed_ports", "Ports of the last reading that nobody knows a name of: their samples were left out.", false, []string{"target"}}
+
+	info       = &family{"fabric_ufm_info", "UFM's version.", false, []string{"target", "version"}}
+	events     = &family{"fabric_ufm_events_total", "Events since the receiver began.", true, []string{"target", "event", "severity"}}
+	alarms     = &family{"fabric_ufm_alarms", "Alarms that are open.", false, []string{"target", "alarm", "severity", "object"}}
+	swUnwell   = &family{"fabric_switch_port_unhealthy_info", "The subnet manager holds the port for unhealthy.", false, []string{"switch", "port", "condition"}}
+	nicUnwell  = &family{"fabric_nic_port_unhealthy_info", "The subnet manager holds the port for unhealthy.", false, []string{"nic", "condition"}}
+	swUp       = &family{"fabric_switch_port_oper_up", "Whether the port carries packets.", false, []string{"switch", "port"}}
+	nicUp      = &family{"fabric_nic_port_oper_up", "Whether the port carries packets.", false, []string{"nic"}}
+	swSpeed    = &family{"fabric_switch_port_speed_bytes_per_second", "Negotiated rate.", false, []string{"switch", "port"}}
+	nicSpeed   = &family{"fabric_nic_port_speed_bytes_per_second", "Negotiated rate.", false, []string{"nic"}}
+	swResets   = &family{"fabric_switch_port_resets_total", "Readings that found a counter reset.", true, []string{"switch", "port"}}
+	nicResets  = &family{"fabric_nic_port_resets_total", "Readings that found a counter reset.", true, []string{"nic"}}
+	ownFamily  = []*family{up, sampleAge, took, failures, samples, unknown, unnamed, info, events, alarms, swUnwell, nicUnwell, swUp, nicUp, swSpeed, nicSpeed, swResets, nicResets}
+	portLabels = map[bool][]string{false: {"switch", "port"}, true: {"nic"}}
+)
+
+// columnFamily is the family of a column's metric, of switches or of NICs.
+func columnFamily(m *ufm.Metric, nic bool) *family {
+	f := &family{m.Switch, m.Help, m.Counter, append([]string(nil), portLabels[nic]...)}
+	if nic {
+		f.name = m.NIC
+	}
+	if m.Label != "" {
+		f.labels = append(f.labels, m.Label)
+	}
+	return f
+}
+
+func (f *family) otel() (name, unit string) {
+	kind := dto.MetricType_GAUGE
+	if f.counter {
+		kind = dto.MetricType_COUNTER
+	}
+	return otlp.Name(f.name, kind)
+}
+
+// batch gathers points until they are passed on.
+type batch struct {
+	metrics pmetric.Metrics
+	scope   pmetric.MetricSlice
+	lists   map[*family]pmetric.NumberDataPointSlice
+	n       int
+}
+
+func newBatch() *batch {
+	b := &batch{metrics: pmetric.NewMetrics(), lists: map[*family]pmetric.NumberDataPointSlice{}}
+	scope := b.metrics.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty()
+	scope.Scope().SetName("github.com/graylink/graylink/receivers/ufmreceiver")
+	b.scope = scope.Metrics()
+	return b
+}
+
+func (b *batch) list(f *family) pmetric.NumberDataPointSlice {
+	list, there := b.lists[f]
+	if there {
+		return list
+	}
+	m := b.scope.AppendEmpty()
+	name, unit := f.otel()
+	m.SetName(name)
+	m.SetUnit(unit)
+	m.SetDescription(f.help)
+	if f.counter {
+		sum := m.SetEmptySum()
+		sum.SetIsMonotonic(true)
+		sum.SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+		list = sum.DataPoints()
+	} else {
+		list = m.SetEmptyGauge().DataPoints()
+	}
+	b.lists[f] = list
+	return list
+}
+
+// add adds a point; values are of the family's labels. A counter runs since then, or
+// since its reading when that was before.
+func (b *batch) add(f *family, v float64, at, since time.Time, values ...string) {
+	d := b.list(f).AppendEmpty()
+	d.SetDoubleValue(v)
+	d.SetTimestamp(pcommon.NewTimestampFromTime(at))
+	if f.counter {
+		if since.After(at) {
+			since = at
+		}
+		d.SetStartTimestamp(pcommon.NewTimestampFromTime(since))
+	}
+	d.Attributes().EnsureCapacity(len(values))
+	for i, l := range f.labels {
+		d.Attributes().PutStr(l, values[i])
+	}
+	b.n++
+}
+
+// port adds a point of a port, with what follows its own labels.
+func (b *batch) port(sw, nic *family, n ufm.Name, v float64, at, since time.Time, more ...string) {
+	if n.NIC != "" {
+		b.add(nic, v, at, since, append([]string{n.NIC}, more...)...)
+		return
+	}
+	b.add(sw, v, at, since, append([]string{n.Switch, n.Port}, more...)...)
+}
