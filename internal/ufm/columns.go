@@ -130,10 +130,9 @@ var table = func() map[string]Column {
 
 	// The physical layer, of the secondary telemetry. A rate of errors is a ratio: errors
 	// to bits. UFM writes 1.5e-254 where there was no error; it is passed on.
-	ber := portMetric("bit_error_ratio", "Errors to bits since the counters were cleared, by where they are counted.", false, "stage")
-	add(ber, "raw", Number, 1, "Raw_BER", "Total_Raw_BER")
-	add(ber, "effective", Number, 1, "Effective_BER")
-	add(ber, "symbol", Number, 1, "Symbol_BER")
+	add(portMetric("pre_fec_ber_ratio", "Bit errors before correction.", false, ""), "", Number, 1, "Raw_BER", "Total_Raw_BER")
+	add(portMetric("post_fec_ber_ratio", "Bit errors after correction.", false, ""), "", Number, 1, "Effective_BER")
+	add(portMetric("symbol_ber_ratio", "Bit errors in symbols that correction and retransmission left over.", false, ""), "", Number, 1, "Symbol_BER")
 	add(portMetric("lane_raw_errors", "Bits in error on a lane, before correction.", true, "lane"), "#", Number, 1, "Raw_Errors_Lane_#", "Raw_Errors_lane#")
 	counter("effective_errors", "Bits in error that error correction did not correct.", "Effective_Errors")
 	counter("phy_symbol_errors", "Errors that no mechanism of the physical layer corrected.", "Symbol_Errors")

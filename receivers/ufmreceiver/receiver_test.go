@@ -233,7 +233,7 @@ func TestReads(t *testing.T) {
 				"fabric_nic_port_receive_errors_total|nic=r-ufm59/mlx5_0,reason=damaged":                       1,
 				"fabric_nic_module_temperature_celsius|nic=r-ufm59/mlx5_0":                                     51,
 				"fabric_switch_port_module_receive_power_watts|lane=1,port=1,switch=leaf1":                     0.9512e-3,
-				"fabric_switch_port_bit_error_ratio|port=2,stage=effective,switch=leaf1":                       3e-12,
+				"fabric_switch_port_post_fec_ber_ratio|port=2,switch=leaf1":                                    3e-12,
 				"fabric_switch_port_resets_total|port=1,switch=leaf1":                                          0,
 				"fabric_switch_port_oper_up|port=3,switch=leaf1":                                               0,
 				"fabric_switch_port_speed_bytes_per_second|port=2,switch=leaf1":                                50e9,
