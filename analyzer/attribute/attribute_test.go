@@ -140,6 +140,14 @@ func TestCauses(t *testing.T) {
 		{"ends that differ since", []written{{sw + "mtu_bytes", facing, step("9000", "1500")}}, "mtu_mismatch", "its MTU is 9000, that of spine1:dn1 1500, changed since"},
 		{"ends that always differed", []written{{sw + "mtu_bytes", facing, "1500x200"}}, "mtu_mismatch", "as before"},
 		{"too large for the neighbour", []written{{sw + "transmit_discard_details_total", uplink + `,reason="neighbor_mtu"`, grow("5")}}, "mtu_mismatch", "(neighbor_mtu)"},
+		{"paused by priority", []written{{sw + "pfc_receive_frames_total", uplink + `,priority="3"`, step("7", "7+90")}, {sw + "pfc_receive_frames_total", uplink + `,priority="4"`, step("7", "7+10")}}, "pause_stall", "pfc_receive_frames grew by 95 a second"},
+		{"pauses that the far end is told of", []written{{sw + "pfc_receive_frames_total", facing + `,priority="3"`, step("7", "7+90")}}, "", "that would be pause stall on the way back"},
+		{"a pause that never ends", []written{{sw + "pfc_deadlocks_total", uplink + `,priority="3"`, step("0", "1")}}, "pause_stall", "pfc_deadlocks grew by 1"},
+		{"a class that is thrown away", []written{{sw + "queue_discards_total", uplink + `,reason="full",tc="3"`, step("0", "0+9")}}, "drops", "(full)"},
+		{"errors that correction leaves over", []written{{sw + "post_fec_ber_ratio", facing, step("1e-15", "3e-10")}}, "physical_errors", "post_fec_ber_ratio is 3e-10, 1e-15 before"},
+		{"as few errors as on any link", []written{{sw + "post_fec_ber_ratio", facing, step("0", "1e-14")}}, "", "No cause found"},
+		{"light that fades", []written{{sw + "module_receive_power_watts", facing + `,lane="1"`, step("1e-3", "0.2e-3")}, {sw + "module_receive_power_watts", facing + `,lane="2"`, "1e-3x200"}}, "optics", "its module has 1.2 mW of light, 2 mW before"},
+		{"light that is as it was", []written{{sw + "module_receive_power_watts", facing + `,lane="1"`, step("1e-3", "0.95e-3")}}, "", "No cause found"},
 		{"nothing", nil, "", "No cause found: the series of leaf1:up1 and spine1:dn1 say nothing."},
 	} {
 		a := ask(t, link(), nil, with(idle(), tt.more...))

@@ -173,6 +173,33 @@ func lower(what, unit string) condition {
 		}}
 }
 
+// worse is met by a ratio of least or more, and times what it was before.
+func worse(least, times float64) condition {
+	return condition{fmt.Sprintf("%g or more, and %.0f times what it was before", least, times),
+		func(r *readings, k reading) (string, float64) {
+			v := r.at[k]
+			switch {
+			case v.now == nil || *v.now < least:
+				return "", 0
+			case v.edge == nil:
+				return fmt.Sprintf("%s is %.2g, before: not known", name(k), *v.now), unknownBefore
+			case *v.now < times**v.edge:
+				return "", 0
+			}
+			return fmt.Sprintf("%s is %.2g, %.2g before", name(k), *v.now, *v.edge), 1
+		}}
+}
+
+// dimmer is met by light, all lanes together, that fell by a fifth or more.
+var dimmer = condition{"a fifth or more below what it was before",
+	func(r *readings, k reading) (string, float64) {
+		v := r.at[k]
+		if v.now == nil || v.edge == nil || *v.edge <= 0 || *v.now > 0.8**v.edge {
+			return "", 0
+		}
+		return fmt.Sprintf("its module has %.3g mW of light, %.3g mW before", *v.now*1e3, *v.edge*1e3), 1
+	}}
+
 // slower is met by a rate below the one of before.
 var slower = condition{"lower than before, and not 0",
 	func(r *readings, k reading) (string, float64) {
@@ -279,7 +306,23 @@ var table = []Row{
 	{Cause: fabric.CauseMTU, Series: "receive_errors_total", Reasons: []string{"length"}, Weight: 0.4, side: receives, condition: grows(3, 3)},
 	{Cause: fabric.CauseMTU, Series: "transmit_discard_details_total", Reasons: []string{"neighbor_mtu"}, Weight: 0.9, side: sends, condition: grows(3, 3)},
 
+	// What switches tell by gNMI, or UFM tells of them: pauses and marks by priority and class are
+	// summed.
+	{Cause: fabric.CauseCongestion, Series: "ecn_marked_packets_total", Weight: 0.7, side: sends, condition: rate(1, 3)},
+	{Cause: fabric.CauseCongestion, Series: "queue_ecn_marked_packets_total", Weight: 0.7, side: sends, condition: rate(1, 3)},
+	{Cause: fabric.CauseStall, Series: "pfc_receive_frames_total", Weight: 0.8, side: sends, condition: rate(10, 3)},
+	{Cause: fabric.CauseStall, Series: "pfc_receive_pause_seconds_total", Weight: 0.9, side: sends, condition: rate(0.01, 3)},
+	{Cause: fabric.CauseStall, Series: "pfc_deadlocks_total", Weight: 0.9, side: either, condition: grows(1, 3)},
+	{Cause: fabric.CauseDrops, Series: "queue_discards_total", Reasons: []string{"full", "wred", "all"}, Weight: 0.5, side: sends, condition: grows(3, 3)},
+	{Cause: fabric.CausePhysical, Series: "post_fec_ber_ratio", Weight: 0.8, side: receives, condition: worse(1e-12, 10)},
+	{Cause: fabric.CausePhysical, Series: "symbol_ber_ratio", Weight: 0.8, side: receives, condition: worse(1e-12, 10)},
+	{Cause: fabric.CausePhysical, Series: "pre_fec_ber_ratio", Weight: 0.4, side: receives, condition: worse(1e-6, 10)},
+	{Cause: fabric.CauseOptics, Series: "module_receive_power_watts", Weight: 0.6, side: receives, condition: dimmer},
+	{Cause: fabric.CauseOptics, Series: "module_transmit_power_watts", Weight: 0.7, side: sends, condition: dimmer},
+
 	// What the NICs of nodes tell of themselves.
+	{Cause: fabric.CauseOptics, Series: "fabric_nic_module_receive_power_watts", Weight: 0.6, side: receives, condition: dimmer},
+	{Cause: fabric.CauseOptics, Series: "fabric_nic_module_transmit_power_watts", Weight: 0.7, side: sends, condition: dimmer},
 	{Cause: fabric.CauseDown, Series: "state", Reasons: []string{"ACTIVE"}, Weight: 0.9, side: either, condition: fell("ACTIVE", "not ACTIVE")},
 	{Cause: fabric.CauseAdmin, Series: "phys_state", Reasons: []string{"Disabled"}, Weight: 0.6, side: either, condition: rose("Disabled")},
 	{Cause: fabric.CausePhysical, Series: "phys_state", Reasons: []string{"LinkErrorRecovery"}, Weight: 0.8, side: either, condition: rose("recovering from errors")},
