@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -58,6 +59,7 @@ type Health struct {
 	log     *slog.Logger
 	node    func() (name string, nics map[string]string) // NICs as they are probed, by interface
 	reader  *nichw.Reader
+	probed  map[string]string // as node last told, for the goroutine that polls
 	started time.Time
 
 	mu       sync.Mutex
@@ -206,6 +208,11 @@ func (h *Health) Run(ctx context.Context) {
 
 // poll looks once, and tells of what is new.
 func (h *Health) poll(now time.Time, parts nichw.Parts) {
+	// Interfaces that are probed are looked after from then on.
+	if _, nics := h.node(); !maps.Equal(nics, h.probed) {
+		h.probed = nics
+		h.reader.Relook()
+	}
 	began := time.Now()
 	p := h.reader.Poll(now, parts)
 	took := time.Since(began)

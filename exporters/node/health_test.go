@@ -531,6 +531,19 @@ func TestHealthAPI(t *testing.T) {
 	}
 }
 
+// TestWhatIsProbedIsLookedAfter: a coordinator says what is probed after the agent began, and an
+// interface without hardware is looked after from then on, not from the next minute.
+func TestWhatIsProbedIsLookedAfter(t *testing.T) {
+	p := newPatient(t, "h100", nil)
+	nics := map[string]string{}
+	p.h.node = func() (string, map[string]string) { return "h1", nics }
+	p.run(2 * time.Second)
+	p.has(`no fabric_nic_port_carrier_changes_total{nic="h1/bond0"}`)
+	nics, p.current = map[string]string{"bond0": "h1/bond0"}, false // counters are read again
+	p.run(2 * time.Second)
+	p.has(`fabric_nic_port_carrier_changes_total{nic="h1/bond0"}`)
+}
+
 func TestNamesOfNICs(t *testing.T) {
 	p := newPatient(t, "mlx4", nil)
 	p.run(time.Second)

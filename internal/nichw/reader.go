@@ -210,6 +210,9 @@ func (r *Reader) Poll(at time.Time, parts Parts) *Poll {
 	return p
 }
 
+// Relook has the next poll list all directories again, and ask Options.Interface anew.
+func (r *Reader) Relook() { r.polls = 0 }
+
 // keep makes the shelves those of the names.
 func keep[S any](have map[string]S, now []string, ok bool, make func(string) S) {
 	if !ok {
