@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/consumer"
 	"go.opentelemetry.io/collector/pdata/pcommon"
@@ -14,9 +13,9 @@ import (
 	"go.opentelemetry.io/collector/receiver"
 	"go.uber.org/zap/exp/zapslog"
 
-	"github.com/graylink/graylink/exporters/otlp"
 	"github.com/graylink/graylink/internal/gnmi"
 	"github.com/graylink/graylink/internal/gnmi/preset"
+	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
 
 // gnmiReceiver runs an agent and passes on what it knows.
@@ -82,7 +81,8 @@ func metrics(points []gnmi.Point, began time.Time) pmetric.Metrics {
 	for _, p := range points {
 		list, there := lists[p.Family]
 		if !there {
-			list = family(scope.Metrics().AppendEmpty(), p.Family)
+			f := p.Family
+			list = metricfamily.Points(scope.Metrics().AppendEmpty(), f.Name, f.Help, f.Kind == preset.Counter)
 			lists[p.Family] = list
 		}
 		d := list.AppendEmpty()
@@ -103,26 +103,4 @@ func metrics(points []gnmi.Point, began time.Time) pmetric.Metrics {
 		}
 	}
 	return out
-}
-
-func family(m pmetric.Metric, f *preset.Family) pmetric.NumberDataPointSlice {
-	name, unit := otelName(f)
-	m.SetName(name)
-	m.SetUnit(unit)
-	m.SetDescription(f.Help)
-	if f.Kind != preset.Counter {
-		return m.SetEmptyGauge().DataPoints()
-	}
-	sum := m.SetEmptySum()
-	sum.SetIsMonotonic(true)
-	sum.SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
-	return sum.DataPoints()
-}
-
-func otelName(f *preset.Family) (name, unit string) {
-	kind := dto.MetricType_GAUGE
-	if f.Kind == preset.Counter {
-		kind = dto.MetricType_COUNTER
-	}
-	return otlp.Name(f.Name, kind)
 }

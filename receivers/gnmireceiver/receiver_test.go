@@ -25,6 +25,7 @@ import (
 	"github.com/graylink/graylink/internal/gnmi"
 	"github.com/graylink/graylink/internal/gnmi/gnmitest"
 	"github.com/graylink/graylink/internal/gnmi/preset"
+	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
 
 var update = flag.Bool("update", false, "write metadata.yaml anew")
@@ -203,7 +204,7 @@ func TestLifecycle(t *testing.T) {
 func TestNames(t *testing.T) {
 	namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
 	for _, f := range gnmi.Families() {
-		name, unit := otelName(f)
+		name, unit := metricfamily.Name(f.Name, f.Kind == preset.Counter)
 		kind := otlptranslator.MetricType(otlptranslator.MetricTypeGauge)
 		if f.Kind == preset.Counter {
 			kind = otlptranslator.MetricTypeMonotonicCounter
@@ -260,7 +261,7 @@ func TestMetadata(t *testing.T) {
 	want := metadata{Type: Type.String(), Attributes: map[string]attribute{}, Metrics: map[string]metric{}}
 	want.Status.Class, want.Status.Stability = "receiver", map[string][]string{"development": {"metrics"}}
 	for _, f := range gnmi.Families() {
-		name, unit := otelName(f)
+		name, unit := metricfamily.Name(f.Name, f.Kind == preset.Counter)
 		m := metric{Enabled: true, Description: f.Help, Unit: unit, Attributes: append([]string{"switch"}, f.Labels...)}
 		if f.Kind == preset.Counter {
 			m.Sum = &sum{"double", true, "cumulative"}

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/consumer"
 	"go.opentelemetry.io/collector/pdata/pcommon"
@@ -14,9 +13,9 @@ import (
 	"go.opentelemetry.io/collector/receiver"
 	"go.uber.org/zap/exp/zapslog"
 
-	"github.com/graylink/graylink/exporters/otlp"
 	"github.com/graylink/graylink/internal/ibagent"
 	"github.com/graylink/graylink/internal/ibmad"
+	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
 
 // ibReceiver runs an agent and passes on what it tells.
@@ -90,7 +89,8 @@ func metrics(points []ibagent.Point, began, now time.Time) pmetric.Metrics {
 	for _, p := range points {
 		list, there := slices[p.Family]
 		if !there {
-			list = family(scope.Metrics().AppendEmpty(), p.Family)
+			f := p.Family
+			list = metricfamily.Points(scope.Metrics().AppendEmpty(), f.Name, f.Help, f.Counter)
 			slices[p.Family] = list
 		}
 		d := list.AppendEmpty()
@@ -111,26 +111,4 @@ func stamp(t, otherwise time.Time) pcommon.Timestamp {
 		t = otherwise
 	}
 	return pcommon.NewTimestampFromTime(t)
-}
-
-func family(m pmetric.Metric, f *ibagent.Family) pmetric.NumberDataPointSlice {
-	name, unit := otelName(f)
-	m.SetName(name)
-	m.SetUnit(unit)
-	m.SetDescription(f.Help)
-	if !f.Counter {
-		return m.SetEmptyGauge().DataPoints()
-	}
-	sum := m.SetEmptySum()
-	sum.SetIsMonotonic(true)
-	sum.SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
-	return sum.DataPoints()
-}
-
-func otelName(f *ibagent.Family) (name, unit string) {
-	kind := dto.MetricType_GAUGE
-	if f.Counter {
-		kind = dto.MetricType_COUNTER
-	}
-	return otlp.Name(f.Name, kind)
 }

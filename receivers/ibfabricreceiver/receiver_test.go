@@ -27,6 +27,7 @@ import (
 	"github.com/graylink/graylink/internal/ibagent"
 	"github.com/graylink/graylink/internal/ibmad"
 	"github.com/graylink/graylink/internal/ibmad/madsim"
+	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
 
 var update = flag.Bool("update", false, "write metadata.yaml anew")
@@ -281,7 +282,7 @@ func TestMetadata(t *testing.T) {
 	want := metadata{Type: Type.String(), Attributes: map[string]attribute{}, Metrics: map[string]metric{}}
 	want.Status.Class, want.Status.Stability = "receiver", map[string][]string{"alpha": {"metrics"}}
 	for _, f := range ibagent.Families {
-		name, unit := otelName(f)
+		name, unit := metricfamily.Name(f.Name, f.Counter)
 		m := metric{Enabled: true, Description: f.Help, Unit: unit, Attributes: f.Labels}
 		if f.Counter {
 			m.Sum = &sum{"double", true, "cumulative"}

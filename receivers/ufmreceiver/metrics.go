@@ -3,12 +3,11 @@ package ufmreceiver
 import (
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
-	"github.com/graylink/graylink/exporters/otlp"
 	"github.com/graylink/graylink/internal/ufm"
+	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
 
 // family is a family of series, by its Prometheus name.
@@ -55,14 +54,6 @@ func columnFamily(m *ufm.Metric, nic bool) *family {
 	return f
 }
 
-func (f *family) otel() (name, unit string) {
-	kind := dto.MetricType_GAUGE
-	if f.counter {
-		kind = dto.MetricType_COUNTER
-	}
-	return otlp.Name(f.name, kind)
-}
-
 // batch gathers points until they are passed on.
 type batch struct {
 	metrics pmetric.Metrics
@@ -84,19 +75,7 @@ func (b *batch) list(f *family) pmetric.NumberDataPointSlice {
 	if there {
 		return list
 	}
-	m := b.scope.AppendEmpty()
-	name, unit := f.otel()
-	m.SetName(name)
-	m.SetUnit(unit)
-	m.SetDescription(f.help)
-	if f.counter {
-		sum := m.SetEmptySum()
-		sum.SetIsMonotonic(true)
-		sum.SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
-		list = sum.DataPoints()
-	} else {
-		list = m.SetEmptyGauge().DataPoints()
-	}
+	list = metricfamily.Points(b.scope.AppendEmpty(), f.name, f.help, f.counter)
 	b.lists[f] = list
 	return list
 }

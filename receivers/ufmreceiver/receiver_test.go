@@ -24,6 +24,7 @@ import (
 
 	"github.com/graylink/graylink/internal/ufm"
 	"github.com/graylink/graylink/internal/ufm/ufmtest"
+	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
 
 var update = flag.Bool("update", false, "write metadata.yaml anew")
@@ -454,7 +455,7 @@ func TestMetadata(t *testing.T) {
 		all = append(all, columnFamily(m, false), columnFamily(m, true))
 	}
 	for _, f := range all {
-		name, unit := f.otel()
+		name, unit := metricfamily.Name(f.name, f.counter)
 		m := metric{Enabled: true, Description: f.help, Unit: unit, Attributes: f.labels}
 		if f.counter {
 			m.Sum = &sum{"double", true, "cumulative"}
