@@ -107,14 +107,14 @@ var Families = func() []*Family {
 		{"fabric_switch_port_queue_discards_total", "Packets of a queue that were thrown away, by why.", Counter, port("tc", "reason")},
 
 		{"fabric_switch_port_fec_corrected_blocks_total", "Blocks that were corrected.", Counter, port()},
-		{"fabric_switch_port_fec_corrected_bits_total", "Bits that were corrected.", Counter, port()},
+		{"fabric_switch_port_fec_corrected_bit_errors_total", "Bits in error that were corrected.", Counter, port()},
 		{"fabric_switch_port_fec_uncorrectable_blocks_total", "Blocks that could not be corrected.", Counter, port()},
 		{"fabric_switch_port_lane_fec_corrected_symbols_total", "Symbols of a lane that were corrected.", Counter, port("lane")},
 		{"fabric_switch_port_pre_fec_ber_ratio", "Bit errors before correction.", Gauge, port()},
 		{"fabric_switch_port_lane_pre_fec_ber_ratio", "Bit errors of a lane before correction.", Gauge, port("lane")},
 		{"fabric_switch_port_post_fec_ber_ratio", "Bit errors after correction.", Gauge, port()},
 		{"fabric_switch_port_symbol_ber_ratio", "Bit errors in symbols that correction and retransmission left over.", Gauge, port()},
-		{"fabric_switch_port_symbol_errors_total", "Symbols that could not be corrected.", Counter, port()},
+		{"fabric_switch_port_symbol_errors_total", "Symbols in error on one or more lanes.", Counter, port()},
 
 		{"fabric_switch_port_module_receive_power_watts", "Optical power that is received; 0 is darkness, below the monitor's resolution.", Gauge, port("lane")},
 		{"fabric_switch_port_module_transmit_power_watts", "Optical power that is sent; 0 is a laser that is off.", Gauge, port("lane")},
