@@ -72,6 +72,8 @@ var Families = func() []*Family {
 		{"fabric_switch_memory_bytes", "Memory of the switch's control plane.", Gauge, nil},
 		{"fabric_switch_memory_used_bytes", "Memory in use.", Gauge, nil},
 
+		{"fabric_switch_control_plane_discards_total", "Packets to the switch's processor that were policed away, by the class of the policer.", Counter, []string{"class"}},
+
 		{"fabric_switch_port_admin_up", "Whether the port is configured to be up.", Gauge, port()},
 		{"fabric_switch_port_oper_up", "Whether the port carries packets.", Gauge, port()},
 		{"fabric_switch_port_carrier_changes_total", "Changes of the carrier, either way.", Counter, port()},
