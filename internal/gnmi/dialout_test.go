@@ -142,7 +142,7 @@ func TestTunnel(t *testing.T) {
 // TestTunnelAnew: who registers a target anew takes its place at once, whatever
 // became of the tunnel before.
 func TestTunnelAnew(t *testing.T) {
-	a, log := listening(t, "openconfig", nil)
+	a, log := listening(t, "openconfig", func(c *Config) { c.Timeout = time.Minute }) // the old one is not given up for its silence
 	old, young := switchOf(t, "openconfig"), switchOf(t, "openconfig")
 	state := gnmitest.Example(time.Now())
 	state.Octets = 42
@@ -161,7 +161,7 @@ func TestPublish(t *testing.T) {
 	a, log := listening(t, "sonic", nil)
 	sw := switchOf(t, "sonic")
 	conn := connected(t, a, nil)
-	run(t, func(ctx context.Context) error { return sw.Publish(ctx, conn, "COUNTERS_DB") })
+	counters := run(t, func(ctx context.Context) error { return sw.Publish(ctx, conn, "COUNTERS_DB") })
 	states := run(t, func(ctx context.Context) error { return sw.Publish(ctx, conn, "APPL_DB") })
 	got := until(t, a, log, "series", func(got map[string]float64) bool {
 		return got[octetsOfLeaf1] > 0 && got[stateOfLeaf1] == 1 && got[upOfLeaf1] == 1 && got[`graylink_gnmi_dial_out_streams{switch=""}`] == 2
@@ -186,6 +186,12 @@ func TestPublish(t *testing.T) {
 	}
 	run(t, func(ctx context.Context) error { return sw.Publish(ctx, conn, "APPL_DB") })
 	until(t, a, log, "states again", func(got map[string]float64) bool { return got[stateOfLeaf1] == 1 })
+	// The end of the other stream takes no state along.
+	counters.end()
+	got = until(t, a, log, "the end of counters", func(got map[string]float64) bool { return got[`graylink_gnmi_dial_out_streams{switch=""}`] == 1 })
+	if got[stateOfLeaf1] != 1 {
+		t.Error("states went with the counters")
+	}
 }
 
 // TestPublishBounds: a message that is too large ends its stream, as does a loss of

@@ -24,6 +24,15 @@ func storeOf(t testing.TB, vendor string, max int) *store {
 	return newStore(tree, true, max)
 }
 
+// mustPath is a path written in this package's tests.
+func mustPath(s string) *gpb.Path {
+	p, err := path.ParsePath(s)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
 func path1(t testing.TB, s string) *gpb.Path {
 	t.Helper()
 	p, err := path.ParsePath(s)
