@@ -11,6 +11,8 @@
 //     is absent while there is no session.
 //  5. A target's series are of its own messages, in their order.
 //
+// Switches that connect by themselves have rules of their own (dialout.go).
+//
 // The library's own client (gnmic's target) reads credentials once, dials with a
 // deadline of its own and restarts streams by itself; sessions are therefore on
 // generated messages, and the library parses paths.
@@ -19,6 +21,7 @@ package gnmi
 import (
 	"context"
 	"log/slog"
+	"net"
 	"runtime"
 	"slices"
 	"sync"
@@ -34,6 +37,7 @@ type message struct {
 	session *session
 	body    *gpb.Notification
 	at      time.Time
+	stream  uint32 // of a switch that publishes; else 0
 }
 
 // Agent is the sessions of all targets.
@@ -44,16 +48,26 @@ type Agent struct {
 	requests  []*request
 	encodings []gpb.Encoding
 	mode      gpb.SubscriptionList_Mode
-	onChange  bool // changes are subscribed to
-	sessions  []*session
+	onChange  bool           // changes are subscribed to
 	queues    []chan message // one for each decoder; a target has always the same
+	dial      dialer
+	dialOut   *dialOut // nil: switches do not connect by themselves
+	ctx       context.Context
 	stop      context.CancelFunc
 	readers   sync.WaitGroup
 	decoders  sync.WaitGroup
+
+	mu       sync.Mutex
+	sessions []*session
 }
 
+// dialer is how switches are dialled; nil: by TCP.
+type dialer func(ctx context.Context, address string) (net.Conn, error)
+
 // Start begins to subscribe. It does not wait for any switch.
-func Start(config Config, log *slog.Logger) (*Agent, error) {
+func Start(config Config, log *slog.Logger) (*Agent, error) { return start(config, log, nil) }
+
+func start(config Config, log *slog.Logger, dial dialer) (*Agent, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
@@ -61,7 +75,7 @@ func Start(config Config, log *slog.Logger) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{config: config, preset: preset.Named(config.Preset), mode: gpb.SubscriptionList_STREAM}
+	a := &Agent{config: config, dial: dial, preset: preset.Named(config.Preset), mode: gpb.SubscriptionList_STREAM}
 	if a.tree, err = preset.Compile(rules); err != nil {
 		return nil, err
 	}
@@ -83,30 +97,61 @@ func Start(config Config, log *slog.Logger) (*Agent, error) {
 	for _, n := range names {
 		a.encodings = append(a.encodings, gpb.Encoding(gpb.Encoding_value[n]))
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	a.stop = stop
-	workers := max(1, min(runtime.GOMAXPROCS(0), len(config.Targets), config.Queue))
+	workers := max(1, min(runtime.GOMAXPROCS(0), config.most(), config.Queue))
 	for range workers {
-		q := make(chan message, config.Queue/workers)
-		a.queues = append(a.queues, q)
+		a.queues = append(a.queues, make(chan message, config.Queue/workers))
+	}
+	for _, t := range config.Targets {
+		a.add(t.name(), t.Address, nil, log)
+	}
+	if config.DialOut.Listen != "" {
+		if err := a.listen(log); err != nil {
+			return nil, err
+		}
+	}
+	a.ctx, a.stop = context.WithCancel(context.Background())
+	for _, q := range a.queues {
 		a.decoders.Go(func() {
 			for m := range q {
 				m.session.store.notification(m, m.at)
 			}
 		})
 	}
-	for _, t := range config.Targets {
-		s := &session{agent: a, name: t.name(), address: t.Address, store: newStore(a.tree, a.onChange, config.MaxSeries), log: log,
-			queue: a.queues[len(a.sessions)%len(a.queues)]}
-		a.sessions = append(a.sessions, s)
-		a.readers.Go(func() { s.run(ctx) })
+	for _, s := range a.sessions {
+		a.readers.Go(func() { s.run(a.ctx) })
+	}
+	if a.dialOut != nil {
+		a.dialOut.serve()
 	}
 	return a, nil
+}
+
+// add makes a target; nil: another has its name.
+func (a *Agent) add(name, address string, place *place, log *slog.Logger) *session {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if slices.ContainsFunc(a.sessions, func(s *session) bool { return s.name == name }) {
+		return nil
+	}
+	s := &session{agent: a, name: name, address: address, place: place, store: newStore(a.tree, a.onChange, a.config.MaxSeries), log: log,
+		queue: a.queues[len(a.sessions)%len(a.queues)]}
+	a.sessions = append(a.sessions, s)
+	return s
+}
+
+// targets are those that are known now.
+func (a *Agent) targets() []*session {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.sessions)
 }
 
 // Close ends all sessions and waits for them.
 func (a *Agent) Close() error {
 	a.stop()
+	if a.dialOut != nil {
+		a.dialOut.close()
+	}
 	a.readers.Wait()
 	for _, q := range a.queues {
 		close(q)
@@ -116,24 +161,24 @@ func (a *Agent) Close() error {
 }
 
 // put gives a message to its decoder, or drops it after a while.
-func (a *Agent) put(ctx context.Context, m message) error {
+func (a *Agent) put(ctx context.Context, m message) (dropped bool, err error) {
 	q := m.session.queue
 	select {
 	case q <- m:
-		return nil
+		return false, nil
 	default:
 	}
 	timer := time.NewTimer(a.config.QueueWait)
 	defer timer.Stop()
 	select {
 	case q <- m:
+		return false, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return false, ctx.Err()
 	case <-timer.C:
 		m.session.drops.Add(uint64(len(m.body.GetUpdate())))
-		m.session.lossy.Store(true)
+		return true, nil
 	}
-	return nil
 }
 
 // The families of how the receiving goes; their only other label is kind.
@@ -155,18 +200,30 @@ var (
 	familyQueue    = &preset.Family{Name: "graylink_gnmi_queue_messages", Help: "Messages of the switch's decoder that wait.", Kind: preset.Gauge}
 )
 
+// The families of who connects; they have no switch.
+var (
+	familyDialOutConnections = &preset.Family{Name: "graylink_gnmi_dial_out_connections", Help: "Connections that switches made and that are open.", Kind: preset.Gauge}
+	familyDialOutStreams     = &preset.Family{Name: "graylink_gnmi_dial_out_streams", Help: "Streams by which switches publish.", Kind: preset.Gauge}
+	familyDialOutRefused     = &preset.Family{Name: "graylink_gnmi_dial_out_refused_total", Help: "What was refused to who connected, by why.", Kind: preset.Counter, Labels: []string{"kind"}}
+)
+
+// OfSwitch reports whether a family's points have a switch.
+func OfSwitch(f *preset.Family) bool {
+	return f != familyDialOutConnections && f != familyDialOutStreams && f != familyDialOutRefused
+}
+
 // Families are all that points can be of: the preset's vocabulary, and how the
 // receiving goes. A user's path may add others.
 func Families() []*preset.Family {
 	out := slices.DeleteFunc(slices.Clone(preset.Families), func(f *preset.Family) bool { return f.Kind == preset.Relation })
-	return append(out, familyAbsent, familyAge, familyConnects, familyDropped, familyErrors, familyQueue, familyResets, familySamples, familySeries, familySync,
+	return append(out, familyAbsent, familyAge, familyConnects, familyDialOutConnections, familyDialOutRefused, familyDialOutStreams, familyDropped, familyErrors, familyQueue, familyResets, familySamples, familySeries, familySync,
 		familyUnknown, familyUnplaced, familyUp, familyUpdates)
 }
 
 // Points are what is known now.
 func (a *Agent) Points(now time.Time) []Point {
 	var out []Point
-	for _, s := range a.sessions {
+	for _, s := range a.targets() {
 		before := len(out)
 		var unplaced int
 		out, unplaced = s.store.points(out, s.name, now, 3*a.config.Interval)
@@ -174,8 +231,11 @@ func (a *Agent) Points(now time.Time) []Point {
 		say := func(f *preset.Family, v float64, labels ...string) {
 			out = append(out, Point{Family: f, Switch: s.name, Values: labels, Value: v, At: now})
 		}
+		s.store.mu.Lock()
+		c, full, resets, sampled := s.store.decoder.Counts, s.store.full, s.store.resets, s.store.sampled
+		s.store.mu.Unlock()
 		up := 0.0
-		if s.up.Load() {
+		if s.isUp(sampled, now) {
 			up = 1
 		}
 		say(familyUp, up)
@@ -193,9 +253,6 @@ func (a *Agent) Points(now time.Time) []Point {
 		for i, k := range kinds {
 			say(familyErrors, float64(s.errs[i].Load()), k)
 		}
-		s.store.mu.Lock()
-		c, full, resets := s.store.decoder.Counts, s.store.full, s.store.resets
-		s.store.mu.Unlock()
 		for _, e := range []struct {
 			kind string
 			n    uint64
@@ -207,6 +264,13 @@ func (a *Agent) Points(now time.Time) []Point {
 		say(familyUnknown, float64(c.Unknown+c.Unsought))
 		say(familyAbsent, float64(c.Absent))
 		say(familyResets, float64(resets))
+	}
+	if d := a.dialOut; d != nil {
+		out = append(out, Point{Family: familyDialOutConnections, Value: float64(d.connections.Load()), At: now},
+			Point{Family: familyDialOutStreams, Value: float64(d.streams.Load()), At: now})
+		for i, kind := range refusals {
+			out = append(out, Point{Family: familyDialOutRefused, Values: []string{kind}, Value: float64(d.refused[i].Load()), At: now})
+		}
 	}
 	return out
 }

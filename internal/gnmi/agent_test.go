@@ -29,7 +29,14 @@ import (
 
 var update = flag.Bool("update", false, "write docs/gnmi.md anew")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if what := os.Getenv(peerVariable); what != "" {
+		fmt.Fprintln(os.Stderr, peerProcess(what))
+		os.Exit(1)
+	}
+	// A log of the fakes' has a goroutine of its own from the start.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/golang/glog.(*fileSink).flushDaemon"))
+}
 
 // logged is a log that tests read.
 type logged struct {

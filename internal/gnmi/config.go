@@ -44,6 +44,8 @@ type Config struct {
 	QueueWait time.Duration `mapstructure:"queue_wait"`
 	// MaxSeries is how many series a target may have.
 	MaxSeries int `mapstructure:"max_series"`
+	// DialOut is for switches that connect by themselves.
+	DialOut DialOut `mapstructure:"dial_out"`
 }
 
 // Target is a switch.
@@ -68,7 +70,8 @@ type TLS struct {
 // Defaults is a configuration without targets.
 func Defaults() Config {
 	return Config{Preset: "openconfig", Mode: "stream", Interval: 10 * time.Second, Timeout: 10 * time.Second, BackoffMin: time.Second,
-		BackoffMax: time.Minute, Queue: 1024, QueueWait: time.Second, MaxSeries: 200_000}
+		BackoffMax: time.Minute, Queue: 1024, QueueWait: time.Second, MaxSeries: 200_000,
+		DialOut: DialOut{MaxTargets: 1024, MaxConnections: 4096, MaxStreams: 64, MaxMessage: maxMessage}}
 }
 
 var encodings = []string{"PROTO", "JSON_IETF", "JSON"}
@@ -79,8 +82,8 @@ func (c *Config) Validate() error {
 	if preset.Named(c.Preset) == nil {
 		return wrong("preset", "one of %s is expected, not %q", strings.Join(preset.Names(), ", "), c.Preset)
 	}
-	if len(c.Targets) == 0 {
-		return wrong("targets", "a list of switches is expected, as {address: leaf1:9339}")
+	if len(c.Targets) == 0 && c.DialOut.Listen == "" {
+		return wrong("targets", "a list of switches is expected, as {address: leaf1:9339}, or dial_out.listen")
 	}
 	names := map[string]int{}
 	for i, t := range c.Targets {
@@ -88,13 +91,16 @@ func (c *Config) Validate() error {
 		if err != nil || host == "" || port == "" {
 			return wrong(fmt.Sprintf("targets[%d].address", i), "host:port is expected, not %q", t.Address)
 		}
-		if name := t.name(); strings.ContainsAny(name, "/:>@# \t\n") {
+		if name := t.name(); !nameable(name) {
 			return wrong(fmt.Sprintf("targets[%d].name", i), "a switch's name holds no /, :, >, @, # or white space: %q", name)
 		} else if first, twice := names[name]; twice {
 			return wrong(fmt.Sprintf("targets[%d].name", i), "%q is the name of targets[%d] as well", name, first)
 		} else {
 			names[name] = i
 		}
+	}
+	if err := c.DialOut.validate(names); err != nil {
+		return err
 	}
 	if !slices.Contains([]string{"stream", "once", "poll"}, c.Mode) {
 		return wrong("mode", "stream, once or poll is expected, not %q", c.Mode)
@@ -160,6 +166,18 @@ func (c *Config) rules() ([]preset.Rule, error) {
 		rules = append(rules, r)
 	}
 	return rules, nil
+}
+
+// most is how many targets there can be.
+func (c *Config) most() int {
+	switch d := &c.DialOut; {
+	case d.Listen == "":
+		return len(c.Targets)
+	case len(d.Targets) > 0:
+		return len(c.Targets) + len(d.Targets)
+	default:
+		return len(c.Targets) + d.MaxTargets
+	}
 }
 
 // name is the label switch of the target.

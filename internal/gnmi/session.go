@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"os"
 	"slices"
 	"sync"
@@ -71,7 +72,8 @@ const maxMessage = 64 << 20
 type session struct {
 	agent   *Agent
 	name    string
-	address string
+	address string // of a target that connects by itself its id
+	place   *place // of such a target: where its tunnel is
 	store   *store
 	log     *slog.Logger
 	queue   chan message
@@ -82,15 +84,31 @@ type session struct {
 	connects atomic.Uint64
 	drops    atomic.Uint64 // updates
 	errs     [8]atomic.Uint64
-	lossy    atomic.Bool
+
+	streams    atomic.Uint32 // of Publish, so far
+	publishing atomic.Int64  // streams of Publish that told something
+}
+
+// isUp reports whether the switch tells what it should. One that publishes by itself
+// is not asked for anything: it is up while what it samples comes.
+func (s *session) isUp(sampled, now time.Time) bool {
+	c := &s.agent.config
+	return s.up.Load() || s.publishing.Load() > 0 && (sampled.IsZero() || now.Sub(sampled) <= max(3*c.Interval, c.Timeout))
 }
 
 // run has sessions one after the other until ctx ends.
 func (s *session) run(ctx context.Context) {
 	wait := s.agent.config.BackoffMin
 	for ctx.Err() == nil {
+		var tunnel *offer
+		if s.place != nil {
+			var err error
+			if tunnel, err = s.place.wait(ctx); err != nil {
+				return
+			}
+		}
 		began := time.Now()
-		err := s.session(ctx)
+		err := s.session(ctx, tunnel)
 		s.up.Store(false)
 		if ctx.Err() != nil {
 			return
@@ -115,27 +133,46 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// session is one connection, from Capabilities to the first error.
-func (s *session) session(ctx context.Context) error {
+// session is one connection, from Capabilities to the first error. tunnel is nil
+// where the switch is dialled.
+func (s *session) session(ctx context.Context, tunnel *offer) error {
 	c := &s.agent.config
 	opts, err := s.options()
 	if err != nil {
 		return err
 	}
-	conn, err := grpc.NewClient(s.address, opts...)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	address := s.address
+	switch dial := s.agent.dial; {
+	case tunnel != nil:
+		address = "passthrough:///" + address
+		opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return tunnel.open(ctx) }))
+		var ended sync.WaitGroup
+		defer ended.Wait()
+		defer cancel(nil)
+		ended.Go(func() {
+			select {
+			case <-tunnel.gone:
+				cancel(&failure{kindStream, errWithdrawn})
+			case <-ctx.Done():
+			}
+		})
+	case dial != nil:
+		address = "passthrough:///" + address
+		opts = append(opts, grpc.WithContextDialer(dial))
+	}
+	conn, err := grpc.NewClient(address, opts...)
 	if err != nil {
 		return &failure{kindConnect, err}
 	}
 	defer conn.Close()
 	s.connects.Add(1)
-	s.lossy.Store(false)
 	client := gpb.NewGNMIClient(conn)
 	encoding, err := s.capabilities(ctx, client)
 	if err != nil {
-		return err
+		return because(ctx, err)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	var wg sync.WaitGroup
 	for _, request := range s.agent.requests {
 		wg.Go(func() {
@@ -263,29 +300,39 @@ func (s *session) receive(ctx context.Context, stream gpb.GNMI_SubscribeClient, 
 		case err != nil:
 			return err
 		}
-		now := time.Now()
-		s.last.Store(now.UnixNano())
 		s.up.Store(true)
 		if r.samples {
 			watch.Reset(stall)
 		} else {
 			watch.Stop()
 		}
-		switch x := reply.GetResponse().(type) {
-		case *gpb.SubscribeResponse_Update:
-			if err := s.agent.put(ctx, message{s, x.Update, now}); err != nil {
-				return err
-			}
-		case *gpb.SubscribeResponse_SyncResponse:
-			s.syncTook.Store(int64(now.Sub(began)))
-		case *gpb.SubscribeResponse_Error: //nolint:staticcheck // deprecated, and sent
-			return &failure{kindRequest, errors.New(x.Error.GetMessage())} //nolint:staticcheck // as above
-		}
-		// A change that was dropped is not told again.
-		if s.lossy.Load() && s.agent.onChange {
-			return &failure{kindDropped, errors.New("messages were dropped; all is asked for anew")}
+		if err := s.take(ctx, reply, 0, began); err != nil {
+			return err
 		}
 	}
+}
+
+// take gives a message to its decoder. stream is its number where the switch has
+// streams of its own.
+func (s *session) take(ctx context.Context, reply *gpb.SubscribeResponse, stream uint32, began time.Time) error {
+	now := time.Now()
+	s.last.Store(now.UnixNano())
+	switch x := reply.GetResponse().(type) {
+	case *gpb.SubscribeResponse_Update:
+		dropped, err := s.agent.put(ctx, message{s, x.Update, now, stream})
+		if err != nil {
+			return err
+		}
+		// A change that was dropped is not told again.
+		if dropped && s.agent.onChange {
+			return &failure{kindDropped, errors.New("messages were dropped; all is asked for anew")}
+		}
+	case *gpb.SubscribeResponse_SyncResponse:
+		s.syncTook.Store(int64(now.Sub(began)))
+	case *gpb.SubscribeResponse_Error: //nolint:staticcheck // deprecated, and sent
+		return &failure{kindRequest, errors.New(x.Error.GetMessage())} //nolint:staticcheck // as above
+	}
+	return nil
 }
 
 // options are how the switch is dialled. Files are read anew at every connection.
@@ -299,18 +346,15 @@ func (s *session) options() ([]grpc.DialOption, error) {
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.TLS.Server, InsecureSkipVerify: c.TLS.SkipVerify} //nolint:gosec // as configured
 	if c.TLS.CA != "" {
-		pem, err := os.ReadFile(c.TLS.CA)
-		if err != nil {
+		var err error
+		if config.RootCAs, err = authorities(c.TLS.CA); err != nil {
 			return nil, &failure{kindConnect, err}
-		}
-		if config.RootCAs = x509.NewCertPool(); !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, &failure{kindConnect, fmt.Errorf("%s: holds no PEM certificate", c.TLS.CA)}
 		}
 	}
 	if c.TLS.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(c.TLS.Cert, c.TLS.Key)
+		pair, err := certificate(c.TLS.Cert, c.TLS.Key)
 		if err != nil {
-			return nil, &failure{kindConnect, fmt.Errorf("%s with %s: %w", c.TLS.Cert, c.TLS.Key, err)}
+			return nil, &failure{kindConnect, err}
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
@@ -341,6 +385,28 @@ func (s *session) options() ([]grpc.DialOption, error) {
 		return opts, nil
 	}
 	return append(opts, grpc.WithPerRPCCredentials(header)), nil
+}
+
+// authorities are the certificates of a file.
+func authorities(file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s: holds no PEM certificate", file)
+	}
+	return pool, nil
+}
+
+// certificate is the one of two files.
+func certificate(cert, key string) (tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return pair, fmt.Errorf("%s with %s: %w", cert, key, err)
+	}
+	return pair, nil
 }
 
 // login is metadata of every call.

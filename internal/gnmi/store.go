@@ -14,7 +14,7 @@ import (
 // Point is a sample of a family, of one switch.
 type Point struct {
 	Family *preset.Family
-	Switch string
+	Switch string   // empty where the family is of no switch (OfSwitch)
 	Values []string // of Family.Labels
 	Value  float64
 	At     time.Time
@@ -29,6 +29,7 @@ type series struct {
 	at       int64 // the switch's time, ns since 1970
 	since    int64
 	seen     time.Time // this process' time
+	stream   uint32    // that told it; 0 of a session that was asked for
 	onChange bool
 }
 
@@ -41,7 +42,9 @@ type store struct {
 	families map[*preset.Family]uint16
 	key      []byte
 	now      time.Time
-	changes  bool // what changes seldom is told by change, else with every sample
+	stream   uint32
+	sampled  time.Time // when a sample came, not a change
+	changes  bool      // what changes seldom is told by change, else with every sample
 	max      int
 	full     uint64 // samples without a place
 	resets   uint64 // of counters
@@ -80,7 +83,10 @@ func (s *store) Sample(l *preset.Leaf, identity []byte, c *preset.Captures, v fl
 		s.resets++
 	}
 	x.since = min(x.since, at) // a switch's clock may be set back
-	x.value, x.at, x.seen, x.onChange = v, at, s.now, s.changes && l.Rule.OnChange
+	x.value, x.at, x.seen, x.stream, x.onChange = v, at, s.now, s.stream, s.changes && l.Rule.OnChange
+	if !x.onChange {
+		s.sampled = s.now
+	}
 }
 
 // relate keeps that a component belongs to a port.
@@ -134,13 +140,13 @@ func (s *store) notification(n message, now time.Time) {
 	defer s.mu.Unlock()
 	if n.body == nil {
 		for key, x := range s.all {
-			if x.onChange && x.leaf.Family.Kind != preset.Relation {
+			if x.onChange && x.stream == n.stream && x.leaf.Family.Kind != preset.Relation {
 				delete(s.all, key)
 			}
 		}
 		return
 	}
-	s.now = now
+	s.now, s.stream = now, n.stream
 	s.decoder.Notification(n.body, now)
 }
 

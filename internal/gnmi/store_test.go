@@ -24,6 +24,15 @@ func storeOf(t testing.TB, vendor string, max int) *store {
 	return newStore(tree, true, max)
 }
 
+// mustPath is a path written in this package's tests.
+func mustPath(s string) *gpb.Path {
+	p, err := path.ParsePath(s)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
 func path1(t testing.TB, s string) *gpb.Path {
 	t.Helper()
 	p, err := path.ParsePath(s)
@@ -120,18 +129,18 @@ func TestQueue(t *testing.T) {
 	s := &session{agent: a, queue: make(chan message, 2), log: slog.New(slog.DiscardHandler)}
 	m := message{session: s, body: &gpb.Notification{Update: make([]*gpb.Update, 7)}}
 	for i, want := range []uint64{0, 0, 7, 14} {
-		if err := a.put(t.Context(), m); err != nil || s.drops.Load() != want || s.lossy.Load() != (want > 0) {
-			t.Errorf("message %d: %v, %d updates dropped, lossy %v", i, err, s.drops.Load(), s.lossy.Load())
+		if dropped, err := a.put(t.Context(), m); err != nil || s.drops.Load() != want || dropped != (want > 0) {
+			t.Errorf("message %d: %v, %d updates dropped, dropped %v", i, err, s.drops.Load(), dropped)
 		}
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	a.config.QueueWait = time.Hour
-	if err := a.put(ctx, m); err == nil || s.drops.Load() != 14 {
+	if _, err := a.put(ctx, m); err == nil || s.drops.Load() != 14 {
 		t.Errorf("%v, %d", err, s.drops.Load())
 	}
 	<-s.queue
-	if err := a.put(t.Context(), m); err != nil || s.drops.Load() != 14 {
+	if _, err := a.put(t.Context(), m); err != nil || s.drops.Load() != 14 {
 		t.Errorf("%v, %d", err, s.drops.Load())
 	}
 }

@@ -97,7 +97,9 @@ func metrics(points []gnmi.Point, began time.Time) pmetric.Metrics {
 		}
 		labels := d.Attributes()
 		labels.EnsureCapacity(1 + len(p.Values))
-		labels.PutStr("switch", p.Switch)
+		if p.Switch != "" {
+			labels.PutStr("switch", p.Switch)
+		}
 		for i, l := range p.Family.Labels {
 			labels.PutStr(l, p.Values[i])
 		}

@@ -54,6 +54,9 @@ func TestConfig(t *testing.T) {
 	want.TLS = gnmi.TLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem", Server: "leaf"}
 	want.UsernameFile, want.PasswordFile = "user", "password"
 	want.Paths = []preset.UserPath{{Path: "/interfaces/interface[name={port}]/state/counters/in-ebp-pkts", Metric: "fabric_switch_port_ebp_packets_total", Type: "counter", Unit: "none"}}
+	want.DialOut = gnmi.DialOut{Listen: "0.0.0.0:9340", TLS: gnmi.ServerTLS{Cert: "cert.pem", Key: "key.pem", ClientCA: "ca.pem"}, TokenFile: "token", ByAddress: true,
+		Targets:    []gnmi.Caller{{ID: "leaf3.example", Name: "leaf3", Certificate: "agg1", Address: "10.0.0.0/8"}},
+		MaxTargets: 10, MaxConnections: 20, MaxStreams: 30, MaxMessage: 4096}
 	if !reflect.DeepEqual(c.Config, want) {
 		t.Errorf("%+v\nwant %+v", c.Config, want)
 	}
@@ -262,7 +265,10 @@ func TestMetadata(t *testing.T) {
 	want.Status.Class, want.Status.Stability = "receiver", map[string][]string{"development": {"metrics"}}
 	for _, f := range gnmi.Families() {
 		name, unit := metricfamily.Name(f.Name, f.Kind == preset.Counter)
-		m := metric{Enabled: true, Description: f.Help, Unit: unit, Attributes: append([]string{"switch"}, f.Labels...)}
+		m := metric{Enabled: true, Description: f.Help, Unit: unit, Attributes: f.Labels}
+		if gnmi.OfSwitch(f) {
+			m.Attributes = append([]string{"switch"}, f.Labels...)
+		}
 		if f.Kind == preset.Counter {
 			m.Sum = &sum{"double", true, "cumulative"}
 		} else {

@@ -30,6 +30,14 @@ type Faults struct {
 	Change func(*gpb.Notification)
 	// Refuse refuses every subscription.
 	Refuse error
+	// CutAfter breaks a connection after so many bytes of the switch, wherever in a
+	// frame that is; 0: never.
+	CutAfter int
+	// Trickle is how many bytes are sent at once, one millisecond after the others; 0:
+	// all that there are.
+	Trickle int
+	// Half sends the first half only of every message of a subscription.
+	Half bool
 }
 
 // Switch is a gNMI server.
@@ -58,15 +66,20 @@ func Start(vendor string, state State, faults Faults, config *tls.Config) (*Swit
 	if err != nil {
 		return nil, err
 	}
+	return Serve(l, vendor, state, faults, config), nil
+}
+
+// Serve is Start on a listener.
+func Serve(l net.Listener, vendor string, state State, faults Faults, config *tls.Config) *Switch {
 	var opts []grpc.ServerOption
 	if config != nil {
 		opts = append(opts, grpc.Creds(credentials.NewTLS(config)))
 	}
-	s := &Switch{Address: l.Addr().String(), vendor: vendor, server: grpc.NewServer(opts...), state: state, faults: faults,
-		streams: map[chan []*gpb.Notification]subscription{}}
+	s := &Switch{Address: l.Addr().String(), vendor: vendor, state: state, faults: faults, streams: map[chan []*gpb.Notification]subscription{}}
+	s.server = grpc.NewServer(append(opts, grpc.ForceServerCodec(halves{s}))...)
 	gpb.RegisterGNMIServer(s.server, s)
-	s.served.Go(func() { _ = s.server.Serve(l) })
-	return s, nil
+	s.served.Go(func() { _ = s.server.Serve(&badListener{l, s}) })
+	return s
 }
 
 // Stop breaks all connections.

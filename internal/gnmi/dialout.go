@@ -1,0 +1,533 @@
+package gnmi
+
+import (
+	"context"
+	"crypto/subtle"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	gpb "github.com/openconfig/gnmi/proto/gnmi"
+	tpb "github.com/openconfig/grpctunnel/proto/tunnel"
+	"golang.org/x/net/netutil"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+)
+
+// Dial-out: switches connect to this process.
+//
+//  1. A caller proves who it is by a client certificate, by the token, or, where that
+//     is configured, by its address alone. Without any of these only the loopback is
+//     listened on.
+//  2. A caller has the target that it is listed for. Without a list it has those whose
+//     names its certificate has. Anyone else is refused and counted.
+//  3. By a tunnel (openconfig/grpctunnel) this process is the gNMI client, as it is
+//     when it dials in. Callers reach nothing by it: their own requests for sessions,
+//     which the protocol knows, are refused.
+//  4. By Publish (SONiC's gNMIDialOut) the switch tells what it is configured to tell.
+//  5. Who registers a target anew takes its place: the tunnel before it may be dead.
+//
+// The library's own server hands sessions from one caller to another's target, does
+// not know which caller it is that registers a target, and keeps an entry of every
+// session. So only its generated messages are used here, and its client in tests.
+
+// DialOut says how switches that connect by themselves are taken.
+type DialOut struct {
+	// Listen is host:port; empty: switches do not connect.
+	Listen string    `mapstructure:"listen"`
+	TLS    ServerTLS `mapstructure:"tls"`
+	// TokenFile holds a bearer token that every call must have.
+	TokenFile string `mapstructure:"token_file"`
+	// Targets are those that are taken; empty: those that a certificate names.
+	Targets []Caller `mapstructure:"targets"`
+	// ByAddress: a caller without certificate and token is known by its address.
+	ByAddress bool `mapstructure:"insecure_by_address"`
+	// MaxTargets bounds the targets that certificates name.
+	MaxTargets int `mapstructure:"max_targets"`
+	// MaxConnections bounds the connections, MaxStreams the streams of each.
+	MaxConnections int `mapstructure:"max_connections"`
+	MaxStreams     int `mapstructure:"max_streams"`
+	// MaxMessage bounds a message, in bytes.
+	MaxMessage int `mapstructure:"max_message_bytes"`
+}
+
+// ServerTLS is how callers know this process, and how it knows them.
+type ServerTLS struct {
+	Cert string `mapstructure:"cert_file"`
+	Key  string `mapstructure:"key_file"`
+	// ClientCA are the authorities of callers' certificates, which are then demanded.
+	ClientCA string `mapstructure:"client_ca_file"`
+}
+
+// Caller is a switch that is expected to connect.
+type Caller struct {
+	ID          string `mapstructure:"id"`          // the target that it registers
+	Name        string `mapstructure:"name"`        // the label switch; empty: ID
+	Certificate string `mapstructure:"certificate"` // a name in its certificate; empty: ID
+	Address     string `mapstructure:"address"`     // IP address or prefix that it comes from; empty: any
+}
+
+func (c Caller) name() string {
+	if c.Name != "" {
+		return c.Name
+	}
+	return c.ID
+}
+
+// from reports whether the caller may come from an address.
+func (c Caller) from(addr netip.Addr) bool {
+	if c.Address == "" {
+		return true
+	}
+	p, err := prefixOf(c.Address)
+	return err == nil && p.Contains(addr)
+}
+
+func prefixOf(s string) (netip.Prefix, error) {
+	if strings.Contains(s, "/") {
+		return netip.ParsePrefix(s)
+	}
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	return a.Prefix(a.BitLen())
+}
+
+// validate names the key that is wrong. names are those of other targets.
+func (d *DialOut) validate(names map[string]int) error {
+	wrong := func(key, format string, args ...any) error {
+		return fmt.Errorf("dial_out."+key+": "+format, args...)
+	}
+	if d.Listen == "" {
+		if d.TLS != (ServerTLS{}) || d.TokenFile != "" || len(d.Targets) > 0 || d.ByAddress {
+			return wrong("listen", "host:port is expected where anything else of dial_out is set")
+		}
+		return nil
+	}
+	host, port, err := net.SplitHostPort(d.Listen)
+	if err != nil || port == "" {
+		return wrong("listen", "host:port is expected, not %q", d.Listen)
+	}
+	if (d.TLS.Cert == "") != (d.TLS.Key == "") {
+		return wrong("tls", "cert_file and key_file are expected together")
+	}
+	if d.TLS.ClientCA != "" && d.TLS.Cert == "" {
+		return wrong("tls.client_ca_file", "cert_file and key_file are expected with it")
+	}
+	ip, _ := netip.ParseAddr(host)
+	loopback := ip.IsLoopback() || host == "localhost"
+	if d.TLS.Cert == "" && !loopback {
+		return wrong("tls", "without TLS only the loopback is listened on, not %q", d.Listen)
+	}
+	if d.TLS.Cert == "" && d.TokenFile != "" {
+		return wrong("token_file", "tokens are taken over TLS only")
+	}
+	if d.TLS.ClientCA == "" && d.TokenFile == "" && !d.ByAddress && !loopback {
+		return wrong("tls.client_ca_file", "callers' certificates, a token_file or insecure_by_address is expected")
+	}
+	if d.TLS.ClientCA == "" && len(d.Targets) == 0 {
+		return wrong("targets", "a list is expected where no certificate names the caller (tls.client_ca_file)")
+	}
+	ids := map[string]int{}
+	for i, c := range d.Targets {
+		at := func(key string) string { return fmt.Sprintf("targets[%d].%s", i, key) }
+		if c.ID == "" {
+			return wrong(at("id"), "the target that the switch registers is expected")
+		}
+		if first, twice := ids[c.ID]; twice {
+			return wrong(at("id"), "%q is that of targets[%d] as well", c.ID, first)
+		}
+		ids[c.ID] = i
+		if !nameable(c.name()) {
+			return wrong(at("name"), "a switch's name holds no /, :, >, @, # or white space: %q", c.name())
+		}
+		if _, twice := names[c.name()]; twice {
+			return wrong(at("name"), "%q is the name of another target as well", c.name())
+		}
+		names[c.name()] = i
+		if c.Certificate != "" && d.TLS.ClientCA == "" {
+			return wrong(at("certificate"), "tls.client_ca_file is expected with it")
+		}
+		if _, err := prefixOf(c.Address); c.Address != "" && err != nil {
+			return wrong(at("address"), "an IP address or a prefix is expected, not %q", c.Address)
+		}
+		if c.Address == "" && d.ByAddress {
+			return wrong(at("address"), "an address is expected with insecure_by_address")
+		}
+	}
+	for _, b := range []struct {
+		key         string
+		v, from, to int
+	}{
+		{"max_targets", d.MaxTargets, 1, 1 << 16}, {"max_connections", d.MaxConnections, 1, 1 << 16}, {"max_streams", d.MaxStreams, 1, 1 << 16},
+		{"max_message_bytes", d.MaxMessage, 1 << 10, maxMessage},
+	} {
+		if b.v < b.from || b.v > b.to {
+			return wrong(b.key, "%d to %d is expected, not %d", b.from, b.to, b.v)
+		}
+	}
+	return nil
+}
+
+// nameable reports whether a name may be a switch's (contracts, element identifiers).
+func nameable(s string) bool {
+	return s != "" && len(s) <= 255 && !strings.ContainsAny(s, "/:>@# \t\r\n")
+}
+
+// Kinds of refusals, as they are counted.
+const (
+	refusedTLS      = "tls"      // a handshake that failed: no certificate, another authority's, no TLS
+	refusedAuth     = "auth"     // no token, or another one
+	refusedStranger = "stranger" // a target that the caller does not have
+	refusedLimit    = "limit"    // more targets than are taken
+	refusedRequest  = "request"  // what a caller may not ask for, or no gNMI
+)
+
+var refusals = []string{refusedAuth, refusedLimit, refusedRequest, refusedStranger, refusedTLS}
+
+// dialOut is the side that listens.
+type dialOut struct {
+	tpb.UnimplementedTunnelServer
+	agent    *Agent
+	config   *DialOut
+	log      *slog.Logger
+	warnings *rate.Limiter // callers must not fill the log
+	server   *grpc.Server
+	listener net.Listener
+	wg       sync.WaitGroup
+
+	connections atomic.Int64
+	nextConn    atomic.Uint64
+	refused     [8]atomic.Uint64 // as refusals
+	streams     atomic.Int64     // of Publish
+
+	mu      sync.Mutex
+	callers map[string]*session // by target's id
+	tag     int32
+	waiting map[tagged]chan<- opened
+}
+
+// tagged is a session of a tunnel that was asked for.
+type tagged struct {
+	conn uint64
+	tag  int32
+}
+
+// opened is the stream of such a session, or why there is none.
+type opened struct {
+	conn net.Conn
+	err  error
+}
+
+// publishService is SONiC's service (sonic-gnmi, proto/dial_out.proto). What the
+// collector may answer is not used, and so no message of its own is needed.
+var publishService = grpc.ServiceDesc{
+	ServiceName: "gnmi.sonic.gNMIDialOut", HandlerType: (*any)(nil),
+	Streams: []grpc.StreamDesc{{StreamName: "Publish", ClientStreams: true, ServerStreams: true,
+		Handler: func(d any, stream grpc.ServerStream) error { return d.(*dialOut).publish(stream) }}},
+}
+
+// listen makes the side that listens; it does not serve yet.
+func (a *Agent) listen(log *slog.Logger) error {
+	c := &a.config.DialOut
+	d := &dialOut{agent: a, config: c, log: log, warnings: rate.NewLimiter(rate.Every(time.Second), 10), callers: map[string]*session{},
+		waiting: map[tagged]chan<- opened{}}
+	opts := []grpc.ServerOption{
+		grpc.ConnectionTimeout(a.config.Timeout), grpc.MaxRecvMsgSize(c.MaxMessage), grpc.MaxConcurrentStreams(uint32(c.MaxStreams)), //nolint:gosec // at most 65536
+		grpc.MaxHeaderListSize(16 << 10), grpc.InitialWindowSize(1 << 20), grpc.InitialConnWindowSize(1 << 20), grpc.WaitForHandlers(true), grpc.StatsHandler(d),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second, MaxConnectionIdle: 5 * time.Minute}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	}
+	if c.TLS.Cert != "" {
+		config, err := c.TLS.config(c.ByAddress || c.TokenFile != "")
+		if err != nil {
+			return fmt.Errorf("dial_out.tls: %w", err)
+		}
+		opts = append(opts, grpc.Creds(&counted{credentials.NewTLS(config), d}))
+	}
+	if c.TokenFile != "" {
+		if _, err := secret(c.TokenFile); err != nil {
+			return fmt.Errorf("dial_out.token_file: %w", err)
+		}
+	}
+	l, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return fmt.Errorf("dial_out.listen: %w", err)
+	}
+	d.listener, d.server = l, grpc.NewServer(opts...)
+	tpb.RegisterTunnelServer(d.server, d)
+	d.server.RegisterService(&publishService, d)
+	for _, t := range c.Targets {
+		d.callers[t.ID] = a.add(t.name(), t.ID, newPlace(), log)
+	}
+	a.dialOut = d
+	return nil
+}
+
+func (d *dialOut) serve() {
+	d.wg.Go(func() {
+		if err := d.server.Serve(netutil.LimitListener(d.listener, d.config.MaxConnections)); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			d.log.Error("switches cannot connect any more", "err", err)
+		}
+	})
+}
+
+// close ends all connections and waits for what they do.
+func (d *dialOut) close() {
+	d.server.Stop()
+	d.wg.Wait()
+}
+
+// DialOutAddress is where switches connect to; empty: nowhere.
+func (a *Agent) DialOutAddress() string {
+	if a.dialOut == nil {
+		return ""
+	}
+	return a.dialOut.listener.Addr().String()
+}
+
+// config is of TLS. Files are read at every handshake, so that they may be renewed.
+// Without a certificate a caller comes in only where there is something else to know it by.
+func (s ServerTLS) config(optional bool) (*tls.Config, error) {
+	read := func() (*tls.Config, error) {
+		pair, err := certificate(s.Cert, s.Key)
+		if err != nil {
+			return nil, err
+		}
+		c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}, SessionTicketsDisabled: true}
+		if s.ClientCA == "" {
+			return c, nil
+		}
+		if c.ClientCAs, err = authorities(s.ClientCA); err != nil {
+			return nil, err
+		}
+		if c.ClientAuth = tls.RequireAndVerifyClientCert; optional {
+			c.ClientAuth = tls.VerifyClientCertIfGiven
+		}
+		return c, nil
+	}
+	c, err := read()
+	if err != nil {
+		return nil, err
+	}
+	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return read() }
+	return c, nil
+}
+
+// counted counts handshakes that fail.
+type counted struct {
+	credentials.TransportCredentials
+	d *dialOut
+}
+
+// ServerHandshake implements the credentials.
+func (c *counted) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	out, info, err := c.TransportCredentials.ServerHandshake(conn)
+	if err != nil {
+		_ = c.d.refuse(refusedTLS, codes.Unauthenticated, "handshake with %v: %v", conn.RemoteAddr(), err)
+	}
+	return out, info, err
+}
+
+// refuse counts, and makes the error.
+func (d *dialOut) refuse(kind string, code codes.Code, format string, args ...any) error {
+	d.refused[slices.Index(refusals, kind)].Add(1)
+	text := fmt.Sprintf(format, args...)
+	if d.warnings.Allow() {
+		d.log.Warn("a switch that connected is refused", "kind", kind, "why", text)
+	}
+	return status.Error(code, text)
+}
+
+// The connections are numbered: a tunnel's streams must be of the connection that
+// registered its target.
+type connection struct{}
+
+// TagConn implements stats.Handler.
+func (d *dialOut) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
+	return context.WithValue(ctx, connection{}, d.nextConn.Add(1))
+}
+
+// HandleConn implements stats.Handler.
+func (d *dialOut) HandleConn(_ context.Context, s stats.ConnStats) {
+	switch s.(type) {
+	case *stats.ConnBegin:
+		d.connections.Add(1)
+	case *stats.ConnEnd:
+		d.connections.Add(-1)
+	}
+}
+
+// TagRPC implements stats.Handler.
+func (d *dialOut) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// HandleRPC implements stats.Handler.
+func (d *dialOut) HandleRPC(context.Context, stats.RPCStats) {}
+
+// caller is who calls.
+type caller struct {
+	conn  uint64
+	addr  netip.Addr
+	names []string // in its certificate, the common name first
+	token bool
+}
+
+func (c caller) String() string {
+	if len(c.names) > 0 {
+		return c.names[0] + " at " + c.addr.String()
+	}
+	return c.addr.String()
+}
+
+// caller is who called, if it may come in at all.
+func (d *dialOut) caller(ctx context.Context) (caller, error) {
+	c := caller{conn: ctx.Value(connection{}).(uint64)}
+	if p, ok := peer.FromContext(ctx); ok {
+		if a, err := netip.ParseAddrPort(p.Addr.String()); err == nil {
+			c.addr = a.Addr().Unmap()
+		}
+		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
+			leaf := info.State.VerifiedChains[0][0]
+			if cn := leaf.Subject.CommonName; cn != "" {
+				c.names = append(c.names, cn)
+			}
+			c.names = append(c.names, leaf.DNSNames...)
+		}
+	}
+	if d.config.TokenFile == "" || len(c.names) > 0 {
+		return c, nil
+	}
+	want, err := secret(d.config.TokenFile)
+	if err != nil {
+		return c, d.refuse(refusedAuth, codes.Unavailable, "the token cannot be read: %v", err)
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	for _, v := range md.Get("authorization") {
+		c.token = c.token || subtle.ConstantTimeCompare([]byte(v), []byte("Bearer "+want)) == 1
+	}
+	if !c.token && !d.config.ByAddress {
+		return c, d.refuse(refusedAuth, codes.Unauthenticated, "%v: a certificate or a bearer token is expected", c)
+	}
+	return c, nil
+}
+
+// has reports whether a caller has a listed target.
+func (d *dialOut) has(c caller, t Caller) bool {
+	if !t.from(c.addr) {
+		return false
+	}
+	if d.config.TLS.ClientCA == "" {
+		return true // by the token, by the address, or on the loopback
+	}
+	if len(c.names) == 0 {
+		return d.config.ByAddress || c.token
+	}
+	want := t.Certificate
+	if want == "" {
+		want = t.ID
+	}
+	return slices.Contains(c.names, want)
+}
+
+// session is the target that a caller registers; without an id the one that it has.
+func (d *dialOut) session(c caller, id string) (*session, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.config.Targets) > 0 {
+		var found []string
+		for _, t := range d.config.Targets {
+			if (id == "" || t.ID == id) && d.has(c, t) {
+				found = append(found, t.ID)
+			}
+		}
+		if len(found) != 1 {
+			return nil, d.refuse(refusedStranger, codes.PermissionDenied, "%v: is not taken as %q (%d targets fit)", c, id, len(found))
+		}
+		return d.callers[found[0]], nil
+	}
+	if id == "" && len(c.names) > 0 {
+		id = c.names[0]
+	}
+	if !slices.Contains(c.names, id) || !nameable(id) {
+		return nil, d.refuse(refusedStranger, codes.PermissionDenied, "%v: has no certificate of %q", c, id)
+	}
+	if s := d.callers[id]; s != nil {
+		return s, nil
+	}
+	if len(d.callers) >= d.config.MaxTargets {
+		return nil, d.refuse(refusedLimit, codes.ResourceExhausted, "%v: max_targets %d are known", c, d.config.MaxTargets)
+	}
+	s := d.agent.add(id, id, newPlace(), d.log)
+	if s == nil {
+		return nil, d.refuse(refusedStranger, codes.PermissionDenied, "%v: %q is the name of a target that is dialled", c, id)
+	}
+	d.callers[id] = s
+	d.agent.readers.Go(func() { s.run(d.agent.ctx) })
+	return s, nil
+}
+
+// publish takes what a switch tells by itself.
+func (d *dialOut) publish(stream grpc.ServerStream) error {
+	ctx := stream.Context()
+	c, err := d.caller(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := d.session(c, "")
+	if err != nil {
+		return err
+	}
+	d.streams.Add(1)
+	defer d.streams.Add(-1)
+	s.connects.Add(1)
+	number := s.streams.Add(1)
+	err = s.published(ctx, stream, number)
+	// What it told by change is not known any more.
+	s.queue <- message{session: s, stream: number}
+	if err == nil || d.agent.ctx.Err() != nil {
+		return err
+	}
+	kind := kindOf(err)
+	s.errs[slices.Index(kinds, kind)].Add(1)
+	if d.warnings.Allow() {
+		s.log.Warn("a switch's stream ended", "switch", s.name, "kind", kind, "err", err)
+	}
+	return status.Error(codes.Unavailable, err.Error())
+}
+
+// published reads a stream of Publish to its end.
+func (s *session) published(ctx context.Context, stream grpc.ServerStream, number uint32) error {
+	began := time.Now()
+	for first := true; ; first = false {
+		reply := &gpb.SubscribeResponse{}
+		if err := stream.RecvMsg(reply); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if first {
+			s.publishing.Add(1)
+			defer s.publishing.Add(-1)
+		}
+		if err := s.take(ctx, reply, number, began); err != nil {
+			return err
+		}
+	}
+}

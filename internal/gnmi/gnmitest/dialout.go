@@ -1,0 +1,80 @@
+package gnmitest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+
+	gpb "github.com/openconfig/gnmi/proto/gnmi"
+	"github.com/openconfig/grpctunnel/bidi"
+	tpb "github.com/openconfig/grpctunnel/proto/tunnel"
+	"github.com/openconfig/grpctunnel/tunnel"
+	"google.golang.org/grpc"
+)
+
+// Tunnel registers the switch under some names at a tunnel's server, by the library's
+// client, and serves sessions until ctx or the connection ends.
+func (s *Switch) Tunnel(ctx context.Context, conn grpc.ClientConnInterface, ids ...string) error {
+	targets := map[tunnel.Target]struct{}{}
+	for _, id := range ids {
+		targets[tunnel.Target{ID: id, Type: "GNMI_GNOI"}] = struct{}{}
+	}
+	c, err := tunnel.NewClient(tpb.NewTunnelClient(conn), tunnel.ClientConfig{
+		RegisterHandler: func(t tunnel.Target) error {
+			if _, ok := targets[t]; !ok {
+				return errors.New("no such target")
+			}
+			return nil
+		},
+		Handler: func(_ tunnel.Target, stream io.ReadWriteCloser) error {
+			served, err := net.Dial("tcp", s.Address)
+			if err != nil {
+				return err
+			}
+			_ = bidi.Copy(served, stream) // that a session ends is no error of the tunnel
+			return nil
+		},
+	}, targets)
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
+
+// Publish tells everything of one database (the prefix' target) to a collector of
+// SONiC's gNMIDialOut, and then what Tell and Send say, until ctx or the stream ends.
+func (s *Switch) Publish(ctx context.Context, conn grpc.ClientConnInterface, database string) error {
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{StreamName: "Publish", ClientStreams: true, ServerStreams: true}, "/gnmi.sonic.gNMIDialOut/Publish")
+	if err != nil {
+		return err
+	}
+	list := &gpb.SubscriptionList{Prefix: &gpb.Path{Target: database}, Subscription: []*gpb.Subscription{{Path: &gpb.Path{}}}}
+	c := make(chan []*gpb.Notification, 64)
+	s.mu.Lock()
+	s.streams[c] = subscription{list}
+	tell(c, s.content(list))
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.streams, c)
+		s.mu.Unlock()
+	}()
+	ended := make(chan error, 1)
+	go func() { ended <- stream.RecvMsg(&gpb.SubscribeResponse{}) }() // it ends with the stream
+	for {
+		select {
+		case <-ctx.Done():
+			<-ended
+			return ctx.Err()
+		case err := <-ended:
+			return err
+		case all := <-c:
+			for _, n := range all {
+				if err := stream.SendMsg(&gpb.SubscribeResponse{Response: &gpb.SubscribeResponse_Update{Update: n}}); err != nil {
+					return <-ended // says why
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package gnmi
+
+const raceDetector = true

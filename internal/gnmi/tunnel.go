@@ -1,0 +1,277 @@
+package gnmi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	tpb "github.com/openconfig/grpctunnel/proto/tunnel"
+	"google.golang.org/grpc/codes"
+)
+
+// tunnelType is the type of a target that speaks gNMI (tunnel.proto, TargetType).
+const tunnelType = "GNMI_GNOI"
+
+// chunk is the most that one message of a tunnel carries, in bytes: a record of TLS.
+const chunk = 16 << 10
+
+// maxOps is how many messages to a caller that registers may wait to be sent.
+const maxOps = 16
+
+// registration is a caller that registers targets, as long as it is connected.
+type registration struct {
+	d    *dialOut
+	conn uint64
+	ops  chan *tpb.RegisterOp
+	gone context.Context
+}
+
+// offer is a target of a registration, until it is withdrawn or another takes its place.
+type offer struct {
+	by     *registration
+	target string
+	gone   chan struct{}
+}
+
+// place is where a target's latest offer is.
+type place struct {
+	mu    sync.Mutex
+	offer *offer
+	came  chan struct{} // closed when an offer comes
+}
+
+func newPlace() *place { return &place{came: make(chan struct{})} }
+
+// put has an offer take the place of the one before.
+func (p *place) put(o *offer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.offer != nil {
+		close(p.offer.gone)
+	}
+	p.offer = o
+	close(p.came)
+	p.came = make(chan struct{})
+}
+
+// withdraw takes an offer away, if it is still the latest.
+func (p *place) withdraw(o *offer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.offer == o {
+		close(o.gone)
+		p.offer = nil
+	}
+}
+
+// wait is for the latest offer.
+func (p *place) wait(ctx context.Context) (*offer, error) {
+	for {
+		p.mu.Lock()
+		o, came := p.offer, p.came
+		p.mu.Unlock()
+		if o != nil {
+			return o, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-came:
+		}
+	}
+}
+
+// Register implements the tunnel's server: targets come and go.
+func (d *dialOut) Register(stream tpb.Tunnel_RegisterServer) error {
+	c, err := d.caller(stream.Context())
+	if err != nil {
+		return err
+	}
+	gone, leave := context.WithCancel(stream.Context())
+	r := &registration{d: d, conn: c.conn, ops: make(chan *tpb.RegisterOp, maxOps), gone: gone}
+	offers := map[*session]*offer{}
+	var wg sync.WaitGroup
+	defer func() {
+		leave()
+		for s, o := range offers {
+			s.place.withdraw(o)
+		}
+		wg.Wait()
+	}()
+	wg.Go(func() {
+		for {
+			select {
+			case <-gone.Done():
+				return
+			case op := <-r.ops:
+				if stream.Send(op) != nil {
+					return // Recv is told why
+				}
+			}
+		}
+	})
+	for {
+		op, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		answer, err := d.register(c, r, offers, op)
+		if err != nil {
+			return err
+		}
+		if answer == nil {
+			continue
+		}
+		select {
+		case r.ops <- answer:
+		case <-gone.Done():
+			return gone.Err()
+		}
+	}
+}
+
+// register does what one message of a caller asks for; an error ends the stream.
+func (d *dialOut) register(c caller, r *registration, offers map[*session]*offer, op *tpb.RegisterOp) (answer *tpb.RegisterOp, err error) {
+	switch x := op.GetRegistration().(type) {
+	case *tpb.RegisterOp_Target:
+		t := x.Target
+		reply := &tpb.Target{Target: t.GetTarget(), TargetType: t.GetTargetType()}
+		answer = &tpb.RegisterOp{Registration: &tpb.RegisterOp_Target{Target: reply}}
+		s, err := d.target(c, t)
+		if err != nil {
+			reply.Error = err.Error()
+			return answer, nil
+		}
+		reply.Accept = true
+		if o := offers[s]; o != nil {
+			s.place.withdraw(o)
+			delete(offers, s)
+		}
+		if t.GetOp() == tpb.Target_ADD {
+			offers[s] = &offer{by: r, target: t.GetTarget(), gone: make(chan struct{})}
+			s.place.put(offers[s])
+		}
+		return answer, nil
+	case *tpb.RegisterOp_Session:
+		if x.Session.GetError() != "" {
+			d.deliver(tagged{c.conn, x.Session.GetTag()}, opened{err: fmt.Errorf("the switch opens no session: %.200q", x.Session.GetError())})
+			return nil, nil
+		}
+		err := d.refuse(refusedRequest, codes.PermissionDenied, "%v: asks for a session to %.100q", c, x.Session.GetTarget())
+		return &tpb.RegisterOp{Registration: &tpb.RegisterOp_Session{Session: &tpb.Session{Tag: x.Session.GetTag(), Error: err.Error()}}}, nil
+	case *tpb.RegisterOp_Subscription:
+		err := d.refuse(refusedRequest, codes.PermissionDenied, "%v: asks for others' targets", c)
+		return &tpb.RegisterOp{Registration: &tpb.RegisterOp_Subscription{Subscription: &tpb.Subscription{
+			Op: x.Subscription.GetOp(), TargetType: x.Subscription.GetTargetType(), Error: err.Error()}}}, nil
+	}
+	return nil, d.refuse(refusedRequest, codes.InvalidArgument, "%v: registers nothing", c)
+}
+
+// target is the one that a caller adds or removes.
+func (d *dialOut) target(c caller, t *tpb.Target) (*session, error) {
+	if t.GetOp() != tpb.Target_ADD && t.GetOp() != tpb.Target_REMOVE {
+		return nil, d.refuse(refusedRequest, codes.InvalidArgument, "%v: operation %v of a target", c, t.GetOp())
+	}
+	if t.GetTargetType() != tunnelType {
+		return nil, d.refuse(refusedRequest, codes.InvalidArgument, "%v: target %.100q of type %.100q; %s is expected", c, t.GetTarget(), t.GetTargetType(), tunnelType)
+	}
+	if t.GetTarget() == "" {
+		return nil, d.refuse(refusedStranger, codes.InvalidArgument, "%v: a target without name", c)
+	}
+	return d.session(c, t.GetTarget())
+}
+
+// open has the caller that offers a target open a session to it.
+func (o *offer) open(ctx context.Context) (net.Conn, error) {
+	d := o.by.d
+	result := make(chan opened, 1)
+	d.mu.Lock()
+	d.tag++
+	at := tagged{o.by.conn, d.tag}
+	d.waiting[at] = result
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		delete(d.waiting, at)
+		d.mu.Unlock()
+		select {
+		case r := <-result: // too late
+			if r.conn != nil {
+				_ = r.conn.Close()
+			}
+		default:
+		}
+	}()
+	ask := &tpb.RegisterOp{Registration: &tpb.RegisterOp_Session{Session: &tpb.Session{Tag: at.tag, Accept: true, Target: o.target, TargetType: tunnelType}}}
+	select {
+	case o.by.ops <- ask:
+	case <-o.gone:
+		return nil, errWithdrawn
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	select {
+	case r := <-result:
+		return r.conn, r.err
+	case <-o.gone:
+		return nil, errWithdrawn
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+var errWithdrawn = errors.New("the switch withdrew its target, or registered it anew")
+
+// deliver gives the stream of a session to who waits for it.
+func (d *dialOut) deliver(at tagged, what opened) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	result, ok := d.waiting[at]
+	if ok {
+		delete(d.waiting, at)
+		result <- what // it has room for one, and is found once
+	}
+	return ok
+}
+
+// Tunnel implements the tunnel's server: a stream carries one session's bytes.
+func (d *dialOut) Tunnel(stream tpb.Tunnel_TunnelServer) error {
+	c, err := d.caller(stream.Context())
+	if err != nil {
+		return err
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	near, far := net.Pipe()
+	defer near.Close()
+	if first.GetTag() == 0 || len(first.GetData()) > 0 || !d.deliver(tagged{c.conn, first.GetTag()}, opened{conn: far}) {
+		return d.refuse(refusedRequest, codes.FailedPrecondition, "%v: a stream of session %d, which was not asked for", c, first.GetTag())
+	}
+	// From the switch. It ends with the stream, which ends when this function returns.
+	d.wg.Go(func() {
+		defer near.Close()
+		for {
+			m, err := stream.Recv()
+			if err != nil || m.GetClose() {
+				return
+			}
+			if _, err := near.Write(m.GetData()); err != nil {
+				return
+			}
+		}
+	})
+	b := make([]byte, chunk)
+	for {
+		n, err := near.Read(b)
+		if err != nil {
+			return stream.Send(&tpb.Data{Close: true})
+		}
+		if err := stream.Send(&tpb.Data{Data: b[:n]}); err != nil {
+			return err
+		}
+	}
+}
