@@ -109,7 +109,7 @@ func TestRetries(t *testing.T) {
 				waits = append(waits, d)
 				return nil
 			}
-			got, err := client(t, o).Alarms(t.Context())
+			got, err := client(t, o).Alarms(t.Context(), time.UTC)
 			if (err == nil) != (x.kind == "") || err != nil && ufm.KindOf(err) != x.kind || err == nil && len(got) != 1 {
 				t.Errorf("%v, %v, want %q", got, err, x.kind)
 			}
