@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -466,5 +467,18 @@ func TestAlarmShapes(t *testing.T) {
 	}
 	if _, err := (&alarmJSON{ID: "1"}).alarm(time.UTC); err == nil {
 		t.Error("an alarm of nothing is taken")
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	const now, later = "Tue, 15 Nov 1994 08:12:31 GMT", "Tue, 15 Nov 1994 08:12:51 GMT"
+	for _, x := range []struct {
+		after, date string
+		want        time.Duration
+	}{{"7", "", 7 * time.Second}, {later, now, 20 * time.Second}, {now, later, 0}, {later, "", 0}, {"-1", now, 0}, {"soon", now, 0}, {"", now, 0}} {
+		h := http.Header{"Retry-After": {x.after}, "Date": {x.date}}
+		if got := retryAfter(h); got != x.want {
+			t.Errorf("%+v: %v", x, got)
+		}
 	}
 }

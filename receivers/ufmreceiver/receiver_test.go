@@ -336,6 +336,14 @@ func TestFaults(t *testing.T) {
 		{"/csv/metrics", ufmtest.Fault{Status: 401}, ufm.KindUnauthorized},
 		{"/csv/metrics", ufmtest.Fault{Location: "https://elsewhere.invalid/"}, ufm.KindRedirect},
 		{"/csv/metrics", ufmtest.Fault{Hang: true}, ufm.KindTimeout},
+		{"/csv/metrics", ufmtest.Fault{Drip: 500}, ufm.KindTimeout},
+		{"/csv/metrics", ufmtest.Fault{Status: 429, RetryAfter: "3600"}, ufm.KindStatus},
+		{"/csv/metrics", ufmtest.Fault{Type: "text/html"}, ufm.KindMalformed},
+		{"/csv/metrics", ufmtest.Fault{Gzip: true, Cut: 200}, ufm.KindTruncated},
+		{"/csv/metrics", ufmtest.Fault{Gzip: true, Spoil: true}, ufm.KindMalformed},
+		{"/ufmRestV3/app/events", ufmtest.Fault{Cut: 40}, ufm.KindTruncated},
+		{"/ufmRestV3/app/events", ufmtest.Fault{Type: "text/html"}, ufm.KindMalformed},
+		{"/ufmRestV3/jobs", ufmtest.Fault{Cut: 20, Reset: true}, ufm.KindTruncated},
 		{"/ufmRestV3/resources/ports", ufmtest.Fault{Cut: 100}, ufm.KindTruncated},
 		{"/ufmRestV3/app/alarms", ufmtest.Fault{Status: 403}, ufm.KindUnauthorized},
 	} {
@@ -343,7 +351,7 @@ func TestFaults(t *testing.T) {
 			s := server(t)
 			s.Break(x.path, &x.fault)
 			c := configure(s)
-			if x.fault.Hang {
+			if x.fault.Hang || x.fault.Drip > 0 {
 				c.Timeout = 50 * time.Millisecond
 			}
 			if strings.HasPrefix(x.path, "/ufmRest") {
@@ -355,7 +363,7 @@ func TestFaults(t *testing.T) {
 			until(t, sink, "the fault is told", func(m map[string]float64) bool {
 				return m["graylink_ufm_up|"] == 0 && m["graylink_ufm_errors_total|kind="+string(x.kind)] > 0
 			})
-			if x.fault.Hang {
+			if x.fault.Hang || x.fault.Drip > 0 {
 				return // a slow machine may need more than the short timeout
 			}
 			s.Break(x.path, nil)

@@ -1,7 +1,9 @@
 package ufmreceiver
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -443,5 +445,107 @@ func TestRESTInParts(t *testing.T) {
 	// Up, speed and lanes of all; both expectations and a neighbour of those with a cable.
 	if want := 40_000*3 + 39_936*3; points < want || points > want+100 || most > maxBatch+10 {
 		t.Errorf("%d points, %d at once; %d are expected", points, most, want)
+	}
+}
+
+// TestNoSecretIsTold: neither logs nor errors have a token or a password, whatever
+// fails, and whatever UFM says of them.
+func TestNoSecretIsTold(t *testing.T) {
+	secrets := []string{ufmtest.Token, ufmtest.Password, base64.StdEncoding.EncodeToString([]byte(ufmtest.User + ":" + ufmtest.Password))}
+	for way := range ways(server(t)) {
+		t.Run(way, func(t *testing.T) {
+			s := server(t)
+			var out bytes.Buffer
+			c := restOnly(s)
+			c.Auth = ways(s)[way]
+			p := reader(t, c, &consumertest.MetricsSink{}, &consumertest.LogsSink{})
+			p.r.log = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			base := p.client.Base()
+			for i, f := range []ufmtest.Fault{{Status: 401}, {Status: 403}, {Status: 500}, {Cut: 5}, {Cut: 5, Reset: true}, {Type: "text/html"}, {Location: "https://elsewhere.invalid/"}, {Gzip: true, Spoil: true}} {
+				for _, path := range []string{"/resources/systems", "/app/events", "/app/alarms", "/app/ufm_version", "/app/unhealthy_ports", "/jobs"} {
+					s.Break(base+path, &f)
+				}
+				err := p.read(t.Context())
+				if err == nil {
+					t.Errorf("fault %d is not told", i)
+				}
+				fmt.Fprintln(&out, err)
+				p.inventory = time.Time{}
+			}
+			s.Close()
+			fmt.Fprintln(&out, p.read(t.Context()))
+			if strings.Count(out.String(), "\n") < 9 {
+				t.Errorf("little is told: %s", out.String())
+			}
+			for _, secret := range secrets {
+				if strings.Contains(out.String(), secret) {
+					t.Errorf("%q is told: %s", secret, out.String())
+				}
+			}
+		})
+	}
+}
+
+// TestUndividedShards: a service that gives every shard all ports is told, and from the
+// next reading on every port is told once. One that begins to divide is believed again.
+func TestUndividedShards(t *testing.T) {
+	s := server(t)
+	var systems, ports []event
+	f := ufmtest.Fabric{Switches: 4, Ports: 32, Counters: ufmtest.Counters(2), At: 1709652347161873}
+	for sw := range f.Switches {
+		systems = append(systems, event{"system_guid": f.Node(sw), "guid": f.Node(sw), "type": "switch"})
+		for n := 1; n <= f.Ports; n++ {
+			ports = append(ports, event{"guid": f.Node(sw), "number": n, "systemID": f.Node(sw), "node_description": fmt.Sprintf("s%d:%d", sw, n), "logical_state": "Active"})
+		}
+	}
+	s.PutJSON("/resources/systems", systems)
+	s.PutJSON("/resources/ports", ports)
+	var b bytes.Buffer
+	f.CSV(&b)
+	for shard := range 3 {
+		c := configure(s)
+		c.NumShards, c.Shard = 3, shard
+		sink := &consumertest.MetricsSink{}
+		p := reader(t, c, sink, nil)
+		if err := p.read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		tr, err := p.r.telemetry(&c.Telemetry[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		count := func() int {
+			n := 0
+			m, _ := flatten(t, sink.AllMetrics())
+			for key := range m {
+				if strings.HasPrefix(key, "fabric_switch_port_transmit_bytes_total") {
+					n++
+				}
+			}
+			sink.Reset()
+			return n
+		}
+		s.Put("/csv/metrics", b.String())
+		s.Break("/csv/metrics", &ufmtest.Fault{Undivided: true})
+		if err := tr.read(t.Context()); ufm.KindOf(err) != ufm.KindShards {
+			t.Errorf("shard %d: %v", shard, err)
+		}
+		count()
+		if err := tr.read(t.Context()); ufm.KindOf(err) != ufm.KindShards {
+			t.Errorf("shard %d again: %v", shard, err)
+		}
+		if n := count(); n != map[int]int{0: 128}[shard] {
+			t.Errorf("shard %d tells %d ports", shard, n)
+		}
+		s.Break("/csv/metrics", nil)
+		if err := tr.read(t.Context()); err != nil {
+			t.Errorf("divided: %v", err)
+		}
+		if err := tr.read(t.Context()); err != nil {
+			t.Errorf("divided: %v", err)
+		}
+		if n := count(); n == 0 || n == 128 {
+			t.Errorf("shard %d tells %d ports of its part", shard, n)
+		}
 	}
 }

@@ -54,6 +54,8 @@ type Fault struct {
 	Hang bool
 	// Location redirects.
 	Location string
+	// Undivided gives every shard all ports.
+	Undivided bool
 	// Times is how many requests it is for; 0: all.
 	Times int
 }
@@ -175,7 +177,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	if q := r.URL.Query(); q.Get("num_shards") != "" {
+	if q := r.URL.Query(); q.Get("num_shards") != "" && (f == nil || !f.Undivided) {
 		body = shard(body, q.Get("num_shards"), q.Get("shard"))
 	}
 	if f != nil && f.Type != "" {
