@@ -277,6 +277,9 @@ func (c *Client) get(ctx context.Context, path string, read func(io.Reader) erro
 		if errors.As(err, &own) {
 			k = own.Kind
 		}
+		if k == KindConnect && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			k = KindTimeout // a connection that we closed says so first
+		}
 		return 0, false, &Error{k, fmt.Errorf("%s: %w", u.String(), err)}
 	}
 	return 0, false, nil

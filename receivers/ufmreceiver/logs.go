@@ -102,7 +102,7 @@ func (p *restReader) deliver(ctx context.Context, l *page) (taken bool, err erro
 		return true, nil
 	}
 	if err = p.r.logs.ConsumeLogs(ctx, l.logs); err == nil {
-		p.target.records += uint64(n)
+		*p.target.records += uint64(n)
 		return true, nil
 	}
 	return consumererror.IsPermanent(err), &ufm.Error{Kind: ufm.KindConsumer, Err: err}

@@ -104,7 +104,7 @@ type target struct {
 	unknown *int
 	unnamed *int
 	shared  *int
-	records uint64 // of logs, that were passed on
+	records *uint64 // of logs, that were passed on; nil: it has none
 }
 
 func newTarget(name string) *target { return &target{name: name, errors: map[ufm.Kind]uint64{}} }
@@ -166,8 +166,8 @@ func (r *ufmReceiver) health(t *target, ok bool, now time.Time, d time.Duration)
 		b.add(failures, float64(t.errors[k]), now, r.began, t.name, string(k))
 	}
 	b.add(samples, float64(t.samples), now, r.began, t.name)
-	if r.logs != nil {
-		b.add(records, float64(t.records), now, r.began, t.name)
+	if t.records != nil {
+		b.add(records, float64(*t.records), now, r.began, t.name)
 	}
 	if t.age != nil {
 		b.add(sampleAge, t.age.Seconds(), now, r.began, t.name)

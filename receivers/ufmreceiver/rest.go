@@ -51,6 +51,9 @@ func (r *ufmReceiver) rest() (*restReader, error) {
 	r.close = append(r.close, client.Close)
 	p := &restReader{r: r, client: client, target: newTarget(u.Host), zone: zone, counts: map[[2]string]uint64{}, changes: map[ufm.Reason]uint64{},
 		told: &ufm.Memory{Events: ufm.EventLog{Limit: c.Remembered}}}
+	if r.logs != nil {
+		p.target.records = new(uint64)
+	}
 	if c.StateFile != "" && c.Shard == 0 {
 		p.state, p.told, err = ufm.OpenState(c.StateFile, u.Host, c.Remembered)
 		switch {

@@ -115,8 +115,8 @@ func TestRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, "the third list is the second", told(sink))
-	if p.target.records != 6 {
-		t.Errorf("%d records are counted", p.target.records)
+	if *p.target.records != 6 {
+		t.Errorf("%d records are counted", *p.target.records)
 	}
 }
 
@@ -438,7 +438,9 @@ func TestRESTInParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := reader(t, restOnly(s), count, nil)
+	c := restOnly(s)
+	c.Timeout = 10 * time.Minute // whatever the machine
+	p := reader(t, c, count, nil)
 	if err := p.read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
