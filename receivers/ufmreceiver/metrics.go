@@ -37,7 +37,7 @@ var (
 	alarms        = &family{"fabric_ufm_alarms", "Alarms that are open.", false, []string{"target", "alarm", "severity", "object"}}
 	jobs          = &family{"fabric_ufm_jobs", "Jobs of UFM that it lists, by status.", false, []string{"target", "state"}}
 	subnetChanges = &family{"fabric_subnet_changes_total", "Events that tell that paths may be others than before, by what happened.", true, []string{"subnet", "reason"}}
-	neighbor      = &family{"fabric_switch_port_neighbor_info", "What UFM says is at the other end of the cable.", false, []string{"switch", "port", "remote", "remote_port", "remote_chassis"}}
+	neighbor      = &family{"fabric_switch_port_neighbor_info", "What LLDP or the subnet manager says is at the other end of the cable.", false, []string{"switch", "port", "remote", "remote_port", "remote_chassis"}}
 	swUnwell      = &family{"fabric_switch_port_unhealthy_info", "The subnet manager holds the port for unhealthy.", false, []string{"switch", "port", "condition"}}
 	nicUnwell     = &family{"fabric_nic_port_unhealthy_info", "The subnet manager holds the port for unhealthy.", false, []string{"nic", "condition"}}
 	nicVPorts     = &family{"fabric_nic_port_virtual_ports", "Virtual ports of the port, by state.", false, []string{"nic", "state"}}

@@ -124,7 +124,7 @@ var Families = func() []*Family {
 		{"fabric_switch_port_module_temperature_celsius", "Temperature of the module.", Gauge, port()},
 		{"fabric_switch_port_module_voltage_volts", "Supply voltage of the module.", Gauge, port()},
 
-		{"fabric_switch_port_neighbor_info", "What LLDP says is at the other end of the cable.", Info, port("remote", "remote_port", "remote_chassis")},
+		{"fabric_switch_port_neighbor_info", "What LLDP or the subnet manager says is at the other end of the cable.", Info, port("remote", "remote_port", "remote_chassis")},
 
 		{"fabric_switch_port_link_downed_total", "Times the link failed to recover from an error and went down.", Counter, port()},
 		{"fabric_switch_port_link_recoveries_total", "Times the link recovered from an error.", Counter, port()},
