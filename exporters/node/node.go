@@ -131,15 +131,15 @@ func (n *Node) refresh() {
 // assigned one if the device has it, else the one it had in running. A device
 // without an address keeps the one it had, or is taken to get the assigned one.
 func (n *Node) resolve(cfg, running *probe.Config) (*probe.Config, error) {
-	if !slices.ContainsFunc(cfg.NICs, func(c probe.NICConfig) bool { return !c.Address.IsValid() }) {
+	if !slices.ContainsFunc(cfg.NICs, func(c probe.NICConfig) bool { return !c.Address.IsValid() && c.Device != "" }) {
 		return cfg, nil
 	}
 	out := *cfg
 	out.NICs = slices.Clone(cfg.NICs)
 	for i := range out.NICs {
 		c := &out.NICs[i]
-		if c.Address.IsValid() {
-			continue
+		if c.Address.IsValid() || c.Device == "" {
+			continue // or it is probed by RDMA only
 		}
 		var had netip.Addr
 		if running != nil {

@@ -38,8 +38,9 @@ var (
 const (
 	maxDevices = 128
 	nameLen    = 64
-	// tableSize is more entries than any device has on all its ports.
-	tableSize = 4096
+	// tableSize is about as many entries, of 32 octets, as one attribute of the call holds
+	// (64 KiB), and more than a device fills.
+	tableSize = 2000
 )
 
 type libibverbs struct{}
