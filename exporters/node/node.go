@@ -26,6 +26,7 @@ type Node struct {
 	sync   bool   // what the file says is measured with related clocks
 	log    *slog.Logger
 	lookup func(device string) ([]netip.Addr, error)
+	rdmaOf func(device string) *probe.RDMAConfig // RDMA port of an interface; nil: NICs of an assignment are probed by UDP
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
@@ -113,7 +114,9 @@ func (n *Node) refresh() {
 		n.log.Warn("addresses of this node", "err", err)
 		return
 	}
-	same := slices.EqualFunc(cfg.NICs, running.NICs, func(a, b probe.NICConfig) bool { return a.NIC == b.NIC && a.Address == b.Address })
+	same := slices.EqualFunc(cfg.NICs, running.NICs, func(a, b probe.NICConfig) bool {
+		return a.NIC == b.NIC && a.Address == b.Address && a.RDMA.Same(b.RDMA)
+	})
 	if same && !n.retry {
 		return
 	}
@@ -145,6 +148,14 @@ func (n *Node) resolve(cfg, running *probe.Config) (*probe.Config, error) {
 		if running != nil {
 			if j := slices.IndexFunc(running.NICs, func(r probe.NICConfig) bool { return r.NIC == c.NIC }); j >= 0 {
 				had = running.NICs[j].Address
+				if n.rdmaOf != nil {
+					c.RDMA = running.NICs[j].RDMA // a device that is gone for now is no reason to go by UDP
+				}
+			}
+		}
+		if n.rdmaOf != nil {
+			if port := n.rdmaOf(c.Device); port != nil {
+				c.RDMA = port
 			}
 		}
 		addrs, err := n.lookup(c.Device)

@@ -632,6 +632,7 @@ func readPeers(n *yaml.Node, own map[string]bool, claim func(*yaml.Node, string,
 					return badField(n, at+"."+f.key, "missing, want it beside the peer's other keys of RDMA")
 				}
 			}
+			pair.Hardware = v.Hardware
 			v.RDMA = &pair
 		}
 		switch {

@@ -400,7 +400,7 @@ func (n *nic) silence() error {
 // apply makes the NIC what the configuration says. What stays keeps its counts,
 // sequence numbers and phase. The caller holds mu.
 func (n *nic) apply(cfg NICConfig, node *Config, phase func() float64) error {
-	moved := cfg.Address != n.cfg.Address || cfg.Device != n.cfg.Device || cfg.Timestamps != n.cfg.Timestamps || !cfg.RDMA.same(n.cfg.RDMA) || node.Stamp.Port != n.node.Stamp.Port
+	moved := cfg.Address != n.cfg.Address || cfg.Device != n.cfg.Device || cfg.Timestamps != n.cfg.Timestamps || !cfg.RDMA.Same(n.cfg.RDMA) || node.Stamp.Port != n.node.Stamp.Port
 	ports := node.Stamp.SourcePort != n.node.Stamp.SourcePort
 	n.cfg, n.node = cfg, node
 	n.setEstimate()
@@ -828,7 +828,9 @@ func (n *nic) txStamp(s *socket, r *unix.Report) {
 // ends have.
 func (n *nic) kindFor(p *peer) stampKind {
 	switch {
-	case n.clockFor(p.rdma) != nil && p.cfg.Hardware:
+	case p.rdma && n.rdmaClock != nil && p.cfg.RDMA.Hardware:
+		return hardwareStamps
+	case !p.rdma && n.clock != nil && p.cfg.Hardware:
 		return hardwareStamps
 	case p.rdma:
 		return userStamps

@@ -25,8 +25,8 @@ func (c *RDMAConfig) options() rdma.Options {
 	return rdma.Options{Device: c.Device, Port: c.Port, Wish: rdma.Wish{GID: c.GID, Index: c.GIDIndex}, PKey: c.PKey, QKey: c.QKey, Busy: c.BusyPoll}
 }
 
-// same reports whether two ports are opened alike; nil is none.
-func (c *RDMAConfig) same(o *RDMAConfig) bool {
+// Same reports whether two ports are opened alike; nil is none.
+func (c *RDMAConfig) Same(o *RDMAConfig) bool {
 	if c == nil || o == nil {
 		return c == o
 	}
@@ -42,6 +42,8 @@ type RDMAPeer struct {
 	QPN  uint32
 	QKey uint32
 	LID  uint16 // on InfiniBand
+	// Hardware: its device stamps what it sends and receives, and ours does where it can.
+	Hardware bool
 }
 
 // maxQPN is the highest number of a queue pair: 24 bits (IBTA 9.2).
