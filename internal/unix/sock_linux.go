@@ -580,14 +580,6 @@ func (p *Poller) Add(fd int, token int32) error {
 	return nil
 }
 
-// Remove watches a descriptor no more. One that is closed needs none of it.
-func (p *Poller) Remove(fd int) error {
-	if err := sys.EpollCtl(p.fd, sys.EPOLL_CTL_DEL, fd, nil); err != nil {
-		return fmt.Errorf("epoll_ctl: %w", err)
-	}
-	return nil
-}
-
 // Wake makes Wait return.
 func (p *Poller) Wake() error {
 	if _, err := sys.Write(p.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil && !errors.Is(err, EAGAIN) {
