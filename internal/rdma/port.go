@@ -560,7 +560,7 @@ func (p *Port) Commit(n int, gid netip.Addr, src, dst uint16, tclass uint8, id u
 // Send sends what was committed. failed is called for each packet that was not
 // posted, with its place in the batch: ENETDOWN without a queue pair, EADDRNOTAVAIL
 // without a GID, EHOSTUNREACH without an address handle, ENOBUFS where the queue
-// is full, or what the device says. at is when they were posted, Unix nanoseconds.
+// is full, EMSGSIZE beyond the port's MTU, or what the device says. at is when they were posted, Unix nanoseconds.
 func (p *Port) Send(failed func(i int, errno syscall.Errno)) (at int64, err error) {
 	n := p.nout
 	p.nout = 0

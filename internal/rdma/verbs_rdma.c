@@ -31,6 +31,7 @@ struct gl_q {
 	uint8_t *mem; /* receive slots, then send slots */
 	uint32_t rdepth, sdepth, max_inline, qkey;
 	uint16_t pkey_index;
+	_Atomic uint32_t mtu;
 	int port, hardware, notify, stop;
 	int64_t busy;
 	pthread_t thread;
@@ -325,6 +326,7 @@ int gl_open(const char *device, int port, uint16_t pkey, uint32_t qkey, uint32_t
 	TRY("ibv_query_device_ex", !(errno = ibv_query_device_ex(q->ctx, NULL, &dev)));
 	struct ibv_port_attr pa;
 	TRY("ibv_query_port", !(errno = ibv_query_port(q->ctx, port, &pa)));
+	atomic_store(&q->mtu, 128u << pa.active_mtu);
 	int found = -1;
 	for (int i = 0; i < pa.pkey_tbl_len && found < 0; i++) {
 		__be16 k;
@@ -479,6 +481,10 @@ int gl_send(struct gl_q *q, struct gl_out *out, int n)
 			out[i].err = EHOSTUNREACH;
 			continue;
 		}
+		if (out[i].len > atomic_load_explicit(&q->mtu, memory_order_relaxed)) {
+			out[i].err = EMSGSIZE; /* posted, it would end the queue pair's work */
+			continue;
+		}
 		if (q->posted + k - q->completed >= q->sdepth) {
 			out[i].err = ENOBUFS;
 			continue;
@@ -583,6 +589,7 @@ int gl_port(struct gl_q *q, struct gl_port *out)
 	int e = ibv_query_port(q->ctx, q->port, &a);
 	if (e)
 		return -(e < 0 ? -e : e);
+	atomic_store(&q->mtu, 128u << a.active_mtu);
 	*out = (struct gl_port){.state = a.state, .phys_state = a.phys_state, .link_layer = a.link_layer, .lid = a.lid, .mtu = 128u << a.active_mtu, .qkey_violations = a.qkey_viol_cntr};
 	return 0;
 }

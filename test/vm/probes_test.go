@@ -14,6 +14,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/graylink/graylink/internal/pki"
 )
 
 // prober is a graylink-node with RDMA in one of two machines, and how it is configured.
@@ -21,6 +23,7 @@ type prober struct {
 	*agent
 	n, other int // 1 and 2
 	qkey     uint32
+	busy     string // for how long the receiver polls without sleeping
 	peerQKey uint32 // what it takes the peer's for
 	peerQPN  string // "": the peer is not known
 }
@@ -35,10 +38,10 @@ stamp: {port: 8862, class: roce, dscp: 26}
 clock: {error_bound: 1ms}
 nics:
   - {nic: h%[1]d/eth0, device: eth0, address: 10.0.0.%[1]d}
-  - {nic: h%[1]d/rxe0, rdma: {device: rxe0, port: 1, qkey: %#[2]x}}
+  - {nic: h%[1]d/rxe0, rdma: {device: rxe0, port: 1, qkey: %#[2]x, busy_poll: %[4]s}}
 peers:
   - {nic: h%[3]d/eth0, address: 10.0.0.%[3]d, tier: 1}
-`, p.n, p.qkey, p.other)
+`, p.n, p.qkey, p.other, p.busy)
 	if p.peerQPN != "" {
 		out += fmt.Sprintf("  - {nic: h%d/rxe0, gid: \"::ffff:10.0.0.%d\", qpn: %s, qkey: %#x, tier: 1}\n", p.other, p.other, p.peerQPN, p.peerQKey)
 	}
@@ -197,7 +200,7 @@ func TestProbesOverRDMA(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain, err := Build(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node")
+	plain, err := Build(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node", "github.com/graylink/graylink/cmd/graylink-coordinator")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +213,7 @@ func TestProbesOverRDMA(t *testing.T) {
 	for i := range booted {
 		go func() {
 			m, err := Start(context.Background(), Options{Name: "h" + strconv.Itoa(i+1), Networks: []*Network{net}, Parts: parts,
-				Modules: append([]string{"sch_netem"}, SoftRoCE...), Programs: map[string]string{"/usr/local/bin/graylink-node": built[0], "/usr/local/bin/graylink-node-plain": plain[0]}})
+				Modules: append([]string{"sch_netem"}, SoftRoCE...), Programs: map[string]string{"/usr/local/bin/graylink-node": built[0], "/usr/local/bin/graylink-node-plain": plain[0], "/usr/local/bin/graylink-coordinator": plain[1]}})
 			booted[i] <- result{m, err}
 		}()
 	}
@@ -229,7 +232,7 @@ func TestProbesOverRDMA(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		probers[i] = &prober{agent: &agent{t: t, m: r.m}, n: i + 1, other: 2 - i, qkey: qkey, peerQKey: qkey}
+		probers[i] = &prober{agent: &agent{t: t, m: r.m}, n: i + 1, other: 2 - i, qkey: qkey, peerQKey: qkey, busy: []string{"0s", "200us"}[i]}
 	}
 	if t.Failed() {
 		return
@@ -426,7 +429,131 @@ func TestProbesOverRDMA(t *testing.T) {
 			t.Errorf("the agent of %s ended with %d, %v", p.m.Name, code, err)
 		}
 	}
+	t.Run("by a coordinator", func(t *testing.T) { underCoordinator(t, a, b) })
 	t.Logf("%.1f s in the machines", time.Since(began).Seconds())
+}
+
+const fleetTopology = `version: 1
+switches:
+  - {name: spine1, role: spine, pod: p1, plane: a}
+  - {name: leaf1, role: leaf, pod: p1, plane: a}
+  - {name: leaf2, role: leaf, pod: p1, plane: a}
+nodes:
+  - {name: h1, nics: [{device: eth0, plane: a, addresses: [10.0.0.1], aliases: [rxe0]}]}
+  - {name: h2, nics: [{device: eth0, plane: a, addresses: [10.0.0.2], aliases: [rxe0]}]}
+links:
+  - {a: "h1/eth0", b: "leaf1:dn1"}
+  - {a: "h2/eth0", b: "leaf2:dn1"}
+  - {a: "leaf1:up1", b: "spine1:dn1", a_address: 172.16.0.0/31, b_address: 172.16.0.1/31}
+  - {a: "leaf2:up1", b: "spine1:dn2", a_address: 172.16.0.2/31, b_address: 172.16.0.3/31}
+`
+
+// underCoordinator has agents that know no queue pair but what a coordinator hands out.
+func underCoordinator(t *testing.T, a, b *prober) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	put := func(m *Machine, name string, data []byte) {
+		t.Helper()
+		if err := m.WriteFile(ctx, "/etc/fleet/"+name, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	earlier := time.Now().Add(-time.Hour) // whatever the clocks of the machines show
+	ca, err := pki.NewAuthority("test", 24*time.Hour, earlier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range map[string]*Machine{"coordinator": a.m, "h1": a.m, "h2": b.m} {
+		names := []string{name}
+		if name == "coordinator" {
+			names = append(names, "10.0.0.1")
+		}
+		pair, err := pki.Issue(ca, names, 24*time.Hour, earlier)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(m, "ca.crt", ca.Cert)
+		put(m, name+".crt", pair.Cert)
+		put(m, name+".key", pair.Key)
+	}
+	put(a.m, "topology.yaml", []byte(fleetTopology))
+	c, err := a.m.Start(ctx, "graylink-coordinator", "--topology.file=/etc/fleet/topology.yaml", "--state.file=/run/coordinator", "--agents.listen-address=10.0.0.1:9870",
+		"--agents.ca=/etc/fleet/ca.crt", "--agents.cert=/etc/fleet/coordinator.crt", "--agents.key=/etc/fleet/coordinator.key", "--agent.heartbeat=500ms",
+		"--schedule.settle=200ms", "--schedule.changeover=200ms", "--schedule.cadence=20ms", "--schedule.class=roce=26/3", "--stamp.port=8862")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Signal(ctx, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Log(strings.Join(c.Lines, "\n"))
+		}
+	}()
+	if _, err := c.Wait(ctx, 0, func(l string) bool { return strings.Contains(l, "Listening on") }); err != nil {
+		t.Fatal(err)
+	}
+	begin := func(p *prober) {
+		t.Helper()
+		name := fmt.Sprintf("/etc/fleet/h%d", p.n)
+		proc, err := p.m.Start(ctx, "graylink-node", "--coordinator.address=10.0.0.1:9870", "--coordinator.ca=/etc/fleet/ca.crt", "--coordinator.cert="+name+".crt", "--coordinator.key="+name+".key",
+			"--state.file=/run/node", "--rdma")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.agent = &agent{t: t, m: p.m, p: proc}
+		p.line(func(l string) bool { return strings.Contains(l, "Listening on") })
+	}
+	byRDMA := func(p *prober, since account) {
+		t.Helper()
+		until(t, "20 delays each way by RDMA of "+p.m.Name, func() (string, bool) {
+			x := p.edge("eth0")
+			y := x.since(since)
+			return fmt.Sprintf("%+v, before %+v; agent:\n%s\ncoordinator:\n%s", x, since, strings.Join(p.p.Lines, "\n"), strings.Join(c.Lines, "\n")),
+				x.timestamp == "user" && y.acked >= 20 && y.delays[0] >= 20 && y.delays[1] >= 20
+		})
+	}
+	started := time.Now()
+	begin(a)
+	begin(b)
+	for _, p := range []*prober{a, b} {
+		byRDMA(p, account{})
+		if p.peerQPN = ""; !has(p.scrape(), 1, "fabric_nic_rdma_info", "nic", fmt.Sprintf("h%d/eth0", p.n), "device", "rxe0") {
+			t.Errorf("%s is not probed by rxe0", p.m.Name)
+		}
+	}
+	t.Logf("both measured, by related clocks, after %.1f s", time.Since(started).Seconds())
+	for _, p := range []*prober{a, b} {
+		x := p.edge("eth0")
+		// Clocks of both machines are the host's, which the relation has to find: what is left is
+		// half of the round trip each way, and how much both differ.
+		t.Logf("%s: %.2f ms forward, %.2f ms reverse", p.m.Name, 1e3*x.mean(0), 1e3*x.mean(1))
+	}
+
+	// An agent that was killed has another queue pair. Its peers hear of it within a round.
+	qpn, before := b.qpn(), a.edge("eth0")
+	if err := b.p.Signal(ctx, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	begin(b)
+	if b.qpn() == qpn {
+		t.Errorf("the queue pair is %s again: the test shows nothing", qpn)
+	}
+	byRDMA(a, before)
+	t.Logf("after a kill measured again after %.1f s", time.Since(killed).Seconds())
+	for _, p := range []*prober{a, b} {
+		if v := p.value("fabric_nic_rdma_usable"); v != 1 {
+			t.Errorf("%s: usable is %g", p.m.Name, v)
+		}
+		if err := p.p.Signal(ctx, syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if code, err := p.p.End(ctx); err != nil || code != 0 {
+			t.Errorf("the agent of %s ended with %d, %v", p.m.Name, code, err)
+		}
+	}
 }
 
 // has reports whether there is one series with a value.
