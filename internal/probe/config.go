@@ -744,7 +744,7 @@ func (c *Config) Validate() error {
 				return bad(at, "%v, want one between a NIC of this node and a peer", e.ID())
 			case seen[e.ID()]:
 				return bad(at, "%v is listed twice", e.ID())
-			case !(pairs[e.Src] && pairs[e.Dst]) && family[e.Src] != 0 && family[e.Dst] != 0 && family[e.Src] != family[e.Dst]:
+			case (!pairs[e.Src] || !pairs[e.Dst]) && family[e.Src] != 0 && family[e.Dst] != 0 && family[e.Src] != family[e.Dst]:
 				return bad(at, "%v, want both ends of one address family", e.ID())
 			case e.Flow < 0 || e.Flow >= span:
 				return bad(at, "%v, want a flow number from 0 to %d", e.ID(), span-1)

@@ -114,9 +114,6 @@ type PortState struct {
 	QKeyViolations uint32 // datagrams with a wrong Q_Key: counted up to 65535 by the port
 }
 
-// portStates are those of enum ibv_port_state.
-var portStates = []string{"nop", "down", "init", "armed", "active", "active_defer"}
-
 // QPStates are the states of a queue pair, as series have them: enum
 // ibv_qp_state, and absent where there is none.
 var QPStates = []string{"reset", "init", "rtr", "rts", "sqd", "sqe", "error", "unknown", "absent"}

@@ -187,7 +187,7 @@ func TestJobsAndVPorts(t *testing.T) {
 		t.Errorf("%v, %v", jobs, err)
 	}
 	all, bad, err := c.VPorts(t.Context())
-	if err != nil || bad != 2 || len(all) != 1 || all[0].State != "Active" || all[0].Number != 2 || all[0].Identity.Port != 0x248a0703008a850b {
+	if err != nil || bad != 2 || len(all) != 1 || all[0].State != "Active" || all[0].Number != 2 || all[0].Port != 0x248a0703008a850b {
 		t.Errorf("%+v, %d, %v", all, bad, err)
 	}
 	for body, kind := range map[string]ufm.Kind{`{"Status":"Running"}`: ufm.KindMalformed, `[{"Status":{}}]`: ufm.KindMalformed, `[{"Status":"R"}`: ufm.KindTruncated} {

@@ -89,7 +89,7 @@ func (s *Memory) Bytes(ufm string) ([]byte, error) {
 		j.Events = append(j.Events, hex.EncodeToString(k[:]))
 	}
 	for _, a := range s.Alarms.open {
-		j.Alarms = append(j.Alarms, alarmSave{a.ID, a.Code, a.Name, a.Severity, a.Object, a.Path, a.Reason, a.At})
+		j.Alarms = append(j.Alarms, alarmSave(a))
 	}
 	slices.SortFunc(j.Alarms, func(a, b alarmSave) int {
 		return strings.Compare(a.Code+a.Name+a.Object, b.Code+b.Name+b.Object)
