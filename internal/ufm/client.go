@@ -1,6 +1,7 @@
 package ufm
 
 import (
+	"cmp"
 	"compress/flate"
 	"compress/gzip"
 	"context"
@@ -271,14 +272,17 @@ func (c *Client) get(ctx context.Context, path string, read func(io.Reader) erro
 		busy := code == http.StatusTooManyRequests || code == http.StatusBadGateway || code == http.StatusServiceUnavailable || code == http.StatusGatewayTimeout
 		return retryAfter(resp.Header), busy, errorf(KindStatus, "%s answers %s", u.String(), resp.Status)
 	}
-	if err := read(&bounded{resp.Body, c.o.MaxBody, c.o.MaxBody}); err != nil {
+	err = read(&bounded{resp.Body, c.o.MaxBody, c.o.MaxBody})
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		// Whatever the body's end looks like: a service that sees us go may still end its
+		// document properly, in the middle.
+		return 0, false, errorf(KindTimeout, "%s: not all of it came within %v: %w", u.String(), c.o.Timeout, cmp.Or(err, ctx.Err()))
+	case err != nil:
 		k := KindMalformed
 		var own *Error
 		if errors.As(err, &own) {
 			k = own.Kind
-		}
-		if k == KindConnect && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			k = KindTimeout // a connection that we closed says so first
 		}
 		return 0, false, &Error{k, fmt.Errorf("%s: %w", u.String(), err)}
 	}

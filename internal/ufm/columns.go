@@ -138,8 +138,9 @@ var table = func() map[string]Column {
 	counter("phy_symbol_errors", "Errors that no mechanism of the physical layer corrected.", "Symbol_Errors")
 	add(portMetric("fec_mode", "The error correction at work.", false, "mode"), "", State, 1, "fec_mode_active", "Active_FEC")
 
-	// Modules. UFM Telemetry has degrees Celsius, milliwatts, milliamperes and, since
-	// 1.14.5, millivolts; where a service has others, columns declares them.
+	// Modules. UFM Telemetry has degrees Celsius and, since 1.14.5, millivolts; where a
+	// service has others, columns declares them. In what it has power and bias of lanes
+	// no document of it says: Optics does, and without it they are left out.
 	const milli = 1e-3
 	add(moduleMetric("temperature_celsius", "Temperature of the module.", ""), "", Temperature, 1, "Module_Temperature")
 	add(moduleMetric("voltage_volts", "Supply voltage of the module.", ""), "", Number, milli, "Module_Voltage")
@@ -156,6 +157,7 @@ var about = func() map[string]bool {
 	for _, n := range strings.Fields(`timestamp source_id source tag node_guid port_guid port_num port_number port node_description device_name
 		device_type node_type sys_image_guid aport port_type lid device_id port_label m_label status_message node_name port_name peer_guid peer_name
 		hostname level peer_level fabric link_partner_description link_partner_node_guid link_partner_port_num link_partner_lid device_fw_version
+		num_planes
 		cable_pn cable_sn cable_technology cable_type cable_vendor cable_length cable_identifier vendor_name vendor_rev vendor_oui module_fw_version`) {
 		out[n] = true
 	}
@@ -230,11 +232,52 @@ type Table struct {
 // maxNames bounds how many names of columns are kept in mind.
 const maxNames = 8192
 
+// Optics says in which units a service has what it tells of the lanes of modules. No
+// document of UFM's says; a program of NVIDIA's takes the received power of a service
+// with the same names of columns, NMX-T, for milliwatts (infra-controller-core, nmxt.rs).
+type Optics struct {
+	// Power is mW or dBm; empty: power is left out.
+	Power string `mapstructure:"power"`
+	// Bias is mA or uA; empty: bias is left out.
+	Bias string `mapstructure:"bias"`
+}
+
+// apply changes a column of optics, or leaves it out.
+func (o Optics) apply(name string, c Column) (Column, bool, error) {
+	switch {
+	case strings.HasPrefix(name, "rx_power_lane_"), strings.HasPrefix(name, "tx_power_lane_"):
+		switch o.Power {
+		case "mW", "":
+		case "dBm":
+			c.Type, c.Scale = DBm, 1
+		default:
+			return c, false, fmt.Errorf("optics: power: %q: mW or dBm is expected, or none", o.Power)
+		}
+		return c, o.Power != "", nil
+	case strings.HasPrefix(name, "tx_bias_lane_"):
+		switch o.Bias {
+		case "mA", "":
+		case "uA":
+			c.Scale = 1e-6
+		default:
+			return c, false, fmt.Errorf("optics: bias: %q: mA or uA is expected, or none", o.Bias)
+		}
+		return c, o.Bias != "", nil
+	}
+	return c, true, nil
+}
+
 // NewTable is the built-in table with the user's declarations before it.
-func NewTable(declared map[string]Declared) (*Table, error) {
+func NewTable(declared map[string]Declared, optics Optics) (*Table, error) {
 	t := &Table{base: map[string]Column{}, byName: map[string]*Column{}, series: map[[2]string]*Column{}, unknown: map[string]bool{}}
 	for name, c := range table {
-		t.base[name] = c
+		c, in, err := optics.apply(name, c)
+		if err != nil {
+			return nil, err
+		}
+		if in {
+			t.base[name] = c
+		}
 	}
 	metrics := map[string]*Metric{}
 	for _, c := range table {

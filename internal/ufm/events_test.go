@@ -482,3 +482,33 @@ func TestRetryAfter(t *testing.T) {
 		}
 	}
 }
+
+// TestOptics: what no document of UFM's has the unit of is left out until somebody says.
+func TestOptics(t *testing.T) {
+	const row = "node_description,node_type,port_guid,port_num,rx_power_lane_0,tx_bias_lane_1\nleaf1,switch,1,1,%s,8\n"
+	for _, x := range []struct {
+		optics  Optics
+		power   string
+		want    string
+		unknown int
+	}{
+		{Optics{}, "0.5", "", 2},
+		{Optics{Power: "mW"}, "0.5", "0.0005", 1},
+		{Optics{Power: "dBm"}, "-30", "1e-06", 1},
+		{Optics{Power: "mW"}, "-30", "", 1}, // no milliwatts are below 0
+		{Optics{Bias: "mA"}, "0.5", "0.008", 1},
+		{Optics{Bias: "uA", Power: "mW"}, "1", "0.001 8e-06", 0},
+	} {
+		table, err := NewTable(nil, x.optics)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		if _, err := NewSource(table, &Directory{}).Read(CSV, strings.NewReader(fmt.Sprintf(row, x.power)), func(s Sample) error {
+			got = append(got, fmt.Sprintf("%.5g", s.Value))
+			return nil
+		}); err != nil || strings.Join(got, " ") != x.want || len(table.Unknown()) != x.unknown {
+			t.Errorf("%+v: %v, unknown %v, %v", x.optics, got, table.Unknown(), err)
+		}
+	}
+}

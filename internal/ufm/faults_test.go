@@ -49,7 +49,7 @@ func TestFaultsOfBodies(t *testing.T) {
 			s := ufmtest.New(t)
 			s.Put("/csv/metrics", whole)
 			s.Break("/csv/metrics", &x.fault)
-			table, err := ufm.NewTable(nil)
+			table, err := ufm.NewTable(nil, ufm.Optics{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -73,16 +73,25 @@ func TestDrip(t *testing.T) {
 	s.Break("/csv/metrics", &ufmtest.Fault{Drip: 4000})
 	o := options(s)
 	o.Timeout = 500 * time.Millisecond
-	table, err := ufm.NewTable(nil)
+	table, err := ufm.NewTable(nil, ufm.Optics{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = client(t, o).Get(t.Context(), "/csv/metrics", func(r io.Reader) error {
-		_, err := ufm.NewSource(table, &ufm.Directory{}).Read(ufm.CSV, r, func(ufm.Sample) error { return nil })
-		return err
-	})
-	if ufm.KindOf(err) != ufm.KindTimeout && ufm.KindOf(err) != ufm.KindConnect { // the latter when a slow machine did not connect in time
-		t.Errorf("%v", err)
+	for name, read := range map[string]func(io.Reader) error{
+		"telemetry": func(r io.Reader) error {
+			_, err := ufm.NewSource(table, &ufm.Directory{}).Read(ufm.CSV, r, func(ufm.Sample) error { return nil })
+			return err
+		},
+		// As when the service ends its document properly where it sees us go.
+		"one that takes any end": func(r io.Reader) error {
+			_, _ = io.Copy(io.Discard, r)
+			return nil
+		},
+	} {
+		err := client(t, o).Get(t.Context(), "/csv/metrics", read)
+		if ufm.KindOf(err) != ufm.KindTimeout && ufm.KindOf(err) != ufm.KindConnect { // the latter when a slow machine did not connect in time
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -38,6 +38,8 @@ type Config struct {
 	Shard     int `mapstructure:"shard"`
 	// Columns declares columns of telemetry that are not known, or known otherwise.
 	Columns map[string]ufm.Declared `mapstructure:"columns"`
+	// Optics says in which units power and bias of modules' lanes are.
+	Optics ufm.Optics `mapstructure:"optics"`
 	// Timeout, Retries and MaxBody are of one request.
 	Timeout time.Duration `mapstructure:"timeout"`
 	Retries int           `mapstructure:"retries"`
@@ -162,7 +164,7 @@ func (c *Config) Validate() error {
 		}
 		seen[t.target()] = true
 	}
-	_, err := ufm.NewTable(c.Columns)
+	_, err := ufm.NewTable(c.Columns, c.Optics)
 	return err
 }
 

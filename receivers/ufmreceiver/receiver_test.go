@@ -48,7 +48,7 @@ func TestConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Config{Endpoint: "https://ufm.example", Auth: Auth{TokenFile: "token"}, TLS: TLS{CAFile: "ca.pem", ServerName: "ufm"}, Interval: 20 * time.Second,
-		InventoryInterval: 10 * time.Minute, Timezone: "Europe/Oslo", Remembered: 20_000, Subnet: "ib0", NumShards: 3, Shard: 2, Timeout: time.Minute, Retries: 1, MaxBody: 1 << 28,
+		InventoryInterval: 10 * time.Minute, Timezone: "Europe/Oslo", Remembered: 20_000, Subnet: "ib0", Optics: ufm.Optics{Power: "dBm", Bias: "mA"}, NumShards: 3, Shard: 2, Timeout: time.Minute, Retries: 1, MaxBody: 1 << 28,
 		Telemetry: []Telemetry{{Endpoint: "http://ufm.example:9001", Path: "/csv/metrics", Interval: 30 * time.Second},
 			{Endpoint: "http://ufm.example:9002", Path: "/csv/cset/converted_enterprise", Interval: 5 * time.Minute}},
 		Columns: map[string]ufm.Declared{"infiniband_CBW": {Metric: "congested_rate", Type: "gauge", Unit: "By/s", Scale: 1.25e8}}}
@@ -185,7 +185,7 @@ func ways(s *ufmtest.Server) map[string]Auth {
 func configure(s *ufmtest.Server) *Config {
 	c := defaults()
 	c.Endpoint, c.TLS.CAFile, c.Auth = s.URL, s.CAFile, ways(s)["token"]
-	c.Subnet = "ib0"
+	c.Subnet, c.Optics = "ib0", ufm.Optics{Power: "mW"}
 	c.Interval, c.InventoryInterval, c.Timeout, c.Retries = 100*time.Millisecond, 100*time.Millisecond, 5*time.Second, 0
 	c.Telemetry = []Telemetry{{Endpoint: s.URL, Path: "/csv/metrics", Interval: 100 * time.Millisecond, TLS: TLS{CAFile: s.CAFile}}}
 	return c
@@ -479,7 +479,7 @@ var attributes = map[string]string{
 func TestMetadata(t *testing.T) {
 	want := metadata{Type: Type.String(), Attributes: map[string]attribute{}, Metrics: map[string]metric{}}
 	want.Status.Class, want.Status.Stability = "receiver", map[string][]string{stability.String(): {"metrics", "logs"}}
-	table, err := ufm.NewTable(nil)
+	table, err := ufm.NewTable(nil, ufm.Optics{Power: "mW", Bias: "mA"})
 	if err != nil {
 		t.Fatal(err)
 	}

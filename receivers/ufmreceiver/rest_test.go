@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/collector/component/componenttest"
+	"go.opentelemetry.io/collector/confmap/confmaptest"
 	"go.opentelemetry.io/collector/consumer"
 	"go.opentelemetry.io/collector/consumer/consumererror"
 	"go.opentelemetry.io/collector/consumer/consumertest"
@@ -549,5 +550,24 @@ func TestUndividedShards(t *testing.T) {
 		if n := count(); n == 0 || n == 128 {
 			t.Errorf("shard %d tells %d ports of its part", shard, n)
 		}
+	}
+}
+
+// TestDeployed: the configuration in deploy/otelcol is one.
+func TestDeployed(t *testing.T) {
+	m, err := confmaptest.LoadConf("../../deploy/otelcol/ufm.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub, err := m.Sub("receivers::ufm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := defaults()
+	if err := sub.Unmarshal(c); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Validate(); err != nil || c.StateFile == "" || len(c.Telemetry) != 2 {
+		t.Errorf("%+v, %v", c, err)
 	}
 }

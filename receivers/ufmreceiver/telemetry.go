@@ -32,7 +32,7 @@ func (r *ufmReceiver) telemetry(t *Telemetry) (*telemetryReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	table, err := ufm.NewTable(r.config.Columns)
+	table, err := ufm.NewTable(r.config.Columns, r.config.Optics)
 	if err != nil {
 		return nil, err
 	}
