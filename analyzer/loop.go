@@ -146,6 +146,7 @@ type Loop struct {
 	flows  []int
 	seen   *paths.Sightings // nil: no switch tells
 	pull   *paths.Puller
+	near   *neighbours
 	// tables bind flows of InfiniBand; nil: LoopOptions.Tables is.
 	tables *paths.Tables
 
@@ -175,6 +176,7 @@ func NewLoop(o LoopOptions) *Loop {
 	l := &Loop{o: o, store: paths.NewStore(o.Graph), edges: map[fabric.Edge]*memory{}, cand: map[fabric.Element]*candidacy{}, watch: clocks.NewWatch(), history: classify.NewHistory(o.every()),
 		asks: make(chan traceAsk, 64), inWork: map[fabric.Edge]bool{}, causeAsks: make(chan causeAsk, 64), answers: map[string]fabric.Attribution{}, asked: map[string]int{}, touched: map[string]*touched{}, asking: newAsking(),
 		snap: Snapshot{Report: fabric.Report{State: fabric.InsufficientEvidence, Verdicts: []fabric.Verdict{}, LinkDelays: []fabric.LinkDelay{}}}}
+	l.near = newNeighbours(o.DB, o.Settings, l.store)
 	if o.Tables != nil {
 		l.tables = paths.NewTables(l.store, 0)
 	}
@@ -221,6 +223,7 @@ func (l *Loop) Run(ctx context.Context, interval time.Duration) {
 	if l.pull != nil {
 		wg.Go(func() { l.pull.Run(ctx, pullEvery) })
 	}
+	wg.Go(func() { l.watchNeighbours(ctx) })
 	if l.tables != nil {
 		wg.Go(func() {
 			tick := time.NewTicker(tablesEvery)

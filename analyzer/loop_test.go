@@ -50,6 +50,9 @@ func newRigOf(t *testing.T, g *fabric.Graph, seed uint64) *rig {
 }
 
 func (r *rig) Instant(_ context.Context, query string, _ time.Time) ([]evidence.Sample, error) {
+	if strings.Contains(query, "fabric_switch_port_neighbor_info") {
+		return nil, nil // nobody tells
+	}
 	var out []evidence.Sample
 	query, only := unrestricted(r.t, query)
 	name := r.names[query]

@@ -19,7 +19,8 @@ import (
 // contradicts it at its other ports, and no other explains as much of them.
 //
 // LLDP shows it: a port's neighbour is another port of the topology, and no neighbour
-// that is known of the four ports says otherwise.
+// that is known of the four ports says otherwise. Neighbours are known from switches'
+// agents, forwarding tables and series; where two of them differ neither is believed.
 //
 // What is not named: cables that were swapped between different tiers, more than two
 // cables in a ring, a cable plugged into a port that was free, and, by flows, two
@@ -43,10 +44,18 @@ type Miscabling struct {
 
 // cabling is what contradicts the topology's cables.
 type cabling struct {
-	odd        map[key]oddity
-	neighbours map[string]string // switch port to port or NIC, of those with a cable
+	odd map[key]oddity
+	// neighbours are by source: switch port to port or NIC, of those with a cable.
+	neighbours [neighbourSources]map[string]string
 	standing   []Miscabling
 }
+
+// The sources of neighbours.
+const (
+	fromFabric = iota // switches' agents, or forwarding tables
+	fromSeries
+	neighbourSources
+)
 
 type oddity struct {
 	Odd
@@ -54,7 +63,11 @@ type oddity struct {
 }
 
 func newCabling() *cabling {
-	return &cabling{odd: map[key]oddity{}, neighbours: map[string]string{}}
+	c := &cabling{odd: map[key]oddity{}}
+	for i := range c.neighbours {
+		c.neighbours[i] = map[string]string{}
+	}
+	return c
 }
 
 // tell takes what a flow shows; nil: nothing odd.
@@ -69,11 +82,18 @@ func (c *cabling) tell(k key, o *Odd, at time.Time) {
 }
 
 // neighbours takes what LLDP told a switch, whole.
-func (s *Store) neighbours(sw string, all []sighting.Neighbour) {
+func (s *Store) neighbours(sw string, all []sighting.Neighbour) { s.plugged(fromFabric, sw, all) }
+
+// Neighbours takes what series tell of a switch's neighbours, whole. What it takes does
+// not replace what the switch's own agent tells.
+func (s *Store) Neighbours(sw string, all []sighting.Neighbour) { s.plugged(fromSeries, sw, all) }
+
+func (s *Store) plugged(source int, sw string, all []sighting.Neighbour) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	known := s.cabling.neighbours[source]
 	for _, end := range s.g.Ends(sw) {
-		delete(s.cabling.neighbours, end)
+		delete(known, end)
 	}
 	for _, n := range all {
 		near, far := sw+":"+n.Port, n.System+":"+n.SystemPort
@@ -81,7 +101,7 @@ func (s *Store) neighbours(sw string, all []sighting.Neighbour) {
 			far = nic.ID()
 		}
 		if s.g.LinkAt(near) != nil && s.g.LinkAt(far) != nil {
-			s.cabling.neighbours[near] = far
+			known[near] = far
 		}
 	}
 }
@@ -150,7 +170,7 @@ func (s *Store) CheckCables(now time.Time) (standing []Miscabling, changed bool)
 		if s.g.Peer(w.a) != w.aFar || s.g.Peer(w.b) != w.bFar {
 			continue // an earlier one has taken its cables
 		}
-		m := Miscabling{Topology: w.topology(), Fabric: w.found(), LLDP: s.cabling.neighbours[w.a] == w.b || s.cabling.neighbours[w.aFar] == w.bFar, Found: now}
+		m := Miscabling{Topology: w.topology(), Fabric: w.found(), LLDP: s.cabling.heard(w.a, w.b) || s.cabling.heard(w.aFar, w.bFar), Found: now}
 		for end, from := range w.expects() {
 			if h, ok := holding[end]; ok && h.from == from {
 				m.Flows += h.flows
@@ -302,23 +322,32 @@ func (s *Store) oddSince(w swap, holding map[string]held) time.Time {
 // byLLDP lists the swaps that neighbours tell of.
 func (s *Store) byLLDP() []swap {
 	told := map[string][]string{} // of every port, by itself and by others
-	for a, b := range s.cabling.neighbours {
-		told[a] = append(told[a], b)
-		told[b] = append(told[b], a)
+	for _, known := range s.cabling.neighbours {
+		for a, b := range known {
+			told[a] = append(told[a], b)
+			told[b] = append(told[b], a)
+		}
 	}
 	says := func(a, b string) bool {
 		return !slices.ContainsFunc(told[a], func(x string) bool { return x != b })
 	}
 	var out []swap
-	for a, b := range s.cabling.neighbours {
-		w := swap{a: a, aFar: s.g.Peer(a), b: b, bFar: s.g.Peer(b)}
-		if w.aFar == b || w.aFar == "" || w.bFar == "" || !says(a, b) || !says(b, a) || !says(w.aFar, w.bFar) || !says(w.bFar, w.aFar) {
-			continue
+	for _, known := range s.cabling.neighbours {
+		for a, b := range known {
+			w := swap{a: a, aFar: s.g.Peer(a), b: b, bFar: s.g.Peer(b)}
+			if w.aFar == b || w.aFar == "" || w.bFar == "" || !says(a, b) || !says(b, a) || !says(w.aFar, w.bFar) || !says(w.bFar, w.aFar) {
+				continue
+			}
+			out = append(out, w)
 		}
-		out = append(out, w)
 	}
 	slices.SortFunc(out, func(a, b swap) int { return strings.Compare(a.a, b.a) })
 	return out
+}
+
+// heard reports whether a port's neighbour is another, by either source.
+func (c *cabling) heard(port, other string) bool {
+	return c.neighbours[fromFabric][port] == other || c.neighbours[fromSeries][port] == other
 }
 
 // recable takes a swap into the graph. What traces told of paths over the two links

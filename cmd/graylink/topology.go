@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,11 +9,15 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/config"
 	"gopkg.in/yaml.v3"
 
+	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
@@ -55,9 +60,11 @@ func addTopology(app *kingpin.Application, commands map[string]command) {
 
 // addDiscover is topology discover: a topology file of what the switches tell.
 func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
-	cmd := topo.Command("discover", "Write a topology file of what switches (graylink-switch) and nodes (graylink-node) tell of their ports and neighbours. Findings go to standard error. Exit code 0: done, 1: bad arguments or nobody answers, 3: done, but something is contradictory or does not answer.")
+	cmd := topo.Command("discover", "Write a topology file of what switches (graylink-switch, or series of LLDP neighbours in Prometheus) and nodes (graylink-node) tell of their ports and neighbours. Findings go to standard error. Exit code 0: done, 1: bad arguments or nobody answers, 3: done, but something is contradictory or does not answer.")
 	switches := cmd.Flag("switch", "Address of a graylink-switch, http://HOST:PORT; may be repeated.").Strings()
 	nodes := cmd.Flag("node", "Address of a graylink-node; may be repeated.").Strings()
+	prometheus := cmd.Flag("prometheus", "Base URL of a Prometheus that has fabric_switch_port_neighbor_info (of the gNMI receiver, say): its switches are taken where no graylink-switch tells.").String()
+	httpConfig := cmd.Flag("prometheus.http-config", "HTTP client configuration for that (TLS, credentials), as promtool's --http.config.file.").String()
 	name := cmd.Flag("lab", "Ask the switches and nodes of this lab (graylink demo --keep) instead.").String()
 	output := cmd.Flag("output", "The file to write; standard output when absent.").String()
 	timeout := cmd.Flag("timeout", "How long to wait for each.").Default("5s").Duration()
@@ -76,8 +83,8 @@ func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
 				*nodes = append(*nodes, demo.AgentURL(n.Name))
 			}
 		}
-		if len(*switches) == 0 {
-			return errors.New("whom to ask: --switch or --lab is expected")
+		if len(*switches) == 0 && *prometheus == "" {
+			return errors.New("whom to ask: --switch, --prometheus or --lab is expected")
 		}
 		client.Timeout = *timeout
 		var views []fabric.SwitchView
@@ -95,6 +102,18 @@ func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
 			var v fabric.SwitchView
 			if ask(url, "/api/v1/ports", &v) {
 				views = append(views, v)
+			}
+		}
+		if *prometheus != "" {
+			told, err := neighbourViews(ctx, *prometheus, *httpConfig, *timeout)
+			if err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				silent++
+			}
+			for _, v := range told {
+				if !slices.ContainsFunc(views, func(w fabric.SwitchView) bool { return w.Switch == v.Switch }) {
+					views = append(views, v)
+				}
 			}
 		}
 		for _, url := range *nodes {
@@ -130,6 +149,37 @@ func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
 		}
 		return nil
 	}
+}
+
+// neighbourViews are switches as series of neighbours tell of them: ports with a
+// neighbour, and no more than its name.
+func neighbourViews(ctx context.Context, url, httpConfig string, timeout time.Duration) ([]fabric.SwitchView, error) {
+	o := evidence.HTTPOptions{URL: url, Client: config.DefaultHTTPClientConfig, Timeout: timeout}
+	if httpConfig != "" {
+		c, _, err := config.LoadHTTPConfigFile(httpConfig)
+		if err != nil {
+			return nil, err
+		}
+		o.Client = *c
+	}
+	db, err := evidence.NewHTTP(o)
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	told, err := evidence.Neighbours(ctx, evidence.Local(db), time.Now(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", url, err)
+	}
+	var out []fabric.SwitchView
+	for _, n := range told { // by switch and port
+		if len(out) == 0 || out[len(out)-1].Switch != n.Switch {
+			out = append(out, fabric.SwitchView{Switch: n.Switch})
+		}
+		v := &out[len(out)-1]
+		v.Ports = append(v.Ports, fabric.PortView{Port: n.Port, Up: true, System: cmp.Or(n.System, n.Chassis), SystemPort: n.SystemPort})
+	}
+	return out, nil
 }
 
 // maxAnswer bounds what is read of an answer, octets.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -58,12 +60,66 @@ func TestDiscoverCommand(t *testing.T) {
 	}{
 		{[]string{"--switch", leaf, "--switch", "http://127.0.0.1:1", "--node", node}, 3, "127.0.0.1:1"},
 		{[]string{"--switch", node}, 1, "no switch answers"},
-		{nil, 1, "--switch or --lab"},
+		{nil, 1, "--switch, --prometheus or --lab"},
 		{[]string{"--lab", "nosuchlab"}, 1, "nosuchlab"},
 	} {
 		_, stderr, code := program(t, "", append([]string{"topology", "discover"}, c.args...)...)
 		if code != c.code || !strings.Contains(stderr, c.says) {
 			t.Errorf("%v: exit code %d, want %d with %q: %s", c.args, code, c.code, c.says, stderr)
+		}
+	}
+}
+
+// TestDiscoverBySeries: switches whose neighbours a Prometheus has are taken beside
+// those that are asked themselves; what is not sure is a finding.
+func TestDiscoverBySeries(t *testing.T) {
+	row := func(sw, port, remote, remotePort string) map[string]any {
+		return map[string]any{"metric": map[string]string{"switch": sw, "port": port, "remote": remote, "remote_port": remotePort}, "value": []any{1700000000, "1700000000"}}
+	}
+	server := func(rows ...map[string]any) string {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := r.ParseForm(); err != nil || r.URL.Path != "/api/v1/query" {
+				http.NotFound(w, r)
+				return
+			}
+			answer := map[string]any{"resultType": "vector", "result": rows}
+			if !strings.Contains(r.Form.Get("query"), "fabric_switch_port_neighbor_info") {
+				now := float64(time.Now().UnixMilli()) / 1e3 // what time it is there
+				answer = map[string]any{"resultType": "vector", "result": []any{map[string]any{"metric": map[string]string{}, "value": []any{now, fmt.Sprint(now)}}}}
+			}
+			if err := json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": answer}); err != nil {
+				t.Error(err)
+			}
+		}))
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	node := answering(t, "/api/v1/nics", fabric.NodeView{Node: "h1", NICs: []fabric.NICView{{NIC: "h1/eth1", Addresses: []netip.Addr{netip.MustParseAddr("10.0.1.2")}},
+		{NIC: "h1/eth2", Addresses: []netip.Addr{netip.MustParseAddr("10.0.1.3")}}}})
+	agent := answering(t, "/api/v1/ports", fabric.SwitchView{Switch: "spine1", Ports: []fabric.PortView{{Port: "dn1", Up: true, System: "leaf1", SystemPort: "up1"}}})
+	file := filepath.Join(t.TempDir(), "t.yaml")
+	_, stderr, code := program(t, "", "topology", "discover", "--prometheus", server(row("leaf1", "dn1", "h1", "eth1"), row("leaf1", "dn2", "h1", "eth2"), row("leaf1", "up1", "spine1", "dn1"), row("spine1", "dn1", "elsewhere", "x")),
+		"--switch", agent, "--node", node, "--output", file)
+	topo, found := fabric.Load(file)
+	if err := found.Err(); err != nil || code != 0 {
+		t.Fatalf("exit code %d, %v: %s", code, err, stderr)
+	}
+	if g := fabric.NewGraph(topo); g.Peer("h1/eth1") != "leaf1:dn1" || g.Peer("leaf1:up1") != "spine1:dn1" {
+		text, _ := os.ReadFile(file)
+		t.Errorf("discovered:\n%s", text)
+	}
+	for what, c := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"away":        {[]string{"--prometheus", "http://127.0.0.1:1", "--switch", agent}, 3, "127.0.0.1:1"},
+		"no series":   {[]string{"--prometheus", server()}, 1, "no switch answers"},
+		"no URL":      {[]string{"--prometheus", "nowhere"}, 1, "nowhere"},
+		"config gone": {[]string{"--prometheus", server(), "--prometheus.http-config", file + ".gone"}, 1, ".gone"},
+	} {
+		if _, stderr, code := program(t, "", append([]string{"topology", "discover"}, c.args...)...); code != c.code || !strings.Contains(stderr, c.says) {
+			t.Errorf("%s: exit code %d, want %d with %q: %s", what, code, c.code, c.says, stderr)
 		}
 	}
 }

@@ -18,6 +18,9 @@ type loaded struct {
 	db     storage.Storage
 }
 
+// maxSamples a question may load: Prometheus' default.
+const maxSamples = 50_000_000
+
 // Load returns a Querier that answers from series in promqltest's notation, the first
 // values at the epoch.
 func Load(t testing.TB, series string) evidence.Querier {
@@ -28,7 +31,7 @@ func Load(t testing.TB, series string) evidence.Querier {
 			t.Error(err)
 		}
 	})
-	return loaded{promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery), db}
+	return loaded{promqltest.NewTestEngine(t, false, 0, maxSamples), db}
 }
 
 // Instant implements evidence.Querier.

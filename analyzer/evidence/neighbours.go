@@ -1,0 +1,92 @@
+package evidence
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Neighbour is what a switch's port hears of its cable's far end by LLDP, as
+// fabric_switch_port_neighbor_info tells it: names as they were sent.
+type Neighbour struct {
+	Switch, Port    string
+	System, Chassis string // one of them may be empty
+	SystemPort      string
+}
+
+// neighbourSeries tells neighbours, whoever the receiver is.
+const neighbourSeries = "fabric_switch_port_neighbor_info"
+
+// neighbourSettles is how much later one neighbour of a port must have been told than
+// another to be the one that is there now. A series that is pushed ends without a
+// mark, and is an answer for five minutes more; pushes and scrapes come every ten
+// seconds or so.
+const neighbourSettles = 45 * time.Second
+
+// Neighbours are those of all switches, or of some, at a moment. A port that two
+// neighbours are told of at the same time is left out: which of them is at the cable
+// is not known.
+func Neighbours(ctx context.Context, db Querier, at time.Time, switches []string) ([]Neighbour, error) {
+	only := ""
+	if len(switches) > 0 {
+		quoted := make([]string, len(switches))
+		for i, s := range switches {
+			quoted[i] = regexp.QuoteMeta(s)
+		}
+		only = "{switch=~" + strconv.Quote(strings.Join(quoted, "|")) + "}"
+	}
+	samples, err := whole(db.Instant(ctx, "max by (switch, port, remote, remote_port, remote_chassis) (timestamp("+neighbourSeries+only+"))", at))
+	if err != nil {
+		return nil, fmt.Errorf("neighbours: %w", err)
+	}
+	slices.SortFunc(samples, func(a, b Sample) int {
+		return cmp.Or(cmp.Compare(a.Labels["switch"], b.Labels["switch"]), cmp.Compare(a.Labels["port"], b.Labels["port"]), cmp.Compare(b.Value, a.Value))
+	})
+	var out []Neighbour
+	for i := 0; i < len(samples); {
+		l := samples[i].Labels
+		n := Neighbour{Switch: l["switch"], Port: l["port"], System: l["remote"], Chassis: l["remote_chassis"], SystemPort: l["remote_port"]}
+		sure, newest := n.Switch != "" && n.Port != "", samples[i].Value
+		for i++; i < len(samples) && samples[i].Labels["switch"] == n.Switch && samples[i].Labels["port"] == n.Port; i++ {
+			sure = sure && newest-samples[i].Value >= neighbourSettles.Seconds()
+		}
+		if sure {
+			out = append(out, n)
+		}
+	}
+	return out, nil
+}
+
+// ChangedNeighbours are the switches of which something is told that was not told at an
+// earlier moment, or the other way round.
+func ChangedNeighbours(ctx context.Context, db Querier, at, since time.Time) ([]string, error) {
+	before := fmt.Sprintf("%s offset %dms", neighbourSeries, max(at.Sub(since).Milliseconds(), 1))
+	samples, err := whole(db.Instant(ctx, fmt.Sprintf("count by (switch) (%[1]s unless %[2]s) or count by (switch) (%[2]s unless %[1]s)", neighbourSeries, before), at))
+	if err != nil {
+		return nil, fmt.Errorf("changed neighbours: %w", err)
+	}
+	var out []string
+	for _, s := range samples {
+		if sw := s.Labels["switch"]; sw != "" {
+			out = append(out, sw)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// whole makes an answer that the server calls incomplete none: what is missing of it would
+// look like a neighbour that is gone, or like the only one.
+func whole(samples []Sample, err error) ([]Sample, error) {
+	var partial *Partial
+	if errors.As(err, &partial) {
+		return nil, err
+	}
+	return samples, err
+}
