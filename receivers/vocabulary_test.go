@@ -44,8 +44,8 @@ type source struct {
 // metadata is what is read of a receiver's metadata.yaml.
 type metadata struct {
 	Metrics map[string]struct {
-		Description, Unit string
-		Sum               *struct {
+		Description, Unit, Stability string
+		Sum                          *struct {
 			Monotonic bool
 			Temporal  string `yaml:"aggregation_temporality"`
 		}
@@ -71,6 +71,9 @@ func receiver(t *testing.T, name, dir string) source {
 	for otel, f := range m.Metrics {
 		x := told{dto.MetricType_GAUGE, f.Description, f.Attributes}
 		typ := otlptranslator.MetricType(otlptranslator.MetricTypeGauge)
+		if f.Stability == "" {
+			t.Errorf("%s: %s has no stability", name, otel)
+		}
 		switch {
 		case f.Gauge != nil && f.Sum == nil:
 		case f.Gauge == nil && f.Sum != nil && f.Sum.Monotonic && f.Sum.Temporal == "cumulative":

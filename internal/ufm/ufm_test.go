@@ -540,7 +540,16 @@ func FuzzSaved(f *testing.F) {
 		if _, err := yaml.Marshal(topology); err != nil {
 			t.Error(err)
 		}
-		v.States()
+		for _, s := range v.States() {
+			if s.Gbps < 0 || s.ExpectedGbps < 0 || s.Lanes < 0 || s.ExpectedLanes < 0 {
+				t.Errorf("%+v", s)
+			}
+		}
+		for _, n := range v.Neighbors() {
+			if n.Port.Switch == "" || n.Remote == "" || n.RemotePort == "" {
+				t.Errorf("%+v", n)
+			}
+		}
 	})
 }
 

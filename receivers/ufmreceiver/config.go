@@ -19,7 +19,9 @@ type Config struct {
 	TLS      TLS    `mapstructure:"tls"`
 	// Interval is the time between readings of events, alarms and unhealthy ports.
 	Interval time.Duration `mapstructure:"interval"`
-	// InventoryInterval is that between readings of systems, ports and links.
+	// InventoryInterval is that between readings of systems, ports and links. Their points
+	// have the time of the reading: at 5 minutes and more Prometheus, which looks back so
+	// far, would have gaps.
 	InventoryInterval time.Duration `mapstructure:"inventory_interval"`
 	// Timezone is that of UFM's clock, which its events do not tell.
 	Timezone string `mapstructure:"timezone"`
@@ -95,7 +97,7 @@ func (t *Telemetry) format() ufm.Format {
 }
 
 func defaults() *Config {
-	return &Config{Interval: 30 * time.Second, InventoryInterval: 5 * time.Minute, Timezone: "UTC", Remembered: 20_000, NumShards: 1, Timeout: 30 * time.Second, Retries: 3, MaxBody: 1 << 30}
+	return &Config{Interval: 30 * time.Second, InventoryInterval: 4 * time.Minute, Timezone: "UTC", Remembered: 20_000, NumShards: 1, Timeout: 30 * time.Second, Retries: 3, MaxBody: 1 << 30}
 }
 
 // rest are the options of the REST interface's client.

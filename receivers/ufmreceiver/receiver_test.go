@@ -20,11 +20,10 @@ import (
 	"go.opentelemetry.io/collector/consumer/consumertest"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver/receivertest"
-	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/ufm"
 	"github.com/graylink/graylink/internal/ufm/ufmtest"
-	"github.com/graylink/graylink/receivers/internal/metricfamily"
+	"github.com/graylink/graylink/receivers/internal/metadatatest"
 )
 
 var update = flag.Bool("update", false, "write metadata.yaml anew")
@@ -430,41 +429,6 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
-// metadata is metadata.yaml, as far as it is looked at.
-type metadata struct {
-	Type   string `yaml:"type"`
-	Status struct {
-		Class     string              `yaml:"class"`
-		Stability map[string][]string `yaml:"stability"`
-	} `yaml:"status"`
-	Attributes map[string]attribute `yaml:"attributes"`
-	Metrics    map[string]metric    `yaml:"metrics"`
-}
-
-type attribute struct {
-	Description string `yaml:"description"`
-	Type        string `yaml:"type"`
-}
-
-type metric struct {
-	Enabled     bool     `yaml:"enabled"`
-	Description string   `yaml:"description"`
-	Unit        string   `yaml:"unit"`
-	Gauge       *number  `yaml:"gauge,omitempty"`
-	Sum         *sum     `yaml:"sum,omitempty"`
-	Attributes  []string `yaml:"attributes,flow"`
-}
-
-type number struct {
-	ValueType string `yaml:"value_type"`
-}
-
-type sum struct {
-	ValueType   string `yaml:"value_type"`
-	Monotonic   bool   `yaml:"monotonic"`
-	Temporality string `yaml:"aggregation_temporality"`
-}
-
 var attributes = map[string]string{
 	"alarm": "Name of the alarm.", "condition": "Why the port is held for unhealthy.", "event": "Type of the event, by UFM's table of types; other: the table does not have it.", "kind": "Why.",
 	"lane": "Lane of the module, from 1, or of the port, from 0.", "mode": "Name or number of the error correction.", "nic": "NIC, as node/device.",
@@ -477,51 +441,17 @@ var attributes = map[string]string{
 
 // TestMetadata: metadata.yaml is what the code does; -update writes it.
 func TestMetadata(t *testing.T) {
-	want := metadata{Type: Type.String(), Attributes: map[string]attribute{}, Metrics: map[string]metric{}}
-	want.Status.Class, want.Status.Stability = "receiver", map[string][]string{stability.String(): {"metrics", "logs"}}
 	table, err := ufm.NewTable(nil, ufm.Optics{Power: "mW", Bias: "mA"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := slices.Clone(ownFamily)
+	families := slices.Clone(ownFamily)
 	for _, m := range table.Metrics() {
-		all = append(all, columnFamily(m, false), columnFamily(m, true))
+		families = append(families, columnFamily(m, false), columnFamily(m, true))
 	}
-	for _, f := range all {
-		name, unit := metricfamily.Name(f.name, f.counter)
-		m := metric{Enabled: true, Description: f.help, Unit: unit, Attributes: f.labels}
-		if f.counter {
-			m.Sum = &sum{"double", true, "cumulative"}
-		} else {
-			m.Gauge = &number{"double"}
-		}
-		if _, twice := want.Metrics[name]; twice {
-			t.Errorf("%s is another family's name as well", name)
-		}
-		if f.help == "" {
-			t.Errorf("%s says nothing", f.name)
-		}
-		want.Metrics[name] = m
-		for _, l := range f.labels {
-			if want.Attributes[l] = (attribute{attributes[l], "string"}); attributes[l] == "" {
-				t.Errorf("label %s says nothing", l)
-			}
-		}
+	var all []metadatatest.Family
+	for _, f := range families {
+		all = append(all, metadatatest.Family{Name: f.name, Help: f.help, Counter: f.counter, Labels: f.labels})
 	}
-	var b bytes.Buffer
-	b.WriteString("# Written by go test -run TestMetadata -update.\n")
-	e := yaml.NewEncoder(&b)
-	e.SetIndent(2)
-	if err := e.Encode(want); err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		if err := os.WriteFile("metadata.yaml", b.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile("metadata.yaml")
-	if err != nil || !bytes.Equal(got, b.Bytes()) {
-		t.Errorf("metadata.yaml is not what the code does (%v); write it with -update", err)
-	}
+	metadatatest.Check(t, NewFactory(), all, attributes, *update)
 }
