@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/graylink/graylink/internal/clocksync"
 	"github.com/graylink/graylink/internal/rdma"
 	"github.com/graylink/graylink/internal/rdma/rdmatest"
 	"github.com/graylink/graylink/internal/unix"
@@ -100,7 +101,7 @@ func TestRDMAEndToEnd(t *testing.T) {
 				t.Errorf("%d dropped: %s", v, k)
 			}
 		}
-		if len(s.Received) != 2 || s.Received[0].Received == 0 || len(s.Sockets) != 0 || s.TxKind != "" {
+		if len(s.Received) != 2 || s.Received[0].Received == 0 || len(s.Sockets) != 0 || s.TxKind != "user" || s.RxKind != "user" {
 			t.Errorf("%+v", s)
 		}
 	}
@@ -159,6 +160,14 @@ func TestRDMAHardwareStamps(t *testing.T) {
 		exchangeAll(t, a, b)
 		e := a.edges[0]
 		return e.owd[forward][hardwareStamps].Count >= 50 && e.owd[reverse][hardwareStamps].Count >= 50
+	})
+	if s := a.e.Snapshot().NICs[0]; s.TxKind != "hardware" || s.RxKind != "hardware" {
+		t.Errorf("stamped by %q and %q", s.TxKind, s.RxKind)
+	}
+	a.e.Clocks(func(nic string, k clocksync.Kind, _ int64) {
+		if k != clocksync.Hardware {
+			t.Errorf("the clock of %s is of kind %v", nic, k)
+		}
 	})
 	if e := a.edges[0]; e.owd[forward][userStamps].Count > 20 {
 		t.Errorf("%d delays by the program's times", e.owd[forward][userStamps].Count)
