@@ -909,6 +909,9 @@ func (n *nic) drain(s *socket, until int64) error {
 func (n *nic) socketOf(s *socket, g *unix.Datagram) *socket {
 	switch g.Port {
 	case 0:
+		if s.rdma {
+			return nil // a port that no flow has
+		}
 		return s
 	case n.node.Stamp.Port:
 		return n.mirror

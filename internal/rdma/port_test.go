@@ -13,6 +13,7 @@ import (
 
 	"github.com/graylink/graylink/internal/rdma"
 	"github.com/graylink/graylink/internal/rdma/rdmatest"
+	"github.com/graylink/graylink/internal/unix"
 )
 
 func options(device string) rdma.Options {
@@ -333,6 +334,40 @@ func TestSelfTest(t *testing.T) {
 	if r, text := run(f.Host("h1")); r != rdma.SelfTestFailed || !strings.Contains(text, "rdma1 port 1: FAILED: RDMA device rdma1 port 1: GID table: the table is empty") {
 		t.Errorf("%v %q", r, text)
 	}
+}
+
+// Whoever waits is woken once for what came, and again while something is left.
+func TestReadableWhileSomethingIsLeft(t *testing.T) {
+	e := newEnds(t)
+	e.works(t)
+	poll, err := unix.NewPoller()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer poll.Close()
+	if err := poll.Add(e.b.FD(), 1); err != nil {
+		t.Fatal(err)
+	}
+	readable := func(want bool) {
+		t.Helper()
+		if n, err := poll.Wait(0); err != nil || n == 1 != want {
+			t.Errorf("readable: %v, %v; want %v", n == 1, err, want)
+		}
+	}
+	e.b.Recv()
+	readable(false)
+	for range rdma.BatchSize + 8 {
+		e.send()
+	}
+	readable(true)
+	if n := e.b.Recv(); n != rdma.BatchSize {
+		t.Errorf("%d packets in a batch, want %d", n, rdma.BatchSize)
+	}
+	readable(true)
+	if n := e.b.Recv(); n != 8 {
+		t.Errorf("%d packets are left, want 8", n)
+	}
+	readable(false)
 }
 
 // One queue pair serves hundreds of peers, each by its own address handle.
