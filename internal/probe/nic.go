@@ -253,7 +253,7 @@ type nic struct {
 	skipped    uint64    // probes whose time went by
 	kernel     Histogram
 	device     Histogram           // from the kernel's stamp to the NIC's, of what is sent
-	stamps     [2][stampKinds]bool // that were seen: tx, rx
+	stamps     [2][stampKinds]bool // that were seen by UDP: tx, rx
 	stalled    int64               // nanoseconds
 	restarts   uint64              // of senders, as the reflector noticed
 
@@ -804,7 +804,9 @@ func (n *nic) txStamp(s *socket, r *unix.Report) {
 	if at == 0 {
 		return
 	}
-	n.stamps[0][kind] = true
+	if !s.rdma {
+		n.stamps[0][kind] = true
+	}
 	if kind == kernelStamps {
 		ref.soft = at
 		if ref.edge != nil || ref.sess != nil {
@@ -859,7 +861,7 @@ func (n *nic) receivedAt(g *unix.Datagram, user int64) (t stampedTime) {
 		t[hardwareStamps] = at
 	}
 	for k := kernelStamps; k < stampKinds; k++ {
-		if t[k] != 0 {
+		if t[k] != 0 && g.Port == 0 {
 			n.stamps[1][k] = true
 		}
 	}
@@ -907,6 +909,9 @@ func (n *nic) drain(s *socket, until int64) error {
 func (n *nic) socketOf(s *socket, g *unix.Datagram) *socket {
 	switch g.Port {
 	case 0:
+		if s.rdma {
+			return nil // a port that no flow has
+		}
 		return s
 	case n.node.Stamp.Port:
 		return n.mirror
