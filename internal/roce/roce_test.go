@@ -150,7 +150,7 @@ func TestValidate(t *testing.T) {
 		{func(p *Packet) { p.Flags = 0x10 }, "flags"},
 		{func(p *Packet) { p.DestQPN = 1 << 24 }, "destination queue pair"},
 		{func(p *Packet) { p.SrcQPN = 1 << 24 }, "source queue pair"},
-		{func(p *Packet) { p.PSN = 1 << 24 }, "sequence number"},
+		{func(p *Packet) { p.PSN = 1 << 24 }, "packet sequence number"},
 		{func(p *Packet) { p.FlowLabel = 1 << 20 }, "flow label"},
 		{func(p *Packet) { p.Payload = make([]byte, 4097) }, "payload"},
 	} {
