@@ -302,8 +302,8 @@ func TestProbesOverRDMA(t *testing.T) {
 	// delay of one direction has their difference in it, which does not change.
 	for _, p := range probers {
 		x := p.answered("rxe0", 50)
-		if x.timestamp != "user" || x.delays[0] < 50 || x.delays[1] < 50 || x.mean(0)+x.mean(1) <= 0 {
-			t.Errorf("%s: %+v: at least 50 delays each way by the program's times, and a round trip above 0, are expected", p.m.Name, x)
+		if x.timestamp != "user" || x.delays[0] < 45 || x.delays[1] < 45 || x.mean(0)+x.mean(1) <= 0 {
+			t.Errorf("%s: %+v: about 50 delays each way by the program's times, and a round trip above 0, are expected: a reply's is told by the next", p.m.Name, x)
 		}
 		u := p.edge("eth0")
 		if !strings.HasPrefix(u.timestamp, "kernel") || u.acked < 50 { // where the host is slow, some stamps are missed
