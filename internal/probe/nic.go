@@ -112,6 +112,7 @@ type sessionKey struct {
 type sentRef struct {
 	id    uint32
 	wants uint8 // bit k set: a stamp of kind k is awaited
+	sent  bool  // it was not taken back
 	edge  *edge
 	sess  *session // reflector
 	seq   uint32
@@ -725,6 +726,7 @@ func (n *nic) outBuffer(s *socket) ([]byte, error) {
 
 func (n *nic) note(r sentRef) {
 	b := n.outSocket.books
+	r.sent = true
 	b.remember(r)
 	n.outRefs[n.outSocket.link.Out()-1] = &b.refs[int(r.id)&(len(b.refs)-1)]
 }
@@ -744,8 +746,11 @@ func (n *nic) flush() error {
 	if at != 0 {
 		at = n.wire.bend.At(at)
 		for _, r := range batch {
-			if r.edge != nil {
+			switch {
+			case r.edge != nil:
 				r.edge.left(r.seq, at)
+			case r.sess != nil && r.sent && newer(r.sess.seq, r.seq):
+				r.sess.learn(stamp.FollowUp{Seq: r.seq, Timestamp: stamp.PTP(at), Method: userStamps.method()})
 			}
 		}
 	}
@@ -756,7 +761,7 @@ func (n *nic) flush() error {
 func (n *nic) sendFailed(i int, errno syscall.Errno) {
 	n.sendErrors[errno]++
 	r := n.outRefs[i]
-	r.wants = 0
+	r.wants, r.sent = 0, false
 	switch {
 	case r.sess != nil:
 		r.sess.tx--
