@@ -205,7 +205,13 @@ func (c *copier) hear(raw rawIP, v6 bool) {
 	for {
 		b, from, err := raw.Recv(buf)
 		if err != nil {
-			return // closed; a fault of the socket shows when the next copy is sent
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if c.raw == raw { // not closed, but broken: the next trace opens others
+				c.raw = nil
+				_ = raw.Close() // it failed already
+			}
+			return
 		}
 		c.heard(b, from, v6, time.Now().UnixNano())
 	}

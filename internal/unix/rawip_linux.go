@@ -120,7 +120,7 @@ func (r *RawIP) Recv(buf []byte) (message []byte, from netip.Addr, err error) {
 			n, sa, err = sys.Recvfrom(int(fd), buf, 0)
 			return err != syscall.EAGAIN
 		}); cerr != nil {
-			return nil, from, cerr
+			return nil, from, fmt.Errorf("receive ICMP: %w: %w", os.ErrClosed, cerr) // there is no deadline that could end it
 		}
 		if err == syscall.EINTR {
 			continue

@@ -193,6 +193,8 @@ func TestPathsOfRDMA(t *testing.T) {
 	began := time.Now()
 	routers(t, machines["routers"])
 	t.Logf("the routers are there after %.1f s", time.Since(began).Seconds())
+	const udpFlows = 16
+	udp := false // probes by UDP as well
 	var ends [2]*prober
 	for i := range ends {
 		n, other := i+1, 2-i
@@ -205,8 +207,14 @@ clock: {error_bound: 1ms}
 nics:
   - {nic: h%[1]d/rxe0, rdma: {device: rxe0, port: 1, qkey: %#[2]x}}
 `, n, qkey)
+			if udp {
+				out += fmt.Sprintf("  - {nic: h%[1]d/eth0, device: eth0, address: 10.0.%[1]d.2}\n", n)
+			}
 			if p.peerQPN != "" {
 				out += fmt.Sprintf("peers:\n  - {nic: h%d/rxe0, gid: \"::ffff:10.0.%d.2\", qpn: %s, qkey: %#x, tier: 1, flows: 2}\n", other, other, p.peerQPN, qkey)
+			}
+			if udp {
+				out += fmt.Sprintf("  - {nic: h%[1]d/eth0, address: 10.0.%[1]d.2, tier: 1, flows: %[2]d}\n", other, udpFlows)
 			}
 			return out
 		}
@@ -292,6 +300,37 @@ nics:
 	}
 	if len(ways) != 2 {
 		t.Errorf("ways %v: both are expected in 10 rounds; by chance one round in 512 fails", ways)
+	}
+
+	// The same NICs by UDP: flows have other ports, and some of them the other way.
+	udp = true
+	b.reload()
+	a.reload()
+	var found map[string][]string
+	until(t, "paths of edges by UDP", func() (string, bool) {
+		all, text := a.paths()
+		found = all
+		n := 0
+		for edge := range all {
+			if strings.HasPrefix(edge, "h1/eth0>") {
+				n++
+			}
+		}
+		return text, n == udpFlows
+	})
+	byUDP := map[string]int{}
+	var byRDMA []string
+	for edge, hops := range found {
+		switch {
+		case strings.HasPrefix(edge, "h1/eth0>"):
+			byUDP[hops[1]]++
+		case strings.HasPrefix(edge, "h1/rxe0>"):
+			byRDMA = hops
+		}
+	}
+	t.Logf("by UDP %d flows, by way %v; by RDMA %v", udpFlows, byUDP, byRDMA)
+	if len(byRDMA) != 3 || byUDP[byRDMA[1]] == udpFlows { // by chance in one of 65,536 runs
+		t.Errorf("all flows by UDP have the way of those by RDMA: %v, %v", byUDP, byRDMA)
 	}
 
 	// What copies do at the peer: nothing.
