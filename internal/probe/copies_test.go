@@ -19,6 +19,7 @@ import (
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/rdma"
+	"github.com/graylink/graylink/internal/rdma/rdmatest"
 	"github.com/graylink/graylink/internal/roce"
 )
 
@@ -89,7 +90,7 @@ func (r *fakeRaw) Send(b []byte, dst netip.Addr) error {
 	switch hop := int(p.HopLimit); {
 	case hop <= len(h.switches):
 		if a := h.switches[hop-1]; a.IsValid() {
-			r.in <- icmpMessage{icmpError(11, 0, quote, h.extension), a}
+			r.in <- icmpMessage{exceeded(quote, h.extension), a}
 		}
 	case h.closed:
 		r.in <- icmpMessage{icmpError(3, 3, quote, nil), dst}
@@ -111,6 +112,14 @@ func (r *fakeRaw) Close() error {
 	close(r.done)
 	r.h.open--
 	return nil
+}
+
+// exceeded is the error of a switch that a packet ended at.
+func exceeded(quote, extension []byte) []byte {
+	if quote[0]>>4 == 6 {
+		return append([]byte{3, 0, 0, 0, 0, 0, 0, 0}, quote...)
+	}
+	return icmpError(11, 0, quote, extension)
 }
 
 // icmpError is one of IPv4, with an extension after 128 octets where it has one.
@@ -136,6 +145,48 @@ func copying(t *testing.T, h *fakeHost) (n idle, traceFlows []traceFlow) {
 	flows := a.traceable()
 	slices.SortFunc(flows, func(x, y traceFlow) int { return strings.Compare(x.edge.String(), y.edge.String()) })
 	return a, flows
+}
+
+// copyingV6 has GIDs that are IPv6 addresses.
+func copyingV6(t *testing.T, h *fakeHost) (n idle, flows []traceFlow) {
+	t.Helper()
+	f := rdmatest.New(func() int64 { return time.Now().UnixNano() })
+	f.Add("h1", "rdma0", "2001:db8::1")
+	n = newIdleRDMA(t, rdmaConfig(1, 2, 0), f.Host("h1"))
+	c := rdmaConfig(1, 2, 0)
+	c.reconnect(filePeer{PeerConfig: PeerConfig{NIC: "h2/rdma0", RDMA: &RDMAPeer{GID: netip.MustParseAddr("2001:db8::2"), QPN: 20, QKey: 77}}, flows: 2, probe: true})
+	if err := n.e.Apply(c); err != nil {
+		t.Fatal(err)
+	}
+	n.copies.host = h
+	return n, n.traceable()
+}
+
+// IPv6's flow label is in the hash of many switches: devices send that of the address
+// handle, soft-RoCE 0 (rxe_net.c, prepare_ipv6_hdr).
+func TestCopyRule1IPv6(t *testing.T) {
+	for _, driver := range []string{"mlx5_core", "rdma_rxe"} {
+		synctest.Test(t, func(t *testing.T) {
+			h := &fakeHost{driver: driver, switches: []netip.Addr{netip.MustParseAddr("2001:db8:1::1"), netip.MustParseAddr("2001:db8:2::1")}}
+			n, flows := copyingV6(t, h)
+			for _, f := range flows {
+				h.sent = nil
+				p := traceOne(t, n, f)
+				if p.State != fabric.PathValid || hops(p) != "2001:db8:1::1 2001:db8:2::1" {
+					t.Errorf("%s %v: %+v", driver, f.edge, p)
+				}
+				want := uint32(0)
+				if driver == "mlx5_core" {
+					want = rdma.FlowLabel(f.sock.port, f.dst.Port())
+				}
+				for _, c := range h.sent {
+					if c.FlowLabel != want || c.Src.String() != "2001:db8::1" || c.Dst.String() != "2001:db8::2" || c.TOS != 26<<2|ect0 {
+						t.Errorf("%s %v: %+v, want flow label %#x", driver, f.edge, c, want)
+					}
+				}
+			}
+		})
+	}
 }
 
 func traceOne(t *testing.T, n idle, f traceFlow) TracedPath {

@@ -246,8 +246,9 @@ func TestSourcePorts(t *testing.T) {
 		{"mlx5_core", 0xfffff, 5, 0xffc0},
 		{"hns3", 0x07fff, 5, 0xfffe},
 		{"rdma_rxe", 0x00001, 0, 0xc000},
-		{"rdma_rxe", 0x00001, 17, 0xc000 + uint16((17*0x61c88647)&0xffffffff>>18)},
-		{"rdma_rxe", 0xfffff, 17, 0xc000 + uint16((17*0x61c88647)&0xffffffff>>18)},
+		{"rdma_rxe", 0x00001, 17, 57236}, // as soft-RoCE sent
+		{"rdma_rxe", 0xfffff, 18, 63494},
+		{"rdma_rxe", 0x00001, 0xabcdef, 0xe3ca},
 	} {
 		r, err := RuleOf(x.driver)
 		if err != nil {
