@@ -143,12 +143,14 @@ func TestHopsAgainstSets(t *testing.T) {
 
 // TestRoutesBound: members beyond the bound are counted, and have no place.
 func TestRoutesBound(t *testing.T) {
+	before := heap()
 	h := newHops()
 	for i := range maxMembers {
 		if !h.tell(preset.Member, []string{"v", fmt.Sprint(i % 4096), fmt.Sprint(i / 4096)}, "", time.Time{}) {
 			t.Fatalf("no place for %d", i)
 		}
 	}
+	t.Logf("%d members take %.0f MB", h.count, (heap()-before)/1e6)
 	if h.tell(preset.Member, []string{"v", "x", "y"}, "", time.Time{}) || len(h.members) != maxMembers/4096 || !h.tell(preset.Member, []string{"v", "1", "1"}, "", time.Time{}) {
 		t.Error("the bound does not hold, or keeps out what is known")
 	}
