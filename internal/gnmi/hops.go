@@ -8,7 +8,7 @@ import (
 )
 
 // maxMembers is how many members the groups of next hops of one switch may have
-// together: some 40 MB.
+// together: 26 MB.
 const maxMembers = 1 << 18
 
 // in is a thing of an instance of the network: a group or a next hop, by its number.
