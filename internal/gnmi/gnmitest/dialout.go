@@ -65,8 +65,7 @@ func (s *Switch) Publish(ctx context.Context, conn grpc.ClientConnInterface, dat
 	for {
 		select {
 		case <-ctx.Done():
-			<-ended
-			return ctx.Err()
+			return <-ended
 		case err := <-ended:
 			return err
 		case all := <-c:
