@@ -105,6 +105,15 @@ func (r *rig) overview(name string) (out []evidence.Sample) {
 	return out
 }
 
+// long leaves a test out with -short, as make test's race detector runs them: two others of this file have the same loop
+// under it.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: a hundred cycles take minutes under the race detector")
+	}
+}
+
 // newTwoStepRig is a rig of 32 NICs with 12 peers each, 768 directed flows, that asks in two
 // steps or about everything.
 func newTwoStepRig(t *testing.T, seed uint64, two bool) *rig {
@@ -294,6 +303,7 @@ func TestRule8WhoIsVouchedFor(t *testing.T) {
 // TestRule8WhoIsNotAskedClearsNothing: while the flows that showed an incident are left out,
 // it stays.
 func TestRule8WhoIsNotAskedClearsNothing(t *testing.T) {
+	long(t)
 	t.Parallel()
 	r := newTwoStepRig(t, 1, true)
 	d := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
@@ -352,6 +362,7 @@ func TestRule7ARoundsLength(t *testing.T) {
 
 // TestRule10: an incident does not become normal, and what is found healthy does.
 func TestRule10WhatIsNormalOfANIC(t *testing.T) {
+	long(t)
 	t.Parallel()
 	r := newTwoStepRig(t, 1, true)
 	d := fabric.Direction{From: r.w.g.Peer("h5/eth1"), To: "h5/eth1"}
@@ -377,6 +388,7 @@ func TestRule10WhatIsNormalOfANIC(t *testing.T) {
 }
 
 func TestRule11WhatThereIsNoRoomForIsSaid(t *testing.T) {
+	long(t)
 	t.Parallel()
 	r := newTwoStepRig(t, 1, true)
 	r.loop.o.TwoSteps.Most = 200
@@ -395,6 +407,7 @@ func TestRule11WhatThereIsNoRoomForIsSaid(t *testing.T) {
 }
 
 func TestRule12WithoutRulesEverythingIsAsked(t *testing.T) {
+	long(t)
 	t.Parallel()
 	r := newTwoStepRig(t, 1, true)
 	for _, rule := range []string{"nicP50", "nicP99", "nicLost", "nicMarked", "nicAnswered"} {
@@ -427,6 +440,7 @@ func TestRule12WithoutRulesEverythingIsAsked(t *testing.T) {
 
 // TestMaintenanceOfFlowsThatAreNotAsked: they take no part either.
 func TestMaintenanceOfFlowsThatAreNotAsked(t *testing.T) {
+	long(t)
 	t.Parallel()
 	r := newTwoStepRig(t, 1, true)
 	reg := maintenance.NewRegister(r.w.g)

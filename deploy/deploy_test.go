@@ -72,7 +72,8 @@ func installed(t *testing.T) (prometheus string) {
 	if err != nil || len(rules) == 0 {
 		t.Fatal(rules, err)
 	}
-	for from, to := range map[string]string{"prometheus/prometheus.yml": "prometheus.yml", "prometheus/switches.yml.example": "graylink/switches.yml"} {
+	for from, to := range map[string]string{"prometheus/prometheus.yml": "prometheus.yml", "prometheus/switches.yml.example": "graylink/switches.yml",
+		"prometheus/collectors.yml.example": "graylink/collectors.yml"} {
 		if err := os.WriteFile(filepath.Join(dir, to), []byte(read(t, from)), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +101,9 @@ func TestPrometheusConfigOfTheNewest(t *testing.T) {
 		t.Fatal("no line about native histograms")
 	}
 	// Discovery by files would bring another module along, for one key.
-	with = strings.Replace(with, "file_sd_configs:\n      - files: [graylink/switches.yml]", "static_configs: [{targets: [leaf1]}]", 1)
+	for _, file := range []string{"switches", "collectors"} {
+		with = strings.Replace(with, "file_sd_configs:\n      - files: [graylink/"+file+".yml]", "static_configs: [{targets: [leaf1]}]", 1)
+	}
 	c, err := config.Load(with, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

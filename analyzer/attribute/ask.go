@@ -24,7 +24,7 @@ const (
 )
 
 // Asker reads an element's series from Prometheus: eight questions for each of its switches,
-// twelve for its NICs together.
+// twelve for its NICs together, and four for the control planes where they matter.
 type Asker struct {
 	DB evidence.Querier
 	// Scrape is the interval at which ports are scraped.
@@ -39,6 +39,7 @@ const maxPlaces = 256
 // Ask answers a question about an element of a fabric.
 func (a *Asker) Ask(ctx context.Context, g *fabric.Graph, q Question) (fabric.Attribution, error) {
 	places := placesOf(g, &q.Verdict)
+	control := controlOf(&q.Verdict, places)
 	r := &readings{at: map[reading]*values{}, peers: map[string]string{}}
 	for _, p := range places {
 		r.peers[p.end] = g.Peer(p.end)
@@ -69,11 +70,20 @@ func (a *Asker) Ask(ctx context.Context, g *fabric.Graph, q Question) (fabric.At
 		if err := a.read(ctx, r, t, nicPrefix, selector); err != nil {
 			return fabric.Attribution{}, err
 		}
-		if err := a.snapshots(ctx, r, t, fmt.Sprintf("{__name__=~%s,%s}", strconv.Quote(strings.Join(wholes(), "|")), selector)); err != nil {
+		if err := a.snapshots(ctx, r, t, fmt.Sprintf("{__name__=~%s,%s}", strconv.Quote(strings.Join(wholes(ofNIC), "|")), selector)); err != nil {
 			return fabric.Attribution{}, err
 		}
 	}
-	return explain(q, places, r), nil
+	if len(control) > 0 {
+		var names []string
+		for _, p := range control {
+			names = append(names, regexp.QuoteMeta(p.end))
+		}
+		if err := a.snapshots(ctx, r, t, fmt.Sprintf("{__name__=~%s,switch=~%s}", strconv.Quote(strings.Join(wholes(ofSwitch), "|")), strconv.Quote(strings.Join(names, "|")))); err != nil {
+			return fabric.Attribution{}, err
+		}
+	}
+	return explain(q, places, control, r), nil
 }
 
 // times are the moments of the questions: two before the incident, of which the second serves
@@ -161,6 +171,9 @@ func largest(samples []evidence.Sample) map[string]float64 {
 func endOf(l map[string]string) string {
 	if nic := l["nic"]; nic != "" {
 		return nic
+	}
+	if l["port"] == "" {
+		return l["switch"]
 	}
 	return l["switch"] + ":" + l["port"]
 }
@@ -318,6 +331,24 @@ func placesOf(g *fabric.Graph, v *fabric.Verdict) []place {
 		}
 		for _, end := range uplinks(g, to) {
 			add(end, false, true)
+		}
+	}
+	return out
+}
+
+// controlOf are the switches of places whose control plane may be why: where packets are
+// lost or sent elsewhere, and not where they are late.
+func controlOf(v *fabric.Verdict, places []place) (out []place) {
+	switch {
+	case v.Scenario == fabric.HardFailure || v.Scenario == fabric.Flap:
+	case v.Kind == fabric.KindSwitch || v.Kind == fabric.KindLeafUplinks:
+	default:
+		return nil
+	}
+	for _, p := range places {
+		sw, _, ok := fabric.SplitPort(p.end)
+		if ok && !slices.ContainsFunc(out, func(o place) bool { return o.end == sw }) {
+			out = append(out, place{sw, true, true})
 		}
 	}
 	return out

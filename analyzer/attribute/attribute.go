@@ -103,14 +103,15 @@ func grown(from, to *float64) (float64, bool) {
 	return *to - *from, true
 }
 
-// Explain answers a question from what was read.
-func explain(q Question, places []place, r *readings) fabric.Attribution {
+// explain answers a question from what was read of the places, and of the switches whose control
+// plane may be why.
+func explain(q Question, places, control []place, r *readings) fabric.Attribution {
 	a := fabric.Attribution{From: q.Since, Until: q.Now, Causes: []fabric.Cause{}}
 	back := make([]place, len(places))
 	for i, p := range places {
 		back[i] = place{p.end, p.receives, p.sends}
 	}
-	a.Causes = append(a.Causes, r.causes(places)...)
+	a.Causes = append(a.Causes, r.causes(slices.Concat(places, control))...)
 	// Routing leaves what failed: no cause of that.
 	failed := q.Verdict.Scenario == fabric.HardFailure || q.Verdict.Scenario == fabric.Flap
 	if failed {

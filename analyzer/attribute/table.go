@@ -253,6 +253,8 @@ const (
 	pauseFrames  = "fabric_nic_pause_frames_total"
 	driverCounts = "fabric_nic_driver_statistic_total"
 	moduleFlags  = "fabric_nic_module_flag"
+	// Of a switch's processor, by switch.
+	policed = "fabric_switch_control_plane_discards_total"
 )
 
 // priorities are the driver's counters of pause frames of all priorities (mlx5).
@@ -364,6 +366,8 @@ var table = []Row{
 	{Cause: fabric.CauseDrops, Series: rdma, Reasons: []string{"packet_seq_err", "local_ack_timeout_err"}, Weight: 0.3, side: sends, condition: rate(1, 3)},
 	{Cause: fabric.CauseHost, Series: rdma, Reasons: []string{"out_of_buffer", "rnr_nak_retry_err"}, Weight: 0.5, side: either, condition: rate(1, 3)},
 
+	{Cause: fabric.CauseControl, Series: policed, Weight: 0.6, side: either, condition: rate(10, 3)},
+
 	{Cause: fabric.CauseHost, Series: stalled, Weight: 0.7, side: either, condition: rate(0.05, 3)},
 }
 
@@ -389,6 +393,7 @@ var actions = map[string]string{
 	fabric.CauseMTU:        "Set the same MTU at both ends of the cable at %s.",
 	fabric.CauseNIC:        "Take the node of %s out of service and replace the NIC: its own driver, firmware or PCI link says that it is broken.",
 	fabric.CauseOptics:     "Look at the optic or cable of %s: seat, cooling, and whether it is there at all; replace it.",
+	fabric.CauseControl:    "Look at what floods the processor of %s, and at its policers: the sessions of routing and LLDP live there.",
 	fabric.CauseHost:       "Leave the network alone. Look at CPU load, interrupts and PCIe of the node of %s.",
 }
 
@@ -430,11 +435,17 @@ func whole(series string) bool {
 	return strings.HasPrefix(series, "graylink_") || strings.HasPrefix(series, "fabric_")
 }
 
-// wholes are the whole names that are asked for, of NICs.
-func wholes() []string {
+// Whose whole names.
+const (
+	ofNIC    = false
+	ofSwitch = true
+)
+
+// wholes are the whole names that are asked for, of NICs or of switches.
+func wholes(of bool) []string {
 	names := map[string]bool{}
 	for i := range table {
-		if whole(table[i].Series) {
+		if whole(table[i].Series) && strings.HasPrefix(table[i].Series, "fabric_switch_") == of {
 			names[table[i].Series] = true
 		}
 	}

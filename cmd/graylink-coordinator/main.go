@@ -73,7 +73,7 @@ func flags(app *kingpin.Application) *settings {
 	app.Flag("schedule.budget", "Probes per second that a node sends at most.").Default(fmt.Sprint(d.Budget)).Float64Var(&o.Schedule.Budget)
 	app.Flag("schedule.min-peers", "Distinct peers that every NIC is probed from and probes at least.").Default(fmt.Sprint(d.MinPeers)).IntVar(&o.Schedule.MinPeers)
 	app.Flag("schedule.min-flows", "Flows expected over every direction of a fabric link at least.").Default(fmt.Sprint(d.MinFlows)).Float64Var(&o.Schedule.MinFlows)
-	app.Flag("schedule.class", `Class of probes as NAME=DSCP; "=0" is the one without a name. May be given several times.`).Default("=0").StringsVar(&s.classes)
+	app.Flag("schedule.class", `Class of probes as NAME=DSCP, or NAME=DSCP/SL with the service level of probes by RDMA; "=0" is the one without a name. May be given several times.`).Default("=0").StringsVar(&s.classes)
 	app.Flag("schedule.link-edges", "Edges that are to be traced over every direction of a link; source ports are moved until they are. 0: never moved.").Default(strconv.Itoa(o.LinkEdges)).IntVar(&o.LinkEdges)
 	duration("schedule.rebalance-every", "Time between rounds of moved source ports, at least.", &o.RebalanceEvery)
 	app.Flag("stamp.port", "UDP port of the reflectors.").Default(strconv.Itoa(int(o.Stamp.Port))).Uint16Var(&o.Stamp.Port)
@@ -92,11 +92,16 @@ func (s *settings) complete() error {
 	s.options.Stamp.Classes = nil
 	for _, c := range s.classes {
 		name, value, ok := strings.Cut(c, "=")
+		value, level, leveled := strings.Cut(value, "/")
 		dscp, err := strconv.ParseUint(value, 10, 6)
-		if !ok || err != nil {
-			return fmt.Errorf("--schedule.class %q: want NAME=DSCP with a DSCP from 0 to 63", c)
+		sl := uint64(0)
+		if err == nil && leveled {
+			sl, err = strconv.ParseUint(level, 10, 4)
 		}
-		s.options.Stamp.Classes = append(s.options.Stamp.Classes, coordinator.Class{Name: name, DSCP: uint8(dscp)})
+		if !ok || err != nil {
+			return fmt.Errorf("--schedule.class %q: want NAME=DSCP or NAME=DSCP/SL with a DSCP from 0 to 63 and a service level from 0 to 15", c)
+		}
+		s.options.Stamp.Classes = append(s.options.Stamp.Classes, coordinator.Class{Name: name, DSCP: uint8(dscp), SL: uint8(sl)})
 	}
 	s.options.Keys = !s.noKeys
 	s.options.Version = version.Version

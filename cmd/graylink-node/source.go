@@ -28,6 +28,7 @@ func addSourceFlags(app *kingpin.Application) (start func(listen []string, webCo
 	app.Flag("state.file", "What the coordinator said last, so that a restart does not need it. Holds secrets.").StringVar(&o.StateFile)
 	app.Flag("web.advertise-address", "Where Prometheus finds this node, host:port. Default: the first listen address; without a host, the coordinator takes the one this node comes from.").StringVar(&o.Web)
 	app.Flag("timestamps", `Time stamps, where a coordinator is asked: "" for the NICs' where they have them, or kernel.`).EnumVar(&o.Timestamps, "", "kernel")
+	app.Flag("rdma", "Probe by RDMA datagrams where both ends have a queue pair, where a coordinator is asked. Needs a build with the tag rdma.").BoolVar(&o.RDMA)
 	bound := app.Flag("clock.error-bound", "Error bound of this node's clock, where a coordinator is asked. Negative: not stated.").Default("-1s").Duration()
 	app.Flag("clock.sync", "Relate this node's clocks to its peers', and measure one-way delays by that, where a coordinator is asked.").Default("true").BoolVar(&o.ClockSync)
 	app.Flag("clock.chrony-sock", "Socket of a reference clock of chronyd (refclock SOCK) that is told once a second how the system clock stands against the coordinator's --clock.reference. Empty: none.").StringVar(&o.ChronySock)

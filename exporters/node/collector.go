@@ -159,6 +159,7 @@ func nicSeries(x *exposition, st state) {
 	cfg := st.Config()
 	nics := st.Snapshot().NICs
 	nicState(x, cfg, nics)
+	rdmaState(x, nics)
 	clockState(x, st, nics)
 
 	version, paths := st.Paths()

@@ -21,6 +21,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/rdma"
 )
 
 // FleetOptions are those of a node that a coordinator tells what to do.
@@ -37,6 +38,7 @@ type FleetOptions struct {
 	ErrorBound *time.Duration // of the node's clock; nil: not stated
 	Timestamps string         // as in the configuration file
 	ClockSync  bool           // relate the clocks, and measure delays by that
+	RDMA       bool           // probe by RDMA where both ends have it
 	ChronySock string         // of a SOCK reference clock of chronyd, which may steer the system clock by what ClockSync knows; empty: none
 	Bend       *probe.Bend    // makes the clock wrong, for tests; nil: it is right
 	// Engine makes the probe engine of a configuration; nil: one with sockets.
@@ -102,6 +104,12 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 		wanted = fleetConfig(&agentapi.Assignment{Node: o.Node, Stamp: &agentapi.Stamp{Port: 862, SourcePort: 49152}}, nil, o)
 	}
 	n := &Node{file: o.File, sync: o.ClockSync, log: log, lookup: deviceAddresses, bend: o.Bend, registry: processRegistry(), wanted: wanted, started: now, loaded: now, reloadOK: true}
+	if o.RDMA {
+		if rdma.Library() == nil {
+			return nil, rdma.ErrNotBuilt
+		}
+		n.rdmaOf = rdmaPorts("/sys", rdma.RandomQKey())
+	}
 	resolved, err := n.resolve(wanted, nil)
 	if err != nil {
 		return nil, err
@@ -142,7 +150,7 @@ func fleetConfig(a *agentapi.Assignment, keys *agentapi.Keys, o FleetOptions) *p
 		Trace: probe.TraceConfig{PacketsPerSecond: fleetTracePackets, PacketsPerSwitch: fleetTracePerSwitch, Concurrency: fleetTracesAtOnce},
 		Hash:  hex.EncodeToString(a.GetHash()[:min(8, len(a.GetHash()))])}
 	for _, k := range a.GetStamp().GetClasses() {
-		c.Stamp.Classes = append(c.Stamp.Classes, probe.ClassConfig{Name: k.GetName(), DSCP: uint8(k.GetDscp())})
+		c.Stamp.Classes = append(c.Stamp.Classes, probe.ClassConfig{Name: k.GetName(), DSCP: uint8(k.GetDscp()), SL: uint8(k.GetSl())})
 	}
 	if len(c.Stamp.Classes) == 0 {
 		c.Stamp.Classes = []probe.ClassConfig{{}}
@@ -165,6 +173,9 @@ func fleetConfig(a *agentapi.Assignment, keys *agentapi.Keys, o FleetOptions) *p
 	usable := make([]bool, len(a.GetPeers()))
 	for i, p := range a.GetPeers() {
 		v := probe.PeerConfig{NIC: p.GetNic(), Address: agentapi.Address(p.GetAddress()), Leaf: p.GetLeaf(), Plane: p.GetPlane(), SSID: uint16(p.GetSsid()), Hardware: p.GetHardware()}
+		if r := p.GetRdma(); r != nil && len(r.GetGid()) == 16 {
+			v.RDMA = &probe.RDMAPeer{GID: netip.AddrFrom16([16]byte(r.GetGid())), QPN: r.GetQpn(), QKey: r.GetQKey(), LID: uint16(r.GetLid()), Hardware: r.GetHardware()}
+		}
 		if a.GetAuthenticated() {
 			if v.Keys = shared[fabric.OwnerOf(p.GetNic())]; len(v.Keys) == 0 {
 				continue
@@ -229,8 +240,11 @@ func (f *fleet) Interfaces() ([]*agentapi.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	hardware := map[string]*bool{}
+	hardware, pairs := map[string]*bool{}, map[string]*agentapi.RDMA{}
 	for _, s := range f.node.engine.Snapshot().NICs {
+		if s.Device != "" && s.Port != nil {
+			pairs[s.Device] = registered(&s)
+		}
 		if s.Device != "" && s.TxKind != "" && s.RxKind != "" {
 			hardware[s.Device] = proto.Bool(s.TxKind == kindHardware && s.RxKind == kindHardware)
 		}
@@ -244,7 +258,7 @@ func (f *fleet) Interfaces() ([]*agentapi.Interface, error) {
 		if err != nil {
 			continue // it went while we looked
 		}
-		v := &agentapi.Interface{Name: i.Name, Mtu: uint32(i.MTU), Up: i.Flags&net.FlagUp != 0, SpeedBps: speed(i.Name), HardwareStamps: hardware[i.Name]}
+		v := &agentapi.Interface{Name: i.Name, Mtu: uint32(i.MTU), Up: i.Flags&net.FlagUp != 0, SpeedBps: speed(i.Name), HardwareStamps: hardware[i.Name], Rdma: pairs[i.Name]}
 		for _, a := range addrs {
 			if p, err := netip.ParsePrefix(a.String()); err == nil && probe.CheckAddress(p.Addr()) == nil && len(v.Addresses) < agentapi.MaxInterfaceAddresses {
 				v.Addresses = append(v.Addresses, p.Addr().AsSlice())
@@ -255,6 +269,41 @@ func (f *fleet) Interfaces() ([]*agentapi.Interface, error) {
 		}
 	}
 	return out, nil
+}
+
+// registered is what peers are told of a NIC's queue pair. Without one, or without a
+// GID, it says that there is to be one.
+func registered(s *probe.NICStats) *agentapi.RDMA {
+	p := s.Port
+	if !p.Queue || !p.GID.IsValid() {
+		return &agentapi.RDMA{Device: p.Device, Port: uint32(p.Port)}
+	}
+	gid := p.GID.As16()
+	return &agentapi.RDMA{Device: p.Device, Port: uint32(p.Port), Gid: gid[:], Qpn: p.QPN, QKey: s.RDMA.QKey, Lid: uint32(p.LID), Hardware: p.Hardware}
+}
+
+// rdmaPorts finds the RDMA ports of interfaces, for queue pairs with one Q_Key.
+func rdmaPorts(sys string, qkey uint32) func(netdev string) *probe.RDMAConfig {
+	return func(netdev string) *probe.RDMAConfig {
+		// Documentation/ABI/stable/sysfs-class-infiniband: the interface of each GID.
+		files, err := filepath.Glob(filepath.Join(sys, "class/infiniband/*/ports/*/gid_attrs/ndevs/[0-7]"))
+		if err != nil {
+			return nil
+		}
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			if err != nil || strings.TrimSpace(string(b)) != netdev {
+				continue
+			}
+			port := filepath.Dir(filepath.Dir(filepath.Dir(f)))
+			number, err := strconv.Atoi(filepath.Base(port))
+			if err != nil {
+				continue
+			}
+			return &probe.RDMAConfig{Device: filepath.Base(filepath.Dir(filepath.Dir(port))), Port: number, PKey: rdma.DefaultPKey, QKey: qkey}
+		}
+		return nil
+	}
 }
 
 // speed reads a link's speed (Documentation/ABI/testing/sysfs-class-net,

@@ -16,7 +16,7 @@ func octets(s string) []byte { return netip.MustParseAddr(s).AsSlice() }
 
 func exampleAssignment() *agentapi.Assignment {
 	return &agentapi.Assignment{Version: 3, Hash: bytes.Repeat([]byte{0xab}, 16), Node: "h1", Authenticated: true, CadenceNs: 1e7,
-		Stamp: &agentapi.Stamp{Port: 862, SourcePort: 49152, Padding: 8, Classes: []*agentapi.Class{{}, {Name: "storage", Dscp: 26}}},
+		Stamp: &agentapi.Stamp{Port: 862, SourcePort: 49152, Padding: 8, Classes: []*agentapi.Class{{}, {Name: "storage", Dscp: 26, Sl: 3}}},
 		Nics: []*agentapi.NIC{
 			{Nic: "h1/eth1", Address: octets("10.0.0.1"), Device: "eth1", Leaf: "leaf1", LeafPort: "dn1", Plane: "a", Rail: proto.Uint32(0), Pod: "p1", Side: "left", Ssid: 7},
 			{Nic: "h1/eth2", Address: octets("10.0.1.1"), Ssid: 8}},
@@ -59,7 +59,7 @@ func TestFleetConfig(t *testing.T) {
 		}
 		return b.String()
 	}
-	head := `h1 abababababababab 10ms 1s 862 49152 8 [{Name: DSCP:0} {Name:storage DSCP:26}]
+	head := `h1 abababababababab 10ms 1s 862 49152 8 [{Name: DSCP:0 SL:0} {Name:storage DSCP:26 SL:3}]
 nic h1/eth1 10.0.0.1 "eth1" leaf1:dn1 plane a rail 0 pod p1 side left ssid 7 kernel
 nic h1/eth2 10.0.1.1 "" : plane  rail none pod  side  ssid 8 kernel
 `

@@ -26,6 +26,7 @@ type Node struct {
 	sync   bool   // what the file says is measured with related clocks
 	log    *slog.Logger
 	lookup func(device string) ([]netip.Addr, error)
+	rdmaOf func(device string) *probe.RDMAConfig // RDMA port of an interface; nil: NICs of an assignment are probed by UDP
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
@@ -113,7 +114,9 @@ func (n *Node) refresh() {
 		n.log.Warn("addresses of this node", "err", err)
 		return
 	}
-	same := slices.EqualFunc(cfg.NICs, running.NICs, func(a, b probe.NICConfig) bool { return a.NIC == b.NIC && a.Address == b.Address })
+	same := slices.EqualFunc(cfg.NICs, running.NICs, func(a, b probe.NICConfig) bool {
+		return a.NIC == b.NIC && a.Address == b.Address && a.RDMA.Same(b.RDMA)
+	})
 	if same && !n.retry {
 		return
 	}
@@ -131,20 +134,28 @@ func (n *Node) refresh() {
 // assigned one if the device has it, else the one it had in running. A device
 // without an address keeps the one it had, or is taken to get the assigned one.
 func (n *Node) resolve(cfg, running *probe.Config) (*probe.Config, error) {
-	if !slices.ContainsFunc(cfg.NICs, func(c probe.NICConfig) bool { return !c.Address.IsValid() }) {
+	if !slices.ContainsFunc(cfg.NICs, func(c probe.NICConfig) bool { return !c.Address.IsValid() && c.Device != "" }) {
 		return cfg, nil
 	}
 	out := *cfg
 	out.NICs = slices.Clone(cfg.NICs)
 	for i := range out.NICs {
 		c := &out.NICs[i]
-		if c.Address.IsValid() {
-			continue
+		if c.Address.IsValid() || c.Device == "" {
+			continue // or it is probed by RDMA only
 		}
 		var had netip.Addr
 		if running != nil {
 			if j := slices.IndexFunc(running.NICs, func(r probe.NICConfig) bool { return r.NIC == c.NIC }); j >= 0 {
 				had = running.NICs[j].Address
+				if n.rdmaOf != nil {
+					c.RDMA = running.NICs[j].RDMA // a device that is gone for now is no reason to go by UDP
+				}
+			}
+		}
+		if n.rdmaOf != nil {
+			if port := n.rdmaOf(c.Device); port != nil {
+				c.RDMA = port
 			}
 		}
 		addrs, err := n.lookup(c.Device)

@@ -6,8 +6,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+// families are those that desc made.
+var families []*prometheus.Desc
+
 func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(name, help, labels, nil)
+	d := prometheus.NewDesc(name, help, labels, nil)
+	families = append(families, d)
+	return d
 }
 
 // Series of the ports: the vocabulary of fabric_switch_port_*, whoever measures.
@@ -21,13 +26,13 @@ var (
 	portTxBytes  = desc("fabric_switch_port_transmit_bytes_total", "Octets sent.", "switch", "port")
 	portRx       = desc("fabric_switch_port_receive_packets_total", "Packets received.", "switch", "port")
 	portTx       = desc("fabric_switch_port_transmit_packets_total", "Packets sent.", "switch", "port")
-	portRxErrors = desc("fabric_switch_port_receive_errors_total", "Packets received damaged, by reason.", "switch", "port", "reason")
+	portRxErrors = desc("fabric_switch_port_receive_errors_total", "Packets received that were of no use, by reason.", "switch", "port", "reason")
 	portTxErrors = desc("fabric_switch_port_transmit_errors_total", "Packets that could not be sent, by reason.", "switch", "port", "reason")
 	portRxDrops  = desc("fabric_switch_port_receive_discards_total", "Whole packets received and thrown away.", "switch", "port")
 	portTxDrops  = desc("fabric_switch_port_transmit_discards_total", "Whole packets thrown away instead of sent.", "switch", "port")
 	queueBytes   = desc("fabric_switch_port_queue_bytes", "Octets that wait to be sent.", "switch", "port")
 	queuePackets = desc("fabric_switch_port_queue_packets", "Packets that wait to be sent.", "switch", "port")
-	queueDrops   = desc("fabric_switch_port_queue_discards_total", "Packets that did not fit into the queue.", "switch", "port")
+	queueDrops   = desc("fabric_switch_port_queue_discards_total", "Packets of a queue that were thrown away, by why.", "switch", "port")
 	queueOver    = desc("fabric_switch_port_queue_overlimits_total", "Times that the queue had to hold packets back.", "switch", "port")
 
 	agentKind    = desc("graylink_switch_source_info", "How probes are seen.", "switch", "kind")
@@ -40,6 +45,9 @@ var (
 	agentLLDP    = desc("graylink_switch_lldp_errors_total", "LLDP frames that could not be read.", "switch")
 	agentScrape  = desc("graylink_switch_collector_up", "Whether a part of the telemetry could be read.", "switch", "collector")
 )
+
+// Families are all that an agent may tell.
+func Families() []*prometheus.Desc { return families }
 
 // Describe has nothing to say: what is absent is not known before.
 func (a *Agent) Describe(chan<- *prometheus.Desc) {}

@@ -376,6 +376,7 @@ type Interface struct {
 	SpeedBps       uint64                 `protobuf:"varint,4,opt,name=speed_bps,json=speedBps,proto3" json:"speed_bps,omitempty"` // 0: not known
 	Up             bool                   `protobuf:"varint,5,opt,name=up,proto3" json:"up,omitempty"`
 	HardwareStamps *bool                  `protobuf:"varint,6,opt,name=hardware_stamps,json=hardwareStamps,proto3,oneof" json:"hardware_stamps,omitempty"` // its stamps are its own clock's, every packet's; absent: as before
+	Rdma           *RDMA                  `protobuf:"bytes,7,opt,name=rdma,proto3" json:"rdma,omitempty"`                                                  // its port of an RDMA device, which the agent probes by; absent: it probes by UDP
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -452,6 +453,106 @@ func (x *Interface) GetHardwareStamps() bool {
 	return false
 }
 
+func (x *Interface) GetRdma() *RDMA {
+	if x != nil {
+		return x.Rdma
+	}
+	return nil
+}
+
+// RDMA is where datagrams for a queue pair go.
+type RDMA struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Device        string                 `protobuf:"bytes,1,opt,name=device,proto3" json:"device,omitempty"`
+	Port          uint32                 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
+	Gid           []byte                 `protobuf:"bytes,3,opt,name=gid,proto3" json:"gid,omitempty"`                // 16 octets
+	Qpn           uint32                 `protobuf:"varint,4,opt,name=qpn,proto3" json:"qpn,omitempty"`               // from an agent 0: there is no queue pair now, and the one before is to be kept
+	QKey          uint32                 `protobuf:"varint,5,opt,name=q_key,json=qKey,proto3" json:"q_key,omitempty"` // the highest bit is clear
+	Lid           uint32                 `protobuf:"varint,6,opt,name=lid,proto3" json:"lid,omitempty"`               // on InfiniBand; 0: RoCE
+	Hardware      bool                   `protobuf:"varint,7,opt,name=hardware,proto3" json:"hardware,omitempty"`     // it stamps in hardware
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RDMA) Reset() {
+	*x = RDMA{}
+	mi := &file_agent_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RDMA) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RDMA) ProtoMessage() {}
+
+func (x *RDMA) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RDMA.ProtoReflect.Descriptor instead.
+func (*RDMA) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RDMA) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
+func (x *RDMA) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *RDMA) GetGid() []byte {
+	if x != nil {
+		return x.Gid
+	}
+	return nil
+}
+
+func (x *RDMA) GetQpn() uint32 {
+	if x != nil {
+		return x.Qpn
+	}
+	return 0
+}
+
+func (x *RDMA) GetQKey() uint32 {
+	if x != nil {
+		return x.QKey
+	}
+	return 0
+}
+
+func (x *RDMA) GetLid() uint32 {
+	if x != nil {
+		return x.Lid
+	}
+	return 0
+}
+
+func (x *RDMA) GetHardware() bool {
+	if x != nil {
+		return x.Hardware
+	}
+	return false
+}
+
 type ClockInfo struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Clock         string                 `protobuf:"bytes,1,opt,name=clock,proto3" json:"clock,omitempty"`                                      // identifier of the clock that stamps
@@ -463,7 +564,7 @@ type ClockInfo struct {
 
 func (x *ClockInfo) Reset() {
 	*x = ClockInfo{}
-	mi := &file_agent_proto_msgTypes[4]
+	mi := &file_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -475,7 +576,7 @@ func (x *ClockInfo) String() string {
 func (*ClockInfo) ProtoMessage() {}
 
 func (x *ClockInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[4]
+	mi := &file_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -488,7 +589,7 @@ func (x *ClockInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockInfo.ProtoReflect.Descriptor instead.
 func (*ClockInfo) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{4}
+	return file_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ClockInfo) GetClock() string {
@@ -524,7 +625,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_agent_proto_msgTypes[5]
+	mi := &file_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -536,7 +637,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[5]
+	mi := &file_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -549,7 +650,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{5}
+	return file_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Applied) GetVersion() uint64 {
@@ -587,7 +688,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_agent_proto_msgTypes[6]
+	mi := &file_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +700,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[6]
+	mi := &file_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +713,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{6}
+	return file_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Heartbeat) GetApplied() *Applied {
@@ -667,7 +768,7 @@ type Addresses struct {
 
 func (x *Addresses) Reset() {
 	*x = Addresses{}
-	mi := &file_agent_proto_msgTypes[7]
+	mi := &file_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -679,7 +780,7 @@ func (x *Addresses) String() string {
 func (*Addresses) ProtoMessage() {}
 
 func (x *Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[7]
+	mi := &file_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -692,7 +793,7 @@ func (x *Addresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Addresses.ProtoReflect.Descriptor instead.
 func (*Addresses) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{7}
+	return file_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Addresses) GetInterfaces() []*Interface {
@@ -712,7 +813,7 @@ type PathReport struct {
 
 func (x *PathReport) Reset() {
 	*x = PathReport{}
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +825,7 @@ func (x *PathReport) String() string {
 func (*PathReport) ProtoMessage() {}
 
 func (x *PathReport) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +838,7 @@ func (x *PathReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathReport.ProtoReflect.Descriptor instead.
 func (*PathReport) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{8}
+	return file_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PathReport) GetTraces() []*Trace {
@@ -761,7 +862,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +874,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +887,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Trace) GetEdge() string {
@@ -842,7 +943,7 @@ type Hop struct {
 
 func (x *Hop) Reset() {
 	*x = Hop{}
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +955,7 @@ func (x *Hop) String() string {
 func (*Hop) ProtoMessage() {}
 
 func (x *Hop) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +968,7 @@ func (x *Hop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hop.ProtoReflect.Descriptor instead.
 func (*Hop) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Hop) GetTtl() uint32 {
@@ -902,7 +1003,7 @@ type ClockReport struct {
 
 func (x *ClockReport) Reset() {
 	*x = ClockReport{}
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -914,7 +1015,7 @@ func (x *ClockReport) String() string {
 func (*ClockReport) ProtoMessage() {}
 
 func (x *ClockReport) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -927,7 +1028,7 @@ func (x *ClockReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockReport.ProtoReflect.Descriptor instead.
 func (*ClockReport) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ClockReport) GetFormat() uint32 {
@@ -961,7 +1062,7 @@ type CoordinatorMessage struct {
 
 func (x *CoordinatorMessage) Reset() {
 	*x = CoordinatorMessage{}
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -973,7 +1074,7 @@ func (x *CoordinatorMessage) String() string {
 func (*CoordinatorMessage) ProtoMessage() {}
 
 func (x *CoordinatorMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -986,7 +1087,7 @@ func (x *CoordinatorMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CoordinatorMessage.ProtoReflect.Descriptor instead.
 func (*CoordinatorMessage) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CoordinatorMessage) GetBody() isCoordinatorMessage_Body {
@@ -1100,7 +1201,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1112,7 +1213,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1125,7 +1226,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Welcome) GetVersion() string {
@@ -1152,7 +1253,7 @@ type Refused struct {
 
 func (x *Refused) Reset() {
 	*x = Refused{}
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +1265,7 @@ func (x *Refused) String() string {
 func (*Refused) ProtoMessage() {}
 
 func (x *Refused) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +1278,7 @@ func (x *Refused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refused.ProtoReflect.Descriptor instead.
 func (*Refused) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Refused) GetReason() string {
@@ -1210,7 +1311,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1222,7 +1323,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1235,7 +1336,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Assignment) GetVersion() uint64 {
@@ -1327,7 +1428,7 @@ type Stamp struct {
 
 func (x *Stamp) Reset() {
 	*x = Stamp{}
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1339,7 +1440,7 @@ func (x *Stamp) String() string {
 func (*Stamp) ProtoMessage() {}
 
 func (x *Stamp) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1352,7 +1453,7 @@ func (x *Stamp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stamp.ProtoReflect.Descriptor instead.
 func (*Stamp) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Stamp) GetPort() uint32 {
@@ -1387,13 +1488,14 @@ type Class struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Dscp          uint32                 `protobuf:"varint,2,opt,name=dscp,proto3" json:"dscp,omitempty"`
+	Sl            uint32                 `protobuf:"varint,3,opt,name=sl,proto3" json:"sl,omitempty"` // service level of datagrams by RDMA
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Class) Reset() {
 	*x = Class{}
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1405,7 +1507,7 @@ func (x *Class) String() string {
 func (*Class) ProtoMessage() {}
 
 func (x *Class) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1418,7 +1520,7 @@ func (x *Class) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Class.ProtoReflect.Descriptor instead.
 func (*Class) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Class) GetName() string {
@@ -1431,6 +1533,13 @@ func (x *Class) GetName() string {
 func (x *Class) GetDscp() uint32 {
 	if x != nil {
 		return x.Dscp
+	}
+	return 0
+}
+
+func (x *Class) GetSl() uint32 {
+	if x != nil {
+		return x.Sl
 	}
 	return 0
 }
@@ -1453,7 +1562,7 @@ type NIC struct {
 
 func (x *NIC) Reset() {
 	*x = NIC{}
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1465,7 +1574,7 @@ func (x *NIC) String() string {
 func (*NIC) ProtoMessage() {}
 
 func (x *NIC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1478,7 +1587,7 @@ func (x *NIC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NIC.ProtoReflect.Descriptor instead.
 func (*NIC) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *NIC) GetNic() string {
@@ -1559,13 +1668,14 @@ type Peer struct {
 	Plane         string                 `protobuf:"bytes,4,opt,name=plane,proto3" json:"plane,omitempty"`
 	Ssid          uint32                 `protobuf:"varint,5,opt,name=ssid,proto3" json:"ssid,omitempty"`         // 0: any
 	Hardware      bool                   `protobuf:"varint,6,opt,name=hardware,proto3" json:"hardware,omitempty"` // it stamps in hardware
+	Rdma          *RDMA                  `protobuf:"bytes,7,opt,name=rdma,proto3" json:"rdma,omitempty"`          // NICs that have RDMA themselves probe it by that; absent: by UDP
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1577,7 +1687,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1590,7 +1700,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Peer) GetNic() string {
@@ -1635,6 +1745,13 @@ func (x *Peer) GetHardware() bool {
 	return false
 }
 
+func (x *Peer) GetRdma() *RDMA {
+	if x != nil {
+		return x.Rdma
+	}
+	return nil
+}
+
 // Edge names its ends by their places in the lists of NICs and peers.
 type Edge struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1649,7 +1766,7 @@ type Edge struct {
 
 func (x *Edge) Reset() {
 	*x = Edge{}
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1661,7 +1778,7 @@ func (x *Edge) String() string {
 func (*Edge) ProtoMessage() {}
 
 func (x *Edge) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1674,7 +1791,7 @@ func (x *Edge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edge.ProtoReflect.Descriptor instead.
 func (*Edge) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Edge) GetNic() uint32 {
@@ -1723,7 +1840,7 @@ type Keys struct {
 
 func (x *Keys) Reset() {
 	*x = Keys{}
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1735,7 +1852,7 @@ func (x *Keys) String() string {
 func (*Keys) ProtoMessage() {}
 
 func (x *Keys) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1748,7 +1865,7 @@ func (x *Keys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keys.ProtoReflect.Descriptor instead.
 func (*Keys) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Keys) GetPeers() []*PeerKeys {
@@ -1775,7 +1892,7 @@ type PeerKeys struct {
 
 func (x *PeerKeys) Reset() {
 	*x = PeerKeys{}
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1787,7 +1904,7 @@ func (x *PeerKeys) String() string {
 func (*PeerKeys) ProtoMessage() {}
 
 func (x *PeerKeys) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1800,7 +1917,7 @@ func (x *PeerKeys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerKeys.ProtoReflect.Descriptor instead.
 func (*PeerKeys) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PeerKeys) GetNode() string {
@@ -1827,7 +1944,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1839,7 +1956,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1852,7 +1969,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Key) GetId() uint32 {
@@ -1880,7 +1997,7 @@ type ClockUpdate struct {
 
 func (x *ClockUpdate) Reset() {
 	*x = ClockUpdate{}
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1892,7 +2009,7 @@ func (x *ClockUpdate) String() string {
 func (*ClockUpdate) ProtoMessage() {}
 
 func (x *ClockUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1905,7 +2022,7 @@ func (x *ClockUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockUpdate.ProtoReflect.Descriptor instead.
 func (*ClockUpdate) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ClockUpdate) GetFormat() uint32 {
@@ -1931,7 +2048,7 @@ type PathsWanted struct {
 
 func (x *PathsWanted) Reset() {
 	*x = PathsWanted{}
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1943,7 +2060,7 @@ func (x *PathsWanted) String() string {
 func (*PathsWanted) ProtoMessage() {}
 
 func (x *PathsWanted) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1956,7 +2073,7 @@ func (x *PathsWanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathsWanted.ProtoReflect.Descriptor instead.
 func (*PathsWanted) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_proto_rawDescGZIP(), []int{26}
 }
 
 var File_agent_proto protoreflect.FileDescriptor
@@ -1985,15 +2102,24 @@ const file_agent_proto_rawDesc = "" +
 	"\x11own_configuration\x18\t \x01(\bR\x10ownConfiguration\"?\n" +
 	"\vWebEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
-	"\x06scheme\x18\x02 \x01(\tR\x06scheme\"\xbe\x01\n" +
+	"\x06scheme\x18\x02 \x01(\tR\x06scheme\"\xeb\x01\n" +
 	"\tInterface\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\fR\taddresses\x12\x10\n" +
 	"\x03mtu\x18\x03 \x01(\rR\x03mtu\x12\x1b\n" +
 	"\tspeed_bps\x18\x04 \x01(\x04R\bspeedBps\x12\x0e\n" +
 	"\x02up\x18\x05 \x01(\bR\x02up\x12,\n" +
-	"\x0fhardware_stamps\x18\x06 \x01(\bH\x00R\x0ehardwareStamps\x88\x01\x01B\x12\n" +
-	"\x10_hardware_stamps\"_\n" +
+	"\x0fhardware_stamps\x18\x06 \x01(\bH\x00R\x0ehardwareStamps\x88\x01\x01\x12+\n" +
+	"\x04rdma\x18\a \x01(\v2\x17.graylink.agent.v1.RDMAR\x04rdmaB\x12\n" +
+	"\x10_hardware_stamps\"\x99\x01\n" +
+	"\x04RDMA\x12\x16\n" +
+	"\x06device\x18\x01 \x01(\tR\x06device\x12\x12\n" +
+	"\x04port\x18\x02 \x01(\rR\x04port\x12\x10\n" +
+	"\x03gid\x18\x03 \x01(\fR\x03gid\x12\x10\n" +
+	"\x03qpn\x18\x04 \x01(\rR\x03qpn\x12\x13\n" +
+	"\x05q_key\x18\x05 \x01(\rR\x04qKey\x12\x10\n" +
+	"\x03lid\x18\x06 \x01(\rR\x03lid\x12\x1a\n" +
+	"\bhardware\x18\a \x01(\bR\bhardware\"_\n" +
 	"\tClockInfo\x12\x14\n" +
 	"\x05clock\x18\x01 \x01(\tR\x05clock\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12$\n" +
@@ -2068,10 +2194,11 @@ const file_agent_proto_rawDesc = "" +
 	"\vsource_port\x18\x02 \x01(\rR\n" +
 	"sourcePort\x122\n" +
 	"\aclasses\x18\x03 \x03(\v2\x18.graylink.agent.v1.ClassR\aclasses\x12\x18\n" +
-	"\apadding\x18\x04 \x01(\rR\apadding\"/\n" +
+	"\apadding\x18\x04 \x01(\rR\apadding\"?\n" +
 	"\x05Class\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04dscp\x18\x02 \x01(\rR\x04dscp\"\xec\x01\n" +
+	"\x04dscp\x18\x02 \x01(\rR\x04dscp\x12\x0e\n" +
+	"\x02sl\x18\x03 \x01(\rR\x02sl\"\xec\x01\n" +
 	"\x03NIC\x12\x10\n" +
 	"\x03nic\x18\x01 \x01(\tR\x03nic\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x16\n" +
@@ -2084,14 +2211,15 @@ const file_agent_proto_rawDesc = "" +
 	"\x04side\x18\t \x01(\tR\x04side\x12\x12\n" +
 	"\x04ssid\x18\n" +
 	" \x01(\rR\x04ssidB\a\n" +
-	"\x05_rail\"\x8c\x01\n" +
+	"\x05_rail\"\xb9\x01\n" +
 	"\x04Peer\x12\x10\n" +
 	"\x03nic\x18\x01 \x01(\tR\x03nic\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x12\n" +
 	"\x04leaf\x18\x03 \x01(\tR\x04leaf\x12\x14\n" +
 	"\x05plane\x18\x04 \x01(\tR\x05plane\x12\x12\n" +
 	"\x04ssid\x18\x05 \x01(\rR\x04ssid\x12\x1a\n" +
-	"\bhardware\x18\x06 \x01(\bR\bhardware\"s\n" +
+	"\bhardware\x18\x06 \x01(\bR\bhardware\x12+\n" +
+	"\x04rdma\x18\a \x01(\v2\x17.graylink.agent.v1.RDMAR\x04rdma\"s\n" +
 	"\x04Edge\x12\x10\n" +
 	"\x03nic\x18\x01 \x01(\rR\x03nic\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\rR\x04peer\x12\x12\n" +
@@ -2132,72 +2260,75 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_agent_proto_goTypes = []any{
 	(PathState)(0),             // 0: graylink.agent.v1.PathState
 	(*AgentMessage)(nil),       // 1: graylink.agent.v1.AgentMessage
 	(*Hello)(nil),              // 2: graylink.agent.v1.Hello
 	(*WebEndpoint)(nil),        // 3: graylink.agent.v1.WebEndpoint
 	(*Interface)(nil),          // 4: graylink.agent.v1.Interface
-	(*ClockInfo)(nil),          // 5: graylink.agent.v1.ClockInfo
-	(*Applied)(nil),            // 6: graylink.agent.v1.Applied
-	(*Heartbeat)(nil),          // 7: graylink.agent.v1.Heartbeat
-	(*Addresses)(nil),          // 8: graylink.agent.v1.Addresses
-	(*PathReport)(nil),         // 9: graylink.agent.v1.PathReport
-	(*Trace)(nil),              // 10: graylink.agent.v1.Trace
-	(*Hop)(nil),                // 11: graylink.agent.v1.Hop
-	(*ClockReport)(nil),        // 12: graylink.agent.v1.ClockReport
-	(*CoordinatorMessage)(nil), // 13: graylink.agent.v1.CoordinatorMessage
-	(*Welcome)(nil),            // 14: graylink.agent.v1.Welcome
-	(*Refused)(nil),            // 15: graylink.agent.v1.Refused
-	(*Assignment)(nil),         // 16: graylink.agent.v1.Assignment
-	(*Stamp)(nil),              // 17: graylink.agent.v1.Stamp
-	(*Class)(nil),              // 18: graylink.agent.v1.Class
-	(*NIC)(nil),                // 19: graylink.agent.v1.NIC
-	(*Peer)(nil),               // 20: graylink.agent.v1.Peer
-	(*Edge)(nil),               // 21: graylink.agent.v1.Edge
-	(*Keys)(nil),               // 22: graylink.agent.v1.Keys
-	(*PeerKeys)(nil),           // 23: graylink.agent.v1.PeerKeys
-	(*Key)(nil),                // 24: graylink.agent.v1.Key
-	(*ClockUpdate)(nil),        // 25: graylink.agent.v1.ClockUpdate
-	(*PathsWanted)(nil),        // 26: graylink.agent.v1.PathsWanted
+	(*RDMA)(nil),               // 5: graylink.agent.v1.RDMA
+	(*ClockInfo)(nil),          // 6: graylink.agent.v1.ClockInfo
+	(*Applied)(nil),            // 7: graylink.agent.v1.Applied
+	(*Heartbeat)(nil),          // 8: graylink.agent.v1.Heartbeat
+	(*Addresses)(nil),          // 9: graylink.agent.v1.Addresses
+	(*PathReport)(nil),         // 10: graylink.agent.v1.PathReport
+	(*Trace)(nil),              // 11: graylink.agent.v1.Trace
+	(*Hop)(nil),                // 12: graylink.agent.v1.Hop
+	(*ClockReport)(nil),        // 13: graylink.agent.v1.ClockReport
+	(*CoordinatorMessage)(nil), // 14: graylink.agent.v1.CoordinatorMessage
+	(*Welcome)(nil),            // 15: graylink.agent.v1.Welcome
+	(*Refused)(nil),            // 16: graylink.agent.v1.Refused
+	(*Assignment)(nil),         // 17: graylink.agent.v1.Assignment
+	(*Stamp)(nil),              // 18: graylink.agent.v1.Stamp
+	(*Class)(nil),              // 19: graylink.agent.v1.Class
+	(*NIC)(nil),                // 20: graylink.agent.v1.NIC
+	(*Peer)(nil),               // 21: graylink.agent.v1.Peer
+	(*Edge)(nil),               // 22: graylink.agent.v1.Edge
+	(*Keys)(nil),               // 23: graylink.agent.v1.Keys
+	(*PeerKeys)(nil),           // 24: graylink.agent.v1.PeerKeys
+	(*Key)(nil),                // 25: graylink.agent.v1.Key
+	(*ClockUpdate)(nil),        // 26: graylink.agent.v1.ClockUpdate
+	(*PathsWanted)(nil),        // 27: graylink.agent.v1.PathsWanted
 }
 var file_agent_proto_depIdxs = []int32{
 	2,  // 0: graylink.agent.v1.AgentMessage.hello:type_name -> graylink.agent.v1.Hello
-	7,  // 1: graylink.agent.v1.AgentMessage.heartbeat:type_name -> graylink.agent.v1.Heartbeat
-	8,  // 2: graylink.agent.v1.AgentMessage.addresses:type_name -> graylink.agent.v1.Addresses
-	9,  // 3: graylink.agent.v1.AgentMessage.paths:type_name -> graylink.agent.v1.PathReport
-	12, // 4: graylink.agent.v1.AgentMessage.clock:type_name -> graylink.agent.v1.ClockReport
+	8,  // 1: graylink.agent.v1.AgentMessage.heartbeat:type_name -> graylink.agent.v1.Heartbeat
+	9,  // 2: graylink.agent.v1.AgentMessage.addresses:type_name -> graylink.agent.v1.Addresses
+	10, // 3: graylink.agent.v1.AgentMessage.paths:type_name -> graylink.agent.v1.PathReport
+	13, // 4: graylink.agent.v1.AgentMessage.clock:type_name -> graylink.agent.v1.ClockReport
 	3,  // 5: graylink.agent.v1.Hello.web:type_name -> graylink.agent.v1.WebEndpoint
 	4,  // 6: graylink.agent.v1.Hello.interfaces:type_name -> graylink.agent.v1.Interface
-	5,  // 7: graylink.agent.v1.Hello.clock:type_name -> graylink.agent.v1.ClockInfo
-	6,  // 8: graylink.agent.v1.Hello.applied:type_name -> graylink.agent.v1.Applied
-	6,  // 9: graylink.agent.v1.Heartbeat.applied:type_name -> graylink.agent.v1.Applied
-	4,  // 10: graylink.agent.v1.Addresses.interfaces:type_name -> graylink.agent.v1.Interface
-	10, // 11: graylink.agent.v1.PathReport.traces:type_name -> graylink.agent.v1.Trace
-	0,  // 12: graylink.agent.v1.Trace.state:type_name -> graylink.agent.v1.PathState
-	11, // 13: graylink.agent.v1.Trace.hops:type_name -> graylink.agent.v1.Hop
-	14, // 14: graylink.agent.v1.CoordinatorMessage.welcome:type_name -> graylink.agent.v1.Welcome
-	15, // 15: graylink.agent.v1.CoordinatorMessage.refused:type_name -> graylink.agent.v1.Refused
-	16, // 16: graylink.agent.v1.CoordinatorMessage.assignment:type_name -> graylink.agent.v1.Assignment
-	22, // 17: graylink.agent.v1.CoordinatorMessage.keys:type_name -> graylink.agent.v1.Keys
-	25, // 18: graylink.agent.v1.CoordinatorMessage.clock:type_name -> graylink.agent.v1.ClockUpdate
-	26, // 19: graylink.agent.v1.CoordinatorMessage.paths_wanted:type_name -> graylink.agent.v1.PathsWanted
-	17, // 20: graylink.agent.v1.Assignment.stamp:type_name -> graylink.agent.v1.Stamp
-	19, // 21: graylink.agent.v1.Assignment.nics:type_name -> graylink.agent.v1.NIC
-	20, // 22: graylink.agent.v1.Assignment.peers:type_name -> graylink.agent.v1.Peer
-	21, // 23: graylink.agent.v1.Assignment.edges:type_name -> graylink.agent.v1.Edge
-	21, // 24: graylink.agent.v1.Assignment.answers:type_name -> graylink.agent.v1.Edge
-	18, // 25: graylink.agent.v1.Stamp.classes:type_name -> graylink.agent.v1.Class
-	23, // 26: graylink.agent.v1.Keys.peers:type_name -> graylink.agent.v1.PeerKeys
-	24, // 27: graylink.agent.v1.PeerKeys.keys:type_name -> graylink.agent.v1.Key
-	1,  // 28: graylink.agent.v1.Agents.Session:input_type -> graylink.agent.v1.AgentMessage
-	13, // 29: graylink.agent.v1.Agents.Session:output_type -> graylink.agent.v1.CoordinatorMessage
-	29, // [29:30] is the sub-list for method output_type
-	28, // [28:29] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	6,  // 7: graylink.agent.v1.Hello.clock:type_name -> graylink.agent.v1.ClockInfo
+	7,  // 8: graylink.agent.v1.Hello.applied:type_name -> graylink.agent.v1.Applied
+	5,  // 9: graylink.agent.v1.Interface.rdma:type_name -> graylink.agent.v1.RDMA
+	7,  // 10: graylink.agent.v1.Heartbeat.applied:type_name -> graylink.agent.v1.Applied
+	4,  // 11: graylink.agent.v1.Addresses.interfaces:type_name -> graylink.agent.v1.Interface
+	11, // 12: graylink.agent.v1.PathReport.traces:type_name -> graylink.agent.v1.Trace
+	0,  // 13: graylink.agent.v1.Trace.state:type_name -> graylink.agent.v1.PathState
+	12, // 14: graylink.agent.v1.Trace.hops:type_name -> graylink.agent.v1.Hop
+	15, // 15: graylink.agent.v1.CoordinatorMessage.welcome:type_name -> graylink.agent.v1.Welcome
+	16, // 16: graylink.agent.v1.CoordinatorMessage.refused:type_name -> graylink.agent.v1.Refused
+	17, // 17: graylink.agent.v1.CoordinatorMessage.assignment:type_name -> graylink.agent.v1.Assignment
+	23, // 18: graylink.agent.v1.CoordinatorMessage.keys:type_name -> graylink.agent.v1.Keys
+	26, // 19: graylink.agent.v1.CoordinatorMessage.clock:type_name -> graylink.agent.v1.ClockUpdate
+	27, // 20: graylink.agent.v1.CoordinatorMessage.paths_wanted:type_name -> graylink.agent.v1.PathsWanted
+	18, // 21: graylink.agent.v1.Assignment.stamp:type_name -> graylink.agent.v1.Stamp
+	20, // 22: graylink.agent.v1.Assignment.nics:type_name -> graylink.agent.v1.NIC
+	21, // 23: graylink.agent.v1.Assignment.peers:type_name -> graylink.agent.v1.Peer
+	22, // 24: graylink.agent.v1.Assignment.edges:type_name -> graylink.agent.v1.Edge
+	22, // 25: graylink.agent.v1.Assignment.answers:type_name -> graylink.agent.v1.Edge
+	19, // 26: graylink.agent.v1.Stamp.classes:type_name -> graylink.agent.v1.Class
+	5,  // 27: graylink.agent.v1.Peer.rdma:type_name -> graylink.agent.v1.RDMA
+	24, // 28: graylink.agent.v1.Keys.peers:type_name -> graylink.agent.v1.PeerKeys
+	25, // 29: graylink.agent.v1.PeerKeys.keys:type_name -> graylink.agent.v1.Key
+	1,  // 30: graylink.agent.v1.Agents.Session:input_type -> graylink.agent.v1.AgentMessage
+	14, // 31: graylink.agent.v1.Agents.Session:output_type -> graylink.agent.v1.CoordinatorMessage
+	31, // [31:32] is the sub-list for method output_type
+	30, // [30:31] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -2213,7 +2344,7 @@ func file_agent_proto_init() {
 		(*AgentMessage_Clock)(nil),
 	}
 	file_agent_proto_msgTypes[3].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[12].OneofWrappers = []any{
+	file_agent_proto_msgTypes[13].OneofWrappers = []any{
 		(*CoordinatorMessage_Welcome)(nil),
 		(*CoordinatorMessage_Refused)(nil),
 		(*CoordinatorMessage_Assignment)(nil),
@@ -2221,14 +2352,14 @@ func file_agent_proto_init() {
 		(*CoordinatorMessage_Clock)(nil),
 		(*CoordinatorMessage_PathsWanted)(nil),
 	}
-	file_agent_proto_msgTypes[18].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -6,6 +6,7 @@ package agentapi
 //go:generate protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative agent.proto
 
 import (
+	"fmt"
 	"net/netip"
 )
 
@@ -29,6 +30,21 @@ const (
 // ClockFormat is the format of clock reports and updates: those of
 // internal/clocksync. Others are ignored.
 const ClockFormat = 1
+
+// Check says what is wrong with a queue pair; field names it.
+func (r *RDMA) Check(field string) error {
+	switch a, ok := netip.AddrFromSlice(r.GetGid()); {
+	case len(r.GetGid()) != 16 || !ok || a.IsUnspecified() || a.IsMulticast():
+		return fmt.Errorf("%s.gid: %d octets, want 16 of a unicast GID", field, len(r.GetGid()))
+	case r.GetQpn() < 2 || r.GetQpn() >= 1<<24:
+		return fmt.Errorf("%s.qpn: %d, want 2 to %d", field, r.GetQpn(), 1<<24-1)
+	case r.GetQKey() == 0 || r.GetQKey() >= 1<<31:
+		return fmt.Errorf("%s.q_key: %#x, want one that is not 0 and whose highest bit is clear", field, r.GetQKey())
+	case r.GetLid() > 0xbfff:
+		return fmt.Errorf("%s.lid: %#x, want that of one port, at most 0xbfff", field, r.GetLid())
+	}
+	return nil
+}
 
 // Address reads an address of 4 or 16 octets; anything else is the zero Addr.
 func Address(b []byte) netip.Addr {

@@ -132,7 +132,7 @@ func New(opts Options, log *slog.Logger) (*Coordinator, error) {
 		started: mono, savedAt: mono, seenSavedAt: mono, rebalancedAt: mono, reloadOK: true, reloadedAt: wall, restored: old != nil,
 		count: counts{sessions: map[string]uint64{}, runs: map[string]uint64{}, traces: map[string]uint64{}, saves: map[string]uint64{}}}
 	for _, k := range opts.Stamp.Classes {
-		c.stamp.Classes = append(c.stamp.Classes, &agentapi.Class{Name: k.Name, Dscp: uint32(k.DSCP)})
+		c.stamp.Classes = append(c.stamp.Classes, &agentapi.Class{Name: k.Name, Dscp: uint32(k.DSCP), Sl: uint32(k.SL)})
 		c.opts.Schedule.Classes = append(c.opts.Schedule.Classes, k.Name)
 	}
 	if r := opts.ClockReference; r != "" && !c.nodes[r] {

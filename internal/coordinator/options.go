@@ -37,6 +37,7 @@ func SystemClock() Clock { return systemClock{time.Now()} }
 type Class struct {
 	Name string
 	DSCP uint8
+	SL   uint8 // service level of datagrams by RDMA
 }
 
 // Stamp is how probes look on the wire, on all nodes alike.
@@ -140,6 +141,9 @@ func (o *Options) Validate() error {
 			return fmt.Errorf("schedule.class: %q is given twice", c.Name)
 		case c.DSCP > 63:
 			return fmt.Errorf("schedule.class: DSCP %d of %q, want 0 to 63", c.DSCP, c.Name)
+		}
+		if c.SL > 15 {
+			return fmt.Errorf("schedule.class: service level %d of %q, want 0 to 15", c.SL, c.Name)
 		}
 		if err := checkText("schedule.class", c.Name); err != nil {
 			return err

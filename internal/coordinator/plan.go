@@ -44,6 +44,7 @@ type plan struct {
 	addr  []netip.Addr       // by NIC; invalid: none is known
 	iface []string           // by NIC: the interface that has the address
 	hw    []bool             // by NIC: it stamps in hardware
+	rdma  []*agentapi.RDMA   // queue pairs; nil: probed by UDP
 	nics  map[string][]int32 // by node
 	index map[string]int32   // of NICs
 	first []int32            // by NIC: its first edge; one more at the end
@@ -68,7 +69,7 @@ var errEdgeOutOfRange = errors.New("the schedule has an edge whose end is not am
 // newPlan joins a schedule with addresses.
 func newPlan(in planInput, s *schedule.Schedule, stamp *agentapi.Stamp, authenticated bool, changeover uint64) (*plan, error) {
 	p := &plan{graph: in.graph, sched: s, stamp: stamp, authenticated: authenticated, changeover: changeover,
-		addr: make([]netip.Addr, len(s.NICs)), iface: make([]string, len(s.NICs)), hw: make([]bool, len(s.NICs)),
+		addr: make([]netip.Addr, len(s.NICs)), iface: make([]string, len(s.NICs)), hw: make([]bool, len(s.NICs)), rdma: make([]*agentapi.RDMA, len(s.NICs)),
 		nics: map[string][]int32{}, index: make(map[string]int32, len(s.NICs)),
 		first: make([]int32, len(s.NICs)+1), inAt: make([]int32, len(s.NICs)+1), in: make([]int32, len(s.Edges)),
 		hash: map[string][hashSize]byte{}}
@@ -131,6 +132,9 @@ func (p *plan) addresses(in planInput) {
 				continue
 			}
 			p.iface[i], p.hw[i], told[i] = f.Name, f.Hardware, true
+			if r := f.RDMA; r != nil {
+				p.rdma[i] = &agentapi.RDMA{Device: r.Device, Port: r.Port, Gid: r.GID.AsSlice(), Qpn: r.QPN, QKey: r.QKey, Lid: r.LID, Hardware: r.Hardware}
+			}
 			switch {
 			case slices.Contains(usable, wanted):
 			default:
@@ -144,6 +148,18 @@ func (p *plan) addresses(in planInput) {
 			}
 			break
 		}
+	}
+	gids := make(map[string]int, len(p.addr))
+	for i, r := range p.rdma {
+		if r == nil {
+			continue
+		}
+		if o, taken := gids[string(r.Gid)]; taken {
+			p.conflicts = append(p.conflicts, "GID "+agentapi.Address(r.Gid).String()+" of "+p.sched.NICs[o]+" is also claimed by "+p.sched.NICs[i])
+			p.rdma[i] = nil
+			continue
+		}
+		gids[string(r.Gid)] = i
 	}
 	owner := make(map[netip.Addr]int, len(p.addr))
 	for i, a := range p.addr {
@@ -270,7 +286,7 @@ func (p *plan) assignment(node string) *agentapi.Assignment {
 		place[i] = uint32(k)
 		nic := p.sched.NICs[i]
 		leaf, _ := p.graph.LeafOf(nic)
-		a.Peers[k] = &agentapi.Peer{Nic: nic, Address: p.addr[i].AsSlice(), Leaf: leaf, Plane: p.plane(nic), Ssid: uint32(ssidOf(nic)), Hardware: p.hw[i]}
+		a.Peers[k] = &agentapi.Peer{Nic: nic, Address: p.addr[i].AsSlice(), Leaf: leaf, Plane: p.plane(nic), Ssid: uint32(ssidOf(nic)), Hardware: p.hw[i], Rdma: p.rdma[i]}
 	}
 	edge := func(nic uint32, peer int32, e *schedule.Edge) *agentapi.Edge {
 		return &agentapi.Edge{Nic: nic, Peer: place[peer], Flow: uint32(e.Flow), Tier: uint32(e.Tier), CadenceNs: uint64(e.Cadence)}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -178,13 +179,18 @@ func (c *Coordinator) interfaces(a *agent, in []*agentapi.Interface, mono time.D
 			i := slices.IndexFunc(a.interfaces, func(o interfaceState) bool { return o.Name == s.Name })
 			s.Hardware = i >= 0 && a.interfaces[i].Hardware
 		}
+		if r := f.GetRdma(); r.GetQpn() != 0 {
+			s.RDMA = &rdmaState{Device: r.GetDevice(), Port: r.GetPort(), GID: netip.AddrFrom16([16]byte(r.GetGid())), QPN: r.GetQpn(), QKey: r.GetQKey(), LID: r.GetLid(), Hardware: r.GetHardware()}
+		} else if i := slices.IndexFunc(a.interfaces, func(o interfaceState) bool { return o.Name == s.Name }); r != nil && i >= 0 {
+			s.RDMA = a.interfaces[i].RDMA // it has none now, and is not probed by UDP for that
+		}
 		for _, b := range f.GetAddresses() {
 			s.Addresses = append(s.Addresses, agentapi.Address(b))
 		}
 		out = append(out, s)
 	}
 	same := slices.EqualFunc(a.interfaces, out, func(x, y interfaceState) bool {
-		return x.Name == y.Name && x.Hardware == y.Hardware && slices.Equal(x.Addresses, y.Addresses)
+		return x.Name == y.Name && x.Hardware == y.Hardware && x.RDMA.same(y.RDMA) && slices.Equal(x.Addresses, y.Addresses)
 	})
 	if !same {
 		a.interfaces = out

@@ -44,6 +44,25 @@ type interfaceState struct {
 	Name      string       `json:"name"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	Hardware  bool         `json:"hardware_stamps,omitempty"`
+	RDMA      *rdmaState   `json:"rdma,omitempty"` // nil: probed by UDP
+}
+
+// rdmaState is the queue pair of an interface; never changed.
+type rdmaState struct {
+	Device   string     `json:"device"`
+	Port     uint32     `json:"port"`
+	GID      netip.Addr `json:"gid"`
+	QPN      uint32     `json:"qpn"`
+	QKey     uint32     `json:"q_key"`
+	LID      uint32     `json:"lid,omitempty"`
+	Hardware bool       `json:"hardware_stamps,omitempty"`
+}
+
+func (s *rdmaState) same(o *rdmaState) bool {
+	if s == nil || o == nil {
+		return s == o
+	}
+	return *s == *o
 }
 
 type moveState struct {
@@ -106,6 +125,14 @@ func (s *state) check() error {
 		seen[a.Node] = true
 		if n := len(a.Hash); n != 0 && n != hashSize {
 			return fmt.Errorf("%s.hash: %d octets, want %d", at, n, hashSize)
+		}
+		for j, f := range a.Interfaces {
+			if r := f.RDMA; r != nil {
+				at := fmt.Sprintf("%s.interfaces[%d].rdma", at, j)
+				if err := (&agentapi.RDMA{Gid: r.GID.AsSlice(), Qpn: r.QPN, QKey: r.QKey, Lid: r.LID}).Check(at); err != nil {
+					return err
+				}
+			}
 		}
 		if err := checkWeb(&agentapi.WebEndpoint{Address: a.Web, Scheme: a.Scheme}); err != nil {
 			return fmt.Errorf("%s.web: %w", at, err)

@@ -121,6 +121,9 @@ func checkInterfaces(field string, in []*agentapi.Interface) error {
 		if f.GetName() == "" {
 			return fmt.Errorf("%s.name: empty", at)
 		}
+		if err := checkRDMA(at+".rdma", f.GetRdma()); err != nil {
+			return err
+		}
 		if n := len(f.GetAddresses()); n > agentapi.MaxInterfaceAddresses {
 			return fmt.Errorf("%s.addresses: %d, want at most %d", at, n, agentapi.MaxInterfaceAddresses)
 		}
@@ -131,6 +134,17 @@ func checkInterfaces(field string, in []*agentapi.Interface) error {
 		}
 	}
 	return nil
+}
+
+// checkRDMA takes a queue pair, or none.
+func checkRDMA(field string, r *agentapi.RDMA) error {
+	if r.GetQpn() == 0 {
+		return nil
+	}
+	if err := checkText(field+".device", r.GetDevice()); err != nil {
+		return err
+	}
+	return r.Check(field)
 }
 
 func checkHeartbeat(h *agentapi.Heartbeat) error {

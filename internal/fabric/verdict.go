@@ -105,6 +105,7 @@ const (
 	CauseMiscabled  = "miscabled"
 	CauseNIC        = "nic_fault" // the NIC itself: gone, firmware or PCIe
 	CauseOptics     = "optics"
+	CauseControl    = "control_plane" // a switch's processor, or what guards it
 )
 
 // Attribution is what an element's own series say of why it is at fault.

@@ -196,7 +196,7 @@ var (
 	familyUnknown  = &preset.Family{Name: "graylink_gnmi_unknown_total", Help: "Updates, and members of JSON values, that no path is about.", Kind: preset.Counter}
 	familyAbsent   = &preset.Family{Name: "graylink_gnmi_absent_total", Help: "Values by which the switch said that it has none.", Kind: preset.Counter}
 	familyDropped  = &preset.Family{Name: "graylink_gnmi_dropped_updates_total", Help: "Updates that found no place in the queue.", Kind: preset.Counter}
-	familyResets   = &preset.Family{Name: "graylink_gnmi_counter_resets_total", Help: "Counters that went back.", Kind: preset.Counter}
+	familyResets   = &preset.Family{Name: "graylink_gnmi_resets_total", Help: "Counters that went back.", Kind: preset.Counter}
 	familyQueue    = &preset.Family{Name: "graylink_gnmi_queue_messages", Help: "Messages of the switch's decoder that wait.", Kind: preset.Gauge}
 )
 

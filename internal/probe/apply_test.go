@@ -171,7 +171,7 @@ func TestKeysRollWithoutAGap(t *testing.T) {
 }
 
 func TestClassesHaveTheirOwnFlows(t *testing.T) {
-	classes := []ClassConfig{{"", 0}, {"roce", 26}}
+	classes := []ClassConfig{{}, {Name: "roce", DSCP: 26}}
 	conf := func(node string, self, peer int, other string) *Config {
 		c := loopConfig(node, self, peer, other, 1)
 		c.Stamp.Classes = classes

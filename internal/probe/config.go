@@ -15,6 +15,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/rdma"
 )
 
 // Config is the configuration of one node: a file's, or what a coordinator
@@ -50,6 +51,7 @@ type StampConfig struct {
 type ClassConfig struct {
 	Name string
 	DSCP uint8
+	SL   uint8 // service level of probes by RDMA: 0 to 15
 }
 
 // Class is the class a flow number belongs to.
@@ -71,8 +73,9 @@ type NICConfig struct {
 	Rail       *int
 	Pod        string
 	Side       string
-	SSID       uint16 // STAMP Session Identifier of its probes; 0: chosen at random
-	Timestamps string // TimestampsAuto, TimestampsKernel
+	SSID       uint16      // STAMP Session Identifier of its probes; 0: chosen at random
+	Timestamps string      // TimestampsAuto, TimestampsKernel
+	RDMA       *RDMAConfig // peers that have it as well are probed by it; nil: none are
 }
 
 // Choices of time stamps.
@@ -87,9 +90,10 @@ type PeerConfig struct {
 	Address  netip.Addr
 	Leaf     string
 	Plane    string
-	SSID     uint16 // its probes' STAMP Session Identifier; 0: any
-	Hardware bool   // it stamps in hardware, and so do we where we can
-	Keys     []Key  // shared with its node: the first sends, all are accepted; none: not authenticated
+	SSID     uint16    // its probes' STAMP Session Identifier; 0: any
+	Hardware bool      // it stamps in hardware, and so do we where we can
+	Keys     []Key     // shared with its node: the first sends, all are accepted; none: not authenticated
+	RDMA     *RDMAPeer // nil: it is probed by UDP
 }
 
 // Key is a secret shared with a peer's node.
@@ -408,7 +412,7 @@ func (c *Config) read(root *yaml.Node) error {
 					c.Stamp.Classes = nil
 					return list("stamp.classes", func(n *yaml.Node, at string) error {
 						var v ClassConfig
-						if err := (fields{"name": text(at+".name", &v.Name), "dscp": integer(at+".dscp", 0, 63, &v.DSCP)}).read(n, at); err != nil {
+						if err := (fields{"name": text(at+".name", &v.Name), "dscp": integer(at+".dscp", 0, 63, &v.DSCP), "sl": integer(at+".sl", 0, 15, &v.SL)}).read(n, at); err != nil {
 							return err
 						}
 						if slices.ContainsFunc(c.Stamp.Classes, func(o ClassConfig) bool { return o.Name == v.Name }) {
@@ -434,6 +438,10 @@ func (c *Config) read(root *yaml.Node) error {
 		},
 		"nics": list("nics", func(n *yaml.Node, at string) error {
 			var v NICConfig
+			port := func(n *yaml.Node) error {
+				v.RDMA = &RDMAConfig{}
+				return v.RDMA.read(n, at+".rdma")
+			}
 			rail := func(n *yaml.Node) error {
 				v.Rail = new(int)
 				return integer(at+".rail", 0, 1<<20, v.Rail)(n)
@@ -442,14 +450,14 @@ func (c *Config) read(root *yaml.Node) error {
 				"leaf": text(at+".leaf", &v.Leaf), "leaf_port": text(at+".leaf_port", &v.LeafPort),
 				"plane": text(at+".plane", &v.Plane), "rail": rail, "pod": text(at+".pod", &v.Pod),
 				"side": text(at+".side", &v.Side), "device": text(at+".device", &v.Device),
-				"ssid": integer(at+".ssid", 1, maxSSID, &v.SSID), "timestamps": timestamps(at+".timestamps", &v.Timestamps)}).read(n, at); err != nil {
+				"ssid": integer(at+".ssid", 1, maxSSID, &v.SSID), "timestamps": timestamps(at+".timestamps", &v.Timestamps), "rdma": port}).read(n, at); err != nil {
 				return err
 			}
 			switch {
 			case v.NIC == "":
 				return badField(n, at+".nic", "missing, want a NIC as node/device")
-			case !v.Address.IsValid() && v.Device == "":
-				return badField(n, at+".address", "missing, want an IPv4 or IPv6 unicast address, or the device that has one")
+			case !v.Address.IsValid() && v.Device == "" && v.RDMA == nil:
+				return badField(n, at+".address", "missing, want an IPv4 or IPv6 unicast address, the device that has one, or rdma")
 			case own[v.NIC]:
 				return badField(n, at+".nic", "%q is listed twice", v.NIC)
 			}
@@ -490,13 +498,26 @@ func (c *Config) read(root *yaml.Node) error {
 	return c.check(root)
 }
 
+// reach reports whether a NIC and a peer can send to each other, as far as that is
+// known: both by RDMA, or by addresses of one family. A NIC that names a device has
+// an address yet to be known.
+func reach(n *NICConfig, p *PeerConfig) bool {
+	if n.RDMA != nil && p.RDMA != nil {
+		return true
+	}
+	if !p.Address.IsValid() || !n.Address.IsValid() && n.Device == "" {
+		return false
+	}
+	return !n.Address.IsValid() || n.Address.Is4() == p.Address.Is4()
+}
+
 // connect makes edges of peers.
 func (c *Config) connect(peers []filePeer) {
 	for i := range peers {
 		p := &peers[i]
 		c.Peers = append(c.Peers, p.PeerConfig)
 		for _, nic := range c.NICs {
-			if nic.Address.IsValid() && nic.Address.Is4() != p.Address.Is4() {
+			if !reach(&nic, &p.PeerConfig) {
 				continue // neither can reach the other
 			}
 			for class := range c.Stamp.Classes {
@@ -510,6 +531,57 @@ func (c *Config) connect(peers []filePeer) {
 			}
 		}
 	}
+}
+
+// number reads a whole number, in decimal or in hexadecimal after 0x.
+func number(field string, lo, hi uint32, dst *uint32) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		v, err := strconv.ParseUint(n.Value, 0, 32)
+		if n.Kind != yaml.ScalarNode || err != nil || uint32(v) < lo || uint32(v) > hi {
+			return badField(n, field, "%q, want a whole number from %d to %#x", n.Value, lo, hi)
+		}
+		*dst = uint32(v)
+		return nil
+	}
+}
+
+func gid(field string, dst *netip.Addr) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		a, err := netip.ParseAddr(n.Value)
+		if n.Kind != yaml.ScalarNode || err != nil || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" {
+			return badField(n, field, "%q, want a GID: an IPv6 address, or an IPv4 one as ::ffff:192.0.2.1", n.Value)
+		}
+		*dst = a
+		return nil
+	}
+}
+
+// Limits of keys of RDMA.
+const (
+	maxLID  = 0xbfff           // of unicast: IBTA 4.1.3
+	maxBusy = time.Millisecond // polled without sleeping
+)
+
+// read reads the rdma block of a NIC.
+func (c *RDMAConfig) read(n *yaml.Node, at string) error {
+	c.Port, c.PKey = 1, rdma.DefaultPKey
+	pkey, index := uint32(c.PKey), -1
+	if err := (fields{"device": text(at+".device", &c.Device), "port": integer(at+".port", 1, 255, &c.Port), "gid": gid(at+".gid", &c.GID),
+		"gid_index": integer(at+".gid_index", 0, 65535, &index), "pkey": number(at+".pkey", 1, 0xffff, &pkey), "qkey": number(at+".qkey", 1, rdma.MaxQKey, &c.QKey),
+		"busy_poll": duration(at+".busy_poll", 0, maxBusy, &c.BusyPoll)}).read(n, at); err != nil {
+		return err
+	}
+	c.PKey = uint16(pkey)
+	if index >= 0 {
+		c.GIDIndex = &index
+	}
+	switch {
+	case c.Device == "":
+		return badField(n, at+".device", "missing, want the name of an RDMA device, such as mlx5_0")
+	case c.QKey == 0:
+		return badField(n, at+".qkey", "missing, want a number from 1 to %#x that the peers have as well", rdma.MaxQKey)
+	}
+	return nil
 }
 
 func timestamps(field string, dst *string) func(*yaml.Node) error {
@@ -527,9 +599,10 @@ func timestamps(field string, dst *string) func(*yaml.Node) error {
 }
 
 func readPeers(n *yaml.Node, own map[string]bool, claim func(*yaml.Node, string, string, netip.Addr) error) (peers []filePeer, err error) {
-	known := map[string]bool{}
+	known, gids := map[string]bool{}, map[netip.Addr]string{}
 	err = list("peers", func(n *yaml.Node, at string) error {
 		v := filePeer{flows: 1, probe: true}
+		var pair RDMAPeer
 		from := list(at+".from", func(n *yaml.Node, at string) error {
 			var id string
 			if err := nicID(at, &id)(n); err != nil {
@@ -545,14 +618,28 @@ func readPeers(n *yaml.Node, own map[string]bool, claim func(*yaml.Node, string,
 			"leaf": text(at+".leaf", &v.Leaf), "tier": integer(at+".tier", 0, 9, &v.tier),
 			"plane": text(at+".plane", &v.Plane), "flows": integer(at+".flows", 1, FlowsPerClass, &v.flows),
 			"ssid": integer(at+".ssid", 1, maxSSID, &v.SSID), "hardware": scalar(at+".hardware", "true or false", &v.Hardware),
-			"from": from, "probe": scalar(at+".probe", "true or false", &v.probe)}).read(n, at); err != nil {
+			"from": from, "probe": scalar(at+".probe", "true or false", &v.probe),
+			"gid": gid(at+".gid", &pair.GID), "qpn": number(at+".qpn", 2, maxQPN, &pair.QPN), "qkey": number(at+".qkey", 1, rdma.MaxQKey, &pair.QKey),
+			"lid": integer(at+".lid", 1, maxLID, &pair.LID)}).read(n, at); err != nil {
 			return err
+		}
+		if pair != (RDMAPeer{}) {
+			for _, f := range []struct {
+				key  string
+				have bool
+			}{{"gid", pair.GID.IsValid()}, {"qpn", pair.QPN != 0}, {"qkey", pair.QKey != 0}} {
+				if !f.have {
+					return badField(n, at+"."+f.key, "missing, want it beside the peer's other keys of RDMA")
+				}
+			}
+			pair.Hardware = v.Hardware
+			v.RDMA = &pair
 		}
 		switch {
 		case v.NIC == "":
 			return badField(n, at+".nic", "missing, want a NIC as node/device")
-		case !v.Address.IsValid():
-			return badField(n, at+".address", "missing, want an IPv4 or IPv6 unicast address")
+		case !v.Address.IsValid() && v.RDMA == nil:
+			return badField(n, at+".address", "missing, want an IPv4 or IPv6 unicast address, or gid, qpn and qkey")
 		case own[v.NIC]:
 			return badField(n, at+".nic", "%q is a NIC of this node, want one of another", v.NIC)
 		case known[v.NIC]:
@@ -560,6 +647,15 @@ func readPeers(n *yaml.Node, own map[string]bool, claim func(*yaml.Node, string,
 		}
 		known[v.NIC] = true
 		peers = append(peers, v)
+		if v.RDMA != nil {
+			if other, taken := gids[rdma.Canonical(v.RDMA.GID)]; taken {
+				return badField(n, at+".gid", "%v is also that of %s, want one NIC per GID", v.RDMA.GID, other)
+			}
+			gids[rdma.Canonical(v.RDMA.GID)] = v.NIC
+		}
+		if !v.Address.IsValid() {
+			return nil
+		}
 		return claim(n, at, v.NIC, v.Address)
 	})(n)
 	return peers, err
@@ -599,22 +695,38 @@ func (c *Config) Validate() error {
 	}
 	nics, peers := map[string]bool{}, map[string]bool{}
 	family := map[string]int{} // bits of the address, where it is known
+	pairs := map[string]bool{} // those with a queue pair
 	for i := range c.NICs {
 		n := &c.NICs[i]
 		if node, _, _ := fabric.SplitNIC(n.NIC); node != c.Node {
 			return bad(fmt.Sprintf("nics[%d].nic", i), "%q, want a NIC of node %s", n.NIC, c.Node)
 		}
+		if n.RDMA != nil {
+			o := n.RDMA.options()
+			if err := o.Validate(); err != nil {
+				return bad(fmt.Sprintf("nics[%d].rdma", i), "%v", err)
+			}
+			pairs[n.NIC] = true
+		}
 		nics[n.NIC], family[n.NIC] = true, n.Address.BitLen()
 	}
 	for i := range c.Peers {
 		p := &c.Peers[i]
-		if err := CheckAddress(p.Address); err != nil {
-			return bad(fmt.Sprintf("peers[%d].address", i), "%v", err)
+		if p.RDMA != nil {
+			if err := p.RDMA.Validate(); err != nil {
+				return bad(fmt.Sprintf("peers[%d].rdma", i), "%v", err)
+			}
+		}
+		if p.Address.IsValid() || p.RDMA == nil {
+			if err := CheckAddress(p.Address); err != nil {
+				return bad(fmt.Sprintf("peers[%d].address", i), "%v", err)
+			}
 		}
 		if len(p.Keys) > maxKeys {
 			return bad(fmt.Sprintf("peers[%d].keys", i), "%d keys, want at most %d", len(p.Keys), maxKeys)
 		}
 		peers[p.NIC], family[p.NIC] = true, p.Address.BitLen()
+		pairs[p.NIC] = p.RDMA != nil
 	}
 	for _, l := range []struct {
 		name   string
@@ -632,7 +744,7 @@ func (c *Config) Validate() error {
 				return bad(at, "%v, want one between a NIC of this node and a peer", e.ID())
 			case seen[e.ID()]:
 				return bad(at, "%v is listed twice", e.ID())
-			case family[e.Src] != 0 && family[e.Dst] != 0 && family[e.Src] != family[e.Dst]:
+			case (!pairs[e.Src] || !pairs[e.Dst]) && family[e.Src] != 0 && family[e.Dst] != 0 && family[e.Src] != family[e.Dst]:
 				return bad(at, "%v, want both ends of one address family", e.ID())
 			case e.Flow < 0 || e.Flow >= span:
 				return bad(at, "%v, want a flow number from 0 to %d", e.ID(), span-1)

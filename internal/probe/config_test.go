@@ -15,7 +15,7 @@ func TestLoadConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Cadence != 20*time.Millisecond || c.ReplyTimeout != 500*time.Millisecond || *c.ErrorBound != time.Microsecond ||
-		!reflect.DeepEqual(c.Stamp, StampConfig{8862, 50000, []ClassConfig{{"roce", 26}}, 0}) || c.Trace != (TraceConfig{50, 20, 4}) {
+		!reflect.DeepEqual(c.Stamp, StampConfig{8862, 50000, []ClassConfig{{Name: "roce", DSCP: 26}}, 0}) || c.Trace != (TraceConfig{50, 20, 4}) {
 		t.Errorf("%+v", c)
 	}
 	if len(c.NICs) != 2 || *c.NICs[0].Rail != 0 || c.NICs[1].Rail != nil || c.NICs[0].LeafPort != "dn1" {

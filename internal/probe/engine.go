@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/rdma"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -70,6 +71,7 @@ type Engine struct {
 // their tokens.
 type wiring struct {
 	poll   *unix.Poller
+	verbs  rdma.Verbs // nil: the program was built without RDMA
 	device stampDevice
 	bend   *Bend // nil: the clock is right
 	// virtual is the time, if it is simulated, nanoseconds since the base; nil: it is real.
@@ -93,7 +95,7 @@ func (w *wiring) add(s *socket) error {
 		all = append(all, nil)
 	}
 	all[token] = s
-	if err := w.poll.Add(s.UDP, token); err != nil {
+	if err := w.poll.Add(s.FD(), token); err != nil {
 		return err
 	}
 	w.sockets.Store(&all)
@@ -151,6 +153,10 @@ func startOn(cfg *Config, log *slog.Logger, device stampDevice, bend *Bend) (*En
 
 // newEngine makes an engine whose loop does not run yet.
 func newEngine(cfg *Config, log *slog.Logger, device stampDevice, bend *Bend) (*Engine, error) {
+	return newEngineOn(cfg, log, device, rdma.Library(), bend)
+}
+
+func newEngineOn(cfg *Config, log *slog.Logger, device stampDevice, verbs rdma.Verbs, bend *Bend) (*Engine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -158,7 +164,7 @@ func newEngine(cfg *Config, log *slog.Logger, device stampDevice, bend *Bend) (*
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{log: log, base: time.Now(), wire: &wiring{poll: poll, device: device, bend: bend, ssids: map[uint16]bool{}}}
+	e := &Engine{log: log, base: time.Now(), wire: &wiring{poll: poll, device: device, verbs: verbs, bend: bend, ssids: map[uint16]bool{}}}
 	e.wire.sockets.Store(&[]*socket{})
 	nics, err := e.rewire(cfg, nil)
 	if err != nil {
@@ -493,8 +499,9 @@ type NICStats struct {
 	Restarts    map[string]uint64 // noticed of senders and of reflectors
 	TxKind      string            // hardware or kernel; "" as long as there was no stamp
 	RxKind      string
-	KindWhy     string    // why the NIC's own stamps are not used; "": they are
-	LastTurn    time.Time // when the loop last planned its next turn
+	KindWhy     string       // why the NIC's own stamps are not used; "": they are
+	LastTurn    time.Time    // when the loop last planned its next turn
+	Port        *rdma.Status // of the RDMA port; nil: it has none
 }
 
 // Snapshot is the state of a node at one moment.
@@ -549,6 +556,10 @@ func (n *nic) snapshot(planned int64) NICStats {
 	for i, v := range n.dropped {
 		s.Dropped[dropNames[i]] = v
 	}
+	if n.rdma != nil {
+		st := n.rdma.Status()
+		s.Port = &st
+	}
 	missing := [4]uint64{1: n.missing[0]}
 	for _, e := range n.edges {
 		for i, v := range e.Missing {
@@ -581,7 +592,9 @@ func (n *nic) snapshot(planned int64) NICStats {
 	}
 	socks := make([]*socket, 0, len(n.senders)+1)
 	for _, sock := range n.senders {
-		socks = append(socks, sock)
+		if !sock.rdma {
+			socks = append(socks, sock)
+		}
 	}
 	slices.SortFunc(socks, func(a, b *socket) int { return int(a.port) - int(b.port) })
 	if n.reflector != nil {

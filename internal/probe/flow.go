@@ -101,10 +101,12 @@ type FlowCounters struct {
 //  6. Sequence numbers and counters wrap.
 //  7. A delay is measured between stamps of one kind, or under the label of
 //     user space when one of them is missing; never between two better kinds.
+//     Where there are no better ones, those of user space are not waited for.
 type flow struct {
 	FlowCounters
 	owd    [directions][stampKinds]Histogram
 	clocks *clocks // nil: the far stamps are taken as they are
+	plain  bool    // there are no stamps but the program's own
 
 	timeout int64 // nanoseconds
 	sent    []sentSlot
@@ -222,8 +224,22 @@ func (f *flow) txStamp(seq uint32, kind stampKind, at int64) {
 	f.measureForward(s)
 }
 
+// left says when a probe left the program, where that is known better than
+// when it was written.
+func (f *flow) left(seq uint32, at int64) {
+	if s := f.slotOf(seq); s != nil && s.state == slotWaiting {
+		s.t1[userStamps] = at
+	}
+}
+
 // measureForward samples T2-T1 once both are stamps of one kind.
 func (f *flow) measureForward(s *sentSlot) {
+	if f.plain && s.state == slotAnswered && !s.measured {
+		s.measured = true
+		f.exchanged(forward, userStamps, s.t1[userStamps], s.t2)
+		f.observe(forward, userStamps, s.t1[userStamps], s.t2)
+		return
+	}
 	if t1 := s.t1[s.t2Kind]; s.state == slotAnswered && !s.measured && s.t2Kind != userStamps && t1 != 0 {
 		s.measured = true
 		f.exchanged(forward, s.t2Kind, t1, s.t2)
@@ -365,6 +381,11 @@ func (f *flow) count(r *reply) bool {
 	} else {
 		f.closeReply(slot)
 		*slot = replySlot{seq: r.seq, used: true, t3: r.t3, t4: r.t4}
+		if f.plain {
+			slot.measured = true
+			f.exchanged(reverse, userStamps, r.t3, r.t4.best())
+			f.observe(reverse, userStamps, r.t4.best(), r.t3)
+		}
 	}
 	if !direct {
 		return true

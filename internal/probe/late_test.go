@@ -107,7 +107,7 @@ func TestLateStampsFindTheirPackets(t *testing.T) {
 			l := &lateReports{real: unix.NewBatch(unix.BatchSize), rng: rand.New(rand.NewPCG(uint64(seed), uint64(i))), drop: &drop,
 				held: map[*unix.UDP][]heldReport{}, dropped: map[*unix.UDP]*atomic.Int64{}, base: time.Now()}
 			for _, s := range n.senders {
-				l.dropped[s.UDP] = &lostT1
+				l.dropped[s.Endpoint.(*unix.UDP)] = &lostT1
 			}
 			n.errs = l
 			n.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/rdma"
 	"github.com/graylink/graylink/internal/stamp"
 	"github.com/graylink/graylink/internal/unix"
 )
@@ -61,6 +62,7 @@ type answer struct {
 // peer is another node's NIC as one of our NICs sees it.
 type peer struct {
 	cfg      PeerConfig
+	rdma     bool                // both ends are probed by RDMA; by UDP otherwise
 	edges    map[int]*edge       // by flow number
 	answers  map[int]*answer     // by the peer's flow number
 	sessions bucket              // for new sessions
@@ -69,6 +71,14 @@ type peer struct {
 	estimate stamp.ErrorEstimate // of its clock, by its last reply
 	auth     []*stamp.Authenticator
 	verified int // index of the key that verified last
+}
+
+// at is the peer's address, or its GID.
+func (p *peer) at() netip.Addr {
+	if p.rdma {
+		return rdma.Canonical(p.cfg.RDMA.GID)
+	}
+	return p.cfg.Address
 }
 
 // authentic runs parse with each key until one verifies, the one that did last
@@ -109,9 +119,18 @@ type sentRef struct {
 	soft  int64 // the kernel's stamp
 }
 
-// socket is a socket and the packets whose transmit stamps are awaited.
+// socketKey tells the endpoints of a NIC's flows apart.
+type socketKey struct {
+	port uint16 // the source port
+	rdma bool
+}
+
+// socket is an endpoint and the packets whose transmit stamps are awaited.
 type socket struct {
-	*unix.UDP
+	Endpoint
+	link   Transport
+	rdma   bool
+	books  *socket // which has the packets that are awaited: itself, or the queue pair's
 	nic    *nic
 	name   string
 	port   uint16
@@ -192,22 +211,11 @@ func (q *sendQueue) retain() {
 	}
 }
 
-// reports is a socket's error queue; unix.Batch is the real one.
-type reports interface {
-	RecvErrors(*unix.UDP) (int, error)
-	Report(i int) *unix.Report
-}
-
-// datagrams is what a socket receives; unix.Batch is the real one.
-type datagrams interface {
-	Recv(*unix.UDP) (int, error)
-	Datagram(i int) *unix.Datagram
-}
-
 // nic probes from one NIC and reflects what its peers send to it. mu guards
 // all of it: for the engine's loop, the tracer's sends, the scrapes and changes
 // of the configuration.
 type nic struct {
+	sockets
 	log  *slog.Logger
 	base time.Time
 	wire *wiring
@@ -218,22 +226,24 @@ type nic struct {
 	estimate  stamp.ErrorEstimate
 	bound     int64 // of its clock, under ClockSync; stamp.UnknownBound: not known
 	ssid      uint16
-	senders   map[uint16]*socket // by source port
-	reflector *socket
+	senders   map[socketKey]*socket
+	reflector *socket   // nil: there is no UDP
 	clock     *nicClock // nil: the kernel's stamps are used
 	kindWhy   string    // why they are
 	closed    bool
 
-	in       datagrams
-	out      *unix.Batch
-	errs     reports
-	peers    map[netip.Addr]*peer
+	rdma      *queuePair // nil: there is no RDMA
+	queue     *socket    // of rdma
+	mirror    *socket    // the reflector on rdma
+	rdmaClock *nicClock  // of the RDMA device; nil: the program's times are used
+
+	peers    map[netip.Addr]*peer // by address, or by GID as 16 octets
 	edges    []*edge
 	settled  int64 // when losses were settled last
 	sessions map[sessionKey]*session
 	maxSess  int
 
-	outSocket  *socket // whose packets out holds
+	outSocket  *socket // whose packets its transport holds
 	outRefs    [unix.BatchSize]*sentRef
 	failed     func(int, syscall.Errno)
 	sendErrors map[syscall.Errno]uint64
@@ -282,10 +292,8 @@ func (n *nic) mono() int64 {
 
 // openNIC opens a NIC without peers; apply gives it some.
 func openNIC(cfg NICConfig, node *Config, base time.Time, w *wiring, log *slog.Logger) (_ *nic, err error) {
-	errs := unix.NewBatch(unix.BatchSize)
-	n := &nic{cfg: cfg, node: node, bound: stamp.UnknownBound, log: log.With("nic", cfg.NIC), base: base, wire: w,
-		in: unix.NewBatch(unix.BatchSize), out: unix.NewBatch(unix.BatchSize), errs: errs,
-		senders: map[uint16]*socket{}, peers: map[netip.Addr]*peer{}, sessions: map[sessionKey]*session{},
+	n := &nic{sockets: newSockets(), cfg: cfg, node: node, bound: stamp.UnknownBound, log: log.With("nic", cfg.NIC), base: base, wire: w,
+		senders: map[socketKey]*socket{}, peers: map[netip.Addr]*peer{}, sessions: map[sessionKey]*session{},
 		sendErrors: map[syscall.Errno]uint64{}, awaited: map[uint32]*traceProbe{}, icmpErrors: map[[2]uint8]uint64{}}
 	n.failed = n.sendFailed
 	n.mu.Lock()
@@ -296,8 +304,17 @@ func openNIC(cfg NICConfig, node *Config, base time.Time, w *wiring, log *slog.L
 	return n, nil
 }
 
-// listen chooses the stamps and opens the reflector.
+// listen chooses the stamps and opens the reflectors.
 func (n *nic) listen() (err error) {
+	if n.cfg.RDMA != nil {
+		if err := n.openRDMA(); err != nil {
+			return err
+		}
+	}
+	if !n.cfg.Address.IsValid() {
+		n.kindWhy = "it has no UDP"
+		return nil
+	}
 	n.kindWhy = "it is configured so"
 	if n.cfg.Timestamps == TimestampsAuto {
 		name := n.cfg.Device
@@ -334,7 +351,8 @@ func (n *nic) open(name string, port uint16) (*socket, error) {
 	case err != nil:
 		return nil, fmt.Errorf("NIC %s: %w", n.cfg.NIC, err)
 	}
-	s := &socket{UDP: u, nic: n, name: name, port: port}
+	s := &socket{Endpoint: u, link: &n.sockets, nic: n, name: name, port: port}
+	s.books = s
 	s.expect(0)
 	if err := n.wire.add(s); err != nil {
 		return nil, errors.Join(err, u.Close())
@@ -368,6 +386,10 @@ func (n *nic) silence() error {
 		errs = append(errs, n.closeSocket(n.reflector))
 		n.reflector = nil
 	}
+	if n.queue != nil {
+		errs = append(errs, n.closeSocket(n.mirror), n.closeSocket(n.queue))
+		n.queue, n.mirror, n.rdma, n.rdmaClock = nil, nil, nil, nil
+	}
 	if n.clock != nil {
 		errs = append(errs, n.clock.clock.Close())
 		n.clock = nil
@@ -378,7 +400,7 @@ func (n *nic) silence() error {
 // apply makes the NIC what the configuration says. What stays keeps its counts,
 // sequence numbers and phase. The caller holds mu.
 func (n *nic) apply(cfg NICConfig, node *Config, phase func() float64) error {
-	moved := cfg.Address != n.cfg.Address || cfg.Device != n.cfg.Device || cfg.Timestamps != n.cfg.Timestamps || node.Stamp.Port != n.node.Stamp.Port
+	moved := cfg.Address != n.cfg.Address || cfg.Device != n.cfg.Device || cfg.Timestamps != n.cfg.Timestamps || !cfg.RDMA.Same(n.cfg.RDMA) || node.Stamp.Port != n.node.Stamp.Port
 	ports := node.Stamp.SourcePort != n.node.Stamp.SourcePort
 	n.cfg, n.node = cfg, node
 	n.setEstimate()
@@ -409,7 +431,11 @@ func (n *nic) apply(cfg NICConfig, node *Config, phase func() float64) error {
 		}
 	}
 	n.maxSess = max(64, 4*answers)
-	n.reflector.expect(int(2 * expected))
+	for _, s := range []*socket{n.reflector, n.queue} {
+		if s != nil {
+			s.expect(int(2 * expected))
+		}
+	}
 	for k, s := range n.sessions {
 		if p := n.peers[k.from.Addr()]; p != s.peer {
 			delete(n.sessions, k)
@@ -440,7 +466,12 @@ func (n *nic) applyPeers(node *Config) {
 	mono := n.mono()
 	for i := range node.Peers {
 		cfg := node.Peers[i]
-		if !wanted[cfg.NIC] || cfg.Address.Is4() != n.cfg.Address.Is4() {
+		byRDMA := n.rdma != nil && cfg.RDMA != nil
+		at := cfg.Address
+		if byRDMA {
+			at = rdma.Canonical(cfg.RDMA.GID)
+		}
+		if !wanted[cfg.NIC] || !byRDMA && (!at.IsValid() || !n.cfg.Address.IsValid() || at.Is4() != n.cfg.Address.Is4()) {
 			continue
 		}
 		p := known[cfg.NIC]
@@ -454,7 +485,7 @@ func (n *nic) applyPeers(node *Config) {
 				p.auth = append(p.auth, stamp.NewAuthenticator(k.Secret))
 			}
 		}
-		p.cfg = cfg
+		p.cfg, p.rdma = cfg, byRDMA
 		old := p.answers
 		p.answers = make(map[int]*answer, len(asked[cfg.NIC]))
 		for _, a := range asked[cfg.NIC] {
@@ -466,8 +497,9 @@ func (n *nic) applyPeers(node *Config) {
 			p.answers[a.Flow] = o
 		}
 		p.sessions = newBucket(1, float64(max(4, 4*len(p.answers))), mono)
-		n.peers[cfg.Address] = p
+		n.peers[at] = p
 	}
+	n.tellRDMA()
 }
 
 func (n *nic) applyEdges(node *Config, moved bool, phase func() float64) error {
@@ -493,14 +525,19 @@ func (n *nic) applyEdges(node *Config, moved bool, phase func() float64) error {
 		if p == nil {
 			continue // of the other address family: told by the caller
 		}
-		port := node.Stamp.SourcePort + uint16(cfg.Flow)
-		s := n.senders[port]
+		key := socketKey{node.Stamp.SourcePort + uint16(cfg.Flow), p.rdma}
+		s := n.senders[key]
 		if s == nil {
-			var err error
-			if s, err = n.open(fmt.Sprintf("sender%d", cfg.Flow), port); err != nil {
-				return err
+			name := fmt.Sprintf("sender%d", cfg.Flow)
+			if p.rdma {
+				s = n.lane("rdma_"+name, key.port)
+			} else {
+				var err error
+				if s, err = n.open(name, key.port); err != nil {
+					return err
+				}
 			}
-			n.senders[port] = s
+			n.senders[key] = s
 		}
 		e := known[cfg.ID()]
 		fresh := e == nil
@@ -516,7 +553,8 @@ func (n *nic) applyEdges(node *Config, moved bool, phase func() float64) error {
 		e.gone, e.cfg, e.peer = false, cfg, p
 		e.synchronise(node.ClockSync, cfg.Cadence)
 		e.dscp = node.Stamp.Class(cfg.Flow).DSCP
-		e.target = netip.AddrPortFrom(p.cfg.Address, node.Stamp.Port)
+		e.target = netip.AddrPortFrom(p.at(), node.Stamp.Port)
+		e.plain = p.rdma && n.rdmaClock == nil
 		if e.sock != s {
 			e.sock = s
 			s.queue.push(e)
@@ -525,16 +563,24 @@ func (n *nic) applyEdges(node *Config, moved bool, phase func() float64) error {
 		n.edges = append(n.edges, e)
 		rates[s] += 1 / cfg.Cadence.Seconds()
 	}
-	for port, s := range n.senders {
+	queued := 0.0
+	for key, s := range n.senders {
 		if rates[s] == 0 {
-			delete(n.senders, port)
+			delete(n.senders, key)
 			if err := n.closeSocket(s); err != nil {
 				n.log.Warn("close a sender's socket", "err", err)
 			}
 			continue
 		}
 		s.queue.retain()
+		if s.rdma {
+			queued += rates[s]
+			continue
+		}
 		s.expect(int(2 * rates[s]))
+	}
+	if n.queue != nil {
+		n.queue.expect(int(2 * queued))
 	}
 	return nil
 }
@@ -554,6 +600,9 @@ func (n *nic) turn(now, horizon int64) error {
 		if err := n.clock.read(time.Now().UnixNano()); err != nil {
 			n.log.Warn("the NIC's clock gives no hardware samples", "err", err)
 		}
+	}
+	if err := n.tendRDMA(); err != nil {
+		return err
 	}
 	if err := n.sendDue(now, horizon); err != nil {
 		return err
@@ -598,7 +647,7 @@ func (n *nic) probeAll(e *edge) error {
 	if !twins {
 		return n.probe(e)
 	}
-	if n.out.Out() >= unix.BatchSize-1 { // they are to leave in one batch
+	if e.sock.link.Out() >= unix.BatchSize-1 { // they are to leave in one batch
 		if err := n.flush(); err != nil {
 			return err
 		}
@@ -619,13 +668,19 @@ func (n *nic) probe(e *edge) error {
 	user := n.wire.bend.At(wall.UnixNano())
 	seq, tx := e.nextProbe(int64(wall.Sub(n.base)), user)
 	size := n.putRequest(buf, seq, user, n.ssid, tx, e.dscp, e.peer.sendKey())
-	id := n.out.Commit(e.sock.UDP, size, e.target, e.dscp<<2|ect0, 0)
-	n.note(sentRef{id: id, wants: n.kinds(), edge: e, seq: seq, user: user})
+	id := e.sock.link.Commit(e.sock.Endpoint, size, e.target, e.dscp<<2|ect0, 0)
+	n.note(sentRef{id: id, wants: n.kinds(e.sock), edge: e, seq: seq, user: user})
 	return nil
 }
 
-// kinds are the transmit stamps that come back for each packet.
-func (n *nic) kinds() uint8 {
+// kinds are the transmit stamps that come back for each packet over s.
+func (n *nic) kinds(s *socket) uint8 {
+	if s.rdma {
+		if n.rdmaClock != nil {
+			return 1 << hardwareStamps
+		}
+		return 0
+	}
 	if n.clock != nil {
 		return 1<<kernelStamps | 1<<hardwareStamps
 	}
@@ -658,30 +713,40 @@ func (n *nic) putRequest(buf []byte, seq uint32, user int64, ssid uint16, tx uin
 
 // outBuffer is the memory for the next packet over s.
 func (n *nic) outBuffer(s *socket) ([]byte, error) {
-	if n.outSocket != s || n.out.OutBuffer() == nil {
+	if n.outSocket != s || s.link.OutBuffer() == nil {
 		if err := n.flush(); err != nil {
 			return nil, err
 		}
 		n.outSocket = s
 	}
-	return n.out.OutBuffer(), nil
+	return s.link.OutBuffer(), nil
 }
 
 func (n *nic) note(r sentRef) {
-	s := n.outSocket
-	s.remember(r)
-	n.outRefs[n.out.Out()-1] = &s.refs[int(r.id)&(len(s.refs)-1)]
+	b := n.outSocket.books
+	b.remember(r)
+	n.outRefs[n.outSocket.link.Out()-1] = &b.refs[int(r.id)&(len(b.refs)-1)]
 }
 
 // flush sends what is queued and takes the transmit stamps that are there at
 // once, as software stamps mostly are.
 func (n *nic) flush() error {
 	s := n.outSocket
-	if s == nil || n.out.Out() == 0 {
+	if s == nil || s.link.Out() == 0 {
 		return nil
 	}
-	if err := n.out.Send(s.UDP, n.failed); err != nil {
+	batch := n.outRefs[:s.link.Out()]
+	at, err := s.link.Send(s.Endpoint, n.failed)
+	if err != nil {
 		return err
+	}
+	if at != 0 {
+		at = n.wire.bend.At(at)
+		for _, r := range batch {
+			if r.edge != nil {
+				r.edge.left(r.seq, at)
+			}
+		}
 	}
 	return n.drainErrors(s)
 }
@@ -702,12 +767,12 @@ func (n *nic) sendFailed(i int, errno syscall.Errno) {
 // drainErrors empties a socket's error queue: transmit stamps and ICMP errors.
 func (n *nic) drainErrors(s *socket) error {
 	for {
-		k, err := n.errs.RecvErrors(s.UDP)
+		k, err := s.link.RecvErrors(s.Endpoint)
 		if err != nil {
 			return err
 		}
 		for i := range k {
-			r := n.errs.Report(i)
+			r := s.link.Report(i)
 			r.Stamp = n.wire.bend.At(r.Stamp)
 			switch r.Kind {
 			case unix.ReportTxStamp:
@@ -727,11 +792,11 @@ func (n *nic) txStamp(s *socket, r *unix.Report) {
 	if r.Hardware != 0 {
 		kind = hardwareStamps
 		var ok bool
-		if at, ok = n.hardware(r.Hardware); !ok {
+		if at, ok = n.hardware(n.clockFor(s.rdma), r.Hardware); !ok {
 			at = 0
 		}
 	}
-	ref := s.recall(r.ID, kind)
+	ref := s.books.recall(r.ID, kind)
 	if ref == nil {
 		n.unmatched++
 		return
@@ -762,22 +827,35 @@ func (n *nic) txStamp(s *socket, r *unix.Report) {
 // kindFor is the kind of stamps that replies to a peer carry: the best that both
 // ends have.
 func (n *nic) kindFor(p *peer) stampKind {
-	if n.clock != nil && p.cfg.Hardware {
+	switch {
+	case p.rdma && n.rdmaClock != nil && p.cfg.RDMA.Hardware:
 		return hardwareStamps
+	case !p.rdma && n.clock != nil && p.cfg.Hardware:
+		return hardwareStamps
+	case p.rdma:
+		return userStamps
 	}
 	return kernelStamps
 }
 
-// hardware tells a stamp of the NIC as the node's time.
-func (n *nic) hardware(raw int64) (at int64, ok bool) {
-	at, ok = n.clock.system(raw)
+// clockFor is the clock that stamps packets by RDMA, or by UDP; nil: there is none.
+func (n *nic) clockFor(rdma bool) *nicClock {
+	if rdma {
+		return n.rdmaClock
+	}
+	return n.clock
+}
+
+// hardware tells a stamp of a clock as the node's time.
+func (n *nic) hardware(c *nicClock, raw int64) (at int64, ok bool) {
+	at, ok = c.system(raw)
 	return n.wire.bend.At(at), ok
 }
 
 // received tells when a datagram came, by every kind known.
 func (n *nic) receivedAt(g *unix.Datagram, user int64) (t stampedTime) {
 	t[userStamps], t[kernelStamps] = user, g.Stamp
-	if at, ok := n.hardware(g.Hardware); ok {
+	if at, ok := n.hardware(n.clockFor(g.Port != 0), g.Hardware); ok {
 		t[hardwareStamps] = at
 	}
 	for k := kernelStamps; k < stampKinds; k++ {
@@ -792,22 +870,25 @@ func (n *nic) receivedAt(g *unix.Datagram, user int64) (t stampedTime) {
 // at least, and what is left stays for the next turn.
 func (n *nic) drain(s *socket, until int64) error {
 	for {
-		k, err := n.in.Recv(s.UDP)
+		k, err := s.link.Recv(s.Endpoint)
 		if err != nil {
 			return err
 		}
 		wall := time.Now()
 		for i := range k {
-			g := n.in.Datagram(i)
+			g := s.link.Datagram(i)
 			g.Stamp = n.wire.bend.At(g.Stamp)
 			if g.Truncated {
 				n.dropped[dropOversized]++
 				continue
 			}
-			if s == n.reflector {
+			switch to := n.socketOf(s, g); to {
+			case nil:
+				n.dropped[dropUnsolicited]++
+			case n.reflector, n.mirror:
 				err = n.reflect(g, wall)
-			} else {
-				n.replied(s, g, wall)
+			default:
+				n.replied(to, g, wall)
 			}
 			if err != nil {
 				return err
@@ -822,14 +903,33 @@ func (n *nic) drain(s *socket, until int64) error {
 	}
 }
 
+// socketOf is whom a datagram is for that came at s; nil: nobody.
+func (n *nic) socketOf(s *socket, g *unix.Datagram) *socket {
+	switch g.Port {
+	case 0:
+		return s
+	case n.node.Stamp.Port:
+		return n.mirror
+	}
+	return n.senders[socketKey{g.Port, true}]
+}
+
+// seen is when the program saw a datagram that it reads at wall.
+func (n *nic) seen(g *unix.Datagram, wall time.Time) int64 {
+	if g.User != 0 {
+		return n.wire.bend.At(g.User)
+	}
+	return n.wire.bend.At(wall.UnixNano())
+}
+
 // replied takes a reply at a sender's socket.
 func (n *nic) replied(s *socket, g *unix.Datagram, wall time.Time) {
 	pr := n.peers[g.From.Addr()]
-	if pr == nil || g.From.Port() != n.node.Stamp.Port {
+	if pr == nil || pr.rdma != s.rdma || g.From.Port() != n.node.Stamp.Port {
 		n.dropped[dropUnregistered]++
 		return
 	}
-	mono, user := int64(wall.Sub(n.base)), n.wire.bend.At(wall.UnixNano())
+	mono, user := int64(wall.Sub(n.base)), n.seen(g, wall)
 	var p stamp.ReflectorPacket
 	var a *stamp.Authenticator
 	base := stamp.BaseLen
@@ -906,12 +1006,15 @@ func stampOr(kernel, user int64) int64 {
 
 // reflect answers a probe.
 func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
-	pr := n.peers[g.From.Addr()]
-	if pr == nil {
+	pr, s := n.peers[g.From.Addr()], n.reflector
+	if g.Port != 0 {
+		s = n.mirror
+	}
+	if pr == nil || pr.rdma != s.rdma {
 		n.dropped[dropUnregistered]++
 		return nil
 	}
-	mono, user := int64(wall.Sub(n.base)), n.wire.bend.At(wall.UnixNano())
+	mono, user := int64(wall.Sub(n.base)), n.seen(g, wall)
 	var p stamp.SenderPacket
 	var a *stamp.Authenticator
 	base := stamp.BaseLen
@@ -937,7 +1040,7 @@ func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 	}
 	v := stamp.ReflectorValues{ReceivedDSCP: g.TOS >> 2, ReceivedECN: g.TOS & 3, PermittedDSCP: ^uint64(0),
 		TimestampInfo: stamp.TimestampInfo{SyncIn: stamp.SyncLocal, MethodIn: kind.method(), SyncOut: stamp.SyncLocal, MethodOut: stamp.MethodControl}}
-	if kind == userStamps {
+	if kind == userStamps && !pr.rdma {
 		n.missing[0]++
 	}
 	var sess *session
@@ -976,7 +1079,7 @@ func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 		sess.tx++
 		v.RxCount, v.TxCount, v.FollowUp = sess.rx, sess.tx, sess.tell()
 	}
-	buf, err := n.outBuffer(n.reflector)
+	buf, err := n.outBuffer(s)
 	if err != nil {
 		return err
 	}
@@ -994,8 +1097,8 @@ func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 		pr.forged.take(mono)
 		n.dropped[dropBadHMAC]++
 	}
-	id := n.out.Commit(n.reflector.UDP, done.Len, g.From, done.DSCP<<2|ect0, 0)
-	n.note(sentRef{id: id, wants: n.kinds(), sess: sess, seq: seq, user: sent})
+	id := s.link.Commit(s.Endpoint, done.Len, g.From, done.DSCP<<2|ect0, 0)
+	n.note(sentRef{id: id, wants: n.kinds(s), sess: sess, seq: seq, user: sent})
 	return nil
 }
 

@@ -280,9 +280,15 @@ func (n *nic) traceable() []traceFlow {
 		return at > 0 && now-at < int64(n.node.ReplyTimeout+cadence)
 	}
 	for _, e := range n.edges {
+		if e.peer.rdma {
+			continue // a queue pair hears of no hop that ended a packet
+		}
 		out = append(out, traceFlow{n, e.id, e.sock, e.target, e.dscp, e.peer, lately(e.lastAcked, e.cfg.Cadence)})
 	}
 	for _, p := range n.peers {
+		if p.rdma {
+			continue
+		}
 		for f, a := range p.answers {
 			id := a.cfg.ID()
 			id.Reply = true
@@ -458,8 +464,8 @@ func (n *nic) sendTrace(f traceFlow, ttl uint8, answer chan traceAnswer) (key ui
 	}
 	// A reply's copy has a probe's layout up to the SSID, and its length.
 	size := n.putRequest(buf, key, user, ssid, 0, f.dscp, f.peer.sendKey())
-	id := n.out.Commit(f.sock.UDP, size, f.dst, f.dscp<<2|ect0, ttl)
-	n.note(sentRef{id: id, wants: n.kinds(), seq: key, user: user})
+	id := f.sock.link.Commit(f.sock.Endpoint, size, f.dst, f.dscp<<2|ect0, ttl)
+	n.note(sentRef{id: id, wants: n.kinds(f.sock), seq: key, user: user})
 	n.awaited[key] = &traceProbe{key: key, sock: f.sock, dst: f.dst, authentic: f.peer.sendKey() != nil, sent: user, answer: answer}
 	if err := n.flush(); err != nil {
 		return 0, err

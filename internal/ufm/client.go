@@ -1,6 +1,9 @@
 package ufm
 
 import (
+	"cmp"
+	"compress/flate"
+	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -10,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"mime"
 	"net"
 	"net/http"
 	"net/url"
@@ -253,18 +257,28 @@ func (c *Client) get(ctx context.Context, path string, read func(io.Reader) erro
 	defer resp.Body.Close()
 	switch code := resp.StatusCode; {
 	case code == http.StatusOK:
+		// Pages for people, of a proxy or a login, come with 200. Other types are not looked
+		// at: services differ in what they call their documents.
+		if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err == nil && (kind == "text/html" || kind == "application/xhtml+xml") {
+			return 0, false, errorf(KindMalformed, "%s answers a page of type %s, data is expected", u.String(), kind)
+		}
+	case code == http.StatusNotFound:
+		return 0, false, errorf(KindStatus, "%s answers %s: %w", u.String(), resp.Status, ErrNotOffered)
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
 		return 0, false, errorf(KindUnauthorized, "%s answers %s", u.String(), resp.Status)
 	case code >= 300 && code < 400:
 		return 0, false, errorf(KindRedirect, "%s answers %s: redirects are not followed", u.String(), resp.Status)
 	default:
 		busy := code == http.StatusTooManyRequests || code == http.StatusBadGateway || code == http.StatusServiceUnavailable || code == http.StatusGatewayTimeout
-		if s, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 16); err == nil {
-			told = time.Duration(s) * time.Second
-		}
-		return told, busy, errorf(KindStatus, "%s answers %s", u.String(), resp.Status)
+		return retryAfter(resp.Header), busy, errorf(KindStatus, "%s answers %s", u.String(), resp.Status)
 	}
-	if err := read(&bounded{resp.Body, c.o.MaxBody, c.o.MaxBody}); err != nil {
+	err = read(&bounded{resp.Body, c.o.MaxBody, c.o.MaxBody})
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		// Whatever the body's end looks like: a service that sees us go may still end its
+		// document properly, in the middle.
+		return 0, false, errorf(KindTimeout, "%s: not all of it came within %v: %w", u.String(), c.o.Timeout, cmp.Or(err, ctx.Err()))
+	case err != nil:
 		k := KindMalformed
 		var own *Error
 		if errors.As(err, &own) {
@@ -273,6 +287,24 @@ func (c *Client) get(ctx context.Context, path string, read func(io.Reader) erro
 		return 0, false, &Error{k, fmt.Errorf("%s: %w", u.String(), err)}
 	}
 	return 0, false, nil
+}
+
+// ErrNotOffered is wrapped by the error about a path that the service does not have.
+var ErrNotOffered = errors.New("the service does not have it")
+
+// retryAfter is how long the service asks us to wait: a number of seconds, or a date,
+// which is by the service's own clock (RFC 9110 section 10.2.3).
+func retryAfter(h http.Header) time.Duration {
+	text := h.Get("Retry-After")
+	if s, err := strconv.ParseUint(text, 10, 16); err == nil {
+		return time.Duration(s) * time.Second
+	}
+	at, err1 := http.ParseTime(text)
+	now, err2 := http.ParseTime(h.Get("Date"))
+	if err1 != nil || err2 != nil {
+		return 0
+	}
+	return max(0, at.Sub(now))
 }
 
 // bounded ends a body that is too large with an error, and not with a silent end.
@@ -304,7 +336,10 @@ func transportKind(err error) Kind {
 	var alert tls.AlertError
 	var record tls.RecordHeaderError
 	var timeout interface{ Timeout() bool }
+	var deflate flate.CorruptInputError
 	switch {
+	case errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum), errors.As(err, &deflate):
+		return KindMalformed
 	case errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid), errors.As(err, &verify), errors.As(err, &alert), errors.As(err, &record):
 		return KindTLS
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
@@ -317,6 +352,9 @@ func transportKind(err error) Kind {
 func list[T any](ctx context.Context, c *Client, path string, each func(T)) error {
 	return c.Get(ctx, c.Base()+path, func(r io.Reader) error { return decodeList(r, each) })
 }
+
+// maxElements bounds the elements of a list, and so the memory it takes.
+const maxElements = 1 << 20
 
 // decodeList reads an array, or an object that has it as its only array, element by
 // element; each is called once the whole document was there. An element that is not
@@ -332,7 +370,9 @@ func decodeList[T any](r io.Reader, each func(T)) error {
 		if err := d.Decode(&x); err != nil {
 			return decodeError(err, len(all)+1)
 		}
-		all = append(all, x)
+		if all = append(all, x); len(all) > maxElements {
+			return errorf(KindTooLarge, "element %d: %d at most are expected", len(all), maxElements)
+		}
 	}
 	if err := expect(d, json.Delim(']')); err != nil {
 		return err

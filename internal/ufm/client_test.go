@@ -91,6 +91,8 @@ func TestRetries(t *testing.T) {
 		{ufmtest.Fault{Status: 503, Times: 2}, "", []time.Duration{375 * time.Millisecond, 750 * time.Millisecond}},
 		{ufmtest.Fault{Status: 429, RetryAfter: "4", Times: 1}, "", []time.Duration{3 * time.Second}},
 		{ufmtest.Fault{Status: 503, RetryAfter: "60000"}, ufm.KindStatus, []time.Duration{22500 * time.Millisecond, 22500 * time.Millisecond, 22500 * time.Millisecond}},
+		{ufmtest.Fault{Status: 503, RetryAfter: "soon", Times: 1}, "", []time.Duration{375 * time.Millisecond}},
+		{ufmtest.Fault{Status: 503, RetryAfter: "Tue, 15 Nov 1994 08:12:31 GMT", Times: 1}, "", []time.Duration{375 * time.Millisecond}},
 		{ufmtest.Fault{Status: 500}, ufm.KindStatus, nil},
 		{ufmtest.Fault{Status: 404}, ufm.KindStatus, nil},
 		{ufmtest.Fault{Status: 401}, ufm.KindUnauthorized, nil},
@@ -109,7 +111,7 @@ func TestRetries(t *testing.T) {
 				waits = append(waits, d)
 				return nil
 			}
-			got, err := client(t, o).Alarms(t.Context())
+			got, err := client(t, o).Alarms(t.Context(), time.UTC)
 			if (err == nil) != (x.kind == "") || err != nil && ufm.KindOf(err) != x.kind || err == nil && len(got) != 1 {
 				t.Errorf("%v, %v, want %q", got, err, x.kind)
 			}

@@ -81,23 +81,23 @@ var table = func() map[string]Column {
 		add(portMetric(name, help, true, ""), "", Number, 1, columns...)
 	}
 
-	add(portMetric("transmit_bytes", "Octets sent, on all virtual lanes.", true, ""), "", Number, words, wide("PortXmitData")...)
-	add(portMetric("receive_bytes", "Octets received, on all virtual lanes.", true, ""), "", Number, words, wide("PortRcvData")...)
-	counter("transmit_packets", "Packets sent, on all virtual lanes.", wide("PortXmitPkts")...)
-	counter("receive_packets", "Packets received, on all virtual lanes.", wide("PortRcvPkts")...)
+	add(portMetric("transmit_bytes", "Octets sent.", true, ""), "", Number, words, wide("PortXmitData")...)
+	add(portMetric("receive_bytes", "Octets received.", true, ""), "", Number, words, wide("PortRcvData")...)
+	counter("transmit_packets", "Packets sent.", wide("PortXmitPkts")...)
+	counter("receive_packets", "Packets received.", wide("PortRcvPkts")...)
 	counter("transmit_unicast_packets", "Unicast packets sent.", append(wide("PortUniCastXmitPkts"), wide("PortUnicastXmitPkts")...)...)
 	counter("receive_unicast_packets", "Unicast packets received.", append(wide("PortUniCastRcvPkts"), wide("PortUnicastRcvPkts")...)...)
 	counter("transmit_multicast_packets", "Multicast packets sent.", append(wide("PortMultiCastXmitPkts"), wide("PortMulticastXmitPkts")...)...)
 	counter("receive_multicast_packets", "Multicast packets received.", append(wide("PortMultiCastRcvPkts"), wide("PortMulticastRcvPkts")...)...)
 	counter("transmit_wait_ticks", "Ticks of the port's clock during which it had data to send and no credits or no turn.", wide("PortXmitWait")...)
-	counter("symbol_errors", "Minor link errors on one or more lanes.", wide("SymbolErrorCounter")...)
+	counter("symbol_errors", "Symbols in error on one or more lanes.", wide("SymbolErrorCounter")...)
 	counter("link_recoveries", "Times the link recovered from an error.", wide("LinkErrorRecoveryCounter")...)
 	counter("link_downed", "Times the link failed to recover from an error and went down.", wide("LinkDownedCounter")...)
 	counter("local_link_integrity_errors", "Times that errors on the link came too close together.", wide("LocalLinkIntegrityErrors")...)
 	counter("buffer_overruns", "Times that a buffer overran and flow control did not help.", wide("ExcessiveBufferOverrunErrors")...)
 	counter("vl15_dropped", "Management packets dropped for want of a buffer: readings are suspect.", wide("VL15Dropped")...)
 	counter("qp1_dropped", "Packets to the general services interface that were dropped.", wide("QP1Dropped")...)
-	counter("transmit_discards", "Packets thrown away instead of sent, because the port was down or congested.", wide("PortXmitDiscards")...)
+	counter("transmit_discards", "Whole packets thrown away instead of sent.", wide("PortXmitDiscards")...)
 	counter("sync_header_errors", "Sync headers with errors.", wide("SyncHeaderErrorCounter")...)
 	counter("unknown_blocks", "Blocks of an unknown type.", wide("UnknownBlockCounter")...)
 	counter("fec_corrected_blocks", "Blocks that were corrected.", "PortFECCorrectableBlockCounterExtended", "PortFECCorrectableBlockCounter")
@@ -114,14 +114,14 @@ var table = func() map[string]Column {
 	add(portMetric("transmit_errors", "Packets that could not be sent, by reason.", true, "reason"), "constraint", Number, 1, wide("PortXmitConstraintErrors")...)
 	// Counters of details have one width.
 	one := func(name string) []string { return append(wide(name), name) }
-	details := portMetric("receive_error_details", "Packets received with an error, by what was wrong; parts of the reason damaged.", true, "reason")
+	details := portMetric("receive_error_details", "Packets received with an error, by what was wrong; parts of the errors.", true, "reason")
 	add(details, "local_physical", Number, 1, one("PortLocalPhysicalErrors")...)
 	add(details, "malformed", Number, 1, append(one("PortMalformedPacketErrors"), one("PortMalformedPktErrors")...)...)
 	add(details, "buffer_overrun", Number, 1, one("PortBufferOverrunErrors")...)
 	add(details, "dlid_mapping", Number, 1, one("PortDLIDMappingErrors")...)
 	add(details, "vl_mapping", Number, 1, one("PortVLMappingErrors")...)
 	add(details, "looping", Number, 1, one("PortLoopingErrors")...)
-	discards := portMetric("transmit_discard_details", "Packets thrown away instead of sent, by why.", true, "reason")
+	discards := portMetric("transmit_discard_details", "Packets thrown away instead of sent, by why; parts of the discards.", true, "reason")
 	add(discards, "port_inactive", Number, 1, one("PortInactiveDiscards")...)
 	add(discards, "neighbor_mtu", Number, 1, one("PortNeighborMTUDiscards")...)
 	add(discards, "lifetime", Number, 1, one("PortSwLifetimeLimitDiscards")...)
@@ -138,14 +138,15 @@ var table = func() map[string]Column {
 	counter("phy_symbol_errors", "Errors that no mechanism of the physical layer corrected.", "Symbol_Errors")
 	add(portMetric("fec_mode", "The error correction at work.", false, "mode"), "", State, 1, "fec_mode_active", "Active_FEC")
 
-	// Modules. UFM Telemetry has degrees Celsius, milliwatts, milliamperes and, since
-	// 1.14.5, millivolts; where a service has others, columns declares them.
+	// Modules. UFM Telemetry has degrees Celsius and, since 1.14.5, millivolts; where a
+	// service has others, columns declares them. In what it has power and bias of lanes
+	// no document of it says: Optics does, and without it they are left out.
 	const milli = 1e-3
 	add(moduleMetric("temperature_celsius", "Temperature of the module.", ""), "", Temperature, 1, "Module_Temperature")
 	add(moduleMetric("voltage_volts", "Supply voltage of the module.", ""), "", Number, milli, "Module_Voltage")
-	add(moduleMetric("receive_power_watts", "Optical power received on a lane.", "lane"), "#+1", Number, milli, "rx_power_lane_#")
-	add(moduleMetric("transmit_power_watts", "Optical power sent on a lane.", "lane"), "#+1", Number, milli, "tx_power_lane_#")
-	add(moduleMetric("bias_amperes", "Bias current of a lane's laser.", "lane"), "#+1", Number, milli, "tx_bias_lane_#")
+	add(moduleMetric("receive_power_watts", "Optical power that is received; 0 is darkness, below the monitor's resolution.", "lane"), "#+1", Number, milli, "rx_power_lane_#")
+	add(moduleMetric("transmit_power_watts", "Optical power that is sent; 0 is a laser that is off.", "lane"), "#+1", Number, milli, "tx_power_lane_#")
+	add(moduleMetric("bias_amperes", "Bias current of the laser.", "lane"), "#+1", Number, milli, "tx_bias_lane_#")
 	return t
 }()
 
@@ -156,6 +157,7 @@ var about = func() map[string]bool {
 	for _, n := range strings.Fields(`timestamp source_id source tag node_guid port_guid port_num port_number port node_description device_name
 		device_type node_type sys_image_guid aport port_type lid device_id port_label m_label status_message node_name port_name peer_guid peer_name
 		hostname level peer_level fabric link_partner_description link_partner_node_guid link_partner_port_num link_partner_lid device_fw_version
+		num_planes
 		cable_pn cable_sn cable_technology cable_type cable_vendor cable_length cable_identifier vendor_name vendor_rev vendor_oui module_fw_version`) {
 		out[n] = true
 	}
@@ -230,11 +232,52 @@ type Table struct {
 // maxNames bounds how many names of columns are kept in mind.
 const maxNames = 8192
 
+// Optics says in which units a service has what it tells of the lanes of modules. No
+// document of UFM's says; a program of NVIDIA's takes the received power of a service
+// with the same names of columns, NMX-T, for milliwatts (infra-controller-core, nmxt.rs).
+type Optics struct {
+	// Power is mW or dBm; empty: power is left out.
+	Power string `mapstructure:"power"`
+	// Bias is mA or uA; empty: bias is left out.
+	Bias string `mapstructure:"bias"`
+}
+
+// apply changes a column of optics, or leaves it out.
+func (o Optics) apply(name string, c Column) (Column, bool, error) {
+	switch {
+	case strings.HasPrefix(name, "rx_power_lane_"), strings.HasPrefix(name, "tx_power_lane_"):
+		switch o.Power {
+		case "mW", "":
+		case "dBm":
+			c.Type, c.Scale = DBm, 1
+		default:
+			return c, false, fmt.Errorf("optics: power: %q: mW or dBm is expected, or none", o.Power)
+		}
+		return c, o.Power != "", nil
+	case strings.HasPrefix(name, "tx_bias_lane_"):
+		switch o.Bias {
+		case "mA", "":
+		case "uA":
+			c.Scale = 1e-6
+		default:
+			return c, false, fmt.Errorf("optics: bias: %q: mA or uA is expected, or none", o.Bias)
+		}
+		return c, o.Bias != "", nil
+	}
+	return c, true, nil
+}
+
 // NewTable is the built-in table with the user's declarations before it.
-func NewTable(declared map[string]Declared) (*Table, error) {
+func NewTable(declared map[string]Declared, optics Optics) (*Table, error) {
 	t := &Table{base: map[string]Column{}, byName: map[string]*Column{}, series: map[[2]string]*Column{}, unknown: map[string]bool{}}
 	for name, c := range table {
-		t.base[name] = c
+		c, in, err := optics.apply(name, c)
+		if err != nil {
+			return nil, err
+		}
+		if in {
+			t.base[name] = c
+		}
 	}
 	metrics := map[string]*Metric{}
 	for _, c := range table {

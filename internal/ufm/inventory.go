@@ -21,7 +21,8 @@ type Inventory struct {
 
 	ends  map[endKey]*end
 	order []*end
-	found []string // what is contradictory
+	peers map[*end]*end // by the cables
+	found []string      // what is contradictory
 }
 
 type endKey struct {
@@ -197,6 +198,14 @@ func (v *Inventory) index() error {
 			e.name += "_" + e.key.guid.String() // a name is of a switch or of a node
 		}
 	}
+	v.peers = map[*end]*end{}
+	for _, l := range v.Links { // Topology tells what is wrong with them
+		a, err1 := v.linkEnd(l.SourceGUID, l.SourcePort)
+		b, err2 := v.linkEnd(l.DestinationGUID, l.DestinationPort)
+		if err1 == nil && err2 == nil && a != b && v.peers[a] == nil && v.peers[b] == nil {
+			v.peers[a], v.peers[b] = b, a
+		}
+	}
 	return nil
 }
 
@@ -252,12 +261,17 @@ func (v *Inventory) Name(id Identity) (Name, bool) {
 // Found is what is contradictory in the inventory.
 func (v *Inventory) Found() []string { return v.found }
 
-// PortState is what the inventory says of a port's link.
+// PortState is what the inventory says of a port's link. Rates and lanes are 0 where
+// they are not known.
 type PortState struct {
 	Name Name
 	Up   bool
-	// Gbps is the negotiated rate; 0 where it is not known.
-	Gbps float64
+	// Gbps and Lanes are what was negotiated.
+	Gbps  float64
+	Lanes int
+	// ExpectedGbps and ExpectedLanes are the most that both ends are enabled for.
+	ExpectedGbps  float64
+	ExpectedLanes int
 }
 
 // States are those of all ports but the management ports of switches, in the order of
@@ -268,31 +282,100 @@ func (v *Inventory) States() []PortState {
 		if e.sw && e.key.number == 0 {
 			continue
 		}
+		s := PortState{Name: e.named()}
 		switch strings.ToLower(string(e.info.State)) {
 		case "active":
-			out = append(out, PortState{e.named(), true, Gbps(string(e.info.Speed), string(e.info.Width))})
+			s.Up, s.Gbps, s.Lanes = true, Gbps(string(e.info.Speed), string(e.info.Width)), width(string(e.info.Width))
 		case "down", "initialize", "init", "initializing", "armed", "active_defer":
-			out = append(out, PortState{Name: e.named()})
+		default:
+			continue
 		}
+		if o := v.peers[e]; o != nil {
+			s.ExpectedLanes = int(common(e.info.EnabledWidth, o.info.EnabledWidth, func(s string) float64 { return float64(width(s)) }))
+			s.ExpectedGbps = common(e.info.EnabledSpeed, o.info.EnabledSpeed, laneRate) * float64(s.ExpectedLanes)
+		}
+		out = append(out, s)
 	}
 	return out
+}
+
+// common is the most that two lists have in common; 0: nothing, or one is not known.
+func common(a, b text, value func(string) float64) (best float64) {
+	in := map[float64]bool{}
+	for s := range strings.SplitSeq(string(a), ",") {
+		in[value(s)] = true
+	}
+	for s := range strings.SplitSeq(string(b), ",") {
+		if x := value(s); in[x] {
+			best = max(best, x)
+		}
+	}
+	return best
+}
+
+// Neighbor is what is at the other end of a switch port's cable.
+type Neighbor struct {
+	Port Name
+	// Remote is the switch or node, RemotePort its port: a number, or a NIC's device.
+	Remote, RemotePort string
+	// GUID is the remote node's, or port's, as UFM names it in its list of ports.
+	GUID GUID
+}
+
+// Neighbors are those of all ports of switches that have one, in the order of the
+// document.
+func (v *Inventory) Neighbors() []Neighbor {
+	var out []Neighbor
+	for _, e := range v.order {
+		o := v.peers[e]
+		if o == nil || !e.sw {
+			continue
+		}
+		n := Neighbor{Port: e.named(), Remote: o.name, GUID: o.key.guid}
+		if name := o.named(); o.sw {
+			n.RemotePort = name.Port
+		} else {
+			_, n.RemotePort, _ = fabric.SplitNIC(name.NIC)
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// Telling is the number of ports that telemetry should tell of: all but the management
+// ports of switches whose link is up.
+func (v *Inventory) Telling() (n int) {
+	for _, s := range v.States() {
+		if s.Up {
+			n++
+		}
+	}
+	return n
 }
 
 // lanes are the rates of a lane in Gbit/s as links are sold, which is how
 // internal/ibfabric has them: a link of four lanes of HDR is 200.
 var lanes = map[string]float64{"SDR": 2.5, "DDR": 5, "QDR": 10, "FDR10": 10, "FDR": 14, "EDR": 25, "HDR": 50, "NDR": 100, "XDR": 200}
 
-// Gbps is the rate of a speed ("NDR", "IB-NDR") and a width ("4x", "IB_4x"); 0: it is
-// not known.
-func Gbps(speed, width string) float64 {
-	speed = strings.TrimLeft(strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(speed)), "IB"), "-_ ")
+// laneRate is the rate of a lane by its speed ("NDR", "IB-NDR"), Gbit/s; 0: it is not
+// known.
+func laneRate(speed string) float64 {
+	return lanes[strings.TrimLeft(strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(speed)), "IB"), "-_ ")]
+}
+
+// width is the number of lanes of a width ("4x", "IB_4x"); 0: it is not known.
+func width(width string) int {
 	width = strings.TrimPrefix(strings.ToLower(strings.TrimSpace(width)), "ib_")
-	n, err := strconv.ParseUint(strings.TrimSuffix(width, "x"), 10, 8)
-	if err != nil || n > 12 {
+	digits, is := strings.CutSuffix(width, "x")
+	n, err := strconv.ParseUint(digits, 10, 8)
+	if err != nil || !is || n > 12 {
 		return 0
 	}
-	return lanes[speed] * float64(n)
+	return int(n)
 }
+
+// Gbps is the rate of a speed and a width; 0: it is not known.
+func Gbps(speed, lanes string) float64 { return laneRate(speed) * float64(width(lanes)) }
 
 // Directory is the inventory that is known now. It may be used by many goroutines.
 type Directory struct {

@@ -62,6 +62,7 @@ type Port struct {
 
 	version uint64
 	named   bool
+	shared  bool      // another port of the service has the name as well
 	last    []float64 // by column; counters only
 	had     []bool
 	at      time.Time // of the last sample
@@ -76,6 +77,10 @@ type Report struct {
 	Rows, Samples int
 	// Unnamed are ports that nobody knows a name of: their samples are left out.
 	Unnamed int
+	// Shared are ports whose name others have as well, as the planes of one cage may:
+	// which of them is the port, nothing tells, and their samples are left out from the
+	// second document on; in the first, the one that comes first is taken.
+	Shared int
 	// Errors are what was left out, by kind. The document's own error is not in it.
 	Errors map[Kind]int
 	// Oldest and Newest are the times of the samples; zero where there is none.
@@ -96,11 +101,18 @@ type Source struct {
 	names Names
 	ports map[portKey]*Port
 	doc   uint64
+	owned map[Name]owner
 
 	emit   func(Sample) error
 	report Report
 	cache  map[string]*Port // by labels of Prometheus text
 	br     *bufio.Reader
+}
+
+// owner is who has a name: the first port in the last document that has it.
+type owner struct {
+	port        *Port
+	doc, shared uint64 // the last documents in which it was there, and with another port
 }
 
 type portKey struct {
@@ -110,7 +122,7 @@ type portKey struct {
 
 // NewSource is a source that has read nothing.
 func NewSource(t *Table, n Names) *Source {
-	return &Source{Table: t, names: n, ports: map[portKey]*Port{}, cache: map[string]*Port{}, br: bufio.NewReaderSize(nil, 256<<10)}
+	return &Source{Table: t, names: n, ports: map[portKey]*Port{}, owned: map[Name]owner{}, cache: map[string]*Port{}, br: bufio.NewReaderSize(nil, 256<<10)}
 }
 
 // Read reads a document and gives each sample to emit; an error of emit ends it. The
@@ -148,6 +160,11 @@ func (s *Source) forget() {
 		if p.read+keepFor < s.doc {
 			delete(s.ports, k)
 			gone = true
+		}
+	}
+	for n, o := range s.owned {
+		if o.doc+keepFor < s.doc {
+			delete(s.owned, n)
 		}
 	}
 	if gone || len(s.cache) > 4*len(s.ports)+1024 {
@@ -222,8 +239,19 @@ func (s *Source) open(p *Port, id Identity) {
 		p.version, p.Description, p.Type = v, id.Description, id.Type
 		p.Name, p.named = s.names.Name(p.Identity)
 	}
-	if !p.named {
+	if p.shared = false; !p.named {
 		s.report.Unnamed++
+		return
+	}
+	o := s.owned[p.Name]
+	if o.doc == s.doc {
+		o.shared = s.doc
+	} else {
+		o.port, o.doc = p, s.doc
+	}
+	s.owned[p.Name] = o
+	if p.shared = o.port != p || o.shared != 0 && o.shared+1 == s.doc; p.shared {
+		s.report.Shared++
 	}
 }
 
@@ -238,7 +266,7 @@ func (s *Source) sample(p *Port, c *Column, text []byte, at time.Time) error {
 		s.fault(KindValue)
 		return nil
 	}
-	if !there || !p.named {
+	if !there || !p.named || p.shared {
 		return nil
 	}
 	if p.seen[word]&bit != 0 {
@@ -365,10 +393,10 @@ func (r *row) whole() bool {
 	return !r.bad && r.num && (r.id.Node != 0 || r.id.Port != 0)
 }
 
-// Each gives the ports of the last document that have a name.
+// Each gives the ports of the last document that have a name of their own.
 func (s *Source) Each(give func(*Port)) {
 	for _, p := range s.ports {
-		if p.read == s.doc && p.named {
+		if p.read == s.doc && p.named && !p.shared {
 			give(p)
 		}
 	}

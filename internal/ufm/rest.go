@@ -2,6 +2,7 @@ package ufm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -43,9 +44,20 @@ func (t *text) UnmarshalJSON(b []byte) error {
 
 // Event is an event of UFM.
 type Event struct {
-	ID, Code, Name, Severity, Category, Object, Path, Description string
-	// At is when it was, by UFM's clock; zero where that cannot be read.
-	At time.Time
+	// ID is UFM's number. It begins again when a standby takes over.
+	ID string
+	// Code is the number of the event's type (EventKind).
+	Code string
+	// Name is the type's, as UFM has it; it may be anything.
+	Name, Severity, Category string
+	// Object is what it is about, ObjectType of what sort that is ("Site", "IBPort";
+	// from 6.17 on), Path where that stands.
+	Object, ObjectType, Path string
+	Description              string
+	// Written is its time as UFM writes it; At is the same by UFM's clock, zero where it
+	// cannot be read.
+	Written string
+	At      time.Time
 }
 
 type eventJSON struct {
@@ -64,15 +76,39 @@ type eventJSON struct {
 // event takes both shapes: 6.12 has the code as "type" and milliseconds, 6.24 has it
 // as "event_type", what the object is as "type", and seconds.
 func (e *eventJSON) event(zone *time.Location) (Event, error) {
-	code := e.EventType
+	code, object := e.EventType, e.Type
 	if code == "" {
-		code = e.Type
+		code, object = e.Type, ""
 	}
 	if e.Name == "" && code == "" {
 		return Event{}, errorf(KindMalformed, "event %q: a name or a type is expected", string(e.ID))
 	}
-	return Event{string(e.ID), string(code), string(e.Name), string(e.Severity), string(e.Category), string(e.Object), string(e.Path),
-		string(e.Description), clock(string(e.Timestamp), zone)}, nil
+	return Event{ID: string(e.ID), Code: string(code), Name: string(e.Name), Severity: string(e.Severity), Category: string(e.Category),
+		Object: string(e.Object), ObjectType: string(object), Path: string(e.Path), Description: string(e.Description),
+		Written: string(e.Timestamp), At: clock(string(e.Timestamp), zone)}, nil
+}
+
+// About is the port, or the node, that an object's name stands for: a GUID of 16
+// digits, with the port's number behind an underscore where it is a port's. false: the
+// name is of another sort. A number of 0 is none.
+func About(object string) (Identity, bool) {
+	digits, number, port := strings.Cut(object, "_")
+	if len(strings.TrimPrefix(digits, "0x")) != 16 {
+		return Identity{}, false
+	}
+	g, err := ParseGUID(digits)
+	if err != nil || g == 0 {
+		return Identity{}, false
+	}
+	id := Identity{Port: g}
+	if port {
+		n, err := strconv.ParseUint(number, 10, 16)
+		if err != nil {
+			return Identity{}, false
+		}
+		id.Number = int(n)
+	}
+	return id, true
 }
 
 // clock reads a time of the REST interface: of a wall clock, with or without parts of
@@ -105,22 +141,98 @@ func (c *Client) Events(ctx context.Context, zone *time.Location) ([]Event, erro
 }
 
 // Alarm is an alarm that is open.
-type Alarm struct{ ID, Name, Severity, Object string }
+type Alarm struct {
+	ID string
+	// Code is the number of the type of the event that raised it (EventKind).
+	Code, Name, Severity string
+	// Object is what it is about, Path where that stands.
+	Object, Path, Reason string
+	At                   time.Time
+}
+
+// Place is how the alarm's object is shown: by its path, where there is one.
+func (a *Alarm) Place() string {
+	if a.Path != "" {
+		return a.Path
+	}
+	return a.Object
+}
+
+// alarmJSON has both shapes: 6.12 names the object "related_object_...", 6.17 and later
+// "object_...".
+type alarmJSON struct {
+	ID            text `json:"id"`
+	EventType     text `json:"event_type"`
+	Name          text `json:"name"`
+	Severity      text `json:"severity"`
+	Object        text `json:"object_name"`
+	Path          text `json:"object_path"`
+	RelatedObject text `json:"related_object_name"`
+	RelatedPath   text `json:"related_object_path"`
+	Reason        text `json:"reason"`
+	Description   text `json:"description"`
+	Timestamp     text `json:"timestamp"`
+}
+
+func (a *alarmJSON) alarm(zone *time.Location) (Alarm, error) {
+	if a.Name == "" && a.EventType == "" {
+		return Alarm{}, errorf(KindMalformed, "alarm %q: a name or an event_type is expected", string(a.ID))
+	}
+	return Alarm{ID: string(a.ID), Code: string(a.EventType), Name: string(a.Name), Severity: string(a.Severity), Object: string(cmp.Or(a.Object, a.RelatedObject)),
+		Path: string(cmp.Or(a.Path, a.RelatedPath)), Reason: string(cmp.Or(a.Reason, a.Description)), At: clock(string(a.Timestamp), zone)}, nil
+}
 
 // Alarms are all that are open.
-func (c *Client) Alarms(ctx context.Context) ([]Alarm, error) {
+func (c *Client) Alarms(ctx context.Context, zone *time.Location) ([]Alarm, error) {
 	var out []Alarm
-	err := list(ctx, c, "/app/alarms", func(j struct {
-		ID       text `json:"id"`
-		Name     text `json:"name"`
-		Severity text `json:"severity"`
-		Object   text `json:"related_object_name"`
-		Path     text `json:"related_object_path"`
-	}) {
-		if j.Path != "" {
-			j.Object = j.Path
+	var bad error
+	err := list(ctx, c, "/app/alarms", func(j alarmJSON) {
+		a, err := j.alarm(zone)
+		if err != nil {
+			bad = err
+			return
 		}
-		out = append(out, Alarm{string(j.ID), string(j.Name), string(j.Severity), string(j.Object)})
+		out = append(out, a)
+	})
+	if err == nil {
+		err = bad
+	}
+	return out, err
+}
+
+// VPort is a virtual port, of the physical port whose identity it has.
+type VPort struct {
+	Identity
+	State string
+}
+
+// VPorts are all of them. Those whose port cannot be read are counted in bad.
+func (c *Client) VPorts(ctx context.Context) (out []VPort, bad int, err error) {
+	err = list(ctx, c, "/resources/vports", func(j struct {
+		GUID        text `json:"port_guid"`
+		Number      text `json:"physical_port_number"`
+		State       text `json:"virtual_port_state"`
+		Description text `json:"node_description"`
+	}) {
+		g, e1 := ParseGUID(string(j.GUID))
+		n, e2 := strconv.ParseUint(string(j.Number), 10, 16)
+		if e1 != nil || e2 != nil {
+			bad++
+			return
+		}
+		out = append(out, VPort{Identity{Port: g, Number: int(n)}, string(j.State)})
+	})
+	return out, bad, err
+}
+
+// Jobs counts the jobs that UFM lists, by status ("Running", "Completed", "Completed
+// With Errors").
+func (c *Client) Jobs(ctx context.Context) (map[string]int, error) {
+	out := map[string]int{}
+	err := list(ctx, c, "/jobs", func(j struct {
+		Status text `json:"Status"`
+	}) {
+		out[string(j.Status)]++
 	})
 	return out, err
 }
@@ -191,6 +303,9 @@ type PortInfo struct {
 	Width       text `json:"active_width"`
 	Peer        text `json:"peer"`
 	LID         text `json:"lid"`
+	// What the port may do, as lists.
+	EnabledSpeed text `json:"enabled_speed"`
+	EnabledWidth text `json:"enabled_width"`
 }
 
 // LinkInfo is a cable of resources/links.

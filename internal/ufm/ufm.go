@@ -60,11 +60,13 @@ const (
 	KindDuplicate    Kind = "duplicate"    // a second value of the same port and column
 	KindCredentials  Kind = "credentials"  // a file with credentials cannot be read
 	KindConsumer     Kind = "consumer"     // what was read was not taken
+	KindShards       Kind = "shards"       // the service does not divide its ports
+	KindState        Kind = "state"        // what was told cannot be remembered
 )
 
 // Kinds are all of them, for series that begin with 0.
 var Kinds = []Kind{KindConnect, KindTimeout, KindTLS, KindUnauthorized, KindStatus, KindRedirect, KindTooLarge, KindTruncated,
-	KindMalformed, KindValue, KindIdentity, KindDuplicate, KindCredentials, KindConsumer}
+	KindMalformed, KindValue, KindIdentity, KindDuplicate, KindCredentials, KindConsumer, KindShards, KindState}
 
 // Error is an error with its kind; errors.As finds it.
 type Error struct {

@@ -54,7 +54,7 @@ func TestGUIDs(t *testing.T) {
 
 func newTable(t testing.TB, declared map[string]Declared) *Table {
 	t.Helper()
-	table, err := NewTable(declared)
+	table, err := NewTable(declared, Optics{Power: "mW", Bias: "mA"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -398,11 +398,11 @@ func TestDeclared(t *testing.T) {
 		"negative":                   {Metric: "x", Type: "counter", Negative: true},
 		"another type or with label": {Metric: "receive_errors", Type: "counter"},
 	} {
-		if _, err := NewTable(map[string]Declared{"C": d}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "columns: C") {
+		if _, err := NewTable(map[string]Declared{"C": d}, Optics{}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "columns: C") {
 			t.Errorf("%+v: %v, want %q", d, err, want)
 		}
 	}
-	if _, err := NewTable(map[string]Declared{"port_num": {Metric: "x", Type: "gauge"}}); err == nil {
+	if _, err := NewTable(map[string]Declared{"port_num": {Metric: "x", Type: "gauge"}}, Optics{}); err == nil {
 		t.Error("port_num may be declared")
 	}
 }
@@ -540,7 +540,16 @@ func FuzzSaved(f *testing.F) {
 		if _, err := yaml.Marshal(topology); err != nil {
 			t.Error(err)
 		}
-		v.States()
+		for _, s := range v.States() {
+			if s.Gbps < 0 || s.ExpectedGbps < 0 || s.Lanes < 0 || s.ExpectedLanes < 0 {
+				t.Errorf("%+v", s)
+			}
+		}
+		for _, n := range v.Neighbors() {
+			if n.Port.Switch == "" || n.Remote == "" || n.RemotePort == "" {
+				t.Errorf("%+v", n)
+			}
+		}
 	})
 }
 

@@ -228,6 +228,9 @@ type Datagram struct {
 	Truncated bool  // it was longer than MaxDatagram
 	Stamp     int64 // kernel receive stamp, Unix nanoseconds; 0 when there is none
 	Hardware  int64 // the NIC's, nanoseconds of its own clock; 0 when there is none
+	// Of transports that are no sockets:
+	Port uint16 // the local port it is for; 0: the socket's own
+	User int64  // when a thread of the program saw it, Unix nanoseconds; 0: nothing but the reader did
 }
 
 // ReportKind tells what an entry of the error queue is.
@@ -566,9 +569,12 @@ func NewPoller() (*Poller, error) {
 	return p, nil
 }
 
-// Add watches s; token, not negative, comes back with its events.
-func (p *Poller) Add(s *UDP, token int32) error {
-	if err := sys.EpollCtl(p.fd, sys.EPOLL_CTL_ADD, s.fd, &sys.EpollEvent{Events: sys.EPOLLIN, Fd: token}); err != nil {
+// FD is the socket's descriptor, for a Poller.
+func (s *UDP) FD() int { return s.fd }
+
+// Add watches a descriptor; token, not negative, comes back with its events.
+func (p *Poller) Add(fd int, token int32) error {
+	if err := sys.EpollCtl(p.fd, sys.EPOLL_CTL_ADD, fd, &sys.EpollEvent{Events: sys.EPOLLIN, Fd: token}); err != nil {
 		return fmt.Errorf("epoll_ctl: %w", err)
 	}
 	return nil

@@ -180,7 +180,7 @@ func testPoller(t *testing.T, coarse bool) {
 	closeAfter(t, p)
 	p.coarse = coarse
 	a, b := listen(t, UDPOptions{}), listen(t, UDPOptions{})
-	if err := p.Add(b, 3); err != nil {
+	if err := p.Add(b.FD(), 3); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := p.Wait(time.Millisecond); n != 0 || err != nil {

@@ -20,11 +20,11 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver/receivertest"
 	"go.uber.org/goleak"
-	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/gnmi"
 	"github.com/graylink/graylink/internal/gnmi/gnmitest"
 	"github.com/graylink/graylink/internal/gnmi/preset"
+	"github.com/graylink/graylink/receivers/internal/metadatatest"
 	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
 
@@ -218,87 +218,22 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// metadata is metadata.yaml, as far as it is looked at.
-type metadata struct {
-	Type   string `yaml:"type"`
-	Status struct {
-		Class     string              `yaml:"class"`
-		Stability map[string][]string `yaml:"stability"`
-	} `yaml:"status"`
-	Attributes map[string]attribute `yaml:"attributes"`
-	Metrics    map[string]metric    `yaml:"metrics"`
-}
-
-type attribute struct {
-	Description string `yaml:"description"`
-	Type        string `yaml:"type"`
-}
-
-type metric struct {
-	Enabled     bool     `yaml:"enabled"`
-	Description string   `yaml:"description"`
-	Unit        string   `yaml:"unit"`
-	Gauge       *number  `yaml:"gauge,omitempty"`
-	Sum         *sum     `yaml:"sum,omitempty"`
-	Attributes  []string `yaml:"attributes,flow"`
-}
-
-type number struct {
-	ValueType string `yaml:"value_type"`
-}
-
-type sum struct {
-	ValueType   string `yaml:"value_type"`
-	Monotonic   bool   `yaml:"monotonic"`
-	Temporality string `yaml:"aggregation_temporality"`
-}
-
 var attributes = map[string]string{
 	"address_family": "ipv4 or ipv6.", "protocol": "Who made the routes, as the switch names it.", "vrf": "Instance of the network.",
-	"cpu": "Index of the processor.", "kind": "What was wrong.", "lane": "Physical lane.", "port": "Name of the switch's port.", "priority": "Priority of IEEE 802.1Q.",
+	"class": "Class of the policer.", "cpu": "Index of the processor.", "kind": "What was wrong.", "lane": "Physical lane.", "port": "Name of the switch's port.", "priority": "Priority of IEEE 802.1Q.",
 	"reason": "Why.", "remote": "Name of the system at the other end of the cable.", "remote_chassis": "Its chassis.", "remote_port": "Its port.",
 	"switch": "Name of the switch.", "tc": "Queue, as the switch names it.", "window": "Over what the switch keeps the most: since_clear, periodic, or minutes.",
 }
 
 // TestMetadata: metadata.yaml is what the code does; -update writes it.
 func TestMetadata(t *testing.T) {
-	want := metadata{Type: Type.String(), Attributes: map[string]attribute{}, Metrics: map[string]metric{}}
-	want.Status.Class, want.Status.Stability = "receiver", map[string][]string{"development": {"metrics"}}
+	var all []metadatatest.Family
 	for _, f := range gnmi.Families() {
-		name, unit := metricfamily.Name(f.Name, f.Kind == preset.Counter)
-		m := metric{Enabled: true, Description: f.Help, Unit: unit, Attributes: f.Labels}
+		labels := f.Labels
 		if gnmi.OfSwitch(f) {
-			m.Attributes = append([]string{"switch"}, f.Labels...)
+			labels = append([]string{"switch"}, labels...)
 		}
-		if f.Kind == preset.Counter {
-			m.Sum = &sum{"double", true, "cumulative"}
-		} else {
-			m.Gauge = &number{"double"}
-		}
-		if _, twice := want.Metrics[name]; twice {
-			t.Errorf("%s is another family's name as well", name)
-		}
-		want.Metrics[name] = m
-		for _, l := range m.Attributes {
-			if want.Attributes[l] = (attribute{attributes[l], "string"}); attributes[l] == "" {
-				t.Errorf("label %s says nothing", l)
-			}
-		}
+		all = append(all, metadatatest.Family{Name: f.Name, Help: f.Help, Counter: f.Kind == preset.Counter, Labels: labels})
 	}
-	var b bytes.Buffer
-	b.WriteString("# Written by go test -run TestMetadata -update.\n")
-	e := yaml.NewEncoder(&b)
-	e.SetIndent(2)
-	if err := e.Encode(want); err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		if err := os.WriteFile("metadata.yaml", b.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile("metadata.yaml")
-	if err != nil || !bytes.Equal(got, b.Bytes()) {
-		t.Errorf("metadata.yaml is not what the code does (%v); write it with -update", err)
-	}
+	metadatatest.Check(t, NewFactory(), all, attributes, *update)
 }

@@ -21,13 +21,12 @@ import (
 	"go.opentelemetry.io/collector/consumer/consumertest"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver/receivertest"
-	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/exporters/ibfabric"
 	"github.com/graylink/graylink/internal/ibagent"
 	"github.com/graylink/graylink/internal/ibmad"
 	"github.com/graylink/graylink/internal/ibmad/madsim"
-	"github.com/graylink/graylink/receivers/internal/metricfamily"
+	"github.com/graylink/graylink/receivers/internal/metadatatest"
 )
 
 var update = flag.Bool("update", false, "write metadata.yaml anew")
@@ -235,41 +234,6 @@ func TestPushedIsWhatIsScraped(t *testing.T) {
 	}
 }
 
-// metadata is metadata.yaml, as far as it is looked at.
-type metadata struct {
-	Type   string `yaml:"type"`
-	Status struct {
-		Class     string              `yaml:"class"`
-		Stability map[string][]string `yaml:"stability"`
-	} `yaml:"status"`
-	Attributes map[string]attribute `yaml:"attributes"`
-	Metrics    map[string]metric    `yaml:"metrics"`
-}
-
-type attribute struct {
-	Description string `yaml:"description"`
-	Type        string `yaml:"type"`
-}
-
-type metric struct {
-	Enabled     bool     `yaml:"enabled"`
-	Description string   `yaml:"description"`
-	Unit        string   `yaml:"unit"`
-	Gauge       *number  `yaml:"gauge,omitempty"`
-	Sum         *sum     `yaml:"sum,omitempty"`
-	Attributes  []string `yaml:"attributes,flow"`
-}
-
-type number struct {
-	ValueType string `yaml:"value_type"`
-}
-
-type sum struct {
-	ValueType   string `yaml:"value_type"`
-	Monotonic   bool   `yaml:"monotonic"`
-	Temporality string `yaml:"aggregation_temporality"`
-}
-
 var attributes = map[string]string{
 	"counter": "Query and field of a counter.", "guid": "GUID of the node.", "kind": "Why a query told nothing.", "lane": "Physical lane.", "lid": "LID by which the port is asked.",
 	"nic": "NIC, as node/device.", "port": "Number of the switch's port.", "reason": "Why.", "remote": "Element at the other end of the cable.", "remote_lid": "LID at the other end.",
@@ -279,43 +243,9 @@ var attributes = map[string]string{
 
 // TestMetadata: metadata.yaml is what the code does; -update writes it.
 func TestMetadata(t *testing.T) {
-	want := metadata{Type: Type.String(), Attributes: map[string]attribute{}, Metrics: map[string]metric{}}
-	want.Status.Class, want.Status.Stability = "receiver", map[string][]string{"alpha": {"metrics"}}
+	var all []metadatatest.Family
 	for _, f := range ibagent.Families {
-		name, unit := metricfamily.Name(f.Name, f.Counter)
-		m := metric{Enabled: true, Description: f.Help, Unit: unit, Attributes: f.Labels}
-		if f.Counter {
-			m.Sum = &sum{"double", true, "cumulative"}
-		} else {
-			m.Gauge = &number{"double"}
-		}
-		if _, twice := want.Metrics[name]; twice {
-			t.Errorf("%s is another family's name as well", name)
-		}
-		if f.Help == "" {
-			t.Errorf("%s says nothing", f.Name)
-		}
-		want.Metrics[name] = m
-		for _, l := range f.Labels {
-			if want.Attributes[l] = (attribute{attributes[l], "string"}); attributes[l] == "" {
-				t.Errorf("label %s says nothing", l)
-			}
-		}
+		all = append(all, metadatatest.Family{Name: f.Name, Help: f.Help, Counter: f.Counter, Labels: f.Labels})
 	}
-	var b bytes.Buffer
-	b.WriteString("# Written by go test -run TestMetadata -update.\n")
-	e := yaml.NewEncoder(&b)
-	e.SetIndent(2)
-	if err := e.Encode(want); err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		if err := os.WriteFile("metadata.yaml", b.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile("metadata.yaml")
-	if err != nil || !bytes.Equal(got, b.Bytes()) {
-		t.Errorf("metadata.yaml is not what the code does (%v); write it with -update", err)
-	}
+	metadatatest.Check(t, NewFactory(), all, attributes, *update)
 }

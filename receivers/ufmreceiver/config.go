@@ -3,8 +3,10 @@ package ufmreceiver
 import (
 	"fmt"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/graylink/graylink/internal/ufm"
 )
@@ -17,10 +19,19 @@ type Config struct {
 	TLS      TLS    `mapstructure:"tls"`
 	// Interval is the time between readings of events, alarms and unhealthy ports.
 	Interval time.Duration `mapstructure:"interval"`
-	// InventoryInterval is that between readings of systems, ports and links.
+	// InventoryInterval is that between readings of systems, ports and links. Their points
+	// have the time of the reading: at 5 minutes and more Prometheus, which looks back so
+	// far, would have gaps.
 	InventoryInterval time.Duration `mapstructure:"inventory_interval"`
 	// Timezone is that of UFM's clock, which its events do not tell.
 	Timezone string `mapstructure:"timezone"`
+	// StateFile remembers which events and alarms were told, over restarts; empty: what
+	// is listed at the start counts as told.
+	StateFile string `mapstructure:"state_file"`
+	// Remembered bounds the events that are remembered beyond those that UFM lists.
+	Remembered int `mapstructure:"remembered_events"`
+	// Subnet is the subnet's name in series of changes; empty: the endpoint's host.
+	Subnet string `mapstructure:"subnet"`
 	// Telemetry are the telemetry services.
 	Telemetry []Telemetry `mapstructure:"telemetry"`
 	// NumShards receivers share the ports; this one reads Shard, 0 to NumShards-1. Events
@@ -29,6 +40,8 @@ type Config struct {
 	Shard     int `mapstructure:"shard"`
 	// Columns declares columns of telemetry that are not known, or known otherwise.
 	Columns map[string]ufm.Declared `mapstructure:"columns"`
+	// Optics says in which units power and bias of modules' lanes are.
+	Optics ufm.Optics `mapstructure:"optics"`
 	// Timeout, Retries and MaxBody are of one request.
 	Timeout time.Duration `mapstructure:"timeout"`
 	Retries int           `mapstructure:"retries"`
@@ -84,7 +97,7 @@ func (t *Telemetry) format() ufm.Format {
 }
 
 func defaults() *Config {
-	return &Config{Interval: 30 * time.Second, InventoryInterval: 5 * time.Minute, Timezone: "UTC", NumShards: 1, Timeout: 30 * time.Second, Retries: 3, MaxBody: 1 << 30}
+	return &Config{Interval: 30 * time.Second, InventoryInterval: 4 * time.Minute, Timezone: "UTC", Remembered: 20_000, NumShards: 1, Timeout: 30 * time.Second, Retries: 3, MaxBody: 1 << 30}
 }
 
 // rest are the options of the REST interface's client.
@@ -112,6 +125,14 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("num_shards: %d: 1 to 256 are expected", c.NumShards)
 	case c.Shard < 0 || c.Shard >= c.NumShards:
 		return fmt.Errorf("shard: %d: 0 to %d are expected", c.Shard, c.NumShards-1)
+	case c.Endpoint == "" && c.StateFile != "":
+		return fmt.Errorf("state_file: an endpoint is expected with it")
+	case c.StateFile != "" && !filepath.IsAbs(c.StateFile):
+		return fmt.Errorf("state_file: %q: an absolute path is expected", c.StateFile)
+	case c.Remembered < 1000 || c.Remembered > 1_000_000:
+		return fmt.Errorf("remembered_events: %d: 1000 to 1000000 are expected", c.Remembered)
+	case len(c.Subnet) > 128 || strings.ContainsFunc(c.Subnet, unicode.IsControl):
+		return fmt.Errorf("subnet: %q: a name of 128 octets at most is expected", c.Subnet)
 	case c.InventoryInterval < c.Interval:
 		return fmt.Errorf("inventory_interval: %v: at least the interval, %v, is expected", c.InventoryInterval, c.Interval)
 	}
@@ -145,7 +166,7 @@ func (c *Config) Validate() error {
 		}
 		seen[t.target()] = true
 	}
-	_, err := ufm.NewTable(c.Columns)
+	_, err := ufm.NewTable(c.Columns, c.Optics)
 	return err
 }
 

@@ -1,9 +1,12 @@
-// Package ufmreceiver is the Collector's receiver of NVIDIA UFM: the telemetry of its
-// ports, its events, alarms and unhealthy ports (internal/ufm).
+// Package ufmreceiver is the Collector's receiver of NVIDIA UFM (internal/ufm): the
+// telemetry of its ports, its topology, jobs and unhealthy ports as metrics; its events
+// and alarms as metrics and as log records.
 package ufmreceiver
 
 import (
 	"context"
+	"errors"
+	"sync"
 
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/consumer"
@@ -13,12 +16,55 @@ import (
 // Type is the receiver's name in a configuration.
 var Type = component.MustNewType("ufm")
 
-// NewFactory makes receivers.
+// stability is that of both signals.
+const stability = component.StabilityLevelAlpha
+
+// NewFactory makes receivers. One configuration has one receiver, whatever pipelines
+// it is in: UFM is read once for metrics and logs.
 func NewFactory() receiver.Factory {
+	s := &sharing{made: map[*Config]*ufmReceiver{}}
 	return receiver.NewFactory(Type, func() component.Config { return defaults() },
-		receiver.WithMetrics(create, component.StabilityLevelDevelopment))
+		receiver.WithMetrics(s.metrics, stability), receiver.WithLogs(s.logs, stability))
 }
 
-func create(_ context.Context, s receiver.Settings, c component.Config, next consumer.Metrics) (receiver.Metrics, error) {
-	return &ufmReceiver{config: c.(*Config), settings: s, next: next}, nil
+// sharing has the receivers that were made and did not end, by their configurations:
+// the Collector gives the same one for each signal.
+type sharing struct {
+	mu   sync.Mutex
+	made map[*Config]*ufmReceiver
+}
+
+func (s *sharing) receiver(settings receiver.Settings, c *Config) *ufmReceiver {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.made[c]
+	if r == nil {
+		r = &ufmReceiver{config: c, settings: settings}
+		r.ended = func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.made, c)
+		}
+		s.made[c] = r
+	}
+	return r
+}
+
+func (s *sharing) metrics(_ context.Context, settings receiver.Settings, c component.Config, next consumer.Metrics) (receiver.Metrics, error) {
+	r := s.receiver(settings, c.(*Config))
+	r.metrics = next
+	return r, nil
+}
+
+func (s *sharing) logs(_ context.Context, settings receiver.Settings, c component.Config, next consumer.Logs) (receiver.Logs, error) {
+	config := c.(*Config)
+	switch {
+	case config.Endpoint == "":
+		return nil, errors.New("endpoint: it is expected in a pipeline of logs: events and alarms are read from UFM's REST interface")
+	case config.Shard != 0:
+		return nil, errors.New("shard: 0 is expected in a pipeline of logs: that receiver alone tells events and alarms")
+	}
+	r := s.receiver(settings, config)
+	r.logs = next
+	return r, nil
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
 
+// scopeName is what the points and records are from.
+const scopeName = "github.com/graylink/graylink/receivers/ufmreceiver"
+
 // family is a family of series, by its Prometheus name.
 type family struct {
 	name, help string
@@ -26,19 +29,32 @@ var (
 	samples   = &family{"graylink_ufm_samples_total", "Samples that were passed on.", true, []string{"target"}}
 	unknown   = &family{"graylink_ufm_unknown_columns", "Columns of telemetry that are not known, and left out.", false, []string{"target"}}
 	unnamed   = &family{"graylink_ufm_unnamed_ports", "Ports of the last reading that nobody knows a name of: their samples were left out.", false, []string{"target"}}
+	shared    = &family{"graylink_ufm_shared_names", "Ports of the last reading whose name others have as well: their samples were left out.", false, []string{"target"}}
+	records   = &family{"graylink_ufm_log_records_total", "Log records that were passed on.", true, []string{"target"}}
 
-	info       = &family{"fabric_ufm_info", "UFM's version.", false, []string{"target", "version"}}
-	events     = &family{"fabric_ufm_events_total", "Events since the receiver began.", true, []string{"target", "event", "severity"}}
-	alarms     = &family{"fabric_ufm_alarms", "Alarms that are open.", false, []string{"target", "alarm", "severity", "object"}}
-	swUnwell   = &family{"fabric_switch_port_unhealthy_info", "The subnet manager holds the port for unhealthy.", false, []string{"switch", "port", "condition"}}
-	nicUnwell  = &family{"fabric_nic_port_unhealthy_info", "The subnet manager holds the port for unhealthy.", false, []string{"nic", "condition"}}
-	swUp       = &family{"fabric_switch_port_oper_up", "Whether the port carries packets.", false, []string{"switch", "port"}}
-	nicUp      = &family{"fabric_nic_port_oper_up", "Whether the port carries packets.", false, []string{"nic"}}
-	swSpeed    = &family{"fabric_switch_port_speed_bytes_per_second", "Negotiated rate.", false, []string{"switch", "port"}}
-	nicSpeed   = &family{"fabric_nic_port_speed_bytes_per_second", "Negotiated rate.", false, []string{"nic"}}
-	swResets   = &family{"fabric_switch_port_resets_total", "Readings that found a counter reset.", true, []string{"switch", "port"}}
-	nicResets  = &family{"fabric_nic_port_resets_total", "Readings that found a counter reset.", true, []string{"nic"}}
-	ownFamily  = []*family{up, sampleAge, took, failures, samples, unknown, unnamed, info, events, alarms, swUnwell, nicUnwell, swUp, nicUp, swSpeed, nicSpeed, swResets, nicResets}
+	info          = &family{"fabric_ufm_info", "UFM's version.", false, []string{"target", "version"}}
+	events        = &family{"fabric_ufm_events_total", "Events since the receiver began.", true, []string{"target", "event", "severity"}}
+	alarms        = &family{"fabric_ufm_alarms", "Alarms that are open.", false, []string{"target", "alarm", "severity", "object"}}
+	jobs          = &family{"fabric_ufm_jobs", "Jobs of UFM that it lists, by status.", false, []string{"target", "state"}}
+	subnetChanges = &family{"fabric_subnet_changes_total", "Events that tell that paths may be others than before, by what happened.", true, []string{"subnet", "reason"}}
+	neighbor      = &family{"fabric_switch_port_neighbor_info", "What LLDP or the subnet manager says is at the other end of the cable.", false, []string{"switch", "port", "remote", "remote_port", "remote_chassis"}}
+	swUnwell      = &family{"fabric_switch_port_unhealthy_info", "The subnet manager holds the port for unhealthy.", false, []string{"switch", "port", "condition"}}
+	nicUnwell     = &family{"fabric_nic_port_unhealthy_info", "The subnet manager holds the port for unhealthy.", false, []string{"nic", "condition"}}
+	nicVPorts     = &family{"fabric_nic_port_virtual_ports", "Virtual ports of the port, by state.", false, []string{"nic", "state"}}
+	swUp          = &family{"fabric_switch_port_oper_up", "Whether the port carries packets.", false, []string{"switch", "port"}}
+	nicUp         = &family{"fabric_nic_port_oper_up", "Whether the port carries packets.", false, []string{"nic"}}
+	swSpeed       = &family{"fabric_switch_port_speed_bytes_per_second", "Negotiated rate.", false, []string{"switch", "port"}}
+	nicSpeed      = &family{"fabric_nic_port_speed_bytes_per_second", "Negotiated rate.", false, []string{"nic"}}
+	swBestSpeed   = &family{"fabric_switch_port_expected_speed_bytes_per_second", "The highest rate that both ends of the cable are enabled for.", false, []string{"switch", "port"}}
+	nicBestSpeed  = &family{"fabric_nic_port_expected_speed_bytes_per_second", "The highest rate that both ends of the cable are enabled for.", false, []string{"nic"}}
+	swLanes       = &family{"fabric_switch_port_lanes", "Negotiated number of lanes.", false, []string{"switch", "port"}}
+	nicLanes      = &family{"fabric_nic_port_lanes", "Negotiated number of lanes.", false, []string{"nic"}}
+	swBestLanes   = &family{"fabric_switch_port_expected_lanes", "The most lanes that both ends of the cable are enabled for.", false, []string{"switch", "port"}}
+	nicBestLanes  = &family{"fabric_nic_port_expected_lanes", "The most lanes that both ends of the cable are enabled for.", false, []string{"nic"}}
+	swResets      = &family{"fabric_switch_port_resets_total", "Readings that found a counter reset.", true, []string{"switch", "port"}}
+	nicResets     = &family{"fabric_nic_port_resets_total", "Readings that found a counter reset.", true, []string{"nic"}}
+	ownFamily     = []*family{up, sampleAge, took, failures, samples, unknown, unnamed, shared, records, info, events, alarms, jobs, subnetChanges, neighbor, swUnwell, nicUnwell, nicVPorts,
+		swUp, nicUp, swSpeed, nicSpeed, swBestSpeed, nicBestSpeed, swLanes, nicLanes, swBestLanes, nicBestLanes, swResets, nicResets}
 	portLabels = map[bool][]string{false: {"switch", "port"}, true: {"nic"}}
 )
 
@@ -65,7 +81,7 @@ type batch struct {
 func newBatch() *batch {
 	b := &batch{metrics: pmetric.NewMetrics(), lists: map[*family]pmetric.NumberDataPointSlice{}}
 	scope := b.metrics.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty()
-	scope.Scope().SetName("github.com/graylink/graylink/receivers/ufmreceiver")
+	scope.Scope().SetName(scopeName)
 	b.scope = scope.Metrics()
 	return b
 }

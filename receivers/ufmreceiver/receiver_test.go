@@ -20,11 +20,10 @@ import (
 	"go.opentelemetry.io/collector/consumer/consumertest"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver/receivertest"
-	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/ufm"
 	"github.com/graylink/graylink/internal/ufm/ufmtest"
-	"github.com/graylink/graylink/receivers/internal/metricfamily"
+	"github.com/graylink/graylink/receivers/internal/metadatatest"
 )
 
 var update = flag.Bool("update", false, "write metadata.yaml anew")
@@ -48,7 +47,7 @@ func TestConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Config{Endpoint: "https://ufm.example", Auth: Auth{TokenFile: "token"}, TLS: TLS{CAFile: "ca.pem", ServerName: "ufm"}, Interval: 20 * time.Second,
-		InventoryInterval: 10 * time.Minute, Timezone: "Europe/Oslo", NumShards: 3, Shard: 2, Timeout: time.Minute, Retries: 1, MaxBody: 1 << 28,
+		InventoryInterval: 10 * time.Minute, Timezone: "Europe/Oslo", Remembered: 20_000, Subnet: "ib0", Optics: ufm.Optics{Power: "dBm", Bias: "mA"}, NumShards: 3, Shard: 2, Timeout: time.Minute, Retries: 1, MaxBody: 1 << 28,
 		Telemetry: []Telemetry{{Endpoint: "http://ufm.example:9001", Path: "/csv/metrics", Interval: 30 * time.Second},
 			{Endpoint: "http://ufm.example:9002", Path: "/csv/cset/converted_enterprise", Interval: 5 * time.Minute}},
 		Columns: map[string]ufm.Declared{"infiniband_CBW": {Metric: "congested_rate", Type: "gauge", Unit: "By/s", Scale: 1.25e8}}}
@@ -144,8 +143,10 @@ func old(id int, name string) event { // 6.12
 	return event{"id": id, "name": name, "type": "352", "severity": "Info", "timestamp": "2017-09-19 10:49:03.018", "counter": nil, "object_name": "Grid"}
 }
 
+var codes = map[string]string{"MCast Group Deleted": "67", "Link is Down": "329"}
+
 func recent(id int, name string) event { // 6.24
-	return event{"id": id, "name": name, "type": "Site", "event_type": "67", "severity": "Warning", "timestamp": "2024-05-28 08:03:05", "counter": "N/A", "object_name": "default"}
+	return event{"id": id, "name": name, "type": "Site", "event_type": codes[name], "severity": "Warning", "timestamp": "2024-05-28 08:03:05", "counter": "N/A", "object_name": "default"}
 }
 
 // server is a UFM with the documents of testdata.
@@ -161,6 +162,12 @@ func server(t *testing.T) *ufmtest.Server {
 	s.PutJSON("/app/alarms", []event{{"id": 1, "name": "Module status FAULT", "severity": "Critical", "related_object_path": "default / Switch: leaf1", "event_type": 394}})
 	s.PutJSON("/app/unhealthy_ports", []event{{"UnhealthyGUID": "ec0d9a0300d42e54", "UnhealthyPortNumber": 1, "Condition": []string{"MANUAL"}},
 		{"UnhealthyGUID": "2c90300f172a0", "UnhealthyPortNumber": "3", "Condition": "FLAPPING"}, {"UnhealthyGUID": "77", "UnhealthyPortNumber": 1}, {"UnhealthyGUID": "?"}})
+	s.PutJSON("/resources/vports", []event{
+		{"virtual_port_state": "Active", "port_guid": "ec0d9a0300d42e54", "physical_port_number": 1, "virtual_port_guid": "0002c90000000017"},
+		{"virtual_port_state": "Active", "port_guid": "0xec0d9a0300d42e54", "physical_port_number": "1", "virtual_port_guid": "0002c90000000018"},
+		{"virtual_port_state": "Down", "port_guid": "ec0d9a0300d42e54", "physical_port_number": 1}, {"virtual_port_state": "Odd", "port_guid": "ec0d9a0300d42e54", "physical_port_number": 1},
+		{"virtual_port_state": "Active", "port_guid": "77", "physical_port_number": 1}, {"virtual_port_state": "Active"}})
+	s.PutJSON("/jobs", []event{{"ID": "1", "Status": "Completed"}, {"ID": "2", "Status": "Completed With Errors"}, {"ID": "3", "Status": "Completed"}, {"ID": "4", "Status": "Paused"}})
 	s.Put("/csv/metrics", document(t, "ports.csv"))
 	return s
 }
@@ -177,6 +184,7 @@ func ways(s *ufmtest.Server) map[string]Auth {
 func configure(s *ufmtest.Server) *Config {
 	c := defaults()
 	c.Endpoint, c.TLS.CAFile, c.Auth = s.URL, s.CAFile, ways(s)["token"]
+	c.Subnet, c.Optics = "ib0", ufm.Optics{Power: "mW"}
 	c.Interval, c.InventoryInterval, c.Timeout, c.Retries = 100*time.Millisecond, 100*time.Millisecond, 5*time.Second, 0
 	c.Telemetry = []Telemetry{{Endpoint: s.URL, Path: "/csv/metrics", Interval: 100 * time.Millisecond, TLS: TLS{CAFile: s.CAFile}}}
 	return c
@@ -230,19 +238,32 @@ func TestReads(t *testing.T) {
 				return there && rest
 			})
 			for key, want := range map[string]float64{
-				"fabric_switch_port_transmit_bytes_total|port=1,switch=leaf1":                                  4 * 85554128244,
-				"fabric_nic_port_receive_errors_total|nic=r-ufm59/mlx5_0,reason=damaged":                       1,
-				"fabric_nic_module_temperature_celsius|nic=r-ufm59/mlx5_0":                                     51,
-				"fabric_switch_port_module_receive_power_watts|lane=1,port=1,switch=leaf1":                     0.9512e-3,
-				"fabric_switch_port_post_fec_ber_ratio|port=2,switch=leaf1":                                    3e-12,
-				"fabric_switch_port_resets_total|port=1,switch=leaf1":                                          0,
-				"fabric_switch_port_oper_up|port=3,switch=leaf1":                                               0,
-				"fabric_switch_port_speed_bytes_per_second|port=2,switch=leaf1":                                50e9,
-				"fabric_nic_port_unhealthy_info|condition=MANUAL,nic=r-ufm59/mlx5_0":                           1,
-				"fabric_switch_port_unhealthy_info|condition=FLAPPING,port=3,switch=leaf1":                     1,
-				"fabric_ufm_events_total|event=Network Added,severity=Info":                                    0,
-				"fabric_ufm_events_total|event=MCast Group Deleted,severity=Warning":                           0,
-				"fabric_ufm_alarms|alarm=Module status FAULT,object=default / Switch: leaf1,severity=Critical": 1,
+				"fabric_switch_port_transmit_bytes_total|port=1,switch=leaf1":                                                              4 * 85554128244,
+				"fabric_nic_port_receive_errors_total|nic=r-ufm59/mlx5_0,reason=damaged":                                                   1,
+				"fabric_nic_module_temperature_celsius|nic=r-ufm59/mlx5_0":                                                                 51,
+				"fabric_switch_port_module_receive_power_watts|lane=1,port=1,switch=leaf1":                                                 0.9512e-3,
+				"fabric_switch_port_post_fec_ber_ratio|port=2,switch=leaf1":                                                                3e-12,
+				"fabric_switch_port_resets_total|port=1,switch=leaf1":                                                                      0,
+				"fabric_switch_port_oper_up|port=3,switch=leaf1":                                                                           0,
+				"fabric_switch_port_speed_bytes_per_second|port=2,switch=leaf1":                                                            50e9,
+				"fabric_nic_port_unhealthy_info|condition=MANUAL,nic=r-ufm59/mlx5_0":                                                       1,
+				"fabric_switch_port_unhealthy_info|condition=FLAPPING,port=3,switch=leaf1":                                                 1,
+				"fabric_ufm_events_total|event=Network Added,severity=Info":                                                                0,
+				"fabric_ufm_events_total|event=MCast Group Deleted,severity=Warning":                                                       0,
+				"fabric_ufm_alarms|alarm=Module status FAULT,object=default / Switch: leaf1,severity=Critical":                             1,
+				"fabric_switch_port_neighbor_info|port=1,remote=r-ufm59,remote_chassis=0xec0d9a0300d42e54,remote_port=mlx5_0,switch=leaf1": 1,
+				"fabric_switch_port_neighbor_info|port=2,remote=spine1,remote_chassis=0x0002c90300aa0000,remote_port=1,switch=leaf1":       1,
+				"fabric_switch_port_neighbor_info|port=1,remote=leaf1,remote_chassis=0x0002c90300f172a0,remote_port=2,switch=spine1":       1,
+				"fabric_switch_port_expected_speed_bytes_per_second|port=1,switch=leaf1":                                                   25e9,
+				"fabric_nic_port_expected_lanes|nic=r-ufm59/mlx5_0":                                                                        4,
+				"fabric_switch_port_lanes|port=2,switch=leaf1":                                                                             4,
+				"fabric_nic_port_virtual_ports|nic=r-ufm59/mlx5_0,state=active":                                                            2,
+				"fabric_nic_port_virtual_ports|nic=r-ufm59/mlx5_0,state=other":                                                             1,
+				"fabric_ufm_jobs|state=completed":                                                                                          2,
+				"fabric_ufm_jobs|state=completed_with_errors":                                                                              1,
+				"fabric_ufm_jobs|state=running":                                                                                            0,
+				"fabric_ufm_jobs|state=other":                                                                                              1,
+				"fabric_subnet_changes_total|reason=sm_failover,subnet=ib0":                                                                0,
 				"graylink_ufm_up|":                   1,
 				"graylink_ufm_unknown_columns|":      1,
 				"graylink_ufm_errors_total|kind=tls": 0,
@@ -252,7 +273,8 @@ func TestReads(t *testing.T) {
 				}
 			}
 			for key := range got { // rule 3
-				for _, none := range []string{"fabric_switch_port_receive_errors_total|port=2", "fabric_switch_port_module_temperature_celsius|port=2", "fabric_switch_port_speed_bytes_per_second|port=3"} {
+				for _, none := range []string{"fabric_switch_port_receive_errors_total|port=2", "fabric_switch_port_module_temperature_celsius|port=2", "fabric_switch_port_speed_bytes_per_second|port=3",
+					"fabric_switch_port_lanes|port=3", "fabric_switch_port_expected_lanes|port=3", "fabric_switch_port_expected_lanes|port=2", "fabric_switch_port_neighbor_info|port=3"} {
 					if strings.HasPrefix(key, none) {
 						t.Errorf("%s is there", key)
 					}
@@ -313,6 +335,14 @@ func TestFaults(t *testing.T) {
 		{"/csv/metrics", ufmtest.Fault{Status: 401}, ufm.KindUnauthorized},
 		{"/csv/metrics", ufmtest.Fault{Location: "https://elsewhere.invalid/"}, ufm.KindRedirect},
 		{"/csv/metrics", ufmtest.Fault{Hang: true}, ufm.KindTimeout},
+		{"/csv/metrics", ufmtest.Fault{Drip: 500}, ufm.KindTimeout},
+		{"/csv/metrics", ufmtest.Fault{Status: 429, RetryAfter: "3600"}, ufm.KindStatus},
+		{"/csv/metrics", ufmtest.Fault{Type: "text/html"}, ufm.KindMalformed},
+		{"/csv/metrics", ufmtest.Fault{Gzip: true, Cut: 200}, ufm.KindTruncated},
+		{"/csv/metrics", ufmtest.Fault{Gzip: true, Spoil: true}, ufm.KindMalformed},
+		{"/ufmRestV3/app/events", ufmtest.Fault{Cut: 40}, ufm.KindTruncated},
+		{"/ufmRestV3/app/events", ufmtest.Fault{Type: "text/html"}, ufm.KindMalformed},
+		{"/ufmRestV3/jobs", ufmtest.Fault{Cut: 20, Reset: true}, ufm.KindTruncated},
 		{"/ufmRestV3/resources/ports", ufmtest.Fault{Cut: 100}, ufm.KindTruncated},
 		{"/ufmRestV3/app/alarms", ufmtest.Fault{Status: 403}, ufm.KindUnauthorized},
 	} {
@@ -320,7 +350,7 @@ func TestFaults(t *testing.T) {
 			s := server(t)
 			s.Break(x.path, &x.fault)
 			c := configure(s)
-			if x.fault.Hang {
+			if x.fault.Hang || x.fault.Drip > 0 {
 				c.Timeout = 50 * time.Millisecond
 			}
 			if strings.HasPrefix(x.path, "/ufmRest") {
@@ -332,7 +362,7 @@ func TestFaults(t *testing.T) {
 			until(t, sink, "the fault is told", func(m map[string]float64) bool {
 				return m["graylink_ufm_up|"] == 0 && m["graylink_ufm_errors_total|kind="+string(x.kind)] > 0
 			})
-			if x.fault.Hang {
+			if x.fault.Hang || x.fault.Drip > 0 {
 				return // a slow machine may need more than the short timeout
 			}
 			s.Break(x.path, nil)
@@ -399,96 +429,29 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
-// metadata is metadata.yaml, as far as it is looked at.
-type metadata struct {
-	Type   string `yaml:"type"`
-	Status struct {
-		Class     string              `yaml:"class"`
-		Stability map[string][]string `yaml:"stability"`
-	} `yaml:"status"`
-	Attributes map[string]attribute `yaml:"attributes"`
-	Metrics    map[string]metric    `yaml:"metrics"`
-}
-
-type attribute struct {
-	Description string `yaml:"description"`
-	Type        string `yaml:"type"`
-}
-
-type metric struct {
-	Enabled     bool     `yaml:"enabled"`
-	Description string   `yaml:"description"`
-	Unit        string   `yaml:"unit"`
-	Gauge       *number  `yaml:"gauge,omitempty"`
-	Sum         *sum     `yaml:"sum,omitempty"`
-	Attributes  []string `yaml:"attributes,flow"`
-}
-
-type number struct {
-	ValueType string `yaml:"value_type"`
-}
-
-type sum struct {
-	ValueType   string `yaml:"value_type"`
-	Monotonic   bool   `yaml:"monotonic"`
-	Temporality string `yaml:"aggregation_temporality"`
-}
-
 var attributes = map[string]string{
-	"alarm": "Name of the alarm.", "condition": "Why the port is held for unhealthy.", "event": "Name of the event, or its code where it has no name.", "kind": "Why.",
+	"alarm": "Name of the alarm.", "condition": "Why the port is held for unhealthy.", "event": "Type of the event, by UFM's table of types; other: the table does not have it.", "kind": "Why.",
 	"lane": "Lane of the module, from 1, or of the port, from 0.", "mode": "Name or number of the error correction.", "nic": "NIC, as node/device.",
-	"object": "What the alarm is about, as UFM calls it.", "port": "Number of the switch's port.", "reason": "Why.", "severity": "As UFM has it.",
+	"object": "What the alarm is about, as UFM calls it.", "port": "Number of the switch's port.", "reason": "Why.", "severity": "As UFM has it.", "state": "Of a virtual port, or of a job.",
+	"remote": "Name of the switch or node at the other end.", "remote_chassis": "GUID of the port's node at the other end.", "remote_port": "Number of the switch's port, or device of the NIC, at the other end.",
+	"subnet": "The subnet: as configured, else UFM's host.",
 	"stage":  "Where errors are counted: raw, before correction; effective, behind error correction; symbol, behind all corrections.",
 	"switch": "Name of the switch.", "target": "The service that is read: host and path.", "version": "Version of UFM.", "vl": "Virtual lane.",
 }
 
 // TestMetadata: metadata.yaml is what the code does; -update writes it.
 func TestMetadata(t *testing.T) {
-	want := metadata{Type: Type.String(), Attributes: map[string]attribute{}, Metrics: map[string]metric{}}
-	want.Status.Class, want.Status.Stability = "receiver", map[string][]string{"development": {"metrics"}}
-	table, err := ufm.NewTable(nil)
+	table, err := ufm.NewTable(nil, ufm.Optics{Power: "mW", Bias: "mA"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := slices.Clone(ownFamily)
+	families := slices.Clone(ownFamily)
 	for _, m := range table.Metrics() {
-		all = append(all, columnFamily(m, false), columnFamily(m, true))
+		families = append(families, columnFamily(m, false), columnFamily(m, true))
 	}
-	for _, f := range all {
-		name, unit := metricfamily.Name(f.name, f.counter)
-		m := metric{Enabled: true, Description: f.help, Unit: unit, Attributes: f.labels}
-		if f.counter {
-			m.Sum = &sum{"double", true, "cumulative"}
-		} else {
-			m.Gauge = &number{"double"}
-		}
-		if _, twice := want.Metrics[name]; twice {
-			t.Errorf("%s is another family's name as well", name)
-		}
-		if f.help == "" {
-			t.Errorf("%s says nothing", f.name)
-		}
-		want.Metrics[name] = m
-		for _, l := range f.labels {
-			if want.Attributes[l] = (attribute{attributes[l], "string"}); attributes[l] == "" {
-				t.Errorf("label %s says nothing", l)
-			}
-		}
+	var all []metadatatest.Family
+	for _, f := range families {
+		all = append(all, metadatatest.Family{Name: f.name, Help: f.help, Counter: f.counter, Labels: f.labels})
 	}
-	var b bytes.Buffer
-	b.WriteString("# Written by go test -run TestMetadata -update.\n")
-	e := yaml.NewEncoder(&b)
-	e.SetIndent(2)
-	if err := e.Encode(want); err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		if err := os.WriteFile("metadata.yaml", b.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile("metadata.yaml")
-	if err != nil || !bytes.Equal(got, b.Bytes()) {
-		t.Errorf("metadata.yaml is not what the code does (%v); write it with -update", err)
-	}
+	metadatatest.Check(t, NewFactory(), all, attributes, *update)
 }

@@ -236,7 +236,7 @@ func TestAlerts(t *testing.T) {
 	for _, s := range []struct {
 		name string
 		run  func()
-	}{{"silence", c.silence}, {"maintenance", c.maintenance}, {"faults", c.faults}, {"unplugged", c.unplugged}} {
+	}{{"silence", c.silence}, {"maintenance", c.maintenance}, {"faults", c.faults}, {"unplugged", c.unplugged}, {"collected", c.collected}} {
 		t.Run(s.name, func(t *testing.T) {
 			c.t = t
 			began := time.Now()

@@ -349,11 +349,32 @@ func lookTool(name, of string) (string, error) {
 
 // Build builds Go programs that need no library of the system, and tells their files.
 func Build(ctx context.Context, dir string, packages ...string) ([]string, error) {
+	return build(ctx, dir, "", packages)
+}
+
+// BuildRDMA builds Go programs with RDMA, which need libibverbs: a compiler of C and its
+// headers are to be had, or the error is ErrMissing.
+func BuildRDMA(ctx context.Context, dir string, packages ...string) ([]string, error) {
+	if _, err := exec.LookPath("gcc"); err != nil {
+		return nil, fmt.Errorf("%w: gcc is not installed: apt-get install gcc libc6-dev", ErrMissing)
+	}
+	if _, err := os.Stat("/usr/include/infiniband/verbs.h"); err != nil {
+		return nil, fmt.Errorf("%w: headers of libibverbs are not installed: apt-get install libibverbs-dev", ErrMissing)
+	}
+	return build(ctx, dir, "rdma", packages)
+}
+
+func build(ctx context.Context, dir, tags string, packages []string) ([]string, error) {
 	var out []string
+	cgo := "CGO_ENABLED=0"
+	if tags != "" {
+		cgo = "CGO_ENABLED=1"
+		tags += ",netgo,osusergo" // no other library of the system
+	}
 	for _, p := range packages {
 		file := filepath.Join(dir, filepath.Base(p))
-		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, p)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", tags, "-ldflags", "-s -w", "-o", file, p)
+		cmd.Env = append(os.Environ(), cgo, "GOOS=linux", "GOARCH=amd64")
 		if text, err := cmd.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("go build %s: %w\n%s", p, err, text)
 		}

@@ -25,6 +25,9 @@ func checkAssignment(a *agentapi.Assignment, node string) error {
 		if c.GetDscp() > 63 {
 			return fmt.Errorf("assignment.stamp.classes[%d].dscp: %d, want 0 to 63", i, c.GetDscp())
 		}
+		if c.GetSl() > 15 {
+			return fmt.Errorf("assignment.stamp.classes[%d].sl: %d, want 0 to 15", i, c.GetSl())
+		}
 	}
 	seen := map[string]bool{}
 	check := func(at, nic string, address []byte, ssid uint32) error {
@@ -53,8 +56,14 @@ func checkAssignment(a *agentapi.Assignment, node string) error {
 	}
 	seen = map[string]bool{}
 	for i, p := range a.GetPeers() {
-		if err := check(fmt.Sprintf("assignment.peers[%d]", i), p.GetNic(), p.GetAddress(), p.GetSsid()); err != nil {
+		at := fmt.Sprintf("assignment.peers[%d]", i)
+		if err := check(at, p.GetNic(), p.GetAddress(), p.GetSsid()); err != nil {
 			return err
+		}
+		if p.Rdma != nil {
+			if err := p.Rdma.Check(at + ".rdma"); err != nil {
+				return err
+			}
 		}
 	}
 	for what, edges := range map[string][]*agentapi.Edge{"edges": a.GetEdges(), "answers": a.GetAnswers()} {

@@ -1,6 +1,7 @@
 package gnmitest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -65,7 +66,7 @@ func (s *Switch) Publish(ctx context.Context, conn grpc.ClientConnInterface, dat
 	for {
 		select {
 		case <-ctx.Done():
-			return <-ended
+			return cmp.Or(ctx.Err(), <-ended)
 		case err := <-ended:
 			return err
 		case all := <-c:

@@ -84,6 +84,9 @@ func (s State) lower() string {
 	return "down"
 }
 
+// Updates are what a switch of a vendor tells of a state, to whom asks for a target.
+func Updates(vendor, target string, s State) []*gpb.Update { return s.updates(vendor, target) }
+
 func (s State) updates(vendor, target string) []*gpb.Update {
 	switch vendor {
 	case "cumulus":

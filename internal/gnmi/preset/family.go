@@ -83,6 +83,8 @@ var Families = func() []*Family {
 		{"fabric_switch_memory_bytes", "Memory of the switch's control plane.", Gauge, nil},
 		{"fabric_switch_memory_used_bytes", "Memory in use.", Gauge, nil},
 
+		{"fabric_switch_control_plane_discards_total", "Packets to the switch's processor that were policed away, by the class of the policer.", Counter, []string{"class"}},
+
 		{"fabric_switch_port_admin_up", "Whether the port is configured to be up.", Gauge, port()},
 		{"fabric_switch_port_oper_up", "Whether the port carries packets.", Gauge, port()},
 		{"fabric_switch_port_carrier_changes_total", "Changes of the carrier, either way.", Counter, port()},
@@ -118,14 +120,14 @@ var Families = func() []*Family {
 		{"fabric_switch_port_queue_discards_total", "Packets of a queue that were thrown away, by why.", Counter, port("tc", "reason")},
 
 		{"fabric_switch_port_fec_corrected_blocks_total", "Blocks that were corrected.", Counter, port()},
-		{"fabric_switch_port_fec_corrected_bits_total", "Bits that were corrected.", Counter, port()},
+		{"fabric_switch_port_fec_corrected_bit_errors_total", "Bits in error that were corrected.", Counter, port()},
 		{"fabric_switch_port_fec_uncorrectable_blocks_total", "Blocks that could not be corrected.", Counter, port()},
 		{"fabric_switch_port_lane_fec_corrected_symbols_total", "Symbols of a lane that were corrected.", Counter, port("lane")},
 		{"fabric_switch_port_pre_fec_ber_ratio", "Bit errors before correction.", Gauge, port()},
 		{"fabric_switch_port_lane_pre_fec_ber_ratio", "Bit errors of a lane before correction.", Gauge, port("lane")},
 		{"fabric_switch_port_post_fec_ber_ratio", "Bit errors after correction.", Gauge, port()},
 		{"fabric_switch_port_symbol_ber_ratio", "Bit errors in symbols that correction and retransmission left over.", Gauge, port()},
-		{"fabric_switch_port_symbol_errors_total", "Symbols that could not be corrected.", Counter, port()},
+		{"fabric_switch_port_symbol_errors_total", "Symbols in error on one or more lanes.", Counter, port()},
 
 		{"fabric_switch_port_module_receive_power_watts", "Optical power that is received; 0 is darkness, below the monitor's resolution.", Gauge, port("lane")},
 		{"fabric_switch_port_module_transmit_power_watts", "Optical power that is sent; 0 is a laser that is off.", Gauge, port("lane")},
@@ -133,7 +135,7 @@ var Families = func() []*Family {
 		{"fabric_switch_port_module_temperature_celsius", "Temperature of the module.", Gauge, port()},
 		{"fabric_switch_port_module_voltage_volts", "Supply voltage of the module.", Gauge, port()},
 
-		{"fabric_switch_port_neighbor_info", "What LLDP says is at the other end of the cable.", Info, port("remote", "remote_port", "remote_chassis")},
+		{"fabric_switch_port_neighbor_info", "What LLDP or the subnet manager says is at the other end of the cable.", Info, port("remote", "remote_port", "remote_chassis")},
 
 		{FamilyMembers, "Members of groups of next hops that lead out of the port.", Gauge, port()},
 		{FamilyRoutes, "Routes in the forwarding tables.", Gauge, []string{"vrf", "address_family", "protocol"}},

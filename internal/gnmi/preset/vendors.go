@@ -182,7 +182,7 @@ func cumulus() *Preset {
 			{Path: i + "/ethernet/state/counters/in-vlan-membership-drops", Metric: "fabric_switch_port_receive_discard_details_total", Labels: reason("vlan"), Source: cumulusDoc},
 			{Path: i + "/ethernet/state/counters/in-link-down-drops", Metric: "fabric_switch_port_receive_discard_details_total", Labels: reason("link_down"), Source: cumulusDoc},
 			{Path: phy + "rs-fec-uncorrectable-blocks", Metric: "fabric_switch_port_fec_uncorrectable_blocks_total", Source: cumulusOld},
-			{Path: phy + "corrected-bits", Metric: "fabric_switch_port_fec_corrected_bits_total", Source: cumulusOld},
+			{Path: phy + "corrected-bits", Metric: "fabric_switch_port_fec_corrected_bit_errors_total", Source: cumulusOld},
 			{Path: phy + "lane[lane={lane}]/rs-fec-corrected-symbols", Metric: "fabric_switch_port_lane_fec_corrected_symbols_total", Source: cumulusOld},
 			{Path: phy + "lane[lane={lane}]/raw-ber", Metric: "fabric_switch_port_lane_pre_fec_ber_ratio", Convert: "ber", Source: cumulusOld},
 			{Path: phy + "effective-ber", Metric: "fabric_switch_port_post_fec_ber_ratio", Convert: "ber", Source: cumulusOld},

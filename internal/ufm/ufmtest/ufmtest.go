@@ -3,11 +3,14 @@
 package ufmtest
 
 import (
+	"bytes"
+	"compress/gzip"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -40,10 +43,19 @@ type Fault struct {
 	// that were all.
 	Cut   int
 	Reset bool
+	// Drip sends that much of the body, and the rest never.
+	Drip int
+	// Gzip compresses the body; a Cut, then, is of what was compressed. Spoil changes an
+	// octet in the middle of it.
+	Gzip, Spoil bool
+	// Type is the type that the body is said to have.
+	Type string
 	// Hang waits with the answer until the asker gives up.
 	Hang bool
 	// Location redirects.
 	Location string
+	// Undivided gives every shard all ports.
+	Undivided bool
 	// Times is how many requests it is for; 0: all.
 	Times int
 }
@@ -165,8 +177,21 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	if q := r.URL.Query(); q.Get("num_shards") != "" {
+	if q := r.URL.Query(); q.Get("num_shards") != "" && (f == nil || !f.Undivided) {
 		body = shard(body, q.Get("num_shards"), q.Get("shard"))
+	}
+	if f != nil && f.Type != "" {
+		w.Header().Set("Content-Type", f.Type)
+	}
+	if f != nil && f.Gzip {
+		w.Header().Set("Content-Encoding", "gzip")
+		body = compress(body, f.Spoil)
+	}
+	if f != nil && f.Drip > 0 && f.Drip < len(body) {
+		_, _ = io.WriteString(w, body[:f.Drip])
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+		return
 	}
 	if f != nil && f.Cut > 0 && f.Cut < len(body) {
 		if f.Reset {
@@ -181,6 +206,21 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_, _ = io.WriteString(w, body) // a client that is gone is the test's affair
+}
+
+// compress is a text in gzip's form.
+func compress(text string, spoil bool) string {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, err := io.WriteString(z, text)
+	if err = errors.Join(err, z.Close()); err != nil {
+		panic(err) // a buffer does not fail
+	}
+	out := b.Bytes()
+	if spoil {
+		out[len(out)/2] ^= 0xff
+	}
+	return string(out)
 }
 
 // shard is the part of CSV whose port GUIDs fall to a shard.

@@ -90,7 +90,7 @@ func run(ctx context.Context, local, remote string, rate int, tick time.Duration
 		return nil, err
 	}
 	defer poll.Close()
-	if err := errors.Join(poll.Add(sender, senderToken), poll.Add(reflector, senderToken+1)); err != nil {
+	if err := errors.Join(poll.Add(sender.FD(), senderToken), poll.Add(reflector.FD(), senderToken+1)); err != nil {
 		return nil, err
 	}
 	stopped := context.AfterFunc(ctx, func() { _ = poll.Wake() })

@@ -1,0 +1,57 @@
+package attribute
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/evidence/evidencetest"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// TestIncidents: incidents as switches of several vendors told them by gNMI, every ten seconds. The header of each file has
+// the verdict and its causes; nothing else is one.
+func TestIncidents(t *testing.T) {
+	files, err := filepath.Glob("testdata/incidents/*.txt")
+	if err != nil || len(files) < 6 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		header := map[string]string{}
+		for line := range strings.Lines(string(b)) {
+			if key, value, ok := strings.Cut(strings.TrimPrefix(line, "# "), ": "); ok && strings.HasPrefix(line, "#") {
+				header[key] = strings.TrimSpace(value)
+			}
+		}
+		f := strings.Fields(header["verdict"])
+		if len(f) != 4 || header["causes"] == "" {
+			t.Fatalf("%s: verdict %q, causes %q", file, header["verdict"], header["causes"])
+		}
+		v := fabric.Verdict{Element: fabric.Element{Kind: fabric.Kind(f[0]), Element: f[1]}, Direction: f[2], Scenario: fabric.Scenario(f[3]), Symptom: fabric.Symptom{AddedDelayNS: 1e6}}
+		a := Asker{DB: evidencetest.Load(t, string(b)), Scrape: time.Second}
+		for _, q := range []struct {
+			now  int64
+			want string
+		}{{begin, ""}, {begin + 29, header["causes"]}} {
+			got, err := a.Ask(t.Context(), graph(t), Question{Verdict: v, Since: time.Unix(q.now-25, 0), Sure: time.Unix(q.now-20, 0), Now: time.Unix(q.now, 0)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var said []string
+			for _, c := range got.Causes {
+				said = append(said, c.Cause+" at "+c.Element)
+			}
+			if s := strings.Join(said, ", "); s != q.want {
+				t.Errorf("%s, second %d: causes %q, want %q; %s", filepath.Base(file), q.now, s, q.want, got.Summary)
+			} else if q.want != "" {
+				t.Logf("%s: %s", filepath.Base(file), got.Summary)
+			}
+		}
+	}
+}

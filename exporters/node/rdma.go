@@ -1,0 +1,72 @@
+package node
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/rdma"
+)
+
+// rdmaState tells of the queue pairs that probes go by. What is not known is absent.
+func rdmaState(x *exposition, nics []probe.NICStats) {
+	if !slices.ContainsFunc(nics, func(n probe.NICStats) bool { return n.Port != nil }) {
+		return
+	}
+	var (
+		states  = x.gauge("fabric_nic_rdma_queue_pair_state", "State of the queue pair that a NIC is probed by: 1 for the state it is in.")
+		info    = x.gauge("fabric_nic_rdma_info", "RDMA device, GID and queue pair that a NIC is probed by. Without a queue pair, or a GID that can be used, there is none.")
+		usable  = x.gauge("fabric_nic_rdma_usable", "Whether probes can go by RDMA: device, active port, GID and queue pair are there.")
+		errs    = x.counter("fabric_nic_rdma_completion_errors_total", "Completions with an error, by kind (enum ibv_wc_status) and queue.")
+		events  = x.counter("fabric_nic_rdma_events_total", "What happened to a port and its queue pair, and what was done about it.")
+		dropped = x.counter("fabric_nic_rdma_dropped_total", "Datagrams that reached the queue pair and were dropped: from a GID that is no peer, from another queue pair than the peer's, or without a header.")
+		handles = x.gauge("fabric_nic_rdma_address_handles", "Address handles that are kept.")
+		failed  = x.counter("fabric_nic_rdma_address_handle_errors_total", "Address handles that could not be made; each is tried again.")
+		qkeys   = x.gauge("fabric_nic_rdma_port_qkey_violations", "Datagrams with a wrong Q_Key, as the port counts them for all its queue pairs. Many devices never count; it stays at 65535.")
+	)
+	for i := range nics {
+		n, s := &nics[i], nics[i].Port
+		if s == nil {
+			continue
+		}
+		nic := x.labels("nic", n.NIC)
+		for _, name := range rdma.QPStates {
+			x.set(states, zeroOne(name == s.State), x.labels("nic", n.NIC, "state", name))
+		}
+		x.set(usable, zeroOne(s.Why == ""), nic)
+		if s.Queue && s.GID.IsValid() {
+			x.set(info, 1, x.labels("device", s.Device, "gid", s.GID.String(), "gid_index", strconv.Itoa(s.GIDIndex), "gid_type", s.GIDType.String(),
+				"nic", n.NIC, "port", strconv.Itoa(s.Port), "qpn", strconv.FormatUint(uint64(s.QPN), 10)))
+		}
+		for _, q := range []struct {
+			queue  string
+			counts map[string]uint64
+		}{{"receive", s.RecvErrors}, {"send", s.SendErrors}} {
+			for _, k := range slices.Sorted(maps.Keys(q.counts)) {
+				x.count(errs, float64(q.counts[k]), x.labels("kind", k, "nic", n.NIC, "queue", q.queue))
+			}
+		}
+		for _, k := range sortedKeys(s.Counts) {
+			x.count(events, float64(s.Counts[k]), x.labels("event", k, "nic", n.NIC))
+		}
+		for _, d := range []struct {
+			reason string
+			count  uint64
+		}{{"headless", s.Headless}, {"stranger", s.Strangers}, {"wrong_queue_pair", s.WrongQPN}} {
+			x.count(dropped, float64(d.count), x.labels("nic", n.NIC, "reason", d.reason))
+		}
+		x.set(handles, float64(s.Handles), nic)
+		x.count(failed, float64(s.HandleErrors), nic)
+		if s.QKeyViolations != nil {
+			x.set(qkeys, float64(*s.QKeyViolations), nic)
+		}
+	}
+}
+
+func zeroOne(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,125 @@
+package coordinator
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/graylink/graylink/internal/agentapi"
+)
+
+func mapped(s string) []byte {
+	a := netip.MustParseAddr(s).As16()
+	return a[:]
+}
+
+func queuePair(gid string, qpn uint32) *agentapi.RDMA {
+	return &agentapi.RDMA{Device: "mlx5_0", Port: 1, Gid: mapped(gid), Qpn: qpn, QKey: 7, Hardware: true}
+}
+
+// The queue pair that an agent registers is handed to its peers with the edge, and one
+// that changed within one round of the coordinator; it outlasts both ends' restarts.
+func TestRule2QueuePairsAreHandedOut(t *testing.T) {
+	f := start(t, clos(2, 2), nil)
+	sessions, _ := f.agents(4)
+	tell := func(i int, r *agentapi.RDMA, address string) {
+		t.Helper()
+		in := iface("eth1", address)
+		in.Rdma = r
+		if err := f.handle(sessions[i], &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: []*agentapi.Interface{in}}}}); err != nil {
+			t.Fatal(err)
+		}
+		f.run(f.opts.Settle + stepEvery)
+	}
+	told := func(i int, want *agentapi.RDMA) {
+		t.Helper()
+		in := f.receive(sessions[i])
+		if in.assignment == nil {
+			t.Fatalf("%s heard nothing within a round", sessions[i].agent.node)
+		}
+		f.beat(sessions[i], applied(in))
+		k := slices.IndexFunc(in.assignment.Peers, func(p *agentapi.Peer) bool { return p.Nic == "h1/mlx5_0" })
+		if got := in.assignment.Peers[k].Rdma; !proto.Equal(got, want) {
+			t.Errorf("%s hears of %v, want %v", sessions[i].agent.node, got, want)
+		}
+	}
+	tell(0, queuePair("10.0.0.1", 17), addr(1))
+	told(1, queuePair("10.0.0.1", 17))
+	tell(0, queuePair("10.0.0.1", 18), addr(1))
+	told(1, queuePair("10.0.0.1", 18))
+
+	// None for now is not none: the edges do not go by UDP meanwhile.
+	tell(0, &agentapi.RDMA{Device: "mlx5_0", Port: 1}, addr(1))
+	if in := f.receive(sessions[1]); in.assignment != nil {
+		t.Errorf("a queue pair that is gone for now changes the assignment: %v", in.assignment.Peers)
+	}
+	f.Step()
+	if err := f.save(); err != nil {
+		t.Fatal(err)
+	}
+	f.restart()
+	k := f.plan.index["h1/mlx5_0"]
+	if got := f.plan.rdma[k]; !proto.Equal(got, queuePair("10.0.0.1", 18)) {
+		t.Errorf("after a restart %v", got)
+	}
+	h := hello("h1", 0)
+	h.Interfaces = []*agentapi.Interface{iface("eth1", addr(1))}
+	f.mustConnect(h)
+	f.run(f.opts.Settle + stepEvery)
+	if got := f.plan.rdma[k]; got != nil {
+		t.Errorf("%v is probed by RDMA, though its agent says no more that it is", got)
+	}
+}
+
+// Two NICs cannot have one GID: the one first by name has it.
+func TestRule2OneNICPerGID(t *testing.T) {
+	f := start(t, clos(2, 2), nil)
+	sessions, _ := f.agents(4)
+	for i, s := range sessions[:2] {
+		in := iface("eth1", addr(i+1))
+		in.Rdma = queuePair("10.0.0.1", 17)
+		if err := f.handle(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: []*agentapi.Interface{in}}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.run(f.opts.SettleMost + stepEvery)
+	if a, b := f.plan.rdma[f.plan.index["h1/mlx5_0"]], f.plan.rdma[f.plan.index["h2/mlx5_0"]]; a == nil || b != nil {
+		t.Errorf("%v and %v; want the first only", a, b)
+	}
+	if !slices.ContainsFunc(f.plan.conflicts, func(c string) bool {
+		return strings.Contains(c, "GID 10.0.0.1 of h1/mlx5_0 is also claimed by h2/mlx5_0")
+	}) {
+		t.Errorf("conflicts %v", f.plan.conflicts)
+	}
+}
+
+func TestQueuePairsAreChecked(t *testing.T) {
+	for text, change := range map[string]func(*agentapi.RDMA){
+		"addresses.interfaces[0].rdma.gid: 4 octets, want 16": func(r *agentapi.RDMA) { r.Gid = []byte{10, 0, 0, 1} },
+		"rdma.gid: 16 octets":    func(r *agentapi.RDMA) { r.Gid = make([]byte, 16) },
+		"rdma.qpn: 1, want 2":    func(r *agentapi.RDMA) { r.Qpn = 1 },
+		"rdma.qpn: 16777216":     func(r *agentapi.RDMA) { r.Qpn = 1 << 24 },
+		"rdma.q_key: 0x0,":       func(r *agentapi.RDMA) { r.QKey = 0 },
+		"rdma.q_key: 0x80000000": func(r *agentapi.RDMA) { r.QKey = 1 << 31 },
+		"rdma.lid: 0xc000":       func(r *agentapi.RDMA) { r.Lid = 0xc000 },
+		"rdma.device: holds a c": func(r *agentapi.RDMA) { r.Device = "mlx5\n" },
+	} {
+		f := start(t, clos(1, 2), nil)
+		s := f.mustConnect(hello("h1", 0))
+		in := iface("eth1", addr(1))
+		in.Rdma = queuePair("10.0.0.1", 17)
+		change(in.Rdma)
+		err := f.handle(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: []*agentapi.Interface{in}}}})
+		wantCode(t, err, codes.InvalidArgument, text)
+	}
+	for _, text := range []string{`{"version":1,"agents":[{"node":"h1","interfaces":[{"name":"eth1","rdma":{"device":"m","port":1,"gid":"::ffff:10.0.0.1","qpn":1,"q_key":7}}]}]}`,
+		`{"version":1,"agents":[{"node":"h1","interfaces":[{"name":"eth1","rdma":{"device":"m","port":1,"gid":"10.0.0.1","qpn":17,"q_key":7}}]}]}`} {
+		if _, err := parseState([]byte(text)); err == nil || !strings.Contains(err.Error(), "agents[0].interfaces[0].rdma.") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

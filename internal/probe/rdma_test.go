@@ -1,0 +1,272 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/internal/rdma"
+	"github.com/graylink/graylink/internal/rdma/rdmatest"
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// rdmaConfig has one NIC with RDMA and no address, and the other end as its peer.
+func rdmaConfig(self, other int, qpn uint32) *Config {
+	c := defaultConfig()
+	c.Node = fmt.Sprintf("h%d", self)
+	c.ErrorBound = new(time.Duration)
+	c.Stamp.Port = 8862
+	c.Stamp.Classes = []ClassConfig{{Name: "roce", DSCP: 26, SL: 3}}
+	c.NICs = []NICConfig{{NIC: c.Node + "/rdma0", RDMA: &RDMAConfig{Device: "rdma0", Port: 1, PKey: rdma.DefaultPKey, QKey: 77}}}
+	if qpn != 0 {
+		c.reconnect(filePeer{PeerConfig: PeerConfig{NIC: fmt.Sprintf("h%d/rdma0", other),
+			RDMA: &RDMAPeer{GID: netip.AddrFrom4([4]byte{10, 0, 0, byte(other)}), QPN: qpn, QKey: 77}}, flows: 2, probe: true})
+	}
+	return &c
+}
+
+func newIdleRDMA(t testing.TB, c *Config, v rdma.Verbs) idle {
+	t.Helper()
+	e, err := newEngineOn(c, slog.New(slog.DiscardHandler), kernelDevice{}, v, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		e.cancel()
+		if err := errors.Join(e.closeNICs(e.nics), e.wire.poll.Close()); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return idle{e.nics[0], e}
+}
+
+func (i idle) qpn() uint32 { return i.e.Snapshot().NICs[0].Port.QPN }
+
+// rdmaPair is two NICs that probe each other by RDMA in memory, and that nothing drives.
+func rdmaPair(t testing.TB) (a, b idle, da *rdmatest.Device) {
+	t.Helper()
+	f := rdmatest.New(func() int64 { return time.Now().UnixNano() })
+	da = f.Add("h1", "rdma0", "10.0.0.1")
+	f.Add("h2", "rdma0", "10.0.0.2")
+	a, b = newIdleRDMA(t, rdmaConfig(1, 2, 0), f.Host("h1")), newIdleRDMA(t, rdmaConfig(2, 1, 0), f.Host("h2"))
+	qa, qb := a.qpn(), b.qpn()
+	if err := errors.Join(a.e.Apply(rdmaConfig(1, 2, qb)), b.e.Apply(rdmaConfig(2, 1, qa))); err != nil {
+		t.Fatal(err)
+	}
+	return a, b, da
+}
+
+func exchangeAll(t testing.TB, ends ...idle) {
+	t.Helper()
+	for _, n := range ends {
+		n.dueNow()
+	}
+	for range 2 {
+		for _, n := range ends {
+			n.step(t)
+		}
+	}
+}
+
+// Probes by RDMA make the same accounts as those by UDP, by the program's times.
+func TestRDMAEndToEnd(t *testing.T) {
+	a, b, _ := rdmaPair(t)
+	until(t, 20*time.Second, "50 answers each way", func() bool {
+		exchangeAll(t, a, b)
+		return a.edges[0].Acked >= 50 && a.edges[1].Acked >= 50 && b.edges[0].Acked >= 50
+	})
+	for _, n := range []idle{a, b} {
+		s := n.e.Snapshot().NICs[0]
+		for _, e := range s.Edges {
+			if e.OWD[0].User.Count < e.Acked || e.OWD[1].User.Count < e.Acked || e.OWD[0].Kernel.Count+e.OWD[0].Hardware.Count != 0 || e.Lost != [2]uint64{} || e.Class != "roce" {
+				t.Errorf("%v: %d and %d delays by the program's times of %d answers, lost %v", e.Edge, e.OWD[0].User.Count, e.OWD[1].User.Count, e.Acked, e.Lost)
+			}
+			if p50, ok := e.OWD[0].User.Quantile(0.5); !ok || math.Abs(p50) > 1e9 {
+				t.Errorf("median %v ns", p50)
+			}
+		}
+		for k, v := range s.Missing {
+			if v != 0 {
+				t.Errorf("%d of stamp %s are missed, which RDMA has not here", v, k)
+			}
+		}
+		for k, v := range s.Dropped {
+			if v != 0 {
+				t.Errorf("%d dropped: %s", v, k)
+			}
+		}
+		if len(s.Received) != 2 || s.Received[0].Received == 0 || len(s.Sockets) != 0 || s.TxKind != "" {
+			t.Errorf("%+v", s)
+		}
+	}
+	if got := a.traceable(); len(got) != 0 {
+		t.Errorf("%d flows by RDMA can be traced, want none", len(got))
+	}
+}
+
+// Loss has its direction by RDMA as well.
+func TestRDMALossHasItsDirection(t *testing.T) {
+	a, b, da := rdmaPair(t)
+	until(t, 20*time.Second, "20 answers", func() bool { exchangeAll(t, a, b); return a.edges[0].Acked >= 20 && b.edges[0].Acked >= 20 })
+	before := [2]FlowCounters{a.edges[0].FlowCounters, b.edges[0].FlowCounters}
+	n := 0
+	da.Lose(func([]byte) bool { n++; return n%5 == 0 })
+	until(t, 20*time.Second, "100 more answers", func() bool { exchangeAll(t, a, b); return a.edges[0].Acked >= before[0].Acked+100 })
+	da.Lose(nil)
+	for range 3 {
+		exchangeAll(t, a, b)
+	}
+	for i, e := range []*edge{a.edges[0], b.edges[0]} {
+		for range 2 { // a gap that lasts from one to the next is loss
+			e.settle()
+		}
+		if lost := e.Lost[i] - before[i].Lost[i]; lost < 10 || e.Lost[1-i] != 0 {
+			t.Errorf("lost %v; what the first NIC sends was, one in five", e.Lost)
+		}
+	}
+}
+
+// By the device's own stamps, where both ends have them.
+func TestRDMAHardwareStamps(t *testing.T) {
+	f := rdmatest.New(func() int64 { return time.Now().UnixNano() })
+	for i := 1; i <= 2; i++ {
+		f.Add(fmt.Sprintf("h%d", i), "rdma0", fmt.Sprintf("10.0.0.%d", i)).Stamp(1e6)
+	}
+	var ends [2]idle
+	for i := range ends {
+		ends[i] = newIdleRDMA(t, rdmaConfig(i+1, 2-i, 0), f.Host(fmt.Sprintf("h%d", i+1)))
+	}
+	q := [2]uint32{ends[0].qpn(), ends[1].qpn()}
+	for i, n := range ends {
+		c := rdmaConfig(i+1, 2-i, q[1-i])
+		c.Peers[0].RDMA.Hardware = true
+		if err := n.e.Apply(c); err != nil {
+			t.Fatal(err)
+		}
+		n.step(t) // which sees that the device stamps, and reads its clock
+		n.rdmaClock.sys -= crossEvery
+		n.rdmaClock.phc -= crossEvery
+		n.rdmaClock.last -= crossEvery
+		n.step(t)
+	}
+	a, b := ends[0], ends[1]
+	until(t, 20*time.Second, "50 delays each way by the devices' stamps", func() bool {
+		exchangeAll(t, a, b)
+		e := a.edges[0]
+		return e.owd[forward][hardwareStamps].Count >= 50 && e.owd[reverse][hardwareStamps].Count >= 50
+	})
+	if e := a.edges[0]; e.owd[forward][userStamps].Count > 20 {
+		t.Errorf("%d delays by the program's times", e.owd[forward][userStamps].Count)
+	}
+}
+
+// One NIC probes those that have RDMA by it, and others by UDP.
+func TestRDMABesideUDP(t *testing.T) {
+	f := rdmatest.New(func() int64 { return time.Now().UnixNano() })
+	f.Add("h1", "rdma0", "10.0.0.1")
+	c := loopConfig("h1", 1, 2, "h2/eth1", 1)
+	c.NICs[0].RDMA = rdmaConfig(1, 2, 0).NICs[0].RDMA
+	a := newIdleRDMA(t, c, f.Host("h1"))
+	b := newIdle(t, loopConfig("h2", 2, 1, "h1/eth1", 1), kernelDevice{})
+	until(t, 20*time.Second, "20 answers by UDP", func() bool { exchangeAll(t, a, b); return a.edges[0].Acked >= 20 })
+	if a.edges[0].sock.rdma || a.edges[0].plain {
+		t.Error("a peer without RDMA is probed by it")
+	}
+	// It gets a queue pair: the edge goes on by RDMA, with its numbers.
+	f.Add("h2", "rdma0", "10.0.0.2")
+	cb := loopConfig("h2", 2, 1, "h1/eth1", 1)
+	cb.NICs[0].RDMA = rdmaConfig(2, 1, 0).NICs[0].RDMA
+	b2 := newIdleRDMA(t, func() *Config {
+		c := *rdmaConfig(2, 1, 0)
+		c.NICs = cb.NICs[:1]
+		n := c.NICs[0]
+		n.Address = netip.Addr{}
+		c.NICs = []NICConfig{n}
+		return &c
+	}(), f.Host("h2"))
+	with := *c
+	with.Peers = []PeerConfig{c.Peers[0]}
+	with.Peers[0].RDMA = &RDMAPeer{GID: netip.AddrFrom4([4]byte{10, 0, 0, 2}), QPN: b2.qpn(), QKey: 77}
+	far := *cb
+	far.NICs = []NICConfig{b2.cfg}
+	far.Peers = []PeerConfig{cb.Peers[0]}
+	far.Peers[0].RDMA = &RDMAPeer{GID: netip.AddrFrom4([4]byte{10, 0, 0, 1}), QPN: a.qpn(), QKey: 77}
+	if err := errors.Join(a.e.Apply(&with), b2.e.Apply(&far)); err != nil {
+		t.Fatal(err)
+	}
+	seq, acked := a.edges[0].seq, a.edges[0].Acked
+	until(t, 20*time.Second, "20 answers by RDMA", func() bool { exchangeAll(t, a, b2); return a.edges[0].Acked >= acked+20 })
+	if !a.edges[0].sock.rdma || a.edges[0].seq <= seq || a.edges[0].Lost != [2]uint64{} {
+		t.Errorf("%+v", a.edges[0].FlowCounters)
+	}
+	// What comes by UDP from it now is not its probes.
+	drops := a.dropped[dropUnregistered]
+	if err := a.reflect(&unix.Datagram{Data: request(0, 10), From: netip.AddrPortFrom(loopback(2), 49152)}, time.Now()); err != nil || a.dropped[dropUnregistered] != drops+1 {
+		t.Errorf("a UDP packet of a peer by RDMA: %v, %d dropped", err, a.dropped[dropUnregistered]-drops)
+	}
+}
+
+// A program without RDMA says so, and a device that is not there is no error.
+func TestRDMAStartErrors(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	if _, err := newEngineOn(rdmaConfig(1, 2, 9), log, kernelDevice{}, nil, nil); !errors.Is(err, rdma.ErrNotBuilt) || !strings.Contains(err.Error(), "NIC h1/rdma0: RDMA: ") {
+		t.Errorf("%v", err)
+	}
+	a := newIdleRDMA(t, rdmaConfig(1, 2, 9), rdmatest.New(func() int64 { return 1 }).Host("h1"))
+	exchangeAll(t, a)
+	s := a.e.Snapshot().NICs[0]
+	if s.Port.Queue || s.Edges[0].Sent != 0 || s.SendErrors["ENETDOWN"] == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestRDMAConfigurationErrors(t *testing.T) {
+	const head = "node: h1\nnics: [{nic: h1/rdma0, rdma: {device: rdma0, qkey: 7}}]\npeers: "
+	for text, want := range map[string]string{
+		"node: h1\nnics: [{nic: h1/eth1, rdma: {qkey: 7}}]":                                                              `line 2: field "nics[0].rdma.device": missing`,
+		"node: h1\nnics: [{nic: h1/eth1, rdma: {device: rdma0}}]":                                                        `line 2: field "nics[0].rdma.qkey": missing`,
+		"node: h1\nnics: [{nic: h1/eth1, rdma: {device: rdma0, qkey: 0x80000000}}]":                                      `line 2: field "nics[0].rdma.qkey": "0x80000000", want a whole number from 1 to 0x7fffffff`,
+		"node: h1\nnics: [{nic: h1/eth1, rdma: {device: rdma0, qkey: 1, busy_poll: 1s}}]":                                `field "nics[0].rdma.busy_poll"`,
+		head + "[{nic: h2/rdma0}]":                                                                                       `line 3: field "peers[0].address": missing`,
+		head + "[{nic: h2/rdma0, gid: \"::ffff:10.0.0.2\", qpn: 17}]":                                                    `line 3: field "peers[0].qkey": missing`,
+		head + "[{nic: h2/rdma0, qpn: 17, qkey: 7}]":                                                                     `line 3: field "peers[0].gid": missing`,
+		head + "[{nic: h2/rdma0, gid: 10.0.0.2, qpn: 1, qkey: 7}]":                                                       `line 3: field "peers[0].qpn": "1", want a whole number from 2 to 0xffffff`,
+		head + "[{nic: h2/rdma0, gid: 10.0.0.2, qpn: 0x1000000, qkey: 7}]":                                               `field "peers[0].qpn"`,
+		head + "[{nic: h2/rdma0, gid: \"ff02::1\", qpn: 17, qkey: 7}]":                                                   `field "peers[0].gid": "ff02::1", want a GID`,
+		head + "[{nic: h2/a, gid: 10.0.0.2, qpn: 17, qkey: 7}, {nic: h2/b, gid: \"::ffff:10.0.0.2\", qpn: 18, qkey: 7}]": `field "peers[1].gid": ::ffff:10.0.0.2 is also that of h2/a`,
+	} {
+		if _, err := ParseConfig([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\ngives %v\nwant  %s", text, err, want)
+		}
+	}
+	c, err := ParseConfig([]byte(head + "[{nic: h2/rdma0, gid: \"::ffff:10.0.0.2\", qpn: 17, qkey: 0x7}, {nic: h2/eth1, address: 10.0.0.2}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Edges) != 1 || c.Edges[0].Dst != "h2/rdma0" || c.NICs[0].RDMA.Port != 1 || c.NICs[0].RDMA.PKey != rdma.DefaultPKey || c.Peers[0].RDMA.QPN != 17 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// BenchmarkExchangeRDMA is BenchmarkExchange by RDMA in memory: what the transport
+// allocates, the device apart.
+func BenchmarkExchangeRDMA(b *testing.B) {
+	x, y, _ := rdmaPair(b)
+	for x.edges[0].Acked == 0 || x.edges[1].Acked == 0 { // address handles are made beside
+		exchangeAll(b, x, y)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, n := range []idle{x, y} {
+			for _, s := range n.sessions {
+				s.bucket.tokens = s.bucket.burst
+			}
+		}
+		exchangeAll(b, x, y)
+	}
+}

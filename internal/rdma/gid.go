@@ -1,0 +1,165 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// Canonical is an address as GIDs are compared: 16 octets, IPv4 in its mapped
+// form (IBTA annex A17.4.5.2).
+func Canonical(a netip.Addr) netip.Addr {
+	if !a.IsValid() {
+		return a
+	}
+	return netip.AddrFrom16(a.As16())
+}
+
+// Faults of a GID table, for errors.Is.
+var (
+	ErrNoGIDs       = errors.New("the table is empty")
+	ErrOnlyLinkLoc  = errors.New("the table has only link-local GIDs")
+	ErrNoRoCEv2     = errors.New("the table has no RoCE v2 entry")
+	ErrGIDAbsent    = errors.New("the GID is not in the table")
+	ErrIndexChanged = errors.New("the index has another GID than before")
+)
+
+// Wish is which GID is wanted; the zero Wish is the best there is.
+type Wish struct {
+	GID   netip.Addr // invalid: any
+	Index *int       // nil: any
+}
+
+// GIDError is a fault of a port's GID table.
+type GIDError struct {
+	Device string
+	Port   int
+	Index  int // -1: of no one
+	Fault  error
+	Detail string
+}
+
+func (e *GIDError) Error() string {
+	s := fmt.Sprintf("RDMA device %s port %d: GID", e.Device, e.Port)
+	if e.Index >= 0 {
+		s += fmt.Sprintf(" index %d", e.Index)
+	} else {
+		s += " table"
+	}
+	s += ": " + e.Fault.Error()
+	if e.Detail != "" {
+		s += ": " + e.Detail
+	}
+	return s
+}
+
+// Unwrap makes errors.Is hold for the faults.
+func (e *GIDError) Unwrap() error { return e.Fault }
+
+// rank says how good an entry is for probes: IPv4-mapped before other addresses
+// that are routed; 0: only one that is asked for by name.
+func rank(g GID, infiniBand bool) int {
+	switch {
+	case infiniBand:
+		return 3 // its default GIDs are of the link-local prefix (IBTA 4.1.1)
+	case g.Type != GIDRoCEv2, g.Addr.IsLinkLocalUnicast():
+		return 0
+	case g.Addr.Is4In6():
+		if u := g.Addr.Unmap(); u.IsLinkLocalUnicast() || u.IsLoopback() {
+			return 0
+		}
+		return 3
+	}
+	return 2
+}
+
+// Select chooses an entry of a port's table. had is the one in use; its index is 0
+// or more where there is one, and it stays while it is there. The error is a *GIDError.
+func Select(device string, port int, table []GID, infiniBand bool, w Wish, had *GID) (GID, error) {
+	fail := func(index int, fault error, format string, args ...any) (GID, error) {
+		return GID{}, &GIDError{Device: device, Port: port, Index: index, Fault: fault, Detail: fmt.Sprintf(format, args...)}
+	}
+	if len(table) == 0 {
+		return fail(-1, ErrNoGIDs, "want an address on its network interface")
+	}
+	if w.Index != nil {
+		for _, g := range table {
+			switch {
+			case g.Index != *w.Index:
+				continue
+			case w.GID.IsValid() && g.Addr != Canonical(w.GID):
+				return fail(g.Index, ErrIndexChanged, "it is %v (%v), want %v", g.Addr, g.Type, w.GID)
+			case had != nil && g.Addr != had.Addr:
+				return fail(g.Index, ErrIndexChanged, "it is %v (%v), was %v", g.Addr, g.Type, had.Addr)
+			case !infiniBand && g.Type != GIDRoCEv2:
+				return fail(g.Index, ErrNoRoCEv2, "it is %v of %v, want one of RoCE v2", g.Addr, g.Type)
+			}
+			return g, nil
+		}
+		return fail(*w.Index, ErrGIDAbsent, "the index is empty")
+	}
+	best, at := 0, -1
+	linkLocal, v2 := false, infiniBand
+	for i, g := range table {
+		v2 = v2 || g.Type == GIDRoCEv2
+		linkLocal = linkLocal || g.Type == GIDRoCEv2 && rank(g, infiniBand) == 0
+		r := rank(g, infiniBand)
+		if w.GID.IsValid() {
+			r = 0
+			if g.Addr == Canonical(w.GID) && (infiniBand || g.Type == GIDRoCEv2) {
+				r = 3
+			}
+		}
+		if had != nil && r > 0 && g.Addr == had.Addr && g.Type == had.Type {
+			r += 4
+		}
+		if r > best {
+			best, at = r, i
+		}
+	}
+	switch {
+	case at >= 0:
+		return table[at], nil
+	case w.GID.IsValid():
+		return fail(-1, ErrGIDAbsent, "want %v", Canonical(w.GID))
+	case !v2:
+		return fail(-1, ErrNoRoCEv2, "want one; the port may be set to RoCE v1")
+	case linkLocal:
+		return fail(-1, ErrOnlyLinkLoc, "want an address that is routed on its network interface, or the GID by name")
+	}
+	return fail(-1, ErrGIDAbsent, "no entry can be used")
+}
+
+const grhLen = 40
+
+// header is what a device writes before the payload of a datagram: a global
+// route header (IBTA 8.3), which is IPv6's in RoCE v2, or 20 octets of nothing
+// and an IPv4 header (IBTA annex A17.4.5.2).
+type header struct {
+	source, dest netip.Addr
+	tclass, hops uint8
+}
+
+// parseHeader reads a header of 40 octets; false: it is neither.
+func parseHeader(b *[grhLen]byte) (h header, ok bool) {
+	if b[0]>>4 == 6 {
+		return header{netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40])), b[0]<<4 | b[1]>>4, b[7]}, true
+	}
+	ip := b[20:]
+	if ip[0] != 0x45 {
+		return h, false
+	}
+	mapped := [16]byte{10: 0xff, 11: 0xff}
+	src, dst := mapped, mapped
+	copy(src[12:], ip[12:16])
+	copy(dst[12:], ip[16:20])
+	return header{netip.AddrFrom16(src), netip.AddrFrom16(dst), ip[1], ip[8]}, true
+}
+
+// flowLabel makes devices send the packets of a flow from its port, where they
+// take the UDP source port of RoCE v2 from the flow label as Linux does
+// (rdma_flow_label_to_udp_sport: the low 14 bits, combined with the high 6, over
+// 0xC000). It is never 0, which would leave the choice to the device.
+func flowLabel(src, dst uint16) uint32 {
+	return uint32(max(src, dst))&0x3fff ^ 1 | 1<<14
+}

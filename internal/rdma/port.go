@@ -1,0 +1,751 @@
+// Package rdma sends and receives datagrams over unreliable datagram queue
+// pairs (IBTA 1.0 chapter 9.8.3), one per port of an RDMA device, for any number
+// of peers. The library is behind Verbs: libibverbs where the program was built
+// with the tag rdma, or the fake of package rdmatest.
+//
+// A port keeps these rules, which the tests are named after:
+//
+//  1. A port without a device, a GID or a working queue pair is no error that
+//     ends anything: it says why, and is looked at again every lookEvery.
+//  2. A queue pair that is not ready to send is reset under its number; where
+//     that fails it is made anew.
+//  3. A device that goes, or says that it failed, is let go at once: drivers
+//     wait for that. When it is back there is a new queue pair.
+//  4. A GID that moved to another index, a port that was down, and a table that
+//     changed make new address handles, not a new queue pair.
+//  5. What comes from a GID that is no peer, or from another queue pair than the
+//     peer's, is dropped and counted.
+//  6. What cannot be sent is told per packet, and never waits.
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/bits"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/graylink/graylink/internal/unix"
+)
+
+const (
+	// keepEvery is how often events are taken, lookEvery how often the rest is
+	// looked at, and what is missing is tried again.
+	keepEvery = 200 * time.Millisecond
+	lookEvery = time.Second
+	// depth of the queues: what comes in a turn at 50,000 packets a second, twice.
+	depth = 512
+)
+
+// MaxQKey is the highest Q_Key: with the highest bit set it would mean that of
+// the queue pair (IBTA 10.2.5), and need privileges.
+const MaxQKey = 1<<31 - 1
+
+// DefaultPKey is the P_Key of the default partition.
+const DefaultPKey = 0xffff
+
+// Options are a port's.
+type Options struct {
+	Device string
+	Port   int
+	Wish   Wish
+	PKey   uint16 // DefaultPKey, where nothing else is wanted
+	QKey   uint32 // of the own queue pair: 1 to MaxQKey
+	Busy   time.Duration
+}
+
+// Peer is a queue pair that may be sent to and heard.
+type Peer struct {
+	GID  netip.Addr
+	QPN  uint32
+	QKey uint32
+	LID  uint16 // on InfiniBand
+}
+
+// Event names, as counted.
+const (
+	CountPortDown    = "port_down"
+	CountPortUp      = "port_up"
+	CountQueueError  = "queue_error"
+	CountDeviceGone  = "device_gone"
+	CountGIDChanged  = "gid_changed"
+	CountQueueReset  = "queue_reset"
+	CountQueueOpened = "queue_opened"
+)
+
+// CountNames are those of Status.Counts.
+var CountNames = []string{CountPortDown, CountPortUp, CountQueueError, CountDeviceGone, CountGIDChanged, CountQueueReset, CountQueueOpened}
+
+// Status is what is known of a port.
+type Status struct {
+	Device         string
+	Port           int
+	Queue          bool // there is a queue pair; QPN and LID are its
+	QPN            uint32
+	LID            uint16
+	InfiniBand     bool
+	Hardware       bool
+	State          string // of QPStates
+	GID            netip.Addr
+	GIDIndex       int
+	GIDType        GIDType
+	PortState      string            // "": not known
+	Why            string            // it cannot be used; "": it can
+	RecvErrors     map[string]uint64 // completions, by status
+	SendErrors     map[string]uint64
+	Counts         map[string]uint64 // by CountNames
+	Handles        int
+	HandleErrors   uint64
+	Strangers      uint64  // datagrams from GIDs that are no peers
+	WrongQPN       uint64  // from another queue pair than the peer's
+	Headless       uint64  // without a header or an immediate that say whose they are
+	QKeyViolations *uint32 // as the port counts them; nil: not known
+}
+
+// Arrival is a datagram that was received. Data is valid until the next Recv.
+type Arrival struct {
+	Data      []byte
+	From      netip.Addr // the peer's GID
+	SrcPort   uint16     // ports of the flow, from the immediate
+	DstPort   uint16
+	TClass    uint8
+	Hops      uint8
+	Truncated bool
+	Stamp     int64 // when the program's thread saw it, Unix nanoseconds
+	Hardware  int64 // when the device completed it, nanoseconds of its clock; 0: not known
+}
+
+// Port is a port of a device and its queue pair, while it has one. Its methods
+// may be called by several goroutines, but those that send by one at a time, and
+// those that receive.
+type Port struct {
+	o     Options
+	verbs Verbs
+	log   *slog.Logger
+	now   func() int64 // monotonic nanoseconds
+	event *unix.EventFD
+	stop  chan struct{}
+	ring  chan struct{} // there are handles to make
+	wg    sync.WaitGroup
+	busy  sync.WaitGroup // uses of the queue outside mu
+
+	mu       sync.Mutex
+	q        Queue // nil: there is none
+	info     QueueInfo
+	gid      *GID // nil: none can be used
+	had      *GID
+	state    int
+	port     *PortState
+	why      string
+	looked   int64
+	closed   bool
+	suspect  bool // something says that the queue is to be looked at
+	handles  handles
+	peers    map[netip.Addr]Peer
+	sl       [64]uint8 // by DSCP
+	counts   map[string]uint64
+	recvErrs Errors // of queues that are no more
+	sendErrs Errors
+	ahErrors uint64
+	strange  uint64
+	wrong    uint64
+	headless uint64
+
+	out  [BatchSize]Out
+	nout int
+	in   [BatchSize]In
+	got  [BatchSize]Arrival
+	done [BatchSize]Done
+}
+
+// Validate names the field that is wrong.
+func (o *Options) Validate() error {
+	switch {
+	case o.Device == "":
+		return errors.New("device: missing, want the name of an RDMA device, such as mlx5_0")
+	case o.Port < 1 || o.Port > 255:
+		return fmt.Errorf("port: %d, want 1 to 255", o.Port)
+	case o.QKey == 0 || o.QKey > MaxQKey:
+		return fmt.Errorf("qkey: %#x, want 1 to %#x: the highest bit has another meaning", o.QKey, MaxQKey)
+	case o.PKey&0x7fff == 0:
+		return fmt.Errorf("pkey: %#x, want one whose low 15 bits are not 0", o.PKey)
+	case o.Busy < 0:
+		return fmt.Errorf("busy_poll: %v, want 0 or more", o.Busy)
+	}
+	return nil
+}
+
+// Open opens a port, and keeps it working until Close. A device that is not
+// there is no error. errors.Is holds for ErrNotBuilt.
+func Open(o Options, v Verbs, log *slog.Logger) (*Port, error) {
+	p, err := newPort(o, v, log)
+	if err != nil {
+		return nil, err
+	}
+	p.step()
+	p.wg.Go(p.keep)
+	p.wg.Go(p.make)
+	return p, nil
+}
+
+// newPort makes a port that nothing keeps yet.
+func newPort(o Options, v Verbs, log *slog.Logger) (*Port, error) {
+	if v == nil {
+		return nil, ErrNotBuilt
+	}
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	event, err := unix.NewEventFD()
+	if err != nil {
+		return nil, err
+	}
+	base := time.Now()
+	return &Port{o: o, verbs: v, log: log.With("device", o.Device, "port", o.Port), now: func() int64 { return int64(time.Since(base)) }, event: event,
+		stop: make(chan struct{}), ring: make(chan struct{}, 1), state: stateAbsent, looked: -int64(lookEvery), handles: newHandles(),
+		peers: map[netip.Addr]Peer{}, counts: map[string]uint64{}}, nil
+}
+
+// FD is readable when there is something to receive.
+func (p *Port) FD() int { return p.event.FD() }
+
+// Close ends the queue pair.
+func (p *Port) Close() error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil
+	}
+	p.closed = true
+	p.mu.Unlock()
+	close(p.stop)
+	p.wg.Wait()
+	err := p.release()
+	return errors.Join(err, p.event.Close())
+}
+
+// keep looks after the port.
+func (p *Port) keep() {
+	t := time.NewTicker(keepEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-p.stop:
+			return
+		case <-t.C:
+			p.step()
+		}
+	}
+}
+
+// queue is the queue pair, which is not closed before put is called.
+func (p *Port) queue() (q Queue, put func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.q == nil {
+		return nil, func() {}
+	}
+	p.busy.Add(1)
+	return p.q, p.busy.Done
+}
+
+// step takes events and looks at what is due. One call at a time.
+func (p *Port) step() {
+	now := p.now()
+	p.mu.Lock()
+	q, due := p.q, now-p.looked >= int64(lookEvery)
+	p.mu.Unlock()
+	if q == nil {
+		if due {
+			p.open(now)
+		}
+		return
+	}
+	gone := false
+	for _, e := range q.Events() {
+		p.mu.Lock()
+		switch e {
+		case EventPortUp:
+			p.counts[CountPortUp]++
+			p.handles.invalidate(netip.Addr{}, now)
+		case EventPortDown:
+			p.counts[CountPortDown]++
+		case EventQueueFatal:
+			p.counts[CountQueueError]++
+		case EventDeviceFatal:
+			gone = true
+		}
+		p.mu.Unlock()
+		due = due || e != EventOther
+	}
+	p.mu.Lock()
+	due = due || p.suspect
+	p.mu.Unlock()
+	if !due {
+		return
+	}
+	if gone || !p.verbs.Present(p.info) {
+		p.lose(now, fmt.Errorf("RDMA device %s port %d: the device is gone", p.o.Device, p.o.Port))
+		return
+	}
+	p.look(q, now)
+}
+
+// lose lets go of a device that went.
+func (p *Port) lose(now int64, why error) {
+	p.mu.Lock()
+	p.counts[CountDeviceGone]++
+	p.mu.Unlock()
+	if err := p.release(); err != nil {
+		p.log.Warn("close the queue pair", "err", err)
+	}
+	p.say(why)
+	p.mu.Lock()
+	p.looked = now
+	p.mu.Unlock()
+}
+
+// say keeps, and logs once, why the port cannot be used; nil: it can.
+func (p *Port) say(err error) {
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	p.mu.Lock()
+	same := why == p.why
+	p.why = why
+	p.mu.Unlock()
+	switch {
+	case same:
+	case err != nil:
+		p.log.Error("RDMA cannot be used", "err", err)
+	default:
+		p.log.Info("RDMA can be used", "status", p.describe())
+	}
+}
+
+func (p *Port) describe() string {
+	s := p.Status()
+	return fmt.Sprintf("queue pair %d, GID %v at index %d", s.QPN, s.GID, s.GIDIndex)
+}
+
+// open makes a queue pair.
+func (p *Port) open(now int64) {
+	p.mu.Lock()
+	p.looked = now
+	p.mu.Unlock()
+	q, err := p.verbs.Open(QueueOptions{Device: p.o.Device, Port: p.o.Port, PKey: p.o.PKey, QKey: p.o.QKey, Depth: depth, Busy: p.o.Busy, Notify: p.event.FD()})
+	if err != nil {
+		p.say(err)
+		return
+	}
+	p.mu.Lock()
+	p.q, p.info, p.handles, p.had = q, q.Info(), newHandles(), nil
+	p.counts[CountQueueOpened]++
+	p.mu.Unlock()
+	p.look(q, now)
+}
+
+// look finds out whether the queue pair works, and makes it.
+func (p *Port) look(q Queue, now int64) {
+	p.mu.Lock()
+	p.looked, p.suspect = now, false
+	p.mu.Unlock()
+	state, err := q.State()
+	if err == nil && state != stateRTS {
+		p.mu.Lock()
+		p.counts[CountQueueReset]++
+		// Nothing is sent or received meanwhile.
+		err = q.Reset()
+		p.mu.Unlock()
+		p.log.Warn("the queue pair was reset", "state", QPStates[state], "err", err)
+		if err == nil {
+			state, err = q.State()
+		}
+	}
+	if err != nil {
+		if e := p.release(); e != nil {
+			p.log.Warn("close the queue pair", "err", e)
+		}
+		p.say(err)
+		return
+	}
+	port, portErr := q.Port()
+	table, err := q.GIDs()
+	p.mu.Lock()
+	p.state = state
+	if portErr == nil {
+		p.port = &port
+		p.info.LID = port.LID
+	}
+	var gid GID
+	if err == nil {
+		gid, err = Select(p.o.Device, p.o.Port, table, p.info.InfiniBand, p.o.Wish, p.had)
+	}
+	switch {
+	case err != nil:
+		if p.gid != nil {
+			p.counts[CountGIDChanged]++
+			p.handles.invalidate(netip.Addr{}, now)
+		}
+		p.gid = nil
+	default:
+		if p.had != nil && *p.had != gid {
+			p.counts[CountGIDChanged]++
+			p.handles.invalidate(netip.Addr{}, now)
+		}
+		p.gid, p.had = &gid, &gid
+	}
+	old := p.handles.expired(now, false)
+	p.mu.Unlock()
+	for _, ah := range old {
+		if err := q.DropAH(ah); err != nil {
+			p.log.Warn("destroy an address handle", "err", err)
+		}
+	}
+	if err == nil && portErr != nil {
+		err = portErr
+	}
+	if err == nil && !port.Active {
+		err = fmt.Errorf("RDMA device %s port %d: it is %s, want active", p.o.Device, p.o.Port, port.State)
+	}
+	p.say(err)
+}
+
+// release closes the queue pair.
+func (p *Port) release() error {
+	p.mu.Lock()
+	q := p.q
+	if q == nil {
+		p.mu.Unlock()
+		return nil
+	}
+	p.q, p.state, p.gid, p.port = nil, stateAbsent, nil, nil
+	recv, send := q.Errors()
+	for i := range recv {
+		p.recvErrs[i] += recv[i]
+		p.sendErrs[i] += send[i]
+	}
+	p.mu.Unlock()
+	p.busy.Wait()
+	p.mu.Lock()
+	now := p.now()
+	p.handles.invalidate(netip.Addr{}, now)
+	old := p.handles.expired(now, true)
+	p.handles = newHandles()
+	p.mu.Unlock()
+	var errs []error
+	for _, ah := range old {
+		errs = append(errs, q.DropAH(ah))
+	}
+	return errors.Join(append(errs, q.Close())...)
+}
+
+// make makes address handles.
+func (p *Port) make() {
+	for {
+		select {
+		case <-p.stop:
+			return
+		case <-p.ring:
+		}
+		for p.makeOne() {
+			select {
+			case <-p.stop:
+				return
+			default:
+			}
+		}
+	}
+}
+
+// makeOne makes the next handle that is asked for.
+func (p *Port) makeOne() bool {
+	q, put := p.queue()
+	defer put()
+	if q == nil {
+		return false
+	}
+	p.mu.Lock()
+	k, ok := p.handles.next()
+	gid, peer := p.gid, p.peers[k.gid]
+	t := Target{GID: k.gid, LID: peer.LID, FlowLabel: k.label, SL: p.sl[k.tclass>>2], TClass: k.tclass, HopLimit: 64}
+	p.mu.Unlock()
+	if !ok {
+		return false
+	}
+	var ah uint64
+	err := error(syscall.EADDRNOTAVAIL)
+	if gid != nil {
+		t.GIDIndex = gid.Index
+		ah, err = q.MakeAH(t)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil {
+		ah = 0
+		p.ahErrors++
+		p.log.Debug("address handle", "err", err)
+	}
+	p.handles.made(k, ah, p.now())
+	return true
+}
+
+// SetPeers says whom to send to and to hear, and SetClasses which service level
+// each DSCP has.
+func (p *Port) SetPeers(peers []Peer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.now()
+	old := p.peers
+	p.peers = make(map[netip.Addr]Peer, len(peers))
+	for _, v := range peers {
+		v.GID = Canonical(v.GID)
+		p.peers[v.GID] = v
+	}
+	for gid, v := range old {
+		if n, ok := p.peers[gid]; !ok || n.LID != v.LID {
+			p.handles.invalidate(gid, now)
+		}
+	}
+}
+
+// SetClasses says which service level each DSCP has.
+func (p *Port) SetClasses(sl [64]uint8) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sl != sl {
+		p.sl = sl
+		p.handles.invalidate(netip.Addr{}, p.now())
+	}
+}
+
+// OutBuffer is the memory for the next packet; nil: the batch is full.
+func (p *Port) OutBuffer() []byte {
+	if p.nout == BatchSize {
+		return nil
+	}
+	return p.out[p.nout].Data[:]
+}
+
+// Out is how many packets wait for Send.
+func (p *Port) Out() int { return p.nout }
+
+// Commit queues the first n octets of OutBuffer for the peer with a GID, as a
+// packet from one port to another of a class.
+func (p *Port) Commit(n int, gid netip.Addr, src, dst uint16, tclass uint8, id uint32) {
+	o := &p.out[p.nout]
+	p.nout++
+	o.Len, o.ID, o.Imm, o.Errno, o.AH = uint32(n), id, uint32(src)<<16|uint32(dst), 0, 0
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	peer, known := p.peers[gid]
+	if p.q == nil || p.gid == nil || !known {
+		return
+	}
+	o.QPN, o.QKey = peer.QPN, peer.QKey
+	ah, ask := p.handles.get(handleKey{gid, tclass, flowLabel(src, dst)}, p.now())
+	o.AH = ah
+	if ask {
+		select {
+		case p.ring <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Send sends what was committed. failed is called for each packet that was not
+// posted, with its place in the batch: ENETDOWN without a queue pair, EADDRNOTAVAIL
+// without a GID, EHOSTUNREACH without an address handle, ENOBUFS where the queue
+// is full, EMSGSIZE beyond the port's MTU, or what the device says. at is when they were posted, Unix nanoseconds.
+func (p *Port) Send(failed func(i int, errno syscall.Errno)) (at int64, err error) {
+	n := p.nout
+	p.nout = 0
+	p.mu.Lock()
+	q, gid := p.q, p.gid
+	switch {
+	case q == nil || gid == nil:
+		errno := syscall.ENETDOWN
+		if q != nil {
+			errno = syscall.EADDRNOTAVAIL
+		}
+		for i := range n {
+			p.out[i].Errno = int32(errno)
+		}
+	default:
+		at = time.Now().UnixNano()
+		if err = q.Send(p.out[:n]); err != nil {
+			p.suspect = true
+		}
+	}
+	p.mu.Unlock()
+	for i := range n {
+		if e := p.out[i].Errno; e != 0 {
+			failed(i, syscall.Errno(e))
+		}
+	}
+	return at, nil
+}
+
+// Recv takes what came, BatchSize at most.
+func (p *Port) Recv() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.recv(p.in[:])
+	if n < BatchSize {
+		// Between the two looks nothing is missed, and nothing wakes in vain.
+		p.event.Clear()
+		n += p.recv(p.in[n:])
+	}
+	if n == BatchSize {
+		if err := p.event.Signal(); err != nil {
+			p.log.Error("wake for what is left", "err", err)
+		}
+	}
+	k := 0
+	for i := range n {
+		if p.arrived(&p.in[i], &p.got[k]) {
+			k++
+		}
+	}
+	return k
+}
+
+// recv takes packets of the queue pair, if there is one.
+func (p *Port) recv(in []In) int {
+	if p.q == nil {
+		return 0
+	}
+	n, err := p.q.Recv(in)
+	if err != nil {
+		p.suspect = true
+		return 0
+	}
+	return n
+}
+
+// arrived says what a received packet is; false: it is dropped.
+func (p *Port) arrived(in *In, a *Arrival) bool {
+	h, ok := parseHeader(&in.GRH)
+	if !ok || in.Flags&hasGRH == 0 || in.Flags&hasImm == 0 {
+		p.headless++
+		return false
+	}
+	peer, known := p.peers[h.source]
+	switch {
+	case !known:
+		p.strange++
+		return false
+	case peer.QPN != in.SrcQPN:
+		p.wrong++
+		return false
+	}
+	*a = Arrival{Data: in.Data[:min(in.Len, MaxDatagram)], From: h.source, SrcPort: uint16(in.Imm >> 16), DstPort: uint16(in.Imm),
+		TClass: h.tclass, Hops: h.hops, Truncated: in.Len > MaxDatagram, Stamp: in.Stamp, Hardware: p.nanos(in.Hardware)}
+	return true
+}
+
+// Arrival is the i-th of the last Recv.
+func (p *Port) Arrival(i int) *Arrival { return &p.got[i] }
+
+// nanos tells a time of the device's clock in nanoseconds.
+func (p *Port) nanos(raw uint64) int64 {
+	if raw == 0 || p.info.ClockKilohertz == 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(raw, 1e6)
+	if hi >= p.info.ClockKilohertz {
+		return 0
+	}
+	n, _ := bits.Div64(hi, lo, p.info.ClockKilohertz)
+	return int64(n)
+}
+
+// Sent takes completions of sends, BatchSize at most. Those that failed make
+// the queue pair be looked at.
+func (p *Port) Sent(stamp func(id uint32, hardware int64)) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.q == nil {
+		return 0
+	}
+	n := p.q.Done(p.done[:])
+	for i := range n {
+		d := &p.done[i]
+		if d.Status != 0 {
+			p.suspect = true
+			continue
+		}
+		stamp(d.ID, p.nanos(d.Hardware))
+	}
+	return n
+}
+
+// Hardware reports whether the device stamps what it sends and receives.
+func (p *Port) Hardware() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.q != nil && p.info.Hardware
+}
+
+// ErrNoClock is of a port whose device has no clock that can be read now.
+var ErrNoClock = errors.New("the RDMA device has no clock that can be read")
+
+// Cross reads the device's clock and the system's at one moment, width
+// nanoseconds wide.
+func (p *Port) Cross() (device, system, width int64, err error) {
+	q, put := p.queue()
+	defer put()
+	if q == nil {
+		return 0, 0, 0, ErrNoClock
+	}
+	raw, before, after, err := q.Clock()
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if device = p.nanos(raw); device == 0 {
+		return 0, 0, 0, ErrNoClock
+	}
+	return device, before + (after-before)/2, after - before, nil
+}
+
+// Status is the state of the port.
+func (p *Port) Status() Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := Status{Device: p.o.Device, Port: p.o.Port, Queue: p.q != nil, State: QPStates[p.state], Why: p.why, GIDIndex: -1, Handles: len(p.handles.byKey), HandleErrors: p.ahErrors,
+		Strangers: p.strange, WrongQPN: p.wrong, Headless: p.headless, RecvErrors: map[string]uint64{}, SendErrors: map[string]uint64{}, Counts: make(map[string]uint64, len(CountNames))}
+	recv, send := p.recvErrs, p.sendErrs
+	if p.q != nil {
+		s.QPN, s.LID, s.InfiniBand, s.Hardware = p.info.QPN, p.info.LID, p.info.InfiniBand, p.info.Hardware
+		r, t := p.q.Errors()
+		for i := range recv {
+			recv[i] += r[i]
+			send[i] += t[i]
+		}
+	}
+	for i := range recv {
+		if recv[i] > 0 {
+			s.RecvErrors[StatusName(i)] = recv[i]
+		}
+		if send[i] > 0 {
+			s.SendErrors[StatusName(i)] = send[i]
+		}
+	}
+	for _, n := range CountNames {
+		s.Counts[n] = p.counts[n]
+	}
+	if p.gid != nil {
+		s.GID, s.GIDIndex, s.GIDType = p.gid.Addr, p.gid.Index, p.gid.Type
+	}
+	if p.port != nil {
+		v := p.port.QKeyViolations
+		s.PortState, s.QKeyViolations = p.port.State, &v
+	}
+	return s
+}

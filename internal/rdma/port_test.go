@@ -1,0 +1,358 @@
+package rdma_test
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/internal/rdma"
+	"github.com/graylink/graylink/internal/rdma/rdmatest"
+)
+
+func options(device string) rdma.Options {
+	return rdma.Options{Device: device, Port: 1, PKey: rdma.DefaultPKey, QKey: 77}
+}
+
+// ends are two ports that know each other.
+type ends struct {
+	f    *rdmatest.Fabric
+	a, b *rdma.Idle
+	da   *rdmatest.Device
+	db   *rdmatest.Device
+}
+
+func gid(s string) netip.Addr { return rdma.Canonical(netip.MustParseAddr(s)) }
+
+func newEnds(t *testing.T) *ends {
+	t.Helper()
+	e := &ends{f: rdmatest.New(func() int64 { return 1e18 })}
+	e.da, e.db = e.f.Add("h1", "rdma0", "10.0.0.1"), e.f.Add("h2", "rdma0", "10.0.0.2")
+	for host, p := range map[string]**rdma.Idle{"h1": &e.a, "h2": &e.b} {
+		i, err := rdma.NewIdle(options("rdma0"), e.f.Host(host))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := i.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		*p = i
+	}
+	e.learn()
+	return e
+}
+
+// learn makes each end know the other's queue pair.
+func (e *ends) learn() {
+	sa, sb := e.a.Status(), e.b.Status()
+	e.a.SetPeers([]rdma.Peer{{GID: gid("10.0.0.2"), QPN: sb.QPN, QKey: 77}})
+	e.b.SetPeers([]rdma.Peer{{GID: gid("10.0.0.1"), QPN: sa.QPN, QKey: 77}})
+}
+
+// send sends a datagram from a to b; 0: it was posted.
+func (e *ends) send() (errno syscall.Errno) {
+	buf := e.a.OutBuffer()
+	e.a.Commit(copy(buf, "probe"), gid("10.0.0.2"), 49153, 862, 0x6a, 1)
+	if _, err := e.a.Send(func(_ int, x syscall.Errno) { errno = x }); err != nil {
+		panic(err)
+	}
+	return errno
+}
+
+// works sends until something arrives, which may take a handle to be made.
+func (e *ends) works(t *testing.T) {
+	t.Helper()
+	var last syscall.Errno
+	for range 3 {
+		if last = e.send(); last == 0 && e.b.Recv() == 1 {
+			return
+		}
+		e.a.Step()
+	}
+	t.Fatalf("nothing arrives: %v; %+v", last, e.a.Status())
+}
+
+func TestDatagramArrives(t *testing.T) {
+	e := newEnds(t)
+	if errno := e.send(); errno != syscall.EHOSTUNREACH {
+		t.Errorf("%v; without an address handle a packet is not sent (rule 6)", errno)
+	}
+	e.a.Step()
+	if errno := e.send(); errno != 0 || e.b.Recv() != 1 {
+		t.Fatalf("nothing arrived: %v", errno)
+	}
+	x := e.b.Arrival(0)
+	if string(x.Data) != "probe" || x.From != gid("10.0.0.1") || x.SrcPort != 49153 || x.DstPort != 862 || x.TClass != 0x6a || x.Hops != 64 || x.Stamp != 1e18 {
+		t.Errorf("%+v", x)
+	}
+	if e.b.Recv() != 0 {
+		t.Error("it arrived twice")
+	}
+}
+
+// Rule 1: what is missing is said, and looked for again.
+func TestMissingIsLookedForAgain(t *testing.T) {
+	f := rdmatest.New(func() int64 { return 1 })
+	d := f.Add("h1", "rdma0")
+	d.SetPresent(false)
+	p, err := rdma.NewIdle(options("rdma0"), f.Host("h1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	says := func(text string, queue bool, state string) {
+		t.Helper()
+		if s := p.Status(); !strings.Contains(s.Why, text) || s.Why == "" != (text == "") || s.Queue != queue || s.State != state {
+			t.Errorf("%+v; want %q, queue pair %v, state %s", s, text, queue, state)
+		}
+	}
+	says("RDMA device rdma0 port 1: ibv_open_device: no such device", false, "absent")
+	d.SetPresent(true)
+	p.Step()
+	says("no such device", false, "absent") // not before it is time
+	p.Time += rdma.LookEvery
+	p.Step()
+	says("GID table: the table is empty", true, "rts")
+	d.SetGIDs(rdma.GID{Index: 2, Type: rdma.GIDRoCEv2, Addr: gid("fe80::1")})
+	p.Step() // the event says so
+	says("only link-local", true, "rts")
+	d.SetGIDs(rdma.GID{Index: 3, Type: rdma.GIDRoCEv2, Addr: gid("10.0.0.1")})
+	p.Step()
+	says("", true, "rts")
+	if s := p.Status(); s.GID != gid("10.0.0.1") || s.GIDIndex != 3 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Rule 2: a queue pair in error is reset under its number, or made anew.
+func TestQueueInErrorRecovers(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		deaf  bool
+		fail  bool
+		count string
+	}{{"told", false, false, rdma.CountQueueReset}, {"seen by its completions", true, false, rdma.CountQueueReset}, {"reset fails", false, true, rdma.CountQueueOpened}} {
+		t.Run(tc.name, func(t *testing.T) {
+			e := newEnds(t)
+			e.works(t)
+			before := e.a.Status()
+			e.da.FailQueues(tc.deaf)
+			if tc.fail {
+				e.da.FailOpen(syscall.EIO)
+			}
+			if tc.deaf {
+				e.send()
+				e.a.Sent(func(uint32, int64) { t.Error("a packet that failed has a stamp") })
+			}
+			e.a.Step()
+			if tc.fail {
+				if s := e.a.Status(); s.Queue || s.State != "absent" || !strings.Contains(s.Why, "reset the queue pair") {
+					t.Errorf("%+v", s)
+				}
+				e.da.FailOpen(0)
+				e.a.Time += rdma.LookEvery
+				e.a.Step()
+				e.learn()
+			}
+			s := e.a.Status()
+			if (s.QPN == before.QPN) == tc.fail || s.State != "rts" || s.Counts[tc.count] != before.Counts[tc.count]+1 {
+				t.Errorf("before %+v, now %+v", before, s)
+			}
+			if tc.deaf && s.SendErrors["flushed"] == 0 {
+				t.Errorf("completion errors %v", s.SendErrors)
+			}
+			e.works(t)
+		})
+	}
+}
+
+// Rule 3: a device that goes is let go, without being told.
+func TestDeviceGoesAndComesBack(t *testing.T) {
+	e := newEnds(t)
+	e.works(t)
+	before := e.a.Status()
+	e.da.SetPresent(false)
+	e.a.Time += rdma.LookEvery
+	e.a.Step()
+	if s := e.a.Status(); s.Queue || s.Counts[rdma.CountDeviceGone] != 1 || !strings.Contains(s.Why, "the device is gone") || e.da.Queues() != 0 || e.da.Handles() != 0 {
+		t.Errorf("%+v, %d queue pairs and %d handles are held", s, e.da.Queues(), e.da.Handles())
+	}
+	if errno := e.send(); errno != syscall.ENETDOWN {
+		t.Errorf("%v, want ENETDOWN", errno)
+	}
+	e.da.SetPresent(true)
+	e.a.Time += rdma.LookEvery
+	e.a.Step()
+	if s := e.a.Status(); s.Why != "" || s.QPN == before.QPN {
+		t.Errorf("%+v", s)
+	}
+	// Rule 5: the far end does not take it for who it was.
+	for range 2 {
+		e.send()
+		e.a.Step()
+	}
+	if n := e.b.Recv(); n != 0 || e.b.Status().WrongQPN == 0 {
+		t.Errorf("%d datagrams from another queue pair were taken; %+v", n, e.b.Status())
+	}
+	e.learn()
+	e.works(t)
+}
+
+// Rule 4: another index, and a port that was down, make new handles.
+func TestGIDMovesAndPortComesBack(t *testing.T) {
+	e := newEnds(t)
+	e.works(t)
+	qpn := e.a.Status().QPN
+	e.da.SetGIDs(rdma.GID{Index: 0, Type: rdma.GIDRoCEv2, Addr: gid("10.9.9.9")}, rdma.GID{Index: 1, Type: rdma.GIDRoCEv2, Addr: gid("10.0.0.1")})
+	e.a.Step()
+	if s := e.a.Status(); s.GID != gid("10.0.0.1") || s.GIDIndex != 1 || s.Counts[rdma.CountGIDChanged] != 1 || s.Handles != 0 {
+		t.Errorf("%+v", s)
+	}
+	e.works(t)
+	e.da.SetActive(false)
+	e.a.Step()
+	if s := e.a.Status(); s.PortState != "down" || s.Counts[rdma.CountPortDown] != 1 || !strings.Contains(s.Why, "it is down, want active") {
+		t.Errorf("%+v", s)
+	}
+	e.da.SetActive(true)
+	e.a.Step()
+	e.works(t)
+	if s := e.a.Status(); s.QPN != qpn || s.Counts[rdma.CountPortUp] != 1 || s.Counts[rdma.CountQueueOpened] != 1 || s.Why != "" {
+		t.Errorf("%+v", s)
+	}
+	e.a.Time += time.Minute
+	e.a.Step()
+	if n := e.da.Handles(); n != 1 {
+		t.Errorf("%d address handles are kept, want 1", n)
+	}
+}
+
+// Rule 5: strangers are dropped and counted; a wrong Q_Key ends at the device.
+func TestStrangersAreDropped(t *testing.T) {
+	e := newEnds(t)
+	e.works(t)
+	e.b.SetPeers(nil)
+	e.send()
+	if n, s := e.b.Recv(), e.b.Status(); n != 0 || s.Strangers != 1 {
+		t.Errorf("%d taken, %+v", n, s)
+	}
+	e.learn()
+	e.a.SetPeers([]rdma.Peer{{GID: gid("10.0.0.2"), QPN: e.b.Status().QPN, QKey: 78}})
+	e.send()
+	e.b.Time += rdma.LookEvery
+	e.b.Step()
+	if n, s := e.b.Recv(), e.b.Status(); n != 0 || s.Strangers != 1 || s.WrongQPN != 0 || *s.QKeyViolations != 1 {
+		t.Errorf("%d taken, %+v", n, s)
+	}
+}
+
+// Rule 6: handles that cannot be made do not stop others, and are tried again.
+func TestHandleErrors(t *testing.T) {
+	e := newEnds(t)
+	e.da.FailAH(syscall.ETIMEDOUT)
+	e.send()
+	e.a.Step()
+	if errno := e.send(); errno != syscall.EHOSTUNREACH || e.a.Status().HandleErrors != 1 {
+		t.Errorf("%v, %+v", errno, e.a.Status())
+	}
+	e.da.FailAH(0)
+	e.a.Time += 2 * rdma.LookEvery
+	e.works(t)
+}
+
+func TestHardwareTimes(t *testing.T) {
+	e := newEnds(t)
+	e.da.SetPresent(false)
+	e.a.Time += rdma.LookEvery
+	e.a.Step()
+	e.da.Stamp(156250) // kHz: the fake counts milliseconds of the time, whole
+	e.da.SetPresent(true)
+	e.a.Time += rdma.LookEvery
+	e.a.Step()
+	e.learn()
+	e.works(t)
+	if !e.a.Hardware() {
+		t.Fatal("no hardware time stamps")
+	}
+	var at int64
+	if n := e.a.Sent(func(_ uint32, hw int64) { at = hw }); n == 0 || at != 1e18 {
+		t.Errorf("%d completions, at %d; want 1e18 ns", n, at)
+	}
+	if device, system, _, err := e.a.Cross(); err != nil || device != 1e18 || system != 1e18 {
+		t.Errorf("%d %d %v", device, system, err)
+	}
+	if _, _, _, err := e.b.Cross(); !errors.Is(err, rdma.ErrNoClock) {
+		t.Errorf("%v, want ErrNoClock", err)
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for field, change := range map[string]func(*rdma.Options){
+		"device: ":    func(o *rdma.Options) { o.Device = "" },
+		"port: 0":     func(o *rdma.Options) { o.Port = 0 },
+		"qkey: 0x800": func(o *rdma.Options) { o.QKey = 1 << 31 },
+		"qkey: 0x0":   func(o *rdma.Options) { o.QKey = 0 },
+		"pkey: ":      func(o *rdma.Options) { o.PKey = 0x8000 },
+		"busy_poll: ": func(o *rdma.Options) { o.Busy = -1 },
+	} {
+		o := options("rdma0")
+		change(&o)
+		if err := o.Validate(); err == nil || !strings.HasPrefix(err.Error(), field) {
+			t.Errorf("%v; want one that begins with %q", err, field)
+		}
+	}
+	if _, err := rdma.Open(options("rdma0"), nil, slog.New(slog.DiscardHandler)); !errors.Is(err, rdma.ErrNotBuilt) {
+		t.Errorf("%v, want ErrNotBuilt", err)
+	}
+}
+
+func TestSelfTest(t *testing.T) {
+	run := func(v rdma.Verbs) (rdma.SelfTestResult, string) {
+		var b strings.Builder
+		return rdma.SelfTest(t.Context(), v, io.Writer(&b)), b.String()
+	}
+	if r, text := run(nil); r != rdma.SelfTestNotBuilt || !strings.Contains(text, "-tags rdma") {
+		t.Errorf("%v %q", r, text)
+	}
+	f := rdmatest.New(func() int64 { return 1 })
+	if r, text := run(f.Host("h1")); r != rdma.SelfTestNoDevices || !strings.Contains(text, "devices: none") {
+		t.Errorf("%v %q", r, text)
+	}
+	f.Add("h1", "rdma0", "10.0.0.1")
+	if r, text := run(f.Host("h1")); r != rdma.SelfTestOK || !strings.Contains(text, "rdma0 port 1: ok, 10 datagrams") {
+		t.Errorf("%v %q", r, text)
+	}
+	f.Add("h1", "rdma1")
+	if r, text := run(f.Host("h1")); r != rdma.SelfTestFailed || !strings.Contains(text, "rdma1 port 1: FAILED: RDMA device rdma1 port 1: GID table: the table is empty") {
+		t.Errorf("%v %q", r, text)
+	}
+}
+
+// A packet costs no memory: neither what is sent nor what is received.
+func TestPacketsAllocateNothing(t *testing.T) {
+	e := newEnds(t)
+	e.works(t)
+	failed := func(int, syscall.Errno) {}
+	dst := gid("10.0.0.2")
+	stamp := func(uint32, int64) {}
+	before := testing.AllocsPerRun(10, func() {})
+	if n := testing.AllocsPerRun(100, func() {
+		buf := e.a.OutBuffer()
+		e.a.Commit(copy(buf, "probe"), dst, 49153, 862, 0x6a, 1)
+		if _, err := e.a.Send(failed); err != nil {
+			t.Fatal(err)
+		}
+		e.a.Sent(stamp)
+		if e.b.Recv() != 1 {
+			t.Fatal("nothing came")
+		}
+	}); n > before {
+		t.Errorf("%v allocations per packet", n)
+	}
+}

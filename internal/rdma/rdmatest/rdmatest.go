@@ -1,0 +1,382 @@
+// Package rdmatest is a fabric of RDMA devices in memory, for tests of what
+// uses package rdma. Its devices can be taken away, brought down and made to fail.
+package rdmatest
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/graylink/graylink/internal/rdma"
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// Fabric joins devices. Every method may be called by several goroutines.
+type Fabric struct {
+	mu      sync.Mutex
+	devices map[string]*Device
+	nextQPN uint32
+	nextAH  uint64
+	// Now is the time of stamps, Unix nanoseconds.
+	now func() int64
+}
+
+// New makes a fabric without devices. now gives the time of stamps.
+func New(now func() int64) *Fabric {
+	return &Fabric{devices: map[string]*Device{}, nextQPN: 16, nextAH: 1, now: now}
+}
+
+// Device is one device with one port.
+type Device struct {
+	f        *Fabric
+	host     string
+	name     string
+	gids     []rdma.GID
+	active   bool
+	present  bool
+	failOpen syscall.Errno
+	failAH   syscall.Errno
+	qkeyViol uint32
+	queues   []*queue
+	lose     func(payload []byte) bool
+	hardware uint64 // kHz of its clock; 0: it has none
+	handles  int
+}
+
+// Add adds a device of a host; its table is of RoCE v2, from index 0.
+func (f *Fabric) Add(host, name string, gids ...string) *Device {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := &Device{f: f, host: host, name: name, active: true, present: true}
+	f.devices[host+"/"+name] = d
+	for i, g := range gids {
+		d.gids = append(d.gids, rdma.GID{Index: i, Type: rdma.GIDRoCEv2, Addr: rdma.Canonical(netip.MustParseAddr(g))})
+	}
+	return d
+}
+
+func (d *Device) locked(change func()) {
+	d.f.mu.Lock()
+	defer d.f.mu.Unlock()
+	change()
+}
+
+// SetGIDs replaces the table.
+func (d *Device) SetGIDs(table ...rdma.GID) {
+	d.locked(func() { d.gids = table; d.event(rdma.EventTables) })
+}
+
+// SetActive brings the port up or down.
+func (d *Device) SetActive(up bool) {
+	d.locked(func() {
+		d.active = up
+		e := rdma.EventPortDown
+		if up {
+			e = rdma.EventPortUp
+		}
+		d.event(e)
+	})
+}
+
+// SetPresent removes the device, or brings it back. Who has it open is not told.
+func (d *Device) SetPresent(there bool) { d.locked(func() { d.present = there }) }
+
+// FailOpen makes queue pairs fail to open with an error; 0: they open.
+func (d *Device) FailOpen(e syscall.Errno) { d.locked(func() { d.failOpen = e }) }
+
+// FailAH makes address handles fail with an error; 0: they are made.
+func (d *Device) FailAH(e syscall.Errno) { d.locked(func() { d.failAH = e }) }
+
+// FailQueues brings all queue pairs into their error state; deaf ones say nothing.
+func (d *Device) FailQueues(deaf bool) {
+	d.locked(func() {
+		for _, q := range d.queues {
+			q.state = 6
+		}
+		if !deaf {
+			d.event(rdma.EventQueueFatal)
+		}
+	})
+}
+
+// Lose decides which packets that the device sends are lost; nil: none are.
+func (d *Device) Lose(lose func(payload []byte) bool) { d.locked(func() { d.lose = lose }) }
+
+// Stamp gives the device a clock of so many kHz, of queue pairs opened from now on.
+func (d *Device) Stamp(kilohertz uint64) { d.locked(func() { d.hardware = kilohertz }) }
+
+// Handles is how many address handles there are.
+func (d *Device) Handles() (n int) {
+	d.locked(func() { n = d.handles })
+	return n
+}
+
+// Queues is how many queue pairs are open.
+func (d *Device) Queues() (n int) {
+	d.locked(func() { n = len(d.queues) })
+	return n
+}
+
+func (d *Device) event(e rdma.EventKind) {
+	for _, q := range d.queues {
+		q.events = append(q.events, e)
+	}
+}
+
+// Host is the verbs library of one host.
+func (f *Fabric) Host(name string) rdma.Verbs { return host{f, name} }
+
+type host struct {
+	f    *Fabric
+	name string
+}
+
+func (h host) device(name string) *Device {
+	d := h.f.devices[h.name+"/"+name]
+	if d == nil || !d.present {
+		return nil
+	}
+	return d
+}
+
+func (h host) Devices() ([]string, error) {
+	h.f.mu.Lock()
+	defer h.f.mu.Unlock()
+	var out []string
+	for _, d := range h.f.devices {
+		if d.host == h.name && d.present {
+			out = append(out, d.name)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+func (h host) GIDs(device string, port int) ([]rdma.GID, error) {
+	h.f.mu.Lock()
+	defer h.f.mu.Unlock()
+	d := h.device(device)
+	if d == nil {
+		return nil, &rdma.VerbsError{Device: device, Port: port, Call: "read the GID table", Errno: syscall.ENODEV}
+	}
+	return slices.Clone(d.gids), nil
+}
+
+func (h host) Present(i rdma.QueueInfo) bool {
+	h.f.mu.Lock()
+	defer h.f.mu.Unlock()
+	for _, d := range h.f.devices {
+		for _, q := range d.queues {
+			if q.info.QPN == i.QPN {
+				return d.present
+			}
+		}
+	}
+	return false
+}
+
+func (h host) Open(o rdma.QueueOptions) (rdma.Queue, error) {
+	h.f.mu.Lock()
+	defer h.f.mu.Unlock()
+	d := h.device(o.Device)
+	fail := func(e syscall.Errno) (rdma.Queue, error) {
+		return nil, &rdma.VerbsError{Device: o.Device, Port: o.Port, Call: "ibv_open_device", Errno: e}
+	}
+	switch {
+	case d == nil:
+		return fail(syscall.ENODEV)
+	case d.failOpen != 0:
+		return fail(d.failOpen)
+	}
+	h.f.nextQPN++
+	q := &queue{d: d, o: o, state: 3, handles: map[uint64]rdma.Target{},
+		info: rdma.QueueInfo{QPN: h.f.nextQPN, Depth: o.Depth, MaxInline: 256, MTU: 1024, Hardware: d.hardware > 0, ClockKilohertz: d.hardware, Uverbs: 0}}
+	d.queues = append(d.queues, q)
+	return q, nil
+}
+
+// queue is a queue pair. The fabric's mutex guards it.
+type queue struct {
+	d       *Device
+	o       rdma.QueueOptions
+	info    rdma.QueueInfo
+	state   int
+	events  []rdma.EventKind
+	handles map[uint64]rdma.Target
+	ring    []rdma.In
+	done    []rdma.Done
+	recv    rdma.Errors
+	send    rdma.Errors
+}
+
+func (q *queue) Info() rdma.QueueInfo { return q.info }
+
+func (q *queue) raw(at int64) uint64 {
+	if q.d.hardware == 0 {
+		return 0
+	}
+	return uint64(at/1e6) * q.d.hardware
+}
+
+func (q *queue) Send(out []rdma.Out) error {
+	f := q.d.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range out {
+		o := &out[i]
+		t, ok := q.handles[o.AH]
+		switch {
+		case o.AH == 0:
+			o.Errno = int32(syscall.EHOSTUNREACH)
+			continue
+		case !ok:
+			panic("an address handle that was destroyed")
+		}
+		if q.state != 3 {
+			q.send[5]++
+			q.done = append(q.done, rdma.Done{ID: o.ID, Status: 5})
+			continue
+		}
+		if q.info.Hardware {
+			q.done = append(q.done, rdma.Done{ID: o.ID, Hardware: q.raw(f.now())})
+		}
+		if q.d.active && (q.d.lose == nil || !q.d.lose(o.Data[:o.Len])) {
+			q.deliver(t, o)
+		}
+	}
+	return nil
+}
+
+// deliver brings a packet to the queue pair that it is for. What has a wrong
+// Q_Key is dropped by the device, and counted.
+func (q *queue) deliver(t rdma.Target, o *rdma.Out) {
+	if t.GIDIndex >= len(q.d.gids) {
+		return
+	}
+	src := q.d.gids[t.GIDIndex].Addr
+	for _, d := range q.d.f.devices {
+		if !d.present || !d.active || !slices.ContainsFunc(d.gids, func(g rdma.GID) bool { return g.Addr == t.GID }) {
+			continue
+		}
+		for _, to := range d.queues {
+			if to.info.QPN != o.QPN || to.state != 3 {
+				continue
+			}
+			if to.o.QKey != o.QKey {
+				d.qkeyViol++
+				continue
+			}
+			in := rdma.In{Stamp: d.f.now(), Hardware: to.raw(d.f.now()), Imm: o.Imm, SrcQPN: q.info.QPN, Len: o.Len, Flags: 3, Data: o.Data}
+			in.GRH[20], in.GRH[21], in.GRH[28] = 0x45, t.TClass, t.HopLimit
+			s, dst := src.As16(), t.GID.As16()
+			copy(in.GRH[32:], s[12:])
+			copy(in.GRH[36:], dst[12:])
+			to.ring = append(to.ring, in)
+			_ = unix.SignalEventFD(to.o.Notify) // the port closed it: nobody waits
+		}
+	}
+}
+
+func (q *queue) Recv(in []rdma.In) (int, error) {
+	q.d.f.mu.Lock()
+	defer q.d.f.mu.Unlock()
+	n := copy(in, q.ring)
+	q.ring = slices.Delete(q.ring, 0, n)
+	return n, nil
+}
+
+func (q *queue) Done(done []rdma.Done) int {
+	q.d.f.mu.Lock()
+	defer q.d.f.mu.Unlock()
+	n := copy(done, q.done)
+	q.done = slices.Delete(q.done, 0, n)
+	return n
+}
+
+func (q *queue) Errors() (recv, send rdma.Errors) {
+	q.d.f.mu.Lock()
+	defer q.d.f.mu.Unlock()
+	return q.recv, q.send
+}
+
+func (q *queue) Reset() error {
+	q.d.f.mu.Lock()
+	defer q.d.f.mu.Unlock()
+	if q.d.failOpen != 0 {
+		return &rdma.VerbsError{Device: q.o.Device, Port: q.o.Port, Call: "reset the queue pair", Errno: q.d.failOpen}
+	}
+	q.state, q.ring, q.done = 3, nil, nil
+	return nil
+}
+
+func (q *queue) State() (int, error) {
+	q.d.f.mu.Lock()
+	defer q.d.f.mu.Unlock()
+	return q.state, nil
+}
+
+func (q *queue) Port() (rdma.PortState, error) {
+	q.d.f.mu.Lock()
+	defer q.d.f.mu.Unlock()
+	s := rdma.PortState{Active: q.d.active, State: "down", QKeyViolations: q.d.qkeyViol}
+	if s.Active {
+		s.State = "active"
+	}
+	return s, nil
+}
+
+func (q *queue) GIDs() ([]rdma.GID, error) {
+	q.d.f.mu.Lock()
+	defer q.d.f.mu.Unlock()
+	return slices.Clone(q.d.gids), nil
+}
+
+func (q *queue) Events() []rdma.EventKind {
+	q.d.f.mu.Lock()
+	defer q.d.f.mu.Unlock()
+	e := q.events
+	q.events = nil
+	return e
+}
+
+func (q *queue) MakeAH(t rdma.Target) (uint64, error) {
+	q.d.f.mu.Lock()
+	defer q.d.f.mu.Unlock()
+	if q.d.failAH != 0 {
+		return 0, &rdma.VerbsError{Device: q.o.Device, Port: q.o.Port, Call: "ibv_create_ah to " + t.GID.String(), Errno: q.d.failAH}
+	}
+	q.d.f.nextAH++
+	q.handles[q.d.f.nextAH] = t
+	q.d.handles++
+	return q.d.f.nextAH, nil
+}
+
+func (q *queue) DropAH(ah uint64) error {
+	q.d.f.mu.Lock()
+	defer q.d.f.mu.Unlock()
+	if _, ok := q.handles[ah]; !ok {
+		panic("an address handle that was destroyed before")
+	}
+	delete(q.handles, ah)
+	q.d.handles--
+	return nil
+}
+
+func (q *queue) Clock() (raw uint64, before, after int64, err error) {
+	q.d.f.mu.Lock()
+	defer q.d.f.mu.Unlock()
+	at := q.d.f.now()
+	return q.raw(at), at, at, nil
+}
+
+func (q *queue) Close() error {
+	q.d.f.mu.Lock()
+	defer q.d.f.mu.Unlock()
+	if len(q.handles) > 0 {
+		panic("a queue pair is closed before its address handles")
+	}
+	i := slices.Index(q.d.queues, q)
+	q.d.queues = slices.Delete(q.d.queues, i, i+1)
+	return nil
+}

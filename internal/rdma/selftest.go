@@ -1,0 +1,139 @@
+package rdma
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// SelfTestResult is what a self-test found.
+type SelfTestResult int
+
+// Results of SelfTest.
+const (
+	SelfTestOK        SelfTestResult = iota // every port can be probed by
+	SelfTestNotBuilt                        // the program has no RDMA
+	SelfTestNoDevices                       // the host has no device
+	SelfTestFailed                          // a port cannot be probed by
+)
+
+const (
+	loopPackets = 10
+	loopWait    = 5 * time.Second // for a datagram of a port to itself
+	maxPorts    = 2
+)
+
+// RandomQKey is a Q_Key that nobody can guess: 1 to MaxQKey.
+func RandomQKey() uint32 {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // which never fails (crypto/rand)
+	return max(1, binary.BigEndian.Uint32(b[:])&MaxQKey)
+}
+
+// SelfTest tries what probes need on every port of the host's devices, and
+// writes what it finds.
+func SelfTest(ctx context.Context, v Verbs, w io.Writer) SelfTestResult {
+	if v == nil {
+		fmt.Fprintln(w, ErrNotBuilt)
+		return SelfTestNotBuilt
+	}
+	devices, err := v.Devices()
+	if err != nil {
+		fmt.Fprintf(w, "devices: %v\n", err)
+		return SelfTestFailed
+	}
+	if len(devices) == 0 {
+		fmt.Fprintln(w, "devices: none; want one in /sys/class/infiniband, and its driver's library of rdma-core")
+		return SelfTestNoDevices
+	}
+	fmt.Fprintf(w, "devices: %s\n", strings.Join(devices, ", "))
+	result := SelfTestOK
+	for _, d := range devices {
+		for port := 1; port <= maxPorts; port++ {
+			table, err := v.GIDs(d, port)
+			if port > 1 && err == nil && len(table) == 0 {
+				continue // most devices have one port
+			}
+			if err == nil {
+				fmt.Fprintf(w, "%s port %d: %d GIDs\n", d, port, len(table))
+				for _, g := range table {
+					fmt.Fprintf(w, "  index %d: %v (%v)\n", g.Index, g.Addr, g.Type)
+				}
+				err = tryPort(ctx, v, d, port, w)
+			}
+			if err != nil {
+				fmt.Fprintf(w, "%s port %d: FAILED: %v\n", d, port, err)
+				result = SelfTestFailed
+			}
+		}
+	}
+	return result
+}
+
+// tryPort sends datagrams from one queue pair of a port to another.
+func tryPort(ctx context.Context, v Verbs, device string, number int, w io.Writer) (err error) {
+	log := slog.New(slog.DiscardHandler)
+	o := Options{Device: device, Port: number, PKey: DefaultPKey, QKey: RandomQKey()}
+	var ports [2]*Port
+	for i := range ports {
+		p, openErr := Open(o, v, log)
+		if openErr != nil {
+			return openErr
+		}
+		defer func() { err = errors.Join(err, p.Close()) }()
+		ports[i] = p
+	}
+	a, b := ports[0].Status(), ports[1].Status()
+	for _, s := range []Status{a, b} {
+		if s.Why != "" {
+			return errors.New(s.Why)
+		}
+	}
+	stamps := "none of its own: times are the program's"
+	if a.Hardware {
+		stamps = "the device's"
+	}
+	fmt.Fprintf(w, "%s port %d: queue pairs %d and %d, GID %v at index %d (%v), port %s, completion time stamps: %s\n", device, number, a.QPN, b.QPN, a.GID, a.GIDIndex, a.GIDType, a.PortState, stamps)
+	ports[0].SetPeers([]Peer{{GID: b.GID, QPN: b.QPN, QKey: o.QKey, LID: b.LID}})
+	ports[1].SetPeers([]Peer{{GID: a.GID, QPN: a.QPN, QKey: o.QKey, LID: a.LID}})
+	ctx, cancel := context.WithTimeout(ctx, loopWait)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	const src, dst = 49152, 862
+	sent, came := 0, 0
+	why := syscall.Errno(0)
+	for came < loopPackets {
+		if sent < loopPackets {
+			buf := ports[0].OutBuffer()
+			n := copy(buf, "graylink")
+			ports[0].Commit(n, b.GID, src, dst, 0, uint32(sent))
+			sent++
+			if _, err := ports[0].Send(func(_ int, e syscall.Errno) { why = e; sent-- }); err != nil {
+				return err
+			}
+		}
+		for i := range ports[1].Recv() {
+			if x := ports[1].Arrival(i); string(x.Data) == "graylink" && x.SrcPort == src && x.DstPort == dst {
+				came++
+			}
+		}
+		select {
+		case <-ctx.Done():
+			if sent < loopPackets && why != 0 {
+				return fmt.Errorf("a datagram to itself: %w", why)
+			}
+			return fmt.Errorf("%d of %d datagrams to itself came within %v", came, sent, loopWait)
+		case <-tick.C:
+		}
+	}
+	fmt.Fprintf(w, "%s port %d: ok, %d datagrams from one queue pair to the other\n", device, number, came)
+	return nil
+}

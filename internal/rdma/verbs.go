@@ -1,0 +1,228 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+	"time"
+)
+
+// MaxDatagram is the longest payload that is sent or received, octets: the
+// least MTU that RoCE devices have at Ethernet's usual one is 1024.
+const MaxDatagram = 1024
+
+// BatchSize is how many packets one call moves at most.
+const BatchSize = 32
+
+// Out is a packet to send, in the layout of struct gl_out. ID comes back with
+// its completion; Errno says after Send why it was not posted, 0: it was.
+type Out struct {
+	AH    uint64 // address handle; 0: there is none, which is EHOSTUNREACH
+	QPN   uint32
+	QKey  uint32
+	Imm   uint32
+	Len   uint32
+	ID    uint32
+	Errno int32
+	Data  [MaxDatagram]byte
+}
+
+// Flags of In.
+const (
+	hasGRH = 1 << iota
+	hasImm
+)
+
+// In is a packet that was received, in the layout of struct gl_in.
+type In struct {
+	Stamp    int64  // when its completion was seen, Unix nanoseconds
+	Hardware uint64 // when the device completed it, in units of its own clock; 0: not known
+	Imm      uint32
+	SrcQPN   uint32
+	Len      uint32 // of the payload; what is beyond MaxDatagram is not in Data
+	Flags    uint32
+	GRH      [grhLen]byte // what the device wrote before the payload
+	Data     [MaxDatagram]byte
+}
+
+// Done is a completion of a send: with an error, or with its time.
+type Done struct {
+	Hardware uint64
+	ID       uint32
+	Status   uint32 // enum ibv_wc_status; 0: it was sent
+}
+
+// QueueOptions are what a queue pair is made with.
+type QueueOptions struct {
+	Device string
+	Port   int
+	PKey   uint16
+	QKey   uint32
+	Depth  int           // of both queues
+	Busy   time.Duration // for how long after a packet the receiver polls without sleeping
+	Notify int           // an eventfd that is written to when packets come
+}
+
+// QueueInfo is what a queue pair turned out to be.
+type QueueInfo struct {
+	QPN            uint32
+	Depth          int
+	MaxInline      int // octets
+	InfiniBand     bool
+	LID            uint16 // InfiniBand's, of this port
+	MTU            int
+	Hardware       bool // completions have the device's time stamps
+	ClockKilohertz uint64
+	Uverbs         int // number of the device's node /dev/infiniband/uverbsN; -1: not known
+}
+
+// GIDType is the protocol of an entry of a GID table, enum ibv_gid_type.
+type GIDType uint32
+
+// Types of GIDs.
+const (
+	GIDInfiniBand GIDType = iota
+	GIDRoCEv1
+	GIDRoCEv2
+)
+
+func (t GIDType) String() string {
+	switch t {
+	case GIDInfiniBand:
+		return "InfiniBand"
+	case GIDRoCEv1:
+		return "RoCE v1"
+	case GIDRoCEv2:
+		return "RoCE v2"
+	}
+	return fmt.Sprintf("type %d", uint32(t))
+}
+
+// GID is an entry of a port's GID table.
+type GID struct {
+	Index int
+	Type  GIDType
+	Addr  netip.Addr // IPv4 in its mapped form
+}
+
+// PortState is what a port says of itself.
+type PortState struct {
+	Active         bool
+	State          string // of PortStates
+	LID            uint16
+	QKeyViolations uint32 // datagrams with a wrong Q_Key: counted up to 65535 by the port
+}
+
+// QPStates are the states of a queue pair, as series have them: enum
+// ibv_qp_state, and absent where there is none.
+var QPStates = []string{"reset", "init", "rtr", "rts", "sqd", "sqe", "error", "unknown", "absent"}
+
+const (
+	stateRTS     = 3
+	stateUnknown = 7
+	stateAbsent  = 8
+)
+
+// EventKind is an asynchronous event that is decided on.
+type EventKind int
+
+// Kinds of events.
+const (
+	EventOther EventKind = iota
+	EventPortUp
+	EventPortDown
+	EventQueueFatal
+	EventDeviceFatal
+	EventTables // GIDs, P_Keys or LIDs changed
+)
+
+// Target is where an address handle leads.
+type Target struct {
+	GID       netip.Addr
+	LID       uint16 // InfiniBand's; 0 on RoCE
+	GIDIndex  int    // of the own GID
+	FlowLabel uint32
+	SL        uint8
+	TClass    uint8
+	HopLimit  uint8
+}
+
+// Statuses is the number of completion statuses that are counted apart.
+const Statuses = 32
+
+// Errors counts completions that failed, by status.
+type Errors [Statuses]uint64
+
+// Queue is an unreliable datagram queue pair and what belongs to it. Send,
+// Recv, Done, Errors and Reset are called one at a time; the others at any
+// time before Close.
+type Queue interface {
+	Info() QueueInfo
+	// Send posts packets, and sets Errno of each.
+	Send(out []Out) error
+	// Recv takes packets that were received, without waiting.
+	Recv(in []In) (int, error)
+	// Done takes completions of sends, without waiting.
+	Done(done []Done) int
+	Errors() (recv, send Errors)
+	// Reset brings it back to work under its number.
+	Reset() error
+	// State is the index of QPStates.
+	State() (int, error)
+	Port() (PortState, error)
+	GIDs() ([]GID, error)
+	Events() []EventKind
+	// MakeAH makes an address handle. It may wait for a neighbour to answer.
+	MakeAH(Target) (uint64, error)
+	DropAH(uint64) error
+	// Clock reads the device's clock, in its own units, and the system's before
+	// and after, Unix nanoseconds.
+	Clock() (raw uint64, before, after int64, err error)
+	Close() error
+}
+
+// Verbs is the library: the real one, or that of package rdmatest.
+type Verbs interface {
+	// Devices lists the devices of the host.
+	Devices() ([]string, error)
+	// GIDs reads a port's table without a queue pair.
+	GIDs(device string, port int) ([]GID, error)
+	// Open makes a queue pair, ready to send and to receive.
+	Open(QueueOptions) (Queue, error)
+	// Present reports whether the node that a queue pair was made on is there
+	// still: some drivers wait for its users when a device is to go, and tell
+	// them no other way.
+	Present(QueueInfo) bool
+}
+
+// ErrNotBuilt is of a program that was built without RDMA.
+var ErrNotBuilt = errors.New("this program was built without RDMA: build it with -tags rdma, and libibverbs-dev installed")
+
+// VerbsError is of a call that failed.
+type VerbsError struct {
+	Device string
+	Port   int
+	Call   string
+	Errno  syscall.Errno
+}
+
+func (e *VerbsError) Error() string {
+	return fmt.Sprintf("RDMA device %s port %d: %s: %v", e.Device, e.Port, e.Call, e.Errno)
+}
+
+// Unwrap makes errors.Is hold for the errno.
+func (e *VerbsError) Unwrap() error { return e.Errno }
+
+// statusNames are those of enum ibv_wc_status, as labels.
+var statusNames = []string{"success", "local_length", "local_qp_operation", "local_eec_operation", "local_protection", "flushed", "mw_bind", "bad_response",
+	"local_access", "remote_invalid_request", "remote_access", "remote_operation", "retry_exceeded", "rnr_retry_exceeded", "local_rdd_violation",
+	"remote_invalid_rd_request", "remote_aborted", "invalid_eec", "invalid_eec_state", "fatal", "response_timeout", "general"}
+
+// StatusName names a completion status.
+func StatusName(status int) string {
+	if status >= 0 && status < len(statusNames) {
+		return statusNames[status]
+	}
+	return fmt.Sprintf("status%d", status)
+}

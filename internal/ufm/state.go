@@ -1,0 +1,204 @@
+package ufm
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Memory is what is known of the events and alarms of a UFM, also over restarts.
+type Memory struct {
+	Events EventLog
+	Alarms AlarmLog
+}
+
+// stateVersion is that of the file's form.
+const stateVersion = 1
+
+// maxStateFile bounds the state file, octets.
+const maxStateFile = 64 << 20
+
+type stateJSON struct {
+	Version int    `json:"version"`
+	UFM     string `json:"ufm"`
+	// Events are hexadecimal keys, those that were listed longest ago first.
+	Events []string    `json:"events"`
+	Alarms []alarmSave `json:"alarms"`
+}
+
+type alarmSave struct {
+	ID       string    `json:"id,omitempty"`
+	Code     string    `json:"event_type,omitempty"`
+	Name     string    `json:"name,omitempty"`
+	Severity string    `json:"severity,omitempty"`
+	Object   string    `json:"object,omitempty"`
+	Path     string    `json:"path,omitempty"`
+	Reason   string    `json:"reason,omitempty"`
+	At       time.Time `json:"at,omitzero"`
+}
+
+// ErrOtherUFM: a state file is of another UFM.
+var ErrOtherUFM = errors.New("the state is of another UFM")
+
+// ErrBadState: a state file holds no state.
+var ErrBadState = errors.New("it is no state file")
+
+// ParseState reads a state file's text; ufm is whose it is to be, limit that of
+// EventLog. errors.Is finds ErrOtherUFM.
+func ParseState(b []byte, ufm string, limit int) (*Memory, error) {
+	var j stateJSON
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	switch err := d.Decode(&j); {
+	case err != nil:
+		return nil, fmt.Errorf("a state in JSON is expected: %w", err)
+	case j.Version != stateVersion:
+		return nil, fmt.Errorf("version: %d: %d is expected", j.Version, stateVersion)
+	case j.UFM != ufm:
+		return nil, fmt.Errorf("ufm: %q: %q is expected: %w", j.UFM, ufm, ErrOtherUFM)
+	case len(j.Alarms) > maxAlarms:
+		return nil, fmt.Errorf("alarms: %d: %d at most are expected", len(j.Alarms), maxAlarms)
+	}
+	s := &Memory{Events: EventLog{Limit: limit, seen: map[eventKey]uint64{}}}
+	for i, text := range j.Events {
+		k, err := hex.DecodeString(text)
+		if err != nil || len(k) != len(eventKey{}) {
+			return nil, fmt.Errorf("events: element %d: %q: 32 hexadecimal digits are expected", i+1, text)
+		}
+		s.Events.lists++
+		s.Events.seen[eventKey(k)] = s.Events.lists
+	}
+	for _, a := range j.Alarms {
+		s.Alarms.Mark([]Alarm{{a.ID, a.Code, a.Name, a.Severity, a.Object, a.Path, a.Reason, a.At}}, nil)
+	}
+	return s, nil
+}
+
+// Bytes is the state as a state file has it.
+func (s *Memory) Bytes(ufm string) ([]byte, error) {
+	j := stateJSON{Version: stateVersion, UFM: ufm, Events: []string{}, Alarms: []alarmSave{}}
+	for _, k := range s.Events.order() {
+		j.Events = append(j.Events, hex.EncodeToString(k[:]))
+	}
+	for _, a := range s.Alarms.open {
+		j.Alarms = append(j.Alarms, alarmSave(a))
+	}
+	slices.SortFunc(j.Alarms, func(a, b alarmSave) int {
+		return strings.Compare(a.Code+a.Name+a.Object, b.Code+b.Name+b.Object)
+	})
+	b, err := json.MarshalIndent(j, "", " ")
+	return append(b, '\n'), err
+}
+
+// Clone knows the same, and goes its own way.
+func (s *Memory) Clone() *Memory {
+	out := &Memory{Events: s.Events.clone()}
+	for _, a := range s.Alarms.open {
+		out.Alarms.Mark([]Alarm{a}, nil)
+	}
+	return out
+}
+
+// same reports whether two states know the same events and alarms.
+func (s *Memory) same(o *Memory) bool {
+	if len(s.Events.seen) != len(o.Events.seen) || len(s.Alarms.open) != len(o.Alarms.open) {
+		return false
+	}
+	for k := range s.Events.seen {
+		if _, there := o.Events.seen[k]; !there {
+			return false
+		}
+	}
+	for k := range s.Alarms.open {
+		if _, there := o.Alarms.open[k]; !there {
+			return false
+		}
+	}
+	return true
+}
+
+// StateFile keeps a state in a file.
+type StateFile struct {
+	path, ufm string
+	saved     *Memory
+}
+
+// OpenState reads a state file; when there is none yet, the memory has seen nothing. A
+// file that cannot be read or is another UFM's is an error, and so is a folder in which
+// no file can be written: what is never saved is told again. With an error that is
+// ErrBadState there is a memory that has seen nothing as well, and the file is replaced
+// when that is saved.
+func OpenState(path, ufm string, limit int) (*StateFile, *Memory, error) {
+	f := &StateFile{path: path, ufm: ufm}
+	s := &Memory{Events: EventLog{Limit: limit}}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, nil, fmt.Errorf("state file: %w", err)
+	case !info.Mode().IsRegular():
+		return nil, nil, fmt.Errorf("state file: %s: a file is expected", path)
+	case info.Size() > maxStateFile:
+		return nil, nil, fmt.Errorf("state file: %s: %d octets at most are expected", path, int64(maxStateFile))
+	default:
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return nil, nil, fmt.Errorf("state file: %w", err)
+		}
+		m, err := ParseState(b, ufm, limit)
+		switch {
+		case errors.Is(err, ErrOtherUFM):
+			return nil, nil, fmt.Errorf("state file: %s: %w", path, err)
+		case err != nil:
+			return f, s, fmt.Errorf("state file: %s: %w: %w", path, ErrBadState, err)
+		}
+		f.saved = m.Clone()
+		return f, m, nil
+	}
+	probe, err := os.CreateTemp(filepath.Dir(path), ".ufm-state-*")
+	if err != nil {
+		return nil, nil, fmt.Errorf("state file: %w", err)
+	}
+	err = errors.Join(probe.Close(), os.Remove(probe.Name()))
+	return f, s, err
+}
+
+// Save writes the state, when it is another than the one that was saved last. The file
+// is replaced in one step: after a crash it is the old one or the new one.
+func (f *StateFile) Save(s *Memory) error {
+	if s.Events.seen == nil || f.saved != nil && f.saved.same(s) {
+		return nil
+	}
+	b, err := s.Bytes(f.ufm)
+	if err != nil {
+		return fmt.Errorf("state file: %s: %w", f.path, err)
+	}
+	t, err := os.CreateTemp(filepath.Dir(f.path), ".ufm-state-*")
+	if err != nil {
+		return fmt.Errorf("state file: %w", err)
+	}
+	_, err = t.Write(b)
+	if err == nil {
+		err = t.Sync()
+	}
+	if e := t.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = os.Rename(t.Name(), f.path)
+	}
+	if err != nil {
+		os.Remove(t.Name())
+		return fmt.Errorf("state file: %w", err)
+	}
+	f.saved = s.Clone()
+	return nil
+}

@@ -1,0 +1,198 @@
+package ufmreceiver
+
+import (
+	"context"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"go.opentelemetry.io/collector/consumer/consumererror"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/plog"
+
+	"github.com/graylink/graylink/internal/ufm"
+)
+
+// Names of log records.
+const (
+	eventRecord = "ufm.event"
+	alarmRecord = "ufm.alarm"
+	alarmOver   = "ufm.alarm.over"
+)
+
+const (
+	maxRecords = 1000    // log records that are passed on at once
+	maxText    = 8 << 10 // octets of a text in a record
+)
+
+// severities are UFM's in OpenTelemetry's numbers, between which there is room: as
+// syslog's are in the data model, where UFM has the same word; minor is more than a
+// warning and no error yet (ITU-T X.733 section 8.1.2.3).
+var severities = map[string]plog.SeverityNumber{
+	"Info": plog.SeverityNumberInfo, "Warning": plog.SeverityNumberWarn, "Minor": plog.SeverityNumberWarn2,
+	"Major": plog.SeverityNumberError, "Critical": plog.SeverityNumberError2,
+}
+
+// page gathers log records until they are passed on.
+type page struct {
+	logs    plog.Logs
+	records plog.LogRecordSlice
+}
+
+func newPage() *page {
+	l := plog.NewLogs()
+	scope := l.ResourceLogs().AppendEmpty().ScopeLogs().AppendEmpty()
+	scope.Scope().SetName(scopeName)
+	return &page{l, scope.LogRecords()}
+}
+
+// record adds one.
+func (p *restReader) record(to *page, name, severity, body string, at, now time.Time, object string, texts ...[2]string) {
+	r := to.records.AppendEmpty()
+	r.SetEventName(name)
+	r.SetObservedTimestamp(pcommon.NewTimestampFromTime(now))
+	if !at.IsZero() {
+		r.SetTimestamp(pcommon.NewTimestampFromTime(at))
+	}
+	r.SetSeverityText(short(severity))
+	r.SetSeverityNumber(severities[ufm.SeverityKind(severity)]) // 0, unspecified, for others
+	r.Body().SetStr(short(body))
+	a := r.Attributes()
+	a.PutStr("target", p.target.name)
+	a.PutStr("subnet", p.subnet())
+	for _, t := range texts {
+		if t[1] != "" {
+			a.PutStr(t[0], short(t[1]))
+		}
+	}
+	id, about := ufm.About(object)
+	if !about {
+		return
+	}
+	a.PutStr("guid", id.Port.String())
+	switch n, known := p.r.names.Name(id); {
+	case id.Number == 0: // a node
+	case !known:
+		a.PutStr("port", strconv.Itoa(id.Number))
+	case n.NIC != "":
+		a.PutStr("nic", n.NIC)
+	default:
+		a.PutStr("switch", n.Switch)
+		a.PutStr("port", n.Port)
+	}
+}
+
+// short is a text of maxText octets at most, cut between characters.
+func short(s string) string {
+	if len(s) <= maxText {
+		return s
+	}
+	n := maxText
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// deliver passes records on. taken is true when they are done with: taken, or refused
+// for good; those are counted and told.
+func (p *restReader) deliver(ctx context.Context, l *page) (taken bool, err error) {
+	n := l.records.Len()
+	if n == 0 {
+		return true, nil
+	}
+	if err = p.r.logs.ConsumeLogs(ctx, l.logs); err == nil {
+		*p.target.records += uint64(n)
+		return true, nil
+	}
+	return consumererror.IsPermanent(err), &ufm.Error{Kind: ufm.KindConsumer, Err: err}
+}
+
+// tellEvents passes on the events that the logs do not have yet. Those that were not
+// taken are tried again with the next reading, for as long as UFM lists them.
+func (p *restReader) tellEvents(ctx context.Context, all []ufm.Event) error {
+	if p.r.logs == nil {
+		p.told.Events.Mark(all)
+		return p.save()
+	}
+	fail := failure{target: p.target}
+	now := time.Now()
+	for fresh := p.told.Events.Fresh(all); len(fresh) > 0; {
+		part := fresh[:min(len(fresh), maxRecords)]
+		fresh = fresh[len(part):]
+		l := newPage()
+		for _, e := range part {
+			change, _ := e.Change()
+			body := e.Description
+			if body == "" {
+				body = e.Name
+			}
+			p.record(l, eventRecord, e.Severity, body, e.At, now, e.Object, [2]string{"ufm.id", e.ID}, [2]string{"ufm.type", e.Code}, [2]string{"ufm.kind", ufm.EventKind(e.Code)},
+				[2]string{"ufm.name", e.Name}, [2]string{"ufm.category", e.Category}, [2]string{"ufm.object", e.Object}, [2]string{"ufm.object_type", e.ObjectType},
+				[2]string{"ufm.path", e.Path}, [2]string{"change", string(change)})
+		}
+		taken, err := p.deliver(ctx, l)
+		fail.add(err)
+		if !taken {
+			fail.add(p.save())
+			return fail.first
+		}
+		p.told.Events.Mark(part)
+	}
+	p.told.Events.Mark(all)
+	fail.add(p.save())
+	return fail.first
+}
+
+// tellAlarms passes on which alarms were raised and which are over.
+func (p *restReader) tellAlarms(ctx context.Context, all []ufm.Alarm) error {
+	raised, over := p.told.Alarms.Fresh(all)
+	if p.r.logs == nil {
+		p.told.Alarms.Mark(raised, over)
+		return p.save()
+	}
+	fail := failure{target: p.target}
+	now := time.Now()
+	tell := func(list []ufm.Alarm, name string, mark func([]ufm.Alarm)) (more bool) {
+		for len(list) > 0 {
+			part := list[:min(len(list), maxRecords)]
+			list = list[len(part):]
+			l := newPage()
+			for _, a := range part {
+				severity, at := a.Severity, a.At
+				if name == alarmOver {
+					severity, at = "Info", time.Time{} // when it ended, UFM does not say
+				}
+				body := a.Reason
+				if body == "" {
+					body = a.Name
+				}
+				p.record(l, name, severity, body, at, now, a.Object, [2]string{"ufm.id", a.ID}, [2]string{"ufm.type", a.Code}, [2]string{"ufm.kind", ufm.EventKind(a.Code)},
+					[2]string{"ufm.name", a.Name}, [2]string{"ufm.object", a.Object}, [2]string{"ufm.path", a.Path})
+			}
+			taken, err := p.deliver(ctx, l)
+			fail.add(err)
+			if !taken {
+				return false
+			}
+			mark(part)
+		}
+		return true
+	}
+	if tell(over, alarmOver, func(part []ufm.Alarm) { p.told.Alarms.Mark(nil, part) }) {
+		tell(raised, alarmRecord, func(part []ufm.Alarm) { p.told.Alarms.Mark(part, nil) })
+	}
+	fail.add(p.save())
+	return fail.first
+}
+
+// save keeps what was told, where the configuration names a file.
+func (p *restReader) save() error {
+	if p.state == nil {
+		return nil
+	}
+	if err := p.state.Save(p.told); err != nil {
+		return &ufm.Error{Kind: ufm.KindState, Err: err}
+	}
+	return nil
+}

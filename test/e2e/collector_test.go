@@ -1,0 +1,135 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/gnmi/gnmitest"
+)
+
+// collected: two switches tell their pauses by gNMI, each as its vendor does, to a Collector that Prometheus
+// scrapes. A link is slow, and one of them is paused since: that is the cause of the verdict, at its port. The far end,
+// which is paused as often as ever, is none.
+func (c *chain) collected() {
+	t := c.t
+	collector, err := filepath.Abs("../../bin/otelcol-graylink")
+	if err == nil {
+		_, err = os.Stat(collector)
+	}
+	switch {
+	case err == nil:
+	case os.Getenv("GRAYLINK_REQUIRE_ALL") == "1":
+		t.Fatalf("needs otelcol-graylink (make collector): %v", err)
+	default:
+		t.Skipf("needs otelcol-graylink (make collector): %v", err)
+	}
+	p := c.planned("delay", 3)
+	from, to, _ := strings.Cut(p.Fault.Direction, "->")
+	neighbour := map[string]string{from: to, to: from}
+	var storm atomic.Bool
+	done := make(chan struct{})
+	defer close(done)
+	var targets []string
+	for _, end := range []struct {
+		at, vendor string
+		pauses     func() uint64 // in a quarter of a second
+	}{
+		{from, "arista", func() uint64 {
+			if storm.Load() {
+				return 500
+			}
+			return 0
+		}},
+		{to, "cumulus", func() uint64 { return 50 }},
+	} {
+		name, port, _ := strings.Cut(end.at, ":")
+		state := gnmitest.Example(time.Now())
+		state.Port, state.PFCReceived = port, 1<<20
+		state.Remote, state.RemotePort, _ = strings.Cut(neighbour[end.at], ":")
+		sw, err := gnmitest.Start(end.vendor, state, gnmitest.Faults{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(sw.Stop)
+		go func() {
+			for tick := time.NewTicker(250 * time.Millisecond); ; {
+				select {
+				case <-done:
+					tick.Stop()
+					return
+				case now := <-tick.C:
+					state.At = now
+					state.PFCReceived += end.pauses()
+					sw.Tell(state)
+				}
+			}
+		}()
+		targets = append(targets, fmt.Sprintf("  gnmi/%s:\n    preset: %s\n    interval: 1s\n    targets: [{address: %q, name: %s}]\n    tls: {insecure: true}\n", name, end.vendor, sw.Address, name))
+	}
+	metrics := freeAddress(t)
+	c.write("collector.yaml", fmt.Sprintf("receivers:\n%sexporters:\n  prometheus: {endpoint: %q, metric_expiration: 3s, without_scope_info: true}\nservice:\n  pipelines: {metrics: {receivers: [gnmi/%s, gnmi/%s], exporters: [prometheus]}}\n"+
+		"  telemetry: {metrics: {level: none}, logs: {level: warn}}\n", strings.Join(targets, ""), metrics, element(from), element(to)))
+	c.run("otelcol-graylink", exec.Command(collector, "--config", c.file("collector.yaml")))
+	c.write("graylink/collectors.yml", fmt.Sprintf("- targets: [%q]\n", metrics))
+	const series = `fabric_switch_port_pfc_receive_frames_total{job="otelcol-graylink", priority="3"}`
+	c.wait(90*time.Second, "Prometheus has the pauses of both ends for a while", func() bool {
+		n, err := c.query(`count_over_time(` + series + `[20s]) >= 15`)
+		return err == nil && n == 2
+	})
+	if body, _ := c.get("http://"+metrics+"/metrics", nil); strings.Contains(string(body), " untyped") || strings.Contains(string(body), " unknown") {
+		t.Errorf("series without a type:\n%s", body)
+	} else {
+		lint := exec.Command(program(t, "promtool"), "check", "metrics")
+		lint.Stdin = strings.NewReader(string(body))
+		if out, err := lint.CombinedOutput(); err != nil {
+			t.Errorf("promtool: %v\n%s", err, out)
+		}
+	}
+	c.wait(time.Minute, "the network is innocent", c.innocent)
+
+	began := time.Now()
+	storm.Store(true)
+	id := c.fault(p.Fault)
+	said := map[string]string{}
+	pauses := func(end string) func(fabric.Cause) bool {
+		return func(x fabric.Cause) bool {
+			return x.Cause == fabric.CauseStall && x.Element == end && strings.Contains(x.Text, "pfc_receive_frames")
+		}
+	}
+	c.wait(time.Minute, "every analyzer names the link, and the pauses of "+from, func() bool {
+		for _, r := range c.analyzers {
+			for _, in := range c.named(r, p, began) {
+				a := in.Attribution
+				if a == nil {
+					continue
+				}
+				if slices.ContainsFunc(a.Causes, pauses(to)) {
+					t.Errorf("%s: %s is paused as before: %s", r.name, to, a.Summary)
+				}
+				if slices.ContainsFunc(a.Causes, pauses(from)) && slices.Contains(in.Causes, fabric.CauseStall) {
+					if said[r.name] == "" {
+						t.Logf("%s, %.1f s after the fault: %s; %s", r.name, time.Since(began).Seconds(), in.Summary, a.Summary)
+					}
+					said[r.name] = a.Summary
+				}
+			}
+		}
+		return len(said) == len(c.analyzers)
+	})
+	storm.Store(false)
+	c.heal(id)
+	c.wait(2*time.Minute, "the network is innocent", c.innocent)
+}
+
+// element is the switch of a port.
+func element(port string) string {
+	name, _, _ := strings.Cut(port, ":")
+	return name
+}

@@ -1,0 +1,563 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/graylink/graylink/internal/pki"
+)
+
+// prober is a graylink-node with RDMA in one of two machines, and how it is configured.
+type prober struct {
+	*agent
+	n, other int // 1 and 2
+	qkey     uint32
+	busy     string // for how long the receiver polls without sleeping
+	peerQKey uint32 // what it takes the peer's for
+	peerQPN  string // "": the peer is not known
+}
+
+const qkey = 0x11223344
+
+// config has each NIC twice: by UDP, and by RDMA beside it.
+func (p *prober) config() string {
+	out := fmt.Sprintf(`node: h%[1]d
+cadence: 20ms
+stamp: {port: 8862, class: roce, dscp: 26}
+clock: {error_bound: 1ms}
+nics:
+  - {nic: h%[1]d/eth0, device: eth0, address: 10.0.0.%[1]d}
+  - {nic: h%[1]d/rxe0, rdma: {device: rxe0, port: 1, qkey: %#[2]x, busy_poll: %[4]s}}
+peers:
+  - {nic: h%[3]d/eth0, address: 10.0.0.%[3]d, tier: 1}
+`, p.n, p.qkey, p.other, p.busy)
+	if p.peerQPN != "" {
+		out += fmt.Sprintf("  - {nic: h%d/rxe0, gid: \"::ffff:10.0.0.%d\", qpn: %s, qkey: %#x, tier: 1}\n", p.other, p.other, p.peerQPN, p.peerQKey)
+	}
+	return out
+}
+
+func (p *prober) write() {
+	p.t.Helper()
+	if err := p.m.WriteFile(p.t.Context(), "/etc/graylink/node.yaml", []byte(p.config()), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// begin starts the agent.
+func (p *prober) begin() {
+	p.t.Helper()
+	p.write()
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	defer cancel()
+	proc, err := p.m.Start(ctx, "graylink-node", "--config.file=/etc/graylink/node.yaml")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.agent = &agent{t: p.t, m: p.m, p: proc}
+	p.line(func(l string) bool { return strings.Contains(l, "Listening on") })
+}
+
+// reload makes the agent read its configuration again.
+func (p *prober) reload() {
+	p.t.Helper()
+	p.write()
+	if err := p.p.Signal(p.t.Context(), syscall.SIGHUP); err != nil {
+		p.t.Fatal(err)
+	}
+	p.line(func(l string) bool { return strings.Contains(l, "msg=reloaded") })
+}
+
+// qpn waits for the queue pair, and tells its number.
+func (p *prober) qpn() (qpn string) {
+	p.t.Helper()
+	until(p.t, "the queue pair of "+p.m.Name, func() (string, bool) {
+		v, found, text := series(p.scrape(), "fabric_nic_rdma_info")
+		if len(v) != 1 {
+			return text + strings.Join(p.p.Lines, "\n"), false
+		}
+		for _, l := range found[0].GetLabel() {
+			if l.GetName() == "qpn" {
+				qpn = l.GetValue()
+			}
+		}
+		return text, qpn != ""
+	})
+	return qpn
+}
+
+// edges is what the agent publishes of its edges.
+func (p *prober) edges() map[string]*dto.MetricFamily {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	defer cancel()
+	b, err := p.m.Get(ctx, "http://127.0.0.1:9868/metrics/edges")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	out, err := parser.TextToMetricFamilies(strings.NewReader(string(b)))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return out
+}
+
+// account is an edge's: counts, and sums of delays in seconds. Directions are forward and
+// reverse.
+type account struct {
+	acked     float64
+	sent      [2]float64
+	lost      [2]float64
+	delays    [2]float64
+	sum       [2]float64
+	timestamp string
+}
+
+func (a account) since(b account) account {
+	a.acked -= b.acked
+	for d := range 2 {
+		a.sent[d] -= b.sent[d]
+		a.lost[d] -= b.lost[d]
+		a.delays[d] -= b.delays[d]
+		a.sum[d] -= b.sum[d]
+	}
+	return a
+}
+
+// mean of the delays of a direction, seconds.
+func (a account) mean(d int) float64 { return a.sum[d] / a.delays[d] }
+
+// edge reads the account of the edge by a device: eth0 is UDP, rxe0 RDMA.
+func (p *prober) edge(device string) (a account) {
+	p.t.Helper()
+	f := p.edges()
+	src := fmt.Sprintf("h%d/%s", p.n, device)
+	one := func(name string, labels ...string) float64 {
+		v, _, _ := series(f, name, append(labels, "src", src)...)
+		if len(v) == 0 {
+			return 0
+		}
+		return v[0]
+	}
+	a.acked = one("fabric_probe_acked_total")
+	for d, name := range []string{"forward", "reverse"} {
+		a.sent[d] = one("fabric_probe_sent_total", "direction", name)
+		a.lost[d] = one("fabric_probe_lost_total", "direction", name)
+		_, found, _ := series(f, "fabric_probe_owd_seconds", "src", src, "direction", name)
+		for _, m := range found {
+			a.delays[d] += float64(m.GetHistogram().GetSampleCount())
+			a.sum[d] += m.GetHistogram().GetSampleSum()
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "timestamp" && m.GetHistogram().GetSampleCount() > 0 {
+					a.timestamp = l.GetValue()
+				}
+			}
+		}
+	}
+	return a
+}
+
+// answered waits for n more answers on an edge, and tells what the edge did meanwhile.
+func (p *prober) answered(device string, n float64) (a account) {
+	p.t.Helper()
+	before := p.edge(device)
+	until(p.t, fmt.Sprintf("%g answers to %s of %s", n, device, p.m.Name), func() (string, bool) {
+		a = p.edge(device).since(before)
+		return fmt.Sprintf("%+v; log:\n%s", a, strings.Join(p.p.Lines, "\n")), a.acked >= n
+	})
+	return a
+}
+
+func (p *prober) value(family string, labels ...string) float64 {
+	p.t.Helper()
+	v, _, _ := series(p.scrape(), family, labels...)
+	sum := 0.0
+	for _, x := range v {
+		sum += x
+	}
+	return sum
+}
+
+// Probes by unreliable datagrams between two machines, beside the same by UDP.
+func TestProbesOverRDMA(t *testing.T) {
+	parts := require(t)
+	built, err := BuildRDMA(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node")
+	if errors.Is(err, ErrMissing) && os.Getenv("GRAYLINK_REQUIRE_ALL") != "1" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := Build(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node", "github.com/graylink/graylink/cmd/graylink-coordinator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	net := network(t)
+	type result struct {
+		m   *Machine
+		err error
+	}
+	booted := [2]chan result{make(chan result, 1), make(chan result, 1)}
+	for i := range booted {
+		go func() {
+			m, err := Start(context.Background(), Options{Name: "h" + strconv.Itoa(i+1), Networks: []*Network{net}, Parts: parts,
+				Modules: append([]string{"sch_netem"}, SoftRoCE...), Programs: map[string]string{"/usr/local/bin/graylink-node": built[0], "/usr/local/bin/graylink-node-plain": plain[0], "/usr/local/bin/graylink-coordinator": plain[1]}})
+			booted[i] <- result{m, err}
+		}()
+	}
+	var probers [2]*prober
+	for i := range booted {
+		r := <-booted[i]
+		if r.err != nil {
+			t.Error(r.err)
+			continue
+		}
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Log(r.m.Console())
+			}
+			if err := r.m.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		probers[i] = &prober{agent: &agent{t: t, m: r.m}, n: i + 1, other: 2 - i, qkey: qkey, peerQKey: qkey, busy: []string{"0s", "200us"}[i]}
+	}
+	if t.Failed() {
+		return
+	}
+	began := time.Now()
+	a, b := probers[0], probers[1]
+
+	t.Run("without a device", func(t *testing.T) {
+		r, err := a.m.Run(t.Context(), "graylink-node", "--selftest=rdma")
+		if err != nil || r.Code != 4 || !strings.Contains(r.Stdout, "devices: none") {
+			t.Errorf("%+v, %v; exit code 4 is expected", r, err)
+		}
+	})
+	t.Run("built without RDMA", func(t *testing.T) {
+		r, err := a.m.Run(t.Context(), "graylink-node-plain", "--selftest=rdma")
+		if err != nil || r.Code != 3 || !strings.Contains(r.Stdout, "built without RDMA") {
+			t.Errorf("%+v, %v; exit code 3 is expected", r, err)
+		}
+		a.write()
+		r, err = a.m.Run(t.Context(), "graylink-node-plain", "--config.file=/etc/graylink/node.yaml")
+		if err != nil || r.Code != 1 || !strings.Contains(r.Stderr, "NIC h1/rxe0: RDMA: this program was built without RDMA") {
+			t.Errorf("%+v, %v; exit code 1 is expected", r, err)
+		}
+	})
+
+	// The first agent starts before its device is there.
+	for _, p := range probers {
+		shell(t, p.m, "ip link set lo up", fmt.Sprintf("ip addr add 10.0.0.%d/24 dev eth0", p.n), "ip link set eth0 up")
+	}
+	a.begin()
+	if f := a.scrape(); !has(f, 0, "fabric_nic_rdma_usable", "nic", "h1/rxe0") || !has(f, 1, "fabric_nic_rdma_queue_pair_state", "nic", "h1/rxe0", "state", "absent") {
+		t.Errorf("a port without a device: it is expected to be absent and not usable")
+	}
+	for _, p := range probers {
+		shell(t, p.m, "rdma link add rxe0 type rxe netdev eth0")
+	}
+	t.Run("self-test", func(t *testing.T) {
+		r, err := b.m.Run(t.Context(), "graylink-node", "--selftest=rdma")
+		if err != nil || r.Code != 0 || !strings.Contains(r.Stdout, "rxe0 port 1: ok, 10 datagrams") || !strings.Contains(r.Stdout, "::ffff:10.0.0.2 (RoCE v2)") {
+			t.Errorf("%+v, %v; exit code 0 is expected", r, err)
+		}
+		t.Log(r.Stdout)
+	})
+	b.begin()
+	learn := func() {
+		t.Helper()
+		a.peerQPN, b.peerQPN = b.qpn(), a.qpn()
+		for _, p := range probers {
+			p.reload()
+		}
+	}
+	learn()
+
+	// Directions are forward and reverse; clocks of the machines are not related, so that a
+	// delay of one direction has their difference in it, which does not change.
+	var base [2]account
+	for i, p := range probers {
+		base[i] = p.answered("rxe0", 50)
+		x := base[i]
+		if x.timestamp != "user" || x.delays[0] < 50 || x.delays[1] < 50 || x.mean(0)+x.mean(1) <= 0 {
+			t.Errorf("%s: %+v: at least 50 delays each way by the program's times, and a round trip above 0, are expected", p.m.Name, x)
+		}
+		u := p.edge("eth0")
+		if u.timestamp != "kernel" || u.acked < 50 {
+			t.Errorf("%s: %+v: the same edge by UDP is expected, by the kernel's times", p.m.Name, u)
+		}
+		t.Logf("%s: round trip %.2f ms by RDMA, %.2f ms by UDP", p.m.Name, 1e3*(x.mean(0)+x.mean(1)), 1e3*(u.mean(0)+u.mean(1)))
+		if v := p.value("graylink_node_stamps_missing_total", "nic", fmt.Sprintf("h%d/rxe0", p.n)); v != 0 {
+			t.Errorf("%s: %g stamps are missed that no device gives", p.m.Name, v)
+		}
+	}
+
+	t.Run("delay one way", func(t *testing.T) {
+		shell(t, a.m, "tc qdisc add dev eth0 root netem delay 5ms")
+		for i, p := range probers {
+			slow := i // what h1 sends: its probes, and its replies to h2
+			until(t, "5 ms more in direction "+strconv.Itoa(slow)+" of "+p.m.Name, func() (string, bool) {
+				x := p.answered("rxe0", 30)
+				more, same := 1e3*(x.mean(slow)-base[i].mean(slow)), 1e3*(x.mean(1-slow)-base[i].mean(1-slow))
+				t.Logf("%s: %.2f ms more in direction %d, %.2f ms in the other", p.m.Name, more, slow, same)
+				return fmt.Sprint(more, same), more > 4 && more < 8 && same > -2 && same < 2
+			})
+		}
+	})
+	t.Run("loss one way", func(t *testing.T) {
+		shell(t, a.m, "tc qdisc change dev eth0 root netem loss 10%")
+		for i, p := range probers {
+			before := p.edge("rxe0")
+			var x account
+			until(t, "200 probes of "+p.m.Name, func() (string, bool) {
+				x = p.edge("rxe0").since(before)
+				return fmt.Sprintf("%+v", x), x.acked+x.lost[0]+x.lost[1] >= 200
+			})
+			t.Logf("%s: of %g probes and %g replies %v were lost", p.m.Name, x.sent[0], x.sent[1], x.lost)
+			// 20 of 200, by chance 4 to 40 in all but one of 100,000 runs.
+			if x.lost[i] < 4 || x.lost[i] > 40 || x.lost[1-i] != 0 {
+				t.Errorf("%s: %+v: about 20 lost in direction %d, and none in the other, are expected", p.m.Name, x, i)
+			}
+		}
+		shell(t, a.m, "tc qdisc del dev eth0 root")
+	})
+
+	// again waits until both measure, and tells how long that took after what was done.
+	again := func(t *testing.T, what string, since time.Time) {
+		t.Helper()
+		for _, p := range probers {
+			p.answered("rxe0", 5)
+		}
+		t.Logf("%s: both measured again after %.1f s", what, time.Since(since).Seconds())
+	}
+	const nic = "h1/rxe0"
+	t.Run("link down and up", func(t *testing.T) {
+		shell(t, a.m, "ip link set eth0 down")
+		a.is(0, "fabric_nic_rdma_usable", "nic", nic)
+		shell(t, a.m, "ip link set eth0 up")
+		up := time.Now()
+		a.is(1, "fabric_nic_rdma_usable", "nic", nic)
+		again(t, "link up", up)
+		if f := a.scrape(); !has(f, 1, "fabric_nic_rdma_events_total", "nic", nic, "event", "queue_opened") {
+			_, _, text := series(f, "fabric_nic_rdma_events_total")
+			t.Errorf("the queue pair is expected to outlast the link:\n%s", text)
+		}
+	})
+	t.Run("device deleted and added", func(t *testing.T) {
+		shell(t, a.m, "rdma link delete rxe0") // returns when nobody has it open
+		a.is(1, "fabric_nic_rdma_queue_pair_state", "nic", nic, "state", "absent")
+		a.is(1, "fabric_nic_rdma_events_total", "nic", nic, "event", "device_gone")
+		shell(t, a.m, "rdma link add rxe0 type rxe netdev eth0")
+		back := time.Now()
+		a.is(1, "fabric_nic_rdma_usable", "nic", nic)
+		if a.qpn() != b.peerQPN {
+			until(t, "h2 drops what comes from the new queue pair", func() (string, bool) {
+				f := b.scrape()
+				v, _, text := series(f, "fabric_nic_rdma_dropped_total", "reason", "wrong_queue_pair")
+				return text, len(v) == 1 && v[0] > 0
+			})
+		}
+		learn()
+		again(t, "device back", back)
+	})
+	t.Run("agent killed", func(t *testing.T) {
+		if err := a.p.Signal(t.Context(), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		killed := time.Now()
+		a.begin()
+		learn()
+		again(t, "agent killed", killed)
+	})
+	t.Run("wrong Q_Key", func(t *testing.T) {
+		before := b.value("fabric_nic_rdma_port_qkey_violations", "nic", "h2/rxe0")
+		a.peerQKey = qkey + 1
+		a.reload()
+		x := a.edge("rxe0")
+		until(t, "50 probes with a wrong Q_Key", func() (string, bool) {
+			y := a.edge("rxe0").since(x)
+			return fmt.Sprintf("%+v", y), y.sent[0] >= 50
+		})
+		// Those that were on their way with the right one may still be answered.
+		if y := a.edge("rxe0").since(x); y.acked > 2 {
+			t.Errorf("%+v: no answers are expected", y)
+		}
+		t.Logf("port's Q_Key violations at h2: %g before, %g after", before, b.value("fabric_nic_rdma_port_qkey_violations", "nic", "h2/rxe0"))
+		a.peerQKey = qkey
+		a.reload()
+		again(t, "Q_Key right", time.Now())
+	})
+	t.Run("no GID that is routed", func(t *testing.T) {
+		shell(t, a.m, "ip addr flush dev eth0 scope global")
+		a.is(0, "fabric_nic_rdma_usable", "nic", nic)
+		l := a.line(func(l string) bool {
+			return strings.Contains(l, "RDMA cannot be used") && strings.Contains(l, "GID table")
+		})
+		t.Log(l)
+		if !strings.Contains(l, "RDMA device rxe0 port 1: GID table: the table ") {
+			t.Errorf("%s: device, port and fault are expected", l)
+		}
+		shell(t, a.m, "ip addr add 10.0.0.1/24 dev eth0")
+		back := time.Now()
+		again(t, "GID back", back)
+	})
+	for _, p := range probers {
+		for _, l := range p.p.Lines {
+			if strings.Contains(l, "level=ERROR") && !strings.Contains(l, "RDMA cannot be used") {
+				t.Errorf("%s logged %s", p.m.Name, l)
+			}
+		}
+		if err := p.p.Signal(t.Context(), syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if code, err := p.p.End(ctx); err != nil || code != 0 {
+			t.Errorf("the agent of %s ended with %d, %v", p.m.Name, code, err)
+		}
+	}
+	t.Run("by a coordinator", func(t *testing.T) { underCoordinator(t, a, b) })
+	t.Logf("%.1f s in the machines", time.Since(began).Seconds())
+}
+
+const fleetTopology = `version: 1
+switches:
+  - {name: spine1, role: spine, pod: p1, plane: a}
+  - {name: leaf1, role: leaf, pod: p1, plane: a}
+  - {name: leaf2, role: leaf, pod: p1, plane: a}
+nodes:
+  - {name: h1, nics: [{device: eth0, plane: a, addresses: [10.0.0.1], aliases: [rxe0]}]}
+  - {name: h2, nics: [{device: eth0, plane: a, addresses: [10.0.0.2], aliases: [rxe0]}]}
+links:
+  - {a: "h1/eth0", b: "leaf1:dn1"}
+  - {a: "h2/eth0", b: "leaf2:dn1"}
+  - {a: "leaf1:up1", b: "spine1:dn1", a_address: 172.16.0.0/31, b_address: 172.16.0.1/31}
+  - {a: "leaf2:up1", b: "spine1:dn2", a_address: 172.16.0.2/31, b_address: 172.16.0.3/31}
+`
+
+// underCoordinator has agents that know no queue pair but what a coordinator hands out.
+func underCoordinator(t *testing.T, a, b *prober) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	put := func(m *Machine, name string, data []byte) {
+		t.Helper()
+		if err := m.WriteFile(ctx, "/etc/fleet/"+name, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	earlier := time.Now().Add(-time.Hour) // whatever the clocks of the machines show
+	ca, err := pki.NewAuthority("test", 24*time.Hour, earlier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range map[string]*Machine{"coordinator": a.m, "h1": a.m, "h2": b.m} {
+		names := []string{name}
+		if name == "coordinator" {
+			names = append(names, "10.0.0.1")
+		}
+		pair, err := pki.Issue(ca, names, 24*time.Hour, earlier)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(m, "ca.crt", ca.Cert)
+		put(m, name+".crt", pair.Cert)
+		put(m, name+".key", pair.Key)
+	}
+	put(a.m, "topology.yaml", []byte(fleetTopology))
+	c, err := a.m.Start(ctx, "graylink-coordinator", "--topology.file=/etc/fleet/topology.yaml", "--state.file=/run/coordinator", "--agents.listen-address=10.0.0.1:9870",
+		"--agents.ca=/etc/fleet/ca.crt", "--agents.cert=/etc/fleet/coordinator.crt", "--agents.key=/etc/fleet/coordinator.key", "--agent.heartbeat=500ms",
+		"--schedule.settle=200ms", "--schedule.changeover=200ms", "--schedule.cadence=20ms", "--schedule.class=roce=26/3", "--stamp.port=8862")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Signal(ctx, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Log(strings.Join(c.Lines, "\n"))
+		}
+	}()
+	if _, err := c.Wait(ctx, 0, func(l string) bool { return strings.Contains(l, "Listening on") }); err != nil {
+		t.Fatal(err)
+	}
+	begin := func(p *prober) {
+		t.Helper()
+		name := fmt.Sprintf("/etc/fleet/h%d", p.n)
+		proc, err := p.m.Start(ctx, "graylink-node", "--coordinator.address=10.0.0.1:9870", "--coordinator.ca=/etc/fleet/ca.crt", "--coordinator.cert="+name+".crt", "--coordinator.key="+name+".key",
+			"--state.file=/run/node", "--rdma")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.agent = &agent{t: t, m: p.m, p: proc}
+		p.line(func(l string) bool { return strings.Contains(l, "Listening on") })
+	}
+	byRDMA := func(p *prober, since account) {
+		t.Helper()
+		until(t, "20 delays each way by RDMA of "+p.m.Name, func() (string, bool) {
+			x := p.edge("eth0")
+			y := x.since(since)
+			return fmt.Sprintf("%+v, before %+v; agent:\n%s\ncoordinator:\n%s", x, since, strings.Join(p.p.Lines, "\n"), strings.Join(c.Lines, "\n")),
+				x.timestamp == "user" && y.acked >= 20 && y.delays[0] >= 20 && y.delays[1] >= 20
+		})
+	}
+	started := time.Now()
+	begin(a)
+	begin(b)
+	for _, p := range []*prober{a, b} {
+		byRDMA(p, account{})
+		if p.peerQPN = ""; !has(p.scrape(), 1, "fabric_nic_rdma_info", "nic", fmt.Sprintf("h%d/eth0", p.n), "device", "rxe0") {
+			t.Errorf("%s is not probed by rxe0", p.m.Name)
+		}
+	}
+	t.Logf("both measured, by related clocks, after %.1f s", time.Since(started).Seconds())
+	for _, p := range []*prober{a, b} {
+		x := p.edge("eth0")
+		// Clocks of both machines are the host's, which the relation has to find: what is left is
+		// half of the round trip each way, and how much both differ.
+		t.Logf("%s: %.2f ms forward, %.2f ms reverse", p.m.Name, 1e3*x.mean(0), 1e3*x.mean(1))
+	}
+
+	// An agent that was killed has another queue pair. Its peers hear of it within a round.
+	qpn, before := b.qpn(), a.edge("eth0")
+	if err := b.p.Signal(ctx, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	begin(b)
+	if b.qpn() == qpn {
+		t.Errorf("the queue pair is %s again: the test shows nothing", qpn)
+	}
+	byRDMA(a, before)
+	t.Logf("after a kill measured again after %.1f s", time.Since(killed).Seconds())
+	for _, p := range []*prober{a, b} {
+		if v := p.value("fabric_nic_rdma_usable"); v != 1 {
+			t.Errorf("%s: usable is %g", p.m.Name, v)
+		}
+		if err := p.p.Signal(ctx, syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if code, err := p.p.End(ctx); err != nil || code != 0 {
+			t.Errorf("the agent of %s ended with %d, %v", p.m.Name, code, err)
+		}
+	}
+}
+
+// has reports whether there is one series with a value.
+func has(f map[string]*dto.MetricFamily, value float64, family string, labels ...string) bool {
+	v, _, _ := series(f, family, labels...)
+	return len(v) == 1 && v[0] == value
+}
