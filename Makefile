@@ -12,7 +12,7 @@ DEMO_TOOLS := ip:iproute2 iptables:iptables
 VM_TOOLS := ip:iproute2 qemu-system-x86_64:qemu-system-x86
 TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump chronyd:chrony opensm:opensm ibsim:ibsim-utils ibtracert:infiniband-diags prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager
 
-.PHONY: build alerts silence collector demo test test-short test-rdma bench peers clocks bench-localize bench-evidence beside lint clean demo-tools test-tools table
+.PHONY: build build-rdma alerts silence collector demo test test-short test-rdma bench peers clocks bench-localize bench-evidence beside lint clean demo-tools test-tools table
 
 build:
 	@echo "building graylink, graylink-node, graylink-switch, graylink-coordinator and graylink-analyzer (the first time downloads and compiles for a minute or two)"
@@ -22,6 +22,13 @@ build:
 	$(GO) build -o $(BIN)/graylink-switch ./cmd/graylink-switch
 	$(GO) build -o $(BIN)/graylink-coordinator ./cmd/graylink-coordinator
 	$(GO) build -o $(BIN)/graylink-analyzer ./cmd/graylink-analyzer
+
+# graylink-node with probes by RDMA, which needs cgo and libibverbs: docs/rdma.md.
+build-rdma:
+	@test -f /usr/include/infiniband/verbs.h || { echo "missing; install it and try again: apt-get install libibverbs-dev" >&2; exit 1; }
+	@mkdir -p $(BIN)
+	CGO_ENABLED=1 $(GO) build -tags rdma -o $(BIN)/graylink-node ./cmd/graylink-node
+	$(GO) vet -tags rdma ./internal/rdma/... ./internal/probe ./cmd/graylink-node
 
 # The Collector with Graylink's receivers: a build of its own, since the Collector
 # takes longer to compile than all the rest.

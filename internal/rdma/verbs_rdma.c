@@ -641,3 +641,8 @@ int gl_clock(struct gl_q *q, uint64_t *raw, int64_t *before, int64_t *after)
 	*raw = (uint64_t)v.raw_clock.tv_sec * 1000000000 + v.raw_clock.tv_nsec; /* in cycles, despite its type */
 	return 0;
 }
+
+#ifdef GL_FAULT
+struct ibv_qp *gl_pair(struct gl_q *q);
+struct ibv_qp *gl_pair(struct gl_q *q) { return q->qp; }
+#endif

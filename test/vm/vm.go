@@ -383,6 +383,17 @@ func build(ctx context.Context, dir, tags string, packages []string) ([]string, 
 	return out, nil
 }
 
+// BuildRDMATest builds the tests of a package with RDMA, as BuildRDMA does.
+func BuildRDMATest(ctx context.Context, dir, tags, pkg string) (string, error) {
+	file := filepath.Join(dir, filepath.Base(pkg)+".test")
+	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-trimpath", "-tags", "rdma,netgo,osusergo,"+tags, "-o", file, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "GOOS=linux", "GOARCH=amd64")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go test -c %s: %w\n%s", pkg, err, text)
+	}
+	return file, nil
+}
+
 // Console is what the kernel and the first program wrote, and QEMU itself.
 func (m *Machine) Console() string {
 	var out strings.Builder
