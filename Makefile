@@ -9,7 +9,7 @@ GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # Programs that the demo and the tests run, as program:Debian package.
 DEMO_TOOLS := ip:iproute2 iptables:iptables
 # Virtual machines with soft-RoCE: docs/testbed.md. Kernel and tools of the machines are fetched by the tests.
-VM_TOOLS := ip:iproute2 qemu-system-x86_64:qemu-system-x86
+VM_TOOLS := ip:iproute2 qemu-system-x86_64:qemu-system-x86 gcc:gcc
 TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump chronyd:chrony opensm:opensm ibsim:ibsim-utils ibtracert:infiniband-diags prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager
 
 .PHONY: build build-rdma alerts silence collector demo test test-short test-rdma bench peers clocks bench-localize bench-evidence beside lint clean demo-tools test-tools table
@@ -56,7 +56,7 @@ test: test-tools build
 	@echo "packages that build fabrics of network namespaces, one after the other (fifteen minutes)"
 	$(GO) test -p 1 -count 1 -timeout 25m $$($(GO) list ./... | grep -E '$(FABRICS)')
 
-# Virtual machines with soft-RoCE, and the agent's NIC health in one (two minutes): docs/testbed.md.
+# Virtual machines with soft-RoCE: NIC health, and probes by RDMA (three minutes): docs/testbed.md.
 test-rdma:
 	$(call need,$(VM_TOOLS),)
 	$(GO) test -count 1 -v -timeout 10m ./test/vm/...
@@ -130,6 +130,7 @@ clean:
 # need TOOLS: installs what is missing when root, else says how.
 define need
 	@missing=""; for t in $(1); do command -v $${t%%:*} >/dev/null 2>&1 || missing="$$missing $${t##*:}"; done; \
+	case "$(1)" in *qemu-system*) test -f /usr/include/infiniband/verbs.h || missing="$$missing libc6-dev libibverbs-dev";; esac; \
 	if [ -n "$(2)" ]; then /usr/bin/python3 -c 'import scapy.contrib.stamp' 2>/dev/null || missing="$$missing python3-scapy"; fi; \
 	if [ -n "$$missing" ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

@@ -118,7 +118,7 @@ func switches(t *testing.T) source {
 func nodes(t *testing.T) source {
 	t.Helper()
 	out := source{"graylink-node", map[string]told{}, false}
-	for _, file := range []string{"metrics.txt", "metrics-edges.txt", "nics-h100.metrics", "rdma.prom"} {
+	for _, file := range []string{"metrics.txt", "metrics-edges.txt", "nics-h100.metrics", "rdma.metrics"} {
 		b, err := os.ReadFile(filepath.Join("../exporters/node/testdata", file))
 		if err != nil {
 			t.Fatal(err)

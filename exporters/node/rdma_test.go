@@ -17,7 +17,7 @@ import (
 	"github.com/graylink/graylink/internal/rdma"
 )
 
-// TestRDMASeries compares what is published of queue pairs with testdata/rdma.prom: one
+// TestRDMASeries compares what is published of queue pairs with testdata/rdma.metrics: one
 // that works, one without a device, and a NIC without RDMA, of which nothing is.
 func TestRDMASeries(t *testing.T) {
 	violations := uint32(3)
@@ -37,7 +37,7 @@ func TestRDMASeries(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const file = "testdata/rdma.prom"
+	const file = "testdata/rdma.metrics"
 	if *updateHealth {
 		if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
 			t.Fatal(err)

@@ -248,6 +248,9 @@ func (e *Engine) Clocks(yield func(nic string, k clocksync.Kind, width int64)) {
 		if n.stamps[0][hardwareStamps] && n.stamps[1][hardwareStamps] && n.clock != nil {
 			k, width = clocksync.Hardware, n.clock.width
 		}
+		if n.reflector == nil && n.rdmaClock != nil {
+			k, width = clocksync.Hardware, n.rdmaClock.width
+		}
 		n.mu.Unlock()
 		yield(nic, k, width)
 	}

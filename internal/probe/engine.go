@@ -497,7 +497,7 @@ type NICStats struct {
 	Overrun     uint64            // exchanges that gave way before clock sync took them
 	Sessions    int
 	Restarts    map[string]uint64 // noticed of senders and of reflectors
-	TxKind      string            // hardware or kernel; "" as long as there was no stamp
+	TxKind      string            // hardware or kernel, or user by RDMA; "" as long as there was no stamp
 	RxKind      string
 	KindWhy     string       // why the NIC's own stamps are not used; "": they are
 	LastTurn    time.Time    // when the loop last planned its next turn
@@ -559,6 +559,13 @@ func (n *nic) snapshot(planned int64) NICStats {
 	if n.rdma != nil {
 		st := n.rdma.Status()
 		s.Port = &st
+		if n.reflector == nil && st.Queue {
+			s.TxKind = kindNames[userStamps]
+			if n.rdmaClock != nil {
+				s.TxKind = kindNames[hardwareStamps]
+			}
+			s.RxKind = s.TxKind
+		}
 	}
 	missing := [4]uint64{1: n.missing[0]}
 	for _, e := range n.edges {

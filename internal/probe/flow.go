@@ -101,7 +101,8 @@ type FlowCounters struct {
 //  6. Sequence numbers and counters wrap.
 //  7. A delay is measured between stamps of one kind, or under the label of
 //     user space when one of them is missing; never between two better kinds.
-//     Where there are no better ones, those of user space are not waited for.
+//     Where there are no better ones, T1 and T3 are when a packet was handed
+//     over, not when it was written.
 type flow struct {
 	FlowCounters
 	owd    [directions][stampKinds]Histogram
@@ -266,7 +267,9 @@ func (f *flow) closeReply(r *replySlot) {
 	if !r.used || r.measured {
 		return
 	}
-	if r.t4[kernelStamps] != 0 {
+	if f.plain {
+		// What it says itself is when it was written.
+	} else if r.t4[kernelStamps] != 0 {
 		f.Missing[2]++
 	} else {
 		f.Missing[3]++
@@ -381,11 +384,6 @@ func (f *flow) count(r *reply) bool {
 	} else {
 		f.closeReply(slot)
 		*slot = replySlot{seq: r.seq, used: true, t3: r.t3, t4: r.t4}
-		if f.plain {
-			slot.measured = true
-			f.exchanged(reverse, userStamps, r.t3, r.t4.best())
-			f.observe(reverse, userStamps, r.t4.best(), r.t3)
-		}
 	}
 	if !direct {
 		return true
@@ -454,8 +452,11 @@ func (f *flow) followUp(a *stamp.Answers) {
 		return
 	}
 	kind := kindOf(a.FollowUp.Method)
+	if f.plain {
+		kind = userStamps // the far end may have better ones, and this one has not
+	}
 	r := &f.replies[int(a.FollowUp.Seq)&(len(f.replies)-1)]
-	if kind == userStamps || !r.used || r.measured || r.seq != a.FollowUp.Seq || r.t4[kind] == 0 {
+	if kind == userStamps && !f.plain || !r.used || r.measured || r.seq != a.FollowUp.Seq || r.t4[kind] == 0 {
 		return
 	}
 	t3 := a.FollowUp.Timestamp.NanosPTP()

@@ -112,6 +112,7 @@ type sessionKey struct {
 type sentRef struct {
 	id    uint32
 	wants uint8 // bit k set: a stamp of kind k is awaited
+	sent  bool  // it was not taken back
 	edge  *edge
 	sess  *session // reflector
 	seq   uint32
@@ -253,7 +254,7 @@ type nic struct {
 	skipped    uint64    // probes whose time went by
 	kernel     Histogram
 	device     Histogram           // from the kernel's stamp to the NIC's, of what is sent
-	stamps     [2][stampKinds]bool // that were seen: tx, rx
+	stamps     [2][stampKinds]bool // that were seen by UDP: tx, rx
 	stalled    int64               // nanoseconds
 	restarts   uint64              // of senders, as the reflector noticed
 
@@ -724,6 +725,7 @@ func (n *nic) outBuffer(s *socket) ([]byte, error) {
 
 func (n *nic) note(r sentRef) {
 	b := n.outSocket.books
+	r.sent = true
 	b.remember(r)
 	n.outRefs[n.outSocket.link.Out()-1] = &b.refs[int(r.id)&(len(b.refs)-1)]
 }
@@ -743,8 +745,11 @@ func (n *nic) flush() error {
 	if at != 0 {
 		at = n.wire.bend.At(at)
 		for _, r := range batch {
-			if r.edge != nil {
+			switch {
+			case r.edge != nil:
 				r.edge.left(r.seq, at)
+			case r.sess != nil && r.sent && newer(r.sess.seq, r.seq):
+				r.sess.learn(stamp.FollowUp{Seq: r.seq, Timestamp: stamp.PTP(at), Method: userStamps.method()})
 			}
 		}
 	}
@@ -755,7 +760,7 @@ func (n *nic) flush() error {
 func (n *nic) sendFailed(i int, errno syscall.Errno) {
 	n.sendErrors[errno]++
 	r := n.outRefs[i]
-	r.wants = 0
+	r.wants, r.sent = 0, false
 	switch {
 	case r.sess != nil:
 		r.sess.tx--
@@ -804,7 +809,9 @@ func (n *nic) txStamp(s *socket, r *unix.Report) {
 	if at == 0 {
 		return
 	}
-	n.stamps[0][kind] = true
+	if !s.rdma {
+		n.stamps[0][kind] = true
+	}
 	if kind == kernelStamps {
 		ref.soft = at
 		if ref.edge != nil || ref.sess != nil {
@@ -859,7 +866,7 @@ func (n *nic) receivedAt(g *unix.Datagram, user int64) (t stampedTime) {
 		t[hardwareStamps] = at
 	}
 	for k := kernelStamps; k < stampKinds; k++ {
-		if t[k] != 0 {
+		if t[k] != 0 && g.Port == 0 {
 			n.stamps[1][k] = true
 		}
 	}
@@ -907,6 +914,9 @@ func (n *nic) drain(s *socket, until int64) error {
 func (n *nic) socketOf(s *socket, g *unix.Datagram) *socket {
 	switch g.Port {
 	case 0:
+		if s.rdma {
+			return nil // a port that no flow has
+		}
 		return s
 	case n.node.Stamp.Port:
 		return n.mirror

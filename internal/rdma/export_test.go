@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"log/slog"
+	"net/netip"
 	"time"
 )
 
@@ -32,3 +33,15 @@ func (i *Idle) Step() {
 
 // LookEvery is how often a port is looked at.
 const LookEvery = lookEvery
+
+// Arrived is what a port makes of a datagram from its only peer, 17 at ::ffff:0.0.0.1.
+func Arrived(grh []byte, flags, imm, qpn, length uint32) (Arrival, bool) {
+	p := &Port{peers: map[netip.Addr]Peer{}}
+	gid := netip.AddrFrom16([16]byte{10: 0xff, 11: 0xff, 15: 1})
+	p.peers[gid] = Peer{GID: gid, QPN: 17, QKey: 1}
+	in := In{Flags: flags, Imm: imm, SrcQPN: qpn, Len: length}
+	copy(in.GRH[:], grh)
+	var a Arrival
+	ok := p.arrived(&in, &a)
+	return a, ok
+}

@@ -17,11 +17,11 @@ func Canonical(a netip.Addr) netip.Addr {
 
 // Faults of a GID table, for errors.Is.
 var (
-	ErrNoGIDs       = errors.New("the table is empty")
-	ErrOnlyLinkLoc  = errors.New("the table has only link-local GIDs")
-	ErrNoRoCEv2     = errors.New("the table has no RoCE v2 entry")
-	ErrGIDAbsent    = errors.New("the GID is not in the table")
-	ErrIndexChanged = errors.New("the index has another GID than before")
+	ErrNoGIDs        = errors.New("the table is empty")
+	ErrOnlyLinkLocal = errors.New("the table has only link-local GIDs")
+	ErrNoRoCEv2      = errors.New("the table has no RoCE v2 entry")
+	ErrGIDAbsent     = errors.New("the GID is not in the table")
+	ErrIndexChanged  = errors.New("the index has another GID than before")
 )
 
 // Wish is which GID is wanted; the zero Wish is the best there is.
@@ -125,7 +125,7 @@ func Select(device string, port int, table []GID, infiniBand bool, w Wish, had *
 	case !v2:
 		return fail(-1, ErrNoRoCEv2, "want one; the port may be set to RoCE v1")
 	case linkLocal:
-		return fail(-1, ErrOnlyLinkLoc, "want an address that is routed on its network interface, or the GID by name")
+		return fail(-1, ErrOnlyLinkLocal, "want an address that is routed on its network interface, or the GID by name")
 	}
 	return fail(-1, ErrGIDAbsent, "no entry can be used")
 }

@@ -664,8 +664,8 @@ func (p *Port) nanos(raw uint64) int64 {
 	return int64(n)
 }
 
-// Sent takes completions of sends, BatchSize at most. Those that failed make
-// the queue pair be looked at.
+// Sent takes completions of sends, BatchSize at most, which makes room for more
+// sends. Those that failed make the queue pair be looked at.
 func (p *Port) Sent(stamp func(id uint32, hardware int64)) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

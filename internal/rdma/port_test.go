@@ -2,6 +2,7 @@ package rdma_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/graylink/graylink/internal/rdma"
 	"github.com/graylink/graylink/internal/rdma/rdmatest"
+	"github.com/graylink/graylink/internal/unix"
 )
 
 func options(device string) rdma.Options {
@@ -332,6 +334,107 @@ func TestSelfTest(t *testing.T) {
 	if r, text := run(f.Host("h1")); r != rdma.SelfTestFailed || !strings.Contains(text, "rdma1 port 1: FAILED: RDMA device rdma1 port 1: GID table: the table is empty") {
 		t.Errorf("%v %q", r, text)
 	}
+}
+
+// Whoever waits is woken once for what came, and again while something is left.
+func TestReadableWhileSomethingIsLeft(t *testing.T) {
+	e := newEnds(t)
+	e.works(t)
+	poll, err := unix.NewPoller()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer poll.Close()
+	if err := poll.Add(e.b.FD(), 1); err != nil {
+		t.Fatal(err)
+	}
+	readable := func(want bool) {
+		t.Helper()
+		if n, err := poll.Wait(0); err != nil || n == 1 != want {
+			t.Errorf("readable: %v, %v; want %v", n == 1, err, want)
+		}
+	}
+	e.b.Recv()
+	readable(false)
+	for range rdma.BatchSize + 8 {
+		e.send()
+	}
+	readable(true)
+	if n := e.b.Recv(); n != rdma.BatchSize {
+		t.Errorf("%d packets in a batch, want %d", n, rdma.BatchSize)
+	}
+	readable(true)
+	if n := e.b.Recv(); n != 8 {
+		t.Errorf("%d packets are left, want 8", n)
+	}
+	readable(false)
+}
+
+// One queue pair serves hundreds of peers, each by its own address handle.
+func TestHundredsOfPeers(t *testing.T) {
+	const peers = 300
+	f := rdmatest.New(func() int64 { return 1 })
+	d := f.Add("h0", "rdma0", "10.1.0.0")
+	a, err := rdma.NewIdle(options("rdma0"), f.Host("h0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	me := a.Status()
+	var far []*rdma.Idle
+	var known []rdma.Peer
+	for i := range peers {
+		host, addr := fmt.Sprintf("h%d", i+1), netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+		f.Add(host, "rdma0", addr.String())
+		p, err := rdma.NewIdle(options("rdma0"), f.Host(host))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		p.SetPeers([]rdma.Peer{{GID: me.GID, QPN: me.QPN, QKey: 77}})
+		known = append(known, rdma.Peer{GID: addr, QPN: p.Status().QPN, QKey: 77})
+		far = append(far, p)
+	}
+	a.SetPeers(known)
+	missed := 0
+	all := func() {
+		for i := range known {
+			if a.OutBuffer() == nil {
+				if _, err := a.Send(func(int, syscall.Errno) { missed++ }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a.Commit(copy(a.OutBuffer(), "probe"), rdma.Canonical(known[i].GID), 49152, 862, 0, uint32(i))
+		}
+		if _, err := a.Send(func(int, syscall.Errno) { missed++ }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all()
+	a.Step()
+	if missed != peers || d.Handles() != peers {
+		t.Fatalf("%d packets without an address handle, %d handles; want %d of both", missed, d.Handles(), peers)
+	}
+	all()
+	for i, p := range far {
+		if n := p.Recv(); n != 1 {
+			t.Errorf("%d packets came to peer %d", n, i)
+		}
+	}
+	if missed != peers {
+		t.Errorf("%d packets were not sent", missed-peers)
+	}
+}
+
+// FuzzArrival feeds what a device may say of a datagram.
+func FuzzArrival(f *testing.F) {
+	f.Add([]byte{20: 0x45, 28: 64, 35: 1, 39: 2}, uint32(3), uint32(49152<<16|862), uint32(17), uint32(84))
+	f.Fuzz(func(t *testing.T, grh []byte, flags, imm, qpn, length uint32) {
+		a, ok := rdma.Arrived(grh, flags, imm, qpn, length)
+		if ok && (len(a.Data) > rdma.MaxDatagram || uint32(len(a.Data)) > length || a.Truncated != (length > rdma.MaxDatagram) || flags&3 != 3) {
+			t.Fatalf("%+v of %d octets, flags %d", a, length, flags)
+		}
+	})
 }
 
 // A packet costs no memory: neither what is sent nor what is received.

@@ -109,7 +109,7 @@ type GID struct {
 // PortState is what a port says of itself.
 type PortState struct {
 	Active         bool
-	State          string // of PortStates
+	State          string // nop, down, init, armed, active, active_defer, unknown
 	LID            uint16
 	QKeyViolations uint32 // datagrams with a wrong Q_Key: counted up to 65535 by the port
 }

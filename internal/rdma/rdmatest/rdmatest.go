@@ -18,8 +18,7 @@ type Fabric struct {
 	devices map[string]*Device
 	nextQPN uint32
 	nextAH  uint64
-	// Now is the time of stamps, Unix nanoseconds.
-	now func() int64
+	now     func() int64 // the time of stamps, Unix nanoseconds
 }
 
 // New makes a fabric without devices. now gives the time of stamps.
