@@ -28,6 +28,15 @@ type ends struct {
 	db   *rdmatest.Device
 }
 
+func closeAfter(t *testing.T, c io.Closer) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func gid(s string) netip.Addr { return rdma.Canonical(netip.MustParseAddr(s)) }
 
 func newEnds(t *testing.T) *ends {
@@ -39,11 +48,7 @@ func newEnds(t *testing.T) *ends {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
-			if err := i.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		closeAfter(t, i)
 		*p = i
 	}
 	e.learn()
@@ -107,7 +112,7 @@ func TestMissingIsLookedForAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.Close()
+	closeAfter(t, p)
 	says := func(text string, queue bool, state string) {
 		t.Helper()
 		if s := p.Status(); !strings.Contains(s.Why, text) || s.Why == "" != (text == "") || s.Queue != queue || s.State != state {
@@ -317,7 +322,7 @@ func TestOptionsAreChecked(t *testing.T) {
 func TestSelfTest(t *testing.T) {
 	run := func(v rdma.Verbs) (rdma.SelfTestResult, string) {
 		var b strings.Builder
-		return rdma.SelfTest(t.Context(), v, io.Writer(&b)), b.String()
+		return rdma.SelfTest(t.Context(), v, &b), b.String()
 	}
 	if r, text := run(nil); r != rdma.SelfTestNotBuilt || !strings.Contains(text, "-tags rdma") {
 		t.Errorf("%v %q", r, text)
@@ -344,7 +349,7 @@ func TestReadableWhileSomethingIsLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer poll.Close()
+	closeAfter(t, poll)
 	if err := poll.Add(e.b.FD(), 1); err != nil {
 		t.Fatal(err)
 	}
@@ -379,7 +384,7 @@ func TestHundredsOfPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer a.Close()
+	closeAfter(t, a)
 	me := a.Status()
 	var far []*rdma.Idle
 	var known []rdma.Peer
@@ -390,7 +395,7 @@ func TestHundredsOfPeers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer p.Close()
+		closeAfter(t, p)
 		p.SetPeers([]rdma.Peer{{GID: me.GID, QPN: me.QPN, QKey: 77}})
 		known = append(known, rdma.Peer{GID: addr, QPN: p.Status().QPN, QKey: 77})
 		far = append(far, p)

@@ -302,8 +302,8 @@ func TestProbesOverRDMA(t *testing.T) {
 	// delay of one direction has their difference in it, which does not change.
 	for _, p := range probers {
 		x := p.answered("rxe0", 50)
-		if x.timestamp != "user" || x.delays[0] < 50 || x.delays[1] < 50 || x.mean(0)+x.mean(1) <= 0 {
-			t.Errorf("%s: %+v: at least 50 delays each way by the program's times, and a round trip above 0, are expected", p.m.Name, x)
+		if x.timestamp != "user" || x.delays[0] < 45 || x.delays[1] < 45 || x.mean(0)+x.mean(1) <= 0 {
+			t.Errorf("%s: %+v: about 50 delays each way by the program's times, and a round trip above 0, are expected: a reply's is told by the next", p.m.Name, x)
 		}
 		u := p.edge("eth0")
 		if !strings.HasPrefix(u.timestamp, "kernel") || u.acked < 50 { // where the host is slow, some stamps are missed
@@ -335,17 +335,20 @@ func TestProbesOverRDMA(t *testing.T) {
 	})
 	t.Run("loss one way", func(t *testing.T) {
 		shell(t, a.m, "tc qdisc change dev eth0 root netem delay 0ms loss 10%")
+		var before [2]account
 		for i, p := range probers {
-			before := p.edge("rxe0")
+			before[i] = p.edge("rxe0")
+		}
+		for i, p := range probers {
 			var x account
 			until(t, "200 probes of "+p.m.Name, func() (string, bool) {
-				x = p.edge("rxe0").since(before)
+				x = p.edge("rxe0").since(before[i])
 				return fmt.Sprintf("%+v", x), x.acked+x.lost[0]+x.lost[1] >= 200
 			})
 			t.Logf("%s: of %g probes and %g replies %v were lost", p.m.Name, x.sent[0], x.sent[1], x.lost)
-			// 20 of 200, by chance 4 to 40 in all but one of 100,000 runs.
-			if x.lost[i] < 4 || x.lost[i] > 40 || x.lost[1-i] != 0 {
-				t.Errorf("%s: %+v: about 20 lost in direction %d, and none in the other, are expected", p.m.Name, x, i)
+			// 20 of 200, by chance 2 % to 20 % in all but one of 100,000 runs.
+			if of := x.sent[0]; x.lost[i] < of/50 || x.lost[i] > of/5 || x.lost[1-i] != 0 {
+				t.Errorf("%s: %+v: about a tenth lost in direction %d, and none in the other, are expected", p.m.Name, x, i)
 			}
 		}
 		shell(t, a.m, "tc qdisc del dev eth0 root")
