@@ -72,6 +72,7 @@ type Engine struct {
 type wiring struct {
 	poll   *unix.Poller
 	verbs  rdma.Verbs // nil: the program was built without RDMA
+	roce   roceHost
 	device stampDevice
 	bend   *Bend // nil: the clock is right
 	// virtual is the time, if it is simulated, nanoseconds since the base; nil: it is real.
@@ -164,7 +165,7 @@ func newEngineOn(cfg *Config, log *slog.Logger, device stampDevice, verbs rdma.V
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{log: log, base: time.Now(), wire: &wiring{poll: poll, device: device, verbs: verbs, bend: bend, ssids: map[uint16]bool{}}}
+	e := &Engine{log: log, base: time.Now(), wire: &wiring{poll: poll, device: device, verbs: verbs, roce: sysHost{"/sys"}, bend: bend, ssids: map[uint16]bool{}}}
 	e.wire.sockets.Store(&[]*socket{})
 	nics, err := e.rewire(cfg, nil)
 	if err != nil {

@@ -237,6 +237,7 @@ type nic struct {
 	queue     *socket    // of rdma
 	mirror    *socket    // the reflector on rdma
 	rdmaClock *nicClock  // of the RDMA device; nil: the program's times are used
+	copies    *copier    // of packets by RDMA, for traces; nil: there is no RDMA
 
 	peers    map[netip.Addr]*peer // by address, or by GID as 16 octets
 	edges    []*edge
@@ -388,8 +389,8 @@ func (n *nic) silence() error {
 		n.reflector = nil
 	}
 	if n.queue != nil {
-		errs = append(errs, n.closeSocket(n.mirror), n.closeSocket(n.queue))
-		n.queue, n.mirror, n.rdma, n.rdmaClock = nil, nil, nil, nil
+		errs = append(errs, n.closeSocket(n.mirror), n.closeSocket(n.queue), n.copies.Close())
+		n.queue, n.mirror, n.rdma, n.rdmaClock, n.copies = nil, nil, nil, nil, nil
 	}
 	if n.clock != nil {
 		errs = append(errs, n.clock.clock.Close())

@@ -171,7 +171,7 @@ func (n *nic) openRDMA() error {
 	if err != nil {
 		return fmt.Errorf("NIC %s: RDMA: %w", n.cfg.NIC, err)
 	}
-	n.rdma = newQueuePair(port)
+	n.rdma, n.copies = newQueuePair(port), newCopier(n.wire.roce)
 	n.queue = &socket{Endpoint: &lane{pair: n.rdma}, link: n.rdma, rdma: true, nic: n, name: "rdma"}
 	n.queue.books = n.queue
 	n.queue.expect(0)

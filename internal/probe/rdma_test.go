@@ -106,8 +106,8 @@ func TestRDMAEndToEnd(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	if got := a.traceable(); len(got) != 0 {
-		t.Errorf("%d flows by RDMA can be traced, want none", len(got))
+	if got := a.traceable(); len(got) != 4 {
+		t.Errorf("%d flows by RDMA can be traced, want two to the peer and two from it", len(got))
 	}
 }
 

@@ -25,8 +25,8 @@ import (
 //     gets traceAttempts packets, or a single one where an earlier trace of the
 //     flow had an answer; as many more when all were silent or the answer is
 //     another than the earlier one.
-//  3. A probe's path ends where the reflector answers. A reply's path cannot
-//     tell: the search ends maxSilent hop limits after the last switch that
+//  3. A probe's path ends where the reflector answers. A reply's path, and one by
+//     RDMA (see copies.go), cannot tell: the search ends maxSilent hop limits after the last switch that
 //     answered, maxSilentProbe for a probe's.
 //  4. A silent hop before the last one that answered stays, without address.
 //  5. Two addresses at one hop limit within one trace are per-packet balancing:
@@ -88,12 +88,13 @@ type TracedPath struct {
 	Edge     fabric.Edge
 	State    fabric.PathState
 	TracedAt time.Time
-	Reached  bool  // the far end answered; a reply's path never knows
+	Reached  bool  // the far end answered; a reply's path, and one by RDMA, never knows
 	Balanced bool  // several ways answered at one hop limit: the flow has no one path
 	Hops     []Hop // switches only: the far end is one hop limit further
 	Notes    []string
 
 	limited bool // a hop was not told because of a limit
+	mute    bool // the far end answers no packet of the trace
 }
 
 // UnknownEdgeError says that the node has no such flow to trace.
@@ -137,13 +138,14 @@ type tracer struct {
 	slots   chan struct{}        // one per flow that may be traced at a time
 	version uint64
 	paths   map[fabric.Edge]*TracedPath
+	commons map[tuple]*common // of flows by RDMA
 	sent    uint64
 	answers uint64
 }
 
 func newTracer(cfg TraceConfig, nics func() []*nic, log *slog.Logger) *tracer {
 	t := &tracer{nics: nics, log: log, pace: pace(cfg), budgets: newBudgets(cfg.PacketsPerSwitch), first: map[string]*firstHop{},
-		lengths: map[way]int{}, slots: make(chan struct{}, cfg.Concurrency), paths: map[fabric.Edge]*TracedPath{}}
+		lengths: map[way]int{}, slots: make(chan struct{}, cfg.Concurrency), paths: map[fabric.Edge]*TracedPath{}, commons: map[tuple]*common{}}
 	t.seek = t.find
 	return t
 }
@@ -266,7 +268,29 @@ type traceFlow struct {
 	dst      netip.AddrPort
 	dscp     uint8
 	peer     *peer
-	answered bool // packets of it got through lately
+	answered bool      // packets of it got through lately
+	rdma     bool      // traced by copies
+	copies   *copyPlan // how; nil as long as that is not known
+}
+
+// mute reports whether the far end answers no packet of a trace.
+func (f *traceFlow) mute() bool { return f.edge.Reply || f.rdma }
+
+// send sends one hop-limited copy of the flow's packet.
+func (f *traceFlow) send(ttl uint8, answer chan traceAnswer) (key uint32, err error) {
+	if f.rdma {
+		return f.copies.send(ttl, answer)
+	}
+	return f.nic.sendTrace(*f, ttl, answer)
+}
+
+// forget stops waiting for answers.
+func (f *traceFlow) forget(keys []uint32) {
+	if f.rdma {
+		f.copies.copier.forget(keys)
+		return
+	}
+	f.nic.forget(keys)
 }
 
 // traceable lists the NIC's flows: its probes, and the replies it sends.
@@ -280,20 +304,19 @@ func (n *nic) traceable() []traceFlow {
 		return at > 0 && now-at < int64(n.node.ReplyTimeout+cadence)
 	}
 	for _, e := range n.edges {
-		if e.peer.rdma {
-			continue // a queue pair hears of no hop that ended a packet
-		}
-		out = append(out, traceFlow{n, e.id, e.sock, e.target, e.dscp, e.peer, lately(e.lastAcked, e.cfg.Cadence)})
+		out = append(out, traceFlow{nic: n, edge: e.id, sock: e.sock, dst: e.target, dscp: e.dscp, peer: e.peer,
+			answered: lately(e.lastAcked, e.cfg.Cadence), rdma: e.peer.rdma})
 	}
 	for _, p := range n.peers {
+		from := n.reflector
 		if p.rdma {
-			continue
+			from = n.mirror
 		}
 		for f, a := range p.answers {
 			id := a.cfg.ID()
 			id.Reply = true
-			out = append(out, traceFlow{n, id, n.reflector, netip.AddrPortFrom(p.cfg.Address, n.node.Stamp.SourcePort+uint16(f)),
-				n.node.Stamp.Class(f).DSCP, p, lately(a.arrived, a.cfg.Cadence)})
+			out = append(out, traceFlow{nic: n, edge: id, sock: from, dst: netip.AddrPortFrom(p.at(), n.node.Stamp.SourcePort+uint16(f)),
+				dscp: n.node.Stamp.Class(f).DSCP, peer: p, answered: lately(a.arrived, a.cfg.Cadence), rdma: p.rdma})
 		}
 	}
 	return out
@@ -378,6 +401,19 @@ func compare(a, b string) int {
 
 // trace traces one flow and keeps what it finds.
 func (t *tracer) trace(ctx context.Context, f traceFlow) (TracedPath, error) {
+	seek := t.withSlot
+	if f.rdma {
+		seek = t.traceCopies
+	}
+	p, err := seek(ctx, f)
+	if err != nil {
+		return TracedPath{}, fmt.Errorf("trace %s: %w", f.edge, err)
+	}
+	return t.keep(p), nil
+}
+
+// withSlot traces one flow when it is one of those that may be traced at a time.
+func (t *tracer) withSlot(ctx context.Context, f traceFlow) (TracedPath, error) {
 	t.mu.Lock()
 	slots := t.slots
 	t.mu.Unlock()
@@ -385,13 +421,9 @@ func (t *tracer) trace(ctx context.Context, f traceFlow) (TracedPath, error) {
 	case slots <- struct{}{}:
 		defer func() { <-slots }()
 	case <-ctx.Done():
-		return TracedPath{}, fmt.Errorf("trace %s: %w", f.edge, ctx.Err())
+		return TracedPath{}, ctx.Err()
 	}
-	p, err := t.seek(ctx, f)
-	if err != nil {
-		return TracedPath{}, fmt.Errorf("trace %s: %w", f.edge, err)
-	}
-	return t.keep(p), nil
+	return t.seek(ctx, f)
 }
 
 // keep stores a traced path. One that could not be told leaves the last good
@@ -405,10 +437,10 @@ func (t *tracer) keep(p TracedPath) TracedPath {
 		kept := *old
 		kept.Notes = p.Notes
 		p = kept
-	case p.limited && (p.Reached || p.Edge.Reply && (old == nil || len(p.Hops) >= len(old.Hops))):
+	case p.limited && (p.Reached || p.mute && (old == nil || len(p.Hops) >= len(old.Hops))):
 		// What answered is news, though not all of it.
 	case old != nil:
-		shorter := p.Edge.Reply && len(p.Hops) < len(old.Hops) && slices.EqualFunc(p.Hops, old.Hops[:len(p.Hops)], sameHop)
+		shorter := p.mute && !p.Reached && len(p.Hops) < len(old.Hops) && slices.EqualFunc(p.Hops, old.Hops[:len(p.Hops)], sameHop)
 		if old.State != fabric.PathUnknown && (p.State == fabric.PathUnknown || shorter) {
 			note := fmt.Sprintf("traced in vain at %s: %d hops answered", p.TracedAt.UTC().Format(time.RFC3339), answering(p.Hops))
 			kept := *old

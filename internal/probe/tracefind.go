@@ -42,16 +42,16 @@ func (t *tracer) find(ctx context.Context, f traceFlow) (TracedPath, error) {
 	if q.last = t.paths[f.edge]; q.last != nil && q.last.State != fabric.PathUnknown {
 		q.old = q.last
 	}
-	if q.length = t.lengths[way{q.nic, f.dst.Addr()}]; f.edge.Reply && q.old != nil {
+	if q.length = t.lengths[way{q.nic, f.dst.Addr()}]; f.mute() && q.old != nil {
 		q.length = len(q.old.Hops) + 1
 	}
 	if q.first = t.shared(q.nic, time.Now()); q.first == nil {
 		q.waits = !t.finds(q.nic, time.Now())
 	}
 	t.mu.Unlock()
-	p := TracedPath{Edge: f.edge, TracedAt: time.Now()}
+	p := TracedPath{Edge: f.edge, TracedAt: time.Now(), mute: f.mute()}
 	tail := maxSilentProbe
-	if f.edge.Reply {
+	if f.mute() {
 		tail = maxSilent
 	}
 	end := 0 // hop limits looked at
@@ -60,7 +60,7 @@ func (t *tracer) find(ctx context.Context, f traceFlow) (TracedPath, error) {
 		switch {
 		case end > 0 || q.length == 0:
 			end += window
-		case f.edge.Reply:
+		case f.mute():
 			end = q.length - 1 + maxSilent
 		default:
 			end = q.length
@@ -124,9 +124,12 @@ func (q *inquiry) before(ttl int) netip.Addr {
 // ask sends packets by hop limit and gathers what comes back. Where quotes are
 // short, one packet of the flow is on its way at a time.
 func (q *inquiry) ask(ctx context.Context, packets map[int]int) error {
-	q.flow.nic.mu.Lock()
-	short := q.flow.nic.shortQuotes
-	q.flow.nic.mu.Unlock()
+	short := false
+	if !q.flow.rdma { // copies have more to be told apart by
+		q.flow.nic.mu.Lock()
+		short = q.flow.nic.shortQuotes
+		q.flow.nic.mu.Unlock()
+	}
 	var rounds [][]int
 	var all []int
 	for _, ttl := range slices.Sorted(maps.Keys(packets)) {
@@ -159,7 +162,7 @@ type outstanding struct {
 func (q *inquiry) round(ctx context.Context, limits []int) error {
 	answer := make(chan traceAnswer, len(limits))
 	sent := map[uint32]outstanding{}
-	defer func() { q.flow.nic.forget(slices.Collect(maps.Keys(sent))) }()
+	defer func() { q.flow.forget(slices.Collect(maps.Keys(sent))) }()
 	left := limits
 	began := time.Now()
 	for {
@@ -178,7 +181,7 @@ func (q *inquiry) round(ctx context.Context, limits []int) error {
 				q.budgets.refund(c)
 				return err
 			}
-			key, err := q.flow.nic.sendTrace(q.flow, uint8(ttl), answer)
+			key, err := q.flow.send(uint8(ttl), answer)
 			if err != nil {
 				q.budgets.refund(c)
 				return err
@@ -204,7 +207,7 @@ func (q *inquiry) round(ctx context.Context, limits []int) error {
 
 // take charges a packet. What is to reach the destination costs no switch.
 func (q *inquiry) take(ttl int) (charge, time.Duration) {
-	if ttl == q.length && !q.flow.edge.Reply {
+	if ttl == q.length && !q.flow.mute() {
 		return charge{at: place{q.nic, ttl}}, 0
 	}
 	return q.budgets.take(place{q.nic, ttl}, q.expected(ttl), time.Now().UnixNano())
@@ -369,7 +372,7 @@ func (q *inquiry) conclude(p *TracedPath, closed bool) {
 	case closed:
 		p.State = fabric.PathUnknown
 		p.note("the destination's port is closed")
-	case !p.Reached && (!q.flow.edge.Reply || len(p.Hops) == 0):
+	case !p.Reached && (!q.flow.mute() || len(p.Hops) == 0):
 		p.State = fabric.PathUnknown
 		p.note("nothing answered beyond hop limit %d", len(p.Hops))
 	case p.limited:
@@ -386,7 +389,7 @@ func (p *TracedPath) note(format string, args ...any) {
 // judgeSilence tells limits from silence at the hops without address.
 func (q *inquiry) judgeSilence(p *TracedPath) {
 	now := time.Now().UnixNano()
-	if q.flow.edge.Reply {
+	if q.flow.mute() {
 		// Nothing tells where a reply's path ends, but what is known of it.
 		for ttl := len(p.Hops) + 1; ttl < q.length && (q.refused[ttl] || q.budgets.limits(place{q.nic, ttl}, now)); ttl++ {
 			p.Hops = append(p.Hops, Hop{TTL: ttl})
@@ -431,7 +434,7 @@ func (q *inquiry) learn(p *TracedPath) {
 	if p.Reached {
 		dst = q.flow.dst.Addr()
 	}
-	if n := len(p.Hops); q.flow.edge.Reply && n > 0 && q.budgets.isLast(p.Hops[n-1].Address, q.flow.dst.Addr()) {
+	if n := len(p.Hops); q.flow.mute() && n > 0 && q.budgets.isLast(p.Hops[n-1].Address, q.flow.dst.Addr()) {
 		// What was sent beyond the last switch came to the destination.
 		for _, c := range q.silent {
 			if c.at.ttl > n {

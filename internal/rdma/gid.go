@@ -156,10 +156,10 @@ func parseHeader(b *[grhLen]byte) (h header, ok bool) {
 	return header{netip.AddrFrom16(src), netip.AddrFrom16(dst), ip[1], ip[8]}, true
 }
 
-// flowLabel makes devices send the packets of a flow from its port, where they
+// FlowLabel is that of a flow's packets. It makes devices send the packets of a flow from its port, where they
 // take the UDP source port of RoCE v2 from the flow label as Linux does
 // (rdma_flow_label_to_udp_sport: the low 14 bits, combined with the high 6, over
 // 0xC000). It is never 0, which would leave the choice to the device.
-func flowLabel(src, dst uint16) uint32 {
+func FlowLabel(src, dst uint16) uint32 {
 	return uint32(max(src, dst))&0x3fff ^ 1 | 1<<14
 }

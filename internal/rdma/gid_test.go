@@ -106,12 +106,12 @@ func FuzzParseHeader(f *testing.F) {
 func TestFlowLabelIsThePort(t *testing.T) {
 	seen := map[uint32]bool{}
 	for port := uint16(49152); port < 49152+256; port++ {
-		label := flowLabel(port, 862)
+		label := FlowLabel(port, 862)
 		low, high := label&0x3fff, label&0xfc000>>14
 		if sport := low ^ high | 0xc000; sport != uint32(port) {
 			t.Fatalf("port %d gives label %#x, of which Linux makes %d", port, label, sport)
 		}
-		if label == 0 || label > 1<<20-1 || seen[label] || label != flowLabel(862, port) {
+		if label == 0 || label > 1<<20-1 || seen[label] || label != FlowLabel(862, port) {
 			t.Fatalf("port %d gives label %#x: it is to be of 20 bits, its own, and that of its replies", port, label)
 		}
 		seen[label] = true

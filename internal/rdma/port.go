@@ -547,7 +547,7 @@ func (p *Port) Commit(n int, gid netip.Addr, src, dst uint16, tclass uint8, id u
 		return
 	}
 	o.QPN, o.QKey = peer.QPN, peer.QKey
-	ah, ask := p.handles.get(handleKey{gid, tclass, flowLabel(src, dst)}, p.now())
+	ah, ask := p.handles.get(handleKey{gid, tclass, FlowLabel(src, dst)}, p.now())
 	o.AH = ah
 	if ask {
 		select {

@@ -26,6 +26,7 @@ type Network struct {
 	ports  map[*port]bool
 	at     map[[6]byte]*port // where an address was seen last
 	frames uint64
+	tap    func(frame []byte)
 }
 
 // port is a machine's.
@@ -56,6 +57,14 @@ func (n *Network) Frames() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.frames
+}
+
+// Tap has f see each frame that comes from a machine, from the destination's address on, before it
+// goes on. f does not keep it; several goroutines may call it.
+func (n *Network) Tap(f func(frame []byte)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.tap = f
 }
 
 // Close disconnects the machines.
@@ -102,6 +111,12 @@ func (n *Network) forward(p *port) {
 		frame, err := readFrame(p.conn, buf)
 		if err != nil {
 			return
+		}
+		n.mu.Lock()
+		tap := n.tap
+		n.mu.Unlock()
+		if tap != nil {
+			tap(frame[4:])
 		}
 		for _, q := range n.route(p, frame[4:]) {
 			q.mu.Lock()

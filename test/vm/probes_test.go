@@ -23,15 +23,19 @@ type prober struct {
 	*agent
 	n, other int // 1 and 2
 	qkey     uint32
-	busy     string // for how long the receiver polls without sleeping
-	peerQKey uint32 // what it takes the peer's for
-	peerQPN  string // "": the peer is not known
+	busy     string        // for how long the receiver polls without sleeping
+	peerQKey uint32        // what it takes the peer's for
+	peerQPN  string        // "": the peer is not known
+	own      func() string // another configuration; nil: that of config
 }
 
 const qkey = 0x11223344
 
 // config has each NIC twice: by UDP, and by RDMA beside it.
 func (p *prober) config() string {
+	if p.own != nil {
+		return p.own()
+	}
 	out := fmt.Sprintf(`node: h%[1]d
 cadence: 20ms
 stamp: {port: 8862, class: roce, dscp: 26}

@@ -1,0 +1,399 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/rdma"
+	"github.com/graylink/graylink/internal/roce"
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// A queue pair sends with one hop limit and hears of no hop that ended a packet.
+// Flows by RDMA are therefore traced by copies of their RoCE v2 packets, sent
+// and heard by raw sockets:
+//
+//  1. A copy has the addresses, DSCP, UDP ports and length of the flow's packets.
+//     Where the driver's choice of the source port is not known, nor is the path.
+//  2. The destination is queue pair 0, which no RoCE port has. Nobody answers
+//     a copy, so that the end of its path is found as that of a reply's.
+//  3. An answer is matched by addresses, ports and length that it quotes, and by
+//     the identification of IPv4 and the sequence number of the BTH as far as
+//     the quote goes.
+//  4. Flows of one 5-tuple and DSCP have one path: those that are to be traced
+//     at one time are traced once.
+const deadQPN = 0
+
+// rawIP are raw sockets; unix.RawIP is the real one. Recv is called by one
+// goroutine, and ends with Close.
+type rawIP interface {
+	Send(packet []byte, dst netip.Addr) error
+	Recv(buf []byte) (message []byte, from netip.Addr, err error)
+	Close() error
+}
+
+// roceHost is what a host knows of its RDMA devices beside libibverbs, and its
+// raw sockets; sysHost is the real one.
+type roceHost interface {
+	// Driver is the name of a device's kernel module.
+	Driver(device string) (string, error)
+	// Netdev is the network interface of an entry of a GID table.
+	Netdev(device string, port, gidIndex int) (string, error)
+	OpenRaw(netdev string, src netip.Addr) (rawIP, error)
+}
+
+// sysHost reads a tree as /sys (Documentation/ABI/stable/sysfs-class-infiniband).
+type sysHost struct{ sys string }
+
+// Driver implements roceHost.
+func (h sysHost) Driver(device string) (string, error) {
+	dir := filepath.Join(h.sys, "class/infiniband", device)
+	target, err := os.Readlink(filepath.Join(dir, "device/driver"))
+	if err == nil {
+		return filepath.Base(target), nil
+	}
+	// Soft-RoCE has no device below, and is the only one with this attribute
+	// (drivers/infiniband/sw/rxe/rxe_verbs.c).
+	if _, e := os.Stat(filepath.Join(dir, "parent")); e == nil && errors.Is(err, fs.ErrNotExist) {
+		return "rdma_rxe", nil
+	}
+	return "", err
+}
+
+// Netdev implements roceHost.
+func (h sysHost) Netdev(device string, port, gidIndex int) (string, error) {
+	file := filepath.Join(h.sys, "class/infiniband", device, "ports", strconv.Itoa(port), "gid_attrs/ndevs", strconv.Itoa(gidIndex))
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	name := strings.TrimSpace(string(b))
+	if name == "" || strings.ContainsAny(name, "/ \n") {
+		return "", fmt.Errorf("%s: %q, want the name of a network interface", file, name)
+	}
+	return name, nil
+}
+
+// OpenRaw implements roceHost.
+func (sysHost) OpenRaw(netdev string, src netip.Addr) (rawIP, error) {
+	return unix.OpenRawIP(netdev, src)
+}
+
+// copyProbe is a copy whose answer is awaited.
+type copyProbe struct {
+	packet roce.Packet // without payload
+	udpLen uint16
+	sent   int64 // Unix nanoseconds
+	answer chan traceAnswer
+}
+
+// copier sends a NIC's copies and hears what comes of them. Its sockets are
+// opened by the first trace, and again when the interface or the address is
+// another, or sending failed.
+type copier struct {
+	host roceHost
+	wg   sync.WaitGroup
+
+	mu      sync.Mutex
+	raw     rawIP // nil: not open
+	netdev  string
+	src     netip.Addr
+	key     uint32
+	awaited map[uint32]*copyProbe
+	closed  bool
+	buf     []byte
+}
+
+func newCopier(h roceHost) *copier {
+	return &copier{host: h, awaited: map[uint32]*copyProbe{}}
+}
+
+// open has the sockets for an address of an interface.
+func (c *copier) open(netdev string, src netip.Addr) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return errGone
+	case c.raw != nil && c.netdev == netdev && c.src == src:
+		return nil
+	}
+	if err := c.release(); err != nil {
+		return err
+	}
+	raw, err := c.host.OpenRaw(netdev, src)
+	if err != nil {
+		return err
+	}
+	c.raw, c.netdev, c.src = raw, netdev, src
+	c.wg.Go(func() { c.hear(raw, src.Is6()) })
+	return nil
+}
+
+// release closes the sockets. The caller holds mu.
+func (c *copier) release() error {
+	if c.raw == nil {
+		return nil
+	}
+	raw := c.raw
+	c.raw = nil
+	return raw.Close()
+}
+
+// Close ends the copier, and waits for what it hears with.
+func (c *copier) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	err := c.release()
+	c.mu.Unlock()
+	c.wg.Wait()
+	return err
+}
+
+// send sends one copy. The key is not used by another copy of the last 16 million.
+func (c *copier) send(p roce.Packet, hopLimit uint8, at int64, answer chan traceAnswer) (key uint32, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.raw == nil {
+		return 0, errGone
+	}
+	for {
+		c.key = (c.key + 1) & (1<<24 - 1)
+		if uint16(c.key) != 0 { // for identification 0 the kernel chooses another: raw(7)
+			break
+		}
+	}
+	p.HopLimit, p.PSN, p.ID = hopLimit, c.key, uint16(c.key)
+	if c.buf, err = p.Append(c.buf[:0]); err != nil {
+		return 0, err
+	}
+	ip := 20
+	if p.Src.Is6() {
+		ip = 40
+	}
+	w := &copyProbe{packet: p, udpLen: uint16(len(c.buf) - ip), sent: at, answer: answer}
+	w.packet.Payload = nil
+	c.awaited[c.key] = w
+	if err := c.raw.Send(c.buf, p.Dst); err != nil {
+		delete(c.awaited, c.key)
+		return 0, errors.Join(err, c.release())
+	}
+	return c.key, nil
+}
+
+func (c *copier) forget(keys []uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range keys {
+		delete(c.awaited, k)
+	}
+}
+
+// hear takes ICMP errors until the sockets are closed.
+func (c *copier) hear(raw rawIP, v6 bool) {
+	buf := make([]byte, 2048) // errors are 576 octets at most, of IPv6 1280: RFC 1812 4.3.2.3, RFC 4443 2.4
+	for {
+		b, from, err := raw.Recv(buf)
+		if err != nil {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if c.raw == raw { // not closed, but broken: the next trace opens others
+				c.raw = nil
+				_ = raw.Close() // it failed already
+			}
+			return
+		}
+		c.heard(b, from, v6, time.Now().UnixNano())
+	}
+}
+
+// heard takes one ICMP error. Those about other packets than copies are many,
+// and no faults.
+func (c *copier) heard(b []byte, from netip.Addr, v6 bool, at int64) {
+	quote, err := roce.ParseQuote(b, v6)
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key, w := c.match(&quote)
+	if w == nil {
+		return
+	}
+	r := unix.Report{Kind: unix.ReportICMP, Type: quote.Type, Code: quote.Code, Extension: quote.Extension}
+	if v6 {
+		r.Kind = unix.ReportICMP6
+	}
+	a := traceAnswer{key: key, from: from, rtt: time.Duration(at - w.sent)}
+	switch {
+	case timeExceeded(&r):
+		a.ext, a.extErr = extensionOf(&r)
+	case unreachable(&r) && from == w.packet.Dst:
+		a.reached = true // its kernel has nobody at the port: the device has
+	default:
+		return // a switch without a route: as good as silent
+	}
+	delete(c.awaited, key)
+	w.answer <- a
+}
+
+// match finds the copy that an ICMP error quotes, by rule 3. Where IPv6 is quoted
+// without the BTH, it is the only copy of its flow on its way, or none.
+func (c *copier) match(q *roce.Quote) (key uint32, w *copyProbe) {
+	for k, v := range c.awaited {
+		p := &v.packet
+		switch {
+		case q.Src != p.Src || q.Dst != p.Dst || q.SrcPort != p.SrcPort || q.UDPLen != v.udpLen:
+		case p.Src.Is4() && q.ID != p.ID:
+		case q.BTH && (q.PSN != p.PSN || q.Opcode != p.Opcode || q.DestQPN != p.DestQPN):
+		case w != nil:
+			return 0, nil
+		default:
+			key, w = k, v
+		}
+	}
+	return key, w
+}
+
+// copyPlan is how a flow's copies are sent.
+type copyPlan struct {
+	copier *copier
+	packet roce.Packet
+}
+
+// tuple is what switches see of a flow.
+type tuple struct {
+	nic      string
+	src, dst netip.Addr
+	port     uint16
+	dscp     uint8
+}
+
+// planCopies finds out how a flow's copies are sent; the error says what is
+// missing.
+func (n *nic) planCopies(f traceFlow) (*copyPlan, error) {
+	n.mu.Lock()
+	pair, copies := n.rdma, n.copies
+	var size int
+	var pkey uint16
+	if !n.closed && n.cfg.RDMA != nil {
+		pkey = n.cfg.RDMA.PKey
+		var scratch [unix.MaxDatagram]byte
+		size = n.putRequest(scratch[:], 0, 0, n.ssid|traceSSID, 0, f.dscp, f.peer.sendKey())
+	}
+	n.mu.Unlock()
+	if pair == nil || copies == nil || size == 0 {
+		return nil, errGone
+	}
+	s := pair.Status()
+	switch {
+	case s.InfiniBand:
+		return nil, fmt.Errorf("RDMA device %s port %d: it is InfiniBand, want RoCE v2", s.Device, s.Port)
+	case !s.Queue || !s.GID.IsValid():
+		return nil, fmt.Errorf("RDMA device %s port %d: no queue pair or GID, want both", s.Device, s.Port)
+	case s.GIDType != rdma.GIDRoCEv2:
+		return nil, fmt.Errorf("RDMA device %s port %d: GID type %v, want RoCE v2", s.Device, s.Port, s.GIDType)
+	}
+	driver, err := copies.host.Driver(s.Device)
+	if err != nil {
+		return nil, fmt.Errorf("RDMA device %s: driver: %w", s.Device, err)
+	}
+	rule, err := roce.RuleOf(driver)
+	if err != nil {
+		return nil, fmt.Errorf("RDMA device %s: %w", s.Device, err)
+	}
+	netdev, err := copies.host.Netdev(s.Device, s.Port, s.GIDIndex)
+	if err != nil {
+		return nil, fmt.Errorf("RDMA device %s port %d: network interface: %w", s.Device, s.Port, err)
+	}
+	src, dst := s.GID.Unmap(), f.dst.Addr().Unmap()
+	if err := copies.open(netdev, src); err != nil {
+		if errors.Is(err, unix.EPERM) {
+			err = fmt.Errorf("CAP_NET_RAW: missing, want it for paths of edges by RDMA: %w", err)
+		}
+		return nil, err
+	}
+	label := rdma.FlowLabel(f.sock.port, f.dst.Port())
+	p := roce.Packet{Src: src, Dst: dst, TOS: f.dscp<<2 | ect0, DontFragment: true, SrcPort: rule.SourcePort(label, s.QPN), Opcode: roce.OpSendImmediate,
+		PKey: pkey, DestQPN: deadQPN, SrcQPN: s.QPN, Imm: uint32(f.sock.port)<<16 | uint32(f.dst.Port()), Payload: make([]byte, size)}
+	if rule == roce.ByLabel {
+		p.FlowLabel = label
+	}
+	return &copyPlan{copies, p}, nil
+}
+
+func (c *copyPlan) tuple(nic string) tuple {
+	return tuple{nic, c.packet.Src, c.packet.Dst, c.packet.SrcPort, c.packet.TOS >> 2}
+}
+
+func (c *copyPlan) send(ttl uint8, answer chan traceAnswer) (uint32, error) {
+	return c.copier.send(c.packet, ttl, time.Now().UnixNano(), answer)
+}
+
+// common is the trace of one tuple, for all flows that have it.
+type common struct {
+	turn  chan struct{} // holds one while a flow is being traced
+	flows int           // that trace it or wait; guarded by the tracer's mu
+
+	path TracedPath // guarded by turn
+	done time.Time  // when it was found
+}
+
+// traceCopies traces a flow by RDMA, or takes what another flow of its tuple
+// found meanwhile.
+func (t *tracer) traceCopies(ctx context.Context, f traceFlow) (TracedPath, error) {
+	began := time.Now()
+	plan, err := f.nic.planCopies(f)
+	switch {
+	case errors.Is(err, errGone):
+		return TracedPath{}, err
+	case err != nil:
+		p := TracedPath{Edge: f.edge, TracedAt: began, State: fabric.PathUnknown}
+		p.note("not traced: %v", err)
+		return p, nil
+	}
+	f.copies = plan
+	nic, _ := f.edge.Ends()
+	key := plan.tuple(nic)
+	t.mu.Lock()
+	c := t.commons[key]
+	if c == nil {
+		c = &common{turn: make(chan struct{}, 1)}
+		t.commons[key] = c
+	}
+	c.flows++
+	t.mu.Unlock()
+	defer func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if c.flows--; c.flows == 0 {
+			delete(t.commons, key)
+		}
+	}()
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return TracedPath{}, ctx.Err()
+	}
+	if c.done.After(began) {
+		p := c.path
+		p.Edge = f.edge
+		return p, nil
+	}
+	p, err := t.withSlot(ctx, f)
+	if err == nil {
+		c.path, c.done = p, time.Now()
+	}
+	return p, err
+}
