@@ -49,6 +49,8 @@ demo: $(if $(filter 0,$(shell id -u)),demo-tools) build
 # RACE are not run without it.
 FABRICS := /internal/lab$$|/internal/probe$$|/test/e2e$$
 test: test-tools build
+	@echo "building otelcol-graylink, which one of the tests runs (the first time compiles for a minute or two)"
+	$(GO) build -tags collector -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
 	@echo "race detector over the concurrent packages"
 	$(GO) test -race -short -timeout 10m $(RACE_SHORT) $(RACE)
 	@echo "packages without fabrics: real sockets, real Prometheus rules, real subnet manager, real browser"

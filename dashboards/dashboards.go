@@ -223,6 +223,15 @@ func ports() Dashboard {
 		lines("Damaged", "Errors by reason: a cable, an optic, or the far end.", "pps", 12, over(rate("fabric_switch_port_receive_errors_total"), legend+" {{reason}}")),
 		lines("Carrier changes", "More than none is a flap, or a hand.", "short", 12, over(`increase(`+p("fabric_switch_port_carrier_changes_total")+`[$__rate_interval])`, legend)),
 		lines("Largest packet (MTU)", "Both ends of a link should agree.", "short", 12, over(p("fabric_switch_port_mtu_bytes"), legend)),
+		lines("Paused by the far end", "Priority pause frames received: the port may not send. Look beyond it.", "pps", 12, over(rate("fabric_switch_port_pfc_receive_frames_total"), legend+" priority {{priority}}")),
+		lines("Time paused", "Share of the time in which the far end kept the port from sending.", "percentunit", 12, over(rate("fabric_switch_port_pfc_receive_pause_seconds_total"), legend+" priority {{priority}}")),
+		lines("Waiting for credits", "Ticks in which an InfiniBand port had data and could not send.", "short", 12, over(rate("fabric_switch_port_transmit_wait_ticks_total"), legend)),
+		lines("Marked with congestion", "By ECN, of the port or of its queues.", "pps", 12, over(rate("fabric_switch_port_queue_ecn_marked_packets_total"), legend+" queue {{tc}}"), over(rate("fabric_switch_port_ecn_marked_packets_total"), legend)),
+		lines("Most that waited", "Of each queue, in a window that the switch chooses.", "bytes", 12, over(p("fabric_switch_port_queue_watermark_bytes"), legend+" queue {{tc}} ({{window}})")),
+		lines("Bits in error", "Before and after correction. After it there should be none.", "short", 12, over(p("fabric_switch_port_pre_fec_ber_ratio"), legend+" before"), over(p("fabric_switch_port_lane_pre_fec_ber_ratio"), legend+" lane {{lane}} before"),
+			over(p("fabric_switch_port_post_fec_ber_ratio"), legend+" after")),
+		lines("Blocks that could not be corrected", "More than none is packets lost.", "short", 12, over(`increase(`+p("fabric_switch_port_fec_uncorrectable_blocks_total")+`[$__rate_interval])`, legend)),
+		lines("Light received", "Of the darkest lane. It falls before a link does.", "watt", 12, over(`min by (switch, port) (`+p("fabric_switch_port_module_receive_power_watts")+`)`, legend)),
 	)
 }
 

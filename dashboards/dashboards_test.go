@@ -204,3 +204,34 @@ func TestQueries(t *testing.T) {
 		}
 	}
 }
+
+// TestPanelsOfSwitches asks the panels about pauses, marks, queues and optics of what switches of several vendors told in
+// incidents: each is answered by one of them.
+func TestPanelsOfSwitches(t *testing.T) {
+	files, err := filepath.Glob("../analyzer/attribute/testdata/incidents/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	answered := map[string]bool{}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		db := evidencetest.Load(t, string(b))
+		for _, p := range All()["ports"].Panels {
+			for _, target := range p.Targets {
+				rows, err := db.Instant(t.Context(), Fill(target.Expr), time.Unix(125, 0))
+				if err != nil {
+					t.Fatalf("%s: %v", target.Expr, err)
+				}
+				answered[p.Title] = answered[p.Title] || len(rows) > 0
+			}
+		}
+	}
+	for _, title := range []string{"Paused by the far end", "Time paused", "Waiting for credits", "Marked with congestion", "Most that waited", "Bits in error", "Blocks that could not be corrected", "Light received"} {
+		if !answered[title] {
+			t.Errorf("panel %q shows nothing", title)
+		}
+	}
+}

@@ -112,8 +112,13 @@ func explain(q Question, places, control []place, r *readings) fabric.Attributio
 		back[i] = place{p.end, p.receives, p.sends}
 	}
 	a.Causes = append(a.Causes, r.causes(slices.Concat(places, control))...)
+	// Routing leaves what failed: no cause of that.
+	failed := q.Verdict.Scenario == fabric.HardFailure || q.Verdict.Scenario == fabric.Flap
+	if failed {
+		a.Causes = slices.DeleteFunc(a.Causes, func(c fabric.Cause) bool { return c.Cause == fabric.CauseRouting })
+	}
 	a.Causes = append(a.Causes, r.capacity(q.Verdict.Kind, places)...)
-	if q.Rerouted > 0 && q.Verdict.Scenario != fabric.HardFailure && q.Verdict.Scenario != fabric.Flap {
+	if q.Rerouted > 0 && !failed {
 		a.Causes = append(a.Causes, fabric.Cause{Cause: fabric.CauseRouting, Element: q.Verdict.Element.Element, Weight: routingWeight,
 			Text: fmt.Sprintf("%d of its %d flows took another way since", q.Rerouted, q.Flows)})
 	}

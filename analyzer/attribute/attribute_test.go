@@ -148,6 +148,10 @@ func TestCauses(t *testing.T) {
 		{"as few errors as on any link", []written{{sw + "post_fec_ber_ratio", facing, step("0", "1e-14")}}, "", "No cause found"},
 		{"light that fades", []written{{sw + "module_receive_power_watts", facing + `,lane="1"`, step("1e-3", "0.2e-3")}, {sw + "module_receive_power_watts", facing + `,lane="2"`, "1e-3x200"}}, "optics", "its module has 1.2 mW of light, 2 mW before"},
 		{"light that is as it was", []written{{sw + "module_receive_power_watts", facing + `,lane="1"`, step("1e-3", "0.95e-3")}}, "", "No cause found"},
+		{"a way that groups left", []written{{sw + "next_hop_group_members", uplink, step("12", "4")}}, "routing_change", "4 members of groups of next hops lead out of it, 12 before"},
+		{"a way that no group has", []written{{sw + "next_hop_group_members", uplink, step("12", "0")}}, "routing_change", "0 members"},
+		{"a way that more groups have", []written{{sw + "next_hop_group_members", uplink, step("4", "12")}}, "", "No cause found"},
+		{"a way that is as it was", []written{{sw + "next_hop_group_members", uplink, "4x200"}}, "", "No cause found"},
 		{"nothing", nil, "", "No cause found: the series of leaf1:up1 and spine1:dn1 say nothing."},
 	} {
 		a := ask(t, link(), nil, with(idle(), tt.more...))
@@ -161,6 +165,13 @@ func TestCauses(t *testing.T) {
 			if c.Weight <= 0 || c.Weight >= 1 {
 				t.Errorf("%s: %s weighs %v", tt.name, c.Cause, c.Weight)
 			}
+		}
+	}
+	for _, scenario := range []fabric.Scenario{fabric.HardFailure, fabric.Flap} {
+		v := link()
+		v.Scenario = scenario
+		if a := ask(t, v, nil, with(idle(), written{sw + "next_hop_group_members", uplink, step("12", "4")})); causes(a) != "" {
+			t.Errorf("%s: its consequence is named as its cause: %s", scenario, a.Summary)
 		}
 	}
 	one := ask(t, link(), nil, with(idle(), written{sw + "queue_bytes", uplink, step("0", "4600")}))

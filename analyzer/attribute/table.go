@@ -173,6 +173,16 @@ func lower(what, unit string) condition {
 		}}
 }
 
+// fewer is met by a port that fewer routes' groups of next hops have as a way out than before.
+var fewer = condition{"fewer than before; not for failures and flaps, whose consequence that is",
+	func(r *readings, k reading) (string, float64) {
+		v := r.at[k]
+		if v.now == nil || v.edge == nil || *v.now >= *v.edge {
+			return "", 0
+		}
+		return fmt.Sprintf("%s members of groups of next hops lead out of it, %s before", number(*v.now), number(*v.edge)), 1
+	}}
+
 // worse is met by a ratio of least or more, and times what it was before.
 func worse(least, times float64) condition {
 	return condition{fmt.Sprintf("%g or more, and %.0f times what it was before", least, times),
@@ -322,6 +332,9 @@ var table = []Row{
 	{Cause: fabric.CauseOptics, Series: "module_receive_power_watts", Weight: 0.6, side: receives, condition: dimmer},
 	{Cause: fabric.CauseOptics, Series: "module_transmit_power_watts", Weight: 0.7, side: sends, condition: dimmer},
 
+	// What a switch's forwarding tables say. Of failures and flaps it is the consequence (explain).
+	{Cause: fabric.CauseRouting, Series: "next_hop_group_members", Weight: 0.4, side: sends, condition: fewer},
+
 	// What the NICs of nodes tell of themselves.
 	{Cause: fabric.CauseOptics, Series: "fabric_nic_module_receive_power_watts", Weight: 0.6, side: receives, condition: dimmer},
 	{Cause: fabric.CauseOptics, Series: "fabric_nic_module_transmit_power_watts", Weight: 0.7, side: sends, condition: dimmer},
@@ -371,6 +384,7 @@ var actions = map[string]string{
 	fabric.CauseStall:      "Look beyond %s: what it sends to takes packets too slowly. Follow the pause frames or missing credits to the receiver that stops.",
 	fabric.CauseDrops:      "Look at why %s throws packets away (buffer, filter, forwarding), by its discard counters; cost it out of ECMP if jobs are affected.",
 	fabric.CausePhysical:   "Clean or replace the optic and cable at %s: packets arrive damaged. Cost the link out of ECMP until its counters stand still.",
+	fabric.CauseRouting:    "Find out why routing left %s: look at its sessions with the neighbour, and at what was withdrawn or configured.",
 	fabric.CauseFlap:       "Shut the link at %s at both ends, so that routing stops coming back to it; then look at optics and cable.",
 	fabric.CauseDown:       "The link at %s is down: look at optics, cable and the port across it, and replace what is dead.",
 	fabric.CauseAdmin:      "Somebody shut %s by configuration: ask who and why, and enable it, or put it under maintenance.",

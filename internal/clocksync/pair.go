@@ -81,6 +81,11 @@ func (k Kind) floor() float64 {
 //  11. A young pair whose one direction got a queue that hardly anything escapes holds,
 //     for ten windows: half of such a wait is not an offset. What it may hide all the same,
 //     all pairs of the NIC have in common.
+//  12. A delay that is another one every second is the path's as well, however long it
+//     lasts: rule 3 holds from window to window, and nothing is measured meanwhile.
+//  13. A pair that begins anew on a path whose round trip is longer than it was cannot
+//     know how much of that is one way; all pairs of the NIC have that in common. It
+//     begins once more when the round trip is what it was.
 type Pair struct {
 	kind Kind
 	now  [2]window // that is being filled
@@ -95,6 +100,11 @@ type Pair struct {
 	taught  float64 // windows that the shape learnt from
 	asym    float64 // ns: forward longer than the mean of both by this much
 	inherit float64 // its variance, ns^2
+	settled bool    // it was fine once
+	held    bool    // the path changed, and nothing was measured since
+	before  float64 // the variance of the asymmetry when something was
+	least   float64 // ns: the path's delay as it was known best, half of a round trip; no clock is in it
+	lost    bool    // what was known of the path's asymmetry is lost, and it is longer than least
 	unlike  float64 // ns: what unequal queues may hide
 	rough   bool    // of a window without a shape: all pairs of a NIC err alike by it
 	low     float64 // ns: the least delay of a direction, seldom undercut
@@ -204,6 +214,12 @@ func (p *Pair) Close(now int64) Estimate {
 	case !p.began:
 		p.begin(now)
 	default:
+		if p.lost && p.returned() {
+			p.reset()
+			p.lost = false
+			p.begin(now)
+			break
+		}
 		p.fine(now)
 	}
 	if !(math.Abs(p.filter.x[1]) <= runs*1e9) || !p.sane() {
@@ -226,8 +242,41 @@ func (p *Pair) Close(now int64) Estimate {
 		} else {
 			e.Inherited = math.Sqrt(p.inherit + p.unlike*p.unlike)
 		}
+		p.hide()
 	}
 	return p.estimate
+}
+
+// leastMemory is over how many windows the least delay of a path becomes what it is
+// now, if that is more.
+const leastMemory = 1800
+
+// hide makes room in the uncertainty for what may be hidden where a pair began anew on
+// a path that is longer than it was: all of it may be one way, which looks like an
+// offset of half as much, to all pairs of the NIC alike: rule 13.
+func (p *Pair) hide() {
+	longer := p.low - p.least
+	switch {
+	case p.least == 0 || longer < 0 && p.quality != Held:
+		p.least = max(p.low, 1)
+	case p.lost && longer > long:
+		// Half as much again: what leads a young pair waited more than the least.
+		p.estimate.Wander = math.Hypot(p.estimate.Wander, 1.5*longer/BoundSigmas)
+		p.least += longer / leastMemory
+	case p.quality != Held:
+		p.lost = false
+		p.least += longer / leastMemory
+	}
+}
+
+// returned reports whether a window's round trip is what it was before all was lost.
+func (p *Pair) returned() bool {
+	from := p.filter.relation()
+	u := p.distances(&p.now, &from)
+	for d := range u {
+		slices.Sort(u[d])
+	}
+	return p.low-p.least > long && p.lowest(u)-p.least <= long
 }
 
 // sigma is the standard deviation of the filter's offset, ns, or rate, ns/s, without
@@ -264,7 +313,7 @@ const absurd = 1e30
 // reset forgets everything but the counts.
 func (p *Pair) reset() {
 	moves, detours := p.estimate.Moves, p.estimate.Detours
-	*p = Pair{kind: p.kind, shape: shape{scale: p.shape.scale}, misfit: 1, now: p.now, last: p.last, prev: p.prev}
+	*p = Pair{kind: p.kind, shape: shape{scale: p.shape.scale}, misfit: 1, now: p.now, last: p.last, prev: p.prev, least: p.least, lost: p.least > 0}
 	p.estimate.Moves, p.estimate.Detours = moves, detours
 }
 

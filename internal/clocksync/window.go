@@ -24,6 +24,11 @@ func (p *Pair) coarse(now int64, more float64) {
 	back := float64(now-c.at) / 1e9
 	h := [3]float64{1, -back, 0}
 	off := float64(c.offset - from.At(c.at))
+	if longer := math.Abs(c.delay - p.low); p.settled && longer > long+2*c.excess && !p.back(&c, &off) {
+		p.detour(&c, off)
+		return
+	}
+	p.held = false
 	f.doubt(p.surprise(h, off, c.sigma*c.sigma))
 	f.update(h, off, c.sigma*c.sigma)
 	r := c.rateSigma * 1e9
@@ -39,6 +44,37 @@ func (p *Pair) coarse(now int64, more float64) {
 	p.odd, p.same, p.lastOdd = 0, 0, false
 	p.estimate.Delay = int64(math.Round(c.delay))
 	p.quality = Coarse
+}
+
+// detour takes a window whose round trip is not what it was for the path's, which is then longer
+// one way by what would else be the clocks' offset off: rule 12.
+func (p *Pair) detour(c *found, off float64) {
+	if !p.held {
+		p.estimate.Detours++
+		p.remember()
+		p.held, p.before = true, p.inherit
+	}
+	p.asym += off
+	p.inherit = p.before + p.filter.p[0][0]*p.misfit + c.sigma*c.sigma
+	p.low = c.delay
+	p.estimate.Delay = int64(math.Round(c.delay))
+	p.odd, p.same, p.lastOdd = 0, 0, true
+	p.quality = Held
+}
+
+// back reports whether a window's round trip is that of a path before; the asymmetry is then
+// as it was, and off what is left of it: rule 6.
+func (p *Pair) back(c *found, off *float64) bool {
+	for _, r := range p.known {
+		if math.Abs(r.delay-c.delay) <= p.kind.floor()+c.excess {
+			p.filter.widen(0, p.inherit) // it was led by what it is not any more
+			*off += p.asym - r.asym
+			c.offset += int64(math.Round(p.asym - r.asym))
+			p.asym, p.inherit, p.low = r.asym, r.inherit, c.delay
+			return true
+		}
+	}
+	return false
 }
 
 // long is a wait, ns, that no estimate is led by.
@@ -265,7 +301,7 @@ func (p *Pair) fine(now int64) {
 	f.doubt(surprise)
 	p.trace(now, &from, place)
 	p.unlike, p.rough = p.shape.unlike(), false
-	p.quality = Fine
+	p.quality, p.settled, p.held = Fine, true, false
 	p.centre(low)
 }
 
@@ -582,6 +618,7 @@ func (p *Pair) stranger(now int64, shift [2]float64, limit float64) {
 	p.inherit += f.p[0][0]*p.misfit + noise
 	for _, r := range p.known {
 		if math.Abs(r.delay-f.x[2]) <= limit {
+			f.widen(0, p.inherit) // it was led by what it is not any more
 			p.asym, p.inherit = r.asym, r.inherit
 		}
 	}

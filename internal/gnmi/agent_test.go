@@ -269,6 +269,17 @@ func document(t *testing.T, cells map[string]map[string]string) {
 			}
 		}
 	}
+	fmt.Fprintf(&b, "\n## Forwarding tables\n\nAsked for with `routes: true`, by the presets %s. No prefix is asked for, and no group has a series.\n\n| path | tells | source |\n| --- | --- | --- |\n",
+		strings.Join(preset.WithRoutes, ", "))
+	for _, r := range preset.Routes() {
+		tells := "`" + preset.FamilyMembers + "`, which counts by port"
+		if r.Metric != "" {
+			tells = "`" + r.Metric + "` address_family=" + r.Labels["address_family"]
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", r.Path, tells, r.Source)
+	}
+	b.WriteString("\nNot asked for, because it is not confirmed: the same of Cumulus, NVOS, SONiC and SR Linux, whose lists of paths do not have it, or have it elsewhere.\n" +
+		"A switch that does not know a path may refuse the whole subscription (`graylink_gnmi_errors_total{kind=\"request\"}`).\n")
 	const file = "../../docs/gnmi.md"
 	if *update {
 		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {

@@ -10,8 +10,10 @@ import (
 
 	gpb "github.com/openconfig/gnmi/proto/gnmi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/graylink/graylink/internal/gnmi/gnmitest"
 	"github.com/graylink/graylink/internal/gnmi/preset"
 )
 
@@ -211,4 +213,94 @@ func BenchmarkSONiC(b *testing.B) {
 		b.Fatalf("%+v", c)
 	}
 	b.ReportMetric(6400*float64(b.N)/b.Elapsed().Seconds(), "counters/s")
+}
+
+// serving is a generator that is served on the loopback.
+func serving(b *testing.B) (g *generator, address string) {
+	b.Helper()
+	g = &generator{start: make(chan int)}
+	for _, n := range notifications() {
+		g.messages = append(g.messages, &gpb.SubscribeResponse{Response: &gpb.SubscribeResponse_Update{Update: n}})
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := grpc.NewServer()
+	gpb.RegisterGNMIServer(s, g)
+	served := make(chan struct{})
+	go func() { defer close(served); _ = s.Serve(l) }()
+	b.Cleanup(func() { s.Stop(); <-served })
+	return g, l.Addr().String()
+}
+
+// BenchmarkDialOut: updates of one switch that connects by itself, by a tunnel of the
+// library's client and by Publish; the switch, and the tunnel's client, are in the same
+// process.
+func BenchmarkDialOut(b *testing.B) {
+	for _, by := range []string{"tunnel", "publish"} {
+		b.Run(by, func(b *testing.B) {
+			c := Defaults()
+			c.Preset, c.TLS.Insecure, c.QueueWait = "cumulus", true, time.Minute
+			c.DialOut.Listen, c.DialOut.Targets = "127.0.0.1:0", []Caller{{ID: "leaf1"}}
+			a, err := Start(c, slog.New(slog.DiscardHandler))
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { _ = a.Close() })
+			conn, err := grpc.NewClient(a.DialOutAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { _ = conn.Close() })
+			ctx, stop := context.WithCancel(context.Background())
+			done := make(chan struct{})
+			b.Cleanup(func() { stop(); <-done })
+			g, address := serving(b)
+			start := g.start
+			if by == "tunnel" {
+				sw := &gnmitest.Switch{Address: address}
+				go func() { defer close(done); _ = sw.Tunnel(ctx, conn, "leaf1") }()
+			} else {
+				start = make(chan int)
+				go func() {
+					defer close(done)
+					stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/gnmi.sonic.gNMIDialOut/Publish")
+					if err != nil {
+						return
+					}
+					for n := 1; ; {
+						for i := range n {
+							if stream.SendMsg(g.messages[i%len(g.messages)]) != nil {
+								return
+							}
+						}
+						select {
+						case n = <-start:
+						case <-ctx.Done():
+							return
+						}
+					}
+				}()
+			}
+			s := a.targets()[0]
+			samples := func() uint64 {
+				s.store.mu.Lock()
+				defer s.store.mu.Unlock()
+				return s.store.decoder.Counts.Samples
+			}
+			for !s.up.Load() && s.publishing.Load() == 0 || by == "publish" && samples() < perMessage {
+				time.Sleep(time.Millisecond)
+			}
+			messages := b.N/perMessage + 1
+			from := samples()
+			b.ReportAllocs()
+			b.ResetTimer()
+			start <- messages
+			for samples()-from < uint64(messages*perMessage) {
+				time.Sleep(time.Millisecond)
+			}
+			b.ReportMetric(float64(messages*perMessage)/b.Elapsed().Seconds(), "updates/s")
+		})
+	}
 }

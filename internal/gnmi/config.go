@@ -32,6 +32,8 @@ type Config struct {
 	TokenFile    string `mapstructure:"token_file"`
 	// Paths are added to the preset's.
 	Paths []preset.UserPath `mapstructure:"paths"`
+	// Routes: forwarding tables are asked for as well, without their prefixes.
+	Routes bool `mapstructure:"routes"`
 	// Timeout is of connecting and of Capabilities.
 	Timeout time.Duration `mapstructure:"timeout"`
 	// BackoffMin and BackoffMax bound the wait before a session is tried again.
@@ -145,6 +147,9 @@ func (c *Config) Validate() error {
 	if c.MaxSeries < 1 || c.MaxSeries > 1<<24 {
 		return wrong("max_series", "1 to 16777216 are expected, not %d", c.MaxSeries)
 	}
+	if c.Routes && !slices.Contains(preset.WithRoutes, c.Preset) {
+		return wrong("routes", "they are known of the presets %s only, not of %q", strings.Join(preset.WithRoutes, ", "), c.Preset)
+	}
 	rules, err := c.rules()
 	if err != nil {
 		return err
@@ -158,6 +163,9 @@ func (c *Config) Validate() error {
 // rules are the preset's and the user's.
 func (c *Config) rules() ([]preset.Rule, error) {
 	rules := slices.Clone(preset.Named(c.Preset).Rules)
+	if c.Routes {
+		rules = append(rules, preset.Routes()...)
+	}
 	for i, u := range c.Paths {
 		r, err := u.Rule()
 		if err != nil {

@@ -252,7 +252,7 @@ func (a *Agent) listen(log *slog.Logger) error {
 	opts := []grpc.ServerOption{
 		grpc.ConnectionTimeout(a.config.Timeout), grpc.MaxRecvMsgSize(c.MaxMessage), grpc.MaxConcurrentStreams(uint32(c.MaxStreams)), //nolint:gosec // at most 65536
 		grpc.MaxHeaderListSize(16 << 10), grpc.InitialWindowSize(1 << 20), grpc.InitialConnWindowSize(1 << 20), grpc.WaitForHandlers(true), grpc.StatsHandler(d),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second, MaxConnectionIdle: 5 * time.Minute}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second, MaxConnectionIdle: 30 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
 	if c.TLS.Cert != "" {

@@ -39,6 +39,7 @@ type store struct {
 	decoder  *decode.Decoder
 	all      map[string]*series
 	ports    map[string][]string // ports by component
+	hops     *hops
 	families map[*preset.Family]uint16
 	key      []byte
 	now      time.Time
@@ -51,7 +52,7 @@ type store struct {
 }
 
 func newStore(tree *preset.Tree, changes bool, max int) *store {
-	s := &store{changes: changes, all: map[string]*series{}, ports: map[string][]string{}, families: map[*preset.Family]uint16{}, max: max}
+	s := &store{hops: newHops(), changes: changes, all: map[string]*series{}, ports: map[string][]string{}, families: map[*preset.Family]uint16{}, max: max}
 	for _, l := range tree.Leaves {
 		if _, ok := s.families[l.Family]; !ok {
 			s.families[l.Family] = uint16(len(s.families))
@@ -63,6 +64,12 @@ func newStore(tree *preset.Tree, changes bool, max int) *store {
 
 // Sample implements decode.Sink; the store is locked.
 func (s *store) Sample(l *preset.Leaf, identity []byte, c *preset.Captures, v float64, text string, at int64) {
+	if l.Family.Kind == preset.Member || l.Family.Kind == preset.HopPort {
+		if !s.hops.tell(l.Family.Kind, l.Values(c), text, s.now) {
+			s.full++
+		}
+		return
+	}
 	s.key = append(binary.BigEndian.AppendUint16(s.key[:0], s.families[l.Family]), identity...)
 	x := s.all[string(s.key)]
 	if x == nil {
@@ -112,9 +119,16 @@ func (s *store) unrelate(port string) {
 func (s *store) Delete(n *preset.Node, c *preset.Captures) {
 	gone := map[uint16][]*preset.Leaf{}
 	n.Under(func(l *preset.Leaf) {
+		if l.Family.Kind == preset.Member || l.Family.Kind == preset.HopPort {
+			s.hops.remove(l.Family.Kind, l.Values(c))
+			return
+		}
 		f := s.families[l.Family]
 		gone[f] = append(gone[f], l)
 	})
+	if len(gone) == 0 {
+		return
+	}
 	for key, x := range s.all {
 		for _, l := range gone[binary.BigEndian.Uint16([]byte(key[:2]))] {
 			if l.Field < 0 && l != x.leaf || !l.Covers(key[2:], c) {
@@ -144,6 +158,9 @@ func (s *store) notification(n message, now time.Time) {
 				delete(s.all, key)
 			}
 		}
+		if s.changes {
+			s.hops = newHops()
+		}
 		return
 	}
 	s.now, s.stream = now, n.stream
@@ -155,6 +172,7 @@ func (s *store) notification(n message, now time.Time) {
 func (s *store) points(out []Point, name string, now time.Time, stale time.Duration) (_ []Point, unplaced int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	out, unplaced = s.nextHops(out, name, now, stale)
 	var infos map[string]bool
 	for key, x := range s.all {
 		f := x.leaf.Family
@@ -193,3 +211,17 @@ func (s *store) points(out []Point, name string, now time.Time, stale time.Durat
 	}
 	return out, unplaced
 }
+
+// nextHops appends how many members of groups lead out of each port.
+func (s *store) nextHops(out []Point, name string, now time.Time, stale time.Duration) (_ []Point, unplaced int) {
+	if !s.changes {
+		s.hops.expire(now.Add(-stale))
+	}
+	ports, unplaced := s.hops.byPort()
+	for port, n := range ports {
+		out = append(out, Point{Family: familyMembers, Switch: name, Values: []string{port}, Value: float64(n), At: now})
+	}
+	return out, unplaced
+}
+
+var familyMembers = preset.Lookup(preset.FamilyMembers)

@@ -24,11 +24,11 @@ import (
 	"unsafe"
 )
 
-// Library is the verbs library of this host; nil: this program was built
-// without it.
 // portStates are those of enum ibv_port_state.
 var portStates = []string{"nop", "down", "init", "armed", "active", "active_defer"}
 
+// Library is the verbs library of this host; nil: this program was built
+// without it.
 func Library() Verbs { return libibverbs{} }
 
 // The types of both sides have one size.

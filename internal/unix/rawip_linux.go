@@ -100,7 +100,7 @@ func sockaddr(a netip.Addr) sys.Sockaddr {
 func (r *RawIP) Send(packet []byte, dst netip.Addr) error {
 	for {
 		err := sys.Sendto(r.out, packet, sys.MSG_DONTWAIT, sockaddr(dst))
-		if err == syscall.EINTR {
+		if errors.Is(err, syscall.EINTR) {
 			continue
 		}
 		if err != nil {
@@ -118,11 +118,11 @@ func (r *RawIP) Recv(buf []byte) (message []byte, from netip.Addr, err error) {
 		var sa sys.Sockaddr
 		if cerr := r.raw.Read(func(fd uintptr) bool {
 			n, sa, err = sys.Recvfrom(int(fd), buf, 0)
-			return err != syscall.EAGAIN
+			return !errors.Is(err, syscall.EAGAIN)
 		}); cerr != nil {
 			return nil, from, fmt.Errorf("receive ICMP: %w: %w", os.ErrClosed, cerr) // there is no deadline that could end it
 		}
-		if err == syscall.EINTR {
+		if errors.Is(err, syscall.EINTR) {
 			continue
 		}
 		if err != nil {

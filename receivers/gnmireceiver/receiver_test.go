@@ -219,6 +219,7 @@ func TestNames(t *testing.T) {
 }
 
 var attributes = map[string]string{
+	"address_family": "ipv4 or ipv6.", "protocol": "Who made the routes, as the switch names it.", "vrf": "Instance of the network.",
 	"class": "Class of the policer.", "cpu": "Index of the processor.", "kind": "What was wrong.", "lane": "Physical lane.", "port": "Name of the switch's port.", "priority": "Priority of IEEE 802.1Q.",
 	"reason": "Why.", "remote": "Name of the system at the other end of the cable.", "remote_chassis": "Its chassis.", "remote_port": "Its port.",
 	"switch": "Name of the switch.", "tc": "Queue, as the switch names it.", "window": "Over what the switch keeps the most: since_clear, periodic, or minutes.",

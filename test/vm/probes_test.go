@@ -357,6 +357,43 @@ func TestProbesOverRDMA(t *testing.T) {
 		}
 		shell(t, a.m, "tc qdisc del dev eth0 root")
 	})
+	t.Run("copies and disorder one way", func(t *testing.T) {
+		counted := func(p *prober, family string) float64 {
+			v, _, _ := series(p.edges(), family, "src", fmt.Sprintf("h%d/rxe0", p.n))
+			sum := 0.0
+			for _, x := range v {
+				sum += x
+			}
+			return sum
+		}
+		for _, x := range []struct {
+			netem    string
+			from, to float64 // copies of 200 probes
+		}{{"delay 0ms duplicate 20%", 10, 80}, {"delay 30ms reorder 30% 50%", 0, 0}} {
+			shell(t, a.m, "tc qdisc replace dev eth0 root netem "+x.netem)
+			for _, p := range probers {
+				p.answered("rxe0", 5) // those that were on their way
+			}
+			var before [2]account
+			var copies [2]float64
+			for i, p := range probers {
+				before[i], copies[i] = p.edge("rxe0"), counted(p, "fabric_probe_duplicate_total")
+			}
+			for i, p := range probers {
+				var y account
+				until(t, "200 answers to "+p.m.Name, func() (string, bool) {
+					y = p.edge("rxe0").since(before[i])
+					return fmt.Sprintf("%+v", y), y.acked >= 200
+				})
+				n := counted(p, "fabric_probe_duplicate_total") - copies[i]
+				t.Logf("%s, %s: %g answers, %g copies, %v lost", p.m.Name, x.netem, y.acked, n, y.lost)
+				if of := y.acked / 200; n < x.from*of || n > x.to*of || y.lost[0] != 0 || y.lost[1] != 0 {
+					t.Errorf("%s, %s: %g copies in %+v: %g to %g of 200, and nothing lost, are expected", p.m.Name, x.netem, n, y, x.from, x.to)
+				}
+			}
+		}
+		shell(t, a.m, "tc qdisc del dev eth0 root")
+	})
 
 	// again waits until both measure, and tells how long that took after what was done.
 	again := func(t *testing.T, what string, since time.Time) {

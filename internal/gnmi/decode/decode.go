@@ -28,8 +28,8 @@ import (
 
 // Sink takes what a notification says.
 type Sink interface {
-	// Sample is a value of a leaf, or its text where the leaf is of an Info or a
-	// Relation. Identity and text are the caller's again when it returns.
+	// Sample is a value of a leaf, or its text where the leaf's kind tells that.
+	// Identity and text are the caller's again when it returns.
 	Sample(l *preset.Leaf, identity []byte, c *preset.Captures, value float64, text string, at int64)
 	// Delete takes away the leaves beneath a node whose captures are as given; an empty
 	// one is any.
@@ -249,7 +249,7 @@ func (d *Decoder) leaf(n *preset.Node, number float64, text string, isText bool,
 		}
 		known = true
 		v := 1.0
-		if l.Family.Kind == preset.Info || l.Family.Kind == preset.Relation {
+		if l.Family.Kind.Told() {
 			if !isText {
 				text = strconv.FormatFloat(number, 'f', -1, 64)
 			}

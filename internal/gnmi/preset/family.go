@@ -15,13 +15,20 @@ import (
 type Kind int
 
 // The kinds of families. An Info is a gauge that is always 1: its labels are what
-// it tells. A Relation is no series: it says which port a component belongs to.
+// it tells. A Relation is no series: it says which port a component belongs to. A
+// Member and a HopPort are none either: what is told of groups of next hops is counted
+// by port, since there may be more of them than anybody wants series.
 const (
 	Counter Kind = iota + 1
 	Gauge
 	Info
 	Relation
+	Member  // a next hop is in a group
+	HopPort // a next hop leads out of a port
 )
+
+// Told reports whether what a leaf of the kind tells is its text.
+func (k Kind) Told() bool { return k >= Info }
 
 func (k Kind) String() string {
 	switch k {
@@ -33,6 +40,10 @@ func (k Kind) String() string {
 		return "info"
 	case Relation:
 		return "relation"
+	case Member:
+		return "member"
+	case HopPort:
+		return "port of a next hop"
 	}
 	return "untyped"
 }
@@ -125,6 +136,9 @@ var Families = func() []*Family {
 		{"fabric_switch_port_module_voltage_volts", "Supply voltage of the module.", Gauge, port()},
 
 		{"fabric_switch_port_neighbor_info", "What LLDP or the subnet manager says is at the other end of the cable.", Info, port("remote", "remote_port", "remote_chassis")},
+
+		{FamilyMembers, "Members of groups of next hops that lead out of the port.", Gauge, port()},
+		{FamilyRoutes, "Routes in the forwarding tables.", Gauge, []string{"vrf", "address_family", "protocol"}},
 
 		{"fabric_switch_port_link_downed_total", "Times the link failed to recover from an error and went down.", Counter, port()},
 		{"fabric_switch_port_link_recoveries_total", "Times the link recovered from an error.", Counter, port()},

@@ -70,6 +70,21 @@ func TestPresets(t *testing.T) {
 	}
 }
 
+// TestRoutes: the rules of forwarding tables compile beside those of the presets that
+// may be asked for them, are said by somebody, and none is about a prefix.
+func TestRoutes(t *testing.T) {
+	for _, name := range WithRoutes {
+		if _, err := Compile(append(slices.Clone(Named(name).Rules), Routes()...)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, r := range Routes() {
+		if r.family() == nil || r.Source == "" || strings.Contains(r.Path, "entry[") || r.OnChange != r.family().Kind.Told() {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
 func TestConversions(t *testing.T) {
 	for _, c := range []struct {
 		name string
