@@ -3,7 +3,6 @@ package analyzer
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,8 +13,6 @@ import (
 	"github.com/graylink/graylink/analyzer/evidence/evidencetest"
 	"github.com/graylink/graylink/internal/fabric"
 )
-
-var neighbourPorts = flag.Int("neighbours.ports", 0, "how many ports TestNeighboursCost has; 0: it is skipped")
 
 const neighbourTopology = `
 version: 1
@@ -244,21 +241,31 @@ func TestNeighboursPartial(t *testing.T) {
 	}
 }
 
-// TestNeighboursCost prints what the questions cost: go test ./analyzer -run NeighboursCost
-// -v -neighbours.ports 64000.
-func TestNeighboursCost(t *testing.T) {
-	if *neighbourPorts == 0 {
-		t.Skip("-neighbours.ports is not given")
-	}
+// BenchmarkNeighbours is a question about the neighbours of 64,000 ports while nothing moves, and the first one, which asks about
+// all of them.
+func BenchmarkNeighbours(b *testing.B) {
+	const ports = 64_000
 	var lines []string
-	for i := range *neighbourPorts {
+	for i := range ports {
 		lines = append(lines, fmt.Sprintf("sw%d:p%d sw%d p%d - 1x60", i/64, i%64, i, i))
 	}
-	l := neighbourLoop(t, evidencetest.Load(t, seriesOf(lines...)))
-	l.near.settings.Observe = func(query string, took time.Duration, err error) { t.Log(query, took, err) }
-	for _, second := range []int{200, 215, 230} {
-		if err := l.near.ask(t.Context(), at(second)); err != nil {
-			t.Fatal(err)
+	db := evidencetest.Load(b, seriesOf(lines...))
+	b.Run("all", func(b *testing.B) {
+		for b.Loop() {
+			if err := neighbourLoop(b, db).near.ask(b.Context(), at(200)); err != nil {
+				b.Fatal(err)
+			}
 		}
-	}
+	})
+	b.Run("nothing moved", func(b *testing.B) {
+		l := neighbourLoop(b, db)
+		if err := l.near.ask(b.Context(), at(200)); err != nil {
+			b.Fatal(err)
+		}
+		for b.Loop() {
+			if err := l.near.ask(b.Context(), at(215)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }
