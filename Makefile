@@ -4,7 +4,7 @@ GO ?= go
 BIN := bin
 # Packages whose tests race as a whole, and those that leave their slow ones out of it.
 RACE := ./internal/agentapi/... ./internal/ibsample ./internal/kubenode ./internal/pki ./internal/sighting/... ./internal/unix ./exporters/coordinator ./exporters/ibfabric ./exporters/otlp ./exporters/switch ./analyzer/daemon ./analyzer/evidence ./analyzer/paths ./analyzer/publish
-RACE_SHORT := ./analyzer ./exporters/node ./internal/probe ./internal/schedule ./internal/coordinator ./internal/clocksync ./internal/ibagent
+RACE_SHORT := ./analyzer ./exporters/node ./internal/gnmi ./internal/rdma ./internal/probe ./internal/schedule ./internal/coordinator ./internal/clocksync ./internal/ibagent
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # Programs that the demo and the tests run, as program:Debian package.
 DEMO_TOOLS := ip:iproute2 iptables:iptables
@@ -54,7 +54,7 @@ test: test-tools build
 	@echo "race detector over the concurrent packages"
 	$(GO) test -race -short -timeout 10m $(RACE_SHORT) $(RACE)
 	@echo "packages without fabrics: real sockets, real Prometheus rules, real subnet manager, real browser"
-	$(GO) test -count 1 -timeout 10m $$($(GO) list ./... | grep -v -E '$(FABRICS)' | grep -v -x -F -e "$$($(GO) list $(RACE))")
+	$(GO) test -count 1 -timeout 10m ./test/vm $$($(GO) list ./... | grep -v -E '$(FABRICS)|/test/vm$$' | grep -v -x -F -e "$$($(GO) list $(RACE))")
 	@echo "packages that build fabrics of network namespaces, one after the other (fifteen minutes)"
 	$(GO) test -p 1 -count 1 -timeout 25m $$($(GO) list ./... | grep -E '$(FABRICS)')
 

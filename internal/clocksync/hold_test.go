@@ -10,7 +10,11 @@ import (
 // an offset, or the uncertainty says so; and when it is over all is as it was.
 func TestPairRule3ADelayThatIsNeverTheSameIsThePathsToo(t *testing.T) {
 	for _, k := range []Kind{Kernel, Hardware} {
-		for seed := range uint64(4) {
+		seeds := uint64(4)
+		if testing.Short() {
+			seeds = 1
+		}
+		for seed := range seeds {
 			for dir := range 2 {
 				for name, slow := range map[string]func(b *bench, i int){
 					"wandering":  func(b *bench, i int) { b.extra[dir] = 2e6 + float64(i%7)*70e3 },
