@@ -487,6 +487,15 @@ func (m *Machine) Get(ctx context.Context, url string) ([]byte, error) {
 	return out.Body, nil
 }
 
+// Do passes a request on to an HTTP server in the machine, whatever it answers.
+func (m *Machine) Do(ctx context.Context, r guest.Request) (out guest.Page, err error) {
+	if r.Limit == 0 {
+		r.Limit = time.Minute
+	}
+	err = m.call(ctx, "Get", r, &out)
+	return out, err
+}
+
 // Process is a program that was started in a machine. It is for one goroutine at a time.
 type Process struct {
 	m    *Machine

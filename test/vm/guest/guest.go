@@ -5,6 +5,7 @@ package guest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,6 +88,7 @@ type File struct {
 // Page is what an HTTP server of the machine answered.
 type Page struct {
 	Status int
+	Header http.Header
 	Body   []byte
 }
 
@@ -94,6 +96,10 @@ type Page struct {
 type Request struct {
 	URL   string
 	Limit time.Duration
+	// Method is GET where there is none.
+	Method string
+	Header http.Header
+	Body   []byte
 }
 
 // Service has the methods. Its zero value, with Problems where there were any, is ready.
@@ -300,16 +306,19 @@ func (s *Service) WriteFile(f File, _ *struct{}) error {
 func (s *Service) Get(r Request, out *Page) error {
 	ctx, cancel := context.WithTimeout(context.Background(), r.Limit)
 	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, r.URL, nil)
+	q, err := http.NewRequestWithContext(ctx, cmp.Or(r.Method, http.MethodGet), r.URL, bytes.NewReader(r.Body))
 	if err != nil {
 		return err
+	}
+	if r.Header != nil {
+		q.Header = r.Header
 	}
 	a, err := http.DefaultClient.Do(q)
 	if err != nil {
 		return err
 	}
 	defer a.Body.Close()
-	out.Status = a.StatusCode
+	out.Status, out.Header = a.StatusCode, a.Header
 	out.Body, err = bounded(a.Body, r.URL)
 	return err
 }
