@@ -19,29 +19,36 @@ import (
 	"github.com/graylink/graylink/internal/nichealth"
 )
 
+// logsSink takes log records by the Collector's own receiver of OTLP at an address.
+func logsSink(t *testing.T, protocol, address string) *consumertest.LogsSink {
+	t.Helper()
+	factory := otlpreceiver.NewFactory()
+	cfg := factory.CreateDefaultConfig()
+	if err := confmap.NewFromStringMap(map[string]any{"protocols": map[string]any{protocol: map[string]any{"endpoint": address}}}).Unmarshal(cfg); err != nil {
+		t.Fatal(err)
+	}
+	sink := &consumertest.LogsSink{}
+	r, err := factory.CreateLogs(t.Context(), receivertest.NewNopSettings(factory.Type()), cfg, sink)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Start(t.Context(), componenttest.NewNopHost()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return sink
+}
+
 // TestHealthEventsThroughTheCollectorsReceiver: the Collector's own receiver reads what is pushed.
 func TestHealthEventsThroughTheCollectorsReceiver(t *testing.T) {
 	for _, protocol := range []string{otlp.GRPC, otlp.HTTP} {
 		t.Run(protocol, func(t *testing.T) {
 			address := freePort(t)
-			factory := otlpreceiver.NewFactory()
-			cfg := factory.CreateDefaultConfig()
-			if err := confmap.NewFromStringMap(map[string]any{"protocols": map[string]any{protocol: map[string]any{"endpoint": address}}}).Unmarshal(cfg); err != nil {
-				t.Fatal(err)
-			}
-			sink := &consumertest.LogsSink{}
-			r, err := factory.CreateLogs(t.Context(), receivertest.NewNopSettings(factory.Type()), cfg, sink)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := r.Start(t.Context(), componenttest.NewNopHost()); err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := r.Shutdown(context.Background()); err != nil {
-					t.Error(err)
-				}
-			}()
+			sink := logsSink(t, protocol, address)
 			logs, err := otlp.NewLogs(otlp.Options{Endpoint: address, Protocol: protocol, Insecure: true, Service: "graylink-node", Host: "h1"}, prometheus.NewRegistry())
 			if err != nil {
 				t.Fatal(err)

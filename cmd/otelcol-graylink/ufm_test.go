@@ -3,19 +3,12 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-
-	"go.opentelemetry.io/collector/component/componenttest"
-	"go.opentelemetry.io/collector/confmap"
-	"go.opentelemetry.io/collector/consumer/consumertest"
-	"go.opentelemetry.io/collector/receiver/otlpreceiver"
-	"go.opentelemetry.io/collector/receiver/receivertest"
 
 	"github.com/graylink/graylink/internal/ufm/ufmtest"
 )
@@ -40,24 +33,7 @@ func TestUFMInBothPipelines(t *testing.T) {
 	s.PutJSON("/app/alarms", []map[string]any{{"id": 1, "name": "Module status FAULT", "event_type": 394, "severity": "Critical", "object_name": "0002c90300f172a0", "reason": "fatal"}})
 
 	address, scrape, dir := freePort(t), freePort(t), t.TempDir()
-	factory := otlpreceiver.NewFactory()
-	cfg := factory.CreateDefaultConfig()
-	if err := confmap.NewFromStringMap(map[string]any{"protocols": map[string]any{"grpc": map[string]any{"endpoint": address}}}).Unmarshal(cfg); err != nil {
-		t.Fatal(err)
-	}
-	sink := &consumertest.LogsSink{}
-	r, err := factory.CreateLogs(t.Context(), receivertest.NewNopSettings(factory.Type()), cfg, sink)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Start(t.Context(), componenttest.NewNopHost()); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := r.Shutdown(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}()
+	sink := logsSink(t, "grpc", address)
 	config := filepath.Join(dir, "collector.yaml")
 	if err := os.WriteFile(config, []byte(fmt.Sprintf(`
 receivers:

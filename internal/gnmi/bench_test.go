@@ -93,21 +93,9 @@ func BenchmarkEndToEnd(b *testing.B) {
 	c.Preset, c.TLS.Insecure, c.QueueWait = "cumulus", true, time.Minute
 	var gens []*generator
 	for i := range targets {
-		g := &generator{start: make(chan int)}
-		for _, n := range notifications() {
-			g.messages = append(g.messages, &gpb.SubscribeResponse{Response: &gpb.SubscribeResponse_Update{Update: n}})
-		}
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			b.Fatal(err)
-		}
-		s := grpc.NewServer()
-		gpb.RegisterGNMIServer(s, g)
-		served := make(chan struct{})
-		go func() { defer close(served); _ = s.Serve(l) }()
-		b.Cleanup(func() { s.Stop(); <-served })
+		g, address := serving(b)
 		gens = append(gens, g)
-		c.Targets = append(c.Targets, Target{Address: l.Addr().String(), Name: fmt.Sprint("leaf", i)})
+		c.Targets = append(c.Targets, Target{Address: address, Name: fmt.Sprint("leaf", i)})
 	}
 	a, err := Start(c, slog.New(slog.DiscardHandler))
 	if err != nil {

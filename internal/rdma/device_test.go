@@ -17,7 +17,7 @@ func onDevice(t *testing.T) (a, b *Port) {
 	t.Helper()
 	name := os.Getenv("GRAYLINK_RDMA_DEVICE")
 	if name == "" {
-		t.Skip("GRAYLINK_RDMA_DEVICE names no device")
+		t.Fatal("GRAYLINK_RDMA_DEVICE: the name of an RDMA device is expected")
 	}
 	o := Options{Device: name, Port: 1, PKey: DefaultPKey, QKey: 77}
 	var ports [2]*Port

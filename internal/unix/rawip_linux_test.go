@@ -44,8 +44,8 @@ func TestRawIP(t *testing.T) {
 	for _, a := range []string{"127.0.0.1", "::1"} {
 		src := netip.MustParseAddr(a)
 		r, err := OpenRawIP("lo", src)
-		if errors.Is(err, EPERM) || errors.Is(err, EADDRNOTAVAIL) {
-			t.Skipf("%s: %v: CAP_NET_RAW and the address are needed", a, err)
+		if (errors.Is(err, EPERM) || errors.Is(err, EADDRNOTAVAIL)) && os.Getenv("GRAYLINK_REQUIRE_ALL") != "1" {
+			t.Skipf("%s: %v: needs CAP_NET_RAW, and the address on lo", a, err)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 
 	"github.com/graylink/graylink/internal/pki"
 )
@@ -104,18 +102,7 @@ func (p *prober) qpn() (qpn string) {
 // edges is what the agent publishes of its edges.
 func (p *prober) edges() map[string]*dto.MetricFamily {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
-	defer cancel()
-	b, err := p.m.Get(ctx, "http://127.0.0.1:9868/metrics/edges")
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	out, err := parser.TextToMetricFamilies(strings.NewReader(string(b)))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return out
+	return p.families("/metrics/edges")
 }
 
 // account is an edge's: counts, and sums of delays in seconds. Directions are forward and

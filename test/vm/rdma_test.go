@@ -180,9 +180,15 @@ func field(line, name string) string {
 // scrape is what the agent publishes.
 func (a *agent) scrape() map[string]*dto.MetricFamily {
 	a.t.Helper()
+	return a.families("/metrics")
+}
+
+// families are those of one of its pages.
+func (a *agent) families(page string) map[string]*dto.MetricFamily {
+	a.t.Helper()
 	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
 	defer cancel()
-	b, err := a.m.Get(ctx, "http://127.0.0.1:9868/metrics")
+	b, err := a.m.Get(ctx, "http://127.0.0.1:9868"+page)
 	if err != nil {
 		a.t.Fatal(err)
 	}
