@@ -60,8 +60,8 @@ test: test-tools build
 
 # Virtual machines with soft-RoCE: NIC health, and probes by RDMA (three minutes): docs/testbed.md.
 test-rdma:
-	$(call need,$(VM_TOOLS),)
-	$(GO) test -count 1 -v -timeout 10m ./test/vm/...
+	$(call need,$(VM_TOOLS) prometheus:prometheus,)
+	$(GO) test -tags alone -count 1 -v -timeout 10m ./test/vm/...
 
 # Without the suites that build fabrics.
 test-short:

@@ -1,3 +1,8 @@
+//go:build alone
+
+// Four machines and a server need the host to themselves: where it is busy the agents are starved, and the analyzer
+// rightly takes starved nodes for no evidence. make test-rdma has it, make test has not.
+
 package vm
 
 import (
