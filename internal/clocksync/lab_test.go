@@ -25,6 +25,8 @@ type smallLab struct {
 	stalls  float64  // of the machine, a second
 	stall   [2]int64 // the one that is, from and until
 	solved  func()
+	late    map[*labNode]int64 // ns more for what a node sends
+	user    bool               // stamps are a program's: it sends later than it says, as it hears later
 }
 
 type labNode struct {
@@ -104,6 +106,15 @@ func (l *smallLab) stamp(at int64) int64 {
 	return at
 }
 
+// sent is the stamp of what leaves at a time.
+func (l *smallLab) sent(at int64) int64 {
+	if s := l.stamp(at); !l.user {
+		return s
+	} else {
+		return 2*at - s
+	}
+}
+
 func (l *smallLab) wait(e *labEdge, t int64) int64 {
 	w := e.delay
 	for range 3 {
@@ -121,11 +132,11 @@ func (l *smallLab) probe(n *labNode, e *labEdge, t int64) {
 	if e.sent != 0 {
 		e.pair.Reverse(e.sent, e.came)
 	}
-	t2 := t + l.wait(e, t)
+	t2 := t + l.wait(e, t) + l.late[n]
 	t3 := t2 + 50000
-	t4 := t3 + l.wait(e, t3)
-	e.pair.Forward(l.stamp(n.read(t)), l.stamp(e.to.read(t2)))
-	e.sent, e.came = l.stamp(e.to.read(t3)), l.stamp(n.read(t4))
+	t4 := t3 + l.wait(e, t3) + l.late[e.to]
+	e.pair.Forward(l.sent(n.read(t)), l.stamp(e.to.read(t2)))
+	e.sent, e.came = l.sent(e.to.read(t3)), l.stamp(n.read(t4))
 }
 
 func (l *smallLab) close(n *labNode) {

@@ -83,6 +83,8 @@ func (k Kind) floor() float64 {
 //     all pairs of the NIC have in common.
 //  12. A delay that is another one every second is the path's as well, however long it
 //     lasts: rule 3 holds from window to window, and nothing is measured meanwhile.
+//     So it does where samples are few or coarse and no shape was ever learnt. Of a
+//     window in which the path changed, those count that went as the least delayed did.
 //  13. A pair that begins anew on a path whose round trip is longer than it was cannot
 //     know how much of that is one way; all pairs of the NIC have that in common. It
 //     begins once more when the round trip is what it was.
@@ -108,6 +110,7 @@ type Pair struct {
 	unlike  float64 // ns: what unequal queues may hide
 	rough   bool    // of a window without a shape: all pairs of a NIC err alike by it
 	low     float64 // ns: the least delay of a direction, seldom undercut
+	excess  float64 // ns: what those that waited least usually waited more than that
 	known   []route // round trips and their asymmetries
 
 	noise     [2]float64 // variance of the windows' displacements
@@ -299,7 +302,7 @@ const young = 9
 // leave numbers that are none.
 func (p *Pair) sane() bool {
 	f := &p.filter
-	for _, v := range [...]float64{f.x[0], f.x[2], f.p[0][0], f.p[1][1], f.p[2][2], f.n[0][0], f.n[1][1], f.w[0][0], f.w[1][1], p.misfit, p.asym, p.inherit, p.unlike, p.low} {
+	for _, v := range [...]float64{f.x[0], f.x[2], f.p[0][0], f.p[1][1], f.p[2][2], f.n[0][0], f.n[1][1], f.w[0][0], f.w[1][1], p.misfit, p.asym, p.inherit, p.unlike, p.low, p.excess} {
 		if !(math.Abs(v) < absurd) {
 			return false
 		}
@@ -321,10 +324,11 @@ func (p *Pair) reset() {
 func (p *Pair) begin(now int64) {
 	from := Relation{Ref: now, Offset: p.crude()}
 	// The second look knows the rate, which the first one had to find.
+	excess := 0.0
 	for range 2 {
 		f := p.fit(from, quarter)
 		p.filter.start(now, &f)
-		from = p.filter.relation()
+		from, excess = p.filter.relation(), f.excess
 	}
 	u := p.distances(&p.now, &from)
 	for d := range u {
@@ -332,6 +336,7 @@ func (p *Pair) begin(now int64) {
 	}
 	p.low = p.filter.x[2]
 	p.centre(p.lowest(u))
+	p.excess = excess
 	if more := uneven(u, p.kind); more > 0 {
 		p.coarse(now, more)
 	}
@@ -360,6 +365,7 @@ type found struct {
 	sigma, rateSigma float64 // ns; ns per ns
 	delay            float64 // ns
 	excess           float64 // ns: what the samples behind it waited more than that
+	apart            bool    // too few are near the least delayed
 }
 
 // fit is a straight line through the least delayed exchanges of a window: those
@@ -398,6 +404,16 @@ func (p *Pair) fit(from Relation, share int) found {
 	}
 	x = x[:min(clean, max(fewest, len(x)/share))]
 	var f found
+	if p.began {
+		// Where the path changes within the window, some went one way and some another.
+		alike := len(x)
+		for most := x[len(x)/10].sum + 2*(long+twoPaths*p.excess); x[alike-1].sum > most; {
+			alike--
+		}
+		if f.apart = alike < fewest/2; !f.apart {
+			x = x[:alike]
+		}
+	}
 	level, rate, spread := straight(x, &p.scratch)
 	at := 0.0
 	for _, e := range x {

@@ -20,15 +20,22 @@ func (p *Pair) coarse(now int64, more float64) {
 		p.quality, p.lastOdd = Held, true
 		return
 	}
+	if c.apart && p.odd < patience {
+		// Hardly any went the way that the least delayed of them went: rule 12.
+		p.odd++
+		p.quality, p.lastOdd = Held, true
+		return
+	}
 	f := &p.filter
 	back := float64(now-c.at) / 1e9
 	h := [3]float64{1, -back, 0}
 	off := float64(c.offset - from.At(c.at))
-	if longer := math.Abs(c.delay - p.low); p.settled && longer > long+2*c.excess && !p.back(&c, &off) {
+	if p.another(c.delay-p.low, c.excess) && !p.back(&c, &off) {
 		p.detour(&c, off)
 		return
 	}
 	p.held = false
+	p.excess += (c.excess - p.excess) / excessMemory
 	f.doubt(p.surprise(h, off, c.sigma*c.sigma))
 	f.update(h, off, c.sigma*c.sigma)
 	r := c.rateSigma * 1e9
@@ -46,6 +53,23 @@ func (p *Pair) coarse(now int64, more float64) {
 	p.quality = Coarse
 }
 
+// another reports whether a round trip that is so much longer than it was is of another
+// path. A pair that knows no shape may have seen but queues at first: it believes in a
+// path that is shorter if it has seen one become longer.
+func (p *Pair) another(longer, excess float64) bool {
+	if p.settled {
+		return math.Abs(longer) > long+2*excess
+	}
+	return math.Abs(longer) > 2*long+4*excess && (longer > 0 || len(p.known) > 0)
+}
+
+// twoPaths is by how much more than usual, as a factor, the least delayed packets of a
+// window may differ; excessMemory is over how many windows that is learnt.
+const (
+	twoPaths     = 4
+	excessMemory = 8
+)
+
 // detour takes a window whose round trip is not what it was for the path's, which is then longer
 // one way by what would else be the clocks' offset off: rule 12.
 func (p *Pair) detour(c *found, off float64) {
@@ -55,7 +79,7 @@ func (p *Pair) detour(c *found, off float64) {
 		p.held, p.before = true, p.inherit
 	}
 	p.asym += off
-	p.inherit = p.before + p.filter.p[0][0]*p.misfit + c.sigma*c.sigma
+	p.inherit = p.before + max(0, p.filter.p[0][0]*p.misfit) + c.sigma*c.sigma
 	p.low = c.delay
 	p.estimate.Delay = int64(math.Round(c.delay))
 	p.odd, p.same, p.lastOdd = 0, 0, true
@@ -615,7 +639,7 @@ func (p *Pair) stranger(now int64, shift [2]float64, limit float64) {
 		_, variance, _ = p.measure(u, leastTold)
 		noise = (variance[0] + variance[1]) / 4
 	}
-	p.inherit += f.p[0][0]*p.misfit + noise
+	p.inherit += max(0, f.p[0][0]*p.misfit) + noise
 	for _, r := range p.known {
 		if math.Abs(r.delay-f.x[2]) <= limit {
 			f.widen(0, p.inherit) // it was led by what it is not any more

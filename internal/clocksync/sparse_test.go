@@ -1,0 +1,54 @@
+package clocksync
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// TestPairRule12WhateverTheCadence: far tiers are probed seldom, and a program's stamps are coarse. Their pairs never
+// learn a shape, and half of what a NIC begins to send late is not an offset for them either, nor is it when that ends.
+func TestPairRule12WhateverTheCadence(t *testing.T) {
+	const late = 40e6
+	for _, cadence := range []int64{10e6, 40e6, 100e6} {
+		for _, noise := range []float64{0, 30, 300} { // of a program's stamps: as kernel's, and of tens and hundreds of us
+			seeds := uint64(6)
+			if testing.Short() {
+				seeds = 1
+			}
+			placed, worst := 0, 0.0
+			for seed := range seeds {
+				l := newSmallLab(4, 3, 1, Kernel, 0.2, seed)
+				l.cadence, l.fine, l.user = cadence, noise, true
+				l.run(20e9 + l.rng.Int64N(2e9))
+				l.late = map[*labNode]int64{l.nodes[2]: late}
+				for s := range 40 {
+					if s == 20 {
+						l.late = nil
+					}
+					l.run(1e9)
+					for _, n := range l.nodes {
+						now := n.read(l.t)
+						for _, e := range n.edges {
+							r, ok := n.follower.Relation(e.id, now, time.Duration(l.t))
+							if !ok {
+								continue
+							}
+							placed++
+							beyond := math.Abs(float64(r.At(now)-(e.to.read(l.t)-now))) - float64(r.Bound)
+							worst = max(worst, beyond)
+							// Half of the delay would be 20 ms.
+							if beyond > late/40 {
+								t.Errorf("cadence %d ms, noise x %g, seed %d, %d s after it began: %v is placed %.0f ns beyond a bound of %d ns", cadence/1e6, noise, seed, s+1, e.id, beyond, r.Bound)
+							}
+						}
+					}
+				}
+			}
+			if placed < int(seeds)*400 {
+				t.Errorf("cadence %d ms, noise x %g: only %d of %d relations", cadence/1e6, noise, placed, seeds*480)
+			}
+			t.Logf("cadence %d ms, noise x %g: %d of %d relations, none more than %.0f ns beyond its bound", cadence/1e6, noise, placed, seeds*480, worst)
+		}
+	}
+}
