@@ -567,7 +567,7 @@ func (c *RDMAConfig) read(n *yaml.Node, at string) error {
 	c.Port, c.PKey = 1, rdma.DefaultPKey
 	pkey, index := uint32(c.PKey), -1
 	if err := (fields{"device": text(at+".device", &c.Device), "port": integer(at+".port", 1, 255, &c.Port), "gid": gid(at+".gid", &c.GID),
-		"gid_index": integer(at+".gid_index", 0, 65535, &index), "pkey": number(at+".pkey", 1, 0xffff, &pkey), "qkey": number(at+".qkey", 1, rdma.MaxQKey, &c.QKey),
+		"gid_index": integer(at+".gid_index", 0, rdma.MaxGIDIndex, &index), "pkey": number(at+".pkey", 1, 0xffff, &pkey), "qkey": number(at+".qkey", 1, rdma.MaxQKey, &c.QKey),
 		"busy_poll": duration(at+".busy_poll", 0, maxBusy, &c.BusyPoll)}).read(n, at); err != nil {
 		return err
 	}

@@ -22,7 +22,13 @@ var (
 	ErrNoRoCEv2      = errors.New("the table has no RoCE v2 entry")
 	ErrGIDAbsent     = errors.New("the GID is not in the table")
 	ErrIndexChanged  = errors.New("the index has another GID than before")
+	ErrIndexBeyond   = errors.New("the index is beyond 255, and an address handle has 8 bits for it")
 )
+
+// MaxGIDIndex is the last entry that an address handle can name: struct
+// ibv_global_route has an octet for it, while tables may be longer (soft-RoCE's
+// has 1024 entries).
+const MaxGIDIndex = 255
 
 // Wish is which GID is wanted; the zero Wish is the best there is.
 type Wish struct {
@@ -87,6 +93,8 @@ func Select(device string, port int, table []GID, infiniBand bool, w Wish, had *
 			switch {
 			case g.Index != *w.Index:
 				continue
+			case g.Index > MaxGIDIndex:
+				return fail(g.Index, ErrIndexBeyond, "it is %v", g.Addr)
 			case w.GID.IsValid() && g.Addr != Canonical(w.GID):
 				return fail(g.Index, ErrIndexChanged, "it is %v (%v), want %v", g.Addr, g.Type, w.GID)
 			case had != nil && g.Addr != had.Addr:
@@ -98,7 +106,7 @@ func Select(device string, port int, table []GID, infiniBand bool, w Wish, had *
 		}
 		return fail(*w.Index, ErrGIDAbsent, "the index is empty")
 	}
-	best, at := 0, -1
+	best, at, beyond := 0, -1, -1
 	linkLocal, v2 := false, infiniBand
 	for i, g := range table {
 		v2 = v2 || g.Type == GIDRoCEv2
@@ -110,6 +118,9 @@ func Select(device string, port int, table []GID, infiniBand bool, w Wish, had *
 				r = 3
 			}
 		}
+		if r > 0 && g.Index > MaxGIDIndex {
+			r, beyond = 0, i
+		}
 		if had != nil && r > 0 && g.Addr == had.Addr && g.Type == had.Type {
 			r += 4
 		}
@@ -120,6 +131,8 @@ func Select(device string, port int, table []GID, infiniBand bool, w Wish, had *
 	switch {
 	case at >= 0:
 		return table[at], nil
+	case beyond >= 0:
+		return fail(table[beyond].Index, ErrIndexBeyond, "it is %v", table[beyond].Addr)
 	case w.GID.IsValid():
 		return fail(-1, ErrGIDAbsent, "want %v", Canonical(w.GID))
 	case !v2:
