@@ -27,7 +27,7 @@ import (
 const patience = time.Minute
 
 // require has the parts, or skips the test where they are not to be had.
-func require(t *testing.T) *Parts {
+func require(t testing.TB) *Parts {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts virtual machines: left out by -short")
@@ -43,7 +43,7 @@ func require(t *testing.T) *Parts {
 }
 
 // start has a machine for the test. Its console is printed when the test fails.
-func start(t *testing.T, o Options) *Machine {
+func start(t testing.TB, o Options) *Machine {
 	t.Helper()
 	m, err := Start(context.Background(), o) // which Close ends, after the console is read
 	if err != nil {
@@ -61,7 +61,7 @@ func start(t *testing.T, o Options) *Machine {
 	return m
 }
 
-func network(t *testing.T) *Network {
+func network(t testing.TB) *Network {
 	t.Helper()
 	n, err := NewNetwork()
 	if err != nil {
@@ -76,7 +76,7 @@ func network(t *testing.T) *Network {
 }
 
 // shell runs lines, each of which has to succeed.
-func shell(t *testing.T, m *Machine, lines ...string) string {
+func shell(t testing.TB, m *Machine, lines ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -92,7 +92,7 @@ func shell(t *testing.T, m *Machine, lines ...string) string {
 }
 
 // until asks again, until what it hears is as wanted.
-func until(t *testing.T, what string, ok func() (string, bool)) {
+func until(t testing.TB, what string, ok func() (string, bool)) {
 	t.Helper()
 	last := ""
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
@@ -106,7 +106,7 @@ func until(t *testing.T, what string, ok func() (string, bool)) {
 
 // agent is a graylink-node that runs in a machine.
 type agent struct {
-	t *testing.T
+	t testing.TB
 	m *Machine
 	p *Process
 	// read is the line after the last that was waited for.
@@ -120,7 +120,7 @@ nics: [{nic: h1/eth0, device: eth0, address: 10.0.0.1, leaf: leaf1, leaf_port: d
 `
 
 // startAgent starts the agent as it runs on a host.
-func startAgent(t *testing.T, m *Machine) *agent {
+func startAgent(t testing.TB, m *Machine) *agent {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

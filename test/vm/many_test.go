@@ -1,0 +1,265 @@
+package vm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// many is an agent in one machine, and programs in another that answer it on many addresses.
+type many struct {
+	*prober
+	far *Machine
+}
+
+// startMany starts the machines, and gives the second count addresses from 10.0.1.0 on.
+func startMany(t testing.TB, count int) *many {
+	t.Helper()
+	parts := require(t)
+	built, err := BuildRDMA(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node", "github.com/graylink/graylink/test/vm/peers")
+	if errors.Is(err, ErrMissing) && os.Getenv("GRAYLINK_REQUIRE_ALL") != "1" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	net := network(t)
+	var machines [2]*Machine
+	var booting sync.WaitGroup
+	for i := range machines {
+		booting.Go(func() {
+			m, err := Start(context.Background(), Options{Name: "h" + strconv.Itoa(i+1), Networks: []*Network{net}, Parts: parts, Modules: SoftRoCE,
+				Programs: map[string]string{"/usr/local/bin/graylink-node": built[0], "/usr/local/bin/peers": built[1]}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			machines[i] = m
+		})
+	}
+	booting.Wait()
+	t.Cleanup(func() {
+		for _, m := range machines {
+			if m == nil {
+				continue
+			}
+			if t.Failed() {
+				t.Log(m.Console())
+			}
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if t.Failed() {
+		t.FailNow()
+	}
+	shell(t, machines[0], "ip link set lo up", "ip addr add 10.0.0.1/16 dev eth0", "ip link set eth0 up", "rdma link add rxe0 type rxe netdev eth0")
+	var batch strings.Builder
+	for a, i := farAddress(0), 0; i < count; a, i = a.Next(), i+1 {
+		fmt.Fprintf(&batch, "addr add %v/16 dev eth0\n", a)
+	}
+	if err := machines[1].WriteFile(t.Context(), "/run/addresses", []byte(batch.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	shell(t, machines[1], "ip link set lo up", "ip link set eth0 up", "rdma link add rxe0 type rxe netdev eth0", "ip -batch /run/addresses")
+	return &many{prober: &prober{agent: &agent{t: t, m: machines[0]}, n: 1}, far: machines[1]}
+}
+
+func farAddress(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, 0, byte(1 + i/256), byte(i)})
+}
+
+// answering has count peers answer, and tells the numbers of their queue pairs.
+func (m *many) answering(rdma bool, count int) []uint32 {
+	m.t.Helper()
+	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
+	defer cancel()
+	args := []string{"peers", "--first=" + farAddress(0).String(), "--count=" + strconv.Itoa(count)}
+	if rdma {
+		args = append(args, "--rdma=rxe0", fmt.Sprintf("--qkey=%d", qkey))
+	}
+	p, err := m.far.Start(ctx, args...)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	line, err := p.Wait(ctx, 0, func(l string) bool { return strings.HasPrefix(l, "[") })
+	if err != nil {
+		m.t.Fatal(err, p.Lines)
+	}
+	var numbers []uint32
+	if err := json.Unmarshal([]byte(p.Lines[line]), &numbers); err != nil || len(numbers) != count {
+		m.t.Fatalf("%v: %d numbers are expected: %s", err, count, p.Lines[line])
+	}
+	m.t.Cleanup(func() { _ = p.Signal(context.Background(), syscall.SIGKILL) })
+	return numbers
+}
+
+// fleet is a configuration with the first peers, each a flow.
+func fleet(rdma bool, numbers []uint32, cadence time.Duration) string {
+	var b strings.Builder
+	nic := "{nic: h1/eth0, device: eth0, address: 10.0.0.1}"
+	if rdma {
+		nic = fmt.Sprintf("{nic: h1/rxe0, rdma: {device: rxe0, port: 1, qkey: %d}}", qkey)
+	}
+	fmt.Fprintf(&b, "node: h1\ncadence: %v\nreply_timeout: %v\nstamp: {port: 8862, class: roce, dscp: 26}\nclock: {error_bound: 1ms}\nnics: [%s]\npeers:\n", cadence, max(cadence, time.Second), nic)
+	for i, n := range numbers {
+		at := fmt.Sprintf("address: %v", farAddress(i))
+		if rdma {
+			at = fmt.Sprintf("gid: \"::ffff:%v\", qpn: %d, qkey: %d", farAddress(i), n, qkey)
+		}
+		fmt.Fprintf(&b, "  - {nic: p%d/eth0, %s, tier: 1, flows: 1}\n", i, at)
+	}
+	return b.String()
+}
+
+// run starts the agent, and ends it with stop.
+func (m *many) run(config string) (stop func()) {
+	m.t.Helper()
+	m.own = func() string { return config }
+	m.begin()
+	return func() {
+		m.t.Helper()
+		ctx, cancel := context.WithTimeout(m.t.Context(), patience)
+		defer cancel()
+		if err := m.p.Signal(ctx, syscall.SIGTERM); err != nil {
+			m.t.Fatal(err)
+		}
+		if _, err := m.p.End(ctx); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+}
+
+// answers are the answers of each flow.
+func (m *many) answers() (each []float64, sum float64) {
+	m.t.Helper()
+	each, _, _ = series(m.edges(), "fabric_probe_acked_total")
+	for _, v := range each {
+		sum += v
+	}
+	return each, sum
+}
+
+// all waits until each of count peers has answered n times.
+func (m *many) all(count int, n float64) {
+	m.t.Helper()
+	until(m.t, fmt.Sprintf("%d peers answered %g times", count, n), func() (string, bool) {
+		each, _ := m.answers()
+		late := slices.DeleteFunc(slices.Clone(each), func(v float64) bool { return v >= n })
+		return fmt.Sprintf("%d of %d flows have fewer; log:\n%s", len(late), len(each), strings.Join(m.p.Lines, "\n")), len(each) == count && len(late) == 0
+	})
+}
+
+// One queue pair serves hundreds of peers, by the kernel's own count.
+func TestHundredsOfPeersOnOneQueuePair(t *testing.T) {
+	const count = 250 // an address handle names 256 GIDs at most
+	m := startMany(t, count)
+	began := time.Now()
+	numbers := m.answering(true, count)
+	t.Logf("%d queue pairs answer after %.1f s", count, time.Since(began).Seconds())
+	began = time.Now()
+	stop := m.run(fleet(true, numbers, 2*time.Second))
+	m.all(count, 4)
+	t.Logf("all have answered four times after %.1f s", time.Since(began).Seconds())
+	if out := shell(t, m.m, "rdma resource show qp link rxe0/1"); strings.Count(out, "type UD") != 1 {
+		t.Errorf("one queue pair of unreliable datagrams is expected:\n%s", out)
+	}
+	f := m.scrape()
+	if !has(f, count, "fabric_nic_rdma_address_handles", "nic", "h1/rxe0") {
+		v, _, _ := series(f, "fabric_nic_rdma_address_handles")
+		t.Errorf("%v address handles: one per peer is expected", v)
+	}
+	for _, name := range []string{"fabric_nic_rdma_completion_errors_total", "fabric_nic_rdma_dropped_total", "fabric_nic_rdma_address_handle_errors_total"} {
+		if v := m.value(name); v != 0 {
+			t.Errorf("%s: %g, and none is expected", name, v)
+		}
+	}
+	lost, _, _ := series(m.edges(), "fabric_probe_lost_total")
+	for _, v := range lost {
+		if v != 0 {
+			t.Errorf("%v are lost by direction and peer, and none is expected", lost)
+			break
+		}
+	}
+	stop()
+}
+
+// busy is what a machine and the agent in it used of its processor, seconds.
+func (m *many) busy() (machine, agent float64) {
+	m.t.Helper()
+	out := strings.Fields(shell(m.t, m.m, "head -1 /proc/stat", "for p in /proc/[0-9]*; do read -r line < $p/stat; case $line in *'(graylink-node)'*) echo ${line##*) };; esac; done"))
+	// cpu user nice system idle iowait irq softirq ..., and of the process utime and stime as 14th and 15th.
+	at := func(i int) float64 {
+		v, err := strconv.ParseFloat(out[i], 64)
+		if err != nil {
+			m.t.Fatalf("%v: %v", out, err)
+		}
+		return v / 100
+	}
+	process := slices.Index(out[1:], "S") + 1
+	if process == 0 {
+		if process = slices.Index(out[1:], "R") + 1; process == 0 {
+			m.t.Fatalf("no process: %v", out)
+		}
+	}
+	return at(1) + at(2) + at(3) + at(6) + at(7), at(process+11) + at(process+12)
+}
+
+// BenchmarkProbes is what a probe and its answer cost the machine that sends it, by RDMA beside UDP, with one
+// peer and with hundreds. It is the slope between two rates, so that what goes on without probes is not in it. Code
+// is translated in these machines: only ratios mean something.
+func BenchmarkProbes(b *testing.B) {
+	const count, span = 250, 15 * time.Second
+	rates := []float64{20, 220} // probes a second
+	m := startMany(b, count)
+	udp := map[int]float64{}
+	for _, peers := range []int{1, count} {
+		for _, rdma := range []bool{false, true} {
+			name := fmt.Sprintf("udp/peers=%d", peers)
+			if rdma {
+				name = fmt.Sprintf("rdma/peers=%d", peers)
+			}
+			b.Run(name, func(b *testing.B) {
+				t := m.t
+				m.t = b
+				defer func() { m.t = t }()
+				numbers := m.answering(rdma, peers)
+				var machine, agent, probes [2]float64
+				for range b.N {
+					for i, rate := range rates {
+						stop := m.run(fleet(rdma, numbers, time.Duration(float64(peers)/rate*float64(time.Second)).Round(time.Millisecond)))
+						m.all(peers, 1)
+						_, before := m.answers()
+						m0, a0 := m.busy()
+						time.Sleep(span)
+						_, after := m.answers()
+						m1, a1 := m.busy()
+						machine[i], agent[i], probes[i] = machine[i]+m1-m0, agent[i]+a1-a0, probes[i]+after-before
+						stop()
+					}
+				}
+				more := probes[1] - probes[0]
+				b.ReportMetric(0, "ns/op")
+				b.ReportMetric(1e6*(machine[1]-machine[0])/more, "machine-us/probe")
+				b.ReportMetric(1e6*(agent[1]-agent[0])/more, "agent-us/probe")
+				b.ReportMetric(more/float64(b.N), "probes")
+				if cost := (machine[1] - machine[0]) / more; !rdma {
+					udp[peers] = cost
+				} else if udp[peers] > 0 {
+					b.ReportMetric(cost/udp[peers], "of-udp")
+				}
+			})
+		}
+	}
+}
