@@ -316,13 +316,15 @@ func (f *Frame) describe() (measured []bool) {
 // noTerm is in the place of a term that measures nothing.
 const noTerm = -1
 
-// drift counts a change of rate.
+// drift counts a change of rate. One that does not show in where the clock is by the
+// time that it is over is told from noise by nobody.
 func (o *frameClock) drift() {
+	least := max(driftFloor, jumpSigmas*max(o.rateSigma, o.sigma/float64(driftCycles*Window)))
 	switch change := math.Abs(o.rate - o.usual); {
 	case o.settling > 0:
 		o.usual = o.rate
 		o.settling--
-	case change > max(driftFloor, jumpSigmas*o.rateSigma):
+	case change > least:
 		o.drifts++
 		o.usual, o.settling = o.rate, driftCycles
 	default:

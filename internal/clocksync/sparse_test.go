@@ -52,3 +52,28 @@ func TestPairRule12WhateverTheCadence(t *testing.T) {
 		}
 	}
 }
+
+// TestRule9NoiseIsNoDrift: of clocks that are known to a millisecond, from few stamps of a busy program, no change of
+// rate is told that is not there, in quiet and while a NIC sends late.
+func TestRule9NoiseIsNoDrift(t *testing.T) {
+	for _, cadence := range []int64{10e6, 40e6, 100e6} {
+		seeds := uint64(10)
+		if testing.Short() {
+			seeds = 2
+		}
+		for seed := range seeds {
+			l := newSmallLab(4, 3, 1, Kernel, 0.2, seed)
+			l.cadence, l.fine, l.user, l.stalls = cadence, 700, true, 2
+			l.run(10e9 + l.rng.Int64N(2e9))
+			before := l.maps()
+			l.run(30e9)
+			l.late = map[*labNode]int64{l.nodes[2]: 40e6}
+			l.run(20e9)
+			l.late = nil
+			l.run(20e9)
+			for clock, counts := range l.moved(before) {
+				t.Errorf("cadence %d ms, seed %d: clock %d is said to have stepped %d times and drifted %d times", cadence/1e6, seed, clock, counts[0], counts[1])
+			}
+		}
+	}
+}
