@@ -57,8 +57,10 @@ test: test-tools build
 	$(GO) test -count 1 -timeout 10m ./test/vm $$($(GO) list ./... | grep -v -E '$(FABRICS)|/test/vm$$' | grep -v -x -F -e "$$($(GO) list $(RACE))")
 	@echo "packages that build fabrics of network namespaces, one after the other (fifteen minutes)"
 	$(GO) test -p 1 -count 1 -timeout 25m $$($(GO) list ./... | grep -E '$(FABRICS)')
+	@echo "a verdict from probes by RDMA, in five virtual machines that need this one to themselves (a minute)"
+	$(GO) test -tags alone -run 'TestVerdictByRDMA$$' -count 1 -timeout 10m ./test/vm
 
-# Virtual machines with soft-RoCE: NIC health, and probes by RDMA (three minutes): docs/testbed.md.
+# Virtual machines with soft-RoCE: NIC health, and probes by RDMA (five minutes): docs/testbed.md.
 test-rdma:
 	$(call need,$(VM_TOOLS) prometheus:prometheus,)
 	$(GO) test -tags alone -count 1 -v -timeout 10m ./test/vm/...

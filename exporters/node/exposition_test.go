@@ -201,6 +201,9 @@ func gather(tb testing.TB, g prometheus.Gatherer) []*dto.MetricFamily {
 // a registry that checks what it is given.
 func TestExpositionIsWhatClientGolangWouldGive(t *testing.T) {
 	for name, m := range map[string]*madeUp{"small": smallNode(), "fleet": fleetNode(16)} {
+		if testing.Short() && name == "fleet" {
+			continue // under the race detector; make test runs both without it
+		}
 		for _, e := range expositions(m) {
 			registry := prometheus.NewPedanticRegistry()
 			registry.MustRegister(e.reference)
@@ -345,6 +348,9 @@ func TestScrapeFitsTheBudget(t *testing.T) {
 		leaves int
 		format expfmt.FormatType
 	}{{16, expfmt.TypeProtoDelim}, {64, expfmt.TypeProtoDelim}, {16, expfmt.TypeTextPlain}} {
+		if testing.Short() && tc.leaves > 16 {
+			continue // under the race detector; make test runs all without it
+		}
 		g := gatherer{fleetNode(tc.leaves).read, nicSeries}
 		if n := len(encode(t, g, expfmt.NewFormat(tc.format))); n >= 1e6 {
 			t.Errorf("%d leaves, format %v: %d bytes, want less than 1 MB", tc.leaves, tc.format, n)

@@ -244,7 +244,7 @@ func TestDemoFaults(t *testing.T) {
 		all = append(all, k.of)
 	}
 	faults := strings.Join(all, ",")
-	stdout, stderr, _ := graylink(t, "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0", "--format", "json", "--duration", "20s", "--fault", faults)
+	stdout, stderr, _ := graylink(t, "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0", "--format", "json", "--duration", "12s", "--fault", faults)
 	out := outcomes(t, stdout)
 	if len(out) != 1+strings.Count(faults, ",") {
 		t.Fatalf("%d outcomes:\n%s", len(out), stderr)

@@ -47,7 +47,7 @@ func (c *chain) unplugged() {
 // TestNICs: a link of veth flaps three times. The agent tells of each, Prometheus of the three
 // together, and goes on when the link is up again; nobody is told of other NICs.
 func TestNICs(t *testing.T) {
-	c := newChain(t, "e2eni", 0, "interval: 15s\n", "interval: 3s\n") // rules take turns sooner, for the test not to wait
+	c := newChain(t, "e2eni", 0, "interval: 15s\n", "interval: 3s\n", "group_wait: 30s\n", "group_wait: 2s\n") // sooner, for the test not to wait
 	const nic, links = "h1/eth1", 3
 	state := func(of, is string) bool {
 		return c.agent("h1", "/metrics")[fmt.Sprintf(`fabric_nic_port_state{nic="%s",state="%s"}`, of, is)] == 1

@@ -24,6 +24,7 @@ type prober struct {
 	busy     string        // for how long the receiver polls without sleeping
 	peerQKey uint32        // what it takes the peer's for
 	peerQPN  string        // "": the peer is not known
+	ipv6     bool          // by RoCE over IPv6
 	own      func() string // another configuration; nil: that of config
 }
 
@@ -34,18 +35,22 @@ func (p *prober) config() string {
 	if p.own != nil {
 		return p.own()
 	}
+	gid, peer := "", fmt.Sprintf("::ffff:10.0.0.%d", p.other)
+	if p.ipv6 {
+		gid, peer = fmt.Sprintf(", gid: \"fd00::%d\"", p.n), fmt.Sprintf("fd00::%d", p.other)
+	}
 	out := fmt.Sprintf(`node: h%[1]d
 cadence: 20ms
 stamp: {port: 8862, class: roce, dscp: 26}
 clock: {error_bound: 1ms}
 nics:
   - {nic: h%[1]d/eth0, device: eth0, address: 10.0.0.%[1]d}
-  - {nic: h%[1]d/rxe0, rdma: {device: rxe0, port: 1, qkey: %#[2]x, busy_poll: %[4]s}}
+  - {nic: h%[1]d/rxe0, rdma: {device: rxe0, port: 1, qkey: %#[2]x, busy_poll: %[4]s%[5]s}}
 peers:
   - {nic: h%[3]d/eth0, address: 10.0.0.%[3]d, tier: 1}
-`, p.n, p.qkey, p.other, p.busy)
+`, p.n, p.qkey, p.other, p.busy, gid)
 	if p.peerQPN != "" {
-		out += fmt.Sprintf("  - {nic: h%d/rxe0, gid: \"::ffff:10.0.0.%d\", qpn: %s, qkey: %#x, tier: 1}\n", p.other, p.other, p.peerQPN, p.peerQKey)
+		out += fmt.Sprintf("  - {nic: h%d/rxe0, gid: \"%s\", qpn: %s, qkey: %#x, tier: 1}\n", p.other, peer, p.peerQPN, p.peerQKey)
 	}
 	return out
 }
@@ -184,7 +189,7 @@ func (p *prober) value(family string, labels ...string) float64 {
 // Probes by unreliable datagrams between two machines, beside the same by UDP.
 func TestProbesOverRDMA(t *testing.T) {
 	parts := require(t)
-	built, err := BuildRDMA(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node")
+	built, err := BuildRDMA(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node", "github.com/graylink/graylink/test/vm/peers")
 	if errors.Is(err, ErrMissing) && os.Getenv("GRAYLINK_REQUIRE_ALL") != "1" {
 		t.Skip(err)
 	}
@@ -208,7 +213,7 @@ func TestProbesOverRDMA(t *testing.T) {
 	for i := range booted {
 		go func() {
 			m, err := Start(context.Background(), Options{Name: "h" + strconv.Itoa(i+1), Networks: []*Network{net}, Parts: parts,
-				Modules: append([]string{"sch_netem"}, SoftRoCE...), Programs: map[string]string{"/usr/local/bin/graylink-node": built[0], "/usr/local/bin/graylink-node-plain": plain[0], "/usr/local/bin/graylink-coordinator": plain[1],
+				Modules: append([]string{"sch_netem"}, SoftRoCE...), Programs: map[string]string{"/usr/local/bin/graylink-node": built[0], "/usr/local/bin/peers": built[1], "/usr/local/bin/graylink-node-plain": plain[0], "/usr/local/bin/graylink-coordinator": plain[1],
 					"/usr/local/bin/rdma.test": device}})
 			booted[i] <- result{m, err}
 		}()
@@ -461,6 +466,24 @@ func TestProbesOverRDMA(t *testing.T) {
 		back := time.Now()
 		again(t, "GID back", back)
 	})
+	t.Run("IPv6", func(t *testing.T) {
+		for _, p := range probers {
+			shell(t, p.m, fmt.Sprintf("ip addr add fd00::%d/64 dev eth0 nodad", p.n))
+			p.ipv6 = true
+			p.reload()
+			p.is(1, "fabric_nic_rdma_info", "nic", fmt.Sprintf("h%d/rxe0", p.n), "gid", fmt.Sprintf("fd00::%d", p.n))
+		}
+		learn()
+		for _, p := range probers {
+			x := p.answered("rxe0", 50)
+			if x.delays[0] < 45 || x.delays[1] < 45 || x.mean(0)+x.mean(1) <= 0 || x.lost[0]+x.lost[1] > 2 {
+				t.Errorf("%s: %+v: about 50 delays each way, and hardly a loss, are expected", p.m.Name, x)
+			}
+		}
+		if v := a.value("fabric_nic_rdma_dropped_total", "nic", nic, "reason", "headless"); v != 0 {
+			t.Errorf("%g datagrams are without a header", v)
+		}
+	})
 	for _, p := range probers {
 		for _, l := range p.p.Lines {
 			if strings.Contains(l, "level=ERROR") && !strings.Contains(l, "RDMA cannot be used") {
@@ -477,6 +500,7 @@ func TestProbesOverRDMA(t *testing.T) {
 		}
 	}
 	t.Run("by a coordinator", func(t *testing.T) { underCoordinator(t, a, b) })
+	t.Run("hundreds of peers", func(t *testing.T) { hundreds(t, a.m, b.m) })
 	t.Logf("%.1f s in the machines", time.Since(began).Seconds())
 }
 

@@ -1,7 +1,7 @@
 //go:build alone
 
-// Four machines and a server need the host to themselves: where it is busy the agents are starved, and the analyzer
-// rightly takes starved nodes for no evidence. make test-rdma has it, make test has not.
+// Five machines and a server need the host to themselves: where it is busy the agents are starved, and the analyzer
+// rightly takes starved nodes for no evidence. make test has nothing beside it, and so has make test-rdma.
 
 package vm
 
@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -38,10 +39,12 @@ nodes:
   - {name: h1, nics: [{device: eth0, plane: a, addresses: [10.1.1.2], aliases: [rxe0]}]}
   - {name: h2, nics: [{device: eth0, plane: a, addresses: [10.1.2.2], aliases: [rxe0]}]}
   - {name: h3, nics: [{device: eth0, plane: a, addresses: [10.1.3.2], aliases: [rxe0]}]}
+  - {name: h4, nics: [{device: eth0, plane: a, addresses: [10.1.4.2], aliases: [rxe0]}]}
 links:
   - {a: "h1/eth0", b: "leaf1:dn1", a_address: 10.1.1.2/24, b_address: 10.1.1.1/24}
   - {a: "h2/eth0", b: "leaf1:dn2", a_address: 10.1.2.2/24, b_address: 10.1.2.1/24}
   - {a: "h3/eth0", b: "leaf1:dn3", a_address: 10.1.3.2/24, b_address: 10.1.3.1/24}
+  - {a: "h4/eth0", b: "leaf1:dn4", a_address: 10.1.4.2/24, b_address: 10.1.4.1/24}
 `
 
 // into serves what servers in machines answer: a proxy, which is asked for machine:port, or a server that stands for one of them.
@@ -107,10 +110,42 @@ func background(t *testing.T, name string, args ...string) {
 	})
 }
 
-// TestVerdictByRDMA: three machines that probe each other by RDMA alone, and a fourth that routes between them; one sends late. A real Prometheus scrapes the agents,
+// precedence puts this process, and what it starts, before the tests beside it until the test ends: agents that
+// are starved are no evidence, and the analyzer says so instead of naming what the test broke. It takes CAP_SYS_NICE.
+func precedence(t *testing.T) {
+	t.Helper()
+	set := func(nice int) error {
+		threads, err := os.ReadDir("/proc/self/task") // those that come later have it of the one that starts them
+		if err != nil {
+			return err
+		}
+		for _, e := range threads {
+			id, err := strconv.Atoi(e.Name())
+			if err != nil {
+				return err
+			}
+			if err := syscall.Setpriority(syscall.PRIO_PROCESS, id, nice); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := set(-10); err != nil {
+		t.Logf("no precedence over what else runs here: %v", err)
+		return
+	}
+	t.Cleanup(func() {
+		if err := set(0); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestVerdictByRDMA: four machines that probe each other by RDMA alone, and a fifth that routes between them; one sends late. A real Prometheus scrapes the agents,
 // and the analyzer beside it names that NIC.
 func TestVerdictByRDMA(t *testing.T) {
 	parts := require(t)
+	precedence(t)
 	prometheus, err := exec.LookPath("prometheus")
 	if err != nil {
 		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
@@ -129,7 +164,7 @@ func TestVerdictByRDMA(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names, networks := []string{"h1", "h2", "h3"}, []*Network{network(t), network(t), network(t)}
+	names, networks := []string{"h1", "h2", "h3", "h4"}, []*Network{network(t), network(t), network(t), network(t)}
 	machines := map[string]*Machine{}
 	var mu sync.Mutex
 	var booting sync.WaitGroup
@@ -188,7 +223,7 @@ func TestVerdictByRDMA(t *testing.T) {
 	}
 	c, err := machines["h1"].Start(ctx, "graylink-coordinator", "--topology.file=/etc/fleet/topology.yaml", "--state.file=/run/coordinator", "--agents.listen-address=10.1.1.2:9870",
 		"--agents.ca=/etc/fleet/ca.crt", "--agents.cert=/etc/fleet/coordinator.crt", "--agents.key=/etc/fleet/coordinator.key", "--agent.heartbeat=500ms",
-		"--schedule.settle=200ms", "--schedule.changeover=200ms", "--schedule.cadence=40ms", "--stamp.port=8862")
+		"--schedule.settle=200ms", "--schedule.changeover=200ms", "--schedule.cadence=100ms", "--stamp.port=8862")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +318,7 @@ scrape_configs:
 				n[o.Src+">"+o.Dst] = true
 			}
 		}
-		return fmt.Sprintf("%d pairs\n%s\n%s", len(n), b, said()), len(n) == 6
+		return fmt.Sprintf("%d pairs\n%s\n%s", len(n), b, said()), len(n) == 12
 	})
 	t.Logf("all pairs measured by RDMA after %.1f s", time.Since(began).Seconds())
 	until(t, "the network is innocent", func() (string, bool) {
@@ -310,8 +345,12 @@ scrape_configs:
 	})
 	_, all, text := verdicts()
 	for i := range all {
-		if all[i].OpenedAt.After(broken) && !strings.Contains(all[i].Element.Element, "h3") {
-			t.Errorf("%s %s is named besides: %s", all[i].Kind, all[i].Element.Element, text)
+		v := &all[i]
+		if v.Kind == fabric.KindClock {
+			// Of a machine that stood still for a moment: it says that the network is innocent of it.
+			t.Logf("besides: %s", v.Summary)
+		} else if v.OpenedAt.After(broken) && !strings.Contains(v.Element.Element, "h3") {
+			t.Errorf("%s %s is named besides: %s", v.Kind, v.Element.Element, text)
 		}
 	}
 	shell(t, machines["h3"], "tc qdisc del dev eth0 root")
