@@ -204,25 +204,22 @@ func hundreds(t *testing.T, near, far *Machine) {
 	stop()
 }
 
-// busy is what a machine and the agent in it used of its processor, seconds.
-func (m *many) busy() (machine, agent float64) {
+// busy is for how long the sender's processor was busy, seconds.
+func (m *many) busy() (s float64) {
 	m.t.Helper()
-	out := strings.Fields(shell(m.t, m.m, "head -1 /proc/stat", "for p in /proc/[0-9]*; do read -r line < $p/stat; case $line in *'(graylink-node)'*) echo ${line##*) };; esac; done"))
-	// cpu user nice system idle iowait irq softirq ..., and of the process utime and stime as 14th and 15th.
-	at := func(i int) float64 {
+	// cpu user nice system idle iowait irq softirq ...
+	out := strings.Fields(shell(m.t, m.m, "head -1 /proc/stat"))
+	if len(out) < 8 {
+		m.t.Fatalf("seven times are expected: %q", out)
+	}
+	for _, i := range []int{1, 2, 3, 6, 7} {
 		v, err := strconv.ParseFloat(out[i], 64)
 		if err != nil {
-			m.t.Fatalf("%v: %v", out, err)
+			m.t.Fatal(err)
 		}
-		return v / 100
+		s += v / 100
 	}
-	process := slices.Index(out[1:], "S") + 1
-	if process == 0 {
-		if process = slices.Index(out[1:], "R") + 1; process == 0 {
-			m.t.Fatalf("no process: %v", out)
-		}
-	}
-	return at(1) + at(2) + at(3) + at(6) + at(7), at(process+11) + at(process+12)
+	return s
 }
 
 // BenchmarkProbes is what a probe and its answer cost the machine that sends it, by RDMA beside UDP, with one
@@ -244,26 +241,24 @@ func BenchmarkProbes(b *testing.B) {
 				m.t = b
 				defer func() { m.t = t }()
 				numbers := m.answering(rdma, peers)
-				var machine, agent, probes [2]float64
+				var busy, probes [2]float64
 				for range b.N {
 					for i, rate := range rates {
 						stop := m.run(fleet(rdma, numbers, time.Duration(float64(peers)/rate*float64(time.Second)).Round(time.Millisecond)))
 						m.all(peers, 1)
 						_, before := m.answers()
-						m0, a0 := m.busy()
+						began := m.busy()
 						time.Sleep(span)
 						_, after := m.answers()
-						m1, a1 := m.busy()
-						machine[i], agent[i], probes[i] = machine[i]+m1-m0, agent[i]+a1-a0, probes[i]+after-before
+						busy[i], probes[i] = busy[i]+m.busy()-began, probes[i]+after-before
 						stop()
 					}
 				}
 				more := probes[1] - probes[0]
 				b.ReportMetric(0, "ns/op")
-				b.ReportMetric(1e6*(machine[1]-machine[0])/more, "machine-us/probe")
-				b.ReportMetric(1e6*(agent[1]-agent[0])/more, "agent-us/probe")
+				b.ReportMetric(1e6*(busy[1]-busy[0])/more, "us/probe")
 				b.ReportMetric(more/float64(b.N), "probes")
-				if cost := (machine[1] - machine[0]) / more; !rdma {
+				if cost := (busy[1] - busy[0]) / more; !rdma {
 					udp[peers] = cost
 				} else if udp[peers] > 0 {
 					b.ReportMetric(cost/udp[peers], "of-udp")
