@@ -111,6 +111,7 @@ type Pair struct {
 	rough   bool    // of a window without a shape: all pairs of a NIC err alike by it
 	low     float64 // ns: the least delay of a direction, seldom undercut
 	excess  float64 // ns: what those that waited least usually waited more than that
+	spread  float64 // ns: how much their offsets usually differ
 	known   []route // round trips and their asymmetries
 
 	noise     [2]float64 // variance of the windows' displacements
@@ -302,7 +303,7 @@ const young = 9
 // leave numbers that are none.
 func (p *Pair) sane() bool {
 	f := &p.filter
-	for _, v := range [...]float64{f.x[0], f.x[2], f.p[0][0], f.p[1][1], f.p[2][2], f.n[0][0], f.n[1][1], f.w[0][0], f.w[1][1], p.misfit, p.asym, p.inherit, p.unlike, p.low, p.excess} {
+	for _, v := range [...]float64{f.x[0], f.x[2], f.p[0][0], f.p[1][1], f.p[2][2], f.n[0][0], f.n[1][1], f.w[0][0], f.w[1][1], p.misfit, p.asym, p.inherit, p.unlike, p.low, p.excess, p.spread} {
 		if !(math.Abs(v) < absurd) {
 			return false
 		}
@@ -324,11 +325,10 @@ func (p *Pair) reset() {
 func (p *Pair) begin(now int64) {
 	from := Relation{Ref: now, Offset: p.crude()}
 	// The second look knows the rate, which the first one had to find.
-	excess := 0.0
 	for range 2 {
 		f := p.fit(from, quarter)
 		p.filter.start(now, &f)
-		from, excess = p.filter.relation(), f.excess
+		from, p.excess, p.spread = p.filter.relation(), f.excess, f.spread
 	}
 	u := p.distances(&p.now, &from)
 	for d := range u {
@@ -336,7 +336,6 @@ func (p *Pair) begin(now int64) {
 	}
 	p.low = p.filter.x[2]
 	p.centre(p.lowest(u))
-	p.excess = excess
 	if more := uneven(u, p.kind); more > 0 {
 		p.coarse(now, more)
 	}
@@ -365,6 +364,7 @@ type found struct {
 	sigma, rateSigma float64 // ns; ns per ns
 	delay            float64 // ns
 	excess           float64 // ns: what the samples behind it waited more than that
+	spread           float64 // ns: of their offsets, as of a normal one
 	apart            bool    // too few are near the least delayed
 }
 
@@ -415,6 +415,10 @@ func (p *Pair) fit(from Relation, share int) found {
 		}
 	}
 	level, rate, spread := straight(x, &p.scratch)
+	f.spread = spread
+	if p.began && p.kind == Kernel && len(x) < 2*fewest {
+		spread = max(spread, p.spread) // of a few coarse stamps it is small by chance
+	}
 	at := 0.0
 	for _, e := range x {
 		at += e.at

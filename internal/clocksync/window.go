@@ -35,7 +35,8 @@ func (p *Pair) coarse(now int64, more float64) {
 		return
 	}
 	p.held = false
-	p.excess += (c.excess - p.excess) / excessMemory
+	p.excess += (c.excess - p.excess) / usualMemory
+	p.spread += (c.spread - p.spread) / usualMemory
 	f.doubt(p.surprise(h, off, c.sigma*c.sigma))
 	f.update(h, off, c.sigma*c.sigma)
 	r := c.rateSigma * 1e9
@@ -64,10 +65,10 @@ func (p *Pair) another(longer, excess float64) bool {
 }
 
 // twoPaths is by how much more than usual, as a factor, the least delayed packets of a
-// window may differ; excessMemory is over how many windows that is learnt.
+// window may differ; usualMemory is over how many windows what is usual is learnt.
 const (
-	twoPaths     = 4
-	excessMemory = 8
+	twoPaths    = 4
+	usualMemory = 8
 )
 
 // detour takes a window whose round trip is not what it was for the path's, which is then longer

@@ -94,6 +94,12 @@ func shell(t testing.TB, m *Machine, lines ...string) string {
 // until asks again, until what it hears is as wanted.
 func until(t testing.TB, what string, ok func() (string, bool)) {
 	t.Helper()
+	within(t, patience, what, ok)
+}
+
+// within is until with another patience.
+func within(t testing.TB, patience time.Duration, what string, ok func() (string, bool)) {
+	t.Helper()
 	last := ""
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		good := false

@@ -306,7 +306,7 @@ scrape_configs:
 		}
 		return out
 	}
-	until(t, "the analyzer has a window of all flows, measured by RDMA", func() (string, bool) {
+	within(t, 2*patience, "the analyzer has a window of all flows, measured by RDMA", func() (string, bool) {
 		n := map[string]bool{}
 		b := ask("/api/v1/observations")
 		for d := json.NewDecoder(bytes.NewReader(b)); d.More(); {
@@ -321,7 +321,7 @@ scrape_configs:
 		return fmt.Sprintf("%d pairs\n%s\n%s", len(n), b, said()), len(n) == 12
 	})
 	t.Logf("all pairs measured by RDMA after %.1f s", time.Since(began).Seconds())
-	until(t, "the network is innocent", func() (string, bool) {
+	within(t, 2*patience, "the network is innocent", func() (string, bool) {
 		state, _, text := verdicts()
 		return text, state == fabric.Innocent
 	})
@@ -329,13 +329,14 @@ scrape_configs:
 
 	shell(t, machines["h3"], "tc qdisc add dev eth0 root netem delay 40ms")
 	broken := time.Now()
-	until(t, "a verdict names the NIC of h3", func() (string, bool) {
+	within(t, 2*patience, "a verdict names the NIC of h3", func() (string, bool) {
 		_, all, text := verdicts()
 		for i := range all {
 			v := &all[i]
 			if v.OpenedAt.After(broken) && (v.Element.Element == "h3/eth0" && v.Kind == fabric.KindNIC || slices.ContainsFunc(v.Equivalent, func(e fabric.Element) bool { return e.Element == "h3/eth0" })) {
 				t.Logf("after %.1f s: %s", time.Since(broken).Seconds(), v.Summary)
-				if v.Direction != "h3/eth0->leaf1:dn3" || v.Symptom.AddedDelayNS < 30e6 || v.Symptom.AddedDelayNS > 60e6 {
+				// While its clock is in doubt round trips tell, and they have no direction.
+				if v.Direction != "h3/eth0->leaf1:dn3" && v.Direction != "" || v.Symptom.AddedDelayNS < 30e6 || v.Symptom.AddedDelayNS > 60e6 {
 					t.Errorf("%s, %v ns more: what it sends is expected to be 40 ms late", v.Direction, v.Symptom.AddedDelayNS)
 				}
 				return "", true
@@ -354,7 +355,7 @@ scrape_configs:
 		}
 	}
 	shell(t, machines["h3"], "tc qdisc del dev eth0 root")
-	until(t, "the network is innocent again", func() (string, bool) {
+	within(t, 2*patience, "the network is innocent again", func() (string, bool) {
 		state, _, text := verdicts()
 		return text, state == fabric.Innocent
 	})
