@@ -3,14 +3,11 @@ package vm
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,48 +23,16 @@ type many struct {
 func startMany(t testing.TB, count int) *many {
 	t.Helper()
 	parts := require(t)
-	built, err := BuildRDMA(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node", "github.com/graylink/graylink/test/vm/peers")
-	if errors.Is(err, ErrMissing) && os.Getenv("GRAYLINK_REQUIRE_ALL") != "1" {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	net := network(t)
-	var machines [2]*Machine
-	var booting sync.WaitGroup
-	for i := range machines {
-		booting.Go(func() {
-			m, err := Start(context.Background(), Options{Name: "h" + strconv.Itoa(i+1), Networks: []*Network{net}, Parts: parts, Modules: SoftRoCE,
-				Programs: map[string]string{"/usr/local/bin/graylink-node": built[0], "/usr/local/bin/peers": built[1]}})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			machines[i] = m
-		})
-	}
-	booting.Wait()
-	t.Cleanup(func() {
-		for _, m := range machines {
-			if m == nil {
-				continue
-			}
-			if t.Failed() {
-				t.Log(m.Console())
-			}
-			if err := m.Close(); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	if t.Failed() {
-		t.FailNow()
-	}
+	built := withRDMA(t, "github.com/graylink/graylink/cmd/graylink-node", "github.com/graylink/graylink/test/vm/peers")
+	o := Options{Name: "h1", Networks: []*Network{network(t)}, Parts: parts, Modules: SoftRoCE,
+		Programs: map[string]string{"/usr/local/bin/graylink-node": built[0], "/usr/local/bin/peers": built[1]}}
+	other := o
+	other.Name = "h2"
+	machines := together(t, o, other)
 	for _, m := range machines {
 		shell(t, m, "ip link set lo up", "ip link set eth0 up", "rdma link add rxe0 type rxe netdev eth0")
 	}
-	return newMany(t, machines[0], machines[1], count)
+	return newMany(t, machines["h1"], machines["h2"], count)
 }
 
 // newMany gives one machine the address 10.0.0.1, and the other one count from 10.0.1.0 on.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -143,53 +142,15 @@ func (c *captured) see(frame []byte) {
 // would take by UDP.
 func TestPathsOfRDMA(t *testing.T) {
 	parts := require(t)
-	built, err := BuildRDMA(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node")
-	if errors.Is(err, ErrMissing) && os.Getenv("GRAYLINK_REQUIRE_ALL") != "1" {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	built := withRDMA(t, "github.com/graylink/graylink/cmd/graylink-node")
 	left, right := network(t), network(t)
 	seen := &captured{dead: map[uint16]int{}, alive: map[uint16]int{}}
 	left.Tap(seen.see)
 	programs := map[string]string{"/usr/local/bin/graylink-node": built[0]}
-	type result struct {
-		m   *Machine
-		err error
-	}
-	booted := make(chan result, 3)
-	for _, o := range []Options{
-		{Name: "h1", Networks: []*Network{left}, Modules: SoftRoCE, Programs: programs},
-		{Name: "h2", Networks: []*Network{right}, Modules: SoftRoCE, Programs: programs},
-		{Name: "routers", Networks: []*Network{left, right}, Modules: []string{"veth"}},
-	} {
-		o.Parts = parts
-		go func() {
-			m, err := Start(context.Background(), o)
-			booted <- result{m, err}
-		}()
-	}
-	machines := map[string]*Machine{}
-	for range 3 {
-		r := <-booted
-		if r.err != nil {
-			t.Error(r.err)
-			continue
-		}
-		machines[r.m.Name] = r.m
-		t.Cleanup(func() {
-			if t.Failed() {
-				t.Log(r.m.Console())
-			}
-			if err := r.m.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	if t.Failed() {
-		return
-	}
+	machines := together(t,
+		Options{Name: "h1", Networks: []*Network{left}, Modules: SoftRoCE, Programs: programs, Parts: parts},
+		Options{Name: "h2", Networks: []*Network{right}, Modules: SoftRoCE, Programs: programs, Parts: parts},
+		Options{Name: "routers", Networks: []*Network{left, right}, Modules: []string{"veth"}, Parts: parts})
 	began := time.Now()
 	routers(t, machines["routers"])
 	t.Logf("the routers are there after %.1f s", time.Since(began).Seconds())

@@ -2,9 +2,7 @@ package vm
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -194,13 +192,7 @@ func (p *prober) value(family string, labels ...string) float64 {
 // Probes by unreliable datagrams between two machines, beside the same by UDP.
 func TestProbesOverRDMA(t *testing.T) {
 	parts := require(t)
-	built, err := BuildRDMA(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node", "github.com/graylink/graylink/test/vm/peers")
-	if errors.Is(err, ErrMissing) && os.Getenv("GRAYLINK_REQUIRE_ALL") != "1" {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	built := withRDMA(t, "github.com/graylink/graylink/cmd/graylink-node", "github.com/graylink/graylink/test/vm/peers")
 	plain, err := Build(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node", "github.com/graylink/graylink/cmd/graylink-coordinator")
 	if err != nil {
 		t.Fatal(err)
@@ -210,38 +202,15 @@ func TestProbesOverRDMA(t *testing.T) {
 		t.Fatal(err)
 	}
 	net := network(t)
-	type result struct {
-		m   *Machine
-		err error
-	}
-	booted := [2]chan result{make(chan result, 1), make(chan result, 1)}
-	for i := range booted {
-		go func() {
-			m, err := Start(context.Background(), Options{Name: "h" + strconv.Itoa(i+1), Networks: []*Network{net}, Parts: parts,
-				Modules: append([]string{"sch_netem"}, SoftRoCE...), Programs: map[string]string{"/usr/local/bin/graylink-node": built[0], "/usr/local/bin/peers": built[1], "/usr/local/bin/graylink-node-plain": plain[0], "/usr/local/bin/graylink-coordinator": plain[1],
-					"/usr/local/bin/rdma.test": device}})
-			booted[i] <- result{m, err}
-		}()
-	}
-	var probers [2]*prober
-	for i := range booted {
-		r := <-booted[i]
-		if r.err != nil {
-			t.Error(r.err)
-			continue
-		}
-		t.Cleanup(func() {
-			if t.Failed() {
-				t.Log(r.m.Console())
-			}
-			if err := r.m.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		probers[i] = &prober{agent: &agent{t: t, m: r.m}, n: i + 1, other: 2 - i, qkey: qkey, peerQKey: qkey, busy: []string{"0s", "200us"}[i]}
-	}
-	if t.Failed() {
-		return
+	o := Options{Name: "h1", Networks: []*Network{net}, Parts: parts, Modules: append([]string{"sch_netem"}, SoftRoCE...), Programs: map[string]string{
+		"/usr/local/bin/graylink-node": built[0], "/usr/local/bin/peers": built[1], "/usr/local/bin/graylink-node-plain": plain[0],
+		"/usr/local/bin/graylink-coordinator": plain[1], "/usr/local/bin/rdma.test": device}}
+	other := o
+	other.Name = "h2"
+	machines := together(t, o, other)
+	probers := [2]*prober{}
+	for i := range probers {
+		probers[i] = &prober{agent: &agent{t: t, m: machines["h"+strconv.Itoa(i+1)]}, n: i + 1, other: 2 - i, qkey: qkey, peerQKey: qkey, busy: []string{"0s", "200us"}[i]}
 	}
 	began := time.Now()
 	a, b := probers[0], probers[1]

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -59,6 +60,54 @@ func start(t testing.TB, o Options) *Machine {
 	})
 	t.Logf("machine %s, Linux %s, answered after %.1f s", m.Name, m.Kernel, m.Booted.Seconds())
 	return m
+}
+
+// together starts machines at one time, by name. It is as start in all else.
+func together(t testing.TB, options ...Options) map[string]*Machine {
+	t.Helper()
+	machines := map[string]*Machine{}
+	var mu sync.Mutex
+	var booting sync.WaitGroup
+	for _, o := range options {
+		booting.Go(func() {
+			m, err := Start(context.Background(), o)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			machines[o.Name] = m
+		})
+	}
+	booting.Wait()
+	t.Cleanup(func() {
+		for _, m := range machines {
+			if t.Failed() {
+				t.Log(m.Console())
+			}
+			if err := m.Close(); err != nil {
+				t.Errorf("close %s: %v", m.Name, err)
+			}
+		}
+	})
+	if t.Failed() {
+		t.FailNow()
+	}
+	return machines
+}
+
+// withRDMA builds programs that have RDMA, or skips the test where that cannot be.
+func withRDMA(t testing.TB, packages ...string) []string {
+	t.Helper()
+	built, err := BuildRDMA(t.Context(), t.TempDir(), packages...)
+	if errors.Is(err, ErrMissing) && os.Getenv("GRAYLINK_REQUIRE_ALL") != "1" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return built
 }
 
 func network(t testing.TB) *Network {

@@ -21,7 +21,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -153,49 +152,22 @@ func TestVerdictByRDMA(t *testing.T) {
 		}
 		t.Skip("needs prometheus (Debian package of that name)")
 	}
-	node, err := BuildRDMA(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node")
-	if errors.Is(err, ErrMissing) && os.Getenv("GRAYLINK_REQUIRE_ALL") != "1" {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	node := withRDMA(t, "github.com/graylink/graylink/cmd/graylink-node")
 	others, err := Build(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-coordinator", "github.com/graylink/graylink/cmd/graylink-analyzer")
 	if err != nil {
 		t.Fatal(err)
 	}
 	names, networks := []string{"h1", "h2", "h3", "h4"}, []*Network{network(t), network(t), network(t), network(t)}
-	machines := map[string]*Machine{}
-	var mu sync.Mutex
-	var booting sync.WaitGroup
+	var all []Options
 	for i, name := range append(names, "leaf1") {
-		booting.Go(func() {
-			o := Options{Name: name, Networks: networks, Parts: parts}
-			if i < len(names) {
-				o.Networks, o.Modules = networks[i:i+1], append([]string{"sch_netem"}, SoftRoCE...)
-				o.Programs = map[string]string{"/usr/local/bin/graylink-node": node[0], "/usr/local/bin/graylink-coordinator": others[0]}
-			}
-			m, err := Start(context.Background(), o)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			machines[name] = m
-		})
-	}
-	booting.Wait()
-	t.Cleanup(func() {
-		for _, m := range machines {
-			if err := m.Close(); err != nil {
-				t.Error(err)
-			}
+		o := Options{Name: name, Networks: networks, Parts: parts}
+		if i < len(names) {
+			o.Networks, o.Modules = networks[i:i+1], append([]string{"sch_netem"}, SoftRoCE...)
+			o.Programs = map[string]string{"/usr/local/bin/graylink-node": node[0], "/usr/local/bin/graylink-coordinator": others[0]}
 		}
-	})
-	if t.Failed() {
-		return
+		all = append(all, o)
 	}
+	machines := together(t, all...)
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -344,9 +316,9 @@ scrape_configs:
 		}
 		return text, false
 	})
-	_, all, text := verdicts()
-	for i := range all {
-		v := &all[i]
+	_, open, text := verdicts()
+	for i := range open {
+		v := &open[i]
 		if v.Kind == fabric.KindClock {
 			// Of a machine that stood still for a moment: it says that the network is innocent of it.
 			t.Logf("besides: %s", v.Summary)
