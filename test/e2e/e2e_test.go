@@ -65,6 +65,14 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
+// programs skips a test that runs them where they are not built.
+func programs(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: the programs are not built")
+	}
+}
+
 // need skips where a declared feature of the machine is missing; CI must have them all.
 func need(t *testing.T) {
 	t.Helper()
@@ -336,6 +344,7 @@ func TestDemoIsInterrupted(t *testing.T) {
 
 // TestDemoIsNotReadToTheEnd: whoever reads what it says may leave.
 func TestDemoIsNotReadToTheEnd(t *testing.T) {
+	programs(t)
 	t.Parallel()
 	cmd := exec.Command(filepath.Join(bin, "graylink"), "demo", "--fabric", "sim", "--web.listen-address", "127.0.0.1:0", "--fault", "none", "--duration", "1s")
 	pipe, err := cmd.StderrPipe()

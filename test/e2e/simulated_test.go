@@ -19,6 +19,7 @@ import (
 // one name side by side name what is broken in simulated fabrics, and say that these
 // are simulated.
 func TestSimulatedDemo(t *testing.T) {
+	programs(t)
 	t.Parallel()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -52,6 +53,7 @@ func TestSimulatedDemo(t *testing.T) {
 
 // TestSimulatedDemoInterrupted: Ctrl-C ends it at once, and nothing is left.
 func TestSimulatedDemoInterrupted(t *testing.T) {
+	programs(t)
 	tmp := t.TempDir()
 	cmd := exec.Command(filepath.Join(bin, "graylink"), "demo", "--fabric", "sim", "--web.listen-address", "127.0.0.1:0")
 	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
