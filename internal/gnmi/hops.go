@@ -11,6 +11,9 @@ import (
 // together: 26 MB.
 const maxMembers = 1 << 18
 
+// maxHad is of how many ports it is kept that they had a member.
+const maxHad = 1 << 14
+
 // in is a thing of an instance of the network: a group or a next hop, by its number.
 type in struct{ vrf, id string }
 
@@ -60,7 +63,7 @@ func (h *hops) tell(kind preset.Kind, values []string, text string, now time.Tim
 
 // note keeps that a next hop's port has a member.
 func (h *hops) note(hop in) {
-	if port := h.ports[hop]; port != "" && h.members[hop] > 0 {
+	if port := h.ports[hop]; port != "" && h.members[hop] > 0 && len(h.had) < maxHad {
 		h.had[port] = true
 	}
 }

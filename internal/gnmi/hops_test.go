@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -172,5 +173,17 @@ func TestRoutesAsked(t *testing.T) {
 				return got[`fabric_switch_port_next_hop_group_members{switch="leaf1",port="Ethernet8"}`] == 1
 			})
 		}
+	}
+}
+
+// A next hop that is said to lead out of another port again and again takes no more and more memory.
+func TestHopsPortsAreBounded(t *testing.T) {
+	h := newHops()
+	h.tell(preset.Member, []string{"default", "1", "2"}, "", time.Unix(1, 0))
+	for i := range maxHad + 10 {
+		h.tell(preset.HopPort, []string{"default", "2"}, strconv.Itoa(i), time.Unix(1, 0))
+	}
+	if len(h.had) != maxHad {
+		t.Errorf("%d ports are kept, want %d", len(h.had), maxHad)
 	}
 }
