@@ -159,13 +159,17 @@ func hundreds(t *testing.T, near, far *Machine) {
 			t.Errorf("%s: %g, and none is expected", name, v)
 		}
 	}
-	lost, _, _ := series(m.edges(), "fabric_probe_lost_total")
-	for _, v := range lost {
-		if v != 0 {
-			t.Errorf("%v are lost by direction and peer, and none is expected", lost)
-			break
-		}
+	// These peers tell no losses by direction, so that answers are counted: the last of each flow may be on its way.
+	_, acked := m.answers()
+	sent := 0.0
+	each, _, _ := series(m.edges(), "fabric_probe_sent_total", "direction", "forward")
+	for _, v := range each {
+		sent += v
 	}
+	if sent == 0 || sent-acked > count {
+		t.Errorf("%g of %g probes are answered", acked, sent)
+	}
+	t.Logf("%g of %g probes are answered", acked, sent)
 	stop()
 }
 
