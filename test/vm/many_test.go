@@ -86,7 +86,7 @@ func fleet(rdma bool, numbers []uint32, cadence time.Duration) string {
 	if rdma {
 		nic = fmt.Sprintf("{nic: h1/rxe0, rdma: {device: rxe0, port: 1, qkey: %d}}", qkey)
 	}
-	fmt.Fprintf(&b, "node: h1\ncadence: %v\nreply_timeout: %v\nstamp: {port: 8862, class: roce, dscp: 26}\nclock: {error_bound: 1ms}\nnics: [%s]\npeers:\n", cadence, max(cadence, time.Second), nic)
+	fmt.Fprintf(&b, "node: h1\ncadence: %v\nreply_timeout: %v\nstamp: {port: 8862, class: roce, dscp: 26}\nclock: {error_bound: 1ms}\ntrace: {packets_per_second: 1, concurrency: 1}\nnics: [%s]\npeers:\n", cadence, max(cadence, time.Second), nic)
 	for i, n := range numbers {
 		at := fmt.Sprintf("address: %v", farAddress(i))
 		if rdma {
