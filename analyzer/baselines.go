@@ -42,7 +42,7 @@ func (l *Loop) learn(raw []judge.Finding) {
 		if l.aside.flow(f.Edge) || m.seen <= warmUp || f.Obs.OWD == nil || f.Obs.OWD.P50 == nil || f.HostSuspect || f.ClockSuspect {
 			continue
 		}
-		if m.base != nil && (len(l.open) > 0 || f.Condition != judge.Healthy) {
+		if m.base != nil && (len(l.open) > 0 || f.Condition != judge.Healthy || judge.ClockBound(f.Obs) > vague) {
 			continue
 		}
 		m.p50 = push(m.p50, *f.Obs.OWD.P50)

@@ -63,6 +63,9 @@ const (
 	expireEvery = 10
 	// warmUp cycles after the first evidence are not learnt from.
 	warmUp = 2
+	// vague is a bound, ns, of the two clocks of a flow with which nothing is learnt if
+	// something is known already. Clocks begin with less: clocksync.LockBound each.
+	vague = 2e6
 )
 
 // pullEvery is how often switches are asked for what changed, tablesEvery how often

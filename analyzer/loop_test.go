@@ -806,3 +806,22 @@ func TestLoopIncidentDoesNotTeach(t *testing.T) {
 		}
 	}
 }
+
+// A delay by clocks that are known badly does not become what is normal.
+func TestLoopLearnsNothingFromVagueClocks(t *testing.T) {
+	r := newRig(t, 1)
+	r.learn()
+	e := r.w.edges[0]
+	p50 := int64(5000)
+	obs := fabric.Observation{Edge: e.String(), OWD: &fabric.Quantiles{P50: &p50}}
+	f := judge.Finding{Edge: e, Obs: &obs, Condition: judge.Healthy}
+	for bound, want := range map[int64]int{vague / 2: 1, vague + 1: 0} {
+		m := r.loop.memory(e)
+		m.p50 = m.p50[:learnWindows]
+		obs.ClockErrorNS = &bound
+		r.loop.learn([]judge.Finding{f})
+		if got := len(m.p50) - learnWindows; got != want {
+			t.Errorf("with a bound of %d ns %d windows were learnt from, want %d", bound, got, want)
+		}
+	}
+}

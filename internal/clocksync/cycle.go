@@ -177,10 +177,10 @@ func (f *Frame) gather(mono time.Duration) {
 	}
 }
 
-// useless is an estimate that could not tell whether the clocks run, or that a
-// clock is not lost.
+// useless is an estimate that could not tell whether the clocks run, or where
+// they are to a deviation of LockBound.
 func (e *frameEdge) useless() bool {
-	return e.rateVariance > runningRate*runningRate || e.variance > LostBound*LostBound
+	return e.rateVariance > runningRate*runningRate || e.variance > LockBound*LockBound
 }
 
 // connect makes the matrices' shape and the parts. What was left out before

@@ -15,7 +15,8 @@ import (
 //  2. When maps age, each edge is placed by whichever has the smaller bound: what
 //     is left of the maps, or its own pair's estimate.
 //  3. A clock whose maps age is in holdover, and lost once its bound passes
-//     LostBound. Silence never locks anything.
+//     LostBound. Silence never locks anything. A pair relates once its bound is
+//     below LockBound, and until it passes LostBound.
 //  4. Maps of two frames relate nothing. A new frame, as a coordinator that began
 //     anew makes one, is taken from when a clock is locked in it.
 //  5. Without either there is no relation, and the edge's samples have no place.
@@ -45,12 +46,18 @@ type followed struct {
 type pairSaid struct {
 	Estimate
 	at, measured time.Duration // the last window; the last that told something
+	related      bool          // its bound was below LockBound
 }
 
 // Limits of what is still worth something.
 const (
-	// LostBound is the bound, ns, beyond which a map is worth nothing.
-	LostBound = 1e6
+	// LockBound is the bound, ns, that a clock has to come below to be related.
+	LockBound = 1e6
+	// LostBound is the bound, ns, beyond which a map is worth nothing. It is more
+	// than LockBound: while a path is not what it was the clocks behind it are
+	// known ever worse, and that is no reason not to tell of a path that became
+	// longer by far more than that.
+	LostBound = 10e6
 	// stalePair is how long a pair's estimate is used after its last window.
 	stalePair = 30 * time.Second
 	// DefaultAllowance of a pair of clocks, ns: what a coordinator without a
@@ -105,8 +112,9 @@ func (f *Follower) Estimated(id PairID, e Estimate, mono time.Duration) {
 		delete(f.pairs, id)
 		return
 	}
-	p := pairSaid{e, mono, mono}
-	if before, ok := f.pairs[id]; ok && e.Quality == Held {
+	before, ok := f.pairs[id]
+	p := pairSaid{e, mono, mono, before.related}
+	if ok && e.Quality == Held {
 		p.measured = before.measured
 	}
 	f.pairs[id] = p
@@ -258,10 +266,16 @@ func (f *Follower) Relation(id PairID, now int64, mono time.Duration) (Relation,
 	}
 	grown := Grown(math.Hypot(math.Hypot(p.Sigma, p.Wander), p.Inherited), math.Hypot(p.RateSigma, p.RateWander), age)
 	own.Bound = int64(math.Ceil(BoundSigmas*grown+warmth(mono-p.measured))) + allowance
-	if mapped && r.Bound <= own.Bound {
-		own = r
+	limit := int64(LockBound)
+	if p.related {
+		limit = LostBound
 	}
-	return own, own.Bound < LostBound
+	p.related = own.Bound < limit
+	f.pairs[id] = p
+	if mapped && r.Bound < LostBound && (!p.related || r.Bound <= own.Bound) {
+		return r, true
+	}
+	return own, p.related
 }
 
 // Status is what is known about a clock of the node.

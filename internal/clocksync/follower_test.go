@@ -91,7 +91,7 @@ func TestFollowerRule3SilenceIsHoldoverThenLost(t *testing.T) {
 	for _, c := range []struct {
 		after time.Duration
 		want  State
-	}{{0, Locked}, {2 * time.Second, Locked}, {4 * time.Second, Holdover}, {10 * time.Minute, Lost}} {
+	}{{0, Locked}, {2 * time.Second, Locked}, {4 * time.Second, Holdover}, {10 * time.Minute, Holdover}, {2 * time.Hour, Lost}} {
 		s := f.Status("h1", 1e18+int64(c.after), c.after)
 		if s.State != c.want || s.Bound < before {
 			t.Errorf("after %v: %v, bound %d (before: %d), want %v and a bound that grows", c.after, s.State, s.Bound, before, c.want)
@@ -100,6 +100,25 @@ func TestFollowerRule3SilenceIsHoldoverThenLost(t *testing.T) {
 	}
 	if s := f.Status("h2", 1e18+5e9, 0); s.Offset != 5e9 || math.Abs(s.Drift-30e-6/(1-30e-6)) > 1e-12 {
 		t.Errorf("h2 against the frame: %+v, want 5 s ahead and 30 ppm fast", s)
+	}
+}
+
+// Rule 3, of pairs without a coordinator.
+func TestFollowerRule3PairsRelateUntilLostBound(t *testing.T) {
+	sigmas := []struct {
+		sigma float64
+		want  bool
+	}{{0.4e6, false}, {0.1e6, true}, {0.4e6, true}, {3e6, false}, {0.4e6, false}, {0.1e6, true}}
+	f := NewFollower()
+	for i, c := range sigmas {
+		mono := time.Duration(i) * time.Second
+		e := said(int64(1e18)+int64(mono), 10)
+		e.Sigma = c.sigma
+		f.Estimated(edge12, e, mono)
+		r, ok := f.Relation(edge12, e.Ref, mono)
+		if ok != c.want || math.Abs(float64(r.Bound)-BoundSigmas*c.sigma) > 1e5 {
+			t.Errorf("%d: deviation %v: bound %d, related: %v, want %v", i, c.sigma, r.Bound, ok, c.want)
+		}
 	}
 }
 

@@ -87,7 +87,7 @@ type FrameOptions struct {
 // What the frame remembers, and for how long.
 const (
 	estimateKept = 5 * time.Second // a node's estimates, after its last report
-	clockKept    = time.Hour       // a clock's counts, after its last estimate
+	clockKept    = 4 * time.Hour   // a clock's counts, after its last estimate
 
 	maxNodeEdges = 2 * (MaxReportPairs + MaxReportJoins)
 	joinsKept    = 8 // readings of one pair of clocks: their rate is over so many
@@ -114,6 +114,7 @@ type frameClock struct {
 	steps, drifts    uint32
 	peers            uint32
 	allowance        int64
+	had              bool          // it was locked, and not lost since
 	missed           bool          // most of its estimates are no more
 	agreed           int           // cycles in a row with its prediction
 	solved, heard    time.Duration // its line; its last estimate

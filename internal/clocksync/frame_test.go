@@ -1071,6 +1071,8 @@ func TestRule10States(t *testing.T) {
 		t.Errorf("solved at %v", at)
 	}
 	w.run(900)
+	w.states(map[State]int{Locked: 15, Holdover: 1}) // its bound is beyond LockBound
+	w.run(9000)
 	w.states(map[State]int{Locked: 15, Lost: 1})
 	delete(w.quiet, 4)
 	w.run(1)
@@ -1342,4 +1344,43 @@ func FuzzFrame(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Rule 10: it takes less than LockBound to lock, and what is locked is related until LostBound: a
+// delay of tens of milliseconds is told by clocks that are known to two.
+func TestRule10LockedIsHeldLonger(t *testing.T) {
+	const coarse = 500e3 // ns of each estimate
+	begin := func(noise float64) *world {
+		w := newWorld(t, FrameOptions{}, 4, everybody(4))
+		w.noise, w.rnoise = noise, 1e-6
+		w.run(10)
+		return w
+	}
+	bounds := func(w *world) (least, most float64) {
+		least = math.Inf(1)
+		for i := range w.names {
+			m := w.get(i)
+			b := StatisticalBound(m.Sigma, m.RateSigma, time.Duration(w.read(i, w.now)-m.Ref))
+			if e := math.Abs(w.errors()[i]); e > b {
+				t.Errorf("%s is off by %v ns with bound %v", w.names[i], e, b)
+			}
+			least, most = min(least, b), max(most, b)
+		}
+		return least, most
+	}
+	w := begin(coarse)
+	if least, _ := bounds(w); least < LockBound {
+		t.Fatalf("bound %v is below %v: the test shows nothing", least, LockBound)
+	}
+	w.states(map[State]int{Converging: 4})
+	w = begin(10)
+	w.states(map[State]int{Locked: 4})
+	w.noise = coarse
+	for range 20 {
+		w.run(1)
+		if least, most := bounds(w); least < LockBound || most > LostBound {
+			t.Fatalf("bounds %v to %v: the test shows nothing", least, most)
+		}
+		w.states(map[State]int{Locked: 4})
+	}
 }

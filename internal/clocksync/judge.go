@@ -42,7 +42,7 @@ func (o *frameClock) lose() {
 	if o.component != 0 {
 		o.state = Lost
 	}
-	o.known, o.agreed, o.peers = false, 0, 0
+	o.known, o.had, o.agreed, o.peers = false, false, 0, 0
 }
 
 // centerRates brings a part's rates to where the frame's rate stays as it was.
@@ -154,7 +154,9 @@ func (f *Frame) judge(mono time.Duration) {
 			news := c.lines[k].ref != o.ref
 			moved, lag := 0.0, 0.0
 			switch v := miss(k); {
-			case c.eager[k] || o.component != p.base || referred || !agreed:
+			case c.eager[k] || o.component != p.base:
+				o.agreed, o.had = 0, false
+			case referred || !agreed:
 				o.agreed = 0
 			case math.Abs(v.value-center) > v.tolerance:
 				o.agreed = 0
@@ -201,10 +203,10 @@ func (f *Frame) judge(mono time.Duration) {
 			switch {
 			case math.Abs(o.rate) > runningRate:
 				o.lose()
-			case o.agreed < lockAfter || BoundSigmas*o.sigma > LostBound:
+			case o.agreed < lockAfter || BoundSigmas*o.sigma > o.enough():
 				o.state = Converging
 			case fresh[k]:
-				o.state = Locked
+				o.state, o.had = Locked, true
 			default:
 				o.state = Holdover
 			}
@@ -213,6 +215,14 @@ func (f *Frame) judge(mono time.Duration) {
 	if anew {
 		f.id++
 	}
+}
+
+// enough is the bound, ns, that a clock is related with.
+func (o *frameClock) enough() float64 {
+	if o.had {
+		return LostBound
+	}
+	return LockBound
 }
 
 // recalled reports whether a part goes on with the frame that an anchor is of, and
