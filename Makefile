@@ -58,12 +58,12 @@ test: test-tools build
 	@echo "packages that build fabrics of network namespaces, one after the other (fifteen minutes)"
 	$(GO) test -p 1 -count 1 -timeout 25m $$($(GO) list ./... | grep -E '$(FABRICS)')
 	@echo "a verdict from probes by RDMA, in five virtual machines that need this one to themselves (a minute)"
-	$(GO) test -tags alone -run 'TestVerdictByRDMA$$' -count 1 -timeout 10m ./test/vm
+	$(GO) test -tags alone -run 'TestVerdictByRDMA$$' -count 1 -timeout 15m ./test/vm
 
 # Virtual machines with soft-RoCE: NIC health, and probes by RDMA (five minutes): docs/testbed.md.
 test-rdma:
 	$(call need,$(VM_TOOLS) prometheus:prometheus,)
-	$(GO) test -tags alone -count 1 -v -timeout 10m ./test/vm/...
+	$(GO) test -tags alone -count 1 -v -timeout 20m ./test/vm/...
 
 # Without the suites that build fabrics.
 test-short:
