@@ -42,7 +42,7 @@ func TestHealthyFabric(t *testing.T) {
 				t.Fatal(err)
 			}
 			pathsEqualTheKernels(t, d)
-			cpu := watchAgents(t, 10*time.Second)
+			cpu := watchAgents(t, 7*time.Second)
 			measured(t, d)
 			t.Log(cpu)
 			if file == "../../deploy/lab/demo.yaml" {
