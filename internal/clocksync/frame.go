@@ -87,7 +87,7 @@ type FrameOptions struct {
 // What the frame remembers, and for how long.
 const (
 	estimateKept = 5 * time.Second // a node's estimates, after its last report
-	clockKept    = 4 * time.Hour   // a clock's counts, after its last estimate
+	clockKept    = 4 * time.Hour   // a clock's counts, after its last estimate: beyond the time until it is lost
 
 	maxNodeEdges = 2 * (MaxReportPairs + MaxReportJoins)
 	joinsKept    = 8 // readings of one pair of clocks: their rate is over so many

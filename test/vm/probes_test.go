@@ -10,8 +10,6 @@ import (
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
-
-	"github.com/graylink/graylink/internal/pki"
 )
 
 // prober is a graylink-node with RDMA in one of two machines, and how it is configured.
@@ -497,37 +495,7 @@ links:
 func underCoordinator(t *testing.T, a, b *prober) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
-	put := func(m *Machine, name string, data []byte) {
-		t.Helper()
-		if err := m.WriteFile(ctx, "/etc/fleet/"+name, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	earlier := time.Now().Add(-time.Hour) // whatever the clocks of the machines show
-	ca, err := pki.NewAuthority("test", 24*time.Hour, earlier)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, m := range map[string]*Machine{"coordinator": a.m, "h1": a.m, "h2": b.m} {
-		names := []string{name}
-		if name == "coordinator" {
-			names = append(names, "10.0.0.1")
-		}
-		pair, err := pki.Issue(ca, names, 24*time.Hour, earlier)
-		if err != nil {
-			t.Fatal(err)
-		}
-		put(m, "ca.crt", ca.Cert)
-		put(m, name+".crt", pair.Cert)
-		put(m, name+".key", pair.Key)
-	}
-	put(a.m, "topology.yaml", []byte(fleetTopology))
-	c, err := a.m.Start(ctx, "graylink-coordinator", "--topology.file=/etc/fleet/topology.yaml", "--state.file=/run/coordinator", "--agents.listen-address=10.0.0.1:9870",
-		"--agents.ca=/etc/fleet/ca.crt", "--agents.cert=/etc/fleet/coordinator.crt", "--agents.key=/etc/fleet/coordinator.key", "--agent.heartbeat=500ms",
-		"--schedule.settle=200ms", "--schedule.changeover=200ms", "--schedule.cadence=20ms", "--schedule.class=roce=26/3", "--stamp.port=8862")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := coordinate(ctx, t, a.m, "10.0.0.1", fleetTopology, map[string]*Machine{"h1": a.m, "h2": b.m}, "--schedule.cadence=20ms", "--schedule.class=roce=26/3")
 	defer func() {
 		if err := c.Signal(ctx, syscall.SIGKILL); err != nil {
 			t.Error(err)
@@ -536,18 +504,9 @@ func underCoordinator(t *testing.T, a, b *prober) {
 			t.Log(strings.Join(c.Lines, "\n"))
 		}
 	}()
-	if _, err := c.Wait(ctx, 0, func(l string) bool { return strings.Contains(l, "Listening on") }); err != nil {
-		t.Fatal(err)
-	}
 	begin := func(p *prober) {
 		t.Helper()
-		name := fmt.Sprintf("/etc/fleet/h%d", p.n)
-		proc, err := p.m.Start(ctx, "graylink-node", "--coordinator.address=10.0.0.1:9870", "--coordinator.ca=/etc/fleet/ca.crt", "--coordinator.cert="+name+".crt", "--coordinator.key="+name+".key",
-			"--state.file=/run/node", "--rdma")
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.agent = &agent{t: t, m: p.m, p: proc}
+		p.agent = &agent{t: t, m: p.m, p: follow(ctx, t, p.m, fmt.Sprintf("h%d", p.n), "10.0.0.1")}
 		p.line(func(l string) bool { return strings.Contains(l, "Listening on") })
 	}
 	byRDMA := func(p *prober, since account) {

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/graylink/graylink/internal/fakesys"
+	"github.com/graylink/graylink/internal/pki"
 )
 
 // patience bounds what a test waits for, so that it fails and does not hang: nothing is
@@ -108,6 +109,55 @@ func withRDMA(t testing.TB, packages ...string) []string {
 		t.Fatal(err)
 	}
 	return built
+}
+
+// coordinate starts a coordinator in a machine, at an address of it, that listens when this returns. It and the
+// nodes, by name, have their certificates.
+func coordinate(ctx context.Context, t *testing.T, on *Machine, address, topology string, nodes map[string]*Machine, flags ...string) *Process {
+	t.Helper()
+	earlier := time.Now().Add(-time.Hour) // whatever the clocks of the machines show
+	ca, err := pki.NewAuthority("test", 24*time.Hour, earlier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(m *Machine, names ...string) {
+		t.Helper()
+		pair, err := pki.Issue(ca, names, 24*time.Hour, earlier)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for file, data := range map[string][]byte{"ca.crt": ca.Cert, names[0] + ".crt": pair.Cert, names[0] + ".key": pair.Key, "topology.yaml": []byte(topology)} {
+			if err := m.WriteFile(ctx, "/etc/fleet/"+file, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	put(on, "coordinator", address)
+	for name, m := range nodes {
+		put(m, name)
+	}
+	c, err := on.Start(ctx, append([]string{"graylink-coordinator", "--topology.file=/etc/fleet/topology.yaml", "--state.file=/run/coordinator", "--agents.listen-address=" + address + ":9870",
+		"--agents.ca=/etc/fleet/ca.crt", "--agents.cert=/etc/fleet/coordinator.crt", "--agents.key=/etc/fleet/coordinator.key", "--agent.heartbeat=500ms",
+		"--schedule.settle=200ms", "--schedule.changeover=200ms", "--stamp.port=8862"}, flags...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Wait(ctx, 0, func(l string) bool { return strings.Contains(l, "Listening on") }); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// follow starts the agent of a node that its coordinator, at an address, tells what to do.
+func follow(ctx context.Context, t *testing.T, m *Machine, name, address string, flags ...string) *Process {
+	t.Helper()
+	key := "/etc/fleet/" + name
+	p, err := m.Start(ctx, append([]string{"graylink-node", "--coordinator.address=" + address + ":9870", "--coordinator.ca=/etc/fleet/ca.crt", "--coordinator.cert=" + key + ".crt", "--coordinator.key=" + key + ".key",
+		"--state.file=/run/node", "--rdma"}, flags...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 func network(t testing.TB) *Network {

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -27,7 +28,6 @@ import (
 
 	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/internal/fabric"
-	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/test/vm/guest"
 )
 
@@ -174,48 +174,18 @@ func TestVerdictByRDMA(t *testing.T) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
-	earlier := time.Now().Add(-time.Hour) // whatever the clocks of the machines show
-	ca, err := pki.NewAuthority("test", 24*time.Hour, earlier)
-	if err != nil {
-		t.Fatal(err)
-	}
 	shell(t, machines["leaf1"], "ip link set lo up", "echo 1 > /proc/sys/net/ipv4/ip_forward", "echo 0 > /proc/sys/net/ipv4/icmp_ratelimit")
 	for i, name := range names {
 		m := machines[name]
 		shell(t, machines["leaf1"], fmt.Sprintf("ip addr add 10.1.%d.1/24 dev eth%d", i+1, i), fmt.Sprintf("ip link set eth%d up", i))
 		shell(t, m, "ip link set lo up", fmt.Sprintf("ip addr add 10.1.%d.2/24 dev eth0", i+1), "ip link set eth0 up", fmt.Sprintf("ip route add default via 10.1.%d.1", i+1), "rdma link add rxe0 type rxe netdev eth0")
 	}
-	for name, m := range machines {
-		of := []string{name}
-		if name == "leaf1" {
-			of = append(of, "10.1.1.1")
-		}
-		pair, err := pki.Issue(ca, of, 24*time.Hour, earlier)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for file, data := range map[string][]byte{"ca.crt": ca.Cert, name + ".crt": pair.Cert, name + ".key": pair.Key, "topology.yaml": []byte(fourTopology)} {
-			if err := m.WriteFile(ctx, "/etc/fleet/"+file, data, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	c, err := machines["leaf1"].Start(ctx, "graylink-coordinator", "--topology.file=/etc/fleet/topology.yaml", "--state.file=/run/coordinator", "--agents.listen-address=10.1.1.1:9870",
-		"--agents.ca=/etc/fleet/ca.crt", "--agents.cert=/etc/fleet/leaf1.crt", "--agents.key=/etc/fleet/leaf1.key", "--agent.heartbeat=500ms",
-		"--schedule.settle=200ms", "--schedule.changeover=200ms", "--schedule.cadence=100ms", "--stamp.port=8862")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Wait(ctx, 0, func(l string) bool { return strings.Contains(l, "Listening on") }); err != nil {
-		t.Fatal(err)
-	}
+	nodes := maps.Clone(machines)
+	delete(nodes, "leaf1")
+	coordinate(ctx, t, machines["leaf1"], "10.1.1.1", fourTopology, nodes, "--schedule.cadence=100ms")
 	agents := map[string]*Process{}
-	for _, name := range names {
-		key := "/etc/fleet/" + name
-		if agents[name], err = machines[name].Start(ctx, "graylink-node", "--coordinator.address=10.1.1.1:9870", "--coordinator.ca=/etc/fleet/ca.crt", "--coordinator.cert="+key+".crt", "--coordinator.key="+key+".key",
-			"--state.file=/run/node", "--rdma", "--no-nic.health", "--web.advertise-address="+name+":9868"); err != nil {
-			t.Fatal(err)
-		}
+	for name, m := range nodes {
+		agents[name] = follow(ctx, t, m, name, "10.1.1.1", "--no-nic.health", "--web.advertise-address="+name+":9868")
 	}
 	dir, proxy, coordinator, web, page := t.TempDir(), into(t, machines, ""), into(t, machines, "leaf1:9869"), free(t), free(t)
 	write := func(name, text string) string {
