@@ -2,9 +2,6 @@
 SHELL := /bin/bash
 GO ?= go
 BIN := bin
-# Packages whose tests race as a whole, and those that leave their slow ones out of it.
-RACE := ./internal/agentapi/... ./internal/ibsample ./internal/kubenode ./internal/pki ./internal/sighting/... ./internal/unix ./exporters/coordinator ./exporters/ibfabric ./exporters/otlp ./exporters/switch ./analyzer/daemon ./analyzer/evidence ./analyzer/paths ./analyzer/publish
-RACE_SHORT := ./analyzer ./exporters/node ./internal/gnmi ./internal/rdma ./internal/probe ./internal/schedule ./internal/coordinator ./internal/clocksync ./internal/ibagent
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # Programs that the demo and the tests run, as program:Debian package.
 DEMO_TOOLS := ip:iproute2 iptables:iptables
@@ -12,7 +9,7 @@ DEMO_TOOLS := ip:iproute2 iptables:iptables
 VM_TOOLS := ip:iproute2 qemu-system-x86_64:qemu-system-x86 gcc:gcc
 TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump chronyd:chrony opensm:opensm ibsim:ibsim-utils ibtracert:infiniband-diags prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager
 
-.PHONY: build build-rdma alerts silence collector demo test test-short test-rdma bench peers clocks bench-localize bench-evidence beside lint clean demo-tools test-tools table
+.PHONY: build build-rdma alerts silence collector demo test test-all test-short fuzz test-rdma bench peers clocks bench-localize bench-evidence beside lint clean demo-tools test-tools table
 
 build:
 	@echo "building graylink, graylink-node, graylink-switch, graylink-coordinator and graylink-analyzer (the first time downloads and compiles for a minute or two)"
@@ -44,21 +41,21 @@ collector:
 demo: $(if $(filter 0,$(shell id -u)),demo-tools) build
 	$(BIN)/graylink demo
 
-# Everything, slow suites included. Packages that build fabrics, and measure time in
-# them, run one after the other. Race detection covers what needs no fabric; packages of
-# RACE are not run without it.
-FABRICS := /internal/lab$$|/internal/probe$$|/test/e2e$$
+# What CI runs, in about sixteen minutes on two cores. docs/testing.md has what is in make test-all only.
 test: test-tools build
 	@echo "building otelcol-graylink, which one of the tests runs (the first time compiles for a minute or two)"
 	$(GO) build -tags collector -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
-	@echo "race detector over the concurrent packages"
-	$(GO) test -race -short -timeout 10m $(RACE_SHORT) $(RACE)
-	@echo "packages without fabrics: real sockets, real Prometheus rules, real subnet manager, real browser"
-	$(GO) test -count 1 -timeout 10m ./test/vm $$($(GO) list ./... | grep -v -E '$(FABRICS)|/test/vm$$' | grep -v -x -F -e "$$($(GO) list $(RACE))")
-	@echo "packages that build fabrics of network namespaces, one after the other (fifteen minutes)"
-	$(GO) test -p 1 -count 1 -timeout 25m $$($(GO) list ./... | grep -E '$(FABRICS)')
-	@echo "a verdict from probes by RDMA, in five virtual machines that need this one to themselves (a minute)"
-	$(GO) test -tags alone -run 'TestVerdictByRDMA$$' -count 1 -timeout 15m ./test/vm
+	GO="$(GO)" test/run
+
+# Everything: more faults and topologies in the kernel, longer spans, a Prometheus that fails (45 minutes).
+test-all: test-tools build
+	$(GO) build -tags collector -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
+	GO="$(GO)" test/run all
+
+# Every fuzz target in turn, for FUZZTIME each, with a line for each.
+FUZZTIME ?= 10s
+fuzz:
+	GO="$(GO)" test/fuzz $(FUZZTIME)
 
 # Virtual machines with soft-RoCE: NIC health, and probes by RDMA (five minutes): docs/testbed.md.
 test-rdma:
@@ -124,8 +121,8 @@ bench-evidence:
 	$(GO) test ./analyzer -tags scale -run 'TestScale$$' -count 1 -v -timeout 1h -scale.edges 100000
 
 lint:
-	@test -x $(BIN)/tools/golangci-lint || { echo "building golangci-lint (a few minutes, once)"; GOBIN=$(CURDIR)/$(BIN)/tools $(GO) install $(GOLANGCI); }
-	$(BIN)/tools/golangci-lint run ./...
+	@echo "golangci-lint (the first time compiles for a few minutes; the build cache keeps the program)"
+	$(GO) run $(GOLANGCI) run ./...
 
 clean:
 	@for l in $$($(BIN)/graylink lab list 2>/dev/null); do echo "taking down lab $$l"; $(BIN)/graylink lab --name $$l down; done

@@ -27,7 +27,25 @@ type HTTPAgents struct {
 const maxReply = 64 << 20
 
 type tracesReply struct {
+	// Now is the node's clock when it answered; zero: an older agent, which does not send it.
+	Now   time.Time      `json:"now"`
 	Paths []fabric.Trace `json:"paths"`
+}
+
+// toLocalTime moves the times of the traces from the node's clock to this machine's, where the
+// two differ by more than the exchange leaves open.
+func (r *tracesReply) toLocalTime(asked, answered time.Time) {
+	if r.Now.IsZero() {
+		return
+	}
+	half := answered.Sub(asked) / 2
+	ahead := r.Now.Sub(asked.Add(half))
+	if ahead.Abs() <= half {
+		return
+	}
+	for i := range r.Paths {
+		r.Paths[i].TracedAt = r.Paths[i].TracedAt.Add(-ahead)
+	}
 }
 
 // Paths implements Agents.
@@ -64,10 +82,12 @@ func (a HTTPAgents) do(ctx context.Context, method, node, path string, body any)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	asked := time.Now()
 	resp, err := a.Client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("agent of %q: %w", node, err)
 	}
+	answered := time.Now()
 	defer resp.Body.Close()
 	limited := io.LimitReader(resp.Body, maxReply)
 	if resp.StatusCode != http.StatusOK {
@@ -78,6 +98,7 @@ func (a HTTPAgents) do(ctx context.Context, method, node, path string, body any)
 	if err := json.NewDecoder(limited).Decode(&out); err != nil {
 		return nil, fmt.Errorf("agent of %q: %w", node, err)
 	}
+	out.toLocalTime(asked, answered)
 	return out.Paths, nil
 }
 

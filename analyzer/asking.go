@@ -289,7 +289,7 @@ func (a *asking) look(o *evidence.Overview, cycle int, frozen bool) {
 			}
 			return false
 		})
-		if o.Hosts()[fabric.OwnerOf(s.name)] != "" || !o.Alive(s.name) || !o.Related(s.name) {
+		if o.Hosts()[fabric.OwnerOf(s.name)] != "" || o.Unread(s.name) || !o.Alive(s.name) || !o.Related(s.name) {
 			how = max(how, tail)
 		}
 		if how != still {

@@ -209,7 +209,7 @@ func (l *Loop) Inherit(old *Loop) {
 	if l.o.Maintenance != nil && old.o.Maintenance != nil {
 		l.o.Maintenance.Inherit(old.o.Maintenance)
 	}
-	l.touched, l.asking = old.touched, old.asking
+	l.touched, l.asking, l.refused = old.touched, old.asking, old.refused
 	l.edges, l.flows, l.cycle, l.past, l.counts, l.seenAt, l.watch = old.edges, old.flows, old.cycle, old.past, old.counts, old.seenAt, old.watch
 	l.history, l.snap, l.touched = old.history, old.snap, old.touched
 	for _, in := range old.open {

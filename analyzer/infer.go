@@ -104,6 +104,9 @@ func count(g *fabric.Graph, findings []judge.Finding, res triangulate.Result, ex
 		if f.HostSuspect {
 			c.HostSuspect++
 		}
+		if f.Obs.Unread {
+			c.Unread++
+		}
 	}
 	c.Total = max(expected, len(tells)+more)
 	var cov fabric.Coverage

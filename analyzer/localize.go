@@ -261,7 +261,7 @@ func combine(in []*fabric.Observation) []*fabric.Observation {
 		have.OWD = blend(have.OWD, have.Sent-have.Lost, o.OWD, o.Sent-o.Lost)
 		have.Sent += o.Sent
 		have.Lost += o.Lost
-		have.HostSuspect = have.HostSuspect || o.HostSuspect
+		have.HostSuspect, have.Unread = have.HostSuspect || o.HostSuspect, have.Unread || o.Unread
 		if have.Baseline == nil {
 			have.Baseline, have.BaselineMADNS = o.Baseline, o.BaselineMADNS
 		}

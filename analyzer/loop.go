@@ -162,11 +162,14 @@ type Loop struct {
 	mu     sync.RWMutex
 	snap   Snapshot
 	counts Counts
+	// refused counts the traces of nodes that were not used.
+	refused map[TraceRefusal]uint64
 
 	asks      chan traceAsk
 	causeAsks chan causeAsk
 	workMu    sync.Mutex
 	inWork    map[fabric.Edge]bool
+	warned    map[string]time.Time          // of nodes whose traces failed
 	answers   map[string]fabric.Attribution // by incident
 	asked     map[string]int                // in which cycle
 }
@@ -177,7 +180,7 @@ func NewLoop(o LoopOptions) *Loop {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	l := &Loop{o: o, store: paths.NewStore(o.Graph), edges: map[fabric.Edge]*memory{}, cand: map[fabric.Element]*candidacy{}, watch: clocks.NewWatch(), history: classify.NewHistory(o.every()),
-		asks: make(chan traceAsk, 64), inWork: map[fabric.Edge]bool{}, causeAsks: make(chan causeAsk, 64), answers: map[string]fabric.Attribution{}, asked: map[string]int{}, touched: map[string]*touched{}, asking: newAsking(),
+		asks: make(chan traceAsk, 64), inWork: map[fabric.Edge]bool{}, causeAsks: make(chan causeAsk, 64), answers: map[string]fabric.Attribution{}, asked: map[string]int{}, touched: map[string]*touched{}, asking: newAsking(), refused: map[TraceRefusal]uint64{}, warned: map[string]time.Time{},
 		snap: Snapshot{Report: fabric.Report{State: fabric.InsufficientEvidence, Verdicts: []fabric.Verdict{}, LinkDelays: []fabric.LinkDelay{}}}}
 	l.near = newNeighbours(o.DB, o.Settings, l.store)
 	if o.Tables != nil {

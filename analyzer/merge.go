@@ -72,6 +72,7 @@ func (m *merger) add(rep fabric.Report) {
 	m.out.Edges.UnknownPath = max(m.out.Edges.UnknownPath, rep.Edges.UnknownPath)
 	m.out.Edges.ClockSuspect = max(m.out.Edges.ClockSuspect, rep.Edges.ClockSuspect)
 	m.out.Edges.HostSuspect = max(m.out.Edges.HostSuspect, rep.Edges.HostSuspect)
+	m.out.Edges.Unread = max(m.out.Edges.Unread, rep.Edges.Unread)
 }
 
 // match finds the fault that a verdict is about, of those that no other verdict of its

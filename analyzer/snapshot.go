@@ -39,6 +39,7 @@ type Snapshot struct {
 	Paths      map[fabric.PathState]int `json:"paths"`
 	PathMap    uint64                   `json:"path_map_version"`
 	Hosts      map[string]string        `json:"hosts,omitempty"`
+	Floods     []evidence.Flood         `json:"floods,omitempty"` // of packets with a forged HMAC
 	Baselines  int                      `json:"baselines"`
 	Expected   int                      `json:"expected_edges"`
 	Pending    int                      `json:"pending_edges"`
@@ -66,7 +67,7 @@ func (l *Loop) Snapshot() Snapshot {
 }
 
 func (l *Loop) publish(rep fabric.Report, findings []judge.Finding, v *vouched, w evidence.Window, running *jobs.Map, pending, expected int, now time.Time) {
-	snap := Snapshot{At: now, Every: l.o.every(), Report: rep, Paths: l.store.States(), PathMap: l.store.Version(), Hosts: w.Hosts, Expected: expected, Pending: pending,
+	snap := Snapshot{At: now, Every: l.o.every(), Report: rep, Paths: l.store.States(), PathMap: l.store.Version(), Hosts: w.Hosts, Floods: w.Floods, Expected: expected, Pending: pending,
 		Maintenance: l.o.Maintenance.List(now), Warnings: w.Warnings, ClockOffsetNS: int64(w.ClockOffset)}
 	if l.o.TwoSteps.From > 0 {
 		asking := l.asking.state
@@ -106,6 +107,8 @@ func (l *Loop) condition(f *judge.Finding) string {
 	switch {
 	case l.aside.flow(f.Edge):
 		return "maintenance"
+	case f.Obs.Unread:
+		return "unread"
 	case f.HostSuspect:
 		return "host_suspect"
 	case f.ClockSuspect:

@@ -2,6 +2,9 @@ package analyzer
 
 import (
 	"context"
+	"log/slog"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/judge"
@@ -85,9 +88,9 @@ func (l *Loop) traceWorker(ctx context.Context) {
 			traces, err := l.o.Agents.Trace(tctx, a.node, names)
 			cancel()
 			if err != nil && ctx.Err() == nil {
-				l.o.Log.Debug("trace failed", "node", a.node, "err", err)
+				l.o.Log.Log(ctx, l.traceFailureLevel(a.node, time.Now()), "cannot have a node trace its flows", "node", a.node, "err", err)
 			}
-			l.take(traces)
+			l.acceptTraces(a.node, traces, time.Now())
 			l.workMu.Lock()
 			for _, e := range a.edges {
 				delete(l.inWork, e)
@@ -105,20 +108,154 @@ func (l *Loop) take(traces []fabric.Trace) {
 	}
 }
 
-// pollPaths reads what the nodes traced of themselves, at start above all.
+// traceFailureEvery is how often a node that refuses to trace, or cannot, is a warning.
+const traceFailureEvery = 10 * time.Minute
+
+// traceFailureLevel returns the level at which a failed trace of a node is logged: a warning now
+// and then, since paths of that node's flows stay unknown, and else a detail.
+func (l *Loop) traceFailureLevel(node string, now time.Time) slog.Level {
+	l.workMu.Lock()
+	defer l.workMu.Unlock()
+	if last, ok := l.warned[node]; ok && now.Sub(last) < traceFailureEvery {
+		return slog.LevelDebug
+	}
+	l.warned[node] = now
+	return slog.LevelWarn
+}
+
+// Reasons for which a trace that a node reports is not used.
+const (
+	foreignFlow  = "foreign_flow" // the node does not send its packets
+	futureTrace  = "future_time"  // stamped later than the answer came
+	unknownEdge  = "unknown_edge" // not an edge of this topology
+	maxTraceLead = time.Second    // by which clocks of a node and of the analyzer may differ
+)
+
+// TraceRefusal names a node and the reason for which traces of it were refused.
+type TraceRefusal struct{ Node, Reason string }
+
+// acceptTraces puts what a node answered about paths into the store. A node is believed about
+// the packets that it sends itself, its probes and its replies; a trace of anything else, or of a
+// time that has not come, is refused and counted.
+func (l *Loop) acceptTraces(node string, traces []fabric.Trace, received time.Time) {
+	refused := map[string]uint64{}
+	own := traces[:0:0]
+	for _, t := range traces {
+		e, err := fabric.ParseEdge(t.Edge)
+		from, _ := e.Ends()
+		switch {
+		case err != nil:
+			refused[unknownEdge]++
+			continue
+		case fabric.OwnerOf(from) != node:
+			refused[foreignFlow]++
+			continue
+		case t.TracedAt.Sub(received) > maxTraceLead:
+			refused[futureTrace]++
+			continue
+		case t.TracedAt.After(received):
+			t.TracedAt = received
+		}
+		own = append(own, t)
+	}
+	l.take(own)
+	if len(refused) == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for reason, n := range refused {
+		r := TraceRefusal{Node: node, Reason: reason}
+		if l.refused[r] == 0 {
+			l.o.Log.Warn("refused traces of a node", "node", node, "reason", reason, "traces", n)
+		}
+		l.refused[r] += n
+	}
+}
+
+// TracesRefused returns how many traces were refused, by node and reason.
+func (l *Loop) TracesRefused() map[TraceRefusal]uint64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return maps.Clone(l.refused)
+}
+
+// Times of the poll of all nodes.
+const (
+	pollPathsEvery   = time.Second      // until every flow has a path
+	pollPathsSeldom  = 10 * time.Second // after that
+	pollPathsTimeout = 5 * time.Second
+	pollPathsAtOnce  = 64              // nodes that are waited for at a time
+	pollBackOffMost  = 2 * time.Minute // for a node that does not answer
+)
+
+// polledNode is when a node is to be asked for its paths again.
+type polledNode struct {
+	busy    bool
+	next    time.Time
+	backOff time.Duration // 0: the node answered the last time
+}
+
+// pollPaths asks all nodes for the paths that they traced, at start above all. Every node is
+// waited for by itself, so that nodes that hang delay none that answers; a node that fails is
+// asked again after a time that doubles.
 func (l *Loop) pollPaths(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	nodes := l.o.Graph.Topo.Nodes
+	polled := make([]polledNode, len(nodes))
+	var mu sync.Mutex
+	slots := make(chan struct{}, max(pollPathsAtOnce, len(nodes)/8))
+	every := pollPathsEvery
+	ask := func(i int) {
+		defer func() { <-slots }()
+		asked, cancel := context.WithTimeout(ctx, pollPathsTimeout)
+		defer cancel()
+		traces, err := l.o.Agents.Paths(asked, nodes[i].Name)
+		now := time.Now()
+		if err == nil {
+			l.acceptTraces(nodes[i].Name, traces, now)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		p := &polled[i]
+		p.busy = false
+		if err == nil {
+			p.backOff, p.next = 0, now
+			return
+		}
+		p.backOff = min(max(2*p.backOff, pollPathsEvery), pollBackOffMost)
+		p.next = now.Add(p.backOff)
+		l.o.Log.Debug("cannot read the paths of a node", "node", nodes[i].Name, "again_in", p.backOff, "err", err)
+	}
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		for i := range l.o.Graph.Topo.Nodes {
-			traces, err := l.o.Agents.Paths(ctx, l.o.Graph.Topo.Nodes[i].Name)
-			if err == nil {
-				l.take(traces)
+		now := time.Now()
+		for i := range nodes {
+			mu.Lock()
+			p := &polled[i]
+			due := !p.busy && !now.Before(p.next)
+			p.busy = p.busy || due
+			mu.Unlock()
+			if !due {
+				continue
+			}
+			select {
+			case slots <- struct{}{}:
+				wg.Go(func() { ask(i) })
+			case <-ctx.Done():
+				return
 			}
 		}
 		// Once every flow is known, asking now and then is enough.
+		want := pollPathsEvery
 		if expected := l.Snapshot().Expected; l.store.States()[fabric.PathValid] >= expected && expected > 0 {
-			tick.Reset(10 * time.Second)
+			want = pollPathsSeldom
+		}
+		if want != every {
+			every = want
+			tick.Reset(every)
 		}
 		select {
 		case <-ctx.Done():

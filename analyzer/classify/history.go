@@ -149,11 +149,12 @@ func (h *History) route(p fabric.Path) uint64 {
 }
 
 // starved names the nodes that make a moment's flows no evidence: those of whose flows
-// nearly all are set aside, the one with the most first.
+// nearly all are set aside, the one with the most first. A NIC that is flooded makes no
+// host starved.
 func starved(findings []judge.Finding) []string {
 	aside := map[string][]int{}
 	for i := range findings {
-		if f := &findings[i]; f.HostSuspect {
+		if f := &findings[i]; f.HostSuspect && !f.Obs.Unread {
 			for _, node := range [2]string{fabric.OwnerOf(f.Edge.Src), fabric.OwnerOf(f.Edge.Dst)} {
 				aside[node] = append(aside[node], i)
 			}

@@ -217,7 +217,7 @@ func (c *Scene) Starving(named []fabric.Verdict) []fabric.Verdict {
 		var shifts []int64
 		for i := range c.Findings {
 			f := &c.Findings[i]
-			if !f.HostSuspect || fabric.OwnerOf(f.Edge.Src) != node && fabric.OwnerOf(f.Edge.Dst) != node {
+			if !f.HostSuspect || f.Obs.Unread || fabric.OwnerOf(f.Edge.Src) != node && fabric.OwnerOf(f.Edge.Dst) != node {
 				continue
 			}
 			late := f.HasShift && f.Shift > f.Scale+judge.ClockBound(f.Obs)

@@ -183,6 +183,15 @@ func TestRule1AStarvedNodeWhoseFlowsAreLateIsNamed(t *testing.T) {
 			f.Shift = 500_000
 		}
 	}
+	for i := range s.c.Findings {
+		s.c.Findings[i].Obs.Unread = s.c.Findings[i].HostSuspect
+	}
+	if v := s.c.Starving(nil); len(v) != 0 {
+		t.Errorf("a flood of a NIC is taken for a starved host: %+v", v)
+	}
+	for i := range s.c.Findings {
+		s.c.Findings[i].Obs.Unread = false
+	}
 	v := s.c.Starving(nil)
 	if len(v) != 1 || !is(v[0], fabric.KindHost, "h1", fabric.Host) || v[0].Symptom.AddedDelayNS != 500_000 {
 		t.Fatalf("%+v", v)

@@ -46,10 +46,11 @@ const agentTimeout = 30 * time.Second
 
 // Daemon is an analyzer that runs by a configuration file.
 type Daemon struct {
-	file, webConfig string
-	log             *slog.Logger
-	health          *health
-	build           prometheus.Collector
+	file   string
+	policy *webaccess.Policy
+	log    *slog.Logger
+	health *health
+	build  prometheus.Collector
 
 	reloads sync.Mutex // one at a time
 	work    *work
@@ -90,14 +91,14 @@ func (p *Prometheus) open(log *slog.Logger) (db backend, api *evidence.HTTP, err
 	return api, api, err
 }
 
-// New reads the configuration and begins to work by it. webConfig is the file of
-// --web.config.file. Close ends it.
-func New(file, webConfig string, log *slog.Logger) (*Daemon, error) {
+// New reads the configuration and begins to work by it. The policy says who may reload
+// it and make windows of maintenance. Close ends it.
+func New(file string, policy *webaccess.Policy, log *slog.Logger) (*Daemon, error) {
 	c, err := Load(file)
 	if err != nil {
 		return nil, err
 	}
-	d := &Daemon{file: file, webConfig: webConfig, log: log, health: &health{queries: map[string]*asked{}}, build: version.NewCollector("graylink_analyzer")}
+	d := &Daemon{file: file, policy: policy, log: log, health: &health{queries: map[string]*asked{}}, build: version.NewCollector("graylink_analyzer")}
 	w, err := d.prepare(c)
 	if err != nil {
 		return nil, err
@@ -228,8 +229,8 @@ func (d *Daemon) start(w *work) {
 	}
 	w.runs.Go(func() { w.loop.Run(ctx, w.config.Evidence.Scrape) })
 	d.health.taken(w.config, w.db.Bytes, time.Now())
-	mux := Pages(w.loop, Show{Title: "Graylink", Prometheus: cmp.Or(w.config.Prometheus.ExternalURL, w.config.Prometheus.URL), WebConfig: d.webConfig}, d.health, d.build)
-	mux.HandleFunc("POST /-/reload", d.mayReload)
+	mux := Pages(w.loop, Show{Title: "Graylink", Prometheus: cmp.Or(w.config.Prometheus.ExternalURL, w.config.Prometheus.URL), Policy: d.policy}, d.health, d.build)
+	mux.HandleFunc("POST /-/reload", d.policy.Reload(d.reload))
 	d.handler.Store(mux)
 	d.work = w
 }
@@ -251,11 +252,8 @@ func (d *Daemon) Loop() *analyzer.Loop {
 // ServeHTTP implements http.Handler.
 func (d *Daemon) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.handler.Load().ServeHTTP(w, r) }
 
-func (d *Daemon) mayReload(w http.ResponseWriter, r *http.Request) {
-	if err := webaccess.MayAct(r, d.webConfig); err != nil {
-		http.Error(w, err.Error(), http.StatusForbidden)
-		return
-	}
+// reload answers POST /-/reload.
+func (d *Daemon) reload(w http.ResponseWriter, _ *http.Request) {
 	if err := d.Reload(); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

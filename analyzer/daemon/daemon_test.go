@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/graylink/graylink/internal/webaccess"
 )
 
 // emptyPrometheus answers that it has no series, but knows what time it is.
@@ -49,7 +51,7 @@ agents: {url: "http://127.0.0.1:1/{node}"}
 evidence: {scrape_interval: 100ms}
 `
 	file := write(t, text)
-	d, err := New(file, "", slog.New(slog.DiscardHandler))
+	d, err := New(file, &webaccess.Policy{Lifecycle: true}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +128,7 @@ evidence: {scrape_interval: 100ms}
 
 // TestRule3PrometheusIsAway: it starts and serves, and is not ready.
 func TestRule3PrometheusIsAway(t *testing.T) {
-	d, err := New(write(t, strings.Replace(minimal, "http://prometheus:9090/prefix", "http://127.0.0.1:1", 1)+"evidence: {scrape_interval: 100ms}\n"), "", slog.New(slog.DiscardHandler))
+	d, err := New(write(t, strings.Replace(minimal, "http://prometheus:9090/prefix", "http://127.0.0.1:1", 1)+"evidence: {scrape_interval: 100ms}\n"), &webaccess.Policy{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

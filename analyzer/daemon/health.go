@@ -19,6 +19,7 @@ var (
 	cycles        = desc("graylink_analyzer_cycles_total", "Cycles by what became of them: answered, failed for want of evidence, skipped since the one before took too long.", "result")
 	cycleSeconds  = desc("graylink_analyzer_cycle_duration_seconds", "How long the last cycle took.")
 	droppedTraces = desc("graylink_analyzer_traces_dropped_total", "Questions for paths that found the queue full; the next cycle asks again.")
+	refusedTraces = desc("graylink_analyzer_traces_refused_total", "Traces not used, by the node that reported them and the reason.", "node", "reason")
 	expectedFlows = desc("graylink_analyzer_expected_edges", "Directed flows that there should be evidence of.")
 	twoSteps      = desc("graylink_analyzer_two_steps", "1 when the last cycle asked about flows only where there was a reason to.")
 	askedFlows    = desc("graylink_analyzer_asked_edges", "Directed flows that the last cycle asked about.")
@@ -33,7 +34,7 @@ type loopHealth struct{ l *analyzer.Loop }
 
 // Describe implements prometheus.Collector.
 func (loopHealth) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{cycles, cycleSeconds, droppedTraces, expectedFlows, twoSteps, askedFlows, vouchedFlows, movedNICs, leftOutNICs, clockOffset} {
+	for _, d := range []*prometheus.Desc{cycles, cycleSeconds, droppedTraces, refusedTraces, expectedFlows, twoSteps, askedFlows, vouchedFlows, movedNICs, leftOutNICs, clockOffset} {
 		ch <- d
 	}
 }
@@ -49,6 +50,9 @@ func (h loopHealth) Collect(ch chan<- prometheus.Metric) {
 	count(cycles, c.Failed, "failed")
 	count(cycles, c.Skipped, "skipped")
 	count(droppedTraces, c.TracesDropped)
+	for r, n := range h.l.TracesRefused() {
+		count(refusedTraces, n, r.Node, r.Reason)
+	}
 	if c.Cycles+c.Failed > 0 {
 		gauge(cycleSeconds, c.Last.Seconds())
 	}

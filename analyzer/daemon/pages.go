@@ -13,11 +13,15 @@ import (
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/publish"
 	"github.com/graylink/graylink/analyzer/web"
+	"github.com/graylink/graylink/internal/webaccess"
 )
 
 // Show says how the pages look. Prometheus is where browsers reach the server that keeps
-// the series, or "". WebConfig decides who may act (webaccess.MayAct).
-type Show struct{ Title, Prometheus, WebConfig string }
+// the series, or "". Policy says who may act.
+type Show struct {
+	Title, Prometheus string
+	Policy            *webaccess.Policy
+}
 
 // Pages are what a loop shows over HTTP: its series and more's, the API, the page,
 // and whether it runs.
@@ -38,7 +42,7 @@ func Pages(l *analyzer.Loop, s Show, more ...prometheus.Collector) *http.ServeMu
 	})
 	(&publish.API{Snapshot: l.Snapshot, Store: l.Store()}).Register(mux)
 	if m := l.Maintenance(); m != nil {
-		(&maintenance.API{Register: m, WebConfig: s.WebConfig, Now: time.Now}).Handle(mux)
+		(&maintenance.API{Register: m, Policy: s.Policy, Now: time.Now}).Handle(mux)
 	}
 	mux.Handle("GET /", &web.Handler{Snapshot: l.Snapshot, Store: l.Store(), Title: s.Title, Prometheus: s.Prometheus, Now: time.Now})
 	return mux

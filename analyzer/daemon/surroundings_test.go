@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/maintenance"
+	"github.com/graylink/graylink/internal/webaccess"
 )
 
 // TestSurroundings: maintenance and jobs come from where the configuration says, and a reload
@@ -31,10 +32,10 @@ jobs: [{file: jobs.yaml}, {file: squeue.txt, format: squeue}]
 			t.Fatal(err)
 		}
 	}
-	put("m.yaml", "maintenance: [{element: spine1}]")
+	put("m.yaml", "maintenance: [{element: spine1, until: 2100-01-01T00:00:00Z}]")
 	put("jobs.yaml", "jobs: [{job: a, nodes: [h1]}]")
 	put("squeue.txt", "JOBID|NAME|STATE|NODELIST\n7|b|R|h2\n")
-	d, err := New(file, "", slog.New(slog.DiscardHandler))
+	d, err := New(file, &webaccess.Policy{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,7 @@ jobs: [{file: jobs.yaml}, {file: squeue.txt, format: squeue}]
 		}
 	}
 	until("file and silences", func() bool { return slices.Equal(elements(), []string{"leaf1", "leaf2", "spine1"}) })
-	if _, err := d.Loop().Maintenance().Add(maintenance.Window{Element: "h1", From: time.Now(), By: "ann"}); err != nil {
+	if _, err := d.Loop().Maintenance().Add(maintenance.Window{Element: "h1", From: time.Now(), Until: time.Now().Add(time.Hour), By: "ann"}); err != nil {
 		t.Fatal(err)
 	}
 	put("m.yaml", "maintenance: []")

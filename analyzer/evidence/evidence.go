@@ -26,9 +26,13 @@
 //  7. While no reply arrives at all, two nodes' counters tell whether probes arrive or
 //     cease, and no more: they are of moments up to a scrape apart, so that a tenth
 //     of difference is none.
+//  16. A NIC that dropped packets before it read or verified them (a flood, or a
+//     host without time) makes the window of its flows no evidence: what was lost
+//     on them may have arrived.
 package evidence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -148,6 +152,8 @@ func (s Settings) places(only string) *strings.Replacer {
 func defaultQueries() map[string]string {
 	q := map[string]string{
 		"stalled":  `sum by (nic) (increase(graylink_node_stalled_seconds_total$stall))`,
+		"unread":   `sum by (nic) (increase(fabric_nic_unread_packets_total$stall)) > 0`,
+		"forged":   `max by (nic, from) (rate(fabric_nic_forged_packets_total$stall)) > 0`,
 		"age":      `time() - max by (nic) (timestamp(graylink_node_stalled_seconds_total))`,
 		"clock":    `max by (clock) (fabric_clock_error_bound_seconds)`,
 		"allowed":  `max by (clock) (fabric_clock_asymmetry_allowance_seconds)`,
@@ -197,6 +203,11 @@ type Window struct {
 	Observations []*fabric.Observation
 	// Hosts are nodes that were starved or did not answer, with the reason.
 	Hosts map[string]string
+	// Unread are the NICs that dropped packets before they read or verified them:
+	// what is lost on the flows that end there may have arrived.
+	Unread map[string]bool
+	// Floods are the NICs that get many packets with a forged HMAC.
+	Floods []Flood
 	// Clocks are what the nodes say of their NICs' clocks.
 	Clocks map[string]Clock
 	// Sent is the number of probes per second asked of the whole fabric.
@@ -211,6 +222,29 @@ type Window struct {
 	// it says.
 	Warnings []string
 }
+
+// Flood is a NIC that gets packets with a forged HMAC from one source address.
+type Flood struct {
+	NIC       string  `json:"nic"`
+	From      string  `json:"from"`
+	PerSecond float64 `json:"packets_per_second"`
+	// Unread: more than the NIC could read or verify, so that its flows are no
+	// evidence.
+	Unread bool `json:"unread"`
+}
+
+// String names the finding.
+func (f Flood) String() string {
+	s := fmt.Sprintf("NIC %s is flooded by packets with forged HMAC from %s (%.0f a second)", f.NIC, f.From, f.PerSecond)
+	if f.Unread {
+		s += "; its flows are no evidence"
+	}
+	return s
+}
+
+// floodFrom is how many forged packets a second make a flood. Fewer happen while
+// keys are being replaced.
+const floodFrom = 100
 
 // Clock is what a node says of the clock of one of its NICs; nil: nothing.
 type Clock struct {
@@ -357,14 +391,14 @@ func Begin(ctx context.Context, db Querier, s Settings, now time.Time) (*Cycle, 
 }
 
 func (c *Cycle) window() Window {
-	return Window{At: c.at, Hosts: map[string]string{}, Clocks: map[string]Clock{}, ClockOffset: c.offset}
+	return Window{At: c.at, Hosts: map[string]string{}, Unread: map[string]bool{}, Clocks: map[string]Clock{}, ClockOffset: c.offset}
 }
 
 // questions are those of some queries, each with its moment by the server's clock.
 func (c *Cycle) questions(queries map[string]string) (out []question) {
 	for name, query := range queries {
 		when := c.at
-		if name == "age" || name == "stalled" || defaultOverviewQueries()[name] != "" {
+		if name == "age" || name == "stalled" || name == "unread" || name == "forged" || defaultOverviewQueries()[name] != "" {
 			when = c.now // a node tells of a stall after it
 		}
 		out = append(out, question{name, query, when.Add(c.offset)})
@@ -403,6 +437,13 @@ func (s Settings) nodes(each func(string, func(Sample)), w *Window) (alive map[s
 			w.Hosts[fabric.OwnerOf(v.Labels["nic"])] = fmt.Sprintf("its probe loop was late by %.2f s", v.Value)
 		}
 	})
+	each("unread", func(v Sample) { w.Unread[v.Labels["nic"]] = true })
+	each("forged", func(v Sample) {
+		if v.Value >= floodFrom {
+			w.Floods = append(w.Floods, Flood{NIC: v.Labels["nic"], From: v.Labels["from"], PerSecond: v.Value, Unread: w.Unread[v.Labels["nic"]]})
+		}
+	})
+	slices.SortFunc(w.Floods, func(a, b Flood) int { return cmp.Or(cmp.Compare(a.NIC, b.NIC), cmp.Compare(a.From, b.From)) })
 	gatherClocks(each, w.Clocks)
 	return alive
 }
@@ -430,7 +471,8 @@ func (s Settings) flows(each func(string, func(Sample)), alive map[string]bool, 
 	for k, d := range flows {
 		for _, reply := range []bool{false, true} {
 			if o := observe(k, d, reply, s, w.At, w.Clocks); o != nil {
-				o.HostSuspect = w.Hosts[fabric.OwnerOf(o.Src)] != "" || w.Hosts[fabric.OwnerOf(o.Dst)] != ""
+				o.Unread = w.Unread[o.Src] || w.Unread[o.Dst]
+				o.HostSuspect = o.Unread || w.Hosts[fabric.OwnerOf(o.Src)] != "" || w.Hosts[fabric.OwnerOf(o.Dst)] != ""
 				w.Observations = append(w.Observations, o)
 			}
 		}

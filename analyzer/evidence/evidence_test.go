@@ -203,6 +203,47 @@ func TestQueriesParse(t *testing.T) {
 	}
 }
 
+// TestUnreadPacketsAreNoEvidence: what is lost while a NIC drops packets that it
+// did not read may have arrived; a flood is named with and without that.
+func TestUnreadPacketsAreNoEvidence(t *testing.T) {
+	s := healthy()
+	s.lostFwd, s.acked, s.received = "0+20x30", "0+80x30", "0+80x30"
+	for _, tc := range []struct {
+		what, unread, forged string
+		suspect              bool
+		finding              string
+	}{
+		{"nothing of it", "0x30", "0x30", false, ""},
+		{"a flood, every packet of which was verified", "0x30", "0+5000x30", false, "NIC h2/eth1 is flooded by packets with forged HMAC from 10.0.1.2 (5000 a second)"},
+		{"a flood beyond the budget", "0x17 5x12", "0+5000x30", true, "NIC h2/eth1 is flooded by packets with forged HMAC from 10.0.1.2 (5000 a second); its flows are no evidence"},
+		{"full sockets long ago", "0x8 5x21", "0x30", false, ""},
+		{"a few wrong ones while keys are replaced", "0x30", "0+30x30", false, ""},
+	} {
+		s.more = `  fabric_nic_unread_packets_total{nic="h2/eth1", reason="socket_full"} ` + tc.unread + `
+  fabric_nic_unread_packets_total{nic="h1/eth1", reason="socket_full"} 7x30
+  fabric_nic_forged_packets_total{nic="h2/eth1", from="10.0.1.2"} ` + tc.forged + "\n"
+		fwd, rev, w := ask(t, s)
+		if fwd.Lost == 0 {
+			t.Fatalf("%s: no loss, which is what this is about", tc.what)
+		}
+		for _, o := range []*fabric.Observation{fwd, rev} {
+			if o.Unread != tc.suspect || o.HostSuspect != tc.suspect {
+				t.Errorf("%s: %s: unread %v, no evidence %v; want %v", tc.what, o.Edge, o.Unread, o.HostSuspect, tc.suspect)
+			}
+		}
+		got := ""
+		for _, f := range w.Floods {
+			got += f.String()
+		}
+		if got != tc.finding {
+			t.Errorf("%s: finding %q, want %q", tc.what, got, tc.finding)
+		}
+		if len(w.Hosts) != 0 {
+			t.Errorf("%s: hosts %v are blamed", tc.what, w.Hosts)
+		}
+	}
+}
+
 func TestClocks(t *testing.T) {
 	s := healthy()
 	s.more = `  fabric_clock_asymmetry_allowance_seconds{clock="h1/eth1"} 0.0000005x30

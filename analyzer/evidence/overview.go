@@ -244,6 +244,9 @@ func (s Settings) missing(newest []Sample, now time.Time) string {
 // Hosts are the nodes that are starved, with the reason.
 func (o *Overview) Hosts() map[string]string { return o.said.Hosts }
 
+// Unread reports whether a NIC dropped packets before it read or verified them.
+func (o *Overview) Unread(nic string) bool { return o.said.Unread[nic] }
+
 // Alive reports whether the agent of a NIC answers.
 func (o *Overview) Alive(nic string) bool { return o.alive[nic] }
 

@@ -1,7 +1,8 @@
 // Package judge decides, flow by flow and window by window, whether what was
 // measured is normal. Its rules, in order:
 //
-//  1. A window touched by a starved host is evidence of nothing.
+//  1. A window touched by a starved host, or by a NIC that dropped packets before it
+//     read or verified them, is evidence of nothing.
 //  2. Delay is tested first on forward plus reverse, which no clock error can
 //     change; only what moves that sum can be a delay of the fabric.
 //  3. A shift of one direction beyond the clocks' bound, without an opposite

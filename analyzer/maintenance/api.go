@@ -1,7 +1,6 @@
 package maintenance
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -13,17 +12,16 @@ import (
 // API serves the register: GET lists windows, POST makes one, DELETE ends one.
 type API struct {
 	Register *Register
-	// WebConfig is the exporter toolkit's file; without authentication in it only loopback
-	// clients may act.
-	WebConfig string
-	Now       func() time.Time
+	// Policy says who may make and end windows.
+	Policy *webaccess.Policy
+	Now    func() time.Time
 }
 
 // Handle adds the API's paths to a mux.
 func (a *API) Handle(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/maintenance", a.list)
-	mux.HandleFunc("POST /api/v1/maintenance", a.add)
-	mux.HandleFunc("DELETE /api/v1/maintenance/{id...}", a.remove)
+	mux.HandleFunc("POST /api/v1/maintenance", a.Policy.Admin(a.add))
+	mux.HandleFunc("DELETE /api/v1/maintenance/{id...}", a.Policy.Admin(a.remove))
 }
 
 func reply(w http.ResponseWriter, status int, v any) {
@@ -54,10 +52,6 @@ type request struct {
 const maxRequest = 64 << 10
 
 func (a *API) add(w http.ResponseWriter, r *http.Request) {
-	if err := webaccess.MayAct(r, a.WebConfig); err != nil {
-		http.Error(w, err.Error(), http.StatusForbidden)
-		return
-	}
 	win, err := a.read(w, r)
 	if err == nil {
 		win, err = a.Register.Add(win)
@@ -66,6 +60,7 @@ func (a *API) add(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	webaccess.Note(r, "element", win.Element, "id", win.ID, "for", win.By, "until", win.Until.Format(time.RFC3339), "why", win.Reason)
 	reply(w, http.StatusCreated, win)
 }
 
@@ -88,8 +83,11 @@ func (a *API) read(w http.ResponseWriter, r *http.Request) (Window, error) {
 		}
 		win.Until = win.From.Add(long)
 	}
-	if user, _, ok := r.BasicAuth(); ok {
-		win.By = cmp.Or(win.By, user)
+	if c := webaccess.CallerOf(r); c.Authenticated {
+		if win.By != "" && win.By != c.Name {
+			return win, fmt.Errorf("field %q: %q: this request is authenticated as %q; leave the field out", "by", win.By, c.Name)
+		}
+		win.By = c.Name
 	}
 	if win.By == "" {
 		return win, fmt.Errorf("field %q is missing: want who works on it", "by")
@@ -98,10 +96,6 @@ func (a *API) read(w http.ResponseWriter, r *http.Request) (Window, error) {
 }
 
 func (a *API) remove(w http.ResponseWriter, r *http.Request) {
-	if err := webaccess.MayAct(r, a.WebConfig); err != nil {
-		http.Error(w, err.Error(), http.StatusForbidden)
-		return
-	}
 	if !a.Register.Remove(r.PathValue("id"), a.Now()) {
 		http.Error(w, "no window of the API has this id; those of files and silences end where they were made", http.StatusNotFound)
 		return

@@ -32,7 +32,8 @@ import (
 type Window struct {
 	ID      string `json:"id"`
 	Element string `json:"element"`
-	// From is zero where it was in force before anybody looked, Until where nobody knows its end.
+	// From is zero where it was in force before anybody looked. Until is zero for a cordon,
+	// which ends when the node is uncordoned.
 	From   time.Time `json:"from,omitzero"`
 	Until  time.Time `json:"until,omitzero"`
 	By     string    `json:"by,omitempty"`
@@ -184,7 +185,10 @@ func (r *Register) Add(w Window) (Window, error) {
 	if err := r.Check(w.Element); err != nil {
 		return w, fmt.Errorf("field %q: %w", "element", err)
 	}
-	if !w.Until.IsZero() && !w.Until.After(w.From) {
+	if w.Until.IsZero() {
+		return w, fmt.Errorf("field %q is missing: every window has an end; want until, or duration as 2h30m", "until")
+	}
+	if !w.Until.After(w.From) {
 		return w, fmt.Errorf("field %q: %s is not after the beginning, %s", "until", w.Until.Format(time.RFC3339), w.From.Format(time.RFC3339))
 	}
 	w.Source = SourceAPI

@@ -3,6 +3,7 @@ package maintenance
 import (
 	"bytes"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/webaccess"
 )
 
 const topo = `version: 1
@@ -113,11 +115,11 @@ func TestInForce(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	r := NewRegister(graph(t))
-	ws, err := Parse("m.yaml", []byte("maintenance:\n- {element: spine1, from: 2026-11-22T02:00:00Z, until: 2026-11-22T04:00:00Z, by: ann, reason: optics, relearn: true}\n- {element: h1/eth2}\n"), r.Check)
-	if err != nil || len(ws) != 2 || !ws[0].Relearn || ws[0].By != "ann" || !ws[0].Until.Equal(now.Add(time.Hour)) || !ws[1].Until.IsZero() {
+	ws, err := Parse("m.yaml", []byte("maintenance:\n- {element: spine1, from: 2026-11-22T02:00:00Z, until: 2026-11-22T04:00:00Z, by: ann, reason: optics, relearn: true}\n- {element: h1/eth2, until: 2026-11-22T05:00:00Z}\n"), r.Check)
+	if err != nil || len(ws) != 2 || !ws[0].Relearn || ws[0].By != "ann" || !ws[0].Until.Equal(now.Add(time.Hour)) || !ws[1].From.IsZero() {
 		t.Errorf("%+v, %v", ws, err)
 	}
-	if ws, err := Parse("m.json", []byte(`{"maintenance": [{"element": "leaf1:up1--spine1:dn1"}]}`), r.Check); err != nil || len(ws) != 1 {
+	if ws, err := Parse("m.json", []byte(`{"maintenance": [{"element": "leaf1:up1--spine1:dn1", "until": "2026-11-22T04:00:00Z"}]}`), r.Check); err != nil || len(ws) != 1 {
 		t.Errorf("JSON: %+v, %v", ws, err)
 	}
 	if ws, err := Parse("m.yaml", nil, r.Check); err != nil || ws == nil || len(ws) != 0 {
@@ -125,7 +127,8 @@ func TestParse(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"maintenance:\n- {element: spine9}\n":                                                          `m.yaml:2: maintenance[0].element: "spine9" is not in the topology: want a switch`,
-		"maintenance:\n- {element: spine1}\n- {by: ann}\n":                                             `m.yaml:3: maintenance[1].element: is missing`,
+		"maintenance:\n- {element: spine1, until: 2026-11-22T04:00:00Z}\n- {by: ann}\n":                `m.yaml:3: maintenance[1].element: is missing`,
+		"maintenance:\n- {element: spine1}\n":                                                          `m.yaml:2: maintenance[0].until is missing: every window has an end`,
 		"maintenance:\n- {element: spine1, until: soon}\n":                                             `m.yaml:2: maintenance[0]: `,
 		"maintenance:\n- {element: spine1, from: 2026-11-22T04:00:00Z, until: 2026-11-22T02:00:00Z}\n": `m.yaml:2: maintenance[0].until: 2026-11-22T02:00:00Z is not after from`,
 		"maintenance:\n- {element: spine1, untill: 2026-11-22T04:00:00Z}\n":                            `m.yaml:2: maintenance[0]: unknown field "untill": want element,`,
@@ -153,17 +156,17 @@ func TestAFileThatBreaks(t *testing.T) {
 	if err := Update(t.Context(), r, f, now); err != nil || len(r.List(now)) != 0 {
 		t.Errorf("no file: %v", err)
 	}
-	if err := put("maintenance: [{element: spine1}]"); err != nil || elements(r.List(now)) != "spine1" {
+	if err := put("maintenance: [{element: spine1, until: 2026-11-22T04:00:00Z}]"); err != nil || elements(r.List(now)) != "spine1" {
 		t.Errorf("%v: %q", err, elements(r.List(now)))
 	}
 	if err := put("maintenance: [{element: nothing}]"); err == nil || elements(r.List(now)) != "spine1" {
 		t.Errorf("a bad file: %v, %q", err, elements(r.List(now)))
 	}
-	if err := put("maintenance: [{element: h2}]"); err != nil || elements(r.List(now)) != "h2" {
+	if err := put("maintenance: [{element: h2, until: 2026-11-22T04:00:00Z}]"); err != nil || elements(r.List(now)) != "h2" {
 		t.Errorf("repaired: %v, %q", err, elements(r.List(now)))
 	}
 	id := r.List(now)[0].ID
-	if err := put("# a comment\nmaintenance: [{element: h2}]"); err != nil || r.List(now)[0].ID != id {
+	if err := put("# a comment\nmaintenance: [{element: h2, until: 2026-11-22T04:00:00Z}]"); err != nil || r.List(now)[0].ID != id {
 		t.Errorf("the same window has another name: %v", err)
 	}
 }
@@ -222,8 +225,14 @@ func TestSilences(t *testing.T) {
 func TestAPI(t *testing.T) {
 	clock := now
 	r := NewRegister(graph(t))
+	config := filepath.Join(t.TempDir(), "web.yml")
+	if err := os.WriteFile(config, []byte("basic_auth_users: {ann: $2y$10$x}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	policy := &webaccess.Policy{AdminAPI: true, Log: slog.New(slog.NewTextHandler(&log, nil))}
 	mux := http.NewServeMux()
-	(&API{Register: r, Now: func() time.Time { return clock }}).Handle(mux)
+	(&API{Register: r, Policy: policy, Now: func() time.Time { return clock }}).Handle(mux)
 	call := func(method, path, body, remote string) (int, string) {
 		req := httptest.NewRequest(method, path, strings.NewReader(body))
 		req.RemoteAddr = remote
@@ -238,6 +247,7 @@ func TestAPI(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"element":"spine9","by":"ann"}`:                                                `field "element": "spine9" is not in the topology`,
 		`{"element":"spine1"}`:                                                           `field "by" is missing`,
+		`{"element":"spine1","by":"ann"}`:                                                `field "until" is missing: every window has an end`,
 		`{"element":"spine1","by":"ann","until":"2026-11-22T02:00:00Z"}`:                 `field "until"`,
 		`{"element":"spine1","by":"ann","duration":"-1h"}`:                               `field "duration"`,
 		`{"element":"spine1","by":"ann","duration":"1h","until":"2026-11-22T08:00:00Z"}`: `field "duration"`,
@@ -269,6 +279,31 @@ func TestAPI(t *testing.T) {
 	}
 	if code, _ := call("DELETE", path+"/"+w.ID, "", here); code != http.StatusNotFound {
 		t.Errorf("ended twice: %d", code)
+	}
+	if line := "by=loopback from=127.0.0.1:5 element=spine1"; !strings.Contains(log.String(), line) {
+		t.Errorf("the log does not have %q:\n%s", line, &log)
+	}
+	// Who is authenticated has made the window, whatever the request says.
+	policy.WebConfig = config
+	as := func(user, body string) (int, string) {
+		req := httptest.NewRequest("POST", path, strings.NewReader(body))
+		req.RemoteAddr = far
+		req.SetBasicAuth(user, "checked by the exporter toolkit")
+		rec := httptest.NewRecorder()
+		mux.ServeHTTP(rec, req)
+		return rec.Code, rec.Body.String()
+	}
+	if code, text := as("ann", `{"element":"spine1","by":"bob","duration":"2h"}`); code != http.StatusBadRequest || !strings.Contains(text, `authenticated as "ann"`) {
+		t.Errorf("by of another: %d %s", code, text)
+	}
+	if code, text := as("ann", `{"element":"spine1","duration":"2h","reason":"a\nlevel=ERROR"}`); code != http.StatusCreated || !strings.Contains(text, `"by":"ann"`) {
+		t.Errorf("without by: %d %s", code, text)
+	}
+	if code, _ := as("bob", `{"element":"spine1","by":"bob","duration":"2h"}`); code != http.StatusForbidden {
+		t.Errorf("a user that the web configuration does not have: %d", code)
+	}
+	if strings.Contains(log.String(), "\nlevel=ERROR") || !strings.Contains(log.String(), "by=ann from=10.0.0.9:5") {
+		t.Errorf("log:\n%s", &log)
 	}
 }
 

@@ -136,7 +136,10 @@ func Parse(file string, b []byte, check func(element string) error) ([]Window, e
 		if err := check(e.Element); err != nil {
 			return nil, fmt.Errorf("%s: %w", at("element"), err)
 		}
-		if !e.Until.IsZero() && !e.Until.After(e.From) {
+		if e.Until.IsZero() {
+			return nil, fmt.Errorf("%s is missing: every window has an end", at("until"))
+		}
+		if !e.Until.After(e.From) {
 			return nil, fmt.Errorf("%s: %s is not after from, %s", at("until"), e.Until.Format(time.RFC3339), e.From.Format(time.RFC3339))
 		}
 		out = append(out, Window{Element: e.Element, From: e.From, Until: e.Until, By: e.By, Reason: e.Reason, Relearn: e.Relearn})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/internal/fabric"
@@ -47,12 +48,17 @@ func (a *API) verdicts(w http.ResponseWriter, r *http.Request) {
 		Coverage    fabric.Coverage      `json:"coverage"`
 		Edges       fabric.EdgeCounts    `json:"edges"`
 		Hosts       map[string]string    `json:"hosts,omitempty"`
+		Floods      []evidence.Flood     `json:"floods,omitempty"`
+		Findings    []string             `json:"findings,omitempty"` // in words
 		Scopes      []analyzer.Scope     `json:"scopes"`
 		Asking      *analyzer.Asking     `json:"asking,omitempty"`
 		Maintenance []maintenance.Window `json:"maintenance,omitempty"`
 		Warnings    []string             `json:"warnings,omitempty"`
 		Verdicts    []analyzer.Incident  `json:"verdicts"`
-	}{s.Report.State, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, s.Scopes, s.Asking, s.Maintenance, s.Warnings, []analyzer.Incident{}}
+	}{s.Report.State, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, s.Floods, nil, s.Scopes, s.Asking, s.Maintenance, s.Warnings, []analyzer.Incident{}}
+	for _, f := range s.Floods {
+		out.Findings = append(out.Findings, f.String())
+	}
 	job := r.URL.Query().Get("job")
 	for _, in := range s.Incidents {
 		keep := job == ""

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
@@ -70,6 +71,7 @@ func fixture(t *testing.T) (*Collector, *API, *analyzer.Snapshot) {
 	snap.Maintenance = []maintenance.Window{{ID: "1", Element: "spine1", Source: maintenance.SourceFile}, {ID: "2", Element: "spine1", From: now.Add(-time.Minute), Source: maintenance.SourceFile},
 		{ID: "3", Element: "leaf2", From: now.Add(time.Hour), Source: maintenance.SourceAPI}}
 	snap.Warnings = []string{"lost: an incomplete answer"}
+	snap.Floods = []evidence.Flood{{NIC: "h2/eth1", From: "10.0.1.2", PerSecond: 5012.4, Unread: true}}
 	get := func() analyzer.Snapshot { return *snap }
 	switches := func() (map[string]paths.TableView, paths.PullCounts) {
 		return map[string]paths.TableView{"leaf1": {Kind: sighting.KindEBPF, Flows: 12, Heard: now, Dropped: 1, Over: 2, Foreign: 3}}, paths.PullCounts{Pulls: 9, Failures: 4}
@@ -283,7 +285,9 @@ func TestAPI(t *testing.T) {
 		want   []string
 		not    []string
 	}{
-		{"/api/v1/verdicts", 200, []string{`"state":"suspect"`, `"element":"leaf1:up1--spine1:dn1"`, `"open":true`, `"element":"spine1"`, `"maintenance":[{"id":"1"`, `"warnings":["lost: an incomplete answer"]`}, nil},
+		{"/api/v1/verdicts", 200, []string{`"state":"suspect"`, `"element":"leaf1:up1--spine1:dn1"`, `"open":true`, `"element":"spine1"`, `"maintenance":[{"id":"1"`, `"warnings":["lost: an incomplete answer"]`,
+			`"floods":[{"nic":"h2/eth1","from":"10.0.1.2","packets_per_second":5012.4,"unread":true}]`,
+			`"findings":["NIC h2/eth1 is flooded by packets with forged HMAC from 10.0.1.2 (5012 a second); its flows are no evidence"]`}, nil},
 		{"/api/v1/verdicts?job=train7", 200, []string{`"leaf1:up1--spine1:dn1"`}, []string{`"element":"h2/eth1"`}},
 		{"/api/v1/paths?src=h1/eth1", 200, []string{`"edge":"h1/eth1\u003eh2/eth1#0"`, `"switch":"spine1"`}, nil},
 		{"/api/v1/paths?dst=h1/eth1", 200, []string{`"paths":[]`}, nil},

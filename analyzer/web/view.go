@@ -25,6 +25,7 @@ const (
 	maxEdges   = 100
 	maxRows    = 30
 	maxHosts   = 20
+	maxFloods  = 8
 )
 
 type query struct{ src, dst, pod string }
@@ -156,6 +157,9 @@ func newBanner(s analyzer.Snapshot, open []analyzer.Incident, now time.Time) ban
 		b.State, b.Icon, b.Head = "insufficient", "?", "Insufficient evidence"
 		b.More = missing(s)
 	}
+	for _, f := range s.Floods[:min(len(s.Floods), maxFloods)] {
+		b.More = append(b.More, f.String())
+	}
 	switch old := now.Sub(s.At); {
 	case s.At.IsZero():
 		b.State, b.Icon, b.Head, b.Coverage = "insufficient", "?", "Insufficient evidence", ""
@@ -205,8 +209,11 @@ func missing(s analyzer.Snapshot) []string {
 	if e.ClockSuspect > 0 {
 		out = append(out, plural(e.ClockSuspect, "flow is", "flows are")+" set aside because a clock is not trusted")
 	}
-	if e.HostSuspect > 0 {
-		out = append(out, plural(e.HostSuspect, "flow is", "flows are")+" set aside because a host is not trusted")
+	if e.Unread > 0 {
+		out = append(out, plural(e.Unread, "flow is", "flows are")+" set aside because a NIC drops packets before it reads them")
+	}
+	if n := e.HostSuspect - e.Unread; n > 0 {
+		out = append(out, plural(n, "flow is", "flows are")+" set aside because a host is not trusted")
 	}
 	if len(s.Hosts) > 0 {
 		names := make([]string, 0, len(s.Hosts))

@@ -18,10 +18,9 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/version"
-	"github.com/prometheus/exporter-toolkit/web"
-	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
 
 	"github.com/graylink/graylink/analyzer/daemon"
+	"github.com/graylink/graylink/internal/webserver"
 )
 
 const help = `Reads the fabric's probes from a Prometheus, names the element that is at fault, and serves the verdicts as series, by an API and as a page.
@@ -46,7 +45,9 @@ func run(args []string, stdout io.Writer) int {
 	check := app.Flag("check-config", "Read the configuration and the topology, say what is wrong with them, and exit.").Bool()
 	show := app.Flag("print-queries", "Print the queries that the configuration asks of Prometheus, by name, and exit.").Bool()
 	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
-	webFlags := kingpinflag.AddFlags(app, "127.0.0.1:9872")
+	webFlags := webserver.AddFlags(app, "127.0.0.1:9872")
+	webFlags.AddLifecycle(app)
+	webFlags.AddAdminAPI(app, "POST and DELETE of /api/v1/maintenance")
 	if _, err := app.Parse(args); err != nil {
 		app.Errorf("%s, try --help", err)
 		return exitSetup
@@ -71,8 +72,8 @@ func run(args []string, stdout io.Writer) int {
 		}
 		return 0
 	}
-	if err := web.Validate(*webFlags.WebConfigFile); err != nil {
-		log.Error("web configuration", "err", err)
+	if err := webFlags.Validate(); err != nil {
+		log.Error("web listener", "err", err)
 		return exitSetup
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -80,18 +81,19 @@ func run(args []string, stdout io.Writer) int {
 	return serve(ctx, *file, webFlags, log)
 }
 
-func serve(ctx context.Context, file string, webFlags *web.FlagConfig, log *slog.Logger) int {
+func serve(ctx context.Context, file string, webFlags *webserver.Flags, log *slog.Logger) int {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
-	d, err := daemon.New(file, *webFlags.WebConfigFile, log)
+	policy := webFlags.Policy(log)
+	d, err := daemon.New(file, policy, log)
 	if err != nil {
 		log.Error("start", "err", err)
 		return exitSetup
 	}
-	server := &http.Server{Handler: d, ReadHeaderTimeout: 10 * time.Second}
+	server := webFlags.Server(d, policy, log)
 	served := make(chan error, 1)
-	go func() { served <- web.ListenAndServe(server, webFlags, log) }()
+	go func() { served <- server.ListenAndServe(webFlags.Toolkit, log) }()
 	log.Info("analyzing", "version", version.Info())
 
 	code := 0

@@ -18,14 +18,13 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/version"
-	"github.com/prometheus/exporter-toolkit/web"
-	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
 
 	exporter "github.com/graylink/graylink/exporters/coordinator"
 	"github.com/graylink/graylink/internal/coordinator"
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/schedule"
 	"github.com/graylink/graylink/internal/unix"
+	"github.com/graylink/graylink/internal/webserver"
 )
 
 const help = `Schedules the probes of a fleet, hands assignments and keys to its agents over gRPC with mutual TLS, and serves them to Prometheus as targets.
@@ -47,8 +46,10 @@ type settings struct {
 	options coordinator.Options
 	agents  []string
 	files   pki.Files
-	classes []string
-	noKeys  bool
+
+	prefixes, webPrefixes, webPorts []string
+	classes                         []string
+	noKeys                          bool
 }
 
 func flags(app *kingpin.Application) *settings {
@@ -60,6 +61,12 @@ func flags(app *kingpin.Application) *settings {
 	app.Flag("agents.ca", "File of the authorities that agents' certificates must come from (PEM).").Required().StringVar(&s.files.CA)
 	app.Flag("agents.cert", "File of the coordinator's certificate (PEM).").Required().StringVar(&s.files.Cert)
 	app.Flag("agents.key", "File of its key (PEM).").Required().StringVar(&s.files.Key)
+	app.Flag("agents.revoked", "File of serial numbers of agents' certificates that are not accepted, one a line, as openssl x509 -serial prints them. Empty: none.").StringVar(&s.files.Revoked)
+	app.Flag("agents.prefixes", "Prefix of the addresses that NICs without one in the topology may have from their agents. May be given several times.").Default(coordinator.DefaultAddressPrefixes...).StringsVar(&s.prefixes)
+	app.Flag("agents.web-prefixes", "Prefix of addresses that agents may be scraped at, besides the one that they come from and their node's address in the topology. May be given several times.").StringsVar(&s.webPrefixes)
+	app.Flag("agents.web-ports", "Port, or range of ports, that agents may be scraped at. May be given several times; the first one stands for others.").Default("9868").StringsVar(&s.webPorts)
+	app.Flag("agents.web-scheme", "How agents are scraped: http or https.").Default(o.WebScheme).EnumVar(&o.WebScheme, "http", "https")
+	app.Flag("agents.handshakes-per-address", "TLS handshakes of one address that may be under way at once; more wait in line.").Default(strconv.Itoa(o.HandshakesPerAddress)).IntVar(&o.HandshakesPerAddress)
 	duration := func(name, text string, v *time.Duration) {
 		app.Flag(name, text).Default(v.String()).DurationVar(v)
 	}
@@ -103,6 +110,16 @@ func (s *settings) complete() error {
 		}
 		s.options.Stamp.Classes = append(s.options.Stamp.Classes, coordinator.Class{Name: name, DSCP: uint8(dscp), SL: uint8(sl)})
 	}
+	var err error
+	if s.options.AddressPrefixes, err = coordinator.ParsePrefixes(s.prefixes); err != nil {
+		return fmt.Errorf("--agents.prefixes %w", err)
+	}
+	if s.options.WebPrefixes, err = coordinator.ParsePrefixes(s.webPrefixes); err != nil {
+		return fmt.Errorf("--agents.web-prefixes %w", err)
+	}
+	if s.options.WebPorts, err = coordinator.ParsePortRanges(s.webPorts); err != nil {
+		return fmt.Errorf("--agents.web-ports %w", err)
+	}
 	s.options.Keys = !s.noKeys
 	s.options.Version = version.Version
 	s.options.Planner = coordinator.Planner{Make: schedule.Make, Rebalance: schedule.Rebalance}
@@ -118,7 +135,9 @@ func run() int {
 	app.Version(version.Print("graylink-coordinator"))
 	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
 	s := flags(app)
-	webFlags := kingpinflag.AddFlags(app, "127.0.0.1:9869")
+	webFlags := webserver.AddFlags(app, "127.0.0.1:9869")
+	webFlags.AddLifecycle(app)
+	webFlags.AddAdminAPI(app, "POST /api/v1/keys/rotate")
 	if _, err := app.Parse(os.Args[1:]); err != nil {
 		app.Errorf("%s, try --help", err)
 		return exitSetup
@@ -133,19 +152,21 @@ func run() int {
 		app.Errorf("%s", err)
 		return exitSetup
 	}
-	if err := web.Validate(*webFlags.WebConfigFile); err != nil {
-		log.Error("web configuration", "err", err)
+	if err := webFlags.Validate(); err != nil {
+		log.Error("web listener", "err", err)
 		return exitSetup
 	}
-	if n, err := unix.RaiseOpenFiles(descriptors); err != nil {
+	n, err := unix.RaiseOpenFiles(descriptors)
+	if err != nil {
 		log.Warn("the number of agents is limited by open files", "limit", n, "err", err)
 	}
+	s.options.OpenFiles = n
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return serve(ctx, s, webFlags, log)
 }
 
-func serve(ctx context.Context, s *settings, webFlags *web.FlagConfig, log *slog.Logger) int {
+func serve(ctx context.Context, s *settings, webFlags *webserver.Flags, log *slog.Logger) int {
 	certificates, err := pki.Open(s.files, func(err error) { log.Error("certificates", "err", err) })
 	if err != nil {
 		log.Error("certificates", "err", err)
@@ -164,7 +185,7 @@ func serve(ctx context.Context, s *settings, webFlags *web.FlagConfig, log *slog
 	defer cancel()
 	failed := make(chan error, len(s.agents)+2)
 	var wg sync.WaitGroup
-	agents := coordinator.NewServer(c, certificates.Server())
+	agents := coordinator.NewServer(c, certificates)
 	for _, address := range s.agents {
 		listener, err := coordinator.Listen(ctx, address)
 		if err != nil {
@@ -180,9 +201,10 @@ func serve(ctx context.Context, s *settings, webFlags *web.FlagConfig, log *slog
 			}
 		})
 	}
-	httpServer := &http.Server{Handler: exporter.Handler(c, *webFlags.WebConfigFile, log), ReadHeaderTimeout: 10 * time.Second}
+	policy := webFlags.Policy(log)
+	httpServer := webFlags.Server(exporter.Handler(c, certificates, policy, log), policy, log)
 	wg.Go(func() {
-		if err := web.ListenAndServe(httpServer, webFlags, log); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		if err := httpServer.ListenAndServe(webFlags.Toolkit, log); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("web listener: %w", err)
 		}
 	})

@@ -2,9 +2,16 @@ package main
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -24,6 +31,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/schedule"
+	"github.com/graylink/graylink/internal/webaccess"
 )
 
 // topology has leaves of hosts with one NIC each, and two spines.
@@ -58,8 +66,10 @@ type rig struct {
 	unix    string
 	address string
 
-	c    *coordinator.Coordinator
-	stop func()
+	c            *coordinator.Coordinator
+	certificates *pki.Keeper
+	agentCA      string // authorities of the agents; empty: those of the coordinator
+	stop         func()
 }
 
 func newRig(t *testing.T, topologyText string, change func(*coordinator.Options)) *rig {
@@ -70,6 +80,7 @@ func newRig(t *testing.T, topologyText string, change func(*coordinator.Options)
 		t.Fatal(err)
 	}
 	r.write("ca.crt", r.ca.Cert)
+	r.write("revoked", nil)
 	r.issue("coordinator", "127.0.0.1")
 	r.write("topology.yaml", []byte(topologyText))
 	o := &r.options
@@ -97,6 +108,15 @@ func (r *rig) write(name string, b []byte) {
 	}
 }
 
+func (r *rig) read(name string) []byte {
+	r.t.Helper()
+	b, err := os.ReadFile(filepath.Join(r.dir, name))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return b
+}
+
 func (r *rig) issue(name string, also ...string) {
 	r.t.Helper()
 	p, err := pki.Issue(r.ca, append([]string{name}, also...), time.Hour, time.Now())
@@ -110,7 +130,14 @@ func (r *rig) issue(name string, also ...string) {
 func (r *rig) keeper(name string) *pki.Keeper {
 	r.t.Helper()
 	at := func(s string) string { return filepath.Join(r.dir, s) }
-	k, err := pki.Open(pki.Files{CA: at("ca.crt"), Cert: at(name + ".crt"), Key: at(name + ".key")}, func(error) {})
+	files := pki.Files{CA: at("ca.crt"), Cert: at(name + ".crt"), Key: at(name + ".key")}
+	if name == "coordinator" {
+		files.Revoked = at("revoked")
+	}
+	if r.agentCA != "" && name != "coordinator" {
+		files.CA = at(r.agentCA)
+	}
+	k, err := pki.Open(files, func(error) {})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -124,7 +151,8 @@ func (r *rig) start() {
 	if r.c, err = coordinator.New(r.options, slog.New(slog.DiscardHandler)); err != nil {
 		r.t.Fatal(err)
 	}
-	server := coordinator.NewServer(r.c, r.keeper("coordinator").Server())
+	r.certificates = r.keeper("coordinator")
+	server := coordinator.NewServer(r.c, r.certificates)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	if r.address == "" {
@@ -168,6 +196,9 @@ type agent struct {
 	versions uint64
 	clocks   []*agentapi.ClockUpdate
 }
+
+func (*agent) Life() uint64                        { return 0 }
+func (*agent) TakeLives(uint64, map[string]uint64) {}
 
 func (a *agent) Apply(as *agentapi.Assignment, k *agentapi.Keys) error {
 	a.mu.Lock()
@@ -278,7 +309,7 @@ func (r *rig) settled(agents []*agent) {
 func (r *rig) get(path string) (int, string) {
 	r.t.Helper()
 	w := httptest.NewRecorder()
-	exporter.Handler(r.c, "", slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	exporter.Handler(r.c, r.certificates, &webaccess.Policy{AdminAPI: true, Lifecycle: true}, slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 	return w.Code, w.Body.String()
 }
 
@@ -461,6 +492,106 @@ func TestRule8CertificatesRollWithoutAGap(t *testing.T) {
 	}
 }
 
+// An open session ends when its authority is taken from the file, though neither side opens a connection.
+func TestRule8SessionsEndWithTheirAuthority(t *testing.T) {
+	r := newRig(t, topology(2, 2), nil)
+	first := r.ca
+	next, err := pki.NewAuthority("next", time.Hour, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := append(append([]byte{}, first.Cert...), next.Cert...)
+	r.write("ca.crt", both)
+	// Agents have a file of their own: they do not come again because of the coordinator's.
+	r.agentCA = "agents.crt"
+	r.write(r.agentCA, both)
+	old, _ := r.run("h0", r.address, "")
+	r.ca = next
+	r.run("h1", r.address, "")
+	until(t, "both are connected", func() bool { return r.c.Stats().Agents[coordinator.StateConnected] == 2 })
+	r.write("ca.crt", next.Cert)
+	until(t, "the session of the old authority has ended", func() bool { return r.c.Stats().Sessions["revoked"] == 1 })
+	until(t, "its agent is turned away", func() bool { return strings.Contains(old.log(), "no coordinator") })
+	for _, a := range r.c.Agents() {
+		if connected := a.State == coordinator.StateConnected; connected != (a.Node == "h1") && (a.Node == "h0" || a.Node == "h1") {
+			t.Errorf("%s is %s", a.Node, a.State)
+		}
+	}
+}
+
+func TestRule8SessionsOfRevokedCertificatesEnd(t *testing.T) {
+	r := newRig(t, topology(2, 2), nil)
+	lost, _ := r.run("h0", r.address, "")
+	r.run("h1", r.address, "")
+	until(t, "both are connected", func() bool { return r.c.Stats().Agents[coordinator.StateConnected] == 2 })
+	block, _ := pem.Decode(r.read("h0.crt"))
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.write("revoked", []byte("serial="+c.SerialNumber.Text(16)+" # h0 was stolen\n"))
+	until(t, "the session has ended", func() bool { return r.c.Stats().Sessions["revoked"] == 1 })
+	until(t, "its agent is turned away", func() bool { return strings.Contains(lost.log(), "no coordinator") })
+	if s := r.c.Stats(); s.Agents[coordinator.StateConnected] != 1 || s.Sessions["accepted"] != 2 {
+		t.Errorf("%v, %v: want h1 alone to stay, and no other agent to be accepted again", s.Agents, s.Sessions)
+	}
+	r.issue("h0")
+	until(t, "h0 comes with another certificate", func() bool { return r.c.Stats().Agents[coordinator.StateConnected] == 2 })
+}
+
+// A certificate whose common name is another node's is not that node's.
+func TestRule1TheCommonNameIsNoIdentity(t *testing.T) {
+	r := newRig(t, topology(2, 2), nil)
+	block, _ := pem.Decode(r.ca.Cert)
+	ca, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyBlock, _ := pem.Decode(r.ca.Key)
+	caKey, err := x509.ParsePKCS8PrivateKey(keyBlock.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "h1"}, DNSNames: []string{"printer"},
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}},
+		ca, &key.PublicKey, caKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.write("h1.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
+	r.write("h1.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	impostor, _ := r.run("h1", r.address, "")
+	until(t, "the agent is refused", func() bool {
+		return strings.Contains(impostor.log(), `the certificate is for [\"printer\"], not for node \"h1\"`)
+	})
+	if r.c.Stats().Sessions["accepted"] != 0 {
+		t.Error("a common name was believed")
+	}
+}
+
+func TestExpiryOfCertificatesIsPublished(t *testing.T) {
+	r := newRig(t, topology(2, 2), nil)
+	block, _ := pem.Decode(r.read("coordinator.crt"))
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, body := r.get("/metrics")
+	want := fmt.Sprintf("graylink_certificate_expiry_timestamp_seconds{file=%q,serial=%q,use=\"certificate\"} %v", filepath.Join(r.dir, "coordinator.crt"),
+		c.SerialNumber.Text(16), float64(c.NotAfter.Unix()))
+	if !strings.Contains(body, want) || !strings.Contains(body, `ca.crt",serial="`) || strings.Contains(body, "coordinator.key") {
+		t.Errorf("%s is missing, or a key's file is named", want)
+	}
+}
+
 func TestRule1ARefusalSaysWhy(t *testing.T) {
 	r := newRig(t, topology(2, 2), nil)
 	r.issue("h1")
@@ -529,7 +660,7 @@ func TestWhatIsServed(t *testing.T) {
 	for path, want := range map[string]string{
 		"/-/healthy":               "healthy",
 		"/-/ready":                 "ready",
-		"/api/v1/targets":          `{"targets":["h0:9868"],"labels":{"__meta_graylink_connected":"true","__meta_graylink_node":"h0","__meta_graylink_version":"test","__scheme__":"http"}}`,
+		"/api/v1/targets":          `{"targets":["127.0.0.1:9868"],"labels":{"__meta_graylink_connected":"true","__meta_graylink_node":"h0","__meta_graylink_version":"test","__scheme__":"http"}}`,
 		"/api/v1/agents":           `{"node":"h3","state":"connected"`,
 		"/api/v1/schedule":         `"components":1`,
 		"/api/v1/schedule?node=h1": `"edge":"h1/eth1>`,
@@ -542,7 +673,7 @@ func TestWhatIsServed(t *testing.T) {
 	if code, _ := r.get("/api/v1/schedule?node=h9"); code != http.StatusNotFound {
 		t.Errorf("a node without edges: %d", code)
 	}
-	h := exporter.Handler(r.c, "", slog.New(slog.DiscardHandler))
+	h := exporter.Handler(r.c, r.certificates, &webaccess.Policy{AdminAPI: true, Lifecycle: true}, slog.New(slog.DiscardHandler))
 	for _, path := range []string{"/-/reload", "/api/v1/keys/rotate"} {
 		for remote, want := range map[string]int{"192.0.2.1:5": http.StatusForbidden, "127.0.0.1:5": http.StatusOK} {
 			q := httptest.NewRequest("POST", path, nil)

@@ -40,6 +40,9 @@ func TestMain(m *testing.M) {
 // idle is an agent that does nothing with what it is told but count it.
 type idle struct{ told func() }
 
+func (idle) Life() uint64                        { return 0 }
+func (idle) TakeLives(uint64, map[string]uint64) {}
+
 func (i idle) Apply(a *agentapi.Assignment, k *agentapi.Keys) error {
 	if len(k.GetPeers()) > 0 && len(a.GetPeers()) > 0 {
 		i.told()

@@ -14,10 +14,9 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/version"
-	"github.com/prometheus/exporter-toolkit/web"
-	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
 
 	"github.com/graylink/graylink/internal/rdma"
+	"github.com/graylink/graylink/internal/webserver"
 )
 
 const help = `Probes other NICs of the fabric, reflects their probes and serves what it measures.
@@ -41,7 +40,9 @@ func run() int {
 	app.Version(version.Print("graylink-node"))
 	start := addSourceFlags(app)
 	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
-	flags := kingpinflag.AddFlags(app, "127.0.0.1:9868")
+	flags := webserver.AddFlags(app, "127.0.0.1:9868")
+	flags.AddLifecycle(app)
+	flags.AddAdminAPI(app, "POST /api/v1/trace and /api/v1/nic-health/reset")
 	push := addPushFlags(app)
 	selfTest := app.Flag("selftest", "Only try what it needs of the host, print what is found and exit: rdma.").Default("").Enum("", "rdma")
 	health := addHealthFlags(app)
@@ -60,8 +61,8 @@ func run() int {
 		return selfTestCodes[rdma.SelfTest(ctx, rdma.Library(), os.Stdout)]
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
-	if err := web.Validate(*flags.WebConfigFile); err != nil {
-		log.Error("web configuration", "err", err)
+	if err := flags.Validate(); err != nil {
+		log.Error("web listener", "err", err)
 		return exitSetup
 	}
 
@@ -72,7 +73,7 @@ func run() int {
 	defer signal.Stop(hangup)
 
 	started := time.Now()
-	n, err := start(*flags.WebListenAddresses, *flags.WebConfigFile, log)
+	n, advertised, err := start(flags.Toolkit, log)
 	if err != nil {
 		log.Error("start", "err", err)
 		return exitSetup
@@ -95,9 +96,10 @@ func run() int {
 		}
 		return exitSetup
 	}
-	server := &http.Server{Handler: n.Handler(*flags.WebConfigFile), ReadHeaderTimeout: 10 * time.Second}
+	policy := flags.Policy(log, advertised)
+	server := flags.Server(n.Handler(policy), policy, log)
 	served := make(chan error, 1)
-	go func() { served <- web.ListenAndServe(server, flags, log) }()
+	go func() { served <- server.ListenAndServe(flags.Toolkit, log) }()
 	log.Info("probing", "version", version.Info())
 
 	code := 0

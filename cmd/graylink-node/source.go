@@ -8,6 +8,7 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/version"
+	"github.com/prometheus/exporter-toolkit/web"
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/exporters/node"
@@ -15,8 +16,9 @@ import (
 )
 
 // addSourceFlags adds the flags that say where the configuration comes from: a
-// file or a coordinator. The function starts the node they describe.
-func addSourceFlags(app *kingpin.Application) (start func(listen []string, webConfig string, log *slog.Logger) (*node.Node, error)) {
+// file or a coordinator. The function starts the node they describe, and returns the
+// address by which the node makes itself known.
+func addSourceFlags(app *kingpin.Application) (start func(listener *web.FlagConfig, log *slog.Logger) (n *node.Node, advertised string, err error)) {
 	o := node.FleetOptions{Version: version.Version}
 	app.Flag("config.file", "Configuration file (YAML). Without it a coordinator says what to probe; beside one, it is asked about clocks only.").StringVar(&o.File)
 	app.Flag("coordinator.address", "The coordinator: host:port, or unix:PATH.").StringVar(&o.Address)
@@ -25,7 +27,7 @@ func addSourceFlags(app *kingpin.Application) (start func(listen []string, webCo
 	app.Flag("coordinator.key", "File of its key (PEM).").StringVar(&o.Files.Key)
 	app.Flag("coordinator.server-name", `Name of the coordinator's certificate. Default: the host of its address, "coordinator" at a unix socket.`).StringVar(&o.ServerName)
 	app.Flag("node.name", "Name of this node in the topology. Default: that of its certificate.").StringVar(&o.Node)
-	app.Flag("state.file", "What the coordinator said last, so that a restart does not need it. Holds secrets.").StringVar(&o.StateFile)
+	app.Flag("state.file", "What the coordinator said last, so that a restart does not need it; FILE.life has the number of the agent's life, which makes packets from before a restart known as replays. Holds secrets.").StringVar(&o.StateFile)
 	app.Flag("web.advertise-address", "Where Prometheus finds this node, host:port. Default: the first listen address; without a host, the coordinator takes the one this node comes from.").StringVar(&o.Web)
 	app.Flag("timestamps", `Time stamps, where a coordinator is asked: "" for the NICs' where they have them, or kernel.`).EnumVar(&o.Timestamps, "", "kernel")
 	app.Flag("rdma", "Probe by RDMA datagrams where both ends have a queue pair, where a coordinator is asked. Needs a build with the tag rdma.").BoolVar(&o.RDMA)
@@ -33,35 +35,38 @@ func addSourceFlags(app *kingpin.Application) (start func(listen []string, webCo
 	app.Flag("clock.sync", "Relate this node's clocks to its peers', and measure one-way delays by that, where a coordinator is asked.").Default("true").BoolVar(&o.ClockSync)
 	app.Flag("clock.chrony-sock", "Socket of a reference clock of chronyd (refclock SOCK) that is told once a second how the system clock stands against the coordinator's --clock.reference. Empty: none.").StringVar(&o.ChronySock)
 	bend := addBendFlags(app)
-	return func(listen []string, webConfig string, log *slog.Logger) (*node.Node, error) {
+	return func(listener *web.FlagConfig, log *slog.Logger) (*node.Node, string, error) {
+		advertised := o.Web
 		switch {
 		case o.File == "" && o.Address == "":
-			return nil, errors.New("--config.file or --coordinator.address: want one of them, or both")
+			return nil, "", errors.New("--config.file or --coordinator.address: want one of them, or both")
 		case o.Address != "" && (o.Files.CA == "" || o.Files.Cert == "" || o.Files.Key == ""):
-			return nil, errors.New("--coordinator.address needs --coordinator.ca, --coordinator.cert and --coordinator.key")
+			return nil, "", errors.New("--coordinator.address needs --coordinator.ca, --coordinator.cert and --coordinator.key")
 		case o.ChronySock != "" && (o.Address == "" || !o.ClockSync):
-			return nil, errors.New("--clock.chrony-sock needs --coordinator.address and --clock.sync")
+			return nil, "", errors.New("--clock.chrony-sock needs --coordinator.address and --clock.sync")
 		}
 		bent, err := bend(log)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		if bent != nil && o.ChronySock != "" {
-			return nil, errors.New("--clock.chrony-sock: a clock that is bent for a test steers nothing")
+			return nil, "", errors.New("--clock.chrony-sock: a clock that is bent for a test steers nothing")
 		}
 		if o.Address == "" {
-			return node.Start(o.File, bent, log)
+			n, err := node.Start(o.File, o.StateFile, bent, log)
+			return n, advertised, err
 		}
 		o.Bend = bent
-		if o.Web == "" && len(listen) > 0 {
+		if listen := *listener.WebListenAddresses; o.Web == "" && len(listen) > 0 {
 			o.Web = listen[0]
 		}
-		o.WebScheme = scheme(webConfig)
+		o.WebScheme = scheme(*listener.WebConfigFile)
 		if *bound >= 0 {
 			o.ErrorBound = new(time.Duration)
 			*o.ErrorBound = *bound
 		}
-		return node.StartFleet(o, log)
+		n, err := node.StartFleet(o, log)
+		return n, advertised, err
 	}
 }
 

@@ -17,12 +17,11 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/version"
-	"github.com/prometheus/exporter-toolkit/web"
-	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
 
 	fabricswitch "github.com/graylink/graylink/exporters/switch"
 	"github.com/graylink/graylink/internal/sighting"
 	"github.com/graylink/graylink/internal/sighting/source"
+	"github.com/graylink/graylink/internal/webserver"
 )
 
 const help = `Sees which probes cross the switch it runs on, and by which ports, and serves what it saw.
@@ -56,7 +55,8 @@ func run() int {
 	from := app.Flag("rules.erspan-from", "Address of the switch's end of the tunnel that --print-rules sonic needs.").IP()
 	to := app.Flag("rules.erspan-to", "Address of the tunnel's other end.").IP()
 	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
-	flags := kingpinflag.AddFlags(app, "127.0.0.1:9871")
+	flags := webserver.AddFlags(app, "127.0.0.1:9871")
+	flags.AddLifecycle(app)
 	if _, err := app.Parse(os.Args[1:]); err != nil {
 		app.Errorf("%s, try --help", err)
 		return 1
@@ -68,7 +68,7 @@ func run() int {
 		return 1
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
-	if err := errors.Join(o.Validate(), web.Validate(*flags.WebConfigFile)); err != nil {
+	if err := errors.Join(o.Validate(), flags.Validate()); err != nil {
 		log.Error("arguments", "err", err)
 		return 1
 	}
@@ -89,17 +89,30 @@ func run() int {
 		log.Error("start", "err", err)
 		return 1
 	}
-	server := &http.Server{Handler: a.Handler(), ReadHeaderTimeout: 10 * time.Second}
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	policy := flags.Policy(log)
+	server := flags.Server(a.Handler(policy), policy, log)
 	served := make(chan error, 1)
-	go func() { served <- web.ListenAndServe(server, flags, log) }()
+	go func() { served <- server.ListenAndServe(flags.Toolkit, log) }()
 	log.Info("watching", "switch", o.Switch, "source", a.Kind(), "version", version.Info())
 	code := 0
-	select {
-	case <-ctx.Done():
-	case err := <-served:
-		log.Error("web server", "err", err)
-		served <- nil
-		code = 1
+	for running := true; running; {
+		select {
+		case <-ctx.Done():
+			running = false
+		case <-hangup:
+			if err := a.Reload(ctx); err != nil {
+				log.Error("reload", "err", err)
+			} else {
+				log.Info("reloaded")
+			}
+		case err := <-served:
+			log.Error("web server", "err", err)
+			served <- nil
+			code, running = 1, false
+		}
 	}
 	shutdown, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

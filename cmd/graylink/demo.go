@@ -21,6 +21,7 @@ import (
 	"github.com/graylink/graylink/deploy"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
+	"github.com/graylink/graylink/internal/webserver"
 )
 
 func addDemo(app *kingpin.Application, commands map[string]command) {
@@ -42,6 +43,7 @@ func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("keep", "Leave it running after the verdict, until Ctrl-C.").BoolVar(&o.keep)
 	cmd.Flag("name", "The lab's name: a second demo needs another.").Default("demo").StringVar(&o.name)
 	cmd.Flag("web.listen-address", "Where the page is served.").Default("127.0.0.1:8990").StringVar(&o.listen)
+	webserver.AddAllowedHosts(cmd, &o.hosts)
 	cmd.Flag("node-binary", "graylink-node; found beside this program or in PATH when absent.").StringVar(&o.node)
 	cmd.Flag("switch-binary", "graylink-switch; found beside this program or in PATH when absent.").StringVar(&o.sw)
 	cmd.Flag("trace-only", "Paths come from traces alone: no graylink-switch runs.").BoolVar(&o.traceOnly)
@@ -60,11 +62,14 @@ type demoFlags struct {
 	keep, bend                                                         bool
 	sw                                                                 string
 	traceOnly, sightingsOnly                                           bool
-	agentless                                                          []string
+	agentless, hosts                                                   []string
 }
 
 func (o *demoFlags) run(ctx context.Context) error {
 	simulate := o.fabric == "sim"
+	if err := webserver.CheckAllowedHosts(o.hosts); err != nil {
+		return err
+	}
 	switch {
 	case o.flows < 0 || o.flows > 64:
 		return fmt.Errorf("--flows %d: 0 to 64 are expected", o.flows)
@@ -117,7 +122,7 @@ func (o *demoFlags) run(ctx context.Context) error {
 			return err
 		}
 	}
-	opts := demo.Options{Name: o.name, Topology: topo, Simulate: simulate, Listen: o.listen, Flows: o.flows, NodeBin: o.node, TraceOnly: o.traceOnly, SwitchBin: o.sw, Agentless: o.agentless, NoTraces: o.sightingsOnly,
+	opts := demo.Options{Name: o.name, Topology: topo, Simulate: simulate, Listen: o.listen, AllowedHosts: o.hosts, Flows: o.flows, NodeBin: o.node, TraceOnly: o.traceOnly, SwitchBin: o.sw, Agentless: o.agentless, NoTraces: o.sightingsOnly,
 		BendClocks: o.bend, Seed: from, Progress: os.Stderr}
 	if o.level != "none" {
 		var level slog.Level

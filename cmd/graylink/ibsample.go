@@ -14,14 +14,13 @@ import (
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
-	"github.com/prometheus/exporter-toolkit/web"
-	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/exporters/ibfabric"
 	"github.com/graylink/graylink/internal/ibagent"
 	"github.com/graylink/graylink/internal/ibmad"
 	"github.com/graylink/graylink/internal/ibsample"
+	"github.com/graylink/graylink/internal/webserver"
 )
 
 func addIBSample(ib *kingpin.CmdClause, commands map[string]command) {
@@ -169,11 +168,11 @@ func ibSampleTable(ports []ibsample.PortState, w io.Writer) error {
 func addIBServe(ib *kingpin.CmdClause, commands map[string]command) {
 	c := ib.Command("serve", "Sample the fabric on and on, as delegator, sampler or both, and serve /metrics.")
 	file := c.Flag("config.file", "What to do: the keys of the ibfabric receiver.").Required().String()
-	flags := kingpinflag.AddFlags(c, "127.0.0.1:9872")
+	flags := webserver.AddFlags(c, "127.0.0.1:9872")
 	commands[c.FullCommand()] = func(ctx context.Context) error {
 		config, err := readIBConfig(*file)
 		if err == nil {
-			err = web.Validate(*flags.WebConfigFile)
+			err = flags.Validate()
 		}
 		if err != nil {
 			return exitError{1, err}
@@ -200,15 +199,15 @@ func readIBConfig(file string) (ibagent.Config, error) {
 	return config, nil
 }
 
-func ibServe(ctx context.Context, config ibagent.Config, flags *web.FlagConfig) error {
+func ibServe(ctx context.Context, config ibagent.Config, flags *webserver.Flags) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	a, err := ibagent.Start(config, ibmad.Open, log)
 	if err != nil {
 		return exitError{1, err}
 	}
-	server := &http.Server{Handler: ibfabric.Handler(a), ReadHeaderTimeout: 10 * time.Second}
+	server := flags.Server(ibfabric.Handler(a), flags.Policy(log), log)
 	served := make(chan error, 1)
-	go func() { served <- web.ListenAndServe(server, flags, log) }()
+	go func() { served <- server.ListenAndServe(flags.Toolkit, log) }()
 	select {
 	case <-ctx.Done():
 	case err = <-served:

@@ -15,13 +15,13 @@ import (
 	"strings"
 	"syscall"
 	"text/tabwriter"
-	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
+	"github.com/graylink/graylink/internal/webserver"
 )
 
 func addLab(app *kingpin.Application, commands map[string]command) {
@@ -193,7 +193,8 @@ func labProxy(ctx context.Context, name, listen string) error {
 		return fmt.Errorf("--web.listen-address: %w", err)
 	}
 	fmt.Fprintf(os.Stderr, "proxy_url: http://%s\n", ln.Addr())
-	srv := &http.Server{Handler: l.Proxy(), ReadHeaderTimeout: 10 * time.Second}
+	// The proxy has rules of its own for what it passes on, and the agents have theirs.
+	srv := webserver.New(l.Proxy(), nil, webserver.DefaultLimits(), slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	defer context.AfterFunc(ctx, func() { srv.Close() })()
 	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 		return err

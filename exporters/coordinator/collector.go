@@ -14,7 +14,8 @@ type collector struct {
 	c *coordinator.Coordinator
 
 	linkEdges, linksBelow, agents, sessions, edges, seconds, runs, lastRun, assignments, keysSent, outOfDate, keysEpoch, keysHeld,
-	keysUnconfirmed, whole, traces, clocks, clockEdges, clockSeconds, clockReports, clockUpdates, moves, saves, lastStep, configHash, reloadOK, reloadTime *prometheus.Desc
+	keysUnconfirmed, whole, traces, clocks, clockEdges, clockSeconds, clockReports, clockUpdates, moves, saves, lastStep, configHash, reloadOK, reloadTime,
+	conflicts, refused, handshakes, dropped *prometheus.Desc
 }
 
 func newCollector(c *coordinator.Coordinator) *collector {
@@ -45,6 +46,10 @@ func newCollector(c *coordinator.Coordinator) *collector {
 		clockUpdates:    d("graylink_coordinator_clock_updates_sent_total", "Clock updates sent to agents."),
 		moves:           d("graylink_coordinator_source_ports_moved_total", "Source ports moved to cover links."),
 		saves:           d("graylink_coordinator_state_writes_total", "Writes of the state file.", "result"),
+		conflicts:       d("graylink_coordinator_address_conflicts", "Addresses and GIDs that agents report for NICs and that are not used, by why.", "reason"),
+		refused:         d("graylink_coordinator_targets_refused", "Agents that are not scraped where they say, by why.", "reason"),
+		handshakes:      d("graylink_coordinator_handshakes", "Connections that have not finished their handshake: silent, running, or waiting in line.", "state"),
+		dropped:         d("graylink_coordinator_handshakes_dropped_total", "Connections that ended before their handshake had finished, by why.", "reason"),
 		lastStep:        d("graylink_coordinator_last_cycle_timestamp_seconds", "Time of the last turn of the coordinator's loop."),
 		configHash:      d("graylink_config_hash_info", "The topology at work: first eight octets of the file's SHA-256.", "hash"),
 		reloadOK:        d("graylink_config_last_reload_successful", "1 when the last reading of the topology succeeded."),
@@ -54,7 +59,8 @@ func newCollector(c *coordinator.Coordinator) *collector {
 
 func (c *collector) descs() []*prometheus.Desc {
 	return []*prometheus.Desc{c.linkEdges, c.linksBelow, c.agents, c.sessions, c.edges, c.seconds, c.runs, c.lastRun, c.assignments, c.keysSent,
-		c.outOfDate, c.keysEpoch, c.keysHeld, c.keysUnconfirmed, c.whole, c.traces, c.clocks, c.clockEdges, c.clockSeconds, c.clockReports, c.clockUpdates, c.moves, c.saves, c.lastStep, c.configHash, c.reloadOK, c.reloadTime}
+		c.outOfDate, c.keysEpoch, c.keysHeld, c.keysUnconfirmed, c.whole, c.traces, c.clocks, c.clockEdges, c.clockSeconds, c.clockReports, c.clockUpdates, c.moves, c.saves, c.lastStep, c.configHash, c.reloadOK, c.reloadTime,
+		c.conflicts, c.refused, c.handshakes, c.dropped}
 }
 
 // Describe implements prometheus.Collector.
@@ -95,6 +101,16 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	by(c.runs, s.Runs)
 	by(c.traces, s.Traces)
 	by(c.saves, s.Saves)
+	for k, v := range s.Conflicts {
+		gauge(c.conflicts, float64(v), k)
+	}
+	for k, v := range s.Refused {
+		gauge(c.refused, float64(v), k)
+	}
+	gauge(c.handshakes, float64(s.Handshakes.Silent), "silent")
+	gauge(c.handshakes, float64(s.Handshakes.Running), "running")
+	gauge(c.handshakes, float64(s.Handshakes.Waiting), "waiting")
+	by(c.dropped, s.Handshakes.Dropped)
 	if s.HasPlan {
 		gauge(c.seconds, s.RunSeconds)
 		gauge(c.lastRun, seconds(s.RunAt))

@@ -13,15 +13,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors/version"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/graylink/graylink/exporters/certificates"
 	"github.com/graylink/graylink/internal/coordinator"
+	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// Handler serves a coordinator. webConfig is the file of --web.config.file: what
-// acts is for loopback clients unless it asks clients to authenticate themselves.
-func Handler(c *coordinator.Coordinator, webConfig string, log *slog.Logger) http.Handler {
+// Handler serves a coordinator and publishes the certificates that it uses. The policy says who may
+// reload the topology and rotate keys.
+func Handler(c *coordinator.Coordinator, keeper *pki.Keeper, policy *webaccess.Policy, log *slog.Logger) http.Handler {
 	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(newCollector(c), version.NewCollector("graylink_coordinator"), collectors.NewGoCollector(),
+	metrics.MustRegister(newCollector(c), certificates.NewCollector(keeper), version.NewCollector("graylink_coordinator"), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, EnableOpenMetrics: true}))
@@ -33,22 +35,18 @@ func Handler(c *coordinator.Coordinator, webConfig string, log *slog.Logger) htt
 		}
 		fmt.Fprintln(w, "ready")
 	})
-	act := func(path, done string, do func() error) {
-		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
-			if err := webaccess.MayAct(r, webConfig); err != nil {
-				http.Error(w, err.Error(), http.StatusForbidden)
-				return
-			}
+	act := func(path, done string, allow func(http.HandlerFunc) http.HandlerFunc, do func() error) {
+		mux.HandleFunc("POST "+path, allow(func(w http.ResponseWriter, _ *http.Request) {
 			if err := do(); err != nil {
 				log.Error(path, "err", err)
 				http.Error(w, err.Error(), http.StatusInternalServerError)
 				return
 			}
 			fmt.Fprintln(w, done)
-		})
+		}))
 	}
-	act("/-/reload", "reloaded", c.Reload)
-	act("/api/v1/keys/rotate", "the rotation has begun", c.RotateKeys)
+	act("/-/reload", "reloaded", policy.Reload, c.Reload)
+	act("/api/v1/keys/rotate", "the rotation has begun", policy.Admin, c.RotateKeys)
 	answer := func(w http.ResponseWriter, v any) {
 		w.Header().Set("Content-Type", "application/json")
 		enc := json.NewEncoder(w)

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors/version"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/graylink/graylink/exporters/certificates"
 	"github.com/graylink/graylink/internal/ibagent"
 )
 
@@ -58,6 +59,9 @@ func Handler(a *ibagent.Agent) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(NewCollector(a, time.Now), version.NewCollector("graylink_ib"),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if k := a.Certificates(); k != nil {
+		registry.MustRegister(certificates.NewCollector(k))
+	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("healthy\n")) })

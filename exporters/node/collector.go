@@ -99,6 +99,23 @@ func stalledFamily(x *exposition) *dto.MetricFamily {
 	return x.counter("graylink_node_stalled_seconds_total", "Time by which the probe loop ran late, beyond 20 ms each time: the host's doing, not the fabric's.")
 }
 
+// unreadSeries counts what was lost at this host and not in the network. It is
+// scraped as often as the edges are, since it says which of their losses are
+// none.
+func unreadSeries(x *exposition, nics []probe.NICStats) {
+	unread := x.counter("fabric_nic_unread_packets_total", "Packets for a NIC's probe sockets that were dropped unread or unverified, by reason.")
+	forged := x.counter("fabric_nic_forged_packets_total", "Packets with a forged HMAC, or not verified because too many had one, by source address.")
+	for i := range nics {
+		n := &nics[i]
+		for _, reason := range sortedKeys(n.Unread) {
+			x.count(unread, float64(n.Unread[reason]), x.labels("nic", n.NIC, "reason", reason))
+		}
+		for _, f := range n.Forgers {
+			x.count(forged, float64(f.Packets), x.labels("from", f.From, "nic", n.NIC))
+		}
+	}
+}
+
 // edgeSeries is the exposition of /metrics/edges.
 func edgeSeries(x *exposition, st state) {
 	var (
@@ -124,6 +141,7 @@ func edgeSeries(x *exposition, st state) {
 		return x.labels("class", class, "dst", dst, "flow", strconv.Itoa(flow), "plane", plane, "src", src, "tier", strconv.Itoa(tier))
 	}
 	snap := st.Snapshot()
+	unreadSeries(x, snap.NICs)
 	for i := range snap.NICs {
 		n := &snap.NICs[i]
 		x.count(stalled, n.Stalled.Seconds(), x.labels("nic", n.NIC))
@@ -202,6 +220,7 @@ func nicState(x *exposition, cfg *probe.Config, nics []probe.NICStats) {
 		overrun     = x.counter("graylink_node_exchanges_dropped_total", "Stamped packets that gave way before clock sync took them.")
 		skipped     = x.counter("graylink_node_probes_skipped_total", "Probes that were not sent because their time went by.")
 		restarts    = x.counter("graylink_node_restarts_total", "Restarts noticed, of the senders and reflectors at the other side.")
+		unbound     = x.gauge("graylink_node_unbound_peers", "Peers whose authenticated packets carry no life number, so that old ones can be replayed.")
 		sessions    = x.gauge("graylink_node_reflector_sessions", "Sessions the reflector keeps.")
 		edges       = x.gauge("graylink_node_edges", "Flows a NIC probes.")
 		lastTurn    = x.gauge("graylink_node_last_cycle_timestamp_seconds", "When the probe loop last ran.")
@@ -245,6 +264,7 @@ func nicState(x *exposition, cfg *probe.Config, nics []probe.NICStats) {
 		if cfg.ClockSync {
 			x.count(overrun, float64(n.Overrun), nic)
 		}
+		x.set(unbound, float64(n.Unbound), nic)
 		x.set(sessions, float64(n.Sessions), nic)
 		x.set(edges, float64(len(n.Edges)), nic)
 		x.set(lastTurn, float64(n.LastTurn.UnixNano())/1e9, nic)

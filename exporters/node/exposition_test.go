@@ -124,7 +124,9 @@ func smallNode() *madeUp {
 		paths: []probe.TracedPath{{State: fabric.PathState("valid")}, {State: fabric.PathState("valid")}, {State: fabric.PathState("stale")}}}
 	n := probe.NICStats{NICConfig: probe.NICConfig{NIC: "h1/eth1", Leaf: "leaf1", LeafPort: "dn1", Plane: "a", Rail: &rail, Pod: "p1", Side: "left"},
 		Stalled: 250 * time.Millisecond, LastTurn: time.Unix(1700000200, 0), Sessions: 2, TxKind: "kernel", RxKind: "kernel",
-		Sockets:    []probe.SocketStats{{Name: "sender0"}, {Name: "reflector", Drops: 5}},
+		Unbound: 2,
+		Sockets: []probe.SocketStats{{Name: "sender0"}, {Name: "reflector", Drops: 5}},
+		Unread:  map[string]uint64{"socket_full": 5, "unverified": 9}, Forgers: []probe.Forger{{From: "other", Packets: 3}, {From: "10.0.0.2", Packets: 700}},
 		SendErrors: map[string]uint64{"ENETUNREACH": 4}, Dropped: map[string]uint64{"malformed": 1, "unregistered": 2},
 		Missing: map[string]uint64{"t1": 1, "t4": 0}, Restarts: map[string]uint64{"sender": 0, "reflector": 1},
 		ICMPErrors: []probe.ICMPErrors{{Type: 3, Code: 3, Count: 6}}}

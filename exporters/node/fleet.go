@@ -16,6 +16,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/graylink/graylink/exporters/certificates"
 	"github.com/graylink/graylink/internal/agentapi"
 	"github.com/graylink/graylink/internal/agentapi/client"
 	"github.com/graylink/graylink/internal/fabric"
@@ -74,7 +75,7 @@ type seen struct{ sent, acked uint64 }
 // what the state file has is at work when it returns; the rest comes from the
 // coordinator.
 func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
-	certificates, err := pki.Open(o.Files, func(err error) { log.Error("certificates", "err", err) })
+	keeper, err := pki.Open(o.Files, func(err error) { log.Error("certificates", "err", err) })
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +87,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 		o.Node = own.Node
 	}
 	if o.Node == "" {
-		o.Node = certificates.Name()
+		o.Node = keeper.Name()
 	}
 	if err := fabric.CheckName(o.Node); err != nil {
 		return nil, fmt.Errorf("the node's name: %w", err)
@@ -104,6 +105,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 		wanted = fleetConfig(&agentapi.Assignment{Node: o.Node, Stamp: &agentapi.Stamp{Port: 862, SourcePort: 49152}}, nil, o)
 	}
 	n := &Node{file: o.File, sync: o.ClockSync, log: log, lookup: deviceAddresses, bend: o.Bend, registry: processRegistry(), wanted: wanted, started: now, loaded: now, reloadOK: true}
+	n.registry.MustRegister(&n.writes, certificates.NewCollector(keeper))
 	if o.RDMA {
 		if rdma.Library() == nil {
 			return nil, rdma.ErrNotBuilt
@@ -118,14 +120,22 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 	if o.Engine != nil {
 		start = o.Engine
 	}
+	life, err := nextLife(lifeFile(o.StateFile), now)
+	if err != nil {
+		log.Error("this node has no life number of its own; the coordinator has to give it one", "err", err)
+	}
+	resolved.Life = life
 	if n.engine, err = start(resolved, o.Bend, log); err != nil {
 		return nil, err
 	}
 	f := &fleet{node: n, options: o, before: map[fabric.Edge]seen{}}
-	c, err := client.New(client.Config{Address: o.Address, ServerName: o.ServerName, Certificates: certificates, Node: o.Node, Version: o.Version, OwnConfiguration: own != nil,
+	c, err := client.New(client.Config{Address: o.Address, ServerName: o.ServerName, Certificates: keeper, Node: o.Node, Version: o.Version, OwnConfiguration: own != nil,
 		BootID: strings.TrimSpace(string(boot)), Web: &agentapi.WebEndpoint{Address: o.Web, Scheme: o.WebScheme}, StateFile: o.StateFile, Log: log}, f)
 	if err != nil {
 		return nil, errors.Join(err, n.engine.Close())
+	}
+	if o.StateFile != "" {
+		n.writes.add(fileAssignment, c.StateWrites)
 	}
 	if o.ClockSync {
 		n.clocks = newClocks(o.Node, n.engine, o.Bend, c.ReportClock, log)
@@ -232,6 +242,22 @@ func (f *fleet) Apply(a *agentapi.Assignment, keys *agentapi.Keys) error {
 	}
 	n.wanted, n.loaded = cfg, time.Now()
 	return nil
+}
+
+// Life implements client.Agent.
+func (f *fleet) Life() uint64 { return f.node.engine.Life() }
+
+// TakeLives implements client.Agent. A number that cannot be kept is used all the
+// same: the coordinator never gives it again.
+func (f *fleet) TakeLives(own uint64, peers map[string]uint64) {
+	e := f.node.engine
+	if own > e.Life() {
+		e.SetLife(own)
+		if err := keepLife(lifeFile(f.options.StateFile), own); err != nil {
+			f.node.log.Error("the life number was not kept: after a restart this node needs the coordinator for another", "err", err)
+		}
+	}
+	e.KnowLives(peers)
 }
 
 // Interfaces implements client.Agent.

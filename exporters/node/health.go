@@ -18,6 +18,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/graylink/graylink/internal/durable"
 	"github.com/graylink/graylink/internal/klog"
 	"github.com/graylink/graylink/internal/nichealth"
 	"github.com/graylink/graylink/internal/nichw"
@@ -62,19 +63,22 @@ type Health struct {
 	probed  map[string]string // as node last told, for the goroutine that polls
 	started time.Time
 
-	mu       sync.Mutex
-	monitor  *nichealth.Monitor
-	last     *nichw.Poll
-	read     time.Time // of the last poll that could list the devices
-	took     time.Duration
-	polls    uint64
-	errors   map[nichw.Sort]uint64
-	events   map[eventKey]uint64
-	saved    string // what is in the state file, without counters
-	savedAt  time.Time
-	complain map[string]bool // devices whose errors were logged
-	kernel   *kernelLog      // nil: it is not read
-	ethtool  *ethtool        // nil: nothing is asked
+	mu      sync.Mutex
+	monitor *nichealth.Monitor
+	last    *nichw.Poll
+	read    time.Time // of the last poll that could list the devices
+	took    time.Duration
+	polls   uint64
+	errors  map[nichw.Sort]uint64
+	events  map[eventKey]uint64
+	saved   string // what is in the state file, without counters
+	savedAt time.Time
+	saves   [2]uint64 // writes of the state file: done, failed
+
+	saveFailing bool            // the last write of the state file failed
+	complain    map[string]bool // devices whose errors were logged
+	kernel      *kernelLog      // nil: it is not read
+	ethtool     *ethtool        // nil: nothing is asked
 }
 
 type eventKey struct {
@@ -97,7 +101,23 @@ func NewHealth(n *Node, o HealthOptions, log *slog.Logger) (*Health, error) {
 		}
 		return cfg.Node, nics
 	}
-	return h, h.prepare()
+	if err := h.prepare(); err != nil {
+		return h, err
+	}
+	if o.StateFile != "" {
+		n.writes.add(fileNICs, h.stateWrites)
+	}
+	if h.kernel != nil && o.PositionFile != "" {
+		n.writes.add(fileLogPosition, h.kernel.stateWrites)
+	}
+	return h, nil
+}
+
+// stateWrites counts the writes of the state file.
+func (h *Health) stateWrites() (done, failed uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.saves[0], h.saves[1]
 }
 
 func (h *Health) prepare() error {
@@ -296,10 +316,14 @@ func (h *Health) tell(e *nichealth.Event) {
 		"generatedTimestamp", e.GeneratedTimestamp.UTC().Format(time.RFC3339Nano))
 }
 
-// saveEvery is how old the counters in the state file may be.
-const saveEvery = time.Minute
+// Limits of the state file's age.
+const (
+	saveEvery = time.Minute     // counters in the file are at most that old
+	saveAgain = 5 * time.Second // after a write that failed
+)
 
-// save writes the state file when what was told of changed, or it is old.
+// save writes the state file when findings changed since the last write, or
+// when that is saveEvery ago. A write that failed is tried again after saveAgain.
 func (h *Health) save(last bool) {
 	if h.o.StateFile == "" {
 		return
@@ -313,34 +337,38 @@ func (h *Health) save(last bool) {
 	brief := *m
 	brief.Counters = nil
 	text, err := json.Marshal(brief)
-	if err != nil || !last && string(text) == h.saved && time.Since(h.savedAt) < saveEvery {
+	if err != nil {
 		return
 	}
-	h.saved, h.savedAt = string(text), time.Now()
+	age := time.Since(h.savedAt)
+	changed := string(text) != h.saved
+	if due := last || age >= saveEvery || changed && (!h.saveFailing || age >= saveAgain); !due {
+		return
+	}
 	whole, err := json.Marshal(m)
 	if err == nil {
-		err = writeFile(h.o.StateFile, whole)
+		err = durable.WriteFile(h.o.StateFile, whole)
 	}
+	h.savedAt = time.Now()
+	result := 0
 	if err != nil {
-		h.log.Warn("what NICs were told of is not kept", "err", err)
+		result = 1
 	}
-}
-
-// writeFile replaces a file as a whole.
-func writeFile(path string, b []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
+	h.mu.Lock()
+	h.saves[result]++
+	h.mu.Unlock()
+	switch {
+	case err != nil:
+		if !h.saveFailing {
+			h.log.Warn("cannot write the state file of NICs: until a later write succeeds, a restart reports findings again", "file", h.o.StateFile, "err", err)
+		}
+		h.saved, h.saveFailing = "", true
+	default:
+		if h.saveFailing {
+			h.log.Info("the state file of NICs is written again", "file", h.o.StateFile)
+		}
+		h.saved, h.saveFailing = string(text), false
 	}
-	defer os.Remove(f.Name())
-	if _, err := f.Write(b); err != nil {
-		f.Close()
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 func loadMemory(path string) (*nichealth.Memory, error) {

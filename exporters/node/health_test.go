@@ -24,6 +24,7 @@ import (
 	"github.com/graylink/graylink/internal/fakesys"
 	"github.com/graylink/graylink/internal/nichealth"
 	"github.com/graylink/graylink/internal/nichw"
+	"github.com/graylink/graylink/internal/webaccess"
 )
 
 var updateHealth = flag.Bool("update.health", false, "rewrite the golden exposition of NICs, and the table of docs/nic-health.md")
@@ -484,16 +485,8 @@ func TestHealthAPI(t *testing.T) {
 	p.run(6 * time.Second)
 	p.do("add mlx5_0/1 counters/link_downed 1", "add mlx5_1/1 counters/link_downed 1")
 	p.run(6 * time.Second)
-	mux, refused := http.NewServeMux(), false
-	p.h.serve(mux, func(h http.HandlerFunc) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) {
-			if refused {
-				http.Error(w, "no", http.StatusForbidden)
-				return
-			}
-			h(w, r)
-		}
-	})
+	mux, policy := http.NewServeMux(), &webaccess.Policy{}
+	p.h.serve(mux, policy)
 	found := func() (out healthJSON) {
 		t.Helper()
 		code, body := do(mux, request("GET", "/api/v1/nic-health", ""))
@@ -506,11 +499,10 @@ func TestHealthAPI(t *testing.T) {
 	if len(f.Findings) != 2 || f.Node != "h1" || f.Polled == nil || f.Findings[0].NIC != "h1/mlx5_0" || f.Findings[0].Code != "link_downed" || !f.Findings[0].Latched || !f.Findings[0].Fatal || len(f.Unread) != 0 {
 		t.Fatalf("%+v", f)
 	}
-	refused = true
 	if code, _ := do(mux, request("POST", "/api/v1/nic-health/reset", "")); code != http.StatusForbidden || len(found().Findings) != 2 {
 		t.Errorf("somebody who may not act: %d", code)
 	}
-	refused = false
+	policy.AdminAPI = true
 	for body, want := range map[string]int{`{"entity":"mlx5_7_port1"}`: http.StatusNotFound, `{"entity":7}`: http.StatusBadRequest, `{"nic":"mlx5_0_port1"}`: http.StatusBadRequest} {
 		if code, answer := do(mux, request("POST", "/api/v1/nic-health/reset", body)); code != want || len(found().Findings) != 2 {
 			t.Errorf("%s: %d %s", body, code, answer)

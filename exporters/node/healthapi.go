@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/nichealth"
+	"github.com/graylink/graylink/internal/webaccess"
 )
 
 // maxResetBody bounds a request to reset findings, octets.
@@ -41,9 +42,9 @@ type unreadJSON struct {
 }
 
 // serve adds the API: what is found, and the end of what is latched.
-func (h *Health) serve(mux *http.ServeMux, acting func(http.HandlerFunc) http.HandlerFunc) {
+func (h *Health) serve(mux *http.ServeMux, policy *webaccess.Policy) {
 	mux.HandleFunc("GET /api/v1/nic-health", h.found)
-	mux.HandleFunc("POST /api/v1/nic-health/reset", acting(h.reset))
+	mux.HandleFunc("POST /api/v1/nic-health/reset", policy.Admin(h.reset))
 }
 
 func (h *Health) found(w http.ResponseWriter, _ *http.Request) {
@@ -93,6 +94,7 @@ func (h *Health) reset(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "nothing is found of "+body.Entity+"; GET /api/v1/nic-health lists what is", http.StatusNotFound)
 		return
 	}
+	webaccess.Note(r, "entity", body.Entity)
 	events := h.monitor.Reset(of, time.Now())
 	for i := range events {
 		h.events[eventKey{events[i].ErrorCode[0], severity(&events[i])}]++

@@ -20,6 +20,8 @@ type kernelLog struct {
 	follower klog.Follower
 	matcher  *klog.Matcher
 	matched  map[matchKey]uint64 // Health.mu is held
+
+	saveFailing bool // the last write of the position failed; of the goroutine that follows the log
 }
 
 type matchKey struct {
@@ -47,7 +49,7 @@ func newKernelLog(h *Health, boot string) (*kernelLog, error) {
 		if err != nil {
 			h.log.Warn("how far the kernel's log was read is not known", "err", err)
 		}
-		save = func(p klog.Position) error { return klog.SavePosition(h.o.PositionFile, p) }
+		save = k.savePosition
 	}
 	if h.o.Log == LogJournal {
 		k.follower, err = klog.NewJournal(klog.JournalConfig{BootID: boot, Position: position, From: from, Save: save})
@@ -59,6 +61,25 @@ func newKernelLog(h *Health, boot string) (*kernelLog, error) {
 		return nil, nil
 	}
 	return k, nil
+}
+
+// savePosition writes the position, and logs the first failure and the first success after it.
+func (k *kernelLog) savePosition(p klog.Position) error {
+	err := klog.SavePosition(k.h.o.PositionFile, p)
+	switch {
+	case err != nil && !k.saveFailing:
+		k.h.log.Warn("cannot write the position in the kernel's log: until a later write succeeds, a restart reports lines again", "err", err)
+	case err == nil && k.saveFailing:
+		k.h.log.Info("the position in the kernel's log is written again", "file", k.h.o.PositionFile)
+	}
+	k.saveFailing = err != nil
+	return err
+}
+
+// stateWrites counts the writes of the position.
+func (k *kernelLog) stateWrites() (done, failed uint64) {
+	s := k.follower.Stats()
+	return s.Saves, s.SaveErrors
 }
 
 // follow reads the log until ctx ends.

@@ -34,6 +34,7 @@ type Node struct {
 
 	bend     *probe.Bend // nil: the clock is right
 	registry *prometheus.Registry
+	writes   stateWrites
 	more     []prometheus.Gatherer // what joins /metrics
 	health   *Health               // nil: nothing looks after the NICs
 	started  time.Time             // of the engine: when its counts began
@@ -52,18 +53,24 @@ type Node struct {
 const addressEvery = time.Second
 
 // Start loads the configuration file and starts probing. bend makes the clock
-// wrong, for tests; nil leaves it right.
-func Start(file string, bend *probe.Bend, log *slog.Logger) (*Node, error) {
+// wrong, for tests; nil leaves it right. Beside the state file lies the number of
+// the node's life; "" leaves it without one.
+func Start(file, state string, bend *probe.Bend, log *slog.Logger) (*Node, error) {
 	cfg, err := probe.LoadConfig(file)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
 	n := &Node{file: file, log: log, lookup: deviceAddresses, bend: bend, registry: processRegistry(), wanted: cfg, started: now, loaded: now, reloadOK: true}
+	n.registry.MustRegister(&n.writes)
 	resolved, err := n.resolve(cfg, nil)
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Life, err = nextLife(lifeFile(state), now); err != nil {
+		log.Error("this node has no life number: its packets from before a restart are no replays to its peers", "err", err)
+	}
+	resolved.Life = cfg.Life
 	if n.engine, err = probe.StartBent(resolved, bend, log); err != nil {
 		return nil, err
 	}

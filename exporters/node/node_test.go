@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/webaccess"
 )
 
 // loopback is an address of this process's own, so that tests of several
@@ -45,7 +46,7 @@ peers: [{nic: h%[3]d/eth1, address: %[4]s, leaf: leaf%[3]d, tier: 2, plane: a}]
 
 func startNode(t *testing.T, file string) *Node {
 	t.Helper()
-	n, err := Start(file, nil, slog.New(slog.DiscardHandler))
+	n, err := Start(file, "", nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,7 @@ func labels(m *dto.Metric) string {
 func TestSeriesAreThoseOfTheContract(t *testing.T) {
 	n := startNode(t, writeConfig(t, 1, 2, ""))
 	startNode(t, writeConfig(t, 2, 1, ""))
-	h := n.Handler("")
+	h := n.Handler(&webaccess.Policy{AdminAPI: true, Lifecycle: true})
 	var edges map[string]*dto.MetricFamily
 	until(t, "20 measured replies", func() bool {
 		edges = scrape(t, h, "/metrics/edges")
@@ -189,7 +190,7 @@ func TestSeriesAreThoseOfTheContract(t *testing.T) {
 func TestAPI(t *testing.T) {
 	n := startNode(t, writeConfig(t, 1, 2, ""))
 	startNode(t, writeConfig(t, 2, 1, ""))
-	h := n.Handler("")
+	h := n.Handler(&webaccess.Policy{AdminAPI: true, Lifecycle: true})
 	for _, path := range []string{"/-/healthy", "/-/ready"} {
 		if code, body := do(h, request("GET", path, "")); code != 200 {
 			t.Errorf("GET %s: %d %s", path, code, body)
@@ -231,7 +232,7 @@ func TestAPI(t *testing.T) {
 func TestReload(t *testing.T) {
 	file := writeConfig(t, 1, 2, "")
 	n := startNode(t, file)
-	h := n.Handler("")
+	h := n.Handler(&webaccess.Policy{AdminAPI: true, Lifecycle: true})
 	good, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -269,7 +270,7 @@ func TestReload(t *testing.T) {
 
 func TestClockTellsTheTruthAboutABend(t *testing.T) {
 	file := writeConfig(t, 1, 2, "")
-	if code, body := do(startNode(t, file).Handler(""), request("GET", "/api/v1/clock", "")); code != http.StatusOK || strings.TrimSpace(body) != `{"clocks":[],"relations":[]}` {
+	if code, body := do(startNode(t, file).Handler(&webaccess.Policy{AdminAPI: true, Lifecycle: true}), request("GET", "/api/v1/clock", "")); code != http.StatusOK || strings.TrimSpace(body) != `{"clocks":[],"relations":[]}` {
 		t.Errorf("a clock that is right: %d %s", code, body)
 	}
 	bendFile := filepath.Join(t.TempDir(), "h3.json")
@@ -277,13 +278,13 @@ func TestClockTellsTheTruthAboutABend(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := Start(writeConfig(t, 3, 2, ""), bend, slog.New(slog.DiscardHandler))
+	n, err := Start(writeConfig(t, 3, 2, ""), "", bend, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer n.Close()
 	get := func() string {
-		_, body := do(n.Handler(""), request("GET", "/api/v1/clock", ""))
+		_, body := do(n.Handler(&webaccess.Policy{AdminAPI: true, Lifecycle: true}), request("GET", "/api/v1/clock", ""))
 		return strings.TrimSpace(body)
 	}
 	if want := `{"bend":{"ref_ns":1700000000000000000,"offset_ns":-3000000,"rate":0.000049999999999999996},"clocks":[],"relations":[]}`; get() != want {

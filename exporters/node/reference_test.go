@@ -59,7 +59,7 @@ func (s sink) histogram(d *prometheus.Desc, h *probe.Histogram, labels ...string
 type edgeCollector struct {
 	state state
 
-	owd, sent, lost, ecn, acked, late, duplicate, reordered, unresolved, unplaced, received, stalled *prometheus.Desc
+	owd, sent, lost, ecn, acked, late, duplicate, reordered, unresolved, unplaced, received, stalled, unread, forged *prometheus.Desc
 }
 
 func newEdgeCollector(st state) *edgeCollector {
@@ -79,6 +79,8 @@ func newEdgeCollector(st state) *edgeCollector {
 		unplaced:   desc("graylink_node_samples_unplaced_total", "Packets whose delay was not measured, the clocks of both ends not being related.", directed...),
 		received:   desc("fabric_probe_received_total", "Probes of a peer that arrived at this node, which reflects them.", flow...),
 		stalled:    stalledDesc(),
+		unread:     desc("fabric_nic_unread_packets_total", "Packets for a NIC's probe sockets that were dropped unread or unverified, by reason.", "nic", "reason"),
+		forged:     desc("fabric_nic_forged_packets_total", "Packets with a forged HMAC, or not verified because too many had one, by source address.", "nic", "from"),
 	}
 }
 
@@ -87,7 +89,7 @@ func stalledDesc() *prometheus.Desc {
 }
 
 func (c *edgeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.owd, c.sent, c.lost, c.ecn, c.acked, c.late, c.duplicate, c.reordered, c.unresolved, c.unplaced, c.received, c.stalled} {
+	for _, d := range []*prometheus.Desc{c.owd, c.sent, c.lost, c.ecn, c.acked, c.late, c.duplicate, c.reordered, c.unresolved, c.unplaced, c.received, c.stalled, c.unread, c.forged} {
 		ch <- d
 	}
 }
@@ -98,6 +100,12 @@ func (c *edgeCollector) Collect(ch chan<- prometheus.Metric) {
 	for i := range snap.NICs {
 		n := &snap.NICs[i]
 		s.counter(c.stalled, n.Stalled.Seconds(), n.NIC)
+		for reason, v := range n.Unread {
+			s.counter(c.unread, float64(v), n.NIC, reason)
+		}
+		for _, f := range n.Forgers {
+			s.counter(c.forged, float64(f.Packets), n.NIC, f.From)
+		}
 		for j := range n.Edges {
 			c.edge(s, &n.Edges[j])
 		}
@@ -140,9 +148,9 @@ func (c *edgeCollector) edge(s sink, e *probe.EdgeStats) {
 type nicCollector struct {
 	state state
 
-	owd, sent, lost, ecn, kernelDelay, nicDelay, info, stampInfo, errorBound                                                   *prometheus.Desc
-	stalled, drops, sendErrors, icmpErrors, dropped, missing, unmatched, skipped, overrun, restarts, sessions, edges, lastTurn *prometheus.Desc
-	tracePackets, pathEdges, pathVersion, configHash, reloadOK, reloadTime                                                     *prometheus.Desc
+	owd, sent, lost, ecn, kernelDelay, nicDelay, info, stampInfo, errorBound                                                            *prometheus.Desc
+	stalled, drops, sendErrors, icmpErrors, dropped, missing, unmatched, skipped, overrun, restarts, unbound, sessions, edges, lastTurn *prometheus.Desc
+	tracePackets, pathEdges, pathVersion, configHash, reloadOK, reloadTime                                                              *prometheus.Desc
 }
 
 func newNICCollector(st state) *nicCollector {
@@ -168,6 +176,7 @@ func newNICCollector(st state) *nicCollector {
 		dropped:      desc("graylink_node_dropped_packets_total", "Received packets that were not used, by reason.", "nic", "reason"),
 		missing:      desc("graylink_node_stamps_missing_total", "Samples without the stamp they wanted, by which of T1 to T4.", "nic", "stamp"),
 		restarts:     desc("graylink_node_restarts_total", "Restarts noticed, of the senders and reflectors at the other side.", "nic", "side"),
+		unbound:      desc("graylink_node_unbound_peers", "Peers whose authenticated packets carry no life number, so that old ones can be replayed.", "nic"),
 		sessions:     desc("graylink_node_reflector_sessions", "Sessions the reflector keeps.", "nic"),
 		edges:        desc("graylink_node_edges", "Flows a NIC probes.", "nic"),
 		lastTurn:     desc("graylink_node_last_cycle_timestamp_seconds", "When the probe loop last ran.", "nic"),
@@ -182,7 +191,7 @@ func newNICCollector(st state) *nicCollector {
 
 func (c *nicCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.owd, c.sent, c.lost, c.ecn, c.kernelDelay, c.nicDelay, c.info, c.stampInfo, c.errorBound,
-		c.stalled, c.drops, c.sendErrors, c.icmpErrors, c.dropped, c.missing, c.unmatched, c.skipped, c.overrun, c.restarts, c.sessions, c.edges, c.lastTurn,
+		c.stalled, c.drops, c.sendErrors, c.icmpErrors, c.dropped, c.missing, c.unmatched, c.skipped, c.overrun, c.restarts, c.unbound, c.sessions, c.edges, c.lastTurn,
 		c.tracePackets, c.pathEdges, c.pathVersion, c.configHash, c.reloadOK, c.reloadTime} {
 		ch <- d
 	}
@@ -253,6 +262,7 @@ func (c *nicCollector) nic(s sink, cfg *probe.Config, n *probe.NICStats) {
 	for _, e := range n.ICMPErrors {
 		s.counter(c.icmpErrors, float64(e.Count), n.NIC, strconv.Itoa(int(e.Type)), strconv.Itoa(int(e.Code)))
 	}
+	s.gauge(c.unbound, float64(n.Unbound), n.NIC)
 	s.gauge(c.sessions, float64(n.Sessions), n.NIC)
 	s.gauge(c.edges, float64(len(n.Edges)), n.NIC)
 	s.gauge(c.lastTurn, float64(n.LastTurn.UnixNano())/1e9, n.NIC)

@@ -20,22 +20,12 @@ const (
 	maxTraceEdges = 4096
 )
 
-// Handler serves the node's series and API. webConfig is the file of
-// --web.config.file, "" when there is none: what acts on the node is for
-// loopback clients unless it asks clients to authenticate themselves.
-func (n *Node) Handler(webConfig string) http.Handler {
+// Handler serves the node's series and API. The policy says who may reload the
+// configuration, trace paths and reset findings.
+func (n *Node) Handler(policy *webaccess.Policy) http.Handler {
 	metrics, edges := n.Series()
 	opts := promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, EnableOpenMetrics: true}
 
-	acting := func(h http.HandlerFunc) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) {
-			if err := webaccess.MayAct(r, webConfig); err != nil {
-				http.Error(w, err.Error(), http.StatusForbidden)
-				return
-			}
-			h(w, r)
-		}
-	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, opts))
 	mux.Handle("GET /metrics/edges", promhttp.HandlerFor(edges, opts))
@@ -47,7 +37,7 @@ func (n *Node) Handler(webConfig string) http.Handler {
 		}
 		fmt.Fprintln(w, "ready")
 	})
-	mux.HandleFunc("POST /-/reload", acting(func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("POST /-/reload", policy.Reload(func(w http.ResponseWriter, _ *http.Request) {
 		if err := n.Reload(); err != nil {
 			n.log.Error("reload", "err", err)
 			http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -64,9 +54,9 @@ func (n *Node) Handler(webConfig string) http.Handler {
 	})
 	mux.HandleFunc("GET /api/v1/clock", n.clock)
 	mux.HandleFunc("GET /api/v1/nics", n.nics)
-	mux.HandleFunc("POST /api/v1/trace", acting(n.trace))
+	mux.HandleFunc("POST /api/v1/trace", policy.AdminOften(n.trace))
 	if n.health != nil {
-		n.health.serve(mux, acting)
+		n.health.serve(mux, policy)
 	}
 	return mux
 }
@@ -92,12 +82,13 @@ type pathJSON struct {
 
 type pathsJSON struct {
 	Node    string     `json:"node"`
+	Now     string     `json:"now"` // by the clock that traced_at is of
 	Version uint64     `json:"version"`
 	Paths   []pathJSON `json:"paths"`
 }
 
 func (n *Node) answer(w http.ResponseWriter, node string, version uint64, paths []probe.TracedPath) {
-	out := pathsJSON{Node: node, Version: version, Paths: make([]pathJSON, len(paths))}
+	out := pathsJSON{Node: node, Now: time.Now().UTC().Format(time.RFC3339Nano), Version: version, Paths: make([]pathJSON, len(paths))}
 	for i, p := range paths {
 		j := pathJSON{Edge: p.Edge.String(), State: p.State, TracedAt: p.TracedAt.UTC().Format(time.RFC3339Nano),
 			Reached: p.Reached, Balanced: p.Balanced, Hops: make([]hopJSON, len(p.Hops)), Notes: p.Notes}
@@ -200,6 +191,7 @@ func (n *Node) trace(w http.ResponseWriter, r *http.Request) {
 		}
 		edges[i] = e
 	}
+	webaccess.Note(r, "edges", len(edges))
 	n.mu.RLock()
 	engine := n.engine // a reload ends the trace
 	n.mu.RUnlock()

@@ -93,7 +93,8 @@ type Agent struct {
 	links    func(aliases bool) ([]Link, error)
 	stop     context.CancelFunc
 	wg       sync.WaitGroup
-	told     time.Time // neighbours, last
+	told     time.Time       // neighbours, last
+	again    chan chan error // rounds that Reload asks for
 
 	mu     sync.RWMutex
 	table  *sighting.Table
@@ -136,7 +137,7 @@ func startOn(o Options, src source.Source, l hearing, links func(bool) ([]Link, 
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, errors.Join(err, l.Close(), src.Close())
 	}
-	a := &Agent{o: o, log: log, instance: hex.EncodeToString(id[:]), source: src, lldp: l, links: links,
+	a := &Agent{o: o, again: make(chan chan error), log: log, instance: hex.EncodeToString(id[:]), source: src, lldp: l, links: links,
 		table: sighting.NewTable(o.Flows, o.Fresh), names: map[uint32]string{}}
 	ctx, stop := context.WithCancel(context.Background())
 	a.stop = stop
@@ -177,6 +178,9 @@ func (a *Agent) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-next.C:
+		case reply := <-a.again:
+			reply <- a.round(ctx)
+			continue
 		}
 		began := time.Now()
 		err := a.round(ctx)
@@ -188,6 +192,23 @@ func (a *Agent) run(ctx context.Context) {
 			a.log.Error("probes are not seen", "err", err)
 		}
 		failing = err != nil
+	}
+}
+
+// Reload looks at the interfaces at once. All configuration is in flags: nothing else can
+// have changed. It returns the error of that look, or ctx's.
+func (a *Agent) Reload(ctx context.Context) error {
+	reply := make(chan error, 1)
+	select {
+	case a.again <- reply:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-reply:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/graylink/graylink/internal/sighting"
 	"github.com/graylink/graylink/internal/sighting/source"
+	"github.com/graylink/graylink/internal/webaccess"
 )
 
 // Simulated is a switch that is made up: its ports, which do not change, the probes
@@ -49,7 +50,7 @@ func (told) Close() error { return nil }
 
 // Sightings serves what the agent sees and nothing of this machine's interfaces.
 func (a *Agent) Sightings() http.Handler {
-	all := a.Handler()
+	all := a.Handler(&webaccess.Policy{})
 	mux := http.NewServeMux()
 	mux.Handle("GET /-/ready", all)
 	mux.Handle("GET /api/v1/sightings", all)

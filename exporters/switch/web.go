@@ -16,10 +16,12 @@ import (
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/sighting"
+	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// Handler serves the agent's series and API.
-func (a *Agent) Handler() http.Handler {
+// Handler serves the agent's series and API. The policy says who may have it look at its
+// interfaces again.
+func (a *Agent) Handler(policy *webaccess.Policy) http.Handler {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(a, versioncollector.NewCollector("graylink_switch"), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
@@ -32,6 +34,13 @@ func (a *Agent) Handler() http.Handler {
 		}
 		fmt.Fprintln(w, "ready")
 	})
+	mux.HandleFunc("POST /-/reload", policy.Reload(func(w http.ResponseWriter, r *http.Request) {
+		if err := a.Reload(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		fmt.Fprintln(w, "reloaded")
+	}))
 	mux.HandleFunc("GET /api/v1/sightings", a.sightings)
 	mux.HandleFunc("GET /api/v1/ports", a.portsOf)
 	return mux

@@ -218,8 +218,13 @@ type Hello struct {
 	// It probes by a configuration of its own and comes for clock sync only: it is
 	// not scheduled, and gets neither assignment nor keys.
 	OwnConfiguration bool `protobuf:"varint,9,opt,name=own_configuration,json=ownConfiguration,proto3" json:"own_configuration,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The number of the agent's present life, which its authenticated probes carry:
+	// from one start of the process to the next it only grows. 0: it has none yet;
+	// absent: it is of a version without.
+	Life          *uint64 `protobuf:"varint,10,opt,name=life,proto3,oneof" json:"life,omitempty"`
+	LifeAssigned  bool    `protobuf:"varint,11,opt,name=life_assigned,json=lifeAssigned,proto3" json:"life_assigned,omitempty"` // a coordinator gave it this number since the process started
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
@@ -311,6 +316,20 @@ func (x *Hello) GetApplied() *Applied {
 func (x *Hello) GetOwnConfiguration() bool {
 	if x != nil {
 		return x.OwnConfiguration
+	}
+	return false
+}
+
+func (x *Hello) GetLife() uint64 {
+	if x != nil && x.Life != nil {
+		return *x.Life
+	}
+	return 0
+}
+
+func (x *Hello) GetLifeAssigned() bool {
+	if x != nil {
+		return x.LifeAssigned
 	}
 	return false
 }
@@ -1055,6 +1074,7 @@ type CoordinatorMessage struct {
 	//	*CoordinatorMessage_Keys
 	//	*CoordinatorMessage_Clock
 	//	*CoordinatorMessage_PathsWanted
+	//	*CoordinatorMessage_Lives
 	Body          isCoordinatorMessage_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1151,6 +1171,15 @@ func (x *CoordinatorMessage) GetPathsWanted() *PathsWanted {
 	return nil
 }
 
+func (x *CoordinatorMessage) GetLives() *Lives {
+	if x != nil {
+		if x, ok := x.Body.(*CoordinatorMessage_Lives); ok {
+			return x.Lives
+		}
+	}
+	return nil
+}
+
 type isCoordinatorMessage_Body interface {
 	isCoordinatorMessage_Body()
 }
@@ -1179,6 +1208,10 @@ type CoordinatorMessage_PathsWanted struct {
 	PathsWanted *PathsWanted `protobuf:"bytes,6,opt,name=paths_wanted,json=pathsWanted,proto3,oneof"`
 }
 
+type CoordinatorMessage_Lives struct {
+	Lives *Lives `protobuf:"bytes,7,opt,name=lives,proto3,oneof"`
+}
+
 func (*CoordinatorMessage_Welcome) isCoordinatorMessage_Body() {}
 
 func (*CoordinatorMessage_Refused) isCoordinatorMessage_Body() {}
@@ -1191,10 +1224,13 @@ func (*CoordinatorMessage_Clock) isCoordinatorMessage_Body() {}
 
 func (*CoordinatorMessage_PathsWanted) isCoordinatorMessage_Body() {}
 
+func (*CoordinatorMessage_Lives) isCoordinatorMessage_Body() {}
+
 type Welcome struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	HeartbeatNs   uint64                 `protobuf:"varint,2,opt,name=heartbeat_ns,json=heartbeatNs,proto3" json:"heartbeat_ns,omitempty"`
+	Life          uint64                 `protobuf:"varint,3,opt,name=life,proto3" json:"life,omitempty"` // the agent's from now on; 0, or not above its own: it keeps its own
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1239,6 +1275,13 @@ func (x *Welcome) GetVersion() string {
 func (x *Welcome) GetHeartbeatNs() uint64 {
 	if x != nil {
 		return x.HeartbeatNs
+	}
+	return 0
+}
+
+func (x *Welcome) GetLife() uint64 {
+	if x != nil {
+		return x.Life
 	}
 	return 0
 }
@@ -2039,6 +2082,104 @@ func (x *ClockUpdate) GetUpdate() []byte {
 	return nil
 }
 
+// Lives are the life numbers of the peers of an assignment. What carries a lower
+// one was sent before the peer's last start.
+type Lives struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nodes         []*NodeLife            `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"` // those that have one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lives) Reset() {
+	*x = Lives{}
+	mi := &file_agent_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lives) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lives) ProtoMessage() {}
+
+func (x *Lives) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lives.ProtoReflect.Descriptor instead.
+func (*Lives) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Lives) GetNodes() []*NodeLife {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+type NodeLife struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Life          uint64                 `protobuf:"varint,2,opt,name=life,proto3" json:"life,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeLife) Reset() {
+	*x = NodeLife{}
+	mi := &file_agent_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeLife) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeLife) ProtoMessage() {}
+
+func (x *NodeLife) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeLife.ProtoReflect.Descriptor instead.
+func (*NodeLife) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *NodeLife) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *NodeLife) GetLife() uint64 {
+	if x != nil {
+		return x.Life
+	}
+	return 0
+}
+
 // PathsWanted asks for all traces, not only those that change from now on.
 type PathsWanted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2048,7 +2189,7 @@ type PathsWanted struct {
 
 func (x *PathsWanted) Reset() {
 	*x = PathsWanted{}
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2060,7 +2201,7 @@ func (x *PathsWanted) String() string {
 func (*PathsWanted) ProtoMessage() {}
 
 func (x *PathsWanted) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2073,7 +2214,7 @@ func (x *PathsWanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathsWanted.ProtoReflect.Descriptor instead.
 func (*PathsWanted) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_proto_rawDescGZIP(), []int{28}
 }
 
 var File_agent_proto protoreflect.FileDescriptor
@@ -2087,7 +2228,7 @@ const file_agent_proto_rawDesc = "" +
 	"\taddresses\x18\x03 \x01(\v2\x1c.graylink.agent.v1.AddressesH\x00R\taddresses\x125\n" +
 	"\x05paths\x18\x04 \x01(\v2\x1d.graylink.agent.v1.PathReportH\x00R\x05paths\x126\n" +
 	"\x05clock\x18\x05 \x01(\v2\x1e.graylink.agent.v1.ClockReportH\x00R\x05clockB\x06\n" +
-	"\x04body\"\xf1\x02\n" +
+	"\x04body\"\xb8\x03\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\fR\binstance\x12\x17\n" +
@@ -2099,7 +2240,11 @@ const file_agent_proto_rawDesc = "" +
 	"interfaces\x122\n" +
 	"\x05clock\x18\a \x01(\v2\x1c.graylink.agent.v1.ClockInfoR\x05clock\x124\n" +
 	"\aapplied\x18\b \x01(\v2\x1a.graylink.agent.v1.AppliedR\aapplied\x12+\n" +
-	"\x11own_configuration\x18\t \x01(\bR\x10ownConfiguration\"?\n" +
+	"\x11own_configuration\x18\t \x01(\bR\x10ownConfiguration\x12\x17\n" +
+	"\x04life\x18\n" +
+	" \x01(\x04H\x00R\x04life\x88\x01\x01\x12#\n" +
+	"\rlife_assigned\x18\v \x01(\bR\flifeAssignedB\a\n" +
+	"\x05_life\"?\n" +
 	"\vWebEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06scheme\x18\x02 \x01(\tR\x06scheme\"\xeb\x01\n" +
@@ -2158,7 +2303,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x06rtt_ns\x18\x03 \x01(\x04R\x05rttNs\"X\n" +
 	"\vClockReport\x12\x16\n" +
 	"\x06format\x18\x03 \x01(\rR\x06format\x12\x18\n" +
-	"\asamples\x18\x04 \x01(\fR\asamplesJ\x04\b\x01\x10\x02J\x04\b\x02\x10\x03R\x05clockR\x04peer\"\xf9\x02\n" +
+	"\asamples\x18\x04 \x01(\fR\asamplesJ\x04\b\x01\x10\x02J\x04\b\x02\x10\x03R\x05clockR\x04peer\"\xab\x03\n" +
 	"\x12CoordinatorMessage\x126\n" +
 	"\awelcome\x18\x01 \x01(\v2\x1a.graylink.agent.v1.WelcomeH\x00R\awelcome\x126\n" +
 	"\arefused\x18\x02 \x01(\v2\x1a.graylink.agent.v1.RefusedH\x00R\arefused\x12?\n" +
@@ -2167,11 +2312,13 @@ const file_agent_proto_rawDesc = "" +
 	"assignment\x12-\n" +
 	"\x04keys\x18\x04 \x01(\v2\x17.graylink.agent.v1.KeysH\x00R\x04keys\x126\n" +
 	"\x05clock\x18\x05 \x01(\v2\x1e.graylink.agent.v1.ClockUpdateH\x00R\x05clock\x12C\n" +
-	"\fpaths_wanted\x18\x06 \x01(\v2\x1e.graylink.agent.v1.PathsWantedH\x00R\vpathsWantedB\x06\n" +
-	"\x04body\"F\n" +
+	"\fpaths_wanted\x18\x06 \x01(\v2\x1e.graylink.agent.v1.PathsWantedH\x00R\vpathsWanted\x120\n" +
+	"\x05lives\x18\a \x01(\v2\x18.graylink.agent.v1.LivesH\x00R\x05livesB\x06\n" +
+	"\x04body\"Z\n" +
 	"\aWelcome\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12!\n" +
-	"\fheartbeat_ns\x18\x02 \x01(\x04R\vheartbeatNs\"!\n" +
+	"\fheartbeat_ns\x18\x02 \x01(\x04R\vheartbeatNs\x12\x12\n" +
+	"\x04life\x18\x03 \x01(\x04R\x04life\"!\n" +
 	"\aRefused\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"\xa5\x03\n" +
 	"\n" +
@@ -2238,7 +2385,12 @@ const file_agent_proto_rawDesc = "" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\"J\n" +
 	"\vClockUpdate\x12\x16\n" +
 	"\x06format\x18\x02 \x01(\rR\x06format\x12\x16\n" +
-	"\x06update\x18\x03 \x01(\fR\x06updateJ\x04\b\x01\x10\x02R\x05clock\"\r\n" +
+	"\x06update\x18\x03 \x01(\fR\x06updateJ\x04\b\x01\x10\x02R\x05clock\":\n" +
+	"\x05Lives\x121\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x1b.graylink.agent.v1.NodeLifeR\x05nodes\"2\n" +
+	"\bNodeLife\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04life\x18\x02 \x01(\x04R\x04life\"\r\n" +
 	"\vPathsWanted*O\n" +
 	"\tPathState\x12\x16\n" +
 	"\x12PATH_STATE_UNKNOWN\x10\x00\x12\x14\n" +
@@ -2260,7 +2412,7 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_agent_proto_goTypes = []any{
 	(PathState)(0),             // 0: graylink.agent.v1.PathState
 	(*AgentMessage)(nil),       // 1: graylink.agent.v1.AgentMessage
@@ -2289,7 +2441,9 @@ var file_agent_proto_goTypes = []any{
 	(*PeerKeys)(nil),           // 24: graylink.agent.v1.PeerKeys
 	(*Key)(nil),                // 25: graylink.agent.v1.Key
 	(*ClockUpdate)(nil),        // 26: graylink.agent.v1.ClockUpdate
-	(*PathsWanted)(nil),        // 27: graylink.agent.v1.PathsWanted
+	(*Lives)(nil),              // 27: graylink.agent.v1.Lives
+	(*NodeLife)(nil),           // 28: graylink.agent.v1.NodeLife
+	(*PathsWanted)(nil),        // 29: graylink.agent.v1.PathsWanted
 }
 var file_agent_proto_depIdxs = []int32{
 	2,  // 0: graylink.agent.v1.AgentMessage.hello:type_name -> graylink.agent.v1.Hello
@@ -2312,23 +2466,25 @@ var file_agent_proto_depIdxs = []int32{
 	17, // 17: graylink.agent.v1.CoordinatorMessage.assignment:type_name -> graylink.agent.v1.Assignment
 	23, // 18: graylink.agent.v1.CoordinatorMessage.keys:type_name -> graylink.agent.v1.Keys
 	26, // 19: graylink.agent.v1.CoordinatorMessage.clock:type_name -> graylink.agent.v1.ClockUpdate
-	27, // 20: graylink.agent.v1.CoordinatorMessage.paths_wanted:type_name -> graylink.agent.v1.PathsWanted
-	18, // 21: graylink.agent.v1.Assignment.stamp:type_name -> graylink.agent.v1.Stamp
-	20, // 22: graylink.agent.v1.Assignment.nics:type_name -> graylink.agent.v1.NIC
-	21, // 23: graylink.agent.v1.Assignment.peers:type_name -> graylink.agent.v1.Peer
-	22, // 24: graylink.agent.v1.Assignment.edges:type_name -> graylink.agent.v1.Edge
-	22, // 25: graylink.agent.v1.Assignment.answers:type_name -> graylink.agent.v1.Edge
-	19, // 26: graylink.agent.v1.Stamp.classes:type_name -> graylink.agent.v1.Class
-	5,  // 27: graylink.agent.v1.Peer.rdma:type_name -> graylink.agent.v1.RDMA
-	24, // 28: graylink.agent.v1.Keys.peers:type_name -> graylink.agent.v1.PeerKeys
-	25, // 29: graylink.agent.v1.PeerKeys.keys:type_name -> graylink.agent.v1.Key
-	1,  // 30: graylink.agent.v1.Agents.Session:input_type -> graylink.agent.v1.AgentMessage
-	14, // 31: graylink.agent.v1.Agents.Session:output_type -> graylink.agent.v1.CoordinatorMessage
-	31, // [31:32] is the sub-list for method output_type
-	30, // [30:31] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	29, // 20: graylink.agent.v1.CoordinatorMessage.paths_wanted:type_name -> graylink.agent.v1.PathsWanted
+	27, // 21: graylink.agent.v1.CoordinatorMessage.lives:type_name -> graylink.agent.v1.Lives
+	18, // 22: graylink.agent.v1.Assignment.stamp:type_name -> graylink.agent.v1.Stamp
+	20, // 23: graylink.agent.v1.Assignment.nics:type_name -> graylink.agent.v1.NIC
+	21, // 24: graylink.agent.v1.Assignment.peers:type_name -> graylink.agent.v1.Peer
+	22, // 25: graylink.agent.v1.Assignment.edges:type_name -> graylink.agent.v1.Edge
+	22, // 26: graylink.agent.v1.Assignment.answers:type_name -> graylink.agent.v1.Edge
+	19, // 27: graylink.agent.v1.Stamp.classes:type_name -> graylink.agent.v1.Class
+	5,  // 28: graylink.agent.v1.Peer.rdma:type_name -> graylink.agent.v1.RDMA
+	24, // 29: graylink.agent.v1.Keys.peers:type_name -> graylink.agent.v1.PeerKeys
+	25, // 30: graylink.agent.v1.PeerKeys.keys:type_name -> graylink.agent.v1.Key
+	28, // 31: graylink.agent.v1.Lives.nodes:type_name -> graylink.agent.v1.NodeLife
+	1,  // 32: graylink.agent.v1.Agents.Session:input_type -> graylink.agent.v1.AgentMessage
+	14, // 33: graylink.agent.v1.Agents.Session:output_type -> graylink.agent.v1.CoordinatorMessage
+	33, // [33:34] is the sub-list for method output_type
+	32, // [32:33] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -2343,6 +2499,7 @@ func file_agent_proto_init() {
 		(*AgentMessage_Paths)(nil),
 		(*AgentMessage_Clock)(nil),
 	}
+	file_agent_proto_msgTypes[1].OneofWrappers = []any{}
 	file_agent_proto_msgTypes[3].OneofWrappers = []any{}
 	file_agent_proto_msgTypes[13].OneofWrappers = []any{
 		(*CoordinatorMessage_Welcome)(nil),
@@ -2351,6 +2508,7 @@ func file_agent_proto_init() {
 		(*CoordinatorMessage_Keys)(nil),
 		(*CoordinatorMessage_Clock)(nil),
 		(*CoordinatorMessage_PathsWanted)(nil),
+		(*CoordinatorMessage_Lives)(nil),
 	}
 	file_agent_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
@@ -2359,7 +2517,7 @@ func file_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	MaxClockUpdate        = 8 << 20   // octets of an update: 65,536 clocks
 	InstanceSize          = 16
 	SecretSize            = 32
+	MaxLife               = 1 << 62 // of life numbers
 )
 
 // ClockFormat is the format of clock reports and updates: those of

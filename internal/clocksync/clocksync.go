@@ -31,6 +31,7 @@ type Kind uint8
 const (
 	Kernel   Kind = iota // the host's system clock
 	Hardware             // the NIC's own clock
+	kinds    = iota
 )
 
 // ClockOf is the clock that stamps at a NIC ("node/device"): the node's system

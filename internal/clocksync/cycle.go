@@ -175,6 +175,49 @@ func (f *Frame) gather(mono time.Duration) {
 		c.terms[i] = term{e: e, a: c.number[e.local], b: c.number[e.peer], out: e.out, ref: e.ref, offset: e.offset, rate: e.rate,
 			variance: e.variance + warm*warm, rateVariance: e.rateVariance, allowance: e.allowance, predicted: e.predicted}
 	}
+	c.boundWeights(f.sorted)
+}
+
+// boundWeights raises the variances of terms whose node claims to be far more certain than nodes
+// typically are (rule 12).
+func (c *cycle) boundWeights(nodes []*frameNode) {
+	type best struct{ variance, rateVariance float64 }
+	var typical [kinds]best
+	var samples [kinds][2][]float64
+	for _, n := range nodes {
+		var of [kinds]best
+		for i := range n.edges {
+			e := &n.edges[i]
+			if e.id.Flow < 0 || e.absent || e.useless() || int(e.id.Kind) >= int(kinds) {
+				continue
+			}
+			b := &of[e.id.Kind]
+			if b.variance == 0 {
+				*b = best{e.variance, e.rateVariance}
+				continue
+			}
+			b.variance, b.rateVariance = min(b.variance, e.variance), min(b.rateVariance, e.rateVariance)
+		}
+		for k, b := range of {
+			if b.variance > 0 {
+				samples[k][0], samples[k][1] = append(samples[k][0], b.variance), append(samples[k][1], b.rateVariance)
+			}
+		}
+	}
+	for k := range samples {
+		if n := len(samples[k][0]); n > 0 {
+			slices.Sort(samples[k][0])
+			slices.Sort(samples[k][1])
+			typical[k] = best{samples[k][0][n/2], samples[k][1][n/2]}
+		}
+	}
+	for i := range c.terms {
+		t := &c.terms[i]
+		if t.e.id.Flow >= 0 && int(t.e.id.Kind) < int(kinds) {
+			least := typical[t.e.id.Kind]
+			t.variance, t.rateVariance = max(t.variance, least.variance), max(t.rateVariance, least.rateVariance)
+		}
+	}
 }
 
 // useless is an estimate that could not tell whether the clocks run, or where

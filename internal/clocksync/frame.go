@@ -50,6 +50,9 @@ import (
 //     of its peers know nothing of it any more, unlike of others, then it claims
 //     nothing, and is lost if that goes on. A lost clock starts anew.
 //  11. The same estimates give the same maps, in whatever order nodes report.
+//  12. No estimate weighs more than the best one of the typical node: a node
+//     writes its deviations itself. With that, what one node says of its pairs
+//     costs it at most its own clock, whatever it says.
 //
 // Nothing is filtered over time: memory belongs to the pairs. A Frame is not
 // for several goroutines at once.

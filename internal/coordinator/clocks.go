@@ -21,9 +21,16 @@ const (
 	reportMalformed = "malformed"
 	reportForeign   = "foreign" // another node's
 	reportEarly     = "early"
+	// reportImplausible is taken without offsets that the two nodes' own clocks rule out.
+	reportImplausible = "implausible"
 )
 
-var clockReportResults = []string{reportTaken, reportPartly, reportFormat, reportMalformed, reportForeign, reportEarly}
+// plausibleOffset is by how much an offset between two system clocks may differ from what the
+// times in the two nodes' own reports say. Those are as late as their reports come in; beyond it
+// somebody lies, or a clock is being set.
+const plausibleOffset = 10 * time.Second
+
+var clockReportResults = []string{reportTaken, reportPartly, reportFormat, reportMalformed, reportForeign, reportEarly, reportImplausible}
 
 // reportEvery is how often a node's reports are taken at most: several per cycle
 // are of no use.
@@ -59,6 +66,8 @@ type clockwork struct {
 // clockNode is a node that reports.
 type clockNode struct {
 	heard  time.Duration
+	ahead  int64              // ns: its system clock against the coordinator's monotonic one, by its last report
+	timed  bool               // ahead holds
 	ids    []clocksync.PairID // of its last report
 	joins  [][2]string
 	clocks []string // that it is told of: its own and its peers'
@@ -148,8 +157,28 @@ func (w *clockwork) taken(node string, m *agentapi.ClockReport, mono time.Durati
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n.concerns(r)
+	if len(r.Pairs)+len(r.Joins) > 0 {
+		n.ahead, n.timed = r.End-int64(mono), true
+	}
+	taken := len(r.Pairs)
+	r.Pairs = slices.DeleteFunc(r.Pairs, func(p clocksync.PairEstimate) bool { return !w.plausible(n, &p) })
+	if len(r.Pairs) < taken {
+		result = reportImplausible
+	}
 	w.frame.Take(r, mono)
 	return result
+}
+
+// plausible reports whether an estimate of two system clocks agrees with what the two nodes' own
+// reports say of these clocks. A node decides about its own clock alone, so that a false time costs
+// it its own estimates. Of a peer that has not reported yet nothing is known. It needs mu.
+func (w *clockwork) plausible(n *clockNode, p *clocksync.PairEstimate) bool {
+	peer := w.nodes[fabric.OwnerOf(p.ID.Dst)]
+	if p.ID.Kind != clocksync.Kernel || peer == nil || !peer.timed {
+		return true
+	}
+	off := time.Duration(p.Offset - (peer.ahead - n.ahead))
+	return off.Abs() <= plausibleOffset
 }
 
 // concerns notes the clocks that the node is to be told of. One whose own clock just

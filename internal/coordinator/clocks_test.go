@@ -394,3 +394,53 @@ links:
 		}
 	}
 }
+
+// TestAbsurdOffsetsAreRefused: a node that says that others are days off, before these have
+// reported or after, changes no clock but its own.
+func TestAbsurdOffsetsAreRefused(t *testing.T) {
+	for _, after := range []int{0, 5} {
+		f := start(t, clos(2, 3), nil)
+		sessions, _ := f.agents(6)
+		f.tick(sessions[1:], after)
+		for range 10 {
+			lie := clockReport(int64(f.clock.Mono())+int64(time.Second), "h1", "h2", "h3", "h4", "h5", "h6")
+			for i := range lie.Pairs {
+				lie.Pairs[i].Offset += int64(i+1) << 50
+				lie.Pairs[i].Sigma, lie.Pairs[i].RateSigma = 0, 0
+			}
+			f.clock.pass(time.Second)
+			f.report(sessions[0], agentapi.ClockFormat, lie.Append(nil))
+			for _, s := range sessions[1:] {
+				var others []string
+				for _, o := range sessions {
+					if o != s {
+						others = append(others, o.agent.node)
+					}
+				}
+				f.report(s, agentapi.ClockFormat, clockReport(int64(f.clock.Mono()), s.agent.node, others...).Append(nil))
+			}
+			f.stepClocks()
+		}
+		u, err := clocksync.ParseUpdate(f.clocks.update("h2"))
+		if err != nil || len(u.Maps) != 6 {
+			t.Fatalf("%+v, %v", u, err)
+		}
+		at := int64(f.clock.Mono())
+		first := int64(0)
+		for _, m := range u.Maps {
+			if m.Clock == "h1" {
+				continue
+			}
+			shows := m.At(at + skew(m.Clock))
+			if first == 0 {
+				first = shows
+			}
+			if off := shows - first; m.State != clocksync.Locked || off > 1000 || off < -1000 || m.Steps != 0 {
+				t.Errorf("%d cycles before the lies: %s is %v, %d ns off, with %d steps", after, m.Clock, m.State, off, m.Steps)
+			}
+		}
+		if n := f.Stats().Clocks.Reports[reportImplausible]; n < 9 {
+			t.Errorf("%d reports are counted as implausible", n)
+		}
+	}
+}

@@ -8,10 +8,14 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/graylink/graylink/internal/agentapi"
 	"github.com/graylink/graylink/internal/fabric"
@@ -20,9 +24,12 @@ import (
 
 // Intervals that nobody needs to choose.
 const (
-	stepEvery   = 200 * time.Millisecond
-	saveEvery   = 2 * time.Second // changes are written at most that often
-	saveSeen    = time.Minute     // and times of last sight
+	stepEvery = 200 * time.Millisecond
+	saveEvery = 2 * time.Second // changes are written at most that often
+	saveSeen  = time.Minute     // and times of last sight
+
+	checkCertificatesEvery = time.Second
+
 	traceWithin = 2 * time.Minute // until a moved edge that nobody traced is no longer waited for
 
 	movesPerEdge = 8 // source ports tried for an edge, on average, until no more are
@@ -43,12 +50,16 @@ type Coordinator struct {
 
 	mu      sync.Mutex // held briefly; never while planning, writing or sending
 	graph   *fabric.Graph
-	nodes   map[string]bool // of the topology
+	nodes   map[string]bool       // of the topology
+	owners  map[netip.Addr]string // topologyOwners
 	topoSum string
 	agents  map[string]*agent
 	plan    *plan
 	keys    *keyring // nil: probes are not authenticated
 	moves   []schedule.Move
+	claims  map[string]claim // by NIC; replaced, never changed
+	reports uint64           // of interfaces, so far
+	lives   lives
 
 	started       time.Duration
 	restored      bool // there was a state
@@ -58,6 +69,7 @@ type Coordinator struct {
 	dirtyFirst    time.Duration
 	dirtyLast     time.Duration
 	unsaved       bool
+	saveFailing   bool // the last write of the state failed
 	savedAt       time.Duration
 	seenSavedAt   time.Duration
 	rebalancedAt  time.Duration
@@ -68,6 +80,11 @@ type Coordinator struct {
 	fruitless     int // rounds in a row after which they lacked no fewer
 	reloadOK      bool
 	reloadedAt    time.Time
+
+	certificates   Certificates // nil: there is no server
+	admission      *admission   // nil: there is no server
+	checkedAt      time.Duration
+	checkedVersion uint64 // of the certificates
 
 	count counts
 }
@@ -94,11 +111,15 @@ type agent struct {
 	present    bool // part of the schedule
 	lastSeen   time.Time
 	heard      time.Duration
-	web        string
-	scheme     string
+	web        string // host:port that it says it is scraped at; empty: it is not scraped
+	scheme     string // that it says it is scraped by
+	from       string // host that its last session came from, sourceSocket, or empty when that is not known
+	refused    string // why web is not served as it is; empty: it is
 	software   string
 	interfaces []interfaceState // replaced, never changed
+	reported   uint64           // number of the report that they came with; 0: from the state
 	version    uint64           // of its assignment
+	life       uint64           // number of its process's life; 0: it has none
 	hash       [hashSize]byte
 
 	session     *session
@@ -127,7 +148,7 @@ func New(opts Options, log *slog.Logger) (*Coordinator, error) {
 		return nil, err
 	}
 	wall, mono := opts.Clock.Wall(), opts.Clock.Mono()
-	c := &Coordinator{opts: opts, log: log, paths: newPathStore(), clocks: newClockwork(opts, g, wall), graph: g, topoSum: sum, nodes: nodesOf(g), agents: map[string]*agent{},
+	c := &Coordinator{opts: opts, log: log, paths: newPathStore(), clocks: newClockwork(opts, g, wall), graph: g, topoSum: sum, nodes: nodesOf(g), owners: topologyOwners(g), agents: map[string]*agent{},
 		stamp:   &agentapi.Stamp{Port: uint32(opts.Stamp.Port), SourcePort: uint32(opts.Stamp.SourcePort), Padding: uint32(opts.Stamp.Padding)},
 		started: mono, savedAt: mono, seenSavedAt: mono, rebalancedAt: mono, reloadOK: true, reloadedAt: wall, restored: old != nil,
 		count: counts{sessions: map[string]uint64{}, runs: map[string]uint64{}, traces: map[string]uint64{}, saves: map[string]uint64{}}}
@@ -141,10 +162,13 @@ func New(opts Options, log *slog.Logger) (*Coordinator, error) {
 	if old != nil {
 		c.restore(old, wall, mono)
 	}
+	c.lives = newLives(old, wall)
 	if opts.Keys {
 		c.keys = newKeyring(old, opts.RotateEvery, wall, mono)
 	}
-	if err := c.save(); err != nil {
+	// A state that was read is enough to run on: agents go on with keys that are in the file. Without one, or with a new
+	// key, the first write has to succeed, since nobody may hold a key that a restart would forget.
+	if err := c.save(); err != nil && (old == nil || opts.Keys && len(old.Keys) == 0) {
 		return nil, err
 	}
 	if c.dirty {
@@ -191,15 +215,19 @@ func (c *Coordinator) restore(s *state, wall time.Time, mono time.Duration) {
 		if seen.After(wall) {
 			seen = wall
 		}
-		n := &agent{node: a.Node, present: a.Present, lastSeen: seen, heard: mono, web: a.Web, scheme: a.Scheme, software: a.Software,
-			interfaces: a.Interfaces, version: a.Assigned}
+		n := &agent{node: a.Node, present: a.Present, lastSeen: seen, heard: mono, web: a.Web, scheme: a.Scheme, from: a.From, software: a.Software,
+			interfaces: a.Interfaces, version: a.Assigned, life: a.Life}
 		copy(n.hash[:], a.Hash)
 		c.agents[a.Node] = n
+		c.checkTarget(n)
+		if a.Web != "" && a.From == "" {
+			c.restored = false // a state of before targets were checked: targets wait for the agents
+		}
 		if a.Present {
 			c.touch(true, mono)
 		}
 	}
-	c.moves = s.moves()
+	c.moves, c.claims = s.moves(), s.claims()
 }
 
 // touch says that the plan must follow a change. It needs mu, or nobody else.
@@ -235,6 +263,7 @@ func (c *Coordinator) Step() {
 	c.turn.Lock()
 	defer c.turn.Unlock()
 	c.liveness()
+	c.checkCertificates()
 	c.advanceKeys()
 	if c.settled() {
 		if err := c.replan(); err != nil {
@@ -248,9 +277,7 @@ func (c *Coordinator) Step() {
 	c.count.stepAt = c.opts.Clock.Wall()
 	c.mu.Unlock()
 	if due {
-		if err := c.save(); err != nil {
-			c.log.Error("the state was not written; it is tried again", "err", err)
-		}
+		_ = c.save() // it logs and counts a failure, and is tried again
 	}
 }
 
@@ -272,6 +299,61 @@ func (c *Coordinator) liveness() {
 	}
 	if !c.whole && (c.restored || len(c.agents) == len(c.nodes) || mono-c.started >= c.opts.RegistrySettle) {
 		c.whole = true
+	}
+}
+
+// watch has the coordinator end sessions whose certificates are no longer accepted.
+func (c *Coordinator) watch(certificates Certificates, a *admission) {
+	version := certificates.Version()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.certificates, c.admission, c.checkedVersion = certificates, a, version
+}
+
+// unfinishedMost is how many connections may be in a handshake at once: more than the fleet has agents, and no more
+// than half of the files that the process may open, so that accepted agents and the state keep theirs.
+func (c *Coordinator) unfinishedMost() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	most := max(unfinishedFloor, 2*len(c.nodes))
+	if half := int(min(c.opts.OpenFiles, 1<<30) / 2); half > 0 {
+		most = min(most, half)
+	}
+	return most
+}
+
+// checkCertificates ends the sessions of clients that would not be accepted any more: their authority was taken from its
+// file, or their certificate was revoked.
+func (c *Coordinator) checkCertificates() {
+	c.mu.Lock()
+	certificates, mono := c.certificates, c.opts.Clock.Mono()
+	due := certificates != nil && mono-c.checkedAt >= checkCertificatesEvery
+	c.mu.Unlock()
+	if !due {
+		return
+	}
+	version := certificates.Version()
+	c.mu.Lock()
+	changed := version != c.checkedVersion
+	c.checkedAt, c.checkedVersion = mono, version
+	var open []*session
+	if changed {
+		for _, a := range c.agents {
+			if a.session != nil && len(a.session.chain) > 0 {
+				open = append(open, a.session)
+			}
+		}
+	}
+	c.mu.Unlock()
+	for _, s := range open {
+		if err := certificates.Verify(s.chain); err != nil {
+			c.log.Warn("session ended: its certificate is no longer accepted", "node", s.agent.node, "err", err)
+			s.end(status.Errorf(codes.Unauthenticated, "the certificate of this session is no longer accepted: %v", err))
+			c.unregister(s) // whatever it says from now on is ignored
+			c.mu.Lock()
+			c.count.sessions[resultRevoked]++
+			c.mu.Unlock()
+		}
 	}
 }
 
@@ -302,7 +384,8 @@ func (c *Coordinator) settled() bool {
 // replan makes a plan of what is known and hands it out. It needs turn.
 func (c *Coordinator) replan() error {
 	c.mu.Lock()
-	in := planInput{graph: c.graph, options: c.opts.Schedule, present: map[string]bool{}, reported: make(map[string][]interfaceState, len(c.agents))}
+	in := planInput{graph: c.graph, options: c.opts.Schedule, present: map[string]bool{}, reported: make(map[string]report, len(c.agents)),
+		claims: c.claims, prefixes: c.opts.AddressPrefixes}
 	in.options.Absent = map[string]bool{}
 	in.options.Moves = slices.Clone(c.moves)
 	for n := range c.nodes {
@@ -313,7 +396,7 @@ func (c *Coordinator) replan() error {
 			in.options.Absent[n] = true
 		}
 		if a != nil {
-			in.reported[n] = a.interfaces
+			in.reported[n] = report{a.interfaces, a.reported}
 		}
 	}
 	old, anew := c.plan, c.dirtySchedule
@@ -341,7 +424,9 @@ func (c *Coordinator) replan() error {
 		return err
 	}
 	for _, f := range p.conflicts {
-		c.log.Warn("address", "conflict", f)
+		if old == nil || !slices.Contains(old.conflicts, f) {
+			c.log.Warn("a reported address is not used", "reason", f.reason, "conflict", f.text)
+		}
 	}
 	if anew || old == nil {
 		for _, f := range s.Findings {
@@ -353,6 +438,8 @@ func (c *Coordinator) replan() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.plan = p
+	c.unsaved = c.unsaved || !maps.Equal(c.claims, p.claims)
+	c.claims = p.claims
 	c.count.runs["done"]++
 	c.count.runSeconds, c.count.runAt = took.Seconds(), c.opts.Clock.Wall()
 	changed := 0
@@ -383,7 +470,7 @@ func (a *agent) hand(c *Coordinator) {
 		return
 	}
 	if s.sent != a.hash {
-		s.wantAssignment, s.wantKeys = true, c.keys != nil
+		s.wantAssignment, s.wantKeys, s.wantLives = true, c.keys != nil, true
 	}
 	if !s.askedPaths && !c.paths.holds(a.node) {
 		s.wantPaths = true
@@ -392,10 +479,11 @@ func (a *agent) hand(c *Coordinator) {
 	s.ring()
 }
 
-// advanceKeys goes on with a rotation, or begins one that is due.
+// advanceKeys goes on with a rotation, or begins one that is due. While the state
+// cannot be written it does neither: it waits until a regular write succeeds.
 func (c *Coordinator) advanceKeys() {
 	c.mu.Lock()
-	if c.keys == nil {
+	if c.keys == nil || c.saveFailing {
 		c.mu.Unlock()
 		return
 	}
@@ -547,8 +635,8 @@ func (c *Coordinator) Reload() error {
 // exchange puts another topology to work. It needs turn.
 func (c *Coordinator) exchange(g *fabric.Graph, sum string) error {
 	c.mu.Lock()
-	graph, nodes, old := c.graph, c.nodes, c.topoSum
-	c.graph, c.nodes, c.topoSum = g, nodesOf(g), sum
+	graph, nodes, owners, old := c.graph, c.nodes, c.owners, c.topoSum
+	c.graph, c.nodes, c.owners, c.topoSum = g, nodesOf(g), topologyOwners(g), sum
 	gone := map[string]*agent{}
 	for n, a := range c.agents {
 		if !c.nodes[n] {
@@ -565,7 +653,7 @@ func (c *Coordinator) exchange(g *fabric.Graph, sum string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
-		c.graph, c.nodes, c.topoSum = graph, nodes, old
+		c.graph, c.nodes, c.owners, c.topoSum = graph, nodes, owners, old
 		maps.Copy(c.agents, gone)
 		return err
 	}
@@ -573,6 +661,9 @@ func (c *Coordinator) exchange(g *fabric.Graph, sum string) error {
 		if a.session != nil {
 			a.session.end(errNotInTopology)
 		}
+	}
+	for _, a := range c.agents {
+		c.checkTarget(a)
 	}
 	c.clocks.exchange(g)
 	c.moves = slices.DeleteFunc(c.moves, func(m schedule.Move) bool { return g.NIC(m.Src) == nil || g.NIC(m.Dst) == nil })
@@ -586,16 +677,20 @@ func (c *Coordinator) save() error { return c.saveWith(c.keys) }
 func (c *Coordinator) saveWith(keys *keyring) error {
 	c.mu.Lock()
 	mono := c.opts.Clock.Mono()
-	s := &state{Version: stateVersion, Written: c.opts.Clock.Wall()}
+	s := &state{Version: stateVersion, Written: c.opts.Clock.Wall(), Lives: c.lives.reserved}
 	if keys != nil {
 		s.Keys, s.KeysAt = keys.epochs, keys.rotated
 	}
 	for _, m := range c.moves {
 		s.Moves = append(s.Moves, moveState(m))
 	}
+	for _, n := range slices.Sorted(maps.Keys(c.claims)) {
+		k := c.claims[n]
+		s.Claims = append(s.Claims, claimState{NIC: n, Address: k.address, AddressOrder: k.addressOrder, GID: k.gid, GIDOrder: k.gidOrder})
+	}
 	for _, n := range slices.Sorted(maps.Keys(c.agents)) {
 		a := c.agents[n]
-		as := agentState{Node: n, Present: a.present, LastSeen: a.lastSeen, Web: a.web, Scheme: a.scheme, Software: a.software, Interfaces: a.interfaces, Assigned: a.version}
+		as := agentState{Node: n, Present: a.present, LastSeen: a.lastSeen, Web: a.web, Scheme: a.scheme, From: a.from, Software: a.software, Interfaces: a.interfaces, Assigned: a.version, Life: a.life}
 		if a.version != 0 {
 			as.Hash = slices.Clone(a.hash[:])
 		}
@@ -607,10 +702,17 @@ func (c *Coordinator) saveWith(keys *keyring) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
-		c.unsaved = true
+		if !c.saveFailing {
+			c.log.Error("cannot write the state: until a later write succeeds, a restart forgets what changes, and no key rotates", "file", c.opts.StateFile, "err", err)
+		}
+		c.unsaved, c.saveFailing = true, true
 		c.count.saves["failed"]++
 		return err
 	}
+	if c.saveFailing {
+		c.log.Info("the state is written again", "file", c.opts.StateFile)
+	}
+	c.saveFailing = false
 	c.count.saves["done"]++
 	return nil
 }

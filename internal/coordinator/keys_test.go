@@ -316,9 +316,11 @@ func FuzzMessage(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer c.unregister(s)
 		if h := m.GetHello(); h != nil {
 			if s, err := c.register(h, identity{names: []string{h.GetNode()}}); err == nil {
 				c.pending(s)
+				c.unregister(s)
 			}
 			return
 		}
@@ -328,7 +330,6 @@ func FuzzMessage(f *testing.F) {
 			c.Agents()
 			c.Clocks()
 		}
-		c.unregister(s)
 	})
 }
 

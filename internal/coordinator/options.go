@@ -3,6 +3,7 @@ package coordinator
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -58,6 +59,14 @@ type Options struct {
 	Schedule     schedule.Options // Absent, Moves and Classes are set by the coordinator
 	Stamp        Stamp
 
+	AddressPrefixes []netip.Prefix // of addresses that agents report and the topology does not have
+	WebPrefixes     []netip.Prefix // of addresses that agents may be scraped at, besides those that they come from
+	WebPorts        PortRanges     // that agents may be scraped at; the first one stands for a port outside
+	WebScheme       string         // that agents are scraped by: http or https
+
+	HandshakesPerAddress int    // that may be under way at once
+	OpenFiles            uint64 // that the process may have; 0: not known
+
 	Heartbeat      time.Duration // between those of an agent
 	AbsentAfter    time.Duration // of silence, until a node leaves the schedule
 	Settle         time.Duration // without a change, before the schedule is made anew
@@ -77,14 +86,33 @@ type Options struct {
 	ClockReference string        // node whose system clock is the frame; empty: the frame is relative
 }
 
+// DefaultAddressPrefixes are the private ones: RFC 1918, RFC 6598 and RFC 4193.
+var DefaultAddressPrefixes = []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"}
+
 // DefaultOptions are the defaults of the command's flags.
 func DefaultOptions() Options {
-	return Options{
+	prefixes, err := ParsePrefixes(DefaultAddressPrefixes)
+	if err != nil {
+		panic(err) // they are constants
+	}
+	return Options{AddressPrefixes: prefixes, WebPorts: PortRanges{{9868, 9868}}, WebScheme: "http", HandshakesPerAddress: 64,
 		Clock: SystemClock(), Stamp: Stamp{Port: 862, SourcePort: 49152, Classes: []Class{{}}},
 		Heartbeat: 5 * time.Second, AbsentAfter: 5 * time.Minute, Settle: 2 * time.Second, SettleMost: 10 * time.Second,
 		RegistrySettle: 30 * time.Second, Changeover: 3 * time.Second,
-		Keys: true, KeysGrace: 10 * time.Minute, LinkEdges: 3, RebalanceEvery: 30 * time.Second, ClockEvery: time.Second,
+		Keys: true, KeysGrace: 10 * time.Minute, RotateEvery: 24 * time.Hour, LinkEdges: 3, RebalanceEvery: 30 * time.Second, ClockEvery: time.Second,
 	}
+}
+
+// ParsePrefixes reads prefixes such as 10.0.0.0/8.
+func ParsePrefixes(texts []string) (out []netip.Prefix, err error) {
+	for _, t := range texts {
+		p, err := netip.ParsePrefix(t)
+		if err != nil || p != p.Masked() {
+			return nil, fmt.Errorf("%q: want a prefix such as 10.0.0.0/8, without bits beyond its length", t)
+		}
+		out = append(out, p)
+	}
+	return out, nil
 }
 
 // Limits of the agents' probes.
@@ -122,6 +150,12 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("keys.rotate-every: %v, want 0 or at least three times keys.grace (%v)", o.RotateEvery, o.KeysGrace)
 	case o.Stamp.Port == 0 || o.Stamp.SourcePort == 0:
 		return errors.New("stamp.port, stamp.source-port: 0, want a port")
+	case len(o.WebPorts) == 0:
+		return errors.New("agents.web-ports: none, want one range at least")
+	case o.WebScheme != "http" && o.WebScheme != "https":
+		return fmt.Errorf("agents.web-scheme: %q, want http or https", o.WebScheme)
+	case o.HandshakesPerAddress < 1:
+		return fmt.Errorf("agents.handshakes-per-address: %d, want 1 at least", o.HandshakesPerAddress)
 	case len(o.Stamp.Classes) == 0 || len(o.Stamp.Classes) > maxClasses:
 		return fmt.Errorf("schedule.class: %d classes, want 1 to %d", len(o.Stamp.Classes), maxClasses)
 	case o.Stamp.Padding < 0 || o.Stamp.Padding > maxPadding:

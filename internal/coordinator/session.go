@@ -2,9 +2,10 @@ package coordinator
 
 import (
 	"bytes"
+	"cmp"
+	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -37,7 +38,9 @@ type session struct {
 	agent    *agent
 	instance []byte
 	bootID   string
-	expires  time.Time // of the certificate
+	expires  time.Time           // of the certificate
+	chain    []*x509.Certificate // that the client showed, its own first
+	life     uint64              // given to the agent's process; 0: its version knows none
 	bell     chan struct{}
 	ended    chan error // one place
 
@@ -45,6 +48,7 @@ type session struct {
 	sent           [hashSize]byte // assignment that the agent has, or was sent
 	wantAssignment bool
 	wantKeys       bool
+	wantLives      bool
 	wantPaths      bool
 	wantClocks     bool
 	askedPaths     bool
@@ -67,7 +71,8 @@ func (s *session) end(err error) {
 
 // identity is what a certificate says.
 type identity struct {
-	names   []string // DNS names and the common name
+	names   []string // DNS names and addresses
+	chain   []*x509.Certificate
 	expires time.Time
 	from    string // host that the connection came from; empty when there is none
 }
@@ -81,9 +86,10 @@ const (
 	resultDuplicate = "refused_duplicate"
 	resultTakeovers = "refused_takeovers"
 	resultMalformed = "refused_malformed"
+	resultRevoked   = "revoked" // ended, since the certificate was no longer accepted
 )
 
-var sessionResults = []string{resultAccepted, resultTakeover, resultIdentity, resultTopology, resultDuplicate, resultTakeovers, resultMalformed}
+var sessionResults = []string{resultAccepted, resultTakeover, resultIdentity, resultTopology, resultDuplicate, resultTakeovers, resultMalformed, resultRevoked}
 
 func (c *Coordinator) refuse(result string, code codes.Code, format string, args ...any) error {
 	c.count.sessions[result]++
@@ -128,17 +134,26 @@ func (c *Coordinator) register(h *agentapi.Hello, id identity) (*session, error)
 		}
 		old.end(status.Errorf(codes.Aborted, "another agent of node %q has taken over", node))
 	}
-	s := &session{agent: a, instance: slices.Clone(h.GetInstance()), bootID: h.GetBootId(), expires: id.expires,
+	s := &session{agent: a, instance: slices.Clone(h.GetInstance()), bootID: h.GetBootId(), expires: id.expires, chain: id.chain,
 		bell: make(chan struct{}, 1), ended: make(chan error, 1)}
 	copy(s.sent[:], h.GetApplied().GetHash())
 	c.count.sessions[resultAccepted]++
 	a.session, a.since, a.heard, a.lastSeen = s, mono, mono, wall
 	a.applied, a.silent, a.silentNames, a.applyError = h.GetApplied(), 0, nil, ""
 	a.version = max(a.version, h.GetApplied().GetVersion())
-	web := advertised(h.GetWeb().GetAddress(), id.from, node)
-	if a.web != web || a.scheme != h.GetWeb().GetScheme() || a.software != h.GetVersion() {
-		a.web, a.scheme, a.software, c.unsaved = web, h.GetWeb().GetScheme(), h.GetVersion(), true
+	web, scheme, from := h.GetWeb().GetAddress(), h.GetWeb().GetScheme(), cmp.Or(id.from, sourceSocket)
+	if a.web != web || a.scheme != scheme || a.from != from || a.software != h.GetVersion() {
+		a.web, a.scheme, a.from, a.software, c.unsaved = web, scheme, from, h.GetVersion(), true
 	}
+	c.checkTarget(a)
+	if h.Life != nil {
+		save := false
+		s.life, save = c.lives.give(h)
+		c.unsaved = c.unsaved || save
+	} else if a.life != 0 {
+		a.life, c.unsaved = 0, true // it was given an older version
+	}
+	s.wantLives = true
 	a.own = h.GetOwnConfiguration()
 	if a.own && a.present {
 		a.present = false
@@ -153,21 +168,6 @@ func (c *Coordinator) register(h *agentapi.Hello, id identity) (*session, error)
 	a.hand(c)
 	s.ring()
 	return s, nil
-}
-
-// advertised completes an address without a host by the one the agent came
-// from, or by the node's name where it came by a socket of this host.
-func advertised(address, from, node string) string {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return ""
-	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		if host = from; host == "" {
-			host = node
-		}
-	}
-	return net.JoinHostPort(host, port)
 }
 
 // interfaces takes an agent's addresses. It needs mu.
@@ -193,7 +193,8 @@ func (c *Coordinator) interfaces(a *agent, in []*agentapi.Interface, mono time.D
 		return x.Name == y.Name && x.Hardware == y.Hardware && x.RDMA.same(y.RDMA) && slices.Equal(x.Addresses, y.Addresses)
 	})
 	if !same {
-		a.interfaces = out
+		c.reports++
+		a.interfaces, a.reported = out, c.reports
 		c.touch(false, mono)
 	}
 }
@@ -212,6 +213,12 @@ func (c *Coordinator) unregister(s *session) {
 func (c *Coordinator) handle(s *session, m *agentapi.AgentMessage) error {
 	if err := checkMessage(m); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	c.mu.Lock()
+	current := s.agent.session == s
+	c.mu.Unlock()
+	if !current {
+		return nil // it ends already
 	}
 	if p := m.GetPaths(); p != nil {
 		taken := c.paths.report(s.agent.node, p.GetTraces())
@@ -236,6 +243,9 @@ func (c *Coordinator) handle(s *session, m *agentapi.AgentMessage) error {
 		return status.Error(codes.InvalidArgument, "a second hello")
 	case *agentapi.AgentMessage_Heartbeat:
 		h := b.Heartbeat
+		if s.life != a.life { // it has the number since the welcome
+			a.life, c.unsaved = s.life, true
+		}
 		a.applied, a.silent, a.silentNames = h.GetApplied(), int(h.GetSilentEdgesTotal()), h.GetSilentEdges()
 		a.stalled, a.applyError = time.Duration(h.GetStalledNs()), h.GetApplyError()
 		if h.GetUnixTimeNs() != 0 {
@@ -266,6 +276,8 @@ func (c *Coordinator) join(a *agent, mono time.Duration) {
 func (c *Coordinator) pending(s *session) (out []*agentapi.CoordinatorMessage) {
 	c.mu.Lock()
 	p, keys, a := c.plan, c.keys, s.agent
+	wantLives := s.wantLives && p != nil && !a.own
+	s.wantLives = s.wantLives && !wantLives
 	wantKeys, wantAssignment, wantPaths, wantClocks := s.wantKeys && keys != nil, s.wantAssignment && p != nil, s.wantPaths, s.wantClocks
 	s.wantKeys, s.wantAssignment, s.wantPaths, s.wantClocks = false, false, false, false
 	node, version, hash := a.node, a.version, a.hash
@@ -286,6 +298,11 @@ func (c *Coordinator) pending(s *session) (out []*agentapi.CoordinatorMessage) {
 	}
 	c.mu.Unlock()
 
+	if wantLives {
+		if m := c.livesOf(p, node); len(m.Nodes) > 0 {
+			out = append(out, &agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Lives{Lives: m}})
+		}
+	}
 	if wantKeys {
 		m := &agentapi.Keys{Ids: keys.ids()}
 		if p != nil {
@@ -316,6 +333,7 @@ type Agent struct {
 	State            string    `json:"state"`
 	Software         string    `json:"version,omitempty"`
 	Web              string    `json:"web,omitempty"`
+	WebRefused       string    `json:"web_refused,omitempty"`
 	LastSeen         time.Time `json:"last_seen,omitzero"`
 	ConnectedSeconds *float64  `json:"connected_seconds,omitempty"`
 	SilentSeconds    *float64  `json:"silent_seconds,omitempty"`
@@ -368,7 +386,10 @@ func (c *Coordinator) Agents() []Agent {
 			out = append(out, v)
 			continue
 		}
-		v.Software, v.Web, v.LastSeen, v.Assigned = a.software, a.web, a.lastSeen, a.version
+		v.Software, v.LastSeen, v.Assigned = a.software, a.lastSeen, a.version
+		if a.web != "" {
+			v.Web, v.WebRefused = c.target(a)
+		}
 		silent := max(0, mono-a.heard).Seconds()
 		v.SilentSeconds = &silent
 		if a.session != nil {
@@ -391,33 +412,6 @@ func compare(a, b string) int {
 		return 1
 	}
 	return 0
-}
-
-// Target is an agent to scrape.
-type Target struct {
-	Node, Address, Scheme, Software string
-	Connected                       bool
-}
-
-// Targets lists every known agent, or is not ok while the registry is not whole.
-func (c *Coordinator) Targets() (out []Target, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.whole {
-		return nil, false
-	}
-	for n, a := range c.agents {
-		if a.web == "" {
-			continue
-		}
-		t := Target{Node: n, Address: a.web, Scheme: a.scheme, Software: a.software, Connected: a.session != nil}
-		if t.Scheme == "" {
-			t.Scheme = "http"
-		}
-		out = append(out, t)
-	}
-	slices.SortFunc(out, func(x, y Target) int { return compare(x.Node, y.Node) })
-	return out, true
 }
 
 // Edge is a scheduled edge.
@@ -447,7 +441,10 @@ func (c *Coordinator) Scheduled(node string) (sum Schedule, edges []Edge, ok boo
 		return sum, nil, false
 	}
 	sum = Schedule{Hash: fmt.Sprintf("%016x", scheduleHash(p.sched)), NICs: len(p.sched.NICs), Edges: len(p.sched.Edges),
-		Components: len(p.sched.Components), Findings: append(append([]string{}, p.sched.Findings...), p.conflicts...)}
+		Components: len(p.sched.Components), Findings: append([]string{}, p.sched.Findings...)}
+	for _, f := range p.conflicts {
+		sum.Findings = append(sum.Findings, f.text)
+	}
 	for _, i := range p.nics[node] {
 		for _, e := range p.sched.Edges[p.first[i]:p.first[i+1]] {
 			v := Edge{Edge: p.sched.ID(e).String(), Tier: int(e.Tier), CadenceNS: int64(e.Cadence)}
@@ -466,6 +463,7 @@ type Stats struct {
 	Sessions        map[string]uint64 // by result
 	Whole           bool
 	HasPlan         bool
+	Conflicts       map[string]int // reported addresses and GIDs that are not used, by reason; empty without a plan
 	Edges           map[string]int // by state
 	Runs            map[string]uint64
 	RunSeconds      float64
@@ -477,6 +475,8 @@ type Stats struct {
 	KeysHeld        int
 	KeysUnconfirmed int // connected agents that have not confirmed the newest key
 	Traces          map[string]uint64
+	Refused         map[string]int // agents that are not scraped where they say, by reason
+	Handshakes      Handshakes
 	Clocks          ClockStats
 	ClockUpdates    uint64
 	Moves           uint64
@@ -514,9 +514,19 @@ func (c *Coordinator) Stats() Stats {
 			newest = max(newest, e.ID)
 		}
 	}
+	s.Refused = map[string]int{}
+	for _, r := range refusedReasons {
+		s.Refused[r] = 0
+	}
+	if c.admission != nil {
+		s.Handshakes = c.admission.stats()
+	}
 	silent := 0
 	for n := range c.nodes {
 		a := c.agents[n]
+		if a != nil && a.refused != "" {
+			s.Refused[a.refused]++
+		}
 		s.Agents[a.state(mono, c.opts.Heartbeat)]++
 		if a == nil || a.session == nil || a.own {
 			continue
@@ -530,6 +540,13 @@ func (c *Coordinator) Stats() Stats {
 		}
 	}
 	if c.plan != nil {
+		s.Conflicts = map[string]int{}
+		for _, reason := range conflictReasons {
+			s.Conflicts[reason] = 0
+		}
+		for _, f := range c.plan.conflicts {
+			s.Conflicts[f.reason]++
+		}
 		total := len(c.plan.sched.Edges)
 		s.Edges = map[string]int{"all": total, "unaddressed": c.plan.unaddressed, "silent": silent, "path_known": probes, "path_unknown": total - probes}
 	}

@@ -8,10 +8,10 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/durable"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/schedule"
 )
@@ -23,8 +23,10 @@ type state struct {
 	Version int          `json:"version"`
 	Agents  []agentState `json:"agents"`
 	Moves   []moveState  `json:"moves,omitempty"`
+	Claims  []claimState `json:"claims,omitempty"`
 	Keys    []keyState   `json:"keys,omitempty"`
 	KeysAt  time.Time    `json:"keys_rotated_at,omitzero"`
+	Lives   uint64       `json:"lives_reserved,omitempty"` // no life number above it was given
 	Written time.Time    `json:"written,omitzero"`
 }
 
@@ -34,10 +36,12 @@ type agentState struct {
 	LastSeen   time.Time        `json:"last_seen"`
 	Web        string           `json:"web,omitempty"`
 	Scheme     string           `json:"scheme,omitempty"`
+	From       string           `json:"from,omitempty"`
 	Software   string           `json:"software,omitempty"`
 	Interfaces []interfaceState `json:"interfaces,omitempty"`
 	Assigned   uint64           `json:"assigned,omitempty"` // version of its assignment
 	Hash       []byte           `json:"hash,omitempty"`     // of it
+	Life       uint64           `json:"life,omitempty"`     // number of its agent's life; 0: it has none
 }
 
 type interfaceState struct {
@@ -70,6 +74,15 @@ type moveState struct {
 	Dst  string `json:"dst"`
 	From int    `json:"from"`
 	To   int    `json:"to"`
+}
+
+// claimState is what a NIC has of what agents report. The lower order is the older claim.
+type claimState struct {
+	NIC          string     `json:"nic"`
+	Address      netip.Addr `json:"address,omitzero"`
+	AddressOrder uint64     `json:"address_order,omitempty"`
+	GID          netip.Addr `json:"gid,omitzero"`
+	GIDOrder     uint64     `json:"gid_order,omitempty"`
 }
 
 // keyState is one epoch's master secret. The first of the list sends; the role
@@ -123,6 +136,9 @@ func (s *state) check() error {
 			return fmt.Errorf("%s.node: %q is listed twice", at, a.Node)
 		}
 		seen[a.Node] = true
+		if a.Life > agentapi.MaxLife {
+			return fmt.Errorf("%s.life: %d, want at most %d", at, a.Life, uint64(agentapi.MaxLife))
+		}
 		if n := len(a.Hash); n != 0 && n != hashSize {
 			return fmt.Errorf("%s.hash: %d octets, want %d", at, n, hashSize)
 		}
@@ -137,11 +153,30 @@ func (s *state) check() error {
 		if err := checkWeb(&agentapi.WebEndpoint{Address: a.Web, Scheme: a.Scheme}); err != nil {
 			return fmt.Errorf("%s.web: %w", at, err)
 		}
+		if _, err := netip.ParseAddr(a.From); err != nil && a.From != "" && a.From != sourceSocket {
+			return fmt.Errorf("%s.from: %q, want an address or %q", at, a.From, sourceSocket)
+		}
+	}
+	if s.Lives > agentapi.MaxLife {
+		return fmt.Errorf("lives_reserved: %d, want at most %d", s.Lives, uint64(agentapi.MaxLife))
 	}
 	for i, m := range s.Moves {
 		if !fabric.IsNIC(m.Src) || !fabric.IsNIC(m.Dst) || m.From < 0 || m.To < 0 {
 			return fmt.Errorf("moves[%d]: want two NICs as node/device and flow numbers from 0", i)
 		}
+	}
+	claimed := map[string]bool{}
+	for i, k := range s.Claims {
+		at := fmt.Sprintf("claims[%d]", i)
+		switch {
+		case !fabric.IsNIC(k.NIC):
+			return fmt.Errorf("%s.nic: %q, want node/device", at, k.NIC)
+		case claimed[k.NIC]:
+			return fmt.Errorf("%s.nic: %q is listed twice", at, k.NIC)
+		case k.Address.IsValid() && !probeable(k.Address):
+			return fmt.Errorf("%s.address: %v, want a unicast address", at, k.Address)
+		}
+		claimed[k.NIC] = true
 	}
 	ids, pending := map[uint32]bool{}, 0
 	for i, k := range s.Keys {
@@ -175,42 +210,22 @@ func (s *state) moves() []schedule.Move {
 	return out
 }
 
+func (s *state) claims() map[string]claim {
+	out := make(map[string]claim, len(s.Claims))
+	for _, k := range s.Claims {
+		out[k.NIC] = claim{k.Address, k.AddressOrder, k.GID, k.GIDOrder}
+	}
+	return out
+}
+
 // writeState replaces the file in one step: after a crash there is the old
 // state or the new one, whole.
-func writeState(file string, s *state) (err error) {
+func writeState(file string, s *state) error {
 	b, err := json.MarshalIndent(s, "", " ")
 	if err != nil {
 		return fmt.Errorf("encode the state: %w", err)
 	}
-	dir := filepath.Dir(file)
-	f, err := os.CreateTemp(dir, filepath.Base(file)+".*") // CreateTemp opens with 0600
-	if err != nil {
-		return fmt.Errorf("write the state: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
-	if _, err := f.Write(append(b, '\n')); err != nil {
-		return fmt.Errorf("write the state: %w", err)
-	}
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("write the state: %w", err)
-	}
-	if err := f.Close(); err != nil {
-		return fmt.Errorf("write the state: %w", err)
-	}
-	if err := os.Rename(f.Name(), file); err != nil {
-		return fmt.Errorf("write the state: %w", err)
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("write the state: %w", err)
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
+	if err := durable.WriteFile(file, append(b, '\n')); err != nil {
 		return fmt.Errorf("write the state: %w", err)
 	}
 	return nil

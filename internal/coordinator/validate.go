@@ -68,6 +68,9 @@ func checkHello(h *agentapi.Hello) error {
 	if err := checkApplied("hello.applied", h.GetApplied()); err != nil {
 		return err
 	}
+	if h.GetLife() > agentapi.MaxLife {
+		return fmt.Errorf("hello.life: %d, want at most %d", h.GetLife(), uint64(agentapi.MaxLife))
+	}
 	return checkInterfaces("hello.interfaces", h.GetInterfaces())
 }
 

@@ -194,6 +194,28 @@ func (p *parser) checkAddresses(t *Topology) {
 			p.warnf(l.Line, at, "one end has an address and the other has none")
 		}
 	}
+	p.checkNodeAddresses(t, owner)
+}
+
+// checkNodeAddresses finds addresses of nodes that are another's as well.
+func (p *parser) checkNodeAddresses(t *Topology, owner map[netip.Addr]string) {
+	lines := map[string]int{}
+	for i, n := range t.Nodes {
+		if n.Address == "" {
+			continue
+		}
+		field := fmt.Sprintf("nodes[%d].address", i)
+		if a, err := netip.ParseAddr(n.Address); err == nil {
+			if end := owner[a]; end != "" && OwnerOf(end) != n.Name {
+				p.errorf(n.Line, field, "address %s is already that of %q", a, end)
+			}
+		}
+		if first, dup := lines[n.Address]; dup {
+			p.errorf(n.Line, field, "%q is already the address of another node, on line %d", n.Address, first)
+			continue
+		}
+		lines[n.Address] = n.Line
+	}
 }
 
 // checkShape warns of islands: parts of one plane that no link joins.

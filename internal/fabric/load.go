@@ -184,6 +184,42 @@ func (p *parser) str(dst *string) func(string, *yaml.Node) {
 	}
 }
 
+// host takes an IP address in its canonical form, or a host name (RFC 1123, section 2.1).
+func (p *parser) host(dst *string) func(string, *yaml.Node) {
+	return func(path string, n *yaml.Node) {
+		var s string
+		if p.str(&s)(path, n); n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+			return
+		}
+		if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+			*dst = a.Unmap().String()
+			return
+		}
+		if !isHostName(s) {
+			p.errorf(n.Line, path, "%q: an IP address or a host name is expected, without a port", s)
+			return
+		}
+		*dst = s
+	}
+}
+
+func isHostName(s string) bool {
+	if len(s) > 253 || s == "" || strings.Trim(s, "0123456789.") == "" {
+		return false
+	}
+	for _, label := range strings.Split(s, ".") {
+		if label == "" || len(label) > 63 || strings.HasPrefix(label, "-") || strings.HasSuffix(label, "-") {
+			return false
+		}
+		for _, r := range label {
+			if r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 func (p *parser) integer(dst *int, lo, hi int) func(string, *yaml.Node) {
 	return func(path string, n *yaml.Node) {
 		v, err := strconv.Atoi(n.Value)
@@ -280,6 +316,7 @@ func (p *parser) node(path string, n *yaml.Node, t *Topology) {
 	nd := Node{Line: n.Line}
 	ok := p.mapping(path, n, []field{
 		{"name", p.str(&nd.Name)},
+		{"address", p.host(&nd.Address)},
 		{"nics", func(path string, v *yaml.Node) {
 			p.list(path, v, func(path string, c *yaml.Node) {
 				nic := NIC{Line: c.Line}

@@ -53,10 +53,13 @@ type Observation struct {
 	ClockErrorNS *int64     `json:"clock_error_ns,omitempty"`
 	Timestamp    string     `json:"timestamp,omitempty"`
 	HostSuspect  bool       `json:"host_suspect,omitempty"`
-	ClockSuspect bool       `json:"clock_suspect,omitempty"` // a clock it was measured by is not related to the others
-	Path         Path       `json:"path,omitempty"`
-	Paths        []Path     `json:"paths,omitempty"`
-	PathState    PathState  `json:"path_state,omitempty"`
+	// Unread: a NIC at one end dropped packets before it read or verified them,
+	// so that the window is evidence of nothing. HostSuspect is set as well.
+	Unread       bool      `json:"unread,omitempty"`
+	ClockSuspect bool      `json:"clock_suspect,omitempty"` // a clock it was measured by is not related to the others
+	Path         Path      `json:"path,omitempty"`
+	Paths        []Path    `json:"paths,omitempty"`
+	PathState    PathState `json:"path_state,omitempty"`
 
 	// BaselineMADNS is the median absolute deviation of the windows behind
 	// Baseline's median, where they are known; not part of the file.

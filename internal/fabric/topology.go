@@ -65,10 +65,11 @@ type Bond struct {
 
 // Node is a host of the topology file.
 type Node struct {
-	Name  string `yaml:"name"`
-	NICs  []NIC  `yaml:"nics"`
-	Bonds []Bond `yaml:"bonds,omitempty"`
-	Line  int    `yaml:"-"`
+	Name    string `yaml:"name"`
+	Address string `yaml:"address,omitempty"` // IP address or host name that its agent is scraped at; empty: not given
+	NICs    []NIC  `yaml:"nics"`
+	Bonds   []Bond `yaml:"bonds,omitempty"`
+	Line    int    `yaml:"-"`
 }
 
 // Link is a cable between two ends, each a switch port or a NIC.
@@ -142,6 +143,7 @@ func (t *Topology) Replugged(one, other string) *Topology {
 type Graph struct {
 	Topo     *Topology
 	switches map[string]*Switch
+	nodes    map[string]*Node
 	nics     map[string]*NIC
 	alias    map[string]string
 	byEnd    map[string]*Link
@@ -152,12 +154,13 @@ type Graph struct {
 
 // NewGraph indexes t, which must have passed its check without errors.
 func NewGraph(t *Topology) *Graph {
-	g := &Graph{Topo: t, switches: map[string]*Switch{}, nics: map[string]*NIC{}, alias: map[string]string{},
+	g := &Graph{Topo: t, switches: map[string]*Switch{}, nodes: map[string]*Node{}, nics: map[string]*NIC{}, alias: map[string]string{},
 		byEnd: map[string]*Link{}, byOwner: map[string][]string{}, byAddr: map[netip.Addr]string{}}
 	for i := range t.Switches {
 		g.switches[t.Switches[i].Name] = &t.Switches[i]
 	}
 	for i := range t.Nodes {
+		g.nodes[t.Nodes[i].Name] = &t.Nodes[i]
 		for j := range t.Nodes[i].NICs {
 			n := &t.Nodes[i].NICs[j]
 			g.nics[n.ID()] = n
@@ -195,6 +198,9 @@ func (g *Graph) NICs() []string { return g.nicIDs }
 
 // Switch returns a switch by name, or nil.
 func (g *Graph) Switch(name string) *Switch { return g.switches[name] }
+
+// Node returns a node by name, or nil.
+func (g *Graph) Node(name string) *Node { return g.nodes[name] }
 
 // NIC returns a NIC by identifier or alias, or nil.
 func (g *Graph) NIC(id string) *NIC {

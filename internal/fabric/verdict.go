@@ -201,6 +201,7 @@ type EdgeCounts struct {
 	UnknownPath  int `json:"unknown_path"`
 	ClockSuspect int `json:"clock_suspect"`
 	HostSuspect  int `json:"host_suspect"`
+	Unread       int `json:"unread"` // of HostSuspect: a NIC dropped packets before it read or verified them
 	Duplicates   int `json:"duplicates,omitempty"`
 }
 

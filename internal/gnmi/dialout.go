@@ -28,6 +28,8 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+
+	"github.com/graylink/graylink/internal/pki"
 )
 
 // Dial-out: switches connect to this process.
@@ -385,7 +387,7 @@ func (d *dialOut) HandleRPC(context.Context, stats.RPCStats) {}
 type caller struct {
 	conn  uint64
 	addr  netip.Addr
-	names []string // in its certificate, the common name first
+	names []string // DNS names and addresses of its certificate
 	token bool
 }
 
@@ -404,11 +406,7 @@ func (d *dialOut) caller(ctx context.Context) (caller, error) {
 			c.addr = a.Addr().Unmap()
 		}
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
-			leaf := info.State.VerifiedChains[0][0]
-			if cn := leaf.Subject.CommonName; cn != "" {
-				c.names = append(c.names, cn)
-			}
-			c.names = append(c.names, leaf.DNSNames...)
+			c.names = pki.Names(info.State.VerifiedChains[0][0])
 		}
 	}
 	if d.config.TokenFile == "" || len(c.names) > 0 {

@@ -24,6 +24,8 @@ import (
 	"github.com/graylink/graylink/internal/ibmad"
 	"github.com/graylink/graylink/internal/ibsample"
 	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/webaccess"
+	"github.com/graylink/graylink/internal/webserver"
 )
 
 // Agent is a running delegator, sampler, or both.
@@ -33,6 +35,7 @@ type Agent struct {
 	client    *ibmad.Client
 	delegator *ibsample.Delegator // nil: it is in another process
 	listener  net.Listener        // nil: no samplers of other processes
+	keeper    *pki.Keeper         // nil: no certificates are used
 	stop      context.CancelFunc
 	wg        sync.WaitGroup
 
@@ -99,6 +102,7 @@ func (a *Agent) start(ctx context.Context, open func(device string) (ibmad.Trans
 	if err != nil {
 		return err
 	}
+	a.keeper = keys
 	var authority ibsample.Authority
 	if a.config.Delegator == "" {
 		if err := a.delegate(ctx, keys); err != nil {
@@ -142,6 +146,10 @@ func (a *Agent) keys() (*pki.Keeper, error) {
 	return pki.Open(pki.Files{CA: a.config.TLS.CA, Cert: a.config.TLS.Cert, Key: a.config.TLS.Key}, func(err error) { a.log.Warn("certificates", "err", err) })
 }
 
+// samplerLimits are those of the listener for samplers. Each waits for work on a connection
+// of its own, and a report of 100,000 ports takes a while.
+var samplerLimits = webserver.Limits{Connections: 4096, ConnectionsPerAddress: 256, Scrapes: 1, Body: 2 * time.Minute}
+
 // delegate begins the delegator's work.
 func (a *Agent) delegate(ctx context.Context, keys *pki.Keeper) error {
 	c := &a.config
@@ -156,10 +164,9 @@ func (a *Agent) delegate(ctx context.Context, keys *pki.Keeper) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	a.listener = l
-	server := &http.Server{Handler: a.delegator.Handler(time.Now), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
-	if keys != nil {
-		server.TLSConfig = keys.Server()
-	}
+	// With mutual TLS the certificates say who speaks with whom, by whatever name.
+	policy := &webaccess.Policy{AnyHost: keys != nil, Log: a.log}
+	server := webserver.New(a.delegator.Handler(time.Now), policy, samplerLimits, a.log)
 	a.wg.Go(func() {
 		<-ctx.Done()
 		_ = server.Close() // samplers' waiting requests have no end of their own
@@ -167,7 +174,7 @@ func (a *Agent) delegate(ctx context.Context, keys *pki.Keeper) error {
 	a.wg.Go(func() {
 		serve := server.Serve
 		if keys != nil {
-			serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+			serve = func(l net.Listener) error { return server.ServeTLS(l, keys.Server()) }
 		}
 		if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			a.log.Error("samplers are not served", "err", err)
@@ -197,6 +204,9 @@ func (a *Agent) remote(keys *pki.Keeper) (ibsample.Authority, error) {
 	}
 	return &ibsample.Remote{Base: u, Client: &http.Client{Transport: transport}}, nil
 }
+
+// Certificates returns the certificates in use, or nil when there are none.
+func (a *Agent) Certificates() *pki.Keeper { return a.keeper }
 
 // Close ends it.
 func (a *Agent) Close() error {

@@ -16,7 +16,7 @@ import (
 
 // The delegator's API, which samplers use:
 //
-//	POST /api/v1/ib/report                                   a Report, gzip; answered by Clock
+//	POST /api/v1/ib/report?sampler=S&instance=I&vocabulary=V         a Report, gzip; answered by Clock
 //	GET  /api/v1/ib/work?sampler=S&instance=I&vocabulary=V&since=R   an Assignment, once it is not R
 const (
 	reportPath = "/api/v1/ib/report"
@@ -40,13 +40,19 @@ func (d *Delegator) Handler(now func() time.Time) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+reportPath, func(w http.ResponseWriter, r *http.Request) {
 		received := now()
+		q := r.URL.Query()
+		// Nothing of the body is read before it is known whose it is.
+		if err := speaks(r, q.Get("vocabulary"), q.Get("sampler"), q.Get("instance")); err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
 		var report Report
 		if err := readReport(r.Body, &report); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		if err := speaks(r, report.Vocabulary, report.Sampler, report.Instance); err != nil {
-			http.Error(w, err.Error(), http.StatusForbidden)
+		if report.Sampler != q.Get("sampler") || report.Instance != q.Get("instance") || report.Vocabulary != q.Get("vocabulary") {
+			http.Error(w, fmt.Sprintf("the report is of sampler %q, the request of %q", report.Sampler, q.Get("sampler")), http.StatusForbidden)
 			return
 		}
 		d.Report(&report, received)
@@ -144,7 +150,9 @@ func (c *Remote) Report(ctx context.Context, r *Report) (Clock, error) {
 		return Clock{}, err
 	}
 	var answer Clock
-	return answer, c.do(ctx, http.MethodPost, c.Base.JoinPath(reportPath), &body, &answer)
+	u := c.Base.JoinPath(reportPath)
+	u.RawQuery = url.Values{"sampler": {r.Sampler}, "instance": {r.Instance}, "vocabulary": {r.Vocabulary}}.Encode()
+	return answer, c.do(ctx, http.MethodPost, u, &body, &answer)
 }
 
 // Work asks for an assignment that is not since, and waits for it a while.
@@ -166,6 +174,10 @@ func (c *Remote) do(ctx context.Context, method string, u *url.URL, body io.Read
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
 	if err != nil {
 		return err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Content-Encoding", "gzip")
 	}
 	resp, err := c.Client.Do(req)
 	if err != nil {

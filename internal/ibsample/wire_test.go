@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -205,4 +208,56 @@ func FuzzReport(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestABodyIsNotReadBeforeItsSamplerIsKnown: who does not say a sampler's name, or one that
+// the certificate does not have, is refused while the body is still to come.
+func TestABodyIsNotReadBeforeItsSamplerIsKnown(t *testing.T) {
+	d := NewDelegator(Options{Interval: time.Hour})
+	h := d.Handler(time.Now)
+	var body bytes.Buffer
+	z := gzip.NewWriter(&body)
+	if err := json.NewEncoder(z).Encode(Report{Sampler: "b", Instance: "i", Vocabulary: Vocabulary}); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	known := "?sampler=a&instance=i&vocabulary=" + url.QueryEscape(Vocabulary)
+	certificate := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{DNSNames: []string{"b"}}}}
+	for _, tc := range []struct {
+		name, query string
+		tls         *tls.ConnectionState
+		read        bool
+		want        int
+	}{
+		{"no name", "", nil, false, http.StatusForbidden},
+		{"no certificate", known, &tls.ConnectionState{}, false, http.StatusForbidden},
+		{"a certificate of another sampler", known, certificate, false, http.StatusForbidden},
+		{"another vocabulary", "?sampler=a&instance=i&vocabulary=x", nil, false, http.StatusForbidden},
+		{"a report of another sampler", known, nil, true, http.StatusForbidden},
+		{"its own", strings.Replace(known, "=a&", "=b&", 1), certificate, true, http.StatusOK},
+	} {
+		r := &countedReader{Reader: bytes.NewReader(body.Bytes())}
+		req := httptest.NewRequest(http.MethodPost, reportPath+tc.query, r)
+		req.TLS = tc.tls
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, req)
+		if w.Code != tc.want || r.n > 0 != tc.read {
+			t.Errorf("%s: %d %s; %d octets were read", tc.name, w.Code, w.Body, r.n)
+		}
+	}
+}
+
+// countedReader counts the octets that are read.
+type countedReader struct {
+	io.Reader
+	n int
+}
+
+// Read implements io.Reader.
+func (c *countedReader) Read(b []byte) (int, error) {
+	n, err := c.Reader.Read(b)
+	c.n += n
+	return n, err
 }

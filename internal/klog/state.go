@@ -15,6 +15,8 @@ type Stats struct {
 	Overruns uint64
 	// Malformed could not be parsed.
 	Malformed uint64
+	// Saves is how often the position was saved.
+	Saves uint64
 	// SaveErrors is how often the position could not be saved.
 	SaveErrors uint64
 }
@@ -85,5 +87,7 @@ func (s *state) save(end bool) {
 	if err := s.store(s.pos); err != nil {
 		s.stats.SaveErrors++
 		s.dirty = true
+		return
 	}
+	s.stats.Saves++
 }

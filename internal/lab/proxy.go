@@ -25,7 +25,14 @@ func (l *Lab) Reach(ctx context.Context, network, addr string) (net.Conn, error)
 func (l *Lab) Proxy() http.Handler {
 	transport := &http.Transport{DialContext: l.Reach, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute, DisableCompression: true}
 	forward := &httputil.ReverseProxy{
-		Rewrite:   func(*httputil.ProxyRequest) {}, // the request names its target already
+		// The request names its target already. The agent is asked as at its own loopback,
+		// where it listens; that the client is on another machine is passed on.
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.Host = net.JoinHostPort("127.0.0.1", r.In.URL.Port())
+			if host, _, err := net.SplitHostPort(r.In.RemoteAddr); err != nil || !net.ParseIP(host).IsLoopback() {
+				r.SetXForwarded()
+			}
+		},
 		Transport: transport,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			http.Error(w, fmt.Sprintf("%s: %v", r.URL.Host, err), http.StatusBadGateway)

@@ -18,7 +18,10 @@ func TestProxyReachesElementsAndNothingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			fmt.Fprintf(w, "%s %s of %s", r.Method, r.URL, element)
+			if r.Host != "127.0.0.1:9868" {
+				t.Errorf("%s is asked as %s", element, r.Host)
+			}
+			fmt.Fprintf(w, "%s %s of %s%s", r.Method, r.URL, element, r.Header.Get("X-Forwarded-For"))
 		})}
 		go srv.Serve(ln)
 		defer srv.Close()

@@ -3,9 +3,13 @@ package pki
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -15,6 +19,8 @@ type Files struct {
 	CA   string // certificates of the authorities that the other side's must come from
 	Cert string
 	Key  string
+	// Revoked lists serial numbers of certificates of the other side that are not accepted; empty: there is no list.
+	Revoked string
 }
 
 // Keeper holds what is in the files and reads them again, when they have
@@ -25,12 +31,14 @@ type Keeper struct {
 	files Files
 	warn  func(error)
 
-	mu     sync.Mutex
-	stamps [3]stamp
-	warned string
-	roots  *x509.CertPool
-	cert   *tls.Certificate
-	serial uint64
+	mu      sync.Mutex
+	stamps  []stamp
+	warned  string
+	roots   *x509.CertPool
+	issuers []*x509.Certificate // those in roots
+	cert    *tls.Certificate
+	revoked map[string]bool // by serial number, hexadecimal
+	serial  uint64
 }
 
 type stamp struct {
@@ -56,25 +64,33 @@ func Open(files Files, warn func(error)) (*Keeper, error) {
 	return k, nil
 }
 
-func (k *Keeper) stat() (out [3]stamp, err error) {
-	for i, name := range []string{k.files.CA, k.files.Cert, k.files.Key} {
+func (k *Keeper) stat() (out []stamp, err error) {
+	names := []string{k.files.CA, k.files.Cert, k.files.Key}
+	if k.files.Revoked != "" {
+		names = append(names, k.files.Revoked)
+	}
+	for _, name := range names {
 		info, err := os.Stat(name)
 		if err != nil {
-			return out, err
+			return nil, err
 		}
-		out[i] = stamp{info.ModTime(), info.Size(), info}
+		out = append(out, stamp{info.ModTime(), info.Size(), info})
 	}
 	return out, nil
 }
 
-func (k *Keeper) load(stamps [3]stamp) error {
+func (k *Keeper) load(stamps []stamp) error {
 	ca, err := os.ReadFile(k.files.CA)
 	if err != nil {
 		return err
 	}
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(ca) {
+	issuers := parseAuthorities(ca)
+	if len(issuers) == 0 {
 		return fmt.Errorf("%s: holds no PEM certificate", k.files.CA)
+	}
+	for _, c := range issuers {
+		roots.AddCert(c)
 	}
 	cert, err := tls.LoadX509KeyPair(k.files.Cert, k.files.Key)
 	if err != nil {
@@ -89,7 +105,17 @@ func (k *Keeper) load(stamps [3]stamp) error {
 			return fmt.Errorf("%s: %w", k.files.Cert, err)
 		}
 	}
-	k.roots, k.cert, k.stamps, k.warned = roots, &cert, stamps, ""
+	var revoked map[string]bool
+	if k.files.Revoked != "" {
+		text, err := os.ReadFile(k.files.Revoked)
+		if err != nil {
+			return err
+		}
+		if revoked, err = parseRevoked(text); err != nil {
+			return fmt.Errorf("%s:%w", k.files.Revoked, err)
+		}
+	}
+	k.roots, k.issuers, k.cert, k.revoked, k.stamps, k.warned = roots, issuers, &cert, revoked, stamps, ""
 	k.serial++
 	return nil
 }
@@ -105,11 +131,7 @@ func (k *Keeper) Version() uint64 {
 func (k *Keeper) refresh() {
 	stamps, err := k.stat()
 	if err == nil {
-		same := true
-		for i := range stamps {
-			same = same && stamps[i].equal(k.stamps[i])
-		}
-		if same {
+		if slices.EqualFunc(stamps, k.stamps, stamp.equal) {
 			return
 		}
 		err = k.load(stamps)
@@ -127,13 +149,138 @@ func (k *Keeper) current() (*x509.CertPool, *tls.Certificate) {
 	return k.roots, k.cert
 }
 
-// Name is the common name of the certificate in use, else its first DNS name.
+// Name is the first DNS name of the certificate in use, else its first address. It is never the common
+// name, which servers do not look at.
 func (k *Keeper) Name() string {
 	_, cert := k.current()
-	if cn := cert.Leaf.Subject.CommonName; cn != "" || len(cert.Leaf.DNSNames) == 0 {
-		return cn
+	if names := Names(cert.Leaf); len(names) > 0 {
+		return names[0]
 	}
-	return cert.Leaf.DNSNames[0]
+	return ""
+}
+
+// Names lists what a certificate proves its holder to be: its DNS names, then its addresses.
+func Names(c *x509.Certificate) []string {
+	out := slices.Clone(c.DNSNames)
+	for _, ip := range c.IPAddresses {
+		out = append(out, ip.String())
+	}
+	return out
+}
+
+// ErrRevoked is returned for a certificate whose serial number is in the list of revoked ones.
+var ErrRevoked = errors.New("the certificate is revoked")
+
+// Verify says whether a client that showed these certificates, its own first, would be accepted now. errors.Is
+// finds ErrRevoked.
+func (k *Keeper) Verify(chain []*x509.Certificate) error {
+	if len(chain) == 0 {
+		return errors.New("a client without a certificate")
+	}
+	k.mu.Lock()
+	k.refresh()
+	roots := k.roots
+	k.mu.Unlock()
+	between := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		between.AddCert(c)
+	}
+	if _, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+		return err
+	}
+	return k.checkRevoked(chain)
+}
+
+func (k *Keeper) checkRevoked(chain []*x509.Certificate) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, c := range chain {
+		if serial := serialText(c.SerialNumber); k.revoked[serial] {
+			return fmt.Errorf("%w: serial number %s", ErrRevoked, serial)
+		}
+	}
+	return nil
+}
+
+// serialText is a serial number as openssl x509 -serial prints it, in lower case and without leading zeros.
+func serialText(n *big.Int) string { return n.Text(16) }
+
+// parseRevoked reads a list of serial numbers, one a line, hexadecimal as openssl x509 -serial prints them, with
+// or without colons and its "serial=". Empty lines and what follows a # are skipped. An error begins with the line's number.
+func parseRevoked(text []byte) (map[string]bool, error) {
+	out := map[string]bool{}
+	number := 0
+	for line := range strings.Lines(string(text)) {
+		number++
+		line, _, _ = strings.Cut(line, "#")
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		digits := strings.ReplaceAll(strings.TrimPrefix(line, "serial="), ":", "")
+		n, ok := new(big.Int).SetString(digits, 16)
+		if !ok || n.Sign() <= 0 || len(digits) > 40 {
+			return nil, fmt.Errorf("%d: %q: want a serial number of up to 40 hexadecimal digits", number, line)
+		}
+		out[serialText(n)] = true
+	}
+	return out, nil
+}
+
+// parseAuthorities returns the certificates among the PEM blocks of a file. What is no certificate is skipped, as
+// x509.CertPool does.
+func parseAuthorities(text []byte) (out []*x509.Certificate) {
+	for {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			return out
+		}
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+			out = append(out, c)
+		}
+	}
+}
+
+// Uses of certificates, as Expiries reports them.
+const (
+	UseAuthority   = "authority"   // the other side's certificate must come from it
+	UseCertificate = "certificate" // it is shown to the other side, or leads from that to an authority
+)
+
+// Expiry is when a certificate in use ends.
+type Expiry struct {
+	File, Use string
+	Serial    string // hexadecimal
+	At        time.Time
+}
+
+// Expiries lists the certificates in use, each once.
+func (k *Keeper) Expiries() (out []Expiry) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.refresh()
+	add := func(file, use string, c *x509.Certificate) {
+		e := Expiry{file, use, serialText(c.SerialNumber), c.NotAfter}
+		// Different authorities may use one serial number: the one that ends first counts.
+		i := slices.IndexFunc(out, func(o Expiry) bool { return o.File == e.File && o.Use == e.Use && o.Serial == e.Serial })
+		switch {
+		case i < 0:
+			out = append(out, e)
+		case e.At.Before(out[i].At):
+			out[i] = e
+		}
+	}
+	for _, c := range k.issuers {
+		add(k.files.CA, UseAuthority, c)
+	}
+	for _, der := range k.cert.Certificate {
+		if c, err := x509.ParseCertificate(der); err == nil {
+			add(k.files.Cert, UseCertificate, c)
+		}
+	}
+	return out
 }
 
 // Server is a configuration that demands a certificate of the client. It is
@@ -143,7 +290,8 @@ func (k *Keeper) Server() *tls.Config {
 	config := func() *tls.Config {
 		roots, cert := k.current()
 		return &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots,
-			Certificates: []tls.Certificate{*cert}, NextProtos: []string{"h2"}, SessionTicketsDisabled: true}
+			Certificates: []tls.Certificate{*cert}, NextProtos: []string{"h2"}, SessionTicketsDisabled: true,
+			VerifyConnection: func(s tls.ConnectionState) error { return k.checkRevoked(s.PeerCertificates) }}
 	}
 	c := config()
 	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return config(), nil }

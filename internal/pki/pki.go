@@ -1,7 +1,7 @@
 // Package pki keeps the certificates of mutual TLS as files that may be
 // replaced while they are in use, and makes certificates for labs and for
-// first steps. It is no public-key infrastructure: it revokes nothing, keeps no
-// record of what it issued, and its authority's key lies in a file.
+// first steps. It is no public-key infrastructure: it revokes what a local list
+// names, keeps no record of what it issued, and its authority's key lies in a file.
 package pki
 
 import (

@@ -2,11 +2,14 @@ package pki
 
 import (
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -181,6 +184,121 @@ func TestUnusableFilesLeaveTheOldOnes(t *testing.T) {
 	}
 }
 
+// chainOf parses a certificate as a server sees it.
+func chainOf(t *testing.T, p Pair) []*x509.Certificate {
+	t.Helper()
+	c, err := parseCertificate(p.Cert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []*x509.Certificate{c}
+}
+
+func TestRevokedCertificatesAreRefused(t *testing.T) {
+	ca := authority(t, "lab")
+	first, second := issue(t, ca, "h1"), issue(t, ca, "h1")
+	dir := t.TempDir()
+	own := issue(t, ca, "coordinator")
+	write(t, dir, map[string][]byte{"ca": ca.Cert, "crt": own.Cert, "key": own.Key, "revoked": []byte("# none yet\n")})
+	at := func(n string) string { return filepath.Join(dir, n) }
+	var warnings []string
+	server, err := Open(Files{CA: at("ca"), Cert: at("crt"), Key: at("key"), Revoked: at("revoked")}, func(err error) { warnings = append(warnings, err.Error()) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, before := server.Server(), server.Version()
+	accepted := func(p Pair) bool {
+		t.Helper()
+		client, _, _ := open(t, ca.Cert, p)
+		_, _, err := shake(t, config, client.Client("coordinator"))
+		if verified := server.Verify(chainOf(t, p)) == nil; verified != (err == nil) {
+			t.Errorf("Verify accepts: %v, a handshake: %v", verified, err)
+		}
+		return err == nil
+	}
+	if !accepted(first) || !accepted(second) {
+		t.Fatal("a certificate that is not revoked is refused")
+	}
+	// As openssl x509 -serial prints it, and as its text form does, with colons.
+	serial := strings.ToUpper(chainOf(t, first)[0].SerialNumber.Text(16))
+	if len(serial)%2 == 1 {
+		serial = "0" + serial
+	}
+	var pairs []string
+	for i := 0; i < len(serial); i += 2 {
+		pairs = append(pairs, strings.ToLower(serial[i:i+2]))
+	}
+	for _, line := range []string{"serial=" + serial, strings.Join(pairs, ":") + " # h1, lost", serial} {
+		write(t, dir, map[string][]byte{"revoked": []byte("\n" + line + "\n")})
+		if accepted(first) {
+			t.Errorf("%q: the revoked certificate is accepted", line)
+		}
+		if !accepted(second) {
+			t.Errorf("%q: another certificate of the node is refused", line)
+		}
+	}
+	if server.Version() == before {
+		t.Error("the version does not change with the list")
+	}
+	if err := server.Verify(chainOf(t, first)); !errors.Is(err, ErrRevoked) {
+		t.Errorf("%v, want ErrRevoked", err)
+	}
+	// A list that cannot be read leaves the old one in use.
+	write(t, dir, map[string][]byte{"revoked": []byte("h1\n")})
+	if accepted(first) || !accepted(second) {
+		t.Error("a list that cannot be read changed what is accepted")
+	}
+	if len(warnings) != 1 || !strings.Contains(warnings[0], `revoked:1: "h1": want a serial number`) {
+		t.Errorf("warnings %q", warnings)
+	}
+	write(t, dir, map[string][]byte{"revoked": nil})
+	if !accepted(first) {
+		t.Error("a certificate that was taken from the list is refused")
+	}
+	if _, err := Open(Files{CA: at("ca"), Cert: at("crt"), Key: at("key"), Revoked: at("none")}, nil); err == nil {
+		t.Error("a missing list is no error at the start")
+	}
+}
+
+func TestExpiriesAreThoseOfTheFiles(t *testing.T) {
+	ca, next := authority(t, "first"), authority(t, "second")
+	own := issue(t, ca, "coordinator")
+	k, dir, _ := open(t, append(slices.Clone(ca.Cert), append(ca.Cert, next.Cert...)...), own)
+	want := map[string]time.Time{}
+	for use, pairs := range map[string][]Pair{UseAuthority: {ca, next}, UseCertificate: {own}} {
+		for _, p := range pairs {
+			c := chainOf(t, p)[0]
+			want[use+" "+c.SerialNumber.Text(16)] = c.NotAfter
+		}
+	}
+	got := k.Expiries()
+	if len(got) != len(want) {
+		t.Errorf("%d expiries, want %d: %v", len(got), len(want), got)
+	}
+	for _, e := range got {
+		file := map[string]string{UseAuthority: "ca", UseCertificate: "crt"}[e.Use]
+		if !want[e.Use+" "+e.Serial].Equal(e.At) || e.File != filepath.Join(dir, file) {
+			t.Errorf("%+v, want one of %v", e, want)
+		}
+	}
+}
+
+// The common name proves nothing: a node is what its DNS names and addresses say.
+func TestNamesAreNeverTheCommonName(t *testing.T) {
+	ca := authority(t, "lab")
+	own := issue(t, ca, "10.0.0.9")
+	k, _, _ := open(t, ca.Cert, own)
+	if got := k.Name(); got != "10.0.0.9" {
+		t.Errorf("%q, want the address", got)
+	}
+	if got := Names(&x509.Certificate{Subject: pkix.Name{CommonName: "h1"}, DNSNames: []string{"h2"}}); !slices.Equal(got, []string{"h2"}) {
+		t.Errorf("%q, want h2 alone", got)
+	}
+	if got := Names(&x509.Certificate{Subject: pkix.Name{CommonName: "h1"}}); len(got) != 0 {
+		t.Errorf("%q of a certificate with a common name only", got)
+	}
+}
+
 func TestOpenAndIssueSayWhatIsWrong(t *testing.T) {
 	ca, other := authority(t, "lab"), authority(t, "other")
 	p := issue(t, ca, "h1")
@@ -191,9 +309,9 @@ func TestOpenAndIssueSayWhatIsWrong(t *testing.T) {
 		files Files
 		want  string
 	}{
-		"no file":   {Files{at("none"), at("crt"), at("key")}, at("none")},
-		"junk CA":   {Files{at("junk"), at("crt"), at("key")}, "holds no PEM certificate"},
-		"wrong key": {Files{at("ca"), at("ca"), at("key")}, at("ca") + " with " + at("key")},
+		"no file":   {Files{CA: at("none"), Cert: at("crt"), Key: at("key")}, at("none")},
+		"junk CA":   {Files{CA: at("junk"), Cert: at("crt"), Key: at("key")}, "holds no PEM certificate"},
+		"wrong key": {Files{CA: at("ca"), Cert: at("ca"), Key: at("key")}, at("ca") + " with " + at("key")},
 	} {
 		if _, err := Open(c.files, nil); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)

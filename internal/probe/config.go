@@ -32,6 +32,7 @@ type Config struct {
 	Edges        []EdgeConfig // from own NICs to peers
 	Answers      []EdgeConfig // from peers to own NICs: what may be asked of this node
 	Trace        TraceConfig
+	Life         uint64 // number of this life of the program, which grows from start to start; 0: none
 	KeyFile      string // "": the mesh is not authenticated, or a coordinator has the keys
 	Hash         string // first eight octets of the SHA-256 of what it was read from, in hex
 }

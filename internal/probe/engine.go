@@ -83,6 +83,8 @@ type wiring struct {
 	mu      sync.Mutex
 	sockets atomic.Pointer[[]*socket] // by token; never changed, only exchanged
 	ssids   map[uint16]bool
+	lives   map[string]*peerLife // by node
+	life    ownLife
 }
 
 func (w *wiring) add(s *socket) error {
@@ -211,6 +213,7 @@ func (e *Engine) Apply(cfg *Config) error {
 // NIC that cannot be opened is left out and told about.
 func (e *Engine) rewire(cfg *Config, old []*nic) (nics []*nic, err error) {
 	e.every.Store(int64(turnOf(cfg)))
+	e.wire.life.raise(cfg.Life)
 	var errs []error
 	for _, c := range cfg.NICs {
 		var n *nic
@@ -491,10 +494,13 @@ type NICStats struct {
 	Stalled     time.Duration     // by which the loop ran late, beyond 20 ms each time
 	SendErrors  map[string]uint64 // by errno
 	Dropped     map[string]uint64 // by reason
+	Forgers     []Forger          // of packets that did not verify, by source address; the first are all others
+	Unread      map[string]uint64 // packets for the NIC that were lost here and not in the network, by reason
 	ICMPErrors  []ICMPErrors      // about probes and replies
 	Missing     map[string]uint64 // samples without the stamp they wanted, by which
 	Unmatched   uint64            // transmit stamps of packets no longer known
 	Skipped     uint64            // probes whose time went by unused
+	Unbound     int               // peers whose authenticated packets carry no life number
 	Overrun     uint64            // exchanges that gave way before clock sync took them
 	Sessions    int
 	Restarts    map[string]uint64 // noticed of senders and of reflectors
@@ -557,6 +563,13 @@ func (n *nic) snapshot(planned int64) NICStats {
 	for i, v := range n.dropped {
 		s.Dropped[dropNames[i]] = v
 	}
+	s.Forgers = slices.Clone(n.forgers)
+	s.Unread = map[string]uint64{"unverified": n.dropped[dropUnverified], "socket_full": n.overflown, "no_life": n.unproven}
+	for _, p := range n.peers {
+		if p.unbound && len(p.auth) > 0 {
+			s.Unbound++
+		}
+	}
 	if n.rdma != nil {
 		st := n.rdma.Status()
 		s.Port = &st
@@ -610,6 +623,7 @@ func (n *nic) snapshot(planned int64) NICStats {
 	}
 	for _, sock := range socks {
 		s.Sockets = append(s.Sockets, SocketStats{Name: sock.name, Drops: sock.Drops()})
+		s.Unread["socket_full"] += sock.Drops()
 	}
 	return s
 }

@@ -495,6 +495,8 @@ type session struct {
 	stepSeq uint32 // the highest before the sender's clock was set back
 	stepTS  int64  // the sender's time in that packet; 0: never
 	started bool
+	life    uint64 // of the sender; 0: not known
+	begun   uint64 // the sender's first life of which this session goes on
 
 	follows  [followsKept]stamp.FollowUp // transmit stamps not yet told, oldest at first
 	first    int
@@ -543,22 +545,76 @@ const (
 // sessionWindow is how many sequence numbers back a session knows.
 const sessionWindow = 64
 
-// arrive takes a probe of the session. A lower sequence number with a later
-// time is a sender that started anew; one with an earlier time was overtaken,
-// and so was one of a sender that meanwhile set its clock back. Unless strict, what is too old to be known counts as new: only where the
-// packets are authentic can a late one be told from a replayed one.
-func (s *session) arrive(seq uint32, ts int64, strict bool) arrival {
+// sessionAhead is by how much a probe may be ahead of the last one for the
+// session to expect it: what a fast flow sends during an outage of seconds.
+const sessionAhead = 1024
+
+// expects reports whether a probe with this sequence number is one of the next,
+// or one of the last that did not come yet.
+func (s *session) expects(seq uint32) bool {
+	ahead := int32(seq - s.highest)
+	return s.started && ahead > -sessionWindow && ahead <= sessionAhead && (ahead > 0 || s.seen&(1<<-ahead) == 0)
+}
+
+// continues reports whether a life is one that the session knows of the process
+// that sends to it now.
+func (s *session) continues(life uint64) bool {
+	return s != nil && s.started && life != 0 && life >= s.begun && life <= s.life
+}
+
+// arriveInLife takes an authentic probe with a life number that was admitted.
+func (s *session) arriveInLife(life uint64, seq uint32, ts int64) arrival {
 	switch ahead := int32(seq - s.highest); {
-	case !s.started || ahead <= 0 && ts > s.highTS && !s.beforeStep(ahead, ts):
-		if s.started {
-			s.restarts++
-			s.rx, s.tx, s.seq = 0, 0, 0
-			s.untold = 0
-			s.follows = [followsKept]stamp.FollowUp{}
+	case !s.started || life > s.life && (ahead <= 0 || ahead > sessionAhead):
+		s.begin(seq, ts)
+		s.begun, s.life = life, life
+	case life < s.begun:
+		return arrivalOld // the session is of a later life
+	default:
+		if s.life = max(s.life, life); s.begun == 0 {
+			s.begun = life // those before it had none
 		}
-		s.started = true
-		s.highest, s.highTS, s.seen = seq, ts, 1
-		s.stepTS = 0
+		if came := s.number(ahead, seq, ts, true); came != arrivalNew {
+			return came
+		}
+	}
+	s.rx++
+	return arrivalNew
+}
+
+// arrive takes a probe of the session that carries no life number. A lower
+// sequence number with a later time is a sender that started anew; one with an
+// earlier time was overtaken, and so was one of a sender that meanwhile set its
+// clock back. Unless strict, what is too old to be known counts as new: only
+// where the packets are authentic can a late one be told from a replayed one.
+func (s *session) arrive(seq uint32, ts int64, strict bool) arrival {
+	ahead := int32(seq - s.highest)
+	if !s.started || ahead <= 0 && ts > s.highTS && !s.beforeStep(ahead, ts) {
+		s.begin(seq, ts)
+		s.begun, s.life = 0, 0
+	} else if came := s.number(ahead, seq, ts, strict); came != arrivalNew {
+		return came
+	}
+	s.rx++
+	return arrivalNew
+}
+
+// begin starts the session, or starts it anew, with a probe.
+func (s *session) begin(seq uint32, ts int64) {
+	if s.started {
+		s.restarts++
+		s.rx, s.tx, s.seq = 0, 0, 0
+		s.untold = 0
+		s.follows = [followsKept]stamp.FollowUp{}
+	}
+	s.started = true
+	s.highest, s.highTS, s.seen = seq, ts, 1
+	s.stepTS = 0
+}
+
+// number takes the sequence number of a probe of a session that goes on.
+func (s *session) number(ahead int32, seq uint32, ts int64, strict bool) arrival {
+	switch {
 	case ahead > 0:
 		if ts < s.highTS {
 			s.stepSeq, s.stepTS = s.highest, s.highTS
@@ -574,7 +630,6 @@ func (s *session) arrive(seq uint32, ts int64, strict bool) arrival {
 	case strict:
 		return arrivalOld
 	}
-	s.rx++
 	return arrivalNew
 }
 
@@ -600,6 +655,18 @@ func (b *bucket) any(mono int64) bool {
 	b.tokens = math.Min(b.burst, b.tokens+float64(mono-b.at)*b.rate/1e9)
 	b.at = mono
 	return b.tokens >= 1
+}
+
+// spare reports whether a packet may be verified: one that is expected as long
+// as there is a token, any other only as long as the bucket is half full.
+func (b *bucket) spare(mono int64, expected bool) bool {
+	return b.any(mono) && (expected || b.tokens >= b.burst/2)
+}
+
+// spend takes tokens even where there are not as many.
+func (b *bucket) spend(mono int64, tokens float64) {
+	b.any(mono)
+	b.tokens = max(0, b.tokens-tokens)
 }
 
 // take takes one token if there is one.

@@ -64,11 +64,11 @@ func parseExtension(b []byte) (x extension, err error) {
 	}
 	for rest := b[extHeader:]; len(rest) > 0; {
 		if len(rest) < extObject {
-			return x, fmt.Errorf("extension object: %d octets left, want a header of %d", len(rest), extObject)
+			return extension{}, fmt.Errorf("extension object: %d octets left, want a header of %d", len(rest), extObject)
 		}
 		n := int(binary.BigEndian.Uint16(rest))
 		if n < extObject || n > len(rest) {
-			return x, fmt.Errorf("extension object length: %d, want %d to the %d that are left", n, extObject, len(rest))
+			return extension{}, fmt.Errorf("extension object length: %d, want %d to the %d that are left", n, extObject, len(rest))
 		}
 		class, typ, body := rest[2], rest[3], rest[extObject:n]
 		rest = rest[n:]

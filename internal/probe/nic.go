@@ -32,11 +32,34 @@ const (
 	receiveBuffer = 4 << 20 // octets
 	rateHeadroom  = 4       // replies to a session, in units of the expected rate
 	traceReplies  = 500     // trace packets answered per peer and second
-	// forgeries is how many packets a second are verified in vain for one peer.
-	// Beyond it what comes from its address is dropped unread, so that a flood
-	// of forged packets costs no more than that many HMACs.
-	forgeries = 1000
+	// peerForgeries is how many packets a second may fail verification for one
+	// peer before they draw on the budget of the whole NIC. While one peer's
+	// address is flooded, the packets of all others are verified all the same.
+	peerForgeries = 1000
+	// forgedBudget is how many HMACs a second a NIC computes for packets that
+	// turn out to be forged, beyond peerForgeries. One takes 0.4 to 0.6 us
+	// (BenchmarkOperation/ParseForgedPacket in internal/stamp), so that a flood
+	// costs a tenth of a core. What does not fit is dropped without being
+	// verified, and is counted: it is no loss of the network.
+	forgedBudget = 200_000
+	// forgedBurst is how much of the budget can be saved up. Packets that a
+	// session does not expect may use the upper half of it only.
+	forgedBurst = forgedBudget / 4
+	// maxForgers bounds the source addresses of forged packets that are counted
+	// one by one, and forgerFrom is from how many packets on one is.
+	maxForgers = 8
+	forgerFrom = 100
 )
+
+// otherForgers stands for all addresses that are not counted by themselves.
+const otherForgers = "other"
+
+// Forger counts the packets that came from one source address and were not
+// authentic, or were not verified because too many had not been.
+type Forger struct {
+	From    string // an address, or "other"
+	Packets uint64
+}
 
 // edge is one flow to one peer.
 type edge struct {
@@ -67,10 +90,15 @@ type peer struct {
 	answers  map[int]*answer     // by the peer's flow number
 	sessions bucket              // for new sessions
 	traces   bucket              // for answers to trace packets
-	forged   bucket              // for packets that do not verify
+	forged   bucket              // for packets that do not verify, before the NIC's budget is used
+	failures uint64              // packets that did not verify, until it is a forger
+	forger   int                 // its place among the NIC's forgers; 0: it is one of the others
 	estimate stamp.ErrorEstimate // of its clock, by its last reply
 	auth     []*stamp.Authenticator
 	verified int // index of the key that verified last
+	life     *peerLife
+	who      uint64 // stands for its name
+	unbound  bool   // its last authentic packet carried no life number
 }
 
 // at is the peer's address, or its GID.
@@ -253,6 +281,10 @@ type nic struct {
 	missing    [2]uint64 // of the reflector: T2 and T3
 	unmatched  uint64    // transmit stamps of packets no longer known
 	skipped    uint64    // probes whose time went by
+	overflown  uint64    // packets that did not fit into the buffers of sockets closed since
+	unproven   uint64    // packets without a life number that may have been a peer's own
+	budget     bucket    // for HMACs of forged packets
+	forgers    []Forger  // the first one stands for the others
 	kernel     Histogram
 	device     Histogram           // from the kernel's stamp to the NIC's, of what is sent
 	stamps     [2][stampKinds]bool // that were seen by UDP: tx, rx
@@ -280,10 +312,12 @@ const (
 	dropUnsolicited
 	dropForeignSSID
 	dropTraceCopy
+	dropForeignPort
+	dropUnverified
 	dropReasons
 )
 
-var dropNames = [dropReasons]string{"malformed", "oversized", "unregistered", "bad_hmac", "replay", "rate_limited", "session_limit", "unsolicited", "foreign_ssid", "trace_copy"}
+var dropNames = [dropReasons]string{"malformed", "oversized", "unregistered", "bad_hmac", "replay", "rate_limited", "session_limit", "unsolicited", "foreign_ssid", "trace_copy", "foreign_port", "unverified"}
 
 func (n *nic) mono() int64 {
 	if v := n.wire.virtual; v != nil {
@@ -298,6 +332,7 @@ func openNIC(cfg NICConfig, node *Config, base time.Time, w *wiring, log *slog.L
 		senders: map[socketKey]*socket{}, peers: map[netip.Addr]*peer{}, sessions: map[sessionKey]*session{},
 		sendErrors: map[syscall.Errno]uint64{}, awaited: map[uint32]*traceProbe{}, icmpErrors: map[[2]uint8]uint64{}}
 	n.failed = n.sendFailed
+	n.budget, n.forgers = newBucket(forgedBudget, forgedBurst, n.mono()), []Forger{{From: otherForgers}}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.listen(); err != nil {
@@ -365,6 +400,7 @@ func (n *nic) open(name string, port uint16) (*socket, error) {
 func (n *nic) closeSocket(s *socket) error {
 	s.closed = true
 	n.wire.remove(s)
+	n.overflown += s.Drops()
 	if n.outSocket == s {
 		n.outSocket = nil
 	}
@@ -479,7 +515,7 @@ func (n *nic) applyPeers(node *Config) {
 		p := known[cfg.NIC]
 		if p == nil {
 			p = &peer{edges: map[int]*edge{}, answers: map[int]*answer{},
-				traces: newBucket(traceReplies, traceReplies, mono), forged: newBucket(forgeries, forgeries, mono)}
+				traces: newBucket(traceReplies, traceReplies, mono), forged: newBucket(peerForgeries, peerForgeries, mono)}
 		}
 		if p.auth == nil || !slices.EqualFunc(p.cfg.Keys, cfg.Keys, func(a, b Key) bool { return a.ID == b.ID && string(a.Secret) == string(b.Secret) }) {
 			p.auth, p.verified = nil, 0
@@ -487,7 +523,11 @@ func (n *nic) applyPeers(node *Config) {
 				p.auth = append(p.auth, stamp.NewAuthenticator(k.Secret))
 			}
 		}
+		if p.cfg.Address != cfg.Address || p.rdma != byRDMA {
+			p.forger, p.failures = 0, 0
+		}
 		p.cfg, p.rdma = cfg, byRDMA
+		p.life, p.who = n.wire.lifeOf(fabric.OwnerOf(cfg.NIC)), whoIs(cfg.NIC)
 		old := p.answers
 		p.answers = make(map[int]*answer, len(asked[cfg.NIC]))
 		for _, a := range asked[cfg.NIC] {
@@ -705,6 +745,7 @@ func (n *nic) putRequest(buf []byte, seq uint32, user int64, ssid uint16, tx uin
 	b = stamp.AppendDirectMeasurement(b, tx)
 	b = stamp.AppendFollowUp(b)
 	if a != nil {
+		b = stamp.AppendLives(b, n.wire.life.now.Load(), whoIs(n.cfg.NIC))
 		b = stamp.AppendHMAC(b, base, a)
 	}
 	if pad := n.node.Stamp.Padding; pad > 0 {
@@ -951,7 +992,30 @@ func (n *nic) replied(s *socket, g *unix.Datagram, wall time.Time) {
 		}
 	} else {
 		base = stamp.AuthBaseLen
-		if a = n.verify(pr, mono, func(a *stamp.Authenticator) error { return p.ParseAuth(g.Data, a) }); a == nil {
+		expected, plausible := n.expectsReply(pr, s, g)
+		if !plausible {
+			return
+		}
+		if a = n.verify(pr, expected, mono, func(a *stamp.Authenticator) error { return p.ParseAuth(g.Data, a) }); a == nil {
+			return
+		}
+	}
+	var r reply
+	malformed := r.answers.Parse(g.Data, base, a)
+	if errors.Is(malformed, stamp.ErrIntegrity) {
+		n.dropped[dropBadHMAC]++
+		return
+	}
+	if a != nil {
+		lives := r.answers.Lives
+		if !lives.By(g.Data, pr.who) {
+			lives = stamp.Lives{}
+		}
+		if !n.admit(pr, lives.Reflector, true, mono) {
+			return
+		}
+		if lives != (stamp.Lives{}) && !n.wire.life.mine(lives.Sender) {
+			n.dropped[dropReplay]++
 			return
 		}
 	}
@@ -972,27 +1036,73 @@ func (n *nic) replied(s *socket, g *unix.Datagram, wall time.Time) {
 		n.dropped[dropUnsolicited]++
 		return
 	}
-	r := reply{seq: p.Seq, senderSeq: p.SenderSeq, t2: p.Receive.Nanos(p.ErrorEstimate), t3: p.Timestamp.Nanos(p.ErrorEstimate),
-		t4: n.receivedAt(g, user), ecn: g.TOS & 3}
-	if err := r.answers.Parse(g.Data, base, a); err != nil {
-		if errors.Is(err, stamp.ErrIntegrity) {
-			n.dropped[dropBadHMAC]++
-		} else {
-			n.dropped[dropMalformed]++
-		}
+	if malformed != nil {
+		n.dropped[dropMalformed]++
 		return
 	}
+	r.seq, r.senderSeq, r.ecn = p.Seq, p.SenderSeq, g.TOS&3
+	r.t2, r.t3, r.t4 = p.Receive.Nanos(p.ErrorEstimate), p.Timestamp.Nanos(p.ErrorEstimate), n.receivedAt(g, user)
 	pr.estimate = p.ErrorEstimate
 	if e.take(mono, &r) == outcomeUnsolicited {
 		n.dropped[dropUnsolicited]++
 	}
 }
 
-// verify finds the key that a packet of a peer verifies with; nil: it is dropped
-// and counted.
-func (n *nic) verify(pr *peer, mono int64, parse func(*stamp.Authenticator) error) *stamp.Authenticator {
-	if !pr.forged.any(mono) {
-		n.dropped[dropRate]++
+// expectsReply looks at a packet that claims to be a reply of a peer, before
+// anything of it is verified. It reports whether the packet can be one at all,
+// and otherwise counts it as dropped; and whether a probe waits for this reply.
+func (n *nic) expectsReply(pr *peer, s *socket, g *unix.Datagram) (expected, plausible bool) {
+	if len(g.Data) < stamp.AuthBaseLen {
+		n.dropped[dropMalformed]++
+		return false, false
+	}
+	_, seq, ssid := stamp.PeekAuth(g.Data)
+	e := pr.edges[int(s.port)-int(n.node.Stamp.SourcePort)]
+	switch {
+	case ssid&traceSSID != 0 && (ssid&traceReplySSID != 0 || ssid&ssidMask != n.ssid):
+		n.dropped[dropTraceCopy]++
+	case ssid&traceSSID != 0:
+		return n.awaited[seq] != nil, true
+	case ssid != n.ssid:
+		n.dropped[dropForeignSSID]++
+	case e == nil:
+		n.dropped[dropUnsolicited]++
+	default:
+		slot := e.slotOf(seq)
+		return slot != nil && slot.state == slotWaiting, true
+	}
+	return false, false
+}
+
+// expectsProbe does the same for a packet that claims to be a probe of a peer.
+// A sender that started anew is not expected either, and can be one all the
+// same.
+func (n *nic) expectsProbe(pr *peer, g *unix.Datagram) (expected, plausible bool) {
+	if len(g.Data) < stamp.AuthBaseLen {
+		n.dropped[dropMalformed]++
+		return false, false
+	}
+	seq, _, ssid := stamp.PeekAuth(g.Data)
+	flow := int(g.From.Port()) - int(n.node.Stamp.SourcePort)
+	switch {
+	case flow < 0 || flow >= max(1, len(n.node.Stamp.Classes))*FlowsPerClass:
+		n.dropped[dropForeignPort]++
+	case pr.cfg.SSID != 0 && ssid&ssidMask != pr.cfg.SSID:
+		n.dropped[dropForeignSSID]++
+	default:
+		sess := n.sessions[sessionKey{g.From, ssid}]
+		return sess != nil && sess.expects(seq), true
+	}
+	return false, false
+}
+
+// verify finds the key that a packet of a peer verifies with. It returns nil
+// when there is none, or when too many packets have failed for this one to be
+// verified; the packet is then counted as dropped.
+func (n *nic) verify(pr *peer, expected bool, mono int64, parse func(*stamp.Authenticator) error) *stamp.Authenticator {
+	if !pr.forged.spare(mono, expected) && !n.budget.spare(mono, expected) {
+		n.dropped[dropUnverified]++
+		n.countForged(pr)
 		return nil
 	}
 	a, err := pr.authentic(parse)
@@ -1000,12 +1110,35 @@ func (n *nic) verify(pr *peer, mono int64, parse func(*stamp.Authenticator) erro
 	case err == nil:
 		return a
 	case errors.Is(err, stamp.ErrHMAC):
-		pr.forged.take(mono)
 		n.dropped[dropBadHMAC]++
+		n.chargeForged(pr, mono)
 	default:
 		n.dropped[dropMalformed]++
 	}
 	return nil
+}
+
+// chargeForged pays for the HMACs of a packet that did not verify.
+func (n *nic) chargeForged(pr *peer, mono int64) {
+	n.countForged(pr)
+	if !pr.forged.take(mono) {
+		n.budget.spend(mono, float64(len(pr.auth)))
+	}
+}
+
+// countForged counts a packet by its source address, for as many addresses as
+// are counted one by one.
+func (n *nic) countForged(pr *peer) {
+	if pr.forger == 0 {
+		if pr.failures++; pr.failures >= forgerFrom && len(n.forgers) <= maxForgers {
+			from := pr.at().String()
+			if pr.forger = slices.IndexFunc(n.forgers, func(f Forger) bool { return f.From == from }); pr.forger < 0 {
+				pr.forger = len(n.forgers)
+				n.forgers = append(n.forgers, Forger{From: from})
+			}
+		}
+	}
+	n.forgers[pr.forger].Packets++
 }
 
 func stampOr(kernel, user int64) int64 {
@@ -1036,12 +1169,22 @@ func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 		}
 	} else {
 		base = stamp.AuthBaseLen
-		if a = n.verify(pr, mono, func(a *stamp.Authenticator) error { return p.ParseAuth(g.Data, a) }); a == nil {
+		expected, plausible := n.expectsProbe(pr, g)
+		if !plausible {
+			return nil
+		}
+		if a = n.verify(pr, expected, mono, func(a *stamp.Authenticator) error { return p.ParseAuth(g.Data, a) }); a == nil {
 			return nil
 		}
 	}
 	if pr.cfg.SSID != 0 && p.SSID&ssidMask != pr.cfg.SSID {
 		n.dropped[dropForeignSSID]++
+		return nil
+	}
+	checked := stamp.Check(g.Data, base, a)
+	life, hasLife := checked.SenderLife(pr.who)
+	key := sessionKey{g.From, p.SSID}
+	if a != nil && !n.sessions[key].continues(life) && !n.admit(pr, life, checked.Authentic(), mono) {
 		return nil
 	}
 	at := n.receivedAt(g, user)
@@ -1065,12 +1208,17 @@ func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 		v.Unsupported = stamp.Types(stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
 	} else {
 		asked := pr.answers[int(g.From.Port())-int(n.node.Stamp.SourcePort)]
-		if sess = n.session(pr, asked, g.From, p.SSID, mono); sess == nil {
+		if sess = n.session(pr, asked, key, mono); sess == nil {
 			n.dropped[dropSessions]++
 			return nil
 		}
 		before := sess.restarts
-		came := sess.arrive(p.Seq, p.Timestamp.Nanos(p.ErrorEstimate), a != nil)
+		var came arrival
+		if hasLife {
+			came = sess.arriveInLife(life, p.Seq, p.Timestamp.Nanos(p.ErrorEstimate))
+		} else {
+			came = sess.arrive(p.Seq, p.Timestamp.Nanos(p.ErrorEstimate), a != nil)
+		}
 		n.restarts += sess.restarts - before
 		if a != nil && came != arrivalNew {
 			n.dropped[dropReplay]++
@@ -1103,20 +1251,42 @@ func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 	} else {
 		r.PutAuth(buf, a)
 	}
-	done := v.Reflect(buf, g.Data, base, a)
+	v.Life, v.Who = n.wire.life.now.Load(), whoIs(n.cfg.NIC)
+	done := v.ReflectChecked(buf, g.Data, base, a, checked)
 	if a != nil && done.Integrity {
-		pr.forged.take(mono)
 		n.dropped[dropBadHMAC]++
+		n.chargeForged(pr, mono)
 	}
 	id := s.link.Commit(s.Endpoint, done.Len, g.From, done.DSCP<<2|ect0, 0)
 	n.note(sentRef{id: id, wants: n.kinds(s), sess: sess, seq: seq, user: sent})
 	return nil
 }
 
+// admit reports whether the life of an authentic packet allows it to be used, and
+// counts it as dropped otherwise. Of TLVs that are not authentic the life is not
+// known.
+func (n *nic) admit(pr *peer, life uint64, authentic bool, mono int64) bool {
+	switch pr.life.admit(life, mono) {
+	case admitted:
+		pr.unbound = life == 0
+		return true
+	case unproven:
+		if !authentic {
+			n.dropped[dropBadHMAC]++
+			n.chargeForged(pr, mono)
+			return false
+		}
+		if pr.life.silent(mono) {
+			n.unproven++
+		}
+	}
+	n.dropped[dropReplay]++
+	return false
+}
+
 // session finds or opens the session of a probe; nil when the peer opens more
 // than it may.
-func (n *nic) session(pr *peer, asked *answer, from netip.AddrPort, ssid uint16, mono int64) *session {
-	key := sessionKey{from, ssid}
+func (n *nic) session(pr *peer, asked *answer, key sessionKey, mono int64) *session {
 	s := n.sessions[key]
 	if s == nil {
 		if !pr.sessions.take(mono) {

@@ -52,7 +52,7 @@ func StartSimulated(cfg *Config, bend *Bend, base time.Time, walk func(fabric.Ed
 	e := &Engine{log: log, base: base, wire: &wiring{bend: bend, virtual: new(atomic.Int64), ssids: map[uint16]bool{}}, cfg: cfg}
 	for _, c := range cfg.NICs {
 		n := &nic{cfg: c, node: cfg, bound: stamp.UnknownBound, log: log.With("nic", c.NIC), base: base, wire: e.wire, ssid: e.wire.randomSSID(),
-			peers: map[netip.Addr]*peer{}, sessions: map[sessionKey]*session{}, kindWhy: "the NIC is simulated"}
+			peers: map[netip.Addr]*peer{}, sessions: map[sessionKey]*session{}, kindWhy: "the NIC is simulated", forgers: []Forger{{From: otherForgers}}}
 		n.stamps[0][kernelStamps], n.stamps[1][kernelStamps] = true, true
 		n.setEstimate()
 		n.applyPeers(cfg)
@@ -166,7 +166,7 @@ func (s *Simulated) Reflect(p *SimPacket, arrived, now, stamped int64, marked bo
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	asked := pr.answers[p.flow.Edge.Flow]
-	sess := n.session(pr, asked, netip.AddrPortFrom(pr.cfg.Address, p.flow.SrcPort), p.flow.nic.ssid, now)
+	sess := n.session(pr, asked, sessionKey{netip.AddrPortFrom(pr.cfg.Address, p.flow.SrcPort), p.flow.nic.ssid}, now)
 	if sess == nil {
 		n.dropped[dropSessions]++
 		return false

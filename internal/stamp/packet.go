@@ -209,6 +209,15 @@ func (p *ReflectorPacket) ParseAuth(b []byte, a *Authenticator) error {
 	return p.ErrorEstimate.check()
 }
 
+// PeekAuth reads, of a packet in authenticated form that nothing was verified
+// of, its sequence number, that of the probe if it is a reply, and the SSID. It
+// panics if b has fewer than AuthBaseLen octets. Whatever it returns can be
+// forged.
+func PeekAuth(b []byte) (seq, senderSeq uint32, ssid uint16) {
+	_ = b[AuthBaseLen-1]
+	return binary.BigEndian.Uint32(b[offAuthSeq:]), binary.BigEndian.Uint32(b[offAuthSenderSeq:]), binary.BigEndian.Uint16(b[offAuthSSID:])
+}
+
 func (e ErrorEstimate) check() error {
 	if !e.Valid() {
 		return ErrMultiplier

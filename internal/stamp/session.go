@@ -2,10 +2,40 @@ package stamp
 
 import "encoding/binary"
 
-// authentic applies RFC 8972 4.8 to the TLV area behind the base octets of
-// packet, before anything of it may be used. A non-nil a says that the
-// session's TLVs are protected; in authenticated mode they always are.
-func authentic(packet []byte, base int, a *Authenticator) bool {
+// Checked is what is known of a request's TLVs after their verification.
+type Checked struct {
+	authentic bool
+	lives     []byte // the value of its TLV of type TypeLives; nil: it has none
+	packet    []byte
+}
+
+// Check applies RFC 8972 4.8 to the TLV area behind the base octets of packet,
+// before anything of it may be used. A non-nil a says that the session's TLVs
+// are protected; in authenticated mode they always are.
+func Check(packet []byte, base int, a *Authenticator) (c Checked) {
+	c.packet = packet
+	c.authentic = c.check(packet, base, a)
+	return c
+}
+
+// Authentic reports whether the TLVs may be used.
+func (c *Checked) Authentic() bool { return c.authentic }
+
+// SenderLife is the life number of the sender that who stands for. It reports
+// false where the packet, which is in authenticated form, has none that may be
+// used.
+func (c *Checked) SenderLife(who uint64) (life uint64, ok bool) {
+	if !c.authentic || c.lives == nil {
+		return 0, false
+	}
+	var v Lives
+	if v.parse(c.lives); v.Sender == 0 || !v.By(c.packet, who) {
+		return 0, false
+	}
+	return v.Sender, true
+}
+
+func (c *Checked) check(packet []byte, base int, a *Authenticator) bool {
 	area := packet[base:]
 	count, padding, hmacAt := 0, 0, -1
 	for rest := area; len(rest) > 0; count++ {
@@ -20,6 +50,10 @@ func authentic(packet []byte, base int, a *Authenticator) bool {
 		switch tlv.Type {
 		case TypeExtraPadding:
 			padding++
+		case TypeLives:
+			if tlv.Type.validLength(len(tlv.Value)) {
+				c.lives = tlv.Value
+			}
 		case TypeHMAC:
 			if !tlv.Type.validLength(len(tlv.Value)) {
 				return false
@@ -44,6 +78,8 @@ type ReflectorValues struct {
 	RxCount       uint32 // packets received in the session, this one included
 	TxCount       uint32 // replies sent in the session, this one included
 	FollowUp      FollowUp
+	Life          uint64 // of the reflector; 0: not known
+	Who           uint64 // stands for the reflector's name, beside its life
 	// Unsupported are types the reflector has no values for at present; they
 	// are answered like unknown ones. TypeHMAC in it has no effect.
 	Unsupported TypeSet
@@ -67,10 +103,16 @@ type Reflection struct {
 // are protected: a request with TLVs but no HMAC TLV then fails like one whose
 // HMAC is wrong.
 func (v *ReflectorValues) Reflect(reply, request []byte, base int, a *Authenticator) Reflection {
+	return v.ReflectChecked(reply, request, base, a, Check(request, base, a))
+}
+
+// ReflectChecked is Reflect for a request whose TLVs were verified by Check, with
+// the same base and a.
+func (v *ReflectorValues) ReflectChecked(reply, request []byte, base int, a *Authenticator, c Checked) Reflection {
 	area, out := request[base:], reply[base:len(request)]
 	copy(out, area)
 	r := Reflection{Len: len(request), DSCP: v.ReceivedDSCP}
-	if !authentic(request, base, a) {
+	if !c.authentic {
 		r.Integrity = true
 		r.Malformed = refuse(out)
 		return r
@@ -81,6 +123,9 @@ func (v *ReflectorValues) Reflect(reply, request []byte, base int, a *Authentica
 			markMalformed(out[at:], Malformed)
 			r.Malformed = true
 			return r
+		}
+		if tlv.Type == TypeLives {
+			(&Lives{Reflector: v.Life, tag: livesTag(reply, base, v.Who)}).putReflector(tlv.Value)
 		}
 		if v.answer(tlv, &r) {
 			out[at] = 0
@@ -99,7 +144,7 @@ func (v *ReflectorValues) Reflect(reply, request []byte, base int, a *Authentica
 // answer fills in the value of one well-formed TLV and reports whether its
 // type was understood.
 func (v *ReflectorValues) answer(tlv TLV, r *Reflection) bool {
-	if !known.Has(tlv.Type) || v.Unsupported.Has(tlv.Type) && tlv.Type != TypeHMAC {
+	if !tlv.Type.understood() || v.Unsupported.Has(tlv.Type) && tlv.Type != TypeHMAC {
 		return false
 	}
 	switch tlv.Type {
@@ -137,7 +182,7 @@ func refuse(out []byte) (malformed bool) {
 			return true
 		}
 		flags := Integrity
-		if !known.Has(tlv.Type) {
+		if !tlv.Type.understood() {
 			flags |= Unrecognized
 		}
 		out[at] = byte(flags)
@@ -172,6 +217,7 @@ type Answers struct {
 	ClassOfService    ClassOfService
 	DirectMeasurement DirectMeasurement
 	FollowUp          FollowUp
+	Lives             Lives // zero: the reply has none
 }
 
 // Parse reads the TLVs of reply, a whole packet whose base of base octets was
@@ -181,7 +227,7 @@ type Answers struct {
 // TLVs are protected.
 func (an *Answers) Parse(reply []byte, base int, a *Authenticator) error {
 	*an = Answers{}
-	if anyIntegrityFlag(reply[base:]) || !authentic(reply, base, a) {
+	if c := Check(reply, base, a); anyIntegrityFlag(reply[base:]) || !c.authentic {
 		return ErrIntegrity
 	}
 	for rest := reply[base:]; len(rest) > 0; {
@@ -214,6 +260,8 @@ func (an *Answers) take(tlv TLV) {
 		an.DirectMeasurement.parse(tlv.Value)
 	case TypeFollowUp:
 		an.FollowUp.parse(tlv.Value)
+	case TypeLives:
+		an.Lives.parse(tlv.Value)
 	}
 	an.Has.add(tlv.Type)
 }

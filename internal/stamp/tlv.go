@@ -21,6 +21,9 @@ const (
 	offRTxC       = 8  // RFC 8972 4.5
 	offFollowTime = 4  // RFC 8972 4.7
 	offFollowMode = 12 // RFC 8972 4.7
+	livesLen      = 24 // of TypeLives
+	offOtherLife  = 8  // of TypeLives
+	offLivesTag   = 16 // of TypeLives
 )
 
 // Flags are the STAMP TLV Flags: RFC 8972 4, registry in 5.2.
@@ -42,12 +45,20 @@ const (
 	TypeDirectMeasurement Type = 5 // RFC 8972 4.5
 	TypeFollowUp          Type = 7 // RFC 8972 4.7
 	TypeHMAC              Type = 8 // RFC 8972 4.8
+
+	// TypeLives has the life numbers of both ends (Lives). It is of Graylink:
+	// 252 to 254 are for private use (RFC 8972 5.1). A reflector that does not
+	// know it returns it with U=1, as it came.
+	TypeLives Type = 252
 )
 
 // known are the types this package can process. Location (2) and Access Report
 // (6) are not among them: nothing in Graylink asks for either.
 const known TypeSet = 1<<TypeExtraPadding | 1<<TypeTimestampInfo | 1<<TypeClassOfService |
 	1<<TypeDirectMeasurement | 1<<TypeFollowUp | 1<<TypeHMAC
+
+// understood reports whether this package can process a type.
+func (t Type) understood() bool { return known.Has(t) || t == TypeLives }
 
 // TypeSet is a set of the types below 16.
 type TypeSet uint16
@@ -84,6 +95,8 @@ func (t Type) validLength(n int) bool {
 		return n == followUpLen
 	case TypeHMAC:
 		return n == HMACLen
+	case TypeLives:
+		return n == livesLen
 	}
 	return true
 }
@@ -174,6 +187,28 @@ func AppendDirectMeasurement(packet []byte, senderTx uint32) []byte {
 // AppendFollowUp appends the request for a Follow-Up Telemetry TLV.
 func AppendFollowUp(packet []byte) []byte {
 	return appendZeroed(packet, TypeFollowUp, followUpLen)
+}
+
+// AppendLives appends a TLV with the sender's life number and room for the
+// reflector's, to an authenticated packet whose base is written. who stands for
+// the sender's name.
+func AppendLives(packet []byte, life, who uint64) []byte {
+	tag := livesTag(packet, AuthBaseLen, who)
+	packet = appendZeroed(packet, TypeLives, livesLen)
+	value := packet[len(packet)-livesLen:]
+	binary.BigEndian.PutUint64(value, life)
+	binary.BigEndian.PutUint64(value[offLivesTag:], tag)
+	return packet
+}
+
+// livesTag binds the life numbers of a packet to its base packet and to who sent
+// it: the HMAC TLV covers of the base packet the sequence number only, and both
+// ends have the same key. Plain packets have no tag.
+func livesTag(packet []byte, base int, who uint64) uint64 {
+	if base != AuthBaseLen {
+		return 0
+	}
+	return binary.BigEndian.Uint64(packet[offAuthHMAC:]) ^ who
 }
 
 // AppendHMAC appends the HMAC TLV of a packet whose base has base octets:
@@ -280,4 +315,29 @@ func (v *FollowUp) parse(b []byte) {
 	v.Seq = binary.BigEndian.Uint32(b)
 	v.Timestamp = Timestamp(binary.BigEndian.Uint64(b[offFollowTime:]))
 	v.Method = Method(b[offFollowMode])
+}
+
+// Lives is the value of the TLV of type TypeLives. A life number only grows from
+// one start of a program to the next, so that a packet of an earlier life is
+// known for a replayed one. 0 stands for a life that is not known.
+type Lives struct {
+	Sender    uint64
+	Reflector uint64
+	tag       uint64
+}
+
+// By reports whether the lives belong to the authenticated packet that they came
+// with, and whoever who stands for sent it.
+func (v *Lives) By(packet []byte, who uint64) bool {
+	return v.tag == livesTag(packet, AuthBaseLen, who)
+}
+
+// putReflector leaves the sender's life alone: it goes back as it came.
+func (v *Lives) putReflector(b []byte) {
+	binary.BigEndian.PutUint64(b[offOtherLife:], v.Reflector)
+	binary.BigEndian.PutUint64(b[offLivesTag:], v.tag)
+}
+
+func (v *Lives) parse(b []byte) {
+	v.Sender, v.Reflector, v.tag = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[offOtherLife:]), binary.BigEndian.Uint64(b[offLivesTag:])
 }

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/graylink/graylink/internal/durable"
 )
 
 // Memory is what is known of the events and alarms of a UFM, also over restarts.
@@ -181,22 +183,7 @@ func (f *StateFile) Save(s *Memory) error {
 	if err != nil {
 		return fmt.Errorf("state file: %s: %w", f.path, err)
 	}
-	t, err := os.CreateTemp(filepath.Dir(f.path), ".ufm-state-*")
-	if err != nil {
-		return fmt.Errorf("state file: %w", err)
-	}
-	_, err = t.Write(b)
-	if err == nil {
-		err = t.Sync()
-	}
-	if e := t.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(t.Name(), f.path)
-	}
-	if err != nil {
-		os.Remove(t.Name())
+	if err := durable.WriteFile(f.path, b); err != nil {
 		return fmt.Errorf("state file: %w", err)
 	}
 	f.saved = s.Clone()

@@ -1,48 +1,257 @@
-// Package webaccess decides who may do what acts on a daemon through its web
-// listener.
+// Package webaccess decides which requests a program answers, and who may make it act.
+//
+// Rules:
+//
+//  1. A request is answered only if its Host is an IP address, a loopback name, the
+//     host of the external URL or an allowed name. A web page that rebinds its own DNS
+//     name to this machine has none of them.
+//  2. A request that changes something is refused if a browser sends it for a page of
+//     another origin, and if it has a body that is not declared as JSON.
+//  3. An acting request needs a caller whom the web configuration authenticates, or one
+//     on a loopback address, not forwarded by a proxy, where a flag allows it.
+//  4. Every act is logged with who asked for it and from where.
 package webaccess
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
+	"mime"
 	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"os"
+	"slices"
+	"strings"
 
 	"gopkg.in/yaml.v3"
 )
 
-// MayAct is nil for a loopback client, and for any client when the web
-// configuration, a file of the exporter toolkit or "", asks for credentials,
-// which the toolkit has checked by now.
-func MayAct(r *http.Request, webConfig string) error {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsLoopback() {
-		return nil
-	}
-	if authenticated(webConfig) {
-		return nil
-	}
-	return errors.New("only loopback clients may do this, unless the web configuration asks for authentication")
+// Policy is what a program lets clients of its web listener do. The zero value answers
+// requests to addresses and loopback names, and lets only authenticated callers act.
+type Policy struct {
+	// WebConfig is the exporter toolkit's file of --web.config.file, or "".
+	WebConfig string
+	// AdminAPI allows loopback clients to act without authentication, Lifecycle allows
+	// any client of a loopback address to reload the configuration.
+	AdminAPI, Lifecycle bool
+	// ExternalURL is where browsers reach the program, through a reverse proxy; or nil.
+	ExternalURL *url.URL
+	// AllowedHosts are further names of the program: a DNS name, or *.DOMAIN for all
+	// names below a domain.
+	AllowedHosts []string
+	// AnyHost leaves out rule 1, on a listener that only clients with certificates reach.
+	AnyHost bool
+	// Log gets a line for every act. The default discards them.
+	Log *slog.Logger
+
+	acts actLog
 }
 
-// authenticated reports whether a web configuration file of the exporter
-// toolkit lets in only clients that prove who they are.
-func authenticated(file string) bool {
-	if file == "" {
+// CheckHost returns an error if an entry is no name that AllowedHosts can hold.
+func CheckHost(entry string) error {
+	name := strings.TrimPrefix(entry, "*.")
+	if name == "" || strings.ContainsAny(name, "*/:@ ") {
+		return fmt.Errorf("%q: want a host name without a port, or *.DOMAIN", entry)
+	}
+	return nil
+}
+
+// ParseExternalURL parses a URL that browsers reach the program by; "" gives nil.
+func ParseExternalURL(text string) (*url.URL, error) {
+	if text == "" {
+		return nil, nil
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" {
+		return nil, fmt.Errorf("%q: want http://HOST or https://HOST", text)
+	}
+	return u, nil
+}
+
+// Guard returns a handler that passes on the requests that rules 1 and 2 let through.
+func (p *Policy) Guard(h http.Handler) http.Handler {
+	crossOrigin := http.NewCrossOriginProtection()
+	if p.ExternalURL != nil {
+		// The error is that of a URL without scheme or host; ParseExternalURL refuses those.
+		_ = crossOrigin.AddTrustedOrigin(p.ExternalURL.Scheme + "://" + p.ExternalURL.Host)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
+		if !p.HostAllowed(r.Host) {
+			http.Error(w, fmt.Sprintf("the host %q is not one of this program: use its address, or allow the name with --web.allowed-hosts", hostOf(r.Host)), http.StatusMisdirectedRequest)
+			return
+		}
+		if err := crossOrigin.Check(r); err != nil {
+			p.refused(r, "cross-origin")
+			http.Error(w, "a page of another origin may not do this: "+err.Error(), http.StatusForbidden)
+			return
+		}
+		if hasBody(r) && !isJSON(r) {
+			http.Error(w, "the body has to be declared as Content-Type: application/json", http.StatusUnsupportedMediaType)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// hasBody reports whether a request that may change something has a body.
+func hasBody(r *http.Request) bool {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
 		return false
+	}
+	return r.ContentLength != 0
+}
+
+func isJSON(r *http.Request) bool {
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return err == nil && kind == "application/json"
+}
+
+// loopbackNames are the names that resolve to the own machine by every hosts file.
+var loopbackNames = []string{"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
+
+// hostOf returns the name or address of a Host header, without port, brackets and
+// trailing dot, in lower case.
+func hostOf(host string) string {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	return strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"), "."))
+}
+
+// HostAllowed reports whether requests for a host, with or without a port, are answered.
+// Requests of HTTP/1.0 may have none; browsers always send one.
+func (p *Policy) HostAllowed(host string) bool {
+	name := hostOf(host)
+	if _, err := netip.ParseAddr(name); err == nil || name == "" || p.AnyHost {
+		return true
+	}
+	if slices.Contains(loopbackNames, name) || strings.HasSuffix(name, ".localhost") {
+		return true
+	}
+	if p.ExternalURL != nil && name == hostOf(p.ExternalURL.Host) {
+		return true
+	}
+	return slices.ContainsFunc(p.AllowedHosts, func(entry string) bool {
+		entry = strings.ToLower(strings.TrimSuffix(entry, "."))
+		if domain, ok := strings.CutPrefix(entry, "*"); ok {
+			return strings.HasSuffix(name, domain)
+		}
+		return name == entry
+	})
+}
+
+// Caller is who sent a request.
+type Caller struct {
+	// Name is the authenticated user, the name of the client certificate, "loopback" for
+	// a client of this machine without authentication, or "".
+	Name          string
+	Authenticated bool
+	Loopback      bool // of this machine, and not forwarded by a proxy
+}
+
+// errNoName says why a verified certificate identifies nobody.
+var errNoName = errors.New("the client certificate has no subject alternative name")
+
+// Caller returns who sent a request. The exporter toolkit has checked passwords by then.
+// The error says why a web configuration that can be read does not identify the client.
+func (p *Policy) Caller(r *http.Request) (Caller, error) {
+	var c Caller
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsLoopback() && !forwarded(r.Header) {
+		c.Name, c.Loopback = "loopback", true
+	}
+	users, certificates := authentication(p.WebConfig)
+	if len(users) > 0 {
+		if user, _, ok := r.BasicAuth(); ok && slices.Contains(users, user) {
+			c.Name, c.Authenticated = user, true
+			return c, nil
+		}
+	}
+	if certificates && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		name := certificateName(r)
+		if name == "" {
+			return c, errNoName
+		}
+		c.Name, c.Authenticated = name, true
+	}
+	return c, nil
+}
+
+// certificateName returns the first subject alternative name of the client certificate.
+func certificateName(r *http.Request) string {
+	cert := r.TLS.VerifiedChains[0][0]
+	switch {
+	case len(cert.DNSNames) > 0:
+		return cert.DNSNames[0]
+	case len(cert.URIs) > 0:
+		return cert.URIs[0].String()
+	case len(cert.EmailAddresses) > 0:
+		return cert.EmailAddresses[0]
+	case len(cert.IPAddresses) > 0:
+		return cert.IPAddresses[0].String()
+	}
+	return ""
+}
+
+// forwarded reports whether a proxy says that it passes on the request of another client.
+func forwarded(h http.Header) bool {
+	for name := range h {
+		switch {
+		case name == "Forwarded", name == "Via", name == "X-Real-Ip", name == "True-Client-Ip", strings.HasPrefix(name, "X-Forwarded-"):
+			return true
+		}
+	}
+	return false
+}
+
+// authentication reads the users of a web configuration file, and whether it lets in only
+// clients whose certificates come from an authority that it names.
+func authentication(file string) (users []string, certificates bool) {
+	if file == "" {
+		return nil, false
 	}
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return false
+		return nil, false
 	}
 	var c struct {
 		Users map[string]string `yaml:"basic_auth_users"`
 		TLS   struct {
 			ClientAuth string `yaml:"client_auth_type"`
+			CAFile     string `yaml:"client_ca_file"`
+			CA         string `yaml:"client_ca"`
 		} `yaml:"tls_server_config"`
 	}
 	if yaml.Unmarshal(b, &c) != nil {
-		return false
+		return nil, false
 	}
-	return len(c.Users) > 0 || c.TLS.ClientAuth == "RequireAndVerifyClientCert"
+	for user := range c.Users {
+		users = append(users, user)
+	}
+	return users, c.TLS.ClientAuth == "RequireAndVerifyClientCert" && (c.TLS.CAFile != "" || c.TLS.CA != "")
+}
+
+// mayAct returns who may act, or why the client may not. Flag is the flag that allows
+// loopback clients without authentication, enabled is whether it is set.
+func (p *Policy) mayAct(r *http.Request, flag string, enabled bool) (Caller, error) {
+	c, err := p.Caller(r)
+	switch {
+	case err != nil:
+		return c, err
+	case c.Authenticated, c.Loopback && enabled:
+		return c, nil
+	case c.Loopback:
+		return c, fmt.Errorf("without authentication in --web.config.file this needs %s", flag)
+	case forwarded(r.Header):
+		return c, errors.New("a request that a proxy passes on may do this only if --web.config.file authenticates it")
+	}
+	return c, errors.New("only loopback clients may do this, unless --web.config.file authenticates clients")
 }

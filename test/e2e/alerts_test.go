@@ -111,61 +111,89 @@ func misblamed(p demo.Planned, v *fabric.Verdict) string {
 	return ""
 }
 
-// strike breaks something, waits for the alert, heals it and waits until it is over.
-func (c *chain) strike(kind string, seed uint64, whileBroken func()) alerted {
+// strike breaks what the plans say, all at the same moment, waits for the alerts, heals and
+// waits until all is over. No two plans may have a switch in common.
+func (c *chain) strike(plans []demo.Planned, seed uint64, whileBroken func()) []alerted {
 	c.t.Helper()
-	p := c.planned(kind, seed)
-	out := alerted{kind: kind, seed: seed, element: p.Element, ids: map[string]string{}}
+	outs := make([]alerted, len(plans))
+	elements := make([]map[string]bool, len(plans)) // that an analyzer named for a fault
+	for i, p := range plans {
+		outs[i] = alerted{kind: p.Fault.Kind, seed: seed, element: p.Element, ids: map[string]string{}}
+		elements[i] = map[string]bool{}
+	}
 	missed := c.missed()
 	// What was before was over at the end of a cycle; faults come at any time in one.
 	time.Sleep(time.Duration(seed*617%1000) * time.Millisecond)
 	began := time.Now()
-	out.began = began
-	id := c.fault(p.Fault)
-	elements := map[string]bool{}
-	first := func() *message {
+	var ids []string
+	for i, p := range plans {
+		outs[i].began = time.Now()
+		ids = append(ids, c.fault(p.Fault))
+	}
+	alert := func(i int) *message {
 		for _, r := range c.analyzers {
-			for _, in := range c.named(r, p, began) {
-				elements[in.Element.Element] = true
-				if s := in.OpenedAt.Sub(began).Seconds(); out.verdict == 0 || s < out.verdict {
-					out.verdict = s
+			for _, in := range c.named(r, plans[i], began) {
+				elements[i][in.Element.Element] = true
+				if s := in.OpenedAt.Sub(outs[i].began).Seconds(); outs[i].verdict == 0 || s < outs[i].verdict {
+					outs[i].verdict = s
 				}
 			}
 		}
 		for _, m := range c.messages(began) {
-			if m.status == "firing" && elements[m.element] {
+			if m.status == "firing" && elements[i][m.element] {
 				return &m
 			}
 		}
 		return nil
 	}
 	const patience = 45 * time.Second
-	for end := began.Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if m := first(); m != nil {
-			out.right, out.webhook, out.receiver, out.summary = true, m.at.Sub(began).Seconds(), m.receiver, m.summary
-			break
+	last := 0.0
+	for end, waiting := began.Add(patience), len(plans); waiting > 0 && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		waiting = 0
+		for i := range outs {
+			o := &outs[i]
+			if o.right {
+				continue
+			}
+			m := alert(i)
+			if m == nil {
+				waiting++
+				continue
+			}
+			o.right, o.webhook, o.receiver, o.summary = true, m.at.Sub(o.began).Seconds(), m.receiver, m.summary
+			last = max(last, m.at.Sub(began).Seconds())
 		}
 	}
-	out.missed = c.missed() - missed
+	for i := range outs {
+		outs[i].missed = c.missed() - missed
+	}
 	if whileBroken != nil {
 		whileBroken()
 	}
 	// What would come besides has three cycles and a group's interval to do so, and so have
 	// the causes.
-	<-time.After(max(0, time.Until(began.Add(time.Duration(out.webhook*float64(time.Second)+8e9)))))
-	if out.right {
-		c.agree(p, began, &out)
+	<-time.After(max(0, time.Until(began.Add(time.Duration(last*float64(time.Second)+8e9)))))
+	for i := range outs {
+		if outs[i].right {
+			c.agree(plans[i], began, &outs[i])
+		}
 	}
 	healed := time.Now()
-	c.heal(id)
+	for _, id := range ids {
+		c.heal(id)
+	}
 	over := func() bool {
 		firing := map[string]time.Time{}
 		for _, m := range c.messages(began) {
 			delete(firing, m.receiver+m.name+m.element)
 			if m.status == "firing" {
 				firing[m.receiver+m.name+m.element] = m.at
-			} else if m.at.After(healed) && elements[m.element] {
-				out.resolved = m.at.Sub(healed).Seconds()
+				continue
+			}
+			for i := range outs {
+				if m.at.After(healed) && elements[i][m.element] {
+					outs[i].resolved = m.at.Sub(healed).Seconds()
+				}
 			}
 		}
 		return len(firing) == 0 && c.innocent()
@@ -174,24 +202,55 @@ func (c *chain) strike(kind string, seed uint64, whileBroken func()) alerted {
 		time.Sleep(100 * time.Millisecond)
 	}
 	seen := map[string]bool{}
-	once := 0
+	once := make([]int, len(outs))
 	for _, m := range c.messages(began) {
+		about := slices.IndexFunc(elements, func(of map[string]bool) bool { return of[m.element] })
 		switch {
 		case m.status != "firing":
-		case elements[m.element] && m.receiver == out.receiver:
-			once++
+		case about >= 0 && m.receiver == outs[about].receiver:
+			once[about]++
 		case seen[m.receiver+m.name+m.summary]:
 		case m.ofFabric():
-			out.besides = append(out.besides, m.String())
+			i := max(about, 0)
+			outs[i].besides = append(outs[i].besides, m.String())
 		default:
 			c.t.Logf("about Graylink itself: %s", m) // on a machine that is busy with other things it is right
 		}
 		seen[m.receiver+m.name+m.summary] = true
 	}
-	if once > 1 {
-		out.wrong = append(out.wrong, fmt.Sprintf("it was told of %d times", once))
+	for i, n := range once {
+		if n > 1 {
+			outs[i].wrong = append(outs[i].wrong, fmt.Sprintf("%d messages about it were sent", n))
+		}
 	}
-	return out
+	return outs
+}
+
+// switchesOf are the switches at the ends of a fault's element.
+func switchesOf(p demo.Planned) []string {
+	a, b, ok := fabric.SplitLink(p.Element)
+	if !ok {
+		return []string{fabric.OwnerOf(p.Element)}
+	}
+	return []string{fabric.OwnerOf(a), fabric.OwnerOf(b)}
+}
+
+// together groups plans whose elements have no switch in common, so that they can be broken
+// at the same moment.
+func together(plans []demo.Planned) (groups [][]demo.Planned) {
+	for _, p := range plans {
+		free := func(group []demo.Planned) bool {
+			return !slices.ContainsFunc(group, func(o demo.Planned) bool {
+				return slices.ContainsFunc(switchesOf(o), func(s string) bool { return slices.Contains(switchesOf(p), s) })
+			})
+		}
+		if i := slices.IndexFunc(groups, free); i >= 0 {
+			groups[i] = append(groups[i], p)
+			continue
+		}
+		groups = append(groups, []demo.Planned{p})
+	}
+	return groups
 }
 
 // agree takes down what the analyzers say of a fault: the same verdict, by its identifier,
@@ -236,7 +295,7 @@ func TestAlerts(t *testing.T) {
 	for _, s := range []struct {
 		name string
 		run  func()
-	}{{"silence", c.silence}, {"maintenance", c.maintenance}, {"faults", c.faults}, {"unplugged", c.unplugged}, {"collected", c.collected}} {
+	}{{"silence", c.silence}, {"maintenance", c.maintenance}, {"faults", c.faults}, {"lies", c.lies}, {"unplugged", c.unplugged}, {"collected", c.collected}} {
 		t.Run(s.name, func(t *testing.T) {
 			c.t = t
 			began := time.Now()
@@ -273,46 +332,73 @@ func (c *chain) faults() {
 		t.Fatal(err)
 	}
 	seen := c.watch()
-	for _, kind := range kinds {
-		var verdict, webhook, resolved []float64
-		right, alone := 0, 0
-		for seed := from; seed <= to; seed++ {
+	type row struct {
+		verdict, webhook, resolved []float64
+		right, alone, all          int
+	}
+	rows := map[string]*row{}
+	judge := func(o alerted) {
+		r := rows[o.kind]
+		if r == nil {
+			r = &row{}
+			rows[o.kind] = r
+		}
+		r.all++
+		t.Logf("%s seed %d at %s: verdict %.1f s, webhook %.1f s (%s: %s), resolved %.1f s after healing; %v, %.0f cycles missed", o.kind, o.seed, o.element, o.verdict, o.webhook, o.receiver,
+			o.summary, o.resolved, o.ids, o.missed)
+		t.Logf("  causes: %s", o.causes)
+		for _, b := range o.besides {
+			t.Logf("  besides: %s", b)
+		}
+		for _, w := range o.wrong {
+			t.Logf("  wrong: %s", w)
+		}
+		if len(o.besides) > 0 || !o.right {
+			c.explain(seen, c.planned(o.kind, o.seed), o.began)
+		}
+		if o.right {
+			r.right++
+			r.verdict, r.webhook = append(r.verdict, o.verdict), append(r.webhook, o.webhook)
+		}
+		if len(o.besides) == 0 {
+			r.alone++
+		}
+		if o.resolved > 0 {
+			r.resolved = append(r.resolved, o.resolved)
+		}
+		if !*alertTable && (!o.right || len(o.besides) > 0 || len(o.wrong) > 0 || o.resolved == 0) {
+			t.Errorf("%s at %s: not exactly one alert that is resolved, with the right causes", o.kind, o.element)
+		}
+	}
+	for seed := from; seed <= to; seed++ {
+		var plans []demo.Planned
+		for _, kind := range kinds {
+			plans = append(plans, c.planned(kind, seed))
+		}
+		groups := together(plans)
+		if *alertTable { // seconds are compared: each fault has the fabric to itself
+			groups = nil
+			for _, p := range plans {
+				groups = append(groups, []demo.Planned{p})
+			}
+		}
+		for i, group := range groups {
 			var look func()
-			if kind == kinds[len(kinds)-1] && seed == to {
+			if seed == to && i == len(groups)-1 {
 				look = func() {
 					c.dashboards()
 					c.draw(*alertDraw)
 				}
 			}
-			o := c.strike(kind, seed, look)
-			t.Logf("%s seed %d at %s: verdict %.1f s, webhook %.1f s (%s: %s), resolved %.1f s after healing; %v, %.0f cycles missed", o.kind, o.seed, o.element, o.verdict, o.webhook, o.receiver,
-				o.summary, o.resolved, o.ids, o.missed)
-			t.Logf("  causes: %s", o.causes)
-			for _, b := range o.besides {
-				t.Logf("  besides: %s", b)
-			}
-			for _, w := range o.wrong {
-				t.Logf("  wrong: %s", w)
-			}
-			if len(o.besides) > 0 || !o.right {
-				c.explain(seen, c.planned(kind, seed), o.began)
-			}
-			if o.right {
-				right++
-				verdict, webhook = append(verdict, o.verdict), append(webhook, o.webhook)
-			}
-			if len(o.besides) == 0 {
-				alone++
-			}
-			if o.resolved > 0 {
-				resolved = append(resolved, o.resolved)
-			}
-			if !*alertTable && (!o.right || len(o.besides) > 0 || len(o.wrong) > 0 || o.resolved == 0) {
-				t.Errorf("%s at %s: not exactly one alert that is resolved, with the right causes", kind, o.element)
+			for _, o := range c.strike(group, seed, look) {
+				judge(o)
 			}
 		}
-		t.Logf("| %s | %d of %d | %d | %.1f | %.1f | %.1f | %.1f | %.1f |", kind, right, to-from+1, alone, percentile(verdict, 0.5), percentile(verdict, 0.9),
-			percentile(webhook, 0.5), percentile(webhook, 0.9), percentile(resolved, 0.9))
+	}
+	for _, kind := range kinds {
+		r := rows[kind]
+		t.Logf("| %s | %d of %d | %d | %.1f | %.1f | %.1f | %.1f | %.1f |", kind, r.right, r.all, r.alone, percentile(r.verdict, 0.5), percentile(r.verdict, 0.9),
+			percentile(r.webhook, 0.5), percentile(r.webhook, 0.9), percentile(r.resolved, 0.9))
 		if !*alertTable {
 			continue
 		}
@@ -320,7 +406,7 @@ func (c *chain) faults() {
 		if kind == "blackhole" || kind == "link-down" {
 			limit = 8
 		}
-		if p := percentile(webhook, 0.9); p > limit {
+		if p := percentile(r.webhook, 0.9); p > limit {
 			t.Errorf("%s: at the webhook after %.1f s, P90; %.0f are allowed", kind, p, limit)
 		}
 	}

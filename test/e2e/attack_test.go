@@ -30,6 +30,8 @@ type arena struct {
 	near   string
 	far    string
 	client *http.Client
+	// victimSSID is the SSID of h2's probes; 0: one chosen at random.
+	victimSSID int
 }
 
 const (
@@ -123,8 +125,12 @@ func (a *arena) nodes(auth string) (victim *exec.Cmd) {
 		return fmt.Sprintf("node: %s\n%snics: [{nic: %s/eth1, address: %s, leaf: leaf1%s}]\npeers: [{nic: %s/eth1, address: %s, leaf: leaf1, tier: 1%s}]\n",
 			self, auth, self, addr, ssid, peer, peerAddr, peerSSID)
 	}
-	h1 := a.file("h1.yaml", conf("h1", peerAddr, fmt.Sprintf(", ssid: %d", peerSSID), "h2", victimAddr, ""))
-	h2 := a.file("h2.yaml", conf("h2", victimAddr, "", "h1", peerAddr, fmt.Sprintf(", ssid: %d", peerSSID)))
+	own := ""
+	if a.victimSSID != 0 {
+		own = fmt.Sprintf(", ssid: %d", a.victimSSID)
+	}
+	h1 := a.file("h1.yaml", conf("h1", peerAddr, fmt.Sprintf(", ssid: %d", peerSSID), "h2", victimAddr, own))
+	h2 := a.file("h2.yaml", conf("h2", victimAddr, own, "h1", peerAddr, fmt.Sprintf(", ssid: %d", peerSSID)))
 	node := filepath.Join(bin, "graylink-node")
 	a.run(a.near, os.Stderr, node, "--config.file="+h1, "--web.listen-address=127.0.0.1:9868", "--log.level=warn")
 	victim = a.run(a.far, os.Stderr, node, "--config.file="+h2, "--web.listen-address=127.0.0.1:9868", "--log.level=warn")
@@ -172,11 +178,13 @@ func (a *arena) dropped(reason string) float64 {
 }
 
 // socket is one of the attacker's.
-func (a *arena) socket(addr string) *net.UDPConn {
+func (a *arena) socket(addr string) *net.UDPConn { return a.socketAt(addr, 0) }
+
+func (a *arena) socketAt(addr string, port int) *net.UDPConn {
 	a.t.Helper()
 	var c *net.UDPConn
 	if err := unix.InNetns(a.near, func() (err error) {
-		c, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(addr)})
+		c, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(addr), Port: port})
 		return err
 	}); err != nil {
 		a.t.Fatal(err)
@@ -319,7 +327,10 @@ func TestAttacks(t *testing.T) {
 		right := stamp.NewAuthenticator([]byte{0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff})
 		wrong := stamp.NewAuthenticator([]byte("an attacker's guess"))
 		end := a.capture("authenticated", "udp port 862")
-		forged, replayed, cut := a.socket(peerAddr), a.socket(peerAddr), a.socket(peerAddr)
+		// The ports are of flows of the mesh: packets from others are not verified.
+		forged, replayed, cut := a.socketAt(peerAddr, 49153), a.socketAt(peerAddr, 49154), a.socketAt(peerAddr, 49155)
+		elsewhere := a.socket(peerAddr)
+		a.send(elsewhere, 100, func(i int) []byte { return authenticProbe(i, peerSSID, right) })
 		a.send(forged, 500, func(i int) []byte { return authenticProbe(i, peerSSID, wrong) })
 		var captured [][]byte
 		a.send(replayed, 100, func(i int) []byte {
@@ -331,7 +342,7 @@ func TestAttacks(t *testing.T) {
 		}
 		a.send(cut, stamp.AuthBaseLen, func(i int) []byte { return authenticProbe(i, peerSSID, right)[:i] })
 		a.send(cut, 50, func(i int) []byte { return plainProbe(i, peerSSID, 0) })
-		for reason, want := range map[string]float64{"bad_hmac": 500, "replay": 500, "malformed": stamp.AuthBaseLen + 50} {
+		for reason, want := range map[string]float64{"foreign_port": 100, "bad_hmac": 500, "replay": 500, "malformed": stamp.AuthBaseLen + 50} {
 			a.wait(fmt.Sprintf("%v packets dropped: %s", want, reason), func() bool { return a.dropped(reason) >= want })
 			if got := a.dropped(reason); got != want {
 				t.Errorf("%v packets dropped as %s, want %v", got, reason, want)
@@ -339,7 +350,7 @@ func TestAttacks(t *testing.T) {
 		}
 		in, out := end()
 		a.judge(in, out)
-		for from, want := range map[*net.UDPConn]int{forged: 0, replayed: 100, cut: 0} {
+		for from, want := range map[*net.UDPConn]int{forged: 0, replayed: 100, cut: 0, elsewhere: 0} {
 			if n := len(out[dotted(from)]); n != want {
 				t.Errorf("%d replies to %s, want %d", n, dotted(from), want)
 			}
@@ -348,6 +359,7 @@ func TestAttacks(t *testing.T) {
 			t.Errorf("the capture has %d of 600 replayed packets", n)
 		}
 	})
+	t.Run("forged", func(t *testing.T) { forgedFloods(t, secret) })
 	t.Run("flood", func(t *testing.T) {
 		a := newArena(t)
 		victim := a.nodes("")

@@ -35,6 +35,8 @@ type chain struct {
 	analyzers                []*replica
 	// gap: agents and switches refuse to be scraped.
 	gap atomic.Bool
+	// tamper changes what one node answers; nil: nobody does.
+	tamper atomic.Pointer[liar]
 
 	mu   sync.Mutex
 	sent []message
@@ -100,6 +102,10 @@ func newChain(t *testing.T, name string, analyzers int, replace ...string) *chai
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c.gap.Load() && strings.HasPrefix(r.URL.Path, "/metrics") {
 			http.Error(w, "no scrapes at the moment", http.StatusServiceUnavailable)
+			return
+		}
+		if l := c.tamper.Load(); l != nil && strings.HasPrefix(r.URL.Host, l.node+":") {
+			l.ServeHTTP(w, r, forward)
 			return
 		}
 		forward.ServeHTTP(w, r)
@@ -174,7 +180,7 @@ func (c *chain) agentOf(node string) {
 // analyze starts an analyzer.
 func (c *chain) analyze(r *replica) {
 	c.t.Helper()
-	r.cmd = c.start(exec.Command(filepath.Join(bin, "graylink-analyzer"), "--config.file", c.file("analyzer.yml"), "--web.listen-address", r.address), r.name)
+	r.cmd = c.start(exec.Command(filepath.Join(bin, "graylink-analyzer"), "--config.file", c.file("analyzer.yml"), "--web.enable-admin-api", "--web.listen-address", r.address), r.name)
 }
 
 func (c *chain) file(name string) string { return filepath.Join(c.dir, name) }
@@ -318,6 +324,7 @@ func (c *chain) send(method string, r *replica, path, body string, want int) []b
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		c.t.Fatal(err)

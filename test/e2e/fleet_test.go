@@ -125,7 +125,7 @@ func (f *fleet) startCoordinator() {
 	args := append([]string{"--topology.file=" + f.topo, "--state.file=" + filepath.Join(f.dir, "state.json"),
 		"--agents.listen-address=unix:" + filepath.Join(f.dir, "agents.sock"), "--agents.ca=" + filepath.Join(f.dir, "ca.crt"),
 		"--agents.cert=" + filepath.Join(f.dir, "coordinator.crt"), "--agents.key=" + filepath.Join(f.dir, "coordinator.key"),
-		"--web.listen-address=" + f.web}, f.args...)
+		"--web.enable-admin-api", "--web.listen-address=" + f.web}, f.args...)
 	f.coordinator = f.start(exec.Command(filepath.Join(bin, "graylink-coordinator"), args...), "coordinator")
 }
 
@@ -134,7 +134,7 @@ func (f *fleet) startAgent(node string, more ...string) {
 	args := []string{
 		"--coordinator.address=unix:" + filepath.Join(f.dir, "agents.sock"), "--coordinator.ca=" + filepath.Join(f.dir, "ca.crt"),
 		"--coordinator.cert=" + filepath.Join(f.dir, node+".crt"), "--coordinator.key=" + filepath.Join(f.dir, node+".key"),
-		"--state.file=" + filepath.Join(f.dir, node+".state"), "--web.listen-address=" + agentWeb}
+		"--state.file=" + filepath.Join(f.dir, node+".state"), "--web.enable-admin-api", "--web.listen-address=" + agentWeb}
 	f.agents[node] = f.start(f.l.Command(context.Background(), node, append(append([]string{filepath.Join(bin, "graylink-node")}, args...), more...)...), node)
 }
 

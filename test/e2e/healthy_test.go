@@ -25,7 +25,7 @@ const udp = 17
 // TestPaths'.)
 func TestHealthyFabric(t *testing.T) {
 	need(t)
-	for _, file := range []string{"../../deploy/lab/demo.yaml", "../../internal/lab/testdata/odd.yaml"} {
+	for _, file := range healthyTopologies {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			topo, found := fabric.Load(file)
 			if err := found.Err(); err != nil {

@@ -218,6 +218,9 @@ func (w *ways) changes(t *testing.T) {
 		}},
 		{"ECMP as before", func() error { return w.replace(leaf, routes, func(hops []string) []string { return hops }) }},
 	} {
+		if c.name == "ECMP weights 1:8" && !weightedRoutes {
+			continue // make test-all has it: with members removed and added again, flows move as well
+		}
 		w.change(t, c.name, c.do)
 	}
 }

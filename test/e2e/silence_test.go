@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	silenceSpan = flag.Duration("silence.span", 40*time.Second, "how long TestAlerts/silence listens; make silence does for an hour")
+	silenceSpan = flag.Duration("silence.span", silenceSpanDefault, "how long TestAlerts/silence listens; make silence does for an hour")
 	trafficTo   = flag.String("traffic.to", "", "be a sender of cross traffic to these UDP addresses, separated by commas, and to nothing else")
 )
 

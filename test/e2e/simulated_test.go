@@ -51,6 +51,33 @@ func TestSimulatedDemo(t *testing.T) {
 	}
 }
 
+// TestSimulatedFaults: in fabrics that are simulated packet by packet, side by side, agents,
+// clocks, Prometheus, analyzer and demo name what make test breaks in no fabric of the kernel:
+// flaps, a slow spine, clocks that move; and a delay in three tiers, and among odd names,
+// absent addresses and uneven leaves. What the faults do to packets in the kernel is measured in
+// internal/lab; with the tag "all" the same demos run there.
+func TestSimulatedFaults(t *testing.T) {
+	programs(t)
+	t.Parallel()
+	for _, tc := range []struct{ topology, faults string }{
+		{"../../deploy/lab/demo.yaml", "clock-step,clock-drift"},
+		{"../../deploy/lab/demo.yaml", "flap,switch-slow"},
+		{"../../internal/lab/testdata/clos3.yaml", "delay"},
+		{"../../internal/lab/testdata/odd.yaml", "delay"},
+	} {
+		t.Run(filepath.Base(tc.topology)+"/"+tc.faults, func(t *testing.T) {
+			t.Parallel()
+			stdout, stderr, _ := graylink(t, "demo", "--fabric", "sim", "--web.listen-address", "127.0.0.1:0", "--format", "json", "--topology", tc.topology, "--fault", tc.faults)
+			out := outcomes(t, stdout)
+			if len(out) != strings.Count(tc.faults, ",")+1 {
+				t.Fatalf("%d outcomes:\n%s", len(out), stderr)
+			}
+			judge(t, out, 0)
+			nothingElse(t, out)
+		})
+	}
+}
+
 // TestSimulatedDemoInterrupted: Ctrl-C ends it at once, and nothing is left.
 func TestSimulatedDemoInterrupted(t *testing.T) {
 	programs(t)

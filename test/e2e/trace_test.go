@@ -311,7 +311,7 @@ func TestTraceBudget(t *testing.T) {
 // TestTracesPastMuteSwitches makes each switch in turn one that answers nobody,
 // to agents that never heard of it and to ones that did: no path is wrong.
 func TestTracesPastMuteSwitches(t *testing.T) {
-	for i, file := range []string{"../../deploy/lab/demo.yaml", "../../internal/lab/testdata/clos3.yaml"} {
+	for i, file := range muteTopologies {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			tr := newTracers(t, file, fmt.Sprintf("e2em%d", i), 1, ample)
 			all := func(fabric.Edge) bool { return true }

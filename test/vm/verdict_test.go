@@ -35,10 +35,10 @@ const fourTopology = `version: 1
 switches:
   - {name: leaf1, role: leaf, pod: p1, plane: a}
 nodes:
-  - {name: h1, nics: [{device: eth0, plane: a, addresses: [10.1.1.2], aliases: [rxe0]}]}
-  - {name: h2, nics: [{device: eth0, plane: a, addresses: [10.1.2.2], aliases: [rxe0]}]}
-  - {name: h3, nics: [{device: eth0, plane: a, addresses: [10.1.3.2], aliases: [rxe0]}]}
-  - {name: h4, nics: [{device: eth0, plane: a, addresses: [10.1.4.2], aliases: [rxe0]}]}
+  - {name: h1, address: h1, nics: [{device: eth0, plane: a, addresses: [10.1.1.2], aliases: [rxe0]}]}
+  - {name: h2, address: h2, nics: [{device: eth0, plane: a, addresses: [10.1.2.2], aliases: [rxe0]}]}
+  - {name: h3, address: h3, nics: [{device: eth0, plane: a, addresses: [10.1.3.2], aliases: [rxe0]}]}
+  - {name: h4, address: h4, nics: [{device: eth0, plane: a, addresses: [10.1.4.2], aliases: [rxe0]}]}
 links:
   - {a: "h1/eth0", b: "leaf1:dn1", a_address: 10.1.1.2/24, b_address: 10.1.1.1/24}
   - {a: "h2/eth0", b: "leaf1:dn2", a_address: 10.1.2.2/24, b_address: 10.1.2.1/24}
@@ -185,7 +185,7 @@ func TestVerdictByRDMA(t *testing.T) {
 	coordinate(ctx, t, machines["leaf1"], "10.1.1.1", fourTopology, nodes, "--schedule.cadence=100ms")
 	agents := map[string]*Process{}
 	for name, m := range nodes {
-		agents[name] = follow(ctx, t, m, name, "10.1.1.1", "--no-nic.health", "--web.advertise-address="+name+":9868")
+		agents[name] = follow(ctx, t, m, name, "10.1.1.1", "--no-nic.health", "--web.enable-admin-api", "--web.advertise-address="+name+":9868")
 	}
 	dir, proxy, coordinator, web, page := t.TempDir(), into(t, machines, ""), into(t, machines, "leaf1:9869"), free(t), free(t)
 	write := func(name, text string) string {

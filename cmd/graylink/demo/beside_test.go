@@ -23,6 +23,7 @@ import (
 	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/daemon"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/webaccess"
 )
 
 // beside is a simulated fabric, a Prometheus server that scrapes it, and daemons that ask the
@@ -67,7 +68,7 @@ prometheus: {url: %q, backend: %s}
 agents: {url: "http://{node}:%s", proxy_url: %q}
 switches: {url: "http://{switch}:%s", proxy_url: %q, stamp_port: %d, stamp_source_port: %d}
 evidence: {parallel: 1}
-`, p.URL, p.Backend, agentPort, proxy, switchPort, proxy, StampPort, SourcePort)), "", slog.New(slog.NewTextHandler(&logged{t: t, who: name}, &slog.HandlerOptions{Level: slog.LevelWarn})))
+`, p.URL, p.Backend, agentPort, proxy, switchPort, proxy, StampPort, SourcePort)), &webaccess.Policy{}, slog.New(slog.NewTextHandler(&logged{t: t, who: name}, &slog.HandlerOptions{Level: slog.LevelWarn})))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -103,7 +103,7 @@ func conduct(ctx context.Context, t *fabric.Topology, o Options, dir string) (*c
 	if err != nil {
 		return nil, err
 	}
-	c.server = coordinator.NewServer(c.Coordinator, certificates.Server())
+	c.server = coordinator.NewServer(c.Coordinator, certificates)
 	run, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
 	c.wg.Go(func() { c.failed(c.server.Serve(listener)) })

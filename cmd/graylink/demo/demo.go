@@ -29,6 +29,8 @@ import (
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
+	"github.com/graylink/graylink/internal/webaccess"
+	"github.com/graylink/graylink/internal/webserver"
 )
 
 // agentPort is where agents listen inside their own namespaces.
@@ -66,6 +68,8 @@ type Options struct {
 	Executable string
 	// NoTraces: paths come from what the switches see alone.
 	NoTraces bool
+	// AllowedHosts are further names by which browsers may reach the page.
+	AllowedHosts []string
 	// BendClocks makes every agent's clock wrong, by seconds and by millionths;
 	// Seed chooses how.
 	BendClocks bool
@@ -327,9 +331,22 @@ func client(dial func(context.Context, string, string) (net.Conn, error)) *http.
 	return &http.Client{Transport: &http.Transport{DialContext: dial, MaxIdleConnsPerHost: 2, ResponseHeaderTimeout: 30 * time.Second}}
 }
 
-// Agents reaches the agents that a demo runs in a lab.
+// Agents reaches the agents that run in a lab, at the loopback of their namespaces.
 func Agents(l *lab.Lab) analyzer.HTTPAgents {
-	return analyzer.HTTPAgents{Client: client(l.Reach), URL: AgentURL}
+	c := client(l.Reach)
+	c.Transport = loopbackHost{c.Transport}
+	return analyzer.HTTPAgents{Client: c, URL: AgentURL}
+}
+
+// loopbackHost sends requests with the Host of a loopback address: agents answer to that
+// whatever names they were given.
+type loopbackHost struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (t loopbackHost) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Host = net.JoinHostPort("127.0.0.1", r.URL.Port())
+	return t.RoundTripper.RoundTrip(r)
 }
 
 func (d *Demo) analyzer(run context.Context, ln net.Listener) error {
@@ -352,8 +369,9 @@ func (d *Demo) analyzer(run context.Context, ln net.Listener) error {
 		Settings: evidence.DefaultSettings(), Expected: d.mesh.Directed(), Log: d.o.Log, Sightings: d.sightings(), NoTraces: d.o.NoTraces,
 		Causes: &attribute.Asker{DB: d.db, Scrape: time.Second}, Maintenance: maintenance.NewRegister(d.g)})
 
-	mux := daemon.Pages(d.loop, daemon.Show{Title: d.title()})
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	policy := &webaccess.Policy{AdminAPI: true, Lifecycle: true, AllowedHosts: d.o.AllowedHosts, Log: d.o.Log}
+	mux := daemon.Pages(d.loop, daemon.Show{Title: d.title(), Policy: policy})
+	srv := webserver.New(mux, policy, webserver.DefaultLimits(), d.o.Log)
 	d.serve.Add(3)
 	go func() {
 		defer d.serve.Done()

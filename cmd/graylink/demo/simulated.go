@@ -18,6 +18,8 @@ import (
 	"github.com/graylink/graylink/internal/probe"
 	"github.com/graylink/graylink/internal/sim/agents"
 	"github.com/graylink/graylink/internal/sim/packets"
+	"github.com/graylink/graylink/internal/webaccess"
+	"github.com/graylink/graylink/internal/webserver"
 )
 
 // simulated is a site within this process: the packets are made up, the agents
@@ -40,7 +42,7 @@ type simAgent struct {
 		Ready() error
 		Close() error
 	}
-	server *http.Server
+	server *webserver.Server
 	conns  *listener
 }
 
@@ -77,8 +79,9 @@ func (s *simulated) node(name, file string, b bend) error {
 	if err != nil {
 		return fmt.Errorf("starting the agent of %s: %w", name, err)
 	}
-	h := n.Handler("")
-	s.serve(address, &simAgent{agent: n}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	policy := s.policy(name)
+	h := n.Handler(policy)
+	s.serve(address, &simAgent{agent: n}, policy, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Counters of two nodes are compared by the times they were read at.
 		s.Catch()
 		h.ServeHTTP(w, r)
@@ -102,13 +105,18 @@ func (s *simulated) watch(sw string) error {
 	if err != nil {
 		return fmt.Errorf("starting the agent of %s: %w", sw, err)
 	}
-	s.serve(sw+":"+switchPort, &simAgent{agent: a}, a.Sightings())
+	s.serve(sw+":"+switchPort, &simAgent{agent: a}, s.policy(sw), a.Sightings())
 	return nil
 }
 
+// policy returns what the analyzer may do with an agent.
+func (s *simulated) policy(element string) *webaccess.Policy {
+	return &webaccess.Policy{AdminAPI: true, Lifecycle: true, AllowedHosts: []string{element}, Log: logOf(s.o, element)}
+}
+
 // serve lets an agent be reached at an address.
-func (s *simulated) serve(address string, a *simAgent, h http.Handler) {
-	a.server, a.conns = &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}, newListener()
+func (s *simulated) serve(address string, a *simAgent, p *webaccess.Policy, h http.Handler) {
+	a.server, a.conns = webserver.New(h, p, webserver.DefaultLimits(), s.o.Log), newListener()
 	s.mu.Lock()
 	s.agents[address] = a
 	s.mu.Unlock()

@@ -64,7 +64,7 @@ func (s *namespaces) conductedBy(c *conductor) { s.conductor = c }
 
 func (s *namespaces) node(name, file string, b bend) error {
 	args := []string{s.o.NodeBin, "--config.file", file, "--clock-bend-file", s.BendFile(name),
-		"--web.listen-address", "127.0.0.1:" + agentPort, "--log.level", "warn"}
+		"--web.listen-address", "127.0.0.1:" + agentPort, "--web.allowed-hosts", name, "--web.enable-admin-api", "--web.enable-lifecycle", "--log.level", "warn"}
 	args = append(args, s.conductor.flags(name)...)
 	if b != (bend{}) {
 		args = append(args, fmt.Sprintf("--clock-offset=%s", b.offset), fmt.Sprintf("--clock-drift-ppm=%g", b.ppm))
@@ -74,7 +74,7 @@ func (s *namespaces) node(name, file string, b bend) error {
 
 func (s *namespaces) watch(sw string) error {
 	return s.spawn(sw, []string{s.o.SwitchBin, "--switch", sw, "--ports.alias", "--lldp.send", "1s", "--stamp-port", fmt.Sprint(StampPort),
-		"--web.listen-address", "127.0.0.1:" + switchPort, "--log.level", "warn"})
+		"--web.listen-address", "127.0.0.1:" + switchPort, "--web.allowed-hosts", sw, "--web.enable-lifecycle", "--log.level", "warn"})
 }
 
 // spawn starts an agent in the namespace of a node or switch; that it ends is fatal

@@ -49,6 +49,11 @@ type Agent interface {
 	Traces() (version uint64, traces []fabric.Trace)
 	// Clock takes what is known of clocks.
 	Clock(*agentapi.ClockUpdate)
+	// Life is the number of the agent's life; 0: it has none.
+	Life() uint64
+	// TakeLives takes life numbers from the coordinator: the agent's own, unless it
+	// is 0, and those of other nodes.
+	TakeLives(own uint64, peers map[string]uint64)
 }
 
 // Config says where the coordinator is and who asks.
@@ -84,8 +89,8 @@ const (
 	tracesPerReport = 256
 )
 
-// Client is an agent's side. Run must be called once. ReportClock and
-// ClockReports may be called from any goroutine.
+// Client is an agent's side. Run must be called once. ReportClock, ClockReports
+// and StateWrites may be called from any goroutine.
 type Client struct {
 	cfg      Config
 	agent    Agent
@@ -96,6 +101,8 @@ type Client struct {
 	working  *agentapi.Assignment // what the agent has been told, perhaps on the way to target
 	workKeys *agentapi.Keys
 	confirm  *agentapi.Applied
+	lives    *agentapi.Lives
+	assigned bool   // a coordinator gave this process its life number
 	failed   string // why the agent could not apply
 	change   *time.Timer
 
@@ -103,10 +110,12 @@ type Client struct {
 	reported   map[string]report
 	pathsSeen  uint64
 	pathsAll   bool
+	unkept     bool // the last write of the state file failed
 
 	clock                  chan *agentapi.ClockReport // one place
 	connected              atomic.Bool                // there is a session that takes reports
 	clocksSent, clocksLost atomic.Uint64
+	keptDone, keptFailed   atomic.Uint64
 }
 
 type report struct {
@@ -148,7 +157,7 @@ func New(cfg Config, agent Agent) (*Client, error) {
 }
 
 func (c *Client) restore() {
-	a, k, err := readState(c.cfg.StateFile, c.cfg.Node)
+	a, k, lives, err := readState(c.cfg.StateFile, c.cfg.Node)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return
@@ -157,6 +166,7 @@ func (c *Client) restore() {
 		return
 	}
 	c.target, c.keys = a, k
+	c.takeLives(lives)
 	c.put(a, k)
 	c.cfg.Log.Info("goes on with the kept assignment", "version", a.GetVersion(), "edges", len(a.GetEdges()), "err", c.failed)
 }
@@ -291,7 +301,8 @@ func (c *Client) session(ctx context.Context) error {
 		c.cfg.Log.Warn("list the interfaces", "err", err)
 	}
 	hello := &agentapi.Hello{Node: c.cfg.Node, Instance: c.instance, BootId: c.cfg.BootID, Version: c.cfg.Version, Web: c.cfg.Web,
-		Interfaces: c.interfaces, Applied: c.confirm, OwnConfiguration: c.cfg.OwnConfiguration}
+		Interfaces: c.interfaces, Applied: c.confirm, OwnConfiguration: c.cfg.OwnConfiguration,
+		Life: proto.Uint64(c.agent.Life()), LifeAssigned: c.assigned}
 	if err := stream.Send(&agentapi.AgentMessage{Body: &agentapi.AgentMessage_Hello{Hello: hello}}); err != nil {
 		_, err = stream.Recv() // tells why
 		return err
@@ -352,6 +363,9 @@ func (c *Client) session(ctx context.Context) error {
 			if c.failed != "" {
 				c.advance()
 			}
+			if c.unkept {
+				c.keep()
+			}
 			if err := c.changes(stream); err != nil {
 				return err
 			}
@@ -363,6 +377,10 @@ func (c *Client) session(ctx context.Context) error {
 				interval = min(max(time.Duration(b.Welcome.GetHeartbeatNs()), heartbeatLow), heartbeatHigh)
 				c.connected.Store(true)
 				beat.Reset(time.Duration(mathrand.Int64N(int64(interval))))
+				if life := b.Welcome.GetLife(); life > c.agent.Life() {
+					c.assigned = true
+					c.agent.TakeLives(life, nil)
+				}
 				c.cfg.Log.Info("connected", "coordinator", b.Welcome.GetVersion())
 			case *agentapi.CoordinatorMessage_Refused:
 				c.cfg.Log.Error("the coordinator refuses this agent", "reason", b.Refused.GetReason())
@@ -374,6 +392,9 @@ func (c *Client) session(ctx context.Context) error {
 				if u := b.Clock; u.GetFormat() == agentapi.ClockFormat && len(u.GetUpdate()) <= agentapi.MaxClockUpdate {
 					c.agent.Clock(u)
 				}
+			case *agentapi.CoordinatorMessage_Lives:
+				c.takeLives(b.Lives)
+				c.keep()
 			case *agentapi.CoordinatorMessage_PathsWanted:
 				clear(c.reported)
 				c.pathsAll = true
@@ -385,6 +406,18 @@ func (c *Client) session(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// takeLives takes the life numbers of peers; nil: there are none.
+func (c *Client) takeLives(l *agentapi.Lives) {
+	c.lives = l
+	peers := make(map[string]uint64, len(l.GetNodes()))
+	for _, n := range l.GetNodes() {
+		if n.GetLife() <= agentapi.MaxLife {
+			peers[n.GetNode()] = n.GetLife()
+		}
+	}
+	c.agent.TakeLives(0, peers)
 }
 
 func (c *Client) takeKeys(k *agentapi.Keys) (taken bool) {
@@ -417,13 +450,30 @@ func (c *Client) takeAssignment(a *agentapi.Assignment) (taken bool) {
 	return true
 }
 
+// keep writes the state file. A write that failed is tried again with every
+// heartbeat.
 func (c *Client) keep() {
 	if c.cfg.StateFile == "" || c.target == nil {
 		return
 	}
-	if err := writeState(c.cfg.StateFile, c.cfg.Node, c.target, c.keys); err != nil {
-		c.cfg.Log.Error("the assignment was not kept: after a restart this agent needs the coordinator", "err", err)
+	if err := writeState(c.cfg.StateFile, c.cfg.Node, c.target, c.keys, c.lives); err != nil {
+		c.keptFailed.Add(1)
+		if !c.unkept {
+			c.cfg.Log.Error("cannot write the state file: until a later write succeeds, this agent needs the coordinator after a restart", "file", c.cfg.StateFile, "err", err)
+		}
+		c.unkept = true
+		return
 	}
+	c.keptDone.Add(1)
+	if c.unkept {
+		c.cfg.Log.Info("the state file is written again", "file", c.cfg.StateFile)
+	}
+	c.unkept = false
+}
+
+// StateWrites counts the writes of the state file.
+func (c *Client) StateWrites() (done, failed uint64) {
+	return c.keptDone.Load(), c.keptFailed.Load()
 }
 
 func (c *Client) heartbeat(stream agentapi.Agents_SessionClient) error {

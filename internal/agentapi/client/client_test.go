@@ -153,6 +153,17 @@ type recorder struct {
 	applied []string
 	keys    []*agentapi.Keys
 	err     error
+	life    uint64
+	peers   map[string]uint64
+}
+
+func (r *recorder) Life() uint64 { return r.life }
+
+func (r *recorder) TakeLives(own uint64, peers map[string]uint64) {
+	r.life = max(r.life, own)
+	if peers != nil {
+		r.peers = peers
+	}
 }
 
 func (r *recorder) Apply(a *agentapi.Assignment, k *agentapi.Keys) error {
@@ -273,6 +284,25 @@ func TestAnUnusableStateFileIsNoFailure(t *testing.T) {
 	}
 }
 
+// TestLivesAreKept: the lives of peers are known before the first probe after a
+// restart, and one that no coordinator gives is not taken.
+func TestLivesAreKept(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state")
+	r := &recorder{}
+	c := client(t, r, file)
+	c.takeAssignment(assignment(1, "2:0", "2:0"))
+	c.takeLives(&agentapi.Lives{Nodes: []*agentapi.NodeLife{{Node: "h2", Life: 6}, {Node: "h3", Life: agentapi.MaxLife + 1}}})
+	c.keep()
+	if len(r.peers) != 1 || r.peers["h2"] != 6 {
+		t.Errorf("lives %v, want that of h2", r.peers)
+	}
+	anew := &recorder{}
+	client(t, anew, file)
+	if len(anew.applied) != 1 || len(anew.peers) != 1 || anew.peers["h2"] != 6 {
+		t.Errorf("after a restart: lives %v, %d assignments", anew.peers, len(anew.applied))
+	}
+}
+
 func FuzzAssignment(f *testing.F) {
 	for _, a := range []*agentapi.Assignment{assignment(1, "2:0 3:4", "3:0"), assignment(2, "", "")} {
 		b, err := proto.Marshal(a)
@@ -298,7 +328,7 @@ func FuzzAssignment(f *testing.F) {
 
 func FuzzState(f *testing.F) {
 	file := filepath.Join(f.TempDir(), "s")
-	if err := writeState(file, "h1", assignment(1, "2:0", "2:0"), keys([]uint32{7}, "h2")); err != nil {
+	if err := writeState(file, "h1", assignment(1, "2:0", "2:0"), keys([]uint32{7}, "h2"), &agentapi.Lives{Nodes: []*agentapi.NodeLife{{Node: "h2", Life: 6}}}); err != nil {
 		f.Fatal(err)
 	}
 	b, err := os.ReadFile(file)
@@ -307,7 +337,7 @@ func FuzzState(f *testing.F) {
 	}
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		a, _, err := parseState(b, "h1")
+		a, _, _, err := parseState(b, "h1")
 		if err == nil && checkAssignment(a, "h1") != nil {
 			t.Fatal("an assignment that cannot be used was read")
 		}

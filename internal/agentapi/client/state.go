@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/durable"
 )
 
 const stateVersion = 1
@@ -22,55 +22,63 @@ type kept struct {
 	Node       string          `json:"node"`
 	Assignment json.RawMessage `json:"assignment"`
 	Keys       json.RawMessage `json:"keys,omitempty"`
+	Lives      json.RawMessage `json:"lives,omitempty"` // of peers
 }
 
-func readState(file, node string) (*agentapi.Assignment, *agentapi.Keys, error) {
+func readState(file, node string) (*agentapi.Assignment, *agentapi.Keys, *agentapi.Lives, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	a, k, err := parseState(b, node)
+	a, k, l, err := parseState(b, node)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", file, err)
+		return nil, nil, nil, fmt.Errorf("%s: %w", file, err)
 	}
-	return a, k, nil
+	return a, k, l, nil
 }
 
-func parseState(b []byte, node string) (*agentapi.Assignment, *agentapi.Keys, error) {
+func parseState(b []byte, node string) (*agentapi.Assignment, *agentapi.Keys, *agentapi.Lives, error) {
 	var s kept
 	dec := json.NewDecoder(bytes.NewReader(b))
 	if err := dec.Decode(&s); err != nil {
-		return nil, nil, fmt.Errorf("not the state of an agent: %w", err)
+		return nil, nil, nil, fmt.Errorf("not the state of an agent: %w", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, nil, fmt.Errorf("something follows the state at octet %d", dec.InputOffset())
+		return nil, nil, nil, fmt.Errorf("something follows the state at octet %d", dec.InputOffset())
 	}
 	switch {
 	case s.Version != stateVersion:
-		return nil, nil, fmt.Errorf("version %d, want %d", s.Version, stateVersion)
+		return nil, nil, nil, fmt.Errorf("version %d, want %d", s.Version, stateVersion)
 	case s.Node != node:
-		return nil, nil, fmt.Errorf("it is the state of node %q, want %q", s.Node, node)
+		return nil, nil, nil, fmt.Errorf("it is the state of node %q, want %q", s.Node, node)
 	}
 	lax := protojson.UnmarshalOptions{DiscardUnknown: true}
 	a := &agentapi.Assignment{}
 	if err := lax.Unmarshal(s.Assignment, a); err != nil {
-		return nil, nil, fmt.Errorf("assignment: %w", err)
+		return nil, nil, nil, fmt.Errorf("assignment: %w", err)
 	}
 	if err := checkAssignment(a, node); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
+	}
+	var l *agentapi.Lives
+	if len(s.Lives) > 0 {
+		l = &agentapi.Lives{}
+		if err := lax.Unmarshal(s.Lives, l); err != nil {
+			return nil, nil, nil, fmt.Errorf("lives: %w", err)
+		}
 	}
 	if len(s.Keys) == 0 {
-		return a, nil, nil
+		return a, nil, l, nil
 	}
 	k := &agentapi.Keys{}
 	if err := lax.Unmarshal(s.Keys, k); err != nil {
-		return nil, nil, errors.New("keys: not those of an agent") // the cause could quote a secret
+		return nil, nil, nil, errors.New("keys: not those of an agent") // the cause could quote a secret
 	}
-	return a, k, checkKeys(k)
+	return a, k, l, checkKeys(k)
 }
 
 // writeState replaces the file in one step.
-func writeState(file, node string, a *agentapi.Assignment, k *agentapi.Keys) (err error) {
+func writeState(file, node string, a *agentapi.Assignment, k *agentapi.Keys, l *agentapi.Lives) (err error) {
 	s := kept{Version: stateVersion, Node: node}
 	if s.Assignment, err = protojson.Marshal(a); err != nil {
 		return fmt.Errorf("encode the assignment: %w", err)
@@ -80,24 +88,14 @@ func writeState(file, node string, a *agentapi.Assignment, k *agentapi.Keys) (er
 			return fmt.Errorf("encode the keys: %w", err)
 		}
 	}
+	if l != nil {
+		if s.Lives, err = protojson.Marshal(l); err != nil {
+			return fmt.Errorf("encode the lives: %w", err)
+		}
+	}
 	b, err := json.Marshal(s)
 	if err != nil {
 		return fmt.Errorf("encode the state: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*") // with mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
+	return durable.WriteFile(file, b)
 }

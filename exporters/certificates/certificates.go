@@ -1,0 +1,26 @@
+// Package certificates publishes when the certificates in use end.
+package certificates
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/graylink/graylink/internal/pki"
+)
+
+var expiryDesc = prometheus.NewDesc("graylink_certificate_expiry_timestamp_seconds", "Time at which a certificate in use ends, by its file, use and serial number.", []string{"file", "use", "serial"}, nil)
+
+// collector publishes the certificates of a keeper.
+type collector struct{ keeper *pki.Keeper }
+
+// NewCollector collects from a keeper; the files are read again when they have changed.
+func NewCollector(k *pki.Keeper) prometheus.Collector { return collector{k} }
+
+// Describe implements prometheus.Collector.
+func (collector) Describe(ch chan<- *prometheus.Desc) { ch <- expiryDesc }
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	for _, e := range c.keeper.Expiries() {
+		ch <- prometheus.MustNewConstMetric(expiryDesc, prometheus.GaugeValue, float64(e.At.Unix()), e.File, e.Use, e.Serial)
+	}
+}

@@ -1,0 +1,46 @@
+package node
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Files that a node keeps over a restart, as in the label file of their series.
+const (
+	fileAssignment  = "assignment"
+	fileNICs        = "nics"
+	fileLogPosition = "log_position"
+)
+
+var stateWritesDesc = prometheus.NewDesc("graylink_node_state_writes_total", "Writes of the files that a restart goes on with, by file and result.", []string{"file", "result"}, nil)
+
+// stateWrites publishes how often state files were written. The zero value has no files.
+type stateWrites struct {
+	mu      sync.Mutex
+	sources map[string]func() (done, failed uint64)
+}
+
+// add publishes the counts of a file; nothing is published of a file that is not kept.
+func (s *stateWrites) add(file string, counts func() (done, failed uint64)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sources == nil {
+		s.sources = map[string]func() (done, failed uint64){}
+	}
+	s.sources[file] = counts
+}
+
+// Describe implements prometheus.Collector.
+func (s *stateWrites) Describe(ch chan<- *prometheus.Desc) { ch <- stateWritesDesc }
+
+// Collect implements prometheus.Collector.
+func (s *stateWrites) Collect(ch chan<- prometheus.Metric) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for file, counts := range s.sources {
+		done, failed := counts()
+		ch <- prometheus.MustNewConstMetric(stateWritesDesc, prometheus.CounterValue, float64(done), file, "done")
+		ch <- prometheus.MustNewConstMetric(stateWritesDesc, prometheus.CounterValue, float64(failed), file, "failed")
+	}
+}

@@ -1,0 +1,305 @@
+package coordinator
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// claim is what one NIC has of what agents report: an address, where the topology
+// gives it none, and the GID of its queue pair. Of two claims of the same thing the one
+// with the lower order is older, and has it.
+type claim struct {
+	address      netip.Addr // invalid: none
+	addressOrder uint64
+	gid          netip.Addr // invalid: none
+	gidOrder     uint64
+}
+
+// Why a reported address or GID is not used.
+const (
+	conflictTopology = "topology"         // the interface of a NIC lacks the address that the topology gives to the NIC
+	conflictForeign  = "foreign"          // the topology gives it to another node or switch
+	conflictClaimed  = "claimed"          // another NIC has it
+	conflictPrefix   = "outside_prefixes" // it lies outside the prefixes for addresses of agents
+)
+
+// conflictReasons lists them.
+var conflictReasons = []string{conflictTopology, conflictForeign, conflictClaimed, conflictPrefix}
+
+// conflict is an address or a GID that was reported and is not used.
+type conflict struct{ reason, text string }
+
+// report is what the agent of a node says of its interfaces.
+type report struct {
+	interfaces []interfaceState
+	order      uint64 // reports that came first have lower numbers; 0: from before the start
+}
+
+// interfaceOf returns the first interface that is the NIC's, by its device or an alias, and
+// has addresses that can be probed; usable are these. It returns nil when there is none.
+func (r *report) interfaceOf(nic *fabric.NIC) (f *interfaceState, usable []netip.Addr) {
+	for i := range r.interfaces {
+		f := &r.interfaces[i]
+		if f.Name != nic.Device && !slices.Contains(nic.Aliases, f.Name) {
+			continue
+		}
+		usable := slices.DeleteFunc(slices.Clone(f.Addresses), func(a netip.Addr) bool { return !probeable(a) })
+		if len(usable) > 0 {
+			return f, usable
+		}
+	}
+	return nil, nil
+}
+
+// resolver finds the addresses and queue pairs of a plan's NICs.
+type resolver struct {
+	p      *plan
+	in     *planInput
+	owners map[netip.Addr]string // by address of the topology: the node or switch that has it
+	given  map[netip.Addr]int32  // by address in use that the topology gives: its NIC
+	last   uint64                // the highest order of a claim
+
+	wanting []reported // NICs with a report, the oldest report first
+}
+
+// reported is a NIC whose agent reports its interface.
+type reported struct {
+	nic    int32
+	order  uint64
+	f      *interfaceState
+	usable []netip.Addr
+}
+
+// addresses finds the address of every NIC. The topology's address wins; where an
+// agent reports another one, that is a conflict. A NIC without an address in the topology has
+// the first one that its agent reports, that lies in the prefixes for agents, that the
+// topology gives to nobody, and that no other NIC has claimed before. The same holds for
+// GIDs of queue pairs. A claim ends when the agent no longer reports what was claimed.
+func (p *plan) addresses(in planInput) {
+	r := &resolver{p: p, in: &in, owners: topologyOwners(p.graph), given: map[netip.Addr]int32{}}
+	for _, c := range in.claims {
+		r.last = max(r.last, c.addressOrder, c.gidOrder)
+	}
+	p.claims = map[string]claim{}
+	for i, id := range p.sched.NICs {
+		nic := p.graph.NIC(id)
+		if nic == nil {
+			continue
+		}
+		rep := in.reported[nic.Node]
+		f, usable := rep.interfaceOf(nic)
+		if f != nil {
+			p.iface[i], p.hw[i] = f.Name, f.Hardware
+			r.wanting = append(r.wanting, reported{int32(i), rep.order, f, usable})
+		}
+		r.fromTopology(int32(i), nic, usable)
+	}
+	slices.SortStableFunc(r.wanting, func(a, b reported) int { return cmp.Compare(a.order, b.order) })
+	r.fromReports()
+	r.queuePairs()
+}
+
+// topologyOwners returns the node or switch of every address that the topology gives away.
+func topologyOwners(g *fabric.Graph) map[netip.Addr]string {
+	out := map[netip.Addr]string{}
+	for i := range g.Topo.Switches {
+		for _, a := range g.Topo.Switches[i].Addresses {
+			out[a.Unmap()] = g.Topo.Switches[i].Name
+		}
+	}
+	for i := range g.Topo.Nodes {
+		n := &g.Topo.Nodes[i]
+		if a, err := netip.ParseAddr(n.Address); err == nil {
+			out[a.Unmap()] = n.Name
+		}
+		for j := range n.NICs {
+			for _, a := range n.NICs[j].Addresses {
+				out[a.Unmap()] = n.Name
+			}
+		}
+	}
+	for i := range g.Topo.Links {
+		l := &g.Topo.Links[i]
+		if l.AAddress.IsValid() {
+			out[l.AAddress.Addr().Unmap()] = fabric.OwnerOf(l.A)
+		}
+		if l.BAddress.IsValid() {
+			out[l.BAddress.Addr().Unmap()] = fabric.OwnerOf(l.B)
+		}
+	}
+	return out
+}
+
+// addressesOf lists the addresses that the topology gives to a NIC and that can be probed,
+// the one to be used first.
+func addressesOf(g *fabric.Graph, nic *fabric.NIC) (out []netip.Addr) {
+	all := slices.Clone(nic.Addresses)
+	if l := g.LinkAt(nic.ID()); l != nil {
+		own := l.AAddress
+		if l.B == nic.ID() {
+			own = l.BAddress
+		}
+		all = append(all, own.Addr())
+	}
+	return slices.DeleteFunc(all, func(a netip.Addr) bool { return !probeable(a) })
+}
+
+func (r *resolver) refuse(reason, format string, args ...any) {
+	r.p.conflicts = append(r.p.conflicts, conflict{reason, fmt.Sprintf(format, args...)})
+}
+
+// fromTopology gives a NIC its address in the topology: of several, the first that its
+// agent reports. Of two NICs with the same address the first by name has it.
+func (r *resolver) fromTopology(i int32, nic *fabric.NIC, usable []netip.Addr) {
+	own := addressesOf(r.p.graph, nic)
+	if len(own) == 0 {
+		return
+	}
+	address := own[0]
+	if k := slices.IndexFunc(own, func(a netip.Addr) bool { return slices.Contains(usable, a) }); k >= 0 {
+		address = own[k]
+	} else if len(usable) > 0 {
+		r.refuse(conflictTopology, "the topology gives %v to %s, and its agent reports %v", address, nic.ID(), usable[0])
+	}
+	if o, taken := r.given[address]; taken {
+		r.refuse(conflictClaimed, "%v of %s is also claimed by %s", address, r.p.sched.NICs[o], nic.ID())
+		return
+	}
+	r.given[address] = i
+	r.p.addr[i] = address
+}
+
+// refusal says why a NIC may not have an address, whoever else has it; empty when it may.
+func (r *resolver) refusal(node string, a netip.Addr) (reason, owner string) {
+	if owner := r.owners[a.Unmap()]; owner != "" && owner != node {
+		return conflictForeign, owner
+	}
+	if !inPrefixes(r.in.prefixes, a) {
+		return conflictPrefix, ""
+	}
+	return "", ""
+}
+
+func inPrefixes(prefixes []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a.Unmap()) })
+}
+
+// fromReports gives addresses to NICs that have none in the topology: first to those that
+// have a claim, then to the others, in the order of their reports.
+func (r *resolver) fromReports() {
+	p := r.p
+	owner := make(map[netip.Addr]int32, len(r.wanting))
+	for a, i := range r.given {
+		owner[a] = i
+	}
+	without := slices.DeleteFunc(slices.Clone(r.wanting), func(w reported) bool {
+		return len(addressesOf(p.graph, p.graph.NIC(p.sched.NICs[w.nic]))) > 0
+	})
+	take := func(w reported, a netip.Addr, order uint64) {
+		owner[a], p.addr[w.nic] = w.nic, a
+		id := p.sched.NICs[w.nic]
+		c := p.claims[id]
+		c.address, c.addressOrder = a, order
+		p.claims[id] = c
+	}
+	holders := slices.Clone(without)
+	slices.SortStableFunc(holders, func(a, b reported) int {
+		return cmp.Compare(r.in.claims[p.sched.NICs[a.nic]].addressOrder, r.in.claims[p.sched.NICs[b.nic]].addressOrder)
+	})
+	for _, w := range holders {
+		id := p.sched.NICs[w.nic]
+		c := r.in.claims[id]
+		reason, _ := r.refusal(fabric.OwnerOf(id), c.address)
+		if _, taken := owner[c.address]; c.address.IsValid() && slices.Contains(w.usable, c.address) && reason == "" && !taken {
+			take(w, c.address, c.addressOrder)
+		}
+	}
+	for _, w := range without {
+		id := p.sched.NICs[w.nic]
+		var outside netip.Addr
+		for _, a := range w.usable {
+			if p.addr[w.nic].IsValid() {
+				break
+			}
+			reason, of := r.refusal(fabric.OwnerOf(id), a)
+			o, taken := owner[a]
+			switch {
+			case reason == conflictForeign:
+				r.refuse(reason, "the topology gives %v to %s, and the agent of %s reports it", a, of, id)
+			case reason == conflictPrefix:
+				outside = a
+			case taken:
+				r.refuse(conflictClaimed, "%v of %s is also claimed by %s", a, p.sched.NICs[o], id)
+			default:
+				r.last++
+				take(w, a, r.last)
+			}
+		}
+		if !p.addr[w.nic].IsValid() && outside.IsValid() {
+			r.refuse(conflictPrefix, "%v of %s lies outside the prefixes for addresses of agents", outside, id)
+		}
+	}
+}
+
+// queuePairs takes the queue pairs that agents report, as far as nobody else has their GIDs.
+func (r *resolver) queuePairs() {
+	p := r.p
+	with := slices.DeleteFunc(slices.Clone(r.wanting), func(w reported) bool { return w.f.RDMA == nil })
+	owner := make(map[netip.Addr]int32, len(with))
+	take := func(w reported, order uint64) {
+		q := w.f.RDMA
+		owner[q.GID] = w.nic
+		p.rdma[w.nic] = &agentapi.RDMA{Device: q.Device, Port: q.Port, Gid: q.GID.AsSlice(), Qpn: q.QPN, QKey: q.QKey, Lid: q.LID, Hardware: q.Hardware}
+		id := p.sched.NICs[w.nic]
+		c := p.claims[id]
+		c.gid, c.gidOrder = q.GID, order
+		p.claims[id] = c
+	}
+	held := func(w reported) claim { return r.in.claims[p.sched.NICs[w.nic]] }
+	holders := slices.DeleteFunc(slices.Clone(with), func(w reported) bool { return held(w).gid != w.f.RDMA.GID })
+	slices.SortStableFunc(holders, func(a, b reported) int { return cmp.Compare(held(a).gidOrder, held(b).gidOrder) })
+	for _, w := range holders {
+		_, taken := owner[w.f.RDMA.GID]
+		if reason, _ := r.refusalOfGID(w); reason == "" && !taken {
+			take(w, held(w).gidOrder)
+		}
+	}
+	for _, w := range with {
+		if p.rdma[w.nic] != nil {
+			continue
+		}
+		id, gid := p.sched.NICs[w.nic], agentapi.Address(w.f.RDMA.GID.AsSlice())
+		reason, of := r.refusalOfGID(w)
+		o, taken := owner[w.f.RDMA.GID]
+		switch {
+		case reason == conflictForeign:
+			r.refuse(reason, "the topology gives %v to %s, and the agent of %s reports it as GID", gid, of, id)
+		case reason == conflictPrefix:
+			r.refuse(reason, "GID %v of %s lies outside the prefixes for addresses of agents", gid, id)
+		case taken:
+			r.refuse(conflictClaimed, "GID %v of %s is also claimed by %s", gid, p.sched.NICs[o], id)
+		default:
+			r.last++
+			take(w, r.last)
+		}
+	}
+}
+
+// refusalOfGID says why a NIC may not have the GID that its agent reports, whoever else has it.
+// A GID of RoCE is an address (IB specification 1.4, annex A17.4.5): the NIC's own, or one that the
+// NIC could have. One that is local to a link, or is of InfiniBand, leads to no host elsewhere.
+func (r *resolver) refusalOfGID(w reported) (reason, owner string) {
+	q, id := w.f.RDMA, r.p.sched.NICs[w.nic]
+	gid := q.GID.Unmap()
+	reason, owner = r.refusal(fabric.OwnerOf(id), gid)
+	local := gid.IsLinkLocalUnicast() || q.LID != 0 && gid.Is6()
+	if reason == conflictPrefix && (local || gid == r.p.addr[w.nic] || r.owners[gid] == fabric.OwnerOf(id)) {
+		return "", ""
+	}
+	return reason, owner
+}

@@ -1,0 +1,107 @@
+package coordinator
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/graylink/graylink/internal/agentapi"
+)
+
+// alive is a hello of a process with a life number.
+func alive(node string, process byte, life uint64, assigned bool) *agentapi.Hello {
+	h := hello(node, process)
+	h.Life, h.LifeAssigned = proto.Uint64(life), assigned
+	return h
+}
+
+// TestLivesOnlyGrow: over processes of an agent, restarts of the coordinator and a
+// clock that is set back; a process keeps its number over sessions.
+func TestLivesOnlyGrow(t *testing.T) {
+	f := start(t, clos(2, 2), nil)
+	last := uint64(0)
+	connect := func(what string, h *agentapi.Hello) uint64 {
+		t.Helper()
+		s, err := f.connect(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.life <= last {
+			t.Errorf("%s: life %d after %d", what, s.life, last)
+		}
+		f.unregister(s)
+		last = s.life
+		return s.life
+	}
+	connect("first process", alive("h1", 0, 0, false))
+	given := connect("second process", alive("h1", 1, 0, false))
+	s, err := f.connect(alive("h1", 1, given, true))
+	if err != nil || s.life != given {
+		t.Errorf("the same process came back: life %d, want %d: %v", s.life, given, err)
+	}
+	f.unregister(s)
+	connect("one with a higher number of its own", alive("h1", 2, given+1e6, false))
+	if other, err := f.connect(alive("h2", 0, 0, false)); err != nil || other.life >= given+1e6 {
+		t.Errorf("what h1 says of itself moved the number of h2 to %d: %v", other.life, err)
+	}
+	last = given
+	f.clock.mu.Lock()
+	f.clock.wall = f.clock.wall.Add(-30 * 24 * time.Hour)
+	f.clock.mu.Unlock()
+	f.restart()
+	connect("coordinator restarted with its clock set back", alive("h1", 3, 0, false))
+	for range lifeBlock {
+		f.lives.give(&agentapi.Hello{})
+	}
+	last = f.lives.last
+	if f.lives.reserved <= last {
+		t.Errorf("number %d was given, reserved are %d", last, f.lives.reserved)
+	}
+	if _, err := f.connect(alive("h1", 4, agentapi.MaxLife+1, false)); err == nil {
+		t.Error("a life beyond the limit was taken")
+	}
+}
+
+// TestPeersAreToldOfLives: who begins a session hears the lives of its peers, when
+// they are at work; an older version has none, and takes its old one back.
+func TestPeersAreToldOfLives(t *testing.T) {
+	f := start(t, clos(2, 2), nil)
+	sessions := map[string]*session{}
+	for _, n := range []string{"h1", "h2", "h3"} {
+		sessions[n] = f.mustConnect(alive(n, 0, 0, false))
+	}
+	sessions["h4"] = f.mustConnect(hello("h4", 0)) // an older version
+	f.run(time.Minute)
+	told := func(process byte) map[string]uint64 {
+		t.Helper()
+		f.unregister(sessions["h1"])
+		s := f.mustConnect(alive("h1", process, 0, false))
+		sessions["h1"] = s
+		out := map[string]uint64{}
+		f.mu.Lock()
+		s.wantLives = true
+		f.mu.Unlock()
+		for _, m := range f.pending(s) {
+			for _, n := range m.GetLives().GetNodes() {
+				out[n.GetNode()] = n.GetLife()
+			}
+		}
+		return out
+	}
+	got := told(1)
+	if len(got) != 2 || got["h2"] != sessions["h2"].life || got["h3"] != sessions["h3"].life {
+		t.Errorf("h1 is told %v, want h2's %d and h3's %d", got, sessions["h2"].life, sessions["h3"].life)
+	}
+	h2 := sessions["h2"].life
+	f.restart()
+	f.run(time.Second)
+	sessions["h1"] = f.mustConnect(alive("h1", 2, 0, false))
+	if got := f.livesOf(f.plan, "h1"); len(got.Nodes) != 2 || got.Nodes[0].Life != h2 {
+		t.Errorf("after a restart of the coordinator h1 is told %v", got)
+	}
+	f.mustConnect(hello("h2", 1))
+	if got := f.livesOf(f.plan, "h1"); len(got.Nodes) != 1 {
+		t.Errorf("h2 has an older version now, and h1 is told %v", got)
+	}
+}

@@ -1,0 +1,151 @@
+package coordinator
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// sourceSocket stands for the address of a session that came by a Unix socket.
+const sourceSocket = "unix"
+
+// Why an agent is not scraped where it says.
+const (
+	refusedAddress  = "address"  // neither where it comes from, nor its node's address in the topology, nor in the prefixes
+	refusedForeign  = "foreign"  // the topology gives the address to another node or switch
+	refusedLoopback = "loopback" // a loopback address, and the session came from another host
+	refusedPort     = "port"     // outside the range
+	refusedScheme   = "scheme"   // the agent serves another one than is scraped
+)
+
+// refusedReasons lists them.
+var refusedReasons = []string{refusedAddress, refusedForeign, refusedLoopback, refusedPort, refusedScheme}
+
+// PortRange is ports from First to Last.
+type PortRange struct{ First, Last uint16 }
+
+// PortRanges is a list of ranges.
+type PortRanges []PortRange
+
+func (r PortRanges) contains(port uint16) bool {
+	return slices.ContainsFunc(r, func(p PortRange) bool { return p.First <= port && port <= p.Last })
+}
+
+// ParsePortRanges reads ports and ranges such as 9868 and 9868-9899.
+func ParsePortRanges(texts []string) (out PortRanges, err error) {
+	for _, t := range texts {
+		low, high, isRange := strings.Cut(t, "-")
+		if !isRange {
+			high = low
+		}
+		first, errFirst := strconv.ParseUint(low, 10, 16)
+		last, errLast := strconv.ParseUint(high, 10, 16)
+		if errFirst != nil || errLast != nil || first == 0 || last < first {
+			return nil, fmt.Errorf("%q: want a port or a range of ports such as 9868-9899", t)
+		}
+		out = append(out, PortRange{uint16(first), uint16(last)})
+	}
+	return out, nil
+}
+
+// Target is an agent to scrape.
+type Target struct {
+	Node, Address, Scheme, Software string
+	Connected                       bool
+}
+
+// Targets lists every known agent, or is not ok while the registry is not whole.
+func (c *Coordinator) Targets() (out []Target, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.whole {
+		return nil, false
+	}
+	for n, a := range c.agents {
+		if a.web == "" {
+			continue
+		}
+		address, _ := c.target(a)
+		out = append(out, Target{Node: n, Address: address, Scheme: c.opts.WebScheme, Software: a.software, Connected: a.session != nil})
+	}
+	slices.SortFunc(out, func(x, y Target) int { return compare(x.Node, y.Node) })
+	return out, true
+}
+
+// checkTarget sees whether an agent may be scraped where it says, and logs when that changes. It needs mu.
+func (c *Coordinator) checkTarget(a *agent) {
+	before := a.refused
+	if a.refused = ""; a.web == "" {
+		return
+	}
+	address, reason := c.target(a)
+	if a.refused = reason; reason != "" && reason != before {
+		c.log.Warn("an agent is not scraped where it says", "node", a.node, "advertised", a.web, "advertised_scheme", a.scheme, "from", a.from, "reason", reason,
+			"scraped_at", address, "scheme", c.opts.WebScheme)
+	}
+}
+
+// target returns where an agent is scraped, and why that is not where it says; an empty reason means that it is. The host
+// is the one that the agent says, if its session came from there, the topology has it as the node's address, or it lies in the
+// prefixes for targets. Otherwise it is the node's address in the topology, else where the session came from, else the node's
+// name, which is the topology's. It needs mu.
+func (c *Coordinator) target(a *agent) (address, reason string) {
+	host, portText, err := net.SplitHostPort(a.web)
+	port, errPort := strconv.ParseUint(portText, 10, 16)
+	if err != nil || errPort != nil || !c.opts.WebPorts.contains(uint16(port)) {
+		port, reason = uint64(c.opts.WebPorts[0].First), refusedPort
+	}
+	given := ""
+	if n := c.graph.Node(a.node); n != nil {
+		given = n.Address
+	}
+	own := given
+	if own == "" && a.from != sourceSocket {
+		own = a.from
+	}
+	if own == "" {
+		own = a.node
+	}
+	if why := c.refuseHost(a, host, given, own); why != "" {
+		host, reason = own, why
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = own
+	}
+	if reason == "" && a.scheme != "" && a.scheme != c.opts.WebScheme {
+		reason = refusedScheme
+	}
+	return net.JoinHostPort(host, strconv.FormatUint(port, 10)), reason
+}
+
+// refuseHost says why an agent may not be scraped at a host; empty when it may. An empty or unspecified host stands for own.
+func (c *Coordinator) refuseHost(a *agent, host, given, own string) string {
+	if host == "" || host == own || host == given {
+		return ""
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return refusedAddress
+	}
+	ip = ip.Unmap()
+	from, err := netip.ParseAddr(a.from)
+	remote := err == nil && !from.IsLoopback()
+	switch {
+	case ip.IsUnspecified() || err == nil && ip == from:
+		return ""
+	case ip.IsLoopback() && remote:
+		return refusedLoopback
+	case ip.IsLoopback() && err == nil:
+		return ""
+	}
+	if owner := c.owners[ip]; owner != "" && owner != a.node {
+		return refusedForeign
+	}
+	if inPrefixes(c.opts.WebPrefixes, ip) {
+		return ""
+	}
+	return refusedAddress
+}

@@ -1,0 +1,41 @@
+// Package durable replaces files in one step. After a crash of the process or of the machine a file has its old content
+// or its new content, whole.
+package durable
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+)
+
+// WriteFile replaces the content of a file. It writes a temporary file with mode 0600 beside it, waits until that is on the
+// disk, renames it, and waits until the directory is on the disk. When it fails, the old file stays, or, if only the last
+// step failed, the new file is there and a crash of the machine may bring the old one back.
+func WriteFile(path string, content []byte) error {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+		return err
+	}
+	return syncDirectory(dir)
+}
+
+// syncDirectory waits until the entries of a directory are on the disk.
+func syncDirectory(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,104 @@
+package webserver
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/exporter-toolkit/web"
+	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
+
+	"github.com/graylink/graylink/internal/webaccess"
+)
+
+// Flags are the flags of a program's web listener.
+type Flags struct {
+	// Toolkit are those of the Prometheus exporter toolkit.
+	Toolkit             *web.FlagConfig
+	external            string
+	hosts               []string
+	adminAPI, lifecycle bool
+	limits              Limits
+}
+
+// flagGroup is an application or one of its commands.
+type flagGroup interface {
+	Flag(name, help string) *kingpin.FlagClause
+}
+
+// AddFlags adds the flags of a web listener whose default address is given.
+func AddFlags(app flagGroup, address string) *Flags {
+	f := &Flags{Toolkit: kingpinflag.AddFlags(app, address), limits: DefaultLimits()}
+	app.Flag("web.external-url", "Where browsers reach this program through a reverse proxy. Requests for its host are answered.").StringVar(&f.external)
+	AddAllowedHosts(app, &f.hosts)
+	limit := func(name, help string, v *int) { app.Flag(name, help).Default(strconv.Itoa(*v)).IntVar(v) }
+	limit("web.max-connections", "Open connections at most. A further one takes the place of the one that has been idle or slow for the longest time.", &f.limits.Connections)
+	limit("web.max-connections-per-address", "Open connections of one client address at most.", &f.limits.ConnectionsPerAddress)
+	limit("web.max-scrapes", "Scrapes that are computed at a time. Others wait for up to 5 s and are then answered 503.", &f.limits.Scrapes)
+	return f
+}
+
+// AddAllowedHosts adds the flag --web.allowed-hosts.
+func AddAllowedHosts(app flagGroup, hosts *[]string) {
+	app.Flag("web.allowed-hosts", "DNS name of this program, or *.DOMAIN: requests for other names than these, localhost and IP addresses are refused. May be given several times.").StringsVar(hosts)
+}
+
+// AddLifecycle adds the flag of a program that can be reloaded over HTTP.
+func (f *Flags) AddLifecycle(app flagGroup) {
+	app.Flag("web.enable-lifecycle", "Let loopback clients reload by POST /-/reload without authentication. SIGHUP reloads in any case.").BoolVar(&f.lifecycle)
+}
+
+// AddAdminAPI adds the flag of a program that acts on requests, which are named in the help.
+func (f *Flags) AddAdminAPI(app flagGroup, acts string) {
+	app.Flag("web.enable-admin-api", "Let loopback clients use "+acts+" without authentication. Clients that --web.config.file authenticates need no flag.").BoolVar(&f.adminAPI)
+}
+
+// Validate checks the flags and the web configuration file.
+func (f *Flags) Validate() error {
+	if _, err := webaccess.ParseExternalURL(f.external); err != nil {
+		return fmt.Errorf("--web.external-url: %w", err)
+	}
+	if err := CheckAllowedHosts(f.hosts); err != nil {
+		return err
+	}
+	if err := f.limits.Validate(); err != nil {
+		return err
+	}
+	if err := web.Validate(*f.Toolkit.WebConfigFile); err != nil {
+		return fmt.Errorf("--web.config.file: %w", err)
+	}
+	return nil
+}
+
+// CheckAllowedHosts checks the values of --web.allowed-hosts.
+func CheckAllowedHosts(hosts []string) error {
+	var errs []error
+	for _, h := range hosts {
+		if err := webaccess.CheckHost(h); err != nil {
+			errs = append(errs, fmt.Errorf("--web.allowed-hosts %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Policy returns what the flags let clients do. Advertised are addresses, host:port, by
+// which the program makes itself known: their hosts are allowed, too.
+func (f *Flags) Policy(log *slog.Logger, advertised ...string) *webaccess.Policy {
+	p := &webaccess.Policy{WebConfig: *f.Toolkit.WebConfigFile, AdminAPI: f.adminAPI, Lifecycle: f.lifecycle, AllowedHosts: f.hosts, Log: log}
+	p.ExternalURL, _ = webaccess.ParseExternalURL(f.external) // Validate has checked it
+	for _, a := range advertised {
+		if host, _, err := net.SplitHostPort(a); err == nil && webaccess.CheckHost(host) == nil {
+			p.AllowedHosts = append(p.AllowedHosts, host)
+		}
+	}
+	return p
+}
+
+// Server returns a server of a handler by the flags.
+func (f *Flags) Server(h http.Handler, p *webaccess.Policy, log *slog.Logger) *Server {
+	return New(h, p, f.limits, log)
+}

@@ -1,0 +1,294 @@
+// Package webserver makes every HTTP server of the programs: its time limits, and what
+// clients can take of a process that has other work to do.
+//
+// Rules:
+//
+//  1. A client address holds at most so many connections, all addresses together at most
+//     so many. A further connection takes the place of the one that has waited longest
+//     without a request being computed, if that is 100 ms or more; else it is closed.
+//  2. At most so many scrapes are computed at a time. Others wait for a short time, and are
+//     then answered 503.
+//  3. A scrape is computed before its first octet is sent: a client that reads slowly holds
+//     memory, which is bounded, and no turn.
+package webserver
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/activation"
+	"github.com/mdlayher/vsock"
+	"github.com/prometheus/exporter-toolkit/web"
+
+	"github.com/graylink/graylink/internal/webaccess"
+)
+
+// Time limits of every server.
+const (
+	headerTimeout = 5 * time.Second
+	idleTimeout   = 2 * time.Minute
+	// writeTimeout is longer than any handler takes: traces and long polls take 30 s.
+	writeTimeout = 2 * time.Minute
+	// scrapeWriteTimeout is how long a client may take to read a scrape that is computed:
+	// the longest scrape_timeout that is usual.
+	scrapeWriteTimeout = 30 * time.Second
+	bodyTimeout        = 30 * time.Second
+	// scrapeWait is how long a scrape waits for its turn before it is answered 503.
+	scrapeWait = 5 * time.Second
+)
+
+const (
+	// maxHeaderBytes leaves room for the cookies that other programs of the same host set.
+	maxHeaderBytes = 64 << 10
+	// maxStreams bounds the requests of one connection of HTTP/2.
+	maxStreams = 16
+	// maxUnread bounds the scrapes that are computed and not read yet, octets in all.
+	maxUnread = 64 << 20
+)
+
+// Limits bound what clients take of a program.
+type Limits struct {
+	Connections           int
+	ConnectionsPerAddress int
+	Scrapes               int // computed at a time
+	// Body is how long a client may take to send a body; 0 stands for 30 s.
+	Body time.Duration
+}
+
+// DefaultLimits returns the limits of programs that set no others. A connection that waits
+// costs some KiB. One that is closed and comes again costs time, which the probe loop may
+// miss: some hundred clients of an address are let in rather than closed again and again.
+func DefaultLimits() Limits {
+	return Limits{Connections: 1024, ConnectionsPerAddress: 512, Scrapes: 2}
+}
+
+// Validate returns an error that names the flag of a limit that is out of range.
+func (l *Limits) Validate() error {
+	switch {
+	case l.Connections < 1:
+		return errors.New("--web.max-connections: want 1 or more")
+	case l.ConnectionsPerAddress < 1:
+		return errors.New("--web.max-connections-per-address: want 1 or more")
+	case l.Scrapes < 1:
+		return errors.New("--web.max-scrapes: want 1 or more")
+	}
+	return nil
+}
+
+// Server is an HTTP server with limits.
+type Server struct {
+	http    *http.Server
+	limits  Limits
+	tracker *tracker
+	next    http.Handler
+	scrapes chan struct{}
+	wait    time.Duration // of a scrape for its turn
+	buffers sync.Pool
+}
+
+// New returns a server of a handler, behind a policy. Without a policy the handler decides
+// by itself which requests it answers.
+func New(h http.Handler, p *webaccess.Policy, l Limits, log *slog.Logger) *Server {
+	if p != nil {
+		h = p.Guard(h)
+	}
+	s := &Server{limits: l, next: h, tracker: newTracker(l, log), scrapes: make(chan struct{}, l.Scrapes), wait: scrapeWait}
+	if s.limits.Body == 0 {
+		s.limits.Body = bodyTimeout
+	}
+	s.buffers.New = func() any { return new(bytes.Buffer) }
+	s.http = &http.Server{Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeaderBytes,
+		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, trackedConn(c))
+		}}
+	return s
+}
+
+type connKey struct{}
+
+// trackedConn returns the connection that the server's own listener accepted, or nil.
+func trackedConn(c net.Conn) *conn {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	tracked, _ := c.(*conn)
+	return tracked
+}
+
+// Serve answers the connections of a listener until Shutdown or Close.
+func (s *Server) Serve(l net.Listener) error { return s.http.Serve(s.tracker.listener(l)) }
+
+// ServeTLS is Serve with TLS.
+func (s *Server) ServeTLS(l net.Listener, config *tls.Config) error {
+	s.http.TLSConfig = config
+	return s.http.ServeTLS(s.tracker.listener(l), "", "")
+}
+
+// ListenAndServe answers at the addresses of the exporter toolkit's flags, with the TLS and
+// the passwords of their web configuration, until Shutdown or Close.
+func (s *Server) ListenAndServe(flags *web.FlagConfig, log *slog.Logger) error {
+	listeners, err := listen(flags)
+	if err != nil {
+		return err
+	}
+	for i, l := range listeners {
+		defer l.Close()
+		listeners[i] = s.tracker.listener(l)
+	}
+	return web.ServeMultiple(listeners, s.http, flags, log)
+}
+
+// listen opens the listeners of the exporter toolkit's flags, as its ListenAndServe does
+// (exporter-toolkit v0.19.0, web/tls_config.go).
+func listen(flags *web.FlagConfig) (out []net.Listener, err error) {
+	if flags.WebSystemdSocket != nil && *flags.WebSystemdSocket {
+		out, err = activation.Listeners()
+		if err == nil && len(out) == 0 {
+			err = errors.New("--web.systemd-socket: systemd has passed no socket")
+		}
+		return out, err
+	}
+	if len(*flags.WebListenAddresses) == 0 {
+		return nil, web.ErrNoListeners
+	}
+	for _, address := range *flags.WebListenAddresses {
+		l, err := listenAt(address)
+		if err != nil {
+			for _, l := range out {
+				l.Close()
+			}
+			return nil, err
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+func listenAt(address string) (net.Listener, error) {
+	if !strings.HasPrefix(address, "vsock://") {
+		return net.Listen("tcp", address)
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, err
+	}
+	port, err := strconv.ParseUint(u.Port(), 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("--web.listen-address %s: want vsock://:PORT", address)
+	}
+	return vsock.Listen(uint32(port), nil)
+}
+
+// Shutdown ends the server after the requests that are being served, or when ctx ends.
+func (s *Server) Shutdown(ctx context.Context) error { return s.http.Shutdown(ctx) }
+
+// Close ends the server and its connections.
+func (s *Server) Close() error { return s.http.Close() }
+
+// ServeHTTP implements http.Handler: it applies the limits to a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c, _ := r.Context().Value(connKey{}).(*conn)
+	c.begin()
+	defer c.end()
+	if strings.HasPrefix(r.URL.Path, "/metrics") {
+		s.scrape(w, r, c)
+		return
+	}
+	if r.Body != nil && r.Body != http.NoBody {
+		controller := http.NewResponseController(w)
+		// A connection without deadlines has nothing to protect.
+		_ = controller.SetReadDeadline(time.Now().Add(s.limits.Body))
+		r.Body = &timedBody{ReadCloser: r.Body, controller: controller}
+	}
+	s.next.ServeHTTP(&answer{ResponseWriter: w, conn: c}, r)
+}
+
+// timedBody lifts the deadline of a body at its end: the deadline would end the request.
+type timedBody struct {
+	io.ReadCloser
+	controller *http.ResponseController
+}
+
+// Read implements io.Reader.
+func (b *timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		_ = b.controller.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// answer lets a connection be closed for another one while its client is slow to read.
+type answer struct {
+	http.ResponseWriter
+	conn *conn
+}
+
+// Write implements http.ResponseWriter.
+func (a *answer) Write(b []byte) (int, error) {
+	a.conn.end()
+	defer a.conn.begin()
+	return a.ResponseWriter.Write(b)
+}
+
+// Unwrap lets http.ResponseController reach the writer of the server.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// scrape computes an answer in its turn and then sends it.
+func (s *Server) scrape(w http.ResponseWriter, r *http.Request, c *conn) {
+	patience := time.NewTimer(s.wait)
+	defer patience.Stop()
+	select {
+	case s.scrapes <- struct{}{}:
+	case <-r.Context().Done():
+		return
+	case <-patience.C:
+		w.Header().Set("Retry-After", strconv.Itoa(int(scrapeWait.Seconds())))
+		http.Error(w, fmt.Sprintf("%d scrapes are computed at a time, and others wait", cap(s.scrapes)), http.StatusServiceUnavailable)
+		return
+	}
+	buffer := s.buffers.Get().(*bytes.Buffer)
+	buffer.Reset()
+	defer s.buffers.Put(buffer)
+	whole := &wholeAnswer{header: w.Header(), body: buffer, code: http.StatusOK}
+	func() {
+		defer func() { <-s.scrapes }()
+		s.next.ServeHTTP(whole, r)
+	}()
+	c.beginSend(buffer.Len())
+	defer c.endSend(buffer.Len())
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(scrapeWriteTimeout))
+	w.WriteHeader(whole.code)
+	// The client has gone when this fails.
+	_, _ = w.Write(buffer.Bytes())
+}
+
+// wholeAnswer keeps an answer.
+type wholeAnswer struct {
+	header http.Header
+	body   *bytes.Buffer
+	code   int
+}
+
+// Header implements http.ResponseWriter.
+func (a *wholeAnswer) Header() http.Header { return a.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (a *wholeAnswer) WriteHeader(code int) { a.code = code }
+
+// Write implements http.ResponseWriter.
+func (a *wholeAnswer) Write(b []byte) (int, error) { return a.body.Write(b) }
