@@ -11,6 +11,7 @@ import (
 // What make test-all has beyond make test: docs/testing.md lists it with the reasons.
 
 const (
+	everything         = true
 	weightedRoutes     = true
 	silenceSpanDefault = 40 * time.Second
 	floodLasts         = 10 * time.Second

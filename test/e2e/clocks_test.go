@@ -363,7 +363,7 @@ func TestClocks(t *testing.T) {
 			t.Errorf("directions differ by %.2f us more with bent clocks than with straight ones", percentile(apart, 0.5))
 		}
 	})
-	t.Run("CrossTraffic", func(t *testing.T) {
+	runInAll(t, "CrossTraffic", func(t *testing.T) {
 		end := f.crossTraffic(1000)
 		defer end()
 		time.Sleep(5 * time.Second)
@@ -435,7 +435,7 @@ func TestClocks(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	t.Run("CoordinatorDead", func(t *testing.T) {
+	runInAll(t, "CoordinatorDead", func(t *testing.T) {
 		stop(t, f.coordinator)
 		f.coordinator = nil
 		f.wait(10*time.Second, "every clock in holdover", func() bool {
@@ -469,7 +469,7 @@ func TestClocks(t *testing.T) {
 		f.connected(8)
 		f.locked(30*time.Second, f.nodes())
 	})
-	t.Run("HalfTheAgentsGone", func(t *testing.T) {
+	runInAll(t, "HalfTheAgentsGone", func(t *testing.T) {
 		for _, n := range f.nodes()[4:] {
 			stop(t, f.agents[n])
 			delete(f.agents, n)

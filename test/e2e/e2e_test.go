@@ -420,3 +420,11 @@ func TestDemoBesideALab(t *testing.T) {
 	}
 	clean(t, "e2e")
 }
+
+// runInAll runs a subtest in make test-all and leaves it out of make test. docs/testing.md names what covers it there.
+func runInAll(t *testing.T, name string, test func(*testing.T)) {
+	t.Helper()
+	if everything {
+		t.Run(name, test)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -82,7 +83,7 @@ func (w *ways) bound(e fabric.Edge) (fabric.Path, fabric.PathState) {
 	return b.Path, b.State
 }
 
-// traced asks every node to trace all of its flows now.
+// traced asks the nodes to trace all of their flows now, a few nodes at a time.
 func (w *ways) traced() map[fabric.Edge]fabric.Resolved {
 	w.t.Helper()
 	g := w.Graph()
@@ -92,21 +93,36 @@ func (w *ways) traced() map[fabric.Edge]fabric.Resolved {
 		byNode[fabric.OwnerOf(from)] = append(byNode[fabric.OwnerOf(from)], e.String())
 	}
 	out := map[fabric.Edge]fabric.Resolved{}
+	var mu sync.Mutex
+	var tracing sync.WaitGroup
+	slots := make(chan struct{}, 6)
 	for node, edges := range byNode {
-		ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
-		traces, err := demo.Agents(w.Lab()).Trace(ctx, node, edges)
-		cancel()
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		for _, tr := range traces {
-			e, err := fabric.ParseEdge(tr.Edge)
+		tracing.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+			defer cancel()
+			traces, err := demo.Agents(w.Lab()).Trace(ctx, node, edges)
 			if err != nil {
-				w.t.Fatal(err)
+				w.t.Error(err)
+				return
 			}
-			from, to := e.Ends()
-			out[e] = fabric.Resolve(g, from, to, tr)
-		}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, tr := range traces {
+				e, err := fabric.ParseEdge(tr.Edge)
+				if err != nil {
+					w.t.Error(err)
+					return
+				}
+				from, to := e.Ends()
+				out[e] = fabric.Resolve(g, from, to, tr)
+			}
+		})
+	}
+	tracing.Wait()
+	if w.t.Failed() {
+		w.t.FailNow()
 	}
 	return out
 }
@@ -475,10 +491,17 @@ func (w *ways) silent(t *testing.T) {
 			crossing++
 		}
 	}
-	// Its table is believed for ten seconds; then its flows are bound without it.
-	for end := time.Now().Add(16 * time.Second); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
+	// Its table is believed for ten seconds after its last answer; then its flows are bound without it.
+	ignored := func() bool {
+		tables, _ := w.Loop().Switches()
+		return time.Since(tables[sw].Heard) > 12*time.Second
+	}
+	for end := time.Now().Add(time.Minute); !ignored(); time.Sleep(200 * time.Millisecond) {
 		if _, wrong, _, first := compare(truth, w.bound); wrong > 0 {
 			t.Fatalf("%d wrong: %s", wrong, first)
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the table of %s is still believed after a minute", sw)
 		}
 	}
 	right, wrong, open, first := compare(truth, w.bound)

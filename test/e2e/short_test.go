@@ -7,6 +7,7 @@ import "time"
 // What make test has. make test-all has more: all_test.go.
 
 const (
+	everything         = false
 	weightedRoutes     = false
 	silenceSpanDefault = 20 * time.Second
 	floodLasts         = 5 * time.Second
