@@ -11,25 +11,25 @@ import (
 // DefaultPageNICs is the blast radius above which a verdict is critical that hurts no job.
 const DefaultPageNICs = 32
 
-// affect takes into an incident whom it hurts, and how urgent that makes it: where placements
+// updateImpact takes into an incident whom it hurts, and how urgent that makes it: where placements
 // are known, a person is called for jobs, or for more than pageNICs NICs, and else nobody is
 // woken. A job that was hurt stays on the list when it has ended.
-func (in *Incident) affect(m *jobs.Map, pageNICs int) {
-	in.Severity = in.severity
+func (in *Incident) updateImpact(m *jobs.Map, pageNICs int) {
+	in.Severity = in.symptomSeverity
 	if m == nil {
 		return
 	}
-	for _, name := range m.Crossing(&in.Verdict) {
-		if in.hurt == nil {
-			in.hurt = map[string]bool{}
+	for _, name := range m.JobsCrossing(&in.Verdict) {
+		if in.affectedJobs == nil {
+			in.affectedJobs = map[string]bool{}
 		}
-		in.hurt[name] = true
+		in.affectedJobs[name] = true
 	}
-	in.Jobs = append([]string{}, slices.Sorted(maps.Keys(in.hurt))...)
+	in.Jobs = append([]string{}, slices.Sorted(maps.Keys(in.affectedJobs))...)
 	n := len(in.Jobs)
 	in.BlastRadius.Jobs = &n
 	switch {
-	case in.severity == fabric.SeverityInfo, !blames(&in.Verdict), in.Scenario == fabric.Miscabled:
+	case in.symptomSeverity == fabric.SeverityInfo, !blamesNetwork(&in.Verdict), in.Scenario == fabric.Miscabled:
 	case n > 0, in.BlastRadius.NICs > pageNICs:
 		in.Severity = fabric.SeverityCritical
 	default:
@@ -37,11 +37,13 @@ func (in *Incident) affect(m *jobs.Map, pageNICs int) {
 	}
 }
 
-// blames reports whether a verdict says that the network is at fault.
-func blames(v *fabric.Verdict) bool { return v.Kind != fabric.KindHost && v.Kind != fabric.KindClock }
+// blamesNetwork reports whether a verdict says that the network is at fault.
+func blamesNetwork(v *fabric.Verdict) bool {
+	return v.Kind != fabric.KindHost && v.Kind != fabric.KindClock
+}
 
-// runbook is where it says what to do about a verdict, step by step.
-func runbook(v *fabric.Verdict) string {
+// runbookFor is where it says what to do about a verdict, step by step.
+func runbookFor(v *fabric.Verdict) string {
 	name := "FabricFault"
 	switch v.Kind {
 	case fabric.KindNIC:

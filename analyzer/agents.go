@@ -48,17 +48,17 @@ func (r *tracesReply) toLocalTime(asked, answered time.Time) {
 	}
 }
 
-// Paths implements Agents.
-func (a HTTPAgents) Paths(ctx context.Context, node string) ([]fabric.Trace, error) {
-	return a.do(ctx, http.MethodGet, node, "/api/v1/paths", nil)
+// TracedPaths implements Agents.
+func (a HTTPAgents) TracedPaths(ctx context.Context, node string) ([]fabric.Trace, error) {
+	return a.fetchTraces(ctx, http.MethodGet, node, "/api/v1/paths", nil)
 }
 
-// Trace implements Agents.
-func (a HTTPAgents) Trace(ctx context.Context, node string, edges []string) ([]fabric.Trace, error) {
-	return a.do(ctx, http.MethodPost, node, "/api/v1/trace", map[string]any{"edges": edges})
+// TraceFlows implements Agents.
+func (a HTTPAgents) TraceFlows(ctx context.Context, node string, edges []string) ([]fabric.Trace, error) {
+	return a.fetchTraces(ctx, http.MethodPost, node, "/api/v1/trace", map[string]any{"edges": edges})
 }
 
-func (a HTTPAgents) do(ctx context.Context, method, node, path string, body any) ([]fabric.Trace, error) {
+func (a HTTPAgents) fetchTraces(ctx context.Context, method, node, path string, body any) ([]fabric.Trace, error) {
 	base := a.URL(node)
 	if base == "" {
 		return nil, fmt.Errorf("agent of %q: nobody has said where it is", node)
@@ -109,15 +109,15 @@ type Targets struct {
 	Coordinator string
 	Log         *slog.Logger
 
-	mu sync.RWMutex
-	at map[string]string // base by node
+	mu       sync.RWMutex
+	baseURLs map[string]string // base by node
 }
 
-// URL is where a node's agent was told to be last, or "".
-func (t *Targets) URL(node string) string {
+// URLOf is where a node's agent was told to be last, or "".
+func (t *Targets) URLOf(node string) string {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.at[node]
+	return t.baseURLs[node]
 }
 
 // Run asks at once and every interval until ctx ends. While the coordinator is
@@ -126,7 +126,7 @@ func (t *Targets) Run(ctx context.Context, interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
-		if err := t.refresh(ctx); err != nil && ctx.Err() == nil {
+		if err := t.refreshTargets(ctx); err != nil && ctx.Err() == nil {
 			t.Log.Warn("where the agents are", "err", err)
 		}
 		select {
@@ -137,7 +137,7 @@ func (t *Targets) Run(ctx context.Context, interval time.Duration) {
 	}
 }
 
-func (t *Targets) refresh(ctx context.Context) error {
+func (t *Targets) refreshTargets(ctx context.Context) error {
 	at, err := url.JoinPath(t.Coordinator, "/api/v1/targets")
 	if err != nil {
 		return err
@@ -161,7 +161,7 @@ func (t *Targets) refresh(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", at, err)
 	}
 	t.mu.Lock()
-	t.at = found
+	t.baseURLs = found
 	t.mu.Unlock()
 	return nil
 }

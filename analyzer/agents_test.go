@@ -20,15 +20,15 @@ func TestTargets(t *testing.T) {
 	}))
 	defer coordinator.Close()
 	targets := &Targets{Client: coordinator.Client(), Coordinator: coordinator.URL, Log: slog.New(slog.DiscardHandler)}
-	if err := targets.refresh(t.Context()); err != nil || targets.URL("h1") != "https://10.0.0.1:9868" || targets.URL("h2") != "" {
-		t.Errorf("h1 at %q, h2 at %q, %v", targets.URL("h1"), targets.URL("h2"), err)
+	if err := targets.refreshTargets(t.Context()); err != nil || targets.URLOf("h1") != "https://10.0.0.1:9868" || targets.URLOf("h2") != "" {
+		t.Errorf("h1 at %q, h2 at %q, %v", targets.URLOf("h1"), targets.URLOf("h2"), err)
 	}
 	answer = ""
-	if err := targets.refresh(t.Context()); err == nil || targets.URL("h1") == "" {
-		t.Errorf("while the coordinator is away h1 is at %q, %v", targets.URL("h1"), err)
+	if err := targets.refreshTargets(t.Context()); err == nil || targets.URLOf("h1") == "" {
+		t.Errorf("while the coordinator is away h1 is at %q, %v", targets.URLOf("h1"), err)
 	}
-	agents := HTTPAgents{Client: coordinator.Client(), URL: targets.URL}
-	if _, err := agents.Paths(t.Context(), "h2"); err == nil || !strings.Contains(err.Error(), "where it is") {
+	agents := HTTPAgents{Client: coordinator.Client(), URL: targets.URLOf}
+	if _, err := agents.TracedPaths(t.Context(), "h2"); err == nil || !strings.Contains(err.Error(), "where it is") {
 		t.Errorf("an agent that is nowhere: %v", err)
 	}
 	for _, bad := range []string{"", "{}", `[{"targets":[],"labels":{"__meta_graylink_node":"h1","__scheme__":"http"}}]`,

@@ -12,22 +12,22 @@ import (
 
 // drain puts elements of a rig under maintenance, from now on until lift.
 func (r *rig) drain(relearn bool, elements ...string) {
-	if r.loop.o.Maintenance == nil {
-		r.loop.o.Maintenance = maintenance.NewRegister(r.w.g)
+	if r.loop.opts.Maintenance == nil {
+		r.loop.opts.Maintenance = maintenance.NewRegister(r.w.g)
 	}
 	var ws []maintenance.Window
 	for _, e := range elements {
 		ws = append(ws, maintenance.Window{Element: e, From: r.now, By: "ann", Reason: "optics", Relearn: relearn})
 	}
-	r.loop.o.Maintenance.Replace(maintenance.SourceFile, ws, r.now)
+	r.loop.opts.Maintenance.ReplaceSource(maintenance.SourceFile, ws, r.now)
 }
 
 // normal are the medians of all baselines.
-func (r *rig) normal() map[fabric.Edge]int64 {
-	out := map[fabric.Edge]int64{}
-	for e, m := range r.loop.edges {
-		if m.base != nil {
-			out[e] = *m.base.P50
+func (r *rig) normal() map[fabric.Flow]int64 {
+	out := map[fabric.Flow]int64{}
+	for e, m := range r.loop.flowRecords {
+		if m.baseline != nil {
+			out[e] = *m.baseline.P50
 		}
 	}
 	return out
@@ -43,8 +43,8 @@ func TestLoopDrainedSpine(t *testing.T) {
 	r.w.loss[fabric.Direction{From: "leaf1:up2", To: "spine2:dn1"}] = 0.5
 	aside := 0
 	for e, p := range r.w.paths {
-		from, to := e.Ends()
-		if paths.Crosses(p, from, to, fabric.Element{Element: "spine2", Kind: fabric.KindSwitch}) {
+		from, to := e.Endpoints()
+		if paths.CrossesElement(p, from, to, fabric.Element{ID: "spine2", Kind: fabric.KindSwitch}) {
 			aside++
 		}
 	}
@@ -65,8 +65,8 @@ func TestLoopDrainedSpine(t *testing.T) {
 	}
 	for e, was := range before {
 		p := r.w.paths[e]
-		from, to := e.Ends()
-		if is := r.normal()[e]; is != was && paths.Crosses(p, from, to, fabric.Element{Element: "spine2", Kind: fabric.KindSwitch}) {
+		from, to := e.Endpoints()
+		if is := r.normal()[e]; is != was && paths.CrossesElement(p, from, to, fabric.Element{ID: "spine2", Kind: fabric.KindSwitch}) {
 			t.Errorf("%s: the drained spine taught its flow %d, was %d", e, is, was)
 		}
 	}
@@ -91,7 +91,7 @@ func TestLoopMaintenanceClosesVerdicts(t *testing.T) {
 	d := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
 	r.w.delay[d] = 2e6
 	r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
-	r.drain(false, d.Link())
+	r.drain(false, d.LinkID())
 	for range 10 {
 		s := r.step()
 		if in := s.Incidents[0]; len(s.Report.Verdicts) != 0 || in.Closed != "under maintenance by ann: optics" || in.Cleared == nil || in.Open {
@@ -102,7 +102,7 @@ func TestLoopMaintenanceClosesVerdicts(t *testing.T) {
 	o := fabric.Direction{From: "leaf3:up2", To: "spine2:dn3"}
 	r.w.delay[o] = 2e6
 	r.until(8, "a verdict elsewhere", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
-	if v := openVerdicts(r.loop.Snapshot()); len(v) != 1 || !strings.HasPrefix(v[0], o.Link()) {
+	if v := openVerdicts(r.loop.Snapshot()); len(v) != 1 || !strings.HasPrefix(v[0], o.LinkID()) {
 		t.Errorf("verdicts %q", v)
 	}
 	r.drain(false)
@@ -115,8 +115,8 @@ func TestLoopSilencedLinkDies(t *testing.T) {
 	r := newRig(t, 3)
 	r.learn()
 	d := fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}
-	el := fabric.Element{Element: d.Link(), Kind: fabric.KindLink}
-	r.drain(false, d.Link())
+	el := fabric.Element{ID: d.LinkID(), Kind: fabric.KindLink}
+	r.drain(false, d.LinkID())
 	quiet := func(n int) {
 		t.Helper()
 		for range n {
@@ -127,14 +127,14 @@ func TestLoopSilencedLinkDies(t *testing.T) {
 	}
 	r.w.loss[d], r.w.loss[d.Reverse()] = 1, 1
 	quiet(3)
-	old := map[fabric.Edge]fabric.Path{}
+	old := map[fabric.Flow]fabric.Path{}
 	for e, p := range r.w.paths {
-		from, to := e.Ends()
-		if !paths.Crosses(p, from, to, el) {
+		from, to := e.Endpoints()
+		if !paths.CrossesElement(p, from, to, el) {
 			continue
 		}
 		for _, other := range r.w.g.ShortestPaths(from, to, 16) {
-			if !paths.Crosses(other, from, to, el) {
+			if !paths.CrossesElement(other, from, to, el) {
 				old[e], r.w.paths[e] = p, other
 				break
 			}
@@ -160,7 +160,7 @@ func TestLoopRecabling(t *testing.T) {
 		r := newRig(t, 1)
 		r.learn()
 		d := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
-		r.drain(relearn, d.Link())
+		r.drain(relearn, d.LinkID())
 		for range 5 {
 			r.step()
 		}
@@ -179,8 +179,8 @@ func TestLoopRecabling(t *testing.T) {
 		if s := r.loop.Snapshot(); relearn && (s.Report.State != fabric.Innocent || s.Baselines != len(r.w.edges)) {
 			t.Errorf("afterwards: %s, %d baselines", s.Report.State, s.Baselines)
 		}
-		if len(r.loop.touched) != 0 {
-			t.Errorf("%d windows are remembered", len(r.loop.touched))
+		if len(r.loop.touchedByWindow) != 0 {
+			t.Errorf("%d windows are remembered", len(r.loop.touchedByWindow))
 		}
 	}
 }
@@ -195,7 +195,7 @@ func TestLoopMaintenanceOfANode(t *testing.T) {
 	r.steps["h2/eth1"] = 4
 	r.silent["h2"] = true
 	r.w.clock["h2/eth1"] = 5e6
-	r.w.loss[fabric.Direction{From: r.w.g.Peer("h2/eth1"), To: "h2/eth1"}] = 1
+	r.w.loss[fabric.Direction{From: r.w.g.PeerOf("h2/eth1"), To: "h2/eth1"}] = 1
 	for range 15 {
 		if s := r.step(); len(s.Incidents) != 0 {
 			t.Fatalf("verdicts %q", openVerdicts(s))
@@ -209,8 +209,8 @@ func TestLoopMaintenanceHasItsTime(t *testing.T) {
 	r := newRig(t, 1)
 	r.learn()
 	d := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
-	r.loop.o.Maintenance = maintenance.NewRegister(r.w.g)
-	r.loop.o.Maintenance.Replace(maintenance.SourceAPI, []maintenance.Window{{Element: d.Link(), From: r.now.Add(time.Hour)}, {Element: d.Link(), Until: r.now}}, r.now)
+	r.loop.opts.Maintenance = maintenance.NewRegister(r.w.g)
+	r.loop.opts.Maintenance.ReplaceSource(maintenance.SourceAPI, []maintenance.Window{{Element: d.LinkID(), From: r.now.Add(time.Hour)}, {Element: d.LinkID(), Until: r.now}}, r.now)
 	for range 4 { // windows that saw the end are over
 		r.step()
 	}

@@ -18,17 +18,17 @@ import (
 var restriction = regexp.MustCompile(`\{(src|dst)=~("(?:[^"\\]|\\.)*")\}|, (src|dst)=~("(?:[^"\\]|\\.)*")`)
 
 // unrestricted is a question as it is asked about everything, and which flows it is about.
-func unrestricted(t *testing.T, query string) (string, func(fabric.Edge) bool) {
+func unrestricted(t *testing.T, query string) (string, func(fabric.Flow) bool) {
 	m := restriction.FindStringSubmatch(query)
 	if m == nil {
-		return query, func(fabric.Edge) bool { return true }
+		return query, func(fabric.Flow) bool { return true }
 	}
 	text, err := strconv.Unquote(m[2] + m[4])
 	if err != nil {
 		t.Fatal(err)
 	}
 	names := regexp.MustCompile("^(?:" + text + ")$")
-	return restriction.ReplaceAllString(query, ""), func(e fabric.Edge) bool {
+	return restriction.ReplaceAllString(query, ""), func(e fabric.Flow) bool {
 		if m[1]+m[3] == "dst" {
 			return names.MatchString(e.Dst)
 		}
@@ -75,7 +75,7 @@ func (r *rig) overview(name string) (out []evidence.Sample) {
 			continue // nothing came that would tell of it
 		}
 		s.sent += float64(o.Sent)
-		if e.Reply || r.frame[fabric.Edge{Src: e.Src, Dst: e.Dst, Reply: true}].Sent > 0 {
+		if e.Reply || r.frame[fabric.Flow{Src: e.Src, Dst: e.Dst, Reply: true}].Sent > 0 {
 			s.lost += float64(o.Lost)
 		}
 		for i := range 50 {
@@ -118,8 +118,8 @@ func long(t *testing.T) {
 // steps or about everything.
 func newTwoStepRig(t *testing.T, seed uint64, two bool) *rig {
 	r := newRigOf(t, clos(t, 4, 8, 4), seed)
-	nics := r.w.g.NICs()
-	r.w.edges = slices.DeleteFunc(r.w.edges, func(e fabric.Edge) bool {
+	nics := r.w.g.NICIDs()
+	r.w.edges = slices.DeleteFunc(r.w.edges, func(e fabric.Flow) bool {
 		apart := (slices.Index(nics, e.Dst) - slices.Index(nics, e.Src) + len(nics)) % len(nics)
 		skip := apart > 3 && apart%3 != 0
 		if skip {
@@ -127,12 +127,12 @@ func newTwoStepRig(t *testing.T, seed uint64, two bool) *rig {
 		}
 		return skip
 	})
-	r.loop.o.Expected = 0
+	r.loop.opts.Expected = 0
 	if two {
-		r.loop.o.TwoSteps = TwoSteps{From: 300, Most: 400, Round: 10 * time.Second}
+		r.loop.opts.TwoSteps = TwoStepOptions{MinFlows: 300, MaxFlows: 400, Round: 10 * time.Second}
 	}
 	for e := range r.w.paths {
-		r.loop.take([]fabric.Trace{r.trace(e)})
+		r.loop.storeTraces([]fabric.Trace{r.trace(e)})
 	}
 	r.until(80, "baselines and innocence", func(s Snapshot) bool {
 		return s.Baselines == len(r.w.edges) && s.Report.State == fabric.Innocent
@@ -149,7 +149,7 @@ var twoStepSeeds = flag.Int("asking.seeds", 0, "fabrics for each fault of TestTw
 // same, end in the same verdicts. make bench-evidence has all of them (ten seconds each).
 func TestTwoStepsSayWhatEverythingSays(t *testing.T) {
 	up, down := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}, fabric.Direction{From: "spine2:dn3", To: "leaf3:up2"}
-	access := func(r *rig, nic string) fabric.Direction { return fabric.Direction{From: r.w.g.Peer(nic), To: nic} }
+	access := func(r *rig, nic string) fabric.Direction { return fabric.Direction{From: r.w.g.PeerOf(nic), To: nic} }
 	for name, fault := range map[string]func(*rig){
 		"nothing":               func(*rig) {},
 		"delay on an uplink":    func(r *rig) { r.w.delay[up] = 2e6 },
@@ -190,15 +190,15 @@ func TestTwoStepsSayWhatEverythingSays(t *testing.T) {
 						}
 					}
 					s := r.loop.Snapshot()
-					if said[i] = openVerdicts(s); two != (s.Asking != nil && s.Asking.TwoSteps) {
-						t.Fatalf("two steps %v: %+v", two, s.Asking)
+					if said[i] = openVerdicts(s); two != (s.Queries != nil && s.Queries.TwoSteps) {
+						t.Fatalf("two steps %v: %+v", two, s.Queries)
 					}
 					slices.Sort(said[i])
-					if two && s.Asking.Edges > 450 {
-						t.Errorf("seed %d: %d flows are asked about, where there is room for 400", seed, s.Asking.Edges)
+					if two && s.Queries.QueriedFlows > 450 {
+						t.Errorf("seed %d: %d flows are asked about, where there is room for 400", seed, s.Queries.QueriedFlows)
 					}
-					if name == "nothing" && (s.Report.State != fabric.Innocent || s.Report.Coverage != fabric.Coverage{Links: 1, Edges: 1} || two && s.Asking.Edges > 150) {
-						t.Errorf("seed %d: %s with coverage %+v; %+v", seed, s.Report.State, s.Report.Coverage, s.Asking)
+					if name == "nothing" && (s.Report.State != fabric.Innocent || s.Report.Coverage != fabric.Coverage{Links: 1, Edges: 1} || two && s.Queries.QueriedFlows > 150) {
+						t.Errorf("seed %d: %s with coverage %+v; %+v", seed, s.Report.State, s.Report.Coverage, s.Queries)
 					}
 				}
 				if !slices.Equal(said[0], said[1]) {
@@ -213,7 +213,7 @@ func TestTwoStepsSayWhatEverythingSays(t *testing.T) {
 }
 
 // told finds what a cycle that asked about a flow says of it.
-func told(s Snapshot, e fabric.Edge) string {
+func told(s Snapshot, e fabric.Flow) string {
 	for i := range s.Edges {
 		if s.Edges[i].Obs.Edge == e.String() {
 			return s.Edges[i].Condition
@@ -226,11 +226,11 @@ func told(s Snapshot, e fabric.Edge) string {
 func TestRule7OneFlowIsFoundWithinARound(t *testing.T) {
 	t.Parallel()
 	r := newTwoStepRig(t, 1, true)
-	e := fabric.Edge{Src: "h4/eth1", Dst: "h7/eth1"}
-	r.w.flow = map[fabric.Edge]int64{e: 5e6}
+	e := fabric.Flow{Src: "h4/eth1", Dst: "h7/eth1"}
+	r.w.flow = map[fabric.Flow]int64{e: 5e6}
 	r.until(10+confirmOf, "the flow is degraded", func(s Snapshot) bool {
-		if s.Asking.Moved > 0 {
-			t.Fatalf("%d NICs moved: the test shows nothing", s.Asking.Moved)
+		if s.Queries.Moved > 0 {
+			t.Fatalf("%d NICs moved: the test shows nothing", s.Queries.Moved)
 		}
 		return told(s, e) == "degraded"
 	})
@@ -247,42 +247,42 @@ func TestRule8WhoIsVouchedFor(t *testing.T) {
 	t.Parallel()
 	r := newTwoStepRig(t, 1, true)
 	l := r.loop
-	vouchedFor := func() map[fabric.Edge]bool {
-		out := map[fabric.Edge]bool{}
-		for _, s := range l.asking.flows {
-			if s.vouched {
+	vouchedFor := func() map[fabric.Flow]bool {
+		out := map[fabric.Flow]bool{}
+		for _, s := range l.planner.flows {
+			if s.carried {
 				out[s.edge] = true
 			}
 		}
 		return out
 	}
 	before := vouchedFor()
-	if s := l.Snapshot(); len(before) != s.Asking.Vouched || len(before)+s.Asking.Edges != len(r.w.edges) || s.Scopes[0].Clean != len(r.w.edges) {
-		t.Errorf("%d are vouched for; %+v, %+v", len(before), *s.Asking, s.Scopes[0])
+	if s := l.Snapshot(); len(before) != s.Queries.CarriedFlows || len(before)+s.Queries.QueriedFlows != len(r.w.edges) || s.Scopes[0].Clean != len(r.w.edges) {
+		t.Errorf("%d are vouched for; %+v, %+v", len(before), *s.Queries, s.Scopes[0])
 	}
 	for _, v := range l.Snapshot().Edges {
-		if e, _ := v.Obs.Flow(); before[e] {
+		if e, _ := v.Obs.ParseFlow(); before[e] {
 			t.Fatalf("%s was asked about and is vouched for", e)
 		}
 	}
 	count := func(edit func(*flowState)) int {
 		t.Helper()
-		for _, s := range l.asking.flows {
+		for _, s := range l.planner.flows {
 			edit(s)
 		}
-		return l.vouch(nil, r.now).flows
+		return l.carryForward(nil, r.now).flows
 	}
 	if n := count(func(*flowState) {}); n != len(before) {
 		t.Errorf("%d by another count", n)
 	}
-	some := fabric.Edge{}
+	some := fabric.Flow{}
 	for e := range before {
 		some = e
 	}
-	if n := count(func(s *flowState) { s.healthy = s.healthy && s.edge != some }); n != len(before)-1 {
+	if n := count(func(s *flowState) { s.wasHealthy = s.wasHealthy && s.edge != some }); n != len(before)-1 {
 		t.Errorf("%d with one that was not healthy", n)
 	}
-	if n := count(func(s *flowState) { s.healthy, s.cycle, s.src.moved = true, l.cycle-1, l.cycle-1 }); n != len(before) {
+	if n := count(func(s *flowState) { s.wasHealthy, s.queriedCycle, s.src.lastMoved = true, l.cycle-1, l.cycle-1 }); n != len(before) {
 		t.Errorf("%d: that a NIC had moved when it was found healthy does not count", n)
 	}
 	touching := 0
@@ -291,11 +291,11 @@ func TestRule8WhoIsVouchedFor(t *testing.T) {
 			touching++
 		}
 	}
-	l.asking.nics[some.Src].moved = l.cycle
+	l.planner.nics[some.Src].lastMoved = l.cycle
 	if n := count(func(*flowState) {}); n != len(before)-touching {
 		t.Errorf("%d, though %d of %d have a NIC that moved since", n, touching, len(before))
 	}
-	if n := count(func(s *flowState) { s.at = r.now.Add(-l.o.TwoSteps.Round - time.Second) }); n != 0 {
+	if n := count(func(s *flowState) { s.queriedAt = r.now.Add(-l.opts.TwoSteps.Round - time.Second) }); n != 0 {
 		t.Errorf("%d of more than a round ago", n)
 	}
 }
@@ -310,19 +310,19 @@ func TestRule8WhoIsNotAskedClearsNothing(t *testing.T) {
 	r.w.delay[d] = 2e6
 	r.until(10, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
 	delete(r.w.delay, d)
-	in := r.loop.open[0]
-	tells := map[fabric.Edge]bool{}
-	if r.loop.asking.sel = (&evidence.Selection{}); r.loop.observed(in, tells) {
+	in := r.loop.openIncidents[0]
+	tells := map[fabric.Flow]bool{}
+	if r.loop.planner.current = (&evidence.Selection{}); r.loop.mostlyObserved(in, tells) {
 		t.Error("observed, though nobody was asked")
 	}
 	for i, name := range in.Edges {
-		e, err := fabric.ParseEdge(name)
+		e, err := fabric.ParseFlow(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		tells[e] = i < enough
+		tells[e] = i < enoughFlows
 	}
-	if !r.loop.observed(in, tells) && len(in.Edges) <= enough {
+	if !r.loop.mostlyObserved(in, tells) && len(in.Edges) <= enoughFlows {
 		t.Error("not observed, though all who showed it tell")
 	}
 	r.until(20, "the all-clear", func(s Snapshot) bool { return len(s.Report.Verdicts) == 0 })
@@ -332,15 +332,15 @@ func TestRule8WhoIsNotAskedClearsNothing(t *testing.T) {
 // TestRule9WindowsOfCyclesThatAsked: two bad windows and one a round later are not three.
 func TestRule9WindowsOfCyclesThatAsked(t *testing.T) {
 	l := NewLoop(LoopOptions{})
-	e := fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1"}
-	bad := judge.Finding{Edge: e, Obs: &fabric.Observation{}, Condition: judge.Degraded}
+	e := fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1"}
+	bad := judge.Finding{Flow: e, Obs: &fabric.Observation{}, Condition: judge.Degraded}
 	for i, asked := range []bool{true, true, false, true, true, true} {
 		l.cycle++
-		l.asking.before, l.asking.sel = l.asking.sel, &evidence.Selection{Sources: map[string]bool{e.Src: asked}}
+		l.planner.previous, l.planner.current = l.planner.current, &evidence.Selection{Sources: map[string]bool{e.Src: asked}}
 		if !asked {
 			continue
 		}
-		out, _ := l.confirm([]judge.Finding{bad})
+		out, _ := l.confirmFindings([]judge.Finding{bad})
 		if want := map[bool]judge.Condition{true: judge.Degraded, false: judge.Undecided}[i == 5]; out[0].Condition != want {
 			t.Errorf("cycle %d: condition %v", i, out[0].Condition)
 		}
@@ -354,7 +354,7 @@ func TestRule7ARoundsLength(t *testing.T) {
 		flows int
 		want  time.Duration
 	}{{0, 0, time.Minute}, {0, 60000, time.Minute}, {0, 100000, 100 * time.Second}, {30 * time.Second, 100000, 30 * time.Second}, {5 * time.Minute, 10, 5 * time.Minute}} {
-		if got := (TwoSteps{Round: tt.set}).round(tt.flows); got != tt.want {
+		if got := (TwoStepOptions{Round: tt.set}).roundDuration(tt.flows); got != tt.want {
 			t.Errorf("%s set, %d flows: %s, want %s", tt.set, tt.flows, got, tt.want)
 		}
 	}
@@ -365,24 +365,24 @@ func TestRule10WhatIsNormalOfANIC(t *testing.T) {
 	long(t)
 	t.Parallel()
 	r := newTwoStepRig(t, 1, true)
-	d := fabric.Direction{From: r.w.g.Peer("h5/eth1"), To: "h5/eth1"}
+	d := fabric.Direction{From: r.w.g.PeerOf("h5/eth1"), To: "h5/eth1"}
 	r.w.delay[d] = 1e6
 	for range 100 {
 		r.step()
 	}
-	if s := r.loop.Snapshot(); s.Asking.Moved == 0 || len(s.Report.Verdicts) != 1 {
-		t.Errorf("after 100 cycles %d NICs are off, %q", s.Asking.Moved, openVerdicts(s))
+	if s := r.loop.Snapshot(); s.Queries.Moved == 0 || len(s.Report.Verdicts) != 1 {
+		t.Errorf("after 100 cycles %d NICs are off, %q", s.Queries.Moved, openVerdicts(s))
 	}
 	delete(r.w.delay, d)
 	r.until(30, "the all-clear", func(s Snapshot) bool { return len(s.Report.Verdicts) == 0 })
 	// The schedule changes: the NIC's flows are others, and all healthy.
-	for _, g := range r.loop.asking.nics["h9/eth1"].groups {
+	for _, g := range r.loop.planner.nics["h9/eth1"].groups {
 		if g.key.Metric == evidence.MedianDelay {
 			g.med += 1e-3
 		}
 	}
-	r.until(2, "the NIC is off", func(s Snapshot) bool { return s.Asking.Moved == 1 })
-	if took := r.until(settledAfter+2, "it is as it is", func(s Snapshot) bool { return s.Asking.Moved == 0 }); took < settledAfter-2 {
+	r.until(2, "the NIC is off", func(s Snapshot) bool { return s.Queries.Moved == 1 })
+	if took := r.until(settledAfter+2, "it is as it is", func(s Snapshot) bool { return s.Queries.Moved == 0 }); took < settledAfter-2 {
 		t.Errorf("after %d cycles", took)
 	}
 }
@@ -391,18 +391,18 @@ func TestRule11WhatThereIsNoRoomForIsSaid(t *testing.T) {
 	long(t)
 	t.Parallel()
 	r := newTwoStepRig(t, 1, true)
-	r.loop.o.TwoSteps.Most = 200
+	r.loop.opts.TwoSteps.MaxFlows = 200
 	r.w.slow["spine3"] = 1e6
 	s := r.step()
 	for range 6 {
 		s = r.step()
 	}
-	if s.Asking.LeftOut == 0 || s.Asking.Edges > 250 || !slices.ContainsFunc(s.Warnings, func(w string) bool { return strings.Contains(w, "room for 200 flows") }) {
-		t.Errorf("%+v, warnings %q", *s.Asking, s.Warnings)
+	if s.Queries.LeftOut == 0 || s.Queries.QueriedFlows > 250 || !slices.ContainsFunc(s.Warnings, func(w string) bool { return strings.Contains(w, "room for 200 flows") }) {
+		t.Errorf("%+v, warnings %q", *s.Queries, s.Warnings)
 	}
-	r.loop.o.TwoSteps.Most = 40
+	r.loop.opts.TwoSteps.MaxFlows = 40
 	r.until(15, "a round that takes too long is said", func(s Snapshot) bool {
-		return s.Asking.Late && s.Report.State != fabric.Innocent && slices.ContainsFunc(s.Warnings, func(w string) bool { return strings.Contains(w, "takes longer than") })
+		return s.Queries.Late && s.Report.State != fabric.Innocent && slices.ContainsFunc(s.Warnings, func(w string) bool { return strings.Contains(w, "takes longer than") })
 	})
 }
 
@@ -412,29 +412,29 @@ func TestRule12WithoutRulesEverythingIsAsked(t *testing.T) {
 	r := newTwoStepRig(t, 1, true)
 	for _, rule := range []string{"nicP50", "nicP99", "nicLost", "nicMarked", "nicAnswered"} {
 		r.rules = func(name string) bool { return name != rule }
-		r.until(3, "it is seen that "+rule+" is missing", func(s Snapshot) bool { return !s.Asking.TwoSteps })
+		r.until(3, "it is seen that "+rule+" is missing", func(s Snapshot) bool { return !s.Queries.TwoSteps })
 		s := r.loop.Snapshot()
-		if s.Asking.TwoSteps || s.Asking.Vouched != 0 || s.Asking.Edges != len(r.w.edges) || len(s.Edges) != len(r.w.edges) || s.Report.State != fabric.Innocent {
-			t.Errorf("without %s: %+v, %s", rule, *s.Asking, s.Report.State)
+		if s.Queries.TwoSteps || s.Queries.CarriedFlows != 0 || s.Queries.QueriedFlows != len(r.w.edges) || len(s.Edges) != len(r.w.edges) || s.Report.State != fabric.Innocent {
+			t.Errorf("without %s: %+v, %s", rule, *s.Queries, s.Report.State)
 		}
-		if !strings.Contains(s.Asking.Missing, "nothing records fabric:nic_") || len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], s.Asking.Missing) {
-			t.Errorf("without %s: %+v, warnings %q", rule, *s.Asking, s.Warnings)
+		if !strings.Contains(s.Queries.Missing, "nothing records fabric:nic_") || len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], s.Queries.Missing) {
+			t.Errorf("without %s: %+v, warnings %q", rule, *s.Queries, s.Warnings)
 		}
 		r.rules = nil
-		if s := r.step(); !s.Asking.TwoSteps || s.Report.State != fabric.Innocent || s.Report.Coverage.Edges != 1 {
-			t.Errorf("with %s again: %+v, %s", rule, *s.Asking, s.Report.State)
+		if s := r.step(); !s.Queries.TwoSteps || s.Report.State != fabric.Innocent || s.Report.Coverage.Edges != 1 {
+			t.Errorf("with %s again: %+v, %s", rule, *s.Queries, s.Report.State)
 		}
 	}
 	few := newRig(t, 1)
-	few.loop.o.Expected, few.loop.o.TwoSteps = 0, DefaultTwoSteps()
-	few.asked = func(name string, _ func(fabric.Edge) bool) {
+	few.loop.opts.Expected, few.loop.opts.TwoSteps = 0, DefaultTwoStepOptions()
+	few.asked = func(name string, _ func(fabric.Flow) bool) {
 		if strings.HasPrefix(name, "nic") {
 			t.Errorf("%s is asked about %d flows", name, len(few.w.edges))
 		}
 	}
 	few.learn()
-	if s := few.step(); s.Asking.TwoSteps || s.Asking.Missing != "" || len(s.Warnings) > 0 {
-		t.Errorf("few flows: %+v, %q", *s.Asking, s.Warnings)
+	if s := few.step(); s.Queries.TwoSteps || s.Queries.Missing != "" || len(s.Warnings) > 0 {
+		t.Errorf("few flows: %+v, %q", *s.Queries, s.Warnings)
 	}
 }
 
@@ -444,13 +444,13 @@ func TestMaintenanceOfFlowsThatAreNotAsked(t *testing.T) {
 	t.Parallel()
 	r := newTwoStepRig(t, 1, true)
 	reg := maintenance.NewRegister(r.w.g)
-	r.loop.o.Maintenance = reg
-	if _, err := reg.Add(maintenance.Window{Element: "spine3", From: r.now.Add(-time.Second), Until: r.now.Add(time.Hour)}); err != nil {
+	r.loop.opts.Maintenance = reg
+	if _, err := reg.AddWindow(maintenance.Window{Element: "spine3", From: r.now.Add(-time.Second), Until: r.now.Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	s := r.step()
-	crossing := len(r.loop.store.Crossing(fabric.Element{Element: "spine3", Kind: fabric.KindSwitch}))
-	if len(r.loop.aside.flows) != crossing || s.Report.Edges.Total != len(r.w.edges)-crossing || s.Report.State != fabric.Innocent {
-		t.Errorf("%d of %d flows are aside, %+v, %s", len(r.loop.aside.flows), crossing, s.Report.Edges, s.Report.State)
+	crossing := len(r.loop.store.FlowsCrossing(fabric.Element{ID: "spine3", Kind: fabric.KindSwitch}))
+	if len(r.loop.excluded.flows) != crossing || s.Report.Edges.Total != len(r.w.edges)-crossing || s.Report.State != fabric.Innocent {
+		t.Errorf("%d of %d flows are aside, %+v, %s", len(r.loop.excluded.flows), crossing, s.Report.Edges, s.Report.State)
 	}
 }

@@ -16,10 +16,10 @@ import (
 type answers struct {
 	give  fabric.Attribution
 	err   error
-	asked []attribute.Question
+	asked []attribute.Request
 }
 
-func (a *answers) Ask(_ context.Context, _ *fabric.Graph, q attribute.Question) (fabric.Attribution, error) {
+func (a *answers) Attribute(_ context.Context, _ *fabric.Graph, q attribute.Request) (fabric.Attribution, error) {
 	a.asked = append(a.asked, q)
 	return a.give, a.err
 }
@@ -34,7 +34,7 @@ func found(cause string) fabric.Attribution {
 func TestLoopAsksForCauses(t *testing.T) {
 	r := newRig(t, 1)
 	from := &answers{give: found(fabric.CausePhysical)}
-	r.loop.o.Causes = from
+	r.loop.opts.Causes = from
 	r.learn()
 	if len(from.asked) != 0 {
 		t.Fatalf("asked without an incident: %+v", from.asked)
@@ -46,7 +46,7 @@ func TestLoopAsksForCauses(t *testing.T) {
 	if len(from.asked) != 1 {
 		t.Fatalf("asked %d times when it opened", len(from.asked))
 	}
-	if q := from.asked[0]; q.Verdict.Element.Element != d.Link() || q.Since.After(begun) || begun.Sub(q.Since) > 15*time.Second || !q.Now.After(begun) || q.Flows == 0 {
+	if q := from.asked[0]; q.Verdict.Element.ID != d.LinkID() || q.Since.After(begun) || begun.Sub(q.Since) > 15*time.Second || !q.Now.After(begun) || q.Flows == 0 {
 		t.Errorf("asked %+v; it began at %s", q, begun)
 	}
 	s := r.step()
@@ -76,15 +76,15 @@ func TestLoopAsksForCauses(t *testing.T) {
 	if in := s.Incidents[0]; len(from.asked) != n || in.Open || in.Attribution == nil || !slices.Equal(in.Causes, []string{fabric.CausePhysical}) {
 		t.Errorf("asked %d times more after the all-clear; %+v", len(from.asked)-n, in.Attribution)
 	}
-	if len(r.loop.asked) != 0 {
-		t.Errorf("healed incidents are remembered: %v", r.loop.asked)
+	if len(r.loop.causeRequestCycle) != 0 {
+		t.Errorf("healed incidents are remembered: %v", r.loop.causeRequestCycle)
 	}
 }
 
 // TestLoopWithoutCauses: that nobody answers harms nobody.
 func TestLoopWithoutCauses(t *testing.T) {
 	r := newRig(t, 1)
-	r.loop.o.Causes = &answers{err: errors.New("Prometheus is down")}
+	r.loop.opts.Causes = &answers{err: errors.New("Prometheus is down")}
 	r.learn()
 	r.w.delay[fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}] = 2e6
 	r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
@@ -96,15 +96,15 @@ func TestLoopWithoutCauses(t *testing.T) {
 
 // TestBlockingIsConfirmed: the switch's own series end the suspicion.
 func TestBlockingIsConfirmed(t *testing.T) {
-	in := &Incident{answer: &fabric.Attribution{State: fabric.CauseFound, Causes: []fabric.Cause{
+	in := &Incident{telemetryCause: &fabric.Attribution{State: fabric.CauseFound, Causes: []fabric.Cause{
 		{Cause: fabric.CauseCongestion, Element: "s1:p1", Weight: 0.9, Text: "9 MB waited"}, {Cause: fabric.CauseDrops, Element: "s1:p2", Weight: 0.5, Text: "discards"}}}}
-	v := fabric.Verdict{Element: fabric.Element{Element: "s1", Kind: fabric.KindSwitch}, Scenario: fabric.HOLCross, Summary: "Suspected head-of-line blocking: unrelated flows."}
-	in.adopt(v)
+	v := fabric.Verdict{Element: fabric.Element{ID: "s1", Kind: fabric.KindSwitch}, Scenario: fabric.HOLCross, Summary: "Suspected head-of-line blocking: unrelated flows."}
+	in.adoptVerdict(v)
 	if want := "Head-of-line blocking, confirmed by the switch: at s1:p1, 9 MB waited; at s1:p2, discards: unrelated flows."; in.Summary != want {
 		t.Errorf("%q, want %q", in.Summary, want)
 	}
-	in.answer.Causes = in.answer.Causes[:1]
-	if in.adopt(v); in.Summary != v.Summary {
+	in.telemetryCause.Causes = in.telemetryCause.Causes[:1]
+	if in.adoptVerdict(v); in.Summary != v.Summary {
 		t.Errorf("by a queue alone: %q", in.Summary)
 	}
 }

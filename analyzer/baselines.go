@@ -5,68 +5,68 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// memory is what the loop remembers of one flow.
-type memory struct {
-	p50, p99 []int64
-	base     *fabric.Quantiles
-	mad      int64
-	seen     int
-	cycle    int // in which it was seen last
-	recent   []judge.Condition
+// flowRecord is what the loop remembers of one flow.
+type flowRecord struct {
+	p50, p99         []int64
+	baseline         *fabric.Quantiles
+	baselineMAD      int64
+	windowCount      int
+	lastCycle        int // in which it was seen last
+	recentConditions []judge.Condition
 	// lastSent and lastLost are the last window's when it was lossy, else 0.
 	lastSent, lastLost uint64
 	// hard is the worst window of a confirmed hard loss, remembered until the
 	// cycle hardUntil.
 	hard      *judge.Finding
 	hardUntil int
-	// flow is what is known of it between the cycles that ask about it; nil: all do.
-	flow *flowState
+	// state is what is known of it between the cycles that ask about it; nil: all do.
+	state *flowState
 }
 
-func (l *Loop) memory(e fabric.Edge) *memory {
-	m := l.edges[e]
+func (l *Loop) recordFor(e fabric.Flow) *flowRecord {
+	m := l.flowRecords[e]
 	if m == nil {
-		m = &memory{}
-		l.edges[e] = m
+		m = &flowRecord{}
+		l.flowRecords[e] = m
 	}
 	return m
 }
 
-// learn adds healthy windows to the baselines. Nothing is learnt while an
+// learnBaselines adds healthy windows to the baselines. Nothing is learnt while an
 // incident is open: what is wrong must not become normal.
-func (l *Loop) learn(raw []judge.Finding) {
+func (l *Loop) learnBaselines(raw []judge.Finding) {
 	for i := range raw {
 		f := &raw[i]
-		m := l.memory(f.Edge)
-		m.seen++
-		if l.aside.flow(f.Edge) || m.seen <= warmUp || f.Obs.OWD == nil || f.Obs.OWD.P50 == nil || f.HostSuspect || f.ClockSuspect {
+		m := l.recordFor(f.Flow)
+		m.windowCount++
+		if l.excluded.excludesFlow(f.Flow) || m.windowCount <= warmUp || f.Obs.OWD == nil || f.Obs.OWD.P50 == nil || f.HostSuspect || f.ClockSuspect {
 			continue
 		}
-		if m.base != nil && (len(l.open) > 0 || f.Condition != judge.Healthy || judge.ClockBound(f.Obs) > vague) {
+		if m.baseline != nil && (len(l.openIncidents) > 0 || f.Condition != judge.Healthy || judge.ClockBound(f.Obs) > maxLearnBound) {
 			continue
 		}
-		m.p50 = push(m.p50, *f.Obs.OWD.P50)
+		m.p50 = appendBounded(m.p50, *f.Obs.OWD.P50)
 		if f.Obs.OWD.P99 != nil {
-			m.p99 = push(m.p99, *f.Obs.OWD.P99)
+			m.p99 = appendBounded(m.p99, *f.Obs.OWD.P99)
 		}
-		if len(m.p50) < learnWindows || m.base != nil && l.cycle%10 != 0 && l.asking.sel == nil {
+		if len(m.p50) < learnWindows || m.baseline != nil && l.cycle%10 != 0 && l.planner.current == nil {
 			continue
 		}
-		m.rebase()
+		m.recomputeBaseline()
 	}
 }
 
-// rebase makes the baseline of the windows that are remembered.
-func (m *memory) rebase() {
+// recomputeBaseline makes the baseline of the windows that are remembered.
+func (m *flowRecord) recomputeBaseline() {
 	p50, mad := medianMAD(append([]int64(nil), m.p50...))
-	m.base, m.mad = &fabric.Quantiles{P50: &p50}, mad
+	m.baseline, m.baselineMAD = &fabric.Quantiles{P50: &p50}, mad
 	if len(m.p99) > 0 {
 		p99, _ := medianMAD(append([]int64(nil), m.p99...))
-		m.base.P99 = &p99
+		m.baseline.P99 = &p99
 	}
 }
 
-func push(ring []int64, v int64) []int64 {
+func appendBounded(ring []int64, v int64) []int64 {
 	ring = append(ring, v)
 	if len(ring) > keepWindows {
 		ring = ring[1:]
@@ -79,12 +79,12 @@ func push(ring []int64, v int64) []int64 {
 // read at the same instant: the first window of a total loss can look like half
 // of one.) A second in whose course the answers ended counts as the first of them: until
 // one comes back nobody can count what was lost.
-func (m *memory) hardLoss(f *judge.Finding) bool {
+func (m *flowRecord) hardLoss(f *judge.Finding) bool {
 	switch {
 	case f.Condition == judge.Undecided:
 		return false
 	case endedIn(f):
-		m.lastSent, m.lastLost = f.Obs.Lately.Sent, f.Obs.Lately.Lost
+		m.lastSent, m.lastLost = f.Obs.LastSecond.Sent, f.Obs.LastSecond.Lost
 		return false
 	case !f.Lossy:
 		m.lastSent, m.lastLost = 0, 0
@@ -92,13 +92,13 @@ func (m *memory) hardLoss(f *judge.Finding) bool {
 	}
 	sent, lost := m.lastSent, m.lastLost
 	m.lastSent, m.lastLost = f.Obs.Sent, f.Obs.Lost
-	return sent > 0 && float64(lost+m.lastLost) >= judge.Defaults().HardLoss*float64(sent+m.lastSent)
+	return sent > 0 && float64(lost+m.lastLost) >= judge.DefaultParameters().HardLoss*float64(sent+m.lastSent)
 }
 
 // endedIn reports whether answers to a flow that looks healthy were missing in the last
 // second: it may have become a total loss in its course.
 func endedIn(f *judge.Finding) bool {
 	const least = 0.05 // of the probes
-	l, p := f.Obs.Lately, judge.Defaults()
+	l, p := f.Obs.LastSecond, judge.DefaultParameters()
 	return f.Condition == judge.Healthy && l != nil && l.Lost >= p.MinLost && float64(l.Lost) >= least*float64(l.Sent)
 }

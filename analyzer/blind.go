@@ -21,15 +21,15 @@ type Counts struct {
 	Last time.Duration
 }
 
-// Counts returns what the loop did until now.
-func (l *Loop) Counts() Counts {
+// CycleCounts returns what the loop did until now.
+func (l *Loop) CycleCounts() Counts {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.counts
 }
 
-// turn runs the cycle of a moment. before is that of the last one, zero at first.
-func (l *Loop) turn(now, before time.Time, interval time.Duration, step func() error) {
+// measureCycle runs the cycle of a moment. before is that of the last one, zero at first.
+func (l *Loop) measureCycle(now, before time.Time, interval time.Duration, step func() error) {
 	began := time.Now()
 	err := step()
 	l.mu.Lock()
@@ -47,53 +47,53 @@ func (l *Loop) turn(now, before time.Time, interval time.Duration, step func() e
 	}
 }
 
-// blindFor says why an incident is held while there is no evidence.
-const blindFor = "there is no evidence at the moment"
+// noEvidenceReason says why an incident is held while there is no evidence.
+const noEvidenceReason = "there is no evidence at the moment"
 
-// blind takes note of a cycle without evidence (rule 1).
-func (l *Loop) blind(err error) {
-	l.unseen = true
-	for _, in := range l.open {
-		in.Held = blindFor
+// recordNoEvidence takes note of a cycle without evidence (rule 1).
+func (l *Loop) recordNoEvidence(err error) {
+	l.missedEvidence = true
+	for _, in := range l.openIncidents {
+		in.Held = noEvidenceReason
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	incidents := append([]Incident(nil), l.snap.Incidents...)
 	for i := range incidents {
 		if incidents[i].Open {
-			incidents[i].Held = blindFor
+			incidents[i].Held = noEvidenceReason
 		}
 	}
 	l.snap.Incidents = incidents
 	l.snap.CycleError = err.Error()
 	l.snap.Report.Coverage = fabric.Coverage{}
-	l.snap.Scopes = blindScopes(l.snap.Scopes)
+	l.snap.Scopes = scopesWithoutEvidence(l.snap.Scopes)
 	if l.snap.Report.State == fabric.Innocent {
 		l.snap.Report.State = fabric.InsufficientEvidence
 	}
 }
 
-// slowest is how long a cycle may take before what comes after it is after a gap:
+// maxCycleGap is how long a cycle may take before what comes after it is after a gap:
 // cycles that are all slow confirm, in their time.
-const slowest = time.Minute
+const maxCycleGap = time.Minute
 
-// see forgets, at the first evidence after a gap, what only counts in consecutive
+// resetAfterGap forgets, at the first evidence after a gap, what only counts in consecutive
 // windows (rule 2).
-func (l *Loop) see(now time.Time) {
-	last, gap := l.seenAt, slowest
-	if l.unseen {
-		gap = (confirmIn + 1) * max(cycle, l.o.Settings.Scrape)
+func (l *Loop) resetAfterGap(now time.Time) {
+	last, gap := l.lastEvidenceAt, maxCycleGap
+	if l.missedEvidence {
+		gap = (confirmIn + 1) * max(defaultCycle, l.opts.Settings.Scrape)
 	}
-	l.seenAt, l.unseen = now, false
+	l.lastEvidenceAt, l.missedEvidence = now, false
 	if last.IsZero() || now.Sub(last) <= gap {
 		return
 	}
-	for _, m := range l.edges {
-		m.recent, m.lastSent, m.lastLost, m.hard = nil, 0, 0, nil
+	for _, m := range l.flowRecords {
+		m.recentConditions, m.lastSent, m.lastLost, m.hard = nil, 0, 0, nil
 	}
-	clear(l.cand)
-	l.history = classify.NewHistory(l.o.every())
-	for _, in := range l.open {
+	clear(l.pendingSuspects)
+	l.history = classify.NewHistory(l.opts.cycleInterval())
+	for _, in := range l.openIncidents {
 		if in.Kind == fabric.KindClock {
 			in.LastSeen = now // it must be seen to be steady
 		}
@@ -107,70 +107,70 @@ const (
 	forgetAfter = 6 * 3600
 )
 
-// expect takes the number of directed flows that are counted now, and returns how
+// updateExpected takes the number of directed flows that are counted now, and returns how
 // many there should be (rule 3).
-func (l *Loop) expect(flows int) int {
-	if l.o.Expected > 0 {
-		return l.o.Expected
+func (l *Loop) updateExpected(flows int) int {
+	if l.opts.Expected > 0 {
+		return l.opts.Expected
 	}
-	if l.flows = append(l.flows, flows); len(l.flows) > expectFor {
-		l.flows = l.flows[1:]
+	if l.flowCounts = append(l.flowCounts, flows); len(l.flowCounts) > expectFor {
+		l.flowCounts = l.flowCounts[1:]
 	}
 	most := 0
-	for _, n := range l.flows {
+	for _, n := range l.flowCounts {
 		most = max(most, n)
 	}
 	return most
 }
 
-// observed reports whether most of the flows that showed an incident tell of
+// mostlyObserved reports whether most of the flows that showed an incident tell of
 // themselves in this cycle; those that are not expected any more do not count (rule 4). Of
 // those that were not asked about, enough others must speak.
-func (l *Loop) observed(in *Incident, tells map[fabric.Edge]bool) bool {
+func (l *Loop) mostlyObserved(in *Incident, tells map[fabric.Flow]bool) bool {
 	here, gone, unasked := 0, 0, 0
 	for _, s := range in.Edges {
-		e, err := fabric.ParseEdge(s)
+		e, err := fabric.ParseFlow(s)
 		if err != nil {
 			continue
 		}
-		m := l.edges[e]
+		m := l.flowRecords[e]
 		switch {
 		case tells[e]:
 			here++
-		case !l.asking.asked(e):
+		case !l.planner.isQueried(e):
 			unasked++
-		case m != nil && l.cycle-m.cycle <= expectFor:
+		case m != nil && l.cycle-m.lastCycle <= expectFor:
 			gone++
 		}
 	}
-	return here >= gone && here >= min(unasked, enough)
+	return here >= gone && here >= min(unasked, enoughFlows)
 }
 
-// forget drops what is remembered of flows that were not seen for long.
-func (l *Loop) forget() {
-	for e, m := range l.edges {
-		if l.cycle-m.cycle > forgetAfter {
-			m.flow = nil
-			delete(l.edges, e)
+// forgetFlows drops what is remembered of flows that were not seen for long.
+func (l *Loop) forgetFlows() {
+	for e, m := range l.flowRecords {
+		if l.cycle-m.lastCycle > forgetAfter {
+			m.state = nil
+			delete(l.flowRecords, e)
 		}
 	}
 }
 
-// recall asks what was normal, until it is told: a loop that began without would learn
+// recallBaselines asks what was normal, until it is told: a loop that began without would learn
 // from what is wrong now (rule 6).
-func (l *Loop) recall(ctx context.Context, interval time.Duration) {
+func (l *Loop) recallBaselines(ctx context.Context, interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
-		h, err := l.o.Recall(ctx)
+		h, err := l.opts.Recall(ctx)
 		if err == nil {
-			l.seed(h)
+			l.seedBaselines(h)
 			return
 		}
 		if ctx.Err() == nil {
-			l.o.Log.Error("what was normal", "err", err)
+			l.opts.Log.Error("what was normal", "err", err)
 		}
-		l.blind(err)
+		l.recordNoEvidence(err)
 		l.mu.Lock()
 		l.counts.Failed++
 		l.mu.Unlock()
@@ -182,57 +182,57 @@ func (l *Loop) recall(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// seed takes what was normal. Of flows with fewer windows than make a baseline they
+// seedBaselines takes what was normal. Of flows with fewer windows than make a baseline they
 // are the first that it will be made of.
-func (l *Loop) seed(h evidence.History) {
+func (l *Loop) seedBaselines(h evidence.History) {
 	for e, past := range h.Flows {
-		m := l.memory(e)
-		m.p50, m.p99, m.seen = past.P50, past.P99, warmUp
+		m := l.recordFor(e)
+		m.p50, m.p99, m.windowCount = past.P50, past.P99, warmUp
 		if len(m.p50) >= learnWindows {
-			m.rebase()
+			m.recomputeBaseline()
 		}
 	}
-	l.flows = append(l.flows, h.Expected)
+	l.flowCounts = append(l.flowCounts, h.Expected)
 	switch {
 	case len(h.Flows) > 0:
-		l.o.Log.Info("what is normal is known from history", "flows", len(h.Flows), "until", h.Until)
-	case h.Suspect:
-		l.o.Log.Warn("what is normal is learnt from now on, though something was suspect as far back as history was asked for")
+		l.opts.Log.Info("what is normal is known from history", "flows", len(h.Flows), "until", h.Until)
+	case h.AlwaysSuspect:
+		l.opts.Log.Warn("what is normal is learnt from now on, though something was suspect as far back as history was asked for")
 	default:
-		l.o.Log.Info("what is normal is learnt from now on: there is no history")
+		l.opts.Log.Info("what is normal is learnt from now on: there is no history")
 	}
 }
 
-// Inherit takes over what a loop knew that has stopped: baselines, the incidents of
+// InheritFrom takes over what a loop knew that has stopped: baselines, the incidents of
 // elements that are still there, and what it showed last. It is called before Run.
-func (l *Loop) Inherit(old *Loop) {
-	if l.o.Maintenance != nil && old.o.Maintenance != nil {
-		l.o.Maintenance.Inherit(old.o.Maintenance)
+func (l *Loop) InheritFrom(old *Loop) {
+	if l.opts.Maintenance != nil && old.opts.Maintenance != nil {
+		l.opts.Maintenance.InheritFrom(old.opts.Maintenance)
 	}
-	l.touched, l.asking, l.refused = old.touched, old.asking, old.refused
-	l.edges, l.flows, l.cycle, l.past, l.counts, l.seenAt, l.watch = old.edges, old.flows, old.cycle, old.past, old.counts, old.seenAt, old.watch
-	l.history, l.snap, l.touched = old.history, old.snap, old.touched
-	for _, in := range old.open {
-		if has(l.o.Graph, in.Element) {
-			l.open = append(l.open, in)
+	l.touchedByWindow, l.planner, l.refusedTraces = old.touchedByWindow, old.planner, old.refusedTraces
+	l.flowRecords, l.flowCounts, l.cycle, l.pastIncidents, l.counts, l.lastEvidenceAt, l.clockWatch = old.flowRecords, old.flowCounts, old.cycle, old.pastIncidents, old.counts, old.lastEvidenceAt, old.clockWatch
+	l.history, l.snap, l.touchedByWindow = old.history, old.snap, old.touchedByWindow
+	for _, in := range old.openIncidents {
+		if hasElement(l.opts.Graph, in.Element) {
+			l.openIncidents = append(l.openIncidents, in)
 			continue
 		}
 		t := old.snap.At
 		in.Open, in.Cleared, in.Closed = false, &t, "the topology has it no more"
-		l.past = append(l.past, in)
+		l.pastIncidents = append(l.pastIncidents, in)
 	}
 }
 
-// has reports whether an element is part of a topology.
-func has(g *fabric.Graph, e fabric.Element) bool {
+// hasElement reports whether an element is part of a topology.
+func hasElement(g *fabric.Graph, e fabric.Element) bool {
 	if e.Kind == fabric.KindNIC || e.Kind == fabric.KindClock {
-		return g.NIC(e.Element) != nil
+		return g.NIC(e.ID) != nil
 	}
-	if a, b, ok := fabric.SplitLink(e.Element); ok {
-		return g.Peer(a) == b
+	if a, b, ok := fabric.SplitLink(e.ID); ok {
+		return g.PeerOf(a) == b
 	}
-	for _, part := range strings.Split(e.Element, "->") {
-		if len(g.Ends(fabric.OwnerOf(part))) == 0 {
+	for _, part := range strings.Split(e.ID, "->") {
+		if len(g.EndsOf(fabric.OwnerOf(part))) == 0 {
 			return false
 		}
 	}

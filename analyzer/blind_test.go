@@ -17,18 +17,18 @@ import (
 type outage struct {
 	evidence.Querier
 	down   bool
-	hidden func(fabric.Edge) bool
+	hidden func(fabric.Flow) bool
 	slow   time.Duration
 	asked  []time.Duration // for a moment how long ago, by question
 }
 
 func newOutage(r *rig) *outage {
 	o := &outage{Querier: r}
-	r.loop.o.DB = o
+	r.loop.opts.DB = o
 	return o
 }
 
-func (o *outage) Instant(ctx context.Context, query string, at time.Time) ([]evidence.Sample, error) {
+func (o *outage) QueryInstant(ctx context.Context, query string, at time.Time) ([]evidence.Sample, error) {
 	if o.down {
 		return nil, errors.New("connection refused")
 	}
@@ -40,14 +40,14 @@ func (o *outage) Instant(ctx context.Context, query string, at time.Time) ([]evi
 			return nil, ctx.Err()
 		}
 	}
-	all, err := o.Querier.Instant(ctx, query, at)
+	all, err := o.Querier.QueryInstant(ctx, query, at)
 	if o.hidden == nil {
 		return all, err
 	}
 	var out []evidence.Sample
 	for _, s := range all {
 		n, _ := strconv.Atoi(s.Labels["flow"])
-		if s.Labels["src"] == "" || !o.hidden(fabric.Edge{Src: s.Labels["src"], Dst: s.Labels["dst"], Flow: n, Reply: s.Labels["direction"] == "reverse"}) {
+		if s.Labels["src"] == "" || !o.hidden(fabric.Flow{Src: s.Labels["src"], Dst: s.Labels["dst"], Number: n, Reply: s.Labels["direction"] == "reverse"}) {
 			out = append(out, s)
 		}
 	}
@@ -60,7 +60,7 @@ func (r *rig) away(o *outage, seconds int) Snapshot {
 	o.down = true
 	for range seconds {
 		r.now = r.now.Add(time.Second)
-		if err := r.loop.Step(r.t.Context(), r.now); err == nil {
+		if err := r.loop.RunCycle(r.t.Context(), r.now); err == nil {
 			r.t.Fatal("a cycle without evidence succeeded")
 		}
 	}
@@ -85,7 +85,7 @@ func TestRule1WithoutEvidenceNothingOpensClearsOrTeaches(t *testing.T) {
 	before := r.loop.Snapshot()
 	delete(r.w.delay, d)
 	s = r.away(o, 120)
-	if s.Report.State != fabric.Suspect || len(s.Incidents) != 1 || !s.Incidents[0].Open || s.Incidents[0].Held != blindFor {
+	if s.Report.State != fabric.Suspect || len(s.Incidents) != 1 || !s.Incidents[0].Open || s.Incidents[0].Held != noEvidenceReason {
 		t.Errorf("blind with an open incident: %s, %+v", s.Report.State, s.Incidents)
 	}
 	if before.Incidents[0].Held != "" {
@@ -137,16 +137,16 @@ func TestRule2CyclesThatAreAllSlowConfirm(t *testing.T) {
 
 func TestRule3HalfOfTheSeriesIsMissing(t *testing.T) {
 	r := newRig(t, 1)
-	r.loop.o.Expected = 0
+	r.loop.opts.Expected = 0
 	o := newOutage(r)
 	r.learn()
 	n := 0
-	half := map[fabric.Edge]bool{}
+	half := map[fabric.Flow]bool{}
 	for e := range r.w.paths {
 		n++
 		half[e] = n%2 == 0
 	}
-	o.hidden = func(e fabric.Edge) bool { return half[e] }
+	o.hidden = func(e fabric.Flow) bool { return half[e] }
 	for range 30 {
 		s := r.step()
 		if s.Report.State != fabric.InsufficientEvidence || len(s.Incidents) != 0 {
@@ -164,14 +164,14 @@ func TestRule4NotClearedByTheFlowsThatNeverShowedIt(t *testing.T) {
 	r := newRig(t, 1)
 	o := newOutage(r)
 	r.learn()
-	d := fabric.Direction{From: r.w.g.Peer("h1/eth1"), To: "h1/eth1"}
+	d := fabric.Direction{From: r.w.g.PeerOf("h1/eth1"), To: "h1/eth1"}
 	r.w.delay[d] = 2e6
 	r.until(12, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
 	for range 3 {
 		r.step()
 	}
-	o.hidden = func(e fabric.Edge) bool {
-		_, dst := e.Ends()
+	o.hidden = func(e fabric.Flow) bool {
+		_, dst := e.Endpoints()
 		return dst == "h1/eth1"
 	}
 	for range 30 {
@@ -182,8 +182,8 @@ func TestRule4NotClearedByTheFlowsThatNeverShowedIt(t *testing.T) {
 		t.Fatalf("flows out of the NIC cleared what flows into it had shown: %+v", s.Incidents)
 	}
 	for e, p := range r.w.paths {
-		src, dst := e.Ends()
-		if src == "h1/eth1" && !paths.Crosses(p, src, dst, s.Incidents[0].Element) {
+		src, dst := e.Endpoints()
+		if src == "h1/eth1" && !paths.CrossesElement(p, src, dst, s.Incidents[0].Element) {
 			t.Fatal("no flow that could have cleared it was left")
 		}
 	}
@@ -195,15 +195,15 @@ func TestRule4NotClearedByTheFlowsThatNeverShowedIt(t *testing.T) {
 func TestRule5ASlowCycleCostsItsMoments(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1)
-		r.loop.o.NoTraces = true
-		r.loop.o.Settings.Patience = 0
+		r.loop.opts.NoTraces = true
+		r.loop.opts.Settings.Patience = 0
 		o := newOutage(r)
-		questions := len(r.loop.o.Settings.Queries())
+		questions := len(r.loop.opts.Settings.WindowQueries())
 		o.slow = 5200 * time.Millisecond / time.Duration(questions)
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
 		r.loop.Run(ctx, time.Second)
-		c := r.loop.Counts()
+		c := r.loop.CycleCounts()
 		if c.Cycles < 8 || c.Cycles > 12 || c.Skipped < 4*c.Cycles {
 			t.Errorf("%+v in a minute of cycles of 5.2 s", c)
 		}
@@ -222,13 +222,13 @@ func TestInheritance(t *testing.T) {
 	r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
 	old := r.loop
 	was := old.Snapshot().Incidents[0]
-	r.loop = NewLoop(old.o)
-	r.loop.Inherit(old)
+	r.loop = NewLoop(old.opts)
+	r.loop.InheritFrom(old)
 	if s := r.loop.Snapshot(); len(s.Incidents) != 1 || s.At.IsZero() {
 		t.Errorf("before its first cycle: %+v", s.Incidents)
 	}
 	for e := range r.w.paths {
-		r.loop.take([]fabric.Trace{r.trace(e)})
+		r.loop.storeTraces([]fabric.Trace{r.trace(e)})
 	}
 	for range 5 {
 		r.step()
@@ -239,34 +239,34 @@ func TestInheritance(t *testing.T) {
 	}
 	// A topology without the spine.
 	small := NewLoop(LoopOptions{Graph: fabric.NewGraph(&fabric.Topology{})})
-	small.Inherit(r.loop)
-	if len(small.open) != 0 || len(small.past) != 1 || small.past[0].Closed == "" {
-		t.Errorf("open %+v, past %+v", small.open, small.past)
+	small.InheritFrom(r.loop)
+	if len(small.openIncidents) != 0 || len(small.pastIncidents) != 1 || small.pastIncidents[0].Closed == "" {
+		t.Errorf("open %+v, past %+v", small.openIncidents, small.pastIncidents)
 	}
 }
 
 func TestRule6AStartDuringAnIncident(t *testing.T) {
 	r := newRig(t, 1)
 	r.learn()
-	h := evidence.History{Flows: map[fabric.Edge]evidence.Delays{}, Expected: len(r.w.edges)}
-	for e, m := range r.loop.edges {
+	h := evidence.History{Flows: map[fabric.Flow]evidence.Delays{}, Expected: len(r.w.edges)}
+	for e, m := range r.loop.flowRecords {
 		h.Flows[e] = evidence.Delays{P50: m.p50, P99: m.p99}
 	}
 	d := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
 	r.w.delay[d] = 2e6
 	start := func(h evidence.History) {
-		r.loop = NewLoop(r.loop.o)
-		r.loop.o.Expected = 0
-		r.loop.seed(h)
+		r.loop = NewLoop(r.loop.opts)
+		r.loop.opts.Expected = 0
+		r.loop.seedBaselines(h)
 		for e := range r.w.paths {
-			r.loop.take([]fabric.Trace{r.trace(e)})
+			r.loop.storeTraces([]fabric.Trace{r.trace(e)})
 		}
 	}
 	start(h)
-	if m := r.loop.edges[fabric.Edge{Src: "h1/eth1", Dst: "h3/eth1"}]; m == nil || m.base == nil {
+	if m := r.loop.flowRecords[fabric.Flow{Src: "h1/eth1", Dst: "h3/eth1"}]; m == nil || m.baseline == nil {
 		t.Errorf("before its first cycle it does not know what is normal: %+v", m)
 	}
-	if r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 }); openVerdicts(r.loop.Snapshot())[0] != d.Link()+" "+d.String()+" corridor" {
+	if r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 }); openVerdicts(r.loop.Snapshot())[0] != d.LinkID()+" "+d.String()+" corridor" {
 		t.Errorf("verdicts %q", openVerdicts(r.loop.Snapshot()))
 	}
 	if s := r.loop.Snapshot(); s.Expected != len(r.w.edges) || s.Baselines != len(r.w.edges) {
@@ -283,9 +283,9 @@ func TestRule6AStartDuringAnIncident(t *testing.T) {
 func TestRule6NothingIsLearntBeforeHistoryAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1)
-		r.loop.o.NoTraces = true
+		r.loop.opts.NoTraces = true
 		tries := 0
-		r.loop.o.Recall = func(context.Context) (evidence.History, error) {
+		r.loop.opts.Recall = func(context.Context) (evidence.History, error) {
 			if tries++; tries < 4 {
 				return evidence.History{}, errors.New("away")
 			}
@@ -296,7 +296,7 @@ func TestRule6NothingIsLearntBeforeHistoryAnswered(t *testing.T) {
 		ctx, stop := context.WithTimeout(t.Context(), 10500*time.Millisecond)
 		defer stop()
 		r.loop.Run(ctx, time.Second)
-		if c := r.loop.Counts(); tries != 4 || c.Failed != 3 || c.Cycles != 8 {
+		if c := r.loop.CycleCounts(); tries != 4 || c.Failed != 3 || c.Cycles != 8 {
 			t.Errorf("asked %d times; %+v", tries, c)
 		}
 	})

@@ -7,16 +7,16 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// cables are the verdicts on cables that are not where the topology has them. From
+// miscablingVerdicts are the verdicts on cables that are not where the topology has them. From
 // now on paths, and everything that is said of them, follow the fabric as it is.
-func (l *Loop) cables(now time.Time) []fabric.Verdict {
+func (l *Loop) miscablingVerdicts(now time.Time) []fabric.Verdict {
 	standing, changed := l.store.CheckCables(now)
-	if changed && l.seen != nil {
-		l.seen.Recable(now)
+	if changed && l.sightings != nil {
+		l.sightings.RebindAll(now)
 	}
 	var out []fabric.Verdict
 	for _, m := range standing {
-		out = append(out, classify.Miscabled(l.o.Graph, classify.Swap{Topology: m.Topology, Fabric: m.Fabric, Flows: m.Flows, LLDP: m.LLDP, First: m.Found}))
+		out = append(out, classify.SwapVerdict(l.opts.Graph, classify.Swap{Topology: m.Topology, Fabric: m.Fabric, Flows: m.Flows, LLDP: m.LLDP, First: m.Found}))
 	}
 	return out
 }

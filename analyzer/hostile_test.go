@@ -56,7 +56,7 @@ func FuzzLocalize(f *testing.F) {
 			t.Error(err)
 		}
 		for _, v := range rep.Verdicts {
-			if v.Confidence < 0 || v.Confidence > 1 || v.Summary == "" || v.Action == "" || v.Symptom.LossRatio < 0 || v.Symptom.LossRatio > 1 || v.Element.Element == "" {
+			if v.Confidence < 0 || v.Confidence > 1 || v.Summary == "" || v.Action == "" || v.Symptom.LossRatio < 0 || v.Symptom.LossRatio > 1 || v.Element.ID == "" {
 				t.Errorf("%+v", v)
 			}
 		}
@@ -80,7 +80,7 @@ func TestLocalizeAbsurdNumbers(t *testing.T) {
 			o.ClockErrorNS = &bound
 		}
 	}
-	rep, err := Localize(w.g, obs, 10*time.Second)
+	rep, err := LocalizeFaults(w.g, obs, 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestLocalizeAbsurdNumbers(t *testing.T) {
 	}
 	for _, v := range rep.Verdicts {
 		if v.Symptom.AddedDelayNS < 0 {
-			t.Errorf("%s adds %d ns", v.Element.Element, v.Symptom.AddedDelayNS)
+			t.Errorf("%s adds %d ns", v.Element.ID, v.Symptom.AddedDelayNS)
 		}
 	}
 }
@@ -103,7 +103,7 @@ func TestLocalizeRefusesTooManyWindows(t *testing.T) {
 		o.Start = one.Start.Add(time.Duration(i) * time.Minute)
 		obs[i] = &o
 	}
-	if _, err := Localize(w.g, obs, time.Second); err == nil || !strings.Contains(err.Error(), "try a longer window") {
+	if _, err := LocalizeFaults(w.g, obs, time.Second); err == nil || !strings.Contains(err.Error(), "try a longer window") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -152,7 +152,7 @@ links: [{a: a/e, b: "leaf1:1"}, {a: b/e, b: "leaf1:2"}]
 		}
 		obs = append(obs, o)
 	}
-	rep, err := Localize(fabric.NewGraph(topo), obs, 10*time.Second)
+	rep, err := LocalizeFaults(fabric.NewGraph(topo), obs, 10*time.Second)
 	if err != nil || rep.Edges.Total != 2 || obs[2].Edge != "a/e>b/e#0/r" || obs[2].Src != "b/e" {
 		t.Errorf("%+v, %v", rep.Edges, err)
 	}

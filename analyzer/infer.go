@@ -46,32 +46,32 @@ const (
 	minEdgeCoverage = 0.9
 )
 
-// Infer explains one moment's findings, which scene holds. e is of the scene's graph and
+// InferReport explains one moment's findings, which scene holds. e is of the scene's graph and
 // may be used again for the next moment. moved are the clocks that are known to have moved;
 // expected is the number of directed flows that should have been seen.
-func Infer(e *triangulate.Engine, scene *classify.Scene, moved []clocks.Suspect, expected int) fabric.Report {
-	return infer(e, scene, moved, expected, nil, nil)
+func InferReport(e *triangulate.Engine, scene *classify.Scene, moved []clocks.Suspect, expected int) fabric.Report {
+	return inferExcluding(e, scene, moved, expected, nil, nil)
 }
 
-// infer does the same but for what is aside, which counts neither for nor against coverage,
+// inferExcluding does the same but for what is aside, which counts neither for nor against coverage,
 // and for what is vouched for, which counts for coverage only.
-func infer(e *triangulate.Engine, scene *classify.Scene, moved []clocks.Suspect, expected int, a *aside, v *vouched) fabric.Report {
+func inferExcluding(e *triangulate.Engine, scene *classify.Scene, moved []clocks.Suspect, expected int, a *exclusions, v *carriedFlows) fabric.Report {
 	g, findings := scene.Graph, scene.Findings
-	res := e.Run(findings, triangulate.Defaults())
-	rep := fabric.Report{Verdicts: scene.Verdicts(res.Suspects), LinkDelays: []fabric.LinkDelay{}}
+	res := e.Run(findings, triangulate.DefaultParameters())
+	rep := fabric.Report{Verdicts: scene.VerdictsFor(res.Suspects), LinkDelays: []fabric.LinkDelay{}}
 	for _, s := range moved {
 		if s.Dragged {
 			continue
 		}
-		rep.Verdicts = append(rep.Verdicts, classify.Clock(g, s, findings, scene.First))
+		rep.Verdicts = append(rep.Verdicts, classify.ClockVerdict(g, s, findings, scene.First))
 	}
 	for _, l := range res.Links {
 		if l.AddedDelayNS > 0 || !l.Identifiable {
-			rep.LinkDelays = append(rep.LinkDelays, fabric.LinkDelay{Link: l.Direction.Link(), Direction: l.Direction.String(),
+			rep.LinkDelays = append(rep.LinkDelays, fabric.LinkDelay{Link: l.Direction.LinkID(), Direction: l.Direction.String(),
 				AddedDelayNS: l.AddedDelayNS, Identifiable: l.Identifiable})
 		}
 	}
-	rep.Edges, rep.Coverage = count(g, findings, res, expected, a, v)
+	rep.Edges, rep.Coverage = measureCoverage(g, findings, res, expected, a, v)
 	switch {
 	case len(rep.Verdicts) > 0:
 		rep.State = fabric.Suspect
@@ -83,18 +83,18 @@ func infer(e *triangulate.Engine, scene *classify.Scene, moved []clocks.Suspect,
 	return rep
 }
 
-func count(g *fabric.Graph, findings []judge.Finding, res triangulate.Result, expected int, a *aside, v *vouched) (fabric.EdgeCounts, fabric.Coverage) {
+func measureCoverage(g *fabric.Graph, findings []judge.Finding, res triangulate.Result, expected int, a *exclusions, v *carriedFlows) (fabric.EdgeCounts, fabric.Coverage) {
 	c := fabric.EdgeCounts{Degraded: len(res.Degraded)}
-	more, usable, unasked := v.total()
+	more, usable, unasked := v.flowTotals()
 	expected -= unasked
-	tells := make(map[fabric.Edge]bool, len(findings))
+	tells := make(map[fabric.Flow]bool, len(findings))
 	for i := range findings {
 		f := &findings[i]
-		if a.flow(f.Edge) {
+		if a.excludesFlow(f.Flow) {
 			expected--
 			continue
 		}
-		tells[f.Edge] = tells[f.Edge] || f.Condition != judge.Undecided && len(f.Obs.Path) > 0
+		tells[f.Flow] = tells[f.Flow] || f.Condition != judge.Undecided && len(f.Obs.Path) > 0
 		if f.Obs.PathState == fabric.PathUnknown {
 			c.UnknownPath++
 		}
@@ -122,10 +122,10 @@ func count(g *fabric.Graph, findings []judge.Finding, res triangulate.Result, ex
 	for i := range g.Topo.Links {
 		l := &g.Topo.Links[i]
 		for _, d := range []fabric.Direction{{From: l.A, To: l.B}, {From: l.B, To: l.A}} {
-			if a.direction(d) {
+			if a.excludesDirection(d) {
 				continue
 			}
-			if n++; res.Crossed[d] > 0 || v.crosses(d) > 0 {
+			if n++; res.Crossed[d] > 0 || v.crossingCount(d) > 0 {
 				crossed++
 			}
 		}

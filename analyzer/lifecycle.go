@@ -25,46 +25,46 @@ type Incident struct {
 	// known: neither its flows nor its causes.
 	Recalled bool `json:"recalled,omitempty"`
 
-	missing  int
-	crossing map[fabric.Edge]bool // the flows that crossed it when it opened
-	// suggested are the causes that the probes alone suggest, answer is what the element's
+	unnamedCycles int
+	crossingFlows map[fabric.Flow]bool // the flows that crossed it when it opened
+	// suggestedCauses are the causes that the probes alone suggest, answer is what the element's
 	// series say.
-	suggested []string
-	answer    *fabric.Attribution
-	// severity is what the symptom alone makes it, hurt are the jobs since it opened.
-	severity string
-	hurt     map[string]bool
+	suggestedCauses []string
+	telemetryCause  *fabric.Attribution
+	// symptomSeverity is what the symptom alone makes it, hurt are the jobs since it opened.
+	symptomSeverity string
+	affectedJobs    map[string]bool
 }
 
-type candidacy struct {
-	verdict fabric.Verdict
-	first   time.Time
-	seen    int
-	cycle   int
+type pendingSuspect struct {
+	verdict     fabric.Verdict
+	firstSeen   time.Time
+	namedCycles int
+	lastCycle   int
 }
 
-// track opens, refreshes, holds and clears incidents.
-func (l *Loop) track(rep fabric.Report, findings []judge.Finding, pending int, now time.Time) {
+// trackIncidents opens, refreshes, holds and clears incidents.
+func (l *Loop) trackIncidents(rep fabric.Report, findings []judge.Finding, pending int, now time.Time) {
 	named := map[fabric.Element]bool{}
 	replaced := map[*Incident]fabric.Verdict{}
 	for _, v := range rep.Verdicts {
 		named[v.Element] = true
 		if in := l.openFor(v); in != nil {
 			named[in.Element] = true
-			if in.outdone(v) {
+			if in.supersededBy(v) {
 				replaced[in] = v
 			} else {
-				l.refresh(in, v, now)
+				l.refreshIncident(in, v, now)
 			}
 			continue
 		}
-		c := l.cand[v.Element]
-		if c == nil || c.cycle != l.cycle-1 {
-			c = &candidacy{first: v.FirstSeen}
-			l.cand[v.Element] = c
+		c := l.pendingSuspects[v.Element]
+		if c == nil || c.lastCycle != l.cycle-1 {
+			c = &pendingSuspect{firstSeen: v.FirstSeen}
+			l.pendingSuspects[v.Element] = c
 		}
-		c.verdict, c.cycle = v, l.cycle
-		c.seen++
+		c.verdict, c.lastCycle = v, l.cycle
+		c.namedCycles++
 		need := openAfter
 		// Clean flows through what is said to be dead: not all have told yet.
 		switch {
@@ -75,112 +75,112 @@ func (l *Loop) track(rep fabric.Report, findings []judge.Finding, pending int, n
 		case v.Scenario == fabric.HardFailure && v.Evidence.ContraryEdges == 0, v.Scenario == fabric.Miscabled:
 			need = hardOpenAfter
 		}
-		if v.Evidence.DegradedEdges == 0 && v.Kind != fabric.KindClock && v.Scenario != fabric.Miscabled && c.seen < softOpenAfter {
+		if v.Evidence.DegradedEdges == 0 && v.Kind != fabric.KindClock && v.Scenario != fabric.Miscabled && c.namedCycles < softOpenAfter {
 			continue
 		}
 		settled := pending*4 <= rep.Edges.Degraded || v.Kind == fabric.KindClock || v.Scenario == fabric.Miscabled
-		if c.seen < openAnyway && (c.seen < need || !settled) {
+		if c.namedCycles < openAnyway && (c.namedCycles < need || !settled) {
 			continue
 		}
-		apart := apartWithin
+		apart := distinguishCycles
 		if v.Scenario == fabric.HardFailure {
-			apart = hardApartWithin
+			apart = hardDistinguishCycles
 		}
-		if c.seen >= apart || !l.couldTell(v, findings) {
+		if c.namedCycles >= apart || !l.couldDistinguish(v, findings) {
 			l.openIncident(c, now)
 		}
 	}
-	for el, c := range l.cand {
-		if c.cycle != l.cycle {
-			delete(l.cand, el)
+	for el, c := range l.pendingSuspects {
+		if c.lastCycle != l.cycle {
+			delete(l.pendingSuspects, el)
 		}
 	}
 	var still []*Incident
-	var better []*candidacy
-	for _, in := range l.open {
+	var better []*pendingSuspect
+	for _, in := range l.openIncidents {
 		v, yes := replaced[in]
 		if yes {
-			better = append(better, &candidacy{verdict: v, first: in.FirstSeen})
-			in.Closed = "replaced: the evidence now names " + v.Element.Element
+			better = append(better, &pendingSuspect{verdict: v, firstSeen: in.FirstSeen})
+			in.Closed = "replaced: the evidence now names " + v.Element.ID
 		}
-		if yes || !named[in.Element] && l.cleared(in, findings, now) {
+		if yes || !named[in.Element] && l.shouldClear(in, findings, now) {
 			t := now
 			in.Open, in.Cleared = false, &t
-			l.past = append(l.past, in)
-			l.o.Log.Info("verdict cleared", "element", in.Element.Element, "why", in.Closed)
+			l.pastIncidents = append(l.pastIncidents, in)
+			l.opts.Log.Info("verdict cleared", "element", in.Element.ID, "why", in.Closed)
 			continue
 		}
 		still = append(still, in)
 	}
-	l.open = still
+	l.openIncidents = still
 	for _, c := range better {
 		l.openIncident(c, now)
 	}
 	l.endResume(now)
 	const keepPast = 1000
-	if len(l.past) > keepPast {
-		l.past = l.past[len(l.past)-keepPast:]
+	if len(l.pastIncidents) > keepPast {
+		l.pastIncidents = l.pastIncidents[len(l.pastIncidents)-keepPast:]
 	}
 }
 
-// couldTell reports whether flows that have a baseline, but do not tell now,
+// couldDistinguish reports whether flows that have a baseline, but do not tell now,
 // cross the element of a verdict and not all that look like it, or the reverse.
-func (l *Loop) couldTell(v fabric.Verdict, findings []judge.Finding) bool {
-	if len(v.Alike) == 0 {
+func (l *Loop) couldDistinguish(v fabric.Verdict, findings []judge.Finding) bool {
+	if len(v.SameFlowEquivalents) == 0 {
 		return false
 	}
-	tells := map[fabric.Edge]bool{}
+	tells := map[fabric.Flow]bool{}
 	for i := range findings {
 		if findings[i].Condition != judge.Undecided {
-			tells[findings[i].Edge] = true
+			tells[findings[i].Flow] = true
 		}
 	}
-	named := fabric.Place{Element: v.Element}
+	named := fabric.DirectedElement{Element: v.Element}
 	named.Direction, _ = fabric.ParseDirection(v.Direction)
-	crossed, unasked, known := map[fabric.Edge]int{}, map[fabric.Edge]int{}, map[fabric.Edge]int{}
-	for _, p := range append([]fabric.Place{named}, v.Alike...) {
-		for _, e := range l.store.Crossing(p.Element) {
-			m := l.edges[e]
-			if m == nil || m.base == nil || tells[e] && l.asking.sel == nil {
+	crossed, unasked, known := map[fabric.Flow]int{}, map[fabric.Flow]int{}, map[fabric.Flow]int{}
+	for _, p := range append([]fabric.DirectedElement{named}, v.SameFlowEquivalents...) {
+		for _, e := range l.store.FlowsCrossing(p.Element) {
+			m := l.flowRecords[e]
+			if m == nil || m.baseline == nil || tells[e] && l.planner.current == nil {
 				continue
 			}
 			by := crossed
 			switch {
 			case tells[e]:
 				by = known
-			case !l.asking.asked(e):
+			case !l.planner.isQueried(e):
 				by = unasked
 			}
-			b, _ := l.store.Bind(e)
-			src, dst := e.Ends()
-			if p.Direction == (fabric.Direction{}) || slices.Contains(b.Path.Directions(src, dst), p.Direction) {
+			b, _ := l.store.CurrentBinding(e)
+			src, dst := e.Endpoints()
+			if p.Direction == (fabric.Direction{}) || slices.Contains(b.Path.LinkDirections(src, dst), p.Direction) {
 				by[e]++
 			}
 		}
 	}
-	some := func(of map[fabric.Edge]int) (flows int) {
+	some := func(of map[fabric.Flow]int) (flows int) {
 		for _, n := range of {
-			if n <= len(v.Alike) {
+			if n <= len(v.SameFlowEquivalents) {
 				flows++
 			}
 		}
 		return flows
 	}
 	// Who was not asked will be, but for those whom enough others speak for.
-	return some(crossed) > 0 || some(unasked) > 0 && some(known) < enough
+	return some(crossed) > 0 || some(unasked) > 0 && some(known) < enoughFlows
 }
 
-// outdone reports whether a verdict tells an incident's element from what looked
+// supersededBy reports whether a verdict tells an incident's element from what looked
 // like it when it opened, by no less evidence: it was the other one.
-func (in *Incident) outdone(v fabric.Verdict) bool {
-	alike := slices.ContainsFunc(in.Alike, func(p fabric.Place) bool { return p.Element == v.Element })
+func (in *Incident) supersededBy(v fabric.Verdict) bool {
+	alike := slices.ContainsFunc(in.SameFlowEquivalents, func(p fabric.DirectedElement) bool { return p.Element == v.Element })
 	return alike && !slices.Contains(v.Equivalent, in.Element) && v.Evidence.ExplainedEdges >= in.Evidence.ExplainedEdges
 }
 
 // openFor finds the open incident that a verdict is about: the same element, or
 // one that the evidence could not tell from it.
 func (l *Loop) openFor(v fabric.Verdict) *Incident {
-	for _, in := range l.open {
+	for _, in := range l.openIncidents {
 		if in.Element == v.Element || slices.Contains(in.Equivalent, v.Element) || slices.Contains(v.Equivalent, in.Element) {
 			return in
 		}
@@ -188,73 +188,73 @@ func (l *Loop) openFor(v fabric.Verdict) *Incident {
 	return nil
 }
 
-func (l *Loop) openIncident(c *candidacy, now time.Time) {
+func (l *Loop) openIncident(c *pendingSuspect, now time.Time) {
 	v := c.verdict
-	v.FirstSeen = l.since(&v, c.first, now)
-	v.ID = classify.ID(v.Kind, v.Element.Element, v.FirstSeen)
-	in := &Incident{Open: true, OpenedAt: now, LastSeen: now, crossing: map[fabric.Edge]bool{}}
-	in.adopt(v)
-	for _, e := range l.store.Crossing(v.Element) {
-		in.crossing[e] = true
+	v.FirstSeen = l.resumedFirstSeen(&v, c.firstSeen, now)
+	v.ID = classify.VerdictID(v.Kind, v.Element.ID, v.FirstSeen)
+	in := &Incident{Open: true, OpenedAt: now, LastSeen: now, crossingFlows: map[fabric.Flow]bool{}}
+	in.adoptVerdict(v)
+	for _, e := range l.store.FlowsCrossing(v.Element) {
+		in.crossingFlows[e] = true
 	}
 	for _, s := range v.Edges {
 		// Where they go says nothing about a clock.
-		if e, err := fabric.ParseEdge(s); err == nil && v.Kind != fabric.KindClock {
-			in.crossing[e] = true
+		if e, err := fabric.ParseFlow(s); err == nil && v.Kind != fabric.KindClock {
+			in.crossingFlows[e] = true
 		}
 	}
-	l.open = append(l.open, in)
-	delete(l.cand, v.Element)
-	l.o.Log.Warn("verdict", "element", v.Element.Element, "kind", v.Kind, "scenario", v.Scenario, "direction", v.Direction,
+	l.openIncidents = append(l.openIncidents, in)
+	delete(l.pendingSuspects, v.Element)
+	l.opts.Log.Warn("verdict", "element", v.Element.ID, "kind", v.Kind, "scenario", v.Scenario, "direction", v.Direction,
 		"confidence", v.Confidence, "flows", v.Evidence.ExplainedEdges)
 }
 
-// refresh takes fresh evidence into an open incident. Its scenario never
+// refreshIncident takes fresh evidence into an open incident. Its scenario never
 // softens while it is open: a failure that was routed around is still one, unless it
 // turns out to come and go. Nor does a clock's evidence shrink.
-func (l *Loop) refresh(in *Incident, v fabric.Verdict, now time.Time) {
-	in.missing, in.Held, in.LastSeen = 0, "", now
+func (l *Loop) refreshIncident(in *Incident, v fabric.Verdict, now time.Time) {
+	in.unnamedCycles, in.Held, in.LastSeen = 0, "", now
 	if in.Kind == fabric.KindClock && v.Element == in.Element && v.Evidence.ExplainedEdges == 0 {
 		// The flows told whom it touched; its node, a little later, what it was.
 		in.Summary = v.Summary
 		return
 	}
-	softer := v.Scenario != in.Scenario && (in.Scenario == fabric.HardFailure && v.Scenario != fabric.Flap || timely(in.Scenario))
+	softer := v.Scenario != in.Scenario && (in.Scenario == fabric.HardFailure && v.Scenario != fabric.Flap || spansWindows(in.Scenario))
 	if v.Element != in.Element || softer || v.Scenario == in.Scenario && v.Evidence.ExplainedEdges*2 < in.Evidence.ExplainedEdges {
 		return
 	}
 	v.ID, v.FirstSeen = in.ID, in.FirstSeen
-	in.adopt(v)
+	in.adoptVerdict(v)
 }
 
-// cleared decides whether an incident that the report no longer names is over:
+// shouldClear decides whether an incident that the report no longer names is over:
 // only probes that cross the element, by a path traced since it opened, and
 // are healthy can say so. An element that nothing crosses stays suspect.
-func (l *Loop) cleared(in *Incident, findings []judge.Finding, now time.Time) bool {
+func (l *Loop) shouldClear(in *Incident, findings []judge.Finding, now time.Time) bool {
 	if in.Scenario == fabric.Miscabled {
 		in.Closed = "healed: the cables are where the topology has them"
 		return true
 	}
 	if in.Kind == fabric.KindClock {
 		in.Closed = "the clock is steady again"
-		return now.Sub(in.LastSeen) >= max(clockSteady, clearAfter*l.o.every())
+		return now.Sub(in.LastSeen) >= max(clockSteady, clearAfter*l.opts.cycleInterval())
 	}
-	in.missing++
-	if in.missing < clearAfter || timely(in.Scenario) && in.missing < timelyClearAfter {
+	in.unnamedCycles++
+	if in.unnamedCycles < clearAfter || spansWindows(in.Scenario) && in.unnamedCycles < spanningClearAfter {
 		return false
 	}
 	clean, bad := 0, 0
-	tells := map[fabric.Edge]bool{}
+	tells := map[fabric.Flow]bool{}
 	for i := range findings {
 		f := &findings[i]
 		if f.Condition != judge.Undecided {
-			tells[f.Edge] = true
+			tells[f.Flow] = true
 		}
 		if f.Obs.PathState != fabric.PathValid || !f.Obs.PathSince.After(in.OpenedAt) {
 			continue
 		}
-		src, dst := f.Edge.Ends()
-		if !paths.Crosses(f.Obs.Path, src, dst, in.Element) {
+		src, dst := f.Flow.Endpoints()
+		if !paths.CrossesElement(f.Obs.Path, src, dst, in.Element) {
 			continue
 		}
 		switch f.Condition {
@@ -271,7 +271,7 @@ func (l *Loop) cleared(in *Incident, findings []judge.Finding, now time.Time) bo
 	case bad > clean:
 		in.Held = "flows that cross it are still degraded"
 		return false
-	case !l.observed(in, tells):
+	case !l.mostlyObserved(in, tells):
 		in.Held = "most of the flows that showed it are not observed"
 		return false
 	}

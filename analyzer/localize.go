@@ -40,8 +40,8 @@ type BadPath struct {
 	Err         error
 }
 
-// Localize is a Localizer's Run with nobody to tell.
-func Localize(g *fabric.Graph, obs []*fabric.Observation, window time.Duration) (fabric.Report, error) {
+// LocalizeFaults is a Localizer's Run with nobody to tell.
+func LocalizeFaults(g *fabric.Graph, obs []*fabric.Observation, window time.Duration) (fabric.Report, error) {
 	rep, _, err := Localizer{Graph: g, Window: window}.Run(obs)
 	return rep, err
 }
@@ -58,61 +58,61 @@ func (l Localizer) Run(obs []*fabric.Observation) (fabric.Report, []BadPath, err
 		if err := CheckObservation(l.Graph, o); err != nil {
 			return fabric.Report{}, nil, err
 		}
-		canonical(l.Graph, o)
+		canonicalizeNames(l.Graph, o)
 		expected[o.Edge] = true
 	}
 	if len(obs) == 0 {
-		return Infer(triangulate.NewEngine(l.Graph), &classify.Scene{Graph: l.Graph}, nil, 0), nil, nil
+		return InferReport(triangulate.NewEngine(l.Graph), &classify.Scene{Graph: l.Graph}, nil, 0), nil, nil
 	}
-	cabling := classify.Cables(l.Graph, obs)
-	obs, bad := setAside(obs, cabling.Odd)
+	cabling := classify.CompareCabling(l.Graph, obs)
+	obs, bad := separateBadPaths(obs, cabling.OddPaths)
 	if len(obs) == 0 {
-		return Infer(triangulate.NewEngine(l.Graph), &classify.Scene{Graph: l.Graph}, nil, 0), bad, nil
+		return InferReport(triangulate.NewEngine(l.Graph), &classify.Scene{Graph: l.Graph}, nil, 0), bad, nil
 	}
 	fillBaselines(obs)
-	windows := split(obs, l.Window)
+	windows := splitWindows(obs, l.Window)
 	if len(windows) > maxWindows {
 		return fabric.Report{}, nil, fmt.Errorf("the observations span %d windows of %s: at most %d are judged, try a longer window", len(windows), l.Window, maxWindows)
 	}
-	step := usual(obs)
+	step := mostCommonWindow(obs)
 	var history *classify.History
-	if len(windows) > 1 || len(split(obs, step)) > 1 {
+	if len(windows) > 1 || len(splitWindows(obs, step)) > 1 {
 		history = classify.NewHistory(step)
 	}
 	out, engine := newMerger(), triangulate.NewEngine(cabling.Graph)
 	for i, w := range windows {
 		if history != nil {
-			remember(history, w, step)
+			addToHistory(history, w, step)
 		}
-		scene := &classify.Scene{Graph: cabling.Graph, Findings: judge.All(combine(w), judge.Defaults()), History: history, First: earliest(w)}
-		moved := clocks.Find(scene.Findings)
-		distrust(scene.Findings, moved)
-		rep := Infer(engine, scene, moved, len(expected))
-		rep.Verdicts = append(rep.Verdicts, scene.Starving(rep.Verdicts)...)
-		out.add(rep)
+		scene := &classify.Scene{Graph: cabling.Graph, Findings: judge.FindingsOf(combineWindows(w), judge.DefaultParameters()), History: history, First: earliestStart(w)}
+		moved := clocks.FindSuspects(scene.Findings)
+		distrustDelays(scene.Findings, moved)
+		rep := InferReport(engine, scene, moved, len(expected))
+		rep.Verdicts = append(rep.Verdicts, scene.StarvedHostVerdicts(rep.Verdicts)...)
+		out.addWindow(rep)
 		if l.Progress != nil {
 			l.Progress(i+1, len(windows))
 		}
 	}
-	rep := out.report()
+	rep := out.mergedReport()
 	for _, s := range cabling.Swaps {
-		rep.Verdicts = append(rep.Verdicts, classify.Miscabled(l.Graph, s))
+		rep.Verdicts = append(rep.Verdicts, classify.SwapVerdict(l.Graph, s))
 		rep.State = fabric.Suspect
 	}
-	rep.Edges.Duplicates = duplicates(obs)
+	rep.Edges.Duplicates = countDuplicates(obs)
 	sort.SliceStable(rep.Verdicts, func(i, j int) bool { return rep.Verdicts[i].Confidence > rep.Verdicts[j].Confidence })
 	return rep, bad, nil
 }
 
-// setAside takes the observations with a bad path out of the others.
-func setAside(obs []*fabric.Observation, odd []int) (good []*fabric.Observation, bad []BadPath) {
+// separateBadPaths takes the observations with a bad path out of the others.
+func separateBadPaths(obs []*fabric.Observation, odd []int) (good []*fabric.Observation, bad []BadPath) {
 	if len(odd) == 0 {
 		return obs, nil
 	}
 	wrong := map[int]bool{}
 	for _, i := range odd {
 		wrong[i] = true
-		bad = append(bad, BadPath{i, fmt.Errorf("edge %q: its path %s crosses a link that the topology does not have, and no swapped cables explain it", obs[i].Edge, obs[i].Path.Key())})
+		bad = append(bad, BadPath{i, fmt.Errorf("edge %q: its path %s crosses a link that the topology does not have, and no swapped cables explain it", obs[i].Edge, obs[i].Path.CanonicalKey())})
 	}
 	for i, o := range obs {
 		if !wrong[i] {
@@ -122,9 +122,9 @@ func setAside(obs []*fabric.Observation, odd []int) (good []*fabric.Observation,
 	return good, bad
 }
 
-// split sorts observations into windows by their starts, the first at the earliest.
-func split(obs []*fabric.Observation, window time.Duration) [][]*fabric.Observation {
-	first := earliest(obs)
+// splitWindows sorts observations into windows by their starts, the first at the earliest.
+func splitWindows(obs []*fabric.Observation, window time.Duration) [][]*fabric.Observation {
+	first := earliestStart(obs)
 	groups := map[int64][]*fabric.Observation{}
 	for _, o := range obs {
 		k := int64(o.Start.Sub(first) / window)
@@ -137,7 +137,7 @@ func split(obs []*fabric.Observation, window time.Duration) [][]*fabric.Observat
 	return out
 }
 
-func earliest(obs []*fabric.Observation) time.Time {
+func earliestStart(obs []*fabric.Observation) time.Time {
 	first := obs[0].Start
 	for _, o := range obs {
 		if o.Start.Before(first) {
@@ -147,8 +147,8 @@ func earliest(obs []*fabric.Observation) time.Time {
 	return first
 }
 
-// usual is the length that most observations' windows have.
-func usual(obs []*fabric.Observation) time.Duration {
+// mostCommonWindow is the length that most observations' windows have.
+func mostCommonWindow(obs []*fabric.Observation) time.Duration {
 	count := map[int64]int{}
 	var most int64
 	for _, o := range obs {
@@ -160,17 +160,17 @@ func usual(obs []*fabric.Observation) time.Duration {
 	return time.Duration(most)
 }
 
-// remember tells the history what happened within a window, moment by moment.
-func remember(h *classify.History, window []*fabric.Observation, step time.Duration) {
-	for _, moment := range split(window, step) {
-		findings := judge.All(moment, judge.Defaults())
-		distrust(findings, clocks.Find(findings))
-		h.Add(findings)
+// addToHistory tells the history what happened within a window, moment by moment.
+func addToHistory(h *classify.History, window []*fabric.Observation, step time.Duration) {
+	for _, moment := range splitWindows(window, step) {
+		findings := judge.FindingsOf(moment, judge.DefaultParameters())
+		distrustDelays(findings, clocks.FindSuspects(findings))
+		h.AddMoment(findings)
 	}
 }
 
-// duplicates counts the observations beyond the first of a flow and start.
-func duplicates(obs []*fabric.Observation) int {
+// countDuplicates counts the observations beyond the first of a flow and start.
+func countDuplicates(obs []*fabric.Observation) int {
 	type key struct {
 		edge  string
 		start int64
@@ -187,8 +187,8 @@ func duplicates(obs []*fabric.Observation) int {
 	return n
 }
 
-// distrust takes the delays back that were measured by a clock that moved.
-func distrust(findings []judge.Finding, moved []clocks.Suspect) {
+// distrustDelays takes the delays back that were measured by a clock that moved.
+func distrustDelays(findings []judge.Finding, moved []clocks.Suspect) {
 	if len(moved) == 0 {
 		return
 	}
@@ -200,8 +200,8 @@ func distrust(findings []judge.Finding, moved []clocks.Suspect) {
 		}
 	}
 	for i := range findings {
-		if f := &findings[i]; by[f.Edge.Src] || by[f.Edge.Dst] {
-			f.Distrust()
+		if f := &findings[i]; by[f.Flow.Src] || by[f.Flow.Dst] {
+			f.DistrustDelay()
 		}
 	}
 }
@@ -223,13 +223,13 @@ func CheckObservation(g *fabric.Graph, o *fabric.Observation) error {
 	return nil
 }
 
-// canonical puts a NIC's own name where an alias stands.
-func canonical(g *fabric.Graph, o *fabric.Observation) {
+// canonicalizeNames puts a NIC's own name where an alias stands.
+func canonicalizeNames(g *fabric.Graph, o *fabric.Observation) {
 	src, dst := g.NIC(o.Src), g.NIC(o.Dst)
 	if src.Node+"/"+src.Device == o.Src && dst.Node+"/"+dst.Device == o.Dst {
 		return
 	}
-	e, err := o.Flow()
+	e, err := o.ParseFlow()
 	if err != nil {
 		return // it has no ends, then
 	}
@@ -238,14 +238,14 @@ func canonical(g *fabric.Graph, o *fabric.Observation) {
 	o.Edge = e.String()
 }
 
-// combine joins the windows of one flow that lie in one group, when they
+// combineWindows joins the windows of one flow that lie in one group, when they
 // follow each other; windows with the same start are duplicates and stay apart.
-func combine(in []*fabric.Observation) []*fabric.Observation {
+func combineWindows(in []*fabric.Observation) []*fabric.Observation {
 	var out []*fabric.Observation
 	at := map[string]*fabric.Observation{}
 	starts := map[string]map[time.Time]bool{}
 	for _, o := range in {
-		k := o.Edge + "\x00" + o.Timestamp + "\x00" + o.Class + "\x00" + o.Path.Key()
+		k := o.Edge + "\x00" + o.Timestamp + "\x00" + o.Class + "\x00" + o.Path.CanonicalKey()
 		have, ok := at[k]
 		if !ok || starts[k][o.Start] {
 			c := *o
@@ -258,7 +258,7 @@ func combine(in []*fabric.Observation) []*fabric.Observation {
 		}
 		starts[k][o.Start] = true
 		have.WindowNS += o.WindowNS
-		have.OWD = blend(have.OWD, have.Sent-have.Lost, o.OWD, o.Sent-o.Lost)
+		have.OWD = blendQuantiles(have.OWD, have.Sent-have.Lost, o.OWD, o.Sent-o.Lost)
 		have.Sent += o.Sent
 		have.Lost += o.Lost
 		have.HostSuspect, have.Unread = have.HostSuspect || o.HostSuspect, have.Unread || o.Unread
@@ -276,8 +276,8 @@ func combine(in []*fabric.Observation) []*fabric.Observation {
 	return out
 }
 
-// blend weighs two windows' quantiles by their probes; the extremes stay extremes.
-func blend(a *fabric.Quantiles, na uint64, b *fabric.Quantiles, nb uint64) *fabric.Quantiles {
+// blendQuantiles weighs two windows' quantiles by their probes; the extremes stay extremes.
+func blendQuantiles(a *fabric.Quantiles, na uint64, b *fabric.Quantiles, nb uint64) *fabric.Quantiles {
 	if a == nil {
 		return b
 	}
@@ -318,7 +318,7 @@ func fillBaselines(obs []*fabric.Observation) {
 	own := map[string][]*fabric.Observation{}
 	groups := map[alike][]*fabric.Observation{}
 	group := func(o *fabric.Observation) alike {
-		return alike{o.Tier, hops(o), o.Plane, o.Class, o.Timestamp}
+		return alike{o.Tier, hopCount(o), o.Plane, o.Class, o.Timestamp}
 	}
 	for _, o := range obs {
 		if o.OWD == nil || o.OWD.P50 == nil || o.HostSuspect {
@@ -327,7 +327,7 @@ func fillBaselines(obs []*fabric.Observation) {
 		own[o.Edge] = append(own[o.Edge], o)
 		groups[group(o)] = append(groups[group(o)], o)
 	}
-	groupBase := map[alike]baseline{}
+	groupBase := map[alike]baselineStats{}
 	for k, l := range groups {
 		groupBase[k] = baselineOf(l, nil)
 	}
@@ -340,7 +340,7 @@ func fillBaselines(obs []*fabric.Observation) {
 		mine := baselineOf(own[o.Edge], o)
 		use := peers
 		switch {
-		case mine.n >= minOwnWindows && havePeers && mine.p50 <= peers.p50+peers.spread():
+		case mine.n >= minOwnWindows && havePeers && mine.p50 <= peers.p50+peers.shiftLimit():
 			use = mine
 		case mine.n >= minOwnWindows && !havePeers:
 			use = mine
@@ -355,7 +355,7 @@ func fillBaselines(obs []*fabric.Observation) {
 	}
 }
 
-func hops(o *fabric.Observation) int {
+func hopCount(o *fabric.Observation) int {
 	if len(o.Path) > 0 {
 		return len(o.Path)
 	}
@@ -365,19 +365,19 @@ func hops(o *fabric.Observation) int {
 	return 0
 }
 
-type baseline struct {
+type baselineStats struct {
 	n             int
 	p50, p99, mad int64
 	hasP99        bool
 }
 
-func (b baseline) spread() int64 {
-	s := max(int64(judge.Defaults().FloorKernel), int64(judge.Defaults().ShiftMADs*float64(b.mad)))
+func (b baselineStats) shiftLimit() int64 {
+	s := max(int64(judge.DefaultParameters().FloorKernel), int64(judge.DefaultParameters().ShiftMADs*float64(b.mad)))
 	return s
 }
 
 // baselineOf is the median and MAD of windows' medians, except skip's.
-func baselineOf(obs []*fabric.Observation, skip *fabric.Observation) baseline {
+func baselineOf(obs []*fabric.Observation, skip *fabric.Observation) baselineStats {
 	var p50, p99 []int64
 	for _, o := range obs {
 		if o == skip {
@@ -388,7 +388,7 @@ func baselineOf(obs []*fabric.Observation, skip *fabric.Observation) baseline {
 			p99 = append(p99, *o.OWD.P99)
 		}
 	}
-	b := baseline{n: len(p50)}
+	b := baselineStats{n: len(p50)}
 	if b.n == 0 {
 		return b
 	}

@@ -15,14 +15,14 @@ import (
 type world struct {
 	g     *fabric.Graph
 	rng   *rand.Rand
-	paths map[fabric.Edge]fabric.Path
-	edges []fabric.Edge
+	paths map[fabric.Flow]fabric.Path
+	edges []fabric.Flow
 	delay map[fabric.Direction]int64
 	loss  map[fabric.Direction]float64
 	// slow and lossy are whole switches.
 	slow  map[string]int64
 	clock map[string]int64 // NIC's clock ahead by this
-	flow  map[fabric.Edge]int64
+	flow  map[fabric.Flow]int64
 	hide  float64 // share of flows whose path is unknown
 	base  bool    // observations carry a baseline
 }
@@ -59,16 +59,16 @@ func clos(t testing.TB, spines, leaves, hosts int) *fabric.Graph {
 }
 
 func newWorld(g *fabric.Graph, seed uint64) *world {
-	w := &world{g: g, rng: rand.New(rand.NewPCG(seed, 7)), paths: map[fabric.Edge]fabric.Path{}, delay: map[fabric.Direction]int64{},
+	w := &world{g: g, rng: rand.New(rand.NewPCG(seed, 7)), paths: map[fabric.Flow]fabric.Path{}, delay: map[fabric.Direction]int64{},
 		loss: map[fabric.Direction]float64{}, slow: map[string]int64{}, clock: map[string]int64{}, base: true}
-	for _, src := range g.NICs() {
-		for _, dst := range g.NICs() {
+	for _, src := range g.NICIDs() {
+		for _, dst := range g.NICIDs() {
 			if src == dst {
 				continue
 			}
 			for _, reply := range []bool{false, true} {
-				e := fabric.Edge{Src: src, Dst: dst, Reply: reply}
-				from, to := e.Ends()
+				e := fabric.Flow{Src: src, Dst: dst, Reply: reply}
+				from, to := e.Endpoints()
 				all := g.ShortestPaths(from, to, 16)
 				w.paths[e] = all[w.rng.IntN(len(all))]
 				w.edges = append(w.edges, e)
@@ -81,12 +81,12 @@ func newWorld(g *fabric.Graph, seed uint64) *world {
 // observe measures every flow once, in a window that starts n windows after the epoch.
 func (w *world) observe(n int) []*fabric.Observation {
 	var out []*fabric.Observation
-	alive := map[fabric.Edge]uint64{} // probes that arrived
+	alive := map[fabric.Flow]uint64{} // probes that arrived
 	for _, e := range w.edges {
-		from, to := e.Ends()
+		from, to := e.Endpoints()
 		p := w.paths[e]
 		added, survive := w.clock[to]-w.clock[from]+w.flow[e], 1.0
-		for _, d := range p.Directions(from, to) {
+		for _, d := range p.LinkDirections(from, to) {
 			added += w.delay[d]
 			survive *= 1 - w.loss[d]
 		}
@@ -98,7 +98,7 @@ func (w *world) observe(n int) []*fabric.Observation {
 		p99 := p50 + 4000 + int64(w.rng.ExpFloat64()*4000)
 		sent := uint64(200)
 		if e.Reply {
-			sent = alive[e.Probe()]
+			sent = alive[e.ProbeFlow()]
 		}
 		var lost uint64
 		for range sent {
@@ -109,7 +109,7 @@ func (w *world) observe(n int) []*fabric.Observation {
 		if !e.Reply {
 			alive[e] = sent - lost
 		}
-		o := &fabric.Observation{Edge: e.String(), Src: from, Dst: to, Tier: w.g.Tier(from, to), Plane: "a", Start: time.Unix(int64(1000+10*n), 0).UTC(),
+		o := &fabric.Observation{Edge: e.String(), Src: from, Dst: to, Tier: w.g.PathTier(from, to), Plane: "a", Start: time.Unix(int64(1000+10*n), 0).UTC(),
 			WindowNS: 2e9, Sent: sent, Lost: lost, Timestamp: "kernel", Path: p, PathState: fabric.PathValid}
 		if sent > lost {
 			o.OWD = &fabric.Quantiles{P50: &p50, P99: &p99}
@@ -128,7 +128,7 @@ func (w *world) observe(n int) []*fabric.Observation {
 
 func (w *world) localize(t testing.TB) fabric.Report {
 	t.Helper()
-	rep, err := Localize(w.g, w.observe(0), 10*time.Second)
+	rep, err := LocalizeFaults(w.g, w.observe(0), 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,37 +159,37 @@ func TestLocalizeSingleFaults(t *testing.T) {
 		"link delay": func(w *world) want {
 			d := pick(w.rng, w.fabricDirections())
 			w.delay[d] = 2e6
-			return want{d.Link(), fabric.KindLink, d.String(), fabric.Corridor}
+			return want{d.LinkID(), fabric.KindLink, d.String(), fabric.Corridor}
 		},
 		"small link delay": func(w *world) want {
 			d := pick(w.rng, w.fabricDirections())
 			w.delay[d] = 48000
-			return want{d.Link(), fabric.KindLink, d.String(), fabric.Corridor}
+			return want{d.LinkID(), fabric.KindLink, d.String(), fabric.Corridor}
 		},
 		"link loss": func(w *world) want {
 			d := pick(w.rng, w.fabricDirections())
 			w.loss[d] = 0.1
-			return want{d.Link(), fabric.KindLink, d.String(), fabric.Corridor}
+			return want{d.LinkID(), fabric.KindLink, d.String(), fabric.Corridor}
 		},
 		"blackhole": func(w *world) want {
 			d := pick(w.rng, w.fabricDirections())
 			w.loss[d] = 1
-			return want{d.Link(), fabric.KindLink, d.String(), fabric.HardFailure}
+			return want{d.LinkID(), fabric.KindLink, d.String(), fabric.HardFailure}
 		},
 		"link both ways": func(w *world) want {
 			d := pick(w.rng, w.fabricDirections())
 			w.delay[d], w.delay[d.Reverse()] = 1e6, 1e6
-			return want{d.Link(), fabric.KindLink, "", fabric.Corridor}
+			return want{d.LinkID(), fabric.KindLink, "", fabric.Corridor}
 		},
 		"NIC in": func(w *world) want {
-			nic := pick(w.rng, w.g.NICs())
-			d := fabric.Direction{From: w.g.Peer(nic), To: nic}
+			nic := pick(w.rng, w.g.NICIDs())
+			d := fabric.Direction{From: w.g.PeerOf(nic), To: nic}
 			w.delay[d] = 2e6
 			return want{nic, fabric.KindNIC, d.String(), fabric.BadNIC}
 		},
 		"NIC both": func(w *world) want {
-			nic := pick(w.rng, w.g.NICs())
-			d := fabric.Direction{From: w.g.Peer(nic), To: nic}
+			nic := pick(w.rng, w.g.NICIDs())
+			d := fabric.Direction{From: w.g.PeerOf(nic), To: nic}
 			w.delay[d], w.delay[d.Reverse()] = 2e6, 2e6
 			return want{nic, fabric.KindNIC, "", fabric.BadNIC}
 		},
@@ -212,14 +212,14 @@ func TestLocalizeSingleFaults(t *testing.T) {
 			rep := w.localize(t)
 			if len(rep.Verdicts) == 1 {
 				v := rep.Verdicts[0]
-				if v.Element.Element == want.element && v.Kind == want.kind && v.Direction == want.direction && v.Scenario == want.scenario && rep.State == fabric.Suspect {
+				if v.Element.ID == want.element && v.Kind == want.kind && v.Direction == want.direction && v.Scenario == want.scenario && rep.State == fabric.Suspect {
 					right++
 					continue
 				}
 			}
 			var names []string
 			for _, v := range rep.Verdicts {
-				names = append(names, fmt.Sprintf("%s %s %s", v.Element.Element, v.Direction, v.Scenario))
+				names = append(names, fmt.Sprintf("%s %s %s", v.Element.ID, v.Direction, v.Scenario))
 			}
 			t.Logf("%s, seed %d: want %+v, got %q", name, seed, want, names)
 		}
@@ -248,14 +248,14 @@ func TestLocalizeTwoFaults(t *testing.T) {
 		a := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
 		w.delay[a] = 2e6
 		nic := "h12/eth1"
-		b := fabric.Direction{From: nic, To: g.Peer(nic)}
+		b := fabric.Direction{From: nic, To: g.PeerOf(nic)}
 		w.loss[b] = 0.2
 		rep := w.localize(t)
 		got := map[string]string{}
 		for _, v := range rep.Verdicts {
-			got[v.Element.Element] = v.Direction
+			got[v.Element.ID] = v.Direction
 		}
-		if len(got) != 2 || got[a.Link()] != a.String() || got[nic] != b.String() {
+		if len(got) != 2 || got[a.LinkID()] != a.String() || got[nic] != b.String() {
 			t.Errorf("seed %d: %v", seed, got)
 		}
 	}
@@ -267,7 +267,7 @@ func TestLocalizeClockStepIsNoDelay(t *testing.T) {
 	w := newWorld(clos(t, 2, 4, 2), 3)
 	w.clock["h5/eth1"] = 3e6
 	rep := w.localize(t)
-	if len(rep.Verdicts) != 1 || rep.Verdicts[0].Element != (fabric.Element{Element: "h5/eth1", Kind: fabric.KindClock}) || rep.Verdicts[0].Scenario != fabric.ClockTrouble ||
+	if len(rep.Verdicts) != 1 || rep.Verdicts[0].Element != (fabric.Element{ID: "h5/eth1", Kind: fabric.KindClock}) || rep.Verdicts[0].Scenario != fabric.ClockTrouble ||
 		rep.Edges.ClockSuspect != 28 || rep.Edges.Degraded != 0 || len(rep.LinkDelays) != 0 {
 		t.Errorf("state %s, verdicts %v, %d clock suspects", rep.State, rep.Verdicts, rep.Edges.ClockSuspect)
 	}
@@ -276,17 +276,17 @@ func TestLocalizeClockStepIsNoDelay(t *testing.T) {
 func TestLocalizeSilenceIsNotInnocence(t *testing.T) {
 	w := newWorld(clos(t, 2, 4, 2), 1)
 	obs := w.observe(0)
-	rep, err := Localize(w.g, obs[:10], 10*time.Second)
+	rep, err := LocalizeFaults(w.g, obs[:10], 10*time.Second)
 	if err != nil || rep.State != fabric.InsufficientEvidence {
 		t.Errorf("ten flows: %s, %v", rep.State, err)
 	}
-	if rep, err = Localize(w.g, nil, time.Second); err != nil || rep.State != fabric.InsufficientEvidence {
+	if rep, err = LocalizeFaults(w.g, nil, time.Second); err != nil || rep.State != fabric.InsufficientEvidence {
 		t.Errorf("no flow: %s, %v", rep.State, err)
 	}
 	for _, o := range obs {
 		o.HostSuspect = true
 	}
-	if rep, err = Localize(w.g, obs, 10*time.Second); err != nil || rep.State != fabric.InsufficientEvidence || rep.Edges.HostSuspect != len(obs) {
+	if rep, err = LocalizeFaults(w.g, obs, 10*time.Second); err != nil || rep.State != fabric.InsufficientEvidence || rep.Edges.HostSuspect != len(obs) {
 		t.Errorf("starved hosts: %s, %v", rep.State, err)
 	}
 }
@@ -309,7 +309,7 @@ func TestLocalizeWithoutBaselines(t *testing.T) {
 		}
 		obs = append(obs, w.observe(n)...)
 	}
-	rep, err := Localize(w.g, obs, 10*time.Second)
+	rep, err := LocalizeFaults(w.g, obs, 10*time.Second)
 	if err != nil || len(rep.Verdicts) != 1 || rep.Verdicts[0].Direction != d.String() {
 		t.Fatalf("own windows: %+v, %v", rep.Verdicts, err)
 	}
@@ -343,10 +343,10 @@ func TestLocalizeNamesWhatTheTopologyLacks(t *testing.T) {
 	obs := w.observe(0)[:1]
 	obs[0].Path = append(fabric.Path{}, obs[0].Path...)
 	obs[0].Path[0].Switch = "leaf77"
-	if _, err := Localize(w.g, obs, time.Second); err == nil || !strings.Contains(err.Error(), "leaf77") {
+	if _, err := LocalizeFaults(w.g, obs, time.Second); err == nil || !strings.Contains(err.Error(), "leaf77") {
 		t.Errorf("error %v", err)
 	}
-	if _, err := Localize(w.g, nil, 0); err == nil {
+	if _, err := LocalizeFaults(w.g, nil, 0); err == nil {
 		t.Error("a window of nothing passes")
 	}
 }
@@ -355,7 +355,7 @@ func TestLocalizeCountsDuplicates(t *testing.T) {
 	w := newWorld(clos(t, 2, 4, 2), 1)
 	obs := w.observe(0)
 	again := *obs[0]
-	rep, err := Localize(w.g, append(obs, &again), 10*time.Second)
+	rep, err := LocalizeFaults(w.g, append(obs, &again), 10*time.Second)
 	if err != nil || rep.Edges.Duplicates != 1 {
 		t.Errorf("%d duplicates, %v", rep.Edges.Duplicates, err)
 	}
@@ -371,12 +371,12 @@ func TestSingleHostLeaf(t *testing.T) {
 		t.Fatalf("%d verdicts", len(rep.Verdicts))
 	}
 	v := rep.Verdicts[0]
-	listed := v.Element.Element == "leaf2"
+	listed := v.Element.ID == "leaf2"
 	for _, e := range v.Equivalent {
-		listed = listed || e.Element == "leaf2" && e.Kind == fabric.KindSwitch
+		listed = listed || e.ID == "leaf2" && e.Kind == fabric.KindSwitch
 	}
 	if !listed {
-		t.Errorf("%s %s with equivalents %v does not mention leaf2", v.Kind, v.Element.Element, v.Equivalent)
+		t.Errorf("%s %s with equivalents %v does not mention leaf2", v.Kind, v.Element.ID, v.Equivalent)
 	}
 }
 
@@ -388,7 +388,7 @@ func BenchmarkLocalize(b *testing.B) {
 		obs := w.observe(0)
 		b.Run(fmt.Sprintf("%d flows", len(obs)), func(b *testing.B) {
 			for b.Loop() {
-				if _, err := Localize(g, obs, 10*time.Second); err != nil {
+				if _, err := LocalizeFaults(g, obs, 10*time.Second); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -421,10 +421,10 @@ func TestLocalizeOneFaultOneVerdict(t *testing.T) {
 		element  string
 		scenario fabric.Scenario
 	}{
-		{"late all the time", one(0, 1e6), "011111", link.Link(), fabric.Corridor},
-		{"late, then no more", one(0, 1e6), "011000", link.Link(), fabric.Corridor},
-		{"dead", one(1, 0), "001111", link.Link(), fabric.HardFailure},
-		{"flapping", one(1, 0), "010110", link.Link(), fabric.Flap},
+		{"late all the time", one(0, 1e6), "011111", link.LinkID(), fabric.Corridor},
+		{"late, then no more", one(0, 1e6), "011000", link.LinkID(), fabric.Corridor},
+		{"dead", one(1, 0), "001111", link.LinkID(), fabric.HardFailure},
+		{"flapping", one(1, 0), "010110", link.LinkID(), fabric.Flap},
 		{"a dead spine", spine, "001111", "spine2", fabric.HardFailure},
 	} {
 		for seed := uint64(1); seed <= 4; seed++ {
@@ -434,11 +434,11 @@ func TestLocalizeOneFaultOneVerdict(t *testing.T) {
 				tt.set(w, c == '1')
 				obs = append(obs, w.observe(n)...)
 			}
-			rep, err := Localize(w.g, obs, 10*time.Second)
+			rep, err := LocalizeFaults(w.g, obs, 10*time.Second)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(rep.Verdicts) != 1 || rep.Verdicts[0].Element.Element != tt.element || rep.Verdicts[0].Scenario != tt.scenario {
+			if len(rep.Verdicts) != 1 || rep.Verdicts[0].Element.ID != tt.element || rep.Verdicts[0].Scenario != tt.scenario {
 				t.Errorf("%s, seed %d: %d verdicts: %+v", tt.name, seed, len(rep.Verdicts), rep.Verdicts)
 				continue
 			}
@@ -456,8 +456,8 @@ func TestTwoNICsUnderALeaf(t *testing.T) {
 	for seed := uint64(1); seed <= 150; seed++ {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		w := newWorld(clos(t, 1+rng.IntN(2), 2+rng.IntN(3), 2), seed)
-		nic := pick(rng, w.g.NICs())
-		in := fabric.Direction{From: w.g.Peer(nic), To: nic}
+		nic := pick(rng, w.g.NICIDs())
+		in := fabric.Direction{From: w.g.PeerOf(nic), To: nic}
 		for _, d := range [][]fabric.Direction{{in}, {in.Reverse()}, {in, in.Reverse()}}[rng.IntN(3)] {
 			if rng.IntN(2) == 0 {
 				w.loss[d] = 0.05 + 0.9*rng.Float64()
@@ -472,7 +472,7 @@ func TestTwoNICsUnderALeaf(t *testing.T) {
 				obs = append(obs, o)
 			}
 		}
-		rep, err := Localize(w.g, obs, 10*time.Second)
+		rep, err := LocalizeFaults(w.g, obs, 10*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -484,9 +484,9 @@ func TestTwoNICsUnderALeaf(t *testing.T) {
 		}
 		for _, v := range rep.Verdicts {
 			if v.Kind == fabric.KindSwitch || v.Kind == fabric.KindLeafUplinks {
-				t.Errorf("seed %d: %s is bad, and %s %s is named (%s)", seed, nic, v.Kind, v.Element.Element, v.Summary)
+				t.Errorf("seed %d: %s is bad, and %s %s is named (%s)", seed, nic, v.Kind, v.Element.ID, v.Summary)
 			}
-			if v.Element.Element == nic {
+			if v.Element.ID == nic {
 				named++
 			}
 		}

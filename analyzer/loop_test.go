@@ -23,7 +23,7 @@ type rig struct {
 	loop   *Loop
 	now    time.Time
 	names  map[string]string // query text -> name
-	frame  map[fabric.Edge]*fabric.Observation
+	frame  map[fabric.Flow]*fabric.Observation
 	silent map[string]bool                     // nodes whose agent does not answer
 	late   map[string]bool                     // nodes whose probe loop is starved
 	blind  bool                                // no trace is answered
@@ -31,7 +31,7 @@ type rig struct {
 	states map[string]string                   // of clocks, by NIC
 	bursts bool                                // what is lost is lost in every other second
 	rules  func(series string) (recorded bool) // nil: all are
-	asked  func(name string, only func(fabric.Edge) bool)
+	asked  func(name string, only func(fabric.Flow) bool)
 }
 
 func newRig(t *testing.T, seed uint64) *rig { return newRigOf(t, clos(t, 2, 4, 2), seed) }
@@ -39,7 +39,7 @@ func newRig(t *testing.T, seed uint64) *rig { return newRigOf(t, clos(t, 2, 4, 2
 func newRigOf(t *testing.T, g *fabric.Graph, seed uint64) *rig {
 	r := &rig{t: t, w: newWorld(g, seed), now: time.Unix(100000, 0).UTC(), names: map[string]string{}, silent: map[string]bool{}, late: map[string]bool{}}
 	s := evidence.DefaultSettings()
-	for name, q := range s.Queries() {
+	for name, q := range s.WindowQueries() {
 		r.names[q] = name
 	}
 	for name, q := range s.OverviewQueries() {
@@ -49,7 +49,7 @@ func newRigOf(t *testing.T, g *fabric.Graph, seed uint64) *rig {
 	return r
 }
 
-func (r *rig) Instant(_ context.Context, query string, _ time.Time) ([]evidence.Sample, error) {
+func (r *rig) QueryInstant(_ context.Context, query string, _ time.Time) ([]evidence.Sample, error) {
 	if strings.Contains(query, "fabric_switch_port_neighbor_info") {
 		return nil, nil // nobody tells
 	}
@@ -63,7 +63,7 @@ func (r *rig) Instant(_ context.Context, query string, _ time.Time) ([]evidence.
 		r.asked(name, only)
 	}
 	out = append(out, r.overview(name)...)
-	for _, nic := range r.w.g.NICs() {
+	for _, nic := range r.w.g.NICIDs() {
 		node := fabric.OwnerOf(nic)
 		switch name {
 		case "age":
@@ -95,13 +95,13 @@ func (r *rig) Instant(_ context.Context, query string, _ time.Time) ([]evidence.
 			continue
 		}
 		put := func(v float64) {
-			labels := map[string]string{"src": e.Src, "dst": e.Dst, "flow": strconv.Itoa(e.Flow), "tier": strconv.Itoa(o.Tier), "plane": o.Plane, "direction": "forward", "timestamp": "kernel"}
+			labels := map[string]string{"src": e.Src, "dst": e.Dst, "flow": strconv.Itoa(e.Number), "tier": strconv.Itoa(o.Tier), "plane": o.Plane, "direction": "forward", "timestamp": "kernel"}
 			if e.Reply {
 				labels["direction"] = "reverse"
 			}
 			out = append(out, evidence.Sample{Labels: labels, Value: v})
 		}
-		back := r.frame[fabric.Edge{Src: e.Src, Dst: e.Dst, Reply: true}]
+		back := r.frame[fabric.Flow{Src: e.Src, Dst: e.Dst, Reply: true}]
 		got, returned := float64(o.Sent-o.Lost), 0.0
 		if !e.Reply {
 			returned = float64(back.Sent - back.Lost)
@@ -151,15 +151,15 @@ func (r *rig) Instant(_ context.Context, query string, _ time.Time) ([]evidence.
 	return out, nil
 }
 
-func (r *rig) Paths(context.Context, string) ([]fabric.Trace, error) { return nil, nil }
+func (r *rig) TracedPaths(context.Context, string) ([]fabric.Trace, error) { return nil, nil }
 
-func (r *rig) Trace(_ context.Context, _ string, edges []string) ([]fabric.Trace, error) {
+func (r *rig) TraceFlows(_ context.Context, _ string, edges []string) ([]fabric.Trace, error) {
 	var out []fabric.Trace
 	if r.blind {
 		return nil, nil
 	}
 	for _, s := range edges {
-		e, err := fabric.ParseEdge(s)
+		e, err := fabric.ParseFlow(s)
 		if err != nil {
 			return nil, err
 		}
@@ -169,11 +169,11 @@ func (r *rig) Trace(_ context.Context, _ string, edges []string) ([]fabric.Trace
 }
 
 // trace answers hop by hop until the flow's packets are lost.
-func (r *rig) trace(e fabric.Edge) fabric.Trace {
-	from, to := e.Ends()
+func (r *rig) trace(e fabric.Flow) fabric.Trace {
+	from, to := e.Endpoints()
 	t := fabric.Trace{Edge: e.String(), State: fabric.PathValid, TracedAt: r.now, Reached: !e.Reply}
 	p := r.w.paths[e]
-	dirs := p.Directions(from, to)
+	dirs := p.LinkDirections(from, to)
 	for i := range p {
 		hop := fabric.RawHop{TTL: i + 1}
 		for _, d := range dirs[:i+1] {
@@ -201,33 +201,33 @@ func (r *rig) address(end string) netip.Addr {
 func (r *rig) step() Snapshot {
 	r.t.Helper()
 	r.now = r.now.Add(time.Second)
-	r.frame = map[fabric.Edge]*fabric.Observation{}
+	r.frame = map[fabric.Flow]*fabric.Observation{}
 	for _, o := range r.w.observe(0) {
-		e, err := o.Flow()
+		e, err := o.ParseFlow()
 		if err != nil {
 			r.t.Fatal(err)
 		}
 		r.frame[e] = o
 	}
-	if err := r.loop.Step(r.t.Context(), r.now); err != nil {
+	if err := r.loop.RunCycle(r.t.Context(), r.now); err != nil {
 		r.t.Fatal(err)
 	}
 	for {
 		select {
-		case a := <-r.loop.asks:
+		case a := <-r.loop.traceRequests:
 			var names []string
 			for _, e := range a.edges {
 				names = append(names, e.String())
-				delete(r.loop.inWork, e)
+				delete(r.loop.beingTraced, e)
 			}
-			traces, err := r.Trace(r.t.Context(), a.node, names)
+			traces, err := r.TraceFlows(r.t.Context(), a.node, names)
 			if err != nil {
 				r.t.Fatal(err)
 			}
-			r.loop.take(traces)
+			r.loop.storeTraces(traces)
 			continue
-		case a := <-r.loop.causeAsks:
-			r.loop.answer(r.t.Context(), a)
+		case a := <-r.loop.causeRequests:
+			r.loop.answerCauseRequest(r.t.Context(), a)
 			continue
 		default:
 		}
@@ -250,7 +250,7 @@ func (r *rig) until(n int, what string, cond func(Snapshot) bool) int {
 func (r *rig) learn() {
 	r.t.Helper()
 	for e := range r.w.paths {
-		r.loop.take([]fabric.Trace{r.trace(e)})
+		r.loop.storeTraces([]fabric.Trace{r.trace(e)})
 	}
 	r.until(20, "baselines and innocence", func(s Snapshot) bool {
 		return s.Baselines == len(r.w.edges) && s.Report.State == fabric.Innocent
@@ -260,7 +260,7 @@ func (r *rig) learn() {
 func openVerdicts(s Snapshot) []string {
 	var out []string
 	for _, v := range s.Report.Verdicts {
-		out = append(out, v.Element.Element+" "+v.Direction+" "+string(v.Scenario))
+		out = append(out, v.Element.ID+" "+v.Direction+" "+string(v.Scenario))
 	}
 	return out
 }
@@ -284,7 +284,7 @@ func TestLoopDelay(t *testing.T) {
 		t.Errorf("verdict after %d windows, before %d confirmed it", took, confirmOf)
 	}
 	s := r.loop.Snapshot()
-	if v := openVerdicts(s); len(v) != 1 || v[0] != d.Link()+" "+d.String()+" corridor" {
+	if v := openVerdicts(s); len(v) != 1 || v[0] != d.LinkID()+" "+d.String()+" corridor" {
 		t.Fatalf("verdicts %q", v)
 	}
 	id := s.Report.Verdicts[0].ID
@@ -314,16 +314,16 @@ func TestLoopFlap(t *testing.T) {
 		for range 4 {
 			r.step()
 		}
-		want := d.Link() + " " + d.String() + " corridor"
+		want := d.LinkID() + " " + d.String() + " corridor"
 		if bursts {
-			want = d.Link() + " " + d.String() + " flap"
+			want = d.LinkID() + " " + d.String() + " flap"
 		}
 		if v := openVerdicts(r.loop.Snapshot()); len(v) != 1 || v[0] != want {
 			t.Errorf("verdicts %q, want %q", v, want)
 		}
 		r.w.loss[d] = 0
 		took := r.until(20, "the all-clear", func(s Snapshot) bool { return len(s.Report.Verdicts) == 0 })
-		if bursts && took < timelyClearAfter {
+		if bursts && took < spanningClearAfter {
 			t.Errorf("cleared after %d cycles: it may have paused", took)
 		}
 	}
@@ -341,7 +341,7 @@ func TestLoopWaitsForWhoCouldTell(t *testing.T) {
 		r.others(true)
 		return r
 	}
-	right := d.Link() + " " + d.String() + " corridor"
+	right := d.LinkID() + " " + d.String() + " corridor"
 	open := func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 }
 	t.Run("they come back in time", func(t *testing.T) {
 		r := begin(t)
@@ -358,12 +358,12 @@ func TestLoopWaitsForWhoCouldTell(t *testing.T) {
 	})
 	t.Run("they come back too late", func(t *testing.T) {
 		r := begin(t)
-		if took := r.until(confirmOf+apartWithin+1, "a verdict", open); took < apartWithin {
+		if took := r.until(confirmOf+distinguishCycles+1, "a verdict", open); took < distinguishCycles {
 			t.Errorf("after %d cycles: %s", took, asks)
 		}
 		s := r.loop.Snapshot()
 		first := s.Report.Verdicts[0]
-		link := fabric.Element{Element: d.Link(), Kind: fabric.KindLink}
+		link := fabric.Element{ID: d.LinkID(), Kind: fabric.KindLink}
 		if first.Element == link || !slices.Contains(first.Equivalent, link) {
 			t.Fatalf("%q with equivalents %v, want another link, and %v among them", openVerdicts(s), first.Equivalent, link)
 		}
@@ -378,8 +378,8 @@ func TestLoopWaitsForWhoCouldTell(t *testing.T) {
 
 // others makes all agents but those under leaf1 and leaf2 silent, or speak again.
 func (r *rig) others(silent bool) {
-	for _, nic := range r.w.g.NICs() {
-		if leaf := fabric.OwnerOf(r.w.g.Peer(nic)); leaf != "leaf1" && leaf != "leaf2" {
+	for _, nic := range r.w.g.NICIDs() {
+		if leaf := fabric.OwnerOf(r.w.g.PeerOf(nic)); leaf != "leaf1" && leaf != "leaf2" {
 			r.silent[fabric.OwnerOf(nic)] = silent
 		}
 	}
@@ -408,13 +408,13 @@ func TestLoopLinkDown(t *testing.T) {
 	r := newRig(t, 3)
 	r.learn()
 	d := fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}
-	el := fabric.Element{Element: d.Link(), Kind: fabric.KindLink}
-	old := map[fabric.Edge]fabric.Path{}
+	el := fabric.Element{ID: d.LinkID(), Kind: fabric.KindLink}
+	old := map[fabric.Flow]fabric.Path{}
 	r.w.loss[d] = 1
-	detour := func(e fabric.Edge) {
-		from, to := e.Ends()
+	detour := func(e fabric.Flow) {
+		from, to := e.Endpoints()
 		for _, p := range r.w.g.ShortestPaths(from, to, 16) {
-			if !paths.Crosses(p, from, to, el) {
+			if !paths.CrossesElement(p, from, to, el) {
 				old[e], r.w.paths[e] = r.w.paths[e], p
 				return
 			}
@@ -422,8 +422,8 @@ func TestLoopLinkDown(t *testing.T) {
 	}
 	// The switch at the link's end reroutes at once, the others three seconds later.
 	for e, p := range r.w.paths {
-		from, to := e.Ends()
-		if paths.Crosses(p, from, to, el) && len(p) > 1 && p[0].Switch == "leaf2" {
+		from, to := e.Endpoints()
+		if paths.CrossesElement(p, from, to, el) && len(p) > 1 && p[0].Switch == "leaf2" {
 			detour(e)
 		}
 	}
@@ -435,8 +435,8 @@ func TestLoopLinkDown(t *testing.T) {
 		}
 	}
 	for e, p := range r.w.paths {
-		from, to := e.Ends()
-		if paths.Crosses(p, from, to, el) {
+		from, to := e.Endpoints()
+		if paths.CrossesElement(p, from, to, el) {
 			detour(e)
 		}
 	}
@@ -448,7 +448,7 @@ func TestLoopLinkDown(t *testing.T) {
 	}
 	for range 40 {
 		s := r.step()
-		if v := openVerdicts(s); len(v) != 1 || v[0] != d.Link()+" "+d.String()+" hard_failure" {
+		if v := openVerdicts(s); len(v) != 1 || v[0] != d.LinkID()+" "+d.String()+" hard_failure" {
 			t.Fatalf("verdicts while the link is unused: %q", v)
 		}
 	}
@@ -488,7 +488,7 @@ func TestLoopBlackholeStays(t *testing.T) {
 	r.w.loss[d] = 1
 	r.until(5, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
 	for range 20 {
-		if v := openVerdicts(r.step()); len(v) != 1 || v[0] != d.Link()+" "+d.String()+" hard_failure" {
+		if v := openVerdicts(r.step()); len(v) != 1 || v[0] != d.LinkID()+" "+d.String()+" hard_failure" {
 			t.Fatalf("verdicts %q", v)
 		}
 	}
@@ -509,7 +509,7 @@ func TestLoopHostTrouble(t *testing.T) {
 		r := newRig(t, 5)
 		r.learn()
 		break_(r)
-		in := fabric.Direction{From: r.w.g.Peer("h3/eth1"), To: "h3/eth1"}
+		in := fabric.Direction{From: r.w.g.PeerOf("h3/eth1"), To: "h3/eth1"}
 		r.w.loss[in], r.w.delay[in.Reverse()] = 1, 9e6
 		for range 15 {
 			if s := r.step(); len(s.Incidents) != 0 || s.Hosts["h3"] == "" {
@@ -522,10 +522,10 @@ func TestLoopHostTrouble(t *testing.T) {
 // TestHardLossIsTakenBack: hard loss is remembered when the loss has gone, and
 // forgotten when the host turns out to be starved.
 func TestHardLossIsTakenBack(t *testing.T) {
-	e := fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1"}
-	lossy := judge.Finding{Edge: e, Obs: &fabric.Observation{Sent: 100, Lost: 100}, Condition: judge.Degraded, Lossy: true, Hard: true}
-	clean := judge.Finding{Edge: e, Obs: &fabric.Observation{Sent: 100}, Condition: judge.Healthy}
-	starved := judge.Finding{Edge: e, Obs: &fabric.Observation{Sent: 100, HostSuspect: true}, HostSuspect: true}
+	e := fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1"}
+	lossy := judge.Finding{Flow: e, Obs: &fabric.Observation{Sent: 100, Lost: 100}, Condition: judge.Degraded, Lossy: true, Hard: true}
+	clean := judge.Finding{Flow: e, Obs: &fabric.Observation{Sent: 100}, Condition: judge.Healthy}
+	starved := judge.Finding{Flow: e, Obs: &fabric.Observation{Sent: 100, HostSuspect: true}, HostSuspect: true}
 	for name, tt := range map[string]struct {
 		last judge.Finding
 		want judge.Condition
@@ -534,7 +534,7 @@ func TestHardLossIsTakenBack(t *testing.T) {
 		var out []judge.Finding
 		for _, f := range []judge.Finding{lossy, lossy, tt.last} {
 			l.cycle++
-			out, _ = l.confirm([]judge.Finding{f})
+			out, _ = l.confirmFindings([]judge.Finding{f})
 		}
 		if len(out) != 1 || out[0].Condition != tt.want {
 			t.Errorf("%s: %+v", name, out)
@@ -545,9 +545,9 @@ func TestHardLossIsTakenBack(t *testing.T) {
 // TestHardLossThatBeganInASecond: the second in whose course the answers ended is the first of
 // two; what is missing in it is no loss yet, but no health either.
 func TestHardLossThatBeganInASecond(t *testing.T) {
-	e := fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1"}
+	e := fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1"}
 	window := func(lost, lately uint64) judge.Finding {
-		f := judge.Finding{Edge: e, Obs: &fabric.Observation{Sent: 200, Lost: lost, Lately: &fabric.Count{Sent: 100, Lost: lately}}, Condition: judge.Healthy}
+		f := judge.Finding{Flow: e, Obs: &fabric.Observation{Sent: 200, Lost: lost, LastSecond: &fabric.Count{Sent: 100, Lost: lately}}, Condition: judge.Healthy}
 		if lost > 0 {
 			f.Condition, f.Lossy = judge.Degraded, true
 		}
@@ -566,7 +566,7 @@ func TestHardLossThatBeganInASecond(t *testing.T) {
 		l := NewLoop(LoopOptions{})
 		for i, f := range tt.windows {
 			l.cycle++
-			if out, _ := l.confirm([]judge.Finding{f}); out[0].Condition != tt.want[i] {
+			if out, _ := l.confirmFindings([]judge.Finding{f}); out[0].Condition != tt.want[i] {
 				t.Errorf("%s, window %d: condition %v, want %v", name, i, out[0].Condition, tt.want[i])
 			}
 		}
@@ -576,16 +576,16 @@ func TestHardLossThatBeganInASecond(t *testing.T) {
 // TestHardLossKeepsItsPath: a flow that goes on losing everything while its path
 // is being traced anew stands for the path it had.
 func TestHardLossKeepsItsPath(t *testing.T) {
-	e := fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1"}
+	e := fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1"}
 	was := fabric.Path{{Switch: "leaf1", In: "dn1", Out: "up1"}}
 	with := func(p fabric.Path) judge.Finding {
-		return judge.Finding{Edge: e, Obs: &fabric.Observation{Sent: 100, Lost: 100, Path: p}, Condition: judge.Degraded, Lossy: true, Hard: true}
+		return judge.Finding{Flow: e, Obs: &fabric.Observation{Sent: 100, Lost: 100, Path: p}, Condition: judge.Degraded, Lossy: true, Hard: true}
 	}
 	l := NewLoop(LoopOptions{})
 	for i, p := range []fabric.Path{was, was, nil, nil} {
 		l.cycle++
-		out, _ := l.confirm([]judge.Finding{with(p)})
-		if i > 0 && (len(out) != 1 || out[0].Condition != judge.Degraded || out[0].Obs.Path.Key() != was.Key()) {
+		out, _ := l.confirmFindings([]judge.Finding{with(p)})
+		if i > 0 && (len(out) != 1 || out[0].Condition != judge.Degraded || out[0].Obs.Path.CanonicalKey() != was.CanonicalKey()) {
 			t.Errorf("window %d: %+v", i, out)
 		}
 	}
@@ -595,22 +595,22 @@ func TestHardLossKeepsItsPath(t *testing.T) {
 // either path, unless all it sent was lost: the new one carries packets.
 func TestWhatLostEverythingWentTheOldWay(t *testing.T) {
 	r := newRig(t, 8)
-	e := fabric.Edge{Src: "h1/eth1", Dst: "h8/eth1"}
+	e := fabric.Flow{Src: "h1/eth1", Dst: "h8/eth1"}
 	ways := r.w.g.ShortestPaths("h1/eth1", "h8/eth1", 2)
 	at := r.now
 	for i, p := range ways {
 		r.w.paths[e], r.now = p, at.Add(time.Duration(i)*4*time.Second)
-		r.loop.take([]fabric.Trace{r.trace(e)})
+		r.loop.storeTraces([]fabric.Trace{r.trace(e)})
 	}
 	for _, tt := range []struct {
 		lost  uint64
 		state fabric.PathState
 		path  string
-	}{{100, fabric.PathStale, ways[0].Key()}, {50, fabric.PathUnknown, ""}, {0, fabric.PathUnknown, ""}} {
+	}{{100, fabric.PathStale, ways[0].CanonicalKey()}, {50, fabric.PathUnknown, ""}, {0, fabric.PathUnknown, ""}} {
 		o := &fabric.Observation{Edge: e.String(), Src: e.Src, Dst: e.Dst, Start: at.Add(time.Second), WindowNS: 1e9, Sent: 100, Lost: tt.lost}
-		r.loop.bind(o)
-		if o.PathState != tt.state || o.Path.Key() != tt.path || (tt.path == "") != (len(o.Paths) == 2) {
-			t.Errorf("%d of 100 lost: %s %q, %d candidates; want %s %q", tt.lost, o.PathState, o.Path.Key(), len(o.Paths), tt.state, tt.path)
+		r.loop.bindPath(o)
+		if o.PathState != tt.state || o.Path.CanonicalKey() != tt.path || (tt.path == "") != (len(o.Paths) == 2) {
+			t.Errorf("%d of 100 lost: %s %q, %d candidates; want %s %q", tt.lost, o.PathState, o.Path.CanonicalKey(), len(o.Paths), tt.state, tt.path)
 		}
 	}
 }
@@ -620,7 +620,7 @@ func TestWhatLostEverythingWentTheOldWay(t *testing.T) {
 func TestLoopClockStep(t *testing.T) {
 	r := newRig(t, 6)
 	r.learn()
-	was := *r.loop.edges[fabric.Edge{Src: "h2/eth1", Dst: "h5/eth1"}].base.P50
+	was := *r.loop.flowRecords[fabric.Flow{Src: "h2/eth1", Dst: "h5/eth1"}].baseline.P50
 	r.w.clock["h2/eth1"] = 5e6
 	if took := r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Incidents) > 0 }); took != openAfter {
 		t.Errorf("verdict after %d windows, want %d", took, openAfter)
@@ -647,7 +647,7 @@ func TestLoopClockStep(t *testing.T) {
 	if len(r.loop.Snapshot().Incidents) != 1 {
 		t.Errorf("incidents %+v", r.loop.Snapshot().Incidents)
 	}
-	if is := *r.loop.edges[fabric.Edge{Src: "h2/eth1", Dst: "h5/eth1"}].base.P50; is-was > 1000 || was-is > 1000 {
+	if is := *r.loop.flowRecords[fabric.Flow{Src: "h2/eth1", Dst: "h5/eth1"}].baseline.P50; is-was > 1000 || was-is > 1000 {
 		t.Errorf("the clock's step moved a baseline from %d to %d ns", was, is)
 	}
 }
@@ -773,7 +773,7 @@ func TestLoopClocksMakeNoDelay(t *testing.T) {
 		}
 		r.w.loss[d] = 0.2
 		r.until(10, "a verdict about the loss", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
-		if v := r.loop.Snapshot().Report.Verdicts; len(v) != 1 || v[0].Element.Element != "h2/eth1" || v[0].Kind != fabric.KindNIC || v[0].Symptom.AddedDelayNS != 0 {
+		if v := r.loop.Snapshot().Report.Verdicts; len(v) != 1 || v[0].Element.ID != "h2/eth1" || v[0].Kind != fabric.KindNIC || v[0].Symptom.AddedDelayNS != 0 {
 			t.Errorf("%s: verdicts %+v", name, v)
 		}
 		r = newRig(t, 6)
@@ -814,12 +814,12 @@ func TestLoopLearnsNothingFromVagueClocks(t *testing.T) {
 	e := r.w.edges[0]
 	p50 := int64(5000)
 	obs := fabric.Observation{Edge: e.String(), OWD: &fabric.Quantiles{P50: &p50}}
-	f := judge.Finding{Edge: e, Obs: &obs, Condition: judge.Healthy}
-	for bound, want := range map[int64]int{vague / 2: 1, vague + 1: 0} {
-		m := r.loop.memory(e)
+	f := judge.Finding{Flow: e, Obs: &obs, Condition: judge.Healthy}
+	for bound, want := range map[int64]int{maxLearnBound / 2: 1, maxLearnBound + 1: 0} {
+		m := r.loop.recordFor(e)
 		m.p50 = m.p50[:learnWindows]
 		obs.ClockErrorNS = &bound
-		r.loop.learn([]judge.Finding{f})
+		r.loop.learnBaselines([]judge.Finding{f})
 		if got := len(m.p50) - learnWindows; got != want {
 			t.Errorf("with a bound of %d ns %d windows were learnt from, want %d", bound, got, want)
 		}

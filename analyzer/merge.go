@@ -17,11 +17,11 @@ import (
 // neighbour. The element that all windows together speak for most is named. What a
 // switch's fault looked like in other windows, one link of it at a time, is the switch's.
 type merger struct {
-	faults  []*fault
-	delays  map[string][]fabric.LinkDelay // by direction
-	order   []string
-	out     fabric.Report
-	windows int
+	faults     []*fault
+	delays     map[string][]fabric.LinkDelay // by direction
+	directions []string
+	out        fabric.Report
+	windows    int
 }
 
 // fault is what the windows so far say of one fault.
@@ -33,29 +33,29 @@ type fault struct {
 
 // naming is an element that a fault was given, with its best verdict.
 type naming struct {
-	best   fabric.Verdict
-	weight float64
-	in     map[int]bool // windows
+	best    fabric.Verdict
+	weight  float64
+	windows map[int]bool // windows
 }
 
 func newMerger() *merger { return &merger{delays: map[string][]fabric.LinkDelay{}} }
 
-// add takes the report of the next window.
-func (m *merger) add(rep fabric.Report) {
+// addWindow takes the report of the next window.
+func (m *merger) addWindow(rep fabric.Report) {
 	before := m.faults
 	taken := map[*fault]bool{}
 	for _, v := range rep.Verdicts {
-		f := match(before, taken, v)
+		f := matchFault(before, taken, v)
 		if f == nil {
 			f = &fault{edges: map[string]bool{}, first: v}
 			m.faults = append(m.faults, f)
 		}
 		taken[f] = true
-		f.add(v, m.windows)
+		f.addVerdict(v, m.windows)
 	}
 	for _, d := range rep.LinkDelays {
 		if m.delays[d.Direction] == nil {
-			m.order = append(m.order, d.Direction)
+			m.directions = append(m.directions, d.Direction)
 		}
 		m.delays[d.Direction] = append(m.delays[d.Direction], d)
 	}
@@ -75,10 +75,10 @@ func (m *merger) add(rep fabric.Report) {
 	m.out.Edges.Unread = max(m.out.Edges.Unread, rep.Edges.Unread)
 }
 
-// match finds the fault that a verdict is about, of those that no other verdict of its
+// matchFault finds the fault that a verdict is about, of those that no other verdict of its
 // window was about.
-func match(faults []*fault, taken map[*fault]bool, v fabric.Verdict) *fault {
-	for _, like := range []func(*fault, fabric.Verdict) bool{(*fault).named, (*fault).mistaken, (*fault).overlaps} {
+func matchFault(faults []*fault, taken map[*fault]bool, v fabric.Verdict) *fault {
+	for _, like := range []func(*fault, fabric.Verdict) bool{(*fault).hasName, (*fault).equivalentTo, (*fault).sharesFlows} {
 		for _, f := range faults {
 			if !taken[f] && like(f, v) {
 				return f
@@ -88,17 +88,17 @@ func match(faults []*fault, taken map[*fault]bool, v fabric.Verdict) *fault {
 	return nil
 }
 
-func (f *fault) named(v fabric.Verdict) bool {
+func (f *fault) hasName(v fabric.Verdict) bool {
 	return slices.ContainsFunc(f.names, func(n *naming) bool { return n.best.Element == v.Element })
 }
 
-func (f *fault) mistaken(v fabric.Verdict) bool {
+func (f *fault) equivalentTo(v fabric.Verdict) bool {
 	return slices.ContainsFunc(f.names, func(n *naming) bool {
 		return slices.Contains(n.best.Equivalent, v.Element) || slices.Contains(v.Equivalent, n.best.Element)
 	})
 }
 
-func (f *fault) overlaps(v fabric.Verdict) bool {
+func (f *fault) sharesFlows(v fabric.Verdict) bool {
 	if (f.first.Kind == fabric.KindClock) != (v.Kind == fabric.KindClock) {
 		return false
 	}
@@ -111,7 +111,7 @@ func (f *fault) overlaps(v fabric.Verdict) bool {
 	return common > 0 && common*2 >= min(len(v.Edges), len(f.edges))
 }
 
-func (f *fault) add(v fabric.Verdict, window int) {
+func (f *fault) addVerdict(v fabric.Verdict, window int) {
 	for _, e := range v.Edges {
 		f.edges[e] = true
 	}
@@ -121,9 +121,9 @@ func (f *fault) add(v fabric.Verdict, window int) {
 			continue
 		}
 		n.weight += weight
-		n.in[window] = true
+		n.windows[window] = true
 		// What only time tells outweighs what a single window shows.
-		if told := timely(v.Scenario); told != timely(n.best.Scenario) {
+		if told := spansWindows(v.Scenario); told != spansWindows(n.best.Scenario) {
 			if told {
 				n.best = v
 			}
@@ -135,16 +135,16 @@ func (f *fault) add(v fabric.Verdict, window int) {
 	f.names = append(f.names, &naming{v, weight, map[int]bool{window: true}})
 }
 
-// timely reports whether a scenario is one that a single window cannot show.
-func timely(s fabric.Scenario) bool {
+// spansWindows reports whether a scenario is one that a single window cannot show.
+func spansWindows(s fabric.Scenario) bool {
 	return s == fabric.Flap || s == fabric.HOLCross || s == fabric.Host
 }
 
-// top is the fault's name with the most behind it.
-func (f *fault) top() *naming {
+// strongestNaming is the fault's name with the most behind it.
+func (f *fault) strongestNaming() *naming {
 	top := f.names[0]
 	for _, n := range f.names[1:] {
-		if told := timely(n.best.Scenario); told != timely(top.best.Scenario) {
+		if told := spansWindows(n.best.Scenario); told != spansWindows(top.best.Scenario) {
 			if told {
 				top = n
 			}
@@ -155,11 +155,11 @@ func (f *fault) top() *naming {
 	return top
 }
 
-func (m *merger) report() fabric.Report {
+func (m *merger) mergedReport() fabric.Report {
 	m.out.Verdicts = []fabric.Verdict{}
 	verdicts := make([]fabric.Verdict, len(m.faults))
 	for i, f := range m.faults {
-		verdicts[i] = dated(f.top().best, f.first.FirstSeen)
+		verdicts[i] = withFirstSeen(f.strongestNaming().best, f.first.FirstSeen)
 	}
 	absorbed := make([]bool, len(m.faults))
 	for i, f := range m.faults {
@@ -168,21 +168,21 @@ func (m *merger) report() fabric.Report {
 			if i > j && v.Element == verdicts[i].Element && v.Class == verdicts[i].Class && v.Direction == verdicts[i].Direction {
 				absorbed[i] = true
 				if verdicts[i].Evidence.ExplainedEdges > v.Evidence.ExplainedEdges {
-					verdicts[j] = dated(verdicts[i], v.FirstSeen)
+					verdicts[j] = withFirstSeen(verdicts[i], v.FirstSeen)
 				}
 				break
 			}
-			if partOf(verdicts[i], v) && f.within(m.faults[j], v.Scenario == fabric.HOLCross) {
+			if partOf(verdicts[i], v) && f.absorbedBy(m.faults[j], v.Scenario == fabric.HOLCross) {
 				absorbed[i] = true
 				if first := verdicts[i].FirstSeen; first.Before(v.FirstSeen) {
-					verdicts[j] = dated(v, first)
+					verdicts[j] = withFirstSeen(v, first)
 				}
 				break
 			}
 		}
 	}
 	for i, v := range verdicts {
-		if !absorbed[i] && (m.windows < fleetingOf || !m.faults[i].fleeting()) {
+		if !absorbed[i] && (m.windows < minFleetingWindows || !m.faults[i].isFleeting()) {
 			m.out.Verdicts = append(m.out.Verdicts, v)
 		}
 	}
@@ -193,7 +193,7 @@ func (m *merger) report() fabric.Report {
 		m.out.State = fabric.InsufficientEvidence // something was off, and nothing carries a name
 	}
 	m.out.LinkDelays = []fabric.LinkDelay{}
-	for _, d := range m.order {
+	for _, d := range m.directions {
 		all := m.delays[d]
 		slices.SortFunc(all, func(a, b fabric.LinkDelay) int { return cmp.Compare(a.AddedDelayNS, b.AddedDelayNS) })
 		m.out.LinkDelays = append(m.out.LinkDelays, all[len(all)/2])
@@ -208,29 +208,29 @@ func partOf(v, of fabric.Verdict) bool {
 	default:
 		return false
 	}
-	at := func(end string) bool { return fabric.OwnerOf(end) == of.Element.Element }
+	at := func(end string) bool { return fabric.OwnerOf(end) == of.Element.ID }
 	switch v.Kind {
 	case fabric.KindLink:
-		a, b, _ := fabric.SplitLink(v.Element.Element)
+		a, b, _ := fabric.SplitLink(v.Element.ID)
 		return at(a) || at(b)
 	case fabric.KindPort, fabric.KindQueue:
 		d, _ := fabric.ParseDirection(v.Direction)
-		return at(v.Element.Element) || at(d.To)
+		return at(v.Element.ID) || at(d.To)
 	case fabric.KindNIC:
 		return slices.ContainsFunc(v.Equivalent, func(e fabric.Element) bool {
-			a, b, ok := fabric.SplitLink(e.Element)
+			a, b, ok := fabric.SplitLink(e.ID)
 			return ok && (at(a) || at(b))
 		})
 	}
 	return false
 }
 
-// within reports whether a fault was never named beside another one, and most of its
+// absorbedBy reports whether a fault was never named beside another one, and most of its
 // flows are the other's as well; which flows blocking across ports strikes is chance.
-func (f *fault) within(of *fault, blocking bool) bool {
+func (f *fault) absorbedBy(of *fault, blocking bool) bool {
 	for _, n := range f.names {
-		for w := range n.in {
-			if of.top().in[w] {
+		for w := range n.windows {
+			if of.strongestNaming().windows[w] {
 				return false
 			}
 		}
@@ -244,25 +244,25 @@ func (f *fault) within(of *fault, blocking bool) bool {
 	return blocking || common*2 >= len(f.edges)
 }
 
-// fleetingOf is how many windows it takes to tell that something was fleeting.
-const fleetingOf = 3
+// minFleetingWindows is how many windows it takes to tell that something was fleeting.
+const minFleetingWindows = 3
 
-// fleeting reports whether a fault is but a tail or marks, in one window alone: that
+// isFleeting reports whether a fault is but a tail or marks, in one window alone: that
 // much any busy host or queue does.
-func (f *fault) fleeting() bool {
+func (f *fault) isFleeting() bool {
 	windows := 0
 	for _, n := range f.names {
 		if s := n.best.Symptom; s.AddedDelayNS > 0 || s.LossRatio > 0 || n.best.Kind == fabric.KindClock {
 			return false
 		}
-		windows += len(n.in)
+		windows += len(n.windows)
 	}
 	return windows < 2
 }
 
-// dated is a verdict that began at another moment.
-func dated(v fabric.Verdict, first time.Time) fabric.Verdict {
+// withFirstSeen is a verdict that began at another moment.
+func withFirstSeen(v fabric.Verdict, first time.Time) fabric.Verdict {
 	v.FirstSeen = first
-	v.ID = classify.ID(v.Kind, v.Element.Element, first)
+	v.ID = classify.VerdictID(v.Kind, v.Element.ID, first)
 	return v
 }

@@ -10,10 +10,10 @@ import (
 // TestMerger: reports of windows, each of them the verdicts named in it.
 func TestMerger(t *testing.T) {
 	link := func(name string, delay int64, edges ...string) fabric.Verdict {
-		return fabric.Verdict{Element: fabric.Element{Element: name, Kind: fabric.KindLink}, Scenario: fabric.Corridor, Confidence: 0.9,
+		return fabric.Verdict{Element: fabric.Element{ID: name, Kind: fabric.KindLink}, Scenario: fabric.Corridor, Confidence: 0.9,
 			Symptom: fabric.Symptom{AddedDelayNS: delay}, Evidence: fabric.EvidenceCount{ExplainedEdges: len(edges)}, Edges: edges}
 	}
-	blocking := fabric.Verdict{Element: fabric.Element{Element: "s1", Kind: fabric.KindSwitch}, Scenario: fabric.HOLCross, Confidence: 0.9, Edges: []string{"y", "z"},
+	blocking := fabric.Verdict{Element: fabric.Element{ID: "s1", Kind: fabric.KindSwitch}, Scenario: fabric.HOLCross, Confidence: 0.9, Edges: []string{"y", "z"},
 		Symptom: fabric.Symptom{AddedDelayNS: 1}, Evidence: fabric.EvidenceCount{ExplainedEdges: 2}}
 	a, b := "l1:u--s1:d", "l2:u--s1:e"
 	for _, tt := range []struct {
@@ -38,14 +38,14 @@ func TestMerger(t *testing.T) {
 				v.FirstSeen = time.Unix(int64(i), 0)
 				rep.State, rep.Verdicts = fabric.Suspect, append(rep.Verdicts, v)
 			}
-			m.add(rep)
+			m.addWindow(rep)
 		}
-		rep := m.report()
+		rep := m.mergedReport()
 		var got []string
 		for _, v := range rep.Verdicts {
-			got = append(got, v.Element.Element)
+			got = append(got, v.Element.ID)
 			if v.FirstSeen.Unix() != 0 && tt.name != "two faults one after the other" {
-				t.Errorf("%s: %s since window %d", tt.name, v.Element.Element, v.FirstSeen.Unix())
+				t.Errorf("%s: %s since window %d", tt.name, v.Element.ID, v.FirstSeen.Unix())
 			}
 		}
 		if len(got) != len(tt.want) || len(got) > 0 && (got[0] != tt.want[0] || got[len(got)-1] != tt.want[len(got)-1]) {

@@ -21,53 +21,53 @@ import (
 // An answer has a row for each port with a neighbour. What was told is forgotten when
 // there has been no answer for neighboursWhole.
 const (
-	neighboursEvery = 15 * time.Second
-	neighboursWhole = 10 * time.Minute
-	changedAtOnce   = 64
+	neighboursEvery     = 15 * time.Second
+	neighboursFullEvery = 10 * time.Minute
+	changedAtOnce       = 64
 )
 
-// neighbours follows the series of neighbours by whatever receiver, and tells the store
+// neighbourPoller follows the series of neighbours by whatever receiver, and tells the store
 // of those that the topology knows.
-type neighbours struct {
+type neighbourPoller struct {
 	db       evidence.Querier
 	settings evidence.Settings
 	store    *paths.Store
-	// asked is the moment of the last answer, whole that of the last one of all.
-	asked, whole time.Time
-	rows         map[string][]evidence.Neighbour // by switch, as it was told
-	told         map[string]bool                 // switches that the store knows something of
-	failing      bool
+	// lastAnswer is the moment of the last answer, whole that of the last one of all.
+	lastAnswer, lastFull time.Time
+	rows                 map[string][]evidence.Neighbour // by switch, as it was told
+	reported             map[string]bool                 // switches that the store knows something of
+	failing              bool
 }
 
-func newNeighbours(db evidence.Querier, s evidence.Settings, store *paths.Store) *neighbours {
-	return &neighbours{db: evidence.Local(db), settings: s, store: store, rows: map[string][]evidence.Neighbour{}, told: map[string]bool{}}
+func newNeighbourPoller(db evidence.Querier, s evidence.Settings, store *paths.Store) *neighbourPoller {
+	return &neighbourPoller{db: evidence.NewLocalQuerier(db), settings: s, store: store, rows: map[string][]evidence.Neighbour{}, reported: map[string]bool{}}
 }
 
-// ask takes what is told now.
-func (n *neighbours) ask(ctx context.Context, now time.Time) error {
+// pollOnce takes what is told now.
+func (n *neighbourPoller) pollOnce(ctx context.Context, now time.Time) error {
 	at := now.Add(-n.settings.Lag)
-	err := n.update(ctx, at)
-	if err != nil && !n.asked.IsZero() && at.Sub(n.asked) > neighboursWhole {
+	err := n.updateRows(ctx, at)
+	if err != nil && !n.lastAnswer.IsZero() && at.Sub(n.lastAnswer) > neighboursFullEvery {
 		clear(n.rows)
-		n.whole = time.Time{}
-		n.tell()
+		n.lastFull = time.Time{}
+		n.updateStore()
 	}
 	return err
 }
 
-func (n *neighbours) update(ctx context.Context, at time.Time) error {
+func (n *neighbourPoller) updateRows(ctx context.Context, at time.Time) error {
 	var changed []string
-	all := n.whole.IsZero() || at.Sub(n.whole) >= neighboursWhole
+	all := n.lastFull.IsZero() || at.Sub(n.lastFull) >= neighboursFullEvery
 	if !all {
 		var err error
-		if err = n.observed("changed_neighbours", func() error {
-			changed, err = evidence.ChangedNeighbours(ctx, n.db, at, n.asked)
+		if err = n.observeQuery("changed_neighbours", func() error {
+			changed, err = evidence.ChangedNeighbours(ctx, n.db, at, n.lastAnswer)
 			return err
 		}); err != nil {
 			return err
 		}
 		if len(changed) == 0 {
-			n.asked = at
+			n.lastAnswer = at
 			return nil
 		}
 		all = len(changed) > changedAtOnce
@@ -76,14 +76,14 @@ func (n *neighbours) update(ctx context.Context, at time.Time) error {
 		changed = nil
 	}
 	var rows []evidence.Neighbour
-	if err := n.observed("neighbours", func() (err error) {
-		rows, err = evidence.Neighbours(ctx, n.db, at, changed)
+	if err := n.observeQuery("neighbours", func() (err error) {
+		rows, err = evidence.NeighboursAt(ctx, n.db, at, changed)
 		return err
 	}); err != nil {
 		return err
 	}
-	if n.asked = at; all {
-		n.whole = at
+	if n.lastAnswer = at; all {
+		n.lastFull = at
 		clear(n.rows)
 	}
 	for _, sw := range changed {
@@ -92,11 +92,11 @@ func (n *neighbours) update(ctx context.Context, at time.Time) error {
 	for _, r := range rows {
 		n.rows[r.Switch] = append(n.rows[r.Switch], r)
 	}
-	n.tell()
+	n.updateStore()
 	return nil
 }
 
-func (n *neighbours) observed(name string, ask func() error) error {
+func (n *neighbourPoller) observeQuery(name string, ask func() error) error {
 	began := time.Now()
 	err := ask()
 	if n.settings.Observe != nil {
@@ -105,50 +105,50 @@ func (n *neighbours) observed(name string, ask func() error) error {
 	return err
 }
 
-// tell gives the store what is told, in the topology's names. What is in nobody's
+// updateStore gives the store what is told, in the topology's names. What is in nobody's
 // names says nothing: that is no cable elsewhere.
-func (n *neighbours) tell() {
-	names := namesOf(n.store.Graph(), n.rows)
-	before := n.told
-	n.told = map[string]bool{}
+func (n *neighbourPoller) updateStore() {
+	names := newNameResolver(n.store.Graph(), n.rows)
+	before := n.reported
+	n.reported = map[string]bool{}
 	all := map[string][]sighting.Neighbour{}
 	for sw, rows := range n.rows {
-		near := names.owner(sw)
+		near := names.resolveOwner(sw)
 		if near == "" {
 			continue
 		}
 		for _, r := range rows {
 			system := r.System
 			if system == "" {
-				system = names.chassis[r.Chassis]
+				system = names.byChassis[r.Chassis]
 			}
-			if system = names.owner(system); system != "" {
-				all[near] = append(all[near], sighting.Neighbour{Port: r.Port, System: system, SystemPort: names.port(system, r.SystemPort)})
+			if system = names.resolveOwner(system); system != "" {
+				all[near] = append(all[near], sighting.Neighbour{Port: r.Port, System: system, SystemPort: names.resolvePort(system, r.SystemPort)})
 			}
 		}
-		n.told[near] = true
+		n.reported[near] = true
 	}
 	for sw := range before {
-		if !n.told[sw] {
-			n.store.Neighbours(sw, nil)
+		if !n.reported[sw] {
+			n.store.SetSeriesNeighbours(sw, nil)
 		}
 	}
-	for sw := range n.told {
-		n.store.Neighbours(sw, all[sw])
+	for sw := range n.reported {
+		n.store.SetSeriesNeighbours(sw, all[sw])
 	}
 }
 
-// names find what the topology calls the systems that are told of.
-type names struct {
+// nameResolver find what the topology calls the systems that are told of.
+type nameResolver struct {
 	g *fabric.Graph
-	// short are the first labels of domain names, unless two systems have the same: "".
-	short map[string]string
-	// chassis are the names that a chassis was told with, unless there are two: "".
-	chassis map[string]string
+	// byFirstLabel are the first labels of domain names, unless two systems have the same: "".
+	byFirstLabel map[string]string
+	// byChassis are the names that a chassis was told with, unless there are two: "".
+	byChassis map[string]string
 }
 
-func namesOf(g *fabric.Graph, rows map[string][]evidence.Neighbour) *names {
-	n := &names{g: g, short: map[string]string{}, chassis: map[string]string{}}
+func newNameResolver(g *fabric.Graph, rows map[string][]evidence.Neighbour) *nameResolver {
+	n := &nameResolver{g: g, byFirstLabel: map[string]string{}, byChassis: map[string]string{}}
 	once := func(m map[string]string, k, v string) {
 		if have, ok := m[k]; ok && have != v {
 			v = ""
@@ -157,7 +157,7 @@ func namesOf(g *fabric.Graph, rows map[string][]evidence.Neighbour) *names {
 	}
 	seen := func(name string) {
 		if first, _, dotted := strings.Cut(name, "."); dotted {
-			once(n.short, first, name)
+			once(n.byFirstLabel, first, name)
 		}
 	}
 	for sw, list := range rows {
@@ -165,29 +165,29 @@ func namesOf(g *fabric.Graph, rows map[string][]evidence.Neighbour) *names {
 		for _, r := range list {
 			seen(r.System)
 			if r.System != "" && r.Chassis != "" {
-				once(n.chassis, r.Chassis, r.System)
+				once(n.byChassis, r.Chassis, r.System)
 			}
 		}
 	}
 	return n
 }
 
-// owner is the switch or node of the topology with a name, or with the first label of a
+// resolveOwner is the switch or node of the topology with a name, or with the first label of a
 // domain name; "": there is none, or it is not sure.
-func (n *names) owner(name string) string {
-	known := func(name string) bool { return len(n.g.Ends(name)) > 0 }
+func (n *nameResolver) resolveOwner(name string) string {
+	known := func(name string) bool { return len(n.g.EndsOf(name)) > 0 }
 	if known(name) {
 		return name
 	}
 	first, _, dotted := strings.Cut(name, ".")
-	if dotted && n.short[first] == name && known(first) {
+	if dotted && n.byFirstLabel[first] == name && known(first) {
 		return first
 	}
 	return ""
 }
 
-// port is the port of a system: as it is told, or, of an address of hardware, in small letters.
-func (n *names) port(system, port string) string {
+// resolvePort is the port of a system: as it is told, or, of an address of hardware, in small letters.
+func (n *nameResolver) resolvePort(system, port string) string {
 	if lower := strings.ToLower(port); n.g.NIC(system+"/"+port) == nil && n.g.NIC(system+"/"+lower) != nil {
 		return lower
 	}
@@ -199,13 +199,13 @@ func (l *Loop) watchNeighbours(ctx context.Context) {
 	tick := time.NewTicker(neighboursEvery)
 	defer tick.Stop()
 	for {
-		asking, cancel := l.o.Settings.Patiently(ctx)
-		err := l.near.ask(asking, time.Now())
+		asking, cancel := l.opts.Settings.WithPatience(ctx)
+		err := l.neighbours.pollOnce(asking, time.Now())
 		cancel()
-		if err != nil && ctx.Err() == nil && !l.near.failing {
-			l.o.Log.Warn("neighbours are not told; what was known of them stays for a while", "err", err)
+		if err != nil && ctx.Err() == nil && !l.neighbours.failing {
+			l.opts.Log.Warn("neighbours are not told; what was known of them stays for a while", "err", err)
 		}
-		l.near.failing = err != nil
+		l.neighbours.failing = err != nil
 		select {
 		case <-ctx.Done():
 			return

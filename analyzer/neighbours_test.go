@@ -41,7 +41,7 @@ type counting struct {
 	err   error
 }
 
-func (c *counting) Instant(ctx context.Context, query string, at time.Time) ([]evidence.Sample, error) {
+func (c *counting) QueryInstant(ctx context.Context, query string, at time.Time) ([]evidence.Sample, error) {
 	kind := "all"
 	switch {
 	case strings.HasPrefix(query, "count"):
@@ -53,7 +53,7 @@ func (c *counting) Instant(ctx context.Context, query string, at time.Time) ([]e
 	if c.err != nil {
 		return nil, c.err
 	}
-	s, err := c.Querier.Instant(ctx, query, at)
+	s, err := c.Querier.QueryInstant(ctx, query, at)
 	c.rows += len(s)
 	return s, err
 }
@@ -82,7 +82,7 @@ func neighbourLoop(t testing.TB, db evidence.Querier) *Loop {
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
 	}
-	return NewLoop(LoopOptions{Graph: fabric.NewGraph(topo), DB: db, Settings: evidence.For(10 * time.Second)})
+	return NewLoop(LoopOptions{Graph: fabric.NewGraph(topo), DB: db, Settings: evidence.SettingsFor(10 * time.Second)})
 }
 
 func at(seconds int) time.Time { return time.Unix(int64(seconds), 0) }
@@ -120,11 +120,11 @@ func TestNeighboursOfSeries(t *testing.T) {
 		"gone":           {[]string{"leaf1:up1 spine2 dn1 - 1x10 stale"}, ""},
 		"nothing at all": {nil, ""},
 	} {
-		l := neighbourLoop(t, evidencetest.Load(t, seriesOf(c.series...)))
-		if err := l.near.ask(t.Context(), at(200)); err != nil {
+		l := neighbourLoop(t, evidencetest.NewQuerier(t, seriesOf(c.series...)))
+		if err := l.neighbours.pollOnce(t.Context(), at(200)); err != nil {
 			t.Fatal(err)
 		}
-		got := l.cables(at(200))
+		got := l.miscablingVerdicts(at(200))
 		switch {
 		case c.want == "" && len(got) > 0:
 			t.Errorf("%s: %+v", name, got)
@@ -133,7 +133,7 @@ func TestNeighboursOfSeries(t *testing.T) {
 		case c.want != "":
 			for _, link := range strings.Fields(c.want) {
 				a, b, _ := strings.Cut(link, "--")
-				if p := l.store.Graph().Peer(a); p != b {
+				if p := l.store.Graph().PeerOf(a); p != b {
 					t.Errorf("%s: %s is plugged into %s, want %s", name, a, p, b)
 				}
 			}
@@ -145,7 +145,7 @@ func TestNeighboursOfSeries(t *testing.T) {
 // change is asked about at its switches only, and undone as it came; failures keep what is
 // known for a while.
 func TestNeighboursAskedSeldom(t *testing.T) {
-	db := &counting{Querier: evidencetest.Load(t, seriesOf(
+	db := &counting{Querier: evidencetest.NewQuerier(t, seriesOf(
 		"leaf1:up1 spine1 dn1 - 1x60 _x60 1x60 stale", // swapped from 610 s to 1210 s
 		"leaf1:up2 spine2 dn1 - 1x60 stale _x59 1x60 stale",
 		"leaf1:up1 spine2 dn1 - _x61 1x59 stale",
@@ -154,11 +154,11 @@ func TestNeighboursAskedSeldom(t *testing.T) {
 	step := func(second int, asked string, swapped int) {
 		t.Helper()
 		db.asked, db.rows = nil, 0
-		err := l.near.ask(t.Context(), at(second))
+		err := l.neighbours.pollOnce(t.Context(), at(second))
 		if (err != nil) != (db.err != nil) || strings.Join(db.asked, " ") != asked {
 			t.Errorf("at %d s: asked %v, want %s; %v", second, db.asked, asked, err)
 		}
-		if got := l.cables(at(second)); len(got) != swapped {
+		if got := l.miscablingVerdicts(at(second)); len(got) != swapped {
 			t.Errorf("at %d s: %d swaps, want %d: %+v", second, len(got), swapped, got)
 		}
 	}
@@ -170,7 +170,7 @@ func TestNeighboursAskedSeldom(t *testing.T) {
 	// Two are told at the port until the old one has not been told for long enough.
 	for second := 230; second < 680; second += 15 {
 		db.asked = nil
-		if err := l.near.ask(t.Context(), at(second)); err != nil {
+		if err := l.neighbours.pollOnce(t.Context(), at(second)); err != nil {
 			t.Fatal(err)
 		}
 		if second > 630 && slices.Contains(db.asked, "all") {
@@ -185,30 +185,30 @@ func TestNeighboursAskedSeldom(t *testing.T) {
 	step(935, "changed", 1)
 	db.err = nil
 	step(950, "changed", 1)
-	if g := l.store.Graph(); g.Peer("leaf1:up1") != "spine2:dn1" {
-		t.Errorf("leaf1:up1 is at %s", g.Peer("leaf1:up1"))
+	if g := l.store.Graph(); g.PeerOf("leaf1:up1") != "spine2:dn1" {
+		t.Errorf("leaf1:up1 is at %s", g.PeerOf("leaf1:up1"))
 	}
 	// Plugged back.
 	for second := 1200; second <= 1320; second += 15 {
-		if err := l.near.ask(t.Context(), at(second)); err != nil {
+		if err := l.neighbours.pollOnce(t.Context(), at(second)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := l.cables(at(1320)); len(got) != 0 {
+	if got := l.miscablingVerdicts(at(1320)); len(got) != 0 {
 		t.Errorf("plugged back: %+v", got)
 	}
 	// Nothing is told for long: it is forgotten.
 	db.err = errors.New("away")
-	if len(l.near.told) == 0 {
+	if len(l.neighbours.reported) == 0 {
 		t.Error("nothing is known")
 	}
 	for second := 1335; second < 2000; second += 15 {
-		if err := l.near.ask(t.Context(), at(second)); err == nil {
+		if err := l.neighbours.pollOnce(t.Context(), at(second)); err == nil {
 			t.Fatal("it is not away")
 		}
 	}
-	if len(l.near.told)+len(l.near.rows) != 0 {
-		t.Errorf("%v is known still", l.near.told)
+	if len(l.neighbours.reported)+len(l.neighbours.rows) != 0 {
+		t.Errorf("%v is known still", l.neighbours.reported)
 	}
 }
 
@@ -219,14 +219,14 @@ func TestNeighboursManyChanges(t *testing.T) {
 	for i := range changedAtOnce + 1 {
 		lines = append(lines, fmt.Sprintf("sw%d:p x p - 1x10 stale", i), fmt.Sprintf("sw%d:p y p - _x11 1x20", i))
 	}
-	db := &counting{Querier: evidencetest.Load(t, seriesOf(lines...))}
+	db := &counting{Querier: evidencetest.NewQuerier(t, seriesOf(lines...))}
 	l := neighbourLoop(t, db)
 	for _, c := range []struct {
 		second int
 		asked  string
 	}{{100, "all"}, {150, "changed all"}, {165, "changed"}} {
 		db.asked = nil
-		if err := l.near.ask(t.Context(), at(c.second)); err != nil || strings.Join(db.asked, " ") != c.asked {
+		if err := l.neighbours.pollOnce(t.Context(), at(c.second)); err != nil || strings.Join(db.asked, " ") != c.asked {
 			t.Errorf("at %d s: %v, want %s; %v", c.second, db.asked, c.asked, err)
 		}
 	}
@@ -234,9 +234,9 @@ func TestNeighboursManyChanges(t *testing.T) {
 
 // TestNeighboursPartial: an answer that is said to be incomplete is none.
 func TestNeighboursPartial(t *testing.T) {
-	db := &counting{Querier: evidencetest.Load(t, seriesOf("leaf1:up1 spine2 dn1 - 1x100")), err: &evidence.Partial{Warnings: []string{"half"}}}
+	db := &counting{Querier: evidencetest.NewQuerier(t, seriesOf("leaf1:up1 spine2 dn1 - 1x100")), err: &evidence.PartialError{Warnings: []string{"half"}}}
 	l := neighbourLoop(t, db)
-	if err := l.near.ask(t.Context(), at(100)); err == nil || len(l.cables(at(100))) != 0 {
+	if err := l.neighbours.pollOnce(t.Context(), at(100)); err == nil || len(l.miscablingVerdicts(at(100))) != 0 {
 		t.Errorf("half an answer is believed: %v", err)
 	}
 }
@@ -249,21 +249,21 @@ func BenchmarkNeighbours(b *testing.B) {
 	for i := range ports {
 		lines = append(lines, fmt.Sprintf("sw%d:p%d sw%d p%d - 1x60", i/64, i%64, i, i))
 	}
-	db := evidencetest.Load(b, seriesOf(lines...))
+	db := evidencetest.NewQuerier(b, seriesOf(lines...))
 	b.Run("all", func(b *testing.B) {
 		for b.Loop() {
-			if err := neighbourLoop(b, db).near.ask(b.Context(), at(200)); err != nil {
+			if err := neighbourLoop(b, db).neighbours.pollOnce(b.Context(), at(200)); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
 	b.Run("nothing moved", func(b *testing.B) {
 		l := neighbourLoop(b, db)
-		if err := l.near.ask(b.Context(), at(200)); err != nil {
+		if err := l.neighbours.pollOnce(b.Context(), at(200)); err != nil {
 			b.Fatal(err)
 		}
 		for b.Loop() {
-			if err := l.near.ask(b.Context(), at(215)); err != nil {
+			if err := l.neighbours.pollOnce(b.Context(), at(215)); err != nil {
 				b.Fatal(err)
 			}
 		}

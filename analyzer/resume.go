@@ -19,12 +19,14 @@ const (
 	resumeCycles = 10
 )
 
-func (l *Loop) resumable() time.Duration { return max(resumeWithin, resumeCycles*l.o.every()) }
+func (l *Loop) resumePeriod() time.Duration {
+	return max(resumeWithin, resumeCycles*l.opts.cycleInterval())
+}
 
-// resume is what was open when the loop began, by element.
-type resume struct {
-	until time.Time
-	of    map[fabric.Element]evidence.PastVerdict
+// resumption is what was open when the loop began, by element.
+type resumption struct {
+	until    time.Time
+	verdicts map[fabric.Element]evidence.PastVerdict
 }
 
 // recallVerdicts takes what was published of verdicts before the loop began. Rules:
@@ -35,10 +37,10 @@ type resume struct {
 //  3. One that is not named again then is history. It ended when it was published last:
 //     what happened since, nobody watched.
 func (l *Loop) recallVerdicts(ctx context.Context) {
-	all, err := l.o.RecallVerdicts(ctx)
+	all, err := l.opts.RecallVerdicts(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			l.o.Log.Error("the verdicts of before are not known", "err", err)
+			l.opts.Log.Error("the verdicts of before are not known", "err", err)
 		}
 		return
 	}
@@ -46,23 +48,23 @@ func (l *Loop) recallVerdicts(ctx context.Context) {
 }
 
 func (l *Loop) seedVerdicts(all []evidence.PastVerdict, now time.Time) {
-	l.resume = resume{until: now.Add(l.resumable()), of: map[fabric.Element]evidence.PastVerdict{}}
+	l.resumption = resumption{until: now.Add(l.resumePeriod()), verdicts: map[fabric.Element]evidence.PastVerdict{}}
 	for _, v := range all {
-		if v.Cleared.IsZero() && now.Sub(v.LastSeen) <= l.resumable() {
-			l.resume.of[v.Element] = v
+		if v.Cleared.IsZero() && now.Sub(v.LastSeen) <= l.resumePeriod() {
+			l.resumption.verdicts[v.Element] = v
 			continue
 		}
-		l.past = append(l.past, recalled(v, "the analyzer ended while it was open"))
+		l.pastIncidents = append(l.pastIncidents, recalledIncident(v, "the analyzer ended while it was open"))
 	}
-	slices.SortStableFunc(l.past, func(a, b *Incident) int { return a.Cleared.Compare(*b.Cleared) })
+	slices.SortStableFunc(l.pastIncidents, func(a, b *Incident) int { return a.Cleared.Compare(*b.Cleared) })
 	if len(all) > 0 {
-		l.o.Log.Info("verdicts are known from history", "closed", len(l.past), "open", len(l.resume.of))
+		l.opts.Log.Info("verdicts are known from history", "closed", len(l.pastIncidents), "open", len(l.resumption.verdicts))
 	}
 }
 
-// recalled is the incident of a verdict that is over; why it ended is said where nobody
+// recalledIncident is the incident of a verdict that is over; why it ended is said where nobody
 // cleared it.
-func recalled(v evidence.PastVerdict, why string) *Incident {
+func recalledIncident(v evidence.PastVerdict, why string) *Incident {
 	end := v.Cleared
 	if end.IsZero() {
 		end = v.LastSeen
@@ -70,7 +72,7 @@ func recalled(v evidence.PastVerdict, why string) *Incident {
 		why = "cleared"
 	}
 	in := &Incident{OpenedAt: v.FirstSeen, LastSeen: end, Cleared: &end, Closed: why, Recalled: true}
-	in.Verdict = fabric.Verdict{ID: classify.ID(v.Element.Kind, v.Element.Element, v.FirstSeen), Element: v.Element, Scenario: v.Scenario, Severity: v.Severity,
+	in.Verdict = fabric.Verdict{ID: classify.VerdictID(v.Element.Kind, v.Element.ID, v.FirstSeen), Element: v.Element, Scenario: v.Scenario, Severity: v.Severity,
 		Plane: v.Plane, Class: v.Class, Symptom: v.Symptom, FirstSeen: v.FirstSeen, Equivalent: []fabric.Element{}, Causes: []string{}, Jobs: []string{}}
 	if v.Direction != (fabric.Direction{}) {
 		in.Direction = v.Direction.String()
@@ -78,14 +80,14 @@ func recalled(v evidence.PastVerdict, why string) *Incident {
 	return in
 }
 
-// since is the beginning of a verdict that opens now: that of the one that it goes on from,
+// resumedFirstSeen is the beginning of a verdict that opens now: that of the one that it goes on from,
 // where it does.
-func (l *Loop) since(v *fabric.Verdict, first, now time.Time) time.Time {
-	if now.After(l.resume.until) {
+func (l *Loop) resumedFirstSeen(v *fabric.Verdict, first, now time.Time) time.Time {
+	if now.After(l.resumption.until) {
 		return first
 	}
-	if was, ok := l.resume.of[v.Element]; ok {
-		delete(l.resume.of, v.Element)
+	if was, ok := l.resumption.verdicts[v.Element]; ok {
+		delete(l.resumption.verdicts, v.Element)
 		return was.FirstSeen
 	}
 	return first
@@ -93,14 +95,14 @@ func (l *Loop) since(v *fabric.Verdict, first, now time.Time) time.Time {
 
 // endResume closes what was open before and is not named again.
 func (l *Loop) endResume(now time.Time) {
-	if len(l.resume.of) == 0 || !now.After(l.resume.until) {
+	if len(l.resumption.verdicts) == 0 || !now.After(l.resumption.until) {
 		return
 	}
-	for _, v := range l.resume.of {
-		l.past = append(l.past, recalled(v, "not seen again after the analyzer was restarted"))
+	for _, v := range l.resumption.verdicts {
+		l.pastIncidents = append(l.pastIncidents, recalledIncident(v, "not seen again after the analyzer was restarted"))
 	}
-	l.resume.of = nil
-	slices.SortStableFunc(l.past, func(a, b *Incident) int {
+	l.resumption.verdicts = nil
+	slices.SortStableFunc(l.pastIncidents, func(a, b *Incident) int {
 		return cmp.Or(a.Cleared.Compare(*b.Cleared), cmp.Compare(a.ID, b.ID))
 	})
 }

@@ -17,23 +17,23 @@ func TestVerdictsOfBeforeTheStart(t *testing.T) {
 	r := newRig(t, 1)
 	r.learn()
 	d := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
-	link := fabric.Element{Element: d.Link(), Kind: fabric.KindLink}
+	link := fabric.Element{ID: d.LinkID(), Kind: fabric.KindLink}
 	began := r.now.Add(-20 * time.Second).Truncate(time.Second)
-	other := fabric.Element{Element: "h2/eth1", Kind: fabric.KindNIC}
+	other := fabric.Element{ID: "h2/eth1", Kind: fabric.KindNIC}
 	r.loop.seedVerdicts([]evidence.PastVerdict{
 		{Element: link, FirstSeen: began.Add(-time.Hour), Cleared: began.Add(-50 * time.Minute), LastSeen: began.Add(-45 * time.Minute), Scenario: fabric.HardFailure, Direction: d, Symptom: fabric.Symptom{LossRatio: 1}},
-		{Element: fabric.Element{Element: "spine2", Kind: fabric.KindSwitch}, FirstSeen: began.Add(-2 * time.Hour), LastSeen: began.Add(-time.Hour)},
+		{Element: fabric.Element{ID: "spine2", Kind: fabric.KindSwitch}, FirstSeen: began.Add(-2 * time.Hour), LastSeen: began.Add(-time.Hour)},
 		{Element: other, FirstSeen: began, LastSeen: r.now.Add(-5 * time.Second)},
 		{Element: link, FirstSeen: began, LastSeen: r.now.Add(-5 * time.Second), Scenario: fabric.Corridor},
 	}, r.now)
 	if s := r.step(); len(s.Incidents) != 2 || !s.Incidents[0].Recalled || s.Incidents[0].Closed != "cleared" || s.Incidents[1].Closed == "" || len(s.Report.Verdicts) != 0 ||
-		s.Incidents[0].Direction != d.String() || s.Incidents[0].ID != classify.ID(link.Kind, link.Element, began.Add(-time.Hour)) {
+		s.Incidents[0].Direction != d.String() || s.Incidents[0].ID != classify.VerdictID(link.Kind, link.ID, began.Add(-time.Hour)) {
 		t.Fatalf("history: %+v", s.Incidents)
 	}
 	r.w.delay[d] = 2e6
 	r.until(10, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
 	s := r.loop.Snapshot()
-	if v := s.Report.Verdicts[0]; v.ID != classify.ID(link.Kind, link.Element, began) || !v.FirstSeen.Equal(began) {
+	if v := s.Report.Verdicts[0]; v.ID != classify.VerdictID(link.Kind, link.ID, began) || !v.FirstSeen.Equal(began) {
 		t.Errorf("it does not go on: %s since %v, want %v", v.ID, v.FirstSeen, began)
 	}
 	delete(r.w.delay, d)
@@ -57,7 +57,7 @@ func TestVerdictsOfBeforeTheStart(t *testing.T) {
 
 func TestVerdictsOfBeforeAreNotNeeded(t *testing.T) {
 	r := newRig(t, 1)
-	r.loop.o.RecallVerdicts = func(context.Context) ([]evidence.PastVerdict, error) { return nil, errors.New("away") }
+	r.loop.opts.RecallVerdicts = func(context.Context) ([]evidence.PastVerdict, error) { return nil, errors.New("away") }
 	r.loop.recallVerdicts(t.Context())
 	r.learn()
 }

@@ -72,8 +72,8 @@ func scaleNIC(i int) string { return fmt.Sprintf("h%d/eth1", i+1) }
 func (w *scaleWorld) peer(i, j int) int { return (i + (j+1)*(w.nics/(scalePeers+1))) % w.nics }
 
 // path is the way of a flow: the spine is anyone's.
-func (w *scaleWorld) path(e fabric.Edge) fabric.Path {
-	src, dst := e.Ends()
+func (w *scaleWorld) path(e fabric.Flow) fabric.Path {
+	src, dst := e.Endpoints()
 	sum := uint32(7)
 	for _, c := range []byte(src + ">" + dst) {
 		sum = sum*31 + uint32(c)
@@ -85,9 +85,9 @@ func (w *scaleWorld) path(e fabric.Edge) fabric.Path {
 }
 
 // slow reports whether a flow crosses the link that goes bad.
-func (w *scaleWorld) slow(e fabric.Edge) bool {
-	src, dst := e.Ends()
-	return slices.Contains(w.path(e).Directions(src, dst), w.bad)
+func (w *scaleWorld) slow(e fabric.Flow) bool {
+	src, dst := e.Endpoints()
+	return slices.Contains(w.path(e).LinkDirections(src, dst), w.bad)
 }
 
 // TestScale measures what the questions of a cycle cost a real Prometheus and the analyzer, and
@@ -138,7 +138,7 @@ func TestScale(t *testing.T) {
 	var all evidence.Window
 	everything := func(db evidence.Querier, at time.Time) func() int {
 		return func() int {
-			if all, err = evidence.Ask(t.Context(), db, s, at.Add(s.Lag)); err != nil {
+			if all, err = evidence.ReadWindow(t.Context(), db, s, at.Add(s.Lag)); err != nil {
 				t.Fatal(err)
 			}
 			return len(all.Observations)
@@ -155,9 +155,9 @@ func TestScale(t *testing.T) {
 		for n := 0; n < 70 && l.Snapshot().Report.State != fabric.Innocent; n++ {
 			step(w.calm)
 		}
-		t.Logf("%s, calm: %+v", name, *l.Snapshot().Asking)
+		t.Logf("%s, calm: %+v", name, *l.Snapshot().Queries)
 		clear(took)
-		measure("two steps, calm, "+name, 10, db.Bytes, func() int { return step(w.calm).Asking.Edges })
+		measure("two steps, calm, "+name, 10, db.Bytes, func() int { return step(w.calm).Queries.QueriedFlows })
 		for _, q := range slices.SortedFunc(maps.Keys(took), func(a, b string) int { return cmp.Compare(took[b], took[a]) }) {
 			t.Logf("  %s: %.0f ms a cycle", q, took[q].Seconds()*1e3/10)
 		}
@@ -171,15 +171,15 @@ func TestScale(t *testing.T) {
 			if len(v) > 0 {
 				found = i
 			}
-			t.Logf("cycle %d: %+v; %d flows degraded, %q", i, *s.Asking, s.Report.Edges.Degraded, v)
+			t.Logf("cycle %d: %+v; %d flows degraded, %q", i, *s.Queries, s.Report.Edges.Degraded, v)
 		}
-		measure("two steps, with an incident, "+name, 10, db.Bytes, func() int { return step(w.last).Asking.Edges })
+		measure("two steps, with an incident, "+name, 10, db.Bytes, func() int { return step(w.last).Queries.QueriedFlows })
 		snap := l.Snapshot()
 		if found == 0 {
 			t.Errorf("%s: nothing is found in 20 cycles", name)
 		}
-		t.Logf("%s: after %d cycles %q; %+v; warnings %q", name, found, openVerdicts(snap), *snap.Asking, snap.Warnings)
-		if v := openVerdicts(snap); len(v) != 1 || !strings.HasPrefix(v[0], w.bad.Link()) {
+		t.Logf("%s: after %d cycles %q; %+v; warnings %q", name, found, openVerdicts(snap), *snap.Queries, snap.Warnings)
+		if v := openVerdicts(snap); len(v) != 1 || !strings.HasPrefix(v[0], w.bad.LinkID()) {
 			t.Errorf("%s: %q, want %s", name, v, w.bad)
 		}
 	}
@@ -192,18 +192,18 @@ type frozen struct {
 	by time.Duration
 }
 
-// Offset implements evidence.Clocked.
-func (f *frozen) Offset(context.Context) (time.Duration, error) { return f.by, nil }
+// ClockOffset implements evidence.Clocked.
+func (f *frozen) ClockOffset(context.Context) (time.Duration, error) { return f.by, nil }
 
 // loop is one that knows paths, and what is normal, from what every edge told; step lets a
 // second pass, and shows it a window that ended at some time.
 func (d *scaleWriter) loop(w *scaleWorld, db evidence.Querier, s evidence.Settings, all evidence.Window) (*Loop, func(time.Time) Snapshot) {
 	f := &frozen{Querier: db}
-	l := NewLoop(LoopOptions{Graph: w.g, DB: f, Settings: s, TwoSteps: DefaultTwoSteps(), NoTraces: true})
-	h := evidence.History{Flows: map[fabric.Edge]evidence.Delays{}, Expected: len(all.Observations)}
+	l := NewLoop(LoopOptions{Graph: w.g, DB: f, Settings: s, TwoSteps: DefaultTwoStepOptions(), NoTraces: true})
+	h := evidence.History{Flows: map[fabric.Flow]evidence.Delays{}, Expected: len(all.Observations)}
 	at := time.Now()
 	for _, o := range all.Observations {
-		e, err := o.Flow()
+		e, err := o.ParseFlow()
 		if err != nil {
 			d.t.Fatal(err)
 		}
@@ -214,8 +214,8 @@ func (d *scaleWriter) loop(w *scaleWorld, db evidence.Querier, s evidence.Settin
 		h.Flows[e] = past
 		trace := fabric.Trace{Edge: e.String(), State: fabric.PathValid, TracedAt: at.Add(-time.Second), Reached: !e.Reply}
 		p := w.path(e)
-		src, dst := e.Ends()
-		for i, dir := range p.Directions(src, dst)[:len(p)] {
+		src, dst := e.Endpoints()
+		for i, dir := range p.LinkDirections(src, dst)[:len(p)] {
 			link := w.g.LinkAt(dir.To)
 			hop := fabric.RawHop{TTL: i + 1, Address: link.BAddress.Addr()}
 			if link.A == dir.To {
@@ -223,16 +223,16 @@ func (d *scaleWriter) loop(w *scaleWorld, db evidence.Querier, s evidence.Settin
 			}
 			trace.Hops = append(trace.Hops, hop)
 		}
-		if err := l.store.Update(trace); err != nil {
+		if err := l.store.AddTrace(trace); err != nil {
 			d.t.Fatal(err)
 		}
 	}
-	l.seed(h)
+	l.seedBaselines(h)
 	now := at.Truncate(time.Second)
 	return l, func(end time.Time) Snapshot {
 		now = now.Add(time.Second)
 		f.by = end.Add(s.Lag).Sub(now)
-		if err := l.Step(d.t.Context(), now); err != nil {
+		if err := l.RunCycle(d.t.Context(), now); err != nil {
 			d.t.Fatal(err)
 		}
 		return l.Snapshot()
@@ -367,7 +367,7 @@ func (d *scaleWriter) write(w *scaleWorld) {
 		}
 		sums := map[string]*[2]counts{} // by peer leaf
 		for j := range scalePeers {
-			e := fabric.Edge{Src: src, Dst: scaleNIC(w.peer(i, j))}
+			e := fabric.Flow{Src: src, Dst: scaleNIC(w.peer(i, j))}
 			at := leaf(w.peer(i, j))
 			if sums[at] == nil {
 				sums[at] = &[2]counts{}
@@ -419,7 +419,7 @@ func (d *scaleWriter) rules(w *scaleWorld, api *evidence.HTTP, measure func(stri
 		for _, r := range g.Rules {
 			if *scaleRules {
 				measure("rule "+r.Record, 1, func() int {
-					v, err := api.Instant(d.t.Context(), "count("+r.Expr+")", w.last)
+					v, err := api.QueryInstant(d.t.Context(), "count("+r.Expr+")", w.last)
 					if err != nil || len(v) != 1 {
 						return 0
 					}
@@ -430,7 +430,7 @@ func (d *scaleWriter) rules(w *scaleWorld, api *evidence.HTTP, measure func(stri
 				continue
 			}
 			for _, end := range []time.Time{w.calm, w.last} {
-				v, err := api.Instant(d.t.Context(), r.Expr, end)
+				v, err := api.QueryInstant(d.t.Context(), r.Expr, end)
 				if err != nil {
 					d.t.Fatal(err)
 				}

@@ -44,13 +44,13 @@ const (
 // tally is a scope that is being counted.
 type tally struct {
 	Scope
-	ways, crossed  int
-	usable, unborn int // flows that tell with a path; flows without a baseline
-	job            string
+	directions, crossed     int
+	usable, withoutBaseline int // flows that tell with a path; flows without a baseline
+	job                     string
 }
 
-// scopes answers for the planes, the pods and the jobs, after all of the fabric.
-func (l *Loop) scopes(snap *Snapshot, findings []judge.Finding, m *jobs.Map) []Scope {
+// evaluateScopes answers for the planes, the pods and the jobs, after all of the fabric.
+func (l *Loop) evaluateScopes(snap *Snapshot, findings []judge.Finding, m *jobs.Map) []Scope {
 	g := l.store.Graph()
 	all := map[string]*tally{}
 	at := func(name string) *tally {
@@ -63,11 +63,11 @@ func (l *Loop) scopes(snap *Snapshot, findings []judge.Finding, m *jobs.Map) []S
 	}
 	for i := range snap.Links {
 		v := &snap.Links[i]
-		if l.aside.direction(fabric.Direction{From: v.From, To: v.To}) {
+		if l.excluded.excludesDirection(fabric.Direction{From: v.From, To: v.To}) {
 			continue
 		}
 		for _, name := range scopesOf(g, v.From, v.To) {
-			at(name).cross(v.Edges > 0)
+			at(name).countDirection(v.Edges > 0)
 		}
 	}
 	telling := map[fabric.Direction]bool{}
@@ -75,33 +75,33 @@ func (l *Loop) scopes(snap *Snapshot, findings []judge.Finding, m *jobs.Map) []S
 		telling[fabric.Direction{From: snap.Links[i].From, To: snap.Links[i].To}] = snap.Links[i].Edges > 0
 	}
 	of := map[string][]string{} // jobs by NIC
-	for _, name := range m.Names() {
+	for _, name := range m.JobNames() {
 		t := at(scopeJob + name)
 		t.job = name
-		for d := range m.Ways(name) {
-			if !l.aside.direction(d) {
-				t.cross(telling[d])
+		for d := range m.DirectionsOf(name) {
+			if !l.excluded.excludesDirection(d) {
+				t.countDirection(telling[d])
 			}
 		}
-		for _, nic := range m.NICs(name) {
+		for _, nic := range m.NICsOf(name) {
 			of[nic] = append(of[nic], name)
 		}
 	}
-	tells := make(map[fabric.Edge]*judge.Finding, len(findings))
+	tells := make(map[fabric.Flow]*judge.Finding, len(findings))
 	for i := range findings {
-		tells[findings[i].Edge] = &findings[i]
+		tells[findings[i].Flow] = &findings[i]
 	}
-	for e, mem := range l.edges {
-		if l.cycle-mem.cycle > expectFor || l.aside.flow(e) {
+	for e, mem := range l.flowRecords {
+		if l.cycle-mem.lastCycle > expectFor || l.excluded.excludesFlow(e) {
 			continue
 		}
-		src, dst := e.Ends()
+		src, dst := e.Endpoints()
 		f := tells[e]
-		for _, name := range scopesOf(g, src, g.Peer(src), dst, g.Peer(dst)) {
-			at(name).flow(f, mem, true)
+		for _, name := range scopesOf(g, src, g.PeerOf(src), dst, g.PeerOf(dst)) {
+			at(name).countFlow(f, mem, true)
 		}
-		for _, name := range either(of[src], of[dst]) {
-			at(scopeJob+name).flow(f, mem, f == nil || within(m.Ways(name), f.Obs.Path, src, dst))
+		for _, name := range unionOf(of[src], of[dst]) {
+			at(scopeJob+name).countFlow(f, mem, f == nil || staysWithin(m.DirectionsOf(name), f.Obs.Path, src, dst))
 		}
 	}
 	whole := Scope{Scope: scopeFabric, State: snap.Report.State, Coverage: snap.Report.Coverage, Flows: snap.Report.Edges.Total, Degraded: snap.Report.Edges.Degraded}
@@ -110,13 +110,13 @@ func (l *Loop) scopes(snap *Snapshot, findings []judge.Finding, m *jobs.Map) []S
 			whole.Clean++
 		}
 	}
-	if snap.Asking != nil {
-		whole.Clean += snap.Asking.Vouched
+	if snap.Queries != nil {
+		whole.Clean += snap.Queries.CarriedFlows
 	}
-	whole.Why = why(&whole, blamed(l.open, func(*Incident) bool { return true }))
+	whole.Why = stateReason(&whole, blamingIncidents(l.openIncidents, func(*Incident) bool { return true }))
 	out := []Scope{whole}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		out = append(out, all[name].scope(blamed(l.open, func(in *Incident) bool { return l.concerns(in, name) })))
+		out = append(out, all[name].finishScope(blamingIncidents(l.openIncidents, func(in *Incident) bool { return l.concernsScope(in, name) })))
 	}
 	return out
 }
@@ -139,8 +139,8 @@ func scopesOf(g *fabric.Graph, ends ...string) (out []string) {
 	return out
 }
 
-// either joins two short lists.
-func either(a, b []string) []string {
+// unionOf joins two short lists.
+func unionOf(a, b []string) []string {
 	out := slices.Clone(a)
 	for _, s := range b {
 		if !slices.Contains(out, s) {
@@ -150,29 +150,29 @@ func either(a, b []string) []string {
 	return out
 }
 
-// within reports whether a path stays on a job's ways.
-func within(ways map[fabric.Direction]bool, p fabric.Path, src, dst string) bool {
-	return !slices.ContainsFunc(p.Directions(src, dst), func(d fabric.Direction) bool { return !ways[d] })
+// staysWithin reports whether a path stays on a job's ways.
+func staysWithin(ways map[fabric.Direction]bool, p fabric.Path, src, dst string) bool {
+	return !slices.ContainsFunc(p.LinkDirections(src, dst), func(d fabric.Direction) bool { return !ways[d] })
 }
 
-func (t *tally) cross(told bool) {
-	t.ways++
+func (t *tally) countDirection(told bool) {
+	t.directions++
 	if told {
 		t.crossed++
 	}
 }
 
-// flow counts a flow; f is nil where it was not seen, and it may be vouched for. What leaves a
+// countFlow counts a flow; f is nil where it was not seen, and it may be vouched for. What leaves a
 // job's ways says nothing of them when it is degraded.
-func (t *tally) flow(f *judge.Finding, m *memory, inside bool) {
+func (t *tally) countFlow(f *judge.Finding, m *flowRecord, inside bool) {
 	t.Flows++
-	if m.base == nil {
-		t.unborn++
+	if m.baseline == nil {
+		t.withoutBaseline++
 	}
 	switch {
-	case f == nil && m.flow != nil && m.flow.vouched:
+	case f == nil && m.state != nil && m.state.carried:
 		t.Clean++
-		if len(m.flow.ways) > 0 {
+		if len(m.state.segments) > 0 {
 			t.usable++
 		}
 		return
@@ -188,10 +188,10 @@ func (t *tally) flow(f *judge.Finding, m *memory, inside bool) {
 	}
 }
 
-func (t *tally) scope(blame []*Incident) Scope {
+func (t *tally) finishScope(blame []*Incident) Scope {
 	s := t.Scope
-	if t.ways > 0 {
-		s.Coverage.Links = float64(t.crossed) / float64(t.ways)
+	if t.directions > 0 {
+		s.Coverage.Links = float64(t.crossed) / float64(t.directions)
 	}
 	if t.Flows > 0 {
 		s.Coverage.Edges = float64(t.usable) / float64(t.Flows)
@@ -199,17 +199,17 @@ func (t *tally) scope(blame []*Incident) Scope {
 	switch {
 	case len(blame) > 0:
 		s.State = fabric.Suspect
-	case s.Degraded == 0 && t.unborn == 0 && s.Coverage.Links >= minLinkCoverage && s.Coverage.Edges >= minEdgeCoverage:
+	case s.Degraded == 0 && t.withoutBaseline == 0 && s.Coverage.Links >= minLinkCoverage && s.Coverage.Edges >= minEdgeCoverage:
 		s.State = fabric.Innocent
 	default:
 		s.State = fabric.InsufficientEvidence
 	}
-	s.Why = why(&s, blame)
+	s.Why = stateReason(&s, blame)
 	return s
 }
 
-// blindScopes are scopes without evidence: what is suspect stays so, nothing is innocent.
-func blindScopes(all []Scope) []Scope {
+// scopesWithoutEvidence are scopes without evidence: what is suspect stays so, nothing is innocent.
+func scopesWithoutEvidence(all []Scope) []Scope {
 	out := slices.Clone(all)
 	for i := range out {
 		s := &out[i]
@@ -218,29 +218,29 @@ func blindScopes(all []Scope) []Scope {
 			s.State = fabric.InsufficientEvidence
 		}
 		if s.State != fabric.Suspect {
-			s.Why = "not enough is known: " + blindFor
+			s.Why = "not enough is known: " + noEvidenceReason
 		}
 	}
 	return out
 }
 
-// why says in words what a scope's state rests on.
-func why(s *Scope, blame []*Incident) string {
+// stateReason says in words what a scope's state rests on.
+func stateReason(s *Scope, blame []*Incident) string {
 	evidence := fmt.Sprintf("flows that tell cover %.0f %% of its ways; of %d flows %d are clean and %d degraded", s.Coverage.Links*100, s.Flows, s.Clean, s.Degraded)
 	switch {
 	case len(blame) > 0:
-		return fmt.Sprintf("%s (%s): %s", blame[0].Element.Element, blame[0].Scenario, evidence)
+		return fmt.Sprintf("%s (%s): %s", blame[0].Element.ID, blame[0].Scenario, evidence)
 	case s.State == fabric.Innocent:
 		return "nothing in it stands out: " + evidence
 	}
 	return "not enough is known: " + evidence
 }
 
-// blamed are the open incidents that blame the network, of those that keep holds for, the
+// blamingIncidents are the open incidents that blame the network, of those that keep holds for, the
 // surest first.
-func blamed(open []*Incident, keep func(*Incident) bool) (out []*Incident) {
+func blamingIncidents(open []*Incident, keep func(*Incident) bool) (out []*Incident) {
 	for _, in := range open {
-		if blames(&in.Verdict) && keep(in) {
+		if blamesNetwork(&in.Verdict) && keep(in) {
 			out = append(out, in)
 		}
 	}
@@ -248,8 +248,8 @@ func blamed(open []*Incident, keep func(*Incident) bool) (out []*Incident) {
 	return out
 }
 
-// concerns reports whether an incident is about something in a scope.
-func (l *Loop) concerns(in *Incident, scope string) bool {
+// concernsScope reports whether an incident is about something in a scope.
+func (l *Loop) concernsScope(in *Incident, scope string) bool {
 	if name, ok := strings.CutPrefix(scope, scopeJob); ok {
 		return slices.Contains(in.Jobs, name)
 	}
@@ -258,10 +258,10 @@ func (l *Loop) concerns(in *Incident, scope string) bool {
 	}
 	g := l.store.Graph()
 	var ends []string
-	for _, way := range strings.Split(in.Element.Element, "->") {
+	for _, way := range strings.Split(in.Element.ID, "->") {
 		a, b, ok := fabric.SplitLink(way)
 		if !ok {
-			a, b = way, g.Peer(way)
+			a, b = way, g.PeerOf(way)
 		}
 		ends = append(ends, a, b)
 	}
@@ -300,38 +300,38 @@ const (
 	maxPeers  = 20
 )
 
-// Jobs lists the jobs that run, nil where no placement is known.
-func (s *Snapshot) Jobs() []string { return s.Placed.Names() }
+// JobNames lists the jobs that run, nil where no placement is known.
+func (s *Snapshot) JobNames() []string { return s.Placed.JobNames() }
 
-// Job answers for a job, by its name or its scheduler's identifier.
-func (s *Snapshot) Job(name string) (JobView, bool) {
-	p, ok := s.Placed.Find(name)
+// FindJob answers for a job, by its name or its scheduler's identifier.
+func (s *Snapshot) FindJob(name string) (JobView, bool) {
+	p, ok := s.Placed.FindJob(name)
 	if !ok {
 		return JobView{}, false
 	}
-	v := JobView{Placement: p, NICs: s.Placed.NICs(p.Job), Verdicts: []Incident{}, Before: []Incident{}, Peers: []PeerJob{}, Unknown: s.Placed.Unknown}
+	v := JobView{Placement: p, NICs: s.Placed.NICsOf(p.Job), Verdicts: []Incident{}, Before: []Incident{}, Peers: []PeerJob{}, Unknown: s.Placed.Unknown}
 	states := map[string]Scope{}
 	for _, sc := range s.Scopes {
 		states[sc.Scope] = sc
 	}
 	v.Scope = states[scopeJob+p.Job]
-	own := s.Placed.Ways(p.Job)
+	own := s.Placed.DirectionsOf(p.Job)
 	accused := map[string]bool{}
 	for i := range s.Incidents {
 		in := &s.Incidents[i]
 		switch named := slices.Contains(in.Jobs, p.Job); {
-		case in.Open && (named || in.Kind == fabric.KindClock && s.Placed.Has(p.Job, in.Element.Element)):
+		case in.Open && (named || in.Kind == fabric.KindClock && s.Placed.HasNIC(p.Job, in.Element.ID)):
 			v.Verdicts = append(v.Verdicts, *in)
 			for _, other := range in.Jobs {
-				accused[other] = accused[other] || blames(&in.Verdict)
+				accused[other] = accused[other] || blamesNetwork(&in.Verdict)
 			}
 		case !in.Open && named && len(v.Before) < maxBefore:
 			v.Before = append(v.Before, *in)
 		}
 	}
-	for _, other := range s.Placed.Names() {
+	for _, other := range s.Placed.JobNames() {
 		shared := 0
-		for d := range s.Placed.Ways(other) {
+		for d := range s.Placed.DirectionsOf(other) {
 			if own[d] {
 				shared++
 			}

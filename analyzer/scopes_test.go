@@ -13,8 +13,8 @@ import (
 
 // run places jobs on a rig's fabric: leaf1 has h1 and h2, leaf2 h3 and h4, and so on.
 func (r *rig) run(all ...jobs.Placement) {
-	r.loop.o.Jobs = jobs.NewRegister(r.w.g)
-	r.loop.o.Jobs.Replace("test", all)
+	r.loop.opts.Jobs = jobs.NewRegister(r.w.g)
+	r.loop.opts.Jobs.ReplaceSource("test", all)
 }
 
 func scope(t *testing.T, s Snapshot, name string) Scope {
@@ -53,17 +53,17 @@ func TestLoopJobs(t *testing.T) {
 			t.Errorf("%+v, want %s", sc, want)
 		}
 	}
-	v, ok := s.Job("hurt")
-	if !ok || v.State != fabric.Suspect || len(v.Verdicts) != 1 || len(v.NICs) != 2 || !strings.Contains(v.Why, d.Link()) {
+	v, ok := s.FindJob("hurt")
+	if !ok || v.State != fabric.Suspect || len(v.Verdicts) != 1 || len(v.NICs) != 2 || !strings.Contains(v.Why, d.LinkID()) {
 		t.Errorf("%+v", v)
 	}
 	if len(v.Peers) != 1 || v.Peers[0].Job != "peer" || v.Peers[0].State != fabric.Innocent || v.Peers[0].Shared != 4 || v.Peers[0].Accused {
 		t.Errorf("peers %+v", v.Peers)
 	}
-	if v, ok := s.Job("77"); !ok || v.Job != "far" || len(v.Verdicts) != 0 {
+	if v, ok := s.FindJob("77"); !ok || v.Job != "far" || len(v.Verdicts) != 0 {
 		t.Errorf("by its identifier: %+v", v)
 	}
-	if _, ok := s.Job("nobody"); ok {
+	if _, ok := s.FindJob("nobody"); ok {
 		t.Error("a job that does not run is answered for")
 	}
 	// It ends meanwhile: it was hurt.
@@ -76,7 +76,7 @@ func TestLoopJobs(t *testing.T) {
 	r.until(12, "the all-clear", func(s Snapshot) bool { return len(s.Report.Verdicts) == 0 })
 	r.run(jobs.Placement{Job: "hurt", Nodes: []string{"h1", "h3"}})
 	s = r.step()
-	if v, _ := s.Job("hurt"); len(v.Before) != 1 || len(v.Verdicts) != 0 {
+	if v, _ := s.FindJob("hurt"); len(v.Before) != 1 || len(v.Verdicts) != 0 {
 		t.Errorf("%d verdicts before, %d now", len(v.Before), len(v.Verdicts))
 	}
 }
@@ -89,14 +89,14 @@ func TestLoopNobodyHurt(t *testing.T) {
 	r.w.loss[fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}] = 1
 	r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
 	s := r.loop.Snapshot()
-	if in := s.Incidents[0]; in.Severity != fabric.SeverityCritical || in.BlastRadius.Jobs != nil || s.Jobs() != nil {
+	if in := s.Incidents[0]; in.Severity != fabric.SeverityCritical || in.BlastRadius.Jobs != nil || s.JobNames() != nil {
 		t.Errorf("no placements: %s, %+v", in.Severity, in.BlastRadius)
 	}
 	r.run(jobs.Placement{Job: "far", Nodes: []string{"h5", "h7"}})
 	if in := r.step().Incidents[0]; in.Severity != fabric.SeverityWarning || *in.BlastRadius.Jobs != 0 {
 		t.Errorf("nobody hurt: %s, %d jobs", in.Severity, *in.BlastRadius.Jobs)
 	}
-	r.loop.o.PageNICs = 3
+	r.loop.opts.PageNICs = 3
 	if in := r.step().Incidents[0]; in.Severity != fabric.SeverityCritical || in.BlastRadius.NICs <= 3 {
 		t.Errorf("%d NICs: %s", in.BlastRadius.NICs, in.Severity)
 	}
@@ -110,7 +110,7 @@ func TestLoopAHostIsNotTheNetwork(t *testing.T) {
 	r.w.clock["h2/eth1"] = 5e6
 	r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
 	s := r.step()
-	v, _ := s.Job("a")
+	v, _ := s.FindJob("a")
 	if v.State == fabric.Suspect || len(v.Verdicts) != 1 || v.Verdicts[0].Kind != fabric.KindClock || len(v.Verdicts[0].Jobs) != 0 {
 		t.Errorf("%+v", v)
 	}
@@ -131,7 +131,7 @@ func TestLoopScopesWithoutEvidence(t *testing.T) {
 	}
 	r.silent["h1"] = false
 	r.until(6, "innocence", func(s Snapshot) bool { return scope(t, s, "job_name:a").State == fabric.Innocent })
-	r.loop.blind(os.ErrDeadlineExceeded)
+	r.loop.recordNoEvidence(os.ErrDeadlineExceeded)
 	for _, sc := range r.loop.Snapshot().Scopes {
 		if sc.State != fabric.InsufficientEvidence || sc.Coverage.Links != 0 {
 			t.Errorf("blind: %+v", sc)
@@ -142,7 +142,7 @@ func TestLoopScopesWithoutEvidence(t *testing.T) {
 // TestRunbooksExist: every kind's is a page of the tree.
 func TestRunbooksExist(t *testing.T) {
 	for _, kind := range []fabric.Kind{fabric.KindLink, fabric.KindNIC, fabric.KindSwitch, fabric.KindHost, fabric.KindClock, fabric.KindLeafUplinks} {
-		if _, err := os.Stat("../" + runbook(&fabric.Verdict{Element: fabric.Element{Kind: kind}})); err != nil {
+		if _, err := os.Stat("../" + runbookFor(&fabric.Verdict{Element: fabric.Element{Kind: kind}})); err != nil {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}
@@ -153,24 +153,24 @@ func TestRunbooksExist(t *testing.T) {
 func TestTwoLoopsAgree(t *testing.T) {
 	for _, apart := range []time.Duration{300 * time.Millisecond, 900 * time.Millisecond} {
 		r := newRig(t, 1)
-		other := NewLoop(r.loop.o)
+		other := NewLoop(r.loop.opts)
 		both := func() (a, b Snapshot) {
 			a = r.step()
 			traces := make([]fabric.Trace, 0, len(r.w.paths))
 			for e := range r.w.paths {
 				traces = append(traces, r.trace(e))
 			}
-			other.take(traces)
-			if err := other.Step(r.t.Context(), r.now.Add(apart)); err != nil {
+			other.storeTraces(traces)
+			if err := other.RunCycle(r.t.Context(), r.now.Add(apart)); err != nil {
 				t.Fatal(err)
 			}
-			for len(other.asks) > 0 {
-				<-other.asks
+			for len(other.traceRequests) > 0 {
+				<-other.traceRequests
 			}
 			return a, other.Snapshot()
 		}
 		for e := range r.w.paths {
-			r.loop.take([]fabric.Trace{r.trace(e)})
+			r.loop.storeTraces([]fabric.Trace{r.trace(e)})
 		}
 		for range 15 {
 			both()
@@ -219,7 +219,7 @@ func identities(s Snapshot) string {
 		if in.Open {
 			state = "open"
 		}
-		out = append(out, in.ID+" "+in.Element.Element+" "+in.Direction+" "+string(in.Scenario)+" "+in.FirstSeen.Format(time.RFC3339Nano)+" "+state)
+		out = append(out, in.ID+" "+in.Element.ID+" "+in.Direction+" "+string(in.Scenario)+" "+in.FirstSeen.Format(time.RFC3339Nano)+" "+state)
 	}
 	slices.Sort(out)
 	return strings.Join(out, "; ")

@@ -46,8 +46,8 @@ type Snapshot struct {
 	CycleError string                   `json:"cycle_error,omitempty"`
 	// Maintenance is what takes no part, and what will not.
 	Maintenance []maintenance.Window `json:"maintenance,omitempty"`
-	// Asking is what this cycle asked about; nil: always about every flow.
-	Asking *Asking `json:"asking,omitempty"`
+	// Queries is what this cycle asked about; nil: always about every flow.
+	Queries *QueryStats `json:"asking,omitempty"`
 	// Scopes are the answers for parts of the fabric and for jobs; the first is all of it.
 	Scopes []Scope `json:"scopes"`
 	// Warnings are what Prometheus says of answers that are incomplete.
@@ -66,46 +66,46 @@ func (l *Loop) Snapshot() Snapshot {
 	return l.snap
 }
 
-func (l *Loop) publish(rep fabric.Report, findings []judge.Finding, v *vouched, w evidence.Window, running *jobs.Map, pending, expected int, now time.Time) {
-	snap := Snapshot{At: now, Every: l.o.every(), Report: rep, Paths: l.store.States(), PathMap: l.store.Version(), Hosts: w.Hosts, Floods: w.Floods, Expected: expected, Pending: pending,
-		Maintenance: l.o.Maintenance.List(now), Warnings: w.Warnings, ClockOffsetNS: int64(w.ClockOffset)}
-	if l.o.TwoSteps.From > 0 {
-		asking := l.asking.state
-		snap.Asking = &asking
+func (l *Loop) publishSnapshot(rep fabric.Report, findings []judge.Finding, v *carriedFlows, w evidence.Window, running *jobs.Map, pending, expected int, now time.Time) {
+	snap := Snapshot{At: now, Every: l.opts.cycleInterval(), Report: rep, Paths: l.store.StateCounts(), PathMap: l.store.Version(), Hosts: w.Hosts, Floods: w.Floods, Expected: expected, Pending: pending,
+		Maintenance: l.opts.Maintenance.CurrentWindows(now), Warnings: w.Warnings, ClockOffsetNS: int64(w.ClockOffset)}
+	if l.opts.TwoSteps.MinFlows > 0 {
+		asking := l.planner.stats
+		snap.Queries = &asking
 	}
-	for _, m := range l.edges {
-		if m.base != nil {
+	for _, m := range l.flowRecords {
+		if m.baseline != nil {
 			snap.Baselines++
 		}
 	}
 	snap.Report.Verdicts = []fabric.Verdict{}
-	for i := len(l.open) - 1; i >= 0; i-- {
-		snap.Incidents = append(snap.Incidents, *l.open[i])
-		snap.Report.Verdicts = append(snap.Report.Verdicts, l.open[i].Verdict)
+	for i := len(l.openIncidents) - 1; i >= 0; i-- {
+		snap.Incidents = append(snap.Incidents, *l.openIncidents[i])
+		snap.Report.Verdicts = append(snap.Report.Verdicts, l.openIncidents[i].Verdict)
 	}
-	for i := len(l.past) - 1; i >= 0; i-- {
-		snap.Incidents = append(snap.Incidents, *l.past[i])
+	for i := len(l.pastIncidents) - 1; i >= 0; i-- {
+		snap.Incidents = append(snap.Incidents, *l.pastIncidents[i])
 	}
 	switch {
-	case len(l.open) > 0:
+	case len(l.openIncidents) > 0:
 		snap.Report.State = fabric.Suspect
-	case rep.State == fabric.Suspect || snap.Baselines+l.unbornAside() < expected:
+	case rep.State == fabric.Suspect || snap.Baselines+l.excludedWithoutBaseline() < expected:
 		snap.Report.State = fabric.InsufficientEvidence
 	}
-	snap.Links = l.links(rep, findings, v)
+	snap.Links = l.linkViews(rep, findings, v)
 	snap.Placed = running
-	snap.Scopes = l.scopes(&snap, findings, running)
+	snap.Scopes = l.evaluateScopes(&snap, findings, running)
 	for i := range findings {
-		snap.Edges = append(snap.Edges, EdgeView{Obs: *findings[i].Obs, Condition: l.condition(&findings[i])})
+		snap.Edges = append(snap.Edges, EdgeView{Obs: *findings[i].Obs, Condition: l.conditionLabel(&findings[i])})
 	}
 	l.mu.Lock()
 	l.snap = snap
 	l.mu.Unlock()
 }
 
-func (l *Loop) condition(f *judge.Finding) string {
+func (l *Loop) conditionLabel(f *judge.Finding) string {
 	switch {
-	case l.aside.flow(f.Edge):
+	case l.excluded.excludesFlow(f.Flow):
 		return "maintenance"
 	case f.Obs.Unread:
 		return "unread"
@@ -121,13 +121,13 @@ func (l *Loop) condition(f *judge.Finding) string {
 	return "undecided"
 }
 
-// links is every directed link of the topology with what crosses it.
-func (l *Loop) links(rep fabric.Report, findings []judge.Finding, v *vouched) []LinkView {
+// linkViews is every directed link of the topology with what crosses it.
+func (l *Loop) linkViews(rep fabric.Report, findings []judge.Finding, v *carriedFlows) []LinkView {
 	at := map[fabric.Direction]*LinkView{}
 	var order []fabric.Direction
 	for _, link := range l.store.Graph().Topo.Links {
 		for _, d := range []fabric.Direction{{From: link.A, To: link.B}, {From: link.B, To: link.A}} {
-			at[d] = &LinkView{Link: link.ID(), From: d.From, To: d.To, Edges: v.crosses(d)}
+			at[d] = &LinkView{Link: link.ID(), From: d.From, To: d.To, Edges: v.crossingCount(d)}
 			order = append(order, d)
 		}
 	}
@@ -137,8 +137,8 @@ func (l *Loop) links(rep fabric.Report, findings []judge.Finding, v *vouched) []
 		if f.Condition == judge.Undecided {
 			continue
 		}
-		src, dst := f.Edge.Ends()
-		for _, d := range f.Obs.Path.Directions(src, dst) {
+		src, dst := f.Flow.Endpoints()
+		for _, d := range f.Obs.Path.LinkDirections(src, dst) {
 			v := at[d]
 			if v == nil {
 				continue
@@ -153,7 +153,7 @@ func (l *Loop) links(rep fabric.Report, findings []judge.Finding, v *vouched) []
 		}
 	}
 	for d, view := range at {
-		clean[d] = clean[d] || view.Edges > 0 && v.crosses(d) > 0
+		clean[d] = clean[d] || view.Edges > 0 && v.crossingCount(d) > 0
 	}
 	for d, yes := range clean {
 		if !yes {
@@ -173,7 +173,7 @@ func (l *Loop) links(rep fabric.Report, findings []judge.Finding, v *vouched) []
 			continue
 		}
 		for d, view := range at {
-			if v.Direction == d.String() || v.Direction == "" && v.Kind == fabric.KindLink && v.Element.Element == view.Link {
+			if v.Direction == d.String() || v.Direction == "" && v.Kind == fabric.KindLink && v.Element.ID == view.Link {
 				view.LossRatio = v.Symptom.LossRatio
 			}
 		}

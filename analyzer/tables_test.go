@@ -29,7 +29,7 @@ func TestLoopBindsByForwardingTables(t *testing.T) {
 	if f, _, err = f.ReadLFTs("lfts", open("tree.lfts")); err != nil {
 		t.Fatal(err)
 	}
-	topo, _ := f.Topology()
+	topo, _ := f.BuildTopology()
 	now := time.Unix(1_800_000_000, 0)
 	var failed error
 	l := NewLoop(LoopOptions{Graph: fabric.NewGraph(topo), NoTraces: true, Tables: func(context.Context) (ibfabric.Reading, error) {
@@ -38,7 +38,7 @@ func TestLoopBindsByForwardingTables(t *testing.T) {
 	}})
 	bound := func(start time.Time) *fabric.Observation {
 		o := &fabric.Observation{Edge: "h0/hca>h3/hca#0/r", Src: "h3/hca", Dst: "h0/hca", Start: start, WindowNS: int64(time.Second)}
-		l.bind(o)
+		l.bindPath(o)
 		return o
 	}
 	l.readTables(t.Context())
@@ -48,7 +48,7 @@ func TestLoopBindsByForwardingTables(t *testing.T) {
 	}
 	l.readTables(t.Context())
 	l.readTables(t.Context())
-	if o := bound(start); o.PathState != fabric.PathValid || o.Path.Key() != "leaf1[2>3] spine0[2>1] leaf0[3>1]" {
+	if o := bound(start); o.PathState != fabric.PathValid || o.Path.CanonicalKey() != "leaf1[2>3] spine0[2>1] leaf0[3>1]" {
 		t.Errorf("between readings: %s %v", o.PathState, o.Path)
 	}
 	failed = errors.New("no answer")

@@ -11,17 +11,17 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-type traceAsk struct {
+type traceRequest struct {
 	node  string
-	edges []fabric.Edge
+	edges []fabric.Flow
 }
 
-// askTraces requests the paths that matter now: of degraded flows, of flows
+// requestTraces requests the paths that matter now: of degraded flows, of flows
 // that cross an open suspect, of flows without a path; and slowly of all.
-func (l *Loop) askTraces(findings []judge.Finding, now time.Time) {
-	want := map[fabric.Edge]bool{}
-	old := func(e fabric.Edge, age time.Duration) {
-		if b, ok := l.store.Bind(e); !ok || now.Sub(b.Checked) >= age {
+func (l *Loop) requestTraces(findings []judge.Finding, now time.Time) {
+	want := map[fabric.Flow]bool{}
+	old := func(e fabric.Flow, age time.Duration) {
+		if b, ok := l.store.CurrentBinding(e); !ok || now.Sub(b.Checked) >= age {
 			want[e] = true
 		}
 	}
@@ -29,40 +29,40 @@ func (l *Loop) askTraces(findings []judge.Finding, now time.Time) {
 		f := &findings[i]
 		switch {
 		case f.Condition == judge.Degraded:
-			old(f.Edge, retraceAfter)
+			old(f.Flow, retraceAfter)
 		case f.Obs.PathState != fabric.PathValid:
-			old(f.Edge, 2*retraceAfter)
+			old(f.Flow, 2*retraceAfter)
 		}
 	}
-	for _, in := range l.open {
-		for e := range in.crossing {
+	for _, in := range l.openIncidents {
+		for e := range in.crossingFlows {
 			old(e, retraceAfter)
 		}
 	}
 	// What was routed around a suspect goes back when it is healed.
-	for i := len(l.past) - 1; i >= 0 && now.Sub(*l.past[i].Cleared) < afterCare; i-- {
-		for e := range l.past[i].crossing {
+	for i := len(l.pastIncidents) - 1; i >= 0 && now.Sub(*l.pastIncidents[i].Cleared) < retraceAfterClear; i-- {
+		for e := range l.pastIncidents[i].crossingFlows {
 			old(e, retraceAfter)
 		}
 	}
-	for _, e := range l.store.Turn(l.cycle, max(1, int(retraceAll/l.o.every()))) {
+	for _, e := range l.store.EveryNth(l.cycle, max(1, int(retraceAll/l.opts.cycleInterval()))) {
 		old(e, retraceAll/2)
 	}
-	byNode := map[string][]fabric.Edge{}
+	byNode := map[string][]fabric.Flow{}
 	dropped := uint64(0)
 	l.workMu.Lock()
 	for e := range want {
-		if !l.inWork[e] {
-			from, _ := e.Ends()
+		if !l.beingTraced[e] {
+			from, _ := e.Endpoints()
 			node := fabric.OwnerOf(from)
 			byNode[node] = append(byNode[node], e)
 		}
 	}
 	for node, edges := range byNode {
 		select {
-		case l.asks <- traceAsk{node, edges}:
+		case l.traceRequests <- traceRequest{node, edges}:
 			for _, e := range edges {
-				l.inWork[e] = true
+				l.beingTraced[e] = true
 			}
 		default: // the queue is full: the next cycle asks again
 			dropped++
@@ -79,31 +79,31 @@ func (l *Loop) traceWorker(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case a := <-l.asks:
+		case a := <-l.traceRequests:
 			names := make([]string, len(a.edges))
 			for i, e := range a.edges {
 				names[i] = e.String()
 			}
 			tctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-			traces, err := l.o.Agents.Trace(tctx, a.node, names)
+			traces, err := l.opts.Agents.TraceFlows(tctx, a.node, names)
 			cancel()
 			if err != nil && ctx.Err() == nil {
-				l.o.Log.Log(ctx, l.traceFailureLevel(a.node, time.Now()), "cannot have a node trace its flows", "node", a.node, "err", err)
+				l.opts.Log.Log(ctx, l.traceFailureLevel(a.node, time.Now()), "cannot have a node trace its flows", "node", a.node, "err", err)
 			}
 			l.acceptTraces(a.node, traces, time.Now())
 			l.workMu.Lock()
 			for _, e := range a.edges {
-				delete(l.inWork, e)
+				delete(l.beingTraced, e)
 			}
 			l.workMu.Unlock()
 		}
 	}
 }
 
-func (l *Loop) take(traces []fabric.Trace) {
+func (l *Loop) storeTraces(traces []fabric.Trace) {
 	for _, t := range traces {
-		if err := l.store.Update(t); err != nil {
-			l.o.Log.Warn("trace not used", "edge", t.Edge, "err", err)
+		if err := l.store.AddTrace(t); err != nil {
+			l.opts.Log.Warn("trace not used", "edge", t.Edge, "err", err)
 		}
 	}
 }
@@ -116,10 +116,10 @@ const traceFailureEvery = 10 * time.Minute
 func (l *Loop) traceFailureLevel(node string, now time.Time) slog.Level {
 	l.workMu.Lock()
 	defer l.workMu.Unlock()
-	if last, ok := l.warned[node]; ok && now.Sub(last) < traceFailureEvery {
+	if last, ok := l.traceWarnedAt[node]; ok && now.Sub(last) < traceFailureEvery {
 		return slog.LevelDebug
 	}
-	l.warned[node] = now
+	l.traceWarnedAt[node] = now
 	return slog.LevelWarn
 }
 
@@ -141,8 +141,8 @@ func (l *Loop) acceptTraces(node string, traces []fabric.Trace, received time.Ti
 	refused := map[string]uint64{}
 	own := traces[:0:0]
 	for _, t := range traces {
-		e, err := fabric.ParseEdge(t.Edge)
-		from, _ := e.Ends()
+		e, err := fabric.ParseFlow(t.Edge)
+		from, _ := e.Endpoints()
 		switch {
 		case err != nil:
 			refused[unknownEdge]++
@@ -158,7 +158,7 @@ func (l *Loop) acceptTraces(node string, traces []fabric.Trace, received time.Ti
 		}
 		own = append(own, t)
 	}
-	l.take(own)
+	l.storeTraces(own)
 	if len(refused) == 0 {
 		return
 	}
@@ -166,10 +166,10 @@ func (l *Loop) acceptTraces(node string, traces []fabric.Trace, received time.Ti
 	defer l.mu.Unlock()
 	for reason, n := range refused {
 		r := TraceRefusal{Node: node, Reason: reason}
-		if l.refused[r] == 0 {
-			l.o.Log.Warn("refused traces of a node", "node", node, "reason", reason, "traces", n)
+		if l.refusedTraces[r] == 0 {
+			l.opts.Log.Warn("refused traces of a node", "node", node, "reason", reason, "traces", n)
 		}
-		l.refused[r] += n
+		l.refusedTraces[r] += n
 	}
 }
 
@@ -177,7 +177,7 @@ func (l *Loop) acceptTraces(node string, traces []fabric.Trace, received time.Ti
 func (l *Loop) TracesRefused() map[TraceRefusal]uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return maps.Clone(l.refused)
+	return maps.Clone(l.refusedTraces)
 }
 
 // Times of the poll of all nodes.
@@ -186,7 +186,7 @@ const (
 	pollPathsSeldom  = 10 * time.Second // after that
 	pollPathsTimeout = 5 * time.Second
 	pollPathsAtOnce  = 64              // nodes that are waited for at a time
-	pollBackOffMost  = 2 * time.Minute // for a node that does not answer
+	pollBackOffMax   = 2 * time.Minute // for a node that does not answer
 )
 
 // polledNode is when a node is to be asked for its paths again.
@@ -202,7 +202,7 @@ type polledNode struct {
 func (l *Loop) pollPaths(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	nodes := l.o.Graph.Topo.Nodes
+	nodes := l.opts.Graph.Topo.Nodes
 	polled := make([]polledNode, len(nodes))
 	var mu sync.Mutex
 	slots := make(chan struct{}, max(pollPathsAtOnce, len(nodes)/8))
@@ -211,7 +211,7 @@ func (l *Loop) pollPaths(ctx context.Context) {
 		defer func() { <-slots }()
 		asked, cancel := context.WithTimeout(ctx, pollPathsTimeout)
 		defer cancel()
-		traces, err := l.o.Agents.Paths(asked, nodes[i].Name)
+		traces, err := l.opts.Agents.TracedPaths(asked, nodes[i].Name)
 		now := time.Now()
 		if err == nil {
 			l.acceptTraces(nodes[i].Name, traces, now)
@@ -224,9 +224,9 @@ func (l *Loop) pollPaths(ctx context.Context) {
 			p.backOff, p.next = 0, now
 			return
 		}
-		p.backOff = min(max(2*p.backOff, pollPathsEvery), pollBackOffMost)
+		p.backOff = min(max(2*p.backOff, pollPathsEvery), pollBackOffMax)
 		p.next = now.Add(p.backOff)
-		l.o.Log.Debug("cannot read the paths of a node", "node", nodes[i].Name, "again_in", p.backOff, "err", err)
+		l.opts.Log.Debug("cannot read the paths of a node", "node", nodes[i].Name, "again_in", p.backOff, "err", err)
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -250,7 +250,7 @@ func (l *Loop) pollPaths(ctx context.Context) {
 		}
 		// Once every flow is known, asking now and then is enough.
 		want := pollPathsEvery
-		if expected := l.Snapshot().Expected; l.store.States()[fabric.PathValid] >= expected && expected > 0 {
+		if expected := l.Snapshot().Expected; l.store.StateCounts()[fabric.PathValid] >= expected && expected > 0 {
 			want = pollPathsSeldom
 		}
 		if want != every {

@@ -19,14 +19,14 @@ import (
 func TestTracesOfOthersAreRefused(t *testing.T) {
 	r := newRig(t, 1)
 	at := r.now
-	mine := fabric.Edge{Src: "h1/eth1", Dst: "h3/eth1"}
-	reply := fabric.Edge{Src: "h3/eth1", Dst: "h1/eth1", Reply: true}
-	other := fabric.Edge{Src: "h2/eth1", Dst: "h3/eth1"}
+	mine := fabric.Flow{Src: "h1/eth1", Dst: "h3/eth1"}
+	reply := fabric.Flow{Src: "h3/eth1", Dst: "h1/eth1", Reply: true}
+	other := fabric.Flow{Src: "h2/eth1", Dst: "h3/eth1"}
 	r.loop.acceptTraces("h1", []fabric.Trace{r.trace(mine), r.trace(reply)}, at)
 	r.loop.acceptTraces("h2", []fabric.Trace{r.trace(other)}, at)
-	before := map[fabric.Edge]fabric.Path{}
-	for _, e := range []fabric.Edge{mine, reply, other} {
-		b, ok := r.loop.store.Bind(e)
+	before := map[fabric.Flow]fabric.Path{}
+	for _, e := range []fabric.Flow{mine, reply, other} {
+		b, ok := r.loop.store.CurrentBinding(e)
 		if !ok || b.State != fabric.PathValid {
 			t.Fatalf("%s: the sender's own trace is not used: %+v", e, b)
 		}
@@ -34,11 +34,11 @@ func TestTracesOfOthersAreRefused(t *testing.T) {
 	}
 
 	// h1 lays the flows of h2, and the replies to its own probes, over other links.
-	moved := func(e fabric.Edge) fabric.Trace {
+	moved := func(e fabric.Flow) fabric.Trace {
 		honest := r.w.paths[e]
-		i := slices.IndexFunc(r.w.edges, func(o fabric.Edge) bool {
-			a, b := e.Ends()
-			c, d := o.Ends()
+		i := slices.IndexFunc(r.w.edges, func(o fabric.Flow) bool {
+			a, b := e.Endpoints()
+			c, d := o.Endpoints()
 			return a == c && b == d && !slices.Equal(r.w.paths[o], honest)
 		})
 		if i >= 0 {
@@ -55,9 +55,9 @@ func TestTracesOfOthersAreRefused(t *testing.T) {
 	}
 	lie := moved(other)
 	lie.TracedAt = at.Add(500 * time.Millisecond)
-	own := fabric.Edge{Src: "h3/eth1", Dst: "h2/eth1"}
+	own := fabric.Flow{Src: "h3/eth1", Dst: "h2/eth1"}
 	r.loop.acceptTraces("h1", []fabric.Trace{lie, {Edge: own.String()}, {Edge: "h1/eth1>h3/eth1#0/r"}, {Edge: "nonsense"}}, at.Add(time.Second))
-	if b, _ := r.loop.store.Bind(other); !slices.Equal(b.Path, before[other]) {
+	if b, _ := r.loop.store.CurrentBinding(other); !slices.Equal(b.Path, before[other]) {
 		t.Errorf("the path of %s is %v, as h1 says", other, b.Path)
 	}
 
@@ -65,13 +65,13 @@ func TestTracesOfOthersAreRefused(t *testing.T) {
 	ahead := moved(mine)
 	ahead.TracedAt = at.Add(24 * time.Hour)
 	r.loop.acceptTraces("h1", []fabric.Trace{ahead}, at)
-	if b, _ := r.loop.store.Bind(mine); !slices.Equal(b.Path, before[mine]) {
+	if b, _ := r.loop.store.CurrentBinding(mine); !slices.Equal(b.Path, before[mine]) {
 		t.Errorf("the path of %s is of tomorrow", mine)
 	}
 	near := r.trace(mine)
 	near.TracedAt = at.Add(maxTraceLead / 2)
 	r.loop.acceptTraces("h1", []fabric.Trace{near}, at.Add(time.Millisecond))
-	if b, _ := r.loop.store.Bind(mine); b.Checked.After(at.Add(time.Millisecond)) {
+	if b, _ := r.loop.store.CurrentBinding(mine); b.Checked.After(at.Add(time.Millisecond)) {
 		t.Errorf("%s was checked at %s, which has not come", mine, b.Checked)
 	}
 	want := map[TraceRefusal]uint64{{"h1", foreignFlow}: 3, {"h1", unknownEdge}: 1, {"h1", futureTrace}: 1}
@@ -85,7 +85,7 @@ func TestTracesOfOthersAreRefused(t *testing.T) {
 	later := r.trace(mine)
 	later.TracedAt = at.Add(time.Minute)
 	r.loop.acceptTraces("h1", []fabric.Trace{later}, at.Add(time.Minute))
-	if b, _ := r.loop.store.Bind(mine); !b.Checked.Equal(later.TracedAt) {
+	if b, _ := r.loop.store.CurrentBinding(mine); !b.Checked.Equal(later.TracedAt) {
 		t.Errorf("%s was last checked at %s, want %s", mine, b.Checked, later.TracedAt)
 	}
 }
@@ -111,7 +111,7 @@ func TestTimesOfNodesBecomeLocal(t *testing.T) {
 				t.Error(err)
 			}
 		}))
-		got, err := HTTPAgents{Client: agent.Client(), URL: func(string) string { return agent.URL }}.Paths(t.Context(), "h1")
+		got, err := HTTPAgents{Client: agent.Client(), URL: func(string) string { return agent.URL }}.TracedPaths(t.Context(), "h1")
 		agent.Close()
 		if err != nil || len(got) != 1 {
 			t.Fatalf("%s: %v, %v", tc.name, got, err)
@@ -129,7 +129,7 @@ type hungAgents struct {
 	asked map[string][]time.Time
 }
 
-func (a *hungAgents) Paths(ctx context.Context, node string) ([]fabric.Trace, error) {
+func (a *hungAgents) TracedPaths(ctx context.Context, node string) ([]fabric.Trace, error) {
 	a.mu.Lock()
 	a.asked[node] = append(a.asked[node], time.Now())
 	a.mu.Unlock()
@@ -140,7 +140,7 @@ func (a *hungAgents) Paths(ctx context.Context, node string) ([]fabric.Trace, er
 	return nil, nil
 }
 
-func (a *hungAgents) Trace(context.Context, string, []string) ([]fabric.Trace, error) {
+func (a *hungAgents) TraceFlows(context.Context, string, []string) ([]fabric.Trace, error) {
 	return nil, nil
 }
 
@@ -157,8 +157,8 @@ func TestHungAgentsStallNobody(t *testing.T) {
 		time.Sleep(time.Minute)
 		cancel()
 		<-done
-		for i := range l.o.Graph.Topo.Nodes {
-			node := l.o.Graph.Topo.Nodes[i].Name
+		for i := range l.opts.Graph.Topo.Nodes {
+			node := l.opts.Graph.Topo.Nodes[i].Name
 			at := a.asked[node]
 			if len(at) == 0 || at[0].Sub(began) > time.Second {
 				t.Errorf("%s was asked at %v, began at %v", node, at, began)

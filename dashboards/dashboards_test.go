@@ -148,13 +148,13 @@ func TestPanelsOfHardware(t *testing.T) {
 		"fabric_nic_port_fec_uncorrectable_blocks_total": "", "fabric_nic_module_receive_power_watts": `lane="1"`, "fabric_nic_module_temperature_celsius": "", "fabric_nic_module_flag": `flag="receive_loss_of_signal",lane="1"`} {
 		add(name, strings.TrimSuffix(`nic="h1/mlx5_0",instance="h1",`+labels, ","), 1, strings.HasSuffix(name, "_total"))
 	}
-	db := evidencetest.Load(t, load.String())
+	db := evidencetest.NewQuerier(t, load.String())
 	d := All()["nicstate"]
 	for _, p := range d.Panels {
 		for _, target := range p.Targets {
-			rows, err := db.Instant(t.Context(), Fill(target.Expr), time.Unix(290, 0))
+			rows, err := db.QueryInstant(t.Context(), FillVariables(target.Expr), time.Unix(290, 0))
 			if err != nil || len(rows) == 0 {
-				t.Errorf("panel %q shows nothing (%v): %s", p.Title, err, Fill(target.Expr))
+				t.Errorf("panel %q shows nothing (%v): %s", p.Title, err, FillVariables(target.Expr))
 			}
 		}
 	}
@@ -164,7 +164,7 @@ var used = regexp.MustCompile(`\$([a-z]+)`)
 
 // TestQueries: rule 3, and no variable that a dashboard lacks or has for nothing.
 func TestQueries(t *testing.T) {
-	known, err := drift.Exposed("..")
+	known, err := drift.ExposedSeries("..")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestQueries(t *testing.T) {
 	for name, d := range All() {
 		variables, wanted := map[string]bool{}, map[string]bool{}
 		check := func(where, expr string) {
-			asked, err := drift.Asked(Fill(expr))
+			asked, err := drift.QueriedSeries(FillVariables(expr))
 			if err != nil {
 				t.Errorf("%s: %s: %v", name, where, err)
 			}
@@ -188,7 +188,7 @@ func TestQueries(t *testing.T) {
 		for _, v := range d.Templating.List {
 			if v.Type == "query" {
 				variables[v.Name] = true
-				check("variable "+v.Name, Values(v))
+				check("variable "+v.Name, SeriesExpr(v))
 			}
 		}
 		for _, n := range d.Annotations.List {
@@ -218,10 +218,10 @@ func TestPanelsOfSwitches(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		db := evidencetest.Load(t, string(b))
+		db := evidencetest.NewQuerier(t, string(b))
 		for _, p := range All()["ports"].Panels {
 			for _, target := range p.Targets {
-				rows, err := db.Instant(t.Context(), Fill(target.Expr), time.Unix(125, 0))
+				rows, err := db.QueryInstant(t.Context(), FillVariables(target.Expr), time.Unix(125, 0))
 				if err != nil {
 					t.Fatalf("%s: %v", target.Expr, err)
 				}

@@ -18,17 +18,17 @@ package dashboards
 
 // Dashboard is what Grafana imports.
 type Dashboard struct {
-	UID           string     `json:"uid"`
-	Title         string     `json:"title"`
-	Description   string     `json:"description"`
-	Tags          []string   `json:"tags"`
-	SchemaVersion int        `json:"schemaVersion"`
-	Refresh       string     `json:"refresh"`
-	Time          TimeRange  `json:"time"`
-	Templating    Templating `json:"templating"`
-	Annotations   Notes      `json:"annotations"`
-	Links         []Link     `json:"links"`
-	Panels        []Panel    `json:"panels"`
+	UID           string      `json:"uid"`
+	Title         string      `json:"title"`
+	Description   string      `json:"description"`
+	Tags          []string    `json:"tags"`
+	SchemaVersion int         `json:"schemaVersion"`
+	Refresh       string      `json:"refresh"`
+	Time          TimeRange   `json:"time"`
+	Templating    Templating  `json:"templating"`
+	Annotations   Annotations `json:"annotations"`
+	Links         []Link      `json:"links"`
+	Panels        []Panel     `json:"panels"`
 }
 
 // TimeRange is what is shown at first.
@@ -56,13 +56,13 @@ type Variable struct {
 	Sort       int         `json:"sort,omitempty"`
 }
 
-// Notes holds the annotations.
-type Notes struct {
-	List []Note `json:"list"`
+// Annotations holds the annotations.
+type Annotations struct {
+	List []Annotation `json:"list"`
 }
 
-// Note is drawn across the time series of a dashboard.
-type Note struct {
+// Annotation is drawn across the time series of a dashboard.
+type Annotation struct {
 	Name       string     `json:"name"`
 	Datasource Datasource `json:"datasource"`
 	Enable     bool       `json:"enable"`
@@ -156,12 +156,12 @@ var datasource = Datasource{"prometheus", "${datasource}"}
 
 const tag = "graylink"
 
-// dashboard lays panels out from the left to the right, in the order given.
-func dashboard(uid, title, description string, variables []Variable, panels ...Panel) Dashboard {
+// newDashboard lays panels out from the left to the right, in the order given.
+func newDashboard(uid, title, description string, variables []Variable, panels ...Panel) Dashboard {
 	d := Dashboard{UID: "graylink-" + uid, Title: "Graylink: " + title, Description: description, Tags: []string{tag}, SchemaVersion: 39,
 		Refresh: "5s", Time: TimeRange{"now-30m", "now"},
 		Templating: Templating{append([]Variable{{Name: "datasource", Label: "Prometheus", Type: "datasource", Query: "prometheus"}}, variables...)},
-		Annotations: Notes{[]Note{{Name: "verdicts", Datasource: datasource, Enable: true, IconColor: "red", Step: "1s",
+		Annotations: Annotations{[]Annotation{{Name: "verdicts", Datasource: datasource, Enable: true, IconColor: "red", Step: "1s",
 			Expr: "fabric:suspect:score", TitleText: "{{kind}} {{element}}"}}},
 		Links: []Link{{Title: "Graylink", Type: "dashboards", Tags: []string{tag}, AsDropdown: true, KeepTime: true}}}
 	x, y, high := 0, 0, 0
@@ -182,51 +182,51 @@ func dashboard(uid, title, description string, variables []Variable, panels ...P
 	return d
 }
 
-// choice is a variable with the values of a series' label.
-func choice(name, label, series, of string) Variable {
+// labelVariable is a variable with the values of a series' label.
+func labelVariable(name, label, series, of string) Variable {
 	return Variable{Name: name, Label: label, Type: "query", Query: "label_values(" + series + ", " + of + ")", Datasource: &datasource,
 		Refresh: 2, IncludeAll: true, AllValue: ".*", Multi: true, Sort: 1}
 }
 
-func over(expr, legend string) Target {
+func rangeTarget(expr, legend string) Target {
 	return Target{Expr: expr, LegendFormat: legend, Range: true}
 }
 
-func now(expr, legend string) Target {
+func instantTarget(expr, legend string) Target {
 	return Target{Expr: expr, LegendFormat: legend, Instant: true}
 }
 
-func panel(kind, title, description, unit string, w, h int, targets ...Target) Panel {
+func newPanel(kind, title, description, unit string, w, h int, targets ...Target) Panel {
 	return Panel{Type: kind, Title: title, Description: description, GridPos: GridPos{W: w, H: h}, Targets: targets, FieldConfig: FieldConfig{Defaults: Defaults{Unit: unit}}}
 }
 
-// lines are values over time; none of them is drawn across a gap.
-func lines(title, description, unit string, w int, targets ...Target) Panel {
-	p := panel("timeseries", title, description, unit, w, 8, targets...)
+// timeSeriesPanel are values over time; none of them is drawn across a gap.
+func timeSeriesPanel(title, description, unit string, w int, targets ...Target) Panel {
+	p := newPanel("timeseries", title, description, unit, w, 8, targets...)
 	p.FieldConfig.Defaults.Custom = map[string]any{"spanNulls": false, "fillOpacity": 5}
 	p.Options = map[string]any{"legend": map[string]any{"displayMode": "table", "placement": "right", "calcs": []string{"lastNotNull", "max"}}, "tooltip": map[string]any{"mode": "multi", "sort": "desc"}}
 	return p
 }
 
-// number is one value, large, green below bad and red from there on.
-func number(title, description, unit string, w int, bad float64, target Target) Panel {
-	p := panel("stat", title, description, unit, w, 4, target)
+// statPanel is one value, large, green below bad and red from there on.
+func statPanel(title, description, unit string, w int, bad float64, target Target) Panel {
+	p := newPanel("stat", title, description, unit, w, 4, target)
 	p.FieldConfig.Defaults.Thresholds = &Thresholds{"absolute", []Step{{"green", nil}, {"red", &bad}}}
 	p.Options = map[string]any{"colorMode": "background", "reduceOptions": map[string]any{"calcs": []string{"lastNotNull"}}}
 	return p
 }
 
-// good is the same the other way round: red below enough.
-func good(title, description, unit string, w int, enough float64, target Target) Panel {
-	p := number(title, description, unit, w, enough, target)
+// statPanelAtLeast is the same the other way round: red below enough.
+func statPanelAtLeast(title, description, unit string, w int, enough float64, target Target) Panel {
+	p := statPanel(title, description, unit, w, enough, target)
 	p.FieldConfig.Defaults.Thresholds.Steps = []Step{{"red", nil}, {"green", &enough}}
 	return p
 }
 
-// table shows labels as columns; hidden are those that nobody reads.
-func table(title, description, unit string, w, h int, value string, target Target, hidden ...string) Panel {
+// tablePanel shows labels as columns; hidden are those that nobody reads.
+func tablePanel(title, description, unit string, w, h int, value string, target Target, hidden ...string) Panel {
 	target.Format, target.Instant, target.Range = "table", true, false
-	p := panel("table", title, description, unit, w, h, target)
+	p := newPanel("table", title, description, unit, w, h, target)
 	exclude := map[string]bool{"Time": true, "__name__": true, "job": true}
 	for _, l := range hidden {
 		exclude[l] = true
@@ -238,11 +238,11 @@ func table(title, description, unit string, w, h int, value string, target Targe
 	return p
 }
 
-// heat is a native histogram over time.
-func heat(title, description string, w int, expr string) Panel {
-	t := over(expr, "")
+// heatmapPanel is a native histogram over time.
+func heatmapPanel(title, description string, w int, expr string) Panel {
+	t := rangeTarget(expr, "")
 	t.Format = "heatmap"
-	p := panel("heatmap", title, description, "s", w, 9, t)
+	p := newPanel("heatmap", title, description, "s", w, 9, t)
 	p.Options = map[string]any{"calculate": false, "yAxis": map[string]any{"unit": "s"}, "color": map[string]any{"mode": "scheme", "scheme": "Oranges", "steps": 64}}
 	return p
 }

@@ -53,9 +53,9 @@ func TestNICConfig(t *testing.T) {
 		o.Rules.GPU = product
 		m := nichealth.New(o.Rules, "boot", nil)
 		speed := want
-		m.Observe(&nichw.Poll{At: time.Unix(1e9, 0), Boot: "boot", Parts: nichw.ReadAll, DevicesKnown: true, InterfacesKnown: true, Devices: []nichw.Device{{Name: "mlx5_0", Function: nichw.Physical, Board: "MT_1",
+		m.ObservePoll(&nichw.Poll{At: time.Unix(1e9, 0), Boot: "boot", Parts: nichw.ReadAll, DevicesKnown: true, InterfacesKnown: true, Devices: []nichw.Device{{Name: "mlx5_0", Function: nichw.Physical, Board: "MT_1",
 			Ports: []nichw.Port{{Number: 1, State: nichw.Active, Phys: nichw.LinkUp, Rate: &speed}}}}})
-		if got, ok := m.ExpectedRate(nichealth.Port("mlx5_0", 1)); !ok || got != want {
+		if got, ok := m.ExpectedRate(nichealth.PortEntity("mlx5_0", 1)); !ok || got != want {
 			t.Errorf("%s: %d bytes a second are expected (%v), want %d", product, got, ok, want)
 		}
 	}
@@ -149,7 +149,7 @@ func TestAnalyzerConfig(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := daemon.Load(filepath.Join(dir, "analyzer.yml")); err != nil {
+	if _, err := daemon.LoadConfig(filepath.Join(dir, "analyzer.yml")); err != nil {
 		t.Error(err)
 	}
 }

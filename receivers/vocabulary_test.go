@@ -100,7 +100,7 @@ var described = regexp.MustCompile(`^Desc\{fqName: "([^"]+)", help: "([^"]*)", u
 func switches(t *testing.T) source {
 	t.Helper()
 	out := source{"graylink-switch", map[string]told{}, true}
-	for _, d := range fabricswitch.Families() {
+	for _, d := range fabricswitch.SeriesDescs() {
 		m := described.FindStringSubmatch(d.String())
 		if m == nil {
 			t.Fatalf("no family: %s", d)

@@ -94,7 +94,7 @@ var inText = regexp.MustCompile(`fabric_[a-z_]+`)
 
 // TestSeriesExist: what a rule asks for is exposed by the code or recorded by a rule.
 func TestSeriesExist(t *testing.T) {
-	known, err := drift.Exposed("..")
+	known, err := drift.ExposedSeries("..")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestSeriesExist(t *testing.T) {
 		known[r.Record] = true
 	}
 	for _, r := range rules {
-		asked, err := drift.Asked(r.Expr)
+		asked, err := drift.QueriedSeries(r.Expr)
 		if err != nil {
 			t.Error(err)
 		}
@@ -168,11 +168,11 @@ func TestEveryAlertHasItsTexts(t *testing.T) {
 // TestEveryKindAndScenario: an element of each kind makes exactly one of the alerts by
 // verdicts fire, and each scenario has a section in a runbook of those.
 func TestEveryKindAndScenario(t *testing.T) {
-	kinds, err := drift.Constants("../internal/fabric/verdict.go", "Kind")
+	kinds, err := drift.StringConstants("../internal/fabric/verdict.go", "Kind")
 	if err != nil || len(kinds) < 11 {
 		t.Fatalf("kinds %v, %v", kinds, err)
 	}
-	scenarios, err := drift.Constants("../internal/fabric/verdict.go", "Scenario")
+	scenarios, err := drift.StringConstants("../internal/fabric/verdict.go", "Scenario")
 	if err != nil || len(scenarios) < 14 {
 		t.Fatalf("scenarios %v, %v", scenarios, err)
 	}

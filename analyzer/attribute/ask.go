@@ -23,9 +23,9 @@ const (
 	nicPrefix    = "fabric_nic_port_"
 )
 
-// Asker reads an element's series from Prometheus: eight questions for each of its switches,
+// Attributor reads an element's series from Prometheus: eight questions for each of its switches,
 // twelve for its NICs together, and four for the control planes where they matter.
-type Asker struct {
+type Attributor struct {
 	DB evidence.Querier
 	// Scrape is the interval at which ports are scraped.
 	Scrape time.Duration
@@ -33,16 +33,16 @@ type Asker struct {
 	Before time.Duration
 }
 
-// maxPlaces bounds the ends that are asked about one verdict.
-const maxPlaces = 256
+// maxEnds bounds the ends that are asked about one verdict.
+const maxEnds = 256
 
-// Ask answers a question about an element of a fabric.
-func (a *Asker) Ask(ctx context.Context, g *fabric.Graph, q Question) (fabric.Attribution, error) {
-	places := placesOf(g, &q.Verdict)
-	control := controlOf(&q.Verdict, places)
+// Attribute answers a question about an element of a fabric.
+func (a *Attributor) Attribute(ctx context.Context, g *fabric.Graph, q Request) (fabric.Attribution, error) {
+	places := endRolesOf(g, &q.Verdict)
+	control := controlPlanesOf(&q.Verdict, places)
 	r := &readings{at: map[reading]*values{}, peers: map[string]string{}}
 	for _, p := range places {
-		r.peers[p.end] = g.Peer(p.end)
+		r.peers[p.end] = g.PeerOf(p.end)
 	}
 	ports, nics := map[string][]string{}, []string{} // by switch
 	for _, p := range places {
@@ -52,25 +52,25 @@ func (a *Asker) Ask(ctx context.Context, g *fabric.Graph, q Question) (fabric.At
 			nics = append(nics, regexp.QuoteMeta(p.end))
 		}
 	}
-	t := a.times(q)
+	t := a.momentsOf(q)
 	if c, ok := a.DB.(evidence.Clocked); ok {
 		var err error
-		if t.ahead, err = c.Offset(ctx); err != nil {
+		if t.ahead, err = c.ClockOffset(ctx); err != nil {
 			return fabric.Attribution{}, err
 		}
 	}
 	for _, sw := range slices.Sorted(maps.Keys(ports)) {
 		selector := fmt.Sprintf("switch=%s,port=~%s", strconv.Quote(sw), strconv.Quote(strings.Join(ports[sw], "|")))
-		if err := a.read(ctx, r, t, switchPrefix, selector); err != nil {
+		if err := a.readSeries(ctx, r, t, switchPrefix, selector); err != nil {
 			return fabric.Attribution{}, err
 		}
 	}
 	if len(nics) > 0 {
 		selector := "nic=~" + strconv.Quote(strings.Join(nics, "|"))
-		if err := a.read(ctx, r, t, nicPrefix, selector); err != nil {
+		if err := a.readSeries(ctx, r, t, nicPrefix, selector); err != nil {
 			return fabric.Attribution{}, err
 		}
-		if err := a.snapshots(ctx, r, t, fmt.Sprintf("{__name__=~%s,%s}", strconv.Quote(strings.Join(wholes(ofNIC), "|")), selector)); err != nil {
+		if err := a.readSnapshots(ctx, r, t, fmt.Sprintf("{__name__=~%s,%s}", strconv.Quote(strings.Join(wholeNames(ofNIC), "|")), selector)); err != nil {
 			return fabric.Attribution{}, err
 		}
 	}
@@ -79,35 +79,35 @@ func (a *Asker) Ask(ctx context.Context, g *fabric.Graph, q Question) (fabric.At
 		for _, p := range control {
 			names = append(names, regexp.QuoteMeta(p.end))
 		}
-		if err := a.snapshots(ctx, r, t, fmt.Sprintf("{__name__=~%s,switch=~%s}", strconv.Quote(strings.Join(wholes(ofSwitch), "|")), strconv.Quote(strings.Join(names, "|")))); err != nil {
+		if err := a.readSnapshots(ctx, r, t, fmt.Sprintf("{__name__=~%s,switch=~%s}", strconv.Quote(strings.Join(wholeNames(ofSwitch), "|")), strconv.Quote(strings.Join(names, "|")))); err != nil {
 			return fabric.Attribution{}, err
 		}
 	}
-	return explain(q, places, control, r), nil
+	return attributionOf(q, places, control, r), nil
 }
 
-// times are the moments of the questions: two before the incident, of which the second serves
+// moments are the moments of the questions: two before the incident, of which the second serves
 // where a series is younger than the first, its beginning, since when it surely lasts, and now;
 // and how far back a series may have spoken last.
-type times struct {
-	past, lately, edge, sure, now time.Time
-	look                          time.Duration
+type moments struct {
+	past, shortlyBefore, start, sureSince, now time.Time
+	lookback                                   time.Duration
 	// ahead is what Prometheus' clock is ahead of this machine's.
 	ahead time.Duration
 }
 
-func (a *Asker) times(q Question) times {
+func (a *Attributor) momentsOf(q Request) moments {
 	before := a.Before
 	if before == 0 {
 		before = time.Minute
 	}
-	return times{past: q.Since.Add(-before), lately: q.Since.Add(-before / 12), edge: q.Since, sure: q.Sure, now: q.Now, look: max(3*a.Scrape, 3*time.Second)}
+	return moments{past: q.Since.Add(-before), shortlyBefore: q.Since.Add(-before / 12), start: q.Since, sureSince: q.SureSince, now: q.Now, lookback: max(3*a.Scrape, 3*time.Second)}
 }
 
-// read takes all that the table asks of ports: what they count and are at three moments, and
+// readSeries takes all that the table asks of ports: what they count and are at three moments, and
 // what waited on average before and since.
-func (a *Asker) read(ctx context.Context, r *readings, t times, prefix, selector string) error {
-	if err := a.snapshots(ctx, r, t, fmt.Sprintf("{__name__=~%s,%s}", strconv.Quote(prefix+"(?:"+strings.Join(ports(), "|")+")"), selector)); err != nil {
+func (a *Attributor) readSeries(ctx context.Context, r *readings, t moments, prefix, selector string) error {
+	if err := a.readSnapshots(ctx, r, t, fmt.Sprintf("{__name__=~%s,%s}", strconv.Quote(prefix+"(?:"+strings.Join(portSeries(), "|")+")"), selector)); err != nil {
 		return err
 	}
 	for i := range table {
@@ -120,34 +120,34 @@ func (a *Asker) read(ctx context.Context, r *readings, t times, prefix, selector
 			over time.Duration
 			set  func(*values, *float64)
 		}{
-			{t.edge, t.edge.Sub(t.past), func(v *values, x *float64) { v.avgBefore = x }},
-			{t.now, t.now.Sub(t.sure), func(v *values, x *float64) { v.avgNow = x }},
+			{t.start, t.start.Sub(t.past), func(v *values, x *float64) { v.avgBefore = x }},
+			{t.now, t.now.Sub(t.sureSince), func(v *values, x *float64) { v.avgNow = x }},
 		} {
-			query := fmt.Sprintf("avg_over_time(%s{%s}[%s])", prefix+row.Series, selector, millis(of.over))
-			samples, err := a.instant(ctx, query, of.at.Add(t.ahead))
+			query := fmt.Sprintf("avg_over_time(%s{%s}[%s])", prefix+row.Series, selector, formatMillis(of.over))
+			samples, err := a.queryInstant(ctx, query, of.at.Add(t.ahead))
 			if err != nil {
 				return err
 			}
-			for end, x := range largest(samples) {
-				of.set(r.value(reading{end, row.Series, ""}), &x)
+			for end, x := range largestByEnd(samples) {
+				of.set(r.valuesOf(reading{end, row.Series, ""}), &x)
 			}
 		}
 	}
 	return nil
 }
 
-// instant asks a question; an answer that the server calls incomplete is used as far as it goes.
-func (a *Asker) instant(ctx context.Context, query string, at time.Time) ([]evidence.Sample, error) {
-	samples, err := a.DB.Instant(ctx, query, at)
-	var partial *evidence.Partial
+// queryInstant asks a question; an answer that the server calls incomplete is used as far as it goes.
+func (a *Attributor) queryInstant(ctx context.Context, query string, at time.Time) ([]evidence.Sample, error) {
+	samples, err := a.DB.QueryInstant(ctx, query, at)
+	var partial *evidence.PartialError
 	if errors.As(err, &partial) {
 		err = nil
 	}
 	return samples, err
 }
 
-// value is a reading's values, made if there are none.
-func (r *readings) value(k reading) *values {
+// valuesOf is a reading's values, made if there are none.
+func (r *readings) valuesOf(k reading) *values {
 	v := r.at[k]
 	if v == nil {
 		v = &values{}
@@ -156,8 +156,8 @@ func (r *readings) value(k reading) *values {
 	return v
 }
 
-// largest is what several scrapes of the same end say, by end.
-func largest(samples []evidence.Sample) map[string]float64 {
+// largestByEnd is what several scrapes of the same end say, by end.
+func largestByEnd(samples []evidence.Sample) map[string]float64 {
 	out := map[string]float64{}
 	for _, s := range samples {
 		end := endOf(s.Labels)
@@ -178,15 +178,15 @@ func endOf(l map[string]string) string {
 	return l["switch"] + ":" + l["port"]
 }
 
-// snapshots asks for the last values at four moments. A series that had not spoken for long
+// readSnapshots asks for the last values at four moments. A series that had not spoken for long
 // before a moment had none then; now counts only what was said in the incident.
-func (a *Asker) snapshots(ctx context.Context, r *readings, t times, selector string) error {
+func (a *Attributor) readSnapshots(ctx context.Context, r *readings, t moments, selector string) error {
 	one := map[string]*series{}
 	for i, of := range []struct {
 		at   time.Time
 		look time.Duration
-	}{{t.past, t.look}, {t.lately, t.look}, {t.edge, t.look}, {t.now, min(t.look, t.now.Sub(t.edge))}} {
-		samples, err := a.instant(ctx, fmt.Sprintf("last_over_time(%s[%s])", selector, millis(of.look)), of.at.Add(t.ahead))
+	}{{t.past, t.lookback}, {t.shortlyBefore, t.lookback}, {t.start, t.lookback}, {t.now, min(t.lookback, t.now.Sub(t.start))}} {
+		samples, err := a.queryInstant(ctx, fmt.Sprintf("last_over_time(%s[%s])", selector, formatMillis(of.look)), of.at.Add(t.ahead))
 		if err != nil {
 			return err
 		}
@@ -194,7 +194,7 @@ func (a *Asker) snapshots(ctx context.Context, r *readings, t times, selector st
 			if math.IsNaN(s.Value) {
 				continue
 			}
-			id := identity(s.Labels)
+			id := labelsKey(s.Labels)
 			if one[id] == nil {
 				one[id] = &series{labels: s.Labels}
 			}
@@ -202,7 +202,7 @@ func (a *Asker) snapshots(ctx context.Context, r *readings, t times, selector st
 			one[id].at[i] = &x
 		}
 	}
-	r.fold(one, t)
+	r.mergeSeries(one, t)
 	return nil
 }
 
@@ -212,8 +212,8 @@ type series struct {
 	at     [4]*float64
 }
 
-// identity is a series' labels as text.
-func identity(l map[string]string) string {
+// labelsKey is a series' labels as text.
+func labelsKey(l map[string]string) string {
 	keys := slices.Sorted(maps.Keys(l))
 	var b strings.Builder
 	for _, k := range keys {
@@ -222,9 +222,9 @@ func identity(l map[string]string) string {
 	return b.String()
 }
 
-// fold takes one of the series that several scrapers have of the same thing, that which knows
+// mergeSeries takes one of the series that several scrapers have of the same thing, that which knows
 // most, and sums what an end tells by lane or priority.
-func (r *readings) fold(all map[string]*series, t times) {
+func (r *readings) mergeSeries(all map[string]*series, t moments) {
 	best := map[string]*series{}
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		s := all[id]
@@ -232,7 +232,7 @@ func (r *readings) fold(all map[string]*series, t times) {
 		for _, l := range []string{"job", "instance", "replica", "prometheus", "cluster"} {
 			delete(own, l)
 		}
-		if k := identity(own); best[k] == nil || s.knows() > best[k].knows() {
+		if k := labelsKey(own); best[k] == nil || s.knownMoments() > best[k].knownMoments() {
 			best[k] = s
 		}
 	}
@@ -241,13 +241,13 @@ func (r *readings) fold(all map[string]*series, t times) {
 	for _, id := range ids {
 		s := best[id]
 		name := strings.TrimPrefix(strings.TrimPrefix(s.labels["__name__"], switchPrefix), nicPrefix)
-		v := r.value(reading{endOf(s.labels), name, s.labels[labelOf(name)]})
+		v := r.valuesOf(reading{endOf(s.labels), name, s.labels[labelOf(name)]})
 		past, since := s.at[0], t.past
 		if past == nil {
-			past, since = s.at[1], t.lately
+			past, since = s.at[1], t.shortlyBefore
 		}
-		v.secondsBefore, v.seconds = t.edge.Sub(since).Seconds(), t.now.Sub(t.edge).Seconds()
-		for i, to := range []**float64{&v.past, &v.edge, &v.now} {
+		v.secondsBefore, v.seconds = t.start.Sub(since).Seconds(), t.now.Sub(t.start).Seconds()
+		for i, to := range []**float64{&v.past, &v.atStart, &v.now} {
 			switch x := [...]*float64{past, s.at[2], s.at[3]}[i]; {
 			case x == nil:
 			case *to == nil:
@@ -260,8 +260,8 @@ func (r *readings) fold(all map[string]*series, t times) {
 	}
 }
 
-// knows is at how many of the moments a series had a value, those of the incident first.
-func (s *series) knows() (n int) {
+// knownMoments is at how many of the moments a series had a value, those of the incident first.
+func (s *series) knownMoments() (n int) {
 	for i, v := range s.at {
 		if v != nil {
 			n += 1 << i
@@ -270,13 +270,15 @@ func (s *series) knows() (n int) {
 	return n
 }
 
-func millis(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) + "ms" }
+func formatMillis(d time.Duration) string {
+	return strconv.FormatInt(max(d.Milliseconds(), 1), 10) + "ms"
+}
 
-// placesOf lists the ends that a verdict is about.
-func placesOf(g *fabric.Graph, v *fabric.Verdict) []place {
-	var out []place
+// endRolesOf lists the ends that a verdict is about.
+func endRolesOf(g *fabric.Graph, v *fabric.Verdict) []endRole {
+	var out []endRole
 	add := func(end string, sends, receives bool) {
-		if end == "" || g.LinkAt(end) == nil || len(out) == maxPlaces {
+		if end == "" || g.LinkAt(end) == nil || len(out) == maxEnds {
 			return
 		}
 		for i := range out {
@@ -285,11 +287,11 @@ func placesOf(g *fabric.Graph, v *fabric.Verdict) []place {
 				return
 			}
 		}
-		out = append(out, place{end, sends, receives})
+		out = append(out, endRole{end, sends, receives})
 	}
 	way := func(from, to string) { add(from, true, false); add(to, false, true) }
 	both := func(a, b string) { way(a, b); way(b, a) }
-	name := v.Element.Element
+	name := v.Element.ID
 	if d, err := fabric.ParseDirection(v.Direction); err == nil {
 		way(d.From, d.To)
 		return out
@@ -299,46 +301,46 @@ func placesOf(g *fabric.Graph, v *fabric.Verdict) []place {
 		a, b, _ := fabric.SplitLink(name)
 		both(a, b)
 	case fabric.KindNIC:
-		both(name, g.Peer(name))
+		both(name, g.PeerOf(name))
 	case fabric.KindPort, fabric.KindQueue:
 		port, _, _ := strings.Cut(name, "@")
-		way(port, g.Peer(port))
+		way(port, g.PeerOf(port))
 	case fabric.KindSwitch:
-		for _, end := range g.Ends(name) {
+		for _, end := range g.EndsOf(name) {
 			add(end, true, true)
 		}
 	case fabric.KindHost:
-		for _, end := range g.Ends(name) {
-			both(end, g.Peer(end))
+		for _, end := range g.EndsOf(name) {
+			both(end, g.PeerOf(end))
 		}
 	case fabric.KindLeafUplinks:
-		for _, end := range uplinks(g, name) {
+		for _, end := range uplinksOf(g, name) {
 			add(end, true, true)
 		}
 	case fabric.KindCorridor:
 		hops := strings.Split(name, "->")
 		for i := 1; i < len(hops); i++ {
-			for _, end := range g.Ends(hops[i-1]) {
-				if peer := g.Peer(end); fabric.OwnerOf(peer) == hops[i] && !fabric.IsNIC(peer) {
+			for _, end := range g.EndsOf(hops[i-1]) {
+				if peer := g.PeerOf(end); fabric.OwnerOf(peer) == hops[i] && !fabric.IsNIC(peer) {
 					way(end, peer)
 				}
 			}
 		}
 	case fabric.KindPair:
 		from, to, _ := strings.Cut(name, "->")
-		for _, end := range uplinks(g, from) {
+		for _, end := range uplinksOf(g, from) {
 			add(end, true, false)
 		}
-		for _, end := range uplinks(g, to) {
+		for _, end := range uplinksOf(g, to) {
 			add(end, false, true)
 		}
 	}
 	return out
 }
 
-// controlOf are the switches of places whose control plane may be why: where packets are
+// controlPlanesOf are the switches of places whose control plane may be why: where packets are
 // lost or sent elsewhere, and not where they are late.
-func controlOf(v *fabric.Verdict, places []place) (out []place) {
+func controlPlanesOf(v *fabric.Verdict, places []endRole) (out []endRole) {
 	switch {
 	case v.Scenario == fabric.HardFailure || v.Scenario == fabric.Flap:
 	case v.Kind == fabric.KindSwitch || v.Kind == fabric.KindLeafUplinks:
@@ -347,17 +349,17 @@ func controlOf(v *fabric.Verdict, places []place) (out []place) {
 	}
 	for _, p := range places {
 		sw, _, ok := fabric.SplitPort(p.end)
-		if ok && !slices.ContainsFunc(out, func(o place) bool { return o.end == sw }) {
-			out = append(out, place{sw, true, true})
+		if ok && !slices.ContainsFunc(out, func(o endRole) bool { return o.end == sw }) {
+			out = append(out, endRole{sw, true, true})
 		}
 	}
 	return out
 }
 
-// uplinks are a leaf's ports that face switches.
-func uplinks(g *fabric.Graph, leaf string) (out []string) {
-	for _, end := range g.Ends(leaf) {
-		if peer := g.Peer(end); peer != "" && !fabric.IsNIC(peer) {
+// uplinksOf are a leaf's ports that face switches.
+func uplinksOf(g *fabric.Graph, leaf string) (out []string) {
+	for _, end := range g.EndsOf(leaf) {
+		if peer := g.PeerOf(end); peer != "" && !fabric.IsNIC(peer) {
 			out = append(out, end)
 		}
 	}

@@ -32,20 +32,20 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Question asks why a verdict's element is at fault.
-type Question struct {
+// Request asks why a verdict's element is at fault.
+type Request struct {
 	Verdict fabric.Verdict
 	// Suggested are the causes that the probes alone suggest.
 	Suggested []string
 	// Since is when the symptom may have begun, Sure when it surely had, Now when it is asked.
-	Since, Sure, Now time.Time
+	Since, SureSince, Now time.Time
 	// Rerouted is how many of the verdict's flows took another way since; they are Flows.
 	Rerouted, Flows int
 }
 
-// place is an end that is read, and its part in the verdict: packets that suffer leave by
+// endRole is an end that is read, and its part in the verdict: packets that suffer leave by
 // it, or arrive at it.
-type place struct {
+type endRole struct {
 	end             string
 	sends, receives bool
 }
@@ -59,14 +59,16 @@ const (
 	either = sends | receives
 )
 
-func (p place) is(s side) bool { return s&sends != 0 && p.sends || s&receives != 0 && p.receives }
+func (p endRole) hasSide(s side) bool {
+	return s&sends != 0 && p.sends || s&receives != 0 && p.receives
+}
 
 // values are what is known of one series of one end: its last value before the incident
 // (edge), one some time before that (past), and the last one in it (now); its averages,
 // for what rises and falls. nil: not known.
 type values struct {
-	past, edge, now   *float64
-	avgBefore, avgNow *float64
+	past, atStart, now *float64
+	avgBefore, avgNow  *float64
 	// Seconds between past and edge, and between edge and now.
 	secondsBefore, seconds float64
 }
@@ -81,19 +83,19 @@ type readings struct {
 	peers map[string]string
 }
 
-// during is by how much a counter grew in the incident, before by how much a second it
+// growthDuring is by how much a counter grew in the incident, before by how much a second it
 // grew before. A counter that went back began anew.
-func (v *values) during() (float64, bool) { return grown(v.edge, v.now) }
+func (v *values) growthDuring() (float64, bool) { return counterGrowth(v.atStart, v.now) }
 
-func (v *values) before() (float64, bool) {
-	n, ok := grown(v.past, v.edge)
+func (v *values) rateBefore() (float64, bool) {
+	n, ok := counterGrowth(v.past, v.atStart)
 	if v.secondsBefore <= 0 {
 		return 0, false
 	}
 	return n / v.secondsBefore, ok
 }
 
-func grown(from, to *float64) (float64, bool) {
+func counterGrowth(from, to *float64) (float64, bool) {
 	switch {
 	case from == nil || to == nil:
 		return 0, false
@@ -103,23 +105,23 @@ func grown(from, to *float64) (float64, bool) {
 	return *to - *from, true
 }
 
-// explain answers a question from what was read of the places, and of the switches whose control
+// attributionOf answers a question from what was read of the places, and of the switches whose control
 // plane may be why.
-func explain(q Question, places, control []place, r *readings) fabric.Attribution {
+func attributionOf(q Request, places, control []endRole, r *readings) fabric.Attribution {
 	a := fabric.Attribution{From: q.Since, Until: q.Now, Causes: []fabric.Cause{}}
-	back := make([]place, len(places))
+	back := make([]endRole, len(places))
 	for i, p := range places {
-		back[i] = place{p.end, p.receives, p.sends}
+		back[i] = endRole{p.end, p.receives, p.sends}
 	}
-	a.Causes = append(a.Causes, r.causes(slices.Concat(places, control))...)
+	a.Causes = append(a.Causes, r.causesAt(slices.Concat(places, control))...)
 	// Routing leaves what failed: no cause of that.
 	failed := q.Verdict.Scenario == fabric.HardFailure || q.Verdict.Scenario == fabric.Flap
 	if failed {
 		a.Causes = slices.DeleteFunc(a.Causes, func(c fabric.Cause) bool { return c.Cause == fabric.CauseRouting })
 	}
-	a.Causes = append(a.Causes, r.capacity(q.Verdict.Kind, places)...)
+	a.Causes = append(a.Causes, r.capacityLoss(q.Verdict.Kind, places)...)
 	if q.Rerouted > 0 && !failed {
-		a.Causes = append(a.Causes, fabric.Cause{Cause: fabric.CauseRouting, Element: q.Verdict.Element.Element, Weight: routingWeight,
+		a.Causes = append(a.Causes, fabric.Cause{Cause: fabric.CauseRouting, Element: q.Verdict.Element.ID, Weight: routingWeight,
 			Text: fmt.Sprintf("%d of its %d flows took another way since", q.Rerouted, q.Flows)})
 	}
 	suggested := slices.Contains(q.Suggested, fabric.CauseCongestion)
@@ -132,15 +134,15 @@ func explain(q Question, places, control []place, r *readings) fabric.Attributio
 		}
 	}
 	if q.Verdict.Direction != "" && len(a.Causes) == 0 {
-		for _, c := range combine(r.causes(back)) {
-			a.Against = append(a.Against, fmt.Sprintf("at %s, %s: that would be %s on the way back, which the probes find clean", c.Element, c.Text, words(c.Cause)))
+		for _, c := range combineCauses(r.causesAt(back)) {
+			a.Against = append(a.Against, fmt.Sprintf("at %s, %s: that would be %s on the way back, which the probes find clean", c.Element, c.Text, causeText(c.Cause)))
 		}
 	}
-	a.Causes = combine(a.Causes)
+	a.Causes = combineCauses(a.Causes)
 	switch {
 	case len(a.Causes) > 0:
 		a.State = fabric.CauseFound
-	case r.any(places):
+	case r.anyCurrent(places):
 		a.State = fabric.NoCauseFound
 	default:
 		a.State = fabric.NoCauseData
@@ -152,19 +154,19 @@ func explain(q Question, places, control []place, r *readings) fabric.Attributio
 	case a.State == fabric.CauseFound:
 		a.Agrees = &yes
 	}
-	a.Summary = summary(&a, places, suggested)
+	a.Summary = summaryOf(&a, places, suggested)
 	return a
 }
 
-// causes are the rows of the table that readings of the places meet.
-func (r *readings) causes(places []place) (out []fabric.Cause) {
+// causesAt are the rows of the table that readings of the places meet.
+func (r *readings) causesAt(places []endRole) (out []fabric.Cause) {
 	for _, p := range places {
 		for i := range table {
 			row := &table[i]
-			if !p.is(row.side) {
+			if !p.hasSide(row.side) {
 				continue
 			}
-			for _, k := range r.of(p.end, row) {
+			for _, k := range r.readingsFor(p.end, row) {
 				text, weight := row.test(r, k)
 				if text == "" {
 					continue
@@ -175,13 +177,13 @@ func (r *readings) causes(places []place) (out []fabric.Cause) {
 				out = append(out, fabric.Cause{Cause: row.Cause, Element: p.end, Weight: row.Weight * weight, Text: text})
 			}
 		}
-		out = append(out, r.mtu(p, places)...)
+		out = append(out, r.mtuMismatch(p, places)...)
 	}
 	return out
 }
 
-// of are the readings of an end that a row is about, in order.
-func (r *readings) of(end string, row *Row) (out []reading) {
+// readingsFor are the readings of an end that a row is about, in order.
+func (r *readings) readingsFor(end string, row *Row) (out []reading) {
 	if len(row.Reasons) == 0 {
 		if k := (reading{end, row.Series, ""}); r.at[k] != nil {
 			out = append(out, k)
@@ -196,23 +198,23 @@ func (r *readings) of(end string, row *Row) (out []reading) {
 	return out
 }
 
-// any reports whether anything at all was read in the incident.
-func (r *readings) any(places []place) bool {
+// anyCurrent reports whether anything at all was read in the incident.
+func (r *readings) anyCurrent(places []endRole) bool {
 	for k, v := range r.at {
 		if v.now == nil && v.avgNow == nil {
 			continue
 		}
-		if slices.ContainsFunc(places, func(p place) bool { return p.end == k.end }) {
+		if slices.ContainsFunc(places, func(p endRole) bool { return p.end == k.end }) {
 			return true
 		}
 	}
 	return false
 }
 
-// spoke reports whether an end told anything before the incident.
-func (r *readings) spoke(end string) bool {
+// reportedBefore reports whether an end told anything before the incident.
+func (r *readings) reportedBefore(end string) bool {
 	for k, v := range r.at {
-		if k.end == end && v.edge != nil {
+		if k.end == end && v.atStart != nil {
 			return true
 		}
 	}
@@ -221,7 +223,7 @@ func (r *readings) spoke(end string) bool {
 
 // emptyQueue reports whether queues that packets leave by are known, and none held any
 // back beyond what it did before.
-func (r *readings) emptyQueue(places []place) (bool, string) {
+func (r *readings) emptyQueue(places []endRole) (bool, string) {
 	var known []string
 	for _, p := range places {
 		if !p.sends {
@@ -240,7 +242,7 @@ func (r *readings) emptyQueue(places []place) (bool, string) {
 				return false, ""
 			}
 			if v.avgNow != nil && !slices.ContainsFunc(known, func(k string) bool { return strings.HasPrefix(k, p.end+" ") }) {
-				known = append(known, fmt.Sprintf("%s held %s on average", p.end, amount(*v.avgNow, row.unit)))
+				known = append(known, fmt.Sprintf("%s held %s on average", p.end, formatAmount(*v.avgNow, row.unit)))
 			}
 		}
 	}
@@ -254,8 +256,8 @@ func (r *readings) emptyQueue(places []place) (bool, string) {
 	return true, "the queue of " + strings.Join(known, ", that of ") + more
 }
 
-// mtu compares an end with the one across its cable.
-func (r *readings) mtu(p place, places []place) []fabric.Cause {
+// mtuMismatch compares an end with the one across its cable.
+func (r *readings) mtuMismatch(p endRole, places []endRole) []fabric.Cause {
 	if !p.sends {
 		return nil
 	}
@@ -266,7 +268,7 @@ func (r *readings) mtu(p place, places []place) []fabric.Cause {
 			continue
 		}
 		weight, since := mtuWeight/2, "as before"
-		if own.edge != nil && *own.edge != *own.now || peer.edge != nil && *peer.edge != *peer.now {
+		if own.atStart != nil && *own.atStart != *own.now || peer.atStart != nil && *peer.atStart != *peer.now {
 			weight, since = mtuWeight, "changed since"
 		}
 		return []fabric.Cause{{Cause: fabric.CauseMTU, Element: p.end, Weight: weight,
@@ -275,8 +277,8 @@ func (r *readings) mtu(p place, places []place) []fabric.Cause {
 	return nil
 }
 
-// capacity counts the ports of a leaf's way out that are down.
-func (r *readings) capacity(kind fabric.Kind, places []place) []fabric.Cause {
+// capacityLoss counts the ports of a leaf's way out that are down.
+func (r *readings) capacityLoss(kind fabric.Kind, places []endRole) []fabric.Cause {
 	if kind != fabric.KindLeafUplinks {
 		return nil
 	}
@@ -296,8 +298,8 @@ func (r *readings) capacity(kind fabric.Kind, places []place) []fabric.Cause {
 		Text: fmt.Sprintf("%d of %d ports of the way out are down", len(down), known)}}
 }
 
-// combine joins what is found of each cause at each place, strongest cause first.
-func combine(found []fabric.Cause) []fabric.Cause {
+// combineCauses joins what is found of each cause at each place, strongest cause first.
+func combineCauses(found []fabric.Cause) []fabric.Cause {
 	type key struct{ cause, element string }
 	at := map[key]int{}
 	all := map[string]float64{} // of a cause, the chance that no reading means it
@@ -336,9 +338,9 @@ func combine(found []fabric.Cause) []fabric.Cause {
 // maxCauses bounds what is told of one verdict.
 const maxCauses = 12
 
-// Conclude sets a verdict's causes, and what to do if they say more than the scenario
+// ApplyAttribution sets a verdict's causes, and what to do if they say more than the scenario
 // does. suggested are the causes that the probes alone suggest.
-func Conclude(v *fabric.Verdict, suggested []string, a *fabric.Attribution) {
+func ApplyAttribution(v *fabric.Verdict, suggested []string, a *fabric.Attribution) {
 	v.Attribution = a
 	v.Causes = append([]string{}, suggested...)
 	if a == nil || a.State == fabric.NoCauseData {
@@ -371,9 +373,9 @@ func Conclude(v *fabric.Verdict, suggested []string, a *fabric.Attribution) {
 	}
 }
 
-// Blocking reports whether the readings of a switch confirm blocking across its ports, and
+// BlockingEvidence reports whether the readings of a switch confirm blocking across its ports, and
 // says how.
-func Blocking(a *fabric.Attribution) (string, bool) {
+func BlockingEvidence(a *fabric.Attribution) (string, bool) {
 	if a == nil {
 		return "", false
 	}

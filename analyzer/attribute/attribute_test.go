@@ -41,7 +41,7 @@ const begin, end = 100, 120
 
 // link is a verdict on leaf1's uplink, way up; uplink and facing are its ends.
 func link() fabric.Verdict {
-	return fabric.Verdict{Element: fabric.Element{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}, Direction: "leaf1:up1->spine1:dn1",
+	return fabric.Verdict{Element: fabric.Element{ID: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}, Direction: "leaf1:up1->spine1:dn1",
 		Scenario: fabric.Corridor, Action: "generic", Symptom: fabric.Symptom{AddedDelayNS: 1e6}}
 }
 
@@ -88,8 +88,8 @@ func ask(t *testing.T, v fabric.Verdict, suggested []string, all []written) fabr
 	for _, s := range all {
 		fmt.Fprintf(&b, "  %s{%s,instance=\"x:1\",job=\"switch\"} %s\n", s.name, s.labels, s.values)
 	}
-	a := Asker{DB: evidencetest.Load(t, b.String()), Scrape: time.Second}
-	got, err := a.Ask(t.Context(), graph(t), Question{Verdict: v, Suggested: suggested, Since: time.Unix(begin, 0), Sure: time.Unix(begin+5, 0), Now: time.Unix(end, 0)})
+	a := Attributor{DB: evidencetest.NewQuerier(t, b.String()), Scrape: time.Second}
+	got, err := a.Attribute(t.Context(), graph(t), Request{Verdict: v, Suggested: suggested, Since: time.Unix(begin, 0), SureSince: time.Unix(begin+5, 0), Now: time.Unix(end, 0)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,14 +183,14 @@ func TestCauses(t *testing.T) {
 	if causes(marked) != "congestion" {
 		t.Errorf("marks where no queue is known: %s", marked.Summary)
 	}
-	v := fabric.Verdict{Element: fabric.Element{Element: "h1/eth1", Kind: fabric.KindNIC}, Scenario: fabric.BadNIC}
+	v := fabric.Verdict{Element: fabric.Element{ID: "h1/eth1", Kind: fabric.KindNIC}, Scenario: fabric.BadNIC}
 	if a := ask(t, v, nil, []written{{nic + "symbol_errors_total", `nic="h1/eth1"`, grow("3")}}); causes(a) != "physical_errors" || a.Causes[0].Element != "h1/eth1" {
 		t.Errorf("a NIC's own port: %s", a.Summary)
 	}
 	if a := ask(t, v, nil, []written{{stalled, `nic="h1/eth1"`, grow("0.4")}}); causes(a) != "host" {
 		t.Errorf("a starved node: %s", a.Summary)
 	}
-	up := fabric.Verdict{Element: fabric.Element{Element: "leaf1", Kind: fabric.KindLeafUplinks}, Scenario: fabric.LeafUplinks}
+	up := fabric.Verdict{Element: fabric.Element{ID: "leaf1", Kind: fabric.KindLeafUplinks}, Scenario: fabric.LeafUplinks}
 	if a := ask(t, up, nil, []written{{sw + "oper_up", uplink, "0x200"}}); causes(a) != "capacity_loss" || !strings.Contains(a.Summary, "1 of 1 ports of the way out are down") {
 		t.Errorf("uplinks: %s", a.Summary)
 	}
@@ -203,7 +203,7 @@ func TestCausesOfNICs(t *testing.T) {
 		{port + "rate_bytes_per_second", at, "50e9x200"}, {pciLanes, at + `,is="current"`, "16x200"}, {pciLanes, at + `,is="max"`, "16x200"},
 		{driverLines, at + `,code="cmd_exec_timeout",severity="fatal"`, "0x200"}, {driverLines, at + `,code="access_reg_failed",severity="warning"`, "0+1x200"},
 		{findings, at + `,code="rate_below_expected",severity="fatal"`, "1x200"}, {port + "hardware_total", at + `,counter="out_of_sequence"`, "0+2x200"}}
-	bad := fabric.Verdict{Element: fabric.Element{Element: "h1/eth1", Kind: fabric.KindNIC}, Scenario: fabric.BadNIC, Action: "generic"}
+	bad := fabric.Verdict{Element: fabric.Element{ID: "h1/eth1", Kind: fabric.KindNIC}, Scenario: fabric.BadNIC, Action: "generic"}
 	for _, tt := range []struct {
 		name  string
 		more  []written
@@ -241,13 +241,13 @@ func TestCausesOfNICs(t *testing.T) {
 	}
 	v := bad
 	a := ask(t, v, nil, with(well, written{driverLines, at + `,code="cmd_exec_timeout",severity="fatal"`, step("0", "1")}))
-	Conclude(&v, nil, &a)
+	ApplyAttribution(&v, nil, &a)
 	if !strings.HasPrefix(v.Action, "Take the node of h1/eth1 out of service") {
 		t.Errorf("what to do: %s", v.Action)
 	}
 	v = bad
 	v.Scenario = fabric.HardFailure // what to do is the scenario's, the cause is told
-	Conclude(&v, nil, &a)
+	ApplyAttribution(&v, nil, &a)
 	if v.Action != "generic" || !slices.Equal(v.Causes, []string{fabric.CauseNIC}) {
 		t.Errorf("a failure: %q, %s", v.Causes, v.Action)
 	}
@@ -259,7 +259,7 @@ func TestRowsNameWhatThereIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := m.Severities()
+	known := m.PatternSeverities()
 	for i := range table {
 		for _, code := range table[i].Reasons {
 			if _, ok := known[code]; table[i].Series == driverLines && !ok {
@@ -306,7 +306,7 @@ func TestMarksAloneAreNoCongestion(t *testing.T) {
 	if a.State != fabric.NoCauseFound || a.Agrees == nil || *a.Agrees || !strings.Contains(a.Summary, "the queue of leaf1:up1 held 0 B on average: no congestion") {
 		t.Errorf("%+v", a)
 	}
-	Conclude(&v, []string{fabric.CauseCongestion}, &a)
+	ApplyAttribution(&v, []string{fabric.CauseCongestion}, &a)
 	if len(v.Causes) != 0 || v.Action != noQueue {
 		t.Errorf("causes %q: %s", v.Causes, v.Action)
 	}
@@ -317,7 +317,7 @@ func TestMarksAloneAreNoCongestion(t *testing.T) {
 	}
 	// The probes' word stands where nobody knows the queue.
 	unknown := ask(t, v, []string{fabric.CauseCongestion}, []written{{"fabric_switch_port_oper_up", uplink, "1x200"}})
-	Conclude(&v, []string{fabric.CauseCongestion}, &unknown)
+	ApplyAttribution(&v, []string{fabric.CauseCongestion}, &unknown)
 	if unknown.State != fabric.NoCauseFound || unknown.Agrees != nil || !slices.Equal(v.Causes, []string{fabric.CauseCongestion}) {
 		t.Errorf("%+v, causes %q", unknown, v.Causes)
 	}
@@ -346,7 +346,7 @@ func TestTwoScrapersCountOnce(t *testing.T) {
 
 // TestBlocking: rule 7.
 func TestBlocking(t *testing.T) {
-	v := fabric.Verdict{Element: fabric.Element{Element: "spine1", Kind: fabric.KindSwitch}, Scenario: fabric.HOLCross}
+	v := fabric.Verdict{Element: fabric.Element{ID: "spine1", Kind: fabric.KindSwitch}, Scenario: fabric.HOLCross}
 	out := written{"fabric_switch_port_queue_bytes", `switch="spine1",port="dn2"`, step("0", "9e6")}
 	in := written{"fabric_switch_port_receive_discards_total", facing, step("0", "0+50")}
 	for _, tt := range []struct {
@@ -354,7 +354,7 @@ func TestBlocking(t *testing.T) {
 		want   bool
 	}{{[]written{out, in}, true}, {[]written{out}, false}, {[]written{in}, false}, {nil, false}} {
 		a := ask(t, v, nil, tt.series)
-		if text, ok := Blocking(&a); ok != tt.want || ok && (!strings.Contains(text, "spine1:dn2") || !strings.Contains(text, "spine1:dn1")) {
+		if text, ok := BlockingEvidence(&a); ok != tt.want || ok && (!strings.Contains(text, "spine1:dn2") || !strings.Contains(text, "spine1:dn1")) {
 			t.Errorf("%v: %v, %s", tt.series, ok, text)
 		}
 	}
@@ -364,18 +364,18 @@ func TestBlocking(t *testing.T) {
 func TestConclude(t *testing.T) {
 	v := link()
 	a := ask(t, v, nil, with(idle(), written{"fabric_switch_port_receive_errors_total", facing + `,reason="crc"`, step("0", "0+1")}))
-	Conclude(&v, nil, &a)
+	ApplyAttribution(&v, nil, &a)
 	if !slices.Equal(v.Causes, []string{fabric.CausePhysical}) || !strings.Contains(v.Action, "optic and cable at spine1:dn1") {
 		t.Errorf("%q: %s", v.Causes, v.Action)
 	}
 	v = link()
 	v.Scenario = fabric.HardFailure
-	Conclude(&v, nil, &a)
+	ApplyAttribution(&v, nil, &a)
 	if v.Action != "generic" {
 		t.Errorf("a failure: %s", v.Action)
 	}
 	v = link()
-	Conclude(&v, []string{fabric.CauseMiscabled}, nil)
+	ApplyAttribution(&v, []string{fabric.CauseMiscabled}, nil)
 	if !slices.Equal(v.Causes, []string{fabric.CauseMiscabled}) || v.Action != "generic" {
 		t.Errorf("nobody asked: %q, %s", v.Causes, v.Action)
 	}
@@ -404,7 +404,7 @@ func TestEveryKindHasPlaces(t *testing.T) {
 		{fabric.KindLink, "leaf1:up9--spine1:dn9", "", ""},
 	} {
 		var got []string
-		for _, p := range placesOf(g, &fabric.Verdict{Element: fabric.Element{Element: tt.name, Kind: tt.kind}, Direction: tt.direction}) {
+		for _, p := range endRolesOf(g, &fabric.Verdict{Element: fabric.Element{ID: tt.name, Kind: tt.kind}, Direction: tt.direction}) {
 			text := p.end
 			if p.receives {
 				text += "<"
@@ -437,7 +437,7 @@ func TestTableIsPublished(t *testing.T) {
 	if !ok || !ok2 {
 		t.Fatalf("%s has no place for the table", file)
 	}
-	want := head + begin + Table() + end + foot
+	want := head + begin + MarkdownTable() + end + foot
 	if *update {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			t.Fatal(err)

@@ -33,13 +33,13 @@ func TestIncidents(t *testing.T) {
 		if len(f) != 4 || header["causes"] == "" {
 			t.Fatalf("%s: verdict %q, causes %q", file, header["verdict"], header["causes"])
 		}
-		v := fabric.Verdict{Element: fabric.Element{Kind: fabric.Kind(f[0]), Element: f[1]}, Direction: f[2], Scenario: fabric.Scenario(f[3]), Symptom: fabric.Symptom{AddedDelayNS: 1e6}}
-		a := Asker{DB: evidencetest.Load(t, string(b)), Scrape: time.Second}
+		v := fabric.Verdict{Element: fabric.Element{Kind: fabric.Kind(f[0]), ID: f[1]}, Direction: f[2], Scenario: fabric.Scenario(f[3]), Symptom: fabric.Symptom{AddedDelayNS: 1e6}}
+		a := Attributor{DB: evidencetest.NewQuerier(t, string(b)), Scrape: time.Second}
 		for _, q := range []struct {
 			now  int64
 			want string
 		}{{begin, ""}, {begin + 29, header["causes"]}} {
-			got, err := a.Ask(t.Context(), graph(t), Question{Verdict: v, Since: time.Unix(q.now-25, 0), Sure: time.Unix(q.now-20, 0), Now: time.Unix(q.now, 0)})
+			got, err := a.Attribute(t.Context(), graph(t), Request{Verdict: v, Since: time.Unix(q.now-25, 0), SureSince: time.Unix(q.now-20, 0), Now: time.Unix(q.now, 0)})
 			if err != nil {
 				t.Fatal(err)
 			}

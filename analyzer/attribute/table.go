@@ -29,8 +29,8 @@ type Row struct {
 // condition is what a reading must meet: in words, and as a test that gives the reading in
 // words, "" if it does not meet it, with the share of the row's weight that it has.
 type condition struct {
-	Words string
-	test  func(r *readings, k reading) (text string, share float64)
+	Description string
+	test        func(r *readings, k reading) (text string, share float64)
 }
 
 // unknownBefore is the share of a row's weight where nothing is known of before.
@@ -46,73 +46,73 @@ const (
 	actsFrom = 0.5
 )
 
-// full is the share of its rate from which a port is full: bursts need the rest.
-const full = 0.9
+// fullShare is the share of its rate from which a port is full: bursts need the rest.
+const fullShare = 0.9
 
-// oneMore is an Ethernet packet of full size, octets: fewer wait whenever two meet.
-const oneMore = 1500
+// fullPacket is an Ethernet packet of full size, octets: fewer wait whenever two meet.
+const fullPacket = 1500
 
-// grows is met by a counter that grew by least in the incident, and more than times as fast as
+// growsBy is met by a counter that grew by least in the incident, and more than times as fast as
 // before.
-func grows(least, times float64) condition {
+func growsBy(least, times float64) condition {
 	return condition{fmt.Sprintf("grew by %.0f or more in the incident, and %.0f times as fast as before", least, times),
 		func(r *readings, k reading) (string, float64) {
 			v := r.at[k]
-			n, ok := v.during()
+			n, ok := v.growthDuring()
 			if !ok || n < least {
 				return "", 0
 			}
-			return v.against(k, n/v.seconds, times, fmt.Sprintf("%s grew by %s", name(k), number(n)))
+			return v.compareRate(k, n/v.seconds, times, fmt.Sprintf("%s grew by %s", counterName(k), formatNumber(n)))
 		}}
 }
 
-// rate is met by a counter that grew by least a second in the incident, and more than times as fast
+// growsAtRate is met by a counter that grew by least a second in the incident, and more than times as fast
 // as before.
-func rate(least, times float64) condition {
-	return condition{fmt.Sprintf("grew by %s a second or more, and %.0f times as fast as before", number(least), times),
+func growsAtRate(least, times float64) condition {
+	return condition{fmt.Sprintf("grew by %s a second or more, and %.0f times as fast as before", formatNumber(least), times),
 		func(r *readings, k reading) (string, float64) {
 			v := r.at[k]
-			n, ok := v.during()
+			n, ok := v.growthDuring()
 			if !ok || n < least*v.seconds {
 				return "", 0
 			}
-			return v.against(k, n/v.seconds, times, fmt.Sprintf("%s grew by %s a second", name(k), number(n/v.seconds)))
+			return v.compareRate(k, n/v.seconds, times, fmt.Sprintf("%s grew by %s a second", counterName(k), formatNumber(n/v.seconds)))
 		}}
 }
 
-// against compares a counter's rate with that of before.
-func (v *values) against(k reading, rate, times float64, text string) (string, float64) {
-	was, ok := v.before()
+// compareRate compares a counter's rate with that of before.
+func (v *values) compareRate(k reading, rate, times float64, text string) (string, float64) {
+	was, ok := v.rateBefore()
 	switch {
 	case !ok:
 		return text + ", before: not known", unknownBefore
 	case rate < times*was:
 		return "", 0
 	}
-	return fmt.Sprintf("%s, by %s a second before", text, number(was)), 1
+	return fmt.Sprintf("%s, by %s a second before", text, formatNumber(was)), 1
 }
 
-// waits is met by a gauge whose average rose by more than least, and to times what it was.
-func waits(least, times float64, unit string) condition {
-	return condition{fmt.Sprintf("on average %s or more above, and %.0f times, what it was before", amount(least, unit), times),
+// averageRises is met by a gauge whose average rose by more than least, and to times what it was.
+func averageRises(least, times float64, unit string) condition {
+	return condition{fmt.Sprintf("on average %s or more above, and %.0f times, what it was before", formatAmount(least, unit), times),
 		func(r *readings, k reading) (string, float64) {
 			v := r.at[k]
 			if v.avgNow == nil || *v.avgNow < least {
 				return "", 0
 			}
-			text := fmt.Sprintf("%s waited on average", amount(*v.avgNow, unit))
+			text := fmt.Sprintf("%s waited on average", formatAmount(*v.avgNow, unit))
 			switch {
 			case v.avgBefore == nil:
 				return text + ", before: not known", unknownBefore
 			case *v.avgNow < *v.avgBefore+least, *v.avgNow < times**v.avgBefore:
 				return "", 0
 			}
-			return fmt.Sprintf("%s, %s before", text, amount(*v.avgBefore, unit)), 1
+			return fmt.Sprintf("%s, %s before", text, formatAmount(*v.avgBefore, unit)), 1
 		}}
 }
 
-// fell is met by a state that was 1 before the incident and is 0 now.
-func fell(was, is string) condition {
+// fellToZero is met by a state that was 1 before the incident and is 0 now.
+func fellToZero(was, is string) condition {
 	return condition{fmt.Sprintf("1 before, 0 now (%s, then %s)", was, is),
 		func(r *readings, k reading) (string, float64) {
 			v := r.at[k]
@@ -120,17 +120,17 @@ func fell(was, is string) condition {
 				return "", 0
 			}
 			switch {
-			case v.edge == nil:
+			case v.atStart == nil:
 				return fmt.Sprintf("it is %s, before: not known", is), unknownBefore
-			case *v.edge == 0:
+			case *v.atStart == 0:
 				return "", 0
 			}
 			return fmt.Sprintf("it is %s, it was %s before", is, was), 1
 		}}
 }
 
-// rose is met by a state that was not 1 before the incident and is 1 now.
-func rose(is string) condition {
+// roseToOne is met by a state that was not 1 before the incident and is 1 now.
+func roseToOne(is string) condition {
 	return condition{fmt.Sprintf("0 before, 1 now (%s)", is),
 		func(r *readings, k reading) (string, float64) {
 			v := r.at[k]
@@ -138,98 +138,98 @@ func rose(is string) condition {
 				return "", 0
 			}
 			switch {
-			case v.edge == nil:
+			case v.atStart == nil:
 				return fmt.Sprintf("it is %s, before: not known", is), unknownBefore
-			case *v.edge == 1:
+			case *v.atStart == 1:
 				return "", 0
 			}
 			return fmt.Sprintf("it is %s, it was not before", is), 1
 		}}
 }
 
-// raised is met by what is published only while it holds: where the end told other things
+// flagRaised is met by what is published only while it holds: where the end told other things
 // before the incident, it did not hold then.
-var raised = condition{"there in the incident, and not before",
+var flagRaised = condition{"there in the incident, and not before",
 	func(r *readings, k reading) (string, float64) {
 		v := r.at[k]
 		switch {
-		case v.now == nil || *v.now < 1 || v.edge != nil && *v.edge >= 1: // more than 1: of several lanes
+		case v.now == nil || *v.now < 1 || v.atStart != nil && *v.atStart >= 1: // more than 1: of several lanes
 			return "", 0
-		case !r.spoke(k.end):
+		case !r.reportedBefore(k.end):
 			return "its node says so, before: not known", unknownBefore
 		}
 		return "its node says so, and did not before", 1
 	}}
 
-// lower is met by what is lower than before, and not 0.
-func lower(what, unit string) condition {
+// lowerThanBefore is met by what is lower than before, and not 0.
+func lowerThanBefore(what, unit string) condition {
 	return condition{"lower than before, and not 0",
 		func(r *readings, k reading) (string, float64) {
 			v := r.at[k]
-			if v.now == nil || v.edge == nil || *v.now <= 0 || *v.now >= *v.edge {
+			if v.now == nil || v.atStart == nil || *v.now <= 0 || *v.now >= *v.atStart {
 				return "", 0
 			}
-			return fmt.Sprintf("%s has %s, %s before", what, amount(*v.now, unit), amount(*v.edge, unit)), 1
+			return fmt.Sprintf("%s has %s, %s before", what, formatAmount(*v.now, unit), formatAmount(*v.atStart, unit)), 1
 		}}
 }
 
-// fewer is met by a port that fewer routes' groups of next hops have as a way out than before.
-var fewer = condition{"fewer than before; not for failures and flaps, whose consequence that is",
+// fewerNextHops is met by a port that fewer routes' groups of next hops have as a way out than before.
+var fewerNextHops = condition{"fewer than before; not for failures and flaps, whose consequence that is",
 	func(r *readings, k reading) (string, float64) {
 		v := r.at[k]
-		if v.now == nil || v.edge == nil || *v.now >= *v.edge {
+		if v.now == nil || v.atStart == nil || *v.now >= *v.atStart {
 			return "", 0
 		}
-		return fmt.Sprintf("%s members of groups of next hops lead out of it, %s before", number(*v.now), number(*v.edge)), 1
+		return fmt.Sprintf("%s members of groups of next hops lead out of it, %s before", formatNumber(*v.now), formatNumber(*v.atStart)), 1
 	}}
 
-// worse is met by a ratio of least or more, and times what it was before.
-func worse(least, times float64) condition {
+// ratioRises is met by a ratio of least or more, and times what it was before.
+func ratioRises(least, times float64) condition {
 	return condition{fmt.Sprintf("%g or more, and %.0f times what it was before", least, times),
 		func(r *readings, k reading) (string, float64) {
 			v := r.at[k]
 			switch {
 			case v.now == nil || *v.now < least:
 				return "", 0
-			case v.edge == nil:
-				return fmt.Sprintf("%s is %.2g, before: not known", name(k), *v.now), unknownBefore
-			case *v.now < times**v.edge:
+			case v.atStart == nil:
+				return fmt.Sprintf("%s is %.2g, before: not known", counterName(k), *v.now), unknownBefore
+			case *v.now < times**v.atStart:
 				return "", 0
 			}
-			return fmt.Sprintf("%s is %.2g, %.2g before", name(k), *v.now, *v.edge), 1
+			return fmt.Sprintf("%s is %.2g, %.2g before", counterName(k), *v.now, *v.atStart), 1
 		}}
 }
 
-// dimmer is met by light, all lanes together, that fell by a fifth or more.
-var dimmer = condition{"a fifth or more below what it was before",
+// lightDropped is met by light, all lanes together, that fell by a fifth or more.
+var lightDropped = condition{"a fifth or more below what it was before",
 	func(r *readings, k reading) (string, float64) {
 		v := r.at[k]
-		if v.now == nil || v.edge == nil || *v.edge <= 0 || *v.now > 0.8**v.edge {
+		if v.now == nil || v.atStart == nil || *v.atStart <= 0 || *v.now > 0.8**v.atStart {
 			return "", 0
 		}
-		return fmt.Sprintf("its module has %.3g mW of light, %.3g mW before", *v.now*1e3, *v.edge*1e3), 1
+		return fmt.Sprintf("its module has %.3g mW of light, %.3g mW before", *v.now*1e3, *v.atStart*1e3), 1
 	}}
 
-// slower is met by a rate below the one of before.
-var slower = condition{"lower than before, and not 0",
+// speedDropped is met by a rate below the one of before.
+var speedDropped = condition{"lower than before, and not 0",
 	func(r *readings, k reading) (string, float64) {
 		v := r.at[k]
-		if v.now == nil || v.edge == nil || *v.now <= 0 || *v.now >= *v.edge {
+		if v.now == nil || v.atStart == nil || *v.now <= 0 || *v.now >= *v.atStart {
 			return "", 0
 		}
-		return fmt.Sprintf("it runs at %s, at %s before", bits(*v.now), bits(*v.edge)), 1
+		return fmt.Sprintf("it runs at %s, at %s before", formatBitRate(*v.now), formatBitRate(*v.atStart)), 1
 	}}
 
-// filled is met by a port that sent at nearly its speed, and did not before.
-var filled = condition{fmt.Sprintf("%.0f %% of speed_bytes_per_second or more, and less before", full*100),
+// portFilled is met by a port that sent at nearly its speed, and did not before.
+var portFilled = condition{fmt.Sprintf("%.0f %% of speed_bytes_per_second or more, and less before", fullShare*100),
 	func(r *readings, k reading) (string, float64) {
 		v, speed := r.at[k], r.at[reading{k.end, "speed_bytes_per_second", ""}]
-		n, ok := v.during()
-		if !ok || speed == nil || speed.now == nil || *speed.now <= 0 || n/v.seconds < full**speed.now {
+		n, ok := v.growthDuring()
+		if !ok || speed == nil || speed.now == nil || *speed.now <= 0 || n/v.seconds < fullShare**speed.now {
 			return "", 0
 		}
-		was, known := v.before()
-		if known && was >= full**speed.now {
+		was, known := v.rateBefore()
+		if known && was >= fullShare**speed.now {
 			return "", 0
 		}
 		return fmt.Sprintf("it sends at %.0f %% of its rate", 100*n/v.seconds / *speed.now), 1
@@ -257,8 +257,8 @@ const (
 	policed = "fabric_switch_control_plane_discards_total"
 )
 
-// priorities are the driver's counters of pause frames of all priorities (mlx5).
-func priorities(way string) (out []string) {
+// pauseCounters are the driver's counters of pause frames of all priorities (mlx5).
+func pauseCounters(way string) (out []string) {
 	for i := range 8 {
 		out = append(out, fmt.Sprintf("%s_prio%d_pause", way, i))
 	}
@@ -279,96 +279,96 @@ func labelOf(series string) string {
 
 // table is the table of causes: which reading of which end points to which cause, and how far.
 var table = []Row{
-	{Cause: fabric.CauseCongestion, Series: queueBytes, Weight: 0.9, side: sends, unit: octetUnit, queue: true, condition: waits(oneMore, 3, octetUnit)},
-	{Cause: fabric.CauseCongestion, Series: "queue_packets", Weight: 0.6, side: sends, unit: packets, queue: true, condition: waits(2, 3, packets)},
-	{Cause: fabric.CauseCongestion, Series: "queue_overlimits_total", Weight: 0.5, side: sends, queue: true, condition: rate(1, 3)},
-	{Cause: fabric.CauseCongestion, Series: "receive_fecn_packets_total", Weight: 0.6, side: receives, condition: rate(1, 3)},
-	{Cause: fabric.CauseCongestion, Series: "transmit_bytes_total", Weight: 0.3, side: sends, condition: filled},
+	{Cause: fabric.CauseCongestion, Series: queueBytes, Weight: 0.9, side: sends, unit: octetUnit, queue: true, condition: averageRises(fullPacket, 3, octetUnit)},
+	{Cause: fabric.CauseCongestion, Series: "queue_packets", Weight: 0.6, side: sends, unit: packets, queue: true, condition: averageRises(2, 3, packets)},
+	{Cause: fabric.CauseCongestion, Series: "queue_overlimits_total", Weight: 0.5, side: sends, queue: true, condition: growsAtRate(1, 3)},
+	{Cause: fabric.CauseCongestion, Series: "receive_fecn_packets_total", Weight: 0.6, side: receives, condition: growsAtRate(1, 3)},
+	{Cause: fabric.CauseCongestion, Series: "transmit_bytes_total", Weight: 0.3, side: sends, condition: portFilled},
 
-	{Cause: fabric.CauseStall, Series: "transmit_wait_ticks_total", Weight: 0.7, side: sends, condition: rate(1000, 3)},
-	{Cause: fabric.CauseStall, Series: "vl_transmit_wait_ticks_total", Weight: 0.5, side: sends, condition: rate(1000, 3)},
-	{Cause: fabric.CauseStall, Series: "transmit_discard_details_total", Reasons: []string{"lifetime", "head_of_queue_lifetime"}, Weight: 0.7, side: sends, condition: grows(3, 3)},
+	{Cause: fabric.CauseStall, Series: "transmit_wait_ticks_total", Weight: 0.7, side: sends, condition: growsAtRate(1000, 3)},
+	{Cause: fabric.CauseStall, Series: "vl_transmit_wait_ticks_total", Weight: 0.5, side: sends, condition: growsAtRate(1000, 3)},
+	{Cause: fabric.CauseStall, Series: "transmit_discard_details_total", Reasons: []string{"lifetime", "head_of_queue_lifetime"}, Weight: 0.7, side: sends, condition: growsBy(3, 3)},
 
-	{Cause: fabric.CauseDrops, Series: "queue_discards_total", Weight: 0.5, side: sends, condition: grows(3, 3)},
-	{Cause: fabric.CauseDrops, Series: "transmit_discards_total", Weight: 0.5, side: sends, condition: grows(3, 3)},
-	{Cause: fabric.CauseDrops, Series: "receive_discards_total", Weight: 0.5, side: receives, condition: grows(3, 3)},
-	{Cause: fabric.CauseDrops, Series: "receive_errors_total", Reasons: []string{"overrun", "fifo", "missed", "switch_relay", "constraint"}, Weight: 0.5, side: receives, condition: grows(3, 3)},
-	{Cause: fabric.CauseDrops, Series: "transmit_errors_total", Reasons: []string{"aborted", "fifo", "heartbeat", "constraint"}, Weight: 0.5, side: sends, condition: grows(3, 3)},
-	{Cause: fabric.CauseDrops, Series: "buffer_overruns_total", Weight: 0.5, side: receives, condition: grows(3, 3)},
+	{Cause: fabric.CauseDrops, Series: "queue_discards_total", Weight: 0.5, side: sends, condition: growsBy(3, 3)},
+	{Cause: fabric.CauseDrops, Series: "transmit_discards_total", Weight: 0.5, side: sends, condition: growsBy(3, 3)},
+	{Cause: fabric.CauseDrops, Series: "receive_discards_total", Weight: 0.5, side: receives, condition: growsBy(3, 3)},
+	{Cause: fabric.CauseDrops, Series: "receive_errors_total", Reasons: []string{"overrun", "fifo", "missed", "switch_relay", "constraint"}, Weight: 0.5, side: receives, condition: growsBy(3, 3)},
+	{Cause: fabric.CauseDrops, Series: "transmit_errors_total", Reasons: []string{"aborted", "fifo", "heartbeat", "constraint"}, Weight: 0.5, side: sends, condition: growsBy(3, 3)},
+	{Cause: fabric.CauseDrops, Series: "buffer_overruns_total", Weight: 0.5, side: receives, condition: growsBy(3, 3)},
 
-	{Cause: fabric.CausePhysical, Series: "receive_errors_total", Reasons: []string{"crc", "alignment", "damaged"}, Weight: 0.8, side: receives, condition: grows(3, 3)},
-	{Cause: fabric.CausePhysical, Series: "receive_error_details_total", Reasons: []string{"local_physical", "malformed"}, Weight: 0.7, side: receives, condition: grows(3, 3)},
-	{Cause: fabric.CausePhysical, Series: "symbol_errors_total", Weight: 0.7, side: receives, condition: grows(3, 3)},
-	{Cause: fabric.CausePhysical, Series: "link_recoveries_total", Weight: 0.7, side: receives, condition: grows(1, 3)},
-	{Cause: fabric.CausePhysical, Series: "local_link_integrity_errors_total", Weight: 0.7, side: receives, condition: grows(1, 3)},
-	{Cause: fabric.CausePhysical, Series: "fec_uncorrectable_blocks_total", Weight: 0.8, side: receives, condition: grows(1, 3)},
-	{Cause: fabric.CausePhysical, Series: "lane_fec_uncorrectable_blocks_total", Weight: 0.8, side: receives, condition: grows(1, 3)},
-	{Cause: fabric.CausePhysical, Series: "fec_corrected_blocks_total", Weight: 0.3, side: receives, condition: rate(1, 10)},
-	{Cause: fabric.CausePhysical, Series: "sync_header_errors_total", Weight: 0.5, side: receives, condition: grows(3, 3)},
-	{Cause: fabric.CausePhysical, Series: "lane_errors_total", Weight: 0.5, side: receives, condition: grows(3, 3)},
+	{Cause: fabric.CausePhysical, Series: "receive_errors_total", Reasons: []string{"crc", "alignment", "damaged"}, Weight: 0.8, side: receives, condition: growsBy(3, 3)},
+	{Cause: fabric.CausePhysical, Series: "receive_error_details_total", Reasons: []string{"local_physical", "malformed"}, Weight: 0.7, side: receives, condition: growsBy(3, 3)},
+	{Cause: fabric.CausePhysical, Series: "symbol_errors_total", Weight: 0.7, side: receives, condition: growsBy(3, 3)},
+	{Cause: fabric.CausePhysical, Series: "link_recoveries_total", Weight: 0.7, side: receives, condition: growsBy(1, 3)},
+	{Cause: fabric.CausePhysical, Series: "local_link_integrity_errors_total", Weight: 0.7, side: receives, condition: growsBy(1, 3)},
+	{Cause: fabric.CausePhysical, Series: "fec_uncorrectable_blocks_total", Weight: 0.8, side: receives, condition: growsBy(1, 3)},
+	{Cause: fabric.CausePhysical, Series: "lane_fec_uncorrectable_blocks_total", Weight: 0.8, side: receives, condition: growsBy(1, 3)},
+	{Cause: fabric.CausePhysical, Series: "fec_corrected_blocks_total", Weight: 0.3, side: receives, condition: growsAtRate(1, 10)},
+	{Cause: fabric.CausePhysical, Series: "sync_header_errors_total", Weight: 0.5, side: receives, condition: growsBy(3, 3)},
+	{Cause: fabric.CausePhysical, Series: "lane_errors_total", Weight: 0.5, side: receives, condition: growsBy(3, 3)},
 
-	{Cause: fabric.CauseFlap, Series: "carrier_changes_total", Weight: 0.97, side: either, condition: grows(3, 3)},
-	{Cause: fabric.CauseFlap, Series: "link_downed_total", Weight: 0.9, side: either, condition: grows(1, 3)},
-	{Cause: fabric.CauseFlap, Series: "transmit_errors_total", Reasons: []string{"carrier"}, Weight: 0.4, side: sends, condition: grows(1, 3)},
-	{Cause: fabric.CauseDown, Series: "oper_up", Weight: 0.9, side: either, condition: fell("up", "down")},
-	{Cause: fabric.CauseDown, Series: "transmit_discard_details_total", Reasons: []string{"port_inactive"}, Weight: 0.5, side: sends, condition: grows(3, 3)},
-	{Cause: fabric.CauseAdmin, Series: "admin_up", Weight: 0.95, side: either, condition: fell("enabled", "shut by configuration")},
-	{Cause: fabric.CauseDownshift, Series: "speed_bytes_per_second", Weight: 0.9, side: either, condition: slower},
+	{Cause: fabric.CauseFlap, Series: "carrier_changes_total", Weight: 0.97, side: either, condition: growsBy(3, 3)},
+	{Cause: fabric.CauseFlap, Series: "link_downed_total", Weight: 0.9, side: either, condition: growsBy(1, 3)},
+	{Cause: fabric.CauseFlap, Series: "transmit_errors_total", Reasons: []string{"carrier"}, Weight: 0.4, side: sends, condition: growsBy(1, 3)},
+	{Cause: fabric.CauseDown, Series: "oper_up", Weight: 0.9, side: either, condition: fellToZero("up", "down")},
+	{Cause: fabric.CauseDown, Series: "transmit_discard_details_total", Reasons: []string{"port_inactive"}, Weight: 0.5, side: sends, condition: growsBy(3, 3)},
+	{Cause: fabric.CauseAdmin, Series: "admin_up", Weight: 0.95, side: either, condition: fellToZero("enabled", "shut by configuration")},
+	{Cause: fabric.CauseDownshift, Series: "speed_bytes_per_second", Weight: 0.9, side: either, condition: speedDropped},
 
-	{Cause: fabric.CauseMTU, Series: "receive_errors_total", Reasons: []string{"length"}, Weight: 0.4, side: receives, condition: grows(3, 3)},
-	{Cause: fabric.CauseMTU, Series: "transmit_discard_details_total", Reasons: []string{"neighbor_mtu"}, Weight: 0.9, side: sends, condition: grows(3, 3)},
+	{Cause: fabric.CauseMTU, Series: "receive_errors_total", Reasons: []string{"length"}, Weight: 0.4, side: receives, condition: growsBy(3, 3)},
+	{Cause: fabric.CauseMTU, Series: "transmit_discard_details_total", Reasons: []string{"neighbor_mtu"}, Weight: 0.9, side: sends, condition: growsBy(3, 3)},
 
 	// What switches tell by gNMI, or UFM tells of them: pauses and marks by priority and class are
 	// summed.
-	{Cause: fabric.CauseCongestion, Series: "ecn_marked_packets_total", Weight: 0.7, side: sends, condition: rate(1, 3)},
-	{Cause: fabric.CauseCongestion, Series: "queue_ecn_marked_packets_total", Weight: 0.7, side: sends, condition: rate(1, 3)},
-	{Cause: fabric.CauseStall, Series: "pfc_receive_frames_total", Weight: 0.8, side: sends, condition: rate(10, 3)},
-	{Cause: fabric.CauseStall, Series: "pfc_receive_pause_seconds_total", Weight: 0.9, side: sends, condition: rate(0.01, 3)},
-	{Cause: fabric.CauseStall, Series: "pfc_deadlocks_total", Weight: 0.9, side: either, condition: grows(1, 3)},
-	{Cause: fabric.CauseDrops, Series: "queue_discards_total", Reasons: []string{"full", "wred", "all"}, Weight: 0.5, side: sends, condition: grows(3, 3)},
-	{Cause: fabric.CausePhysical, Series: "post_fec_ber_ratio", Weight: 0.8, side: receives, condition: worse(1e-12, 10)},
-	{Cause: fabric.CausePhysical, Series: "symbol_ber_ratio", Weight: 0.8, side: receives, condition: worse(1e-12, 10)},
-	{Cause: fabric.CausePhysical, Series: "pre_fec_ber_ratio", Weight: 0.4, side: receives, condition: worse(1e-6, 10)},
-	{Cause: fabric.CauseOptics, Series: "module_receive_power_watts", Weight: 0.6, side: receives, condition: dimmer},
-	{Cause: fabric.CauseOptics, Series: "module_transmit_power_watts", Weight: 0.7, side: sends, condition: dimmer},
+	{Cause: fabric.CauseCongestion, Series: "ecn_marked_packets_total", Weight: 0.7, side: sends, condition: growsAtRate(1, 3)},
+	{Cause: fabric.CauseCongestion, Series: "queue_ecn_marked_packets_total", Weight: 0.7, side: sends, condition: growsAtRate(1, 3)},
+	{Cause: fabric.CauseStall, Series: "pfc_receive_frames_total", Weight: 0.8, side: sends, condition: growsAtRate(10, 3)},
+	{Cause: fabric.CauseStall, Series: "pfc_receive_pause_seconds_total", Weight: 0.9, side: sends, condition: growsAtRate(0.01, 3)},
+	{Cause: fabric.CauseStall, Series: "pfc_deadlocks_total", Weight: 0.9, side: either, condition: growsBy(1, 3)},
+	{Cause: fabric.CauseDrops, Series: "queue_discards_total", Reasons: []string{"full", "wred", "all"}, Weight: 0.5, side: sends, condition: growsBy(3, 3)},
+	{Cause: fabric.CausePhysical, Series: "post_fec_ber_ratio", Weight: 0.8, side: receives, condition: ratioRises(1e-12, 10)},
+	{Cause: fabric.CausePhysical, Series: "symbol_ber_ratio", Weight: 0.8, side: receives, condition: ratioRises(1e-12, 10)},
+	{Cause: fabric.CausePhysical, Series: "pre_fec_ber_ratio", Weight: 0.4, side: receives, condition: ratioRises(1e-6, 10)},
+	{Cause: fabric.CauseOptics, Series: "module_receive_power_watts", Weight: 0.6, side: receives, condition: lightDropped},
+	{Cause: fabric.CauseOptics, Series: "module_transmit_power_watts", Weight: 0.7, side: sends, condition: lightDropped},
 
 	// What a switch's forwarding tables say. Of failures and flaps it is the consequence (explain).
-	{Cause: fabric.CauseRouting, Series: "next_hop_group_members", Weight: 0.4, side: sends, condition: fewer},
+	{Cause: fabric.CauseRouting, Series: "next_hop_group_members", Weight: 0.4, side: sends, condition: fewerNextHops},
 
 	// What the NICs of nodes tell of themselves.
-	{Cause: fabric.CauseOptics, Series: "fabric_nic_module_receive_power_watts", Weight: 0.6, side: receives, condition: dimmer},
-	{Cause: fabric.CauseOptics, Series: "fabric_nic_module_transmit_power_watts", Weight: 0.7, side: sends, condition: dimmer},
-	{Cause: fabric.CauseDown, Series: "state", Reasons: []string{"ACTIVE"}, Weight: 0.9, side: either, condition: fell("ACTIVE", "not ACTIVE")},
-	{Cause: fabric.CauseAdmin, Series: "phys_state", Reasons: []string{"Disabled"}, Weight: 0.6, side: either, condition: rose("Disabled")},
-	{Cause: fabric.CausePhysical, Series: "phys_state", Reasons: []string{"LinkErrorRecovery"}, Weight: 0.8, side: either, condition: rose("recovering from errors")},
-	{Cause: fabric.CauseDownshift, Series: "rate_bytes_per_second", Weight: 0.9, side: either, condition: slower},
-	{Cause: fabric.CauseNIC, Series: findings, Reasons: []string{"device_disappeared"}, Weight: 0.95, side: either, condition: raised},
-	{Cause: fabric.CauseNIC, Series: driverLines, Reasons: []string{"cmd_exec_timeout", "health_compromised", "unrecoverable_hw_error", "pcie_fatal"}, Weight: 0.95, side: either, condition: grows(1, 3)},
-	{Cause: fabric.CauseNIC, Series: driverLines, Reasons: []string{"netdev_watchdog"}, Weight: 0.7, side: either, condition: grows(1, 3)},
-	{Cause: fabric.CauseNIC, Series: driverLines, Reasons: []string{"insufficient_power"}, Weight: 0.5, side: either, condition: grows(1, 3)},
-	{Cause: fabric.CauseNIC, Series: pciErrors, Reasons: []string{"fatal", "nonfatal"}, Weight: 0.8, side: either, condition: grows(1, 3)},
-	{Cause: fabric.CauseNIC, Series: pciLanes, Reasons: []string{"current"}, Weight: 0.8, side: either, condition: lower("its PCI link", "lanes")},
-	{Cause: fabric.CauseNIC, Series: pciSpeed, Reasons: []string{"current"}, Weight: 0.8, side: either, condition: lower("its PCI link", "transfers a second and lane")},
-	{Cause: fabric.CauseOptics, Series: driverLines, Reasons: []string{"module_absent"}, Weight: 0.9, side: either, condition: grows(1, 3)},
-	{Cause: fabric.CauseOptics, Series: driverLines, Reasons: []string{"high_temperature"}, Weight: 0.5, side: either, condition: grows(1, 3)},
-	{Cause: fabric.CauseOptics, Series: moduleFlags, Reasons: []string{"receive_loss_of_signal", "receive_loss_of_lock", "transmit_fault", "module_firmware_error", "data_path_firmware_error"}, Weight: 0.9, side: either, condition: raised},
+	{Cause: fabric.CauseOptics, Series: "fabric_nic_module_receive_power_watts", Weight: 0.6, side: receives, condition: lightDropped},
+	{Cause: fabric.CauseOptics, Series: "fabric_nic_module_transmit_power_watts", Weight: 0.7, side: sends, condition: lightDropped},
+	{Cause: fabric.CauseDown, Series: "state", Reasons: []string{"ACTIVE"}, Weight: 0.9, side: either, condition: fellToZero("ACTIVE", "not ACTIVE")},
+	{Cause: fabric.CauseAdmin, Series: "phys_state", Reasons: []string{"Disabled"}, Weight: 0.6, side: either, condition: roseToOne("Disabled")},
+	{Cause: fabric.CausePhysical, Series: "phys_state", Reasons: []string{"LinkErrorRecovery"}, Weight: 0.8, side: either, condition: roseToOne("recovering from errors")},
+	{Cause: fabric.CauseDownshift, Series: "rate_bytes_per_second", Weight: 0.9, side: either, condition: speedDropped},
+	{Cause: fabric.CauseNIC, Series: findings, Reasons: []string{"device_disappeared"}, Weight: 0.95, side: either, condition: flagRaised},
+	{Cause: fabric.CauseNIC, Series: driverLines, Reasons: []string{"cmd_exec_timeout", "health_compromised", "unrecoverable_hw_error", "pcie_fatal"}, Weight: 0.95, side: either, condition: growsBy(1, 3)},
+	{Cause: fabric.CauseNIC, Series: driverLines, Reasons: []string{"netdev_watchdog"}, Weight: 0.7, side: either, condition: growsBy(1, 3)},
+	{Cause: fabric.CauseNIC, Series: driverLines, Reasons: []string{"insufficient_power"}, Weight: 0.5, side: either, condition: growsBy(1, 3)},
+	{Cause: fabric.CauseNIC, Series: pciErrors, Reasons: []string{"fatal", "nonfatal"}, Weight: 0.8, side: either, condition: growsBy(1, 3)},
+	{Cause: fabric.CauseNIC, Series: pciLanes, Reasons: []string{"current"}, Weight: 0.8, side: either, condition: lowerThanBefore("its PCI link", "lanes")},
+	{Cause: fabric.CauseNIC, Series: pciSpeed, Reasons: []string{"current"}, Weight: 0.8, side: either, condition: lowerThanBefore("its PCI link", "transfers a second and lane")},
+	{Cause: fabric.CauseOptics, Series: driverLines, Reasons: []string{"module_absent"}, Weight: 0.9, side: either, condition: growsBy(1, 3)},
+	{Cause: fabric.CauseOptics, Series: driverLines, Reasons: []string{"high_temperature"}, Weight: 0.5, side: either, condition: growsBy(1, 3)},
+	{Cause: fabric.CauseOptics, Series: moduleFlags, Reasons: []string{"receive_loss_of_signal", "receive_loss_of_lock", "transmit_fault", "module_firmware_error", "data_path_firmware_error"}, Weight: 0.9, side: either, condition: flagRaised},
 	{Cause: fabric.CauseOptics, Series: moduleFlags, Reasons: []string{"receive_power_low_alarm", "transmit_power_low_alarm", "bias_high_alarm", "bias_low_alarm", "temperature_high_alarm", "voltage_low_alarm", "voltage_high_alarm"},
-		Weight: 0.8, side: either, condition: raised},
-	{Cause: fabric.CausePhysical, Series: driverCounts, Reasons: []string{"rx_crc_errors_phy", "rx_symbol_err_phy"}, Weight: 0.8, side: receives, condition: grows(3, 3)},
-	{Cause: fabric.CauseStall, Series: pauseFrames, Reasons: []string{"receive"}, Weight: 0.6, side: sends, condition: rate(10, 3)},
-	{Cause: fabric.CauseStall, Series: driverCounts, Reasons: priorities("rx"), Weight: 0.7, side: sends, condition: rate(10, 3)},
-	{Cause: fabric.CauseHost, Series: pauseFrames, Reasons: []string{"transmit"}, Weight: 0.6, side: receives, condition: rate(10, 3)},
-	{Cause: fabric.CauseHost, Series: driverCounts, Reasons: priorities("tx"), Weight: 0.7, side: receives, condition: rate(10, 3)},
-	{Cause: fabric.CauseHost, Series: driverCounts, Reasons: []string{"rx_discards_phy", "rx_out_of_buffer"}, Weight: 0.5, side: receives, condition: rate(1, 3)},
-	{Cause: fabric.CauseCongestion, Series: rdma, Reasons: []string{"np_ecn_marked_roce_packets"}, Weight: 0.6, side: receives, condition: rate(1, 3)},
-	{Cause: fabric.CauseCongestion, Series: rdma, Reasons: []string{"rp_cnp_handled"}, Weight: 0.5, side: sends, condition: rate(1, 3)},
-	{Cause: fabric.CauseDrops, Series: rdma, Reasons: []string{"out_of_sequence"}, Weight: 0.3, side: receives, condition: rate(1, 3)},
-	{Cause: fabric.CauseDrops, Series: rdma, Reasons: []string{"packet_seq_err", "local_ack_timeout_err"}, Weight: 0.3, side: sends, condition: rate(1, 3)},
-	{Cause: fabric.CauseHost, Series: rdma, Reasons: []string{"out_of_buffer", "rnr_nak_retry_err"}, Weight: 0.5, side: either, condition: rate(1, 3)},
+		Weight: 0.8, side: either, condition: flagRaised},
+	{Cause: fabric.CausePhysical, Series: driverCounts, Reasons: []string{"rx_crc_errors_phy", "rx_symbol_err_phy"}, Weight: 0.8, side: receives, condition: growsBy(3, 3)},
+	{Cause: fabric.CauseStall, Series: pauseFrames, Reasons: []string{"receive"}, Weight: 0.6, side: sends, condition: growsAtRate(10, 3)},
+	{Cause: fabric.CauseStall, Series: driverCounts, Reasons: pauseCounters("rx"), Weight: 0.7, side: sends, condition: growsAtRate(10, 3)},
+	{Cause: fabric.CauseHost, Series: pauseFrames, Reasons: []string{"transmit"}, Weight: 0.6, side: receives, condition: growsAtRate(10, 3)},
+	{Cause: fabric.CauseHost, Series: driverCounts, Reasons: pauseCounters("tx"), Weight: 0.7, side: receives, condition: growsAtRate(10, 3)},
+	{Cause: fabric.CauseHost, Series: driverCounts, Reasons: []string{"rx_discards_phy", "rx_out_of_buffer"}, Weight: 0.5, side: receives, condition: growsAtRate(1, 3)},
+	{Cause: fabric.CauseCongestion, Series: rdma, Reasons: []string{"np_ecn_marked_roce_packets"}, Weight: 0.6, side: receives, condition: growsAtRate(1, 3)},
+	{Cause: fabric.CauseCongestion, Series: rdma, Reasons: []string{"rp_cnp_handled"}, Weight: 0.5, side: sends, condition: growsAtRate(1, 3)},
+	{Cause: fabric.CauseDrops, Series: rdma, Reasons: []string{"out_of_sequence"}, Weight: 0.3, side: receives, condition: growsAtRate(1, 3)},
+	{Cause: fabric.CauseDrops, Series: rdma, Reasons: []string{"packet_seq_err", "local_ack_timeout_err"}, Weight: 0.3, side: sends, condition: growsAtRate(1, 3)},
+	{Cause: fabric.CauseHost, Series: rdma, Reasons: []string{"out_of_buffer", "rnr_nak_retry_err"}, Weight: 0.5, side: either, condition: growsAtRate(1, 3)},
 
-	{Cause: fabric.CauseControl, Series: policed, Weight: 0.6, side: either, condition: rate(10, 3)},
+	{Cause: fabric.CauseControl, Series: policed, Weight: 0.6, side: either, condition: growsAtRate(10, 3)},
 
-	{Cause: fabric.CauseHost, Series: stalled, Weight: 0.7, side: either, condition: rate(0.05, 3)},
+	{Cause: fabric.CauseHost, Series: stalled, Weight: 0.7, side: either, condition: growsAtRate(0.05, 3)},
 }
 
 // compared are causes that are found by comparing readings with each other.
@@ -400,8 +400,8 @@ var actions = map[string]string{
 // noQueue is what to do where packets suffer as behind a queue, and there is none.
 const noQueue = "Look at what marks, delays or drops packets there without a queue: ECN and WRED settings, policers, filters; cost the link out of ECMP if jobs are affected."
 
-// Table writes the table of causes in Markdown.
-func Table() string {
+// MarkdownTable writes the table of causes in Markdown.
+func MarkdownTable() string {
 	var b strings.Builder
 	b.WriteString("| cause | series | of which end | condition | weight |\n| --- | --- | --- | --- | --- |\n")
 	for i := range table {
@@ -411,7 +411,7 @@ func Table() string {
 			series += ", `" + labelOf(r.Series) + "` " + strings.Join(r.Reasons, ", ")
 		}
 		end := map[side]string{sends: "sends", receives: "receives", either: "either"}[r.side]
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %g |\n", r.Cause, series, end, r.Words, r.Weight)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %g |\n", r.Cause, series, end, r.Description, r.Weight)
 	}
 	for _, c := range compared {
 		fmt.Fprintf(&b, "| `%s` | %s | | %s | %s |\n", c.cause, c.series, c.condition, c.weight)
@@ -419,19 +419,19 @@ func Table() string {
 	return b.String()
 }
 
-// ports are the names behind fabric_switch_port_ and fabric_nic_port_ that are asked for.
-func ports() []string {
+// portSeries are the names behind fabric_switch_port_ and fabric_nic_port_ that are asked for.
+func portSeries() []string {
 	names := map[string]bool{"mtu_bytes": true, "speed_bytes_per_second": true}
 	for i := range table {
-		if !whole(table[i].Series) {
+		if !isWholeName(table[i].Series) {
 			names[table[i].Series] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(names))
 }
 
-// whole reports whether a row's series is a whole name.
-func whole(series string) bool {
+// isWholeName reports whether a row's series is a whole name.
+func isWholeName(series string) bool {
 	return strings.HasPrefix(series, "graylink_") || strings.HasPrefix(series, "fabric_")
 }
 
@@ -441,11 +441,11 @@ const (
 	ofSwitch = true
 )
 
-// wholes are the whole names that are asked for, of NICs or of switches.
-func wholes(of bool) []string {
+// wholeNames are the whole names that are asked for, of NICs or of switches.
+func wholeNames(of bool) []string {
 	names := map[string]bool{}
 	for i := range table {
-		if whole(table[i].Series) && strings.HasPrefix(table[i].Series, "fabric_switch_") == of {
+		if isWholeName(table[i].Series) && strings.HasPrefix(table[i].Series, "fabric_switch_") == of {
 			names[table[i].Series] = true
 		}
 	}

@@ -7,16 +7,16 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// summary is an attribution in plain words.
-func summary(a *fabric.Attribution, places []place, suggested bool) string {
+// summaryOf is an attribution in plain words.
+func summaryOf(a *fabric.Attribution, places []endRole, suggested bool) string {
 	var text []string
 	switch a.State {
 	case fabric.CauseFound:
 		top := a.Causes[0]
-		text = append(text, fmt.Sprintf("Cause: %s (weight %.2f): at %s, %s.", words(top.Cause), top.Weight, top.Element, top.Text))
+		text = append(text, fmt.Sprintf("Cause: %s (weight %.2f): at %s, %s.", causeText(top.Cause), top.Weight, top.Element, top.Text))
 		var more []string
 		for _, c := range a.Causes[1:] {
-			more = append(more, fmt.Sprintf("%s at %s, %s", words(c.Cause), c.Element, c.Text))
+			more = append(more, fmt.Sprintf("%s at %s, %s", causeText(c.Cause), c.Element, c.Text))
 		}
 		if len(more) > 0 {
 			text = append(text, "Also "+strings.Join(more, "; ")+".")
@@ -25,9 +25,9 @@ func summary(a *fabric.Attribution, places []place, suggested bool) string {
 			text = append(text, "The probes look like a queue, too.")
 		}
 	case fabric.NoCauseFound:
-		text = append(text, fmt.Sprintf("No cause found: the series of %s say nothing.", named(places)))
+		text = append(text, fmt.Sprintf("No cause found: the series of %s say nothing.", listEnds(places)))
 	case fabric.NoCauseData:
-		text = append(text, fmt.Sprintf("No data: there are no series of %s in the incident.", named(places)))
+		text = append(text, fmt.Sprintf("No data: there are no series of %s in the incident.", listEnds(places)))
 	}
 	for _, s := range a.Against {
 		text = append(text, "The series disagree: "+s+".")
@@ -35,8 +35,8 @@ func summary(a *fabric.Attribution, places []place, suggested bool) string {
 	return strings.Join(text, " ")
 }
 
-// named lists the ends of places, the first few.
-func named(places []place) string {
+// listEnds lists the ends of places, the first few.
+func listEnds(places []endRole) string {
 	const few = 4
 	var names []string
 	for _, p := range places {
@@ -52,30 +52,30 @@ func named(places []place) string {
 	return strings.Join(names, "")
 }
 
-// words are a cause's identifier for people.
-func words(cause string) string { return strings.ReplaceAll(cause, "_", " ") }
+// causeText are a cause's identifier for people.
+func causeText(cause string) string { return strings.ReplaceAll(cause, "_", " ") }
 
-// name is a series without its unit's end, for people.
-func name(k reading) string { return strings.TrimSuffix(k.series, "_total") }
+// counterName is a series without its unit's end, for people.
+func counterName(k reading) string { return strings.TrimSuffix(k.series, "_total") }
 
-func number(v float64) string {
+func formatNumber(v float64) string {
 	if v >= 1e6 || v > 0 && v < 1e-3 {
 		return fmt.Sprintf("%.3g", v)
 	}
-	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", rounded(v)), "0"), ".")
+	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", roundForText(v)), "0"), ".")
 }
 
-// rounded keeps three digits behind small numbers and none behind large ones.
-func rounded(v float64) float64 {
+// roundForText keeps three digits behind small numbers and none behind large ones.
+func roundForText(v float64) float64 {
 	if v >= 100 {
 		return float64(int64(v + 0.5))
 	}
 	return v
 }
 
-func amount(v float64, unit string) string {
+func formatAmount(v float64, unit string) string {
 	if unit != octetUnit {
-		return number(v) + " " + unit
+		return formatNumber(v) + " " + unit
 	}
 	for _, u := range []struct {
 		of   float64
@@ -88,5 +88,5 @@ func amount(v float64, unit string) string {
 	return fmt.Sprintf("%.0f B", v)
 }
 
-// bits writes octets a second as network people do.
-func bits(v float64) string { return fmt.Sprintf("%.4g Gbit/s", v*8/1e9) }
+// formatBitRate writes octets a second as network people do.
+func formatBitRate(v float64) string { return fmt.Sprintf("%.4g Gbit/s", v*8/1e9) }

@@ -18,23 +18,23 @@ type Cabling struct {
 	Swaps []Swap
 	// Graph is the fabric as it is cabled, with the swaps.
 	Graph *fabric.Graph
-	// Odd are the observations with a path that crosses what is no link even then.
-	Odd []int
+	// OddPaths are the observations with a path that crosses what is no link even then.
+	OddPaths []int
 }
 
-// odds is what was seen of a link that the topology does not have.
-type odds struct {
+// unknownLink is what was seen of a link that the topology does not have.
+type unknownLink struct {
 	a, b  string
 	flows map[string]bool
 	first time.Time
 }
 
-// Cables compares the paths of observations with the topology. A path tells by which
+// CompareCabling compares the paths of observations with the topology. A path tells by which
 // port a switch was left and by which the next one was entered, so a swap shows itself
 // as two links that do not exist.
-func Cables(g *fabric.Graph, obs []*fabric.Observation) Cabling {
+func CompareCabling(g *fabric.Graph, obs []*fabric.Observation) Cabling {
 	out := Cabling{Graph: g}
-	odd := map[string]*odds{}
+	odd := map[string]*unknownLink{}
 	plugged := map[string]time.Time{} // links of the topology near odd ones, and their last use
 	var strange []int
 	for i, o := range obs {
@@ -45,21 +45,21 @@ func Cables(g *fabric.Graph, obs []*fabric.Observation) Cabling {
 			continue
 		}
 		strange = append(strange, i)
-		for _, d := range o.Path.Directions(o.Src, o.Dst) {
-			if g.Peer(d.From) == d.To {
+		for _, d := range o.Path.LinkDirections(o.Src, o.Dst) {
+			if g.PeerOf(d.From) == d.To {
 				continue
 			}
-			x := odd[d.Link()]
+			x := odd[d.LinkID()]
 			if x == nil {
-				x = &odds{a: d.From, b: d.To, flows: map[string]bool{}, first: o.Start}
-				odd[d.Link()] = x
+				x = &unknownLink{a: d.From, b: d.To, flows: map[string]bool{}, first: o.Start}
+				odd[d.LinkID()] = x
 			}
 			x.flows[o.Edge] = true
 			if o.Start.Before(x.first) {
 				x.first = o.Start
 			}
 			for _, end := range [2]string{d.From, d.To} {
-				if far := g.Peer(end); far != "" {
+				if far := g.PeerOf(end); far != "" {
 					plugged[fabric.LinkID(end, far)] = time.Time{}
 				}
 			}
@@ -69,22 +69,22 @@ func Cables(g *fabric.Graph, obs []*fabric.Observation) Cabling {
 		return out
 	}
 	for _, o := range obs {
-		for _, d := range o.Path.Directions(o.Src, o.Dst) {
-			if last, asked := plugged[d.Link()]; asked && o.Start.After(last) {
-				plugged[d.Link()] = o.Start
+		for _, d := range o.Path.LinkDirections(o.Src, o.Dst) {
+			if last, asked := plugged[d.LinkID()]; asked && o.Start.After(last) {
+				plugged[d.LinkID()] = o.Start
 			}
 		}
 	}
-	found := make([]*odds, 0, len(odd))
+	found := make([]*unknownLink, 0, len(odd))
 	for _, x := range odd {
 		found = append(found, x)
 	}
-	slices.SortFunc(found, func(x, y *odds) int {
+	slices.SortFunc(found, func(x, y *unknownLink) int {
 		return cmp.Or(cmp.Compare(len(y.flows), len(x.flows)), cmp.Compare(fabric.LinkID(x.a, x.b), fabric.LinkID(y.a, y.b)))
 	})
 	for _, x := range found {
-		aFar, bFar := out.Graph.Peer(x.a), out.Graph.Peer(x.b)
-		if out.Graph != g && (aFar == x.b || aFar != g.Peer(x.a) || bFar != g.Peer(x.b)) {
+		aFar, bFar := out.Graph.PeerOf(x.a), out.Graph.PeerOf(x.b)
+		if out.Graph != g && (aFar == x.b || aFar != g.PeerOf(x.a) || bFar != g.PeerOf(x.b)) {
 			continue // an earlier swap has taken its cables
 		}
 		if aFar == "" || bFar == "" || !sameTiers(g, x, aFar, bFar) {
@@ -101,12 +101,12 @@ func Cables(g *fabric.Graph, obs []*fabric.Observation) Cabling {
 				first = other.first
 			}
 		}
-		s := Swap{Topology: both(fabric.LinkID(x.a, aFar), fabric.LinkID(x.b, bFar)), Fabric: both(fabric.LinkID(x.a, x.b), fabric.LinkID(aFar, bFar)), Flows: flows, First: first}
+		s := Swap{Topology: orderedPair(fabric.LinkID(x.a, aFar), fabric.LinkID(x.b, bFar)), Fabric: orderedPair(fabric.LinkID(x.a, x.b), fabric.LinkID(aFar, bFar)), Flows: flows, First: first}
 		if flows < swapFlows || plugged[s.Topology[0]].After(first) || plugged[s.Topology[1]].After(first) {
 			continue
 		}
 		out.Swaps = append(out.Swaps, s)
-		out.Graph = fabric.NewGraph(out.Graph.Topo.Replugged(aFar, x.b))
+		out.Graph = fabric.NewGraph(out.Graph.Topo.WithSwappedCables(aFar, x.b))
 	}
 	for _, i := range strange {
 		o := obs[i]
@@ -114,7 +114,7 @@ func Cables(g *fabric.Graph, obs []*fabric.Observation) Cabling {
 		if oddPath(out.Graph, o.Src, o.Dst, o.Path) || slices.ContainsFunc(o.Paths, func(p fabric.Path) bool {
 			return oddPath(g, o.Src, o.Dst, p) && oddPath(out.Graph, o.Src, o.Dst, p)
 		}) {
-			out.Odd = append(out.Odd, i)
+			out.OddPaths = append(out.OddPaths, i)
 		}
 	}
 	return out
@@ -124,7 +124,7 @@ func Cables(g *fabric.Graph, obs []*fabric.Observation) Cabling {
 func oddPath(g *fabric.Graph, src, dst string, p fabric.Path) bool {
 	from := src
 	for _, h := range p {
-		if from != "" && h.In != "" && g.Peer(from) != h.Switch+":"+h.In {
+		if from != "" && h.In != "" && g.PeerOf(from) != h.Switch+":"+h.In {
 			return true
 		}
 		from = ""
@@ -132,17 +132,17 @@ func oddPath(g *fabric.Graph, src, dst string, p fabric.Path) bool {
 			from = h.Switch + ":" + h.Out
 		}
 	}
-	return len(p) > 0 && from != "" && g.Peer(from) != dst
+	return len(p) > 0 && from != "" && g.PeerOf(from) != dst
 }
 
 // sameTiers reports whether two cables join the same tiers: such are mistaken for each
 // other.
-func sameTiers(g *fabric.Graph, x *odds, aFar, bFar string) bool {
+func sameTiers(g *fabric.Graph, x *unknownLink, aFar, bFar string) bool {
 	tier := func(end string) int { return g.SwitchTier(fabric.OwnerOf(end)) }
 	return tier(x.a) == tier(bFar) && tier(x.b) == tier(aFar)
 }
 
-func both(a, b string) [2]string {
+func orderedPair(a, b string) [2]string {
 	if b < a {
 		a, b = b, a
 	}

@@ -58,49 +58,49 @@ type Scene struct {
 	First    time.Time
 }
 
-// Verdicts describes suspects, those that are one fault together, and leaves out what
+// VerdictsFor describes suspects, those that are one fault together, and leaves out what
 // the evidence does not carry.
-func (c *Scene) Verdicts(suspects []triangulate.Suspect) []fabric.Verdict {
+func (c *Scene) VerdictsFor(suspects []triangulate.Suspect) []fabric.Verdict {
 	cases := make([]*suspicion, 0, len(suspects))
 	for _, s := range suspects {
-		cases = append(cases, c.see(s))
+		cases = append(cases, c.newSuspicion(s))
 	}
-	cases = c.hosts(cases)
+	cases = c.joinHosts(cases)
 	cases = c.deadSwitches(cases)
 	cases = c.crossPort(cases)
-	cases = c.within(cases)
-	cases = c.within(c.uplinksLeft(cases))
-	cases = slices.DeleteFunc(cases, func(x *suspicion) bool { return !c.settle(x) })
+	cases = c.dropContained(cases)
+	cases = c.dropContained(c.uplinksLeft(cases))
+	cases = slices.DeleteFunc(cases, func(x *suspicion) bool { return !c.decideScenario(x) })
 	out := make([]fabric.Verdict, 0, len(cases))
-	around := c.around(cases)
+	around := c.healthyNearby(cases)
 	for i, x := range cases {
-		out = append(out, c.verdict(x, around[i]))
+		out = append(out, c.newVerdict(x, around[i]))
 	}
 	return out
 }
 
-// verdict writes a suspicion down; around is how many healthy flows pass close by it.
-func (c *Scene) verdict(x *suspicion, around int) fabric.Verdict {
+// newVerdict writes a suspicion down; around is how many healthy flows pass close by it.
+func (c *Scene) newVerdict(x *suspicion, around int) fabric.Verdict {
 	v := fabric.Verdict{
-		Element:    fabric.Element{Element: x.Name, Kind: x.Kind},
+		Element:    fabric.Element{ID: x.Name, Kind: x.Kind},
 		Confidence: math.Round(math.Min(x.Confidence, 0.999)*1000) / 1000,
-		Symptom:    fabric.Symptom{AddedDelayNS: x.AddedDelayNS, LossRatio: ratio(x.LossRatio), ECNRatio: ratio(x.ECNRatio)},
+		Symptom:    fabric.Symptom{AddedDelayNS: x.AddedDelayNS, LossRatio: roundRatio(x.LossRatio), ECNRatio: roundRatio(x.ECNRatio)},
 		Scenario:   x.scenario, Class: x.Class, Equivalent: []fabric.Element{}, Causes: []string{}, Jobs: []string{}, FirstSeen: c.First,
 	}
 	if x.OneWay() {
 		v.Direction = x.Direction.String()
 	}
-	v.Severity = severity(x)
-	v.Tier, v.Plane = place(c.Graph, x.Name, x.Kind)
-	v.Equivalent = append(v.Equivalent, structural(c.Graph, x)...)
+	v.Severity = severityOf(x)
+	v.Tier, v.Plane = tierAndPlane(c.Graph, x.Name, x.Kind)
+	v.Equivalent = append(v.Equivalent, structuralEquivalents(c.Graph, x)...)
 	for _, e := range x.Equivalent {
-		el := fabric.Element{Element: e.Name, Kind: e.Kind}
+		el := fabric.Element{ID: e.Name, Kind: e.Kind}
 		if !slices.Contains(v.Equivalent, el) && el != v.Element {
 			v.Equivalent = append(v.Equivalent, el)
 		}
-		v.Alike = append(v.Alike, fabric.Place{Element: el, Direction: e.Direction})
+		v.SameFlowEquivalents = append(v.SameFlowEquivalents, fabric.DirectedElement{Element: el, Direction: e.Direction})
 	}
-	if x.queues() {
+	if x.variesLikeQueue() {
 		v.Causes = append(v.Causes, fabric.CauseCongestion)
 	}
 	if len(x.classes) == 1 {
@@ -119,17 +119,17 @@ func (c *Scene) verdict(x *suspicion, around int) fabric.Verdict {
 		}
 	}
 	v.BlastRadius = fabric.BlastRadius{NICs: len(x.nics), Edges: len(x.Explained)}
-	v.Action = action(&v)
-	v.Summary = summary(&v, x)
-	v.ID = ID(v.Kind, v.Element.Element, c.First)
+	v.Action = recommendedAction(&v)
+	v.Summary = summaryOf(&v, x)
+	v.ID = VerdictID(v.Kind, v.Element.ID, c.First)
 	return v
 }
 
-// ratio rounds a ratio that was fitted.
-func ratio(r float64) float64 { return math.Max(0, math.Round(r*1e4)/1e4) }
+// roundRatio rounds a ratio that was fitted.
+func roundRatio(r float64) float64 { return math.Max(0, math.Round(r*1e4)/1e4) }
 
-// severity: what is dead, and what a whole switch does to all its flows, is critical.
-func severity(x *suspicion) string {
+// severityOf: what is dead, and what a whole switch does to all its flows, is critical.
+func severityOf(x *suspicion) string {
 	switch {
 	case x.scenario == fabric.HardFailure, x.LossRatio >= hardLoss && x.scenario != fabric.Flap:
 		return fabric.SeverityCritical
@@ -139,10 +139,10 @@ func severity(x *suspicion) string {
 	return fabric.SeverityWarning
 }
 
-// Clock describes a clock that moved. first is when it was first seen to have.
-func Clock(g *fabric.Graph, s clocks.Suspect, findings []judge.Finding, first time.Time) fabric.Verdict {
+// ClockVerdict describes a clock that moved. first is when it was first seen to have.
+func ClockVerdict(g *fabric.Graph, s clocks.Suspect, findings []judge.Finding, first time.Time) fabric.Verdict {
 	v := fabric.Verdict{
-		Element: fabric.Element{Element: s.NIC, Kind: fabric.KindClock}, Scenario: fabric.ClockTrouble, Severity: fabric.SeverityWarning, Tier: 1,
+		Element: fabric.Element{ID: s.NIC, Kind: fabric.KindClock}, Scenario: fabric.ClockTrouble, Severity: fabric.SeverityWarning, Tier: 1,
 		Equivalent: []fabric.Element{}, Causes: []string{}, Jobs: []string{}, FirstSeen: first,
 		Action: "Look at what sets this host's clock (chrony, ptp4l, a hypervisor) and at its oscillator. Until it is steady, delays by it are set aside; the network is not at fault.",
 	}
@@ -150,7 +150,7 @@ func Clock(g *fabric.Graph, s clocks.Suspect, findings []judge.Finding, first ti
 		v.Plane = n.Plane
 	}
 	for _, nic := range s.Others {
-		v.Equivalent = append(v.Equivalent, fabric.Element{Element: nic, Kind: fabric.KindClock})
+		v.Equivalent = append(v.Equivalent, fabric.Element{ID: nic, Kind: fabric.KindClock})
 	}
 	// The chance that all who say so moved themselves, or that a node miscounts.
 	wrong := math.Pow(0.5, float64(s.Peers))
@@ -164,24 +164,24 @@ func Clock(g *fabric.Graph, s clocks.Suspect, findings []judge.Finding, first ti
 	nics := map[string]bool{s.NIC: true}
 	for _, i := range s.Explained {
 		f := &findings[i]
-		nics[f.Edge.Src], nics[f.Edge.Dst] = true, true
-		v.Edges = append(v.Edges, f.Edge.String())
+		nics[f.Flow.Src], nics[f.Flow.Dst] = true, true
+		v.Edges = append(v.Edges, f.Flow.String())
 	}
 	sort.Strings(v.Edges)
 	v.Evidence = fabric.EvidenceCount{DegradedEdges: len(s.Explained), ExplainedEdges: len(s.Explained), ContraryEdges: s.Contrary}
 	v.BlastRadius = fabric.BlastRadius{NICs: len(nics), Edges: len(s.Explained)}
-	v.Summary = "The clock of " + s.NIC + " " + moved(s) + why(s)
-	v.ID = ID(v.Kind, v.Element.Element, first)
+	v.Summary = "The clock of " + s.NIC + " " + describeMove(s) + moveEvidence(s)
+	v.ID = VerdictID(v.Kind, v.Element.ID, first)
 	return v
 }
 
-// moved says what a clock did, in words that go on from its name.
-func moved(s clocks.Suspect) string {
+// describeMove says what a clock did, in words that go on from its name.
+func describeMove(s clocks.Suspect) string {
 	switch {
 	case s.Drifts && s.Rate != nil && *s.Rate < 0:
-		return "runs about " + ppm(-*s.Rate) + " slower than before"
+		return "runs about " + formatPPM(-*s.Rate) + " slower than before"
 	case s.Drifts && s.Rate != nil:
-		return "runs about " + ppm(*s.Rate) + " faster than before"
+		return "runs about " + formatPPM(*s.Rate) + " faster than before"
 	case s.Drifts:
 		return "runs at another rate than before"
 	}
@@ -197,19 +197,19 @@ func moved(s clocks.Suspect) string {
 	if by < 0 {
 		by, way = -by, "back"
 	}
-	return verb + " " + way + " by about " + Delay(rounded(by))
+	return verb + " " + way + " by about " + FormatDelay(roundTwoDigits(by))
 }
 
-// ppm writes a rate to two significant digits or the whole millionth.
-func ppm(rate float64) string {
+// formatPPM writes a rate to two significant digits or the whole millionth.
+func formatPPM(rate float64) string {
 	if v := rate * 1e6; v < 10 {
 		return fmt.Sprintf("%.2g ppm", v)
 	}
 	return fmt.Sprintf("%.0f ppm", rate*1e6)
 }
 
-// rounded is n to two significant digits: more of a clock's move is noise.
-func rounded(n int64) int64 {
+// roundTwoDigits is n to two significant digits: more of a clock's move is noise.
+func roundTwoDigits(n int64) int64 {
 	unit := int64(1)
 	for n/unit >= 100 {
 		unit *= 10
@@ -217,8 +217,8 @@ func rounded(n int64) int64 {
 	return (n + unit/2) / unit * unit
 }
 
-// why says how a clock's move is known.
-func why(s clocks.Suspect) string {
+// moveEvidence says how a clock's move is known.
+func moveEvidence(s clocks.Suspect) string {
 	counted := "its node counted it"
 	if len(s.Explained) == 0 {
 		return ": " + counted + "."
@@ -240,15 +240,15 @@ type Swap struct {
 	First            time.Time
 }
 
-// Miscabled describes two cables that are swapped. The verdict names the first link
+// SwapVerdict describes two cables that are swapped. The verdict names the first link
 // of the topology; the other one is its equivalent, for the fault is theirs in common.
-func Miscabled(g *fabric.Graph, s Swap) fabric.Verdict {
+func SwapVerdict(g *fabric.Graph, s Swap) fabric.Verdict {
 	v := fabric.Verdict{
-		Element: fabric.Element{Element: s.Topology[0], Kind: fabric.KindLink}, Scenario: fabric.Miscabled, Severity: fabric.SeverityWarning,
-		Equivalent: []fabric.Element{{Element: s.Topology[1], Kind: fabric.KindLink}}, Causes: []string{fabric.CauseMiscabled}, Jobs: []string{}, FirstSeen: s.First,
+		Element: fabric.Element{ID: s.Topology[0], Kind: fabric.KindLink}, Scenario: fabric.Miscabled, Severity: fabric.SeverityWarning,
+		Equivalent: []fabric.Element{{ID: s.Topology[1], Kind: fabric.KindLink}}, Causes: []string{fabric.CauseMiscabled}, Jobs: []string{}, FirstSeen: s.First,
 		Action: "Swap the two cables back, or correct the topology file. Until then paths follow the cables as they are.",
 	}
-	v.Tier, v.Plane = place(g, s.Topology[0], fabric.KindLink)
+	v.Tier, v.Plane = tierAndPlane(g, s.Topology[0], fabric.KindLink)
 	// Each flow that shows it could be one that was traced across a change.
 	v.Confidence = math.Round(math.Min(1-math.Pow(0.5, float64(s.Flows)), 0.999)*1000) / 1000
 	by := fmt.Sprintf("%d flows came in by ports that they would not", s.Flows)
@@ -261,19 +261,19 @@ func Miscabled(g *fabric.Graph, s Swap) fabric.Verdict {
 	v.Evidence = fabric.EvidenceCount{ExplainedEdges: s.Flows}
 	v.BlastRadius.Edges = s.Flows
 	v.Summary = fmt.Sprintf("Two cables are swapped: the topology has %s and %s, the fabric has %s and %s: %s.", s.Topology[0], s.Topology[1], s.Fabric[0], s.Fabric[1], by)
-	v.ID = ID(v.Kind, v.Element.Element, s.First)
+	v.ID = VerdictID(v.Kind, v.Element.ID, s.First)
 	return v
 }
 
-// ID is a verdict's identifier: the same element and start give the same one
+// VerdictID is a verdict's identifier: the same element and start give the same one
 // on every replica.
-func ID(kind fabric.Kind, element string, first time.Time) string {
+func VerdictID(kind fabric.Kind, element string, first time.Time) string {
 	sum := sha256.Sum256([]byte(string(kind) + "\x00" + element + "\x00" + first.UTC().Format(time.RFC3339)))
 	return hex.EncodeToString(sum[:6])
 }
 
-// Delay writes nanoseconds in the unit a person would choose.
-func Delay(ns int64) string {
+// FormatDelay writes nanoseconds in the unit a person would choose.
+func FormatDelay(ns int64) string {
 	switch {
 	case ns >= 1e6 || ns <= -1e6:
 		return fmt.Sprintf("%.3g ms", float64(ns)/1e6)

@@ -35,8 +35,8 @@ func setup(t *testing.T) (*fabric.Graph, []judge.Finding) {
 	g := fabric.NewGraph(tp)
 	var fs []judge.Finding
 	for i, ends := range [][2]string{{"a/e", "c/e"}, {"b/e", "c/e"}, {"a/e", "b/e"}, {"c/e", "a/e"}} {
-		e := fabric.Edge{Src: ends[0], Dst: ends[1]}
-		f := judge.Finding{Edge: e, Condition: judge.Healthy, Obs: &fabric.Observation{Edge: e.String(), Path: g.ShortestPaths(ends[0], ends[1], 1)[0], PathState: fabric.PathValid}}
+		e := fabric.Flow{Src: ends[0], Dst: ends[1]}
+		f := judge.Finding{Flow: e, Condition: judge.Healthy, Obs: &fabric.Observation{Edge: e.String(), Path: g.ShortestPaths(ends[0], ends[1], 1)[0], PathState: fabric.PathValid}}
 		if i < 2 {
 			f.Condition = judge.Degraded
 		}
@@ -59,9 +59,9 @@ func TestRule10WhatLastsIsNamedByItsElement(t *testing.T) {
 		equal    string
 		words    string
 	}{
-		{"a link", triangulate.Element{Kind: fabric.KindLink, Name: up.Link(), Direction: up}, 0, fabric.Corridor, "warning", 2, "leaf1:u1 spine1:1", "from leaf1:u1 to spine1:1"},
-		{"a lossy link", triangulate.Element{Kind: fabric.KindLink, Name: up.Link()}, 0.1, fabric.Corridor, "warning", 2, "leaf1:u1 spine1:1", "adds 48 µs to the packets that cross it in either direction and loses 10 % of them"},
-		{"a dead link", triangulate.Element{Kind: fabric.KindLink, Name: up.Link(), Direction: up}, 1, fabric.HardFailure, "critical", 2, "leaf1:u1 spine1:1", "loses all of"},
+		{"a link", triangulate.Element{Kind: fabric.KindLink, Name: up.LinkID(), Direction: up}, 0, fabric.Corridor, "warning", 2, "leaf1:u1 spine1:1", "from leaf1:u1 to spine1:1"},
+		{"a lossy link", triangulate.Element{Kind: fabric.KindLink, Name: up.LinkID()}, 0.1, fabric.Corridor, "warning", 2, "leaf1:u1 spine1:1", "adds 48 µs to the packets that cross it in either direction and loses 10 % of them"},
+		{"a dead link", triangulate.Element{Kind: fabric.KindLink, Name: up.LinkID(), Direction: up}, 1, fabric.HardFailure, "critical", 2, "leaf1:u1 spine1:1", "loses all of"},
 		{"a NIC", triangulate.Element{Kind: fabric.KindNIC, Name: "a/e", Direction: in}, 0, fabric.BadNIC, "warning", 1, "a/e--leaf1:1", "the packets it receives"},
 		{"a NIC, outward", triangulate.Element{Kind: fabric.KindNIC, Name: "a/e", Direction: in.Reverse()}, 0, fabric.BadNIC, "warning", 1, "a/e--leaf1:1", "the packets it sends"},
 		{"a spine", triangulate.Element{Kind: fabric.KindSwitch, Name: "spine1"}, 0, fabric.HotSpine, "critical", 2, "", "the packets it forwards"},
@@ -73,10 +73,10 @@ func TestRule10WhatLastsIsNamedByItsElement(t *testing.T) {
 	first := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 	for _, tt := range tests {
 		s := triangulate.Suspect{Element: tt.el, Confidence: 0.9996, AddedDelayNS: 48000, LossRatio: tt.loss, Explained: []int{0, 1}}
-		v := (&Scene{Graph: g, Findings: fs, First: first}).Verdicts([]triangulate.Suspect{s})[0]
+		v := (&Scene{Graph: g, Findings: fs, First: first}).VerdictsFor([]triangulate.Suspect{s})[0]
 		var equal []string
 		for _, e := range v.Equivalent {
-			equal = append(equal, e.Element)
+			equal = append(equal, e.ID)
 		}
 		if v.Scenario != tt.scenario || v.Severity != tt.severity || v.Tier != tt.tier || v.Plane != "a" || strings.Join(equal, " ") != tt.equal {
 			t.Errorf("%s: %s %s tier %d plane %q, equivalent %q", tt.name, v.Scenario, v.Severity, v.Tier, v.Plane, equal)
@@ -95,17 +95,17 @@ func TestRule10WhatLastsIsNamedByItsElement(t *testing.T) {
 
 func TestIDIsTheSameOnEveryReplica(t *testing.T) {
 	at := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
-	if ID(fabric.KindLink, "x", at) != ID(fabric.KindLink, "x", at.In(time.FixedZone("CET", 3600))) {
+	if VerdictID(fabric.KindLink, "x", at) != VerdictID(fabric.KindLink, "x", at.In(time.FixedZone("CET", 3600))) {
 		t.Error("the time zone changes the identifier")
 	}
-	if ID(fabric.KindLink, "x", at) == ID(fabric.KindNIC, "x", at) || ID(fabric.KindLink, "x", at) == ID(fabric.KindLink, "x", at.Add(time.Second)) {
+	if VerdictID(fabric.KindLink, "x", at) == VerdictID(fabric.KindNIC, "x", at) || VerdictID(fabric.KindLink, "x", at) == VerdictID(fabric.KindLink, "x", at.Add(time.Second)) {
 		t.Error("two incidents share an identifier")
 	}
 }
 
 func TestDelayText(t *testing.T) {
 	for ns, want := range map[int64]string{0: "0 ns", 999: "999 ns", 48000: "48 µs", 2_130_000: "2.13 ms", -5000: "-5 µs"} {
-		if got := Delay(ns); got != want {
+		if got := FormatDelay(ns); got != want {
 			t.Errorf("%d: %q, want %q", ns, got, want)
 		}
 	}
@@ -115,7 +115,7 @@ func TestClockInWords(t *testing.T) {
 	g, _ := setup(t)
 	off := func(ns int64) *int64 { return &ns }
 	rate := func(r float64) *float64 { return &r }
-	findings := []judge.Finding{{Edge: fabric.Edge{Src: "h3/eth1", Dst: "h4/eth1"}}, {Edge: fabric.Edge{Src: "h3/eth1", Dst: "h4/eth1", Reply: true}}}
+	findings := []judge.Finding{{Flow: fabric.Flow{Src: "h3/eth1", Dst: "h4/eth1"}}, {Flow: fabric.Flow{Src: "h3/eth1", Dst: "h4/eth1", Reply: true}}}
 	for _, tc := range []struct {
 		s    clocks.Suspect
 		want string
@@ -129,11 +129,11 @@ func TestClockInWords(t *testing.T) {
 		{clocks.Suspect{Drifts: true, Counted: true}, "runs at another rate than before"},
 	} {
 		tc.s.NIC, tc.s.Others = "h3/eth1", []string{"h3/eth2"}
-		v := Clock(g, tc.s, findings, time.Unix(1000, 0))
+		v := ClockVerdict(g, tc.s, findings, time.Unix(1000, 0))
 		if !strings.Contains(v.Summary, tc.want) {
 			t.Errorf("%q, want %q in it", v.Summary, tc.want)
 		}
-		if v.Element != (fabric.Element{Element: "h3/eth1", Kind: fabric.KindClock}) || v.Scenario != fabric.ClockTrouble || len(v.Equivalent) != 1 || v.Confidence < 0.9 || v.Symptom != (fabric.Symptom{}) {
+		if v.Element != (fabric.Element{ID: "h3/eth1", Kind: fabric.KindClock}) || v.Scenario != fabric.ClockTrouble || len(v.Equivalent) != 1 || v.Confidence < 0.9 || v.Symptom != (fabric.Symptom{}) {
 			t.Errorf("%+v", v)
 		}
 		if (v.Severity == fabric.SeverityWarning) != (len(tc.s.Explained) > 0) {

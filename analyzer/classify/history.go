@@ -33,7 +33,7 @@ const (
 // cycles of the live analyzer. It costs some 80 octets a flow.
 type History struct {
 	moments int
-	flows   map[fabric.Edge]*past
+	flows   map[fabric.Flow]*flowHistory
 	starved map[string]mask // nodes
 	seed    maphash.Seed
 	step    time.Duration
@@ -42,96 +42,96 @@ type History struct {
 // mask has a bit for each moment; the latest is bit 0.
 type mask uint64
 
-// past is what one flow did. Its masks were last moved on at moment last.
-type past struct {
-	last                                    int
-	told, bad, out, hard, clean, tidy, away mask
-	home                                    uint64 // its route when it was out last
+// flowHistory is what one flow did. Its masks were last moved on at moment last.
+type flowHistory struct {
+	last                                                  int
+	decided, bad, outage, hard, clean, lossless, rerouted mask
+	outageRoute                                           uint64 // its route when it was out last
 }
 
 // NewHistory returns a history of nothing, whose moments are step apart.
 func NewHistory(step time.Duration) *History {
-	return &History{flows: map[fabric.Edge]*past{}, starved: map[string]mask{}, seed: maphash.MakeSeed(), step: step}
+	return &History{flows: map[fabric.Flow]*flowHistory{}, starved: map[string]mask{}, seed: maphash.MakeSeed(), step: step}
 }
 
-// Add takes the findings of one more moment, as they were judged by themselves.
-func (h *History) Add(findings []judge.Finding) {
+// AddMoment takes the findings of one more moment, as they were judged by themselves.
+func (h *History) AddMoment(findings []judge.Finding) {
 	h.moments++
 	for i := range findings {
 		f := &findings[i]
-		p := h.flows[f.Edge]
+		p := h.flows[f.Flow]
 		if p == nil {
-			p = &past{last: h.moments}
-			h.flows[f.Edge] = p
+			p = &flowHistory{last: h.moments}
+			h.flows[f.Flow] = p
 		}
-		p.advance(h.moments)
-		p.take(f, h.route(f.Obs.Path))
+		p.advanceTo(h.moments)
+		p.addFinding(f, h.routeHash(f.Obs.Path))
 	}
 	for node := range h.starved {
 		h.starved[node] <<= 1
 	}
-	for _, node := range starved(findings) {
+	for _, node := range starvedNodes(findings) {
 		h.starved[node] |= 1
 	}
 	if h.moments%Depth == 0 {
-		h.forget()
+		h.dropForgotten()
 	}
 }
 
-// forget drops the flows and nodes of which nothing is remembered: a fleet's plan changes.
-func (h *History) forget() {
-	maps.DeleteFunc(h.flows, func(_ fabric.Edge, p *past) bool { return h.moments-p.last >= Depth })
+// dropForgotten drops the flows and nodes of which nothing is remembered: a fleet's plan changes.
+func (h *History) dropForgotten() {
+	maps.DeleteFunc(h.flows, func(_ fabric.Flow, p *flowHistory) bool { return h.moments-p.last >= Depth })
 	maps.DeleteFunc(h.starved, func(_ string, m mask) bool { return m == 0 })
 }
 
-// advance moves the masks on to a moment.
-func (p *past) advance(to int) {
+// advanceTo moves the masks on to a moment.
+func (p *flowHistory) advanceTo(to int) {
 	by := to - p.last
 	p.last = to
-	for _, m := range []*mask{&p.told, &p.bad, &p.out, &p.hard, &p.clean, &p.tidy, &p.away} {
+	for _, m := range []*mask{&p.decided, &p.bad, &p.outage, &p.hard, &p.clean, &p.lossless, &p.rerouted} {
 		*m <<= by
 	}
 }
 
-func (p *past) take(f *judge.Finding, route uint64) {
+func (p *flowHistory) addFinding(f *judge.Finding, route uint64) {
 	if f.HostSuspect {
 		return
 	}
 	if f.Condition != judge.Undecided {
-		p.told |= 1
+		p.decided |= 1
 	}
 	if f.Condition == judge.Degraded {
 		p.bad |= 1
 	}
 	sent, lost := f.Obs.Sent, f.Obs.Lost
-	if f.Obs.Lately != nil {
-		sent, lost = f.Obs.Lately.Sent, f.Obs.Lately.Lost
+	if f.Obs.LastSecond != nil {
+		sent, lost = f.Obs.LastSecond.Sent, f.Obs.LastSecond.Lost
 	}
 	if ratio := float64(lost) / float64(max(sent, 1)); sent > 0 {
-		if ratio >= outLoss && lost >= judge.Defaults().MinLost {
-			p.out |= 1
+		if ratio >= outLoss && lost >= judge.DefaultParameters().MinLost {
+			p.outage |= 1
 		}
-		if ratio >= hardLoss && lost >= judge.Defaults().MinLost {
+		if ratio >= hardLoss && lost >= judge.DefaultParameters().MinLost {
 			p.hard |= 1
 		}
 		if ratio <= cleanLoss && sent >= cleanSent {
 			p.clean |= 1
 		}
 		if lost == 0 && sent >= hardClean {
-			p.tidy |= 1
+			p.lossless |= 1
 		}
 	}
 	switch {
 	case route == 0:
-	case (p.out|p.hard)&1 != 0:
-		p.home = route
-	case p.home != 0 && p.home != route:
-		p.away |= 1
+	case (p.outage|p.hard)&1 != 0:
+		p.outageRoute = route
+	case p.outageRoute != 0 && p.outageRoute != route:
+		p.rerouted |= 1
 	}
 }
 
-// route is a fingerprint of a path; 0: not known.
-func (h *History) route(p fabric.Path) uint64 {
+// routeHash is a fingerprint of a path; 0: not known.
+func (h *History) routeHash(p fabric.Path) uint64 {
 	if len(p) == 0 {
 		return 0
 	}
@@ -148,14 +148,14 @@ func (h *History) route(p fabric.Path) uint64 {
 	return m.Sum64() | 1
 }
 
-// starved names the nodes that make a moment's flows no evidence: those of whose flows
+// starvedNodes names the nodes that make a moment's flows no evidence: those of whose flows
 // nearly all are set aside, the one with the most first. A NIC that is flooded makes no
 // host starved.
-func starved(findings []judge.Finding) []string {
+func starvedNodes(findings []judge.Finding) []string {
 	aside := map[string][]int{}
 	for i := range findings {
 		if f := &findings[i]; f.HostSuspect && !f.Obs.Unread {
-			for _, node := range [2]string{fabric.OwnerOf(f.Edge.Src), fabric.OwnerOf(f.Edge.Dst)} {
+			for _, node := range [2]string{fabric.OwnerOf(f.Flow.Src), fabric.OwnerOf(f.Flow.Dst)} {
 				aside[node] = append(aside[node], i)
 			}
 		}
@@ -165,7 +165,7 @@ func starved(findings []judge.Finding) []string {
 	}
 	all := map[string]int{}
 	for i := range findings {
-		for _, node := range [2]string{fabric.OwnerOf(findings[i].Edge.Src), fabric.OwnerOf(findings[i].Edge.Dst)} {
+		for _, node := range [2]string{fabric.OwnerOf(findings[i].Flow.Src), fabric.OwnerOf(findings[i].Flow.Dst)} {
 			if aside[node] != nil {
 				all[node]++
 			}
@@ -194,28 +194,28 @@ func starved(findings []judge.Finding) []string {
 	return out
 }
 
-// Starved is the share of the moments, of those that are remembered, in which a node
+// StarvedShare is the share of the moments, of those that are remembered, in which a node
 // was starved.
-func (h *History) Starved(node string) float64 {
+func (h *History) StarvedShare(node string) float64 {
 	if h == nil || h.moments == 0 {
 		return 0
 	}
 	return float64(bits.OnesCount64(uint64(h.starved[node]))) / float64(min(h.moments, Depth))
 }
 
-// spell is how something comes and goes, in moments.
-type spell struct {
+// recurrence is how something comes and goes, in moments.
+type recurrence struct {
 	times   int // how often it came
 	longest int // the longest of its stays
 	lasts   bool
 }
 
-// spells reads a mask of bad moments and one of good ones, oldest first. Moments that
+// recurrenceOf reads a mask of bad moments and one of good ones, oldest first. Moments that
 // are neither join what is around them, those of goingOn prolong what is bad but begin
 // nothing: the path may be learnt long after it changed. What lies further back than
 // forgetAfter good moments is forgotten.
-func spells(bad, goingOn, good mask) spell {
-	var s spell
+func recurrenceOf(bad, goingOn, good mask) recurrence {
+	var s recurrence
 	run, quiet := 0, 0
 	for i := Depth - 1; i >= 0; i-- {
 		switch bit := mask(1) << i; {
@@ -232,7 +232,7 @@ func spells(bad, goingOn, good mask) spell {
 		case good&bit != 0:
 			run = 0
 			if quiet++; quiet == forgetAfter {
-				s = spell{}
+				s = recurrence{}
 			}
 		}
 	}
@@ -243,19 +243,19 @@ func spells(bad, goingOn, good mask) spell {
 // comesAndGoes tells how often the way of some flows was out, or avoided since, with clean
 // moments in between: the most that one of them tells, if at least a third of them tell
 // of twice or more.
-func (h *History) comesAndGoes(edges []fabric.Edge) (s spell, yes bool) {
+func (h *History) comesAndGoes(edges []fabric.Flow) (s recurrence, yes bool) {
 	if h == nil {
 		return s, false
 	}
-	var all []spell
+	var all []recurrence
 	for _, e := range edges {
 		p := h.flows[e]
 		if p == nil {
 			continue
 		}
-		p.advance(h.moments)
-		one := spells(p.out, p.away, p.clean&^p.away)
-		if hard := spells(p.hard, p.away, p.tidy&^p.away); hard.times > one.times {
+		p.advanceTo(h.moments)
+		one := recurrenceOf(p.outage, p.rerouted, p.clean&^p.rerouted)
+		if hard := recurrenceOf(p.hard, p.rerouted, p.lossless&^p.rerouted); hard.times > one.times {
 			one = hard
 		}
 		if one.times >= 2 {
@@ -273,9 +273,9 @@ func (h *History) comesAndGoes(edges []fabric.Edge) (s spell, yes bool) {
 	return s, true
 }
 
-// together tells how some groups of flows were bad at once: in a moment in which most
+// badTogether tells how some groups of flows were bad at once: in a moment in which most
 // flows of two groups or more were. alone are the moments in which only one group was.
-func (h *History) together(groups [][]fabric.Edge) (s spell, moments, alone int) {
+func (h *History) badTogether(groups [][]fabric.Flow) (s recurrence, moments, alone int) {
 	if h == nil {
 		return s, 0, 0
 	}
@@ -287,9 +287,9 @@ func (h *History) together(groups [][]fabric.Edge) (s spell, moments, alone int)
 			if p == nil {
 				continue
 			}
-			p.advance(h.moments)
+			p.advanceTo(h.moments)
 			for i := range Depth {
-				groupTold[i] += int(p.told >> i & 1)
+				groupTold[i] += int(p.decided >> i & 1)
 				groupBad[i] += int(p.bad >> i & 1)
 			}
 		}
@@ -312,5 +312,5 @@ func (h *History) together(groups [][]fabric.Edge) (s spell, moments, alone int)
 			quiet |= 1 << i
 		}
 	}
-	return spells(up, 0, quiet), bits.OnesCount64(uint64(up)), alone
+	return recurrenceOf(up, 0, quiet), bits.OnesCount64(uint64(up)), alone
 }

@@ -30,15 +30,15 @@ const (
 // suspicion is a suspect with what its flows have in common.
 type suspicion struct {
 	triangulate.Suspect
-	scenario fabric.Scenario
-	spell    spell // of a flap, or of flows that were bad together
-	moments  int   // how many moments are remembered
-	step     time.Duration
-	edges    []fabric.Edge
-	nics     map[string]bool // at the ends of the explained flows
-	from, to map[string]bool // nodes that send and receive them
-	classes  map[string]bool
-	delayed  int // explained flows that are late
+	scenario   fabric.Scenario
+	recurrence recurrence // of a flap, or of flows that were bad together
+	moments    int        // how many moments are remembered
+	step       time.Duration
+	edges      []fabric.Flow
+	nics       map[string]bool // at the ends of the explained flows
+	from, to   map[string]bool // nodes that send and receive them
+	classes    map[string]bool
+	delayed    int // explained flows that are late
 	// local and localClean are the explained and the clean flows that stay under the
 	// element, where it is a leaf.
 	local, localClean int
@@ -48,16 +48,16 @@ type suspicion struct {
 	egresses   int
 }
 
-// see gathers what the flows of a suspect have in common.
-func (c *Scene) see(s triangulate.Suspect) *suspicion {
+// newSuspicion gathers what the flows of a suspect have in common.
+func (c *Scene) newSuspicion(s triangulate.Suspect) *suspicion {
 	x := &suspicion{Suspect: s, nics: map[string]bool{}, from: map[string]bool{}, to: map[string]bool{}, classes: map[string]bool{}}
 	if c.History != nil {
 		x.moments, x.step = min(c.History.moments, Depth), c.History.step
 	}
 	for _, i := range s.Explained {
 		f := &c.Findings[i]
-		src, dst := f.Edge.Ends()
-		x.edges = append(x.edges, f.Edge)
+		src, dst := f.Flow.Endpoints()
+		x.edges = append(x.edges, f.Flow)
 		x.nics[src], x.nics[dst] = true, true
 		x.from[fabric.OwnerOf(src)], x.to[fabric.OwnerOf(dst)] = true, true
 		x.classes[f.Obs.Class] = true
@@ -88,8 +88,8 @@ func (c *Scene) see(s triangulate.Suspect) *suspicion {
 	return x
 }
 
-// join makes one suspicion of several that are one fault at an element.
-func (c *Scene) join(el triangulate.Element, parts []*suspicion) *suspicion {
+// joinSuspicions makes one suspicion of several that are one fault at an element.
+func (c *Scene) joinSuspicions(el triangulate.Element, parts []*suspicion) *suspicion {
 	all := triangulate.Suspect{Element: el}
 	for _, p := range parts {
 		all.Gain += p.Gain
@@ -105,13 +105,13 @@ func (c *Scene) join(el triangulate.Element, parts []*suspicion) *suspicion {
 	all.Explained = slices.Compact(all.Explained)
 	slices.Sort(all.Contrary)
 	all.Contrary = slices.Compact(all.Contrary)
-	return c.see(all)
+	return c.newSuspicion(all)
 }
 
-// within takes out what is only the unevenness of something wider that is named (rule 2):
+// dropContained takes out what is only the unevenness of something wider that is named (rule 2):
 // a link, NIC or queue at a switch, a way through it, one of the uplinks of a leaf, most
 // of whose flows the wider one explains, too, and which does no more harm than that.
-func (c *Scene) within(cases []*suspicion) []*suspicion {
+func (c *Scene) dropContained(cases []*suspicion) []*suspicion {
 	return slices.DeleteFunc(slices.Clone(cases), func(x *suspicion) bool {
 		return slices.ContainsFunc(cases, func(wide *suspicion) bool { return wide != x && c.partOf(x, wide) && x.mildBeside(wide) })
 	})
@@ -151,25 +151,25 @@ func (x *suspicion) mildBeside(wide *suspicion) bool {
 	return common*5 >= len(x.edges)*4
 }
 
-func compareEdges(a, b fabric.Edge) int {
+func compareEdges(a, b fabric.Flow) int {
 	if a.Reply != b.Reply {
 		if b.Reply {
 			return -1
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(a.Src, b.Src), cmp.Compare(a.Dst, b.Dst), cmp.Compare(a.Flow, b.Flow))
+	return cmp.Or(cmp.Compare(a.Src, b.Src), cmp.Compare(a.Dst, b.Dst), cmp.Compare(a.Number, b.Number))
 }
 
-// take replaces some suspicions by one.
-func take(cases []*suspicion, parts []*suspicion, one *suspicion) []*suspicion {
+// replaceParts replaces some suspicions by one.
+func replaceParts(cases []*suspicion, parts []*suspicion, one *suspicion) []*suspicion {
 	at := slices.Index(cases, parts[0])
 	cases[at] = one
 	return slices.DeleteFunc(cases, func(x *suspicion) bool { return slices.Contains(parts[1:], x) })
 }
 
-// hosts is rule 1.
-func (c *Scene) hosts(cases []*suspicion) []*suspicion {
+// joinHosts is rule 1.
+func (c *Scene) joinHosts(cases []*suspicion) []*suspicion {
 	byNode := map[string][]*suspicion{}
 	var nodes []string
 	for _, x := range cases {
@@ -191,25 +191,25 @@ func (c *Scene) hosts(cases []*suspicion) []*suspicion {
 		parts := byNode[node]
 		// A host that is short of CPU is slow both ways.
 		oneWay := len(parts) == 1 && parts[0].OneWay()
-		short := !oneWay && c.History.Starved(node) >= starvedShare
-		if !short && (len(parts) < 2 || len(parts) < len(c.Graph.Ends(node))) {
+		short := !oneWay && c.History.StarvedShare(node) >= starvedShare
+		if !short && (len(parts) < 2 || len(parts) < len(c.Graph.EndsOf(node))) {
 			continue
 		}
-		one := c.join(triangulate.Element{Kind: fabric.KindHost, Name: node}, parts)
+		one := c.joinSuspicions(triangulate.Element{Kind: fabric.KindHost, Name: node}, parts)
 		one.starved = short
-		cases = take(cases, parts, one)
+		cases = replaceParts(cases, parts, one)
 	}
 	return cases
 }
 
-// Starving names the nodes that were starved in most moments and whose flows, though they
+// StarvedHostVerdicts names the nodes that were starved in most moments and whose flows, though they
 // are no evidence, were late or lossy: somebody will ask why. Those that are named
 // already are left out.
-func (c *Scene) Starving(named []fabric.Verdict) []fabric.Verdict {
+func (c *Scene) StarvedHostVerdicts(named []fabric.Verdict) []fabric.Verdict {
 	var out []fabric.Verdict
-	for _, node := range starved(c.Findings) {
-		el := fabric.Element{Element: node, Kind: fabric.KindHost}
-		if c.History != nil && c.History.Starved(node) < 0.5 || slices.ContainsFunc(named, func(v fabric.Verdict) bool { return v.Element == el }) {
+	for _, node := range starvedNodes(c.Findings) {
+		el := fabric.Element{ID: node, Kind: fabric.KindHost}
+		if c.History != nil && c.History.StarvedShare(node) < 0.5 || slices.ContainsFunc(named, func(v fabric.Verdict) bool { return v.Element == el }) {
 			continue
 		}
 		s := triangulate.Suspect{Element: triangulate.Element{Kind: el.Kind, Name: node}, Confidence: 0.9}
@@ -217,11 +217,11 @@ func (c *Scene) Starving(named []fabric.Verdict) []fabric.Verdict {
 		var shifts []int64
 		for i := range c.Findings {
 			f := &c.Findings[i]
-			if !f.HostSuspect || f.Obs.Unread || fabric.OwnerOf(f.Edge.Src) != node && fabric.OwnerOf(f.Edge.Dst) != node {
+			if !f.HostSuspect || f.Obs.Unread || fabric.OwnerOf(f.Flow.Src) != node && fabric.OwnerOf(f.Flow.Dst) != node {
 				continue
 			}
 			late := f.HasShift && f.Shift > f.Scale+judge.ClockBound(f.Obs)
-			lossy := judge.LossLLR(f.Obs.Lost, f.Obs.Sent, judge.Defaults().BaseLoss) >= judge.Defaults().LossEvidence
+			lossy := judge.LossLLR(f.Obs.Lost, f.Obs.Sent, judge.DefaultParameters().BaseLoss) >= judge.DefaultParameters().LossEvidence
 			if late {
 				shifts = append(shifts, f.Shift)
 			}
@@ -242,9 +242,9 @@ func (c *Scene) Starving(named []fabric.Verdict) []fabric.Verdict {
 		if sent > 0 {
 			s.LossRatio = float64(lost) / float64(sent)
 		}
-		x := c.see(s)
+		x := c.newSuspicion(s)
 		x.starved, x.scenario = true, fabric.Host
-		out = append(out, c.verdict(x, c.around([]*suspicion{x})[0]))
+		out = append(out, c.newVerdict(x, c.healthyNearby([]*suspicion{x})[0]))
 	}
 	return out
 }
@@ -261,7 +261,7 @@ func (c *Scene) onlyNIC(x *suspicion) (nic string, alone bool) {
 		}
 	}
 	for nic, n := range at {
-		if n*10 >= len(x.edges)*9 && len(c.Graph.Ends(x.Name)) > 1 {
+		if n*10 >= len(x.edges)*9 && len(c.Graph.EndsOf(x.Name)) > 1 {
 			return nic, true
 		}
 	}
@@ -294,7 +294,7 @@ func (c *Scene) deadSwitches(cases []*suspicion) []*suspicion {
 				parts = append(parts, x)
 			}
 		}
-		cases = take(cases, parts, c.join(triangulate.Element{Kind: fabric.KindSwitch, Name: sw}, parts))
+		cases = replaceParts(cases, parts, c.joinSuspicions(triangulate.Element{Kind: fabric.KindSwitch, Name: sw}, parts))
 	}
 	return cases
 }
@@ -309,7 +309,7 @@ func (c *Scene) switchesAt(x *suspicion) []string {
 		return []string{x.Name}
 	case fabric.KindPort, fabric.KindQueue:
 		port, _, _ := strings.Cut(x.Name, "@")
-		if far := c.Graph.Peer(port); far != "" && !fabric.IsNIC(far) {
+		if far := c.Graph.PeerOf(port); far != "" && !fabric.IsNIC(far) {
 			return []string{fabric.OwnerOf(port), fabric.OwnerOf(far)}
 		}
 		return []string{fabric.OwnerOf(port)}
@@ -325,10 +325,10 @@ func (c *Scene) linksInUse(sw string) int {
 	used := map[string]bool{}
 	for i := range c.Findings {
 		f := &c.Findings[i]
-		src, dst := f.Edge.Ends()
-		for _, d := range f.Obs.Path.Directions(src, dst) {
+		src, dst := f.Flow.Endpoints()
+		for _, d := range f.Obs.Path.LinkDirections(src, dst) {
 			if fabric.OwnerOf(d.From) == sw || fabric.OwnerOf(d.To) == sw {
-				used[d.Link()] = true
+				used[d.LinkID()] = true
 			}
 		}
 	}
@@ -357,9 +357,9 @@ func (c *Scene) crossPort(cases []*suspicion) []*suspicion {
 		if len(parts) < 2 {
 			continue
 		}
-		one := c.join(triangulate.Element{Kind: fabric.KindSwitch, Name: sw}, parts)
-		if c.blocks(one) {
-			cases = take(cases, parts, one)
+		one := c.joinSuspicions(triangulate.Element{Kind: fabric.KindSwitch, Name: sw}, parts)
+		if c.blocksAcrossPorts(one) {
+			cases = replaceParts(cases, parts, one)
 		}
 	}
 	return cases
@@ -393,12 +393,12 @@ func (c *Scene) uplinksLeft(cases []*suspicion) []*suspicion {
 	slices.SortStableFunc(leaves, func(a, b string) int { return len(byLeaf[b]) - len(byLeaf[a]) })
 	for _, leaf := range leaves {
 		parts := slices.DeleteFunc(byLeaf[leaf], func(x *suspicion) bool { return !slices.Contains(cases, x) })
-		used, flows, all := c.uplinks(leaf)
+		used, flows, all := c.uplinksInUse(leaf)
 		if len(parts) == 0 || len(used) >= all || flows < flowsPerUplink*all {
 			continue
 		}
-		if one := c.join(triangulate.Element{Kind: fabric.KindLeafUplinks, Name: leaf}, parts); len(one.edges)*2 > flows {
-			cases = take(cases, parts, one)
+		if one := c.joinSuspicions(triangulate.Element{Kind: fabric.KindLeafUplinks, Name: leaf}, parts); len(one.edges)*2 > flows {
+			cases = replaceParts(cases, parts, one)
 		}
 	}
 	return cases
@@ -408,9 +408,9 @@ func (c *Scene) uplinksLeft(cases []*suspicion) []*suspicion {
 // each is spared by this many with a chance of 1 in 3,000.
 const flowsPerUplink = 8
 
-// uplinks are the uplinks of a leaf that flows use, how many flows, and how many uplinks
+// uplinksInUse are the uplinks of a leaf that flows use, how many flows, and how many uplinks
 // the topology has.
-func (c *Scene) uplinks(leaf string) (used map[string]bool, flows, all int) {
+func (c *Scene) uplinksInUse(leaf string) (used map[string]bool, flows, all int) {
 	used = map[string]bool{}
 	for i := range c.Findings {
 		p := c.Findings[i].Obs.Path
@@ -421,46 +421,46 @@ func (c *Scene) uplinks(leaf string) (used map[string]bool, flows, all int) {
 		if p[0].Switch != leaf {
 			end = leaf + ":" + p[len(p)-1].In
 		}
-		used[fabric.LinkID(end, c.Graph.Peer(end))] = true
+		used[fabric.LinkID(end, c.Graph.PeerOf(end))] = true
 		flows++
 	}
-	for _, end := range c.Graph.Ends(leaf) {
-		if !fabric.IsNIC(c.Graph.Peer(end)) {
+	for _, end := range c.Graph.EndsOf(leaf) {
+		if !fabric.IsNIC(c.Graph.PeerOf(end)) {
 			all++
 		}
 	}
 	return used, flows, all
 }
 
-// blocks is rule 9 for what is known of a switch: its egresses are bad together, not
+// blocksAcrossPorts is rule 9 for what is known of a switch: its egresses are bad together, not
 // for long, and seldom alone.
-func (c *Scene) blocks(x *suspicion) bool {
-	byPort := map[string][]fabric.Edge{}
+func (c *Scene) blocksAcrossPorts(x *suspicion) bool {
+	byPort := map[string][]fabric.Flow{}
 	for _, i := range x.Explained {
 		for _, h := range c.Findings[i].Obs.Path {
 			if h.Switch == x.Name {
-				byPort[h.Out] = append(byPort[h.Out], c.Findings[i].Edge)
+				byPort[h.Out] = append(byPort[h.Out], c.Findings[i].Flow)
 			}
 		}
 	}
-	s, bad, alone := c.History.together(slices.Collect(maps.Values(byPort)))
+	s, bad, alone := c.History.badTogether(slices.Collect(maps.Values(byPort)))
 	if s.times < 2 || bad*2 > x.moments || alone > bad {
 		return false
 	}
-	x.spell, x.egresses = s, len(byPort)
+	x.recurrence, x.egresses = s, len(byPort)
 	return true
 }
 
-// settle decides on the scenario, and may narrow the element; false: the evidence does
+// decideScenario decides on the scenario, and may narrow the element; false: the evidence does
 // not carry a verdict.
-func (c *Scene) settle(x *suspicion) bool {
+func (c *Scene) decideScenario(x *suspicion) bool {
 	late := x.delayed*2 > len(x.Explained)
 	if x.AddedDelayNS == 0 && x.TailDelayNS == 0 && x.LossRatio <= 0 && x.ECNRatio > 0 && x.ECNRatio < markedByQueue {
 		return false
 	}
 	if x.LossRatio > 0 && !late && slices.Contains([]fabric.Kind{fabric.KindLink, fabric.KindNIC, fabric.KindSwitch, fabric.KindCorridor}, x.Kind) {
 		if s, yes := c.History.comesAndGoes(x.edges); yes {
-			x.scenario, x.spell = fabric.Flap, s
+			x.scenario, x.recurrence = fabric.Flap, s
 			return true
 		}
 	}
@@ -472,28 +472,28 @@ func (c *Scene) settle(x *suspicion) bool {
 	case fabric.KindLeafUplinks:
 		x.scenario = fabric.LeafUplinks
 	case fabric.KindSwitch:
-		return c.settleSwitch(x)
+		return c.decideSwitch(x)
 	case fabric.KindNIC:
 		switch {
 		case x.LossRatio >= hardLoss:
 			x.scenario = fabric.HardFailure
-		case x.incast():
+		case x.isIncast():
 			x.scenario = fabric.Incast
 		default:
 			x.scenario = fabric.BadNIC
 		}
 	default:
-		c.settleLink(x)
+		c.decideLink(x)
 	}
 	return true
 }
 
-func (c *Scene) settleSwitch(x *suspicion) bool {
+func (c *Scene) decideSwitch(x *suspicion) bool {
 	leaf := c.Graph.SwitchTier(x.Name) == 1
 	if leaf {
 		if nics := c.commonNICs(x); len(nics) == 1 {
-			x.narrow(nics[0], c.Graph)
-			return c.settle(x)
+			x.narrowToNIC(nics[0], c.Graph)
+			return c.decideScenario(x)
 		} else if len(nics) > 1 {
 			return false
 		}
@@ -501,7 +501,7 @@ func (c *Scene) settleSwitch(x *suspicion) bool {
 	switch {
 	case x.LossRatio >= hardLoss:
 		x.scenario = fabric.HardFailure
-	case c.blocks(x):
+	case c.blocksAcrossPorts(x):
 		x.scenario = fabric.HOLCross
 	case leaf && x.local == 0 && x.localClean > 0:
 		x.Kind, x.scenario = fabric.KindLeafUplinks, fabric.LeafUplinks
@@ -532,18 +532,18 @@ func (c *Scene) commonNICs(x *suspicion) []string {
 	return out
 }
 
-// narrow makes a leaf's suspicion that of the NIC which all its bad flows have in
+// narrowToNIC makes a leaf's suspicion that of the NIC which all its bad flows have in
 // common; the leaf stays possible.
-func (x *suspicion) narrow(nic string, g *fabric.Graph) {
+func (x *suspicion) narrowToNIC(nic string, g *fabric.Graph) {
 	x.Equivalent = append(x.Equivalent, triangulate.Element{Kind: x.Kind, Name: x.Name})
 	in := 0
 	for _, e := range x.edges {
-		if _, to := e.Ends(); to == nic {
+		if _, to := e.Endpoints(); to == nic {
 			in++
 		}
 	}
 	x.Kind, x.Name = fabric.KindNIC, nic
-	switch d := (fabric.Direction{From: g.Peer(nic), To: nic}); in {
+	switch d := (fabric.Direction{From: g.PeerOf(nic), To: nic}); in {
 	case len(x.edges):
 		x.Direction = d
 	case 0:
@@ -551,8 +551,8 @@ func (x *suspicion) narrow(nic string, g *fabric.Graph) {
 	}
 }
 
-// settleLink is for links, ports, queues and corridors (rules 6, 8 and 10).
-func (c *Scene) settleLink(x *suspicion) {
+// decideLink is for links, ports, queues and corridors (rules 6, 8 and 10).
+func (c *Scene) decideLink(x *suspicion) {
 	switch {
 	case x.LossRatio >= hardLoss && x.Kind != fabric.KindQueue:
 		x.scenario = fabric.HardFailure
@@ -577,32 +577,32 @@ func (x *suspicion) otherClassAt(c *Scene) bool {
 		if f.Condition != judge.Healthy || x.classes[f.Obs.Class] {
 			continue
 		}
-		src, dst := f.Edge.Ends()
-		if slices.Contains(f.Obs.Path.Directions(src, dst), x.Direction) {
+		src, dst := f.Flow.Endpoints()
+		if slices.Contains(f.Obs.Path.LinkDirections(src, dst), x.Direction) {
 			return true
 		}
 	}
 	return false
 }
 
-// incast is rule 7.
-func (x *suspicion) incast() bool {
-	return x.OneWay() && x.Direction.To == x.Name && len(x.from) >= manySenders && x.queues()
+// isIncast is rule 7.
+func (x *suspicion) isIncast() bool {
+	return x.OneWay() && x.Direction.To == x.Name && len(x.from) >= manySenders && x.variesLikeQueue()
 }
 
-// queues reports whether what is added varies as a queue does.
-func (x *suspicion) queues() bool {
+// variesLikeQueue reports whether what is added varies as a queue does.
+func (x *suspicion) variesLikeQueue() bool {
 	late := x.AddedDelayNS > 0 && x.delayed > 0
 	return x.ECNRatio >= markedByQueue || late && (float64(x.TailDelayNS) >= tailOfQueue*float64(x.AddedDelayNS) || x.LossRatio > 0 && x.LossRatio < hardLoss)
 }
 
-// parents are the switches whose other flows speak about a suspicion.
-func (c *Scene) parents(x *suspicion) []string {
+// parentSwitches are the switches whose other flows speak about a suspicion.
+func (c *Scene) parentSwitches(x *suspicion) []string {
 	switch x.Kind {
 	case fabric.KindNIC:
 		return c.leavesOf([]string{x.Name})
 	case fabric.KindHost:
-		return c.leavesOf(c.Graph.Ends(x.Name))
+		return c.leavesOf(c.Graph.EndsOf(x.Name))
 	case fabric.KindPair, fabric.KindCorridor:
 		return strings.Split(x.Name, "->")
 	case fabric.KindLeafUplinks:
@@ -625,14 +625,14 @@ func (c *Scene) leavesOf(nics []string) []string {
 	return out
 }
 
-// around counts, for each suspicion, the healthy flows that pass through its parents,
+// healthyNearby counts, for each suspicion, the healthy flows that pass through its parents,
 // but not through it.
-func (c *Scene) around(cases []*suspicion) []int {
+func (c *Scene) healthyNearby(cases []*suspicion) []int {
 	out := make([]int, len(cases))
 	const everybody = ""
 	at := map[string]uint64{}
 	for i, x := range cases[:min(len(cases), 64)] {
-		parents := c.parents(x)
+		parents := c.parentSwitches(x)
 		if parents == nil {
 			parents = []string{everybody}
 		}
@@ -663,8 +663,8 @@ func (c *Scene) around(cases []*suspicion) []int {
 	return out
 }
 
-// place is the tier and plane of an element: a link's is that of its upper switch.
-func place(g *fabric.Graph, name string, kind fabric.Kind) (tier int, plane string) {
+// tierAndPlane is the tier and plane of an element: a link's is that of its upper switch.
+func tierAndPlane(g *fabric.Graph, name string, kind fabric.Kind) (tier int, plane string) {
 	var switches []string
 	switch kind {
 	case fabric.KindNIC:
@@ -677,14 +677,14 @@ func place(g *fabric.Graph, name string, kind fabric.Kind) (tier int, plane stri
 	case fabric.KindSwitch:
 		switches = []string{name}
 	case fabric.KindLeafUplinks:
-		_, plane = place(g, name, fabric.KindSwitch)
+		_, plane = tierAndPlane(g, name, fabric.KindSwitch)
 		return 2, plane
 	case fabric.KindPair, fabric.KindCorridor:
 		switches = strings.Split(name, "->")
 		tier = 2
 	case fabric.KindPort, fabric.KindQueue:
 		port, _, _ := strings.Cut(name, "@")
-		switches = []string{fabric.OwnerOf(port), fabric.OwnerOf(g.Peer(port))}
+		switches = []string{fabric.OwnerOf(port), fabric.OwnerOf(g.PeerOf(port))}
 	default:
 		a, b, _ := fabric.SplitLink(name)
 		switches = []string{fabric.OwnerOf(a), fabric.OwnerOf(b)}
@@ -698,27 +698,27 @@ func place(g *fabric.Graph, name string, kind fabric.Kind) (tier int, plane stri
 	return tier, plane
 }
 
-// structural lists what no probe can ever tell from the element.
-func structural(g *fabric.Graph, x *suspicion) []fabric.Element {
+// structuralEquivalents lists what no probe can ever tell from the element.
+func structuralEquivalents(g *fabric.Graph, x *suspicion) []fabric.Element {
 	switch x.Kind {
 	case fabric.KindNIC:
 		if l := g.LinkAt(x.Name); l != nil {
-			return []fabric.Element{{Element: l.ID(), Kind: fabric.KindAccessLink}}
+			return []fabric.Element{{ID: l.ID(), Kind: fabric.KindAccessLink}}
 		}
 	case fabric.KindLink:
 		a, b, _ := fabric.SplitLink(x.Name)
-		return []fabric.Element{{Element: a, Kind: fabric.KindPort}, {Element: b, Kind: fabric.KindPort}}
+		return []fabric.Element{{ID: a, Kind: fabric.KindPort}, {ID: b, Kind: fabric.KindPort}}
 	case fabric.KindPort:
 		if l := g.LinkAt(x.Name); l != nil {
-			return []fabric.Element{{Element: l.ID(), Kind: fabric.KindLink}}
+			return []fabric.Element{{ID: l.ID(), Kind: fabric.KindLink}}
 		}
 	case fabric.KindSwitch:
 		if x.scenario == fabric.SlowLeaf && x.local == 0 {
-			return []fabric.Element{{Element: x.Name, Kind: fabric.KindLeafUplinks}}
+			return []fabric.Element{{ID: x.Name, Kind: fabric.KindLeafUplinks}}
 		}
 	case fabric.KindLeafUplinks:
 		if x.local+x.localClean == 0 {
-			return []fabric.Element{{Element: x.Name, Kind: fabric.KindSwitch}}
+			return []fabric.Element{{ID: x.Name, Kind: fabric.KindSwitch}}
 		}
 	}
 	return nil

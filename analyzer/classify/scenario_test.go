@@ -17,7 +17,7 @@ import (
 type stage struct {
 	t     *testing.T
 	c     *Scene
-	paths map[fabric.Edge]fabric.Path
+	paths map[fabric.Flow]fabric.Path
 }
 
 func newStage(t *testing.T) *stage {
@@ -44,27 +44,27 @@ func newStage(t *testing.T) *stage {
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
 	}
-	return &stage{t: t, c: &Scene{Graph: fabric.NewGraph(topo), First: time.Unix(1000, 0).UTC()}, paths: map[fabric.Edge]fabric.Path{}}
+	return &stage{t: t, c: &Scene{Graph: fabric.NewGraph(topo), First: time.Unix(1000, 0).UTC()}, paths: map[fabric.Flow]fabric.Path{}}
 }
 
 // flow adds a healthy flow, from h1 to h3 "1 3", over the spine with its number's parity,
 // and returns its finding.
 func (s *stage) flow(src, dst string, n int, class string) *judge.Finding {
 	s.t.Helper()
-	e := fabric.Edge{Src: src, Dst: dst, Flow: n}
+	e := fabric.Flow{Src: src, Dst: dst, Number: n}
 	all := s.c.Graph.ShortestPaths(src, dst, 4)
 	if len(all) == 0 {
 		s.t.Fatalf("no way from %s to %s", src, dst)
 	}
-	s.c.Findings = append(s.c.Findings, judge.Finding{Edge: e, Condition: judge.Healthy, HasShift: true, Scale: 10_000,
+	s.c.Findings = append(s.c.Findings, judge.Finding{Flow: e, Condition: judge.Healthy, HasShift: true, Scale: 10_000,
 		Obs: &fabric.Observation{Edge: e.String(), Src: src, Dst: dst, Class: class, Sent: 1000, Path: all[n%len(all)], PathState: fabric.PathValid}})
 	return &s.c.Findings[len(s.c.Findings)-1]
 }
 
 // mesh adds a flow per spine between all NICs.
 func (s *stage) mesh() {
-	for _, a := range s.c.Graph.NICs() {
-		for _, b := range s.c.Graph.NICs() {
+	for _, a := range s.c.Graph.NICIDs() {
+		for _, b := range s.c.Graph.NICIDs() {
 			if a != b {
 				s.flow(a, b, 0, "")
 				s.flow(a, b, 1, "")
@@ -91,10 +91,10 @@ func (s *stage) suspect(el triangulate.Element, pick func(f *judge.Finding) bool
 }
 
 func crosses(f *judge.Finding, el triangulate.Element) bool {
-	src, dst := f.Edge.Ends()
-	for _, d := range f.Obs.Path.Directions(src, dst) {
+	src, dst := f.Flow.Endpoints()
+	for _, d := range f.Obs.Path.LinkDirections(src, dst) {
 		switch {
-		case el.OneWay() && d == el.Direction, !el.OneWay() && d.Link() == el.Name, d.From == el.Name || d.To == el.Name:
+		case el.OneWay() && d == el.Direction, !el.OneWay() && d.LinkID() == el.Name, d.From == el.Name || d.To == el.Name:
 			return true
 		}
 	}
@@ -104,7 +104,7 @@ func crosses(f *judge.Finding, el triangulate.Element) bool {
 // one is the only verdict on some suspects.
 func (s *stage) one(suspects ...triangulate.Suspect) fabric.Verdict {
 	s.t.Helper()
-	v := s.c.Verdicts(suspects)
+	v := s.c.VerdictsFor(suspects)
 	if len(v) != 1 {
 		s.t.Fatalf("%d verdicts, one is expected: %+v", len(v), v)
 	}
@@ -112,29 +112,29 @@ func (s *stage) one(suspects ...triangulate.Suspect) fabric.Verdict {
 }
 
 func is(v fabric.Verdict, kind fabric.Kind, element string, scenario fabric.Scenario) bool {
-	return v.Kind == kind && v.Element.Element == element && v.Scenario == scenario
+	return v.Kind == kind && v.Element.ID == element && v.Scenario == scenario
 }
 
 func nicIn(s *stage, nic string) triangulate.Element {
-	return triangulate.Element{Kind: fabric.KindNIC, Name: nic, Direction: fabric.Direction{From: s.c.Graph.Peer(nic), To: nic}}
+	return triangulate.Element{Kind: fabric.KindNIC, Name: nic, Direction: fabric.Direction{From: s.c.Graph.PeerOf(nic), To: nic}}
 }
 
 func TestRule1AllNICsOfANodeAreTheHost(t *testing.T) {
 	s := newStage(t)
 	s.mesh()
-	a := s.suspect(triangulate.Element{Kind: fabric.KindNIC, Name: "m/e1"}, func(f *judge.Finding) bool { return f.Edge.Src == "m/e1" || f.Edge.Dst == "m/e1" })
-	b := s.suspect(triangulate.Element{Kind: fabric.KindNIC, Name: "m/e2"}, func(f *judge.Finding) bool { return f.Edge.Src == "m/e2" || f.Edge.Dst == "m/e2" })
+	a := s.suspect(triangulate.Element{Kind: fabric.KindNIC, Name: "m/e1"}, func(f *judge.Finding) bool { return f.Flow.Src == "m/e1" || f.Flow.Dst == "m/e1" })
+	b := s.suspect(triangulate.Element{Kind: fabric.KindNIC, Name: "m/e2"}, func(f *judge.Finding) bool { return f.Flow.Src == "m/e2" || f.Flow.Dst == "m/e2" })
 	v := s.one(a, b)
 	if !is(v, fabric.KindHost, "m", fabric.Host) || !strings.Contains(v.Summary, "The network is innocent") {
-		t.Errorf("%s %s %s: %s", v.Kind, v.Element.Element, v.Scenario, v.Summary)
+		t.Errorf("%s %s %s: %s", v.Kind, v.Element.ID, v.Scenario, v.Summary)
 	}
 	whole := a
 	whole.Element = triangulate.Element{Kind: fabric.KindHost, Name: "m"}
 	if v := s.one(whole); !is(v, fabric.KindNIC, "m/e1", fabric.BadNIC) {
-		t.Errorf("a host with flows of one NIC: %s %s", v.Kind, v.Element.Element)
+		t.Errorf("a host with flows of one NIC: %s %s", v.Kind, v.Element.ID)
 	}
 	if v := s.one(a); !is(v, fabric.KindNIC, "m/e1", fabric.BadNIC) {
-		t.Errorf("one of its two NICs: %s %s", v.Kind, v.Element.Element)
+		t.Errorf("one of its two NICs: %s %s", v.Kind, v.Element.ID)
 	}
 }
 
@@ -142,7 +142,7 @@ func TestRule1AStarvedNodeComesBeforeItsNIC(t *testing.T) {
 	s := newStage(t)
 	s.mesh()
 	el := triangulate.Element{Kind: fabric.KindNIC, Name: "h1/e"}
-	at := func(f *judge.Finding) bool { return f.Edge.Src == "h1/e" || f.Edge.Dst == "h1/e" }
+	at := func(f *judge.Finding) bool { return f.Flow.Src == "h1/e" || f.Flow.Dst == "h1/e" }
 	sus := s.suspect(el, at)
 	for _, tt := range []struct {
 		starved, of int
@@ -154,7 +154,7 @@ func TestRule1AStarvedNodeComesBeforeItsNIC(t *testing.T) {
 			for j := range now {
 				now[j].HostSuspect = i < tt.starved && at(&now[j])
 			}
-			s.c.History.Add(now)
+			s.c.History.AddMoment(now)
 		}
 		if v := s.one(sus); v.Kind != tt.kind {
 			t.Errorf("starved in %d of %d moments: %s", tt.starved, tt.of, v.Kind)
@@ -171,11 +171,11 @@ func TestRule1AStarvedNodeWhoseFlowsAreLateIsNamed(t *testing.T) {
 	s := newStage(t)
 	s.mesh()
 	for i := range s.c.Findings {
-		if f := &s.c.Findings[i]; f.Edge.Src == "h1/e" || f.Edge.Dst == "h1/e" {
+		if f := &s.c.Findings[i]; f.Flow.Src == "h1/e" || f.Flow.Dst == "h1/e" {
 			f.HostSuspect, f.Condition = true, judge.Undecided
 		}
 	}
-	if v := s.c.Starving(nil); len(v) != 0 {
+	if v := s.c.StarvedHostVerdicts(nil); len(v) != 0 {
 		t.Errorf("starved, but nothing was late: %v", v)
 	}
 	for i := range s.c.Findings {
@@ -186,17 +186,17 @@ func TestRule1AStarvedNodeWhoseFlowsAreLateIsNamed(t *testing.T) {
 	for i := range s.c.Findings {
 		s.c.Findings[i].Obs.Unread = s.c.Findings[i].HostSuspect
 	}
-	if v := s.c.Starving(nil); len(v) != 0 {
+	if v := s.c.StarvedHostVerdicts(nil); len(v) != 0 {
 		t.Errorf("a flood of a NIC is taken for a starved host: %+v", v)
 	}
 	for i := range s.c.Findings {
 		s.c.Findings[i].Obs.Unread = false
 	}
-	v := s.c.Starving(nil)
+	v := s.c.StarvedHostVerdicts(nil)
 	if len(v) != 1 || !is(v[0], fabric.KindHost, "h1", fabric.Host) || v[0].Symptom.AddedDelayNS != 500_000 {
 		t.Fatalf("%+v", v)
 	}
-	if v := s.c.Starving(v); len(v) != 0 {
+	if v := s.c.StarvedHostVerdicts(v); len(v) != 0 {
 		t.Errorf("named twice: %v", v)
 	}
 }
@@ -207,7 +207,7 @@ func TestRule2ASwitchAllOfWhoseLinksAreDeadIsDead(t *testing.T) {
 	var dead []triangulate.Suspect
 	for l := 1; l <= 3; l++ {
 		d := fabric.Direction{From: fmt.Sprintf("leaf%d:u1", l), To: fmt.Sprintf("spine1:d%d", l)}
-		sus := s.suspect(triangulate.Element{Kind: fabric.KindLink, Name: d.Link(), Direction: d}, func(f *judge.Finding) bool {
+		sus := s.suspect(triangulate.Element{Kind: fabric.KindLink, Name: d.LinkID(), Direction: d}, func(f *judge.Finding) bool {
 			return len(f.Obs.Path) == 3 && f.Obs.Path[1].Switch == "spine1" && f.Obs.Path[0].Switch == fabric.OwnerOf(d.From)
 		})
 		sus.LossRatio, sus.AddedDelayNS = 1, 0
@@ -215,9 +215,9 @@ func TestRule2ASwitchAllOfWhoseLinksAreDeadIsDead(t *testing.T) {
 	}
 	v := s.one(dead...)
 	if !is(v, fabric.KindSwitch, "spine1", fabric.HardFailure) || v.Severity != fabric.SeverityCritical {
-		t.Errorf("%s %s %s", v.Kind, v.Element.Element, v.Scenario)
+		t.Errorf("%s %s %s", v.Kind, v.Element.ID, v.Scenario)
 	}
-	if v := s.c.Verdicts(dead[:2]); len(v) != 2 || v[0].Kind != fabric.KindLink {
+	if v := s.c.VerdictsFor(dead[:2]); len(v) != 2 || v[0].Kind != fabric.KindLink {
 		t.Errorf("two of its three links: %d verdicts, the first on a %s", len(v), v[0].Kind)
 	}
 }
@@ -226,24 +226,24 @@ func TestRule3ALeafIsNamedOnlyByTwoOfItsNICs(t *testing.T) {
 	leaf := triangulate.Element{Kind: fabric.KindSwitch, Name: "leaf1"}
 	for _, tt := range []struct {
 		name  string
-		pick  func(e fabric.Edge) bool
+		pick  func(e fabric.Flow) bool
 		want  fabric.Element
 		other bool // the leaf is still possible
 	}{
-		{"both NICs", func(e fabric.Edge) bool { return e.Src == "h1/e" || e.Src == "h2/e" }, fabric.Element{Element: "leaf1", Kind: fabric.KindSwitch}, false},
-		{"one of them", func(e fabric.Edge) bool { return e.Src == "h1/e" }, fabric.Element{Element: "h1/e", Kind: fabric.KindNIC}, true},
-		{"only between two", func(e fabric.Edge) bool { return e.Src == "h1/e" && e.Dst == "h2/e" }, fabric.Element{}, false},
+		{"both NICs", func(e fabric.Flow) bool { return e.Src == "h1/e" || e.Src == "h2/e" }, fabric.Element{ID: "leaf1", Kind: fabric.KindSwitch}, false},
+		{"one of them", func(e fabric.Flow) bool { return e.Src == "h1/e" }, fabric.Element{ID: "h1/e", Kind: fabric.KindNIC}, true},
+		{"only between two", func(e fabric.Flow) bool { return e.Src == "h1/e" && e.Dst == "h2/e" }, fabric.Element{}, false},
 	} {
 		s := newStage(t)
 		s.mesh()
-		got := s.c.Verdicts([]triangulate.Suspect{s.suspect(leaf, func(f *judge.Finding) bool { return tt.pick(f.Edge) })})
+		got := s.c.VerdictsFor([]triangulate.Suspect{s.suspect(leaf, func(f *judge.Finding) bool { return tt.pick(f.Flow) })})
 		if tt.want.Kind == "" {
 			if len(got) != 0 {
-				t.Errorf("%s: %s %s, and nobody can tell", tt.name, got[0].Kind, got[0].Element.Element)
+				t.Errorf("%s: %s %s, and nobody can tell", tt.name, got[0].Kind, got[0].Element.ID)
 			}
 			continue
 		}
-		if len(got) != 1 || got[0].Element != tt.want || slices.Contains(got[0].Equivalent, fabric.Element{Element: "leaf1", Kind: fabric.KindSwitch}) != tt.other {
+		if len(got) != 1 || got[0].Element != tt.want || slices.Contains(got[0].Equivalent, fabric.Element{ID: "leaf1", Kind: fabric.KindSwitch}) != tt.other {
 			t.Errorf("%s: %+v", tt.name, got)
 		}
 	}
@@ -251,7 +251,7 @@ func TestRule3ALeafIsNamedOnlyByTwoOfItsNICs(t *testing.T) {
 
 func TestRule4CleanLocalFlowsSpeakForTheUplinks(t *testing.T) {
 	leaf := triangulate.Element{Kind: fabric.KindSwitch, Name: "leaf1"}
-	under := func(e fabric.Edge) bool {
+	under := func(e fabric.Flow) bool {
 		return slices.Contains([]string{"h1/e", "h2/e", "m/e1"}, e.Src) && slices.Contains([]string{"h1/e", "h2/e", "m/e1"}, e.Dst)
 	}
 	touches := func(f *judge.Finding) bool {
@@ -259,7 +259,7 @@ func TestRule4CleanLocalFlowsSpeakForTheUplinks(t *testing.T) {
 	}
 	s := newStage(t)
 	s.mesh()
-	if v := s.one(s.suspect(leaf, func(f *judge.Finding) bool { return touches(f) && !under(f.Edge) })); !is(v, fabric.KindLeafUplinks, "leaf1", fabric.LeafUplinks) || len(v.Equivalent) != 0 {
+	if v := s.one(s.suspect(leaf, func(f *judge.Finding) bool { return touches(f) && !under(f.Flow) })); !is(v, fabric.KindLeafUplinks, "leaf1", fabric.LeafUplinks) || len(v.Equivalent) != 0 {
 		t.Errorf("local flows clean: %s %s, or %v", v.Kind, v.Scenario, v.Equivalent)
 	}
 	s = newStage(t)
@@ -270,7 +270,7 @@ func TestRule4CleanLocalFlowsSpeakForTheUplinks(t *testing.T) {
 	s = newStage(t)
 	s.mesh()
 	s.c.Findings = slices.DeleteFunc(s.c.Findings, func(f judge.Finding) bool { return len(f.Obs.Path) == 1 })
-	if v := s.one(s.suspect(leaf, touches)); !is(v, fabric.KindSwitch, "leaf1", fabric.SlowLeaf) || !slices.Contains(v.Equivalent, fabric.Element{Element: "leaf1", Kind: fabric.KindLeafUplinks}) {
+	if v := s.one(s.suspect(leaf, touches)); !is(v, fabric.KindSwitch, "leaf1", fabric.SlowLeaf) || !slices.Contains(v.Equivalent, fabric.Element{ID: "leaf1", Kind: fabric.KindLeafUplinks}) {
 		t.Errorf("no local flows: %s %s, or %v", v.Kind, v.Scenario, v.Equivalent)
 	}
 }
@@ -298,9 +298,9 @@ func TestRule4UnusedUplinksSpeakForTheRest(t *testing.T) {
 			}
 		}
 		d := fabric.Direction{From: "leaf1:u1", To: "spine1:d1"}
-		el := triangulate.Element{Kind: fabric.KindLink, Name: d.Link(), Direction: d}
-		if v := s.one(s.suspect(el, func(f *judge.Finding) bool { return crosses(f, el) && tt.pick(f.Edge.Dst) })); v.Kind != tt.want {
-			t.Errorf("%s: %s %s", tt.name, v.Kind, v.Element.Element)
+		el := triangulate.Element{Kind: fabric.KindLink, Name: d.LinkID(), Direction: d}
+		if v := s.one(s.suspect(el, func(f *judge.Finding) bool { return crosses(f, el) && tt.pick(f.Flow.Dst) })); v.Kind != tt.want {
+			t.Errorf("%s: %s %s", tt.name, v.Kind, v.Element.ID)
 		}
 	}
 }
@@ -320,13 +320,13 @@ func (s *stage) losing(pick func(*judge.Finding) bool, ratios ...float64) {
 				f.Lossy, f.Condition = true, judge.Degraded
 			}
 		}
-		s.c.History.Add(now)
+		s.c.History.AddMoment(now)
 	}
 }
 
 func TestRule5LossesThatComeAndGoAreAFlap(t *testing.T) {
 	d := fabric.Direction{From: "leaf1:u1", To: "spine1:d1"}
-	el := triangulate.Element{Kind: fabric.KindLink, Name: d.Link(), Direction: d}
+	el := triangulate.Element{Kind: fabric.KindLink, Name: d.LinkID(), Direction: d}
 	on := func(f *judge.Finding) bool { return crosses(f, el) }
 	for _, tt := range []struct {
 		name   string
@@ -359,7 +359,7 @@ func TestRule5AQueueThatOverflowsNowAndThenIsNoFlap(t *testing.T) {
 	s := newStage(t)
 	s.mesh()
 	d := fabric.Direction{From: "leaf1:u1", To: "spine1:d1"}
-	el := triangulate.Element{Kind: fabric.KindLink, Name: d.Link(), Direction: d}
+	el := triangulate.Element{Kind: fabric.KindLink, Name: d.LinkID(), Direction: d}
 	sus := s.suspect(el, func(f *judge.Finding) bool { return crosses(f, el) })
 	sus.LossRatio = 0.2
 	s.losing(func(f *judge.Finding) bool { return crosses(f, el) }, 0.2, 0, 0.2, 0, 0.2)
@@ -381,9 +381,9 @@ func TestRule5AWayAroundCountsAsAway(t *testing.T) {
 		o := *f.Obs
 		o.Path, o.Lost = m.p, m.lost
 		now.Obs = &o
-		s.c.History.Add([]judge.Finding{now})
+		s.c.History.AddMoment([]judge.Finding{now})
 	}
-	if got, yes := s.c.History.comesAndGoes([]fabric.Edge{f.Edge}); !yes || got.times != 2 || got.longest != 3 {
+	if got, yes := s.c.History.comesAndGoes([]fabric.Flow{f.Flow}); !yes || got.times != 2 || got.longest != 3 {
 		t.Errorf("%+v, %v", got, yes)
 	}
 }
@@ -402,9 +402,9 @@ func TestRule5ALateTraceIsNoFlap(t *testing.T) {
 		o := *f.Obs
 		o.Path, o.Lost = m.p, m.lost
 		now.Obs = &o
-		s.c.History.Add([]judge.Finding{now})
+		s.c.History.AddMoment([]judge.Finding{now})
 	}
-	if got, yes := s.c.History.comesAndGoes([]fabric.Edge{f.Edge}); yes {
+	if got, yes := s.c.History.comesAndGoes([]fabric.Flow{f.Flow}); yes {
 		t.Errorf("%+v", got)
 	}
 }
@@ -413,7 +413,7 @@ func TestRule6HalfOrMoreLostIsAHardFailure(t *testing.T) {
 	for loss, want := range map[float64]fabric.Scenario{0.49: fabric.BadNIC, 0.5: fabric.HardFailure} {
 		s := newStage(t)
 		s.mesh()
-		sus := s.suspect(nicIn(s, "h1/e"), func(f *judge.Finding) bool { return f.Edge.Dst == "h1/e" })
+		sus := s.suspect(nicIn(s, "h1/e"), func(f *judge.Finding) bool { return f.Flow.Dst == "h1/e" })
 		sus.LossRatio, sus.AddedDelayNS = loss, 0
 		if v := s.one(sus); v.Scenario != want || (v.Severity == fabric.SeverityCritical) != (want == fabric.HardFailure) {
 			t.Errorf("%g lost: %s, %s", loss, v.Scenario, v.Severity)
@@ -447,7 +447,7 @@ func TestRule7IncastVariesAsAQueueDoes(t *testing.T) {
 			el.Direction = el.Direction.Reverse()
 		}
 		sus := s.suspect(el, func(f *judge.Finding) bool {
-			return (f.Edge.Dst == "h1/e" && !tt.out || f.Edge.Src == "h1/e" && tt.out) && (tt.senders == nil || slices.Contains(tt.senders, f.Edge.Src))
+			return (f.Flow.Dst == "h1/e" && !tt.out || f.Flow.Src == "h1/e" && tt.out) && (tt.senders == nil || slices.Contains(tt.senders, f.Flow.Src))
 		})
 		sus.AddedDelayNS, sus.TailDelayNS, sus.ECNRatio, sus.LossRatio = tt.delay, tt.tail, tt.ecn, tt.loss
 		if tt.delay == 0 {
@@ -463,17 +463,17 @@ func TestRule7IncastVariesAsAQueueDoes(t *testing.T) {
 
 func TestRule8OneClassAtAnEgressIsItsQueue(t *testing.T) {
 	d := fabric.Direction{From: "spine1:d2", To: "leaf2:u1"}
-	link := triangulate.Element{Kind: fabric.KindLink, Name: d.Link(), Direction: d}
+	link := triangulate.Element{Kind: fabric.KindLink, Name: d.LinkID(), Direction: d}
 	for _, tt := range []struct {
 		name, bad, other string
 		el               triangulate.Element
 		want             fabric.Element
 		scenario         fabric.Scenario
 	}{
-		{"a queue among others", "tc3", "tc0", triangulate.Element{Kind: fabric.KindQueue, Name: "spine1:d2@tc3", Direction: d, Class: "tc3"}, fabric.Element{Element: "spine1:d2@tc3", Kind: fabric.KindQueue}, fabric.HOLSame},
-		{"a link, one class of two", "tc3", "tc0", link, fabric.Element{Element: "spine1:d2@tc3", Kind: fabric.KindQueue}, fabric.HOLSame},
-		{"a class without a name", "", "tc0", link, fabric.Element{Element: "spine1:d2", Kind: fabric.KindPort}, fabric.HOLSame},
-		{"one class only", "tc3", "", link, fabric.Element{Element: d.Link(), Kind: fabric.KindLink}, fabric.Corridor},
+		{"a queue among others", "tc3", "tc0", triangulate.Element{Kind: fabric.KindQueue, Name: "spine1:d2@tc3", Direction: d, Class: "tc3"}, fabric.Element{ID: "spine1:d2@tc3", Kind: fabric.KindQueue}, fabric.HOLSame},
+		{"a link, one class of two", "tc3", "tc0", link, fabric.Element{ID: "spine1:d2@tc3", Kind: fabric.KindQueue}, fabric.HOLSame},
+		{"a class without a name", "", "tc0", link, fabric.Element{ID: "spine1:d2", Kind: fabric.KindPort}, fabric.HOLSame},
+		{"one class only", "tc3", "", link, fabric.Element{ID: d.LinkID(), Kind: fabric.KindLink}, fabric.Corridor},
 	} {
 		s := newStage(t)
 		for _, src := range []string{"h1/e", "h2/e", "h5/e"} {
@@ -486,7 +486,7 @@ func TestRule8OneClassAtAnEgressIsItsQueue(t *testing.T) {
 		}
 		v := s.one(s.suspect(tt.el, func(f *judge.Finding) bool { return crosses(f, link) && f.Obs.Class == tt.bad }))
 		if v.Element != tt.want || v.Scenario != tt.scenario || v.Direction != d.String() || v.Class != tt.bad || v.Tier != 2 {
-			t.Errorf("%s: %s %s %s, class %q, tier %d", tt.name, v.Kind, v.Element.Element, v.Scenario, v.Class, v.Tier)
+			t.Errorf("%s: %s %s %s, class %q, tier %d", tt.name, v.Kind, v.Element.ID, v.Scenario, v.Class, v.Tier)
 		}
 	}
 }
@@ -508,7 +508,7 @@ func TestRule9WhatComesAtSeveralEgressesAtOnceBlocksAcrossPorts(t *testing.T) {
 		s.mesh()
 		at := func(port, to string) (triangulate.Element, func(*judge.Finding) bool) {
 			d := fabric.Direction{From: port, To: to}
-			el := triangulate.Element{Kind: fabric.KindLink, Name: d.Link(), Direction: d}
+			el := triangulate.Element{Kind: fabric.KindLink, Name: d.LinkID(), Direction: d}
 			return el, func(f *judge.Finding) bool { return crosses(f, el) }
 		}
 		a, onA := at("spine1:d2", "leaf2:u1")
@@ -523,15 +523,15 @@ func TestRule9WhatComesAtSeveralEgressesAtOnceBlocksAcrossPorts(t *testing.T) {
 					now[j].Condition = judge.Degraded
 				}
 			}
-			s.c.History.Add(now)
+			s.c.History.AddMoment(now)
 		}
-		v := s.c.Verdicts(suspects)
+		v := s.c.VerdictsFor(suspects)
 		if len(v) != tt.want || v[0].Scenario != tt.sc {
 			t.Errorf("%s: %d verdicts, %s", tt.name, len(v), v[0].Scenario)
 			continue
 		}
 		if tt.sc == fabric.HOLCross && (!is(v[0], fabric.KindSwitch, "spine1", tt.sc) || !strings.Contains(v[0].Summary, "Suspected") || !strings.Contains(v[0].Summary, "2 of its ports were bad in the same moments, 2 times in 12 s")) {
-			t.Errorf("%s: %s", v[0].Element.Element, v[0].Summary)
+			t.Errorf("%s: %s", v[0].Element.ID, v[0].Summary)
 		}
 	}
 }
@@ -540,13 +540,13 @@ func TestHistoryForgetsWhatIsTooLongAgo(t *testing.T) {
 	s := newStage(t)
 	f := s.flow("h1/e", "h3/e", 0, "")
 	h := NewHistory(time.Second)
-	h.Add(s.c.Findings)
+	h.AddMoment(s.c.Findings)
 	for range 3 * Depth {
-		h.Add(nil)
+		h.AddMoment(nil)
 	}
 	f.Obs.Lost = 500
-	h.Add(s.c.Findings)
-	if p := h.flows[f.Edge]; p.told != 1 || p.clean != 0 || p.out != 1 {
+	h.AddMoment(s.c.Findings)
+	if p := h.flows[f.Flow]; p.decided != 1 || p.clean != 0 || p.outage != 1 {
 		t.Errorf("%+v", p)
 	}
 }
@@ -555,36 +555,36 @@ func TestCables(t *testing.T) {
 	s := newStage(t)
 	g := s.c.Graph
 	// The cables of leaf1:u1 and leaf2:u2 are swapped: leaf1 is plugged into spine2:d2.
-	real := fabric.NewGraph(g.Topo.Replugged("spine1:d1", "spine2:d2"))
+	real := fabric.NewGraph(g.Topo.WithSwappedCables("spine1:d1", "spine2:d2"))
 	observe := func(g *fabric.Graph, at int) (obs []*fabric.Observation) {
 		for _, e := range [][2]string{{"h1/e", "h3/e"}, {"h1/e", "h4/e"}, {"h2/e", "h3/e"}, {"h1/e", "h5/e"}, {"h5/e", "h3/e"}, {"h5/e", "h1/e"}} {
 			for i, p := range g.ShortestPaths(e[0], e[1], 8) {
-				obs = append(obs, &fabric.Observation{Edge: fabric.Edge{Src: e[0], Dst: e[1], Flow: i}.String(), Src: e[0], Dst: e[1], Start: time.Unix(int64(at), 0), Path: p, PathState: fabric.PathValid})
+				obs = append(obs, &fabric.Observation{Edge: fabric.Flow{Src: e[0], Dst: e[1], Number: i}.String(), Src: e[0], Dst: e[1], Start: time.Unix(int64(at), 0), Path: p, PathState: fabric.PathValid})
 			}
 		}
 		return obs
 	}
-	if c := Cables(g, observe(g, 0)); len(c.Swaps) != 0 || len(c.Odd) != 0 || c.Graph != g {
+	if c := CompareCabling(g, observe(g, 0)); len(c.Swaps) != 0 || len(c.OddPaths) != 0 || c.Graph != g {
 		t.Errorf("as the topology says: %+v", c)
 	}
 	want := [2]string{"leaf1:u1--spine1:d1", "leaf2:u2--spine2:d2"}
-	c := Cables(g, append(observe(g, 0), observe(real, 10)...))
+	c := CompareCabling(g, append(observe(g, 0), observe(real, 10)...))
 	if len(c.Swaps) != 1 || c.Swaps[0].Topology != want || c.Swaps[0].Fabric != [2]string{"leaf1:u1--spine2:d2", "leaf2:u2--spine1:d1"} || !c.Swaps[0].First.Equal(time.Unix(10, 0)) || c.Swaps[0].Flows < swapFlows {
 		t.Fatalf("%+v", c.Swaps)
 	}
-	if c.Graph.Peer("leaf1:u1") != "spine2:d2" || len(c.Odd) == len(observe(real, 10)) {
-		t.Errorf("leaf1:u1 leads to %s, %d odd paths", c.Graph.Peer("leaf1:u1"), len(c.Odd))
+	if c.Graph.PeerOf("leaf1:u1") != "spine2:d2" || len(c.OddPaths) == len(observe(real, 10)) {
+		t.Errorf("leaf1:u1 leads to %s, %d odd paths", c.Graph.PeerOf("leaf1:u1"), len(c.OddPaths))
 	}
-	v := Miscabled(g, c.Swaps[0])
-	if !is(v, fabric.KindLink, want[0], fabric.Miscabled) || v.Equivalent[0].Element != want[1] || !v.FirstSeen.Equal(time.Unix(10, 0)) {
+	v := SwapVerdict(g, c.Swaps[0])
+	if !is(v, fabric.KindLink, want[0], fabric.Miscabled) || v.Equivalent[0].ID != want[1] || !v.FirstSeen.Equal(time.Unix(10, 0)) {
 		t.Errorf("%+v", v)
 	}
 	// One flow may have been traced across a change, and what is used as plugged is.
-	if c := Cables(g, observe(real, 10)[:2]); len(c.Swaps) != 0 {
+	if c := CompareCabling(g, observe(real, 10)[:2]); len(c.Swaps) != 0 {
 		t.Errorf("few flows: %+v", c.Swaps)
 	}
-	if c := Cables(g, append(observe(real, 0), observe(g, 10)...)); len(c.Swaps) != 0 || len(c.Odd) == 0 {
-		t.Errorf("used as plugged since: %+v, %d odd paths", c.Swaps, len(c.Odd))
+	if c := CompareCabling(g, append(observe(real, 0), observe(g, 10)...)); len(c.Swaps) != 0 || len(c.OddPaths) == 0 {
+		t.Errorf("used as plugged since: %+v, %d odd paths", c.Swaps, len(c.OddPaths))
 	}
 }
 
@@ -593,10 +593,10 @@ func TestRule11AFewMarksAreNoFault(t *testing.T) {
 		s := newStage(t)
 		s.mesh()
 		d := fabric.Direction{From: "leaf1:u1", To: "spine1:d1"}
-		el := triangulate.Element{Kind: fabric.KindLink, Name: d.Link(), Direction: d}
+		el := triangulate.Element{Kind: fabric.KindLink, Name: d.LinkID(), Direction: d}
 		sus := s.suspect(el, func(f *judge.Finding) bool { return crosses(f, el) })
 		sus.AddedDelayNS, sus.ECNRatio = 0, marks
-		if v := s.c.Verdicts([]triangulate.Suspect{sus}); len(v) != want {
+		if v := s.c.VerdictsFor([]triangulate.Suspect{sus}); len(v) != want {
 			t.Errorf("%g marked: %d verdicts", marks, len(v))
 		}
 		sus.AddedDelayNS = 50_000
@@ -611,7 +611,7 @@ func TestRule2ASlowSwitchIsNotEquallySlowEverywhere(t *testing.T) {
 	s.mesh()
 	spine := triangulate.Element{Kind: fabric.KindSwitch, Name: "spine1"}
 	d := fabric.Direction{From: "spine1:d2", To: "leaf2:u1"}
-	link := triangulate.Element{Kind: fabric.KindLink, Name: d.Link(), Direction: d}
+	link := triangulate.Element{Kind: fabric.KindLink, Name: d.LinkID(), Direction: d}
 	wide := s.suspect(spine, func(f *judge.Finding) bool { return crosses(f, spine) })
 	for _, tt := range []struct {
 		delay int64
@@ -624,7 +624,7 @@ func TestRule2ASlowSwitchIsNotEquallySlowEverywhere(t *testing.T) {
 				more.Explained = append(more.Explained, i)
 			}
 		}
-		if v := s.c.Verdicts([]triangulate.Suspect{wide, more}); len(v) != tt.want || !is(v[0], fabric.KindSwitch, "spine1", fabric.HotSpine) {
+		if v := s.c.VerdictsFor([]triangulate.Suspect{wide, more}); len(v) != tt.want || !is(v[0], fabric.KindSwitch, "spine1", fabric.HotSpine) {
 			t.Errorf("%d ns and %g lost more at one of its links: %d verdicts", tt.delay, tt.loss, len(v))
 		}
 	}
@@ -635,13 +635,13 @@ func TestRule2ASlowSwitchIsNotEquallySlowEverywhere(t *testing.T) {
 func TestHistoryIsBounded(t *testing.T) {
 	h := NewHistory(time.Second)
 	for i := range 10 * Depth {
-		e := fabric.Edge{Src: "a/e", Dst: "b/e", Flow: i}
-		starved := fabric.Edge{Src: fmt.Sprintf("h%d/e", i), Dst: "b/e"}
+		e := fabric.Flow{Src: "a/e", Dst: "b/e", Number: i}
+		starved := fabric.Flow{Src: fmt.Sprintf("h%d/e", i), Dst: "b/e"}
 		var findings []judge.Finding
-		for _, f := range []fabric.Edge{e, starved, {Src: starved.Src, Dst: "c/e"}} {
-			findings = append(findings, judge.Finding{Edge: f, Obs: &fabric.Observation{Edge: f.String(), Sent: 100}, HostSuspect: f.Src == starved.Src})
+		for _, f := range []fabric.Flow{e, starved, {Src: starved.Src, Dst: "c/e"}} {
+			findings = append(findings, judge.Finding{Flow: f, Obs: &fabric.Observation{Edge: f.String(), Sent: 100}, HostSuspect: f.Src == starved.Src})
 		}
-		h.Add(findings)
+		h.AddMoment(findings)
 	}
 	if flows, nodes := len(h.flows), len(h.starved); flows > 3*2*Depth || nodes > 2*Depth || flows == 0 || nodes == 0 {
 		t.Errorf("%d flows and %d nodes are remembered after %d moments", flows, nodes, 10*Depth)

@@ -8,8 +8,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// action is what to do first.
-func action(v *fabric.Verdict) string {
+// recommendedAction is what to do first.
+func recommendedAction(v *fabric.Verdict) string {
 	switch v.Scenario {
 	case fabric.HardFailure:
 		switch v.Kind {
@@ -47,18 +47,18 @@ func action(v *fabric.Verdict) string {
 	return "Look at both ports' queues, error and optic counters; cost the link out of ECMP if jobs are affected."
 }
 
-// summary says what, where, how bad, why this and nothing else, and how sure.
-func summary(v *fabric.Verdict, x *suspicion) string {
-	text := []string{subject(v) + " " + effects(v, x) + "."}
-	if w := because(v, x); w != "" {
+// summaryOf says what, where, how bad, why this and nothing else, and how sure.
+func summaryOf(v *fabric.Verdict, x *suspicion) string {
+	text := []string{subjectOf(v) + " " + describeEffects(v, x) + "."}
+	if w := scenarioReason(v, x); w != "" {
 		text = append(text, w)
 	}
-	text = append(text, evidence(v), fmt.Sprintf("Confidence %.3g %%.", v.Confidence*100))
+	text = append(text, describeEvidence(v), fmt.Sprintf("Confidence %.3g %%.", v.Confidence*100))
 	return strings.Join(text, " ")
 }
 
-func subject(v *fabric.Verdict) string {
-	name := v.Element.Element
+func subjectOf(v *fabric.Verdict) string {
+	name := v.Element.ID
 	switch v.Kind {
 	case fabric.KindNIC:
 		return "NIC " + name
@@ -81,54 +81,54 @@ func subject(v *fabric.Verdict) string {
 	return "Link " + name
 }
 
-// effects are a symptom's verbs: the first with its object, the others with "them".
-func effects(v *fabric.Verdict, x *suspicion) string {
+// describeEffects are a symptom's verbs: the first with its object, the others with "them".
+func describeEffects(v *fabric.Verdict, x *suspicion) string {
 	var what []string
-	of := object(v)
+	of := affectedPackets(v)
 	add := func(verb string) {
 		what = append(what, verb+" "+of)
 		of = "them"
 	}
 	if n := v.Symptom.AddedDelayNS; n > 0 {
-		add("adds " + Delay(n) + " to")
+		add("adds " + FormatDelay(n) + " to")
 	}
 	if n := x.TailDelayNS; n > 0 && n > v.Symptom.AddedDelayNS/2 {
-		add("adds " + Delay(n) + " more to the slowest hundredth of")
+		add("adds " + FormatDelay(n) + " more to the slowest hundredth of")
 	}
 	switch r := v.Symptom.LossRatio; {
 	case r >= 0.995:
 		add("loses all of")
 	case r > 0:
-		add("loses " + percent(r) + " of")
+		add("loses " + formatPercent(r) + " of")
 	}
 	if r := v.Symptom.ECNRatio; r > 0 {
-		add("marks " + percent(r) + " of")
+		add("marks " + formatPercent(r) + " of")
 	}
 	if len(what) == 0 {
 		add("disturbs")
 	}
-	return list(what)
+	return joinPhrases(what)
 }
 
-// list joins phrases: "a, b and c".
-func list(what []string) string {
+// joinPhrases joins phrases: "a, b and c".
+func joinPhrases(what []string) string {
 	if n := len(what); n > 1 {
 		return strings.Join(what[:n-1], ", ") + " and " + what[n-1]
 	}
 	return what[0]
 }
 
-// percent is a ratio to two digits: more of it is chance.
-func percent(r float64) string {
+// formatPercent is a ratio to two digits: more of it is chance.
+func formatPercent(r float64) string {
 	if r >= 0.1 {
 		return fmt.Sprintf("%.0f %%", r*100)
 	}
 	return fmt.Sprintf("%.2g %%", r*100)
 }
 
-func object(v *fabric.Verdict) string {
+func affectedPackets(v *fabric.Verdict) string {
 	switch {
-	case v.Kind == fabric.KindNIC && strings.HasSuffix(v.Direction, "->"+v.Element.Element):
+	case v.Kind == fabric.KindNIC && strings.HasSuffix(v.Direction, "->"+v.Element.ID):
 		return "the packets it receives"
 	case v.Kind == fabric.KindNIC && v.Direction != "":
 		return "the packets it sends"
@@ -155,28 +155,28 @@ func object(v *fabric.Verdict) string {
 // SuspectedBlocking begins what is said of blocking across ports until the switch confirms it.
 const SuspectedBlocking = "Suspected head-of-line blocking"
 
-// because is what tells the scenario from those like it.
-func because(v *fabric.Verdict, x *suspicion) string {
+// scenarioReason is what tells the scenario from those like it.
+func scenarioReason(v *fabric.Verdict, x *suspicion) string {
 	switch v.Scenario {
 	case fabric.Flap:
 		state := "is up at the moment"
-		if x.spell.lasts {
+		if x.recurrence.lasts {
 			state = "is out at the moment"
 		}
 		return fmt.Sprintf("It comes and goes: out %d times in the last %s, for up to %s until the first clean packet, and %s.",
-			x.spell.times, lasted(x.moments, x.step), lasted(x.spell.longest, x.step), state)
+			x.recurrence.times, formatSpan(x.moments, x.step), formatSpan(x.recurrence.longest, x.step), state)
 	case fabric.HardFailure:
 		return "It is dead, not slow."
 	case fabric.HotSpine:
 		return "Pairs of leaves that avoid it are at their baseline."
 	case fabric.SlowLeaf:
 		if x.local > 0 {
-			return fmt.Sprintf("%s that stay under it %s too, so it is the leaf and not its uplinks.", flows(x.local), plural(x.local, "suffers", "suffer"))
+			return fmt.Sprintf("%s that stay under it %s too, so it is the leaf and not its uplinks.", flowCount(x.local), pluralForm(x.local, "suffers", "suffer"))
 		}
 		return "No flow stays under it, so it may as well be its uplinks."
 	case fabric.LeafUplinks:
 		if x.localClean > 0 {
-			return fmt.Sprintf("%s that stay under it %s clean: the leaf works, its way out is too narrow.", flows(x.localClean), plural(x.localClean, "is", "are"))
+			return fmt.Sprintf("%s that stay under it %s clean: the leaf works, its way out is too narrow.", flowCount(x.localClean), pluralForm(x.localClean, "is", "are"))
 		}
 	case fabric.PairOnly:
 		return "Both leaves are fine with all others."
@@ -197,38 +197,38 @@ func because(v *fabric.Verdict, x *suspicion) string {
 		return "Other classes through the same port are clean."
 	case fabric.HOLCross:
 		return fmt.Sprintf(SuspectedBlocking+": unrelated flows to %d of its ports were bad in the same moments, %d times in %s, and fine in between.",
-			x.egresses, x.spell.times, lasted(x.moments, x.step))
+			x.egresses, x.recurrence.times, formatSpan(x.moments, x.step))
 	}
 	return ""
 }
 
-func evidence(v *fabric.Verdict) string {
+func describeEvidence(v *fabric.Verdict) string {
 	n := v.Evidence.ExplainedEdges
-	s := flows(n) + plural(n, " suffers and crosses it", " suffer and all of them cross it")
+	s := flowCount(n) + pluralForm(n, " suffers and crosses it", " suffer and all of them cross it")
 	if m := v.Evidence.HealthyEdgesThroughParent; m > 0 {
-		s += fmt.Sprintf("; %s close by that %s not %s clean", flows(m), plural(m, "does", "do"), plural(m, "is", "are"))
+		s += fmt.Sprintf("; %s close by that %s not %s clean", flowCount(m), pluralForm(m, "does", "do"), pluralForm(m, "is", "are"))
 	}
 	if m := v.Evidence.ContraryEdges; m > 0 {
-		s += fmt.Sprintf("; %s cross%s it and %s clean all the same", flows(m), plural(m, "es", ""), plural(m, "is", "are"))
+		s += fmt.Sprintf("; %s cross%s it and %s clean all the same", flowCount(m), pluralForm(m, "es", ""), pluralForm(m, "is", "are"))
 	}
 	return s + "."
 }
 
-func flows(n int) string { return fmt.Sprintf("%d %s", n, plural(n, "flow", "flows")) }
+func flowCount(n int) string { return fmt.Sprintf("%d %s", n, pluralForm(n, "flow", "flows")) }
 
-func plural(n int, one, many string) string {
+func pluralForm(n int, one, many string) string {
 	if n == 1 {
 		return one
 	}
 	return many
 }
 
-// lasted is how long some moments are.
-func lasted(moments int, step time.Duration) string {
+// formatSpan is how long some moments are.
+func formatSpan(moments int, step time.Duration) string {
 	d := time.Duration(moments) * step
 	switch {
 	case step <= 0 || d <= 0:
-		return fmt.Sprintf("%d %s", moments, plural(moments, "window", "windows"))
+		return fmt.Sprintf("%d %s", moments, pluralForm(moments, "window", "windows"))
 	case d < 2*time.Minute:
 		return fmt.Sprintf("%.3g s", d.Seconds())
 	}

@@ -67,42 +67,42 @@ type Suspect struct {
 
 // pair is a probe's flow with both directions measured.
 type pair struct {
-	ends   [2]string // NICs: from, to
-	offset float64   // of the clock of ends[1] against that of ends[0], ns
-	limit  float64   // what is less is nothing
-	at     [2]int    // findings
+	nics     [2]string // NICs: from, to
+	offset   float64   // of the clock of ends[1] against that of ends[0], ns
+	limit    float64   // what is less is nothing
+	findings [2]int    // findings
 }
 
-func (p *pair) agrees(tolerance float64) bool { return math.Abs(p.offset) <= p.limit+tolerance }
+func (p *pair) withinLimit(tolerance float64) bool { return math.Abs(p.offset) <= p.limit+tolerance }
 
-// Find names the clocks whose having moved explains a moment's findings, by
+// FindSuspects names the clocks whose having moved explains a moment's findings, by
 // rules 1 to 4.
-func Find(findings []judge.Finding) []Suspect {
+func FindSuspects(findings []judge.Finding) []Suspect {
 	pairs := pairsOf(findings)
 	var out []Suspect
 	for len(out) < maxNamed {
-		s, ok := best(pairs)
+		s, ok := extractBest(pairs)
 		if !ok {
 			break
 		}
 		out = append(out, s)
 	}
-	return join(out)
+	return joinByNode(out)
 }
 
 // pairsOf is rule 1.
 func pairsOf(findings []judge.Finding) []*pair {
-	replies := map[fabric.Edge]int{}
+	replies := map[fabric.Flow]int{}
 	for i := range findings {
-		if f := &findings[i]; f.Edge.Reply {
-			replies[f.Edge.Probe()] = i
+		if f := &findings[i]; f.Flow.Reply {
+			replies[f.Flow.ProbeFlow()] = i
 		}
 	}
 	var out []*pair
 	for i := range findings {
 		f := &findings[i]
-		j, both := replies[f.Edge]
-		if f.Edge.Reply || !both {
+		j, both := replies[f.Flow]
+		if f.Flow.Reply || !both {
 			continue
 		}
 		r := &findings[j]
@@ -112,24 +112,24 @@ func pairsOf(findings []judge.Finding) []*pair {
 		if sum, limit := f.Shift+r.Shift, f.Scale+r.Scale; sum > limit || sum < -limit {
 			continue
 		}
-		out = append(out, &pair{ends: [2]string{f.Edge.Src, f.Edge.Dst}, offset: float64(f.Shift-r.Shift) / 2,
-			limit: float64(max(f.Scale, r.Scale) + judge.ClockBound(f.Obs)), at: [2]int{i, j}})
+		out = append(out, &pair{nics: [2]string{f.Flow.Src, f.Flow.Dst}, offset: float64(f.Shift-r.Shift) / 2,
+			limit: float64(max(f.Scale, r.Scale) + judge.ClockBound(f.Obs)), findings: [2]int{i, j}})
 	}
 	return out
 }
 
-// best names the clock that sets most right, and takes its move out of the pairs.
+// extractBest names the clock that sets most right, and takes its move out of the pairs.
 // A clock is not named twice: what was set right would go wrong again.
-func best(pairs []*pair) (Suspect, bool) {
+func extractBest(pairs []*pair) (Suspect, bool) {
 	of := map[string][]*pair{}
 	for _, p := range pairs {
-		of[p.ends[0]] = append(of[p.ends[0]], p)
-		of[p.ends[1]] = append(of[p.ends[1]], p)
+		of[p.nics[0]] = append(of[p.nics[0]], p)
+		of[p.nics[1]] = append(of[p.nics[1]], p)
 	}
 	var top Suspect
 	most := 0
 	for _, nic := range slices.Sorted(maps.Keys(of)) {
-		if s, gain := weigh(nic, of[nic]); gain > most {
+		if s, gain := evaluateMove(nic, of[nic]); gain > most {
 			top, most = s, gain
 		}
 	}
@@ -137,28 +137,28 @@ func best(pairs []*pair) (Suspect, bool) {
 		return Suspect{}, false
 	}
 	for _, p := range of[top.NIC] {
-		p.offset -= ahead(p, top.NIC) * float64(*top.Offset)
-		if p.agrees(slack * math.Abs(float64(*top.Offset))) {
+		p.offset -= offsetSign(p, top.NIC) * float64(*top.Offset)
+		if p.withinLimit(slack * math.Abs(float64(*top.Offset))) {
 			p.offset = 0
 		}
 	}
 	return top, true
 }
 
-// ahead is the sign by which a NIC's clock enters a pair's offset.
-func ahead(p *pair, nic string) float64 {
-	if p.ends[1] == nic {
+// offsetSign is the sign by which a NIC's clock enters a pair's offset.
+func offsetSign(p *pair, nic string) float64 {
+	if p.nics[1] == nic {
 		return 1
 	}
 	return -1
 }
 
-// weigh asks how much the pairs of a NIC gain if its clock moved; 0: it did not.
-func weigh(nic string, pairs []*pair) (s Suspect, gain int) {
+// evaluateMove asks how much the pairs of a NIC gain if its clock moved; 0: it did not.
+func evaluateMove(nic string, pairs []*pair) (s Suspect, gain int) {
 	var moved []float64
 	for _, p := range pairs {
-		if !p.agrees(0) {
-			moved = append(moved, ahead(p, nic)*p.offset)
+		if !p.withinLimit(0) {
+			moved = append(moved, offsetSign(p, nic)*p.offset)
 		}
 	}
 	if len(moved) == 0 {
@@ -172,12 +172,12 @@ func weigh(nic string, pairs []*pair) (s Suspect, gain int) {
 	right, wrong := 0, 0
 	for _, p := range pairs {
 		after := *p
-		after.offset -= ahead(p, nic) * offset
-		switch was, is := p.agrees(0), after.agrees(slack*math.Abs(offset)); {
+		after.offset -= offsetSign(p, nic) * offset
+		switch was, is := p.withinLimit(0), after.withinLimit(slack*math.Abs(offset)); {
 		case !was && is:
 			right++
-			s.Explained = append(s.Explained, p.at[:]...)
-			peers[fabric.OwnerOf(p.ends[0])], peers[fabric.OwnerOf(p.ends[1])] = true, true
+			s.Explained = append(s.Explained, p.findings[:]...)
+			peers[fabric.OwnerOf(p.nics[0])], peers[fabric.OwnerOf(p.nics[1])] = true, true
 		case was && !is:
 			wrong++
 		}
@@ -190,8 +190,8 @@ func weigh(nic string, pairs []*pair) (s Suspect, gain int) {
 	return s, right - wrong
 }
 
-// join is rule 4.
-func join(in []Suspect) []Suspect {
+// joinByNode is rule 4.
+func joinByNode(in []Suspect) []Suspect {
 	slices.SortStableFunc(in, func(a, b Suspect) int { return len(b.Explained) - len(a.Explained) })
 	var out []Suspect
 	for _, s := range in {
@@ -218,57 +218,57 @@ type Series struct {
 	Drift         *float64 // what the clock gains on the frame, seconds per second
 }
 
-// fresh is in how many windows a count that rose names its clock: in the one that
+// eventWindows is in how many windows a count that rose names its clock: in the one that
 // shows it and the one that confirms it.
-const fresh = 2
+const eventWindows = 2
 
-// trendOf is how many windows running tell a drift from a step.
-const trendOf = 4
+// trendWindows is how many windows running tell a drift from a step.
+const trendWindows = 4
 
 // Watch follows clocks from window to window.
 type Watch struct {
-	windows int
-	seen    map[string]seen // by NIC, in the last window
-	known   map[string]seen // by NIC, in the last window in which its offset was
-	counts  map[string]*count
-	trends  map[string]*trend
-	sums    map[string]*sums // by NIC
+	windowCount      int
+	latest           map[string]clockReading // by NIC, in the last window
+	latestWithOffset map[string]clockReading // by NIC, in the last window in which its offset was
+	events           map[string]*countedEvent
+	trends           map[string]*trend
+	sums             map[string]*sums // by NIC
 }
 
-// remembered is for how many windows a sum that moved is known: a node is sure of a step
+// sumWindows is for how many windows a sum that moved is known: a node is sure of a step
 // only some time after it.
-const remembered = 30
+const sumWindows = 30
 
 // sums are the medians of how far the sums of a NIC's flows have moved, and of what is
 // nothing, in the last windows.
 type sums struct {
-	window       int // the last one
-	moved, least []int64
+	lastWindow    int // the last one
+	moved, scales []int64
 }
 
-// drags reports whether a delay came or went. One window alone says nothing once it is
+// delayMoved reports whether a delay came or went. One window alone says nothing once it is
 // past: a step in its middle tears the medians of the two directions apart.
-func (s *sums) drags() bool {
+func (s *sums) delayMoved() bool {
 	if s == nil {
 		return false
 	}
 	last := len(s.moved) - 1
 	steady := []int64{s.moved[0], s.moved[last]}
 	for i := range max(0, last-1) {
-		steady = append(steady, median(slices.Clone(s.moved[i:i+3])))
+		steady = append(steady, medianOf(slices.Clone(s.moved[i:i+3])))
 	}
-	return slices.Max(steady)-slices.Min(steady) > slices.Max(s.least)
+	return slices.Max(steady)-slices.Min(steady) > slices.Max(s.scales)
 }
 
-// sum takes down how far the sums of the NICs' flows have moved.
-func (w *Watch) sum(findings []judge.Finding) {
+// recordSums takes down how far the sums of the NICs' flows have moved.
+func (w *Watch) recordSums(findings []judge.Finding) {
 	moved, least := map[string][]int64{}, map[string][]int64{}
 	for i := range findings {
 		f := &findings[i]
-		if !f.HasSum || f.Edge.Reply || f.HostSuspect {
+		if !f.HasSum || f.Flow.Reply || f.HostSuspect {
 			continue
 		}
-		for _, nic := range []string{f.Edge.Src, f.Edge.Dst} {
+		for _, nic := range []string{f.Flow.Src, f.Flow.Dst} {
 			moved[nic] = append(moved[nic], f.Sum)
 			least[nic] = append(least[nic], f.SumScale)
 		}
@@ -279,29 +279,29 @@ func (w *Watch) sum(findings []judge.Finding) {
 			s = &sums{}
 			w.sums[nic] = s
 		}
-		s.window = w.windows
-		s.moved, s.least = append(s.moved, median(all)), append(s.least, median(least[nic]))
-		if len(s.moved) > remembered {
-			s.moved, s.least = s.moved[1:], s.least[1:]
+		s.lastWindow = w.windowCount
+		s.moved, s.scales = append(s.moved, medianOf(all)), append(s.scales, medianOf(least[nic]))
+		if len(s.moved) > sumWindows {
+			s.moved, s.scales = s.moved[1:], s.scales[1:]
 		}
 	}
-	maps.DeleteFunc(w.sums, func(_ string, s *sums) bool { return w.windows-s.window > remembered })
+	maps.DeleteFunc(w.sums, func(_ string, s *sums) bool { return w.windowCount-s.lastWindow > sumWindows })
 }
 
-func median(of []int64) int64 {
+func medianOf(of []int64) int64 {
 	slices.Sort(of)
 	return of[len(of)/2]
 }
 
-// seen is what a node said at a moment.
-type seen struct {
+// clockReading is what a node said at a moment.
+type clockReading struct {
 	Series
 	at time.Time
 }
 
-// moved is by how much a clock is further ahead than it would be had it gone on
+// unexpectedOffset is by how much a clock is further ahead than it would be had it gone on
 // as before, ns; nil: not known.
-func (s *seen) moved(is seen) *int64 {
+func (s *clockReading) unexpectedOffset(is clockReading) *int64 {
 	if s.Offset == nil || is.Offset == nil {
 		return nil
 	}
@@ -313,57 +313,57 @@ func (s *seen) moved(is seen) *int64 {
 	return &ns
 }
 
-// count is a step or drift that a node counted.
-type count struct {
-	window int  // that shows it
-	drifts bool // else it stepped
-	before seen
+// countedEvent is a step or drift that a node counted.
+type countedEvent struct {
+	window    int  // that shows it
+	isDrift   bool // else it stepped
+	lastKnown clockReading
 }
 
 // trend is the offset of a clock in windows running.
 type trend struct {
-	window  int       // the last one
-	offsets []float64 // the newest trendOf
-	seconds []float64 // when that was, since first
-	first   time.Time
+	lastWindow int       // the last one
+	offsets    []float64 // the newest trendOf
+	seconds    []float64 // when that was, since first
+	first      time.Time
 }
 
 // NewWatch returns a Watch that has seen nothing.
 func NewWatch() *Watch {
-	return &Watch{seen: map[string]seen{}, known: map[string]seen{}, counts: map[string]*count{}, trends: map[string]*trend{}, sums: map[string]*sums{}}
+	return &Watch{latest: map[string]clockReading{}, latestWithOffset: map[string]clockReading{}, events: map[string]*countedEvent{}, trends: map[string]*trend{}, sums: map[string]*sums{}}
 }
 
-// Update takes a window and names the clocks that moved, the best supported at
+// AddWindow takes a window and names the clocks that moved, the best supported at
 // first, and those that were dragged.
-func (w *Watch) Update(now time.Time, findings []judge.Finding, series map[string]Series) []Suspect {
-	w.windows++
-	w.sum(findings)
-	out := Find(findings)
+func (w *Watch) AddWindow(now time.Time, findings []judge.Finding, series map[string]Series) []Suspect {
+	w.windowCount++
+	w.recordSums(findings)
+	out := FindSuspects(findings)
 	for i := range out {
-		w.follow(now, &out[i])
+		w.classifyTrend(now, &out[i])
 	}
 	for nic, t := range w.trends {
-		if t.window != w.windows {
+		if t.lastWindow != w.windowCount {
 			delete(w.trends, nic)
 		}
 	}
 	for nic, s := range series {
-		w.counted(nic, s)
-		w.seen[nic] = seen{s, now}
+		w.recordCounts(nic, s)
+		w.latest[nic] = clockReading{s, now}
 		if s.Offset != nil {
-			w.known[nic] = seen{s, now}
+			w.latestWithOffset[nic] = clockReading{s, now}
 		}
 	}
-	for _, nic := range slices.Sorted(maps.Keys(w.counts)) {
-		c := w.counts[nic]
-		if w.windows-c.window >= fresh {
-			delete(w.counts, nic)
+	for _, nic := range slices.Sorted(maps.Keys(w.events)) {
+		c := w.events[nic]
+		if w.windowCount-c.window >= eventWindows {
+			delete(w.events, nic)
 			continue
 		}
-		out = c.join(out, nic, w.seen[nic])
+		out = c.mergeInto(out, nic, w.latest[nic])
 	}
 	for i := range out {
-		out[i].Dragged = w.sums[out[i].NIC].drags()
+		out[i].Dragged = w.sums[out[i].NIC].delayMoved()
 	}
 	slices.SortStableFunc(out, func(a, b Suspect) int {
 		return cmp.Or(len(b.Explained)-len(a.Explained), cmp.Compare(a.NIC, b.NIC))
@@ -371,72 +371,72 @@ func (w *Watch) Update(now time.Time, findings []judge.Finding, series map[strin
 	return out
 }
 
-// follow is rule 7.
-func (w *Watch) follow(now time.Time, s *Suspect) {
+// classifyTrend is rule 7.
+func (w *Watch) classifyTrend(now time.Time, s *Suspect) {
 	t := w.trends[s.NIC]
 	if t == nil {
 		t = &trend{first: now}
 		w.trends[s.NIC] = t
 	}
-	t.window = w.windows
+	t.lastWindow = w.windowCount
 	t.offsets = append(t.offsets, float64(*s.Offset))
 	t.seconds = append(t.seconds, now.Sub(t.first).Seconds())
-	if len(t.offsets) > trendOf {
+	if len(t.offsets) > trendWindows {
 		t.offsets, t.seconds = t.offsets[1:], t.seconds[1:]
 	}
-	if len(t.offsets) < trendOf {
+	if len(t.offsets) < trendWindows {
 		return
 	}
-	grew := t.offsets[trendOf-1] - t.offsets[0]
+	grew := t.offsets[trendWindows-1] - t.offsets[0]
 	least := math.Inf(1) // growth between two windows, as a share of an even one
-	for i := 1; i < trendOf; i++ {
-		even := grew * (t.seconds[i] - t.seconds[i-1]) / (t.seconds[trendOf-1] - t.seconds[0])
+	for i := 1; i < trendWindows; i++ {
+		even := grew * (t.seconds[i] - t.seconds[i-1]) / (t.seconds[trendWindows-1] - t.seconds[0])
 		least = min(least, (t.offsets[i]-t.offsets[i-1])/even)
 	}
 	// A step's offset wanders by the noise of its windows, which has no direction
 	// and is small against it.
-	if least > 0.5 && math.Abs(grew) > 0.1*math.Abs(t.offsets[trendOf-1]) {
-		rate := grew / 1e9 / (t.seconds[trendOf-1] - t.seconds[0])
+	if least > 0.5 && math.Abs(grew) > 0.1*math.Abs(t.offsets[trendWindows-1]) {
+		rate := grew / 1e9 / (t.seconds[trendWindows-1] - t.seconds[0])
 		s.Drifts, s.Rate = true, &rate
 		return
 	}
 	s.Stepped = true
 }
 
-// counted is rule 5: a count that rises. One that is new or that fell is of a
+// recordCounts is rule 5: a count that rises. One that is new or that fell is of a
 // node that started anew.
-func (w *Watch) counted(nic string, s Series) {
-	old := w.seen[nic]
+func (w *Watch) recordCounts(nic string, s Series) {
+	old := w.latest[nic]
 	rose := func(was, is *float64) bool { return was != nil && is != nil && *is > *was }
 	stepped, drifts := rose(old.Steps, s.Steps), rose(old.Drifts, s.Drifts)
 	if !stepped && !drifts {
 		return
 	}
 	// A clock that just moved claims no offset until it is known again.
-	c := &count{window: w.windows, drifts: drifts, before: w.known[nic]}
-	if last := w.counts[nic]; last != nil { // of the window before: it is all one
-		c.drifts, c.before = c.drifts || last.drifts, last.before
+	c := &countedEvent{window: w.windowCount, isDrift: drifts, lastKnown: w.latestWithOffset[nic]}
+	if last := w.events[nic]; last != nil { // of the window before: it is all one
+		c.isDrift, c.lastKnown = c.isDrift || last.isDrift, last.lastKnown
 	}
-	w.counts[nic] = c
+	w.events[nic] = c
 }
 
-// join adds a counted event to the suspect it is about, or as one of its own.
-func (c *count) join(out []Suspect, nic string, is seen) []Suspect {
+// mergeInto adds a counted event to the suspect it is about, or as one of its own.
+func (c *countedEvent) mergeInto(out []Suspect, nic string, is clockReading) []Suspect {
 	i := slices.IndexFunc(out, func(s Suspect) bool { return fabric.OwnerOf(s.NIC) == fabric.OwnerOf(nic) })
 	if i < 0 {
 		i = len(out)
 		out = append(out, Suspect{NIC: nic})
 	}
 	s := &out[i]
-	s.Counted, s.Stepped, s.Drifts = true, !c.drifts, c.drifts
+	s.Counted, s.Stepped, s.Drifts = true, !c.isDrift, c.isDrift
 	if s.NIC != nic && !slices.Contains(s.Others, nic) {
 		s.Others = append(s.Others, nic)
 	}
 	if s.Offset == nil && s.Stepped {
-		s.Offset = c.before.moved(is)
+		s.Offset = c.lastKnown.unexpectedOffset(is)
 	}
-	if s.Rate == nil && s.Drifts && c.before.Drift != nil && is.Drift != nil {
-		rate := *is.Drift - *c.before.Drift
+	if s.Rate == nil && s.Drifts && c.lastKnown.Drift != nil && is.Drift != nil {
+		rate := *is.Drift - *c.lastKnown.Drift
 		s.Rate = &rate
 	}
 	return out

@@ -15,8 +15,8 @@ import (
 // by how much a NIC's clock is ahead, way what a packet from one NIC to another
 // takes longer; both nanoseconds.
 func mesh(nics []string, clock map[string]int64, way map[[2]string]int64) []judge.Finding {
-	window := func(e fabric.Edge, shift int64) *fabric.Observation {
-		src, dst := e.Ends()
+	window := func(e fabric.Flow, shift int64) *fabric.Observation {
+		src, dst := e.Endpoints()
 		p50, base, p99 := 50_000+shift, int64(50_000), int64(58_000)
 		return &fabric.Observation{Edge: e.String(), Src: src, Dst: dst, Start: time.Unix(1000, 0), WindowNS: 2e9, Sent: 200, Timestamp: "kernel",
 			OWD: &fabric.Quantiles{P50: &p50}, Baseline: &fabric.Quantiles{P50: &base, P99: &p99}}
@@ -27,13 +27,13 @@ func mesh(nics []string, clock map[string]int64, way map[[2]string]int64) []judg
 			if fabric.OwnerOf(a) == fabric.OwnerOf(b) {
 				continue
 			}
-			e := fabric.Edge{Src: a, Dst: b}
+			e := fabric.Flow{Src: a, Dst: b}
 			obs = append(obs, window(e, clock[b]-clock[a]+way[[2]string{a, b}]))
 			e.Reply = true
 			obs = append(obs, window(e, clock[a]-clock[b]+way[[2]string{b, a}]))
 		}
 	}
-	return judge.All(obs, judge.Defaults())
+	return judge.FindingsOf(obs, judge.DefaultParameters())
 }
 
 func nodes(n int) (out []string) {
@@ -82,7 +82,7 @@ func TestRules1To4WhichClocksMoved(t *testing.T) {
 		{"rule 4: one of two", two, map[string]int64{"h3/eth2": 1e6}, nil, "h3/eth2"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := Find(mesh(tc.nics, tc.clock, tc.way))
+			got := FindSuspects(mesh(tc.nics, tc.clock, tc.way))
 			if names(got) != tc.want {
 				t.Fatalf("named %q, want %q", names(got), tc.want)
 			}
@@ -101,10 +101,10 @@ func TestRules1To4WhichClocksMoved(t *testing.T) {
 // h9 is probed by two clocks only, and both moved.
 func TestRule3WhatTheFirstExplainAccusesNobodyElse(t *testing.T) {
 	f := slices.DeleteFunc(mesh(nodes(9), map[string]int64{"h3/eth1": 1e6, "h5/eth1": 1e6}, nil), func(f judge.Finding) bool {
-		touches := func(nic string) bool { return f.Edge.Src == nic || f.Edge.Dst == nic }
+		touches := func(nic string) bool { return f.Flow.Src == nic || f.Flow.Dst == nic }
 		return touches("h9/eth1") && !touches("h3/eth1") && !touches("h5/eth1")
 	})
-	if got := Find(f); names(got) != "h3/eth1 h5/eth1" {
+	if got := FindSuspects(f); names(got) != "h3/eth1 h5/eth1" {
 		t.Errorf("named %q", names(got))
 	}
 }
@@ -115,7 +115,7 @@ func TestRule3AClockIsNamedOnce(t *testing.T) {
 	for _, far := range nodes(8)[3:] {
 		way[[2]string{far, "h1/eth1"}], way[[2]string{"h1/eth1", far}] = 4e6, -4e6
 	}
-	if got := Find(mesh(nodes(8), map[string]int64{"h1/eth1": 1e6}, way)); names(got) != "h1/eth1" {
+	if got := FindSuspects(mesh(nodes(8), map[string]int64{"h1/eth1": 1e6}, way)); names(got) != "h1/eth1" {
 		t.Errorf("named %q", names(got))
 	}
 }
@@ -124,13 +124,13 @@ func TestRule3AClockIsNamedOnce(t *testing.T) {
 func TestRule1OnlyWhatWasMeasuredTakesPart(t *testing.T) {
 	f := mesh(nodes(3), map[string]int64{"h2/eth1": 1e6}, nil)
 	for i := range f {
-		f[i].HostSuspect = f[i].Edge.Src == "h3/eth1" || f[i].Edge.Dst == "h3/eth1"
+		f[i].HostSuspect = f[i].Flow.Src == "h3/eth1" || f[i].Flow.Dst == "h3/eth1"
 	}
-	if got := Find(f); len(got) != 0 {
+	if got := FindSuspects(f); len(got) != 0 {
 		t.Errorf("named %q by flows of a starved host", names(got))
 	}
-	f = slices.DeleteFunc(mesh(nodes(8), map[string]int64{"h2/eth1": 1e6}, nil), func(f judge.Finding) bool { return f.Edge.Reply })
-	if got := Find(f); len(got) != 0 {
+	f = slices.DeleteFunc(mesh(nodes(8), map[string]int64{"h2/eth1": 1e6}, nil), func(f judge.Finding) bool { return f.Flow.Reply })
+	if got := FindSuspects(f); len(got) != 0 {
 		t.Errorf("named %q by one direction", names(got))
 	}
 }
@@ -142,7 +142,7 @@ func TestRule5WhatANodeCountsIsBelieved(t *testing.T) {
 	at := time.Unix(2000, 0)
 	update := func(f []judge.Finding, s map[string]Series) []Suspect {
 		at = at.Add(time.Second)
-		return w.Update(at, f, s)
+		return w.AddWindow(at, f, s)
 	}
 	quiet := mesh(nodes(4), nil, nil)
 	series := func(steps, drifts, offset, drift float64) map[string]Series {
@@ -240,7 +240,7 @@ func TestRule6ADelayDragsAClock(t *testing.T) {
 		at := time.Unix(2000, 0)
 		update := func(f []judge.Finding, v float64) []Suspect {
 			at = at.Add(time.Second)
-			return w.Update(at, f, count(v))
+			return w.AddWindow(at, f, count(v))
 		}
 		if c.name == "one window was torn" {
 			update(c.after, 3)
@@ -266,8 +266,8 @@ func TestRule5OneNodeOneSuspect(t *testing.T) {
 	both := func(v float64) map[string]Series {
 		return map[string]Series{"h1/eth1": {Steps: num(v)}, "h1/eth2": {Steps: num(v)}}
 	}
-	w.Update(time.Unix(1, 0), nil, both(0))
-	if got := w.Update(time.Unix(2, 0), nil, both(1)); names(got) != "h1/eth1=h1/eth2" || got[0].Offset != nil {
+	w.AddWindow(time.Unix(1, 0), nil, both(0))
+	if got := w.AddWindow(time.Unix(2, 0), nil, both(1)); names(got) != "h1/eth1=h1/eth2" || got[0].Offset != nil {
 		t.Errorf("named %q, offset %v", names(got), got[0].Offset)
 	}
 }
@@ -291,7 +291,7 @@ func TestRule7DriftsAndSteps(t *testing.T) {
 			w := NewWatch()
 			var got []Suspect
 			for i, o := range tc.offsets {
-				got = w.Update(time.Unix(3000+int64(i), 0), mesh(nodes(4), map[string]int64{"h2/eth1": o}, nil), nil)
+				got = w.AddWindow(time.Unix(3000+int64(i), 0), mesh(nodes(4), map[string]int64{"h2/eth1": o}, nil), nil)
 			}
 			if len(got) != 1 {
 				t.Fatalf("named %q", names(got))

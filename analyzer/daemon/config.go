@@ -142,12 +142,12 @@ type History struct {
 	Search time.Duration `yaml:"search"`
 }
 
-// Default is what holds where a file says nothing.
-func Default() Config {
-	two := analyzer.DefaultTwoSteps()
+// DefaultConfig is what holds where a file says nothing.
+func DefaultConfig() Config {
+	two := analyzer.DefaultTwoStepOptions()
 	return Config{
 		Prometheus: Prometheus{Endpoint: Endpoint{Client: config_util.DefaultHTTPClientConfig}, Backend: backendHTTP, Timeout: 5 * time.Second, MaxAnswer: 256 << 20},
-		Evidence:   Evidence{Scrape: time.Second, Parallel: 4, DetailBelow: two.From, MostEdges: two.Most, Round: two.Round},
+		Evidence:   Evidence{Scrape: time.Second, Parallel: 4, DetailBelow: two.MinFlows, MostEdges: two.MaxFlows, Round: two.Round},
 		PageNICs:   analyzer.DefaultPageNICs,
 		History:    History{Span: 10 * time.Minute, Search: 24 * time.Hour},
 	}
@@ -189,33 +189,35 @@ func (p *Placements) UnmarshalYAML(unmarshal func(any) error) error {
 	return unmarshal((*plain)(p))
 }
 
-// wrong is an error at a key, whose line the file has.
-type wrong struct {
+// keyError is an error at a key, whose line the file has.
+type keyError struct {
 	key string // "a.b.c"
 	err error
 }
 
-func (w *wrong) Error() string { return w.key + ": " + w.err.Error() }
-func (w *wrong) Unwrap() error { return w.err }
+func (w *keyError) Error() string { return w.key + ": " + w.err.Error() }
+func (w *keyError) Unwrap() error { return w.err }
 
-func wrongf(key, format string, args ...any) error { return &wrong{key, fmt.Errorf(format, args...)} }
+func keyErrorf(key, format string, args ...any) error {
+	return &keyError{key, fmt.Errorf(format, args...)}
+}
 
-// Load reads a configuration and the topology it names. An error names the file,
+// LoadConfig reads a configuration and the topology it names. An error names the file,
 // the line and the key.
-func Load(file string) (*Config, error) {
+func LoadConfig(file string) (*Config, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	c, err := parse(b, filepath.Dir(file))
+	c, err := parseConfig(b, filepath.Dir(file))
 	if err != nil {
-		return nil, located(file, b, err)
+		return nil, withLocation(file, b, err)
 	}
 	sum := sha256.New()
 	sum.Write(b)
 	topology, err := os.ReadFile(c.TopologyFile)
 	if err != nil {
-		return nil, located(file, b, wrongf("topology_file", "%w", err))
+		return nil, withLocation(file, b, keyErrorf("topology_file", "%w", err))
 	}
 	sum.Write(topology)
 	c.hash = hex.EncodeToString(sum.Sum(nil)[:8])
@@ -225,14 +227,14 @@ func Load(file string) (*Config, error) {
 	}
 	c.topology = t
 	if err := c.knowsSwitches(); err != nil {
-		return nil, located(file, b, err)
+		return nil, withLocation(file, b, err)
 	}
 	return c, nil
 }
 
-// parse reads a configuration whose relative files are in dir.
-func parse(b []byte, dir string) (*Config, error) {
-	c := Default()
+// parseConfig reads a configuration whose relative files are in dir.
+func parseConfig(b []byte, dir string) (*Config, error) {
+	c := DefaultConfig()
 	d := yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
 	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
@@ -251,14 +253,14 @@ func parse(b []byte, dir string) (*Config, error) {
 	for i := range c.Jobs {
 		c.Jobs[i].File = config_util.JoinDir(dir, c.Jobs[i].File)
 	}
-	for _, e := range c.endpoints() {
+	for _, e := range c.endpointsByKey() {
 		e.Client.SetDirectory(dir)
 	}
 	return &c, nil
 }
 
-// endpoints are all there are, by key.
-func (c *Config) endpoints() map[string]*Endpoint {
+// endpointsByKey are all there are, by key.
+func (c *Config) endpointsByKey() map[string]*Endpoint {
 	out := map[string]*Endpoint{"prometheus": &c.Prometheus.Endpoint}
 	if c.Agents != nil {
 		out["agents"] = &c.Agents.Endpoint
@@ -278,61 +280,61 @@ func (c *Config) endpoints() map[string]*Endpoint {
 	return out
 }
 
-// places are what an endpoint's URL stands for several servers by.
-var places = map[string]string{"agents": "{node}", "switches": "{switch}"}
+// urlPlaceholders are what an endpoint's URL stands for several servers by.
+var urlPlaceholders = map[string]string{"agents": "{node}", "switches": "{switch}"}
 
 func (c *Config) validate() error {
 	if c.TopologyFile == "" {
-		return wrongf("topology_file", "a topology is required")
+		return keyErrorf("topology_file", "a topology is required")
 	}
 	if c.Agents == nil && c.Switches == nil {
-		return wrongf("agents", "agents or switches are required: paths come from them")
+		return keyErrorf("agents", "agents or switches are required: paths come from them")
 	}
-	endpoints := c.endpoints()
+	endpoints := c.endpointsByKey()
 	for _, key := range slices.Sorted(maps.Keys(endpoints)) {
-		if err := endpoints[key].validate(key, places[key], key == "agents" && c.Agents.Coordinator != nil); err != nil {
+		if err := endpoints[key].validate(key, urlPlaceholders[key], key == "agents" && c.Agents.Coordinator != nil); err != nil {
 			return err
 		}
 	}
 	if b := c.Prometheus.Backend; b != backendHTTP && b != backendRead {
-		return wrongf("prometheus.backend", "%q: %s or %s are expected", b, backendHTTP, backendRead)
+		return keyErrorf("prometheus.backend", "%q: %s or %s are expected", b, backendHTTP, backendRead)
 	}
 	if u := c.Prometheus.ExternalURL; u != "" {
 		if _, err := evidence.ServerURL(u); err != nil {
-			return wrongf("prometheus.external_url", "%w", err)
+			return keyErrorf("prometheus.external_url", "%w", err)
 		}
 	}
 	if t := c.Prometheus.Timeout; t < 100*time.Millisecond || t > 5*time.Minute {
-		return wrongf("prometheus.timeout", "%v: 100ms to 5m are expected", t)
+		return keyErrorf("prometheus.timeout", "%v: 100ms to 5m are expected", t)
 	}
 	if n := c.Prometheus.MaxAnswer; n < 1<<20 {
-		return wrongf("prometheus.max_answer_bytes", "%d: at least %d are expected", n, 1<<20)
+		return keyErrorf("prometheus.max_answer_bytes", "%d: at least %d are expected", n, 1<<20)
 	}
 	for i, j := range c.Jobs {
 		switch {
 		case j.File == "":
-			return wrongf("jobs", "entry %d: a file is required", i+1)
-		case !slices.Contains(jobs.Formats(), j.Format):
-			return wrongf("jobs", "entry %d: format %q: one of %s is expected", i+1, j.Format, strings.Join(jobs.Formats(), ", "))
+			return keyErrorf("jobs", "entry %d: a file is required", i+1)
+		case !slices.Contains(jobs.FormatNames(), j.Format):
+			return keyErrorf("jobs", "entry %d: format %q: one of %s is expected", i+1, j.Format, strings.Join(jobs.FormatNames(), ", "))
 		}
 	}
 	if c.PageNICs < 1 {
-		return wrongf("page_above_nics", "%d: at least 1 is expected", c.PageNICs)
+		return keyErrorf("page_above_nics", "%d: at least 1 is expected", c.PageNICs)
 	}
 	if err := c.Evidence.validate(); err != nil {
 		return err
 	}
 	if h := c.History; h.Span < 10*c.Evidence.Scrape || h.Span > 24*time.Hour {
-		return wrongf("history.span", "%v: %v to 24h0m0s are expected", h.Span, 10*c.Evidence.Scrape)
+		return keyErrorf("history.span", "%v: %v to 24h0m0s are expected", h.Span, 10*c.Evidence.Scrape)
 	}
 	if h := c.History; h.Search < time.Minute || h.Search > 31*24*time.Hour {
-		return wrongf("history.search", "%v: 1m0s to 744h0m0s are expected", h.Search)
+		return keyErrorf("history.search", "%v: 1m0s to 744h0m0s are expected", h.Search)
 	}
-	c.settings = c.Evidence.settings()
+	c.settings = c.Evidence.evidenceSettings()
 	c.settings.Past.Span, c.settings.Past.Search = c.History.Span, c.History.Search
 	for _, name := range slices.Sorted(maps.Keys(c.Queries)) {
 		if err := c.settings.CheckOverride(name, c.Queries[name]); err != nil {
-			return &wrong{"queries." + name, err}
+			return &keyError{"queries." + name, err}
 		}
 	}
 	c.settings.Override = c.Queries
@@ -342,11 +344,11 @@ func (c *Config) validate() error {
 func (e *Endpoint) validate(key, place string, elsewhere bool) error {
 	switch {
 	case elsewhere && e.URL != "":
-		return wrongf(key+".url", "either this or coordinator is expected")
+		return keyErrorf(key+".url", "either this or coordinator is expected")
 	case !elsewhere && e.URL == "":
-		return wrongf(key+".url", "a URL is required")
+		return keyErrorf(key+".url", "a URL is required")
 	case !elsewhere && !strings.Contains(e.URL, place):
-		return wrongf(key+".url", "%q: %s is expected in it", e.URL, place)
+		return keyErrorf(key+".url", "%q: %s is expected in it", e.URL, place)
 	}
 	if !elsewhere {
 		stand := e.URL
@@ -354,11 +356,11 @@ func (e *Endpoint) validate(key, place string, elsewhere bool) error {
 			stand = strings.ReplaceAll(e.URL, place, "x")
 		}
 		if _, err := evidence.ServerURL(stand); err != nil {
-			return wrongf(key+".url", "%w", err)
+			return keyErrorf(key+".url", "%w", err)
 		}
 	}
 	if err := e.Client.Validate(); err != nil {
-		return wrongf(key, "%w", err)
+		return keyErrorf(key, "%w", err)
 	}
 	return nil
 }
@@ -378,29 +380,29 @@ func (e *Evidence) validate() error {
 		{"patience", e.Patience, true, 100 * time.Millisecond, time.Hour},
 	} {
 		if unset := d.or0 && d.v == 0; !unset && (d.v < d.lo || d.v > d.hi) {
-			return wrongf("evidence."+d.key, "%v: %v to %v are expected", d.v, d.lo, d.hi)
+			return keyErrorf("evidence."+d.key, "%v: %v to %v are expected", d.v, d.lo, d.hi)
 		}
 	}
 	if e.Parallel < 1 || e.Parallel > 64 {
-		return wrongf("evidence.parallel", "%d: 1 to 64 are expected", e.Parallel)
+		return keyErrorf("evidence.parallel", "%d: 1 to 64 are expected", e.Parallel)
 	}
 	if e.DetailBelow < 1 {
-		return wrongf("evidence.detail_always_below", "%d: at least 1 is expected", e.DetailBelow)
+		return keyErrorf("evidence.detail_always_below", "%d: at least 1 is expected", e.DetailBelow)
 	}
 	if e.MostEdges < 100 {
-		return wrongf("evidence.most_edges", "%d: at least 100 are expected", e.MostEdges)
+		return keyErrorf("evidence.most_edges", "%d: at least 100 are expected", e.MostEdges)
 	}
 	if e.Round != 0 && (e.Round < 10*e.Scrape || e.Round > time.Hour) {
-		return wrongf("evidence.round", "%v: %v to 1h0m0s are expected, or 0 for what suits the number of flows", e.Round, 10*e.Scrape)
+		return keyErrorf("evidence.round", "%v: %v to 1h0m0s are expected, or 0 for what suits the number of flows", e.Round, 10*e.Scrape)
 	}
 	if !(e.Stall >= 0 && e.Stall <= 1) {
-		return wrongf("evidence.stall_ratio", "%v: 0 to 1 are expected", e.Stall)
+		return keyErrorf("evidence.stall_ratio", "%v: 0 to 1 are expected", e.Stall)
 	}
 	return nil
 }
 
-func (e *Evidence) settings() evidence.Settings {
-	s := evidence.For(e.Scrape)
+func (e *Evidence) evidenceSettings() evidence.Settings {
+	s := evidence.SettingsFor(e.Scrape)
 	for _, d := range []struct {
 		to *time.Duration
 		v  time.Duration
@@ -427,7 +429,7 @@ func (c *Config) knowsSwitches() error {
 	}
 	for _, name := range c.Switches.Names {
 		if !all[name] {
-			return wrongf("switches.names", "%q: the topology has no such switch", name)
+			return keyErrorf("switches.names", "%q: the topology has no such switch", name)
 		}
 	}
 	if len(c.Switches.Names) == 0 {
@@ -443,9 +445,9 @@ var (
 	notOfType  = regexp.MustCompile(`cannot unmarshal (.*) into (?:\*?\S*\.)?(\S+)$`)
 )
 
-// located says where in the file an error is.
-func located(file string, b []byte, err error) error {
-	var w *wrong
+// withLocation says where in the file an error is.
+func withLocation(file string, b []byte, err error) error {
+	var w *keyError
 	var types *yaml.TypeError
 	var text string
 	switch {

@@ -52,7 +52,7 @@ evidence: {scrape_interval: 5s, ports_scrape_interval: 30s, lag: 7s}
 queries:
   sent: sum by ($flow, direction) (rate(fabric_probe_sent_total{cluster="a"}$delay)) * $seconds
 `)
-	c, err := Load(file)
+	c, err := LoadConfig(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,20 +67,20 @@ queries:
 	if c.Switches.SourcePort != 40000 || c.Switches.StampPort != 862 || len(c.Switches.Names) != 1 {
 		t.Errorf("switches: %+v", c.Switches)
 	}
-	if q := c.Questions()["sent"]; !strings.Contains(q, `{cluster="a"}[15000ms])) * 10`) {
+	if q := c.AllQueries()["sent"]; !strings.Contains(q, `{cluster="a"}[15000ms])) * 10`) {
 		t.Error(q)
 	}
 	hash := c.hash
 	if err := os.WriteFile(filepath.Join(dir, "topology.yaml"), []byte(topology+"# another\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if c, err = Load(file); err != nil || c.hash == hash {
+	if c, err = LoadConfig(file); err != nil || c.hash == hash {
 		t.Errorf("another topology has the same hash %s, %v", hash, err)
 	}
-	if _, err = Load(write(t, strings.Replace(minimal, "agents", "switches", 1))); err == nil {
+	if _, err = LoadConfig(write(t, strings.Replace(minimal, "agents", "switches", 1))); err == nil {
 		t.Error("a switches' URL without {switch} is accepted")
 	}
-	if c, err = Load(write(t, minimal+`switches: {url: "http://{switch}"}`)); err != nil || len(c.Switches.Names) != 3 {
+	if c, err = LoadConfig(write(t, minimal+`switches: {url: "http://{switch}"}`)); err != nil || len(c.Switches.Names) != 3 {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
@@ -120,7 +120,7 @@ func TestBadConfig(t *testing.T) {
 		"topology_file: [":                                                                                "analyzer.yaml:",
 		"[]":                                                                                              "analyzer.yaml:1: ",
 	} {
-		_, err := Load(write(t, text))
+		_, err := LoadConfig(write(t, text))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "daemon.") {
 			t.Errorf("%s\n%v\nwant %q", text, err, want)
 		}
@@ -131,14 +131,14 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(minimal))
 	f.Add([]byte(minimal + "switches: {url: \"http://{switch}\"}\nevidence: {lag: 3s}\nqueries: {p50: up}\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		c, err := parse(b, "/etc/graylink")
+		c, err := parseConfig(b, "/etc/graylink")
 		if err != nil {
-			if located("f.yaml", b, err).Error() == "" {
+			if withLocation("f.yaml", b, err).Error() == "" {
 				t.Error("an error without words")
 			}
 			return
 		}
-		for name, q := range c.Questions() {
+		for name, q := range c.AllQueries() {
 			if q == "" {
 				t.Errorf("%s: nothing is asked", name)
 			}

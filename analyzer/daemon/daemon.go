@@ -53,21 +53,21 @@ type Daemon struct {
 	build  prometheus.Collector
 
 	reloads sync.Mutex // one at a time
-	work    *work
+	current *instance
 	ended   bool
 	handler atomic.Pointer[http.ServeMux]
 }
 
-// work is what one configuration runs.
-type work struct {
+// instance is what one configuration runs.
+type instance struct {
 	config *Config
 	db     backend
 	loop   *analyzer.Loop
-	// follow are the files and servers that are read again and again.
-	follow  []func(ctx context.Context)
-	targets *analyzer.Targets // nil: nobody is asked
-	stop    context.CancelFunc
-	runs    sync.WaitGroup
+	// followers are the files and servers that are read again and again.
+	followers []func(ctx context.Context)
+	targets   *analyzer.Targets // nil: nobody is asked
+	stop      context.CancelFunc
+	runs      sync.WaitGroup
 }
 
 // backend is where the evidence comes from.
@@ -77,8 +77,8 @@ type backend interface {
 	Close() error
 }
 
-// open returns the backend, and the HTTP API of its server, which knows the past.
-func (p *Prometheus) open(log *slog.Logger) (db backend, api *evidence.HTTP, err error) {
+// openBackend returns the backend, and the HTTP API of its server, which knows the past.
+func (p *Prometheus) openBackend(log *slog.Logger) (db backend, api *evidence.HTTP, err error) {
 	o := evidence.HTTPOptions{URL: p.URL, Client: p.Client, Timeout: p.Timeout, MaxBytes: p.MaxAnswer, Log: log}
 	if p.Backend == backendRead {
 		r, err := evidence.NewRemoteRead(o)
@@ -94,21 +94,21 @@ func (p *Prometheus) open(log *slog.Logger) (db backend, api *evidence.HTTP, err
 // New reads the configuration and begins to work by it. The policy says who may reload
 // it and make windows of maintenance. Close ends it.
 func New(file string, policy *webaccess.Policy, log *slog.Logger) (*Daemon, error) {
-	c, err := Load(file)
+	c, err := LoadConfig(file)
 	if err != nil {
 		return nil, err
 	}
-	d := &Daemon{file: file, policy: policy, log: log, health: &health{queries: map[string]*asked{}}, build: version.NewCollector("graylink_analyzer")}
-	w, err := d.prepare(c)
+	d := &Daemon{file: file, policy: policy, log: log, health: &health{queries: map[string]*queryCounts{}}, build: version.NewCollector("graylink_analyzer")}
+	w, err := d.newInstance(c)
 	if err != nil {
 		return nil, err
 	}
-	d.start(w)
+	d.startInstance(w)
 	return d, nil
 }
 
-// client speaks with an endpoint.
-func (e *Endpoint) client() (*http.Client, error) {
+// newClient speaks with an endpoint.
+func (e *Endpoint) newClient() (*http.Client, error) {
 	c, err := config_util.NewClientFromConfig(e.Client, "graylink_analyzer", config_util.WithUserAgent("graylink-analyzer"))
 	if err == nil {
 		c.Timeout = agentTimeout
@@ -116,52 +116,52 @@ func (e *Endpoint) client() (*http.Client, error) {
 	return c, err
 }
 
-// template fills a name into an endpoint's URL.
-func (e *Endpoint) template(place string) func(string) string {
+// urlTemplate fills a name into an endpoint's URL.
+func (e *Endpoint) urlTemplate(place string) func(string) string {
 	return func(name string) string { return strings.ReplaceAll(e.URL, place, name) }
 }
 
-// prepare makes everything of a configuration, and starts nothing.
-func (d *Daemon) prepare(c *Config) (*work, error) {
-	w := &work{config: c}
-	db, api, err := c.Prometheus.open(d.log)
+// newInstance makes everything of a configuration, and starts nothing.
+func (d *Daemon) newInstance(c *Config) (*instance, error) {
+	w := &instance{config: c}
+	db, api, err := c.Prometheus.openBackend(d.log)
 	if err != nil {
 		return nil, fmt.Errorf("prometheus: %w", err)
 	}
 	w.db = db
 	o := analyzer.LoopOptions{Graph: fabric.NewGraph(c.topology), DB: w.db, Settings: c.settings, Log: d.log, NoTraces: c.Agents == nil}
-	o.Settings.Observe = d.health.observe
-	o.TwoSteps = analyzer.TwoSteps{From: c.Evidence.DetailBelow, Most: c.Evidence.MostEdges, Round: c.Evidence.Round}
+	o.Settings.Observe = d.health.observeQuery
+	o.TwoSteps = analyzer.TwoStepOptions{MinFlows: c.Evidence.DetailBelow, MaxFlows: c.Evidence.MostEdges, Round: c.Evidence.Round}
 	o.Recall = func(ctx context.Context) (evidence.History, error) {
-		return evidence.Recall(ctx, api, o.Settings, time.Now())
+		return evidence.RecallHistory(ctx, api, o.Settings, time.Now())
 	}
 	o.RecallVerdicts = func(ctx context.Context) ([]evidence.PastVerdict, error) {
 		return evidence.RecallVerdicts(ctx, api, o.Settings, time.Now())
 	}
 	if a := c.Agents; a != nil {
-		agents := analyzer.HTTPAgents{URL: a.template(places["agents"])}
-		if agents.Client, err = a.client(); err != nil {
+		agents := analyzer.HTTPAgents{URL: a.urlTemplate(urlPlaceholders["agents"])}
+		if agents.Client, err = a.newClient(); err != nil {
 			return nil, fmt.Errorf("agents: %w", err)
 		}
 		if a.Coordinator != nil {
 			w.targets = &analyzer.Targets{Coordinator: a.Coordinator.URL, Log: d.log}
-			if w.targets.Client, err = a.Coordinator.client(); err != nil {
+			if w.targets.Client, err = a.Coordinator.newClient(); err != nil {
 				return nil, fmt.Errorf("agents.coordinator: %w", err)
 			}
-			agents.URL = w.targets.URL
+			agents.URL = w.targets.URLOf
 		}
 		o.Agents = agents
 	}
 	if s := c.Switches; s != nil {
-		client, err := s.client()
+		client, err := s.newClient()
 		if err != nil {
 			return nil, fmt.Errorf("switches: %w", err)
 		}
-		o.Sightings = &analyzer.Sightings{Client: client, URL: s.template(places["switches"]), Switches: s.Names,
+		o.SwitchAgents = &analyzer.SwitchAgents{Client: client, URL: s.urlTemplate(urlPlaceholders["switches"]), Switches: s.Names,
 			Mapper: paths.Mapper{SourcePort: s.SourcePort, StampPort: s.StampPort}}
 	}
-	o.Causes = &attribute.Asker{DB: evidence.Local(w.db), Scrape: cmp.Or(c.Evidence.Ports, c.Evidence.Scrape)}
-	if err := d.surroundings(w, &o); err != nil {
+	o.Causes = &attribute.Attributor{DB: evidence.NewLocalQuerier(w.db), Scrape: cmp.Or(c.Evidence.Ports, c.Evidence.Scrape)}
+	if err := d.addSources(w, &o); err != nil {
 		return nil, err
 	}
 	w.loop = analyzer.NewLoop(o)
@@ -171,36 +171,36 @@ func (d *Daemon) prepare(c *Config) (*work, error) {
 // followEvery is how often files and silences are looked at.
 const followEvery = 2 * time.Second
 
-// surroundings are what somebody works on, and where jobs run. A file that is wrong at the
+// addSources are what somebody works on, and where jobs run. A file that is wrong at the
 // start is a wrong configuration; later it changes nothing.
-func (d *Daemon) surroundings(w *work, o *analyzer.LoopOptions) error {
+func (d *Daemon) addSources(w *instance, o *analyzer.LoopOptions) error {
 	c := w.config
 	o.PageNICs = c.PageNICs
 	o.Maintenance = maintenance.NewRegister(o.Graph)
 	var sources []maintenance.Source
 	if c.Maintenance.File != "" {
 		f := &maintenance.File{Path: c.Maintenance.File}
-		if err := maintenance.Update(context.Background(), o.Maintenance, f, time.Now()); err != nil {
+		if err := maintenance.UpdateSource(context.Background(), o.Maintenance, f, time.Now()); err != nil {
 			return err
 		}
 		sources = append(sources, f)
 	}
 	if a := c.Maintenance.Alertmanager; a != nil {
-		client, err := a.client()
+		client, err := a.newClient()
 		if err != nil {
 			return fmt.Errorf("maintenance.alertmanager: %w", err)
 		}
-		sources = append(sources, &maintenance.Alertmanager{Client: client, URL: a.URL, Elements: o.Graph.Elements()})
+		sources = append(sources, &maintenance.Alertmanager{Client: client, URL: a.URL, Elements: o.Graph.ElementIDs()})
 	}
 	if k := c.Maintenance.Kubernetes; k != nil {
-		client, err := k.client()
+		client, err := k.newClient()
 		if err != nil {
 			return fmt.Errorf("maintenance.kubernetes: %w", err)
 		}
 		sources = append(sources, &maintenance.Kubernetes{Client: client, URL: k.URL})
 	}
 	for _, s := range sources {
-		w.follow = append(w.follow, func(ctx context.Context) { maintenance.Follow(ctx, o.Maintenance, s, followEvery, d.log) })
+		w.followers = append(w.followers, func(ctx context.Context) { maintenance.FollowSource(ctx, o.Maintenance, s, followEvery, d.log) })
 	}
 	if len(c.Jobs) == 0 {
 		return nil
@@ -209,82 +209,82 @@ func (d *Daemon) surroundings(w *work, o *analyzer.LoopOptions) error {
 	o.Jobs = running
 	for _, j := range c.Jobs {
 		f := &jobs.File{Path: j.File, Format: j.Format, Zone: time.Local}
-		if err := f.Update(running); err != nil {
+		if err := f.ReloadIfChanged(running); err != nil {
 			return err
 		}
-		w.follow = append(w.follow, func(ctx context.Context) { f.Follow(ctx, running, followEvery, d.log) })
+		w.followers = append(w.followers, func(ctx context.Context) { f.FollowFile(ctx, running, followEvery, d.log) })
 	}
 	return nil
 }
 
-// start lets a configuration work.
-func (d *Daemon) start(w *work) {
+// startInstance lets a configuration work.
+func (d *Daemon) startInstance(w *instance) {
 	ctx, stop := context.WithCancel(context.Background())
 	w.stop = stop
 	if w.targets != nil {
 		w.runs.Go(func() { w.targets.Run(ctx, targetsEvery) })
 	}
-	for _, f := range w.follow {
+	for _, f := range w.followers {
 		w.runs.Go(func() { f(ctx) })
 	}
 	w.runs.Go(func() { w.loop.Run(ctx, w.config.Evidence.Scrape) })
-	d.health.taken(w.config, w.db.Bytes, time.Now())
-	mux := Pages(w.loop, Show{Title: "Graylink", Prometheus: cmp.Or(w.config.Prometheus.ExternalURL, w.config.Prometheus.URL), Policy: d.policy}, d.health, d.build)
-	mux.HandleFunc("POST /-/reload", d.policy.Reload(d.reload))
+	d.health.recordReload(w.config, w.db.Bytes, time.Now())
+	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: cmp.Or(w.config.Prometheus.ExternalURL, w.config.Prometheus.URL), Policy: d.policy}, d.health, d.build)
+	mux.HandleFunc("POST /-/reload", d.policy.ReloadHandler(d.handleReload))
 	d.handler.Store(mux)
-	d.work = w
+	d.current = w
 }
 
-// end stops a configuration's work.
-func (w *work) end() error {
+// shutDown stops a configuration's work.
+func (w *instance) shutDown() error {
 	w.stop()
 	w.runs.Wait()
 	return w.db.Close()
 }
 
-// Loop is the one at work.
-func (d *Daemon) Loop() *analyzer.Loop {
+// CurrentLoop is the one at work.
+func (d *Daemon) CurrentLoop() *analyzer.Loop {
 	d.reloads.Lock()
 	defer d.reloads.Unlock()
-	return d.work.loop
+	return d.current.loop
 }
 
 // ServeHTTP implements http.Handler.
 func (d *Daemon) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.handler.Load().ServeHTTP(w, r) }
 
-// reload answers POST /-/reload.
-func (d *Daemon) reload(w http.ResponseWriter, _ *http.Request) {
-	if err := d.Reload(); err != nil {
+// handleReload answers POST /-/reload.
+func (d *Daemon) handleReload(w http.ResponseWriter, _ *http.Request) {
+	if err := d.ReloadConfig(); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	fmt.Fprintln(w, "reloaded")
 }
 
-// Reload takes the configuration file as it is now, or refuses it and goes on by
+// ReloadConfig takes the configuration file as it is now, or refuses it and goes on by
 // the one before.
-func (d *Daemon) Reload() error {
+func (d *Daemon) ReloadConfig() error {
 	d.reloads.Lock()
 	defer d.reloads.Unlock()
 	if d.ended {
 		return errors.New("the analyzer is ending")
 	}
-	c, err := Load(d.file)
-	var next *work
+	c, err := LoadConfig(d.file)
+	var next *instance
 	if err == nil {
-		next, err = d.prepare(c)
+		next, err = d.newInstance(c)
 	}
 	if err != nil {
-		d.health.refused()
+		d.health.recordRefusal()
 		d.log.Error("the configuration is refused, the one before goes on", "err", err)
 		return err
 	}
-	old := d.work
-	if err := old.end(); err != nil {
+	old := d.current
+	if err := old.shutDown(); err != nil {
 		d.log.Warn("the backend of the configuration before", "err", err)
 	}
-	next.loop.Inherit(old.loop)
-	d.start(next)
+	next.loop.InheritFrom(old.loop)
+	d.startInstance(next)
 	d.log.Info("the configuration is taken", "hash", c.hash)
 	return nil
 }
@@ -294,13 +294,13 @@ func (d *Daemon) Close() error {
 	d.reloads.Lock()
 	defer d.reloads.Unlock()
 	d.ended = true
-	return d.work.end()
+	return d.current.shutDown()
 }
 
-// Questions are what is asked of Prometheus, by name.
-func (c *Config) Questions() map[string]string {
+// AllQueries are what is asked of Prometheus, by name.
+func (c *Config) AllQueries() map[string]string {
 	q := c.settings.OverviewQueries()
-	maps.Copy(q, c.settings.Queries())
+	maps.Copy(q, c.settings.WindowQueries())
 	maps.Copy(q, c.settings.HistoryQueries())
 	maps.Copy(q, c.settings.VerdictQueries())
 	return q

@@ -121,7 +121,7 @@ evidence: {scrape_interval: 100ms}
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := d.Reload(); err == nil {
+	if err := d.ReloadConfig(); err == nil {
 		t.Error("reloaded after the end")
 	}
 }

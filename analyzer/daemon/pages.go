@@ -16,18 +16,18 @@ import (
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// Show says how the pages look. Prometheus is where browsers reach the server that keeps
+// PageOptions says how the pages look. Prometheus is where browsers reach the server that keeps
 // the series, or "". Policy says who may act.
-type Show struct {
+type PageOptions struct {
 	Title, Prometheus string
 	Policy            *webaccess.Policy
 }
 
-// Pages are what a loop shows over HTTP: its series and more's, the API, the page,
+// NewMux are what a loop shows over HTTP: its series and more's, the API, the page,
 // and whether it runs.
-func Pages(l *analyzer.Loop, s Show, more ...prometheus.Collector) *http.ServeMux {
+func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http.ServeMux {
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(&publish.Collector{Snapshot: l.Snapshot, Store: l.Store(), Switches: l.Switches},
+	reg.MustRegister(&publish.Collector{Snapshot: l.Snapshot, Store: l.PathStore(), Switches: l.SwitchStates},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), loopHealth{l})
 	reg.MustRegister(more...)
 	mux := http.NewServeMux()
@@ -40,10 +40,10 @@ func Pages(l *analyzer.Loop, s Show, more ...prometheus.Collector) *http.ServeMu
 		}
 		fmt.Fprintln(w, "ready")
 	})
-	(&publish.API{Snapshot: l.Snapshot, Store: l.Store()}).Register(mux)
-	if m := l.Maintenance(); m != nil {
-		(&maintenance.API{Register: m, Policy: s.Policy, Now: time.Now}).Handle(mux)
+	(&publish.API{Snapshot: l.Snapshot, Store: l.PathStore()}).RegisterHandlers(mux)
+	if m := l.MaintenanceRegister(); m != nil {
+		(&maintenance.API{Register: m, Policy: s.Policy, Now: time.Now}).RegisterHandlers(mux)
 	}
-	mux.Handle("GET /", &web.Handler{Snapshot: l.Snapshot, Store: l.Store(), Title: s.Title, Prometheus: s.Prometheus, Now: time.Now})
+	mux.Handle("GET /", &web.Handler{Snapshot: l.Snapshot, Store: l.PathStore(), Title: s.Title, Prometheus: s.Prometheus, Now: time.Now})
 	return mux
 }

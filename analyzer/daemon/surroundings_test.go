@@ -41,7 +41,7 @@ jobs: [{file: jobs.yaml}, {file: squeue.txt, format: squeue}]
 	}
 	defer d.Close()
 	elements := func() (out []string) {
-		for _, w := range d.Loop().Maintenance().List(time.Now()) {
+		for _, w := range d.CurrentLoop().MaintenanceRegister().CurrentWindows(time.Now()) {
 			out = append(out, w.Element)
 		}
 		return out
@@ -55,11 +55,11 @@ jobs: [{file: jobs.yaml}, {file: squeue.txt, format: squeue}]
 		}
 	}
 	until("file and silences", func() bool { return slices.Equal(elements(), []string{"leaf1", "leaf2", "spine1"}) })
-	if _, err := d.Loop().Maintenance().Add(maintenance.Window{Element: "h1", From: time.Now(), Until: time.Now().Add(time.Hour), By: "ann"}); err != nil {
+	if _, err := d.CurrentLoop().MaintenanceRegister().AddWindow(maintenance.Window{Element: "h1", From: time.Now(), Until: time.Now().Add(time.Hour), By: "ann"}); err != nil {
 		t.Fatal(err)
 	}
 	put("m.yaml", "maintenance: []")
-	if err := d.Reload(); err != nil {
+	if err := d.ReloadConfig(); err != nil {
 		t.Fatal(err)
 	}
 	until("after a reload", func() bool { return slices.Equal(elements(), []string{"h1", "leaf1", "leaf2"}) })
@@ -69,12 +69,12 @@ jobs: [{file: jobs.yaml}, {file: squeue.txt, format: squeue}]
 		t.Errorf("%d %s", rec.Code, rec.Body)
 	}
 	put("m.yaml", "maintenance: [{element: nothing}]")
-	if err := d.Reload(); err == nil || !strings.Contains(err.Error(), `m.yaml:1: maintenance[0].element: "nothing" is not in the topology`) {
+	if err := d.ReloadConfig(); err == nil || !strings.Contains(err.Error(), `m.yaml:1: maintenance[0].element: "nothing" is not in the topology`) {
 		t.Errorf("%v", err)
 	}
 	put("m.yaml", "")
 	put("squeue.txt", "no header\n")
-	if err := d.Reload(); err == nil || !strings.Contains(err.Error(), "squeue.txt:1: no column JOBID") {
+	if err := d.ReloadConfig(); err == nil || !strings.Contains(err.Error(), "squeue.txt:1: no column JOBID") {
 		t.Errorf("%v", err)
 	}
 }

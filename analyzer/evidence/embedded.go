@@ -79,13 +79,13 @@ func NewEmbedded(o EmbeddedOptions) (e *Embedded, err error) {
 	}
 	e.engine = promql.NewEngine(promql.EngineOpts{Logger: o.Log, MaxSamples: 50_000_000, Timeout: 10 * time.Second,
 		LookbackDelta: 5 * time.Minute, EnableAtModifier: true, EnableNegativeOffset: true})
-	if err := e.scrape(o); err != nil {
+	if err := e.startScraping(o); err != nil {
 		return nil, errors.Join(err, e.db.Close(), os.RemoveAll(dir))
 	}
 	return e, nil
 }
 
-func (e *Embedded) scrape(o EmbeddedOptions) error {
+func (e *Embedded) startScraping(o EmbeddedOptions) error {
 	groups := map[string][]*targetgroup.Group{}
 	paths := map[string]string{}
 	for _, t := range o.Targets {
@@ -129,13 +129,13 @@ func (e *Embedded) scrape(o EmbeddedOptions) error {
 	return nil
 }
 
-// Instant evaluates a PromQL expression at one moment.
-func (e *Embedded) Instant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
-	return Evaluate(ctx, e.engine, e.db, query, at)
+// QueryInstant evaluates a PromQL expression at one moment.
+func (e *Embedded) QueryInstant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
+	return EvaluateAt(ctx, e.engine, e.db, query, at)
 }
 
-// Evaluate evaluates a PromQL expression at one moment, on any store.
-func Evaluate(ctx context.Context, engine *promql.Engine, db storage.Queryable, query string, at time.Time) ([]Sample, error) {
+// EvaluateAt evaluates a PromQL expression at one moment, on any store.
+func EvaluateAt(ctx context.Context, engine *promql.Engine, db storage.Queryable, query string, at time.Time) ([]Sample, error) {
 	q, err := engine.NewInstantQuery(ctx, db, nil, query, at)
 	if err != nil {
 		return nil, fmt.Errorf("query %q: %w", query, err)

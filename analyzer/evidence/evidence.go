@@ -58,24 +58,26 @@ type Sample struct {
 // Querier is a PromQL backend. With a *Partial error the samples hold, and others
 // may be missing.
 type Querier interface {
-	Instant(ctx context.Context, query string, at time.Time) ([]Sample, error)
+	QueryInstant(ctx context.Context, query string, at time.Time) ([]Sample, error)
 }
 
 // Clocked is a Querier whose moments are those of another machine's clock.
 type Clocked interface {
-	// Offset is what that clock is ahead of this machine's now.
-	Offset(ctx context.Context) (time.Duration, error)
+	// ClockOffset is what that clock is ahead of this machine's now.
+	ClockOffset(ctx context.Context) (time.Duration, error)
 }
 
 // Sharing is a Querier that can read for several questions of one moment at once.
 type Sharing interface {
-	Share() Querier
+	SharedQuerier() Querier
 }
 
-// Partial is what a server says of an answer that may be incomplete.
-type Partial struct{ Warnings []string }
+// PartialError is what a server says of an answer that may be incomplete.
+type PartialError struct{ Warnings []string }
 
-func (p *Partial) Error() string { return "an incomplete answer: " + strings.Join(p.Warnings, "; ") }
+func (p *PartialError) Error() string {
+	return "an incomplete answer: " + strings.Join(p.Warnings, "; ")
+}
 
 // Settings are the times of the questions.
 type Settings struct {
@@ -101,32 +103,34 @@ type Settings struct {
 	Observe func(query string, took time.Duration, err error)
 }
 
-// For are the settings for a scrape interval: windows are counted in scrapes.
-func For(scrape time.Duration) Settings {
+// SettingsFor are the settings for a scrape interval: windows are counted in scrapes.
+func SettingsFor(scrape time.Duration) Settings {
 	return Settings{Scrape: scrape, Lag: scrape + max(300*time.Millisecond, scrape/10), Delay: 2 * scrape, Hard: scrape, Stall: 0.15, Patience: max(5*time.Second, scrape), Past: defaultPast}
 }
 
 // DefaultSettings fits a one-second scrape.
-func DefaultSettings() Settings { return For(time.Second) }
+func DefaultSettings() Settings { return SettingsFor(time.Second) }
 
-// selector is the range that holds the scrapes of a window: one interval more,
+// rangeSelector is the range that holds the scrapes of a window: one interval more,
 // since n intervals lie between n+1 scrapes.
-func (s Settings) selector(window time.Duration) string {
+func (s Settings) rangeSelector(window time.Duration) string {
 	return "[" + strconv.FormatInt((window+s.Scrape).Milliseconds(), 10) + "ms]"
 }
 
 const flowLabels = "src, dst, flow, class, tier, plane"
 
-// Queries lists the questions by name, as PromQL: the overridden ones as they are
+// WindowQueries lists the questions by name, as PromQL: the overridden ones as they are
 // asked instead. All of them hold for Prometheus 2.42 and later. In questions as they
 // are written $delay, $hard and $stall stand for range selectors, $flow for the
 // labels of a flow and $seconds for the length of the delay window; $only for matchers
 // of the flows that are asked about, where those are not all.
-func (s Settings) Queries() map[string]string { return s.written(defaultQueries(), "") }
+func (s Settings) WindowQueries() map[string]string {
+	return s.expandQueries(defaultWindowQueries(), "")
+}
 
-// written are questions as they are asked about the flows that a matcher selects; "": all.
-func (s Settings) written(q map[string]string, only string) map[string]string {
-	r := s.places(only)
+// expandQueries are questions as they are asked about the flows that a matcher selects; "": all.
+func (s Settings) expandQueries(q map[string]string, only string) map[string]string {
+	r := s.placeholderReplacer(only)
 	for name := range q {
 		if other, ok := s.Override[name]; ok {
 			q[name] = other
@@ -136,20 +140,20 @@ func (s Settings) written(q map[string]string, only string) map[string]string {
 	return q
 }
 
-func (s Settings) places(only string) *strings.Replacer {
+func (s Settings) placeholderReplacer(only string) *strings.Replacer {
 	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + "ms" }
 	pairs := []string{"$only", only}
 	if only == "" {
 		pairs = []string{"{$only}", "", ", $only", "", "$only, ", "", "$only", ""}
 	}
 	return strings.NewReplacer(append(pairs, "$search", "["+ms(s.Past.Search)+":30s]", "$calm", "["+ms(2*calmAround)+":10s]",
-		"$delay", s.selector(s.Delay), "$hard", s.selector(s.Hard), "$stall", s.selector(s.Delay+s.Lag), "$flow", flowLabels,
+		"$delay", s.rangeSelector(s.Delay), "$hard", s.rangeSelector(s.Hard), "$stall", s.rangeSelector(s.Delay+s.Lag), "$flow", flowLabels,
 		"$seconds", strconv.FormatFloat(s.Delay.Seconds(), 'g', -1, 64))...)
 }
 
-// defaultQueries ask for no more of the delays than the inference reads: each quantile
+// defaultWindowQueries ask for no more of the delays than the inference reads: each quantile
 // costs as much as all counters together.
-func defaultQueries() map[string]string {
+func defaultWindowQueries() map[string]string {
 	q := map[string]string{
 		"stalled":  `sum by (nic) (increase(graylink_node_stalled_seconds_total$stall))`,
 		"unread":   `sum by (nic) (increase(fabric_nic_unread_packets_total$stall)) > 0`,
@@ -179,13 +183,13 @@ func defaultQueries() map[string]string {
 
 // CheckOverride says what is wrong with a question that is to replace the one of a name.
 func (s Settings) CheckOverride(name, query string) error {
-	known := defaultQueries()
+	known := defaultWindowQueries()
 	maps.Copy(known, defaultHistoryQueries())
 	maps.Copy(known, defaultOverviewQueries())
 	if known[name] == "" {
 		return fmt.Errorf("there is no such query: %s are expected", strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 	}
-	if _, err := parser.NewParser(parser.Options{}).ParseExpr(s.places("").Replace(query)); err != nil {
+	if _, err := parser.NewParser(parser.Options{}).ParseExpr(s.placeholderReplacer("").Replace(query)); err != nil {
 		return fmt.Errorf("PromQL is expected: %w", err)
 	}
 	return nil
@@ -255,22 +259,22 @@ type Clock struct {
 	Drift         *float64 // what the clock gains on the frame
 }
 
-// related reports whether delays by the clock mean something. In holdover they
+// delaysUsable reports whether delays by the clock mean something. In holdover they
 // do: the bound says how far. A clock without a state has no frame to be in.
-func (c Clock) related() bool { return c.State != "converging" && c.State != "lost" }
+func (c Clock) delaysUsable() bool { return c.State != "converging" && c.State != "lost" }
 
 type flowKey struct {
-	edge  fabric.Edge
+	edge  fabric.Flow
 	class string
 }
 
 type flowData struct {
-	tier                      int
-	plane                     string
-	sent, lost, ecn           map[string]float64 // by direction
-	hardSent, hardGot, hardIn *float64
-	back                      *float64                    // replies over the delay window
-	owd                       map[string]map[string]*dist // direction, timestamp kind
+	tier                                int
+	plane                               string
+	sent, lost, ecn                     map[string]float64 // by direction
+	hardSent, hardReceived, hardReplies *float64
+	replies                             *float64                    // replies over the delay window
+	owd                                 map[string]map[string]*dist // direction, timestamp kind
 }
 
 type dist struct {
@@ -278,30 +282,30 @@ type dist struct {
 	q     fabric.Quantiles
 }
 
-// question is one of the questions of a moment.
-type question struct {
+// timedQuery is one of the questions of a moment.
+type timedQuery struct {
 	name, query string
 	at          time.Time
 }
 
-// fetch asks all questions, Parallel at a time, and gives up at the first that fails.
-func (s Settings) fetch(ctx context.Context, db Querier, questions []question) (answers map[string][]Sample, warnings []string, err error) {
+// runQueries asks all questions, Parallel at a time, and gives up at the first that fails.
+func (s Settings) runQueries(ctx context.Context, db Querier, questions []timedQuery) (answers map[string][]Sample, warnings []string, err error) {
 	ctx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	if s, ok := db.(Sharing); ok {
-		db = s.Share()
+		db = s.SharedQuerier()
 	}
 	var mu sync.Mutex
 	answers = make(map[string][]Sample, len(questions))
-	one := func(q question) {
+	one := func(q timedQuery) {
 		began := time.Now()
-		v, failed := db.Instant(ctx, q.query, q.at)
+		v, failed := db.QueryInstant(ctx, q.query, q.at)
 		if s.Observe != nil {
 			s.Observe(q.name, time.Since(began), failed)
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		var partial *Partial
+		var partial *PartialError
 		switch {
 		case errors.As(failed, &partial):
 			warnings = append(warnings, q.name+": "+strings.Join(partial.Warnings, "; "))
@@ -314,7 +318,7 @@ func (s Settings) fetch(ctx context.Context, db Querier, questions []question) (
 		}
 		answers[q.name] = v
 	}
-	waiting := make(chan question)
+	waiting := make(chan timedQuery)
 	var wg sync.WaitGroup
 	for range max(1, s.Parallel) {
 		wg.Go(func() {
@@ -338,8 +342,8 @@ func (s Settings) fetch(ctx context.Context, db Querier, questions []question) (
 	return answers, warnings, err
 }
 
-// numbers goes through what was answered to a question.
-func numbers(answers map[string][]Sample) (each func(name string, take func(Sample))) {
+// eachNumber goes through what was answered to a question.
+func eachNumber(answers map[string][]Sample) (each func(name string, take func(Sample))) {
 	return func(name string, take func(Sample)) {
 		for _, v := range answers[name] {
 			if !math.IsNaN(v.Value) {
@@ -349,19 +353,19 @@ func numbers(answers map[string][]Sample) (each func(name string, take func(Samp
 	}
 }
 
-// Ask evaluates the questions for the window that ends Lag before now.
-func Ask(ctx context.Context, db Querier, s Settings, now time.Time) (Window, error) {
-	ctx, cancel := s.Patiently(ctx)
+// ReadWindow evaluates the questions for the window that ends Lag before now.
+func ReadWindow(ctx context.Context, db Querier, s Settings, now time.Time) (Window, error) {
+	ctx, cancel := s.WithPatience(ctx)
 	defer cancel()
-	c, err := Begin(ctx, db, s, now)
+	c, err := BeginCycle(ctx, db, s, now)
 	if err != nil {
-		return c.window(), err
+		return c.emptyWindow(), err
 	}
-	return c.Everything(ctx)
+	return c.ReadAllFlows(ctx)
 }
 
-// Patiently bounds the questions of one cycle.
-func (s Settings) Patiently(ctx context.Context) (context.Context, context.CancelFunc) {
+// WithPatience bounds the questions of one cycle.
+func (s Settings) WithPatience(ctx context.Context) (context.Context, context.CancelFunc) {
 	if s.Patience > 0 {
 		return context.WithTimeout(ctx, s.Patience)
 	}
@@ -377,55 +381,55 @@ type Cycle struct {
 	offset  time.Duration
 }
 
-// Begin measures the server's clock. The context bounds what it asks, as that of every
+// BeginCycle measures the server's clock. The context bounds what it asks, as that of every
 // later question bounds those.
-func Begin(ctx context.Context, db Querier, s Settings, now time.Time) (*Cycle, error) {
+func BeginCycle(ctx context.Context, db Querier, s Settings, now time.Time) (*Cycle, error) {
 	c := &Cycle{s: s, db: db, now: now, at: now.Add(-s.Lag)}
 	if clock, ok := db.(Clocked); ok {
 		var err error
-		if c.offset, err = clock.Offset(ctx); err != nil {
+		if c.offset, err = clock.ClockOffset(ctx); err != nil {
 			return c, fmt.Errorf("what time it is there: %w", err)
 		}
 	}
 	return c, nil
 }
 
-func (c *Cycle) window() Window {
+func (c *Cycle) emptyWindow() Window {
 	return Window{At: c.at, Hosts: map[string]string{}, Unread: map[string]bool{}, Clocks: map[string]Clock{}, ClockOffset: c.offset}
 }
 
-// questions are those of some queries, each with its moment by the server's clock.
-func (c *Cycle) questions(queries map[string]string) (out []question) {
+// timedQueries are those of some queries, each with its moment by the server's clock.
+func (c *Cycle) timedQueries(queries map[string]string) (out []timedQuery) {
 	for name, query := range queries {
 		when := c.at
 		if name == "age" || name == "stalled" || name == "unread" || name == "forged" || defaultOverviewQueries()[name] != "" {
 			when = c.now // a node tells of a stall after it
 		}
-		out = append(out, question{name, query, when.Add(c.offset)})
+		out = append(out, timedQuery{name, query, when.Add(c.offset)})
 	}
 	return out
 }
 
-// Everything asks about every flow.
-func (c *Cycle) Everything(ctx context.Context) (Window, error) {
-	w := c.window()
-	answers, warnings, err := c.s.fetch(ctx, c.db, c.questions(c.s.Queries()))
+// ReadAllFlows asks about every flow.
+func (c *Cycle) ReadAllFlows(ctx context.Context) (Window, error) {
+	w := c.emptyWindow()
+	answers, warnings, err := c.s.runQueries(ctx, c.db, c.timedQueries(c.s.WindowQueries()))
 	if err != nil {
 		return w, err
 	}
 	w.Warnings = warnings
-	each := numbers(answers)
-	alive := c.s.nodes(each, &w)
-	c.s.flows(each, alive, nil, &w)
+	each := eachNumber(answers)
+	alive := c.s.gatherNodes(each, &w)
+	c.s.gatherObservations(each, alive, nil, &w)
 	return w, nil
 }
 
-// stalled is for how long, in seconds of a window, a node's probe loop may be late.
-func (s Settings) stalled() float64 { return s.Stall * (s.Delay + s.Lag).Seconds() }
+// stallLimit is for how long, in seconds of a window, a node's probe loop may be late.
+func (s Settings) stallLimit() float64 { return s.Stall * (s.Delay + s.Lag).Seconds() }
 
-// nodes takes what nodes say of themselves and of their clocks; alive are the NICs whose
+// gatherNodes takes what nodes say of themselves and of their clocks; alive are the NICs whose
 // agent answers.
-func (s Settings) nodes(each func(string, func(Sample)), w *Window) (alive map[string]bool) {
+func (s Settings) gatherNodes(each func(string, func(Sample)), w *Window) (alive map[string]bool) {
 	alive = map[string]bool{}
 	each("age", func(v Sample) {
 		if v.Value <= s.Lag.Seconds() {
@@ -433,7 +437,7 @@ func (s Settings) nodes(each func(string, func(Sample)), w *Window) (alive map[s
 		}
 	})
 	each("stalled", func(v Sample) {
-		if v.Value > s.stalled() {
+		if v.Value > s.stallLimit() {
 			w.Hosts[fabric.OwnerOf(v.Labels["nic"])] = fmt.Sprintf("its probe loop was late by %.2f s", v.Value)
 		}
 	})
@@ -448,10 +452,10 @@ func (s Settings) nodes(each func(string, func(Sample)), w *Window) (alive map[s
 	return alive
 }
 
-// flows takes what was said of flows. A query that somebody wrote may tell of more than was
+// gatherObservations takes what was said of flows. A query that somebody wrote may tell of more than was
 // asked: of flows that are not in only that is dropped; nil: all are.
-func (s Settings) flows(each func(string, func(Sample)), alive map[string]bool, only func(fabric.Edge) bool, w *Window) {
-	flows := gather(each)
+func (s Settings) gatherObservations(each func(string, func(Sample)), alive map[string]bool, only func(fabric.Flow) bool, w *Window) {
+	flows := gatherFlows(each)
 	if only != nil {
 		maps.DeleteFunc(flows, func(k flowKey, _ *flowData) bool { return !only(k.edge) })
 	}
@@ -470,7 +474,7 @@ func (s Settings) flows(each func(string, func(Sample)), alive map[string]bool, 
 	}
 	for k, d := range flows {
 		for _, reply := range []bool{false, true} {
-			if o := observe(k, d, reply, s, w.At, w.Clocks); o != nil {
+			if o := newObservation(k, d, reply, s, w.At, w.Clocks); o != nil {
 				o.Unread = w.Unread[o.Src] || w.Unread[o.Dst]
 				o.HostSuspect = o.Unread || w.Hosts[fabric.OwnerOf(o.Src)] != "" || w.Hosts[fabric.OwnerOf(o.Dst)] != ""
 				w.Observations = append(w.Observations, o)
@@ -504,11 +508,11 @@ func gatherClocks(each func(string, func(Sample)), clocks map[string]Clock) {
 	}
 }
 
-func gather(each func(string, func(Sample))) map[flowKey]*flowData {
+func gatherFlows(each func(string, func(Sample))) map[flowKey]*flowData {
 	flows := map[flowKey]*flowData{}
 	of := func(l map[string]string) *flowData {
 		n, _ := strconv.Atoi(l["flow"])
-		k := flowKey{fabric.Edge{Src: l["src"], Dst: l["dst"], Flow: n}, l["class"]}
+		k := flowKey{fabric.Flow{Src: l["src"], Dst: l["dst"], Number: n}, l["class"]}
 		d := flows[k]
 		if d == nil {
 			d = &flowData{plane: l["plane"], sent: map[string]float64{}, lost: map[string]float64{}, ecn: map[string]float64{},
@@ -527,9 +531,9 @@ func gather(each func(string, func(Sample))) map[flowKey]*flowData {
 	}
 	for name, pick := range map[string]func(*flowData) **float64{
 		"hardSent": func(d *flowData) **float64 { return &d.hardSent },
-		"hardGot":  func(d *flowData) **float64 { return &d.hardGot },
-		"hardBack": func(d *flowData) **float64 { return &d.hardIn },
-		"back":     func(d *flowData) **float64 { return &d.back },
+		"hardGot":  func(d *flowData) **float64 { return &d.hardReceived },
+		"hardBack": func(d *flowData) **float64 { return &d.hardReplies },
+		"back":     func(d *flowData) **float64 { return &d.replies },
 	} {
 		each(name, func(v Sample) { x := v.Value; *pick(of(v.Labels)) = &x })
 	}
@@ -560,8 +564,8 @@ func gather(each func(string, func(Sample))) map[flowKey]*flowData {
 	return flows
 }
 
-// observe shapes one direction of a flow; nil when nothing was measured.
-func observe(k flowKey, d *flowData, reply bool, s Settings, at time.Time, clocks map[string]Clock) *fabric.Observation {
+// newObservation shapes one direction of a flow; nil when nothing was measured.
+func newObservation(k flowKey, d *flowData, reply bool, s Settings, at time.Time, clocks map[string]Clock) *fabric.Observation {
 	e := k.edge
 	e.Reply = reply
 	direction := "forward"
@@ -569,23 +573,23 @@ func observe(k flowKey, d *flowData, reply bool, s Settings, at time.Time, clock
 		direction = "reverse"
 	}
 	o := &fabric.Observation{Edge: e.String(), Tier: d.tier, Plane: d.plane, Class: k.class, Start: at.Add(-s.Delay), WindowNS: int64(s.Delay), PathState: fabric.PathUnknown}
-	o.Src, o.Dst = e.Ends()
-	counted := d.count(o, direction)
-	delays := d.delays(o, direction)
+	o.Src, o.Dst = e.Endpoints()
+	counted := d.fillCounts(o, direction)
+	delays := d.fillDelays(o, direction)
 	if !counted && !delays {
 		return nil
 	}
-	if d.hardSent != nil && d.hardIn != nil && *d.hardSent >= minHardSent {
+	if d.hardSent != nil && d.hardReplies != nil && *d.hardSent >= minHardSent {
 		// One may be on its way.
 		sent := math.Round(*d.hardSent)
-		o.Lately = &fabric.Count{Sent: uint64(sent), Lost: uint64(math.Max(0, sent-math.Round(*d.hardIn)-1))}
+		o.LastSecond = &fabric.Count{Sent: uint64(sent), Lost: uint64(math.Max(0, sent-math.Round(*d.hardReplies)-1))}
 	}
 	a, b := clocks[o.Src], clocks[o.Dst]
 	if a.Bound != nil && b.Bound != nil {
 		bound := *a.Bound + *b.Bound
 		o.ClockErrorNS = &bound
 	}
-	o.ClockSuspect = !a.related() || !b.related()
+	o.ClockSuspect = !a.delaysUsable() || !b.delaysUsable()
 	return o
 }
 
@@ -597,17 +601,17 @@ const (
 	ceased = 0.5
 )
 
-// silent fills in what two nodes' counters tell of a second in which probes were sent and
+// fillSilentCounts fills in what two nodes' counters tell of a second in which probes were sent and
 // no reply came (rule 7).
-func (d *flowData) silent(o *fabric.Observation, reply bool) bool {
+func (d *flowData) fillSilentCounts(o *fabric.Observation, reply bool) bool {
 	sent := math.Round(*d.hardSent)
-	if d.hardGot == nil {
+	if d.hardReceived == nil {
 		if !reply {
 			o.Sent, o.Lost, o.LossScope = uint64(sent), uint64(sent), fabric.LossRoundTrip
 		}
 		return !reply
 	}
-	got := math.Round(*d.hardGot)
+	got := math.Round(*d.hardReceived)
 	switch {
 	case got >= arrived*sent && reply:
 		o.Sent = uint64(got)
@@ -624,11 +628,11 @@ func (d *flowData) silent(o *fabric.Observation, reply bool) bool {
 	return false // the reflecting node's second may be half before what happened, and half after it
 }
 
-// count fills in what was sent and lost. While no reply at all arrives the
+// fillCounts fills in what was sent and lost. While no reply at all arrives the
 // replies' own counts say nothing, and the reflecting node's counter decides.
-func (d *flowData) count(o *fabric.Observation, direction string) bool {
-	if d.hardSent != nil && *d.hardSent >= minHardSent && d.hardIn != nil && *d.hardIn == 0 {
-		return d.silent(o, direction != "forward")
+func (d *flowData) fillCounts(o *fabric.Observation, direction string) bool {
+	if d.hardSent != nil && *d.hardSent >= minHardSent && d.hardReplies != nil && *d.hardReplies == 0 {
+		return d.fillSilentCounts(o, direction != "forward")
 	}
 	sent, ok := d.sent[direction]
 	lost, okLost := d.lost[direction]
@@ -637,8 +641,8 @@ func (d *flowData) count(o *fabric.Observation, direction string) bool {
 	}
 	// The first reply after a silence accounts for all that was lost in it. That
 	// is old news: no more can have been lost in a window than went unanswered.
-	if probes, ok := d.sent["forward"]; ok && d.back != nil {
-		lost = math.Min(lost, math.Max(0, probes-*d.back))
+	if probes, ok := d.sent["forward"]; ok && d.replies != nil {
+		lost = math.Min(lost, math.Max(0, probes-*d.replies))
 	}
 	o.Sent = uint64(math.Round(sent))
 	o.Lost = min(uint64(math.Round(math.Max(0, lost))), o.Sent)
@@ -649,8 +653,8 @@ func (d *flowData) count(o *fabric.Observation, direction string) bool {
 	return true
 }
 
-// delays fills in the delays of the best kind of timestamp that has enough.
-func (d *flowData) delays(o *fabric.Observation, direction string) bool {
+// fillDelays fills in the delays of the best kind of timestamp that has enough.
+func (d *flowData) fillDelays(o *fabric.Observation, direction string) bool {
 	for _, kind := range []string{"hardware", "kernel", "user"} {
 		if x := d.owd[direction][kind]; x != nil && x.count >= minDelayCount && x.q.P50 != nil {
 			q := x.q

@@ -21,8 +21,8 @@ type loaded struct {
 	db     storage.Storage
 }
 
-func (l loaded) Instant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
-	return Evaluate(ctx, l.engine, l.db, query, at)
+func (l loaded) QueryInstant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
+	return EvaluateAt(ctx, l.engine, l.db, query, at)
 }
 
 const flowName = `src="h1/eth1", dst="h2/eth1", flow="0", tier="2", plane="a"`
@@ -74,7 +74,7 @@ func (s series) load(t *testing.T) Querier {
 // ask evaluates the window that ends at second 20 less the lag.
 func ask(t *testing.T, s series) (fwd, rev *fabric.Observation, w Window) {
 	t.Helper()
-	w, err := Ask(t.Context(), s.load(t), DefaultSettings(), time.Unix(20, 0))
+	w, err := ReadWindow(t.Context(), s.load(t), DefaultSettings(), time.Unix(20, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,11 +193,11 @@ func TestAbsentIsAbsent(t *testing.T) {
 // TestQueriesParse keeps the published questions valid PromQL.
 func TestQueriesParse(t *testing.T) {
 	db := healthy().load(t)
-	for name, q := range DefaultSettings().Queries() {
+	for name, q := range DefaultSettings().WindowQueries() {
 		if strings.Contains(q, "$") {
 			t.Errorf("%s: %s holds an unfilled place", name, q)
 		}
-		if _, err := db.Instant(t.Context(), q, time.Unix(20, 0)); err != nil {
+		if _, err := db.QueryInstant(t.Context(), q, time.Unix(20, 0)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

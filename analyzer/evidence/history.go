@@ -33,12 +33,12 @@ type History struct {
 	// Until is the newest moment that was asked about.
 	Until time.Time
 	// Flows are the delays of windows, oldest first.
-	Flows map[fabric.Edge]Delays
+	Flows map[fabric.Flow]Delays
 	// Expected is the largest number of directed flows counted at a time in the last
 	// ten minutes.
 	Expected int
-	// Suspect: verdicts were open for as far back as was asked.
-	Suspect bool
+	// AlwaysSuspect: verdicts were open for as far back as was asked.
+	AlwaysSuspect bool
 }
 
 // Delays are medians and 99th percentiles of windows, in nanoseconds.
@@ -46,7 +46,9 @@ type Delays struct{ P50, P99 []int64 }
 
 // HistoryQueries lists the questions about history by name, as Queries does.
 // Analyzers that were scraped told whether a verdict was open.
-func (s Settings) HistoryQueries() map[string]string { return s.written(defaultHistoryQueries(), "") }
+func (s Settings) HistoryQueries() map[string]string {
+	return s.expandQueries(defaultHistoryQueries(), "")
+}
 
 func defaultHistoryQueries() map[string]string {
 	const open = `max(fabric_verdict_state{scope="fabric", state="suspect"})`
@@ -58,7 +60,7 @@ func defaultHistoryQueries() map[string]string {
 	}
 }
 
-// Recall asks for what was normal. Rules:
+// RecallHistory asks for what was normal. Rules:
 //
 //  7. Only calm times teach: none at which a verdict was open, nor half a minute
 //     before and after. The newest calm time within Past.Search ends the span: an
@@ -68,20 +70,20 @@ func defaultHistoryQueries() map[string]string {
 //  9. Where verdicts were open all the time, nothing teaches.
 //  10. That the server is away is an error. What it does not answer of the windows in
 //     time is missing from the history.
-func Recall(ctx context.Context, db Querier, s Settings, now time.Time) (History, error) {
+func RecallHistory(ctx context.Context, db Querier, s Settings, now time.Time) (History, error) {
 	ctx, cancel := context.WithTimeout(ctx, recallPatience)
 	defer cancel()
 	var offset time.Duration
 	if c, ok := db.(Clocked); ok {
 		var err error
-		if offset, err = c.Offset(ctx); err != nil {
+		if offset, err = c.ClockOffset(ctx); err != nil {
 			return History{}, fmt.Errorf("what time it is there: %w", err)
 		}
 	}
-	h := History{Until: now.Add(-s.Lag), Flows: map[fabric.Edge]Delays{}}
+	h := History{Until: now.Add(-s.Lag), Flows: map[fabric.Flow]Delays{}}
 	queries := s.HistoryQueries()
 	there := now.Add(offset)
-	first, _, err := s.fetch(ctx, db, []question{{"pastWatched", queries["pastWatched"], there}, {"pastCalm", queries["pastCalm"], there}, {"pastExpected", queries["pastExpected"], there}})
+	first, _, err := s.runQueries(ctx, db, []timedQuery{{"pastWatched", queries["pastWatched"], there}, {"pastCalm", queries["pastCalm"], there}, {"pastExpected", queries["pastExpected"], there}})
 	if err != nil {
 		return h, err
 	}
@@ -95,12 +97,12 @@ func Recall(ctx context.Context, db Querier, s Settings, now time.Time) (History
 			h.Until = calm
 		}
 	}
-	if h.Suspect = watched && len(first["pastCalm"]) == 0; h.Suspect {
+	if h.AlwaysSuspect = watched && len(first["pastCalm"]) == 0; h.AlwaysSuspect {
 		return h, nil
 	}
 	for i := range s.Past.Windows {
 		at := h.Until.Add(offset - s.Past.Span*time.Duration(i)/time.Duration(s.Past.Windows))
-		if err := s.window(ctx, db, at, watched, h.Flows); err != nil {
+		if err := s.addPastWindow(ctx, db, at, watched, h.Flows); err != nil {
 			break
 		}
 	}
@@ -111,23 +113,23 @@ func Recall(ctx context.Context, db Querier, s Settings, now time.Time) (History
 	return h, nil
 }
 
-// window adds the delays of the window that ended at a moment of the server's.
-func (s Settings) window(ctx context.Context, db Querier, at time.Time, watched bool, flows map[fabric.Edge]Delays) error {
+// addPastWindow adds the delays of the window that ended at a moment of the server's.
+func (s Settings) addPastWindow(ctx context.Context, db Querier, at time.Time, watched bool, flows map[fabric.Flow]Delays) error {
 	if watched {
-		calm, _, err := s.fetch(ctx, db, []question{{"pastCalmly", s.HistoryQueries()["pastCalmly"], at.Add(calmAround)}})
+		calm, _, err := s.runQueries(ctx, db, []timedQuery{{"pastCalmly", s.HistoryQueries()["pastCalmly"], at.Add(calmAround)}})
 		if err != nil || len(calm["pastCalmly"]) == 0 {
 			return err
 		}
 	}
-	queries := s.Queries()
-	answers, _, err := s.fetch(ctx, db, []question{{"count", queries["count"], at}, {"p50", queries["p50"], at}, {"p99", queries["p99"], at}})
+	queries := s.WindowQueries()
+	answers, _, err := s.runQueries(ctx, db, []timedQuery{{"count", queries["count"], at}, {"p50", queries["p50"], at}, {"p99", queries["p99"], at}})
 	if err != nil {
 		return err
 	}
-	for k, d := range gather(numbers(answers)) {
+	for k, d := range gatherFlows(eachNumber(answers)) {
 		for direction, reply := range map[string]bool{"forward": false, "reverse": true} {
 			var o fabric.Observation
-			if !d.delays(&o, direction) {
+			if !d.fillDelays(&o, direction) {
 				continue
 			}
 			e := k.edge

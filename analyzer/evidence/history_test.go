@@ -46,16 +46,16 @@ func past(t *testing.T, slow int, open [2]int, watched int) (Querier, Settings) 
 	}
 	db := promqltest.LoadedStorage(t, b.String())
 	t.Cleanup(func() { db.Close() })
-	s := For(10 * time.Second)
+	s := SettingsFor(10 * time.Second)
 	s.Past = Past{Span: 5 * time.Minute, Windows: 10, Search: 30 * time.Minute}
 	return loaded{promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery), db}, s
 }
 
-var flow = fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1"}
+var flow = fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1"}
 
 func recalled(t *testing.T, db Querier, s Settings, second int64) (h History, fast, slow int) {
 	t.Helper()
-	h, err := Recall(t.Context(), db, s, time.Unix(second, 0))
+	h, err := RecallHistory(t.Context(), db, s, time.Unix(second, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestRule7OnlyCalmTimesTeach(t *testing.T) {
 	} {
 		db, s := past(t, tt.slow, [2]int{tt.from, tt.to}, tt.watched)
 		h, fast, slow := recalled(t, db, s, 1800)
-		if fast != s.Past.Windows || slow != 0 || len(h.Flows[flow].P99) != fast || h.Suspect {
+		if fast != s.Past.Windows || slow != 0 || len(h.Flows[flow].P99) != fast || h.AlwaysSuspect {
 			t.Errorf("%s: %d windows from before and %d from within it", name, fast, slow)
 		}
 		if got := h.Until.Unix(); got > tt.until || got < tt.until-60 {
@@ -103,7 +103,7 @@ func TestRule7OnlyCalmTimesTeach(t *testing.T) {
 func TestRule8NobodyWatched(t *testing.T) {
 	db, s := past(t, 1700, [2]int{never, never}, 0)
 	h, fast, slow := recalled(t, db, s, 1800)
-	if fast <= slow || slow == 0 || h.Suspect {
+	if fast <= slow || slow == 0 || h.AlwaysSuspect {
 		t.Errorf("%d windows from before and %d from within", fast, slow)
 	}
 	p := h.Flows[flow].P50
@@ -114,7 +114,7 @@ func TestRule8NobodyWatched(t *testing.T) {
 
 func TestRule9SuspectAllTheTime(t *testing.T) {
 	db, s := past(t, 10, [2]int{0, never}, 1800)
-	if h, fast, slow := recalled(t, db, s, 1800); fast+slow != 0 || !h.Suspect {
+	if h, fast, slow := recalled(t, db, s, 1800); fast+slow != 0 || !h.AlwaysSuspect {
 		t.Errorf("%d windows taught", fast+slow)
 	}
 }
@@ -122,7 +122,7 @@ func TestRule9SuspectAllTheTime(t *testing.T) {
 func TestRule10AwayOrSlow(t *testing.T) {
 	db, s := past(t, never, [2]int{never, never}, 1800)
 	away := querier(func(context.Context, string, time.Time) ([]Sample, error) { return nil, errors.New("away") })
-	if _, err := Recall(t.Context(), away, s, time.Unix(1800, 0)); err == nil {
+	if _, err := RecallHistory(t.Context(), away, s, time.Unix(1800, 0)); err == nil {
 		t.Error("no error while the server is away")
 	}
 	n := 0
@@ -130,7 +130,7 @@ func TestRule10AwayOrSlow(t *testing.T) {
 		if n++; n > 20 {
 			return nil, context.DeadlineExceeded
 		}
-		return db.Instant(ctx, q, at)
+		return db.QueryInstant(ctx, q, at)
 	})
 	if h, fast, _ := recalled(t, slow, s, 1800); fast != 4 || h.Expected != 1 {
 		t.Errorf("%d windows, want the four that were answered", fast)

@@ -41,10 +41,10 @@ const (
 
 // HTTP asks a server by its HTTP API.
 type HTTP struct {
-	o      HTTPOptions
-	at     string // of the questions
-	client *http.Client
-	bytes  atomic.Uint64
+	o        HTTPOptions
+	endpoint string // of the questions
+	client   *http.Client
+	bytes    atomic.Uint64
 
 	mu    sync.Mutex
 	clock serverClock
@@ -70,7 +70,7 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client of %s: %w", base, err)
 	}
-	return &HTTP{o: o, at: base.JoinPath("api/v1/query").String(), client: client}, nil
+	return &HTTP{o: o, endpoint: base.JoinPath("api/v1/query").String(), client: client}, nil
 }
 
 // ServerURL parses a server's base. Credentials and parameters are refused: the URL
@@ -90,40 +90,42 @@ func ServerURL(s string) (*url.URL, error) {
 	return u, nil
 }
 
-// Instant evaluates a PromQL expression at one moment by the server's clock.
-func (h *HTTP) Instant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
+// QueryInstant evaluates a PromQL expression at one moment by the server's clock.
+func (h *HTTP) QueryInstant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
 	form := url.Values{"query": {query}}
 	if !at.IsZero() {
-		form.Set("time", unix(at))
+		form.Set("time", formatUnix(at))
 	}
-	return evaluate(ctx, h, h.at, form, parseAnswer)
+	return evaluateQuery(ctx, h, h.endpoint, form, parseAnswer)
 }
 
-// Range implements Ranger.
-func (h *HTTP) Range(ctx context.Context, query string, from, to time.Time, step time.Duration) ([]Series, error) {
-	form := url.Values{"query": {query}, "start": {unix(from)}, "end": {unix(to)}, "step": {strconv.FormatFloat(step.Seconds(), 'f', 3, 64)}}
-	return evaluate(ctx, h, h.at+"_range", form, parseMatrix)
+// QueryRange implements Ranger.
+func (h *HTTP) QueryRange(ctx context.Context, query string, from, to time.Time, step time.Duration) ([]Series, error) {
+	form := url.Values{"query": {query}, "start": {formatUnix(from)}, "end": {formatUnix(to)}, "step": {strconv.FormatFloat(step.Seconds(), 'f', 3, 64)}}
+	return evaluateQuery(ctx, h, h.endpoint+"_range", form, parseMatrix)
 }
 
-// unix writes a moment in seconds.
-func unix(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMilli())/1e3, 'f', 3, 64) }
+// formatUnix writes a moment in seconds.
+func formatUnix(t time.Time) string {
+	return strconv.FormatFloat(float64(t.UnixMilli())/1e3, 'f', 3, 64)
+}
 
-// evaluate asks one question, within the time that one may take.
-func evaluate[T any](ctx context.Context, h *HTTP, at string, form url.Values, parse func(io.Reader) (T, error)) (T, error) {
+// evaluateQuery asks one question, within the time that one may take.
+func evaluateQuery[T any](ctx context.Context, h *HTTP, at string, form url.Values, parse func(io.Reader) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.o.Timeout)
 	defer cancel()
 	// The server need not go on when nobody waits any more.
 	deadline, _ := ctx.Deadline()
 	form.Set("timeout", strconv.FormatInt(max(1, time.Until(deadline).Milliseconds()), 10)+"ms")
-	v, err := post(ctx, h, at, form, parse)
-	var partial *Partial
+	v, err := postQuery(ctx, h, at, form, parse)
+	var partial *PartialError
 	if err != nil && !errors.As(err, &partial) {
 		return *new(T), fmt.Errorf("%s: %w", at, err)
 	}
 	return v, err
 }
 
-func post[T any](ctx context.Context, h *HTTP, at string, form url.Values, parse func(io.Reader) (T, error)) (none T, err error) {
+func postQuery[T any](ctx context.Context, h *HTTP, at string, form url.Values, parse func(io.Reader) (T, error)) (none T, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at, strings.NewReader(form.Encode()))
 	if err != nil {
 		return none, err
@@ -141,7 +143,7 @@ func post[T any](ctx context.Context, h *HTTP, at string, form url.Values, parse
 	body := &io.LimitedReader{R: resp.Body, N: h.o.MaxBytes + 1}
 	defer func() { h.bytes.Add(uint64(h.o.MaxBytes + 1 - body.N)) }()
 	if resp.StatusCode != http.StatusOK {
-		return none, refusal(resp.Status, body)
+		return none, refusalError(resp.Status, body)
 	}
 	v, err := parse(body)
 	if body.N <= 0 {
@@ -150,8 +152,8 @@ func post[T any](ctx context.Context, h *HTTP, at string, form url.Values, parse
 	return v, err
 }
 
-// refusal says why a server did not answer, as far as it told.
-func refusal(status string, body io.Reader) error {
+// refusalError says why a server did not answer, as far as it told.
+func refusalError(status string, body io.Reader) error {
 	const enough = 4096
 	b, _ := io.ReadAll(io.LimitReader(body, enough))
 	var a answer
@@ -175,9 +177,9 @@ type answer struct {
 	} `json:"data"`
 }
 
-// result reads an answer of a type into what that type is. With a *Partial error the
+// decodeResult reads an answer of a type into what that type is. With a *Partial error the
 // result holds.
-func result(r io.Reader, kind string, into any) error {
+func decodeResult(r io.Reader, kind string, into any) error {
 	var a answer
 	if err := json.NewDecoder(r).Decode(&a); err != nil {
 		return fmt.Errorf("the answer is not that of a Prometheus: %w", err)
@@ -192,7 +194,7 @@ func result(r io.Reader, kind string, into any) error {
 		return fmt.Errorf("the answer's result: %w", err)
 	}
 	if len(a.Warnings) > 0 {
-		return &Partial{Warnings: a.Warnings}
+		return &PartialError{Warnings: a.Warnings}
 	}
 	return nil
 }
@@ -204,8 +206,8 @@ func parseMatrix(r io.Reader) ([]Series, error) {
 		Values     [][2]any          `json:"values"`
 		Histograms json.RawMessage   `json:"histograms"`
 	}
-	err := result(r, "matrix", &all)
-	var partial *Partial
+	err := decodeResult(r, "matrix", &all)
+	var partial *PartialError
 	if err != nil && !errors.As(err, &partial) {
 		return nil, err
 	}
@@ -222,7 +224,7 @@ func parseMatrix(r io.Reader) ([]Series, error) {
 			if err != nil || !isTime {
 				return nil, fmt.Errorf("%v has the value %v, where a time and a number in quotes are expected", s.Metric, p)
 			}
-			out[i].Points[j] = Point{moment(at), v}
+			out[i].Points[j] = Point{timeFromSeconds(at), v}
 		}
 	}
 	return out, err
@@ -234,8 +236,8 @@ func parseAnswer(r io.Reader) ([]Sample, error) {
 		Metric map[string]string `json:"metric"`
 		Value  *[2]any           `json:"value"`
 	}
-	err := result(r, "vector", &all)
-	var partial *Partial
+	err := decodeResult(r, "vector", &all)
+	var partial *PartialError
 	if err != nil && !errors.As(err, &partial) {
 		return nil, err
 	}
@@ -263,51 +265,51 @@ func (h *HTTP) Close() error {
 	return nil
 }
 
-// Offset implements Clocked: it asks the server what time it is.
-func (h *HTTP) Offset(ctx context.Context) (time.Duration, error) {
+// ClockOffset implements Clocked: it asks the server what time it is.
+func (h *HTTP) ClockOffset(ctx context.Context) (time.Duration, error) {
 	sent := time.Now()
-	v, err := h.Instant(ctx, "vector(time())", time.Time{})
+	v, err := h.QueryInstant(ctx, "vector(time())", time.Time{})
 	got := time.Now()
-	var partial *Partial
+	var partial *PartialError
 	if err != nil && !errors.As(err, &partial) {
 		return 0, err
 	}
 	if len(v) != 1 {
-		return 0, fmt.Errorf("%s: vector(time()) has %d elements, where one is expected", h.at, len(v))
+		return 0, fmt.Errorf("%s: vector(time()) has %d elements, where one is expected", h.endpoint, len(v))
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	doubted := h.clock.doubtful()
-	offset, err := h.clock.update(sent, got, time.UnixMilli(int64(v[0].Value*1e3)))
+	doubted := h.clock.isDoubtful()
+	offset, err := h.clock.addExchange(sent, got, time.UnixMilli(int64(v[0].Value*1e3)))
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", h.at, err)
+		return 0, fmt.Errorf("%s: %w", h.endpoint, err)
 	}
-	if now := h.clock.doubtful(); now != doubted {
+	if now := h.clock.isDoubtful(); now != doubted {
 		h.o.Log.Warn("the clock of Prometheus and this machine's", "ahead_by", offset, "beyond_bound", now, "bound", clockBound)
 	}
 	return offset, nil
 }
 
-// Local returns a Querier that is asked for moments by this machine's clock.
-func Local(db Querier) Querier {
+// NewLocalQuerier returns a Querier that is asked for moments by this machine's clock.
+func NewLocalQuerier(db Querier) Querier {
 	if c, ok := db.(Clocked); ok {
-		return local{db, c}
+		return localQuerier{db, c}
 	}
 	return db
 }
 
-type local struct {
+type localQuerier struct {
 	Querier
 	clock Clocked
 }
 
-// Instant implements Querier.
-func (l local) Instant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
-	offset, err := l.clock.Offset(ctx)
+// QueryInstant implements Querier.
+func (l localQuerier) QueryInstant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
+	offset, err := l.clock.ClockOffset(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("what time it is there: %w", err)
 	}
-	return l.Querier.Instant(ctx, query, at.Add(offset))
+	return l.Querier.QueryInstant(ctx, query, at.Add(offset))
 }
 
 // serverClock is what a server's clock is ahead of this machine's, as exchanges
@@ -325,10 +327,10 @@ const (
 	clockBack  = time.Second
 )
 
-// update takes one exchange by this machine's clock, and what the server told. The
+// addExchange takes one exchange by this machine's clock, and what the server told. The
 // offset is the smallest that explains what is known: where the clocks may agree,
 // they do, however long an exchange took.
-func (c *serverClock) update(sent, got, told time.Time) (time.Duration, error) {
+func (c *serverClock) addExchange(sent, got, told time.Time) (time.Duration, error) {
 	if back := c.latest.Sub(told); back > clockBack {
 		// What it holds of this moment is of an earlier one, and it takes nothing new.
 		return 0, fmt.Errorf("its clock went back by %s: nothing it holds is of now until it has caught up", back.Round(time.Millisecond))
@@ -341,9 +343,9 @@ func (c *serverClock) update(sent, got, told time.Time) (time.Duration, error) {
 		lo, hi = l, h
 	}
 	c.lo, c.hi = lo, hi
-	return c.offset(), nil
+	return c.currentOffset(), nil
 }
 
-func (c *serverClock) offset() time.Duration { return min(max(0, c.lo), c.hi) }
+func (c *serverClock) currentOffset() time.Duration { return min(max(0, c.lo), c.hi) }
 
-func (c *serverClock) doubtful() bool { return c.offset().Abs() > clockBound }
+func (c *serverClock) isDoubtful() bool { return c.currentOffset().Abs() > clockBound }

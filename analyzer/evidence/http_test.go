@@ -51,7 +51,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Value  [2]any            `json:"value"`
 	}
 	result := []element{}
-	v, err := a.db.Instant(r.Context(), r.FormValue("query"), at)
+	v, err := a.db.QueryInstant(r.Context(), r.FormValue("query"), at)
 	for _, s := range v {
 		result = append(result, element{s.Labels, [2]any{float64(at.UnixMilli()) / 1e3, strconv.FormatFloat(s.Value, 'g', -1, 64)}})
 	}
@@ -71,11 +71,11 @@ type shifted struct {
 	ahead time.Duration
 }
 
-func (s shifted) Instant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
+func (s shifted) QueryInstant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
 	if query == "vector(time())" {
 		return []Sample{{Labels: map[string]string{}, Value: float64(at.UnixMilli()) / 1e3}}, nil
 	}
-	return s.Querier.Instant(ctx, query, at.Add(-s.ahead))
+	return s.Querier.QueryInstant(ctx, query, at.Add(-s.ahead))
 }
 
 func (a *api) serve(t *testing.T, edit func(*HTTPOptions)) *HTTP {
@@ -102,12 +102,12 @@ func TestHTTPAnswersAsTheEngineDoes(t *testing.T) {
 			db := healthy().load(t)
 			s := DefaultSettings()
 			s.Parallel = parallel
-			want, err := Ask(t.Context(), db, s, time.Unix(20, 0))
+			want, err := ReadWindow(t.Context(), db, s, time.Unix(20, 0))
 			if err != nil {
 				t.Fatal(err)
 			}
 			a := &api{db: shifted{db, ahead}, ahead: ahead}
-			got, err := Ask(t.Context(), a.serve(t, nil), s, time.Unix(20, 0))
+			got, err := ReadWindow(t.Context(), a.serve(t, nil), s, time.Unix(20, 0))
 			if err != nil {
 				t.Fatalf("%s, %s: %v", name, ahead, err)
 			}
@@ -143,9 +143,9 @@ func TestRule1OneQuestionFails(t *testing.T) {
 		if strings.Contains(q, "0.99") {
 			return nil, errors.New("too many samples")
 		}
-		return db.Instant(ctx, q, at)
+		return db.QueryInstant(ctx, q, at)
 	})
-	w, err := Ask(t.Context(), a.serve(t, nil), DefaultSettings(), time.Unix(20, 0))
+	w, err := ReadWindow(t.Context(), a.serve(t, nil), DefaultSettings(), time.Unix(20, 0))
 	if err == nil || len(w.Observations) != 0 {
 		t.Fatalf("%d observations, %v", len(w.Observations), err)
 	}
@@ -158,7 +158,7 @@ func TestRule1OneQuestionFails(t *testing.T) {
 
 type querier func(context.Context, string, time.Time) ([]Sample, error)
 
-func (q querier) Instant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
+func (q querier) QueryInstant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
 	return q(ctx, query, at)
 }
 
@@ -178,7 +178,7 @@ func TestRule2Patience(t *testing.T) {
 	}
 	s := DefaultSettings()
 	s.Patience = 300 * time.Millisecond
-	_, err := Ask(t.Context(), a.serve(t, nil), s, time.Unix(20, 0))
+	_, err := ReadWindow(t.Context(), a.serve(t, nil), s, time.Unix(20, 0))
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want that the time is over", err)
 	}
@@ -189,8 +189,8 @@ func TestRule2Patience(t *testing.T) {
 
 func TestRule4AnIncompleteAnswerIsMarked(t *testing.T) {
 	a := &api{db: shifted{healthy().load(t), 0}, warnings: []string{"a store is away"}}
-	w, err := Ask(t.Context(), a.serve(t, nil), DefaultSettings(), time.Unix(20, 0))
-	if err != nil || len(w.Observations) != 2 || len(w.Warnings) != len(DefaultSettings().Queries()) || !strings.Contains(w.Warnings[0], "a store is away") {
+	w, err := ReadWindow(t.Context(), a.serve(t, nil), DefaultSettings(), time.Unix(20, 0))
+	if err != nil || len(w.Observations) != 2 || len(w.Warnings) != len(DefaultSettings().WindowQueries()) || !strings.Contains(w.Warnings[0], "a store is away") {
 		t.Errorf("%d observations, warnings %q, %v", len(w.Observations), w.Warnings, err)
 	}
 }
@@ -215,7 +215,7 @@ func TestRule5ServerClock(t *testing.T) {
 		for i, x := range exchanges {
 			sent := base.Add(x.at)
 			told := sent.Add(x.took/2 + x.ahead)
-			got, err := c.update(sent, sent.Add(x.took), told)
+			got, err := c.addExchange(sent, sent.Add(x.took), told)
 			if (err != nil) != x.back || err == nil && (got-x.want).Abs() > time.Millisecond {
 				t.Errorf("%s, exchange %d: %s, %v; want %s", name, i+1, got, err, x.want)
 			}
@@ -228,7 +228,7 @@ func TestRule5ByThisMachinesClock(t *testing.T) {
 	db := healthy().load(t)
 	for _, ahead := range []time.Duration{0, time.Minute} {
 		h := (&api{db: shifted{db, ahead}, ahead: ahead}).serve(t, nil)
-		v, err := Local(h).Instant(t.Context(), `fabric_probe_sent_total{direction="forward"}`, time.Unix(20, 500e6))
+		v, err := NewLocalQuerier(h).QueryInstant(t.Context(), `fabric_probe_sent_total{direction="forward"}`, time.Unix(20, 500e6))
 		if err != nil || len(v) != 1 || v[0].Value != 2000 {
 			t.Errorf("a clock %s ahead: %v, %v, want what was at second 20", ahead, v, err)
 		}
@@ -245,7 +245,7 @@ func TestRule6BoundsAndSecrets(t *testing.T) {
 		return true
 	}}
 	h := flood.serve(t, func(o *HTTPOptions) { o.MaxBytes = 1000 })
-	if _, err := h.Instant(t.Context(), "x", time.Unix(1, 0)); err == nil || !strings.Contains(err.Error(), "1000 bytes") || h.Bytes() > 2000 {
+	if _, err := h.QueryInstant(t.Context(), "x", time.Unix(1, 0)); err == nil || !strings.Contains(err.Error(), "1000 bytes") || h.Bytes() > 2000 {
 		t.Errorf("%v after %d bytes", err, h.Bytes())
 	}
 	var header string
@@ -255,7 +255,7 @@ func TestRule6BoundsAndSecrets(t *testing.T) {
 		return true
 	}}
 	h = refuse.serve(t, func(o *HTTPOptions) { o.Client.BasicAuth = &config_util.BasicAuth{Username: "gray", Password: secret} })
-	_, err := h.Instant(t.Context(), "x", time.Unix(1, 0))
+	_, err := h.QueryInstant(t.Context(), "x", time.Unix(1, 0))
 	if err == nil || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), "401") || !strings.HasPrefix(header, "Basic ") {
 		t.Errorf("%v; header %q", err, header)
 	}
@@ -264,7 +264,7 @@ func TestRule6BoundsAndSecrets(t *testing.T) {
 		proxy, _ := url.Parse("http://user:" + secret + "@127.0.0.1:1")
 		o.Client.ProxyURL = config_util.URL{URL: proxy}
 	})
-	if _, err := h.Instant(t.Context(), "x", time.Unix(1, 0)); err == nil || strings.Contains(err.Error(), secret) {
+	if _, err := h.QueryInstant(t.Context(), "x", time.Unix(1, 0)); err == nil || strings.Contains(err.Error(), secret) {
 		t.Errorf("%v", err)
 	}
 	for _, u := range []string{"http://a:" + secret + "@host", "http://host/?token=" + secret, "ftp://host", "host", "http://", "http://\x7f" + secret} {
@@ -301,7 +301,7 @@ func FuzzParseAnswer(f *testing.F) {
 	f.Add(`{"status":"error","errorType":"e","error":"x"}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		v, err := parseAnswer(strings.NewReader(text))
-		var partial *Partial
+		var partial *PartialError
 		if err != nil && !errors.As(err, &partial) && v != nil {
 			t.Errorf("samples of an answer that is none: %v, %v", v, err)
 		}
@@ -320,7 +320,7 @@ func TestOverrides(t *testing.T) {
 		t.Error(err)
 	}
 	s.Override = map[string]string{"sent": query}
-	if got := s.Queries()["sent"]; got != `sum by (src, dst, flow, class, tier, plane, direction) (rate(fabric_probe_sent_total{cluster="a"}[3000ms])) * 2` {
+	if got := s.WindowQueries()["sent"]; got != `sum by (src, dst, flow, class, tier, plane, direction) (rate(fabric_probe_sent_total{cluster="a"}[3000ms])) * 2` {
 		t.Error(got)
 	}
 }

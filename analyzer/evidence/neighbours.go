@@ -29,10 +29,10 @@ const neighbourSeries = "fabric_switch_port_neighbor_info"
 // seconds or so.
 const neighbourSettles = 45 * time.Second
 
-// Neighbours are those of all switches, or of some, at a moment. A port that two
+// NeighboursAt are those of all switches, or of some, at a moment. A port that two
 // neighbours are told of at the same time is left out: which of them is at the cable
 // is not known.
-func Neighbours(ctx context.Context, db Querier, at time.Time, switches []string) ([]Neighbour, error) {
+func NeighboursAt(ctx context.Context, db Querier, at time.Time, switches []string) ([]Neighbour, error) {
 	only := ""
 	if len(switches) > 0 {
 		quoted := make([]string, len(switches))
@@ -41,7 +41,7 @@ func Neighbours(ctx context.Context, db Querier, at time.Time, switches []string
 		}
 		only = "{switch=~" + strconv.Quote(strings.Join(quoted, "|")) + "}"
 	}
-	samples, err := whole(db.Instant(ctx, "max by (switch, port, remote, remote_port, remote_chassis) (timestamp("+neighbourSeries+only+"))", at))
+	samples, err := rejectPartial(db.QueryInstant(ctx, "max by (switch, port, remote, remote_port, remote_chassis) (timestamp("+neighbourSeries+only+"))", at))
 	if err != nil {
 		return nil, fmt.Errorf("neighbours: %w", err)
 	}
@@ -67,7 +67,7 @@ func Neighbours(ctx context.Context, db Querier, at time.Time, switches []string
 // earlier moment, or the other way round.
 func ChangedNeighbours(ctx context.Context, db Querier, at, since time.Time) ([]string, error) {
 	before := fmt.Sprintf("%s offset %dms", neighbourSeries, max(at.Sub(since).Milliseconds(), 1))
-	samples, err := whole(db.Instant(ctx, fmt.Sprintf("count by (switch) (%[1]s unless %[2]s) or count by (switch) (%[2]s unless %[1]s)", neighbourSeries, before), at))
+	samples, err := rejectPartial(db.QueryInstant(ctx, fmt.Sprintf("count by (switch) (%[1]s unless %[2]s) or count by (switch) (%[2]s unless %[1]s)", neighbourSeries, before), at))
 	if err != nil {
 		return nil, fmt.Errorf("changed neighbours: %w", err)
 	}
@@ -81,10 +81,10 @@ func ChangedNeighbours(ctx context.Context, db Querier, at, since time.Time) ([]
 	return slices.Compact(out), nil
 }
 
-// whole makes an answer that the server calls incomplete none: what is missing of it would
+// rejectPartial makes an answer that the server calls incomplete none: what is missing of it would
 // look like a neighbour that is gone, or like the only one.
-func whole(samples []Sample, err error) ([]Sample, error) {
-	var partial *Partial
+func rejectPartial(samples []Sample, err error) ([]Sample, error) {
+	var partial *PartialError
 	if errors.As(err, &partial) {
 		return nil, err
 	}

@@ -59,14 +59,14 @@ var recorded = map[string]struct {
 // asked once. What nodes say of themselves and of their clocks has the names that it has in
 // Queries, and is asked in fewer words (rule 14).
 func (s Settings) OverviewQueries() map[string]string {
-	q := s.written(defaultOverviewQueries(), "")
-	for name, query := range s.Queries() {
-		if strings.Contains(defaultQueries()[name], "$only") {
+	q := s.expandQueries(defaultOverviewQueries(), "")
+	for name, query := range s.WindowQueries() {
+		if strings.Contains(defaultWindowQueries()[name], "$only") {
 			continue
 		}
 		switch name {
 		case "stalled":
-			query = "(" + query + ") > " + strconv.FormatFloat(s.stalled(), 'g', -1, 64)
+			query = "(" + query + ") > " + strconv.FormatFloat(s.stallLimit(), 'g', -1, 64)
 		case "steps", "drifts":
 			query = "(" + query + ") > 0"
 		case "state":
@@ -79,12 +79,12 @@ func (s Settings) OverviewQueries() map[string]string {
 	return q
 }
 
-// Seldom is what an overview asks about seldom, between those that do (rule 15).
-type Seldom struct {
-	due     int // overviews until they do
-	fine    int // overviews for which the rules are taken to be at work
-	allowed map[string]int64
-	counted float64 // steps and drifts of all clocks
+// OverviewCache is what an overview asks about seldom, between those that do (rule 15).
+type OverviewCache struct {
+	untilDue        int // overviews until they do
+	rulesTrustedFor int // overviews for which the rules are taken to be at work
+	allowed         map[string]int64
+	counted         float64 // steps and drifts of all clocks
 }
 
 // seldomEvery is in one of how many overviews it is asked about.
@@ -93,17 +93,17 @@ const seldomEvery = 10
 // rulesEvery is in one of how many overviews it is asked whether the rules are at work.
 const rulesEvery = 3
 
-// seldomAsked are the names of those questions.
-var seldomAsked = []string{"allowed", "offset", "drift"}
+// seldomQueries are the names of those questions.
+var seldomQueries = []string{"allowed", "offset", "drift"}
 
-// take keeps what was told, or puts in what was told before.
-func (r *Seldom) take(asked bool, each func(string, func(Sample)), clocks map[string]Clock) {
+// updateClocks keeps what was told, or puts in what was told before.
+func (r *OverviewCache) updateClocks(asked bool, each func(string, func(Sample)), clocks map[string]Clock) {
 	first := r.allowed == nil
 	if asked {
-		r.due, r.allowed = seldomEvery, map[string]int64{}
+		r.untilDue, r.allowed = seldomEvery, map[string]int64{}
 		each("allowed", func(v Sample) { r.allowed[v.Labels["clock"]] = int64(v.Value * 1e9) })
 	}
-	r.due--
+	r.untilDue--
 	worst := int64(0)
 	for _, v := range r.allowed {
 		worst = max(worst, v)
@@ -129,14 +129,14 @@ func (r *Seldom) take(asked bool, each func(string, func(Sample)), clocks map[st
 			r.allowed[nic] = worst
 		case !asked && !known:
 			*c.Bound += worst
-			r.due = 0
+			r.untilDue = 0
 		case !asked:
 			*c.Bound += allowed
 		}
 		clocks[nic] = c
 	}
 	if counted != r.counted && !first {
-		r.due = 0
+		r.untilDue = 0
 	}
 	r.counted = counted
 }
@@ -153,8 +153,8 @@ func defaultOverviewQueries() map[string]string {
 	return q
 }
 
-// Group names one recorded series of a NIC.
-type Group struct {
+// NICSeries names one recorded series of a NIC.
+type NICSeries struct {
 	Metric                                   Metric
 	NIC, Side, Class, Tier, Plane, Timestamp string
 }
@@ -163,20 +163,20 @@ type Group struct {
 type Overview struct {
 	// Values are what the rules made of the NICs' probes; of Lost and Marked only what is
 	// more than 0.
-	Values map[Group]float64
-	// Missing says why there is no overview; "": there is.
-	Missing string
+	Values map[NICSeries]float64
+	// MissingReason says why there is no overview; "": there is.
+	MissingReason string
 
-	alive map[string]bool
-	said  Window // hosts, clocks and warnings
+	alive  map[string]bool
+	window Window // hosts, clocks and warnings
 }
 
 // lateRules is how old the newest result of a rule may be, in scrapes beyond Lag.
 const lateRules = 5
 
-// Count asks how many directed flows are counted.
-func (c *Cycle) Count(ctx context.Context) (int, error) {
-	answers, _, err := c.s.fetch(ctx, c.db, c.questions(map[string]string{"flows": c.s.OverviewQueries()["flows"]}))
+// CountFlows asks how many directed flows are counted.
+func (c *Cycle) CountFlows(ctx context.Context) (int, error) {
+	answers, _, err := c.s.runQueries(ctx, c.db, c.timedQueries(map[string]string{"flows": c.s.OverviewQueries()["flows"]}))
 	n := 0
 	for _, v := range answers["flows"] {
 		n = int(v.Value)
@@ -184,47 +184,47 @@ func (c *Cycle) Count(ctx context.Context) (int, error) {
 	return n, err
 }
 
-// Overview is the first step. Where Missing says that there is none, Everything is what can be
+// ReadOverview is the first step. Where Missing says that there is none, Everything is what can be
 // asked. What seldom is asked about is kept in r from one overview to the next.
-func (c *Cycle) Overview(ctx context.Context, r *Seldom) (Overview, error) {
+func (c *Cycle) ReadOverview(ctx context.Context, r *OverviewCache) (Overview, error) {
 	queries := c.s.OverviewQueries()
 	delete(queries, "flows")
-	if r.fine > 0 {
+	if r.rulesTrustedFor > 0 {
 		delete(queries, "nicRules")
 	}
-	asked := r.due <= 0
+	asked := r.untilDue <= 0
 	if !asked {
-		for _, name := range seldomAsked {
+		for _, name := range seldomQueries {
 			delete(queries, name)
 		}
 	}
-	o := Overview{Values: map[Group]float64{}, said: c.window()}
-	answers, warnings, err := c.s.fetch(ctx, c.db, c.questions(queries))
+	o := Overview{Values: map[NICSeries]float64{}, window: c.emptyWindow()}
+	answers, warnings, err := c.s.runQueries(ctx, c.db, c.timedQueries(queries))
 	if err != nil {
 		return o, err
 	}
-	o.said.Warnings = warnings
-	each := numbers(answers)
-	o.alive = c.s.nodes(each, &o.said)
-	r.take(asked, each, o.said.Clocks)
+	o.window.Warnings = warnings
+	each := eachNumber(answers)
+	o.alive = c.s.gatherNodes(each, &o.window)
+	r.updateClocks(asked, each, o.window.Clocks)
 	for name, r := range recorded {
 		each(name, func(v Sample) {
 			if !math.IsInf(v.Value, 0) {
 				l := v.Labels
-				o.Values[Group{r.metric, l["nic"], l["side"], l["class"], l["tier"], l["plane"], l["timestamp"]}] = v.Value
+				o.Values[NICSeries{r.metric, l["nic"], l["side"], l["class"], l["tier"], l["plane"], l["timestamp"]}] = v.Value
 			}
 		})
 	}
-	if r.fine--; r.fine < 0 {
-		if o.Missing = c.s.missing(answers["nicRules"], c.now.Add(c.offset)); o.Missing == "" {
-			r.fine = rulesEvery - 1
+	if r.rulesTrustedFor--; r.rulesTrustedFor < 0 {
+		if o.MissingReason = c.s.checkRules(answers["nicRules"], c.now.Add(c.offset)); o.MissingReason == "" {
+			r.rulesTrustedFor = rulesEvery - 1
 		}
 	}
 	return o, nil
 }
 
-// missing says what is wrong with the recording rules, by when each had its newest result.
-func (s Settings) missing(newest []Sample, now time.Time) string {
+// checkRules says what is wrong with the recording rules, by when each had its newest result.
+func (s Settings) checkRules(newest []Sample, now time.Time) string {
 	at := map[string]time.Time{}
 	for _, v := range newest {
 		at[v.Labels["rule"]] = time.UnixMilli(int64(v.Value * 1e3))
@@ -241,27 +241,27 @@ func (s Settings) missing(newest []Sample, now time.Time) string {
 	return ""
 }
 
-// Hosts are the nodes that are starved, with the reason.
-func (o *Overview) Hosts() map[string]string { return o.said.Hosts }
+// StarvedHosts are the nodes that are starved, with the reason.
+func (o *Overview) StarvedHosts() map[string]string { return o.window.Hosts }
 
-// Unread reports whether a NIC dropped packets before it read or verified them.
-func (o *Overview) Unread(nic string) bool { return o.said.Unread[nic] }
+// DropsUnread reports whether a NIC dropped packets before it read or verified them.
+func (o *Overview) DropsUnread(nic string) bool { return o.window.Unread[nic] }
 
-// Alive reports whether the agent of a NIC answers.
-func (o *Overview) Alive(nic string) bool { return o.alive[nic] }
+// AgentAnswers reports whether the agent of a NIC answers.
+func (o *Overview) AgentAnswers(nic string) bool { return o.alive[nic] }
 
-// Related reports whether delays by the clock of a NIC mean something.
-func (o *Overview) Related(nic string) bool { return o.said.Clocks[nic].related() }
+// ClockUsable reports whether delays by the clock of a NIC mean something.
+func (o *Overview) ClockUsable(nic string) bool { return o.window.Clocks[nic].delaysUsable() }
 
 // Selection says which flows are asked about: those from some NICs and those to some, in both
 // directions each.
 type Selection struct{ Sources, Destinations map[string]bool }
 
-// Has reports whether a flow is asked about.
-func (s Selection) Has(e fabric.Edge) bool { return s.Sources[e.Src] || s.Destinations[e.Dst] }
+// Contains reports whether a flow is asked about.
+func (s Selection) Contains(e fabric.Flow) bool { return s.Sources[e.Src] || s.Destinations[e.Dst] }
 
-// matchers select what a selection is made of.
-func (s Selection) matchers() (out []string) {
+// labelMatchers select what a selection is made of.
+func (s Selection) labelMatchers() (out []string) {
 	for _, part := range []struct {
 		label string
 		nics  map[string]bool
@@ -277,19 +277,19 @@ func (s Selection) matchers() (out []string) {
 	return out
 }
 
-// Flows is the second step: it asks about some flows, after an overview.
-func (c *Cycle) Flows(ctx context.Context, o *Overview, only Selection) (Window, error) {
-	w := o.said
+// ReadFlows is the second step: it asks about some flows, after an overview.
+func (c *Cycle) ReadFlows(ctx context.Context, o *Overview, only Selection) (Window, error) {
+	w := o.window
 	w.Hosts = maps.Clone(w.Hosts)
 	answers := map[string][]Sample{}
-	for _, matcher := range only.matchers() {
+	for _, matcher := range only.labelMatchers() {
 		queries := map[string]string{}
-		for name, q := range c.s.written(defaultQueries(), matcher) {
-			if strings.Contains(defaultQueries()[name], "$only") {
+		for name, q := range c.s.expandQueries(defaultWindowQueries(), matcher) {
+			if strings.Contains(defaultWindowQueries()[name], "$only") {
 				queries[name] = q
 			}
 		}
-		some, warnings, err := c.s.fetch(ctx, c.db, c.questions(queries))
+		some, warnings, err := c.s.runQueries(ctx, c.db, c.timedQueries(queries))
 		if err != nil {
 			return w, err
 		}
@@ -298,6 +298,6 @@ func (c *Cycle) Flows(ctx context.Context, o *Overview, only Selection) (Window,
 		}
 		w.Warnings = append(slices.Clone(w.Warnings), warnings...)
 	}
-	c.s.flows(numbers(answers), o.alive, only.Has, &w)
+	c.s.gatherObservations(eachNumber(answers), o.alive, only.Contains, &w)
 	return w, nil
 }

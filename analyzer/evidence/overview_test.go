@@ -47,21 +47,21 @@ func TestRule13RulesThatAreMissingOrLate(t *testing.T) {
 	} {
 		s := healthy()
 		s.more = tt.more
-		c, err := Begin(t.Context(), s.load(t), DefaultSettings(), time.Unix(20, 0))
+		c, err := BeginCycle(t.Context(), s.load(t), DefaultSettings(), time.Unix(20, 0))
 		if err != nil {
 			t.Fatal(err)
 		}
-		o, err := c.Overview(t.Context(), &Seldom{})
+		o, err := c.ReadOverview(t.Context(), &OverviewCache{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if tt.want == "" && o.Missing != "" || !strings.Contains(o.Missing, tt.want) {
-			t.Errorf("%s: %q, want %q", name, o.Missing, tt.want)
+		if tt.want == "" && o.MissingReason != "" || !strings.Contains(o.MissingReason, tt.want) {
+			t.Errorf("%s: %q, want %q", name, o.MissingReason, tt.want)
 		}
 		if n := len(o.Values); name == "at work" && n != len(recorded) {
 			t.Errorf("%d values of %d: %v", n, len(recorded), o.Values)
 		}
-		if !o.Alive("h1/eth1") || o.Alive("h9/eth1") {
+		if !o.AgentAnswers("h1/eth1") || o.AgentAnswers("h9/eth1") {
 			t.Error("who answers is not known")
 		}
 	}
@@ -76,26 +76,26 @@ func TestRule13RulesThatStop(t *testing.T) {
 	s := healthy()
 	s.more = more.String()
 	db := s.load(t)
-	kept, since := &Seldom{}, int64(0)
+	kept, since := &OverviewCache{}, int64(0)
 	for at := int64(8); at < 40; at++ {
-		c, err := Begin(t.Context(), db, DefaultSettings(), time.Unix(at, 0))
+		c, err := BeginCycle(t.Context(), db, DefaultSettings(), time.Unix(at, 0))
 		if err != nil {
 			t.Fatal(err)
 		}
-		missed := func(r *Seldom) bool {
-			o, err := c.Overview(t.Context(), r)
+		missed := func(r *OverviewCache) bool {
+			o, err := c.ReadOverview(t.Context(), r)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return o.Missing != ""
+			return o.MissingReason != ""
 		}
-		if missed(&Seldom{}) && since == 0 {
+		if missed(&OverviewCache{}) && since == 0 {
 			since = at
 		}
 		switch late := missed(kept); {
 		case late && since == 0:
 			t.Fatalf("missed at %d s, while they are at work", at)
-		case late && kept.fine > 0:
+		case late && kept.rulesTrustedFor > 0:
 			t.Fatal("rules that do not work are taken to")
 		case late && at <= since+2:
 			return
@@ -111,25 +111,25 @@ func TestRule14WhatIsAsUsualIsNotTold(t *testing.T) {
 	s := healthy()
 	s.more = clockSeries
 	db := s.load(t)
-	whole, err := Ask(t.Context(), db, DefaultSettings(), time.Unix(20, 0))
+	whole, err := ReadWindow(t.Context(), db, DefaultSettings(), time.Unix(20, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := Begin(t.Context(), db, DefaultSettings(), time.Unix(20, 0))
+	c, err := BeginCycle(t.Context(), db, DefaultSettings(), time.Unix(20, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := c.Overview(t.Context(), &Seldom{})
+	o, err := c.ReadOverview(t.Context(), &OverviewCache{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, nic := range []string{"h7/eth1", "h8/eth1"} {
-		if have, want := told(o.said.Clocks[nic]), told(whole.Clocks[nic]); have != want {
+		if have, want := told(o.window.Clocks[nic]), told(whole.Clocks[nic]); have != want {
 			t.Errorf("%s: %s, want %s", nic, have, want)
 		}
 	}
 	for name, most := range map[string]int{"steps": 1, "drifts": 0, "state": 1, "stalled": 0} {
-		rows, err := db.Instant(t.Context(), DefaultSettings().OverviewQueries()[name], c.at)
+		rows, err := db.QueryInstant(t.Context(), DefaultSettings().OverviewQueries()[name], c.at)
 		if err != nil || len(rows) != most {
 			t.Errorf("%s: %d rows, want %d (%v)", name, len(rows), most, err)
 		}
@@ -175,13 +175,13 @@ func TestRule15WhatSeldomChangesIsAskedSeldom(t *testing.T) {
 	s := healthy()
 	s.more = clockSeries
 	db := s.load(t)
-	r := &Seldom{}
+	r := &OverviewCache{}
 	for at := int64(20); at < 46; at++ {
-		c, err := Begin(t.Context(), db, DefaultSettings(), time.Unix(at, 0))
+		c, err := BeginCycle(t.Context(), db, DefaultSettings(), time.Unix(at, 0))
 		if err != nil {
 			t.Fatal(err)
 		}
-		o, err := c.Overview(t.Context(), r)
+		o, err := c.ReadOverview(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,10 +194,10 @@ func TestRule15WhatSeldomChangesIsAskedSeldom(t *testing.T) {
 			where = "0.25 0"
 		}
 		want := "holdover 10000" + step + "0 " + where
-		if have := told(o.said.Clocks["h8/eth1"]); have != want {
+		if have := told(o.window.Clocks["h8/eth1"]); have != want {
 			t.Errorf("%d s: %s, want %s", at, have, want)
 		}
-		if have := told(o.said.Clocks["h9/eth1"]); first >= 40 && !strings.HasPrefix(have, "locked 10000 0 0") {
+		if have := told(o.window.Clocks["h9/eth1"]); first >= 40 && !strings.HasPrefix(have, "locked 10000 0 0") {
 			t.Errorf("%d s: a new clock is %s: the worst allowance is expected", at, have)
 		}
 	}
@@ -212,7 +212,7 @@ func TestFlowsAreAskedAboutAlone(t *testing.T) {
   fabric_probe_lost_total{src="h4/eth1.2", dst="h2/eth1", flow="0", tier="2", plane="a", direction="forward"} 0x30
 `
 	db := s.load(t)
-	whole, err := Ask(t.Context(), db, DefaultSettings(), time.Unix(20, 0))
+	whole, err := ReadWindow(t.Context(), db, DefaultSettings(), time.Unix(20, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,15 +234,15 @@ func TestFlowsAreAskedAboutAlone(t *testing.T) {
 		if tt.dst != "" {
 			only.Destinations[tt.dst] = true
 		}
-		c, err := Begin(t.Context(), db, DefaultSettings(), time.Unix(20, 0))
+		c, err := BeginCycle(t.Context(), db, DefaultSettings(), time.Unix(20, 0))
 		if err != nil {
 			t.Fatal(err)
 		}
-		o, err := c.Overview(t.Context(), &Seldom{})
+		o, err := c.ReadOverview(t.Context(), &OverviewCache{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		w, err := c.Flows(t.Context(), &o, only)
+		w, err := c.ReadFlows(t.Context(), &o, only)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +260,7 @@ func TestFlowsAreAskedAboutAlone(t *testing.T) {
 // TestEveryQuestionAboutFlowsHasAPlaceForWho: else a cycle in two steps would ask about all.
 func TestEveryQuestionAboutFlowsHasAPlaceForWho(t *testing.T) {
 	selector := regexp.MustCompile(`fabric_probe_\w+(\{[^}]*\})?`)
-	for name, q := range defaultQueries() {
+	for name, q := range defaultWindowQueries() {
 		for _, m := range selector.FindAllString(q, -1) {
 			if !strings.Contains(m, "$only") {
 				t.Errorf("%s: %s", name, m)

@@ -30,8 +30,8 @@ import (
 // still asked of its HTTP API.
 type RemoteRead struct {
 	*HTTP
-	at     string
-	engine *promql.Engine
+	endpoint string
+	engine   *promql.Engine
 }
 
 // lookback is how old the sample of an instant selector may be.
@@ -47,17 +47,17 @@ func NewRemoteRead(o HTTPOptions) (*RemoteRead, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &RemoteRead{HTTP: h, at: base.JoinPath("api/v1/read").String(), engine: promql.NewEngine(promql.EngineOpts{Logger: h.o.Log,
+	return &RemoteRead{HTTP: h, endpoint: base.JoinPath("api/v1/read").String(), engine: promql.NewEngine(promql.EngineOpts{Logger: h.o.Log,
 		MaxSamples: 50_000_000, Timeout: h.o.Timeout, LookbackDelta: lookback, EnableAtModifier: true, EnableNegativeOffset: true})}, nil
 }
 
-// Instant evaluates a PromQL expression at one moment by the server's clock.
-func (r *RemoteRead) Instant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
-	return r.Share().Instant(ctx, query, at)
+// QueryInstant evaluates a PromQL expression at one moment by the server's clock.
+func (r *RemoteRead) QueryInstant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
+	return r.SharedQuerier().QueryInstant(ctx, query, at)
 }
 
-// Share returns a querier that reads each selection once, for as long as it is kept.
-func (r *RemoteRead) Share() Querier { return &sharedRead{r: r, read: map[string]*selection{}} }
+// SharedQuerier returns a querier that reads each selection once, for as long as it is kept.
+func (r *RemoteRead) SharedQuerier() Querier { return &sharedRead{r: r, read: map[string]*selection{}} }
 
 // Close lets go of the connections.
 func (r *RemoteRead) Close() error { return errors.Join(r.engine.Close(), r.HTTP.Close()) }
@@ -76,11 +76,11 @@ type selection struct {
 	err    error
 }
 
-// Instant implements Querier.
-func (s *sharedRead) Instant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
-	v, err := Evaluate(ctx, s.r.engine, s, query, at)
+// QueryInstant implements Querier.
+func (s *sharedRead) QueryInstant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
+	v, err := EvaluateAt(ctx, s.r.engine, s, query, at)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", s.r.at, err)
+		return nil, fmt.Errorf("%s: %w", s.r.endpoint, err)
 	}
 	return v, nil
 }
@@ -129,15 +129,15 @@ func (q *rangeRead) Select(ctx context.Context, _ bool, hints *storage.SelectHin
 		q.s.read[key.String()] = sel
 	}
 	q.s.mu.Unlock()
-	sel.once.Do(func() { sel.series, sel.err = q.s.r.fetch(ctx, mint, maxt, matchers) })
+	sel.once.Do(func() { sel.series, sel.err = q.s.r.readSelection(ctx, mint, maxt, matchers) })
 	return &chunkedSet{selection: sel}
 }
 
 var matchTypes = map[labels.MatchType]prompb.LabelMatcher_Type{labels.MatchEqual: prompb.LabelMatcher_EQ, labels.MatchNotEqual: prompb.LabelMatcher_NEQ,
 	labels.MatchRegexp: prompb.LabelMatcher_RE, labels.MatchNotRegexp: prompb.LabelMatcher_NRE}
 
-// fetch reads one selection. Series arrive sorted by their labels.
-func (r *RemoteRead) fetch(ctx context.Context, mint, maxt int64, matchers []*labels.Matcher) ([]*chunkedSeries, error) {
+// readSelection reads one selection. Series arrive sorted by their labels.
+func (r *RemoteRead) readSelection(ctx context.Context, mint, maxt int64, matchers []*labels.Matcher) ([]*chunkedSeries, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.o.Timeout)
 	defer cancel()
 	q := &prompb.Query{StartTimestampMs: mint, EndTimestampMs: maxt}
@@ -149,7 +149,7 @@ func (r *RemoteRead) fetch(ctx context.Context, mint, maxt int64, matchers []*la
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.at, bytes.NewReader(snappy.Encode(nil, b)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.endpoint, bytes.NewReader(snappy.Encode(nil, b)))
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (r *RemoteRead) fetch(ctx context.Context, mint, maxt int64, matchers []*la
 	body := &io.LimitedReader{R: resp.Body, N: r.o.MaxBytes + 1}
 	defer func() { r.bytes.Add(uint64(r.o.MaxBytes + 1 - body.N)) }()
 	if resp.StatusCode != http.StatusOK {
-		return nil, refusal(resp.Status, body)
+		return nil, refusalError(resp.Status, body)
 	}
 	const streamed = "application/x-streamed-protobuf; proto=prometheus.ChunkedReadResponse"
 	if got := resp.Header.Get("Content-Type"); got != streamed {

@@ -118,13 +118,13 @@ func TestRemoteReadAnswersAsTheEngineDoes(t *testing.T) {
 			db := healthy().load(t).(loaded)
 			s := DefaultSettings()
 			s.Parallel = parallel
-			want, err := Ask(t.Context(), db, s, time.Unix(20, 0))
+			want, err := ReadWindow(t.Context(), db, s, time.Unix(20, 0))
 			if err != nil {
 				t.Fatal(err)
 			}
 			a := &reading{api: api{db: shifted{db, 0}}, storage: db.db, split: split}
 			r := a.serve(t, nil)
-			got, err := Ask(t.Context(), r, s, time.Unix(20, 0))
+			got, err := ReadWindow(t.Context(), r, s, time.Unix(20, 0))
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -136,8 +136,8 @@ func TestRemoteReadAnswersAsTheEngineDoes(t *testing.T) {
 					t.Errorf("%s: read %d times: %s", name, n, q)
 				}
 			}
-			if n := len(a.asked); n >= len(s.Queries()) || n < 10 {
-				t.Errorf("%d reads for %d questions", n, len(s.Queries()))
+			if n := len(a.asked); n >= len(s.WindowQueries()) || n < 10 {
+				t.Errorf("%d reads for %d questions", n, len(s.WindowQueries()))
 			}
 			if r.Bytes() == 0 {
 				t.Error("nothing was counted")
@@ -169,7 +169,7 @@ func TestRemoteReadBoundsAndRefusals(t *testing.T) {
 		}, "stream of chunks"},
 	} {
 		a := &reading{api: api{db: db, before: tt.before}, storage: db.db}
-		_, err := a.serve(t, tt.edit).Instant(t.Context(), "fabric_probe_sent_total", time.Unix(20, 0))
+		_, err := a.serve(t, tt.edit).QueryInstant(t.Context(), "fabric_probe_sent_total", time.Unix(20, 0))
 		if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "/prefix/api/v1/read") {
 			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}

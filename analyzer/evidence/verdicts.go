@@ -14,9 +14,9 @@ import (
 
 // Ranger evaluates PromQL over a span of time.
 type Ranger interface {
-	// Range evaluates an expression at from and every step after it until to, by the
+	// QueryRange evaluates an expression at from and every step after it until to, by the
 	// server's clock.
-	Range(ctx context.Context, query string, from, to time.Time, step time.Duration) ([]Series, error)
+	QueryRange(ctx context.Context, query string, from, to time.Time, step time.Duration) ([]Series, error)
 }
 
 // Series are the values of one set of labels, oldest first.
@@ -51,7 +51,9 @@ type PastVerdict struct {
 const verdictStep = 15 * time.Second
 
 // VerdictQueries lists the questions about verdicts by name, as Queries does.
-func (s Settings) VerdictQueries() map[string]string { return s.written(defaultVerdictQueries(), "") }
+func (s Settings) VerdictQueries() map[string]string {
+	return s.expandQueries(defaultVerdictQueries(), "")
+}
 
 func defaultVerdictQueries() map[string]string {
 	const element = `job, instance, element, kind`
@@ -71,8 +73,8 @@ func RecallVerdicts(ctx context.Context, db Ranger, s Settings, now time.Time) (
 	now = now.Truncate(time.Second)
 	queries := s.VerdictQueries()
 	ask := func(name string) ([]Series, error) {
-		series, err := db.Range(ctx, queries[name], now.Add(-s.Past.Search), now, verdictStep)
-		var partial *Partial
+		series, err := db.QueryRange(ctx, queries[name], now.Add(-s.Past.Search), now, verdictStep)
+		var partial *PartialError
 		if err != nil && !errors.As(err, &partial) {
 			return nil, fmt.Errorf("query %q: %w", name, err)
 		}
@@ -83,14 +85,14 @@ func RecallVerdicts(ctx context.Context, db Ranger, s Settings, now time.Time) (
 		return nil, err
 	}
 	of := func(s *Series) fabric.Element {
-		return fabric.Element{Element: s.Labels["element"], Kind: fabric.Kind(s.Labels["kind"])}
+		return fabric.Element{ID: s.Labels["element"], Kind: fabric.Kind(s.Labels["kind"])}
 	}
 	all := map[fabric.Element]map[time.Time]*PastVerdict{}
 	for i := range named {
 		s := &named[i]
 		for _, p := range s.Points {
-			el, first := of(s), moment(p.Value)
-			if first.IsZero() || el.Element == "" {
+			el, first := of(s), timeFromSeconds(p.Value)
+			if first.IsZero() || el.ID == "" {
 				continue
 			}
 			v := all[el][first]
@@ -115,7 +117,7 @@ func RecallVerdicts(ctx context.Context, db Ranger, s Settings, now time.Time) (
 		}
 	}
 	slices.SortFunc(out, func(a, b *PastVerdict) int {
-		return cmp.Or(a.FirstSeen.Compare(b.FirstSeen), cmp.Compare(a.Element.Element, b.Element.Element), cmp.Compare(a.Element.Kind, b.Element.Kind))
+		return cmp.Or(a.FirstSeen.Compare(b.FirstSeen), cmp.Compare(a.Element.ID, b.Element.ID), cmp.Compare(a.Element.Kind, b.Element.Kind))
 	})
 	// at is the verdict of an element that was open at a moment.
 	at := func(el fabric.Element, t time.Time) (found *PastVerdict) {
@@ -136,7 +138,7 @@ func RecallVerdicts(ctx context.Context, db Ranger, s Settings, now time.Time) (
 		return err
 	}
 	err = each("pastCleared", func(of fabric.Element, p Point) {
-		end := moment(p.Value)
+		end := timeFromSeconds(p.Value)
 		if v := at(of, end); v != nil && end.After(v.Cleared) {
 			v.Cleared = end
 		}
@@ -173,8 +175,8 @@ func RecallVerdicts(ctx context.Context, db Ranger, s Settings, now time.Time) (
 	return verdicts, nil
 }
 
-// moment is a time in seconds, to the millisecond; zero where it is none.
-func moment(seconds float64) time.Time {
+// timeFromSeconds is a time in seconds, to the millisecond; zero where it is none.
+func timeFromSeconds(seconds float64) time.Time {
 	if !(seconds > 0 && seconds < 1e11) {
 		return time.Time{}
 	}

@@ -83,14 +83,14 @@ func TestRecallVerdicts(t *testing.T) {
   fabric_suspect_added_delay_seconds{job="a", instance="1", `+link+`} _x10 0.002x3 0.004 0x16 stale
   fabric_suspect_loss_ratio{job="a", instance="1", `+link+`} _x53 0.5x9
 `)
-	s := For(time.Second)
+	s := SettingsFor(time.Second)
 	s.Past.Search = 30 * time.Minute
 	all, err := RecallVerdicts(t.Context(), h, s, time.Unix(620, 0))
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%v: %+v", err, all)
 	}
 	a, b := all[0], all[1]
-	if a.Element != (fabric.Element{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}) || a.FirstSeen.Unix() != 100 || a.Cleared.UnixMilli() != 165_500 ||
+	if a.Element != (fabric.Element{ID: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}) || a.FirstSeen.Unix() != 100 || a.Cleared.UnixMilli() != 165_500 ||
 		a.Scenario != fabric.HardFailure || a.Severity != "critical" || a.Direction.From != "spine1:dn1" || a.Plane != "a" || a.Symptom.AddedDelayNS < 2e6 || a.Symptom.LossRatio != 0 {
 		t.Errorf("the first: %+v", a)
 	}

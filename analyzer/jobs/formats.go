@@ -26,8 +26,8 @@ const (
 	FormatKubernetes = "kubernetes" // a list of pods, as kubectl get pods -A -o json
 )
 
-// Formats lists them.
-func Formats() []string {
+// FormatNames lists them.
+func FormatNames() []string {
 	return []string{FormatPlacement, FormatScontrol, FormatSqueue, FormatKubernetes}
 }
 
@@ -54,7 +54,7 @@ func Parse(format, file string, b []byte, zone *time.Location) (out []Placement,
 	case FormatKubernetes:
 		out, err = parsePods(file, b)
 	default:
-		return nil, fmt.Errorf("format %q: want one of %s", format, strings.Join(Formats(), ", "))
+		return nil, fmt.Errorf("format %q: want one of %s", format, strings.Join(FormatNames(), ", "))
 	}
 	return out, err
 }
@@ -62,7 +62,7 @@ func Parse(format, file string, b []byte, zone *time.Location) (out []Placement,
 // budget bounds what one file may name: a short line may stand for many hosts.
 type budget struct{ jobs, nodes int }
 
-func (b *budget) take(p *Placement) error {
+func (b *budget) addPlacement(p *Placement) error {
 	b.jobs++
 	b.nodes += len(p.Nodes) + len(p.NICs)
 	if b.jobs > maxJobs || b.nodes > maxNodes {
@@ -71,8 +71,8 @@ func (b *budget) take(p *Placement) error {
 	return nil
 }
 
-// placement is a job of our own format.
-type placement struct {
+// placementEntry is a job of our own format.
+type placementEntry struct {
 	Job   string    `yaml:"job"`
 	ID    string    `yaml:"id"`
 	Nodes []string  `yaml:"nodes"`
@@ -94,10 +94,10 @@ func parsePlacement(file string, b []byte) ([]Placement, error) {
 	for i := range doc.Jobs {
 		node := &doc.Jobs[i]
 		at := fmt.Sprintf("%s:%d: jobs[%d]", file, node.Line, i)
-		if err := keys(node, "job", "id", "nodes", "nics", "start", "end"); err != nil {
+		if err := checkKeys(node, "job", "id", "nodes", "nics", "start", "end"); err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)
 		}
-		var p placement
+		var p placementEntry
 		if err := node.Decode(&p); err != nil {
 			return nil, fmt.Errorf("%s: %s", at, oneLine(err))
 		}
@@ -109,7 +109,7 @@ func parsePlacement(file string, b []byte) ([]Placement, error) {
 		}
 		j := Placement{Job: p.Job, ID: p.ID, NICs: p.NICs, Start: p.Start, End: p.End}
 		for _, n := range p.Nodes {
-			hosts, err := Hosts(n)
+			hosts, err := ExpandHosts(n)
 			if err != nil {
 				return nil, fmt.Errorf("%s.nodes: %w", at, err)
 			}
@@ -117,7 +117,7 @@ func parsePlacement(file string, b []byte) ([]Placement, error) {
 				return nil, fmt.Errorf("%s.nodes: more than %d", at, maxNodes)
 			}
 		}
-		if err := all.take(&j); err != nil {
+		if err := all.addPlacement(&j); err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)
 		}
 		out = append(out, j)
@@ -125,14 +125,14 @@ func parsePlacement(file string, b []byte) ([]Placement, error) {
 	return out, nil
 }
 
-// keys refuses others than those of a mapping.
-func keys(n *yaml.Node, want ...string) error {
+// checkKeys refuses others than those of a mapping.
+func checkKeys(n *yaml.Node, want ...string) error {
 	if n.Kind != yaml.MappingNode {
 		return fmt.Errorf("want a mapping with %s", strings.Join(want, ", "))
 	}
 	for i := 0; i < len(n.Content); i += 2 {
 		if k := n.Content[i].Value; !slices.Contains(want, k) {
-			return fmt.Errorf("unknown field %q: want %s", short(k), strings.Join(want, ", "))
+			return fmt.Errorf("unknown field %q: want %s", truncateText(k), strings.Join(want, ", "))
 		}
 	}
 	return nil
@@ -140,12 +140,12 @@ func keys(n *yaml.Node, want ...string) error {
 
 // oneLine is a decoder's error on one line.
 func oneLine(err error) string {
-	return short(strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " "))
+	return truncateText(strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " "))
 }
 
-// lines calls each for every line that is not blank, with its number. A line may be long:
+// forEachLine calls each for every line that is not blank, with its number. A line may be long:
 // a job of thousands of nodes is one.
-func lines(text string, each func(n int, line string) error) error {
+func forEachLine(text string, each func(n int, line string) error) error {
 	for n := 1; text != ""; n++ {
 		line, rest, _ := strings.Cut(text, "\n")
 		text = rest
@@ -167,7 +167,7 @@ func slurmTime(s string, zone *time.Location) (time.Time, error) {
 	}
 	t, err := time.ParseInLocation("2006-01-02T15:04:05", s, zone)
 	if err != nil {
-		return t, fmt.Errorf("%q: want a time as 2006-01-02T15:04:05", short(s))
+		return t, fmt.Errorf("%q: want a time as 2006-01-02T15:04:05", truncateText(s))
 	}
 	return t.UTC(), nil
 }
@@ -179,7 +179,7 @@ var field = regexp.MustCompile(`(?:^|\s)([A-Za-z][A-Za-z0-9/:_]*)=`)
 // a comment), but no field that is read here does.
 func parseScontrol(file, text string, zone *time.Location) ([]Placement, error) {
 	out, all := []Placement{}, budget{}
-	err := lines(text, func(n int, line string) error {
+	err := forEachLine(text, func(n int, line string) error {
 		if line == "No jobs in the system" {
 			return nil
 		}
@@ -199,11 +199,11 @@ func parseScontrol(file, text string, zone *time.Location) ([]Placement, error) 
 			return fmt.Errorf("%s:%d: JobId is missing: want the output of scontrol show job -o", file, n)
 		}
 		p := Placement{Job: cmp.Or(rec["JobName"], rec["JobId"]), ID: rec["JobId"]}
-		if skip, err := p.slurm(rec["JobState"], rec["StartTime"], rec["EndTime"], rec["NodeList"], zone); err != nil || skip {
-			return located(file, n, err)
+		if skip, err := p.fillFromSlurm(rec["JobState"], rec["StartTime"], rec["EndTime"], rec["NodeList"], zone); err != nil || skip {
+			return withLocation(file, n, err)
 		}
 		out = append(out, p)
-		return located(file, n, all.take(&p))
+		return withLocation(file, n, all.addPlacement(&p))
 	})
 	if err != nil {
 		return nil, err
@@ -211,16 +211,16 @@ func parseScontrol(file, text string, zone *time.Location) ([]Placement, error) 
 	return out, nil
 }
 
-// located says where an error is, if it is one.
-func located(file string, n int, err error) error {
+// withLocation says where an error is, if it is one.
+func withLocation(file string, n int, err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("%s:%d: %w", file, n, err)
 }
 
-// slurm fills in what Slurm tells of a job. skip: it does not run and never did here.
-func (p *Placement) slurm(state, start, end, nodes string, zone *time.Location) (skip bool, err error) {
+// fillFromSlurm fills in what Slurm tells of a job. skip: it does not run and never did here.
+func (p *Placement) fillFromSlurm(state, start, end, nodes string, zone *time.Location) (skip bool, err error) {
 	running := map[string]bool{"RUNNING": true, "R": true, "COMPLETING": true, "CG": true, "SUSPENDED": true, "S": true}[state]
 	if !running {
 		return true, nil // what waits has no nodes, what has ended crosses nothing
@@ -228,7 +228,7 @@ func (p *Placement) slurm(state, start, end, nodes string, zone *time.Location) 
 	if nodes == "" || nodes == "(null)" || strings.HasPrefix(nodes, "(") {
 		return true, nil
 	}
-	if p.Nodes, err = Hosts(nodes); err != nil {
+	if p.Nodes, err = ExpandHosts(nodes); err != nil {
 		return false, fmt.Errorf("NodeList: %w", err)
 	}
 	if p.Start, err = slurmTime(start, zone); err != nil {
@@ -247,7 +247,7 @@ func parseSqueue(file, text string, zone *time.Location) ([]Placement, error) {
 	out, all := []Placement{}, budget{}
 	var split func(string) []string
 	column := map[string]int{}
-	err := lines(text, func(n int, line string) error {
+	err := forEachLine(text, func(n int, line string) error {
 		if split == nil {
 			split = strings.Fields
 			if strings.Contains(line, "|") {
@@ -266,7 +266,7 @@ func parseSqueue(file, text string, zone *time.Location) ([]Placement, error) {
 			}
 			for _, want := range []string{"JOBID", "NAME", "STATE", "NODELIST"} {
 				if _, ok := column[want]; !ok {
-					return fmt.Errorf("%s:%d: no column %s in the header %q: want squeue's output with its header", file, n, want, short(line))
+					return fmt.Errorf("%s:%d: no column %s in the header %q: want squeue's output with its header", file, n, want, truncateText(line))
 				}
 			}
 			return nil
@@ -280,13 +280,13 @@ func parseSqueue(file, text string, zone *time.Location) ([]Placement, error) {
 		}
 		p := Placement{Job: cmp.Or(cell("NAME"), cell("JOBID")), ID: cell("JOBID")}
 		if p.ID == "" {
-			return fmt.Errorf("%s:%d: JOBID is missing in %q", file, n, short(line))
+			return fmt.Errorf("%s:%d: JOBID is missing in %q", file, n, truncateText(line))
 		}
-		if skip, err := p.slurm(cell("STATE"), cell("START_TIME"), cell("END_TIME"), cell("NODELIST"), zone); err != nil || skip {
-			return located(file, n, err)
+		if skip, err := p.fillFromSlurm(cell("STATE"), cell("START_TIME"), cell("END_TIME"), cell("NODELIST"), zone); err != nil || skip {
+			return withLocation(file, n, err)
 		}
 		out = append(out, p)
-		return located(file, n, all.take(&p))
+		return withLocation(file, n, all.addPlacement(&p))
 	})
 	if err != nil {
 		return nil, err
@@ -324,7 +324,7 @@ func parsePods(file string, b []byte) ([]Placement, error) {
 		return nil, fmt.Errorf("%s: %s", file, oneLine(err))
 	}
 	if list.Kind != "List" && list.Kind != "PodList" {
-		return nil, fmt.Errorf("%s: kind: %q: want List or PodList, as kubectl get pods -A -o json writes", file, short(list.Kind))
+		return nil, fmt.Errorf("%s: kind: %q: want List or PodList, as kubectl get pods -A -o json writes", file, truncateText(list.Kind))
 	}
 	byName := map[string]*Placement{}
 	var order []string
@@ -356,7 +356,7 @@ func parsePods(file string, b []byte) ([]Placement, error) {
 		p := byName[name]
 		slices.Sort(p.Nodes)
 		p.Nodes = slices.Compact(p.Nodes)
-		if err := all.take(p); err != nil {
+		if err := all.addPlacement(p); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		out = append(out, *p)
@@ -371,8 +371,8 @@ type File struct {
 	last         []byte
 }
 
-// Update reads the file if it has changed.
-func (f *File) Update(r *Register) error {
+// ReloadIfChanged reads the file if it has changed.
+func (f *File) ReloadIfChanged(r *Register) error {
 	b, err := os.ReadFile(f.Path)
 	if err != nil {
 		return fmt.Errorf("jobs: %w", err)
@@ -385,18 +385,18 @@ func (f *File) Update(r *Register) error {
 		return err
 	}
 	f.last = b
-	r.Replace(f.Path, all)
+	r.ReplaceSource(f.Path, all)
 	return nil
 }
 
-// Follow keeps the file's placements in the register until ctx ends; what is wrong with it is
+// FollowFile keeps the file's placements in the register until ctx ends; what is wrong with it is
 // said once.
-func (f *File) Follow(ctx context.Context, r *Register, every time.Duration, log *slog.Logger) {
+func (f *File) FollowFile(ctx context.Context, r *Register, every time.Duration, log *slog.Logger) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	said := ""
 	for {
-		switch err := f.Update(r); {
+		switch err := f.ReloadIfChanged(r); {
 		case err == nil:
 			said = ""
 		case err.Error() != said:

@@ -35,7 +35,7 @@ type Placement struct {
 	End   time.Time `json:"end,omitzero"`
 }
 
-func (p *Placement) runs(at time.Time) bool {
+func (p *Placement) runsAt(at time.Time) bool {
 	return !p.Start.After(at) && (p.End.IsZero() || p.End.After(at))
 }
 
@@ -50,8 +50,8 @@ type Map struct {
 type job struct {
 	Placement
 	nics map[string]bool
-	// ways are the directed links that it may cross.
-	ways map[fabric.Direction]bool
+	// directions are the directed links that it may cross.
+	directions map[fabric.Direction]bool
 }
 
 // distances are those of switches from leaves, kept while the topology is the same.
@@ -62,30 +62,30 @@ func newMap(g *fabric.Graph, all []Placement, at time.Time, known distances) *Ma
 	m := &Map{g: g, jobs: map[string]*job{}}
 	names := map[string]int{}
 	for i := range all {
-		if all[i].runs(at) {
+		if all[i].runsAt(at) {
 			names[all[i].Job]++
 		}
 	}
 	for i := range all {
 		p := all[i]
-		if !p.runs(at) {
+		if !p.runsAt(at) {
 			continue
 		}
 		if names[p.Job] > 1 && p.ID != "" {
 			p.Job += "." + p.ID
 		}
-		m.place(p, known)
+		m.addJob(p, known)
 	}
 	return m
 }
 
-func (m *Map) place(p Placement, known distances) {
+func (m *Map) addJob(p Placement, known distances) {
 	j := m.jobs[p.Job]
 	if j == nil {
-		j = &job{Placement: p, nics: map[string]bool{}, ways: map[fabric.Direction]bool{}}
+		j = &job{Placement: p, nics: map[string]bool{}, directions: map[fabric.Direction]bool{}}
 	}
 	for _, node := range p.Nodes {
-		ends := m.g.Ends(node)
+		ends := m.g.EndsOf(node)
 		if len(ends) == 0 || m.g.Switch(node) != nil {
 			m.Unknown++
 			continue
@@ -95,7 +95,7 @@ func (m *Map) place(p Placement, known distances) {
 		}
 	}
 	for _, id := range p.NICs {
-		if nic := m.g.NIC(id); nic != nil && m.g.Peer(nic.ID()) != "" {
+		if nic := m.g.NIC(id); nic != nil && m.g.PeerOf(nic.ID()) != "" {
 			j.nics[nic.ID()] = true
 		} else {
 			m.Unknown++
@@ -105,12 +105,12 @@ func (m *Map) place(p Placement, known distances) {
 		return
 	}
 	m.jobs[p.Job] = j
-	m.route(j, known)
+	m.addDirections(j, known)
 }
 
-// route finds what a job may cross: its access links, and backwards from each of its leaves
+// addDirections finds what a job may cross: its access links, and backwards from each of its leaves
 // to each other whatever lies on a shortest way.
-func (m *Map) route(j *job, known distances) {
+func (m *Map) addDirections(j *job, known distances) {
 	nodes := map[string]map[string]bool{} // by leaf
 	for nic := range j.nics {
 		leaf, _ := m.g.LeafOf(nic)
@@ -121,9 +121,9 @@ func (m *Map) route(j *job, known distances) {
 			nodes[leaf] = map[string]bool{}
 		}
 		nodes[leaf][fabric.OwnerOf(nic)] = true
-		port := m.g.Peer(nic)
-		j.ways[fabric.Direction{From: nic, To: port}] = true
-		j.ways[fabric.Direction{From: port, To: nic}] = true
+		port := m.g.PeerOf(nic)
+		j.directions[fabric.Direction{From: nic, To: port}] = true
+		j.directions[fabric.Direction{From: port, To: nic}] = true
 	}
 	for a := range nodes {
 		if known[a] == nil {
@@ -139,13 +139,13 @@ func (m *Map) route(j *job, known distances) {
 		for len(back) > 0 {
 			sw := back[0]
 			back = back[1:]
-			for _, end := range m.g.Ends(sw) {
-				peer := m.g.Peer(end)
+			for _, end := range m.g.EndsOf(sw) {
+				peer := m.g.PeerOf(end)
 				next, _, ok := fabric.SplitPort(peer)
 				if d, reached := known[a][next]; !ok || !reached || d != known[a][sw]-1 {
 					continue
 				}
-				j.ways[fabric.Direction{From: peer, To: end}] = true
+				j.directions[fabric.Direction{From: peer, To: end}] = true
 				if !seen[next] {
 					seen[next] = true
 					back = append(back, next)
@@ -160,23 +160,23 @@ func sameNode(a, b map[string]bool) bool {
 	return len(a) == 1 && len(b) == 1 && maps.Equal(a, b)
 }
 
-// Names lists the jobs, sorted. nil: no placement is known.
-func (m *Map) Names() []string {
+// JobNames lists the jobs, sorted. nil: no placement is known.
+func (m *Map) JobNames() []string {
 	if m == nil {
 		return nil
 	}
 	return slices.Sorted(maps.Keys(m.jobs))
 }
 
-// Find returns a job by its name or identifier, under the name it has here.
-func (m *Map) Find(name string) (Placement, bool) {
+// FindJob returns a job by its name or identifier, under the name it has here.
+func (m *Map) FindJob(name string) (Placement, bool) {
 	if m == nil {
 		return Placement{}, false
 	}
 	if j := m.jobs[name]; j != nil {
 		return j.Placement, true
 	}
-	for _, n := range m.Names() {
+	for _, n := range m.JobNames() {
 		if m.jobs[n].ID == name {
 			return m.jobs[n].Placement, true
 		}
@@ -184,34 +184,34 @@ func (m *Map) Find(name string) (Placement, bool) {
 	return Placement{}, false
 }
 
-// NICs are those of a job, sorted.
-func (m *Map) NICs(name string) []string {
+// NICsOf are those of a job, sorted.
+func (m *Map) NICsOf(name string) []string {
 	if j := m.jobs[name]; j != nil {
 		return slices.Sorted(maps.Keys(j.nics))
 	}
 	return nil
 }
 
-// Has reports whether a NIC is a job's.
-func (m *Map) Has(name, nic string) bool { return m.jobs[name] != nil && m.jobs[name].nics[nic] }
+// HasNIC reports whether a NIC is a job's.
+func (m *Map) HasNIC(name, nic string) bool { return m.jobs[name] != nil && m.jobs[name].nics[nic] }
 
-// Ways are the directed links that a job may cross.
-func (m *Map) Ways(name string) map[fabric.Direction]bool {
+// DirectionsOf are the directed links that a job may cross.
+func (m *Map) DirectionsOf(name string) map[fabric.Direction]bool {
 	if j := m.jobs[name]; j != nil {
-		return j.ways
+		return j.directions
 	}
 	return nil
 }
 
-// Crossing lists the jobs that may cross what a verdict is about, sorted; in its direction,
+// JobsCrossing lists the jobs that may cross what a verdict is about, sorted; in its direction,
 // where it has one. A clock hurts nobody.
-func (m *Map) Crossing(v *fabric.Verdict) []string {
+func (m *Map) JobsCrossing(v *fabric.Verdict) []string {
 	if m == nil || v.Kind == fabric.KindClock {
 		return nil
 	}
-	test := m.crosses(v)
+	test := m.crossingTest(v)
 	var out []string
-	for _, name := range m.Names() {
+	for _, name := range m.JobNames() {
 		if test(m.jobs[name]) {
 			out = append(out, name)
 		}
@@ -219,34 +219,34 @@ func (m *Map) Crossing(v *fabric.Verdict) []string {
 	return out
 }
 
-func (m *Map) crosses(v *fabric.Verdict) func(*job) bool {
+func (m *Map) crossingTest(v *fabric.Verdict) func(*job) bool {
 	var all []fabric.Direction
-	name := v.Element.Element
+	name := v.Element.ID
 	add := func(from, to string) { all = append(all, fabric.Direction{From: from, To: to}) }
 	d, err := fabric.ParseDirection(v.Direction)
 	switch {
 	case err == nil && v.Kind != fabric.KindHost:
 		add(d.From, d.To)
 	case v.Kind == fabric.KindHost, v.Kind == fabric.KindSwitch, v.Kind == fabric.KindLeafUplinks:
-		for _, end := range m.g.Ends(name) {
-			if peer := m.g.Peer(end); v.Kind != fabric.KindLeafUplinks || !fabric.IsNIC(peer) {
+		for _, end := range m.g.EndsOf(name) {
+			if peer := m.g.PeerOf(end); v.Kind != fabric.KindLeafUplinks || !fabric.IsNIC(peer) {
 				add(end, peer)
 				add(peer, end)
 			}
 		}
 	case v.Kind == fabric.KindNIC:
-		add(name, m.g.Peer(name))
+		add(name, m.g.PeerOf(name))
 	case v.Kind == fabric.KindPort, v.Kind == fabric.KindQueue:
 		port, _, _ := strings.Cut(name, "@")
-		add(port, m.g.Peer(port))
+		add(port, m.g.PeerOf(port))
 	case v.Kind == fabric.KindPair:
 		from, to, _ := strings.Cut(name, "->")
-		return func(j *job) bool { return m.on(j, from) && m.on(j, to) }
+		return func(j *job) bool { return m.hasNICOn(j, from) && m.hasNICOn(j, to) }
 	case v.Kind == fabric.KindCorridor:
 		hops := strings.Split(name, "->")
 		return func(j *job) bool {
 			for i := 1; i < len(hops); i++ {
-				if !m.between(j, hops[i-1], hops[i]) {
+				if !m.crossesBetween(j, hops[i-1], hops[i]) {
 					return false
 				}
 			}
@@ -257,19 +257,21 @@ func (m *Map) crosses(v *fabric.Verdict) func(*job) bool {
 		add(a, b)
 		add(b, a)
 	}
-	return func(j *job) bool { return slices.ContainsFunc(all, func(d fabric.Direction) bool { return j.ways[d] }) }
+	return func(j *job) bool {
+		return slices.ContainsFunc(all, func(d fabric.Direction) bool { return j.directions[d] })
+	}
 }
 
-// on reports whether a job has a NIC on a leaf.
-func (m *Map) on(j *job, leaf string) bool {
-	return slices.ContainsFunc(m.g.Ends(leaf), func(end string) bool { return j.nics[m.g.Peer(end)] })
+// hasNICOn reports whether a job has a NIC on a leaf.
+func (m *Map) hasNICOn(j *job, leaf string) bool {
+	return slices.ContainsFunc(m.g.EndsOf(leaf), func(end string) bool { return j.nics[m.g.PeerOf(end)] })
 }
 
-// between reports whether a job may go from one switch to the next.
-func (m *Map) between(j *job, from, to string) bool {
-	return slices.ContainsFunc(m.g.Ends(from), func(end string) bool {
-		peer := m.g.Peer(end)
-		return fabric.OwnerOf(peer) == to && j.ways[fabric.Direction{From: end, To: peer}]
+// crossesBetween reports whether a job may go from one switch to the next.
+func (m *Map) crossesBetween(j *job, from, to string) bool {
+	return slices.ContainsFunc(m.g.EndsOf(from), func(end string) bool {
+		peer := m.g.PeerOf(end)
+		return fabric.OwnerOf(peer) == to && j.directions[fabric.Direction{From: end, To: peer}]
 	})
 }
 
@@ -280,7 +282,7 @@ type Register struct {
 	mu      sync.Mutex
 	sources map[string][]Placement
 	known   distances
-	last    *Map
+	lastMap *Map
 	until   time.Time // of last: then a job begins or ends
 }
 
@@ -289,15 +291,15 @@ func NewRegister(g *fabric.Graph) *Register {
 	return &Register{graph: g, sources: map[string][]Placement{}, known: distances{}}
 }
 
-// Replace makes placements all that a source has.
-func (r *Register) Replace(source string, all []Placement) {
+// ReplaceSource makes placements all that a source has.
+func (r *Register) ReplaceSource(source string, all []Placement) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.sources[source], r.last = all, nil
+	r.sources[source], r.lastMap = all, nil
 }
 
-// At is where jobs run at a moment; nil: nobody has told.
-func (r *Register) At(at time.Time) *Map {
+// MapAt is where jobs run at a moment; nil: nobody has told.
+func (r *Register) MapAt(at time.Time) *Map {
 	if r == nil {
 		return nil
 	}
@@ -306,8 +308,8 @@ func (r *Register) At(at time.Time) *Map {
 	if len(r.sources) == 0 {
 		return nil
 	}
-	if r.last != nil && at.Before(r.until) {
-		return r.last
+	if r.lastMap != nil && at.Before(r.until) {
+		return r.lastMap
 	}
 	var all []Placement
 	r.until = at.Add(time.Hour)
@@ -322,14 +324,14 @@ func (r *Register) At(at time.Time) *Map {
 			}
 		}
 	}
-	r.last = newMap(r.graph, all, at, r.known)
-	return r.last
+	r.lastMap = newMap(r.graph, all, at, r.known)
+	return r.lastMap
 }
 
-// Hosts expands a list of hosts as Slurm writes it: "n[01-03,7],login".
-func Hosts(list string) ([]string, error) {
+// ExpandHosts expands a list of hosts as Slurm writes it: "n[01-03,7],login".
+func ExpandHosts(list string) ([]string, error) {
 	var out []string
-	for _, part := range outside(list) {
+	for _, part := range splitOutsideBrackets(list) {
 		open := strings.IndexByte(part, '[')
 		if open < 0 {
 			if part != "" {
@@ -339,17 +341,17 @@ func Hosts(list string) ([]string, error) {
 		}
 		end := strings.IndexByte(part, ']')
 		if end < open || strings.ContainsAny(part[end+1:], "[]") || strings.ContainsAny(part[open+1:end], "[") {
-			return nil, fmt.Errorf("hosts %q: one list in brackets is expected, such as n[01-03,7]", short(part))
+			return nil, fmt.Errorf("hosts %q: one list in brackets is expected, such as n[01-03,7]", truncateText(part))
 		}
 		for _, item := range strings.Split(part[open+1:end], ",") {
 			from, to, ranged := strings.Cut(item, "-")
 			if !ranged {
 				to = from
 			}
-			a, err := digits(from)
-			b, err2 := digits(to)
+			a, err := parseDigits(from)
+			b, err2 := parseDigits(to)
 			if err != nil || err2 != nil || b < a || b-a >= maxHosts-len(out) {
-				return nil, fmt.Errorf("hosts %q: numbers or ranges of them are expected in the brackets, of at most %d hosts", short(part), maxHosts)
+				return nil, fmt.Errorf("hosts %q: numbers or ranges of them are expected in the brackets, of at most %d hosts", truncateText(part), maxHosts)
 			}
 			for n := a; n <= b; n++ {
 				out = append(out, fmt.Sprintf("%s%0*d%s", part[:open], len(from), n, part[end+1:]))
@@ -365,8 +367,8 @@ func Hosts(list string) ([]string, error) {
 // maxHosts bounds what one list may name.
 const maxHosts = 100_000
 
-// outside splits a list at the commas that are in no brackets.
-func outside(list string) []string {
+// splitOutsideBrackets splits a list at the commas that are in no brackets.
+func splitOutsideBrackets(list string) []string {
 	var out []string
 	deep, from := 0, 0
 	for i := range len(list) {
@@ -385,21 +387,21 @@ func outside(list string) []string {
 	return append(out, list[from:])
 }
 
-func digits(s string) (n int, err error) {
+func parseDigits(s string) (n int, err error) {
 	if s == "" || len(s) > 9 {
-		return 0, fmt.Errorf("%q: digits are expected", short(s))
+		return 0, fmt.Errorf("%q: digits are expected", truncateText(s))
 	}
 	for _, c := range []byte(s) {
 		if c < '0' || c > '9' {
-			return 0, fmt.Errorf("%q: digits are expected", short(s))
+			return 0, fmt.Errorf("%q: digits are expected", truncateText(s))
 		}
 		n = n*10 + int(c-'0')
 	}
 	return n, nil
 }
 
-// short is the beginning of a text that may be long.
-func short(s string) string {
+// truncateText is the beginning of a text that may be long.
+func truncateText(s string) string {
 	const most = 60
 	if len(s) > most {
 		return strings.ToValidUTF8(s[:most], "") + "..."

@@ -53,8 +53,8 @@ var now = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 func placed(t *testing.T, all ...Placement) *Map {
 	t.Helper()
 	r := NewRegister(graph(t))
-	r.Replace("test", all)
-	return r.At(now)
+	r.ReplaceSource("test", all)
+	return r.MapAt(now)
 }
 
 // TestCrossing: rule 3.
@@ -83,17 +83,17 @@ func TestCrossing(t *testing.T) {
 		{fabric.KindCorridor, "leaf1a->spine2a->leaf3a", "", ""},
 		{fabric.KindClock, "h1/eth1", "", ""},
 	} {
-		v := fabric.Verdict{Element: fabric.Element{Element: tt.name, Kind: tt.kind}, Direction: tt.direction}
-		if got := strings.Join(m.Crossing(&v), " "); got != tt.want {
+		v := fabric.Verdict{Element: fabric.Element{ID: tt.name, Kind: tt.kind}, Direction: tt.direction}
+		if got := strings.Join(m.JobsCrossing(&v), " "); got != tt.want {
 			t.Errorf("%s %s: %q, want %q", tt.kind, tt.name, got, tt.want)
 		}
 	}
 	for name, want := range map[string]int{"wide": 2*2*2 + 2*2*2*2, "under": 8, "one": 4, "rail": 4 + 8} {
-		if got := len(m.Ways(name)); got != want {
+		if got := len(m.DirectionsOf(name)); got != want {
 			t.Errorf("%s may cross %d ways, want %d", name, got, want)
 		}
 	}
-	if got := (*Map)(nil).Crossing(&fabric.Verdict{}); got != nil {
+	if got := (*Map)(nil).JobsCrossing(&fabric.Verdict{}); got != nil {
 		t.Errorf("nobody knows: %q", got)
 	}
 }
@@ -102,27 +102,27 @@ func TestCrossing(t *testing.T) {
 func TestWhoRuns(t *testing.T) {
 	m := placed(t, Placement{Job: "a", ID: "1", Nodes: []string{"h1"}}, Placement{Job: "a", ID: "2", Nodes: []string{"h2"}}, Placement{Job: "b", ID: "3", Nodes: []string{"h3", "elsewhere", "leaf1a"}},
 		Placement{Job: "c", Nodes: []string{"gone"}}, Placement{Job: "over", Nodes: []string{"h4"}, End: now}, Placement{Job: "later", Nodes: []string{"h4"}, Start: now.Add(time.Second)}, Placement{Job: "d", NICs: []string{"h4/eth9"}})
-	if got := strings.Join(m.Names(), " "); got != "a.1 a.2 b" || m.Unknown != 4 {
+	if got := strings.Join(m.JobNames(), " "); got != "a.1 a.2 b" || m.Unknown != 4 {
 		t.Errorf("%q, %d unknown", got, m.Unknown)
 	}
-	if p, ok := m.Find("2"); !ok || p.Job != "a.2" {
+	if p, ok := m.FindJob("2"); !ok || p.Job != "a.2" {
 		t.Errorf("by its identifier: %+v", p)
 	}
-	if _, ok := m.Find("a"); ok {
+	if _, ok := m.FindJob("a"); ok {
 		t.Error("one of two is found")
 	}
-	if !m.Has("b", "h3/eth2") || m.Has("b", "h1/eth1") {
+	if !m.HasNIC("b", "h3/eth2") || m.HasNIC("b", "h1/eth1") {
 		t.Error("NICs")
 	}
 	r := NewRegister(graph(t))
-	if r.At(now) != nil || (*Register)(nil).At(now) != nil {
+	if r.MapAt(now) != nil || (*Register)(nil).MapAt(now) != nil {
 		t.Error("somebody told of nothing")
 	}
-	r.Replace("x", []Placement{{Job: "soon", Nodes: []string{"h1"}, Start: now.Add(time.Minute)}})
-	if first, again := r.At(now), r.At(now.Add(59*time.Second)); first != again || len(first.Names()) != 0 {
+	r.ReplaceSource("x", []Placement{{Job: "soon", Nodes: []string{"h1"}, Start: now.Add(time.Minute)}})
+	if first, again := r.MapAt(now), r.MapAt(now.Add(59*time.Second)); first != again || len(first.JobNames()) != 0 {
 		t.Error("nothing began")
 	}
-	if got := r.At(now.Add(time.Minute)).Names(); !slices.Equal(got, []string{"soon"}) {
+	if got := r.MapAt(now.Add(time.Minute)).JobNames(); !slices.Equal(got, []string{"soon"}) {
 		t.Errorf("%q", got)
 	}
 }
@@ -142,7 +142,7 @@ func TestHosts(t *testing.T) {
 		"n[]":                "error",
 		"n[0-99999],m[0-99]": "error",
 	} {
-		got, err := Hosts(list)
+		got, err := ExpandHosts(list)
 		if text := strings.Join(got, " "); (err != nil) != (want == "error") || err == nil && text != want {
 			t.Errorf("%q: %q, %v", list, text, err)
 		}
@@ -223,22 +223,22 @@ func TestParse(t *testing.T) {
 func TestAFileThatBreaks(t *testing.T) {
 	r := NewRegister(graph(t))
 	f := &File{Path: filepath.Join(t.TempDir(), "jobs"), Format: FormatSqueue, Zone: time.UTC}
-	if err := f.Update(r); err == nil || r.At(now) != nil {
+	if err := f.ReloadIfChanged(r); err == nil || r.MapAt(now) != nil {
 		t.Errorf("no file: %v", err)
 	}
 	put := func(text string) error {
 		if err := os.WriteFile(f.Path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		return f.Update(r)
+		return f.ReloadIfChanged(r)
 	}
-	if err := put(squeue); err != nil || len(r.At(now).Names()) != 1 {
+	if err := put(squeue); err != nil || len(r.MapAt(now).JobNames()) != 1 {
 		t.Errorf("%v", err)
 	}
-	if err := put("slurm_load_jobs error: Unable to contact slurm controller\n"); err == nil || len(r.At(now).Names()) != 1 {
-		t.Errorf("broken: %v, %q", err, r.At(now).Names())
+	if err := put("slurm_load_jobs error: Unable to contact slurm controller\n"); err == nil || len(r.MapAt(now).JobNames()) != 1 {
+		t.Errorf("broken: %v, %q", err, r.MapAt(now).JobNames())
 	}
-	if err := put(strings.SplitAfter(squeue, "\n")[0]); err != nil || r.At(now) == nil || len(r.At(now).Names()) != 0 {
+	if err := put(strings.SplitAfter(squeue, "\n")[0]); err != nil || r.MapAt(now) == nil || len(r.MapAt(now).JobNames()) != 0 {
 		t.Errorf("no jobs: %v", err)
 	}
 }

@@ -59,8 +59,8 @@ type Parameters struct {
 	MinMarked uint64
 }
 
-// Defaults returns the published parameter set.
-func Defaults() Parameters {
+// DefaultParameters returns the published parameter set.
+func DefaultParameters() Parameters {
 	return Parameters{ShiftMADs: 8, TailSpreads: 1.5, FloorHardware: time.Microsecond, FloorKernel: 10 * time.Microsecond,
 		FloorUser: 200 * time.Microsecond, TailFloors: 2, BaseLoss: 1e-3, LossEvidence: 7, MinLost: 3, HardLoss: 0.5, BaseMark: 0.02, MinMarked: 8}
 }
@@ -77,7 +77,7 @@ const (
 
 // Finding is a judged window of one directed flow.
 type Finding struct {
-	Edge      fabric.Edge
+	Flow      fabric.Flow
 	Obs       *fabric.Observation
 	Condition Condition
 	Delayed   bool // the delay moved
@@ -105,62 +105,62 @@ type Finding struct {
 	HasTail              bool
 }
 
-// All judges windows that belong to one moment, at most one per directed flow
+// FindingsOf judges windows that belong to one moment, at most one per directed flow
 // and kind of duplicate; forward and reverse of a probe are judged together.
-func All(obs []*fabric.Observation, p Parameters) []Finding {
+func FindingsOf(obs []*fabric.Observation, p Parameters) []Finding {
 	out := make([]Finding, len(obs))
-	parts(len(obs), func(lo, hi int) {
+	runInParts(len(obs), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			o := obs[i]
-			e, err := o.Flow()
+			e, err := o.ParseFlow()
 			if err != nil {
 				continue
 			}
-			f := Finding{Edge: e, Obs: o, HostSuspect: o.HostSuspect, ClockSuspect: o.ClockSuspect}
-			f.Shift, f.Scale, f.measured = shift(o, p)
+			f := Finding{Flow: e, Obs: o, HostSuspect: o.HostSuspect, ClockSuspect: o.ClockSuspect}
+			f.Shift, f.Scale, f.measured = delayShift(o, p)
 			f.HasShift = f.measured && !o.ClockSuspect
 			if !o.ClockSuspect {
-				f.TailShift, f.TailScale, f.HasTail = tail(o, p)
+				f.TailShift, f.TailScale, f.HasTail = tailShift(o, p)
 			}
 			out[i] = f
 		}
 	})
 	out = slices.DeleteFunc(out, func(f Finding) bool { return f.Obs == nil })
 	// Only delays are judged against those of the other direction.
-	find := partners(out)
+	find := reverseFinder(out)
 	back := make([]*Finding, len(out))
-	parts(len(out), func(lo, hi int) {
+	runInParts(len(out), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			if back[i] = find(i); back[i] != nil {
-				out[i].sum(back[i])
+				out[i].sumDirections(back[i])
 			}
 		}
 	})
-	parts(len(out), func(lo, hi int) {
+	runInParts(len(out), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
-			judge(&out[i], back[i], p)
+			judgeFinding(&out[i], back[i], p)
 		}
 	})
 	for i := range out {
 		if out[i].ClockSuspect {
-			out[i].Distrust()
+			out[i].DistrustDelay()
 		}
 	}
 	return out
 }
 
-// partners returns what finds the other direction of a probe, if both were measured.
+// reverseFinder returns what finds the other direction of a probe, if both were measured.
 // Where the two are neighbours, as in an order by edge, nothing is looked up.
-func partners(all []Finding) func(i int) *Finding {
-	if !slices.ContainsFunc(all, func(f Finding) bool { return f.Edge.Reply }) {
+func reverseFinder(all []Finding) func(i int) *Finding {
+	if !slices.ContainsFunc(all, func(f Finding) bool { return f.Flow.Reply }) {
 		return func(int) *Finding { return nil }
 	}
-	index := sync.OnceValue(func() map[fabric.Edge]int {
-		at := make(map[fabric.Edge]int, len(all))
+	index := sync.OnceValue(func() map[fabric.Flow]int {
+		at := make(map[fabric.Flow]int, len(all))
 		for i := range all {
 			if f := &all[i]; f.measured {
-				if _, dup := at[f.Edge]; !dup {
-					at[f.Edge] = i
+				if _, dup := at[f.Flow]; !dup {
+					at[f.Flow] = i
 				}
 			}
 		}
@@ -170,10 +170,10 @@ func partners(all []Finding) func(i int) *Finding {
 		if !all[i].measured {
 			return nil
 		}
-		other := all[i].Edge
+		other := all[i].Flow
 		other.Reply = !other.Reply
 		for _, j := range []int{i - 1, i + 1} {
-			if j >= 0 && j < len(all) && all[j].measured && all[j].Edge == other {
+			if j >= 0 && j < len(all) && all[j].measured && all[j].Flow == other {
 				return &all[j]
 			}
 		}
@@ -184,9 +184,9 @@ func partners(all []Finding) func(i int) *Finding {
 	}
 }
 
-// sum is what no clock can change. A step within a window may tear the medians apart, but
+// sumDirections is what no clock can change. A step within a window may tear the medians apart, but
 // not the means.
-func (f *Finding) sum(back *Finding) {
+func (f *Finding) sumDirections(back *Finding) {
 	f.Sum, f.SumScale, f.HasSum = f.Shift+back.Shift, f.Scale+back.Scale, true
 	// A bucket of a native histogram of schema 4 is 4.4 % wide.
 	const resolution = 0.045
@@ -204,8 +204,8 @@ func (f *Finding) sum(back *Finding) {
 	}
 }
 
-// parts runs fn over n items, side by side where they are many.
-func parts(n int, fn func(lo, hi int)) {
+// runInParts runs fn over n items, side by side where they are many.
+func runInParts(n int, fn func(lo, hi int)) {
 	workers := runtime.GOMAXPROCS(0)
 	if n < 4096 {
 		workers = 1
@@ -218,13 +218,13 @@ func parts(n int, fn func(lo, hi int)) {
 	wg.Wait()
 }
 
-func judge(f, back *Finding, p Parameters) {
+func judgeFinding(f, back *Finding, p Parameters) {
 	if f.HostSuspect {
 		return
 	}
 	measured := f.HasShift
 	if f.HasShift {
-		f.Delayed, f.RoundTrip, f.ClockSuspect = delayed(f, back, p)
+		f.Delayed, f.RoundTrip, f.ClockSuspect = checkDelay(f, back, p)
 	}
 	if ratio, ok := f.Obs.LossRatio(); ok {
 		measured = true
@@ -233,7 +233,7 @@ func judge(f, back *Finding, p Parameters) {
 			f.RoundTrip = f.RoundTrip || f.Obs.LossScope == fabric.LossRoundTrip
 		}
 	}
-	f.Jittery = f.HasTail && jittery(f)
+	f.Jittery = f.HasTail && isJittery(f)
 	if f.Obs.ECN != nil && f.Obs.Sent > 0 {
 		measured = true
 		f.Marked = *f.Obs.ECN >= p.MinMarked && LossLLR(*f.Obs.ECN, f.Obs.Sent, p.BaseMark) >= p.LossEvidence
@@ -248,8 +248,8 @@ func judge(f, back *Finding, p Parameters) {
 	}
 }
 
-// Distrust takes back what one direction's delay says, because of a clock (rule 7).
-func (f *Finding) Distrust() {
+// DistrustDelay takes back what one direction's delay says, because of a clock (rule 7).
+func (f *Finding) DistrustDelay() {
 	f.ClockSuspect, f.Delayed, f.Jittery = true, false, false
 	f.RoundTrip = f.Lossy && f.Obs.LossScope == fabric.LossRoundTrip
 	switch {
@@ -262,8 +262,8 @@ func (f *Finding) Distrust() {
 	}
 }
 
-// delayed applies rules 2 to 4.
-func delayed(f, back *Finding, p Parameters) (yes, roundTrip, clock bool) {
+// checkDelay applies rules 2 to 4.
+func checkDelay(f, back *Finding, p Parameters) (yes, roundTrip, clock bool) {
 	bound := ClockBound(f.Obs)
 	limit := f.Scale + bound
 	if back == nil || !back.HasShift {
@@ -298,18 +298,18 @@ func ClockBound(o *fabric.Observation) int64 {
 	return *o.ClockErrorNS
 }
 
-// shift compares the best quantile that window and baseline have in common.
+// delayShift compares the best quantile that window and baseline have in common.
 // The median is preferred: the tail of a few hundred probes is the host's as
 // often as the fabric's.
-func shift(o *fabric.Observation, p Parameters) (by, scale int64, ok bool) {
+func delayShift(o *fabric.Observation, p Parameters) (by, scale int64, ok bool) {
 	if o.OWD == nil || o.Baseline == nil {
 		return 0, 0, false
 	}
-	now, base, ok := common(o.OWD, o.Baseline)
+	now, base, ok := commonQuantile(o.OWD, o.Baseline)
 	if !ok {
 		return 0, 0, false
 	}
-	scale = int64(p.floor(o))
+	scale = int64(p.shiftFloor(o))
 	if o.BaselineMADNS != nil {
 		scale = max(scale, int64(p.ShiftMADs*float64(*o.BaselineMADNS)))
 	}
@@ -319,18 +319,18 @@ func shift(o *fabric.Observation, p Parameters) (by, scale int64, ok bool) {
 	return now - base, scale, true
 }
 
-// tail compares how far the tail lies from the median, now and in the baseline: no
+// tailShift compares how far the tail lies from the median, now and in the baseline: no
 // clock can change that.
-func tail(o *fabric.Observation, p Parameters) (by, scale int64, ok bool) {
+func tailShift(o *fabric.Observation, p Parameters) (by, scale int64, ok bool) {
 	if o.OWD == nil || o.Baseline == nil || o.OWD.P50 == nil || o.OWD.P99 == nil || o.Baseline.P50 == nil || o.Baseline.P99 == nil {
 		return 0, 0, false
 	}
 	base := *o.Baseline.P99 - *o.Baseline.P50
-	return *o.OWD.P99 - *o.OWD.P50 - base, max(p.TailFloors*int64(p.floor(o)), int64(p.TailSpreads*float64(base))), true
+	return *o.OWD.P99 - *o.OWD.P50 - base, max(p.TailFloors*int64(p.shiftFloor(o)), int64(p.TailSpreads*float64(base))), true
 }
 
-// jittery is rule 8. Without a 90th percentile the 99th has to move further.
-func jittery(f *Finding) bool {
+// isJittery is rule 8. Without a 90th percentile the 99th has to move further.
+func isJittery(f *Finding) bool {
 	o := f.Obs
 	if o.OWD.P90 == nil {
 		return f.TailShift > 4*f.TailScale
@@ -338,8 +338,8 @@ func jittery(f *Finding) bool {
 	return *o.OWD.P90-*o.OWD.P50-(*o.Baseline.P99-*o.Baseline.P50) > f.TailScale
 }
 
-// floor is the smallest shift that counts.
-func (p Parameters) floor(o *fabric.Observation) time.Duration {
+// shiftFloor is the smallest shift that counts.
+func (p Parameters) shiftFloor(o *fabric.Observation) time.Duration {
 	switch o.Timestamp {
 	case "hardware":
 		return p.FloorHardware
@@ -349,7 +349,7 @@ func (p Parameters) floor(o *fabric.Observation) time.Duration {
 	return p.FloorKernel
 }
 
-func common(a, b *fabric.Quantiles) (x, y int64, ok bool) {
+func commonQuantile(a, b *fabric.Quantiles) (x, y int64, ok bool) {
 	for _, q := range [][2]*int64{{a.P50, b.P50}, {a.Mean, b.Mean}, {a.P90, b.P90}, {a.Min, b.Min}, {a.P99, b.P99}} {
 		if q[0] != nil && q[1] != nil {
 			return *q[0], *q[1], true

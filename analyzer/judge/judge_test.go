@@ -14,8 +14,8 @@ func ns(v int64) *int64 { return &v }
 func window(edge string, shift int64, sent, lost uint64) *fabric.Observation {
 	o := &fabric.Observation{Edge: edge, Start: time.Unix(1000, 0), WindowNS: 2e9, Sent: sent, Lost: lost, Timestamp: "kernel",
 		OWD: &fabric.Quantiles{P50: ns(5000 + shift), P99: ns(9000 + shift)}, Baseline: &fabric.Quantiles{P50: ns(5000), P99: ns(9000)}}
-	e, _ := fabric.ParseEdge(edge)
-	o.Src, o.Dst = e.Ends()
+	e, _ := fabric.ParseFlow(edge)
+	o.Src, o.Dst = e.Endpoints()
 	return o
 }
 
@@ -63,7 +63,7 @@ func TestRules(t *testing.T) {
 		if tt.r != nil {
 			in = append(in, tt.r)
 		}
-		got := All(in, Defaults())
+		got := FindingsOf(in, DefaultParameters())
 		if got[0].Condition != tt.wantF {
 			t.Errorf("%s: forward %v, want %v", tt.name, got[0].Condition, tt.wantF)
 		}
@@ -83,17 +83,17 @@ func TestNoiseSetsTheLimit(t *testing.T) {
 	wandering.BaselineMADNS = ns(6000)
 	for i, want := range []Condition{Degraded, Healthy, Healthy} {
 		o := []*fabric.Observation{quiet, loud, wandering}[i]
-		if got := All([]*fabric.Observation{o}, Defaults())[0].Condition; got != want {
+		if got := FindingsOf([]*fabric.Observation{o}, DefaultParameters())[0].Condition; got != want {
 			t.Errorf("window %d: %v, want %v", i, got, want)
 		}
 	}
 	hw := window(fwd, 3000, 200, 0)
 	hw.Baseline.P99 = ns(5100)
-	if got := All([]*fabric.Observation{hw}, Defaults())[0].Condition; got != Healthy {
+	if got := FindingsOf([]*fabric.Observation{hw}, DefaultParameters())[0].Condition; got != Healthy {
 		t.Errorf("3 us by kernel stamps: %v", got)
 	}
 	hw.Timestamp = "hardware"
-	if got := All([]*fabric.Observation{hw}, Defaults())[0].Condition; got != Degraded {
+	if got := FindingsOf([]*fabric.Observation{hw}, DefaultParameters())[0].Condition; got != Degraded {
 		t.Errorf("3 us by hardware stamps: %v", got)
 	}
 }
@@ -120,11 +120,11 @@ func TestRule7DistrustTakesTheDelayBack(t *testing.T) {
 		lost uint64
 		want Condition
 	}{{"slow", 0, Undecided}, {"slow and lossy", 20, Degraded}} {
-		f := All([]*fabric.Observation{window(fwd, 3e6, 200, tt.lost), window(rev, -2_900_000, 200, 0)}, Defaults())[0]
+		f := FindingsOf([]*fabric.Observation{window(fwd, 3e6, 200, tt.lost), window(rev, -2_900_000, 200, 0)}, DefaultParameters())[0]
 		if !f.Delayed || !f.RoundTrip {
 			t.Fatalf("%s: %+v", tt.name, f)
 		}
-		f.Distrust()
+		f.DistrustDelay()
 		if f.Delayed || f.RoundTrip || !f.ClockSuspect || f.Condition != tt.want || f.Lossy != (tt.lost > 0) {
 			t.Errorf("%s: %+v", tt.name, f)
 		}
@@ -136,8 +136,8 @@ func TestRule7MarksKeepTheirDirection(t *testing.T) {
 	for _, marks := range []uint64{0, 80} {
 		o := window(fwd, 3e6, 200, 0)
 		o.ECN = &marks
-		f := All([]*fabric.Observation{o, window(rev, 0, 200, 0)}, Defaults())[0]
-		f.Distrust()
+		f := FindingsOf([]*fabric.Observation{o, window(rev, 0, 200, 0)}, DefaultParameters())[0]
+		f.DistrustDelay()
 		if sum := marks == 0; f.RoundTrip != sum || f.Delayed != sum || f.Marked == sum || f.Condition != Degraded {
 			t.Errorf("%d marks: %+v", marks, f)
 		}
@@ -164,7 +164,7 @@ func TestRule8JitterIsATailThatMovedAlone(t *testing.T) {
 		if tt.p90 > 0 {
 			o.OWD.P90 = ns(tt.p90)
 		}
-		f := All([]*fabric.Observation{o}, Defaults())[0]
+		f := FindingsOf([]*fabric.Observation{o}, DefaultParameters())[0]
 		if f.Jittery != tt.want || tt.want && f.Condition != Degraded {
 			t.Errorf("%s: jittery %v, condition %v", tt.name, f.Jittery, f.Condition)
 		}
@@ -175,7 +175,7 @@ func TestRule9MarksCountAgainstAHealthyPath(t *testing.T) {
 	for marks, want := range map[uint64]bool{0: false, 7: false, 12: false, 40: true} {
 		o := window(fwd, 0, 200, 0)
 		o.ECN = &marks
-		f := All([]*fabric.Observation{o}, Defaults())[0]
+		f := FindingsOf([]*fabric.Observation{o}, DefaultParameters())[0]
 		if f.Marked != want || (f.Condition == Degraded) != want {
 			t.Errorf("%d marks of 200: marked %v, condition %v", marks, f.Marked, f.Condition)
 		}

@@ -17,24 +17,24 @@ type API struct {
 	Now    func() time.Time
 }
 
-// Handle adds the API's paths to a mux.
-func (a *API) Handle(mux *http.ServeMux) {
-	mux.HandleFunc("GET /api/v1/maintenance", a.list)
-	mux.HandleFunc("POST /api/v1/maintenance", a.Policy.Admin(a.add))
-	mux.HandleFunc("DELETE /api/v1/maintenance/{id...}", a.Policy.Admin(a.remove))
+// RegisterHandlers adds the API's paths to a mux.
+func (a *API) RegisterHandlers(mux *http.ServeMux) {
+	mux.HandleFunc("GET /api/v1/maintenance", a.handleList)
+	mux.HandleFunc("POST /api/v1/maintenance", a.Policy.AdminHandler(a.handleAdd))
+	mux.HandleFunc("DELETE /api/v1/maintenance/{id...}", a.Policy.AdminHandler(a.handleRemove))
 }
 
-func reply(w http.ResponseWriter, status int, v any) {
+func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	// The client has gone when this fails; there is nobody left to tell.
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-func (a *API) list(w http.ResponseWriter, _ *http.Request) {
-	reply(w, http.StatusOK, struct {
+func (a *API) handleList(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, struct {
 		Maintenance []Window `json:"maintenance"`
-	}{a.Register.List(a.Now())})
+	}{a.Register.CurrentWindows(a.Now())})
 }
 
 // request is what POST takes: until, or for how long.
@@ -51,20 +51,20 @@ type request struct {
 // maxRequest bounds what POST reads, octets.
 const maxRequest = 64 << 10
 
-func (a *API) add(w http.ResponseWriter, r *http.Request) {
-	win, err := a.read(w, r)
+func (a *API) handleAdd(w http.ResponseWriter, r *http.Request) {
+	win, err := a.readWindow(w, r)
 	if err == nil {
-		win, err = a.Register.Add(win)
+		win, err = a.Register.AddWindow(win)
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	webaccess.Note(r, "element", win.Element, "id", win.ID, "for", win.By, "until", win.Until.Format(time.RFC3339), "why", win.Reason)
-	reply(w, http.StatusCreated, win)
+	webaccess.AddLogAttrs(r, "element", win.Element, "id", win.ID, "for", win.By, "until", win.Until.Format(time.RFC3339), "why", win.Reason)
+	writeJSON(w, http.StatusCreated, win)
 }
 
-func (a *API) read(w http.ResponseWriter, r *http.Request) (Window, error) {
+func (a *API) readWindow(w http.ResponseWriter, r *http.Request) (Window, error) {
 	var q request
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest))
 	d.DisallowUnknownFields()
@@ -95,8 +95,8 @@ func (a *API) read(w http.ResponseWriter, r *http.Request) (Window, error) {
 	return win, nil
 }
 
-func (a *API) remove(w http.ResponseWriter, r *http.Request) {
-	if !a.Register.Remove(r.PathValue("id"), a.Now()) {
+func (a *API) handleRemove(w http.ResponseWriter, r *http.Request) {
+	if !a.Register.RemoveWindow(r.PathValue("id"), a.Now()) {
 		http.Error(w, "no window of the API has this id; those of files and silences end where they were made", http.StatusNotFound)
 		return
 	}

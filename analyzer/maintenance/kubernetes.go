@@ -27,8 +27,8 @@ const (
 	maxPages    = 1000
 )
 
-// Windows implements Source. All pages are read or none.
-func (k *Kubernetes) Windows(ctx context.Context, r *Register) ([]Window, error) {
+// ReadWindows implements Source. All pages are read or none.
+func (k *Kubernetes) ReadWindows(ctx context.Context, r *Register) ([]Window, error) {
 	at, err := url.JoinPath(k.URL, "/api/v1/nodes")
 	if err != nil {
 		return nil, fmt.Errorf("cordons: %w", err)
@@ -39,11 +39,11 @@ func (k *Kubernetes) Windows(ctx context.Context, r *Register) ([]Window, error)
 		if next != "" {
 			q.Set("continue", next)
 		}
-		b, err := fetch(ctx, k.Client, at+"?"+q.Encode(), "Kubernetes")
+		b, err := fetchJSON(ctx, k.Client, at+"?"+q.Encode(), "Kubernetes")
 		if err != nil {
 			return nil, fmt.Errorf("cordons: %w", err)
 		}
-		ws, more, err := parseNodes(b, r.Check)
+		ws, more, err := parseNodes(b, r.CheckElement)
 		if err != nil {
 			return nil, fmt.Errorf("cordons: %w", err)
 		}

@@ -39,11 +39,11 @@ func TestCordons(t *testing.T) {
 	defer srv.Close()
 	r := NewRegister(graph(t))
 	k := &Kubernetes{Client: srv.Client(), URL: srv.URL + "/k8s/"}
-	if err := Update(t.Context(), r, k, now); err != nil {
+	if err := UpdateSource(t.Context(), r, k, now); err != nil {
 		t.Fatal(err)
 	}
 	elements := func() (out []string) {
-		for _, w := range r.List(now) {
+		for _, w := range r.CurrentWindows(now) {
 			out = append(out, w.Element)
 		}
 		return out
@@ -51,25 +51,25 @@ func TestCordons(t *testing.T) {
 	if got := elements(); !slices.Equal(got, []string{"h1", "h2"}) {
 		t.Fatalf("under maintenance: %v", got)
 	}
-	w := r.List(now)[0]
+	w := r.CurrentWindows(now)[0]
 	if !w.From.Equal(time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)) || !w.Until.IsZero() || w.Source != SourceKubernetes {
 		t.Errorf("%+v", w)
 	}
 	// Half of the answer is none: what was known stays.
 	for _, wrong := range []string{"", "{", `{"kind":"Status"}`} {
-		if second = wrong; Update(t.Context(), r, k, now) == nil || len(elements()) != 2 {
+		if second = wrong; UpdateSource(t.Context(), r, k, now) == nil || len(elements()) != 2 {
 			t.Errorf("%q: under maintenance: %v", wrong, elements())
 		}
 	}
 	// Uncordoned is over.
 	first = `{"kind":"NodeList","items":[{"metadata":{"name":"h1"},"spec":{}}]}`
-	if err := Update(t.Context(), r, k, now); err != nil || len(elements()) != 0 {
+	if err := UpdateSource(t.Context(), r, k, now); err != nil || len(elements()) != 0 {
 		t.Errorf("%v: under maintenance: %v", err, elements())
 	}
 	// A server that has always one more page ends in an error.
 	first = strings.Replace(cordonsMore, `"metadata":{},`, `"metadata":{"continue":"more"},`, 1)
 	second = first
-	if err := Update(t.Context(), r, k, now); err == nil {
+	if err := UpdateSource(t.Context(), r, k, now); err == nil {
 		t.Error("pages without an end are read")
 	}
 }
@@ -79,12 +79,12 @@ func FuzzNodes(f *testing.F) {
 	f.Add([]byte(cordonsMore))
 	r := NewRegister(graph(f))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		ws, _, err := parseNodes(b, r.Check)
+		ws, _, err := parseNodes(b, r.CheckElement)
 		if err != nil && ws != nil {
 			t.Errorf("%v, %v", ws, err)
 		}
 		for _, w := range ws {
-			if r.Check(w.Element) != nil {
+			if r.CheckElement(w.Element) != nil {
 				t.Errorf("%+v", w)
 			}
 		}

@@ -51,48 +51,48 @@ const (
 	SourceKubernetes   = "kubernetes"
 )
 
-// overlaps reports whether the window is in force at any time of an interval.
-func (w *Window) overlaps(from, to time.Time) bool {
+// inForceDuring reports whether the window is in force at any time of an interval.
+func (w *Window) inForceDuring(from, to time.Time) bool {
 	return !w.From.After(to) && (w.Until.IsZero() || !w.Until.Before(from))
 }
 
-// Touches reports whether the window covers a way through a cable.
-func (w *Window) Touches(d fabric.Direction) bool {
-	return w.owns(d.From) || w.owns(d.To) || w.Element == d.Link()
+// TouchesDirection reports whether the window covers a way through a cable.
+func (w *Window) TouchesDirection(d fabric.Direction) bool {
+	return w.ownsEnd(d.From) || w.ownsEnd(d.To) || w.Element == d.LinkID()
 }
 
-// owns reports whether an end is the window's element or belongs to it.
-func (w *Window) owns(end string) bool {
+// ownsEnd reports whether an end is the window's element or belongs to it.
+func (w *Window) ownsEnd(end string) bool {
 	return w.Element == end || w.Element == fabric.OwnerOf(end)
 }
 
-// Covers reports whether the window covers what a verdict is about, or what its evidence
+// CoversVerdict reports whether the window covers what a verdict is about, or what its evidence
 // cannot tell from it.
-func (w *Window) Covers(g *fabric.Graph, v *fabric.Verdict) bool {
-	return w.covers(g, v.Element) || slices.ContainsFunc(v.Equivalent, func(e fabric.Element) bool { return w.covers(g, e) })
+func (w *Window) CoversVerdict(g *fabric.Graph, v *fabric.Verdict) bool {
+	return w.coversElement(g, v.Element) || slices.ContainsFunc(v.Equivalent, func(e fabric.Element) bool { return w.coversElement(g, e) })
 }
 
-func (w *Window) covers(g *fabric.Graph, e fabric.Element) bool {
-	if w.Element == e.Element {
+func (w *Window) coversElement(g *fabric.Graph, e fabric.Element) bool {
+	if w.Element == e.ID {
 		return true
 	}
 	switch e.Kind {
 	case fabric.KindLink, fabric.KindAccessLink:
-		a, b, _ := fabric.SplitLink(e.Element)
-		return w.Touches(fabric.Direction{From: a, To: b})
+		a, b, _ := fabric.SplitLink(e.ID)
+		return w.TouchesDirection(fabric.Direction{From: a, To: b})
 	case fabric.KindPort, fabric.KindQueue:
-		port, _, _ := strings.Cut(e.Element, "@")
-		return w.Touches(fabric.Direction{From: port, To: g.Peer(port)})
+		port, _, _ := strings.Cut(e.ID, "@")
+		return w.TouchesDirection(fabric.Direction{From: port, To: g.PeerOf(port)})
 	case fabric.KindNIC:
-		return w.Touches(fabric.Direction{From: e.Element, To: g.Peer(e.Element)})
+		return w.TouchesDirection(fabric.Direction{From: e.ID, To: g.PeerOf(e.ID)})
 	case fabric.KindClock:
-		return w.owns(e.Element)
+		return w.ownsEnd(e.ID)
 	case fabric.KindHost:
 		// One NIC of a node is not the node, unless it is its only one.
-		ends := g.Ends(e.Element)
-		return len(ends) == 1 && w.Touches(fabric.Direction{From: ends[0], To: g.Peer(ends[0])})
+		ends := g.EndsOf(e.ID)
+		return len(ends) == 1 && w.TouchesDirection(fabric.Direction{From: ends[0], To: g.PeerOf(ends[0])})
 	case fabric.KindPair, fabric.KindCorridor:
-		return slices.Contains(strings.Split(e.Element, "->"), w.Element)
+		return slices.Contains(strings.Split(e.ID, "->"), w.Element)
 	}
 	return false // a switch, a leaf's uplinks: only the switch itself covers them
 }
@@ -126,16 +126,16 @@ func NewRegister(g *fabric.Graph) *Register {
 	return &Register{graph: g, sources: map[string][]Window{}}
 }
 
-// Check says why an element cannot be under maintenance: the topology does not have it.
-func (r *Register) Check(element string) error {
+// CheckElement says why an element cannot be under maintenance: the topology does not have it.
+func (r *Register) CheckElement(element string) error {
 	g := r.graph
 	switch {
 	case element == "":
 		return fmt.Errorf("is missing: want a switch, a node, a NIC, a port or a link")
-	case g.Switch(element) != nil, len(g.Ends(element)) > 0, g.LinkAt(element) != nil, g.NIC(element) != nil && g.NIC(element).ID() == element:
+	case g.Switch(element) != nil, len(g.EndsOf(element)) > 0, g.LinkAt(element) != nil, g.NIC(element) != nil && g.NIC(element).ID() == element:
 		return nil
 	}
-	if a, b, ok := fabric.SplitLink(element); ok && g.Peer(a) == b && b != "" && fabric.LinkID(a, b) == element {
+	if a, b, ok := fabric.SplitLink(element); ok && g.PeerOf(a) == b && b != "" && fabric.LinkID(a, b) == element {
 		return nil
 	}
 	return fmt.Errorf("%q is not in the topology: want a switch, a node, a NIC (node/device), a port (switch:port) or a link (END--END, in byte order)", element)
@@ -145,24 +145,24 @@ func (r *Register) Check(element string) error {
 // of evidence.
 const keepEnded = time.Hour
 
-// Replace makes windows all that a source has. Those that it has no more end at now.
-func (r *Register) Replace(source string, windows []Window, now time.Time) {
+// ReplaceSource makes windows all that a source has. Those that it has no more end at now.
+func (r *Register) ReplaceSource(source string, windows []Window, now time.Time) {
 	for i := range windows {
 		windows[i].Source = source
-		windows[i].ID = cmp.Or(windows[i].ID, id(&windows[i]))
+		windows[i].ID = cmp.Or(windows[i].ID, windowID(&windows[i]))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, old := range r.sources[source] {
 		if !slices.ContainsFunc(windows, func(w Window) bool { return w.ID == old.ID }) {
-			r.end(old, now)
+			r.rememberEnded(old, now)
 		}
 	}
 	r.sources[source] = windows
 }
 
-// end remembers a window that is taken back. r.mu is held.
-func (r *Register) end(w Window, now time.Time) {
+// rememberEnded remembers a window that is taken back. r.mu is held.
+func (r *Register) rememberEnded(w Window, now time.Time) {
 	r.ended = slices.DeleteFunc(r.ended, func(o Window) bool { return now.Sub(o.Until) > keepEnded })
 	if w.From.After(now) || !w.Until.IsZero() && w.Until.Before(now) {
 		return // it never began, or was over
@@ -171,8 +171,8 @@ func (r *Register) end(w Window, now time.Time) {
 	r.ended = append(r.ended, w)
 }
 
-// id names a window that its source gave no name, the same in every process.
-func id(w *Window) string {
+// windowID names a window that its source gave no name, the same in every process.
+func windowID(w *Window) string {
 	sum := sha256.Sum256([]byte(w.Source + "\x00" + w.Element + "\x00" + w.By + "\x00" + w.From.UTC().Format(time.RFC3339) + "\x00" + w.Reason))
 	return hex.EncodeToString(sum[:6])
 }
@@ -180,9 +180,9 @@ func id(w *Window) string {
 // maxWindows bounds what one source may hold.
 const maxWindows = 10_000
 
-// Add takes one window of the API.
-func (r *Register) Add(w Window) (Window, error) {
-	if err := r.Check(w.Element); err != nil {
+// AddWindow takes one window of the API.
+func (r *Register) AddWindow(w Window) (Window, error) {
+	if err := r.CheckElement(w.Element); err != nil {
 		return w, fmt.Errorf("field %q: %w", "element", err)
 	}
 	if w.Until.IsZero() {
@@ -192,7 +192,7 @@ func (r *Register) Add(w Window) (Window, error) {
 		return w, fmt.Errorf("field %q: %s is not after the beginning, %s", "until", w.Until.Format(time.RFC3339), w.From.Format(time.RFC3339))
 	}
 	w.Source = SourceAPI
-	w.ID = id(&w)
+	w.ID = windowID(&w)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := slices.DeleteFunc(r.sources[SourceAPI], func(o Window) bool {
@@ -205,20 +205,20 @@ func (r *Register) Add(w Window) (Window, error) {
 	return w, nil
 }
 
-// Inherit takes over the windows of the API, of elements that are still there, and what was
+// InheritFrom takes over the windows of the API, of elements that are still there, and what was
 // taken back.
-func (r *Register) Inherit(old *Register) {
+func (r *Register) InheritFrom(old *Register) {
 	old.mu.Lock()
 	kept, ended := slices.Clone(old.sources[SourceAPI]), slices.Clone(old.ended)
 	old.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.sources[SourceAPI] = slices.DeleteFunc(kept, func(w Window) bool { return r.Check(w.Element) != nil })
+	r.sources[SourceAPI] = slices.DeleteFunc(kept, func(w Window) bool { return r.CheckElement(w.Element) != nil })
 	r.ended = ended
 }
 
-// Remove ends a window of the API at now, and reports whether there was one.
-func (r *Register) Remove(id string, now time.Time) bool {
+// RemoveWindow ends a window of the API at now, and reports whether there was one.
+func (r *Register) RemoveWindow(id string, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := r.sources[SourceAPI]
@@ -226,32 +226,32 @@ func (r *Register) Remove(id string, now time.Time) bool {
 	if i < 0 {
 		return false
 	}
-	r.end(all[i], now)
+	r.rememberEnded(all[i], now)
 	r.sources[SourceAPI] = slices.Delete(slices.Clone(all), i, i+1)
 	return true
 }
 
-// Between lists the windows in force at any time of an interval, by element.
-func (r *Register) Between(from, to time.Time) []Window {
+// WindowsBetween lists the windows in force at any time of an interval, by element.
+func (r *Register) WindowsBetween(from, to time.Time) []Window {
 	if r == nil {
 		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.list(func(w *Window) bool { return w.overlaps(from, to) }, r.ended)
+	return r.selectWindows(func(w *Window) bool { return w.inForceDuring(from, to) }, r.ended)
 }
 
-// List lists the windows in force at now and those to come.
-func (r *Register) List(now time.Time) []Window {
+// CurrentWindows lists the windows in force at now and those to come.
+func (r *Register) CurrentWindows(now time.Time) []Window {
 	if r == nil {
 		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.list(func(w *Window) bool { return w.Until.IsZero() || w.Until.After(now) }, nil)
+	return r.selectWindows(func(w *Window) bool { return w.Until.IsZero() || w.Until.After(now) }, nil)
 }
 
-func (r *Register) list(keep func(*Window) bool, more []Window) []Window {
+func (r *Register) selectWindows(keep func(*Window) bool, more []Window) []Window {
 	out := []Window{}
 	for _, ws := range append([][]Window{more}, r.sources[SourceFile], r.sources[SourceAPI], r.sources[SourceAlertmanager], r.sources[SourceKubernetes]) {
 		for i := range ws {

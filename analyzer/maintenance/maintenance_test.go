@@ -57,32 +57,32 @@ func TestCovers(t *testing.T) {
 		up, access       bool
 		covers, coversNo []fabric.Element
 	}{
-		{"spine1", true, false, []fabric.Element{{Element: "spine1", Kind: fabric.KindSwitch}, {Element: up.Link(), Kind: fabric.KindLink}, {Element: "spine1:dn2", Kind: fabric.KindPort}, {Element: "leaf1:up1@tc3", Kind: fabric.KindQueue}, {Element: "leaf1->spine1->leaf2", Kind: fabric.KindCorridor}},
-			[]fabric.Element{{Element: "leaf1", Kind: fabric.KindSwitch}, {Element: "leaf1", Kind: fabric.KindLeafUplinks}, {Element: "h1/eth1", Kind: fabric.KindNIC}, {Element: "leaf1->leaf2", Kind: fabric.KindPair}}},
-		{up.Link(), true, false, []fabric.Element{{Element: up.Link(), Kind: fabric.KindLink}, {Element: "leaf1:up1", Kind: fabric.KindPort}}, []fabric.Element{{Element: "spine1", Kind: fabric.KindSwitch}, {Element: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}}},
-		{"leaf1:up1", true, false, []fabric.Element{{Element: up.Link(), Kind: fabric.KindLink}}, nil},
-		{"h1", false, true, []fabric.Element{{Element: "h1", Kind: fabric.KindHost}, {Element: "h1/eth2", Kind: fabric.KindNIC}, {Element: "h1/eth1", Kind: fabric.KindClock}}, []fabric.Element{{Element: "h2/eth1", Kind: fabric.KindNIC}}},
-		{"h1/eth1", false, true, []fabric.Element{{Element: "h1/eth1", Kind: fabric.KindNIC}, {Element: access.Link(), Kind: fabric.KindLink}}, []fabric.Element{{Element: "h1", Kind: fabric.KindHost}, {Element: "h1/eth2", Kind: fabric.KindNIC}}},
-		{"h2/eth1", false, false, []fabric.Element{{Element: "h2", Kind: fabric.KindHost}}, nil},
-		{"leaf1", true, true, []fabric.Element{{Element: "leaf1", Kind: fabric.KindLeafUplinks}, {Element: "leaf2->leaf1", Kind: fabric.KindPair}, {Element: "h1/eth1", Kind: fabric.KindNIC}}, []fabric.Element{{Element: "leaf2", Kind: fabric.KindSwitch}}},
+		{"spine1", true, false, []fabric.Element{{ID: "spine1", Kind: fabric.KindSwitch}, {ID: up.LinkID(), Kind: fabric.KindLink}, {ID: "spine1:dn2", Kind: fabric.KindPort}, {ID: "leaf1:up1@tc3", Kind: fabric.KindQueue}, {ID: "leaf1->spine1->leaf2", Kind: fabric.KindCorridor}},
+			[]fabric.Element{{ID: "leaf1", Kind: fabric.KindSwitch}, {ID: "leaf1", Kind: fabric.KindLeafUplinks}, {ID: "h1/eth1", Kind: fabric.KindNIC}, {ID: "leaf1->leaf2", Kind: fabric.KindPair}}},
+		{up.LinkID(), true, false, []fabric.Element{{ID: up.LinkID(), Kind: fabric.KindLink}, {ID: "leaf1:up1", Kind: fabric.KindPort}}, []fabric.Element{{ID: "spine1", Kind: fabric.KindSwitch}, {ID: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}}},
+		{"leaf1:up1", true, false, []fabric.Element{{ID: up.LinkID(), Kind: fabric.KindLink}}, nil},
+		{"h1", false, true, []fabric.Element{{ID: "h1", Kind: fabric.KindHost}, {ID: "h1/eth2", Kind: fabric.KindNIC}, {ID: "h1/eth1", Kind: fabric.KindClock}}, []fabric.Element{{ID: "h2/eth1", Kind: fabric.KindNIC}}},
+		{"h1/eth1", false, true, []fabric.Element{{ID: "h1/eth1", Kind: fabric.KindNIC}, {ID: access.LinkID(), Kind: fabric.KindLink}}, []fabric.Element{{ID: "h1", Kind: fabric.KindHost}, {ID: "h1/eth2", Kind: fabric.KindNIC}}},
+		{"h2/eth1", false, false, []fabric.Element{{ID: "h2", Kind: fabric.KindHost}}, nil},
+		{"leaf1", true, true, []fabric.Element{{ID: "leaf1", Kind: fabric.KindLeafUplinks}, {ID: "leaf2->leaf1", Kind: fabric.KindPair}, {ID: "h1/eth1", Kind: fabric.KindNIC}}, []fabric.Element{{ID: "leaf2", Kind: fabric.KindSwitch}}},
 	} {
 		w := Window{Element: tt.element}
-		if w.Touches(up) != tt.up || w.Touches(up.Reverse()) != tt.up || w.Touches(access) != tt.access {
-			t.Errorf("%s: uplink %v, access %v", tt.element, w.Touches(up), w.Touches(access))
+		if w.TouchesDirection(up) != tt.up || w.TouchesDirection(up.Reverse()) != tt.up || w.TouchesDirection(access) != tt.access {
+			t.Errorf("%s: uplink %v, access %v", tt.element, w.TouchesDirection(up), w.TouchesDirection(access))
 		}
 		for _, e := range tt.covers {
-			if !w.Covers(g, &fabric.Verdict{Element: e}) {
+			if !w.CoversVerdict(g, &fabric.Verdict{Element: e}) {
 				t.Errorf("%s does not cover %+v", tt.element, e)
 			}
 		}
 		for _, e := range tt.coversNo {
-			if w.Covers(g, &fabric.Verdict{Element: e}) {
+			if w.CoversVerdict(g, &fabric.Verdict{Element: e}) {
 				t.Errorf("%s covers %+v", tt.element, e)
 			}
 		}
 	}
 	w := Window{Element: "leaf1"}
-	if !w.Covers(g, &fabric.Verdict{Element: fabric.Element{Element: "leaf2", Kind: fabric.KindSwitch}, Equivalent: []fabric.Element{{Element: "leaf1", Kind: fabric.KindSwitch}}}) {
+	if !w.CoversVerdict(g, &fabric.Verdict{Element: fabric.Element{ID: "leaf2", Kind: fabric.KindSwitch}, Equivalent: []fabric.Element{{ID: "leaf1", Kind: fabric.KindSwitch}}}) {
 		t.Error("what cannot be told from it is not covered")
 	}
 }
@@ -91,38 +91,38 @@ func TestCovers(t *testing.T) {
 // and that is remembered.
 func TestInForce(t *testing.T) {
 	r := NewRegister(graph(t))
-	r.Replace(SourceFile, []Window{{Element: "spine1", From: now, Until: now.Add(time.Hour)}, {Element: "leaf1", Until: now}, {Element: "h1"}}, now)
+	r.ReplaceSource(SourceFile, []Window{{Element: "spine1", From: now, Until: now.Add(time.Hour)}, {Element: "leaf1", Until: now}, {Element: "h1"}}, now)
 	for _, tt := range []struct {
 		from, to time.Duration
 		want     string
 	}{{-time.Minute, -time.Second, "h1 leaf1"}, {-time.Minute, 0, "h1 leaf1 spine1"}, {time.Second, time.Minute, "h1 spine1"}, {time.Hour + time.Second, 2 * time.Hour, "h1"}} {
-		if got := elements(r.Between(now.Add(tt.from), now.Add(tt.to))); got != tt.want {
+		if got := elements(r.WindowsBetween(now.Add(tt.from), now.Add(tt.to))); got != tt.want {
 			t.Errorf("from %s to %s: %q, want %q", tt.from, tt.to, got, tt.want)
 		}
 	}
 	end := now.Add(10 * time.Minute)
-	r.Replace(SourceFile, []Window{}, end)
-	if got := elements(r.Between(end.Add(-time.Second), end.Add(time.Second))); got != "h1 spine1" {
+	r.ReplaceSource(SourceFile, []Window{}, end)
+	if got := elements(r.WindowsBetween(end.Add(-time.Second), end.Add(time.Second))); got != "h1 spine1" {
 		t.Errorf("taken back within the interval: %q", got)
 	}
-	if got := elements(r.Between(end.Add(time.Second), end.Add(2*time.Second))); got != "" {
+	if got := elements(r.WindowsBetween(end.Add(time.Second), end.Add(2*time.Second))); got != "" {
 		t.Errorf("after it was taken back: %q", got)
 	}
-	if got := elements((*Register)(nil).Between(now, now)) + elements((*Register)(nil).List(now)); got != "" {
+	if got := elements((*Register)(nil).WindowsBetween(now, now)) + elements((*Register)(nil).CurrentWindows(now)); got != "" {
 		t.Errorf("no register: %q", got)
 	}
 }
 
 func TestParse(t *testing.T) {
 	r := NewRegister(graph(t))
-	ws, err := Parse("m.yaml", []byte("maintenance:\n- {element: spine1, from: 2026-11-22T02:00:00Z, until: 2026-11-22T04:00:00Z, by: ann, reason: optics, relearn: true}\n- {element: h1/eth2, until: 2026-11-22T05:00:00Z}\n"), r.Check)
+	ws, err := Parse("m.yaml", []byte("maintenance:\n- {element: spine1, from: 2026-11-22T02:00:00Z, until: 2026-11-22T04:00:00Z, by: ann, reason: optics, relearn: true}\n- {element: h1/eth2, until: 2026-11-22T05:00:00Z}\n"), r.CheckElement)
 	if err != nil || len(ws) != 2 || !ws[0].Relearn || ws[0].By != "ann" || !ws[0].Until.Equal(now.Add(time.Hour)) || !ws[1].From.IsZero() {
 		t.Errorf("%+v, %v", ws, err)
 	}
-	if ws, err := Parse("m.json", []byte(`{"maintenance": [{"element": "leaf1:up1--spine1:dn1", "until": "2026-11-22T04:00:00Z"}]}`), r.Check); err != nil || len(ws) != 1 {
+	if ws, err := Parse("m.json", []byte(`{"maintenance": [{"element": "leaf1:up1--spine1:dn1", "until": "2026-11-22T04:00:00Z"}]}`), r.CheckElement); err != nil || len(ws) != 1 {
 		t.Errorf("JSON: %+v, %v", ws, err)
 	}
-	if ws, err := Parse("m.yaml", nil, r.Check); err != nil || ws == nil || len(ws) != 0 {
+	if ws, err := Parse("m.yaml", nil, r.CheckElement); err != nil || ws == nil || len(ws) != 0 {
 		t.Errorf("an empty file: %+v, %v", ws, err)
 	}
 	for text, want := range map[string]string{
@@ -137,7 +137,7 @@ func TestParse(t *testing.T) {
 		"maintenance: [\n":                                                                             `m.yaml: `,
 		"maintenance:\n- {element: \"spine1:dn1--leaf1:up1\"}\n":                                       `is not in the topology`,
 	} {
-		if _, err := Parse("m.yaml", []byte(text), r.Check); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		if _, err := Parse("m.yaml", []byte(text), r.CheckElement); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
@@ -151,22 +151,22 @@ func TestAFileThatBreaks(t *testing.T) {
 		if err := os.WriteFile(f.Path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		return Update(t.Context(), r, f, now)
+		return UpdateSource(t.Context(), r, f, now)
 	}
-	if err := Update(t.Context(), r, f, now); err != nil || len(r.List(now)) != 0 {
+	if err := UpdateSource(t.Context(), r, f, now); err != nil || len(r.CurrentWindows(now)) != 0 {
 		t.Errorf("no file: %v", err)
 	}
-	if err := put("maintenance: [{element: spine1, until: 2026-11-22T04:00:00Z}]"); err != nil || elements(r.List(now)) != "spine1" {
-		t.Errorf("%v: %q", err, elements(r.List(now)))
+	if err := put("maintenance: [{element: spine1, until: 2026-11-22T04:00:00Z}]"); err != nil || elements(r.CurrentWindows(now)) != "spine1" {
+		t.Errorf("%v: %q", err, elements(r.CurrentWindows(now)))
 	}
-	if err := put("maintenance: [{element: nothing}]"); err == nil || elements(r.List(now)) != "spine1" {
-		t.Errorf("a bad file: %v, %q", err, elements(r.List(now)))
+	if err := put("maintenance: [{element: nothing}]"); err == nil || elements(r.CurrentWindows(now)) != "spine1" {
+		t.Errorf("a bad file: %v, %q", err, elements(r.CurrentWindows(now)))
 	}
-	if err := put("maintenance: [{element: h2, until: 2026-11-22T04:00:00Z}]"); err != nil || elements(r.List(now)) != "h2" {
-		t.Errorf("repaired: %v, %q", err, elements(r.List(now)))
+	if err := put("maintenance: [{element: h2, until: 2026-11-22T04:00:00Z}]"); err != nil || elements(r.CurrentWindows(now)) != "h2" {
+		t.Errorf("repaired: %v, %q", err, elements(r.CurrentWindows(now)))
 	}
-	id := r.List(now)[0].ID
-	if err := put("# a comment\nmaintenance: [{element: h2, until: 2026-11-22T04:00:00Z}]"); err != nil || r.List(now)[0].ID != id {
+	id := r.CurrentWindows(now)[0].ID
+	if err := put("# a comment\nmaintenance: [{element: h2, until: 2026-11-22T04:00:00Z}]"); err != nil || r.CurrentWindows(now)[0].ID != id {
 		t.Errorf("the same window has another name: %v", err)
 	}
 }
@@ -195,16 +195,16 @@ func TestSilences(t *testing.T) {
 	defer srv.Close()
 	r := NewRegister(graph(t))
 	a := &Alertmanager{Client: srv.Client(), URL: srv.URL + "/am/", Elements: []string{"spine1", "leaf1", "leaf2", "h1", "h2"}}
-	if err := Update(t.Context(), r, a, now); err != nil {
+	if err := UpdateSource(t.Context(), r, a, now); err != nil {
 		t.Fatal(err)
 	}
-	if got := elements(r.Between(now, now)); got != "leaf1 leaf2 spine1" {
+	if got := elements(r.WindowsBetween(now, now)); got != "leaf1 leaf2 spine1" {
 		t.Errorf("in force: %q", got)
 	}
-	if got := elements(r.List(now)); got != "h2 leaf1 leaf2 spine1" {
+	if got := elements(r.CurrentWindows(now)); got != "h2 leaf1 leaf2 spine1" {
 		t.Errorf("and to come: %q", got)
 	}
-	if w := r.Between(now, now)[2]; w.String() != "under maintenance by ann until 2026-11-22T04:00:00Z: optics" {
+	if w := r.WindowsBetween(now, now)[2]; w.String() != "under maintenance by ann until 2026-11-22T04:00:00Z: optics" {
 		t.Errorf("%s", &w)
 	}
 	for _, broken := range []struct {
@@ -212,13 +212,13 @@ func TestSilences(t *testing.T) {
 		answer string
 	}{{http.StatusBadGateway, "[]"}, {http.StatusOK, "{"}, {http.StatusOK, `{"a":1}`}} {
 		status, answer = broken.status, broken.answer
-		if err := Update(t.Context(), r, a, now); err == nil || len(r.Between(now, now)) != 3 {
-			t.Errorf("%+v: %v, %d windows", broken, err, len(r.Between(now, now)))
+		if err := UpdateSource(t.Context(), r, a, now); err == nil || len(r.WindowsBetween(now, now)) != 3 {
+			t.Errorf("%+v: %v, %d windows", broken, err, len(r.WindowsBetween(now, now)))
 		}
 	}
 	status, answer = http.StatusOK, "[]"
-	if err := Update(t.Context(), r, a, now); err != nil || len(r.List(now)) != 0 {
-		t.Errorf("no silences any more: %v, %d windows", err, len(r.List(now)))
+	if err := UpdateSource(t.Context(), r, a, now); err != nil || len(r.CurrentWindows(now)) != 0 {
+		t.Errorf("no silences any more: %v, %d windows", err, len(r.CurrentWindows(now)))
 	}
 }
 
@@ -232,7 +232,7 @@ func TestAPI(t *testing.T) {
 	var log bytes.Buffer
 	policy := &webaccess.Policy{AdminAPI: true, Log: slog.New(slog.NewTextHandler(&log, nil))}
 	mux := http.NewServeMux()
-	(&API{Register: r, Policy: policy, Now: func() time.Time { return clock }}).Handle(mux)
+	(&API{Register: r, Policy: policy, Now: func() time.Time { return clock }}).RegisterHandlers(mux)
 	call := func(method, path, body, remote string) (int, string) {
 		req := httptest.NewRequest(method, path, strings.NewReader(body))
 		req.RemoteAddr = remote
@@ -271,10 +271,10 @@ func TestAPI(t *testing.T) {
 	if code, _ := call("DELETE", path+"/"+w.ID, "", far); code != http.StatusForbidden {
 		t.Errorf("anybody ends it: %d", code)
 	}
-	if code, _ := call("DELETE", path+"/"+w.ID, "", here); code != http.StatusNoContent || len(r.List(clock)) != 0 {
-		t.Errorf("%d, %+v", code, r.List(clock))
+	if code, _ := call("DELETE", path+"/"+w.ID, "", here); code != http.StatusNoContent || len(r.CurrentWindows(clock)) != 0 {
+		t.Errorf("%d, %+v", code, r.CurrentWindows(clock))
 	}
-	if got := elements(r.Between(now, clock)); got != "spine1" {
+	if got := elements(r.WindowsBetween(now, clock)); got != "spine1" {
 		t.Errorf("it is forgotten that there was one: %q", got)
 	}
 	if code, _ := call("DELETE", path+"/"+w.ID, "", here); code != http.StatusNotFound {
@@ -312,12 +312,12 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("maintenance: [&a {element: h1}, *a, {<<: *a}]"))
 	r := NewRegister(graph(f))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		ws, err := Parse("m", b, r.Check)
+		ws, err := Parse("m", b, r.CheckElement)
 		if err != nil && (ws != nil || bytes.ContainsRune([]byte(err.Error()), '\n')) {
 			t.Errorf("%d windows, %v", len(ws), err)
 		}
 		for _, w := range ws {
-			if r.Check(w.Element) != nil {
+			if r.CheckElement(w.Element) != nil {
 				t.Errorf("%q is taken", w.Element)
 			}
 		}
@@ -329,7 +329,7 @@ func FuzzSilences(f *testing.F) {
 	r := NewRegister(graph(f))
 	all := []string{"spine1", "leaf1", "h1"}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		ws, err := parseSilences(b, all, r.Check)
+		ws, err := parseSilences(b, all, r.CheckElement)
 		if (err == nil) == (ws == nil) {
 			t.Errorf("%v, %v", ws, err)
 		}

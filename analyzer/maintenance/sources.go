@@ -22,18 +22,18 @@ import (
 // Source tells of windows.
 type Source interface {
 	Name() string
-	// Windows are all there are; nil, nil: the same as the last time.
-	Windows(ctx context.Context, r *Register) ([]Window, error)
+	// ReadWindows are all there are; nil, nil: the same as the last time.
+	ReadWindows(ctx context.Context, r *Register) ([]Window, error)
 }
 
-// Follow keeps a source's windows in the register until ctx ends. A source that cannot be
+// FollowSource keeps a source's windows in the register until ctx ends. A source that cannot be
 // read is told of once, and again when something else is wrong with it.
-func Follow(ctx context.Context, r *Register, s Source, every time.Duration, log *slog.Logger) {
+func FollowSource(ctx context.Context, r *Register, s Source, every time.Duration, log *slog.Logger) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	said := ""
 	for {
-		switch err := Update(ctx, r, s, time.Now()); {
+		switch err := UpdateSource(ctx, r, s, time.Now()); {
 		case err == nil:
 			said = ""
 		case ctx.Err() == nil && err.Error() != said:
@@ -48,14 +48,14 @@ func Follow(ctx context.Context, r *Register, s Source, every time.Duration, log
 	}
 }
 
-// Update reads a source once.
-func Update(ctx context.Context, r *Register, s Source, now time.Time) error {
-	windows, err := s.Windows(ctx, r)
+// UpdateSource reads a source once.
+func UpdateSource(ctx context.Context, r *Register, s Source, now time.Time) error {
+	windows, err := s.ReadWindows(ctx, r)
 	if err != nil {
 		return err
 	}
 	if windows != nil {
-		r.Replace(s.Name(), windows, now)
+		r.ReplaceSource(s.Name(), windows, now)
 	}
 	return nil
 }
@@ -65,8 +65,8 @@ func Update(ctx context.Context, r *Register, s Source, now time.Time) error {
 //	maintenance:
 //	  - {element: spine2, from: 2026-11-22T02:00:00Z, until: 2026-11-22T04:00:00Z, by: ann, reason: new optics, relearn: true}
 type File struct {
-	Path string
-	last []byte
+	Path        string
+	lastContent []byte
 }
 
 // maxFile bounds a file, octets.
@@ -75,8 +75,8 @@ const maxFile = 4 << 20
 // Name implements Source.
 func (f *File) Name() string { return SourceFile }
 
-// Windows implements Source. A file that is not there has none.
-func (f *File) Windows(_ context.Context, r *Register) ([]Window, error) {
+// ReadWindows implements Source. A file that is not there has none.
+func (f *File) ReadWindows(_ context.Context, r *Register) ([]Window, error) {
 	b, err := os.ReadFile(f.Path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -84,14 +84,14 @@ func (f *File) Windows(_ context.Context, r *Register) ([]Window, error) {
 	case err != nil:
 		return nil, fmt.Errorf("maintenance: %w", err)
 	}
-	if f.last != nil && bytes.Equal(b, f.last) {
+	if f.lastContent != nil && bytes.Equal(b, f.lastContent) {
 		return nil, nil
 	}
-	windows, err := Parse(f.Path, b, r.Check)
+	windows, err := Parse(f.Path, b, r.CheckElement)
 	if err != nil {
 		return nil, err
 	}
-	f.last = b
+	f.lastContent = b
 	return windows, nil
 }
 
@@ -126,7 +126,7 @@ func Parse(file string, b []byte, check func(element string) error) ([]Window, e
 	for i := range doc.Maintenance {
 		node := &doc.Maintenance[i]
 		at := func(field string) string { return fmt.Sprintf("%s:%d: maintenance[%d].%s", file, node.Line, i, field) }
-		if err := known(node); err != nil {
+		if err := checkKeys(node); err != nil {
 			return nil, fmt.Errorf("%s: %w", strings.TrimSuffix(at(""), "."), err)
 		}
 		var e entry
@@ -147,8 +147,8 @@ func Parse(file string, b []byte, check func(element string) error) ([]Window, e
 	return out, nil
 }
 
-// known refuses keys that an entry does not have.
-func known(n *yaml.Node) error {
+// checkKeys refuses keys that an entry does not have.
+func checkKeys(n *yaml.Node) error {
 	if n.Kind != yaml.MappingNode {
 		return errors.New("want a mapping with element, from, until, by, reason, relearn")
 	}
@@ -181,21 +181,21 @@ func (a *Alertmanager) Name() string { return SourceAlertmanager }
 // maxAnswer bounds what a server may answer, octets.
 const maxAnswer = 16 << 20
 
-// Windows implements Source.
-func (a *Alertmanager) Windows(ctx context.Context, r *Register) ([]Window, error) {
+// ReadWindows implements Source.
+func (a *Alertmanager) ReadWindows(ctx context.Context, r *Register) ([]Window, error) {
 	at, err := url.JoinPath(a.URL, "/api/v2/silences")
 	if err != nil {
 		return nil, fmt.Errorf("silences: %w", err)
 	}
-	b, err := fetch(ctx, a.Client, at, "Alertmanager")
+	b, err := fetchJSON(ctx, a.Client, at, "Alertmanager")
 	if err != nil {
 		return nil, fmt.Errorf("silences: %w", err)
 	}
-	return parseSilences(b, a.Elements, r.Check)
+	return parseSilences(b, a.Elements, r.CheckElement)
 }
 
-// fetch reads what a server answers.
-func fetch(ctx context.Context, client *http.Client, at, server string) ([]byte, error) {
+// fetchJSON reads what a server answers.
+func fetchJSON(ctx context.Context, client *http.Client, at, server string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
 		return nil, err
@@ -251,7 +251,7 @@ func parseSilences(b []byte, elements []string, check func(string) error) ([]Win
 		if s.Status.State == "expired" {
 			continue
 		}
-		for _, el := range s.elements(elements) {
+		for _, el := range s.silencedElements(elements) {
 			if check(el) != nil {
 				continue
 			}
@@ -264,8 +264,8 @@ func parseSilences(b []byte, elements []string, check func(string) error) ([]Win
 	return out, nil
 }
 
-// elements are those that a silence is about.
-func (s *silence) elements(all []string) []string {
+// silencedElements are those that a silence is about.
+func (s *silence) silencedElements(all []string) []string {
 	type test struct {
 		is    func(string) bool
 		equal bool

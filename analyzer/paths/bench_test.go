@@ -17,14 +17,14 @@ import (
 
 // large is 16,384 NICs: four planes of four pods with 32 leaves of 32 NICs.
 func large() *fabric.Graph {
-	return fabric.NewGraph(clos.Clos(clos.Options{Tiers: 3, Planes: 4, Pods: 4, LeavesPerPod: 32, SpinesPerPod: 32, CoresPerRow: 8, NICsPerLeaf: 32, NICsPerNode: 8, RailOptimised: true}))
+	return fabric.NewGraph(clos.NewTopology(clos.Options{Tiers: 3, Planes: 4, Pods: 4, LeavesPerPod: 32, SpinesPerPod: 32, CoresPerRow: 8, NICsPerLeaf: 32, NICsPerNode: 8, RailOptimised: true}))
 }
 
 // way picks one of the shortest paths, as a hash would.
 func way(st *Stitcher, src, dst string, rng *rand.Rand) fabric.Path {
 	first, in := st.g.LeafOf(src)
 	last, out := st.g.LeafOf(dst)
-	dist := st.from(st.index[first])
+	dist := st.distancesFrom(st.index[first])
 	sw := st.index[last]
 	if dist[sw] == unreachable {
 		return nil
@@ -45,19 +45,19 @@ func way(st *Stitcher, src, dst string, rng *rand.Rand) fabric.Path {
 				p[level].In, out = c.port, c.farPort
 			}
 		}
-		sw = st.index[fabric.OwnerOf(st.g.Peer(st.names[sw]+":"+p[level].In))]
+		sw = st.index[fabric.OwnerOf(st.g.PeerOf(st.names[sw]+":"+p[level].In))]
 	}
 }
 
 // meshed calls fn with n flows, probes and replies by turns, every NIC probing as
 // many others of its plane.
-func meshed(g *fabric.Graph, n int, rng *rand.Rand, fn func(fabric.Edge)) {
+func meshed(g *fabric.Graph, n int, rng *rand.Rand, fn func(fabric.Flow)) {
 	planes := map[string][]string{}
-	for _, nic := range g.NICs() {
+	for _, nic := range g.NICIDs() {
 		p := g.NIC(nic).Plane
 		planes[p] = append(planes[p], nic)
 	}
-	nics := g.NICs()
+	nics := g.NICIDs()
 	for i := 0; i < n; i += 2 {
 		src := nics[i/2%len(nics)]
 		peers := planes[g.NIC(src).Plane]
@@ -65,7 +65,7 @@ func meshed(g *fabric.Graph, n int, rng *rand.Rand, fn func(fabric.Edge)) {
 		if dst == src {
 			dst = peers[(rng.IntN(len(peers)-1)+1)%len(peers)]
 		}
-		e := fabric.Edge{Src: src, Dst: dst, Flow: i / 2 / len(nics)}
+		e := fabric.Flow{Src: src, Dst: dst, Number: i / 2 / len(nics)}
 		fn(e)
 		e.Reply = true
 		fn(e)
@@ -106,13 +106,13 @@ func BenchmarkMillion(b *testing.B) {
 		before := heapMB()
 		s := NewStore(g)
 		at := sec(0)
-		var edges []fabric.Edge
-		sightingOf := func(e fabric.Edge, at time.Time) word {
-			src, dst := e.Ends()
+		var edges []fabric.Flow
+		sightingOf := func(e fabric.Flow, at time.Time) pathReport {
+			src, dst := e.Endpoints()
 			p := way(st, src, dst, rng)
-			return word{source: BySightings, at: at, Resolved: resolved(p), since: at, seen: 1<<len(p) - 1}
+			return pathReport{source: BySightings, at: at, Resolved: resolved(p), since: at, sightedHops: 1<<len(p) - 1}
 		}
-		meshed(g, flows, rng, func(e fabric.Edge) {
+		meshed(g, flows, rng, func(e fabric.Flow) {
 			tell(b, s, e, sightingOf(e, at))
 			if len(edges) < 100_000 {
 				edges = append(edges, e)
@@ -122,22 +122,22 @@ func BenchmarkMillion(b *testing.B) {
 		b.ReportMetric(float64(len(s.routes.byEnds)), "routes")
 		rng.Shuffle(len(edges), func(i, j int) { edges[i], edges[j] = edges[j], edges[i] })
 		for i := range g.Topo.Switches {
-			s.vouchFor(g.Topo.Switches[i].Name, sec(60), sec(60))
+			s.recordSwitchAnswer(g.Topo.Switches[i].Name, sec(60), sec(60))
 		}
 		start := time.Now()
 		for _, e := range edges {
-			s.Bind(e)
+			s.CurrentBinding(e)
 		}
 		b.ReportMetric(float64(time.Since(start).Nanoseconds())/float64(len(edges)), "ns/Bind")
 		start = time.Now()
 		for _, e := range edges {
-			if got, _ := s.At(e, sec(50), sec(52)); got.State != fabric.PathValid {
+			if got, _ := s.BindingAt(e, sec(50), sec(52)); got.State != fabric.PathValid {
 				b.Fatal(got)
 			}
 		}
 		b.ReportMetric(float64(time.Since(start).Nanoseconds())/float64(len(edges)), "ns/At")
 
-		words := make([]word, flows/100)
+		words := make([]pathReport, flows/100)
 		for i := range words {
 			words[i] = sightingOf(edges[i], sec(70))
 		}
@@ -149,15 +149,15 @@ func BenchmarkMillion(b *testing.B) {
 
 		spine := g.Topo.Links[0].ID()
 		start = time.Now()
-		n := len(s.Crossing(fabric.Element{Element: spine, Kind: fabric.KindLink}))
+		n := len(s.FlowsCrossing(fabric.Element{ID: spine, Kind: fabric.KindLink}))
 		b.ReportMetric(float64(time.Since(start).Microseconds())/1e3, "ms/link")
 		b.ReportMetric(float64(n), "flows/link")
 		start = time.Now()
-		n = len(s.Crossing(fabric.Element{Element: g.Topo.Switches[0].Name, Kind: fabric.KindSwitch}))
+		n = len(s.FlowsCrossing(fabric.Element{ID: g.Topo.Switches[0].Name, Kind: fabric.KindSwitch}))
 		b.ReportMetric(float64(time.Since(start).Microseconds())/1e3, "ms/switch")
 		b.ReportMetric(float64(n), "flows/switch")
 		start = time.Now()
-		s.Expire(sec(70))
+		s.ExpireFlows(sec(70))
 		b.ReportMetric(float64(time.Since(start).Microseconds())/1e3, "ms/Expire")
 		now, most := rssMB(b)
 		b.ReportMetric(now, "rss-MB")
@@ -171,7 +171,7 @@ func BenchmarkMillion(b *testing.B) {
 func BenchmarkMillionSighted(b *testing.B) {
 	const flows = 1_000_000
 	for range b.N {
-		topo := clos.Clos(clos.Options{Tiers: 3, Planes: 4, Pods: 4, LeavesPerPod: 32, SpinesPerPod: 32, CoresPerRow: 8, NICsPerLeaf: 32, NICsPerNode: 8, RailOptimised: true})
+		topo := clos.NewTopology(clos.Options{Tiers: 3, Planes: 4, Pods: 4, LeavesPerPod: 32, SpinesPerPod: 32, CoresPerRow: 8, NICsPerLeaf: 32, NICsPerNode: 8, RailOptimised: true})
 		addr := netip.MustParseAddr("10.0.0.0")
 		for i := range topo.Nodes {
 			for j := range topo.Nodes[i].NICs {
@@ -184,19 +184,19 @@ func BenchmarkMillionSighted(b *testing.B) {
 		rng := rand.New(rand.NewPCG(8, 8))
 		before := heapMB()
 		reports := make([]sighting.Report, len(st.names))
-		enter := func(e fabric.Edge, at time.Time) {
-			src, dst := e.Ends()
-			f := sighting.Flow{Src: netip.AddrPortFrom(g.Address(src), ports.SourcePort+uint16(e.Flow)), Dst: netip.AddrPortFrom(g.Address(dst), ports.StampPort)}
+		enter := func(e fabric.Flow, at time.Time) {
+			src, dst := e.Endpoints()
+			f := sighting.Flow{Src: netip.AddrPortFrom(g.ProbeAddress(src), ports.SourcePort+uint16(e.Number)), Dst: netip.AddrPortFrom(g.ProbeAddress(dst), ports.StampPort)}
 			if e.Reply {
-				f = sighting.Flow{Src: netip.AddrPortFrom(g.Address(src), ports.StampPort), Dst: netip.AddrPortFrom(g.Address(dst), ports.SourcePort+uint16(e.Flow))}
+				f = sighting.Flow{Src: netip.AddrPortFrom(g.ProbeAddress(src), ports.StampPort), Dst: netip.AddrPortFrom(g.ProbeAddress(dst), ports.SourcePort+uint16(e.Number))}
 			}
 			for _, h := range way(st, src, dst, rng) {
 				r := &reports[st.index[h.Switch]]
-				r.Seen = append(r.Seen, sighting.Seen{Flow: f, Ports: []sighting.Port{{Name: h.In, First: at, Last: at}}})
+				r.Flows = append(r.Flows, sighting.FlowPorts{Flow: f, Ports: []sighting.Port{{Name: h.In, First: at, Last: at}}})
 			}
 		}
-		var edges []fabric.Edge
-		meshed(g, flows, rng, func(e fabric.Edge) {
+		var edges []fabric.Flow
+		meshed(g, flows, rng, func(e fabric.Flow) {
 			enter(e, sec(0))
 			if len(edges) < flows/100 {
 				edges = append(edges, e)
@@ -208,19 +208,19 @@ func BenchmarkMillionSighted(b *testing.B) {
 				r := &reports[i]
 				r.Switch, r.Instance, r.Since, r.Version, r.At, r.Fresh = st.names[i], "i", version-1, version, at, 3*time.Second
 				start := time.Now()
-				if err := s.Apply(r.Switch, r, at, at); err != nil {
+				if err := s.ApplyReport(r.Switch, r, at, at); err != nil {
 					b.Fatal(err)
 				}
 				took := time.Since(start)
 				spent, most = spent+took, max(most, took)
-				r.Seen = nil
+				r.Flows = nil
 			}
 			return spent, most
 		}
 		all, _ := round(1, sec(1))
 		b.ReportMetric(all.Seconds(), "s/all")
 		b.ReportMetric(heapMB()-before, "heap-MB")
-		if n := s.store.States()[fabric.PathValid]; n != s.store.Len() || n < flows*9/10 {
+		if n := s.store.StateCounts()[fabric.PathValid]; n != s.store.Len() || n < flows*9/10 {
 			b.Fatalf("%d of %d flows have a path", n, s.store.Len())
 		}
 		quiet, _ := round(2, sec(2))

@@ -26,9 +26,9 @@ import (
 // cables in a ring, a cable plugged into a port that was free, and, by flows, two
 // cables between the same two switches.
 const (
-	oddFlows   = 3
-	oddSettles = 10 * time.Second
-	maxOdd     = 1 << 17 // flows
+	minMismatchFlows   = 3
+	mismatchSettleTime = 10 * time.Second
+	maxMismatches      = 1 << 17 // flows
 )
 
 // Miscabling is two cables that are swapped.
@@ -44,7 +44,7 @@ type Miscabling struct {
 
 // cabling is what contradicts the topology's cables.
 type cabling struct {
-	odd map[key]oddity
+	mismatches map[flowKey]timedMismatch
 	// neighbours are by source: switch port to port or NIC, of those with a cable.
 	neighbours [neighbourSources]map[string]string
 	standing   []Miscabling
@@ -57,42 +57,46 @@ const (
 	neighbourSources
 )
 
-type oddity struct {
-	Odd
+type timedMismatch struct {
+	PortMismatch
 	since time.Time
 }
 
 func newCabling() *cabling {
-	c := &cabling{odd: map[key]oddity{}}
+	c := &cabling{mismatches: map[flowKey]timedMismatch{}}
 	for i := range c.neighbours {
 		c.neighbours[i] = map[string]string{}
 	}
 	return c
 }
 
-// tell takes what a flow shows; nil: nothing odd.
-func (c *cabling) tell(k key, o *Odd, at time.Time) {
-	have, ok := c.odd[k]
+// recordMismatch takes what a flow shows; nil: nothing odd.
+func (c *cabling) recordMismatch(k flowKey, o *PortMismatch, at time.Time) {
+	have, ok := c.mismatches[k]
 	switch {
 	case o == nil:
-		delete(c.odd, k)
-	case (!ok || have.Odd != *o) && len(c.odd) < maxOdd:
-		c.odd[k] = oddity{*o, at}
+		delete(c.mismatches, k)
+	case (!ok || have.PortMismatch != *o) && len(c.mismatches) < maxMismatches:
+		c.mismatches[k] = timedMismatch{*o, at}
 	}
 }
 
-// neighbours takes what LLDP told a switch, whole.
-func (s *Store) neighbours(sw string, all []sighting.Neighbour) { s.plugged(fromFabric, sw, all) }
+// setAgentNeighbours takes what LLDP told a switch, whole.
+func (s *Store) setAgentNeighbours(sw string, all []sighting.Neighbour) {
+	s.setNeighbours(fromFabric, sw, all)
+}
 
-// Neighbours takes what series tell of a switch's neighbours, whole. What it takes does
+// SetSeriesNeighbours takes what series tell of a switch's neighbours, whole. What it takes does
 // not replace what the switch's own agent tells.
-func (s *Store) Neighbours(sw string, all []sighting.Neighbour) { s.plugged(fromSeries, sw, all) }
+func (s *Store) SetSeriesNeighbours(sw string, all []sighting.Neighbour) {
+	s.setNeighbours(fromSeries, sw, all)
+}
 
-func (s *Store) plugged(source int, sw string, all []sighting.Neighbour) {
+func (s *Store) setNeighbours(source int, sw string, all []sighting.Neighbour) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := s.cabling.neighbours[source]
-	for _, end := range s.g.Ends(sw) {
+	for _, end := range s.g.EndsOf(sw) {
 		delete(known, end)
 	}
 	for _, n := range all {
@@ -106,9 +110,9 @@ func (s *Store) plugged(source int, sw string, all []sighting.Neighbour) {
 	}
 }
 
-// traceOdd finds the one hop of a trace that did not come from where its ingress
+// traceMismatch finds the one hop of a trace that did not come from where its ingress
 // port's cable leads; told is false when the trace does not say.
-func traceOdd(g *fabric.Graph, src string, t fabric.Trace, r fabric.Resolved) (o *Odd, told bool) {
+func traceMismatch(g *fabric.Graph, src string, t fabric.Trace, r fabric.Resolved) (o *PortMismatch, told bool) {
 	if r.State == fabric.PathValid {
 		return nil, true
 	}
@@ -119,19 +123,19 @@ func traceOdd(g *fabric.Graph, src string, t fabric.Trace, r fabric.Resolved) (o
 	for _, h := range t.Hops {
 		in := g.EndOf(h.Address)
 		sw, _, ok := fabric.SplitPort(in)
-		if ok && before != "" && owner(g.Peer(in)) != before {
+		if ok && before != "" && endOwner(g.PeerOf(in)) != before {
 			if o != nil {
 				return nil, false
 			}
-			o = &Odd{At: in, From: before}
+			o = &PortMismatch{At: in, From: before}
 		}
 		before = sw
 	}
 	return o, o != nil
 }
 
-// owner is the switch of a port, or the NIC itself.
-func owner(end string) string {
+// endOwner is the switch of a port, or the NIC itself.
+func endOwner(end string) string {
 	if fabric.IsNIC(end) {
 		return end
 	}
@@ -141,23 +145,23 @@ func owner(end string) string {
 // swap plugs the cables of two links the other way: a to b, a's far end to b's.
 type swap struct{ a, aFar, b, bFar string }
 
-func (w swap) topology() [2]string {
-	return sorted(fabric.LinkID(w.a, w.aFar), fabric.LinkID(w.b, w.bFar))
+func (w swap) topologyLinks() [2]string {
+	return sortedPair(fabric.LinkID(w.a, w.aFar), fabric.LinkID(w.b, w.bFar))
 }
-func (w swap) found() [2]string {
-	return sorted(fabric.LinkID(w.a, w.b), fabric.LinkID(w.aFar, w.bFar))
+func (w swap) fabricLinks() [2]string {
+	return sortedPair(fabric.LinkID(w.a, w.b), fabric.LinkID(w.aFar, w.bFar))
 }
 
-func sorted(a, b string) [2]string {
+func sortedPair(a, b string) [2]string {
 	if b < a {
 		a, b = b, a
 	}
 	return [2]string{a, b}
 }
 
-// expects says from whom packets would come in at the four ends.
-func (w swap) expects() map[string]string {
-	return map[string]string{w.a: owner(w.b), w.b: owner(w.a), w.aFar: owner(w.bFar), w.bFar: owner(w.aFar)}
+// expectedOwners says from whom packets would come in at the four ends.
+func (w swap) expectedOwners() map[string]string {
+	return map[string]string{w.a: endOwner(w.b), w.b: endOwner(w.a), w.aFar: endOwner(w.bFar), w.bFar: endOwner(w.aFar)}
 }
 
 // CheckCables names cables that are swapped, those found before included. changed
@@ -165,18 +169,18 @@ func (w swap) expects() map[string]string {
 func (s *Store) CheckCables(now time.Time) (standing []Miscabling, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	holding := s.holding(now)
+	holding := s.settledPorts(now)
 	for _, w := range append(s.byLLDP(), s.byFlows(holding)...) {
-		if s.g.Peer(w.a) != w.aFar || s.g.Peer(w.b) != w.bFar {
+		if s.g.PeerOf(w.a) != w.aFar || s.g.PeerOf(w.b) != w.bFar {
 			continue // an earlier one has taken its cables
 		}
-		m := Miscabling{Topology: w.topology(), Fabric: w.found(), LLDP: s.cabling.heard(w.a, w.b) || s.cabling.heard(w.aFar, w.bFar), Found: now}
-		for end, from := range w.expects() {
+		m := Miscabling{Topology: w.topologyLinks(), Fabric: w.fabricLinks(), LLDP: s.cabling.hasNeighbour(w.a, w.b) || s.cabling.hasNeighbour(w.aFar, w.bFar), Found: now}
+		for end, from := range w.expectedOwners() {
 			if h, ok := holding[end]; ok && h.from == from {
 				m.Flows += h.flows
 			}
 		}
-		s.recable(w)
+		s.applySwap(w)
 		changed = true
 		undone := func(x Miscabling) bool { return x.Topology == m.Fabric && x.Fabric == m.Topology }
 		if n := len(s.cabling.standing); slices.ContainsFunc(s.cabling.standing, undone) {
@@ -186,32 +190,32 @@ func (s *Store) CheckCables(now time.Time) (standing []Miscabling, changed bool)
 		}
 	}
 	if changed {
-		clear(s.cabling.odd)
+		clear(s.cabling.mismatches)
 	}
 	return slices.Clone(s.cabling.standing), changed
 }
 
-// held is what flows agree on at one port.
-type held struct {
+// settledOwner is what flows agree on at one port.
+type settledOwner struct {
 	from  string
 	flows int
 }
 
-// holding are the ports at which what flows show holds.
-func (s *Store) holding(now time.Time) map[string]held {
+// settledPorts are the ports at which what flows show holds.
+func (s *Store) settledPorts(now time.Time) map[string]settledOwner {
 	type count struct {
-		held
+		settledOwner
 		since time.Time
 		mixed bool
 	}
 	at := map[string]*count{}
-	for _, o := range s.cabling.odd {
-		if now.Sub(o.since) < oddSettles {
+	for _, o := range s.cabling.mismatches {
+		if now.Sub(o.since) < mismatchSettleTime {
 			continue
 		}
 		c := at[o.At]
 		if c == nil {
-			c = &count{held: held{from: o.From}, since: o.since}
+			c = &count{settledOwner: settledOwner{from: o.From}, since: o.since}
 			at[o.At] = c
 		}
 		c.flows++
@@ -220,10 +224,10 @@ func (s *Store) holding(now time.Time) map[string]held {
 			c.since = o.since
 		}
 	}
-	out := map[string]held{}
+	out := map[string]settledOwner{}
 	for end, c := range at {
-		if c.flows >= oddFlows && !c.mixed && !s.usedAsPlugged(end, c.since) {
-			out[end] = c.held
+		if c.flows >= minMismatchFlows && !c.mixed && !s.usedAsPlugged(end, c.since) {
+			out[end] = c.settledOwner
 		}
 	}
 	return out
@@ -233,32 +237,32 @@ func (s *Store) holding(now time.Time) map[string]held {
 // over the topology's cable.
 func (s *Store) usedAsPlugged(in string, after time.Time) bool {
 	used := func(id uint32) bool {
-		b := s.recs.at(id)
-		if b.state != valid || s.confirmed(b) <= after.UnixNano() {
+		b := s.records.entryAt(id)
+		if b.state != stateValid || s.confirmedUntil(b) <= after.UnixNano() {
 			return false
 		}
-		from, to := s.ends(b.key)
-		return slices.ContainsFunc(s.routes.path(b.route, from, to), func(h fabric.Hop) bool { return h.Switch+":"+h.In == in })
+		from, to := s.accessPorts(b.flowKey)
+		return slices.ContainsFunc(s.routes.expandPath(b.route, from, to), func(h fabric.Hop) bool { return h.Switch+":"+h.In == in })
 	}
-	peer := s.g.Peer(in)
+	peer := s.g.PeerOf(in)
 	if i, ok := s.nics[peer]; ok {
-		return slices.ContainsFunc(s.ofNIC[i], used)
+		return slices.ContainsFunc(s.recordsByNIC[i], used)
 	}
-	return slices.ContainsFunc(s.routes.crossing(fabric.LinkID(in, peer)), func(r uint32) bool { return slices.ContainsFunc(s.routes.all.at(r).flows, used) })
+	return slices.ContainsFunc(s.routes.routesCrossing(fabric.LinkID(in, peer)), func(r uint32) bool { return slices.ContainsFunc(s.routes.all.entryAt(r).flows, used) })
 }
 
 // byFlows lists the swaps that explain what holds.
-func (s *Store) byFlows(holding map[string]held) []swap {
+func (s *Store) byFlows(holding map[string]settledOwner) []swap {
 	best := map[string][]swap{} // by port that they explain
 	score := map[string]int{}
 	for end, h := range holding {
-		ends := s.g.Ends(h.from)
+		ends := s.g.EndsOf(h.from)
 		if fabric.IsNIC(h.from) {
 			ends = []string{h.from}
 		}
 		for _, far := range ends {
-			w := swap{a: end, aFar: s.g.Peer(end), b: far, bFar: s.g.Peer(far)}
-			n := s.explains(w, holding)
+			w := swap{a: end, aFar: s.g.PeerOf(end), b: far, bFar: s.g.PeerOf(far)}
+			n := s.countExplained(w, holding)
 			switch {
 			case n < 2 || n < score[end]:
 			case n > score[end]:
@@ -272,46 +276,46 @@ func (s *Store) byFlows(holding map[string]held) []swap {
 	for _, all := range best {
 		w := all[0]
 		sure := true
-		for e, from := range w.expects() {
-			if holding[e].from == from && (len(best[e]) != 1 || best[e][0].found() != w.found()) {
+		for e, from := range w.expectedOwners() {
+			if holding[e].from == from && (len(best[e]) != 1 || best[e][0].fabricLinks() != w.fabricLinks()) {
 				sure = false
 			}
 		}
-		if sure && !slices.ContainsFunc(out, func(x swap) bool { return x.found() == w.found() }) {
+		if sure && !slices.ContainsFunc(out, func(x swap) bool { return x.fabricLinks() == w.fabricLinks() }) {
 			out = append(out, w)
 		}
 	}
 	slices.SortFunc(out, func(a, b swap) int {
-		return strings.Compare(a.topology()[0]+a.topology()[1], b.topology()[0]+b.topology()[1])
+		return strings.Compare(a.topologyLinks()[0]+a.topologyLinks()[1], b.topologyLinks()[0]+b.topologyLinks()[1])
 	})
 	return out
 }
 
-// explains counts the ports whose strangeness a swap explains; 0: it cannot be.
-func (s *Store) explains(w swap, holding map[string]held) int {
+// countExplained counts the ports whose strangeness a swap explains; 0: it cannot be.
+func (s *Store) countExplained(w swap, holding map[string]settledOwner) int {
 	tier := func(end string) int { return s.g.SwitchTier(fabric.OwnerOf(end)) }
 	if w.bFar == "" || w.aFar == w.b || tier(w.a) != tier(w.bFar) || tier(w.aFar) != tier(w.b) {
 		return 0
 	}
 	n := 0
-	for end, from := range w.expects() {
+	for end, from := range w.expectedOwners() {
 		switch h, ok := holding[end]; {
 		case ok && h.from == from:
 			n++
 		case ok:
 			return 0
-		case from != owner(s.g.Peer(end)) && !fabric.IsNIC(end) && s.usedAsPlugged(end, s.oddSince(w, holding)):
+		case from != endOwner(s.g.PeerOf(end)) && !fabric.IsNIC(end) && s.usedAsPlugged(end, s.mismatchSince(w, holding)):
 			return 0
 		}
 	}
 	return n
 }
 
-// oddSince is when the first flow showed something that a swap explains.
-func (s *Store) oddSince(w swap, holding map[string]held) time.Time {
+// mismatchSince is when the first flow showed something that a swap explains.
+func (s *Store) mismatchSince(w swap, holding map[string]settledOwner) time.Time {
 	var first time.Time
-	want := w.expects()
-	for _, o := range s.cabling.odd {
+	want := w.expectedOwners()
+	for _, o := range s.cabling.mismatches {
 		if _, ok := holding[o.At]; ok && want[o.At] == o.From && (first.IsZero() || o.since.Before(first)) {
 			first = o.since
 		}
@@ -334,7 +338,7 @@ func (s *Store) byLLDP() []swap {
 	var out []swap
 	for _, known := range s.cabling.neighbours {
 		for a, b := range known {
-			w := swap{a: a, aFar: s.g.Peer(a), b: b, bFar: s.g.Peer(b)}
+			w := swap{a: a, aFar: s.g.PeerOf(a), b: b, bFar: s.g.PeerOf(b)}
 			if w.aFar == b || w.aFar == "" || w.bFar == "" || !says(a, b) || !says(b, a) || !says(w.aFar, w.bFar) || !says(w.bFar, w.aFar) {
 				continue
 			}
@@ -345,24 +349,24 @@ func (s *Store) byLLDP() []swap {
 	return out
 }
 
-// heard reports whether a port's neighbour is another, by either source.
-func (c *cabling) heard(port, other string) bool {
+// hasNeighbour reports whether a port's neighbour is another, by either source.
+func (c *cabling) hasNeighbour(port, other string) bool {
 	return c.neighbours[fromFabric][port] == other || c.neighbours[fromSeries][port] == other
 }
 
-// recable takes a swap into the graph. What traces told of paths over the two links
+// applySwap takes a swap into the graph. What traces told of paths over the two links
 // is not believed any more; what sightings told is read again.
-func (s *Store) recable(w swap) {
-	for _, l := range w.topology() {
-		for _, r := range s.routes.crossing(l) {
-			for _, id := range s.routes.all.at(r).flows {
-				if b := s.recs.at(id); b.state == valid && sources[b.source] == ByTrace {
-					s.count[b.state]--
-					b.confirmed, b.state = b.since, stale
-					s.count[b.state]++
+func (s *Store) applySwap(w swap) {
+	for _, l := range w.topologyLinks() {
+		for _, r := range s.routes.routesCrossing(l) {
+			for _, id := range s.routes.all.entryAt(r).flows {
+				if b := s.records.entryAt(id); b.state == stateValid && sources[b.source] == ByTrace {
+					s.stateCounts[b.state]--
+					b.confirmed, b.state = b.since, stateStale
+					s.stateCounts[b.state]++
 				}
 			}
 		}
 	}
-	s.g = fabric.NewGraph(s.g.Topo.Replugged(w.aFar, w.b))
+	s.g = fabric.NewGraph(s.g.Topo.WithSwappedCables(w.aFar, w.b))
 }

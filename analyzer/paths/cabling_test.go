@@ -21,24 +21,24 @@ type miswired struct {
 	s     *Store
 	st    *Stitcher
 	rng   *rand.Rand
-	truth map[fabric.Edge]fabric.Path
+	truth map[fabric.Flow]fabric.Path
 }
 
 func miswire(t *testing.T, believed *fabric.Topology, w swap, seed uint64) *miswired {
 	g := fabric.NewGraph(believed)
-	return &miswired{t: t, real: fabric.NewGraph(believed.Replugged(w.aFar, w.b)), s: NewStore(g), st: NewStitcher(g), rng: rand.New(rand.NewPCG(seed, 1)), truth: map[fabric.Edge]fabric.Path{}}
+	return &miswired{t: t, real: fabric.NewGraph(believed.WithSwappedCables(w.aFar, w.b)), s: NewStore(g), st: NewStitcher(g), rng: rand.New(rand.NewPCG(seed, 1)), truth: map[fabric.Flow]fabric.Path{}}
 }
 
 // route sends flows of every pair of NICs, both ways, by shortest paths.
 func (m *miswired) route(flows int) {
-	for _, src := range m.real.NICs() {
-		for _, dst := range m.real.NICs() {
+	for _, src := range m.real.NICIDs() {
+		for _, dst := range m.real.NICIDs() {
 			ways := m.real.ShortestPaths(src, dst, 64)
 			if src == dst || len(ways) == 0 {
 				continue
 			}
 			for n := range flows {
-				m.truth[fabric.Edge{Src: src, Dst: dst, Flow: n}] = ways[m.rng.IntN(len(ways))]
+				m.truth[fabric.Flow{Src: src, Dst: dst, Number: n}] = ways[m.rng.IntN(len(ways))]
 			}
 		}
 	}
@@ -48,27 +48,27 @@ func (m *miswired) route(flows int) {
 func (m *miswired) see(at time.Time) {
 	for e, p := range m.truth {
 		all := sightings(p)
-		src, dst := e.Ends()
-		m.s.hear(mustKey(m.t, m.s, e), m.st.Stitch(src, dst, all, none), all, at)
+		src, dst := e.Endpoints()
+		m.s.applySightings(mustKey(m.t, m.s, e), m.st.StitchPath(src, dst, all, none), all, at)
 	}
 	for i := range m.real.Topo.Switches {
-		m.s.vouchFor(m.real.Topo.Switches[i].Name, at, at)
+		m.s.recordSwitchAnswer(m.real.Topo.Switches[i].Name, at, at)
 	}
 }
 
 // visible counts the ports at which enough flows come in from elsewhere.
 func (m *miswired) visible(w swap) (n int) {
-	for end, from := range w.expects() {
+	for end, from := range w.expectedOwners() {
 		flows := 0
 		for e, p := range m.truth {
-			src, dst := e.Ends()
-			for _, d := range p.Directions(src, dst) {
-				if d.To == end && from != owner(m.s.Graph().Peer(end)) {
+			src, dst := e.Endpoints()
+			for _, d := range p.LinkDirections(src, dst) {
+				if d.To == end && from != endOwner(m.s.Graph().PeerOf(end)) {
 					flows++
 				}
 			}
 		}
-		if flows >= oddFlows {
+		if flows >= minMismatchFlows {
 			n++
 		}
 	}
@@ -81,7 +81,7 @@ func TestMiscabledNamesTheSwap(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	access, trunk := 0, 0
 	for _, o := range fabrics {
-		topo := clos.Clos(o)
+		topo := clos.NewTopology(o)
 		g := fabric.NewGraph(topo)
 		for range 24 {
 			l1, l2 := topo.Links[rng.IntN(len(topo.Links))], topo.Links[rng.IntN(len(topo.Links))]
@@ -93,15 +93,15 @@ func TestMiscabledNamesTheSwap(t *testing.T) {
 				return g.Switch(fabric.OwnerOf(e)).Plane
 			}
 			tier := func(e string) int { return g.SwitchTier(fabric.OwnerOf(e)) }
-			same := owner(l1.A) == owner(l2.A) && owner(l1.B) == owner(l2.B)
+			same := endOwner(l1.A) == endOwner(l2.A) && endOwner(l1.B) == endOwner(l2.B)
 			if same || tier(l1.A) != tier(l2.A) || tier(l1.B) != tier(l2.B) || plane(l1.B) != plane(l2.B) {
 				continue // cannot be seen, or is not looked for
 			}
 			m := miswire(t, topo, w, rng.Uint64())
-			if o.RailOnly && m.real.ShortestPaths(g.NICs()[0], g.NICs()[2], 1) == nil {
+			if o.RailOnly && m.real.ShortestPaths(g.NICIDs()[0], g.NICIDs()[2], 1) == nil {
 				continue // it tears the fabric apart
 			}
-			m.route(8 + 64/len(g.NICs()))
+			m.route(8 + 64/len(g.NICIDs()))
 			m.see(sec(10))
 			if m.visible(w) < 2 {
 				// What nothing crosses any more nobody can see.
@@ -110,19 +110,19 @@ func TestMiscabledNamesTheSwap(t *testing.T) {
 				}
 				continue
 			}
-			if got, changed := m.s.CheckCables(sec(10).Add(oddSettles - 1)); changed || len(got) != 0 {
+			if got, changed := m.s.CheckCables(sec(10).Add(mismatchSettleTime - 1)); changed || len(got) != 0 {
 				t.Fatalf("%s and %s: named at once: %+v", l1.ID(), l2.ID(), got)
 			}
-			got, changed := m.s.CheckCables(sec(10).Add(oddSettles))
-			want := Miscabling{Topology: w.topology(), Fabric: w.found()}
-			if !changed || len(got) != 1 || got[0].Topology != want.Topology || got[0].Fabric != want.Fabric || got[0].Flows < 2*oddFlows {
-				t.Fatalf("%+v: found %+v, changed %v; want %+v; odd %v", o, got, changed, want, m.s.holding(sec(20)))
+			got, changed := m.s.CheckCables(sec(10).Add(mismatchSettleTime))
+			want := Miscabling{Topology: w.topologyLinks(), Fabric: w.fabricLinks()}
+			if !changed || len(got) != 1 || got[0].Topology != want.Topology || got[0].Fabric != want.Fabric || got[0].Flows < 2*minMismatchFlows {
+				t.Fatalf("%+v: found %+v, changed %v; want %+v; odd %v", o, got, changed, want, m.s.settledPorts(sec(20)))
 			}
 			m.st = NewStitcher(m.s.Graph())
 			m.see(sec(30))
 			for e, p := range m.truth {
-				if b, _ := m.s.Bind(e); b.State != fabric.PathValid || b.Path.Key() != p.Key() {
-					t.Fatalf("%s: %s %s, want %s", e, b.State, b.Path.Key(), p.Key())
+				if b, _ := m.s.CurrentBinding(e); b.State != fabric.PathValid || b.Path.CanonicalKey() != p.CanonicalKey() {
+					t.Fatalf("%s: %s %s, want %s", e, b.State, b.Path.CanonicalKey(), p.CanonicalKey())
 				}
 			}
 			if got, changed := m.s.CheckCables(sec(60)); changed || len(got) != 1 {
@@ -143,7 +143,7 @@ func TestMiscabledNamesTheSwap(t *testing.T) {
 
 // TestMiscablingIsUndone: cables that are plugged back are no finding any more.
 func TestMiscablingIsUndone(t *testing.T) {
-	topo := clos.Clos(clos.Options{LeavesPerPod: 3, SpinesPerPod: 2, NICsPerLeaf: 2})
+	topo := clos.NewTopology(clos.Options{LeavesPerPod: 3, SpinesPerPod: 2, NICsPerLeaf: 2})
 	w := swap{a: "a-p1-leaf1:up1", aFar: "a-p1-spine1:dn1", b: "a-p1-spine2:dn2", bFar: "a-p1-leaf2:up2"}
 	m := miswire(t, topo, w, 5)
 	m.route(6)
@@ -157,37 +157,37 @@ func TestMiscablingIsUndone(t *testing.T) {
 	if got, changed := m.s.CheckCables(sec(60)); !changed || len(got) != 0 {
 		t.Fatalf("%+v, changed %v", got, changed)
 	}
-	if m.s.Graph().Peer(w.a) != w.aFar {
+	if m.s.Graph().PeerOf(w.a) != w.aFar {
 		t.Error("the graph is still another one")
 	}
 }
 
 // TestOddTracesAreNotEnough: nor are flows that disagree, or one port alone.
 func TestOddIsNotEnough(t *testing.T) {
-	topo := clos.Clos(clos.Options{LeavesPerPod: 3, SpinesPerPod: 3, NICsPerLeaf: 2})
+	topo := clos.NewTopology(clos.Options{LeavesPerPod: 3, SpinesPerPod: 3, NICsPerLeaf: 2})
 	g := fabric.NewGraph(topo)
-	three := func(all ...Odd) (out []Odd) {
+	three := func(all ...PortMismatch) (out []PortMismatch) {
 		for _, o := range all {
 			out = append(out, o, o, o)
 		}
 		return out
 	}
-	up1, up2 := Odd{"a-p1-leaf1:up1", "a-p1-spine2"}, Odd{"a-p1-leaf1:up2", "a-p1-spine1"}
+	up1, up2 := PortMismatch{"a-p1-leaf1:up1", "a-p1-spine2"}, PortMismatch{"a-p1-leaf1:up2", "a-p1-spine1"}
 	for name, tt := range map[string]struct {
-		odd  []Odd
+		odd  []PortMismatch
 		want int
 	}{
-		"both ports":             {[]Odd{up1, up1, up1, up2, up2, up2}, 1},
-		"too few":                {[]Odd{up1, up1, up2, up2, up2}, 0},
-		"one port":               {[]Odd{up1, up1, up1, up1}, 0},
-		"they disagree":          {[]Odd{up1, up1, up1, up2, up2, up2, {up1.At, "a-p1-spine3"}}, 0},
-		"two that do not belong": {three(up1, Odd{"a-p1-leaf2:up1", "a-p1-spine3"}), 0},
-		"two leaves":             {three(up1, Odd{"a-p1-spine2:dn2", "a-p1-leaf1"}), 1},
-		"two swaps could be it":  {three(up1, Odd{"a-p1-spine2:dn2", "a-p1-leaf1"}, Odd{"a-p1-spine2:dn3", "a-p1-leaf1"}), 0},
+		"both ports":             {[]PortMismatch{up1, up1, up1, up2, up2, up2}, 1},
+		"too few":                {[]PortMismatch{up1, up1, up2, up2, up2}, 0},
+		"one port":               {[]PortMismatch{up1, up1, up1, up1}, 0},
+		"they disagree":          {[]PortMismatch{up1, up1, up1, up2, up2, up2, {up1.At, "a-p1-spine3"}}, 0},
+		"two that do not belong": {three(up1, PortMismatch{"a-p1-leaf2:up1", "a-p1-spine3"}), 0},
+		"two leaves":             {three(up1, PortMismatch{"a-p1-spine2:dn2", "a-p1-leaf1"}), 1},
+		"two swaps could be it":  {three(up1, PortMismatch{"a-p1-spine2:dn2", "a-p1-leaf1"}, PortMismatch{"a-p1-spine2:dn3", "a-p1-leaf1"}), 0},
 	} {
 		s := NewStore(g)
 		for i := range tt.odd {
-			s.cabling.tell(key{flow: uint32(i)}, &tt.odd[i], sec(0))
+			s.cabling.recordMismatch(flowKey{flow: uint32(i)}, &tt.odd[i], sec(0))
 		}
 		if got, changed := s.CheckCables(sec(60)); len(got) != tt.want || changed != (tt.want > 0) {
 			t.Errorf("%s: %+v", name, got)
@@ -195,12 +195,12 @@ func TestOddIsNotEnough(t *testing.T) {
 	}
 	// A flow that comes in as the topology says, seen later, speaks against them: at a
 	// port where others showed something, or at another one of the swap.
-	for in, odd := range map[string][]Odd{up1.At: three(up1, up2), "a-p1-leaf2:up2": three(up1, Odd{"a-p1-spine2:dn2", "a-p1-leaf1"})} {
+	for in, odd := range map[string][]PortMismatch{up1.At: three(up1, up2), "a-p1-leaf2:up2": three(up1, PortMismatch{"a-p1-spine2:dn2", "a-p1-leaf1"})} {
 		s := NewStore(g)
 		for i, o := range odd {
-			s.cabling.tell(key{flow: uint32(i)}, &o, sec(10))
+			s.cabling.recordMismatch(flowKey{flow: uint32(i)}, &o, sec(10))
 		}
-		e := fabric.Edge{Src: "h1-3-1/eth1", Dst: "h1-1-1/eth1"}
+		e := fabric.Flow{Src: "h1-3-1/eth1", Dst: "h1-1-1/eth1"}
 		if fabric.OwnerOf(in) == "a-p1-leaf2" {
 			e.Dst = "h1-2-1/eth1"
 		}
@@ -214,7 +214,7 @@ func TestOddIsNotEnough(t *testing.T) {
 		}
 		s = NewStore(g)
 		for i, o := range odd {
-			s.cabling.tell(key{flow: uint32(i)}, &o, sec(10))
+			s.cabling.recordMismatch(flowKey{flow: uint32(i)}, &o, sec(10))
 		}
 		for _, p := range g.ShortestPaths(e.Src, e.Dst, 3) {
 			if p[2].Switch+":"+p[2].In == in {
@@ -233,8 +233,8 @@ func TestTracesShowMiscabling(t *testing.T) {
 	s := NewStore(graph(t))
 	trace := func(flow int, at float64, src, dst, h string) {
 		t.Helper()
-		e := fabric.Edge{Src: src, Dst: dst, Flow: flow}
-		if err := s.Update(fabric.Trace{Edge: e.String(), State: fabric.PathValid, TracedAt: sec(at), Reached: true, Hops: hops(h)}); err != nil {
+		e := fabric.Flow{Src: src, Dst: dst, Number: flow}
+		if err := s.AddTrace(fabric.Trace{Edge: e.String(), State: fabric.PathValid, TracedAt: sec(at), Reached: true, Hops: hops(h)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -243,8 +243,8 @@ func TestTracesShowMiscabling(t *testing.T) {
 		trace(n+3, 1, "h1/eth1", "h2/eth1", "10.0.1.1 172.16.0.3 172.16.0.4")
 		trace(n, 1, "h2/eth1", "h1/eth1", "10.0.2.1 172.16.0.5 172.16.0.0") // up: nothing to be seen
 	}
-	back := fabric.Edge{Src: "h2/eth1", Dst: "h1/eth1"}
-	if b, _ := s.Bind(back); b.State != fabric.PathValid || b.Path[0].Out != "up1" {
+	back := fabric.Flow{Src: "h2/eth1", Dst: "h1/eth1"}
+	if b, _ := s.CurrentBinding(back); b.State != fabric.PathValid || b.Path[0].Out != "up1" {
 		t.Fatalf("%+v", b)
 	}
 	got, changed := s.CheckCables(sec(20))
@@ -254,15 +254,15 @@ func TestTracesShowMiscabling(t *testing.T) {
 	}
 	// A node that repeats what it traced before changes nothing of that.
 	again := fabric.Trace{Edge: flow(3).String(), State: fabric.PathStale, TracedAt: sec(21), Reached: true, Hops: hops("10.0.1.1 172.16.0.3 172.16.0.4")}
-	s.cabling.tell(mustKey(t, s, flow(3)), &Odd{At: "leaf2:up1", From: "spine2"}, sec(20))
-	if err := s.Update(again); err != nil || len(s.cabling.odd) != 1 {
-		t.Errorf("%v; %d flows show something odd", err, len(s.cabling.odd))
+	s.cabling.recordMismatch(mustKey(t, s, flow(3)), &PortMismatch{At: "leaf2:up1", From: "spine2"}, sec(20))
+	if err := s.AddTrace(again); err != nil || len(s.cabling.mismatches) != 1 {
+		t.Errorf("%v; %d flows show something odd", err, len(s.cabling.mismatches))
 	}
-	if b, _ := s.At(back, sec(2), sec(3)); b.State != fabric.PathStale {
+	if b, _ := s.BindingAt(back, sec(2), sec(3)); b.State != fabric.PathStale {
 		t.Errorf("a path by the wrong cable is still %s", b.State)
 	}
 	trace(0, 21, "h2/eth1", "h1/eth1", "10.0.2.1 172.16.0.5 172.16.0.0")
-	if b, _ := s.Bind(back); b.State != fabric.PathValid || b.Path[0].Out != "up2" {
+	if b, _ := s.CurrentBinding(back); b.State != fabric.PathValid || b.Path[0].Out != "up2" {
 		t.Errorf("traced anew: %+v", b)
 	}
 }
@@ -270,12 +270,12 @@ func TestTracesShowMiscabling(t *testing.T) {
 // TestNeighboursShowSwappedNICs: hosts tell LLDP their names, too.
 func TestNeighboursShowSwappedNICs(t *testing.T) {
 	s := NewStore(graph(t))
-	s.neighbours("leaf1", []sighting.Neighbour{{Port: "dn1", System: "h3", SystemPort: "eth1"}, {Port: "dn2", System: "h1", SystemPort: "eth1"}})
+	s.setAgentNeighbours("leaf1", []sighting.Neighbour{{Port: "dn1", System: "h3", SystemPort: "eth1"}, {Port: "dn2", System: "h1", SystemPort: "eth1"}})
 	got, _ := s.CheckCables(sec(0))
 	if len(got) != 1 || got[0].Topology != [2]string{"h1/eth1--leaf1:dn1", "h3/eth1--leaf1:dn2"} || got[0].Fabric != [2]string{"h1/eth1--leaf1:dn2", "h3/eth1--leaf1:dn1"} {
 		t.Errorf("%+v", got)
 	}
-	if a := s.Graph().Address("h1/eth1").String(); a != "10.0.1.2" || s.Graph().EndOf(netip.MustParseAddr("10.0.1.1")) != "leaf1:dn1" {
+	if a := s.Graph().ProbeAddress("h1/eth1").String(); a != "10.0.1.2" || s.Graph().EndOf(netip.MustParseAddr("10.0.1.1")) != "leaf1:dn1" {
 		t.Errorf("addresses do not stay with their ports: h1/eth1 has %s", a)
 	}
 }
@@ -303,24 +303,24 @@ func TestNeighboursShowMiscabling(t *testing.T) {
 			of[sw] = append(of[sw], sighting.Neighbour{Port: port, System: sys, SystemPort: sysPort})
 		}
 		for sw, all := range of {
-			s.neighbours(sw, all)
+			s.setAgentNeighbours(sw, all)
 		}
 		got, changed := s.CheckCables(sec(0))
 		if len(got) != tt.want || changed != (tt.want > 0) {
 			t.Errorf("%s: %+v", tt.name, got)
 			continue
 		}
-		if tt.want > 0 && (!got[0].LLDP || got[0].Topology != [2]string{"leaf1:up1--spine1:dn1", "leaf1:up2--spine2:dn1"} || s.Graph().Peer("leaf1:up2") != "spine1:dn1") {
+		if tt.want > 0 && (!got[0].LLDP || got[0].Topology != [2]string{"leaf1:up1--spine1:dn1", "leaf1:up2--spine2:dn1"} || s.Graph().PeerOf("leaf1:up2") != "spine1:dn1") {
 			t.Errorf("%s: %+v", tt.name, got)
 		}
 		// What it says no more is forgotten.
 		for sw := range of {
-			s.neighbours(sw, nil)
+			s.setAgentNeighbours(sw, nil)
 		}
 		if len(s.cabling.neighbours[fromFabric])+len(s.cabling.neighbours[fromSeries]) != 0 {
 			t.Errorf("%s: neighbours are left", tt.name)
 		}
-		if !slices.Equal(s.Graph().NICs(), graph(t).NICs()) {
+		if !slices.Equal(s.Graph().NICIDs(), graph(t).NICIDs()) {
 			t.Error("other NICs")
 		}
 	}

@@ -17,9 +17,9 @@ type slab[T any] struct {
 
 const slabChunk = 1024
 
-func (s *slab[T]) at(i uint32) *T { return &s.chunks[i/slabChunk][i%slabChunk] }
+func (s *slab[T]) entryAt(i uint32) *T { return &s.chunks[i/slabChunk][i%slabChunk] }
 
-func (s *slab[T]) add() uint32 {
+func (s *slab[T]) allocEntry() uint32 {
 	if n := len(s.free); n > 0 {
 		i := s.free[n-1]
 		s.free = s.free[:n-1]
@@ -35,114 +35,114 @@ func (s *slab[T]) add() uint32 {
 	return s.next - 1
 }
 
-func (s *slab[T]) drop(i uint32) {
+func (s *slab[T]) freeEntry(i uint32) {
 	var zero T
-	*s.at(i) = zero
+	*s.entryAt(i) = zero
 	s.free = append(s.free, i)
 }
 
-// end is a switch port as a path names it. An access end stands for the port that
+// switchPort is a switch port as a path names it. An access end stands for the port that
 // the topology plugs the flow's own NIC into, so that all flows between two leaves
 // that cross the same fabric links share one route.
-type end struct {
+type switchPort struct {
 	sw, port string
 	access   bool
 }
 
 // route is an interned path.
 type route struct {
-	ends  string // ingress and egress of every hop, four bytes each, indices of routes.ends
-	posts []post
-	flows []uint32 // records bound to it now
-	refs  int      // records, versions and candidates that name it
+	ends     string // ingress and egress of every hop, four bytes each, indices of routes.ends
+	postings []posting
+	flows    []uint32 // records bound to it now
+	refs     int      // records, versions and candidates that name it
 }
 
-// post is a route's entry in the list of a place: a switch or a link.
-type post struct{ place, index uint32 }
+// posting is a route's entry in the list of a place: a switch or a link.
+type posting struct{ element, index uint32 }
 
 // routes interns paths and knows which of them cross a place.
 type routes struct {
-	all     slab[route]
-	byEnds  map[string]uint32
-	ends    []end
-	owner   []uint32 // the number of the switch of each end
-	endID   map[end]uint32
-	number  map[string]uint32 // of switches
-	placeID map[string]uint32
-	places  [][]uint32 // routes, by place
+	all             slab[route]
+	byEnds          map[string]uint32
+	ends            []switchPort
+	endSwitch       []uint32 // the number of the switch of each end
+	endID           map[switchPort]uint32
+	switchNumbers   map[string]uint32 // of switches
+	elementID       map[string]uint32
+	routesByElement [][]uint32 // routes, by place
 }
 
 func newRoutes() *routes {
-	return &routes{byEnds: map[string]uint32{}, endID: map[end]uint32{}, number: map[string]uint32{}, placeID: map[string]uint32{}}
+	return &routes{byEnds: map[string]uint32{}, endID: map[switchPort]uint32{}, switchNumbers: map[string]uint32{}, elementID: map[string]uint32{}}
 }
 
-func (r *routes) end(e end) uint32 {
+func (r *routes) internEnd(e switchPort) uint32 {
 	id, ok := r.endID[e]
 	if !ok {
 		id = uint32(len(r.ends))
 		r.ends = append(r.ends, e)
-		r.owner = append(r.owner, r.switchNumber(e.sw))
+		r.endSwitch = append(r.endSwitch, r.switchNumber(e.sw))
 		r.endID[e] = id
 	}
 	return id
 }
 
 func (r *routes) switchNumber(sw string) uint32 {
-	n, ok := r.number[sw]
+	n, ok := r.switchNumbers[sw]
 	if !ok {
-		n = uint32(len(r.number))
-		r.number[sw] = n
+		n = uint32(len(r.switchNumbers))
+		r.switchNumbers[sw] = n
 	}
 	return n
 }
 
-// hold interns a path between two NICs that are plugged into the ends from and
+// acquireRoute interns a path between two NICs that are plugged into the ends from and
 // to, and counts one more holder. An empty path is route 0.
-func (r *routes) hold(p fabric.Path, from, to end) uint32 {
+func (r *routes) acquireRoute(p fabric.Path, from, to switchPort) uint32 {
 	if len(p) == 0 {
 		return 0
 	}
 	key := make([]byte, 0, 8*len(p))
 	for i, h := range p {
-		in, out := end{sw: h.Switch, port: h.In}, end{sw: h.Switch, port: h.Out}
+		in, out := switchPort{sw: h.Switch, port: h.In}, switchPort{sw: h.Switch, port: h.Out}
 		if i == 0 && in == from {
-			in = end{sw: h.Switch, access: true}
+			in = switchPort{sw: h.Switch, access: true}
 		}
 		if i == len(p)-1 && out == to {
-			out = end{sw: h.Switch, access: true}
+			out = switchPort{sw: h.Switch, access: true}
 		}
-		key = binary.LittleEndian.AppendUint32(key, r.end(in))
-		key = binary.LittleEndian.AppendUint32(key, r.end(out))
+		key = binary.LittleEndian.AppendUint32(key, r.internEnd(in))
+		key = binary.LittleEndian.AppendUint32(key, r.internEnd(out))
 	}
 	id, ok := r.byEnds[string(key)]
 	if !ok {
-		id = r.all.add()
-		*r.all.at(id) = route{ends: string(key)}
-		r.byEnds[r.all.at(id).ends] = id
-		r.post(id, p)
+		id = r.all.allocEntry()
+		*r.all.entryAt(id) = route{ends: string(key)}
+		r.byEnds[r.all.entryAt(id).ends] = id
+		r.indexRoute(id, p)
 	}
-	r.all.at(id).refs++
+	r.all.entryAt(id).refs++
 	return id
 }
 
-// post enters a route into the lists of its switches and of the links between them.
-func (r *routes) post(id uint32, p fabric.Path) {
-	x := r.all.at(id)
-	x.posts = make([]post, 0, 2*len(p))
+// indexRoute enters a route into the lists of its switches and of the links between them.
+func (r *routes) indexRoute(id uint32, p fabric.Path) {
+	x := r.all.entryAt(id)
+	x.postings = make([]posting, 0, 2*len(p))
 	enter := func(name string) {
-		place, ok := r.placeID[name]
+		place, ok := r.elementID[name]
 		if !ok {
-			place = uint32(len(r.places))
-			r.placeID[name] = place
-			r.places = append(r.places, nil)
+			place = uint32(len(r.routesByElement))
+			r.elementID[name] = place
+			r.routesByElement = append(r.routesByElement, nil)
 		}
-		for _, have := range x.posts {
-			if have.place == place { // a path that crosses it twice
+		for _, have := range x.postings {
+			if have.element == place { // a path that crosses it twice
 				return
 			}
 		}
-		x.posts = append(x.posts, post{place, uint32(len(r.places[place]))})
-		r.places[place] = append(r.places[place], id)
+		x.postings = append(x.postings, posting{place, uint32(len(r.routesByElement[place]))})
+		r.routesByElement[place] = append(r.routesByElement[place], id)
 	}
 	for i, h := range p {
 		enter(h.Switch)
@@ -152,40 +152,40 @@ func (r *routes) post(id uint32, p fabric.Path) {
 	}
 }
 
-// release counts one holder less and forgets a route that has none.
-func (r *routes) release(id uint32) {
+// releaseRoute counts one holder less and forgets a route that has none.
+func (r *routes) releaseRoute(id uint32) {
 	if id == 0 {
 		return
 	}
-	x := r.all.at(id)
+	x := r.all.entryAt(id)
 	if x.refs--; x.refs > 0 {
 		return
 	}
-	for _, p := range x.posts {
-		list := r.places[p.place]
+	for _, p := range x.postings {
+		list := r.routesByElement[p.element]
 		last := list[len(list)-1]
 		list[p.index] = last
-		r.places[p.place] = list[:len(list)-1]
+		r.routesByElement[p.element] = list[:len(list)-1]
 		if last == id {
 			continue
 		}
-		moved := r.all.at(last)
-		for i := range moved.posts {
-			if moved.posts[i].place == p.place {
-				moved.posts[i].index = p.index
+		moved := r.all.entryAt(last)
+		for i := range moved.postings {
+			if moved.postings[i].element == p.element {
+				moved.postings[i].index = p.index
 			}
 		}
 	}
 	delete(r.byEnds, x.ends)
-	r.all.drop(id)
+	r.all.freeEntry(id)
 }
 
-// path spells a route out for the NICs plugged into from and to.
-func (r *routes) path(id uint32, from, to end) fabric.Path {
+// expandPath spells a route out for the NICs plugged into from and to.
+func (r *routes) expandPath(id uint32, from, to switchPort) fabric.Path {
 	if id == 0 {
 		return nil
 	}
-	ends := r.all.at(id).ends
+	ends := r.all.entryAt(id).ends
 	p := make(fabric.Path, len(ends)/8)
 	for i := range p {
 		in, out := r.ends[endID(ends, 2*i)], r.ends[endID(ends, 2*i+1)]
@@ -204,23 +204,23 @@ func endID(ends string, i int) uint32 {
 	return binary.LittleEndian.Uint32([]byte(ends[4*i : 4*i+4]))
 }
 
-// switches are the numbers of those of a route, in order.
-func (r *routes) switches(id uint32) iter.Seq2[int, uint32] {
+// switchesOf are the numbers of those of a route, in order.
+func (r *routes) switchesOf(id uint32) iter.Seq2[int, uint32] {
 	return func(yield func(int, uint32) bool) {
-		ends := r.all.at(id).ends
+		ends := r.all.entryAt(id).ends
 		for i := range len(ends) / 8 {
-			if !yield(i, r.owner[endID(ends, 2*i)]) {
+			if !yield(i, r.endSwitch[endID(ends, 2*i)]) {
 				return
 			}
 		}
 	}
 }
 
-// crossing lists the routes over a switch or a link between switches.
-func (r *routes) crossing(name string) []uint32 {
-	place, ok := r.placeID[name]
+// routesCrossing lists the routes over a switch or a link between switches.
+func (r *routes) routesCrossing(name string) []uint32 {
+	place, ok := r.elementID[name]
 	if !ok {
 		return nil
 	}
-	return r.places[place]
+	return r.routesByElement[place]
 }

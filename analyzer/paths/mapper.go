@@ -11,22 +11,22 @@ import (
 // SourcePort+n to StampPort, and its replies the other way.
 type Mapper struct{ SourcePort, StampPort uint16 }
 
-// Edge names the edge that a 5-tuple belongs to, with its probing NIC first also
+// ProbeFlow names the edge that a 5-tuple belongs to, with its probing NIC first also
 // for replies. The error says what is not a probe's.
-func (m Mapper) Edge(g *fabric.Graph, f sighting.Flow) (fabric.Edge, error) {
+func (m Mapper) ProbeFlow(g *fabric.Graph, f sighting.Flow) (fabric.Flow, error) {
 	from, to := g.EndOf(f.Src.Addr().Unmap()), g.EndOf(f.Dst.Addr().Unmap())
 	for _, x := range []struct{ end, what, addr string }{{from, "src", f.Src.String()}, {to, "dst", f.Dst.String()}} {
 		if !fabric.IsNIC(x.end) {
-			return fabric.Edge{}, fmt.Errorf("field %q: %s is no NIC's address", x.what, x.addr)
+			return fabric.Flow{}, fmt.Errorf("field %q: %s is no NIC's address", x.what, x.addr)
 		}
 	}
 	probe := f.Dst.Port() == m.StampPort && f.Src.Port() >= m.SourcePort
 	reply := f.Src.Port() == m.StampPort && f.Dst.Port() >= m.SourcePort
 	switch {
 	case probe == reply || from == to:
-		return fabric.Edge{}, fmt.Errorf("ports %d and %d: neither a probe nor a reply", f.Src.Port(), f.Dst.Port())
+		return fabric.Flow{}, fmt.Errorf("ports %d and %d: neither a probe nor a reply", f.Src.Port(), f.Dst.Port())
 	case probe:
-		return fabric.Edge{Src: from, Dst: to, Flow: int(f.Src.Port() - m.SourcePort)}, nil
+		return fabric.Flow{Src: from, Dst: to, Number: int(f.Src.Port() - m.SourcePort)}, nil
 	}
-	return fabric.Edge{Src: to, Dst: from, Flow: int(f.Dst.Port() - m.SourcePort), Reply: true}, nil
+	return fabric.Flow{Src: to, Dst: from, Number: int(f.Dst.Port() - m.SourcePort), Reply: true}, nil
 }

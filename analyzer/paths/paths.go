@@ -42,7 +42,7 @@ const (
 	maxVersions   = 8  // paths that a flow had before, the newest ones
 	maxCandidates = 32 // more than these are not listed: they tell nothing apart
 	maxNotes      = 4
-	maxNote       = 200 // bytes
+	maxNoteBytes  = 200 // bytes
 
 	keepVersions = time.Hour // since they were last confirmed
 	keepFlows    = time.Hour // since anything was heard of them
@@ -58,7 +58,7 @@ type Source string
 
 // Sources of paths.
 const (
-	unsaid      Source = ""
+	noSource    Source = ""
 	ByTrace     Source = "trace"
 	BySightings Source = "sightings"
 	ByTables    Source = "forwarding_tables"
@@ -80,26 +80,26 @@ type Binding struct {
 	Notes  []string
 }
 
-// key names a flow by the indices of its NICs.
-type key struct{ src, dst, flow uint32 }
+// flowKey names a flow by the indices of its NICs.
+type flowKey struct{ src, dst, flow uint32 }
 
 const replyBit = 1 << 31
 
 // record is what is kept of one flow. Times are nanoseconds since 1970.
 type record struct {
-	key
+	flowKey
 	route  uint32
 	index  uint32 // in the route's flows
 	state  uint8  // index of states
 	source uint8  // index of sources
 	live   bool   // false: a place in the slab that nobody uses
-	over   bool   // as in word, of what is known now
-	// seen has a bit for every hop of the path that a switch saw itself.
-	seen                      uint32
+	ended  bool   // as in word, of what is known now
+	// sightedHops has a bit for every hop of the path that a switch saw itself.
+	sightedHops               uint32
 	version                   uint64
 	since, confirmed, checked int64
 	past                      []version // oldest first
-	more                      *detail
+	details                   *detail
 }
 
 // version is a path of the past; route 0: it had none.
@@ -117,21 +117,21 @@ type detail struct {
 
 var (
 	states  = [...]fabric.PathState{fabric.PathUnknown, fabric.PathStale, fabric.PathValid}
-	sources = [...]Source{unsaid, ByTrace, BySightings, ByTables}
+	sources = [...]Source{noSource, ByTrace, BySightings, ByTables}
 )
 
 const (
-	unknown uint8 = iota
-	stale
-	valid
+	stateUnknown uint8 = iota
+	stateStale
+	stateValid
 )
 
-// vouch is what a switch's answers say of all flows of its table: seen as it said,
+// switchAnswer is what a switch's answers say of all flows of its table: seen as it said,
 // until; heard is when it answered.
-type vouch struct{ until, heard int64 }
+type switchAnswer struct{ until, answeredAt int64 }
 
-// word is what a source says of one flow at a moment.
-type word struct {
+// pathReport is what a source says of one flow at a moment.
+type pathReport struct {
 	source Source
 	at     time.Time
 	fabric.Resolved
@@ -139,51 +139,51 @@ type word struct {
 	repeated bool
 	// split: the packets have no one path, whatever path was known.
 	split bool
-	// over: what was known ends here; the same path, told again, is another version.
-	over bool
-	// against reports whether what was seen contradicts a path; nil: it cannot.
-	against func(fabric.Path) bool
+	// ended: what was known ends here; the same path, told again, is another version.
+	ended bool
+	// contradicts reports whether what was seen contradicts a path; nil: it cannot.
+	contradicts func(fabric.Path) bool
 	// since is when the path was first seen, if not at; oldUntil is until when the
 	// one before it was seen, where that is known.
-	since, oldUntil time.Time
-	seen            uint32 // as in record
+	since, previousUntil time.Time
+	sightedHops          uint32 // as in record
 }
 
 // Store keeps the paths of every flow. It is safe for concurrent use.
 type Store struct {
-	nics   map[string]uint32
-	nicIDs []string
-	access []end // the switch port that each NIC is plugged into
-	mu     sync.RWMutex
-	g      *fabric.Graph
-	flows  map[key]uint32
-	recs   slab[record]
-	ofNIC  [][]uint32 // records whose source or destination it is
-	routes *routes
+	nics         map[string]uint32
+	nicIDs       []string
+	access       []switchPort // the switch port that each NIC is plugged into
+	mu           sync.RWMutex
+	g            *fabric.Graph
+	flows        map[flowKey]uint32
+	records      slab[record]
+	recordsByNIC [][]uint32 // records whose source or destination it is
+	routes       *routes
 	// maxRoutes is as the constant.
-	maxRoutes int
-	version   uint64
-	count     [len(states)]int
-	heard     []vouch // by number of the switch
-	told      int64   // until when all switches have told what changed
+	maxRoutes     int
+	version       uint64
+	stateCounts   [len(states)]int
+	switchAnswers []switchAnswer // by number of the switch
+	reportedUntil int64          // until when all switches have told what changed
 	// contested are the flows whose path by sightings a trace contradicted since.
-	contested map[key]bool
+	contested map[flowKey]bool
 	cabling   *cabling
 }
 
 // NewStore returns an empty store for a fabric.
 func NewStore(g *fabric.Graph) *Store {
-	s := &Store{g: g, nics: map[string]uint32{}, flows: map[key]uint32{}, routes: newRoutes(), maxRoutes: maxRoutes, contested: map[key]bool{}, cabling: newCabling()}
+	s := &Store{g: g, nics: map[string]uint32{}, flows: map[flowKey]uint32{}, routes: newRoutes(), maxRoutes: maxRoutes, contested: map[flowKey]bool{}, cabling: newCabling()}
 	if g == nil {
 		return s
 	}
-	s.nicIDs = g.NICs()
-	s.access = make([]end, len(s.nicIDs))
-	s.ofNIC = make([][]uint32, len(s.nicIDs))
+	s.nicIDs = g.NICIDs()
+	s.access = make([]switchPort, len(s.nicIDs))
+	s.recordsByNIC = make([][]uint32, len(s.nicIDs))
 	for i, id := range s.nicIDs {
 		s.nics[id] = uint32(i)
 		sw, port := g.LeafOf(id)
-		s.access[i] = end{sw: sw, port: port}
+		s.access[i] = switchPort{sw: sw, port: port}
 	}
 	return s
 }
@@ -195,175 +195,175 @@ func (s *Store) Graph() *fabric.Graph {
 	return s.g
 }
 
-func (s *Store) key(e fabric.Edge) (key, bool) {
+func (s *Store) keyOf(e fabric.Flow) (flowKey, bool) {
 	src, ok1 := s.nics[e.Src]
 	dst, ok2 := s.nics[e.Dst]
-	if !ok1 || !ok2 || e.Flow < 0 || e.Flow >= replyBit {
-		return key{}, false
+	if !ok1 || !ok2 || e.Number < 0 || e.Number >= replyBit {
+		return flowKey{}, false
 	}
-	k := key{src, dst, uint32(e.Flow)}
+	k := flowKey{src, dst, uint32(e.Number)}
 	if e.Reply {
 		k.flow |= replyBit
 	}
 	return k, true
 }
 
-func (s *Store) edge(k key) fabric.Edge {
-	return fabric.Edge{Src: s.nicIDs[k.src], Dst: s.nicIDs[k.dst], Flow: int(k.flow &^ replyBit), Reply: k.flow&replyBit != 0}
+func (s *Store) flowOf(k flowKey) fabric.Flow {
+	return fabric.Flow{Src: s.nicIDs[k.src], Dst: s.nicIDs[k.dst], Number: int(k.flow &^ replyBit), Reply: k.flow&replyBit != 0}
 }
 
-// ends are the switch ports where packets of a flow enter and leave the fabric.
-func (s *Store) ends(k key) (from, to end) {
+// accessPorts are the switch ports where packets of a flow enter and leave the fabric.
+func (s *Store) accessPorts(k flowKey) (from, to switchPort) {
 	if k.flow&replyBit != 0 {
 		return s.access[k.dst], s.access[k.src]
 	}
 	return s.access[k.src], s.access[k.dst]
 }
 
-// Update takes a node's trace.
-func (s *Store) Update(t fabric.Trace) error {
-	e, err := fabric.ParseEdge(t.Edge)
+// AddTrace takes a node's trace.
+func (s *Store) AddTrace(t fabric.Trace) error {
+	e, err := fabric.ParseFlow(t.Edge)
 	if err != nil {
 		return err
 	}
-	k, ok := s.key(e)
+	k, ok := s.keyOf(e)
 	if !ok {
 		return fmt.Errorf("edge %q: not of this topology", t.Edge)
 	}
-	src, dst := e.Ends()
+	src, dst := e.Endpoints()
 	g := s.Graph()
-	r := fabric.Resolve(g, src, dst, t)
-	odd, told := traceOdd(g, src, t, r)
+	r := fabric.ResolveTrace(g, src, dst, t)
+	odd, told := traceMismatch(g, src, t, r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if told && t.State != fabric.PathStale {
-		s.cabling.tell(k, odd, t.TracedAt)
+		s.cabling.recordMismatch(k, odd, t.TracedAt)
 	}
-	s.say(k, word{source: ByTrace, at: t.TracedAt, Resolved: r, repeated: t.State == fabric.PathStale, split: t.Balanced})
+	s.applyReport(k, pathReport{source: ByTrace, at: t.TracedAt, Resolved: r, repeated: t.State == fabric.PathStale, split: t.Balanced})
 	return nil
 }
 
-// say takes a word into the store. The lock is held.
-func (s *Store) say(k key, w word) {
+// applyReport takes a word into the store. The lock is held.
+func (s *Store) applyReport(k flowKey, w pathReport) {
 	at := w.at.UnixNano()
 	id, ok := s.flows[k]
 	if !ok {
-		id = s.recs.add()
-		*s.recs.at(id) = record{key: k, live: true}
+		id = s.records.allocEntry()
+		*s.records.entryAt(id) = record{flowKey: k, live: true}
 		s.flows[k] = id
-		s.ofNIC[k.src] = append(s.ofNIC[k.src], id)
+		s.recordsByNIC[k.src] = append(s.recordsByNIC[k.src], id)
 		if k.dst != k.src {
-			s.ofNIC[k.dst] = append(s.ofNIC[k.dst], id)
+			s.recordsByNIC[k.dst] = append(s.recordsByNIC[k.dst], id)
 		}
-		s.count[unknown]++
+		s.stateCounts[stateUnknown]++
 	}
-	b := s.recs.at(id)
-	from, to := s.ends(k)
+	b := s.records.entryAt(id)
+	from, to := s.accessPorts(k)
 	foreign := b.route != 0 && sources[b.source] != w.source
-	confirmed := s.confirmed(b)
+	confirmed := s.confirmedUntil(b)
 	if at <= b.checked || foreign && at <= confirmed {
 		return
 	}
 	resolved := w.State == fabric.PathValid
 	news := w.split || resolved && !w.repeated
-	if foreign && !news && b.state == valid && at-s.lastHeard(b) <= int64(holds(sources[b.source])) {
-		if w.against == nil || !w.against(s.routes.path(b.route, from, to)) {
+	if foreign && !news && b.state == stateValid && at-s.lastReported(b) <= int64(holdTime(sources[b.source])) {
+		if w.contradicts == nil || !w.contradicts(s.routes.expandPath(b.route, from, to)) {
 			return
 		}
 	}
 	b.checked = at
-	s.count[b.state]--
-	defer func() { s.count[b.state]++ }()
+	s.stateCounts[b.state]--
+	defer func() { s.stateCounts[b.state]++ }()
 	var cands []fabric.Path
 	switch {
 	case resolved && w.repeated:
 		if b.route == 0 {
-			s.bind(id, w, from, to)
+			s.bindPath(id, w, from, to)
 		}
-		b.state = stale
+		b.state = stateStale
 	case resolved:
-		s.bind(id, w, from, to)
-		b.state = valid
+		s.bindPath(id, w, from, to)
+		b.state = stateValid
 	case w.split:
 		if b.route != 0 {
-			s.contest(b, w)
-			s.retire(id, confirmed)
-			b.since, b.version = at, s.bump()
+			s.markContested(b, w)
+			s.retirePath(id, confirmed)
+			b.since, b.version = at, s.nextVersion()
 		}
-		b.state, b.confirmed, b.source = unknown, at, sourceIndex(w.source)
+		b.state, b.confirmed, b.source = stateUnknown, at, sourceIndex(w.source)
 		cands = w.Candidates
 	case b.route != 0:
-		b.confirmed, b.seen, b.state = confirmed, 0, stale
-		b.over = b.over || w.over
+		b.confirmed, b.sightedHops, b.state = confirmed, 0, stateStale
+		b.ended = b.ended || w.ended
 	default:
-		b.state = unknown
+		b.state = stateUnknown
 		cands = w.Candidates
 	}
-	s.detail(b, w.Notes, cands, from, to)
+	s.setDetail(b, w.Notes, cands, from, to)
 }
 
-// bind takes a resolved path into a record.
-func (s *Store) bind(id uint32, w word, from, to end) {
-	b := s.recs.at(id)
+// bindPath takes a resolved path into a record.
+func (s *Store) bindPath(id uint32, w pathReport, from, to switchPort) {
+	b := s.records.entryAt(id)
 	since := w.at.UnixNano()
 	if !w.since.IsZero() {
 		since = min(since, w.since.UnixNano())
 	}
-	now := s.routes.hold(w.Path, from, to)
-	confirmed := s.confirmed(b)
-	if now == b.route && !b.over {
-		s.routes.release(now)
+	now := s.routes.acquireRoute(w.Path, from, to)
+	confirmed := s.confirmedUntil(b)
+	if now == b.route && !b.ended {
+		s.routes.releaseRoute(now)
 		b.confirmed = max(confirmed, since)
-		if w.source == ByTrace && b.seen != 0 {
+		if w.source == ByTrace && b.sightedHops != 0 {
 			return // the switches go on seeing it
 		}
 	} else {
-		s.contest(b, w)
-		if !w.oldUntil.IsZero() {
-			confirmed = max(confirmed, w.oldUntil.UnixNano())
+		s.markContested(b, w)
+		if !w.previousUntil.IsZero() {
+			confirmed = max(confirmed, w.previousUntil.UnixNano())
 		}
 		since = max(since, b.confirmed)
-		s.retire(id, min(confirmed, since))
-		b.route, b.since, b.confirmed, b.version = now, since, since, s.bump()
-		x := s.routes.all.at(now)
+		s.retirePath(id, min(confirmed, since))
+		b.route, b.since, b.confirmed, b.version = now, since, since, s.nextVersion()
+		x := s.routes.all.entryAt(now)
 		b.index = uint32(len(x.flows))
 		x.flows = append(x.flows, id)
 	}
-	b.source, b.seen, b.over = sourceIndex(w.source), w.seen, false
+	b.source, b.sightedHops, b.ended = sourceIndex(w.source), w.sightedHops, false
 }
 
-// contest notes that a trace tells of another path than the switches did.
-func (s *Store) contest(b *record, w word) {
+// markContested notes that a trace tells of another path than the switches did.
+func (s *Store) markContested(b *record, w pathReport) {
 	if b.route != 0 && sources[b.source] == BySightings && w.source == ByTrace {
-		s.contested[b.key] = true
+		s.contested[b.flowKey] = true
 	}
 }
 
-func (s *Store) bump() uint64 { s.version++; return s.version }
+func (s *Store) nextVersion() uint64 { s.version++; return s.version }
 
-// retire moves a record's path into its past, as confirmed until then.
-func (s *Store) retire(id uint32, until int64) {
-	b := s.recs.at(id)
+// retirePath moves a record's path into its past, as confirmed until then.
+func (s *Store) retirePath(id uint32, until int64) {
+	b := s.records.entryAt(id)
 	if b.version == 0 {
 		return
 	}
-	s.unlist(b)
+	s.unlinkRoute(b)
 	room := maxVersions
 	if len(s.routes.byEnds) > s.maxRoutes {
 		room = 0
 	}
 	b.past = append(b.past, version{b.route, b.source, b.version, b.since, max(until, b.since)})
-	s.shorten(b, len(b.past)-room)
-	b.route, b.seen = 0, 0
+	s.dropVersions(b, len(b.past)-room)
+	b.route, b.sightedHops = 0, 0
 }
 
-// shorten forgets the n oldest versions of a record.
-func (s *Store) shorten(b *record, n int) {
+// dropVersions forgets the n oldest versions of a record.
+func (s *Store) dropVersions(b *record, n int) {
 	if n <= 0 {
 		return
 	}
 	for _, v := range b.past[:n] {
-		s.routes.release(v.route)
+		s.routes.releaseRoute(v.route)
 	}
 	b.past = slices.Delete(b.past, 0, n)
 	if len(b.past) == 0 {
@@ -371,24 +371,24 @@ func (s *Store) shorten(b *record, n int) {
 	}
 }
 
-// unlist takes a record off its route's list; the route keeps its holder.
-func (s *Store) unlist(b *record) {
+// unlinkRoute takes a record off its route's list; the route keeps its holder.
+func (s *Store) unlinkRoute(b *record) {
 	if b.route == 0 {
 		return
 	}
-	x := s.routes.all.at(b.route)
+	x := s.routes.all.entryAt(b.route)
 	last := x.flows[len(x.flows)-1]
 	x.flows[b.index] = last
-	s.recs.at(last).index = b.index
+	s.records.entryAt(last).index = b.index
 	x.flows = x.flows[:len(x.flows)-1]
 }
 
-func (s *Store) detail(b *record, notes []string, cands []fabric.Path, from, to end) {
-	if b.more != nil {
-		for _, r := range b.more.candidates {
-			s.routes.release(r)
+func (s *Store) setDetail(b *record, notes []string, cands []fabric.Path, from, to switchPort) {
+	if b.details != nil {
+		for _, r := range b.details.candidates {
+			s.routes.releaseRoute(r)
 		}
-		b.more = nil
+		b.details = nil
 	}
 	if len(cands) > maxCandidates || len(cands) > 0 && len(s.routes.byEnds) > s.maxRoutes {
 		notes = append(slices.Clone(notes[:min(len(notes), maxNotes-1)]), fmt.Sprintf("%d candidates are not listed", len(cands)))
@@ -397,90 +397,90 @@ func (s *Store) detail(b *record, notes []string, cands []fabric.Path, from, to 
 	if len(notes)+len(cands) == 0 {
 		return
 	}
-	b.more = &detail{}
+	b.details = &detail{}
 	for _, n := range notes[:min(len(notes), maxNotes)] {
-		b.more.notes = append(b.more.notes, strings.Clone(n[:min(len(n), maxNote)]))
+		b.details.notes = append(b.details.notes, strings.Clone(n[:min(len(n), maxNoteBytes)]))
 	}
 	for _, p := range cands {
-		b.more.candidates = append(b.more.candidates, s.routes.hold(p, from, to))
+		b.details.candidates = append(b.details.candidates, s.routes.acquireRoute(p, from, to))
 	}
 }
 
 func sourceIndex(s Source) uint8 { return uint8(slices.Index(sources[:], s)) }
 
-func holds(s Source) time.Duration {
+func holdTime(s Source) time.Duration {
 	if s != ByTrace {
 		return sightingHolds
 	}
 	return traceHolds
 }
 
-// confirmed is when a record's path was last confirmed: said, or vouched for by
+// confirmedUntil is when a record's path was last confirmed: said, or vouched for by
 // the answers of all switches that see it.
-func (s *Store) confirmed(b *record) int64 {
-	until, _ := s.vouched(b)
+func (s *Store) confirmedUntil(b *record) int64 {
+	until, _ := s.switchesConfirmed(b)
 	return max(b.confirmed, until)
 }
 
-// lastHeard is when the path was last spoken of.
-func (s *Store) lastHeard(b *record) int64 {
-	_, heard := s.vouched(b)
+// lastReported is when the path was last spoken of.
+func (s *Store) lastReported(b *record) int64 {
+	_, heard := s.switchesConfirmed(b)
 	return max(b.confirmed, heard)
 }
 
-func (s *Store) vouched(b *record) (until, heard int64) {
-	if b.seen == 0 || b.route == 0 {
+func (s *Store) switchesConfirmed(b *record) (until, heard int64) {
+	if b.sightedHops == 0 || b.route == 0 {
 		return 0, 0
 	}
 	first := true
-	for i, sw := range s.routes.switches(b.route) {
-		if b.seen&(1<<i) == 0 {
+	for i, sw := range s.routes.switchesOf(b.route) {
+		if b.sightedHops&(1<<i) == 0 {
 			continue
 		}
-		var v vouch
-		if int(sw) < len(s.heard) {
-			v = s.heard[sw]
+		var v switchAnswer
+		if int(sw) < len(s.switchAnswers) {
+			v = s.switchAnswers[sw]
 		}
 		if first {
-			until, heard, first = v.until, v.heard, false
+			until, heard, first = v.until, v.answeredAt, false
 		}
-		until, heard = min(until, v.until), min(heard, v.heard)
+		until, heard = min(until, v.until), min(heard, v.answeredAt)
 	}
 	return until, heard
 }
 
-// toldUntil takes until when all switches that tell have told what changed: a
+// setReportedUntil takes until when all switches that tell have told what changed: a
 // later window may have another path, though none was heard of.
-func (s *Store) toldUntil(t time.Time) {
+func (s *Store) setReportedUntil(t time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told = t.UnixNano()
+	s.reportedUntil = t.UnixNano()
 }
 
-// vouchFor takes an answer of a switch: what its table holds was seen until then.
-func (s *Store) vouchFor(sw string, until, heard time.Time) {
+// recordSwitchAnswer takes an answer of a switch: what its table holds was seen until then.
+func (s *Store) recordSwitchAnswer(sw string, until, heard time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := int(s.routes.switchNumber(sw))
-	for len(s.heard) <= n {
-		s.heard = append(s.heard, vouch{})
+	for len(s.switchAnswers) <= n {
+		s.switchAnswers = append(s.switchAnswers, switchAnswer{})
 	}
-	s.heard[n] = vouch{until.UnixNano(), heard.UnixNano()}
+	s.switchAnswers[n] = switchAnswer{until.UnixNano(), heard.UnixNano()}
 }
 
-// Bind returns what is known of a flow now; ok is false when nothing is.
-func (s *Store) Bind(e fabric.Edge) (Binding, bool) {
+// CurrentBinding returns what is known of a flow now; ok is false when nothing is.
+func (s *Store) CurrentBinding(e fabric.Flow) (Binding, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	b := s.record(e)
+	b := s.recordOf(e)
 	if b == nil {
 		return Binding{State: fabric.PathUnknown}, false
 	}
-	return s.binding(b), true
+	return s.bindingOf(b), true
 }
 
-func (s *Store) record(e fabric.Edge) *record {
-	k, ok := s.key(e)
+func (s *Store) recordOf(e fabric.Flow) *record {
+	k, ok := s.keyOf(e)
 	if !ok {
 		return nil
 	}
@@ -488,61 +488,61 @@ func (s *Store) record(e fabric.Edge) *record {
 	if !ok {
 		return nil
 	}
-	return s.recs.at(id)
+	return s.records.entryAt(id)
 }
 
-func (s *Store) binding(b *record) Binding {
-	from, to := s.ends(b.key)
-	confirmed := s.confirmed(b)
-	out := Binding{Path: s.routes.path(b.route, from, to), State: states[b.state], Source: sources[b.source], Version: b.version,
-		Since: moment(b.since), Confirmed: moment(confirmed), Checked: moment(max(b.checked, confirmed))}
+func (s *Store) bindingOf(b *record) Binding {
+	from, to := s.accessPorts(b.flowKey)
+	confirmed := s.confirmedUntil(b)
+	out := Binding{Path: s.routes.expandPath(b.route, from, to), State: states[b.state], Source: sources[b.source], Version: b.version,
+		Since: timeOf(b.since), Confirmed: timeOf(confirmed), Checked: timeOf(max(b.checked, confirmed))}
 	if n := len(b.past); n > 0 {
-		out.Before = s.routes.path(b.past[n-1].route, from, to)
+		out.Before = s.routes.expandPath(b.past[n-1].route, from, to)
 	}
-	if b.more != nil {
-		out.Notes = b.more.notes
-		for _, r := range b.more.candidates {
-			out.Candidates = append(out.Candidates, s.routes.path(r, from, to))
+	if b.details != nil {
+		out.Notes = b.details.notes
+		for _, r := range b.details.candidates {
+			out.Candidates = append(out.Candidates, s.routes.expandPath(r, from, to))
 		}
 	}
 	return out
 }
 
-func moment(ns int64) time.Time {
+func timeOf(ns int64) time.Time {
 	if ns == 0 {
 		return time.Time{}
 	}
 	return time.Unix(0, ns)
 }
 
-// At returns the binding for a window of the past, by the rules 1 and 2.
-func (s *Store) At(e fabric.Edge, start, end time.Time) (Binding, bool) {
+// BindingAt returns the binding for a window of the past, by the rules 1 and 2.
+func (s *Store) BindingAt(e fabric.Flow, start, end time.Time) (Binding, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	b := s.record(e)
+	b := s.recordOf(e)
 	if b == nil {
 		return Binding{State: fabric.PathUnknown}, false
 	}
-	from, to := s.ends(b.key)
+	from, to := s.accessPorts(b.flowKey)
 	t0, t1 := start.UnixNano(), end.UnixNano()
-	out := s.binding(b)
+	out := s.bindingOf(b)
 	if b.version == 0 || t0 >= b.since {
 		if b.route != 0 {
-			switch heard := s.lastHeard(b); {
-			case t1 <= s.confirmed(b):
+			switch heard := s.lastReported(b); {
+			case t1 <= s.confirmedUntil(b):
 				out.State = fabric.PathValid
-			case b.state == stale || t1-heard > int64(holds(sources[b.source])), out.Source == BySightings && t1 > s.told, out.Source == ByTables:
+			case b.state == stateStale || t1-heard > int64(holdTime(sources[b.source])), out.Source == BySightings && t1 > s.reportedUntil, out.Source == ByTables:
 				out.State = fabric.PathStale
 			}
 		}
 		return out, true
 	}
 	out.Candidates, out.Notes = nil, nil
-	all := append(slices.Clip(b.past), version{b.route, b.source, b.version, b.since, s.confirmed(b)})
+	all := append(slices.Clip(b.past), version{b.route, b.source, b.version, b.since, s.confirmedUntil(b)})
 	for _, v := range all {
 		if v.since <= t0 && t1 <= v.until {
-			out.Path, out.Source, out.Version = s.routes.path(v.route, from, to), sources[v.source], v.number
-			out.Since, out.Confirmed, out.State = moment(v.since), moment(v.until), fabric.PathValid
+			out.Path, out.Source, out.Version = s.routes.expandPath(v.route, from, to), sources[v.source], v.number
+			out.Since, out.Confirmed, out.State = timeOf(v.since), timeOf(v.until), fabric.PathValid
 			if v.route == 0 {
 				out.State = fabric.PathUnknown
 			}
@@ -560,7 +560,7 @@ func (s *Store) At(e fabric.Edge, start, end time.Time) (Binding, bool) {
 			continue
 		}
 		taken = append(taken, v.route)
-		p := s.routes.path(v.route, from, to)
+		p := s.routes.expandPath(v.route, from, to)
 		if out.Before == nil && i+1 < len(all) {
 			out.Before = p
 		}
@@ -572,58 +572,58 @@ func (s *Store) At(e fabric.Edge, start, end time.Time) (Binding, bool) {
 	return out, true
 }
 
-// Expire marks paths stale that were not confirmed for long, and forgets what is
+// ExpireFlows marks paths stale that were not confirmed for long, and forgets what is
 // too old to be asked for.
-func (s *Store) Expire(now time.Time) {
+func (s *Store) ExpireFlows(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := now.UnixNano()
 	var dead []uint32
-	for id := uint32(1); id < s.recs.next; id++ {
-		b := s.recs.at(id)
+	for id := uint32(1); id < s.records.next; id++ {
+		b := s.records.entryAt(id)
 		if !b.live {
 			continue
 		}
-		heard := s.lastHeard(b)
+		heard := s.lastReported(b)
 		if t-max(b.checked, heard) > int64(keepFlows) {
 			dead = append(dead, id)
 			continue
 		}
-		if b.state == valid && t-heard > int64(holds(sources[b.source])) {
-			s.count[b.state]--
-			b.confirmed, b.seen, b.state = s.confirmed(b), 0, stale
-			s.count[b.state]++
+		if b.state == stateValid && t-heard > int64(holdTime(sources[b.source])) {
+			s.stateCounts[b.state]--
+			b.confirmed, b.sightedHops, b.state = s.confirmedUntil(b), 0, stateStale
+			s.stateCounts[b.state]++
 		}
 		old := 0
 		for old < len(b.past) && t-b.past[old].until > int64(keepVersions) {
 			old++
 		}
-		s.shorten(b, old)
+		s.dropVersions(b, old)
 	}
-	s.forget(dead)
+	s.removeRecords(dead)
 }
 
-func (s *Store) forget(dead []uint32) {
+func (s *Store) removeRecords(dead []uint32) {
 	gone := map[uint32]bool{}
 	nics := map[uint32]bool{}
 	for _, id := range dead {
-		b := s.recs.at(id)
+		b := s.records.entryAt(id)
 		gone[id], nics[b.src], nics[b.dst] = true, true, true
 	}
 	for nic := range nics {
-		s.ofNIC[nic] = slices.DeleteFunc(s.ofNIC[nic], func(id uint32) bool { return gone[id] })
+		s.recordsByNIC[nic] = slices.DeleteFunc(s.recordsByNIC[nic], func(id uint32) bool { return gone[id] })
 	}
 	for _, id := range dead {
-		b := s.recs.at(id)
-		s.count[b.state]--
-		s.detail(b, nil, nil, end{}, end{})
-		s.shorten(b, len(b.past))
-		s.unlist(b)
-		s.routes.release(b.route)
-		delete(s.flows, b.key)
-		delete(s.contested, b.key)
-		delete(s.cabling.odd, b.key)
-		s.recs.drop(id)
+		b := s.records.entryAt(id)
+		s.stateCounts[b.state]--
+		s.setDetail(b, nil, nil, switchPort{}, switchPort{})
+		s.dropVersions(b, len(b.past))
+		s.unlinkRoute(b)
+		s.routes.releaseRoute(b.route)
+		delete(s.flows, b.flowKey)
+		delete(s.contested, b.flowKey)
+		delete(s.cabling.mismatches, b.flowKey)
+		s.records.freeEntry(id)
 	}
 }
 
@@ -641,14 +641,14 @@ func (s *Store) Len() int {
 	return len(s.flows)
 }
 
-// Edges lists the flows the store knows between two NICs, the probing one src and
+// FlowsBetween lists the flows the store knows between two NICs, the probing one src and
 // the probed one dst, sorted; "" is any NIC.
-func (s *Store) Edges(src, dst string) []fabric.Edge {
+func (s *Store) FlowsBetween(src, dst string) []fabric.Flow {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var out []fabric.Edge
+	var out []fabric.Flow
 	take := func(id uint32) {
-		e := s.edge(s.recs.at(id).key)
+		e := s.flowOf(s.records.entryAt(id).flowKey)
 		if (src == "" || e.Src == src) && (dst == "" || e.Dst == dst) {
 			out = append(out, e)
 		}
@@ -658,7 +658,7 @@ func (s *Store) Edges(src, dst string) []fabric.Edge {
 		nic = dst
 	}
 	if i, ok := s.nics[nic]; ok {
-		for _, id := range s.ofNIC[i] {
+		for _, id := range s.recordsByNIC[i] {
 			take(id)
 		}
 	} else if nic == "" {
@@ -666,19 +666,19 @@ func (s *Store) Edges(src, dst string) []fabric.Edge {
 			take(id)
 		}
 	}
-	slices.SortFunc(out, compare)
+	slices.SortFunc(out, compareFlows)
 	return out
 }
 
-func compare(a, b fabric.Edge) int {
+func compareFlows(a, b fabric.Flow) int {
 	if c := strings.Compare(a.Src, b.Src); c != 0 {
 		return c
 	}
 	if c := strings.Compare(a.Dst, b.Dst); c != 0 {
 		return c
 	}
-	if a.Flow != b.Flow {
-		return a.Flow - b.Flow
+	if a.Number != b.Number {
+		return a.Number - b.Number
 	}
 	switch {
 	case a.Reply == b.Reply:
@@ -689,99 +689,99 @@ func compare(a, b fabric.Edge) int {
 	return 1
 }
 
-// Turn lists every of-th flow, from the given one on: of turns with different
+// EveryNth lists every of-th flow, from the given one on: of turns with different
 // numbers meet all flows.
-func (s *Store) Turn(turn, of int) []fabric.Edge {
+func (s *Store) EveryNth(turn, of int) []fabric.Flow {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var out []fabric.Edge
-	for id := turn%of + 1; id < int(s.recs.next); id += of {
-		if b := s.recs.at(uint32(id)); b.live {
-			out = append(out, s.edge(b.key))
+	var out []fabric.Flow
+	for id := turn%of + 1; id < int(s.records.next); id += of {
+		if b := s.records.entryAt(uint32(id)); b.live {
+			out = append(out, s.flowOf(b.flowKey))
 		}
 	}
 	return out
 }
 
-// States counts flows by the state of their path.
-func (s *Store) States() map[fabric.PathState]int {
+// StateCounts counts flows by the state of their path.
+func (s *Store) StateCounts() map[fabric.PathState]int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	n := map[fabric.PathState]int{}
 	for i, state := range states {
-		n[state] = s.count[i]
+		n[state] = s.stateCounts[i]
 	}
 	return n
 }
 
-// Crossing lists the flows whose path, valid or stale, crosses an element, or that begin
+// FlowsCrossing lists the flows whose path, valid or stale, crosses an element, or that begin
 // or end at it.
-func (s *Store) Crossing(el fabric.Element) []fabric.Edge {
+func (s *Store) FlowsCrossing(el fabric.Element) []fabric.Flow {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var out []fabric.Edge
+	var out []fabric.Flow
 	add := func(ids []uint32) {
 		for _, id := range ids {
-			b := s.recs.at(id)
-			from, to := s.ends(b.key)
-			e := s.edge(b.key)
-			src, dst := e.Ends()
-			if Crosses(s.routes.path(b.route, from, to), src, dst, el) {
+			b := s.records.entryAt(id)
+			from, to := s.accessPorts(b.flowKey)
+			e := s.flowOf(b.flowKey)
+			src, dst := e.Endpoints()
+			if CrossesElement(s.routes.expandPath(b.route, from, to), src, dst, el) {
 				out = append(out, e)
 			}
 		}
 	}
-	nics, wider := s.within(el)
+	nics, wider := s.crossingIndex(el)
 	for _, nic := range nics {
 		if i, ok := s.nics[nic]; ok {
-			add(s.ofNIC[i])
+			add(s.recordsByNIC[i])
 		}
 	}
-	for _, r := range s.routes.crossing(wider) {
-		add(s.routes.all.at(r).flows)
+	for _, r := range s.routes.routesCrossing(wider) {
+		add(s.routes.all.entryAt(r).flows)
 	}
 	return out
 }
 
-// within says where the flows that cross an element are found: at NICs, and on a link
+// crossingIndex says where the flows that cross an element are found: at NICs, and on a link
 // or switch that holds the element.
-func (s *Store) within(el fabric.Element) (nics []string, wider string) {
+func (s *Store) crossingIndex(el fabric.Element) (nics []string, wider string) {
 	switch el.Kind {
 	case fabric.KindNIC:
-		return []string{el.Element}, ""
+		return []string{el.ID}, ""
 	case fabric.KindHost:
-		return s.g.Ends(el.Element), ""
+		return s.g.EndsOf(el.ID), ""
 	case fabric.KindPort, fabric.KindQueue:
-		port, _, _ := strings.Cut(el.Element, "@")
-		return s.within(fabric.Element{Element: fabric.LinkID(port, s.g.Peer(port)), Kind: fabric.KindLink})
+		port, _, _ := strings.Cut(el.ID, "@")
+		return s.crossingIndex(fabric.Element{ID: fabric.LinkID(port, s.g.PeerOf(port)), Kind: fabric.KindLink})
 	case fabric.KindPair, fabric.KindCorridor:
-		wider, _, _ = strings.Cut(el.Element, "->")
+		wider, _, _ = strings.Cut(el.ID, "->")
 		return nil, wider
 	}
-	a, b, _ := fabric.SplitLink(el.Element)
+	a, b, _ := fabric.SplitLink(el.ID)
 	for _, e := range []string{a, b} {
 		if fabric.IsNIC(e) {
 			nics = append(nics, e)
 		}
 	}
-	return nics, el.Element
+	return nics, el.ID
 }
 
-// Crosses reports whether a path from src to dst crosses an element.
-func Crosses(p fabric.Path, src, dst string, el fabric.Element) bool {
+// CrossesElement reports whether a path from src to dst crosses an element.
+func CrossesElement(p fabric.Path, src, dst string, el fabric.Element) bool {
 	switch el.Kind {
 	case fabric.KindNIC:
-		return src == el.Element || dst == el.Element
+		return src == el.ID || dst == el.ID
 	case fabric.KindHost:
-		return fabric.OwnerOf(src) == el.Element || fabric.OwnerOf(dst) == el.Element
+		return fabric.OwnerOf(src) == el.ID || fabric.OwnerOf(dst) == el.ID
 	case fabric.KindPort, fabric.KindQueue:
-		port, _, _ := strings.Cut(el.Element, "@")
+		port, _, _ := strings.Cut(el.ID, "@")
 		return slices.ContainsFunc(p, func(h fabric.Hop) bool { return h.Switch+":"+h.Out == port })
 	case fabric.KindPair:
-		from, to, _ := strings.Cut(el.Element, "->")
+		from, to, _ := strings.Cut(el.ID, "->")
 		return len(p) > 0 && p[0].Switch == from && p[len(p)-1].Switch == to
 	case fabric.KindCorridor:
-		way := strings.Split(el.Element, "->")
+		way := strings.Split(el.ID, "->")
 		for i := range p {
 			if len(p)-i >= len(way) && slices.EqualFunc(p[i:i+len(way)], way, func(h fabric.Hop, sw string) bool { return h.Switch == sw }) {
 				return true
@@ -789,15 +789,15 @@ func Crosses(p fabric.Path, src, dst string, el fabric.Element) bool {
 		}
 		return false
 	case fabric.KindLeafUplinks:
-		return len(p) > 1 && (p[0].Switch == el.Element || p[len(p)-1].Switch == el.Element)
+		return len(p) > 1 && (p[0].Switch == el.ID || p[len(p)-1].Switch == el.ID)
 	}
 	for _, h := range p {
-		if h.Switch == el.Element {
+		if h.Switch == el.ID {
 			return true
 		}
 	}
-	for _, d := range p.Directions(src, dst) {
-		if d.Link() == el.Element {
+	for _, d := range p.LinkDirections(src, dst) {
+		if d.LinkID() == el.ID {
 			return true
 		}
 	}

@@ -80,9 +80,9 @@ func TestResolve(t *testing.T) {
 		{"shorter than any way there is", "h1/eth1", "h2/eth1", "10.0.1.1 172.16.0.1", true, fabric.PathUnknown, "", 0},
 	}
 	for _, tt := range tests {
-		r := fabric.Resolve(g, tt.src, tt.dst, fabric.Trace{State: fabric.PathValid, Reached: tt.reached, Hops: hops(tt.hops)})
-		if r.State != tt.state || r.Path.Key() != tt.path || len(r.Candidates) != tt.cands {
-			t.Errorf("%s: %s %q with %d candidates, want %s %q with %d; notes %q", tt.name, r.State, r.Path.Key(), len(r.Candidates), tt.state, tt.path, tt.cands, r.Notes)
+		r := fabric.ResolveTrace(g, tt.src, tt.dst, fabric.Trace{State: fabric.PathValid, Reached: tt.reached, Hops: hops(tt.hops)})
+		if r.State != tt.state || r.Path.CanonicalKey() != tt.path || len(r.Candidates) != tt.cands {
+			t.Errorf("%s: %s %q with %d candidates, want %s %q with %d; notes %q", tt.name, r.State, r.Path.CanonicalKey(), len(r.Candidates), tt.state, tt.path, tt.cands, r.Notes)
 		}
 		if r.State == fabric.PathUnknown && len(r.Notes) == 0 {
 			t.Errorf("%s: nothing says why the path is unknown", tt.name)
@@ -93,62 +93,62 @@ func TestResolve(t *testing.T) {
 func TestStore(t *testing.T) {
 	s := NewStore(graph(t))
 	at := func(sec int64) time.Time { return time.Unix(sec, 0) }
-	e := fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1"}
+	e := fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1"}
 	update := func(sec int64, h string, reached bool) {
 		t.Helper()
-		if err := s.Update(fabric.Trace{Edge: e.String(), State: fabric.PathValid, TracedAt: at(sec), Reached: reached, Hops: hops(h)}); err != nil {
+		if err := s.AddTrace(fabric.Trace{Edge: e.String(), State: fabric.PathValid, TracedAt: at(sec), Reached: reached, Hops: hops(h)}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if b, ok := s.Bind(e); ok || b.State != fabric.PathUnknown {
+	if b, ok := s.CurrentBinding(e); ok || b.State != fabric.PathUnknown {
 		t.Fatalf("an empty store knows %+v", b)
 	}
 	update(10, "10.0.1.1 172.16.0.1 172.16.0.4", true)
 	update(20, "10.0.1.1 172.16.0.1 172.16.0.4", true)
-	if b, _ := s.Bind(e); b.State != fabric.PathValid || !b.Since.Equal(at(10)) || !b.Checked.Equal(at(20)) || s.Version() != 1 {
+	if b, _ := s.CurrentBinding(e); b.State != fabric.PathValid || !b.Since.Equal(at(10)) || !b.Checked.Equal(at(20)) || s.Version() != 1 {
 		t.Errorf("after two equal traces: %+v, version %d", b, s.Version())
 	}
 	// The way is lost: where the packets went stands, as stale.
 	update(30, "10.0.1.1 * *", false)
-	if b, _ := s.Bind(e); b.State != fabric.PathStale || b.Path.Key() != viaSpine1 {
+	if b, _ := s.CurrentBinding(e); b.State != fabric.PathStale || b.Path.CanonicalKey() != viaSpine1 {
 		t.Errorf("after a trace that got lost: %+v", b)
 	}
 	// An answer that was overtaken changes nothing.
 	update(25, "10.0.1.1 172.16.0.3 172.16.0.6", true)
-	if b, _ := s.Bind(e); b.Path.Key() != viaSpine1 {
+	if b, _ := s.CurrentBinding(e); b.Path.CanonicalKey() != viaSpine1 {
 		t.Errorf("an old trace replaced a new one: %+v", b)
 	}
 	update(40, "10.0.1.1 172.16.0.3 172.16.0.6", true)
-	b, _ := s.Bind(e)
+	b, _ := s.CurrentBinding(e)
 	if b.State != fabric.PathValid || b.Path[1].Switch != "spine2" || s.Version() != 2 {
 		t.Errorf("after a reroute: %+v, version %d", b, s.Version())
 	}
 	// Windows of the past: before the last proof of the old way, between, after.
-	if b, _ := s.At(e, at(12), at(14)); b.Path.Key() != viaSpine1 {
+	if b, _ := s.BindingAt(e, at(12), at(14)); b.Path.CanonicalKey() != viaSpine1 {
 		t.Errorf("second 12 to 14: %+v", b)
 	}
-	if b, _ := s.At(e, at(35), at(37)); len(b.Path) != 0 || len(b.Candidates) != 2 || b.State != fabric.PathUnknown {
+	if b, _ := s.BindingAt(e, at(35), at(37)); len(b.Path) != 0 || len(b.Candidates) != 2 || b.State != fabric.PathUnknown {
 		t.Errorf("second 35 to 37: %+v", b)
 	}
-	if b, _ := s.At(e, at(41), at(43)); b.Path[1].Switch != "spine2" || b.State != fabric.PathValid {
+	if b, _ := s.BindingAt(e, at(41), at(43)); b.Path[1].Switch != "spine2" || b.State != fabric.PathValid {
 		t.Errorf("second 41 to 43: %+v", b)
 	}
-	cross := s.Crossing(fabric.Element{Element: "leaf1:up2--spine2:dn1", Kind: fabric.KindLink})
+	cross := s.FlowsCrossing(fabric.Element{ID: "leaf1:up2--spine2:dn1", Kind: fabric.KindLink})
 	if len(cross) != 1 || cross[0] != e {
 		t.Errorf("crossing %v", cross)
 	}
-	if n := s.States(); n[fabric.PathValid] != 1 {
+	if n := s.StateCounts(); n[fabric.PathValid] != 1 {
 		t.Errorf("states %v", n)
 	}
 	// A node that repeats its last good trace says nothing new.
-	if err := s.Update(fabric.Trace{Edge: e.String(), State: fabric.PathStale, TracedAt: at(50), Reached: true, Hops: hops("10.0.1.1 172.16.0.1 172.16.0.4")}); err != nil {
+	if err := s.AddTrace(fabric.Trace{Edge: e.String(), State: fabric.PathStale, TracedAt: at(50), Reached: true, Hops: hops("10.0.1.1 172.16.0.1 172.16.0.4")}); err != nil {
 		t.Fatal(err)
 	}
-	if b, _ := s.Bind(e); b.State != fabric.PathStale || b.Path[1].Switch != "spine2" {
+	if b, _ := s.CurrentBinding(e); b.State != fabric.PathStale || b.Path[1].Switch != "spine2" {
 		t.Errorf("after a stale trace: %+v", b)
 	}
 	for _, bad := range []string{"x", "h1/eth1>h9/eth1#0"} {
-		if err := s.Update(fabric.Trace{Edge: bad}); err == nil {
+		if err := s.AddTrace(fabric.Trace{Edge: bad}); err == nil {
 			t.Errorf("a trace of %q passes", bad)
 		}
 	}
@@ -156,9 +156,9 @@ func TestStore(t *testing.T) {
 
 // TestBalancedFlowHasNoPath: whatever single answers say.
 func TestBalancedFlowHasNoPath(t *testing.T) {
-	r := fabric.Resolve(graph(t), "h1/eth1", "h2/eth1", fabric.Trace{State: fabric.PathUnknown, Balanced: true, Reached: true, Hops: hops("10.0.1.1 172.16.0.1 172.16.0.4")})
+	r := fabric.ResolveTrace(graph(t), "h1/eth1", "h2/eth1", fabric.Trace{State: fabric.PathUnknown, Balanced: true, Reached: true, Hops: hops("10.0.1.1 172.16.0.1 172.16.0.4")})
 	if r.State != fabric.PathUnknown || len(r.Candidates) != 2 {
-		t.Errorf("%s %q with %d candidates", r.State, r.Path.Key(), len(r.Candidates))
+		t.Errorf("%s %q with %d candidates", r.State, r.Path.CanonicalKey(), len(r.Candidates))
 	}
 }
 
@@ -180,13 +180,13 @@ func FuzzResolve(f *testing.F) {
 			}
 			tr.Hops = append(tr.Hops, h)
 		}
-		r := fabric.Resolve(g, "h1/eth1", "h2/eth1", tr)
+		r := fabric.ResolveTrace(g, "h1/eth1", "h2/eth1", tr)
 		if (r.State == fabric.PathValid) != (len(r.Path) > 0) {
-			t.Fatalf("state %s with path %q", r.State, r.Path.Key())
+			t.Fatalf("state %s with path %q", r.State, r.Path.CanonicalKey())
 		}
-		for _, d := range r.Path.Directions("h1/eth1", "h2/eth1") {
-			if g.Peer(d.From) != d.To {
-				t.Fatalf("path %s crosses %s, which is no cable", r.Path.Key(), d)
+		for _, d := range r.Path.LinkDirections("h1/eth1", "h2/eth1") {
+			if g.PeerOf(d.From) != d.To {
+				t.Fatalf("path %s crosses %s, which is no cable", r.Path.CanonicalKey(), d)
 			}
 		}
 	})

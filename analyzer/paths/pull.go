@@ -44,8 +44,8 @@ type Puller struct {
 // PullCounts count questions to switches since the start.
 type PullCounts struct{ Pulls, Failures uint64 }
 
-// Counts returns the counts of all switches together.
-func (p *Puller) Counts() PullCounts {
+// TotalCounts returns the counts of all switches together.
+func (p *Puller) TotalCounts() PullCounts {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.counts
@@ -59,7 +59,7 @@ func (p *Puller) Run(ctx context.Context, interval time.Duration) {
 	turn := make(chan struct{}, maxPulls)
 	for i, sw := range p.Switches {
 		first := interval * time.Duration(i) / time.Duration(len(p.Switches))
-		wg.Go(func() { p.follow(ctx, sw, first, interval, turn) })
+		wg.Go(func() { p.followSwitch(ctx, sw, first, interval, turn) })
 	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -73,8 +73,8 @@ func (p *Puller) Run(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// follow asks one switch; first is when it begins.
-func (p *Puller) follow(ctx context.Context, sw string, first, interval time.Duration, turn chan struct{}) {
+// followSwitch asks one switch; first is when it begins.
+func (p *Puller) followSwitch(ctx context.Context, sw string, first, interval time.Duration, turn chan struct{}) {
 	wait, failures := first, 0
 	for {
 		select {
@@ -83,7 +83,7 @@ func (p *Puller) follow(ctx context.Context, sw string, first, interval time.Dur
 		case <-time.After(wait):
 		}
 		turn <- struct{}{}
-		err := p.pull(ctx, sw)
+		err := p.pullOnce(ctx, sw)
 		<-turn
 		wait = interval
 		switch {
@@ -103,8 +103,8 @@ func (p *Puller) follow(ctx context.Context, sw string, first, interval time.Dur
 	}
 }
 
-func (p *Puller) pull(ctx context.Context, sw string) error {
-	err := p.ask(ctx, sw)
+func (p *Puller) pullOnce(ctx context.Context, sw string) error {
+	err := p.fetchReport(ctx, sw)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.counts.Pulls++
@@ -114,11 +114,11 @@ func (p *Puller) pull(ctx context.Context, sw string) error {
 	return err
 }
 
-// ask puts one question to a switch and takes the answer.
-func (p *Puller) ask(ctx context.Context, sw string) error {
+// fetchReport puts one question to a switch and takes the answer.
+func (p *Puller) fetchReport(ctx context.Context, sw string) error {
 	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
-	instance, since := p.Sightings.Query(sw)
+	instance, since := p.Sightings.NextQuery(sw)
 	at, err := url.JoinPath(p.URL(sw), "/api/v1/sightings")
 	if err != nil {
 		return fmt.Errorf("agent of switch %q: %w", sw, err)
@@ -143,7 +143,7 @@ func (p *Puller) ask(ctx context.Context, sw string) error {
 	if err != nil {
 		return fmt.Errorf("agent of switch %q: %w", sw, err)
 	}
-	return p.Sightings.Apply(sw, r, sent, received)
+	return p.Sightings.ApplyReport(sw, r, sent, received)
 }
 
 // readReport reads one report of at most maxReport bytes.

@@ -22,10 +22,10 @@ import (
 // does not name its instance and version.
 func agent(sw, instance string, version uint64, seen string) *sighting.Report {
 	now := time.Now()
-	r := &sighting.Report{Switch: sw, Kind: sighting.KindPacket, Instance: instance, Version: version, At: now, Through: now, Fresh: 3 * time.Second, Seen: seenBy(0, seen)}
-	for i := range r.Seen {
-		for j := range r.Seen[i].Ports {
-			r.Seen[i].Ports[j].First, r.Seen[i].Ports[j].Last = now.Add(-time.Minute), now
+	r := &sighting.Report{Switch: sw, Kind: sighting.KindPacket, Instance: instance, Version: version, At: now, Through: now, Fresh: 3 * time.Second, Flows: seenBy(0, seen)}
+	for i := range r.Flows {
+		for j := range r.Flows[i].Ports {
+			r.Flows[i].Ports[j].First, r.Flows[i].Ports[j].Last = now.Add(-time.Minute), now
 		}
 	}
 	return r
@@ -42,7 +42,7 @@ func TestPull(t *testing.T) {
 		asked[sw] = r.URL.RawQuery
 		rep := agent(sw, "i", 7, tables[sw])
 		if r.URL.Query().Get("instance") == "i" && r.URL.Query().Get("since") == "7" {
-			rep.Since, rep.Seen = 7, nil
+			rep.Since, rep.Flows = 7, nil
 		}
 		if err := json.NewEncoder(w).Encode(rep); err != nil {
 			t.Error(err)
@@ -53,16 +53,16 @@ func TestPull(t *testing.T) {
 	p := &Puller{Sightings: s, Client: srv.Client(), URL: func(sw string) string { return srv.URL + "/" + sw }, Log: slog.New(slog.DiscardHandler)}
 	for range 2 {
 		for sw := range tables {
-			if err := p.pull(t.Context(), sw); err != nil {
+			if err := p.pullOnce(t.Context(), sw); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if b, _ := s.store.Bind(flow(0)); b.State != fabric.PathValid || b.Path.Key() != by(1).Key() {
-		t.Errorf("%s %q %q", b.State, b.Path.Key(), b.Notes)
+	if b, _ := s.store.CurrentBinding(flow(0)); b.State != fabric.PathValid || b.Path.CanonicalKey() != by(1).CanonicalKey() {
+		t.Errorf("%s %q %q", b.State, b.Path.CanonicalKey(), b.Notes)
 	}
-	if asked["leaf1"] != "instance=i&since=7" || p.Counts() != (PullCounts{Pulls: 6}) {
-		t.Errorf("asked %v, %+v", asked, p.Counts())
+	if asked["leaf1"] != "instance=i&since=7" || p.TotalCounts() != (PullCounts{Pulls: 6}) {
+		t.Errorf("asked %v, %+v", asked, p.TotalCounts())
 	}
 }
 
@@ -90,12 +90,12 @@ func TestPullErrors(t *testing.T) {
 		srv := httptest.NewServer(tt.answer)
 		s := NewSightings(NewStore(graph(t)), ports)
 		p := &Puller{Sightings: s, Client: srv.Client(), URL: func(string) string { return srv.URL }}
-		err := p.pull(t.Context(), "leaf1")
+		err := p.pullOnce(t.Context(), "leaf1")
 		if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), `"leaf1"`) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if p.Counts() != (PullCounts{1, 1}) || len(s.tables) != 0 {
-			t.Errorf("%s: %+v", name, p.Counts())
+		if p.TotalCounts() != (PullCounts{1, 1}) || len(s.tables) != 0 {
+			t.Errorf("%s: %+v", name, p.TotalCounts())
 		}
 		srv.Close()
 	}
@@ -144,7 +144,7 @@ func TestPullerBacksOff(t *testing.T) {
 		if good < 59 || good > 60 {
 			t.Errorf("the other one was asked %d times", good)
 		}
-		if b, _ := s.store.Bind(flow(0)); b.State != fabric.PathValid || len(b.Notes) != 1 {
+		if b, _ := s.store.CurrentBinding(flow(0)); b.State != fabric.PathValid || len(b.Notes) != 1 {
 			t.Errorf("%s %q", b.State, b.Notes)
 		}
 	})
@@ -169,15 +169,15 @@ func FuzzReport(f *testing.F) {
 		}
 		s := NewSightings(NewStore(g), ports)
 		for _, sw := range four {
-			_ = s.Apply(sw, r, sec(10), sec(10.1))
+			_ = s.ApplyReport(sw, r, sec(10), sec(10.1))
 		}
 		s.Tick(sec(15))
 		s.Tick(sec(25))
-		for _, e := range s.store.Edges("", "") {
-			b, _ := s.store.Bind(e)
-			from, to := e.Ends()
-			for _, d := range b.Path.Directions(from, to) {
-				if g.Peer(d.From) != d.To {
+		for _, e := range s.store.FlowsBetween("", "") {
+			b, _ := s.store.CurrentBinding(e)
+			from, to := e.Endpoints()
+			for _, d := range b.Path.LinkDirections(from, to) {
+				if g.PeerOf(d.From) != d.To {
 					t.Fatalf("%s crosses %s, which is no cable", e, d)
 				}
 			}

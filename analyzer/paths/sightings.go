@@ -41,60 +41,60 @@ type Sightings struct {
 	mapper Mapper
 	store  *Store
 
-	mu     sync.Mutex
-	st     *Stitcher
-	tables map[string]*table
-	flows  map[key][]seen
-	ports  []string
-	portID map[string]uint32
-	last   time.Time // of the last words
-	begun  time.Time // when the first switch told
-	// settled: whoever tells at all has told.
-	settled bool
+	mu          sync.Mutex
+	stitcher    *Stitcher
+	tables      map[string]*table
+	flows       map[flowKey][]switchSighting
+	ports       []string
+	portID      map[string]uint32
+	lastMoment  time.Time // of the last words
+	firstReport time.Time // when the first switch told
+	// allReported: whoever tells at all has told.
+	allReported bool
 }
 
 // table is what is known of a switch's table beside its flows.
 type table struct {
 	TableView
-	version uint64
-	round   uint32    // counts whole reports
-	told    time.Time // until when all that changed is known
-	until   time.Time
+	version       uint64
+	round         uint32    // counts whole reports
+	reportedUntil time.Time // until when all that changed is known
+	until         time.Time
 }
 
 // TableView is the state of one switch.
 type TableView struct {
-	Kind     sighting.Kind
-	Instance string // "": the whole table is wanted
-	Flows    int
-	Heard    time.Time // when it answered last
-	Dropped  uint64    // by the switch, since its start
-	Foreign  uint64    // flows that belong to no edge
-	Over     uint64    // flows beyond maxFlows
+	Kind       sighting.Kind
+	Instance   string // "": the whole table is wanted
+	Flows      int
+	AnsweredAt time.Time // when it answered last
+	Dropped    uint64    // by the switch, since its start
+	Foreign    uint64    // flows that belong to no edge
+	OverLimit  uint64    // flows beyond maxFlows
 }
 
-// seen is one switch's sighting of one flow.
-type seen struct {
+// switchSighting is one switch's sighting of one flow.
+type switchSighting struct {
 	sw, port uint32 // index of Stitcher.names, of Sightings.ports
 	round    uint32
 	balanced bool
 	first    int64
-	old      *older
+	old      *olderPorts
 }
 
-type older struct {
+type olderPorts struct {
 	ports []uint32
 	last  int64
 }
 
 // NewSightings returns an empty join of tables that binds paths in store.
 func NewSightings(store *Store, m Mapper) *Sightings {
-	return &Sightings{mapper: m, store: store, st: NewStitcher(store.Graph()), tables: map[string]*table{}, flows: map[key][]seen{}, ports: []string{noPort}, portID: map[string]uint32{}}
+	return &Sightings{mapper: m, store: store, stitcher: NewStitcher(store.Graph()), tables: map[string]*table{}, flows: map[flowKey][]switchSighting{}, ports: []string{noPort}, portID: map[string]uint32{}}
 }
 
-// Query is what to ask a switch for: the changes since a version of an instance, or
+// NextQuery is what to ask a switch for: the changes since a version of an instance, or
 // all, "" and 0.
-func (s *Sightings) Query(sw string) (instance string, since uint64) {
+func (s *Sightings) NextQuery(sw string) (instance string, since uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.tables[sw]; t != nil && t.Instance != "" {
@@ -103,8 +103,8 @@ func (s *Sightings) Query(sw string) (instance string, since uint64) {
 	return "", 0
 }
 
-// Tables shows the state of every switch that tells.
-func (s *Sightings) Tables() map[string]TableView {
+// TableViews shows the state of every switch that tells.
+func (s *Sightings) TableViews() map[string]TableView {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make(map[string]TableView, len(s.tables))
@@ -114,8 +114,8 @@ func (s *Sightings) Tables() map[string]TableView {
 	return out
 }
 
-// check says what of a report cannot be used.
-func check(sw string, r *sighting.Report) error {
+// checkReport says what of a report cannot be used.
+func checkReport(sw string, r *sighting.Report) error {
 	bad := func(field, format string, args ...any) error {
 		return fmt.Errorf("report of switch %q: field %q: %s", sw, field, fmt.Sprintf(format, args...))
 	}
@@ -133,8 +133,8 @@ func check(sw string, r *sighting.Report) error {
 	case r.Fresh <= 0 || r.Fresh > maxFresh:
 		return bad("fresh_ns", "%s, want up to %s", r.Fresh, maxFresh)
 	}
-	for i := range r.Seen {
-		ports := r.Seen[i].Ports
+	for i := range r.Flows {
+		ports := r.Flows[i].Ports
 		if len(ports) == 0 || len(ports) > maxPorts {
 			return bad(fmt.Sprintf("seen[%d].ports", i), "%d, want 1 to %d", len(ports), maxPorts)
 		}
@@ -147,20 +147,20 @@ func check(sw string, r *sighting.Report) error {
 	return nil
 }
 
-// Apply takes a switch's answer to a question that was sent and answered at these
+// ApplyReport takes a switch's answer to a question that was sent and answered at these
 // times. The error says what is wrong with it; nothing of it was used then.
-func (s *Sightings) Apply(sw string, r *sighting.Report, sent, received time.Time) error {
-	if err := check(sw, r); err != nil {
+func (s *Sightings) ApplyReport(sw string, r *sighting.Report, sent, received time.Time) error {
+	if err := checkReport(sw, r); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	index, ok := s.st.index[sw]
+	index, ok := s.stitcher.index[sw]
 	if !ok {
 		return fmt.Errorf("switch %q: not of this topology", sw)
 	}
-	if s.begun.IsZero() {
-		s.begun = received
+	if s.firstReport.IsZero() {
+		s.firstReport = received
 	}
 	t := s.tables[sw]
 	before := 0
@@ -178,85 +178,85 @@ func (s *Sightings) Apply(sw string, r *sighting.Report, sent, received time.Tim
 		}
 		return fmt.Errorf("report of switch %q: field %q: continues version %d of instance %q, which is not held", sw, "since", r.Since, r.Instance)
 	}
-	dirty := map[key]bool{}
-	s.take(t, uint32(index), r, sent.Sub(r.At), received.Sub(r.At), dirty)
+	dirty := map[flowKey]bool{}
+	s.applyFlows(t, uint32(index), r, sent.Sub(r.At), received.Sub(r.At), dirty)
 	if before > 0 {
-		s.sweep(func(x seen) bool { return x.sw == uint32(index) && x.round != t.round }, dirty)
+		s.removeSightings(func(x switchSighting) bool { return x.sw == uint32(index) && x.round != t.round }, dirty)
 	}
 	t.Kind, t.Instance, t.version, t.Dropped = r.Kind, r.Instance, r.Version, r.Dropped
 	told := sent.Add(-r.At.Sub(r.Through))
-	t.Heard, t.told, t.until = received, told, told.Add(-r.Fresh)
-	at := s.moment(received)
+	t.AnsweredAt, t.reportedUntil, t.until = received, told, told.Add(-r.Fresh)
+	at := s.nextMoment(received)
 	for k := range dirty {
-		s.bind(k, at)
+		s.bindFlow(k, at)
 	}
 	// Not before: what changed is no more vouched for.
-	s.store.vouchFor(sw, t.until, received)
-	s.tell()
-	s.store.neighbours(sw, r.Neighbours)
+	s.store.recordSwitchAnswer(sw, t.until, received)
+	s.updateReportedUntil()
+	s.store.setAgentNeighbours(sw, r.Neighbours)
 	return nil
 }
 
-// tell says until when all switches have told what changed.
-func (s *Sightings) tell() {
+// updateReportedUntil says until when all switches have told what changed.
+func (s *Sightings) updateReportedUntil() {
 	var all time.Time
 	for _, t := range s.tables {
-		if all.IsZero() || t.told.Before(all) {
-			all = t.told
+		if all.IsZero() || t.reportedUntil.Before(all) {
+			all = t.reportedUntil
 		}
 	}
-	s.store.toldUntil(all)
+	s.store.setReportedUntil(all)
 }
 
-// moment is a time for words that is after that of all words before.
-func (s *Sightings) moment(now time.Time) time.Time {
-	if !now.After(s.last) {
-		now = s.last.Add(1)
+// nextMoment is a time for words that is after that of all words before.
+func (s *Sightings) nextMoment(now time.Time) time.Time {
+	if !now.After(s.lastMoment) {
+		now = s.lastMoment.Add(1)
 	}
-	s.last = now
+	s.lastMoment = now
 	return now
 }
 
-// take enters the flows of a report; early and late lead from the switch's clock to
+// applyFlows enters the flows of a report; early and late lead from the switch's clock to
 // the analyzer's.
-func (s *Sightings) take(t *table, sw uint32, r *sighting.Report, early, late time.Duration, dirty map[key]bool) {
-	for i := range r.Seen {
-		k, ok := s.key(r.Seen[i].Flow)
+func (s *Sightings) applyFlows(t *table, sw uint32, r *sighting.Report, early, late time.Duration, dirty map[flowKey]bool) {
+	for i := range r.Flows {
+		k, ok := s.keyOf(r.Flows[i].Flow)
 		if !ok {
 			t.Foreign++
 			continue
 		}
-		ports := slices.Clone(r.Seen[i].Ports)
+		ports := slices.Clone(r.Flows[i].Ports)
 		slices.SortStableFunc(ports, func(a, b sighting.Port) int { return a.First.Compare(b.First) })
 		now := ports[len(ports)-1]
-		x := seen{sw: sw, port: s.port(sw, now.Name), round: t.round, first: now.First.Add(late).UnixNano()}
+		x := switchSighting{sw: sw, port: s.portIndex(sw, now.Name), round: t.round, first: now.First.Add(late).UnixNano()}
 		for j, p := range ports[:len(ports)-1] {
 			if x.old == nil {
-				x.old = &older{last: p.Last.Add(early).UnixNano()}
+				x.old = &olderPorts{last: p.Last.Add(early).UnixNano()}
 			}
-			x.old.ports = append(x.old.ports, s.port(sw, p.Name))
+			x.old.ports = append(x.old.ports, s.portIndex(sw, p.Name))
 			x.balanced = x.balanced || !p.Last.Before(ports[j+1].First)
 		}
 		have := s.flows[k]
-		at := slices.IndexFunc(have, func(x seen) bool { return x.sw == sw })
+		at := slices.IndexFunc(have, func(x switchSighting) bool { return x.sw == sw })
 		switch fresh := at < 0 || have[at].round != t.round; {
 		case fresh && t.Flows >= maxFlows:
-			t.Over++
+			t.OverLimit++
 			continue
 		case fresh:
 			t.Flows++
 		}
 		if at < 0 {
-			s.flows[k] = slices.Concat(have, []seen{x}) // to size: there are millions
+			s.flows[k] = slices.Concat(have, []switchSighting{x}) // to size: there are millions
 		} else {
 			have[at] = x
 		}
 		dirty[k] = true
 	}
 	for _, f := range r.Gone {
-		k, ok := s.key(f)
+		k, ok := s.keyOf(f)
 		have := s.flows[k]
-		if at := slices.IndexFunc(have, func(x seen) bool { return x.sw == sw }); ok && at >= 0 {
+		if at := slices.IndexFunc(have, func(x switchSighting) bool { return x.sw == sw }); ok && at >= 0 {
 			s.flows[k] = slices.Delete(have, at, at+1)
 			t.Flows--
 			dirty[k] = true
@@ -264,17 +264,17 @@ func (s *Sightings) take(t *table, sw uint32, r *sighting.Report, early, late ti
 	}
 }
 
-func (s *Sightings) key(f sighting.Flow) (key, bool) {
-	e, err := s.mapper.Edge(s.st.g, f)
+func (s *Sightings) keyOf(f sighting.Flow) (flowKey, bool) {
+	e, err := s.mapper.ProbeFlow(s.stitcher.g, f)
 	if err != nil {
-		return key{}, false
+		return flowKey{}, false
 	}
-	return s.store.key(e)
+	return s.store.keyOf(e)
 }
 
-func (s *Sightings) port(sw uint32, name string) uint32 {
+func (s *Sightings) portIndex(sw uint32, name string) uint32 {
 	id, ok := s.portID[name]
-	if !ok && s.st.g.LinkAt(s.st.names[sw]+":"+name) != nil {
+	if !ok && s.stitcher.g.LinkAt(s.stitcher.names[sw]+":"+name) != nil {
 		id = uint32(len(s.ports))
 		s.ports = append(s.ports, name)
 		s.portID[name] = id
@@ -282,8 +282,8 @@ func (s *Sightings) port(sw uint32, name string) uint32 {
 	return id
 }
 
-// sweep removes sightings, from all flows.
-func (s *Sightings) sweep(gone func(seen) bool, dirty map[key]bool) {
+// removeSightings removes sightings, from all flows.
+func (s *Sightings) removeSightings(gone func(switchSighting) bool, dirty map[flowKey]bool) {
 	for k, have := range s.flows {
 		if slices.ContainsFunc(have, gone) {
 			s.flows[k] = slices.DeleteFunc(have, gone)
@@ -292,12 +292,12 @@ func (s *Sightings) sweep(gone func(seen) bool, dirty map[key]bool) {
 	}
 }
 
-// stitch puts the sightings of a flow in order.
-func (s *Sightings) stitch(k key) (r Stitched, all []Sighting) {
+// stitchFlow puts the sightings of a flow in order.
+func (s *Sightings) stitchFlow(k flowKey) (r Stitched, all []Sighting) {
 	for _, x := range s.flows[k] {
-		y := Sighting{Switch: s.st.names[x.sw], Port: s.ports[x.port], First: moment(x.first), Balanced: x.balanced}
+		y := Sighting{Switch: s.stitcher.names[x.sw], Port: s.ports[x.port], First: timeOf(x.first), Balanced: x.balanced}
 		if x.old != nil {
-			y.OldLast = moment(x.old.last)
+			y.OldLast = timeOf(x.old.last)
 			for _, p := range x.old.ports {
 				y.Older = append(y.Older, s.ports[p])
 			}
@@ -305,20 +305,20 @@ func (s *Sightings) stitch(k key) (r Stitched, all []Sighting) {
 		all = append(all, y)
 	}
 	var silent func(string) bool
-	if s.settled {
+	if s.allReported {
 		silent = func(sw string) bool { return s.tables[sw] == nil }
 	}
-	src, dst := s.store.edge(k).Ends()
-	return s.st.Stitch(src, dst, all, silent), all
+	src, dst := s.store.flowOf(k).Endpoints()
+	return s.stitcher.StitchPath(src, dst, all, silent), all
 }
 
-// bind stitches a flow and tells the store.
-func (s *Sightings) bind(k key, at time.Time) {
-	r, all := s.stitch(k)
+// bindFlow stitches a flow and tells the store.
+func (s *Sightings) bindFlow(k flowKey, at time.Time) {
+	r, all := s.stitchFlow(k)
 	if len(all) == 0 {
 		delete(s.flows, k)
 	}
-	s.store.hear(k, r, all, at)
+	s.store.applySightings(k, r, all, at)
 }
 
 // Tick drops the tables of switches that were not heard of for long, and asks the
@@ -326,57 +326,57 @@ func (s *Sightings) bind(k key, at time.Time) {
 func (s *Sightings) Tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	dirty := map[key]bool{}
+	dirty := map[flowKey]bool{}
 	silent := map[uint32]bool{}
 	for sw, t := range s.tables {
-		if now.Sub(t.Heard) > sightingHolds {
+		if now.Sub(t.AnsweredAt) > sightingHolds {
 			delete(s.tables, sw)
-			silent[uint32(s.st.index[sw])] = true
+			silent[uint32(s.stitcher.index[sw])] = true
 		}
 	}
 	if len(silent) > 0 {
-		s.sweep(func(x seen) bool { return silent[x.sw] }, dirty)
+		s.removeSightings(func(x switchSighting) bool { return silent[x.sw] }, dirty)
 	}
-	if !s.settled && !s.begun.IsZero() && now.Sub(s.begun) > sightingHolds {
-		s.settled = true
+	if !s.allReported && !s.firstReport.IsZero() && now.Sub(s.firstReport) > sightingHolds {
+		s.allReported = true
 		for k := range s.flows {
 			dirty[k] = true
 		}
 	}
-	s.tell()
-	at := s.moment(now)
+	s.updateReportedUntil()
+	at := s.nextMoment(now)
 	for k := range dirty {
-		s.bind(k, at)
+		s.bindFlow(k, at)
 	}
 	for _, k := range s.store.contestedFlows() {
-		r, all := s.stitch(k)
+		r, all := s.stitchFlow(k)
 		// They speak of the time that they vouch for.
 		until := at
 		for i, h := range r.Path {
-			if t := s.tables[h.Switch]; t != nil && r.Seen&(1<<i) != 0 && t.until.Before(until) {
+			if t := s.tables[h.Switch]; t != nil && r.SightedHops&(1<<i) != 0 && t.until.Before(until) {
 				until = t.until
 			}
 		}
-		s.store.hear(k, r, all, until)
+		s.store.applySightings(k, r, all, until)
 	}
 }
 
-// Recable reads everything again by the store's cables.
-func (s *Sightings) Recable(now time.Time) {
+// RebindAll reads everything again by the store's cables.
+func (s *Sightings) RebindAll(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.st = NewStitcher(s.store.Graph())
-	at := s.moment(now)
+	s.stitcher = NewStitcher(s.store.Graph())
+	at := s.nextMoment(now)
 	for k := range s.flows {
-		s.bind(k, at)
+		s.bindFlow(k, at)
 	}
 }
 
-// hear takes what sightings of a flow amount to.
-func (s *Store) hear(k key, r Stitched, all []Sighting, at time.Time) {
-	w := word{source: BySightings, at: at, Resolved: r.Resolved, split: r.Split, since: r.Since, oldUntil: r.OldUntil, seen: r.Seen}
+// applySightings takes what sightings of a flow amount to.
+func (s *Store) applySightings(k flowKey, r Stitched, all []Sighting, at time.Time) {
+	w := pathReport{source: BySightings, at: at, Resolved: r.Resolved, split: r.Split, since: r.Since, previousUntil: r.PreviousUntil, sightedHops: r.SightedHops}
 	if len(all) > 0 {
-		w.against = func(p fabric.Path) bool {
+		w.contradicts = func(p fabric.Path) bool {
 			return slices.ContainsFunc(all, func(x Sighting) bool {
 				return !slices.ContainsFunc(p, func(h fabric.Hop) bool { return h.Switch == x.Switch && h.In == x.Port })
 			})
@@ -384,17 +384,17 @@ func (s *Store) hear(k key, r Stitched, all []Sighting, at time.Time) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.say(k, w)
-	s.cabling.tell(k, r.Odd, at)
-	if b := s.recs.at(s.flows[k]); len(all) == 0 || sources[b.source] == BySightings {
+	s.applyReport(k, w)
+	s.cabling.recordMismatch(k, r.Mismatch, at)
+	if b := s.records.entryAt(s.flows[k]); len(all) == 0 || sources[b.source] == BySightings {
 		delete(s.contested, k)
 	}
 }
 
-func (s *Store) contestedFlows() []key {
+func (s *Store) contestedFlows() []flowKey {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	out := make([]key, 0, len(s.contested))
+	out := make([]flowKey, 0, len(s.contested))
 	for k := range s.contested {
 		out = append(out, k)
 	}

@@ -19,7 +19,7 @@ func wire(n int) sighting.Flow {
 	return sighting.Flow{Src: netip.AddrPortFrom(netip.MustParseAddr("10.0.1.2"), uint16(49152+n)), Dst: netip.MustParseAddrPort("10.0.2.2:862")}
 }
 
-func flow(n int) fabric.Edge { return fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1", Flow: n} }
+func flow(n int) fabric.Flow { return fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1", Number: n} }
 
 // rig plays four switches whose clocks are an hour behind and whose answers take a
 // tenth of a second.
@@ -39,14 +39,14 @@ const behind = time.Hour
 
 // seenBy reads "0:dn1" as flow 0 by port dn1 from a second before, "0:up2<up1" as
 // one that came in by up1 until a tenth of a second before the first at up2.
-func seenBy(at float64, what string) (out []sighting.Seen) {
+func seenBy(at float64, what string) (out []sighting.FlowPorts) {
 	clock := func(n float64) time.Time { return sec(n).Add(-behind) }
 	for _, f := range strings.Fields(what) {
 		var n int
 		flow, port, _ := strings.Cut(f, ":")
 		fmt.Sscan(flow, &n)
 		now, before, moved := strings.Cut(port, "<")
-		x := sighting.Seen{Flow: wire(n), Ports: []sighting.Port{{Name: now, First: clock(at - 1), Last: clock(at), Count: 2}}}
+		x := sighting.FlowPorts{Flow: wire(n), Ports: []sighting.Port{{Name: now, First: clock(at - 1), Last: clock(at), Count: 2}}}
 		if moved {
 			x.Ports = append(x.Ports, sighting.Port{Name: before, First: clock(at - 100), Last: clock(at - 1.1), Count: 9})
 		}
@@ -59,14 +59,14 @@ func seenBy(at float64, what string) (out []sighting.Seen) {
 func (r *rig) tell(sw string, at float64, whole bool, seen string, gone ...int) error {
 	since := r.version[sw]
 	r.version[sw]++
-	rep := &sighting.Report{Switch: sw, Kind: sighting.KindEBPF, Instance: r.instance, Since: since, Version: r.version[sw], At: sec(at + 0.05).Add(-behind), Through: sec(at + 0.05).Add(-behind), Fresh: 3 * time.Second, Seen: seenBy(at, seen)}
+	rep := &sighting.Report{Switch: sw, Kind: sighting.KindEBPF, Instance: r.instance, Since: since, Version: r.version[sw], At: sec(at + 0.05).Add(-behind), Through: sec(at + 0.05).Add(-behind), Fresh: 3 * time.Second, Flows: seenBy(at, seen)}
 	if whole {
 		rep.Since = 0
 	}
 	for _, n := range gone {
 		rep.Gone = append(rep.Gone, wire(n))
 	}
-	return r.s.Apply(sw, rep, sec(at), sec(at+0.1))
+	return r.s.ApplyReport(sw, rep, sec(at), sec(at+0.1))
 }
 
 func (r *rig) must(sw string, at float64, whole bool, seen string, gone ...int) {
@@ -97,23 +97,23 @@ func (r *rig) begin(at float64) {
 
 func (r *rig) want(n int, state fabric.PathState, path fabric.Path) Binding {
 	r.t.Helper()
-	b, _ := r.s.store.Bind(flow(n))
-	if b.State != state || b.Path.Key() != path.Key() {
-		r.t.Errorf("flow %d: %s %q, want %s %q; notes %q", n, b.State, b.Path.Key(), state, path.Key(), b.Notes)
+	b, _ := r.s.store.CurrentBinding(flow(n))
+	if b.State != state || b.Path.CanonicalKey() != path.CanonicalKey() {
+		r.t.Errorf("flow %d: %s %q, want %s %q; notes %q", n, b.State, b.Path.CanonicalKey(), state, path.CanonicalKey(), b.Notes)
 	}
 	return b
 }
 
 func TestTablesRule1Versions(t *testing.T) {
 	r := newRig(t)
-	if i, v := r.s.Query("leaf1"); i != "" || v != 0 {
+	if i, v := r.s.NextQuery("leaf1"); i != "" || v != 0 {
 		t.Errorf("an unknown switch is asked from %q %d", i, v)
 	}
 	if err := r.tell("leaf1", 10, false, ""); err != nil {
 		t.Fatal(err) // version 0 to 1 is the whole table
 	}
 	r.begin(20)
-	if i, v := r.s.Query("leaf2"); i != "i" || v != 1 {
+	if i, v := r.s.NextQuery("leaf2"); i != "i" || v != 1 {
 		t.Errorf("leaf2 is asked from %q %d", i, v)
 	}
 	r.want(0, fabric.PathValid, by(1))
@@ -129,7 +129,7 @@ func TestTablesRule1Versions(t *testing.T) {
 		t.Errorf("a gap: %v", err)
 	}
 	r.want(0, fabric.PathValid, by(1))
-	if i, v := r.s.Query("leaf2"); i != "" || v != 0 {
+	if i, v := r.s.NextQuery("leaf2"); i != "" || v != 0 {
 		t.Errorf("after a gap leaf2 is asked from %q %d", i, v)
 	}
 	// Another instance, which has seen flow 1 only.
@@ -140,7 +140,7 @@ func TestTablesRule1Versions(t *testing.T) {
 	r.must("leaf2", 23, true, "1:up2")
 	r.want(1, fabric.PathValid, by(2))
 	r.want(0, fabric.PathStale, by(1))
-	if v := r.s.Tables()["leaf2"]; v.Flows != 1 || v.Instance != "j" || !v.Heard.Equal(sec(23.1)) {
+	if v := r.s.TableViews()["leaf2"]; v.Flows != 1 || v.Instance != "j" || !v.AnsweredAt.Equal(sec(23.1)) {
 		t.Errorf("%+v", v)
 	}
 }
@@ -148,9 +148,9 @@ func TestTablesRule1Versions(t *testing.T) {
 func TestTablesRule2OnlyWhatIsNamed(t *testing.T) {
 	r := newRig(t)
 	r.begin(10)
-	before := r.s.store.record(flow(1)).checked
+	before := r.s.store.recordOf(flow(1)).checked
 	r.must("leaf1", 11, false, "0:dn1")
-	if r.s.store.record(flow(1)).checked != before {
+	if r.s.store.recordOf(flow(1)).checked != before {
 		t.Error("flow 1 was stitched anew")
 	}
 	r.must("leaf2", 12, false, "", 0, 5) // it never told of flow 5
@@ -158,8 +158,8 @@ func TestTablesRule2OnlyWhatIsNamed(t *testing.T) {
 	for _, sw := range []string{"leaf1", "spine1"} {
 		r.must(sw, 13, false, "", 0)
 	}
-	if len(r.s.flows) != 1 || r.s.Tables()["leaf2"].Flows != 1 {
-		t.Errorf("%d flows are kept, %+v", len(r.s.flows), r.s.Tables())
+	if len(r.s.flows) != 1 || r.s.TableViews()["leaf2"].Flows != 1 {
+		t.Errorf("%d flows are kept, %+v", len(r.s.flows), r.s.TableViews())
 	}
 }
 
@@ -203,7 +203,7 @@ func TestTablesRule4Balanced(t *testing.T) {
 	both := seenBy(11, "0:up2<up1")
 	both[0].Ports[1].Last = both[0].Ports[0].Last
 	r.version["leaf2"]++
-	err := r.s.Apply("leaf2", &sighting.Report{Switch: "leaf2", Instance: "i", Since: 1, Version: 2, At: sec(11.05).Add(-behind), Through: sec(11.05).Add(-behind), Fresh: time.Second, Seen: both}, sec(11), sec(11.1))
+	err := r.s.ApplyReport("leaf2", &sighting.Report{Switch: "leaf2", Instance: "i", Since: 1, Version: 2, At: sec(11.05).Add(-behind), Through: sec(11.05).Add(-behind), Fresh: time.Second, Flows: both}, sec(11), sec(11.1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestTablesRule5SilentSwitches(t *testing.T) {
 	r.s.Tick(sec(21))
 	// Without spine1 one way fits: it holds, and says why.
 	b := r.want(0, fabric.PathValid, by(1))
-	if len(b.Notes) != 1 || !strings.Contains(b.Notes[0], "spine1") || r.s.Tables()["spine1"].Heard != (time.Time{}) {
+	if len(b.Notes) != 1 || !strings.Contains(b.Notes[0], "spine1") || r.s.TableViews()["spine1"].AnsweredAt != (time.Time{}) {
 		t.Errorf("notes %q", b.Notes)
 	}
 	ask(t, r.s.store, flow(0), asked{20, 21, fabric.PathValid, by(1), 0}, asked{21, 22, fabric.PathStale, by(1), 0})
@@ -261,7 +261,7 @@ func TestSwitchesAnswerATrace(t *testing.T) {
 	r := newRig(t)
 	r.begin(10)
 	trace := func(at float64) {
-		if err := r.s.store.Update(fabric.Trace{Edge: flow(0).String(), State: fabric.PathValid, TracedAt: sec(at), Reached: true, Hops: hops("10.0.1.1 172.16.0.3 172.16.0.6")}); err != nil {
+		if err := r.s.store.AddTrace(fabric.Trace{Edge: flow(0).String(), State: fabric.PathValid, TracedAt: sec(at), Reached: true, Hops: hops("10.0.1.1 172.16.0.3 172.16.0.6")}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -276,7 +276,7 @@ func TestSwitchesAnswerATrace(t *testing.T) {
 		t.Errorf("by %s, %d contested", b.Source, len(r.s.store.contested))
 	}
 	// One that says that there is none.
-	if err := r.s.store.Update(fabric.Trace{Edge: flow(0).String(), State: fabric.PathUnknown, Balanced: true, TracedAt: sec(15.5), Hops: hops("10.0.1.1 172.16.0.3")}); err != nil {
+	if err := r.s.store.AddTrace(fabric.Trace{Edge: flow(0).String(), State: fabric.PathUnknown, Balanced: true, TracedAt: sec(15.5), Hops: hops("10.0.1.1 172.16.0.3")}); err != nil {
 		t.Fatal(err)
 	}
 	r.want(0, fabric.PathUnknown, nil)
@@ -317,7 +317,7 @@ func TestSightingsByOtherCables(t *testing.T) {
 	if !changed || len(found) != 1 {
 		t.Fatalf("%+v", found)
 	}
-	r.s.Recable(sec(31))
+	r.s.RebindAll(sec(31))
 	want := by(1)
 	want[2].In = "up2"
 	r.want(0, fabric.PathValid, want)
@@ -326,7 +326,7 @@ func TestSightingsByOtherCables(t *testing.T) {
 // TestReportsThatCannotBe are refused whole, by the name of the field.
 func TestReportsThatCannotBe(t *testing.T) {
 	good := func() *sighting.Report {
-		return &sighting.Report{Switch: "leaf1", Instance: "i", Version: 4, At: sec(10), Through: sec(10), Fresh: time.Second, Seen: seenBy(10, "0:dn1")}
+		return &sighting.Report{Switch: "leaf1", Instance: "i", Version: 4, At: sec(10), Through: sec(10), Fresh: time.Second, Flows: seenBy(10, "0:dn1")}
 	}
 	for _, tt := range []struct {
 		field  string
@@ -340,15 +340,15 @@ func TestReportsThatCannotBe(t *testing.T) {
 		{`"at"`, func(r *sighting.Report) { r.At = time.Time{} }},
 		{`"fresh_ns"`, func(r *sighting.Report) { r.Fresh = 0 }},
 		{`"fresh_ns"`, func(r *sighting.Report) { r.Fresh = time.Hour }},
-		{`"seen[0].ports"`, func(r *sighting.Report) { r.Seen[0].Ports = nil }},
-		{`"seen[0].ports"`, func(r *sighting.Report) { r.Seen[0].Ports = make([]sighting.Port, 17) }},
-		{`"seen[0].ports[0].last"`, func(r *sighting.Report) { r.Seen[0].Ports[0].Last = sec(-9e6) }},
+		{`"seen[0].ports"`, func(r *sighting.Report) { r.Flows[0].Ports = nil }},
+		{`"seen[0].ports"`, func(r *sighting.Report) { r.Flows[0].Ports = make([]sighting.Port, 17) }},
+		{`"seen[0].ports[0].last"`, func(r *sighting.Report) { r.Flows[0].Ports[0].Last = sec(-9e6) }},
 		{`"since"`, func(r *sighting.Report) { r.Since = 3 }},
 	} {
 		s := NewSightings(NewStore(graph(t)), ports)
 		rep := good()
 		tt.break_(rep)
-		err := s.Apply("leaf1", rep, sec(10), sec(10))
+		err := s.ApplyReport("leaf1", rep, sec(10), sec(10))
 		if (err == nil) != (tt.field == "") || err != nil && !strings.Contains(err.Error(), tt.field) {
 			t.Errorf("field %s: %v", tt.field, err)
 		}
@@ -359,7 +359,7 @@ func TestReportsThatCannotBe(t *testing.T) {
 	s := NewSightings(NewStore(graph(t)), ports)
 	rep := good()
 	rep.Switch = "leaf9"
-	if err := s.Apply("leaf9", rep, sec(10), sec(10)); err == nil {
+	if err := s.ApplyReport("leaf9", rep, sec(10), sec(10)); err == nil {
 		t.Error("a switch nobody knows is heard")
 	}
 }
@@ -373,18 +373,18 @@ func TestTablesAreBounded(t *testing.T) {
 		for _, dst := range nics {
 			for n := range 16384 {
 				if src != dst {
-					rep.Seen = append(rep.Seen, sighting.Seen{Flow: sighting.Flow{Src: netip.AddrPortFrom(netip.MustParseAddr(src), uint16(49152+n)), Dst: netip.AddrPortFrom(netip.MustParseAddr(dst), 862)},
+					rep.Flows = append(rep.Flows, sighting.FlowPorts{Flow: sighting.Flow{Src: netip.AddrPortFrom(netip.MustParseAddr(src), uint16(49152+n)), Dst: netip.AddrPortFrom(netip.MustParseAddr(dst), 862)},
 						Ports: []sighting.Port{{Name: fmt.Sprint("p", n), First: sec(1), Last: sec(10)}}})
 				}
 			}
 		}
 	}
-	rep.Seen = append(rep.Seen, sighting.Seen{Flow: sighting.Flow{Src: netip.MustParseAddrPort("9.9.9.9:1"), Dst: netip.MustParseAddrPort("9.9.9.9:2")}, Ports: []sighting.Port{{Name: "dn1"}}})
-	if err := r.s.Apply("leaf1", rep, sec(10), sec(10)); err != nil {
+	rep.Flows = append(rep.Flows, sighting.FlowPorts{Flow: sighting.Flow{Src: netip.MustParseAddrPort("9.9.9.9:1"), Dst: netip.MustParseAddrPort("9.9.9.9:2")}, Ports: []sighting.Port{{Name: "dn1"}}})
+	if err := r.s.ApplyReport("leaf1", rep, sec(10), sec(10)); err != nil {
 		t.Fatal(err)
 	}
-	v := r.s.Tables()["leaf1"]
-	if v.Flows != maxFlows || v.Over != 6*16384-maxFlows || v.Foreign != 1 || len(r.s.flows) != maxFlows || len(r.s.ports) != 1 {
+	v := r.s.TableViews()["leaf1"]
+	if v.Flows != maxFlows || v.OverLimit != 6*16384-maxFlows || v.Foreign != 1 || len(r.s.flows) != maxFlows || len(r.s.ports) != 1 {
 		t.Errorf("%+v, %d flows, %d ports", v, len(r.s.flows), len(r.s.ports))
 	}
 }

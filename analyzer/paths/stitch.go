@@ -34,16 +34,16 @@ type Stitched struct {
 	Split bool
 	// Since is when the path was first seen whole; OldUntil is until when the one
 	// before it was seen, zero where that is not known.
-	Since, OldUntil time.Time
-	// Seen has a bit for every hop of the path that its switch told of.
-	Seen uint32
-	// Odd is a cable that is not where the topology says.
-	Odd *Odd
+	Since, PreviousUntil time.Time
+	// SightedHops has a bit for every hop of the path that its switch told of.
+	SightedHops uint32
+	// Mismatch is a cable that is not where the topology says.
+	Mismatch *PortMismatch
 }
 
-// Odd says that packets which came in by the switch port At came from the switch
+// PortMismatch says that packets which came in by the switch port At came from the switch
 // or NIC From, which the topology does not plug in there.
-type Odd struct{ At, From string }
+type PortMismatch struct{ At, From string }
 
 // Stitcher puts sightings in order by the cables of one fabric. It is not safe for
 // concurrent use.
@@ -88,9 +88,9 @@ func NewStitcher(g *fabric.Graph) *Stitcher {
 	}
 	s.cables = make([][]cable, len(s.names))
 	for i, name := range s.names {
-		for _, e := range g.Ends(name) {
+		for _, e := range g.EndsOf(name) {
 			_, port, _ := fabric.SplitPort(e)
-			if far, farPort, ok := fabric.SplitPort(g.Peer(e)); ok {
+			if far, farPort, ok := fabric.SplitPort(g.PeerOf(e)); ok {
 				s.cables[i] = append(s.cables[i], cable{port, s.index[far], farPort})
 			}
 		}
@@ -98,8 +98,8 @@ func NewStitcher(g *fabric.Graph) *Stitcher {
 	return s
 }
 
-// from returns the distances from a leaf.
-func (s *Stitcher) from(leaf int) []uint8 {
+// distancesFrom returns the distances from a leaf.
+func (s *Stitcher) distancesFrom(leaf int) []uint8 {
 	if d, ok := s.dist[leaf]; ok {
 		return d
 	}
@@ -123,13 +123,13 @@ func (s *Stitcher) from(leaf int) []uint8 {
 	return d
 }
 
-// seenAt are the sightings of a flow by switch.
-type seenAt map[string]*Sighting
+// sightingsBySwitch are the sightings of a flow by switch.
+type sightingsBySwitch map[string]*Sighting
 
-// Stitch binds the sightings of a flow from NIC src to NIC dst. silent reports
+// StitchPath binds the sightings of a flow from NIC src to NIC dst. silent reports
 // whether a switch tells nothing of any flow; nil: that is not known yet, and what is
 // not told whole is not looked into.
-func (s *Stitcher) Stitch(src, dst string, seen []Sighting, silent func(sw string) bool) Stitched {
+func (s *Stitcher) StitchPath(src, dst string, seen []Sighting, silent func(sw string) bool) Stitched {
 	unknown := func(note string, cands []fabric.Path) Stitched {
 		return Stitched{Resolved: fabric.Resolved{State: fabric.PathUnknown, Candidates: cands, Notes: []string{note}}}
 	}
@@ -139,7 +139,7 @@ func (s *Stitcher) Stitch(src, dst string, seen []Sighting, silent func(sw strin
 	case n > maxHops:
 		return unknown(fmt.Sprintf("%d switches see it, which no path crosses", n), nil)
 	}
-	at := make(seenAt, len(seen))
+	at := make(sightingsBySwitch, len(seen))
 	balanced := ""
 	for i := range seen {
 		x := &seen[i]
@@ -163,31 +163,31 @@ func (s *Stitcher) Stitch(src, dst string, seen []Sighting, silent func(sw strin
 	}
 	access := [2]fabric.Hop{{Switch: first, In: in}, {Switch: last, Out: out}}
 	if balanced != "" {
-		all, _ := s.fitting(access, at)
+		all, _ := s.fittingPaths(access, at)
 		r := unknown(fmt.Sprintf("balanced per packet: %s sees it come in by several ports in turns", balanced), all)
 		r.Split = true
 		return r
 	}
-	if p, stop := s.follow(src, access[1], at); stop == "" {
-		if x := s.unexplained(p, at); x != "" {
-			all, _ := s.fitting(access, at)
+	if p, stop := s.walkBack(src, access[1], at); stop == "" {
+		if x := s.unexplainedSwitch(p, at); x != "" {
+			all, _ := s.fittingPaths(access, at)
 			return unknown(fmt.Sprintf("%s sees it, too, beside the path", x), all)
 		}
-		return proven(p, at, nil)
+		return provenPath(p, at, nil)
 	}
 	if silent == nil {
 		return unknown("not all switches have told yet", nil)
 	}
-	all, whole := s.fitting(access, at)
+	all, whole := s.fittingPaths(access, at)
 	var fit []fabric.Path
 	for _, p := range all {
-		if s.unexplained(p, at) == "" {
+		if s.unexplainedSwitch(p, at) == "" {
 			fit = append(fit, p)
 		}
 	}
-	if len(fit) == 1 && !moving(at) {
-		if note, ok := gaps(fit[0], at, silent); ok {
-			return proven(fit[0], at, []string{note})
+	if len(fit) == 1 && !routeChanged(at) {
+		if note, ok := describeGaps(fit[0], at, silent); ok {
+			return provenPath(fit[0], at, []string{note})
 		}
 	}
 	note := fmt.Sprintf("what switches saw of it does not join up to one path: %d fit", len(all))
@@ -195,33 +195,33 @@ func (s *Stitcher) Stitch(src, dst string, seen []Sighting, silent func(sw strin
 		note = fmt.Sprintf("what switches saw of it fits more than %d paths", maxCandidates)
 	}
 	r := unknown(note, all)
-	r.Odd = s.odd(src, access[1], at, silent)
+	r.Mismatch = s.findMismatch(src, access[1], at, silent)
 	return r
 }
 
-// proven is the result for a path that the sightings prove.
-func proven(p fabric.Path, at seenAt, notes []string) Stitched {
+// provenPath is the result for a path that the sightings prove.
+func provenPath(p fabric.Path, at sightingsBySwitch, notes []string) Stitched {
 	r := Stitched{Resolved: fabric.Resolved{Path: p, State: fabric.PathValid, Notes: notes}}
 	for i, h := range p {
 		if x := at[h.Switch]; x != nil {
-			r.Seen |= 1 << i
+			r.SightedHops |= 1 << i
 			if x.First.After(r.Since) {
 				r.Since = x.First
 			}
 		}
 	}
 	for _, x := range at {
-		if len(x.Older) > 0 && (r.OldUntil.IsZero() || x.OldLast.Before(r.OldUntil)) {
-			r.OldUntil = x.OldLast
+		if len(x.Older) > 0 && (r.PreviousUntil.IsZero() || x.OldLast.Before(r.PreviousUntil)) {
+			r.PreviousUntil = x.OldLast
 		}
 	}
 	return r
 }
 
-// follow walks back from the destination's leaf. stop is where the walk ended
+// walkBack walks back from the destination's leaf. stop is where the walk ended
 // before the NIC src, "" when it did not: a switch that did not see the flow, or
 // the ingress port that leads back into the path or to another NIC.
-func (s *Stitcher) follow(src string, last fabric.Hop, at seenAt) (p fabric.Path, stop string) {
+func (s *Stitcher) walkBack(src string, last fabric.Hop, at sightingsBySwitch) (p fabric.Path, stop string) {
 	h := last
 	for {
 		x := at[h.Switch]
@@ -232,7 +232,7 @@ func (s *Stitcher) follow(src string, last fabric.Hop, at seenAt) (p fabric.Path
 		h.In = x.Port
 		p = append(p, h)
 		in := h.Switch + ":" + h.In
-		peer := s.g.Peer(in)
+		peer := s.g.PeerOf(in)
 		sw, port, ok := fabric.SplitPort(peer)
 		back := ok && slices.ContainsFunc(p, func(h fabric.Hop) bool { return h.Switch == sw })
 		if !ok || back {
@@ -246,9 +246,9 @@ func (s *Stitcher) follow(src string, last fabric.Hop, at seenAt) (p fabric.Path
 	}
 }
 
-// unexplained names a switch that saw the flow, is not on the path, and is not
+// unexplainedSwitch names a switch that saw the flow, is not on the path, and is not
 // where the flow went before, or "".
-func (s *Stitcher) unexplained(p fabric.Path, at seenAt) string {
+func (s *Stitcher) unexplainedSwitch(p fabric.Path, at sightingsBySwitch) string {
 	known := map[string]bool{}
 	var before []string
 	take := func(x *Sighting, ports []string) {
@@ -263,7 +263,7 @@ func (s *Stitcher) unexplained(p fabric.Path, at seenAt) string {
 		}
 	}
 	for len(before) > 0 {
-		sw, _, ok := fabric.SplitPort(s.g.Peer(before[0]))
+		sw, _, ok := fabric.SplitPort(s.g.PeerOf(before[0]))
 		before = before[1:]
 		if x := at[sw]; ok && x != nil && !known[sw] {
 			take(x, append([]string{x.Port}, x.Older...))
@@ -278,9 +278,9 @@ func (s *Stitcher) unexplained(p fabric.Path, at seenAt) string {
 	return odd
 }
 
-// gaps notes the hops that no switch told of; ok is false where they are more than
+// describeGaps notes the hops that no switch told of; ok is false where they are more than
 // a path can be told by.
-func gaps(p fabric.Path, at seenAt, silent func(string) bool) (note string, ok bool) {
+func describeGaps(p fabric.Path, at sightingsBySwitch, silent func(string) bool) (note string, ok bool) {
 	gap := false
 	for _, h := range p {
 		if at[h.Switch] != nil {
@@ -299,11 +299,11 @@ func gaps(p fabric.Path, at seenAt, silent func(string) bool) (note string, ok b
 	return "filled, as one way fits: " + note, true
 }
 
-// fitting lists shortest paths whose hops came in by the ports they were seen at,
+// fittingPaths lists shortest paths whose hops came in by the ports they were seen at,
 // and that at every distance cross a switch that saw the flow, if one did. whole is
 // false, and none is listed, when they are too many.
-func (s *Stitcher) fitting(access [2]fabric.Hop, at seenAt) (out []fabric.Path, whole bool) {
-	dist := s.from(s.index[access[0].Switch])
+func (s *Stitcher) fittingPaths(access [2]fabric.Hop, at sightingsBySwitch) (out []fabric.Path, whole bool) {
+	dist := s.distancesFrom(s.index[access[0].Switch])
 	last := s.index[access[1].Switch]
 	if dist[last] == unreachable || int(dist[last]) >= maxHops {
 		return nil, true
@@ -328,13 +328,13 @@ func (s *Stitcher) fitting(access [2]fabric.Hop, at seenAt) (out []fabric.Path, 
 		p[level] = fabric.Hop{Switch: s.names[sw], Out: port}
 		if level == 0 {
 			p[0].In = access[0].In
-			if x == nil || slices.Contains(x.ports(), p[0].In) {
+			if x == nil || slices.Contains(x.currentPorts(), p[0].In) {
 				out = append(out, slices.Clone(p))
 			}
 			return
 		}
 		for _, c := range s.cables[sw] {
-			if int(dist[c.far]) == level-1 && (x == nil || slices.Contains(x.ports(), c.port)) {
+			if int(dist[c.far]) == level-1 && (x == nil || slices.Contains(x.currentPorts(), c.port)) {
 				p[level].In = c.port
 				walk(c.far, c.farPort, level-1)
 			}
@@ -347,8 +347,8 @@ func (s *Stitcher) fitting(access [2]fabric.Hop, at seenAt) (out []fabric.Path, 
 	return out, true
 }
 
-// moving reports whether the flow's route changed lately.
-func moving(at seenAt) bool {
+// routeChanged reports whether the flow's route changed lately.
+func routeChanged(at sightingsBySwitch) bool {
 	for _, x := range at {
 		if len(x.Older) > 0 {
 			return true
@@ -357,22 +357,22 @@ func moving(at seenAt) bool {
 	return false
 }
 
-// ports are those that packets of now come in by.
-func (x *Sighting) ports() []string {
+// currentPorts are those that packets of now come in by.
+func (x *Sighting) currentPorts() []string {
 	if x.Balanced {
 		return append([]string{x.Port}, x.Older...)
 	}
 	return []string{x.Port}
 }
 
-// odd finds the one cable that has to be elsewhere for the sightings to join up: the
+// findMismatch finds the one cable that has to be elsewhere for the sightings to join up: the
 // walk back stops at a port, and what is left makes one way from the source's NIC to
 // one switch, or nothing is left and the NIC itself is plugged in there.
-func (s *Stitcher) odd(src string, last fabric.Hop, at seenAt, silent func(string) bool) *Odd {
-	if moving(at) {
+func (s *Stitcher) findMismatch(src string, last fabric.Hop, at sightingsBySwitch, silent func(string) bool) *PortMismatch {
+	if routeChanged(at) {
 		return nil
 	}
-	tail, stop := s.follow(src, last, at)
+	tail, stop := s.walkBack(src, last, at)
 	if len(tail) == 0 {
 		return nil
 	}
@@ -382,7 +382,7 @@ func (s *Stitcher) odd(src string, last fabric.Hop, at seenAt, silent func(strin
 		}
 		stop = tail[0].Switch + ":" + tail[0].In
 	}
-	rest := make(seenAt, len(at))
+	rest := make(sightingsBySwitch, len(at))
 	for sw, x := range at {
 		rest[sw] = x
 	}
@@ -390,15 +390,15 @@ func (s *Stitcher) odd(src string, last fabric.Hop, at seenAt, silent func(strin
 		delete(rest, h.Switch)
 	}
 	if len(rest) == 0 {
-		if !fabric.IsNIC(s.g.Peer(stop)) {
+		if !fabric.IsNIC(s.g.PeerOf(stop)) {
 			return nil // from a switch that is not named
 		}
-		return &Odd{At: stop, From: src}
+		return &PortMismatch{At: stop, From: src}
 	}
 	for sw := range rest {
-		p, stop2 := s.follow(src, fabric.Hop{Switch: sw}, rest)
+		p, stop2 := s.walkBack(src, fabric.Hop{Switch: sw}, rest)
 		if stop2 == "" && len(p) == len(rest) {
-			return &Odd{At: stop, From: sw}
+			return &PortMismatch{At: stop, From: sw}
 		}
 	}
 	return nil

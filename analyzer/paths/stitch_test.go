@@ -71,13 +71,13 @@ func TestStitch(t *testing.T) {
 	}
 	for _, tt := range tests {
 		st := NewStitcher(graph(t))
-		r := st.Stitch("h1/eth1", "h2/eth1", saw(tt.seen), func(sw string) bool { return slices.Contains(strings.Fields(tt.silent), sw) })
+		r := st.StitchPath("h1/eth1", "h2/eth1", saw(tt.seen), func(sw string) bool { return slices.Contains(strings.Fields(tt.silent), sw) })
 		odd := ""
-		if r.Odd != nil {
-			odd = r.Odd.At + " " + r.Odd.From
+		if r.Mismatch != nil {
+			odd = r.Mismatch.At + " " + r.Mismatch.From
 		}
-		if r.State != tt.state || r.Path.Key() != tt.path || len(r.Candidates) != tt.cands || r.Split != tt.split || odd != tt.odd {
-			t.Errorf("%s: %s %q, %d candidates, split %v, odd %q; want %s %q, %d, %v, %q; notes %q", tt.name, r.State, r.Path.Key(), len(r.Candidates), r.Split, odd,
+		if r.State != tt.state || r.Path.CanonicalKey() != tt.path || len(r.Candidates) != tt.cands || r.Split != tt.split || odd != tt.odd {
+			t.Errorf("%s: %s %q, %d candidates, split %v, odd %q; want %s %q, %d, %v, %q; notes %q", tt.name, r.State, r.Path.CanonicalKey(), len(r.Candidates), r.Split, odd,
 				tt.state, tt.path, tt.cands, tt.split, tt.odd, r.Notes)
 		}
 		if (r.State == fabric.PathUnknown || tt.silent != "") && len(r.Notes) == 0 {
@@ -91,12 +91,12 @@ func TestStitchTimes(t *testing.T) {
 	seen := saw("leaf1:dn1 spine1:dn1 spine2:dn1 leaf2:up2<up1")
 	seen[2].First = sec(7)
 	st := NewStitcher(graph(t))
-	if r := st.Stitch("h1/eth1", "h2/eth1", seen, none); !r.Since.Equal(sec(7)) || !r.OldUntil.Equal(sec(4)) || r.Seen != 7 {
-		t.Errorf("since %s, old until %s, seen %b", r.Since, r.OldUntil, r.Seen)
+	if r := st.StitchPath("h1/eth1", "h2/eth1", seen, none); !r.Since.Equal(sec(7)) || !r.PreviousUntil.Equal(sec(4)) || r.SightedHops != 7 {
+		t.Errorf("since %s, old until %s, seen %b", r.Since, r.PreviousUntil, r.SightedHops)
 	}
-	r := st.Stitch("h1/eth1", "h2/eth1", saw("leaf1:dn1 leaf2:up2"), all)
-	if !r.OldUntil.IsZero() || r.Seen != 5 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "spine2") {
-		t.Errorf("old until %s, seen %b, notes %q", r.OldUntil, r.Seen, r.Notes)
+	r := st.StitchPath("h1/eth1", "h2/eth1", saw("leaf1:dn1 leaf2:up2"), all)
+	if !r.PreviousUntil.IsZero() || r.SightedHops != 5 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "spine2") {
+		t.Errorf("old until %s, seen %b, notes %q", r.PreviousUntil, r.SightedHops, r.Notes)
 	}
 }
 
@@ -122,7 +122,7 @@ func sightings(p fabric.Path) []Sighting {
 }
 
 func holdsKey(all []fabric.Path, p fabric.Path) bool {
-	return slices.ContainsFunc(all, func(c fabric.Path) bool { return c.Key() == p.Key() })
+	return slices.ContainsFunc(all, func(c fabric.Path) bool { return c.CanonicalKey() == p.CanonicalKey() })
 }
 
 // TestStitchNeverWrong: with all switches telling it is the truth; with any of them
@@ -131,9 +131,9 @@ func TestStitchNeverWrong(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	found, filled, unsure := 0, 0, 0
 	for _, o := range fabrics {
-		g := fabric.NewGraph(clos.Clos(o))
+		g := fabric.NewGraph(clos.NewTopology(o))
 		st := NewStitcher(g)
-		nics := g.NICs()
+		nics := g.NICIDs()
 		for range 4000 {
 			src, dst := nics[rng.IntN(len(nics))], nics[rng.IntN(len(nics))]
 			ways := g.ShortestPaths(src, dst, 64)
@@ -143,8 +143,8 @@ func TestStitchNeverWrong(t *testing.T) {
 			truth := ways[rng.IntN(len(ways))]
 			full := sightings(truth)
 			rng.Shuffle(len(full), func(i, j int) { full[i], full[j] = full[j], full[i] })
-			if r := st.Stitch(src, dst, full, none); r.Path.Key() != truth.Key() || len(r.Notes) != 0 {
-				t.Fatalf("%+v: all of %s is seen: %s %s %q", o, truth.Key(), r.State, r.Path.Key(), r.Notes)
+			if r := st.StitchPath(src, dst, full, none); r.Path.CanonicalKey() != truth.CanonicalKey() || len(r.Notes) != 0 {
+				t.Fatalf("%+v: all of %s is seen: %s %s %q", o, truth.CanonicalKey(), r.State, r.Path.CanonicalKey(), r.Notes)
 			}
 			silent, late := map[string]bool{}, map[string]bool{}
 			for i := range g.Topo.Switches {
@@ -156,21 +156,21 @@ func TestStitchNeverWrong(t *testing.T) {
 				}
 			}
 			part := slices.DeleteFunc(slices.Clone(full), func(x Sighting) bool { return silent[x.Switch] || late[x.Switch] })
-			r := st.Stitch(src, dst, part, func(sw string) bool { return silent[sw] })
+			r := st.StitchPath(src, dst, part, func(sw string) bool { return silent[sw] })
 			switch {
-			case r.State == fabric.PathValid && r.Path.Key() != truth.Key():
-				t.Fatalf("%+v: %s is taken for %s; seen %+v, silent %v", o, truth.Key(), r.Path.Key(), part, silent)
+			case r.State == fabric.PathValid && r.Path.CanonicalKey() != truth.CanonicalKey():
+				t.Fatalf("%+v: %s is taken for %s; seen %+v, silent %v", o, truth.CanonicalKey(), r.Path.CanonicalKey(), part, silent)
 			case r.State == fabric.PathValid && len(part) < len(full):
 				filled++
 				for _, h := range truth {
 					if late[h.Switch] {
-						t.Fatalf("%s did not see the flow and is on its path %s", h.Switch, r.Path.Key())
+						t.Fatalf("%s did not see the flow and is on its path %s", h.Switch, r.Path.CanonicalKey())
 					}
 				}
 			case r.State == fabric.PathValid:
 				found++
 			case len(r.Candidates) > 0 && !holdsKey(r.Candidates, truth):
-				t.Fatalf("%+v: %s is not a candidate: %v; seen %+v", o, truth.Key(), r.Candidates, part)
+				t.Fatalf("%+v: %s is not a candidate: %v; seen %+v", o, truth.CanonicalKey(), r.Candidates, part)
 			default:
 				unsure++
 			}
@@ -188,9 +188,9 @@ func TestStitchRouteChange(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	changed := 0
 	for _, o := range fabrics {
-		g := fabric.NewGraph(clos.Clos(o))
+		g := fabric.NewGraph(clos.NewTopology(o))
 		st := NewStitcher(g)
-		nics := g.NICs()
+		nics := g.NICIDs()
 		for range 3000 {
 			src, dst := nics[rng.IntN(len(nics))], nics[rng.IntN(len(nics))]
 			ways := g.ShortestPaths(src, dst, 64)
@@ -230,12 +230,12 @@ func TestStitchRouteChange(t *testing.T) {
 					tells = tells || len(x.Older) > 0 || !slices.ContainsFunc(old, func(h fabric.Hop) bool { return h.Switch == x.Switch && h.In == x.Port })
 				}
 			}
-			r := st.Stitch(src, dst, seen, func(sw string) bool { return silent[sw] })
-			if silence == 0 && r.Path.Key() != now.Key() {
-				t.Fatalf("%+v: from %s to %s: %s %s %q", o, old.Key(), now.Key(), r.State, r.Path.Key(), r.Notes)
+			r := st.StitchPath(src, dst, seen, func(sw string) bool { return silent[sw] })
+			if silence == 0 && r.Path.CanonicalKey() != now.CanonicalKey() {
+				t.Fatalf("%+v: from %s to %s: %s %s %q", o, old.CanonicalKey(), now.CanonicalKey(), r.State, r.Path.CanonicalKey(), r.Notes)
 			}
-			if r.State == fabric.PathValid && r.Path.Key() != now.Key() && (tells || r.Path.Key() != old.Key()) {
-				t.Fatalf("%+v: from %s to %s is taken for %s; seen %+v silent %v", o, old.Key(), now.Key(), r.Path.Key(), seen, silent)
+			if r.State == fabric.PathValid && r.Path.CanonicalKey() != now.CanonicalKey() && (tells || r.Path.CanonicalKey() != old.CanonicalKey()) {
+				t.Fatalf("%+v: from %s to %s is taken for %s; seen %+v silent %v", o, old.CanonicalKey(), now.CanonicalKey(), r.Path.CanonicalKey(), seen, silent)
 			}
 			changed++
 		}
@@ -252,7 +252,7 @@ func FuzzStitch(f *testing.F) {
 	g := graph(f)
 	var ends []string
 	for _, sw := range g.Topo.Switches {
-		ends = append(append(ends, g.Ends(sw.Name)...), sw.Name+":zz")
+		ends = append(append(ends, g.EndsOf(sw.Name)...), sw.Name+":zz")
 	}
 	ends = append(ends, "leaf9:dn1", ":", "spine1:")
 	f.Fuzz(func(t *testing.T, picks []byte, mute uint8) {
@@ -267,21 +267,21 @@ func FuzzStitch(f *testing.F) {
 			seen = append(seen, x)
 		}
 		st := NewStitcher(g)
-		r := st.Stitch("h1/eth1", "h2/eth1", seen, func(sw string) bool { return mute&(1<<st.index[sw]) != 0 })
+		r := st.StitchPath("h1/eth1", "h2/eth1", seen, func(sw string) bool { return mute&(1<<st.index[sw]) != 0 })
 		if (r.State == fabric.PathValid) != (len(r.Path) > 0) {
-			t.Fatalf("state %s with path %q", r.State, r.Path.Key())
+			t.Fatalf("state %s with path %q", r.State, r.Path.CanonicalKey())
 		}
 		if r.State != fabric.PathValid && len(r.Notes) == 0 {
 			t.Fatal("nothing says why")
 		}
 		for _, p := range append([]fabric.Path{r.Path}, r.Candidates...) {
-			dirs := p.Directions("h1/eth1", "h2/eth1")
+			dirs := p.LinkDirections("h1/eth1", "h2/eth1")
 			if len(p) > 0 && len(dirs) != len(p)+1 {
-				t.Fatalf("path %s has holes", p.Key())
+				t.Fatalf("path %s has holes", p.CanonicalKey())
 			}
 			for _, d := range dirs {
-				if g.Peer(d.From) != d.To {
-					t.Fatalf("path %s crosses %s, which is no cable", p.Key(), d)
+				if g.PeerOf(d.From) != d.To {
+					t.Fatalf("path %s crosses %s, which is no cable", p.CanonicalKey(), d)
 				}
 			}
 		}
@@ -303,16 +303,16 @@ func TestMapper(t *testing.T) {
 		{"10.0.1.2:49152", "10.9.9.9:862", ""},
 		{"10.0.1.2:49152", "10.0.1.2:862", ""},
 	} {
-		e, err := m.Edge(g, sighting.Flow{Src: netip.MustParseAddrPort(tt.src), Dst: netip.MustParseAddrPort(tt.dst)})
+		e, err := m.ProbeFlow(g, sighting.Flow{Src: netip.MustParseAddrPort(tt.src), Dst: netip.MustParseAddrPort(tt.dst)})
 		if got := e.String(); (err == nil) != (tt.want != "") || err == nil && got != tt.want {
 			t.Errorf("%s to %s: %s, %v; want %q", tt.src, tt.dst, got, err, tt.want)
 		}
 	}
-	if _, err := m.Edge(g, sighting.Flow{}); err == nil || !strings.Contains(fmt.Sprint(err), `"src"`) {
+	if _, err := m.ProbeFlow(g, sighting.Flow{}); err == nil || !strings.Contains(fmt.Sprint(err), `"src"`) {
 		t.Errorf("no addresses: %v", err)
 	}
 	both := Mapper{SourcePort: 800, StampPort: 862}
-	if e, err := both.Edge(g, sighting.Flow{Src: netip.MustParseAddrPort("10.0.1.2:862"), Dst: netip.MustParseAddrPort("10.0.2.2:862")}); err == nil {
+	if e, err := both.ProbeFlow(g, sighting.Flow{Src: netip.MustParseAddrPort("10.0.1.2:862"), Dst: netip.MustParseAddrPort("10.0.2.2:862")}); err == nil {
 		t.Errorf("a packet that may be either is %s", e)
 	}
 }

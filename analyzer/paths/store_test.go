@@ -11,7 +11,7 @@ import (
 	"github.com/graylink/graylink/internal/schedule/clos"
 )
 
-var probe = fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1"}
+var probe = fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1"}
 
 func sec(n float64) time.Time { return time.Unix(1000, 0).Add(time.Duration(n * 1e9)) }
 
@@ -29,29 +29,29 @@ func lost(cands ...fabric.Path) fabric.Resolved {
 	return fabric.Resolved{State: fabric.PathUnknown, Candidates: cands, Notes: []string{"lost"}}
 }
 
-func tell(t testing.TB, s *Store, e fabric.Edge, w word) {
+func tell(t testing.TB, s *Store, e fabric.Flow, w pathReport) {
 	t.Helper()
-	k, ok := s.key(e)
+	k, ok := s.keyOf(e)
 	if !ok {
 		t.Fatalf("edge %s is not of the fabric", e)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.say(k, w)
+	s.applyReport(k, w)
 }
 
-func traced(at float64, r fabric.Resolved) word {
-	return word{source: ByTrace, at: sec(at), Resolved: r}
+func traced(at float64, r fabric.Resolved) pathReport {
+	return pathReport{source: ByTrace, at: sec(at), Resolved: r}
 }
 
 // sighted is a path of which the switches leaf1 and leaf2 and the spine saw the flow.
-func sighted(at, since float64, p fabric.Path) word {
-	return word{source: BySightings, at: sec(at), Resolved: resolved(p), since: sec(since), seen: 1<<len(p) - 1}
+func sighted(at, since float64, p fabric.Path) pathReport {
+	return pathReport{source: BySightings, at: sec(at), Resolved: resolved(p), since: sec(since), sightedHops: 1<<len(p) - 1}
 }
 
 func vouchAll(s *Store, until, heard float64, switches ...string) {
 	for _, sw := range switches {
-		s.vouchFor(sw, sec(until), sec(heard))
+		s.recordSwitchAnswer(sw, sec(until), sec(heard))
 	}
 }
 
@@ -62,12 +62,12 @@ type asked struct {
 	cands    int
 }
 
-func ask(t *testing.T, s *Store, e fabric.Edge, all ...asked) {
+func ask(t *testing.T, s *Store, e fabric.Flow, all ...asked) {
 	t.Helper()
 	for _, a := range all {
-		b, ok := s.At(e, sec(a.from), sec(a.to))
-		if !ok || b.State != a.state || b.Path.Key() != a.path.Key() || len(b.Candidates) != a.cands {
-			t.Errorf("window %g to %g: %s %q and %d candidates; want %s %q and %d", a.from, a.to, b.State, b.Path.Key(), len(b.Candidates), a.state, a.path.Key(), a.cands)
+		b, ok := s.BindingAt(e, sec(a.from), sec(a.to))
+		if !ok || b.State != a.state || b.Path.CanonicalKey() != a.path.CanonicalKey() || len(b.Candidates) != a.cands {
+			t.Errorf("window %g to %g: %s %q and %d candidates; want %s %q and %d", a.from, a.to, b.State, b.Path.CanonicalKey(), len(b.Candidates), a.state, a.path.CanonicalKey(), a.cands)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func TestRule1AndRule2(t *testing.T) {
 		asked{45, 51, fabric.PathUnknown, nil, 2},
 		asked{15, 65, fabric.PathUnknown, nil, 2}, // both, each once
 		asked{60, 70, fabric.PathValid, by(1), 0})
-	if b, _ := s.Bind(probe); b.Version != 3 || !b.Since.Equal(sec(60)) || s.Version() != 3 {
+	if b, _ := s.CurrentBinding(probe); b.Version != 3 || !b.Since.Equal(sec(60)) || s.Version() != 3 {
 		t.Errorf("bound %+v, map version %d", b, s.Version())
 	}
 	// A path that is seen again without another in between held all the time.
@@ -125,7 +125,7 @@ func TestRule4TheNewerWordHolds(t *testing.T) {
 	vouchAll(s, 20, 23, all...)
 	source := func(want Source, state fabric.PathState) {
 		t.Helper()
-		if b, _ := s.Bind(probe); b.Source != want || b.State != state {
+		if b, _ := s.CurrentBinding(probe); b.Source != want || b.State != state {
 			t.Errorf("%s by %s; want %s by %s", b.State, b.Source, state, want)
 		}
 	}
@@ -149,17 +149,17 @@ func TestRule4TheNewerWordHolds(t *testing.T) {
 	}
 	ask(t, s, probe, asked{5, 26, fabric.PathValid, by(1), 0}, asked{26.5, 27, fabric.PathUnknown, nil, 2}, asked{27, 28, fabric.PathValid, by(2), 0})
 	// Switches that see it but cannot tell the path are silent about what fits.
-	unsure := word{source: BySightings, at: sec(30), Resolved: lost(), against: func(p fabric.Path) bool { return p[1].Switch != "spine2" }}
+	unsure := pathReport{source: BySightings, at: sec(30), Resolved: lost(), contradicts: func(p fabric.Path) bool { return p[1].Switch != "spine2" }}
 	tell(t, s, probe, unsure)
 	source(ByTrace, fabric.PathValid)
-	unsure.at, unsure.against = sec(31), func(p fabric.Path) bool { return p[1].Switch != "spine1" }
+	unsure.at, unsure.contradicts = sec(31), func(p fabric.Path) bool { return p[1].Switch != "spine1" }
 	tell(t, s, probe, unsure)
 	source(ByTrace, fabric.PathStale)
 }
 
-func mustKey(t testing.TB, s *Store, e fabric.Edge) key {
+func mustKey(t testing.TB, s *Store, e fabric.Flow) flowKey {
 	t.Helper()
-	k, ok := s.key(e)
+	k, ok := s.keyOf(e)
 	if !ok {
 		t.Fatal(e)
 	}
@@ -171,24 +171,24 @@ func TestRule5AnswersConfirmUnsaid(t *testing.T) {
 	tell(t, s, probe, sighted(10, 4, by(1)))
 	ask(t, s, probe, asked{3, 5, fabric.PathUnknown, nil, 1})
 	vouchAll(s, 100, 103, "leaf1", "spine1", "leaf2")
-	s.toldUntil(sec(105))
+	s.setReportedUntil(sec(105))
 	ask(t, s, probe, asked{4, 105, fabric.PathValid, by(1), 0}, asked{100, 106, fabric.PathStale, by(1), 0})
-	s.toldUntil(sec(1e6))
+	s.setReportedUntil(sec(1e6))
 	ask(t, s, probe, asked{4, 100, fabric.PathValid, by(1), 0}, asked{100, 113, fabric.PathValid, by(1), 0}, asked{112, 114, fabric.PathStale, by(1), 0})
 	// Every switch that sees it has to answer; one that does not see it need not.
 	vouchAll(s, 200, 203, "leaf1", "spine2", "leaf2")
 	ask(t, s, probe, asked{112, 114, fabric.PathStale, by(1), 0})
-	if b, _ := s.Bind(probe); !b.Confirmed.Equal(sec(100)) {
+	if b, _ := s.CurrentBinding(probe); !b.Confirmed.Equal(sec(100)) {
 		t.Errorf("confirmed at %s", b.Confirmed)
 	}
 	// The last sighting of the old path is known better than by the answers.
 	next := sighted(210, 206, by(2))
-	next.oldUntil = sec(205)
+	next.previousUntil = sec(205)
 	tell(t, s, probe, next)
 	ask(t, s, probe, asked{4, 205, fabric.PathValid, by(1), 0}, asked{204, 206, fabric.PathUnknown, nil, 2}, asked{206, 207, fabric.PathValid, by(2), 0})
 	// What the switches cannot tell any more they do not vouch for.
 	vouchAll(s, 250, 253, "spine2")
-	tell(t, s, probe, word{source: BySightings, at: sec(254), Resolved: lost()})
+	tell(t, s, probe, pathReport{source: BySightings, at: sec(254), Resolved: lost()})
 	vouchAll(s, 300, 303, "leaf1", "spine2", "leaf2")
 	ask(t, s, probe, asked{260, 270, fabric.PathStale, by(2), 0})
 }
@@ -202,21 +202,21 @@ func TestRule7StaleAndForgotten(t *testing.T) {
 	tell(t, s, reply, sighted(10, 10, by(1)))
 	states := func(valid, stale, unknown int) {
 		t.Helper()
-		n := s.States()
+		n := s.StateCounts()
 		if n[fabric.PathValid] != valid || n[fabric.PathStale] != stale || n[fabric.PathUnknown] != unknown {
 			t.Errorf("states %v, want %d %d %d", n, valid, stale, unknown)
 		}
 	}
-	s.Expire(sec(20))
+	s.ExpireFlows(sec(20))
 	states(2, 0, 0)
-	s.Expire(sec(20.1))
+	s.ExpireFlows(sec(20.1))
 	states(1, 1, 0)
-	s.Expire(sec(10).Add(traceHolds + 1))
+	s.ExpireFlows(sec(10).Add(traceHolds + 1))
 	states(0, 2, 0)
 	ask(t, s, probe, asked{0, 0, fabric.PathValid, by(2), 0})
-	s.Expire(sec(0).Add(keepVersions + 1))
+	s.ExpireFlows(sec(0).Add(keepVersions + 1))
 	ask(t, s, probe, asked{0, 0, fabric.PathUnknown, nil, 1})
-	s.Expire(sec(10).Add(keepFlows + 1))
+	s.ExpireFlows(sec(10).Add(keepFlows + 1))
 	states(0, 0, 0)
 	empty(t, s)
 }
@@ -224,15 +224,15 @@ func TestRule7StaleAndForgotten(t *testing.T) {
 // empty: nothing is left of flows that were forgotten.
 func empty(t *testing.T, s *Store) {
 	t.Helper()
-	if len(s.flows) != 0 || len(s.routes.byEnds) != 0 || len(s.Edges("", "")) != 0 || len(s.Turn(0, 1)) != 0 {
+	if len(s.flows) != 0 || len(s.routes.byEnds) != 0 || len(s.FlowsBetween("", "")) != 0 || len(s.EveryNth(0, 1)) != 0 {
 		t.Errorf("left: %d flows, %d routes", len(s.flows), len(s.routes.byEnds))
 	}
-	for place, list := range s.routes.places {
+	for place, list := range s.routes.routesByElement {
 		if len(list) != 0 {
 			t.Errorf("place %d still lists %d routes", place, len(list))
 		}
 	}
-	for nic, list := range s.ofNIC {
+	for nic, list := range s.recordsByNIC {
 		if len(list) != 0 {
 			t.Errorf("NIC %d still lists %d flows", nic, len(list))
 		}
@@ -245,7 +245,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	for i := range 100 {
 		tell(t, s, probe, traced(float64(i), resolved(by(1+i%2))))
 	}
-	b := s.record(probe)
+	b := s.recordOf(probe)
 	if len(b.past) != maxVersions || s.Version() != 100 {
 		t.Errorf("%d versions are kept of %d", len(b.past), s.Version())
 	}
@@ -263,13 +263,13 @@ func TestMemoryIsBounded(t *testing.T) {
 	reply := probe
 	reply.Reply = true
 	tell(t, s, reply, traced(1, long))
-	got, _ := s.Bind(reply)
-	if len(got.Candidates) != 0 || len(got.Notes) != maxNotes || len(got.Notes[1]) != maxNote || got.Notes[maxNotes-1] != "33 candidates are not listed" {
+	got, _ := s.CurrentBinding(reply)
+	if len(got.Candidates) != 0 || len(got.Notes) != maxNotes || len(got.Notes[1]) != maxNoteBytes || got.Notes[maxNotes-1] != "33 candidates are not listed" {
 		t.Errorf("%d candidates, %d notes", len(got.Candidates), len(got.Notes))
 	}
 	long.Candidates = many[:maxCandidates]
 	tell(t, s, reply, traced(2, long))
-	if got, _ := s.Bind(reply); len(got.Candidates) != maxCandidates {
+	if got, _ := s.CurrentBinding(reply); len(got.Candidates) != maxCandidates {
 		t.Errorf("%d candidates", len(got.Candidates))
 	}
 	// Where too many routes are known there is no past and there are no candidates.
@@ -277,10 +277,10 @@ func TestMemoryIsBounded(t *testing.T) {
 	tell(t, s, probe, traced(101, resolved(by(1))))
 	long.Candidates = many[:2]
 	tell(t, s, reply, traced(102, long))
-	if got, _ := s.Bind(reply); len(got.Candidates) != 0 || len(b.past) != 0 {
+	if got, _ := s.CurrentBinding(reply); len(got.Candidates) != 0 || len(b.past) != 0 {
 		t.Errorf("%d candidates, %d versions", len(got.Candidates), len(b.past))
 	}
-	s.Expire(sec(102).Add(keepFlows + 1))
+	s.ExpireFlows(sec(102).Add(keepFlows + 1))
 	empty(t, s)
 }
 
@@ -290,12 +290,12 @@ func TestAccessPortsOtherThanTheTopologys(t *testing.T) {
 	s := NewStore(graph(t))
 	odd := by(1)
 	odd[0].In, odd[2].Out = "dn9", "dn8"
-	reply := fabric.Edge{Src: probe.Dst, Dst: probe.Src, Reply: true} // the same way as probe
+	reply := fabric.Flow{Src: probe.Dst, Dst: probe.Src, Reply: true} // the same way as probe
 	tell(t, s, probe, traced(1, resolved(odd)))
 	tell(t, s, reply, traced(1, resolved(by(1))))
-	for e, want := range map[fabric.Edge]fabric.Path{probe: odd, reply: by(1)} {
-		if b, _ := s.Bind(e); b.Path.Key() != want.Key() {
-			t.Errorf("%s goes %q, want %q", e, b.Path.Key(), want.Key())
+	for e, want := range map[fabric.Flow]fabric.Path{probe: odd, reply: by(1)} {
+		if b, _ := s.CurrentBinding(e); b.Path.CanonicalKey() != want.CanonicalKey() {
+			t.Errorf("%s goes %q, want %q", e, b.Path.CanonicalKey(), want.CanonicalKey())
 		}
 	}
 }
@@ -303,31 +303,31 @@ func TestAccessPortsOtherThanTheTopologys(t *testing.T) {
 // TestCrossing compares with a search over all flows, while paths change, fail and
 // are forgotten.
 func TestCrossing(t *testing.T) {
-	g := fabric.NewGraph(clos.Clos(clos.Options{LeavesPerPod: 3, SpinesPerPod: 2, NICsPerLeaf: 3}))
+	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 3, SpinesPerPod: 2, NICsPerLeaf: 3}))
 	s := NewStore(g)
 	rng := rand.New(rand.NewPCG(1, 1))
 	var elements []fabric.Element
 	for _, sw := range g.Topo.Switches {
-		elements = append(elements, fabric.Element{Element: sw.Name, Kind: fabric.KindSwitch})
+		elements = append(elements, fabric.Element{ID: sw.Name, Kind: fabric.KindSwitch})
 	}
 	for i := range g.Topo.Links {
-		elements = append(elements, fabric.Element{Element: g.Topo.Links[i].ID(), Kind: fabric.KindLink})
+		elements = append(elements, fabric.Element{ID: g.Topo.Links[i].ID(), Kind: fabric.KindLink})
 	}
-	for _, nic := range g.NICs() {
-		elements = append(elements, fabric.Element{Element: nic, Kind: fabric.KindNIC})
+	for _, nic := range g.NICIDs() {
+		elements = append(elements, fabric.Element{ID: nic, Kind: fabric.KindNIC})
 	}
-	nics := g.NICs()
+	nics := g.NICIDs()
 	way := g.ShortestPaths(nics[0], nics[len(nics)-1], 1)[0]
 	between := way[0].Switch + "->" + way[len(way)-1].Switch
-	elements = append(elements, fabric.Element{Element: fabric.OwnerOf(nics[0]), Kind: fabric.KindHost}, fabric.Element{Element: way[0].Switch, Kind: fabric.KindLeafUplinks},
-		fabric.Element{Element: way[0].Switch + ":" + way[0].Out, Kind: fabric.KindPort}, fabric.Element{Element: way[0].Switch + ":" + way[0].Out + "@tc3", Kind: fabric.KindQueue},
-		fabric.Element{Element: between, Kind: fabric.KindPair}, fabric.Element{Element: way[0].Switch + "->" + way[1].Switch + "->" + way[2].Switch, Kind: fabric.KindCorridor})
+	elements = append(elements, fabric.Element{ID: fabric.OwnerOf(nics[0]), Kind: fabric.KindHost}, fabric.Element{ID: way[0].Switch, Kind: fabric.KindLeafUplinks},
+		fabric.Element{ID: way[0].Switch + ":" + way[0].Out, Kind: fabric.KindPort}, fabric.Element{ID: way[0].Switch + ":" + way[0].Out + "@tc3", Kind: fabric.KindQueue},
+		fabric.Element{ID: between, Kind: fabric.KindPair}, fabric.Element{ID: way[0].Switch + "->" + way[1].Switch + "->" + way[2].Switch, Kind: fabric.KindCorridor})
 	for step := range 3000 {
-		e := fabric.Edge{Src: nics[rng.IntN(len(nics))], Dst: nics[rng.IntN(len(nics))], Flow: rng.IntN(2), Reply: rng.IntN(2) == 0}
+		e := fabric.Flow{Src: nics[rng.IntN(len(nics))], Dst: nics[rng.IntN(len(nics))], Number: rng.IntN(2), Reply: rng.IntN(2) == 0}
 		if e.Src == e.Dst {
 			continue
 		}
-		from, to := e.Ends()
+		from, to := e.Endpoints()
 		ways := g.ShortestPaths(from, to, 10)
 		w := traced(float64(step), resolved(ways[rng.IntN(len(ways))]))
 		switch rng.IntN(10) {
@@ -341,41 +341,41 @@ func TestCrossing(t *testing.T) {
 			continue
 		}
 		for _, el := range elements {
-			var want []fabric.Edge
-			for _, e := range s.Edges("", "") {
-				b, _ := s.Bind(e)
-				from, to := e.Ends()
-				if Crosses(b.Path, from, to, el) {
+			var want []fabric.Flow
+			for _, e := range s.FlowsBetween("", "") {
+				b, _ := s.CurrentBinding(e)
+				from, to := e.Endpoints()
+				if CrossesElement(b.Path, from, to, el) {
 					want = append(want, e)
 				}
 			}
-			got := s.Crossing(el)
-			slices.SortFunc(got, compare)
+			got := s.FlowsCrossing(el)
+			slices.SortFunc(got, compareFlows)
 			if !slices.Equal(got, want) {
-				t.Fatalf("step %d, %s: %d flows, want %d", step, el.Element, len(got), len(want))
+				t.Fatalf("step %d, %s: %d flows, want %d", step, el.ID, len(got), len(want))
 			}
 		}
 	}
 	for _, el := range elements[len(elements)-6:] {
-		if n := len(s.Crossing(el)); n == 0 || n == len(s.Edges("", "")) {
-			t.Errorf("%s %s: %d flows", el.Kind, el.Element, n)
+		if n := len(s.FlowsCrossing(el)); n == 0 || n == len(s.FlowsBetween("", "")) {
+			t.Errorf("%s %s: %d flows", el.Kind, el.ID, n)
 		}
 	}
 	n := 0
 	for turn := range 7 {
-		n += len(s.Turn(turn, 7))
+		n += len(s.EveryNth(turn, 7))
 	}
-	if all := s.Edges("", ""); n != len(all) || n == 0 {
+	if all := s.FlowsBetween("", ""); n != len(all) || n == 0 {
 		t.Errorf("seven turns met %d flows of %d", n, len(all))
 	}
-	for _, e := range s.Edges(nics[0], nics[1]) {
+	for _, e := range s.FlowsBetween(nics[0], nics[1]) {
 		if e.Src != nics[0] || e.Dst != nics[1] {
 			t.Errorf("asked for the flows of one pair, got %s", e)
 		}
 	}
-	if len(s.Edges("", nics[1])) == 0 || len(s.Edges("x/y", "")) != 0 {
+	if len(s.FlowsBetween("", nics[1])) == 0 || len(s.FlowsBetween("x/y", "")) != 0 {
 		t.Error("flows by destination, or of an unknown NIC")
 	}
-	s.Expire(sec(3000).Add(keepFlows + 1))
+	s.ExpireFlows(sec(3000).Add(keepFlows + 1))
 	empty(t, s)
 }

@@ -34,68 +34,68 @@ type Tables struct {
 	// sl is the service level of probes: adaptive routing may spare it.
 	sl uint8
 
-	mu    sync.Mutex
-	seed  maphash.Seed
-	last  ibfabric.Reading
-	since time.Time // when the last of the readings that agree and are not broken began to
-	lids  []ibfabric.LID
-	flows map[key]*followed
-	loose map[key]*followed // those that are not bound
-	swept time.Time         // when flows were last forgotten
+	mu        sync.Mutex
+	seed      maphash.Seed
+	last      ibfabric.Reading
+	since     time.Time // when the last of the readings that agree and are not broken began to
+	lids      []ibfabric.LID
+	flows     map[flowKey]*trackedFlow
+	unbound   map[flowKey]*trackedFlow // those that are not bound
+	lastSweep time.Time                // when flows were last forgotten
 }
 
-// followed is a flow whose path the tables tell.
-type followed struct {
-	walk  uint64 // what it was last bound to; 0: nothing
-	asked int64  // when it was last asked for
+// trackedFlow is a flow whose path the tables tell.
+type trackedFlow struct {
+	boundWalk   uint64 // what it was last bound to; 0: nothing
+	lastRequest int64  // when it was last asked for
 }
 
 // NewTables returns tables that have not been read and bind paths in store.
 func NewTables(store *Store, sl uint8) *Tables {
-	return &Tables{store: store, sl: sl, seed: maphash.MakeSeed(), flows: map[key]*followed{}, loose: map[key]*followed{}}
+	return &Tables{store: store, sl: sl, seed: maphash.MakeSeed(), flows: map[flowKey]*trackedFlow{}, unbound: map[flowKey]*trackedFlow{}}
 }
 
-// Follow takes care that a flow is bound from now on, if both its NICs are in the
+// FollowFlow takes care that a flow is bound from now on, if both its NICs are in the
 // fabric. One that is not asked for during keepFlows is forgotten.
-func (t *Tables) Follow(e fabric.Edge, now time.Time) {
-	k, ok := t.store.key(e)
+func (t *Tables) FollowFlow(e fabric.Flow, now time.Time) {
+	k, ok := t.store.keyOf(e)
 	if !ok {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f := t.flows[k]; f != nil {
-		f.asked = now.UnixNano()
+		f.lastRequest = now.UnixNano()
 		return
 	}
 	if t.last.Fabric == nil || t.lids[k.src] == 0 || t.lids[k.dst] == 0 {
 		return
 	}
-	f := &followed{asked: now.UnixNano()}
-	t.flows[k], t.loose[k] = f, f
-	t.bind(k, f)
+	f := &trackedFlow{lastRequest: now.UnixNano()}
+	t.flows[k], t.unbound[k] = f, f
+	t.bindFlow(k, f)
 }
 
-// Take takes a reading.
-func (t *Tables) Take(r ibfabric.Reading) {
+// ApplyReading takes a reading.
+func (t *Tables) ApplyReading(r ibfabric.Reading) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	other := t.last.Fabric != r.Fabric
 	if r.Broken {
 		for k, f := range t.flows {
-			if f.walk != 0 {
-				t.end(k, f, r.Begun, "the forwarding tables may have changed")
+			if f.boundWalk != 0 {
+				t.endPath(k, f, r.Begun, "the forwarding tables may have changed")
 			}
 		}
 	}
 	t.last = r
 	if other {
-		t.places(r.Fabric)
+		t.locateNICs(r.Fabric)
 	}
 	if other || r.Broken {
 		t.since = r.Ended
 	}
-	again := t.loose
+	again := t.unbound
 	switch {
 	case r.Broken: // the next reading that is not will confirm this one
 		again = nil
@@ -103,22 +103,22 @@ func (t *Tables) Take(r ibfabric.Reading) {
 		again = t.flows
 	}
 	for k, f := range again {
-		t.bind(k, f)
+		t.bindFlow(k, f)
 	}
 	// What is still bound as before has been confirmed; what is new is, from now on.
 	for i := range r.Fabric.Switches {
-		t.store.vouchFor(r.Fabric.Name(int32(i)), r.Begun, r.Ended)
+		t.store.recordSwitchAnswer(r.Fabric.NodeName(int32(i)), r.Begun, r.Ended)
 	}
-	if r.Ended.Sub(t.swept) < sweepEvery {
+	if r.Ended.Sub(t.lastSweep) < sweepEvery {
 		return
 	}
-	t.swept = r.Ended
+	t.lastSweep = r.Ended
 	old := r.Ended.Add(-keepFlows).UnixNano()
 	for k, f := range t.flows {
-		if f.asked < old {
-			t.end(k, f, r.Ended, "nobody asks for it")
+		if f.lastRequest < old {
+			t.endPath(k, f, r.Ended, "nobody asks for it")
 			delete(t.flows, k)
-			delete(t.loose, k)
+			delete(t.unbound, k)
 		}
 	}
 }
@@ -126,13 +126,13 @@ func (t *Tables) Take(r ibfabric.Reading) {
 // sweepEvery is how often flows are looked through for those that nobody asks for.
 const sweepEvery = time.Minute
 
-// places finds the topology's NICs in a fabric, and tells the store of its cables.
-func (t *Tables) places(f *ibfabric.Fabric) {
+// locateNICs finds the topology's NICs in a fabric, and tells the store of its cables.
+func (t *Tables) locateNICs(f *ibfabric.Fabric) {
 	t.lids = make([]ibfabric.LID, len(t.store.nicIDs))
 	g := t.store.Graph()
 	for i, id := range t.store.nicIDs {
-		if e, ok := port(g, f, id); ok {
-			t.lids[i] = f.LIDOf(e)
+		if e, ok := nicPort(g, f, id); ok {
+			t.lids[i] = f.FirstLID(e)
 		}
 	}
 	for i := range f.Switches {
@@ -148,12 +148,12 @@ func (t *Tables) places(f *ibfabric.Fabric) {
 			}
 			all = append(all, sighting.Neighbour{Port: strconv.Itoa(p), System: system, SystemPort: name})
 		}
-		t.store.neighbours(f.Name(int32(i)), all)
+		t.store.setAgentNeighbours(f.NodeName(int32(i)), all)
 	}
 }
 
-// port is the fabric's port of a NIC.
-func port(g *fabric.Graph, f *ibfabric.Fabric, id string) (ibfabric.End, bool) {
+// nicPort is the fabric's port of a NIC.
+func nicPort(g *fabric.Graph, f *ibfabric.Fabric, id string) (ibfabric.End, bool) {
 	for _, a := range g.NIC(id).Aliases {
 		text, ok := strings.CutPrefix(a, "guid:")
 		if !ok {
@@ -168,14 +168,14 @@ func port(g *fabric.Graph, f *ibfabric.Fabric, id string) (ibfabric.End, bool) {
 	return e, ok && int(e.Node) >= f.Switches
 }
 
-// end takes what is known of a flow's path as over.
-func (t *Tables) end(k key, f *followed, at time.Time, why string) {
-	t.loosen(k, f)
-	t.store.tell(k, word{source: ByTables, at: at, over: true, Resolved: fabric.Resolved{State: fabric.PathUnknown, Notes: []string{why}}})
+// endPath takes what is known of a flow's path as over.
+func (t *Tables) endPath(k flowKey, f *trackedFlow, at time.Time, why string) {
+	t.unbindFlow(k, f)
+	t.store.applyTables(k, pathReport{source: ByTables, at: at, ended: true, Resolved: fabric.Resolved{State: fabric.PathUnknown, Notes: []string{why}}})
 }
 
-// bind takes a flow's path by the last reading into the store, if it is another.
-func (t *Tables) bind(k key, f *followed) {
+// bindFlow takes a flow's path by the last reading into the store, if it is another.
+func (t *Tables) bindFlow(k flowKey, f *trackedFlow) {
 	src, dst := t.lids[k.src], t.lids[k.dst]
 	if k.flow&replyBit != 0 {
 		src, dst = dst, src
@@ -183,8 +183,8 @@ func (t *Tables) bind(k key, f *followed) {
 	fab := t.last.Fabric
 	hops, err := fab.Walk(src, dst)
 	if err == nil && len(fab.Adaptive) > 0 {
-		if all, whole, failed := fab.Candidates(src, dst, t.sl, maxCandidates); failed != nil || len(all) != 1 || !whole {
-			t.choose(k, f, all)
+		if all, whole, failed := fab.CandidateWalks(src, dst, t.sl, maxCandidates); failed != nil || len(all) != 1 || !whole {
+			t.markBalanced(k, f, all)
 			return
 		}
 	}
@@ -197,43 +197,43 @@ func (t *Tables) bind(k key, f *followed) {
 		}{fab.Nodes[hop.Switch].GUID, hop.In, hop.Out})
 	}
 	walk := max(h.Sum64(), 1)
-	if err == nil && walk == f.walk {
+	if err == nil && walk == f.boundWalk {
 		return
 	}
 	var p fabric.Path
 	if err == nil {
-		p, err = t.path(hops)
+		p, err = t.translateHops(hops)
 	}
 	if err != nil {
-		t.end(k, f, t.last.Ended, err.Error())
+		t.endPath(k, f, t.last.Ended, err.Error())
 		return
 	}
-	if t.store.tell(k, word{source: ByTables, at: t.last.Ended, since: t.since, Resolved: fabric.Resolved{Path: p, State: fabric.PathValid}, seen: 1<<len(p) - 1}) {
-		f.walk = walk
-		delete(t.loose, k)
+	if t.store.applyTables(k, pathReport{source: ByTables, at: t.last.Ended, since: t.since, Resolved: fabric.Resolved{Path: p, State: fabric.PathValid}, sightedHops: 1<<len(p) - 1}) {
+		f.boundWalk = walk
+		delete(t.unbound, k)
 	}
 }
 
-// loosen takes a flow as bound to nothing: each reading is asked for its path.
-func (t *Tables) loosen(k key, f *followed) {
-	f.walk = 0
-	t.loose[k] = f
+// unbindFlow takes a flow as bound to nothing: each reading is asked for its path.
+func (t *Tables) unbindFlow(k flowKey, f *trackedFlow) {
+	f.boundWalk = 0
+	t.unbound[k] = f
 }
 
-// choose takes a flow whose packets switches may send several ways.
-func (t *Tables) choose(k key, f *followed, all [][]ibfabric.Hop) {
+// markBalanced takes a flow whose packets switches may send several ways.
+func (t *Tables) markBalanced(k flowKey, f *trackedFlow, all [][]ibfabric.Hop) {
 	var ways []fabric.Path
 	for _, hops := range all {
-		if p, err := t.path(hops); err == nil {
+		if p, err := t.translateHops(hops); err == nil {
 			ways = append(ways, p)
 		}
 	}
-	t.loosen(k, f)
-	t.store.tell(k, word{source: ByTables, at: t.last.Ended, split: true, Resolved: fabric.Resolved{State: fabric.PathUnknown, Candidates: ways, Notes: []string{"adaptive routing: switches may choose between ports"}}})
+	t.unbindFlow(k, f)
+	t.store.applyTables(k, pathReport{source: ByTables, at: t.last.Ended, split: true, Resolved: fabric.Resolved{State: fabric.PathUnknown, Candidates: ways, Notes: []string{"adaptive routing: switches may choose between ports"}}})
 }
 
-// path names the hops of a walk as the topology does.
-func (t *Tables) path(hops []ibfabric.Hop) (fabric.Path, error) {
+// translateHops names the hops of a walk as the topology does.
+func (t *Tables) translateHops(hops []ibfabric.Hop) (fabric.Path, error) {
 	if len(hops) > maxHops {
 		return nil, fmt.Errorf("a walk of %d switches, more than %d", len(hops), maxHops)
 	}
@@ -243,7 +243,7 @@ func (t *Tables) path(hops []ibfabric.Hop) (fabric.Path, error) {
 	f, g := t.last.Fabric, t.store.Graph()
 	p := make(fabric.Path, len(hops))
 	for i, h := range hops {
-		p[i] = fabric.Hop{Switch: f.Name(h.Switch), In: strconv.Itoa(int(h.In)), Out: strconv.Itoa(int(h.Out))}
+		p[i] = fabric.Hop{Switch: f.NodeName(h.Switch), In: strconv.Itoa(int(h.In)), Out: strconv.Itoa(int(h.Out))}
 		if g.Switch(p[i].Switch) == nil {
 			return nil, fmt.Errorf("hop %d is %s, which the topology does not know", i+1, p[i].Switch)
 		}
@@ -251,11 +251,11 @@ func (t *Tables) path(hops []ibfabric.Hop) (fabric.Path, error) {
 	return p, nil
 }
 
-// tell takes what the forwarding tables say of a flow, unless something later is
+// applyTables takes what the forwarding tables say of a flow, unless something later is
 // known of it.
-func (s *Store) tell(k key, w word) bool {
+func (s *Store) applyTables(k flowKey, w pathReport) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.say(k, w)
-	return s.recs.at(s.flows[k]).checked == w.at.UnixNano()
+	s.applyReport(k, w)
+	return s.records.entryAt(s.flows[k]).checked == w.at.UnixNano()
 }

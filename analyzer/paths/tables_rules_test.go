@@ -39,7 +39,7 @@ func newTold(t *testing.T) *told {
 	if f, _, err = f.ReadLFTs("lfts", open("tree.lfts")); err != nil {
 		t.Fatal(err)
 	}
-	topo, _ := f.Topology()
+	topo, _ := f.BuildTopology()
 	x := &told{T: t, f: f, start: time.Unix(1_800_000_000, 0), store: NewStore(fabric.NewGraph(topo))}
 	x.tables = NewTables(x.store, 0)
 	return x
@@ -52,7 +52,7 @@ func (t *told) at(tenths int) time.Time {
 
 // read takes a reading that begins and ends at moments.
 func (t *told) read(f *ibfabric.Fabric, begun, ended int, broken bool) {
-	t.tables.Take(ibfabric.Reading{Fabric: f, Begun: t.at(begun), Ended: t.at(ended), Broken: broken})
+	t.tables.ApplyReading(ibfabric.Reading{Fabric: f, Begun: t.at(begun), Ended: t.at(ended), Broken: broken})
 }
 
 // route is the fabric with another entry for h3 (LID 14) at leaf0.
@@ -67,13 +67,13 @@ func (t *told) route(port uint8) *ibfabric.Fabric {
 	return t.f.WithTables(lfts)
 }
 
-var moved = fabric.Edge{Src: "h0/hca", Dst: "h3/hca"}
+var moved = fabric.Flow{Src: "h0/hca", Dst: "h3/hca"}
 
 // want says what a window is bound to.
-func (t *told) want(e fabric.Edge, start, end int, state fabric.PathState, path string) {
+func (t *told) want(e fabric.Flow, start, end int, state fabric.PathState, path string) {
 	t.Helper()
-	b, _ := t.store.At(e, t.at(start), t.at(end))
-	if got := b.Path.Key(); b.State != state || got != path {
+	b, _ := t.store.BindingAt(e, t.at(start), t.at(end))
+	if got := b.Path.CanonicalKey(); b.State != state || got != path {
 		t.Errorf("%s, window %d to %d: %s %q, not %s %q: %q", e, start, end, b.State, got, state, path, b.Notes)
 	}
 }
@@ -85,9 +85,9 @@ const (
 
 func TestForwardingRule1ConfirmedBetweenReadings(t *testing.T) {
 	x := newTold(t)
-	x.tables.Follow(moved, x.at(0)) // nothing is read yet
+	x.tables.FollowFlow(moved, x.at(0)) // nothing is read yet
 	x.read(x.f, 0, 1, true)
-	x.tables.Follow(moved, x.at(1))
+	x.tables.FollowFlow(moved, x.at(1))
 	x.want(moved, 1, 1, fabric.PathValid, over1)
 	x.want(moved, 1, 2, fabric.PathStale, over1)
 	x.read(x.f, 10, 11, false)
@@ -96,7 +96,7 @@ func TestForwardingRule1ConfirmedBetweenReadings(t *testing.T) {
 	x.want(moved, 0, 10, fabric.PathUnknown, "")  // and before 1
 	reply := moved
 	reply.Reply = true
-	x.tables.Follow(reply, x.at(11)) // nobody asked before; the tables were the same
+	x.tables.FollowFlow(reply, x.at(11)) // nobody asked before; the tables were the same
 	x.want(reply, 1, 10, fabric.PathValid, "leaf1[2>3] spine0[2>1] leaf0[3>1]")
 
 	// Another way, and another table of no importance to the replies.
@@ -114,12 +114,12 @@ func TestForwardingRule1ConfirmedBetweenReadings(t *testing.T) {
 func TestForwardingRule2WhatDoesNotArrive(t *testing.T) {
 	x := newTold(t)
 	x.read(x.f, 0, 1, true)
-	x.tables.Follow(moved, x.at(1))
+	x.tables.FollowFlow(moved, x.at(1))
 	x.read(x.f, 10, 11, false)
 	x.read(x.route(ibmad.NoRoute), 20, 21, false)
 	x.want(moved, 1, 10, fabric.PathValid, over1)
 	x.want(moved, 11, 20, fabric.PathStale, over1)
-	if b, _ := x.store.Bind(moved); len(b.Notes) != 1 || !strings.Contains(b.Notes[0], "hop 1 at leaf0: dead end") {
+	if b, _ := x.store.CurrentBinding(moved); len(b.Notes) != 1 || !strings.Contains(b.Notes[0], "hop 1 at leaf0: dead end") {
 		t.Errorf("%q", b.Notes)
 	}
 	x.read(x.f, 30, 31, false)
@@ -133,7 +133,7 @@ func TestForwardingRule2WhatDoesNotArrive(t *testing.T) {
 	choice.Adaptive = make([]*ibfabric.Adaptive, choice.Switches)
 	choice.Adaptive[e.Node] = &ibfabric.Adaptive{SLs: 1, Ports: map[ibfabric.LID][]uint8{14: {3, 4}}}
 	x.read(choice, 50, 51, false)
-	if b, _ := x.store.At(moved, x.at(51), x.at(52)); b.State != fabric.PathUnknown || len(b.Candidates) != 2 {
+	if b, _ := x.store.BindingAt(moved, x.at(51), x.at(52)); b.State != fabric.PathUnknown || len(b.Candidates) != 2 {
 		t.Errorf("%+v", b)
 	}
 	x.read(x.f, 60, 61, false)
@@ -145,7 +145,7 @@ func TestForwardingRule2WhatDoesNotArrive(t *testing.T) {
 func TestForwardingRule3Broken(t *testing.T) {
 	x := newTold(t)
 	x.read(x.f, 0, 1, true)
-	x.tables.Follow(moved, x.at(1))
+	x.tables.FollowFlow(moved, x.at(1))
 	x.read(x.f, 10, 11, false)
 	x.read(x.f, 20, 21, true)
 	x.want(moved, 1, 10, fabric.PathValid, over1)
@@ -167,23 +167,23 @@ func TestForwardingRule3Broken(t *testing.T) {
 
 func TestForwardingRule4NICsAndSwitches(t *testing.T) {
 	x := newTold(t)
-	topo, _ := x.f.Topology()
+	topo, _ := x.f.BuildTopology()
 	topo.Nodes[0].NICs[0].Aliases = []string{"mlx5_0", "guid:0x10000b"} // h0 is said to be h5
 	topo.Switches = slices.DeleteFunc(topo.Switches, func(s fabric.Switch) bool { return s.Name == "spine0" })
 	x.store = NewStore(fabric.NewGraph(topo))
 	x.tables = NewTables(x.store, 0)
 	x.read(x.f, 0, 1, true)
-	other := fabric.Edge{Src: "h2/hca", Dst: "h4/hca"} // over spine0
-	x.tables.Follow(moved, x.at(1))
-	x.tables.Follow(other, x.at(1))
+	other := fabric.Flow{Src: "h2/hca", Dst: "h4/hca"} // over spine0
+	x.tables.FollowFlow(moved, x.at(1))
+	x.tables.FollowFlow(other, x.at(1))
 	x.read(x.f, 10, 11, false)
-	if b, _ := x.store.At(moved, x.at(1), x.at(10)); b.State != fabric.PathValid || b.Path[0].Switch != "leaf2" {
+	if b, _ := x.store.BindingAt(moved, x.at(1), x.at(10)); b.State != fabric.PathValid || b.Path[0].Switch != "leaf2" {
 		t.Errorf("%+v", b)
 	}
-	if b, _ := x.store.At(other, x.at(1), x.at(10)); b.State != fabric.PathUnknown || len(b.Notes) != 1 || !strings.Contains(b.Notes[0], "spine0, which the topology does not know") {
+	if b, _ := x.store.BindingAt(other, x.at(1), x.at(10)); b.State != fabric.PathUnknown || len(b.Notes) != 1 || !strings.Contains(b.Notes[0], "spine0, which the topology does not know") {
 		t.Errorf("%+v", b)
 	}
-	x.tables.Follow(fabric.Edge{Src: "h9/hca", Dst: "h4/hca"}, x.at(1))
+	x.tables.FollowFlow(fabric.Flow{Src: "h9/hca", Dst: "h4/hca"}, x.at(1))
 	if n := len(x.tables.flows); n != 2 {
 		t.Error(n)
 	}
@@ -193,14 +193,14 @@ func TestForwardingRule4NICsAndSwitches(t *testing.T) {
 func TestForwardingForget(t *testing.T) {
 	x := newTold(t)
 	x.read(x.f, 0, 1, true)
-	x.tables.Follow(moved, x.at(1))
+	x.tables.FollowFlow(moved, x.at(1))
 	x.read(x.f, 10, 11, false)
 	late := int(keepFlows/(100*time.Millisecond)) + 20
 	x.read(x.f, late, late+1, false)
-	if n := len(x.tables.flows) + len(x.tables.loose); n != 0 {
+	if n := len(x.tables.flows) + len(x.tables.unbound); n != 0 {
 		t.Error(n)
 	}
-	x.store.Expire(x.at(2*late + 100))
+	x.store.ExpireFlows(x.at(2*late + 100))
 	if n := x.store.Len(); n != 0 {
 		t.Error(n)
 	}
@@ -215,9 +215,9 @@ func TestForwardingConcurrent(t *testing.T) {
 	for range 3 {
 		wg.Go(func() {
 			for i := range 200 {
-				e := fabric.Edge{Src: "h0/hca", Dst: "h3/hca", Flow: i % 7}
-				x.tables.Follow(e, x.at(i))
-				x.store.At(e, x.at(i), x.at(i+1))
+				e := fabric.Flow{Src: "h0/hca", Dst: "h3/hca", Number: i % 7}
+				x.tables.FollowFlow(e, x.at(i))
+				x.store.BindingAt(e, x.at(i), x.at(i+1))
 			}
 		})
 	}
@@ -230,7 +230,7 @@ func TestForwardingConcurrent(t *testing.T) {
 // A cable that is not where the topology has it is told as LLDP tells of them.
 func TestForwardingTellOfCables(t *testing.T) {
 	x := newTold(t)
-	topo, _ := x.f.Topology()
+	topo, _ := x.f.BuildTopology()
 	for i := range topo.Links {
 		l := &topo.Links[i]
 		switch l.A {
@@ -253,7 +253,7 @@ func TestForwardingTellOfCables(t *testing.T) {
 // HCAs, with a table that changed for one HCA, and without.
 func BenchmarkForwarding(b *testing.B) {
 	sim := madsim.FatTree(36, 18, 18, madsim.Options{})
-	c := ibmad.NewClient(sim.Attach("h0"), ibmad.Config{})
+	c := ibmad.NewClient(sim.AttachTransport("h0"), ibmad.Config{})
 	defer c.Close()
 	f, _, err := ibfabric.Discover(b.Context(), c)
 	if err != nil {
@@ -264,13 +264,13 @@ func BenchmarkForwarding(b *testing.B) {
 		b.Fatal(err)
 	}
 	f = f.WithTables(read.LFTs)
-	topo, _ := f.Topology()
+	topo, _ := f.BuildTopology()
 	store := NewStore(fabric.NewGraph(topo))
 	tables := NewTables(store, 0)
 	now := time.Unix(1_800_000_000, 0)
 	take := func(f *ibfabric.Fabric, broken bool) {
 		now = now.Add(time.Second)
-		tables.Take(ibfabric.Reading{Fabric: f, Begun: now, Ended: now.Add(time.Millisecond), Broken: broken})
+		tables.ApplyReading(ibfabric.Reading{Fabric: f, Begun: now, Ended: now.Add(time.Millisecond), Broken: broken})
 	}
 	take(f, true)
 	before := heapMB()
@@ -278,7 +278,7 @@ func BenchmarkForwarding(b *testing.B) {
 	for _, src := range store.nicIDs {
 		for _, dst := range store.nicIDs {
 			if src != dst {
-				tables.Follow(fabric.Edge{Src: src, Dst: dst}, now)
+				tables.FollowFlow(fabric.Flow{Src: src, Dst: dst}, now)
 			}
 		}
 	}
@@ -291,7 +291,7 @@ func BenchmarkForwarding(b *testing.B) {
 	other := f.WithTables(slices.Clone(f.LFTs))
 	leaf, _ := f.ByName("leaf0")
 	other.LFTs[leaf.Node] = slices.Clone(other.LFTs[leaf.Node])
-	dst, err := f.Find("h647/hca")
+	dst, err := f.FindLID("h647/hca")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -308,7 +308,7 @@ func BenchmarkForwarding(b *testing.B) {
 			take(f, false)
 		}
 	})
-	if got := store.States()[fabric.PathValid]; got != 419_256 {
-		b.Fatal(got, store.States())
+	if got := store.StateCounts()[fabric.PathValid]; got != 419_256 {
+		b.Fatal(got, store.StateCounts())
 	}
 }

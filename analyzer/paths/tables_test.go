@@ -19,7 +19,7 @@ import (
 
 // tracert is what ibtracert said of an edge, and when it ran.
 type tracert struct {
-	edge       fabric.Edge
+	edge       fabric.Flow
 	begun, end time.Time
 	links      []ibtest.Link
 	err        error
@@ -33,52 +33,52 @@ type tracert struct {
 // Once OpenSM's log tells of changes, which then come as they like; once nothing does,
 // and no change is undone between two readings.
 func TestNoWindowIsBoundToAStaleTable(t *testing.T) {
-	ibtest.Require(t)
+	ibtest.RequireTools(t)
 	t.Run("told", func(t *testing.T) { noStaleTable(t, true) })
 	t.Run("polled", func(t *testing.T) { noStaleTable(t, false) })
 }
 
 func noStaleTable(t *testing.T, told bool) {
 	sim := ibtest.Start(t, ibtest.FatTree(4, 3, 2), ibtest.Options{Engine: "ftree"})
-	transport, err := ibmad.DialIbsim(sim.Socket(), "h1")
+	transport, err := ibmad.DialIbsim(sim.SocketName(), "h1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	client := ibmad.NewClient(transport, ibmad.Config{})
 	defer client.Close()
-	watch := &ibfabric.Watch{Client: client, Now: time.Now, Settle: 500 * time.Millisecond, Gap: 10 * time.Second, Cables: time.Second}
+	watch := &ibfabric.Watch{Client: client, Now: time.Now, SettleTime: 500 * time.Millisecond, MaxGap: 10 * time.Second, CableInterval: time.Second}
 	if told {
-		log, err := ibfabric.OpenLog(sim.Log())
+		log, err := ibfabric.OpenLog(sim.LogPath())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer log.Close()
-		watch.Unrest = log.Unrest
+		watch.PollChange = log.PollChange
 	}
 	first, err := watch.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := first.Fabric
-	topo, found := f.Topology()
+	topo, found := f.BuildTopology()
 	if len(found) > 0 {
 		t.Fatal(found)
 	}
 	store := NewStore(fabric.NewGraph(topo))
 	tables := NewTables(store, 0)
-	tables.Take(first)
-	var all []fabric.Edge
-	for _, src := range store.Graph().NICs() {
-		for _, dst := range store.Graph().NICs() {
+	tables.ApplyReading(first)
+	var all []fabric.Flow
+	for _, src := range store.Graph().NICIDs() {
+		for _, dst := range store.Graph().NICIDs() {
 			if src != dst {
-				e := fabric.Edge{Src: src, Dst: dst, Reply: len(all)%2 == 0}
+				e := fabric.Flow{Src: src, Dst: dst, Reply: len(all)%2 == 0}
 				all = append(all, e)
-				tables.Follow(e, time.Now())
+				tables.FollowFlow(e, time.Now())
 			}
 		}
 	}
 	lid := func(nic string) uint16 {
-		l, err := f.Find(nic)
+		l, err := f.FindLID(nic)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,9 +98,9 @@ func noStaleTable(t *testing.T, told bool) {
 				default:
 				}
 				e := all[rng.IntN(len(all))]
-				from, to := e.Ends()
+				from, to := e.Endpoints()
 				x := tracert{edge: e, begun: time.Now()}
-				x.links, x.err = sim.Tracert(host, lid(from), lid(to))
+				x.links, x.err = sim.TraceRoute(host, lid(from), lid(to))
 				x.end = time.Now()
 				mu.Lock()
 				asked = append(asked, x)
@@ -114,7 +114,7 @@ func noStaleTable(t *testing.T, told bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tables.Take(r)
+		tables.ApplyReading(r)
 		reads.Add(1)
 		time.Sleep(5 * time.Millisecond) // so that others get the processor
 	}
@@ -122,15 +122,15 @@ func noStaleTable(t *testing.T, told bool) {
 	go func() {
 		defer close(changes)
 		for _, command := range []string{`Unlink "leaf0"[3]`, `ReLink "leaf0"[3]`, `Unlink "leaf2"[4]`, `Unlink "leaf1"[5]`, `ReLink "leaf2"[4]`, `ReLink "leaf1"[5]`} {
-			n := sim.Ups()
-			sim.Console(command)
+			n := sim.CountSubnetUp()
+			sim.RunConsole(command)
 			late := time.Now().Add(20 * time.Second)
 			wait := func(more func() bool) {
 				for more() && time.Now().Before(late) {
 					time.Sleep(5 * time.Millisecond)
 				}
 			}
-			wait(func() bool { return sim.Ups() == n })
+			wait(func() bool { return sim.CountSubnetUp() == n })
 			if read := reads.Load(); !told {
 				wait(func() bool { return reads.Load() < read+20 })
 			}
@@ -145,7 +145,7 @@ func noStaleTable(t *testing.T, told bool) {
 		}
 	}
 	// Until all is calm, and some more.
-	for calm := time.Now().Add(watch.Settle + 800*time.Millisecond); time.Now().Before(calm); {
+	for calm := time.Now().Add(watch.SettleTime + 800*time.Millisecond); time.Now().Before(calm); {
 		reading()
 	}
 	close(stop)
@@ -158,24 +158,24 @@ func noStaleTable(t *testing.T, told bool) {
 		if errors.Is(x.err, ibtest.ErrLost) {
 			continue // its own questions go by LID, and by tables that change
 		}
-		b, _ := store.At(x.edge, x.begun, x.end)
+		b, _ := store.BindingAt(x.edge, x.begun, x.end)
 		states[b.State]++
 		if b.State != fabric.PathValid {
 			continue
 		}
-		from, to := x.edge.Ends()
+		from, to := x.edge.Endpoints()
 		if want := named(f, from, to, x.links); x.err != nil || !slices.Equal(want, b.Path) {
-			t.Errorf("%s from %s to %s is bound to %s, and ibtracert says %s (%v)", x.edge, x.begun, x.end, b.Path.Key(), want.Key(), x.err)
+			t.Errorf("%s from %s to %s is bound to %s, and ibtracert says %s (%v)", x.edge, x.begun, x.end, b.Path.CanonicalKey(), want.CanonicalKey(), x.err)
 		}
-		ways[x.edge.String()+b.Path.Key()] = true
+		ways[x.edge.String()+b.Path.CanonicalKey()] = true
 	}
 	t.Logf("%d traces, %d readings: %v; %d paths of %d edges", len(asked), reads.Load(), states, len(ways), len(all))
 	if states[fabric.PathValid] == 0 || store.Version() <= uint64(len(all)) {
 		t.Errorf("the test shows nothing: %v, version %d", states, store.Version())
 	}
 	for _, e := range all {
-		tables.Follow(e, time.Now())
-		b, ok := store.Bind(e)
+		tables.FollowFlow(e, time.Now())
+		b, ok := store.CurrentBinding(e)
 		if !ok || b.State != fabric.PathValid || b.Source != ByTables {
 			t.Errorf("%s in the end: %+v", e, b)
 		}
@@ -194,7 +194,7 @@ func named(f *ibfabric.Fabric, from, to string, links []ibtest.Link) fabric.Path
 			return fabric.Path{{Switch: fmt.Sprintf("%#x", l.GUID)}}
 		}
 		if int(e.Node) < f.Switches {
-			p = append(p, fabric.Hop{Switch: f.Name(e.Node), In: strconv.Itoa(int(l.In))})
+			p = append(p, fabric.Hop{Switch: f.NodeName(e.Node), In: strconv.Itoa(int(l.In))})
 		}
 	}
 	return p

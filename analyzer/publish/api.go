@@ -15,7 +15,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-func itoa(n int) string { return strconv.Itoa(n) }
+func formatInt(n int) string { return strconv.Itoa(n) }
 
 // API serves the analyzer's state as JSON.
 type API struct {
@@ -23,24 +23,24 @@ type API struct {
 	Store    *paths.Store
 }
 
-// Register adds the API's paths to a mux.
-func (a *API) Register(mux *http.ServeMux) {
-	mux.HandleFunc("GET /api/v1/verdicts", a.verdicts)
-	mux.HandleFunc("GET /api/v1/jobs", a.jobs)
-	mux.HandleFunc("GET /api/v1/jobs/{name...}", a.job)
-	mux.HandleFunc("GET /api/v1/paths", a.paths)
-	mux.HandleFunc("GET /api/v1/links", a.links)
-	mux.HandleFunc("GET /api/v1/observations", a.observations)
+// RegisterHandlers adds the API's paths to a mux.
+func (a *API) RegisterHandlers(mux *http.ServeMux) {
+	mux.HandleFunc("GET /api/v1/verdicts", a.handleVerdicts)
+	mux.HandleFunc("GET /api/v1/jobs", a.handleJobs)
+	mux.HandleFunc("GET /api/v1/jobs/{name...}", a.handleJob)
+	mux.HandleFunc("GET /api/v1/paths", a.handlePaths)
+	mux.HandleFunc("GET /api/v1/links", a.handleLinks)
+	mux.HandleFunc("GET /api/v1/observations", a.handleObservations)
 }
 
-func reply(w http.ResponseWriter, v any) {
+func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	// The client has gone when this fails; there is nobody left to tell.
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// verdicts is the history, newest first; ?job= keeps those that touch a job.
-func (a *API) verdicts(w http.ResponseWriter, r *http.Request) {
+// handleVerdicts is the history, newest first; ?job= keeps those that touch a job.
+func (a *API) handleVerdicts(w http.ResponseWriter, r *http.Request) {
 	s := a.Snapshot()
 	out := struct {
 		State       fabric.State         `json:"state"`
@@ -51,11 +51,11 @@ func (a *API) verdicts(w http.ResponseWriter, r *http.Request) {
 		Floods      []evidence.Flood     `json:"floods,omitempty"`
 		Findings    []string             `json:"findings,omitempty"` // in words
 		Scopes      []analyzer.Scope     `json:"scopes"`
-		Asking      *analyzer.Asking     `json:"asking,omitempty"`
+		Asking      *analyzer.QueryStats `json:"asking,omitempty"`
 		Maintenance []maintenance.Window `json:"maintenance,omitempty"`
 		Warnings    []string             `json:"warnings,omitempty"`
 		Verdicts    []analyzer.Incident  `json:"verdicts"`
-	}{s.Report.State, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, s.Floods, nil, s.Scopes, s.Asking, s.Maintenance, s.Warnings, []analyzer.Incident{}}
+	}{s.Report.State, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, s.Floods, nil, s.Scopes, s.Queries, s.Maintenance, s.Warnings, []analyzer.Incident{}}
 	for _, f := range s.Floods {
 		out.Findings = append(out.Findings, f.String())
 	}
@@ -69,13 +69,13 @@ func (a *API) verdicts(w http.ResponseWriter, r *http.Request) {
 			out.Verdicts = append(out.Verdicts, in)
 		}
 	}
-	reply(w, out)
+	writeJSON(w, out)
 }
 
-// jobs lists the jobs that run, with the answer for each.
-func (a *API) jobs(w http.ResponseWriter, _ *http.Request) {
+// handleJobs lists the jobs that run, with the answer for each.
+func (a *API) handleJobs(w http.ResponseWriter, _ *http.Request) {
 	s := a.Snapshot()
-	known := s.Jobs()
+	known := s.JobNames()
 	if known == nil {
 		http.Error(w, "no placement of jobs is known: the analyzer is not told of any", http.StatusNotFound)
 		return
@@ -94,23 +94,23 @@ func (a *API) jobs(w http.ResponseWriter, _ *http.Request) {
 			out.Jobs = append(out.Jobs, entry{name, sc.State, sc.Why})
 		}
 	}
-	reply(w, out)
+	writeJSON(w, out)
 }
 
-// job answers whether the network is to blame for a job, by its name or identifier.
-func (a *API) job(w http.ResponseWriter, r *http.Request) {
+// handleJob answers whether the network is to blame for a job, by its name or identifier.
+func (a *API) handleJob(w http.ResponseWriter, r *http.Request) {
 	s := a.Snapshot()
 	name := r.PathValue("name")
-	v, ok := s.Job(name)
+	v, ok := s.FindJob(name)
 	switch {
-	case s.Jobs() == nil:
+	case s.JobNames() == nil:
 		http.Error(w, "no placement of jobs is known: the analyzer is not told of any", http.StatusNotFound)
 		return
 	case !ok:
 		http.Error(w, fmt.Sprintf("no job %q runs now on a node of the topology", name), http.StatusNotFound)
 		return
 	}
-	reply(w, struct {
+	writeJSON(w, struct {
 		At time.Time `json:"at"`
 		analyzer.JobView
 	}{s.At, v})
@@ -133,9 +133,9 @@ type BoundPath struct {
 // maxPaths bounds an answer that is about no NIC in particular.
 const maxPaths = 10_000
 
-// paths lists flows, ?src= and ?dst= keep those of a probing and a probed NIC, ?at=
+// handlePaths lists flows, ?src= and ?dst= keep those of a probing and a probed NIC, ?at=
 // tells of a moment of the past.
-func (a *API) paths(w http.ResponseWriter, r *http.Request) {
+func (a *API) handlePaths(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	src, dst := q.Get("src"), q.Get("dst")
 	for _, nic := range []string{src, dst} {
@@ -161,33 +161,33 @@ func (a *API) paths(w http.ResponseWriter, r *http.Request) {
 		At      time.Time   `json:"at,omitzero"`
 		Paths   []BoundPath `json:"paths"`
 	}{a.Store.Version(), at, []BoundPath{}}
-	for _, e := range a.Store.Edges(src, dst) {
-		b, ok := a.Store.Bind(e)
+	for _, e := range a.Store.FlowsBetween(src, dst) {
+		b, ok := a.Store.CurrentBinding(e)
 		if !at.IsZero() {
-			b, ok = a.Store.At(e, at, at)
+			b, ok = a.Store.BindingAt(e, at, at)
 		}
 		if ok {
 			out.Paths = append(out.Paths, BoundPath{e.String(), b.State, b.Path, b.Candidates, b.Source, b.Version, b.Since, b.Confirmed, b.Checked, b.Notes})
 		}
 	}
-	reply(w, out)
+	writeJSON(w, out)
 }
 
-func (a *API) links(w http.ResponseWriter, _ *http.Request) {
+func (a *API) handleLinks(w http.ResponseWriter, _ *http.Request) {
 	s := a.Snapshot()
 	links := s.Links
 	if links == nil {
 		links = []analyzer.LinkView{}
 	}
-	reply(w, struct {
+	writeJSON(w, struct {
 		At    time.Time           `json:"at"`
 		Links []analyzer.LinkView `json:"links"`
 	}{s.At, links})
 }
 
-// observations is the last window of every flow as an observation file, so that
+// handleObservations is the last window of every flow as an observation file, so that
 // what the analyzer saw can be kept and given to graylink localize.
-func (a *API) observations(w http.ResponseWriter, _ *http.Request) {
+func (a *API) handleObservations(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	enc := json.NewEncoder(w)
 	for _, e := range a.Snapshot().Edges {

@@ -51,22 +51,22 @@ func fixture(t *testing.T) (*Collector, *API, *analyzer.Snapshot) {
 	for i, a := range []string{"10.0.1.1", "172.16.0.1", "172.16.0.2"} {
 		hops = append(hops, fabric.RawHop{TTL: i + 1, Address: netip.MustParseAddr(a)})
 	}
-	if err := store.Update(fabric.Trace{Edge: "h1/eth1>h2/eth1#0", State: fabric.PathValid, TracedAt: now, Reached: true, Hops: hops}); err != nil {
+	if err := store.AddTrace(fabric.Trace{Edge: "h1/eth1>h2/eth1#0", State: fabric.PathValid, TracedAt: now, Reached: true, Hops: hops}); err != nil {
 		t.Fatal(err)
 	}
 	cleared, old := now.Add(-time.Minute), now.Add(-10*time.Minute)
 	added, zero := int64(48000), int64(0)
-	snap := &analyzer.Snapshot{At: now, PathMap: 1, Paths: store.States(), Expected: 4, Baselines: 4, Hosts: map[string]string{"h2": "late"},
+	snap := &analyzer.Snapshot{At: now, PathMap: 1, Paths: store.StateCounts(), Expected: 4, Baselines: 4, Hosts: map[string]string{"h2": "late"},
 		Report: fabric.Report{State: fabric.Suspect, Coverage: fabric.Coverage{Links: 0.5, Edges: 0.25}},
 		Links: []analyzer.LinkView{{Link: "leaf1:up1--spine1:dn1", From: "leaf1:up1", To: "spine1:dn1", Edges: 3, AddedDelayNS: &added},
 			{Link: "leaf1:up1--spine1:dn1", From: "spine1:dn1", To: "leaf1:up1", Edges: 0},
 			{Link: "h1/eth1--leaf1:dn1", From: "h1/eth1", To: "leaf1:dn1", Edges: 1, AddedDelayNS: &zero}},
 		Incidents: []analyzer.Incident{
-			{Open: true, OpenedAt: now, Verdict: fabric.Verdict{ID: "a", FirstSeen: now.Add(-5500 * time.Millisecond), Element: fabric.Element{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}, Direction: "leaf1:up1->spine1:dn1",
+			{Open: true, OpenedAt: now, Verdict: fabric.Verdict{ID: "a", FirstSeen: now.Add(-5500 * time.Millisecond), Element: fabric.Element{ID: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}, Direction: "leaf1:up1->spine1:dn1",
 				Confidence: 0.99, Symptom: fabric.Symptom{AddedDelayNS: 48000}, Scenario: fabric.Corridor, Tier: 2, Plane: "a", Severity: "warning",
 				Evidence: fabric.EvidenceCount{ExplainedEdges: 3}, Edges: []string{"h1/eth1>h2/eth1#0"}, Causes: []string{"congestion", "drops", "congestion"}, Jobs: []string{"train7"}}},
-			{Cleared: &cleared, Verdict: fabric.Verdict{ID: "b", FirstSeen: cleared.Add(-time.Hour), Element: fabric.Element{Element: "h2/eth1", Kind: fabric.KindNIC}, Confidence: 0.9, Scenario: fabric.BadNIC}},
-			{Cleared: &old, Verdict: fabric.Verdict{ID: "c", Element: fabric.Element{Element: "spine1", Kind: fabric.KindSwitch}, Confidence: 0.9, Scenario: fabric.HotSpine}},
+			{Cleared: &cleared, Verdict: fabric.Verdict{ID: "b", FirstSeen: cleared.Add(-time.Hour), Element: fabric.Element{ID: "h2/eth1", Kind: fabric.KindNIC}, Confidence: 0.9, Scenario: fabric.BadNIC}},
+			{Cleared: &old, Verdict: fabric.Verdict{ID: "c", Element: fabric.Element{ID: "spine1", Kind: fabric.KindSwitch}, Confidence: 0.9, Scenario: fabric.HotSpine}},
 		}}
 	snap.Maintenance = []maintenance.Window{{ID: "1", Element: "spine1", Source: maintenance.SourceFile}, {ID: "2", Element: "spine1", From: now.Add(-time.Minute), Source: maintenance.SourceFile},
 		{ID: "3", Element: "leaf2", From: now.Add(time.Hour), Source: maintenance.SourceAPI}}
@@ -74,7 +74,7 @@ func fixture(t *testing.T) (*Collector, *API, *analyzer.Snapshot) {
 	snap.Floods = []evidence.Flood{{NIC: "h2/eth1", From: "10.0.1.2", PerSecond: 5012.4, Unread: true}}
 	get := func() analyzer.Snapshot { return *snap }
 	switches := func() (map[string]paths.TableView, paths.PullCounts) {
-		return map[string]paths.TableView{"leaf1": {Kind: sighting.KindEBPF, Flows: 12, Heard: now, Dropped: 1, Over: 2, Foreign: 3}}, paths.PullCounts{Pulls: 9, Failures: 4}
+		return map[string]paths.TableView{"leaf1": {Kind: sighting.KindEBPF, Flows: 12, AnsweredAt: now, Dropped: 1, OverLimit: 2, Foreign: 3}}, paths.PullCounts{Pulls: 9, Failures: 4}
 	}
 	return &Collector{Snapshot: get, Store: store, Switches: switches}, &API{Snapshot: get, Store: store}, snap
 }
@@ -147,21 +147,21 @@ func TestPlaces(t *testing.T) {
 	for _, tt := range []struct {
 		kind    fabric.Kind
 		element string
-		want    []where
+		want    []location
 	}{
-		{fabric.KindLink, "leaf1:up1--spine1:dn1", []where{{"leaf1", "up1", ""}, {"spine1", "dn1", ""}}},
-		{fabric.KindAccessLink, "h1/eth1--leaf1:dn1", []where{{"", "", "h1/eth1"}, {"leaf1", "dn1", ""}}},
-		{fabric.KindPort, "leaf1:Ethernet1/12", []where{{"leaf1", "Ethernet1/12", ""}}},
-		{fabric.KindQueue, "leaf1:up1@tc3", []where{{"leaf1", "up1", ""}}},
-		{fabric.KindNIC, "h1/eth1", []where{{"", "", "h1/eth1"}}},
-		{fabric.KindClock, "h1/eth1", []where{{"", "", "h1/eth1"}}},
-		{fabric.KindSwitch, "spine1", []where{{"spine1", "", ""}}},
-		{fabric.KindLeafUplinks, "leaf1", []where{{"leaf1", "", ""}}},
-		{fabric.KindCorridor, "leaf1->spine1->leaf2", []where{{"leaf1", "", ""}, {"spine1", "", ""}, {"leaf2", "", ""}}},
-		{fabric.KindPair, "leaf1->leaf2", []where{{"leaf1", "", ""}, {"leaf2", "", ""}}},
+		{fabric.KindLink, "leaf1:up1--spine1:dn1", []location{{"leaf1", "up1", ""}, {"spine1", "dn1", ""}}},
+		{fabric.KindAccessLink, "h1/eth1--leaf1:dn1", []location{{"", "", "h1/eth1"}, {"leaf1", "dn1", ""}}},
+		{fabric.KindPort, "leaf1:Ethernet1/12", []location{{"leaf1", "Ethernet1/12", ""}}},
+		{fabric.KindQueue, "leaf1:up1@tc3", []location{{"leaf1", "up1", ""}}},
+		{fabric.KindNIC, "h1/eth1", []location{{"", "", "h1/eth1"}}},
+		{fabric.KindClock, "h1/eth1", []location{{"", "", "h1/eth1"}}},
+		{fabric.KindSwitch, "spine1", []location{{"spine1", "", ""}}},
+		{fabric.KindLeafUplinks, "leaf1", []location{{"leaf1", "", ""}}},
+		{fabric.KindCorridor, "leaf1->spine1->leaf2", []location{{"leaf1", "", ""}, {"spine1", "", ""}, {"leaf2", "", ""}}},
+		{fabric.KindPair, "leaf1->leaf2", []location{{"leaf1", "", ""}, {"leaf2", "", ""}}},
 		{fabric.KindHost, "h1", nil},
 	} {
-		if got := places(fabric.Element{Element: tt.element, Kind: tt.kind}); !slices.Equal(got, tt.want) {
+		if got := elementLocations(fabric.Element{ID: tt.element, Kind: tt.kind}); !slices.Equal(got, tt.want) {
 			t.Errorf("%s %s: %+v, want %+v", tt.kind, tt.element, got, tt.want)
 		}
 	}
@@ -184,7 +184,7 @@ func TestObservationsAreAFile(t *testing.T) {
 	snap.Edges = []analyzer.EdgeView{{Obs: fabric.Observation{Edge: "h1/eth1>h2/eth1#0", Src: "h1/eth1", Dst: "h2/eth1", Start: now, WindowNS: 2e9, Sent: 200,
 		OWD: &fabric.Quantiles{P50: &p50}, ClockErrorNS: &bound, Timestamp: "kernel", PathState: fabric.PathUnknown}}}
 	mux := http.NewServeMux()
-	api.Register(mux)
+	api.RegisterHandlers(mux)
 	rec := httptest.NewRecorder()
 	mux.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/api/v1/observations", nil))
 	n := 0
@@ -204,7 +204,7 @@ func TestObservationsAreAFile(t *testing.T) {
 func TestNotAllPathsOfALargeFabric(t *testing.T) {
 	_, api, _ := fixture(t)
 	mux := http.NewServeMux()
-	api.Register(mux)
+	api.RegisterHandlers(mux)
 	status := func(path string) int {
 		rec := httptest.NewRecorder()
 		mux.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
@@ -212,7 +212,7 @@ func TestNotAllPathsOfALargeFabric(t *testing.T) {
 	}
 	tell := func(n int) {
 		for i := range n {
-			if err := api.Store.Update(fabric.Trace{Edge: fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1", Flow: i}.String(), TracedAt: now, State: fabric.PathUnknown}); err != nil {
+			if err := api.Store.AddTrace(fabric.Trace{Edge: fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1", Number: i}.String(), TracedAt: now, State: fabric.PathUnknown}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -231,7 +231,7 @@ func TestNotAllPathsOfALargeFabric(t *testing.T) {
 func TestJobs(t *testing.T) {
 	c, api, snap := fixture(t)
 	mux := http.NewServeMux()
-	api.Register(mux)
+	api.RegisterHandlers(mux)
 	get := func(path string) (int, string) {
 		rec := httptest.NewRecorder()
 		mux.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
@@ -246,9 +246,9 @@ func TestJobs(t *testing.T) {
 		t.Error("jobs are counted that nobody knows of")
 	}
 	r := jobs.NewRegister(api.Store.Graph())
-	r.Replace("test", []jobs.Placement{{Job: "ml/train7", ID: "4711", Nodes: []string{"h1", "h2"}}})
+	r.ReplaceSource("test", []jobs.Placement{{Job: "ml/train7", ID: "4711", Nodes: []string{"h1", "h2"}}})
 	n := 1
-	snap.Placed, snap.Incidents[0].Jobs, snap.Incidents[0].BlastRadius.Jobs = r.At(now), []string{"ml/train7"}, &n
+	snap.Placed, snap.Incidents[0].Jobs, snap.Incidents[0].BlastRadius.Jobs = r.MapAt(now), []string{"ml/train7"}, &n
 	snap.Scopes = []analyzer.Scope{{Scope: "fabric", State: fabric.Suspect}, {Scope: "job_name:ml/train7", State: fabric.Suspect, Coverage: fabric.Coverage{Links: 0.75}, Why: "because"}}
 	for path, want := range map[string][]string{
 		"/api/v1/jobs":              {`"job":"ml/train7","state":"suspect","why":"because"`},
@@ -278,7 +278,7 @@ func TestJobs(t *testing.T) {
 func TestAPI(t *testing.T) {
 	_, api, _ := fixture(t)
 	mux := http.NewServeMux()
-	api.Register(mux)
+	api.RegisterHandlers(mux)
 	tests := []struct {
 		path   string
 		status int

@@ -12,7 +12,7 @@ import (
 // BenchmarkRun is an inference over 30,000 flows on 2,500 directed links, up to eight of
 // which drop packets silently.
 func BenchmarkRun(b *testing.B) {
-	f := incident.NewFabric(clos.Clos(clos.Options{Tiers: 3, Pods: 10, LeavesPerPod: 5, SpinesPerPod: 5, CoresPerRow: 5, NICsPerLeaf: 15}))
+	f := incident.NewFabric(clos.NewTopology(clos.Options{Tiers: 3, Pods: 10, LeavesPerPod: 5, SpinesPerPod: 5, CoresPerRow: 5, NICsPerLeaf: 15}))
 	for _, k := range []struct {
 		name  string
 		drops incident.Drops
@@ -21,12 +21,12 @@ func BenchmarkRun(b *testing.B) {
 		{"probes/known", incident.ProbeDrops(incident.Known)}, {"probes/lossy-traced", incident.ProbeDrops(incident.LossyTraced)},
 	} {
 		b.Run(k.name, func(b *testing.B) {
-			c := k.drops.Make(f, 13)
-			findings := judge.All(c.Observations, judge.Defaults())
+			c := k.drops.MakeCase(f, 13)
+			findings := judge.FindingsOf(c.Observations, judge.DefaultParameters())
 			e := NewEngine(fabric.NewGraph(c.Topology))
 			b.ReportAllocs()
 			for b.Loop() {
-				e.Run(findings, Defaults())
+				e.Run(findings, DefaultParameters())
 			}
 		})
 	}
@@ -36,17 +36,17 @@ func BenchmarkRun(b *testing.B) {
 // up to eight of which drop packets silently: judging and inference, the paths being
 // those of the cycle before.
 func BenchmarkCycle(b *testing.B) {
-	o := clos.Full()
+	o := clos.FullScale()
 	o.Planes, o.NICsPerNode = 1, 2
-	f := incident.NewFabric(clos.Clos(o))
+	f := incident.NewFabric(clos.NewTopology(o))
 	d := incident.ProbeDrops(incident.Known)
 	d.FlowsPerNIC = 31
-	c := d.Make(f, 13)
+	c := d.MakeCase(f, 13)
 	e := NewEngine(f.Graph)
-	e.Run(judge.All(c.Observations, judge.Defaults()), Defaults())
+	e.Run(judge.FindingsOf(c.Observations, judge.DefaultParameters()), DefaultParameters())
 	b.ReportAllocs()
 	for b.Loop() {
-		r := e.Run(judge.All(c.Observations, judge.Defaults()), Defaults())
+		r := e.Run(judge.FindingsOf(c.Observations, judge.DefaultParameters()), DefaultParameters())
 		b.ReportMetric(float64(len(r.Suspects)), "named")
 	}
 	b.ReportMetric(float64(len(c.Truth.Faults)), "broken")

@@ -17,8 +17,8 @@ const maxCandidatePaths = 256
 // candidates is taken to go by one of them. With more it speaks for its ends alone.
 const maxStructural = 64
 
-// place is the number of a directed link or of a switch in an Engine.
-type place = int32
+// component is the number of a directed link or of a switch in an Engine.
+type component = int32
 
 // Engine is one fabric with its places numbered. It may be kept as long as the graph
 // is; one Run at a time. It remembers the paths of the run before by the slices that
@@ -26,50 +26,50 @@ type place = int32
 type Engine struct {
 	g        *fabric.Graph
 	switches map[string]*swIndex
-	nics     map[string]place // the direction that leaves the NIC
-	names    []string         // of switches, by place - len(directions of the topology)
+	nics     map[string]component // the direction that leaves the NIC
+	names    []string             // of switches, by place - len(directions of the topology)
 	ndirs    int
 
 	dirs     []fabric.Direction // of the topology: in pairs, a direction and its reverse
 	isAccess []bool             // of the directions of the topology
 
-	mu    sync.Mutex
-	odds  []fabric.Direction // that the topology lacks
-	oddAt map[fabric.Direction]place
-	pairs map[[2]string]bound // structural candidates by the leaves at both ends
+	mu        sync.Mutex
+	unknown   []fabric.Direction // that the topology lacks
+	unknownAt map[fabric.Direction]component
+	pairs     map[[2]string]boundPaths // structural candidates by the leaves at both ends
 
-	walked, spare []walk // in the run before, and of the one before that
-	flows         []flow // of the run before: memory for the next
+	previousWalks, spareWalks []walk // in the run before, and of the one before that
+	flows                     []flow // of the run before: memory for the next
 }
 
 // walk is the path that a flow took, by where its hops are kept, and what it crosses.
 type walk struct {
-	edge fabric.Edge
-	hops *fabric.Hop
-	n    int
-	at   []place
-	long int32 // directed links
+	edge       fabric.Flow
+	hops       *fabric.Hop
+	n          int
+	components []component
+	linkCount  int32 // directed links
 }
 
 type swIndex struct {
-	at    place
-	ports map[string]place // the direction that leaves the port
+	at    component
+	ports map[string]component // the direction that leaves the port
 }
 
 // NewEngine numbers the places of a fabric.
 func NewEngine(g *fabric.Graph) *Engine {
 	links := g.Topo.Links
-	e := &Engine{g: g, switches: make(map[string]*swIndex, len(g.Topo.Switches)), nics: map[string]place{},
-		ndirs: 2 * len(links), oddAt: map[fabric.Direction]place{}, pairs: map[[2]string]bound{}}
+	e := &Engine{g: g, switches: make(map[string]*swIndex, len(g.Topo.Switches)), nics: map[string]component{},
+		ndirs: 2 * len(links), unknownAt: map[fabric.Direction]component{}, pairs: map[[2]string]boundPaths{}}
 	for i := range g.Topo.Switches {
 		name := g.Topo.Switches[i].Name
-		e.switches[name] = &swIndex{at: place(e.ndirs + i), ports: map[string]place{}}
+		e.switches[name] = &swIndex{at: component(e.ndirs + i), ports: map[string]component{}}
 		e.names = append(e.names, name)
 	}
 	e.dirs = make([]fabric.Direction, 0, 2*len(links))
 	for i := range links {
 		for _, d := range []fabric.Direction{{From: links[i].A, To: links[i].B}, {From: links[i].B, To: links[i].A}} {
-			at := place(len(e.dirs))
+			at := component(len(e.dirs))
 			e.dirs = append(e.dirs, d)
 			e.isAccess = append(e.isAccess, links[i].IsAccess())
 			if sw, port, ok := fabric.SplitPort(d.From); ok && e.switches[sw] != nil {
@@ -85,50 +85,50 @@ func NewEngine(g *fabric.Graph) *Engine {
 // Graph is the fabric whose places are numbered.
 func (e *Engine) Graph() *fabric.Graph { return e.g }
 
-// places is the number of places there are; more may come while findings are bound.
-func (e *Engine) places() int { return e.ndirs + len(e.names) + len(e.odds) }
+// componentCount is the number of places there are; more may come while findings are bound.
+func (e *Engine) componentCount() int { return e.ndirs + len(e.names) + len(e.unknown) }
 
 // isSwitch reports whether a place is a switch.
-func (e *Engine) isSwitch(p place) bool {
+func (e *Engine) isSwitch(p component) bool {
 	return int(p) >= e.ndirs && int(p) < e.ndirs+len(e.names)
 }
 
-func (e *Engine) direction(p place) fabric.Direction {
+func (e *Engine) directionOf(p component) fabric.Direction {
 	if int(p) < e.ndirs {
 		return e.dirs[p]
 	}
-	return e.odds[int(p)-e.ndirs-len(e.names)]
+	return e.unknown[int(p)-e.ndirs-len(e.names)]
 }
 
-// reverse is the other way through a link, -1 where nothing went that way.
-func (e *Engine) reverse(p place) place {
+// reverseOf is the other way through a link, -1 where nothing went that way.
+func (e *Engine) reverseOf(p component) component {
 	if int(p) < e.ndirs {
 		return p ^ 1
 	}
-	if r, ok := e.oddAt[e.direction(p).Reverse()]; ok {
+	if r, ok := e.unknownAt[e.directionOf(p).Reverse()]; ok {
 		return r
 	}
 	return -1
 }
 
-// odd is the number of a direction that the topology lacks: a path went by it all the
+// unknownDirection is the number of a direction that the topology lacks: a path went by it all the
 // same.
-func (e *Engine) odd(d fabric.Direction) place {
+func (e *Engine) unknownDirection(d fabric.Direction) component {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	p, ok := e.oddAt[d]
+	p, ok := e.unknownAt[d]
 	if !ok {
-		p = place(e.places())
-		e.oddAt[d] = p
-		e.odds = append(e.odds, d)
+		p = component(e.componentCount())
+		e.unknownAt[d] = p
+		e.unknown = append(e.unknown, d)
 	}
 	return p
 }
 
-// follow appends the places that a packet from src to dst crosses on p: as
+// appendComponents appends the places that a packet from src to dst crosses on p: as
 // fabric.Path.Directions has them, and the switches.
-func (e *Engine) follow(out []place, p fabric.Path, src, dst string) []place {
-	last := place(-1) // the direction that left the hop before
+func (e *Engine) appendComponents(out []component, p fabric.Path, src, dst string) []component {
+	last := component(-1) // the direction that left the hop before
 	from := src
 	if d, ok := e.nics[src]; ok {
 		last = d
@@ -137,14 +137,14 @@ func (e *Engine) follow(out []place, p fabric.Path, src, dst string) []place {
 		h := &p[i]
 		sw := e.switches[h.Switch]
 		if from != "" && h.In != "" {
-			in := place(-1)
+			in := component(-1)
 			if sw != nil {
 				if at, ok := sw.ports[h.In]; ok {
 					in = at ^ 1
 				}
 			}
 			if in < 0 || in != last {
-				in = e.odd(fabric.Direction{From: from, To: h.Switch + ":" + h.In})
+				in = e.unknownDirection(fabric.Direction{From: from, To: h.Switch + ":" + h.In})
 			}
 			out = append(out, in)
 		}
@@ -164,23 +164,23 @@ func (e *Engine) follow(out []place, p fabric.Path, src, dst string) []place {
 		if last >= 0 && e.dirs[last].To == dst {
 			return append(out, last)
 		}
-		out = append(out, e.odd(fabric.Direction{From: from, To: dst}))
+		out = append(out, e.unknownDirection(fabric.Direction{From: from, To: dst}))
 	}
 	return out
 }
 
 // paths are the candidate paths of flows: each equally likely.
 type paths struct {
-	each [][]place
+	each [][]component
 	// shares of the places that some but not all of them cross; what all cross is in
 	// the flow's own places.
-	at    []place
+	at    []component
 	share []float64
 }
 
 // newPaths separates what all paths have in common from what they differ in.
-func (b *binder) newPaths(each [][]place) (common []place, ps *paths) {
-	var order []place
+func (b *binder) newPaths(each [][]component) (common []component, ps *paths) {
+	var order []component
 	for _, p := range each {
 		for _, c := range p {
 			for int(c) >= len(b.count) {
@@ -202,7 +202,7 @@ func (b *binder) newPaths(each [][]place) (common []place, ps *paths) {
 		ps.share = append(ps.share, float64(b.count[c])/float64(len(each)))
 	}
 	for _, p := range each {
-		var own []place
+		var own []component
 		for _, c := range p {
 			if int(b.count[c]) < len(each) {
 				own = append(own, c)
@@ -225,45 +225,45 @@ type flow struct {
 	// sent and lost are the finding's; lost at most what was sent.
 	sent, lost uint64
 	decided    bool
-	at         []place // crossed for certain
-	paths      *paths  // nil: that is all
-	load       load    // on every path
-	some       []some  // what only some of its candidate paths suffer; nil: nothing
-	base       float64 // logarithm of the share of packets that healthy links let through
-	best       float64 // log-likelihood of its losses under their own ratio
-	cost       float64 // under its present loads
+	crossed    []component   // crossed for certain
+	paths      *paths        // nil: that is all
+	load       load          // on every path
+	partial    []partialLoad // what only some of its candidate paths suffer; nil: nothing
+	base       float64       // logarithm of the share of packets that healthy links let through
+	best       float64       // log-likelihood of its losses under their own ratio
+	cost       float64       // under its present loads
 	index      int32
 	profile    int32 // of what is plainly healthy; -1: looked at alone
 	hops       int32 // directed links
 	stamp      int32 // scratch of who visits flows
 }
 
-// some is a load of those candidate paths that are listed, by index.
-type some struct {
-	of    *candidate
-	load  load
-	paths []int32
+// partialLoad is a load of those candidate paths that are listed, by index.
+type partialLoad struct {
+	candidate *candidate
+	load      load
+	paths     []int32
 }
 
-// bind numbers what the findings cross. Findings that are undecided take no part, but
+// bindFindings numbers what the findings cross. Findings that are undecided take no part, but
 // for what was lost where only a clock is in doubt.
-func (e *Engine) bind(findings []judge.Finding) []flow {
+func (e *Engine) bindFindings(findings []judge.Finding) []flow {
 	// The memory of the runs before serves again: fresh pages would cost more than what
 	// is written into them.
-	flows := resize(e.flows, len(findings))
-	walked := resize(e.spare, len(findings))
+	flows := reuseSlice(e.flows, len(findings))
+	walked := reuseSlice(e.spareWalks, len(findings))
 	workers := runtime.GOMAXPROCS(0)
 	if len(findings) < 4096 {
 		workers = 1
 	}
-	split(len(findings), workers, func(_, lo, hi int) {
-		b := binder{Engine: e, next: min(lo, len(e.walked))}
+	splitWork(len(findings), workers, func(_, lo, hi int) {
+		b := binder{Engine: e, next: min(lo, len(e.previousWalks))}
 		for i := lo; i < hi; i++ {
 			flows[i], walked[i] = flow{}, walk{}
-			b.bind(&flows[i], &findings[i], i, &walked[i])
+			b.bindFlow(&flows[i], &findings[i], i, &walked[i])
 		}
 	})
-	e.flows, e.walked, e.spare = flows, walked, e.walked
+	e.flows, e.previousWalks, e.spareWalks = flows, walked, e.previousWalks
 	kept := flows[:0]
 	for i := range flows {
 		if flows[i].finding != nil {
@@ -273,9 +273,9 @@ func (e *Engine) bind(findings []judge.Finding) []flow {
 	return kept
 }
 
-// resize returns a slice of n items in the memory of another if that is large enough, and
+// reuseSlice returns a slice of n items in the memory of another if that is large enough, and
 // not much too large. What the items are is not said.
-func resize[T any](s []T, n int) []T {
+func reuseSlice[T any](s []T, n int) []T {
 	if cap(s) < n || cap(s) > 4*n+1024 {
 		return make([]T, n)
 	}
@@ -290,42 +290,42 @@ func takesPart(f *judge.Finding) (yes, lossOnly bool) {
 
 type binder struct {
 	*Engine
-	arena []place
+	arena []component
 	count []int32 // scratch of newPaths, by place
-	sets  map[uint64]bound
+	sets  map[uint64]boundPaths
 	next  int // of the walks of the run before
 }
 
-type bound struct {
-	common []place
+type boundPaths struct {
+	common []component
 	paths  *paths
 }
 
-func (b *binder) bind(fl *flow, f *judge.Finding, index int, w *walk) {
+func (b *binder) bindFlow(fl *flow, f *judge.Finding, index int, w *walk) {
 	if yes, _ := takesPart(f); !yes {
 		return
 	}
-	src, dst := f.Edge.Ends()
+	src, dst := f.Flow.Endpoints()
 	const chunk = 1 << 14
 	if cap(b.arena)-len(b.arena) < 256 {
-		b.arena = make([]place, 0, chunk)
+		b.arena = make([]component, 0, chunk)
 	}
 	start := len(b.arena)
 	switch o := f.Obs; {
 	case len(o.Path) > 0:
-		*w = walk{edge: f.Edge, hops: &o.Path[0], n: len(o.Path)}
-		if b.before(w); w.at != nil && !f.RoundTrip {
-			fl.at, fl.hops = w.at, w.long
-			fl.take(f, index)
+		*w = walk{edge: f.Flow, hops: &o.Path[0], n: len(o.Path)}
+		if b.reuseWalk(w); w.components != nil && !f.RoundTrip {
+			fl.crossed, fl.hops = w.components, w.linkCount
+			fl.setFinding(f, index)
 			return
 		}
-		w.at = nil
-		b.arena = b.follow(b.arena, o.Path, src, dst)
+		w.components = nil
+		b.arena = b.appendComponents(b.arena, o.Path, src, dst)
 		if f.RoundTrip {
 			// The trouble may be on the way back, whose path is at best the reverse.
 			// A switch that is crossed both ways is one place: it delays the sum once.
 			there := b.arena[start:]
-			b.arena = b.follow(b.arena, reverse(o.Path), dst, src)
+			b.arena = b.appendComponents(b.arena, reversePath(o.Path), dst, src)
 			back := b.arena[start+len(there):]
 			b.arena = b.arena[:start+len(there)]
 			for _, p := range back {
@@ -334,22 +334,22 @@ func (b *binder) bind(fl *flow, f *judge.Finding, index int, w *walk) {
 				}
 			}
 		}
-		fl.at = b.arena[start:len(b.arena):len(b.arena)]
+		fl.crossed = b.arena[start:len(b.arena):len(b.arena)]
 	case len(o.Paths) > 0:
-		fl.at, fl.paths = b.candidates(o.Paths, src, dst, f.RoundTrip)
+		fl.crossed, fl.paths = b.bindCandidates(o.Paths, src, dst, f.RoundTrip)
 	default:
-		fl.at, fl.paths = b.structural(src, dst, f.RoundTrip)
+		fl.crossed, fl.paths = b.bindStructural(src, dst, f.RoundTrip)
 	}
-	if len(fl.at) == 0 && fl.paths == nil {
+	if len(fl.crossed) == 0 && fl.paths == nil {
 		return
 	}
-	for _, p := range fl.at {
+	for _, p := range fl.crossed {
 		if !b.isSwitch(p) {
 			fl.hops++
 		}
 	}
 	if w.hops != nil && !f.RoundTrip {
-		w.at, w.long = fl.at, fl.hops
+		w.components, w.linkCount = fl.crossed, fl.hops
 	}
 	if fl.paths != nil {
 		hops := 0.0
@@ -360,55 +360,55 @@ func (b *binder) bind(fl *flow, f *judge.Finding, index int, w *walk) {
 		}
 		fl.hops += int32(hops + 0.5)
 	}
-	fl.take(f, index)
+	fl.setFinding(f, index)
 }
 
-// take is what of a finding is asked for again and again.
-func (fl *flow) take(f *judge.Finding, index int) {
+// setFinding is what of a finding is asked for again and again.
+func (fl *flow) setFinding(f *judge.Finding, index int) {
 	fl.finding, fl.index, fl.decided = f, int32(index), f.Condition != judge.Undecided
 	fl.sent, fl.lost = f.Obs.Sent, min(f.Obs.Lost, f.Obs.Sent)
 }
 
-// before finds what a walk crossed in the run before. Findings come in much the same
+// reuseWalk finds what a walk crossed in the run before. Findings come in much the same
 // order from run to run.
-func (b *binder) before(w *walk) {
+func (b *binder) reuseWalk(w *walk) {
 	const near = 16
-	for i := b.next; i < min(b.next+near, len(b.walked)); i++ {
-		if was := &b.walked[i]; was.hops == w.hops && was.n == w.n && was.edge == w.edge {
+	for i := b.next; i < min(b.next+near, len(b.previousWalks)); i++ {
+		if was := &b.previousWalks[i]; was.hops == w.hops && was.n == w.n && was.edge == w.edge {
 			b.next = i + 1
-			w.at, w.long = was.at, was.long
+			w.components, w.linkCount = was.components, was.linkCount
 			return
 		}
 	}
 }
 
-// candidates binds a flow that went by one of several paths. Flows whose candidates
+// bindCandidates binds a flow that went by one of several paths. Flows whose candidates
 // differ in their access links alone share them.
-func (b *binder) candidates(all []fabric.Path, src, dst string, roundTrip bool) ([]place, *paths) {
+func (b *binder) bindCandidates(all []fabric.Path, src, dst string, roundTrip bool) ([]component, *paths) {
 	if len(all) > maxCandidatePaths {
 		all = all[:maxCandidatePaths]
 	}
-	var at []place
-	each := make([][]place, 0, len(all))
+	var at []component
+	each := make([][]component, 0, len(all))
 	sum := uint64(len(all))
-	var arena []place
+	var arena []component
 	for i, p := range all {
 		start := len(arena)
-		arena = b.follow(arena, p, src, dst)
+		arena = b.appendComponents(arena, p, src, dst)
 		if roundTrip {
-			arena = b.follow(arena, reverse(p), dst, src)
+			arena = b.appendComponents(arena, reversePath(p), dst, src)
 		}
 		inner := arena[start:start]
 		for _, c := range arena[start:] {
 			switch {
-			case b.access(c) && i == 0:
+			case b.onAccessLink(c) && i == 0:
 				at = append(at, c)
-			case !b.access(c) && !slices.Contains(inner, c):
+			case !b.onAccessLink(c) && !slices.Contains(inner, c):
 				inner = append(inner, c)
-				sum = mix(sum*31 + uint64(c) + 1)
+				sum = mixBits(sum*31 + uint64(c) + 1)
 			}
 		}
-		sum = mix(sum + 1)
+		sum = mixBits(sum + 1)
 		arena = arena[:start+len(inner)]
 		each = append(each, inner[:len(inner):len(inner)])
 	}
@@ -419,19 +419,19 @@ func (b *binder) candidates(all []fabric.Path, src, dst string, roundTrip bool) 
 		}
 		known.common, known.paths = b.newPaths(each)
 		if b.sets == nil {
-			b.sets = map[uint64]bound{}
+			b.sets = map[uint64]boundPaths{}
 		}
 		b.sets[sum] = known
 	}
 	return append(at, known.common...), known.paths
 }
 
-// access reports whether a place is a direction of a NIC's link.
-func (e *Engine) access(p place) bool { return int(p) < len(e.isAccess) && e.isAccess[p] }
+// onAccessLink reports whether a place is a direction of a NIC's link.
+func (e *Engine) onAccessLink(p component) bool { return int(p) < len(e.isAccess) && e.isAccess[p] }
 
-// structural binds a flow of which nothing is known: it leaves and enters by its access
+// bindStructural binds a flow of which nothing is known: it leaves and enters by its access
 // links, and took one of the shortest paths, if they are few.
-func (b *binder) structural(src, dst string, roundTrip bool) (at []place, ps *paths) {
+func (b *binder) bindStructural(src, dst string, roundTrip bool) (at []component, ps *paths) {
 	for i, nic := range []string{src, dst} {
 		d, ok := b.nics[nic]
 		if !ok {
@@ -455,23 +455,23 @@ func (b *binder) structural(src, dst string, roundTrip bool) (at []place, ps *pa
 	if leafA == "" || leafB == "" || leafA == leafB || roundTrip {
 		return at, nil
 	}
-	inner := b.between(src, dst, [2]string{leafA, leafB})
+	inner := b.betweenLeaves(src, dst, [2]string{leafA, leafB})
 	return append(at, inner.common...), inner.paths
 }
 
-// between is what flows between two leaves have in common and what they may differ in,
+// betweenLeaves is what flows between two leaves have in common and what they may differ in,
 // beyond the access links and the leaves.
-func (b *binder) between(src, dst string, leaves [2]string) bound {
+func (b *binder) betweenLeaves(src, dst string, leaves [2]string) boundPaths {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if known, ok := b.pairs[leaves]; ok {
 		return known
 	}
-	var out bound
+	var out boundPaths
 	if shortest := b.g.ShortestPaths(src, dst, maxStructural+1); len(shortest) <= maxStructural {
-		var each [][]place
+		var each [][]component
 		for _, p := range shortest {
-			var inner []place
+			var inner []component
 			for i, h := range p {
 				if sw := b.switches[h.Switch]; sw != nil && i > 0 && i < len(p)-1 {
 					inner = append(inner, sw.at)
@@ -490,7 +490,7 @@ func (b *binder) between(src, dst string, leaves [2]string) bound {
 	return out
 }
 
-func reverse(p fabric.Path) fabric.Path {
+func reversePath(p fabric.Path) fabric.Path {
 	out := make(fabric.Path, len(p))
 	for i, h := range p {
 		out[len(p)-1-i] = fabric.Hop{Switch: h.Switch, In: h.Out, Out: h.In}

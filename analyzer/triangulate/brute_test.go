@@ -11,31 +11,31 @@ import (
 // prepared is a search with its candidates, as Engine.Run makes it.
 func prepared(g *fabric.Graph, findings []judge.Finding, p Parameters) *search {
 	e := NewEngine(g)
-	s := newSearch(e, e.bind(findings), p)
-	s.candidates()
+	s := newSearch(e, e.bindFindings(findings), p)
+	s.addCandidates()
 	return s
 }
 
 // enter names candidates and lets each settle beside the others; false: one does not pay.
 func (s *search) enter(cs ...*candidate) bool {
 	for _, c := range cs {
-		s.refit(c)
-		if !s.pays(c) {
+		s.refitCandidate(c)
+		if !s.isWorthNaming(c) {
 			s.leave()
 			return false
 		}
-		s.apply(c, false)
+		s.applyCandidate(c, false)
 		s.named = append(s.named, c)
 	}
 	for range 3 {
 		for _, c := range cs {
-			s.apply(c, true)
-			s.refit(c)
-			pays := s.pays(c)
+			s.applyCandidate(c, true)
+			s.refitCandidate(c)
+			pays := s.isWorthNaming(c)
 			if !pays {
 				c.fit = fit{}
 			}
-			s.apply(c, false)
+			s.applyCandidate(c, false)
 			if !pays {
 				s.leave()
 				return false
@@ -47,7 +47,7 @@ func (s *search) enter(cs ...*candidate) bool {
 
 func (s *search) leave() {
 	for _, c := range s.named {
-		s.apply(c, true)
+		s.applyCandidate(c, true)
 	}
 	s.named = nil
 }
@@ -75,15 +75,15 @@ func TestGreedyAgainstBruteForce(t *testing.T) {
 		}
 		var fs []judge.Finding
 		for flow := range 2 {
-			for _, src := range g.NICs() {
-				for _, dst := range g.NICs() {
+			for _, src := range g.NICIDs() {
+				for _, dst := range g.NICIDs() {
 					if src == dst {
 						continue
 					}
 					ways := g.ShortestPaths(src, dst, 4)
 					via := rng.IntN(len(ways))
 					shift, through := rng.Int64N(8), 1.0
-					for _, d := range ways[via].Directions(src, dst) {
+					for _, d := range ways[via].LinkDirections(src, dst) {
 						shift += delay[d]
 						through *= 1 - loss[d]
 					}
@@ -97,9 +97,9 @@ func TestGreedyAgainstBruteForce(t *testing.T) {
 				}
 			}
 		}
-		s := prepared(g, fs, Defaults())
-		s.run()
-		s.revise()
+		s := prepared(g, fs, DefaultParameters())
+		s.nameGreedily()
+		s.reviseNamed()
 		greedy := s.worth
 		named += len(s.named)
 		s.leave()

@@ -13,32 +13,32 @@ import (
 // candidate is an element that may be named, with the flows that cross it.
 type candidate struct {
 	Element
-	price float64
-	any   []place // a path crosses it that crosses one of these
-	all   []place // or, for a stretch of a path, all of these
-	only  func(*flow) bool
+	price  float64
+	anyOf  []component // a path crosses it that crosses one of these
+	allOf  []component // or, for a stretch of a path, all of these
+	filter func(*flow) bool
 
-	members []member
-	groups  []group  // of members that are plainly healthy
-	special []member // the others, with their ways where these differ
-	losses  []group  // the special ones by what they lost
-	print   uint64   // order-free fingerprint of the members
-	fit     fit
-	bound   float64 // no effect gains more, as far as is known, beside what is named
-	fresh   bool    // fit is of the search's present state
-	listed  bool    // members are
-	sorted  bool    // groups and special are
-	named   bool
-	stirred bool  // since it was named, the loads of flows that cross it changed
-	tried   bool  // others were tried in its place
-	fits    int   // how often it was fitted
-	touched int32 // scratch of who visits candidates
+	members      []member
+	groups       []group  // of members that are plainly healthy
+	special      []member // the others, with their ways where these differ
+	losses       []group  // the special ones by what they lost
+	fingerprint  uint64   // order-free fingerprint of the members
+	fit          fit
+	bound        float64 // no effect gains more, as far as is known, beside what is named
+	fresh        bool    // fit is of the search's present state
+	listed       bool    // members are
+	sorted       bool    // groups and special are
+	named        bool
+	loadsChanged bool  // since it was named, the loads of flows that cross it changed
+	tried        bool  // others were tried in its place
+	fitCount     int   // how often it was fitted
+	touched      int32 // scratch of who visits candidates
 }
 
 type member struct {
-	flow  int32
-	share float64    // of its candidate paths
-	ways  []crossing // nil: all have the flow's load
+	flow      int32
+	share     float64    // of its candidate paths
+	crossings []crossing // nil: all have the flow's load
 }
 
 type group struct {
@@ -46,17 +46,17 @@ type group struct {
 	count  float64
 }
 
-// crosses reports whether a path crosses the element.
-func (c *candidate) crosses(path []place) bool {
-	if c.all != nil {
-		for _, p := range c.all {
+// crossedBy reports whether a path crosses the element.
+func (c *candidate) crossedBy(path []component) bool {
+	if c.allOf != nil {
+		for _, p := range c.allOf {
 			if !slices.Contains(path, p) {
 				return false
 			}
 		}
 		return true
 	}
-	for _, p := range c.any {
+	for _, p := range c.anyOf {
 		if slices.Contains(path, p) {
 			return true
 		}
@@ -64,23 +64,23 @@ func (c *candidate) crosses(path []place) bool {
 	return false
 }
 
-// share is how likely a flow crosses the element, before anything is named. shares
+// crossingShare is how likely a flow crosses the element, before anything is named. shares
 // remembers that of candidate paths.
-func (c *candidate) share(fl *flow, shares map[*paths]float64) float64 {
+func (c *candidate) crossingShare(fl *flow, shares map[*paths]float64) float64 {
 	if fl.paths == nil {
 		return 1 // it is in the lists of the element's places
 	}
-	if c.all == nil && c.crosses(fl.at) {
+	if c.allOf == nil && c.crossedBy(fl.crossed) {
 		return 1
 	}
-	if c.all == nil {
+	if c.allOf == nil {
 		if share, ok := shares[fl.paths]; ok {
 			return share
 		}
 	}
 	n := 0
 	for _, path := range fl.paths.each {
-		if c.all == nil && c.crosses(path) || c.all != nil && c.crosses(append(slices.Clone(fl.at), path...)) {
+		if c.allOf == nil && c.crossedBy(path) || c.allOf != nil && c.crossedBy(append(slices.Clone(fl.crossed), path...)) {
 			n++
 		}
 	}
@@ -96,17 +96,17 @@ type evidence struct {
 	flows          int32   // that cross it for certain
 }
 
-// excess is the log-likelihood ratio of the losses at a place against none but healthy
+// lossExcess is the log-likelihood ratio of the losses at a place against none but healthy
 // links'. It is no less than any share of them can bring.
-func (v *evidence) excess() float64 {
+func (v *evidence) lossExcess() float64 {
 	if v.lost <= v.expected || v.lost == 0 {
 		return 0
 	}
 	return v.lost*math.Log(v.lost/math.Max(v.expected, 1e-9)) - (v.lost - v.expected)
 }
 
-// most is what a flow's delays and marks can say at most.
-func (p *Parameters) most(f *judge.Finding) (nats float64) {
+// delayMarkCap is what a flow's delays and marks can say at most.
+func (p *Parameters) delayMarkCap(f *judge.Finding) (nats float64) {
 	if f.Delayed {
 		nats += p.Cap
 	}
@@ -119,22 +119,22 @@ func (p *Parameters) most(f *judge.Finding) (nats float64) {
 	return nats
 }
 
-func hot(f *judge.Finding) bool {
+func hasSymptom(f *judge.Finding) bool {
 	return f.Condition == judge.Degraded && (f.Delayed || f.Jittery || f.Marked || f.Lossy)
 }
 
-// survey sums up what was seen at every place.
-func survey(e *Engine, flows []flow, hop float64, limits Parameters) []evidence {
-	return reduce(e.places(), len(flows), func(out []evidence, i int) {
+// surveyComponents sums up what was seen at every place.
+func surveyComponents(e *Engine, flows []flow, hop float64, limits Parameters) []evidence {
+	return sumEvidence(e.componentCount(), len(flows), func(out []evidence, i int) {
 		fl := &flows[i]
 		lost := float64(fl.lost)
 		expected := float64(fl.sent) * hop * float64(fl.hops)
-		late := limits.most(fl.finding)
+		late := limits.delayMarkCap(fl.finding)
 		counted := int32(0)
 		if fl.decided {
 			counted = 1
 		}
-		for _, p := range fl.at {
+		for _, p := range fl.crossed {
 			v := &out[p]
 			v.lost += lost
 			v.expected += expected
@@ -172,15 +172,15 @@ func healthyHop(e *Engine, flows []flow, p Parameters) float64 {
 	if all <= p.LeastHop {
 		return p.LeastHop
 	}
-	seen := survey(e, flows, all, p)
+	seen := surveyComponents(e, flows, all, p)
 	bad := make([]bool, len(seen))
 	for at := range seen {
-		bad[at] = seen[at].excess() > p.MostExcess
+		bad[at] = seen[at].lossExcess() > p.MostExcess
 	}
-	standsOut := func(at place) bool { return bad[at] }
+	standsOut := func(at component) bool { return bad[at] }
 	// What a flow crosses perhaps is not asked: those with known paths are known for
 	// what they lost, it may be, and would be left alone.
-	clean := rate(func(fl *flow) bool { return !slices.ContainsFunc(fl.at, standsOut) })
+	clean := rate(func(fl *flow) bool { return !slices.ContainsFunc(fl.crossed, standsOut) })
 	return math.Min(math.Max(clean, p.LeastHop), p.MostHop)
 }
 
@@ -190,12 +190,12 @@ type listing struct {
 	flows []int32
 }
 
-func list(e *Engine, flows []flow, wanted []bool) *listing {
-	l := &listing{from: make([]int32, e.places()+1)}
-	each := func(fn func(p place, i int32)) {
+func newListing(e *Engine, flows []flow, wanted []bool) *listing {
+	l := &listing{from: make([]int32, e.componentCount()+1)}
+	each := func(fn func(p component, i int32)) {
 		for i := range flows {
 			fl := &flows[i]
-			for _, p := range fl.at {
+			for _, p := range fl.crossed {
 				if wanted[p] {
 					fn(p, int32(i))
 				}
@@ -209,17 +209,17 @@ func list(e *Engine, flows []flow, wanted []bool) *listing {
 			}
 		}
 	}
-	each(func(p place, _ int32) { l.from[p+1]++ })
+	each(func(p component, _ int32) { l.from[p+1]++ })
 	for p := range wanted {
 		l.from[p+1] += l.from[p]
 	}
 	l.flows = make([]int32, l.from[len(wanted)])
 	next := slices.Clone(l.from[:len(wanted)])
-	each(func(p place, i int32) { l.flows[next[p]] = i; next[p]++ })
+	each(func(p component, i int32) { l.flows[next[p]] = i; next[p]++ })
 	return l
 }
 
-func (l *listing) at(p place) []int32 {
+func (l *listing) flowsAt(p component) []int32 {
 	if p < 0 {
 		return nil
 	}
@@ -235,25 +235,25 @@ func elementOf(d fabric.Direction) (fabric.Kind, string) {
 	case fabric.IsNIC(d.To):
 		return fabric.KindNIC, d.To
 	}
-	return fabric.KindLink, d.Link()
+	return fabric.KindLink, d.LinkID()
 }
 
-// candidates are the elements that what was seen may be owed to.
-func (s *search) candidates() {
-	e, seen := s.e, s.seen
+// addCandidates are the elements that what was seen may be owed to.
+func (s *search) addCandidates() {
+	e, seen := s.e, s.evidenceAt
 	wanted := make([]bool, len(seen))
-	var places []place
-	may := func(price float64, at ...place) bool {
-		return s.bound(at...) >= price+s.p.MinGain
+	var places []component
+	may := func(price float64, at ...component) bool {
+		return s.gainBound(at...) >= price+s.p.MinGain
 	}
 	for p := range seen {
-		if !may(s.p.PriceDirection, place(p)) {
+		if !may(s.p.PriceDirection, component(p)) {
 			continue
 		}
-		places = append(places, place(p))
+		places = append(places, component(p))
 		wanted[p] = true
-		if !e.isSwitch(place(p)) {
-			if r := e.reverse(place(p)); r >= 0 {
+		if !e.isSwitch(component(p)) {
+			if r := e.reverseOf(component(p)); r >= 0 {
 				wanted[r] = true
 			}
 		}
@@ -264,40 +264,40 @@ func (s *search) candidates() {
 			break
 		}
 	}
-	widen := s.wide(places, wanted)
-	s.list = list(e, s.flows, wanted)
+	widen := s.prepareWide(places, wanted)
+	s.list = newListing(e, s.flows, wanted)
 	for _, p := range places {
 		if e.isSwitch(p) {
 			if may(s.p.PriceSwitch, p) {
-				s.add(&candidate{Element: Element{Kind: fabric.KindSwitch, Name: e.names[int(p)-e.ndirs]}, price: s.p.PriceSwitch, any: []place{p}})
+				s.addCandidate(&candidate{Element: Element{Kind: fabric.KindSwitch, Name: e.names[int(p)-e.ndirs]}, price: s.p.PriceSwitch, anyOf: []component{p}})
 			}
 			continue
 		}
-		d := e.direction(p)
+		d := e.directionOf(p)
 		kind, name := elementOf(d)
-		s.add(&candidate{Element: Element{Kind: kind, Name: name, Direction: d}, price: s.p.PriceDirection, any: []place{p}})
+		s.addCandidate(&candidate{Element: Element{Kind: kind, Name: name, Direction: d}, price: s.p.PriceDirection, anyOf: []component{p}})
 		// Both ways at once are named where both show something.
-		r := e.reverse(p)
-		if r >= 0 && d.From < d.To && seen[r].shows(s.p) && seen[p].shows(s.p) && may(s.p.PriceBoth, p, r) {
-			s.add(&candidate{Element: Element{Kind: kind, Name: name}, price: s.p.PriceBoth, any: []place{p, r}})
+		r := e.reverseOf(p)
+		if r >= 0 && d.From < d.To && seen[r].showsFault(s.p) && seen[p].showsFault(s.p) && may(s.p.PriceBoth, p, r) {
+			s.addCandidate(&candidate{Element: Element{Kind: kind, Name: name}, price: s.p.PriceBoth, anyOf: []component{p, r}})
 		}
-		s.queues(p, d)
+		s.addQueues(p, d)
 	}
 	widen()
-	s.stretches()
+	s.addStretches()
 }
 
-// queues are the classes of packets that go through a port, where there are several.
-func (s *search) queues(p place, d fabric.Direction) {
+// addQueues are the classes of packets that go through a port, where there are several.
+func (s *search) addQueues(p component, d fabric.Direction) {
 	if !s.classes {
 		return
 	}
 	classes := map[string]bool{}
 	bad := map[string]bool{}
-	for _, i := range s.list.at(p) {
+	for _, i := range s.list.flowsAt(p) {
 		f := s.flows[i].finding
 		classes[f.Obs.Class] = true
-		if hot(f) {
+		if hasSymptom(f) {
 			bad[f.Obs.Class] = true
 		}
 	}
@@ -305,21 +305,21 @@ func (s *search) queues(p place, d fabric.Direction) {
 		return
 	}
 	for _, class := range slices.Sorted(maps.Keys(bad)) {
-		s.add(&candidate{Element: Element{Kind: fabric.KindQueue, Name: d.From + "@" + class, Direction: d, Class: class}, price: s.p.PriceQueue,
-			any: []place{p}, only: func(fl *flow) bool { return fl.finding.Obs.Class == class }})
+		s.addCandidate(&candidate{Element: Element{Kind: fabric.KindQueue, Name: d.From + "@" + class, Direction: d, Class: class}, price: s.p.PriceQueue,
+			anyOf: []component{p}, filter: func(fl *flow) bool { return fl.finding.Obs.Class == class }})
 	}
 }
 
-// wide makes the elements of several links: hosts with several NICs, the uplinks of a
+// prepareWide makes the elements of several links: hosts with several NICs, the uplinks of a
 // leaf. Their places are wanted now; the candidates come when they are listed.
-func (s *search) wide(places []place, wanted []bool) (add func()) {
+func (s *search) prepareWide(places []component, wanted []bool) (add func()) {
 	e := s.e
 	hosts, leaves := map[string]int{}, map[string]int{}
 	for _, p := range places {
-		if e.isSwitch(p) || !s.seen[p].shows(s.p) {
+		if e.isSwitch(p) || !s.evidenceAt[p].showsFault(s.p) {
 			continue
 		}
-		d := e.direction(p)
+		d := e.directionOf(p)
 		kind, name := elementOf(d)
 		if kind == fabric.KindNIC {
 			hosts[fabric.OwnerOf(name)]++
@@ -333,22 +333,22 @@ func (s *search) wide(places []place, wanted []bool) (add func()) {
 	}
 	var out []*candidate
 	for _, node := range slices.Sorted(maps.Keys(hosts)) {
-		var any []place
-		ends := e.g.Ends(node)
+		var any []component
+		ends := e.g.EndsOf(node)
 		for _, nic := range ends {
 			if d, ok := e.nics[nic]; ok {
 				any = append(any, d, d^1)
 			}
 		}
 		if len(ends) >= 2 && hosts[node] >= 2 {
-			out = append(out, &candidate{Element: Element{Kind: fabric.KindHost, Name: node}, price: s.p.PriceHost, any: any})
+			out = append(out, &candidate{Element: Element{Kind: fabric.KindHost, Name: node}, price: s.p.PriceHost, anyOf: any})
 		}
 	}
 	for _, leaf := range slices.Sorted(maps.Keys(leaves)) {
-		var any []place
+		var any []component
 		local := false
-		for _, end := range e.g.Ends(leaf) {
-			if fabric.IsNIC(e.g.Peer(end)) {
+		for _, end := range e.g.EndsOf(leaf) {
+			if fabric.IsNIC(e.g.PeerOf(end)) {
 				local = true
 				continue
 			}
@@ -357,70 +357,70 @@ func (s *search) wide(places []place, wanted []bool) (add func()) {
 			any = append(any, d, d^1)
 		}
 		if local && len(any) >= 4 && leaves[leaf] >= 2 {
-			out = append(out, &candidate{Element: Element{Kind: fabric.KindLeafUplinks, Name: leaf}, price: s.p.PriceUplinks, any: any})
+			out = append(out, &candidate{Element: Element{Kind: fabric.KindLeafUplinks, Name: leaf}, price: s.p.PriceUplinks, anyOf: any})
 		}
 	}
 	for _, c := range out {
-		for _, p := range c.any {
+		for _, p := range c.anyOf {
 			wanted[p] = true
 		}
 	}
 	return func() {
 		for _, c := range out {
-			s.add(c)
+			s.addCandidate(c)
 		}
 	}
 }
 
-// stretches are the corridors and pairs of leaves of degraded flows: part of what
+// addStretches are the corridors and pairs of leaves of degraded flows: part of what
 // crosses each of their links.
-func (s *search) stretches() {
+func (s *search) addStretches() {
 	e := s.e
-	corridors := map[[2]place]int{}
+	corridors := map[[2]component]int{}
 	pairs := map[[2]string]int{}
 	for i := range s.flows {
 		fl := &s.flows[i]
 		f := fl.finding
-		if !hot(f) || fl.paths != nil || f.RoundTrip {
+		if !hasSymptom(f) || fl.paths != nil || f.RoundTrip {
 			continue
 		}
-		last := place(-1)
-		for _, p := range fl.at {
+		last := component(-1)
+		for _, p := range fl.crossed {
 			if e.isSwitch(p) {
 				continue
 			}
-			if kind, _ := elementOf(e.direction(p)); kind == fabric.KindNIC {
+			if kind, _ := elementOf(e.directionOf(p)); kind == fabric.KindNIC {
 				last = -1
 				continue
 			}
 			if last >= 0 {
-				corridors[[2]place{last, p}]++
+				corridors[[2]component{last, p}]++
 			}
 			last = p
 		}
-		src, dst := f.Edge.Ends()
+		src, dst := f.Flow.Endpoints()
 		a, _ := e.g.LeafOf(src)
 		b, _ := e.g.LeafOf(dst)
 		if a != "" && b != "" && a != b {
 			pairs[[2]string{a, b}]++
 		}
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(corridors), func(a, b [2]place) int { return slices.Compare(a[:], b[:]) }) {
+	for _, k := range slices.SortedFunc(maps.Keys(corridors), func(a, b [2]component) int { return slices.Compare(a[:], b[:]) }) {
 		if corridors[k] < s.p.MinEdges {
 			continue
 		}
-		in, out := e.direction(k[0]), e.direction(k[1])
+		in, out := e.directionOf(k[0]), e.directionOf(k[1])
 		name := strings.Join([]string{fabric.OwnerOf(in.From), fabric.OwnerOf(in.To), fabric.OwnerOf(out.To)}, "->")
-		s.add(&candidate{Element: Element{Kind: fabric.KindCorridor, Name: name}, price: s.p.PriceCorridor, all: []place{k[0], k[1]}})
+		s.addCandidate(&candidate{Element: Element{Kind: fabric.KindCorridor, Name: name}, price: s.p.PriceCorridor, allOf: []component{k[0], k[1]}})
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(pairs), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
 		a, b := e.switches[k[0]], e.switches[k[1]]
 		if pairs[k] < s.p.MinEdges || a == nil || b == nil {
 			continue
 		}
-		s.add(&candidate{Element: Element{Kind: fabric.KindPair, Name: k[0] + "->" + k[1]}, price: s.p.PricePair, all: []place{a.at, b.at},
-			only: func(fl *flow) bool {
-				src, dst := fl.finding.Edge.Ends()
+		s.addCandidate(&candidate{Element: Element{Kind: fabric.KindPair, Name: k[0] + "->" + k[1]}, price: s.p.PricePair, allOf: []component{a.at, b.at},
+			filter: func(fl *flow) bool {
+				src, dst := fl.finding.Flow.Endpoints()
 				from, _ := e.g.LeafOf(src)
 				to, _ := e.g.LeafOf(dst)
 				return from == k[0] && to == k[1]
@@ -428,77 +428,77 @@ func (s *search) stretches() {
 	}
 }
 
-// shows reports whether a place has evidence of its own that something is wrong.
-func (v *evidence) shows(p Parameters) bool { return v.late > 0 || v.excess() >= p.MostExcess }
+// showsFault reports whether a place has evidence of its own that something is wrong.
+func (v *evidence) showsFault(p Parameters) bool { return v.late > 0 || v.lossExcess() >= p.MostExcess }
 
-// bound is what no effect at places gains more than: their losses count in one sum, as if
+// gainBound is what no effect at places gains more than: their losses count in one sum, as if
 // their flows were all alike, and each flow that is late or marked as much as one can.
-func (s *search) bound(places ...place) float64 {
+func (s *search) gainBound(places ...component) float64 {
 	const rough = 1.1
 	var v evidence
 	late := 0.0
 	for _, p := range places {
-		late += s.seen[p].late
-		v.lost += s.seen[p].lost
-		v.expected += s.seen[p].expected
+		late += s.evidenceAt[p].late
+		v.lost += s.evidenceAt[p].lost
+		v.expected += s.evidenceAt[p].expected
 	}
-	return 1 + late + rough*v.excess()
+	return 1 + late + rough*v.lossExcess()
 }
 
-// mostOf is what no effect of a candidate gains more than beside what is named, its price
+// gainBoundOf is what no effect of a candidate gains more than beside what is named, its price
 // paid.
-func (s *search) mostOf(c *candidate) float64 {
-	if c.all != nil || c.only != nil {
+func (s *search) gainBoundOf(c *candidate) float64 {
+	if c.allOf != nil || c.filter != nil {
 		// A part of what crosses a place may show more than the whole.
 		if !c.listed {
 			return math.Inf(1)
 		}
-		return s.costs(c) - c.price
+		return s.memberCost(c) - c.price
 	}
-	most := s.bound(c.any...)
-	if len(c.any) > 1 {
-		for i := range c.any {
-			most = max(most, s.bound(c.any[i]))
+	most := s.gainBound(c.anyOf...)
+	if len(c.anyOf) > 1 {
+		for i := range c.anyOf {
+			most = max(most, s.gainBound(c.anyOf[i]))
 		}
 	}
 	return most - c.price
 }
 
-// costs is what would be gained if a candidate explained all its members perfectly.
-func (s *search) costs(c *candidate) (nats float64) {
+// memberCost is what would be gained if a candidate explained all its members perfectly.
+func (s *search) memberCost(c *candidate) (nats float64) {
 	for _, m := range c.members {
 		nats += s.flows[m.flow].cost
 	}
 	return nats
 }
 
-// said is what a flow says to the sums of its places.
-type said struct{ lost, expected, late float64 }
+// flowEvidence is what a flow says to the sums of its places.
+type flowEvidence struct{ lost, expected, late float64 }
 
-// says is what a flow can still say for elements that are not named.
-func (s *search) says(fl *flow) said {
-	out := said{float64(fl.lost), float64(fl.sent) * s.m.hop * float64(fl.hops), s.p.most(fl.finding)}
+// remainingEvidence is what a flow can still say for elements that are not named.
+func (s *search) remainingEvidence(fl *flow) flowEvidence {
+	out := flowEvidence{float64(fl.lost), float64(fl.sent) * s.m.hop * float64(fl.hops), s.p.delayMarkCap(fl.finding)}
 	l := fl.load
 	if l.survive != 0 {
 		// It lost by what is named, more or less; what is left is its own.
 		out.lost, out.expected = 0, 0
-		if float64(fl.lost) > float64(fl.sent)*ratio(fl.base+l.survive) {
+		if float64(fl.lost) > float64(fl.sent)*affectedShare(fl.base+l.survive) {
 			out.late += s.m.lossCost(fl, l.survive)
 		}
 	}
-	if out.late > 0 && !l.lossOnly() && fl.some == nil {
+	if out.late > 0 && !l.lossOnly() && fl.partial == nil {
 		out.late = min(out.late, s.m.costOf(fl, l))
 	}
 	return out
 }
 
-// add takes a candidate into the search.
-func (s *search) add(c *candidate) {
-	c.bound = s.mostOf(c)
+// addCandidate takes a candidate into the search.
+func (s *search) addCandidate(c *candidate) {
+	c.bound = s.gainBoundOf(c)
 	at := int32(len(s.cands))
 	s.cands = append(s.cands, c)
-	for _, p := range slices.Concat(c.any, c.all) {
-		s.here[p] = append(s.here[p], at)
+	for _, p := range slices.Concat(c.anyOf, c.allOf) {
+		s.candidatesAt[p] = append(s.candidatesAt[p], at)
 	}
 }
 
@@ -511,38 +511,38 @@ func (s *search) listFlows(c *candidate) {
 	shares := map[*paths]float64{}
 	take := func(i int32, share float64) {
 		c.members = append(c.members, member{flow: i, share: share})
-		c.print += mix(uint64(i)<<20 ^ uint64(share*(1<<19)))
+		c.fingerprint += mixBits(uint64(i)<<20 ^ uint64(share*(1<<19)))
 	}
-	if c.all != nil {
-		shortest := s.list.at(c.all[0])
-		if other := s.list.at(c.all[1]); len(other) < len(shortest) {
+	if c.allOf != nil {
+		shortest := s.list.flowsAt(c.allOf[0])
+		if other := s.list.flowsAt(c.allOf[1]); len(other) < len(shortest) {
 			shortest = other
 		}
 		for _, i := range shortest {
 			fl := &s.flows[i]
-			if fl.paths == nil && !c.crosses(fl.at) || c.only != nil && !c.only(fl) {
+			if fl.paths == nil && !c.crossedBy(fl.crossed) || c.filter != nil && !c.filter(fl) {
 				continue
 			}
-			if share := c.share(fl, shares); share > 0 {
+			if share := c.crossingShare(fl, shares); share > 0 {
 				take(i, share)
 			}
 		}
-		for _, p := range c.all {
-			if !s.e.isSwitch(p) && len(c.members) == len(s.list.at(p)) {
+		for _, p := range c.allOf {
+			if !s.e.isSwitch(p) && len(c.members) == len(s.list.flowsAt(p)) {
 				c.members = nil // it is that link
 			}
 		}
 		return
 	}
-	for at, p := range c.any {
-		for _, i := range s.list.at(p) {
+	for at, p := range c.anyOf {
+		for _, i := range s.list.flowsAt(p) {
 			fl := &s.flows[i]
-			if at > 0 && fl.mayCross(c.any[:at]) || c.only != nil && !c.only(fl) {
+			if at > 0 && fl.mayCross(c.anyOf[:at]) || c.filter != nil && !c.filter(fl) {
 				continue
 			}
 			share := 1.0
 			if fl.paths != nil {
-				share = c.share(fl, shares)
+				share = c.crossingShare(fl, shares)
 			}
 			take(i, share)
 		}
@@ -550,13 +550,13 @@ func (s *search) listFlows(c *candidate) {
 }
 
 // mayCross reports whether one of a flow's paths goes through one of the places.
-func (fl *flow) mayCross(places []place) bool {
-	in := func(p place) bool { return slices.Contains(places, p) }
-	return slices.ContainsFunc(fl.at, in) || fl.paths != nil && slices.ContainsFunc(fl.paths.at, in)
+func (fl *flow) mayCross(places []component) bool {
+	in := func(p component) bool { return slices.Contains(places, p) }
+	return slices.ContainsFunc(fl.crossed, in) || fl.paths != nil && slices.ContainsFunc(fl.paths.at, in)
 }
 
-// mix is the finaliser of SplitMix64.
-func mix(x uint64) uint64 {
+// mixBits is the finaliser of SplitMix64.
+func mixBits(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9
 	x ^= x >> 27

@@ -23,8 +23,8 @@ func (l load) minus(e load) load {
 // lossOnly reports whether a load neither delays nor marks.
 func (l load) lossOnly() bool { return l.delay == 0 && l.tail == 0 && l.clear == 0 }
 
-// ratio is the share that a logarithm of the share let through leaves over.
-func ratio(through float64) float64 { return 0 - math.Expm1(through) } // not -0
+// affectedShare is the share that a logarithm of the share let through leaves over.
+func affectedShare(through float64) float64 { return 0 - math.Expm1(through) } // not -0
 
 // model is the likelihood of a flow's window. All costs are in nats, against the
 // explanation that fits the flow best, and capped: a path may be wrong, a host may
@@ -35,8 +35,8 @@ type model struct {
 	hop float64
 }
 
-// prepare works out what of a flow's likelihood does not change.
-func (m *model) prepare(fl *flow) {
+// prepareFlow works out what of a flow's likelihood does not change.
+func (m *model) prepareFlow(fl *flow) {
 	fl.base = -m.hop * float64(fl.hops)
 	if fl.lost > 0 {
 		fl.best = judge.BinomialLL(fl.lost, fl.sent, float64(fl.lost)/float64(fl.sent))
@@ -86,7 +86,7 @@ func (m *model) lossCost(fl *flow, survive float64) float64 {
 		return min(-float64(fl.sent)*through, m.p.Cap)
 	}
 	lost := float64(fl.lost)
-	now := lost*math.Log(max(ratio(through), 1e-12)) + (float64(fl.sent)-lost)*through
+	now := lost*math.Log(max(affectedShare(through), 1e-12)) + (float64(fl.sent)-lost)*through
 	return min(max(0, fl.best-now), m.p.Cap)
 }
 
@@ -111,17 +111,17 @@ type crossing struct {
 	through, past float64
 }
 
-// crossings sorts a flow's candidate paths by their loads and by whether they cross c.
-func (fl *flow) crossings(c *candidate, share float64) []crossing {
+// groupPaths sorts a flow's candidate paths by their loads and by whether they cross c.
+func (fl *flow) groupPaths(c *candidate, share float64) []crossing {
 	type way struct {
 		load    load
 		crosses bool
 	}
 	ways := make([]way, len(fl.paths.each))
 	for i := range ways {
-		ways[i] = way{fl.load, share >= 1 || c.crosses(fl.paths.each[i])}
+		ways[i] = way{fl.load, share >= 1 || c.crossedBy(fl.paths.each[i])}
 	}
-	for _, s := range fl.some {
+	for _, s := range fl.partial {
 		for _, i := range s.paths {
 			ways[i].load = ways[i].load.plus(s.load)
 		}
@@ -145,35 +145,35 @@ next:
 	return out
 }
 
-// settle works out a flow's cost under its present loads.
-func (m *model) settle(fl *flow) {
-	if fl.some == nil {
+// updateCost works out a flow's cost under its present loads.
+func (m *model) updateCost(fl *flow) {
+	if fl.partial == nil {
 		fl.cost = m.costOf(fl, fl.load)
 		return
 	}
 	sum := 0.0
-	for _, c := range fl.crossings(&candidate{}, 0) {
+	for _, c := range fl.groupPaths(&candidate{}, 0) {
 		sum += c.past * math.Exp(-m.costOf(fl, c.load))
 	}
 	fl.cost = -math.Log(sum / float64(len(fl.paths.each)))
 }
 
-// gain is by how much an effect on a candidate makes a member's window likelier. Of the
+// memberGain is by how much an effect on a candidate makes a member's window likelier. Of the
 // candidate paths only one is the flow's: its likelihood is their mean.
-func (m *model) gain(fl *flow, k *member, e load) float64 {
-	if k.ways == nil {
+func (m *model) memberGain(fl *flow, k *member, e load) float64 {
+	if k.crossings == nil {
 		delta := fl.cost - m.costOf(fl, fl.load.plus(e))
 		if k.share >= 1 {
 			return delta
 		}
 		return math.Log1p(k.share * math.Expm1(delta))
 	}
-	return m.mean(fl, k, e, m.costOf)
+	return m.meanGain(fl, k, e, m.costOf)
 }
 
-func (m *model) mean(fl *flow, k *member, e load, cost func(*flow, load) float64) float64 {
+func (m *model) meanGain(fl *flow, k *member, e load, cost func(*flow, load) float64) float64 {
 	sum, n := 0.0, 0.0
-	for _, w := range k.ways {
+	for _, w := range k.crossings {
 		n += w.through + w.past
 		if w.past > 0 {
 			sum += w.past * math.Exp(-cost(fl, w.load))
@@ -185,8 +185,8 @@ func (m *model) mean(fl *flow, k *member, e load, cost func(*flow, load) float64
 	return fl.cost + math.Log(sum/n)
 }
 
-// alike is gain for a flow that speaks for all of its profile.
-func (m *model) alike(fl *flow, share float64, e load) float64 {
+// profileGain is gain for a flow that speaks for all of its profile.
+func (m *model) profileGain(fl *flow, share float64, e load) float64 {
 	delta := m.costOf(fl, load{}) - m.costOf(fl, e)
 	if share >= 1 {
 		return delta
@@ -196,8 +196,8 @@ func (m *model) alike(fl *flow, share float64, e load) float64 {
 
 // lossGain is gain for an effect that only loses.
 func (m *model) lossGain(fl *flow, k *member, survive float64) float64 {
-	if k.ways != nil {
-		return m.gain(fl, k, load{survive: survive})
+	if k.crossings != nil {
+		return m.memberGain(fl, k, load{survive: survive})
 	}
 	delta := m.lossCost(fl, fl.load.survive) - m.lossCost(fl, fl.load.survive+survive)
 	if k.share >= 1 {
@@ -206,8 +206,8 @@ func (m *model) lossGain(fl *flow, k *member, survive float64) float64 {
 	return math.Log1p(k.share * math.Expm1(delta))
 }
 
-// apply takes an element that is named into a flow's loads, or out of them again.
-func (fl *flow) apply(c *candidate, share float64, e load, out bool) {
+// applyLoad takes an element that is named into a flow's loads, or out of them again.
+func (fl *flow) applyLoad(c *candidate, share float64, e load, out bool) {
 	switch {
 	case share >= 1 && out:
 		fl.load = fl.load.minus(e)
@@ -217,18 +217,18 @@ func (fl *flow) apply(c *candidate, share float64, e load, out bool) {
 	case share >= 1:
 		fl.load = fl.load.plus(e)
 	case out:
-		fl.some = slices.DeleteFunc(fl.some, func(s some) bool { return s.of == c })
-		if len(fl.some) == 0 {
-			fl.some = nil
+		fl.partial = slices.DeleteFunc(fl.partial, func(s partialLoad) bool { return s.candidate == c })
+		if len(fl.partial) == 0 {
+			fl.partial = nil
 		}
 	default:
-		s := some{of: c, load: e}
+		s := partialLoad{candidate: c, load: e}
 		for i, p := range fl.paths.each {
-			if c.crosses(p) {
+			if c.crossedBy(p) {
 				s.paths = append(s.paths, int32(i))
 			}
 		}
-		fl.some = append(fl.some, s)
+		fl.partial = append(fl.partial, s)
 	}
 }
 
@@ -239,20 +239,20 @@ type profile struct {
 	marks             bool
 }
 
-func (fl *flow) healthy() (profile, bool) {
+func (fl *flow) healthyProfile() (profile, bool) {
 	f := fl.finding
 	if f.Condition == judge.Degraded || fl.lost > 0 || f.HasShift && !f.ClockSuspect && f.Shift > f.Scale {
 		return profile{}, false
 	}
 	p := profile{sent: -1, scale: -1, tail: -1, marks: f.Obs.ECN != nil}
 	if fl.sent > 0 {
-		p.sent = eighth(float64(fl.sent))
+		p.sent = log2Eighths(float64(fl.sent))
 	}
 	if f.HasShift && !f.ClockSuspect {
-		p.scale = eighth(float64(f.Scale))
+		p.scale = log2Eighths(float64(f.Scale))
 	}
 	if f.HasTail && !f.ClockSuspect {
-		p.tail = eighth(float64(f.TailScale))
+		p.tail = log2Eighths(float64(f.TailScale))
 	}
 	return p, true
 }
@@ -262,7 +262,7 @@ func (fl *flow) healthy() (profile, bool) {
 // change what a flow without losses says of others, but where it tells its paths apart;
 // that little is left out.)
 func (fl *flow) speaksForAll() bool {
-	return fl.profile >= 0 && fl.load.lossOnly() && !slices.ContainsFunc(fl.some, func(s some) bool { return !s.load.lossOnly() })
+	return fl.profile >= 0 && fl.load.lossOnly() && !slices.ContainsFunc(fl.partial, func(s partialLoad) bool { return !s.load.lossOnly() })
 }
 
-func eighth(v float64) int16 { return int16(8 * math.Log2(max(v, 1))) }
+func log2Eighths(v float64) int16 { return int16(8 * math.Log2(max(v, 1))) }

@@ -5,14 +5,14 @@ import (
 	"sync"
 )
 
-// reduce lets fn add item i of n to one of several arrays of evidence, and sums them.
-func reduce(places, n int, fn func(out []evidence, i int)) []evidence {
+// sumEvidence lets fn add item i of n to one of several arrays of evidence, and sums them.
+func sumEvidence(places, n int, fn func(out []evidence, i int)) []evidence {
 	workers := runtime.GOMAXPROCS(0)
 	if n < 4096 {
 		workers = 1
 	}
 	parts := make([][]evidence, workers)
-	split(n, workers, func(w, lo, hi int) {
+	splitWork(n, workers, func(w, lo, hi int) {
 		parts[w] = make([]evidence, places)
 		for i := lo; i < hi; i++ {
 			fn(parts[w], i)
@@ -30,8 +30,8 @@ func reduce(places, n int, fn func(out []evidence, i int)) []evidence {
 	return out
 }
 
-// split runs fn over n items in contiguous parts, one for each worker.
-func split(n, workers int, fn func(worker, lo, hi int)) {
+// splitWork runs fn over n items in contiguous parts, one for each worker.
+func splitWork(n, workers int, fn func(worker, lo, hi int)) {
 	part := (n + workers - 1) / workers
 	var wg sync.WaitGroup
 	for w := range workers {

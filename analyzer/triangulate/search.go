@@ -52,17 +52,17 @@ const little = 0.5
 const minShare = 0.02
 
 type search struct {
-	e     *Engine
-	p     Parameters
-	m     model
-	flows []flow
-	list  *listing
-	cands []*candidate
-	here  [][]int32 // candidates by place
-	named []*candidate
-	seen  []evidence // at every place, beside what is named
-	visit int32
-	count int // of what is named
+	e            *Engine
+	p            Parameters
+	m            model
+	flows        []flow
+	list         *listing
+	cands        []*candidate
+	candidatesAt [][]int32 // candidates by place
+	named        []*candidate
+	evidenceAt   []evidence // at every place, beside what is named
+	visitStamp   int32
+	namedCount   int // of what is named
 	// classes: there are several classes of packets.
 	classes bool
 	// worth is how much likelier what is named makes the evidence, its prices paid.
@@ -70,20 +70,20 @@ type search struct {
 }
 
 func newSearch(e *Engine, flows []flow, p Parameters) *search {
-	p.grow(e.ndirs)
-	number(flows)
-	s := &search{e: e, p: p, flows: flows, m: model{p: p, hop: healthyHop(e, flows, p)}, here: make([][]int32, e.places())}
+	p.scalePrices(e.ndirs)
+	assignProfiles(flows)
+	s := &search{e: e, p: p, flows: flows, m: model{p: p, hop: healthyHop(e, flows, p)}, candidatesAt: make([][]int32, e.componentCount())}
 	for i := range flows {
-		s.m.prepare(&flows[i])
-		s.m.settle(&flows[i])
+		s.m.prepareFlow(&flows[i])
+		s.m.updateCost(&flows[i])
 	}
-	s.seen = survey(e, flows, s.m.hop, p)
+	s.evidenceAt = surveyComponents(e, flows, s.m.hop, p)
 	return s
 }
 
-// split sorts a candidate's members into those that are plainly healthy, which speak in
+// splitMembers sorts a candidate's members into those that are plainly healthy, which speak in
 // groups, and the others. Once is enough while nothing is named that does more than lose.
-func (s *search) split(c *candidate) {
+func (s *search) splitMembers(c *candidate) {
 	if !c.sorted {
 		c.groups, c.special = c.groups[:0], c.special[:0]
 		type kind struct {
@@ -123,10 +123,10 @@ func (s *search) split(c *candidate) {
 	at := map[loss]int{}
 	for i := range c.special {
 		k := &c.special[i]
-		k.ways = nil
+		k.crossings = nil
 		fl := &s.flows[k.flow]
-		if fl.some != nil {
-			k.ways = fl.crossings(c, k.share)
+		if fl.partial != nil {
+			k.crossings = fl.groupPaths(c, k.share)
 			c.losses = append(c.losses, group{*k, 1})
 			continue
 		}
@@ -141,16 +141,16 @@ func (s *search) split(c *candidate) {
 	}
 }
 
-// total is the gain of an effect over all members.
-func (s *search) total(c *candidate, e load) float64 {
+// totalGain is the gain of an effect over all members.
+func (s *search) totalGain(c *candidate, e load) float64 {
 	g := 0.0
 	for i := range c.groups {
 		k := &c.groups[i]
-		g += k.count * s.m.alike(&s.flows[k.flow], k.share, e)
+		g += k.count * s.m.profileGain(&s.flows[k.flow], k.share, e)
 	}
 	for i := range c.special {
 		k := &c.special[i]
-		g += s.m.gain(&s.flows[k.flow], k, e)
+		g += s.m.memberGain(&s.flows[k.flow], k, e)
 	}
 	return g
 }
@@ -158,15 +158,15 @@ func (s *search) total(c *candidate, e load) float64 {
 // refit finds the effect of a candidate that explains the evidence best, beside what
 // is named already.
 
-func (s *search) refit(c *candidate) {
+func (s *search) refitCandidate(c *candidate) {
 	s.listFlows(c)
 	c.fresh = true
-	c.fits++
+	c.fitCount++
 	c.fit = fit{gain: math.Inf(-1)}
-	if s.costs(c) < c.price {
+	if s.memberCost(c) < c.price {
 		return
 	}
-	s.split(c)
+	s.splitMembers(c)
 	var e load
 	price := c.price
 	try := func(signal load, gain, occam float64) {
@@ -175,30 +175,30 @@ func (s *search) refit(c *candidate) {
 			price += occam
 		}
 	}
-	if d := s.typical(c, func(f *judge.Finding) bool { return f.Delayed }, func(fl *flow) (float64, float64) {
+	if d := s.medianRemainder(c, func(f *judge.Finding) bool { return f.Delayed }, func(fl *flow) (float64, float64) {
 		return float64(fl.finding.Shift) - fl.load.delay, float64(fl.finding.Scale)
 	}); d > 0 {
-		try(load{delay: d}, s.total(c, load{delay: d}), s.p.Occam)
+		try(load{delay: d}, s.totalGain(c, load{delay: d}), s.p.Occam)
 	}
-	if t := s.typical(c, func(f *judge.Finding) bool { return f.Jittery }, func(fl *flow) (float64, float64) {
+	if t := s.medianRemainder(c, func(f *judge.Finding) bool { return f.Jittery }, func(fl *flow) (float64, float64) {
 		return float64(fl.finding.TailShift) - fl.load.tail, float64(fl.finding.TailScale)
 	}); t > 0 {
-		try(load{tail: t}, s.total(c, load{tail: t}), s.p.Occam)
+		try(load{tail: t}, s.totalGain(c, load{tail: t}), s.p.Occam)
 	}
 	if q, gain, occam := s.fitLoss(c); q < 0 {
 		try(load{survive: q}, gain, occam)
 	}
 	if m := s.fitMarks(c); m > 0 {
-		try(load{clear: math.Log1p(-m)}, s.total(c, load{clear: math.Log1p(-m)}), s.p.Occam)
+		try(load{clear: math.Log1p(-m)}, s.totalGain(c, load{clear: math.Log1p(-m)}), s.p.Occam)
 	}
 	if e == (load{}) {
 		return
 	}
-	total, most := s.total(c, e), 0.0
+	total, most := s.totalGain(c, e), 0.0
 	c.fit = fit{load: e, gain: total - price, paid: price}
 	for i := range c.special {
 		k := &c.special[i]
-		g := s.m.gain(&s.flows[k.flow], k, e)
+		g := s.m.memberGain(&s.flows[k.flow], k, e)
 		if g > little {
 			c.fit.useful++
 		}
@@ -207,8 +207,8 @@ func (s *search) refit(c *candidate) {
 	c.fit.others = total - most
 }
 
-// typical is the median of what is left to explain of the members that say so.
-func (s *search) typical(c *candidate, says func(*judge.Finding) bool, rest func(*flow) (left, scale float64)) float64 {
+// medianRemainder is the median of what is left to explain of the members that say so.
+func (s *search) medianRemainder(c *candidate, says func(*judge.Finding) bool, rest func(*flow) (left, scale float64)) float64 {
 	var all []float64
 	for _, k := range c.special {
 		fl := &s.flows[k.flow]
@@ -285,7 +285,7 @@ func (s *search) fitLoss(c *candidate) (survive, gain, occam float64) {
 	step, width := math.Log(lossGrid[1]/lossGrid[0]), 1/math.Sqrt(lost)
 	if top.gain > 0 {
 		for h := step; h > width/4 && h > 1e-4; h /= 4 {
-			top = s.climb(c, top, h)
+			top = s.climbPeak(c, top, h)
 		}
 	}
 	mean := 0.0
@@ -303,16 +303,16 @@ func (s *search) fitLoss(c *candidate) (survive, gain, occam float64) {
 // are let through.
 type peak struct{ at, gain float64 }
 
-// climb looks a step to both sides of a peak, and where a parabola through the three is
+// climbPeak looks a step to both sides of a peak, and where a parabola through the three is
 // highest.
-func (s *search) climb(c *candidate, p peak, step float64) peak {
+func (s *search) climbPeak(c *candidate, p peak, step float64) peak {
 	most := math.Log(-math.Log1p(-lossGrid[len(lossGrid)-1]))
 	look := func(x float64) peak {
 		x = min(x, most)
 		return peak{x, s.lossTotal(c, -math.Exp(x))}
 	}
 	l, r := look(p.at-step), look(p.at+step)
-	for _, q := range []peak{l, r, look(p.at + step*vertex(l.gain, p.gain, r.gain))} {
+	for _, q := range []peak{l, r, look(p.at + step*parabolaVertex(l.gain, p.gain, r.gain))} {
 		if q.gain > p.gain {
 			p = q
 		}
@@ -339,9 +339,9 @@ func (s *search) typicalLoss(c *candidate) float64 {
 	return all[len(all)/2]
 }
 
-// vertex is where a parabola through three values, a step apart, is highest: in steps
+// parabolaVertex is where a parabola through three values, a step apart, is highest: in steps
 // from the middle one, at most one to either side.
-func vertex(l, m, r float64) float64 {
+func parabolaVertex(l, m, r float64) float64 {
 	curve := l - 2*m + r
 	if !(curve < 0) || math.IsInf(curve, 0) {
 		return 0
@@ -354,7 +354,7 @@ func (s *search) lossTotal(c *candidate, survive float64) float64 {
 	g := 0.0
 	for i := range c.groups {
 		k := &c.groups[i]
-		g += k.count * s.m.alike(&s.flows[k.flow], k.share, load{survive: survive})
+		g += k.count * s.m.profileGain(&s.flows[k.flow], k.share, load{survive: survive})
 	}
 	for i := range c.losses {
 		k := &c.losses[i]
@@ -382,8 +382,8 @@ func (s *search) fitMarks(c *candidate) float64 {
 // slack is by how much a fit may have gained by what was named since.
 const slack = 4
 
-// refresh brings those fits up to date that may have a gain of at least least.
-func (s *search) refresh(least float64) {
+// refreshFits brings those fits up to date that may have a gain of at least least.
+func (s *search) refreshFits(least float64) {
 	var stale []*candidate
 	for _, c := range s.cands {
 		if !c.named && !c.fresh && c.bound >= least {
@@ -395,20 +395,20 @@ func (s *search) refresh(least float64) {
 
 func (s *search) refitAll(stale []*candidate) {
 	workers := min(runtime.GOMAXPROCS(0), 1+len(stale)/8)
-	split(len(stale), workers, func(_, lo, hi int) {
+	splitWork(len(stale), workers, func(_, lo, hi int) {
 		for _, c := range stale[lo:hi] {
-			s.refit(c)
+			s.refitCandidate(c)
 			c.bound = c.fit.gain + slack
 		}
 	})
 }
 
-// best is the candidate that pays most, nil if none pays. Among those the evidence
+// bestCandidate is the candidate that pays most, nil if none pays. Among those the evidence
 // cannot tell from it, the narrowest is named.
-func (s *search) best() *candidate {
+func (s *search) bestCandidate() *candidate {
 	var top *candidate
 	better := func(c *candidate) {
-		if !c.named && s.pays(c) && (top == nil || c.fit.gain > top.fit.gain) {
+		if !c.named && s.isWorthNaming(c) && (top == nil || c.fit.gain > top.fit.gain) {
 			top = c
 		}
 	}
@@ -437,70 +437,70 @@ func (s *search) best() *candidate {
 		return nil
 	}
 	for _, c := range s.cands {
-		if c.named || rank(c.Element) >= rank(top.Element) || c.bound < top.fit.gain-slack {
+		if c.named || widthRank(c.Element) >= widthRank(top.Element) || c.bound < top.fit.gain-slack {
 			continue
 		}
-		if s.listFlows(c); !same(c, top) {
+		if s.listFlows(c); !sameMembers(c, top) {
 			continue
 		}
 		if !c.fresh {
-			s.refit(c)
+			s.refitCandidate(c)
 		}
-		if s.pays(c) && c.fit.gain+c.price > top.fit.gain+top.price-s.p.SameGain {
+		if s.isWorthNaming(c) && c.fit.gain+c.price > top.fit.gain+top.price-s.p.SameGain {
 			top = c
 		}
 	}
 	return top
 }
 
-// pays reports whether a candidate may be named: by more than one flow.
-func (s *search) pays(c *candidate) bool {
-	return c.fit.gain >= s.least() && c.fit.useful >= s.p.MinEdges && c.fit.others >= s.p.MinOthers
+// isWorthNaming reports whether a candidate may be named: by more than one flow.
+func (s *search) isWorthNaming(c *candidate) bool {
+	return c.fit.gain >= s.requiredGain() && c.fit.useful >= s.p.MinEdges && c.fit.others >= s.p.MinOthers
 }
 
-// least is the gain from which an element is named. Most fabrics have nothing broken: the
+// requiredGain is the gain from which an element is named. Most fabrics have nothing broken: the
 // first has to overcome that as well.
-func (s *search) least() float64 {
-	if s.count == 0 {
+func (s *search) requiredGain() float64 {
+	if s.namedCount == 0 {
 		return s.p.FirstGain
 	}
 	return s.p.MinGain
 }
 
-// apply takes a candidate's effect into the loads of the flows that cross it, or out.
-func (s *search) apply(c *candidate, out bool) {
+// applyCandidate takes a candidate's effect into the loads of the flows that cross it, or out.
+func (s *search) applyCandidate(c *candidate, out bool) {
 	e := c.fit.load
-	s.visit++
+	s.visitStamp++
 	var touched []*candidate
 	for _, m := range c.members {
 		fl := &s.flows[m.flow]
-		said, before := s.says(fl), fl.cost
-		fl.apply(c, m.share, e, out)
-		s.m.settle(fl)
+		said, before := s.remainingEvidence(fl), fl.cost
+		fl.applyLoad(c, m.share, e, out)
+		s.m.updateCost(fl)
 		s.worth += before - fl.cost
-		says := s.says(fl)
+		says := s.remainingEvidence(fl)
 		// What was healthy and is told to lose says of others what it said before.
 		asBefore := e.lossOnly() && fl.speaksForAll()
 		if asBefore && says == said {
 			continue
 		}
-		at := func(p place, share float64) {
-			v := &s.seen[p]
+		at := func(p component, share float64) {
+			v := &s.evidenceAt[p]
 			v.lost += share * (says.lost - said.lost)
 			v.expected += share * (says.expected - said.expected)
 			v.late += says.late - said.late
 			if asBefore {
 				return
 			}
-			for _, i := range s.here[p] {
+			for _, i := range s.candidatesAt[p] {
 				other := s.cands[i]
-				if other.touched != s.visit {
-					other.touched = s.visit
+				if other.touched != s.visitStamp {
+					other.touched = s.visitStamp
 					touched = append(touched, other)
 				}
 			}
 		}
-		for _, p := range fl.at {
+		for _, p := range fl.crossed {
 			at(p, 1)
 		}
 		if fl.paths != nil {
@@ -510,67 +510,67 @@ func (s *search) apply(c *candidate, out bool) {
 		}
 	}
 	for _, other := range touched {
-		most := s.mostOf(other)
+		most := s.gainBoundOf(other)
 		if !out {
 			most = min(most, other.bound)
 		}
-		other.fresh, other.stirred, other.bound = false, true, most
+		other.fresh, other.loadsChanged, other.bound = false, true, most
 		if !e.lossOnly() {
 			other.sorted = false // its healthy flows are not all alike any more
 		}
 	}
-	c.named, c.stirred = !out, false
+	c.named, c.loadsChanged = !out, false
 	if out {
 		s.worth += c.fit.paid
-		s.count--
+		s.namedCount--
 	} else {
 		s.worth -= c.fit.paid
-		s.count++
+		s.namedCount++
 	}
 }
 
-// run names elements until none pays.
-func (s *search) run() {
+// nameGreedily names elements until none pays.
+func (s *search) nameGreedily() {
 	for len(s.named) < s.p.MaxElements {
-		top := s.best()
+		top := s.bestCandidate()
 		if top == nil {
 			return
 		}
-		s.apply(top, false)
+		s.applyCandidate(top, false)
 		s.named = append(s.named, top)
 	}
 }
 
-// revise takes each named element back in turn and asks again, beside the others that
+// reviseNamed takes each named element back in turn and asks again, beside the others that
 // are named: what was named first may have been named for two. Then it asks whether
 // one of those that could stand in its place explains more, with what follows from it.
-func (s *search) revise() {
+func (s *search) reviseNamed() {
 	const rounds = 3
 	for range rounds {
 		before := slices.Clone(s.named)
 		for i := 0; i < len(s.named); i++ {
-			if !s.named[i].stirred {
+			if !s.named[i].loadsChanged {
 				continue // nobody changed what it is about
 			}
-			was, fits := s.named[i], s.recall()
+			was, fits := s.named[i], s.candidateStates()
 			gain := was.fit.gain
-			s.apply(was, true)
-			top := s.best()
+			s.applyCandidate(was, true)
+			top := s.bestCandidate()
 			if top == nil {
 				s.named = slices.Delete(s.named, i, i+1)
 				i--
 				continue
 			}
 			s.named[i] = top
-			s.apply(top, false)
+			s.applyCandidate(top, false)
 			if top == was && math.Abs(top.fit.gain-gain) < slack {
-				s.remember(fits, false)
+				s.restoreCandidates(fits, false)
 			}
 		}
-		s.run()
+		s.nameGreedily()
 		for i := 0; i < len(s.named); i++ {
-			if c := s.named[i]; !c.tried || c.stirred {
-				s.replace(i)
+			if c := s.named[i]; !c.tried || c.loadsChanged {
+				s.tryReplacing(i)
 				c.tried = true
 			}
 		}
@@ -580,79 +580,79 @@ func (s *search) revise() {
 	}
 }
 
-// replace tries the strongest of those that could stand in the place of a named element,
+// tryReplacing tries the strongest of those that could stand in the place of a named element,
 // each with all that then pays, and keeps what is worth most.
-func (s *search) replace(i int) {
+func (s *search) tryReplacing(i int) {
 	const tries = 3
-	kept := s.state()
+	kept := s.saveState()
 	was := s.named[i]
-	s.apply(was, true)
-	s.refresh(kept.fits[i].gain / 2)
+	s.applyCandidate(was, true)
+	s.refreshFits(kept.fits[i].gain / 2)
 	var others []*candidate
 	evidence := s.explainedBy(was)
 	for _, c := range s.cands {
 		// Of two that explain more than one does, the better explains half of it.
-		if c != was && !c.named && s.pays(c) && c.fit.gain >= kept.fits[i].gain/2 && !same(c, was) && s.touches(c, evidence) {
+		if c != was && !c.named && s.isWorthNaming(c) && c.fit.gain >= kept.fits[i].gain/2 && !sameMembers(c, was) && s.hasStampedFlow(c, evidence) {
 			others = append(others, c)
 		}
 	}
 	slices.SortStableFunc(others, func(a, b *candidate) int { return cmp.Compare(b.fit.gain, a.fit.gain) })
-	s.apply(was, false)
-	s.remember(kept.of, true)
+	s.applyCandidate(was, false)
+	s.restoreCandidates(kept.candidates, true)
 	rest := slices.Delete(slices.Clone(kept.named), i, i+1)
 	best := kept
 	for _, c := range others[:min(tries, len(others))] {
-		s.apply(was, true)
-		s.refit(c)
-		s.apply(c, false)
+		s.applyCandidate(was, true)
+		s.refitCandidate(c)
+		s.applyCandidate(c, false)
 		s.named = append(slices.Clone(rest), c)
-		s.run()
+		s.nameGreedily()
 		if s.worth > best.worth+s.p.MinGain {
-			best = s.state()
+			best = s.saveState()
 		}
-		s.restore(kept)
+		s.restoreState(kept)
 	}
 	if best.worth > kept.worth {
-		s.restore(best)
+		s.restoreState(best)
 	}
 }
 
 // state is what is named, and how, with what is known of the others beside that.
 type state struct {
-	named []*candidate
-	fits  []fit
-	worth float64
-	of    []known
+	named      []*candidate
+	fits       []fit
+	worth      float64
+	candidates []candidateState
 }
 
-// known is what is known of a candidate.
-type known struct {
+// candidateState is what is known of a candidate.
+type candidateState struct {
 	fit            fit
 	bound          float64
 	fresh, stirred bool
 	fits           int
 }
 
-func (s *search) state() state {
-	out := state{named: slices.Clone(s.named), worth: s.worth, of: s.recall()}
+func (s *search) saveState() state {
+	out := state{named: slices.Clone(s.named), worth: s.worth, candidates: s.candidateStates()}
 	for _, c := range s.named {
 		out.fits = append(out.fits, c.fit)
 	}
 	return out
 }
 
-func (s *search) recall() []known {
-	out := make([]known, len(s.cands))
+func (s *search) candidateStates() []candidateState {
+	out := make([]candidateState, len(s.cands))
 	for i, c := range s.cands {
-		out[i] = known{c.fit, c.bound, c.fresh, c.stirred, c.fits}
+		out[i] = candidateState{c.fit, c.bound, c.fresh, c.loadsChanged, c.fitCount}
 	}
 	return out
 }
 
-// remember takes back what was known of the candidates that are not named, when the
+// restoreCandidates takes back what was known of the candidates that are not named, when the
 // same is named again: by exactly as much, or else by so little more or less that bounds
 // hold.
-func (s *search) remember(of []known, exactly bool) {
+func (s *search) restoreCandidates(of []candidateState, exactly bool) {
 	for i, c := range s.cands {
 		if c.named {
 			continue
@@ -660,79 +660,79 @@ func (s *search) remember(of []known, exactly bool) {
 		k := &of[i]
 		c.bound = k.bound
 		if exactly {
-			c.stirred = k.stirred
+			c.loadsChanged = k.stirred
 			// What was fitted since was sorted by other loads.
-			if c.fresh = k.fresh && c.fits == k.fits; c.fresh {
+			if c.fresh = k.fresh && c.fitCount == k.fits; c.fresh {
 				c.fit = k.fit
 			}
 		}
 	}
 }
 
-// restore names what a state has, and nothing else.
-func (s *search) restore(to state) {
+// restoreState names what a state has, and nothing else.
+func (s *search) restoreState(to state) {
 	now := s.named
 	s.named = slices.Clone(to.named)
 	at := func(c *candidate) int { return slices.Index(to.named, c) }
 	for _, c := range now {
 		if i := at(c); i < 0 || to.fits[i] != c.fit {
-			s.apply(c, true)
+			s.applyCandidate(c, true)
 		}
 	}
 	for i, c := range s.named {
 		if !c.named {
 			c.fit = to.fits[i]
-			s.apply(c, false)
+			s.applyCandidate(c, false)
 		}
 	}
-	s.remember(to.of, true)
+	s.restoreCandidates(to.candidates, true)
 }
 
 // explainedBy stamps the flows that a candidate makes likelier beside what is named, and
 // returns the stamp.
 func (s *search) explainedBy(c *candidate) int32 {
-	s.visit++
+	s.visitStamp++
 	for i := range c.special {
 		k := &c.special[i]
-		if fl := &s.flows[k.flow]; s.m.gain(fl, k, c.fit.load) > little {
-			fl.stamp = s.visit
+		if fl := &s.flows[k.flow]; s.m.memberGain(fl, k, c.fit.load) > little {
+			fl.stamp = s.visitStamp
 		}
 	}
-	return s.visit
+	return s.visitStamp
 }
 
-// touches reports whether one of a candidate's flows has a stamp.
-func (s *search) touches(c *candidate, stamp int32) bool {
+// hasStampedFlow reports whether one of a candidate's flows has a stamp.
+func (s *search) hasStampedFlow(c *candidate, stamp int32) bool {
 	return slices.ContainsFunc(c.special, func(k member) bool { return s.flows[k.flow].stamp == stamp })
 }
 
-// suspects describes what is named, each beside the others.
-func (s *search) suspects() []Suspect {
+// namedSuspects describes what is named, each beside the others.
+func (s *search) namedSuspects() []Suspect {
 	var out []Suspect
 	for _, c := range s.named {
 		f := c.fit
-		s.apply(c, true)
-		s.refit(c)
+		s.applyCandidate(c, true)
+		s.refitCandidate(c)
 		const unlikely = 8
-		s.refresh(c.fit.gain - unlikely)
-		sus := Suspect{Element: c.Element, Gain: c.fit.gain, AddedDelayNS: int64(f.delay), TailDelayNS: int64(f.tail), LossRatio: ratio(f.survive), ECNRatio: ratio(f.clear)}
+		s.refreshFits(c.fit.gain - unlikely)
+		sus := Suspect{Element: c.Element, Gain: c.fit.gain, AddedDelayNS: int64(f.delay), TailDelayNS: int64(f.tail), LossRatio: affectedShare(f.survive), ECNRatio: affectedShare(f.clear)}
 		if sus.LossRatio >= lossGrid[len(lossGrid)-1]-1e-9 {
 			sus.LossRatio = 1
 		}
 		c.fit = f
 		explained := map[int32]bool{}
 		directed := false
-		s.visit++
+		s.visitStamp++
 		for i := range c.special {
 			k := &c.special[i]
 			fl := &s.flows[k.flow]
-			gain := s.m.gain(fl, k, f.load)
+			gain := s.m.memberGain(fl, k, f.load)
 			degraded := fl.finding.Condition == judge.Degraded
 			if degraded && gain > 0 || !degraded && gain > little && fl.lost > 0 {
 				explained[k.flow] = true
 				sus.Explained = append(sus.Explained, int(fl.index))
 				directed = directed || !fl.finding.RoundTrip
-				fl.stamp = s.visit
+				fl.stamp = s.visitStamp
 			}
 		}
 		for _, m := range c.members {
@@ -743,25 +743,25 @@ func (s *search) suspects() []Suspect {
 		if !directed && c.Kind != fabric.KindQueue {
 			sus.Direction = fabric.Direction{} // nothing tells which way
 		}
-		s.rivals(c, &sus)
+		s.findRivals(c, &sus)
 		slices.Sort(sus.Explained)
 		slices.Sort(sus.Contrary)
-		s.apply(c, false)
+		s.applyCandidate(c, false)
 		out = append(out, sus)
 	}
 	return out
 }
 
-// rivals finds who else could be named in a candidate's stead: equivalents, and others
+// findRivals finds who else could be named in a candidate's stead: equivalents, and others
 // that explain some of its flows, which take from its confidence. The candidate's
 // explained flows are stamped.
-func (s *search) rivals(c *candidate, sus *Suspect) {
+func (s *search) findRivals(c *candidate, sus *Suspect) {
 	rest := math.Exp(-c.fit.gain) // nothing is broken
 	for _, r := range s.cands {
 		if r == c || r.named || r.Name == c.Name && r.Kind == c.Kind && r.Class == c.Class {
 			continue
 		}
-		if same(r, c) {
+		if sameMembers(r, c) {
 			sus.Equivalent = append(sus.Equivalent, r.Element)
 			continue
 		}
@@ -769,7 +769,7 @@ func (s *search) rivals(c *candidate, sus *Suspect) {
 			continue
 		}
 		for _, k := range r.special {
-			if s.flows[k.flow].stamp == s.visit {
+			if s.flows[k.flow].stamp == s.visitStamp {
 				rest += math.Exp(math.Min(r.fit.gain-c.fit.gain, 10))
 				break
 			}
@@ -778,15 +778,15 @@ func (s *search) rivals(c *candidate, sus *Suspect) {
 	sus.Confidence = 1 / (1 + rest)
 }
 
-// same reports whether two candidates, listed, are crossed by the same flows.
-func same(a, b *candidate) bool {
-	return a.listed && b.listed && a.print == b.print && len(a.members) == len(b.members)
+// sameMembers reports whether two candidates, listed, are crossed by the same flows.
+func sameMembers(a, b *candidate) bool {
+	return a.listed && b.listed && a.fingerprint == b.fingerprint && len(a.members) == len(b.members)
 }
 
-// rank orders elements from narrow to wide: a NIC concerns one host, a link all that
+// widthRank orders elements from narrow to wide: a NIC concerns one host, a link all that
 // is routed over it, a switch all its links; one direction before both, a class before
 // all, a link before what goes on from it.
-func rank(e Element) int {
+func widthRank(e Element) int {
 	n := map[fabric.Kind]int{fabric.KindNIC: 0, fabric.KindLink: 4, fabric.KindQueue: 3, fabric.KindCorridor: 6, fabric.KindHost: 2,
 		fabric.KindPair: 7, fabric.KindLeafUplinks: 9, fabric.KindSwitch: 8}[e.Kind]
 	if !e.OneWay() {

@@ -10,9 +10,9 @@ import (
 
 // What the tomography takes for granted.
 const (
-	// surely is how many standard errors a link's flows must be late by, on average,
+	// linkSigmas is how many standard errors a link's flows must be late by, on average,
 	// before it is said to add anything; late is the same for one flow.
-	surely, late = 4, 3
+	linkSigmas, flowSigmas = 4, 3
 	// sweeps bounds the descent; it ends when no delay changes by settled, ns.
 	sweeps, settled = 60, 20
 	// leastNoise is that of a flow's median where all flows agree, ns.
@@ -28,28 +28,28 @@ const (
 // A delay is identifiable if a flow that is not late crosses the link, which then adds
 // nothing, or if the late flows that cross it and others like it determine it.
 type tomography struct {
-	e     *Engine
-	flows []*flow
-	rest  []float64 // ns of each flow that nothing explains yet
-	noise float64
-	on    [][]int32 // flows by place
-	x     map[place]float64
+	e           *Engine
+	flows       []*flow
+	unexplained []float64 // ns of each flow that nothing explains yet
+	noise       float64
+	flowsOn     [][]int32 // flows by place
+	delays      map[component]float64
 }
 
 func (e *Engine) linkDelays(flows []flow, named []*candidate) []LinkDelay {
-	t := &tomography{e: e, x: map[place]float64{}, on: make([][]int32, e.places()), flows: make([]*flow, 0, len(flows)), rest: make([]float64, 0, len(flows))}
-	crossed := make([]bool, e.places())
+	t := &tomography{e: e, delays: map[component]float64{}, flowsOn: make([][]int32, e.componentCount()), flows: make([]*flow, 0, len(flows)), unexplained: make([]float64, 0, len(flows))}
+	crossed := make([]bool, e.componentCount())
 	wide := map[int32]float64{}
 	for _, c := range named {
 		if c.Kind == fabric.KindLink || c.Kind == fabric.KindNIC {
-			for _, p := range c.any {
-				t.x[p] += c.fit.delay
+			for _, p := range c.anyOf {
+				t.delays[p] += c.fit.delay
 			}
 			continue
 		}
 		// A corridor or a pair is what single links do not explain; they may all the same.
 		for _, m := range c.members {
-			if m.share >= 1 && c.all == nil {
+			if m.share >= 1 && c.allOf == nil {
 				wide[m.flow] += c.fit.delay
 			}
 		}
@@ -61,32 +61,32 @@ func (e *Engine) linkDelays(flows []flow, named []*candidate) []LinkDelay {
 			continue
 		}
 		t.flows = append(t.flows, fl)
-		t.rest = append(t.rest, float64(f.Shift)-wide[int32(i)])
-		for _, p := range fl.at {
+		t.unexplained = append(t.unexplained, float64(f.Shift)-wide[int32(i)])
+		for _, p := range fl.crossed {
 			crossed[p] = crossed[p] || !e.isSwitch(p)
 		}
 	}
-	t.noise = t.spread()
-	t.gather()
-	t.descend()
-	told := t.identifiable()
+	t.noise = t.shiftSpread()
+	t.listSuspicious()
+	t.descendDelays()
+	told := t.identifiableDelays()
 	var out []LinkDelay
 	for p := range crossed {
 		if crossed[p] {
-			yes, asked := told[place(p)]
-			out = append(out, LinkDelay{Direction: e.direction(place(p)), AddedDelayNS: int64(math.Round(t.x[place(p)])), Identifiable: yes || !asked})
+			yes, asked := told[component(p)]
+			out = append(out, LinkDelay{Direction: e.directionOf(component(p)), AddedDelayNS: int64(math.Round(t.delays[component(p)])), Identifiable: yes || !asked})
 		}
 	}
 	sort.SliceStable(out, func(i, j int) bool { return out[i].AddedDelayNS > out[j].AddedDelayNS })
 	return out
 }
 
-// spread is the standard deviation of the shifts of flows that are not late.
-func (t *tomography) spread() float64 {
+// shiftSpread is the standard deviation of the shifts of flows that are not late.
+func (t *tomography) shiftSpread() float64 {
 	dev := make([]float64, 0, len(t.flows))
 	for i, fl := range t.flows {
 		if f := fl.finding; !f.Delayed {
-			dev = append(dev, math.Abs(t.rest[i]))
+			dev = append(dev, math.Abs(t.unexplained[i]))
 		}
 	}
 	if len(dev) == 0 {
@@ -97,77 +97,77 @@ func (t *tomography) spread() float64 {
 	return max(leastNoise, madToSigma*dev[len(dev)/2])
 }
 
-// clipped bounds what one flow says beyond what is late.
-func (t *tomography) clipped(r float64) float64 { return max(r, -late*t.noise) }
+// clipShift bounds what one flow says beyond what is late.
+func (t *tomography) clipShift(r float64) float64 { return max(r, -flowSigmas*t.noise) }
 
-// gather lists the flows of the places that may add something, and takes off what is
+// listSuspicious lists the flows of the places that may add something, and takes off what is
 // known of them already.
-func (t *tomography) gather() {
-	sum, n := make([]float64, len(t.on)), make([]float64, len(t.on))
+func (t *tomography) listSuspicious() {
+	sum, n := make([]float64, len(t.flowsOn)), make([]float64, len(t.flowsOn))
 	for i, fl := range t.flows {
-		r := t.clipped(min(t.rest[i], 1e3*t.noise))
-		for _, p := range fl.at {
+		r := t.clipShift(min(t.unexplained[i], 1e3*t.noise))
+		for _, p := range fl.crossed {
 			sum[p] += r
 			n[p]++
 		}
 	}
-	suspicious := make([]bool, len(t.on))
+	suspicious := make([]bool, len(t.flowsOn))
 	for p := range sum {
-		if n[p] > 0 && !t.e.isSwitch(place(p)) {
-			_, known := t.x[place(p)]
-			suspicious[p] = known || sum[p]/n[p] > surely*t.noise/math.Sqrt(n[p])
+		if n[p] > 0 && !t.e.isSwitch(component(p)) {
+			_, known := t.delays[component(p)]
+			suspicious[p] = known || sum[p]/n[p] > linkSigmas*t.noise/math.Sqrt(n[p])
 		}
 	}
 	for i, fl := range t.flows {
-		for _, p := range fl.at {
+		for _, p := range fl.crossed {
 			if suspicious[p] {
-				t.on[p] = append(t.on[p], int32(i))
-				t.rest[i] -= t.x[p]
+				t.flowsOn[p] = append(t.flowsOn[p], int32(i))
+				t.unexplained[i] -= t.delays[p]
 			}
 		}
 	}
 }
 
-// descend moves one delay at a time to where its flows' median is explained, if that is
+// descendDelays moves one delay at a time to where its flows' median is explained, if that is
 // more than their noise.
-func (t *tomography) descend() {
-	var places []place
-	for p := range t.on {
-		if len(t.on[p]) > 0 {
-			places = append(places, place(p))
+func (t *tomography) descendDelays() {
+	var places []component
+	for p := range t.flowsOn {
+		if len(t.flowsOn[p]) > 0 {
+			places = append(places, component(p))
 		}
 	}
 	var left []float64
 	for range sweeps {
 		moved := 0.0
 		// The most delayed first: what it explains others need not.
-		slices.SortStableFunc(places, func(a, b place) int {
+		slices.SortStableFunc(places, func(a, b component) int {
 			switch {
-			case t.x[a] > t.x[b]:
+			case t.delays[a] > t.delays[b]:
 				return -1
-			case t.x[a] < t.x[b]:
+			case t.delays[a] < t.delays[b]:
 				return 1
 			}
 			return int(a - b)
 		})
 		for _, p := range places {
 			left = left[:0]
-			for _, i := range t.on[p] {
-				left = append(left, t.rest[i]+t.x[p])
+			for _, i := range t.flowsOn[p] {
+				left = append(left, t.unexplained[i]+t.delays[p])
 			}
 			slices.Sort(left)
 			// Others on the way of a flow may only add: the lower half tells.
 			by := left[(len(left)-1)/2]
-			if low := left[(len(left)-1)/4]; low < surely*t.noise/math.Sqrt(float64(len(left))) {
+			if low := left[(len(left)-1)/4]; low < linkSigmas*t.noise/math.Sqrt(float64(len(left))) {
 				by = 0
 			}
 			by = max(by, 0)
-			if change := by - t.x[p]; change != 0 {
+			if change := by - t.delays[p]; change != 0 {
 				moved = max(moved, math.Abs(change))
-				for _, i := range t.on[p] {
-					t.rest[i] -= change
+				for _, i := range t.flowsOn[p] {
+					t.unexplained[i] -= change
 				}
-				t.x[p] = by
+				t.delays[p] = by
 			}
 		}
 		if moved < settled {
@@ -176,23 +176,23 @@ func (t *tomography) descend() {
 	}
 }
 
-// identifiable tells of the places that only late flows cross whether these determine
+// identifiableDelays tells of the places that only late flows cross whether these determine
 // what each adds. The rows of the system are the late flows, its unknowns those places.
-func (t *tomography) identifiable() map[place]bool {
-	clear := map[place]bool{}
-	var unknowns []place
-	for p := range t.on {
-		if len(t.on[p]) == 0 {
+func (t *tomography) identifiableDelays() map[component]bool {
+	clear := map[component]bool{}
+	var unknowns []component
+	for p := range t.flowsOn {
+		if len(t.flowsOn[p]) == 0 {
 			continue
 		}
 		free := true
-		for _, i := range t.on[p] {
-			free = free && t.total(i) > late*t.noise
+		for _, i := range t.flowsOn[p] {
+			free = free && t.linkShift(i) > flowSigmas*t.noise
 		}
 		if free {
-			unknowns = append(unknowns, place(p))
+			unknowns = append(unknowns, component(p))
 		} else {
-			clear[place(p)] = true
+			clear[component(p)] = true
 		}
 	}
 	if len(unknowns) == 0 {
@@ -204,16 +204,16 @@ func (t *tomography) identifiable() map[place]bool {
 		}
 		return clear
 	}
-	column := map[place]int{}
+	column := map[component]int{}
 	for i, p := range unknowns {
 		column[p] = i
 	}
 	rows := map[string][]float64{}
 	for _, p := range unknowns {
-		for _, i := range t.on[p] {
+		for _, i := range t.flowsOn[p] {
 			row := make([]float64, len(unknowns))
 			key := make([]byte, len(unknowns))
-			for _, q := range t.flows[i].at {
+			for _, q := range t.flows[i].crossed {
 				if c, ok := column[q]; ok {
 					row[c], key[c] = 1, 1
 				}
@@ -239,11 +239,11 @@ func (t *tomography) identifiable() map[place]bool {
 	return clear
 }
 
-// total is a flow's whole shift that links explain.
-func (t *tomography) total(i int32) float64 {
-	sum := t.rest[i]
-	for _, p := range t.flows[i].at {
-		sum += t.x[p]
+// linkShift is a flow's whole shift that links explain.
+func (t *tomography) linkShift(i int32) float64 {
+	sum := t.unexplained[i]
+	for _, p := range t.flows[i].crossed {
+		sum += t.delays[p]
 	}
 	return sum
 }

@@ -15,8 +15,8 @@ import (
 // flow's median wanders by half a microsecond. Errors are small where a delay is said
 // to be identifiable, and links that cannot be told apart are said to be so.
 func TestTomographyAgainstTheTruth(t *testing.T) {
-	g := fabric.NewGraph(clos.Clos(clos.Options{LeavesPerPod: 4, SpinesPerPod: 3, NICsPerLeaf: 3}))
-	nics := g.NICs()
+	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 4, SpinesPerPod: 3, NICsPerLeaf: 3}))
+	nics := g.NICIDs()
 	var links []fabric.Direction
 	for _, l := range g.Topo.Links {
 		links = append(links, fabric.Direction{From: l.A, To: l.B}, fabric.Direction{From: l.B, To: l.A})
@@ -38,7 +38,7 @@ func TestTomographyAgainstTheTruth(t *testing.T) {
 					ways := g.ShortestPaths(src, dst, 8)
 					way := ways[rng.IntN(len(ways))]
 					shift := 500 * rng.NormFloat64()
-					for _, d := range way.Directions(src, dst) {
+					for _, d := range way.LinkDirections(src, dst) {
 						shift += truth[d]
 					}
 					f := finding(g, src, dst, flow, -1, 0, 0)
@@ -51,7 +51,7 @@ func TestTomographyAgainstTheTruth(t *testing.T) {
 				}
 			}
 		}
-		for _, l := range Run(g, fs, Defaults()).Links {
+		for _, l := range Run(g, fs, DefaultParameters()).Links {
 			wrong := math.Abs(float64(l.AddedDelayNS) - truth[l.Direction])
 			switch by := truth[l.Direction]; {
 			case !l.Identifiable:
@@ -82,7 +82,7 @@ func TestWhatCannotBeToldApartIsFlagged(t *testing.T) {
 		finding(g, "b/e", "d/e", 1, 1, 0, 0),
 	}
 	got := map[string]bool{}
-	for _, l := range Run(g, fs, Defaults()).Links {
+	for _, l := range Run(g, fs, DefaultParameters()).Links {
 		got[l.Direction.String()] = l.Identifiable
 	}
 	for d, want := range map[string]bool{"leaf1:u1->spine1:1": false, "spine1:2->leaf2:u1": false, "a/e->leaf1:1": true, "leaf2:2->d/e": true, "spine2:2->leaf2:u2": true} {

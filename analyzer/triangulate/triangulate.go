@@ -74,16 +74,16 @@ type Parameters struct {
 	MostExcess float64
 }
 
-// Defaults returns the published parameter set.
-func Defaults() Parameters {
+// DefaultParameters returns the published parameter set.
+func DefaultParameters() Parameters {
 	return Parameters{Cap: 12, TailCap: 4, MarkCap: 6,
 		PriceDirection: 5.7, PriceBoth: 8.7, PriceQueue: 7.7, PriceHost: 10, PriceSwitch: 10, PriceUplinks: 11, PriceCorridor: 10, PricePair: 11,
 		Broken: 8, Occam: 3, MinGain: 2, FirstGain: 4.5, MinEdges: 2, MinOthers: 2, SameGain: 1, MaxElements: 64, LeastHop: 5e-5, MostHop: 2e-4, BaseMark: 0.02, MarkPackets: 12, MostExcess: 3}
 }
 
-// grow makes elements of a large fabric less likely to be broken: how many are at one
+// scalePrices makes elements of a large fabric less likely to be broken: how many are at one
 // time depends on those who repair them, not on how many there are.
-func (p *Parameters) grow(directions int) {
+func (p *Parameters) scalePrices(directions int) {
 	by := math.Log(float64(directions)/p.Broken) - p.PriceDirection
 	if by <= 0 {
 		return
@@ -166,16 +166,16 @@ func (e *Engine) Run(findings []judge.Finding, p Parameters) Result {
 			res.Degraded = append(res.Degraded, i)
 		}
 	}
-	s := newSearch(e, e.bind(findings), p)
-	for at := range s.seen {
-		if s.seen[at].flows > 0 && !e.isSwitch(place(at)) {
-			res.Crossed[e.direction(place(at))] = int(s.seen[at].flows)
+	s := newSearch(e, e.bindFindings(findings), p)
+	for at := range s.evidenceAt {
+		if s.evidenceAt[at].flows > 0 && !e.isSwitch(component(at)) {
+			res.Crossed[e.directionOf(component(at))] = int(s.evidenceAt[at].flows)
 		}
 	}
-	s.candidates()
-	s.run()
-	s.revise()
-	res.Suspects = absorb(mergeDirections(s.suspects()))
+	s.addCandidates()
+	s.nameGreedily()
+	s.reviseNamed()
+	res.Suspects = absorbSwitchLinks(mergeDirections(s.namedSuspects()))
 	sort.SliceStable(res.Suspects, func(i, j int) bool { return res.Suspects[i].Gain > res.Suspects[j].Gain })
 	explained := map[int]bool{}
 	for _, sus := range res.Suspects {
@@ -192,12 +192,12 @@ func (e *Engine) Run(findings []judge.Finding, p Parameters) Result {
 	return res
 }
 
-// number gives the flows that are plainly healthy their profiles.
-func number(flows []flow) {
+// assignProfiles gives the flows that are plainly healthy their profiles.
+func assignProfiles(flows []flow) {
 	known := map[profile]int32{}
 	for i := range flows {
 		flows[i].profile = -1
-		if p, ok := flows[i].healthy(); ok {
+		if p, ok := flows[i].healthyProfile(); ok {
 			n, have := known[p]
 			if !have {
 				n = int32(len(known))
@@ -229,15 +229,15 @@ func mergeDirections(in []Suspect) []Suspect {
 		o.TailDelayNS = max(o.TailDelayNS, s.TailDelayNS)
 		o.LossRatio = math.Max(o.LossRatio, s.LossRatio)
 		o.ECNRatio = math.Max(o.ECNRatio, s.ECNRatio)
-		o.Explained = union(o.Explained, s.Explained)
-		o.Contrary = union(o.Contrary, s.Contrary)
+		o.Explained = unionSorted(o.Explained, s.Explained)
+		o.Contrary = unionSorted(o.Contrary, s.Contrary)
 	}
 	return out
 }
 
-// absorb takes the links of a switch that is named into it, where they add to what the
+// absorbSwitchLinks takes the links of a switch that is named into it, where they add to what the
 // switch does no more than it does itself: its ports are not all as full.
-func absorb(in []Suspect) []Suspect {
+func absorbSwitchLinks(in []Suspect) []Suspect {
 	parents := map[string]int{}
 	for i := range in {
 		if in[i].Kind == fabric.KindSwitch {
@@ -259,7 +259,7 @@ func absorb(in []Suspect) []Suspect {
 			}
 			p := &in[j]
 			if c.AddedDelayNS <= p.AddedDelayNS && c.LossRatio <= p.LossRatio && c.TailDelayNS <= max(p.TailDelayNS, p.AddedDelayNS) {
-				p.Explained, p.Contrary = union(p.Explained, c.Explained), without(p.Contrary, c.Explained)
+				p.Explained, p.Contrary = unionSorted(p.Explained, c.Explained), differenceSorted(p.Contrary, c.Explained)
 				gone[i] = true
 			}
 		}
@@ -272,11 +272,11 @@ func absorb(in []Suspect) []Suspect {
 	return out
 }
 
-func without(a, b []int) []int {
+func differenceSorted(a, b []int) []int {
 	return slices.DeleteFunc(slices.Clone(a), func(i int) bool { _, in := slices.BinarySearch(b, i); return in })
 }
 
-func union(a, b []int) []int {
+func unionSorted(a, b []int) []int {
 	seen := map[int]bool{}
 	var out []int
 	for _, l := range [][]int{a, b} {

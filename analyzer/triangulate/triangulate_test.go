@@ -38,12 +38,12 @@ func graph(t *testing.T) *fabric.Graph {
 
 // finding is a judged flow over the nth shortest path; shift in microseconds.
 func finding(g *fabric.Graph, src, dst string, flow, via int, shift int64, lost uint64) judge.Finding {
-	e := fabric.Edge{Src: src, Dst: dst, Flow: flow}
+	e := fabric.Flow{Src: src, Dst: dst, Number: flow}
 	o := &fabric.Observation{Edge: e.String(), Src: src, Dst: dst, Sent: 200, Lost: lost, Timestamp: "kernel", PathState: fabric.PathUnknown}
 	if via >= 0 {
 		o.Path, o.PathState = g.ShortestPaths(src, dst, 4)[via], fabric.PathValid
 	}
-	f := judge.Finding{Edge: e, Obs: o, Condition: judge.Healthy, Shift: shift * 1000, Scale: 10000, HasShift: true}
+	f := judge.Finding{Flow: e, Obs: o, Condition: judge.Healthy, Shift: shift * 1000, Scale: 10000, HasShift: true}
 	if shift > 10 {
 		f.Condition, f.Delayed = judge.Degraded, true
 	}
@@ -73,7 +73,7 @@ func TestHealthyFlowsClearTheirElements(t *testing.T) {
 		finding(g, "a/e", "c/e", 1, 1, 0, 0), finding(g, "b/e", "d/e", 1, 1, 0, 0), finding(g, "c/e", "a/e", 0, 0, 0, 0), finding(g, "a/e", "b/e", 0, 0, 0, 0),
 	}
 	// Up link and down link of spine1 are crossed by the same flows: equivalent.
-	r := Run(g, fs, Defaults())
+	r := Run(g, fs, DefaultParameters())
 	if len(r.Suspects) != 1 || len(r.Suspects[0].Equivalent) == 0 || len(r.Unexplained) != 0 {
 		t.Fatalf("%q, unexplained %v", names(r), r.Unexplained)
 	}
@@ -88,12 +88,12 @@ func TestHealthyFlowsClearTheirElements(t *testing.T) {
 // TestOneSlowFlowIsNotEnough: an element needs two flows.
 func TestOneSlowFlowIsNotEnough(t *testing.T) {
 	g := graph(t)
-	r := Run(g, []judge.Finding{finding(g, "a/e", "c/e", 0, 0, 500, 0), finding(g, "b/e", "d/e", 0, 0, 0, 0)}, Defaults())
+	r := Run(g, []judge.Finding{finding(g, "a/e", "c/e", 0, 0, 500, 0), finding(g, "b/e", "d/e", 0, 0, 0, 0)}, DefaultParameters())
 	if len(r.Suspects) != 0 || len(r.Unexplained) != 1 {
 		t.Errorf("%q, unexplained %v", names(r), r.Unexplained)
 	}
 	// Slow and lossy at once it would pay the price of any element.
-	r = Run(g, []judge.Finding{finding(g, "a/e", "c/e", 0, 0, 500, 90), finding(g, "b/e", "d/e", 0, 0, 0, 0)}, Defaults())
+	r = Run(g, []judge.Finding{finding(g, "a/e", "c/e", 0, 0, 500, 90), finding(g, "b/e", "d/e", 0, 0, 0, 0)}, DefaultParameters())
 	if len(r.Suspects) != 0 || len(r.Unexplained) != 1 {
 		t.Errorf("slow and lossy: %q, unexplained %v", names(r), r.Unexplained)
 	}
@@ -105,14 +105,14 @@ func TestOneFaultIsOneSuspect(t *testing.T) {
 	g := graph(t)
 	var fs []judge.Finding
 	for flow := range 2 {
-		for _, src := range g.NICs() {
-			for _, dst := range g.NICs() {
+		for _, src := range g.NICIDs() {
+			for _, dst := range g.NICIDs() {
 				if src == dst {
 					continue
 				}
 				paths := g.ShortestPaths(src, dst, 4)
 				shift, lost := int64(0), uint64(0)
-				for _, d := range paths[flow%len(paths)].Directions(src, dst) {
+				for _, d := range paths[flow%len(paths)].LinkDirections(src, dst) {
 					switch d.String() {
 					case "a/e->leaf1:1":
 						shift = 900
@@ -124,7 +124,7 @@ func TestOneFaultIsOneSuspect(t *testing.T) {
 			}
 		}
 	}
-	r := Run(g, fs, Defaults())
+	r := Run(g, fs, DefaultParameters())
 	if got := names(r); len(got) != 1 || got[0] != "nic a/e" {
 		t.Fatalf("%q", got)
 	}
@@ -142,7 +142,7 @@ func TestUndecidedFlowsSayNothing(t *testing.T) {
 		f.Condition = judge.Undecided
 		fs = append(fs, f)
 	}
-	if r := Run(g, fs, Defaults()); len(r.Suspects) != 0 || len(r.Crossed) != 0 {
+	if r := Run(g, fs, DefaultParameters()); len(r.Suspects) != 0 || len(r.Crossed) != 0 {
 		t.Errorf("%q, crossed %v", names(r), r.Crossed)
 	}
 }
@@ -151,8 +151,8 @@ func TestUndecidedFlowsSayNothing(t *testing.T) {
 func TestUnknownPathsSpeakForTheirEnds(t *testing.T) {
 	g := graph(t)
 	var fs []judge.Finding
-	for _, src := range g.NICs() {
-		for _, dst := range g.NICs() {
+	for _, src := range g.NICIDs() {
+		for _, dst := range g.NICIDs() {
 			if src == dst {
 				continue
 			}
@@ -163,7 +163,7 @@ func TestUnknownPathsSpeakForTheirEnds(t *testing.T) {
 			fs = append(fs, finding(g, src, dst, 0, -1, shift, 0))
 		}
 	}
-	r := Run(g, fs, Defaults())
+	r := Run(g, fs, DefaultParameters())
 	if got := names(r); len(got) != 1 || got[0] != "nic b/e b/e->leaf1:2" {
 		t.Errorf("%q", got)
 	}
@@ -179,7 +179,7 @@ func TestCandidatePathsShareTheirWeight(t *testing.T) {
 	}
 	either := finding(g, "a/e", "d/e", 0, -1, 0, 200)
 	either.Obs.Paths = g.ShortestPaths("a/e", "d/e", 4)
-	r := Run(g, append(fs, either), Defaults())
+	r := Run(g, append(fs, either), DefaultParameters())
 	if len(r.Suspects) != 1 || len(r.Suspects[0].Explained) != 3 {
 		t.Errorf("%q explain %v", names(r), r.Suspects)
 	}
@@ -196,7 +196,7 @@ func TestRoundTripBlamesEitherWay(t *testing.T) {
 	for i, pair := range [][2]string{{"b/e", "c/e"}, {"c/e", "b/e"}, {"c/e", "d/e"}, {"d/e", "c/e"}, {"b/e", "d/e"}, {"d/e", "b/e"}} {
 		fs = append(fs, finding(g, pair[0], pair[1], 0, i%len(g.ShortestPaths(pair[0], pair[1], 4)), 0, 0))
 	}
-	r := Run(g, fs, Defaults())
+	r := Run(g, fs, DefaultParameters())
 	if len(r.Suspects) != 1 || r.Suspects[0].Name != "a/e" {
 		t.Errorf("%q", names(r))
 	}
@@ -221,7 +221,7 @@ func TestASwitchCrossedBothWaysIsOnePlace(t *testing.T) {
 			}
 		}
 	}
-	r := Run(g, fs, Defaults())
+	r := Run(g, fs, DefaultParameters())
 	if len(r.Suspects) != 1 || r.Suspects[0].Name != "a/e" || r.Suspects[0].Confidence < 0.99 {
 		t.Errorf("%q: %+v", names(r), r.Suspects)
 	}
@@ -235,7 +235,7 @@ func TestLinkDelaysAreBounds(t *testing.T) {
 		finding(g, "a/e", "c/e", 0, 0, 500, 0), finding(g, "b/e", "d/e", 0, 0, 500, 0), finding(g, "a/e", "c/e", 1, 1, 0, 0),
 		finding(g, "b/e", "d/e", 1, 1, 0, 0), finding(g, "a/e", "b/e", 0, 0, 0, 0),
 	}
-	r := Run(g, fs, Defaults())
+	r := Run(g, fs, DefaultParameters())
 	at := map[string]LinkDelay{}
 	for _, l := range r.Links {
 		at[l.Direction.String()] = l
@@ -260,10 +260,10 @@ func TestOrderDoesNotMatter(t *testing.T) {
 		finding(g, "a/e", "c/e", 0, 0, 500, 0), finding(g, "b/e", "d/e", 0, 0, 480, 0), finding(g, "a/e", "d/e", 0, 1, 0, 0),
 		finding(g, "c/e", "a/e", 0, 0, 0, 0), finding(g, "d/e", "b/e", 0, 0, 0, 60), finding(g, "c/e", "b/e", 0, 0, 0, 50),
 	}
-	want := names(Run(g, fs, Defaults()))
+	want := names(Run(g, fs, DefaultParameters()))
 	for range 5 {
 		fs = append(fs[1:], fs[0])
-		got := names(Run(g, fs, Defaults()))
+		got := names(Run(g, fs, DefaultParameters()))
 		if len(got) != len(want) {
 			t.Fatalf("%q and %q", got, want)
 		}
@@ -279,14 +279,14 @@ func TestOrderDoesNotMatter(t *testing.T) {
 // witness of a delay, for or against, but it is one of what was lost.
 func TestClockSuspectFlowsSpeakOfLossOnly(t *testing.T) {
 	g := graph(t)
-	doubt := func(f judge.Finding) judge.Finding { f.Distrust(); return f }
+	doubt := func(f judge.Finding) judge.Finding { f.DistrustDelay(); return f }
 	d := "leaf1:u1->spine1:1"
 	// Two flows over the link are slow; the ones in doubt look clean or slower.
 	slow := []judge.Finding{finding(g, "a/e", "c/e", 0, 0, 500, 0), finding(g, "a/e", "d/e", 1, 0, 500, 0), finding(g, "b/e", "c/e", 3, 1, 0, 0), finding(g, "a/e", "b/e", 4, 0, 0, 0)}
 	for i := range 8 {
 		slow = append(slow, doubt(finding(g, "b/e", "d/e", 10+i, 0, int64(i%2)*9000, 0)))
 	}
-	r := Run(g, slow, Defaults())
+	r := Run(g, slow, DefaultParameters())
 	if got := names(r); len(got) != 1 || r.Suspects[0].AddedDelayNS != 500_000 || len(r.Suspects[0].Contrary) != 0 {
 		t.Errorf("slow: %q, %+v", got, r.Suspects)
 	}
@@ -300,7 +300,7 @@ func TestClockSuspectFlowsSpeakOfLossOnly(t *testing.T) {
 	for i := range 6 {
 		lossy = append(lossy, doubt(finding(g, "a/e", "c/e", 10+i, 1, 0, 0)), doubt(finding(g, "a/e", "d/e", 20+i, 1, 0, 0)))
 	}
-	if got := names(Run(g, lossy, Defaults())); len(got) != 1 || got[0] != "link leaf1:u1--spine1:1 "+d {
+	if got := names(Run(g, lossy, DefaultParameters())); len(got) != 1 || got[0] != "link leaf1:u1--spine1:1 "+d {
 		t.Errorf("lossy: %q, want the link %s", got, d)
 	}
 }
@@ -327,7 +327,7 @@ func TestHeavyLossIsOneFault(t *testing.T) {
 					}
 				}
 			}
-			r := Run(g, fs, Defaults())
+			r := Run(g, fs, DefaultParameters())
 			if len(r.Suspects) != 1 || math.Abs(r.Suspects[0].LossRatio-ratio) > 0.01 {
 				t.Errorf("%g of %d lost: %q, %+v", ratio, sent, names(r), r.Suspects)
 			}
@@ -337,7 +337,7 @@ func TestHeavyLossIsOneFault(t *testing.T) {
 
 // TestPortsOfASwitchDiffer: rule 6, a switch whose ports are not all as full is one fault.
 func TestPortsOfASwitchDiffer(t *testing.T) {
-	g := fabric.NewGraph(clos.Clos(clos.Options{LeavesPerPod: 4, SpinesPerPod: 2, NICsPerLeaf: 2}))
+	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 4, SpinesPerPod: 2, NICsPerLeaf: 2}))
 	var nics []string
 	for _, l := range g.Topo.Links {
 		if l.IsAccess() {
@@ -364,17 +364,17 @@ func TestPortsOfASwitchDiffer(t *testing.T) {
 		}
 		return fs
 	}
-	if r := Run(g, slow(100, 180), Defaults()); len(r.Suspects) != 1 || r.Suspects[0].Kind != fabric.KindSwitch || len(r.Suspects[0].Explained) != 48 {
+	if r := Run(g, slow(100, 180), DefaultParameters()); len(r.Suspects) != 1 || r.Suspects[0].Kind != fabric.KindSwitch || len(r.Suspects[0].Explained) != 48 {
 		t.Errorf("%q %+v", names(r), r.Suspects)
 	}
-	if r := Run(g, slow(100, 900), Defaults()); len(r.Suspects) != 2 {
+	if r := Run(g, slow(100, 900), DefaultParameters()); len(r.Suspects) != 2 {
 		t.Errorf("a link that adds eight times as much is a fault of its own: %q", names(r))
 	}
 }
 
 // TestEachPortIsAsFullAsItIs: no two ports of a slow switch are alike.
 func TestEachPortIsAsFullAsItIs(t *testing.T) {
-	g := fabric.NewGraph(clos.Clos(clos.Options{LeavesPerPod: 6, SpinesPerPod: 2, NICsPerLeaf: 4}))
+	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 6, SpinesPerPod: 2, NICsPerLeaf: 4}))
 	for _, by := range []map[string]int64{
 		{"a-p1-leaf1": 238, "a-p1-leaf2": 135, "a-p1-leaf3": 199, "a-p1-leaf4": 147, "a-p1-leaf5": 132, "a-p1-leaf6": 231},
 		{"a-p1-leaf1": 100, "a-p1-leaf2": 140, "a-p1-leaf3": 180, "a-p1-leaf4": 220, "a-p1-leaf5": 260, "a-p1-leaf6": 300},
@@ -391,7 +391,7 @@ func TestEachPortIsAsFullAsItIs(t *testing.T) {
 				fs = append(fs, finding(g, a.A, b.A, 0, 0, by[to], 0), finding(g, a.A, b.A, 1, 1, 0, 0))
 			}
 		}
-		if r := Run(g, fs, Defaults()); len(r.Suspects) != 1 || r.Suspects[0].Kind != fabric.KindSwitch {
+		if r := Run(g, fs, DefaultParameters()); len(r.Suspects) != 1 || r.Suspects[0].Kind != fabric.KindSwitch {
 			t.Errorf("%v: %q", by, names(r))
 		}
 	}

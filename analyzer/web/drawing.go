@@ -88,45 +88,45 @@ type cable struct {
 	a, b           *box      // a is the upper one
 	ends           [2]string // NIC tabs or box ids
 	links          []*fabric.Link
-	there, back    tally // a to b, b to a
+	down, up       tally // a to b, b to a
 	ax, ay, bx, by float64
 	rank           int
 	aTab, bTab     *tab
 	sameRow        bool
 }
 
-func (h *Handler) draw(s analyzer.Snapshot, open []analyzer.Incident, pod string) drawing {
+func (h *Handler) drawFabric(s analyzer.Snapshot, open []analyzer.Incident, pod string) drawing {
 	g := h.Store.Graph()
 	m := newMarks(g, open)
 	pinned := map[string]bool{}
 	for _, in := range open[:min(len(open), maxLabels)] {
-		for _, o := range locate(g, in.Element, in.Direction).ownersOf() {
+		for _, o := range locateElement(g, in.Element, in.Direction).ownersOf() {
 			if len(pinned) < 4*maxLabels {
 				pinned[o] = true
 			}
 		}
 	}
-	f := fold(g, pinned, pod)
+	f := foldFabric(g, pinned, pod)
 	d := drawing{Notes: f.notes, Pod: f.pod}
-	rows := d.place(g, &f)
-	cables := wire(g, s, &f, m)
+	rows := d.layOutRows(g, &f)
+	cables := gatherCables(g, s, &f, m)
 	if len(cables) > maxPairs {
 		slices.SortStableFunc(cables, func(x, y *cable) int { return y.rank - x.rank })
-		d.Notes = append(d.Notes, fmt.Sprintf("%s of %s links between groups are not drawn, the least conspicuous ones", count(len(cables)-maxPairs), count(len(cables))))
+		d.Notes = append(d.Notes, fmt.Sprintf("%s of %s links between groups are not drawn, the least conspicuous ones", formatCount(len(cables)-maxPairs), formatCount(len(cables))))
 		cables = cables[:maxPairs]
 	}
-	attach(cables, rows)
+	attachCables(cables, rows)
 	at := map[fabric.Direction]point{}
-	d.strokes(cables, at)
+	d.addStrokes(cables, at)
 	d.Dense = len(d.Strokes) > denseFrom
-	d.boxes(g, &f, m)
-	d.label(g, open, &f, at)
-	d.legend()
+	d.addBoxes(g, &f, m)
+	d.addLabels(g, open, &f, at)
+	d.addLegend()
 	return d
 }
 
-// wire gathers links into cables and adds up what is known of each direction.
-func wire(g *fabric.Graph, s analyzer.Snapshot, f *folded, m marks) []*cable {
+// gatherCables gathers links into cables and adds up what is known of each direction.
+func gatherCables(g *fabric.Graph, s analyzer.Snapshot, f *folded, m marks) []*cable {
 	views := newLinkViews(s.Links)
 	tabs := map[string]*tab{}
 	for _, b := range f.boxes {
@@ -164,11 +164,11 @@ func wire(g *fabric.Graph, s analyzer.Snapshot, f *folded, m marks) []*cable {
 		}
 		c.links = append(c.links, l)
 		down := fabric.Direction{From: from, To: to}
-		c.there.add(views.of(i, down), m.dirs[down])
-		c.back.add(views.of(i, down.Reverse()), m.dirs[down.Reverse()])
+		c.down.addLink(views.viewOf(i, down), m.dirs[down])
+		c.up.addLink(views.viewOf(i, down.Reverse()), m.dirs[down.Reverse()])
 	}
 	for _, c := range out {
-		c.rank = max(c.there.rank(), c.back.rank())
+		c.rank = max(c.down.drawRank(), c.up.drawRank())
 	}
 	return out
 }
@@ -182,7 +182,7 @@ type linkViews struct {
 
 func newLinkViews(list []analyzer.LinkView) *linkViews { return &linkViews{list: list} }
 
-func (v *linkViews) of(link int, d fabric.Direction) *analyzer.LinkView {
+func (v *linkViews) viewOf(link int, d fabric.Direction) *analyzer.LinkView {
 	for i := 2 * link; i < min(2*link+2, len(v.list)); i++ {
 		if l := &v.list[i]; l.From == d.From && l.To == d.To {
 			return l
@@ -199,9 +199,9 @@ func (v *linkViews) of(link int, d fabric.Direction) *analyzer.LinkView {
 
 type point struct{ x, y float64 }
 
-// place gives every box its rectangle: a row for each tier, planes side by
+// layOutRows gives every box its rectangle: a row for each tier, planes side by
 // side, nodes at the bottom ordered by the leaves they hang from.
-func (d *drawing) place(g *fabric.Graph, f *folded) (rows map[int][]*box) {
+func (d *drawing) layOutRows(g *fabric.Graph, f *folded) (rows map[int][]*box) {
 	rows = map[int][]*box{}
 	perPlane := map[string]map[int]int{}
 	for _, b := range f.boxes {
@@ -242,7 +242,7 @@ func (d *drawing) place(g *fabric.Graph, f *folded) (rows map[int][]*box) {
 		w := inner * float64(weight(p)) / float64(max(total, 1))
 		span[p] = [2]float64{x, w}
 		if len(f.planes) > 1 && p != "" {
-			d.Planes = append(d.Planes, caption{int(x + w/2), 12, "plane " + shorten(p, 40)})
+			d.Planes = append(d.Planes, caption{int(x + w/2), 12, "plane " + shortenMiddle(p, 40)})
 		}
 		x += w
 	}
@@ -267,13 +267,13 @@ func (d *drawing) place(g *fabric.Graph, f *folded) (rows map[int][]*box) {
 		}
 		row := rows[t]
 		slices.SortFunc(row, func(a, b *box) int {
-			if c := natural(a.plane, b.plane); c != 0 {
+			if c := compareNatural(a.plane, b.plane); c != 0 {
 				return c
 			}
-			if c := natural(g.Switch(a.members[0]).Pod, g.Switch(b.members[0]).Pod); c != 0 {
+			if c := compareNatural(g.Switch(a.members[0]).Pod, g.Switch(b.members[0]).Pod); c != 0 {
 				return c
 			}
-			return natural(a.members[0], b.members[0])
+			return compareNatural(a.members[0], b.members[0])
 		})
 		height := 0.0
 		at := map[string]int{}
@@ -296,7 +296,7 @@ func (d *drawing) place(g *fabric.Graph, f *folded) (rows map[int][]*box) {
 		y += height + gap
 	}
 	if len(rows[0]) > 0 {
-		y = d.placeNodes(g, f, rows[0], y, inner/max(bottom, 1))
+		y = d.layOutNodes(g, f, rows[0], y, inner/max(bottom, 1))
 	} else {
 		y -= gap
 	}
@@ -325,13 +325,13 @@ func nodeNeed(b *box) float64 {
 	return max(24, float64(len(b.tabs))*12+8)
 }
 
-func (d *drawing) placeNodes(g *fabric.Graph, f *folded, row []*box, y, stretch float64) float64 {
+func (d *drawing) layOutNodes(g *fabric.Graph, f *folded, row []*box, y, stretch float64) float64 {
 	centre := map[*box]float64{}
 	for _, b := range row {
 		sum, n := 0.0, 0.0
 		for _, m := range b.members {
-			for _, end := range g.Ends(m) {
-				if up := f.of[fabric.OwnerOf(g.Peer(end))]; up != nil {
+			for _, end := range g.EndsOf(m) {
+				if up := f.of[fabric.OwnerOf(g.PeerOf(end))]; up != nil {
 					sum, n = sum+up.x+up.w/2, n+1
 				}
 			}
@@ -342,7 +342,7 @@ func (d *drawing) placeNodes(g *fabric.Graph, f *folded, row []*box, y, stretch 
 		if c := math.Round(centre[a] - centre[b]); c != 0 {
 			return int(c)
 		}
-		return natural(a.members[0], b.members[0])
+		return compareNatural(a.members[0], b.members[0])
 	})
 	d.Tiers = append(d.Tiers, caption{4, int(y + tabHeight + nodeHeight/2), "nodes"})
 	x, height := leftMargin, 0.0
@@ -359,7 +359,7 @@ func (d *drawing) placeNodes(g *fabric.Graph, f *folded, row []*box, y, stretch 
 		}
 		b.x = x + (pitch-b.w)/2
 		x += pitch
-		slices.SortFunc(b.tabs, func(p, q *tab) int { return natural(p.id, q.id) })
+		slices.SortFunc(b.tabs, func(p, q *tab) int { return compareNatural(p.id, q.id) })
 		for i, t := range b.tabs {
 			slot := b.w / float64(len(b.tabs))
 			t.w = min(slot-2, 46)
@@ -371,9 +371,9 @@ func (d *drawing) placeNodes(g *fabric.Graph, f *folded, row []*box, y, stretch 
 	return y + height
 }
 
-// attach spreads the ends of the cables along the edges of the boxes, in the
+// attachCables spreads the ends of the cables along the edges of the boxes, in the
 // order of where they lead, so that they cross as little as they must.
-func attach(cables []*cable, rows map[int][]*box) {
+func attachCables(cables []*cable, rows map[int][]*box) {
 	type end struct {
 		c      *cable
 		isA    bool
@@ -400,7 +400,7 @@ func attach(cables []*cable, rows map[int][]*box) {
 			if p.target != q.target {
 				return int(math.Copysign(1, p.target-q.target))
 			}
-			return natural(p.c.links[0].ID(), q.c.links[0].ID())
+			return compareNatural(p.c.links[0].ID(), q.c.links[0].ID())
 		})
 		for i, e := range ends {
 			x, ey := b.x+b.w*(float64(i)+1)/(float64(len(ends))+1), y
@@ -426,40 +426,40 @@ func attach(cables []*cable, rows map[int][]*box) {
 	}
 }
 
-// strokes draws every cable as two, one for each direction, each on its own
+// addStrokes draws every cable as two, one for each direction, each on its own
 // right-hand side. at takes the middles of those that a callout may name.
-func (d *drawing) strokes(cables []*cable, at map[fabric.Direction]point) {
+func (d *drawing) addStrokes(cables []*cable, at map[fabric.Direction]point) {
 	var last, pale []stroke
 	for _, c := range cables {
-		marked := max(c.there.mark, c.back.mark) >= held
+		marked := max(c.down.mark, c.up.mark) >= held
 		for _, way := range []struct {
 			t              tally
 			x1, y1, x2, y2 float64
 			from, to       string
 			down           bool
-		}{{c.there, c.ax, c.ay, c.bx, c.by, c.ends[0], c.ends[1], true}, {c.back, c.bx, c.by, c.ax, c.ay, c.ends[1], c.ends[0], false}} {
+		}{{c.down, c.ax, c.ay, c.bx, c.by, c.ends[0], c.ends[1], true}, {c.up, c.bx, c.by, c.ax, c.ay, c.ends[1], c.ends[0], false}} {
 			off := 2.3
 			if marked {
 				off = 5
 			}
 			s, mid := shapeOf(way.x1, way.y1, way.x2, way.y2, off, c.sameRow)
-			st := stroke{D: s.d, State: way.t.state(), Class: way.t.class(), Mark: way.t.mark.String()}
+			st := stroke{D: s.d, State: way.t.linkState(), Class: way.t.cssClass(), Mark: way.t.mark.String()}
 			if len(c.links) == 1 {
 				l := c.links[0]
 				st.Link, st.From, st.To = l.ID(), l.A, l.B
-				if (c.upper(l) == l.A) != way.down {
+				if (c.upperEnd(l) == l.A) != way.down {
 					st.From, st.To = l.B, l.A
 				}
 			} else {
 				st.Link, st.From, st.To, st.Group = "group", way.from, way.to, len(c.links)
 			}
-			st.Title = way.t.title(st)
+			st.Title = way.t.strokeTitle(st)
 			for _, l := range c.links {
 				if way.t.mark < held {
 					break
 				}
 				dir := fabric.Direction{From: l.A, To: l.B}
-				if (c.upper(l) == l.A) != way.down {
+				if (c.upperEnd(l) == l.A) != way.down {
 					dir = dir.Reverse()
 				}
 				at[dir] = mid
@@ -479,8 +479,8 @@ func (d *drawing) strokes(cables []*cable, at map[fabric.Direction]point) {
 	d.Strokes = append(append(d.Strokes, last...), pale...)
 }
 
-// upper returns the end of a link that is in the cable's upper box.
-func (c *cable) upper(l *fabric.Link) string {
+// upperEnd returns the end of a link that is in the cable's upper box.
+func (c *cable) upperEnd(l *fabric.Link) string {
 	if slices.Contains(c.a.members, fabric.OwnerOf(l.A)) {
 		return l.A
 	}
@@ -515,7 +515,7 @@ func shapeOf(x1, y1, x2, y2, off float64, bend bool) (shape, point) {
 	return shape{d, arrow}, point{mx, my}
 }
 
-func (d *drawing) boxes(g *fabric.Graph, f *folded, m marks) {
+func (d *drawing) addBoxes(g *fabric.Graph, f *folded, m marks) {
 	for _, b := range f.boxes {
 		v := boxView{ID: b.id, X: int(b.x), Y: int(b.y), W: max(int(b.w), 3), H: int(b.h), CX: int(b.x + b.w/2), CY: int(b.y + b.h/2), Class: "switch"}
 		if b.tier == 0 {
@@ -554,7 +554,7 @@ func (d *drawing) boxes(g *fabric.Graph, f *folded, m marks) {
 			}
 		}
 		for i, t := range lines {
-			v.Lines = append(v.Lines, caption{v.CX, v.CY + 4 + i*14 - (len(lines)-1)*7, shorten(t, max((room-4)*10/78, 3))})
+			v.Lines = append(v.Lines, caption{v.CX, v.CY + 4 + i*14 - (len(lines)-1)*7, shortenMiddle(t, max((room-4)*10/78, 3))})
 		}
 		for _, t := range b.tabs {
 			tv := tabView{ID: t.id, Title: t.id, X: int(t.x), Y: int(t.y), W: max(int(t.w), 2), H: int(tabHeight), CX: int(t.x + t.w/2), CY: int(t.y) + 11}
@@ -563,7 +563,7 @@ func (d *drawing) boxes(g *fabric.Graph, f *folded, m marks) {
 				tv.Title += ": " + tv.Mark
 			}
 			if _, dev, ok := fabric.SplitNIC(t.id); ok && t.w >= 26 {
-				tv.Text = shorten(dev, max(int(t.w-2)/6, 3))
+				tv.Text = shortenMiddle(dev, max(int(t.w-2)/6, 3))
 			}
 			v.Tabs = append(v.Tabs, tv)
 		}
@@ -574,10 +574,10 @@ func (d *drawing) boxes(g *fabric.Graph, f *folded, m marks) {
 func groupText(g *fabric.Graph, b *box) (lines []string, title string) {
 	names := b.members[0] + " … " + b.members[len(b.members)-1]
 	if b.tier == 0 {
-		what := plural(len(b.members), "node", "nodes")
-		return []string{what, plural(b.nics, "NIC", "NICs")}, what + ", " + plural(b.nics, "NIC", "NICs") + ": " + names
+		what := pluralCount(len(b.members), "node", "nodes")
+		return []string{what, pluralCount(b.nics, "NIC", "NICs")}, what + ", " + pluralCount(b.nics, "NIC", "NICs") + ": " + names
 	}
-	what := count(len(b.members)) + " " + tierName(g, []*box{b})
+	what := formatCount(len(b.members)) + " " + tierName(g, []*box{b})
 	title = what + ": " + names
 	first := names
 	if b.pod != "" {
@@ -599,20 +599,20 @@ func shortGroup(b *box) string {
 		return fmt.Sprintf("%s ×%d", b.pod, len(b.members))
 	}
 	if b.tier == 0 {
-		return plural(len(b.members), "node", "nodes")
+		return pluralCount(len(b.members), "node", "nodes")
 	}
 	if n := len(b.pods); n > 1 && b.pods[0] != "" && b.pods[0] != b.pods[n-1] {
 		return b.pods[0] + " … " + b.pods[n-1]
 	}
-	return fmt.Sprintf("%s ×%d", shorten(b.members[0], 6), len(b.members))
+	return fmt.Sprintf("%s ×%d", shortenMiddle(b.members[0], 6), len(b.members))
 }
 
 // maxLabels bounds the suspects that are pinned and labelled in the drawing.
 const maxLabels = 8
 
-func (d *drawing) label(g *fabric.Graph, open []analyzer.Incident, f *folded, at map[fabric.Direction]point) {
+func (d *drawing) addLabels(g *fabric.Graph, open []analyzer.Incident, f *folded, at map[fabric.Direction]point) {
 	for _, in := range open[:min(len(open), maxLabels)] {
-		t := locate(g, in.Element, in.Direction)
+		t := locateElement(g, in.Element, in.Direction)
 		p, ok, side := point{}, false, beside
 		switch {
 		case len(t.nics) > 0:
@@ -636,7 +636,7 @@ func (d *drawing) label(g *fabric.Graph, open []analyzer.Incident, f *folded, at
 		if !ok {
 			continue
 		}
-		d.Labels = append(d.Labels, d.callout(in, p, side))
+		d.Labels = append(d.Labels, d.newCallout(in, p, side))
 	}
 }
 
@@ -647,20 +647,20 @@ const (
 	below
 )
 
-func (d *drawing) callout(in analyzer.Incident, p point, side int) label {
+func (d *drawing) newCallout(in analyzer.Incident, p point, side int) label {
 	mark := suspect
-	second := symptom(in.Symptom)
+	second := formatSymptom(in.Symptom)
 	if second == "" {
 		second = string(in.Scenario)
 	}
-	if from, to, ok := travel(in.Direction); ok {
+	if from, to, ok := directionOwners(in.Direction); ok {
 		second += ", " + from + " → " + to
 	}
 	if in.Held != "" {
 		mark = held
 		second += " (held)"
 	}
-	first, second := shorten(in.Element.Element, 60), shorten(second, 64)
+	first, second := shortenMiddle(in.Element.ID, 60), shortenMiddle(second, 64)
 	const height, away = 38.0, 26.0
 	w := max(float64(len([]rune(first)))*7.6, float64(len([]rune(second)))*6.8) + 16
 	x := p.x + away
@@ -686,7 +686,7 @@ func (d *drawing) callout(in analyzer.Incident, p point, side int) label {
 		Lines: []caption{{cx, int(y) + 16, first}, {cx, int(y) + 31, second}}}
 }
 
-func (d *drawing) legend() {
+func (d *drawing) addLegend() {
 	d.Legend = []legendItem{{"healthy", "healthy"}}
 	for i, text := range delaySteps {
 		d.Legend = append(d.Legend, legendItem{fmt.Sprintf("d%d", i+1), text})
@@ -694,8 +694,8 @@ func (d *drawing) legend() {
 	d.Legend = append(d.Legend, legendItem{"loss", "loses packets"}, legendItem{"unknown", "crossed, own share unknown"}, legendItem{"none", "no evidence"})
 }
 
-// travel names the owners at the two ends of a direction.
-func travel(direction string) (from, to string, ok bool) {
+// directionOwners names the owners at the two ends of a direction.
+func directionOwners(direction string) (from, to string, ok bool) {
 	d, err := fabric.ParseDirection(direction)
 	if err != nil {
 		return "", "", false

@@ -19,7 +19,7 @@ func ns(v int64) *int64 { return &v }
 
 func loadDemo(t testing.TB) *fabric.Graph {
 	t.Helper()
-	topo, found := fabric.Load("../../deploy/lab/demo.yaml")
+	topo, found := fabric.LoadTopology("../../deploy/lab/demo.yaml")
 	if err := found.Err(); err != nil {
 		t.Fatalf("the demo's topology: %v", err)
 	}
@@ -116,19 +116,19 @@ func blame(s *analyzer.Snapshot, d fabric.Direction, added int64, loss float64) 
 		v.AddedDelayNS, v.LossRatio, v.Degraded = ns(added), loss, 6
 	}
 	in := analyzer.Incident{Open: true, OpenedAt: noon().Add(-40 * time.Second), LastSeen: noon(), Verdict: fabric.Verdict{
-		ID: fmt.Sprintf("id%d", len(s.Incidents)), Element: fabric.Element{Element: d.Link(), Kind: fabric.KindLink}, Direction: d.String(), Confidence: 0.998,
+		ID: fmt.Sprintf("id%d", len(s.Incidents)), Element: fabric.Element{ID: d.LinkID(), Kind: fabric.KindLink}, Direction: d.String(), Confidence: 0.998,
 		Symptom: fabric.Symptom{AddedDelayNS: added, LossRatio: loss}, Scenario: fabric.Corridor, Tier: 2, Plane: "a",
 		Severity: fabric.SeverityWarning, Evidence: fabric.EvidenceCount{DegradedEdges: 6, ExplainedEdges: 6, HealthyEdgesThroughParent: 41},
-		Equivalent:  []fabric.Element{{Element: d.From, Kind: fabric.KindPort}, {Element: d.To, Kind: fabric.KindPort}},
+		Equivalent:  []fabric.Element{{ID: d.From, Kind: fabric.KindPort}, {ID: d.To, Kind: fabric.KindPort}},
 		BlastRadius: fabric.BlastRadius{NICs: 7, Edges: 6}, Action: "Look at both ports' queues, error and optic counters.",
-		FirstSeen: noon().Add(-44 * time.Second), Summary: "Link " + d.Link() + " delays what crosses it."}}
+		FirstSeen: noon().Add(-44 * time.Second), Summary: "Link " + d.LinkID() + " delays what crosses it."}}
 	s.Incidents = append(s.Incidents, in)
 	return &s.Incidents[len(s.Incidents)-1]
 }
 
 // degradedEdge is a flow whose median stands above its baseline.
 func degradedEdge(src, dst string, p fabric.Path) analyzer.EdgeView {
-	return analyzer.EdgeView{Condition: "degraded", Obs: fabric.Observation{Edge: fabric.Edge{Src: src, Dst: dst}.String(), Src: src, Dst: dst,
+	return analyzer.EdgeView{Condition: "degraded", Obs: fabric.Observation{Edge: fabric.Flow{Src: src, Dst: dst}.String(), Src: src, Dst: dst,
 		Sent: 200, Lost: 3, OWD: &fabric.Quantiles{P50: ns(2_005_000), P99: ns(2_300_000)},
 		Baseline: &fabric.Quantiles{P50: ns(4_900), P99: ns(8_800)}, Path: p, PathState: fabric.PathValid}}
 }
@@ -157,20 +157,20 @@ func handler(g *fabric.Graph, s analyzer.Snapshot) *Handler {
 // whose every hop answers from its ingress port would.
 func traced(t testing.TB, g *fabric.Graph, store *paths.Store, edge string) fabric.Path {
 	t.Helper()
-	e, err := fabric.ParseEdge(edge)
+	e, err := fabric.ParseFlow(edge)
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, dst := e.Ends()
+	src, dst := e.Endpoints()
 	p := g.ShortestPaths(src, dst, 1)[0]
 	tr := fabric.Trace{Edge: edge, State: fabric.PathValid, TracedAt: noon().Add(-3 * time.Second), Reached: true}
 	for i, h := range p {
 		tr.Hops = append(tr.Hops, fabric.RawHop{TTL: i + 1, Address: addressOf(t, g, h.Switch+":"+h.In)})
 	}
-	if err := store.Update(tr); err != nil {
+	if err := store.AddTrace(tr); err != nil {
 		t.Fatal(err)
 	}
-	if b, ok := store.Bind(e); !ok || b.State != fabric.PathValid {
+	if b, ok := store.CurrentBinding(e); !ok || b.State != fabric.PathValid {
 		t.Fatalf("trace of %s: bound %v, state %s; want a valid path", edge, ok, b.State)
 	}
 	return p

@@ -52,9 +52,9 @@ type folded struct {
 	pod    string   // the pod that is unfolded
 }
 
-// fold sorts the fabric into boxes. The pinned owners, and those of the asked
+// foldFabric sorts the fabric into boxes. The pinned owners, and those of the asked
 // pod, stand alone whatever the size of the fabric.
-func fold(g *fabric.Graph, pinned map[string]bool, pod string) folded {
+func foldFabric(g *fabric.Graph, pinned map[string]bool, pod string) folded {
 	f := folded{of: map[string]*box{}}
 	t := g.Topo
 	trunks, planes := 0, map[string]bool{}
@@ -68,34 +68,34 @@ func fold(g *fabric.Graph, pinned map[string]bool, pod string) folded {
 	}
 	onePlane := len(planes) > maxPlanes
 	if onePlane {
-		f.notes = append(f.notes, plural(len(planes), "plane is", "planes are")+" drawn as one")
+		f.notes = append(f.notes, pluralCount(len(planes), "plane is", "planes are")+" drawn as one")
 		planes = map[string]bool{"": true}
 	}
 	for p := range planes {
 		f.planes = append(f.planes, p)
 	}
-	slices.SortFunc(f.planes, natural)
+	slices.SortFunc(f.planes, compareNatural)
 
 	foldSwitches := len(t.Switches) > maxSwitches || trunks > maxTrunks
 	foldNodes := len(t.Nodes) > maxNodes || len(t.Links) > maxLinks
 	if pod != "" && (foldSwitches || foldNodes) && !slices.ContainsFunc(t.Switches, func(s fabric.Switch) bool { return s.Pod == pod }) {
-		f.notes = append(f.notes, fmt.Sprintf("no switch is in a pod %q", shorten(pod, 60)))
+		f.notes = append(f.notes, fmt.Sprintf("no switch is in a pod %q", shortenMiddle(pod, 60)))
 		pod = ""
 	}
 	f.pod = pod
-	alone := f.pin(g, pinned, pod)
+	alone := f.pinOwners(g, pinned, pod)
 	perRow := groupsPerRow
 	if pod != "" {
 		perRow = groupsBesidePod
 	}
-	f.switches(g, onePlane, foldSwitches, perRow, alone)
-	f.nodes(g, foldNodes, alone)
+	f.addSwitches(g, onePlane, foldSwitches, perRow, alone)
+	f.addNodes(g, foldNodes, alone)
 	return f
 }
 
-// pin adds to the pinned owners the switches of the asked pod and, when they
+// pinOwners adds to the pinned owners the switches of the asked pod and, when they
 // are few, its nodes.
-func (f *folded) pin(g *fabric.Graph, pinned map[string]bool, pod string) map[string]bool {
+func (f *folded) pinOwners(g *fabric.Graph, pinned map[string]bool, pod string) map[string]bool {
 	alone := map[string]bool{}
 	for o := range pinned {
 		alone[o] = true
@@ -110,14 +110,14 @@ func (f *folded) pin(g *fabric.Graph, pinned map[string]bool, pod string) map[st
 		}
 	}
 	if len(inPod) > maxSwitches {
-		f.notes = append(f.notes, fmt.Sprintf("pod %s has %s switches, too many to draw one by one", pod, count(len(inPod))))
+		f.notes = append(f.notes, fmt.Sprintf("pod %s has %s switches, too many to draw one by one", pod, formatCount(len(inPod))))
 		return alone
 	}
 	nodes := map[string]bool{}
 	for _, s := range inPod {
 		alone[s] = true
-		for _, end := range g.Ends(s) {
-			if node, _, ok := fabric.SplitNIC(g.Peer(end)); ok {
+		for _, end := range g.EndsOf(s) {
+			if node, _, ok := fabric.SplitNIC(g.PeerOf(end)); ok {
 				nodes[node] = true
 			}
 		}
@@ -136,7 +136,7 @@ type rowKey struct {
 	tier  int
 }
 
-func (f *folded) switches(g *fabric.Graph, onePlane, foldAll bool, perRow int, alone map[string]bool) {
+func (f *folded) addSwitches(g *fabric.Graph, onePlane, foldAll bool, perRow int, alone map[string]bool) {
 	rows := map[rowKey]map[string][]string{} // group name -> switches
 	top := 0
 	for i := range g.Topo.Switches {
@@ -147,7 +147,7 @@ func (f *folded) switches(g *fabric.Graph, onePlane, foldAll bool, perRow int, a
 		}
 		top = max(top, k.tier)
 		if !foldAll || alone[s.Name] {
-			f.put(&box{id: s.Name, plane: k.plane, tier: k.tier, members: []string{s.Name}, pod: s.Pod})
+			f.addBox(&box{id: s.Name, plane: k.plane, tier: k.tier, members: []string{s.Name}, pod: s.Pod})
 			continue
 		}
 		if rows[k] == nil {
@@ -166,16 +166,16 @@ func (f *folded) switches(g *fabric.Graph, onePlane, foldAll bool, perRow int, a
 			limit = groupsOnTop
 		}
 		if len(groups) == 1 {
-			groups = single(groups)
+			groups = splitIntoSingles(groups)
 		}
 		limit = max(2, limit/len(f.planes))
-		for _, part := range chunk(groups, limit) {
+		for _, part := range chunkGroups(groups, limit) {
 			b := &box{plane: k.plane, tier: k.tier, group: true}
 			for _, name := range part {
 				b.members = append(b.members, groups[name]...)
 				b.pods = append(b.pods, g.Switch(groups[name][0]).Pod)
 			}
-			slices.SortFunc(b.members, natural)
+			slices.SortFunc(b.members, compareNatural)
 			if len(b.members) == 1 {
 				b.group, b.id = false, b.members[0]
 			} else {
@@ -185,15 +185,15 @@ func (f *folded) switches(g *fabric.Graph, onePlane, foldAll bool, perRow int, a
 			if len(part) == 1 {
 				b.pod = g.Switch(b.members[0]).Pod
 			}
-			f.put(b)
+			f.addBox(b)
 		}
 	}
 	if total > 0 {
-		f.notes = append(f.notes, count(total)+" switches are drawn as groups, by plane, tier and pod")
+		f.notes = append(f.notes, formatCount(total)+" switches are drawn as groups, by plane, tier and pod")
 	}
 }
 
-func (f *folded) nodes(g *fabric.Graph, foldAll bool, alone map[string]bool) {
+func (f *folded) addNodes(g *fabric.Graph, foldAll bool, alone map[string]bool) {
 	groups := map[string][]string{}
 	first := map[string]*box{}
 	nics := map[string]int{}
@@ -205,7 +205,7 @@ func (f *folded) nodes(g *fabric.Graph, foldAll bool, alone map[string]bool) {
 			for j := range n.NICs {
 				b.tabs = append(b.tabs, &tab{id: n.NICs[j].ID()})
 			}
-			f.put(b)
+			f.addBox(b)
 			continue
 		}
 		var leaves []string
@@ -214,7 +214,7 @@ func (f *folded) nodes(g *fabric.Graph, foldAll bool, alone map[string]bool) {
 				leaves = append(leaves, f.of[leaf].id)
 			}
 		}
-		slices.SortFunc(leaves, natural)
+		slices.SortFunc(leaves, compareNatural)
 		key := strings.Join(slices.Compact(leaves), " ")
 		if first[key] == nil && len(leaves) > 0 {
 			first[key] = f.of[firstMember(f, leaves[0])]
@@ -222,12 +222,12 @@ func (f *folded) nodes(g *fabric.Graph, foldAll bool, alone map[string]bool) {
 		groups[key] = append(groups[key], n.Name)
 	}
 	total := 0
-	for _, part := range chunk(groups, maxNodes) {
+	for _, part := range chunkGroups(groups, maxNodes) {
 		b := &box{group: true}
 		for _, key := range part {
 			b.members = append(b.members, groups[key]...)
 		}
-		slices.SortFunc(b.members, natural)
+		slices.SortFunc(b.members, compareNatural)
 		for _, m := range b.members {
 			b.nics += nics[m]
 		}
@@ -236,16 +236,16 @@ func (f *folded) nodes(g *fabric.Graph, foldAll bool, alone map[string]bool) {
 		}
 		b.id = "group " + b.members[0] + " … " + b.members[len(b.members)-1]
 		total += len(b.members)
-		f.put(b)
+		f.addBox(b)
 	}
 	if total > 0 {
-		f.notes = append(f.notes, count(total)+" nodes are drawn as groups, by the leaves they are plugged into")
+		f.notes = append(f.notes, formatCount(total)+" nodes are drawn as groups, by the leaves they are plugged into")
 	}
 }
 
-// single gives every switch a group of its own: one pod that holds them all
+// splitIntoSingles gives every switch a group of its own: one pod that holds them all
 // says nothing of where they are.
-func single(groups map[string][]string) map[string][]string {
+func splitIntoSingles(groups map[string][]string) map[string][]string {
 	out := map[string][]string{}
 	for _, members := range groups {
 		for _, m := range members {
@@ -265,21 +265,21 @@ func firstMember(f *folded, id string) string {
 	return ""
 }
 
-func (f *folded) put(b *box) {
+func (f *folded) addBox(b *box) {
 	f.boxes = append(f.boxes, b)
 	for _, m := range b.members {
 		f.of[m] = b
 	}
 }
 
-// chunk sorts the names of groups and joins neighbours until there are at most
+// chunkGroups sorts the names of groups and joins neighbours until there are at most
 // limit parts.
-func chunk(groups map[string][]string, limit int) [][]string {
+func chunkGroups(groups map[string][]string, limit int) [][]string {
 	names := make([]string, 0, len(groups))
 	for n := range groups {
 		names = append(names, n)
 	}
-	slices.SortFunc(names, natural)
+	slices.SortFunc(names, compareNatural)
 	size := max(1, (len(names)+limit-1)/limit)
 	return slices.Collect(slices.Chunk(names, size))
 }

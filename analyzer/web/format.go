@@ -10,8 +10,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// delay writes nanoseconds with two or three significant digits: 2.0 ms, 48 µs.
-func delay(ns int64) string {
+// formatDelay writes nanoseconds with two or three significant digits: 2.0 ms, 48 µs.
+func formatDelay(ns int64) string {
 	v, unit := float64(ns), "ns"
 	for _, u := range []string{"µs", "ms", "s"} {
 		if math.Abs(v) < 999.5 {
@@ -31,11 +31,11 @@ func delayOr(ns *int64) string {
 	if ns == nil {
 		return absent
 	}
-	return delay(*ns)
+	return formatDelay(*ns)
 }
 
-// percent never rounds a part up to the whole, nor a trace down to nothing.
-func percent(r float64) string {
+// formatPercent never rounds a part up to the whole, nor a trace down to nothing.
+func formatPercent(r float64) string {
 	p := r * 100
 	switch {
 	case p <= 0:
@@ -50,8 +50,8 @@ func percent(r float64) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.1f", p), ".0") + " %"
 }
 
-// count writes a number with its thousands apart: 16,384.
-func count(n int) string {
+// formatCount writes a number with its thousands apart: 16,384.
+func formatCount(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
 		s = s[:i] + "," + s[i:]
@@ -59,14 +59,14 @@ func count(n int) string {
 	return s
 }
 
-func plural(n int, one, many string) string {
+func pluralCount(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
-	return count(n) + " " + many
+	return formatCount(n) + " " + many
 }
 
-func age(d time.Duration) string {
+func formatAge(d time.Duration) string {
 	d = max(d, 0)
 	switch {
 	case d < time.Minute:
@@ -86,8 +86,8 @@ func clockTime(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
-// shorten keeps the beginning and the end of a long name: both tell names apart.
-func shorten(s string, limit int) string {
+// shortenMiddle keeps the beginning and the end of a long name: both tell names apart.
+func shortenMiddle(s string, limit int) string {
 	r := []rune(s)
 	if len(r) <= limit || limit < 3 {
 		return s
@@ -96,7 +96,7 @@ func shorten(s string, limit int) string {
 	return string(r[:limit-1-tail]) + "…" + string(r[len(r)-tail:])
 }
 
-func hops(p fabric.Path) string {
+func formatPath(p fabric.Path) string {
 	if len(p) == 0 {
 		return absent
 	}
@@ -107,25 +107,25 @@ func hops(p fabric.Path) string {
 	return strings.Join(parts, " ")
 }
 
-// symptom says what an element does to packets: "adds 2.0 ms and loses 10 %".
-func symptom(s fabric.Symptom) string {
+// formatSymptom says what an element does to packets: "adds 2.0 ms and loses 10 %".
+func formatSymptom(s fabric.Symptom) string {
 	var parts []string
 	if s.AddedDelayNS > 0 {
-		parts = append(parts, "adds "+delay(s.AddedDelayNS))
+		parts = append(parts, "adds "+formatDelay(s.AddedDelayNS))
 	}
 	if s.LossRatio > 0 {
-		parts = append(parts, "loses "+percent(s.LossRatio))
+		parts = append(parts, "loses "+formatPercent(s.LossRatio))
 	}
 	if s.ECNRatio > 0 {
-		parts = append(parts, "marks "+percent(s.ECNRatio))
+		parts = append(parts, "marks "+formatPercent(s.ECNRatio))
 	}
 	return strings.Join(parts, " and ")
 }
 
-// natural compares names so that leaf2 comes before leaf10.
-func natural(a, b string) int {
+// compareNatural compares names so that leaf2 comes before leaf10.
+func compareNatural(a, b string) int {
 	for a != "" && b != "" {
-		na, nb := digits(a), digits(b)
+		na, nb := leadingDigits(a), leadingDigits(b)
 		if na > 0 && nb > 0 {
 			x, y := strings.TrimLeft(a[:na], "0"), strings.TrimLeft(b[:nb], "0")
 			if len(x) != len(y) {
@@ -145,7 +145,7 @@ func natural(a, b string) int {
 	return len(a) - len(b)
 }
 
-func digits(s string) int {
+func leadingDigits(s string) int {
 	n := 0
 	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
 		n++

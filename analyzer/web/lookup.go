@@ -14,11 +14,11 @@ const maxFlows = 16
 type lookup struct {
 	Src, Dst string // as asked
 	Error    string
-	Ways     []way
+	Ways     []directionFlows
 }
 
-// way is one direction between the two NICs.
-type way struct {
+// directionFlows is one direction between the two NICs.
+type directionFlows struct {
 	From, To string
 	Flows    []flowView
 }
@@ -33,7 +33,7 @@ type flowView struct {
 	Checked    string
 	Notes      []string
 	Last       *edgeRow
-	Asks       []ask
+	Asks       []promQuery
 }
 
 type hopView struct {
@@ -41,7 +41,7 @@ type hopView struct {
 	LinkTo          string // the next end the packet comes in by
 }
 
-func (h *Handler) lookup(s analyzer.Snapshot, q query) lookup {
+func (h *Handler) lookUpFlows(s analyzer.Snapshot, q query) lookup {
 	l := lookup{Src: q.src, Dst: q.dst}
 	if q.src == "" && q.dst == "" {
 		return l
@@ -50,7 +50,7 @@ func (h *Handler) lookup(s analyzer.Snapshot, q query) lookup {
 	for _, end := range []struct{ name, id string }{{"src", q.src}, {"dst", q.dst}} {
 		n := h.Store.Graph().NIC(end.id)
 		if n == nil {
-			l.Error = fmt.Sprintf("%s: %q is not a NIC of this fabric; expected node/device, such as %s", end.name, shorten(end.id, 120), h.anyNIC())
+			l.Error = fmt.Sprintf("%s: %q is not a NIC of this fabric; expected node/device, such as %s", end.name, shortenMiddle(end.id, 120), h.anyNIC())
 			return l
 		}
 		ids = append(ids, n.ID())
@@ -59,20 +59,20 @@ func (h *Handler) lookup(s analyzer.Snapshot, q query) lookup {
 		l.Error = fmt.Sprintf("src and dst are both %q; expected two different NICs", ids[0])
 		return l
 	}
-	last := map[fabric.Edge]*analyzer.EdgeView{}
+	last := map[fabric.Flow]*analyzer.EdgeView{}
 	for i := range s.Edges {
 		o := &s.Edges[i].Obs
 		if o.Src == ids[0] && o.Dst == ids[1] || o.Src == ids[1] && o.Dst == ids[0] {
-			if e, err := o.Flow(); err == nil {
+			if e, err := o.ParseFlow(); err == nil {
 				last[e] = &s.Edges[i]
 			}
 		}
 	}
 	for _, p := range [][2]string{{ids[0], ids[1]}, {ids[1], ids[0]}} {
-		w := way{From: p[0], To: p[1]}
+		w := directionFlows{From: p[0], To: p[1]}
 		for n := range maxFlows {
-			for _, e := range []fabric.Edge{{Src: p[0], Dst: p[1], Flow: n}, {Src: p[1], Dst: p[0], Flow: n, Reply: true}} {
-				if f, ok := h.flow(e, last[e]); ok {
+			for _, e := range []fabric.Flow{{Src: p[0], Dst: p[1], Number: n}, {Src: p[1], Dst: p[0], Number: n, Reply: true}} {
+				if f, ok := h.newFlowView(e, last[e]); ok {
 					w.Flows = append(w.Flows, f)
 				}
 			}
@@ -83,19 +83,19 @@ func (h *Handler) lookup(s analyzer.Snapshot, q query) lookup {
 }
 
 func (h *Handler) anyNIC() string {
-	if all := h.Store.Graph().NICs(); len(all) > 0 {
+	if all := h.Store.Graph().NICIDs(); len(all) > 0 {
 		return all[0]
 	}
 	return "h1/eth1"
 }
 
-func (h *Handler) flow(e fabric.Edge, last *analyzer.EdgeView) (flowView, bool) {
-	b, known := h.Store.Bind(e)
+func (h *Handler) newFlowView(e fabric.Flow, last *analyzer.EdgeView) (flowView, bool) {
+	b, known := h.Store.CurrentBinding(e)
 	if !known && last == nil {
 		return flowView{}, false
 	}
 	f := flowView{Edge: e.String(), Known: known, State: string(b.State), Notes: b.Notes, Since: clockTime(b.Since), Checked: clockTime(b.Checked), Asks: h.aboutFlow(e)}
-	_, dst := e.Ends()
+	_, dst := e.Endpoints()
 	for i, hop := range b.Path {
 		to := dst
 		if i+1 < len(b.Path) {
@@ -109,7 +109,7 @@ func (h *Handler) flow(e fabric.Edge, last *analyzer.EdgeView) (flowView, bool) 
 			f.Candidates = append(f.Candidates, fmt.Sprintf("and %d more", len(b.Candidates)-few))
 			break
 		}
-		f.Candidates = append(f.Candidates, hops(c))
+		f.Candidates = append(f.Candidates, formatPath(c))
 	}
 	if last != nil {
 		r := newEdge(last)

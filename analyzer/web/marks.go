@@ -39,15 +39,15 @@ func newMarks(g *fabric.Graph, open []analyzer.Incident) marks {
 		if in.Held != "" {
 			l = held
 		}
-		m.add(locate(g, in.Element, in.Direction), l)
+		m.addTarget(locateElement(g, in.Element, in.Direction), l)
 		for _, eq := range in.Equivalent {
-			m.add(locate(g, eq, in.Direction), equivalent)
+			m.addTarget(locateElement(g, eq, in.Direction), equivalent)
 		}
 	}
 	return m
 }
 
-func (m marks) add(t target, l level) {
+func (m marks) addTarget(t target, l level) {
 	for _, d := range t.dirs {
 		m.dirs[d] = max(m.dirs[d], l)
 	}
@@ -59,15 +59,15 @@ func (m marks) add(t target, l level) {
 	}
 }
 
-// locate finds an element in the fabric. One that the topology does not have
+// locateElement finds an element in the fabric. One that the topology does not have
 // yields an empty target: it is listed, but cannot be drawn.
-func locate(g *fabric.Graph, el fabric.Element, direction string) target {
+func locateElement(g *fabric.Graph, el fabric.Element, direction string) target {
 	var t target
 	both := func(l *fabric.Link) {
 		if l == nil {
 			return
 		}
-		if d, err := fabric.ParseDirection(direction); err == nil && d.Link() == l.ID() {
+		if d, err := fabric.ParseDirection(direction); err == nil && d.LinkID() == l.ID() {
 			t.dirs = append(t.dirs, d)
 			return
 		}
@@ -75,43 +75,43 @@ func locate(g *fabric.Graph, el fabric.Element, direction string) target {
 	}
 	switch el.Kind {
 	case fabric.KindLink, fabric.KindAccessLink:
-		a, b, _ := fabric.SplitLink(el.Element)
-		if l := g.LinkAt(a); l != nil && g.Peer(a) == b {
+		a, b, _ := fabric.SplitLink(el.ID)
+		if l := g.LinkAt(a); l != nil && g.PeerOf(a) == b {
 			both(l)
 		}
 	case fabric.KindPort:
-		both(g.LinkAt(el.Element))
+		both(g.LinkAt(el.ID))
 	case fabric.KindQueue:
-		port, _, _ := strings.Cut(el.Element, "@")
-		if peer := g.Peer(port); peer != "" {
+		port, _, _ := strings.Cut(el.ID, "@")
+		if peer := g.PeerOf(port); peer != "" {
 			t.dirs = append(t.dirs, fabric.Direction{From: port, To: peer})
 		}
 	case fabric.KindCorridor:
-		names := strings.Split(el.Element, "->")
+		names := strings.Split(el.ID, "->")
 		for i := 1; i < len(names); i++ {
-			for _, end := range g.Ends(names[i-1]) {
-				if peer := g.Peer(end); fabric.OwnerOf(peer) == names[i] {
+			for _, end := range g.EndsOf(names[i-1]) {
+				if peer := g.PeerOf(end); fabric.OwnerOf(peer) == names[i] {
 					t.dirs = append(t.dirs, fabric.Direction{From: end, To: peer})
 				}
 			}
 		}
 	case fabric.KindPair:
-		t.owners = strings.Split(el.Element, "->")
+		t.owners = strings.Split(el.ID, "->")
 	case fabric.KindLeafUplinks:
-		for _, end := range g.Ends(el.Element) {
-			if peer := g.Peer(end); g.SwitchTier(fabric.OwnerOf(peer)) > g.SwitchTier(el.Element) {
+		for _, end := range g.EndsOf(el.ID) {
+			if peer := g.PeerOf(end); g.SwitchTier(fabric.OwnerOf(peer)) > g.SwitchTier(el.ID) {
 				both(g.LinkAt(end))
 			}
 		}
 	case fabric.KindNIC, fabric.KindClock:
-		if n := g.NIC(el.Element); n != nil {
+		if n := g.NIC(el.ID); n != nil {
 			t.nics = []string{n.ID()}
 			if direction != "" {
 				both(g.LinkAt(n.ID()))
 			}
 		}
 	case fabric.KindSwitch, fabric.KindHost:
-		t.owners = []string{el.Element}
+		t.owners = []string{el.ID}
 	}
 	return t
 }

@@ -9,22 +9,22 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// ask is a question to Prometheus about what the page shows.
-type ask struct {
+// promQuery is a question to Prometheus about what the page shows.
+type promQuery struct {
 	Name, Expr string
 	Href       string // where Prometheus' own page answers it; "": that is not known
 }
 
-func (h *Handler) ask(name, expr string) ask {
-	a := ask{Name: name, Expr: expr}
+func (h *Handler) newPromQuery(name, expr string) promQuery {
+	a := promQuery{Name: name, Expr: expr}
 	if h.Prometheus != "" {
 		a.Href = strings.TrimRight(h.Prometheus, "/") + "/graph?" + url.Values{"g0.expr": {expr}, "g0.tab": {"0"}, "g0.range_input": {"1h"}}.Encode()
 	}
 	return a
 }
 
-// labels are a matcher of a selector's braces.
-func labels(pairs ...string) string {
+// labelMatcher are a matcher of a selector's braces.
+func labelMatcher(pairs ...string) string {
 	var out []string
 	for i := 0; i+1 < len(pairs); i += 2 {
 		out = append(out, pairs[i]+"="+strconv.Quote(pairs[i+1]))
@@ -33,47 +33,47 @@ func labels(pairs ...string) string {
 }
 
 // aboutFlow asks what one directed flow's delay and losses were.
-func (h *Handler) aboutFlow(e fabric.Edge) []ask {
+func (h *Handler) aboutFlow(e fabric.Flow) []promQuery {
 	direction := "forward"
 	if e.Reply {
 		direction = "reverse"
 	}
-	of := labels("src", e.Src, "dst", e.Dst, "flow", strconv.Itoa(e.Flow), "direction", direction)
-	return []ask{
-		h.ask("delay", fmt.Sprintf("histogram_quantile(0.5, sum(rate(fabric_probe_owd_seconds%s[1m])))", of)),
-		h.ask("loss", fmt.Sprintf("sum(rate(fabric_probe_lost_total%s[1m])) / sum(rate(fabric_probe_sent_total%s[1m]))", of, of)),
+	of := labelMatcher("src", e.Src, "dst", e.Dst, "flow", strconv.Itoa(e.Number), "direction", direction)
+	return []promQuery{
+		h.newPromQuery("delay", fmt.Sprintf("histogram_quantile(0.5, sum(rate(fabric_probe_owd_seconds%s[1m])))", of)),
+		h.newPromQuery("loss", fmt.Sprintf("sum(rate(fabric_probe_lost_total%s[1m])) / sum(rate(fabric_probe_sent_total%s[1m]))", of, of)),
 	}
 }
 
 // aboutElement asks what was published of an element, and what its own ports say.
-func (h *Handler) aboutElement(e fabric.Element) []ask {
-	of := labels("element", e.Element, "kind", string(e.Kind))
-	out := []ask{
-		h.ask("score", "fabric_suspect_score"+of),
-		h.ask("delay it adds", "fabric_suspect_added_delay_seconds"+of),
-		h.ask("what it loses", "fabric_suspect_loss_ratio"+of),
+func (h *Handler) aboutElement(e fabric.Element) []promQuery {
+	of := labelMatcher("element", e.ID, "kind", string(e.Kind))
+	out := []promQuery{
+		h.newPromQuery("score", "fabric_suspect_score"+of),
+		h.newPromQuery("delay it adds", "fabric_suspect_added_delay_seconds"+of),
+		h.newPromQuery("what it loses", "fabric_suspect_loss_ratio"+of),
 	}
 	all := func(family string, pairs ...string) string {
-		return `{__name__=~"` + family + `_.+",` + strings.TrimPrefix(labels(pairs...), "{")
+		return `{__name__=~"` + family + `_.+",` + strings.TrimPrefix(labelMatcher(pairs...), "{")
 	}
 	end := func(name string) {
 		if sw, port, ok := fabric.SplitPort(name); ok {
-			out = append(out, h.ask("port "+name, all("fabric_switch_port", "switch", sw, "port", port)))
+			out = append(out, h.newPromQuery("port "+name, all("fabric_switch_port", "switch", sw, "port", port)))
 		} else if fabric.IsNIC(name) {
-			out = append(out, h.ask("NIC "+name, all("fabric_nic", "nic", name)))
+			out = append(out, h.newPromQuery("NIC "+name, all("fabric_nic", "nic", name)))
 		}
 	}
 	switch e.Kind {
 	case fabric.KindLink, fabric.KindAccessLink:
-		for _, name := range strings.SplitN(e.Element, "--", 2) {
+		for _, name := range strings.SplitN(e.ID, "--", 2) {
 			end(name)
 		}
 	case fabric.KindNIC, fabric.KindPort:
-		end(e.Element)
+		end(e.ID)
 	case fabric.KindSwitch, fabric.KindLeafUplinks:
-		out = append(out, h.ask("ports of "+e.Element, all("fabric_switch_port", "switch", e.Element)))
+		out = append(out, h.newPromQuery("ports of "+e.ID, all("fabric_switch_port", "switch", e.ID)))
 	case fabric.KindClock:
-		out = append(out, h.ask("clock", "fabric_clock_offset_seconds"+labels("clock", e.Element)))
+		out = append(out, h.newPromQuery("clock", "fabric_clock_offset_seconds"+labelMatcher("clock", e.ID)))
 	}
 	return out
 }

@@ -26,7 +26,7 @@ func worst(g *fabric.Graph) analyzer.Snapshot {
 		in.Open, in.ID = false, fmt.Sprintf("past%d", i)
 		s.Incidents = append(s.Incidents, in)
 	}
-	nics := g.NICs()
+	nics := g.NICIDs()
 	for i := range 1000 {
 		src, dst := nics[i%len(nics)], nics[(i*7919+1)%len(nics)]
 		p := fabric.Path{}
@@ -59,11 +59,11 @@ func TestSizeIsBounded(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := c.graph(t)
-			if n := len(g.NICs()); n != c.nics {
+			if n := len(g.NICIDs()); n != c.nics {
 				t.Fatalf("the fabric has %d NICs, want %d", n, c.nics)
 			}
 			s := worst(g)
-			for _, url := range []string{"/", "/?pod=p1", "/?src=" + g.NICs()[0] + "&dst=" + g.NICs()[1]} {
+			for _, url := range []string{"/", "/?pod=p1", "/?src=" + g.NICIDs()[0] + "&dst=" + g.NICIDs()[1]} {
 				body, all := page(t, handler(g, s), url)
 				t.Logf("%s: %d bytes, %d strokes, %d boxes", url, len(body), len(with(all, "data-link", "")), len(with(all, "data-box", "")))
 				if len(body) > pageLimit {

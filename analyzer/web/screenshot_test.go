@@ -117,9 +117,9 @@ func gallery(t *testing.T) []scene {
 		{"held-and-switch", "/", false, func() (*fabric.Graph, analyzer.Snapshot) {
 			g, s := demoFault(t)
 			s.Incidents[0].Held = "no healthy probe has crossed it since: the fabric shows it unused"
-			s.Incidents = append(s.Incidents, analyzer.Incident{Open: true, Verdict: fabric.Verdict{ID: "sw", Element: fabric.Element{Element: "spine2", Kind: fabric.KindSwitch},
+			s.Incidents = append(s.Incidents, analyzer.Incident{Open: true, Verdict: fabric.Verdict{ID: "sw", Element: fabric.Element{ID: "spine2", Kind: fabric.KindSwitch},
 				Symptom: fabric.Symptom{AddedDelayNS: 340_000}, Scenario: fabric.HotSpine, Severity: fabric.SeverityCritical, Confidence: 0.97, FirstSeen: noon(), Summary: "Switch spine2 adds 340 µs."}},
-				analyzer.Incident{Open: true, Verdict: fabric.Verdict{ID: "nic", Element: fabric.Element{Element: "h6/eth1", Kind: fabric.KindNIC}, Direction: "leaf3:dn2->h6/eth1",
+				analyzer.Incident{Open: true, Verdict: fabric.Verdict{ID: "nic", Element: fabric.Element{ID: "h6/eth1", Kind: fabric.KindNIC}, Direction: "leaf3:dn2->h6/eth1",
 					Symptom: fabric.Symptom{LossRatio: 0.13}, Scenario: fabric.BadNIC, Severity: fabric.SeverityWarning, Confidence: 0.91, FirstSeen: noon(), Summary: "NIC h6/eth1 loses 13 % of what it receives."}})
 			linkOf(&s, fabric.Direction{From: "leaf3:dn2", To: "h6/eth1"}).LossRatio = 0.13
 			return g, s

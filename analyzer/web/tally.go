@@ -11,19 +11,19 @@ var delaySteps = [...]string{"adds < 10 µs", "≥ 10 µs", "≥ 100 µs", "≥ 
 
 // tally is what is known of one direction of a cable.
 type tally struct {
-	links, unseen   int
-	untold          int // crossed, but their own share cannot be told
-	edges, degraded int
-	delay           *int64 // the worst of those known
-	loss            float64
-	mark            level
+	links, withoutEvidence int
+	undetermined           int // crossed, but their own share cannot be told
+	edges, degraded        int
+	delay                  *int64 // the worst of those known
+	loss                   float64
+	mark                   level
 }
 
-func (t *tally) add(v *analyzer.LinkView, m level) {
+func (t *tally) addLink(v *analyzer.LinkView, m level) {
 	t.links++
 	t.mark = max(t.mark, m)
 	if v == nil || v.Edges == 0 {
-		t.unseen++
+		t.withoutEvidence++
 		if v == nil {
 			return
 		}
@@ -35,7 +35,7 @@ func (t *tally) add(v *analyzer.LinkView, m level) {
 	// that nothing has been pinned on it does not make it healthy.
 	told := v.AddedDelayNS != nil && (*v.AddedDelayNS > 0 || v.Edges == 0 || v.Degraded < v.Edges)
 	if !told && v.Edges > 0 {
-		t.untold++
+		t.undetermined++
 	}
 	if told && (t.delay == nil || *v.AddedDelayNS > *t.delay) {
 		ns := *v.AddedDelayNS
@@ -43,15 +43,15 @@ func (t *tally) add(v *analyzer.LinkView, m level) {
 	}
 }
 
-// state is delay, loss, healthy, unknown (crossed, but its own share cannot be
+// linkState is delay, loss, healthy, unknown (crossed, but its own share cannot be
 // told) or none (nothing crossed it).
-func (t *tally) state() string {
+func (t *tally) linkState() string {
 	switch {
 	case t.loss > 0:
 		return "loss"
 	case t.delay != nil && *t.delay > 0:
 		return "delay"
-	case t.unseen == t.links:
+	case t.withoutEvidence == t.links:
 		return "none"
 	case t.delay == nil:
 		return "unknown"
@@ -59,24 +59,24 @@ func (t *tally) state() string {
 	return "healthy"
 }
 
-func (t *tally) class() string {
-	c := t.state()
+func (t *tally) cssClass() string {
+	c := t.linkState()
 	switch c {
 	case "delay":
-		c = fmt.Sprintf("d%d", t.step())
+		c = fmt.Sprintf("d%d", t.delayStep())
 	case "loss":
 		if t.loss >= 0.5 {
 			c = "loss most"
 		}
 	}
-	if n := t.unseen + t.untold; n > 0 && n < t.links {
+	if n := t.withoutEvidence + t.undetermined; n > 0 && n < t.links {
 		c += " partial"
 	}
 	return c
 }
 
-// step is the decade of the added delay, 1 to len(delaySteps).
-func (t *tally) step() int {
+// delayStep is the decade of the added delay, 1 to len(delaySteps).
+func (t *tally) delayStep() int {
 	n := 1
 	for limit := int64(10_000); n < len(delaySteps) && *t.delay >= limit; limit *= 10 {
 		n++
@@ -84,25 +84,25 @@ func (t *tally) step() int {
 	return n
 }
 
-// rank orders cables by how much they have to say.
-func (t *tally) rank() int {
+// drawRank orders cables by how much they have to say.
+func (t *tally) drawRank() int {
 	r := 100 * int(t.mark)
-	switch t.state() {
+	switch t.linkState() {
 	case "loss":
 		r += 50
 	case "delay":
-		r += 10 * t.step()
+		r += 10 * t.delayStep()
 	}
 	return r
 }
 
-func (t *tally) title(s stroke) string {
+func (t *tally) strokeTitle(s stroke) string {
 	out := s.From + " → " + s.To
 	if s.Group > 0 {
-		out += fmt.Sprintf(" (%s)", plural(s.Group, "link", "links"))
+		out += fmt.Sprintf(" (%s)", pluralCount(s.Group, "link", "links"))
 	}
 	out += "\n"
-	switch t.state() {
+	switch t.linkState() {
 	case "none":
 		return out + "no evidence: no probe with a known path crosses it" + markText(t.mark)
 	case "unknown":
@@ -111,20 +111,20 @@ func (t *tally) title(s stroke) string {
 		out += "no added delay"
 	default:
 		if t.delay != nil {
-			out += "adds " + delay(*t.delay)
+			out += "adds " + formatDelay(*t.delay)
 		} else {
 			out += "its own delay cannot be told"
 		}
 		if t.loss > 0 {
-			out += ", loses " + percent(t.loss)
+			out += ", loses " + formatPercent(t.loss)
 		}
 	}
-	out += fmt.Sprintf("\n%s, %s degraded", plural(t.edges, "flow", "flows"), count(t.degraded))
-	if t.unseen > 0 {
-		out += fmt.Sprintf("\nno evidence for %s of them", count(t.unseen))
+	out += fmt.Sprintf("\n%s, %s degraded", pluralCount(t.edges, "flow", "flows"), formatCount(t.degraded))
+	if t.withoutEvidence > 0 {
+		out += fmt.Sprintf("\nno evidence for %s of them", formatCount(t.withoutEvidence))
 	}
-	if t.untold > 0 && t.untold < t.links {
-		out += fmt.Sprintf("\nthe share of %s of them cannot be told", count(t.untold))
+	if t.undetermined > 0 && t.undetermined < t.links {
+		out += fmt.Sprintf("\nthe share of %s of them cannot be told", formatCount(t.undetermined))
 	}
 	return out + markText(t.mark)
 }

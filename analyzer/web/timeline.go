@@ -67,22 +67,22 @@ func newTimeline(incidents []analyzer.Incident, until time.Time) timeline {
 		if end.Before(from) || in.FirstSeen.After(until) {
 			continue
 		}
-		at, known := rows[in.Element.Element]
+		at, known := rows[in.Element.ID]
 		if !known {
 			at = len(t.Rows)
 			if at == maxTimeline {
 				at = -1
 				t.More++
 			} else {
-				t.Rows = append(t.Rows, timeRow{Y: timelineTop + timelineRow*(float64(at)+0.5), Element: in.Element.Element, Text: shorten(in.Element.Element, 38)})
+				t.Rows = append(t.Rows, timeRow{Y: timelineTop + timelineRow*(float64(at)+0.5), Element: in.Element.ID, Text: shortenMiddle(in.Element.ID, 38)})
 			}
-			rows[in.Element.Element] = at
+			rows[in.Element.ID] = at
 		}
 		if at < 0 {
 			continue
 		}
 		const least = 4 // pixels; else what lasted for seconds could not be seen
-		b := timeBar{X: x(in.FirstSeen), Y: t.Rows[at].Y - 7, H: 14, Class: "past", Title: suspectLine(in) + ", " + clockTime(in.FirstSeen) + ", lasted " + age(end.Sub(in.FirstSeen))}
+		b := timeBar{X: x(in.FirstSeen), Y: t.Rows[at].Y - 7, H: 14, Class: "past", Title: suspectLine(in) + ", " + clockTime(in.FirstSeen) + ", lasted " + formatAge(end.Sub(in.FirstSeen))}
 		b.W = max(x(end)-b.X, least)
 		if in.Open {
 			b.Class, b.Href = "open", in.ID

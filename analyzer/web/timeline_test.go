@@ -97,7 +97,7 @@ func TestQueriesLinkToPrometheus(t *testing.T) {
 // TestNamesCannotLeaveTheirQuotes: a name is a string in the question, whatever is in it.
 func TestNamesCannotLeaveTheirQuotes(t *testing.T) {
 	h := &Handler{Prometheus: "http://p"}
-	for _, a := range h.aboutElement(fabric.Element{Element: `x"} or up{a="`, Kind: fabric.KindSwitch}) {
+	for _, a := range h.aboutElement(fabric.Element{ID: `x"} or up{a="`, Kind: fabric.KindSwitch}) {
 		if strings.Contains(a.Expr, `or up{a="`) {
 			t.Errorf("%s: %s", a.Name, a.Expr)
 		}

@@ -68,7 +68,7 @@ type verdictView struct {
 	From, To, Where                string
 	Since, Until, Lasted           string
 	Equivalents                    []string
-	Asks                           []ask
+	Asks                           []promQuery
 }
 
 type scopeRow struct{ Scope, State, Clean, Degraded, Coverage, Why string }
@@ -82,10 +82,10 @@ type edgeRow struct {
 	Edge, Src, Dst, Condition      string
 	P50, P99, Base50, Base99, Loss string
 	Path, PathState                string
-	Asks                           []ask
+	Asks                           []promQuery
 }
 
-func (h *Handler) view(s analyzer.Snapshot, now time.Time, q query) view {
+func (h *Handler) buildView(s analyzer.Snapshot, now time.Time, q query) view {
 	v := view{Title: cmp.Or(h.Title, "Graylink")}
 	var open, past []analyzer.Incident
 	for _, in := range s.Incidents {
@@ -95,9 +95,9 @@ func (h *Handler) view(s analyzer.Snapshot, now time.Time, q query) view {
 			past = append(past, in)
 		}
 	}
-	slices.SortStableFunc(open, strongest)
+	slices.SortStableFunc(open, compareStrength)
 	v.Banner = newBanner(s, open, now)
-	v.Fabric = h.draw(s, open, q.pod)
+	v.Fabric = h.drawFabric(s, open, q.pod)
 	v.OpenTotal, v.PastTotal = len(open), len(past)
 	for _, in := range open[:min(len(open), maxOpen)] {
 		open := newVerdict(in, now)
@@ -119,13 +119,13 @@ func (h *Handler) view(s analyzer.Snapshot, now time.Time, q query) view {
 	v.Scopes, v.ScopeTotal = scopeRows(s.Scopes)
 	v.Links, v.LinkTotal = linkRows(s.Links)
 	v.Edges, v.EdgeTotal = h.edgeRows(s.Edges)
-	v.Lookup = h.lookup(s, q)
+	v.Lookup = h.lookUpFlows(s, q)
 	return v
 }
 
-// strongest puts what is still felt before what is held, the severe before the
+// compareStrength puts what is still felt before what is held, the severe before the
 // mild and the certain before the doubtful.
-func strongest(a, b analyzer.Incident) int {
+func compareStrength(a, b analyzer.Incident) int {
 	weight := func(in analyzer.Incident) int {
 		w := map[string]int{fabric.SeverityWarning: 1, fabric.SeverityCritical: 2}[in.Severity]
 		if in.Held == "" {
@@ -140,7 +140,7 @@ func newBanner(s analyzer.Snapshot, open []analyzer.Incident, now time.Time) ban
 	b := banner{At: clockTime(s.At), CycleError: s.CycleError}
 	c := s.Report.Coverage
 	b.Coverage = fmt.Sprintf("Evidence covers %s of the link directions and %s of %s.",
-		percent(c.Links), percent(c.Edges), plural(s.Report.Edges.Total, "flow", "flows"))
+		formatPercent(c.Links), formatPercent(c.Edges), pluralCount(s.Report.Edges.Total, "flow", "flows"))
 	switch {
 	case len(open) > 0:
 		b.State, b.Icon = "suspect", "!"
@@ -149,13 +149,13 @@ func newBanner(s analyzer.Snapshot, open []analyzer.Incident, now time.Time) ban
 			b.More = append(b.More, suspectLine(in))
 		}
 		if len(open) > 5 {
-			b.More = append(b.More, "and "+count(len(open)-5)+" more, listed below")
+			b.More = append(b.More, "and "+formatCount(len(open)-5)+" more, listed below")
 		}
 	case s.Report.State == fabric.Innocent:
 		b.State, b.Icon, b.Head = "innocent", "✓", "The network is innocent"
 	default:
 		b.State, b.Icon, b.Head = "insufficient", "?", "Insufficient evidence"
-		b.More = missing(s)
+		b.More = missingEvidence(s)
 	}
 	for _, f := range s.Floods[:min(len(s.Floods), maxFloods)] {
 		b.More = append(b.More, f.String())
@@ -165,23 +165,23 @@ func newBanner(s analyzer.Snapshot, open []analyzer.Incident, now time.Time) ban
 		b.State, b.Icon, b.Head, b.Coverage = "insufficient", "?", "Insufficient evidence", ""
 		b.More = []string{"the analyzer has not finished a cycle yet"}
 	case old > max(staleAfter, staleCycles*s.Every):
-		b.Age = age(old)
-		b.Stale = "STALE: the last cycle ended " + age(old) + " ago. What follows was true then, and may not be now."
+		b.Age = formatAge(old)
+		b.Stale = "STALE: the last cycle ended " + formatAge(old) + " ago. What follows was true then, and may not be now."
 		b.Head = "Last known: " + b.Head
 	default:
-		b.Age = age(old)
+		b.Age = formatAge(old)
 	}
 	return b
 }
 
 func suspectLine(in analyzer.Incident) string {
-	out := "Suspect: " + in.Element.Element
-	if s := symptom(in.Symptom); s != "" {
+	out := "Suspect: " + in.Element.ID
+	if s := formatSymptom(in.Symptom); s != "" {
 		out += ", " + s
 	} else if in.Scenario != "" {
 		out += ", " + strings.ReplaceAll(string(in.Scenario), "_", " ")
 	}
-	if from, to, ok := travel(in.Direction); ok {
+	if from, to, ok := directionOwners(in.Direction); ok {
 		out += " from " + from + " to " + to
 	}
 	if in.Held != "" {
@@ -190,50 +190,50 @@ func suspectLine(in analyzer.Incident) string {
 	return out
 }
 
-// missing says why there is neither a suspect nor innocence.
-func missing(s analyzer.Snapshot) []string {
+// missingEvidence says why there is neither a suspect nor innocence.
+func missingEvidence(s analyzer.Snapshot) []string {
 	var out []string
 	if s.Baselines < s.Expected {
-		out = append(out, fmt.Sprintf("baselines learnt: %s of %s flows", count(s.Baselines), count(s.Expected)))
+		out = append(out, fmt.Sprintf("baselines learnt: %s of %s flows", formatCount(s.Baselines), formatCount(s.Expected)))
 	}
 	e := s.Report.Edges
 	if e.Degraded > 0 {
-		out = append(out, plural(e.Degraded, "flow is", "flows are")+" degraded, and no single element has explained that for long enough yet")
+		out = append(out, pluralCount(e.Degraded, "flow is", "flows are")+" degraded, and no single element has explained that for long enough yet")
 	}
 	if s.Pending > 0 {
-		out = append(out, plural(s.Pending, "flow waits", "flows wait")+" for more windows to confirm a change")
+		out = append(out, pluralCount(s.Pending, "flow waits", "flows wait")+" for more windows to confirm a change")
 	}
 	if e.UnknownPath > 0 {
-		out = append(out, plural(e.UnknownPath, "flow has", "flows have")+" no known path")
+		out = append(out, pluralCount(e.UnknownPath, "flow has", "flows have")+" no known path")
 	}
 	if e.ClockSuspect > 0 {
-		out = append(out, plural(e.ClockSuspect, "flow is", "flows are")+" set aside because a clock is not trusted")
+		out = append(out, pluralCount(e.ClockSuspect, "flow is", "flows are")+" set aside because a clock is not trusted")
 	}
 	if e.Unread > 0 {
-		out = append(out, plural(e.Unread, "flow is", "flows are")+" set aside because a NIC drops packets before it reads them")
+		out = append(out, pluralCount(e.Unread, "flow is", "flows are")+" set aside because a NIC drops packets before it reads them")
 	}
 	if n := e.HostSuspect - e.Unread; n > 0 {
-		out = append(out, plural(n, "flow is", "flows are")+" set aside because a host is not trusted")
+		out = append(out, pluralCount(n, "flow is", "flows are")+" set aside because a host is not trusted")
 	}
 	if len(s.Hosts) > 0 {
 		names := make([]string, 0, len(s.Hosts))
 		for name, why := range s.Hosts {
 			names = append(names, name+" ("+why+")")
 		}
-		slices.SortFunc(names, natural)
+		slices.SortFunc(names, compareNatural)
 		more := ""
 		if len(names) > maxHosts {
-			more = " and " + count(len(names)-maxHosts) + " more"
+			more = " and " + formatCount(len(names)-maxHosts) + " more"
 			names = names[:maxHosts]
 		}
-		out = append(out, plural(len(s.Hosts), "host gives", "hosts give")+" no evidence: "+strings.Join(names, ", ")+more)
+		out = append(out, pluralCount(len(s.Hosts), "host gives", "hosts give")+" no evidence: "+strings.Join(names, ", ")+more)
 	}
 	return out
 }
 
 func newVerdict(in analyzer.Incident, now time.Time) verdictView {
-	v := verdictView{Incident: in, Level: "suspect", Symptom: cmp.Or(symptom(in.Symptom), absent), ConfidenceText: percent(in.Confidence),
-		Since: clockTime(in.FirstSeen), Lasted: age(now.Sub(in.FirstSeen))}
+	v := verdictView{Incident: in, Level: "suspect", Symptom: cmp.Or(formatSymptom(in.Symptom), absent), ConfidenceText: formatPercent(in.Confidence),
+		Since: clockTime(in.FirstSeen), Lasted: formatAge(now.Sub(in.FirstSeen))}
 	if in.Held != "" {
 		v.Level = "held"
 	}
@@ -251,11 +251,11 @@ func newVerdict(in analyzer.Incident, now time.Time) verdictView {
 	}
 	v.Where = cmp.Or(strings.Join(where, ", "), absent)
 	for _, e := range in.Equivalent {
-		v.Equivalents = append(v.Equivalents, strings.ReplaceAll(string(e.Kind), "_", " ")+" "+e.Element)
+		v.Equivalents = append(v.Equivalents, strings.ReplaceAll(string(e.Kind), "_", " ")+" "+e.ID)
 	}
 	if in.Cleared != nil {
 		v.Until = clockTime(*in.Cleared)
-		v.Lasted = age(in.Cleared.Sub(in.FirstSeen))
+		v.Lasted = formatAge(in.Cleared.Sub(in.FirstSeen))
 	}
 	return v
 }
@@ -268,10 +268,10 @@ func scopeRows(all []analyzer.Scope) (rows []scopeRow, total int) {
 	parts := slices.Clone(all[1:])
 	badness := map[fabric.State]int{fabric.Suspect: 0, fabric.InsufficientEvidence: 1, fabric.Innocent: 2}
 	slices.SortStableFunc(parts, func(a, b analyzer.Scope) int {
-		return cmp.Or(cmp.Compare(badness[a.State], badness[b.State]), natural(a.Scope, b.Scope))
+		return cmp.Or(cmp.Compare(badness[a.State], badness[b.State]), compareNatural(a.Scope, b.Scope))
 	})
 	for _, s := range parts[:min(len(parts), maxRows)] {
-		rows = append(rows, scopeRow{s.Scope, strings.ReplaceAll(string(s.State), "_", " "), count(s.Clean), count(s.Degraded), percent(s.Coverage.Edges), s.Why})
+		rows = append(rows, scopeRow{s.Scope, strings.ReplaceAll(string(s.State), "_", " "), formatCount(s.Clean), formatCount(s.Degraded), formatPercent(s.Coverage.Edges), s.Why})
 	}
 	return rows, len(parts)
 }
@@ -294,7 +294,7 @@ func linkRows(links []analyzer.LinkView) (rows []linkRow, total int) {
 		return cmp.Or(cmp.Compare(b.LossRatio, a.LossRatio), cmp.Compare(ns(b), ns(a)))
 	})
 	for _, l := range out[:min(len(out), maxRows)] {
-		rows = append(rows, linkRow{l.From, l.To, delayOr(l.AddedDelayNS), percent(l.LossRatio), count(l.Edges), count(l.Degraded)})
+		rows = append(rows, linkRow{l.From, l.To, delayOr(l.AddedDelayNS), formatPercent(l.LossRatio), formatCount(l.Edges), formatCount(l.Degraded)})
 	}
 	return rows, len(out)
 }
@@ -308,11 +308,11 @@ func (h *Handler) edgeRows(edges []analyzer.EdgeView) (rows []edgeRow, total int
 	}
 	loss := func(e *analyzer.EdgeView) float64 { r, _ := e.Obs.LossRatio(); return r }
 	slices.SortStableFunc(out, func(a, b *analyzer.EdgeView) int {
-		return cmp.Or(cmp.Compare(loss(b), loss(a)), cmp.Compare(shift(b), shift(a)))
+		return cmp.Or(cmp.Compare(loss(b), loss(a)), cmp.Compare(medianShift(b), medianShift(a)))
 	})
 	for _, e := range out[:min(len(out), maxEdges)] {
 		row := newEdge(e)
-		if flow, err := e.Obs.Flow(); err == nil && h.Prometheus != "" {
+		if flow, err := e.Obs.ParseFlow(); err == nil && h.Prometheus != "" {
 			row.Asks = h.aboutFlow(flow)
 		}
 		rows = append(rows, row)
@@ -320,8 +320,8 @@ func (h *Handler) edgeRows(edges []analyzer.EdgeView) (rows []edgeRow, total int
 	return rows, len(out)
 }
 
-// shift is how far the median stands above its baseline, 0 when either is absent.
-func shift(e *analyzer.EdgeView) int64 {
+// medianShift is how far the median stands above its baseline, 0 when either is absent.
+func medianShift(e *analyzer.EdgeView) int64 {
 	if e.Obs.OWD == nil || e.Obs.OWD.P50 == nil || e.Obs.Baseline == nil || e.Obs.Baseline.P50 == nil {
 		return 0
 	}
@@ -330,7 +330,7 @@ func shift(e *analyzer.EdgeView) int64 {
 
 func newEdge(e *analyzer.EdgeView) edgeRow {
 	o := &e.Obs
-	r := edgeRow{Edge: o.Edge, Src: o.Src, Dst: o.Dst, Condition: strings.ReplaceAll(e.Condition, "_", " "), Path: hops(o.Path),
+	r := edgeRow{Edge: o.Edge, Src: o.Src, Dst: o.Dst, Condition: strings.ReplaceAll(e.Condition, "_", " "), Path: formatPath(o.Path),
 		PathState: string(cmp.Or(o.PathState, fabric.PathUnknown)), P50: absent, P99: absent, Base50: absent, Base99: absent, Loss: absent}
 	if o.OWD != nil {
 		r.P50, r.P99 = delayOr(o.OWD.P50), delayOr(o.OWD.P99)
@@ -339,7 +339,7 @@ func newEdge(e *analyzer.EdgeView) edgeRow {
 		r.Base50, r.Base99 = delayOr(o.Baseline.P50), delayOr(o.Baseline.P99)
 	}
 	if ratio, ok := o.LossRatio(); ok {
-		r.Loss = percent(ratio)
+		r.Loss = formatPercent(ratio)
 		if o.LossScope == fabric.LossRoundTrip {
 			r.Loss += " (both ways)"
 		}

@@ -86,7 +86,7 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 		now = h.Now
 	}
 	q := r.URL.Query()
-	v := h.view(h.Snapshot(), now(), query{src: q.Get("src"), dst: q.Get("dst"), pod: q.Get("pod")})
+	v := h.buildView(h.Snapshot(), now(), query{src: q.Get("src"), dst: q.Get("dst"), pod: q.Get("pod")})
 	name := "page.html"
 	if q.Get("fragment") == "main" {
 		name = "main.html"

@@ -217,18 +217,18 @@ func TestEveryKindIsMarked(t *testing.T) {
 		value     string
 		n         int // marked as suspect in all
 	}{
-		{fabric.Element{Element: "spine1", Kind: fabric.KindSwitch}, "", "data-box", "spine1", 1},
-		{fabric.Element{Element: "h3", Kind: fabric.KindHost}, "", "data-box", "h3", 1},
-		{fabric.Element{Element: "h3/eth1", Kind: fabric.KindNIC}, "", "data-nic", "h3/eth1", 1},
-		{fabric.Element{Element: "h3/eth1", Kind: fabric.KindNIC}, "leaf2:dn1->h3/eth1", "data-from", "leaf2:dn1", 2},
-		{fabric.Element{Element: "h3/eth1", Kind: fabric.KindClock}, "", "data-nic", "h3/eth1", 1},
-		{fabric.Element{Element: "h3/eth1--leaf2:dn1", Kind: fabric.KindAccessLink}, "", "data-from", "leaf2:dn1", 2},
-		{fabric.Element{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}, "", "data-from", "spine1:dn1", 2},
-		{fabric.Element{Element: "spine1:dn1", Kind: fabric.KindPort}, "spine1:dn1->leaf1:up1", "data-from", "spine1:dn1", 1},
-		{fabric.Element{Element: "spine1:dn1@tc3", Kind: fabric.KindQueue}, "", "data-from", "spine1:dn1", 1},
-		{fabric.Element{Element: "leaf1->spine1->leaf2", Kind: fabric.KindCorridor}, "", "data-from", "spine1:dn2", 2},
-		{fabric.Element{Element: "leaf1->leaf2", Kind: fabric.KindPair}, "", "data-box", "leaf2", 2},
-		{fabric.Element{Element: "leaf1", Kind: fabric.KindLeafUplinks}, "", "data-from", "leaf1:up2", 4},
+		{fabric.Element{ID: "spine1", Kind: fabric.KindSwitch}, "", "data-box", "spine1", 1},
+		{fabric.Element{ID: "h3", Kind: fabric.KindHost}, "", "data-box", "h3", 1},
+		{fabric.Element{ID: "h3/eth1", Kind: fabric.KindNIC}, "", "data-nic", "h3/eth1", 1},
+		{fabric.Element{ID: "h3/eth1", Kind: fabric.KindNIC}, "leaf2:dn1->h3/eth1", "data-from", "leaf2:dn1", 2},
+		{fabric.Element{ID: "h3/eth1", Kind: fabric.KindClock}, "", "data-nic", "h3/eth1", 1},
+		{fabric.Element{ID: "h3/eth1--leaf2:dn1", Kind: fabric.KindAccessLink}, "", "data-from", "leaf2:dn1", 2},
+		{fabric.Element{ID: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}, "", "data-from", "spine1:dn1", 2},
+		{fabric.Element{ID: "spine1:dn1", Kind: fabric.KindPort}, "spine1:dn1->leaf1:up1", "data-from", "spine1:dn1", 1},
+		{fabric.Element{ID: "spine1:dn1@tc3", Kind: fabric.KindQueue}, "", "data-from", "spine1:dn1", 1},
+		{fabric.Element{ID: "leaf1->spine1->leaf2", Kind: fabric.KindCorridor}, "", "data-from", "spine1:dn2", 2},
+		{fabric.Element{ID: "leaf1->leaf2", Kind: fabric.KindPair}, "", "data-box", "leaf2", 2},
+		{fabric.Element{ID: "leaf1", Kind: fabric.KindLeafUplinks}, "", "data-from", "leaf1:up2", 4},
 	} {
 		t.Run(string(c.el.Kind)+" "+c.direction, func(t *testing.T) {
 			g := loadDemo(t)
@@ -249,7 +249,7 @@ func TestElementOutsideTheTopologyIsListedOnly(t *testing.T) {
 	for _, k := range []fabric.Kind{fabric.KindLink, fabric.KindPort, fabric.KindNIC, fabric.KindSwitch, fabric.KindQueue, fabric.KindCorridor,
 		fabric.KindPair, fabric.KindLeafUplinks, fabric.KindHost, fabric.KindClock, "novel"} {
 		s := healthy(g)
-		s.Incidents = []analyzer.Incident{{Open: true, Verdict: fabric.Verdict{ID: "x", Element: fabric.Element{Element: "nowhere:1--else:2", Kind: k}, Direction: "nowhere:1->else:2"}}}
+		s.Incidents = []analyzer.Incident{{Open: true, Verdict: fabric.Verdict{ID: "x", Element: fabric.Element{ID: "nowhere:1--else:2", Kind: k}, Direction: "nowhere:1->else:2"}}}
 		_, all := page(t, handler(g, s), "/")
 		one(t, all, "data-verdict", "x")
 		if n := len(with(all, "data-mark", "")); n != 0 {

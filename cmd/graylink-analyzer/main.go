@@ -59,13 +59,13 @@ func run(args []string, stdout io.Writer) int {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
 	if *check || *show {
-		c, err := daemon.Load(*file)
+		c, err := daemon.LoadConfig(*file)
 		if err != nil {
 			app.Errorf("%s", err)
 			return exitSetup
 		}
 		if *show {
-			queries := c.Questions()
+			queries := c.AllQueries()
 			for _, name := range slices.Sorted(maps.Keys(queries)) {
 				fmt.Fprintf(stdout, "%s: %s\n", name, queries[name])
 			}
@@ -78,20 +78,20 @@ func run(args []string, stdout io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return serve(ctx, *file, webFlags, log)
+	return serveDaemon(ctx, *file, webFlags, log)
 }
 
-func serve(ctx context.Context, file string, webFlags *webserver.Flags, log *slog.Logger) int {
+func serveDaemon(ctx context.Context, file string, webFlags *webserver.Flags, log *slog.Logger) int {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
-	policy := webFlags.Policy(log)
+	policy := webFlags.NewPolicy(log)
 	d, err := daemon.New(file, policy, log)
 	if err != nil {
 		log.Error("start", "err", err)
 		return exitSetup
 	}
-	server := webFlags.Server(d, policy, log)
+	server := webFlags.NewServer(d, policy, log)
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe(webFlags.Toolkit, log) }()
 	log.Info("analyzing", "version", version.Info())
@@ -102,7 +102,7 @@ func serve(ctx context.Context, file string, webFlags *webserver.Flags, log *slo
 		case <-ctx.Done():
 			running = false
 		case <-hangup:
-			_ = d.Reload() // it says why it did not
+			_ = d.ReloadConfig() // it says why it did not
 		case err := <-served:
 			log.Error("web listener", "err", err)
 			code, running = exitFailed, false

@@ -37,31 +37,31 @@ const (
 	exitFailed = 2
 )
 
-// descriptors are wanted for one session per agent of the largest fleet.
-const descriptors = 1 << 17
+// openFilesWanted are wanted for one session per agent of the largest fleet.
+const openFilesWanted = 1 << 17
 
 func main() { os.Exit(run()) }
 
 type settings struct {
-	options coordinator.Options
-	agents  []string
-	files   pki.Files
+	options          coordinator.Options
+	listenAddresses  []string
+	certificateFiles pki.Files
 
 	prefixes, webPrefixes, webPorts []string
 	classes                         []string
 	noKeys                          bool
 }
 
-func flags(app *kingpin.Application) *settings {
+func defineFlags(app *kingpin.Application) *settings {
 	s := &settings{options: coordinator.DefaultOptions()}
 	o, d := &s.options, schedule.DefaultOptions()
 	app.Flag("topology.file", "Topology of the fabric (YAML).").Required().StringVar(&o.TopologyFile)
 	app.Flag("state.file", "What survives a restart: agents, keys, moved source ports. It is made when missing, and holds secrets.").Required().StringVar(&o.StateFile)
-	app.Flag("agents.listen-address", "Where agents come: host:port, or unix:PATH. May be given several times.").Default(":9870").StringsVar(&s.agents)
-	app.Flag("agents.ca", "File of the authorities that agents' certificates must come from (PEM).").Required().StringVar(&s.files.CA)
-	app.Flag("agents.cert", "File of the coordinator's certificate (PEM).").Required().StringVar(&s.files.Cert)
-	app.Flag("agents.key", "File of its key (PEM).").Required().StringVar(&s.files.Key)
-	app.Flag("agents.revoked", "File of serial numbers of agents' certificates that are not accepted, one a line, as openssl x509 -serial prints them. Empty: none.").StringVar(&s.files.Revoked)
+	app.Flag("agents.listen-address", "Where agents come: host:port, or unix:PATH. May be given several times.").Default(":9870").StringsVar(&s.listenAddresses)
+	app.Flag("agents.ca", "File of the authorities that agents' certificates must come from (PEM).").Required().StringVar(&s.certificateFiles.CA)
+	app.Flag("agents.cert", "File of the coordinator's certificate (PEM).").Required().StringVar(&s.certificateFiles.Cert)
+	app.Flag("agents.key", "File of its key (PEM).").Required().StringVar(&s.certificateFiles.Key)
+	app.Flag("agents.revoked", "File of serial numbers of agents' certificates that are not accepted, one a line, as openssl x509 -serial prints them. Empty: none.").StringVar(&s.certificateFiles.Revoked)
 	app.Flag("agents.prefixes", "Prefix of the addresses that NICs without one in the topology may have from their agents. May be given several times.").Default(coordinator.DefaultAddressPrefixes...).StringsVar(&s.prefixes)
 	app.Flag("agents.web-prefixes", "Prefix of addresses that agents may be scraped at, besides the one that they come from and their node's address in the topology. May be given several times.").StringsVar(&s.webPrefixes)
 	app.Flag("agents.web-ports", "Port, or range of ports, that agents may be scraped at. May be given several times; the first one stands for others.").Default("9868").StringsVar(&s.webPorts)
@@ -94,8 +94,8 @@ func flags(app *kingpin.Application) *settings {
 	return s
 }
 
-// complete turns the flags' texts into options.
-func (s *settings) complete() error {
+// resolveOptions turns the flags' texts into options.
+func (s *settings) resolveOptions() error {
 	s.options.Stamp.Classes = nil
 	for _, c := range s.classes {
 		name, value, ok := strings.Cut(c, "=")
@@ -134,7 +134,7 @@ func run() int {
 	app.HelpFlag.Short('h')
 	app.Version(version.Print("graylink-coordinator"))
 	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
-	s := flags(app)
+	s := defineFlags(app)
 	webFlags := webserver.AddFlags(app, "127.0.0.1:9869")
 	webFlags.AddLifecycle(app)
 	webFlags.AddAdminAPI(app, "POST /api/v1/keys/rotate")
@@ -148,7 +148,7 @@ func run() int {
 		return exitSetup
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
-	if err := s.complete(); err != nil {
+	if err := s.resolveOptions(); err != nil {
 		app.Errorf("%s", err)
 		return exitSetup
 	}
@@ -156,18 +156,18 @@ func run() int {
 		log.Error("web listener", "err", err)
 		return exitSetup
 	}
-	n, err := unix.RaiseOpenFiles(descriptors)
+	n, err := unix.RaiseOpenFiles(openFilesWanted)
 	if err != nil {
 		log.Warn("the number of agents is limited by open files", "limit", n, "err", err)
 	}
 	s.options.OpenFiles = n
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return serve(ctx, s, webFlags, log)
+	return runCoordinator(ctx, s, webFlags, log)
 }
 
-func serve(ctx context.Context, s *settings, webFlags *webserver.Flags, log *slog.Logger) int {
-	certificates, err := pki.Open(s.files, func(err error) { log.Error("certificates", "err", err) })
+func runCoordinator(ctx context.Context, s *settings, webFlags *webserver.Flags, log *slog.Logger) int {
+	certificates, err := pki.Open(s.certificateFiles, func(err error) { log.Error("certificates", "err", err) })
 	if err != nil {
 		log.Error("certificates", "err", err)
 		return exitSetup
@@ -183,10 +183,10 @@ func serve(ctx context.Context, s *settings, webFlags *webserver.Flags, log *slo
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	failed := make(chan error, len(s.agents)+2)
+	failed := make(chan error, len(s.listenAddresses)+2)
 	var wg sync.WaitGroup
 	agents := coordinator.NewServer(c, certificates)
-	for _, address := range s.agents {
+	for _, address := range s.listenAddresses {
 		listener, err := coordinator.Listen(ctx, address)
 		if err != nil {
 			log.Error("listen for agents", "err", err)
@@ -201,8 +201,8 @@ func serve(ctx context.Context, s *settings, webFlags *webserver.Flags, log *slo
 			}
 		})
 	}
-	policy := webFlags.Policy(log)
-	httpServer := webFlags.Server(exporter.Handler(c, certificates, policy, log), policy, log)
+	policy := webFlags.NewPolicy(log)
+	httpServer := webFlags.NewServer(exporter.Handler(c, certificates, policy, log), policy, log)
 	wg.Go(func() {
 		if err := httpServer.ListenAndServe(webFlags.Toolkit, log); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("web listener: %w", err)

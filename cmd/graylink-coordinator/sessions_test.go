@@ -297,7 +297,7 @@ func (r *rig) settled(agents []*agent) {
 			return false
 		}
 		for i, a := range agents {
-			_, edges, _ := r.c.Scheduled(fmt.Sprintf("h%d", i))
+			_, edges, _ := r.c.ScheduleOf(fmt.Sprintf("h%d", i))
 			if _, as, _ := a.last(); as == nil || len(as.GetEdges()) != len(edges) || len(as.GetAnswers()) == 0 {
 				return false
 			}
@@ -328,7 +328,7 @@ func TestAgentsOutliveTheCoordinator(t *testing.T) {
 		agents, stops = append(agents, a), append(stops, stop)
 	}
 	r.settled(agents)
-	before, _, _ := r.c.Scheduled("")
+	before, _, _ := r.c.ScheduleOf("")
 	counts := make([]int, len(agents))
 	for i, a := range agents {
 		counts[i], _, _ = a.last()
@@ -347,7 +347,7 @@ func TestAgentsOutliveTheCoordinator(t *testing.T) {
 	r.start()
 	until(t, "all come back", func() bool { return r.c.Stats().Agents[coordinator.StateConnected] == 8 })
 	until(t, "a few heartbeats pass", func() bool { return r.c.Agents()[0].ConnectedSeconds != nil && *r.c.Agents()[0].ConnectedSeconds > 1 })
-	after, _, _ := r.c.Scheduled("")
+	after, _, _ := r.c.ScheduleOf("")
 	if before.Hash != after.Hash {
 		t.Errorf("schedule %s, then %s", before.Hash, after.Hash)
 	}
@@ -390,7 +390,7 @@ func TestRule15ClocksOverTheWire(t *testing.T) {
 								Estimate: clocksync.Estimate{Quality: clocksync.Fine, Ref: rep.End, Offset: ahead(j) - ahead(i), Sigma: 20, RateSigma: 1e-9}})
 						}
 					}
-					c.ReportClock(rep.Append(nil))
+					c.ReportClock(rep.AppendTo(nil))
 				}
 			}
 		}
@@ -417,7 +417,7 @@ func TestRule15ClocksOverTheWire(t *testing.T) {
 	if n, _, _ := agents[3].last(); n != 0 {
 		t.Error("an agent with its own configuration was assigned something")
 	}
-	until(t, "the others are scheduled", func() bool { sum, _, ok := r.c.Scheduled(""); return ok && sum.Edges > 0 })
+	until(t, "the others are scheduled", func() bool { sum, _, ok := r.c.ScheduleOf(""); return ok && sum.Edges > 0 })
 	if code, body := r.get("/api/v1/clocks"); code != 200 || !strings.Contains(body, `"clock":"h2","state":"locked"`) || !strings.Contains(body, `"dropped":[]`) {
 		t.Errorf("%d %s", code, body)
 	}

@@ -23,7 +23,7 @@ func TestRule9SilentConnectionsKeepNobodyOut(t *testing.T) {
 	}
 	r := newRig(t, topology(2, 2), nil)
 	r.issue("h0")
-	config := r.keeper("h0").Client("coordinator")
+	config := r.keeper("h0").ClientConfig("coordinator")
 	var conns []net.Conn
 	defer func() {
 		for _, c := range conns {

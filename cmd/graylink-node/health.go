@@ -23,70 +23,70 @@ import (
 
 // healthFlags are the flags of what looks after the NICs themselves.
 type healthFlags struct {
-	on          bool
+	enabled     bool
 	config, gpu string
 	nvsentinel  nvsentinel.Config
 	kubernetes  bool
 	kube        kubenode.Config
-	o           node.HealthOptions
+	options     node.HealthOptions
 }
 
 func addHealthFlags(app *kingpin.Application) *healthFlags {
-	f := &healthFlags{o: node.DefaultHealth()}
-	app.Flag("nic.health", "Publish states and counters of this node's NICs, and tell of what is wrong with them.").Default("true").BoolVar(&f.on)
+	f := &healthFlags{options: node.DefaultHealth()}
+	app.Flag("nic.health", "Publish states and counters of this node's NICs, and tell of what is wrong with them.").Default("true").BoolVar(&f.enabled)
 	app.Flag("nic.config", "File with what is normal here (YAML): management NICs, products, thresholds. Empty: the defaults.").StringVar(&f.config)
 	app.Flag("nic.gpu", "Name of the node's GPU product, for the table of expected rates. Empty: that of --nic.config, or as NVIDIA's driver tells it in procfs.").StringVar(&f.gpu)
-	app.Flag("nic.state-file", "What NICs were told of, so that a restart does not tell it again. Empty: nothing is kept.").StringVar(&f.o.StateFile)
-	app.Flag("nic.log", "Kernel log that is searched for what drivers of NICs say: kmsg, journal or off.").Default(node.LogKmsg).EnumVar(&f.o.Log, node.LogKmsg, node.LogJournal, node.LogOff)
-	app.Flag("nic.log-position-file", "How far the kernel log was read, so that a restart tells no line again, and the first start begins at the oldest. Empty: every start begins with what comes.").StringVar(&f.o.PositionFile)
+	app.Flag("nic.state-file", "What NICs were told of, so that a restart does not tell it again. Empty: nothing is kept.").StringVar(&f.options.StateFile)
+	app.Flag("nic.log", "Kernel log that is searched for what drivers of NICs say: kmsg, journal or off.").Default(node.LogKmsg).EnumVar(&f.options.Log, node.LogKmsg, node.LogJournal, node.LogOff)
+	app.Flag("nic.log-position-file", "How far the kernel log was read, so that a restart tells no line again, and the first start begins at the oldest. Empty: every start begins with what comes.").StringVar(&f.options.PositionFile)
 	app.Flag("nic.nvsentinel-socket", "Socket of NVSentinel's platform connector, to which events go, too. Empty: none.").StringVar(&f.nvsentinel.Socket)
-	f.o.Ethtool.Exclude = regexp.MustCompile(nicethtool.DefaultExclude)
-	app.Flag("nic.ethtool", "Ask interfaces through ethtool for statistics of the driver, FEC, pause, link and module: on, off, or auto, which is on unless --path.sysfs is set.").Default(node.EthtoolAuto).EnumVar(&f.o.Ethtool.Mode, node.EthtoolAuto, node.EthtoolOn, node.EthtoolOff)
-	app.Flag("nic.ethtool.interval", "How often interfaces are asked for counters through ethtool.").Default("5s").DurationVar(&f.o.Ethtool.Counters)
-	app.Flag("nic.module.interval", "How often the memory of plugged modules is read.").Default("60s").DurationVar(&f.o.Ethtool.Modules)
-	app.Flag("nic.ethtool.exclude", "Names of driver statistics that are left out, a regular expression. Default: those of queues.").RegexpVar(&f.o.Ethtool.Exclude)
+	f.options.Ethtool.Exclude = regexp.MustCompile(nicethtool.DefaultExclude)
+	app.Flag("nic.ethtool", "Ask interfaces through ethtool for statistics of the driver, FEC, pause, link and module: on, off, or auto, which is on unless --path.sysfs is set.").Default(node.EthtoolAuto).EnumVar(&f.options.Ethtool.Mode, node.EthtoolAuto, node.EthtoolOn, node.EthtoolOff)
+	app.Flag("nic.ethtool.interval", "How often interfaces are asked for counters through ethtool.").Default("5s").DurationVar(&f.options.Ethtool.Counters)
+	app.Flag("nic.module.interval", "How often the memory of plugged modules is read.").Default("60s").DurationVar(&f.options.Ethtool.Modules)
+	app.Flag("nic.ethtool.exclude", "Names of driver statistics that are left out, a regular expression. Default: those of queues.").RegexpVar(&f.options.Ethtool.Exclude)
 	app.Flag("nic.kubernetes", "Write a condition and events about the NICs to this node's Node in Kubernetes.").BoolVar(&f.kubernetes)
 	app.Flag("nic.kubernetes-node", "Name of the Node. Empty: what the environment has as NODE_NAME, else the host's name.").StringVar(&f.kube.Node)
 	app.Flag("nic.kubernetes-condition", "Type of the condition; its status is True while a fatal finding is open.").Default(kubenode.DefaultCondition).StringVar(&f.kube.Condition)
 	app.Flag("nic.kubernetes-config", "File that says how to reach Kubernetes (kubeconfig). Empty: the service account of the pod.").StringVar(&f.kube.Kubeconfig)
-	app.Flag("path.kmsg", "The kernel's log. Empty: /dev/kmsg.").StringVar(&f.o.Kmsg)
-	app.Flag("path.sysfs", "Root of sysfs. Empty: /sys.").StringVar(&f.o.Sys)
-	app.Flag("path.procfs", "Root of procfs. Empty: /proc.").StringVar(&f.o.Proc)
+	app.Flag("path.kmsg", "The kernel's log. Empty: /dev/kmsg.").StringVar(&f.options.Kmsg)
+	app.Flag("path.sysfs", "Root of sysfs. Empty: /sys.").StringVar(&f.options.Sys)
+	app.Flag("path.procfs", "Root of procfs. Empty: /proc.").StringVar(&f.options.Proc)
 	return f
 }
 
-// start begins to look after the NICs, and pushes what it tells as push says. The function waits until it has ended, after ctx has.
-func (f *healthFlags) start(ctx context.Context, n *node.Node, push *pushFlags, log *slog.Logger) (wait func(), err error) {
-	if !f.on {
+// startMonitor begins to look after the NICs, and pushes what it tells as push says. The function waits until it has ended, after ctx has.
+func (f *healthFlags) startMonitor(ctx context.Context, n *node.Node, push *pushFlags, log *slog.Logger) (wait func(), err error) {
+	if !f.enabled {
 		return func() {}, nil
 	}
-	if err := node.LoadHealth(f.config, &f.o); err != nil {
+	if err := node.LoadHealth(f.config, &f.options); err != nil {
 		return nil, err
 	}
-	f.o.Rules.GPU = cmp.Or(f.gpu, f.o.Rules.GPU, node.GPUProduct(f.o.Proc))
+	f.options.Rules.GPU = cmp.Or(f.gpu, f.options.Rules.GPU, node.GPUProduct(f.options.Proc))
 	var running sync.WaitGroup
 	if f.nvsentinel.Socket != "" {
 		sink, err := nvsentinel.New(f.nvsentinel)
 		if err != nil {
 			return nil, fmt.Errorf("--nic.nvsentinel-socket: %w", err)
 		}
-		f.o.Sinks = append(f.o.Sinks, func(e nichealth.Event) { sink.Offer(e) })
-		n.Join(node.SinkSeries(sink.Stats))
+		f.options.Sinks = append(f.options.Sinks, func(e nichealth.Event) { sink.Offer(e) })
+		n.AddGatherer(node.SinkSeries(sink.Stats))
 		running.Go(func() {
 			if err := sink.Run(ctx); err != nil && ctx.Err() == nil {
 				log.Error("events to NVSentinel", "err", err)
 			}
 		})
 	}
-	logs, err := push.records(n, log)
+	logs, err := push.newLogPusher(n, log)
 	if err != nil {
 		return nil, err
 	}
 	if logs != nil {
 		log.Info("health events are pushed as log records", "to", logs.Target())
-		f.o.Sinks = append(f.o.Sinks, func(e nichealth.Event) {
-			o := otlp.Event{Name: nichealth.Name, At: e.GeneratedTimestamp, Observed: time.Now(), Level: e.Level(), Text: e.Message, Attributes: e.Attributes()}
-			logs.Offer(o.Record())
+		f.options.Sinks = append(f.options.Sinks, func(e nichealth.Event) {
+			o := otlp.Event{Name: nichealth.Name, At: e.GeneratedTimestamp, Observed: time.Now(), Level: e.LogLevel(), Text: e.Message, Attributes: e.LogAttributes()}
+			logs.Offer(o.LogRecord())
 		})
 		running.Go(func() {
 			if err := logs.Run(ctx); err != nil {
@@ -96,18 +96,21 @@ func (f *healthFlags) start(ctx context.Context, n *node.Node, push *pushFlags, 
 	}
 	var h *node.Health
 	// It is asked once it runs, when there is a Health.
-	reporter, err := f.reporter(func() kubenode.State { open, read := h.Findings(); return kubenode.State{Findings: open, Read: read} }, log)
+	reporter, err := f.newReporter(func() kubenode.State {
+		open, read := h.OpenFindings()
+		return kubenode.State{Findings: open, Read: read}
+	}, log)
 	if err != nil {
 		return nil, err
 	}
 	if reporter != nil {
-		f.o.Sinks = append(f.o.Sinks, reporter.Offer)
-		n.Join(node.KubernetesSeries(reporter.Stats))
+		f.options.Sinks = append(f.options.Sinks, reporter.Offer)
+		n.AddGatherer(node.KubernetesSeries(reporter.Stats))
 	}
-	if h, err = node.NewHealth(n, f.o, log); err != nil {
+	if h, err = node.NewHealth(n, f.options, log); err != nil {
 		return nil, err
 	}
-	n.LookAfter(h)
+	n.AttachHealth(h)
 	running.Go(func() { h.Run(ctx) })
 	if reporter != nil {
 		running.Go(func() { reporter.Run(ctx) })
@@ -115,8 +118,8 @@ func (f *healthFlags) start(ctx context.Context, n *node.Node, push *pushFlags, 
 	return running.Wait, nil
 }
 
-// reporter returns what tells Kubernetes of the NICs; nil where nothing is to be told.
-func (f *healthFlags) reporter(state func() kubenode.State, log *slog.Logger) (*kubenode.Reporter, error) {
+// newReporter returns what tells Kubernetes of the NICs; nil where nothing is to be told.
+func (f *healthFlags) newReporter(state func() kubenode.State, log *slog.Logger) (*kubenode.Reporter, error) {
 	if !f.kubernetes {
 		return nil, nil
 	}

@@ -78,7 +78,7 @@ func run() int {
 		log.Error("start", "err", err)
 		return exitSetup
 	}
-	healthEnded, err := health.start(ctx, n, push, log)
+	healthEnded, err := health.startMonitor(ctx, n, push, log)
 	if err != nil {
 		log.Error("NIC health", "err", err)
 		if err := n.Close(); err != nil {
@@ -88,7 +88,7 @@ func run() int {
 	}
 	defer healthEnded()
 	defer stop() // before that: whatever ends this function ends it, too
-	stopPush, err := push.start(ctx, n, started, log)
+	stopPush, err := push.startPush(ctx, n, started, log)
 	if err != nil {
 		log.Error("push by OTLP", "err", err)
 		if err := n.Close(); err != nil {
@@ -96,8 +96,8 @@ func run() int {
 		}
 		return exitSetup
 	}
-	policy := flags.Policy(log, advertised)
-	server := flags.Server(n.Handler(policy), policy, log)
+	policy := flags.NewPolicy(log, advertised)
+	server := flags.NewServer(n.Handler(policy), policy, log)
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe(flags.Toolkit, log) }()
 	log.Info("probing", "version", version.Info())

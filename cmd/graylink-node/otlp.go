@@ -38,19 +38,19 @@ func addPushFlags(app *kingpin.Application) *pushFlags {
 	return f
 }
 
-// start pushes a node's series until stop is called; where nothing is to be
+// startPush pushes a node's series until stop is called; where nothing is to be
 // pushed it does nothing.
-func (f *pushFlags) start(ctx context.Context, n *node.Node, started time.Time, log *slog.Logger) (stop func() error, err error) {
+func (f *pushFlags) startPush(ctx context.Context, n *node.Node, started time.Time, log *slog.Logger) (stop func() error, err error) {
 	if f.options.Endpoint == "" {
 		return func() error { return nil }, nil
 	}
 	o := f.options
-	metrics, edges := n.Series()
+	metrics, edges := n.Gatherers()
 	o.Gather = []prometheus.Gatherer{metrics}
 	if f.edges {
 		o.Gather = append(o.Gather, edges)
 	}
-	if err := identify(&o, n); err != nil {
+	if err := setIdentity(&o, n); err != nil {
 		return nil, err
 	}
 	o.Start, o.Log = started, log
@@ -64,8 +64,8 @@ func (f *pushFlags) start(ctx context.Context, n *node.Node, started time.Time, 
 	return func() error { cancel(); return <-done }, nil
 }
 
-// identify says who pushes.
-func identify(o *otlp.Options, n *node.Node) error {
+// setIdentity says who pushes.
+func setIdentity(o *otlp.Options, n *node.Node) error {
 	host, err := os.Hostname()
 	if err != nil {
 		return err
@@ -74,14 +74,14 @@ func identify(o *otlp.Options, n *node.Node) error {
 	return nil
 }
 
-// records returns what pushes health events; nil where nothing is to be pushed.
-func (f *pushFlags) records(n *node.Node, log *slog.Logger) (*otlp.Logs, error) {
+// newLogPusher returns what pushes health events; nil where nothing is to be pushed.
+func (f *pushFlags) newLogPusher(n *node.Node, log *slog.Logger) (*otlp.Logs, error) {
 	if !f.logs || f.options.Endpoint == "" && f.options.LogsEndpoint == "" {
 		return nil, nil
 	}
 	o := f.options
 	o.Log = log
-	if err := identify(&o, n); err != nil {
+	if err := setIdentity(&o, n); err != nil {
 		return nil, err
 	}
 	return otlp.NewLogs(o, n.Registry())

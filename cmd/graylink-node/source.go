@@ -60,7 +60,7 @@ func addSourceFlags(app *kingpin.Application) (start func(listener *web.FlagConf
 		if listen := *listener.WebListenAddresses; o.Web == "" && len(listen) > 0 {
 			o.Web = listen[0]
 		}
-		o.WebScheme = scheme(*listener.WebConfigFile)
+		o.WebScheme = listenerScheme(*listener.WebConfigFile)
 		if *bound >= 0 {
 			o.ErrorBound = new(time.Duration)
 			*o.ErrorBound = *bound
@@ -85,9 +85,9 @@ func addBendFlags(app *kingpin.Application) func(*slog.Logger) (*probe.Bend, err
 	}
 }
 
-// scheme is what a web configuration of the exporter toolkit makes the
+// listenerScheme is what a web configuration of the exporter toolkit makes the
 // listener speak.
-func scheme(webConfig string) string {
+func listenerScheme(webConfig string) string {
 	var c struct {
 		TLS map[string]any `yaml:"tls_server_config"`
 	}

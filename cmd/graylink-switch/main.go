@@ -92,8 +92,8 @@ func run() int {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
-	policy := flags.Policy(log)
-	server := flags.Server(a.Handler(policy), policy, log)
+	policy := flags.NewPolicy(log)
+	server := flags.NewServer(a.Handler(policy), policy, log)
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe(flags.Toolkit, log) }()
 	log.Info("watching", "switch", o.Switch, "source", a.Kind(), "version", version.Info())
@@ -130,7 +130,7 @@ func run() int {
 
 // printRules prints what makes a switch hand samples of the ports' probes over.
 func printRules(kind string, o *fabricswitch.Options, from, to net.IP) error {
-	links, err := fabricswitch.Links(o.Aliases)
+	links, err := fabricswitch.ListLinks(o.Aliases)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func printRules(kind string, o *fabricswitch.Options, from, to net.IP) error {
 	r.From, _ = netip.AddrFromSlice(from)
 	r.To, _ = netip.AddrFromSlice(to)
 	r.From, r.To = r.From.Unmap(), r.To.Unmap()
-	text, err := source.Rules(kind, r)
+	text, err := source.RulesText(kind, r)
 	if err == nil {
 		_, err = os.Stdout.WriteString(text)
 	}

@@ -183,19 +183,19 @@ func TestSwitch(t *testing.T) {
 	x.until("a probe is told", func() bool {
 		x.send(1)
 		r = x.report("", 0)
-		return len(r.Seen) == 1
+		return len(r.Flows) == 1
 	})
 	want := sighting.Flow{Src: netip.MustParseAddrPort("10.0.0.1:49152"), Dst: netip.MustParseAddrPort("10.200.0.1:862")}
-	if r.Switch != "leaf1" || r.Kind != sighting.KindEBPF || r.Since != 0 || r.Version == 0 || r.Seen[0].Flow != want || len(r.Seen[0].Ports) != 1 || r.Seen[0].Ports[0].Name != "b" {
+	if r.Switch != "leaf1" || r.Kind != sighting.KindEBPF || r.Since != 0 || r.Version == 0 || r.Flows[0].Flow != want || len(r.Flows[0].Ports) != 1 || r.Flows[0].Ports[0].Name != "b" {
 		t.Fatalf("%+v", r)
 	}
 	for range 3 {
 		x.send(1)
-		if d := x.report(r.Instance, r.Version); d.Since != r.Version || d.Version != r.Version || len(d.Seen)+len(d.Gone) != 0 {
+		if d := x.report(r.Instance, r.Version); d.Since != r.Version || d.Version != r.Version || len(d.Flows)+len(d.Gone) != 0 {
 			t.Fatalf("no news, yet %+v", d)
 		}
 	}
-	if d := x.report("another", r.Version); d.Since != 0 || len(d.Seen) != 1 {
+	if d := x.report("another", r.Version); d.Since != 0 || len(d.Flows) != 1 {
 		t.Fatalf("of another instance: %+v", d)
 	}
 	x.until("the flow is gone", func() bool {

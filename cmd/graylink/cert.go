@@ -21,7 +21,7 @@ func addCert(app *kingpin.Application, commands map[string]command) {
 	name := ca.Flag("name", "Its name.").Default("graylink lab").String()
 	caDays := ca.Flag("days", "Days it is good for.").Default("365").Int()
 	commands[ca.FullCommand()] = func(context.Context) error {
-		p, err := pki.NewAuthority(*name, days(*caDays), time.Now())
+		p, err := pki.NewAuthority(*name, daysToDuration(*caDays), time.Now())
 		if err != nil {
 			return err
 		}
@@ -51,7 +51,7 @@ func addCert(app *kingpin.Application, commands map[string]command) {
 			if n == "ca" {
 				return errors.New(`"ca" is the authority's own`)
 			}
-			p, err := pki.Issue(authority, append([]string{n}, *also...), days(*issueDays), time.Now())
+			p, err := pki.Issue(authority, append([]string{n}, *also...), daysToDuration(*issueDays), time.Now())
 			if err != nil {
 				return err
 			}
@@ -63,7 +63,7 @@ func addCert(app *kingpin.Application, commands map[string]command) {
 	}
 }
 
-func days(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }
+func daysToDuration(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }
 
 // writePair writes NAME.crt and NAME.key.
 func writePair(dir, name string, p pki.Pair, replace bool) error {

@@ -42,8 +42,8 @@ func TestCertificatesForALab(t *testing.T) {
 	}
 	files := pki.Files{CA: at("ca.crt"), Cert: at("h1.crt"), Key: at("h1.key")}
 	k, err := pki.Open(files, func(err error) { t.Error(err) })
-	if err != nil || k.Name() != "h1" {
-		t.Fatalf("%q %v", k.Name(), err)
+	if err != nil || k.CertificateName() != "h1" {
+		t.Fatalf("%q %v", k.CertificateName(), err)
 	}
 	before, _ := os.ReadFile(files.Cert)
 	for want, args := range map[string][]string{

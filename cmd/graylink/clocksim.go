@@ -43,7 +43,7 @@ func addClocksim(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("clocks", "How many: a multiple of 8 up to 128 for two tiers (leaves of 8), of 128 up to 8192 for three (pods of 8 leaves of 16).").Default("64").IntVar(&o.Clocks)
 	cmd.Flag("seed", "Chooses all that is random.").Default("1").Uint64Var(&f.seed)
 	cmd.Flag("seeds", "A..B: a run with each of these seeds.").StringVar(&f.seeds)
-	cmd.Flag("scenario", "What goes wrong, at half time where nothing else is said: "+strings.Join(sim.Scenarios(), ", ")+". coordinator-dead lasts 10 minutes longer.").Default("none").EnumVar(&o.Scenario, sim.Scenarios()...)
+	cmd.Flag("scenario", "What goes wrong, at half time where nothing else is said: "+strings.Join(sim.ScenarioNames(), ", ")+". coordinator-dead lasts 10 minutes longer.").Default("none").EnumVar(&o.Scenario, sim.ScenarioNames()...)
 	cmd.Flag("duration", "Simulated time.").Default("60s").DurationVar(&o.Duration)
 	cmd.Flag("warm-up", "What percentiles leave out of it; coverage leaves out nothing.").Default("20s").DurationVar(&o.WarmUp)
 	cmd.Flag("allowance", "Asymmetry allowance between two clocks; half of it is each clock's.").Default("100ns").DurationVar(&f.allowance)
@@ -89,7 +89,7 @@ func runClocksim(ctx context.Context, out, progress io.Writer, f clocksimFlags) 
 		for seed := from; seed <= to; seed++ {
 			o := f.options
 			o.Noise, o.Load, o.Seed = c.noise, c.load, seed
-			if o.Link, err = fleet.link(seed); err != nil {
+			if o.Link, err = fleet.chooseLink(seed); err != nil {
 				return err
 			}
 			est := sim.NewFleet(o, f.allowance)
@@ -104,8 +104,8 @@ func runClocksim(ctx context.Context, out, progress io.Writer, f clocksimFlags) 
 			} else if err != nil {
 				return err
 			}
-			runs = append(runs, fleet.report(o, f.allowance, r))
-			if err := f.print(out, runs, seed == to); err != nil {
+			runs = append(runs, fleet.newReport(o, f.allowance, r))
+			if err := f.printRuns(out, runs, seed == to); err != nil {
 				return fmt.Errorf("writing the figures: %w", err)
 			}
 		}
@@ -143,7 +143,7 @@ func newSimFleet(clocks int) (*simFleet, error) {
 	default:
 		return nil, fmt.Errorf("--clocks %d: a multiple of 8 from 16 to 128, or of 128 from 256 to 8192, is expected", clocks)
 	}
-	f.graph = fabric.NewGraph(clos.Clos(c))
+	f.graph = fabric.NewGraph(clos.NewTopology(c))
 	var err error
 	if f.sched, err = schedule.Make(f.graph, o); err != nil {
 		return nil, err
@@ -164,9 +164,9 @@ func newSimFleet(clocks int) (*simFleet, error) {
 	return f, nil
 }
 
-// link lets a seed choose one direction of a link between switches, and which
+// chooseLink lets a seed choose one direction of a link between switches, and which
 // of the paths that may cross it do.
-func (f *simFleet) link(seed uint64) ([]sim.Way, error) {
+func (f *simFleet) chooseLink(seed uint64) ([]sim.EdgeDirection, error) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	var links []*fabric.Link
 	for i := range f.graph.Topo.Links {
@@ -179,26 +179,26 @@ func (f *simFleet) link(seed uint64) ([]sim.Way, error) {
 	if r.IntN(2) == 1 {
 		d = fabric.Direction{From: l.B, To: l.A}
 	}
-	crossing, err := f.sched.Crossing(f.graph, d)
+	crossing, err := f.sched.CrossingFlows(f.graph, d)
 	if err != nil {
 		return nil, err
 	}
-	index := map[fabric.Edge]int{}
+	index := map[fabric.Flow]int{}
 	for i, e := range f.sched.Edges {
-		index[f.sched.ID(e)] = i
+		index[f.sched.FlowID(e)] = i
 	}
-	var ways []sim.Way
+	var ways []sim.EdgeDirection
 	for _, c := range crossing {
 		if r.Float64() < c.Odds {
 			id := c.Edge
 			id.Reply = false
-			ways = append(ways, sim.Way{Edge: index[id], Reverse: c.Edge.Reply})
+			ways = append(ways, sim.EdgeDirection{Edge: index[id], Reverse: c.Edge.Reply})
 		}
 	}
 	if len(ways) == 0 { // the odds allow it; the likeliest path then does
 		id := crossing[0].Edge
 		id.Reply = false
-		ways = []sim.Way{{Edge: index[id], Reverse: crossing[0].Edge.Reply}}
+		ways = []sim.EdgeDirection{{Edge: index[id], Reverse: crossing[0].Edge.Reply}}
 	}
 	return ways, nil
 }
@@ -227,17 +227,17 @@ type simReport struct {
 	ToBound *float64 `json:"p99_to_cramer_rao"`
 }
 
-func (f *simFleet) report(o sim.Options, allowance time.Duration, r *sim.Result) simReport {
+func (f *simFleet) newReport(o sim.Options, allowance time.Duration, r *sim.Result) simReport {
 	kind := clocksync.Kernel
 	if o.Noise == sim.Hardware {
 		kind = clocksync.Hardware
 	}
 	return simReport{o.Noise, o.Load, o.Clocks, f.tiers, len(f.edges), f.peers, o.Seed, o.Scenario, int64(o.Duration), int64(o.WarmUp), int64(o.Cadence),
-		o.PairEvery, int64(o.PairGap), kind.Guard(), instant, int64(allowance), r, ratio(r.Error.P99, r.Oracle.P99), ratio(r.Error.P99, r.CramerRao.P99)}
+		o.PairEvery, int64(o.PairGap), kind.GapGuard(), instant, int64(allowance), r, roundedRatio(r.Error.P99, r.Oracle.P99), roundedRatio(r.Error.P99, r.CramerRao.P99)}
 }
 
-// ratio is to hundredths, and absent to nothing.
-func ratio(x, to float64) *float64 {
+// roundedRatio is to hundredths, and absent to nothing.
+func roundedRatio(x, to float64) *float64 {
 	if to == 0 {
 		return nil
 	}
@@ -245,8 +245,8 @@ func ratio(x, to float64) *float64 {
 	return &q
 }
 
-// print writes the last of a cell's runs or, in a table, all once they are complete.
-func (f *clocksimFlags) print(out io.Writer, runs []simReport, complete bool) error {
+// printRuns writes the last of a cell's runs or, in a table, all once they are complete.
+func (f *clocksimFlags) printRuns(out io.Writer, runs []simReport, complete bool) error {
 	last := runs[len(runs)-1]
 	var text string
 	switch {
@@ -255,7 +255,7 @@ func (f *clocksimFlags) print(out io.Writer, runs []simReport, complete bool) er
 		enc.SetEscapeHTML(false)
 		return enc.Encode(last)
 	case !f.table:
-		text = last.text()
+		text = last.formatText()
 		if !complete {
 			text += "\n"
 		}
@@ -309,7 +309,7 @@ func secondsOr(s *float64, otherwise float64) float64 {
 	return *s
 }
 
-func (r simReport) text() string {
+func (r simReport) formatText() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s stamps, queues busy %g of the time, scenario %s, seed %d\n", r.Noise, r.Load, r.Scenario, r.Seed)
 	fmt.Fprintf(&b, "fleet       %d clocks in %d tiers, %d edges, %d to %d peers a clock, %.1f on average\n", r.Clocks, r.Tiers, r.Edges, r.Peers.Min, r.Peers.Max, r.Peers.Mean)
@@ -322,15 +322,15 @@ func (r simReport) text() string {
 		}
 		return fmt.Sprintf("p99 is %.2f times %s", *ratio, whose)
 	}
-	table(&b, func(tw io.Writer) {
+	writeTable(&b, func(tw io.Writer) {
 		fmt.Fprintln(tw, "\tp50\tp99\tmax\t")
-		fmt.Fprintf(tw, "error\t%s\t%s\t%s\t\n", ns(r.Error.P50), ns(r.Error.P99), ns(r.Error.Max))
-		fmt.Fprintf(tw, "oracle\t%s\t%s\t\t%s\n", ns(r.Oracle.P50), ns(r.Oracle.P99), times(r.Ratio, "the oracle's"))
-		fmt.Fprintf(tw, "Cramer-Rao\t%s\t%s\t\t%s\n", ns(r.CramerRao.P50), ns(r.CramerRao.P99), times(r.ToBound, "what no unbiased estimator of one window is below"))
-		fmt.Fprintf(tw, "bound\t%s\t%s\t\tstatistical part; the allowance is %v between two clocks\n", ns(r.Bound.P50), ns(r.Bound.P99), time.Duration(r.AllowanceNS))
-		fmt.Fprintf(tw, "in use\t%s\t%s\t%s\t1 s later with the same maps: %.5f of %d within the bound\n", ns(r.InUse.Error.P50), ns(r.InUse.Error.P99), ns(r.InUse.Error.Max), r.InUse.Coverage, r.InUse.Claims)
+		fmt.Fprintf(tw, "error\t%s\t%s\t%s\t\n", formatNanoseconds(r.Error.P50), formatNanoseconds(r.Error.P99), formatNanoseconds(r.Error.Max))
+		fmt.Fprintf(tw, "oracle\t%s\t%s\t\t%s\n", formatNanoseconds(r.Oracle.P50), formatNanoseconds(r.Oracle.P99), times(r.Ratio, "the oracle's"))
+		fmt.Fprintf(tw, "Cramer-Rao\t%s\t%s\t\t%s\n", formatNanoseconds(r.CramerRao.P50), formatNanoseconds(r.CramerRao.P99), times(r.ToBound, "what no unbiased estimator of one window is below"))
+		fmt.Fprintf(tw, "bound\t%s\t%s\t\tstatistical part; the allowance is %v between two clocks\n", formatNanoseconds(r.Bound.P50), formatNanoseconds(r.Bound.P99), time.Duration(r.AllowanceNS))
+		fmt.Fprintf(tw, "in use\t%s\t%s\t%s\t1 s later with the same maps: %.5f of %d within the bound\n", formatNanoseconds(r.InUse.Error.P50), formatNanoseconds(r.InUse.Error.P99), formatNanoseconds(r.InUse.Error.Max), r.InUse.Coverage, r.InUse.Claims)
 		if h := r.Held; h != nil {
-			fmt.Fprintf(tw, "predicted\t%s\t%s\t%s\tnothing measured in the window: %.5f of %d within the bound\n", ns(h.Error.P50), ns(h.Error.P99), ns(h.Error.Max), h.Coverage, h.Claims)
+			fmt.Fprintf(tw, "predicted\t%s\t%s\t%s\tnothing measured in the window: %.5f of %d within the bound\n", formatNanoseconds(h.Error.P50), formatNanoseconds(h.Error.P99), formatNanoseconds(h.Error.Max), h.Coverage, h.Claims)
 		}
 	})
 	fmt.Fprintf(&b, "\ncoverage    %.5f of all claims within bound and allowance\n", r.Coverage)
@@ -355,8 +355,8 @@ func (r simReport) text() string {
 	return b.String()
 }
 
-// ns writes nanoseconds for people.
-func ns(x float64) string {
+// formatNanoseconds writes nanoseconds for people.
+func formatNanoseconds(x float64) string {
 	switch {
 	case x >= 1e6:
 		return fmt.Sprintf("%.3f ms", x/1e6)

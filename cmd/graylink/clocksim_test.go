@@ -115,7 +115,7 @@ func TestSimFleet(t *testing.T) {
 		}
 		var first []int
 		for seed := range uint64(20) {
-			ways, err := f.link(seed)
+			ways, err := f.chooseLink(seed)
 			if err != nil || len(ways) == 0 || len(ways) > len(f.edges)/2 {
 				t.Fatalf("%d clocks, seed %d: %d of %d edges cross the link, %v", clocks, seed, len(ways), len(f.edges), err)
 			}

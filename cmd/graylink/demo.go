@@ -27,7 +27,7 @@ import (
 func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd := app.Command("demo", "Build a real fabric on this machine, or simulate one, break a link in it and show the verdict. Exit code 0: the right element was named (or silence was right), 1: it could not be run, 2: the verdict was not right.")
 	var o demoFlags
-	cmd.Flag("fault", "What to break: "+fmt.Sprint(demo.Kinds())+", several separated by commas.").Default("delay").StringVar(&o.faults)
+	cmd.Flag("fault", "What to break: "+fmt.Sprint(demo.FaultKinds())+", several separated by commas.").Default("delay").StringVar(&o.faults)
 	cmd.Flag("seed", "Chooses where it breaks.").Default("1").Uint64Var(&o.seed)
 	cmd.Flag("seeds", "A..B: every fault with each of these seeds, in one lab.").StringVar(&o.seeds)
 	cmd.Flag("delay", "Delay of delay, nic-slow and switch-slow.").Default("2ms").DurationVar(&o.params.Delay)
@@ -50,7 +50,7 @@ func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("sightings-only", "Paths come from what switches see alone: traces are not used.").BoolVar(&o.sightingsOnly)
 	cmd.Flag("without-agent", "A switch without graylink-switch; may be repeated.").StringsVar(&o.agentless)
 	cmd.Flag("log.level", "Log of the analyzer and the agents on standard error.").Default("none").EnumVar(&o.level, "none", "debug", "info", "warn", "error")
-	commands[cmd.FullCommand()] = o.run
+	commands[cmd.FullCommand()] = o.runDemo
 }
 
 type demoFlags struct {
@@ -65,7 +65,7 @@ type demoFlags struct {
 	agentless, hosts                                                   []string
 }
 
-func (o *demoFlags) run(ctx context.Context) error {
+func (o *demoFlags) runDemo(ctx context.Context) error {
 	simulate := o.fabric == "sim"
 	if err := webserver.CheckAllowedHosts(o.hosts); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (o *demoFlags) run(ctx context.Context) error {
 			return err
 		}
 	}
-	topo, err := o.load()
+	topo, err := o.loadTopology()
 	if err != nil {
 		return err
 	}
@@ -113,12 +113,12 @@ func (o *demoFlags) run(ctx context.Context) error {
 		}
 	}
 	if o.node == "" && !simulate {
-		if o.node, err = find("graylink-node", "--node-binary"); err != nil {
+		if o.node, err = findProgram("graylink-node", "--node-binary"); err != nil {
 			return err
 		}
 	}
 	if o.sw == "" && !o.traceOnly && !simulate {
-		if o.sw, err = find("graylink-switch", "--switch-binary"); err != nil {
+		if o.sw, err = findProgram("graylink-switch", "--switch-binary"); err != nil {
 			return err
 		}
 	}
@@ -136,7 +136,7 @@ func (o *demoFlags) run(ctx context.Context) error {
 	signal.Ignore(syscall.SIGPIPE)
 	d, err := demo.Start(ctx, opts)
 	if err == nil {
-		err = o.scenarios(ctx, d, kinds, from, to)
+		err = o.runFaults(ctx, d, kinds, from, to)
 	}
 	fmt.Fprintln(os.Stderr, "taking the fabric down")
 	if cerr := d.Close(); cerr != nil {
@@ -148,7 +148,7 @@ func (o *demoFlags) run(ctx context.Context) error {
 	return err
 }
 
-func (o *demoFlags) load() (*fabric.Topology, error) {
+func (o *demoFlags) loadTopology() (*fabric.Topology, error) {
 	if o.topology != "" {
 		t, _, err := loadGraph(o.topology)
 		return t, err
@@ -157,26 +157,26 @@ func (o *demoFlags) load() (*fabric.Topology, error) {
 	return t, found.Err()
 }
 
-func (o *demoFlags) scenarios(ctx context.Context, d *demo.Demo, kinds []string, from, to uint64) error {
+func (o *demoFlags) runFaults(ctx context.Context, d *demo.Demo, kinds []string, from, to uint64) error {
 	wrong := 0
 	first := true
 	for _, kind := range kinds {
 		for seed := from; seed <= to; seed++ {
-			p, err := demo.Plan(d.Graph(), kind, seed, o.params)
+			p, err := demo.PlanFault(d.Graph(), kind, seed, o.params)
 			if err != nil {
 				return err
 			}
 			if !first {
-				if err := d.Settle(ctx); err != nil {
+				if err := d.AwaitSteadyState(ctx); err != nil {
 					return err
 				}
 			}
 			first = false
-			out, err := d.Break(ctx, p, seed, o.duration)
+			out, err := d.RunFault(ctx, p, seed, o.duration)
 			if err != nil {
 				return err
 			}
-			if !out.Right() {
+			if !out.IsCorrect() {
 				wrong++
 			}
 			if o.format == "json" {
@@ -233,8 +233,8 @@ func outcomeText(o demo.Outcome) string {
 	return s + "\n"
 }
 
-// find finds an agent's program beside this one, else in PATH.
-func find(program, flag string) (string, error) {
+// findProgram finds an agent's program beside this one, else in PATH.
+func findProgram(program, flag string) (string, error) {
 	if exe, err := os.Executable(); err == nil {
 		beside := filepath.Join(filepath.Dir(exe), program)
 		if _, err := os.Stat(beside); err == nil {

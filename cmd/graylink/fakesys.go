@@ -54,7 +54,7 @@ func buildFakesys(out io.Writer, profile, file, dir string) error {
 			return fmt.Errorf("--file: %w", err)
 		}
 	}
-	if err := fakesys.Build(dir, n); err != nil {
+	if err := fakesys.BuildTree(dir, n); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "%s: %s; its roots are %s/sys, %s/proc and %s/dev\n", dir, fakesysSummary(n), dir, dir, dir)

@@ -42,7 +42,7 @@ type ibSource struct {
 	timeout                      time.Duration
 }
 
-func (s *ibSource) flags(c *kingpin.CmdClause, tables bool) {
+func (s *ibSource) addFlags(c *kingpin.CmdClause, tables bool) {
 	c.Flag("device", "The port of this host that asks: umad0, mlx5_0, mlx5_0.2 for its second port, or ibsim:SOCKET/NODE.").StringVar(&s.device)
 	c.Flag("m-key-file", "File with the subnet's M_Key, hexadecimal.").StringVar(&s.mkeyFile)
 	c.Flag("timeout", "How long one question waits for its answer; it is asked three times.").Default("200ms").DurationVar(&s.timeout)
@@ -52,7 +52,7 @@ func (s *ibSource) flags(c *kingpin.CmdClause, tables bool) {
 	}
 }
 
-func (s *ibSource) check() error {
+func (s *ibSource) checkFlags() error {
 	if (s.device == "") == (s.from == "") {
 		return errors.New("where to read the fabric: --device or --from is expected")
 	}
@@ -62,8 +62,8 @@ func (s *ibSource) check() error {
 	return nil
 }
 
-// client attaches to the device.
-func (s *ibSource) client() (*ibmad.Client, error) {
+// openClient attaches to the device.
+func (s *ibSource) openClient() (*ibmad.Client, error) {
 	config := ibmad.Config{Timeout: s.timeout}
 	if s.mkeyFile != "" {
 		key, err := ibagent.ReadMKey(s.mkeyFile)
@@ -79,8 +79,8 @@ func (s *ibSource) client() (*ibmad.Client, error) {
 	return ibmad.NewClient(t, config), nil
 }
 
-// read reads files.
-func (s *ibSource) read() (f *ibfabric.Fabric, found []string, err error) {
+// readFiles reads files.
+func (s *ibSource) readFiles() (f *ibfabric.Fabric, found []string, err error) {
 	file, err := os.Open(s.from)
 	if err != nil {
 		return nil, nil, err
@@ -99,7 +99,7 @@ func (s *ibSource) read() (f *ibfabric.Fabric, found []string, err error) {
 	return f, append(found, more...), err
 }
 
-func warn(of string, found []string) int {
+func printWarnings(of string, found []string) int {
 	for _, x := range found {
 		fmt.Fprintf(os.Stderr, "%s: %s\n", of, x)
 	}
@@ -110,7 +110,7 @@ func warn(of string, found []string) int {
 type ibFabric struct {
 	Nodes  []ibNode              `json:"nodes"`
 	Ports  []ibfabric.Connection `json:"ports"`
-	Silent []ibSilent            `json:"silent"`
+	Silent []ibUnanswered        `json:"silent"`
 	Notes  []string              `json:"notes"`
 }
 
@@ -126,21 +126,21 @@ type ibNode struct {
 	Description string       `json:"description"`
 }
 
-// ibSilent is a question that was not answered.
-type ibSilent struct {
+// ibUnanswered is a question that was not answered.
+type ibUnanswered struct {
 	Near  string `json:"near"`
 	Route string `json:"route"`
-	Asked string `json:"asked"`
+	Query string `json:"asked"`
 	Error string `json:"error"`
 }
 
 func addIBDiscover(ib *kingpin.CmdClause, commands map[string]command) {
 	c := ib.Command("discover", "List the nodes and cables of an InfiniBand subnet. Exit code 0: done, 1: bad arguments or the own port does not answer, 3: done, but something is contradictory or does not answer.")
 	var s ibSource
-	s.flags(c, false)
+	s.addFlags(c, false)
 	format := c.Flag("format", "Output format; topology: a topology file.").Default("text").Enum("text", "json", "topology")
 	commands[c.FullCommand()] = func(ctx context.Context) error {
-		if err := s.check(); err != nil {
+		if err := s.checkFlags(); err != nil {
 			return err
 		}
 		var f *ibfabric.Fabric
@@ -148,11 +148,11 @@ func addIBDiscover(ib *kingpin.CmdClause, commands map[string]command) {
 		var took time.Duration
 		if s.from != "" {
 			var err error
-			if f, found, err = s.read(); err != nil {
+			if f, found, err = s.readFiles(); err != nil {
 				return err
 			}
 		} else {
-			client, err := s.client()
+			client, err := s.openClient()
 			if err != nil {
 				return err
 			}
@@ -181,18 +181,18 @@ func addIBDiscover(ib *kingpin.CmdClause, commands map[string]command) {
 }
 
 func describeFabric(f *ibfabric.Fabric, found []string) ibFabric {
-	out := ibFabric{Nodes: []ibNode{}, Ports: f.Connections(), Silent: []ibSilent{}, Notes: append([]string{}, found...)}
+	out := ibFabric{Nodes: []ibNode{}, Ports: f.ListConnections(), Silent: []ibUnanswered{}, Notes: append([]string{}, found...)}
 	for i := range f.Nodes {
 		n := &f.Nodes[i]
-		x := ibNode{Name: f.Name(int32(i)), Type: n.Type.String(), GUID: n.GUID.String(), System: n.System.String(), LID: f.LIDOf(ibfabric.End{Node: int32(i), Port: 1}),
+		x := ibNode{Name: f.NodeName(int32(i)), Type: n.Type.String(), GUID: n.GUID.String(), System: n.System.String(), LID: f.FirstLID(ibfabric.End{Node: int32(i), Port: 1}),
 			Device: n.Device, Ports: max(len(n.Ports)-1, 0), Description: n.Description}
 		if n.Vendor != 0 {
 			x.Vendor = fmt.Sprintf("%#06x", n.Vendor)
 		}
 		out.Nodes = append(out.Nodes, x)
 	}
-	for _, q := range f.Silent {
-		out.Silent = append(out.Silent, ibSilent{Near: f.EndName(q.Near), Route: q.Route.String(), Asked: q.Asked, Error: q.Err.Error()})
+	for _, q := range f.Unanswered {
+		out.Silent = append(out.Silent, ibUnanswered{Near: f.EndName(q.Near), Route: q.Route.String(), Query: q.Query, Error: q.Err.Error()})
 	}
 	return out
 }
@@ -200,23 +200,23 @@ func describeFabric(f *ibfabric.Fabric, found []string) ibFabric {
 func printFabric(w io.Writer, f *ibfabric.Fabric, out ibFabric, took time.Duration) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(tw, "port\tLID\tpeer\tLID\trate\n")
-	for _, l := range f.Links() {
+	for _, l := range f.ListCables() {
 		rate := "*"
-		if p := f.Port(l.A); p.Width > 0 && p.Speed > 0 {
+		if p := f.PortAt(l.A); p.Width > 0 && p.Speed > 0 {
 			rate = fmt.Sprintf("%dx %s", p.Width, p.Speed)
 		}
-		fmt.Fprintf(tw, "%s\t%d\t%s\t%d\t%s\n", fabric.DecodeName(f.EndName(l.A)), f.LIDOf(l.A), fabric.DecodeName(f.EndName(l.B)), f.LIDOf(l.B), rate)
+		fmt.Fprintf(tw, "%s\t%d\t%s\t%d\t%s\n", fabric.DecodeName(f.EndName(l.A)), f.FirstLID(l.A), fabric.DecodeName(f.EndName(l.B)), f.FirstLID(l.B), rate)
 	}
 	if err := tw.Flush(); err != nil {
 		return err
 	}
 	for _, q := range out.Silent {
-		fmt.Fprintf(w, "does not answer: %s near %s, route %s: %s\n", q.Asked, fabric.DecodeName(q.Near), q.Route, q.Error)
+		fmt.Fprintf(w, "does not answer: %s near %s, route %s: %s\n", q.Query, fabric.DecodeName(q.Near), q.Route, q.Error)
 	}
 	for _, n := range out.Notes {
 		fmt.Fprintf(w, "note: %s\n", n)
 	}
-	fmt.Fprintf(w, "%d switches, %d other nodes, %d cables", f.Switches, len(f.Nodes)-f.Switches, len(f.Links()))
+	fmt.Fprintf(w, "%d switches, %d other nodes, %d cables", f.Switches, len(f.Nodes)-f.Switches, len(f.ListCables()))
 	if took > 0 {
 		fmt.Fprintf(w, ", read in %s", took.Round(time.Millisecond))
 	}
@@ -227,7 +227,7 @@ func printFabric(w io.Writer, f *ibfabric.Fabric, out ibFabric, took time.Durati
 // writeTopology writes a topology file, to standard output without a name; findings
 // go to standard error.
 func writeTopology(f *ibfabric.Fabric, found []string, file string) error {
-	t, left := f.Topology()
+	t, left := f.BuildTopology()
 	return writeImported(t, found, left, file)
 }
 
@@ -250,10 +250,10 @@ func writeImported(t *fabric.Topology, found, left []string, file string) error 
 	for _, x := range checked {
 		fmt.Fprintln(os.Stderr, x)
 	}
-	contradictory := warn("the fabric", found)
-	warn("the fabric", left)
+	contradictory := printWarnings("the fabric", found)
+	printWarnings("the fabric", left)
 	fmt.Fprintf(os.Stderr, "%d switches, %d nodes, %d links\n", len(t.Switches), len(t.Nodes), len(t.Links))
-	if contradictory+len(checked.Errors()) > 0 {
+	if contradictory+len(checked.OnlyErrors()) > 0 {
 		return exitError{code: 3}
 	}
 	return nil
@@ -288,16 +288,16 @@ type ibPaths struct {
 func addIBPaths(ib *kingpin.CmdClause, commands map[string]command) {
 	c := ib.Command("paths", "The path of packets from SRC to DST by the forwarding tables. With --device they are read twice, and the path is valid when both say the same. Exit code 0: known, 1: bad arguments or nothing can be read, 2: the path is stale or not known.")
 	var p ibPaths
-	p.flags(c, true)
+	p.addFlags(c, true)
 	c.Arg("src", "node/device, switch, LID or GUID (0x and 16 digits).").Required().StringVar(&p.src)
 	c.Arg("dst", "The same.").Required().StringVar(&p.dst)
 	c.Flag("sl", "Service level of the packets: gives the virtual lanes, and matters to adaptive routing.").Default("0").Uint8Var(&p.sl)
 	c.Flag("format", "Output format.").Default("text").EnumVar(&p.format, "text", "json")
-	commands[c.FullCommand()] = p.run
+	commands[c.FullCommand()] = p.runPaths
 }
 
-func (p *ibPaths) run(ctx context.Context) error {
-	if err := p.check(); err != nil {
+func (p *ibPaths) runPaths(ctx context.Context) error {
+	if err := p.checkFlags(); err != nil {
 		return err
 	}
 	if p.from != "" && p.lfts == "" {
@@ -306,7 +306,7 @@ func (p *ibPaths) run(ctx context.Context) error {
 	if p.sl > 15 {
 		return fmt.Errorf("--sl: 0 to 15 is expected, not %d", p.sl)
 	}
-	out, err := p.find(ctx)
+	out, err := p.findPath(ctx)
 	if err != nil {
 		return err
 	}
@@ -321,25 +321,25 @@ func (p *ibPaths) run(ctx context.Context) error {
 	return err
 }
 
-// find reads the fabric and walks.
-func (p *ibPaths) find(ctx context.Context) (*ibPath, error) {
+// findPath reads the fabric and walks.
+func (p *ibPaths) findPath(ctx context.Context) (*ibPath, error) {
 	if p.from != "" {
-		f, found, err := p.read()
+		f, found, err := p.readFiles()
 		if err != nil {
 			return nil, err
 		}
-		out, _, err := p.walk(f)
+		out, _, err := p.walkTables(f)
 		if err == nil {
 			out.Notes = append(append(out.Notes, found...), "as the files have it; what the fabric does now is not known")
 		}
 		return out, err
 	}
-	client, err := p.client()
+	client, err := p.openClient()
 	if err != nil {
 		return nil, err
 	}
 	defer client.Close()
-	w := ibfabric.Watch{Client: client, Now: time.Now, Gap: time.Minute, Cables: time.Minute}
+	w := ibfabric.Watch{Client: client, Now: time.Now, MaxGap: time.Minute, CableInterval: time.Minute}
 	first, err := w.Read(ctx)
 	if err != nil {
 		return nil, err
@@ -348,12 +348,12 @@ func (p *ibPaths) find(ctx context.Context) (*ibPath, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, hops, err := p.walk(second.Fabric)
+	out, hops, err := p.walkTables(second.Fabric)
 	if err != nil {
 		return nil, err
 	}
 	if first.Fabric != second.Fabric {
-		before, _, err := p.walk(first.Fabric)
+		before, _, err := p.walkTables(first.Fabric)
 		if err != nil || describeHops(before.Hops) != describeHops(out.Hops) {
 			out.Notes = append(out.Notes, "the tables change: two readings differ on this path")
 			if out.State == fabric.PathValid {
@@ -362,7 +362,7 @@ func (p *ibPaths) find(ctx context.Context) (*ibPath, error) {
 		}
 	}
 	if out.State == fabric.PathValid {
-		lanes, err := ibfabric.Lanes(ctx, client, second.Fabric, hops, p.sl)
+		lanes, err := ibfabric.ReadVirtualLanes(ctx, client, second.Fabric, hops, p.sl)
 		if err != nil {
 			out.Notes = append(out.Notes, "virtual lanes: "+err.Error())
 			return out, nil
@@ -383,15 +383,15 @@ func describeHops(hops []ibHop) string {
 	return s
 }
 
-// maxWays bounds the candidates that are listed.
-const maxWays = 32
+// maxCandidates bounds the candidates that are listed.
+const maxCandidates = 32
 
-func (p *ibPaths) walk(f *ibfabric.Fabric) (*ibPath, []ibfabric.Hop, error) {
-	src, err := f.Find(p.src)
+func (p *ibPaths) walkTables(f *ibfabric.Fabric) (*ibPath, []ibfabric.Hop, error) {
+	src, err := f.FindLID(p.src)
 	if err != nil {
 		return nil, nil, err
 	}
-	dst, err := f.Find(p.dst)
+	dst, err := f.FindLID(p.dst)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -399,7 +399,7 @@ func (p *ibPaths) walk(f *ibfabric.Fabric) (*ibPath, []ibfabric.Hop, error) {
 	to, _ := f.ByLID(dst)
 	out := &ibPath{Edge: f.EndName(from) + ">" + f.EndName(to) + "#0", State: fabric.PathValid, SrcLID: src, DstLID: dst, Notes: []string{}}
 	hops, failed := f.Walk(src, dst)
-	all, whole, _ := f.Candidates(src, dst, p.sl, maxWays)
+	all, whole, _ := f.CandidateWalks(src, dst, p.sl, maxCandidates)
 	out.Hops = nameHops(f, hops)
 	switch {
 	case failed != nil:
@@ -412,7 +412,7 @@ func (p *ibPaths) walk(f *ibfabric.Fabric) (*ibPath, []ibfabric.Hop, error) {
 		}
 		out.Notes = append(out.Notes, "adaptive routing: switches may choose between ports")
 		if !whole {
-			out.Notes = append(out.Notes, fmt.Sprintf("only %d candidates are listed", maxWays))
+			out.Notes = append(out.Notes, fmt.Sprintf("only %d candidates are listed", maxCandidates))
 		}
 	}
 	return out, hops, nil
@@ -421,7 +421,7 @@ func (p *ibPaths) walk(f *ibfabric.Fabric) (*ibPath, []ibfabric.Hop, error) {
 func nameHops(f *ibfabric.Fabric, hops []ibfabric.Hop) []ibHop {
 	out := make([]ibHop, len(hops))
 	for i, h := range hops {
-		out[i] = ibHop{Switch: f.Name(h.Switch), In: strconv.Itoa(int(h.In)), Out: strconv.Itoa(int(h.Out)), LID: f.LIDOf(ibfabric.End{Node: h.Switch})}
+		out[i] = ibHop{Switch: f.NodeName(h.Switch), In: strconv.Itoa(int(h.In)), Out: strconv.Itoa(int(h.Out)), LID: f.FirstLID(ibfabric.End{Node: h.Switch})}
 	}
 	return out
 }
@@ -505,9 +505,9 @@ func importUFM(files []string, output string) error {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	if err := v.Finish(); err != nil {
+	if err := v.FinishSaved(); err != nil {
 		return err
 	}
-	t, found, left := v.Topology()
+	t, found, left := v.BuildTopology()
 	return writeImported(t, found, left, output)
 }

@@ -71,7 +71,7 @@ func TestTopologyImport(t *testing.T) {
 	if _, stderr, code := program(t, string(text), "topology", "import", "--from", "ibnetdiscover", "-", "--output", file); code != 0 {
 		t.Fatal(code, stderr)
 	}
-	topo, found := fabric.Load(file)
+	topo, found := fabric.LoadTopology(file)
 	if len(found) > 0 || len(topo.Switches) != 5 || len(topo.Links) != 12 {
 		t.Error(found, topo)
 	}
@@ -97,7 +97,7 @@ func TestIBLive(t *testing.T) {
 	if err := os.WriteFile(key, []byte("0x1234\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	device := []string{"--device", "ibsim:" + sim.Socket() + "/h1", "--m-key-file", key}
+	device := []string{"--device", "ibsim:" + sim.SocketName() + "/h1", "--m-key-file", key}
 	stdout, stderr, code := program(t, "", append([]string{"ib", "discover", "--format", "json"}, device...)...)
 	var f ibFabric
 	if err := json.Unmarshal([]byte(stdout), &f); err != nil || code != 0 || len(f.Nodes) != 11 || len(f.Ports) != 24 || len(f.Silent) != 0 {
@@ -112,7 +112,7 @@ func TestIBLive(t *testing.T) {
 		t.Error(err, code, stdout, stderr)
 	}
 	sim.StopSM()
-	sim.Console(`Unlink "leaf2"[2]`)
+	sim.RunConsole(`Unlink "leaf2"[2]`)
 	stdout, stderr, code = program(t, "", append([]string{"ib", "paths", "h0/hca", "0x10000b", "--format", "json"}, device...)...)
 	if code != 1 || !strings.Contains(stderr, "no such GUID") {
 		t.Error(code, stdout, stderr)

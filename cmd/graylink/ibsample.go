@@ -25,7 +25,7 @@ import (
 
 func addIBSample(ib *kingpin.CmdClause, commands map[string]command) {
 	c := ib.Command("sample", "Read the counters of the fabric's ports at two ticks, and print them with their rates.")
-	config := ibagent.Defaults()
+	config := ibagent.DefaultConfig()
 	c.Flag("device", "The port of this host that asks: umad0, mlx5_0, mlx5_0.2 for its second port, or ibsim:SOCKET/NODE.").Default(config.Device).StringVar(&config.Device)
 	c.Flag("interval", "Time between the two ticks.").Default("1s").DurationVar(&config.Interval)
 	c.Flag("metric", "Name of a MAD query or of one of its fields, as PortXmitWait; may be repeated. Without it, all are read.").StringsVar(&config.Metrics)
@@ -50,13 +50,13 @@ func ibSample(ctx context.Context, config ibagent.Config, patterns []string, for
 	if err != nil {
 		return exitError{1, err}
 	}
-	ports, err := a.Twice(ctx)
+	ports, err := a.WaitTwoReadings(ctx)
 	if err := errors.Join(err, a.Close()); err != nil {
 		return err
 	}
 	var chosen []ibsample.PortState
 	for _, p := range ports {
-		if matches(patterns, p.Target.Element) {
+		if matchesAny(patterns, p.Target.Element) {
 			chosen = append(chosen, p)
 		}
 	}
@@ -66,7 +66,7 @@ func ibSample(ctx context.Context, config ibagent.Config, patterns []string, for
 	return ibSampleTable(chosen, w)
 }
 
-func matches(patterns []string, name string) bool {
+func matchesAny(patterns []string, name string) bool {
 	for _, p := range patterns {
 		if ok, _ := path.Match(p, name); ok {
 			return true
@@ -108,7 +108,7 @@ func ibSampleJSON(ports []ibsample.PortState, w io.Writer) error {
 			s.At = &at
 		}
 		for _, n := range p.Counts {
-			c := counterSample{Raw: n.Raw, Saturated: n.Saturated()}
+			c := counterSample{Raw: n.Raw, Saturated: n.IsSaturated()}
 			if n.Rated {
 				c.Rate = &n.Rate
 			}
@@ -132,12 +132,12 @@ func ibSampleTable(ports []ibsample.PortState, w io.Writer) error {
 			if c.Value != "" && c.Value != "damaged" {
 				continue
 			}
-			if counts[c.Name] = fmt.Sprint(n.Raw); n.Saturated() {
+			if counts[c.Name] = fmt.Sprint(n.Raw); n.IsSaturated() {
 				counts[c.Name] = fmt.Sprintf(">=%d", n.Raw)
 			}
 			if n.Rated {
 				rates[c.Name] = fmt.Sprintf("%.0f", n.Rate)
-				if c.Scale() > 1 {
+				if c.UnitScale() > 1 {
 					rates[c.Name] = fmt.Sprintf("%.3f", n.Rate/1e6)
 				}
 			}
@@ -182,7 +182,7 @@ func addIBServe(ib *kingpin.CmdClause, commands map[string]command) {
 }
 
 func readIBConfig(file string) (ibagent.Config, error) {
-	config := ibagent.Defaults()
+	config := ibagent.DefaultConfig()
 	f, err := os.Open(file)
 	if err != nil {
 		return config, err
@@ -205,7 +205,7 @@ func ibServe(ctx context.Context, config ibagent.Config, flags *webserver.Flags)
 	if err != nil {
 		return exitError{1, err}
 	}
-	server := flags.Server(ibfabric.Handler(a), flags.Policy(log), log)
+	server := flags.NewServer(ibfabric.NewHandler(a), flags.NewPolicy(log), log)
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe(flags.Toolkit, log) }()
 	select {

@@ -44,10 +44,10 @@ func TestIBSampleArguments(t *testing.T) {
 // by a process that others could scrape.
 func TestIBSampleAndServe(t *testing.T) {
 	sim := ibtest.Start(t, ibtest.FatTree(2, 2, 2), ibtest.Options{})
-	sim.Change(`Unlink "leaf0"[2]`) // a port whose counters only the console changes
-	sim.Console(`PerformanceSet "leaf0"[2] PortCountersExtended.PortRcvData=5000000000`)
-	sim.Console(`PerformanceSet "leaf0"[2] PortCounters.SymbolErrorCounter=65535`)
-	device := "ibsim:" + sim.Socket() + "/h0"
+	sim.ChangeAndWait(`Unlink "leaf0"[2]`) // a port whose counters only the console changes
+	sim.RunConsole(`PerformanceSet "leaf0"[2] PortCountersExtended.PortRcvData=5000000000`)
+	sim.RunConsole(`PerformanceSet "leaf0"[2] PortCounters.SymbolErrorCounter=65535`)
+	device := "ibsim:" + sim.SocketName() + "/h0"
 
 	stdout, stderr, code := program(t, "", "ib", "sample", "--device", device, "--interval", "200ms", "--port", "leaf0:*", "--format", "json")
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")

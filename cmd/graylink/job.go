@@ -29,7 +29,7 @@ func addJob(app *kingpin.Application, commands map[string]command) {
 	base := cmd.Flag("analyzer", "Where the analyzer serves.").Default("http://127.0.0.1:9872").String()
 	format := cmd.Flag("format", "Output format.").Default("text").Enum("text", "json")
 	commands[cmd.FullCommand()] = func(ctx context.Context) error {
-		v, raw, err := askJob(ctx, *base, *name)
+		v, raw, err := fetchJob(ctx, *base, *name)
 		if err != nil {
 			return err
 		}
@@ -59,17 +59,17 @@ type jobReply struct {
 
 // Bounds of the question to an analyzer.
 const (
-	askTimeout = 10 * time.Second
+	jobTimeout = 10 * time.Second
 	maxReply   = 64 << 20
 )
 
-// askJob asks an analyzer; raw is the answer as it came.
-func askJob(ctx context.Context, base, name string) (v jobReply, raw []byte, err error) {
+// fetchJob asks an analyzer; raw is the answer as it came.
+func fetchJob(ctx context.Context, base, name string) (v jobReply, raw []byte, err error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return v, nil, fmt.Errorf("--analyzer %q: want a URL such as http://127.0.0.1:9872", base)
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, jobTimeout)
 	defer cancel()
 	// A name may hold slashes (Kubernetes' namespace/name): the path takes them as they are.
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.JoinPath("/api/v1/jobs", name).String(), nil)
@@ -110,7 +110,7 @@ func jobText(v jobReply) string {
 			s += "\nBefore:\n"
 		}
 		in := &v.Before[i]
-		s += fmt.Sprintf("  %s  %s (%s): %s\n", in.FirstSeen.Format(time.RFC3339), in.Element.Element, in.Scenario, in.Closed)
+		s += fmt.Sprintf("  %s  %s (%s): %s\n", in.FirstSeen.Format(time.RFC3339), in.Element.ID, in.Scenario, in.Closed)
 	}
 	for i, p := range v.Peers {
 		if i == 0 {

@@ -37,7 +37,7 @@ func TestJob(t *testing.T) {
 		_, _ = w.Write([]byte(strings.Replace(jobAnswer, "STATE", state, 1)))
 	}))
 	defer srv.Close()
-	v, raw, err := askJob(t.Context(), srv.URL, "ml/train7")
+	v, raw, err := fetchJob(t.Context(), srv.URL, "ml/train7")
 	if err != nil || len(raw) == 0 {
 		t.Fatal(err)
 	}
@@ -57,14 +57,14 @@ func TestJob(t *testing.T) {
 		}
 	}
 	status = http.StatusNotFound
-	if _, _, err := askJob(t.Context(), srv.URL, "ml/train7"); err == nil || !strings.Contains(err.Error(), "404 Not Found: no job runs") {
+	if _, _, err := fetchJob(t.Context(), srv.URL, "ml/train7"); err == nil || !strings.Contains(err.Error(), "404 Not Found: no job runs") {
 		t.Errorf("%v", err)
 	}
 	if code := runJob("job", "ml/train7", "--analyzer", srv.URL); code != 1 {
 		t.Errorf("no such job: exit code %d", code)
 	}
 	for _, bad := range []string{"127.0.0.1:9872", "ftp://x", "http://"} {
-		if _, _, err := askJob(t.Context(), bad, "x"); err == nil || !strings.Contains(err.Error(), "want a URL") {
+		if _, _, err := fetchJob(t.Context(), bad, "x"); err == nil || !strings.Contains(err.Error(), "want a URL") {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}

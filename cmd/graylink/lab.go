@@ -79,7 +79,7 @@ func addLabFault(cmd *kingpin.CmdClause, name *string, commands map[string]comma
 
 	add := fault.Command("add", "Break something; prints the fault's identifier.")
 	var f lab.Fault
-	add.Arg("kind", "What to break: "+strings.Join(lab.Kinds(), ", ")+".").Required().EnumVar(&f.Kind, lab.Kinds()...)
+	add.Arg("kind", "What to break: "+strings.Join(lab.FaultKinds(), ", ")+".").Required().EnumVar(&f.Kind, lab.FaultKinds()...)
 	add.Flag("at", "The element: a link END--END, a NIC node/device, a switch or a node.").Required().StringVar(&f.At)
 	add.Flag("delay", "Added delay of delay, nic-slow and switch-slow.").Default(lab.DefaultDelay.String()).DurationVar(&f.Delay)
 	add.Flag("loss", "Ratio of packets that loss drops.").Default(fmt.Sprint(lab.DefaultLoss)).Float64Var(&f.Loss)
@@ -106,7 +106,7 @@ func addLabFault(cmd *kingpin.CmdClause, name *string, commands map[string]comma
 		if err != nil {
 			return err
 		}
-		faults, err := l.Faults()
+		faults, err := l.ActiveFaults()
 		if err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func labFaultAdd(ctx context.Context, w io.Writer, name string, f lab.Fault, for
 	if err != nil {
 		return err
 	}
-	faults, err := l.Faults()
+	faults, err := l.ActiveFaults()
 	if err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func printFault(w io.Writer, f lab.ActiveFault) {
 }
 
 func labUp(ctx context.Context, topology, name string) error {
-	topo, findings := fabric.Load(topology)
+	topo, findings := fabric.LoadTopology(topology)
 	for _, f := range findings {
 		fmt.Fprintln(os.Stderr, f)
 	}
@@ -194,7 +194,7 @@ func labProxy(ctx context.Context, name, listen string) error {
 	}
 	fmt.Fprintf(os.Stderr, "proxy_url: http://%s\n", ln.Addr())
 	// The proxy has rules of its own for what it passes on, and the agents have theirs.
-	srv := webserver.New(l.Proxy(), nil, webserver.DefaultLimits(), slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	srv := webserver.New(l.HTTPProxy(), nil, webserver.DefaultLimits(), slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	defer context.AfterFunc(ctx, func() { srv.Close() })()
 	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 		return err

@@ -33,20 +33,20 @@ func addLocalize(app *kingpin.Application, commands map[string]command) {
 			}
 			defer in.Close()
 		}
-		c := &complaints{w: os.Stderr, file: *file}
+		c := &lineErrors{w: os.Stderr, file: *file}
 		told := newProgress(os.Stderr)
 		obs, lines, err := readObservations(in, g, c, told)
 		if err != nil {
 			return fmt.Errorf("observations: reading %s: %w", *file, err)
 		}
 		rep, wrong, err := analyzer.Localizer{Graph: g, Window: *window, Progress: func(done, of int) {
-			told.say("%d of %d windows explained", done, of)
+			told.printIfDue("%d of %d windows explained", done, of)
 		}}.Run(obs)
 		if err != nil {
 			return err
 		}
 		for _, w := range wrong {
-			c.add(lines[w.Observation], w.Err)
+			c.addBadLine(lines[w.Observation], w.Err)
 		}
 		if *format == "json" {
 			err = json.NewEncoder(os.Stdout).Encode(rep)
@@ -67,50 +67,50 @@ func addLocalize(app *kingpin.Application, commands map[string]command) {
 const maxObservations = 5_000_000
 
 // readObservations reads those whose elements the topology has, with their line numbers.
-func readObservations(in io.Reader, g *fabric.Graph, c *complaints, told *progress) (obs []*fabric.Observation, lines []int, err error) {
+func readObservations(in io.Reader, g *fabric.Graph, c *lineErrors, told *progress) (obs []*fabric.Observation, lines []int, err error) {
 	known := fabric.NewInterner()
 	err = fabric.ReadObservations(in, func(line int, o *fabric.Observation) error {
 		if err := analyzer.CheckObservation(g, o); err != nil {
-			c.add(line, err)
+			c.addBadLine(line, err)
 			return nil
 		}
 		if len(obs) == maxObservations {
 			return fmt.Errorf("line %d: more than %d observations", line, maxObservations)
 		}
-		known.Share(o)
+		known.InternObservation(o)
 		obs, lines = append(obs, o), append(lines, line)
-		told.line(line)
+		told.countLine(line)
 		return nil
 	}, func(e fabric.LineError) {
-		c.add(e.Line, e.Err)
-		told.line(e.Line)
+		c.addBadLine(e.Line, e.Err)
+		told.countLine(e.Line)
 	})
 	return obs, lines, err
 }
 
-// complaints reports bad lines: the first ones in full, all of them as a number.
-type complaints struct {
+// lineErrors reports bad lines: the first ones in full, all of them as a number.
+type lineErrors struct {
 	w    io.Writer
 	file string
 	n    int
 }
 
 const (
-	maxComplaints   = 20
-	maxComplaintLen = 400
+	maxLineErrors   = 20
+	maxLineErrorLen = 400
 )
 
-func (c *complaints) add(line int, err error) {
-	if c.n++; c.n > maxComplaints+1 {
+func (c *lineErrors) addBadLine(line int, err error) {
+	if c.n++; c.n > maxLineErrors+1 {
 		return
 	}
-	if c.n == maxComplaints+1 {
+	if c.n == maxLineErrors+1 {
 		fmt.Fprintf(c.w, "%s: further bad lines are skipped without a word\n", c.file)
 		return
 	}
 	text := err.Error()
-	if len(text) > maxComplaintLen {
-		text = strings.ToValidUTF8(text[:maxComplaintLen], "") + "..."
+	if len(text) > maxLineErrorLen {
+		text = strings.ToValidUTF8(text[:maxLineErrorLen], "") + "..."
 	}
 	fmt.Fprintf(c.w, "%s:%d: error: %s; the line is skipped\n", c.file, line, text)
 }
@@ -125,13 +125,13 @@ const progressEvery = 2 * time.Second
 
 func newProgress(w io.Writer) *progress { return &progress{w, time.Now()} }
 
-func (p *progress) line(n int) {
+func (p *progress) countLine(n int) {
 	if n%1000 == 0 {
-		p.say("%d lines read", n)
+		p.printIfDue("%d lines read", n)
 	}
 }
 
-func (p *progress) say(format string, args ...any) {
+func (p *progress) printIfDue(format string, args ...any) {
 	if now := time.Now(); now.Sub(p.last) >= progressEvery {
 		p.last = now
 		fmt.Fprintf(p.w, format+"\n", args...)
@@ -156,7 +156,7 @@ func printReport(w io.Writer, rep fabric.Report) error {
 
 // verdictText is a verdict in plain words, for a terminal.
 func verdictText(v fabric.Verdict) string {
-	s := fmt.Sprintf("SUSPECT  %s  (%s, %s, %s, confidence %.3f)\n", v.Element.Element, v.Kind, v.Scenario, v.Severity, v.Confidence)
+	s := fmt.Sprintf("SUSPECT  %s  (%s, %s, %s, confidence %.3f)\n", v.Element.ID, v.Kind, v.Scenario, v.Severity, v.Confidence)
 	if v.Direction != "" {
 		s += fmt.Sprintf("  direction  %s\n", v.Direction)
 	}
@@ -180,7 +180,7 @@ func verdictText(v fabric.Verdict) string {
 		} else {
 			s += ", "
 		}
-		s += fmt.Sprintf("%s (%s)", e.Element, e.Kind)
+		s += fmt.Sprintf("%s (%s)", e.ID, e.Kind)
 	}
 	if len(v.Equivalent) > 0 {
 		s += why + "\n"

@@ -54,7 +54,7 @@ func TestLocalizeRecorded(t *testing.T) {
 		t.Fatalf("state %s, %d verdicts", rep.State, len(rep.Verdicts))
 	}
 	v := rep.Verdicts[0]
-	if v.Element.Element != "leaf2:up1--spine1:dn2" || v.Kind != fabric.KindLink || v.Direction != "spine1:dn2->leaf2:up1" || v.Scenario != fabric.Corridor {
+	if v.Element.ID != "leaf2:up1--spine1:dn2" || v.Kind != fabric.KindLink || v.Direction != "spine1:dn2->leaf2:up1" || v.Scenario != fabric.Corridor {
 		t.Errorf("verdict %+v", v)
 	}
 	if d := v.Symptom.AddedDelayNS; d < 2e6 || d > 2.5e6 {
@@ -122,7 +122,7 @@ func TestLocalizeHostileFile(t *testing.T) {
 	if want := fmt.Sprintf("%d lines could not be read", len(bad)+10_000); code != 3 || !strings.Contains(stderr, want) {
 		t.Errorf("exit code %d, want 3 with %q in\n%s", code, want, stderr)
 	}
-	if lines := strings.Count(stderr, "\n"); lines > maxComplaints+3 || len(stderr) > 16<<10 {
+	if lines := strings.Count(stderr, "\n"); lines > maxLineErrors+3 || len(stderr) > 16<<10 {
 		t.Errorf("%d lines, %d octets of complaints", lines, len(stderr))
 	}
 	var rep fabric.Report

@@ -53,39 +53,39 @@ func addSchedule(app *kingpin.Application, commands map[string]command) {
 }
 
 func runSchedule(out, progress io.Writer, f scheduleFlags) error {
-	if err := f.complete(); err != nil {
+	if err := f.parseAndCheck(); err != nil {
 		return err
 	}
 	var g *fabric.Graph
 	var err error
-	meanwhile(progress, "reading the topology", func() { _, g, err = loadGraph(f.topology) })
+	runWithProgress(progress, "reading the topology", func() { _, g, err = loadGraph(f.topology) })
 	if err != nil {
 		return err
 	}
 	f.options.Absent = map[string]bool{}
 	for _, node := range f.absent {
-		if len(g.Ends(node)) == 0 || g.Switch(node) != nil {
+		if len(g.EndsOf(node)) == 0 || g.Switch(node) != nil {
 			return fmt.Errorf("--absent %s: the topology has no such node with a link", node)
 		}
 		f.options.Absent[node] = true
 	}
 	var s *schedule.Schedule
-	meanwhile(progress, fmt.Sprintf("scheduling %d NICs", len(g.NICs())), func() { s, err = schedule.Make(g, f.options) })
+	runWithProgress(progress, fmt.Sprintf("scheduling %d NICs", len(g.NICIDs())), func() { s, err = schedule.Make(g, f.options) })
 	if err != nil {
 		return err
 	}
 	var text string
 	var value any
 	if f.explain != "" {
-		meanwhile(progress, "explaining "+f.explain, func() { value, text, err = explain(g, s, f) })
+		runWithProgress(progress, "explaining "+f.explain, func() { value, text, err = explainByName(g, s, f) })
 		if err != nil {
 			return fmt.Errorf("--explain %s: %w", f.explain, err)
 		}
 	} else {
 		var cov schedule.Coverage
-		meanwhile(progress, "summing the expected flows up", func() { cov = s.Expected(g) })
+		runWithProgress(progress, "summing the expected flows up", func() { cov = s.ExpectedFlows(g) })
 		rep := newScheduleReport(g, s, cov, f)
-		value, text = rep, rep.text()
+		value, text = rep, rep.formatText()
 	}
 	if f.format == "json" {
 		enc := json.NewEncoder(out)
@@ -100,9 +100,9 @@ func runSchedule(out, progress io.Writer, f scheduleFlags) error {
 	return nil
 }
 
-// complete reads the flags that are more than one value, and refuses zeros,
+// parseAndCheck reads the flags that are more than one value, and refuses zeros,
 // which the schedule would take for its defaults.
-func (f *scheduleFlags) complete() error {
+func (f *scheduleFlags) parseAndCheck() error {
 	parts := strings.Split(f.fanOut, ",")
 	if len(parts) != len(f.options.FanOut) {
 		return fmt.Errorf("--fan-out %s: three numbers with commas are expected", f.fanOut)
@@ -122,8 +122,8 @@ func (f *scheduleFlags) complete() error {
 	return nil
 }
 
-// meanwhile runs work and says on w what is going on while it takes long.
-func meanwhile(w io.Writer, what string, work func()) {
+// runWithProgress runs work and says on w what is going on while it takes long.
+func runWithProgress(w io.Writer, what string, work func()) {
 	done, gone := make(chan struct{}), make(chan struct{})
 	start := time.Now()
 	go func() {
@@ -227,7 +227,7 @@ func newScheduleReport(g *fabric.Graph, s *schedule.Schedule, cov schedule.Cover
 		count[key{e.Tier, e.Cadence}]++
 		rate[fabric.OwnerOf(s.NICs[e.Src])] += 1 / e.Cadence.Seconds()
 		if f.edges {
-			rep.Edges = append(rep.Edges, edgeReport{s.ID(e).String(), int(e.Tier), s.Classes[e.Class], int64(e.Cadence)})
+			rep.Edges = append(rep.Edges, edgeReport{s.FlowID(e).String(), int(e.Tier), s.Classes[e.Class], int64(e.Cadence)})
 		}
 	}
 	for _, r := range rate {
@@ -267,7 +267,7 @@ func newScheduleReport(g *fabric.Graph, s *schedule.Schedule, cov schedule.Cover
 	}
 	if f.links {
 		for _, l := range cov.Links {
-			rep.Links = append(rep.Links, linkReport{l.Link(), l.From, l.To, l.Tier, l.Flows})
+			rep.Links = append(rep.Links, linkReport{l.LinkID(), l.From, l.To, l.Tier, l.Flows})
 		}
 	}
 	return rep
@@ -284,7 +284,7 @@ func spreadOf(xs []int) spread {
 	return s
 }
 
-func (r scheduleReport) text() string {
+func (r scheduleReport) formatText() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "NICs        %d, %d of them in edges\n", r.NICs, r.Probing)
 	for i, c := range r.Components {
@@ -323,7 +323,7 @@ func (r scheduleReport) text() string {
 	fmt.Fprintf(&b, "fan-in      %d to %d peers a NIC, %.2f on average\n", r.FanIn.Min, r.FanIn.Max, r.FanIn.Mean)
 	fmt.Fprintf(&b, "busiest     %.0f probes/s from one node\n", r.NodeRate)
 	b.WriteString("expected flows over a directed link, probes and replies\n")
-	table(&b, func(w io.Writer) {
+	writeTable(&b, func(w io.Writer) {
 		fmt.Fprintln(w, "  tier\tlinks\tleast\tmean\tthe least is at")
 		for _, c := range r.Coverage {
 			name := strconv.Itoa(c.Tier)
@@ -342,7 +342,7 @@ func (r scheduleReport) text() string {
 	}
 	if len(r.Links) > 0 {
 		b.WriteString("\n")
-		table(&b, func(w io.Writer) {
+		writeTable(&b, func(w io.Writer) {
 			fmt.Fprintln(w, "FLOWS\tTIER\tDIRECTED LINK")
 			for _, l := range r.Links {
 				fmt.Fprintf(w, "%.2f\t%d\t%s->%s\n", l.Flows, l.Tier, l.From, l.To)
@@ -351,7 +351,7 @@ func (r scheduleReport) text() string {
 	}
 	if len(r.Edges) > 0 {
 		b.WriteString("\n")
-		table(&b, func(w io.Writer) {
+		writeTable(&b, func(w io.Writer) {
 			fmt.Fprintln(w, "TIER\tCADENCE\tCLASS\tEDGE")
 			for _, e := range r.Edges {
 				fmt.Fprintf(w, "%d\t%v\t%s\t%s\n", e.Tier, time.Duration(e.CadenceNS), cmp.Or(e.Class, "-"), e.Edge)
@@ -361,15 +361,15 @@ func (r scheduleReport) text() string {
 	return b.String()
 }
 
-// table aligns the cells of rows, which tabs divide.
-func table(b *strings.Builder, rows func(w io.Writer)) {
+// writeTable aligns the cells of rows, which tabs divide.
+func writeTable(b *strings.Builder, rows func(w io.Writer)) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	rows(w)
 	_ = w.Flush() // a Builder takes everything
 }
 
-// explain tells of one edge, one link or one direction of a link.
-func explain(g *fabric.Graph, s *schedule.Schedule, f scheduleFlags) (value any, text string, err error) {
+// explainByName tells of one edge, one link or one direction of a link.
+func explainByName(g *fabric.Graph, s *schedule.Schedule, f scheduleFlags) (value any, text string, err error) {
 	if a, b, ok := fabric.SplitLink(f.explain); ok {
 		return explainLink(g, s, f, []fabric.Direction{{From: a, To: b}, {From: b, To: a}})
 	}
@@ -380,11 +380,11 @@ func explain(g *fabric.Graph, s *schedule.Schedule, f scheduleFlags) (value any,
 		}
 		return explainLink(g, s, f, []fabric.Direction{d})
 	}
-	e, err := fabric.ParseEdge(f.explain)
+	e, err := fabric.ParseFlow(f.explain)
 	if err != nil {
 		return nil, "", err
 	}
-	return explainEdge(g, s, e.Probe())
+	return explainEdge(g, s, e.ProbeFlow())
 }
 
 type oddsReport struct {
@@ -402,7 +402,7 @@ type edgeExplained struct {
 	Replies []oddsReport `json:"replies_cross"`
 }
 
-func explainEdge(g *fabric.Graph, s *schedule.Schedule, want fabric.Edge) (any, string, error) {
+func explainEdge(g *fabric.Graph, s *schedule.Schedule, want fabric.Flow) (any, string, error) {
 	if n := g.NIC(want.Src); n != nil {
 		want.Src = n.ID()
 	}
@@ -414,7 +414,7 @@ func explainEdge(g *fabric.Graph, s *schedule.Schedule, want fabric.Edge) (any, 
 	found := false
 	for i, e := range s.Edges {
 		first := i == 0 || s.Edges[i-1].Src != e.Src || s.Edges[i-1].Dst != e.Dst
-		id := s.ID(e)
+		id := s.FlowID(e)
 		if first && id.Src == want.Src {
 			peers = append(peers, id.Dst)
 		}
@@ -444,7 +444,7 @@ func explainEdge(g *fabric.Graph, s *schedule.Schedule, want fabric.Edge) (any, 
 		from, to string
 		into     *[]oddsReport
 	}{{want.Src, want.Dst, &rep.Probes}, {want.Dst, want.Src, &rep.Replies}} {
-		links, err := schedule.Crossed(g, way.from, way.to)
+		links, err := schedule.CrossedLinks(g, way.from, way.to)
 		if err != nil {
 			return nil, "", err
 		}
@@ -472,7 +472,7 @@ func explainEdge(g *fabric.Graph, s *schedule.Schedule, want fabric.Edge) (any, 
 	return rep, b.String(), nil
 }
 
-func whyEdge(g *fabric.Graph, e fabric.Edge, tier int) string {
+func whyEdge(g *fabric.Graph, e fabric.Flow, tier int) string {
 	a, _ := g.LeafOf(e.Src)
 	b, _ := g.LeafOf(e.Dst)
 	rail := ""
@@ -504,7 +504,7 @@ func explainLink(g *fabric.Graph, s *schedule.Schedule, f scheduleFlags, ways []
 	out := []directionExplained{}
 	var b strings.Builder
 	for _, d := range ways {
-		edges, err := s.Crossing(g, d)
+		edges, err := s.CrossingFlows(g, d)
 		if err != nil {
 			return nil, "", err
 		}

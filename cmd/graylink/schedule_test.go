@@ -86,11 +86,11 @@ func TestScheduleArguments(t *testing.T) {
 func TestMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b bytes.Buffer
-		meanwhile(&b, "counting", func() { time.Sleep(slowAfter - time.Millisecond) })
+		runWithProgress(&b, "counting", func() { time.Sleep(slowAfter - time.Millisecond) })
 		if b.Len() > 0 {
 			t.Errorf("said %q", b.String())
 		}
-		meanwhile(&b, "counting", func() { time.Sleep(2*slowAfter + time.Millisecond) })
+		runWithProgress(&b, "counting", func() { time.Sleep(2*slowAfter + time.Millisecond) })
 		if want := "graylink: counting: 2 s\ngraylink: counting: 4 s\n"; b.String() != want {
 			t.Errorf("said %q, want %q", b.String(), want)
 		}

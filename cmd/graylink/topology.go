@@ -31,10 +31,10 @@ func addTopology(app *kingpin.Application, commands map[string]command) {
 	file := check.Arg("file", "Topology file (YAML).").Required().String()
 	format := check.Flag("format", "Output format.").Default("text").Enum("text", "json")
 	commands[check.FullCommand()] = func(context.Context) error {
-		t, found := fabric.Load(*file)
+		t, found := fabric.LoadTopology(*file)
 		if *format == "json" {
 			if found == nil {
-				found = fabric.Findings{}
+				found = fabric.Problems{}
 			}
 			if err := json.NewEncoder(os.Stdout).Encode(found); err != nil {
 				return fmt.Errorf("writing the findings: %w", err)
@@ -44,7 +44,7 @@ func addTopology(app *kingpin.Application, commands map[string]command) {
 				fmt.Println(f)
 			}
 		}
-		if n := len(found.Errors()); n > 0 {
+		if n := len(found.OnlyErrors()); n > 0 {
 			return exitError{code: 1, err: fmt.Errorf("%s: %d of %d findings are errors", *file, n, len(found))}
 		}
 		if *format == "text" {
@@ -75,7 +75,7 @@ func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
 			if err != nil {
 				return err
 			}
-			client.Transport = demo.Agents(l).Client.Transport
+			client.Transport = demo.LabAgents(l).Client.Transport
 			for _, sw := range l.Topology().Switches {
 				*switches = append(*switches, demo.SwitchURL(sw.Name))
 			}
@@ -125,7 +125,7 @@ func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
 		if len(views) == 0 {
 			return errors.New("no switch answers: there is nothing to write")
 		}
-		t, found := fabric.Discover(views, hosts)
+		t, found := fabric.DiscoverTopology(views, hosts)
 		text, err := yaml.Marshal(t)
 		if err != nil {
 			return fmt.Errorf("writing the topology: %w", err)
@@ -142,7 +142,7 @@ func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
 		for _, f := range append(found, checked...) {
 			fmt.Fprintln(os.Stderr, f)
 		}
-		bad := len(found.Errors()) + len(checked.Errors())
+		bad := len(found.OnlyErrors()) + len(checked.OnlyErrors())
 		fmt.Fprintf(os.Stderr, "%d switches, %d nodes, %d links; %d errors, %d warnings; %d did not answer\n", len(t.Switches), len(t.Nodes), len(t.Links), bad, len(found)+len(checked)-bad, silent)
 		if bad+silent > 0 {
 			return exitError{code: 3}
@@ -167,7 +167,7 @@ func neighbourViews(ctx context.Context, url, httpConfig string, timeout time.Du
 		return nil, err
 	}
 	defer db.Close()
-	told, err := evidence.Neighbours(ctx, evidence.Local(db), time.Now(), nil)
+	told, err := evidence.NeighboursAt(ctx, evidence.NewLocalQuerier(db), time.Now(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", url, err)
 	}
@@ -207,7 +207,7 @@ func getJSON(ctx context.Context, client *http.Client, url string, into any) err
 // loadGraph loads a topology for a command that needs a usable one; its
 // warnings go to standard error.
 func loadGraph(file string) (*fabric.Topology, *fabric.Graph, error) {
-	t, found := fabric.Load(file)
+	t, found := fabric.LoadTopology(file)
 	if err := found.Err(); err != nil {
 		return nil, nil, err
 	}

@@ -33,7 +33,7 @@ func answering(t *testing.T, path string, v any) string {
 
 func TestDiscoverCommand(t *testing.T) {
 	leaf := answering(t, "/api/v1/ports", fabric.SwitchView{Switch: "leaf1", Ports: []fabric.PortView{
-		{Port: "dn1", Up: true, SpeedGbps: 400, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.1.1/24")}, Beyond: []fabric.Beyond{{Address: netip.MustParseAddr("10.0.1.2")}}},
+		{Port: "dn1", Up: true, SpeedGbps: 400, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.1.1/24")}, LearnedAddresses: []fabric.LearnedAddress{{Address: netip.MustParseAddr("10.0.1.2")}}},
 		{Port: "dn2", Up: true, System: "h2", SystemPort: "eth1"},
 		{Port: "up1", Up: true, System: "spine1", SystemPort: "dn1"}}})
 	spine := answering(t, "/api/v1/ports", fabric.SwitchView{Switch: "spine1", Ports: []fabric.PortView{{Port: "dn1", Up: true, System: "leaf1", SystemPort: "up1"}}})
@@ -44,12 +44,12 @@ func TestDiscoverCommand(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
-	topo, found := fabric.Load(file)
+	topo, found := fabric.LoadTopology(file)
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
 	}
 	g := fabric.NewGraph(topo)
-	if g.Peer("h1/eth1") != "leaf1:dn1" || g.Peer("leaf1:up1") != "spine1:dn1" || g.SwitchTier("spine1") != 2 {
+	if g.PeerOf("h1/eth1") != "leaf1:dn1" || g.PeerOf("leaf1:up1") != "spine1:dn1" || g.SwitchTier("spine1") != 2 {
 		text, _ := os.ReadFile(file)
 		t.Errorf("discovered:\n%s", text)
 	}
@@ -100,11 +100,11 @@ func TestDiscoverBySeries(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "t.yaml")
 	_, stderr, code := program(t, "", "topology", "discover", "--prometheus", server(row("leaf1", "dn1", "h1", "eth1"), row("leaf1", "dn2", "h1", "eth2"), row("leaf1", "up1", "spine1", "dn1"), row("spine1", "dn1", "elsewhere", "x")),
 		"--switch", agent, "--node", node, "--output", file)
-	topo, found := fabric.Load(file)
+	topo, found := fabric.LoadTopology(file)
 	if err := found.Err(); err != nil || code != 0 {
 		t.Fatalf("exit code %d, %v: %s", code, err, stderr)
 	}
-	if g := fabric.NewGraph(topo); g.Peer("h1/eth1") != "leaf1:dn1" || g.Peer("leaf1:up1") != "spine1:dn1" {
+	if g := fabric.NewGraph(topo); g.PeerOf("h1/eth1") != "leaf1:dn1" || g.PeerOf("leaf1:up1") != "spine1:dn1" {
 		text, _ := os.ReadFile(file)
 		t.Errorf("discovered:\n%s", text)
 	}

@@ -30,7 +30,7 @@ func addTrace(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("agent", "Base URL of the agent to ask, when there is no --lab.").Default("http://127.0.0.1:9868").StringVar(&t.agent)
 	cmd.Flag("topology", "Topology file that names the hops, when there is no --lab.").StringVar(&t.topology)
 	cmd.Flag("format", "Output format.").Default("text").EnumVar(&t.format, "text", "json")
-	commands[cmd.FullCommand()] = t.run
+	commands[cmd.FullCommand()] = t.runTrace
 }
 
 type traceFlags struct {
@@ -58,12 +58,12 @@ type traced struct {
 	Notes []string         `json:"notes"`
 }
 
-func (t *traceFlags) run(ctx context.Context) error {
-	e := fabric.Edge{Src: t.src, Dst: t.dst, Flow: t.flow, Reply: t.reverse}
-	if _, err := fabric.ParseEdge(e.String()); err != nil {
+func (t *traceFlags) runTrace(ctx context.Context) error {
+	e := fabric.Flow{Src: t.src, Dst: t.dst, Number: t.flow, Reply: t.reverse}
+	if _, err := fabric.ParseFlow(e.String()); err != nil {
 		return err
 	}
-	from, to := e.Ends()
+	from, to := e.Endpoints()
 	agents := analyzer.HTTPAgents{Client: http.DefaultClient, URL: func(string) string { return t.agent }}
 	var g *fabric.Graph
 	switch {
@@ -73,7 +73,7 @@ func (t *traceFlags) run(ctx context.Context) error {
 			return err
 		}
 		g = fabric.NewGraph(l.Topology())
-		agents = demo.Agents(l)
+		agents = demo.LabAgents(l)
 	case t.topology != "":
 		var err error
 		if _, g, err = loadGraph(t.topology); err != nil {
@@ -89,7 +89,7 @@ func (t *traceFlags) run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	traces, err := agents.Trace(ctx, fabric.OwnerOf(from), []string{e.String()})
+	traces, err := agents.TraceFlows(ctx, fabric.OwnerOf(from), []string{e.String()})
 	if err != nil {
 		return err
 	}
@@ -112,16 +112,16 @@ func (t *traceFlags) run(ctx context.Context) error {
 }
 
 // describeTrace names the hops by the topology; without one they have addresses only.
-func describeTrace(g *fabric.Graph, e fabric.Edge, t fabric.Trace) traced {
+func describeTrace(g *fabric.Graph, e fabric.Flow, t fabric.Trace) traced {
 	out := traced{Edge: e.String(), State: t.State, Hops: []tracedHop{}, Notes: append([]string{}, t.Notes...)}
 	var path fabric.Path
 	if g != nil {
-		from, to := e.Ends()
-		r := fabric.Resolve(g, from, to, t)
+		from, to := e.Endpoints()
+		r := fabric.ResolveTrace(g, from, to, t)
 		out.State, path = r.State, r.Path
 		out.Notes = append([]string{}, r.Notes...)
 		for _, c := range r.Candidates {
-			out.Notes = append(out.Notes, "candidate: "+c.Key())
+			out.Notes = append(out.Notes, "candidate: "+c.CanonicalKey())
 		}
 	}
 	for i := range max(len(t.Hops), len(path)) {
@@ -134,7 +134,7 @@ func describeTrace(g *fabric.Graph, e fabric.Edge, t fabric.Trace) traced {
 			if raw.Address.IsValid() {
 				h.Address = raw.Address.String()
 				if g != nil && h.Switch == "" {
-					h.place(g, raw)
+					h.nameSwitch(g, raw)
 				}
 			}
 			h.RTTNS, h.Interface, h.MPLS = raw.RTTNS, raw.Interface, raw.MPLS
@@ -144,9 +144,9 @@ func describeTrace(g *fabric.Graph, e fabric.Edge, t fabric.Trace) traced {
 	return out
 }
 
-// place names the switch that answered, and its port where that is known.
-func (h *tracedHop) place(g *fabric.Graph, raw fabric.RawHop) {
-	end, _ := fabric.Ingress(g, raw)
+// nameSwitch names the switch that answered, and its port where that is known.
+func (h *tracedHop) nameSwitch(g *fabric.Graph, raw fabric.RawHop) {
+	end, _ := fabric.IngressPort(g, raw)
 	if sw, port, ok := fabric.SplitPort(end); ok {
 		h.Switch, h.In = sw, port
 	} else if g.Switch(end) != nil {
@@ -154,8 +154,8 @@ func (h *tracedHop) place(g *fabric.Graph, raw fabric.RawHop) {
 	}
 }
 
-// end is a hop's port as links name it, "" when it is not known.
-func (h *tracedHop) end(port string) string {
+// portID is a hop's port as links name it, "" when it is not known.
+func (h *tracedHop) portID(port string) string {
 	if h.Switch == "" || port == "" {
 		return ""
 	}
@@ -172,16 +172,16 @@ func printTrace(w io.Writer, t traced, from, to string) error {
 	for i, h := range t.Hops {
 		rtt := "*"
 		if h.RTTNS != nil {
-			rtt = classify.Delay(*h.RTTNS)
+			rtt = classify.FormatDelay(*h.RTTNS)
 		}
 		in := h.In
 		if in == "" && h.Interface != nil {
 			in = h.Interface.Name
 		}
-		fmt.Fprintf(tw, "%3d\t%s\t%s\t%s\t%s\t%s\t%s\n", i+1, orStar(h.Switch), orStar(in), orStar(h.Out), orStar(h.Address), rtt, link(behind, h.end(h.In)))
-		behind = h.end(h.Out)
+		fmt.Fprintf(tw, "%3d\t%s\t%s\t%s\t%s\t%s\t%s\n", i+1, orStar(h.Switch), orStar(in), orStar(h.Out), orStar(h.Address), rtt, linkOrStar(behind, h.portID(h.In)))
+		behind = h.portID(h.Out)
 	}
-	fmt.Fprintf(tw, "\t%s\t\t\t\t\t%s\n", to, link(behind, to))
+	fmt.Fprintf(tw, "\t%s\t\t\t\t\t%s\n", to, linkOrStar(behind, to))
 	if err := tw.Flush(); err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func printTrace(w io.Writer, t traced, from, to string) error {
 	return nil
 }
 
-func link(a, b string) string {
+func linkOrStar(a, b string) string {
 	if a == "" || b == "" {
 		return "*"
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 func TestTraceAsText(t *testing.T) {
-	topo, found := fabric.Load("../../deploy/lab/demo.yaml")
+	topo, found := fabric.LoadTopology("../../deploy/lab/demo.yaml")
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -18,7 +18,7 @@ func TestTraceAsText(t *testing.T) {
 		rtt := int64(ttl * 15_200)
 		return fabric.RawHop{TTL: ttl, Address: netip.MustParseAddr(address), RTTNS: &rtt}
 	}
-	edge := fabric.Edge{Src: "h1/eth1", Dst: "h8/eth1"}
+	edge := fabric.Flow{Src: "h1/eth1", Dst: "h8/eth1"}
 	labelled := hop(2, "172.16.17.1")
 	labelled.MPLS = []fabric.Label{{Label: 16001, Bottom: true, TTL: 1}}
 	loopback := hop(2, "172.16.0.1")

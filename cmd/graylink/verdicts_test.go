@@ -56,13 +56,13 @@ var page = []struct {
 // has the one verdict that is right.
 func TestVerdictsPage(t *testing.T) {
 	const file = "../../docs/verdicts.md"
-	topo := clos.Clos(clos.Options{Planes: 2, LeavesPerPod: 4, SpinesPerPod: 3, NICsPerLeaf: 6, NICsPerNode: 2})
+	topo := clos.NewTopology(clos.Options{Planes: 2, LeavesPerPod: 4, SpinesPerPod: 3, NICsPerLeaf: 6, NICsPerNode: 2})
 	var out strings.Builder
 	out.WriteString(verdictsHead)
 	f := incident.NewFabric(topo)
 	for i, p := range page {
-		c := p.scenario.Make(f, uint64(i+1))
-		rep, err := analyzer.Localize(f.Graph, c.Observations, incident.Window)
+		c := p.scenario.MakeCase(f, uint64(i+1))
+		rep, err := analyzer.LocalizeFaults(f.Graph, c.Observations, incident.Window)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -58,9 +58,9 @@ func TestHealthEventsThroughTheCollectorsReceiver(t *testing.T) {
 			go func() { ran <- logs.Run(ctx) }()
 			at := time.Unix(1800000000, 42).UTC()
 			e := nichealth.Event{Agent: nichealth.Agent, IsFatal: true, Message: "Port mlx5_0 port 1: state DOWN", ErrorCode: []string{nichealth.CodeDown},
-				EntitiesImpacted: []nichealth.Entity{nichealth.Port("mlx5_0", 1)}, GeneratedTimestamp: at}
-			record := otlp.Event{Name: nichealth.Name, At: at, Observed: at.Add(time.Second), Level: e.Level(), Text: e.Message, Attributes: e.Attributes()}
-			logs.Offer(record.Record())
+				EntitiesImpacted: []nichealth.Entity{nichealth.PortEntity("mlx5_0", 1)}, GeneratedTimestamp: at}
+			record := otlp.Event{Name: nichealth.Name, At: at, Observed: at.Add(time.Second), Level: e.LogLevel(), Text: e.Message, Attributes: e.LogAttributes()}
+			logs.Offer(record.LogRecord())
 			for end := time.Now().Add(30 * time.Second); sink.LogRecordCount() == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			}
 			cancel()

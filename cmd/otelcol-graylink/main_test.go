@@ -169,9 +169,9 @@ func until(t *testing.T, what string, ok func() bool) {
 func TestPrometheusScrapesTheCollector(t *testing.T) {
 	prometheus, promtool := need(t, "prometheus"), need(t, "promtool")
 	f := ibtest.Start(t, ibtest.FatTree(4, 2, 2), ibtest.Options{})
-	f.Change(`Unlink "leaf0"[2]`) // a port whose counters only the console changes
-	f.Console(`PerformanceSet "leaf0"[2] PortCountersExtended.PortXmitData=1099511627776`)
-	f.Console(`PerformanceSet "leaf0"[2] PortCounters.SymbolErrorCounter=123`)
+	f.ChangeAndWait(`Unlink "leaf0"[2]`) // a port whose counters only the console changes
+	f.RunConsole(`PerformanceSet "leaf0"[2] PortCountersExtended.PortXmitData=1099511627776`)
+	f.RunConsole(`PerformanceSet "leaf0"[2] PortCounters.SymbolErrorCounter=123`)
 
 	dir, metrics, web := t.TempDir(), freePort(t), freePort(t)
 	write := func(name, text string) string {
@@ -189,7 +189,7 @@ exporters:
 service:
   pipelines: {metrics: {receivers: [ibfabric], exporters: [prometheus]}}
   telemetry: {metrics: {level: none}, logs: {level: warn}}
-`, f.Socket(), metrics)))
+`, f.SocketName(), metrics)))
 	run(t, "X=", prometheus, "--config.file", write("prometheus.yml", fmt.Sprintf(`
 global: {scrape_interval: 1s}
 scrape_configs: [{job_name: otelcol, static_configs: [{targets: ["%s"]}]}]

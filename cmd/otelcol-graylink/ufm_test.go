@@ -25,12 +25,12 @@ func TestUFMInBothPipelines(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Put("/ufmRestV3"+path, string(text))
+		s.SetBody("/ufmRestV3"+path, string(text))
 	}
-	s.PutJSON("/app/ufm_version", map[string]string{"ufm_release_version": "6.24.1"})
-	s.PutJSON("/app/unhealthy_ports", []string{})
-	s.PutJSON("/app/events", []string{})
-	s.PutJSON("/app/alarms", []map[string]any{{"id": 1, "name": "Module status FAULT", "event_type": 394, "severity": "Critical", "object_name": "0002c90300f172a0", "reason": "fatal"}})
+	s.SetJSON("/app/ufm_version", map[string]string{"ufm_release_version": "6.24.1"})
+	s.SetJSON("/app/unhealthy_ports", []string{})
+	s.SetJSON("/app/events", []string{})
+	s.SetJSON("/app/alarms", []map[string]any{{"id": 1, "name": "Module status FAULT", "event_type": 394, "severity": "Critical", "object_name": "0002c90300f172a0", "reason": "fatal"}})
 
 	address, scrape, dir := freePort(t), freePort(t), t.TempDir()
 	sink := logsSink(t, "grpc", address)
@@ -62,7 +62,7 @@ service:
 		return out
 	}
 	until(t, "the alarm is told", func() bool { return names()["ufm.alarm fatal"] > 0 })
-	s.PutJSON("/app/events", []map[string]any{{"id": 5, "name": "Link is Down", "event_type": "329", "type": "IBPort", "severity": "Warning", "timestamp": "2024-05-28 08:03:05",
+	s.SetJSON("/app/events", []map[string]any{{"id": 5, "name": "Link is Down", "event_type": "329", "type": "IBPort", "severity": "Warning", "timestamp": "2024-05-28 08:03:05",
 		"object_name": "0002c90300f172a0_1", "description": "Link went down: x"}})
 	until(t, "the event is told", func() bool { return names()["ufm.event Link went down: x"] > 0 })
 	var page string
@@ -85,7 +85,7 @@ service:
 		}
 	}
 	inventories := 0
-	for _, asked := range s.Asked() {
+	for _, asked := range s.RequestURIs() {
 		if strings.HasSuffix(asked, "/resources/ports") {
 			inventories++
 		}

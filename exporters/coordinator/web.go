@@ -45,8 +45,8 @@ func Handler(c *coordinator.Coordinator, keeper *pki.Keeper, policy *webaccess.P
 			fmt.Fprintln(w, done)
 		}))
 	}
-	act("/-/reload", "reloaded", policy.Reload, c.Reload)
-	act("/api/v1/keys/rotate", "the rotation has begun", policy.Admin, c.RotateKeys)
+	act("/-/reload", "reloaded", policy.ReloadHandler, c.Reload)
+	act("/api/v1/keys/rotate", "the rotation has begun", policy.AdminHandler, c.RotateKeys)
 	answer := func(w http.ResponseWriter, v any) {
 		w.Header().Set("Content-Type", "application/json")
 		enc := json.NewEncoder(w)
@@ -61,7 +61,7 @@ func Handler(c *coordinator.Coordinator, keeper *pki.Keeper, policy *webaccess.P
 			http.Error(w, "the registry is not whole yet: not all nodes have come, and the time for it is not over", http.StatusServiceUnavailable)
 			return
 		}
-		answer(w, groups(targets))
+		answer(w, targetGroups(targets))
 	})
 	mux.HandleFunc("GET /api/v1/agents", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, map[string]any{"agents": c.Agents()})
@@ -69,7 +69,7 @@ func Handler(c *coordinator.Coordinator, keeper *pki.Keeper, policy *webaccess.P
 	mux.HandleFunc("GET /api/v1/clocks", func(w http.ResponseWriter, _ *http.Request) { answer(w, c.Clocks()) })
 	mux.HandleFunc("GET /api/v1/schedule", func(w http.ResponseWriter, r *http.Request) {
 		node := r.URL.Query().Get("node")
-		sum, edges, ok := c.Scheduled(node)
+		sum, edges, ok := c.ScheduleOf(node)
 		if !ok {
 			http.Error(w, "there is no schedule yet", http.StatusServiceUnavailable)
 			return
@@ -88,16 +88,16 @@ func Handler(c *coordinator.Coordinator, keeper *pki.Keeper, policy *webaccess.P
 	return mux
 }
 
-// group is a target group of Prometheus' HTTP service discovery.
-type group struct {
+// targetGroup is a target group of Prometheus' HTTP service discovery.
+type targetGroup struct {
 	Targets []string          `json:"targets"`
 	Labels  map[string]string `json:"labels"`
 }
 
-func groups(targets []coordinator.Target) []group {
-	out := make([]group, len(targets))
+func targetGroups(targets []coordinator.Target) []targetGroup {
+	out := make([]targetGroup, len(targets))
 	for i, t := range targets {
-		out[i] = group{[]string{t.Address}, map[string]string{"__scheme__": t.Scheme, "__meta_graylink_node": t.Node,
+		out[i] = targetGroup{[]string{t.Address}, map[string]string{"__scheme__": t.Scheme, "__meta_graylink_node": t.Node,
 			"__meta_graylink_version": t.Software, "__meta_graylink_connected": fmt.Sprint(t.Connected)}}
 	}
 	return out

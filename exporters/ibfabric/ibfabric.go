@@ -41,7 +41,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect tells what is known now. The samples have no times of their own: what
 // is too old to be told is not there.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	for _, p := range c.agent.Points(c.now()) {
+	for _, p := range c.agent.CollectPoints(c.now()) {
 		desc := c.descs[p.Family]
 		switch {
 		case !p.Counter:
@@ -54,8 +54,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Handler serves /metrics, /-/healthy and /-/ready.
-func Handler(a *ibagent.Agent) http.Handler {
+// NewHandler serves /metrics, /-/healthy and /-/ready.
+func NewHandler(a *ibagent.Agent) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(NewCollector(a, time.Now), version.NewCollector("graylink_ib"),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -66,7 +66,7 @@ func Handler(a *ibagent.Agent) http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("healthy\n")) })
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
-		if err := a.Ready(); err != nil {
+		if err := a.CheckReady(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}

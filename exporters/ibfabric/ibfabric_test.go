@@ -18,9 +18,9 @@ import (
 
 // start runs an agent, delegator and sampler, on a fabric until its ports are read.
 func start(t *testing.T, f *madsim.Fabric) *ibagent.Agent {
-	c := ibagent.Defaults()
+	c := ibagent.DefaultConfig()
 	c.Name, c.Interval = "s", 200*time.Millisecond
-	a, err := ibagent.Start(c, func(string) (ibmad.Transport, error) { return f.Attach("h0"), nil }, slog.New(slog.DiscardHandler))
+	a, err := ibagent.Start(c, func(string) (ibmad.Transport, error) { return f.AttachTransport("h0"), nil }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func start(t *testing.T, f *madsim.Fabric) *ibagent.Agent {
 	})
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		n := 0
-		for _, p := range a.Points(time.Now()) {
+		for _, p := range a.CollectPoints(time.Now()) {
 			if strings.HasSuffix(p.Name, "_port_receive_rate_bytes_per_second") {
 				n++
 			}
@@ -72,9 +72,9 @@ func value(t *testing.T, families map[string]*dto.MetricFamily, name string, lab
 
 func TestSeries(t *testing.T) {
 	f := madsim.FatTree(2, 2, 2, madsim.Options{})
-	f.Put("leaf0", 1, ibmad.AttrPortCountersExtended, "PortXmitData", 0, 1000)
-	f.Put("leaf0", 1, ibmad.AttrPortCountersExtended, "SymbolErrorCounter", 0, 77)
-	f.Put("h1", 1, ibmad.AttrPortRcvErrorDetails, "PortLoopingErrors", 0, 65535)
+	f.SetCounter("leaf0", 1, ibmad.AttrPortCountersExtended, "PortXmitData", 0, 1000)
+	f.SetCounter("leaf0", 1, ibmad.AttrPortCountersExtended, "SymbolErrorCounter", 0, 77)
+	f.SetCounter("h1", 1, ibmad.AttrPortRcvErrorDetails, "PortLoopingErrors", 0, 65535)
 	families := gather(t, start(t, f))
 
 	m, ok := value(t, families, "fabric_switch_port_transmit_bytes_total", "port=1", "switch=leaf0")

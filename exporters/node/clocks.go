@@ -16,12 +16,12 @@ import (
 
 // exchanger is the probe engine as far as clocks are concerned.
 type exchanger interface {
-	Exchanges(yield func(id clocksync.PairID, dir int, sent, received int64))
-	Relate(map[clocksync.PairID]clocksync.Relation)
+	DrainExchanges(yield func(id clocksync.PairID, dir int, sent, received int64))
+	SetRelations(map[clocksync.PairID]clocksync.Relation)
 	SetClockBound(nic string, bound time.Duration, known bool)
 	Config() *probe.Config
-	Clocks(yield func(nic string, k clocksync.Kind, width int64))
-	Watched(yield func(clocksync.Witness))
+	ClockKinds(yield func(nic string, k clocksync.Kind, width int64))
+	ClockWitnesses(yield func(clocksync.Witness))
 	Now() time.Time
 }
 
@@ -36,26 +36,26 @@ type clocks struct {
 	report func([]byte) // to the coordinator, if it is there; called with mu held
 	steer  *steering    // nil: nobody steers the system clock by what is known here
 
-	mu       sync.Mutex
-	pairs    map[clocksync.PairID]*clocksync.Pair
-	follower *clocksync.Follower
-	related  map[clocksync.PairID]clocksync.Relation
-	whole    map[string]float64        // by clock: whole seconds off the frame, when that was known first
-	kinds    map[string]clocksync.Kind // by NIC: whose clock stamps
-	frame    uint64
-	buffer   []byte
-	at       time.Duration // of the last turn
-	now      int64
-	latest   time.Duration // that anything was done
-	seen     []clocksync.Witness
+	mu           sync.Mutex
+	pairs        map[clocksync.PairID]*clocksync.Pair
+	follower     *clocksync.Follower
+	related      map[clocksync.PairID]clocksync.Relation
+	wholeSeconds map[string]float64        // by clock: whole seconds off the frame, when that was known first
+	kinds        map[string]clocksync.Kind // by NIC: whose clock stamps
+	frame        uint64
+	buffer       []byte
+	endMono      time.Duration // of the last turn
+	endWall      int64
+	latestMono   time.Duration // that anything was done
+	witnesses    []clocksync.Witness
 }
 
-// lookEvery is how often it is asked what edges saw of clocks that move.
-const lookEvery = 100 * time.Millisecond
+// witnessEvery is how often it is asked what edges saw of clocks that move.
+const witnessEvery = 100 * time.Millisecond
 
 func newClocks(node string, e exchanger, bend *probe.Bend, report func([]byte), log *slog.Logger) *clocks {
 	return &clocks{node: node, engine: e, bend: bend, log: log, report: report, pairs: map[clocksync.PairID]*clocksync.Pair{},
-		follower: clocksync.NewFollower(), related: map[clocksync.PairID]clocksync.Relation{}, whole: map[string]float64{}, kinds: map[string]clocksync.Kind{}}
+		follower: clocksync.NewFollower(), related: map[clocksync.PairID]clocksync.Relation{}, wholeSeconds: map[string]float64{}, kinds: map[string]clocksync.Kind{}}
 }
 
 // run ends a window whenever one is full.
@@ -63,88 +63,88 @@ func (c *clocks) run(ctx context.Context) {
 	base := c.engine.Now()
 	tick := time.NewTicker(clocksync.Window)
 	defer tick.Stop()
-	look := time.NewTicker(lookEvery)
+	look := time.NewTicker(witnessEvery)
 	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-look.C:
-			c.look(c.engine.Now().Sub(base))
+			c.checkWitnesses(c.engine.Now().Sub(base))
 		case <-tick.C:
 			now := c.engine.Now()
-			wall, mono := c.bend.At(now.UnixNano()), now.Sub(base)
-			c.turn(wall, mono)
+			wall, mono := c.bend.BentTime(now.UnixNano()), now.Sub(base)
+			c.closeWindow(wall, mono)
 			if c.steer != nil {
-				c.steer.offer(ctx, c.system(), wall, mono)
+				c.steer.processWindow(ctx, c.systemStatus(), wall, mono)
 			}
 		}
 	}
 }
 
-// turn ends a window at a time of the system's clock.
-func (c *clocks) turn(now int64, mono time.Duration) {
+// closeWindow ends a window at a time of the system's clock.
+func (c *clocks) closeWindow(now int64, mono time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at, c.now, c.latest = mono, now, mono
-	c.watch()
-	c.engine.Exchanges(func(id clocksync.PairID, dir int, sent, received int64) {
+	c.endMono, c.endWall, c.latestMono = mono, now, mono
+	c.collectWitnesses()
+	c.engine.DrainExchanges(func(id clocksync.PairID, dir int, sent, received int64) {
 		p := c.pairs[id]
 		if p == nil {
 			p = clocksync.NewPair(id.Kind)
 			c.pairs[id] = p
 		}
 		if dir == 0 {
-			p.Forward(sent, received)
+			p.AddForward(sent, received)
 		} else {
-			p.Reverse(sent, received)
+			p.AddReverse(sent, received)
 		}
 	})
-	c.forget()
+	c.dropUnprobedPairs()
 	r := clocksync.Report{Node: c.node, End: now, Pairs: make([]clocksync.PairEstimate, 0, len(c.pairs))}
 	for id, p := range c.pairs {
-		if hint, sigma, ok := c.follower.Hint(id, now, mono); ok {
-			p.Hint(hint, sigma)
+		if hint, sigma, ok := c.follower.MapHint(id, now, mono); ok {
+			p.SetHint(hint, sigma)
 		}
-		e := p.Close(now)
-		c.follower.Estimated(id, e, mono)
+		e := p.CloseWindow(now)
+		c.follower.AddEstimate(id, e, mono)
 		// What a clock did within the window is for the next one to tell.
-		if e.Quality != clocksync.None && !c.follower.Spoilt(id, mono) {
+		if e.Quality != clocksync.None && !c.follower.WindowSpoilt(id, mono) {
 			r.Pairs = append(r.Pairs, clocksync.PairEstimate{ID: id, Estimate: e})
 		}
 	}
-	c.relate()
+	c.updateRelations()
 	// A NIC's own clock is told as the system's, as well as both can be read.
-	c.engine.Clocks(func(nic string, k clocksync.Kind, width int64) {
+	c.engine.ClockKinds(func(nic string, k clocksync.Kind, width int64) {
 		if k == clocksync.Hardware {
 			r.Joins = append(r.Joins, clocksync.Join{A: c.node, B: nic, Ref: now, Width: width})
 		}
 	})
 	if len(c.pairs) > 0 {
-		c.buffer = r.Append(c.buffer[:0])
+		c.buffer = r.AppendTo(c.buffer[:0])
 		c.report(c.buffer)
 	}
 }
 
-// look takes less for known than before if clocks are seen to move.
-func (c *clocks) look(mono time.Duration) {
+// checkWitnesses takes less for known than before if clocks are seen to move.
+func (c *clocks) checkWitnesses(mono time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.latest = mono
-	if c.watch() {
-		c.relate()
+	c.latestMono = mono
+	if c.collectWitnesses() {
+		c.updateRelations()
 	}
 }
 
-// watch hears what edges saw, and says whether less is known by it.
-func (c *clocks) watch() bool {
-	c.seen = c.seen[:0]
-	c.engine.Watched(func(w clocksync.Witness) { c.seen = append(c.seen, w) })
-	return c.follower.Witnessed(c.seen, c.latest)
+// collectWitnesses hears what edges saw, and says whether less is known by it.
+func (c *clocks) collectWitnesses() bool {
+	c.witnesses = c.witnesses[:0]
+	c.engine.ClockWitnesses(func(w clocksync.Witness) { c.witnesses = append(c.witnesses, w) })
+	return c.follower.ApplyWitnesses(c.witnesses, c.latestMono)
 }
 
-// forget drops pairs of edges that are probed no more.
-func (c *clocks) forget() {
+// dropUnprobedPairs drops pairs of edges that are probed no more.
+func (c *clocks) dropUnprobedPairs() {
 	cfg := c.engine.Config()
 	known := make(map[clocksync.PairID]bool, len(cfg.Edges))
 	for i := range cfg.Edges {
@@ -157,27 +157,27 @@ func (c *clocks) forget() {
 			delete(c.pairs, id)
 		}
 	}
-	c.follower.Forget(keep)
+	c.follower.ForgetPairs(keep)
 }
 
-// relate tells the engine what is known now.
-func (c *clocks) relate() {
+// updateRelations tells the engine what is known now.
+func (c *clocks) updateRelations() {
 	clear(c.related)
 	for id := range c.pairs {
-		if r, ok := c.follower.Relation(id, c.now, c.at); ok {
+		if r, ok := c.follower.RelationFor(id, c.endWall, c.endMono); ok {
 			c.related[id] = r
 		}
 	}
-	c.engine.Relate(c.related)
-	c.engine.Clocks(func(nic string, k clocksync.Kind, _ int64) { c.kinds[nic] = k })
+	c.engine.SetRelations(c.related)
+	c.engine.ClockKinds(func(nic string, k clocksync.Kind, _ int64) { c.kinds[nic] = k })
 	for nic := range c.kinds {
-		s := c.status(nic)
+		s := c.clockStatus(nic)
 		c.engine.SetClockBound(nic, time.Duration(s.Bound+s.Allowance), s.Known)
 	}
 }
 
-// updated takes what the coordinator said.
-func (c *clocks) updated(update []byte) {
+// applyUpdate takes what the coordinator said.
+func (c *clocks) applyUpdate(update []byte) {
 	u, err := clocksync.ParseUpdate(update)
 	if err != nil {
 		c.log.Warn("clock update", "err", err)
@@ -185,35 +185,35 @@ func (c *clocks) updated(update []byte) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.watch()
-	c.follower.Updated(u, c.latest)
+	c.collectWitnesses()
+	c.follower.ApplyUpdate(u, c.latestMono)
 	if u.Frame != c.frame {
 		c.frame = u.Frame
-		clear(c.whole)
+		clear(c.wholeSeconds)
 	}
-	c.relate()
+	c.updateRelations()
 }
 
-// status is what is known of the clock that stamps at a NIC.
-func (c *clocks) status(nic string) clocksync.Status {
-	return c.follower.Status(clocksync.ClockOf(nic, c.kinds[nic]), c.now, c.at)
+// clockStatus is what is known of the clock that stamps at a NIC.
+func (c *clocks) clockStatus(nic string) clocksync.Status {
+	return c.follower.StatusOf(clocksync.ClockOf(nic, c.kinds[nic]), c.endWall, c.endMono)
 }
 
-// system is what is known of the system clock at the end of the last window.
-func (c *clocks) system() clocksync.Status {
+// systemStatus is what is known of the system clock at the end of the last window.
+func (c *clocks) systemStatus() clocksync.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.follower.Status(c.node, c.now, c.at)
+	return c.follower.StatusOf(c.node, c.endWall, c.endMono)
 }
 
-// own lists what is known of the clocks that stamp at the node's NICs.
-func (c *clocks) own() []ownClockJSON {
+// listOwnClocks lists what is known of the clocks that stamp at the node's NICs.
+func (c *clocks) listOwnClocks() []ownClockJSON {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := make([]ownClockJSON, 0, len(c.kinds))
 	for _, nic := range slices.Sorted(maps.Keys(c.kinds)) {
-		s := c.status(nic)
-		j := ownClockJSON{NIC: nic, State: s.State.String(), Frame: s.Frame, Ref: c.now}
+		s := c.clockStatus(nic)
+		j := ownClockJSON{NIC: nic, State: s.State.String(), Frame: s.Frame, Ref: c.endWall}
 		if s.Known {
 			j.Offset, j.Rate, j.Bound, j.Allowance = &s.Offset, s.Drift, s.Bound, s.Allowance
 		}
@@ -222,8 +222,8 @@ func (c *clocks) own() []ownClockJSON {
 	return out
 }
 
-// relations lists how edges are placed now.
-func (c *clocks) relations() []relationJSON {
+// listRelations lists how edges are placed now.
+func (c *clocks) listRelations() []relationJSON {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := make([]relationJSON, 0, len(c.related))
@@ -242,23 +242,23 @@ func (c *clocks) relations() []relationJSON {
 // clockView is a NIC's clock for those who read.
 type clockView struct {
 	clocksync.Status
-	Whole float64 // seconds of the offset that are whole, as they were at first
+	WholeSeconds float64 // seconds of the offset that are whole, as they were at first
 }
 
-// view is what is known of the clock that stamps at a NIC; ok is false before the
+// viewOf is what is known of the clock that stamps at a NIC; ok is false before the
 // first window has ended.
-func (c *clocks) view(nic string) (v clockView, ok bool) {
+func (c *clocks) viewOf(nic string) (v clockView, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.now == 0 {
+	if c.endWall == 0 {
 		return v, false
 	}
-	v.Status = c.status(nic)
+	v.Status = c.clockStatus(nic)
 	if v.Known {
-		if _, had := c.whole[nic]; !had {
-			c.whole[nic] = math.Round(float64(v.Offset) / 1e9)
+		if _, had := c.wholeSeconds[nic]; !had {
+			c.wholeSeconds[nic] = math.Round(float64(v.Offset) / 1e9)
 		}
-		v.Whole = c.whole[nic]
+		v.WholeSeconds = c.wholeSeconds[nic]
 	}
 	return v, true
 }

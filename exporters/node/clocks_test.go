@@ -22,7 +22,7 @@ type wires struct {
 
 func (w *wires) far(t int64) int64 { return t + 1e9 + (t-1e18)/50000 }
 
-func (w *wires) Exchanges(yield func(id clocksync.PairID, dir int, sent, received int64)) {
+func (w *wires) DrainExchanges(yield func(id clocksync.PairID, dir int, sent, received int64)) {
 	for _, e := range w.edges {
 		id := clocksync.PairID{Src: e.Src, Dst: e.Dst, Flow: e.Flow, Kind: w.kind}
 		for t := w.from; t < w.to; t += 10e6 {
@@ -34,7 +34,7 @@ func (w *wires) Exchanges(yield func(id clocksync.PairID, dir int, sent, receive
 	w.from = w.to
 }
 
-func (w *wires) Relate(r map[clocksync.PairID]clocksync.Relation) {
+func (w *wires) SetRelations(r map[clocksync.PairID]clocksync.Relation) {
 	w.related = map[clocksync.PairID]clocksync.Relation{}
 	for id, v := range r {
 		w.related[id] = v
@@ -52,13 +52,13 @@ func (w *wires) Now() time.Time { return time.Unix(0, w.to) }
 
 func (w *wires) Config() *probe.Config { return &probe.Config{Edges: w.edges} }
 
-func (w *wires) Watched(yield func(clocksync.Witness)) {
+func (w *wires) ClockWitnesses(yield func(clocksync.Witness)) {
 	for _, s := range w.seen {
 		yield(s)
 	}
 }
 
-func (w *wires) Clocks(yield func(nic string, k clocksync.Kind, width int64)) {
+func (w *wires) ClockKinds(yield func(nic string, k clocksync.Kind, width int64)) {
 	yield("h1/eth1", w.kind, 800)
 }
 
@@ -74,14 +74,14 @@ func TestClocksRelateAndReport(t *testing.T) {
 		}
 		reports = append(reports, r)
 	}, slog.New(slog.DiscardHandler))
-	if _, ok := c.view("h1/eth1"); ok {
+	if _, ok := c.viewOf("h1/eth1"); ok {
 		t.Error("a view before the first window")
 	}
 	second := 0
 	turn := func() {
 		second++
 		w.to = 1e18 + int64(second)*1e9
-		c.turn(w.to, time.Duration(second)*time.Second)
+		c.closeWindow(w.to, time.Duration(second)*time.Second)
 	}
 	id := clocksync.PairID{Src: "h1/eth1", Dst: "h2/eth1"}
 	for range 5 {
@@ -89,10 +89,10 @@ func TestClocksRelateAndReport(t *testing.T) {
 	}
 	truth := w.far(w.to) - w.to
 	r, ok := w.related[id]
-	if !ok || math.Abs(float64(r.At(w.to)-truth)) > 500 {
-		t.Errorf("by the pair alone h2 is %d ns ahead (%v), want %d", r.At(w.to), ok, truth)
+	if !ok || math.Abs(float64(r.OffsetAt(w.to)-truth)) > 500 {
+		t.Errorf("by the pair alone h2 is %d ns ahead (%v), want %d", r.OffsetAt(w.to), ok, truth)
 	}
-	if v, ok := c.view("h1/eth1"); !ok || v.State != clocksync.Converging || v.Known || len(w.bounds) != 0 {
+	if v, ok := c.viewOf("h1/eth1"); !ok || v.State != clocksync.Converging || v.Known || len(w.bounds) != 0 {
 		t.Errorf("before the coordinator spoke: %+v %v, bounds %v", v, ok, w.bounds)
 	}
 	last := reports[len(reports)-1]
@@ -103,31 +103,31 @@ func TestClocksRelateAndReport(t *testing.T) {
 	u := clocksync.Update{Frame: 3, Relative: true, Maps: []clocksync.ClockMap{
 		{Clock: "h1", Map: clocksync.Map{State: clocksync.Locked, Ref: w.to, Offset: 4e9 + 250e6, Sigma: 20, Allowance: 60, Steps: 1}},
 		{Clock: "h2", Map: clocksync.Map{State: clocksync.Locked, Ref: w.far(w.to), Offset: 4e9 + 250e6 - truth, Rate: -20e-6, Sigma: 20, Allowance: 60}}}}
-	c.updated(u.Append(nil))
-	if r := w.related[id]; math.Abs(float64(r.At(w.to)-truth)) > 1 || r.Bound < 200+120 || r.Bound > 2000 {
+	c.applyUpdate(u.AppendTo(nil))
+	if r := w.related[id]; math.Abs(float64(r.OffsetAt(w.to)-truth)) > 1 || r.Bound < 200+120 || r.Bound > 2000 {
 		t.Errorf("by the maps: %+v, want %d ns and both bounds", r, truth)
 	}
 	if b := w.bounds["h1/eth1"]; b < 160 || b > time.Microsecond {
 		t.Errorf("packets say a bound of %v", b)
 	}
-	v, _ := c.view("h1/eth1")
-	if v.State != clocksync.Locked || v.Offset != -4.25e9 || v.Whole != -4 || v.Steps != 1 {
+	v, _ := c.viewOf("h1/eth1")
+	if v.State != clocksync.Locked || v.Offset != -4.25e9 || v.WholeSeconds != -4 || v.Steps != 1 {
 		t.Errorf("view %+v, want 4.25 s behind the frame, 4 of them whole", v)
 	}
-	if got := c.relations(); len(got) != 1 || got[0].Edge != "h1/eth1>h2/eth1#0" || got[0].Timestamp != "kernel" {
+	if got := c.listRelations(); len(got) != 1 || got[0].Edge != "h1/eth1>h2/eth1#0" || got[0].Timestamp != "kernel" {
 		t.Errorf("relations %+v", got)
 	}
 
-	c.updated([]byte("no update")) // is told of in the log, and changes nothing
+	c.applyUpdate([]byte("no update")) // is told of in the log, and changes nothing
 	for range 6 {
 		turn()
 	}
-	if v, _ := c.view("h1/eth1"); v.State != clocksync.Holdover {
+	if v, _ := c.viewOf("h1/eth1"); v.State != clocksync.Holdover {
 		t.Errorf("six silent seconds later: %v, want holdover", v.State)
 	}
 	truth = w.far(w.to) - w.to
-	if r := w.related[id]; math.Abs(float64(r.At(w.to)-truth)) > 500 {
-		t.Errorf("without a coordinator h2 is %d ns ahead, want %d", r.At(w.to), truth)
+	if r := w.related[id]; math.Abs(float64(r.OffsetAt(w.to)-truth)) > 500 {
+		t.Errorf("without a coordinator h2 is %d ns ahead, want %d", r.OffsetAt(w.to), truth)
 	}
 
 	w.edges = nil
@@ -152,34 +152,34 @@ func TestClocksThatMove(t *testing.T) {
 	turn := func() {
 		second++
 		w.to = 1e18 + int64(second)*1e9
-		c.turn(w.to, time.Duration(second)*time.Second)
+		c.closeWindow(w.to, time.Duration(second)*time.Second)
 	}
 	update := func() {
 		u := clocksync.Update{Frame: 3, Maps: []clocksync.ClockMap{{Clock: "h1", Map: clocksync.Map{State: clocksync.Locked, Ref: w.to, Sigma: 20, Allowance: 60, Steps: 1}}}}
 		for peer := range ids {
 			u.Maps = append(u.Maps, clocksync.ClockMap{Clock: peer, Map: clocksync.Map{State: clocksync.Locked, Ref: w.far(w.to), Offset: w.to - w.far(w.to), Rate: -20e-6, Sigma: 20}})
 		}
-		c.updated(u.Append(nil))
+		c.applyUpdate(u.AppendTo(nil))
 	}
 	saw := func(edges, moved int) {
 		w.seen = nil
 		for i, peer := range []string{"h2", "h3", "h4"}[:edges] {
 			w.seen = append(w.seen, clocksync.Witness{ID: ids[peer], By: -1e6, Moved: i < moved})
 		}
-		c.look(time.Duration(second)*time.Second + 300*time.Millisecond)
+		c.checkWitnesses(time.Duration(second)*time.Second + 300*time.Millisecond)
 	}
 	for range 4 {
 		turn()
 	}
 	update()
 	saw(3, 0)
-	if v, _ := c.view("h1/eth1"); v.State != clocksync.Locked || len(w.related) != 3 || len(w.bounds) != 1 {
+	if v, _ := c.viewOf("h1/eth1"); v.State != clocksync.Locked || len(w.related) != 3 || len(w.bounds) != 1 {
 		t.Fatalf("at first: %v, %d edges related, bounds %v", v.State, len(w.related), w.bounds)
 	}
 
 	// One of three: that peer's clock, or its path's.
 	saw(3, 1)
-	if v, _ := c.view("h1/eth1"); v.State != clocksync.Locked || !v.Known || len(w.related) != 2 {
+	if v, _ := c.viewOf("h1/eth1"); v.State != clocksync.Locked || !v.Known || len(w.related) != 2 {
 		t.Errorf("h2 moved: %v, %d edges related", v.State, len(w.related))
 	}
 	if _, ok := w.related[ids["h2"]]; ok {
@@ -203,10 +203,10 @@ func TestClocksThatMove(t *testing.T) {
 
 	// Two of three: the node's own clock.
 	saw(3, 2)
-	if v, _ := c.view("h1/eth1"); v.State != clocksync.Converging || v.Known || !v.Counted || v.Steps != 1 || len(w.related) != 0 || len(w.bounds) != 0 {
+	if v, _ := c.viewOf("h1/eth1"); v.State != clocksync.Converging || v.Known || !v.Counted || v.Steps != 1 || len(w.related) != 0 || len(w.bounds) != 0 {
 		t.Errorf("its own clock moved: %+v, %d edges related, bounds %v", v, len(w.related), w.bounds)
 	}
-	if own := c.own(); len(own) != 1 || own[0].Offset != nil || own[0].State != "converging" {
+	if own := c.listOwnClocks(); len(own) != 1 || own[0].Offset != nil || own[0].State != "converging" {
 		t.Errorf("tells of its clock %+v", own)
 	}
 	saw(3, 0)
@@ -217,15 +217,15 @@ func TestClocksThatMove(t *testing.T) {
 	update()
 	turn()
 	update()
-	if v, _ := c.view("h1/eth1"); v.State != clocksync.Converging {
+	if v, _ := c.viewOf("h1/eth1"); v.State != clocksync.Converging {
 		t.Errorf("1.7 s later: %v", v.State)
 	}
 	turn()
 	update()
-	if v, _ := c.view("h1/eth1"); v.State != clocksync.Locked || !v.Known || len(w.related) != 3 || len(report.Pairs) != 3 {
+	if v, _ := c.viewOf("h1/eth1"); v.State != clocksync.Locked || !v.Known || len(w.related) != 3 || len(report.Pairs) != 3 {
 		t.Errorf("2.7 s later: %v, %d edges related, %d pairs told of", v.State, len(w.related), len(report.Pairs))
 	}
-	if own := c.own(); len(own) != 1 || own[0].Offset == nil || own[0].Ref != w.to {
+	if own := c.listOwnClocks(); len(own) != 1 || own[0].Offset == nil || own[0].Ref != w.to {
 		t.Errorf("tells of its clock %+v", own)
 	}
 }
@@ -236,11 +236,11 @@ func TestClocksJoinANICsOwn(t *testing.T) {
 	w := &wires{edges: []probe.EdgeConfig{{Src: "h1/eth1", Dst: "h2/eth1", Cadence: 10 * time.Millisecond}}, kind: clocksync.Hardware, from: 1e18, to: 1e18 + 1e9, bounds: map[string]time.Duration{}}
 	var report *clocksync.Report
 	c := newClocks("h1", w, nil, func(b []byte) { report, _ = clocksync.ParseReport(b) }, slog.New(slog.DiscardHandler))
-	c.turn(w.to, time.Second)
+	c.closeWindow(w.to, time.Second)
 	if report == nil || len(report.Joins) != 1 || report.Joins[0] != (clocksync.Join{A: "h1", B: "h1/eth1", Ref: w.to, Width: 800}) {
 		t.Errorf("report %+v, want the NIC's clock joined to the system's by a reading 800 ns wide", report)
 	}
-	if got := c.relations(); len(got) != 1 || got[0].Timestamp != "hardware" {
+	if got := c.listRelations(); len(got) != 1 || got[0].Timestamp != "hardware" {
 		t.Errorf("relations %+v", got)
 	}
 }

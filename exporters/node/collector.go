@@ -16,7 +16,7 @@ import (
 // Source is what the exposition reads. *probe.Engine is one.
 type Source interface {
 	Snapshot() *probe.Snapshot
-	Paths() (version uint64, paths []probe.TracedPath)
+	TracedPaths() (version uint64, paths []probe.TracedPath)
 	TraceStats() (sent, answered uint64)
 	Config() *probe.Config
 }
@@ -42,7 +42,7 @@ func (g gatherer) Gather() ([]*dto.MetricFamily, error) {
 	g.read(func(s state) {
 		x := newExposition(s.started)
 		g.build(x, s)
-		families = x.done()
+		families = x.sortedFamilies()
 	})
 	return families, nil
 }
@@ -78,10 +78,10 @@ type stamped struct {
 	h    *probe.Histogram
 }
 
-// kinds are the distributions of d to be published: those with samples, and
+// stampedDelays are the distributions of d to be published: those with samples, and
 // the kernel's unless there are better, so that the series of an edge is there
 // before its first sample.
-func kinds(d *probe.Delays) []stamped {
+func stampedDelays(d *probe.Delays) []stamped {
 	out := make([]stamped, 0, 3)
 	if d.Hardware.Count > 0 {
 		out = append(out, stamped{"hardware", &d.Hardware})
@@ -96,22 +96,22 @@ func kinds(d *probe.Delays) []stamped {
 }
 
 func stalledFamily(x *exposition) *dto.MetricFamily {
-	return x.counter("graylink_node_stalled_seconds_total", "Time by which the probe loop ran late, beyond 20 ms each time: the host's doing, not the fabric's.")
+	return x.counterFamily("graylink_node_stalled_seconds_total", "Time by which the probe loop ran late, beyond 20 ms each time: the host's doing, not the fabric's.")
 }
 
 // unreadSeries counts what was lost at this host and not in the network. It is
 // scraped as often as the edges are, since it says which of their losses are
 // none.
 func unreadSeries(x *exposition, nics []probe.NICStats) {
-	unread := x.counter("fabric_nic_unread_packets_total", "Packets for a NIC's probe sockets that were dropped unread or unverified, by reason.")
-	forged := x.counter("fabric_nic_forged_packets_total", "Packets with a forged HMAC, or not verified because too many had one, by source address.")
+	unread := x.counterFamily("fabric_nic_unread_packets_total", "Packets for a NIC's probe sockets that were dropped unread or unverified, by reason.")
+	forged := x.counterFamily("fabric_nic_forged_packets_total", "Packets with a forged HMAC, or not verified because too many had one, by source address.")
 	for i := range nics {
 		n := &nics[i]
 		for _, reason := range sortedKeys(n.Unread) {
-			x.count(unread, float64(n.Unread[reason]), x.labels("nic", n.NIC, "reason", reason))
+			x.addCounter(unread, float64(n.Unread[reason]), x.labelPairs("nic", n.NIC, "reason", reason))
 		}
 		for _, f := range n.Forgers {
-			x.count(forged, float64(f.Packets), x.labels("from", f.From, "nic", n.NIC))
+			x.addCounter(forged, float64(f.Packets), x.labelPairs("from", f.From, "nic", n.NIC))
 		}
 	}
 }
@@ -119,55 +119,55 @@ func unreadSeries(x *exposition, nics []probe.NICStats) {
 // edgeSeries is the exposition of /metrics/edges.
 func edgeSeries(x *exposition, st state) {
 	var (
-		owd        = x.histogram("fabric_probe_owd_seconds", "One-way delay of probes (forward) and replies (reverse).")
-		sent       = x.counter("fabric_probe_sent_total", "Probes sent (forward) and replies the reflector says it sent (reverse).")
-		lost       = x.counter("fabric_probe_lost_total", "Probes and replies lost, where Direct Measurement tells the direction.")
-		ecn        = x.counter("fabric_probe_ecn_marked_total", "Probes and replies that arrived marked congestion experienced.")
-		acked      = x.counter("fabric_probe_acked_total", "Probes answered within the reply timeout.")
-		late       = x.counter("fabric_probe_late_total", "Probes answered after the reply timeout.")
-		duplicate  = x.counter("fabric_probe_duplicate_total", "Replies to probes that had one.")
-		reordered  = x.counter("graylink_node_probe_reordered_total", "Replies that came after the reply to a later probe.")
-		unresolved = x.gauge("graylink_node_probe_unresolved", "Probes nothing is known about: neither answered nor told lost.")
-		received   = x.counter("fabric_probe_received_total", "Probes of a peer that arrived at this node, which reflects them.")
+		owd        = x.histogramFamily("fabric_probe_owd_seconds", "One-way delay of probes (forward) and replies (reverse).")
+		sent       = x.counterFamily("fabric_probe_sent_total", "Probes sent (forward) and replies the reflector says it sent (reverse).")
+		lost       = x.counterFamily("fabric_probe_lost_total", "Probes and replies lost, where Direct Measurement tells the direction.")
+		ecn        = x.counterFamily("fabric_probe_ecn_marked_total", "Probes and replies that arrived marked congestion experienced.")
+		acked      = x.counterFamily("fabric_probe_acked_total", "Probes answered within the reply timeout.")
+		late       = x.counterFamily("fabric_probe_late_total", "Probes answered after the reply timeout.")
+		duplicate  = x.counterFamily("fabric_probe_duplicate_total", "Replies to probes that had one.")
+		reordered  = x.counterFamily("graylink_node_probe_reordered_total", "Replies that came after the reply to a later probe.")
+		unresolved = x.gaugeFamily("graylink_node_probe_unresolved", "Probes nothing is known about: neither answered nor told lost.")
+		received   = x.counterFamily("fabric_probe_received_total", "Probes of a peer that arrived at this node, which reflects them.")
 		stalled    = stalledFamily(x)
 	)
 	synced := st.Config().ClockSync
 	var unplaced *dto.MetricFamily // without clock sync there is nothing to be placed
 	if synced {
-		unplaced = x.counter("graylink_node_samples_unplaced_total", "Packets whose delay was not measured, the clocks of both ends not being related.")
+		unplaced = x.counterFamily("graylink_node_samples_unplaced_total", "Packets whose delay was not measured, the clocks of both ends not being related.")
 	}
-	directions := [2]*dto.LabelPair{x.label("direction", directionNames[0]), x.label("direction", directionNames[1])}
+	directions := [2]*dto.LabelPair{x.labelPair("direction", directionNames[0]), x.labelPair("direction", directionNames[1])}
 	flowLabels := func(class, dst string, flow int, plane, src string, tier int) []*dto.LabelPair {
-		return x.labels("class", class, "dst", dst, "flow", strconv.Itoa(flow), "plane", plane, "src", src, "tier", strconv.Itoa(tier))
+		return x.labelPairs("class", class, "dst", dst, "flow", strconv.Itoa(flow), "plane", plane, "src", src, "tier", strconv.Itoa(tier))
 	}
 	snap := st.Snapshot()
 	unreadSeries(x, snap.NICs)
 	for i := range snap.NICs {
 		n := &snap.NICs[i]
-		x.count(stalled, n.Stalled.Seconds(), x.labels("nic", n.NIC))
+		x.addCounter(stalled, n.Stalled.Seconds(), x.labelPairs("nic", n.NIC))
 		for j := range n.Edges {
 			e := &n.Edges[j]
-			labels := flowLabels(e.Class, e.Edge.Dst, e.Edge.Flow, e.Plane, e.Edge.Src, e.Tier)
+			labels := flowLabels(e.Class, e.Edge.Dst, e.Edge.Number, e.Plane, e.Edge.Src, e.Tier)
 			for d, total := range [2]uint64{e.Sent, e.RepliesSent} {
-				directed := with(labels, directions[d])
-				x.count(sent, float64(total), directed)
-				x.count(lost, float64(e.Lost[d]), directed)
-				x.count(ecn, float64(e.ECN[d]), directed)
+				directed := withLabel(labels, directions[d])
+				x.addCounter(sent, float64(total), directed)
+				x.addCounter(lost, float64(e.Lost[d]), directed)
+				x.addCounter(ecn, float64(e.ECN[d]), directed)
 				if synced {
-					x.count(unplaced, float64(e.Unplaced[d]), directed)
+					x.addCounter(unplaced, float64(e.Unplaced[d]), directed)
 				}
-				for _, k := range kinds(&e.OWD[d]) {
-					x.distribution(owd, k.h, with(directed, x.label("timestamp", k.kind)))
+				for _, k := range stampedDelays(&e.OWD[d]) {
+					x.addHistogram(owd, k.h, withLabel(directed, x.labelPair("timestamp", k.kind)))
 				}
 			}
-			x.count(acked, float64(e.Acked), labels)
-			x.count(late, float64(e.Late), labels)
-			x.count(duplicate, float64(e.Duplicate), labels)
-			x.count(reordered, float64(e.Reordered), labels)
-			x.set(unresolved, float64(e.Unresolved), labels)
+			x.addCounter(acked, float64(e.Acked), labels)
+			x.addCounter(late, float64(e.Late), labels)
+			x.addCounter(duplicate, float64(e.Duplicate), labels)
+			x.addCounter(reordered, float64(e.Reordered), labels)
+			x.addGauge(unresolved, float64(e.Unresolved), labels)
 		}
 		for _, r := range n.Received {
-			x.count(received, float64(r.Received), flowLabels(r.Class, r.Edge.Dst, r.Edge.Flow, r.Plane, r.Edge.Src, r.Tier))
+			x.addCounter(received, float64(r.Received), flowLabels(r.Class, r.Edge.Dst, r.Edge.Number, r.Plane, r.Edge.Src, r.Tier))
 		}
 	}
 }
@@ -180,50 +180,50 @@ func nicSeries(x *exposition, st state) {
 	rdmaState(x, nics)
 	clockState(x, st, nics)
 
-	version, paths := st.Paths()
+	version, paths := st.TracedPaths()
 	states := map[string]int{"valid": 0, "stale": 0, "unknown": 0}
 	for _, p := range paths {
 		states[string(p.State)]++
 	}
-	pathEdges := x.gauge("graylink_node_path_edges", "Flows traced by this node, by state of the path.")
+	pathEdges := x.gaugeFamily("graylink_node_path_edges", "Flows traced by this node, by state of the path.")
 	for _, name := range sortedKeys(states) {
-		x.set(pathEdges, float64(states[name]), x.labels("state", name))
+		x.addGauge(pathEdges, float64(states[name]), x.labelPairs("state", name))
 	}
-	x.set(x.gauge("graylink_node_path_map_version", "Version of the traced paths; grows with every change."), float64(version), nil)
+	x.addGauge(x.gaugeFamily("graylink_node_path_map_version", "Version of the traced paths; grows with every change."), float64(version), nil)
 	sent, answered := st.TraceStats()
-	tracePackets := x.counter("graylink_node_trace_packets_total", "Trace packets, sent and answered.")
-	x.count(tracePackets, float64(sent), x.labels("result", "sent"))
-	x.count(tracePackets, float64(answered), x.labels("result", "answered"))
+	tracePackets := x.counterFamily("graylink_node_trace_packets_total", "Trace packets, sent and answered.")
+	x.addCounter(tracePackets, float64(sent), x.labelPairs("result", "sent"))
+	x.addCounter(tracePackets, float64(answered), x.labelPairs("result", "answered"))
 
-	x.set(x.gauge("graylink_config_hash_info", "First eight octets of the configuration's SHA-256."), 1, x.labels("hash", cfg.Hash))
+	x.addGauge(x.gaugeFamily("graylink_config_hash_info", "First eight octets of the configuration's SHA-256."), 1, x.labelPairs("hash", cfg.Hash))
 	ok := 0.0
 	if st.reloadOK {
 		ok = 1
 	}
-	x.set(x.gauge("graylink_config_last_reload_successful", "Whether the last reload was successful."), ok, nil)
-	x.set(x.gauge("graylink_config_last_reload_success_timestamp_seconds", "When the configuration that runs was loaded."), float64(st.loaded.UnixNano())/1e9, nil)
+	x.addGauge(x.gaugeFamily("graylink_config_last_reload_successful", "Whether the last reload was successful."), ok, nil)
+	x.addGauge(x.gaugeFamily("graylink_config_last_reload_success_timestamp_seconds", "When the configuration that runs was loaded."), float64(st.loaded.UnixNano())/1e9, nil)
 }
 
 func nicState(x *exposition, cfg *probe.Config, nics []probe.NICStats) {
 	var (
-		info        = x.gauge("fabric_nic_info", "Where a NIC is in the fabric.")
-		stampInfo   = x.gauge("fabric_nic_timestamp_info", "Kind of the stamps a NIC's probes get.")
-		kernelDelay = x.histogram("fabric_nic_kernel_delay_seconds", "From user space to the kernel's transmit stamp.")
-		nicDelay    = x.histogram("fabric_nic_nic_delay_seconds", "From the kernel's transmit stamp to the NIC's own.")
+		info        = x.gaugeFamily("fabric_nic_info", "Where a NIC is in the fabric.")
+		stampInfo   = x.gaugeFamily("fabric_nic_timestamp_info", "Kind of the stamps a NIC's probes get.")
+		kernelDelay = x.histogramFamily("fabric_nic_kernel_delay_seconds", "From user space to the kernel's transmit stamp.")
+		nicDelay    = x.histogramFamily("fabric_nic_nic_delay_seconds", "From the kernel's transmit stamp to the NIC's own.")
 		stalled     = stalledFamily(x)
-		drops       = x.counter("graylink_node_socket_drops_total", "Packets the kernel dropped because a socket's receive buffer was full.")
-		sendErrors  = x.counter("graylink_node_send_errors_total", "Packets that could not be sent, by errno; none of them counts as sent.")
-		icmpErrors  = x.counter("graylink_node_icmp_errors_total", "ICMP errors about probes and replies, by type and code.")
-		dropped     = x.counter("graylink_node_dropped_packets_total", "Received packets that were not used, by reason.")
-		missing     = x.counter("graylink_node_stamps_missing_total", "Samples without the stamp they wanted, by which of T1 to T4.")
-		unmatched   = x.counter("graylink_node_stamps_unmatched_total", "Transmit stamps of packets no longer known.")
-		overrun     = x.counter("graylink_node_exchanges_dropped_total", "Stamped packets that gave way before clock sync took them.")
-		skipped     = x.counter("graylink_node_probes_skipped_total", "Probes that were not sent because their time went by.")
-		restarts    = x.counter("graylink_node_restarts_total", "Restarts noticed, of the senders and reflectors at the other side.")
-		unbound     = x.gauge("graylink_node_unbound_peers", "Peers whose authenticated packets carry no life number, so that old ones can be replayed.")
-		sessions    = x.gauge("graylink_node_reflector_sessions", "Sessions the reflector keeps.")
-		edges       = x.gauge("graylink_node_edges", "Flows a NIC probes.")
-		lastTurn    = x.gauge("graylink_node_last_cycle_timestamp_seconds", "When the probe loop last ran.")
+		drops       = x.counterFamily("graylink_node_socket_drops_total", "Packets the kernel dropped because a socket's receive buffer was full.")
+		sendErrors  = x.counterFamily("graylink_node_send_errors_total", "Packets that could not be sent, by errno; none of them counts as sent.")
+		icmpErrors  = x.counterFamily("graylink_node_icmp_errors_total", "ICMP errors about probes and replies, by type and code.")
+		dropped     = x.counterFamily("graylink_node_dropped_packets_total", "Received packets that were not used, by reason.")
+		missing     = x.counterFamily("graylink_node_stamps_missing_total", "Samples without the stamp they wanted, by which of T1 to T4.")
+		unmatched   = x.counterFamily("graylink_node_stamps_unmatched_total", "Transmit stamps of packets no longer known.")
+		overrun     = x.counterFamily("graylink_node_exchanges_dropped_total", "Stamped packets that gave way before clock sync took them.")
+		skipped     = x.counterFamily("graylink_node_probes_skipped_total", "Probes that were not sent because their time went by.")
+		restarts    = x.counterFamily("graylink_node_restarts_total", "Restarts noticed, of the senders and reflectors at the other side.")
+		unbound     = x.gaugeFamily("graylink_node_unbound_peers", "Peers whose authenticated packets carry no life number, so that old ones can be replayed.")
+		sessions    = x.gaugeFamily("graylink_node_reflector_sessions", "Sessions the reflector keeps.")
+		edges       = x.gaugeFamily("graylink_node_edges", "Flows a NIC probes.")
+		lastTurn    = x.gaugeFamily("graylink_node_last_cycle_timestamp_seconds", "When the probe loop last ran.")
 		sums        = newLeafSeries(x)
 	)
 	for i := range nics {
@@ -232,20 +232,20 @@ func nicState(x *exposition, cfg *probe.Config, nics []probe.NICStats) {
 		if n.Rail != nil {
 			rail = strconv.Itoa(*n.Rail)
 		}
-		nic := x.labels("nic", n.NIC)
-		x.set(info, 1, x.labels("leaf", n.Leaf, "leaf_port", n.LeafPort, "nic", n.NIC, "node", cfg.Node, "plane", n.Plane, "pod", n.Pod, "rail", rail, "side", n.Side))
+		nic := x.labelPairs("nic", n.NIC)
+		x.addGauge(info, 1, x.labelPairs("leaf", n.Leaf, "leaf_port", n.LeafPort, "nic", n.NIC, "node", cfg.Node, "plane", n.Plane, "pod", n.Pod, "rail", rail, "side", n.Side))
 		for _, k := range []struct{ stamp, kind string }{{"tx", n.TxKind}, {"rx", n.RxKind}} {
 			if k.kind != "" {
-				x.set(stampInfo, 1, x.labels("kind", k.kind, "nic", n.NIC, "stamp", k.stamp))
+				x.addGauge(stampInfo, 1, x.labelPairs("kind", k.kind, "nic", n.NIC, "stamp", k.stamp))
 			}
 		}
-		x.distribution(kernelDelay, &n.KernelDelay, nic)
+		x.addHistogram(kernelDelay, &n.KernelDelay, nic)
 		if n.NICDelay.Count > 0 {
-			x.distribution(nicDelay, &n.NICDelay, nic)
+			x.addHistogram(nicDelay, &n.NICDelay, nic)
 		}
-		x.count(stalled, n.Stalled.Seconds(), nic)
+		x.addCounter(stalled, n.Stalled.Seconds(), nic)
 		for _, sock := range n.Sockets {
-			x.count(drops, float64(sock.Drops), with(nic, x.label("socket", sock.Name)))
+			x.addCounter(drops, float64(sock.Drops), withLabel(nic, x.labelPair("socket", sock.Name)))
 		}
 		for _, by := range []struct {
 			family *dto.MetricFamily
@@ -253,22 +253,22 @@ func nicState(x *exposition, cfg *probe.Config, nics []probe.NICStats) {
 			counts map[string]uint64
 		}{{sendErrors, "errno", n.SendErrors}, {dropped, "reason", n.Dropped}, {missing, "stamp", n.Missing}, {restarts, "side", n.Restarts}} {
 			for _, k := range sortedKeys(by.counts) {
-				x.count(by.family, float64(by.counts[k]), with(nic, x.label(by.label, k)))
+				x.addCounter(by.family, float64(by.counts[k]), withLabel(nic, x.labelPair(by.label, k)))
 			}
 		}
 		for _, e := range n.ICMPErrors {
-			x.count(icmpErrors, float64(e.Count), x.labels("code", strconv.Itoa(int(e.Code)), "nic", n.NIC, "type", strconv.Itoa(int(e.Type))))
+			x.addCounter(icmpErrors, float64(e.Count), x.labelPairs("code", strconv.Itoa(int(e.Code)), "nic", n.NIC, "type", strconv.Itoa(int(e.Type))))
 		}
-		x.count(unmatched, float64(n.Unmatched), nic)
-		x.count(skipped, float64(n.Skipped), nic)
+		x.addCounter(unmatched, float64(n.Unmatched), nic)
+		x.addCounter(skipped, float64(n.Skipped), nic)
 		if cfg.ClockSync {
-			x.count(overrun, float64(n.Overrun), nic)
+			x.addCounter(overrun, float64(n.Overrun), nic)
 		}
-		x.set(unbound, float64(n.Unbound), nic)
-		x.set(sessions, float64(n.Sessions), nic)
-		x.set(edges, float64(len(n.Edges)), nic)
-		x.set(lastTurn, float64(n.LastTurn.UnixNano())/1e9, nic)
-		sums.add(n)
+		x.addGauge(unbound, float64(n.Unbound), nic)
+		x.addGauge(sessions, float64(n.Sessions), nic)
+		x.addGauge(edges, float64(len(n.Edges)), nic)
+		x.addGauge(lastTurn, float64(n.LastTurn.UnixNano())/1e9, nic)
+		sums.addNIC(n)
 	}
 }
 
@@ -284,46 +284,46 @@ func sortedKeys[V any](m map[string]V) []string {
 // clockState tells what is known of the clocks that stamp at the NICs.
 func clockState(x *exposition, st state, nics []probe.NICStats) {
 	var (
-		bound     = x.gauge("fabric_clock_error_bound_seconds", "Bound of the clock's error against the frame, asymmetry apart; as configured where clocks are not related.")
-		offset    = x.gauge("fabric_clock_offset_seconds", "What the NIC's clock shows beyond the frame, without graylink_node_clock_whole_seconds.")
-		whole     = x.gauge("graylink_node_clock_whole_seconds", "Whole seconds that the NIC's clock was beyond the frame when that was known first.")
-		drift     = x.gauge("fabric_clock_drift_ratio", "What the NIC's clock gains on the frame.")
-		allowance = x.gauge("fabric_clock_asymmetry_allowance_seconds", "What paths of different length both ways may add to the clock's error, as configured.")
-		states    = x.gauge("fabric_clock_state", "What the NIC's clock is known by: 1 for the state it is in.")
-		steps     = x.counter("fabric_clock_steps_total", "Jumps of the NIC's clock.")
-		drifts    = x.counter("fabric_clock_drift_changes_total", "Sudden changes of the rate of the NIC's clock.")
+		bound     = x.gaugeFamily("fabric_clock_error_bound_seconds", "Bound of the clock's error against the frame, asymmetry apart; as configured where clocks are not related.")
+		offset    = x.gaugeFamily("fabric_clock_offset_seconds", "What the NIC's clock shows beyond the frame, without graylink_node_clock_whole_seconds.")
+		whole     = x.gaugeFamily("graylink_node_clock_whole_seconds", "Whole seconds that the NIC's clock was beyond the frame when that was known first.")
+		drift     = x.gaugeFamily("fabric_clock_drift_ratio", "What the NIC's clock gains on the frame.")
+		allowance = x.gaugeFamily("fabric_clock_asymmetry_allowance_seconds", "What paths of different length both ways may add to the clock's error, as configured.")
+		states    = x.gaugeFamily("fabric_clock_state", "What the NIC's clock is known by: 1 for the state it is in.")
+		steps     = x.counterFamily("fabric_clock_steps_total", "Jumps of the NIC's clock.")
+		drifts    = x.counterFamily("fabric_clock_drift_changes_total", "Sudden changes of the rate of the NIC's clock.")
 	)
 	configured := st.Config().ErrorBound
 	for i := range nics {
 		nic := nics[i].NIC
-		clock := x.labels("clock", nic)
+		clock := x.labelPairs("clock", nic)
 		if st.clocks == nil {
 			if configured != nil {
-				x.set(bound, configured.Seconds(), clock)
+				x.addGauge(bound, configured.Seconds(), clock)
 			}
 			continue
 		}
-		v, ok := st.clocks.view(nic)
+		v, ok := st.clocks.viewOf(nic)
 		if !ok {
 			continue
 		}
-		for _, s := range clocksync.States() {
+		for _, s := range clocksync.StateNames() {
 			in := 0.0
 			if s == v.State.String() {
 				in = 1
 			}
-			x.set(states, in, x.labels("clock", nic, "state", s))
+			x.addGauge(states, in, x.labelPairs("clock", nic, "state", s))
 		}
 		if v.Counted {
-			x.count(steps, float64(v.Steps), clock)
-			x.count(drifts, float64(v.Drifts), clock)
+			x.addCounter(steps, float64(v.Steps), clock)
+			x.addCounter(drifts, float64(v.Drifts), clock)
 		}
 		if v.Known {
-			x.set(offset, float64(v.Offset)/1e9-v.Whole, clock)
-			x.set(whole, v.Whole, clock)
-			x.set(drift, v.Drift, clock)
-			x.set(bound, float64(v.Bound)/1e9, clock)
-			x.set(allowance, float64(v.Allowance)/1e9, clock)
+			x.addGauge(offset, float64(v.Offset)/1e9-v.WholeSeconds, clock)
+			x.addGauge(whole, v.WholeSeconds, clock)
+			x.addGauge(drift, v.Drift, clock)
+			x.addGauge(bound, float64(v.Bound)/1e9, clock)
+			x.addGauge(allowance, float64(v.Allowance)/1e9, clock)
 		}
 	}
 }
@@ -336,10 +336,10 @@ type leafSeries struct {
 
 func newLeafSeries(x *exposition) leafSeries {
 	return leafSeries{x: x,
-		owd:  x.histogram("fabric_nic_owd_seconds", "One-way delay of all probes and replies of a NIC toward (source) or from (destination) one peer leaf."),
-		sent: x.counter("fabric_nic_probe_sent_total", "Probes sent, or replies sent to this NIC, by peer leaf."),
-		lost: x.counter("fabric_nic_probe_lost_total", "Probes or replies lost, by peer leaf."),
-		ecn:  x.counter("fabric_nic_probe_ecn_marked_total", "Probes or replies marked congestion experienced, by peer leaf.")}
+		owd:  x.histogramFamily("fabric_nic_owd_seconds", "One-way delay of all probes and replies of a NIC toward (source) or from (destination) one peer leaf."),
+		sent: x.counterFamily("fabric_nic_probe_sent_total", "Probes sent, or replies sent to this NIC, by peer leaf."),
+		lost: x.counterFamily("fabric_nic_probe_lost_total", "Probes or replies lost, by peer leaf."),
+		ecn:  x.counterFamily("fabric_nic_probe_ecn_marked_total", "Probes or replies marked congestion experienced, by peer leaf.")}
 }
 
 type leafKey struct {
@@ -354,7 +354,7 @@ type leafSum struct {
 	owd             [2]probe.Delays
 }
 
-func (l leafSeries) add(n *probe.NICStats) {
+func (l leafSeries) addNIC(n *probe.NICStats) {
 	var sums []*leafSum
 	at := map[leafKey]*leafSum{}
 	for i := range n.Edges {
@@ -376,12 +376,12 @@ func (l leafSeries) add(n *probe.NICStats) {
 	}
 	for _, s := range sums {
 		for d, side := range sideNames {
-			labels := l.x.labels("class", s.class, "leaf", n.Leaf, "nic", n.NIC, "peer_leaf", s.peerLeaf, "plane", s.plane, "side", side, "tier", strconv.Itoa(s.tier))
-			l.x.count(l.sent, float64(s.sent[d]), labels)
-			l.x.count(l.lost, float64(s.lost[d]), labels)
-			l.x.count(l.ecn, float64(s.ecn[d]), labels)
-			for _, k := range kinds(&s.owd[d]) {
-				l.x.distribution(l.owd, k.h, with(labels, l.x.label("timestamp", k.kind)))
+			labels := l.x.labelPairs("class", s.class, "leaf", n.Leaf, "nic", n.NIC, "peer_leaf", s.peerLeaf, "plane", s.plane, "side", side, "tier", strconv.Itoa(s.tier))
+			l.x.addCounter(l.sent, float64(s.sent[d]), labels)
+			l.x.addCounter(l.lost, float64(s.lost[d]), labels)
+			l.x.addCounter(l.ecn, float64(s.ecn[d]), labels)
+			for _, k := range stampedDelays(&s.owd[d]) {
+				l.x.addHistogram(l.owd, k.h, withLabel(labels, l.x.labelPair("timestamp", k.kind)))
 			}
 		}
 	}

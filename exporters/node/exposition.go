@@ -64,7 +64,7 @@ type spanCell struct {
 // cost tens of allocations.
 type slab[T any] struct{ free []T }
 
-func (s *slab[T]) next() *T {
+func (s *slab[T]) nextCell() *T {
 	if len(s.free) == 0 {
 		s.free = make([]T, 128)
 	}
@@ -77,51 +77,51 @@ func newExposition(created time.Time) *exposition {
 	return &exposition{created: timestamppb.New(created)}
 }
 
-// counter, gauge and histogram begin a family.
-func (x *exposition) counter(name, help string) *dto.MetricFamily {
-	return x.family(name, help, dto.MetricType_COUNTER)
+// counterFamily, gauge and histogram begin a family.
+func (x *exposition) counterFamily(name, help string) *dto.MetricFamily {
+	return x.newFamily(name, help, dto.MetricType_COUNTER)
 }
 
-func (x *exposition) gauge(name, help string) *dto.MetricFamily {
-	return x.family(name, help, dto.MetricType_GAUGE)
+func (x *exposition) gaugeFamily(name, help string) *dto.MetricFamily {
+	return x.newFamily(name, help, dto.MetricType_GAUGE)
 }
 
-func (x *exposition) histogram(name, help string) *dto.MetricFamily {
-	return x.family(name, help, dto.MetricType_HISTOGRAM)
+func (x *exposition) histogramFamily(name, help string) *dto.MetricFamily {
+	return x.newFamily(name, help, dto.MetricType_HISTOGRAM)
 }
 
-func (x *exposition) family(name, help string, kind dto.MetricType) *dto.MetricFamily {
+func (x *exposition) newFamily(name, help string, kind dto.MetricType) *dto.MetricFamily {
 	f := &dto.MetricFamily{Name: &name, Help: &help, Type: &kind}
 	x.families = append(x.families, f)
 	return f
 }
 
-// done returns the families that have series, in order of their names.
-func (x *exposition) done() []*dto.MetricFamily {
+// sortedFamilies returns the families that have series, in order of their names.
+func (x *exposition) sortedFamilies() []*dto.MetricFamily {
 	out := slices.DeleteFunc(x.families, func(f *dto.MetricFamily) bool { return len(f.Metric) == 0 })
 	slices.SortFunc(out, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
 	return out
 }
 
-// label is one label of a series.
-func (x *exposition) label(name, value string) *dto.LabelPair {
-	c := x.labelCells.next()
+// labelPair is one label of a series.
+func (x *exposition) labelPair(name, value string) *dto.LabelPair {
+	c := x.labelCells.nextCell()
 	c.name, c.value = name, value
 	c.pair.Name, c.pair.Value = &c.name, &c.value
 	return &c.pair
 }
 
-// labels are names and values by turns, the names in order.
-func (x *exposition) labels(namesAndValues ...string) []*dto.LabelPair {
+// labelPairs are names and values by turns, the names in order.
+func (x *exposition) labelPairs(namesAndValues ...string) []*dto.LabelPair {
 	set := make([]*dto.LabelPair, 0, len(namesAndValues)/2)
 	for i := 0; i < len(namesAndValues); i += 2 {
-		set = append(set, x.label(namesAndValues[i], namesAndValues[i+1]))
+		set = append(set, x.labelPair(namesAndValues[i], namesAndValues[i+1]))
 	}
 	return set
 }
 
-// with is the set and one more label, in order of their names.
-func with(set []*dto.LabelPair, p *dto.LabelPair) []*dto.LabelPair {
+// withLabel is the set and one more label, in order of their names.
+func withLabel(set []*dto.LabelPair, p *dto.LabelPair) []*dto.LabelPair {
 	out := make([]*dto.LabelPair, 0, len(set)+1)
 	i := 0
 	for i < len(set) && set[i].GetName() < p.GetName() {
@@ -132,30 +132,30 @@ func with(set []*dto.LabelPair, p *dto.LabelPair) []*dto.LabelPair {
 	return append(out, set[i:]...)
 }
 
-func (x *exposition) count(f *dto.MetricFamily, v float64, labels []*dto.LabelPair) {
-	c := x.counters.next()
+func (x *exposition) addCounter(f *dto.MetricFamily, v float64, labels []*dto.LabelPair) {
+	c := x.counters.nextCell()
 	c.value = v
 	c.counter.Value = &c.value
 	c.metric.Counter, c.metric.Label = &c.counter, labels
 	f.Metric = append(f.Metric, &c.metric)
 }
 
-func (x *exposition) set(f *dto.MetricFamily, v float64, labels []*dto.LabelPair) {
-	c := x.gauges.next()
+func (x *exposition) addGauge(f *dto.MetricFamily, v float64, labels []*dto.LabelPair) {
+	c := x.gauges.nextCell()
 	c.value = v
 	c.gauge.Value = &c.value
 	c.metric.Gauge, c.metric.Label = &c.gauge, labels
 	f.Metric = append(f.Metric, &c.metric)
 }
 
-func (x *exposition) distribution(f *dto.MetricFamily, h *probe.Histogram, labels []*dto.LabelPair) {
-	c := x.histograms.next()
+func (x *exposition) addHistogram(f *dto.MetricFamily, h *probe.Histogram, labels []*dto.LabelPair) {
+	c := x.histograms.nextCell()
 	c.count, c.zero, c.sum, c.width, c.schema = h.Count, h.Zero, h.SumNS/1e9, probe.HistogramZero, probe.HistogramSchema
 	d := &c.histogram
 	d.CreatedTimestamp = x.created
 	d.Schema, d.ZeroThreshold, d.ZeroCount, d.SampleCount, d.SampleSum = &c.schema, &c.width, &c.zero, &c.count, &c.sum
-	d.NegativeSpan, d.NegativeDelta = x.spans(h.Negative)
-	d.PositiveSpan, d.PositiveDelta = x.spans(h.Positive)
+	d.NegativeSpan, d.NegativeDelta = x.encodeSpans(h.NegativeBuckets)
+	d.PositiveSpan, d.PositiveDelta = x.encodeSpans(h.PositiveBuckets)
 	c.metric.Histogram, c.metric.Label = d, labels
 	f.Metric = append(f.Metric, &c.metric)
 }
@@ -164,9 +164,9 @@ func (x *exposition) distribution(f *dto.MetricFamily, h *probe.Histogram, label
 // skipped by a new span, as client_golang does.
 const maxGap = 2
 
-// spans encodes bucket counts: runs of buckets, and in them the difference of
+// encodeSpans encodes bucket counts: runs of buckets, and in them the difference of
 // each count to the one before.
-func (x *exposition) spans(counts iter.Seq2[int, uint64]) (runs []*dto.BucketSpan, deltas []int64) {
+func (x *exposition) encodeSpans(counts iter.Seq2[int, uint64]) (runs []*dto.BucketSpan, deltas []int64) {
 	var run *spanCell
 	var before int64
 	next := 0
@@ -174,7 +174,7 @@ func (x *exposition) spans(counts iter.Seq2[int, uint64]) (runs []*dto.BucketSpa
 	for i, n := range counts {
 		gap := int32(i - next)
 		if run == nil || gap > maxGap {
-			run = x.spanCells.next()
+			run = x.spanCells.nextCell()
 			run.offset = gap
 			run.span.Offset, run.span.Length = &run.offset, &run.length
 			runs = append(runs, &run.span)

@@ -39,9 +39,9 @@ type madeUp struct {
 	copy  bool // copies the histograms, as an engine does
 }
 
-func (m *madeUp) Paths() (uint64, []probe.TracedPath) { return 7, m.paths }
-func (m *madeUp) TraceStats() (sent, answered uint64) { return 900, 890 }
-func (m *madeUp) Config() *probe.Config               { return m.cfg }
+func (m *madeUp) TracedPaths() (uint64, []probe.TracedPath) { return 7, m.paths }
+func (m *madeUp) TraceStats() (sent, answered uint64)       { return 900, 890 }
+func (m *madeUp) Config() *probe.Config                     { return m.cfg }
 
 func (m *madeUp) Snapshot() *probe.Snapshot {
 	if !m.copy {
@@ -101,7 +101,7 @@ func fleetNode(leaves int) *madeUp {
 			Sockets: []probe.SocketStats{{Name: "sender"}, {Name: "reflector", Drops: 5}}}
 		delays(rng, &n.KernelDelay, 20_000)
 		for j := range 64 {
-			e := probe.EdgeStats{Edge: fabric.Edge{Src: n.NIC, Dst: fmt.Sprintf("gpu-node-%04d/mlx5_%d", 200+j, i), Flow: j % 4}, Class: "roce", Tier: 1 + j%3, Plane: "a",
+			e := probe.EdgeStats{Edge: fabric.Flow{Src: n.NIC, Dst: fmt.Sprintf("gpu-node-%04d/mlx5_%d", 200+j, i), Number: j % 4}, Class: "roce", Tier: 1 + j%3, Plane: "a",
 				Leaf: n.Leaf, PeerLeaf: fmt.Sprintf("leaf-p%d-r%d-%02d", 1+j%3, i, j%leaves), Unresolved: uint64(j % 2)}
 			e.Sent, e.Acked, e.RepliesSent = 360_000+uint64(j), 359_990, 359_995
 			e.Lost, e.ECN = [2]uint64{uint64(j % 3), 1}, [2]uint64{17, 0}
@@ -109,7 +109,7 @@ func fleetNode(leaves int) *madeUp {
 				delays(rng, &e.OWD[d].Kernel, 5_000)
 			}
 			n.Edges = append(n.Edges, e)
-			n.Received = append(n.Received, probe.ReceivedStats{Edge: fabric.Edge{Src: e.Edge.Dst, Dst: n.NIC, Flow: e.Edge.Flow}, Class: "roce", Tier: e.Tier, Plane: "a", Received: 359_990})
+			n.Received = append(n.Received, probe.ReceivedStats{Edge: fabric.Flow{Src: e.Edge.Dst, Dst: n.NIC, Number: e.Edge.Number}, Class: "roce", Tier: e.Tier, Plane: "a", Received: 359_990})
 			m.paths = append(m.paths, probe.TracedPath{State: fabric.PathState("valid")})
 		}
 		m.snap.NICs = append(m.snap.NICs, n)
@@ -134,7 +134,7 @@ func smallNode() *madeUp {
 		n.KernelDelay.Observe(2_000 + 100*i)
 	}
 	for j, dst := range []string{"h2/eth1", "h3/eth1", "h4/eth1"} {
-		e := probe.EdgeStats{Edge: fabric.Edge{Src: "h1/eth1", Dst: dst, Flow: j}, Class: "roce", Tier: 1, Plane: "a", Leaf: "leaf1", PeerLeaf: "leaf1"}
+		e := probe.EdgeStats{Edge: fabric.Flow{Src: "h1/eth1", Dst: dst, Number: j}, Class: "roce", Tier: 1, Plane: "a", Leaf: "leaf1", PeerLeaf: "leaf1"}
 		e.Sent, e.Acked, e.Late, e.Duplicate, e.Reordered, e.RepliesSent, e.Unresolved = 100, 95, 2, 1, 3, 98, 4
 		e.Lost, e.ECN = [2]uint64{2, 1}, [2]uint64{7, 8}
 		switch j {
@@ -157,13 +157,13 @@ func smallNode() *madeUp {
 			e.OWD[0].User.Observe(50_000)
 		}
 		n.Edges = append(n.Edges, e)
-		n.Received = append(n.Received, probe.ReceivedStats{Edge: fabric.Edge{Src: dst, Dst: "h1/eth1", Flow: j}, Class: "roce", Tier: e.Tier, Plane: "a", Received: uint64(10 * j)})
+		n.Received = append(n.Received, probe.ReceivedStats{Edge: fabric.Flow{Src: dst, Dst: "h1/eth1", Number: j}, Class: "roce", Tier: e.Tier, Plane: "a", Received: uint64(10 * j)})
 	}
 	hardware := probe.NICStats{NICConfig: probe.NICConfig{NIC: "h1/eth2"}, TxKind: "hardware", RxKind: "hardware", Unmatched: 3, Skipped: 9, Overrun: 13}
 	for i := range int64(30) {
 		hardware.NICDelay.Observe(800 + 10*i)
 	}
-	e := probe.EdgeStats{Edge: fabric.Edge{Src: "h1/eth2", Dst: "h2/eth2"}, Class: "roce", Tier: 1, Plane: "b"}
+	e := probe.EdgeStats{Edge: fabric.Flow{Src: "h1/eth2", Dst: "h2/eth2"}, Class: "roce", Tier: 1, Plane: "b"}
 	for i := range int64(60) {
 		e.OWD[0].Hardware.Observe(3_000 + 10*i)
 		e.OWD[1].Hardware.Observe(3_100 + 10*i)

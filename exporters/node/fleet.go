@@ -63,13 +63,13 @@ const maxInterfaces = agentapi.MaxInterfaces
 // fleet is the node as its coordinator sees it. Its methods are called by the
 // client's one goroutine.
 type fleet struct {
-	node    *Node
-	options FleetOptions
-	before  map[fabric.Edge]seen // at the last heartbeat
-	partial string               // what of the assignment could not be had
+	node       *Node
+	options    FleetOptions
+	lastCounts map[fabric.Flow]probeCounts // at the last heartbeat
+	applyError string                      // what of the assignment could not be had
 }
 
-type seen struct{ sent, acked uint64 }
+type probeCounts struct{ sent, acked uint64 }
 
 // StartFleet starts a node that a coordinator knows. Without a configuration file
 // what the state file has is at work when it returns; the rest comes from the
@@ -87,7 +87,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 		o.Node = own.Node
 	}
 	if o.Node == "" {
-		o.Node = keeper.Name()
+		o.Node = keeper.CertificateName()
 	}
 	if err := fabric.CheckName(o.Node); err != nil {
 		return nil, fmt.Errorf("the node's name: %w", err)
@@ -104,7 +104,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 	if own == nil {
 		wanted = fleetConfig(&agentapi.Assignment{Node: o.Node, Stamp: &agentapi.Stamp{Port: 862, SourcePort: 49152}}, nil, o)
 	}
-	n := &Node{file: o.File, sync: o.ClockSync, log: log, lookup: deviceAddresses, bend: o.Bend, registry: processRegistry(), wanted: wanted, started: now, loaded: now, reloadOK: true}
+	n := &Node{file: o.File, clockSync: o.ClockSync, log: log, lookup: deviceAddresses, bend: o.Bend, registry: processRegistry(), wanted: wanted, started: now, loaded: now, reloadOK: true}
 	n.registry.MustRegister(&n.writes, certificates.NewCollector(keeper))
 	if o.RDMA {
 		if rdma.Library() == nil {
@@ -112,7 +112,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 		}
 		n.rdmaOf = rdmaPorts("/sys", rdma.RandomQKey())
 	}
-	resolved, err := n.resolve(wanted, nil)
+	resolved, err := n.resolveAddresses(wanted, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -128,14 +128,14 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 	if n.engine, err = start(resolved, o.Bend, log); err != nil {
 		return nil, err
 	}
-	f := &fleet{node: n, options: o, before: map[fabric.Edge]seen{}}
+	f := &fleet{node: n, options: o, lastCounts: map[fabric.Flow]probeCounts{}}
 	c, err := client.New(client.Config{Address: o.Address, ServerName: o.ServerName, Certificates: keeper, Node: o.Node, Version: o.Version, OwnConfiguration: own != nil,
 		BootID: strings.TrimSpace(string(boot)), Web: &agentapi.WebEndpoint{Address: o.Web, Scheme: o.WebScheme}, StateFile: o.StateFile, Log: log}, f)
 	if err != nil {
 		return nil, errors.Join(err, n.engine.Close())
 	}
 	if o.StateFile != "" {
-		n.writes.add(fileAssignment, c.StateWrites)
+		n.writes.addFile(fileAssignment, c.StateWrites)
 	}
 	if o.ClockSync {
 		n.clocks = newClocks(o.Node, n.engine, o.Bend, c.ReportClock, log)
@@ -144,7 +144,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 			n.registry.MustRegister(n.clocks.steer.samples)
 		}
 	}
-	ctx := n.follow()
+	ctx := n.startRefreshing()
 	n.wg.Go(func() { c.Run(ctx) })
 	if n.clocks != nil {
 		n.wg.Go(func() { n.clocks.run(ctx) })
@@ -166,7 +166,7 @@ func fleetConfig(a *agentapi.Assignment, keys *agentapi.Keys, o FleetOptions) *p
 		c.Stamp.Classes = []probe.ClassConfig{{}}
 	}
 	for _, n := range a.GetNics() {
-		v := probe.NICConfig{NIC: n.GetNic(), Address: agentapi.Address(n.GetAddress()), Device: n.GetDevice(), Leaf: n.GetLeaf(), LeafPort: n.GetLeafPort(),
+		v := probe.NICConfig{NIC: n.GetNic(), Address: agentapi.AddrFromBytes(n.GetAddress()), Device: n.GetDevice(), Leaf: n.GetLeaf(), LeafPort: n.GetLeafPort(),
 			Plane: n.GetPlane(), Pod: n.GetPod(), Side: n.GetSide(), SSID: uint16(n.GetSsid()), Timestamps: o.Timestamps}
 		if n.Rail != nil && n.GetRail() <= math.MaxInt32 {
 			rail := int(n.GetRail())
@@ -182,7 +182,7 @@ func fleetConfig(a *agentapi.Assignment, keys *agentapi.Keys, o FleetOptions) *p
 	}
 	usable := make([]bool, len(a.GetPeers()))
 	for i, p := range a.GetPeers() {
-		v := probe.PeerConfig{NIC: p.GetNic(), Address: agentapi.Address(p.GetAddress()), Leaf: p.GetLeaf(), Plane: p.GetPlane(), SSID: uint16(p.GetSsid()), Hardware: p.GetHardware()}
+		v := probe.PeerConfig{NIC: p.GetNic(), Address: agentapi.AddrFromBytes(p.GetAddress()), Leaf: p.GetLeaf(), Plane: p.GetPlane(), SSID: uint16(p.GetSsid()), Hardware: p.GetHardware()}
 		if r := p.GetRdma(); r != nil && len(r.GetGid()) == 16 {
 			v.RDMA = &probe.RDMAPeer{GID: netip.AddrFrom16([16]byte(r.GetGid())), QPN: r.GetQpn(), QKey: r.GetQKey(), LID: uint16(r.GetLid()), Hardware: r.GetHardware()}
 		}
@@ -227,7 +227,7 @@ func (f *fleet) Apply(a *agentapi.Assignment, keys *agentapi.Keys) error {
 			n.assigned[c.NIC], c.Address = c.Address, netip.Addr{}
 		}
 	}
-	resolved, err := n.resolve(cfg, n.engine.Config())
+	resolved, err := n.resolveAddresses(cfg, n.engine.Config())
 	if err != nil {
 		return err
 	}
@@ -235,9 +235,9 @@ func (f *fleet) Apply(a *agentapi.Assignment, keys *agentapi.Keys) error {
 	if errors.Is(err, probe.ErrClosed) {
 		return err
 	}
-	f.partial = ""
-	if n.retry = err != nil; n.retry {
-		f.partial = err.Error()
+	f.applyError = ""
+	if n.retryApply = err != nil; n.retryApply {
+		f.applyError = err.Error()
 		n.log.Error("a part of the assignment could not be had", "err", err)
 	}
 	n.wanted, n.loaded = cfg, time.Now()
@@ -269,7 +269,7 @@ func (f *fleet) Interfaces() ([]*agentapi.Interface, error) {
 	hardware, pairs := map[string]*bool{}, map[string]*agentapi.RDMA{}
 	for _, s := range f.node.engine.Snapshot().NICs {
 		if s.Device != "" && s.Port != nil {
-			pairs[s.Device] = registered(&s)
+			pairs[s.Device] = advertisedQueuePair(&s)
 		}
 		if s.Device != "" && s.TxKind != "" && s.RxKind != "" {
 			hardware[s.Device] = proto.Bool(s.TxKind == kindHardware && s.RxKind == kindHardware)
@@ -284,7 +284,7 @@ func (f *fleet) Interfaces() ([]*agentapi.Interface, error) {
 		if err != nil {
 			continue // it went while we looked
 		}
-		v := &agentapi.Interface{Name: i.Name, Mtu: uint32(i.MTU), Up: i.Flags&net.FlagUp != 0, SpeedBps: speed(i.Name), HardwareStamps: hardware[i.Name], Rdma: pairs[i.Name]}
+		v := &agentapi.Interface{Name: i.Name, Mtu: uint32(i.MTU), Up: i.Flags&net.FlagUp != 0, SpeedBps: linkSpeed(i.Name), HardwareStamps: hardware[i.Name], Rdma: pairs[i.Name]}
 		for _, a := range addrs {
 			if p, err := netip.ParsePrefix(a.String()); err == nil && probe.CheckAddress(p.Addr()) == nil && len(v.Addresses) < agentapi.MaxInterfaceAddresses {
 				v.Addresses = append(v.Addresses, p.Addr().AsSlice())
@@ -297,9 +297,9 @@ func (f *fleet) Interfaces() ([]*agentapi.Interface, error) {
 	return out, nil
 }
 
-// registered is what peers are told of a NIC's queue pair. Without one, or without a
+// advertisedQueuePair is what peers are told of a NIC's queue pair. Without one, or without a
 // GID, it says that there is to be one.
-func registered(s *probe.NICStats) *agentapi.RDMA {
+func advertisedQueuePair(s *probe.NICStats) *agentapi.RDMA {
 	p := s.Port
 	if !p.Queue || !p.GID.IsValid() {
 		return &agentapi.RDMA{Device: p.Device, Port: uint32(p.Port)}
@@ -332,9 +332,9 @@ func rdmaPorts(sys string, qkey uint32) func(netdev string) *probe.RDMAConfig {
 	}
 }
 
-// speed reads a link's speed (Documentation/ABI/testing/sysfs-class-net,
+// linkSpeed reads a link's speed (Documentation/ABI/testing/sysfs-class-net,
 // /sys/class/net/<iface>/speed: Mbit/s, negative when not known); 0: not known.
-func speed(name string) uint64 {
+func linkSpeed(name string) uint64 {
 	b, err := os.ReadFile(filepath.Join("/sys/class/net", name, "speed"))
 	if err != nil {
 		return 0
@@ -350,18 +350,18 @@ func speed(name string) uint64 {
 func (f *fleet) Heartbeat(h *agentapi.Heartbeat) {
 	if h.ApplyError == "" {
 		f.node.mu.RLock()
-		if f.node.retry {
-			h.ApplyError = f.partial
+		if f.node.retryApply {
+			h.ApplyError = f.applyError
 		}
 		f.node.mu.RUnlock()
 	}
-	now := map[fabric.Edge]seen{}
+	now := map[fabric.Flow]probeCounts{}
 	for _, n := range f.node.engine.Snapshot().NICs {
 		h.StalledNs = max(h.StalledNs, uint64(n.Stalled))
 		for i := range n.Edges {
 			e := &n.Edges[i]
-			now[e.Edge] = seen{e.Sent, e.Acked}
-			was, known := f.before[e.Edge]
+			now[e.Edge] = probeCounts{e.Sent, e.Acked}
+			was, known := f.lastCounts[e.Edge]
 			if known && e.Sent > was.sent && e.Acked == was.acked {
 				h.SilentEdgesTotal++
 				if len(h.SilentEdges) < agentapi.MaxSilentEdges {
@@ -370,19 +370,19 @@ func (f *fleet) Heartbeat(h *agentapi.Heartbeat) {
 			}
 		}
 	}
-	f.before = now
+	f.lastCounts = now
 }
 
 // Clock implements client.Agent.
 func (f *fleet) Clock(u *agentapi.ClockUpdate) {
 	if c := f.node.clocks; c != nil {
-		c.updated(u.GetUpdate())
+		c.applyUpdate(u.GetUpdate())
 	}
 }
 
 // Traces implements client.Agent.
 func (f *fleet) Traces() (version uint64, traces []fabric.Trace) {
-	version, paths := f.node.engine.Paths()
+	version, paths := f.node.engine.TracedPaths()
 	traces = make([]fabric.Trace, len(paths))
 	for i, p := range paths {
 		t := fabric.Trace{Edge: p.Edge.String(), State: p.State, TracedAt: p.TracedAt, Reached: p.Reached, Balanced: p.Balanced, Hops: make([]fabric.RawHop, len(p.Hops))}

@@ -110,7 +110,7 @@ func TestAssignedAddressesFollowTheDevice(t *testing.T) {
 		n := &Node{assigned: map[string]netip.Addr{"h1/eth1": a("10.0.0.1")}, lookup: func(string) ([]netip.Addr, error) { return c.device, c.err }}
 		cfg := fleetConfig(exampleAssignment(), nil, FleetOptions{})
 		cfg.NICs[0].Address = netip.Addr{}
-		out, err := n.resolve(cfg, nil)
+		out, err := n.resolveAddresses(cfg, nil)
 		if err != nil || out.NICs[0].Address.String() != c.want {
 			t.Errorf("%s: %v %v, want %s", name, out.NICs[0].Address, err, c.want)
 		}

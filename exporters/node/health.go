@@ -63,20 +63,20 @@ type Health struct {
 	probed  map[string]string // as node last told, for the goroutine that polls
 	started time.Time
 
-	mu      sync.Mutex
-	monitor *nichealth.Monitor
-	last    *nichw.Poll
-	read    time.Time // of the last poll that could list the devices
-	took    time.Duration
-	polls   uint64
-	errors  map[nichw.Sort]uint64
-	events  map[eventKey]uint64
-	saved   string // what is in the state file, without counters
-	savedAt time.Time
-	saves   [2]uint64 // writes of the state file: done, failed
+	mu       sync.Mutex
+	monitor  *nichealth.Monitor
+	last     *nichw.Poll
+	listedAt time.Time // of the last poll that could list the devices
+	took     time.Duration
+	polls    uint64
+	errors   map[nichw.Sort]uint64
+	events   map[eventKey]uint64
+	saved    string // what is in the state file, without counters
+	savedAt  time.Time
+	saves    [2]uint64 // writes of the state file: done, failed
 
 	saveFailing bool            // the last write of the state file failed
-	complain    map[string]bool // devices whose errors were logged
+	errorLogged map[string]bool // devices whose errors were logged
 	kernel      *kernelLog      // nil: it is not read
 	ethtool     *ethtool        // nil: nothing is asked
 }
@@ -88,7 +88,7 @@ type eventKey struct {
 
 // NewHealth prepares to look after a node's NICs. n says what they are called.
 func NewHealth(n *Node, o HealthOptions, log *slog.Logger) (*Health, error) {
-	h := &Health{o: o, log: log, started: time.Now(), errors: map[nichw.Sort]uint64{}, events: map[eventKey]uint64{}, complain: map[string]bool{}}
+	h := &Health{o: o, log: log, started: time.Now(), errors: map[nichw.Sort]uint64{}, events: map[eventKey]uint64{}, errorLogged: map[string]bool{}}
 	h.node = func() (string, map[string]string) {
 		n.mu.RLock()
 		defer n.mu.RUnlock()
@@ -101,14 +101,14 @@ func NewHealth(n *Node, o HealthOptions, log *slog.Logger) (*Health, error) {
 		}
 		return cfg.Node, nics
 	}
-	if err := h.prepare(); err != nil {
+	if err := h.setUpMonitor(); err != nil {
 		return h, err
 	}
 	if o.StateFile != "" {
-		n.writes.add(fileNICs, h.stateWrites)
+		n.writes.addFile(fileNICs, h.stateWrites)
 	}
 	if h.kernel != nil && o.PositionFile != "" {
-		n.writes.add(fileLogPosition, h.kernel.stateWrites)
+		n.writes.addFile(fileLogPosition, h.kernel.stateWrites)
 	}
 	return h, nil
 }
@@ -120,7 +120,7 @@ func (h *Health) stateWrites() (done, failed uint64) {
 	return h.saves[0], h.saves[1]
 }
 
-func (h *Health) prepare() error {
+func (h *Health) setUpMonitor() error {
 	name, _ := h.node()
 	h.o.Rules.Node = name
 	if err := h.o.Ethtool.validate(); err != nil {
@@ -137,13 +137,13 @@ func (h *Health) prepare() error {
 		h.log.Warn("interfaces are not looked after: /sys shows those of another network namespace")
 	}
 	h.reader = nichw.New(nichw.Options{Sys: h.o.Sys, Proc: h.o.Proc, Patience: h.o.Patience, Interface: func(name string, device bool) bool {
-		if !ours || h.o.Rules.Excludes(name) {
+		if !ours || h.o.Rules.IsExcluded(name) {
 			return false
 		}
 		_, nics := h.node()
 		return device || nics[name] != ""
 	}})
-	boot, err := nichw.Boot(h.o.Proc)
+	boot, err := nichw.BootID(h.o.Proc)
 	if err != nil {
 		h.log.Warn("no boot identifier: nothing is remembered over a restart", "err", err)
 	}
@@ -197,7 +197,7 @@ func (h *Health) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			h.save(true)
+			h.saveState(true)
 			return
 		case <-timer.C:
 		}
@@ -209,61 +209,61 @@ func (h *Health) Run(ctx context.Context) {
 				due[p] = now.Add(d)
 			}
 		}
-		h.poll(now, parts)
+		h.pollOnce(now, parts)
 		if h.kernel != nil && !following {
 			following = true // only now is it known which NICs there are
-			log.Go(func() { h.kernel.follow(ctx) })
+			log.Go(func() { h.kernel.followLog(ctx) })
 		}
 		if h.ethtool != nil && !asking {
 			asking = true
 			log.Go(func() { h.ethtool.run(ctx, h.ethtoolInterfaces) })
 		}
-		h.save(false)
+		h.saveState(false)
 		h.mu.Lock()
-		next := h.monitor.Next()
+		next := h.monitor.NextPoll()
 		h.mu.Unlock()
 		timer.Reset(max(0, time.Until(now.Add(next))))
 	}
 }
 
-// poll looks once, and tells of what is new.
-func (h *Health) poll(now time.Time, parts nichw.Parts) {
+// pollOnce looks once, and tells of what is new.
+func (h *Health) pollOnce(now time.Time, parts nichw.Parts) {
 	// Interfaces that are probed are looked after from then on.
 	if _, nics := h.node(); !maps.Equal(nics, h.probed) {
 		h.probed = nics
-		h.reader.Relook()
+		h.reader.RelistAll()
 	}
 	began := time.Now()
 	p := h.reader.Poll(now, parts)
 	took := time.Since(began)
 	h.mu.Lock()
-	events := h.monitor.Observe(p)
+	events := h.monitor.ObservePoll(p)
 	h.last, h.took = p, took
 	if p.DevicesKnown && p.InterfacesKnown {
-		h.read = now
+		h.listedAt = now
 	}
 	h.polls++
 	for i := range p.Errors {
 		h.errors[p.Errors[i].Sort]++
 	}
 	for i := range events {
-		h.events[eventKey{events[i].ErrorCode[0], severity(&events[i])}]++
+		h.events[eventKey{events[i].ErrorCode[0], severityOf(&events[i])}]++
 	}
 	h.mu.Unlock()
-	h.grumble(p)
+	h.logReadErrors(p)
 	for i := range events {
-		h.tell(&events[i])
+		h.emitEvent(&events[i])
 	}
 }
 
-// Findings are those that are open, and when the devices were last listed; the zero time: never yet.
-func (h *Health) Findings() (open []nichealth.Finding, read time.Time) {
+// OpenFindings are those that are open, and when the devices were last listed; the zero time: never yet.
+func (h *Health) OpenFindings() (open []nichealth.Finding, read time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.monitor.Findings(), h.read
+	return h.monitor.OpenFindings(), h.listedAt
 }
 
-func severity(e *nichealth.Event) string {
+func severityOf(e *nichealth.Event) string {
 	switch {
 	case e.IsHealthy:
 		return "healthy"
@@ -273,30 +273,30 @@ func severity(e *nichealth.Event) string {
 	return "warning"
 }
 
-// grumble logs once that files of a device tell nothing, and once that they do again.
-func (h *Health) grumble(p *nichw.Poll) {
+// logReadErrors logs once that files of a device tell nothing, and once that they do again.
+func (h *Health) logReadErrors(p *nichw.Poll) {
 	now := map[string]int{}
 	for i := range p.Errors {
 		now[p.Errors[i].Device]++
 	}
 	for i := range p.Errors {
 		e := &p.Errors[i]
-		if n := now[e.Device]; !h.complain[e.Device] && n > 0 {
-			h.complain[e.Device] = true
+		if n := now[e.Device]; !h.errorLogged[e.Device] && n > 0 {
+			h.errorLogged[e.Device] = true
 			h.log.Warn("files of a NIC tell nothing", "device", e.Device, "files", n, "first", e.Path, "why", string(e.Sort), "err", e.Err)
 		}
 	}
-	for device := range h.complain {
+	for device := range h.errorLogged {
 		if now[device] == 0 {
-			delete(h.complain, device)
+			delete(h.errorLogged, device)
 			h.log.Info("files of a NIC tell something again, or are gone", "device", device)
 		}
 	}
 }
 
-// tell logs an event, with its fields under the names that NVSentinel has for them, and
+// emitEvent logs an event, with its fields under the names that NVSentinel has for them, and
 // passes it on.
-func (h *Health) tell(e *nichealth.Event) {
+func (h *Health) emitEvent(e *nichealth.Event) {
 	for _, sink := range h.o.Sinks {
 		sink(*e)
 	}
@@ -322,14 +322,14 @@ const (
 	saveAgain = 5 * time.Second // after a write that failed
 )
 
-// save writes the state file when findings changed since the last write, or
+// saveState writes the state file when findings changed since the last write, or
 // when that is saveEvery ago. A write that failed is tried again after saveAgain.
-func (h *Health) save(last bool) {
+func (h *Health) saveState(last bool) {
 	if h.o.StateFile == "" {
 		return
 	}
 	h.mu.Lock()
-	m := h.monitor.Save()
+	m := h.monitor.SaveMemory()
 	h.mu.Unlock()
 	if m == nil {
 		return
@@ -394,8 +394,8 @@ func (h *Health) Gather() ([]*dto.MetricFamily, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	x := newExposition(h.started)
-	h.series(x)
-	return x.done(), nil
+	h.writeSeries(x)
+	return x.sortedFamilies(), nil
 }
 
 // portNames are the names of sysfs' counters in the vocabulary that graylink-ib has for the
@@ -410,74 +410,74 @@ var portNames = map[string][2]string{
 	"multicast_rcv_packets": {"receive_multicast_packets"}, "port_xmit_wait": {"transmit_wait_ticks"},
 }
 
-// words are the octets of a unit of port_xmit_data and port_rcv_data (IBA 16.1.3.5).
-const words = 4
+// octetsPerUnit are the octets of a unit of port_xmit_data and port_rcv_data (IBA 16.1.3.5).
+const octetsPerUnit = 4
 
-// series are those of the last poll.
-func (h *Health) series(x *exposition) {
+// writeSeries are those of the last poll.
+func (h *Health) writeSeries(x *exposition) {
 	var (
-		state     = x.gauge("fabric_nic_port_state", "Logical state of the port (an interface without RDMA is ACTIVE when it is up); all are 0 where it is not known.")
-		phys      = x.gauge("fabric_nic_port_phys_state", "Physical state of the port.")
-		rate      = x.gauge("fabric_nic_port_rate_bytes_per_second", "Negotiated rate.")
-		expected  = x.gauge("fabric_nic_port_expected_rate_bytes_per_second", "Rate the port should have: by the table of products, or that of most NICs of its role.")
-		info      = x.gauge("fabric_nic_port_info", "What the port is.")
-		function  = x.gauge("fabric_nic_port_virtual_function", "Whether the port is of a virtual function, which may be down.")
-		filled    = x.gauge("fabric_nic_port_saturated", "The counter stands at its limit: it counts no more, and is at least that much.")
-		finding   = x.gauge("fabric_nic_finding", "What is wrong with a NIC or a port now, by code; counters' findings stay until they are reset.")
-		crossed   = x.counter("fabric_nic_port_threshold_crossings_total", "Times a counter of the port came above the threshold of a warning, also while the breach before is not reset.")
-		hardware  = x.counter("fabric_nic_port_hardware_total", "Counters of hw_counters/, under the kernel's names.")
-		other     = x.counter("fabric_nic_port_other_total", "Counters of counters/ that have no family of their own, under the kernel's names.")
-		carrier   = x.counter("fabric_nic_port_carrier_changes_total", "Times the interface's carrier came or went.")
-		statistic = x.counter("fabric_nic_interface_total", "Counters of the interface's statistics/, under the kernel's names.")
-		gids      = x.gauge("fabric_nic_port_gid_entries", "Entries of the GID table that are not empty, by type and address family.")
-		pciSpeed  = x.gauge("fabric_nic_pci_link_transfers_per_second", "Transfers per second and lane of the PCI link, now and at most.")
-		pciWidth  = x.gauge("fabric_nic_pci_link_lanes", "Lanes of the PCI link, now and at most.")
-		aer       = x.counter("fabric_nic_pci_errors_total", "Errors of the PCI function (advanced error reporting).")
-		missing   = x.gauge("graylink_node_nic_ports", "Ports that the table has for the node's product, and that there are.")
-		polls     = x.counter("graylink_node_nic_polls_total", "Times the NICs were read.")
-		took      = x.gauge("graylink_node_nic_poll_seconds", "How long the last poll took.")
-		failed    = x.counter("graylink_node_nic_read_errors_total", "Files that should have told something and did not, by why.")
-		hanging   = x.gauge("graylink_node_nic_hanging_reads", "Reads that have not returned.")
-		told      = x.counter("graylink_node_nic_events_total", "Events of NICs, by code and severity.")
-		listed    = x.gauge("graylink_node_nic_devices_known", "Whether the last poll could list the devices.")
+		state     = x.gaugeFamily("fabric_nic_port_state", "Logical state of the port (an interface without RDMA is ACTIVE when it is up); all are 0 where it is not known.")
+		phys      = x.gaugeFamily("fabric_nic_port_phys_state", "Physical state of the port.")
+		rate      = x.gaugeFamily("fabric_nic_port_rate_bytes_per_second", "Negotiated rate.")
+		expected  = x.gaugeFamily("fabric_nic_port_expected_rate_bytes_per_second", "Rate the port should have: by the table of products, or that of most NICs of its role.")
+		info      = x.gaugeFamily("fabric_nic_port_info", "What the port is.")
+		function  = x.gaugeFamily("fabric_nic_port_virtual_function", "Whether the port is of a virtual function, which may be down.")
+		filled    = x.gaugeFamily("fabric_nic_port_saturated", "The counter stands at its limit: it counts no more, and is at least that much.")
+		finding   = x.gaugeFamily("fabric_nic_finding", "What is wrong with a NIC or a port now, by code; counters' findings stay until they are reset.")
+		crossed   = x.counterFamily("fabric_nic_port_threshold_crossings_total", "Times a counter of the port came above the threshold of a warning, also while the breach before is not reset.")
+		hardware  = x.counterFamily("fabric_nic_port_hardware_total", "Counters of hw_counters/, under the kernel's names.")
+		other     = x.counterFamily("fabric_nic_port_other_total", "Counters of counters/ that have no family of their own, under the kernel's names.")
+		carrier   = x.counterFamily("fabric_nic_port_carrier_changes_total", "Times the interface's carrier came or went.")
+		statistic = x.counterFamily("fabric_nic_interface_total", "Counters of the interface's statistics/, under the kernel's names.")
+		gids      = x.gaugeFamily("fabric_nic_port_gid_entries", "Entries of the GID table that are not empty, by type and address family.")
+		pciSpeed  = x.gaugeFamily("fabric_nic_pci_link_transfers_per_second", "Transfers per second and lane of the PCI link, now and at most.")
+		pciWidth  = x.gaugeFamily("fabric_nic_pci_link_lanes", "Lanes of the PCI link, now and at most.")
+		aer       = x.counterFamily("fabric_nic_pci_errors_total", "Errors of the PCI function (advanced error reporting).")
+		missing   = x.gaugeFamily("graylink_node_nic_ports", "Ports that the table has for the node's product, and that there are.")
+		polls     = x.counterFamily("graylink_node_nic_polls_total", "Times the NICs were read.")
+		took      = x.gaugeFamily("graylink_node_nic_poll_seconds", "How long the last poll took.")
+		failed    = x.counterFamily("graylink_node_nic_read_errors_total", "Files that should have told something and did not, by why.")
+		hanging   = x.gaugeFamily("graylink_node_nic_hanging_reads", "Reads that have not returned.")
+		told      = x.counterFamily("graylink_node_nic_events_total", "Events of NICs, by code and severity.")
+		listed    = x.gaugeFamily("graylink_node_nic_devices_known", "Whether the last poll could list the devices.")
 		ports     = map[string]*dto.MetricFamily{}
 	)
 	p := h.last
 	if h.kernel != nil {
 		name := func(string, int, string) string { return "" }
 		if p != nil {
-			name = h.names(p)
+			name = h.nicNames(p)
 		}
-		h.kernel.series(x, name)
+		h.kernel.writeSeries(x, name)
 	}
 	if h.ethtool != nil {
 		name := func(string, int, string) string { return "" } // no interface is known yet
 		if p != nil {
-			name = h.names(p)
+			name = h.nicNames(p)
 		}
-		h.ethtool.series(x, p, name)
+		h.ethtool.writeSeries(x, p, name)
 	}
-	x.count(polls, float64(h.polls), nil)
+	x.addCounter(polls, float64(h.polls), nil)
 	for _, s := range []nichw.Sort{nichw.Unreadable, nichw.Malformed, nichw.Hanging, nichw.Skipped} {
-		x.count(failed, float64(h.errors[s]), x.labels("why", string(s)))
+		x.addCounter(failed, float64(h.errors[s]), x.labelPairs("why", string(s)))
 	}
 	for k, n := range h.events {
-		x.count(told, float64(n), x.labels("code", k.code, "severity", k.severity))
+		x.addCounter(told, float64(n), x.labelPairs("code", k.code, "severity", k.severity))
 	}
 	if p == nil {
 		return
 	}
-	x.set(took, h.took.Seconds(), nil)
-	x.set(hanging, float64(p.Hanging), nil)
-	x.set(listed, oneIf(p.DevicesKnown), nil)
-	if want, have, ok := h.monitor.Ports(); ok {
-		x.set(missing, float64(want), x.labels("ports", "expected"))
-		x.set(missing, float64(have), x.labels("ports", "found"))
+	x.addGauge(took, h.took.Seconds(), nil)
+	x.addGauge(hanging, float64(p.Hanging), nil)
+	x.addGauge(listed, oneIf(p.DevicesKnown), nil)
+	if want, have, ok := h.monitor.PortCounts(); ok {
+		x.addGauge(missing, float64(want), x.labelPairs("ports", "expected"))
+		x.addGauge(missing, float64(have), x.labelPairs("ports", "found"))
 	}
-	name := h.names(p)
+	name := h.nicNames(p)
 	family := func(n string) *dto.MetricFamily {
 		if ports[n] == nil {
-			ports[n] = x.counter("fabric_nic_port_"+n+"_total", "Counter of the port that the kernel reads from the device.")
+			ports[n] = x.counterFamily("fabric_nic_port_"+n+"_total", "Counter of the port that the kernel reads from the device.")
 		}
 		return ports[n]
 	}
@@ -491,10 +491,10 @@ func (h *Health) series(x *exposition) {
 			width *uint64
 		}{{"current", v.Speed, v.Width}, {"max", v.MaxSpeed, v.MaxWidth}} {
 			if s.speed != nil {
-				x.set(pciSpeed, *s.speed, x.labels("is", s.is, "nic", nic))
+				x.addGauge(pciSpeed, *s.speed, x.labelPairs("is", s.is, "nic", nic))
 			}
 			if s.width != nil {
-				x.set(pciWidth, float64(*s.width), x.labels("is", s.is, "nic", nic))
+				x.addGauge(pciWidth, float64(*s.width), x.labelPairs("is", s.is, "nic", nic))
 			}
 		}
 		for _, s := range []struct {
@@ -502,7 +502,7 @@ func (h *Health) series(x *exposition) {
 			n        *uint64
 		}{{"correctable", v.Correctable}, {"nonfatal", v.NonFatal}, {"fatal", v.Fatal}} {
 			if s.n != nil {
-				x.count(aer, float64(*s.n), x.labels("nic", nic, "severity", s.severity))
+				x.addCounter(aer, float64(*s.n), x.labelPairs("nic", nic, "severity", s.severity))
 			}
 		}
 	}
@@ -514,64 +514,64 @@ func (h *Health) series(x *exposition) {
 	}
 	for i := range p.Devices {
 		d := &p.Devices[i]
-		if h.o.Rules.Excludes(d.Name) {
+		if h.o.Rules.IsExcluded(d.Name) {
 			continue
 		}
 		for j := range d.Ports {
 			port := &d.Ports[j]
-			e, nic := nichealth.Port(d.Name, port.Number), name(d.Name, port.Number, port.Netdev)
+			e, nic := nichealth.PortEntity(d.Name, port.Number), name(d.Name, port.Number, port.Netdev)
 			if j == 0 {
 				pci(nic, d.PCI)
 			}
 			oneOf(x, state, nic, nichw.States[1:], int(port.State))
 			oneOf(x, phys, nic, nichw.PhysStates[1:], int(port.Phys))
 			if port.Rate != nil {
-				x.set(rate, float64(*port.Rate), x.labels("nic", nic))
+				x.addGauge(rate, float64(*port.Rate), x.labelPairs("nic", nic))
 			}
 			if want, ok := h.monitor.ExpectedRate(e); ok {
-				x.set(expected, float64(want), x.labels("nic", nic))
+				x.addGauge(expected, float64(want), x.labelPairs("nic", nic))
 			}
-			x.set(function, oneIf(d.Function == nichw.Virtual), x.labels("nic", nic))
-			x.set(info, 1, x.labels("board", d.Board, "device", d.Name, "driver", d.Driver, "firmware", d.Firmware, "function", d.Function.String(), "interface", port.Netdev, "kind", string(d.Kind),
+			x.addGauge(function, oneIf(d.Function == nichw.Virtual), x.labelPairs("nic", nic))
+			x.addGauge(info, 1, x.labelPairs("board", d.Board, "device", d.Name, "driver", d.Driver, "firmware", d.Firmware, "function", d.Function.String(), "interface", port.Netdev, "kind", string(d.Kind),
 				"link_layer", port.LinkLayer, "nic", nic, "pci", address(d.PCI), "port", strconv.Itoa(port.Number), "type", d.HCAType))
-			if n, ok := h.monitor.Crossings(e); ok {
-				x.count(crossed, float64(n), x.labels("nic", nic))
+			if n, ok := h.monitor.CrossingCount(e); ok {
+				x.addCounter(crossed, float64(n), x.labelPairs("nic", nic))
 			}
 			for _, c := range port.Counters {
 				v := float64(c.Value)
 				n, known := portNames[c.Name]
 				switch {
 				case !known:
-					x.count(other, v, x.labels("counter", c.Name, "nic", nic))
+					x.addCounter(other, v, x.labelPairs("counter", c.Name, "nic", nic))
 				case n[1] != "":
-					x.count(family(n[0]), v, x.labels("nic", nic, "reason", n[1]))
+					x.addCounter(family(n[0]), v, x.labelPairs("nic", nic, "reason", n[1]))
 				case strings.HasSuffix(n[0], "_bytes"):
-					x.count(family(n[0]), v*words, x.labels("nic", nic))
+					x.addCounter(family(n[0]), v*octetsPerUnit, x.labelPairs("nic", nic))
 				default:
-					x.count(family(n[0]), v, x.labels("nic", nic))
+					x.addCounter(family(n[0]), v, x.labelPairs("nic", nic))
 				}
-				if known && h.monitor.Saturated(e, c.Name) {
-					x.set(filled, 1, x.labels("counter", c.Name, "nic", nic))
+				if known && h.monitor.IsSaturated(e, c.Name) {
+					x.addGauge(filled, 1, x.labelPairs("counter", c.Name, "nic", nic))
 				}
 			}
 			for _, c := range port.Hardware {
-				x.count(hardware, float64(c.Value), x.labels("counter", c.Name, "nic", nic))
+				x.addCounter(hardware, float64(c.Value), x.labelPairs("counter", c.Name, "nic", nic))
 			}
 			if port.GIDsKnown {
 				table := map[[2]string]int{}
 				for k := range port.GIDs {
 					g := &port.GIDs[k]
 					f := "ipv6"
-					if g.IPv4() {
+					if g.IsIPv4() {
 						f = "ipv4"
 					}
 					table[[2]string{f, g.Type}]++
 				}
 				if len(table) == 0 {
-					x.set(gids, 0, x.labels("family", "", "nic", nic, "type", ""))
+					x.addGauge(gids, 0, x.labelPairs("family", "", "nic", nic, "type", ""))
 				}
 				for k, n := range table {
-					x.set(gids, float64(n), x.labels("family", k[0], "nic", nic, "type", k[1]))
+					x.addGauge(gids, float64(n), x.labelPairs("family", k[0], "nic", nic, "type", k[1]))
 				}
 			}
 		}
@@ -589,26 +589,26 @@ func (h *Health) series(x *exposition) {
 				oneOf(x, state, nic, nichw.States[1:], int(nichw.Down))
 			}
 			if f.Speed != nil {
-				x.set(rate, float64(*f.Speed), x.labels("nic", nic))
+				x.addGauge(rate, float64(*f.Speed), x.labelPairs("nic", nic))
 			}
-			x.set(function, oneIf(f.Function == nichw.Virtual), x.labels("nic", nic))
-			x.set(info, 1, x.labels("board", "", "device", "", "driver", f.Driver, "firmware", "", "function", f.Function.String(), "interface", f.Name, "kind", string(f.Kind),
+			x.addGauge(function, oneIf(f.Function == nichw.Virtual), x.labelPairs("nic", nic))
+			x.addGauge(info, 1, x.labelPairs("board", "", "device", "", "driver", f.Driver, "firmware", "", "function", f.Function.String(), "interface", f.Name, "kind", string(f.Kind),
 				"link_layer", "Ethernet", "nic", nic, "pci", address(f.PCI), "port", "", "type", ""))
 		}
 		if f.Changes != nil {
-			x.count(carrier, float64(*f.Changes), x.labels("nic", nic))
+			x.addCounter(carrier, float64(*f.Changes), x.labelPairs("nic", nic))
 		}
 		for _, c := range f.Counters {
-			x.count(statistic, float64(c.Value), x.labels("counter", c.Name, "nic", nic))
+			x.addCounter(statistic, float64(c.Value), x.labelPairs("counter", c.Name, "nic", nic))
 		}
 	}
-	for _, f := range h.monitor.Findings() {
+	for _, f := range h.monitor.OpenFindings() {
 		device, number := entityParts(f.Entity)
 		sev := "warning"
 		if f.Fatal {
 			sev = "fatal"
 		}
-		x.set(finding, 1, x.labels("code", f.Code, "nic", name(device, number, ""), "severity", sev))
+		x.addGauge(finding, 1, x.labelPairs("code", f.Code, "nic", name(device, number, ""), "severity", sev))
 	}
 }
 
@@ -626,7 +626,7 @@ func portOf(p *nichw.Poll, netdev string) (device string, port int, ok bool) {
 
 func oneOf(x *exposition, f *dto.MetricFamily, nic string, names []string, is int) {
 	for i, n := range names {
-		x.set(f, oneIf(is == i+1), x.labels("nic", nic, "state", n))
+		x.addGauge(f, oneIf(is == i+1), x.labelPairs("nic", nic, "state", n))
 	}
 }
 
@@ -655,9 +655,9 @@ func cutLast(s, sep string) (before, after string, ok bool) {
 	return s, "", false
 }
 
-// names says what the fabric calls a port: as the NIC that probes by its interface, if one
+// nicNames says what the fabric calls a port: as the NIC that probes by its interface, if one
 // does; else by the device, with its port from the second on.
-func (h *Health) names(p *nichw.Poll) func(device string, port int, netdev string) string {
+func (h *Health) nicNames(p *nichw.Poll) func(device string, port int, netdev string) string {
 	node, nics := h.node()
 	netdevs := map[string]string{}
 	for i := range p.Devices {

@@ -20,7 +20,7 @@ func BenchmarkHealth34(b *testing.B) {
 		b.Fatal(err)
 	}
 	root := inMemory(b)
-	if err := fakesys.Build(root, node); err != nil {
+	if err := fakesys.BuildTree(root, node); err != nil {
 		b.Fatal(err)
 	}
 	tree, err := fakesys.Open(root)

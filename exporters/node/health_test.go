@@ -69,7 +69,7 @@ func newPatient(t testing.TB, profile string, edit func(*HealthOptions)) *patien
 		t.Fatal(err)
 	}
 	root := inMemory(t)
-	if err := fakesys.Build(root, node); err != nil {
+	if err := fakesys.BuildTree(root, node); err != nil {
 		t.Fatal(err)
 	}
 	tree, err := fakesys.Open(root)
@@ -107,9 +107,9 @@ func (p *patient) restart() {
 	if p.edit != nil {
 		p.edit(&o)
 	}
-	p.h = &Health{o: o, log: slog.New(slog.NewJSONHandler(&p.log, nil)), started: healthStart, errors: map[nichw.Sort]uint64{}, events: map[eventKey]uint64{}, complain: map[string]bool{},
+	p.h = &Health{o: o, log: slog.New(slog.NewJSONHandler(&p.log, nil)), started: healthStart, errors: map[nichw.Sort]uint64{}, events: map[eventKey]uint64{}, errorLogged: map[string]bool{},
 		node: func() (string, map[string]string) { return "h1", nil }}
-	if err := p.h.prepare(); err != nil {
+	if err := p.h.setUpMonitor(); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -118,7 +118,7 @@ func (p *patient) do(steps ...string) {
 	p.t.Helper()
 	p.current = false
 	for _, s := range steps {
-		if err := p.tree.Do(s); err != nil {
+		if err := p.tree.RunStep(s); err != nil {
 			p.t.Fatal(err)
 		}
 	}
@@ -132,8 +132,8 @@ func (p *patient) run(d time.Duration) []string {
 		if !p.current {
 			parts, p.current = nichw.ReadAll, true
 		}
-		p.h.poll(p.now, parts)
-		p.now = p.now.Add(p.h.monitor.Next())
+		p.h.pollOnce(p.now, parts)
+		p.now = p.now.Add(p.h.monitor.NextPoll())
 	}
 	return p.events()
 }
@@ -393,7 +393,7 @@ func TestScenarios(t *testing.T) {
 			if logged {
 				ctx, cancel := context.WithCancel(t.Context())
 				var following sync.WaitGroup
-				following.Go(func() { p.h.kernel.follow(ctx) })
+				following.Go(func() { p.h.kernel.followLog(ctx) })
 				defer following.Wait()
 				defer cancel()
 			}
@@ -455,13 +455,13 @@ func TestARestartIsNoNews(t *testing.T) {
 	if got := p.run(2 * time.Second); len(got) != 2 {
 		t.Errorf("%q", got)
 	}
-	p.h.save(false)
+	p.h.saveState(false)
 	p.restart()
 	if got := p.run(2 * time.Second); len(got) != 0 {
 		t.Errorf("told again: %q", got)
 	}
 	p.has(`fabric_nic_finding{code="link_downed",nic="h1/mlx5_1",severity="fatal"} 1`, `fabric_nic_finding{code="state_down",nic="h1/mlx5_0",severity="fatal"} 1`)
-	p.h.save(true)
+	p.h.saveState(true)
 	p.do("set mlx5_0/1 state 4: ACTIVE", "set mlx5_2/1 state 1: DOWN")
 	p.restart()
 	if got, want := p.run(2*time.Second), []string{"healthy state_down " + port0 + "NONE", "fatal state_down NICPort:mlx5_2_port1 REPLACE_VM"}; !slices.Equal(got, want) {
@@ -486,7 +486,7 @@ func TestHealthAPI(t *testing.T) {
 	p.do("add mlx5_0/1 counters/link_downed 1", "add mlx5_1/1 counters/link_downed 1")
 	p.run(6 * time.Second)
 	mux, policy := http.NewServeMux(), &webaccess.Policy{}
-	p.h.serve(mux, policy)
+	p.h.addRoutes(mux, policy)
 	found := func() (out healthJSON) {
 		t.Helper()
 		code, body := do(mux, request("GET", "/api/v1/nic-health", ""))

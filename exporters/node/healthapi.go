@@ -41,20 +41,20 @@ type unreadJSON struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// serve adds the API: what is found, and the end of what is latched.
-func (h *Health) serve(mux *http.ServeMux, policy *webaccess.Policy) {
-	mux.HandleFunc("GET /api/v1/nic-health", h.found)
-	mux.HandleFunc("POST /api/v1/nic-health/reset", policy.Admin(h.reset))
+// addRoutes adds the API: what is found, and the end of what is latched.
+func (h *Health) addRoutes(mux *http.ServeMux, policy *webaccess.Policy) {
+	mux.HandleFunc("GET /api/v1/nic-health", h.serveFindings)
+	mux.HandleFunc("POST /api/v1/nic-health/reset", policy.AdminHandler(h.serveReset))
 }
 
-func (h *Health) found(w http.ResponseWriter, _ *http.Request) {
+func (h *Health) serveFindings(w http.ResponseWriter, _ *http.Request) {
 	out := healthJSON{Findings: []findingJSON{}, Unread: []unreadJSON{}}
 	out.Node, _ = h.node()
 	h.mu.Lock()
 	if p := h.last; p != nil {
-		at, name := p.At, h.names(p)
+		at, name := p.At, h.nicNames(p)
 		out.Polled = &at
-		for _, f := range h.monitor.Findings() {
+		for _, f := range h.monitor.OpenFindings() {
 			device, port := entityParts(f.Entity)
 			out.Findings = append(out.Findings, findingJSON{f.Entity, name(device, port, ""), f.Code, f.Fatal, f.Latched, f.Since, f.Message})
 		}
@@ -68,11 +68,11 @@ func (h *Health) found(w http.ResponseWriter, _ *http.Request) {
 		}
 	}
 	h.mu.Unlock()
-	h.write(w, out)
+	h.writeJSON(w, out)
 }
 
-// reset ends findings that stay until somebody has dealt with them, of one entity or of all.
-func (h *Health) reset(w http.ResponseWriter, r *http.Request) {
+// serveReset ends findings that stay until somebody has dealt with them, of one entity or of all.
+func (h *Health) serveReset(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Entity string `json:"entity"`
 	}
@@ -84,7 +84,7 @@ func (h *Health) reset(w http.ResponseWriter, r *http.Request) {
 	}
 	h.mu.Lock()
 	var of nichealth.Entity
-	for _, f := range h.monitor.Findings() {
+	for _, f := range h.monitor.OpenFindings() {
 		if f.Entity.Value == body.Entity {
 			of = f.Entity
 		}
@@ -94,21 +94,21 @@ func (h *Health) reset(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "nothing is found of "+body.Entity+"; GET /api/v1/nic-health lists what is", http.StatusNotFound)
 		return
 	}
-	webaccess.Note(r, "entity", body.Entity)
+	webaccess.AddLogAttrs(r, "entity", body.Entity)
 	events := h.monitor.Reset(of, time.Now())
 	for i := range events {
-		h.events[eventKey{events[i].ErrorCode[0], severity(&events[i])}]++
+		h.events[eventKey{events[i].ErrorCode[0], severityOf(&events[i])}]++
 	}
 	h.mu.Unlock()
 	for i := range events {
-		h.tell(&events[i])
+		h.emitEvent(&events[i])
 	}
-	h.write(w, struct {
+	h.writeJSON(w, struct {
 		Reset int `json:"reset"`
 	}{len(events)})
 }
 
-func (h *Health) write(w http.ResponseWriter, v any) {
+func (h *Health) writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(v); err != nil {
 		h.log.Debug("write the health of NICs", "err", err)

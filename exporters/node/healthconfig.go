@@ -42,7 +42,7 @@ type healthFile struct {
 // DefaultHealth are the options without a file. Counters change slowly, and reading them asks
 // the device's firmware.
 func DefaultHealth() HealthOptions {
-	return HealthOptions{Rules: nichealth.Defaults(), Counters: 5 * time.Second, GIDs: 30 * time.Second, Identity: time.Minute, Patience: 500 * time.Millisecond, Log: LogKmsg, Ethtool: DefaultEthtool()}
+	return HealthOptions{Rules: nichealth.DefaultConfig(), Counters: 5 * time.Second, GIDs: 30 * time.Second, Identity: time.Minute, Patience: 500 * time.Millisecond, Log: LogKmsg, Ethtool: DefaultEthtool()}
 }
 
 // LoadHealth reads the file of --nic.config into options; "" is none. Thresholds of the file
@@ -112,11 +112,11 @@ func parseHealth(file string, b []byte, o *HealthOptions) error {
 		if t.Code == "" {
 			t.Code = t.Counter
 		}
-		o.Rules.Thresholds = append(without(o.Rules.Thresholds, t.Code), t)
+		o.Rules.Thresholds = append(withoutCode(o.Rules.Thresholds, t.Code), t)
 	}
 	for i, code := range f.Without {
 		n := len(o.Rules.Thresholds)
-		if o.Rules.Thresholds = without(o.Rules.Thresholds, code); len(o.Rules.Thresholds) == n {
+		if o.Rules.Thresholds = withoutCode(o.Rules.Thresholds, code); len(o.Rules.Thresholds) == n {
 			return fmt.Errorf("%s: without[%d]: the code of a rule is expected, not %q", file, i, code)
 		}
 	}
@@ -130,7 +130,7 @@ func parseHealth(file string, b []byte, o *HealthOptions) error {
 	return nil
 }
 
-func without(ts []nichealth.Threshold, code string) (out []nichealth.Threshold) {
+func withoutCode(ts []nichealth.Threshold, code string) (out []nichealth.Threshold) {
 	for _, t := range ts {
 		if t.Code != code {
 			out = append(out, t)

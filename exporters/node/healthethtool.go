@@ -43,8 +43,8 @@ func DefaultEthtool() EthtoolOptions {
 	return EthtoolOptions{Mode: EthtoolAuto, Counters: 5 * time.Second, Modules: time.Minute}
 }
 
-// on reports whether interfaces are asked, with sysfs at a root.
-func (o *EthtoolOptions) on(sys string) bool {
+// enabledFor reports whether interfaces are asked, with sysfs at a root.
+func (o *EthtoolOptions) enabledFor(sys string) bool {
 	return o.Mode == EthtoolOn || o.Mode == EthtoolAuto && (sys == "" || sys == "/sys")
 }
 
@@ -54,10 +54,10 @@ type ethtool struct {
 	log   *slog.Logger
 	parts []*ethtoolPart
 
-	mu       sync.Mutex
-	complain map[string]bool // paths whose errors were logged
-	denied   map[string]bool // parts of which it was logged that they are denied
-	errors   map[nichw.Sort]uint64
+	mu           sync.Mutex
+	errorLogged  map[string]bool // paths whose errors were logged
+	denialLogged map[string]bool // parts of which it was logged that they are denied
+	errors       map[nichw.Sort]uint64
 }
 
 // ethtoolPart is what is read at one pace.
@@ -74,13 +74,13 @@ type ethtoolPart struct {
 
 // newEthtool returns nil where interfaces are not asked.
 func newEthtool(o EthtoolOptions, sys string, log *slog.Logger) *ethtool {
-	if !o.on(sys) {
+	if !o.enabledFor(sys) {
 		return nil
 	}
 	if o.Kernel == nil {
 		o.Kernel = &nicethtool.Machine{}
 	}
-	e := &ethtool{log: log, complain: map[string]bool{}, denied: map[string]bool{}, errors: map[nichw.Sort]uint64{}}
+	e := &ethtool{log: log, errorLogged: map[string]bool{}, denialLogged: map[string]bool{}, errors: map[nichw.Sort]uint64{}}
 	for _, p := range []ethtoolPart{{name: "counters", parts: nicethtool.ReadCounters, every: o.Counters}, {name: "modules", parts: nicethtool.ReadModules, every: o.Modules}} {
 		p.reader = nicethtool.New(nicethtool.Options{Kernel: o.Kernel, Exclude: o.Exclude})
 		e.parts = append(e.parts, &p)
@@ -97,7 +97,7 @@ func (e *ethtool) run(ctx context.Context, interfaces func() []string) {
 			tick := time.NewTicker(p.every)
 			defer tick.Stop()
 			for {
-				e.poll(p, time.Now(), interfaces())
+				e.pollPart(p, time.Now(), interfaces())
 				select {
 				case <-ctx.Done():
 					return
@@ -108,8 +108,8 @@ func (e *ethtool) run(ctx context.Context, interfaces func() []string) {
 	}
 }
 
-// poll reads one part.
-func (e *ethtool) poll(p *ethtoolPart, now time.Time, interfaces []string) {
+// pollPart reads one part.
+func (e *ethtool) pollPart(p *ethtoolPart, now time.Time, interfaces []string) {
 	began := time.Now()
 	got := p.reader.Poll(now, interfaces, p.parts)
 	took := time.Since(began)
@@ -123,20 +123,20 @@ func (e *ethtool) poll(p *ethtoolPart, now time.Time, interfaces []string) {
 		e.errors[x.Sort]++
 		key := p.name + " " + x.Device
 		failed[key] = true
-		if !e.complain[key] {
-			e.complain[key] = true
+		if !e.errorLogged[key] {
+			e.errorLogged[key] = true
 			e.log.Warn("an interface does not tell all through ethtool", "interface", x.Device, "what", x.Path, "why", string(x.Sort), "err", x.Err)
 		}
 	}
-	for key := range e.complain {
+	for key := range e.errorLogged {
 		if strings.HasPrefix(key, p.name+" ") && !failed[key] {
-			delete(e.complain, key)
+			delete(e.errorLogged, key)
 			e.log.Info("an interface tells all through ethtool again, or is gone", "interface", strings.TrimPrefix(key, p.name+" "))
 		}
 	}
 	for _, part := range got.Denied {
-		if !e.denied[part] {
-			e.denied[part] = true
+		if !e.denialLogged[part] {
+			e.denialLogged[part] = true
 			e.log.Warn("interfaces do not tell this for want of CAP_NET_ADMIN; the rest is published", "part", part)
 		}
 	}
@@ -182,29 +182,29 @@ func driverCounter(name string) bool {
 			return false
 		}
 	}
-	for len(words) > 1 && (driverPlaces[words[len(words)-1]] || strings.Trim(words[len(words)-1], "0123456789") == "") {
+	for len(words) > 1 && (driverScopes[words[len(words)-1]] || strings.Trim(words[len(words)-1], "0123456789") == "") {
 		words = words[:len(words)-1]
 	}
 	return len(words) > 0 && driverCounts[words[len(words)-1]]
 }
 
 var (
-	// driverPlaces are last words that say where something was counted.
-	driverPlaces = wordSet("phy port vport mac nic sw hw lane prio total")
+	// driverScopes are last words that say where something was counted.
+	driverScopes = nameSet("phy port vport mac nic sw hw lane prio total")
 	// driverCounts are things that are counted. A duration is that of pauses so far.
-	driverCounts = wordSet("packets pkts packet pkt bytes octets frames bits errors error errs err drops drop dropped discard discards discarded missed collisions overruns overrun underruns " +
+	driverCounts = nameSet("packets pkts packet pkt bytes octets frames bits errors error errs err drops drop dropped discard discards discarded missed collisions overruns overrun underruns " +
 		"events timeouts timeout retries resets transitions transition pause pauses duration broadcast multicast unicast fragments jabbers undersize oversize restarts stopped wake " +
 		"complete none fail failed failures redirect xmit kicks")
 	// driverLevels are words of what goes up and down.
-	driverLevels = wordSet("pending current cur max min avg free used limit threshold speed rate ratio percent usage state index ifindex")
+	driverLevels = nameSet("pending current cur max min avg free used limit threshold speed rate ratio percent usage state index ifindex")
 	// driverGauges end as counters do: mlx5's shares of time, in percent.
-	driverGauges = wordSet("outbound_pci_stalled_rd outbound_pci_stalled_wr")
+	driverGauges = nameSet("outbound_pci_stalled_rd outbound_pci_stalled_wr")
 	// driverCounters are counters that their last words do not tell of (mlx5).
-	driverCounters = wordSet("rx_out_of_buffer rx_pci_signal_integrity tx_pci_signal_integrity outbound_pci_buffer_overflow module_unplug module_bus_stuck module_high_temp module_bad_shorted " +
+	driverCounters = nameSet("rx_out_of_buffer rx_pci_signal_integrity tx_pci_signal_integrity outbound_pci_buffer_overflow module_unplug module_bus_stuck module_high_temp module_bad_shorted " +
 		"rx_buffer_passed_thres_phy tx_pause_ctrl_phy rx_pause_ctrl_phy")
 )
 
-func wordSet(s string) map[string]bool {
+func nameSet(s string) map[string]bool {
 	set := map[string]bool{}
 	for w := range strings.FieldsSeq(s) {
 		set[w] = true
@@ -212,54 +212,54 @@ func wordSet(s string) map[string]bool {
 	return set
 }
 
-// series are those of the last polls; Health.mu is held.
-func (e *ethtool) series(x *exposition, sys *nichw.Poll, name func(device string, port int, netdev string) string) {
+// writeSeries are those of the last polls; Health.mu is held.
+func (e *ethtool) writeSeries(x *exposition, sys *nichw.Poll, name func(device string, port int, netdev string) string) {
 	var (
-		statistic     = x.counter("fabric_nic_driver_statistic_total", "Counters of the driver (ethtool -S), under the driver's names; only those known to be counters by their names.")
-		unclassified  = x.gauge("graylink_node_nic_ethtool_statistics_left_out", "Statistics of the driver that are not published, for they may be no counters; those of queues do not count.")
-		fecBlocks     = x.counter("fabric_nic_port_fec_corrected_blocks_total", "Blocks that FEC corrected.")
-		fecLost       = x.counter("fabric_nic_port_fec_uncorrectable_blocks_total", "Blocks that FEC could not correct.")
-		fecBits       = x.counter("fabric_nic_port_fec_corrected_bit_errors_total", "Bits that FEC corrected.")
-		laneBlocks    = x.counter("fabric_nic_port_lane_fec_corrected_blocks_total", "Blocks of a lane that FEC corrected; lanes from 1.")
-		laneLost      = x.counter("fabric_nic_port_lane_fec_uncorrectable_blocks_total", "Blocks of a lane that FEC could not correct; lanes from 1.")
-		laneBits      = x.counter("fabric_nic_port_lane_fec_corrected_bit_errors_total", "Bits of a lane that FEC corrected; lanes from 1.")
-		fecMode       = x.gauge("fabric_nic_fec_mode", "Whether the mode of FEC is the active one, and is a configured one.")
-		pauseFrames   = x.counter("fabric_nic_pause_frames_total", "Pause frames of IEEE 802.3.")
-		pauseOn       = x.gauge("fabric_nic_pause_enabled", "Whether pause frames are heeded (receive) and sent (transmit), and whether that is negotiated (autoneg).")
-		duplex        = x.gauge("fabric_nic_link_full_duplex", "Whether the link is full duplex.")
-		linkLanes     = x.gauge("fabric_nic_link_lanes", "Lanes of the link.")
-		sqi           = x.gauge("fabric_nic_link_signal_quality", "Signal quality index, and its best value.")
-		downs         = x.counter("fabric_nic_link_down_events_total", "Times the link went down, as the device counts them.")
-		extended      = x.gauge("fabric_nic_link_extended_state", "Why the link is down, as the driver tells it.")
-		info          = x.gauge("fabric_nic_module_info", "What is plugged.")
-		state         = x.gauge("fabric_nic_module_state", "State of the module (CMIS).")
-		temperature   = x.gauge("fabric_nic_module_temperature_celsius", "Temperature of the module.")
-		voltage       = x.gauge("fabric_nic_module_voltage_volts", "Supply voltage of the module.")
-		receive       = x.gauge("fabric_nic_module_receive_power_watts", "Optical power that is received; 0 is darkness, below the monitor's resolution.")
-		transmit      = x.gauge("fabric_nic_module_transmit_power_watts", "Optical power that is sent; 0 is a laser that is off.")
-		bias          = x.gauge("fabric_nic_module_bias_amperes", "Bias current of the laser.")
-		raised        = x.gauge("fabric_nic_module_flag", "Alarms and warnings that the module raised since it was read before; lane is empty for the module.")
-		polls         = x.counter("graylink_node_nic_ethtool_polls_total", "Times the interfaces were asked through ethtool.")
-		tookSeconds   = x.gauge("graylink_node_nic_ethtool_poll_seconds", "How long the last time took.")
-		failed        = x.counter("graylink_node_nic_ethtool_errors_total", "Parts that interfaces should have told through ethtool and did not, by why.")
-		hangingAsked  = x.gauge("graylink_node_nic_ethtool_hanging", "Questions that drivers have not answered.")
-		threshold     = x.gauge("fabric_nic_module_threshold", "Thresholds of the module's monitors, in the unit of the monitor: celsius, volts, watts, amperes.")
-		deniedPrivate = x.gauge("graylink_node_nic_ethtool_denied", "Parts that are not told for want of CAP_NET_ADMIN.")
+		statistic     = x.counterFamily("fabric_nic_driver_statistic_total", "Counters of the driver (ethtool -S), under the driver's names; only those known to be counters by their names.")
+		unclassified  = x.gaugeFamily("graylink_node_nic_ethtool_statistics_left_out", "Statistics of the driver that are not published, for they may be no counters; those of queues do not count.")
+		fecBlocks     = x.counterFamily("fabric_nic_port_fec_corrected_blocks_total", "Blocks that FEC corrected.")
+		fecLost       = x.counterFamily("fabric_nic_port_fec_uncorrectable_blocks_total", "Blocks that FEC could not correct.")
+		fecBits       = x.counterFamily("fabric_nic_port_fec_corrected_bit_errors_total", "Bits that FEC corrected.")
+		laneBlocks    = x.counterFamily("fabric_nic_port_lane_fec_corrected_blocks_total", "Blocks of a lane that FEC corrected; lanes from 1.")
+		laneLost      = x.counterFamily("fabric_nic_port_lane_fec_uncorrectable_blocks_total", "Blocks of a lane that FEC could not correct; lanes from 1.")
+		laneBits      = x.counterFamily("fabric_nic_port_lane_fec_corrected_bit_errors_total", "Bits of a lane that FEC corrected; lanes from 1.")
+		fecMode       = x.gaugeFamily("fabric_nic_fec_mode", "Whether the mode of FEC is the active one, and is a configured one.")
+		pauseFrames   = x.counterFamily("fabric_nic_pause_frames_total", "Pause frames of IEEE 802.3.")
+		pauseOn       = x.gaugeFamily("fabric_nic_pause_enabled", "Whether pause frames are heeded (receive) and sent (transmit), and whether that is negotiated (autoneg).")
+		duplex        = x.gaugeFamily("fabric_nic_link_full_duplex", "Whether the link is full duplex.")
+		linkLanes     = x.gaugeFamily("fabric_nic_link_lanes", "Lanes of the link.")
+		sqi           = x.gaugeFamily("fabric_nic_link_signal_quality", "Signal quality index, and its best value.")
+		downs         = x.counterFamily("fabric_nic_link_down_events_total", "Times the link went down, as the device counts them.")
+		extended      = x.gaugeFamily("fabric_nic_link_extended_state", "Why the link is down, as the driver tells it.")
+		info          = x.gaugeFamily("fabric_nic_module_info", "What is plugged.")
+		state         = x.gaugeFamily("fabric_nic_module_state", "State of the module (CMIS).")
+		temperature   = x.gaugeFamily("fabric_nic_module_temperature_celsius", "Temperature of the module.")
+		voltage       = x.gaugeFamily("fabric_nic_module_voltage_volts", "Supply voltage of the module.")
+		receive       = x.gaugeFamily("fabric_nic_module_receive_power_watts", "Optical power that is received; 0 is darkness, below the monitor's resolution.")
+		transmit      = x.gaugeFamily("fabric_nic_module_transmit_power_watts", "Optical power that is sent; 0 is a laser that is off.")
+		bias          = x.gaugeFamily("fabric_nic_module_bias_amperes", "Bias current of the laser.")
+		raised        = x.gaugeFamily("fabric_nic_module_flag", "Alarms and warnings that the module raised since it was read before; lane is empty for the module.")
+		polls         = x.counterFamily("graylink_node_nic_ethtool_polls_total", "Times the interfaces were asked through ethtool.")
+		tookSeconds   = x.gaugeFamily("graylink_node_nic_ethtool_poll_seconds", "How long the last time took.")
+		failed        = x.counterFamily("graylink_node_nic_ethtool_errors_total", "Parts that interfaces should have told through ethtool and did not, by why.")
+		hangingAsked  = x.gaugeFamily("graylink_node_nic_ethtool_hanging", "Questions that drivers have not answered.")
+		threshold     = x.gaugeFamily("fabric_nic_module_threshold", "Thresholds of the module's monitors, in the unit of the monitor: celsius, volts, watts, amperes.")
+		deniedPrivate = x.gaugeFamily("graylink_node_nic_ethtool_denied", "Parts that are not told for want of CAP_NET_ADMIN.")
 	)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, s := range []nichw.Sort{nichw.Unreadable, nichw.Malformed, nichw.Hanging, nichw.Skipped} {
-		x.count(failed, float64(e.errors[s]), x.labels("why", string(s)))
+		x.addCounter(failed, float64(e.errors[s]), x.labelPairs("why", string(s)))
 	}
 	for _, p := range e.parts {
-		x.count(polls, float64(p.polls), x.labels("part", p.name))
+		x.addCounter(polls, float64(p.polls), x.labelPairs("part", p.name))
 		if p.last == nil {
 			continue
 		}
-		x.set(tookSeconds, p.took.Seconds(), x.labels("part", p.name))
-		x.set(hangingAsked, float64(p.last.Hanging), x.labels("part", p.name))
+		x.addGauge(tookSeconds, p.took.Seconds(), x.labelPairs("part", p.name))
+		x.addGauge(hangingAsked, float64(p.last.Hanging), x.labelPairs("part", p.name))
 		for _, part := range p.last.Denied {
-			x.set(deniedPrivate, 1, x.labels("part", part))
+			x.addGauge(deniedPrivate, 1, x.labelPairs("part", part))
 		}
 	}
 	if sys == nil {
@@ -276,24 +276,24 @@ func (e *ethtool) series(x *exposition, sys *nichw.Poll, name func(device string
 		if v == nil {
 			return
 		}
-		x.count(port, float64(v.Total), x.labels("nic", nic))
+		x.addCounter(port, float64(v.Total), x.labelPairs("nic", nic))
 		for i, n := range v.Lanes {
-			x.count(lane, float64(n), x.labels("lane", strconv.Itoa(i+1), "nic", nic))
+			x.addCounter(lane, float64(n), x.labelPairs("lane", strconv.Itoa(i+1), "nic", nic))
 		}
 	}
 	frames := func(v *uint64, direction, nic string) {
 		if v != nil {
-			x.count(pauseFrames, float64(*v), x.labels("direction", direction, "nic", nic))
+			x.addCounter(pauseFrames, float64(*v), x.labelPairs("direction", direction, "nic", nic))
 		}
 	}
 	enabled := func(v *bool, what, nic string) {
 		if v != nil {
-			x.set(pauseOn, oneIf(*v), x.labels("nic", nic, "what", what))
+			x.addGauge(pauseOn, oneIf(*v), x.labelPairs("nic", nic, "what", what))
 		}
 	}
 	reading := func(f *dto.MetricFamily, v *float64, labels ...string) {
 		if v != nil {
-			x.set(f, *v, x.labels(labels...))
+			x.addGauge(f, *v, x.labelPairs(labels...))
 		}
 	}
 	for _, p := range e.parts {
@@ -310,12 +310,12 @@ func (e *ethtool) series(x *exposition, sys *nichw.Poll, name func(device string
 				left := 0
 				for _, c := range f.Statistics {
 					if driverCounter(c.Name) {
-						x.count(statistic, float64(c.Value), x.labels("counter", c.Name, "nic", nic))
+						x.addCounter(statistic, float64(c.Value), x.labelPairs("counter", c.Name, "nic", nic))
 					} else {
 						left++
 					}
 				}
-				x.set(unclassified, float64(left), x.labels("nic", nic))
+				x.addGauge(unclassified, float64(left), x.labelPairs("nic", nic))
 			}
 			if v := f.FEC; v != nil {
 				lanes(fecBlocks, laneBlocks, v.Corrected, nic)
@@ -323,14 +323,14 @@ func (e *ethtool) series(x *exposition, sys *nichw.Poll, name func(device string
 				lanes(fecBits, laneBits, v.CorrectedBits, nic)
 				for _, mode := range nicethtool.FECModes {
 					if v.Configured != nil {
-						x.set(fecMode, oneIf(slices.Contains(v.Configured, mode)), x.labels("is", "configured", "mode", mode, "nic", nic))
+						x.addGauge(fecMode, oneIf(slices.Contains(v.Configured, mode)), x.labelPairs("is", "configured", "mode", mode, "nic", nic))
 					}
 					if v.Active != "" {
-						x.set(fecMode, oneIf(v.Active == mode), x.labels("is", "active", "mode", mode, "nic", nic))
+						x.addGauge(fecMode, oneIf(v.Active == mode), x.labelPairs("is", "active", "mode", mode, "nic", nic))
 					}
 				}
 				if v.Auto != nil {
-					x.set(fecMode, oneIf(*v.Auto), x.labels("is", "configured", "mode", "auto", "nic", nic))
+					x.addGauge(fecMode, oneIf(*v.Auto), x.labelPairs("is", "configured", "mode", "auto", "nic", nic))
 				}
 			}
 			if v := f.Pause; v != nil {
@@ -342,33 +342,33 @@ func (e *ethtool) series(x *exposition, sys *nichw.Poll, name func(device string
 			}
 			if v := f.LinkModes; v != nil {
 				if v.Duplex != "" {
-					x.set(duplex, oneIf(v.Duplex == "full"), x.labels("nic", nic))
+					x.addGauge(duplex, oneIf(v.Duplex == "full"), x.labelPairs("nic", nic))
 				}
 				if v.Lanes != nil {
-					x.set(linkLanes, float64(*v.Lanes), x.labels("nic", nic))
+					x.addGauge(linkLanes, float64(*v.Lanes), x.labelPairs("nic", nic))
 				}
 			}
 			if v := f.LinkState; v != nil {
 				if v.SQI != nil {
-					x.set(sqi, float64(*v.SQI), x.labels("is", "current", "nic", nic))
+					x.addGauge(sqi, float64(*v.SQI), x.labelPairs("is", "current", "nic", nic))
 				}
 				if v.SQIMax != nil {
-					x.set(sqi, float64(*v.SQIMax), x.labels("is", "max", "nic", nic))
+					x.addGauge(sqi, float64(*v.SQIMax), x.labelPairs("is", "max", "nic", nic))
 				}
 				if v.Downs != nil {
-					x.count(downs, float64(*v.Downs), x.labels("nic", nic))
+					x.addCounter(downs, float64(*v.Downs), x.labelPairs("nic", nic))
 				}
 				if v.State != "" {
-					x.set(extended, 1, x.labels("nic", nic, "state", v.State, "substate", v.Substate))
+					x.addGauge(extended, 1, x.labelPairs("nic", nic, "state", v.State, "substate", v.Substate))
 				}
 			}
 			m := f.Module
 			if m == nil {
 				continue
 			}
-			x.set(info, 1, x.labels("nic", nic, "oui", m.OUI, "part", m.Part, "revision", m.Revision, "serial", m.Serial, "standard", strings.TrimSpace(string(m.Standard)+" "+m.Compliance), "type", m.Type, "vendor", m.Vendor))
+			x.addGauge(info, 1, x.labelPairs("nic", nic, "oui", m.OUI, "part", m.Part, "revision", m.Revision, "serial", m.Serial, "standard", strings.TrimSpace(string(m.Standard)+" "+m.Compliance), "type", m.Type, "vendor", m.Vendor))
 			if m.State != "" {
-				x.set(state, 1, x.labels("cause", m.FaultCause, "nic", nic, "state", m.State))
+				x.addGauge(state, 1, x.labelPairs("cause", m.FaultCause, "nic", nic, "state", m.State))
 			}
 			reading(temperature, m.Temperature, "nic", nic)
 			reading(voltage, m.Voltage, "nic", nic)
@@ -384,10 +384,10 @@ func (e *ethtool) series(x *exposition, sys *nichw.Poll, name func(device string
 				limits  *module.Limits
 			}{{"bias", t.Bias}, {"receive_power", t.ReceivePower}, {"temperature", t.Temperature}, {"transmit_power", t.TransmitPower}, {"voltage", t.Voltage}} {
 				if l := v.limits; l != nil {
-					x.set(threshold, l.HighAlarm, x.labels("is", "high_alarm", "monitor", v.monitor, "nic", nic))
-					x.set(threshold, l.HighWarning, x.labels("is", "high_warning", "monitor", v.monitor, "nic", nic))
-					x.set(threshold, l.LowAlarm, x.labels("is", "low_alarm", "monitor", v.monitor, "nic", nic))
-					x.set(threshold, l.LowWarning, x.labels("is", "low_warning", "monitor", v.monitor, "nic", nic))
+					x.addGauge(threshold, l.HighAlarm, x.labelPairs("is", "high_alarm", "monitor", v.monitor, "nic", nic))
+					x.addGauge(threshold, l.HighWarning, x.labelPairs("is", "high_warning", "monitor", v.monitor, "nic", nic))
+					x.addGauge(threshold, l.LowAlarm, x.labelPairs("is", "low_alarm", "monitor", v.monitor, "nic", nic))
+					x.addGauge(threshold, l.LowWarning, x.labelPairs("is", "low_warning", "monitor", v.monitor, "nic", nic))
 				}
 			}
 			for _, flag := range m.Flags {
@@ -395,7 +395,7 @@ func (e *ethtool) series(x *exposition, sys *nichw.Poll, name func(device string
 				if flag.Lane != 0 {
 					lane = strconv.Itoa(flag.Lane)
 				}
-				x.set(raised, 1, x.labels("flag", flag.Name, "lane", lane, "nic", nic))
+				x.addGauge(raised, 1, x.labelPairs("flag", flag.Name, "lane", lane, "nic", nic))
 			}
 		}
 	}

@@ -42,26 +42,26 @@ func qsfpDD() module.Image {
 
 func TestEthtoolSeries(t *testing.T) {
 	k := &ethtooltest.Kernel{}
-	frames := ethtooltest.Attributes(func(e *netlink.AttributeEncoder) {
+	frames := ethtooltest.EncodeAttributes(func(e *netlink.AttributeEncoder) {
 		e.Uint8(3, 1)
 		e.Nested(5, func(e *netlink.AttributeEncoder) error { e.Uint64(3, 77); return nil })
 	})
-	fec := ethtooltest.Attributes(func(e *netlink.AttributeEncoder) {
+	fec := ethtooltest.EncodeAttributes(func(e *netlink.AttributeEncoder) {
 		e.Uint32(4, 50)
 		e.Nested(5, func(e *netlink.AttributeEncoder) error {
 			e.Bytes(2, []byte{3, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0}) // little-endian, as the machines that we test on
 			return nil
 		})
 	})
-	link := ethtooltest.Attributes(func(e *netlink.AttributeEncoder) { e.Uint8(5, 4); e.Uint32(7, 6) })
+	link := ethtooltest.EncodeAttributes(func(e *netlink.AttributeEncoder) { e.Uint8(5, 4); e.Uint32(7, 6) })
 	f := &ethtooltest.Interface{Driver: "mlx5_core", Names: []string{"rx_discards_phy", "outbound_pci_stalled_rd", "rx0_packets", "strange"}, Values: []uint64{11, 50, 1, 2},
 		Replies: map[uint8][][]byte{21: {frames}, 29: {fec}, 6: {link}}, Module: qsfpDD()}
-	k.Set("eno3", f)
+	k.SetInterface("eno3", f)
 	p := newPatient(t, "h100", func(o *HealthOptions) { o.Ethtool.Mode, o.Ethtool.Kernel = EthtoolOn, k })
 	p.run(time.Second)
 	ask := func() string {
 		for _, part := range p.h.ethtool.parts {
-			p.h.ethtool.poll(part, healthStart, p.h.ethtoolInterfaces())
+			p.h.ethtool.pollPart(part, healthStart, p.h.ethtoolInterfaces())
 		}
 		return p.exposition()
 	}
@@ -133,7 +133,7 @@ func TestDriverCounter(t *testing.T) {
 func TestEthtoolRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &ethtooltest.Kernel{}
-		k.Set("eno3", &ethtooltest.Interface{Driver: "x", Names: []string{"rx_packets"}, Values: []uint64{1}, Module: qsfpDD()})
+		k.SetInterface("eno3", &ethtooltest.Interface{Driver: "x", Names: []string{"rx_packets"}, Values: []uint64{1}, Module: qsfpDD()})
 		o := DefaultEthtool()
 		o.Kernel = k
 		e := newEthtool(o, "", slog.New(slog.DiscardHandler))

@@ -24,20 +24,20 @@ func KubernetesSeries(stats func() kubenode.Stats) prometheus.Gatherer {
 func (s kubernetesSeries) Gather() ([]*dto.MetricFamily, error) {
 	now := s.now()
 	x := newExposition(now)
-	requests := x.counter("graylink_node_kubernetes_requests_total", "Requests to Kubernetes, by what they were about and what became of them; retry: they failed, and were or will be repeated.")
-	dropped := x.counter("graylink_node_kubernetes_dropped_events_total", "Events that were not written to Kubernetes, by the reason.")
-	queued := x.gauge("graylink_node_kubernetes_queued_events", "Events that wait for Kubernetes.")
-	age := x.gauge("graylink_node_kubernetes_condition_age_seconds", "Time since Kubernetes last took the node's condition; absent until it does.")
+	requests := x.counterFamily("graylink_node_kubernetes_requests_total", "Requests to Kubernetes, by what they were about and what became of them; retry: they failed, and were or will be repeated.")
+	dropped := x.counterFamily("graylink_node_kubernetes_dropped_events_total", "Events that were not written to Kubernetes, by the reason.")
+	queued := x.gaugeFamily("graylink_node_kubernetes_queued_events", "Events that wait for Kubernetes.")
+	age := x.gaugeFamily("graylink_node_kubernetes_condition_age_seconds", "Time since Kubernetes last took the node's condition; absent until it does.")
 	v := s.stats()
 	for k, n := range v.Requests {
-		x.count(requests, float64(n), x.labels("object", k.Object, "result", k.Result))
+		x.addCounter(requests, float64(n), x.labelPairs("object", k.Object, "result", k.Result))
 	}
 	for why, n := range v.Dropped {
-		x.count(dropped, float64(n), x.labels("reason", string(why)))
+		x.addCounter(dropped, float64(n), x.labelPairs("reason", string(why)))
 	}
-	x.set(queued, float64(v.Queued), nil)
+	x.addGauge(queued, float64(v.Queued), nil)
 	if !v.Written.IsZero() {
-		x.set(age, now.Sub(v.Written).Seconds(), nil)
+		x.addGauge(age, now.Sub(v.Written).Seconds(), nil)
 	}
-	return x.done(), nil
+	return x.sortedFamilies(), nil
 }

@@ -35,7 +35,7 @@ const CheckLog = "NICKernelLogCheck"
 func newKernelLog(h *Health, boot string) (*kernelLog, error) {
 	k := &kernelLog{h: h, matched: map[matchKey]uint64{}}
 	var err error
-	if k.matcher, err = klog.NewMatcher(h.o.Patterns, k.resolve, time.Now); err != nil {
+	if k.matcher, err = klog.NewMatcher(h.o.Patterns, k.resolveNIC, time.Now); err != nil {
 		return nil, fmt.Errorf("log: %w", err)
 	}
 	if h.o.Log == LogOff || h.o.Log == "" {
@@ -82,11 +82,11 @@ func (k *kernelLog) stateWrites() (done, failed uint64) {
 	return s.Saves, s.SaveErrors
 }
 
-// follow reads the log until ctx ends.
-func (k *kernelLog) follow(ctx context.Context) {
+// followLog reads the log until ctx ends.
+func (k *kernelLog) followLog(ctx context.Context) {
 	err := k.follower.Run(ctx, func(r klog.Record) error {
 		if m, ok := k.matcher.Match(r); ok {
-			k.take(&m)
+			k.emitMatch(&m)
 		}
 		return nil
 	})
@@ -95,31 +95,31 @@ func (k *kernelLog) follow(ctx context.Context) {
 	}
 }
 
-// take makes an event of a match.
-func (k *kernelLog) take(m *klog.Match) {
+// emitMatch makes an event of a match.
+func (k *kernelLog) emitMatch(m *klog.Match) {
 	device := m.Device
 	if device == "" {
 		device = "unknown"
 	}
 	e := nichealth.Event{Agent: nichealth.Agent, ComponentClass: nichealth.ComponentNIC, CheckName: CheckLog, IsFatal: m.Severity == klog.Fatal, Message: m.Record.Text,
-		RecommendedAction: nichealth.ActionNone, EntitiesImpacted: []nichealth.Entity{nichealth.NIC(device)}, ErrorCode: []string{m.Pattern}, NodeName: k.h.o.Rules.Node, GeneratedTimestamp: time.Now()}
+		RecommendedAction: nichealth.ActionNone, EntitiesImpacted: []nichealth.Entity{nichealth.NICEntity(device)}, ErrorCode: []string{m.Pattern}, NodeName: k.h.o.Rules.Node, GeneratedTimestamp: time.Now()}
 	if e.IsFatal {
 		e.RecommendedAction = nichealth.ActionReplaceVM
 	}
 	k.h.mu.Lock()
-	k.h.events[eventKey{m.Pattern, severity(&e)}]++
+	k.h.events[eventKey{m.Pattern, severityOf(&e)}]++
 	if m.Known {
-		k.matched[matchKey{device, m.Pattern, severity(&e)}]++
+		k.matched[matchKey{device, m.Pattern, severityOf(&e)}]++
 	} else {
-		k.matched[matchKey{"", m.Pattern, severity(&e)}]++ // lines name what they like
+		k.matched[matchKey{"", m.Pattern, severityOf(&e)}]++ // lines name what they like
 	}
 	k.h.mu.Unlock()
-	k.h.tell(&e)
+	k.h.emitEvent(&e)
 }
 
-// resolve finds the NIC that a line is about: the RDMA device of a PCI function or of an
+// resolveNIC finds the NIC that a line is about: the RDMA device of a PCI function or of an
 // interface, else the interface.
-func (k *kernelLog) resolve(pci, netdev, rdma string) (device string, ok bool) {
+func (k *kernelLog) resolveNIC(pci, netdev, rdma string) (device string, ok bool) {
 	k.h.mu.Lock()
 	p := k.h.last
 	k.h.mu.Unlock()
@@ -146,22 +146,22 @@ func (k *kernelLog) resolve(pci, netdev, rdma string) (device string, ok bool) {
 	return "", false
 }
 
-// series are those of the log; Health.mu is held.
-func (k *kernelLog) series(x *exposition, name func(device string, port int, netdev string) string) {
+// writeSeries are those of the log; Health.mu is held.
+func (k *kernelLog) writeSeries(x *exposition, name func(device string, port int, netdev string) string) {
 	var (
-		lines      = x.counter("fabric_nic_driver_events_total", "Lines of the kernel's log about the NIC, by what they say; nic is empty where they name none of this node.")
-		records    = x.counter("graylink_node_nic_log_records_total", "Records of the kernel's log that were read.")
-		lost       = x.counter("graylink_node_nic_log_lost_total", "Records that were overwritten before they were read.")
-		malformed  = x.counter("graylink_node_nic_log_malformed_total", "Records that could not be understood.")
-		suppressed = x.counter("graylink_node_nic_log_suppressed_total", "Matches beyond the rate limit, which made no event.")
-		unresolved = x.counter("graylink_node_nic_log_unresolved_total", "Lines that would match and are about no NIC of this node.")
+		lines      = x.counterFamily("fabric_nic_driver_events_total", "Lines of the kernel's log about the NIC, by what they say; nic is empty where they name none of this node.")
+		records    = x.counterFamily("graylink_node_nic_log_records_total", "Records of the kernel's log that were read.")
+		lost       = x.counterFamily("graylink_node_nic_log_lost_total", "Records that were overwritten before they were read.")
+		malformed  = x.counterFamily("graylink_node_nic_log_malformed_total", "Records that could not be understood.")
+		suppressed = x.counterFamily("graylink_node_nic_log_suppressed_total", "Matches beyond the rate limit, which made no event.")
+		unresolved = x.counterFamily("graylink_node_nic_log_unresolved_total", "Lines that would match and are about no NIC of this node.")
 	)
 	// Physical functions begin at 0: the first line of a kind is growth, too.
 	byNIC := map[matchKey]uint64{}
 	if p := k.h.last; p != nil {
-		for code, severity := range k.matcher.Severities() {
+		for code, severity := range k.matcher.PatternSeverities() {
 			for i := range p.Devices {
-				if d := &p.Devices[i]; d.Function != nichw.Virtual && !k.h.o.Rules.Excludes(d.Name) {
+				if d := &p.Devices[i]; d.Function != nichw.Virtual && !k.h.o.Rules.IsExcluded(d.Name) {
 					byNIC[matchKey{name(d.Name, 1, ""), code, string(severity)}] += 0
 				}
 			}
@@ -174,17 +174,17 @@ func (k *kernelLog) series(x *exposition, name func(device string, port int, net
 		byNIC[m] += n
 	}
 	for m, n := range byNIC {
-		x.count(lines, float64(n), x.labels("code", m.code, "nic", m.device, "severity", m.severity))
+		x.addCounter(lines, float64(n), x.labelPairs("code", m.code, "nic", m.device, "severity", m.severity))
 	}
 	s, c := k.follower.Stats(), k.matcher.Counts()
-	x.count(records, float64(s.Records), nil)
-	x.count(lost, float64(s.Lost), nil)
-	x.count(malformed, float64(s.Malformed), nil)
+	x.addCounter(records, float64(s.Records), nil)
+	x.addCounter(lost, float64(s.Lost), nil)
+	x.addCounter(malformed, float64(s.Malformed), nil)
 	for id, n := range c.Suppressed {
-		x.count(suppressed, float64(n), x.labels("code", id))
+		x.addCounter(suppressed, float64(n), x.labelPairs("code", id))
 	}
 	for id, n := range c.Unresolved {
-		x.count(unresolved, float64(n), x.labels("code", id))
+		x.addCounter(unresolved, float64(n), x.labelPairs("code", id))
 	}
 }
 
@@ -197,14 +197,14 @@ func SinkSeries(stats func() nvsentinel.Stats) prometheus.Gatherer { return sink
 // Gather implements prometheus.Gatherer.
 func (s sinkSeries) Gather() ([]*dto.MetricFamily, error) {
 	x := newExposition(time.Now())
-	events := x.counter("graylink_node_nvsentinel_events_total", "Events for NVSentinel, by what became of them.")
-	failures := x.counter("graylink_node_nvsentinel_failures_total", "Requests to NVSentinel that failed, and were tried again.")
-	queued := x.gauge("graylink_node_nvsentinel_queued_events", "Events that wait for NVSentinel.")
+	events := x.counterFamily("graylink_node_nvsentinel_events_total", "Events for NVSentinel, by what became of them.")
+	failures := x.counterFamily("graylink_node_nvsentinel_failures_total", "Requests to NVSentinel that failed, and were tried again.")
+	queued := x.gaugeFamily("graylink_node_nvsentinel_queued_events", "Events that wait for NVSentinel.")
 	v := s()
-	x.count(events, float64(v.Sent), x.labels("result", "sent"))
-	x.count(events, float64(v.Dropped), x.labels("result", "dropped"))
-	x.count(events, float64(v.Rejected), x.labels("result", "rejected"))
-	x.count(failures, float64(v.Failures), nil)
-	x.set(queued, float64(v.Queued), nil)
-	return x.done(), nil
+	x.addCounter(events, float64(v.Sent), x.labelPairs("result", "sent"))
+	x.addCounter(events, float64(v.Dropped), x.labelPairs("result", "dropped"))
+	x.addCounter(events, float64(v.Rejected), x.labelPairs("result", "rejected"))
+	x.addCounter(failures, float64(v.Failures), nil)
+	x.addGauge(queued, float64(v.Queued), nil)
+	return x.sortedFamilies(), nil
 }

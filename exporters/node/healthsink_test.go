@@ -98,8 +98,8 @@ func TestEventsArriveAsLogRecords(t *testing.T) {
 	observed := healthStart.Add(time.Hour)
 	p := newPatient(t, "h100", func(o *HealthOptions) {
 		o.Sinks = append(o.Sinks, func(e nichealth.Event) {
-			r := otlp.Event{Name: nichealth.Name, At: e.GeneratedTimestamp, Observed: observed, Level: e.Level(), Text: e.Message, Attributes: e.Attributes()}
-			logs.Offer(r.Record())
+			r := otlp.Event{Name: nichealth.Name, At: e.GeneratedTimestamp, Observed: observed, Level: e.LogLevel(), Text: e.Message, Attributes: e.LogAttributes()}
+			logs.Offer(r.LogRecord())
 		})
 	})
 	p.run(3 * time.Second)
@@ -143,14 +143,14 @@ func TestEventsArriveAsLogRecords(t *testing.T) {
 // TestFindingsForKubernetes: what is told of a tree, and its series.
 func TestFindingsForKubernetes(t *testing.T) {
 	p := newPatient(t, "h100", nil)
-	if _, read := p.h.Findings(); !read.IsZero() {
+	if _, read := p.h.OpenFindings(); !read.IsZero() {
 		t.Errorf("read at %v before the first poll", read)
 	}
 	p.run(3 * time.Second)
 	p.do("set mlx5_0/1 state 1: DOWN")
 	p.run(3 * time.Second)
-	open, read := p.h.Findings()
-	if len(open) != 1 || open[0].Code != nichealth.CodeDown || !open[0].Fatal || open[0].Entity != nichealth.Port("mlx5_0", 1) || p.now.Sub(read) > 2*time.Second {
+	open, read := p.h.OpenFindings()
+	if len(open) != 1 || open[0].Code != nichealth.CodeDown || !open[0].Fatal || open[0].Entity != nichealth.PortEntity("mlx5_0", 1) || p.now.Sub(read) > 2*time.Second {
 		t.Errorf("%+v, read at %v, now is %v", open, read, p.now)
 	}
 	// A list that cannot be read: a link to itself.
@@ -162,7 +162,7 @@ func TestFindingsForKubernetes(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.run(30 * time.Second)
-	if open, late := p.h.Findings(); len(open) != 1 || late.Sub(read) > time.Second {
+	if open, late := p.h.OpenFindings(); len(open) != 1 || late.Sub(read) > time.Second {
 		t.Errorf("%+v, read at %v: the devices cannot be listed since %v", open, late, read)
 	}
 }

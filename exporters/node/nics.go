@@ -9,13 +9,13 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// nics answers with the node's NICs as they are configured, for who draws the fabric.
-func (n *Node) nics(w http.ResponseWriter, _ *http.Request) {
+// serveNICs answers with the node's NICs as they are configured, for who draws the fabric.
+func (n *Node) serveNICs(w http.ResponseWriter, _ *http.Request) {
 	n.mu.RLock()
 	cfg := n.engine.Config()
 	n.mu.RUnlock()
 	out := fabric.NodeView{Node: cfg.Node, NICs: make([]fabric.NICView, 0, len(cfg.NICs))}
-	byName, byAddress := interfaces()
+	byName, byAddress := localInterfaces()
 	for i := range cfg.NICs {
 		c := &cfg.NICs[i]
 		v := fabric.NICView{NIC: c.NIC, Addresses: []netip.Addr{}, Plane: c.Plane, Rail: c.Rail, Side: c.Side}
@@ -43,8 +43,8 @@ type device struct {
 	addresses []netip.Addr
 }
 
-// interfaces are the node's, by name and by address; what cannot be read is absent.
-func interfaces() (byName map[string]device, byAddress map[netip.Addr]device) {
+// localInterfaces are the node's, by name and by address; what cannot be read is absent.
+func localInterfaces() (byName map[string]device, byAddress map[netip.Addr]device) {
 	byName, byAddress = map[string]device{}, map[netip.Addr]device{}
 	list, err := net.Interfaces()
 	if err != nil {

@@ -22,30 +22,30 @@ import (
 
 // Node runs the probe engine of a configuration and changes it while it runs.
 type Node struct {
-	file   string // of the configuration; empty: it is a coordinator's
-	sync   bool   // what the file says is measured with related clocks
-	log    *slog.Logger
-	lookup func(device string) ([]netip.Addr, error)
-	rdmaOf func(device string) *probe.RDMAConfig // RDMA port of an interface; nil: NICs of an assignment are probed by UDP
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	file      string // of the configuration; empty: it is a coordinator's
+	clockSync bool   // what the file says is measured with related clocks
+	log       *slog.Logger
+	lookup    func(device string) ([]netip.Addr, error)
+	rdmaOf    func(device string) *probe.RDMAConfig // RDMA port of an interface; nil: NICs of an assignment are probed by UDP
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup
 
 	clocks *clocks // nil: they are not related
 
 	bend     *probe.Bend // nil: the clock is right
 	registry *prometheus.Registry
 	writes   stateWrites
-	more     []prometheus.Gatherer // what joins /metrics
+	joined   []prometheus.Gatherer // what joins /metrics
 	health   *Health               // nil: nothing looks after the NICs
 	started  time.Time             // of the engine: when its counts began
 
-	mu       sync.RWMutex // held for writing while the configuration changes
-	engine   *probe.Engine
-	wanted   *probe.Config         // as it was read: addresses of devices are open
-	assigned map[string]netip.Addr // by NIC: the address that a coordinator gave out
-	retry    bool                  // a part of it could not be had
-	loaded   time.Time             // of the configuration that runs
-	reloadOK bool
+	mu         sync.RWMutex // held for writing while the configuration changes
+	engine     *probe.Engine
+	wanted     *probe.Config         // as it was read: addresses of devices are open
+	assigned   map[string]netip.Addr // by NIC: the address that a coordinator gave out
+	retryApply bool                  // a part of it could not be had
+	loaded     time.Time             // of the configuration that runs
+	reloadOK   bool
 }
 
 // addressEvery is how often the addresses of devices are looked up, and what
@@ -63,7 +63,7 @@ func Start(file, state string, bend *probe.Bend, log *slog.Logger) (*Node, error
 	now := time.Now()
 	n := &Node{file: file, log: log, lookup: deviceAddresses, bend: bend, registry: processRegistry(), wanted: cfg, started: now, loaded: now, reloadOK: true}
 	n.registry.MustRegister(&n.writes)
-	resolved, err := n.resolve(cfg, nil)
+	resolved, err := n.resolveAddresses(cfg, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func Start(file, state string, bend *probe.Bend, log *slog.Logger) (*Node, error
 	if n.engine, err = probe.StartBent(resolved, bend, log); err != nil {
 		return nil, err
 	}
-	n.follow()
+	n.startRefreshing()
 	return n, nil
 }
 
@@ -87,13 +87,13 @@ func loadConfig(file string, sync bool) (*probe.Config, error) {
 	return cfg, err
 }
 
-// follow keeps the configuration true while addresses come and go. ctx ends
+// startRefreshing keeps the configuration true while addresses come and go. ctx ends
 // with Close.
-func (n *Node) follow() (ctx context.Context) {
+func (n *Node) startRefreshing() (ctx context.Context) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
 	if n.bend != nil {
-		n.wg.Go(func() { n.bend.Follow(ctx, n.log) })
+		n.wg.Go(func() { n.bend.FollowFile(ctx, n.log) })
 	}
 	n.wg.Go(func() {
 		tick := time.NewTicker(addressEvery)
@@ -103,44 +103,44 @@ func (n *Node) follow() (ctx context.Context) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				n.refresh()
+				n.refreshAddresses()
 			}
 		}
 	})
 	return ctx
 }
 
-// refresh applies the wanted configuration again if an address changed or a
+// refreshAddresses applies the wanted configuration again if an address changed or a
 // part of it is still to be had.
-func (n *Node) refresh() {
+func (n *Node) refreshAddresses() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	running := n.engine.Config()
-	cfg, err := n.resolve(n.wanted, running)
+	cfg, err := n.resolveAddresses(n.wanted, running)
 	if err != nil {
 		n.log.Warn("addresses of this node", "err", err)
 		return
 	}
 	same := slices.EqualFunc(cfg.NICs, running.NICs, func(a, b probe.NICConfig) bool {
-		return a.NIC == b.NIC && a.Address == b.Address && a.RDMA.Same(b.RDMA)
+		return a.NIC == b.NIC && a.Address == b.Address && a.RDMA.Equal(b.RDMA)
 	})
-	if same && !n.retry {
+	if same && !n.retryApply {
 		return
 	}
 	err = n.engine.Apply(cfg)
 	switch {
-	case err != nil && !n.retry:
+	case err != nil && !n.retryApply:
 		n.log.Error("a part of the configuration could not be had", "err", err)
 	case err == nil:
 		n.log.Info("addresses of this node changed, or what was missing came")
 	}
-	n.retry = err != nil
+	n.retryApply = err != nil
 }
 
-// resolve gives the NICs of a configuration that name a device its address: the
+// resolveAddresses gives the NICs of a configuration that name a device its address: the
 // assigned one if the device has it, else the one it had in running. A device
 // without an address keeps the one it had, or is taken to get the assigned one.
-func (n *Node) resolve(cfg, running *probe.Config) (*probe.Config, error) {
+func (n *Node) resolveAddresses(cfg, running *probe.Config) (*probe.Config, error) {
 	if !slices.ContainsFunc(cfg.NICs, func(c probe.NICConfig) bool { return !c.Address.IsValid() && c.Device != "" }) {
 		return cfg, nil
 	}
@@ -216,15 +216,15 @@ func (n *Node) Reload() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.reloadOK = false
-	cfg, err := loadConfig(n.file, n.sync)
+	cfg, err := loadConfig(n.file, n.clockSync)
 	if err != nil {
 		return fmt.Errorf("the old configuration stays: %w", err)
 	}
-	if cfg.Hash == n.wanted.Hash && n.engine.Err() == nil && !n.retry {
+	if cfg.Hash == n.wanted.Hash && n.engine.Err() == nil && !n.retryApply {
 		n.reloadOK = true
 		return nil
 	}
-	resolved, err := n.resolve(cfg, n.engine.Config())
+	resolved, err := n.resolveAddresses(cfg, n.engine.Config())
 	if err != nil {
 		return fmt.Errorf("the old configuration stays: %w", err)
 	}
@@ -234,25 +234,25 @@ func (n *Node) Reload() error {
 			return err
 		}
 		if back := n.engine.Apply(old); back != nil {
-			n.retry = true
+			n.retryApply = true
 			return errors.Join(fmt.Errorf("apply the new configuration: %w", err), fmt.Errorf("return to the old one: %w", back))
 		}
 		return fmt.Errorf("the old configuration stays: %w", err)
 	}
-	n.wanted, n.loaded, n.reloadOK, n.retry = cfg, time.Now(), true, false
+	n.wanted, n.loaded, n.reloadOK, n.retryApply = cfg, time.Now(), true, false
 	return nil
 }
 
-// read implements the reading side of a gatherer.
-func (n *Node) read(f func(state)) {
+// readState implements the reading side of a gatherer.
+func (n *Node) readState(f func(state)) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	f(state{Source: n.engine, clocks: n.clocks, started: n.started, loaded: n.loaded, reloadOK: n.reloadOK})
 }
 
-// Series are the families of /metrics and of /metrics/edges.
-func (n *Node) Series() (metrics, edges prometheus.Gatherer) {
-	return append(disjoint{gatherer{n.read, nicSeries}, n.registry}, n.more...), gatherer{n.read, edgeSeries}
+// Gatherers are the families of /metrics and of /metrics/edges.
+func (n *Node) Gatherers() (metrics, edges prometheus.Gatherer) {
+	return append(disjoint{gatherer{n.readState, nicSeries}, n.registry}, n.joined...), gatherer{n.readState, edgeSeries}
 }
 
 // Name is the node's name in the fabric.
@@ -265,12 +265,12 @@ func (n *Node) Name() string {
 // Registry takes collectors of what else the process does: they join /metrics.
 func (n *Node) Registry() *prometheus.Registry { return n.registry }
 
-// Join adds families to /metrics; before Series and Handler are called.
-func (n *Node) Join(g prometheus.Gatherer) { n.more = append(n.more, g) }
+// AddGatherer adds families to /metrics; before Series and Handler are called.
+func (n *Node) AddGatherer(g prometheus.Gatherer) { n.joined = append(n.joined, g) }
 
-// LookAfter adds the series and the API of its NICs' health; before Series and Handler are called.
-func (n *Node) LookAfter(h *Health) {
-	n.Join(h)
+// AttachHealth adds the series and the API of its NICs' health; before Series and Handler are called.
+func (n *Node) AttachHealth(h *Health) {
+	n.AddGatherer(h)
 	n.health = h
 }
 

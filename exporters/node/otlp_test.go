@@ -230,7 +230,7 @@ func TestScrapeAndPushAgree(t *testing.T) {
 func TestEverySeriesHasAUnitOrCounts(t *testing.T) {
 	for _, e := range expositions(smallNode()) {
 		for _, f := range gather(t, e.own) {
-			name, unit := otlp.Name(f.GetName(), f.GetType())
+			name, unit := otlp.MetricName(f.GetName(), f.GetType())
 			if f.GetType() != dto.MetricType_GAUGE && (unit == "" || unit == "1") {
 				t.Errorf("%s is %s in %q", f.GetName(), name, unit)
 			}

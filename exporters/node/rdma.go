@@ -15,28 +15,28 @@ func rdmaState(x *exposition, nics []probe.NICStats) {
 		return
 	}
 	var (
-		states  = x.gauge("fabric_nic_rdma_queue_pair_state", "State of the queue pair that a NIC is probed by: 1 for the state it is in.")
-		info    = x.gauge("fabric_nic_rdma_info", "RDMA device, GID and queue pair that a NIC is probed by. Without a queue pair, or a GID that can be used, there is none.")
-		usable  = x.gauge("fabric_nic_rdma_usable", "Whether probes can go by RDMA: device, active port, GID and queue pair are there.")
-		errs    = x.counter("fabric_nic_rdma_completion_errors_total", "Completions with an error, by kind (enum ibv_wc_status) and queue.")
-		events  = x.counter("fabric_nic_rdma_events_total", "What happened to a port and its queue pair, and what was done about it.")
-		dropped = x.counter("fabric_nic_rdma_dropped_total", "Datagrams that reached the queue pair and were dropped: from a GID that is no peer, from another queue pair than the peer's, or without a header.")
-		handles = x.gauge("fabric_nic_rdma_address_handles", "Address handles that are kept.")
-		failed  = x.counter("fabric_nic_rdma_address_handle_errors_total", "Address handles that could not be made; each is tried again.")
-		qkeys   = x.gauge("fabric_nic_rdma_port_qkey_violations", "Datagrams with a wrong Q_Key, as the port counts them for all its queue pairs. Many devices never count; it stays at 65535.")
+		states  = x.gaugeFamily("fabric_nic_rdma_queue_pair_state", "State of the queue pair that a NIC is probed by: 1 for the state it is in.")
+		info    = x.gaugeFamily("fabric_nic_rdma_info", "RDMA device, GID and queue pair that a NIC is probed by. Without a queue pair, or a GID that can be used, there is none.")
+		usable  = x.gaugeFamily("fabric_nic_rdma_usable", "Whether probes can go by RDMA: device, active port, GID and queue pair are there.")
+		errs    = x.counterFamily("fabric_nic_rdma_completion_errors_total", "Completions with an error, by kind (enum ibv_wc_status) and queue.")
+		events  = x.counterFamily("fabric_nic_rdma_events_total", "What happened to a port and its queue pair, and what was done about it.")
+		dropped = x.counterFamily("fabric_nic_rdma_dropped_total", "Datagrams that reached the queue pair and were dropped: from a GID that is no peer, from another queue pair than the peer's, or without a header.")
+		handles = x.gaugeFamily("fabric_nic_rdma_address_handles", "Address handles that are kept.")
+		failed  = x.counterFamily("fabric_nic_rdma_address_handle_errors_total", "Address handles that could not be made; each is tried again.")
+		qkeys   = x.gaugeFamily("fabric_nic_rdma_port_qkey_violations", "Datagrams with a wrong Q_Key, as the port counts them for all its queue pairs. Many devices never count; it stays at 65535.")
 	)
 	for i := range nics {
 		n, s := &nics[i], nics[i].Port
 		if s == nil {
 			continue
 		}
-		nic := x.labels("nic", n.NIC)
+		nic := x.labelPairs("nic", n.NIC)
 		for _, name := range rdma.QPStates {
-			x.set(states, zeroOne(name == s.State), x.labels("nic", n.NIC, "state", name))
+			x.addGauge(states, zeroOne(name == s.State), x.labelPairs("nic", n.NIC, "state", name))
 		}
-		x.set(usable, zeroOne(s.Why == ""), nic)
+		x.addGauge(usable, zeroOne(s.Why == ""), nic)
 		if s.Queue && s.GID.IsValid() {
-			x.set(info, 1, x.labels("device", s.Device, "gid", s.GID.String(), "gid_index", strconv.Itoa(s.GIDIndex), "gid_type", s.GIDType.String(),
+			x.addGauge(info, 1, x.labelPairs("device", s.Device, "gid", s.GID.String(), "gid_index", strconv.Itoa(s.GIDIndex), "gid_type", s.GIDType.String(),
 				"nic", n.NIC, "port", strconv.Itoa(s.Port), "qpn", strconv.FormatUint(uint64(s.QPN), 10)))
 		}
 		for _, q := range []struct {
@@ -44,22 +44,22 @@ func rdmaState(x *exposition, nics []probe.NICStats) {
 			counts map[string]uint64
 		}{{"receive", s.RecvErrors}, {"send", s.SendErrors}} {
 			for _, k := range slices.Sorted(maps.Keys(q.counts)) {
-				x.count(errs, float64(q.counts[k]), x.labels("kind", k, "nic", n.NIC, "queue", q.queue))
+				x.addCounter(errs, float64(q.counts[k]), x.labelPairs("kind", k, "nic", n.NIC, "queue", q.queue))
 			}
 		}
 		for _, k := range sortedKeys(s.Counts) {
-			x.count(events, float64(s.Counts[k]), x.labels("event", k, "nic", n.NIC))
+			x.addCounter(events, float64(s.Counts[k]), x.labelPairs("event", k, "nic", n.NIC))
 		}
 		for _, d := range []struct {
 			reason string
 			count  uint64
 		}{{"headless", s.Headless}, {"stranger", s.Strangers}, {"wrong_queue_pair", s.WrongQPN}} {
-			x.count(dropped, float64(d.count), x.labels("nic", n.NIC, "reason", d.reason))
+			x.addCounter(dropped, float64(d.count), x.labelPairs("nic", n.NIC, "reason", d.reason))
 		}
-		x.set(handles, float64(s.Handles), nic)
-		x.count(failed, float64(s.HandleErrors), nic)
+		x.addGauge(handles, float64(s.Handles), nic)
+		x.addCounter(failed, float64(s.HandleErrors), nic)
 		if s.QKeyViolations != nil {
-			x.set(qkeys, float64(*s.QKeyViolations), nic)
+			x.addGauge(qkeys, float64(*s.QKeyViolations), nic)
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 // that works, one without a device, and a NIC without RDMA, of which nothing is.
 func TestRDMASeries(t *testing.T) {
 	violations := uint32(3)
-	gid := rdma.Canonical(netip.MustParseAddr("10.0.0.1"))
+	gid := rdma.CanonicalGID(netip.MustParseAddr("10.0.0.1"))
 	nics := []probe.NICStats{
 		{NICConfig: probe.NICConfig{NIC: "h1/mlx5_0"}, Port: &rdma.Status{Device: "mlx5_0", Port: 1, Queue: true, QPN: 17, State: "rts", GID: gid, GIDIndex: 3, GIDType: rdma.GIDRoCEv2,
 			PortState: "active", RecvErrors: map[string]uint64{"flushed": 512}, SendErrors: map[string]uint64{"local_qp_operation": 1, "flushed": 2},
@@ -32,7 +32,7 @@ func TestRDMASeries(t *testing.T) {
 	x := newExposition(time.Unix(0, 0))
 	rdmaState(x, nics)
 	var got bytes.Buffer
-	for _, f := range x.done() {
+	for _, f := range x.sortedFamilies() {
 		if _, err := expfmt.MetricFamilyToText(&got, f); err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +52,7 @@ func TestRDMASeries(t *testing.T) {
 	}
 	y := newExposition(time.Unix(0, 0))
 	rdmaState(y, nics[2:])
-	if f := y.done(); len(f) != 0 {
+	if f := y.sortedFamilies(); len(f) != 0 {
 		t.Errorf("%d families of a node without RDMA", len(f))
 	}
 }
@@ -61,7 +61,7 @@ func TestRDMASeries(t *testing.T) {
 func TestFleetConfigWithRDMA(t *testing.T) {
 	a := exampleAssignment()
 	a.Authenticated = false
-	raw := rdma.Canonical(netip.MustParseAddr("10.0.0.2")).As16()
+	raw := rdma.CanonicalGID(netip.MustParseAddr("10.0.0.2")).As16()
 	a.Peers[0].Rdma = &agentapi.RDMA{Device: "mlx5_0", Port: 1, Gid: raw[:], Qpn: 99, QKey: 5, Lid: 3, Hardware: true}
 	c := fleetConfig(a, nil, FleetOptions{})
 	if err := c.Validate(); err != nil {
@@ -76,16 +76,16 @@ func TestFleetConfigWithRDMA(t *testing.T) {
 // registered says what peers need to know, and that there is to be a queue pair where
 // there is none now.
 func TestRegistered(t *testing.T) {
-	gid := rdma.Canonical(netip.MustParseAddr("10.0.0.1"))
+	gid := rdma.CanonicalGID(netip.MustParseAddr("10.0.0.1"))
 	raw := gid.As16()
 	s := probe.NICStats{NICConfig: probe.NICConfig{RDMA: &probe.RDMAConfig{QKey: 5}}, Port: &rdma.Status{Device: "mlx5_0", Port: 2, Queue: true, QPN: 17, GID: gid, LID: 4, Hardware: true}}
-	if got, want := registered(&s), (&agentapi.RDMA{Device: "mlx5_0", Port: 2, Gid: raw[:], Qpn: 17, QKey: 5, Lid: 4, Hardware: true}); !proto.Equal(got, want) {
+	if got, want := advertisedQueuePair(&s), (&agentapi.RDMA{Device: "mlx5_0", Port: 2, Gid: raw[:], Qpn: 17, QKey: 5, Lid: 4, Hardware: true}); !proto.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	for _, lost := range []func(*rdma.Status){func(p *rdma.Status) { p.Queue = false }, func(p *rdma.Status) { p.GID = netip.Addr{} }} {
 		p := *s.Port
 		lost(&p)
-		if got, want := registered(&probe.NICStats{NICConfig: s.NICConfig, Port: &p}), (&agentapi.RDMA{Device: "mlx5_0", Port: 2}); !proto.Equal(got, want) {
+		if got, want := advertisedQueuePair(&probe.NICStats{NICConfig: s.NICConfig, Port: &p}), (&agentapi.RDMA{Device: "mlx5_0", Port: 2}); !proto.Equal(got, want) {
 			t.Errorf("%v, want %v", got, want)
 		}
 	}
@@ -105,7 +105,7 @@ func TestRDMAPortsOfInterfaces(t *testing.T) {
 	of := rdmaPorts(sys, 9)
 	for netdev, want := range map[string]*probe.RDMAConfig{"eth1": {Device: "mlx5_0", Port: 1, PKey: 0xffff, QKey: 9}, "eth2": {Device: "mlx5_0", Port: 2, PKey: 0xffff, QKey: 9},
 		"eth3": {Device: "mlx5_1", Port: 1, PKey: 0xffff, QKey: 9}, "eth4": nil, "eth": nil} {
-		if got := of(netdev); !got.Same(want) {
+		if got := of(netdev); !got.Equal(want) {
 			t.Errorf("%s: %+v, want %+v", netdev, got, want)
 		}
 	}
@@ -117,16 +117,16 @@ func TestRDMAPortOfANICIsKept(t *testing.T) {
 	there := found
 	n := &Node{lookup: func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("10.0.0.1")}, nil }, rdmaOf: func(string) *probe.RDMAConfig { return there }}
 	wanted := &probe.Config{NICs: []probe.NICConfig{{NIC: "h1/eth1", Device: "eth1"}}}
-	running, err := n.resolve(wanted, nil)
+	running, err := n.resolveAddresses(wanted, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	there = nil
-	again, err := n.resolve(wanted, running)
+	again, err := n.resolveAddresses(wanted, running)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.EqualFunc(running.NICs, again.NICs, func(a, b probe.NICConfig) bool { return a.RDMA.Same(b.RDMA) && a.RDMA.Same(found) }) {
+	if !slices.EqualFunc(running.NICs, again.NICs, func(a, b probe.NICConfig) bool { return a.RDMA.Equal(b.RDMA) && a.RDMA.Equal(found) }) {
 		t.Errorf("%+v, then %+v", running.NICs, again.NICs)
 	}
 }

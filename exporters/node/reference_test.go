@@ -46,7 +46,7 @@ func (s sink) histogram(d *prometheus.Desc, h *probe.Histogram, labels ...string
 		}
 		return m
 	}
-	positive, negative := counts(h.Positive), counts(h.Negative)
+	positive, negative := counts(h.PositiveBuckets), counts(h.NegativeBuckets)
 	m, err := prometheus.NewConstNativeHistogram(d, h.Count, h.SumNS/1e9, positive, negative, h.Zero,
 		probe.HistogramSchema, probe.HistogramZero, s.created, labels...)
 	if err != nil {
@@ -110,13 +110,13 @@ func (c *edgeCollector) Collect(ch chan<- prometheus.Metric) {
 			c.edge(s, &n.Edges[j])
 		}
 		for _, r := range n.Received {
-			s.counter(c.received, float64(r.Received), r.Edge.Src, r.Edge.Dst, strconv.Itoa(r.Edge.Flow), r.Class, strconv.Itoa(r.Tier), r.Plane)
+			s.counter(c.received, float64(r.Received), r.Edge.Src, r.Edge.Dst, strconv.Itoa(r.Edge.Number), r.Class, strconv.Itoa(r.Tier), r.Plane)
 		}
 	}
 }
 
 func (c *edgeCollector) edge(s sink, e *probe.EdgeStats) {
-	flow, tier := strconv.Itoa(e.Edge.Flow), strconv.Itoa(e.Tier)
+	flow, tier := strconv.Itoa(e.Edge.Number), strconv.Itoa(e.Tier)
 	labels := []string{e.Edge.Src, e.Edge.Dst, flow, e.Class, tier, e.Plane}
 	sent := [2]uint64{e.Sent, e.RepliesSent}
 	for d, name := range directionNames {
@@ -304,7 +304,7 @@ func (c *nicCollector) nic(s sink, cfg *probe.Config, n *probe.NICStats) {
 }
 
 func (c *nicCollector) nodeState(s sink) (*probe.Config, []probe.TracedPath) {
-	version, paths := c.state.Paths()
+	version, paths := c.state.TracedPaths()
 	sent, answered := c.state.TraceStats()
 	s.counter(c.tracePackets, float64(sent), "sent")
 	s.counter(c.tracePackets, float64(answered), "answered")

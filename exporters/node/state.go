@@ -21,8 +21,8 @@ type stateWrites struct {
 	sources map[string]func() (done, failed uint64)
 }
 
-// add publishes the counts of a file; nothing is published of a file that is not kept.
-func (s *stateWrites) add(file string, counts func() (done, failed uint64)) {
+// addFile publishes the counts of a file; nothing is published of a file that is not kept.
+func (s *stateWrites) addFile(file string, counts func() (done, failed uint64)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sources == nil {

@@ -28,14 +28,14 @@ import (
 //  5. A socket that is not there, or full, costs a sample and holds up nothing.
 //     The next one goes to whatever is there then.
 type steering struct {
-	socket  string
-	samples *prometheus.CounterVec
-	log     *slog.Logger
-	wait    time.Duration // for a socket that is full
+	socket       string
+	samples      *prometheus.CounterVec
+	log          *slog.Logger
+	writeTimeout time.Duration // for a socket that is full
 
-	result string        // of the last window with a locked clock
-	epoch  int64         // wall time at mono 0, ns; 0: not known
-	quiet  time.Duration // until when, mono, there are no samples
+	lastResult string        // of the last window with a locked clock
+	epoch      int64         // wall time at mono 0, ns; 0: not known
+	quietUntil time.Duration // until when, mono, there are no samples
 }
 
 // Results of a window with a locked clock.
@@ -48,20 +48,20 @@ const (
 )
 
 const (
-	// settle covers the window that a clock is set in, the next one, that shows
+	// settleTime covers the window that a clock is set in, the next one, that shows
 	// it, the coordinator's cycle and the way to and fro, with room for a busy host.
-	settle = 10 * clocksync.Window
-	// leastSet is a move of the wall clock against the monotonic one, ns, that is
+	settleTime = 10 * clocksync.Window
+	// minClockStep is a move of the wall clock against the monotonic one, ns, that is
 	// a setting and not the time between reading both. Slews move neither: the
 	// kernel does them to both clocks.
-	leastSet = 100e3
+	minClockStep = 100e3
 	// sampleWait is short beside a window, and longer than a busy host takes to
 	// write to a socket that has room.
 	sampleWait = 50 * time.Millisecond
 )
 
 func newSteering(socket string, log *slog.Logger) *steering {
-	s := &steering{socket: socket, log: log, wait: sampleWait, quiet: settle, samples: prometheus.NewCounterVec(prometheus.CounterOpts{
+	s := &steering{socket: socket, log: log, writeTimeout: sampleWait, quietUntil: settleTime, samples: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "graylink_node_chrony_samples_total",
 		Help: "Windows with a locked system clock, by what became of the sample for chronyd."}, []string{"result"})}
 	for _, r := range []string{sampleSent, sampleFailed, sampleRelative, sampleReference, sampleSettling} {
@@ -70,12 +70,12 @@ func newSteering(socket string, log *slog.Logger) *steering {
 	return s
 }
 
-// offer takes what is known of the system clock at the end of a window: at wall,
+// processWindow takes what is known of the system clock at the end of a window: at wall,
 // its own time, and mono, that of a clock that nobody sets.
-func (s *steering) offer(ctx context.Context, k clocksync.Status, wall int64, mono time.Duration) {
+func (s *steering) processWindow(ctx context.Context, k clocksync.Status, wall int64, mono time.Duration) {
 	epoch := wall - int64(mono)
-	if moved := epoch - s.epoch; s.epoch != 0 && (moved > leastSet || moved < -leastSet) {
-		s.quiet = mono + settle
+	if moved := epoch - s.epoch; s.epoch != 0 && (moved > minClockStep || moved < -minClockStep) {
+		s.quietUntil = mono + settleTime
 	}
 	s.epoch = epoch
 	if k.State != clocksync.Locked {
@@ -87,28 +87,28 @@ func (s *steering) offer(ctx context.Context, k clocksync.Status, wall int64, mo
 		result, level, why = sampleRelative, slog.LevelWarn, "the frame has no reference that leads it: the clock is not steered"
 	case k.Offset == 0 && k.Drift == 0: // exactly so at all times: by the reference's map only
 		result, level, why = sampleReference, slog.LevelWarn, "this node's clock is the reference: it is not steered by itself"
-	case mono < s.quiet:
+	case mono < s.quietUntil:
 		result, why = sampleSettling, "the clock was set, or the node started, just now"
 	default:
-		if err := s.send(appendSample(nil, wall, -k.Offset)); err != nil {
+		if err := s.sendSample(appendSample(nil, wall, -k.Offset)); err != nil {
 			result, level, why = sampleFailed, slog.LevelWarn, err.Error()
 		}
 	}
 	s.samples.WithLabelValues(result).Inc()
-	if result != s.result {
-		s.result = result
+	if result != s.lastResult {
+		s.lastResult = result
 		s.log.Log(ctx, level, "steering by chronyd", "samples", result, "why", why)
 	}
 }
 
-// send opens the socket for every sample: chronyd makes it anew when it starts.
-func (s *steering) send(sample []byte) error {
+// sendSample opens the socket for every sample: chronyd makes it anew when it starts.
+func (s *steering) sendSample(sample []byte) error {
 	c, err := net.Dial("unixgram", s.socket)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	if err := c.SetWriteDeadline(time.Now().Add(s.wait)); err != nil {
+	if err := c.SetWriteDeadline(time.Now().Add(s.writeTimeout)); err != nil {
 		return err
 	}
 	_, err = c.Write(sample)

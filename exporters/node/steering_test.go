@@ -91,13 +91,13 @@ type steered struct {
 }
 
 func newSteered(t *testing.T, socket string) *steered {
-	s := &steered{newSteering(socket, slog.New(slog.DiscardHandler)), t, settle, 0}
-	s.wait = patience
+	s := &steered{newSteering(socket, slog.New(slog.DiscardHandler)), t, settleTime, 0}
+	s.writeTimeout = patience
 	return s
 }
 
 func (s *steered) window(k clocksync.Status) {
-	s.offer(s.t.Context(), k, someday+int64(s.mono)+s.step, s.mono)
+	s.processWindow(s.t.Context(), k, someday+int64(s.mono)+s.step, s.mono)
 	s.mono += clocksync.Window
 }
 
@@ -135,7 +135,7 @@ func TestSteeringRule1OnlyALockedClock(t *testing.T) {
 	s.expect("")
 	s.window(ahead)
 	s.expect("sent 1")
-	if got := waiting(t, path, c); len(got) != 1 || !bytes.Equal(got[0], appendSample(nil, someday+int64(settle+3*clocksync.Window), -250_000)) {
+	if got := waiting(t, path, c); len(got) != 1 || !bytes.Equal(got[0], appendSample(nil, someday+int64(settleTime+3*clocksync.Window), -250_000)) {
 		t.Errorf("received %x, want one sample of the last window", got)
 	}
 }
@@ -162,8 +162,8 @@ func TestSteeringRule3NotTheReference(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	c, s := listen(t, path), newSteered(t, path)
 	f := clocksync.NewFollower()
-	f.Updated(&clocksync.Update{Frame: 1, Maps: []clocksync.ClockMap{{Clock: "h1", Map: clocksync.Map{State: clocksync.Locked, Ref: someday, Component: 1}}}}, s.mono)
-	s.window(f.Status("h1", someday+1e9, s.mono))
+	f.ApplyUpdate(&clocksync.Update{Frame: 1, Maps: []clocksync.ClockMap{{Clock: "h1", Map: clocksync.Map{State: clocksync.Locked, Ref: someday, Component: 1}}}}, s.mono)
+	s.window(f.StatusOf("h1", someday+1e9, s.mono))
 	s.expect("reference 1")
 	if got := waiting(t, path, c); len(got) != 0 {
 		t.Errorf("received %x, want nothing", got)
@@ -208,7 +208,7 @@ func TestSteeringRule5SocketsComeAndGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	listen(t, path)
-	s.wait = 10 * time.Millisecond
+	s.writeTimeout = 10 * time.Millisecond
 	for i := 2; ; i++ {
 		s.window(ahead)
 		if results(t, s.steering) == fmt.Sprintf("sent %d, failed 3", i-1) {
@@ -223,13 +223,13 @@ func TestSteeringRule5SocketsComeAndGo(t *testing.T) {
 // still is an engine that measures nothing.
 type still struct{}
 
-func (still) Exchanges(func(clocksync.PairID, int, int64, int64)) {}
-func (still) Relate(map[clocksync.PairID]clocksync.Relation)      {}
-func (still) SetClockBound(string, time.Duration, bool)           {}
-func (still) Watched(func(clocksync.Witness))                     {}
-func (still) Now() time.Time                                      { return time.Now() }
-func (still) Config() *probe.Config                               { return &probe.Config{Node: "h1"} }
-func (still) Clocks(func(string, clocksync.Kind, int64))          {}
+func (still) DrainExchanges(func(clocksync.PairID, int, int64, int64)) {}
+func (still) SetRelations(map[clocksync.PairID]clocksync.Relation)     {}
+func (still) SetClockBound(string, time.Duration, bool)                {}
+func (still) ClockWitnesses(func(clocksync.Witness))                   {}
+func (still) Now() time.Time                                           { return time.Now() }
+func (still) Config() *probe.Config                                    { return &probe.Config{Node: "h1"} }
+func (still) ClockKinds(func(string, clocksync.Kind, int64))           {}
 
 // From what the coordinator says to what chronyd reads.
 func TestClocksSteer(t *testing.T) {
@@ -239,7 +239,7 @@ func TestClocksSteer(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		c := newClocks("h1", still{}, nil, func([]byte) {}, log)
 		c.steer = newSteering(path, log)
-		c.steer.wait = patience
+		c.steer.writeTimeout = patience
 		done := make(chan struct{})
 		go func() { defer close(done); c.run(t.Context()) }()
 		t.Cleanup(func() { <-done })
@@ -247,7 +247,7 @@ func TestClocksSteer(t *testing.T) {
 		const windows = 12
 		for range windows {
 			time.Sleep(clocksync.Window / 2)
-			c.updated((&clocksync.Update{Frame: 7, Maps: []clocksync.ClockMap{{Clock: "h1", Map: clocksync.Map{State: clocksync.Locked, Ref: start.UnixNano(), Offset: -5e9, Component: 1}}}}).Append(nil))
+			c.applyUpdate((&clocksync.Update{Frame: 7, Maps: []clocksync.ClockMap{{Clock: "h1", Map: clocksync.Map{State: clocksync.Locked, Ref: start.UnixNano(), Offset: -5e9, Component: 1}}}}).AppendTo(nil))
 			time.Sleep(clocksync.Window / 2)
 			synctest.Wait()
 		}
@@ -315,7 +315,7 @@ func TestChronydTakesSamples(t *testing.T) {
 	start := time.Now()
 	report := ""
 	until(t, "chronyd's report of the source", func() bool {
-		if err := s.send(appendSample(nil, time.Now().UnixNano(), -250_000)); err != nil {
+		if err := s.sendSample(appendSample(nil, time.Now().UnixNano(), -250_000)); err != nil {
 			return false
 		}
 		out, err := exec.Command("chronyc", "-h", file("cmd"), "-n", "-c", "sources").Output()

@@ -23,7 +23,7 @@ const (
 // Handler serves the node's series and API. The policy says who may reload the
 // configuration, trace paths and reset findings.
 func (n *Node) Handler(policy *webaccess.Policy) http.Handler {
-	metrics, edges := n.Series()
+	metrics, edges := n.Gatherers()
 	opts := promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, EnableOpenMetrics: true}
 
 	mux := http.NewServeMux()
@@ -37,7 +37,7 @@ func (n *Node) Handler(policy *webaccess.Policy) http.Handler {
 		}
 		fmt.Fprintln(w, "ready")
 	})
-	mux.HandleFunc("POST /-/reload", policy.Reload(func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("POST /-/reload", policy.ReloadHandler(func(w http.ResponseWriter, _ *http.Request) {
 		if err := n.Reload(); err != nil {
 			n.log.Error("reload", "err", err)
 			http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -47,16 +47,16 @@ func (n *Node) Handler(policy *webaccess.Policy) http.Handler {
 	}))
 	mux.HandleFunc("GET /api/v1/paths", func(w http.ResponseWriter, _ *http.Request) {
 		n.mu.RLock()
-		version, paths := n.engine.Paths()
+		version, paths := n.engine.TracedPaths()
 		name := n.engine.Config().Node
 		n.mu.RUnlock()
-		n.answer(w, name, version, paths)
+		n.writePaths(w, name, version, paths)
 	})
-	mux.HandleFunc("GET /api/v1/clock", n.clock)
-	mux.HandleFunc("GET /api/v1/nics", n.nics)
-	mux.HandleFunc("POST /api/v1/trace", policy.AdminOften(n.trace))
+	mux.HandleFunc("GET /api/v1/clock", n.serveClock)
+	mux.HandleFunc("GET /api/v1/nics", n.serveNICs)
+	mux.HandleFunc("POST /api/v1/trace", policy.FrequentAdminHandler(n.serveTrace))
 	if n.health != nil {
-		n.health.serve(mux, policy)
+		n.health.addRoutes(mux, policy)
 	}
 	return mux
 }
@@ -87,7 +87,7 @@ type pathsJSON struct {
 	Paths   []pathJSON `json:"paths"`
 }
 
-func (n *Node) answer(w http.ResponseWriter, node string, version uint64, paths []probe.TracedPath) {
+func (n *Node) writePaths(w http.ResponseWriter, node string, version uint64, paths []probe.TracedPath) {
 	out := pathsJSON{Node: node, Now: time.Now().UTC().Format(time.RFC3339Nano), Version: version, Paths: make([]pathJSON, len(paths))}
 	for i, p := range paths {
 		j := pathJSON{Edge: p.Edge.String(), State: p.State, TracedAt: p.TracedAt.UTC().Format(time.RFC3339Nano),
@@ -151,15 +151,15 @@ type clockJSON struct {
 	Relations []relationJSON `json:"relations"` // of edges that have one
 }
 
-// clock answers GET /api/v1/clock.
-func (n *Node) clock(w http.ResponseWriter, _ *http.Request) {
+// serveClock answers GET /api/v1/clock.
+func (n *Node) serveClock(w http.ResponseWriter, _ *http.Request) {
 	out := clockJSON{Clocks: []ownClockJSON{}, Relations: []relationJSON{}}
 	if n.bend != nil {
-		s := n.bend.Segment()
+		s := n.bend.CurrentSegment()
 		out.Bend = &bendJSON{Ref: s.Ref, Offset: s.Offset, Rate: s.Rate}
 	}
 	if n.clocks != nil {
-		out.Clocks, out.Relations = n.clocks.own(), n.clocks.relations()
+		out.Clocks, out.Relations = n.clocks.listOwnClocks(), n.clocks.listRelations()
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(out); err != nil {
@@ -167,8 +167,8 @@ func (n *Node) clock(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// trace answers POST /api/v1/trace.
-func (n *Node) trace(w http.ResponseWriter, r *http.Request) {
+// serveTrace answers POST /api/v1/trace.
+func (n *Node) serveTrace(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Edges []string `json:"edges"`
 	}
@@ -182,20 +182,20 @@ func (n *Node) trace(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("%d edges, want at most %d", len(body.Edges), maxTraceEdges), http.StatusBadRequest)
 		return
 	}
-	edges := make([]fabric.Edge, len(body.Edges))
+	edges := make([]fabric.Flow, len(body.Edges))
 	for i, s := range body.Edges {
-		e, err := fabric.ParseEdge(s)
+		e, err := fabric.ParseFlow(s)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
 		edges[i] = e
 	}
-	webaccess.Note(r, "edges", len(edges))
+	webaccess.AddLogAttrs(r, "edges", len(edges))
 	n.mu.RLock()
 	engine := n.engine // a reload ends the trace
 	n.mu.RUnlock()
-	paths, err := engine.Trace(r.Context(), edges)
+	paths, err := engine.TraceFlows(r.Context(), edges)
 	var unknown probe.UnknownEdgeError
 	switch {
 	case errors.As(err, &unknown):
@@ -205,6 +205,6 @@ func (n *Node) trace(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	version, _ := engine.Paths()
-	n.answer(w, engine.Config().Node, version, paths)
+	version, _ := engine.TracedPaths()
+	n.writePaths(w, engine.Config().Node, version, paths)
 }

@@ -20,26 +20,26 @@ func newConverter(start, now time.Time) converter {
 	return converter{start: uint64(start.UnixNano()), now: uint64(now.UnixNano())}
 }
 
-// metrics converts families. One may hold native and classic histograms at a
+// convertFamilies converts families. One may hold native and classic histograms at a
 // time and is then two metrics.
-func (c converter) metrics(families []*dto.MetricFamily) []*metricspb.Metric {
+func (c converter) convertFamilies(families []*dto.MetricFamily) []*metricspb.Metric {
 	var out []*metricspb.Metric
 	for _, f := range families {
-		name, unit := Name(f.GetName(), f.GetType())
+		name, unit := MetricName(f.GetName(), f.GetType())
 		add := func(m *metricspb.Metric) {
 			m.Name, m.Unit, m.Description = name, unit, f.GetHelp()
 			out = append(out, m)
 		}
 		switch f.GetType() {
 		case dto.MetricType_COUNTER:
-			add(&metricspb.Metric{Data: &metricspb.Metric_Sum{Sum: &metricspb.Sum{DataPoints: c.counters(f), IsMonotonic: true,
+			add(&metricspb.Metric{Data: &metricspb.Metric_Sum{Sum: &metricspb.Sum{DataPoints: c.counterPoints(f), IsMonotonic: true,
 				AggregationTemporality: metricspb.AggregationTemporality_AGGREGATION_TEMPORALITY_CUMULATIVE}}})
 		case dto.MetricType_GAUGE, dto.MetricType_UNTYPED:
-			add(&metricspb.Metric{Data: &metricspb.Metric_Gauge{Gauge: &metricspb.Gauge{DataPoints: c.gauges(f)}}})
+			add(&metricspb.Metric{Data: &metricspb.Metric_Gauge{Gauge: &metricspb.Gauge{DataPoints: c.gaugePoints(f)}}})
 		case dto.MetricType_SUMMARY:
-			add(&metricspb.Metric{Data: &metricspb.Metric_Summary{Summary: &metricspb.Summary{DataPoints: c.summaries(f)}}})
+			add(&metricspb.Metric{Data: &metricspb.Metric_Summary{Summary: &metricspb.Summary{DataPoints: c.summaryPoints(f)}}})
 		case dto.MetricType_HISTOGRAM:
-			native, classic := c.histograms(f)
+			native, classic := c.histogramPoints(f)
 			if len(native) > 0 {
 				add(&metricspb.Metric{Data: &metricspb.Metric_ExponentialHistogram{ExponentialHistogram: &metricspb.ExponentialHistogram{
 					DataPoints: native, AggregationTemporality: metricspb.AggregationTemporality_AGGREGATION_TEMPORALITY_CUMULATIVE}}})
@@ -53,60 +53,60 @@ func (c converter) metrics(families []*dto.MetricFamily) []*metricspb.Metric {
 	return out
 }
 
-func attributes(m *dto.Metric) []*commonpb.KeyValue {
+func labelAttributes(m *dto.Metric) []*commonpb.KeyValue {
 	out := make([]*commonpb.KeyValue, len(m.GetLabel()))
 	for i, l := range m.GetLabel() {
-		out[i] = attribute(l.GetName(), l.GetValue())
+		out[i] = stringAttribute(l.GetName(), l.GetValue())
 	}
 	return out
 }
 
-func attribute(key, value string) *commonpb.KeyValue {
+func stringAttribute(key, value string) *commonpb.KeyValue {
 	return &commonpb.KeyValue{Key: key, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: value}}}
 }
 
-// since is when a cumulative count began.
-func (c converter) since(created *timestamppb.Timestamp) uint64 {
+// startTime is when a cumulative count began.
+func (c converter) startTime(created *timestamppb.Timestamp) uint64 {
 	if created == nil {
 		return c.start
 	}
 	return uint64(created.AsTime().UnixNano())
 }
 
-// at is when a sample was taken.
-func (c converter) at(m *dto.Metric) uint64 {
+// sampleTime is when a sample was taken.
+func (c converter) sampleTime(m *dto.Metric) uint64 {
 	if m.TimestampMs != nil {
 		return uint64(m.GetTimestampMs()) * uint64(time.Millisecond)
 	}
 	return c.now
 }
 
-func (c converter) counters(f *dto.MetricFamily) []*metricspb.NumberDataPoint {
+func (c converter) counterPoints(f *dto.MetricFamily) []*metricspb.NumberDataPoint {
 	out := make([]*metricspb.NumberDataPoint, len(f.Metric))
 	for i, m := range f.Metric {
-		out[i] = &metricspb.NumberDataPoint{Attributes: attributes(m), StartTimeUnixNano: c.since(m.GetCounter().GetCreatedTimestamp()), TimeUnixNano: c.at(m),
+		out[i] = &metricspb.NumberDataPoint{Attributes: labelAttributes(m), StartTimeUnixNano: c.startTime(m.GetCounter().GetCreatedTimestamp()), TimeUnixNano: c.sampleTime(m),
 			Value: &metricspb.NumberDataPoint_AsDouble{AsDouble: m.GetCounter().GetValue()}}
 	}
 	return out
 }
 
-func (c converter) gauges(f *dto.MetricFamily) []*metricspb.NumberDataPoint {
+func (c converter) gaugePoints(f *dto.MetricFamily) []*metricspb.NumberDataPoint {
 	out := make([]*metricspb.NumberDataPoint, len(f.Metric))
 	for i, m := range f.Metric {
 		v := m.GetGauge().GetValue()
 		if m.Untyped != nil {
 			v = m.GetUntyped().GetValue()
 		}
-		out[i] = &metricspb.NumberDataPoint{Attributes: attributes(m), TimeUnixNano: c.at(m), Value: &metricspb.NumberDataPoint_AsDouble{AsDouble: v}}
+		out[i] = &metricspb.NumberDataPoint{Attributes: labelAttributes(m), TimeUnixNano: c.sampleTime(m), Value: &metricspb.NumberDataPoint_AsDouble{AsDouble: v}}
 	}
 	return out
 }
 
-func (c converter) summaries(f *dto.MetricFamily) []*metricspb.SummaryDataPoint {
+func (c converter) summaryPoints(f *dto.MetricFamily) []*metricspb.SummaryDataPoint {
 	out := make([]*metricspb.SummaryDataPoint, len(f.Metric))
 	for i, m := range f.Metric {
 		s := m.GetSummary()
-		p := &metricspb.SummaryDataPoint{Attributes: attributes(m), StartTimeUnixNano: c.since(s.GetCreatedTimestamp()), TimeUnixNano: c.at(m),
+		p := &metricspb.SummaryDataPoint{Attributes: labelAttributes(m), StartTimeUnixNano: c.startTime(s.GetCreatedTimestamp()), TimeUnixNano: c.sampleTime(m),
 			Count: s.GetSampleCount(), Sum: s.GetSampleSum()}
 		for _, q := range s.GetQuantile() {
 			p.QuantileValues = append(p.QuantileValues, &metricspb.SummaryDataPoint_ValueAtQuantile{Quantile: q.GetQuantile(), Value: q.GetValue()})
@@ -116,29 +116,29 @@ func (c converter) summaries(f *dto.MetricFamily) []*metricspb.SummaryDataPoint 
 	return out
 }
 
-func (c converter) histograms(f *dto.MetricFamily) (native []*metricspb.ExponentialHistogramDataPoint, classic []*metricspb.HistogramDataPoint) {
+func (c converter) histogramPoints(f *dto.MetricFamily) (native []*metricspb.ExponentialHistogramDataPoint, classic []*metricspb.HistogramDataPoint) {
 	for _, m := range f.Metric {
 		h := m.GetHistogram()
-		since, at, sum := c.since(h.GetCreatedTimestamp()), c.at(m), h.GetSampleSum()
+		since, at, sum := c.startTime(h.GetCreatedTimestamp()), c.sampleTime(m), h.GetSampleSum()
 		if h.Schema == nil {
-			p := &metricspb.HistogramDataPoint{Attributes: attributes(m), StartTimeUnixNano: since, TimeUnixNano: at, Count: h.GetSampleCount(), Sum: &sum}
+			p := &metricspb.HistogramDataPoint{Attributes: labelAttributes(m), StartTimeUnixNano: since, TimeUnixNano: at, Count: h.GetSampleCount(), Sum: &sum}
 			p.ExplicitBounds, p.BucketCounts = classicBuckets(h)
 			classic = append(classic, p)
 			continue
 		}
 		// Schema and scale are the same number: Prometheus native histograms
 		// and OTel's exponential ones share the base 2^(2^-scale).
-		native = append(native, &metricspb.ExponentialHistogramDataPoint{Attributes: attributes(m), StartTimeUnixNano: since, TimeUnixNano: at,
+		native = append(native, &metricspb.ExponentialHistogramDataPoint{Attributes: labelAttributes(m), StartTimeUnixNano: since, TimeUnixNano: at,
 			Count: h.GetSampleCount(), Sum: &sum, Scale: h.GetSchema(), ZeroCount: h.GetZeroCount(), ZeroThreshold: h.GetZeroThreshold(),
-			Positive: dense(h.GetPositiveSpan(), h.GetPositiveDelta()), Negative: dense(h.GetNegativeSpan(), h.GetNegativeDelta())})
+			Positive: denseBuckets(h.GetPositiveSpan(), h.GetPositiveDelta()), Negative: denseBuckets(h.GetNegativeSpan(), h.GetNegativeDelta())})
 	}
 	return native, classic
 }
 
-// dense writes spans and deltas as one run of counts. A bucket with index i
+// denseBuckets writes spans and deltas as one run of counts. A bucket with index i
 // ends at base^i in Prometheus and begins there in OTel, hence the difference
 // of one.
-func dense(spans []*dto.BucketSpan, deltas []int64) *metricspb.ExponentialHistogramDataPoint_Buckets {
+func denseBuckets(spans []*dto.BucketSpan, deltas []int64) *metricspb.ExponentialHistogramDataPoint_Buckets {
 	if len(spans) == 0 {
 		return nil
 	}

@@ -55,7 +55,7 @@ func TestNames(t *testing.T) {
 		{"something_else_total", c, "something_else", "1"},
 		{"something_else", g, "something_else", ""},
 	} {
-		name, unit := Name(tc.family, tc.kind)
+		name, unit := MetricName(tc.family, tc.kind)
 		if name != tc.name || unit != tc.unit {
 			t.Errorf("%s: %s in %q, want %s in %q", tc.family, name, unit, tc.name, tc.unit)
 		}
@@ -76,7 +76,7 @@ func TestProcessNames(t *testing.T) {
 	}
 	of := map[string]string{}
 	for _, f := range families {
-		name, unit := Name(f.GetName(), f.GetType())
+		name, unit := MetricName(f.GetName(), f.GetType())
 		if got := back(t, name, unit, f.GetType()); got != f.GetName() {
 			t.Errorf("%s is %s in %q and comes back as %s", f.GetName(), name, unit, got)
 		}
@@ -89,7 +89,7 @@ func TestProcessNames(t *testing.T) {
 
 func TestNoPrefixIsListedTwice(t *testing.T) {
 	for _, list := range [][]string{namespaces, func() (s []string) {
-		for _, t := range things {
+		for _, t := range countedItems {
 			s = append(s, t.prefix)
 		}
 		return s
@@ -116,7 +116,7 @@ func TestBucketsAreOneLower(t *testing.T) {
 		t.Fatal(err)
 	}
 	name, kind := "h", dto.MetricType_HISTOGRAM
-	got := newConverter(time.Unix(40, 0), time.Unix(60, 0)).metrics([]*dto.MetricFamily{{Name: &name, Type: &kind, Metric: []*dto.Metric{&d}}})
+	got := newConverter(time.Unix(40, 0), time.Unix(60, 0)).convertFamilies([]*dto.MetricFamily{{Name: &name, Type: &kind, Metric: []*dto.Metric{&d}}})
 	if len(got) != 1 || got[0].GetExponentialHistogram().GetAggregationTemporality() != metricspb.AggregationTemporality_AGGREGATION_TEMPORALITY_CUMULATIVE {
 		t.Fatalf("%v, want one cumulative exponential histogram", got)
 	}
@@ -145,7 +145,7 @@ func TestClassicHistogramsAndSummaries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := newConverter(time.Unix(1, 0), time.Now()).metrics(families)
+	got := newConverter(time.Unix(1, 0), time.Now()).convertFamilies(families)
 	p := got[0].GetHistogram().GetDataPoints()[0]
 	if !slices.Equal(p.GetExplicitBounds(), []float64{1, 2, 5}) || !slices.Equal(p.GetBucketCounts(), []uint64{1, 2, 1, 1}) || p.GetCount() != 5 || p.GetSum() != 106.6 {
 		t.Errorf("classic histogram %v", p)

@@ -41,7 +41,7 @@ type Logs struct {
 // and Interval are not used; records are sent as they come. It fails when an option
 // cannot be used; whether there is a receiver shows later.
 func NewLogs(o Options, r prometheus.Registerer) (*Logs, error) {
-	if err := o.complete(); err != nil {
+	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
 	if o.Queue == 0 {
@@ -51,13 +51,13 @@ func NewLogs(o Options, r prometheus.Registerer) (*Logs, error) {
 	if o.Endpoint, err = logsEndpoint(o); err != nil {
 		return nil, err
 	}
-	l := &Logs{o: o, resource: o.resource(), target: o.Endpoint}
-	l.pusher = pusher[*logspb.LogRecord]{signal: logsSignal, limit: o.Queue, timeout: o.Timeout, linger: logLinger, log: o.Log, batch: l.request}
+	l := &Logs{o: o, resource: o.buildResource(), target: o.Endpoint}
+	l.pusher = pusher[*logspb.LogRecord]{signal: logsSignal, limit: o.Queue, timeout: o.Timeout, linger: logLinger, log: o.Log, batch: l.batchRequest}
 	if l.send, err = newSender(o, logsSignal); err != nil {
 		return nil, err
 	}
-	err = l.prepare(r, names{prefix: "graylink_otlp_log_", items: "records", parts: "records", dropped: "Log records dropped because the queue was full, or because the process ended.",
-		full: "Log records the receiver did not take, of pushes it took in part or refused."})
+	err = l.setUpSeries(r, seriesNames{prefix: "graylink_otlp_log_", items: "records", parts: "records", droppedHelp: "Log records dropped because the queue was full, or because the process ended.",
+		rejectedHelp: "Log records the receiver did not take, of pushes it took in part or refused."})
 	if err != nil {
 		return nil, errors.Join(err, l.send.close())
 	}
@@ -72,7 +72,7 @@ func logsEndpoint(o Options) (string, error) {
 	if o.LogsEndpoint != "" {
 		return o.LogsEndpoint, nil
 	}
-	u, err := endpoint(o, metricsSignal)
+	u, err := parseEndpoint(o, metricsSignal)
 	if err != nil || o.Protocol == GRPC {
 		return o.Endpoint, err
 	}
@@ -96,21 +96,21 @@ func (l *Logs) Run(ctx context.Context) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
 	defer cancel()
 	for {
-		request, first, items, parts := l.next()
+		request, first, items, parts := l.nextRequest()
 		if request == nil {
 			break
 		}
-		if _, retry := l.attempt(last, request, parts); retry {
-			l.log.Warn("log records are lost at the end", "records", l.discard())
+		if _, retry := l.attemptSend(last, request, parts); retry {
+			l.log.Warn("log records are lost at the end", "records", l.discardQueue())
 			break
 		}
-		l.settle(first, items)
+		l.removeSettled(first, items)
 	}
 	return l.send.close()
 }
 
-// request holds as many of the oldest records as may go together, one at least.
-func (l *Logs) request(oldest []*logspb.LogRecord) (request proto.Message, items, parts int) {
+// batchRequest holds as many of the oldest records as may go together, one at least.
+func (l *Logs) batchRequest(oldest []*logspb.LogRecord) (request proto.Message, items, parts int) {
 	n, size := 0, 0
 	for n < min(len(oldest), maxRecords) {
 		size += proto.Size(oldest[n])
@@ -121,7 +121,7 @@ func (l *Logs) request(oldest []*logspb.LogRecord) (request proto.Message, items
 	}
 	return &collectorpb.ExportLogsServiceRequest{ResourceLogs: []*logspb.ResourceLogs{{
 		Resource:  l.resource,
-		ScopeLogs: []*logspb.ScopeLogs{{Scope: l.o.scope(), LogRecords: oldest[:n]}},
+		ScopeLogs: []*logspb.ScopeLogs{{Scope: l.o.buildScope(), LogRecords: oldest[:n]}},
 	}}}, n, n
 }
 
@@ -135,9 +135,9 @@ type Event struct {
 	Attributes   []slog.Attr // strings, booleans and lists of strings
 }
 
-// Record is an event as a log record. Strings become valid UTF-8, as the protocol's must be;
+// LogRecord is an event as a log record. Strings become valid UTF-8, as the protocol's must be;
 // the kernel's log can bring others.
-func (e *Event) Record() *logspb.LogRecord {
+func (e *Event) LogRecord() *logspb.LogRecord {
 	severity, text := logspb.SeverityNumber_SEVERITY_NUMBER_INFO, "INFO"
 	switch {
 	case e.Level >= slog.LevelError:
@@ -155,7 +155,7 @@ func (e *Event) Record() *logspb.LogRecord {
 		case bool:
 			v = &commonpb.AnyValue{Value: &commonpb.AnyValue_BoolValue{BoolValue: x}}
 		case []string:
-			v = texts(x)
+			v = textListValue(x)
 		default:
 			v = textValue(a.Value.String())
 		}
@@ -168,7 +168,7 @@ func textValue(s string) *commonpb.AnyValue {
 	return &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: strings.ToValidUTF8(s, "\uFFFD")}}
 }
 
-func texts(list []string) *commonpb.AnyValue {
+func textListValue(list []string) *commonpb.AnyValue {
 	a := &commonpb.ArrayValue{}
 	for _, s := range list {
 		a.Values = append(a.Values, textValue(s))

@@ -160,7 +160,7 @@ func TestRecord(t *testing.T) {
 	} {
 		e := tc.event
 		e.Name, e.At, e.Observed = "nic_health", at, observed
-		r := e.Record()
+		r := e.LogRecord()
 		if _, err := proto.Marshal(r); err != nil {
 			t.Errorf("%s: %v", tc.name, err)
 		}
@@ -179,7 +179,7 @@ func TestRecord(t *testing.T) {
 			t.Errorf("%s: %d attributes, want %d", tc.name, len(r.GetAttributes()), len(tc.event.Attributes))
 		}
 	}
-	if r := (&Event{Observed: observed}).Record(); r.GetTimeUnixNano() != 0 {
+	if r := (&Event{Observed: observed}).LogRecord(); r.GetTimeUnixNano() != 0 {
 		t.Errorf("a time that is not known is %d, want absent", r.GetTimeUnixNano())
 	}
 }
@@ -223,7 +223,7 @@ func TestRule5WhatWaitsGoesTogether(t *testing.T) {
 		if fmt.Sprint(sizes) != "[2 2 1]" {
 			t.Errorf("large records go as %v, want [2 2 1]", sizes)
 		}
-		if l.waiting() != 0 {
+		if l.queueLength() != 0 {
 			t.Error("records that were taken wait")
 		}
 	})
@@ -244,8 +244,8 @@ func TestRule5AFullQueueLosesItsOldestRecord(t *testing.T) {
 		s.mu.Unlock()
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		if got := strings.Join(bodies(s.sent[len(s.sent)-1]), " "); got != "2 3 4" || value(t, l.series.dropped) != 2 || l.waiting() != 0 {
-			t.Errorf("%s came, %v dropped, %d wait; want the newest three, 2 and none", got, value(t, l.series.dropped), l.waiting())
+		if got := strings.Join(bodies(s.sent[len(s.sent)-1]), " "); got != "2 3 4" || value(t, l.series.dropped) != 2 || l.queueLength() != 0 {
+			t.Errorf("%s came, %v dropped, %d wait; want the newest three, 2 and none", got, value(t, l.series.dropped), l.queueLength())
 		}
 	})
 }
@@ -257,11 +257,11 @@ func TestRule5WhatIsTakenIsSettledOnce(t *testing.T) {
 	for i := range 3 {
 		l.Offer(record(fmt.Sprint(i)))
 	}
-	_, first, items, _ := l.next()
+	_, first, items, _ := l.nextRequest()
 	l.Offer(record("3"))
 	l.Offer(record("4"))
-	l.settle(first, items)
-	request, _, _, _ := l.next()
+	l.removeSettled(first, items)
+	request, _, _, _ := l.nextRequest()
 	if got := strings.Join(bodies(request), " "); got != "3 4" {
 		t.Errorf("%q waits, want 3 4", got)
 	}
@@ -283,8 +283,8 @@ func TestRule5TheEndSendsWhatWaits(t *testing.T) {
 			l.Offer(record("a"))
 			l.Offer(record("b"))
 			stop()
-			if len(tc.script.sent) != 1 || strings.Join(bodies(tc.script.sent[0]), " ") != "a b" || value(t, l.series.dropped) != tc.dropped || l.waiting() != 0 {
-				t.Errorf("%s: %d requests, %v dropped, %d wait", tc.name, len(tc.script.sent), value(t, l.series.dropped), l.waiting())
+			if len(tc.script.sent) != 1 || strings.Join(bodies(tc.script.sent[0]), " ") != "a b" || value(t, l.series.dropped) != tc.dropped || l.queueLength() != 0 {
+				t.Errorf("%s: %d requests, %v dropped, %d wait", tc.name, len(tc.script.sent), value(t, l.series.dropped), l.queueLength())
 			}
 		})
 	}
@@ -332,7 +332,7 @@ func TestLogsOverGRPC(t *testing.T) {
 	until(t, "the partial success", func() bool { return value(t, l.series.pushes.WithLabelValues(resultPartial)) == 1 })
 	l.Offer(record("refused"))
 	until(t, "the refusal", func() bool { return value(t, l.series.pushes.WithLabelValues(resultFailed)) == 1 })
-	if value(t, l.series.rejected) != 3 || l.waiting() > 0 && len(r.bodies()) != 1 {
+	if value(t, l.series.rejected) != 3 || l.queueLength() > 0 && len(r.bodies()) != 1 {
 		t.Errorf("%v records rejected, want 3", value(t, l.series.rejected))
 	}
 	problems, err := testutil.GatherAndLint(registry)
@@ -444,7 +444,7 @@ func TestMetricsAndLogsInOneRegistry(t *testing.T) {
 		for _, f := range families {
 			if f.GetName() == family {
 				found = true
-				if name, unit := Name(f.GetName(), f.GetType()); name+" "+unit != want {
+				if name, unit := MetricName(f.GetName(), f.GetType()); name+" "+unit != want {
 					t.Errorf("%s is %s %s, want %s", family, name, unit, want)
 				}
 			}

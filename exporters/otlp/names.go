@@ -41,9 +41,9 @@ var namespaces = []string{
 	"go_", "go_memstats_", "go_gc_", "go_sched_", "process_", "process_network_",
 }
 
-// things are what families without a unit count, by the beginning of their
+// countedItems are what families without a unit count, by the beginning of their
 // names; the longest that fits counts.
-var things = []struct{ prefix, thing string }{
+var countedItems = []struct{ prefix, thing string }{
 	{"fabric_probe_", "probe"},
 	{"fabric_nic_probe_", "probe"},
 	{"fabric_path_edges", "edge"},
@@ -93,8 +93,8 @@ var things = []struct{ prefix, thing string }{
 // the Go runtime would be two metrics of one name.
 var exceptions = map[string]string{"go_memstats_alloc_bytes": "go.memstats.alloc_bytes"}
 
-// Name is the OTel name and unit of a Prometheus family.
-func Name(family string, kind dto.MetricType) (name, unit string) {
+// MetricName is the OTel name and unit of a Prometheus family.
+func MetricName(family string, kind dto.MetricType) (name, unit string) {
 	name = family
 	if kind == dto.MetricType_COUNTER {
 		name = strings.TrimSuffix(name, "_total")
@@ -122,7 +122,7 @@ func Name(family string, kind dto.MetricType) (name, unit string) {
 
 func countUnit(name string, kind dto.MetricType) string {
 	longest, thing := 0, ""
-	for _, t := range things {
+	for _, t := range countedItems {
 		if len(t.prefix) > longest && strings.HasPrefix(name, t.prefix) {
 			longest, thing = len(t.prefix), t.thing
 		}

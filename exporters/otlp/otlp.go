@@ -107,13 +107,13 @@ type push struct {
 // New returns an Exporter whose own series are in r. It fails when an option
 // cannot be used; whether there is a receiver shows later.
 func New(o Options, r prometheus.Registerer) (*Exporter, error) {
-	if err := o.complete(); err != nil {
+	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
 	if o.Queue == 0 {
 		o.Queue = defaultQueue
 	}
-	e := &Exporter{o: o, resource: o.resource()}
+	e := &Exporter{o: o, resource: o.buildResource()}
 	e.pusher = pusher[*push]{signal: metricsSignal, limit: o.Queue, timeout: o.Timeout, log: o.Log,
 		batch: func(oldest []*push) (proto.Message, int, int) { return oldest[0].request, 1, oldest[0].points }}
 	var err error
@@ -121,10 +121,10 @@ func New(o Options, r prometheus.Registerer) (*Exporter, error) {
 		return nil, err
 	}
 	e.gatherFails = prometheus.NewCounter(prometheus.CounterOpts{Name: "graylink_otlp_gather_errors_total", Help: "Gatherings that failed, in part or whole."})
-	err = e.prepare(r, names{prefix: "graylink_otlp_", items: "pushes", parts: "points", dropped: "Pushes dropped because the queue was full.",
-		full: "Data points the receiver did not take, of pushes it took in part or refused."})
+	err = e.setUpSeries(r, seriesNames{prefix: "graylink_otlp_", items: "pushes", parts: "points", droppedHelp: "Pushes dropped because the queue was full.",
+		rejectedHelp: "Data points the receiver did not take, of pushes it took in part or refused."})
 	if err == nil {
-		err = register(r, e.gatherFails)
+		err = registerAll(r, e.gatherFails)
 	}
 	if err != nil {
 		return nil, errors.Join(err, e.send.close())
@@ -132,8 +132,8 @@ func New(o Options, r prometheus.Registerer) (*Exporter, error) {
 	return e, nil
 }
 
-// complete fills in what is not given, but for the queue.
-func (o *Options) complete() error {
+// setDefaults fills in what is not given, but for the queue.
+func (o *Options) setDefaults() error {
 	if o.Protocol == "" {
 		o.Protocol = GRPC
 	}
@@ -152,17 +152,17 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// scope says who made what is pushed.
-func (o *Options) scope() *commonpb.InstrumentationScope {
+// buildScope says who made what is pushed.
+func (o *Options) buildScope() *commonpb.InstrumentationScope {
 	return &commonpb.InstrumentationScope{Name: "github.com/graylink/graylink/exporters/otlp", Version: o.Version}
 }
 
-// resource is what pushes are of.
-func (o *Options) resource() *resourcepb.Resource {
+// buildResource is what pushes are of.
+func (o *Options) buildResource() *resourcepb.Resource {
 	r := &resourcepb.Resource{}
 	for _, a := range [][2]string{{"service.name", o.Service}, {"service.version", o.Version}, {"service.instance.id", o.Instance}, {"host.name", o.Host}} {
 		if a[1] != "" {
-			r.Attributes = append(r.Attributes, attribute(a[0], a[1]))
+			r.Attributes = append(r.Attributes, stringAttribute(a[0], a[1]))
 		}
 	}
 	return r
@@ -185,15 +185,15 @@ func (e *Exporter) gatherLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			for _, p := range e.gather(now) {
+			for _, p := range e.gatherPushes(now) {
 				e.enqueue(p)
 			}
 		}
 	}
 }
 
-// gather makes pushes of what there is now.
-func (e *Exporter) gather(now time.Time) []*push {
+// gatherPushes makes pushes of what there is now.
+func (e *Exporter) gatherPushes(now time.Time) []*push {
 	var families []*dto.MetricFamily
 	seen := map[string]bool{}
 	for _, g := range e.o.Gather {
@@ -209,13 +209,13 @@ func (e *Exporter) gather(now time.Time) []*push {
 			}
 		}
 	}
-	return e.split(newConverter(e.o.Start, now).metrics(families))
+	return e.splitMetrics(newConverter(e.o.Start, now).convertFamilies(families))
 }
 
-// split makes pushes of maxRequest octets at most, as far as whole metrics let
+// splitMetrics makes pushes of maxRequest octets at most, as far as whole metrics let
 // it.
-func (e *Exporter) split(metrics []*metricspb.Metric) []*push {
-	scope := e.o.scope()
+func (e *Exporter) splitMetrics(metrics []*metricspb.Metric) []*push {
+	scope := e.o.buildScope()
 	var out []*push
 	var last *push
 	var into *metricspb.ScopeMetrics
@@ -230,12 +230,12 @@ func (e *Exporter) split(metrics []*metricspb.Metric) []*push {
 		}
 		size += n
 		into.Metrics = append(into.Metrics, m)
-		last.points += points(m)
+		last.points += countPoints(m)
 	}
 	return out
 }
 
-func points(m *metricspb.Metric) int {
+func countPoints(m *metricspb.Metric) int {
 	return len(m.GetSum().GetDataPoints()) + len(m.GetGauge().GetDataPoints()) + len(m.GetSummary().GetDataPoints()) +
 		len(m.GetHistogram().GetDataPoints()) + len(m.GetExponentialHistogram().GetDataPoints())
 }

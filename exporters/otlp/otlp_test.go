@@ -119,25 +119,25 @@ type scripted struct {
 	answers []error // of the attempts to come; nil after the last
 	sent    []proto.Message
 	at      []time.Time
-	partial partial
+	partial partialSuccess
 	hang    bool
 }
 
-func (s *scripted) export(ctx context.Context, q proto.Message) (partial, error) {
+func (s *scripted) export(ctx context.Context, q proto.Message) (partialSuccess, error) {
 	s.mu.Lock()
 	s.sent, s.at = append(s.sent, q), append(s.at, time.Now())
 	hang := s.hang
 	s.mu.Unlock()
 	if hang {
 		<-ctx.Done()
-		return partial{}, retryable{err: ctx.Err()}
+		return partialSuccess{}, retryable{err: ctx.Err()}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.answers) > 0 {
 		err := s.answers[0]
 		s.answers = s.answers[1:]
-		return partial{}, err
+		return partialSuccess{}, err
 	}
 	return s.partial, nil
 }
@@ -176,7 +176,7 @@ func TestRule3RetriesWaitLongerEachTime(t *testing.T) {
 				t.Errorf("wait %d: %v, want %v to %v", i, d, most/2, most)
 			}
 		}
-		if e.waiting() != 0 {
+		if e.queueLength() != 0 {
 			t.Error("a push that was taken is still queued")
 		}
 	})
@@ -240,7 +240,7 @@ func TestRule1AFullQueueLosesItsOldest(t *testing.T) {
 
 func TestRule4WhatWasTakenInPartIsNotSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &scripted{partial: partial{5, "too old"}}
+		s := &scripted{partial: partialSuccess{5, "too old"}}
 		e := withSender(t, s, Options{Interval: time.Hour})
 		e.enqueue(&push{points: 9})
 		run(t, e)
@@ -266,7 +266,7 @@ func TestLargePushesAreSplit(t *testing.T) {
 	}
 	var names []string
 	total := 0
-	pushes := e.split(metrics)
+	pushes := e.splitMetrics(metrics)
 	for _, p := range pushes {
 		if n := proto.Size(p.request); n > 4<<20 {
 			t.Errorf("a push of %d octets", n)

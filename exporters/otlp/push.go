@@ -26,16 +26,16 @@ type pusher[T any] struct {
 	send  sender
 	log   *slog.Logger
 
-	series series
+	series pusherSeries
 
-	mu    sync.Mutex
-	queue []T
-	first uint64        // number of the oldest item, counted from the first ever
-	more  chan struct{} // has an element when the queue may have grown
+	mu         sync.Mutex
+	queue      []T
+	first      uint64        // number of the oldest item, counted from the first ever
+	queueGrown chan struct{} // has an element when the queue may have grown
 }
 
-// series are a pusher's own.
-type series struct {
+// pusherSeries are a pusher's own.
+type pusherSeries struct {
 	pushes            *prometheus.CounterVec
 	dropped, rejected prometheus.Counter
 	lastSuccess       prometheus.Gauge
@@ -49,36 +49,36 @@ const (
 	resultFailed  = "failed"
 )
 
-// names are what a pusher's series are called, and what it counts.
-type names struct {
-	prefix        string // "graylink_otlp_"
-	items, parts  string // "pushes" wait and are dropped, "points" are rejected
-	dropped, full string // helps
+// seriesNames are what a pusher's series are called, and what it counts.
+type seriesNames struct {
+	prefix                    string // "graylink_otlp_"
+	items, parts              string // "pushes" wait and are dropped, "points" are rejected
+	droppedHelp, rejectedHelp string // helps
 }
 
-// prepare fills in what all pushers have in common, and registers the series.
-func (p *pusher[T]) prepare(r prometheus.Registerer, n names) error {
-	p.more = make(chan struct{}, 1)
+// setUpSeries fills in what all pushers have in common, and registers the series.
+func (p *pusher[T]) setUpSeries(r prometheus.Registerer, n seriesNames) error {
+	p.queueGrown = make(chan struct{}, 1)
 	s := &p.series
 	s.pushes = prometheus.NewCounterVec(prometheus.CounterOpts{Name: n.prefix + "pushes_total", Help: "Attempts to push, by result."}, []string{"result"})
 	for _, result := range []string{resultOK, resultPartial, resultRetry, resultFailed} {
 		s.pushes.WithLabelValues(result)
 	}
-	s.dropped = prometheus.NewCounter(prometheus.CounterOpts{Name: n.prefix + "dropped_" + n.items + "_total", Help: n.dropped})
-	s.rejected = prometheus.NewCounter(prometheus.CounterOpts{Name: n.prefix + "rejected_" + n.parts + "_total", Help: n.full})
+	s.dropped = prometheus.NewCounter(prometheus.CounterOpts{Name: n.prefix + "dropped_" + n.items + "_total", Help: n.droppedHelp})
+	s.rejected = prometheus.NewCounter(prometheus.CounterOpts{Name: n.prefix + "rejected_" + n.parts + "_total", Help: n.rejectedHelp})
 	s.lastSuccess = prometheus.NewGauge(prometheus.GaugeOpts{Name: n.prefix + "last_success_timestamp_seconds", Help: "When the receiver last took a push; 0: never yet."})
-	queued := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: n.prefix + "queued_" + n.items, Help: n.waiting()}, func() float64 { return float64(p.waiting()) })
-	return register(r, s.pushes, s.dropped, s.rejected, s.lastSuccess, queued)
+	queued := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: n.prefix + "queued_" + n.items, Help: n.waitingHelp()}, func() float64 { return float64(p.queueLength()) })
+	return registerAll(r, s.pushes, s.dropped, s.rejected, s.lastSuccess, queued)
 }
 
-// waiting is the help of the gauge of what waits.
-func (n names) waiting() string {
+// waitingHelp is the help of the gauge of what waits.
+func (n seriesNames) waitingHelp() string {
 	first := []rune(n.items)
 	first[0] -= 'a' - 'A'
 	return string(first) + " that wait."
 }
 
-func register(r prometheus.Registerer, cs ...prometheus.Collector) error {
+func registerAll(r prometheus.Registerer, cs ...prometheus.Collector) error {
 	for _, c := range cs {
 		if err := r.Register(c); err != nil {
 			return fmt.Errorf("OTLP series: %w", err)
@@ -98,20 +98,20 @@ func (p *pusher[T]) enqueue(item T) {
 	}
 	p.mu.Unlock()
 	select {
-	case p.more <- struct{}{}:
+	case p.queueGrown <- struct{}{}:
 	default:
 	}
 }
 
-func (p *pusher[T]) waiting() int {
+func (p *pusher[T]) queueLength() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.queue)
 }
 
-// next is the request to send now, of the items from number first on; nil when
+// nextRequest is the request to send now, of the items from number first on; nil when
 // nothing waits.
-func (p *pusher[T]) next() (request proto.Message, first uint64, items, parts int) {
+func (p *pusher[T]) nextRequest() (request proto.Message, first uint64, items, parts int) {
 	p.mu.Lock()
 	waiting, first := slices.Clone(p.queue), p.first
 	p.mu.Unlock()
@@ -122,8 +122,8 @@ func (p *pusher[T]) next() (request proto.Message, first uint64, items, parts in
 	return request, first, items, parts
 }
 
-// settle takes items out of the queue, but for those dropped meanwhile.
-func (p *pusher[T]) settle(first uint64, items int) {
+// removeSettled takes items out of the queue, but for those dropped meanwhile.
+func (p *pusher[T]) removeSettled(first uint64, items int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	left := items - int(min(p.first-first, uint64(items)))
@@ -131,8 +131,8 @@ func (p *pusher[T]) settle(first uint64, items int) {
 	p.first += uint64(left)
 }
 
-// discard drops all that waits.
-func (p *pusher[T]) discard() (items int) {
+// discardQueue drops all that waits.
+func (p *pusher[T]) discardQueue() (items int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	items = len(p.queue)
@@ -146,18 +146,18 @@ func (p *pusher[T]) discard() (items int) {
 func (p *pusher[T]) sendLoop(ctx context.Context) {
 	backoff := firstBackoff
 	for ctx.Err() == nil {
-		if p.waiting() == 0 {
+		if p.queueLength() == 0 {
 			select {
 			case <-ctx.Done():
-			case <-p.more:
-				pause(ctx, p.linger)
+			case <-p.queueGrown:
+				sleepContext(ctx, p.linger)
 			}
 			continue
 		}
-		request, first, items, parts := p.next()
-		wait, retry := p.attempt(ctx, request, parts)
+		request, first, items, parts := p.nextRequest()
+		wait, retry := p.attemptSend(ctx, request, parts)
 		if !retry {
-			p.settle(first, items)
+			p.removeSettled(first, items)
 			backoff = firstBackoff
 			continue
 		}
@@ -166,12 +166,12 @@ func (p *pusher[T]) sendLoop(ctx context.Context) {
 			wait = backoff - rand.N(backoff/2)
 			backoff = min(2*backoff, maxBackoff)
 		}
-		pause(ctx, min(wait, maxThrottle))
+		sleepContext(ctx, min(wait, maxThrottle))
 	}
 }
 
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
+// sleepContext waits for d, or until ctx ends.
+func sleepContext(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
 	}
@@ -183,15 +183,15 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// attempt sends a request once. retry says whether it is to be sent again, not
+// attemptSend sends a request once. retry says whether it is to be sent again, not
 // before wait has passed if the receiver asked for that.
-func (p *pusher[T]) attempt(ctx context.Context, request proto.Message, parts int) (wait time.Duration, retry bool) {
+func (p *pusher[T]) attemptSend(ctx context.Context, request proto.Message, parts int) (wait time.Duration, retry bool) {
 	attempt, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	taken, err := p.send.export(attempt, request)
 	var again retryable
 	switch {
-	case err == nil && taken != partial{}:
+	case err == nil && taken != partialSuccess{}:
 		p.series.rejected.Add(float64(max(0, taken.rejected)))
 		p.log.Warn("the OTLP receiver took a push in part", "signal", p.signal.name, "rejected_"+p.signal.parts, taken.rejected, "message", taken.message)
 		if taken.rejected > 0 {

@@ -35,13 +35,13 @@ import (
 // sender is one protocol, for requests of one signal. Its errors are retryable
 // or final.
 type sender interface {
-	export(context.Context, proto.Message) (partial, error)
+	export(context.Context, proto.Message) (partialSuccess, error)
 	close() error
 }
 
-// partial is what a receiver said of a request that it took: how many parts of
+// partialSuccess is what a receiver said of a request that it took: how many parts of
 // it it did not take, and a message.
-type partial struct {
+type partialSuccess struct {
 	rejected int64
 	message  string
 }
@@ -52,24 +52,24 @@ type signal struct {
 	parts  string // what a receiver counts: "points"
 	path   string // of OTLP/HTTP, by its specification
 	method string // of OTLP/gRPC, by the service in the protocol's .proto
-	// answer is an empty answer, and what it will say of the request once it is
+	// newResponse is an empty answer, and what it will say of the request once it is
 	// read.
-	answer func() (proto.Message, func() partial)
+	newResponse func() (proto.Message, func() partialSuccess)
 }
 
 var metricsSignal = signal{name: "metrics", parts: "points", path: "/v1/metrics", method: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
-	answer: func() (proto.Message, func() partial) {
+	newResponse: func() (proto.Message, func() partialSuccess) {
 		var r collectorpb.ExportMetricsServiceResponse
-		return &r, func() partial {
-			return partial{r.GetPartialSuccess().GetRejectedDataPoints(), r.GetPartialSuccess().GetErrorMessage()}
+		return &r, func() partialSuccess {
+			return partialSuccess{r.GetPartialSuccess().GetRejectedDataPoints(), r.GetPartialSuccess().GetErrorMessage()}
 		}
 	}}
 
 var logsSignal = signal{name: "logs", parts: "records", path: "/v1/logs", method: "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
-	answer: func() (proto.Message, func() partial) {
+	newResponse: func() (proto.Message, func() partialSuccess) {
 		var r logscollectorpb.ExportLogsServiceResponse
-		return &r, func() partial {
-			return partial{r.GetPartialSuccess().GetRejectedLogRecords(), r.GetPartialSuccess().GetErrorMessage()}
+		return &r, func() partialSuccess {
+			return partialSuccess{r.GetPartialSuccess().GetRejectedLogRecords(), r.GetPartialSuccess().GetErrorMessage()}
 		}
 	}}
 
@@ -83,7 +83,7 @@ func (r retryable) Error() string { return r.err.Error() }
 func (r retryable) Unwrap() error { return r.err }
 
 func newSender(o Options, of signal) (sender, error) {
-	target, err := endpoint(o, of)
+	target, err := parseEndpoint(o, of)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func newSender(o Options, of signal) (sender, error) {
 		if o.TLS != (TLSFiles{}) {
 			return nil, errors.New("OTLP: certificates are given for a connection without TLS, want one or the other")
 		}
-	} else if t, err = o.TLS.config(); err != nil {
+	} else if t, err = o.TLS.clientConfig(); err != nil {
 		return nil, err
 	}
 	if o.HeadersFile != "" {
@@ -110,12 +110,12 @@ func newSender(o Options, of signal) (sender, error) {
 	if t != nil {
 		s.creds = credentials.NewTLS(t)
 	}
-	return s, s.dial()
+	return s, s.openClient()
 }
 
-// endpoint is the URL of an endpoint; that of HTTP gets the path of the OTLP
+// parseEndpoint is the URL of an endpoint; that of HTTP gets the path of the OTLP
 // specification unless it has one.
-func endpoint(o Options, of signal) (*url.URL, error) {
+func parseEndpoint(o Options, of signal) (*url.URL, error) {
 	want := map[string]string{GRPC: "host:port", HTTP: "host:port or a URL"}[o.Protocol]
 	if want == "" {
 		return nil, fmt.Errorf("OTLP protocol %q: want %s or %s", o.Protocol, GRPC, HTTP)
@@ -146,7 +146,7 @@ func endpoint(o Options, of signal) (*url.URL, error) {
 // vouch for the receiver, and the client shows no certificate.
 type TLSFiles struct{ CA, Cert, Key string }
 
-func (f TLSFiles) config() (*tls.Config, error) {
+func (f TLSFiles) clientConfig() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if f.CA != "" {
 		pem, err := os.ReadFile(f.CA)
@@ -218,7 +218,7 @@ type grpcSender struct {
 	conn        *grpc.ClientConn
 }
 
-func (s *grpcSender) dial() (err error) {
+func (s *grpcSender) openClient() (err error) {
 	s.conn, err = grpc.NewClient(s.target, grpc.WithTransportCredentials(s.creds), grpc.WithDefaultCallOptions(grpc.UseCompressor(grpcgzip.Name)))
 	if err != nil {
 		return fmt.Errorf("OTLP endpoint %s: %w", s.target, err)
@@ -232,15 +232,15 @@ func (s *grpcSender) close() error { return s.conn.Close() }
 // OTLP/gRPC; RESOURCE_EXHAUSTED is one only with RetryInfo.
 var retryableCodes = []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Aborted, codes.OutOfRange, codes.Unavailable, codes.DataLoss}
 
-func (s *grpcSender) export(ctx context.Context, request proto.Message) (partial, error) {
+func (s *grpcSender) export(ctx context.Context, request proto.Message) (partialSuccess, error) {
 	if s.headersFile != "" {
 		headers, err := readHeaders(s.headersFile)
 		if err != nil {
-			return partial{}, retryable{err: err}
+			return partialSuccess{}, retryable{err: err}
 		}
 		ctx = metadata.NewOutgoingContext(ctx, metadata.New(headers))
 	}
-	response, says := s.signal.answer()
+	response, says := s.signal.newResponse()
 	err := s.conn.Invoke(ctx, s.signal.method, request, response)
 	if err == nil {
 		return says(), nil
@@ -256,14 +256,14 @@ func (s *grpcSender) export(ctx context.Context, request proto.Message) (partial
 	if st.Code() == codes.DeadlineExceeded {
 		// A connection whose other end vanished is noticed after a quarter of
 		// an hour; a new one at once.
-		if err := errors.Join(s.conn.Close(), s.dial()); err != nil {
-			return partial{}, err
+		if err := errors.Join(s.conn.Close(), s.openClient()); err != nil {
+			return partialSuccess{}, err
 		}
 	}
 	if slices.Contains(retryableCodes, st.Code()) || st.Code() == codes.ResourceExhausted && throttled {
-		return partial{}, retryable{err: err, after: after}
+		return partialSuccess{}, retryable{err: err, after: after}
 	}
-	return partial{}, err
+	return partialSuccess{}, err
 }
 
 // httpSender speaks OTLP/HTTP with binary protobuf.
@@ -282,27 +282,27 @@ func (s *httpSender) close() error {
 // maxAnswer bounds what is read of a receiver's answer, in octets.
 const maxAnswer = 64 << 10
 
-func (s *httpSender) export(ctx context.Context, request proto.Message) (partial, error) {
+func (s *httpSender) export(ctx context.Context, request proto.Message) (partialSuccess, error) {
 	plain, err := proto.Marshal(request)
 	if err != nil {
-		return partial{}, fmt.Errorf("OTLP request: %w", err)
+		return partialSuccess{}, fmt.Errorf("OTLP request: %w", err)
 	}
 	var body bytes.Buffer
 	z := gzip.NewWriter(&body)
 	if _, err := z.Write(plain); err != nil {
-		return partial{}, fmt.Errorf("OTLP request: %w", err)
+		return partialSuccess{}, fmt.Errorf("OTLP request: %w", err)
 	}
 	if err := z.Close(); err != nil {
-		return partial{}, fmt.Errorf("OTLP request: %w", err)
+		return partialSuccess{}, fmt.Errorf("OTLP request: %w", err)
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, &body)
 	if err != nil {
-		return partial{}, fmt.Errorf("OTLP request: %w", err)
+		return partialSuccess{}, fmt.Errorf("OTLP request: %w", err)
 	}
 	if s.headersFile != "" {
 		headers, err := readHeaders(s.headersFile)
 		if err != nil {
-			return partial{}, retryable{err: err}
+			return partialSuccess{}, retryable{err: err}
 		}
 		for name, value := range headers {
 			r.Header.Set(name, value)
@@ -312,17 +312,17 @@ func (s *httpSender) export(ctx context.Context, request proto.Message) (partial
 	r.Header.Set("Content-Encoding", "gzip")
 	answer, err := s.client.Do(r)
 	if err != nil {
-		return partial{}, retryable{err: err}
+		return partialSuccess{}, retryable{err: err}
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
 	if err != nil {
-		return partial{}, retryable{err: fmt.Errorf("%s: %w", s.url, err)}
+		return partialSuccess{}, retryable{err: fmt.Errorf("%s: %w", s.url, err)}
 	}
 	if answer.StatusCode/100 == 2 {
-		response, says := s.signal.answer()
+		response, says := s.signal.newResponse()
 		if answer.Header.Get("Content-Type") != "application/x-protobuf" || proto.Unmarshal(text, response) != nil {
-			return partial{}, nil // taken; what else it says cannot be read
+			return partialSuccess{}, nil // taken; what else it says cannot be read
 		}
 		return says(), nil
 	}
@@ -334,9 +334,9 @@ func (s *httpSender) export(ctx context.Context, request proto.Message) (partial
 	switch answer.StatusCode {
 	// "Retryable Response Codes" of the OTLP specification.
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return partial{}, retryable{err: err, after: retryAfter(answer.Header.Get("Retry-After"), time.Now())}
+		return partialSuccess{}, retryable{err: err, after: retryAfter(answer.Header.Get("Retry-After"), time.Now())}
 	}
-	return partial{}, err
+	return partialSuccess{}, err
 }
 
 // retryAfter reads RFC 9110 section 10.2.3; 0 when there is nothing to read.

@@ -368,7 +368,7 @@ func TestMutualTLS(t *testing.T) {
 		t.Error("a receiver without a known authority was trusted")
 	}
 	renewedCert, renewedKey := a.pair(t, x509.ExtKeyUsageClientAuth)
-	config2, err := files.config()
+	config2, err := files.clientConfig()
 	if err != nil {
 		t.Fatal(err)
 	}

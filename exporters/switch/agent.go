@@ -29,10 +29,10 @@ import (
 
 // Period is how often the table is made at least, quickest how often at most.
 const (
-	Period   = time.Second
-	quickest = 250 * time.Millisecond
-	// share is how many times longer it rests than it works.
-	share = 100
+	Period    = time.Second
+	minPeriod = 250 * time.Millisecond
+	// restFactor is how many times longer it rests than it works.
+	restFactor = 100
 )
 
 // Options say what the agent does.
@@ -85,33 +85,33 @@ const (
 
 // Agent watches one switch.
 type Agent struct {
-	o        Options
-	log      *slog.Logger
-	instance string
-	source   source.Source
-	lldp     hearing
-	links    func(aliases bool) ([]Link, error)
-	stop     context.CancelFunc
-	wg       sync.WaitGroup
-	told     time.Time       // neighbours, last
-	again    chan chan error // rounds that Reload asks for
+	o           Options
+	log         *slog.Logger
+	instance    string
+	source      source.Source
+	lldp        neighbourListener
+	links       func(aliases bool) ([]Link, error)
+	stop        context.CancelFunc
+	wg          sync.WaitGroup
+	announcedAt time.Time       // neighbours, last
+	reloads     chan chan error // rounds that Reload asks for
 
-	mu     sync.RWMutex
-	table  *sighting.Table
-	names  map[uint32]string
-	ports  []Link
-	at     time.Time
-	took   time.Duration
-	rounds uint64
-	err    error
+	mu        sync.RWMutex
+	table     *sighting.Table
+	names     map[uint32]string
+	ports     []Link
+	roundEnd  time.Time
+	roundTime time.Duration
+	rounds    uint64
+	err       error
 }
 
-// hearing is lldp.Listener, but where the switch is simulated.
-type hearing interface {
-	Ports(numbers []uint32) error
-	Neighbours(now time.Time, name func(uint32) string) []sighting.Neighbour
-	Broken() uint64
-	Send(ifindex int, frame []byte) error
+// neighbourListener is lldp.Listener, but where the switch is simulated.
+type neighbourListener interface {
+	SetPorts(numbers []uint32) error
+	CurrentNeighbours(now time.Time, name func(uint32) string) []sighting.Neighbour
+	MalformedFrames() uint64
+	SendFrame(ifindex int, frame []byte) error
 	Close() error
 }
 
@@ -120,7 +120,7 @@ func Start(o Options, log *slog.Logger) (*Agent, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	src, err := open(&o, log)
+	src, err := openSource(&o, log)
 	if err != nil {
 		return nil, err
 	}
@@ -128,28 +128,28 @@ func Start(o Options, log *slog.Logger) (*Agent, error) {
 	if err != nil {
 		return nil, errors.Join(err, src.Close())
 	}
-	return startOn(o, src, l, Links, log)
+	return startOn(o, src, l, ListLinks, log)
 }
 
 // startOn begins to watch by what sees probes, hears neighbours and lists links.
-func startOn(o Options, src source.Source, l hearing, links func(bool) ([]Link, error), log *slog.Logger) (*Agent, error) {
+func startOn(o Options, src source.Source, l neighbourListener, links func(bool) ([]Link, error), log *slog.Logger) (*Agent, error) {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, errors.Join(err, l.Close(), src.Close())
 	}
-	a := &Agent{o: o, again: make(chan chan error), log: log, instance: hex.EncodeToString(id[:]), source: src, lldp: l, links: links,
+	a := &Agent{o: o, reloads: make(chan chan error), log: log, instance: hex.EncodeToString(id[:]), source: src, lldp: l, links: links,
 		table: sighting.NewTable(o.Flows, o.Fresh), names: map[uint32]string{}}
 	ctx, stop := context.WithCancel(context.Background())
 	a.stop = stop
-	if err := a.round(ctx); err != nil {
+	if err := a.runRound(ctx); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
 	a.wg.Go(func() { a.run(ctx) })
 	return a, nil
 }
 
-// open makes the source that was asked for.
-func open(o *Options, log *slog.Logger) (source.Source, error) {
+// openSource makes the source that was asked for.
+func openSource(o *Options, log *slog.Logger) (source.Source, error) {
 	switch o.Source {
 	case string(sighting.KindPsample):
 		return source.NewPsample(o.StampPorts, o.Flows, o.Group)
@@ -170,7 +170,7 @@ func open(o *Options, log *slog.Logger) (source.Source, error) {
 }
 
 func (a *Agent) run(ctx context.Context) {
-	next := time.NewTimer(quickest)
+	next := time.NewTimer(minPeriod)
 	defer next.Stop()
 	failing := false
 	for {
@@ -178,13 +178,13 @@ func (a *Agent) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-next.C:
-		case reply := <-a.again:
-			reply <- a.round(ctx)
+		case reply := <-a.reloads:
+			reply <- a.runRound(ctx)
 			continue
 		}
 		began := time.Now()
-		err := a.round(ctx)
-		next.Reset(min(max(share*time.Since(began), quickest), Period))
+		err := a.runRound(ctx)
+		next.Reset(min(max(restFactor*time.Since(began), minPeriod), Period))
 		if ctx.Err() != nil {
 			return
 		}
@@ -200,7 +200,7 @@ func (a *Agent) run(ctx context.Context) {
 func (a *Agent) Reload(ctx context.Context) error {
 	reply := make(chan error, 1)
 	select {
-	case a.again <- reply:
+	case a.reloads <- reply:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -212,8 +212,8 @@ func (a *Agent) Reload(ctx context.Context) error {
 	}
 }
 
-// round is one Period: rules 1 to 3.
-func (a *Agent) round(ctx context.Context) error {
+// runRound is one Period: rules 1 to 3.
+func (a *Agent) runRound(ctx context.Context) error {
 	began := time.Now()
 	links, err := a.links(a.o.Aliases)
 	if err == nil {
@@ -224,26 +224,26 @@ func (a *Agent) round(ctx context.Context) error {
 			numbers[i], names[l.Number] = l.Number, l.Name
 		}
 		// An interface may go between the list and its use: the others count.
-		if perr := errors.Join(a.source.Ports(numbers), a.lldp.Ports(numbers)); perr != nil {
+		if perr := errors.Join(a.source.SetPorts(numbers), a.lldp.SetPorts(numbers)); perr != nil {
 			a.log.Warn("ports", "err", perr)
 		}
-		a.tell(links, began)
+		a.announcePorts(links, began)
 		a.mu.Lock()
 		a.ports, a.names = links, names
-		err = a.source.Sweep(ctx, func(key *sighting.Key, s sighting.Sample) {
+		err = a.source.SweepFlows(ctx, func(key *sighting.Key, s sighting.Sample) {
 			if names[s.Port] != "" {
-				a.table.Apply(key, s)
+				a.table.AddSample(key, s)
 			}
 		})
 		if err == nil {
-			a.at = time.Now()
-			a.table.Turn(a.at.UnixNano(), a.source.Forget)
+			a.roundEnd = time.Now()
+			a.table.EndRound(a.roundEnd.UnixNano(), a.source.ForgetFlow)
 			a.rounds++
 		}
 		a.mu.Unlock()
 	}
 	a.mu.Lock()
-	a.err, a.took = err, time.Since(began)
+	a.err, a.roundTime = err, time.Since(began)
 	a.mu.Unlock()
 	return err
 }
@@ -256,19 +256,19 @@ func (o *Options) IsPort(name string) bool {
 // Kind is how probes are seen.
 func (a *Agent) Kind() sighting.Kind { return a.source.Kind() }
 
-// tell says to the neighbours whose ports these are.
-func (a *Agent) tell(links []Link, now time.Time) {
-	if a.o.LLDP == 0 || now.Sub(a.told) < a.o.LLDP {
+// announcePorts says to the neighbours whose ports these are.
+func (a *Agent) announcePorts(links []Link, now time.Time) {
+	if a.o.LLDP == 0 || now.Sub(a.announcedAt) < a.o.LLDP {
 		return
 	}
-	a.told = now
+	a.announcedAt = now
 	for _, l := range links {
 		if !l.Up {
 			continue
 		}
-		frame, err := lldp.Frame(l.MAC, a.o.Switch, l.Name, max(4*a.o.LLDP, 4*time.Second))
+		frame, err := lldp.BuildFrame(l.MAC, a.o.Switch, l.Name, max(4*a.o.LLDP, 4*time.Second))
 		if err == nil {
-			err = a.lldp.Send(int(l.Number), frame)
+			err = a.lldp.SendFrame(int(l.Number), frame)
 		}
 		if err != nil {
 			a.log.Debug("LLDP", "port", l.Name, "err", err)
@@ -276,29 +276,29 @@ func (a *Agent) tell(links []Link, now time.Time) {
 	}
 }
 
-// report is all of a report but the flows, of which it tells what changed since a
+// reportSince is all of a report but the flows, of which it tells what changed since a
 // version of an instance, if that can be told; whole is true if it cannot.
-func (a *Agent) report(instance string, since uint64) (r sighting.Report, whole bool) {
+func (a *Agent) reportSince(instance string, since uint64) (r sighting.Report, whole bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	r = sighting.Report{Switch: a.o.Switch, Kind: a.source.Kind(), Instance: a.instance, Version: a.table.Version(), At: time.Now().UTC(), Through: a.at.UTC(), Fresh: a.o.Fresh,
-		Dropped: a.source.Dropped() + a.table.Dropped, Neighbours: a.lldp.Neighbours(time.Now(), a.name)}
-	if instance != a.instance || !a.table.Knows(since) {
+	r = sighting.Report{Switch: a.o.Switch, Kind: a.source.Kind(), Instance: a.instance, Version: a.table.Version(), At: time.Now().UTC(), Through: a.roundEnd.UTC(), Fresh: a.o.Fresh,
+		Dropped: a.source.Dropped() + a.table.Dropped, Neighbours: a.lldp.CurrentNeighbours(time.Now(), a.portName)}
+	if instance != a.instance || !a.table.CoversVersion(since) {
 		return r, true
 	}
 	r.Since = since
-	r.Seen, r.Gone = a.table.Since(since, a.name)
+	r.Flows, r.Gone = a.table.ChangesSince(since, a.portName)
 	return r, false
 }
 
-// name is a port's, of the last Period; "" when it is none.
-func (a *Agent) name(number uint32) string { return a.names[number] }
+// portName is a port's, of the last Period; "" when it is none.
+func (a *Agent) portName(number uint32) string { return a.names[number] }
 
-// whole tells some flows of the table: Table.Whole.
-func (a *Agent) whole(from, n int) ([]sighting.Seen, int) {
+// tablePart tells some flows of the table: Table.Whole.
+func (a *Agent) tablePart(from, n int) ([]sighting.FlowPorts, int) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.table.Whole(from, n, a.name)
+	return a.table.TablePart(from, n, a.portName)
 }
 
 // Ready reports why probes are not seen, if they are not.

@@ -9,7 +9,7 @@ import (
 // families are those that desc made.
 var families []*prometheus.Desc
 
-func desc(name, help string, labels ...string) *prometheus.Desc {
+func newDesc(name, help string, labels ...string) *prometheus.Desc {
 	d := prometheus.NewDesc(name, help, labels, nil)
 	families = append(families, d)
 	return d
@@ -17,37 +17,37 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Series of the ports: the vocabulary of fabric_switch_port_*, whoever measures.
 var (
-	portAdmin    = desc("fabric_switch_port_admin_up", "Whether the port is configured to be up.", "switch", "port")
-	portOper     = desc("fabric_switch_port_oper_up", "Whether the port carries packets.", "switch", "port")
-	portChanges  = desc("fabric_switch_port_carrier_changes_total", "Changes of the carrier, either way.", "switch", "port")
-	portSpeed    = desc("fabric_switch_port_speed_bytes_per_second", "Negotiated rate.", "switch", "port")
-	portMTU      = desc("fabric_switch_port_mtu_bytes", "Largest packet.", "switch", "port")
-	portRxBytes  = desc("fabric_switch_port_receive_bytes_total", "Octets received.", "switch", "port")
-	portTxBytes  = desc("fabric_switch_port_transmit_bytes_total", "Octets sent.", "switch", "port")
-	portRx       = desc("fabric_switch_port_receive_packets_total", "Packets received.", "switch", "port")
-	portTx       = desc("fabric_switch_port_transmit_packets_total", "Packets sent.", "switch", "port")
-	portRxErrors = desc("fabric_switch_port_receive_errors_total", "Packets received that were of no use, by reason.", "switch", "port", "reason")
-	portTxErrors = desc("fabric_switch_port_transmit_errors_total", "Packets that could not be sent, by reason.", "switch", "port", "reason")
-	portRxDrops  = desc("fabric_switch_port_receive_discards_total", "Whole packets received and thrown away.", "switch", "port")
-	portTxDrops  = desc("fabric_switch_port_transmit_discards_total", "Whole packets thrown away instead of sent.", "switch", "port")
-	queueBytes   = desc("fabric_switch_port_queue_bytes", "Octets that wait to be sent.", "switch", "port")
-	queuePackets = desc("fabric_switch_port_queue_packets", "Packets that wait to be sent.", "switch", "port")
-	queueDrops   = desc("fabric_switch_port_queue_discards_total", "Packets of a queue that were thrown away, by why.", "switch", "port")
-	queueOver    = desc("fabric_switch_port_queue_overlimits_total", "Times that the queue had to hold packets back.", "switch", "port")
+	portAdmin    = newDesc("fabric_switch_port_admin_up", "Whether the port is configured to be up.", "switch", "port")
+	portOper     = newDesc("fabric_switch_port_oper_up", "Whether the port carries packets.", "switch", "port")
+	portChanges  = newDesc("fabric_switch_port_carrier_changes_total", "Changes of the carrier, either way.", "switch", "port")
+	portSpeed    = newDesc("fabric_switch_port_speed_bytes_per_second", "Negotiated rate.", "switch", "port")
+	portMTU      = newDesc("fabric_switch_port_mtu_bytes", "Largest packet.", "switch", "port")
+	portRxBytes  = newDesc("fabric_switch_port_receive_bytes_total", "Octets received.", "switch", "port")
+	portTxBytes  = newDesc("fabric_switch_port_transmit_bytes_total", "Octets sent.", "switch", "port")
+	portRx       = newDesc("fabric_switch_port_receive_packets_total", "Packets received.", "switch", "port")
+	portTx       = newDesc("fabric_switch_port_transmit_packets_total", "Packets sent.", "switch", "port")
+	portRxErrors = newDesc("fabric_switch_port_receive_errors_total", "Packets received that were of no use, by reason.", "switch", "port", "reason")
+	portTxErrors = newDesc("fabric_switch_port_transmit_errors_total", "Packets that could not be sent, by reason.", "switch", "port", "reason")
+	portRxDrops  = newDesc("fabric_switch_port_receive_discards_total", "Whole packets received and thrown away.", "switch", "port")
+	portTxDrops  = newDesc("fabric_switch_port_transmit_discards_total", "Whole packets thrown away instead of sent.", "switch", "port")
+	queueBytes   = newDesc("fabric_switch_port_queue_bytes", "Octets that wait to be sent.", "switch", "port")
+	queuePackets = newDesc("fabric_switch_port_queue_packets", "Packets that wait to be sent.", "switch", "port")
+	queueDrops   = newDesc("fabric_switch_port_queue_discards_total", "Packets of a queue that were thrown away, by why.", "switch", "port")
+	queueOver    = newDesc("fabric_switch_port_queue_overlimits_total", "Times that the queue had to hold packets back.", "switch", "port")
 
-	agentKind    = desc("graylink_switch_source_info", "How probes are seen.", "switch", "kind")
-	agentFlows   = desc("graylink_switch_flows", "Flows in the table.", "switch")
-	agentVersion = desc("graylink_switch_table_version", "Version of the table.", "switch")
-	agentDropped = desc("graylink_switch_dropped_total", "Samples and flows that were lost because something was full.", "switch")
-	agentRounds  = desc("graylink_switch_rounds_total", "Times the table was made.", "switch")
-	agentTook    = desc("graylink_switch_round_seconds", "How long the last time took.", "switch")
-	agentLast    = desc("graylink_switch_last_round_timestamp_seconds", "When the table was made last.", "switch")
-	agentLLDP    = desc("graylink_switch_lldp_errors_total", "LLDP frames that could not be read.", "switch")
-	agentScrape  = desc("graylink_switch_collector_up", "Whether a part of the telemetry could be read.", "switch", "collector")
+	agentKind    = newDesc("graylink_switch_source_info", "How probes are seen.", "switch", "kind")
+	agentFlows   = newDesc("graylink_switch_flows", "Flows in the table.", "switch")
+	agentVersion = newDesc("graylink_switch_table_version", "Version of the table.", "switch")
+	agentDropped = newDesc("graylink_switch_dropped_total", "Samples and flows that were lost because something was full.", "switch")
+	agentRounds  = newDesc("graylink_switch_rounds_total", "Times the table was made.", "switch")
+	agentTook    = newDesc("graylink_switch_round_seconds", "How long the last time took.", "switch")
+	agentLast    = newDesc("graylink_switch_last_round_timestamp_seconds", "When the table was made last.", "switch")
+	agentLLDP    = newDesc("graylink_switch_lldp_errors_total", "LLDP frames that could not be read.", "switch")
+	agentScrape  = newDesc("graylink_switch_collector_up", "Whether a part of the telemetry could be read.", "switch", "collector")
 )
 
-// Families are all that an agent may tell.
-func Families() []*prometheus.Desc { return families }
+// SeriesDescs are all that an agent may tell.
+func SeriesDescs() []*prometheus.Desc { return families }
 
 // Describe has nothing to say: what is absent is not known before.
 func (a *Agent) Describe(chan<- *prometheus.Desc) {}
@@ -62,7 +62,7 @@ func (a *Agent) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{sw}, labels...)...)
 	}
 	a.mu.RLock()
-	flows, version, dropped, rounds, took, at := a.table.Len(), a.table.Version(), a.table.Dropped, a.rounds, a.took, a.at
+	flows, version, dropped, rounds, took, at := a.table.Len(), a.table.Version(), a.table.Dropped, a.rounds, a.roundTime, a.roundEnd
 	a.mu.RUnlock()
 	gauge(agentKind, 1, string(a.source.Kind()))
 	gauge(agentFlows, float64(flows))
@@ -71,7 +71,7 @@ func (a *Agent) Collect(ch chan<- prometheus.Metric) {
 	count(agentRounds, rounds)
 	gauge(agentTook, took.Seconds())
 	gauge(agentLast, float64(at.UnixNano())/float64(time.Second))
-	count(agentLLDP, a.lldp.Broken())
+	count(agentLLDP, a.lldp.MalformedFrames())
 
 	up := func(collector string, err error) {
 		v := 1.0
@@ -83,15 +83,15 @@ func (a *Agent) Collect(ch chan<- prometheus.Metric) {
 	}
 	links, err := a.links(a.o.Aliases)
 	up("links", err)
-	waiting, err := queues()
+	waiting, err := listQueues()
 	up("queues", err)
-	rates := speeds(links)
+	rates := linkSpeeds(links)
 	for _, l := range links {
 		if !a.o.IsPort(l.Name) {
 			continue
 		}
-		gauge(portAdmin, truth(l.Up), l.Name)
-		gauge(portOper, truth(l.Running), l.Name)
+		gauge(portAdmin, boolValue(l.Up), l.Name)
+		gauge(portOper, boolValue(l.Running), l.Name)
 		gauge(portMTU, float64(l.MTU), l.Name)
 		if v, ok := rates[l.Name]; ok {
 			gauge(portSpeed, v, l.Name)
@@ -126,7 +126,7 @@ func (a *Agent) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-func truth(b bool) float64 {
+func boolValue(b bool) float64 {
 	if b {
 		return 1
 	}

@@ -36,9 +36,9 @@ const (
 	linkHeader = 16 // octets of an ifinfomsg
 )
 
-// Links lists the interfaces of the namespace, but for the loopback; by their
+// ListLinks lists the interfaces of the namespace, but for the loopback; by their
 // aliases, where they have some, if asked.
-func Links(aliases bool) ([]Link, error) {
+func ListLinks(aliases bool) ([]Link, error) {
 	req := nl.NewNetlinkRequest(rtmGetLink, dump)
 	req.AddData(nl.NewIfInfomsg(0))
 	messages, err := req.Execute(0, rtmNewLink)
@@ -74,9 +74,9 @@ func Links(aliases bool) ([]Link, error) {
 	return out, nil
 }
 
-// addresses are those of the interfaces, and of who was heard beyond them.
-func addresses() (own map[uint32][]netip.Prefix, beyond map[uint32][]fabric.Beyond, err error) {
-	own, beyond = map[uint32][]netip.Prefix{}, map[uint32][]fabric.Beyond{}
+// listAddresses are those of the interfaces, and of who was heard beyond them.
+func listAddresses() (own map[uint32][]netip.Prefix, beyond map[uint32][]fabric.LearnedAddress, err error) {
+	own, beyond = map[uint32][]netip.Prefix{}, map[uint32][]fabric.LearnedAddress{}
 	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list addresses: %w", err)
@@ -93,7 +93,7 @@ func addresses() (own map[uint32][]netip.Prefix, beyond map[uint32][]fabric.Beyo
 	}
 	for _, n := range neighbours {
 		if ip, ok := netip.AddrFromSlice(n.IP); ok && n.HardwareAddr != nil && !n.IP.IsLinkLocalUnicast() && !n.IP.IsMulticast() && n.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE|netlink.NUD_NOARP) == 0 {
-			beyond[uint32(n.LinkIndex)] = append(beyond[uint32(n.LinkIndex)], fabric.Beyond{Address: ip.Unmap(), MAC: n.HardwareAddr.String()})
+			beyond[uint32(n.LinkIndex)] = append(beyond[uint32(n.LinkIndex)], fabric.LearnedAddress{Address: ip.Unmap(), MAC: n.HardwareAddr.String()})
 		}
 	}
 	return own, beyond, nil
@@ -105,8 +105,8 @@ type queue struct {
 	drops, overlimits uint32
 }
 
-// queues are the root queues of the interfaces; one that tells nothing has none.
-func queues() (map[uint32]queue, error) {
+// listQueues are the root queues of the interfaces; one that tells nothing has none.
+func listQueues() (map[uint32]queue, error) {
 	list, err := netlink.QdiscList(nil)
 	if err != nil {
 		return nil, fmt.Errorf("list queues: %w", err)
@@ -123,9 +123,9 @@ func queues() (map[uint32]queue, error) {
 	return out, nil
 }
 
-// speeds are the negotiated rates of ports, bytes per second; ports without are
+// linkSpeeds are the negotiated rates of ports, bytes per second; ports without are
 // absent.
-func speeds(links []Link) map[string]float64 {
+func linkSpeeds(links []Link) map[string]float64 {
 	out := map[string]float64{}
 	e, err := ethtool.NewEthtool()
 	if err != nil {

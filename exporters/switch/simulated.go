@@ -32,24 +32,28 @@ func StartSimulated(s Simulated, log *slog.Logger) (*Agent, error) {
 		return out, nil
 	}
 	o := Options{Switch: s.Switch, Ports: []string{"*"}, Fresh: s.Fresh, Flows: s.Flows}
-	return startOn(o, s.Source, told{s.Neighbours}, links, log)
+	return startOn(o, s.Source, simulatedNeighbours{s.Neighbours}, links, log)
 }
 
-// told are the neighbours of a simulated switch.
-type told struct{ neighbours func() []sighting.Neighbour }
+// simulatedNeighbours are the neighbours of a simulated switch.
+type simulatedNeighbours struct{ neighbours func() []sighting.Neighbour }
 
-func (told) Ports([]uint32) error { return nil }
+func (simulatedNeighbours) SetPorts([]uint32) error { return nil }
 
-func (t told) Neighbours(time.Time, func(uint32) string) []sighting.Neighbour { return t.neighbours() }
+func (t simulatedNeighbours) CurrentNeighbours(time.Time, func(uint32) string) []sighting.Neighbour {
+	return t.neighbours()
+}
 
-func (told) Broken() uint64 { return 0 }
+func (simulatedNeighbours) MalformedFrames() uint64 { return 0 }
 
-func (told) Send(int, []byte) error { return errors.New("a simulated switch has no ports to send by") }
+func (simulatedNeighbours) SendFrame(int, []byte) error {
+	return errors.New("a simulated switch has no ports to send by")
+}
 
-func (told) Close() error { return nil }
+func (simulatedNeighbours) Close() error { return nil }
 
-// Sightings serves what the agent sees and nothing of this machine's interfaces.
-func (a *Agent) Sightings() http.Handler {
+// SightingsHandler serves what the agent sees and nothing of this machine's interfaces.
+func (a *Agent) SightingsHandler() http.Handler {
 	all := a.Handler(&webaccess.Policy{})
 	mux := http.NewServeMux()
 	mux.Handle("GET /-/ready", all)

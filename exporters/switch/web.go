@@ -34,20 +34,20 @@ func (a *Agent) Handler(policy *webaccess.Policy) http.Handler {
 		}
 		fmt.Fprintln(w, "ready")
 	})
-	mux.HandleFunc("POST /-/reload", policy.Reload(func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("POST /-/reload", policy.ReloadHandler(func(w http.ResponseWriter, r *http.Request) {
 		if err := a.Reload(r.Context()); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
 		fmt.Fprintln(w, "reloaded")
 	}))
-	mux.HandleFunc("GET /api/v1/sightings", a.sightings)
-	mux.HandleFunc("GET /api/v1/ports", a.portsOf)
+	mux.HandleFunc("GET /api/v1/sightings", a.serveSightings)
+	mux.HandleFunc("GET /api/v1/ports", a.servePorts)
 	return mux
 }
 
-// sightings answers with what changed since a version of an instance.
-func (a *Agent) sightings(w http.ResponseWriter, r *http.Request) {
+// serveSightings answers with what changed since a version of an instance.
+func (a *Agent) serveSightings(w http.ResponseWriter, r *http.Request) {
 	var since uint64
 	if s := r.URL.Query().Get("since"); s != "" {
 		v, err := strconv.ParseUint(s, 10, 64)
@@ -57,9 +57,9 @@ func (a *Agent) sightings(w http.ResponseWriter, r *http.Request) {
 		}
 		since = v
 	}
-	report, whole := a.report(r.URL.Query().Get("instance"), since)
+	report, whole := a.reportSince(r.URL.Query().Get("instance"), since)
 	if !whole {
-		a.answer(w, report)
+		a.writeJSON(w, report)
 		return
 	}
 	if err := a.writeWhole(w, report); err != nil {
@@ -67,9 +67,9 @@ func (a *Agent) sightings(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// part is how many flows of a whole table are made into text at a time: the table
+// partFlows is how many flows of a whole table are made into text at a time: the table
 // may be large, and the client slow.
-const part = 2048
+const partFlows = 2048
 
 // writeWhole writes a report with the whole table, part by part.
 func (a *Agent) writeWhole(w http.ResponseWriter, report sighting.Report) error {
@@ -85,7 +85,7 @@ func (a *Agent) writeWhole(w http.ResponseWriter, report sighting.Report) error 
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	for at, first := 0, true; ; {
-		flows, next := a.whole(at, part)
+		flows, next := a.tablePart(at, partFlows)
 		buf.Reset()
 		for i := range flows {
 			if !first {
@@ -107,20 +107,20 @@ func (a *Agent) writeWhole(w http.ResponseWriter, report sighting.Report) error 
 	}
 }
 
-func (a *Agent) portsOf(w http.ResponseWriter, _ *http.Request) {
-	own, beyond, err := addresses()
+func (a *Agent) servePorts(w http.ResponseWriter, _ *http.Request) {
+	own, beyond, err := listAddresses()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	a.mu.RLock()
 	links := a.ports
-	heard := a.lldp.Neighbours(time.Now(), a.name)
+	heard := a.lldp.CurrentNeighbours(time.Now(), a.portName)
 	a.mu.RUnlock()
-	rates := speeds(links)
+	rates := linkSpeeds(links)
 	out := fabric.SwitchView{Switch: a.o.Switch, Ports: make([]fabric.PortView, 0, len(links))}
 	for _, l := range links {
-		p := fabric.PortView{Port: l.Name, MAC: l.MAC.String(), Up: l.Running, SpeedGbps: rates[l.Name] * 8 / 1e9, Addresses: own[l.Number], Beyond: beyond[l.Number]}
+		p := fabric.PortView{Port: l.Name, MAC: l.MAC.String(), Up: l.Running, SpeedGbps: rates[l.Name] * 8 / 1e9, Addresses: own[l.Number], LearnedAddresses: beyond[l.Number]}
 		for _, n := range heard {
 			if n.Port == l.Name {
 				p.System, p.SystemPort = n.System, n.SystemPort
@@ -129,15 +129,15 @@ func (a *Agent) portsOf(w http.ResponseWriter, _ *http.Request) {
 		if p.Addresses == nil {
 			p.Addresses = []netip.Prefix{}
 		}
-		if p.Beyond == nil {
-			p.Beyond = []fabric.Beyond{}
+		if p.LearnedAddresses == nil {
+			p.LearnedAddresses = []fabric.LearnedAddress{}
 		}
 		out.Ports = append(out.Ports, p)
 	}
-	a.answer(w, out)
+	a.writeJSON(w, out)
 }
 
-func (a *Agent) answer(w http.ResponseWriter, v any) {
+func (a *Agent) writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(v); err != nil {
 		a.log.Debug("write an answer", "err", err)

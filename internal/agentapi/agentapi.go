@@ -32,8 +32,8 @@ const (
 // internal/clocksync. Others are ignored.
 const ClockFormat = 1
 
-// Check says what is wrong with a queue pair; field names it.
-func (r *RDMA) Check(field string) error {
+// CheckQueuePair says what is wrong with a queue pair; field names it.
+func (r *RDMA) CheckQueuePair(field string) error {
 	switch a, ok := netip.AddrFromSlice(r.GetGid()); {
 	case len(r.GetGid()) != 16 || !ok || a.IsUnspecified() || a.IsMulticast():
 		return fmt.Errorf("%s.gid: %d octets, want 16 of a unicast GID", field, len(r.GetGid()))
@@ -47,8 +47,8 @@ func (r *RDMA) Check(field string) error {
 	return nil
 }
 
-// Address reads an address of 4 or 16 octets; anything else is the zero Addr.
-func Address(b []byte) netip.Addr {
+// AddrFromBytes reads an address of 4 or 16 octets; anything else is the zero Addr.
+func AddrFromBytes(b []byte) netip.Addr {
 	a, ok := netip.AddrFromSlice(b)
 	if !ok {
 		return netip.Addr{}

@@ -15,41 +15,41 @@ const (
 	BoundSigmas = 5
 	// wanderRoot is the wander of a rate, per square root of a second.
 	wanderRoot = 1.291e-8 // 0.1e-6 / sqrt(60)
-	// temperature is by how much a rate changes when the temperature does, weather
+	// temperatureStep is by how much a rate changes when the temperature does, weather
 	// how often that is, and inertia the time constant of a crystal that warms.
-	temperature = 1e-6
-	weather     = 10 * time.Minute
-	inertia     = 30 * time.Second
-	// Fresh is for how long after its moment an estimate is not yet predicted: a
+	temperatureStep      = 1e-6
+	temperatureStepEvery = 10 * time.Minute
+	crystalInertia       = 30 * time.Second
+	// FreshFor is for how long after its moment an estimate is not yet predicted: a
 	// step that is faster than crystals are the next window corrects.
-	Fresh = 3 * time.Second
+	FreshFor = 3 * time.Second
 )
 
-// Grown is the standard deviation, ns, of an offset that was known to sigma and
+// GrownSigma is the standard deviation, ns, of an offset that was known to sigma and
 // whose rate was known to rateSigma, age later (or earlier).
-func Grown(sigma, rateSigma float64, age time.Duration) float64 {
+func GrownSigma(sigma, rateSigma float64, age time.Duration) float64 {
 	t := math.Abs(age.Seconds())
 	drift := rateSigma * t * 1e9
 	wander := wanderRoot * t * math.Sqrt(t/3) * 1e9
 	return math.Sqrt(sigma*sigma + drift*drift + wander*wander)
 }
 
-// warmth is by how much, ns, temperature may have moved an offset that was
+// thermalOffset is by how much, ns, temperature may have moved an offset that was
 // measured age ago. While it is Fresh that is what a crystal's inertia permits;
 // later it is what steps do, of which there is one from the beginning on, and
 // more as the weather has it.
-func warmth(age time.Duration) float64 {
+func thermalOffset(age time.Duration) float64 {
 	t := math.Abs(float64(age))
-	if t <= float64(Fresh) {
-		return temperature * t * t / (2 * float64(inertia))
+	if t <= float64(FreshFor) {
+		return temperatureStep * t * t / (2 * float64(crystalInertia))
 	}
-	return temperature * t * (1 + t/float64(weather))
+	return temperatureStep * t * (1 + t/float64(temperatureStepEvery))
 }
 
 // StatisticalBound is the bound, ns, of the same offset: BoundSigmas of what it
 // has grown to, and what temperature may have done since.
 func StatisticalBound(sigma, rateSigma float64, age time.Duration) float64 {
-	return BoundSigmas*Grown(sigma, rateSigma, age) + warmth(age)
+	return BoundSigmas*GrownSigma(sigma, rateSigma, age) + thermalOffset(age)
 }
 
 // Relation is how a far clock stands against a local one, as far as an edge's
@@ -61,7 +61,7 @@ type Relation struct {
 	Bound  int64   // statistical part and allowance, ns, near Ref
 }
 
-// At is the offset of the far clock at a time of the local one.
-func (r *Relation) At(local int64) int64 {
+// OffsetAt is the offset of the far clock at a time of the local one.
+func (r *Relation) OffsetAt(local int64) int64 {
 	return r.Offset + int64(math.Round(r.Rate*float64(local-r.Ref)))
 }

@@ -13,11 +13,11 @@ func TestBound(t *testing.T) {
 	for age := time.Duration(0); age < 20*time.Minute; age += 100 * time.Millisecond {
 		s := age.Seconds()
 		warmed := 1000 * (s - 30*(1-math.Exp(-s/30))) // ns
-		if age > Fresh {
+		if age > FreshFor {
 			warmed = 1000 * s
 		}
 		for _, a := range []time.Duration{age, -age} {
-			if b := StatisticalBound(0, 0, a); b < warmed || b > 1000*s*(3+s/600) || age <= Fresh && b > 500 {
+			if b := StatisticalBound(0, 0, a); b < warmed || b > 1000*s*(3+s/600) || age <= FreshFor && b > 500 {
 				t.Fatalf("after %v: bound %v, temperature may have moved it by %v", a, b, warmed)
 			}
 		}

@@ -51,11 +51,11 @@ type PairID struct {
 	Kind     Kind
 }
 
-// Local and Peer are the clocks it relates.
-func (p PairID) Local() string { return ClockOf(p.Src, p.Kind) }
+// LocalClock and Peer are the clocks it relates.
+func (p PairID) LocalClock() string { return ClockOf(p.Src, p.Kind) }
 
-// Peer is the far clock.
-func (p PairID) Peer() string { return ClockOf(p.Dst, p.Kind) }
+// PeerClock is the far clock.
+func (p PairID) PeerClock() string { return ClockOf(p.Dst, p.Kind) }
 
 // Quality is how an estimate came about.
 type Quality uint8
@@ -104,8 +104,8 @@ const (
 
 var stateNames = [...]string{"converging", "locked", "holdover", "lost"}
 
-// States lists the names of all states.
-func States() []string { return stateNames[:] }
+// StateNames lists the names of all states.
+func StateNames() []string { return stateNames[:] }
 
 func (s State) String() string {
 	if int(s) < len(stateNames) {
@@ -130,7 +130,7 @@ type Map struct {
 	Peers         uint32 // clocks it was measured against in the last window
 }
 
-// At takes a time of the clock into the frame.
-func (m *Map) At(local int64) int64 {
+// FrameTime takes a time of the clock into the frame.
+func (m *Map) FrameTime(local int64) int64 {
 	return local + m.Offset + int64(m.Rate*float64(local-m.Ref))
 }

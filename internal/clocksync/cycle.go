@@ -16,7 +16,7 @@ const runningRate = 1000e-6
 type cycle struct {
 	number             []int32 // by place in Frame.clocks; negative: none
 	estimates, stopped []int32 // by place
-	missed             []int32 // by place: estimates that peers do not have any more
+	missedEstimates    []int32 // by place: estimates that peers do not have any more
 	clocks             []int32 // places, by number
 
 	edges []*frameEdge
@@ -29,26 +29,26 @@ type cycle struct {
 	component      []int32 // part, by number
 	parts          []part
 	members        []int32 // numbers, part by part
-	place          []int32 // within the part, by number
+	partIndex      []int32 // within the part, by number
 
-	lines   []line
-	before  []line    // what lines were predicted to be
-	eager   []bool    // there was no prediction
-	follows []bool    // its prediction is one of those the frame goes on with
-	spread  []float64 // s: deviation of the moments of a clock's estimates
+	lines          []line
+	predictedLines []line    // what lines were predicted to be
+	unpredicted    []bool    // there was no prediction
+	keepsFrame     []bool    // its prediction is one of those the frame goes on with
+	spread         []float64 // s: deviation of the moments of a clock's estimates
 
-	solver           conjugate
-	b, x, rx         []float64
-	dense            []*dense  // of parts, where it was needed
-	worst, loudest   []float64 // score of a clock's worst estimate that others check, and of any
-	picked           []pick
-	heard, loud      []int32   // terms of a clock, and those that stand out
-	doubts           []float64 // how loud a clock's terms are that contradict each other; 0: they do not
-	doubted          []bool    // its terms have no say in this cycle
-	votes            []vote
-	sample           []float64
-	widened          []float64 // ns^2, by what contradicts and stays
-	sigma, rateSigma []float64
+	solver                     conjugateSolver
+	b, x, rx                   []float64
+	dense                      []*denseFactor // of parts, where it was needed
+	worstChecked, worstOverall []float64      // score of a clock's worst estimate that others check, and of any
+	rejectCandidates           []rejectCandidate
+	termCounts, outlierCounts  []int32   // terms of a clock, and those that stand out
+	contradictions             []float64 // how loud a clock's terms are that contradict each other; 0: they do not
+	doubted                    []bool    // its terms have no say in this cycle
+	votes                      []vote
+	sample                     []float64
+	widened                    []float64 // ns^2, by what contradicts and stays
+	sigma, rateSigma           []float64
 	// What clocks may have done unseen, as variances.
 	wander, rateWander []float64
 }
@@ -60,7 +60,7 @@ type term struct {
 	e                      *frameEdge
 	a, b                   int32 // numbers of the local and the far clock
 	inA, inB               int32 // places of their entries in the matrices
-	out, predicted         bool
+	rejected, predicted    bool
 	ref, offset, allowance int64
 	rate                   float64
 	variance, rateVariance float64
@@ -72,56 +72,56 @@ type part struct {
 	first, last    int32 // of members
 	terms          int
 	id             uint32
-	base           uint32  // component whose clocks' predictions it goes on with; 0: there are none
+	continuedID    uint32  // component whose clocks' predictions it goes on with; 0: there are none
 	reference      int32   // number of the reference clock, or -1
 	unit, rateUnit float64 // variance of unit weight, at least 1
 }
 
-func (p *part) size() int { return int(p.last - p.first) }
+func (p *part) clockCount() int { return int(p.last - p.first) }
 
 // Solve does a cycle at a monotonic time: it takes what came within the last
 // Fresh, and brings maps and states up to date. It is meant for once a second.
 func (f *Frame) Solve(mono time.Duration) *Summary {
 	f.cycles++
 	f.forgetEdges(mono)
-	f.sort()
-	f.gather(mono)
+	f.sortNames()
+	f.gatherTerms(mono)
 	s := &Summary{}
 	c := &f.cycle
 	if len(c.terms) > 0 {
-		c.connect()
-		f.seed()
-		f.divide()
-		s.Iterations = f.fit()
-		s.Iterations += f.deviations()
-		f.judge(mono)
+		c.buildParts()
+		f.seedLines()
+		f.identifyParts()
+		s.Iterations = f.fitLines()
+		s.Iterations += f.computeSigmas()
+		f.judgeClocks(mono)
 	}
-	f.idle(mono)
-	f.summarize(s)
+	f.updateIdleClocks(mono)
+	f.fillSummary(s)
 	f.forgetClocks(mono)
 	return s
 }
 
-// gather collects the estimates that count, between clocks that run, as terms
+// gatherTerms collects the estimates that count, between clocks that run, as terms
 // in the order of nodes and of their reports.
-func (f *Frame) gather(mono time.Duration) {
+func (f *Frame) gatherTerms(mono time.Duration) {
 	c := &f.cycle
-	c.number, c.stopped, c.estimates = sized(c.number, len(f.clocks)), sized(c.stopped, len(f.clocks)), sized(c.estimates, len(f.clocks))
-	c.missed = sized(c.missed, len(f.clocks))
+	c.number, c.stopped, c.estimates = resizeSlice(c.number, len(f.clocks)), resizeSlice(c.stopped, len(f.clocks)), resizeSlice(c.estimates, len(f.clocks))
+	c.missedEstimates = resizeSlice(c.missedEstimates, len(f.clocks))
 	clear(c.stopped)
-	clear(c.missed)
+	clear(c.missedEstimates)
 	clear(c.estimates)
 	c.edges = c.edges[:0]
 	for _, n := range f.sorted {
 		for i := range n.edges {
 			e := &n.edges[i]
 			switch {
-			case mono-e.taken > Fresh, e.useless():
+			case mono-e.reportedAt > FreshFor, e.tooUncertain():
 				continue
 			case e.absent:
 				if e.missed > 0 {
 					c.estimates[e.peer]++
-					c.missed[e.peer]++
+					c.missedEstimates[e.peer]++
 				}
 				if e.missed > 1 {
 					c.stopped[e.peer]++
@@ -142,13 +142,13 @@ func (f *Frame) gather(mono time.Duration) {
 	for i := range c.number {
 		c.number[i] = unnumbered
 		if c.estimates[i] > 0 {
-			f.clocks[i].heard = mono
+			f.clocks[i].estimatedAt = mono
 		}
 		if 2*c.stopped[i] > c.estimates[i] {
 			c.number[i] = atStandstill
-			f.clocks[i].lose()
+			f.clocks[i].markLost()
 		}
-		f.clocks[i].missed = 2*c.missed[i] > c.estimates[i]
+		f.clocks[i].missed = 2*c.missedEstimates[i] > c.estimates[i]
 	}
 	c.edges = slices.DeleteFunc(c.edges, func(e *frameEdge) bool {
 		return c.number[e.local] == atStandstill || c.number[e.peer] == atStandstill
@@ -166,13 +166,13 @@ func (f *Frame) gather(mono time.Duration) {
 		}
 	}
 
-	c.terms = sized(c.terms, len(c.edges))
+	c.terms = resizeSlice(c.terms, len(c.edges))
 	for i, e := range c.edges {
 		warm := 0.0
 		if e.predicted {
-			warm = warmth(mono-e.measured) / BoundSigmas
+			warm = thermalOffset(mono-e.measuredAt) / BoundSigmas
 		}
-		c.terms[i] = term{e: e, a: c.number[e.local], b: c.number[e.peer], out: e.out, ref: e.ref, offset: e.offset, rate: e.rate,
+		c.terms[i] = term{e: e, a: c.number[e.local], b: c.number[e.peer], rejected: e.rejected, ref: e.ref, offset: e.offset, rate: e.rate,
 			variance: e.variance + warm*warm, rateVariance: e.rateVariance, allowance: e.allowance, predicted: e.predicted}
 	}
 	c.boundWeights(f.sorted)
@@ -188,7 +188,7 @@ func (c *cycle) boundWeights(nodes []*frameNode) {
 		var of [kinds]best
 		for i := range n.edges {
 			e := &n.edges[i]
-			if e.id.Flow < 0 || e.absent || e.useless() || int(e.id.Kind) >= int(kinds) {
+			if e.id.Flow < 0 || e.absent || e.tooUncertain() || int(e.id.Kind) >= int(kinds) {
 				continue
 			}
 			b := &of[e.id.Kind]
@@ -220,29 +220,29 @@ func (c *cycle) boundWeights(nodes []*frameNode) {
 	}
 }
 
-// useless is an estimate that could not tell whether the clocks run, or where
+// tooUncertain is an estimate that could not tell whether the clocks run, or where
 // they are to a deviation of LockBound.
-func (e *frameEdge) useless() bool {
+func (e *frameEdge) tooUncertain() bool {
 	return e.rateVariance > runningRate*runningRate || e.variance > LockBound*LockBound
 }
 
-// connect makes the matrices' shape and the parts. What was left out before
+// buildParts makes the matrices' shape and the parts. What was left out before
 // counts again where nothing else holds clocks together.
-func (c *cycle) connect() {
+func (c *cycle) buildParts() {
 	n := len(c.clocks)
 	c.union.reset(n)
 	for i := range c.terms {
-		if t := &c.terms[i]; !t.out {
-			c.union.join(t.a, t.b)
+		if t := &c.terms[i]; !t.rejected {
+			c.union.joinSets(t.a, t.b)
 		}
 	}
 	for i := range c.terms {
-		if t := &c.terms[i]; t.out && c.union.join(t.a, t.b) {
-			t.out, t.e.out = false, false
+		if t := &c.terms[i]; t.rejected && c.union.joinSets(t.a, t.b) {
+			t.rejected, t.e.rejected = false, false
 		}
 	}
 
-	start := sized(c.offsets.start, n+1)
+	start := resizeSlice(c.offsets.start, n+1)
 	clear(start)
 	for i := range c.terms {
 		start[c.terms[i].a+1]++
@@ -253,10 +253,10 @@ func (c *cycle) connect() {
 	}
 	c.offsets.start, c.rates.start = start, start
 	m := 2 * len(c.terms)
-	c.next, c.termOf = sized(c.next, n), sized(c.termOf, m)
+	c.next, c.termOf = resizeSlice(c.next, n), resizeSlice(c.termOf, m)
 	copy(c.next, start[:n])
 	for _, l := range []*laplacian{&c.offsets, &c.rates} {
-		l.entries, l.diag = sized(l.entries, m), sized(l.diag, n)
+		l.entries, l.diag = resizeSlice(l.entries, m), resizeSlice(l.diag, n)
 	}
 	for i := range c.terms {
 		t := &c.terms[i]
@@ -268,7 +268,7 @@ func (c *cycle) connect() {
 		c.rates.entries[t.inA].to, c.rates.entries[t.inB].to = t.b, t.a
 	}
 
-	c.component, c.parts = sized(c.component, n), c.parts[:0]
+	c.component, c.parts = resizeSlice(c.component, n), c.parts[:0]
 	for k := range n {
 		root := c.union.find(int32(k)) // the smallest of its component
 		if int(root) == k {
@@ -284,10 +284,10 @@ func (c *cycle) connect() {
 		p := &c.parts[i]
 		p.first, p.last, at = at, at, at+p.last
 	}
-	c.members, c.place = sized(c.members, n), sized(c.place, n)
+	c.members, c.partIndex = resizeSlice(c.members, n), resizeSlice(c.partIndex, n)
 	for k := range n {
 		p := &c.parts[c.component[k]]
-		c.members[p.last], c.place[k] = int32(k), p.last-p.first
+		c.members[p.last], c.partIndex[k] = int32(k), p.last-p.first
 		p.last++
 	}
 	for i := range c.terms {
@@ -295,30 +295,30 @@ func (c *cycle) connect() {
 	}
 }
 
-// seed gives every clock a line at the middle of its estimates: what was
+// seedLines gives every clock a line at the middle of its estimates: what was
 // predicted for it, or what follows from a neighbour's line by one estimate.
-func (f *Frame) seed() {
+func (f *Frame) seedLines() {
 	c := &f.cycle
 	n := len(c.clocks)
-	c.lines, c.before, c.eager, c.spread = sized(c.lines, n), sized(c.before, n), sized(c.eager, n), sized(c.spread, n)
+	c.lines, c.predictedLines, c.unpredicted, c.spread = resizeSlice(c.lines, n), resizeSlice(c.predictedLines, n), resizeSlice(c.unpredicted, n), resizeSlice(c.spread, n)
 	reached := make([]bool, n)
 	queue := make([]int32, 0, n)
 	for k, i := range c.clocks {
-		c.eager[k] = !f.clocks[i].known
-		if !c.eager[k] {
+		c.unpredicted[k] = !f.clocks[i].known
+		if !c.unpredicted[k] {
 			c.lines[k], reached[k] = f.clocks[i].line, true
 			queue = append(queue, int32(k))
 		}
 	}
-	queue = c.reach(queue, 0, reached)
+	queue = c.extendLines(queue, 0, reached)
 	for root := range n {
 		if !reached[root] {
 			c.lines[root], reached[root] = line{}, true // its own time, until judge gives the part one
-			queue = c.reach(append(queue, int32(root)), len(queue), reached)
+			queue = c.extendLines(append(queue, int32(root)), len(queue), reached)
 		}
 	}
 
-	first, middle, counts := make([]int64, n), sized(c.x, n), make([]int32, n)
+	first, middle, counts := make([]int64, n), resizeSlice(c.x, n), make([]int32, n)
 	c.x = middle
 	clear(middle)
 	clear(c.spread)
@@ -340,26 +340,26 @@ func (f *Frame) seed() {
 	for k := range n {
 		mean := middle[k] / float64(counts[k])
 		c.spread[k] = math.Sqrt(max(0, c.spread[k]/float64(counts[k])-mean*mean)) * 1e-9
-		c.lines[k].move(first[k] + int64(mean))
-		c.before[k] = c.lines[k]
+		c.lines[k].moveRef(first[k] + int64(mean))
+		c.predictedLines[k] = c.lines[k]
 	}
 	// An estimate that is not of the middle is met over the time between, in
 	// which rates wander.
 	for i := range c.terms {
 		t := &c.terms[i]
-		wander := Grown(0, 0, time.Duration(t.ref-c.lines[t.a].ref))
+		wander := GrownSigma(0, 0, time.Duration(t.ref-c.lines[t.a].ref))
 		t.variance += wander * wander
 	}
 }
 
-// reach gives lines to all clocks that hang together with those in the queue
+// extendLines gives lines to all clocks that hang together with those in the queue
 // from one place on, and appends them to it.
-func (c *cycle) reach(queue []int32, from int, reached []bool) []int32 {
+func (c *cycle) extendLines(queue []int32, from int, reached []bool) []int32 {
 	for ; from < len(queue); from++ {
 		k := queue[from]
 		for i := c.offsets.start[k]; i < c.offsets.start[k+1]; i++ {
-			if j, t := c.offsets.entries[i].to, &c.terms[c.termOf[i]]; !reached[j] && !t.out {
-				c.lines[j], reached[j] = t.follow(c.lines[k], k), true
+			if j, t := c.offsets.entries[i].to, &c.terms[c.termOf[i]]; !reached[j] && !t.rejected {
+				c.lines[j], reached[j] = t.neighbourLine(c.lines[k], k), true
 				queue = append(queue, j)
 			}
 		}
@@ -367,20 +367,20 @@ func (c *cycle) reach(queue []int32, from int, reached []bool) []int32 {
 	return queue
 }
 
-// follow is the line of the other clock of an estimate, given that of clock k.
-func (t *term) follow(from line, k int32) line {
+// neighbourLine is the line of the other clock of an estimate, given that of clock k.
+func (t *term) neighbourLine(from line, k int32) line {
 	at, to, rate := t.ref, t.ref+t.offset, (1+from.rate)/(1+t.rate)-1
 	if k == t.b {
 		at, to, rate = to, at, (1+from.rate)*(1+t.rate)-1
 	}
-	whole, frac := from.at(at)
+	whole, frac := from.timeAt(at)
 	l := line{ref: to, off: whole - to, frac: frac, rate: rate}
-	l.normal()
+	l.normalize()
 	return l
 }
 
-// divide names the parts, and finds whose predictions each goes on with.
-func (f *Frame) divide() {
+// identifyParts names the parts, and finds whose predictions each goes on with.
+func (f *Frame) identifyParts() {
 	c := &f.cycle
 	type share struct {
 		id   uint32
@@ -389,7 +389,7 @@ func (f *Frame) divide() {
 	}
 	counts := map[share]int{}
 	for k, i := range c.clocks {
-		if !c.eager[k] {
+		if !c.unpredicted[k] {
 			counts[share{id: f.clocks[i].component, part: c.component[k]}]++
 		}
 	}
@@ -404,17 +404,17 @@ func (f *Frame) divide() {
 	taken := map[uint32]bool{}
 	for _, s := range shares {
 		p := &c.parts[s.part]
-		if p.base == 0 {
-			p.base = s.id
+		if p.continuedID == 0 {
+			p.continuedID = s.id
 		}
-		if p.id == 0 && p.base == s.id && !taken[s.id] {
+		if p.id == 0 && p.continuedID == s.id && !taken[s.id] {
 			p.id, taken[s.id] = s.id, true
 		}
 	}
 	for i := range c.parts {
 		if p := &c.parts[i]; p.id == 0 {
-			f.numbers++
-			p.id = f.numbers
+			f.lastComponent++
+			p.id = f.lastComponent
 		}
 	}
 	if i, ok := f.byName[f.opts.Reference]; ok && c.number[i] >= 0 {
@@ -422,42 +422,42 @@ func (f *Frame) divide() {
 	}
 
 	// Clocks that were locked go before those that were converging.
-	c.follows = sized(c.follows, len(c.clocks))
+	c.keepsFrame = resizeSlice(c.keepsFrame, len(c.clocks))
 	locked := make([]bool, len(c.parts))
 	for pass := range 2 {
 		for k, i := range c.clocks {
 			p, o := c.component[k], &f.clocks[i]
-			mine := !c.eager[k] && o.component == c.parts[p].base
+			mine := !c.unpredicted[k] && o.component == c.parts[p].continuedID
 			if pass == 0 {
-				locked[p] = locked[p] || mine && o.agreed >= lockAfter
+				locked[p] = locked[p] || mine && o.agreedCycles >= lockAfter
 			} else {
-				c.follows[k] = mine && (o.agreed >= lockAfter || !locked[p])
+				c.keepsFrame[k] = mine && (o.agreedCycles >= lockAfter || !locked[p])
 			}
 		}
 	}
 }
 
 // unionFind joins numbers to sets, each named by its smallest.
-type unionFind struct{ up []int32 }
+type unionFind struct{ parents []int32 }
 
 func (u *unionFind) reset(n int) {
-	u.up = sized(u.up, n)
-	for i := range u.up {
-		u.up[i] = int32(i)
+	u.parents = resizeSlice(u.parents, n)
+	for i := range u.parents {
+		u.parents[i] = int32(i)
 	}
 }
 
 func (u *unionFind) find(i int32) int32 {
-	for u.up[i] != i {
-		u.up[i] = u.up[u.up[i]]
-		i = u.up[i]
+	for u.parents[i] != i {
+		u.parents[i] = u.parents[u.parents[i]]
+		i = u.parents[i]
 	}
 	return i
 }
 
-// join says whether the two were apart.
-func (u *unionFind) join(i, j int32) bool {
+// joinSets says whether the two were apart.
+func (u *unionFind) joinSets(i, j int32) bool {
 	i, j = u.find(i), u.find(j)
-	u.up[max(i, j)] = min(i, j)
+	u.parents[max(i, j)] = min(i, j)
 	return i != j
 }

@@ -2,29 +2,29 @@ package clocksync
 
 import "math"
 
-// wander is by how much more than oscillators usually do clocks are taken to wander:
+// wanderFactor is by how much more than oscillators usually do clocks are taken to wander:
 // for a minute or so after a change of temperature they do. Stamps that are fine
 // see that within a window.
-func (k Kind) wander() float64 {
+func (k Kind) wanderFactor() float64 {
 	if k == Hardware {
 		return 1
 	}
 	return 2
 }
 
-// unrest is by how much more than that clocks wander to the gains. What is best for
+// gainWanderFactor is by how much more than that clocks wander to the gains. What is best for
 // one pair is too calm for a clock that has many: noise averages over them, and the
 // lag of all does not.
-func (k Kind) unrest() float64 {
+func (k Kind) gainWanderFactor() float64 {
 	if k == Hardware {
 		return 2
 	}
 	return 1
 }
 
-// slots is in how many parts a window is gone through. Within one clocks should
+// slotCount is in how many parts a window is gone through. Within one clocks should
 // wander by less than it is measured to.
-func (k Kind) slots() int {
+func (k Kind) slotCount() int {
 	if k == Hardware {
 		return maxSlots
 	}
@@ -48,8 +48,8 @@ type filter struct {
 	n, w [3][3]float64
 }
 
-// start forgets everything for what was found.
-func (f *filter) start(now int64, c *found) {
+// startFrom forgets everything for what was found.
+func (f *filter) startFrom(now int64, c *windowFit) {
 	ahead := float64(now-c.at) / 1e9
 	*f = filter{at: now, offset: c.offset}
 	rate := c.rate * 1e9
@@ -60,11 +60,11 @@ func (f *filter) start(now int64, c *found) {
 	f.p[1][0] = f.p[0][1]
 	f.p[1][1] = r * r
 	f.n = f.p
-	f.fold()
+	f.foldOffset()
 }
 
-// fold keeps the fine part of the offset small.
-func (f *filter) fold() {
+// foldOffset keeps the fine part of the offset small.
+func (f *filter) foldOffset() {
 	whole := math.Round(f.x[0])
 	f.offset += int64(whole)
 	f.x[0] -= whole
@@ -79,7 +79,7 @@ func (f *filter) predict(now int64, wander, unrest float64) {
 	}
 	f.at = now
 	f.x[0] += f.x[1] * t
-	f.fold()
+	f.foldOffset()
 	usual := 2 * wander * wander * wanderRoot * wanderRoot * 1e18
 	for i, p := range [3]*[3][3]float64{&f.p, &f.n, &f.w} {
 		w := usual * [3]float64{unrest * unrest, 0, 1}[i]
@@ -114,13 +114,13 @@ func (f *filter) update(h [3]float64, off, variance float64) {
 			f.p[i][j] -= ph[i] * k[j]
 		}
 	}
-	gained(&f.n, &h, &k, variance)
-	gained(&f.w, &h, &k, 0)
+	josephUpdate(&f.n, &h, &k, variance)
+	josephUpdate(&f.w, &h, &k, 0)
 }
 
-// gained is what is left of an error after an update with gains k, which adds the
+// josephUpdate is what is left of an error after an update with gains k, which adds the
 // measurement's own (Joseph's form, which holds for any gains).
-func gained(e *[3][3]float64, h, k *[3]float64, variance float64) {
+func josephUpdate(e *[3][3]float64, h, k *[3]float64, variance float64) {
 	var eh [3]float64
 	heh := variance
 	for i := range eh {
@@ -136,20 +136,20 @@ func gained(e *[3][3]float64, h, k *[3]float64, variance float64) {
 	}
 }
 
-// doubt makes offset and rate less known.
-func (f *filter) doubt(variance float64) {
-	f.widen(0, variance)
-	f.widen(1, variance)
+// inflateOffsetAndRate makes offset and rate less known.
+func (f *filter) inflateOffsetAndRate(variance float64) {
+	f.inflateVariance(0, variance)
+	f.inflateVariance(1, variance)
 }
 
-// widen makes one of the unknowns less known.
-func (f *filter) widen(i int, variance float64) {
+// inflateVariance makes one of the unknowns less known.
+func (f *filter) inflateVariance(i int, variance float64) {
 	f.p[i][i] += variance
 	f.n[i][i] += variance
 }
 
-// along is h.P.h.
-func (f *filter) along(h [3]float64) (v float64) {
+// quadraticForm is h.P.h.
+func (f *filter) quadraticForm(h [3]float64) (v float64) {
 	for i := range h {
 		for j := range h {
 			v += h[i] * f.p[i][j] * h[j]
@@ -158,13 +158,13 @@ func (f *filter) along(h [3]float64) (v float64) {
 	return v
 }
 
-// relation is the far clock as the filter sees it.
-func (f *filter) relation() Relation {
+// asRelation is the far clock as the filter sees it.
+func (f *filter) asRelation() Relation {
 	return Relation{Ref: f.at, Offset: f.offset + int64(math.Round(f.x[0])), Rate: f.x[1] * 1e-9}
 }
 
-// still makes the delay a constant that is not estimated.
-func (f *filter) still() {
+// freezeDelay makes the delay a constant that is not estimated.
+func (f *filter) freezeDelay() {
 	for i := range f.x {
 		for _, p := range [3]*[3][3]float64{&f.p, &f.n, &f.w} {
 			p[i][2], p[2][i] = 0, 0

@@ -33,7 +33,7 @@ const (
 	// It is left out if at least this share of it is checked by others: in a ring
 	// no edge can be told from the next, whatever its residual, and of two
 	// parallel ones neither.
-	vouchedShare = 0.55
+	crossCheckedShare = 0.55
 
 	// A clock is in doubt if half of its estimates stand out, by more than
 	// doubtTypical times what is typical of its part, and none by more than
@@ -48,29 +48,29 @@ const (
 	denseWork = 2 * denseMost * denseMost * denseMost
 )
 
-// pick is a term that stands out.
-type pick struct {
+// rejectCandidate is a term that stands out.
+type rejectCandidate struct {
 	term  int32
 	score float64
 }
 
-// fit brings the lines to the least squares of all terms that do not stand out.
-func (f *Frame) fit() (iterations int) {
+// fitLines brings the lines to the least squares of all terms that do not stand out.
+func (f *Frame) fitLines() (iterations int) {
 	c := &f.cycle
 	n := len(c.clocks)
-	c.b, c.x = sized(c.b, n), sized(c.x, n)
-	c.doubted = sized(c.doubted, n)
+	c.b, c.x = resizeSlice(c.b, n), resizeSlice(c.x, n)
+	c.doubted = resizeSlice(c.doubted, n)
 	clear(c.doubted)
 	for pass, changed := 0, true; ; pass++ {
 		if changed {
-			c.weigh()
+			c.fillWeights()
 		}
 		// Rates first: with them estimates of different moments can be compared.
 		clear(c.b)
 		for i := range c.terms {
 			t := &c.terms[i]
 			t.g = (1+c.lines[t.b].rate)*(1+t.rate) - (1 + c.lines[t.a].rate)
-			if !t.out {
+			if !t.rejected {
 				c.b[t.a] += t.g / t.rateVariance
 				c.b[t.b] -= t.g / t.rateVariance
 			}
@@ -88,10 +88,10 @@ func (f *Frame) fit() (iterations int) {
 		for i := range c.terms {
 			t := &c.terms[i]
 			t.g -= c.rx[t.a] - c.rx[t.b]
-			near, nearFrac := c.lines[t.a].at(t.ref)
-			far, farFrac := c.lines[t.b].at(t.ref + t.offset)
+			near, nearFrac := c.lines[t.a].timeAt(t.ref)
+			far, farFrac := c.lines[t.b].timeAt(t.ref + t.offset)
 			t.d = float64(far-near) + (farFrac - nearFrac)
-			if !t.out {
+			if !t.rejected {
 				c.b[t.a] += t.d / t.variance
 				c.b[t.b] -= t.d / t.variance
 			}
@@ -100,7 +100,7 @@ func (f *Frame) fit() (iterations int) {
 		moved := 0.0
 		for k := range c.lines {
 			c.lines[k].frac += c.x[k]
-			c.lines[k].normal()
+			c.lines[k].normalize()
 			moved = max(moved, math.Abs(c.x[k]))
 		}
 		c.measureUnits()
@@ -108,60 +108,60 @@ func (f *Frame) fit() (iterations int) {
 		if changed = false; moved > passFloor && !last {
 			continue
 		}
-		if changed = !last && f.doubt(); changed {
+		if changed = !last && f.discountMovingClocks(); changed {
 			continue
 		}
-		if changed = c.reject(last); !changed {
+		if changed = c.rejectOutliers(last); !changed {
 			return iterations
 		}
 	}
 }
 
-// doubt finds clocks whose estimates contradict each other, of neighbours the one
+// discountMovingClocks finds clocks whose estimates contradict each other, of neighbours the one
 // where they do most, and says whether there are any: a clock that moves is at
 // different places in windows that end at different times. Its estimates are given
 // the variance that they have. So it has no say in where others are, and is itself
 // known as badly as that.
-func (f *Frame) doubt() bool {
+func (f *Frame) discountMovingClocks() bool {
 	c := &f.cycle
 	n := len(c.clocks)
-	c.loud, c.heard = sized(c.loud, n), sized(c.heard, n)
-	clear(c.loud)
-	clear(c.heard)
+	c.outlierCounts, c.termCounts = resizeSlice(c.outlierCounts, n), resizeSlice(c.termCounts, n)
+	clear(c.outlierCounts)
+	clear(c.termCounts)
 	candidates := 0
 	for i := range c.terms {
 		t := &c.terms[i]
-		if t.out {
+		if t.rejected {
 			continue
 		}
-		if c.heard[t.a]++; t.loudness() >= outlierSigmas {
-			c.loud[t.a]++
-			c.loud[t.b]++
+		if c.termCounts[t.a]++; t.residualSigmas() >= outlierSigmas {
+			c.outlierCounts[t.a]++
+			c.outlierCounts[t.b]++
 			candidates++
 		}
-		c.heard[t.b]++
+		c.termCounts[t.b]++
 	}
 	if candidates < doubtTerms/2+1 {
 		return false
 	}
-	c.doubts = sized(c.doubts, n)
-	clear(c.doubts)
+	c.contradictions = resizeSlice(c.contradictions, n)
+	clear(c.contradictions)
 	for k := range n {
-		if 2*c.loud[k] >= c.heard[k] && c.heard[k] >= doubtTerms && !c.doubted[k] {
-			c.doubts[k] = c.contradiction(int32(k))
+		if 2*c.outlierCounts[k] >= c.termCounts[k] && c.termCounts[k] >= doubtTerms && !c.doubted[k] {
+			c.contradictions[k] = c.medianResidual(int32(k))
 		}
 	}
 	any := false
 	for k := range n {
-		if c.doubts[k] > 0 && c.mostDoubtful(int32(k)) && c.doubts[k] > doubtTypical*c.typical(c.component[k]) && f.disown(int32(k)) {
+		if c.contradictions[k] > 0 && c.mostDoubtful(int32(k)) && c.contradictions[k] > doubtTypical*c.typicalResidual(c.component[k]) && f.inflateTerms(int32(k)) {
 			c.doubted[k], any = true, true
 		}
 	}
 	return any
 }
 
-// loudness is by how many of its own deviations a term misses the solution.
-func (t *term) loudness() float64 {
+// residualSigmas is by how many of its own deviations a term misses the solution.
+func (t *term) residualSigmas() float64 {
 	square := 0.0
 	if math.Abs(t.d) > outlierFloor {
 		square = t.d * t.d / t.variance
@@ -172,13 +172,13 @@ func (t *term) loudness() float64 {
 	return math.Sqrt(square)
 }
 
-// contradiction is the median loudness of a clock's terms; 0: it is one or few of
+// medianResidual is the median loudness of a clock's terms; 0: it is one or few of
 // them that contradict all others.
-func (c *cycle) contradiction(k int32) float64 {
+func (c *cycle) medianResidual(k int32) float64 {
 	c.sample = c.sample[:0]
 	for i := c.offsets.start[k]; i < c.offsets.start[k+1]; i++ {
-		if t := &c.terms[c.termOf[i]]; !t.out {
-			c.sample = append(c.sample, t.loudness())
+		if t := &c.terms[c.termOf[i]]; !t.rejected {
+			c.sample = append(c.sample, t.residualSigmas())
 		}
 	}
 	slices.Sort(c.sample)
@@ -191,21 +191,21 @@ func (c *cycle) contradiction(k int32) float64 {
 
 func (c *cycle) mostDoubtful(k int32) bool {
 	for _, e := range c.offsets.entries[c.offsets.start[k]:c.offsets.start[k+1]] {
-		if c.doubts[e.to] >= c.doubts[k] {
+		if c.contradictions[e.to] >= c.contradictions[k] {
 			return false
 		}
 	}
 	return true
 }
 
-// typical is the median loudness of a part's terms.
-func (c *cycle) typical(part int32) float64 {
+// typicalResidual is the median loudness of a part's terms.
+func (c *cycle) typicalResidual(part int32) float64 {
 	c.sample = c.sample[:0]
 	every, seen := 1+c.parts[part].terms/sampleMost, 0
 	for i := range c.terms {
-		if t := &c.terms[i]; c.component[t.a] == part && !t.out {
+		if t := &c.terms[i]; c.component[t.a] == part && !t.rejected {
 			if seen++; seen%every == 0 {
-				c.sample = append(c.sample, t.loudness())
+				c.sample = append(c.sample, t.residualSigmas())
 			}
 		}
 	}
@@ -216,14 +216,14 @@ func (c *cycle) typical(part int32) float64 {
 	return c.sample[len(c.sample)/2]
 }
 
-// disown adds to the variances of a clock's terms what they contradict each other
+// inflateTerms adds to the variances of a clock's terms what they contradict each other
 // by, if that is more than what clocks do anyway.
-func (f *Frame) disown(k int32) bool {
+func (f *Frame) inflateTerms(k int32) bool {
 	c := &f.cycle
 	from, to := c.offsets.start[k], c.offsets.start[k+1]
 	var d, g, n float64
 	for _, i := range c.termOf[from:to] {
-		if t := &c.terms[i]; !t.out {
+		if t := &c.terms[i]; !t.rejected {
 			d, g, n = d+t.d*t.d, g+t.g*t.g, n+1
 		}
 	}
@@ -238,14 +238,14 @@ func (f *Frame) disown(k int32) bool {
 	return true
 }
 
-// weigh fills the matrices.
-func (c *cycle) weigh() {
+// fillWeights fills the matrices.
+func (c *cycle) fillWeights() {
 	clear(c.offsets.diag)
 	clear(c.rates.diag)
 	for i := range c.terms {
 		t := &c.terms[i]
 		var w, rw float32
-		if !t.out {
+		if !t.rejected {
 			w, rw = float32(1/t.variance), float32(1/t.rateVariance)
 		}
 		c.offsets.entries[t.inA].w, c.offsets.entries[t.inB].w = w, w
@@ -255,77 +255,79 @@ func (c *cycle) weigh() {
 		c.rates.diag[t.a] += float64(rw)
 		c.rates.diag[t.b] += float64(rw)
 	}
-	c.dense = sized(c.dense, len(c.parts))
+	c.dense = resizeSlice(c.dense, len(c.parts))
 	clear(c.dense)
 }
 
-// reject leaves out what stands out, and says whether it did. With last it
+// rejectOutliers leaves out what stands out, and says whether it did. With last it
 // leaves out nothing more. What stays although it stands out widens its clocks.
-func (c *cycle) reject(last bool) bool {
+func (c *cycle) rejectOutliers(last bool) bool {
 	n := len(c.clocks)
-	c.worst, c.loudest, c.widened, c.picked = sized(c.worst, n), sized(c.loudest, n), sized(c.widened, n), c.picked[:0]
-	clear(c.worst)
-	clear(c.loudest)
+	c.worstChecked, c.worstOverall, c.widened, c.rejectCandidates = resizeSlice(c.worstChecked, n), resizeSlice(c.worstOverall, n), resizeSlice(c.widened, n), c.rejectCandidates[:0]
+	clear(c.worstChecked)
+	clear(c.worstOverall)
 	clear(c.widened)
 	for i := range c.terms {
 		t := &c.terms[i]
-		score := c.score(t)
-		if t.out {
-			t.e.out = score > outlierSigmas/2
+		score := c.outlierScore(t)
+		if t.rejected {
+			t.e.rejected = score > outlierSigmas/2
 			continue
 		}
 		if score < outlierSigmas {
 			continue
 		}
-		c.loudest[t.a], c.loudest[t.b] = max(c.loudest[t.a], score), max(c.loudest[t.b], score)
-		if last || !c.vouched(t) {
+		c.worstOverall[t.a], c.worstOverall[t.b] = max(c.worstOverall[t.a], score), max(c.worstOverall[t.b], score)
+		if last || !c.crossChecked(t) {
 			c.widened[t.a] += t.d * t.d
 			c.widened[t.b] += t.d * t.d
 			continue
 		}
-		c.picked = append(c.picked, pick{int32(i), score})
-		c.worst[t.a], c.worst[t.b] = max(c.worst[t.a], score), max(c.worst[t.b], score)
+		c.rejectCandidates = append(c.rejectCandidates, rejectCandidate{int32(i), score})
+		c.worstChecked[t.a], c.worstChecked[t.b] = max(c.worstChecked[t.a], score), max(c.worstChecked[t.b], score)
 	}
-	c.picked = slices.DeleteFunc(c.picked, func(p pick) bool {
+	c.rejectCandidates = slices.DeleteFunc(c.rejectCandidates, func(p rejectCandidate) bool {
 		t := &c.terms[p.term]
-		return p.score < c.worst[t.a] || p.score < c.worst[t.b] || c.overshadowed(t.a, p.score) || c.overshadowed(t.b, p.score)
+		return p.score < c.worstChecked[t.a] || p.score < c.worstChecked[t.b] || c.overshadowedByNeighbour(t.a, p.score) || c.overshadowedByNeighbour(t.b, p.score)
 	})
-	if len(c.picked) == 0 {
+	if len(c.rejectCandidates) == 0 {
 		return false
 	}
-	for _, p := range c.picked {
-		c.terms[p.term].out = true
+	for _, p := range c.rejectCandidates {
+		c.terms[p.term].rejected = true
 	}
 	c.union.reset(n)
 	for i := range c.terms {
-		if t := &c.terms[i]; !t.out {
-			c.union.join(t.a, t.b)
+		if t := &c.terms[i]; !t.rejected {
+			c.union.joinSets(t.a, t.b)
 		}
 	}
-	slices.SortFunc(c.picked, func(x, y pick) int { return cmp.Or(cmp.Compare(x.score, y.score), cmp.Compare(x.term, y.term)) })
+	slices.SortFunc(c.rejectCandidates, func(x, y rejectCandidate) int {
+		return cmp.Or(cmp.Compare(x.score, y.score), cmp.Compare(x.term, y.term))
+	})
 	left := false
-	for _, p := range c.picked {
+	for _, p := range c.rejectCandidates {
 		t := &c.terms[p.term]
-		t.out = !c.union.join(t.a, t.b)
-		t.e.out = t.out
-		left = left || t.out
+		t.rejected = !c.union.joinSets(t.a, t.b)
+		t.e.rejected = t.rejected
+		left = left || t.rejected
 	}
 	return left
 }
 
-// overshadowed says whether a neighbour of a clock has an estimate so much worse
+// overshadowedByNeighbour says whether a neighbour of a clock has an estimate so much worse
 // that it may be the cause of the score, vouched or not.
-func (c *cycle) overshadowed(k int32, score float64) bool {
+func (c *cycle) overshadowedByNeighbour(k int32, score float64) bool {
 	for _, e := range c.offsets.entries[c.offsets.start[k]:c.offsets.start[k+1]] {
-		if c.loudest[e.to] > 2*score {
+		if c.worstOverall[e.to] > 2*score {
 			return true
 		}
 	}
 	return false
 }
 
-// score is by how many deviations a term misses the solution, in time or in rate.
-func (c *cycle) score(t *term) float64 {
+// outlierScore is by how many deviations a term misses the solution, in time or in rate.
+func (c *cycle) outlierScore(t *term) float64 {
 	p := &c.parts[c.component[t.a]]
 	score := 0.0
 	if d := math.Abs(t.d); d > outlierFloor {
@@ -337,21 +339,21 @@ func (c *cycle) score(t *term) float64 {
 	return score
 }
 
-// vouched says whether others check a term: its residual is its error times the
+// crossChecked says whether others check a term: its residual is its error times the
 // share that they have. In large components that share is taken from the two
 // clocks' weights alone, as if they had no neighbour in common.
-func (c *cycle) vouched(t *term) bool {
+func (c *cycle) crossChecked(t *term) bool {
 	part := c.component[t.a]
 	variance := 1/c.offsets.diag[t.a] + 1/c.offsets.diag[t.b]
-	if p := &c.parts[part]; p.size() <= denseMost {
+	if p := &c.parts[part]; p.clockCount() <= denseMost {
 		if c.dense[part] == nil {
-			c.dense[part] = newDense(&c.offsets, c.members[p.first:p.last], c.place, -1)
+			c.dense[part] = newDense(&c.offsets, c.members[p.first:p.last], c.partIndex, -1)
 		}
 		if d := c.dense[part]; d != nil {
-			variance = d.apart(int(c.place[t.a]), int(c.place[t.b]))
+			variance = d.differenceVariance(int(c.partIndex[t.a]), int(c.partIndex[t.b]))
 		}
 	}
-	return 1-variance/t.variance >= vouchedShare
+	return 1-variance/t.variance >= crossCheckedShare
 }
 
 // sampleMost residuals of a part tell its variance of unit weight.
@@ -367,7 +369,7 @@ func (c *cycle) measureUnits() {
 		t := &c.terms[i]
 		t.d -= c.x[t.a] - c.x[t.b]
 		k := c.component[t.a]
-		if seen[k]++; !t.out && seen[k]%(1+c.parts[k].terms/sampleMost) == 0 {
+		if seen[k]++; !t.rejected && seen[k]%(1+c.parts[k].terms/sampleMost) == 0 {
 			samples[k] = append(samples[k], t.d*t.d/t.variance)
 			rateSamples[k] = append(rateSamples[k], t.g*t.g/t.rateVariance)
 		}
@@ -376,7 +378,7 @@ func (c *cycle) measureUnits() {
 		p := &c.parts[k]
 		p.unit, p.rateUnit = 1, 1
 		// With less to spare the median says more of the graph's shape than of noise.
-		if spare := p.terms - p.size() + 1; spare >= minSpare {
+		if spare := p.terms - p.clockCount() + 1; spare >= minSpare {
 			share := float64(spare) / float64(p.terms) // of an error's variance that its residual has, on average
 			p.unit, p.rateUnit = max(1, medianSquare(samples[k])/share), max(1, medianSquare(rateSamples[k])/share)
 		}
@@ -396,18 +398,18 @@ func medianSquare(v []float64) float64 {
 	return v[len(v)/2] / 0.4549
 }
 
-// wanders takes what clocks may have done unseen from their estimates, each by
+// averageWander takes what clocks may have done unseen from their estimates, each by
 // what it counts for.
-func (c *cycle) wanders() {
+func (c *cycle) averageWander() {
 	n := len(c.clocks)
-	c.wander, c.rateWander, c.sample = sized(c.wander, n), sized(c.rateWander, n), sized(c.sample, 2*n)
+	c.wander, c.rateWander, c.sample = resizeSlice(c.wander, n), resizeSlice(c.rateWander, n), resizeSlice(c.sample, 2*n)
 	weights, rateWeights := c.sample[:n], c.sample[n:]
 	clear(c.wander)
 	clear(c.rateWander)
 	clear(c.sample)
 	for i := range c.terms {
 		t := &c.terms[i]
-		if t.out {
+		if t.rejected {
 			continue
 		}
 		w, rw := 1/t.variance, 1/t.rateVariance
@@ -426,19 +428,19 @@ func (c *cycle) wanders() {
 	}
 }
 
-// deviations takes the sigmas of the solution.
-func (f *Frame) deviations() (iterations int) {
+// computeSigmas takes the sigmas of the solution.
+func (f *Frame) computeSigmas() (iterations int) {
 	c := &f.cycle
 	n := len(c.clocks)
-	c.sigma, c.rateSigma = sized(c.sigma, n), sized(c.rateSigma, n)
-	c.wanders()
+	c.sigma, c.rateSigma = resizeSlice(c.sigma, n), resizeSlice(c.rateSigma, n)
+	c.averageWander()
 	work := 0
 	var large []*part
 	for i := range c.parts {
 		p := &c.parts[i]
-		if s := p.size(); s <= denseMost && work+s*s*s <= denseWork {
+		if s := p.clockCount(); s <= denseMost && work+s*s*s <= denseWork {
 			work += s * s * s
-			if c.exact(i) {
+			if c.exactVariances(i) {
 				continue
 			}
 		}
@@ -446,8 +448,8 @@ func (f *Frame) deviations() (iterations int) {
 	}
 	if len(large) > 0 {
 		turn := int(f.cycles % 2)
-		iterations += f.sketched(large, &c.offsets, c.sigma, turn, func(o *frameClock) *sketch { return &o.offsets })
-		iterations += f.sketched(large, &c.rates, c.rateSigma, 1-turn, func(o *frameClock) *sketch { return &o.rates })
+		iterations += f.sketchVariances(large, &c.offsets, c.sigma, turn, func(o *frameClock) *sketch { return &o.offsets })
+		iterations += f.sketchVariances(large, &c.rates, c.rateSigma, 1-turn, func(o *frameClock) *sketch { return &o.rates })
 	}
 	for k := range n {
 		p := &c.parts[c.component[k]]
@@ -459,18 +461,18 @@ func (f *Frame) deviations() (iterations int) {
 	return iterations
 }
 
-// exact takes the variances of a part's offsets and rates, if rounding permits.
-func (c *cycle) exact(i int) bool {
+// exactVariances takes the variances of a part's offsets and rates, if rounding permits.
+func (c *cycle) exactVariances(i int) bool {
 	p := &c.parts[i]
 	members, ground := c.members[p.first:p.last], -1
 	if p.reference >= 0 {
-		ground = int(c.place[p.reference])
+		ground = int(c.partIndex[p.reference])
 	}
 	offsets := c.dense[i]
 	if offsets == nil || ground >= 0 {
-		offsets = newDense(&c.offsets, members, c.place, ground)
+		offsets = newDense(&c.offsets, members, c.partIndex, ground)
 	}
-	rates := newDense(&c.rates, members, c.place, ground)
+	rates := newDense(&c.rates, members, c.partIndex, ground)
 	if offsets == nil || rates == nil {
 		return false
 	}
@@ -481,9 +483,9 @@ func (c *cycle) exact(i int) bool {
 	return true
 }
 
-// sketched takes the variances of large parts from random samples, of which it
+// sketchVariances takes the variances of large parts from random samples, of which it
 // adds so many, or more where there are few.
-func (f *Frame) sketched(large []*part, l *laplacian, out []float64, samples int, of func(*frameClock) *sketch) (iterations int) {
+func (f *Frame) sketchVariances(large []*part, l *laplacian, out []float64, samples int, of func(*frameClock) *sketch) (iterations int) {
 	c := &f.cycle
 	members := func(yield func(p *part, k int32) bool) {
 		for _, p := range large {
@@ -496,7 +498,7 @@ func (f *Frame) sketched(large []*part, l *laplacian, out []float64, samples int
 	}
 	size := 0
 	for _, p := range large {
-		size += p.size()
+		size += p.clockCount()
 	}
 	samples = max(samples, min(sketchesMost, sketchWork/size))
 	in := make([]bool, len(c.parts))
@@ -515,7 +517,7 @@ func (f *Frame) sketched(large []*part, l *laplacian, out []float64, samples int
 			}
 			for _, e := range l.entries[l.start[k]:l.start[k+1]] {
 				if int(e.to) > k {
-					random = mixed(random)
+					random = nextRandom(random)
 					v := math.Copysign(math.Sqrt(float64(e.w)), float64(int64(random)))
 					c.b[k] += v
 					c.b[e.to] -= v
@@ -524,7 +526,7 @@ func (f *Frame) sketched(large []*part, l *laplacian, out []float64, samples int
 		}
 		iterations += c.solver.solve(l, c.b, c.x, sketchTolerance)
 		for _, k := range members {
-			of(&f.clocks[c.clocks[k]]).take(l.diag[k], c.b[k], c.x[k])
+			of(&f.clocks[c.clocks[k]]).addSample(l.diag[k], c.b[k], c.x[k])
 		}
 	}
 	for _, k := range members {
@@ -532,26 +534,26 @@ func (f *Frame) sketched(large []*part, l *laplacian, out []float64, samples int
 	}
 	for _, p := range large {
 		if p.reference >= 0 {
-			iterations += c.against(p, l, out)
+			iterations += c.relateToReference(p, l, out)
 		}
 	}
 	return iterations
 }
 
-// against brings variances against the mean of a part to those against its
+// relateToReference brings variances against the mean of a part to those against its
 // reference: the covariances with it are one column of the inverse, exactly.
-func (c *cycle) against(p *part, l *laplacian, out []float64) int {
+func (c *cycle) relateToReference(p *part, l *laplacian, out []float64) int {
 	members, r := c.members[p.first:p.last], p.reference
 	scale := math.Sqrt(l.diag[r])
 	clear(c.b)
 	for _, k := range members {
-		c.b[k] = -scale / float64(p.size())
+		c.b[k] = -scale / float64(p.clockCount())
 	}
 	c.b[r] += scale
 	iterations := c.solver.solve(l, c.b, c.x, sketchTolerance)
 	mean := 0.0
 	for _, k := range members {
-		mean += c.x[k] / float64(p.size())
+		mean += c.x[k] / float64(p.clockCount())
 	}
 	own := (c.x[r] - mean) / scale
 	for _, k := range members {
@@ -561,9 +563,9 @@ func (c *cycle) against(p *part, l *laplacian, out []float64) int {
 	return iterations
 }
 
-// mixed is the next of a sequence of random numbers (Steele and others,
+// nextRandom is the next of a sequence of random numbers (Steele and others,
 // SplitMix64, OOPSLA 2014).
-func mixed(state uint64) uint64 {
+func nextRandom(state uint64) uint64 {
 	state += 0x9e3779b97f4a7c15
 	state = (state ^ state>>30) * 0xbf58476d1ce4e5b9
 	state = (state ^ state>>27) * 0x94d049bb133111eb

@@ -27,26 +27,26 @@ import (
 //
 // Times called mono are those of any clock of this process that does not jump.
 type Follower struct {
-	allowance int64 // of a pair, where no map says another
-	frame     uint64
-	relative  bool
-	at        time.Duration // of the last update
-	heard     bool
-	maps      map[string]*followed
-	pairs     map[PairID]pairSaid
-	struck    map[string]time.Duration // the node's clocks that moved, and when
-	doubted   map[PairID]time.Duration // pairs of which one did
+	allowance   int64 // of a pair, where no map says another
+	frame       uint64
+	relative    bool
+	updatedAt   time.Duration // of the last update
+	hasUpdate   bool
+	maps        map[string]*followedMap
+	pairs       map[PairID]pairRecord
+	movedClocks map[string]time.Duration // the node's clocks that moved, and when
+	movedPairs  map[PairID]time.Duration // pairs of which one did
 }
 
-type followed struct {
+type followedMap struct {
 	Map
-	had bool // it was locked once
+	wasLocked bool // it was locked once
 }
 
-type pairSaid struct {
+type pairRecord struct {
 	Estimate
-	at, measured time.Duration // the last window; the last that told something
-	related      bool          // its bound was below LockBound
+	closedAt, measuredAt time.Duration // the last window; the last that told something
+	related              bool          // its bound was below LockBound
 }
 
 // Limits of what is still worth something.
@@ -63,20 +63,20 @@ const (
 	// DefaultAllowance of a pair of clocks, ns: what a coordinator without a
 	// topology would say.
 	DefaultAllowance = 125
-	// settling is how long after a clock moved the next update is of windows that
+	// settlingTime is how long after a clock moved the next update is of windows that
 	// all began later: up to a window until each ends, as much until the
 	// coordinator's cycle, and what it takes to be told.
-	settling = 2*Window + 200*time.Millisecond
+	settlingTime = 2*Window + 200*time.Millisecond
 )
 
 // NewFollower knows nothing yet.
 func NewFollower() *Follower {
-	return &Follower{allowance: DefaultAllowance, maps: map[string]*followed{}, pairs: map[PairID]pairSaid{},
-		struck: map[string]time.Duration{}, doubted: map[PairID]time.Duration{}}
+	return &Follower{allowance: DefaultAllowance, maps: map[string]*followedMap{}, pairs: map[PairID]pairRecord{},
+		movedClocks: map[string]time.Duration{}, movedPairs: map[PairID]time.Duration{}}
 }
 
-// Updated takes what the coordinator said.
-func (f *Follower) Updated(u *Update, mono time.Duration) {
+// ApplyUpdate takes what the coordinator said.
+func (f *Follower) ApplyUpdate(u *Update, mono time.Duration) {
 	if u.Frame != f.frame {
 		locked := func(m ClockMap) bool { return m.State == Locked }
 		if len(f.maps) > 0 && !slices.ContainsFunc(u.Maps, locked) {
@@ -84,16 +84,16 @@ func (f *Follower) Updated(u *Update, mono time.Duration) {
 		}
 		clear(f.maps)
 	}
-	f.frame, f.relative, f.at, f.heard = u.Frame, u.Relative, mono, true
-	over := func(at time.Duration) bool { return mono-at >= settling }
-	maps.DeleteFunc(f.struck, func(_ string, at time.Duration) bool { return over(at) })
-	maps.DeleteFunc(f.doubted, func(_ PairID, at time.Duration) bool { return over(at) })
+	f.frame, f.relative, f.updatedAt, f.hasUpdate = u.Frame, u.Relative, mono, true
+	over := func(at time.Duration) bool { return mono-at >= settlingTime }
+	maps.DeleteFunc(f.movedClocks, func(_ string, at time.Duration) bool { return over(at) })
+	maps.DeleteFunc(f.movedPairs, func(_ PairID, at time.Duration) bool { return over(at) })
 	said := make(map[string]bool, len(u.Maps))
 	for i := range u.Maps {
 		m := &u.Maps[i]
 		said[m.Clock] = true
 		old := f.maps[m.Clock]
-		f.maps[m.Clock] = &followed{Map: m.Map, had: m.State == Locked || old != nil && old.had}
+		f.maps[m.Clock] = &followedMap{Map: m.Map, wasLocked: m.State == Locked || old != nil && old.wasLocked}
 	}
 	for c := range f.maps {
 		if !said[c] {
@@ -102,28 +102,28 @@ func (f *Follower) Updated(u *Update, mono time.Duration) {
 	}
 }
 
-// Estimated takes what a pair found at the end of a window.
-func (f *Follower) Estimated(id PairID, e Estimate, mono time.Duration) {
+// AddEstimate takes what a pair found at the end of a window.
+func (f *Follower) AddEstimate(id PairID, e Estimate, mono time.Duration) {
 	if e.Quality == None {
 		delete(f.pairs, id)
 		return
 	}
-	if f.Spoilt(id, mono) {
+	if f.WindowSpoilt(id, mono) {
 		delete(f.pairs, id)
 		return
 	}
 	before, ok := f.pairs[id]
-	p := pairSaid{e, mono, mono, before.related}
+	p := pairRecord{e, mono, mono, before.related}
 	if ok && e.Quality == Held {
-		p.measured = before.measured
+		p.measuredAt = before.measuredAt
 	}
 	f.pairs[id] = p
 }
 
-// Forget drops pairs for which keep is false.
-func (f *Follower) Forget(keep func(PairID) bool) {
-	maps.DeleteFunc(f.pairs, func(id PairID, _ pairSaid) bool { return !keep(id) })
-	maps.DeleteFunc(f.doubted, func(id PairID, _ time.Duration) bool { return !keep(id) })
+// ForgetPairs drops pairs for which keep is false.
+func (f *Follower) ForgetPairs(keep func(PairID) bool) {
+	maps.DeleteFunc(f.pairs, func(id PairID, _ pairRecord) bool { return !keep(id) })
+	maps.DeleteFunc(f.movedPairs, func(id PairID, _ time.Duration) bool { return !keep(id) })
 }
 
 // Witness is what the watch of an edge says: by how much, ns, its far clock is
@@ -134,17 +134,17 @@ type Witness struct {
 	Moved bool
 }
 
-// Witnessed takes what all watches say that say anything: rule 6. changed is
+// ApplyWitnesses takes what all watches say that say anything: rule 6. changed is
 // whether less is claimed than before.
-func (f *Follower) Witnessed(all []Witness, mono time.Duration) (changed bool) {
+func (f *Follower) ApplyWitnesses(all []Witness, mono time.Duration) (changed bool) {
 	type votes struct{ edges, ahead, behind int }
 	count := map[string]*votes{}
 	for i := range all {
 		w := &all[i]
-		v := count[w.ID.Local()]
+		v := count[w.ID.LocalClock()]
 		if v == nil {
 			v = &votes{}
-			count[w.ID.Local()] = v
+			count[w.ID.LocalClock()] = v
 		}
 		v.edges++
 		if w.Moved && w.By > 0 {
@@ -155,28 +155,28 @@ func (f *Follower) Witnessed(all []Witness, mono time.Duration) (changed bool) {
 	}
 	doubt := func(id PairID) {
 		// One that its pair was placed by again since has moved again.
-		_, had := f.doubted[id]
+		_, had := f.movedPairs[id]
 		if _, placed := f.pairs[id]; !had || placed {
-			f.doubted[id], changed = mono, true
+			f.movedPairs[id], changed = mono, true
 			delete(f.pairs, id)
 		}
 	}
 	for clock, v := range count {
-		if _, had := f.struck[clock]; had || 2*max(v.ahead, v.behind) <= v.edges {
+		if _, had := f.movedClocks[clock]; had || 2*max(v.ahead, v.behind) <= v.edges {
 			continue
 		}
 		peers := map[string]bool{}
 		for i := range all {
-			if w := &all[i]; w.Moved && w.ID.Local() == clock && w.By > 0 == (v.ahead > v.behind) {
-				peers[w.ID.Peer()] = true
+			if w := &all[i]; w.Moved && w.ID.LocalClock() == clock && w.By > 0 == (v.ahead > v.behind) {
+				peers[w.ID.PeerClock()] = true
 			}
 		}
 		if len(peers) < 2 {
 			continue
 		}
-		f.struck[clock], changed = mono, true
+		f.movedClocks[clock], changed = mono, true
 		for id := range f.pairs {
-			if id.Local() == clock {
+			if id.LocalClock() == clock {
 				doubt(id)
 			}
 		}
@@ -189,16 +189,16 @@ func (f *Follower) Witnessed(all []Witness, mono time.Duration) (changed bool) {
 	return changed
 }
 
-// Spoilt reports whether the window of a pair that ends now began before one of
+// WindowSpoilt reports whether the window of a pair that ends now began before one of
 // its clocks was seen to move.
-func (f *Follower) Spoilt(id PairID, mono time.Duration) bool {
-	at, doubted := f.doubted[id]
+func (f *Follower) WindowSpoilt(id PairID, mono time.Duration) bool {
+	at, doubted := f.movedPairs[id]
 	return doubted && mono-at < Window
 }
 
-// placed is the map of a clock that places anything; nil: there is none.
-func (f *Follower) placed(clock string) *followed {
-	if _, struck := f.struck[clock]; struck {
+// usableMap is the map of a clock that places anything; nil: there is none.
+func (f *Follower) usableMap(clock string) *followedMap {
+	if _, struck := f.movedClocks[clock]; struck {
 		return nil
 	}
 	m := f.maps[clock]
@@ -208,64 +208,66 @@ func (f *Follower) placed(clock string) *followed {
 	return m
 }
 
-// Mapped relates two clocks by their maps at a time of the local one; sigma is
+// RelateByMaps relates two clocks by their maps at a time of the local one; sigma is
 // the standard deviation, ns, without the allowance. ok is false where they have
 // none.
-func (f *Follower) Mapped(local, peer string, now int64) (r Relation, sigma float64, ok bool) {
-	a, b := f.placed(local), f.placed(peer)
+func (f *Follower) RelateByMaps(local, peer string, now int64) (r Relation, sigma float64, ok bool) {
+	a, b := f.usableMap(local), f.usableMap(peer)
 	if a == nil || b == nil || a.Component != b.Component {
 		return r, 0, false
 	}
 	// The peer's clock shows there what its map takes to the same frame time.
-	ahead := a.At(now) - b.Ref - b.Offset
+	ahead := a.FrameTime(now) - b.Ref - b.Offset
 	there := b.Ref + ahead - int64(math.Round(b.Rate/(1+b.Rate)*float64(ahead)))
 	r = Relation{Ref: now, Offset: there - now, Rate: (1+a.Rate)/(1+b.Rate) - 1}
-	sa, sb := a.grown(now), b.grown(there)
-	bound := a.statistical(now) + b.statistical(there)
+	sa, sb := a.grownSigma(now), b.grownSigma(there)
+	bound := a.statisticalBound(now) + b.statisticalBound(there)
 	r.Bound = int64(math.Ceil(bound)) + a.Allowance + b.Allowance
 	return r, math.Hypot(sa, sb), true
 }
 
-func (m *followed) grown(now int64) float64 {
-	return Grown(m.Sigma, m.RateSigma, time.Duration(now-m.Ref))
+func (m *followedMap) grownSigma(now int64) float64 {
+	return GrownSigma(m.Sigma, m.RateSigma, time.Duration(now-m.Ref))
 }
 
-func (m *followed) statistical(now int64) float64 {
+func (m *followedMap) statisticalBound(now int64) float64 {
 	return StatisticalBound(m.Sigma, m.RateSigma, time.Duration(now-m.Ref))
 }
 
-// fresh reports whether the coordinator was heard just now.
-func (f *Follower) fresh(mono time.Duration) bool { return f.heard && mono-f.at < Fresh }
-
-// Hint is what the maps say about a pair, where they are fresh: rule 1.
-func (f *Follower) Hint(id PairID, now int64, mono time.Duration) (r Relation, sigma float64, ok bool) {
-	if _, doubted := f.doubted[id]; doubted || !f.fresh(mono) {
-		return r, 0, false
-	}
-	return f.Mapped(id.Local(), id.Peer(), now)
+// mapsFresh reports whether the coordinator was heard just now.
+func (f *Follower) mapsFresh(mono time.Duration) bool {
+	return f.hasUpdate && mono-f.updatedAt < FreshFor
 }
 
-// Relation is how an edge's samples are placed from now on.
-func (f *Follower) Relation(id PairID, now int64, mono time.Duration) (Relation, bool) {
-	r, _, mapped := f.Mapped(id.Local(), id.Peer(), now)
-	if _, doubted := f.doubted[id]; doubted {
+// MapHint is what the maps say about a pair, where they are fresh: rule 1.
+func (f *Follower) MapHint(id PairID, now int64, mono time.Duration) (r Relation, sigma float64, ok bool) {
+	if _, doubted := f.movedPairs[id]; doubted || !f.mapsFresh(mono) {
+		return r, 0, false
+	}
+	return f.RelateByMaps(id.LocalClock(), id.PeerClock(), now)
+}
+
+// RelationFor is how an edge's samples are placed from now on.
+func (f *Follower) RelationFor(id PairID, now int64, mono time.Duration) (Relation, bool) {
+	r, _, mapped := f.RelateByMaps(id.LocalClock(), id.PeerClock(), now)
+	if _, doubted := f.movedPairs[id]; doubted {
 		mapped = false
 	}
-	if mapped && f.fresh(mono) {
+	if mapped && f.mapsFresh(mono) {
 		return r, true
 	}
 	p, paired := f.pairs[id]
-	if !paired || mono-p.at > stalePair {
+	if !paired || mono-p.closedAt > stalePair {
 		return r, mapped && r.Bound < LostBound
 	}
 	age := time.Duration(now - p.Ref)
 	own := Relation{Ref: now, Offset: p.Offset + int64(math.Round(p.Rate*float64(age))), Rate: p.Rate}
 	allowance := f.allowance
-	if a, b := f.maps[id.Local()], f.maps[id.Peer()]; a != nil && b != nil {
+	if a, b := f.maps[id.LocalClock()], f.maps[id.PeerClock()]; a != nil && b != nil {
 		allowance = a.Allowance + b.Allowance
 	}
-	grown := Grown(math.Hypot(math.Hypot(p.Sigma, p.Wander), p.Inherited), math.Hypot(p.RateSigma, p.RateWander), age)
-	own.Bound = int64(math.Ceil(BoundSigmas*grown+warmth(mono-p.measured))) + allowance
+	grown := GrownSigma(math.Hypot(math.Hypot(p.Sigma, p.Wander), p.Inherited), math.Hypot(p.RateSigma, p.RateWander), age)
+	own.Bound = int64(math.Ceil(BoundSigmas*grown+thermalOffset(mono-p.measuredAt))) + allowance
 	limit := int64(LockBound)
 	if p.related {
 		limit = LostBound
@@ -297,24 +299,24 @@ type Status struct {
 	Peers   uint32
 }
 
-// Status of a clock at a time of its own.
-func (f *Follower) Status(clock string, now int64, mono time.Duration) Status {
+// StatusOf of a clock at a time of its own.
+func (f *Follower) StatusOf(clock string, now int64, mono time.Duration) Status {
 	m := f.maps[clock]
 	s := Status{State: Converging, Relative: f.relative, Frame: f.frame}
 	if m == nil {
 		return s
 	}
 	s.State, s.Counted, s.Steps, s.Drifts, s.Peers, s.Allowance = m.State, true, m.Steps, m.Drifts, m.Peers, m.Allowance
-	if _, struck := f.struck[clock]; struck {
+	if _, struck := f.movedClocks[clock]; struck {
 		s.State = Converging
 		return s
 	}
-	if !m.had && m.State != Locked {
+	if !m.wasLocked && m.State != Locked {
 		return s
 	}
-	s.Known, s.Offset, s.Drift = true, now-m.At(now), -m.Rate/(1+m.Rate)
-	s.Bound = int64(math.Ceil(m.statistical(now)))
-	if s.State == Locked && !f.fresh(mono) {
+	s.Known, s.Offset, s.Drift = true, now-m.FrameTime(now), -m.Rate/(1+m.Rate)
+	s.Bound = int64(math.Ceil(m.statisticalBound(now)))
+	if s.State == Locked && !f.mapsFresh(mono) {
 		s.State = Holdover
 	}
 	if s.State == Holdover && s.Bound > LostBound {

@@ -23,15 +23,15 @@ func said(ref int64, sigma float64) Estimate {
 
 func TestFollowerRule1FreshMapsRelate(t *testing.T) {
 	f := NewFollower()
-	f.Updated(twoClocks(Locked), 0)
-	f.Estimated(edge12, said(1e18, 1), 0)
+	f.ApplyUpdate(twoClocks(Locked), 0)
+	f.AddEstimate(edge12, said(1e18, 1), 0)
 	for _, after := range []int64{0, 1e9, 2e9} {
 		now := int64(1e18) + after
-		r, ok := f.Relation(edge12, now, time.Duration(after))
+		r, ok := f.RelationFor(edge12, now, time.Duration(after))
 		// 30 ppm slow against h2: what h2 shows when h1 shows now.
 		want := int64(5e9) + int64(math.Round(float64(after)*30e-6/(1-30e-6)))
-		if !ok || r.At(now)-want > 1 || want-r.At(now) > 1 {
-			t.Errorf("after %d ns: h2 is %d ns ahead (%v), want %d", after, r.At(now), ok, want)
+		if !ok || r.OffsetAt(now)-want > 1 || want-r.OffsetAt(now) > 1 {
+			t.Errorf("after %d ns: h2 is %d ns ahead (%v), want %d", after, r.OffsetAt(now), ok, want)
 		}
 		if math.Abs(r.Rate-30e-6/(1-30e-6)) > 1e-12 {
 			t.Errorf("rate %g, want that of the maps, %g", r.Rate, 30e-6/(1-30e-6))
@@ -42,25 +42,25 @@ func TestFollowerRule1FreshMapsRelate(t *testing.T) {
 	}
 	anew := twoClocks(Converging)
 	anew.Frame++
-	f.Updated(anew, 0)
-	if r, ok := f.Relation(edge12, 1e18, 0); !ok || r.At(1e18) != 5e9 {
+	f.ApplyUpdate(anew, 0)
+	if r, ok := f.RelationFor(edge12, 1e18, 0); !ok || r.OffsetAt(1e18) != 5e9 {
 		t.Errorf("a coordinator that began anew: %+v %v, want the maps held", r, ok)
 	}
 }
 
 func TestFollowerRule2AgedMapsGiveWayToThePair(t *testing.T) {
 	f := NewFollower()
-	f.Updated(twoClocks(Locked), 0)
+	f.ApplyUpdate(twoClocks(Locked), 0)
 	now := int64(1e18) + 60e9
-	f.Estimated(edge12, said(now, 100), time.Minute)
-	r, ok := f.Relation(edge12, now, time.Minute)
-	if want := 5e9 + 300 + 1800e3; !ok || math.Abs(float64(r.At(now))-want) > 2 {
-		t.Errorf("after a minute the edge is placed by %d (%v), want the pair's %v", r.At(now), ok, want)
+	f.AddEstimate(edge12, said(now, 100), time.Minute)
+	r, ok := f.RelationFor(edge12, now, time.Minute)
+	if want := 5e9 + 300 + 1800e3; !ok || math.Abs(float64(r.OffsetAt(now))-want) > 2 {
+		t.Errorf("after a minute the edge is placed by %d (%v), want the pair's %v", r.OffsetAt(now), ok, want)
 	}
 	// A pair that knows less than what is left of the maps does not decide.
-	f.Estimated(edge12, said(now, 1e5), time.Minute)
-	if r, _ = f.Relation(edge12, now, time.Minute); math.Abs(float64(r.At(now))-(5e9+1800e3)) > 100 {
-		t.Errorf("placed by %d, want the maps", r.At(now))
+	f.AddEstimate(edge12, said(now, 1e5), time.Minute)
+	if r, _ = f.RelationFor(edge12, now, time.Minute); math.Abs(float64(r.OffsetAt(now))-(5e9+1800e3)) > 100 {
+		t.Errorf("placed by %d, want the maps", r.OffsetAt(now))
 	}
 }
 
@@ -73,9 +73,9 @@ func TestFollowerRule2PredictionsAge(t *testing.T) {
 			e.Quality = Held
 		}
 		mono := time.Duration(s) * time.Second
-		f.Estimated(edge12, e, mono)
-		r, ok := f.Relation(edge12, e.Ref, mono)
-		if least := int64(s * 1000); !ok || mono > Fresh && r.Bound < least || r.Bound > 1100*int64(s)+200 {
+		f.AddEstimate(edge12, e, mono)
+		r, ok := f.RelationFor(edge12, e.Ref, mono)
+		if least := int64(s * 1000); !ok || mono > FreshFor && r.Bound < least || r.Bound > 1100*int64(s)+200 {
 			t.Errorf("%v after it was measured: bound %d (%v), want %d for 1 ppm, and little more", mono, r.Bound, ok, least)
 		}
 	}
@@ -83,22 +83,22 @@ func TestFollowerRule2PredictionsAge(t *testing.T) {
 
 func TestFollowerRule3SilenceIsHoldoverThenLost(t *testing.T) {
 	f := NewFollower()
-	if s := f.Status("h1", 1e18, 0); s.State != Converging || s.Known {
+	if s := f.StatusOf("h1", 1e18, 0); s.State != Converging || s.Known {
 		t.Errorf("before the first word: %+v", s)
 	}
-	f.Updated(twoClocks(Locked), 0)
+	f.ApplyUpdate(twoClocks(Locked), 0)
 	var before int64
 	for _, c := range []struct {
 		after time.Duration
 		want  State
 	}{{0, Locked}, {2 * time.Second, Locked}, {4 * time.Second, Holdover}, {10 * time.Minute, Holdover}, {2 * time.Hour, Lost}} {
-		s := f.Status("h1", 1e18+int64(c.after), c.after)
+		s := f.StatusOf("h1", 1e18+int64(c.after), c.after)
 		if s.State != c.want || s.Bound < before {
 			t.Errorf("after %v: %v, bound %d (before: %d), want %v and a bound that grows", c.after, s.State, s.Bound, before, c.want)
 		}
 		before = s.Bound
 	}
-	if s := f.Status("h2", 1e18+5e9, 0); s.Offset != 5e9 || math.Abs(s.Drift-30e-6/(1-30e-6)) > 1e-12 {
+	if s := f.StatusOf("h2", 1e18+5e9, 0); s.Offset != 5e9 || math.Abs(s.Drift-30e-6/(1-30e-6)) > 1e-12 {
 		t.Errorf("h2 against the frame: %+v, want 5 s ahead and 30 ppm fast", s)
 	}
 }
@@ -114,8 +114,8 @@ func TestFollowerRule3PairsRelateUntilLostBound(t *testing.T) {
 		mono := time.Duration(i) * time.Second
 		e := said(int64(1e18)+int64(mono), 10)
 		e.Sigma = c.sigma
-		f.Estimated(edge12, e, mono)
-		r, ok := f.Relation(edge12, e.Ref, mono)
+		f.AddEstimate(edge12, e, mono)
+		r, ok := f.RelationFor(edge12, e.Ref, mono)
 		if ok != c.want || math.Abs(float64(r.Bound)-BoundSigmas*c.sigma) > 1e5 {
 			t.Errorf("%d: deviation %v: bound %d, related: %v, want %v", i, c.sigma, r.Bound, ok, c.want)
 		}
@@ -124,39 +124,39 @@ func TestFollowerRule3PairsRelateUntilLostBound(t *testing.T) {
 
 func TestFollowerRule4AnotherFrameSharesNothing(t *testing.T) {
 	f := NewFollower()
-	f.Updated(twoClocks(Locked), 0)
+	f.ApplyUpdate(twoClocks(Locked), 0)
 	u := twoClocks(Locked)
 	u.Frame, u.Maps = 8, u.Maps[:1]
-	f.Updated(u, time.Second)
-	if _, ok := f.Relation(edge12, 1e18, time.Second); ok {
+	f.ApplyUpdate(u, time.Second)
+	if _, ok := f.RelationFor(edge12, 1e18, time.Second); ok {
 		t.Error("a clock of an old frame is related to one of the new")
 	}
 	u = twoClocks(Locked)
 	u.Frame, u.Maps[1].Component = 8, 2
-	f.Updated(u, time.Second)
-	if _, ok := f.Relation(edge12, 1e18, time.Second); ok {
+	f.ApplyUpdate(u, time.Second)
+	if _, ok := f.RelationFor(edge12, 1e18, time.Second); ok {
 		t.Error("clocks of two components are related")
 	}
 }
 
 func TestFollowerRule5NothingKnownIsNoRelation(t *testing.T) {
 	f := NewFollower()
-	if _, ok := f.Relation(edge12, 1e18, 0); ok {
+	if _, ok := f.RelationFor(edge12, 1e18, 0); ok {
 		t.Error("related by nothing")
 	}
-	f.Estimated(edge12, said(1e18, 100), 0)
-	if _, ok := f.Relation(edge12, 1e18, 0); !ok {
+	f.AddEstimate(edge12, said(1e18, 100), 0)
+	if _, ok := f.RelationFor(edge12, 1e18, 0); !ok {
 		t.Error("a pair alone must do")
 	}
-	if _, ok := f.Relation(edge12, 1e18+31e9, 31*time.Second); ok {
+	if _, ok := f.RelationFor(edge12, 1e18+31e9, 31*time.Second); ok {
 		t.Error("a pair that said nothing for half a minute still places samples")
 	}
-	f.Estimated(edge12, Estimate{}, 0)
-	if _, ok := f.Relation(edge12, 1e18, 0); ok {
+	f.AddEstimate(edge12, Estimate{}, 0)
+	if _, ok := f.RelationFor(edge12, 1e18, 0); ok {
 		t.Error("a pair that knows nothing any more still places samples")
 	}
-	f.Updated(twoClocks(Lost), 0)
-	if _, ok := f.Relation(edge12, 1e18, 0); ok {
+	f.ApplyUpdate(twoClocks(Lost), 0)
+	if _, ok := f.RelationFor(edge12, 1e18, 0); ok {
 		t.Error("lost clocks are related")
 	}
 }
@@ -186,24 +186,24 @@ func TestFollowerRule6WhoseClockMoved(t *testing.T) {
 		{append(moved(1e6), Witness{ID: PairID{Src: "h1/eth1", Dst: "h2/eth1", Flow: 1}, By: 1e6, Moved: true}), false, true, true},
 	} {
 		f := NewFollower()
-		f.Updated(twoClocks(Locked), 0)
-		f.Estimated(edge12, said(1e18, 20), 0)
-		if got := f.Witnessed(c.saw, 1); got != c.some {
+		f.ApplyUpdate(twoClocks(Locked), 0)
+		f.AddEstimate(edge12, said(1e18, 20), 0)
+		if got := f.ApplyWitnesses(c.saw, 1); got != c.some {
 			t.Errorf("%+v: changed %v", c.saw, got)
 		}
-		s := f.Status("h1", 1e18, 1)
+		s := f.StatusOf("h1", 1e18, 1)
 		if own := s.State == Converging && !s.Known; own != c.own {
 			t.Errorf("%+v: h1 is %+v, want moved %v", c.saw, s, c.own)
 		}
-		if s := f.Status("h2", 1e18+5e9, 1); s.State != Locked {
+		if s := f.StatusOf("h2", 1e18+5e9, 1); s.State != Locked {
 			t.Errorf("%+v: h2 is %v: what others are is not known here", c.saw, s.State)
 		}
-		_, placed := f.Relation(edge12, 1e18, 1)
-		_, _, hinted := f.Hint(edge12, 1e18, 1)
+		_, placed := f.RelationFor(edge12, 1e18, 1)
+		_, _, hinted := f.MapHint(edge12, 1e18, 1)
 		if placed == c.h2 || hinted == c.h2 {
 			t.Errorf("%+v: placed %v, hinted %v", c.saw, placed, hinted)
 		}
-		if f.Witnessed(c.saw, 2) {
+		if f.ApplyWitnesses(c.saw, 2) {
 			t.Errorf("%+v: twice the same changes something", c.saw)
 		}
 	}
@@ -213,43 +213,43 @@ func TestFollowerRule6UntilLaterWindows(t *testing.T) {
 	second := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 	at := func(s float64) int64 { return 1e18 + int64(s*1e9) }
 	f := NewFollower()
-	f.Updated(twoClocks(Locked), 0)
-	f.Estimated(edge12, said(1e18, 20), 0)
-	f.Witnessed(moved(1e6, 1e6), second(0.5))
-	f.Estimated(edge12, said(at(1), 20), second(1))
-	if _, ok := f.Relation(edge12, at(1), second(1)); ok || !f.Spoilt(edge12, second(1)) {
+	f.ApplyUpdate(twoClocks(Locked), 0)
+	f.AddEstimate(edge12, said(1e18, 20), 0)
+	f.ApplyWitnesses(moved(1e6, 1e6), second(0.5))
+	f.AddEstimate(edge12, said(at(1), 20), second(1))
+	if _, ok := f.RelationFor(edge12, at(1), second(1)); ok || !f.WindowSpoilt(edge12, second(1)) {
 		t.Error("placed by a window in which the clock moved")
 	}
-	f.Updated(twoClocks(Locked), second(2.6))
-	if s := f.Status("h1", at(2.6), second(2.6)); s.State != Converging {
+	f.ApplyUpdate(twoClocks(Locked), second(2.6))
+	if s := f.StatusOf("h1", at(2.6), second(2.6)); s.State != Converging {
 		t.Errorf("%v by an update that may be of an earlier window", s.State)
 	}
 	// The pair knows earlier, and is believed also without a coordinator.
-	f.Estimated(edge12, said(at(2), 20), second(2))
-	if r, ok := f.Relation(edge12, at(2), second(2)); !ok || r.At(at(2)) != said(at(2), 20).Offset || f.Spoilt(edge12, second(2)) {
+	f.AddEstimate(edge12, said(at(2), 20), second(2))
+	if r, ok := f.RelationFor(edge12, at(2), second(2)); !ok || r.OffsetAt(at(2)) != said(at(2), 20).Offset || f.WindowSpoilt(edge12, second(2)) {
 		t.Errorf("%+v %v, want the pair's own estimate", r, ok)
 	}
 	// It moved again.
-	if !f.Witnessed(moved(1e6, 0), second(2.3)) {
+	if !f.ApplyWitnesses(moved(1e6, 0), second(2.3)) {
 		t.Error("a second move is not heard")
 	}
-	if _, ok := f.Relation(edge12, at(2.3), second(2.3)); ok {
+	if _, ok := f.RelationFor(edge12, at(2.3), second(2.3)); ok {
 		t.Error("placed after a second move")
 	}
-	f.Updated(twoClocks(Locked), second(2.8))
-	if s := f.Status("h1", at(2.8), second(2.8)); s.State != Locked || !s.Known {
+	f.ApplyUpdate(twoClocks(Locked), second(2.8))
+	if s := f.StatusOf("h1", at(2.8), second(2.8)); s.State != Locked || !s.Known {
 		t.Errorf("%+v by an update of later windows", s)
 	}
-	if _, ok := f.Relation(edge12, at(2.8), second(2.8)); ok {
+	if _, ok := f.RelationFor(edge12, at(2.8), second(2.8)); ok {
 		t.Error("placed by an update from before the second move")
 	}
-	f.Updated(twoClocks(Locked), second(4.6))
-	if _, ok := f.Relation(edge12, at(4.6), second(4.6)); !ok {
+	f.ApplyUpdate(twoClocks(Locked), second(4.6))
+	if _, ok := f.RelationFor(edge12, at(4.6), second(4.6)); !ok {
 		t.Error("not placed by an update of later windows")
 	}
-	f.Witnessed(moved(1e6), second(5))
-	f.Forget(func(PairID) bool { return false })
-	if len(f.doubted) != 0 {
+	f.ApplyWitnesses(moved(1e6), second(5))
+	f.ForgetPairs(func(PairID) bool { return false })
+	if len(f.movedPairs) != 0 {
 		t.Error("pairs that are probed no more are remembered")
 	}
 }

@@ -59,19 +59,19 @@ import (
 type Frame struct {
 	opts FrameOptions
 
-	clocks   []frameClock
-	byName   map[string]int32
-	free     []int32 // places in clocks
-	order    []int32 // places by name
-	reorder  bool
-	nodes    map[string]*frameNode
-	sorted   []*frameNode // by name
-	resort   bool
-	id       uint64
-	numbers  uint32 // of components, so far
-	absolute uint32 // component that has the reference's time
-	cycles   uint64
-	cycle    cycle
+	clocks        []frameClock
+	byName        map[string]int32
+	free          []int32 // places in clocks
+	order         []int32 // places by name
+	reorder       bool
+	nodes         map[string]*frameNode
+	sorted        []*frameNode // by name
+	resort        bool
+	id            uint64
+	lastComponent uint32 // of components, so far
+	absolute      uint32 // component that has the reference's time
+	cycles        uint64
+	cycle         cycle
 }
 
 // FrameOptions are a frame's settings.
@@ -109,24 +109,24 @@ type frameClock struct {
 	name  string
 	known bool // line predicts it
 	line
-	sigma, rateSigma float64
-	solvedSigma      float64 // of the solution, without what lags
-	moved            float64 // ns: by how much it was off its prediction
-	state            State
-	component        uint32
-	steps, drifts    uint32
-	peers            uint32
-	allowance        int64
-	had              bool          // it was locked, and not lost since
-	missed           bool          // most of its estimates are no more
-	agreed           int           // cycles in a row with its prediction
-	solved, heard    time.Duration // its line; its last estimate
-	measured         time.Duration // its last estimate that was not predicted
-	usual            float64       // rate, slowly following
-	settling         int           // cycles in which usual follows at once
-	sure             anchor
-	unsure           int // cycles in a row that were not
-	offsets, rates   sketch
+	sigma, rateSigma      float64
+	solvedSigma           float64 // of the solution, without what lags
+	lastMiss              float64 // ns: by how much it was off its prediction
+	state                 State
+	component             uint32
+	steps, drifts         uint32
+	peers                 uint32
+	allowance             int64
+	wasLocked             bool          // it was locked, and not lost since
+	missed                bool          // most of its estimates are no more
+	agreedCycles          int           // cycles in a row with its prediction
+	solvedAt, estimatedAt time.Duration // its line; its last estimate
+	measuredAt            time.Duration // its last estimate that was not predicted
+	usualRate             float64       // rate, slowly following
+	settlingCycles        int           // cycles in which usual follows at once
+	certainAnchor         anchor
+	uncertainCycles       int // cycles in a row that were not
+	offsets, rates        sketch
 }
 
 // anchor is the last line of a clock that was certain. A step is what it is off
@@ -135,7 +135,7 @@ type anchor struct {
 	line
 	sigma, rateSigma float64
 	component        uint32        // 0: there is none
-	solved           time.Duration // its cycle
+	solvedAt         time.Duration // its cycle
 }
 
 // line takes a clock's times into the frame: t + off + frac + rate (t - ref).
@@ -145,24 +145,24 @@ type line struct {
 	rate     float64
 }
 
-// at is the frame's time, as t plus off plus a fraction.
-func (l *line) at(t int64) (whole int64, frac float64) {
+// timeAt is the frame's time, as t plus off plus a fraction.
+func (l *line) timeAt(t int64) (whole int64, frac float64) {
 	return t + l.off, l.frac + l.rate*float64(t-l.ref)
 }
 
-// normal brings the fraction's whole nanoseconds into off.
-func (l *line) normal() {
+// normalize brings the fraction's whole nanoseconds into off.
+func (l *line) normalize() {
 	if n := int64(l.frac); n != 0 {
 		l.off += n
 		l.frac -= float64(n)
 	}
 }
 
-// move is the same line from another moment.
-func (l *line) move(t int64) {
-	_, l.frac = l.at(t)
+// moveRef is the same line from another moment.
+func (l *line) moveRef(t int64) {
+	_, l.frac = l.timeAt(t)
 	l.ref = t
-	l.normal()
+	l.normalize()
 }
 
 // frameNode holds the latest estimates of a node's edges.
@@ -175,8 +175,8 @@ type frameNode struct {
 type frameEdge struct {
 	id           PairID // of a join: the clocks, and flow -1
 	local, peer  int32  // places in clocks
-	taken        time.Duration
-	measured     time.Duration // when it was last taken and not predicted
+	reportedAt   time.Duration
+	measuredAt   time.Duration // when it was last taken and not predicted
 	ref, offset  int64
 	rate         float64
 	variance     float64 // of offset
@@ -185,7 +185,7 @@ type frameEdge struct {
 	rateWander   float64
 	allowance    int64
 	predicted    bool // the last window told nothing
-	out          bool // left out
+	rejected     bool // left out
 	absent       bool // the last report does not have it
 	missed       int  // reports in a row without it, when they had most others
 	readings     []reading
@@ -198,19 +198,19 @@ func NewFrame(opts FrameOptions) *Frame {
 	return &Frame{opts: opts, id: opts.ID, byName: map[string]int32{}, nodes: map[string]*frameNode{}}
 }
 
-// Take keeps what a node reports, until its next report, at the monotonic time
+// AddReport keeps what a node reports, until its next report, at the monotonic time
 // at which it came.
-func (f *Frame) Take(r *Report, mono time.Duration) {
+func (f *Frame) AddReport(r *Report, mono time.Duration) {
 	n := f.nodes[r.Node]
 	if n == nil {
 		n = &frameNode{name: r.Node}
 		f.nodes[r.Node] = n
 		f.sorted, f.resort = append(f.sorted, n), true
 	}
-	find := n.finder()
+	find := n.edgeFinder()
 	for i := range r.Pairs {
 		p := &r.Pairs[i]
-		if p.Quality == None || p.ID.Local() == p.ID.Peer() {
+		if p.Quality == None || p.ID.LocalClock() == p.ID.PeerClock() {
 			continue
 		}
 		e := find(p.ID)
@@ -218,12 +218,12 @@ func (f *Frame) Take(r *Report, mono time.Duration) {
 			return
 		}
 		if e.id != p.ID {
-			f.begin(e, p.ID, p.ID.Local(), p.ID.Peer())
+			f.startEdge(e, p.ID, p.ID.LocalClock(), p.ID.PeerClock())
 		}
-		e.taken, e.ref, e.offset, e.rate, e.predicted = mono, p.Ref, p.Offset, p.Rate, p.Quality == Held
+		e.reportedAt, e.ref, e.offset, e.rate, e.predicted = mono, p.Ref, p.Offset, p.Rate, p.Quality == Held
 		e.absent, e.missed = false, 0
-		if !e.predicted || e.measured == 0 {
-			e.measured = mono
+		if !e.predicted || e.measuredAt == 0 {
+			e.measuredAt = mono
 		}
 		e.wander, e.rateWander = p.Wander*p.Wander/2, p.RateWander*p.RateWander/2
 		e.variance = p.Sigma*p.Sigma + p.Wander*p.Wander + p.Inherited*p.Inherited + roundingVariance
@@ -236,20 +236,20 @@ func (f *Frame) Take(r *Report, mono time.Duration) {
 			return
 		}
 		if e.id != id {
-			f.begin(e, id, j.A, j.B)
+			f.startEdge(e, id, j.A, j.B)
 		}
-		e.taken, e.ref, e.offset = mono, j.Ref, j.Offset
-		e.read(j)
+		e.reportedAt, e.ref, e.offset = mono, j.Ref, j.Offset
+		e.addReading(j)
 	}
-	n.compare(mono)
+	n.markMissing(mono)
 }
 
-// compare finds the pairs of a node that the report of a moment does not have any
+// markMissing finds the pairs of a node that the report of a moment does not have any
 // more. If they are few the node itself is well, and misses their far clocks.
-func (n *frameNode) compare(mono time.Duration) {
+func (n *frameNode) markMissing(mono time.Duration) {
 	gone := 0
 	for i := range n.edges {
-		if e := &n.edges[i]; e.id.Flow >= 0 && e.taken != mono {
+		if e := &n.edges[i]; e.id.Flow >= 0 && e.reportedAt != mono {
 			gone++
 		}
 	}
@@ -258,7 +258,7 @@ func (n *frameNode) compare(mono time.Duration) {
 	}
 	for i := range n.edges {
 		e := &n.edges[i]
-		if e.id.Flow < 0 || e.taken == mono {
+		if e.id.Flow < 0 || e.reportedAt == mono {
 			continue
 		}
 		if e.missed > 0 || !e.absent && 2*gone <= len(n.edges) {
@@ -268,17 +268,17 @@ func (n *frameNode) compare(mono time.Duration) {
 	}
 }
 
-func (f *Frame) begin(e *frameEdge, id PairID, local, peer string) {
+func (f *Frame) startEdge(e *frameEdge, id PairID, local, peer string) {
 	id.Src, id.Dst = strings.Clone(id.Src), strings.Clone(id.Dst) // a report's strings keep all of it
-	*e = frameEdge{id: id, local: f.place(local), peer: f.place(peer)}
+	*e = frameEdge{id: id, local: f.clockIndex(local), peer: f.clockIndex(peer)}
 	if f.opts.Allowance != nil && id.Flow >= 0 {
 		e.allowance = int64(f.opts.Allowance(id))
 	}
 }
 
-// finder looks up a node's edges; those that come in the order of the last
+// edgeFinder looks up a node's edges; those that come in the order of the last
 // report are found at once. Beyond maxNodeEdges there are none.
-func (n *frameNode) finder() func(PairID) *frameEdge {
+func (n *frameNode) edgeFinder() func(PairID) *frameEdge {
 	next := 0
 	var index map[PairID]int
 	return func(id PairID) *frameEdge {
@@ -307,8 +307,8 @@ func (n *frameNode) finder() func(PairID) *frameEdge {
 	}
 }
 
-// place of a clock, a new one if it has none.
-func (f *Frame) place(name string) int32 {
+// clockIndex of a clock, a new one if it has none.
+func (f *Frame) clockIndex(name string) int32 {
 	if i, ok := f.byName[name]; ok {
 		return i
 	}
@@ -326,10 +326,10 @@ func (f *Frame) place(name string) int32 {
 	return i
 }
 
-// read takes a reading of a join: its error is evenly spread over the width, and
+// addReading takes a reading of a join: its error is evenly spread over the width, and
 // its rate is that since the oldest reading. One that the others do not lead to
 // begins anew.
-func (e *frameEdge) read(j Join) {
+func (e *frameEdge) addReading(j Join) {
 	const twelfth = 1.0 / 12
 	width := float64(j.Width) * float64(j.Width) * twelfth
 	e.variance = width + roundingVariance
@@ -378,9 +378,9 @@ type Summary struct {
 // mostOutliers are named in a summary.
 const mostOutliers = 50
 
-// Map is what a clock's times are in the frame. There is none before the clock's
+// MapOf is what a clock's times are in the frame. There is none before the clock's
 // first estimate, and none long after its last.
-func (f *Frame) Map(clock string) (Map, bool) {
+func (f *Frame) MapOf(clock string) (Map, bool) {
 	i, ok := f.byName[clock]
 	if !ok || f.clocks[i].component == 0 {
 		return Map{}, false
@@ -390,7 +390,7 @@ func (f *Frame) Map(clock string) (Map, bool) {
 
 func (c *frameClock) asMap() Map {
 	l := c.line
-	l.normal()
+	l.normalize()
 	if l.frac > 0.5 {
 		l.off++
 	} else if l.frac < -0.5 {
@@ -400,20 +400,20 @@ func (c *frameClock) asMap() Map {
 		Component: c.component, Steps: c.steps, Drifts: c.drifts, Peers: c.peers}
 }
 
-// Solved is the monotonic time of the cycle that a clock's map is of. Since then
+// SolvedAt is the monotonic time of the cycle that a clock's map is of. Since then
 // it is a prediction.
-func (f *Frame) Solved(clock string) (mono time.Duration, ok bool) {
+func (f *Frame) SolvedAt(clock string) (mono time.Duration, ok bool) {
 	i, ok := f.byName[clock]
 	if !ok || f.clocks[i].component == 0 {
 		return 0, false
 	}
-	return f.clocks[i].solved, true
+	return f.clocks[i].solvedAt, true
 }
 
-// Clocks are all maps, by name.
-func (f *Frame) Clocks() iter.Seq[ClockMap] {
+// AllMaps are all maps, by name.
+func (f *Frame) AllMaps() iter.Seq[ClockMap] {
 	return func(yield func(ClockMap) bool) {
-		f.sort()
+		f.sortNames()
 		for _, i := range f.order {
 			if c := &f.clocks[i]; c.component != 0 && !yield(ClockMap{c.name, c.asMap()}) {
 				return
@@ -422,11 +422,11 @@ func (f *Frame) Clocks() iter.Seq[ClockMap] {
 	}
 }
 
-// Update is what is known of the given clocks.
-func (f *Frame) Update(clocks []string) *Update {
-	u := &Update{Frame: f.id, Relative: !f.led()}
+// UpdateFor is what is known of the given clocks.
+func (f *Frame) UpdateFor(clocks []string) *Update {
+	u := &Update{Frame: f.id, Relative: !f.referenceLocked()}
 	for _, name := range clocks {
-		if m, ok := f.Map(name); ok {
+		if m, ok := f.MapOf(name); ok {
 			u.Maps = append(u.Maps, ClockMap{name, m})
 			u.Relative = u.Relative || m.Component != f.absolute
 		}
@@ -434,10 +434,10 @@ func (f *Frame) Update(clocks []string) *Update {
 	return u
 }
 
-// led reports whether the reference was measured in the last cycle. Without it
+// referenceLocked reports whether the reference was measured in the last cycle. Without it
 // the frame goes on as most of the other clocks predict: what they are steered by
 // must not be themselves.
-func (f *Frame) led() bool {
+func (f *Frame) referenceLocked() bool {
 	i, ok := f.byName[f.opts.Reference]
 	return ok && f.absolute != 0 && f.clocks[i].component == f.absolute && f.clocks[i].state == Locked
 }
@@ -446,8 +446,8 @@ func (f *Frame) led() bool {
 // that none of its clocks had been told before.
 func (f *Frame) ID() uint64 { return f.id }
 
-// sort brings clocks and nodes into the order of their names.
-func (f *Frame) sort() {
+// sortNames brings clocks and nodes into the order of their names.
+func (f *Frame) sortNames() {
 	if f.reorder {
 		f.order = f.order[:0]
 		for _, i := range f.byName {
@@ -468,7 +468,7 @@ func (f *Frame) forgetEdges(mono time.Duration) {
 	for _, n := range f.sorted {
 		old := 0
 		for i := range n.edges {
-			if mono-n.edges[i].taken > estimateKept {
+			if mono-n.edges[i].reportedAt > estimateKept {
 				old++
 			} else if old > 0 {
 				n.edges[i-old] = n.edges[i]
@@ -489,7 +489,7 @@ func (f *Frame) forgetEdges(mono time.Duration) {
 // forgetClocks lets go of clocks that nobody has told of for long.
 func (f *Frame) forgetClocks(mono time.Duration) {
 	for _, i := range f.order {
-		if c := &f.clocks[i]; !c.known && mono-c.heard > clockKept {
+		if c := &f.clocks[i]; !c.known && mono-c.estimatedAt > clockKept {
 			delete(f.byName, c.name)
 			*c = frameClock{}
 			f.free = append(f.free, i)

@@ -67,7 +67,7 @@ func (f *fleet) reports(second int) [][]byte {
 					Sigma: sigma, RateSigma: 5e-9, Delay: 5000, Samples: [2]int32{100, 100}}})
 			}
 		}
-		out[n] = r.Append(nil)
+		out[n] = r.AppendTo(nil)
 	}
 	return out
 }
@@ -94,11 +94,11 @@ func benchmarkFrame(b *testing.B, clocks, probes int) {
 			if len(concerns[r.Node]) == 0 {
 				names := map[string]bool{}
 				for i := range r.Pairs {
-					names[r.Pairs[i].ID.Local()], names[r.Pairs[i].ID.Peer()] = true, true
+					names[r.Pairs[i].ID.LocalClock()], names[r.Pairs[i].ID.PeerClock()] = true, true
 				}
 				concerns[r.Node] = slices.Sorted(maps.Keys(names))
 			}
-			frame.Take(r, time.Duration(second)*time.Second)
+			frame.AddReport(r, time.Duration(second)*time.Second)
 		}
 	}
 	second := 0
@@ -123,7 +123,7 @@ func benchmarkFrame(b *testing.B, clocks, probes int) {
 		solved := time.Now()
 		told = 0
 		for _, names := range concerns {
-			told += len(frame.Update(names).Append(nil))
+			told += len(frame.UpdateFor(names).AppendTo(nil))
 		}
 		taking, solving, telling, cycles = taking+took.Sub(began), solving+solved.Sub(took), telling+time.Since(solved), cycles+1
 	}

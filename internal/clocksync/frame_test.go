@@ -109,7 +109,7 @@ func (w *world) run(cycles int) {
 		w.now++
 		mono := time.Duration(w.now * float64(time.Second))
 		for _, r := range w.reports() {
-			w.frame.Take(r, mono)
+			w.frame.AddReport(r, mono)
 		}
 		w.last = w.frame.Solve(mono)
 	}
@@ -117,7 +117,7 @@ func (w *world) run(cycles int) {
 
 func (w *world) get(i int) Map {
 	w.t.Helper()
-	m, ok := w.frame.Map(w.names[i])
+	m, ok := w.frame.MapOf(w.names[i])
 	if !ok {
 		w.t.Fatalf("%s has no map", w.names[i])
 	}
@@ -138,7 +138,7 @@ func (w *world) errors(clocks ...int) []float64 {
 	first := int64(0)
 	for j, i := range clocks {
 		m := w.get(i)
-		v := m.At(w.read(i, w.now))
+		v := m.FrameTime(w.read(i, w.now))
 		if j == 0 {
 			first = v
 		}
@@ -269,15 +269,15 @@ func TestRule1MinimumVariance(t *testing.T) {
 		r.Pairs = append(r.Pairs, PairEstimate{PairID{Src: fmt.Sprint("n", p[0], "/e"), Dst: fmt.Sprint("n", p[1], "/e"), Flow: e}, Estimate{Quality: Fine, Ref: 0, Offset: int64(v), Sigma: sigma, RateSigma: 1e-8}})
 	}
 	for _, r := range reports {
-		f.Take(r, 0)
+		f.AddReport(r, 0)
 	}
 	f.Solve(0)
 	x, variance := closedForm(n, pairs, weights, z)
-	m0, _ := f.Map("n0")
-	base := float64(m0.At(0)) + x[0]
+	m0, _ := f.MapOf("n0")
+	base := float64(m0.FrameTime(0)) + x[0]
 	for i := range n {
-		m, _ := f.Map(fmt.Sprint("n", i))
-		if d := float64(m.At(0)) + x[i] - base; math.Abs(d) > 1.5 { // each is rounded
+		m, _ := f.MapOf(fmt.Sprint("n", i))
+		if d := float64(m.FrameTime(0)) + x[i] - base; math.Abs(d) > 1.5 { // each is rounded
 			t.Errorf("clock %d is %v ns from the closed form", i, d)
 		}
 		p := &f.cycle.parts[0]
@@ -326,7 +326,7 @@ func TestRule3Covariance(t *testing.T) {
 	for _, reference := range []int32{-1, 7} {
 		f, c := w.frame, &w.frame.cycle
 		c.parts[0].reference = reference
-		if !c.exact(0) {
+		if !c.exactVariances(0) {
 			t.Fatal("no factorisation")
 		}
 		exact, exactRate := slices.Clone(c.sigma), slices.Clone(c.rateSigma)
@@ -335,8 +335,8 @@ func TestRule3Covariance(t *testing.T) {
 		}
 		for range 60 {
 			f.cycles++
-			f.sketched([]*part{&c.parts[0]}, &c.offsets, c.sigma, 1, func(o *frameClock) *sketch { return &o.offsets })
-			f.sketched([]*part{&c.parts[0]}, &c.rates, c.rateSigma, 1, func(o *frameClock) *sketch { return &o.rates })
+			f.sketchVariances([]*part{&c.parts[0]}, &c.offsets, c.sigma, 1, func(o *frameClock) *sketch { return &o.offsets })
+			f.sketchVariances([]*part{&c.parts[0]}, &c.rates, c.rateSigma, 1, func(o *frameClock) *sketch { return &o.rates })
 		}
 		for _, p := range []struct{ sketch, exact []float64 }{{c.sigma, exact}, {c.rateSigma, exactRate}} {
 			low, mean := 0, 0.0
@@ -399,7 +399,7 @@ func TestRule3SketchFollows(t *testing.T) {
 		after[i] = w.get(i).Sigma
 	}
 	c := &w.frame.cycle
-	if !c.exact(0) {
+	if !c.exactVariances(0) {
 		t.Fatal("no factorisation")
 	}
 	for k, variance := range c.sigma {
@@ -473,7 +473,7 @@ func TestLagging(t *testing.T) {
 			moved := gain * (truth + noise*rng.NormFloat64() - x)
 			x += moved
 			v = (1 - gain) * before
-			lag := lagSigmas * lagging(last, moved, math.Sqrt(before), math.Sqrt(v))
+			lag := lagSigmas * estimateLag(last, moved, math.Sqrt(before), math.Sqrt(v))
 			last = moved
 			if sigma := math.Hypot(math.Sqrt(v), lag); i > 30 {
 				widened += sigma / math.Sqrt(v) / n
@@ -653,11 +653,11 @@ func TestRule6FrameGoesOn(t *testing.T) {
 	w.noise, w.rnoise = 10, 1e-9
 	w.run(5)
 	m := w.get(2)
-	start, begin := m.At(w.read(2, w.now)), w.now
+	start, begin := m.FrameTime(w.read(2, w.now)), w.now
 	check := func(what string, limit float64) {
 		t.Helper()
 		m := w.get(2)
-		if d := float64(m.At(w.read(2, w.now))-start) - (w.now-begin)*1e9*(1+w.frameRate(2)); math.Abs(d) > limit {
+		if d := float64(m.FrameTime(w.read(2, w.now))-start) - (w.now-begin)*1e9*(1+w.frameRate(2)); math.Abs(d) > limit {
 			t.Errorf("%s: the frame moved by %v ns", what, d)
 		}
 	}
@@ -689,7 +689,7 @@ func TestRule6NewFrame(t *testing.T) {
 	w.run(1)
 	offsets := slices.Sorted(slices.Values(w.offset))
 	m := w.get(0)
-	if d := float64(m.At(w.read(0, 0))-epoch) - offsets[4]; math.Abs(d) > 1e6 { // rates within a second
+	if d := float64(m.FrameTime(w.read(0, 0))-epoch) - offsets[4]; math.Abs(d) > 1e6 { // rates within a second
 		t.Errorf("the frame is off the median clock by %v ns", d)
 	}
 	sum := 0.0
@@ -709,14 +709,14 @@ func TestRule7Reference(t *testing.T) {
 		t.Helper()
 		for i := range w.names {
 			m := w.get(i)
-			if d := m.At(w.read(i, w.now)) - w.read(5, w.now); d > 40 || d < -40 {
+			if d := m.FrameTime(w.read(i, w.now)) - w.read(5, w.now); d > 40 || d < -40 {
 				t.Errorf("clock %d is %d ns off the reference", i, d)
 			}
 		}
 		if m := w.get(5); m.Rate != 0 || m.Offset != 0 || m.Sigma != 0 {
 			t.Errorf("the reference itself: %+v", m)
 		}
-		if u := w.frame.Update(w.names); u.Relative || len(u.Maps) != 20 {
+		if u := w.frame.UpdateFor(w.names); u.Relative || len(u.Maps) != 20 {
 			t.Errorf("%+v", u)
 		}
 	}
@@ -733,7 +733,7 @@ func TestRule7Reference(t *testing.T) {
 	w.jumps(map[int][2]uint32{5: {1, 1}})
 	w.states(map[State]int{Locked: 20})
 
-	relative := func() bool { return w.frame.Update(w.names[:1]).Relative }
+	relative := func() bool { return w.frame.UpdateFor(w.names[:1]).Relative }
 	w.quiet[5] = true
 	for after := 1; !relative(); after++ {
 		if w.run(1); after > 10 {
@@ -779,7 +779,7 @@ func TestRule8Components(t *testing.T) {
 	}
 	at := w.read(0, begin)
 	now := w.get(0)
-	if d := now.At(at) - before.At(at); d > 100 || d < -100 {
+	if d := now.FrameTime(at) - before.FrameTime(at); d > 100 || d < -100 {
 		t.Errorf("the larger part's frame moved by %d ns", d)
 	}
 	if e := most(w.errors()); e > 50 {
@@ -805,7 +805,7 @@ func TestRule8OtherFrame(t *testing.T) {
 	before, large := w.get(7), w.get(1).Component
 	w.pairs = append(pairs, [2]int{0, 5}, [2]int{1, 6})
 	w.run(1)
-	if m := w.get(7); m.Component != large || m.At(before.Ref)-before.At(before.Ref) == 0 {
+	if m := w.get(7); m.Component != large || m.FrameTime(before.Ref)-before.FrameTime(before.Ref) == 0 {
 		t.Errorf("%+v", m)
 	}
 	w.states(map[State]int{Locked: 5, Converging: 4})
@@ -826,15 +826,15 @@ func TestRule2Wander(t *testing.T) {
 	for flow, at := range []float64{0, 0, 0, -2.8e9} {
 		z := 40 * float64(flow/3)
 		r.Pairs = append(r.Pairs, PairEstimate{PairID{Src: "a/x", Dst: "b/x", Flow: flow}, Estimate{Quality: Fine, Ref: int64(at), Offset: int64(z), Sigma: 10, RateSigma: 1e-9}})
-		grown := Grown(10, 0, time.Duration(at+0.7e9)) // the middle is 0.7 s before 0
+		grown := GrownSigma(10, 0, time.Duration(at+0.7e9)) // the middle is 0.7 s before 0
 		w := 1 / (grown*grown + roundingVariance)
 		sum, weight = sum+w*z, weight+w
 	}
-	f.Take(r, 0)
+	f.AddReport(r, 0)
 	f.Solve(0)
-	a, _ := f.Map("a")
-	b, _ := f.Map("b")
-	if got, want := float64(a.At(0)-b.At(0)), sum/weight; math.Abs(got-want) > 1.1 || want > 5 {
+	a, _ := f.MapOf("a")
+	b, _ := f.MapOf("b")
+	if got, want := float64(a.FrameTime(0)-b.FrameTime(0)), sum/weight; math.Abs(got-want) > 1.1 || want > 5 {
 		t.Errorf("b is %v ns ahead, want %v", got, want)
 	}
 }
@@ -865,7 +865,7 @@ func TestRule9StepAndDrift(t *testing.T) {
 
 // Rule 9: what temperature does to a rate at once is no event, alone or twice.
 func TestRule9Temperature(t *testing.T) {
-	for _, by := range []float64{temperature, -temperature, 2 * temperature} {
+	for _, by := range []float64{temperatureStep, -temperatureStep, 2 * temperatureStep} {
 		w := newWorld(t, FrameOptions{}, 16, ringWith(16, 1, 3, 6))
 		w.noise, w.rnoise = 10, 1e-9
 		w.run(20)
@@ -885,9 +885,9 @@ func TestRule9DriftIsNobodyElses(t *testing.T) {
 	before := w.frameRate(2)
 	w.drift(3, 50e-6)
 	w.spoil = func(p *PairEstimate) {
-		if p.ID.Local() == w.names[3] {
+		if p.ID.LocalClock() == w.names[3] {
 			p.Rate += 20e-6
-		} else if p.ID.Peer() == w.names[3] {
+		} else if p.ID.PeerClock() == w.names[3] {
 			p.Rate -= 20e-6
 		} else {
 			return
@@ -953,9 +953,9 @@ func TestRule9StepThatSpoilsItsWindows(t *testing.T) {
 						turns[p.ID] = len(turns)
 					}
 					switch w.names[6] {
-					case p.ID.Local():
+					case p.ID.LocalClock():
 						spoil(p, cycle, turns[p.ID], -by)
-					case p.ID.Peer():
+					case p.ID.PeerClock():
 						spoil(p, cycle, turns[p.ID], by)
 					}
 				}
@@ -982,7 +982,7 @@ func TestRule9DriftThatSpoilsItsWindows(t *testing.T) {
 		w.run(10)
 		w.drift(6, 50e-6)
 		w.spoil = func(p *PairEstimate) {
-			if p.ID.Local() == w.names[6] || p.ID.Peer() == w.names[6] {
+			if p.ID.LocalClock() == w.names[6] || p.ID.PeerClock() == w.names[6] {
 				p.Quality = None
 			}
 		}
@@ -1064,13 +1064,13 @@ func TestRule10States(t *testing.T) {
 	w.states(map[State]int{Locked: 15, Holdover: 1})
 	m := w.get(4)
 	age := time.Duration(w.read(4, w.now) - m.Ref)
-	if e, b := w.errors(), StatisticalBound(m.Sigma, m.RateSigma, age); math.Abs(e[4]) > b || b < 5*m.Sigma+float64(age-Fresh)*temperature {
+	if e, b := w.errors(), StatisticalBound(m.Sigma, m.RateSigma, age); math.Abs(e[4]) > b || b < 5*m.Sigma+float64(age-FreshFor)*temperatureStep {
 		t.Errorf("in holdover off by %v with bound %v", e[4], b)
 	}
 	if m.Peers != 0 || m.Steps != held.Steps {
 		t.Errorf("%+v", m)
 	}
-	if at, ok := w.frame.Solved(w.names[4]); !ok || at != 6*time.Second { // its last reports are of second 3, and fresh for 3 s
+	if at, ok := w.frame.SolvedAt(w.names[4]); !ok || at != 6*time.Second { // its last reports are of second 3, and fresh for 3 s
 		t.Errorf("solved at %v", at)
 	}
 	w.run(900)
@@ -1088,7 +1088,7 @@ func TestRule10States(t *testing.T) {
 	w.now += clockKept.Seconds()
 	w.run(1)
 	w.run(1)
-	if _, ok := w.frame.Map(w.names[4]); ok {
+	if _, ok := w.frame.MapOf(w.names[4]); ok {
 		t.Error("a clock that is long gone still has a map")
 	}
 }
@@ -1120,7 +1120,7 @@ func TestRule10Predicted(t *testing.T) {
 				h.Quality = Held
 				h.Offset += int64(math.Round(h.Rate * float64(p.Ref-h.Ref)))
 				h.Ref = p.Ref
-				h.Sigma = Grown(10, 1e-9, time.Duration(w.now)*time.Second)
+				h.Sigma = GrownSigma(10, 1e-9, time.Duration(w.now)*time.Second)
 				*p = h
 			}
 		}
@@ -1128,7 +1128,7 @@ func TestRule10Predicted(t *testing.T) {
 	for range 100 {
 		w.run(1)
 		m := w.get(3)
-		if w.now < 7+Fresh.Seconds() {
+		if w.now < 7+FreshFor.Seconds() {
 			continue
 		}
 		if b := StatisticalBound(m.Sigma, m.RateSigma, time.Duration(w.read(3, w.now)-m.Ref)); math.Abs(w.errors()[3]) > b {
@@ -1245,11 +1245,11 @@ func TestRule11Order(t *testing.T) {
 				rand.New(rand.NewPCG(uint64(w.now), 9)).Shuffle(len(reports), func(i, j int) { reports[i], reports[j] = reports[j], reports[i] })
 			}
 			for _, r := range reports {
-				w.frame.Take(r, time.Duration(w.now)*time.Second)
+				w.frame.AddReport(r, time.Duration(w.now)*time.Second)
 			}
 			w.frame.Solve(time.Duration(w.now) * time.Second)
 		}
-		return slices.Collect(w.frame.Clocks())
+		return slices.Collect(w.frame.AllMaps())
 	}
 	want := maps(0)
 	if len(want) != 50 {
@@ -1271,10 +1271,10 @@ func TestJoins(t *testing.T) {
 	for range 12 {
 		at := w.read(2, w.now+1)
 		gained := int64(math.Round(rate * float64(at-epoch)))
-		w.frame.Take(&Report{Node: w.names[2], Joins: []Join{{A: w.names[2], B: w.names[2] + "/e", Ref: at, Offset: offset + gained + int64(w.rng.IntN(400)) - 200, Width: 400}}}, time.Duration(w.now+1)*time.Second)
+		w.frame.AddReport(&Report{Node: w.names[2], Joins: []Join{{A: w.names[2], B: w.names[2] + "/e", Ref: at, Offset: offset + gained + int64(w.rng.IntN(400)) - 200, Width: 400}}}, time.Duration(w.now+1)*time.Second)
 		w.run(1)
 	}
-	m, ok := w.frame.Map(w.names[2] + "/e")
+	m, ok := w.frame.MapOf(w.names[2] + "/e")
 	if !ok || m.State != Locked || m.Component != w.get(0).Component {
 		t.Fatalf("%+v", m)
 	}
@@ -1282,7 +1282,7 @@ func TestJoins(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	at, sys := w.read(2, w.now), w.get(2)
-	if d := m.At(at+offset+int64(rate*float64(at-epoch))) - sys.At(at); d > 300 || d < -300 {
+	if d := m.FrameTime(at+offset+int64(rate*float64(at-epoch))) - sys.FrameTime(at); d > 300 || d < -300 {
 		t.Errorf("off by %d ns", d)
 	}
 }
@@ -1311,7 +1311,7 @@ func TestBounded(t *testing.T) {
 		for j := range 1000 {
 			r.Pairs = append(r.Pairs, PairEstimate{PairID{Src: "a/x", Dst: "b/x", Flow: i*1000 + j}, Estimate{Quality: Fine, Sigma: 1, RateSigma: 1e-9}})
 		}
-		f.Take(r, 0)
+		f.AddReport(r, 0)
 	}
 	if n := len(f.nodes["a"].edges); n != maxNodeEdges {
 		t.Errorf("%d edges", n)
@@ -1328,19 +1328,19 @@ func TestBounded(t *testing.T) {
 
 // Whatever a report says, a cycle ends, and others get maps that are numbers.
 func FuzzFrame(f *testing.F) {
-	f.Add(sampleReport().Append(nil), sampleReport().Append(nil))
+	f.Add(sampleReport().AppendTo(nil), sampleReport().AppendTo(nil))
 	f.Fuzz(func(t *testing.T, one, two []byte) {
 		frame := NewFrame(FrameOptions{})
 		mono := time.Duration(0)
 		for range 3 {
 			for _, b := range [][]byte{one, two} {
 				if r, err := ParseReport(b); err == nil {
-					frame.Take(r, mono)
+					frame.AddReport(r, mono)
 				}
 			}
 			mono += time.Second
 			frame.Solve(mono)
-			for m := range frame.Clocks() {
+			for m := range frame.AllMaps() {
 				if math.IsNaN(m.Sigma+m.RateSigma+m.Rate) || m.Sigma < 0 || math.IsInf(m.Sigma, 0) {
 					t.Fatalf("%+v", m)
 				}

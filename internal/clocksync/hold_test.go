@@ -33,7 +33,7 @@ func TestPairRule3ADelayThatIsNeverTheSameIsThePathsToo(t *testing.T) {
 							worst, at = w, i
 						}
 					}
-					last := float64(p.Last().Offset - b.truth())
+					last := float64(p.LastEstimate().Offset - b.truth())
 					if worst > BoundSigmas {
 						t.Errorf("kind %d, seed %d, %s in direction %d: %.1f sigmas off in window %d, %.0f ns at last", k, seed, name, dir, worst, at, last)
 					}

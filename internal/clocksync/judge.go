@@ -20,11 +20,11 @@ const (
 	// in a window's noise, up to some two deviations of it, is not seen.
 	lagSigmas = 0.5
 	leastGain = 0.2 // share of its variance that a filter loses in a window, at least
-	// unnoticed is for how long a rate may have been another one before a line
+	// rateUnnoticed is for how long a rate may have been another one before a line
 	// was solved that does not have it yet.
-	unnoticed = 2 * Window
+	rateUnnoticed = 2 * Window
 	// driftFloor is a change of rate that counts: three steps of temperature.
-	driftFloor = 3 * temperature
+	driftFloor = 3 * temperatureStep
 	// A drift is a change against a mean over about usualCycles. It has
 	// driftCycles to be over: a window that it falls into shows only part of it.
 	usualCycles = 32
@@ -32,17 +32,17 @@ const (
 	// mostUnsure is for how many cycles a line that is not certain is not judged:
 	// where all are like that, it is what certain means there.
 	mostUnsure = 8
-	// recalled is for how long it is known where a clock was before nothing was
+	// anchorKept is for how long it is known where a clock was before nothing was
 	// certain about it.
-	recalled = 5 * time.Minute
+	anchorKept = 5 * time.Minute
 )
 
-// lose is the end of a clock's map: it starts anew when it is measured again.
-func (o *frameClock) lose() {
+// markLost is the end of a clock's map: it starts anew when it is measured again.
+func (o *frameClock) markLost() {
 	if o.component != 0 {
 		o.state = Lost
 	}
-	o.known, o.had, o.agreed, o.peers = false, false, 0, 0
+	o.known, o.wasLocked, o.agreedCycles, o.peers = false, false, 0, 0
 }
 
 // centerRates brings a part's rates to where the frame's rate stays as it was.
@@ -52,8 +52,8 @@ func (f *Frame) centerRates(p *part) {
 	switch {
 	case p.reference >= 0:
 		gain = c.lines[p.reference].rate
-	case p.base == 0:
-		gain, _ = c.center(p, func(k int32) vote {
+	case p.continuedID == 0:
+		gain, _ = c.centerVotes(p, func(k int32) vote {
 			return vote{c.lines[k].rate, runningRate, 1}
 		})
 	default:
@@ -69,9 +69,9 @@ func (f *Frame) centerRates(p *part) {
 // it has less to say.
 func (f *Frame) rateChange(p *part) float64 {
 	c := &f.cycle
-	change, _ := c.center(p, func(k int32) vote {
+	change, _ := c.centerVotes(p, func(k int32) vote {
 		sigma := f.clocks[c.clocks[k]].rateSigma
-		return vote{value: c.lines[k].rate - c.before[k].rate, tolerance: driftFloor + jumpSigmas*sigma, weight: 1 / (temperature*temperature + sigma*sigma)}
+		return vote{value: c.lines[k].rate - c.predictedLines[k].rate, tolerance: driftFloor + jumpSigmas*sigma, weight: 1 / (temperatureStep*temperatureStep + sigma*sigma)}
 	})
 	return change
 }
@@ -80,14 +80,14 @@ func (f *Frame) rateChange(p *part) float64 {
 // others it may be with that, and its weight.
 type vote struct{ value, tolerance, weight float64 }
 
-// center is the mean of the votes of those that a part goes on with - of all,
+// centerVotes is the mean of the votes of those that a part goes on with - of all,
 // if there are none - without those that are not within their tolerance of the
 // median. It is not agreed upon if these are half of them or more; then it is
 // the median.
-func (c *cycle) center(p *part, of func(k int32) vote) (center float64, agreed bool) {
+func (c *cycle) centerVotes(p *part, of func(k int32) vote) (center float64, agreed bool) {
 	c.votes, c.sample = c.votes[:0], c.sample[:0]
 	for _, k := range c.members[p.first:p.last] {
-		if c.follows[k] || p.base == 0 {
+		if c.keepsFrame[k] || p.continuedID == 0 {
 			v := of(k)
 			c.votes, c.sample = append(c.votes, v), append(c.sample, v.value)
 		}
@@ -107,9 +107,9 @@ func (c *cycle) center(p *part, of func(k int32) vote) (center float64, agreed b
 	return median + sum/weight, true
 }
 
-// jump is the least jump of a clock, ns, that is told from what a busy host does to
+// minJump is the least jump of a clock, ns, that is told from what a busy host does to
 // its stamps for a second.
-func (k Kind) jump() float64 {
+func (k Kind) minJump() float64 {
 	if k == Hardware {
 		return 1e3
 	}
@@ -118,33 +118,33 @@ func (k Kind) jump() float64 {
 
 func leastJump(clock string) float64 {
 	if strings.Contains(clock, "/") { // a NIC's own
-		return Hardware.jump()
+		return Hardware.minJump()
 	}
-	return Kernel.jump()
+	return Kernel.minJump()
 }
 
-// judge fixes the time of every part, and says of every clock in it how it did.
-func (f *Frame) judge(mono time.Duration) {
+// judgeClocks fixes the time of every part, and says of every clock in it how it did.
+func (f *Frame) judgeClocks(mono time.Duration) {
 	c := &f.cycle
-	fresh := f.describe()
+	fresh := f.describeClocks()
 	anew := false
 	for i := range c.parts {
 		p := &c.parts[i]
 		// By how much a clock is off its prediction, and may be without having jumped.
 		miss := func(k int32) vote {
-			o, b, l := &f.clocks[c.clocks[k]], &c.before[k], &c.lines[k]
-			age := mono - o.solved
-			spread := math.Hypot(Grown(o.sigma, o.rateSigma, age), c.sigma[k])
-			turned := math.Abs(l.rate-b.rate) * float64(age+unnoticed)
+			o, b, l := &f.clocks[c.clocks[k]], &c.predictedLines[k], &c.lines[k]
+			age := mono - o.solvedAt
+			spread := math.Hypot(GrownSigma(o.sigma, o.rateSigma, age), c.sigma[k])
+			turned := math.Abs(l.rate-b.rate) * float64(age+rateUnnoticed)
 			return vote{value: float64(l.off-b.off) + l.frac - b.frac, weight: 1 / (spread*spread + turned*turned + 1),
-				tolerance: leastJump(o.name) + jumpSigmas*spread + temperature*float64(age) + turned}
+				tolerance: leastJump(o.name) + jumpSigmas*spread + temperatureStep*float64(age) + turned}
 		}
 		center, agreed := 0.0, false
-		if p.base != 0 {
-			center, agreed = c.center(p, miss)
+		if p.continuedID != 0 {
+			center, agreed = c.centerVotes(p, miss)
 		}
 		gain := 0.0 // of the reference, which its frame shows as everybody's loss
-		if p.reference >= 0 && p.base != 0 {
+		if p.reference >= 0 && p.continuedID != 0 {
 			gain = f.rateChange(p)
 		}
 		referred := p.reference >= 0 && p.id != f.absolute
@@ -154,59 +154,59 @@ func (f *Frame) judge(mono time.Duration) {
 			news := c.lines[k].ref != o.ref
 			moved, lag := 0.0, 0.0
 			switch v := miss(k); {
-			case c.eager[k] || o.component != p.base:
-				o.agreed, o.had = 0, false
+			case c.unpredicted[k] || o.component != p.continuedID:
+				o.agreedCycles, o.wasLocked = 0, false
 			case referred || !agreed:
-				o.agreed = 0
+				o.agreedCycles = 0
 			case math.Abs(v.value-center) > v.tolerance:
-				o.agreed = 0
+				o.agreedCycles = 0
 			case news && fresh[k]:
-				o.agreed = min(o.agreed+1, lockAfter)
+				o.agreedCycles = min(o.agreedCycles+1, lockAfter)
 				moved = v.value - center
-				lag = lagSigmas * lagging(o.moved, moved, Grown(o.solvedSigma, o.rateSigma, mono-o.solved), c.sigma[k])
+				lag = lagSigmas * estimateLag(o.lastMiss, moved, GrownSigma(o.solvedSigma, o.rateSigma, mono-o.solvedAt), c.sigma[k])
 			}
-			o.moved, o.solvedSigma = moved, c.sigma[k]
+			o.lastMiss, o.solvedSigma = moved, c.sigma[k]
 			c.sigma[k] = math.Hypot(c.sigma[k], lag)
 		}
 		slip := 0.0 // of the frame against what most clocks predict, ns
 		switch {
 		case p.reference >= 0:
 			r := c.lines[p.reference]
-			c.shift(members, r.off, r.frac)
+			c.shiftTime(members, r.off, r.frac)
 			slip = float64(r.off) + r.frac - center
 			if referred {
 				f.absolute, anew = p.id, true
 			}
-		case p.base == 0:
-			c.shift(members, c.medianOffset(members), 0)
+		case p.continuedID == 0:
+			c.shiftTime(members, c.medianOffset(members), 0)
 			anew = true
 		default:
-			c.shift(members, 0, center)
+			c.shiftTime(members, 0, center)
 		}
 		for _, k := range members {
 			o := &f.clocks[c.clocks[k]]
-			o.usual += gain
-			if c.eager[k] && !o.sure.recalled(p, mono) {
-				o.usual, o.settling = c.lines[k].rate, driftCycles
+			o.usualRate += gain
+			if c.unpredicted[k] && !o.certainAnchor.stillValid(p, mono) {
+				o.usualRate, o.settlingCycles = c.lines[k].rate, driftCycles
 			}
-			if fresh[k] || c.eager[k] {
-				o.measured = mono
+			if fresh[k] || c.unpredicted[k] {
+				o.measuredAt = mono
 			} else {
-				c.cool(k, mono-o.measured)
+				c.widenForTemperature(k, mono-o.measuredAt)
 			}
-			o.known, o.line, o.sigma, o.rateSigma, o.component, o.solved = true, c.lines[k], c.sigma[k], c.rateSigma[k], p.id, mono
+			o.known, o.line, o.sigma, o.rateSigma, o.component, o.solvedAt = true, c.lines[k], c.sigma[k], c.rateSigma[k], p.id, mono
 			if agreed && !referred {
-				f.reckon(k, p, slip, gain, mono)
+				f.countChanges(k, p, slip, gain, mono)
 			} else {
-				o.sure = anchor{}
+				o.certainAnchor = anchor{}
 			}
 			switch {
 			case math.Abs(o.rate) > runningRate:
-				o.lose()
-			case o.agreed < lockAfter || BoundSigmas*o.sigma > o.enough():
+				o.markLost()
+			case o.agreedCycles < lockAfter || BoundSigmas*o.sigma > o.boundLimit():
 				o.state = Converging
 			case fresh[k]:
-				o.state, o.had = Locked, true
+				o.state, o.wasLocked = Locked, true
 			default:
 				o.state = Holdover
 			}
@@ -217,47 +217,47 @@ func (f *Frame) judge(mono time.Duration) {
 	}
 }
 
-// enough is the bound, ns, that a clock is related with.
-func (o *frameClock) enough() float64 {
-	if o.had {
+// boundLimit is the bound, ns, that a clock is related with.
+func (o *frameClock) boundLimit() float64 {
+	if o.wasLocked {
 		return LostBound
 	}
 	return LockBound
 }
 
-// recalled reports whether a part goes on with the frame that an anchor is of, and
+// stillValid reports whether a part goes on with the frame that an anchor is of, and
 // that was not too long ago.
-func (a *anchor) recalled(p *part, mono time.Duration) bool {
-	return a.component != 0 && a.component == p.base && mono-a.solved <= recalled
+func (a *anchor) stillValid(p *part, mono time.Duration) bool {
+	return a.component != 0 && a.component == p.continuedID && mono-a.solvedAt <= anchorKept
 }
 
-// reckon counts what a clock did once its line is certain again. A step that
+// countChanges counts what a clock did once its line is certain again. A step that
 // falls into a window spoils what is fitted to it, and pairs that begin anew know
 // little at first: judged by such a line alone it may be missed, or be taken for
 // a change of rate. slip and gain are by how much the frame went another way than
 // most clocks predicted.
-func (f *Frame) reckon(k int32, p *part, slip, gain float64, mono time.Duration) {
+func (f *Frame) countChanges(k int32, p *part, slip, gain float64, mono time.Duration) {
 	c := &f.cycle
 	o := &f.clocks[c.clocks[k]]
-	a := &o.sure
-	turning := math.Abs(o.rate-c.before[k].rate-gain) * float64(unnoticed)
+	a := &o.certainAnchor
+	turning := math.Abs(o.rate-c.predictedLines[k].rate-gain) * float64(rateUnnoticed)
 	least := leastJump(o.name)
-	if certain := jumpSigmas*o.sigma+turning <= least/2; certain && !c.eager[k] {
-		o.unsure = 0
+	if certain := jumpSigmas*o.sigma+turning <= least/2; certain && !c.unpredicted[k] {
+		o.uncertainCycles = 0
 	} else {
-		o.unsure++
+		o.uncertainCycles++
 	}
-	certain := o.unsure == 0 || o.unsure > mostUnsure
-	if a.recalled(p, mono) {
-		a.move(o.ref)
+	certain := o.uncertainCycles == 0 || o.uncertainCycles > mostUnsure
+	if a.stillValid(p, mono) {
+		a.moveRef(o.ref)
 		a.frac -= slip
-		a.normal()
+		a.normalize()
 		a.rate += gain
-		age := mono - a.solved
-		turned := math.Abs(o.rate-a.rate) * float64(age+unnoticed)
-		spread := math.Hypot(Grown(a.sigma, a.rateSigma, age), o.sigma)
+		age := mono - a.solvedAt
+		turned := math.Abs(o.rate-a.rate) * float64(age+rateUnnoticed)
+		spread := math.Hypot(GrownSigma(a.sigma, a.rateSigma, age), o.sigma)
 		off := float64(o.off-a.off) + o.frac - a.frac
-		if math.Abs(off) > least+jumpSigmas*spread+warmth(max(age, Fresh))+turned {
+		if math.Abs(off) > least+jumpSigmas*spread+thermalOffset(max(age, FreshFor))+turned {
 			o.steps++
 			*a = anchor{}
 		}
@@ -265,18 +265,18 @@ func (f *Frame) reckon(k int32, p *part, slip, gain float64, mono time.Duration)
 		*a = anchor{}
 	}
 	if certain {
-		o.drift()
-		if o.agreed >= lockAfter {
+		o.countDrift()
+		if o.agreedCycles >= lockAfter {
 			*a = anchor{o.line, o.sigma, o.rateSigma, p.id, mono}
 		}
 	}
 }
 
-// lagging is by how much, ns, a clock is off that goes another way than its pairs
+// estimateLag is by how much, ns, a clock is off that goes another way than its pairs
 // expect, if what they corrected in two cycles says so. Of a filter whose
 // deviation is before a window and after it, what it corrects has the variance
 // that it loses; and it corrects the share of an error that its variance loses.
-func lagging(last, now, before, after float64) float64 {
+func estimateLag(last, now, before, after float64) float64 {
 	if last*now <= 0 {
 		return 0
 	}
@@ -285,27 +285,27 @@ func lagging(last, now, before, after float64) float64 {
 	return max(0, min(math.Abs(last), math.Abs(now))-math.Sqrt(lost)) * after * after / lost
 }
 
-// cool widens a clock that was measured age ago: all that was predicted for it is
+// widenForTemperature widens a clock that was measured age ago: all that was predicted for it is
 // wrong by the same when its temperature has changed since.
-func (c *cycle) cool(k int32, age time.Duration) {
-	c.sigma[k] = math.Hypot(c.sigma[k], warmth(age)/BoundSigmas)
-	c.rateSigma[k] = math.Hypot(c.rateSigma[k], temperature/BoundSigmas)
+func (c *cycle) widenForTemperature(k int32, age time.Duration) {
+	c.sigma[k] = math.Hypot(c.sigma[k], thermalOffset(age)/BoundSigmas)
+	c.rateSigma[k] = math.Hypot(c.rateSigma[k], temperatureStep/BoundSigmas)
 }
 
-// describe counts every clock's peers and takes its share of the allowance. It
+// describeClocks counts every clock's peers and takes its share of the allowance. It
 // says which clocks were measured, rather than predicted, by a pair.
-func (f *Frame) describe() (measured []bool) {
+func (f *Frame) describeClocks() (measured []bool) {
 	c := &f.cycle
 	measured = make([]bool, len(c.clocks))
 	allowance := make([]int64, len(c.clocks))
 	for i := range c.terms {
 		t := &c.terms[i]
-		if t.out || t.predicted {
+		if t.rejected || t.predicted {
 			c.termOf[t.inA], c.termOf[t.inB] = noTerm, noTerm
 		} else {
 			measured[t.a], measured[t.b] = true, true
 		}
-		if share := (t.allowance + 1) / 2; !t.out {
+		if share := (t.allowance + 1) / 2; !t.rejected {
 			allowance[t.a], allowance[t.b] = max(allowance[t.a], share), max(allowance[t.b], share)
 		}
 	}
@@ -326,29 +326,29 @@ func (f *Frame) describe() (measured []bool) {
 // noTerm is in the place of a term that measures nothing.
 const noTerm = -1
 
-// drift counts a change of rate. One that does not show in where the clock is by the
+// countDrift counts a change of rate. One that does not show in where the clock is by the
 // time that it is over is told from noise by nobody.
-func (o *frameClock) drift() {
+func (o *frameClock) countDrift() {
 	least := max(driftFloor, jumpSigmas*max(o.rateSigma, o.sigma/float64(driftCycles*Window)))
-	switch change := math.Abs(o.rate - o.usual); {
-	case o.settling > 0:
-		o.usual = o.rate
-		o.settling--
+	switch change := math.Abs(o.rate - o.usualRate); {
+	case o.settlingCycles > 0:
+		o.usualRate = o.rate
+		o.settlingCycles--
 	case change > least:
 		o.drifts++
-		o.usual, o.settling = o.rate, driftCycles
+		o.usualRate, o.settlingCycles = o.rate, driftCycles
 	default:
-		o.usual += (o.rate - o.usual) / usualCycles
+		o.usualRate += (o.rate - o.usualRate) / usualCycles
 	}
 }
 
-// shift takes so much off the frame's time.
-func (c *cycle) shift(members []int32, whole int64, frac float64) {
+// shiftTime takes so much off the frame's time.
+func (c *cycle) shiftTime(members []int32, whole int64, frac float64) {
 	for _, k := range members {
 		l := &c.lines[k]
 		l.off -= whole
 		l.frac -= frac
-		l.normal()
+		l.normalize()
 	}
 }
 
@@ -361,8 +361,8 @@ func (c *cycle) medianOffset(members []int32) int64 {
 	return offs[(len(offs)-1)/2]
 }
 
-// idle goes through the clocks without estimates.
-func (f *Frame) idle(mono time.Duration) {
+// updateIdleClocks goes through the clocks without estimates.
+func (f *Frame) updateIdleClocks(mono time.Duration) {
 	for i := range f.clocks {
 		o := &f.clocks[i]
 		if !o.known || f.cycle.number[i] >= 0 {
@@ -370,8 +370,8 @@ func (f *Frame) idle(mono time.Duration) {
 		}
 		o.peers = 0
 		switch {
-		case StatisticalBound(o.sigma, o.rateSigma, mono-o.solved) > LostBound:
-			o.lose()
+		case StatisticalBound(o.sigma, o.rateSigma, mono-o.solvedAt) > LostBound:
+			o.markLost()
 		case o.missed:
 			o.state = Converging
 		case o.state == Locked:
@@ -380,8 +380,8 @@ func (f *Frame) idle(mono time.Duration) {
 	}
 }
 
-// summarize counts.
-func (f *Frame) summarize(s *Summary) {
+// fillSummary counts.
+func (f *Frame) fillSummary(s *Summary) {
 	c := &f.cycle
 	for i := range f.clocks {
 		if o := &f.clocks[i]; o.component != 0 {
@@ -394,12 +394,12 @@ func (f *Frame) summarize(s *Summary) {
 	s.Components = len(c.parts)
 	var out []int32
 	for i := range c.terms {
-		if c.terms[i].out {
+		if c.terms[i].rejected {
 			out = append(out, int32(i))
 		}
 	}
 	s.Dropped, s.Edges = len(out), len(c.terms)-len(out)
-	slices.SortStableFunc(out, func(x, y int32) int { return cmp.Compare(c.score(&c.terms[y]), c.score(&c.terms[x])) })
+	slices.SortStableFunc(out, func(x, y int32) int { return cmp.Compare(c.outlierScore(&c.terms[y]), c.outlierScore(&c.terms[x])) })
 	for _, i := range out[:min(len(out), mostOutliers)] {
 		t := &c.terms[i]
 		s.Outliers = append(s.Outliers, Outlier{A: f.clocks[c.clocks[t.a]].name, B: f.clocks[c.clocks[t.b]].name, ID: t.e.id, Error: t.d, Rate: t.g})

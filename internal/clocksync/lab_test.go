@@ -130,12 +130,12 @@ func (l *smallLab) wait(e *labEdge, t int64) int64 {
 
 func (l *smallLab) probe(n *labNode, e *labEdge, t int64) {
 	if e.sent != 0 {
-		e.pair.Reverse(e.sent, e.came)
+		e.pair.AddReverse(e.sent, e.came)
 	}
 	t2 := t + l.wait(e, t) + l.late[n]
 	t3 := t2 + 50000
 	t4 := t3 + l.wait(e, t3) + l.late[e.to]
-	e.pair.Forward(l.sent(n.read(t)), l.stamp(e.to.read(t2)))
+	e.pair.AddForward(l.sent(n.read(t)), l.stamp(e.to.read(t2)))
 	e.sent, e.came = l.sent(e.to.read(t3)), l.stamp(n.read(t4))
 }
 
@@ -143,21 +143,21 @@ func (l *smallLab) close(n *labNode) {
 	now, mono := n.read(l.t), time.Duration(l.t)
 	r := &Report{Node: n.name, End: now}
 	for _, e := range n.edges {
-		if hint, sigma, ok := n.follower.Hint(e.id, now, mono); ok {
-			e.pair.Hint(hint, sigma)
+		if hint, sigma, ok := n.follower.MapHint(e.id, now, mono); ok {
+			e.pair.SetHint(hint, sigma)
 		}
-		x := e.pair.Close(now)
-		n.follower.Estimated(e.id, x, mono)
+		x := e.pair.CloseWindow(now)
+		n.follower.AddEstimate(e.id, x, mono)
 		if x.Quality != None {
 			r.Pairs = append(r.Pairs, PairEstimate{ID: e.id, Estimate: x})
 		}
 	}
-	r, err := ParseReport(r.Append(nil))
+	r, err := ParseReport(r.AppendTo(nil))
 	if err != nil {
 		panic(err)
 	}
 	if len(r.Pairs) > 0 {
-		l.frame.Take(r, mono)
+		l.frame.AddReport(r, mono)
 	}
 }
 
@@ -189,11 +189,11 @@ func (l *smallLab) run(span int64) {
 			l.solve += 1e9
 			l.last = l.frame.Solve(time.Duration(l.t))
 			for _, n := range l.nodes {
-				u, err := ParseUpdate(l.frame.Update(n.clocks).Append(nil))
+				u, err := ParseUpdate(l.frame.UpdateFor(n.clocks).AppendTo(nil))
 				if err != nil {
 					panic(err)
 				}
-				n.follower.Updated(u, time.Duration(l.t))
+				n.follower.ApplyUpdate(u, time.Duration(l.t))
 			}
 			if l.solved != nil {
 				l.solved()
@@ -203,7 +203,7 @@ func (l *smallLab) run(span int64) {
 }
 
 func (l *smallLab) mapOf(n *labNode) Map {
-	m, _ := l.frame.Map(n.clocks[0])
+	m, _ := l.frame.MapOf(n.clocks[0])
 	return m
 }
 

@@ -13,41 +13,41 @@ const (
 	Window = time.Second
 	// maxWindow bounds the samples of one direction of a window.
 	maxWindow = 2048
-	// fewest samples of each direction that make a window.
-	fewest = 8
+	// fewestSamples samples of each direction that make a window.
+	fewestSamples = 8
 	// CodedGap is the most that the two packets of a coded pair lie apart.
 	CodedGap = 50 * time.Microsecond
-	// settled windows show the same before a change of the path's delay is believed.
-	settled = 2
-	// patience is after how many windows that agree with nothing a pair begins anew.
-	patience = 10
-	// runs is the rate that a clock which runs may have.
-	runs = 1e-3
-	// leaning is how much faster a filter follows whose predictions all err to one
+	// settledWindows windows show the same before a change of the path's delay is believed.
+	settledWindows = 2
+	// patienceWindows is after how many windows that agree with nothing a pair begins anew.
+	patienceWindows = 10
+	// maxClockRate is the rate that a clock which runs may have.
+	maxClockRate = 1e-3
+	// leanGain is how much faster a filter follows whose predictions all err to one
 	// side: by so many times its unrest for each standard deviation beyond half of one.
-	leaning = 6
+	leanGain = 6
 	// settledEven windows are enough to know one direction's delay by.
 	settledEven = 20
 )
 
-// Guard is by how much the gap of a coded pair may have changed on its way.
-func (k Kind) Guard() int64 {
+// GapGuard is by how much the gap of a coded pair may have changed on its way.
+func (k Kind) GapGuard() int64 {
 	if k == Hardware {
 		return 40
 	}
 	return 2000
 }
 
-// scale is how fine stamps are, ns.
-func (k Kind) scale() float64 {
+// stampScale is how fine stamps are, ns.
+func (k Kind) stampScale() float64 {
 	if k == Hardware {
 		return 8
 	}
 	return 200
 }
 
-// floor is the least shift, ns, that is more than an inaccuracy.
-func (k Kind) floor() float64 {
+// shiftFloor is the least shift, ns, that is more than an inaccuracy.
+func (k Kind) shiftFloor() float64 {
 	if k == Hardware {
 		return 60
 	}
@@ -94,43 +94,43 @@ type Pair struct {
 	last [2]window // the one before, which teaches the shape
 	prev [2]packet // the last packet of each direction
 
-	began   bool
-	filter  filter
-	start   filter // what it was when the window began
-	quality Quality
-	shape   shape
-	taught  float64 // windows that the shape learnt from
-	asym    float64 // ns: forward longer than the mean of both by this much
-	inherit float64 // its variance, ns^2
-	settled bool    // it was fine once
-	held    bool    // the path changed, and nothing was measured since
-	before  float64 // the variance of the asymmetry when something was
-	least   float64 // ns: the path's delay as it was known best, half of a round trip; no clock is in it
-	lost    bool    // what was known of the path's asymmetry is lost, and it is longer than least
-	unlike  float64 // ns: what unequal queues may hide
-	rough   bool    // of a window without a shape: all pairs of a NIC err alike by it
-	low     float64 // ns: the least delay of a direction, seldom undercut
-	excess  float64 // ns: what those that waited least usually waited more than that
-	spread  float64 // ns: how much their offsets usually differ
-	known   []route // round trips and their asymmetries
+	began           bool
+	filter          filter
+	startFilter     filter // what it was when the window began
+	quality         Quality
+	shape           shape
+	taughtWindows   float64 // windows that the shape learnt from
+	asym            float64 // ns: forward longer than the mean of both by this much
+	inherit         float64 // its variance, ns^2
+	wasFine         bool    // it was fine once
+	asymHeld        bool    // the path changed, and nothing was measured since
+	inheritBefore   float64 // the variance of the asymmetry when something was
+	leastKnownDelay float64 // ns: the path's delay as it was known best, half of a round trip; no clock is in it
+	asymLost        bool    // what was known of the path's asymmetry is lost, and it is longer than least
+	queueAsymmetry  float64 // ns: what unequal queues may hide
+	coarseAsymmetry bool    // of a window without a shape: all pairs of a NIC err alike by it
+	leastDelay      float64 // ns: the least delay of a direction, seldom undercut
+	excess          float64 // ns: what those that waited least usually waited more than that
+	spread          float64 // ns: how much their offsets usually differ
+	knownRoutes     []route // round trips and their asymmetries
 
-	noise     [2]float64 // variance of the windows' displacements
-	tested    int
-	odd       int // windows in a row that fit nothing
-	same      int // of them, those that agree with the last
-	oddShift  [2]float64
-	even      int     // windows in a row, or nearly, whose directions were alike
-	lean      float64 // mean of the last errors of prediction, in standard deviations
-	pace      float64 // by how much more than usual clocks wander
-	misfit    float64 // by how much errors are larger than expected, squared
-	lastOdd   bool    // the window before teaches nothing
-	hint      Relation
-	hintSigma float64
-	hinted    bool
-	estimate  Estimate
-	scratch   []float64
-	residuals [2][]float64
-	exchanges []exchange
+	noise       [2]float64 // variance of the windows' displacements
+	tested      int
+	oddWindows  int // windows in a row that fit nothing
+	agreeingOdd int // of them, those that agree with the last
+	oddShift    [2]float64
+	evenWindows int     // windows in a row, or nearly, whose directions were alike
+	lean        float64 // mean of the last errors of prediction, in standard deviations
+	wanderPace  float64 // by how much more than usual clocks wander
+	misfit      float64 // by how much errors are larger than expected, squared
+	lastOdd     bool    // the window before teaches nothing
+	hint        Relation
+	hintSigma   float64
+	hinted      bool
+	estimate    Estimate
+	scratch     []float64
+	residuals   [2][]float64
+	exchanges   []exchange
 }
 
 type packet struct {
@@ -161,7 +161,7 @@ const maxRoutes = 4
 
 // NewPair makes the estimator of one path whose stamps are of a kind.
 func NewPair(k Kind) *Pair {
-	return &Pair{kind: k, shape: shape{scale: k.scale()}, prev: [2]packet{{i: -1}, {i: -1}}, misfit: 1}
+	return &Pair{kind: k, shape: shape{scale: k.stampScale()}, prev: [2]packet{{i: -1}, {i: -1}}, misfit: 1}
 }
 
 const (
@@ -169,13 +169,13 @@ const (
 	reverse
 )
 
-// Forward takes a packet to the far clock: T1 by the local clock, T2 by the far one.
-func (p *Pair) Forward(sent, received int64) { p.take(forward, sent, received, sent) }
+// AddForward takes a packet to the far clock: T1 by the local clock, T2 by the far one.
+func (p *Pair) AddForward(sent, received int64) { p.addSample(forward, sent, received, sent) }
 
-// Reverse takes a packet from the far clock: T3 by the far clock, T4 by the local one.
-func (p *Pair) Reverse(sent, received int64) { p.take(reverse, sent, received, received) }
+// AddReverse takes a packet from the far clock: T3 by the far clock, T4 by the local one.
+func (p *Pair) AddReverse(sent, received int64) { p.addSample(reverse, sent, received, received) }
 
-func (p *Pair) take(dir int, sent, received, local int64) {
+func (p *Pair) addSample(dir int, sent, received, local int64) {
 	w := &p.now[dir]
 	if len(w.samples) == maxWindow {
 		return
@@ -188,45 +188,45 @@ func (p *Pair) take(dir int, sent, received, local int64) {
 	if gap := sent - before.sent; before.i < 0 || gap < 0 || gap > int64(CodedGap) {
 		return
 	}
-	if change := (received - before.received) - (sent - before.sent); change >= -p.kind.Guard() && change <= p.kind.Guard() {
+	if change := (received - before.received) - (sent - before.sent); change >= -p.kind.GapGuard() && change <= p.kind.GapGuard() {
 		w.samples[i].clean, w.samples[before.i].clean = true, true
 	}
 }
 
-// Hint tells what the graph made of both clocks. It is where the next windows
+// SetHint tells what the graph made of both clocks. It is where the next windows
 // are looked at from, not evidence: what a window says does not depend on it.
 // sigma is its standard deviation, ns.
-func (p *Pair) Hint(r Relation, sigma float64) { p.hint, p.hintSigma, p.hinted = r, sigma, true }
+func (p *Pair) SetHint(r Relation, sigma float64) { p.hint, p.hintSigma, p.hinted = r, sigma, true }
 
-// Last is what Close returned last.
-func (p *Pair) Last() Estimate { return p.estimate }
+// LastEstimate is what Close returned last.
+func (p *Pair) LastEstimate() Estimate { return p.estimate }
 
-// Close ends a window at a time of the local clock and tells what is known then.
-func (p *Pair) Close(now int64) Estimate {
+// CloseWindow ends a window at a time of the local clock and tells what is known then.
+func (p *Pair) CloseWindow(now int64) Estimate {
 	n := [2]int32{int32(len(p.now[forward].samples)), int32(len(p.now[reverse].samples))}
 	if p.began {
-		p.start = p.filter
-		p.pace = 1 + leaning*max(0, math.Abs(p.lean)-0.5)
-		p.filter.predict(now, p.pace*p.kind.wander(), p.kind.unrest())
-		p.teach()
+		p.startFilter = p.filter
+		p.wanderPace = 1 + leanGain*max(0, math.Abs(p.lean)-0.5)
+		p.filter.predict(now, p.wanderPace*p.kind.wanderFactor(), p.kind.gainWanderFactor())
+		p.teachShape()
 	}
 	switch {
-	case n[forward] < fewest || n[reverse] < fewest:
+	case n[forward] < fewestSamples || n[reverse] < fewestSamples:
 		if p.began {
 			p.quality = Held
 		}
 	case !p.began:
-		p.begin(now)
+		p.startAnew(now)
 	default:
-		if p.lost && p.returned() {
+		if p.asymLost && p.pathReturned() {
 			p.reset()
-			p.lost = false
-			p.begin(now)
+			p.asymLost = false
+			p.startAnew(now)
 			break
 		}
-		p.fine(now)
+		p.measureFine(now)
 	}
-	if !(math.Abs(p.filter.x[1]) <= runs*1e9) || !p.sane() {
+	if !(math.Abs(p.filter.x[1]) <= maxClockRate*1e9) || !p.hasSaneState() {
 		p.reset() // one of the clocks does not run: there is nothing to relate
 	}
 	p.now, p.last = p.last, p.now
@@ -239,14 +239,14 @@ func (p *Pair) Close(now int64) Estimate {
 		f := &p.filter
 		e := &p.estimate
 		e.Ref, e.Offset, e.Rate = now, f.offset+int64(math.Round(f.x[0])), f.x[1]*1e-9
-		e.Sigma, e.RateSigma = p.sigma(0), p.sigma(1)*1e-9
+		e.Sigma, e.RateSigma = p.sigmaOf(0), p.sigmaOf(1)*1e-9
 		e.Wander, e.RateWander = math.Sqrt(max(f.w[0][0], 0)), math.Sqrt(max(f.w[1][1], 0))*1e-9
-		if p.rough {
-			e.Wander, e.Inherited = math.Hypot(e.Wander, p.unlike), math.Sqrt(p.inherit)
+		if p.coarseAsymmetry {
+			e.Wander, e.Inherited = math.Hypot(e.Wander, p.queueAsymmetry), math.Sqrt(p.inherit)
 		} else {
-			e.Inherited = math.Sqrt(p.inherit + p.unlike*p.unlike)
+			e.Inherited = math.Sqrt(p.inherit + p.queueAsymmetry*p.queueAsymmetry)
 		}
-		p.hide()
+		p.widenForLongerPath()
 	}
 	return p.estimate
 }
@@ -255,95 +255,95 @@ func (p *Pair) Close(now int64) Estimate {
 // now, if that is more.
 const leastMemory = 1800
 
-// hide makes room in the uncertainty for what may be hidden where a pair began anew on
+// widenForLongerPath makes room in the uncertainty for what may be hidden where a pair began anew on
 // a path that is longer than it was: all of it may be one way, which looks like an
 // offset of half as much, to all pairs of the NIC alike: rule 13.
-func (p *Pair) hide() {
-	longer := p.low - p.least
+func (p *Pair) widenForLongerPath() {
+	longer := p.leastDelay - p.leastKnownDelay
 	switch {
-	case p.least == 0 || longer < 0 && p.quality != Held:
-		p.least = max(p.low, 1)
-	case p.lost && longer > long:
+	case p.leastKnownDelay == 0 || longer < 0 && p.quality != Held:
+		p.leastKnownDelay = max(p.leastDelay, 1)
+	case p.asymLost && longer > longWait:
 		// Half as much again: what leads a young pair waited more than the least.
 		p.estimate.Wander = math.Hypot(p.estimate.Wander, 1.5*longer/BoundSigmas)
-		p.least += longer / leastMemory
+		p.leastKnownDelay += longer / leastMemory
 	case p.quality != Held:
-		p.lost = false
-		p.least += longer / leastMemory
+		p.asymLost = false
+		p.leastKnownDelay += longer / leastMemory
 	}
 }
 
-// returned reports whether a window's round trip is what it was before all was lost.
-func (p *Pair) returned() bool {
-	from := p.filter.relation()
-	u := p.distances(&p.now, &from)
+// pathReturned reports whether a window's round trip is what it was before all was lost.
+func (p *Pair) pathReturned() bool {
+	from := p.filter.asRelation()
+	u := p.sampleDistances(&p.now, &from)
 	for d := range u {
 		slices.Sort(u[d])
 	}
-	return p.low-p.least > long && p.lowest(u)-p.least <= long
+	return p.leastDelay-p.leastKnownDelay > longWait && p.lowestDelay(u)-p.leastKnownDelay <= longWait
 }
 
-// sigma is the standard deviation of the filter's offset, ns, or rate, ns/s, without
+// sigmaOf is the standard deviation of the filter's offset, ns, or rate, ns/s, without
 // what the clocks' usual wander makes of it.
-func (p *Pair) sigma(of int) float64 {
+func (p *Pair) sigmaOf(of int) float64 {
 	n, w, more := p.filter.n[of][of], p.filter.w[of][of], p.misfit
 	if p.quality == Fine {
-		more *= 1 + (young/p.taught)*(young/p.taught)
+		more *= 1 + (youngWindows/p.taughtWindows)*(youngWindows/p.taughtWindows)
 	}
 	return math.Sqrt(max(0, n*more+w*(more-1)))
 }
 
-// young is by how many windows a shape must have been taught until the places of the
+// youngWindows is by how many windows a shape must have been taught until the places of the
 // first of them do not matter more than what a window says. Only the least delayed
 // packets told those places, and the graph passed on what was wrong with them: they
 // were wrong together, and of all pairs of a leaf alike.
-const young = 9
+const youngWindows = 9
 
-// sane reports whether what is known is of clocks: stamps that jump about by years
+// hasSaneState reports whether what is known is of clocks: stamps that jump about by years
 // leave numbers that are none.
-func (p *Pair) sane() bool {
+func (p *Pair) hasSaneState() bool {
 	f := &p.filter
-	for _, v := range [...]float64{f.x[0], f.x[2], f.p[0][0], f.p[1][1], f.p[2][2], f.n[0][0], f.n[1][1], f.w[0][0], f.w[1][1], p.misfit, p.asym, p.inherit, p.unlike, p.low, p.excess, p.spread} {
-		if !(math.Abs(v) < absurd) {
+	for _, v := range [...]float64{f.x[0], f.x[2], f.p[0][0], f.p[1][1], f.p[2][2], f.n[0][0], f.n[1][1], f.w[0][0], f.w[1][1], p.misfit, p.asym, p.inherit, p.queueAsymmetry, p.leastDelay, p.excess, p.spread} {
+		if !(math.Abs(v) < absurdValue) {
 			return false
 		}
 	}
 	return true
 }
 
-// absurd is more than any offset, delay or variance in nanoseconds that is of use.
-const absurd = 1e30
+// absurdValue is more than any offset, delay or variance in nanoseconds that is of use.
+const absurdValue = 1e30
 
 // reset forgets everything but the counts.
 func (p *Pair) reset() {
 	moves, detours := p.estimate.Moves, p.estimate.Detours
-	*p = Pair{kind: p.kind, shape: shape{scale: p.shape.scale}, misfit: 1, now: p.now, last: p.last, prev: p.prev, least: p.least, lost: p.least > 0}
+	*p = Pair{kind: p.kind, shape: shape{scale: p.shape.scale}, misfit: 1, now: p.now, last: p.last, prev: p.prev, leastKnownDelay: p.leastKnownDelay, asymLost: p.leastKnownDelay > 0}
 	p.estimate.Moves, p.estimate.Detours = moves, detours
 }
 
-// begin starts from nothing: rule 1.
-func (p *Pair) begin(now int64) {
-	from := Relation{Ref: now, Offset: p.crude()}
+// startAnew starts from nothing: rule 1.
+func (p *Pair) startAnew(now int64) {
+	from := Relation{Ref: now, Offset: p.crudeOffset()}
 	// The second look knows the rate, which the first one had to find.
 	for range 2 {
-		f := p.fit(from, quarter)
-		p.filter.start(now, &f)
-		from, p.excess, p.spread = p.filter.relation(), f.excess, f.spread
+		f := p.fitWindow(from, quarter)
+		p.filter.startFrom(now, &f)
+		from, p.excess, p.spread = p.filter.asRelation(), f.excess, f.spread
 	}
-	u := p.distances(&p.now, &from)
+	u := p.sampleDistances(&p.now, &from)
 	for d := range u {
 		slices.Sort(u[d])
 	}
-	p.low = p.filter.x[2]
-	p.centre(p.lowest(u))
-	if more := uneven(u, p.kind); more > 0 {
-		p.coarse(now, more)
+	p.leastDelay = p.filter.x[2]
+	p.centreShape(p.lowestDelay(u))
+	if more := waitDifference(u, p.kind); more > 0 {
+		p.measureCoarse(now, more)
 	}
 	p.began, p.quality = true, Coarse
 }
 
-// crude is the offset to a delay or two: what the least sum of two directions says.
-func (p *Pair) crude() int64 {
+// crudeOffset is the offset to a delay or two: what the least sum of two directions says.
+func (p *Pair) crudeOffset() int64 {
 	f := slices.MinFunc(p.now[forward].samples, func(a, b sample) int { return cmp.Compare(a.delay, b.delay) })
 	r := slices.MinFunc(p.now[reverse].samples, func(a, b sample) int { return cmp.Compare(a.delay, b.delay) })
 	return (f.delay - r.delay) / 2
@@ -356,8 +356,8 @@ const (
 	twelfth = 12
 )
 
-// found is what a fit of one window tells, against the relation it was looked at from.
-type found struct {
+// windowFit is what a fit of one window tells, against the relation it was looked at from.
+type windowFit struct {
 	at               int64 // by the local clock: where offset and rate are least dependent
 	offset           int64 // of the far clock
 	rate             float64
@@ -368,9 +368,9 @@ type found struct {
 	apart            bool    // too few are near the least delayed
 }
 
-// fit is a straight line through the least delayed exchanges of a window: those
+// fitWindow is a straight line through the least delayed exchanges of a window: those
 // whose packets kept their coded gap, or a share of all, one in so many.
-func (p *Pair) fit(from Relation, share int) found {
+func (p *Pair) fitWindow(from Relation, share int) windowFit {
 	x := p.exchanges[:0]
 	r, i := p.now[reverse].samples, 0
 	for _, f := range p.now[forward].samples {
@@ -379,8 +379,8 @@ func (p *Pair) fit(from Relation, share int) found {
 		for i+1 < len(r) && r[i].at < f.at {
 			i++
 		}
-		there := float64(f.delay - from.At(f.at))
-		back := float64(r[i].delay + from.At(r[i].at))
+		there := float64(f.delay - from.OffsetAt(f.at))
+		back := float64(r[i].delay + from.OffsetAt(r[i].at))
 		x = append(x, exchange{at: float64(f.at-from.Ref)/2 + float64(r[i].at-from.Ref)/2, sum: there + back, offset: (there - back) / 2,
 			clean: f.clean && r[i].clean})
 	}
@@ -398,25 +398,25 @@ func (p *Pair) fit(from Relation, share int) found {
 	for clean < len(x) && x[clean].clean {
 		clean++
 	}
-	if clean < 2*fewest {
+	if clean < 2*fewestSamples {
 		slices.SortFunc(x, func(a, b exchange) int { return cmp.Compare(a.sum, b.sum) })
 		clean = len(x)
 	}
-	x = x[:min(clean, max(fewest, len(x)/share))]
-	var f found
+	x = x[:min(clean, max(fewestSamples, len(x)/share))]
+	var f windowFit
 	if p.began {
 		// Where the path changes within the window, some went one way and some another.
 		alike := len(x)
-		for most := x[len(x)/10].sum + 2*(long+twoPaths*p.excess); x[alike-1].sum > most; {
+		for most := x[len(x)/10].sum + 2*(longWait+twoPaths*p.excess); x[alike-1].sum > most; {
 			alike--
 		}
-		if f.apart = alike < fewest/2; !f.apart {
+		if f.apart = alike < fewestSamples/2; !f.apart {
 			x = x[:alike]
 		}
 	}
-	level, rate, spread := straight(x, &p.scratch)
+	level, rate, spread := theilSenLine(x, &p.scratch)
 	f.spread = spread
-	if p.began && p.kind == Kernel && len(x) < 2*fewest {
+	if p.began && p.kind == Kernel && len(x) < 2*fewestSamples {
 		spread = max(spread, p.spread) // of a few coarse stamps it is small by chance
 	}
 	at := 0.0
@@ -429,12 +429,12 @@ func (p *Pair) fit(from Relation, share int) found {
 		lever += (e.at - at) * (e.at - at)
 	}
 	f.at = from.Ref + int64(at)
-	f.offset = from.At(f.at) + int64(math.Round(level+rate*at-p.asym))
+	f.offset = from.OffsetAt(f.at) + int64(math.Round(level+rate*at-p.asym))
 	f.rate = from.Rate + rate
 	// Half as much again: the least delayed were chosen, and not at random.
-	f.sigma = max(spread/math.Sqrt(float64(len(x))), p.kind.scale()/8) * 1.5
+	f.sigma = max(spread/math.Sqrt(float64(len(x))), p.kind.stampScale()/8) * 1.5
 	if lever > 0 {
-		f.rateSigma = max(spread, p.kind.scale()/4) / math.Sqrt(lever) * 1.5
+		f.rateSigma = max(spread, p.kind.stampScale()/4) / math.Sqrt(lever) * 1.5
 	} else {
 		f.rateSigma = 1e-3
 	}
@@ -443,9 +443,9 @@ func (p *Pair) fit(from Relation, share int) found {
 	return f
 }
 
-// straight fits offset = level + rate x at so that outliers do not count (Theil and
+// theilSenLine fits offset = level + rate x at so that outliers do not count (Theil and
 // Sen: the median of slopes), and tells the spread about it, as of a normal one.
-func straight(x []exchange, scratch *[]float64) (level, rate, spread float64) {
+func theilSenLine(x []exchange, scratch *[]float64) (level, rate, spread float64) {
 	s := (*scratch)[:0]
 	step := max(1, len(x)/40)
 	for i := 0; i < len(x); i += step {
@@ -456,23 +456,23 @@ func straight(x []exchange, scratch *[]float64) (level, rate, spread float64) {
 		}
 	}
 	if len(s) > 0 {
-		rate = median(s)
+		rate = medianInPlace(s)
 	}
 	s = s[:0]
 	for _, e := range x {
 		s = append(s, e.offset-rate*e.at)
 	}
-	level = median(s)
+	level = medianInPlace(s)
 	for i := range s {
 		s[i] = math.Abs(s[i] - level)
 	}
-	spread = 1.4826 * median(s)
+	spread = 1.4826 * medianInPlace(s)
 	*scratch = s
 	return level, rate, spread
 }
 
-// median sorts its argument.
-func median(s []float64) float64 {
+// medianInPlace sorts its argument.
+func medianInPlace(s []float64) float64 {
 	slices.Sort(s)
 	return s[len(s)/2]
 }

@@ -41,11 +41,11 @@ func FuzzPair(f *testing.F) {
 				break
 			}
 			now += 10e6
-			p.Forward(now, now+there)
-			p.Reverse(now+there+1e6, now+1e6+back)
+			p.AddForward(now, now+there)
+			p.AddReverse(now+there+1e6, now+1e6+back)
 			if n++; n%20 == 0 {
-				p.Hint(Relation{Ref: now, Offset: there, Rate: float64(back) * 1e-9}, math.Abs(float64(there)))
-				e := p.Close(now)
+				p.SetHint(Relation{Ref: now, Offset: there, Rate: float64(back) * 1e-9}, math.Abs(float64(there)))
+				e := p.CloseWindow(now)
 				for _, v := range []float64{e.Rate, e.Sigma, e.RateSigma, e.Wander, e.RateWander, e.Inherited} {
 					if math.IsNaN(v) || math.IsInf(v, 0) {
 						t.Fatalf("%+v", e)
@@ -68,11 +68,11 @@ func TestPairStaysSane(t *testing.T) {
 				there = -there
 			}
 			now += 10e6
-			p.Forward(now, now+there)
-			p.Reverse(now+there+1e6, now+1e6+back)
+			p.AddForward(now, now+there)
+			p.AddReverse(now+there+1e6, now+1e6+back)
 			if n%20 == 19 {
-				p.Hint(Relation{Ref: now, Offset: there, Rate: float64(back) * 1e-9}, math.Abs(float64(there)))
-				e := p.Close(now)
+				p.SetHint(Relation{Ref: now, Offset: there, Rate: float64(back) * 1e-9}, math.Abs(float64(there)))
+				e := p.CloseWindow(now)
 				for _, v := range []float64{e.Rate, e.Sigma, e.RateSigma, e.Wander, e.RateWander, e.Inherited} {
 					if math.IsNaN(v) || math.IsInf(v, 0) {
 						t.Fatalf("seed %d: %+v", seed, e)

@@ -81,12 +81,12 @@ func (b *bench) second(p *Pair) Estimate {
 		b.step(10e6)
 		t1 := b.t
 		t2 := t1 + b.wait(forward)
-		p.Forward(b.stamp(b.localAt(t1)), b.stamp(b.farAt(t2)))
+		p.AddForward(b.stamp(b.localAt(t1)), b.stamp(b.farAt(t2)))
 		t3 := t2 + 1e6
 		t4 := t3 + b.wait(reverse)
-		p.Reverse(b.stamp(b.farAt(t3)), b.stamp(b.localAt(t4)))
+		p.AddReverse(b.stamp(b.farAt(t3)), b.stamp(b.localAt(t4)))
 	}
-	return p.Close(b.localAt(b.t))
+	return p.CloseWindow(b.localAt(b.t))
 }
 
 // truth is the far clock against the local one.
@@ -149,14 +149,14 @@ func TestPairRule1PrefersCleanCodedPairs(t *testing.T) {
 					if !twins {
 						at = b.t + float64(i)*0.8e6
 					}
-					p.Forward(b.localAt(at), b.farAt(at+wait))
-					p.Reverse(b.farAt(at+0.1e6), b.localAt(at+0.1e6+2000))
+					p.AddForward(b.localAt(at), b.farAt(at+wait))
+					p.AddReverse(b.farAt(at+0.1e6), b.localAt(at+0.1e6+2000))
 				}
 			}
-			e := p.Close(b.localAt(b.t))
+			e := p.CloseWindow(b.localAt(b.t))
 			errs = append(errs, math.Abs(float64(e.Offset-b.truth())))
 		}
-		return median(errs)
+		return medianInPlace(errs)
 	}
 	if with, without := coded(true), coded(false); with > without/2 {
 		t.Errorf("error with twins %.0f ns, without %.0f: clean pairs must tell more than small sums", with, without)
@@ -226,7 +226,7 @@ func TestPairRule2QueuesOfOneDirectionDoNotBias(t *testing.T) {
 					outside++
 				}
 			}
-			worst = max(worst, math.Abs(float64(p.Last().Offset-b.truth())))
+			worst = max(worst, math.Abs(float64(p.LastEstimate().Offset-b.truth())))
 		}
 		t.Logf("kind %d, three hops busy %.0f %% of the time one way: %.0f ns off at worst, %d of %d windows outside", c.kind, c.load*100, worst, outside, 8*60)
 		if worst > c.worst || outside > 8*60/50 {
@@ -249,7 +249,7 @@ func TestPairRule3ADelayThatAppearsIsThePaths(t *testing.T) {
 						t.Errorf("kind %d, %.0f us more one way: %d ns off in window %d, sigma %.0f, inherited %.0f", k, extra/1e3, e.Offset-b.truth(), i, e.Sigma, e.Inherited)
 					}
 				}
-				e := p.Last()
+				e := p.LastEstimate()
 				if limit := []float64{1500, 150}[k]; e.Detours != before.Detours+1 || e.Moves != before.Moves || math.Abs(float64(e.Offset-b.truth())) > limit {
 					t.Errorf("kind %d, %.0f us more one way: %d ns off, %+v, want one detour and no move", k, extra/1e3, e.Offset-b.truth(), e)
 				}
@@ -279,7 +279,7 @@ func TestPairRule4ClocksThatMovedAreFollowedAtOnce(t *testing.T) {
 					outside++
 				}
 			}
-			e := p.Last()
+			e := p.LastEstimate()
 			// A step of temperature of 1 ppm is less than stamps of the kernel's
 			// see in a window.
 			if limit := 2; outside > limit || e.Detours != 0 || math.Abs(float64(e.Offset-b.truth())) > 2e3 {
@@ -311,12 +311,12 @@ func TestPairRule5WhatFitsNothingIsNotUsed(t *testing.T) {
 			t.Errorf("window %d: %+v, %.1f sigmas off, want it held", i, e, off(b, e))
 		}
 	}
-	before := p.Last()
+	before := p.LastEstimate()
 	b.extra = [2]float64{}
 	for range 40 {
 		b.step(1e9 / 40)
 	}
-	if e := p.Close(b.localAt(b.t)); e.Quality != Held || e.Sigma < before.Sigma {
+	if e := p.CloseWindow(b.localAt(b.t)); e.Quality != Held || e.Sigma < before.Sigma {
 		t.Errorf("a window without packets: %+v, want a prediction that is worth less", e)
 	}
 }
@@ -345,10 +345,10 @@ func TestPairRule7ItIsToldWhereClocksAreAtTheEnd(t *testing.T) {
 			for range 100 {
 				b.step(10e6)
 				b.rate += 0.4 * math.Sqrt(10e6/60e9) * b.rng.NormFloat64()
-				p.Forward(b.stamp(b.localAt(b.t)), b.stamp(b.farAt(b.t+b.wait(forward))))
-				p.Reverse(b.stamp(b.farAt(b.t+1e6)), b.stamp(b.localAt(b.t+1e6+b.wait(reverse))))
+				p.AddForward(b.stamp(b.localAt(b.t)), b.stamp(b.farAt(b.t+b.wait(forward))))
+				p.AddReverse(b.stamp(b.farAt(b.t+1e6)), b.stamp(b.localAt(b.t+1e6+b.wait(reverse))))
 			}
-			if e := p.Close(b.localAt(b.t)); i >= 20 {
+			if e := p.CloseWindow(b.localAt(b.t)); i >= 20 {
 				d := float64(e.Offset - b.truth())
 				sum, n = sum+d*d, n+1
 			}
@@ -370,8 +370,8 @@ func TestPairRule8WithoutCleanPacketsNothingMoves(t *testing.T) {
 		p := NewPair(Hardware)
 		run(b, p, 60)
 		for range 3 {
-			p.Hint(Relation{Ref: b.localAt(b.t), Offset: b.truth(), Rate: (b.rate - b.local) * 1e-6}, 10)
-			before := p.Last().Offset - b.truth()
+			p.SetHint(Relation{Ref: b.localAt(b.t), Offset: b.truth(), Rate: (b.rate - b.local) * 1e-6}, 10)
+			before := p.LastEstimate().Offset - b.truth()
 			for range 100 {
 				b.step(10e6)
 				for dir := range 2 {
@@ -380,13 +380,13 @@ func TestPairRule8WithoutCleanPacketsNothingMoves(t *testing.T) {
 						wait = b.wait(dir)
 					}
 					if dir == forward {
-						p.Forward(b.stamp(b.localAt(b.t)), b.stamp(b.farAt(b.t+wait)))
+						p.AddForward(b.stamp(b.localAt(b.t)), b.stamp(b.farAt(b.t+wait)))
 					} else {
-						p.Reverse(b.stamp(b.farAt(b.t+1e6)), b.stamp(b.localAt(b.t+1e6+wait)))
+						p.AddReverse(b.stamp(b.farAt(b.t+1e6)), b.stamp(b.localAt(b.t+1e6+wait)))
 					}
 				}
 			}
-			e := p.Close(b.localAt(b.t))
+			e := p.CloseWindow(b.localAt(b.t))
 			if moved := float64(e.Offset - b.truth() - before); math.Abs(moved) > 30 {
 				t.Errorf("seed %d: moved by %.0f ns to %.0f, sigma %.0f", seed, moved, float64(e.Offset-b.truth()), e.Sigma)
 			}
@@ -425,7 +425,7 @@ func TestPairRule11HalfOfAWaitIsNoOffset(t *testing.T) {
 					p := NewPair(k)
 					run(b, p, age)
 					b.extra[dir], b.load[dir], b.queueScale = 62e3, 0.9, 300e3
-					for i := range patience {
+					for i := range patienceWindows {
 						if e := b.second(p); math.Abs(off(b, e)) > BoundSigmas || math.Abs(float64(e.Offset-b.truth())) > 10e3 {
 							t.Errorf("kind %d, seed %d, a queue in direction %d after %d s: %d ns off in window %d, sigma %.0f, inherited %.0f", k, seed, dir, age, e.Offset-b.truth(), i, e.Sigma, e.Inherited)
 						}
@@ -449,7 +449,7 @@ func TestPairRule11WhatAQueueHidesIsSharedByAll(t *testing.T) {
 				t.Errorf("seed %d: %.0f ns off, wander %.0f, inherited %.0f", seed, wrong, e.Wander, e.Inherited)
 			}
 		}
-		if !p.rough {
+		if !p.coarseAsymmetry {
 			t.Errorf("seed %d: %+v: the test shows nothing", seed, p.estimate)
 		}
 	}
@@ -484,11 +484,11 @@ func BenchmarkPairWindow(b *testing.B) {
 				b.StopTimer()
 				for range 100 {
 					w.step(10e6)
-					p.Forward(w.localAt(w.t), w.farAt(w.t+w.wait(forward)))
-					p.Reverse(w.farAt(w.t+1e6), w.localAt(w.t+1e6+w.wait(reverse)))
+					p.AddForward(w.localAt(w.t), w.farAt(w.t+w.wait(forward)))
+					p.AddReverse(w.farAt(w.t+1e6), w.localAt(w.t+1e6+w.wait(reverse)))
 				}
 				b.StartTimer()
-				p.Close(w.localAt(w.t))
+				p.CloseWindow(w.localAt(w.t))
 			}
 		})
 	}

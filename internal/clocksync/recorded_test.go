@@ -53,16 +53,16 @@ func replay(t *testing.T, file string, each func(window int, e Estimate)) {
 		kind := b[0]
 		b = b[1:]
 		if kind == 2 {
-			each(windows, p.Close(sent+next()))
+			each(windows, p.CloseWindow(sent+next()))
 			windows++
 			continue
 		}
 		sent += next()
 		delay += next()
 		if kind == 0 {
-			p.Forward(sent, sent+delay)
+			p.AddForward(sent, sent+delay)
 		} else {
-			p.Reverse(sent, sent+delay)
+			p.AddReverse(sent, sent+delay)
 		}
 	}
 }

@@ -36,12 +36,12 @@ const (
 	minJoin = 5
 )
 
-// Append appends the report in its compact form, some 35 octets a pair: names of
+// AppendTo appends the report in its compact form, some 35 octets a pair: names of
 // peers' nodes and of devices once each, times and offsets as differences to the
 // pair before, rates of 24 bits, deviations of 8. A pair without an estimate, or
 // that is not the node's own, or whose numbers no clock can have, is left out,
 // and so is what lies beyond MaxReportPairs and MaxReportJoins.
-func (r *Report) Append(b []byte) []byte {
+func (r *Report) AppendTo(b []byte) []byte {
 	var nodes, devices nameTable
 	own := func(nic string) (uint64, bool) { // 0: the system clock
 		if nic == r.Node {
@@ -51,14 +51,14 @@ func (r *Report) Append(b []byte) []byte {
 		if !ok || node != r.Node || device == "" || len(device) > maxName {
 			return 0, false
 		}
-		return devices.index(device) + 1, true
+		return devices.indexOf(device) + 1, true
 	}
 	var pairs []byte
 	n, before := 0, Estimate{Ref: r.End}
 	for i := range r.Pairs {
 		p := &r.Pairs[i]
 		node, device, ok := strings.Cut(p.ID.Dst, "/")
-		if !ok || node == "" || device == "" || len(node) > maxName || len(device) > maxName || !p.carriable() || n == MaxReportPairs {
+		if !ok || node == "" || device == "" || len(node) > maxName || len(device) > maxName || !p.canEncode() || n == MaxReportPairs {
 			continue
 		}
 		src, ok := own(p.ID.Src)
@@ -67,8 +67,8 @@ func (r *Report) Append(b []byte) []byte {
 		}
 		n++
 		pairs = binary.AppendUvarint(pairs, src-1)
-		pairs = binary.AppendUvarint(pairs, nodes.index(node))
-		pairs = binary.AppendUvarint(pairs, devices.index(device))
+		pairs = binary.AppendUvarint(pairs, nodes.indexOf(node))
+		pairs = binary.AppendUvarint(pairs, devices.indexOf(device))
 		pairs = binary.AppendUvarint(pairs, uint64(p.ID.Flow))
 		pairs = append(pairs, byte(p.ID.Kind)<<4|byte(p.Quality))
 		pairs = binary.AppendVarint(pairs, p.Ref-before.Ref)
@@ -104,15 +104,15 @@ func (r *Report) Append(b []byte) []byte {
 	}
 	b = appendName(b, r.Node)
 	b = binary.AppendVarint(b, r.End)
-	b = nodes.append(b)
-	b = devices.append(b)
+	b = nodes.appendTo(b)
+	b = devices.appendTo(b)
 	b = binary.AppendUvarint(b, uint64(n))
 	b = append(b, pairs...)
 	b = binary.AppendUvarint(b, uint64(m))
 	return append(b, joins...)
 }
 
-func (p *PairEstimate) carriable() bool {
+func (p *PairEstimate) canEncode() bool {
 	return p.Quality != None && p.Quality <= Held && p.ID.Kind <= Hardware && p.ID.Flow >= 0 && p.ID.Flow <= maxFlow &&
 		rateOK(p.Rate) && deviationOK(p.Sigma) && deviationOK(p.RateSigma) && deviationOK(p.Wander) && deviationOK(p.RateWander) && deviationOK(p.Inherited) && p.Samples[0] >= 0 && p.Samples[1] >= 0
 }
@@ -131,15 +131,15 @@ func ParseReport(b []byte) (*Report, error) {
 }
 
 func parseReport(r *wireReader) (*Report, error) {
-	out := &Report{Node: r.node("node"), End: r.int("end")}
-	nodes := make([]string, r.count("nodes", MaxReportPairs, 2))
+	out := &Report{Node: r.readNode("node"), End: r.readInt("end")}
+	nodes := make([]string, r.readCount("nodes", MaxReportPairs, 2))
 	for i := range nodes {
-		nodes[i] = r.node("name of a node")
+		nodes[i] = r.readNode("name of a node")
 	}
-	devices := make([]string, r.count("devices", 2*(MaxReportPairs+MaxReportJoins), 2))
+	devices := make([]string, r.readCount("devices", 2*(MaxReportPairs+MaxReportJoins), 2))
 	own := make([]string, len(devices)) // the node's NICs of these names, once they are seen
 	for i := range devices {
-		devices[i] = r.name("name of a device", maxName)
+		devices[i] = r.readName("name of a device", maxName)
 	}
 	nic := func(i uint64) string {
 		if own[i] == "" {
@@ -147,7 +147,7 @@ func parseReport(r *wireReader) (*Report, error) {
 		}
 		return own[i]
 	}
-	if n := r.count("pairs", MaxReportPairs, minPair); n > 0 {
+	if n := r.readCount("pairs", MaxReportPairs, minPair); n > 0 {
 		out.Pairs = make([]PairEstimate, n)
 	}
 	before := Estimate{Ref: out.End}
@@ -155,24 +155,24 @@ func parseReport(r *wireReader) (*Report, error) {
 	lengths := make([]int, len(out.Pairs))
 	for i := range out.Pairs {
 		p := &out.Pairs[i]
-		src := r.index("source", len(devices))
-		node, device := r.index("destination node", len(nodes)), r.index("destination device", len(devices))
-		p.ID.Flow = int(r.uint("flow", maxFlow))
-		if kind := r.take("kind", 1); kind != nil {
+		src := r.readIndex("source", len(devices))
+		node, device := r.readIndex("destination node", len(nodes)), r.readIndex("destination device", len(devices))
+		p.ID.Flow = int(r.readUint("flow", maxFlow))
+		if kind := r.readBytes("kind", 1); kind != nil {
 			p.ID.Kind, p.Quality = Kind(kind[0]>>4), Quality(kind[0]&15)
 		}
 		if p.ID.Kind > Hardware {
-			r.fail("kind", "%d is unknown", p.ID.Kind)
+			r.setError("kind", "%d is unknown", p.ID.Kind)
 		}
 		if p.Quality == None || p.Quality > Held {
-			r.fail("quality", "%d is no estimate's", p.Quality)
+			r.setError("quality", "%d is no estimate's", p.Quality)
 		}
-		p.Ref, p.Offset = before.Ref+r.int("reference"), before.Offset+r.int("offset")
-		p.Rate, p.Sigma, p.RateSigma = r.rate("rate"), r.deviation("sigma"), r.deviation("rate sigma")
-		p.Wander, p.RateWander, p.Inherited = r.deviation("wander"), r.deviation("rate wander"), r.deviation("inherited")
-		p.Delay = r.int("delay")
-		p.Samples = [2]int32{int32(r.uint("forward samples", 1<<31-1)), int32(r.uint("reverse samples", 1<<31-1))}
-		p.Moves, p.Detours = uint32(r.uint("moves", 1<<32-1)), uint32(r.uint("detours", 1<<32-1))
+		p.Ref, p.Offset = before.Ref+r.readInt("reference"), before.Offset+r.readInt("offset")
+		p.Rate, p.Sigma, p.RateSigma = r.readRate("rate"), r.readDeviation("sigma"), r.readDeviation("rate sigma")
+		p.Wander, p.RateWander, p.Inherited = r.readDeviation("wander"), r.readDeviation("rate wander"), r.readDeviation("inherited")
+		p.Delay = r.readInt("delay")
+		p.Samples = [2]int32{int32(r.readUint("forward samples", 1<<31-1)), int32(r.readUint("reverse samples", 1<<31-1))}
+		p.Moves, p.Detours = uint32(r.readUint("moves", 1<<32-1)), uint32(r.readUint("detours", 1<<32-1))
 		if r.err != nil {
 			return nil, fmt.Errorf("pair %d: %w", i, r.err)
 		}
@@ -185,7 +185,7 @@ func parseReport(r *wireReader) (*Report, error) {
 	for i, n := range lengths {
 		out.Pairs[i].ID.Dst, all = all[:n], all[n:]
 	}
-	if n := r.count("joins", MaxReportJoins, minJoin); n > 0 {
+	if n := r.readCount("joins", MaxReportJoins, minJoin); n > 0 {
 		out.Joins = make([]Join, n)
 	}
 	clock := func(i uint64) string {
@@ -197,19 +197,19 @@ func parseReport(r *wireReader) (*Report, error) {
 	ref := out.End
 	for i := range out.Joins {
 		j := &out.Joins[i]
-		x, y := r.index("clock", len(devices)+1), r.index("joined clock", len(devices)+1)
-		j.Ref, j.Offset, j.Width = ref+r.int("reference"), r.int("offset"), int64(r.uint("width", 1<<63-1))
+		x, y := r.readIndex("clock", len(devices)+1), r.readIndex("joined clock", len(devices)+1)
+		j.Ref, j.Offset, j.Width = ref+r.readInt("reference"), r.readInt("offset"), int64(r.readUint("width", 1<<63-1))
 		if r.err == nil {
 			j.A, j.B, ref = clock(x), clock(y), j.Ref
 		}
 		if j.A == j.B {
-			r.fail("joined clock", "is the clock itself")
+			r.setError("joined clock", "is the clock itself")
 		}
 		if r.err != nil {
 			return nil, fmt.Errorf("join %d: %w", i, r.err)
 		}
 	}
-	return out, r.end()
+	return out, r.checkEnd()
 }
 
 // nameTable numbers names in the order in which they come.
@@ -218,7 +218,7 @@ type nameTable struct {
 	numbers map[string]uint64
 }
 
-func (t *nameTable) index(s string) uint64 {
+func (t *nameTable) indexOf(s string) uint64 {
 	i, ok := t.numbers[s]
 	if !ok {
 		if t.numbers == nil {
@@ -230,7 +230,7 @@ func (t *nameTable) index(s string) uint64 {
 	return i
 }
 
-func (t *nameTable) append(b []byte) []byte {
+func (t *nameTable) appendTo(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(len(t.names)))
 	for _, s := range t.names {
 		b = appendName(b, s)

@@ -36,9 +36,9 @@ type shape struct {
 }
 
 const (
-	bins    = 89
-	binStep = 0.25
-	middle  = bins / 2
+	bins      = 89
+	binStep   = 0.25
+	middleBin = bins / 2
 	// shapeMemory is over how many windows what is known fades to a third.
 	shapeMemory = 120
 	// shapeSamples must be seen of each direction before a shape is used.
@@ -67,8 +67,8 @@ var blurs struct {
 	made map[blurKey]*blur
 }
 
-// blurred is the spread for a zero that is known to sigma, in quarters of octaves.
-func blurred(k Kind, bandwidth int, sigma float64) *blur {
+// blurFor is the spread for a zero that is known to sigma, in quarters of octaves.
+func blurFor(k Kind, bandwidth int, sigma float64) *blur {
 	key := blurKey{k, bandwidth, max(0, min(int(math.Round(4*math.Log2(max(sigma, 1)))), 160))}
 	blurs.Lock()
 	defer blurs.Unlock()
@@ -76,11 +76,11 @@ func blurred(k Kind, bandwidth int, sigma float64) *blur {
 		return b
 	}
 	b := &blur{}
-	scale := k.scale()
+	scale := k.stampScale()
 	for j := range bins {
-		s := math.Hypot(bandwidths[bandwidth]*width(scale, j), math.Exp2(float64(key.step)/4))
+		s := math.Hypot(bandwidths[bandwidth]*binWidth(scale, j), math.Exp2(float64(key.step)/4))
 		for i := range bins {
-			d := (centre(scale, i) - centre(scale, j)) / s
+			d := (binCentre(scale, i) - binCentre(scale, j)) / s
 			b[i][j] = math.Exp(-d*d/2) / s
 		}
 	}
@@ -91,32 +91,32 @@ func blurred(k Kind, bandwidth int, sigma float64) *blur {
 	return b
 }
 
-// at is the place of a distance among the bins, as a fraction.
-func (s *shape) at(ns float64) float64 {
-	return min(max(math.Asinh(ns/s.scale)/binStep+middle, 0), bins-1)
+// binOf is the place of a distance among the bins, as a fraction.
+func (s *shape) binOf(ns float64) float64 {
+	return min(max(math.Asinh(ns/s.scale)/binStep+middleBin, 0), bins-1)
 }
 
-// centre is the distance that a bin stands for, in ns.
-func centre(scale float64, bin int) float64 { return scale * centres[bin] }
+// binCentre is the distance that a bin stands for, in ns.
+func binCentre(scale float64, bin int) float64 { return scale * unitCentres[bin] }
 
-// centres are the bins' where the scale is one.
-var centres = func() (c [bins]float64) {
+// unitCentres are the bins' where the scale is one.
+var unitCentres = func() (c [bins]float64) {
 	for i := range c {
-		c[i] = math.Sinh(float64(i-middle) * binStep)
+		c[i] = math.Sinh(float64(i-middleBin) * binStep)
 	}
 	return c
 }()
 
-// add counts a sample's distance.
-func (s *shape) add(dir int, ns float64) { s.counts[dir][int(s.at(ns)+0.5)]++ }
+// addDistance counts a sample's distance.
+func (s *shape) addDistance(dir int, ns float64) { s.counts[dir][int(s.binOf(ns)+0.5)]++ }
 
-// shift moves the zero by some ns: what was counted keeps its place in time. Bins
+// shiftZero moves the zero by some ns: what was counted keeps its place in time. Bins
 // that are wider than those they come to lie in are spread over them.
-func (s *shape) shift(by float64) {
+func (s *shape) shiftZero(by float64) {
 	for d := range s.counts {
 		var moved [bins]float64
 		for i, c := range s.counts[d] {
-			lo, hi := s.at(edge(s.scale, i)-by)+0.5, s.at(edge(s.scale, i+1)-by)+0.5
+			lo, hi := s.binOf(binLowerEnd(s.scale, i)-by)+0.5, s.binOf(binLowerEnd(s.scale, i+1)-by)+0.5
 			for j := int(lo); j <= int(hi); j++ {
 				if part := min(hi, float64(j+1)) - max(lo, float64(j)); part > 0 {
 					moved[j] += c * part / (hi - lo)
@@ -129,9 +129,9 @@ func (s *shape) shift(by float64) {
 	}
 }
 
-// sharpest is the distance, ns, about which samples tell most of where zero is.
+// sharpestDistance is the distance, ns, about which samples tell most of where zero is.
 // What the scores of both directions do not agree upon is chance.
-func (s *shape) sharpest() float64 {
+func (s *shape) sharpestDistance() float64 {
 	var tells [bins]float64
 	all := 0.0
 	for i := range tells {
@@ -141,20 +141,20 @@ func (s *shape) sharpest() float64 {
 	seen := 0.0
 	for i, t := range tells {
 		if seen += t; seen >= all/2 && t > 0 {
-			return s.scale * math.Sinh((float64(i)+0.5-(seen-all/2)/t-middle)*binStep)
+			return s.scale * math.Sinh((float64(i)+0.5-(seen-all/2)/t-middleBin)*binStep)
 		}
 	}
 	return 0
 }
 
-// edge is the lower end of a bin, in ns.
-func edge(scale float64, bin int) float64 {
-	return scale * math.Sinh((float64(bin-middle)-0.5)*binStep)
+// binLowerEnd is the lower end of a bin, in ns.
+func binLowerEnd(scale float64, bin int) float64 {
+	return scale * math.Sinh((float64(bin-middleBin)-0.5)*binStep)
 }
 
-// turn ends a window: what is old fades, the faster the younger the shape is; its
+// endWindow ends a window: what is old fades, the faster the younger the shape is; its
 // first windows were placed badly.
-func (s *shape) turn(windows float64) {
+func (s *shape) endWindow(windows float64) {
 	keep := 1 - 1/min(shapeMemory, 8+windows)
 	for d := range s.counts {
 		s.total[d] = 0
@@ -165,18 +165,18 @@ func (s *shape) turn(windows float64) {
 	}
 }
 
-// learn makes scores of counts, for a zero that is known to sigma. It reports
+// learnScores makes scores of counts, for a zero that is known to sigma. It reports
 // whether they are of use.
-func (s *shape) learn(k Kind, sigma float64) bool {
+func (s *shape) learnScores(k Kind, sigma float64) bool {
 	if min(s.total[forward], s.total[reverse]) < shapeSamples {
 		return false
 	}
 	best, looked := 0.0, 0
 	// A wider look is steadier; it is tried as long as it does not cost much.
-	for wide := max(sigma, s.scale/8); wide < 64*max(sigma, s.scale) && (best == 0 || looked < looks); wide *= 2 {
+	for wide := max(sigma, s.scale/8); wide < 64*max(sigma, s.scale) && (best == 0 || looked < widthsTried); wide *= 2 {
 		looked++
 		for bandwidth := range bandwidths {
-			b := blurred(k, bandwidth, wide)
+			b := blurFor(k, bandwidth, wide)
 			var score, logs [2][bins]float64
 			for d := range score {
 				s.scoresOf(&score[d], &logs[d], &s.counts[d], b)
@@ -185,8 +185,8 @@ func (s *shape) learn(k Kind, sigma float64) bool {
 			sure := true
 			for d := range score {
 				var sd float64
-				slope[d], variance[d], sd = s.crossed(&score[1-d], &s.counts[d])
-				sure = sure && slope[d] > surely*sd
+				slope[d], variance[d], sd = s.meanSlope(&score[1-d], &s.counts[d])
+				sure = sure && slope[d] > slopeSigmas*sd
 			}
 			if !sure {
 				continue
@@ -200,7 +200,7 @@ func (s *shape) learn(k Kind, sigma float64) bool {
 	if best == 0 {
 		return false
 	}
-	wide := blurred(k, 0, nearby*max(sigma, s.scale))
+	wide := blurFor(k, 0, nearbyFactor*max(sigma, s.scale))
 	for d := range s.counts {
 		var score, logs [bins]float64
 		s.scoresOf(&score, &logs, &s.counts[d], wide)
@@ -221,18 +221,18 @@ func (s *shape) learn(k Kind, sigma float64) bool {
 	return true
 }
 
-// looks is how many widths are tried.
-const looks = 2
+// widthsTried is how many widths are tried.
+const widthsTried = 2
 
-// nearby is how far away, in units of what is not known, a zero is that is elsewhere.
-const nearby = 16
+// nearbyFactor is how far away, in units of what is not known, a zero is that is elsewhere.
+const nearbyFactor = 16
 
-// surely is how many of its standard deviations a slope must be above zero.
-const surely = 3
+// slopeSigmas is how many of its standard deviations a slope must be above zero.
+const slopeSigmas = 3
 
-// width is that of a bin, in ns.
-func width(scale float64, bin int) float64 {
-	return scale * binStep * math.Cosh(float64(bin-middle)*binStep)
+// binWidth is that of a bin, in ns.
+func binWidth(scale float64, bin int) float64 {
+	return scale * binStep * math.Cosh(float64(bin-middleBin)*binStep)
 }
 
 // scoresOf smooths counts and takes the derivative of their log density.
@@ -250,17 +250,17 @@ func (s *shape) scoresOf(score, log, counts *[bins]float64, b *blur) {
 	}
 	for i := range score {
 		lo, hi := max(i-1, 0), min(i+1, bins-1)
-		score[i] = (log[lo] - log[hi]) / (centre(s.scale, hi) - centre(s.scale, lo))
+		score[i] = (log[lo] - log[hi]) / (binCentre(s.scale, hi) - binCentre(s.scale, lo))
 	}
 }
 
-// crossed weighs scores with counts: the mean slope, the mean square, and the
+// meanSlope weighs scores with counts: the mean slope, the mean square, and the
 // standard deviation of the slope.
-func (s *shape) crossed(score, counts *[bins]float64) (slope, variance, sd float64) {
+func (s *shape) meanSlope(score, counts *[bins]float64) (slope, variance, sd float64) {
 	n := 0.0
 	for i, c := range counts {
 		lo, hi := max(i-1, 0), min(i+1, bins-1)
-		rise := (score[hi] - score[lo]) / (centre(s.scale, hi) - centre(s.scale, lo))
+		rise := (score[hi] - score[lo]) / (binCentre(s.scale, hi) - binCentre(s.scale, lo))
 		n += c
 		slope += c * rise
 		sd += c * rise * rise
@@ -275,7 +275,7 @@ func (s *shape) quantilesOf(dir int) {
 		seen += c
 		for k < len(levels) && seen >= levels[k]*s.total[dir] && c > 0 {
 			within := (seen - levels[k]*s.total[dir]) / c // from the bin's upper end
-			s.quantile[dir][k] = s.scale * math.Sinh((float64(i)+0.5-within-middle)*binStep)
+			s.quantile[dir][k] = s.scale * math.Sinh((float64(i)+0.5-within-middleBin)*binStep)
 			k++
 		}
 	}
@@ -284,42 +284,42 @@ func (s *shape) quantilesOf(dir int) {
 // scoreAt is the score of a sample of one direction, between bins by a straight
 // line, and the slope there.
 func (s *shape) scoreAt(dir int, ns float64) (score, slope float64) {
-	at := s.at(ns)
+	at := s.binOf(ns)
 	i := min(int(at), bins-2)
 	f := at - float64(i)
 	t := &s.score[1-dir]
-	return t[i]*(1-f) + t[i+1]*f, (t[i+1] - t[i]) / (centre(s.scale, i+1) - centre(s.scale, i))
+	return t[i]*(1-f) + t[i+1]*f, (t[i+1] - t[i]) / (binCentre(s.scale, i+1) - binCentre(s.scale, i))
 }
 
-// told is what some samples say of where zero is, about where it is looked for: the
+// scoreSum is what some samples say of where zero is, about where it is looked for: the
 // sum of their scores and what they tell, as the slope of that sum.
-type told struct{ n, score, slope, square float64 }
+type scoreSum struct{ n, score, slope, square float64 }
 
-func (t *told) add(score, slope float64) {
+func (t *scoreSum) addScore(score, slope float64) {
 	t.n++
 	t.score += score
 	t.slope += slope
 	t.square += score * score
 }
 
-// tell is by how much zero is elsewhere, and the variance of that. Samples count
+// zeroShift is by how much zero is elsewhere, and the variance of that. Samples count
 // for what they tell themselves, which where clean ones are rare is now nothing
 // and now much. A slope that is not even half of what scores scatter is chance.
-func (s *shape) tell(dir int, t *told, least float64) (off, variance float64) {
+func (s *shape) zeroShift(dir int, t *scoreSum, least float64) (off, variance float64) {
 	slope := max(t.slope, t.square/2, least*t.n*s.slope[dir])
 	return t.score / slope, s.variance[dir] / s.slope[dir] / slope
 }
 
-// search finds the place of samples of a direction, which is known to sigma to be
+// searchPlace finds the place of samples of a direction, which is known to sigma to be
 // zero: the likeliest, by Fisher's scoring, one step where one is enough.
-func (s *shape) search(dir int, samples []float64, sigma float64) (place float64) {
+func (s *shape) searchPlace(dir int, samples []float64, sigma float64) (place float64) {
 	prior := 1 / (sigma * sigma)
 	usual := float64(len(samples)) * s.slope[dir]
 	reach := 1 / math.Sqrt(s.slope[dir]) // within it the score is nearly straight
-	for range steps {
-		var t told
+	for range searchSteps {
+		var t scoreSum
 		for _, u := range samples {
-			t.add(s.scoreAt(dir, u-place))
+			t.addScore(s.scoreAt(dir, u-place))
 		}
 		step := max(-2*reach, min(2*reach, (t.score-place*prior)/(max(t.slope, usual*0.3)+prior)))
 		place += step
@@ -330,31 +330,31 @@ func (s *shape) search(dir int, samples []float64, sigma float64) (place float64
 	return place
 }
 
-// leastTold is what a window tells at least, as a part of what windows usually do.
-const leastTold = 0.05
+// leastInformation is what a window tells at least, as a part of what windows usually do.
+const leastInformation = 0.05
 
-const steps = 6
+const searchSteps = 6
 
-// sum is how much likelier samples of a direction are with their zero here than
+// logLikelihood is how much likelier samples of a direction are with their zero here than
 // near here, in nats.
-func (s *shape) sum(dir int, samples []float64) (sum float64) {
+func (s *shape) logLikelihood(dir int, samples []float64) (sum float64) {
 	for _, u := range samples {
-		sum += s.logs[1-dir][int(s.at(u)+0.5)]
+		sum += s.logs[1-dir][int(s.binOf(u)+0.5)]
 	}
 	return sum
 }
 
-// fits tells by how many standard deviations samples of a direction, its place
+// fitSigmas tells by how many standard deviations samples of a direction, its place
 // being zero, are likelier than those that made the shape.
-func (s *shape) fits(dir int, samples []float64) float64 {
+func (s *shape) fitSigmas(dir int, samples []float64) float64 {
 	n := float64(len(samples))
-	return (s.sum(dir, samples)/n - s.usual[dir]) / math.Sqrt(s.spread[dir]/n+1e-9)
+	return (s.logLikelihood(dir, samples)/n - s.usual[dir]) / math.Sqrt(s.spread[dir]/n+1e-9)
 }
 
-// unlike is what, ns, the places of two directions may differ by because their
+// queueAsymmetry is what, ns, the places of two directions may differ by because their
 // queues do: a part of by how much more one of them waits, but no more than the
 // width of what tells the place. Unequal by a tenth is what equal queues look like.
-func (s *shape) unlike() float64 {
+func (s *shape) queueAsymmetry() float64 {
 	var width [2]float64
 	for d := range width {
 		width[d] = s.quantile[d][len(levels)-1] - s.quantile[d][0]

@@ -44,8 +44,8 @@ func inPieces(n int, f func(piece, from, to int)) {
 	wg.Wait()
 }
 
-// conjugate holds the vectors of an iteration between calls.
-type conjugate struct {
+// conjugateSolver holds the vectors of an iteration between calls.
+type conjugateSolver struct {
 	r, p, q    []float64
 	sums, most []float64 // of pieces
 }
@@ -56,11 +56,11 @@ const mostIterations = 500
 // preconditioner, from x = 0. It ends when no clock's residual is worth more than
 // tol of its own standard deviation. b must sum to zero over every component, x
 // then is right but for a constant of each.
-func (c *conjugate) solve(l *laplacian, b, x []float64, tol float64) (iterations int) {
+func (c *conjugateSolver) solve(l *laplacian, b, x []float64, tol float64) (iterations int) {
 	n := len(b)
-	c.r, c.p, c.q = sized(c.r, n), sized(c.p, n), sized(c.q, n)
+	c.r, c.p, c.q = resizeSlice(c.r, n), resizeSlice(c.p, n), resizeSlice(c.q, n)
 	pieces := (n + pieceRows - 1) / pieceRows
-	c.sums, c.most = sized(c.sums, pieces), sized(c.most, pieces)
+	c.sums, c.most = resizeSlice(c.sums, pieces), resizeSlice(c.most, pieces)
 	// What rounding leaves of b is no residual.
 	floor := func(most float64) float64 { return max(tol, 1e-11*most) }
 	inPieces(n, func(piece, from, to int) {
@@ -75,7 +75,7 @@ func (c *conjugate) solve(l *laplacian, b, x []float64, tol float64) (iterations
 		}
 		c.sums[piece], c.most[piece] = sum, most
 	})
-	rho, most := total(c.sums), math.Sqrt(largest(c.most))
+	rho, most := sumOf(c.sums), math.Sqrt(maxOf(c.most))
 	end := floor(most)
 	for most > end && iterations < mostIterations {
 		iterations++
@@ -91,7 +91,7 @@ func (c *conjugate) solve(l *laplacian, b, x []float64, tol float64) (iterations
 			}
 			c.sums[piece] = sum
 		})
-		alpha := rho / total(c.sums)
+		alpha := rho / sumOf(c.sums)
 		inPieces(n, func(piece, from, to int) {
 			sum, most := 0.0, 0.0
 			for k := from; k < to; k++ {
@@ -104,9 +104,9 @@ func (c *conjugate) solve(l *laplacian, b, x []float64, tol float64) (iterations
 			}
 			c.sums[piece], c.most[piece] = sum, most
 		})
-		next := total(c.sums)
+		next := sumOf(c.sums)
 		beta := next / rho
-		rho, most = next, math.Sqrt(largest(c.most))
+		rho, most = next, math.Sqrt(maxOf(c.most))
 		inPieces(n, func(_, from, to int) {
 			for k := from; k < to; k++ {
 				if d := l.diag[k]; d > 0 {
@@ -118,7 +118,7 @@ func (c *conjugate) solve(l *laplacian, b, x []float64, tol float64) (iterations
 	return iterations
 }
 
-func total(v []float64) float64 {
+func sumOf(v []float64) float64 {
 	sum := 0.0
 	for _, x := range v {
 		sum += x
@@ -126,7 +126,7 @@ func total(v []float64) float64 {
 	return sum
 }
 
-func largest(v []float64) float64 {
+func maxOf(v []float64) float64 {
 	most := 0.0
 	for _, x := range v {
 		most = max(most, x)
@@ -134,17 +134,17 @@ func largest(v []float64) float64 {
 	return most
 }
 
-// sized is v with n elements, whatever they are; it is made anew only to grow.
-func sized[T any](v []T, n int) []T {
+// resizeSlice is v with n elements, whatever they are; it is made anew only to grow.
+func resizeSlice[T any](v []T, n int) []T {
 	if cap(v) < n {
 		return make([]T, n, n+n/8)
 	}
 	return v[:n]
 }
 
-// dense is the inverse of a component's Cholesky factor, from which
+// denseFactor is the inverse of a component's Cholesky factor, from which
 // variances follow exactly.
-type dense struct {
+type denseFactor struct {
 	n      int
 	inv    []float64 // of the lower factor, row by row
 	ground int       // place of the member that the others are related to, or -1: their mean
@@ -155,8 +155,8 @@ type dense struct {
 // covariances are against that member, else against the mean of all, weighted by
 // their diagonals: one clock of which little is known moves nobody. Work is n^3/3
 // multiplications. It is nil if rounding leaves the matrix indefinite.
-func newDense(l *laplacian, members []int32, place []int32, ground int) *dense {
-	d := &dense{n: len(members), ground: ground}
+func newDense(l *laplacian, members []int32, place []int32, ground int) *denseFactor {
+	d := &denseFactor{n: len(members), ground: ground}
 	n := d.n
 	a := make([]float64, n*n)
 	if ground < 0 {
@@ -201,7 +201,7 @@ func newDense(l *laplacian, members []int32, place []int32, ground int) *dense {
 	for i := range n {
 		row := d.inv[i*n : i*n+i+1]
 		for j := range i {
-			add(row[:j+1], -a[i*n+j], d.inv[j*n:j*n+j+1])
+			addScaled(row[:j+1], -a[i*n+j], d.inv[j*n:j*n+j+1])
 		}
 		for j := range row {
 			row[j] /= a[i*n+i]
@@ -211,8 +211,8 @@ func newDense(l *laplacian, members []int32, place []int32, ground int) *dense {
 	return d
 }
 
-// apart is the variance of the difference of two members.
-func (d *dense) apart(i, j int) float64 {
+// differenceVariance is the variance of the difference of two members.
+func (d *denseFactor) differenceVariance(i, j int) float64 {
 	v := 0.0
 	for k := min(i, j); k < d.n; k++ {
 		row := d.inv[k*d.n : k*d.n+d.n]
@@ -222,7 +222,7 @@ func (d *dense) apart(i, j int) float64 {
 }
 
 // variances of all members.
-func (d *dense) variances() []float64 {
+func (d *denseFactor) variances() []float64 {
 	out := make([]float64, d.n)
 	for k := range d.n {
 		for i, v := range d.inv[k*d.n : k*d.n+k+1] {
@@ -254,7 +254,7 @@ func dot(x, y []float64) float64 {
 	return a + b + c + d
 }
 
-func add(x []float64, f float64, y []float64) {
+func addScaled(x []float64, f float64, y []float64) {
 	for i, v := range y {
 		x[i] += f * v
 	}
@@ -272,7 +272,7 @@ type sketch struct {
 // sketchMemory is how many samples count; older ones fade.
 const sketchMemory = 32
 
-func (s *sketch) take(d, b, y float64) {
+func (s *sketch) addSample(d, b, y float64) {
 	q := y * (d*y - b)
 	if s.n >= sketchMemory {
 		f := (sketchMemory - 1) / s.n

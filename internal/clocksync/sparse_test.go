@@ -30,12 +30,12 @@ func TestPairRule12WhateverTheCadence(t *testing.T) {
 					for _, n := range l.nodes {
 						now := n.read(l.t)
 						for _, e := range n.edges {
-							r, ok := n.follower.Relation(e.id, now, time.Duration(l.t))
+							r, ok := n.follower.RelationFor(e.id, now, time.Duration(l.t))
 							if !ok {
 								continue
 							}
 							placed++
-							beyond := math.Abs(float64(r.At(now)-(e.to.read(l.t)-now))) - float64(r.Bound)
+							beyond := math.Abs(float64(r.OffsetAt(now)-(e.to.read(l.t)-now))) - float64(r.Bound)
 							worst = max(worst, beyond)
 							// Half of the delay would be 20 ms.
 							if beyond > late/40 {

@@ -20,9 +20,9 @@ type Update struct {
 
 const minMap = 18 // octets
 
-// Append appends the update in its compact form, some 35 octets and a name each
+// AppendTo appends the update in its compact form, some 35 octets and a name each
 // map. Numbers that no clock can have are left out with their map.
-func (u *Update) Append(b []byte) []byte {
+func (u *Update) AppendTo(b []byte) []byte {
 	var maps []byte
 	n, before := 0, Map{}
 	for i := range u.Maps {
@@ -68,24 +68,24 @@ func ParseUpdate(b []byte) (*Update, error) {
 }
 
 func parseUpdate(r *wireReader) (*Update, error) {
-	out := &Update{Frame: r.uint("frame", 1<<64-1), Relative: r.uint("relative", 1) == 1}
-	if n := r.count("maps", MaxUpdateMaps, minMap); n > 0 {
+	out := &Update{Frame: r.readUint("frame", 1<<64-1), Relative: r.readUint("relative", 1) == 1}
+	if n := r.readCount("maps", MaxUpdateMaps, minMap); n > 0 {
 		out.Maps = make([]ClockMap, n)
 	}
 	before := Map{}
 	for i := range out.Maps {
 		m := &out.Maps[i]
-		m.Clock = r.name("clock", maxClock)
-		m.State = State(r.uint("state", uint64(Lost)))
-		m.Ref, m.Offset = before.Ref+r.int("reference"), before.Offset+r.int("offset")
-		m.Rate, m.Sigma, m.RateSigma = r.rate("rate"), r.deviation("sigma"), r.deviation("rate sigma")
-		m.Allowance = int64(r.uint("allowance", 1<<63-1))
-		m.Component, m.Steps = uint32(r.uint("component", 1<<32-1)), uint32(r.uint("steps", 1<<32-1))
-		m.Drifts, m.Peers = uint32(r.uint("drifts", 1<<32-1)), uint32(r.uint("peers", 1<<32-1))
+		m.Clock = r.readName("clock", maxClock)
+		m.State = State(r.readUint("state", uint64(Lost)))
+		m.Ref, m.Offset = before.Ref+r.readInt("reference"), before.Offset+r.readInt("offset")
+		m.Rate, m.Sigma, m.RateSigma = r.readRate("rate"), r.readDeviation("sigma"), r.readDeviation("rate sigma")
+		m.Allowance = int64(r.readUint("allowance", 1<<63-1))
+		m.Component, m.Steps = uint32(r.readUint("component", 1<<32-1)), uint32(r.readUint("steps", 1<<32-1))
+		m.Drifts, m.Peers = uint32(r.readUint("drifts", 1<<32-1)), uint32(r.readUint("peers", 1<<32-1))
 		if r.err != nil {
 			return nil, fmt.Errorf("map %d: %w", i, r.err)
 		}
 		before = m.Map
 	}
-	return out, r.end()
+	return out, r.checkEnd()
 }

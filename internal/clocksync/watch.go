@@ -16,12 +16,12 @@ import "math"
 //
 // Nothing is allocated, and an exchange takes the same few operations always.
 type Watch struct {
-	there      int64 // delay of the last probe
-	open       bool  // no reply was compared with it yet
-	sum, apart float64
-	learnt     int
-	run        int
-	by         float64
+	probeDelay   int64 // delay of the last probe
+	probePending bool  // no reply was compared with it yet
+	sum, apart   float64
+	learnt       int
+	run          int
+	by           float64
 }
 
 const (
@@ -31,22 +31,22 @@ const (
 	watchMemory = 256
 )
 
-// Probe takes the delay, ns, of a probe, by the relation in force.
-func (w *Watch) Probe(delay int64) { w.there, w.open = delay, true }
+// AddProbe takes the delay, ns, of a probe, by the relation in force.
+func (w *Watch) AddProbe(delay int64) { w.probeDelay, w.probePending = delay, true }
 
-// Reply takes the delay, ns, of a reply by the relation in force, whose bound is
+// AddReply takes the delay, ns, of a reply by the relation in force, whose bound is
 // given.
-func (w *Watch) Reply(k Kind, delay, bound int64) {
-	if !w.open {
+func (w *Watch) AddReply(k Kind, delay, bound int64) {
+	if !w.probePending {
 		return
 	}
-	w.open = false
-	sum, apart := float64(w.there+delay)-w.sum, float64(w.there-delay)/2-w.apart
+	w.probePending = false
+	sum, apart := float64(w.probeDelay+delay)-w.sum, float64(w.probeDelay-delay)/2-w.apart
 	memory := float64(watchMemory)
 	if w.learnt < watchLearn {
 		w.learnt++
 		memory = float64(w.learnt)
-	} else if limit := k.jump() + float64(bound); math.Abs(apart) <= limit {
+	} else if limit := k.minJump() + float64(bound); math.Abs(apart) <= limit {
 		w.run = 0
 	} else if math.Abs(sum) > math.Abs(apart)/2 {
 		w.run = max(0, w.run-1)
@@ -61,17 +61,17 @@ func (w *Watch) Reply(k Kind, delay, bound int64) {
 	w.apart += apart / memory
 }
 
-// Renew is another relation, which puts the far clock so many ns further ahead.
-func (w *Watch) Renew(k Kind, change, bound int64) {
-	if math.Abs(float64(change)) > k.jump()+float64(bound) {
+// ChangeRelation is another relation, which puts the far clock so many ns further ahead.
+func (w *Watch) ChangeRelation(k Kind, change, bound int64) {
+	if math.Abs(float64(change)) > k.minJump()+float64(bound) {
 		*w = Watch{}
 		return
 	}
-	w.run, w.open = 0, false
+	w.run, w.probePending = 0, false
 }
 
-// Says reports whether there is enough to go by; by is by how much, ns, the far
+// MovedBy reports whether there is enough to go by; by is by how much, ns, the far
 // clock is ahead of the relation, moved whether that is beyond doubt.
-func (w *Watch) Says() (by float64, moved, ok bool) {
+func (w *Watch) MovedBy() (by float64, moved, ok bool) {
 	return w.by, w.run >= watchRun, w.learnt == watchLearn
 }

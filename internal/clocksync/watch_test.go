@@ -24,9 +24,9 @@ func newWatched(k Kind) *watched {
 // until passes exchanges and returns after how many a move was seen; 0: never.
 func (w *watched) until(n int) int {
 	for i := range n {
-		w.watch.Probe(20_000 + w.extra[0] + int64(w.noise*w.rng.ExpFloat64()) + w.far)
-		w.watch.Reply(w.kind, 20_000+w.extra[1]+int64(w.noise*w.rng.ExpFloat64())-w.far, watchedBound)
-		if _, moved, ok := w.watch.Says(); moved && ok {
+		w.watch.AddProbe(20_000 + w.extra[0] + int64(w.noise*w.rng.ExpFloat64()) + w.far)
+		w.watch.AddReply(w.kind, 20_000+w.extra[1]+int64(w.noise*w.rng.ExpFloat64())-w.far, watchedBound)
+		if _, moved, ok := w.watch.MovedBy(); moved && ok {
 			return i + 1
 		}
 	}
@@ -48,7 +48,7 @@ func TestWatchRule1And2AClockThatMovesIsSeen(t *testing.T) {
 		if n := w.until(50); n < 8 || n > 10 {
 			t.Errorf("a step of %d ns was seen after %d exchanges", by, n)
 		}
-		if got, _, _ := w.watch.Says(); got < float64(by)-3000 || got > float64(by)+3000 {
+		if got, _, _ := w.watch.MovedBy(); got < float64(by)-3000 || got > float64(by)+3000 {
 			t.Errorf("a step of %d ns was taken for %.0f", by, got)
 		}
 	}
@@ -101,13 +101,13 @@ func TestWatchRule3WhatTheBoundExplains(t *testing.T) {
 		w := newWatched(k)
 		w.noise = 20
 		w.never(t, "quiet", 300)
-		w.far = int64(k.jump()) + watchedBound - 200
+		w.far = int64(k.minJump()) + watchedBound - 200
 		w.never(t, "less than the bound and what counts", 1000)
 	}
 	w := newWatched(Hardware)
 	w.noise = 20
 	w.never(t, "quiet", 300)
-	w.far = int64(Hardware.jump()) + watchedBound + 200
+	w.far = int64(Hardware.minJump()) + watchedBound + 200
 	if w.until(20) == 0 {
 		t.Error("more than the bound and what counts was not seen")
 	}
@@ -133,19 +133,19 @@ func TestWatchRule5ARelationThatContradictsIsTakenAtItsWord(t *testing.T) {
 	w.far = 40_000 // as the relation's error is before much is known
 	w.never(t, "at first", watchLearn+100)
 	w.far = 0
-	w.watch.Renew(Kernel, 40_000, watchedBound)
-	if _, _, ok := w.watch.Says(); ok {
+	w.watch.ChangeRelation(Kernel, 40_000, watchedBound)
+	if _, _, ok := w.watch.MovedBy(); ok {
 		t.Error("says something at once")
 	}
 	w.never(t, "a better relation", 2000)
 	// One like before changes nothing.
-	w.watch.Renew(Kernel, 300, watchedBound)
+	w.watch.ChangeRelation(Kernel, 300, watchedBound)
 	w.far = 40_000
 	if n := w.until(20); n == 0 || n > watchRun+1 {
 		t.Errorf("a step after a relation was renewed was seen after %d exchanges", n)
 	}
-	w.watch.Renew(Kernel, 0, watchedBound)
-	if _, moved, _ := w.watch.Says(); moved {
+	w.watch.ChangeRelation(Kernel, 0, watchedBound)
+	if _, moved, _ := w.watch.MovedBy(); moved {
 		t.Error("a new relation is doubted for what was seen of the old one")
 	}
 }

@@ -5,63 +5,63 @@ import (
 	"slices"
 )
 
-// coarse measures a window without a shape to compare it with. more is by how much,
+// measureCoarse measures a window without a shape to compare it with. more is by how much,
 // ns, one direction waits longer than the other.
-func (p *Pair) coarse(now int64, more float64) {
-	from := p.filter.relation()
+func (p *Pair) measureCoarse(now int64, more float64) {
+	from := p.filter.asRelation()
 	share := quarter
 	if more > 0 {
 		share = twelfth
 	}
-	c := p.fit(from, share)
-	if more > 0 && c.delay+c.excess-p.low > long && p.odd < patience {
+	c := p.fitWindow(from, share)
+	if more > 0 && c.delay+c.excess-p.leastDelay > longWait && p.oddWindows < patienceWindows {
 		// Even the packets that waited least waited, and where is not known: rule 11.
-		p.odd++
+		p.oddWindows++
 		p.quality, p.lastOdd = Held, true
 		return
 	}
-	if c.apart && p.odd < patience {
+	if c.apart && p.oddWindows < patienceWindows {
 		// Hardly any went the way that the least delayed of them went: rule 12.
-		p.odd++
+		p.oddWindows++
 		p.quality, p.lastOdd = Held, true
 		return
 	}
 	f := &p.filter
 	back := float64(now-c.at) / 1e9
 	h := [3]float64{1, -back, 0}
-	off := float64(c.offset - from.At(c.at))
-	if p.another(c.delay-p.low, c.excess) && !p.back(&c, &off) {
-		p.detour(&c, off)
+	off := float64(c.offset - from.OffsetAt(c.at))
+	if p.isOtherPath(c.delay-p.leastDelay, c.excess) && !p.restoreKnownRoute(&c, &off) {
+		p.recordDetour(&c, off)
 		return
 	}
-	p.held = false
+	p.asymHeld = false
 	p.excess += (c.excess - p.excess) / usualMemory
 	p.spread += (c.spread - p.spread) / usualMemory
-	f.doubt(p.surprise(h, off, c.sigma*c.sigma))
+	f.inflateOffsetAndRate(p.surpriseVariance(h, off, c.sigma*c.sigma))
 	f.update(h, off, c.sigma*c.sigma)
 	r := c.rateSigma * 1e9
 	f.update([3]float64{0, 1, 0}, c.rate*1e9-f.x[1], r*r)
 	// What the least delayed packets still waited, they may all have waited in one
 	// direction. That does not average out. Where stamps are no finer than
 	// queues are long, it does not show either.
-	p.unlike, p.rough = more/4, true
+	p.queueAsymmetry, p.coarseAsymmetry = more/4, true
 	if p.kind == Hardware {
-		p.unlike = min(p.unlike, c.excess+10*p.kind.scale())
+		p.queueAsymmetry = min(p.queueAsymmetry, c.excess+10*p.kind.stampScale())
 	}
-	f.fold()
-	p.odd, p.same, p.lastOdd = 0, 0, false
+	f.foldOffset()
+	p.oddWindows, p.agreeingOdd, p.lastOdd = 0, 0, false
 	p.estimate.Delay = int64(math.Round(c.delay))
 	p.quality = Coarse
 }
 
-// another reports whether a round trip that is so much longer than it was is of another
+// isOtherPath reports whether a round trip that is so much longer than it was is of another
 // path. A pair that knows no shape may have seen but queues at first: it believes in a
 // path that is shorter if it has seen one become longer.
-func (p *Pair) another(longer, excess float64) bool {
-	if p.settled {
-		return math.Abs(longer) > long+2*excess
+func (p *Pair) isOtherPath(longer, excess float64) bool {
+	if p.wasFine {
+		return math.Abs(longer) > longWait+2*excess
 	}
-	return math.Abs(longer) > 2*long+4*excess && (longer > 0 || len(p.known) > 0)
+	return math.Abs(longer) > 2*longWait+4*excess && (longer > 0 || len(p.knownRoutes) > 0)
 }
 
 // twoPaths is by how much more than usual, as a factor, the least delayed packets of a
@@ -71,44 +71,44 @@ const (
 	usualMemory = 8
 )
 
-// detour takes a window whose round trip is not what it was for the path's, which is then longer
+// recordDetour takes a window whose round trip is not what it was for the path's, which is then longer
 // one way by what would else be the clocks' offset off: rule 12.
-func (p *Pair) detour(c *found, off float64) {
-	if !p.held {
+func (p *Pair) recordDetour(c *windowFit, off float64) {
+	if !p.asymHeld {
 		p.estimate.Detours++
-		p.remember()
-		p.held, p.before = true, p.inherit
+		p.rememberRoute()
+		p.asymHeld, p.inheritBefore = true, p.inherit
 	}
 	p.asym += off
-	p.inherit = p.before + max(0, p.filter.p[0][0]*p.misfit) + c.sigma*c.sigma
-	p.low = c.delay
+	p.inherit = p.inheritBefore + max(0, p.filter.p[0][0]*p.misfit) + c.sigma*c.sigma
+	p.leastDelay = c.delay
 	p.estimate.Delay = int64(math.Round(c.delay))
-	p.odd, p.same, p.lastOdd = 0, 0, true
+	p.oddWindows, p.agreeingOdd, p.lastOdd = 0, 0, true
 	p.quality = Held
 }
 
-// back reports whether a window's round trip is that of a path before; the asymmetry is then
+// restoreKnownRoute reports whether a window's round trip is that of a path before; the asymmetry is then
 // as it was, and off what is left of it: rule 6.
-func (p *Pair) back(c *found, off *float64) bool {
-	for _, r := range p.known {
-		if math.Abs(r.delay-c.delay) <= p.kind.floor()+c.excess {
-			p.filter.widen(0, p.inherit) // it was led by what it is not any more
+func (p *Pair) restoreKnownRoute(c *windowFit, off *float64) bool {
+	for _, r := range p.knownRoutes {
+		if math.Abs(r.delay-c.delay) <= p.kind.shiftFloor()+c.excess {
+			p.filter.inflateVariance(0, p.inherit) // it was led by what it is not any more
 			*off += p.asym - r.asym
 			c.offset += int64(math.Round(p.asym - r.asym))
-			p.asym, p.inherit, p.low = r.asym, r.inherit, c.delay
+			p.asym, p.inherit, p.leastDelay = r.asym, r.inherit, c.delay
 			return true
 		}
 	}
 	return false
 }
 
-// long is a wait, ns, that no estimate is led by.
-const long = 3000
+// longWait is a wait, ns, that no estimate is led by.
+const longWait = 3000
 
-// surprise is what the filter must know less, ns^2, to believe what it would not:
+// surpriseVariance is what the filter must know less, ns^2, to believe what it would not:
 // an oscillator that changes its mind is believed within a window.
-func (p *Pair) surprise(h [3]float64, off, variance float64) float64 {
-	s := p.filter.along(h) + variance
+func (p *Pair) surpriseVariance(h [3]float64, off, variance float64) float64 {
+	s := p.filter.quadraticForm(h) + variance
 	p.misfit = max(1, p.misfit+(min(off*off/s, 9)-p.misfit)/30)
 	p.lean += (max(-3, min(3, off/math.Sqrt(s))) - p.lean) / 6
 	if off*off > 9*s {
@@ -117,30 +117,30 @@ func (p *Pair) surprise(h [3]float64, off, variance float64) float64 {
 	return 0
 }
 
-// hinting reports whether what the graph said last is of now.
-func (p *Pair) hinting(now int64) bool { return p.hinted && now-p.hint.Ref < int64(Fresh) }
+// hintIsFresh reports whether what the graph said last is of now.
+func (p *Pair) hintIsFresh(now int64) bool { return p.hinted && now-p.hint.Ref < int64(FreshFor) }
 
-// from is the relation that a window is looked at from, and how well it is known:
+// windowRelation is the relation that a window is looked at from, and how well it is known:
 // the graph's, which knows more than one pair, unless it is not where the pair is.
-func (p *Pair) from(now int64) (Relation, float64) {
-	own, sigma := p.filter.relation(), math.Sqrt(p.filter.p[0][0]*p.misfit)
-	if !p.hinting(now) || math.Abs(float64(p.hint.At(now)-own.At(now))) > BoundSigmas*math.Sqrt(sigma*sigma+p.inherit)+p.kind.floor()/4 {
+func (p *Pair) windowRelation(now int64) (Relation, float64) {
+	own, sigma := p.filter.asRelation(), math.Sqrt(p.filter.p[0][0]*p.misfit)
+	if !p.hintIsFresh(now) || math.Abs(float64(p.hint.OffsetAt(now)-own.OffsetAt(now))) > BoundSigmas*math.Sqrt(sigma*sigma+p.inherit)+p.kind.shiftFloor()/4 {
 		return own, sigma
 	}
 	return p.hint, p.hintSigma
 }
 
-// yield goes over to the graph's relation where it contradicts the pair's and the
+// yieldToHint goes over to the graph's relation where it contradicts the pair's and the
 // samples do not. An oscillator that changed its rate is noticed by some pairs
 // before others can see it.
-func (p *Pair) yield(now int64) {
+func (p *Pair) yieldToHint(now int64) {
 	f := &p.filter
-	own := f.relation()
-	if !p.hinting(now) {
+	own := f.asRelation()
+	if !p.hintIsFresh(now) {
 		return
 	}
-	apart := float64(p.hint.At(now) - own.At(now))
-	if math.Abs(apart) < 3*math.Sqrt(f.p[0][0]*p.misfit+p.inherit) || !p.shape.learn(p.kind, p.hintSigma) {
+	apart := float64(p.hint.OffsetAt(now) - own.OffsetAt(now))
+	if math.Abs(apart) < 3*math.Sqrt(f.p[0][0]*p.misfit+p.inherit) || !p.shape.learnScores(p.kind, p.hintSigma) {
 		return
 	}
 	better := -4.0 // nats: as likely is good enough
@@ -148,9 +148,9 @@ func (p *Pair) yield(now int64) {
 		from *Relation
 		sign float64
 	}{{&own, 1}, {&p.hint, -1}} {
-		u := p.distances(&p.now, look.from)
+		u := p.sampleDistances(&p.now, look.from)
 		for d := range u {
-			better += look.sign * p.shape.sum(d, u[d])
+			better += look.sign * p.shape.logLikelihood(d, u[d])
 		}
 	}
 	if better > 0 {
@@ -158,20 +158,20 @@ func (p *Pair) yield(now int64) {
 	}
 	turn := p.hint.Rate*1e9 - f.x[1]
 	p.lean = 0
-	past := float64(now-p.start.at) / 1e9
-	p.start.x[0] -= turn * past
-	for _, f := range [2]*filter{f, &p.start} {
-		f.widen(0, apart*apart)
-		f.widen(1, turn*turn)
+	past := float64(now-p.startFilter.at) / 1e9
+	p.startFilter.x[0] -= turn * past
+	for _, f := range [2]*filter{f, &p.startFilter} {
+		f.inflateVariance(0, apart*apart)
+		f.inflateVariance(1, turn*turn)
 		f.x[0] += apart
 		f.x[1] += turn
-		f.fold()
+		f.foldOffset()
 	}
 }
 
-// distances are the delays of a window's samples, against a relation and the
+// sampleDistances are the delays of a window's samples, against a relation and the
 // delay and asymmetry of the path, by direction.
-func (p *Pair) distances(w *[2]window, from *Relation) *[2][]float64 {
+func (p *Pair) sampleDistances(w *[2]window, from *Relation) *[2][]float64 {
 	for d := range w {
 		u := p.residuals[d][:0]
 		sign, rest := int64(1), p.filter.x[2]+p.asym
@@ -180,59 +180,59 @@ func (p *Pair) distances(w *[2]window, from *Relation) *[2][]float64 {
 		}
 		for i := range w[d].samples {
 			s := &w[d].samples[i]
-			u = append(u, float64(s.delay-sign*from.At(s.at))-rest)
+			u = append(u, float64(s.delay-sign*from.OffsetAt(s.at))-rest)
 		}
 		p.residuals[d] = u
 	}
 	return &p.residuals
 }
 
-// teach lets the shape learn from the window before: what the graph said since
+// teachShape lets the shape learn from the window before: what the graph said since
 // has made its place clearer.
-func (p *Pair) teach() {
-	if p.lastOdd || len(p.last[forward].samples) < fewest || len(p.last[reverse].samples) < fewest {
+func (p *Pair) teachShape() {
+	if p.lastOdd || len(p.last[forward].samples) < fewestSamples || len(p.last[reverse].samples) < fewestSamples {
 		return
 	}
-	from, _ := p.from(p.filter.at)
-	for d, u := range p.distances(&p.last, &from) {
+	from, _ := p.windowRelation(p.filter.at)
+	for d, u := range p.sampleDistances(&p.last, &from) {
 		for _, v := range u {
-			p.shape.add(d, v)
+			p.shape.addDistance(d, v)
 		}
 	}
-	p.taught++
-	p.shape.turn(p.taught)
+	p.taughtWindows++
+	p.shape.endWindow(p.taughtWindows)
 }
 
-func quantile(sorted []float64, q float64) float64 {
+func sortedQuantile(sorted []float64, q float64) float64 {
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }
 
-// fine compares a window with the shape: rules 2 to 6.
-func (p *Pair) fine(now int64) {
-	p.yield(now)
-	from, sigma := p.from(now)
-	u := p.distances(&p.now, &from)
+// measureFine compares a window with the shape: rules 2 to 6.
+func (p *Pair) measureFine(now int64) {
+	p.yieldToHint(now)
+	from, sigma := p.windowRelation(now)
+	u := p.sampleDistances(&p.now, &from)
 	for d := range u {
 		slices.Sort(u[d])
 	}
-	low := p.lowest(u)
-	more := uneven(u, p.kind)
-	if !p.shape.learn(p.kind, sigma) {
-		p.coarse(now, more)
+	low := p.lowestDelay(u)
+	more := waitDifference(u, p.kind)
+	if !p.shape.learnScores(p.kind, sigma) {
+		p.measureCoarse(now, more)
 		if p.quality != Held {
-			p.centre(low)
+			p.centreShape(low)
 		}
 		return
 	}
 	var shift, limit, least, usual [2]float64
 	for d := range u {
-		least[d], usual[d] = quantile(u[d], 0.02)+p.filter.x[2], quantile(u[d], 0.5)+p.filter.x[2]+p.asym
+		least[d], usual[d] = sortedQuantile(u[d], 0.02)+p.filter.x[2], sortedQuantile(u[d], 0.5)+p.filter.x[2]+p.asym
 		if d == reverse {
 			usual[d] -= 2 * p.asym
 		}
-		shift[d], limit[d] = p.displaced(d, u[d])
+		shift[d], limit[d] = p.windowShift(d, u[d])
 	}
-	if min(usual[0], usual[1]) < -p.kind.floor()-BoundSigmas*sigma {
+	if min(usual[0], usual[1]) < -p.kind.shiftFloor()-BoundSigmas*sigma {
 		// Packets do not arrive before they were sent: what is believed cannot be.
 		p.reset()
 		return
@@ -242,111 +242,111 @@ func (p *Pair) fine(now int64) {
 	off := [2]bool{math.Abs(shift[0]) > limit[0], math.Abs(shift[1]) > limit[1]}
 	if off[0] && off[1] {
 		if both, clocks := shift[forward]+shift[reverse], shift[forward]-shift[reverse]; math.Abs(both) > math.Abs(clocks)/3 {
-			p.stranger(now, shift, most)
+			p.handleOddWindow(now, shift, most)
 			return
 		}
-		p.moved(now, &from, most)
+		p.restartAfterMove(now, &from, most)
 		return
 	}
-	if one := off[0] || off[1]; (one || more > 0) && p.even >= settledEven {
-		late := wider(u)
+	if one := off[0] || off[1]; (one || more > 0) && p.evenWindows >= settledEven {
+		late := widerDirection(u)
 		if one {
 			late = forward
 			if off[reverse] {
 				late = reverse
 			}
 		}
-		p.alone(now, &from, 1-late, shift, most)
+		p.measureOneWay(now, &from, 1-late, shift, most)
 		return
 	} else if one && more == 0 {
-		p.stranger(now, shift, most)
+		p.handleOddWindow(now, shift, most)
 		return
 	}
 	if more > 0 {
-		p.coarse(now, more)
+		p.measureCoarse(now, more)
 		if p.quality == Held {
 			return
 		}
-		p.even = 0
-		p.settle(shift)
-		p.centre(low)
+		p.evenWindows = 0
+		p.learnNoise(shift)
+		p.centreShape(low)
 		return
 	}
-	place, likely := p.locate(u, sigma)
-	if own := p.filter.relation(); !likely && from != own {
+	place, likely := p.locateSamples(u, sigma)
+	if own := p.filter.asRelation(); !likely && from != own {
 		from, sigma = own, math.Sqrt(p.filter.p[0][0]*p.misfit)
-		u = p.distances(&p.now, &from)
-		if p.shape.learn(p.kind, sigma) {
-			place, likely = p.locate(u, sigma)
+		u = p.sampleDistances(&p.now, &from)
+		if p.shape.learnScores(p.kind, sigma) {
+			place, likely = p.locateSamples(u, sigma)
 		}
 	}
 	if !likely {
 		// Both directions are smeared and neither is late: a rate changed.
-		p.moved(now, &from, most)
+		p.restartAfterMove(now, &from, most)
 		return
 	}
-	p.settle(shift)
+	p.learnNoise(shift)
 	f := &p.filter
-	z, variance, usually := p.measure(u, 1)
+	z, variance, usually := p.measureShift(u, 1)
 	for d := range z {
 		z[d] += place[d]
 	}
-	back, apart := p.against(now, &from)
+	back, apart := p.offsetAtMiddle(now, &from)
 	z[forward] += apart
 	z[reverse] -= apart
 	noise := (variance[0] + variance[1]) / 4
 	if f.p[2][2] == 0 {
 		// From now on the delay is where the shape's zero lies, which is as well
 		// known as windows made it.
-		f.widen(2, usually/10)
-		p.start.widen(2, usually/10)
+		f.inflateVariance(2, usually/10)
+		p.startFilter.inflateVariance(2, usually/10)
 	}
 	// Clocks that move faster than was thought are located badly, in both
 	// directions, but oppositely above all.
 	both, clocks := (z[0]+z[1])/2, (z[forward]-z[reverse])/2
-	if math.Abs(both) > max(p.kind.floor(), math.Abs(clocks)/2) && both*both > 36*(f.p[2][2]+noise) {
+	if math.Abs(both) > max(p.kind.shiftFloor(), math.Abs(clocks)/2) && both*both > 36*(f.p[2][2]+noise) {
 		seen := [2]float64{z[0] - apart, z[1] + apart}
 		late := forward
 		if math.Abs(z[reverse]) > math.Abs(z[forward]) {
 			late = reverse
 		}
 		if math.Abs(z[1-late]) > math.Abs(z[late])/3 {
-			p.stranger(now, seen, p.kind.floor())
+			p.handleOddWindow(now, seen, p.kind.shiftFloor())
 			return
 		}
 		seen[1-late] = 0
-		p.alone(now, &from, 1-late, seen, p.kind.floor())
+		p.measureOneWay(now, &from, 1-late, seen, p.kind.shiftFloor())
 		return
 	}
-	p.odd, p.same, p.lastOdd = 0, 0, false
-	p.even++
-	surprise := p.surprise([3]float64{1, -back, 0}, clocks, noise)
-	*f = p.start
-	f.widen(2, usually/steady)
-	f.doubt(surprise)
-	p.trace(now, &from, place)
-	p.unlike, p.rough = p.shape.unlike(), false
-	p.quality, p.settled, p.held = Fine, true, false
-	p.centre(low)
+	p.oddWindows, p.agreeingOdd, p.lastOdd = 0, 0, false
+	p.evenWindows++
+	surprise := p.surpriseVariance([3]float64{1, -back, 0}, clocks, noise)
+	*f = p.startFilter
+	f.inflateVariance(2, usually/steadyWindowsSquared)
+	f.inflateOffsetAndRate(surprise)
+	p.traceSlots(now, &from, place)
+	p.queueAsymmetry, p.coarseAsymmetry = p.shape.queueAsymmetry(), false
+	p.quality, p.wasFine, p.asymHeld = Fine, true, false
+	p.centreShape(low)
 }
 
-// trace leads the filter through the window, slot by slot: clocks that wander are
+// traceSlots leads the filter through the window, slot by slot: clocks that wander are
 // not where they were at its middle. place is where each direction's samples lie,
 // against a relation.
-func (p *Pair) trace(now int64, from *Relation, place [2]float64) {
-	f, s, n := &p.filter, &p.shape, p.kind.slots()
+func (p *Pair) traceSlots(now int64, from *Relation, place [2]float64) {
+	f, s, n := &p.filter, &p.shape, p.kind.slotCount()
 	var slots [maxSlots]struct {
 		at, n float64
-		told  [2]told
+		told  [2]scoreSum
 	}
 	began, span := f.at, max(float64(now-f.at), 1)
-	for d, u := range p.distances(&p.now, from) {
+	for d, u := range p.sampleDistances(&p.now, from) {
 		for i, v := range u {
 			at := max(0, min(span, float64(p.now[d].samples[i].at-began)))
 			t := &slots[min(int(at/span*float64(n)), n-1)]
 			t.at += at
 			t.n++
-			t.told[d].add(s.scoreAt(d, v-place[d]))
+			t.told[d].addScore(s.scoreAt(d, v-place[d]))
 		}
 	}
 	delay := f.x[2]
@@ -355,156 +355,158 @@ func (p *Pair) trace(now int64, from *Relation, place [2]float64) {
 		if t.n == 0 {
 			continue
 		}
-		f.predict(began+int64(t.at/t.n), p.pace*p.kind.wander(), p.kind.unrest())
+		f.predict(began+int64(t.at/t.n), p.wanderPace*p.kind.wanderFactor(), p.kind.gainWanderFactor())
 		there := float64(from.Offset-f.offset) + from.Rate*float64(f.at-from.Ref)
 		for d, h := range [2][3]float64{{1, 0, 1}, {-1, 0, 1}} {
 			if t.told[d].n > 0 {
-				off, variance := s.tell(d, &t.told[d], leastTold)
+				off, variance := s.zeroShift(d, &t.told[d], leastInformation)
 				f.update(h, place[d]+off+h[0]*(there-f.x[0])-(f.x[2]-delay), variance)
 			}
 		}
 	}
-	f.predict(now, p.pace*p.kind.wander(), p.kind.unrest())
+	f.predict(now, p.wanderPace*p.kind.wanderFactor(), p.kind.gainWanderFactor())
 }
 
-// steady is for how long, in windows squared, a path's delay stays what it is: what
+// steadyWindowsSquared is for how long, in windows squared, a path's delay stays what it is: what
 // the filter has it move by smears the shape.
-const steady = 20_000
+const steadyWindowsSquared = 20_000
 
-// against is how long before now the middle of the window is, in seconds, and by
+// offsetAtMiddle is how long before now the middle of the window is, in seconds, and by
 // how much a relation is beyond the filter's there, in ns.
-func (p *Pair) against(now int64, from *Relation) (back, apart float64) {
-	f, at := &p.filter, p.middle()
-	own := f.relation()
-	return float64(now-at) / 1e9, float64(from.At(at)-own.At(at)) - (f.x[0] - math.Round(f.x[0]))
+func (p *Pair) offsetAtMiddle(now int64, from *Relation) (back, apart float64) {
+	f, at := &p.filter, p.middleTime()
+	own := f.asRelation()
+	return float64(now-at) / 1e9, float64(from.OffsetAt(at)-own.OffsetAt(at)) - (f.x[0] - math.Round(f.x[0]))
 }
 
-// alone measures the clocks by one direction, the other one having another delay
+// measureOneWay measures the clocks by one direction, the other one having another delay
 // than before: the path of the good one is what it was. shift is by how much each
 // direction lies beyond its place as a whole.
-func (p *Pair) alone(now int64, from *Relation, good int, shift [2]float64, limit float64) {
-	u := p.distances(&p.now, from)
-	z := p.shape.search(good, u[good], anywhere)
+func (p *Pair) measureOneWay(now int64, from *Relation, good int, shift [2]float64, limit float64) {
+	u := p.sampleDistances(&p.now, from)
+	z := p.shape.searchPlace(good, u[good], anywhereSigma)
 	for i := range u[good] {
 		u[good][i] -= z
 	}
-	off, variances, _ := p.measure(u, leastTold)
+	off, variances, _ := p.measureShift(u, leastInformation)
 	z += off[good]
 	// Nothing checks one direction: it is no better than windows are alike.
 	variance := max(variances[good], p.noise[good])
-	if p.shape.fits(good, u[good]) < -2*unlikely {
-		p.stranger(now, shift, limit)
+	if p.shape.fitSigmas(good, u[good]) < -2*unlikelySigmas {
+		p.handleOddWindow(now, shift, limit)
 		return
 	}
 	f := &p.filter
-	back, apart := p.against(now, from)
+	back, apart := p.offsetAtMiddle(now, from)
 	h := [3]float64{1, -back, 1}
 	if good == reverse {
 		h, apart = [3]float64{-1, back, 1}, -apart
 	}
-	f.doubt(p.surprise(h, z+apart, variance))
+	f.inflateOffsetAndRate(p.surpriseVariance(h, z+apart, variance))
 	f.update(h, z+apart, variance)
-	f.fold()
-	f.widen(2, variance/steady)
+	f.foldOffset()
+	f.inflateVariance(2, variance/steadyWindowsSquared)
 	if math.Abs(shift[1-good]) > limit {
 		shift[good] = 0
-		p.stranger(now, shift, limit)
+		p.handleOddWindow(now, shift, limit)
 	} else {
-		p.odd, p.same, p.lastOdd = 0, 0, true
+		p.oddWindows, p.agreeingOdd, p.lastOdd = 0, 0, true
 	}
 	p.quality = Fine
 }
 
-// lowest is the delay of the least delayed packets of a window, its samples being
+// lowestDelay is the delay of the least delayed packets of a window, its samples being
 // sorted. The clocks' offset does not count in the sum of both directions.
-func (p *Pair) lowest(u *[2][]float64) float64 {
+func (p *Pair) lowestDelay(u *[2][]float64) float64 {
 	low := p.filter.x[2]
 	for d := range u {
 		if p.kind == Hardware {
 			low += u[d][1] / 2
 		} else {
-			low += quantile(u[d], 0.1) / 2
+			low += sortedQuantile(u[d], 0.1) / 2
 		}
 	}
 	return low
 }
 
-// centre keeps zero where the shape is looked at most finely: where the least delayed
+// centreShape keeps zero where the shape is looked at most finely: where the least delayed
 // packets are or, of stamps that are fine and now and then wrong by more than they
 // are fine, where samples tell most.
-func (p *Pair) centre(low float64) {
-	if low > p.low {
-		low = p.low + (low-p.low)/centreMemory
+func (p *Pair) centreShape(low float64) {
+	if low > p.leastDelay {
+		low = p.leastDelay + (low-p.leastDelay)/centreMemory
 	}
-	p.low = low
-	by := p.low - p.filter.x[2]
+	p.leastDelay = low
+	by := p.leastDelay - p.filter.x[2]
 	if p.kind == Hardware && p.quality == Fine {
-		if at := p.shape.sharpest(); at >= by && at <= by+blunt {
+		if at := p.shape.sharpestDistance(); at >= by && at <= by+stampErrorLimit {
 			by = at
 		}
 	}
-	if math.Abs(by) > 4*p.kind.scale() {
+	if math.Abs(by) > 4*p.kind.stampScale() {
 		p.filter.x[2] += by
-		p.shape.shift(by)
+		p.shape.shiftZero(by)
 	}
 }
 
-// blunt is by how much, ns, the least delayed packets' stamps may be wrong.
-const blunt = 500
+// stampErrorLimit is by how much, ns, the least delayed packets' stamps may be wrong.
+const stampErrorLimit = 500
 
 // centreMemory is over how many windows the least delay of before is forgotten.
 const centreMemory = 300
 
-// uneven is by how much, ns, one direction waits longer than the other, its samples
+// waitDifference is by how much, ns, one direction waits longer than the other, its samples
 // being sorted; 0: hardly. Shapes that differ cannot be compared, only the packets
 // that waited least.
-func uneven(u *[2][]float64, k Kind) float64 {
+func waitDifference(u *[2][]float64, k Kind) float64 {
 	var width [2]float64
 	for d := range u {
-		width[d] = quantile(u[d], 0.5) - quantile(u[d], 0.1)
+		width[d] = sortedQuantile(u[d], 0.5) - sortedQuantile(u[d], 0.1)
 	}
 	less, more := min(width[0], width[1]), max(width[0], width[1])
-	if more < 2*less || more-less < 16*k.scale() {
+	if more < 2*less || more-less < 16*k.stampScale() {
 		return 0
 	}
 	return more - less
 }
 
-// wider is the direction that waits longer, the samples being sorted.
-func wider(u *[2][]float64) int {
-	if quantile(u[reverse], 0.5)-quantile(u[reverse], 0.1) > quantile(u[forward], 0.5)-quantile(u[forward], 0.1) {
+// widerDirection is the direction that waits longer, the samples being sorted.
+func widerDirection(u *[2][]float64) int {
+	if sortedQuantile(u[reverse], 0.5)-sortedQuantile(u[reverse], 0.1) > sortedQuantile(u[forward], 0.5)-sortedQuantile(u[forward], 0.1) {
 		return reverse
 	}
 	return forward
 }
 
-// moved starts from where the clocks are now: rule 4. What is known of the path
+// restartAfterMove starts from where the clocks are now: rule 4. What is known of the path
 // stays; if the round trip is not what it was, it is not the clocks that moved.
-func (p *Pair) moved(now int64, from *Relation, limit float64) {
+func (p *Pair) restartAfterMove(now int64, from *Relation, limit float64) {
 	f := &p.filter
 	delay, uncertain := f.x[2], f.p[2][2]
-	c := p.fit(*from, quarter)
-	if longer := c.delay - p.low; math.Abs(longer) > limit+2*c.excess {
-		p.stranger(now, [2]float64{longer, longer}, limit)
+	c := p.fitWindow(*from, quarter)
+	if longer := c.delay - p.leastDelay; math.Abs(longer) > limit+2*c.excess {
+		p.handleOddWindow(now, [2]float64{longer, longer}, limit)
 		return
 	}
 	p.estimate.Moves++
-	f.start(now, &c)
+	f.startFrom(now, &c)
 	p.lean = 0
 	f.x[2], f.p[2][2] = delay, uncertain
 	p.quality, p.hinted = Coarse, false
-	p.odd, p.same, p.lastOdd = 0, 0, false
+	p.oddWindows, p.agreeingOdd, p.lastOdd = 0, 0, false
 }
 
-// locate finds the place of each direction's samples, which is known to sigma to be
+// locateSamples finds the place of each direction's samples, which is known to sigma to be
 // zero. Where they are so unlikely as they are that it must be elsewhere, it
 // is looked for in wider and wider circles; likely is false when it is not found.
-func (p *Pair) locate(u *[2][]float64, sigma float64) (place [2]float64, likely bool) {
+func (p *Pair) locateSamples(u *[2][]float64, sigma float64) (place [2]float64, likely bool) {
 	s := &p.shape
-	fits := func() bool { return max(s.fits(forward, u[forward]), s.fits(reverse, u[reverse])) > -unlikely }
+	fits := func() bool {
+		return max(s.fitSigmas(forward, u[forward]), s.fitSigmas(reverse, u[reverse])) > -unlikelySigmas
+	}
 	look := func(sigma float64) {
 		for d := range u {
-			shift := s.search(d, u[d], sigma)
+			shift := s.searchPlace(d, u[d], sigma)
 			place[d] += shift
 			for i := range u[d] {
 				u[d][i] -= shift
@@ -517,11 +519,11 @@ func (p *Pair) locate(u *[2][]float64, sigma float64) (place [2]float64, likely 
 		return place, fits()
 	}
 	for wide := max(4*sigma, s.scale); wide < 128*s.scale; wide *= 4 {
-		if !s.learn(p.kind, wide) {
+		if !s.learnScores(p.kind, wide) {
 			return place, false
 		}
 		look(wide)
-		if !s.learn(p.kind, sigma) {
+		if !s.learnScores(p.kind, sigma) {
 			return place, false
 		}
 		if fits() {
@@ -532,31 +534,31 @@ func (p *Pair) locate(u *[2][]float64, sigma float64) (place [2]float64, likely 
 	return place, false
 }
 
-// measure tells by how much each direction's samples, their place being zero, lie
+// measureShift tells by how much each direction's samples, their place being zero, lie
 // beyond it, and the variance of that. usual is the variance of windows as they
 // usually are, of half of both.
-func (p *Pair) measure(u *[2][]float64, least float64) (off, variance [2]float64, usual float64) {
+func (p *Pair) measureShift(u *[2][]float64, least float64) (off, variance [2]float64, usual float64) {
 	s := &p.shape
 	for d := range u {
-		var t told
+		var t scoreSum
 		for _, v := range u[d] {
-			t.add(s.scoreAt(d, v))
+			t.addScore(s.scoreAt(d, v))
 		}
-		off[d], variance[d] = s.tell(d, &t, least)
+		off[d], variance[d] = s.zeroShift(d, &t, least)
 		usual += s.variance[d] / (s.slope[d] * s.slope[d] * t.n) / 4
 	}
 	return off, variance, usual
 }
 
-// anywhere is the standard deviation, ns, of a place of which nothing is known.
-const anywhere = 1e9
+// anywhereSigma is the standard deviation, ns, of a place of which nothing is known.
+const anywhereSigma = 1e9
 
-// unlikely is how many standard deviations below what is usual both directions
+// unlikelySigmas is how many standard deviations below what is usual both directions
 // must be. One direction alone may have got a queue.
-const unlikely = 2.5
+const unlikelySigmas = 2.5
 
-// middle is the mean time of a window's samples, by the local clock.
-func (p *Pair) middle() int64 {
+// middleTime is the mean time of a window's samples, by the local clock.
+func (p *Pair) middleTime() int64 {
 	var sum, n int64
 	first := p.now[forward].samples[0].at
 	for d := range p.now {
@@ -568,105 +570,105 @@ func (p *Pair) middle() int64 {
 	return first + sum/n
 }
 
-// displaced tells by how much a window, its samples being sorted, lies beyond the
+// windowShift tells by how much a window, its samples being sorted, lies beyond the
 // shape's place as a whole, and how much is more than windows usually do. A window
 // whose quantiles moved by different amounts got another queue, not another place.
-func (p *Pair) displaced(dir int, sorted []float64) (shift, limit float64) {
+func (p *Pair) windowShift(dir int, sorted []float64) (shift, limit float64) {
 	s := &p.shape
 	var by [len(levels)]float64
 	for k, q := range levels {
-		by[k] = quantile(sorted, q) - s.quantile[dir][k]
+		by[k] = sortedQuantile(sorted, q) - s.quantile[dir][k]
 	}
 	slices.Sort(by[:])
 	shift = by[1]
 	width := s.quantile[dir][len(levels)-1] - s.quantile[dir][0]
 	usual := max(math.Sqrt(p.noise[dir]), width/math.Sqrt(float64(len(sorted))))
-	limit = max(p.kind.floor(), 6*usual)
+	limit = max(p.kind.shiftFloor(), 6*usual)
 	if by[len(by)-1]-by[0] > math.Abs(shift)/3+limit {
 		shift = 0
 	}
 	return shift, limit
 }
 
-// settle learns how much windows differ.
-func (p *Pair) settle(shift [2]float64) {
+// learnNoise learns how much windows differ.
+func (p *Pair) learnNoise(shift [2]float64) {
 	p.tested++
 	for d := range shift {
 		p.noise[d] += (shift[d]*shift[d] - p.noise[d]) / float64(min(p.tested, 60))
 	}
 }
 
-// stranger is a window whose round trip is not what it was: rules 3, 5 and 6.
-func (p *Pair) stranger(now int64, shift [2]float64, limit float64) {
+// handleOddWindow is a window whose round trip is not what it was: rules 3, 5 and 6.
+func (p *Pair) handleOddWindow(now int64, shift [2]float64, limit float64) {
 	p.quality, p.lastOdd = Held, true
-	p.odd++
-	if p.odd > 1 && max(math.Abs(shift[0]-p.oddShift[0]), math.Abs(shift[1]-p.oddShift[1])) > stands {
+	p.oddWindows++
+	if p.oddWindows > 1 && max(math.Abs(shift[0]-p.oddShift[0]), math.Abs(shift[1]-p.oddShift[1])) > pathChangeLimit {
 		p.reset()
 		return
 	}
-	alike := p.odd > 1 && math.Abs(shift[0]-p.oddShift[0]) <= limit && math.Abs(shift[1]-p.oddShift[1]) <= limit
+	alike := p.oddWindows > 1 && math.Abs(shift[0]-p.oddShift[0]) <= limit && math.Abs(shift[1]-p.oddShift[1]) <= limit
 	p.oddShift = shift
 	if !alike {
-		p.same = 0
+		p.agreeingOdd = 0
 	}
-	if p.same++; p.same < settled && p.odd < patience {
+	if p.agreeingOdd++; p.agreeingOdd < settledWindows && p.oddWindows < patienceWindows {
 		return
 	}
-	if p.same < settled {
+	if p.agreeingOdd < settledWindows {
 		// What comes is like nothing before and not like itself: a new shape.
 		p.shape = shape{scale: p.shape.scale}
-		p.filter.still()
-		p.taught, p.tested = 0, 0
-		p.odd, p.same, p.lastOdd = 0, 0, false
+		p.filter.freezeDelay()
+		p.taughtWindows, p.tested = 0, 0
+		p.oddWindows, p.agreeingOdd, p.lastOdd = 0, 0, false
 		return
 	}
-	p.odd, p.same = 0, 0
+	p.oddWindows, p.agreeingOdd = 0, 0
 	p.estimate.Detours++
-	p.remember()
+	p.rememberRoute()
 	f := &p.filter
 	before := f.x[2]
 	// The quantiles tell roughly by how much, the shape exactly.
 	var noise float64
 	for range 2 {
-		from, _ := p.from(now)
+		from, _ := p.windowRelation(now)
 		f.x[2] += (shift[forward] + shift[reverse]) / 2
 		p.asym += (shift[forward] - shift[reverse]) / 2
-		u := p.distances(&p.now, &from)
-		if noise != 0 || !p.shape.learn(p.kind, limit/6) {
+		u := p.sampleDistances(&p.now, &from)
+		if noise != 0 || !p.shape.learnScores(p.kind, limit/6) {
 			break
 		}
 		var variance [2]float64
-		shift, _ = p.locate(u, limit/6)
-		_, variance, _ = p.measure(u, leastTold)
+		shift, _ = p.locateSamples(u, limit/6)
+		_, variance, _ = p.measureShift(u, leastInformation)
 		noise = (variance[0] + variance[1]) / 4
 	}
 	p.inherit += max(0, f.p[0][0]*p.misfit) + noise
-	for _, r := range p.known {
+	for _, r := range p.knownRoutes {
 		if math.Abs(r.delay-f.x[2]) <= limit {
-			f.widen(0, p.inherit) // it was led by what it is not any more
+			f.inflateVariance(0, p.inherit) // it was led by what it is not any more
 			p.asym, p.inherit = r.asym, r.inherit
 		}
 	}
-	p.low += f.x[2] - before
-	f.still()
-	f.p[2][2] = max(noise, p.kind.scale()*p.kind.scale())
+	p.leastDelay += f.x[2] - before
+	f.freezeDelay()
+	f.p[2][2] = max(noise, p.kind.stampScale()*p.kind.stampScale())
 }
 
-// stands is by how much, ns, a second may change a path. Beyond it a clock has stopped.
-const stands = 1e8
+// pathChangeLimit is by how much, ns, a second may change a path. Beyond it a clock has stopped.
+const pathChangeLimit = 1e8
 
-// remember keeps the path's round trip and asymmetry for when it comes back.
-func (p *Pair) remember() {
+// rememberRoute keeps the path's round trip and asymmetry for when it comes back.
+func (p *Pair) rememberRoute() {
 	f := &p.filter
 	now := route{f.x[2], p.asym, p.inherit}
-	for i := range p.known {
-		if math.Abs(p.known[i].delay-now.delay) <= p.kind.floor() {
-			p.known[i] = now
+	for i := range p.knownRoutes {
+		if math.Abs(p.knownRoutes[i].delay-now.delay) <= p.kind.shiftFloor() {
+			p.knownRoutes[i] = now
 			return
 		}
 	}
-	if len(p.known) == maxRoutes {
-		p.known = append(p.known[:0], p.known[1:]...)
+	if len(p.knownRoutes) == maxRoutes {
+		p.knownRoutes = append(p.knownRoutes[:0], p.knownRoutes[1:]...)
 	}
-	p.known = append(p.known, now)
+	p.knownRoutes = append(p.knownRoutes, now)
 }

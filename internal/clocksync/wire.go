@@ -25,49 +25,49 @@ type wireReader struct {
 	err error
 }
 
-func (r *wireReader) fail(field, format string, args ...any) {
+func (r *wireReader) setError(field, format string, args ...any) {
 	if r.err == nil {
 		r.err = fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...))
 	}
 }
 
-// uint reads a number of at most most.
-func (r *wireReader) uint(field string, most uint64) uint64 {
+// readUint reads a number of at most most.
+func (r *wireReader) readUint(field string, most uint64) uint64 {
 	if r.err != nil {
 		return 0
 	}
 	v, n := binary.Uvarint(r.b)
 	if n <= 0 {
-		r.fail(field, "cut short")
+		r.setError(field, "cut short")
 		return 0
 	}
 	if v > most {
-		r.fail(field, "%d is more than %d", v, most)
+		r.setError(field, "%d is more than %d", v, most)
 		return 0
 	}
 	r.b = r.b[n:]
 	return v
 }
 
-func (r *wireReader) int(field string) int64 {
+func (r *wireReader) readInt(field string) int64 {
 	if r.err != nil {
 		return 0
 	}
 	v, n := binary.Varint(r.b)
 	if n <= 0 {
-		r.fail(field, "cut short")
+		r.setError(field, "cut short")
 		return 0
 	}
 	r.b = r.b[n:]
 	return v
 }
 
-// count reads how many items follow, of which each has at least so many octets,
+// readCount reads how many items follow, of which each has at least so many octets,
 // so that what is allocated for them is bounded by what came.
-func (r *wireReader) count(field string, most uint64, octets int) int {
-	n := r.uint(field, most)
+func (r *wireReader) readCount(field string, most uint64, octets int) int {
+	n := r.readUint(field, most)
 	if r.err == nil && n > uint64(len(r.b)/octets) {
-		r.fail(field, "%d do not fit into %d octets", n, len(r.b))
+		r.setError(field, "%d do not fit into %d octets", n, len(r.b))
 	}
 	if r.err != nil {
 		return 0
@@ -75,12 +75,12 @@ func (r *wireReader) count(field string, most uint64, octets int) int {
 	return int(n)
 }
 
-func (r *wireReader) take(field string, n int) []byte {
+func (r *wireReader) readBytes(field string, n int) []byte {
 	if r.err != nil {
 		return nil
 	}
 	if n > len(r.b) {
-		r.fail(field, "cut short")
+		r.setError(field, "cut short")
 		return nil
 	}
 	b := r.b[:n]
@@ -88,58 +88,58 @@ func (r *wireReader) take(field string, n int) []byte {
 	return b
 }
 
-// index reads a place in a list of n.
-func (r *wireReader) index(field string, n int) uint64 {
-	i := r.uint(field, math.MaxUint64)
+// readIndex reads a place in a list of n.
+func (r *wireReader) readIndex(field string, n int) uint64 {
+	i := r.readUint(field, math.MaxUint64)
 	if r.err == nil && i >= uint64(n) {
-		r.fail(field, "%d of %d", i, n)
+		r.setError(field, "%d of %d", i, n)
 	}
 	return i
 }
 
-func (r *wireReader) name(field string, most uint64) string {
-	s := string(r.take(field, int(r.uint(field, most))))
+func (r *wireReader) readName(field string, most uint64) string {
+	s := string(r.readBytes(field, int(r.readUint(field, most))))
 	if r.err == nil && s == "" {
-		r.fail(field, "empty")
+		r.setError(field, "empty")
 	}
 	return s
 }
 
-// node reads a name that can be a node's.
-func (r *wireReader) node(field string) string {
-	s := r.name(field, maxName)
+// readNode reads a name that can be a node's.
+func (r *wireReader) readNode(field string) string {
+	s := r.readName(field, maxName)
 	if strings.ContainsRune(s, '/') {
-		r.fail(field, "%q has a slash", s)
+		r.setError(field, "%q has a slash", s)
 	}
 	return s
 }
 
-func (r *wireReader) rate(field string) float64 {
-	b := r.take(field, 4)
+func (r *wireReader) readRate(field string) float64 {
+	b := r.readBytes(field, 4)
 	if b == nil {
 		return 0
 	}
 	v := float64(math.Float32frombits(binary.BigEndian.Uint32(b)))
 	if !rateOK(v) {
-		r.fail(field, "%v is not within +-%v", v, maxRate)
+		r.setError(field, "%v is not within +-%v", v, maxRate)
 	}
 	return v
 }
 
-func (r *wireReader) deviation(field string) float64 {
-	b := r.take(field, 2)
+func (r *wireReader) readDeviation(field string) float64 {
+	b := r.readBytes(field, 2)
 	if b == nil {
 		return 0
 	}
 	v := float64(math.Float32frombits(uint32(binary.BigEndian.Uint16(b)) << 16))
 	if !deviationOK(v) || math.Signbit(v) {
-		r.fail(field, "%v is not within 0..%v", v, maxDeviation)
+		r.setError(field, "%v is not within 0..%v", v, maxDeviation)
 	}
 	return v
 }
 
-// end is the first error; what is left over is one.
-func (r *wireReader) end() error {
+// checkEnd is the first error; what is left over is one.
+func (r *wireReader) checkEnd() error {
 	if r.err == nil && len(r.b) > 0 {
 		return errors.New("something follows the end")
 	}

@@ -29,7 +29,7 @@ func sampleUpdate() *Update {
 
 func TestReportComesBack(t *testing.T) {
 	want := sampleReport()
-	b := want.Append(nil)
+	b := want.AppendTo(nil)
 	got, err := ParseReport(b)
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%v\n%+v\n%+v", err, got, want)
@@ -46,7 +46,7 @@ func TestReportComesBack(t *testing.T) {
 
 func TestUpdateComesBack(t *testing.T) {
 	want := sampleUpdate()
-	b := want.Append(nil)
+	b := want.AppendTo(nil)
 	got, err := ParseUpdate(b)
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%v\n%+v\n%+v", err, got, want)
@@ -67,7 +67,7 @@ func TestReportIsSmall(t *testing.T) {
 		e.Offset = int64(i*i*7919%5_000_000) * 1000
 		r.Pairs = append(r.Pairs, PairEstimate{ID: PairID{Src: "node-0001/mlx5_" + string(rune('0'+i%8)), Dst: "node-" + string(rune('a'+i%16)) + "/mlx5_" + string(rune('0'+i%8))}, Estimate: e})
 	}
-	if per := float64(len(r.Append(nil))) / 128; per > 40 {
+	if per := float64(len(r.AppendTo(nil))) / 128; per > 40 {
 		t.Errorf("%.1f octets a pair", per)
 	}
 }
@@ -91,7 +91,7 @@ func TestReportLeavesOut(t *testing.T) {
 		r.Pairs = append(r.Pairs, p)
 	}
 	r.Joins = append(r.Joins, Join{A: "h1", B: "h1"}, Join{A: "h1", B: "h2/eth1"}, Join{A: "h1", B: "h1/eth1", Width: -1})
-	got, err := ParseReport(r.Append(nil))
+	got, err := ParseReport(r.AppendTo(nil))
 	if err != nil || !reflect.DeepEqual(got, sampleReport()) {
 		t.Fatalf("%v\n%+v", err, got)
 	}
@@ -143,13 +143,13 @@ func TestParseErrors(t *testing.T) {
 func TestDeviationRoundsUp(t *testing.T) {
 	for v := 1e-12; v < maxDeviation; v *= 1.37 {
 		r := wireReader{b: appendDeviation(nil, v)}
-		if got := r.deviation("v"); r.err != nil || got < v || got > 1.01*v {
+		if got := r.readDeviation("v"); r.err != nil || got < v || got > 1.01*v {
 			t.Errorf("%g came back as %g, %v", v, got, r.err)
 		}
 	}
 	for _, v := range []float64{0, maxDeviation} {
 		r := wireReader{b: appendDeviation(nil, v)}
-		if got := r.deviation("v"); r.err != nil || got != v {
+		if got := r.readDeviation("v"); r.err != nil || got != v {
 			t.Errorf("%g came back as %g, %v", v, got, r.err)
 		}
 	}
@@ -157,14 +157,14 @@ func TestDeviationRoundsUp(t *testing.T) {
 
 // FuzzReport: what parses is written and read back the same.
 func FuzzReport(f *testing.F) {
-	f.Add(sampleReport().Append(nil))
-	f.Add((&Report{Node: "h"}).Append(nil))
+	f.Add(sampleReport().AppendTo(nil))
+	f.Add((&Report{Node: "h"}).AppendTo(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := ParseReport(b)
 		if err != nil {
 			return
 		}
-		again, err := ParseReport(r.Append(nil))
+		again, err := ParseReport(r.AppendTo(nil))
 		if err != nil || !reflect.DeepEqual(again, r) {
 			t.Fatalf("%v\n%+v\n%+v", err, again, r)
 		}
@@ -173,14 +173,14 @@ func FuzzReport(f *testing.F) {
 
 // FuzzUpdate: what parses is written and read back the same.
 func FuzzUpdate(f *testing.F) {
-	f.Add(sampleUpdate().Append(nil))
-	f.Add((&Update{}).Append(nil))
+	f.Add(sampleUpdate().AppendTo(nil))
+	f.Add((&Update{}).AppendTo(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		u, err := ParseUpdate(b)
 		if err != nil {
 			return
 		}
-		again, err := ParseUpdate(u.Append(nil))
+		again, err := ParseUpdate(u.AppendTo(nil))
 		if err != nil || !reflect.DeepEqual(again, u) {
 			t.Fatalf("%v\n%+v\n%+v", err, again, u)
 		}

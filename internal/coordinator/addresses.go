@@ -34,21 +34,21 @@ var conflictReasons = []string{conflictTopology, conflictForeign, conflictClaime
 // conflict is an address or a GID that was reported and is not used.
 type conflict struct{ reason, text string }
 
-// report is what the agent of a node says of its interfaces.
-type report struct {
+// interfaceReport is what the agent of a node says of its interfaces.
+type interfaceReport struct {
 	interfaces []interfaceState
 	order      uint64 // reports that came first have lower numbers; 0: from before the start
 }
 
 // interfaceOf returns the first interface that is the NIC's, by its device or an alias, and
 // has addresses that can be probed; usable are these. It returns nil when there is none.
-func (r *report) interfaceOf(nic *fabric.NIC) (f *interfaceState, usable []netip.Addr) {
+func (r *interfaceReport) interfaceOf(nic *fabric.NIC) (f *interfaceState, usable []netip.Addr) {
 	for i := range r.interfaces {
 		f := &r.interfaces[i]
 		if f.Name != nic.Device && !slices.Contains(nic.Aliases, f.Name) {
 			continue
 		}
-		usable := slices.DeleteFunc(slices.Clone(f.Addresses), func(a netip.Addr) bool { return !probeable(a) })
+		usable := slices.DeleteFunc(slices.Clone(f.Addresses), func(a netip.Addr) bool { return !isProbeable(a) })
 		if len(usable) > 0 {
 			return f, usable
 		}
@@ -58,32 +58,32 @@ func (r *report) interfaceOf(nic *fabric.NIC) (f *interfaceState, usable []netip
 
 // resolver finds the addresses and queue pairs of a plan's NICs.
 type resolver struct {
-	p      *plan
-	in     *planInput
-	owners map[netip.Addr]string // by address of the topology: the node or switch that has it
-	given  map[netip.Addr]int32  // by address in use that the topology gives: its NIC
-	last   uint64                // the highest order of a claim
+	p            *plan
+	in           *planInput
+	owners       map[netip.Addr]string // by address of the topology: the node or switch that has it
+	nicByAddress map[netip.Addr]int32  // by address in use that the topology gives: its NIC
+	lastOrder    uint64                // the highest order of a claim
 
-	wanting []reported // NICs with a report, the oldest report first
+	reportedNICs []reportedNIC // NICs with a report, the oldest report first
 }
 
-// reported is a NIC whose agent reports its interface.
-type reported struct {
+// reportedNIC is a NIC whose agent reports its interface.
+type reportedNIC struct {
 	nic    int32
 	order  uint64
 	f      *interfaceState
 	usable []netip.Addr
 }
 
-// addresses finds the address of every NIC. The topology's address wins; where an
+// resolveAddresses finds the address of every NIC. The topology's address wins; where an
 // agent reports another one, that is a conflict. A NIC without an address in the topology has
 // the first one that its agent reports, that lies in the prefixes for agents, that the
 // topology gives to nobody, and that no other NIC has claimed before. The same holds for
 // GIDs of queue pairs. A claim ends when the agent no longer reports what was claimed.
-func (p *plan) addresses(in planInput) {
-	r := &resolver{p: p, in: &in, owners: topologyOwners(p.graph), given: map[netip.Addr]int32{}}
+func (p *plan) resolveAddresses(in planInput) {
+	r := &resolver{p: p, in: &in, owners: topologyOwners(p.graph), nicByAddress: map[netip.Addr]int32{}}
 	for _, c := range in.claims {
-		r.last = max(r.last, c.addressOrder, c.gidOrder)
+		r.lastOrder = max(r.lastOrder, c.addressOrder, c.gidOrder)
 	}
 	p.claims = map[string]claim{}
 	for i, id := range p.sched.NICs {
@@ -94,12 +94,12 @@ func (p *plan) addresses(in planInput) {
 		rep := in.reported[nic.Node]
 		f, usable := rep.interfaceOf(nic)
 		if f != nil {
-			p.iface[i], p.hw[i] = f.Name, f.Hardware
-			r.wanting = append(r.wanting, reported{int32(i), rep.order, f, usable})
+			p.iface[i], p.hardware[i] = f.Name, f.Hardware
+			r.reportedNICs = append(r.reportedNICs, reportedNIC{int32(i), rep.order, f, usable})
 		}
 		r.fromTopology(int32(i), nic, usable)
 	}
-	slices.SortStableFunc(r.wanting, func(a, b reported) int { return cmp.Compare(a.order, b.order) })
+	slices.SortStableFunc(r.reportedNICs, func(a, b reportedNIC) int { return cmp.Compare(a.order, b.order) })
 	r.fromReports()
 	r.queuePairs()
 }
@@ -146,10 +146,10 @@ func addressesOf(g *fabric.Graph, nic *fabric.NIC) (out []netip.Addr) {
 		}
 		all = append(all, own.Addr())
 	}
-	return slices.DeleteFunc(all, func(a netip.Addr) bool { return !probeable(a) })
+	return slices.DeleteFunc(all, func(a netip.Addr) bool { return !isProbeable(a) })
 }
 
-func (r *resolver) refuse(reason, format string, args ...any) {
+func (r *resolver) addConflict(reason, format string, args ...any) {
 	r.p.conflicts = append(r.p.conflicts, conflict{reason, fmt.Sprintf(format, args...)})
 }
 
@@ -164,18 +164,18 @@ func (r *resolver) fromTopology(i int32, nic *fabric.NIC, usable []netip.Addr) {
 	if k := slices.IndexFunc(own, func(a netip.Addr) bool { return slices.Contains(usable, a) }); k >= 0 {
 		address = own[k]
 	} else if len(usable) > 0 {
-		r.refuse(conflictTopology, "the topology gives %v to %s, and its agent reports %v", address, nic.ID(), usable[0])
+		r.addConflict(conflictTopology, "the topology gives %v to %s, and its agent reports %v", address, nic.ID(), usable[0])
 	}
-	if o, taken := r.given[address]; taken {
-		r.refuse(conflictClaimed, "%v of %s is also claimed by %s", address, r.p.sched.NICs[o], nic.ID())
+	if o, taken := r.nicByAddress[address]; taken {
+		r.addConflict(conflictClaimed, "%v of %s is also claimed by %s", address, r.p.sched.NICs[o], nic.ID())
 		return
 	}
-	r.given[address] = i
+	r.nicByAddress[address] = i
 	r.p.addr[i] = address
 }
 
-// refusal says why a NIC may not have an address, whoever else has it; empty when it may.
-func (r *resolver) refusal(node string, a netip.Addr) (reason, owner string) {
+// refusalReason says why a NIC may not have an address, whoever else has it; empty when it may.
+func (r *resolver) refusalReason(node string, a netip.Addr) (reason, owner string) {
 	if owner := r.owners[a.Unmap()]; owner != "" && owner != node {
 		return conflictForeign, owner
 	}
@@ -193,14 +193,14 @@ func inPrefixes(prefixes []netip.Prefix, a netip.Addr) bool {
 // have a claim, then to the others, in the order of their reports.
 func (r *resolver) fromReports() {
 	p := r.p
-	owner := make(map[netip.Addr]int32, len(r.wanting))
-	for a, i := range r.given {
+	owner := make(map[netip.Addr]int32, len(r.reportedNICs))
+	for a, i := range r.nicByAddress {
 		owner[a] = i
 	}
-	without := slices.DeleteFunc(slices.Clone(r.wanting), func(w reported) bool {
+	without := slices.DeleteFunc(slices.Clone(r.reportedNICs), func(w reportedNIC) bool {
 		return len(addressesOf(p.graph, p.graph.NIC(p.sched.NICs[w.nic]))) > 0
 	})
-	take := func(w reported, a netip.Addr, order uint64) {
+	take := func(w reportedNIC, a netip.Addr, order uint64) {
 		owner[a], p.addr[w.nic] = w.nic, a
 		id := p.sched.NICs[w.nic]
 		c := p.claims[id]
@@ -208,13 +208,13 @@ func (r *resolver) fromReports() {
 		p.claims[id] = c
 	}
 	holders := slices.Clone(without)
-	slices.SortStableFunc(holders, func(a, b reported) int {
+	slices.SortStableFunc(holders, func(a, b reportedNIC) int {
 		return cmp.Compare(r.in.claims[p.sched.NICs[a.nic]].addressOrder, r.in.claims[p.sched.NICs[b.nic]].addressOrder)
 	})
 	for _, w := range holders {
 		id := p.sched.NICs[w.nic]
 		c := r.in.claims[id]
-		reason, _ := r.refusal(fabric.OwnerOf(id), c.address)
+		reason, _ := r.refusalReason(fabric.OwnerOf(id), c.address)
 		if _, taken := owner[c.address]; c.address.IsValid() && slices.Contains(w.usable, c.address) && reason == "" && !taken {
 			take(w, c.address, c.addressOrder)
 		}
@@ -226,22 +226,22 @@ func (r *resolver) fromReports() {
 			if p.addr[w.nic].IsValid() {
 				break
 			}
-			reason, of := r.refusal(fabric.OwnerOf(id), a)
+			reason, of := r.refusalReason(fabric.OwnerOf(id), a)
 			o, taken := owner[a]
 			switch {
 			case reason == conflictForeign:
-				r.refuse(reason, "the topology gives %v to %s, and the agent of %s reports it", a, of, id)
+				r.addConflict(reason, "the topology gives %v to %s, and the agent of %s reports it", a, of, id)
 			case reason == conflictPrefix:
 				outside = a
 			case taken:
-				r.refuse(conflictClaimed, "%v of %s is also claimed by %s", a, p.sched.NICs[o], id)
+				r.addConflict(conflictClaimed, "%v of %s is also claimed by %s", a, p.sched.NICs[o], id)
 			default:
-				r.last++
-				take(w, a, r.last)
+				r.lastOrder++
+				take(w, a, r.lastOrder)
 			}
 		}
 		if !p.addr[w.nic].IsValid() && outside.IsValid() {
-			r.refuse(conflictPrefix, "%v of %s lies outside the prefixes for addresses of agents", outside, id)
+			r.addConflict(conflictPrefix, "%v of %s lies outside the prefixes for addresses of agents", outside, id)
 		}
 	}
 }
@@ -249,9 +249,9 @@ func (r *resolver) fromReports() {
 // queuePairs takes the queue pairs that agents report, as far as nobody else has their GIDs.
 func (r *resolver) queuePairs() {
 	p := r.p
-	with := slices.DeleteFunc(slices.Clone(r.wanting), func(w reported) bool { return w.f.RDMA == nil })
+	with := slices.DeleteFunc(slices.Clone(r.reportedNICs), func(w reportedNIC) bool { return w.f.RDMA == nil })
 	owner := make(map[netip.Addr]int32, len(with))
-	take := func(w reported, order uint64) {
+	take := func(w reportedNIC, order uint64) {
 		q := w.f.RDMA
 		owner[q.GID] = w.nic
 		p.rdma[w.nic] = &agentapi.RDMA{Device: q.Device, Port: q.Port, Gid: q.GID.AsSlice(), Qpn: q.QPN, QKey: q.QKey, Lid: q.LID, Hardware: q.Hardware}
@@ -260,12 +260,12 @@ func (r *resolver) queuePairs() {
 		c.gid, c.gidOrder = q.GID, order
 		p.claims[id] = c
 	}
-	held := func(w reported) claim { return r.in.claims[p.sched.NICs[w.nic]] }
-	holders := slices.DeleteFunc(slices.Clone(with), func(w reported) bool { return held(w).gid != w.f.RDMA.GID })
-	slices.SortStableFunc(holders, func(a, b reported) int { return cmp.Compare(held(a).gidOrder, held(b).gidOrder) })
+	held := func(w reportedNIC) claim { return r.in.claims[p.sched.NICs[w.nic]] }
+	holders := slices.DeleteFunc(slices.Clone(with), func(w reportedNIC) bool { return held(w).gid != w.f.RDMA.GID })
+	slices.SortStableFunc(holders, func(a, b reportedNIC) int { return cmp.Compare(held(a).gidOrder, held(b).gidOrder) })
 	for _, w := range holders {
 		_, taken := owner[w.f.RDMA.GID]
-		if reason, _ := r.refusalOfGID(w); reason == "" && !taken {
+		if reason, _ := r.gidRefusalReason(w); reason == "" && !taken {
 			take(w, held(w).gidOrder)
 		}
 	}
@@ -273,30 +273,30 @@ func (r *resolver) queuePairs() {
 		if p.rdma[w.nic] != nil {
 			continue
 		}
-		id, gid := p.sched.NICs[w.nic], agentapi.Address(w.f.RDMA.GID.AsSlice())
-		reason, of := r.refusalOfGID(w)
+		id, gid := p.sched.NICs[w.nic], agentapi.AddrFromBytes(w.f.RDMA.GID.AsSlice())
+		reason, of := r.gidRefusalReason(w)
 		o, taken := owner[w.f.RDMA.GID]
 		switch {
 		case reason == conflictForeign:
-			r.refuse(reason, "the topology gives %v to %s, and the agent of %s reports it as GID", gid, of, id)
+			r.addConflict(reason, "the topology gives %v to %s, and the agent of %s reports it as GID", gid, of, id)
 		case reason == conflictPrefix:
-			r.refuse(reason, "GID %v of %s lies outside the prefixes for addresses of agents", gid, id)
+			r.addConflict(reason, "GID %v of %s lies outside the prefixes for addresses of agents", gid, id)
 		case taken:
-			r.refuse(conflictClaimed, "GID %v of %s is also claimed by %s", gid, p.sched.NICs[o], id)
+			r.addConflict(conflictClaimed, "GID %v of %s is also claimed by %s", gid, p.sched.NICs[o], id)
 		default:
-			r.last++
-			take(w, r.last)
+			r.lastOrder++
+			take(w, r.lastOrder)
 		}
 	}
 }
 
-// refusalOfGID says why a NIC may not have the GID that its agent reports, whoever else has it.
+// gidRefusalReason says why a NIC may not have the GID that its agent reports, whoever else has it.
 // A GID of RoCE is an address (IB specification 1.4, annex A17.4.5): the NIC's own, or one that the
 // NIC could have. One that is local to a link, or is of InfiniBand, leads to no host elsewhere.
-func (r *resolver) refusalOfGID(w reported) (reason, owner string) {
+func (r *resolver) gidRefusalReason(w reportedNIC) (reason, owner string) {
 	q, id := w.f.RDMA, r.p.sched.NICs[w.nic]
 	gid := q.GID.Unmap()
-	reason, owner = r.refusal(fabric.OwnerOf(id), gid)
+	reason, owner = r.refusalReason(fabric.OwnerOf(id), gid)
 	local := gid.IsLinkLocalUnicast() || q.LID != 0 && gid.Is6()
 	if reason == conflictPrefix && (local || gid == r.p.addr[w.nic] || r.owners[gid] == fabric.OwnerOf(id)) {
 		return "", ""

@@ -13,7 +13,7 @@ import (
 // reportInterfaces takes a report of an agent and waits for the plan that follows it.
 func (f *fixture) reportInterfaces(s *session, in ...*agentapi.Interface) {
 	f.t.Helper()
-	if err := f.handle(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: in}}}); err != nil {
+	if err := f.handleMessage(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: in}}}); err != nil {
 		f.t.Fatal(err)
 	}
 	f.run(f.opts.Settle + 2*stepEvery)
@@ -31,7 +31,7 @@ func (f *fixture) wantConflict(reason, text string) {
 
 func (f *fixture) wantAddress(host int, want string) {
 	f.t.Helper()
-	got := f.plan.address(fmt.Sprintf("h%d/mlx5_0", host))
+	got := f.plan.nicAddress(fmt.Sprintf("h%d/mlx5_0", host))
 	if want == "" && !got.IsValid() {
 		return
 	}
@@ -148,7 +148,7 @@ func TestRule2TheOlderClaimStays(t *testing.T) {
 		t.Errorf("%d of %d edges cannot be probed, want those of h1", f.plan.unaddressed, edges)
 	}
 	// h4 is gone, and the coordinator restarts: neither gives h4's address to h1.
-	f.unregister(sessions[3])
+	f.endSession(sessions[3])
 	f.run(saveEvery + stepEvery)
 	f.restart()
 	f.wantAddress(4, addr(4))

@@ -48,33 +48,33 @@ const (
 	allowanceKernel = 500 * time.Nanosecond
 )
 
-// clockwork is what the coordinator knows of clocks. Its lock is its own: a cycle
+// clockService is what the coordinator knows of clocks. Its lock is its own: a cycle
 // of a large fleet takes a good part of a second.
-type clockwork struct {
+type clockService struct {
 	reference string
 
-	mu      sync.RWMutex
-	graph   *fabric.Graph
-	frame   *clocksync.Frame
-	nodes   map[string]*clockNode
-	reports map[string]uint64 // by result
-	summary clocksync.Summary
-	seconds float64       // that the last cycle took
-	due     time.Duration // when the next one is
+	mu           sync.RWMutex
+	graph        *fabric.Graph
+	frame        *clocksync.Frame
+	nodes        map[string]*clockNode
+	reports      map[string]uint64 // by result
+	summary      clocksync.Summary
+	cycleSeconds float64       // that the last cycle took
+	nextCycle    time.Duration // when the next one is
 }
 
 // clockNode is a node that reports.
 type clockNode struct {
-	heard  time.Duration
-	ahead  int64              // ns: its system clock against the coordinator's monotonic one, by its last report
-	timed  bool               // ahead holds
-	ids    []clocksync.PairID // of its last report
-	joins  [][2]string
-	clocks []string // that it is told of: its own and its peers'
+	reportedAt  time.Duration
+	clockOffset int64              // ns: its system clock against the coordinator's monotonic one, by its last report
+	offsetKnown bool               // ahead holds
+	pairIDs     []clocksync.PairID // of its last report
+	joins       [][2]string
+	clocks      []string // that it is told of: its own and its peers'
 }
 
-func newClockwork(o Options, g *fabric.Graph, wall time.Time) *clockwork {
-	w := &clockwork{reference: o.ClockReference, graph: g, nodes: map[string]*clockNode{}, reports: map[string]uint64{}}
+func newClockService(o Options, g *fabric.Graph, wall time.Time) *clockService {
+	w := &clockService{reference: o.ClockReference, graph: g, nodes: map[string]*clockNode{}, reports: map[string]uint64{}}
 	allowance := func(id clocksync.PairID) time.Duration {
 		a := w.byTopology(id.Src, id.Dst)
 		if id.Kind == clocksync.Kernel {
@@ -91,7 +91,7 @@ func newClockwork(o Options, g *fabric.Graph, wall time.Time) *clockwork {
 }
 
 // byTopology is the allowance of two NICs' clocks. It needs mu.
-func (w *clockwork) byTopology(src, dst string) time.Duration {
+func (w *clockService) byTopology(src, dst string) time.Duration {
 	a, _ := w.graph.LeafOf(src)
 	b, _ := w.graph.LeafOf(dst)
 	if a == b {
@@ -106,28 +106,28 @@ func (w *clockwork) byTopology(src, dst string) time.Duration {
 	return allowanceLeaf + time.Duration(tier-1)*allowanceTier
 }
 
-// take takes a node's report, or ignores and counts it: what is wrong with it
+// handleReport takes a node's report, or ignores and counts it: what is wrong with it
 // must not end the session that probing depends on.
-func (w *clockwork) take(node string, m *agentapi.ClockReport, mono time.Duration) {
-	result := w.taken(node, m, mono)
+func (w *clockService) handleReport(node string, m *agentapi.ClockReport, mono time.Duration) {
+	result := w.addToFrame(node, m, mono)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reports[result]++
 }
 
-func (w *clockwork) taken(node string, m *agentapi.ClockReport, mono time.Duration) (result string) {
+func (w *clockService) addToFrame(node string, m *agentapi.ClockReport, mono time.Duration) (result string) {
 	if m.GetFormat() != agentapi.ClockFormat {
 		return reportFormat
 	}
 	w.mu.Lock()
 	n := w.nodes[node]
 	if n == nil {
-		n = &clockNode{heard: -reportEvery}
+		n = &clockNode{reportedAt: -reportEvery}
 		w.nodes[node] = n
 	}
-	early := mono-n.heard < reportEvery
+	early := mono-n.reportedAt < reportEvery
 	if !early {
-		n.heard = mono
+		n.reportedAt = mono
 	}
 	g := w.graph
 	w.mu.Unlock()
@@ -156,40 +156,40 @@ func (w *clockwork) taken(node string, m *agentapi.ClockReport, mono time.Durati
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n.concerns(r)
+	n.recordClocks(r)
 	if len(r.Pairs)+len(r.Joins) > 0 {
-		n.ahead, n.timed = r.End-int64(mono), true
+		n.clockOffset, n.offsetKnown = r.End-int64(mono), true
 	}
 	taken := len(r.Pairs)
-	r.Pairs = slices.DeleteFunc(r.Pairs, func(p clocksync.PairEstimate) bool { return !w.plausible(n, &p) })
+	r.Pairs = slices.DeleteFunc(r.Pairs, func(p clocksync.PairEstimate) bool { return !w.offsetPlausible(n, &p) })
 	if len(r.Pairs) < taken {
 		result = reportImplausible
 	}
-	w.frame.Take(r, mono)
+	w.frame.AddReport(r, mono)
 	return result
 }
 
-// plausible reports whether an estimate of two system clocks agrees with what the two nodes' own
+// offsetPlausible reports whether an estimate of two system clocks agrees with what the two nodes' own
 // reports say of these clocks. A node decides about its own clock alone, so that a false time costs
 // it its own estimates. Of a peer that has not reported yet nothing is known. It needs mu.
-func (w *clockwork) plausible(n *clockNode, p *clocksync.PairEstimate) bool {
+func (w *clockService) offsetPlausible(n *clockNode, p *clocksync.PairEstimate) bool {
 	peer := w.nodes[fabric.OwnerOf(p.ID.Dst)]
-	if p.ID.Kind != clocksync.Kernel || peer == nil || !peer.timed {
+	if p.ID.Kind != clocksync.Kernel || peer == nil || !peer.offsetKnown {
 		return true
 	}
-	off := time.Duration(p.Offset - (peer.ahead - n.ahead))
+	off := time.Duration(p.Offset - (peer.clockOffset - n.clockOffset))
 	return off.Abs() <= plausibleOffset
 }
 
-// concerns notes the clocks that the node is to be told of. One whose own clock just
+// recordClocks notes the clocks that the node is to be told of. One whose own clock just
 // moved has no estimates, and the same peers.
-func (n *clockNode) concerns(r *clocksync.Report) {
+func (n *clockNode) recordClocks(r *clocksync.Report) {
 	if len(r.Pairs) == 0 {
 		return
 	}
-	same := len(n.ids) == len(r.Pairs) && len(n.joins) == len(r.Joins)
-	for i := 0; same && i < len(n.ids); i++ {
-		same = n.ids[i] == r.Pairs[i].ID
+	same := len(n.pairIDs) == len(r.Pairs) && len(n.joins) == len(r.Joins)
+	for i := 0; same && i < len(n.pairIDs); i++ {
+		same = n.pairIDs[i] == r.Pairs[i].ID
 	}
 	for i := 0; same && i < len(n.joins); i++ {
 		same = n.joins[i] == [2]string{r.Joins[i].A, r.Joins[i].B}
@@ -197,13 +197,13 @@ func (n *clockNode) concerns(r *clocksync.Report) {
 	if same {
 		return
 	}
-	n.ids, n.joins = n.ids[:0], n.joins[:0]
+	n.pairIDs, n.joins = n.pairIDs[:0], n.joins[:0]
 	clocks := map[string]bool{}
 	for i := range r.Pairs {
 		id := r.Pairs[i].ID
 		id.Src, id.Dst = strings.Clone(id.Src), strings.Clone(id.Dst)
-		n.ids = append(n.ids, id)
-		clocks[id.Local()], clocks[id.Peer()] = true, true
+		n.pairIDs = append(n.pairIDs, id)
+		clocks[id.LocalClock()], clocks[id.PeerClock()] = true, true
 	}
 	for _, j := range r.Joins {
 		n.joins = append(n.joins, [2]string{j.A, j.B})
@@ -212,8 +212,8 @@ func (n *clockNode) concerns(r *clocksync.Report) {
 	n.clocks = slices.Sorted(maps.Keys(clocks))
 }
 
-// exchange is another topology.
-func (w *clockwork) exchange(g *fabric.Graph) {
+// replaceTopology is another topology.
+func (w *clockService) replaceTopology(g *fabric.Graph) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.graph = g
@@ -221,15 +221,15 @@ func (w *clockwork) exchange(g *fabric.Graph) {
 	maps.DeleteFunc(w.nodes, func(n string, _ *clockNode) bool { return !nodes[n] })
 }
 
-// update is what a node is told.
-func (w *clockwork) update(node string) []byte {
+// encodedUpdate is what a node is told.
+func (w *clockService) encodedUpdate(node string) []byte {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	n := w.nodes[node]
 	if n == nil {
-		return (&clocksync.Update{Frame: w.frame.ID(), Relative: true}).Append(nil)
+		return (&clocksync.Update{Frame: w.frame.ID(), Relative: true}).AppendTo(nil)
 	}
-	return w.frame.Update(n.clocks).Append(nil)
+	return w.frame.UpdateFor(n.clocks).AppendTo(nil)
 }
 
 // runClocks does cycles until ctx ends.
@@ -251,14 +251,14 @@ func (c *Coordinator) runClocks(ctx context.Context) {
 func (c *Coordinator) stepClocks() {
 	w := c.clocks
 	w.mu.Lock()
-	mono := c.opts.Clock.Mono()
-	if mono < w.due {
+	mono := c.opts.Clock.MonoTime()
+	if mono < w.nextCycle {
 		w.mu.Unlock()
 		return
 	}
-	w.due = mono + c.opts.ClockEvery
+	w.nextCycle = mono + c.opts.ClockEvery
 	w.summary = *w.frame.Solve(mono)
-	w.seconds = (c.opts.Clock.Mono() - mono).Seconds()
+	w.cycleSeconds = (c.opts.Clock.MonoTime() - mono).Seconds()
 	reporting := slices.Collect(maps.Keys(w.nodes))
 	w.mu.Unlock()
 
@@ -267,7 +267,7 @@ func (c *Coordinator) stepClocks() {
 	for _, n := range reporting {
 		if a := c.agents[n]; a != nil && a.session != nil {
 			a.session.wantClocks = true
-			a.session.ring()
+			a.session.wakeSender()
 		}
 	}
 }
@@ -317,11 +317,11 @@ func (c *Coordinator) Clocks() Clocks {
 	w := c.clocks
 	w.mu.Lock() // listing may have to sort
 	defer w.mu.Unlock()
-	mono := c.opts.Clock.Mono()
-	out := Clocks{Frame: w.frame.ID(), Relative: true, Reference: w.reference, CycleSeconds: w.seconds, EdgesUsed: w.summary.Edges,
+	mono := c.opts.Clock.MonoTime()
+	out := Clocks{Frame: w.frame.ID(), Relative: true, Reference: w.reference, CycleSeconds: w.cycleSeconds, EdgesUsed: w.summary.Edges,
 		EdgesDropped: w.summary.Dropped, Dropped: []DroppedEdge{}, Clocks: []ClockStatus{}}
 	if w.reference != "" {
-		u := w.frame.Update([]string{w.reference})
+		u := w.frame.UpdateFor([]string{w.reference})
 		out.Relative = u.Relative || len(u.Maps) == 0
 	}
 	for _, o := range w.summary.Outliers {
@@ -331,8 +331,8 @@ func (c *Coordinator) Clocks() Clocks {
 		}
 		out.Dropped = append(out.Dropped, d)
 	}
-	for m := range w.frame.Clocks() {
-		solved, _ := w.frame.Solved(m.Clock)
+	for m := range w.frame.AllMaps() {
+		solved, _ := w.frame.SolvedAt(m.Clock)
 		v := ClockStatus{Clock: m.Clock, State: m.State.String(), RefNS: m.Ref, OffsetNS: m.Offset, Rate: m.Rate, SigmaNS: m.Sigma, AllowanceNS: m.Allowance,
 			Component: m.Component, Steps: m.Steps, Drifts: m.Drifts, Peers: m.Peers, AgeSeconds: (mono - solved).Seconds()}
 		if m.State == clocksync.Locked || m.State == clocksync.Holdover {
@@ -352,11 +352,11 @@ type ClockStats struct {
 	Reports map[string]uint64
 }
 
-func (w *clockwork) stats() ClockStats {
+func (w *clockService) clockStats() ClockStats {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	s := ClockStats{States: map[string]int{}, Edges: map[string]int{"used": w.summary.Edges, "dropped": w.summary.Dropped}, Seconds: w.seconds, Reports: map[string]uint64{}}
-	for i, name := range clocksync.States() {
+	s := ClockStats{States: map[string]int{}, Edges: map[string]int{"used": w.summary.Edges, "dropped": w.summary.Dropped}, Seconds: w.cycleSeconds, Reports: map[string]uint64{}}
+	for i, name := range clocksync.StateNames() {
 		s.States[name] = w.summary.Clocks[i]
 	}
 	for _, r := range clockReportResults {

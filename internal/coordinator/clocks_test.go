@@ -32,7 +32,7 @@ func clockReport(at int64, node string, others ...string) *clocksync.Report {
 func (f *fixture) report(s *session, format uint32, samples []byte) {
 	f.t.Helper()
 	m := &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Clock{Clock: &agentapi.ClockReport{Format: format, Samples: samples}}}
-	if err := f.handle(s, m); err != nil {
+	if err := f.handleMessage(s, m); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -49,7 +49,7 @@ func (f *fixture) tick(sessions []*session, cycles int) {
 					others = append(others, o.agent.node)
 				}
 			}
-			f.report(s, agentapi.ClockFormat, clockReport(int64(f.clock.Mono()), s.agent.node, others...).Append(nil))
+			f.report(s, agentapi.ClockFormat, clockReport(int64(f.clock.MonoTime()), s.agent.node, others...).AppendTo(nil))
 		}
 		f.stepClocks()
 	}
@@ -58,7 +58,7 @@ func (f *fixture) tick(sessions []*session, cycles int) {
 // told is what an agent is sent of clocks; nil: nothing.
 func (f *fixture) told(s *session) (u *clocksync.Update) {
 	f.t.Helper()
-	for _, m := range f.pending(s) {
+	for _, m := range f.pendingMessages(s) {
 		if c := m.GetClock(); c != nil {
 			var err error
 			if u, err = clocksync.ParseUpdate(c.GetUpdate()); err != nil || c.GetFormat() != agentapi.ClockFormat {
@@ -136,7 +136,7 @@ func TestRule13NobodyWaits(t *testing.T) {
 		}
 	}
 	f.run(stepEvery)
-	if sum, edges, ok := f.Scheduled("h4"); !ok || len(edges) != 0 || sum.Edges != 6 {
+	if sum, edges, ok := f.ScheduleOf("h4"); !ok || len(edges) != 0 || sum.Edges != 6 {
 		t.Errorf("%d edges, of %d; %v", len(edges), sum.Edges, ok)
 	}
 }
@@ -152,12 +152,12 @@ func TestRule13Changes(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.run(3 * time.Second)
-	if sum, edges, _ := f.Scheduled("h4"); len(edges) != 0 || sum.Edges != 6 {
+	if sum, edges, _ := f.ScheduleOf("h4"); len(edges) != 0 || sum.Edges != 6 {
 		t.Errorf("%d edges, of %d", len(edges), sum.Edges)
 	}
 	f.mustConnect(hello("h4", 2))
 	f.run(3 * time.Second)
-	if sum, edges, _ := f.Scheduled("h4"); len(edges) != 3 || sum.Edges != 12 {
+	if sum, edges, _ := f.ScheduleOf("h4"); len(edges) != 3 || sum.Edges != 12 {
 		t.Errorf("%d edges, of %d", len(edges), sum.Edges)
 	}
 }
@@ -165,7 +165,7 @@ func TestRule13Changes(t *testing.T) {
 func TestRule14ForeignReportsAreIgnored(t *testing.T) {
 	f := start(t, strings.ReplaceAll(clos(2, 2), "spine1:dn1", "spine1:dn/1"), nil)
 	sessions, _ := f.agents(4)
-	good := func() *clocksync.Report { return clockReport(int64(f.clock.Mono()), "h1", "h2", "h3", "h4") }
+	good := func() *clocksync.Report { return clockReport(int64(f.clock.MonoTime()), "h1", "h2", "h3", "h4") }
 	send := func(want string, format uint32, samples []byte) {
 		t.Helper()
 		before := f.Stats().Clocks.Reports[want]
@@ -175,10 +175,10 @@ func TestRule14ForeignReportsAreIgnored(t *testing.T) {
 			t.Errorf("%s: %d reports, then %d", want, before, after)
 		}
 	}
-	send(reportFormat, 2, good().Append(nil))
+	send(reportFormat, 2, good().AppendTo(nil))
 	send(reportFormat, 0, nil)
-	send(reportMalformed, agentapi.ClockFormat, good().Append(nil)[:40])
-	send(reportForeign, agentapi.ClockFormat, clockReport(0, "h2", "h1").Append(nil))
+	send(reportMalformed, agentapi.ClockFormat, good().AppendTo(nil)[:40])
+	send(reportForeign, agentapi.ClockFormat, clockReport(0, "h2", "h1").AppendTo(nil))
 	if n := len(f.Clocks().Clocks); n != 0 {
 		t.Errorf("%d clocks", n)
 	}
@@ -187,16 +187,16 @@ func TestRule14ForeignReportsAreIgnored(t *testing.T) {
 		p := partly.Pairs[0]
 		p.ID.Dst = nic
 		partly.Pairs = append(partly.Pairs, p)
-		send(reportPartly, agentapi.ClockFormat, partly.Append(nil))
+		send(reportPartly, agentapi.ClockFormat, partly.AppendTo(nil))
 	}
 	partly := good()
 	partly.Joins = []clocksync.Join{{A: "h1", B: "h1/mlx5_7", Width: 100}}
-	send(reportPartly, agentapi.ClockFormat, partly.Append(nil))
-	f.report(sessions[0], agentapi.ClockFormat, good().Append(nil))
+	send(reportPartly, agentapi.ClockFormat, partly.AppendTo(nil))
+	f.report(sessions[0], agentapi.ClockFormat, good().AppendTo(nil))
 	if n := f.Stats().Clocks.Reports[reportEarly]; n != 1 {
 		t.Errorf("%d early reports", n)
 	}
-	send(reportTaken, agentapi.ClockFormat, good().Append(nil))
+	send(reportTaken, agentapi.ClockFormat, good().AppendTo(nil))
 	f.clock.pass(time.Second)
 	f.stepClocks()
 	var names []string
@@ -207,7 +207,7 @@ func TestRule14ForeignReportsAreIgnored(t *testing.T) {
 		t.Errorf("clocks %v, want %v", names, want)
 	}
 	large := &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Clock{Clock: &agentapi.ClockReport{Samples: make([]byte, agentapi.MaxClockReport+1)}}}
-	if err := f.handle(sessions[0], large); err == nil || !strings.Contains(err.Error(), "clock.samples") {
+	if err := f.handleMessage(sessions[0], large); err == nil || !strings.Contains(err.Error(), "clock.samples") {
 		t.Errorf("%v", err)
 	}
 }
@@ -219,7 +219,7 @@ func TestRule15AgentsAreToldOfTheirClocks(t *testing.T) {
 	f.tick(sessions, 3)
 	// h1 reports on h2 only from now on.
 	f.clock.pass(time.Second)
-	f.report(sessions[0], agentapi.ClockFormat, clockReport(int64(f.clock.Mono()), "h1", "h2").Append(nil))
+	f.report(sessions[0], agentapi.ClockFormat, clockReport(int64(f.clock.MonoTime()), "h1", "h2").AppendTo(nil))
 	f.stepClocks()
 	u := f.told(sessions[0])
 	if u == nil || !u.Relative || len(u.Maps) != 2 || u.Maps[0].Clock != "h1" || u.Maps[1].Clock != "h2" {
@@ -227,13 +227,13 @@ func TestRule15AgentsAreToldOfTheirClocks(t *testing.T) {
 	}
 	// One that says nothing, its clock having moved, is still told of its peers'.
 	f.clock.pass(200 * time.Millisecond)
-	f.report(sessions[0], agentapi.ClockFormat, (&clocksync.Report{Node: "h1"}).Append(nil))
-	if got, err := clocksync.ParseUpdate(f.clocks.update("h1")); err != nil || len(got.Maps) != 2 {
+	f.report(sessions[0], agentapi.ClockFormat, (&clocksync.Report{Node: "h1"}).AppendTo(nil))
+	if got, err := clocksync.ParseUpdate(f.clocks.encodedUpdate("h1")); err != nil || len(got.Maps) != 2 {
 		t.Errorf("after an empty report %+v, %v", got, err)
 	}
-	at := int64(f.clock.Mono())
+	at := int64(f.clock.MonoTime())
 	a, b := u.Maps[0].Map, u.Maps[1].Map
-	if a.State != clocksync.Locked || b.State != clocksync.Locked || a.At(at+skew("h1")) != b.At(at+skew("h2")) {
+	if a.State != clocksync.Locked || b.State != clocksync.Locked || a.FrameTime(at+skew("h1")) != b.FrameTime(at+skew("h2")) {
 		t.Errorf("told %+v", u)
 	}
 	if u := f.told(sessions[1]); u == nil || len(u.Maps) != 5 {
@@ -255,7 +255,7 @@ func TestRule15AgentsAreToldOfTheirClocks(t *testing.T) {
 	}
 	// A session that ended is told nothing, one that begins anew is.
 	f.told(sessions[2])
-	f.unregister(sessions[2])
+	f.endSession(sessions[2])
 	f.tick([]*session{sessions[1], sessions[3]}, 1)
 	if u := f.told(sessions[2]); u != nil {
 		t.Errorf("told %+v", u)
@@ -386,7 +386,7 @@ links:
 		if err := found.Err(); err != nil {
 			t.Fatal(err)
 		}
-		w := newClockwork(Options{}, fabric.NewGraph(topo), time.Time{})
+		w := newClockService(Options{}, fabric.NewGraph(topo), time.Time{})
 		for nic, d := range want {
 			if got := w.byTopology("h1/e1", nic); got != d {
 				t.Errorf("pods %v: %s: %v, want %v", pods, nic, got, d)
@@ -403,13 +403,13 @@ func TestAbsurdOffsetsAreRefused(t *testing.T) {
 		sessions, _ := f.agents(6)
 		f.tick(sessions[1:], after)
 		for range 10 {
-			lie := clockReport(int64(f.clock.Mono())+int64(time.Second), "h1", "h2", "h3", "h4", "h5", "h6")
+			lie := clockReport(int64(f.clock.MonoTime())+int64(time.Second), "h1", "h2", "h3", "h4", "h5", "h6")
 			for i := range lie.Pairs {
 				lie.Pairs[i].Offset += int64(i+1) << 50
 				lie.Pairs[i].Sigma, lie.Pairs[i].RateSigma = 0, 0
 			}
 			f.clock.pass(time.Second)
-			f.report(sessions[0], agentapi.ClockFormat, lie.Append(nil))
+			f.report(sessions[0], agentapi.ClockFormat, lie.AppendTo(nil))
 			for _, s := range sessions[1:] {
 				var others []string
 				for _, o := range sessions {
@@ -417,21 +417,21 @@ func TestAbsurdOffsetsAreRefused(t *testing.T) {
 						others = append(others, o.agent.node)
 					}
 				}
-				f.report(s, agentapi.ClockFormat, clockReport(int64(f.clock.Mono()), s.agent.node, others...).Append(nil))
+				f.report(s, agentapi.ClockFormat, clockReport(int64(f.clock.MonoTime()), s.agent.node, others...).AppendTo(nil))
 			}
 			f.stepClocks()
 		}
-		u, err := clocksync.ParseUpdate(f.clocks.update("h2"))
+		u, err := clocksync.ParseUpdate(f.clocks.encodedUpdate("h2"))
 		if err != nil || len(u.Maps) != 6 {
 			t.Fatalf("%+v, %v", u, err)
 		}
-		at := int64(f.clock.Mono())
+		at := int64(f.clock.MonoTime())
 		first := int64(0)
 		for _, m := range u.Maps {
 			if m.Clock == "h1" {
 				continue
 			}
-			shows := m.At(at + skew(m.Clock))
+			shows := m.FrameTime(at + skew(m.Clock))
 			if first == 0 {
 				first = shows
 			}

@@ -24,9 +24,9 @@ import (
 
 // Intervals that nobody needs to choose.
 const (
-	stepEvery = 200 * time.Millisecond
-	saveEvery = 2 * time.Second // changes are written at most that often
-	saveSeen  = time.Minute     // and times of last sight
+	stepEvery         = 200 * time.Millisecond
+	saveEvery         = 2 * time.Second // changes are written at most that often
+	saveLastSeenEvery = time.Minute     // and times of last sight
 
 	checkCertificatesEvery = time.Second
 
@@ -43,10 +43,10 @@ type Coordinator struct {
 	opts   Options
 	log    *slog.Logger
 	paths  *pathStore
-	clocks *clockwork
+	clocks *clockService
 	stamp  *agentapi.Stamp
 
-	turn sync.Mutex // held by whoever changes the schedule, the keys or the topology
+	changeMu sync.Mutex // held by whoever changes the schedule, the keys or the topology
 
 	mu      sync.Mutex // held briefly; never while planning, writing or sending
 	graph   *fabric.Graph
@@ -59,27 +59,27 @@ type Coordinator struct {
 	moves   []schedule.Move
 	claims  map[string]claim // by NIC; replaced, never changed
 	reports uint64           // of interfaces, so far
-	lives   lives
+	lives   lifeNumbers
 
-	started       time.Duration
-	restored      bool // there was a state
-	whole         bool
-	dirty         bool // the plan is not that of the agents
-	dirtySchedule bool // more than addresses changed
-	dirtyFirst    time.Duration
-	dirtyLast     time.Duration
-	unsaved       bool
-	saveFailing   bool // the last write of the state failed
-	savedAt       time.Duration
-	seenSavedAt   time.Duration
-	rebalancedAt  time.Duration
-	rebalancedFor uint64        // version of the paths
-	awaited       []fabric.Edge // moved, and not yet traced
-	awaitedSince  time.Duration
-	missing       int // edges that links lacked before the last round
-	fruitless     int // rounds in a row after which they lacked no fewer
-	reloadOK      bool
-	reloadedAt    time.Time
+	started         time.Duration
+	restored        bool // there was a state
+	registryWhole   bool
+	dirty           bool // the plan is not that of the agents
+	dirtySchedule   bool // more than addresses changed
+	dirtyFirst      time.Duration
+	dirtyLast       time.Duration
+	unsaved         bool
+	saveFailing     bool // the last write of the state failed
+	savedAt         time.Duration
+	lastSeenSavedAt time.Duration
+	rebalancedAt    time.Duration
+	rebalancedFor   uint64        // version of the paths
+	awaited         []fabric.Flow // moved, and not yet traced
+	awaitedSince    time.Duration
+	missing         int // edges that links lacked before the last round
+	fruitless       int // rounds in a row after which they lacked no fewer
+	reloadOK        bool
+	reloadedAt      time.Time
 
 	certificates   Certificates // nil: there is no server
 	admission      *admission   // nil: there is no server
@@ -106,31 +106,31 @@ type counts struct {
 
 // agent is what is known about the agent of one node.
 type agent struct {
-	node       string
-	own        bool // probes by its own configuration: never part of the schedule
-	present    bool // part of the schedule
-	lastSeen   time.Time
-	heard      time.Duration
-	web        string // host:port that it says it is scraped at; empty: it is not scraped
-	scheme     string // that it says it is scraped by
-	from       string // host that its last session came from, sourceSocket, or empty when that is not known
-	refused    string // why web is not served as it is; empty: it is
-	software   string
-	interfaces []interfaceState // replaced, never changed
-	reported   uint64           // number of the report that they came with; 0: from the state
-	version    uint64           // of its assignment
-	life       uint64           // number of its process's life; 0: it has none
-	hash       [hashSize]byte
+	node             string
+	ownConfiguration bool // probes by its own configuration: never part of the schedule
+	present          bool // part of the schedule
+	lastSeen         time.Time
+	lastMessageAt    time.Duration
+	webAddress       string // host:port that it says it is scraped at; empty: it is not scraped
+	webScheme        string // that it says it is scraped by
+	sessionFrom      string // host that its last session came from, sourceSocket, or empty when that is not known
+	webRefused       string // why web is not served as it is; empty: it is
+	software         string
+	interfaces       []interfaceState // replaced, never changed
+	reported         uint64           // number of the report that they came with; 0: from the state
+	version          uint64           // of its assignment
+	life             uint64           // number of its process's life; 0: it has none
+	hash             [hashSize]byte
 
-	session     *session
-	since       time.Duration // of the session
-	takeovers   []time.Duration
-	applied     *agentapi.Applied
-	silent      int
-	silentNames []string
-	stalled     time.Duration
-	offset      time.Duration // of its wall clock against ours, when the heartbeat came in
-	applyError  string
+	session      *session
+	sessionSince time.Duration // of the session
+	takeovers    []time.Duration
+	applied      *agentapi.Applied
+	silentEdges  int
+	silentNames  []string
+	stalled      time.Duration
+	clockOffset  time.Duration // of its wall clock against ours, when the heartbeat came in
+	applyError   string
 }
 
 // New reads the topology and the state. With a state the schedule is ready when
@@ -147,10 +147,10 @@ func New(opts Options, log *slog.Logger) (*Coordinator, error) {
 	if err != nil {
 		return nil, err
 	}
-	wall, mono := opts.Clock.Wall(), opts.Clock.Mono()
-	c := &Coordinator{opts: opts, log: log, paths: newPathStore(), clocks: newClockwork(opts, g, wall), graph: g, topoSum: sum, nodes: nodesOf(g), owners: topologyOwners(g), agents: map[string]*agent{},
+	wall, mono := opts.Clock.WallTime(), opts.Clock.MonoTime()
+	c := &Coordinator{opts: opts, log: log, paths: newPathStore(), clocks: newClockService(opts, g, wall), graph: g, topoSum: sum, nodes: nodesOf(g), owners: topologyOwners(g), agents: map[string]*agent{},
 		stamp:   &agentapi.Stamp{Port: uint32(opts.Stamp.Port), SourcePort: uint32(opts.Stamp.SourcePort), Padding: uint32(opts.Stamp.Padding)},
-		started: mono, savedAt: mono, seenSavedAt: mono, rebalancedAt: mono, reloadOK: true, reloadedAt: wall, restored: old != nil,
+		started: mono, savedAt: mono, lastSeenSavedAt: mono, rebalancedAt: mono, reloadOK: true, reloadedAt: wall, restored: old != nil,
 		count: counts{sessions: map[string]uint64{}, runs: map[string]uint64{}, traces: map[string]uint64{}, saves: map[string]uint64{}}}
 	for _, k := range opts.Stamp.Classes {
 		c.stamp.Classes = append(c.stamp.Classes, &agentapi.Class{Name: k.Name, Dscp: uint32(k.DSCP), Sl: uint32(k.SL)})
@@ -160,19 +160,19 @@ func New(opts Options, log *slog.Logger) (*Coordinator, error) {
 		return nil, fmt.Errorf("clock.reference: node %q is not in the topology", r)
 	}
 	if old != nil {
-		c.restore(old, wall, mono)
+		c.restoreState(old, wall, mono)
 	}
-	c.lives = newLives(old, wall)
+	c.lives = newLifeNumbers(old, wall)
 	if opts.Keys {
 		c.keys = newKeyring(old, opts.RotateEvery, wall, mono)
 	}
 	// A state that was read is enough to run on: agents go on with keys that are in the file. Without one, or with a new
 	// key, the first write has to succeed, since nobody may hold a key that a restart would forget.
-	if err := c.save(); err != nil && (old == nil || opts.Keys && len(old.Keys) == 0) {
+	if err := c.saveState(); err != nil && (old == nil || opts.Keys && len(old.Keys) == 0) {
 		return nil, err
 	}
 	if c.dirty {
-		if err := c.replan(); err != nil {
+		if err := c.rebuildPlan(); err != nil {
 			return nil, err
 		}
 	}
@@ -203,9 +203,9 @@ func nodesOf(g *fabric.Graph) map[string]bool {
 	return out
 }
 
-// restore takes the agents of a state. Silence is counted from now: while there
+// restoreState takes the agents of a state. Silence is counted from now: while there
 // was no coordinator nobody could be heard.
-func (c *Coordinator) restore(s *state, wall time.Time, mono time.Duration) {
+func (c *Coordinator) restoreState(s *state, wall time.Time, mono time.Duration) {
 	for _, a := range s.Agents {
 		if !c.nodes[a.Node] {
 			c.log.Warn("a node of the state is not in the topology: forgotten", "node", a.Node)
@@ -215,7 +215,7 @@ func (c *Coordinator) restore(s *state, wall time.Time, mono time.Duration) {
 		if seen.After(wall) {
 			seen = wall
 		}
-		n := &agent{node: a.Node, present: a.Present, lastSeen: seen, heard: mono, web: a.Web, scheme: a.Scheme, from: a.From, software: a.Software,
+		n := &agent{node: a.Node, present: a.Present, lastSeen: seen, lastMessageAt: mono, webAddress: a.Web, webScheme: a.Scheme, sessionFrom: a.From, software: a.Software,
 			interfaces: a.Interfaces, version: a.Assigned, life: a.Life}
 		copy(n.hash[:], a.Hash)
 		c.agents[a.Node] = n
@@ -224,14 +224,14 @@ func (c *Coordinator) restore(s *state, wall time.Time, mono time.Duration) {
 			c.restored = false // a state of before targets were checked: targets wait for the agents
 		}
 		if a.Present {
-			c.touch(true, mono)
+			c.markDirty(true, mono)
 		}
 	}
-	c.moves, c.claims = s.moves(), s.claims()
+	c.moves, c.claims = s.scheduleMoves(), s.claimsByNIC()
 }
 
-// touch says that the plan must follow a change. It needs mu, or nobody else.
-func (c *Coordinator) touch(schedule bool, mono time.Duration) {
+// markDirty says that the plan must follow a change. It needs mu, or nobody else.
+func (c *Coordinator) markDirty(schedule bool, mono time.Duration) {
 	if !c.dirty {
 		c.dirtyFirst = mono
 	}
@@ -249,9 +249,9 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			c.turn.Lock()
-			defer c.turn.Unlock()
-			return c.save()
+			c.changeMu.Lock()
+			defer c.changeMu.Unlock()
+			return c.saveState()
 		case <-t.C:
 			c.Step()
 		}
@@ -260,50 +260,50 @@ func (c *Coordinator) Run(ctx context.Context) error {
 
 // Step does what is due.
 func (c *Coordinator) Step() {
-	c.turn.Lock()
-	defer c.turn.Unlock()
-	c.liveness()
+	c.changeMu.Lock()
+	defer c.changeMu.Unlock()
+	c.checkLiveness()
 	c.checkCertificates()
 	c.advanceKeys()
-	if c.settled() {
-		if err := c.replan(); err != nil {
+	if c.planDue() {
+		if err := c.rebuildPlan(); err != nil {
 			c.log.Error("the old schedule stays", "err", err)
 		}
 	}
-	c.rebalance()
-	mono := c.opts.Clock.Mono()
+	c.rebalancePorts()
+	mono := c.opts.Clock.MonoTime()
 	c.mu.Lock()
-	due := c.unsaved && mono-c.savedAt >= saveEvery || mono-c.seenSavedAt >= saveSeen
-	c.count.stepAt = c.opts.Clock.Wall()
+	due := c.unsaved && mono-c.savedAt >= saveEvery || mono-c.lastSeenSavedAt >= saveLastSeenEvery
+	c.count.stepAt = c.opts.Clock.WallTime()
 	c.mu.Unlock()
 	if due {
-		_ = c.save() // it logs and counts a failure, and is tried again
+		_ = c.saveState() // it logs and counts a failure, and is tried again
 	}
 }
 
-// liveness finds who has been silent for too long, and ends sessions whose
+// checkLiveness finds who has been silent for too long, and ends sessions whose
 // certificate has.
-func (c *Coordinator) liveness() {
+func (c *Coordinator) checkLiveness() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	wall, mono := c.opts.Clock.Wall(), c.opts.Clock.Mono()
+	wall, mono := c.opts.Clock.WallTime(), c.opts.Clock.MonoTime()
 	for _, a := range c.agents {
-		if a.present && mono-a.heard >= c.opts.AbsentAfter {
+		if a.present && mono-a.lastMessageAt >= c.opts.AbsentAfter {
 			c.log.Info("node absent", "node", a.node, "last_seen", a.lastSeen)
 			a.present = false
-			c.touch(true, mono)
+			c.markDirty(true, mono)
 		}
 		if s := a.session; s != nil && !s.expires.IsZero() && wall.After(s.expires) {
-			s.end(errExpired)
+			s.endWith(errExpired)
 		}
 	}
-	if !c.whole && (c.restored || len(c.agents) == len(c.nodes) || mono-c.started >= c.opts.RegistrySettle) {
-		c.whole = true
+	if !c.registryWhole && (c.restored || len(c.agents) == len(c.nodes) || mono-c.started >= c.opts.RegistrySettle) {
+		c.registryWhole = true
 	}
 }
 
-// watch has the coordinator end sessions whose certificates are no longer accepted.
-func (c *Coordinator) watch(certificates Certificates, a *admission) {
+// watchCertificates has the coordinator end sessions whose certificates are no longer accepted.
+func (c *Coordinator) watchCertificates(certificates Certificates, a *admission) {
 	version := certificates.Version()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -326,7 +326,7 @@ func (c *Coordinator) unfinishedMost() int {
 // file, or their certificate was revoked.
 func (c *Coordinator) checkCertificates() {
 	c.mu.Lock()
-	certificates, mono := c.certificates, c.opts.Clock.Mono()
+	certificates, mono := c.certificates, c.opts.Clock.MonoTime()
 	due := certificates != nil && mono-c.checkedAt >= checkCertificatesEvery
 	c.mu.Unlock()
 	if !due {
@@ -348,8 +348,8 @@ func (c *Coordinator) checkCertificates() {
 	for _, s := range open {
 		if err := certificates.Verify(s.chain); err != nil {
 			c.log.Warn("session ended: its certificate is no longer accepted", "node", s.agent.node, "err", err)
-			s.end(status.Errorf(codes.Unauthenticated, "the certificate of this session is no longer accepted: %v", err))
-			c.unregister(s) // whatever it says from now on is ignored
+			s.endWith(status.Errorf(codes.Unauthenticated, "the certificate of this session is no longer accepted: %v", err))
+			c.endSession(s) // whatever it says from now on is ignored
 			c.mu.Lock()
 			c.count.sessions[resultRevoked]++
 			c.mu.Unlock()
@@ -357,19 +357,19 @@ func (c *Coordinator) checkCertificates() {
 	}
 }
 
-// settled says whether it is time for a new plan. The first, without a state,
+// planDue says whether it is time for a new plan. The first, without a state,
 // waits for the fleet to gather.
-func (c *Coordinator) settled() bool {
+func (c *Coordinator) planDue() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.dirty {
 		return false
 	}
-	mono, most := c.opts.Clock.Mono(), c.opts.SettleMost
+	mono, most := c.opts.Clock.MonoTime(), c.opts.SettleMost
 	if c.plan == nil {
 		joined := 0
 		for _, a := range c.agents {
-			if a.present || a.own {
+			if a.present || a.ownConfiguration {
 				joined++
 			}
 		}
@@ -381,10 +381,10 @@ func (c *Coordinator) settled() bool {
 	return mono-c.dirtyLast >= c.opts.Settle || mono-c.dirtyFirst >= most
 }
 
-// replan makes a plan of what is known and hands it out. It needs turn.
-func (c *Coordinator) replan() error {
+// rebuildPlan makes a plan of what is known and hands it out. It needs turn.
+func (c *Coordinator) rebuildPlan() error {
 	c.mu.Lock()
-	in := planInput{graph: c.graph, options: c.opts.Schedule, present: map[string]bool{}, reported: make(map[string]report, len(c.agents)),
+	in := planInput{graph: c.graph, options: c.opts.Schedule, present: map[string]bool{}, reported: make(map[string]interfaceReport, len(c.agents)),
 		claims: c.claims, prefixes: c.opts.AddressPrefixes}
 	in.options.Absent = map[string]bool{}
 	in.options.Moves = slices.Clone(c.moves)
@@ -396,14 +396,14 @@ func (c *Coordinator) replan() error {
 			in.options.Absent[n] = true
 		}
 		if a != nil {
-			in.reported[n] = report{a.interfaces, a.reported}
+			in.reported[n] = interfaceReport{a.interfaces, a.reported}
 		}
 	}
 	old, anew := c.plan, c.dirtySchedule
 	c.dirty, c.dirtySchedule = false, false
 	c.mu.Unlock()
 
-	began := c.opts.Clock.Mono()
+	began := c.opts.Clock.MonoTime()
 	var p *plan
 	var err error
 	s := (*schedule.Schedule)(nil)
@@ -415,12 +415,12 @@ func (c *Coordinator) replan() error {
 	if err == nil {
 		p, err = newPlan(in, s, c.stamp, c.opts.Keys, uint64(c.opts.Changeover))
 	}
-	took := c.opts.Clock.Mono() - began
+	took := c.opts.Clock.MonoTime() - began
 	if err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.count.runs["failed"]++
-		c.touch(anew, began+c.opts.SettleMost-c.opts.Settle) // tried again, though not at once
+		c.markDirty(anew, began+c.opts.SettleMost-c.opts.Settle) // tried again, though not at once
 		return err
 	}
 	for _, f := range p.conflicts {
@@ -441,7 +441,7 @@ func (c *Coordinator) replan() error {
 	c.unsaved = c.unsaved || !maps.Equal(c.claims, p.claims)
 	c.claims = p.claims
 	c.count.runs["done"]++
-	c.count.runSeconds, c.count.runAt = took.Seconds(), c.opts.Clock.Wall()
+	c.count.runSeconds, c.count.runAt = took.Seconds(), c.opts.Clock.WallTime()
 	changed := 0
 	for node, h := range p.hash {
 		a := c.agents[node]
@@ -454,16 +454,16 @@ func (c *Coordinator) replan() error {
 			c.unsaved = true
 			changed++
 		}
-		a.hand(c)
+		a.queueUpdates(c)
 	}
 	c.log.Info("scheduled", "edges", len(s.Edges), "nodes", len(p.hash), "changed", changed, "hash", fmt.Sprintf("%016x", scheduleHash(s)), "seconds", took.Seconds())
 	return nil
 }
 
-// hand sets what the agent's session is to send. It needs mu.
-func (a *agent) hand(c *Coordinator) {
+// queueUpdates sets what the agent's session is to send. It needs mu.
+func (a *agent) queueUpdates(c *Coordinator) {
 	s := a.session
-	if s == nil || c.plan == nil || a.own {
+	if s == nil || c.plan == nil || a.ownConfiguration {
 		return
 	}
 	if _, planned := c.plan.hash[a.node]; !planned {
@@ -472,11 +472,11 @@ func (a *agent) hand(c *Coordinator) {
 	if s.sent != a.hash {
 		s.wantAssignment, s.wantKeys, s.wantLives = true, c.keys != nil, true
 	}
-	if !s.askedPaths && !c.paths.holds(a.node) {
+	if !s.pathsRequested && !c.paths.hasTraces(a.node) {
 		s.wantPaths = true
 	}
-	s.askedPaths = true
-	s.ring()
+	s.pathsRequested = true
+	s.wakeSender()
 }
 
 // advanceKeys goes on with a rotation, or begins one that is due. While the state
@@ -487,10 +487,10 @@ func (c *Coordinator) advanceKeys() {
 		c.mu.Unlock()
 		return
 	}
-	wall, mono := c.opts.Clock.Wall(), c.opts.Clock.Mono()
-	var holders []holder
+	wall, mono := c.opts.Clock.WallTime(), c.opts.Clock.MonoTime()
+	var holders []keyHolder
 	for _, a := range c.agents {
-		if a.own {
+		if a.ownConfiguration {
 			continue
 		}
 		planned := false // its peers may still send to it
@@ -498,11 +498,11 @@ func (c *Coordinator) advanceKeys() {
 			_, planned = c.plan.hash[a.node]
 		}
 		if a.session != nil || a.present || planned {
-			holders = append(holders, holder{a.session != nil, a.applied.GetKeyIds()})
+			holders = append(holders, keyHolder{a.session != nil, a.applied.GetKeyIds()})
 		}
 	}
-	next := c.keys.advanced(holders, c.opts.Heartbeat, c.opts.KeysGrace, c.opts.RotateEvery, wall, mono)
-	if next == nil && c.keys.due != 0 && mono >= c.keys.due && len(c.keys.epochs) < maxEpochs {
+	next := c.keys.advanceRotation(holders, c.opts.Heartbeat, c.opts.KeysGrace, c.opts.RotateEvery, wall, mono)
+	if next == nil && c.keys.rotationDue != 0 && mono >= c.keys.rotationDue && len(c.keys.epochs) < maxEpochs {
 		next, _ = c.keys.withNew(wall, mono)
 	}
 	c.mu.Unlock()
@@ -516,15 +516,15 @@ func (c *Coordinator) advanceKeys() {
 
 // RotateKeys begins a rotation.
 func (c *Coordinator) RotateKeys() error {
-	c.turn.Lock()
-	defer c.turn.Unlock()
+	c.changeMu.Lock()
+	defer c.changeMu.Unlock()
 	c.mu.Lock()
 	k := c.keys
 	c.mu.Unlock()
 	if k == nil {
 		return errors.New("probes are not authenticated: there are no keys to rotate")
 	}
-	next, err := k.withNew(c.opts.Clock.Wall(), c.opts.Clock.Mono())
+	next, err := k.withNew(c.opts.Clock.WallTime(), c.opts.Clock.MonoTime())
 	if err != nil {
 		return err
 	}
@@ -542,17 +542,17 @@ func (c *Coordinator) setKeys(next *keyring) error {
 	c.keys = next
 	c.log.Info("keys", "sending", next.epochs[0].ID, "held", len(next.epochs))
 	for _, a := range c.agents {
-		if a.session != nil && !a.own {
+		if a.session != nil && !a.ownConfiguration {
 			a.session.wantKeys = true
-			a.session.ring()
+			a.session.wakeSender()
 		}
 	}
 	return nil
 }
 
-// rebalance moves source ports, when all is traced that was moved before.
-func (c *Coordinator) rebalance() {
-	mono := c.opts.Clock.Mono()
+// rebalancePorts moves source ports, when all is traced that was moved before.
+func (c *Coordinator) rebalancePorts() {
+	mono := c.opts.Clock.MonoTime()
 	c.mu.Lock()
 	p, moves, awaited := c.plan, slices.Clone(c.moves), c.awaited
 	ready := c.opts.LinkEdges > 0 && c.opts.Planner.Rebalance != nil && p != nil && !c.dirty &&
@@ -565,12 +565,12 @@ func (c *Coordinator) rebalance() {
 	}
 	if !late {
 		for _, e := range awaited {
-			if !c.paths.reported(e) {
+			if !c.paths.hasBothTraces(e) {
 				return
 			}
 		}
 	}
-	version, bound := c.paths.all()
+	version, bound := c.paths.tracedPaths()
 	if version == before || len(bound) == 0 {
 		return
 	}
@@ -583,7 +583,7 @@ func (c *Coordinator) rebalance() {
 		return
 	}
 	missing := 0
-	links, _, _ := c.paths.counted()
+	links, _, _ := c.paths.linkCounts()
 	for _, l := range links {
 		missing += max(0, c.opts.LinkEdges-l.Edges)
 	}
@@ -608,19 +608,19 @@ func (c *Coordinator) rebalance() {
 	c.count.moves += uint64(len(next))
 	c.awaited, c.awaitedSince = nil, mono
 	for _, m := range next {
-		c.awaited = append(c.awaited, fabric.Edge{Src: m.Src, Dst: m.Dst, Flow: m.To})
+		c.awaited = append(c.awaited, fabric.Flow{Src: m.Src, Dst: m.Dst, Number: m.To})
 	}
-	c.touch(true, mono-c.opts.Settle) // several moves are one change already
+	c.markDirty(true, mono-c.opts.Settle) // several moves are one change already
 }
 
 // Reload reads the topology file again. One that cannot be used, or scheduled,
 // leaves the old one at work.
 func (c *Coordinator) Reload() error {
-	c.turn.Lock()
-	defer c.turn.Unlock()
+	c.changeMu.Lock()
+	defer c.changeMu.Unlock()
 	g, sum, err := loadTopology(c.opts.TopologyFile, c.log)
 	if err == nil && sum != c.topoSum {
-		err = c.exchange(g, sum)
+		err = c.replaceTopology(g, sum)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -628,12 +628,12 @@ func (c *Coordinator) Reload() error {
 	if err != nil {
 		return fmt.Errorf("the old topology stays: %w", err)
 	}
-	c.reloadedAt = c.opts.Clock.Wall()
+	c.reloadedAt = c.opts.Clock.WallTime()
 	return nil
 }
 
-// exchange puts another topology to work. It needs turn.
-func (c *Coordinator) exchange(g *fabric.Graph, sum string) error {
+// replaceTopology puts another topology to work. It needs turn.
+func (c *Coordinator) replaceTopology(g *fabric.Graph, sum string) error {
 	c.mu.Lock()
 	graph, nodes, owners, old := c.graph, c.nodes, c.owners, c.topoSum
 	c.graph, c.nodes, c.owners, c.topoSum = g, nodesOf(g), topologyOwners(g), sum
@@ -643,13 +643,13 @@ func (c *Coordinator) exchange(g *fabric.Graph, sum string) error {
 			gone[n] = a
 			delete(c.agents, n)
 		} else if a.session != nil {
-			a.session.askedPaths = false
+			a.session.pathsRequested = false
 		}
 	}
-	c.touch(true, c.opts.Clock.Mono())
+	c.markDirty(true, c.opts.Clock.MonoTime())
 	c.mu.Unlock()
 
-	err := c.replan()
+	err := c.rebuildPlan()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
@@ -659,25 +659,25 @@ func (c *Coordinator) exchange(g *fabric.Graph, sum string) error {
 	}
 	for _, a := range gone {
 		if a.session != nil {
-			a.session.end(errNotInTopology)
+			a.session.endWith(errNotInTopology)
 		}
 	}
 	for _, a := range c.agents {
 		c.checkTarget(a)
 	}
-	c.clocks.exchange(g)
+	c.clocks.replaceTopology(g)
 	c.moves = slices.DeleteFunc(c.moves, func(m schedule.Move) bool { return g.NIC(m.Src) == nil || g.NIC(m.Dst) == nil })
 	c.missing, c.fruitless = 0, 0
 	return nil
 }
 
-// save writes the state. It needs turn, or nobody else.
-func (c *Coordinator) save() error { return c.saveWith(c.keys) }
+// saveState writes the state. It needs turn, or nobody else.
+func (c *Coordinator) saveState() error { return c.saveWith(c.keys) }
 
 func (c *Coordinator) saveWith(keys *keyring) error {
 	c.mu.Lock()
-	mono := c.opts.Clock.Mono()
-	s := &state{Version: stateVersion, Written: c.opts.Clock.Wall(), Lives: c.lives.reserved}
+	mono := c.opts.Clock.MonoTime()
+	s := &state{Version: stateVersion, Written: c.opts.Clock.WallTime(), Lives: c.lives.reserved}
 	if keys != nil {
 		s.Keys, s.KeysAt = keys.epochs, keys.rotated
 	}
@@ -690,13 +690,13 @@ func (c *Coordinator) saveWith(keys *keyring) error {
 	}
 	for _, n := range slices.Sorted(maps.Keys(c.agents)) {
 		a := c.agents[n]
-		as := agentState{Node: n, Present: a.present, LastSeen: a.lastSeen, Web: a.web, Scheme: a.scheme, From: a.from, Software: a.software, Interfaces: a.interfaces, Assigned: a.version, Life: a.life}
+		as := agentState{Node: n, Present: a.present, LastSeen: a.lastSeen, Web: a.webAddress, Scheme: a.webScheme, From: a.sessionFrom, Software: a.software, Interfaces: a.interfaces, Assigned: a.version, Life: a.life}
 		if a.version != 0 {
 			as.Hash = slices.Clone(a.hash[:])
 		}
 		s.Agents = append(s.Agents, as)
 	}
-	c.unsaved, c.savedAt, c.seenSavedAt = false, mono, mono
+	c.unsaved, c.savedAt, c.lastSeenSavedAt = false, mono, mono
 	c.mu.Unlock()
 	err := writeState(c.opts.StateFile, s)
 	c.mu.Lock()

@@ -53,23 +53,23 @@ type admission struct {
 	stopped bool
 	all     map[*handshake]struct{}
 	silent  *list.List // of *handshake, the oldest first
-	lines   map[netip.Prefix]*line
+	lines   map[netip.Prefix]*addressLine
 	dropped map[string]uint64 // by reason
 }
 
-// line is the handshakes of one address that have a ClientHello.
-type line struct {
+// addressLine is the handshakes of one address that have a ClientHello.
+type addressLine struct {
 	running int
 	waiting []chan struct{} // in order; closed when it is their turn
 }
 
 func newAdmission(perAddress int, most func() int) *admission {
 	return &admission{perAddress: perAddress, most: most, turns: make(chan struct{}, 2*runtime.GOMAXPROCS(0)),
-		all: map[*handshake]struct{}{}, silent: list.New(), lines: map[netip.Prefix]*line{}, dropped: map[string]uint64{}}
+		all: map[*handshake]struct{}{}, silent: list.New(), lines: map[netip.Prefix]*addressLine{}, dropped: map[string]uint64{}}
 }
 
-// enter takes a connection in. When there are too many, it closes the oldest that has said nothing.
-func (a *admission) enter(h *handshake) error {
+// addConnection takes a connection in. When there are too many, it closes the oldest that has said nothing.
+func (a *admission) addConnection(h *handshake) error {
 	most := a.most()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,32 +83,32 @@ func (a *admission) enter(h *handshake) error {
 			return errCrowded
 		}
 		o := a.silent.Remove(oldest).(*handshake)
-		o.place, o.reason = nil, dropCrowded
+		o.silentElement, o.reason = nil, dropCrowded
 		delete(a.all, o)
 		o.Close()
 	}
 	a.all[h] = struct{}{}
-	h.place = a.silent.PushBack(h)
+	h.silentElement = a.silent.PushBack(h)
 	return nil
 }
 
-// heard says that the ClientHello of a connection is there.
-func (a *admission) heard(h *handshake) {
+// markHelloReceived says that the ClientHello of a connection is there.
+func (a *admission) markHelloReceived(h *handshake) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if h.place != nil {
-		a.silent.Remove(h.place)
-		h.place = nil
+	if h.silentElement != nil {
+		a.silent.Remove(h.silentElement)
+		h.silentElement = nil
 	}
 }
 
-// leave forgets a connection, and counts why it ended when its handshake has not finished.
-func (a *admission) leave(h *handshake, reason string) {
+// removeConnection forgets a connection, and counts why it ended when its handshake has not finished.
+func (a *admission) removeConnection(h *handshake, reason string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if h.place != nil {
-		a.silent.Remove(h.place)
-		h.place = nil
+	if h.silentElement != nil {
+		a.silent.Remove(h.silentElement)
+		h.silentElement = nil
 	}
 	delete(a.all, h)
 	if h.reason != "" {
@@ -119,16 +119,16 @@ func (a *admission) leave(h *handshake, reason string) {
 	}
 }
 
-// queue waits until a handshake of that address may begin. The function it returns must be called when
+// waitInLine waits until a handshake of that address may begin. The function it returns must be called when
 // the handshake has ended.
-func (a *admission) queue(address netip.Prefix, patience time.Duration) (done func(), err error) {
+func (a *admission) waitInLine(address netip.Prefix, patience time.Duration) (done func(), err error) {
 	a.mu.Lock()
 	l := a.lines[address]
 	if l == nil {
-		l = &line{}
+		l = &addressLine{}
 		a.lines[address] = l
 	}
-	done = func() { a.next(address, l) }
+	done = func() { a.startNextWaiting(address, l) }
 	if a.stopped {
 		a.mu.Unlock()
 		return nil, errNoServing
@@ -160,8 +160,8 @@ func (a *admission) queue(address netip.Prefix, patience time.Duration) (done fu
 	return done, nil // it came at the last moment
 }
 
-// next ends a handshake of an address and begins the one that waits longest.
-func (a *admission) next(address netip.Prefix, l *line) {
+// startNextWaiting ends a handshake of an address and begins the one that waits longest.
+func (a *admission) startNextWaiting(address netip.Prefix, l *addressLine) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(l.waiting) > 0 {
@@ -197,7 +197,7 @@ type Handshakes struct {
 	Dropped                  map[string]uint64 // by reason
 }
 
-func (a *admission) stats() Handshakes {
+func (a *admission) handshakeStats() Handshakes {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := Handshakes{Silent: a.silent.Len(), Dropped: map[string]uint64{}}
@@ -239,34 +239,34 @@ type boundedCreds struct {
 func (b *boundedCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	began, a := time.Now(), b.admission
 	h := &handshake{Conn: conn, turns: a.turns, patience: clientPatience}
-	if err := a.enter(h); err != nil {
+	if err := a.addConnection(h); err != nil {
 		conn.Close()
 		return nil, nil, err
 	}
 	if err := h.readHello(); err != nil {
-		a.leave(h, dropSilent)
+		a.removeConnection(h, dropSilent)
 		conn.Close()
 		return nil, nil, err
 	}
-	a.heard(h)
-	done, err := a.queue(addressOf(conn.RemoteAddr()), connectWithin-time.Since(began))
+	a.markHelloReceived(h)
+	done, err := a.waitInLine(addressOf(conn.RemoteAddr()), connectWithin-time.Since(began))
 	if err != nil {
-		a.leave(h, dropLine)
+		a.removeConnection(h, dropLine)
 		conn.Close()
 		return nil, nil, err
 	}
 	defer done()
-	out, info, err := b.shake(h)
+	out, info, err := b.runHandshake(h)
 	if err != nil {
-		a.leave(h, dropFailed)
+		a.removeConnection(h, dropFailed)
 		conn.Close()
 		return nil, nil, err
 	}
-	a.leave(h, "")
+	a.removeConnection(h, "")
 	return out, info, conn.SetDeadline(time.Now().Add(connectWithin))
 }
 
-func (b *boundedCreds) shake(h *handshake) (net.Conn, credentials.AuthInfo, error) {
+func (b *boundedCreds) runHandshake(h *handshake) (net.Conn, credentials.AuthInfo, error) {
 	if err := h.SetWriteDeadline(time.Now().Add(connectWithin)); err != nil {
 		return nil, nil, err
 	}
@@ -289,8 +289,8 @@ type handshake struct {
 	finished bool
 
 	// With the admission's mu:
-	place  *list.Element // among the silent; nil: not one of them
-	reason string        // why it was closed by another
+	silentElement *list.Element // among the silent; nil: not one of them
+	reason        string        // why it was closed by another
 }
 
 // readHello reads the first record, which must be of a handshake.

@@ -64,7 +64,7 @@ func TestRule9SilentConnectionsTakeNoPlace(t *testing.T) {
 			silent = append(silent, call(t, b))
 		}
 		synctest.Wait()
-		if s := b.admission.stats(); s.Silent != 100 || s.Running != 0 {
+		if s := b.admission.handshakeStats(); s.Silent != 100 || s.Running != 0 {
 			t.Errorf("%+v, want 100 silent", s)
 		}
 		honest := call(t, b, append(clientHello, 0)...)
@@ -76,7 +76,7 @@ func TestRule9SilentConnectionsTakeNoPlace(t *testing.T) {
 				t.Errorf("a silent client: %v after %v", err, c.ended)
 			}
 		}
-		if s := b.admission.stats(); s.Silent != 0 || s.Dropped[dropSilent] != 100 || s.Dropped[dropFailed] != 0 {
+		if s := b.admission.handshakeStats(); s.Silent != 0 || s.Dropped[dropSilent] != 100 || s.Dropped[dropFailed] != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -93,7 +93,7 @@ func TestRule9HandshakesOfOneAddressWaitInLine(t *testing.T) {
 		}
 		honest := call(t, b, append(clientHello, 0)...)
 		synctest.Wait()
-		if s := b.admission.stats(); s.Running != 2 || s.Waiting != 3 {
+		if s := b.admission.handshakeStats(); s.Running != 2 || s.Waiting != 3 {
 			t.Errorf("%+v, want 2 running and 3 waiting", s)
 		}
 		if err := <-honest.done; err != nil || honest.ended != 2*clientPatience {
@@ -104,7 +104,7 @@ func TestRule9HandshakesOfOneAddressWaitInLine(t *testing.T) {
 				t.Errorf("stalled %d: %v after %v", i, err, c.ended)
 			}
 		}
-		if s := b.admission.stats(); s.Running != 0 || s.Waiting != 0 || s.Dropped[dropFailed] != 4 || len(b.admission.lines) != 0 {
+		if s := b.admission.handshakeStats(); s.Running != 0 || s.Waiting != 0 || s.Dropped[dropFailed] != 4 || len(b.admission.lines) != 0 {
 			t.Errorf("%+v", s)
 		}
 		// Nobody waits longer than a client would. Those before it have places until 5 s beyond that.
@@ -145,7 +145,7 @@ func TestRule9TheOldestSilentConnectionMakesRoom(t *testing.T) {
 				t.Errorf("%s: %v after %v", name, err, c.ended)
 			}
 		}
-		if s := b.admission.stats(); s.Dropped[dropCrowded] != 1 {
+		if s := b.admission.handshakeStats(); s.Dropped[dropCrowded] != 1 {
 			t.Errorf("%+v", s)
 		}
 	})

@@ -30,13 +30,13 @@ func newClock() *fakeClock {
 	return &fakeClock{wall: time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC), mono: time.Hour}
 }
 
-func (c *fakeClock) Wall() time.Time {
+func (c *fakeClock) WallTime() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.wall
 }
 
-func (c *fakeClock) Mono() time.Duration {
+func (c *fakeClock) MonoTime() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mono
@@ -88,7 +88,7 @@ func (r *ring) make(g *fabric.Graph, o schedule.Options) (*schedule.Schedule, er
 		return nil, r.err
 	}
 	r.runs++
-	s := &schedule.Schedule{NICs: g.NICs(), Classes: o.Classes, Components: []schedule.Component{{}}}
+	s := &schedule.Schedule{NICs: g.NICIDs(), Classes: o.Classes, Components: []schedule.Component{{}}}
 	var present []int32
 	for i, id := range s.NICs {
 		if node, _, _ := fabric.SplitNIC(id); !o.Absent[node] {
@@ -178,7 +178,7 @@ func hello(node string, process byte) *agentapi.Hello {
 }
 
 func (f *fixture) connect(h *agentapi.Hello) (*session, error) {
-	return f.register(h, identity{names: []string{h.GetNode()}, from: "192.0.2.1"})
+	return f.registerAgent(h, identity{names: []string{h.GetNode()}, from: "192.0.2.1"})
 }
 
 // mustConnect begins a session whose agent confirms the keys it is sent.
@@ -197,7 +197,7 @@ func (f *fixture) mustConnect(h *agentapi.Hello) *session {
 func (f *fixture) beat(s *session, a *agentapi.Applied) {
 	f.t.Helper()
 	m := &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Heartbeat{Heartbeat: &agentapi.Heartbeat{Applied: a}}}
-	if err := f.handle(s, m); err != nil {
+	if err := f.handleMessage(s, m); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -211,7 +211,7 @@ type inbox struct {
 }
 
 func (f *fixture) receive(s *session) (in inbox) {
-	for _, m := range f.pending(s) {
+	for _, m := range f.pendingMessages(s) {
 		switch b := m.GetBody().(type) {
 		case *agentapi.CoordinatorMessage_Assignment:
 			in.assignment = b.Assignment

@@ -17,10 +17,10 @@ const maxEpochs = 2
 // keyring holds the master secrets. The first epoch sends, all are accepted.
 // It decides when a rotation goes on; it does not hand anything out.
 type keyring struct {
-	epochs  []keyState
-	rotated time.Time     // wall time of the last promotion, for the state
-	phase   time.Duration // monotonic time at which the rotation's present phase began
-	due     time.Duration // monotonic time of the next rotation; 0: never
+	epochs      []keyState
+	rotated     time.Time     // wall time of the last promotion, for the state
+	phaseStart  time.Duration // monotonic time at which the rotation's present phase began
+	rotationDue time.Duration // monotonic time of the next rotation; 0: never
 }
 
 // errRotating is returned when a rotation is asked for during one.
@@ -34,24 +34,24 @@ func newSecret() []byte {
 
 // newKeyring goes on with the epochs of a state, or begins with a first.
 func newKeyring(s *state, every time.Duration, wall time.Time, mono time.Duration) *keyring {
-	k := &keyring{phase: mono}
+	k := &keyring{phaseStart: mono}
 	if s != nil && len(s.Keys) > 0 {
 		k.epochs, k.rotated = append(k.epochs, s.Keys...), s.KeysAt
 	} else {
 		k.epochs, k.rotated = []keyState{{ID: k.nextID(wall), Secret: newSecret()}}, wall
 	}
-	k.schedule(every, wall, mono)
+	k.scheduleRotation(every, wall, mono)
 	return k
 }
 
-// schedule sets when the next rotation is due. An age that a jump of the clock
+// scheduleRotation sets when the next rotation is due. An age that a jump of the clock
 // made negative counts as none.
-func (k *keyring) schedule(every time.Duration, wall time.Time, mono time.Duration) {
+func (k *keyring) scheduleRotation(every time.Duration, wall time.Time, mono time.Duration) {
 	if every <= 0 {
 		return
 	}
 	age := min(max(wall.Sub(k.rotated), 0), every)
-	k.due = mono + every - age
+	k.rotationDue = mono + every - age
 }
 
 // nextID numbers epochs by the wall clock's seconds, so that a coordinator that
@@ -66,8 +66,8 @@ func (k *keyring) nextID(wall time.Time) uint32 {
 	return max(id, 1)
 }
 
-// ids are the epochs, the sending one first.
-func (k *keyring) ids() []uint32 {
+// epochIDs are the epochs, the sending one first.
+func (k *keyring) epochIDs() []uint32 {
 	out := make([]uint32, len(k.epochs))
 	for i, e := range k.epochs {
 		out[i] = e.ID
@@ -75,7 +75,7 @@ func (k *keyring) ids() []uint32 {
 	return out
 }
 
-func (k *keyring) pending() (id uint32, ok bool) {
+func (k *keyring) pendingEpoch() (id uint32, ok bool) {
 	for _, e := range k.epochs[1:] {
 		if e.Pending {
 			return e.ID, true
@@ -90,31 +90,31 @@ func (k keyring) withNew(wall time.Time, mono time.Duration) (*keyring, error) {
 		return nil, errRotating
 	}
 	k.epochs = append(append([]keyState{}, k.epochs...), keyState{ID: k.nextID(wall), Secret: newSecret(), Pending: true})
-	k.phase = mono
+	k.phaseStart = mono
 	return &k, nil
 }
 
-// holder is what one agent, connected or not, says about its keys.
-type holder struct {
+// keyHolder is what one agent, connected or not, says about its keys.
+type keyHolder struct {
 	connected bool
 	ids       []uint32 // as confirmed by a heartbeat; the first sends
 }
 
-// advanced is the keyring after the next step of a rotation, or nil when it is
+// advanceRotation is the keyring after the next step of a rotation, or nil when it is
 // not yet time. holders are the agents that are part of the schedule, or connected.
 //
 // A new key begins to send when every connected agent has confirmed that it
 // holds it, and the silent ones have come back and done so or had the grace to.
 // An old one is dropped when every connected agent confirmed that it sends
 // with the new, and the grace has passed for the silent.
-func (k keyring) advanced(holders []holder, heartbeat, grace, every time.Duration, wall time.Time, mono time.Duration) *keyring {
-	if len(k.epochs) < 2 || mono-k.phase < heartbeat {
+func (k keyring) advanceRotation(holders []keyHolder, heartbeat, grace, every time.Duration, wall time.Time, mono time.Duration) *keyring {
+	if len(k.epochs) < 2 || mono-k.phaseStart < heartbeat {
 		return nil
 	}
-	waited := mono-k.phase >= grace
-	if id, ok := k.pending(); ok {
+	waited := mono-k.phaseStart >= grace
+	if id, ok := k.pendingEpoch(); ok {
 		for _, h := range holders {
-			if !has(h.ids, id) && (h.connected || !waited) {
+			if !containsID(h.ids, id) && (h.connected || !waited) {
 				return nil
 			}
 		}
@@ -128,8 +128,8 @@ func (k keyring) advanced(holders []holder, heartbeat, grace, every time.Duratio
 			}
 		}
 		next.Pending = false
-		k.epochs, k.rotated, k.phase = append([]keyState{next}, rest...), wall, mono
-		k.schedule(every, wall, mono)
+		k.epochs, k.rotated, k.phaseStart = append([]keyState{next}, rest...), wall, mono
+		k.scheduleRotation(every, wall, mono)
 		return &k
 	}
 	if !waited {
@@ -140,11 +140,11 @@ func (k keyring) advanced(holders []holder, heartbeat, grace, every time.Duratio
 			return nil
 		}
 	}
-	k.epochs, k.phase = append([]keyState{}, k.epochs[0]), mono
+	k.epochs, k.phaseStart = append([]keyState{}, k.epochs[0]), mono
 	return &k
 }
 
-func has(ids []uint32, id uint32) bool {
+func containsID(ids []uint32, id uint32) bool {
 	for _, v := range ids {
 		if v == id {
 			return true

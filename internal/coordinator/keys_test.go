@@ -141,7 +141,7 @@ func TestRule7NobodySendsWithAKeyThatAPeerLacks(t *testing.T) {
 						n.session = f.mustConnect(h)
 					}
 				case r == 0 && step < 3000 && i%2 == 0:
-					f.unregister(n.session) // it goes on with what it has
+					f.endSession(n.session) // it goes on with what it has
 					n.session, n.next = nil, nil
 				case r < 40:
 					if in := f.receive(n.session); in.keys != nil {
@@ -161,9 +161,9 @@ func TestRule7NobodySendsWithAKeyThatAPeerLacks(t *testing.T) {
 				}
 			}
 			if step == 2000 {
-				old := f.keys.ids()
+				old := f.keys.epochIDs()
 				f.restart()
-				if !slices.Equal(f.keys.ids(), old) {
+				if !slices.Equal(f.keys.epochIDs(), old) {
 					t.Fatal("a restart changed the keys")
 				}
 				for _, n := range fl.nodes {
@@ -210,7 +210,7 @@ func TestRule7StepsOfARotation(t *testing.T) {
 	confirm(3)
 	f.run(stepEvery)
 	if f.keys.epochs[0].ID != next || len(f.keys.epochs) != 2 {
-		t.Fatalf("epochs %v, want %d sending and %d accepted", f.keys.ids(), next, old)
+		t.Fatalf("epochs %v, want %d sending and %d accepted", f.keys.epochIDs(), next, old)
 	}
 	confirm(0, 1, 2)
 	f.run(2 * f.opts.KeysGrace)
@@ -219,19 +219,19 @@ func TestRule7StepsOfARotation(t *testing.T) {
 	}
 	confirm(3)
 	f.run(stepEvery)
-	if !slices.Equal(f.keys.ids(), []uint32{next}) {
-		t.Fatalf("epochs %v, want %d alone", f.keys.ids(), next)
+	if !slices.Equal(f.keys.epochIDs(), []uint32{next}) {
+		t.Fatalf("epochs %v, want %d alone", f.keys.epochIDs(), next)
 	}
 	// A silent agent is waited for, but not for ever.
 	confirm(0, 1, 2, 3)
-	f.unregister(sessions[3])
+	f.endSession(sessions[3])
 	if err := f.RotateKeys(); err != nil {
 		t.Fatal(err)
 	}
 	for f.keys.epochs[0].ID == next {
 		confirm(0, 1, 2)
 		f.run(time.Minute)
-		if f.clock.Mono() > 24*time.Hour {
+		if f.clock.MonoTime() > 24*time.Hour {
 			t.Fatal("waited for ever")
 		}
 	}
@@ -269,7 +269,7 @@ func TestRule7RotatesByItself(t *testing.T) {
 	}
 	f.restart()
 	f.run(2 * time.Minute)
-	if len(f.keys.epochs) != 2 && f.keys.rotated.Before(f.clock.Wall().Add(-10*time.Minute)) {
+	if len(f.keys.epochs) != 2 && f.keys.rotated.Before(f.clock.WallTime().Add(-10*time.Minute)) {
 		t.Fatal("the age of the key was lost by a restart")
 	}
 }
@@ -295,7 +295,7 @@ func FuzzParseState(f *testing.F) {
 func FuzzMessage(f *testing.F) {
 	for _, m := range []*agentapi.AgentMessage{
 		{Body: &agentapi.AgentMessage_Hello{Hello: hello("h1", 0)}},
-		{Body: &agentapi.AgentMessage_Clock{Clock: &agentapi.ClockReport{Format: agentapi.ClockFormat, Samples: clockReport(0, "h1", "h2").Append(nil)}}},
+		{Body: &agentapi.AgentMessage_Clock{Clock: &agentapi.ClockReport{Format: agentapi.ClockFormat, Samples: clockReport(0, "h1", "h2").AppendTo(nil)}}},
 		{Body: &agentapi.AgentMessage_Heartbeat{Heartbeat: &agentapi.Heartbeat{SilentEdges: []string{"h1/a>h2/a#0"}, SilentEdgesTotal: 1}}},
 		{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: []*agentapi.Interface{iface("eth1", "10.0.0.1")}}}},
 		{Body: &agentapi.AgentMessage_Paths{Paths: &agentapi.PathReport{Traces: []*agentapi.Trace{traced("h1/mlx5_0>h2/mlx5_0#0", 1, 1, 2)}}}},
@@ -312,19 +312,19 @@ func FuzzMessage(f *testing.F) {
 		if proto.Unmarshal(b, m) != nil {
 			return
 		}
-		s, err := c.register(hello("h1", 0), identity{names: []string{"h1"}})
+		s, err := c.registerAgent(hello("h1", 0), identity{names: []string{"h1"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.unregister(s)
+		defer c.endSession(s)
 		if h := m.GetHello(); h != nil {
-			if s, err := c.register(h, identity{names: []string{h.GetNode()}}); err == nil {
-				c.pending(s)
-				c.unregister(s)
+			if s, err := c.registerAgent(h, identity{names: []string{h.GetNode()}}); err == nil {
+				c.pendingMessages(s)
+				c.endSession(s)
 			}
 			return
 		}
-		if c.handle(s, m) == nil {
+		if c.handleMessage(s, m) == nil {
 			c.stepClocks()
 			c.Stats()
 			c.Agents()

@@ -11,37 +11,37 @@ import (
 // whenever the coordinator ends.
 const lifeBlock = 1 << 20
 
-// lives gives out the numbers of agents' lives. Two processes never get the same.
-type lives struct {
-	last     uint64 // given
-	reserved uint64 // up to here, by the state file
+// lifeNumbers gives out the numbers of agents' lives. Two processes never get the same.
+type lifeNumbers struct {
+	lastGiven uint64 // given
+	reserved  uint64 // up to here, by the state file
 }
 
-// newLives goes on behind what a state has reserved, and not below the time in
+// newLifeNumbers goes on behind what a state has reserved, and not below the time in
 // milliseconds: a coordinator that lost its state does not begin again from 1.
-func newLives(s *state, wall time.Time) lives {
-	l := lives{last: uint64(max(wall.UnixMilli(), 1))}
+func newLifeNumbers(s *state, wall time.Time) lifeNumbers {
+	l := lifeNumbers{lastGiven: uint64(max(wall.UnixMilli(), 1))}
 	if s != nil {
-		l.last = max(l.last, s.Lives)
+		l.lastGiven = max(l.lastGiven, s.Lives)
 	}
-	l.reserved = l.last + lifeBlock
+	l.reserved = l.lastGiven + lifeBlock
 	return l
 }
 
-// give returns the life number of an agent process that says hello, and whether
+// assignLife returns the life number of an agent process that says hello, and whether
 // more numbers are to be reserved by saving the state. A process that has one
 // from a coordinator keeps it. What an agent says of its own number is about
 // itself only: it moves no other's.
-func (l *lives) give(h *agentapi.Hello) (life uint64, save bool) {
+func (l *lifeNumbers) assignLife(h *agentapi.Hello) (life uint64, save bool) {
 	if h.GetLifeAssigned() && h.GetLife() != 0 {
 		return h.GetLife(), false
 	}
-	l.last++
-	if l.last+lifeBlock/2 > l.reserved {
+	l.lastGiven++
+	if l.lastGiven+lifeBlock/2 > l.reserved {
 		l.reserved += lifeBlock
 		save = true
 	}
-	return max(l.last, h.GetLife()+1), save
+	return max(l.lastGiven, h.GetLife()+1), save
 }
 
 // livesOf are the life numbers of a node's peers, as far as they are known.

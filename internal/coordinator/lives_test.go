@@ -30,7 +30,7 @@ func TestLivesOnlyGrow(t *testing.T) {
 		if s.life <= last {
 			t.Errorf("%s: life %d after %d", what, s.life, last)
 		}
-		f.unregister(s)
+		f.endSession(s)
 		last = s.life
 		return s.life
 	}
@@ -40,7 +40,7 @@ func TestLivesOnlyGrow(t *testing.T) {
 	if err != nil || s.life != given {
 		t.Errorf("the same process came back: life %d, want %d: %v", s.life, given, err)
 	}
-	f.unregister(s)
+	f.endSession(s)
 	connect("one with a higher number of its own", alive("h1", 2, given+1e6, false))
 	if other, err := f.connect(alive("h2", 0, 0, false)); err != nil || other.life >= given+1e6 {
 		t.Errorf("what h1 says of itself moved the number of h2 to %d: %v", other.life, err)
@@ -52,9 +52,9 @@ func TestLivesOnlyGrow(t *testing.T) {
 	f.restart()
 	connect("coordinator restarted with its clock set back", alive("h1", 3, 0, false))
 	for range lifeBlock {
-		f.lives.give(&agentapi.Hello{})
+		f.lives.assignLife(&agentapi.Hello{})
 	}
-	last = f.lives.last
+	last = f.lives.lastGiven
 	if f.lives.reserved <= last {
 		t.Errorf("number %d was given, reserved are %d", last, f.lives.reserved)
 	}
@@ -75,14 +75,14 @@ func TestPeersAreToldOfLives(t *testing.T) {
 	f.run(time.Minute)
 	told := func(process byte) map[string]uint64 {
 		t.Helper()
-		f.unregister(sessions["h1"])
+		f.endSession(sessions["h1"])
 		s := f.mustConnect(alive("h1", process, 0, false))
 		sessions["h1"] = s
 		out := map[string]uint64{}
 		f.mu.Lock()
 		s.wantLives = true
 		f.mu.Unlock()
-		for _, m := range f.pending(s) {
+		for _, m := range f.pendingMessages(s) {
 			for _, n := range m.GetLives().GetNodes() {
 				out[n.GetNode()] = n.GetLife()
 			}

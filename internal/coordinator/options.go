@@ -16,20 +16,20 @@ type Planner struct {
 	// Rebalance proposes at most limit moves that bring links with fewer than k
 	// bound edges closer to k; none when it knows of nothing to try. Nil: source
 	// ports are never moved.
-	Rebalance func(g *fabric.Graph, s *schedule.Schedule, bound []schedule.Bound, history []schedule.Move, k, limit int) []schedule.Move
+	Rebalance func(g *fabric.Graph, s *schedule.Schedule, bound []schedule.TracedPath, history []schedule.Move, k, limit int) []schedule.Move
 }
 
 // Clock tells the time: Wall for what people and files read, Mono, which never
 // jumps, for all that is decided.
 type Clock interface {
-	Wall() time.Time
-	Mono() time.Duration
+	WallTime() time.Time
+	MonoTime() time.Duration
 }
 
 type systemClock struct{ base time.Time }
 
-func (systemClock) Wall() time.Time       { return time.Now() }
-func (c systemClock) Mono() time.Duration { return time.Since(c.base) }
+func (systemClock) WallTime() time.Time       { return time.Now() }
+func (c systemClock) MonoTime() time.Duration { return time.Since(c.base) }
 
 // SystemClock is the machine's.
 func SystemClock() Clock { return systemClock{time.Now()} }

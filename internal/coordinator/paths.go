@@ -76,24 +76,24 @@ func (s *pathStore) setPlan(p *plan) {
 				continue
 			}
 		}
-		if p.find(src, dst, flow) < 0 {
+		if p.findEdge(src, dst, flow) < 0 {
 			continue
 		}
 		k = edgeKey(src, dst, flow, reply)
 		if sameLinks {
-			s.bind(k, crossed)
+			s.bindEdge(k, crossed)
 			continue
 		}
 		dirs := make([]fabric.Direction, len(crossed))
 		for i, c := range crossed {
 			dirs[i] = oldLinks[c]
 		}
-		s.bind(k, s.crossed(dirs))
+		s.bindEdge(k, s.linkIndexes(dirs))
 	}
 }
 
-// crossed names links by their places; nil when the topology lacks one.
-func (s *pathStore) crossed(dirs []fabric.Direction) []int32 {
+// linkIndexes names links by their places; nil when the topology lacks one.
+func (s *pathStore) linkIndexes(dirs []fabric.Direction) []int32 {
 	out := make([]int32, len(dirs))
 	for i, d := range dirs {
 		at, ok := s.linkAt[d]
@@ -105,8 +105,8 @@ func (s *pathStore) crossed(dirs []fabric.Direction) []int32 {
 	return out
 }
 
-// bind replaces what is known of an edge.
-func (s *pathStore) bind(k uint64, crossed []int32) {
+// bindEdge replaces what is known of an edge.
+func (s *pathStore) bindEdge(k uint64, crossed []int32) {
 	count := func(crossed []int32, by int) {
 		if crossed == nil {
 			return
@@ -127,8 +127,8 @@ func (s *pathStore) bind(k uint64, crossed []int32) {
 	s.edges[k] = crossed
 }
 
-// report takes traces of a node and returns how many were of edges it has.
-func (s *pathStore) report(node string, traces []*agentapi.Trace) (taken int) {
+// addTraces takes traces of a node and returns how many were of edges it has.
+func (s *pathStore) addTraces(node string, traces []*agentapi.Trace) (taken int) {
 	s.mu.Lock()
 	p := s.plan
 	s.mu.Unlock()
@@ -138,31 +138,31 @@ func (s *pathStore) report(node string, traces []*agentapi.Trace) (taken int) {
 	s.resolving <- struct{}{}
 	defer func() { <-s.resolving }()
 	for _, t := range traces {
-		e, err := fabric.ParseEdge(t.GetEdge())
+		e, err := fabric.ParseFlow(t.GetEdge())
 		if err != nil {
 			continue
 		}
-		from, to := e.Ends()
+		from, to := e.Endpoints()
 		if owner, _, _ := fabric.SplitNIC(from); owner != node {
 			continue
 		}
 		src, okS := p.index[e.Src]
 		dst, okD := p.index[e.Dst]
-		if !okS || !okD || p.find(src, dst, e.Flow) < 0 {
+		if !okS || !okD || p.findEdge(src, dst, e.Number) < 0 {
 			continue
 		}
 		taken++
 		if t.GetState() == agentapi.PathState_PATH_STATE_STALE {
 			continue // the last that was bound holds
 		}
-		r := fabric.Resolve(p.graph, from, to, traceOf(t))
+		r := fabric.ResolveTrace(p.graph, from, to, traceOf(t))
 		s.mu.Lock()
-		if s.plan == p || s.plan.graph == p.graph && slices.Equal(s.plan.sched.NICs, p.sched.NICs) && s.plan.find(src, dst, e.Flow) >= 0 {
+		if s.plan == p || s.plan.graph == p.graph && slices.Equal(s.plan.sched.NICs, p.sched.NICs) && s.plan.findEdge(src, dst, e.Number) >= 0 {
 			var crossed []int32
 			if r.State == fabric.PathValid {
-				crossed = s.crossed(r.Path.Directions(from, to))
+				crossed = s.linkIndexes(r.Path.LinkDirections(from, to))
 			}
-			s.bind(edgeKey(src, dst, e.Flow, e.Reply), crossed)
+			s.bindEdge(edgeKey(src, dst, e.Number, e.Reply), crossed)
 			s.version++
 		}
 		s.mu.Unlock()
@@ -178,15 +178,15 @@ func traceOf(t *agentapi.Trace) fabric.Trace {
 	}
 	for i, h := range t.GetHops() {
 		out.Hops[i] = fabric.RawHop{TTL: int(h.GetTtl())}
-		if a := agentapi.Address(h.GetAddress()); a != (netip.Addr{}) {
+		if a := agentapi.AddrFromBytes(h.GetAddress()); a != (netip.Addr{}) {
 			out.Hops[i].Address = a
 		}
 	}
 	return out
 }
 
-// reported says whether traces of an edge and of its replies have come in.
-func (s *pathStore) reported(e fabric.Edge) bool {
+// hasBothTraces says whether traces of an edge and of its replies have come in.
+func (s *pathStore) hasBothTraces(e fabric.Flow) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.plan == nil {
@@ -197,27 +197,27 @@ func (s *pathStore) reported(e fabric.Edge) bool {
 	if !okS || !okD {
 		return false
 	}
-	_, there := s.edges[edgeKey(src, dst, e.Flow, false)]
-	_, back := s.edges[edgeKey(src, dst, e.Flow, true)]
+	_, there := s.edges[edgeKey(src, dst, e.Number, false)]
+	_, back := s.edges[edgeKey(src, dst, e.Number, true)]
 	return there && back
 }
 
-// holds says whether any trace of a node's edges is known.
-func (s *pathStore) holds(node string) bool {
+// hasTraces says whether any trace of a node's edges is known.
+func (s *pathStore) hasTraces(node string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.plan == nil {
 		return false
 	}
 	for _, i := range s.plan.nics[node] {
-		for k := s.plan.first[i]; k < s.plan.first[i+1]; k++ {
+		for k := s.plan.firstEdge[i]; k < s.plan.firstEdge[i+1]; k++ {
 			e := s.plan.sched.Edges[k]
 			if _, ok := s.edges[edgeKey(e.Src, e.Dst, int(e.Flow), false)]; ok {
 				return true
 			}
 		}
-		for k := s.plan.inAt[i]; k < s.plan.inAt[i+1]; k++ {
-			e := s.plan.sched.Edges[s.plan.in[k]]
+		for k := s.plan.firstIncoming[i]; k < s.plan.firstIncoming[i+1]; k++ {
+			e := s.plan.sched.Edges[s.plan.incoming[k]]
 			if _, ok := s.edges[edgeKey(e.Src, e.Dst, int(e.Flow), true)]; ok {
 				return true
 			}
@@ -232,9 +232,9 @@ type LinkEdges struct {
 	Edges     int
 }
 
-// counted returns the links of the topology; nothing before the first trace
+// linkCounts returns the links of the topology; nothing before the first trace
 // was bound, since nothing is known then.
-func (s *pathStore) counted() (links []LinkEdges, boundProbes, bound int) {
+func (s *pathStore) linkCounts() (links []LinkEdges, boundProbes, bound int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.bound == 0 {
@@ -247,8 +247,8 @@ func (s *pathStore) counted() (links []LinkEdges, boundProbes, bound int) {
 	return links, s.probes, s.bound
 }
 
-// all lists what is bound, in a fixed order.
-func (s *pathStore) all() (version uint64, out []schedule.Bound) {
+// tracedPaths lists what is bound, in a fixed order.
+func (s *pathStore) tracedPaths() (version uint64, out []schedule.TracedPath) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	keys := make([]uint64, 0, len(s.edges))
@@ -258,16 +258,16 @@ func (s *pathStore) all() (version uint64, out []schedule.Bound) {
 		}
 	}
 	slices.Sort(keys)
-	out = make([]schedule.Bound, len(keys))
+	out = make([]schedule.TracedPath, len(keys))
 	for i, k := range keys {
 		src, dst, flow, reply := splitKey(k)
-		out[i] = schedule.Bound{Edge: fabric.Edge{Src: s.plan.sched.NICs[src], Dst: s.plan.sched.NICs[dst], Flow: flow, Reply: reply}, Path: s.path(s.edges[k])}
+		out[i] = schedule.TracedPath{Edge: fabric.Flow{Src: s.plan.sched.NICs[src], Dst: s.plan.sched.NICs[dst], Number: flow, Reply: reply}, Path: s.pathOf(s.edges[k])}
 	}
 	return s.version, out
 }
 
-// path is what crosses these links: where one ends, a hop lies before the next.
-func (s *pathStore) path(crossed []int32) fabric.Path {
+// pathOf is what crosses these links: where one ends, a hop lies before the next.
+func (s *pathStore) pathOf(crossed []int32) fabric.Path {
 	path := make(fabric.Path, len(crossed)-1)
 	for i := range path {
 		sw, in, _ := fabric.SplitPort(s.links[crossed[i]].To)

@@ -41,16 +41,16 @@ type plan struct {
 	changeover    uint64
 	cadence       uint64
 
-	addr  []netip.Addr       // by NIC; invalid: none is known
-	iface []string           // by NIC: the interface that has the address
-	hw    []bool             // by NIC: it stamps in hardware
-	rdma  []*agentapi.RDMA   // queue pairs; nil: probed by UDP
-	nics  map[string][]int32 // by node
-	index map[string]int32   // of NICs
-	first []int32            // by NIC: its first edge; one more at the end
-	in    []int32            // edges by destination
-	inAt  []int32            // by NIC: its first place in in; one more at the end
-	hash  map[string][hashSize]byte
+	addr          []netip.Addr       // by NIC; invalid: none is known
+	iface         []string           // by NIC: the interface that has the address
+	hardware      []bool             // by NIC: it stamps in hardware
+	rdma          []*agentapi.RDMA   // queue pairs; nil: probed by UDP
+	nics          map[string][]int32 // by node
+	index         map[string]int32   // of NICs
+	firstEdge     []int32            // by NIC: its first edge; one more at the end
+	incoming      []int32            // edges by destination
+	firstIncoming []int32            // by NIC: its first place in in; one more at the end
+	hash          map[string][hashSize]byte
 
 	unaddressed int              // edges that nobody can send, for lack of an address
 	conflicts   []conflict       // what agents report and is not used
@@ -62,9 +62,9 @@ type planInput struct {
 	graph    *fabric.Graph
 	options  schedule.Options
 	present  map[string]bool
-	reported map[string]report // by node
-	claims   map[string]claim  // by NIC: of the plan before
-	prefixes []netip.Prefix    // for addresses that only agents report
+	reported map[string]interfaceReport // by node
+	claims   map[string]claim           // by NIC: of the plan before
+	prefixes []netip.Prefix             // for addresses that only agents report
 }
 
 var errEdgeOutOfRange = errors.New("the schedule has an edge whose end is not among its NICs")
@@ -72,9 +72,9 @@ var errEdgeOutOfRange = errors.New("the schedule has an edge whose end is not am
 // newPlan joins a schedule with addresses.
 func newPlan(in planInput, s *schedule.Schedule, stamp *agentapi.Stamp, authenticated bool, changeover uint64) (*plan, error) {
 	p := &plan{graph: in.graph, sched: s, stamp: stamp, authenticated: authenticated, changeover: changeover,
-		addr: make([]netip.Addr, len(s.NICs)), iface: make([]string, len(s.NICs)), hw: make([]bool, len(s.NICs)), rdma: make([]*agentapi.RDMA, len(s.NICs)),
+		addr: make([]netip.Addr, len(s.NICs)), iface: make([]string, len(s.NICs)), hardware: make([]bool, len(s.NICs)), rdma: make([]*agentapi.RDMA, len(s.NICs)),
 		nics: map[string][]int32{}, index: make(map[string]int32, len(s.NICs)),
-		first: make([]int32, len(s.NICs)+1), inAt: make([]int32, len(s.NICs)+1), in: make([]int32, len(s.Edges)),
+		firstEdge: make([]int32, len(s.NICs)+1), firstIncoming: make([]int32, len(s.NICs)+1), incoming: make([]int32, len(s.Edges)),
 		hash: map[string][hashSize]byte{}}
 	for i, id := range s.NICs {
 		node, _, _ := fabric.SplitNIC(id)
@@ -86,52 +86,52 @@ func newPlan(in planInput, s *schedule.Schedule, stamp *agentapi.Stamp, authenti
 		if e.Src < 0 || e.Src >= n || e.Dst < 0 || e.Dst >= n {
 			return nil, errEdgeOutOfRange
 		}
-		p.first[e.Src+1]++
-		p.inAt[e.Dst+1]++
+		p.firstEdge[e.Src+1]++
+		p.firstIncoming[e.Dst+1]++
 		if c := uint64(e.Cadence); i == 0 || c < p.cadence {
 			p.cadence = c
 		}
 	}
 	for i := range s.NICs {
-		p.first[i+1] += p.first[i]
-		p.inAt[i+1] += p.inAt[i]
+		p.firstEdge[i+1] += p.firstEdge[i]
+		p.firstIncoming[i+1] += p.firstIncoming[i]
 	}
-	at := slices.Clone(p.inAt)
+	at := slices.Clone(p.firstIncoming)
 	for i, e := range s.Edges {
-		p.in[at[e.Dst]] = int32(i)
+		p.incoming[at[e.Dst]] = int32(i)
 		at[e.Dst]++
 	}
-	p.addresses(in)
+	p.resolveAddresses(in)
 	for _, e := range s.Edges {
-		if !p.usable(&e) {
+		if !p.canProbe(&e) {
 			p.unaddressed++
 		}
 	}
 	return p, p.hashAll(in.present)
 }
 
-// usable says whether an edge can be probed: both ends have an address, and of
+// canProbe says whether an edge can be probed: both ends have an address, and of
 // one family.
-func (p *plan) usable(e *schedule.Edge) bool {
+func (p *plan) canProbe(e *schedule.Edge) bool {
 	src, dst := p.addr[e.Src], p.addr[e.Dst]
 	return src.IsValid() && dst.IsValid() && src.Is4() == dst.Is4()
 }
 
-func probeable(a netip.Addr) bool {
+func isProbeable(a netip.Addr) bool {
 	return a.IsValid() && a.Zone() == "" && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && !a.IsLinkLocalUnicast() &&
 		a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-func (p *plan) address(nic string) netip.Addr {
+func (p *plan) nicAddress(nic string) netip.Addr {
 	if i, ok := p.index[nic]; ok {
 		return p.addr[i]
 	}
 	return netip.Addr{}
 }
 
-// find returns the place of an edge among the schedule's, or -1.
-func (p *plan) find(src, dst int32, flow int) int32 {
-	lo, hi := int(p.first[src]), int(p.first[src+1])
+// findEdge returns the place of an edge among the schedule's, or -1.
+func (p *plan) findEdge(src, dst int32, flow int) int32 {
+	lo, hi := int(p.firstEdge[src]), int(p.firstEdge[src+1])
 	i := lo + sort.Search(hi-lo, func(i int) bool {
 		e := p.sched.Edges[lo+i]
 		return e.Dst > dst || e.Dst == dst && int(e.Flow) >= flow
@@ -156,7 +156,7 @@ func (p *plan) hashAll(present map[string]bool) error {
 	for w := range errs {
 		wg.Go(func() {
 			for i := w; i < len(nodes); i += len(errs) {
-				h, err := hashOf(p.assignment(nodes[i]))
+				h, err := hashOf(p.assignmentFor(nodes[i]))
 				if err != nil {
 					errs[w] = err
 					return
@@ -185,15 +185,15 @@ func hashOf(a *agentapi.Assignment) (out [hashSize]byte, err error) {
 	return out, nil
 }
 
-// assignment is what a node does under the plan, without version and hash. NICs
+// assignmentFor is what a node does under the plan, without version and hash. NICs
 // without an address are left out, and so are their edges.
-func (p *plan) assignment(node string) *agentapi.Assignment {
+func (p *plan) assignmentFor(node string) *agentapi.Assignment {
 	a := &agentapi.Assignment{Node: node, Stamp: p.stamp, Authenticated: p.authenticated, ChangeoverNs: p.changeover, CadenceNs: p.cadence}
 	own := map[int32]uint32{}
 	for _, i := range p.nics[node] {
 		if p.addr[i].IsValid() {
 			own[i] = uint32(len(a.Nics))
-			a.Nics = append(a.Nics, p.nic(i))
+			a.Nics = append(a.Nics, p.nicMessage(i))
 		}
 	}
 	var peers []int32
@@ -201,11 +201,11 @@ func (p *plan) assignment(node string) *agentapi.Assignment {
 		if !p.addr[i].IsValid() {
 			continue
 		}
-		for e := p.first[i]; e < p.first[i+1]; e++ {
+		for e := p.firstEdge[i]; e < p.firstEdge[i+1]; e++ {
 			peers = append(peers, p.sched.Edges[e].Dst)
 		}
-		for e := p.inAt[i]; e < p.inAt[i+1]; e++ {
-			peers = append(peers, p.sched.Edges[p.in[e]].Src)
+		for e := p.firstIncoming[i]; e < p.firstIncoming[i+1]; e++ {
+			peers = append(peers, p.sched.Edges[p.incoming[e]].Src)
 		}
 	}
 	slices.Sort(peers)
@@ -216,7 +216,7 @@ func (p *plan) assignment(node string) *agentapi.Assignment {
 		place[i] = uint32(k)
 		nic := p.sched.NICs[i]
 		leaf, _ := p.graph.LeafOf(nic)
-		a.Peers[k] = &agentapi.Peer{Nic: nic, Address: p.addr[i].AsSlice(), Leaf: leaf, Plane: p.plane(nic), Ssid: uint32(ssidOf(nic)), Hardware: p.hw[i], Rdma: p.rdma[i]}
+		a.Peers[k] = &agentapi.Peer{Nic: nic, Address: p.addr[i].AsSlice(), Leaf: leaf, Plane: p.planeOf(nic), Ssid: uint32(ssidOf(nic)), Hardware: p.hardware[i], Rdma: p.rdma[i]}
 	}
 	edge := func(nic uint32, peer int32, e *schedule.Edge) *agentapi.Edge {
 		return &agentapi.Edge{Nic: nic, Peer: place[peer], Flow: uint32(e.Flow), Tier: uint32(e.Tier), CadenceNs: uint64(e.Cadence)}
@@ -225,13 +225,13 @@ func (p *plan) assignment(node string) *agentapi.Assignment {
 		if !p.addr[i].IsValid() {
 			continue
 		}
-		for k := p.first[i]; k < p.first[i+1]; k++ {
-			if e := &p.sched.Edges[k]; p.usable(e) {
+		for k := p.firstEdge[i]; k < p.firstEdge[i+1]; k++ {
+			if e := &p.sched.Edges[k]; p.canProbe(e) {
 				a.Edges = append(a.Edges, edge(own[i], e.Dst, e))
 			}
 		}
-		for k := p.inAt[i]; k < p.inAt[i+1]; k++ {
-			if e := &p.sched.Edges[p.in[k]]; p.usable(e) {
+		for k := p.firstIncoming[i]; k < p.firstIncoming[i+1]; k++ {
+			if e := &p.sched.Edges[p.incoming[k]]; p.canProbe(e) {
 				a.Answers = append(a.Answers, edge(own[i], e.Src, e))
 			}
 		}
@@ -239,7 +239,7 @@ func (p *plan) assignment(node string) *agentapi.Assignment {
 	return a
 }
 
-func (p *plan) plane(nic string) string {
+func (p *plan) planeOf(nic string) string {
 	if n := p.graph.NIC(nic); n != nil && n.Plane != "" {
 		return n.Plane
 	}
@@ -250,10 +250,10 @@ func (p *plan) plane(nic string) string {
 	return ""
 }
 
-func (p *plan) nic(i int32) *agentapi.NIC {
+func (p *plan) nicMessage(i int32) *agentapi.NIC {
 	id := p.sched.NICs[i]
 	leaf, port := p.graph.LeafOf(id)
-	n := &agentapi.NIC{Nic: id, Address: p.addr[i].AsSlice(), Device: p.iface[i], Leaf: leaf, LeafPort: port, Plane: p.plane(id), Ssid: uint32(ssidOf(id))}
+	n := &agentapi.NIC{Nic: id, Address: p.addr[i].AsSlice(), Device: p.iface[i], Leaf: leaf, LeafPort: port, Plane: p.planeOf(id), Ssid: uint32(ssidOf(id))}
 	if sw := p.graph.Switch(leaf); sw != nil {
 		n.Pod = sw.Pod
 	}
@@ -274,11 +274,11 @@ func (p *plan) peerNodes(node string) []string {
 		seen[n] = true
 	}
 	for _, i := range p.nics[node] {
-		for e := p.first[i]; e < p.first[i+1]; e++ {
+		for e := p.firstEdge[i]; e < p.firstEdge[i+1]; e++ {
 			add(p.sched.Edges[e].Dst)
 		}
-		for e := p.inAt[i]; e < p.inAt[i+1]; e++ {
-			add(p.sched.Edges[p.in[e]].Src)
+		for e := p.firstIncoming[i]; e < p.firstIncoming[i+1]; e++ {
+			add(p.sched.Edges[p.incoming[e]].Src)
 		}
 	}
 	out := make([]string, 0, len(seen))

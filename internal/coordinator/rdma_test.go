@@ -30,7 +30,7 @@ func TestRule2QueuePairsAreHandedOut(t *testing.T) {
 		t.Helper()
 		in := iface("eth1", address)
 		in.Rdma = r
-		if err := f.handle(sessions[i], &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: []*agentapi.Interface{in}}}}); err != nil {
+		if err := f.handleMessage(sessions[i], &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: []*agentapi.Interface{in}}}}); err != nil {
 			t.Fatal(err)
 		}
 		f.run(f.opts.Settle + stepEvery)
@@ -58,7 +58,7 @@ func TestRule2QueuePairsAreHandedOut(t *testing.T) {
 		t.Errorf("a queue pair that is gone for now changes the assignment: %v", in.assignment.Peers)
 	}
 	f.Step()
-	if err := f.save(); err != nil {
+	if err := f.saveState(); err != nil {
 		t.Fatal(err)
 	}
 	f.restart()
@@ -134,7 +134,7 @@ func TestQueuePairsAreChecked(t *testing.T) {
 		in := iface("eth1", addr(1))
 		in.Rdma = queuePair("10.0.0.1", 17)
 		change(in.Rdma)
-		err := f.handle(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: []*agentapi.Interface{in}}}})
+		err := f.handleMessage(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: []*agentapi.Interface{in}}}})
 		wantCode(t, err, codes.InvalidArgument, text)
 	}
 	for _, text := range []string{`{"version":1,"agents":[{"node":"h1","interfaces":[{"name":"eth1","rdma":{"device":"m","port":1,"gid":"::ffff:10.0.0.1","qpn":1,"q_key":7}}]}]}`,

@@ -35,7 +35,7 @@ func TestRule1IdentityIsTheCertificate(t *testing.T) {
 		"no wildcard":      {"h2", []string{"*"}, codes.PermissionDenied, "not for node"},
 		"case is the name": {"H1", []string{"h1"}, codes.PermissionDenied, "not for node"},
 	} {
-		_, err := f.register(hello(c.node, 0), identity{names: c.names})
+		_, err := f.registerAgent(hello(c.node, 0), identity{names: c.names})
 		if c.code == codes.OK {
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -88,7 +88,7 @@ func TestRule3TwoAgentsWithOneName(t *testing.T) {
 		t.Error("the silent agent's stream was not ended")
 	}
 	// The end of the old stream does not end the new session.
-	f.unregister(s)
+	f.endSession(s)
 	if f.agents1("h1").session == nil {
 		t.Error("the old stream's end ended the new session")
 	}
@@ -157,7 +157,7 @@ func TestRule4OneRunForManyAgentsAndOnlyTheChangedAreTold(t *testing.T) {
 func TestRule4SilenceIsEvidenceUntilItIsAbsence(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	sessions, _ := f.agents(4)
-	f.unregister(sessions[3])
+	f.endSession(sessions[3])
 	runs := f.ring.count()
 	for range 29 {
 		f.run(10 * time.Second)
@@ -187,11 +187,11 @@ func TestRule4SilenceIsEvidenceUntilItIsAbsence(t *testing.T) {
 func TestRule5ARestartChangesNothing(t *testing.T) {
 	f := start(t, clos(4, 4), nil)
 	_, boxes := f.agents(12)
-	before, _, _ := f.Scheduled("")
+	before, _, _ := f.ScheduleOf("")
 	f.run(3 * time.Second) // the state is written
 	f.clock.pass(20 * time.Minute)
 	f.restart()
-	after, _, ok := f.Scheduled("")
+	after, _, ok := f.ScheduleOf("")
 	if !ok || before.Hash != after.Hash {
 		t.Fatalf("schedule %s, then %s", before.Hash, after.Hash)
 	}
@@ -248,7 +248,7 @@ func TestRule5ClockJumps(t *testing.T) {
 	f.clock.mu.Unlock()
 	f.restart()
 	for _, a := range f.Agents() {
-		if a.LastSeen.After(f.clock.Wall()) || a.State != StateSilent {
+		if a.LastSeen.After(f.clock.WallTime()) || a.State != StateSilent {
 			t.Errorf("%s: last seen %v, state %s", a.Node, a.LastSeen, a.State)
 		}
 	}
@@ -316,7 +316,7 @@ func TestRule6TargetsAreWholeOrRefused(t *testing.T) {
 	if got[0] != (Target{"h1", "192.0.2.1:9868", "http", "1", true}) || got[3] != (Target{"h4", "192.0.2.1:9868", "http", "1", true}) {
 		t.Errorf("targets %+v", got)
 	}
-	f.unregister(s)
+	f.endSession(s)
 	f.run(10 * time.Minute)
 	if got, _ := f.Targets(); len(got) != 4 || got[3].Connected {
 		t.Errorf("after h4 left: %+v, want it among them", got)
@@ -435,7 +435,7 @@ func TestRule12EdgesAreCountedOnLinks(t *testing.T) {
 	}
 	report := func(s *session, traces ...*agentapi.Trace) {
 		t.Helper()
-		if err := f.handle(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Paths{Paths: &agentapi.PathReport{Traces: traces}}}); err != nil {
+		if err := f.handleMessage(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Paths{Paths: &agentapi.PathReport{Traces: traces}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -465,8 +465,8 @@ func TestRule12EdgesAreCountedOnLinks(t *testing.T) {
 	if a, b := count("leaf1:up1", "spine1:dn1"), count("leaf1:up2", "spine2:dn1"); a != 0 || b != 2 {
 		t.Errorf("counts %d %d after the move, want 0 2", a, b)
 	}
-	_, bound := f.paths.all()
-	if len(bound) != 2 || bound[0].Path.Key() != "leaf1[dn1>up2] spine2[dn1>dn2] leaf2[up2>dn1]" {
+	_, bound := f.paths.tracedPaths()
+	if len(bound) != 2 || bound[0].Path.CanonicalKey() != "leaf1[dn1>up2] spine2[dn1>dn2] leaf2[up2>dn1]" {
 		t.Errorf("bound %v", bound)
 	}
 	report(sessions[0], &agentapi.Trace{Edge: "h1/mlx5_0>h2/mlx5_0#0"})
@@ -491,7 +491,7 @@ func TestRule12EdgesAreCountedOnLinks(t *testing.T) {
 func TestRule12SourcePortsAreMovedAFewAtATime(t *testing.T) {
 	asked := 0
 	f := start(t, clos(2, 1), func(o *Options) {
-		o.Planner.Rebalance = func(g *fabric.Graph, s *schedule.Schedule, bound []schedule.Bound, moved []schedule.Move, k, limit int) []schedule.Move {
+		o.Planner.Rebalance = func(g *fabric.Graph, s *schedule.Schedule, bound []schedule.TracedPath, moved []schedule.Move, k, limit int) []schedule.Move {
 			asked++
 			if k != 3 || limit != 20 || len(bound) != 4 {
 				t.Errorf("k %d, limit %d, %d bound", k, limit, len(bound))
@@ -514,7 +514,7 @@ func TestRule12SourcePortsAreMovedAFewAtATime(t *testing.T) {
 			for _, e := range edges {
 				traces = append(traces, traced(e, i+1, 1, 2-i))
 			}
-			if err := f.handle(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Paths{Paths: &agentapi.PathReport{Traces: traces}}}); err != nil {
+			if err := f.handleMessage(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Paths{Paths: &agentapi.PathReport{Traces: traces}}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -543,9 +543,9 @@ func TestRule12SourcePortsAreMovedAFewAtATime(t *testing.T) {
 	if asked != 3 || len(f.moves) != 2 || f.Stats().Moves != 2 {
 		t.Errorf("asked %d times, %d moves; want three, the last without a proposal", asked, len(f.moves))
 	}
-	before, _, _ := f.Scheduled("")
+	before, _, _ := f.ScheduleOf("")
 	f.restart()
-	after, _, _ := f.Scheduled("")
+	after, _, _ := f.ScheduleOf("")
 	if len(f.moves) != 2 || before.Hash != after.Hash {
 		t.Errorf("%d moves after a restart, schedule %s then %s", len(f.moves), before.Hash, after.Hash)
 	}
@@ -554,7 +554,7 @@ func TestRule12SourcePortsAreMovedAFewAtATime(t *testing.T) {
 func TestRule12ARoundWaitsForTheTracesOfTheLast(t *testing.T) {
 	asked := 0
 	f := start(t, clos(16, 1), func(o *Options) {
-		o.Planner.Rebalance = func(_ *fabric.Graph, _ *schedule.Schedule, _ []schedule.Bound, moved []schedule.Move, _, _ int) []schedule.Move {
+		o.Planner.Rebalance = func(_ *fabric.Graph, _ *schedule.Schedule, _ []schedule.TracedPath, moved []schedule.Move, _, _ int) []schedule.Move {
 			asked++
 			if len(moved) > 0 {
 				return nil
@@ -566,7 +566,7 @@ func TestRule12ARoundWaitsForTheTracesOfTheLast(t *testing.T) {
 	// trace reports an edge's probes, its replies, or both, over a spine.
 	trace := func(edge string, spine int, probes, replies bool) {
 		t.Helper()
-		e, err := fabric.ParseEdge(edge)
+		e, err := fabric.ParseFlow(edge)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -582,14 +582,14 @@ func TestRule12ARoundWaitsForTheTracesOfTheLast(t *testing.T) {
 				continue
 			}
 			m := &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Paths{Paths: &agentapi.PathReport{Traces: []*agentapi.Trace{r.t}}}}
-			if err := f.handle(r.s, m); err != nil {
+			if err := f.handleMessage(r.s, m); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	all := func() (edges []string) {
 		for i := range sessions {
-			_, of, _ := f.Scheduled(fmt.Sprintf("h%d", i+1))
+			_, of, _ := f.ScheduleOf(fmt.Sprintf("h%d", i+1))
 			for _, e := range of {
 				edges = append(edges, e.Edge)
 			}
@@ -629,7 +629,7 @@ func TestRule12ARoundWaitsForTheTracesOfTheLast(t *testing.T) {
 func TestRule12FruitlessRoundsBecomeRare(t *testing.T) {
 	asked := 0
 	f := start(t, clos(2, 1), func(o *Options) {
-		o.Planner.Rebalance = func(_ *fabric.Graph, _ *schedule.Schedule, _ []schedule.Bound, moved []schedule.Move, _, _ int) []schedule.Move {
+		o.Planner.Rebalance = func(_ *fabric.Graph, _ *schedule.Schedule, _ []schedule.TracedPath, moved []schedule.Move, _, _ int) []schedule.Move {
 			asked++
 			return []schedule.Move{{Src: "h1/mlx5_0", Dst: "h2/mlx5_0", From: len(moved) % 64, To: (len(moved) + 1) % 64}}
 		}
@@ -637,10 +637,10 @@ func TestRule12FruitlessRoundsBecomeRare(t *testing.T) {
 	sessions, _ := f.agents(2)
 	for range 24 * 60 {
 		for i, s := range sessions {
-			_, edges, _ := f.Scheduled(fmt.Sprintf("h%d", i+1))
-			_, back, _ := f.Scheduled(fmt.Sprintf("h%d", 2-i))
+			_, edges, _ := f.ScheduleOf(fmt.Sprintf("h%d", i+1))
+			_, back, _ := f.ScheduleOf(fmt.Sprintf("h%d", 2-i))
 			p := &agentapi.PathReport{Traces: []*agentapi.Trace{traced(edges[0].Edge, i+1, 1, 2-i), traced(back[0].Edge+"/r", i+1, 1, 2-i)}}
-			if err := f.handle(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Paths{Paths: p}}); err != nil {
+			if err := f.handleMessage(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Paths{Paths: p}}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -18,16 +18,16 @@ var wholePlan = flag.Bool("plan.whole", false, "TestScaleOfAPlan with 131,072 NI
 // TestScaleOfAPlan makes a plan twice, the second time with one node less, and logs what it
 // takes. The schedule itself is internal/schedule's.
 func TestScaleOfAPlan(t *testing.T) {
-	size := full.Full()
+	size := full.FullScale()
 	switch {
 	case testing.Short():
 		size.Pods, size.Planes = 2, 1
 	case !*wholePlan:
 		size.Pods /= 4
 	}
-	topo := full.Clos(size)
+	topo := full.NewTopology(size)
 	g := fabric.NewGraph(topo)
-	in := planInput{graph: g, present: map[string]bool{}, prefixes: DefaultOptions().AddressPrefixes, reported: map[string]report{}, options: schedule.Options{Absent: map[string]bool{}}}
+	in := planInput{graph: g, present: map[string]bool{}, prefixes: DefaultOptions().AddressPrefixes, reported: map[string]interfaceReport{}, options: schedule.Options{Absent: map[string]bool{}}}
 	i := 0
 	for _, n := range topo.Nodes {
 		in.present[n.Name] = true

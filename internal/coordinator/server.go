@@ -33,8 +33,8 @@ const (
 
 // Certificates decide which clients are accepted. Their answers change with the files they are from.
 type Certificates interface {
-	// Server is a configuration that demands a certificate of the client.
-	Server() *tls.Config
+	// ServerConfig is a configuration that demands a certificate of the client.
+	ServerConfig() *tls.Config
 	// Version changes with what is accepted.
 	Version() uint64
 	// Verify says why a client that showed this chain, its own certificate first, would not be accepted now.
@@ -76,9 +76,9 @@ type Server struct {
 // sessions whose certificates are no longer accepted.
 func NewServer(c *Coordinator, certificates Certificates) *Server {
 	s := &Server{c: c, certificates: certificates, admission: newAdmission(c.opts.HandshakesPerAddress, c.unfinishedMost)}
-	c.watch(certificates, s.admission)
+	c.watchCertificates(certificates, s.admission)
 	s.grpc = grpc.NewServer(
-		grpc.Creds(&boundedCreds{credentials.NewTLS(certificates.Server()), s.admission}),
+		grpc.Creds(&boundedCreds{credentials.NewTLS(certificates.ServerConfig()), s.admission}),
 		grpc.ConnectionTimeout(connectWithin),
 		grpc.ReadBufferSize(bufferSize), grpc.WriteBufferSize(bufferSize),
 		grpc.MaxRecvMsgSize(agentapi.MaxAgentMessage), grpc.MaxSendMsgSize(agentapi.MaxCoordinatorMessage),
@@ -99,7 +99,7 @@ func (s *Server) Stop() {
 	s.c.mu.Lock()
 	for _, a := range s.c.agents {
 		if a.session != nil {
-			a.session.end(errStopping)
+			a.session.endWith(errStopping)
 		}
 	}
 	s.c.mu.Unlock()
@@ -108,9 +108,9 @@ func (s *Server) Stop() {
 	s.wg.Wait()
 }
 
-// identify reads the certificate of a stream's client, which must be accepted now: the connection may be older
+// clientIdentity reads the certificate of a stream's client, which must be accepted now: the connection may be older
 // than the list of authorities, or of revoked certificates.
-func (s *Server) identify(ctx context.Context) (identity, error) {
+func (s *Server) clientIdentity(ctx context.Context) (identity, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return identity{}, status.Error(codes.Unauthenticated, "a connection without a peer")
@@ -136,7 +136,7 @@ func (s *Server) identify(ctx context.Context) (identity, error) {
 // Session serves one agent. The handler sends; a second goroutine receives, and
 // ends with the stream, which ends when the handler returns.
 func (s *Server) Session(stream agentapi.Agents_SessionServer) error {
-	id, err := s.identify(stream.Context())
+	id, err := s.clientIdentity(stream.Context())
 	if err != nil {
 		return err
 	}
@@ -156,10 +156,10 @@ func (s *Server) Session(stream agentapi.Agents_SessionServer) error {
 		for {
 			m, err := stream.Recv()
 			if err == nil {
-				err = s.c.handle(ses, m)
+				err = s.c.handleMessage(ses, m)
 			}
 			if err != nil {
-				ses.end(err)
+				ses.endWith(err)
 				return
 			}
 		}
@@ -177,14 +177,14 @@ func (s *Server) Session(stream agentapi.Agents_SessionServer) error {
 	if f.err != nil {
 		return f.err
 	}
-	ses, err := s.c.register(f.m.GetHello(), id)
+	ses, err := s.c.registerAgent(f.m.GetHello(), id)
 	if err != nil {
 		s.c.log.Warn("agent refused", "certificate", id.names, "from", id.from, "err", status.Convert(err).Message())
 		refused := &agentapi.Refused{Reason: status.Convert(err).Message()}
 		_ = stream.Send(&agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Refused{Refused: refused}}) // the status says the same
 		return err
 	}
-	defer s.c.unregister(ses)
+	defer s.c.endSession(ses)
 	accepted <- ses
 	s.c.log.Debug("agent connected", "node", ses.agent.node, "from", id.from)
 	welcome := &agentapi.Welcome{Version: s.c.opts.Version, HeartbeatNs: uint64(s.c.opts.Heartbeat), Life: ses.life}
@@ -200,8 +200,8 @@ func (s *Server) Session(stream agentapi.Agents_SessionServer) error {
 				return nil
 			}
 			return err
-		case <-ses.bell:
-			for _, m := range s.c.pending(ses) {
+		case <-ses.wake:
+			for _, m := range s.c.pendingMessages(ses) {
 				if err := stream.Send(m); err != nil {
 					return err
 				}

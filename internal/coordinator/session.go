@@ -41,7 +41,7 @@ type session struct {
 	expires  time.Time           // of the certificate
 	chain    []*x509.Certificate // that the client showed, its own first
 	life     uint64              // given to the agent's process; 0: its version knows none
-	bell     chan struct{}
+	wake     chan struct{}
 	ended    chan error // one place
 
 	// With the coordinator's mu:
@@ -51,18 +51,18 @@ type session struct {
 	wantLives      bool
 	wantPaths      bool
 	wantClocks     bool
-	askedPaths     bool
+	pathsRequested bool
 }
 
-func (s *session) ring() {
+func (s *session) wakeSender() {
 	select {
-	case s.bell <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// end makes the stream's handler return err; the first reason counts.
-func (s *session) end(err error) {
+// endWith makes the stream's handler return err; the first reason counts.
+func (s *session) endWith(err error) {
 	select {
 	case s.ended <- err:
 	default:
@@ -91,25 +91,25 @@ const (
 
 var sessionResults = []string{resultAccepted, resultTakeover, resultIdentity, resultTopology, resultDuplicate, resultTakeovers, resultMalformed, resultRevoked}
 
-func (c *Coordinator) refuse(result string, code codes.Code, format string, args ...any) error {
+func (c *Coordinator) refuseSession(result string, code codes.Code, format string, args ...any) error {
 	c.count.sessions[result]++
 	return status.Errorf(code, format, args...)
 }
 
-// register begins the session of an agent, or says why not, by a gRPC status.
-func (c *Coordinator) register(h *agentapi.Hello, id identity) (*session, error) {
+// registerAgent begins the session of an agent, or says why not, by a gRPC status.
+func (c *Coordinator) registerAgent(h *agentapi.Hello, id identity) (*session, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	wall, mono := c.opts.Clock.Wall(), c.opts.Clock.Mono()
+	wall, mono := c.opts.Clock.WallTime(), c.opts.Clock.MonoTime()
 	if err := checkHello(h); err != nil {
-		return nil, c.refuse(resultMalformed, codes.InvalidArgument, "%v", err)
+		return nil, c.refuseSession(resultMalformed, codes.InvalidArgument, "%v", err)
 	}
 	node := h.GetNode()
 	if !slices.Contains(id.names, node) {
-		return nil, c.refuse(resultIdentity, codes.PermissionDenied, "the certificate is for %q, not for node %q", id.names, node)
+		return nil, c.refuseSession(resultIdentity, codes.PermissionDenied, "the certificate is for %q, not for node %q", id.names, node)
 	}
 	if !c.nodes[node] {
-		return nil, c.refuse(resultTopology, codes.NotFound, "node %q is not in the topology", node)
+		return nil, c.refuseSession(resultTopology, codes.NotFound, "node %q is not in the topology", node)
 	}
 	a := c.agents[node]
 	if a == nil {
@@ -120,58 +120,58 @@ func (c *Coordinator) register(h *agentapi.Hello, id identity) (*session, error)
 		switch {
 		case bytes.Equal(old.instance, h.GetInstance()):
 			// The same process: its old stream broke without our noticing.
-		case mono-a.heard >= silentBeats*c.opts.Heartbeat:
-			c.log.Warn("a silent agent is replaced", "node", node, "silent", mono-a.heard)
+		case mono-a.lastMessageAt >= silentBeats*c.opts.Heartbeat:
+			c.log.Warn("a silent agent is replaced", "node", node, "silent", mono-a.lastMessageAt)
 		case old.bootID != h.GetBootId() || h.GetBootId() == "":
-			return nil, c.refuse(resultDuplicate, codes.AlreadyExists, "node %q already has an agent, on another host, and it is alive", node)
+			return nil, c.refuseSession(resultDuplicate, codes.AlreadyExists, "node %q already has an agent, on another host, and it is alive", node)
 		default:
 			a.takeovers = slices.DeleteFunc(a.takeovers, func(t time.Duration) bool { return mono-t >= takeoversIn })
 			if len(a.takeovers) >= takeoversMost {
-				return nil, c.refuse(resultTakeovers, codes.AlreadyExists, "node %q already has an agent, and it was replaced %d times within %v: are there two?", node, len(a.takeovers), takeoversIn)
+				return nil, c.refuseSession(resultTakeovers, codes.AlreadyExists, "node %q already has an agent, and it was replaced %d times within %v: are there two?", node, len(a.takeovers), takeoversIn)
 			}
 			a.takeovers = append(a.takeovers, mono)
 			c.count.sessions[resultTakeover]++
 		}
-		old.end(status.Errorf(codes.Aborted, "another agent of node %q has taken over", node))
+		old.endWith(status.Errorf(codes.Aborted, "another agent of node %q has taken over", node))
 	}
 	s := &session{agent: a, instance: slices.Clone(h.GetInstance()), bootID: h.GetBootId(), expires: id.expires, chain: id.chain,
-		bell: make(chan struct{}, 1), ended: make(chan error, 1)}
+		wake: make(chan struct{}, 1), ended: make(chan error, 1)}
 	copy(s.sent[:], h.GetApplied().GetHash())
 	c.count.sessions[resultAccepted]++
-	a.session, a.since, a.heard, a.lastSeen = s, mono, mono, wall
-	a.applied, a.silent, a.silentNames, a.applyError = h.GetApplied(), 0, nil, ""
+	a.session, a.sessionSince, a.lastMessageAt, a.lastSeen = s, mono, mono, wall
+	a.applied, a.silentEdges, a.silentNames, a.applyError = h.GetApplied(), 0, nil, ""
 	a.version = max(a.version, h.GetApplied().GetVersion())
 	web, scheme, from := h.GetWeb().GetAddress(), h.GetWeb().GetScheme(), cmp.Or(id.from, sourceSocket)
-	if a.web != web || a.scheme != scheme || a.from != from || a.software != h.GetVersion() {
-		a.web, a.scheme, a.from, a.software, c.unsaved = web, scheme, from, h.GetVersion(), true
+	if a.webAddress != web || a.webScheme != scheme || a.sessionFrom != from || a.software != h.GetVersion() {
+		a.webAddress, a.webScheme, a.sessionFrom, a.software, c.unsaved = web, scheme, from, h.GetVersion(), true
 	}
 	c.checkTarget(a)
 	if h.Life != nil {
 		save := false
-		s.life, save = c.lives.give(h)
+		s.life, save = c.lives.assignLife(h)
 		c.unsaved = c.unsaved || save
 	} else if a.life != 0 {
 		a.life, c.unsaved = 0, true // it was given an older version
 	}
 	s.wantLives = true
-	a.own = h.GetOwnConfiguration()
-	if a.own && a.present {
+	a.ownConfiguration = h.GetOwnConfiguration()
+	if a.ownConfiguration && a.present {
 		a.present = false
-		c.touch(true, mono)
+		c.markDirty(true, mono)
 	}
-	c.interfaces(a, h.GetInterfaces(), mono)
-	c.join(a, mono)
+	c.updateInterfaces(a, h.GetInterfaces(), mono)
+	c.joinSchedule(a, mono)
 	current := bytes.Equal(h.GetApplied().GetHash(), a.hash[:])
-	if c.keys != nil && !a.own {
-		s.wantKeys = !current || !slices.Equal(h.GetApplied().GetKeyIds(), c.keys.ids())
+	if c.keys != nil && !a.ownConfiguration {
+		s.wantKeys = !current || !slices.Equal(h.GetApplied().GetKeyIds(), c.keys.epochIDs())
 	}
-	a.hand(c)
-	s.ring()
+	a.queueUpdates(c)
+	s.wakeSender()
 	return s, nil
 }
 
-// interfaces takes an agent's addresses. It needs mu.
-func (c *Coordinator) interfaces(a *agent, in []*agentapi.Interface, mono time.Duration) {
+// updateInterfaces takes an agent's addresses. It needs mu.
+func (c *Coordinator) updateInterfaces(a *agent, in []*agentapi.Interface, mono time.Duration) {
 	var out []interfaceState
 	for _, f := range in {
 		s := interfaceState{Name: f.GetName(), Hardware: f.GetHardwareStamps()}
@@ -185,32 +185,32 @@ func (c *Coordinator) interfaces(a *agent, in []*agentapi.Interface, mono time.D
 			s.RDMA = a.interfaces[i].RDMA // it has none now, and is not probed by UDP for that
 		}
 		for _, b := range f.GetAddresses() {
-			s.Addresses = append(s.Addresses, agentapi.Address(b))
+			s.Addresses = append(s.Addresses, agentapi.AddrFromBytes(b))
 		}
 		out = append(out, s)
 	}
 	same := slices.EqualFunc(a.interfaces, out, func(x, y interfaceState) bool {
-		return x.Name == y.Name && x.Hardware == y.Hardware && x.RDMA.same(y.RDMA) && slices.Equal(x.Addresses, y.Addresses)
+		return x.Name == y.Name && x.Hardware == y.Hardware && x.RDMA.equal(y.RDMA) && slices.Equal(x.Addresses, y.Addresses)
 	})
 	if !same {
 		c.reports++
 		a.interfaces, a.reported = out, c.reports
-		c.touch(false, mono)
+		c.markDirty(false, mono)
 	}
 }
 
-// unregister ends a session; the agent stays known.
-func (c *Coordinator) unregister(s *session) {
+// endSession ends a session; the agent stays known.
+func (c *Coordinator) endSession(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s.agent.session == s {
 		s.agent.session = nil
-		s.agent.lastSeen = c.opts.Clock.Wall()
+		s.agent.lastSeen = c.opts.Clock.WallTime()
 	}
 }
 
-// handle takes a message of a session. An error ends the session.
-func (c *Coordinator) handle(s *session, m *agentapi.AgentMessage) error {
+// handleMessage takes a message of a session. An error ends the session.
+func (c *Coordinator) handleMessage(s *session, m *agentapi.AgentMessage) error {
 	if err := checkMessage(m); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -221,14 +221,14 @@ func (c *Coordinator) handle(s *session, m *agentapi.AgentMessage) error {
 		return nil // it ends already
 	}
 	if p := m.GetPaths(); p != nil {
-		taken := c.paths.report(s.agent.node, p.GetTraces())
+		taken := c.paths.addTraces(s.agent.node, p.GetTraces())
 		c.mu.Lock()
 		c.count.traces["taken"] += uint64(taken)
 		c.count.traces["ignored"] += uint64(len(p.GetTraces()) - taken)
 		c.mu.Unlock()
 	}
 	if r := m.GetClock(); r != nil {
-		c.clocks.take(s.agent.node, r, c.opts.Clock.Mono())
+		c.clocks.handleReport(s.agent.node, r, c.opts.Clock.MonoTime())
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -236,8 +236,8 @@ func (c *Coordinator) handle(s *session, m *agentapi.AgentMessage) error {
 	if a.session != s {
 		return nil // it ends already
 	}
-	wall, mono := c.opts.Clock.Wall(), c.opts.Clock.Mono()
-	a.heard, a.lastSeen = mono, wall
+	wall, mono := c.opts.Clock.WallTime(), c.opts.Clock.MonoTime()
+	a.lastMessageAt, a.lastSeen = mono, wall
 	switch b := m.GetBody().(type) {
 	case *agentapi.AgentMessage_Hello:
 		return status.Error(codes.InvalidArgument, "a second hello")
@@ -246,37 +246,37 @@ func (c *Coordinator) handle(s *session, m *agentapi.AgentMessage) error {
 		if s.life != a.life { // it has the number since the welcome
 			a.life, c.unsaved = s.life, true
 		}
-		a.applied, a.silent, a.silentNames = h.GetApplied(), int(h.GetSilentEdgesTotal()), h.GetSilentEdges()
+		a.applied, a.silentEdges, a.silentNames = h.GetApplied(), int(h.GetSilentEdgesTotal()), h.GetSilentEdges()
 		a.stalled, a.applyError = time.Duration(h.GetStalledNs()), h.GetApplyError()
 		if h.GetUnixTimeNs() != 0 {
-			a.offset = time.Unix(0, h.GetUnixTimeNs()).Sub(wall)
+			a.clockOffset = time.Unix(0, h.GetUnixTimeNs()).Sub(wall)
 		}
 	case *agentapi.AgentMessage_Addresses:
-		c.interfaces(a, b.Addresses.GetInterfaces(), mono)
+		c.updateInterfaces(a, b.Addresses.GetInterfaces(), mono)
 	}
-	c.join(a, mono)
+	c.joinSchedule(a, mono)
 	return nil
 }
 
-// join makes a node part of the schedule, once it sends with the key that its
+// joinSchedule makes a node part of the schedule, once it sends with the key that its
 // peers send with. It needs mu.
-func (c *Coordinator) join(a *agent, mono time.Duration) {
-	if a.present || a.own {
+func (c *Coordinator) joinSchedule(a *agent, mono time.Duration) {
+	if a.present || a.ownConfiguration {
 		return
 	}
 	if ids := a.applied.GetKeyIds(); c.keys != nil && (len(ids) == 0 || ids[0] != c.keys.epochs[0].ID) {
 		return
 	}
 	a.present = true
-	c.touch(true, mono)
+	c.markDirty(true, mono)
 }
 
-// pending takes what a session is to send: keys go before the assignment that
+// pendingMessages takes what a session is to send: keys go before the assignment that
 // needs them.
-func (c *Coordinator) pending(s *session) (out []*agentapi.CoordinatorMessage) {
+func (c *Coordinator) pendingMessages(s *session) (out []*agentapi.CoordinatorMessage) {
 	c.mu.Lock()
 	p, keys, a := c.plan, c.keys, s.agent
-	wantLives := s.wantLives && p != nil && !a.own
+	wantLives := s.wantLives && p != nil && !a.ownConfiguration
 	s.wantLives = s.wantLives && !wantLives
 	wantKeys, wantAssignment, wantPaths, wantClocks := s.wantKeys && keys != nil, s.wantAssignment && p != nil, s.wantPaths, s.wantClocks
 	s.wantKeys, s.wantAssignment, s.wantPaths, s.wantClocks = false, false, false, false
@@ -304,7 +304,7 @@ func (c *Coordinator) pending(s *session) (out []*agentapi.CoordinatorMessage) {
 		}
 	}
 	if wantKeys {
-		m := &agentapi.Keys{Ids: keys.ids()}
+		m := &agentapi.Keys{Ids: keys.epochIDs()}
 		if p != nil {
 			for _, peer := range p.peerNodes(node) {
 				m.Peers = append(m.Peers, &agentapi.PeerKeys{Node: peer, Keys: keys.pairKeys(node, peer)})
@@ -313,7 +313,7 @@ func (c *Coordinator) pending(s *session) (out []*agentapi.CoordinatorMessage) {
 		out = append(out, &agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Keys{Keys: m}})
 	}
 	if wantAssignment {
-		m := p.assignment(node)
+		m := p.assignmentFor(node)
 		m.Version, m.Hash = version, hash[:]
 		out = append(out, &agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Assignment{Assignment: m}})
 	}
@@ -321,7 +321,7 @@ func (c *Coordinator) pending(s *session) (out []*agentapi.CoordinatorMessage) {
 		out = append(out, &agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_PathsWanted{PathsWanted: &agentapi.PathsWanted{}}})
 	}
 	if wantClocks {
-		m := &agentapi.ClockUpdate{Format: agentapi.ClockFormat, Update: c.clocks.update(node)}
+		m := &agentapi.ClockUpdate{Format: agentapi.ClockFormat, Update: c.clocks.encodedUpdate(node)}
 		out = append(out, &agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Clock{Clock: m}})
 	}
 	return out
@@ -359,12 +359,12 @@ const (
 // AgentStates lists them.
 var AgentStates = []string{StateConnected, StateSilent, StateAbsent, StateNever}
 
-// state needs mu.
-func (a *agent) state(mono, heartbeat time.Duration) string {
+// stateName needs mu.
+func (a *agent) stateName(mono, heartbeat time.Duration) string {
 	switch {
 	case a == nil:
 		return StateNever
-	case a.session != nil && mono-a.heard < silentBeats*heartbeat:
+	case a.session != nil && mono-a.lastMessageAt < silentBeats*heartbeat:
 		return StateConnected
 	case a.present:
 		return StateSilent
@@ -376,35 +376,35 @@ func (a *agent) state(mono, heartbeat time.Duration) string {
 func (c *Coordinator) Agents() []Agent {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	mono := c.opts.Clock.Mono()
+	mono := c.opts.Clock.MonoTime()
 	out := make([]Agent, 0, len(c.nodes))
 	for i := range c.graph.Topo.Nodes {
 		node := c.graph.Topo.Nodes[i].Name
 		a := c.agents[node]
-		v := Agent{Node: node, State: a.state(mono, c.opts.Heartbeat)}
+		v := Agent{Node: node, State: a.stateName(mono, c.opts.Heartbeat)}
 		if a == nil {
 			out = append(out, v)
 			continue
 		}
 		v.Software, v.LastSeen, v.Assigned = a.software, a.lastSeen, a.version
-		if a.web != "" {
-			v.Web, v.WebRefused = c.target(a)
+		if a.webAddress != "" {
+			v.Web, v.WebRefused = c.targetOf(a)
 		}
-		silent := max(0, mono-a.heard).Seconds()
+		silent := max(0, mono-a.lastMessageAt).Seconds()
 		v.SilentSeconds = &silent
 		if a.session != nil {
-			connected, applied, stalled, offset, edges := (mono - a.since).Seconds(), a.applied.GetVersion(), a.stalled.Seconds(), a.offset.Seconds(), a.silent
+			connected, applied, stalled, offset, edges := (mono - a.sessionSince).Seconds(), a.applied.GetVersion(), a.stalled.Seconds(), a.clockOffset.Seconds(), a.silentEdges
 			current := bytes.Equal(a.applied.GetHash(), a.hash[:])
 			v.ConnectedSeconds, v.Applied, v.UpToDate, v.SilentEdges, v.StalledSeconds, v.ClockOffset = &connected, &applied, &current, &edges, &stalled, &offset
 			v.KeyIDs, v.SilentNames, v.ApplyError = a.applied.GetKeyIds(), a.silentNames, a.applyError
 		}
 		out = append(out, v)
 	}
-	slices.SortFunc(out, func(x, y Agent) int { return compare(x.Node, y.Node) })
+	slices.SortFunc(out, func(x, y Agent) int { return compareNames(x.Node, y.Node) })
 	return out
 }
 
-func compare(a, b string) int {
+func compareNames(a, b string) int {
 	switch {
 	case a < b:
 		return -1
@@ -431,9 +431,9 @@ type Schedule struct {
 	Findings   []string `json:"findings"`
 }
 
-// Scheduled is the schedule, and the edges that a node probes when one is
+// ScheduleOf is the schedule, and the edges that a node probes when one is
 // named. ok is false before there is a schedule.
-func (c *Coordinator) Scheduled(node string) (sum Schedule, edges []Edge, ok bool) {
+func (c *Coordinator) ScheduleOf(node string) (sum Schedule, edges []Edge, ok bool) {
 	c.mu.Lock()
 	p := c.plan
 	c.mu.Unlock()
@@ -446,8 +446,8 @@ func (c *Coordinator) Scheduled(node string) (sum Schedule, edges []Edge, ok boo
 		sum.Findings = append(sum.Findings, f.text)
 	}
 	for _, i := range p.nics[node] {
-		for _, e := range p.sched.Edges[p.first[i]:p.first[i+1]] {
-			v := Edge{Edge: p.sched.ID(e).String(), Tier: int(e.Tier), CadenceNS: int64(e.Cadence)}
+		for _, e := range p.sched.Edges[p.firstEdge[i]:p.firstEdge[i+1]] {
+			v := Edge{Edge: p.sched.FlowID(e).String(), Tier: int(e.Tier), CadenceNS: int64(e.Cadence)}
 			if int(e.Class) < len(p.sched.Classes) {
 				v.Class = p.sched.Classes[e.Class]
 			}
@@ -491,12 +491,12 @@ type Stats struct {
 
 // Stats takes them.
 func (c *Coordinator) Stats() Stats {
-	links, probes, _ := c.paths.counted()
-	clocks := c.clocks.stats()
+	links, probes, _ := c.paths.linkCounts()
+	clocks := c.clocks.clockStats()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	mono := c.opts.Clock.Mono()
-	s := Stats{Agents: map[string]int{}, Sessions: map[string]uint64{}, Whole: c.whole, HasPlan: c.plan != nil, Edges: map[string]int{},
+	mono := c.opts.Clock.MonoTime()
+	s := Stats{Agents: map[string]int{}, Sessions: map[string]uint64{}, Whole: c.registryWhole, HasPlan: c.plan != nil, Edges: map[string]int{},
 		Runs: map[string]uint64{"done": c.count.runs["done"], "failed": c.count.runs["failed"]}, RunSeconds: c.count.runSeconds, RunAt: c.count.runAt,
 		Assignments: c.count.assignments, KeysSent: c.count.keysSent, Traces: map[string]uint64{"taken": c.count.traces["taken"], "ignored": c.count.traces["ignored"]},
 		Clocks: clocks, ClockUpdates: c.count.clockUpdates, Moves: c.count.moves, Saves: map[string]uint64{"done": c.count.saves["done"], "failed": c.count.saves["failed"]},
@@ -519,23 +519,23 @@ func (c *Coordinator) Stats() Stats {
 		s.Refused[r] = 0
 	}
 	if c.admission != nil {
-		s.Handshakes = c.admission.stats()
+		s.Handshakes = c.admission.handshakeStats()
 	}
 	silent := 0
 	for n := range c.nodes {
 		a := c.agents[n]
-		if a != nil && a.refused != "" {
-			s.Refused[a.refused]++
+		if a != nil && a.webRefused != "" {
+			s.Refused[a.webRefused]++
 		}
-		s.Agents[a.state(mono, c.opts.Heartbeat)]++
-		if a == nil || a.session == nil || a.own {
+		s.Agents[a.stateName(mono, c.opts.Heartbeat)]++
+		if a == nil || a.session == nil || a.ownConfiguration {
 			continue
 		}
-		silent += a.silent
+		silent += a.silentEdges
 		if !bytes.Equal(a.applied.GetHash(), a.hash[:]) {
 			s.OutOfDate++
 		}
-		if newest != 0 && !has(a.applied.GetKeyIds(), newest) {
+		if newest != 0 && !containsID(a.applied.GetKeyIds(), newest) {
 			s.KeysUnconfirmed++
 		}
 	}

@@ -62,7 +62,7 @@ type rdmaState struct {
 	Hardware bool       `json:"hardware_stamps,omitempty"`
 }
 
-func (s *rdmaState) same(o *rdmaState) bool {
+func (s *rdmaState) equal(o *rdmaState) bool {
 	if s == nil || o == nil {
 		return s == o
 	}
@@ -119,10 +119,10 @@ func parseState(b []byte) (*state, error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("something follows the state at octet %d", dec.InputOffset())
 	}
-	return s, s.check()
+	return s, s.validate()
 }
 
-func (s *state) check() error {
+func (s *state) validate() error {
 	if s.Version != stateVersion {
 		return fmt.Errorf("version %d, want %d", s.Version, stateVersion)
 	}
@@ -145,7 +145,7 @@ func (s *state) check() error {
 		for j, f := range a.Interfaces {
 			if r := f.RDMA; r != nil {
 				at := fmt.Sprintf("%s.interfaces[%d].rdma", at, j)
-				if err := (&agentapi.RDMA{Gid: r.GID.AsSlice(), Qpn: r.QPN, QKey: r.QKey, Lid: r.LID}).Check(at); err != nil {
+				if err := (&agentapi.RDMA{Gid: r.GID.AsSlice(), Qpn: r.QPN, QKey: r.QKey, Lid: r.LID}).CheckQueuePair(at); err != nil {
 					return err
 				}
 			}
@@ -173,7 +173,7 @@ func (s *state) check() error {
 			return fmt.Errorf("%s.nic: %q, want node/device", at, k.NIC)
 		case claimed[k.NIC]:
 			return fmt.Errorf("%s.nic: %q is listed twice", at, k.NIC)
-		case k.Address.IsValid() && !probeable(k.Address):
+		case k.Address.IsValid() && !isProbeable(k.Address):
 			return fmt.Errorf("%s.address: %v, want a unicast address", at, k.Address)
 		}
 		claimed[k.NIC] = true
@@ -202,7 +202,7 @@ func (s *state) check() error {
 	return nil
 }
 
-func (s *state) moves() []schedule.Move {
+func (s *state) scheduleMoves() []schedule.Move {
 	out := make([]schedule.Move, len(s.Moves))
 	for i, m := range s.Moves {
 		out[i] = schedule.Move(m)
@@ -210,7 +210,7 @@ func (s *state) moves() []schedule.Move {
 	return out
 }
 
-func (s *state) claims() map[string]claim {
+func (s *state) claimsByNIC() map[string]claim {
 	out := make(map[string]claim, len(s.Claims))
 	for _, k := range s.Claims {
 		out[k.NIC] = claim{k.Address, k.AddressOrder, k.GID, k.GIDOrder}

@@ -61,39 +61,39 @@ type Target struct {
 func (c *Coordinator) Targets() (out []Target, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.whole {
+	if !c.registryWhole {
 		return nil, false
 	}
 	for n, a := range c.agents {
-		if a.web == "" {
+		if a.webAddress == "" {
 			continue
 		}
-		address, _ := c.target(a)
+		address, _ := c.targetOf(a)
 		out = append(out, Target{Node: n, Address: address, Scheme: c.opts.WebScheme, Software: a.software, Connected: a.session != nil})
 	}
-	slices.SortFunc(out, func(x, y Target) int { return compare(x.Node, y.Node) })
+	slices.SortFunc(out, func(x, y Target) int { return compareNames(x.Node, y.Node) })
 	return out, true
 }
 
 // checkTarget sees whether an agent may be scraped where it says, and logs when that changes. It needs mu.
 func (c *Coordinator) checkTarget(a *agent) {
-	before := a.refused
-	if a.refused = ""; a.web == "" {
+	before := a.webRefused
+	if a.webRefused = ""; a.webAddress == "" {
 		return
 	}
-	address, reason := c.target(a)
-	if a.refused = reason; reason != "" && reason != before {
-		c.log.Warn("an agent is not scraped where it says", "node", a.node, "advertised", a.web, "advertised_scheme", a.scheme, "from", a.from, "reason", reason,
+	address, reason := c.targetOf(a)
+	if a.webRefused = reason; reason != "" && reason != before {
+		c.log.Warn("an agent is not scraped where it says", "node", a.node, "advertised", a.webAddress, "advertised_scheme", a.webScheme, "from", a.sessionFrom, "reason", reason,
 			"scraped_at", address, "scheme", c.opts.WebScheme)
 	}
 }
 
-// target returns where an agent is scraped, and why that is not where it says; an empty reason means that it is. The host
+// targetOf returns where an agent is scraped, and why that is not where it says; an empty reason means that it is. The host
 // is the one that the agent says, if its session came from there, the topology has it as the node's address, or it lies in the
 // prefixes for targets. Otherwise it is the node's address in the topology, else where the session came from, else the node's
 // name, which is the topology's. It needs mu.
-func (c *Coordinator) target(a *agent) (address, reason string) {
-	host, portText, err := net.SplitHostPort(a.web)
+func (c *Coordinator) targetOf(a *agent) (address, reason string) {
+	host, portText, err := net.SplitHostPort(a.webAddress)
 	port, errPort := strconv.ParseUint(portText, 10, 16)
 	if err != nil || errPort != nil || !c.opts.WebPorts.contains(uint16(port)) {
 		port, reason = uint64(c.opts.WebPorts[0].First), refusedPort
@@ -103,8 +103,8 @@ func (c *Coordinator) target(a *agent) (address, reason string) {
 		given = n.Address
 	}
 	own := given
-	if own == "" && a.from != sourceSocket {
-		own = a.from
+	if own == "" && a.sessionFrom != sourceSocket {
+		own = a.sessionFrom
 	}
 	if own == "" {
 		own = a.node
@@ -115,7 +115,7 @@ func (c *Coordinator) target(a *agent) (address, reason string) {
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
 		host = own
 	}
-	if reason == "" && a.scheme != "" && a.scheme != c.opts.WebScheme {
+	if reason == "" && a.webScheme != "" && a.webScheme != c.opts.WebScheme {
 		reason = refusedScheme
 	}
 	return net.JoinHostPort(host, strconv.FormatUint(port, 10)), reason
@@ -131,7 +131,7 @@ func (c *Coordinator) refuseHost(a *agent, host, given, own string) string {
 		return refusedAddress
 	}
 	ip = ip.Unmap()
-	from, err := netip.ParseAddr(a.from)
+	from, err := netip.ParseAddr(a.sessionFrom)
 	remote := err == nil && !from.IsLoopback()
 	switch {
 	case ip.IsUnspecified() || err == nil && ip == from:

@@ -51,7 +51,7 @@ func TestRule6AnAgentDoesNotChooseItsTarget(t *testing.T) {
 		})
 		h := hello(c.node, 0)
 		h.Web = &agentapi.WebEndpoint{Address: c.web, Scheme: c.scheme}
-		if _, err := f.register(h, identity{names: []string{c.node}, from: c.from}); err != nil {
+		if _, err := f.registerAgent(h, identity{names: []string{c.node}, from: c.from}); err != nil {
 			t.Fatal(err)
 		}
 		f.run(stepEvery)

@@ -24,8 +24,8 @@ func TestRule5AStateThatCanOnlyBeReadIsEnoughToStart(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	_, boxes := f.agents(4)
 	f.run(3 * time.Second)
-	before, _, _ := f.Scheduled("")
-	keys := f.keys.ids()
+	before, _, _ := f.ScheduleOf("")
+	keys := f.keys.epochIDs()
 	// The name leaves no room for that of a temporary file beside it: it can be read, and not be replaced.
 	long := filepath.Join(filepath.Dir(f.opts.StateFile), strings.Repeat("s", 250))
 	if err := os.Rename(f.opts.StateFile, long); err != nil {
@@ -33,9 +33,9 @@ func TestRule5AStateThatCanOnlyBeReadIsEnoughToStart(t *testing.T) {
 	}
 	f.opts.StateFile = long
 	f.restart()
-	after, _, ok := f.Scheduled("")
-	if !ok || before.Hash != after.Hash || !slices.Equal(f.keys.ids(), keys) {
-		t.Errorf("schedule %s, then %s; keys %v, then %v", before.Hash, after.Hash, keys, f.keys.ids())
+	after, _, ok := f.ScheduleOf("")
+	if !ok || before.Hash != after.Hash || !slices.Equal(f.keys.epochIDs(), keys) {
+		t.Errorf("schedule %s, then %s; keys %v, then %v", before.Hash, after.Hash, keys, f.keys.epochIDs())
 	}
 	h := hello("h1", 0)
 	h.Applied = applied(boxes[0])
@@ -90,16 +90,16 @@ func TestRule7NoKeyRotatesWhileTheStateCannotBeWritten(t *testing.T) {
 			f.clock.pass(time.Minute)
 			for _, s := range sessions {
 				f.receive(s)
-				f.beat(s, applied(inbox{keys: &agentapi.Keys{Ids: f.keys.ids()}}))
+				f.beat(s, applied(inbox{keys: &agentapi.Keys{Ids: f.keys.epochIDs()}}))
 			}
 			f.Step()
 		}
 	}
-	first := f.keys.ids()
+	first := f.keys.epochIDs()
 	unblock := f.blockWrites()
 	day(30 * time.Hour)
-	if !slices.Equal(f.keys.ids(), first) || f.Stats().Saves["failed"] == 0 {
-		t.Fatalf("keys %v, want %v while nothing is written; writes %v", f.keys.ids(), first, f.Stats().Saves)
+	if !slices.Equal(f.keys.epochIDs(), first) || f.Stats().Saves["failed"] == 0 {
+		t.Fatalf("keys %v, want %v while nothing is written; writes %v", f.keys.epochIDs(), first, f.Stats().Saves)
 	}
 	if n := strings.Count(f.logs.String(), "the keys stay as they are"); n > 1 {
 		t.Errorf("a rotation was tried %d times", n)
@@ -109,20 +109,20 @@ func TestRule7NoKeyRotatesWhileTheStateCannotBeWritten(t *testing.T) {
 	f.Step()
 	f.Step()
 	if len(f.keys.epochs) != 2 {
-		t.Fatalf("keys %v: no rotation began after a write succeeded", f.keys.ids())
+		t.Fatalf("keys %v: no rotation began after a write succeeded", f.keys.epochIDs())
 	}
 	unblock = f.blockWrites()
 	f.mu.Lock()
 	f.unsaved = true
 	f.mu.Unlock()
-	held := f.keys.ids()
+	held := f.keys.epochIDs()
 	day(30 * time.Hour)
-	if !slices.Equal(f.keys.ids(), held) {
-		t.Errorf("keys %v, want %v while nothing is written", f.keys.ids(), held)
+	if !slices.Equal(f.keys.epochIDs(), held) {
+		t.Errorf("keys %v, want %v while nothing is written", f.keys.epochIDs(), held)
 	}
 	unblock()
 	day(time.Hour)
-	if len(f.keys.epochs) != 1 || f.keys.ids()[0] != held[1] {
-		t.Errorf("keys %v, want the rotation from %v done", f.keys.ids(), held)
+	if len(f.keys.epochs) != 1 || f.keys.epochIDs()[0] != held[1] {
+		t.Errorf("keys %v, want the rotation from %v done", f.keys.epochIDs(), held)
 	}
 }

@@ -131,7 +131,7 @@ func checkInterfaces(field string, in []*agentapi.Interface) error {
 			return fmt.Errorf("%s.addresses: %d, want at most %d", at, n, agentapi.MaxInterfaceAddresses)
 		}
 		for j, a := range f.GetAddresses() {
-			if !agentapi.Address(a).IsValid() {
+			if !agentapi.AddrFromBytes(a).IsValid() {
 				return fmt.Errorf("%s.addresses[%d]: %d octets, want 4 or 16", at, j, len(a))
 			}
 		}
@@ -147,7 +147,7 @@ func checkRDMA(field string, r *agentapi.RDMA) error {
 	if err := checkText(field+".device", r.GetDevice()); err != nil {
 		return err
 	}
-	return r.Check(field)
+	return r.CheckQueuePair(field)
 }
 
 func checkHeartbeat(h *agentapi.Heartbeat) error {
@@ -181,7 +181,7 @@ func checkPaths(p *agentapi.PathReport) error {
 			return fmt.Errorf("%s.hops: %d, want at most %d", at, n, agentapi.MaxHops)
 		}
 		for j, h := range t.GetHops() {
-			if a := h.GetAddress(); len(a) != 0 && !agentapi.Address(a).IsValid() {
+			if a := h.GetAddress(); len(a) != 0 && !agentapi.AddrFromBytes(a).IsValid() {
 				return fmt.Errorf("%s.hops[%d].address: %d octets, want 4, 16 or none", at, j, len(a))
 			}
 		}
@@ -189,9 +189,9 @@ func checkPaths(p *agentapi.PathReport) error {
 	return nil
 }
 
-func parseEdge(s string) (fabric.Edge, error) {
+func parseEdge(s string) (fabric.Flow, error) {
 	if len(s) > 4*agentapi.MaxName {
-		return fabric.Edge{}, fmt.Errorf("%d octets, want at most %d", len(s), 4*agentapi.MaxName)
+		return fabric.Flow{}, fmt.Errorf("%d octets, want at most %d", len(s), 4*agentapi.MaxName)
 	}
-	return fabric.ParseEdge(s)
+	return fabric.ParseFlow(s)
 }

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// check finds what the syntax of a topology file cannot show: names used
+// checkTopology finds what the syntax of a topology file cannot show: names used
 // twice, links into nothing, ports used twice, islands and tier jumps.
-func (p *parser) check(t *Topology) {
+func (p *parser) checkTopology(t *Topology) {
 	owners := map[string]int{}      // switch or node name -> line
 	nics := map[string]int{}        // NIC id -> line
 	nicNames := map[string]string{} // node/name of NIC, alias or bond -> what it is
@@ -28,8 +28,8 @@ func (p *parser) check(t *Topology) {
 	for i := range t.Switches {
 		s := &t.Switches[i]
 		claim(s.Line, fmt.Sprintf("switches[%d].name", i), s.Name)
-		if s.Tier > 0 && s.Role.Tier() > 0 && s.Tier != s.Role.Tier() {
-			p.warnf(s.Line, fmt.Sprintf("switches[%d].tier", i), "tier %d of %q is not the tier of a %s, %d", s.Tier, s.Name, s.Role, s.Role.Tier())
+		if s.Tier > 0 && s.Role.DefaultTier() > 0 && s.Tier != s.Role.DefaultTier() {
+			p.warnf(s.Line, fmt.Sprintf("switches[%d].tier", i), "tier %d of %q is not the tier of a %s, %d", s.Tier, s.Name, s.Role, s.Role.DefaultTier())
 		}
 		if _, dup := switches[s.Name]; !dup {
 			switches[s.Name] = s
@@ -79,7 +79,7 @@ func (p *parser) check(t *Topology) {
 	}
 	p.checkLinks(t, owners, nics, switches)
 	p.checkAddresses(t)
-	if len(p.found.Errors()) == 0 {
+	if len(p.problems.OnlyErrors()) == 0 {
 		p.checkShape(t)
 	}
 }
@@ -155,7 +155,7 @@ func tierOf(s *Switch) int {
 	if s.Tier > 0 {
 		return s.Tier
 	}
-	return s.Role.Tier()
+	return s.Role.DefaultTier()
 }
 
 func (p *parser) checkAddresses(t *Topology) {
@@ -228,9 +228,9 @@ func (p *parser) checkShape(t *Topology) {
 			return
 		}
 		comp[owner] = c
-		for _, end := range g.Ends(owner) {
+		for _, end := range g.EndsOf(owner) {
 			// A node joins its planes by being in all of them, not by forwarding.
-			if next := OwnerOf(g.Peer(end)); g.Switch(next) != nil {
+			if next := OwnerOf(g.PeerOf(end)); g.Switch(next) != nil {
 				walk(next, c)
 			}
 		}

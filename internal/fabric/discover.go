@@ -15,15 +15,15 @@ type PortView struct {
 	Up        bool           `json:"up"`
 	SpeedGbps float64        `json:"speed_gbps,omitempty"`
 	Addresses []netip.Prefix `json:"addresses"`
-	// Beyond are those that answer at the far end (ARP, neighbour discovery).
-	Beyond []Beyond `json:"beyond"`
+	// LearnedAddresses are those that answer at the far end (ARP, neighbour discovery).
+	LearnedAddresses []LearnedAddress `json:"beyond"`
 	// System and SystemPort are the far end's names for itself, by LLDP.
 	System     string `json:"system,omitempty"`
 	SystemPort string `json:"system_port,omitempty"`
 }
 
-// Beyond is an address that was learnt at a port.
-type Beyond struct {
+// LearnedAddress is an address that was learnt at a port.
+type LearnedAddress struct {
 	Address netip.Addr `json:"address"`
 	MAC     string     `json:"mac"`
 }
@@ -50,24 +50,24 @@ type NodeView struct {
 	NICs []NICView `json:"nics"`
 }
 
-// Discover makes a topology of what switches and nodes tell. A cable is where one
+// DiscoverTopology makes a topology of what switches and nodes tell. A cable is where one
 // end says so and the other does not contradict; what is contradicted, unclear or
 // missing is a finding, and no cable is made of it. Roles follow from the
 // distance to the NICs: a switch with NICs is a leaf, its neighbours without are
 // spines, theirs are cores.
-func Discover(switches []SwitchView, nodes []NodeView) (*Topology, Findings) {
-	d := &discovery{ports: map[string]*PortView{}, byAddr: map[netip.Addr][]string{}, byMAC: map[string][]string{}, owner: map[string]bool{}, nics: map[string]NICView{}}
+func DiscoverTopology(switches []SwitchView, nodes []NodeView) (*Topology, Problems) {
+	d := &discovery{ports: map[string]*PortView{}, byAddr: map[netip.Addr][]string{}, byMAC: map[string][]string{}, reported: map[string]bool{}, nics: map[string]NICView{}}
 	for i := range switches {
-		d.take(&switches[i])
+		d.addSwitch(&switches[i])
 	}
 	for i := range nodes {
-		d.takeNode(&nodes[i])
+		d.addNode(&nodes[i])
 	}
 	// Who is said to be plugged into whom, by either end.
 	said := map[string][]string{}
 	told := map[Direction]bool{}
 	for end := range d.ports {
-		f := d.far(end)
+		f := d.farEnd(end)
 		if f == "" {
 			continue
 		}
@@ -95,7 +95,7 @@ func Discover(switches []SwitchView, nodes []NodeView) (*Topology, Findings) {
 			continue // told of there, or the other way round
 		}
 		plugged[end], plugged[f] = true, true
-		l := Link{A: end, B: f, SpeedGbps: d.ports[end].SpeedGbps, AAddress: d.address(end), BAddress: d.address(f)}
+		l := Link{A: end, B: f, SpeedGbps: d.ports[end].SpeedGbps, AAddress: d.portAddress(end), BAddress: d.portAddress(f)}
 		if IsNIC(f) {
 			l.A, l.B, l.AAddress, l.BAddress = f, end, d.nicAddress(f, end), l.AAddress
 		} else if !told[Direction{end, f}] || !told[Direction{f, end}] {
@@ -106,7 +106,7 @@ func Discover(switches []SwitchView, nodes []NodeView) (*Topology, Findings) {
 	slices.SortFunc(t.Links, func(a, b Link) int {
 		return cmp.Or(compareBool(b.IsAccess(), a.IsAccess()), cmp.Compare(a.A, b.A), cmp.Compare(a.B, b.B))
 	})
-	d.roles(t, switches)
+	d.assignRoles(t, switches)
 	for i := range nodes {
 		n := Node{Name: nodes[i].Node}
 		for _, v := range nodes[i].NICs {
@@ -123,8 +123,8 @@ func Discover(switches []SwitchView, nodes []NodeView) (*Topology, Findings) {
 		t.Nodes = append(t.Nodes, n)
 	}
 	slices.SortFunc(t.Nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
-	slices.SortStableFunc(d.found, func(a, b Finding) int { return cmp.Compare(a.Field, b.Field) })
-	return t, d.found
+	slices.SortStableFunc(d.problems, func(a, b Problem) int { return cmp.Compare(a.Field, b.Field) })
+	return t, d.problems
 }
 
 func compareBool(a, b bool) int {
@@ -147,35 +147,35 @@ func sortedKeys[V any](m map[string]V) []string {
 }
 
 type discovery struct {
-	ports  map[string]*PortView
-	nics   map[string]NICView
-	owner  map[string]bool // switches and nodes that told
-	byAddr map[netip.Addr][]string
-	byMAC  map[string][]string
-	found  Findings
+	ports    map[string]*PortView
+	nics     map[string]NICView
+	reported map[string]bool // switches and nodes that told
+	byAddr   map[netip.Addr][]string
+	byMAC    map[string][]string
+	problems Problems
 }
 
 // discovered is what findings are about where there is no file.
 const discovered = "discovery"
 
 func (d *discovery) errorf(field, format string, args ...any) {
-	d.found = append(d.found, Finding{File: discovered, Field: field, Message: fmt.Sprintf(format, args...)})
+	d.problems = append(d.problems, Problem{File: discovered, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
 func (d *discovery) warnf(field, format string, args ...any) {
-	d.found = append(d.found, Finding{File: discovered, Field: field, Message: fmt.Sprintf(format, args...), Warning: true})
+	d.problems = append(d.problems, Problem{File: discovered, Field: field, Message: fmt.Sprintf(format, args...), Warning: true})
 }
 
-func (d *discovery) take(s *SwitchView) {
+func (d *discovery) addSwitch(s *SwitchView) {
 	if err := CheckName(s.Switch); err != nil {
 		d.errorf(s.Switch, "%v", err)
 		return
 	}
-	if d.owner[s.Switch] {
+	if d.reported[s.Switch] {
 		d.errorf(s.Switch, "two switches tell that they are this one")
 		return
 	}
-	d.owner[s.Switch] = true
+	d.reported[s.Switch] = true
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		if err := CheckDevice(p.Port); err != nil {
@@ -193,8 +193,8 @@ func (d *discovery) take(s *SwitchView) {
 	}
 }
 
-func (d *discovery) takeNode(n *NodeView) {
-	d.owner[n.Node] = true
+func (d *discovery) addNode(n *NodeView) {
+	d.reported[n.Node] = true
 	for _, v := range n.NICs {
 		d.nics[v.NIC] = v
 		for _, a := range v.Addresses {
@@ -206,9 +206,9 @@ func (d *discovery) takeNode(n *NodeView) {
 	}
 }
 
-// far is the far end of a port's cable, "" when nothing tells it. LLDP is of the
+// farEnd is the far end of a port's cable, "" when nothing tells it. LLDP is of the
 // cable; an address may have been learnt across a bridge.
-func (d *discovery) far(end string) string {
+func (d *discovery) farEnd(end string) string {
 	p := d.ports[end]
 	var heard string
 	if p.System != "" {
@@ -218,14 +218,14 @@ func (d *discovery) far(end string) string {
 			heard = sw
 		case d.nics[nic].NIC != "":
 			heard = nic
-		case d.owner[p.System]:
+		case d.reported[p.System]:
 			d.warnf(end, "LLDP names port %q of %s, which that does not have", p.SystemPort, p.System)
 		default:
 			d.warnf(end, "LLDP names %q, port %q, which was not asked", p.System, p.SystemPort)
 		}
 	}
 	var learnt []string
-	for _, b := range p.Beyond {
+	for _, b := range p.LearnedAddresses {
 		for _, e := range append(slices.Clone(d.byAddr[b.Address]), d.byMAC[strings.ToLower(b.MAC)]...) {
 			if e != end && !slices.Contains(learnt, e) {
 				learnt = append(learnt, e)
@@ -248,8 +248,8 @@ func (d *discovery) far(end string) string {
 	return ""
 }
 
-// address is that of a port, if it has one.
-func (d *discovery) address(end string) netip.Prefix {
+// portAddress is that of a port, if it has one.
+func (d *discovery) portAddress(end string) netip.Prefix {
 	if p := d.ports[end]; p != nil && len(p.Addresses) > 0 {
 		return p.Addresses[0]
 	}
@@ -268,8 +268,8 @@ func (d *discovery) nicAddress(nic, port string) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// roles names the tiers.
-func (d *discovery) roles(t *Topology, switches []SwitchView) {
+// assignRoles names the tiers.
+func (d *discovery) assignRoles(t *Topology, switches []SwitchView) {
 	tier := map[string]int{}
 	for _, l := range t.Links {
 		if l.IsAccess() {

@@ -19,8 +19,8 @@ func views(t *testing.T, topo *Topology, lldp, addresses func(end string) bool) 
 	var switches []SwitchView
 	for _, s := range topo.Switches {
 		v := SwitchView{Switch: s.Name}
-		for _, end := range g.Ends(s.Name) {
-			l, peer := g.LinkAt(end), g.Peer(end)
+		for _, end := range g.EndsOf(s.Name) {
+			l, peer := g.LinkAt(end), g.PeerOf(end)
 			own, far := l.AAddress, l.BAddress
 			if l.B == end {
 				own, far = far, own
@@ -33,7 +33,7 @@ func views(t *testing.T, topo *Topology, lldp, addresses func(end string) bool) 
 				p.System, p.SystemPort = OwnerOf(peer), peer[len(OwnerOf(peer))+1:]
 			}
 			if addresses(end) && far.IsValid() {
-				p.Beyond = append(p.Beyond, Beyond{far.Addr(), mac(peer)})
+				p.LearnedAddresses = append(p.LearnedAddresses, LearnedAddress{far.Addr(), mac(peer)})
 			}
 			v.Ports = append(v.Ports, p)
 		}
@@ -62,7 +62,7 @@ func all(string) bool  { return true }
 func none(string) bool { return false }
 
 func TestDiscover(t *testing.T) {
-	topo, found := Load("../../deploy/lab/demo.yaml")
+	topo, found := LoadTopology("../../deploy/lab/demo.yaml")
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestDiscover(t *testing.T) {
 		"LLDP at switches":     {func(end string) bool { return !strings.Contains(end, ":dn") || strings.HasPrefix(end, "spine") }, all},
 		"one end of each link": {func(end string) bool { return strings.HasPrefix(end, "leaf") }, none},
 	} {
-		got, found := Discover(views(t, topo, c.lldp, c.addresses))
+		got, found := DiscoverTopology(views(t, topo, c.lldp, c.addresses))
 		if err := found.Err(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -95,8 +95,8 @@ func TestDiscover(t *testing.T) {
 			t.Fatalf("%s: %v\n%s", name, err, text)
 		}
 		g, want := NewGraph(again), NewGraph(topo)
-		for _, nic := range want.NICs() {
-			if g.Address(nic) != want.Address(nic) || g.Tier(nic, "h8/eth1") != want.Tier(nic, "h8/eth1") {
+		for _, nic := range want.NICIDs() {
+			if g.ProbeAddress(nic) != want.ProbeAddress(nic) || g.PathTier(nic, "h8/eth1") != want.PathTier(nic, "h8/eth1") {
 				t.Errorf("%s: %s is not what it was", name, nic)
 			}
 		}
@@ -106,7 +106,7 @@ func TestDiscover(t *testing.T) {
 // TestDiscoverNeverInvents: whatever is not told, told twice or told wrong, no
 // cable is made that is not there, and what is wrong is a finding.
 func TestDiscoverNeverInvents(t *testing.T) {
-	topo, _ := Load("../../deploy/lab/demo.yaml")
+	topo, _ := LoadTopology("../../deploy/lab/demo.yaml")
 	want := links(topo)
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 7))
@@ -118,7 +118,7 @@ func TestDiscoverNeverInvents(t *testing.T) {
 			s := &switches[rng.IntN(len(switches))]
 			p := &s.Ports[rng.IntN(len(s.Ports))]
 			g := NewGraph(topo)
-			peer := g.Peer(s.Switch + ":" + p.Port)
+			peer := g.PeerOf(s.Switch + ":" + p.Port)
 			if !IsNIC(peer) {
 				wrong = s.Switch + ":" + p.Port
 				p.System, p.SystemPort = "leaf2", "up2"
@@ -131,7 +131,7 @@ func TestDiscoverNeverInvents(t *testing.T) {
 				}
 			}
 		}
-		got, found := Discover(switches, nodes)
+		got, found := DiscoverTopology(switches, nodes)
 		for _, id := range links(got) {
 			if !slices.Contains(want, id) && !strings.Contains(id, wrong) {
 				t.Errorf("seed %d: made the cable %s of nothing; findings %v", seed, id, found)
@@ -156,13 +156,13 @@ func TestDiscoverFindings(t *testing.T) {
 		"stranger":         {[]SwitchView{{"s1", []PortView{{Port: "p1", System: "router", SystemPort: "e0"}}}}, nil, `"router"`},
 		"no such port":     {[]SwitchView{{"s1", []PortView{{Port: "p1", System: "s2", SystemPort: "p9"}}}, {"s2", nil}}, nil, `"p9" of s2`},
 		"told twice":       {[]SwitchView{{"s1", nil}, {"s1", nil}}, nil, "two switches"},
-		"bridge":           {[]SwitchView{{"s1", []PortView{{Port: "p1", Beyond: []Beyond{{a("10.0.0.1"), ""}, {a("10.0.0.2"), ""}}}}}}, []NodeView{{"h1", []NICView{{NIC: "h1/e", Addresses: []netip.Addr{a("10.0.0.1")}}}}, {"h2", []NICView{{NIC: "h2/e", Addresses: []netip.Addr{a("10.0.0.2")}}}}}, "which of them"},
+		"bridge":           {[]SwitchView{{"s1", []PortView{{Port: "p1", LearnedAddresses: []LearnedAddress{{a("10.0.0.1"), ""}, {a("10.0.0.2"), ""}}}}}}, []NodeView{{"h1", []NICView{{NIC: "h1/e", Addresses: []netip.Addr{a("10.0.0.1")}}}}, {"h2", []NICView{{NIC: "h2/e", Addresses: []netip.Addr{a("10.0.0.2")}}}}}, "which of them"},
 		"unseen NIC":       {nil, []NodeView{{"h1", []NICView{{NIC: "h1/e"}}}}, "no switch sees it"},
 		"name":             {[]SwitchView{{"s:1", nil}}, nil, "s:1"},
-		"LLDP and address": {[]SwitchView{{"s1", []PortView{{Port: "p1", System: "h1", SystemPort: "e", Beyond: []Beyond{{a("10.0.0.2"), ""}}}}}}, []NodeView{{"h1", []NICView{{NIC: "h1/e"}}}, {"h2", []NICView{{NIC: "h2/e", Addresses: []netip.Addr{a("10.0.0.2")}}}}}, "LLDP is believed"},
+		"LLDP and address": {[]SwitchView{{"s1", []PortView{{Port: "p1", System: "h1", SystemPort: "e", LearnedAddresses: []LearnedAddress{{a("10.0.0.2"), ""}}}}}}, []NodeView{{"h1", []NICView{{NIC: "h1/e"}}}, {"h2", []NICView{{NIC: "h2/e", Addresses: []netip.Addr{a("10.0.0.2")}}}}}, "LLDP is believed"},
 	} {
-		_, found := Discover(c.switches, c.nodes)
-		if !slices.ContainsFunc(found, func(f Finding) bool { return strings.Contains(f.String(), c.says) }) {
+		_, found := DiscoverTopology(c.switches, c.nodes)
+		if !slices.ContainsFunc(found, func(f Problem) bool { return strings.Contains(f.String(), c.says) }) {
 			t.Errorf("%s: %v, want a finding about %s", name, found, c.says)
 		}
 	}

@@ -73,8 +73,8 @@ type Direction struct{ From, To string }
 
 func (d Direction) String() string { return d.From + "->" + d.To }
 
-// Link returns the identifier of the undirected link.
-func (d Direction) Link() string { return LinkID(d.From, d.To) }
+// LinkID returns the identifier of the undirected link.
+func (d Direction) LinkID() string { return LinkID(d.From, d.To) }
 
 // Reverse returns the other way through the same link.
 func (d Direction) Reverse() Direction { return Direction{d.To, d.From} }
@@ -94,27 +94,27 @@ func isEnd(s string) bool {
 	return nic || port
 }
 
-// Edge names a probe flow: the probes that Src sends to Dst from source port
+// Flow names a probe flow: the probes that Src sends to Dst from source port
 // base+Flow or, with Reply set, the replies to them, which travel Dst to Src.
-type Edge struct {
+type Flow struct {
 	Src, Dst string
-	Flow     int
+	Number   int
 	Reply    bool
 }
 
-func (e Edge) String() string {
-	s := e.Src + ">" + e.Dst + "#" + strconv.Itoa(e.Flow)
+func (e Flow) String() string {
+	s := e.Src + ">" + e.Dst + "#" + strconv.Itoa(e.Number)
 	if e.Reply {
 		s += "/r"
 	}
 	return s
 }
 
-// Probe returns the edge of the probes, also for an edge of replies.
-func (e Edge) Probe() Edge { e.Reply = false; return e }
+// ProbeFlow returns the edge of the probes, also for an edge of replies.
+func (e Flow) ProbeFlow() Flow { e.Reply = false; return e }
 
-// Ends returns the NICs in the order the packets of this edge travel.
-func (e Edge) Ends() (from, to string) {
+// Endpoints returns the NICs in the order the packets of this edge travel.
+func (e Flow) Endpoints() (from, to string) {
 	if e.Reply {
 		return e.Dst, e.Src
 	}
@@ -125,16 +125,16 @@ func (e Edge) Ends() (from, to string) {
 // uses flow numbers c*FlowsPerClass up to the next class's first.
 const FlowsPerClass = 64
 
-// ParseEdge reads "src>dst#n" or "src>dst#n/r"; a missing "#n" is flow 0.
-func ParseEdge(s string) (Edge, error) {
-	bad := func() (Edge, error) {
-		return Edge{}, fmt.Errorf("edge %q: want SRC>DST#N or SRC>DST#N/r with NICs as node/device", s)
+// ParseFlow reads "src>dst#n" or "src>dst#n/r"; a missing "#n" is flow 0.
+func ParseFlow(s string) (Flow, error) {
+	bad := func() (Flow, error) {
+		return Flow{}, fmt.Errorf("edge %q: want SRC>DST#N or SRC>DST#N/r with NICs as node/device", s)
 	}
 	src, rest, ok := strings.Cut(s, ">")
 	if !ok {
 		return bad()
 	}
-	e := Edge{Src: src}
+	e := Flow{Src: src}
 	dst, flow, hasFlow := strings.Cut(rest, "#")
 	if hasFlow {
 		flow, e.Reply = strings.CutSuffix(flow, "/r")
@@ -142,7 +142,7 @@ func ParseEdge(s string) (Edge, error) {
 		if err != nil || n < 0 {
 			return bad()
 		}
-		e.Flow = n
+		e.Number = n
 	}
 	e.Dst = dst
 	if !IsNIC(e.Src) || !IsNIC(e.Dst) {
@@ -184,12 +184,12 @@ func checkJoin(what, s string) error {
 
 // EncodeName makes a name that stands in identifiers of any text: what may not be
 // in it is percent-encoded, and so is the percent sign. An empty text has no name.
-func EncodeName(s string) string { return encode(s, "/:>@#%") }
+func EncodeName(s string) string { return percentEncode(s, "/:>@#%") }
 
 // EncodeDevice does the same for the name of a device or port.
-func EncodeDevice(s string) string { return encode(s, ">#@%") }
+func EncodeDevice(s string) string { return percentEncode(s, ">#@%") }
 
-func encode(s, special string) string {
+func percentEncode(s, special string) string {
 	var b strings.Builder
 	for i, r := range s {
 		size := max(1, utf8.RuneLen(r))

@@ -44,8 +44,8 @@ func TestLinkIDIsInByteOrder(t *testing.T) {
 		}
 	}
 	d, err := ParseDirection("spine1:dn1->leaf1:up1")
-	if err != nil || d.Link() != "leaf1:up1--spine1:dn1" || d.Reverse().String() != "leaf1:up1->spine1:dn1" {
-		t.Errorf("direction %v, link %q, err %v", d, d.Link(), err)
+	if err != nil || d.LinkID() != "leaf1:up1--spine1:dn1" || d.Reverse().String() != "leaf1:up1->spine1:dn1" {
+		t.Errorf("direction %v, link %q, err %v", d, d.LinkID(), err)
 	}
 	for _, bad := range []string{"", "a->b", "leaf1:up1", "leaf1:up1->", "leaf1:up1--spine1:dn1"} {
 		if _, err := ParseDirection(bad); err == nil {
@@ -64,17 +64,17 @@ func TestParseEdge(t *testing.T) {
 		{"h1/eth1>h4/eth1#12/r", "h1/eth1>h4/eth1#12/r", "h4/eth1", "h1/eth1"},
 	}
 	for _, tt := range tests {
-		e, err := ParseEdge(tt.in)
+		e, err := ParseFlow(tt.in)
 		if err != nil {
 			t.Errorf("%q: %v", tt.in, err)
 			continue
 		}
-		if from, to := e.Ends(); e.String() != tt.out || from != tt.from || to != tt.to {
+		if from, to := e.Endpoints(); e.String() != tt.out || from != tt.from || to != tt.to {
 			t.Errorf("%q reads as %q from %q to %q", tt.in, e, from, to)
 		}
 	}
 	for _, bad := range []string{"", "h1/eth1", "h1>h2", "h1/eth1>h4/eth1#", "h1/eth1>h4/eth1#x", "h1/eth1>h4/eth1#-1", "h1/eth1>leaf1:dn1#0", "h1/eth1>h4/eth1#1/x"} {
-		if e, err := ParseEdge(bad); err == nil {
+		if e, err := ParseFlow(bad); err == nil {
 			t.Errorf("ParseEdge(%q) = %v, want an error", bad, e)
 		}
 	}
@@ -85,11 +85,11 @@ func FuzzParseEdge(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		e, err := ParseEdge(s)
+		e, err := ParseFlow(s)
 		if err != nil {
 			return
 		}
-		again, err := ParseEdge(e.String())
+		again, err := ParseFlow(e.String())
 		if err != nil || again != e {
 			t.Errorf("%q reads as %#v, printed %q, read again as %#v (%v)", s, e, e, again, err)
 		}

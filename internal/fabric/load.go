@@ -12,8 +12,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Finding is one error or warning about a topology file.
-type Finding struct {
+// Problem is one error or warning about a topology file.
+type Problem struct {
 	File    string `json:"file"`
 	Line    int    `json:"line,omitempty"`
 	Field   string `json:"field,omitempty"`
@@ -21,7 +21,7 @@ type Finding struct {
 	Warning bool   `json:"warning,omitempty"`
 }
 
-func (f Finding) String() string {
+func (f Problem) String() string {
 	s := f.File
 	if f.Line > 0 {
 		s += ":" + strconv.Itoa(f.Line)
@@ -37,12 +37,12 @@ func (f Finding) String() string {
 	return s + f.Message
 }
 
-// Findings are all that is wrong with a file, in the order of its lines.
-type Findings []Finding
+// Problems are all that is wrong with a file, in the order of its lines.
+type Problems []Problem
 
-// Errors returns the findings that are not warnings.
-func (fs Findings) Errors() Findings {
-	var out Findings
+// OnlyErrors returns the findings that are not warnings.
+func (fs Problems) OnlyErrors() Problems {
+	var out Problems
 	for _, f := range fs {
 		if !f.Warning {
 			out = append(out, f)
@@ -52,44 +52,44 @@ func (fs Findings) Errors() Findings {
 }
 
 // Err joins the errors among the findings, or returns nil.
-func (fs Findings) Err() error {
+func (fs Problems) Err() error {
 	var errs []error
-	for _, f := range fs.Errors() {
+	for _, f := range fs.OnlyErrors() {
 		errs = append(errs, errors.New(f.String()))
 	}
 	return errors.Join(errs...)
 }
 
-// Load reads a topology file. The topology is usable only when the findings
+// LoadTopology reads a topology file. The topology is usable only when the findings
 // hold no error.
-func Load(path string) (*Topology, Findings) {
+func LoadTopology(path string) (*Topology, Problems) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, Findings{{File: path, Message: fmt.Sprintf("cannot be read: %v", errors.Unwrap(err))}}
+		return nil, Problems{{File: path, Message: fmt.Sprintf("cannot be read: %v", errors.Unwrap(err))}}
 	}
 	return ParseTopology(path, data)
 }
 
 // ParseTopology reads the text of a topology file; name stands in the findings.
-func ParseTopology(name string, data []byte) (*Topology, Findings) {
+func ParseTopology(name string, data []byte) (*Topology, Problems) {
 	p := &parser{file: name}
 	var doc yaml.Node
 	if err := yaml.Unmarshal(data, &doc); err != nil {
-		return nil, Findings{yamlFinding(name, err)}
+		return nil, Problems{yamlProblem(name, err)}
 	}
 	if len(doc.Content) == 0 {
-		return nil, Findings{{File: name, Line: 1, Message: "the file is empty; a topology has version, switches, nodes and links"}}
+		return nil, Problems{{File: name, Line: 1, Message: "the file is empty; a topology has version, switches, nodes and links"}}
 	}
 	t := &Topology{}
-	p.topology(doc.Content[0], t)
-	p.check(t)
-	sort.SliceStable(p.found, func(i, j int) bool { return p.found[i].Line < p.found[j].Line })
-	return t, p.found
+	p.parseTopology(doc.Content[0], t)
+	p.checkTopology(t)
+	sort.SliceStable(p.problems, func(i, j int) bool { return p.problems[i].Line < p.problems[j].Line })
+	return t, p.problems
 }
 
-func yamlFinding(name string, err error) Finding {
+func yamlProblem(name string, err error) Problem {
 	msg := strings.TrimPrefix(err.Error(), "yaml: ")
-	f := Finding{File: name, Message: "not YAML: " + msg}
+	f := Problem{File: name, Message: "not YAML: " + msg}
 	if rest, ok := strings.CutPrefix(msg, "line "); ok {
 		if n, text, ok := strings.Cut(rest, ": "); ok {
 			if line, err := strconv.Atoi(n); err == nil {
@@ -101,16 +101,16 @@ func yamlFinding(name string, err error) Finding {
 }
 
 type parser struct {
-	file  string
-	found Findings
+	file     string
+	problems Problems
 }
 
 func (p *parser) errorf(line int, field, format string, args ...any) {
-	p.found = append(p.found, Finding{File: p.file, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
+	p.problems = append(p.problems, Problem{File: p.file, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
 func (p *parser) warnf(line int, field, format string, args ...any) {
-	p.found = append(p.found, Finding{File: p.file, Line: line, Field: field, Message: fmt.Sprintf(format, args...), Warning: true})
+	p.problems = append(p.problems, Problem{File: p.file, Line: line, Field: field, Message: fmt.Sprintf(format, args...), Warning: true})
 }
 
 type field struct {
@@ -118,8 +118,8 @@ type field struct {
 	set func(path string, v *yaml.Node)
 }
 
-// mapping walks a mapping's keys in file order and reports unknown and repeated ones.
-func (p *parser) mapping(path string, n *yaml.Node, fields []field) bool {
+// parseMapping walks a mapping's keys in file order and reports unknown and repeated ones.
+func (p *parser) parseMapping(path string, n *yaml.Node, fields []field) bool {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
@@ -158,7 +158,7 @@ func (p *parser) mapping(path string, n *yaml.Node, fields []field) bool {
 	return true
 }
 
-func (p *parser) list(path string, n *yaml.Node, each func(path string, n *yaml.Node)) {
+func (p *parser) parseList(path string, n *yaml.Node, each func(path string, n *yaml.Node)) {
 	if n.Tag == "!!null" {
 		return
 	}
@@ -174,7 +174,7 @@ func (p *parser) list(path string, n *yaml.Node, each func(path string, n *yaml.
 	}
 }
 
-func (p *parser) str(dst *string) func(string, *yaml.Node) {
+func (p *parser) stringInto(dst *string) func(string, *yaml.Node) {
 	return func(path string, n *yaml.Node) {
 		if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
 			p.errorf(n.Line, path, "a text is expected")
@@ -184,11 +184,11 @@ func (p *parser) str(dst *string) func(string, *yaml.Node) {
 	}
 }
 
-// host takes an IP address in its canonical form, or a host name (RFC 1123, section 2.1).
-func (p *parser) host(dst *string) func(string, *yaml.Node) {
+// hostInto takes an IP address in its canonical form, or a host name (RFC 1123, section 2.1).
+func (p *parser) hostInto(dst *string) func(string, *yaml.Node) {
 	return func(path string, n *yaml.Node) {
 		var s string
-		if p.str(&s)(path, n); n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+		if p.stringInto(&s)(path, n); n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
 			return
 		}
 		if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
@@ -220,7 +220,7 @@ func isHostName(s string) bool {
 	return true
 }
 
-func (p *parser) integer(dst *int, lo, hi int) func(string, *yaml.Node) {
+func (p *parser) integerInto(dst *int, lo, hi int) func(string, *yaml.Node) {
 	return func(path string, n *yaml.Node) {
 		v, err := strconv.Atoi(n.Value)
 		if n.Kind != yaml.ScalarNode || err != nil || v < lo || v > hi {
@@ -231,11 +231,11 @@ func (p *parser) integer(dst *int, lo, hi int) func(string, *yaml.Node) {
 	}
 }
 
-func (p *parser) strs(dst *[]string) func(string, *yaml.Node) {
+func (p *parser) stringsInto(dst *[]string) func(string, *yaml.Node) {
 	return func(path string, n *yaml.Node) {
-		p.list(path, n, func(path string, c *yaml.Node) {
+		p.parseList(path, n, func(path string, c *yaml.Node) {
 			var s string
-			p.str(&s)(path, c)
+			p.stringInto(&s)(path, c)
 			if s != "" {
 				*dst = append(*dst, s)
 			}
@@ -243,9 +243,9 @@ func (p *parser) strs(dst *[]string) func(string, *yaml.Node) {
 	}
 }
 
-func (p *parser) addrs(dst *[]netip.Addr) func(string, *yaml.Node) {
+func (p *parser) addressesInto(dst *[]netip.Addr) func(string, *yaml.Node) {
 	return func(path string, n *yaml.Node) {
-		p.list(path, n, func(path string, c *yaml.Node) {
+		p.parseList(path, n, func(path string, c *yaml.Node) {
 			a, err := netip.ParseAddr(c.Value)
 			if err != nil {
 				p.errorf(c.Line, path, "%q: an IP address is expected", c.Value)
@@ -256,7 +256,7 @@ func (p *parser) addrs(dst *[]netip.Addr) func(string, *yaml.Node) {
 	}
 }
 
-func (p *parser) prefix(dst *netip.Prefix) func(string, *yaml.Node) {
+func (p *parser) prefixInto(dst *netip.Prefix) func(string, *yaml.Node) {
 	return func(path string, n *yaml.Node) {
 		pfx, err := netip.ParsePrefix(n.Value)
 		if err != nil {
@@ -267,21 +267,21 @@ func (p *parser) prefix(dst *netip.Prefix) func(string, *yaml.Node) {
 	}
 }
 
-func (p *parser) topology(n *yaml.Node, t *Topology) {
+func (p *parser) parseTopology(n *yaml.Node, t *Topology) {
 	versionLine := n.Line
-	p.mapping("", n, []field{
+	p.parseMapping("", n, []field{
 		{"version", func(path string, v *yaml.Node) {
 			versionLine = v.Line
 			t.Version, _ = strconv.Atoi(v.Value)
 		}},
 		{"switches", func(path string, v *yaml.Node) {
-			p.list(path, v, func(path string, c *yaml.Node) { p.sw(path, c, t) })
+			p.parseList(path, v, func(path string, c *yaml.Node) { p.parseSwitch(path, c, t) })
 		}},
 		{"nodes", func(path string, v *yaml.Node) {
-			p.list(path, v, func(path string, c *yaml.Node) { p.node(path, c, t) })
+			p.parseList(path, v, func(path string, c *yaml.Node) { p.parseNode(path, c, t) })
 		}},
 		{"links", func(path string, v *yaml.Node) {
-			p.list(path, v, func(path string, c *yaml.Node) { p.link(path, c, t) })
+			p.parseList(path, v, func(path string, c *yaml.Node) { p.parseLink(path, c, t) })
 		}},
 	})
 	if t.Version != 1 {
@@ -289,16 +289,16 @@ func (p *parser) topology(n *yaml.Node, t *Topology) {
 	}
 }
 
-func (p *parser) sw(path string, n *yaml.Node, t *Topology) {
+func (p *parser) parseSwitch(path string, n *yaml.Node, t *Topology) {
 	s := Switch{Line: n.Line}
 	roleLine := n.Line
-	ok := p.mapping(path, n, []field{
-		{"name", p.str(&s.Name)},
+	ok := p.parseMapping(path, n, []field{
+		{"name", p.stringInto(&s.Name)},
 		{"role", func(path string, v *yaml.Node) { roleLine = v.Line; s.Role = Role(v.Value) }},
-		{"tier", p.integer(&s.Tier, 1, 9)},
-		{"pod", p.str(&s.Pod)},
-		{"plane", p.str(&s.Plane)},
-		{"addresses", p.addrs(&s.Addresses)},
+		{"tier", p.integerInto(&s.Tier, 1, 9)},
+		{"pod", p.stringInto(&s.Pod)},
+		{"plane", p.stringInto(&s.Plane)},
+		{"addresses", p.addressesInto(&s.Addresses)},
 	})
 	if !ok {
 		return
@@ -306,33 +306,33 @@ func (p *parser) sw(path string, n *yaml.Node, t *Topology) {
 	if err := CheckName(s.Name); err != nil {
 		p.errorf(n.Line, path+".name", "%v", err)
 	}
-	if s.Role.Tier() == 0 {
+	if s.Role.DefaultTier() == 0 {
 		p.errorf(roleLine, path+".role", "%q: leaf, spine or core is expected", string(s.Role))
 	}
 	t.Switches = append(t.Switches, s)
 }
 
-func (p *parser) node(path string, n *yaml.Node, t *Topology) {
+func (p *parser) parseNode(path string, n *yaml.Node, t *Topology) {
 	nd := Node{Line: n.Line}
-	ok := p.mapping(path, n, []field{
-		{"name", p.str(&nd.Name)},
-		{"address", p.host(&nd.Address)},
+	ok := p.parseMapping(path, n, []field{
+		{"name", p.stringInto(&nd.Name)},
+		{"address", p.hostInto(&nd.Address)},
 		{"nics", func(path string, v *yaml.Node) {
-			p.list(path, v, func(path string, c *yaml.Node) {
+			p.parseList(path, v, func(path string, c *yaml.Node) {
 				nic := NIC{Line: c.Line}
-				if !p.mapping(path, c, []field{
-					{"device", p.str(&nic.Device)},
-					{"plane", p.str(&nic.Plane)},
+				if !p.parseMapping(path, c, []field{
+					{"device", p.stringInto(&nic.Device)},
+					{"plane", p.stringInto(&nic.Plane)},
 					{"rail", func(path string, v *yaml.Node) {
 						rail := -1
-						p.integer(&rail, 0, 1<<16)(path, v)
+						p.integerInto(&rail, 0, 1<<16)(path, v)
 						if rail >= 0 {
 							nic.Rail = &rail
 						}
 					}},
-					{"side", p.str(&nic.Side)},
-					{"addresses", p.addrs(&nic.Addresses)},
-					{"aliases", p.strs(&nic.Aliases)},
+					{"side", p.stringInto(&nic.Side)},
+					{"addresses", p.addressesInto(&nic.Addresses)},
+					{"aliases", p.stringsInto(&nic.Aliases)},
 				}) {
 					return
 				}
@@ -343,9 +343,9 @@ func (p *parser) node(path string, n *yaml.Node, t *Topology) {
 			})
 		}},
 		{"bonds", func(path string, v *yaml.Node) {
-			p.list(path, v, func(path string, c *yaml.Node) {
+			p.parseList(path, v, func(path string, c *yaml.Node) {
 				b := Bond{Line: c.Line}
-				if p.mapping(path, c, []field{{"name", p.str(&b.Name)}, {"members", p.strs(&b.Members)}}) {
+				if p.parseMapping(path, c, []field{{"name", p.stringInto(&b.Name)}, {"members", p.stringsInto(&b.Members)}}) {
 					if err := CheckDevice(b.Name); err != nil {
 						p.errorf(c.Line, path+".name", "%v", err)
 					}
@@ -366,11 +366,11 @@ func (p *parser) node(path string, n *yaml.Node, t *Topology) {
 	t.Nodes = append(t.Nodes, nd)
 }
 
-func (p *parser) link(path string, n *yaml.Node, t *Topology) {
+func (p *parser) parseLink(path string, n *yaml.Node, t *Topology) {
 	l := Link{Line: n.Line}
-	ok := p.mapping(path, n, []field{
-		{"a", p.str(&l.A)},
-		{"b", p.str(&l.B)},
+	ok := p.parseMapping(path, n, []field{
+		{"a", p.stringInto(&l.A)},
+		{"b", p.stringInto(&l.B)},
 		{"speed_gbps", func(path string, v *yaml.Node) {
 			f, err := strconv.ParseFloat(v.Value, 64)
 			if err != nil || !(f > 0) || f > 1e6 {
@@ -379,9 +379,9 @@ func (p *parser) link(path string, n *yaml.Node, t *Topology) {
 			}
 			l.SpeedGbps = f
 		}},
-		{"lag", p.str(&l.LAG)},
-		{"a_address", p.prefix(&l.AAddress)},
-		{"b_address", p.prefix(&l.BAddress)},
+		{"lag", p.stringInto(&l.LAG)},
+		{"a_address", p.prefixInto(&l.AAddress)},
+		{"b_address", p.prefixInto(&l.BAddress)},
 	})
 	if !ok {
 		return

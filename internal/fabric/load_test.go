@@ -89,7 +89,7 @@ func TestGraph(t *testing.T) {
 	if n := g.NIC("h1/mlx5_0"); n == nil || n.ID() != "h1/eth1" {
 		t.Errorf("alias resolves to %v", n)
 	}
-	if got := g.Tier("h1/eth1", "h2/eth1"); got != 2 {
+	if got := g.PathTier("h1/eth1", "h2/eth1"); got != 2 {
 		t.Errorf("tier %d, want 2", got)
 	}
 	paths := g.ShortestPaths("h1/eth1", "h2/eth1", 10)
@@ -98,11 +98,11 @@ func TestGraph(t *testing.T) {
 		t.Fatalf("%d paths, want %d", len(paths), len(want))
 	}
 	for i := range want {
-		if got := paths[i].Key(); got != want[i] {
+		if got := paths[i].CanonicalKey(); got != want[i] {
 			t.Errorf("path %d is %s, want %s", i, got, want[i])
 		}
 	}
-	dirs := paths[0].Directions("h1/eth1", "h2/eth1")
+	dirs := paths[0].LinkDirections("h1/eth1", "h2/eth1")
 	var names []string
 	for _, d := range dirs {
 		names = append(names, d.String())
@@ -115,7 +115,7 @@ func TestGraph(t *testing.T) {
 func TestDirectionsOfAPathWithHoles(t *testing.T) {
 	p := Path{{Switch: "leaf1", In: "dn1", Out: "up1"}, {Switch: "spine1", Out: "dn2"}, {Switch: "leaf2", In: "up1", Out: "dn1"}}
 	var names []string
-	for _, d := range p.Directions("h1/eth1", "h2/eth1") {
+	for _, d := range p.LinkDirections("h1/eth1", "h2/eth1") {
 		names = append(names, d.String())
 	}
 	if got := strings.Join(names, " "); got != "h1/eth1->leaf1:dn1 spine1:dn2->leaf2:up1 leaf2:dn1->h2/eth1" {
@@ -137,12 +137,12 @@ func FuzzParseTopology(f *testing.F) {
 			return
 		}
 		g := NewGraph(topo)
-		nics := g.NICs()
+		nics := g.NICIDs()
 		for i := range min(len(nics), 4) {
 			for j := range min(len(nics), 4) {
 				for _, p := range g.ShortestPaths(nics[i], nics[j], 4) {
-					if len(p.Directions(nics[i], nics[j])) != len(p)+1 {
-						t.Errorf("path %s from %s to %s has holes", p.Key(), nics[i], nics[j])
+					if len(p.LinkDirections(nics[i], nics[j])) != len(p)+1 {
+						t.Errorf("path %s from %s to %s has holes", p.CanonicalKey(), nics[i], nics[j])
 					}
 				}
 			}

@@ -66,9 +66,9 @@ type Observation struct {
 	BaselineMADNS *int64 `json:"-"`
 	// PathSince is when the path was learnt, where that is known; not part of the file.
 	PathSince time.Time `json:"-"`
-	// Lately is what became of the probes of the last second, there and back, where
+	// LastSecond is what became of the probes of the last second, there and back, where
 	// that is known; not part of the file.
-	Lately *Count `json:"-"`
+	LastSecond *Count `json:"-"`
 }
 
 // Count is how many packets were sent and how many of them were lost.
@@ -77,8 +77,8 @@ type Count struct{ Sent, Lost uint64 }
 // LossRoundTrip marks a loss count that could not be separated by direction.
 const LossRoundTrip = "round_trip"
 
-// Flow parses the observation's edge.
-func (o *Observation) Flow() (Edge, error) { return ParseEdge(o.Edge) }
+// ParseFlow parses the observation's edge.
+func (o *Observation) ParseFlow() (Flow, error) { return ParseFlow(o.Edge) }
 
 // LossRatio is lost over sent; ok is false when nothing was sent.
 func (o *Observation) LossRatio() (r float64, ok bool) {
@@ -157,18 +157,18 @@ func NewInterner() *Interner {
 	return &Interner{text: map[string]string{}, paths: map[string]Path{}}
 }
 
-// Share replaces an observation's names and paths by those of earlier ones that are equal.
-func (in *Interner) Share(o *Observation) {
+// InternObservation replaces an observation's names and paths by those of earlier ones that are equal.
+func (in *Interner) InternObservation(o *Observation) {
 	for _, s := range []*string{&o.Edge, &o.Src, &o.Dst, &o.Plane, &o.Class, &o.Timestamp} {
-		*s = in.one(*s)
+		*s = in.internText(*s)
 	}
-	o.Path = in.path(o.Path)
+	o.Path = in.internPath(o.Path)
 	for i := range o.Paths {
-		o.Paths[i] = in.path(o.Paths[i])
+		o.Paths[i] = in.internPath(o.Paths[i])
 	}
 }
 
-func (in *Interner) one(s string) string {
+func (in *Interner) internText(s string) string {
 	have, ok := in.text[s]
 	if !ok {
 		in.text[s] = s
@@ -177,7 +177,7 @@ func (in *Interner) one(s string) string {
 	return have
 }
 
-func (in *Interner) path(p Path) Path {
+func (in *Interner) internPath(p Path) Path {
 	if len(p) == 0 {
 		return p
 	}
@@ -191,7 +191,7 @@ func (in *Interner) path(p Path) Path {
 		return have
 	}
 	for i := range p {
-		p[i] = Hop{in.one(p[i].Switch), in.one(p[i].In), in.one(p[i].Out)}
+		p[i] = Hop{in.internText(p[i].Switch), in.internText(p[i].In), in.internText(p[i].Out)}
 	}
 	in.paths[string(in.key)] = p
 	return p
@@ -233,12 +233,12 @@ func ParseObservation(line []byte) (*Observation, error) {
 		return nil, fmt.Errorf("not a JSON object: %w", err)
 	}
 	o := raw.Observation
-	e, err := ParseEdge(o.Edge)
+	e, err := ParseFlow(o.Edge)
 	if err != nil {
 		return nil, fmt.Errorf("field %q: %w", "edge", err)
 	}
 	o.Edge = e.String() // "#0" may be missing
-	from, to := e.Ends()
+	from, to := e.Endpoints()
 	if o.Src == "" && o.Dst == "" {
 		o.Src, o.Dst = from, to
 	}

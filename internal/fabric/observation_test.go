@@ -111,15 +111,15 @@ func TestInternerSharesWhatIsEqual(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		in.Share(o)
+		in.InternObservation(o)
 		return o
 	}
 	a, b := read(), read()
-	if &a.Path[0] != &b.Path[0] || a.Path.Key() != "leaf1[dn1>up1] spine1[dn1>dn2] leaf2[up1>dn1]" {
-		t.Errorf("two copies of %s", b.Path.Key())
+	if &a.Path[0] != &b.Path[0] || a.Path.CanonicalKey() != "leaf1[dn1>up1] spine1[dn1>dn2] leaf2[up1>dn1]" {
+		t.Errorf("two copies of %s", b.Path.CanonicalKey())
 	}
 	b.Path = Path{{"leaf1", "dn1", "up1"}}
-	if in.Share(b); b.Path.Key() != "leaf1[dn1>up1]" {
-		t.Errorf("another path became %s", b.Path.Key())
+	if in.InternObservation(b); b.Path.CanonicalKey() != "leaf1[dn1>up1]" {
+		t.Errorf("another path became %s", b.Path.CanonicalKey())
 	}
 }

@@ -17,8 +17,8 @@ const (
 	Core  Role = "core"
 )
 
-// Tier is the tier a role has when the file does not say.
-func (r Role) Tier() int {
+// DefaultTier is the tier a role has when the file does not say.
+func (r Role) DefaultTier() int {
 	switch r {
 	case Leaf:
 		return 1
@@ -117,9 +117,9 @@ type Topology struct {
 	Links    []Link   `yaml:"links"`
 }
 
-// Replugged is the topology with the cable that ends at one port plugged into another,
+// WithSwappedCables is the topology with the cable that ends at one port plugged into another,
 // and that one's into the first. Addresses stay with their ports.
-func (t *Topology) Replugged(one, other string) *Topology {
+func (t *Topology) WithSwappedCables(one, other string) *Topology {
 	out := *t
 	out.Links = slices.Clone(t.Links)
 	address := map[string]netip.Prefix{}
@@ -193,8 +193,8 @@ func NewGraph(t *Topology) *Graph {
 	return g
 }
 
-// NICs lists all NIC identifiers, sorted.
-func (g *Graph) NICs() []string { return g.nicIDs }
+// NICIDs lists all NIC identifiers, sorted.
+func (g *Graph) NICIDs() []string { return g.nicIDs }
 
 // Switch returns a switch by name, or nil.
 func (g *Graph) Switch(name string) *Switch { return g.switches[name] }
@@ -213,8 +213,8 @@ func (g *Graph) NIC(id string) *NIC {
 // LinkAt returns the link plugged into an end, or nil.
 func (g *Graph) LinkAt(end string) *Link { return g.byEnd[end] }
 
-// Elements lists the switches, nodes, NICs, ports and links there are.
-func (g *Graph) Elements() []string {
+// ElementIDs lists the switches, nodes, NICs, ports and links there are.
+func (g *Graph) ElementIDs() []string {
 	var out []string
 	for i := range g.Topo.Switches {
 		out = append(out, g.Topo.Switches[i].Name)
@@ -229,8 +229,8 @@ func (g *Graph) Elements() []string {
 	return out
 }
 
-// Peer returns the other end of the link plugged into end, or "".
-func (g *Graph) Peer(end string) string {
+// PeerOf returns the other end of the link plugged into end, or "".
+func (g *Graph) PeerOf(end string) string {
 	l := g.byEnd[end]
 	switch {
 	case l == nil:
@@ -241,24 +241,24 @@ func (g *Graph) Peer(end string) string {
 	return l.A
 }
 
-// Ends lists the linked ends of a switch or node, sorted.
-func (g *Graph) Ends(owner string) []string { return g.byOwner[owner] }
+// EndsOf lists the linked ends of a switch or node, sorted.
+func (g *Graph) EndsOf(owner string) []string { return g.byOwner[owner] }
 
 // EndOf maps an interface address to the port or NIC that owns it, or "".
 func (g *Graph) EndOf(a netip.Addr) string { return g.byAddr[a] }
 
 // LeafOf returns the leaf port that faces a NIC, or "" when it has no link.
 func (g *Graph) LeafOf(nic string) (leaf, port string) {
-	sw, p, ok := SplitPort(g.Peer(nic))
+	sw, p, ok := SplitPort(g.PeerOf(nic))
 	if !ok {
 		return "", ""
 	}
 	return sw, p
 }
 
-// Address returns the address a NIC is probed at: its first own address, else
+// ProbeAddress returns the address a NIC is probed at: its first own address, else
 // the one on its link. It is invalid when the topology has none.
-func (g *Graph) Address(nic string) netip.Addr {
+func (g *Graph) ProbeAddress(nic string) netip.Addr {
 	if n := g.nics[nic]; n != nil && len(n.Addresses) > 0 {
 		return n.Addresses[0]
 	}
@@ -280,12 +280,12 @@ func (g *Graph) SwitchTier(name string) int {
 	case s.Tier > 0:
 		return s.Tier
 	}
-	return s.Role.Tier()
+	return s.Role.DefaultTier()
 }
 
-// Tier is the highest tier that shortest paths between two NICs reach: 1 under
+// PathTier is the highest tier that shortest paths between two NICs reach: 1 under
 // one leaf, 2 across leaves, 3 across pods. 0 means that no path exists.
-func (g *Graph) Tier(src, dst string) int {
+func (g *Graph) PathTier(src, dst string) int {
 	leafA, _ := g.LeafOf(src)
 	leafB, _ := g.LeafOf(dst)
 	if leafA == "" || leafB == "" {
@@ -325,7 +325,7 @@ func (g *Graph) ShortestPaths(src, dst string, limit int) []Path {
 			return
 		}
 		for _, end := range g.byOwner[sw] {
-			next, nextIn, ok := SplitPort(g.Peer(end))
+			next, nextIn, ok := SplitPort(g.PeerOf(end))
 			if !ok || dist[next] != dist[sw]-1 {
 				continue
 			}
@@ -354,7 +354,7 @@ func (g *Graph) SwitchDistances(goal string) map[string]int {
 		sw := queue[0]
 		queue = queue[1:]
 		for _, end := range g.byOwner[sw] {
-			next, _, ok := SplitPort(g.Peer(end))
+			next, _, ok := SplitPort(g.PeerOf(end))
 			if !ok {
 				continue
 			}
@@ -377,10 +377,10 @@ type Hop struct {
 // Path is the switches from one NIC to another, in order.
 type Path []Hop
 
-// Directions lists the directed links a packet crosses from NIC src to NIC dst
+// LinkDirections lists the directed links a packet crosses from NIC src to NIC dst
 // over p: the access link first, the far access link last. A hop whose port is
 // not known yields no direction on that side.
-func (p Path) Directions(src, dst string) []Direction {
+func (p Path) LinkDirections(src, dst string) []Direction {
 	if len(p) == 0 {
 		return nil
 	}
@@ -401,8 +401,8 @@ func (p Path) Directions(src, dst string) []Direction {
 	return out
 }
 
-// Key is a canonical text of the path, for interning and comparison.
-func (p Path) Key() string {
+// CanonicalKey is a canonical text of the path, for interning and comparison.
+func (p Path) CanonicalKey() string {
 	s := ""
 	for i, h := range p {
 		if i > 0 {

@@ -73,12 +73,12 @@ type Resolved struct {
 	Notes      []string
 }
 
-// Resolve binds the hops of a trace from NIC src to NIC dst: a hop's address is
+// ResolveTrace binds the hops of a trace from NIC src to NIC dst: a hop's address is
 // that of its ingress port, unless the switch says which interface the packet
 // came in by; its egress port is where the next hop's cable begins. A silent hop is filled only when a single shortest path fits what did
 // answer; when several fit they are candidates and the state is unknown. A path
 // is never guessed.
-func Resolve(g *Graph, src, dst string, t Trace) Resolved {
+func ResolveTrace(g *Graph, src, dst string, t Trace) Resolved {
 	unknown := func(note string, cands []Path) Resolved {
 		return Resolved{State: PathUnknown, Candidates: cands, Notes: append(append([]string{}, t.Notes...), note)}
 	}
@@ -102,7 +102,7 @@ func Resolve(g *Graph, src, dst string, t Trace) Resolved {
 		if !h.Address.IsValid() {
 			continue
 		}
-		end, why := Ingress(g, h)
+		end, why := IngressPort(g, h)
 		if end == "" {
 			return unknown(fmt.Sprintf("hop %d answered from %s, %s", h.TTL, h.Address, why), nil)
 		}
@@ -112,12 +112,12 @@ func Resolve(g *Graph, src, dst string, t Trace) Resolved {
 	if len(ends) > 0 && leaf != "" && OwnerOf(ends[len(ends)-1]) == leaf {
 		complete = true
 	}
-	if p, ok := direct(g, src, dst, ends); ok && complete {
+	if p, ok := pathFromIngress(g, src, dst, ends); ok && complete {
 		return Resolved{Path: p, State: PathValid, Notes: t.Notes}
 	}
 	var fit []Path
 	for _, c := range g.ShortestPaths(src, dst, candidateLimit) {
-		if matches(c, ends, complete) {
+		if matchesHops(c, ends, complete) {
 			fit = append(fit, c)
 		}
 	}
@@ -130,9 +130,9 @@ func Resolve(g *Graph, src, dst string, t Trace) Resolved {
 	return unknown(fmt.Sprintf("%d paths fit the hops that answered", len(fit)), fit)
 }
 
-// Ingress is the port that a hop's packet came in by, or its switch when the
+// IngressPort is the port that a hop's packet came in by, or its switch when the
 // port is not known, or "" and why.
-func Ingress(g *Graph, h RawHop) (end, why string) {
+func IngressPort(g *Graph, h RawHop) (end, why string) {
 	end = g.EndOf(h.Address)
 	if end == "" {
 		end = switchOf(g, h.Address)
@@ -173,8 +173,8 @@ func switchOf(g *Graph, a netip.Addr) string {
 	return ""
 }
 
-// direct builds a path from ingress ports that all answered and join up.
-func direct(g *Graph, src, dst string, ends []string) (Path, bool) {
+// pathFromIngress builds a path from ingress ports that all answered and join up.
+func pathFromIngress(g *Graph, src, dst string, ends []string) (Path, bool) {
 	if len(ends) == 0 {
 		return nil, false
 	}
@@ -185,7 +185,7 @@ func direct(g *Graph, src, dst string, ends []string) (Path, bool) {
 		if !ok {
 			return nil, false
 		}
-		peer := g.Peer(end)
+		peer := g.PeerOf(end)
 		if i == 0 {
 			if peer != src {
 				return nil, false
@@ -208,9 +208,9 @@ func direct(g *Graph, src, dst string, ends []string) (Path, bool) {
 	return p, true
 }
 
-// matches reports whether a candidate agrees with every hop that answered;
+// matchesHops reports whether a candidate agrees with every hop that answered;
 // exact also asks for the same length.
-func matches(c Path, ends []string, exact bool) bool {
+func matchesHops(c Path, ends []string, exact bool) bool {
 	if len(ends) > len(c) || exact && len(ends) != len(c) {
 		return false
 	}

@@ -53,9 +53,9 @@ func TestResolveByIncomingInterface(t *testing.T) {
 	} {
 		tr := Trace{State: PathValid, Reached: true, Hops: []RawHop{{TTL: 1, Address: addr("10.0.1.1")},
 			{TTL: 2, Address: addr(c.spine), Interface: c.told}, {TTL: 3, Address: addr("10.1.3.1")}}}
-		r := Resolve(twoWays(), "h1/eth1", "h2/eth1", tr)
-		if r.Path.Key() != c.want || (r.State == PathValid) != (c.want != "") || len(r.Candidates) != c.candidate || !strings.Contains(strings.Join(r.Notes, "\n"), c.note) {
-			t.Errorf("%s: %s %q, %d candidates, notes %q; want %q", name, r.State, r.Path.Key(), len(r.Candidates), r.Notes, c.want)
+		r := ResolveTrace(twoWays(), "h1/eth1", "h2/eth1", tr)
+		if r.Path.CanonicalKey() != c.want || (r.State == PathValid) != (c.want != "") || len(r.Candidates) != c.candidate || !strings.Contains(strings.Join(r.Notes, "\n"), c.note) {
+			t.Errorf("%s: %s %q, %d candidates, notes %q; want %q", name, r.State, r.Path.CanonicalKey(), len(r.Candidates), r.Notes, c.want)
 		}
 	}
 }

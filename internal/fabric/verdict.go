@@ -61,8 +61,8 @@ const (
 
 // Element names something that can be at fault.
 type Element struct {
-	Element string `json:"element"`
-	Kind    Kind   `json:"kind"`
+	ID   string `json:"element"`
+	Kind Kind   `json:"kind"`
 }
 
 // Symptom is how bad it is: added one-way delay in nanoseconds and the shares
@@ -169,13 +169,13 @@ type Verdict struct {
 
 	// Edges are those the verdict explains; not part of the file format.
 	Edges []string `json:"-"`
-	// Alike are the equivalents that the same flows cross, by chance of who tells
+	// SameFlowEquivalents are the equivalents that the same flows cross, by chance of who tells
 	// at this moment or by the topology; not part of the file format.
-	Alike []Place `json:"-"`
+	SameFlowEquivalents []DirectedElement `json:"-"`
 }
 
-// Place is an element, or one direction of it if Direction is set.
-type Place struct {
+// DirectedElement is an element, or one direction of it if Direction is set.
+type DirectedElement struct {
 	Element
 	Direction Direction
 }

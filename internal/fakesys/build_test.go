@@ -13,7 +13,7 @@ import (
 func build(t *testing.T, n Node) *Tree {
 	t.Helper()
 	root := t.TempDir()
-	if err := Build(root, n); err != nil {
+	if err := BuildTree(root, n); err != nil {
 		t.Fatal(err)
 	}
 	tree, err := Open(root)
@@ -89,7 +89,7 @@ func checkLinks(t *testing.T, tree *Tree) (links, unreadable int) {
 		if filepath.IsAbs(to) {
 			t.Errorf("%s points to %s, which is absolute", p, to)
 		}
-		if strings.HasPrefix(p, filepath.Join(root, private)) {
+		if strings.HasPrefix(p, filepath.Join(root, privateDir)) {
 			return nil
 		}
 		end, err := filepath.EvalSymlinks(p)
@@ -317,18 +317,18 @@ func TestProfiles(t *testing.T) {
 			identities := map[string]string{}
 			for _, d := range devices {
 				guid := read(t, tree, ib+d+"/node_guid")
-				if was := identities[guid]; was != "" || !guidIs.MatchString(guid) {
+				if was := identities[guid]; was != "" || !guidPattern.MatchString(guid) {
 					t.Errorf("%s has the GUID %q, as %q", d, guid, was)
 				}
 				identities[guid] = d
 			}
-			if id := read(t, tree, bootFile); !bootIDIs.MatchString(id) {
+			if id := read(t, tree, bootFile); !bootIDPattern.MatchString(id) {
 				t.Errorf("boot id %q", id)
 			}
 			if log := read(t, tree, kmsgFile); !strings.HasPrefix(log, "6,0,0,-;Linux version ") {
 				t.Errorf("kernel log %q", log)
 			}
-			if left := list(t, tree, private+"/"+staging); len(left) > 0 {
+			if left := list(t, tree, privateDir+"/"+stagingDir); len(left) > 0 {
 				t.Errorf("left over: %q", left)
 			}
 		})
@@ -384,7 +384,7 @@ func TestBuildRefuses(t *testing.T) {
 	if err := os.WriteFile(mine, []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := Build(root, n); !errors.Is(err, ErrNotOurs) || !strings.Contains(err.Error(), "an empty directory is expected") {
+	if err := BuildTree(root, n); !errors.Is(err, ErrNotOurs) || !strings.Contains(err.Error(), "an empty directory is expected") {
 		t.Errorf("a directory with a file: %v", err)
 	}
 	if _, err := Open(root); !errors.Is(err, ErrNotOurs) {
@@ -395,7 +395,7 @@ func TestBuildRefuses(t *testing.T) {
 	}
 	other, _ := FindProfile("broken")
 	for _, n := range []Node{other, n} { // the second takes the place of the first
-		if err := Build(root, n); err != nil {
+		if err := BuildTree(root, n); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -406,14 +406,14 @@ func TestBuildRefuses(t *testing.T) {
 	if got := list(t, tree, ib); !slices.Equal(got, []string{"rxe0"}) {
 		t.Errorf("devices %q", got)
 	}
-	if got := list(t, tree, private+"/"+taken); len(got) > 0 {
+	if got := list(t, tree, privateDir+"/"+removedDir); len(got) > 0 {
 		t.Errorf("taken away: %q", got)
 	}
-	if err := Build(filepath.Join(t.TempDir(), "a", "b"), n); err != nil {
+	if err := BuildTree(filepath.Join(t.TempDir(), "a", "b"), n); err != nil {
 		t.Errorf("a directory that is not there: %v", err)
 	}
 	n.Then = []string{"set rxe1/1 state 1: DOWN"}
-	if err := Build(root, n); err == nil || !strings.Contains(err.Error(), "then[0]: set rxe1/1 state 1: DOWN: the tree has no RDMA device rxe1") {
+	if err := BuildTree(root, n); err == nil || !strings.Contains(err.Error(), "then[0]: set rxe1/1 state 1: DOWN: the tree has no RDMA device rxe1") {
 		t.Errorf("a step that fails: %v", err)
 	}
 }

@@ -32,7 +32,7 @@ func ParseNode(file string, text []byte) (Node, error) {
 	}
 	top := doc.Content[0]
 	var n Node
-	err := conforms(top, reflect.TypeFor[Node](), "")
+	err := checkType(top, reflect.TypeFor[Node](), "")
 	if err == nil {
 		if err := top.Decode(&n); err != nil {
 			return Node{}, fmt.Errorf("%s: %s", file, strings.TrimPrefix(err.Error(), "yaml: "))
@@ -52,9 +52,9 @@ func ParseNode(file string, text []byte) (Node, error) {
 	return n, nil
 }
 
-// conforms checks a YAML value against a type: yaml.v3 itself names Go types in its errors, and
+// checkType checks a YAML value against a type: yaml.v3 itself names Go types in its errors, and
 // forgets which field it was.
-func conforms(n *yaml.Node, t reflect.Type, at string) error {
+func checkType(n *yaml.Node, t reflect.Type, at string) error {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
@@ -66,11 +66,11 @@ func conforms(n *yaml.Node, t reflect.Type, at string) error {
 		if field == "" {
 			field = "the file"
 		}
-		return &FieldError{Line: n.Line, Field: field, Want: fmt.Sprintf("%s: %s is expected", shown(n), want)}
+		return &FieldError{Line: n.Line, Field: field, Want: fmt.Sprintf("%s: %s is expected", describeValue(n), want)}
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
-		return conforms(n, t.Elem(), at)
+		return checkType(n, t.Elem(), at)
 	case reflect.Struct:
 		if n.Kind != yaml.MappingNode {
 			return bad("a mapping of " + strings.Join(fieldNames(t), ", "))
@@ -82,9 +82,9 @@ func conforms(n *yaml.Node, t reflect.Type, at string) error {
 			}
 			sub, ok := fieldOf(t, key.Value)
 			if !ok {
-				return &FieldError{Line: key.Line, Field: below(at, key.Value), Want: "no such field; there are " + strings.Join(fieldNames(t), ", ")}
+				return &FieldError{Line: key.Line, Field: fieldPath(at, key.Value), Want: "no such field; there are " + strings.Join(fieldNames(t), ", ")}
 			}
-			if err := conforms(n.Content[i+1], sub, below(at, key.Value)); err != nil {
+			if err := checkType(n.Content[i+1], sub, fieldPath(at, key.Value)); err != nil {
 				return err
 			}
 		}
@@ -93,7 +93,7 @@ func conforms(n *yaml.Node, t reflect.Type, at string) error {
 			return bad("a list")
 		}
 		for i, c := range n.Content {
-			if err := conforms(c, t.Elem(), fmt.Sprintf("%s[%d]", at, i)); err != nil {
+			if err := checkType(c, t.Elem(), fmt.Sprintf("%s[%d]", at, i)); err != nil {
 				return err
 			}
 		}
@@ -102,7 +102,7 @@ func conforms(n *yaml.Node, t reflect.Type, at string) error {
 			return bad("a mapping of names to numbers")
 		}
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			if err := conforms(n.Content[i+1], t.Elem(), below(at, n.Content[i].Value)); err != nil {
+			if err := checkType(n.Content[i+1], t.Elem(), fieldPath(at, n.Content[i].Value)); err != nil {
 				return err
 			}
 		}
@@ -131,14 +131,14 @@ func conforms(n *yaml.Node, t reflect.Type, at string) error {
 	return nil
 }
 
-func below(at, name string) string {
+func fieldPath(at, name string) string {
 	if at == "" {
 		return name
 	}
 	return at + "." + name
 }
 
-func shown(n *yaml.Node) string {
+func describeValue(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
 		return "a mapping"

@@ -119,7 +119,7 @@ func TestExamplesOfTheDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	tree := build(t, n)
-	if done, err := NewPlayer(tree, s).Step(maxTime); err != nil || len(done) != 18 {
+	if done, err := NewPlayer(tree, s).RunDue(maxTime); err != nil || len(done) != 18 {
 		t.Errorf("%d steps %v", len(done), err)
 	}
 	want(t, tree, ib+"mlx5_0/ports/1/counters/link_downed", "3")

@@ -118,7 +118,7 @@ func (e *FieldError) Error() string {
 	return fmt.Sprintf("%s:%d: %s: %s", e.File, e.Line, e.Field, e.Want)
 }
 
-func wrong(field, format string, args ...any) error {
+func newFieldError(field, format string, args ...any) error {
 	return &FieldError{Field: field, Want: fmt.Sprintf(format, args...)}
 }
 
@@ -131,33 +131,33 @@ var (
 	// RFC 2863, as net/core/net-sysfs.c writes them.
 	operStates = []string{"unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up"}
 
-	nameIs   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,62}$`)
-	pciIs    = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
-	hexIs    = regexp.MustCompile(`^0x[0-9a-f]{1,8}$`)
-	rateIs   = regexp.MustCompile(`^[0-9]+(\.[0-9]+)? Gb/sec( \([0-9]+X [A-Z0-9]+\))?$`)
-	guidIs   = regexp.MustCompile(`^[0-9a-f]{4}(:[0-9a-f]{4}){3}$`)
-	gidIs    = regexp.MustCompile(`^[0-9a-f]{4}(:[0-9a-f]{4}){7}$`)
-	macIs    = regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){5}((:[0-9a-f]{2}){14})?$`)
-	speedIs  = regexp.MustCompile(`^([0-9]+\.[0-9] GT/s PCIe|Unknown)$`)
-	bootIDIs = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	namePattern   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,62}$`)
+	pciPattern    = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
+	hexPattern    = regexp.MustCompile(`^0x[0-9a-f]{1,8}$`)
+	ratePattern   = regexp.MustCompile(`^[0-9]+(\.[0-9]+)? Gb/sec( \([0-9]+X [A-Z0-9]+\))?$`)
+	guidPattern   = regexp.MustCompile(`^[0-9a-f]{4}(:[0-9a-f]{4}){3}$`)
+	gidPattern    = regexp.MustCompile(`^[0-9a-f]{4}(:[0-9a-f]{4}){7}$`)
+	macPattern    = regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){5}((:[0-9a-f]{2}){14})?$`)
+	speedPattern  = regexp.MustCompile(`^([0-9]+\.[0-9] GT/s PCIe|Unknown)$`)
+	bootIDPattern = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 )
 
 const maxGIDTable = 1024 // of rxe; mlx5 has 256 on Ethernet
 
 // Validate says what is wrong with a node, as a *FieldError.
 func (n Node) Validate() error {
-	for _, f := range []field{
-		{"hostname", n.Hostname, nameIs, "a host name"},
-		{"boot_id", n.BootID, bootIDIs, "a UUID in lower case"},
+	for _, f := range []optionalField{
+		{"hostname", n.Hostname, namePattern, "a host name"},
+		{"boot_id", n.BootID, bootIDPattern, "a UUID in lower case"},
 	} {
-		if err := f.check(); err != nil {
+		if err := f.checkForm(); err != nil {
 			return err
 		}
 	}
 	seen := map[string]string{"interface lo": "the loopback interface"}
 	once := func(kind, name, field string) error {
 		if was, ok := seen[kind+" "+name]; ok {
-			return wrong(field, "%q: another name than that of %s is expected", name, was)
+			return newFieldError(field, "%q: another name than that of %s is expected", name, was)
 		}
 		seen[kind+" "+name] = field
 		return nil
@@ -175,8 +175,8 @@ func (n Node) Validate() error {
 		if d.PCI == "" {
 			continue
 		}
-		if bridge := path.Base(port(d)); functions[bridge].PCI != "" {
-			return wrong(fmt.Sprintf("devices[%d].pci", i), "%q: its root port is at %s, where a device is", d.PCI, bridge)
+		if bridge := path.Base(rootPortDir(d)); functions[bridge].PCI != "" {
+			return newFieldError(fmt.Sprintf("devices[%d].pci", i), "%q: its root port is at %s, where a device is", d.PCI, bridge)
 		}
 	}
 	if err := n.validateBonds(); err != nil {
@@ -184,57 +184,57 @@ func (n Node) Validate() error {
 	}
 	for i, s := range n.Then {
 		if _, err := parseOp(s); err != nil {
-			return wrong(fmt.Sprintf("then[%d]", i), "%v", err)
+			return newFieldError(fmt.Sprintf("then[%d]", i), "%v", err)
 		}
 	}
 	return nil
 }
 
-// field is one that may be empty, and else has a form.
-type field struct {
+// optionalField is one that may be empty, and else has a form.
+type optionalField struct {
 	at, value string
 	form      *regexp.Regexp
 	want      string
 }
 
-func (f field) check() error {
+func (f optionalField) checkForm() error {
 	if f.value != "" && !f.form.MatchString(f.value) {
-		return wrong(f.at, "%q: %s is expected", f.value, f.want)
+		return newFieldError(f.at, "%q: %s is expected", f.value, f.want)
 	}
 	return nil
 }
 
 func oneOf(at, value string, allowed []string) error {
 	if value != "" && !slices.Contains(allowed, value) {
-		return wrong(at, "%q: one of %q is expected", value, allowed)
+		return newFieldError(at, "%q: one of %q is expected", value, allowed)
 	}
 	return nil
 }
 
 func oneLine(at, value string) error {
 	if strings.ContainsAny(value, "\n\x00") {
-		return wrong(at, "%q: a single line is expected", value)
+		return newFieldError(at, "%q: a single line is expected", value)
 	}
 	return nil
 }
 
 func (d Device) validate(at string, functions map[string]Device, once func(kind, name, field string) error) error {
-	for _, f := range []field{
-		{at + ".pci", d.PCI, pciIs, "an address such as 0000:18:00.0"},
-		{at + ".driver", d.Driver, nameIs, "the name of a driver"},
-		{at + ".vendor", d.Vendor, hexIs, "a number such as 0x15b3"},
-		{at + ".device", d.ID, hexIs, "a number such as 0x1021"},
-		{at + ".current_link_speed", d.LinkSpeed, speedIs, `a speed such as "32.0 GT/s PCIe"`},
-		{at + ".max_link_speed", d.MaxLinkSpeed, speedIs, `a speed such as "32.0 GT/s PCIe"`},
+	for _, f := range []optionalField{
+		{at + ".pci", d.PCI, pciPattern, "an address such as 0000:18:00.0"},
+		{at + ".driver", d.Driver, namePattern, "the name of a driver"},
+		{at + ".vendor", d.Vendor, hexPattern, "a number such as 0x15b3"},
+		{at + ".device", d.ID, hexPattern, "a number such as 0x1021"},
+		{at + ".current_link_speed", d.LinkSpeed, speedPattern, `a speed such as "32.0 GT/s PCIe"`},
+		{at + ".max_link_speed", d.MaxLinkSpeed, speedPattern, `a speed such as "32.0 GT/s PCIe"`},
 	} {
-		if err := f.check(); err != nil {
+		if err := f.checkForm(); err != nil {
 			return err
 		}
 	}
 	if d.PCI == "" {
 		for name, given := range map[string]bool{"driver": d.Driver != "", "vf_of": d.VFOf != "", "sriov_totalvfs": d.TotalVFs != 0} {
 			if given {
-				return wrong(at+"."+name, "a device without pci has none")
+				return newFieldError(at+"."+name, "a device without pci has none")
 			}
 		}
 	} else {
@@ -242,20 +242,20 @@ func (d Device) validate(at string, functions map[string]Device, once func(kind,
 			return err
 		}
 		if d.Driver == "" {
-			return wrong(at+".driver", "a driver such as mlx5_core is expected")
+			return newFieldError(at+".driver", "a driver such as mlx5_core is expected")
 		}
 	}
 	for name, n := range map[string]int{"current_link_width": d.LinkWidth, "max_link_width": d.MaxLinkWidth, "sriov_totalvfs": d.TotalVFs} {
 		if n < 0 {
-			return wrong(at+"."+name, "%d: a number that is not negative is expected", n)
+			return newFieldError(at+"."+name, "%d: a number that is not negative is expected", n)
 		}
 	}
 	if d.VFOf != "" {
 		if pf, ok := functions[d.VFOf]; !ok || d.VFOf == d.PCI || pf.VFOf != "" {
-			return wrong(at+".vf_of", "%q: the pci of a device that is no virtual function itself is expected", d.VFOf)
+			return newFieldError(at+".vf_of", "%q: the pci of a device that is no virtual function itself is expected", d.VFOf)
 		}
 		if d.TotalVFs != 0 {
-			return wrong(at+".sriov_totalvfs", "a virtual function has none")
+			return newFieldError(at+".sriov_totalvfs", "a virtual function has none")
 		}
 	}
 	for i, f := range d.Net {
@@ -270,18 +270,18 @@ func (d Device) validate(at string, functions map[string]Device, once func(kind,
 }
 
 func (r RDMA) validate(at string, once func(kind, name, field string) error) error {
-	if !nameIs.MatchString(r.Name) {
-		return wrong(at+".name", "%q: a name such as mlx5_0 is expected", r.Name)
+	if !namePattern.MatchString(r.Name) {
+		return newFieldError(at+".name", "%q: a name such as mlx5_0 is expected", r.Name)
 	}
 	if err := once("RDMA device", r.Name, at+".name"); err != nil {
 		return err
 	}
-	for _, f := range []field{
-		{at + ".node_guid", r.NodeGUID, guidIs, "a GUID such as b83f:d203:00c3:65c4"},
-		{at + ".sys_image_guid", r.SysImageGUID, guidIs, "a GUID such as b83f:d203:00c3:65c4"},
-		{at + ".parent", r.Parent, nameIs, "the name of an interface"},
+	for _, f := range []optionalField{
+		{at + ".node_guid", r.NodeGUID, guidPattern, "a GUID such as b83f:d203:00c3:65c4"},
+		{at + ".sys_image_guid", r.SysImageGUID, guidPattern, "a GUID such as b83f:d203:00c3:65c4"},
+		{at + ".parent", r.Parent, namePattern, "the name of an interface"},
 	} {
-		if err := f.check(); err != nil {
+		if err := f.checkForm(); err != nil {
 			return err
 		}
 	}
@@ -291,14 +291,14 @@ func (r RDMA) validate(at string, once func(kind, name, field string) error) err
 		}
 	}
 	if len(r.Ports) == 0 {
-		return wrong(at+".ports", "a port at least is expected")
+		return newFieldError(at+".ports", "a port at least is expected")
 	}
 	numbers := map[int]bool{}
 	for i, p := range r.Ports {
 		at := fmt.Sprintf("%s.ports[%d]", at, i)
-		number := p.number(i)
+		number := p.numberAt(i)
 		if number < 1 || number > 254 || numbers[number] {
-			return wrong(at+".port", "%d: a number from 1 to 254 that no other port has is expected", number)
+			return newFieldError(at+".port", "%d: a number from 1 to 254 that no other port has is expected", number)
 		}
 		numbers[number] = true
 		if err := p.validate(at); err != nil {
@@ -308,8 +308,8 @@ func (r RDMA) validate(at string, once func(kind, name, field string) error) err
 	return nil
 }
 
-// number is that of the port that is at i in its list.
-func (p Port) number(i int) int {
+// numberAt is that of the port that is at i in its list.
+func (p Port) numberAt(i int) int {
 	if p.Port == 0 {
 		return i + 1
 	}
@@ -325,30 +325,30 @@ func (p Port) validate(at string) error {
 			return err
 		}
 	}
-	if !rateIs.MatchString(p.Rate) {
-		return wrong(at+".rate", `%q: a rate such as "400 Gb/sec (4X NDR)" is expected`, p.Rate)
+	if !ratePattern.MatchString(p.Rate) {
+		return newFieldError(at+".rate", `%q: a rate such as "400 Gb/sec (4X NDR)" is expected`, p.Rate)
 	}
-	if err := (field{at + ".cap_mask", p.CapMask, hexIs, "a number such as 0xa751e848"}).check(); err != nil {
+	if err := (optionalField{at + ".cap_mask", p.CapMask, hexPattern, "a number such as 0xa751e848"}).checkForm(); err != nil {
 		return err
 	}
 	if p.GIDTable < 0 || p.GIDTable > maxGIDTable {
-		return wrong(at+".gid_table", "%d: a number up to %d is expected", p.GIDTable, maxGIDTable)
+		return newFieldError(at+".gid_table", "%d: a number up to %d is expected", p.GIDTable, maxGIDTable)
 	}
 	if p.GIDTable > 0 && len(p.GIDs) > p.GIDTable {
-		return wrong(at+".gids", "%d of them: gid_table allows %d", len(p.GIDs), p.GIDTable)
+		return newFieldError(at+".gids", "%d of them: gid_table allows %d", len(p.GIDs), p.GIDTable)
 	}
 	if p.NoGIDs && len(p.GIDs) > 0 {
-		return wrong(at+".gids", "none is expected beside no_gids")
+		return newFieldError(at+".gids", "none is expected beside no_gids")
 	}
 	for i, g := range p.GIDs {
 		at := fmt.Sprintf("%s.gids[%d]", at, i)
-		if !gidIs.MatchString(g.GID) {
-			return wrong(at+".gid", "%q: eight groups of four digits in lower case are expected", g.GID)
+		if !gidPattern.MatchString(g.GID) {
+			return newFieldError(at+".gid", "%q: eight groups of four digits in lower case are expected", g.GID)
 		}
 		if err := oneOf(at+".type", g.Type, gidTypes); err != nil {
 			return err
 		}
-		if err := (field{at + ".ndev", g.NetDev, nameIs, "the name of an interface"}).check(); err != nil {
+		if err := (optionalField{at + ".ndev", g.NetDev, namePattern, "the name of an interface"}).checkForm(); err != nil {
 			return err
 		}
 	}
@@ -360,36 +360,36 @@ func (p Port) validate(at string) error {
 
 func counterNames(at string, counters map[string]uint64) error {
 	for name := range counters {
-		if !nameIs.MatchString(name) {
-			return wrong(at, "%q: the name of a counter is expected", name)
+		if !namePattern.MatchString(name) {
+			return newFieldError(at, "%q: the name of a counter is expected", name)
 		}
 	}
 	return nil
 }
 
 func (f Net) validate(at string, once func(kind, name, field string) error) error {
-	if !nameIs.MatchString(f.Name) || len(f.Name) > 15 {
-		return wrong(at+".name", "%q: a name of up to 15 characters such as eth0 is expected", f.Name)
+	if !namePattern.MatchString(f.Name) || len(f.Name) > 15 {
+		return newFieldError(at+".name", "%q: a name of up to 15 characters such as eth0 is expected", f.Name)
 	}
 	if err := once("interface", f.Name, at+".name"); err != nil {
 		return err
 	}
-	if err := (field{at + ".address", f.Address, macIs, "an address such as b8:3f:d2:c3:65:c4, or of 20 bytes,"}).check(); err != nil {
+	if err := (optionalField{at + ".address", f.Address, macPattern, "an address such as b8:3f:d2:c3:65:c4, or of 20 bytes,"}).checkForm(); err != nil {
 		return err
 	}
 	if a, err := netip.ParseAddr(f.IPv4); f.IPv4 != "" && (err != nil || !a.Is4()) {
-		return wrong(at+".ipv4", "%q: an IPv4 address is expected", f.IPv4)
+		return newFieldError(at+".ipv4", "%q: an IPv4 address is expected", f.IPv4)
 	}
 	if err := oneOf(at+".operstate", f.OperState, operStates); err != nil {
 		return err
 	}
 	for name, n := range map[string]int{"type": f.Type, "mtu": f.MTU, "dev_port": f.DevPort} {
 		if n < 0 {
-			return wrong(at+"."+name, "%d: a number that is not negative is expected", n)
+			return newFieldError(at+"."+name, "%d: a number that is not negative is expected", n)
 		}
 	}
 	if f.Speed < -1 {
-		return wrong(at+".speed", "%d: Mb/s, or -1 for unknown, are expected", f.Speed)
+		return newFieldError(at+".speed", "%d: Mb/s, or -1 for unknown, are expected", f.Speed)
 	}
 	if f.Bond != nil {
 		if err := oneLine(at+".bond.mode", f.Bond.Mode); err != nil {
@@ -415,10 +415,10 @@ func (n Node) validateBonds() error {
 			for k, s := range f.Bond.Slaves {
 				at := fmt.Sprintf("devices[%d].net[%d].bond.slaves[%d]", i, j, k)
 				if !interfaces[s] {
-					return wrong(at, "%q: an interface of this node that is no bond is expected", s)
+					return newFieldError(at, "%q: an interface of this node that is no bond is expected", s)
 				}
 				if m, ok := master[s]; ok {
-					return wrong(at, "%q: it is of %s already", s, m)
+					return newFieldError(at, "%q: it is of %s already", s, m)
 				}
 				master[s] = f.Name
 			}

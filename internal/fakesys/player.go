@@ -16,17 +16,17 @@ type Player struct {
 // NewPlayer plays a script from its start.
 func NewPlayer(t *Tree, s *Script) *Player { return &Player{tree: t, script: s} }
 
-// Next is when the next step is due, counted from the script's start; false when none is left.
-func (p *Player) Next() (time.Duration, bool) {
+// NextDue is when the next step is due, counted from the script's start; false when none is left.
+func (p *Player) NextDue() (time.Duration, bool) {
 	if p.next == len(p.script.Steps) {
 		return 0, false
 	}
 	return p.script.Steps[p.next].At, true
 }
 
-// Step takes all steps that are due when so much time has passed since the start, and returns them.
+// RunDue takes all steps that are due when so much time has passed since the start, and returns them.
 // A step that fails ends it, as a *ScriptError; the next call goes on after it.
-func (p *Player) Step(elapsed time.Duration) ([]Step, error) {
+func (p *Player) RunDue(elapsed time.Duration) ([]Step, error) {
 	p.tree.mu.Lock()
 	defer p.tree.mu.Unlock()
 	first := p.next
@@ -34,7 +34,7 @@ func (p *Player) Step(elapsed time.Duration) ([]Step, error) {
 		s := p.script.Steps[p.next]
 		p.next++
 		p.tree.now = s.At
-		if err := p.tree.do(s.op); err != nil {
+		if err := p.tree.applyOp(s.op); err != nil {
 			return p.script.Steps[first : p.next-1], &ScriptError{p.script.File, s.Line, fmt.Errorf("%s: %w", s.Text, err)}
 		}
 	}
@@ -45,7 +45,7 @@ func (p *Player) Step(elapsed time.Duration) ([]Step, error) {
 func (p *Player) Play(ctx context.Context, tell func(Step)) error {
 	start := time.Now()
 	for {
-		at, ok := p.Next()
+		at, ok := p.NextDue()
 		if !ok {
 			return nil
 		}
@@ -56,7 +56,7 @@ func (p *Player) Play(ctx context.Context, tell func(Step)) error {
 			return ctx.Err()
 		case <-timer.C:
 		}
-		done, err := p.Step(at)
+		done, err := p.RunDue(at)
 		for _, s := range done {
 			tell(s)
 		}

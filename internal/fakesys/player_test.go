@@ -25,7 +25,7 @@ func script(t *testing.T, text string) *Script {
 func do(t *testing.T, tree *Tree, steps ...string) {
 	t.Helper()
 	for _, s := range steps {
-		if err := tree.Do(s); err != nil {
+		if err := tree.RunStep(s); err != nil {
 			t.Fatalf("%s: %v", s, err)
 		}
 	}
@@ -70,8 +70,8 @@ end
 		{time.Minute, 1, 0, "4: ACTIVE", "2: Polling", "1", "200", "down"},
 		{2 * time.Minute, 0, 0, "4: ACTIVE", "2: Polling", "1", "200", "down"},
 	} {
-		done, err := p.Step(test.elapsed)
-		if next, _ := p.Next(); err != nil || len(done) != test.steps || next != test.next {
+		done, err := p.RunDue(test.elapsed)
+		if next, _ := p.NextDue(); err != nil || len(done) != test.steps || next != test.next {
 			t.Errorf("%s: %d steps %v, next at %s", test.elapsed, len(done), err, next)
 		}
 		for file, v := range map[string]string{
@@ -115,12 +115,12 @@ func TestPlayInRealTime(t *testing.T) {
 func TestStepErrorsNameTheLine(t *testing.T) {
 	tree := profile(t, "rxe")
 	p := NewPlayer(tree, script(t, "boot\nset rxe0/2 state 1: DOWN\nset rxe0/1 state 1: DOWN\n"))
-	done, err := p.Step(0)
+	done, err := p.RunDue(0)
 	var se *ScriptError
 	if len(done) != 1 || !errors.As(err, &se) || se.Line != 2 || err.Error() != "s:2: set rxe0/2 state 1: DOWN: rxe0/2 has no state" {
 		t.Errorf("%d steps, %v", len(done), err)
 	}
-	if done, err = p.Step(0); len(done) != 1 || err != nil {
+	if done, err = p.RunDue(0); len(done) != 1 || err != nil {
 		t.Errorf("after it: %d steps, %v", len(done), err)
 	}
 }
@@ -151,7 +151,7 @@ func TestStepsThatFail(t *testing.T) {
 		"aer rxe0 fatal DLP 1":               "rxe0 has no aer_dev_fatal",
 		"add 0000:06:00.0 aer_dev_fatal 1":   "to which nothing can be added",
 	} {
-		if err := tree.Do(step); err == nil || !strings.Contains(err.Error(), want) {
+		if err := tree.RunStep(step); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", step, err, want)
 		}
 	}
@@ -185,7 +185,7 @@ func TestHiddenFilesGoOnChanging(t *testing.T) {
 		want(t, tree, file, "7")
 		checkLinks(t, tree)
 	}
-	if left := list(t, tree, private+"/"+taken); len(left) > 0 {
+	if left := list(t, tree, privateDir+"/"+removedDir); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
 }
@@ -217,7 +217,7 @@ func TestRemoveTakesWhatPointsThere(t *testing.T) {
 	want(t, tree, net+"rdma4/speed", "(absent)")
 	want(t, tree, ib+"mlx5_0/ports/1/state", "4: ACTIVE")
 	checkLinks(t, tree)
-	if err := tree.Do("remove mlx5_1"); err == nil {
+	if err := tree.RunStep("remove mlx5_1"); err == nil {
 		t.Error("removed with its function and once more")
 	}
 	do(t, tree, "set mlx5_1/1 state 2: INIT", "restore 0000:93:00.1")
@@ -226,7 +226,7 @@ func TestRemoveTakesWhatPointsThere(t *testing.T) {
 	}
 	want(t, tree, ib+"mlx5_1/ports/1/state", "2: INIT")
 	checkLinks(t, tree)
-	if left := list(t, tree, private+"/"+taken); len(left) > 0 {
+	if left := list(t, tree, privateDir+"/"+removedDir); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
 }
@@ -238,7 +238,7 @@ func TestInnerRemovalOutlastsTheOuterOne(t *testing.T) {
 	want(t, tree, ib+"mlx5_0/fw_ver", "(absent)")
 	checkLinks(t, tree)
 	do(t, tree, "remove 0000:0c:00.0")
-	if err := tree.Do("restore mlx5_0"); err == nil || !strings.Contains(err.Error(), "what it was in was removed too") {
+	if err := tree.RunStep("restore mlx5_0"); err == nil || !strings.Contains(err.Error(), "what it was in was removed too") {
 		t.Errorf("restored into what is not there: %v", err)
 	}
 	do(t, tree, "restore 0000:0c:00.0", "restore mlx5_0")
@@ -263,7 +263,7 @@ func TestBondedInterfaceGoes(t *testing.T) {
 	for range 3 {
 		do(t, tree, "boot")
 		id := read(t, tree, bootFile)
-		if ids[id] || !bootIDIs.MatchString(id) {
+		if ids[id] || !bootIDPattern.MatchString(id) {
 			t.Errorf("boot id %q", id)
 		}
 		ids[id] = true

@@ -15,14 +15,14 @@ type Profile struct {
 // Profiles are all ready nodes, by name.
 func Profiles() []Profile {
 	return []Profile{
-		{"a100", "one compute port of 200 Gb/s InfiniBand, and a management NIC", a100},
-		{"broken", "h100 with files that cannot be read, hold no number, hang, or are not there", broken},
-		{"efa", "four EFA devices, which have neither interfaces nor counters of the port, and an ENA", efa},
-		{"h100", "eight compute ports of 400 Gb/s InfiniBand, a BlueField with two ports bonded, and a management NIC", h100},
-		{"irdma", "an E810 with two RoCE ports", irdma},
-		{"mlx4", "a ConnectX-3 with an InfiniBand and an Ethernet port on one function", mlx4},
-		{"rxe", "software RoCE on a management NIC", rxe},
-		{"sriov34", "eighteen RoCE physical functions, all active, and sixteen virtual ones of one of them, all down", sriov34},
+		{"a100", "one compute port of 200 Gb/s InfiniBand, and a management NIC", a100Node},
+		{"broken", "h100 with files that cannot be read, hold no number, hang, or are not there", brokenNode},
+		{"efa", "four EFA devices, which have neither interfaces nor counters of the port, and an ENA", efaNode},
+		{"h100", "eight compute ports of 400 Gb/s InfiniBand, a BlueField with two ports bonded, and a management NIC", h100Node},
+		{"irdma", "an E810 with two RoCE ports", irdmaNode},
+		{"mlx4", "a ConnectX-3 with an InfiniBand and an Ethernet port on one function", mlx4Node},
+		{"rxe", "software RoCE on a management NIC", rxeNode},
+		{"sriov34", "eighteen RoCE physical functions, all active, and sixteen virtual ones of one of them, all down", sriov34Node},
 	}
 }
 
@@ -45,12 +45,12 @@ const (
 	rateEDR = "100 Gb/sec (4X EDR)"
 )
 
-func management(pci, name string) Device {
+func managementNIC(pci, name string) Device {
 	return Device{PCI: pci, Driver: "ixgbe", Net: []Net{{Name: name, Speed: 10000, IPv4: "10.51.186.32", CarrierChanges: 1}}}
 }
 
-// h100 has the PCI addresses of a DGX H100.
-func h100() Node {
+// h100Node has the PCI addresses of a DGX H100.
+func h100Node() Node {
 	n := Node{Hostname: "h100"}
 	for i, bus := range []int{0x18, 0x40, 0x4f, 0x5e, 0x9a, 0xc0, 0xce, 0xdc} {
 		n.Devices = append(n.Devices, Device{
@@ -70,12 +70,12 @@ func h100() Node {
 	second.Net = []Net{{Name: "enp41s0f1np1", Speed: 200000, CarrierChanges: 1}}
 	n.Devices = append(n.Devices, first, second,
 		Device{Net: []Net{{Name: "bond0", Speed: 400000, IPv4: "10.60.0.32", CarrierChanges: 2, Bond: &Bond{Slaves: []string{"enp41s0f0np0", "enp41s0f1np1"}}}}},
-		management("0000:06:00.0", "eno3"))
+		managementNIC("0000:06:00.0", "eno3"))
 	return n
 }
 
-// sriov34 is the node with 34 devices of the seed's section 8.6.
-func sriov34() Node {
+// sriov34Node is the node with 34 devices of the seed's section 8.6.
+func sriov34Node() Node {
 	n := Node{Hostname: "sriov34"}
 	const pfOfVFs = "0000:93:00.1"
 	buses := []int{0x93, 0x0c, 0x12, 0x4b, 0x54, 0x8d, 0xba, 0xca, 0xe3}
@@ -103,19 +103,19 @@ func sriov34() Node {
 	return n
 }
 
-func a100() Node {
+func a100Node() Node {
 	return Node{Hostname: "a100", Devices: []Device{
 		{
 			PCI: "0000:0c:00.0", Driver: "mlx5_core", ID: "0x101b", LinkSpeed: "16.0 GT/s PCIe", MaxLinkSpeed: "16.0 GT/s PCIe",
 			RDMA: &RDMA{Name: "mlx5_0", HCAType: "MT4123", Firmware: "20.39.2048", BoardID: "MT_0000000223", Ports: []Port{{Rate: rateHDR, LID: 0x20}}},
 			Net:  []Net{{Name: "ibp12s0", Speed: 200000, CarrierChanges: 1}},
 		},
-		management("0000:e2:00.0", "eno1"),
+		managementNIC("0000:e2:00.0", "eno1"),
 	}}
 }
 
-// efa has the names that udev gives on an EC2 instance: PCI bus 79 is 0x4f.
-func efa() Node {
+// efaNode has the names that udev gives on an EC2 instance: PCI bus 79 is 0x4f.
+func efaNode() Node {
 	n := Node{Hostname: "efa"}
 	for i := range 4 {
 		bus := 79 + 2*i // each behind a root port of its own
@@ -130,7 +130,7 @@ func efa() Node {
 	return n
 }
 
-func irdma() Node {
+func irdmaNode() Node {
 	n := Node{Hostname: "irdma"}
 	for i := range 2 {
 		n.Devices = append(n.Devices, Device{
@@ -142,7 +142,7 @@ func irdma() Node {
 	return n
 }
 
-func mlx4() Node {
+func mlx4Node() Node {
 	return Node{Hostname: "mlx4", Devices: []Device{
 		{
 			PCI: "0000:04:00.0", Driver: "mlx4_core",
@@ -152,21 +152,21 @@ func mlx4() Node {
 			}},
 			Net: []Net{{Name: "ib0", Speed: 56000, CarrierChanges: 1}, {Name: "ens2d1", DevPort: 1, Speed: 40000, IPv4: "10.80.0.32", CarrierChanges: 1}},
 		},
-		management("0000:06:00.0", "eno1"),
+		managementNIC("0000:06:00.0", "eno1"),
 	}}
 }
 
-func rxe() Node {
+func rxeNode() Node {
 	return Node{Hostname: "rxe", Devices: []Device{
 		// As Linux 6.1 shows it: test/vm compares this with a real one.
 		{RDMA: &RDMA{Name: "rxe0", Parent: "eth0", NodeDesc: "rxe", Ports: []Port{{Rate: "10 Gb/sec (1X FDR10)", LinkLayer: "Ethernet", CapMask: "0x00010000", GIDTable: 1024}}}},
-		management("0000:06:00.0", "eth0"),
+		managementNIC("0000:06:00.0", "eth0"),
 	}}
 }
 
-// broken is h100 with one thing wrong at each of several devices.
-func broken() Node {
-	n := h100()
+// brokenNode is h100 with one thing wrong at each of several devices.
+func brokenNode() Node {
+	n := h100Node()
 	n.Hostname = "broken"
 	n.Devices = slices.Clone(n.Devices)
 	n.Devices[3].RDMA.Ports[0].NoGIDs = true

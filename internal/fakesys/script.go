@@ -55,7 +55,7 @@ func ParseScript(file string, r io.Reader) (*Script, error) {
 	in := bufio.NewScanner(r)
 	line := 1
 	for ; in.Scan(); line++ {
-		if err := p.line(line, strings.TrimSpace(in.Text())); err != nil {
+		if err := p.parseLine(line, strings.TrimSpace(in.Text())); err != nil {
 			return nil, &ScriptError{file, line, err}
 		}
 	}
@@ -71,30 +71,30 @@ func ParseScript(file string, r io.Reader) (*Script, error) {
 type parser struct {
 	now    time.Duration
 	steps  []Step
-	blocks []block
+	blocks []repeatBlock
 }
 
-// block is an open repeat.
-type block struct {
+// repeatBlock is an open repeat.
+type repeatBlock struct {
 	line, times int
 	first       int           // of its steps
 	began       time.Duration // the time at its start
 }
 
-func (p *parser) line(number int, text string) error {
+func (p *parser) parseLine(number int, text string) error {
 	if text == "" || text[0] == '#' {
 		return nil
 	}
 	if !utf8.ValidString(text) {
 		return fmt.Errorf("text in UTF-8 is expected")
 	}
-	word, rest := cut(text)
+	word, rest := cutWord(text)
 	switch {
 	case word == "at":
 		if len(p.blocks) > 0 {
 			return fmt.Errorf("at in a repeated block: +DURATION is expected there")
 		}
-		at, err := duration(rest)
+		at, err := parseDuration(rest)
 		if err != nil {
 			return err
 		}
@@ -103,7 +103,7 @@ func (p *parser) line(number int, text string) error {
 		}
 		p.now = at
 	case word[0] == '+':
-		d, err := duration(text[1:])
+		d, err := parseDuration(text[1:])
 		if err != nil {
 			return err
 		}
@@ -118,12 +118,12 @@ func (p *parser) line(number int, text string) error {
 		if len(p.blocks) == 8 {
 			return fmt.Errorf("blocks in blocks, eight at most, are expected")
 		}
-		p.blocks = append(p.blocks, block{number, n, len(p.steps), p.now})
+		p.blocks = append(p.blocks, repeatBlock{number, n, len(p.steps), p.now})
 	case word == "end":
 		if rest != "" {
 			return fmt.Errorf("end %s: nothing is expected after end", rest)
 		}
-		return p.end()
+		return p.endRepeat()
 	default:
 		o, err := parseOp(text)
 		if err != nil {
@@ -137,8 +137,8 @@ func (p *parser) line(number int, text string) error {
 	return nil
 }
 
-// end writes the steps of the innermost block once for each further time.
-func (p *parser) end() error {
+// endRepeat writes the steps of the innermost block once for each further time.
+func (p *parser) endRepeat() error {
 	if len(p.blocks) == 0 {
 		return fmt.Errorf("end without repeat")
 	}
@@ -163,7 +163,7 @@ func (p *parser) end() error {
 	return nil
 }
 
-func duration(s string) (time.Duration, error) {
+func parseDuration(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 || d > maxTime {
 		return 0, fmt.Errorf("%q: a duration such as 1.5s or 2m, up to %s, is expected", s, maxTime)
@@ -190,7 +190,7 @@ var verbs = map[string]string{
 
 // parseOp reads a step.
 func parseOp(text string) (op, error) {
-	verb, rest := cut(strings.TrimSpace(text))
+	verb, rest := cutWord(strings.TrimSpace(text))
 	form, ok := verbs[verb]
 	if !ok {
 		return op{}, fmt.Errorf("%q: at, +DURATION, repeat, end or one of %s is expected", verb, strings.Join(sortedVerbs(), ", "))
@@ -203,8 +203,8 @@ func parseOp(text string) (op, error) {
 	var err error
 	switch verb {
 	case "set", "add", "net":
-		o.target, rest = cut(rest)
-		o.file, rest = cut(rest)
+		o.target, rest = cutWord(rest)
+		o.file, rest = cutWord(rest)
 		if rest == "" {
 			return op{}, usage()
 		}
@@ -215,28 +215,28 @@ func parseOp(text string) (op, error) {
 			return op{}, err
 		}
 		if verb != "add" {
-			o.value, err = unquoted(rest)
+			o.value, err = unquoteValue(rest)
 			break
 		}
-		o.n, err = number(rest)
+		o.n, err = parseNumber(rest)
 	case "aer":
-		o.target, rest = cut(rest)
-		o.file, rest = cut(rest)
-		o.value, rest = cut(rest)
+		o.target, rest = cutWord(rest)
+		o.file, rest = cutWord(rest)
+		o.value, rest = cutWord(rest)
 		if _, ok := aerFiles[o.file]; !ok || rest == "" {
 			return op{}, usage()
 		}
 		if err := checkTarget(o.target, false); err != nil {
 			return op{}, err
 		}
-		o.n, err = number(rest)
+		o.n, err = parseNumber(rest)
 	case "remove", "restore":
 		if o.target = strings.TrimPrefix(rest, "/"); o.target == "" || strings.ContainsAny(rest, " \t") {
 			return op{}, usage()
 		}
 		err = checkTarget(o.target, true)
 	case "hang", "unhang", "fail", "garble", "chmod":
-		o.target, rest = cut(rest)
+		o.target, rest = cutWord(rest)
 		o.target = strings.TrimPrefix(o.target, "/")
 		if o.target == "" || (rest != "") != (verb == "chmod" || verb == "garble") {
 			return op{}, usage()
@@ -246,7 +246,7 @@ func parseOp(text string) (op, error) {
 		}
 		switch verb {
 		case "garble":
-			o.value, err = unquoted(rest)
+			o.value, err = unquoteValue(rest)
 		case "chmod":
 			var mode uint64
 			if mode, err = strconv.ParseUint(rest, 8, 9); err != nil {
@@ -256,7 +256,7 @@ func parseOp(text string) (op, error) {
 		}
 	case "kmsg":
 		var level string
-		level, o.value = cut(rest)
+		level, o.value = cutWord(rest)
 		if len(level) != 1 || level[0] < '0' || level[0] > '7' || o.value == "" {
 			return op{}, fmt.Errorf("kmsg LEVEL TEXT is expected, with a level from 0 (emergency) to 7 (debug)")
 		}
@@ -281,8 +281,8 @@ func sortedVerbs() []string {
 	return out
 }
 
-// cut splits the first word off.
-func cut(s string) (word, rest string) {
+// cutWord splits the first word off.
+func cutWord(s string) (word, rest string) {
 	i := strings.IndexAny(s, " \t")
 	if i < 0 {
 		return s, ""
@@ -290,7 +290,7 @@ func cut(s string) (word, rest string) {
 	return s[:i], strings.TrimLeft(s[i:], " \t")
 }
 
-func number(s string) (int64, error) {
+func parseNumber(s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 {
 		return 0, fmt.Errorf("%q: a whole number that is not negative is expected", s)
@@ -298,8 +298,8 @@ func number(s string) (int64, error) {
 	return n, nil
 }
 
-// unquoted is a value that may be a Go string: "a\nb".
-func unquoted(s string) (string, error) {
+// unquoteValue is a value that may be a Go string: "a\nb".
+func unquoteValue(s string) (string, error) {
 	if s[0] != '"' {
 		return s, nil
 	}
@@ -322,7 +322,7 @@ func checkTarget(s string, paths bool) error {
 			return fmt.Errorf("%q: DEVICE/PORT, such as mlx5_0/1, is expected", s)
 		}
 	}
-	if !nameIs.MatchString(dev) {
+	if !namePattern.MatchString(dev) {
 		return fmt.Errorf("%q: a device such as mlx5_0, a port mlx5_0/1, an interface or a PCI address is expected", s)
 	}
 	return nil

@@ -18,8 +18,8 @@ import (
 // Directories of private: what a script took away, under its path with ! for /, and files that are
 // being written.
 const (
-	taken   = "taken"
-	staging = "staging"
+	removedDir = "taken"
+	stagingDir = "staging"
 )
 
 // Files that steps know by themselves.
@@ -33,8 +33,8 @@ const (
 type Tree struct {
 	root string
 
-	mu     sync.Mutex
-	staged int
+	mu          sync.Mutex
+	stagedCount int
 	// The kernel log: what the next record has as its number, and the time of the script's start.
 	seq   int
 	start int64 // µs
@@ -43,11 +43,11 @@ type Tree struct {
 
 // Open is for a tree that is there already; an error is ErrNotOurs where it is none.
 func Open(root string) (*Tree, error) {
-	if info, err := os.Lstat(filepath.Join(root, private, taken)); err != nil || !info.IsDir() {
+	if info, err := os.Lstat(filepath.Join(root, privateDir, removedDir)); err != nil || !info.IsDir() {
 		return nil, fmt.Errorf("%s %w: graylink fakesys build makes one", root, ErrNotOurs)
 	}
 	t := &Tree{root: root}
-	log, err := os.ReadFile(t.at(kmsgFile))
+	log, err := os.ReadFile(t.diskPath(kmsgFile))
 	if err != nil {
 		return nil, err
 	}
@@ -60,85 +60,85 @@ func Open(root string) (*Tree, error) {
 func (t *Tree) Root() string { return t.root }
 
 // Path is that of a file of the tree, such as sys/class/net/eth0/operstate.
-func (t *Tree) Path(name string) string { return t.at(strings.TrimPrefix(name, "/")) }
+func (t *Tree) Path(name string) string { return t.diskPath(strings.TrimPrefix(name, "/")) }
 
-// Do takes one step of the script language, one that is no matter of time.
-func (t *Tree) Do(step string) error {
+// RunStep takes one step of the script language, one that is no matter of time.
+func (t *Tree) RunStep(step string) error {
 	op, err := parseOp(step)
 	if err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.do(op)
+	return t.applyOp(op)
 }
 
-func (t *Tree) at(name string) string { return filepath.Join(t.root, filepath.FromSlash(name)) }
+func (t *Tree) diskPath(name string) string { return filepath.Join(t.root, filepath.FromSlash(name)) }
 
-// hidden is where a file or directory is while something took its place, or it away.
-func hidden(name string) string {
-	return path.Join(private, taken, strings.ReplaceAll(name, "/", "!"))
+// hiddenPath is where a file or directory is while something took its place, or it away.
+func hiddenPath(name string) string {
+	return path.Join(privateDir, removedDir, strings.ReplaceAll(name, "/", "!"))
 }
 
-func (t *Tree) exists(name string) bool {
-	_, err := os.Lstat(t.at(name))
+func (t *Tree) fileExists(name string) bool {
+	_, err := os.Lstat(t.diskPath(name))
 	return err == nil
 }
 
-// where is the present place of a file whose directories may have been taken away.
-func (t *Tree) where(name string) string {
+// currentPath is the present place of a file whose directories may have been taken away.
+func (t *Tree) currentPath(name string) string {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
-		if h := hidden(dir); t.exists(h) {
+		if h := hiddenPath(dir); t.fileExists(h) {
 			return h + strings.TrimPrefix(name, dir)
 		}
 	}
 	return name
 }
 
-// truth is the present place of what a file would hold if nothing hid it.
-func (t *Tree) truth(name string) string {
-	if h := hidden(name); t.exists(h) {
+// originalPath is the present place of what a file would hold if nothing hid it.
+func (t *Tree) originalPath(name string) string {
+	if h := hiddenPath(name); t.fileExists(h) {
 		return h
 	}
-	return t.where(name)
+	return t.currentPath(name)
 }
 
-// do takes a step; t.mu is held.
-func (t *Tree) do(o op) error {
+// applyOp takes a step; t.mu is held.
+func (t *Tree) applyOp(o op) error {
 	switch o.verb {
 	case "set", "add":
 		dir, err := t.dirOf(o.target)
 		if err != nil {
 			return err
 		}
-		return t.change(path.Join(dir, o.file), o)
+		return t.changeValue(path.Join(dir, o.file), o)
 	case "net":
-		dir, err := t.linked("sys/class/net/"+o.target, "interface "+o.target)
+		dir, err := t.followLink("sys/class/net/"+o.target, "interface "+o.target)
 		if err != nil {
 			return err
 		}
-		return t.change(path.Join(dir, o.file), o)
+		return t.changeValue(path.Join(dir, o.file), o)
 	case "aer":
-		return t.aer(o)
+		return t.addAERErrors(o)
 	case "remove", "restore":
-		name, err := t.thing(o.target)
+		name, err := t.resolveTarget(o.target)
 		if err != nil {
 			return err
 		}
 		if o.verb == "remove" {
-			return t.remove(name)
+			return t.removePath(name)
 		}
-		return t.restore(name)
+		return t.restorePath(name)
 	case "hang", "unhang", "garble", "fail", "chmod":
-		name, err := t.real(o.target)
+		name, err := t.resolvePath(o.target)
 		if err != nil {
 			return err
 		}
-		return t.hide(name, o)
+		return t.hideFile(name, o)
 	case "kmsg":
-		return t.printk(int(o.n), o.value)
+		return t.appendKernelLog(int(o.n), o.value)
 	case "boot":
-		return t.boot()
+		return t.simulateReboot()
 	}
 	return fmt.Errorf("%s: no such step", o.verb)
 }
@@ -146,42 +146,42 @@ func (t *Tree) do(o op) error {
 // dirOf is the directory of what set and add name: DEV/PORT, a PCI address, DEV or an interface.
 func (t *Tree) dirOf(target string) (string, error) {
 	if dev, port, ok := strings.Cut(target, "/"); ok {
-		dir, err := t.linked("sys/class/infiniband/"+dev, "RDMA device "+dev)
+		dir, err := t.followLink("sys/class/infiniband/"+dev, "RDMA device "+dev)
 		return path.Join(dir, "ports", port), err
 	}
-	name, err := t.thing(target)
+	name, err := t.resolveTarget(target)
 	if err != nil {
 		return "", err
 	}
 	return name, nil
 }
 
-// thing is the path of a device, an interface, a function, or of the file that a path names.
-func (t *Tree) thing(target string) (string, error) {
+// resolveTarget is the path of a device, an interface, a function, or of the file that a path names.
+func (t *Tree) resolveTarget(target string) (string, error) {
 	switch {
 	case strings.Contains(target, "/"):
-		return t.real(target)
-	case pciIs.MatchString(target):
-		return t.linked("sys/bus/pci/devices/"+target, "PCI function "+target)
+		return t.resolvePath(target)
+	case pciPattern.MatchString(target):
+		return t.followLink("sys/bus/pci/devices/"+target, "PCI function "+target)
 	}
-	if dir, err := t.linked("sys/class/infiniband/"+target, ""); err == nil {
+	if dir, err := t.followLink("sys/class/infiniband/"+target, ""); err == nil {
 		return dir, nil
 	}
-	return t.linked("sys/class/net/"+target, "RDMA device, interface or PCI function "+target)
+	return t.followLink("sys/class/net/"+target, "RDMA device, interface or PCI function "+target)
 }
 
-// linked follows a symbolic link, taken away or not.
-func (t *Tree) linked(name, what string) (string, error) {
-	to, err := os.Readlink(t.at(t.truth(name)))
+// followLink follows a symbolic link, taken away or not.
+func (t *Tree) followLink(name, what string) (string, error) {
+	to, err := os.Readlink(t.diskPath(t.originalPath(name)))
 	if err != nil {
 		return "", fmt.Errorf("the tree has no %s", what)
 	}
 	return path.Join(path.Dir(name), to), nil
 }
 
-// real is the path of a file without symbolic links in its directories, which may have been taken
+// resolvePath is the path of a file without symbolic links in its directories, which may have been taken
 // away.
-func (t *Tree) real(name string) (string, error) {
+func (t *Tree) resolvePath(name string) (string, error) {
 	out := ""
 	parts := strings.Split(name, "/")
 	for i := 0; i < len(parts); i++ {
@@ -190,7 +190,7 @@ func (t *Tree) real(name string) (string, error) {
 			out = next
 			break
 		}
-		if to, err := os.Readlink(t.at(t.truth(next))); err == nil && to != parts[i] {
+		if to, err := os.Readlink(t.diskPath(t.originalPath(next))); err == nil && to != parts[i] {
 			next = path.Join(path.Dir(next), to)
 			if strings.HasPrefix(next, "..") || strings.HasPrefix(next, "/") {
 				return "", fmt.Errorf("%s leaves the tree", name)
@@ -198,31 +198,31 @@ func (t *Tree) real(name string) (string, error) {
 		}
 		out = next
 	}
-	if !t.exists(t.truth(out)) {
+	if !t.fileExists(t.originalPath(out)) {
 		return "", fmt.Errorf("the tree has no %s", name)
 	}
 	return out, nil
 }
 
-// change writes a new value where nothing that hides the file is touched.
-func (t *Tree) change(name string, o op) error {
-	name, err := t.real(name)
+// changeValue writes a new value where nothing that hides the file is touched.
+func (t *Tree) changeValue(name string, o op) error {
+	name, err := t.resolvePath(name)
 	if err != nil {
 		return fmt.Errorf("%s has no %s", o.target, o.file)
 	}
-	file := t.truth(name)
-	info, err := os.Lstat(t.at(file))
+	file := t.originalPath(name)
+	info, err := os.Lstat(t.diskPath(file))
 	if err != nil {
 		return err
 	}
 	value := o.value
-	switch to, _ := os.Readlink(t.at(file)); {
+	switch to, _ := os.Readlink(t.diskPath(file)); {
 	case to == path.Base(name) && o.verb != "add":
 		// An attribute that could not be read becomes one that can.
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("%s of %s is no file with a value", o.file, o.target)
 	case o.verb == "add":
-		b, err := os.ReadFile(t.at(file))
+		b, err := os.ReadFile(t.diskPath(file))
 		if err != nil {
 			return err
 		}
@@ -232,37 +232,37 @@ func (t *Tree) change(name string, o op) error {
 		}
 		value = strconv.FormatUint(was+uint64(o.n), 10)
 	}
-	return t.swap(file, []byte(value+"\n"))
+	return t.replaceContent(file, []byte(value+"\n"))
 }
 
-// swap replaces a file in one step; a link that stood for an unreadable file too.
-func (t *Tree) swap(name string, text []byte) error {
+// replaceContent replaces a file in one step; a link that stood for an unreadable file too.
+func (t *Tree) replaceContent(name string, text []byte) error {
 	mode := fs.FileMode(0o644)
-	if info, err := os.Lstat(t.at(name)); err == nil && info.Mode().IsRegular() {
+	if info, err := os.Lstat(t.diskPath(name)); err == nil && info.Mode().IsRegular() {
 		mode = info.Mode().Perm()
 	}
-	tmp := t.stage()
+	tmp := t.stagingPath()
 	if err := os.WriteFile(tmp, text, 0o600); err != nil {
 		return err
 	}
 	if err := os.Chmod(tmp, mode); err != nil {
 		return err
 	}
-	return os.Rename(tmp, t.at(name))
+	return os.Rename(tmp, t.diskPath(name))
 }
 
-// stage is a path for something that is renamed to its place.
-func (t *Tree) stage() string {
-	t.staged++
-	name := t.at(path.Join(private, staging, strconv.Itoa(t.staged)))
+// stagingPath is a path for something that is renamed to its place.
+func (t *Tree) stagingPath() string {
+	t.stagedCount++
+	name := t.diskPath(path.Join(privateDir, stagingDir, strconv.Itoa(t.stagedCount)))
 	_ = os.Remove(name) // of a process that was killed
 	return name
 }
 
-// hide puts something in the place of a file, and keeps the file.
-func (t *Tree) hide(name string, o op) error {
-	place := t.where(name)
-	info, err := os.Lstat(t.at(place))
+// hideFile puts something in the place of a file, and keeps the file.
+func (t *Tree) hideFile(name string, o op) error {
+	place := t.currentPath(name)
+	info, err := os.Lstat(t.diskPath(place))
 	if err != nil {
 		return fmt.Errorf("%s was removed", o.target)
 	}
@@ -271,12 +271,12 @@ func (t *Tree) hide(name string, o op) error {
 		if info.Mode()&fs.ModeSymlink != 0 {
 			return fmt.Errorf("%s is a symbolic link, which has no mode", o.target)
 		}
-		return os.Chmod(t.at(place), fs.FileMode(o.n))
+		return os.Chmod(t.diskPath(place), fs.FileMode(o.n))
 	case "unhang":
 		if info.Mode()&fs.ModeNamedPipe == 0 {
 			return fmt.Errorf("%s does not hang", o.target)
 		}
-		return t.reveal(name)
+		return t.revealFile(name)
 	}
 	if info.IsDir() {
 		return fmt.Errorf("%s is a directory: %s takes a file", o.target, o.verb)
@@ -284,7 +284,7 @@ func (t *Tree) hide(name string, o op) error {
 	if o.verb == "hang" && info.Mode()&fs.ModeNamedPipe != 0 {
 		return fmt.Errorf("%s hangs already", o.target)
 	}
-	tmp := t.stage()
+	tmp := t.stagingPath()
 	switch o.verb {
 	case "hang":
 		err = syscall.Mkfifo(tmp, 0o644)
@@ -296,20 +296,20 @@ func (t *Tree) hide(name string, o op) error {
 	if err != nil {
 		return err
 	}
-	if !t.exists(hidden(name)) {
-		if err := os.Link(t.at(place), t.at(hidden(name))); err != nil {
+	if !t.fileExists(hiddenPath(name)) {
+		if err := os.Link(t.diskPath(place), t.diskPath(hiddenPath(name))); err != nil {
 			return err
 		}
 	}
-	return t.replace(tmp, place)
+	return t.renameOver(tmp, place)
 }
 
-// replace renames tmp to a place. Whoever waits for a FIFO there is let go with what tmp holds.
-func (t *Tree) replace(tmp, place string) error {
+// renameOver renames tmp to a place. Whoever waits for a FIFO there is let go with what tmp holds.
+func (t *Tree) renameOver(tmp, place string) error {
 	var waiting *os.File
-	if info, err := os.Lstat(t.at(place)); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
+	if info, err := os.Lstat(t.diskPath(place)); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
 		// Reading and writing, so that it does not wait for a reader itself (fifo(7)).
-		if waiting, err = os.OpenFile(t.at(place), os.O_RDWR|syscall.O_NONBLOCK, 0); err != nil {
+		if waiting, err = os.OpenFile(t.diskPath(place), os.O_RDWR|syscall.O_NONBLOCK, 0); err != nil {
 			return err
 		}
 		defer waiting.Close()
@@ -322,7 +322,7 @@ func (t *Tree) replace(tmp, place string) error {
 			}
 		}
 	}
-	if err := os.Rename(tmp, t.at(place)); err != nil {
+	if err := os.Rename(tmp, t.diskPath(place)); err != nil {
 		return err
 	}
 	if len(text) > 0 {
@@ -333,76 +333,76 @@ func (t *Tree) replace(tmp, place string) error {
 	return nil
 }
 
-// reveal puts a hidden file back in its place.
-func (t *Tree) reveal(name string) error {
-	if err := t.replace(t.at(hidden(name)), t.where(name)); err != nil {
+// revealFile puts a hidden file back in its place.
+func (t *Tree) revealFile(name string) error {
+	if err := t.renameOver(t.diskPath(hiddenPath(name)), t.currentPath(name)); err != nil {
 		return err
 	}
-	_ = os.Remove(t.at(hidden(name))) // where both were the same file, renaming leaves both
+	_ = os.Remove(t.diskPath(hiddenPath(name))) // where both were the same file, renaming leaves both
 	return nil
 }
 
-// remove takes a file or a directory away, with what points there; with a physical function its
+// removePath takes a file or a directory away, with what points there; with a physical function its
 // virtual ones.
-func (t *Tree) remove(name string) error {
-	place := t.where(name)
-	if place != name || !t.exists(place) {
+func (t *Tree) removePath(name string) error {
+	place := t.currentPath(name)
+	if place != name || !t.fileExists(place) {
 		return fmt.Errorf("%s was removed already", name)
 	}
-	if t.exists(hidden(name)) {
+	if t.fileExists(hiddenPath(name)) {
 		return fmt.Errorf("%s is hidden by hang, garble or fail: restore it first", name)
 	}
-	for _, vf := range t.virtual(name) {
-		if t.exists(t.where(vf)) {
-			if err := t.remove(vf); err != nil {
+	for _, vf := range t.virtualFunctions(name) {
+		if t.fileExists(t.currentPath(vf)) {
+			if err := t.removePath(vf); err != nil {
 				return err
 			}
 		}
 	}
-	for _, l := range t.pointing(name) {
-		if err := os.Rename(t.at(l), t.at(hidden(l))); err != nil {
+	for _, l := range t.linksTo(name) {
+		if err := os.Rename(t.diskPath(l), t.diskPath(hiddenPath(l))); err != nil {
 			return err
 		}
 	}
-	return os.Rename(t.at(place), t.at(hidden(name)))
+	return os.Rename(t.diskPath(place), t.diskPath(hiddenPath(name)))
 }
 
-// restore undoes remove, hang, garble and fail.
-func (t *Tree) restore(name string) error {
-	h := hidden(name)
-	if !t.exists(h) {
+// restorePath undoes remove, hang, garble and fail.
+func (t *Tree) restorePath(name string) error {
+	h := hiddenPath(name)
+	if !t.fileExists(h) {
 		return fmt.Errorf("%s is as it was built: nothing is to be restored", name)
 	}
-	place := t.where(name)
-	if t.exists(place) {
-		return t.reveal(name)
+	place := t.currentPath(name)
+	if t.fileExists(place) {
+		return t.revealFile(name)
 	}
 	if place != name {
 		return fmt.Errorf("%s: what it was in was removed too", name)
 	}
-	if err := os.Rename(t.at(h), t.at(place)); err != nil {
+	if err := os.Rename(t.diskPath(h), t.diskPath(place)); err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(t.at(path.Join(private, taken)))
+	entries, err := os.ReadDir(t.diskPath(path.Join(privateDir, removedDir)))
 	if err != nil {
 		return err
 	}
 	for _, e := range entries { // links first taken that point to what is there again
 		l := strings.ReplaceAll(e.Name(), "!", "/")
-		to, err := os.Readlink(t.at(hidden(l)))
+		to, err := os.Readlink(t.diskPath(hiddenPath(l)))
 		if err != nil {
 			continue
 		}
 		target := path.Join(path.Dir(l), to)
-		if (target == name || strings.HasPrefix(target, name+"/")) && target != l && t.exists(target) && !t.exists(t.where(l)) {
-			if err := os.Rename(t.at(hidden(l)), t.at(t.where(l))); err != nil {
+		if (target == name || strings.HasPrefix(target, name+"/")) && target != l && t.fileExists(target) && !t.fileExists(t.currentPath(l)) {
+			if err := os.Rename(t.diskPath(hiddenPath(l)), t.diskPath(t.currentPath(l))); err != nil {
 				return err
 			}
 		}
 	}
-	for _, vf := range t.virtual(name) {
-		if t.exists(hidden(vf)) {
-			if err := t.restore(vf); err != nil {
+	for _, vf := range t.virtualFunctions(name) {
+		if t.fileExists(hiddenPath(vf)) {
+			if err := t.restorePath(vf); err != nil {
 				return err
 			}
 		}
@@ -410,32 +410,32 @@ func (t *Tree) restore(name string) error {
 	return nil
 }
 
-// glob finds paths relative to the root; the patterns are good.
-func (t *Tree) glob(pattern string) []string {
+// globRoot finds paths relative to the root; the patterns are good.
+func (t *Tree) globRoot(pattern string) []string {
 	found, _ := fs.Glob(os.DirFS(t.root), pattern)
 	return found
 }
 
-// virtual are the virtual functions of a physical one that is there.
-func (t *Tree) virtual(name string) []string {
+// virtualFunctions are the virtual functions of a physical one that is there.
+func (t *Tree) virtualFunctions(name string) []string {
 	var out []string
-	for _, l := range t.glob(path.Join(t.where(name), "virtfn*")) {
-		if to, err := t.linked(path.Join(name, path.Base(l)), ""); err == nil {
+	for _, l := range t.globRoot(path.Join(t.currentPath(name), "virtfn*")) {
+		if to, err := t.followLink(path.Join(name, path.Base(l)), ""); err == nil {
 			out = append(out, to)
 		}
 	}
 	return out
 }
 
-// pointing are the links from elsewhere to a directory or what is in it: those that the kernel takes
+// linksTo are the links from elsewhere to a directory or what is in it: those that the kernel takes
 // away with a device.
-func (t *Tree) pointing(name string) []string {
+func (t *Tree) linksTo(name string) []string {
 	var out []string
 	for _, pattern := range []string{
 		"sys/class/infiniband/*", "sys/class/net/*", "sys/bus/pci/devices/*", "sys/bus/pci/drivers/*/*", "sys/devices/virtual/net/*/lower_*",
 	} {
-		for _, l := range t.glob(pattern) {
-			to, err := os.Readlink(t.at(l))
+		for _, l := range t.globRoot(pattern) {
+			to, err := os.Readlink(t.diskPath(l))
 			if err != nil || strings.HasPrefix(l, name+"/") { // what is in it goes with it
 				continue
 			}
@@ -447,21 +447,21 @@ func (t *Tree) pointing(name string) []string {
 	return out
 }
 
-// aer counts errors of a kind, in its line and in the total.
-func (t *Tree) aer(o op) error {
+// addAERErrors counts errors of a kind, in its line and in the total.
+func (t *Tree) addAERErrors(o op) error {
 	dir, err := t.dirOf(o.target)
 	if err != nil {
 		return err
 	}
-	name, err := t.real(path.Join(dir, "aer_dev_"+o.file))
+	name, err := t.resolvePath(path.Join(dir, "aer_dev_"+o.file))
 	if err != nil { // of an RDMA device or an interface
-		name, err = t.real(path.Join(dir, "device", "aer_dev_"+o.file))
+		name, err = t.resolvePath(path.Join(dir, "device", "aer_dev_"+o.file))
 	}
 	if err != nil {
 		return fmt.Errorf("%s has no aer_dev_%s", o.target, o.file)
 	}
-	name = t.truth(name)
-	b, err := os.ReadFile(t.at(name))
+	name = t.originalPath(name)
+	b, err := os.ReadFile(t.diskPath(name))
 	if err != nil {
 		return fmt.Errorf("%s has no aer_dev_%s", o.target, o.file)
 	}
@@ -478,42 +478,42 @@ func (t *Tree) aer(o op) error {
 	if found != 2 {
 		return fmt.Errorf("aer_dev_%s of %s has no %s", o.file, o.target, o.value)
 	}
-	return t.swap(name, []byte(strings.Join(lines, "\n")+"\n"))
+	return t.replaceContent(name, []byte(strings.Join(lines, "\n")+"\n"))
 }
 
-// boot is what a reader sees after a reboot: another boot id, and a kernel log that begins anew.
+// simulateReboot is what a reader sees after a reboot: another boot id, and a kernel log that begins anew.
 // Counters stay: whether they do on a real node is up to the NIC.
-func (t *Tree) boot() error {
-	file := t.truth(bootFile)
-	b, err := os.ReadFile(t.at(file))
+func (t *Tree) simulateReboot() error {
+	file := t.originalPath(bootFile)
+	b, err := os.ReadFile(t.diskPath(file))
 	if err != nil {
 		return err
 	}
-	if err := t.swap(file, []byte(uuid(string(b))+"\n")); err != nil {
+	if err := t.replaceContent(file, []byte(uuidFrom(string(b))+"\n")); err != nil {
 		return err
 	}
 	t.seq, t.start = 1, -t.now.Microseconds()
-	return t.swap(t.truth(kmsgFile), []byte(record(6, 0, 0, "", "Linux version 6.8.0-fakesys")))
+	return t.replaceContent(t.originalPath(kmsgFile), []byte(kmsgRecord(6, 0, 0, "", "Linux version 6.8.0-fakesys")))
 }
 
-// printk appends a record to the kernel log, in one write.
-func (t *Tree) printk(level int, text string) error {
+// appendKernelLog appends a record to the kernel log, in one write.
+func (t *Tree) appendKernelLog(level int, text string) error {
 	device := ""
-	if words := strings.SplitN(text, " ", 3); len(words) == 3 && pciIs.MatchString(strings.TrimSuffix(words[1], ":")) {
+	if words := strings.SplitN(text, " ", 3); len(words) == 3 && pciPattern.MatchString(strings.TrimSuffix(words[1], ":")) {
 		device = strings.TrimSuffix(words[1], ":") // as dev_err and its like log
 	}
-	f, err := os.OpenFile(t.at(t.truth(kmsgFile)), os.O_WRONLY|os.O_APPEND, 0)
+	f, err := os.OpenFile(t.diskPath(t.originalPath(kmsgFile)), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(record(level, t.seq, t.start+t.now.Microseconds(), device, text))
+	_, err = f.WriteString(kmsgRecord(level, t.seq, t.start+t.now.Microseconds(), device, text))
 	t.seq++
 	return errors.Join(err, f.Close())
 }
 
-// record is one of /dev/kmsg: Documentation/ABI/testing/dev-kmsg. What belongs to a PCI function
+// kmsgRecord is one of /dev/kmsg: Documentation/ABI/testing/dev-kmsg. What belongs to a PCI function
 // says so in lines of its own; facility is the kernel's.
-func record(level, seq int, us int64, device, text string) string {
+func kmsgRecord(level, seq int, us int64, device, text string) string {
 	out := fmt.Sprintf("%d,%d,%d,-;%s\n", level, seq, us, text)
 	if device != "" {
 		out += " SUBSYSTEM=pci\n DEVICE=+pci:" + device + "\n"

@@ -65,21 +65,21 @@ type Agent struct {
 type dialer func(ctx context.Context, address string) (net.Conn, error)
 
 // Start begins to subscribe. It does not wait for any switch.
-func Start(config Config, log *slog.Logger) (*Agent, error) { return start(config, log, nil) }
+func Start(config Config, log *slog.Logger) (*Agent, error) { return startWithDialer(config, log, nil) }
 
-func start(config Config, log *slog.Logger, dial dialer) (*Agent, error) {
+func startWithDialer(config Config, log *slog.Logger, dial dialer) (*Agent, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	rules, err := config.rules()
+	rules, err := config.allRules()
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{config: config, dial: dial, preset: preset.Named(config.Preset), mode: gpb.SubscriptionList_STREAM}
-	if a.tree, err = preset.Compile(rules); err != nil {
+	a := &Agent{config: config, dial: dial, preset: preset.ByName(config.Preset), mode: gpb.SubscriptionList_STREAM}
+	if a.tree, err = preset.CompileRules(rules); err != nil {
 		return nil, err
 	}
-	if a.requests, err = requests(a.preset, rules); err != nil {
+	if a.requests, err = buildRequests(a.preset, rules); err != nil {
 		return nil, err
 	}
 	switch config.Mode {
@@ -97,15 +97,15 @@ func start(config Config, log *slog.Logger, dial dialer) (*Agent, error) {
 	for _, n := range names {
 		a.encodings = append(a.encodings, gpb.Encoding(gpb.Encoding_value[n]))
 	}
-	workers := max(1, min(runtime.GOMAXPROCS(0), config.most(), config.Queue))
+	workers := max(1, min(runtime.GOMAXPROCS(0), config.targetLimit(), config.Queue))
 	for range workers {
 		a.queues = append(a.queues, make(chan message, config.Queue/workers))
 	}
 	for _, t := range config.Targets {
-		a.add(t.name(), t.Address, nil, log)
+		a.addTarget(t.switchName(), t.Address, nil, log)
 	}
 	if config.DialOut.Listen != "" {
-		if err := a.listen(log); err != nil {
+		if err := a.listenDialOut(log); err != nil {
 			return nil, err
 		}
 	}
@@ -113,7 +113,7 @@ func start(config Config, log *slog.Logger, dial dialer) (*Agent, error) {
 	for _, q := range a.queues {
 		a.decoders.Go(func() {
 			for m := range q {
-				m.session.store.notification(m, m.at)
+				m.session.store.applyNotification(m, m.at)
 			}
 		})
 	}
@@ -121,26 +121,26 @@ func start(config Config, log *slog.Logger, dial dialer) (*Agent, error) {
 		a.readers.Go(func() { s.run(a.ctx) })
 	}
 	if a.dialOut != nil {
-		a.dialOut.serve()
+		a.dialOut.serveConnections()
 	}
 	return a, nil
 }
 
-// add makes a target; nil: another has its name.
-func (a *Agent) add(name, address string, place *place, log *slog.Logger) *session {
+// addTarget makes a target; nil: another has its name.
+func (a *Agent) addTarget(name, address string, place *offerSlot, log *slog.Logger) *session {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if slices.ContainsFunc(a.sessions, func(s *session) bool { return s.name == name }) {
 		return nil
 	}
-	s := &session{agent: a, name: name, address: address, place: place, store: newStore(a.tree, a.onChange, a.config.MaxSeries), log: log,
+	s := &session{agent: a, name: name, address: address, offerSlot: place, store: newStore(a.tree, a.onChange, a.config.MaxSeries), log: log,
 		queue: a.queues[len(a.sessions)%len(a.queues)]}
 	a.sessions = append(a.sessions, s)
 	return s
 }
 
-// targets are those that are known now.
-func (a *Agent) targets() []*session {
+// snapshotSessions are those that are known now.
+func (a *Agent) snapshotSessions() []*session {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.sessions)
@@ -160,8 +160,8 @@ func (a *Agent) Close() error {
 	return nil
 }
 
-// put gives a message to its decoder, or drops it after a while.
-func (a *Agent) put(ctx context.Context, m message) (dropped bool, err error) {
+// enqueueMessage gives a message to its decoder, or drops it after a while.
+func (a *Agent) enqueueMessage(ctx context.Context, m message) (dropped bool, err error) {
 	q := m.session.queue
 	select {
 	case q <- m:
@@ -212,34 +212,34 @@ func OfSwitch(f *preset.Family) bool {
 	return f != familyDialOutConnections && f != familyDialOutStreams && f != familyDialOutRefused
 }
 
-// Families are all that points can be of: the preset's vocabulary, and how the
+// PointFamilies are all that points can be of: the preset's vocabulary, and how the
 // receiving goes. A user's path may add others.
-func Families() []*preset.Family {
+func PointFamilies() []*preset.Family {
 	out := slices.DeleteFunc(slices.Clone(preset.Families), func(f *preset.Family) bool { return f.Kind == preset.Relation })
 	return append(out, familyAbsent, familyAge, familyConnects, familyDialOutConnections, familyDialOutRefused, familyDialOutStreams, familyDropped, familyErrors, familyQueue, familyResets, familySamples, familySeries, familySync,
 		familyUnknown, familyUnplaced, familyUp, familyUpdates)
 }
 
-// Points are what is known now.
-func (a *Agent) Points(now time.Time) []Point {
+// CollectPoints are what is known now.
+func (a *Agent) CollectPoints(now time.Time) []Point {
 	var out []Point
-	for _, s := range a.targets() {
+	for _, s := range a.snapshotSessions() {
 		before := len(out)
 		var unplaced int
-		out, unplaced = s.store.points(out, s.name, now, 3*a.config.Interval)
+		out, unplaced = s.store.appendPoints(out, s.name, now, 3*a.config.Interval)
 		count := len(out) - before
 		say := func(f *preset.Family, v float64, labels ...string) {
 			out = append(out, Point{Family: f, Switch: s.name, Values: labels, Value: v, At: now})
 		}
 		s.store.mu.Lock()
-		c, full, resets, sampled := s.store.decoder.Counts, s.store.full, s.store.resets, s.store.sampled
+		c, full, resets, sampled := s.store.decoder.Counts, s.store.rejected, s.store.resets, s.store.sampled
 		s.store.mu.Unlock()
 		up := 0.0
 		if s.isUp(sampled, now) {
 			up = 1
 		}
 		say(familyUp, up)
-		if at := s.last.Load(); at > 0 {
+		if at := s.lastMessage.Load(); at > 0 {
 			say(familyAge, max(0, now.Sub(time.Unix(0, at)).Seconds()))
 		}
 		if d := s.syncTook.Load(); d > 0 {
@@ -256,12 +256,12 @@ func (a *Agent) Points(now time.Time) []Point {
 		for _, e := range []struct {
 			kind string
 			n    uint64
-		}{{"value", c.Values}, {"key", c.Keys}, {"json", c.JSON}, {"time", c.Times}, {"series_limit", full}} {
+		}{{"value", c.BadValues}, {"key", c.MissingKeys}, {"json", c.BadJSON}, {"time", c.BadTimes}, {"series_limit", full}} {
 			say(familyErrors, float64(e.n), e.kind)
 		}
 		say(familyUpdates, float64(c.Updates))
 		say(familySamples, float64(c.Samples))
-		say(familyUnknown, float64(c.Unknown+c.Unsought))
+		say(familyUnknown, float64(c.Unknown+c.MalformedUpdates))
 		say(familyAbsent, float64(c.Absent))
 		say(familyResets, float64(resets))
 	}

@@ -64,7 +64,7 @@ func started(t *testing.T, vendor string, state gnmitest.State, faults gnmitest.
 		t.Fatal(err)
 	}
 	t.Cleanup(sw.Stop)
-	c := Defaults()
+	c := DefaultConfig()
 	c.Preset, c.Targets = vendor, []Target{{Address: sw.Address, Name: "leaf1"}}
 	c.Interval, c.BackoffMin, c.BackoffMax, c.Timeout = time.Second, 10*time.Millisecond, 50*time.Millisecond, 5*time.Second
 	if c.TLS.Insecure = server == nil; change != nil {
@@ -86,7 +86,7 @@ func started(t *testing.T, vendor string, state gnmitest.State, faults gnmitest.
 // told is what an agent's points say, by series as Prometheus writes them.
 func told(a *Agent) map[string]float64 {
 	out := map[string]float64{}
-	for _, p := range a.Points(time.Now()) {
+	for _, p := range a.CollectPoints(time.Now()) {
 		var b strings.Builder
 		fmt.Fprintf(&b, "%s{switch=%q", p.Family.Name, p.Switch)
 		for i, l := range p.Family.Labels {
@@ -162,7 +162,7 @@ var has = map[string]string{
 // and with one set of labels, with the value that was put in; docs/gnmi.md says so.
 func TestParity(t *testing.T) {
 	at := time.Now().Add(-time.Second).Truncate(time.Second)
-	state := gnmitest.Example(at)
+	state := gnmitest.ExampleState(at)
 	cells := map[string]map[string]string{}
 	for _, vendor := range preset.Names() {
 		want := strings.Split(has[vendor], "|")
@@ -198,7 +198,7 @@ func TestParity(t *testing.T) {
 				cells[vendor][p.what] = fmt.Sprintf("%.4g", v)
 			}
 		}
-		for _, p := range a.Points(time.Now()) {
+		for _, p := range a.CollectPoints(time.Now()) {
 			if strings.HasPrefix(p.Family.Name, "fabric_") && !p.At.Equal(at) {
 				t.Errorf("%s: %s is of %v, the switch said %v", vendor, p.Family.Name, p.At, at)
 			}
@@ -244,13 +244,13 @@ func document(t *testing.T, cells map[string]map[string]string) {
 		fmt.Fprintf(&b, "\n## Preset `%s`\n\n%s. Encodings, the best first: %s.\n\n| path | series | type, unit | conversion | source |\n| --- | --- | --- | --- | --- |\n",
 			p.Name, strings.ToUpper(p.Help[:1])+p.Help[1:], strings.Join(p.Encodings, ", "))
 		for _, r := range p.Rules {
-			f := preset.Lookup(r.Metric)
+			f := preset.LookupFamily(r.Metric)
 			series := "`" + f.Name + "`"
 			for _, l := range slices.Sorted(maps.Keys(r.Labels)) {
 				series += fmt.Sprintf(" %s=%s", l, r.Labels[l])
 			}
-			if r.Field != "" {
-				series += ", label " + r.Field
+			if r.TextLabel != "" {
+				series += ", label " + r.TextLabel
 			}
 			kind := f.Kind.String()
 			if u := f.Unit(); u != "" {
@@ -271,7 +271,7 @@ func document(t *testing.T, cells map[string]map[string]string) {
 	}
 	fmt.Fprintf(&b, "\n## Forwarding tables\n\nAsked for with `routes: true`, by the presets %s. No prefix is asked for, and no group has a series.\n\n| path | tells | source |\n| --- | --- | --- |\n",
 		strings.Join(preset.WithRoutes, ", "))
-	for _, r := range preset.Routes() {
+	for _, r := range preset.RouteRules() {
 		tells := "`" + preset.FamilyMembers + "`, which counts by port"
 		if r.Metric != "" {
 			tells = "`" + r.Metric + "` address_family=" + r.Labels["address_family"]
@@ -294,17 +294,17 @@ func document(t *testing.T, cells map[string]map[string]string) {
 // TestModes: stream, once and poll tell the same, and again.
 func TestModes(t *testing.T) {
 	for mode, want := range map[string]gpb.SubscriptionList_Mode{"stream": gpb.SubscriptionList_STREAM, "once": gpb.SubscriptionList_ONCE, "poll": gpb.SubscriptionList_POLL} {
-		state := gnmitest.Example(time.Now())
+		state := gnmitest.ExampleState(time.Now())
 		sw, a, log := started(t, "cumulus", state, gnmitest.Faults{}, nil, func(c *Config) { c.Mode = mode })
 		const name = `fabric_switch_port_receive_bytes_total{switch="leaf1",port="Ethernet8"}`
 		until(t, a, log, mode, func(got map[string]float64) bool { return got[name] == float64(state.Octets) })
 		state.Octets++
-		sw.Tell(state)
+		sw.UpdateState(state)
 		got := until(t, a, log, mode+" again", func(got map[string]float64) bool { return got[name] == float64(state.Octets) })
 		if got["graylink_gnmi_target_up"+leaf1+"}"] != 1 || got["graylink_gnmi_sync_seconds"+leaf1+"}"] <= 0 || got["graylink_gnmi_connects_total"+leaf1+"}"] != 1 {
 			t.Errorf("%s: %v\n%s", mode, got, log)
 		}
-		list := sw.Subscriptions()[0]
+		list := sw.ReceivedSubscriptions()[0]
 		if list.Mode != want || list.Encoding != gpb.Encoding_PROTO {
 			t.Errorf("%s: %v, %v", mode, list.Mode, list.Encoding)
 		}
@@ -373,7 +373,7 @@ func TestAccess(t *testing.T) {
 		"wrong":          {"arista", []string{"password", "x"}, func(c *Config) { c.UsernameFile, c.PasswordFile = user, pass }, "auth"},
 		"two lines":      {"arista", nil, func(c *Config) { c.TokenFile = caFile }, "auth"},
 	} {
-		_, a, log := started(t, c.vendor, gnmitest.Example(now), gnmitest.Faults{Login: c.login}, config, func(x *Config) {
+		_, a, log := started(t, c.vendor, gnmitest.ExampleState(now), gnmitest.Faults{Login: c.login}, config, func(x *Config) {
 			x.TLS = TLS{CA: caFile, Cert: cert, Key: key, Server: "leaf1"}
 			if c.change != nil {
 				c.change(x)
@@ -404,20 +404,20 @@ func TestFaults(t *testing.T) {
 		"refused":     {gnmitest.Faults{Refuse: status.Error(codes.InvalidArgument, "no such path")}, "request"},
 		"encodings":   {gnmitest.Faults{Encodings: []gpb.Encoding{gpb.Encoding_ASCII}}, "encoding"},
 		"silent":      {gnmitest.Faults{Silent: true}, "stalled"},
-		"wrong types": {gnmitest.Faults{Change: func(n *gpb.Notification) { wrongTypes(n) }}, "value"},
-		"half JSON":   {gnmitest.Faults{Change: func(n *gpb.Notification) { halfJSON(n) }}, "json"},
-		"no time":     {gnmitest.Faults{Change: func(n *gpb.Notification) { n.Timestamp = 0 }}, "time"},
-		"no keys":     {gnmitest.Faults{Change: func(n *gpb.Notification) { noKeys(n) }}, "key"},
+		"wrong types": {gnmitest.Faults{Mutate: func(n *gpb.Notification) { wrongTypes(n) }}, "value"},
+		"half JSON":   {gnmitest.Faults{Mutate: func(n *gpb.Notification) { halfJSON(n) }}, "json"},
+		"no time":     {gnmitest.Faults{Mutate: func(n *gpb.Notification) { n.Timestamp = 0 }}, "time"},
+		"no keys":     {gnmitest.Faults{Mutate: func(n *gpb.Notification) { noKeys(n) }}, "key"},
 	} {
-		sw, a, log := started(t, "openconfig", gnmitest.Example(time.Now()), c.f, nil, func(c *Config) { c.Timeout = time.Second })
+		sw, a, log := started(t, "openconfig", gnmitest.ExampleState(time.Now()), c.f, nil, func(c *Config) { c.Timeout = time.Second })
 		got := until(t, a, log, name, func(got map[string]float64) bool { return got[errorsOf(c.kind)] > 0 })
 		for s := range got {
 			if strings.HasPrefix(s, "fabric_") && (name == "wrong types" || name == "half JSON" || name == "no keys") && !strings.Contains(s, "neighbor") {
 				t.Errorf("%s: %s is there", name, s)
 			}
 		}
-		sw.Break(gnmitest.Faults{})
-		sw.Tell(gnmitest.Example(time.Now()))
+		sw.SetFaults(gnmitest.Faults{})
+		sw.UpdateState(gnmitest.ExampleState(time.Now()))
 		until(t, a, log, name+" healed", synced)
 	}
 }
@@ -444,7 +444,7 @@ func noKeys(n *gpb.Notification) {
 
 // TestDeprecatedPaths: a switch that fills Path.element only is understood.
 func TestDeprecatedPaths(t *testing.T) {
-	_, a, log := started(t, "openconfig", gnmitest.Example(time.Now()), gnmitest.Faults{NoModels: true, Change: func(n *gpb.Notification) {
+	_, a, log := started(t, "openconfig", gnmitest.ExampleState(time.Now()), gnmitest.Faults{NoModels: true, Mutate: func(n *gpb.Notification) {
 		for _, u := range n.Update {
 			p := &gpb.Path{}
 			for _, e := range u.Path.Elem {
@@ -465,7 +465,7 @@ func TestDeprecatedPaths(t *testing.T) {
 // TestFlapping: a switch that restarts again and again is subscribed anew each time,
 // what was told by change is absent meanwhile, and no goroutine stays (TestMain).
 func TestFlapping(t *testing.T) {
-	_, a, log := started(t, "openconfig", gnmitest.Example(time.Now()), gnmitest.Faults{EndAfter: 1, End: status.Error(codes.Unavailable, "flap")}, nil,
+	_, a, log := started(t, "openconfig", gnmitest.ExampleState(time.Now()), gnmitest.Faults{EndAfter: 1, End: status.Error(codes.Unavailable, "flap")}, nil,
 		func(c *Config) { c.BackoffMax = 10 * time.Millisecond })
 	until(t, a, log, "twenty sessions", func(got map[string]float64) bool { return got[errorsOf("stream")] >= 20 })
 	a.stop()
@@ -482,7 +482,7 @@ func TestFlapping(t *testing.T) {
 // TestOverload: while the decoder stands still the queue fills, messages are dropped
 // and counted, and then all is asked for anew.
 func TestOverload(t *testing.T) {
-	state := gnmitest.Example(time.Now())
+	state := gnmitest.ExampleState(time.Now())
 	sw, a, log := started(t, "openconfig", state, gnmitest.Faults{}, nil, func(c *Config) { c.Queue, c.QueueWait = 1, time.Millisecond })
 	until(t, a, log, "series", synced)
 	s := a.sessions[0]
@@ -493,7 +493,7 @@ func TestOverload(t *testing.T) {
 			t.Fatal("nothing is dropped")
 		}
 		state.Octets++
-		sw.Tell(state)
+		sw.UpdateState(state)
 	}
 	s.store.mu.Unlock()
 	until(t, a, log, "all anew", func(got map[string]float64) bool {
@@ -509,14 +509,14 @@ func TestStorm(t *testing.T) {
 	var all []*gnmitest.Switch
 	var more []Target
 	for i := range 19 {
-		sw, err := gnmitest.Start("openconfig", gnmitest.Example(time.Now()), broken, nil)
+		sw, err := gnmitest.Start("openconfig", gnmitest.ExampleState(time.Now()), broken, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(sw.Stop)
 		all, more = append(all, sw), append(more, Target{Address: sw.Address, Name: fmt.Sprint("leaf", i+2)})
 	}
-	sw, a, log := started(t, "openconfig", gnmitest.Example(time.Now()), broken, nil, func(c *Config) { c.Targets = append(c.Targets, more...) })
+	sw, a, log := started(t, "openconfig", gnmitest.ExampleState(time.Now()), broken, nil, func(c *Config) { c.Targets = append(c.Targets, more...) })
 	count := func(family string, least float64) func(map[string]float64) bool {
 		return func(got map[string]float64) bool {
 			n := 0
@@ -530,7 +530,7 @@ func TestStorm(t *testing.T) {
 	}
 	until(t, a, log, "errors of all", count("graylink_gnmi_errors_total", 3))
 	for _, s := range append(all, sw) {
-		s.Break(gnmitest.Faults{})
+		s.SetFaults(gnmitest.Faults{})
 	}
 	until(t, a, log, "all up", count("graylink_gnmi_target_up", 1))
 	until(t, a, log, "states of all", count("fabric_switch_port_oper_up", 1))

@@ -89,7 +89,7 @@ func notifications() []*gpb.Notification {
 // same process, into the series of four switches.
 func BenchmarkEndToEnd(b *testing.B) {
 	const targets = 4
-	c := Defaults()
+	c := DefaultConfig()
 	c.Preset, c.TLS.Insecure, c.QueueWait = "cumulus", true, time.Minute
 	var gens []*generator
 	for i := range targets {
@@ -111,7 +111,7 @@ func BenchmarkEndToEnd(b *testing.B) {
 		return n
 	}
 	for _, s := range a.sessions {
-		for !s.up.Load() {
+		for !s.subscribed.Load() {
 			time.Sleep(time.Millisecond)
 		}
 	}
@@ -129,7 +129,7 @@ func BenchmarkEndToEnd(b *testing.B) {
 
 // BenchmarkDecode is the part from bytes to series.
 func BenchmarkDecode(b *testing.B) {
-	tree, err := preset.Compile(preset.Named("cumulus").Rules)
+	tree, err := preset.CompileRules(preset.ByName("cumulus").Rules)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -150,21 +150,21 @@ func BenchmarkDecode(b *testing.B) {
 			if err := proto.Unmarshal(all[i/perMessage%len(all)], &n); err != nil {
 				b.Fatal(err)
 			}
-			s.notification(message{body: &n}, now)
+			s.applyNotification(message{body: &n}, now)
 		}
 	})
 	b.Run("message", func(b *testing.B) {
 		list := notifications()
 		b.ReportAllocs()
 		for i := 0; i < b.N; i += perMessage {
-			s.notification(message{body: list[i/perMessage%len(list)]}, now)
+			s.applyNotification(message{body: list[i/perMessage%len(list)]}, now)
 		}
 	})
 	b.Run("points", func(b *testing.B) {
 		b.ReportAllocs()
 		var out []Point
 		for i := 0; i < b.N; i += len(out) {
-			if out, _ = s.points(out[:0], "leaf1", now, time.Hour); len(out) == 0 {
+			if out, _ = s.appendPoints(out[:0], "leaf1", now, time.Hour); len(out) == 0 {
 				b.Fatal("no points")
 			}
 		}
@@ -173,7 +173,7 @@ func BenchmarkDecode(b *testing.B) {
 
 // BenchmarkSONiC is a JSON object of 64 ports with 100 counters as texts.
 func BenchmarkSONiC(b *testing.B) {
-	tree, err := preset.Compile(preset.Named("sonic").Rules)
+	tree, err := preset.CompileRules(preset.ByName("sonic").Rules)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -195,9 +195,9 @@ func BenchmarkSONiC(b *testing.B) {
 	b.ReportAllocs()
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
-		s.notification(message{body: n}, time.Now())
+		s.applyNotification(message{body: n}, time.Now())
 	}
-	if c := s.decoder.Counts; c.Samples != c.Unknown*16/84 || c.JSON > 0 {
+	if c := s.decoder.Counts; c.Samples != c.Unknown*16/84 || c.BadJSON > 0 {
 		b.Fatalf("%+v", c)
 	}
 	b.ReportMetric(6400*float64(b.N)/b.Elapsed().Seconds(), "counters/s")
@@ -228,7 +228,7 @@ func serving(b *testing.B) (g *generator, address string) {
 func BenchmarkDialOut(b *testing.B) {
 	for _, by := range []string{"tunnel", "publish"} {
 		b.Run(by, func(b *testing.B) {
-			c := Defaults()
+			c := DefaultConfig()
 			c.Preset, c.TLS.Insecure, c.QueueWait = "cumulus", true, time.Minute
 			c.DialOut.Listen, c.DialOut.Targets = "127.0.0.1:0", []Caller{{ID: "leaf1"}}
 			a, err := Start(c, slog.New(slog.DiscardHandler))
@@ -248,7 +248,7 @@ func BenchmarkDialOut(b *testing.B) {
 			start := g.start
 			if by == "tunnel" {
 				sw := &gnmitest.Switch{Address: address}
-				go func() { defer close(done); _ = sw.Tunnel(ctx, conn, "leaf1") }()
+				go func() { defer close(done); _ = sw.ServeTunnel(ctx, conn, "leaf1") }()
 			} else {
 				start = make(chan int)
 				go func() {
@@ -271,13 +271,13 @@ func BenchmarkDialOut(b *testing.B) {
 					}
 				}()
 			}
-			s := a.targets()[0]
+			s := a.snapshotSessions()[0]
 			samples := func() uint64 {
 				s.store.mu.Lock()
 				defer s.store.mu.Unlock()
 				return s.store.decoder.Counts.Samples
 			}
-			for !s.up.Load() && s.publishing.Load() == 0 || by == "publish" && samples() < perMessage {
+			for !s.subscribed.Load() && s.publishing.Load() == 0 || by == "publish" && samples() < perMessage {
 				time.Sleep(time.Millisecond)
 			}
 			messages := b.N/perMessage + 1

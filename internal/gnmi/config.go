@@ -69,8 +69,8 @@ type TLS struct {
 	Server string `mapstructure:"server_name"`
 }
 
-// Defaults is a configuration without targets.
-func Defaults() Config {
+// DefaultConfig is a configuration without targets.
+func DefaultConfig() Config {
 	return Config{Preset: "openconfig", Mode: "stream", Interval: 10 * time.Second, Timeout: 10 * time.Second, BackoffMin: time.Second,
 		BackoffMax: time.Minute, Queue: 1024, QueueWait: time.Second, MaxSeries: 200_000,
 		DialOut: DialOut{MaxTargets: 1024, MaxConnections: 4096, MaxStreams: 64, MaxMessage: maxMessage}}
@@ -81,7 +81,7 @@ var encodings = []string{"PROTO", "JSON_IETF", "JSON"}
 // Validate names the key that is wrong.
 func (c *Config) Validate() error {
 	wrong := func(key, format string, args ...any) error { return fmt.Errorf(key+": "+format, args...) }
-	if preset.Named(c.Preset) == nil {
+	if preset.ByName(c.Preset) == nil {
 		return wrong("preset", "one of %s is expected, not %q", strings.Join(preset.Names(), ", "), c.Preset)
 	}
 	if len(c.Targets) == 0 && c.DialOut.Listen == "" {
@@ -93,7 +93,7 @@ func (c *Config) Validate() error {
 		if err != nil || host == "" || port == "" {
 			return wrong(fmt.Sprintf("targets[%d].address", i), "host:port is expected, not %q", t.Address)
 		}
-		if name := t.name(); !nameable(name) {
+		if name := t.switchName(); !validSwitchName(name) {
 			return wrong(fmt.Sprintf("targets[%d].name", i), "a switch's name holds no /, :, >, @, # or white space: %q", name)
 		} else if first, twice := names[name]; twice {
 			return wrong(fmt.Sprintf("targets[%d].name", i), "%q is the name of targets[%d] as well", name, first)
@@ -150,24 +150,24 @@ func (c *Config) Validate() error {
 	if c.Routes && !slices.Contains(preset.WithRoutes, c.Preset) {
 		return wrong("routes", "they are known of the presets %s only, not of %q", strings.Join(preset.WithRoutes, ", "), c.Preset)
 	}
-	rules, err := c.rules()
+	rules, err := c.allRules()
 	if err != nil {
 		return err
 	}
-	if _, err := preset.Compile(rules); err != nil {
+	if _, err := preset.CompileRules(rules); err != nil {
 		return wrong("paths", "%v", err)
 	}
 	return nil
 }
 
-// rules are the preset's and the user's.
-func (c *Config) rules() ([]preset.Rule, error) {
-	rules := slices.Clone(preset.Named(c.Preset).Rules)
+// allRules are the preset's and the user's.
+func (c *Config) allRules() ([]preset.Rule, error) {
+	rules := slices.Clone(preset.ByName(c.Preset).Rules)
 	if c.Routes {
-		rules = append(rules, preset.Routes()...)
+		rules = append(rules, preset.RouteRules()...)
 	}
 	for i, u := range c.Paths {
-		r, err := u.Rule()
+		r, err := u.ToRule()
 		if err != nil {
 			return nil, fmt.Errorf("paths[%d]: %w", i, err)
 		}
@@ -176,8 +176,8 @@ func (c *Config) rules() ([]preset.Rule, error) {
 	return rules, nil
 }
 
-// most is how many targets there can be.
-func (c *Config) most() int {
+// targetLimit is how many targets there can be.
+func (c *Config) targetLimit() int {
 	switch d := &c.DialOut; {
 	case d.Listen == "":
 		return len(c.Targets)
@@ -188,8 +188,8 @@ func (c *Config) most() int {
 	}
 }
 
-// name is the label switch of the target.
-func (t Target) name() string {
+// switchName is the label switch of the target.
+func (t Target) switchName() string {
 	if t.Name != "" {
 		return t.Name
 	}
@@ -197,8 +197,8 @@ func (t Target) name() string {
 	return strings.ReplaceAll(host, ":", "_") // of an IPv6 address
 }
 
-// secret reads a file with one line; its error never holds the line.
-func secret(file string) (string, error) {
+// readSecret reads a file with one line; its error never holds the line.
+func readSecret(file string) (string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return "", err

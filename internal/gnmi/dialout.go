@@ -85,15 +85,15 @@ type Caller struct {
 	Address     string `mapstructure:"address"`     // IP address or prefix that it comes from; empty: any
 }
 
-func (c Caller) name() string {
+func (c Caller) switchName() string {
 	if c.Name != "" {
 		return c.Name
 	}
 	return c.ID
 }
 
-// from reports whether the caller may come from an address.
-func (c Caller) from(addr netip.Addr) bool {
+// allowsAddress reports whether the caller may come from an address.
+func (c Caller) allowsAddress(addr netip.Addr) bool {
 	if c.Address == "" {
 		return true
 	}
@@ -157,13 +157,13 @@ func (d *DialOut) validate(names map[string]int) error {
 			return wrong(at("id"), "%q is that of targets[%d] as well", c.ID, first)
 		}
 		ids[c.ID] = i
-		if !nameable(c.name()) {
-			return wrong(at("name"), "a switch's name holds no /, :, >, @, # or white space: %q", c.name())
+		if !validSwitchName(c.switchName()) {
+			return wrong(at("name"), "a switch's name holds no /, :, >, @, # or white space: %q", c.switchName())
 		}
-		if _, twice := names[c.name()]; twice {
-			return wrong(at("name"), "%q is the name of another target as well", c.name())
+		if _, twice := names[c.switchName()]; twice {
+			return wrong(at("name"), "%q is the name of another target as well", c.switchName())
 		}
-		names[c.name()] = i
+		names[c.switchName()] = i
 		if c.Certificate != "" && d.TLS.ClientCA == "" {
 			return wrong(at("certificate"), "tls.client_ca_file is expected with it")
 		}
@@ -188,8 +188,8 @@ func (d *DialOut) validate(names map[string]int) error {
 	return nil
 }
 
-// nameable reports whether a name may be a switch's (contracts, element identifiers).
-func nameable(s string) bool {
+// validSwitchName reports whether a name may be a switch's (contracts, element identifiers).
+func validSwitchName(s string) bool {
 	return s != "" && len(s) <= 255 && !strings.ContainsAny(s, "/:>@# \t\r\n")
 }
 
@@ -220,20 +220,20 @@ type dialOut struct {
 	refused     [8]atomic.Uint64 // as refusals
 	streams     atomic.Int64     // of Publish
 
-	mu      sync.Mutex
-	callers map[string]*session // by target's id
-	tag     int32
-	waiting map[tagged]chan<- opened
+	mu             sync.Mutex
+	callers        map[string]*session // by target's id
+	tag            int32
+	pendingTunnels map[tunnelKey]chan<- openResult
 }
 
-// tagged is a session of a tunnel that was asked for.
-type tagged struct {
+// tunnelKey is a session of a tunnel that was asked for.
+type tunnelKey struct {
 	conn uint64
 	tag  int32
 }
 
-// opened is the stream of such a session, or why there is none.
-type opened struct {
+// openResult is the stream of such a session, or why there is none.
+type openResult struct {
 	conn net.Conn
 	err  error
 }
@@ -243,14 +243,14 @@ type opened struct {
 var publishService = grpc.ServiceDesc{
 	ServiceName: "gnmi.sonic.gNMIDialOut", HandlerType: (*any)(nil),
 	Streams: []grpc.StreamDesc{{StreamName: "Publish", ClientStreams: true, ServerStreams: true,
-		Handler: func(d any, stream grpc.ServerStream) error { return d.(*dialOut).publish(stream) }}},
+		Handler: func(d any, stream grpc.ServerStream) error { return d.(*dialOut).handlePublish(stream) }}},
 }
 
-// listen makes the side that listens; it does not serve yet.
-func (a *Agent) listen(log *slog.Logger) error {
+// listenDialOut makes the side that listens; it does not serve yet.
+func (a *Agent) listenDialOut(log *slog.Logger) error {
 	c := &a.config.DialOut
 	d := &dialOut{agent: a, config: c, log: log, warnings: rate.NewLimiter(rate.Every(time.Second), 10), callers: map[string]*session{},
-		waiting: map[tagged]chan<- opened{}}
+		pendingTunnels: map[tunnelKey]chan<- openResult{}}
 	opts := []grpc.ServerOption{
 		grpc.ConnectionTimeout(a.config.Timeout), grpc.MaxRecvMsgSize(c.MaxMessage), grpc.MaxConcurrentStreams(uint32(c.MaxStreams)), //nolint:gosec // at most 65536
 		grpc.MaxHeaderListSize(16 << 10), grpc.InitialWindowSize(1 << 20), grpc.InitialConnWindowSize(1 << 20), grpc.WaitForHandlers(true), grpc.StatsHandler(d),
@@ -258,14 +258,14 @@ func (a *Agent) listen(log *slog.Logger) error {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
 	if c.TLS.Cert != "" {
-		config, err := c.TLS.config(c.ByAddress || c.TokenFile != "")
+		config, err := c.TLS.tlsConfig(c.ByAddress || c.TokenFile != "")
 		if err != nil {
 			return fmt.Errorf("dial_out.tls: %w", err)
 		}
-		opts = append(opts, grpc.Creds(&counted{credentials.NewTLS(config), d}))
+		opts = append(opts, grpc.Creds(&countingCredentials{credentials.NewTLS(config), d}))
 	}
 	if c.TokenFile != "" {
-		if _, err := secret(c.TokenFile); err != nil {
+		if _, err := readSecret(c.TokenFile); err != nil {
 			return fmt.Errorf("dial_out.token_file: %w", err)
 		}
 	}
@@ -277,13 +277,13 @@ func (a *Agent) listen(log *slog.Logger) error {
 	tpb.RegisterTunnelServer(d.server, d)
 	d.server.RegisterService(&publishService, d)
 	for _, t := range c.Targets {
-		d.callers[t.ID] = a.add(t.name(), t.ID, newPlace(), log)
+		d.callers[t.ID] = a.addTarget(t.switchName(), t.ID, newOfferSlot(), log)
 	}
 	a.dialOut = d
 	return nil
 }
 
-func (d *dialOut) serve() {
+func (d *dialOut) serveConnections() {
 	d.wg.Go(func() {
 		if err := d.server.Serve(netutil.LimitListener(d.listener, d.config.MaxConnections)); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			d.log.Error("switches cannot connect any more", "err", err)
@@ -305,11 +305,11 @@ func (a *Agent) DialOutAddress() string {
 	return a.dialOut.listener.Addr().String()
 }
 
-// config is of TLS. Files are read at every handshake, so that they may be renewed.
+// tlsConfig is of TLS. Files are read at every handshake, so that they may be renewed.
 // Without a certificate a caller comes in only where there is something else to know it by.
-func (s ServerTLS) config(optional bool) (*tls.Config, error) {
+func (s ServerTLS) tlsConfig(optional bool) (*tls.Config, error) {
 	read := func() (*tls.Config, error) {
-		pair, err := certificate(s.Cert, s.Key)
+		pair, err := loadKeyPair(s.Cert, s.Key)
 		if err != nil {
 			return nil, err
 		}
@@ -317,7 +317,7 @@ func (s ServerTLS) config(optional bool) (*tls.Config, error) {
 		if s.ClientCA == "" {
 			return c, nil
 		}
-		if c.ClientCAs, err = authorities(s.ClientCA); err != nil {
+		if c.ClientCAs, err = loadCertPool(s.ClientCA); err != nil {
 			return nil, err
 		}
 		if c.ClientAuth = tls.RequireAndVerifyClientCert; optional {
@@ -333,23 +333,23 @@ func (s ServerTLS) config(optional bool) (*tls.Config, error) {
 	return c, nil
 }
 
-// counted counts handshakes that fail.
-type counted struct {
+// countingCredentials counts handshakes that fail.
+type countingCredentials struct {
 	credentials.TransportCredentials
 	d *dialOut
 }
 
 // ServerHandshake implements the credentials.
-func (c *counted) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (c *countingCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	out, info, err := c.TransportCredentials.ServerHandshake(conn)
 	if err != nil {
-		_ = c.d.refuse(refusedTLS, codes.Unauthenticated, "handshake with %v: %v", conn.RemoteAddr(), err)
+		_ = c.d.recordRefusal(refusedTLS, codes.Unauthenticated, "handshake with %v: %v", conn.RemoteAddr(), err)
 	}
 	return out, info, err
 }
 
-// refuse counts, and makes the error.
-func (d *dialOut) refuse(kind string, code codes.Code, format string, args ...any) error {
+// recordRefusal counts, and makes the error.
+func (d *dialOut) recordRefusal(kind string, code codes.Code, format string, args ...any) error {
 	d.refused[slices.Index(refusals, kind)].Add(1)
 	text := fmt.Sprintf(format, args...)
 	if d.warnings.Allow() {
@@ -360,11 +360,11 @@ func (d *dialOut) refuse(kind string, code codes.Code, format string, args ...an
 
 // The connections are numbered: a tunnel's streams must be of the connection that
 // registered its target.
-type connection struct{}
+type connectionKey struct{}
 
 // TagConn implements stats.Handler.
 func (d *dialOut) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
-	return context.WithValue(ctx, connection{}, d.nextConn.Add(1))
+	return context.WithValue(ctx, connectionKey{}, d.nextConn.Add(1))
 }
 
 // HandleConn implements stats.Handler.
@@ -398,37 +398,37 @@ func (c caller) String() string {
 	return c.addr.String()
 }
 
-// caller is who called, if it may come in at all.
-func (d *dialOut) caller(ctx context.Context) (caller, error) {
-	c := caller{conn: ctx.Value(connection{}).(uint64)}
+// identifyCaller is who called, if it may come in at all.
+func (d *dialOut) identifyCaller(ctx context.Context) (caller, error) {
+	c := caller{conn: ctx.Value(connectionKey{}).(uint64)}
 	if p, ok := peer.FromContext(ctx); ok {
 		if a, err := netip.ParseAddrPort(p.Addr.String()); err == nil {
 			c.addr = a.Addr().Unmap()
 		}
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
-			c.names = pki.Names(info.State.VerifiedChains[0][0])
+			c.names = pki.NamesOf(info.State.VerifiedChains[0][0])
 		}
 	}
 	if d.config.TokenFile == "" || len(c.names) > 0 {
 		return c, nil
 	}
-	want, err := secret(d.config.TokenFile)
+	want, err := readSecret(d.config.TokenFile)
 	if err != nil {
-		return c, d.refuse(refusedAuth, codes.Unavailable, "the token cannot be read: %v", err)
+		return c, d.recordRefusal(refusedAuth, codes.Unavailable, "the token cannot be read: %v", err)
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
 	for _, v := range md.Get("authorization") {
 		c.token = c.token || subtle.ConstantTimeCompare([]byte(v), []byte("Bearer "+want)) == 1
 	}
 	if !c.token && !d.config.ByAddress {
-		return c, d.refuse(refusedAuth, codes.Unauthenticated, "%v: a certificate or a bearer token is expected", c)
+		return c, d.recordRefusal(refusedAuth, codes.Unauthenticated, "%v: a certificate or a bearer token is expected", c)
 	}
 	return c, nil
 }
 
-// has reports whether a caller has a listed target.
-func (d *dialOut) has(c caller, t Caller) bool {
-	if !t.from(c.addr) {
+// callerMatches reports whether a caller has a listed target.
+func (d *dialOut) callerMatches(c caller, t Caller) bool {
+	if !t.allowsAddress(c.addr) {
 		return false
 	}
 	if d.config.TLS.ClientCA == "" {
@@ -444,51 +444,51 @@ func (d *dialOut) has(c caller, t Caller) bool {
 	return slices.Contains(c.names, want)
 }
 
-// session is the target that a caller registers; without an id the one that it has.
-func (d *dialOut) session(c caller, id string) (*session, error) {
+// sessionByID is the target that a caller registers; without an id the one that it has.
+func (d *dialOut) sessionByID(c caller, id string) (*session, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.config.Targets) > 0 {
 		var found []string
 		for _, t := range d.config.Targets {
-			if (id == "" || t.ID == id) && d.has(c, t) {
+			if (id == "" || t.ID == id) && d.callerMatches(c, t) {
 				found = append(found, t.ID)
 			}
 		}
 		if len(found) != 1 {
-			return nil, d.refuse(refusedStranger, codes.PermissionDenied, "%v: is not taken as %q (%d targets fit)", c, id, len(found))
+			return nil, d.recordRefusal(refusedStranger, codes.PermissionDenied, "%v: is not taken as %q (%d targets fit)", c, id, len(found))
 		}
 		return d.callers[found[0]], nil
 	}
 	if id == "" && len(c.names) > 0 {
 		id = c.names[0]
 	}
-	if !slices.Contains(c.names, id) || !nameable(id) {
-		return nil, d.refuse(refusedStranger, codes.PermissionDenied, "%v: has no certificate of %q", c, id)
+	if !slices.Contains(c.names, id) || !validSwitchName(id) {
+		return nil, d.recordRefusal(refusedStranger, codes.PermissionDenied, "%v: has no certificate of %q", c, id)
 	}
 	if s := d.callers[id]; s != nil {
 		return s, nil
 	}
 	if len(d.callers) >= d.config.MaxTargets {
-		return nil, d.refuse(refusedLimit, codes.ResourceExhausted, "%v: max_targets %d are known", c, d.config.MaxTargets)
+		return nil, d.recordRefusal(refusedLimit, codes.ResourceExhausted, "%v: max_targets %d are known", c, d.config.MaxTargets)
 	}
-	s := d.agent.add(id, id, newPlace(), d.log)
+	s := d.agent.addTarget(id, id, newOfferSlot(), d.log)
 	if s == nil {
-		return nil, d.refuse(refusedStranger, codes.PermissionDenied, "%v: %q is the name of a target that is dialled", c, id)
+		return nil, d.recordRefusal(refusedStranger, codes.PermissionDenied, "%v: %q is the name of a target that is dialled", c, id)
 	}
 	d.callers[id] = s
 	d.agent.readers.Go(func() { s.run(d.agent.ctx) })
 	return s, nil
 }
 
-// publish takes what a switch tells by itself.
-func (d *dialOut) publish(stream grpc.ServerStream) error {
+// handlePublish takes what a switch tells by itself.
+func (d *dialOut) handlePublish(stream grpc.ServerStream) error {
 	ctx := stream.Context()
-	c, err := d.caller(ctx)
+	c, err := d.identifyCaller(ctx)
 	if err != nil {
 		return err
 	}
-	s, err := d.session(c, "")
+	s, err := d.sessionByID(c, "")
 	if err != nil {
 		return err
 	}
@@ -496,7 +496,7 @@ func (d *dialOut) publish(stream grpc.ServerStream) error {
 	defer d.streams.Add(-1)
 	s.connects.Add(1)
 	number := s.streams.Add(1)
-	err = s.published(ctx, stream, number)
+	err = s.readPublished(ctx, stream, number)
 	// What it told by change is not known any more.
 	s.queue <- message{session: s, stream: number}
 	if err == nil || d.agent.ctx.Err() != nil {
@@ -510,8 +510,8 @@ func (d *dialOut) publish(stream grpc.ServerStream) error {
 	return status.Error(codes.Unavailable, err.Error())
 }
 
-// published reads a stream of Publish to its end.
-func (s *session) published(ctx context.Context, stream grpc.ServerStream, number uint32) error {
+// readPublished reads a stream of Publish to its end.
+func (s *session) readPublished(ctx context.Context, stream grpc.ServerStream, number uint32) error {
 	began := time.Now()
 	for first := true; ; first = false {
 		reply := &gpb.SubscribeResponse{}
@@ -524,7 +524,7 @@ func (s *session) published(ctx context.Context, stream grpc.ServerStream, numbe
 			s.publishing.Add(1)
 			defer s.publishing.Add(-1)
 		}
-		if err := s.take(ctx, reply, number, began); err != nil {
+		if err := s.handleResponse(ctx, reply, number, began); err != nil {
 			return err
 		}
 	}

@@ -31,7 +31,7 @@ import (
 // listening is an agent that switches connect to.
 func listening(t *testing.T, vendor string, change func(*Config)) (*Agent, *logged) {
 	t.Helper()
-	c := Defaults()
+	c := DefaultConfig()
 	c.Preset, c.TLS.Insecure = vendor, true
 	c.Interval, c.BackoffMin, c.BackoffMax, c.Timeout = time.Second, 10*time.Millisecond, 50*time.Millisecond, 5*time.Second
 	c.DialOut.Listen, c.DialOut.Targets = "127.0.0.1:0", []Caller{{ID: "leaf1"}}
@@ -50,7 +50,7 @@ func listening(t *testing.T, vendor string, change func(*Config)) (*Agent, *logg
 // switchOf is a switch that nobody dials.
 func switchOf(t *testing.T, vendor string) *gnmitest.Switch {
 	t.Helper()
-	sw, err := gnmitest.Start(vendor, gnmitest.Example(time.Now()), gnmitest.Faults{}, nil)
+	sw, err := gnmitest.Start(vendor, gnmitest.ExampleState(time.Now()), gnmitest.Faults{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestTunnel(t *testing.T) {
 		sw := switchOf(t, "openconfig")
 		for range 3 {
 			conn := connected(t, a, nil)
-			r := run(t, func(ctx context.Context) error { return sw.Tunnel(ctx, conn, "leaf1") })
+			r := run(t, func(ctx context.Context) error { return sw.ServeTunnel(ctx, conn, "leaf1") })
 			until(t, a, log, mode+": series", func(got map[string]float64) bool {
 				return got[upOfLeaf1] == 1 && got[octetsOfLeaf1] > 0 && got[stateOfLeaf1] == 1
 			})
@@ -132,7 +132,7 @@ func TestTunnel(t *testing.T) {
 			})
 		}
 		a.dialOut.mu.Lock()
-		if n := len(a.dialOut.waiting); n > 0 {
+		if n := len(a.dialOut.pendingTunnels); n > 0 {
 			t.Errorf("%s: %d sessions are waited for still", mode, n)
 		}
 		a.dialOut.mu.Unlock()
@@ -144,14 +144,14 @@ func TestTunnel(t *testing.T) {
 func TestTunnelAnew(t *testing.T) {
 	a, log := listening(t, "openconfig", func(c *Config) { c.Timeout = time.Minute }) // the old one is not given up for its silence
 	old, young := switchOf(t, "openconfig"), switchOf(t, "openconfig")
-	state := gnmitest.Example(time.Now())
+	state := gnmitest.ExampleState(time.Now())
 	state.Octets = 42
-	young.Tell(state)
+	young.UpdateState(state)
 	first := connected(t, a, nil)
-	run(t, func(ctx context.Context) error { return old.Tunnel(ctx, first, "leaf1") })
+	run(t, func(ctx context.Context) error { return old.ServeTunnel(ctx, first, "leaf1") })
 	until(t, a, log, "the first", func(got map[string]float64) bool { return got[octetsOfLeaf1] > 42 })
 	second := connected(t, a, nil)
-	run(t, func(ctx context.Context) error { return young.Tunnel(ctx, second, "leaf1") })
+	run(t, func(ctx context.Context) error { return young.ServeTunnel(ctx, second, "leaf1") })
 	until(t, a, log, "the second", func(got map[string]float64) bool { return got[octetsOfLeaf1] == 42 && got[upOfLeaf1] == 1 })
 }
 
@@ -161,8 +161,8 @@ func TestPublish(t *testing.T) {
 	a, log := listening(t, "sonic", nil)
 	sw := switchOf(t, "sonic")
 	conn := connected(t, a, nil)
-	counters := run(t, func(ctx context.Context) error { return sw.Publish(ctx, conn, "COUNTERS_DB") })
-	states := run(t, func(ctx context.Context) error { return sw.Publish(ctx, conn, "APPL_DB") })
+	counters := run(t, func(ctx context.Context) error { return sw.PublishDatabase(ctx, conn, "COUNTERS_DB") })
+	states := run(t, func(ctx context.Context) error { return sw.PublishDatabase(ctx, conn, "APPL_DB") })
 	got := until(t, a, log, "series", func(got map[string]float64) bool {
 		return got[octetsOfLeaf1] > 0 && got[stateOfLeaf1] == 1 && got[upOfLeaf1] == 1 && got[`graylink_gnmi_dial_out_streams{switch=""}`] == 2
 	})
@@ -178,13 +178,13 @@ func TestPublish(t *testing.T) {
 		t.Errorf("counters went with the states: %v", got)
 	}
 	// Samples that do not come any more: the stream is open, and the switch is not up.
-	later := a.Points(time.Now().Add(time.Minute))
+	later := a.CollectPoints(time.Now().Add(time.Minute))
 	for _, p := range later {
 		if p.Family == familyUp && p.Value != 0 || strings.HasPrefix(p.Family.Name, "fabric_switch_port_receive_bytes") {
 			t.Errorf("a minute after the last sample: %s is %v", p.Family.Name, p.Value)
 		}
 	}
-	run(t, func(ctx context.Context) error { return sw.Publish(ctx, conn, "APPL_DB") })
+	run(t, func(ctx context.Context) error { return sw.PublishDatabase(ctx, conn, "APPL_DB") })
 	until(t, a, log, "states again", func(got map[string]float64) bool { return got[stateOfLeaf1] == 1 })
 	// The end of the other stream takes no state along.
 	counters.end()
@@ -202,9 +202,9 @@ func TestPublishBounds(t *testing.T) {
 	})
 	sw := switchOf(t, "sonic")
 	conn := connected(t, a, nil)
-	r := run(t, func(ctx context.Context) error { return sw.Publish(ctx, conn, "") })
+	r := run(t, func(ctx context.Context) error { return sw.PublishDatabase(ctx, conn, "") })
 	until(t, a, log, "a stream", func(got map[string]float64) bool { return got[`graylink_gnmi_dial_out_streams{switch=""}`] == 1 })
-	sw.Send(&gpb.Notification{Update: []*gpb.Update{{Path: &gpb.Path{Elem: []*gpb.PathElem{{Name: strings.Repeat("x", 2<<10)}}}}}})
+	sw.SendNotifications(&gpb.Notification{Update: []*gpb.Update{{Path: &gpb.Path{Elem: []*gpb.PathElem{{Name: strings.Repeat("x", 2<<10)}}}}}})
 	<-r.done
 	if status.Code(r.err) != codes.ResourceExhausted && status.Code(r.err) != codes.Unavailable {
 		t.Errorf("a large message: %v", r.err)
@@ -213,19 +213,19 @@ func TestPublishBounds(t *testing.T) {
 		return got[`graylink_gnmi_dial_out_streams{switch=""}`] == 0 && got[errorsOf("stream")] == 1
 	})
 	for range 2 {
-		run(t, func(ctx context.Context) error { return sw.Publish(ctx, conn, "") })
+		run(t, func(ctx context.Context) error { return sw.PublishDatabase(ctx, conn, "") })
 	}
 	until(t, a, log, "two streams", func(got map[string]float64) bool { return got[`graylink_gnmi_dial_out_streams{switch=""}`] == 2 })
 	// The third waits in the client: the server has said how many there may be.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := sw.Publish(ctx, conn, ""); status.Code(err) != codes.DeadlineExceeded {
+	if err := sw.PublishDatabase(ctx, conn, ""); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("a third stream: %v", err)
 	}
-	s := a.targets()[0]
+	s := a.snapshotSessions()[0]
 	s.store.mu.Lock()
 	for end := time.Now().Add(30 * time.Second); s.drops.Load() == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
-		sw.Send(&gpb.Notification{Timestamp: 1, Update: []*gpb.Update{{}}})
+		sw.SendNotifications(&gpb.Notification{Timestamp: 1, Update: []*gpb.Update{{}}})
 	}
 	s.store.mu.Unlock()
 	until(t, a, log, "the loss", func(got map[string]float64) bool { return got[errorsOf("dropped")] > 0 })
@@ -321,7 +321,7 @@ func TestDialOutAccess(t *testing.T) {
 				a, log := listening(t, vendor, c.change)
 				if c.refused == "limit" {
 					a.dialOut.mu.Lock()
-					a.dialOut.callers["other"] = a.add("other", "other", newPlace(), slog.New(slog.DiscardHandler))
+					a.dialOut.callers["other"] = a.addTarget("other", "other", newOfferSlot(), slog.New(slog.DiscardHandler))
 					a.dialOut.mu.Unlock()
 				}
 				config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: "localhost"}
@@ -341,9 +341,9 @@ func TestDialOutAccess(t *testing.T) {
 						ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+c.token)
 					}
 					if by == "publish" {
-						return sw.Publish(ctx, conn, "COUNTERS_DB")
+						return sw.PublishDatabase(ctx, conn, "COUNTERS_DB")
 					}
-					return sw.Tunnel(ctx, conn, id)
+					return sw.ServeTunnel(ctx, conn, id)
 				})
 				got := until(t, a, log, "the outcome", func(got map[string]float64) bool {
 					if c.refused != "" {
@@ -378,7 +378,7 @@ func TestTunnelRequests(t *testing.T) {
 	a, log := listening(t, "openconfig", func(c *Config) { c.DialOut.Targets = append(c.DialOut.Targets, Caller{ID: "leaf2"}) })
 	victim := switchOf(t, "openconfig")
 	vconn := connected(t, a, nil)
-	run(t, func(ctx context.Context) error { return victim.Tunnel(ctx, vconn, "leaf2") })
+	run(t, func(ctx context.Context) error { return victim.ServeTunnel(ctx, vconn, "leaf2") })
 	until(t, a, log, "leaf2", func(got map[string]float64) bool { return got[`graylink_gnmi_target_up{switch="leaf2"}`] == 1 })
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -477,13 +477,13 @@ func TestTunnelSilent(t *testing.T) {
 	until(t, a, log, "two errors", func(got map[string]float64) bool { return got[errorsOf("connect")] >= 2 })
 	cancel()
 	until(t, a, log, "the end", func(map[string]float64) bool {
-		s := a.targets()[0]
-		s.place.mu.Lock()
-		gone := s.place.offer == nil
-		s.place.mu.Unlock()
+		s := a.snapshotSessions()[0]
+		s.offerSlot.mu.Lock()
+		gone := s.offerSlot.offer == nil
+		s.offerSlot.mu.Unlock()
 		a.dialOut.mu.Lock()
 		defer a.dialOut.mu.Unlock()
-		return gone && len(a.dialOut.waiting) == 0
+		return gone && len(a.dialOut.pendingTunnels) == 0
 	})
 }
 
@@ -502,7 +502,7 @@ func TestTunnelStorm(t *testing.T) {
 		wg.Go(func() {
 			for range 3 {
 				conn := connected(t, a, nil)
-				r := run(t, func(ctx context.Context) error { return sw.Tunnel(ctx, conn, fmt.Sprint("leaf", i+1)) })
+				r := run(t, func(ctx context.Context) error { return sw.ServeTunnel(ctx, conn, fmt.Sprint("leaf", i+1)) })
 				up := fmt.Sprintf(`graylink_gnmi_target_up{switch="leaf%d"}`, i+1)
 				for end := time.Now().Add(30 * time.Second); told(a)[up] != 1 && time.Now().Before(end); {
 					time.Sleep(10 * time.Millisecond)
@@ -511,7 +511,7 @@ func TestTunnelStorm(t *testing.T) {
 				_ = conn.Close()
 			}
 			conn := connected(t, a, nil)
-			run(t, func(ctx context.Context) error { return sw.Tunnel(ctx, conn, fmt.Sprint("leaf", i+1)) })
+			run(t, func(ctx context.Context) error { return sw.ServeTunnel(ctx, conn, fmt.Sprint("leaf", i+1)) })
 		})
 	}
 	wg.Wait()
@@ -541,18 +541,18 @@ func FuzzRegister(f *testing.F) {
 		}
 		f.Add(b)
 	}
-	leaf1 := &session{place: newPlace()}
+	leaf1 := &session{offerSlot: newOfferSlot()}
 	d := &dialOut{config: &DialOut{Targets: []Caller{{ID: "leaf1"}}}, log: slog.New(slog.DiscardHandler), warnings: rate.NewLimiter(0, 0),
-		callers: map[string]*session{"leaf1": leaf1}, waiting: map[tagged]chan<- opened{}}
+		callers: map[string]*session{"leaf1": leaf1}, pendingTunnels: map[tunnelKey]chan<- openResult{}}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var op tpb.RegisterOp
 		if proto.Unmarshal(b, &op) != nil {
 			return
 		}
-		result := make(chan opened, 1)
-		d.waiting[tagged{7, 1}] = result
+		result := make(chan openResult, 1)
+		d.pendingTunnels[tunnelKey{7, 1}] = result
 		offers := map[*session]*offer{}
-		answer, err := d.register(caller{conn: 7}, &registration{}, offers, &op)
+		answer, err := d.handleRegistration(caller{conn: 7}, &registration{}, offers, &op)
 		if answer != nil && err != nil {
 			t.Error("an answer and an error")
 		}
@@ -566,7 +566,7 @@ func FuzzRegister(f *testing.F) {
 			if s != leaf1 {
 				t.Error("a stranger's offer")
 			}
-			s.place.withdraw(o)
+			s.offerSlot.withdrawOffer(o)
 		}
 	})
 }

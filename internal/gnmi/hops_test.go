@@ -27,7 +27,7 @@ func leadsTo(t testing.TB, hop int, port string) *gpb.Update {
 
 func routesStore(t testing.TB) *store {
 	t.Helper()
-	tree, err := preset.Compile(append(slices.Clone(preset.Named("openconfig").Rules), preset.Routes()...))
+	tree, err := preset.CompileRules(append(slices.Clone(preset.ByName("openconfig").Rules), preset.RouteRules()...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestRoutes(t *testing.T) {
 		for _, d := range deletes {
 			n.Delete = append(n.Delete, path1(t, d))
 		}
-		s.notification(message{body: n}, now)
+		s.applyNotification(message{body: n}, now)
 	}
 	want := func(what string, unplaced int, series ...string) {
 		t.Helper()
@@ -72,9 +72,9 @@ func TestRoutes(t *testing.T) {
 	want("a next hop without port", 1, "next_hop_group_members{up1} 0", "next_hop_group_members{up2} 0", "next_hop_group_members{up3} 0")
 	tell(tables+"next-hop-groups/next-hop-group[id=1]", nil, val(t, "next-hops/next-hop[index=12]/state/index", 12))
 	want("a group anew", 0, "next_hop_group_members{up1} 0", "next_hop_group_members{up2} 1", "next_hop_group_members{up3} 0")
-	s.notification(message{}, now)
+	s.applyNotification(message{}, now)
 	want("the session's end", 0)
-	if n := s.hops.count + len(s.hops.groups) + len(s.hops.members) + len(s.hops.ports); n != 0 {
+	if n := s.hopTable.memberCount + len(s.hopTable.groups) + len(s.hopTable.members) + len(s.hopTable.ports); n != 0 {
 		t.Errorf("%d are left", n)
 	}
 }
@@ -84,10 +84,10 @@ func TestRoutes(t *testing.T) {
 func TestRoutesSampled(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	s := routesStore(t)
-	s.changes = false
-	s.notification(message{body: &gpb.Notification{Timestamp: now.UnixNano(), Update: []*gpb.Update{member(t, 1, 11), member(t, 1, 12), leadsTo(t, 11, "up1"), leadsTo(t, 12, "up2")}}}, now)
+	s.onChange = false
+	s.applyNotification(message{body: &gpb.Notification{Timestamp: now.UnixNano(), Update: []*gpb.Update{member(t, 1, 11), member(t, 1, 12), leadsTo(t, 11, "up1"), leadsTo(t, 12, "up2")}}}, now)
 	now = now.Add(2 * time.Second)
-	s.notification(message{body: &gpb.Notification{Timestamp: now.UnixNano(), Update: []*gpb.Update{member(t, 1, 12)}}}, now)
+	s.applyNotification(message{body: &gpb.Notification{Timestamp: now.UnixNano(), Update: []*gpb.Update{member(t, 1, 12)}}}, now)
 	if got, _ := say(s, now.Add(2*time.Second)); !slices.Equal(got, []string{"next_hop_group_members{up1} 0", "next_hop_group_members{up2} 1"}) {
 		t.Errorf("%q", got)
 	}
@@ -96,30 +96,30 @@ func TestRoutesSampled(t *testing.T) {
 // TestHopsAgainstSets compares with plain sets, at random.
 func TestHopsAgainstSets(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	h := newHops()
+	h := newNextHopTable()
 	sets := map[[2]string]bool{}
 	ports := map[string]string{}
 	for range 20_000 {
 		group, hop := fmt.Sprint(rng.IntN(6)), fmt.Sprint(rng.IntN(8))
 		switch rng.IntN(6) {
 		case 0, 1:
-			h.tell(preset.Member, []string{"v", group, hop}, "", time.Time{})
+			h.recordLeaf(preset.Member, []string{"v", group, hop}, "", time.Time{})
 			sets[[2]string{group, hop}] = true
 		case 2:
-			h.remove(preset.Member, []string{"v", group, hop})
+			h.removeMatching(preset.Member, []string{"v", group, hop})
 			delete(sets, [2]string{group, hop})
 		case 3:
-			h.remove(preset.Member, []string{"v", "", hop})
+			h.removeMatching(preset.Member, []string{"v", "", hop})
 			for k := range sets {
 				if k[1] == hop {
 					delete(sets, k)
 				}
 			}
 		case 4:
-			h.tell(preset.HopPort, []string{"v", hop}, "p"+group, time.Time{})
+			h.recordLeaf(preset.HopPort, []string{"v", hop}, "p"+group, time.Time{})
 			ports[hop] = "p" + group
 		case 5:
-			h.remove(preset.HopPort, []string{"v", hop})
+			h.removeMatching(preset.HopPort, []string{"v", hop})
 			delete(ports, hop)
 		}
 		want, unplaced := map[string]int{}, 0
@@ -131,13 +131,13 @@ func TestHopsAgainstSets(t *testing.T) {
 			}
 		}
 		got, u := h.byPort()
-		for p := range h.had {
+		for p := range h.knownPorts {
 			if got[p] != want[p] {
 				t.Fatalf("%s: %d, want %d", p, got[p], want[p])
 			}
 		}
-		if u != unplaced || h.count != len(sets) {
-			t.Fatalf("%d unplaced, %d members; want %d, %d", u, h.count, unplaced, len(sets))
+		if u != unplaced || h.memberCount != len(sets) {
+			t.Fatalf("%d unplaced, %d members; want %d, %d", u, h.memberCount, unplaced, len(sets))
 		}
 	}
 }
@@ -145,14 +145,14 @@ func TestHopsAgainstSets(t *testing.T) {
 // TestRoutesBound: members beyond the bound are counted, and have no place.
 func TestRoutesBound(t *testing.T) {
 	before := heap()
-	h := newHops()
+	h := newNextHopTable()
 	for i := range maxMembers {
-		if !h.tell(preset.Member, []string{"v", fmt.Sprint(i % 4096), fmt.Sprint(i / 4096)}, "", time.Time{}) {
+		if !h.recordLeaf(preset.Member, []string{"v", fmt.Sprint(i % 4096), fmt.Sprint(i / 4096)}, "", time.Time{}) {
 			t.Fatalf("no place for %d", i)
 		}
 	}
-	t.Logf("%d members take %.0f MB", h.count, (heap()-before)/1e6)
-	if h.tell(preset.Member, []string{"v", "x", "y"}, "", time.Time{}) || len(h.members) != maxMembers/4096 || !h.tell(preset.Member, []string{"v", "1", "1"}, "", time.Time{}) {
+	t.Logf("%d members take %.0f MB", h.memberCount, (heap()-before)/1e6)
+	if h.recordLeaf(preset.Member, []string{"v", "x", "y"}, "", time.Time{}) || len(h.members) != maxMembers/4096 || !h.recordLeaf(preset.Member, []string{"v", "1", "1"}, "", time.Time{}) {
 		t.Error("the bound does not hold, or keeps out what is known")
 	}
 }
@@ -161,14 +161,14 @@ func TestRoutesBound(t *testing.T) {
 // prefix.
 func TestRoutesAsked(t *testing.T) {
 	for _, routes := range []bool{false, true} {
-		sw, a, log := started(t, "openconfig", gnmitest.Example(time.Now()), gnmitest.Faults{}, nil, func(c *Config) { c.Routes = routes })
+		sw, a, log := started(t, "openconfig", gnmitest.ExampleState(time.Now()), gnmitest.Faults{}, nil, func(c *Config) { c.Routes = routes })
 		until(t, a, log, "series", synced)
-		asked := fmt.Sprint(sw.Subscriptions()[0])
+		asked := fmt.Sprint(sw.ReceivedSubscriptions()[0])
 		if strings.Contains(asked, "next-hop-groups") != routes || strings.Contains(asked, "aft-summaries") != routes || strings.Contains(asked, "ipv4-entry") {
 			t.Errorf("routes %v: %s", routes, asked)
 		}
 		if routes {
-			sw.Send(&gpb.Notification{Timestamp: time.Now().UnixNano(), Update: []*gpb.Update{member(t, 1, 11), leadsTo(t, 11, "Ethernet8")}})
+			sw.SendNotifications(&gpb.Notification{Timestamp: time.Now().UnixNano(), Update: []*gpb.Update{member(t, 1, 11), leadsTo(t, 11, "Ethernet8")}})
 			until(t, a, log, "members", func(got map[string]float64) bool {
 				return got[`fabric_switch_port_next_hop_group_members{switch="leaf1",port="Ethernet8"}`] == 1
 			})
@@ -178,12 +178,12 @@ func TestRoutesAsked(t *testing.T) {
 
 // A next hop that is said to lead out of another port again and again takes no more and more memory.
 func TestHopsPortsAreBounded(t *testing.T) {
-	h := newHops()
-	h.tell(preset.Member, []string{"default", "1", "2"}, "", time.Unix(1, 0))
-	for i := range maxHad + 10 {
-		h.tell(preset.HopPort, []string{"default", "2"}, strconv.Itoa(i), time.Unix(1, 0))
+	h := newNextHopTable()
+	h.recordLeaf(preset.Member, []string{"default", "1", "2"}, "", time.Unix(1, 0))
+	for i := range maxKnownPorts + 10 {
+		h.recordLeaf(preset.HopPort, []string{"default", "2"}, strconv.Itoa(i), time.Unix(1, 0))
 	}
-	if len(h.had) != maxHad {
-		t.Errorf("%d ports are kept, want %d", len(h.had), maxHad)
+	if len(h.knownPorts) != maxKnownPorts {
+		t.Errorf("%d ports are kept, want %d", len(h.knownPorts), maxKnownPorts)
 	}
 }

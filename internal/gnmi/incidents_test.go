@@ -133,13 +133,13 @@ func TestIncidents(t *testing.T) {
 func (in *incident) play(t *testing.T, end string, script func(*gnmitest.State, int, int)) map[string]string {
 	t.Helper()
 	sw, port, _ := strings.Cut(end, ":")
-	c := Defaults()
+	c := DefaultConfig()
 	c.Preset, c.Paths = in.vendor, in.paths
-	rules, err := c.rules()
+	rules, err := c.allRules()
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree, err := preset.Compile(rules)
+	tree, err := preset.CompileRules(rules)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,14 +153,14 @@ func (in *incident) play(t *testing.T, end string, script func(*gnmitest.State, 
 	for s := 0; s <= incidentEnd; s++ {
 		now := base.Add(time.Duration(s) * time.Second)
 		if n := max(0, s-incidentBegin); s%incidentSample == 0 {
-			x := gnmitest.Example(now)
+			x := gnmitest.ExampleState(now)
 			x.Port = port
 			idle(&x, s)
 			if script != nil {
 				script(&x, s, n)
 			}
 			for _, target := range targets {
-				updates := gnmitest.Updates(in.vendor, target, x)
+				updates := gnmitest.VendorUpdates(in.vendor, target, x)
 				if in.more != nil {
 					updates = append(updates, in.more(end, s, n)...)
 				}
@@ -168,10 +168,10 @@ func (in *incident) play(t *testing.T, end string, script func(*gnmitest.State, 
 				if target != "" {
 					m.Prefix = &gpb.Path{Target: target}
 				}
-				st.notification(message{body: m}, now)
+				st.applyNotification(message{body: m}, now)
 			}
 		}
-		points, _ := st.points(nil, sw, now, time.Minute)
+		points, _ := st.appendPoints(nil, sw, now, time.Minute)
 		for _, p := range points {
 			labels := []string{`instance="collector:9873"`, `job="otelcol-graylink"`}
 			for i, l := range p.Family.Labels {

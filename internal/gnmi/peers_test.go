@@ -172,14 +172,14 @@ func startPeer(t *testing.T, what string) (address string, kill func()) {
 // subscribed is an agent with one target, dialled as given.
 func subscribed(t *testing.T, mode string, dial dialer, change func(*Config)) (*Agent, *logged) {
 	t.Helper()
-	c := Defaults()
+	c := DefaultConfig()
 	c.Preset, c.Mode, c.TLS.Insecure, c.Targets = "openconfig", mode, true, []Target{{Address: "leaf1:1", Name: "leaf1"}}
 	c.Interval, c.BackoffMin, c.BackoffMax, c.Timeout = time.Second, 10*time.Millisecond, 50*time.Millisecond, 5*time.Second
 	if change != nil {
 		change(&c)
 	}
 	log := &logged{}
-	a, err := start(c, slog.New(slog.NewTextHandler(log, nil)), dial)
+	a, err := startWithDialer(c, slog.New(slog.NewTextHandler(log, nil)), dial)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,11 +260,11 @@ func TestFakeServer(t *testing.T) {
 // TestCuts: a connection that breaks after any number of bytes, in the middle of a
 // frame or of a message, is begun anew, and what came before is not half of something.
 func TestCuts(t *testing.T) {
-	sw, a, log := started(t, "openconfig", gnmitest.Example(time.Now()), gnmitest.Faults{CutAfter: 1}, nil, func(c *Config) {
+	sw, a, log := started(t, "openconfig", gnmitest.ExampleState(time.Now()), gnmitest.Faults{CutAfter: 1}, nil, func(c *Config) {
 		c.BackoffMax = c.BackoffMin
 	})
 	for cut := 1; ; cut += 37 {
-		sw.Break(gnmitest.Faults{CutAfter: cut})
+		sw.SetFaults(gnmitest.Faults{CutAfter: cut})
 		ended := func(got map[string]float64) float64 {
 			return got[errorsOf("stream")] + got[errorsOf("connect")] + got[errorsOf("stalled")]
 		}
@@ -292,17 +292,17 @@ func TestCuts(t *testing.T) {
 
 // TestBadMessages: halves of messages and trickles.
 func TestBadMessages(t *testing.T) {
-	sw, a, log := started(t, "openconfig", gnmitest.Example(time.Now()), gnmitest.Faults{Half: true}, nil, nil)
+	sw, a, log := started(t, "openconfig", gnmitest.ExampleState(time.Now()), gnmitest.Faults{Half: true}, nil, nil)
 	got := until(t, a, log, "errors", func(got map[string]float64) bool { return got[errorsOf("stream")] >= 3 })
 	for s := range got {
 		if strings.HasPrefix(s, "fabric_") {
 			t.Errorf("%s is there", s)
 		}
 	}
-	sw.Break(gnmitest.Faults{})
+	sw.SetFaults(gnmitest.Faults{})
 	until(t, a, log, "whole messages", synced)
 
-	_, a, log = started(t, "openconfig", gnmitest.Example(time.Now()), gnmitest.Faults{Trickle: 16}, nil, nil)
+	_, a, log = started(t, "openconfig", gnmitest.ExampleState(time.Now()), gnmitest.Faults{Trickle: 16}, nil, nil)
 	got = until(t, a, log, "a trickle", synced)
 	if got[errorsOf("stream")] != 0 || got[errorsOf("stalled")] != 0 {
 		t.Errorf("a slow switch is given up: %s", log)
@@ -312,16 +312,16 @@ func TestBadMessages(t *testing.T) {
 // TestRefusals: a switch that refuses in turn with each code is asked again, each
 // refusal counted once.
 func TestRefusals(t *testing.T) {
-	sw, a, log := started(t, "openconfig", gnmitest.Example(time.Now()), gnmitest.Faults{EndAfter: 1, End: status.Error(codes.Aborted, "no")}, nil, nil)
+	sw, a, log := started(t, "openconfig", gnmitest.ExampleState(time.Now()), gnmitest.Faults{EndAfter: 1, End: status.Error(codes.Aborted, "no")}, nil, nil)
 	for c := codes.Canceled; c <= codes.Unauthenticated; c++ {
 		kind := kindOf(status.Error(c, ""))
 		if !slices.Contains(kinds, kind) {
 			t.Fatalf("%v is of kind %q", c, kind)
 		}
 		before := told(a)[errorsOf(kind)]
-		sw.Break(gnmitest.Faults{EndAfter: 1, End: status.Error(c, "no")})
+		sw.SetFaults(gnmitest.Faults{EndAfter: 1, End: status.Error(c, "no")})
 		until(t, a, log, c.String(), func(got map[string]float64) bool { return got[errorsOf(kind)] > before })
 	}
-	sw.Break(gnmitest.Faults{})
+	sw.SetFaults(gnmitest.Faults{})
 	until(t, a, log, "series again", func(got map[string]float64) bool { return synced(got) && got[upOfLeaf1] == 1 })
 }

@@ -97,7 +97,7 @@ func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "uni
 
 func (f *field) come(address string, state gnmitest.State) {
 	l := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-	sw := gnmitest.Serve(l, "openconfig", state, gnmitest.Faults{}, nil)
+	sw := gnmitest.ServeListener(l, "openconfig", state, gnmitest.Faults{}, nil)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.listeners[address], f.switches[address] = l, sw
@@ -122,7 +122,7 @@ type targetStatus struct {
 
 func statuses(a *Agent, now time.Time) map[string]*targetStatus {
 	out := map[string]*targetStatus{}
-	for _, p := range a.Points(now) {
+	for _, p := range a.CollectPoints(now) {
 		s := out[p.Switch]
 		if s == nil {
 			s = &targetStatus{}
@@ -151,9 +151,9 @@ func TestThousandTargets(t *testing.T) {
 		n = min(n, 400) // it can watch 8,128 goroutines: 13 of each target
 	}
 	f := &field{listeners: map[string]*pipes{}, switches: map[string]*gnmitest.Switch{}}
-	c := Defaults()
+	c := DefaultConfig()
 	c.Interval, c.BackoffMin, c.BackoffMax, c.TLS.Insecure = time.Hour, 20*time.Millisecond, 200*time.Millisecond, true
-	state := gnmitest.Example(time.Now())
+	state := gnmitest.ExampleState(time.Now())
 	address := func(i int) string { return fmt.Sprintf("sw%d:1", i) }
 	name := func(i int) string { return strings.TrimSuffix(address(i), ":1") }
 	for i := range n {
@@ -167,7 +167,7 @@ func TestThousandTargets(t *testing.T) {
 	}()
 	before := heap()
 	began := time.Now()
-	a, err := start(c, slog.New(slog.DiscardHandler), f.dial)
+	a, err := startWithDialer(c, slog.New(slog.DiscardHandler), f.dial)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func TestThousandTargets(t *testing.T) {
 		state.Octets++
 		told := time.Now()
 		for i := 1; i < n; i += 2 {
-			f.switches[address(i)].Tell(state)
+			f.switches[address(i)].UpdateState(state)
 		}
 		wait(fmt.Sprintf("round %d, away", round), func(i int, s *targetStatus, now time.Time) bool {
 			if i%2 == 1 {

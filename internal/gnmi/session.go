@@ -70,20 +70,20 @@ const maxMessage = 64 << 20
 
 // session keeps one target subscribed.
 type session struct {
-	agent   *Agent
-	name    string
-	address string // of a target that connects by itself its id
-	place   *place // of such a target: where its tunnel is
-	store   *store
-	log     *slog.Logger
-	queue   chan message
+	agent     *Agent
+	name      string
+	address   string     // of a target that connects by itself its id
+	offerSlot *offerSlot // of such a target: where its tunnel is
+	store     *store
+	log       *slog.Logger
+	queue     chan message
 
-	up       atomic.Bool
-	last     atomic.Int64 // when the last message came, ns since 1970; 0: none yet
-	syncTook atomic.Int64 // ns from subscribing to the last sync
-	connects atomic.Uint64
-	drops    atomic.Uint64 // updates
-	errs     [8]atomic.Uint64
+	subscribed  atomic.Bool
+	lastMessage atomic.Int64 // when the last message came, ns since 1970; 0: none yet
+	syncTook    atomic.Int64 // ns from subscribing to the last sync
+	connects    atomic.Uint64
+	drops       atomic.Uint64 // updates
+	errs        [8]atomic.Uint64
 
 	streams    atomic.Uint32 // of Publish, so far
 	publishing atomic.Int64  // streams of Publish that told something
@@ -93,7 +93,7 @@ type session struct {
 // is not asked for anything: it is up while what it samples comes.
 func (s *session) isUp(sampled, now time.Time) bool {
 	c := &s.agent.config
-	return s.up.Load() || s.publishing.Load() > 0 && (sampled.IsZero() || now.Sub(sampled) <= max(3*c.Interval, c.Timeout))
+	return s.subscribed.Load() || s.publishing.Load() > 0 && (sampled.IsZero() || now.Sub(sampled) <= max(3*c.Interval, c.Timeout))
 }
 
 // run has sessions one after the other until ctx ends.
@@ -101,15 +101,15 @@ func (s *session) run(ctx context.Context) {
 	wait := s.agent.config.BackoffMin
 	for ctx.Err() == nil {
 		var tunnel *offer
-		if s.place != nil {
+		if s.offerSlot != nil {
 			var err error
-			if tunnel, err = s.place.wait(ctx); err != nil {
+			if tunnel, err = s.offerSlot.waitOffer(ctx); err != nil {
 				return
 			}
 		}
 		began := time.Now()
-		err := s.session(ctx, tunnel)
-		s.up.Store(false)
+		err := s.runSession(ctx, tunnel)
+		s.subscribed.Store(false)
 		if ctx.Err() != nil {
 			return
 		}
@@ -133,11 +133,11 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// session is one connection, from Capabilities to the first error. tunnel is nil
+// runSession is one connection, from Capabilities to the first error. tunnel is nil
 // where the switch is dialled.
-func (s *session) session(ctx context.Context, tunnel *offer) error {
+func (s *session) runSession(ctx context.Context, tunnel *offer) error {
 	c := &s.agent.config
-	opts, err := s.options()
+	opts, err := s.dialOptions()
 	if err != nil {
 		return err
 	}
@@ -147,13 +147,13 @@ func (s *session) session(ctx context.Context, tunnel *offer) error {
 	switch dial := s.agent.dial; {
 	case tunnel != nil:
 		address = "passthrough:///" + address
-		opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return tunnel.open(ctx) }))
+		opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return tunnel.openSession(ctx) }))
 		var ended sync.WaitGroup
 		defer ended.Wait()
 		defer cancel(nil)
 		ended.Go(func() {
 			select {
-			case <-tunnel.gone:
+			case <-tunnel.withdrawn:
 				cancel(&failure{kindStream, errWithdrawn})
 			case <-ctx.Done():
 			}
@@ -169,14 +169,14 @@ func (s *session) session(ctx context.Context, tunnel *offer) error {
 	defer conn.Close()
 	s.connects.Add(1)
 	client := gpb.NewGNMIClient(conn)
-	encoding, err := s.capabilities(ctx, client)
+	encoding, err := s.negotiateEncoding(ctx, client)
 	if err != nil {
-		return because(ctx, err)
+		return causeOr(ctx, err)
 	}
 	var wg sync.WaitGroup
 	for _, request := range s.agent.requests {
 		wg.Go(func() {
-			if err := s.subscribe(ctx, client, request, encoding); err != nil {
+			if err := s.runSubscription(ctx, client, request, encoding); err != nil {
 				cancel(err)
 			}
 		})
@@ -190,8 +190,8 @@ func (s *session) session(ctx context.Context, tunnel *offer) error {
 	return context.Cause(ctx)
 }
 
-// capabilities asks what the switch offers and chooses an encoding.
-func (s *session) capabilities(ctx context.Context, client gpb.GNMIClient) (gpb.Encoding, error) {
+// negotiateEncoding asks what the switch offers and chooses an encoding.
+func (s *session) negotiateEncoding(ctx context.Context, client gpb.GNMIClient) (gpb.Encoding, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.agent.config.Timeout)
 	defer cancel()
 	want := s.agent.encodings
@@ -213,8 +213,8 @@ func (s *session) capabilities(ctx context.Context, client gpb.GNMIClient) (gpb.
 	return 0, &failure{kindEncoding, fmt.Errorf("the switch offers %v; one of %v is expected", reply.GetSupportedEncodings(), want)}
 }
 
-// subscribe has one subscription.
-func (s *session) subscribe(ctx context.Context, client gpb.GNMIClient, r *request, encoding gpb.Encoding) error {
+// runSubscription has one subscription.
+func (s *session) runSubscription(ctx context.Context, client gpb.GNMIClient, r *request, encoding gpb.Encoding) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	interval := s.agent.config.Interval
@@ -228,33 +228,33 @@ func (s *session) subscribe(ctx context.Context, client gpb.GNMIClient, r *reque
 		began := time.Now()
 		stream, err := client.Subscribe(ctx)
 		if err != nil {
-			return because(ctx, err)
+			return causeOr(ctx, err)
 		}
-		list := r.list(encoding, s.agent.mode, interval)
+		list := r.subscriptionList(encoding, s.agent.mode, interval)
 		if err := stream.Send(&gpb.SubscribeRequest{Request: &gpb.SubscribeRequest_Subscribe{Subscribe: list}}); err != nil && !errors.Is(err, io.EOF) {
-			return because(ctx, err)
+			return causeOr(ctx, err)
 		}
 		var polls sync.WaitGroup
 		if s.agent.mode == gpb.SubscriptionList_POLL {
-			polls.Go(func() { poll(stream, interval) })
+			polls.Go(func() { sendPolls(stream, interval) })
 		} else if err := stream.CloseSend(); err != nil {
-			return because(ctx, err)
+			return causeOr(ctx, err)
 		}
-		if err := s.receive(ctx, stream, r, began, watch, stall); err != nil {
-			err = because(ctx, err)
+		if err := s.receiveUpdates(ctx, stream, r, began, watch, stall); err != nil {
+			err = causeOr(ctx, err)
 			cancel(err)
 			polls.Wait()
 			return err
 		}
 		// ONCE is over: the next begins an interval after this one.
-		if err := sleep(ctx, interval-time.Since(began)); err != nil {
-			return because(ctx, err)
+		if err := sleepContext(ctx, interval-time.Since(began)); err != nil {
+			return causeOr(ctx, err)
 		}
 	}
 }
 
-// poll asks for everything at once, and then at every interval, until the stream ends.
-func poll(stream gpb.GNMI_SubscribeClient, interval time.Duration) {
+// sendPolls asks for everything at once, and then at every interval, until the stream ends.
+func sendPolls(stream gpb.GNMI_SubscribeClient, interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
@@ -269,15 +269,15 @@ func poll(stream gpb.GNMI_SubscribeClient, interval time.Duration) {
 	}
 }
 
-// because is why ctx ended, if it did and err says no more.
-func because(ctx context.Context, err error) error {
+// causeOr is why ctx ended, if it did and err says no more.
+func causeOr(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
 	return err
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
+func sleepContext(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -288,8 +288,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// receive reads a stream to its end; nil: a ONCE subscription is complete.
-func (s *session) receive(ctx context.Context, stream gpb.GNMI_SubscribeClient, r *request, began time.Time, watch *time.Timer, stall time.Duration) error {
+// receiveUpdates reads a stream to its end; nil: a ONCE subscription is complete.
+func (s *session) receiveUpdates(ctx context.Context, stream gpb.GNMI_SubscribeClient, r *request, began time.Time, watch *time.Timer, stall time.Duration) error {
 	for {
 		reply, err := stream.Recv()
 		switch {
@@ -300,26 +300,26 @@ func (s *session) receive(ctx context.Context, stream gpb.GNMI_SubscribeClient, 
 		case err != nil:
 			return err
 		}
-		s.up.Store(true)
+		s.subscribed.Store(true)
 		if r.samples {
 			watch.Reset(stall)
 		} else {
 			watch.Stop()
 		}
-		if err := s.take(ctx, reply, 0, began); err != nil {
+		if err := s.handleResponse(ctx, reply, 0, began); err != nil {
 			return err
 		}
 	}
 }
 
-// take gives a message to its decoder. stream is its number where the switch has
+// handleResponse gives a message to its decoder. stream is its number where the switch has
 // streams of its own.
-func (s *session) take(ctx context.Context, reply *gpb.SubscribeResponse, stream uint32, began time.Time) error {
+func (s *session) handleResponse(ctx context.Context, reply *gpb.SubscribeResponse, stream uint32, began time.Time) error {
 	now := time.Now()
-	s.last.Store(now.UnixNano())
+	s.lastMessage.Store(now.UnixNano())
 	switch x := reply.GetResponse().(type) {
 	case *gpb.SubscribeResponse_Update:
-		dropped, err := s.agent.put(ctx, message{s, x.Update, now, stream})
+		dropped, err := s.agent.enqueueMessage(ctx, message{s, x.Update, now, stream})
 		if err != nil {
 			return err
 		}
@@ -335,8 +335,8 @@ func (s *session) take(ctx context.Context, reply *gpb.SubscribeResponse, stream
 	return nil
 }
 
-// options are how the switch is dialled. Files are read anew at every connection.
-func (s *session) options() ([]grpc.DialOption, error) {
+// dialOptions are how the switch is dialled. Files are read anew at every connection.
+func (s *session) dialOptions() ([]grpc.DialOption, error) {
 	c := &s.agent.config
 	opts := []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)), grpc.WithUserAgent("graylink"),
 		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
@@ -347,32 +347,32 @@ func (s *session) options() ([]grpc.DialOption, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.TLS.Server, InsecureSkipVerify: c.TLS.SkipVerify} //nolint:gosec // as configured
 	if c.TLS.CA != "" {
 		var err error
-		if config.RootCAs, err = authorities(c.TLS.CA); err != nil {
+		if config.RootCAs, err = loadCertPool(c.TLS.CA); err != nil {
 			return nil, &failure{kindConnect, err}
 		}
 	}
 	if c.TLS.Cert != "" {
-		pair, err := certificate(c.TLS.Cert, c.TLS.Key)
+		pair, err := loadKeyPair(c.TLS.Cert, c.TLS.Key)
 		if err != nil {
 			return nil, &failure{kindConnect, err}
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
 	opts = append(opts, grpc.WithTransportCredentials(credentials.NewTLS(config)))
-	header := login{}
+	header := callMetadata{}
 	switch {
 	case c.TokenFile != "":
-		token, err := secret(c.TokenFile)
+		token, err := readSecret(c.TokenFile)
 		if err != nil {
 			return nil, &failure{kindAuth, err}
 		}
 		header["authorization"] = "Bearer " + token
 	case c.PasswordFile != "":
-		user, err := secret(c.UsernameFile)
+		user, err := readSecret(c.UsernameFile)
 		if err != nil {
 			return nil, &failure{kindAuth, err}
 		}
-		password, err := secret(c.PasswordFile)
+		password, err := readSecret(c.PasswordFile)
 		if err != nil {
 			return nil, &failure{kindAuth, err}
 		}
@@ -387,8 +387,8 @@ func (s *session) options() ([]grpc.DialOption, error) {
 	return append(opts, grpc.WithPerRPCCredentials(header)), nil
 }
 
-// authorities are the certificates of a file.
-func authorities(file string) (*x509.CertPool, error) {
+// loadCertPool are the certificates of a file.
+func loadCertPool(file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -400,8 +400,8 @@ func authorities(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// certificate is the one of two files.
-func certificate(cert, key string) (tls.Certificate, error) {
+// loadKeyPair is the one of two files.
+func loadKeyPair(cert, key string) (tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
 		return pair, fmt.Errorf("%s with %s: %w", cert, key, err)
@@ -409,29 +409,29 @@ func certificate(cert, key string) (tls.Certificate, error) {
 	return pair, nil
 }
 
-// login is metadata of every call.
-type login map[string]string
+// callMetadata is metadata of every call.
+type callMetadata map[string]string
 
-func (l login) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+func (l callMetadata) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	return l, nil
 }
 
-func (login) RequireTransportSecurity() bool { return true }
+func (callMetadata) RequireTransportSecurity() bool { return true }
 
 // request is a subscription: all paths of one target of the prefix.
 type request struct {
 	target  string
-	paths   []wanted
+	paths   []wantedPath
 	samples bool
 }
 
-type wanted struct {
+type wantedPath struct {
 	path     *gpb.Path
 	onChange bool
 }
 
-// list is the request as a message.
-func (r *request) list(encoding gpb.Encoding, mode gpb.SubscriptionList_Mode, interval time.Duration) *gpb.SubscriptionList {
+// subscriptionList is the request as a message.
+func (r *request) subscriptionList(encoding gpb.Encoding, mode gpb.SubscriptionList_Mode, interval time.Duration) *gpb.SubscriptionList {
 	l := &gpb.SubscriptionList{Mode: mode, Encoding: encoding}
 	if r.target != "" {
 		l.Prefix = &gpb.Path{Target: r.target}
@@ -448,8 +448,8 @@ func (r *request) list(encoding gpb.Encoding, mode gpb.SubscriptionList_Mode, in
 	return l
 }
 
-// requests are the subscriptions of a preset and a user's rules.
-func requests(p *preset.Preset, rules []preset.Rule) ([]*request, error) {
+// buildRequests are the subscriptions of a preset and a user's rules.
+func buildRequests(p *preset.Preset, rules []preset.Rule) ([]*request, error) {
 	var out []*request
 	add := func(target string, x *gpb.Path, onChange bool) {
 		i := slices.IndexFunc(out, func(r *request) bool { return r.target == target })
@@ -457,10 +457,10 @@ func requests(p *preset.Preset, rules []preset.Rule) ([]*request, error) {
 			i = len(out)
 			out = append(out, &request{target: target})
 		}
-		out[i].paths = append(out[i].paths, wanted{x, onChange})
+		out[i].paths = append(out[i].paths, wantedPath{x, onChange})
 		out[i].samples = out[i].samples || !onChange
 	}
-	for _, a := range p.Ask {
+	for _, a := range p.Subscriptions {
 		x, err := path.ParsePath(a.Path)
 		if err != nil {
 			return nil, fmt.Errorf("path %q: %w", a.Path, err)
@@ -468,12 +468,12 @@ func requests(p *preset.Preset, rules []preset.Rule) ([]*request, error) {
 		add(a.Target, x, a.OnChange)
 	}
 	for _, r := range rules {
-		if slices.ContainsFunc(p.Ask, func(a preset.Ask) bool {
+		if slices.ContainsFunc(p.Subscriptions, func(a preset.Subscription) bool {
 			return a.Target == r.Target && len(r.Path) > len(a.Path) && r.Path[:len(a.Path)+1] == a.Path+"/"
 		}) {
 			continue
 		}
-		x, err := r.Request()
+		x, err := r.RequestPath()
 		if err != nil {
 			return nil, fmt.Errorf("path %q: %w", r.Path, err)
 		}

@@ -23,14 +23,14 @@ type Point struct {
 
 // series is what is known of one series.
 type series struct {
-	leaf     *preset.Leaf
-	values   []string
-	value    float64
-	at       int64 // the switch's time, ns since 1970
-	since    int64
-	seen     time.Time // this process' time
-	stream   uint32    // that told it; 0 of a session that was asked for
-	onChange bool
+	leaf       *preset.Leaf
+	values     []string
+	value      float64
+	at         int64 // the switch's time, ns since 1970
+	since      int64
+	receivedAt time.Time // this process' time
+	stream     uint32    // that told it; 0 of a session that was asked for
+	onChange   bool
 }
 
 // store is the series of a target. It is the sink of the target's decoder.
@@ -39,20 +39,20 @@ type store struct {
 	decoder  *decode.Decoder
 	all      map[string]*series
 	ports    map[string][]string // ports by component
-	hops     *hops
+	hopTable *nextHopTable
 	families map[*preset.Family]uint16
 	key      []byte
 	now      time.Time
 	stream   uint32
 	sampled  time.Time // when a sample came, not a change
-	changes  bool      // what changes seldom is told by change, else with every sample
+	onChange bool      // what changes seldom is told by change, else with every sample
 	max      int
-	full     uint64 // samples without a place
+	rejected uint64 // samples without a place
 	resets   uint64 // of counters
 }
 
 func newStore(tree *preset.Tree, changes bool, max int) *store {
-	s := &store{hops: newHops(), changes: changes, all: map[string]*series{}, ports: map[string][]string{}, families: map[*preset.Family]uint16{}, max: max}
+	s := &store{hopTable: newNextHopTable(), onChange: changes, all: map[string]*series{}, ports: map[string][]string{}, families: map[*preset.Family]uint16{}, max: max}
 	for _, l := range tree.Leaves {
 		if _, ok := s.families[l.Family]; !ok {
 			s.families[l.Family] = uint16(len(s.families))
@@ -62,11 +62,11 @@ func newStore(tree *preset.Tree, changes bool, max int) *store {
 	return s
 }
 
-// Sample implements decode.Sink; the store is locked.
-func (s *store) Sample(l *preset.Leaf, identity []byte, c *preset.Captures, v float64, text string, at int64) {
+// AddSample implements decode.Sink; the store is locked.
+func (s *store) AddSample(l *preset.Leaf, identity []byte, c *preset.Captures, v float64, text string, at int64) {
 	if l.Family.Kind == preset.Member || l.Family.Kind == preset.HopPort {
-		if !s.hops.tell(l.Family.Kind, l.Values(c), text, s.now) {
-			s.full++
+		if !s.hopTable.recordLeaf(l.Family.Kind, l.LabelValues(c), text, s.now) {
+			s.rejected++
 		}
 		return
 	}
@@ -74,38 +74,38 @@ func (s *store) Sample(l *preset.Leaf, identity []byte, c *preset.Captures, v fl
 	x := s.all[string(s.key)]
 	if x == nil {
 		if len(s.all) >= s.max {
-			s.full++
+			s.rejected++
 			return
 		}
-		x = &series{leaf: l, values: l.Values(c), since: at}
+		x = &series{leaf: l, values: l.LabelValues(c), since: at}
 		s.all[string(s.key)] = x
 	}
 	switch {
 	case l.Family.Kind == preset.Relation:
-		s.relate(x, strings.ToValidUTF8(text, "\ufffd"))
-	case l.Field >= 0:
-		x.values[l.Field] = strings.Clone(strings.ToValidUTF8(text, "\ufffd"))
+		s.assignPort(x, strings.ToValidUTF8(text, "\ufffd"))
+	case l.TextLabelIndex >= 0:
+		x.values[l.TextLabelIndex] = strings.Clone(strings.ToValidUTF8(text, "\ufffd"))
 	case l.Family.Kind == preset.Counter && v < x.value:
 		x.since = at
 		s.resets++
 	}
 	x.since = min(x.since, at) // a switch's clock may be set back
-	x.value, x.at, x.seen, x.stream, x.onChange = v, at, s.now, s.stream, s.changes && l.Rule.OnChange
+	x.value, x.at, x.receivedAt, x.stream, x.onChange = v, at, s.now, s.stream, s.onChange && l.Rule.OnChange
 	if !x.onChange {
 		s.sampled = s.now
 	}
 }
 
-// relate keeps that a component belongs to a port.
-func (s *store) relate(x *series, component string) {
+// assignPort keeps that a component belongs to a port.
+func (s *store) assignPort(x *series, component string) {
 	port := x.values[0]
-	s.unrelate(port)
+	s.unassignPort(port)
 	if !slices.Contains(s.ports[component], port) {
 		s.ports[strings.Clone(component)] = append(s.ports[component], port)
 	}
 }
 
-func (s *store) unrelate(port string) {
+func (s *store) unassignPort(port string) {
 	for component, list := range s.ports {
 		if i := slices.Index(list, port); i >= 0 {
 			if s.ports[component] = slices.Delete(list, i, i+1); len(list) == 1 {
@@ -115,12 +115,12 @@ func (s *store) unrelate(port string) {
 	}
 }
 
-// Delete implements decode.Sink; the store is locked.
-func (s *store) Delete(n *preset.Node, c *preset.Captures) {
+// DeleteBeneath implements decode.Sink; the store is locked.
+func (s *store) DeleteBeneath(n *preset.Node, c *preset.Captures) {
 	gone := map[uint16][]*preset.Leaf{}
-	n.Under(func(l *preset.Leaf) {
+	n.WalkLeaves(func(l *preset.Leaf) {
 		if l.Family.Kind == preset.Member || l.Family.Kind == preset.HopPort {
-			s.hops.remove(l.Family.Kind, l.Values(c))
+			s.hopTable.removeMatching(l.Family.Kind, l.LabelValues(c))
 			return
 		}
 		f := s.families[l.Family]
@@ -131,15 +131,15 @@ func (s *store) Delete(n *preset.Node, c *preset.Captures) {
 	}
 	for key, x := range s.all {
 		for _, l := range gone[binary.BigEndian.Uint16([]byte(key[:2]))] {
-			if l.Field < 0 && l != x.leaf || !l.Covers(key[2:], c) {
+			if l.TextLabelIndex < 0 && l != x.leaf || !l.MatchesIdentity(key[2:], c) {
 				continue
 			}
-			if l.Field >= 0 { // the other leaves of the neighbour may stay
-				x.values[l.Field] = ""
+			if l.TextLabelIndex >= 0 { // the other leaves of the neighbour may stay
+				x.values[l.TextLabelIndex] = ""
 				continue
 			}
 			if l.Family.Kind == preset.Relation {
-				s.unrelate(x.values[0])
+				s.unassignPort(x.values[0])
 			}
 			delete(s.all, key)
 			break
@@ -147,9 +147,9 @@ func (s *store) Delete(n *preset.Node, c *preset.Captures) {
 	}
 }
 
-// notification decodes one. One without a body is the end of a session: what was told
+// applyNotification decodes one. One without a body is the end of a session: what was told
 // by change is not known any more, and which port a component belongs to is.
-func (s *store) notification(n message, now time.Time) {
+func (s *store) applyNotification(n message, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n.body == nil {
@@ -158,25 +158,25 @@ func (s *store) notification(n message, now time.Time) {
 				delete(s.all, key)
 			}
 		}
-		if s.changes {
-			s.hops = newHops()
+		if s.onChange {
+			s.hopTable = newNextHopTable()
 		}
 		return
 	}
 	s.now, s.stream = now, n.stream
-	s.decoder.Notification(n.body, now)
+	s.decoder.DecodeNotification(n.body, now)
 }
 
-// points appends what is known: samples that are not older than stale, and changes.
+// appendPoints appends what is known: samples that are not older than stale, and changes.
 // unplaced are series whose component has no port.
-func (s *store) points(out []Point, name string, now time.Time, stale time.Duration) (_ []Point, unplaced int) {
+func (s *store) appendPoints(out []Point, name string, now time.Time, stale time.Duration) (_ []Point, unplaced int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out, unplaced = s.nextHops(out, name, now, stale)
+	out, unplaced = s.appendNextHops(out, name, now, stale)
 	var infos map[string]bool
 	for key, x := range s.all {
 		f := x.leaf.Family
-		if !x.onChange && now.Sub(x.seen) > stale {
+		if !x.onChange && now.Sub(x.receivedAt) > stale {
 			delete(s.all, key)
 			continue
 		}
@@ -212,16 +212,16 @@ func (s *store) points(out []Point, name string, now time.Time, stale time.Durat
 	return out, unplaced
 }
 
-// nextHops appends how many members of groups lead out of each port.
-func (s *store) nextHops(out []Point, name string, now time.Time, stale time.Duration) (_ []Point, unplaced int) {
-	if !s.changes {
-		s.hops.expire(now.Add(-stale))
+// appendNextHops appends how many members of groups lead out of each port.
+func (s *store) appendNextHops(out []Point, name string, now time.Time, stale time.Duration) (_ []Point, unplaced int) {
+	if !s.onChange {
+		s.hopTable.expireMembers(now.Add(-stale))
 	}
-	ports, unplaced := s.hops.byPort()
+	ports, unplaced := s.hopTable.byPort()
 	for port, n := range ports {
 		out = append(out, Point{Family: familyMembers, Switch: name, Values: []string{port}, Value: float64(n), At: now})
 	}
 	return out, unplaced
 }
 
-var familyMembers = preset.Lookup(preset.FamilyMembers)
+var familyMembers = preset.LookupFamily(preset.FamilyMembers)

@@ -17,7 +17,7 @@ import (
 
 func storeOf(t testing.TB, vendor string, max int) *store {
 	t.Helper()
-	tree, err := preset.Compile(preset.Named(vendor).Rules)
+	tree, err := preset.CompileRules(preset.ByName(vendor).Rules)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func val(t testing.TB, p string, v any) *gpb.Update {
 
 // say is what a store knows, without the names' beginning.
 func say(s *store, now time.Time) (out []string, unplaced int) {
-	points, unplaced := s.points(nil, "sw", now, 3*time.Second)
+	points, unplaced := s.appendPoints(nil, "sw", now, 3*time.Second)
 	for _, p := range points {
 		out = append(out, fmt.Sprintf("%s{%s} %g", strings.TrimPrefix(p.Family.Name, "fabric_switch_port_"), strings.Join(p.Values, ","), p.Value))
 	}
@@ -67,7 +67,7 @@ func TestStore(t *testing.T) {
 		for _, d := range deletes {
 			n.Delete = append(n.Delete, path1(t, d))
 		}
-		s.notification(message{body: n}, now.Add(after))
+		s.applyNotification(message{body: n}, now.Add(after))
 	}
 	check := func(what string, after time.Duration, unplaced int, want ...string) {
 		t.Helper()
@@ -83,7 +83,7 @@ func TestStore(t *testing.T) {
 	check("one of two ports", time.Second, 0, "module_temperature_celsius{e1} 41", "module_temperature_celsius{e2} 41", "oper_up{e1} 1", "receive_bytes_total{e1} 100")
 	tell(2*time.Second, []string{"/interfaces/interface[name=e2]"}, val(t, e1+"counters/in-octets", 7))
 	check("deleted, and reset", 2*time.Second, 0, "module_temperature_celsius{e1} 41", "oper_up{e1} 1", "receive_bytes_total{e1} 7")
-	points, _ := s.points(nil, "sw", now, time.Hour)
+	points, _ := s.appendPoints(nil, "sw", now, time.Hour)
 	for _, p := range points {
 		if p.Family.Kind == preset.Counter && !p.Since.Equal(now.Add(2*time.Second)) || s.resets != 1 {
 			t.Errorf("%s counts since %v, %d resets", p.Family.Name, p.Since, s.resets)
@@ -97,13 +97,13 @@ func TestStore(t *testing.T) {
 	check("another neighbour", 8*time.Second, 0, "neighbor_info{e1,spine2,,} 1", "oper_up{e1} 1")
 	tell(9*time.Second, []string{"/lldp/interfaces/interface[name=e1]"})
 	check("no neighbour", 9*time.Second, 0, "oper_up{e1} 1")
-	s.notification(message{}, now)
+	s.applyNotification(message{}, now)
 	check("no session", 9*time.Second, 0)
 	for i := range 20 {
 		tell(10*time.Second, nil, val(t, fmt.Sprintf("/interfaces/interface[name=p%d]/state/mtu", i), 1))
 	}
-	if got, _ := say(s, now.Add(10*time.Second)); len(s.all) != 8 || s.full != 20-uint64(len(got)) {
-		t.Errorf("%d series of 8, %d without a place, %d told", len(s.all), s.full, len(got))
+	if got, _ := say(s, now.Add(10*time.Second)); len(s.all) != 8 || s.rejected != 20-uint64(len(got)) {
+		t.Errorf("%d series of 8, %d without a place, %d told", len(s.all), s.rejected, len(got))
 	}
 }
 
@@ -112,8 +112,8 @@ func TestStore(t *testing.T) {
 func TestPolledStates(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	s := storeOf(t, "openconfig", 8)
-	s.changes = false
-	s.notification(message{body: &gpb.Notification{Timestamp: now.UnixNano(), Update: []*gpb.Update{val(t, "/interfaces/interface[name=e1]/state/oper-status", "UP")}}}, now)
+	s.onChange = false
+	s.applyNotification(message{body: &gpb.Notification{Timestamp: now.UnixNano(), Update: []*gpb.Update{val(t, "/interfaces/interface[name=e1]/state/oper-status", "UP")}}}, now)
 	if got, _ := say(s, now); len(got) != 1 {
 		t.Errorf("%q", got)
 	}
@@ -129,18 +129,18 @@ func TestQueue(t *testing.T) {
 	s := &session{agent: a, queue: make(chan message, 2), log: slog.New(slog.DiscardHandler)}
 	m := message{session: s, body: &gpb.Notification{Update: make([]*gpb.Update, 7)}}
 	for i, want := range []uint64{0, 0, 7, 14} {
-		if dropped, err := a.put(t.Context(), m); err != nil || s.drops.Load() != want || dropped != (want > 0) {
+		if dropped, err := a.enqueueMessage(t.Context(), m); err != nil || s.drops.Load() != want || dropped != (want > 0) {
 			t.Errorf("message %d: %v, %d updates dropped, dropped %v", i, err, s.drops.Load(), dropped)
 		}
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	a.config.QueueWait = time.Hour
-	if _, err := a.put(ctx, m); err == nil || s.drops.Load() != 14 {
+	if _, err := a.enqueueMessage(ctx, m); err == nil || s.drops.Load() != 14 {
 		t.Errorf("%v, %d", err, s.drops.Load())
 	}
 	<-s.queue
-	if _, err := a.put(t.Context(), m); err != nil || s.drops.Load() != 14 {
+	if _, err := a.enqueueMessage(t.Context(), m); err != nil || s.drops.Load() != 14 {
 		t.Errorf("%v, %d", err, s.drops.Load())
 	}
 }

@@ -14,8 +14,8 @@ import (
 // tunnelType is the type of a target that speaks gNMI (tunnel.proto, TargetType).
 const tunnelType = "GNMI_GNOI"
 
-// chunk is the most that one message of a tunnel carries, in bytes: a record of TLS.
-const chunk = 16 << 10
+// maxChunk is the most that one message of a tunnel carries, in bytes: a record of TLS.
+const maxChunk = 16 << 10
 
 // maxOps is how many messages to a caller that registers may wait to be sent.
 const maxOps = 16
@@ -30,47 +30,47 @@ type registration struct {
 
 // offer is a target of a registration, until it is withdrawn or another takes its place.
 type offer struct {
-	by     *registration
-	target string
-	gone   chan struct{}
+	registration *registration
+	target       string
+	withdrawn    chan struct{}
 }
 
-// place is where a target's latest offer is.
-type place struct {
-	mu    sync.Mutex
-	offer *offer
-	came  chan struct{} // closed when an offer comes
+// offerSlot is where a target's latest offer is.
+type offerSlot struct {
+	mu      sync.Mutex
+	offer   *offer
+	offered chan struct{} // closed when an offer comes
 }
 
-func newPlace() *place { return &place{came: make(chan struct{})} }
+func newOfferSlot() *offerSlot { return &offerSlot{offered: make(chan struct{})} }
 
-// put has an offer take the place of the one before.
-func (p *place) put(o *offer) {
+// replaceOffer has an offer take the place of the one before.
+func (p *offerSlot) replaceOffer(o *offer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.offer != nil {
-		close(p.offer.gone)
+		close(p.offer.withdrawn)
 	}
 	p.offer = o
-	close(p.came)
-	p.came = make(chan struct{})
+	close(p.offered)
+	p.offered = make(chan struct{})
 }
 
-// withdraw takes an offer away, if it is still the latest.
-func (p *place) withdraw(o *offer) {
+// withdrawOffer takes an offer away, if it is still the latest.
+func (p *offerSlot) withdrawOffer(o *offer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.offer == o {
-		close(o.gone)
+		close(o.withdrawn)
 		p.offer = nil
 	}
 }
 
-// wait is for the latest offer.
-func (p *place) wait(ctx context.Context) (*offer, error) {
+// waitOffer is for the latest offer.
+func (p *offerSlot) waitOffer(ctx context.Context) (*offer, error) {
 	for {
 		p.mu.Lock()
-		o, came := p.offer, p.came
+		o, came := p.offer, p.offered
 		p.mu.Unlock()
 		if o != nil {
 			return o, nil
@@ -85,7 +85,7 @@ func (p *place) wait(ctx context.Context) (*offer, error) {
 
 // Register implements the tunnel's server: targets come and go.
 func (d *dialOut) Register(stream tpb.Tunnel_RegisterServer) error {
-	c, err := d.caller(stream.Context())
+	c, err := d.identifyCaller(stream.Context())
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (d *dialOut) Register(stream tpb.Tunnel_RegisterServer) error {
 	defer func() {
 		leave()
 		for s, o := range offers {
-			s.place.withdraw(o)
+			s.offerSlot.withdrawOffer(o)
 		}
 		wg.Wait()
 	}()
@@ -117,7 +117,7 @@ func (d *dialOut) Register(stream tpb.Tunnel_RegisterServer) error {
 		if err != nil {
 			return err
 		}
-		answer, err := d.register(c, r, offers, op)
+		answer, err := d.handleRegistration(c, r, offers, op)
 		if err != nil {
 			return err
 		}
@@ -132,69 +132,69 @@ func (d *dialOut) Register(stream tpb.Tunnel_RegisterServer) error {
 	}
 }
 
-// register does what one message of a caller asks for; an error ends the stream.
-func (d *dialOut) register(c caller, r *registration, offers map[*session]*offer, op *tpb.RegisterOp) (answer *tpb.RegisterOp, err error) {
+// handleRegistration does what one message of a caller asks for; an error ends the stream.
+func (d *dialOut) handleRegistration(c caller, r *registration, offers map[*session]*offer, op *tpb.RegisterOp) (answer *tpb.RegisterOp, err error) {
 	switch x := op.GetRegistration().(type) {
 	case *tpb.RegisterOp_Target:
 		t := x.Target
 		reply := &tpb.Target{Target: t.GetTarget(), TargetType: t.GetTargetType()}
 		answer = &tpb.RegisterOp{Registration: &tpb.RegisterOp_Target{Target: reply}}
-		s, err := d.target(c, t)
+		s, err := d.sessionForTarget(c, t)
 		if err != nil {
 			reply.Error = err.Error()
 			return answer, nil
 		}
 		reply.Accept = true
 		if o := offers[s]; o != nil {
-			s.place.withdraw(o)
+			s.offerSlot.withdrawOffer(o)
 			delete(offers, s)
 		}
 		if t.GetOp() == tpb.Target_ADD {
-			offers[s] = &offer{by: r, target: t.GetTarget(), gone: make(chan struct{})}
-			s.place.put(offers[s])
+			offers[s] = &offer{registration: r, target: t.GetTarget(), withdrawn: make(chan struct{})}
+			s.offerSlot.replaceOffer(offers[s])
 		}
 		return answer, nil
 	case *tpb.RegisterOp_Session:
 		if x.Session.GetError() != "" {
-			d.deliver(tagged{c.conn, x.Session.GetTag()}, opened{err: fmt.Errorf("the switch opens no session: %.200q", x.Session.GetError())})
+			d.deliverStream(tunnelKey{c.conn, x.Session.GetTag()}, openResult{err: fmt.Errorf("the switch opens no session: %.200q", x.Session.GetError())})
 			return nil, nil
 		}
-		err := d.refuse(refusedRequest, codes.PermissionDenied, "%v: asks for a session to %.100q", c, x.Session.GetTarget())
+		err := d.recordRefusal(refusedRequest, codes.PermissionDenied, "%v: asks for a session to %.100q", c, x.Session.GetTarget())
 		return &tpb.RegisterOp{Registration: &tpb.RegisterOp_Session{Session: &tpb.Session{Tag: x.Session.GetTag(), Error: err.Error()}}}, nil
 	case *tpb.RegisterOp_Subscription:
-		err := d.refuse(refusedRequest, codes.PermissionDenied, "%v: asks for others' targets", c)
+		err := d.recordRefusal(refusedRequest, codes.PermissionDenied, "%v: asks for others' targets", c)
 		return &tpb.RegisterOp{Registration: &tpb.RegisterOp_Subscription{Subscription: &tpb.Subscription{
 			Op: x.Subscription.GetOp(), TargetType: x.Subscription.GetTargetType(), Error: err.Error()}}}, nil
 	}
-	return nil, d.refuse(refusedRequest, codes.InvalidArgument, "%v: registers nothing", c)
+	return nil, d.recordRefusal(refusedRequest, codes.InvalidArgument, "%v: registers nothing", c)
 }
 
-// target is the one that a caller adds or removes.
-func (d *dialOut) target(c caller, t *tpb.Target) (*session, error) {
+// sessionForTarget is the one that a caller adds or removes.
+func (d *dialOut) sessionForTarget(c caller, t *tpb.Target) (*session, error) {
 	if t.GetOp() != tpb.Target_ADD && t.GetOp() != tpb.Target_REMOVE {
-		return nil, d.refuse(refusedRequest, codes.InvalidArgument, "%v: operation %v of a target", c, t.GetOp())
+		return nil, d.recordRefusal(refusedRequest, codes.InvalidArgument, "%v: operation %v of a target", c, t.GetOp())
 	}
 	if t.GetTargetType() != tunnelType {
-		return nil, d.refuse(refusedRequest, codes.InvalidArgument, "%v: target %.100q of type %.100q; %s is expected", c, t.GetTarget(), t.GetTargetType(), tunnelType)
+		return nil, d.recordRefusal(refusedRequest, codes.InvalidArgument, "%v: target %.100q of type %.100q; %s is expected", c, t.GetTarget(), t.GetTargetType(), tunnelType)
 	}
 	if t.GetTarget() == "" {
-		return nil, d.refuse(refusedStranger, codes.InvalidArgument, "%v: a target without name", c)
+		return nil, d.recordRefusal(refusedStranger, codes.InvalidArgument, "%v: a target without name", c)
 	}
-	return d.session(c, t.GetTarget())
+	return d.sessionByID(c, t.GetTarget())
 }
 
-// open has the caller that offers a target open a session to it.
-func (o *offer) open(ctx context.Context) (net.Conn, error) {
-	d := o.by.d
-	result := make(chan opened, 1)
+// openSession has the caller that offers a target open a session to it.
+func (o *offer) openSession(ctx context.Context) (net.Conn, error) {
+	d := o.registration.d
+	result := make(chan openResult, 1)
 	d.mu.Lock()
 	d.tag++
-	at := tagged{o.by.conn, d.tag}
-	d.waiting[at] = result
+	at := tunnelKey{o.registration.conn, d.tag}
+	d.pendingTunnels[at] = result
 	d.mu.Unlock()
 	defer func() {
 		d.mu.Lock()
-		delete(d.waiting, at)
+		delete(d.pendingTunnels, at)
 		d.mu.Unlock()
 		select {
 		case r := <-result: // too late
@@ -206,8 +206,8 @@ func (o *offer) open(ctx context.Context) (net.Conn, error) {
 	}()
 	ask := &tpb.RegisterOp{Registration: &tpb.RegisterOp_Session{Session: &tpb.Session{Tag: at.tag, Accept: true, Target: o.target, TargetType: tunnelType}}}
 	select {
-	case o.by.ops <- ask:
-	case <-o.gone:
+	case o.registration.ops <- ask:
+	case <-o.withdrawn:
 		return nil, errWithdrawn
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -215,7 +215,7 @@ func (o *offer) open(ctx context.Context) (net.Conn, error) {
 	select {
 	case r := <-result:
 		return r.conn, r.err
-	case <-o.gone:
+	case <-o.withdrawn:
 		return nil, errWithdrawn
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -224,13 +224,13 @@ func (o *offer) open(ctx context.Context) (net.Conn, error) {
 
 var errWithdrawn = errors.New("the switch withdrew its target, or registered it anew")
 
-// deliver gives the stream of a session to who waits for it.
-func (d *dialOut) deliver(at tagged, what opened) bool {
+// deliverStream gives the stream of a session to who waits for it.
+func (d *dialOut) deliverStream(at tunnelKey, what openResult) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	result, ok := d.waiting[at]
+	result, ok := d.pendingTunnels[at]
 	if ok {
-		delete(d.waiting, at)
+		delete(d.pendingTunnels, at)
 		result <- what // it has room for one, and is found once
 	}
 	return ok
@@ -238,7 +238,7 @@ func (d *dialOut) deliver(at tagged, what opened) bool {
 
 // Tunnel implements the tunnel's server: a stream carries one session's bytes.
 func (d *dialOut) Tunnel(stream tpb.Tunnel_TunnelServer) error {
-	c, err := d.caller(stream.Context())
+	c, err := d.identifyCaller(stream.Context())
 	if err != nil {
 		return err
 	}
@@ -248,8 +248,8 @@ func (d *dialOut) Tunnel(stream tpb.Tunnel_TunnelServer) error {
 	}
 	near, far := net.Pipe()
 	defer near.Close()
-	if first.GetTag() == 0 || len(first.GetData()) > 0 || !d.deliver(tagged{c.conn, first.GetTag()}, opened{conn: far}) {
-		return d.refuse(refusedRequest, codes.FailedPrecondition, "%v: a stream of session %d, which was not asked for", c, first.GetTag())
+	if first.GetTag() == 0 || len(first.GetData()) > 0 || !d.deliverStream(tunnelKey{c.conn, first.GetTag()}, openResult{conn: far}) {
+		return d.recordRefusal(refusedRequest, codes.FailedPrecondition, "%v: a stream of session %d, which was not asked for", c, first.GetTag())
 	}
 	// From the switch. It ends with the stream, which ends when this function returns.
 	d.wg.Go(func() {
@@ -264,7 +264,7 @@ func (d *dialOut) Tunnel(stream tpb.Tunnel_TunnelServer) error {
 			}
 		}
 	})
-	b := make([]byte, chunk)
+	b := make([]byte, maxChunk)
 	for {
 		n, err := near.Read(b)
 		if err != nil {

@@ -41,7 +41,7 @@ type Agent struct {
 
 	mu        sync.Mutex
 	discovery Discovery
-	ports     map[ibsample.Key]found
+	ports     map[ibsample.Key]foundPort
 }
 
 // Discovery is how the discoveries went.
@@ -55,8 +55,8 @@ type Discovery struct {
 	Silent int
 }
 
-// found is a port and when it was found last.
-type found struct {
+// foundPort is a port and when it was found last.
+type foundPort struct {
 	ibsample.Target
 	at    time.Time
 	state ibmad.PortState
@@ -78,13 +78,13 @@ func Start(c Config, open func(device string) (ibmad.Transport, error), log *slo
 	a := &Agent{config: c, log: log}
 	ctx, stop := context.WithCancel(context.Background())
 	a.stop = stop
-	if err := a.start(ctx, open); err != nil {
+	if err := a.startRoles(ctx, open); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
 	return a, nil
 }
 
-func (a *Agent) start(ctx context.Context, open func(device string) (ibmad.Transport, error)) error {
+func (a *Agent) startRoles(ctx context.Context, open func(device string) (ibmad.Transport, error)) error {
 	key, err := ReadMKey(a.config.MKeyFile)
 	if err != nil {
 		return err
@@ -97,19 +97,19 @@ func (a *Agent) start(ctx context.Context, open func(device string) (ibmad.Trans
 	if retries == 0 {
 		retries = -1 // ibmad's none
 	}
-	a.client = ibmad.NewClient(transport, ibmad.Config{Window: a.config.Window, PerDestination: a.config.PerNode, Timeout: a.config.Timeout, Retries: retries, MKey: key})
-	keys, err := a.keys()
+	a.client = ibmad.NewClient(transport, ibmad.Config{MaxInFlight: a.config.Window, PerDestination: a.config.PerNode, Timeout: a.config.Timeout, Retries: retries, MKey: key})
+	keys, err := a.openKeeper()
 	if err != nil {
 		return err
 	}
 	a.keeper = keys
 	var authority ibsample.Authority
 	if a.config.Delegator == "" {
-		if err := a.delegate(ctx, keys); err != nil {
+		if err := a.startDelegator(ctx, keys); err != nil {
 			return err
 		}
 		authority = ibsample.Local{Delegator: a.delegator, Now: time.Now}
-	} else if authority, err = a.remote(keys); err != nil {
+	} else if authority, err = a.remoteAuthority(keys); err != nil {
 		return err
 	}
 	if !a.config.Sample {
@@ -139,7 +139,7 @@ func ReadMKey(file string) (ibmad.MKey, error) {
 	return ibmad.MKey(key), nil
 }
 
-func (a *Agent) keys() (*pki.Keeper, error) {
+func (a *Agent) openKeeper() (*pki.Keeper, error) {
 	if a.config.TLS.CA == "" {
 		return nil, nil
 	}
@@ -150,12 +150,12 @@ func (a *Agent) keys() (*pki.Keeper, error) {
 // of its own, and a report of 100,000 ports takes a while.
 var samplerLimits = webserver.Limits{Connections: 4096, ConnectionsPerAddress: 256, Scrapes: 1, Body: 2 * time.Minute}
 
-// delegate begins the delegator's work.
-func (a *Agent) delegate(ctx context.Context, keys *pki.Keeper) error {
+// startDelegator begins the delegator's work.
+func (a *Agent) startDelegator(ctx context.Context, keys *pki.Keeper) error {
 	c := &a.config
-	a.delegator = ibsample.NewDelegator(ibsample.Options{Interval: c.Interval, Redundancy: c.Redundancy, Metrics: c.Metrics, Pins: c.pins()})
-	a.wg.Go(func() { a.delegator.Watch(ctx) })
-	a.wg.Go(func() { a.discover(ctx) })
+	a.delegator = ibsample.NewDelegator(ibsample.Options{Interval: c.Interval, Redundancy: c.Redundancy, Metrics: c.Metrics, Pins: c.assignmentPins()})
+	a.wg.Go(func() { a.delegator.WatchSamplers(ctx) })
+	a.wg.Go(func() { a.discoverLoop(ctx) })
 	if c.Listen == "" {
 		return nil
 	}
@@ -174,7 +174,7 @@ func (a *Agent) delegate(ctx context.Context, keys *pki.Keeper) error {
 	a.wg.Go(func() {
 		serve := server.Serve
 		if keys != nil {
-			serve = func(l net.Listener) error { return server.ServeTLS(l, keys.Server()) }
+			serve = func(l net.Listener) error { return server.ServeTLS(l, keys.ServerConfig()) }
 		}
 		if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			a.log.Error("samplers are not served", "err", err)
@@ -183,7 +183,7 @@ func (a *Agent) delegate(ctx context.Context, keys *pki.Keeper) error {
 	return nil
 }
 
-func (a *Agent) remote(keys *pki.Keeper) (ibsample.Authority, error) {
+func (a *Agent) remoteAuthority(keys *pki.Keeper) (ibsample.Authority, error) {
 	u, err := url.Parse(a.config.Delegator)
 	if err != nil {
 		return nil, err
@@ -198,7 +198,7 @@ func (a *Agent) remote(keys *pki.Keeper) (ibsample.Authority, error) {
 		}
 		// Certificates that were replaced are used from the next connection on.
 		transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-			d := tls.Dialer{Config: keys.Client(name)}
+			d := tls.Dialer{Config: keys.ClientConfig(name)}
 			return d.DialContext(ctx, network, address)
 		}
 	}
@@ -218,17 +218,17 @@ func (a *Agent) Close() error {
 	return a.client.Close()
 }
 
-// Address is where the delegator listens, "" when it does not.
-func (a *Agent) Address() string {
+// ListenAddress is where the delegator listens, "" when it does not.
+func (a *Agent) ListenAddress() string {
 	if a.listener == nil {
 		return ""
 	}
 	return a.listener.Addr().String()
 }
 
-// Ready reports why there are no ports to read, if there are none. Of a process
+// CheckReady reports why there are no ports to read, if there are none. Of a process
 // that is a sampler only, nothing is known here.
-func (a *Agent) Ready() error {
+func (a *Agent) CheckReady() error {
 	if a.delegator == nil {
 		return nil
 	}
@@ -243,8 +243,8 @@ func (a *Agent) Ready() error {
 	return nil
 }
 
-// discover keeps the delegator's ports what the fabric's are.
-func (a *Agent) discover(ctx context.Context) {
+// discoverLoop keeps the delegator's ports what the fabric's are.
+func (a *Agent) discoverLoop(ctx context.Context) {
 	ticker := time.NewTicker(a.config.Discovery)
 	defer ticker.Stop()
 	for {
@@ -256,7 +256,7 @@ func (a *Agent) discover(ctx context.Context) {
 		for _, text := range odd {
 			a.log.Warn("discovery", "found", text)
 		}
-		a.discovered(f, err, began, time.Now())
+		a.applyDiscovery(f, err, began, time.Now())
 		select {
 		case <-ctx.Done():
 			return
@@ -265,7 +265,7 @@ func (a *Agent) discover(ctx context.Context) {
 	}
 }
 
-func (a *Agent) discovered(f *ibfabric.Fabric, err error, began, now time.Time) {
+func (a *Agent) applyDiscovery(f *ibfabric.Fabric, err error, began, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	d := &a.discovery
@@ -276,8 +276,8 @@ func (a *Agent) discovered(f *ibfabric.Fabric, err error, began, now time.Time) 
 		return
 	}
 	d.Done++
-	d.Last, d.Nodes, d.Silent = now, len(f.Nodes), len(f.Silent)
-	ports := targets(f, now)
+	d.Last, d.Nodes, d.Silent = now, len(f.Nodes), len(f.Unanswered)
+	ports := fabricTargets(f, now)
 	// What does not answer any more is asked on for a while: that it is silent
 	// is told by its errors, not by its absence.
 	for k, p := range a.ports {
@@ -294,25 +294,25 @@ func (a *Agent) discovered(f *ibfabric.Fabric, err error, began, now time.Time) 
 	a.delegator.SetTargets(list)
 }
 
-// targets are the ports of a fabric: all of switches but their own port 0, and
+// fabricTargets are the ports of a fabric: all of switches but their own port 0, and
 // those of HCAs that have a LID.
-func targets(f *ibfabric.Fabric, now time.Time) map[ibsample.Key]found {
-	out := map[ibsample.Key]found{}
+func fabricTargets(f *ibfabric.Fabric, now time.Time) map[ibsample.Key]foundPort {
+	out := map[ibsample.Key]foundPort{}
 	for i := range f.Nodes {
 		n := &f.Nodes[i]
 		for number := 1; number < len(n.Ports); number++ {
 			e := ibfabric.End{Node: int32(i), Port: uint8(number)}
 			port := &n.Ports[number]
-			lid := f.LIDOf(e)
+			lid := f.FirstLID(e)
 			if lid == 0 {
 				continue // it cannot be asked: performance management is reached by LID only
 			}
 			t := ibsample.Target{Key: ibsample.Key{Node: uint64(n.GUID), Port: e.Port}, LID: uint16(lid), Element: f.EndName(e), Switch: n.Type == ibmad.NodeSwitch,
 				Vendor: n.Vendor, Device: n.Device}
 			if port.Linked {
-				t.Remote, t.RemoteLID, t.RemotePort = f.EndName(port.Far), uint16(f.LIDOf(port.Far)), port.Far.Port
+				t.Remote, t.RemoteLID, t.RemotePort = f.EndName(port.Far), uint16(f.FirstLID(port.Far)), port.Far.Port
 			}
-			out[t.Key] = found{Target: t, at: now, state: port.State, rate: port.Gbps() * 1e9 / 8}
+			out[t.Key] = foundPort{Target: t, at: now, state: port.State, rate: port.RateGbps() * 1e9 / 8}
 		}
 	}
 	return out
@@ -320,9 +320,9 @@ func targets(f *ibfabric.Fabric, now time.Time) map[ibsample.Key]found {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// Twice waits until the ports that there are have been read twice, or could not
+// WaitTwoReadings waits until the ports that there are have been read twice, or could not
 // be, and tells what was read.
-func (a *Agent) Twice(ctx context.Context) ([]ibsample.PortState, error) {
+func (a *Agent) WaitTwoReadings(ctx context.Context) ([]ibsample.PortState, error) {
 	poll := time.NewTicker(a.config.Interval / 20)
 	defer poll.Stop()
 	for {

@@ -15,7 +15,7 @@ import (
 // inMemory runs an agent on a node of a fabric in memory.
 func inMemory(t *testing.T, f *madsim.Fabric, node string, c Config) *Agent {
 	t.Helper()
-	a, err := Start(c, func(string) (ibmad.Transport, error) { return f.Attach(node), nil }, slog.New(slog.DiscardHandler))
+	a, err := Start(c, func(string) (ibmad.Transport, error) { return f.AttachTransport(node), nil }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,10 +51,10 @@ func TestSamplersProveWhoTheyAre(t *testing.T) {
 		return TLS{CA: ca, Cert: write(name+".crt", p.Cert), Key: write(name+".key", p.Key), Server: "delegator"}
 	}
 	f := madsim.FatTree(2, 2, 2, madsim.Options{})
-	c := Defaults()
+	c := DefaultConfig()
 	c.Name, c.Interval, c.Sample, c.Listen, c.TLS = "delegator", 200*time.Millisecond, false, "127.0.0.1:0", files("delegator")
 	d := inMemory(t, f, "h0", c)
-	c.Listen, c.Sample, c.Delegator = "", true, "https://"+d.Address()
+	c.Listen, c.Sample, c.Delegator = "", true, "https://"+d.ListenAddress()
 	c.Name, c.TLS = "b", files("a")
 	inMemory(t, f, "h1", c)
 	c.Name = "a"
@@ -69,7 +69,7 @@ func TestSamplersProveWhoTheyAre(t *testing.T) {
 // asked for a while, and forgotten then.
 func TestPortsThatVanishAreRemembered(t *testing.T) {
 	f := madsim.FatTree(2, 2, 2, madsim.Options{})
-	c := Defaults()
+	c := DefaultConfig()
 	c.Name, c.Interval, c.Timeout, c.Forget = "s", 200*time.Millisecond, 5*time.Millisecond, time.Second
 	c.Discovery = c.Interval
 	a := inMemory(t, f, "h0", c)

@@ -64,8 +64,8 @@ type TLS struct {
 	Server string `mapstructure:"server_name" yaml:"server_name"`
 }
 
-// Defaults is a process that is delegator and sampler.
-func Defaults() Config {
+// DefaultConfig is a process that is delegator and sampler.
+func DefaultConfig() Config {
 	return Config{Device: "umad0", Interval: time.Second, Sample: true, Discovery: 30 * time.Second, Forget: 10 * time.Minute, Redundancy: 1,
 		Timeout: 100 * time.Millisecond, Retries: 2}
 }
@@ -103,16 +103,16 @@ func (c *Config) Validate() error {
 	if err := selection.Validate(); err != nil {
 		return wrong("metrics", "%w", err)
 	}
-	for _, p := range c.pins() {
+	for _, p := range c.assignmentPins() {
 		if err := p.Validate(); err != nil {
 			return wrong("assignments", "%w", err)
 		}
 	}
-	return c.validateWay()
+	return c.validateEndpoints()
 }
 
-// validateWay is about how delegator and samplers meet.
-func (c *Config) validateWay() error {
+// validateEndpoints is about how delegator and samplers meet.
+func (c *Config) validateEndpoints() error {
 	some, all := c.TLS.CA != "" || c.TLS.Cert != "" || c.TLS.Key != "", c.TLS.CA != "" && c.TLS.Cert != "" && c.TLS.Key != ""
 	if some && !all {
 		return errors.New("tls: ca_file, cert_file and key_file are expected together")
@@ -122,7 +122,7 @@ func (c *Config) validateWay() error {
 		if err != nil {
 			return fmt.Errorf("listen: host:port is expected: %w", err)
 		}
-		if !all && !loopback(host) {
+		if !all && !isLoopback(host) {
 			return fmt.Errorf("listen: %s: without tls, a loopback address is expected", c.Listen)
 		}
 	}
@@ -135,7 +135,7 @@ func (c *Config) validateWay() error {
 		return fmt.Errorf("delegator: %w", err)
 	case all && u.Scheme != "https":
 		return fmt.Errorf("delegator: %s: an https URL is expected", c.Delegator)
-	case !all && (u.Scheme != "http" || !loopback(u.Hostname())):
+	case !all && (u.Scheme != "http" || !isLoopback(u.Hostname())):
 		return fmt.Errorf("delegator: %s: without tls, an http URL of a loopback address is expected", c.Delegator)
 	case u.Host == "":
 		return fmt.Errorf("delegator: %s: a host is expected", c.Delegator)
@@ -143,13 +143,13 @@ func (c *Config) validateWay() error {
 	return nil
 }
 
-func loopback(host string) bool {
+func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// pins are the assignments, in the order of the samplers' names.
-func (c *Config) pins() (out []ibsample.Pin) {
+// assignmentPins are the assignments, in the order of the samplers' names.
+func (c *Config) assignmentPins() (out []ibsample.Pin) {
 	for _, sampler := range sortedKeys(c.Assignments) {
 		for _, ports := range c.Assignments[sampler] {
 			out = append(out, ibsample.Pin{Sampler: sampler, Ports: ports})

@@ -42,7 +42,7 @@ func fabricOf(t *testing.T, net string) *ibtest.Fabric {
 	return ibtest.Start(t, net, ibtest.Options{})
 }
 
-func on(f *ibtest.Fabric, node string) string { return "ibsim:" + f.Socket() + "/" + node }
+func on(f *ibtest.Fabric, node string) string { return "ibsim:" + f.SocketName() + "/" + node }
 
 // until waits for something that happens on its own.
 func until(tb testing.TB, what string, ok func() bool) {
@@ -56,7 +56,7 @@ func until(tb testing.TB, what string, ok func() bool) {
 
 // sample is a point of a port by its element, found by name.
 func sample(a *Agent, name string, labels ...string) (float64, bool) {
-	for _, p := range a.Points(time.Now()) {
+	for _, p := range a.CollectPoints(time.Now()) {
 		if p.Name == name && slices.Equal(p.Values, labels) {
 			return p.Value, true
 		}
@@ -70,9 +70,9 @@ func sample(a *Agent, name string, labels ...string) (float64, bool) {
 func TestCountersAreWhatTheConsoleSet(t *testing.T) {
 	f := fabricOf(t, ibtest.FatTree(4, 2, 2))
 	// ibsim counts the questions that cross a port, too: none cross this one.
-	f.Change(`Unlink "leaf0"[2]`)
+	f.ChangeAndWait(`Unlink "leaf0"[2]`)
 	set := func(field string, value uint64) {
-		if out := f.Console(fmt.Sprintf(`PerformanceSet "leaf0"[2] %s=%d`, field, value)); strings.Contains(out, "#") {
+		if out := f.RunConsole(fmt.Sprintf(`PerformanceSet "leaf0"[2] %s=%d`, field, value)); strings.Contains(out, "#") {
 			t.Fatal(out)
 		}
 	}
@@ -95,7 +95,7 @@ func TestCountersAreWhatTheConsoleSet(t *testing.T) {
 	for _, s := range settings {
 		set(s.field, s.value)
 	}
-	c := Defaults()
+	c := DefaultConfig()
 	c.Name, c.Device, c.Interval, c.Forget = "s", on(f, "h0"), 250*time.Millisecond, time.Hour
 	c.Discovery = c.Interval
 	a := start(t, c)
@@ -114,7 +114,7 @@ func TestCountersAreWhatTheConsoleSet(t *testing.T) {
 			t.Errorf("%s=%d is %v, %v; want %v", s.field, s.value, got, ok, s.want)
 		}
 	}
-	for _, p := range a.Points(time.Now()) {
+	for _, p := range a.CollectPoints(time.Now()) {
 		// A sweep that is cut short is a busy machine's. ibsim loses what it does not
 		// know: nothing else may suffer by it.
 		if strings.HasSuffix(p.Name, "_sample_errors_total") && !slices.Contains(p.Values, "cut_short") {
@@ -149,7 +149,7 @@ func TestCountersAreWhatTheConsoleSet(t *testing.T) {
 	if _, ok := sample(a, dead, "h7/hca"); !ok {
 		t.Fatal("h7 was not read")
 	}
-	f.Console(`Unlink "leaf3"[2]`)
+	f.RunConsole(`Unlink "leaf3"[2]`)
 	until(t, "a dead port's errors, and no counters of it", func() bool {
 		_, there := sample(a, dead, "h7/hca")
 		timeouts, _ := sample(a, "fabric_nic_port_sample_errors_total", "h7/hca", "timeout")
@@ -176,7 +176,7 @@ func TestMain(m *testing.M) {
 }
 
 func beSampler(name, device, delegator string) int {
-	c := Defaults()
+	c := DefaultConfig()
 	c.Name, c.Device, c.Delegator, c.Interval = name, device, delegator, crewInterval
 	a, err := Start(c, ibmad.Open, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
@@ -194,7 +194,7 @@ const crewInterval = 500 * time.Millisecond
 // not go back; pinned ports go where they are pinned.
 func TestFourSamplersAndOneIsKilled(t *testing.T) {
 	f := fabricOf(t, ibtest.FatTree(6, 3, 3))
-	c := Defaults()
+	c := DefaultConfig()
 	c.Name, c.Device, c.Sample, c.Listen, c.Interval, c.Discovery = "delegator", on(f, "h0"), false, "127.0.0.1:0", crewInterval, time.Hour
 	c.Assignments = map[string][]string{"s1": {"leaf5", "h0"}, "s2": {"leaf0:1"}}
 	a := start(t, c)
@@ -202,7 +202,7 @@ func TestFourSamplersAndOneIsKilled(t *testing.T) {
 	for i := range 4 {
 		name := fmt.Sprintf("s%d", i)
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s http://%s", samplerEnv, name, on(f, fmt.Sprintf("h%d", i+1)), a.Address()))
+		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s http://%s", samplerEnv, name, on(f, fmt.Sprintf("h%d", i+1)), a.ListenAddress()))
 		cmd.Stderr = os.Stderr
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		if err := cmd.Start(); err != nil {
@@ -214,7 +214,7 @@ func TestFourSamplersAndOneIsKilled(t *testing.T) {
 	until(t, "four samplers with rates of all ports", func() bool {
 		s := a.delegator.Store.Snapshot(time.Now())
 		for _, p := range s.Ports {
-			if len(p.Counts) == 0 || !p.Counts[0].Rated && !p.Counts[0].Saturated() {
+			if len(p.Counts) == 0 || !p.Counts[0].Rated && !p.Counts[0].IsSaturated() {
 				return false
 			}
 		}
@@ -327,7 +327,7 @@ func switchPorts(b *testing.B, client *ibmad.Client) []ibsample.Target {
 		b.Fatal(err)
 	}
 	var list []ibsample.Target
-	for _, p := range targets(fabric, time.Now()) {
+	for _, p := range fabricTargets(fabric, time.Now()) {
 		if p.Switch {
 			list = append(list, p.Target)
 		}
@@ -340,7 +340,7 @@ func switchPorts(b *testing.B, client *ibmad.Client) []ibsample.Target {
 // details of errors, as the target of 250 ms has it, and everything there is.
 func BenchmarkSweep(b *testing.B) {
 	f := ibtest.Start(b, ibtest.FatTree(36, 18, 18), ibtest.Options{Engine: "ftree"})
-	t, err := ibmad.DialIbsim(f.Socket(), "h0")
+	t, err := ibmad.DialIbsim(f.SocketName(), "h0")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -352,7 +352,7 @@ func BenchmarkSweep(b *testing.B) {
 			var took []time.Duration
 			for b.Loop() {
 				began := time.Now()
-				readings := ibsample.Sweep(context.Background(), client, list, metrics, 0)
+				readings := ibsample.SweepTargets(context.Background(), client, list, metrics, 0)
 				took = append(took, time.Since(began))
 				for i := range readings {
 					if len(readings[i].Errors) > 0 || len(readings[i].Answers) == 0 {

@@ -30,7 +30,7 @@ type Point struct {
 }
 
 // Families are all there can be, by name.
-var Families = families()
+var Families = allFamilies()
 
 // Ports of switches are told by switch and port, those of HCAs by NIC: the same
 // words after either prefix.
@@ -64,13 +64,13 @@ var counterFamilies = func() map[string]*portFamily {
 		if c.Label != "" {
 			labels = []string{c.Label}
 		}
-		out[c.Name] = newPortFamily(c.Name, helps[c.Name], true, labels...)
+		out[c.Name] = newPortFamily(c.Name, helpTexts[c.Name], true, labels...)
 	}
 	return out
 }()
 
-// helps say what the counters count.
-var helps = map[string]string{
+// helpTexts say what the counters count.
+var helpTexts = map[string]string{
 	"symbol_errors":                 "Symbols in error on one or more lanes.",
 	"link_recoveries":               "Times the link recovered from an error.",
 	"link_downed":                   "Times the link failed to recover from an error and went down.",
@@ -132,38 +132,38 @@ var (
 	saturated     = newPortFamily("saturated", "The counter stands at its limit: it counts no more, and is at least that much.", false, "counter")
 )
 
-func gauge(name, help string, labels ...string) *Family {
+func newGauge(name, help string, labels ...string) *Family {
 	return &Family{"graylink_ib_" + name, help, false, labels}
 }
 
-func counting(name, help string, labels ...string) *Family {
+func newCounter(name, help string, labels ...string) *Family {
 	return &Family{"graylink_ib_" + name, help, true, labels}
 }
 
 var (
-	samplerUp       = gauge("sampler_up", "A sampler is there.", "sampler")
-	samplerPorts    = gauge("sampler_ports", "Ports that a sampler is to read.", "sampler")
-	samplerSkew     = gauge("sampler_start_skew_seconds", "How long after the tick a sampler began its last sweep, by the delegator's clock.", "sampler")
-	samplerClock    = gauge("sampler_clock_error_bound_seconds", "How far the skew may be off.", "sampler")
-	samplerSweep    = gauge("sampler_sweep_seconds", "How long a sampler's last sweep took.", "sampler")
-	samplerMissed   = counting("sampler_missed_ticks_total", "Ticks that found a sampler still busy with the one before.", "sampler")
-	skewP99         = gauge("start_skew_p99_seconds", "How far from their ticks the lately begun sweeps began, 99th percentile of all samplers.")
-	samplerDeaths   = counting("sampler_deaths_total", "Samplers that were taken for dead.")
-	portMoves       = counting("port_moves_total", "Ports that were given to a sampler.")
-	readings        = counting("readings_total", "Readings of ports that were kept.")
-	duplicates      = counting("duplicate_readings_total", "Readings of a port and tick that were there already.")
-	lateReadings    = counting("late_readings_total", "Readings of a tick before the last of their port.")
-	astray          = counting("astray_reports_total", "Reports of ticks far from the delegator's clock.")
-	unassigned      = gauge("unassigned_ports", "Ports that nobody reads.")
-	discoveries     = counting("discoveries_total", "Discoveries of the fabric, by how they went.", "result")
-	discoveryTook   = gauge("discovery_seconds", "How long the last discovery took.")
-	discoveryLast   = gauge("discovery_last_success_timestamp_seconds", "When the fabric was discovered last.")
-	discoveryNodes  = gauge("discovery_nodes", "Nodes of the fabric.")
-	discoverySilent = gauge("discovery_silent_nodes", "Ports behind which something is that does not answer.")
-	mads            = counting("mads_total", "Management datagrams of this process, by what became of them.", "result")
+	samplerUp       = newGauge("sampler_up", "A sampler is there.", "sampler")
+	samplerPorts    = newGauge("sampler_ports", "Ports that a sampler is to read.", "sampler")
+	samplerSkew     = newGauge("sampler_start_skew_seconds", "How long after the tick a sampler began its last sweep, by the delegator's clock.", "sampler")
+	samplerClock    = newGauge("sampler_clock_error_bound_seconds", "How far the skew may be off.", "sampler")
+	samplerSweep    = newGauge("sampler_sweep_seconds", "How long a sampler's last sweep took.", "sampler")
+	samplerMissed   = newCounter("sampler_missed_ticks_total", "Ticks that found a sampler still busy with the one before.", "sampler")
+	skewP99         = newGauge("start_skew_p99_seconds", "How far from their ticks the lately begun sweeps began, 99th percentile of all samplers.")
+	samplerDeaths   = newCounter("sampler_deaths_total", "Samplers that were taken for dead.")
+	portMoves       = newCounter("port_moves_total", "Ports that were given to a sampler.")
+	readings        = newCounter("readings_total", "Readings of ports that were kept.")
+	duplicates      = newCounter("duplicate_readings_total", "Readings of a port and tick that were there already.")
+	lateReadings    = newCounter("late_readings_total", "Readings of a tick before the last of their port.")
+	offClockReports = newCounter("astray_reports_total", "Reports of ticks far from the delegator's clock.")
+	unassigned      = newGauge("unassigned_ports", "Ports that nobody reads.")
+	discoveries     = newCounter("discoveries_total", "Discoveries of the fabric, by how they went.", "result")
+	discoveryTook   = newGauge("discovery_seconds", "How long the last discovery took.")
+	discoveryLast   = newGauge("discovery_last_success_timestamp_seconds", "When the fabric was discovered last.")
+	discoveryNodes  = newGauge("discovery_nodes", "Nodes of the fabric.")
+	discoverySilent = newGauge("discovery_silent_nodes", "Ports behind which something is that does not answer.")
+	mads            = newCounter("mads_total", "Management datagrams of this process, by what became of them.", "result")
 )
 
-func families() (out []*Family) {
+func allFamilies() (out []*Family) {
 	ports := []*portFamily{portInfo, portUp, portSpeed, sampleUp, sampleAge, sampleSuspect, sampleErrors, resets, saturated}
 	for _, f := range counterFamilies {
 		ports = append(ports, f)
@@ -175,55 +175,55 @@ func families() (out []*Family) {
 		out = append(out, &f.sw, &f.nic)
 	}
 	out = append(out, samplerUp, samplerPorts, samplerSkew, samplerClock, samplerSweep, samplerMissed, skewP99, samplerDeaths, portMoves, readings, duplicates,
-		lateReadings, astray, unassigned, discoveries, discoveryTook, discoveryLast, discoveryNodes, discoverySilent, mads)
+		lateReadings, offClockReports, unassigned, discoveries, discoveryTook, discoveryLast, discoveryNodes, discoverySilent, mads)
 	slices.SortFunc(out, func(a, b *Family) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 
-// Points are all samples there are now: of a delegator the fabric's, of any
+// CollectPoints are all samples there are now: of a delegator the fabric's, of any
 // process its own.
-func (a *Agent) Points(now time.Time) []Point {
-	out := a.own()
+func (a *Agent) CollectPoints(now time.Time) []Point {
+	out := a.processPoints()
 	if a.delegator == nil {
 		return out
 	}
 	snapshot, status := a.delegator.Store.Snapshot(now), a.delegator.Status()
-	out = append(out, a.work(&snapshot, &status)...)
+	out = append(out, a.samplingPoints(&snapshot, &status)...)
 	a.mu.Lock()
 	ports := a.ports
 	a.mu.Unlock()
 	for i := range snapshot.Ports {
 		p := &snapshot.Ports[i]
-		out = a.port(out, p, ports[p.Target.Key], now)
+		out = a.portPoints(out, p, ports[p.Target.Key], now)
 	}
 	return out
 }
 
-func point(f *Family, value float64, values ...string) Point {
+func newPoint(f *Family, value float64, values ...string) Point {
 	return Point{Family: f, Value: value, Values: values}
 }
 
-// own is what this process tells of itself.
-func (a *Agent) own() (out []Point) {
+// processPoints is what this process tells of itself.
+func (a *Agent) processPoints() (out []Point) {
 	s := a.client.Stats()
 	for _, n := range []struct {
 		result string
 		count  uint64
 	}{{"sent", s.Sent}, {"answered", s.Answered}, {"refused", s.Refused}, {"lost", s.Lost}, {"timed_out", s.TimedOut}, {"recovered", s.Recovered},
 		{"skipped", s.Skipped}, {"late", s.Late}, {"foreign", s.Foreign}, {"busy", s.Busy}, {"dropped", s.Dropped}} {
-		out = append(out, point(mads, float64(n.count), n.result))
+		out = append(out, newPoint(mads, float64(n.count), n.result))
 	}
 	return out
 }
 
-// work is how the sampling goes.
-func (a *Agent) work(s *ibsample.Snapshot, st *ibsample.Status) (out []Point) {
+// samplingPoints is how the sampling goes.
+func (a *Agent) samplingPoints(s *ibsample.Snapshot, st *ibsample.Status) (out []Point) {
 	for _, m := range st.Samplers {
-		out = append(out, point(samplerUp, 1, m.Name), point(samplerPorts, float64(m.Ports), m.Name), point(samplerSkew, m.Skew.Seconds(), m.Name),
-			point(samplerClock, m.ClockError.Seconds(), m.Name), point(samplerSweep, m.Took.Seconds(), m.Name), point(samplerMissed, float64(m.Missed), m.Name))
+		out = append(out, newPoint(samplerUp, 1, m.Name), newPoint(samplerPorts, float64(m.Ports), m.Name), newPoint(samplerSkew, m.Skew.Seconds(), m.Name),
+			newPoint(samplerClock, m.ClockError.Seconds(), m.Name), newPoint(samplerSweep, m.Took.Seconds(), m.Name), newPoint(samplerMissed, float64(m.Missed), m.Name))
 	}
 	if s.Starts > 0 {
-		out = append(out, point(skewP99, s.SkewP99.Seconds()))
+		out = append(out, newPoint(skewP99, s.SkewP99.Seconds()))
 	}
 	nobodys := 0
 	for _, t := range st.Targets {
@@ -234,18 +234,18 @@ func (a *Agent) work(s *ibsample.Snapshot, st *ibsample.Status) (out []Point) {
 	a.mu.Lock()
 	d := a.discovery
 	a.mu.Unlock()
-	out = append(out, point(samplerDeaths, float64(st.Deaths)), point(portMoves, float64(st.Moves)), point(readings, float64(s.Accepted)),
-		point(duplicates, float64(s.Duplicates)), point(lateReadings, float64(s.Late)), point(astray, float64(st.Astray)), point(unassigned, float64(nobodys)),
-		point(discoveries, float64(d.Done), "done"), point(discoveries, float64(d.Failed), "failed"))
+	out = append(out, newPoint(samplerDeaths, float64(st.Deaths)), newPoint(portMoves, float64(st.Moves)), newPoint(readings, float64(s.Accepted)),
+		newPoint(duplicates, float64(s.Duplicates)), newPoint(lateReadings, float64(s.Late)), newPoint(offClockReports, float64(st.OffClockReports)), newPoint(unassigned, float64(nobodys)),
+		newPoint(discoveries, float64(d.Done), "done"), newPoint(discoveries, float64(d.Failed), "failed"))
 	if d.Done > 0 {
-		out = append(out, point(discoveryTook, d.Took.Seconds()), point(discoveryLast, float64(d.Last.UnixNano())/1e9),
-			point(discoveryNodes, float64(d.Nodes)), point(discoverySilent, float64(d.Silent)))
+		out = append(out, newPoint(discoveryTook, d.Took.Seconds()), newPoint(discoveryLast, float64(d.Last.UnixNano())/1e9),
+			newPoint(discoveryNodes, float64(d.Nodes)), newPoint(discoverySilent, float64(d.Silent)))
 	}
 	return out
 }
 
-// port is what is known of one port.
-func (a *Agent) port(out []Point, p *ibsample.PortState, f found, now time.Time) []Point {
+// portPoints is what is known of one port.
+func (a *Agent) portPoints(out []Point, p *ibsample.PortState, f foundPort, now time.Time) []Point {
 	t := &p.Target
 	labels := []string{t.Element}
 	if t.Switch {
@@ -257,7 +257,7 @@ func (a *Agent) port(out []Point, p *ibsample.PortState, f found, now time.Time)
 		if t.Switch {
 			family = &f.sw
 		}
-		out = append(out, point(family, value, append(slices.Clip(labels), more...)...))
+		out = append(out, newPoint(family, value, append(slices.Clip(labels), more...)...))
 		return &out[len(out)-1]
 	}
 	number := func(n int) string {
@@ -268,13 +268,13 @@ func (a *Agent) port(out []Point, p *ibsample.PortState, f found, now time.Time)
 	}
 	add(portInfo, 1, fmt.Sprintf("0x%016x", t.Node), number(int(t.LID)), t.Remote, number(int(t.RemoteLID)), number(int(t.RemotePort)), fmt.Sprintf("0x%06x", t.Vendor))
 	if f.state != 0 {
-		add(portUp, truth(f.state == ibmad.PortActive))
+		add(portUp, boolValue(f.state == ibmad.PortActive))
 	}
 	if f.rate > 0 {
 		add(portSpeed, f.rate)
 	}
 	fresh := p.At != 0 && now.UnixNano()-p.At <= int64(2*a.config.Interval)
-	add(sampleUp, truth(fresh))
+	add(sampleUp, boolValue(fresh))
 	if p.At != 0 {
 		add(sampleAge, now.Sub(time.Unix(0, p.At)).Seconds())
 	}
@@ -284,7 +284,7 @@ func (a *Agent) port(out []Point, p *ibsample.PortState, f found, now time.Time)
 	if len(p.Counts) == 0 {
 		return out
 	}
-	add(sampleSuspect, truth(p.Suspect))
+	add(sampleSuspect, boolValue(p.Suspect))
 	add(resets, float64(p.Resets))
 	for i := range p.Counts {
 		n := &p.Counts[i]
@@ -293,9 +293,9 @@ func (a *Agent) port(out []Point, p *ibsample.PortState, f found, now time.Time)
 		if c.Label != "" {
 			more = []string{c.Value}
 		}
-		q := add(counterFamilies[c.Name], n.Float(), more...)
+		q := add(counterFamilies[c.Name], n.ScaledValue(), more...)
 		q.At, q.Since = time.Unix(0, n.At), time.Unix(0, n.Since)
-		if n.Saturated() {
+		if n.IsSaturated() {
 			add(saturated, 1, c.String())
 		}
 		if r := rateFamilies[c.Name]; r != nil && n.Rated {
@@ -305,7 +305,7 @@ func (a *Agent) port(out []Point, p *ibsample.PortState, f found, now time.Time)
 	return out
 }
 
-func truth(b bool) float64 {
+func boolValue(b bool) float64 {
 	if b {
 		return 1
 	}

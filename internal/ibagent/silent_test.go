@@ -16,19 +16,19 @@ import (
 // time tells.
 func BenchmarkSweepWithSilentNodes(b *testing.B) {
 	f := madsim.FatTree(36, 18, 18, madsim.Options{})
-	defaults := Defaults()
-	client := ibmad.NewClient(f.Attach("h0"), ibmad.Config{Timeout: defaults.Timeout, Retries: defaults.Retries})
+	defaults := DefaultConfig()
+	client := ibmad.NewClient(f.AttachTransport("h0"), ibmad.Config{Timeout: defaults.Timeout, Retries: defaults.Retries})
 	defer client.Close()
 	list := switchPorts(b, client)
 	metrics := ibsample.Selection{"PortCountersExtended", "PortRcvErrorDetails", "PortXmitDiscardDetails"}
-	ibsample.Sweep(context.Background(), client, list, metrics, 0)
+	ibsample.SweepTargets(context.Background(), client, list, metrics, 0)
 	for _, name := range []string{"spine3", "spine9", "spine15"} {
 		f.SetSilent(name, true)
 	}
 	var took []time.Duration
 	for b.Loop() {
 		began := time.Now()
-		readings := ibsample.Sweep(context.Background(), client, list, metrics, 0)
+		readings := ibsample.SweepTargets(context.Background(), client, list, metrics, 0)
 		took = append(took, time.Since(began))
 		read := 0
 		for i := range readings {

@@ -23,13 +23,13 @@ var ErrTooLarge = errors.New("more nodes or ports than a subnet can have")
 // names what is contradictory, as it may be while the fabric changes. The error is
 // the client's, the context's, ErrTooLarge, or that of the client's own port.
 func Discover(ctx context.Context, c *ibmad.Client) (f *Fabric, found []string, err error) {
-	d := &sweep{f: &Fabric{}, index: map[GUID]int32{}}
+	d := &discovery{f: &Fabric{}, index: map[GUID]int32{}}
 	var first []ibmad.Request
-	first = d.ask(first, ibmad.GetNodeInfo(ibmad.Address{}), question{})
+	first = d.addRequest(first, ibmad.GetNodeInfo(ibmad.Address{}), requestInfo{})
 	walking, stop := context.WithCancel(ctx)
 	defer stop()
-	err = c.Walk(walking, first, func(r *ibmad.Result) []ibmad.Request {
-		next := d.take(r)
+	err = c.DoAll(walking, first, func(r *ibmad.Result) []ibmad.Request {
+		next := d.handleResult(r)
 		if d.fatal != nil {
 			stop() // what was asked already is of no use
 			return nil
@@ -42,51 +42,51 @@ func Discover(ctx context.Context, c *ibmad.Client) (f *Fabric, found []string, 
 	case err != nil:
 		return nil, nil, err
 	}
-	return d.f, append(d.found, d.f.finish()...), nil
+	return d.f, append(d.found, d.f.buildIndex()...), nil
 }
 
-// sweep is a discovery under way.
-type sweep struct {
-	f         *Fabric
-	index     map[GUID]int32
-	questions []question
-	ports     int
-	found     []string
-	fatal     error
+// discovery is a discovery under way.
+type discovery struct {
+	f            *Fabric
+	index        map[GUID]int32
+	requestInfos []requestInfo
+	ports        int
+	found        []string
+	fatal        error
 }
 
-// question is what an answer is about: the port that leads to the place, for
+// requestInfo is what an answer is about: the port that leads to the place, for
 // NodeInfo, or the node's own.
-type question struct {
+type requestInfo struct {
 	end   End
 	first bool // the client's own node
 }
 
-func (d *sweep) ask(to []ibmad.Request, r ibmad.Request, q question) []ibmad.Request {
-	r.Tag = len(d.questions)
-	d.questions = append(d.questions, q)
+func (d *discovery) addRequest(to []ibmad.Request, r ibmad.Request, q requestInfo) []ibmad.Request {
+	r.Tag = len(d.requestInfos)
+	d.requestInfos = append(d.requestInfos, q)
 	return append(to, r)
 }
 
-func (d *sweep) take(r *ibmad.Result) []ibmad.Request {
-	q := d.questions[r.Request.Tag]
+func (d *discovery) handleResult(r *ibmad.Result) []ibmad.Request {
+	q := d.requestInfos[r.Request.Tag]
 	q.first = r.Request.Tag == 0
 	if r.Err != nil {
 		if q.first {
 			d.fatal = fmt.Errorf("the own port: %w", r.Err)
 			return nil
 		}
-		if port := d.f.Port(q.end); r.Request.Attribute == ibmad.AttrNodeInfo && port.Linked {
+		if port := d.f.PortAt(q.end); r.Request.Attribute == ibmad.AttrNodeInfo && port.Linked {
 			return nil // its cable was found from the far end
 		}
-		d.f.Silent = append(d.f.Silent, Silent{Near: q.end, Asked: r.Request.Attribute.String(), Route: r.Request.To.Path, Err: r.Err})
+		d.f.Unanswered = append(d.f.Unanswered, Unanswered{Near: q.end, Query: r.Request.Attribute.String(), Route: r.Request.To.Path, Err: r.Err})
 		return nil
 	}
 	switch r.Request.Attribute {
 	case ibmad.AttrNodeInfo:
 		var info ibmad.NodeInfo
 		info.Decode(r.Data())
-		return d.node(r.Request.To.Path, &info, q)
+		return d.handleNode(r.Request.To.Path, &info, q)
 	case ibmad.AttrNodeDescription:
 		var text ibmad.NodeDescription
 		text.Decode(r.Data())
@@ -98,14 +98,14 @@ func (d *sweep) take(r *ibmad.Result) []ibmad.Request {
 	case ibmad.AttrPortInfo:
 		var info ibmad.PortInfo
 		info.Decode(r.Data())
-		return d.port(q.end, &info)
+		return d.handlePort(q.end, &info)
 	}
 	return nil
 }
 
-// node takes what is at the end of a route: a node that is new, or another cable to
+// handleNode takes what is at the end of a route: a node that is new, or another cable to
 // one that is known.
-func (d *sweep) node(route ibmad.Path, info *ibmad.NodeInfo, q question) (next []ibmad.Request) {
+func (d *discovery) handleNode(route ibmad.Path, info *ibmad.NodeInfo, q requestInfo) (next []ibmad.Request) {
 	i, known := d.index[info.GUID]
 	if !known {
 		if len(d.f.Nodes) >= maxNodes || d.ports+int(info.Ports) > maxPorts {
@@ -117,17 +117,17 @@ func (d *sweep) node(route ibmad.Path, info *ibmad.NodeInfo, q question) (next [
 		d.ports += int(info.Ports) + 1
 		n := Node{GUID: info.GUID, System: info.SystemGUID, Type: info.Type, Vendor: info.VendorID, Device: info.DeviceID, Route: route, Ports: make([]Port, int(info.Ports)+1)}
 		d.f.Nodes = append(d.f.Nodes, n)
-		to := ibmad.Along(route)
-		next = d.ask(next, ibmad.GetNodeDescription(to), question{end: End{Node: i}})
+		to := ibmad.AlongRoute(route)
+		next = d.addRequest(next, ibmad.GetNodeDescription(to), requestInfo{end: End{Node: i}})
 		if info.Type == ibmad.NodeSwitch {
-			next = d.ask(next, ibmad.GetSwitchInfo(to), question{end: End{Node: i}})
+			next = d.addRequest(next, ibmad.GetSwitchInfo(to), requestInfo{end: End{Node: i}})
 			for p := range min(len(n.Ports), ibmad.NoRoute) {
-				next = d.ask(next, ibmad.GetPortInfo(to, uint8(p)), question{end: End{i, uint8(p)}})
+				next = d.addRequest(next, ibmad.GetPortInfo(to, uint8(p)), requestInfo{end: End{i, uint8(p)}})
 			}
 		}
 	}
 	here := End{i, info.LocalPort}
-	port := d.f.Port(here)
+	port := d.f.PortAt(here)
 	if port == nil {
 		d.found = append(d.found, fmt.Sprintf("%s answers from port %d and has %d ports", info.GUID, info.LocalPort, len(d.f.Nodes[i].Ports)-1))
 		return next
@@ -136,7 +136,7 @@ func (d *sweep) node(route ibmad.Path, info *ibmad.NodeInfo, q question) (next [
 		// Other ports of a CA may be in other subnets: only those that are reached count.
 		port.GUID = info.PortGUID
 		if !port.Linked {
-			next = d.ask(next, ibmad.GetPortInfo(ibmad.Along(route), info.LocalPort), question{end: here})
+			next = d.addRequest(next, ibmad.GetPortInfo(ibmad.AlongRoute(route), info.LocalPort), requestInfo{end: here})
 		}
 	} else {
 		d.f.Nodes[i].Ports[0].GUID = info.PortGUID
@@ -145,27 +145,27 @@ func (d *sweep) node(route ibmad.Path, info *ibmad.NodeInfo, q question) (next [
 		d.f.From = here
 		return next
 	}
-	d.link(q.end, here)
+	d.connectPorts(q.end, here)
 	return next
 }
 
-// link plugs a cable in.
-func (d *sweep) link(a, b End) {
+// connectPorts plugs a cable in.
+func (d *discovery) connectPorts(a, b End) {
 	for _, x := range [2][2]End{{a, b}, {b, a}} {
-		if p := d.f.Port(x[0]); p.Linked && p.Far != x[1] {
+		if p := d.f.PortAt(x[0]); p.Linked && p.Far != x[1] {
 			d.found = append(d.found, fmt.Sprintf("port %d of %s is plugged into two places: the fabric changes", x[0].Port, d.f.Nodes[x[0].Node].GUID))
 			return
 		}
 	}
-	pa, pb := d.f.Port(a), d.f.Port(b)
+	pa, pb := d.f.PortAt(a), d.f.PortAt(b)
 	pa.Far, pa.Linked, pb.Far, pb.Linked = b, true, a, true
 }
 
-// port takes the state of a port, and asks what its cable leads to.
-func (d *sweep) port(at End, info *ibmad.PortInfo) (next []ibmad.Request) {
+// handlePort takes the state of a port, and asks what its cable leads to.
+func (d *discovery) handlePort(at End, info *ibmad.PortInfo) (next []ibmad.Request) {
 	n := &d.f.Nodes[at.Node]
 	p := &n.Ports[at.Port]
-	p.State, p.Width, p.Speed = info.State, uint8(info.Lanes()), speedOf(info)
+	p.State, p.Width, p.Speed = info.State, uint8(info.ActiveLanes()), speedOf(info)
 	if n.Type != ibmad.NodeSwitch || at.Port == 0 {
 		p.LID, p.LMC = info.LID, info.LMC
 		if p.LID > MaxLID {
@@ -179,12 +179,12 @@ func (d *sweep) port(at End, info *ibmad.PortInfo) (next []ibmad.Request) {
 	if p.Linked || !up || at.Port == 0 || n.Type != ibmad.NodeSwitch && !own {
 		return nil
 	}
-	to, err := n.Route.Via(at.Port)
+	to, err := n.Route.AppendHop(at.Port)
 	if err != nil {
-		d.f.Silent = append(d.f.Silent, Silent{Near: at, Asked: ibmad.AttrNodeInfo.String(), Route: n.Route, Err: err})
+		d.f.Unanswered = append(d.f.Unanswered, Unanswered{Near: at, Query: ibmad.AttrNodeInfo.String(), Route: n.Route, Err: err})
 		return nil
 	}
-	return d.ask(nil, ibmad.GetNodeInfo(ibmad.Along(to)), question{end: at})
+	return d.addRequest(nil, ibmad.GetNodeInfo(ibmad.AlongRoute(to)), requestInfo{end: at})
 }
 
 // speedOf is the active speed: that of PortInfo's extended field where it has one.
@@ -216,8 +216,8 @@ type Tables struct {
 	LFTs [][]uint8
 	// Changed are the switches that say that a port of theirs changed its state and
 	// that the subnet manager has not seen it yet.
-	Changed []int32
-	Silent  []Silent
+	Changed    []int32
+	Unanswered []Unanswered
 }
 
 // ReadTables reads the forwarding tables of a discovered fabric, up to each switch's
@@ -227,14 +227,14 @@ func ReadTables(ctx context.Context, c *ibmad.Client, f *Fabric) (*Tables, error
 	t := &Tables{LFTs: make([][]uint8, f.Switches)}
 	first := make([]ibmad.Request, f.Switches)
 	for i := range first {
-		first[i] = ibmad.GetSwitchInfo(ibmad.Along(f.Nodes[i].Route))
+		first[i] = ibmad.GetSwitchInfo(ibmad.AlongRoute(f.Nodes[i].Route))
 		first[i].Tag = i
 	}
-	err := c.Walk(ctx, first, func(r *ibmad.Result) (next []ibmad.Request) {
+	err := c.DoAll(ctx, first, func(r *ibmad.Result) (next []ibmad.Request) {
 		i := int32(r.Request.Tag)
 		if r.Err != nil {
 			t.LFTs[i] = nil
-			t.Silent = append(t.Silent, Silent{Near: End{i, 0}, Asked: r.Request.Attribute.String(), Route: r.Request.To.Path, Err: r.Err})
+			t.Unanswered = append(t.Unanswered, Unanswered{Near: End{i, 0}, Query: r.Request.Attribute.String(), Route: r.Request.To.Path, Err: r.Err})
 			return nil
 		}
 		if r.Request.Attribute == ibmad.AttrForwardingTable {
@@ -269,19 +269,19 @@ func ReadTables(ctx context.Context, c *ibmad.Client, f *Fabric) (*Tables, error
 // blockLen is the number of entries that one datagram carries.
 const blockLen = LID(len(ibmad.ForwardingBlock{}))
 
-// Lanes are the virtual lanes of a walk's packets of a service level: that by which
+// ReadVirtualLanes are the virtual lanes of a walk's packets of a service level: that by which
 // they leave each switch, 15 where they are dropped. They are read hop by hop, so
 // that no more is asked than the walk needs.
-func Lanes(ctx context.Context, c *ibmad.Client, f *Fabric, hops []Hop, sl uint8) ([]uint8, error) {
+func ReadVirtualLanes(ctx context.Context, c *ibmad.Client, f *Fabric, hops []Hop, sl uint8) ([]uint8, error) {
 	lanes := make([]uint8, len(hops))
 	var asked []ibmad.Request
 	for i, h := range hops {
-		r := ibmad.GetSLtoVL(ibmad.Along(f.Nodes[h.Switch].Route), h.In, h.Out)
+		r := ibmad.GetSLtoVL(ibmad.AlongRoute(f.Nodes[h.Switch].Route), h.In, h.Out)
 		r.Tag = i
 		asked = append(asked, r)
 	}
 	var failed error
-	err := c.Walk(ctx, asked, func(r *ibmad.Result) []ibmad.Request {
+	err := c.DoAll(ctx, asked, func(r *ibmad.Result) []ibmad.Request {
 		if r.Err != nil {
 			failed = r.Err
 			return nil

@@ -21,7 +21,7 @@ func simulated(tb testing.TB, sim *madsim.Fabric, host string, c ibmad.Config) *
 	if c.Timeout == 0 {
 		c.Timeout = 100 * time.Millisecond
 	}
-	client := ibmad.NewClient(sim.Attach(host), c)
+	client := ibmad.NewClient(sim.AttachTransport(host), c)
 	tb.Cleanup(func() {
 		if err := client.Close(); err != nil {
 			tb.Error(err)
@@ -35,7 +35,7 @@ func TestDiscoverNamesTheSilent(t *testing.T) {
 	sim := madsim.FatTree(4, 2, 3, madsim.Options{})
 	c := simulated(t, sim, "h0", ibmad.Config{})
 	whole, found, err := Discover(t.Context(), c)
-	if err != nil || len(found)+len(whole.Silent) > 0 || len(whole.Nodes) != 18 || whole.Switches != 6 {
+	if err != nil || len(found)+len(whole.Unanswered) > 0 || len(whole.Nodes) != 18 || whole.Switches != 6 {
 		t.Fatal(err, found, whole)
 	}
 	sim.SetSilent("h11", true)
@@ -48,8 +48,8 @@ func TestDiscoverNamesTheSilent(t *testing.T) {
 		t.Errorf("%d nodes, not 16", len(f.Nodes))
 	}
 	near := map[string]bool{}
-	for _, q := range f.Silent {
-		if q.Asked != "NodeInfo" || !errors.Is(q.Err, ibmad.ErrTimeout) && !errors.Is(q.Err, ibmad.ErrSilent) {
+	for _, q := range f.Unanswered {
+		if q.Query != "NodeInfo" || !errors.Is(q.Err, ibmad.ErrTimeout) && !errors.Is(q.Err, ibmad.ErrSilent) {
 			t.Errorf("%+v", q)
 		}
 		near[f.EndName(q.Near)] = true
@@ -59,7 +59,7 @@ func TestDiscoverNamesTheSilent(t *testing.T) {
 		name string
 		port uint8
 	}{{"h11", 1}, {"spine1", 1}, {"spine1", 2}, {"spine1", 3}, {"spine1", 4}} {
-		name, port, _ := sim.Peer(gone.name, gone.port)
+		name, port, _ := sim.PeerOf(gone.name, gone.port)
 		e, _ := f.ByName(name)
 		want[f.EndName(End{e.Node, port})] = true
 	}
@@ -83,7 +83,7 @@ func TestReadTablesNamesTheSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	tables, err := ReadTables(t.Context(), c, f)
-	if err != nil || len(tables.Silent) > 0 {
+	if err != nil || len(tables.Unanswered) > 0 {
 		t.Fatal(err, tables)
 	}
 	f = f.WithTables(tables.LFTs)
@@ -96,10 +96,10 @@ func TestReadTablesNamesTheSilent(t *testing.T) {
 	}
 	leaf, _ := f.ByName("leaf3")
 	if leaf.Node == 0 {
-		t.Fatalf("%v", sim.Nodes())
+		t.Fatalf("%v", sim.ListNodes())
 	}
 	sim.SetSilent("leaf3", true)
-	if tables, err = ReadTables(t.Context(), c, f); err != nil || len(tables.Silent) != 1 || tables.Silent[0].Near != (End{leaf.Node, 0}) || tables.LFTs[leaf.Node] != nil {
+	if tables, err = ReadTables(t.Context(), c, f); err != nil || len(tables.Unanswered) != 1 || tables.Unanswered[0].Near != (End{leaf.Node, 0}) || tables.LFTs[leaf.Node] != nil {
 		t.Fatal(err, tables)
 	}
 	f = f.WithTables(tables.LFTs)
@@ -122,8 +122,8 @@ func TestLanes(t *testing.T) {
 		t.Fatal(err)
 	}
 	f = f.WithTables(tables.LFTs)
-	src, _ := f.Find("h0/hca")
-	dst, _ := f.Find("h3/hca")
+	src, _ := f.FindLID("h0/hca")
+	dst, _ := f.FindLID("h3/hca")
 	hops, err := f.Walk(src, dst)
 	if err != nil || len(hops) != 3 {
 		t.Fatal(hops, err)
@@ -131,13 +131,13 @@ func TestLanes(t *testing.T) {
 	for i, h := range hops {
 		var vls ibmad.SLtoVL
 		vls[5] = uint8(i + 1)
-		sim.SetSLtoVL(f.Name(h.Switch), h.In, h.Out, vls)
+		sim.SetSLtoVL(f.NodeName(h.Switch), h.In, h.Out, vls)
 	}
-	if lanes, err := Lanes(t.Context(), c, f, hops, 5); err != nil || !slices.Equal(lanes, []uint8{1, 2, 3}) {
+	if lanes, err := ReadVirtualLanes(t.Context(), c, f, hops, 5); err != nil || !slices.Equal(lanes, []uint8{1, 2, 3}) {
 		t.Error(lanes, err)
 	}
 	sim.SetSilent("spine0", true)
-	if lanes, err := Lanes(t.Context(), c, f, hops, 5); err == nil {
+	if lanes, err := ReadVirtualLanes(t.Context(), c, f, hops, 5); err == nil {
 		t.Error(lanes)
 	}
 }
@@ -146,10 +146,10 @@ func TestLanes(t *testing.T) {
 func TestDiscoverMKey(t *testing.T) {
 	sim := madsim.FatTree(2, 1, 2, madsim.Options{})
 	sim.SetMKey(0x77, 2)
-	if f, _, err := Discover(t.Context(), simulated(t, sim, "h0", ibmad.Config{MKey: 0x77})); err != nil || len(f.Nodes) != 7 || len(f.Silent) != 0 {
+	if f, _, err := Discover(t.Context(), simulated(t, sim, "h0", ibmad.Config{MKey: 0x77})); err != nil || len(f.Nodes) != 7 || len(f.Unanswered) != 0 {
 		t.Error(err, f)
 	}
-	if f, _, err := Discover(t.Context(), simulated(t, sim, "h0", ibmad.Config{MKey: 0x78})); err == nil && len(f.Silent) == 0 {
+	if f, _, err := Discover(t.Context(), simulated(t, sim, "h0", ibmad.Config{MKey: 0x78})); err == nil && len(f.Unanswered) == 0 {
 		t.Error("the wrong key is as good")
 	}
 }
@@ -158,7 +158,7 @@ func TestDiscoverMKey(t *testing.T) {
 func TestWatchSilentSwitch(t *testing.T) {
 	sim := madsim.FatTree(3, 2, 2, madsim.Options{})
 	now := time.Unix(1_800_000_000, 0)
-	w := &Watch{Client: simulated(t, sim, "h0", ibmad.Config{}), Settle: time.Second, Gap: time.Hour, Cables: time.Hour,
+	w := &Watch{Client: simulated(t, sim, "h0", ibmad.Config{}), SettleTime: time.Second, MaxGap: time.Hour, CableInterval: time.Hour,
 		Now: func() time.Time { now = now.Add(time.Millisecond); return now }}
 	read(t, w)
 	whole := read(t, w)
@@ -213,7 +213,7 @@ func (l *liar) Send(m *ibmad.MAD, to ibmad.Address, _ time.Duration) error {
 			}
 		}
 	}
-	answer.Respond(0)
+	answer.MakeResponse(0)
 	l.out <- answer
 	return nil
 }
@@ -240,7 +240,7 @@ func (l *liar) Receive(m *ibmad.MAD) (bool, error) {
 		return false, errors.New("closed")
 	}
 }
-func (l *liar) Window() int { return 64 }
+func (l *liar) MaxInFlight() int { return 64 }
 func (l *liar) Close() error {
 	close(l.closed)
 	return nil
@@ -288,11 +288,11 @@ func FuzzDiscover(f *testing.F) {
 		fab = fab.WithTables(tables.LFTs)
 		for _, src := range fab.ends[1:min(len(fab.ends), 8)] {
 			for _, dst := range fab.ends[1:min(len(fab.ends), 8)] {
-				_, _ = fab.Walk(fab.LIDOf(src), fab.LIDOf(dst))
+				_, _ = fab.Walk(fab.FirstLID(src), fab.FirstLID(dst))
 			}
 		}
-		fab.Topology()
-		fab.Connections()
+		fab.BuildTopology()
+		fab.ListConnections()
 	})
 }
 
@@ -304,12 +304,12 @@ func BenchmarkDiscoverSilent(b *testing.B) {
 		sim.SetSilent("h"+strconv.Itoa(19*i+7), true)
 	}
 	sim.SetSilent("spine3", true)
-	c := ibmad.NewClient(sim.Attach("h0"), ibmad.Config{})
+	c := ibmad.NewClient(sim.AttachTransport("h0"), ibmad.Config{})
 	defer c.Close()
 	for b.Loop() {
 		f, found, err := Discover(b.Context(), c)
-		if err != nil || len(found) > 0 || len(f.Nodes) != 702-34 || len(f.Silent) != 33+36 {
-			b.Fatal(err, found, len(f.Nodes), len(f.Silent))
+		if err != nil || len(found) > 0 || len(f.Nodes) != 702-34 || len(f.Unanswered) != 33+36 {
+			b.Fatal(err, found, len(f.Nodes), len(f.Unanswered))
 		}
 	}
 }

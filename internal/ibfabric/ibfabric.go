@@ -96,8 +96,8 @@ type Port struct {
 	Linked bool
 }
 
-// Gbps is the rate of the port, 0 when not known.
-func (p *Port) Gbps() float64 {
+// RateGbps is the rate of the port, 0 when not known.
+func (p *Port) RateGbps() float64 {
 	if int(p.Speed) >= len(speeds) {
 		return 0
 	}
@@ -123,13 +123,13 @@ type Node struct {
 	name, device string
 }
 
-// Silent is a question that was not answered.
-type Silent struct {
+// Unanswered is a question that was not answered.
+type Unanswered struct {
 	// Near is the port that leads to the place where nobody answers; for a node that
 	// answered other questions, its own port that was asked about.
 	Near End
-	// Asked is what, along which directed route, and why it failed.
-	Asked string
+	// Query is what, along which directed route, and why it failed.
+	Query string
 	Route ibmad.Path
 	Err   error
 }
@@ -139,8 +139,8 @@ type Fabric struct {
 	// Nodes, switches first, each type by GUID.
 	Nodes []Node
 	// Switches is how many of Nodes are switches.
-	Switches int
-	Silent   []Silent
+	Switches   int
+	Unanswered []Unanswered
 	// From is the port that discovered the fabric, zero for a fabric of a text.
 	From End
 	// LFTs are the forwarding tables of the switches: the port by LID, ibmad.NoRoute where
@@ -164,9 +164,9 @@ type Adaptive struct {
 	Ports map[LID][]uint8
 }
 
-// finish puts nodes in order and indexes them. Nodes refer to each other by their
+// buildIndex puts nodes in order and indexes them. Nodes refer to each other by their
 // index before. found names what is contradictory.
-func (f *Fabric) finish() (found []string) {
+func (f *Fabric) buildIndex() (found []string) {
 	order := make([]int32, len(f.Nodes))
 	for i := range order {
 		order[i] = int32(i)
@@ -205,7 +205,7 @@ func (f *Fabric) finish() (found []string) {
 			if n.Type == ibmad.NodeSwitch && p > 0 {
 				continue // the LID of a switch is its port 0's
 			}
-			found = append(found, f.claim(End{int32(i), uint8(p)}, port)...)
+			found = append(found, f.indexLIDs(End{int32(i), uint8(p)}, port)...)
 		}
 	}
 	for i := range nodes {
@@ -217,19 +217,19 @@ func (f *Fabric) finish() (found []string) {
 			}
 		}
 	}
-	for i := range f.Silent {
-		f.Silent[i].Near.Node = place[f.Silent[i].Near.Node]
+	for i := range f.Unanswered {
+		f.Unanswered[i].Near.Node = place[f.Unanswered[i].Near.Node]
 	}
-	slices.SortFunc(f.Silent, func(a, b Silent) int {
-		return cmp.Or(compareEnds(a.Near, b.Near), cmp.Compare(a.Asked, b.Asked))
+	slices.SortFunc(f.Unanswered, func(a, b Unanswered) int {
+		return cmp.Or(compareEnds(a.Near, b.Near), cmp.Compare(a.Query, b.Query))
 	})
 	f.From.Node = place[f.From.Node]
 	f.nameNodes()
 	return found
 }
 
-// claim enters the LIDs of a port.
-func (f *Fabric) claim(e End, p *Port) (found []string) {
+// indexLIDs enters the LIDs of a port.
+func (f *Fabric) indexLIDs(e End, p *Port) (found []string) {
 	if p.LID == 0 {
 		return nil
 	}
@@ -260,16 +260,16 @@ func (f *Fabric) ByGUID(g GUID) (e End, ok bool) {
 	return e, ok
 }
 
-// Port is the port of an end, nil when there is none.
-func (f *Fabric) Port(e End) *Port {
+// PortAt is the port of an end, nil when there is none.
+func (f *Fabric) PortAt(e End) *Port {
 	if int(e.Node) >= len(f.Nodes) || int(e.Port) >= len(f.Nodes[e.Node].Ports) {
 		return nil
 	}
 	return &f.Nodes[e.Node].Ports[e.Port]
 }
 
-// LIDOf is the first LID of a port; any port of a switch has that of its port 0.
-func (f *Fabric) LIDOf(e End) LID {
+// FirstLID is the first LID of a port; any port of a switch has that of its port 0.
+func (f *Fabric) FirstLID(e End) LID {
 	n := &f.Nodes[e.Node]
 	if n.Type == ibmad.NodeSwitch {
 		e.Port = 0
@@ -287,8 +287,8 @@ func (f *Fabric) WithTables(lfts [][]uint8) *Fabric {
 	return &g
 }
 
-// Name is a switch's name, or a NIC's for a CA with its first port.
-func (f *Fabric) Name(node int32) string {
+// NodeName is a switch's name, or a NIC's for a CA with its first port.
+func (f *Fabric) NodeName(node int32) string {
 	if n := &f.Nodes[node]; n.Type == ibmad.NodeSwitch {
 		return n.name
 	}
@@ -317,7 +317,7 @@ func (f *Fabric) ByName(id string) (e End, ok bool) {
 		n, err := strconv.ParseUint(port, 10, 8)
 		i, known := f.byName[sw]
 		e = End{i, uint8(n)}
-		return e, err == nil && known && f.Port(e) != nil
+		return e, err == nil && known && f.PortAt(e) != nil
 	}
 	if !nic {
 		i, ok := f.byName[id]
@@ -330,7 +330,7 @@ func (f *Fabric) ByName(id string) (e End, ok bool) {
 	if i, ok := f.byName[owner+"/"+base]; ok && cut {
 		n, err := strconv.ParseUint(port, 10, 8)
 		e = End{i, uint8(n)}
-		return e, err == nil && n > 1 && f.Port(e) != nil
+		return e, err == nil && n > 1 && f.PortAt(e) != nil
 	}
 	return End{}, false
 }
@@ -342,9 +342,9 @@ func cutLast(s, sep string) (before, after string, ok bool) {
 	return s, "", false
 }
 
-// Find is the LID of what people name: a LID (7, 0x7, lid:7), a GUID (0x and more than
+// FindLID is the LID of what people name: a LID (7, 0x7, lid:7), a GUID (0x and more than
 // four digits, or guid:...), or an identifier.
-func (f *Fabric) Find(s string) (l LID, err error) {
+func (f *Fabric) FindLID(s string) (l LID, err error) {
 	none := func(what string) (LID, error) { return 0, fmt.Errorf("%s: the fabric has no such %s", s, what) }
 	if text, ok := strings.CutPrefix(s, "guid:"); ok || strings.HasPrefix(s, "0x") && len(s) > len("0xbfff") {
 		g, err := ParseGUID(text)
@@ -358,7 +358,7 @@ func (f *Fabric) Find(s string) (l LID, err error) {
 		if f.Nodes[e.Node].Type != ibmad.NodeSwitch && e.Port == 0 {
 			e.Port = 1
 		}
-		return f.known(s, e)
+		return f.requireLID(s, e)
 	}
 	if n, err := strconv.ParseUint(strings.TrimPrefix(s, "lid:"), 0, 16); err == nil {
 		if _, ok := f.ByLID(LID(n)); !ok {
@@ -370,11 +370,11 @@ func (f *Fabric) Find(s string) (l LID, err error) {
 	if !ok {
 		return none("node/device or switch")
 	}
-	return f.known(s, e)
+	return f.requireLID(s, e)
 }
 
-func (f *Fabric) known(s string, e End) (LID, error) {
-	l := f.LIDOf(e)
+func (f *Fabric) requireLID(s string, e End) (LID, error) {
+	l := f.FirstLID(e)
 	if l == 0 {
 		return 0, fmt.Errorf("%s: the port has no LID", s)
 	}

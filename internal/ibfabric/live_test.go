@@ -72,7 +72,7 @@ func (f *Fabric) links(src, dst LID) ([]ibtest.Link, error) {
 		out = h.Out
 	}
 	if out != 0 && from != to {
-		all = append(all, ibtest.Link{Out: out, In: to.Port, GUID: uint64(f.Port(to).GUID)})
+		all = append(all, ibtest.Link{Out: out, In: to.Port, GUID: uint64(f.PortAt(to).GUID)})
 	}
 	return all, nil
 }
@@ -80,7 +80,7 @@ func (f *Fabric) links(src, dst LID) ([]ibtest.Link, error) {
 // tracert asks ibtracert again where its questions time out, as on a busy machine.
 func tracert(sim *ibtest.Fabric, host string, src, dst LID) (links []ibtest.Link, err error) {
 	for range 5 {
-		if links, err = sim.Tracert(host, uint16(src), uint16(dst)); !errors.Is(err, ibtest.ErrLost) {
+		if links, err = sim.TraceRoute(host, uint16(src), uint16(dst)); !errors.Is(err, ibtest.ErrLost) {
 			break
 		}
 	}
@@ -126,7 +126,7 @@ func compare(t *testing.T, sim *ibtest.Fabric, f *Fabric, lids []LID, n int, see
 // with one and two LIDs a port, switches among the ends, and after a link went and
 // came back.
 func TestWalkAsIbtracert(t *testing.T) {
-	ibtest.Require(t)
+	ibtest.RequireTools(t)
 	net, uplink := ibtest.FatTree(6, 3, 4), `"leaf1"[5]`
 	if *large {
 		net, uplink = ibtest.FatTree(36, 18, 18), `"leaf1"[19]`
@@ -148,7 +148,7 @@ func TestWalkAsIbtracert(t *testing.T) {
 						t.Errorf("LID %d to switch %d: walked %v (%v), ibtracert %v (%v)", src, sw, got, failed, want, err)
 					}
 				}
-				sim.Change("Unlink " + uplink)
+				sim.ChangeAndWait("Unlink " + uplink)
 				without := readFabric(t, sim)
 				compare(t, sim, without, all, *pairs/3, 2)
 				if engine == "minhop" && lmc == 0 {
@@ -173,7 +173,7 @@ func TestWalkAsIbtracert(t *testing.T) {
 						t.Errorf("%d pairs went over the link, %d moved", broken, moved)
 					}
 				}
-				sim.Change("ReLink " + uplink)
+				sim.ChangeAndWait("ReLink " + uplink)
 				compare(t, sim, readFabric(t, sim), all, *pairs/3, 3)
 			})
 		}
@@ -183,7 +183,7 @@ func TestWalkAsIbtracert(t *testing.T) {
 // dial attaches a client to an HCA of a fabric, for the length of the test.
 func dial(tb testing.TB, sim *ibtest.Fabric, host string) *ibmad.Client {
 	tb.Helper()
-	t, err := ibmad.DialIbsim(sim.Socket(), host)
+	t, err := ibmad.DialIbsim(sim.SocketName(), host)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -200,11 +200,11 @@ func dial(tb testing.TB, sim *ibtest.Fabric, host string) *ibmad.Client {
 func discover(tb testing.TB, c *ibmad.Client) *Fabric {
 	tb.Helper()
 	f, found, err := Discover(tb.Context(), c)
-	if err != nil || len(found) > 0 || len(f.Silent) > 0 {
+	if err != nil || len(found) > 0 || len(f.Unanswered) > 0 {
 		tb.Fatal(err, found, f)
 	}
 	t, err := ReadTables(tb.Context(), c, f)
-	if err != nil || len(t.Silent) > 0 {
+	if err != nil || len(t.Unanswered) > 0 {
 		tb.Fatal(err, t)
 	}
 	return f.WithTables(t.LFTs)
@@ -258,18 +258,18 @@ func TestDiscoverAsDiagnosticsDo(t *testing.T) {
 	if diff := same(f, readFabric(t, sim)); diff != "" {
 		t.Error(diff)
 	}
-	if got := f.Name(f.From.Node); got != "h5/hca" {
+	if got := f.NodeName(f.From.Node); got != "h5/hca" {
 		t.Errorf("discovered from %s", got)
 	}
-	hops, err := f.Walk(f.LIDOf(f.From), f.Nodes[len(f.Nodes)-1].Ports[1].LID)
+	hops, err := f.Walk(f.FirstLID(f.From), f.Nodes[len(f.Nodes)-1].Ports[1].LID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	lanes, err := Lanes(t.Context(), c, f, hops, 3)
+	lanes, err := ReadVirtualLanes(t.Context(), c, f, hops, 3)
 	if err != nil || len(lanes) != len(hops) {
 		t.Fatal(lanes, err)
 	}
-	sim.Change(`Unlink "leaf1"[5]`)
+	sim.ChangeAndWait(`Unlink "leaf1"[5]`)
 	if diff := same(discover(t, c), readFabric(t, sim)); diff != "" {
 		t.Error(diff)
 	}
@@ -325,11 +325,11 @@ func TestRingOfDualPorts(t *testing.T) {
 		t.Error(diff)
 	}
 	lids := f.lids()
-	if len(lids) != 6*4 || len(f.Links()) != 11 {
-		t.Errorf("%d LIDs, %d cables", len(lids), len(f.Links()))
+	if len(lids) != 6*4 || len(f.ListCables()) != 11 {
+		t.Errorf("%d LIDs, %d cables", len(lids), len(f.ListCables()))
 	}
 	compare(t, sim, f, lids, *pairs, 4)
-	topo, found := f.Topology()
+	topo, found := f.BuildTopology()
 	if len(found) > 0 {
 		t.Error(found)
 	}
@@ -343,7 +343,7 @@ func TestRingOfDualPorts(t *testing.T) {
 		t.Errorf("%q, not %q", nics, want)
 	}
 	for _, nic := range nics {
-		l, err := f.Find(nic)
+		l, err := f.FindLID(nic)
 		e, _ := f.ByLID(l)
 		if err != nil || f.EndName(e) != nic {
 			t.Errorf("%s is LID %d of %s (%v)", nic, l, f.EndName(e), err)
@@ -367,7 +367,7 @@ func BenchmarkFatTree(b *testing.B) {
 	b.Run("tables", func(b *testing.B) {
 		for b.Loop() {
 			t, err := ReadTables(b.Context(), c, f)
-			if err != nil || len(t.Silent) > 0 {
+			if err != nil || len(t.Unanswered) > 0 {
 				b.Fatal(err)
 			}
 			f = f.WithTables(t.LFTs)

@@ -13,13 +13,13 @@ import (
 // back unless its option force_log_flush is TRUE; then a line is there before the
 // tables that it speaks of are.
 type OpenSMLog struct {
-	path string
-	file *os.File
-	rest []byte // of a line that is not whole yet
+	path        string
+	file        *os.File
+	partialLine []byte // of a line that is not whole yet
 }
 
-// unrest are texts of lines that tell of a change.
-var unrest = [][]byte{
+// changeTexts are texts of lines that tell of a change.
+var changeTexts = [][]byte{
 	[]byte("Received Generic Notice"), // a trap: a link, a port, a capability
 	[]byte("tables configured on all switches"),
 	[]byte("heavy sweep"),
@@ -34,13 +34,13 @@ var unrest = [][]byte{
 // OpenLog begins at the end of a log.
 func OpenLog(path string) (*OpenSMLog, error) {
 	l := &OpenSMLog{path: path}
-	if err := l.open(io.SeekEnd); err != nil {
+	if err := l.openFile(io.SeekEnd); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-func (l *OpenSMLog) open(whence int) error {
+func (l *OpenSMLog) openFile(whence int) error {
 	f, err := os.Open(l.path)
 	if err != nil {
 		return fmt.Errorf("OpenSM's log: %w", err)
@@ -49,20 +49,20 @@ func (l *OpenSMLog) open(whence int) error {
 		f.Close()
 		return fmt.Errorf("OpenSM's log: %w", err)
 	}
-	l.file, l.rest = f, nil
+	l.file, l.partialLine = f, nil
 	return nil
 }
 
 // Close ends it.
 func (l *OpenSMLog) Close() error { return l.file.Close() }
 
-// maxRest bounds what is kept of a line; what matters is in its first part.
-const maxRest = 4 << 10 // octets
+// maxPartialLine bounds what is kept of a line; what matters is in its first part.
+const maxPartialLine = 4 << 10 // octets
 
-// Unrest reports whether the log tells of a change since it was last asked. A log
+// PollChange reports whether the log tells of a change since it was last asked. A log
 // that was truncated or replaced may have told of one.
-func (l *OpenSMLog) Unrest() (bool, error) {
-	told, err := l.read()
+func (l *OpenSMLog) PollChange() (bool, error) {
+	told, err := l.readLines()
 	if err != nil {
 		return false, err
 	}
@@ -84,31 +84,31 @@ func (l *OpenSMLog) Unrest() (bool, error) {
 		return told, nil
 	}
 	l.file.Close()
-	if err := l.open(io.SeekStart); err != nil {
+	if err := l.openFile(io.SeekStart); err != nil {
 		return false, err
 	}
-	_, err = l.read()
+	_, err = l.readLines()
 	return true, err
 }
 
-func (l *OpenSMLog) read() (told bool, err error) {
+func (l *OpenSMLog) readLines() (told bool, err error) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := l.file.Read(buf)
-		l.rest = append(l.rest, buf[:n]...)
+		l.partialLine = append(l.partialLine, buf[:n]...)
 		for {
-			line, after, whole := bytes.Cut(l.rest, []byte{'\n'})
+			line, after, whole := bytes.Cut(l.partialLine, []byte{'\n'})
 			if !whole {
 				break
 			}
-			told = told || tells(line)
-			l.rest = after
+			told = told || indicatesChange(line)
+			l.partialLine = after
 		}
-		if len(l.rest) > maxRest {
-			told = told || tells(l.rest)
-			l.rest = l.rest[len(l.rest)-maxRest/2:]
+		if len(l.partialLine) > maxPartialLine {
+			told = told || indicatesChange(l.partialLine)
+			l.partialLine = l.partialLine[len(l.partialLine)-maxPartialLine/2:]
 		}
-		l.rest = bytes.Clone(l.rest)
+		l.partialLine = bytes.Clone(l.partialLine)
 		if err == io.EOF {
 			return told, nil
 		}
@@ -118,8 +118,8 @@ func (l *OpenSMLog) read() (told bool, err error) {
 	}
 }
 
-func tells(line []byte) bool {
-	for _, text := range unrest {
+func indicatesChange(line []byte) bool {
+	for _, text := range changeTexts {
 		if bytes.Contains(line, text) {
 			return true
 		}

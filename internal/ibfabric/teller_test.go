@@ -12,8 +12,8 @@ import (
 )
 
 var (
-	_ Teller = (*OpenSMLog)(nil)
-	_ Teller = (*ufm.Changes)(nil)
+	_ ChangeSource = (*OpenSMLog)(nil)
+	_ ChangeSource = (*ufm.Changes)(nil)
 )
 
 type teller struct {
@@ -22,7 +22,7 @@ type teller struct {
 	asked int
 }
 
-func (t *teller) Unrest() (bool, error) {
+func (t *teller) PollChange() (bool, error) {
 	t.asked++
 	return t.told, t.err
 }
@@ -40,12 +40,12 @@ func TestUnrestOfSeveral(t *testing.T) {
 		{teller{err: failed}, teller{}, false, failed},
 		{teller{err: failed}, teller{told: true}, true, nil},
 	} {
-		got, err := Unrest(&x.a, &x.b)()
+		got, err := PollAny(&x.a, &x.b)()
 		if got != x.want || !errors.Is(err, x.err) || x.a.asked != 1 || x.b.asked != 1 {
 			t.Errorf("%+v: %v, %v", x, got, err)
 		}
 	}
-	if got, err := Unrest()(); got || err != nil {
+	if got, err := PollAny()(); got || err != nil {
 		t.Errorf("nobody: %v, %v", got, err)
 	}
 }
@@ -64,23 +64,23 @@ func TestUFMBreaksReadings(t *testing.T) {
 	}
 	defer log.Close()
 	for name, tell := range map[string]func(*ufm.Changes){
-		"a link":            func(c *ufm.Changes) { c.Heard([]ufm.Event{{Code: "352"}, {Code: "329"}}) },
-		"the log's line":    func(c *ufm.Changes) { c.Heard([]ufm.Event{{Code: "513", Description: "SM: SUBNET UP"}}) },
-		"another SM":        func(c *ufm.Changes) { c.Heard([]ufm.Event{{Code: "510"}}) },
+		"a link":            func(c *ufm.Changes) { c.RecordEvents([]ufm.Event{{Code: "352"}, {Code: "329"}}) },
+		"the log's line":    func(c *ufm.Changes) { c.RecordEvents([]ufm.Event{{Code: "513", Description: "SM: SUBNET UP"}}) },
+		"another SM":        func(c *ufm.Changes) { c.RecordEvents([]ufm.Event{{Code: "510"}}) },
 		"OpenSM's own log":  func(*ufm.Changes) { write(t, path, "SUBNET UP\n") },
 		"no events to hear": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, now := watchOn(t, sim, "h1")
 			clock := *now
-			changes := &ufm.Changes{Now: func() time.Time { return clock }, Stale: time.Minute}
-			w.Unrest = Unrest(log, changes)
-			changes.Heard(nil)
-			if _, err := log.Unrest(); err != nil {
+			changes := &ufm.Changes{Now: func() time.Time { return clock }, StaleAfter: time.Minute}
+			w.PollChange = PollAny(log, changes)
+			changes.RecordEvents(nil)
+			if _, err := log.PollChange(); err != nil {
 				t.Fatal(err)
 			}
 			read(t, w)
-			changes.Heard([]ufm.Event{{Code: "352"}})
+			changes.RecordEvents([]ufm.Event{{Code: "352"}})
 			if read(t, w).Broken {
 				t.Fatal("an event that changes nothing breaks")
 			}
@@ -92,11 +92,11 @@ func TestUFMBreaksReadings(t *testing.T) {
 			if !read(t, w).Broken {
 				t.Error("it does not break")
 			}
-			changes.Heard(nil)
+			changes.RecordEvents(nil)
 			if !read(t, w).Broken {
 				t.Error("the change may take longer")
 			}
-			*now = now.Add(w.Settle)
+			*now = now.Add(w.SettleTime)
 			read(t, w)
 			if read(t, w).Broken {
 				t.Error("it is over, and still breaks")

@@ -45,7 +45,7 @@ func newLines(file string, r io.Reader) *lines {
 	return &lines{file: file, scan: scan}
 }
 
-func (l *lines) next() (string, bool) {
+func (l *lines) nextLine() (string, bool) {
 	if !l.scan.Scan() {
 		return "", false
 	}
@@ -53,11 +53,11 @@ func (l *lines) next() (string, bool) {
 	return strings.TrimRight(l.scan.Text(), " \t\r"), true
 }
 
-func (l *lines) bad(field, want, got string) error {
+func (l *lines) errorAt(field, want, got string) error {
 	return &TextError{File: l.file, Line: l.n, Field: field, Want: want, Got: got[:min(len(got), 80)]}
 }
 
-func (l *lines) end() error {
+func (l *lines) scanError() error {
 	if err := l.scan.Err(); err != nil {
 		return fmt.Errorf("%s:%d: reading: %w", l.file, l.n+1, err)
 	}
@@ -72,26 +72,26 @@ type cursor struct {
 	err  error
 }
 
-func (c *cursor) bad(field, want string) {
+func (c *cursor) failField(field, want string) {
 	if c.err == nil {
-		c.err = c.l.bad(field, want, c.rest)
+		c.err = c.l.errorAt(field, want, c.rest)
 	}
 }
 
-// skip passes over a text that has to be there.
-func (c *cursor) skip(text, field string) {
+// expectText passes over a text that has to be there.
+func (c *cursor) expectText(text, field string) {
 	rest, ok := strings.CutPrefix(c.rest, text)
 	if !ok {
-		c.bad(field, strconv.Quote(text))
+		c.failField(field, strconv.Quote(text))
 		return
 	}
 	c.rest = rest
 }
 
-func (c *cursor) space() { c.rest = strings.TrimLeft(c.rest, " \t") }
+func (c *cursor) skipSpace() { c.rest = strings.TrimLeft(c.rest, " \t") }
 
-// number reads a number up to what is no digit of it.
-func (c *cursor) number(field string, base, bits int) uint64 {
+// readNumber reads a number up to what is no digit of it.
+func (c *cursor) readNumber(field string, base, bits int) uint64 {
 	if base == 16 {
 		c.rest = strings.TrimPrefix(c.rest, "0x")
 	}
@@ -101,7 +101,7 @@ func (c *cursor) number(field string, base, bits int) uint64 {
 	}
 	v, err := strconv.ParseUint(c.rest[:n], base, bits)
 	if err != nil {
-		c.bad(field, fmt.Sprintf("a number of %d bits, base %d", bits, base))
+		c.failField(field, fmt.Sprintf("a number of %d bits, base %d", bits, base))
 		return 0
 	}
 	c.rest = c.rest[n:]
@@ -112,13 +112,13 @@ func isDigit(b byte, base int) bool {
 	return '0' <= b && b <= '9' || base == 16 && ('a' <= b && b <= 'f' || 'A' <= b && b <= 'F')
 }
 
-// quoted reads a description, which may hold quotes itself: it ends at the last
+// readQuoted reads a description, which may hold quotes itself: it ends at the last
 // quote that is followed by the given text.
-func (c *cursor) quoted(field, follow string) string {
-	c.skip(`"`, field)
+func (c *cursor) readQuoted(field, follow string) string {
+	c.expectText(`"`, field)
 	i := strings.LastIndex(c.rest, `"`+follow)
 	if i < 0 {
-		c.bad(field, strconv.Quote(`"`+follow)+" after a name")
+		c.failField(field, strconv.Quote(`"`+follow)+" after a name")
 		return ""
 	}
 	text := c.rest[:i]
@@ -126,18 +126,18 @@ func (c *cursor) quoted(field, follow string) string {
 	return text
 }
 
-// discovered is a node and its cables as the text has them.
-type discovered struct {
+// textNode is a node and its cables as the text has them.
+type textNode struct {
 	Node
 	line  int
 	links []textLink
 }
 
 type textLink struct {
-	line  int
-	port  uint8
-	far   GUID
-	farAt uint8
+	line    int
+	port    uint8
+	far     GUID
+	farPort uint8
 }
 
 // ReadNetDiscover reads what ibnetdiscover (infiniband-diags) prints. file stands in
@@ -145,13 +145,13 @@ type textLink struct {
 // not, and whatever else is contradictory.
 func ReadNetDiscover(file string, r io.Reader) (f *Fabric, found []string, err error) {
 	l := newLines(file, r)
-	var nodes []*discovered
-	byGUID := map[GUID]*discovered{}
+	var nodes []*textNode
+	byGUID := map[GUID]*textNode{}
 	head := map[string]uint64{}
-	var at *discovered
+	var at *textNode
 	ports := 0
 	for {
-		line, ok := l.next()
+		line, ok := l.nextLine()
 		if !ok {
 			break
 		}
@@ -161,24 +161,24 @@ func ReadNetDiscover(file string, r io.Reader) (f *Fabric, found []string, err e
 		case line == "" || line[0] == '#' || strings.HasPrefix(line, "Chassis") || strings.HasPrefix(line, "Non-Chassis"):
 		case line[0] == '[':
 			if at == nil {
-				return nil, nil, l.bad("port", "a line Switch, Ca or Rt before it", line)
+				return nil, nil, l.errorAt("port", "a line Switch, Ca or Rt before it", line)
 			}
 			had := len(at.Ports)
-			c.port(at)
+			c.readPort(at)
 			ports += len(at.Ports) - had
 			if ports > maxPorts {
-				return nil, nil, l.bad("port", fmt.Sprintf("a fabric of no more than %d ports", maxPorts), line)
+				return nil, nil, l.errorAt("port", fmt.Sprintf("a fabric of no more than %d ports", maxPorts), line)
 			}
 		case pair && !strings.ContainsAny(key, " \t\""):
 			c.rest = value
-			head[key] = c.number(key, 16, 64)
+			head[key] = c.readNumber(key, 16, 64)
 		default:
-			at = c.node(head)
+			at = c.readNode(head)
 			if c.err != nil {
 				break
 			}
 			if other := byGUID[at.GUID]; other != nil {
-				return nil, nil, l.bad("GUID", fmt.Sprintf("one that line %d has not", other.line), at.GUID.String())
+				return nil, nil, l.errorAt("GUID", fmt.Sprintf("one that line %d has not", other.line), at.GUID.String())
 			}
 			byGUID[at.GUID] = at
 			nodes = append(nodes, at)
@@ -188,117 +188,117 @@ func ReadNetDiscover(file string, r io.Reader) (f *Fabric, found []string, err e
 			return nil, nil, c.err
 		}
 	}
-	if err := l.end(); err != nil {
+	if err := l.scanError(); err != nil {
 		return nil, nil, err
 	}
 	if len(nodes) == 0 {
 		return nil, nil, fmt.Errorf("%s:%d: no line begins with Switch, Ca or Rt: the output of ibnetdiscover is expected", file, l.n)
 	}
-	f, found = join(nodes)
+	f, found = joinNodes(nodes)
 	return f, found, nil
 }
 
-// types are those of ibnetdiscover's lines and the letter in its node names.
-var types = map[string]struct {
+// nodeTypes are those of ibnetdiscover's lines and the letter in its node names.
+var nodeTypes = map[string]struct {
 	letter string
 	t      ibmad.NodeType
 }{"Switch": {"S-", ibmad.NodeSwitch}, "Ca": {"H-", ibmad.NodeHCA}, "Rt": {"R-", ibmad.NodeRouter}}
 
-// node reads: Switch 36 "S-0002c90200423a40"  # "name" enhanced port 0 lid 5 lmc 0
-func (c *cursor) node(head map[string]uint64) *discovered {
+// readNode reads: Switch 36 "S-0002c90200423a40"  # "name" enhanced port 0 lid 5 lmc 0
+func (c *cursor) readNode(head map[string]uint64) *textNode {
 	word, rest, _ := strings.Cut(strings.ReplaceAll(c.rest, "\t", " "), " ")
-	kind, ok := types[word]
+	kind, ok := nodeTypes[word]
 	if !ok {
-		c.bad("line", "Switch, Ca, Rt, [port] or name=value")
+		c.failField("line", "Switch, Ca, Rt, [port] or name=value")
 		return nil
 	}
-	n := &discovered{line: c.l.n}
+	n := &textNode{line: c.l.n}
 	n.Type = kind.t
 	c.rest = strings.TrimLeft(rest, " ")
-	c.number("ports", 10, 8) // ports without a cable are not listed
-	c.space()
-	c.skip(`"`, "GUID")
-	c.skip(kind.letter, "GUID")
-	n.GUID = GUID(c.number("GUID", 16, 64))
-	c.skip(`"`, "GUID")
-	c.space()
-	c.skip("#", "description")
-	c.space()
+	c.readNumber("ports", 10, 8) // ports without a cable are not listed
+	c.skipSpace()
+	c.expectText(`"`, "GUID")
+	c.expectText(kind.letter, "GUID")
+	n.GUID = GUID(c.readNumber("GUID", 16, 64))
+	c.expectText(`"`, "GUID")
+	c.skipSpace()
+	c.expectText("#", "description")
+	c.skipSpace()
 	n.System, n.Vendor, n.Device = GUID(head["sysimgguid"]), uint32(head["vendid"]), uint16(head["devid"])
 	if n.Type != ibmad.NodeSwitch {
-		c.skip(`"`, "description")
+		c.expectText(`"`, "description")
 		n.Description = strings.TrimSuffix(c.rest, `"`)
 		return n
 	}
 	c.rest = strings.Replace(c.rest, `" enhanced port 0`, `" base port 0`, 1)
 	n.Enhanced = strings.Contains(rest, `" enhanced port 0`)
-	n.Description = c.quoted("description", " base port 0 lid ")
-	c.skip(" base port 0 lid ", "lid")
+	n.Description = c.readQuoted("description", " base port 0 lid ")
+	c.expectText(" base port 0 lid ", "lid")
 	n.Ports = []Port{{GUID: n.GUID}}
-	n.Ports[0].LID = c.lid()
-	c.skip(" lmc ", "lmc")
-	n.Ports[0].LMC = c.lmc()
+	n.Ports[0].LID = c.readLID()
+	c.expectText(" lmc ", "lmc")
+	n.Ports[0].LMC = c.readLMC()
 	return n
 }
 
-func (c *cursor) lid() LID {
-	l := LID(c.number("lid", 10, 16))
+func (c *cursor) readLID() LID {
+	l := LID(c.readNumber("lid", 10, 16))
 	if l > MaxLID {
-		c.bad("lid", fmt.Sprintf("0 to %d", MaxLID))
+		c.failField("lid", fmt.Sprintf("0 to %d", MaxLID))
 	}
 	return l
 }
 
-func (c *cursor) lmc() uint8 {
-	n := uint8(c.number("lmc", 10, 8))
+func (c *cursor) readLMC() uint8 {
+	n := uint8(c.readNumber("lmc", 10, 8))
 	if n > 7 {
-		c.bad("lmc", "0 to 7")
+		c.failField("lmc", "0 to 7")
 	}
 	return n
 }
 
-// port reads: [1](2c903000e0b73) "S-0002c90200423a40"[17]  # lid 4 lmc 0 "name" lid 5 4xQDR
+// readPort reads: [1](2c903000e0b73) "S-0002c90200423a40"[17]  # lid 4 lmc 0 "name" lid 5 4xQDR
 // of a CA, and of a switch: [17] "H-..."[1](2c903000e0b73)  # "name" lid 4 4xQDR
-func (c *cursor) port(n *discovered) {
+func (c *cursor) readPort(n *textNode) {
 	l := textLink{line: c.l.n}
-	c.skip("[", "port")
-	l.port = uint8(c.number("port", 10, 8))
-	c.skip("]", "port")
+	c.expectText("[", "port")
+	l.port = uint8(c.readNumber("port", 10, 8))
+	c.expectText("]", "port")
 	if l.port == 0 || l.port == 255 {
-		c.bad("port", "1 to 254")
+		c.failField("port", "1 to 254")
 	}
-	c.external()
+	c.skipExternal()
 	var p Port
-	p.GUID = c.guid()
-	c.space()
-	c.skip(`"`, "far node")
+	p.GUID = c.readGUID()
+	c.skipSpace()
+	c.expectText(`"`, "far node")
 	if len(c.rest) < 2 || c.rest[1] != '-' {
-		c.bad("far node", "S-, H- or R- and a GUID")
+		c.failField("far node", "S-, H- or R- and a GUID")
 		return
 	}
 	c.rest = c.rest[2:]
-	l.far = GUID(c.number("far node", 16, 64))
-	c.skip(`"`, "far node")
-	c.skip("[", "far port")
-	l.farAt = uint8(c.number("far port", 10, 8))
-	c.skip("]", "far port")
-	c.external()
-	c.guid()
-	c.space()
-	c.skip("#", "far description")
-	c.space()
+	l.far = GUID(c.readNumber("far node", 16, 64))
+	c.expectText(`"`, "far node")
+	c.expectText("[", "far port")
+	l.farPort = uint8(c.readNumber("far port", 10, 8))
+	c.expectText("]", "far port")
+	c.skipExternal()
+	c.readGUID()
+	c.skipSpace()
+	c.expectText("#", "far description")
+	c.skipSpace()
 	if n.Type != ibmad.NodeSwitch {
-		c.skip("lid ", "lid")
-		p.LID = c.lid()
-		c.skip(" lmc ", "lmc")
-		p.LMC = c.lmc()
-		c.space()
+		c.expectText("lid ", "lid")
+		p.LID = c.readLID()
+		c.expectText(" lmc ", "lmc")
+		p.LMC = c.readLMC()
+		c.skipSpace()
 	}
-	c.quoted("far description", " lid ")
-	c.skip(" lid ", "far lid")
-	c.lid()
-	c.space()
-	p.Width, p.Speed = c.rate()
+	c.readQuoted("far description", " lid ")
+	c.expectText(" lid ", "far lid")
+	c.readLID()
+	c.skipSpace()
+	p.Width, p.Speed = c.readRate()
 	if c.err != nil {
 		return
 	}
@@ -306,7 +306,7 @@ func (c *cursor) port(n *discovered) {
 		n.Ports = append(n.Ports, Port{})
 	}
 	if n.Ports[l.port].State != 0 {
-		c.bad("port", fmt.Sprintf("a port other than %d, which has a line before", l.port))
+		c.failField("port", fmt.Sprintf("a port other than %d, which has a line before", l.port))
 		return
 	}
 	p.State = ibmad.PortActive // ibnetdiscover does not say: a cable with a peer that answers
@@ -314,8 +314,8 @@ func (c *cursor) port(n *discovered) {
 	n.links = append(n.links, l)
 }
 
-// external passes over the number that a chassis has printed beside a port.
-func (c *cursor) external() {
+// skipExternal passes over the number that a chassis has printed beside a port.
+func (c *cursor) skipExternal() {
 	if strings.HasPrefix(c.rest, "[ext") {
 		if i := strings.IndexByte(c.rest, ']'); i >= 0 {
 			c.rest = c.rest[i+1:]
@@ -323,18 +323,18 @@ func (c *cursor) external() {
 	}
 }
 
-func (c *cursor) guid() GUID {
+func (c *cursor) readGUID() GUID {
 	if !strings.HasPrefix(c.rest, "(") {
 		return 0
 	}
-	c.skip("(", "port GUID")
-	g := GUID(c.number("port GUID", 16, 64))
-	c.skip(")", "port GUID")
+	c.expectText("(", "port GUID")
+	g := GUID(c.readNumber("port GUID", 16, 64))
+	c.expectText(")", "port GUID")
 	return g
 }
 
-// rate reads width and speed; one that is not known is none.
-func (c *cursor) rate() (width uint8, speed Speed) {
+// readRate reads width and speed; one that is not known is none.
+func (c *cursor) readRate() (width uint8, speed Speed) {
 	text, _, _ := strings.Cut(c.rest, " ")
 	w, s, ok := strings.Cut(text, "x")
 	n, err := strconv.ParseUint(w, 10, 8)
@@ -349,8 +349,8 @@ func (c *cursor) rate() (width uint8, speed Speed) {
 	return uint8(n), 0
 }
 
-// join makes a fabric of nodes that tell of their cables.
-func join(nodes []*discovered) (f *Fabric, found []string) {
+// joinNodes makes a fabric of nodes that tell of their cables.
+func joinNodes(nodes []*textNode) (f *Fabric, found []string) {
 	f = &Fabric{}
 	index := map[GUID]int32{}
 	for i, n := range nodes {
@@ -360,7 +360,7 @@ func join(nodes []*discovered) (f *Fabric, found []string) {
 	said := map[[2]End]bool{}
 	far := func(i int, l textLink) (End, bool) {
 		j, ok := index[l.far]
-		return End{j, l.farAt}, ok
+		return End{j, l.farPort}, ok
 	}
 	for i, n := range nodes {
 		for _, l := range n.links {
@@ -374,14 +374,14 @@ func join(nodes []*discovered) (f *Fabric, found []string) {
 			near := End{int32(i), l.port}
 			e, ok := far(i, l)
 			if !ok || !said[[2]End{e, near}] {
-				found = append(found, fmt.Sprintf("line %d: port %d of %s: the far end, port %d of %s, does not tell of this cable: none is made of it", l.line, l.port, n.GUID, l.farAt, l.far))
+				found = append(found, fmt.Sprintf("line %d: port %d of %s: the far end, port %d of %s, does not tell of this cable: none is made of it", l.line, l.port, n.GUID, l.farPort, l.far))
 				continue
 			}
 			p := &f.Nodes[i].Ports[l.port]
 			p.Far, p.Linked = e, true
 		}
 	}
-	return f, append(found, f.finish()...)
+	return f, append(found, f.buildIndex()...)
 }
 
 // ReadLFTs reads what dump_lfts or ibroute print, or OpenSM's own dump, for the
@@ -394,14 +394,14 @@ func (f *Fabric) ReadLFTs(file string, r io.Reader) (with *Fabric, found []strin
 	read := map[int32]bool{}
 	at, entries, tables := int32(-1), 0, 0
 	for {
-		line, ok := l.next()
+		line, ok := l.nextLine()
 		if !ok {
 			break
 		}
 		c := &cursor{l: l, rest: line}
 		switch {
 		case strings.HasPrefix(line, "Unicast lids "):
-			g := c.table()
+			g := c.readTable()
 			e, known := f.ByGUID(g)
 			tables++
 			switch {
@@ -410,7 +410,7 @@ func (f *Fabric) ReadLFTs(file string, r io.Reader) (with *Fabric, found []strin
 				found = append(found, fmt.Sprintf("line %d: the fabric has no switch %s: its table is left out", l.n, g))
 				at = -1
 			case read[e.Node]:
-				return nil, nil, l.bad("switch", "one whose table was not read before", line)
+				return nil, nil, l.errorAt("switch", "one whose table was not read before", line)
 			default:
 				at = e.Node
 				read[at] = true
@@ -418,19 +418,19 @@ func (f *Fabric) ReadLFTs(file string, r io.Reader) (with *Fabric, found []strin
 			}
 		case strings.HasPrefix(line, "0x"):
 			if tables == 0 {
-				return nil, nil, l.bad("entry", "a line of Unicast lids before it", line)
+				return nil, nil, l.errorAt("entry", "a line of Unicast lids before it", line)
 			}
-			lid, port, to := c.entry()
+			lid, port, to := c.readEntry()
 			if c.err != nil || at < 0 || !to {
 				break
 			}
 			t := lfts[at]
 			if int(lid) < len(t) && t[lid] != ibmad.NoRoute {
-				return nil, nil, l.bad("lid", "a LID without a line before", line)
+				return nil, nil, l.errorAt("lid", "a LID without a line before", line)
 			}
 			if grow := int(lid) + 1 - len(t); grow > 0 {
 				if entries += grow; entries > maxEntries {
-					return nil, nil, l.bad("lid", fmt.Sprintf("no more than %d entries in all", maxEntries), line)
+					return nil, nil, l.errorAt("lid", fmt.Sprintf("no more than %d entries in all", maxEntries), line)
 				}
 				t = append(t, slices.Repeat([]uint8{ibmad.NoRoute}, grow)...)
 			}
@@ -441,7 +441,7 @@ func (f *Fabric) ReadLFTs(file string, r io.Reader) (with *Fabric, found []strin
 			return nil, nil, c.err
 		}
 	}
-	if err := l.end(); err != nil {
+	if err := l.scanError(); err != nil {
 		return nil, nil, err
 	}
 	if tables == 0 {
@@ -450,28 +450,28 @@ func (f *Fabric) ReadLFTs(file string, r io.Reader) (with *Fabric, found []strin
 	return f.WithTables(lfts), found, nil
 }
 
-// table reads: Unicast lids [0x0-0x2be] of switch Lid 2 guid 0x0002c90200423a40 (name):
-func (c *cursor) table() GUID {
+// readTable reads: Unicast lids [0x0-0x2be] of switch Lid 2 guid 0x0002c90200423a40 (name):
+func (c *cursor) readTable() GUID {
 	i := strings.Index(c.rest, " guid ")
 	if i < 0 {
-		c.bad("switch", "its GUID, guid 0x...")
+		c.failField("switch", "its GUID, guid 0x...")
 		return 0
 	}
 	c.rest = c.rest[i+len(" guid "):]
-	return GUID(c.number("GUID", 16, 64))
+	return GUID(c.readNumber("GUID", 16, 64))
 }
 
-// entry reads: 0x0004 021 : (Channel Adapter portguid 0x...: 'h128')
+// readEntry reads: 0x0004 021 : (Channel Adapter portguid 0x...: 'h128')
 // to is false for a LID that the switch does not forward.
-func (c *cursor) entry() (l LID, port uint8, to bool) {
-	l = LID(c.number("lid", 16, 16))
+func (c *cursor) readEntry() (l LID, port uint8, to bool) {
+	l = LID(c.readNumber("lid", 16, 16))
 	if l > MaxLID {
-		c.bad("lid", fmt.Sprintf("0x1 to %#x", uint16(MaxLID)))
+		c.failField("lid", fmt.Sprintf("0x1 to %#x", uint16(MaxLID)))
 	}
-	c.space()
+	c.skipSpace()
 	if strings.HasPrefix(c.rest, "UNREACHABLE") {
 		return l, 0, false
 	}
-	port = uint8(c.number("port", 10, 8))
+	port = uint8(c.readNumber("port", 10, 8))
 	return l, port, l != 0 && port != ibmad.NoRoute
 }

@@ -37,11 +37,11 @@ func tree(tb testing.TB) *Fabric {
 
 func TestReadTexts(t *testing.T) {
 	f := tree(t)
-	if len(f.Nodes) != 11 || f.Switches != 5 || len(f.Links()) != 12 {
-		t.Fatalf("%d nodes, %d switches, %d cables", len(f.Nodes), f.Switches, len(f.Links()))
+	if len(f.Nodes) != 11 || f.Switches != 5 || len(f.ListCables()) != 12 {
+		t.Fatalf("%d nodes, %d switches, %d cables", len(f.Nodes), f.Switches, len(f.ListCables()))
 	}
 	for _, s := range []string{"h3/hca", "14", "lid:15", "0xe", "0x100007", "guid:100006", "0x0000000000100006"} {
-		l, err := f.Find(s)
+		l, err := f.FindLID(s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,11 +50,11 @@ func TestReadTexts(t *testing.T) {
 		}
 	}
 	for _, s := range []string{"h3", "h3/hca.2", "h9/hca", "1000", "0x999999", "guid:x", "leaf0:9", ""} {
-		if l, err := f.Find(s); err == nil {
+		if l, err := f.FindLID(s); err == nil {
 			t.Errorf("%q is LID %d", s, l)
 		}
 	}
-	if l, err := f.Find("leaf1"); err != nil || l != 5 {
+	if l, err := f.FindLID("leaf1"); err != nil || l != 5 {
 		t.Error(l, err)
 	}
 }
@@ -109,7 +109,7 @@ func TestReadStrangeFabric(t *testing.T) {
 	if len(found) != 2 || !strings.Contains(found[0], "line 14: port 6") || !strings.Contains(found[1], "line 20: port 2") {
 		t.Errorf("%q", found)
 	}
-	topo, found := f.Topology()
+	topo, found := f.BuildTopology()
 	if len(found) != 0 {
 		t.Errorf("%q", found)
 	}
@@ -138,17 +138,17 @@ func TestReadStrangeFabric(t *testing.T) {
 	if speed := topo.Links[0].SpeedGbps; speed != 200 {
 		t.Error(speed)
 	}
-	if l, err := f.Find("host-1/mlx5_1"); err != nil || l != 3 {
+	if l, err := f.FindLID("host-1/mlx5_1"); err != nil || l != 3 {
 		t.Error(l, err)
 	}
 	// What is not known is not 0: no LID, no rate.
-	if _, err := f.Find(names[1][:len(names[1])-len(" spine")]); err == nil {
+	if _, err := f.FindLID(names[1][:len(names[1])-len(" spine")]); err == nil {
 		t.Error("LID 0 is found")
 	}
 }
 
 func TestTopologyFileIsUsable(t *testing.T) {
-	topo, found := tree(t).Topology()
+	topo, found := tree(t).BuildTopology()
 	if len(found) > 0 {
 		t.Fatal(found)
 	}
@@ -164,7 +164,7 @@ func TestTopologyFileIsUsable(t *testing.T) {
 	if nic := g.NIC("h3/lid:15"); nic == nil || nic.ID() != "h3/hca" {
 		t.Error(nic)
 	}
-	if g.SwitchTier("spine1") != 2 || g.Peer("leaf1:3") != "spine0:2" || g.LinkAt("leaf1:3").SpeedGbps != 10 {
+	if g.SwitchTier("spine1") != 2 || g.PeerOf("leaf1:3") != "spine0:2" || g.LinkAt("leaf1:3").SpeedGbps != 10 {
 		t.Errorf("%s", text)
 	}
 }
@@ -229,11 +229,11 @@ func FuzzReadTexts(f *testing.F) {
 		if err != nil {
 			return
 		}
-		topo, _ := fab.Topology()
+		topo, _ := fab.BuildTopology()
 		if text, err := yaml.Marshal(topo); err == nil && len(topo.Switches) > 0 && len(topo.Links) > 1 {
 			// Too few NICs and tiers that are not a Clos's are the file's own business.
 			_, findings := fabric.ParseTopology("x", text)
-			for _, e := range findings.Errors() {
+			for _, e := range findings.OnlyErrors() {
 				if !strings.Contains(e.Message, "at least two NICs") {
 					t.Error(e, string(text))
 				}
@@ -244,9 +244,9 @@ func FuzzReadTexts(f *testing.F) {
 		}
 		for _, src := range fab.ends[1:] {
 			for _, dst := range fab.ends[1:] {
-				a, b := fab.LIDOf(src), fab.LIDOf(dst)
+				a, b := fab.FirstLID(src), fab.FirstLID(dst)
 				hops, err := fab.Walk(a, b)
-				all, _, err2 := fab.Candidates(a, b, 0, 4)
+				all, _, err2 := fab.CandidateWalks(a, b, 0, 4)
 				if (err == nil) != (err2 == nil) || err == nil && (len(all) != 1 || !slices.Equal(all[0], hops)) {
 					t.Errorf("LID %d to %d: %v %v, candidates %v %v", a, b, hops, err, all, err2)
 				}

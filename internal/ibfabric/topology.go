@@ -12,19 +12,19 @@ import (
 // roles by a switch's distance to the CAs.
 var roles = []fabric.Role{fabric.Leaf, fabric.Spine, fabric.Core}
 
-// aggregation reports whether a CA is part of a switch: the aggregation node that
+// isAggregationNode reports whether a CA is part of a switch: the aggregation node that
 // SHARP gives every switch is at an inner port and sends no traffic of hosts.
-func aggregation(n *Node) bool {
+func isAggregationNode(n *Node) bool {
 	return n.Type == ibmad.NodeHCA && strings.Contains(n.Description, "Aggregation Node")
 }
 
-// tiers are the distances of switches to the nearest CA, in links; 0: there is no way.
-func (f *Fabric) tiers() []int {
+// switchTiers are the distances of switches to the nearest CA, in links; 0: there is no way.
+func (f *Fabric) switchTiers() []int {
 	tier := make([]int, f.Switches)
 	var queue []int32
 	for i := range tier {
 		for _, p := range f.Nodes[i].Ports {
-			if p.Linked && int(p.Far.Node) >= f.Switches && !aggregation(&f.Nodes[p.Far.Node]) {
+			if p.Linked && int(p.Far.Node) >= f.Switches && !isAggregationNode(&f.Nodes[p.Far.Node]) {
 				tier[i] = 1
 			}
 		}
@@ -45,12 +45,12 @@ func (f *Fabric) tiers() []int {
 	return tier
 }
 
-// Topology is the fabric as a topology file has it. NICs have their GUIDs and LIDs
+// BuildTopology is the fabric as a topology file has it. NICs have their GUIDs and LIDs
 // as aliases (guid:0x..., lid:5), for each LID that an LMC gives one. found names
 // what a topology file cannot say.
-func (f *Fabric) Topology() (t *fabric.Topology, found []string) {
+func (f *Fabric) BuildTopology() (t *fabric.Topology, found []string) {
 	t = &fabric.Topology{Version: 1}
-	tier := f.tiers()
+	tier := f.switchTiers()
 	in := make([]bool, len(f.Nodes))
 	for i := range tier {
 		switch {
@@ -66,7 +66,7 @@ func (f *Fabric) Topology() (t *fabric.Topology, found []string) {
 	hosts := map[string][]fabric.NIC{}
 	for i := f.Switches; i < len(f.Nodes); i++ {
 		n := &f.Nodes[i]
-		if aggregation(n) {
+		if isAggregationNode(n) {
 			continue
 		}
 		in[i] = true
@@ -79,14 +79,14 @@ func (f *Fabric) Topology() (t *fabric.Topology, found []string) {
 				found = append(found, fmt.Sprintf("%s: it has no cable", f.EndName(e)))
 			}
 			_, device, _ := fabric.SplitNIC(f.EndName(e))
-			hosts[n.name] = append(hosts[n.name], fabric.NIC{Node: n.name, Device: device, Aliases: f.aliases(e)})
+			hosts[n.name] = append(hosts[n.name], fabric.NIC{Node: n.name, Device: device, Aliases: f.portAliases(e)})
 		}
 	}
 	for name, nics := range hosts {
 		t.Nodes = append(t.Nodes, fabric.Node{Name: name, NICs: nics})
 	}
 	slices.SortFunc(t.Nodes, func(a, b fabric.Node) int { return strings.Compare(a.Name, b.Name) })
-	for _, l := range f.Links() {
+	for _, l := range f.ListCables() {
 		a, b := l.A, l.B
 		switch {
 		case !in[a.Node] || !in[b.Node]:
@@ -95,15 +95,15 @@ func (f *Fabric) Topology() (t *fabric.Topology, found []string) {
 		case a.Node == b.Node:
 			found = append(found, fmt.Sprintf("%s and %s are joined by a cable: it is left out", f.EndName(a), f.EndName(b)))
 		default:
-			t.Links = append(t.Links, fabric.Link{A: f.EndName(a), B: f.EndName(b), SpeedGbps: f.Port(a).Gbps()})
+			t.Links = append(t.Links, fabric.Link{A: f.EndName(a), B: f.EndName(b), SpeedGbps: f.PortAt(a).RateGbps()})
 		}
 	}
 	return t, found
 }
 
-// aliases are the GUID and the LIDs that no other port has.
-func (f *Fabric) aliases(e End) []string {
-	p := f.Port(e)
+// portAliases are the GUID and the LIDs that no other port has.
+func (f *Fabric) portAliases(e End) []string {
+	p := f.PortAt(e)
 	var out []string
 	if owner, ok := f.ByGUID(p.GUID); ok && (owner == e || owner == End{e.Node, 0} && e.Port == 1) {
 		out = append(out, "guid:"+p.GUID.String())
@@ -119,8 +119,8 @@ func (f *Fabric) aliases(e End) []string {
 // Cable joins two ports.
 type Cable struct{ A, B End }
 
-// Links lists the cables, each once: a CA's end first, else the lower.
-func (f *Fabric) Links() []Cable {
+// ListCables lists the cables, each once: a CA's end first, else the lower.
+func (f *Fabric) ListCables() []Cable {
 	var out []Cable
 	for i := range f.Nodes {
 		for p := range f.Nodes[i].Ports {
@@ -174,8 +174,8 @@ type Connection struct {
 	Description string  `json:"description"`
 }
 
-// Connections lists the ports that have a cable, switches first.
-func (f *Fabric) Connections() []Connection {
+// ListConnections lists the ports that have a cable, switches first.
+func (f *Fabric) ListConnections() []Connection {
 	var out []Connection
 	for i := range f.Nodes {
 		n := &f.Nodes[i]
@@ -185,9 +185,9 @@ func (f *Fabric) Connections() []Connection {
 				continue
 			}
 			out = append(out, Connection{
-				End: f.EndName(e), GUID: n.GUID.String(), LID: f.LIDOf(e), Port: e.Port,
-				Peer: f.EndName(port.Far), PeerGUID: f.Nodes[port.Far.Node].GUID.String(), PeerLID: f.LIDOf(port.Far), PeerPort: port.Far.Port,
-				Vendor: n.Vendor, Device: n.Device, Width: port.Width, Speed: port.Speed.String(), GbitPerS: port.Gbps(), Description: n.Description,
+				End: f.EndName(e), GUID: n.GUID.String(), LID: f.FirstLID(e), Port: e.Port,
+				Peer: f.EndName(port.Far), PeerGUID: f.Nodes[port.Far.Node].GUID.String(), PeerLID: f.FirstLID(port.Far), PeerPort: port.Far.Port,
+				Vendor: n.Vendor, Device: n.Device, Width: port.Width, Speed: port.Speed.String(), GbitPerS: port.RateGbps(), Description: n.Description,
 			})
 		}
 	}

@@ -49,21 +49,21 @@ func (f *Fabric) Walk(src, dst LID) ([]Hop, error) { return f.AppendWalk(nil, sr
 func (f *Fabric) AppendWalk(hops []Hop, src, dst LID) ([]Hop, error) {
 	begin := len(hops)
 	w := walker{f: f, src: src, dst: dst}
-	at, err := w.start()
-	for err == nil && !w.over(at) {
+	at, err := w.firstEnd()
+	for err == nil && !w.hasArrived(at) {
 		n := len(hops) - begin
 		if n >= f.Switches {
-			return hops, w.loop(hops[begin:], at)
+			return hops, w.loopError(hops[begin:], at)
 		}
 		var out uint8
-		if out, err = w.table(at, n+1); err != nil {
+		if out, err = w.egressPort(at, n+1); err != nil {
 			break
 		}
 		hops = append(hops, Hop{Switch: at.Node, In: at.Port, Out: out})
 		if out == 0 {
 			break
 		}
-		at, err = w.leave(at.Node, out, n+1)
+		at, err = w.crossLink(at.Node, out, n+1)
 	}
 	return hops, err
 }
@@ -75,84 +75,84 @@ type walker struct {
 	to       End
 }
 
-func (w *walker) fail(hop int, at string, err error, reason string, args ...any) error {
+func (w *walker) walkError(hop int, at string, err error, reason string, args ...any) error {
 	return &WalkError{Src: w.src, Dst: w.dst, Hop: hop, At: at, Err: err, Reason: fmt.Sprintf(reason, args...)}
 }
 
-// start is where packets come to first: a switch's port, or the destination.
-func (w *walker) start() (End, error) {
+// firstEnd is where packets come to first: a switch's port, or the destination.
+func (w *walker) firstEnd() (End, error) {
 	from, ok := w.f.ByLID(w.src)
 	if !ok {
-		return End{}, w.fail(0, fmt.Sprintf("LID %d", w.src), ErrLID, "the source is not known")
+		return End{}, w.walkError(0, fmt.Sprintf("LID %d", w.src), ErrLID, "the source is not known")
 	}
 	if w.to, ok = w.f.ByLID(w.dst); !ok {
-		return End{}, w.fail(0, fmt.Sprintf("LID %d", w.dst), ErrLID, "the destination is not known")
+		return End{}, w.walkError(0, fmt.Sprintf("LID %d", w.dst), ErrLID, "the destination is not known")
 	}
 	if from == w.to || w.f.Nodes[from.Node].Type == ibmad.NodeSwitch {
 		return from, nil
 	}
-	return w.leave(from.Node, from.Port, 0)
+	return w.crossLink(from.Node, from.Port, 0)
 }
 
-// over reports whether the packet is at the CA's port that it is for, or begins at
+// hasArrived reports whether the packet is at the CA's port that it is for, or begins at
 // the switch that it is for.
-func (w *walker) over(at End) bool { return at == w.to }
+func (w *walker) hasArrived(at End) bool { return at == w.to }
 
-// table is the port by which a switch sends the packet on.
-func (w *walker) table(at End, hop int) (uint8, error) {
+// egressPort is the port by which a switch sends the packet on.
+func (w *walker) egressPort(at End, hop int) (uint8, error) {
 	f := w.f
 	if int(at.Node) >= len(f.LFTs) || f.LFTs[at.Node] == nil {
-		return 0, w.fail(hop, f.Name(at.Node), ErrUnread, "nothing is known of where it sends packets")
+		return 0, w.walkError(hop, f.NodeName(at.Node), ErrUnread, "nothing is known of where it sends packets")
 	}
 	lft := f.LFTs[at.Node]
 	if int(w.dst) >= len(lft) || lft[w.dst] == ibmad.NoRoute {
-		return 0, w.fail(hop, f.Name(at.Node), ErrDeadEnd, "its table has no port for LID %d", w.dst)
+		return 0, w.walkError(hop, f.NodeName(at.Node), ErrDeadEnd, "its table has no port for LID %d", w.dst)
 	}
 	out := lft[w.dst]
 	if out == 0 && w.to.Node != at.Node {
-		return 0, w.fail(hop, f.Name(at.Node), ErrDeadEnd, "its table takes LID %d, which is %s, for its own", w.dst, f.EndName(w.to))
+		return 0, w.walkError(hop, f.NodeName(at.Node), ErrDeadEnd, "its table takes LID %d, which is %s, for its own", w.dst, f.EndName(w.to))
 	}
 	if out != 0 && w.to.Node == at.Node {
-		return 0, w.fail(hop, f.Name(at.Node), ErrDeadEnd, "its table sends its own LID %d out of port %d", w.dst, out)
+		return 0, w.walkError(hop, f.NodeName(at.Node), ErrDeadEnd, "its table sends its own LID %d out of port %d", w.dst, out)
 	}
 	return out, nil
 }
 
-// leave is the switch's port, or the destination, that a port leads to.
-func (w *walker) leave(node int32, out uint8, hop int) (End, error) {
+// crossLink is the switch's port, or the destination, that a port leads to.
+func (w *walker) crossLink(node int32, out uint8, hop int) (End, error) {
 	f := w.f
 	near := End{node, out}
-	p := f.Port(near)
+	p := f.PortAt(near)
 	switch {
 	case p == nil:
-		return End{}, w.fail(hop, f.Name(node), ErrDeadEnd, "it has no port %d", out)
+		return End{}, w.walkError(hop, f.NodeName(node), ErrDeadEnd, "it has no port %d", out)
 	case !p.Linked:
-		return End{}, w.fail(hop, f.EndName(near), ErrDeadEnd, "the port leads to nothing that is known")
+		return End{}, w.walkError(hop, f.EndName(near), ErrDeadEnd, "the port leads to nothing that is known")
 	case p.State != 0 && p.State != ibmad.PortActive:
-		return End{}, w.fail(hop, f.EndName(near), ErrDeadEnd, "the port is not active")
+		return End{}, w.walkError(hop, f.EndName(near), ErrDeadEnd, "the port is not active")
 	case f.Nodes[p.Far.Node].Type != ibmad.NodeSwitch && p.Far != w.to:
-		return End{}, w.fail(hop, f.EndName(near), ErrDeadEnd, "the port leads to %s, which has not LID %d", f.EndName(p.Far), w.dst)
+		return End{}, w.walkError(hop, f.EndName(near), ErrDeadEnd, "the port leads to %s, which has not LID %d", f.EndName(p.Far), w.dst)
 	}
 	return p.Far, nil
 }
 
-func (w *walker) loop(hops []Hop, at End) error {
+func (w *walker) loopError(hops []Hop, at End) error {
 	seen := map[int32]int{}
 	for i, h := range hops {
 		if first, ok := seen[h.Switch]; ok {
-			return w.fail(i+1, w.f.Name(h.Switch), ErrLoop, "the packet was there at hop %d", first)
+			return w.walkError(i+1, w.f.NodeName(h.Switch), ErrLoop, "the packet was there at hop %d", first)
 		}
 		seen[h.Switch] = i + 1
 	}
-	return w.fail(len(hops)+1, w.f.Name(at.Node), ErrLoop, "the packet was there at hop %d", seen[at.Node])
+	return w.walkError(len(hops)+1, w.f.NodeName(at.Node), ErrLoop, "the packet was there at hop %d", seen[at.Node])
 }
 
-// Candidates are the ways of packets of a service level from a LID to a LID, up to
+// CandidateWalks are the ways of packets of a service level from a LID to a LID, up to
 // limit of them, and whether these are all. Where no switch on the way may choose
 // there is one, Walk's; an error is Walk's for the first way that does not lead there.
-func (f *Fabric) Candidates(src, dst LID, sl uint8, limit int) (all [][]Hop, whole bool, err error) {
+func (f *Fabric) CandidateWalks(src, dst LID, sl uint8, limit int) (all [][]Hop, whole bool, err error) {
 	w := walker{f: f, src: src, dst: dst}
-	at, err := w.start()
+	at, err := w.firstEnd()
 	if err != nil {
 		return nil, true, err
 	}
@@ -160,7 +160,7 @@ func (f *Fabric) Candidates(src, dst LID, sl uint8, limit int) (all [][]Hop, who
 	var hops []Hop
 	var visit func(at End) error
 	visit = func(at End) error {
-		if w.over(at) {
+		if w.hasArrived(at) {
 			if len(all) == limit {
 				whole = false
 				return nil
@@ -169,17 +169,17 @@ func (f *Fabric) Candidates(src, dst LID, sl uint8, limit int) (all [][]Hop, who
 			return nil
 		}
 		if slices.ContainsFunc(hops, func(h Hop) bool { return h.Switch == at.Node }) {
-			return w.loop(hops, at)
+			return w.loopError(hops, at)
 		}
-		out, err := w.table(at, len(hops)+1)
+		out, err := w.egressPort(at, len(hops)+1)
 		if err != nil {
 			return err
 		}
-		for _, port := range f.choice(at.Node, dst, sl, out) {
+		for _, port := range f.candidatePorts(at.Node, dst, sl, out) {
 			hops = append(hops, Hop{Switch: at.Node, In: at.Port, Out: port})
 			next := w.to
 			if port != 0 {
-				next, err = w.leave(at.Node, port, len(hops))
+				next, err = w.crossLink(at.Node, port, len(hops))
 			}
 			if err == nil {
 				err = visit(next)
@@ -195,8 +195,8 @@ func (f *Fabric) Candidates(src, dst LID, sl uint8, limit int) (all [][]Hop, who
 	return all, whole, err
 }
 
-// choice are the ports by which a switch may send packets; out is its table's.
-func (f *Fabric) choice(node int32, dst LID, sl uint8, out uint8) []uint8 {
+// candidatePorts are the ports by which a switch may send packets; out is its table's.
+func (f *Fabric) candidatePorts(node int32, dst LID, sl uint8, out uint8) []uint8 {
 	if out != 0 && int(node) < len(f.Adaptive) {
 		if a := f.Adaptive[node]; a != nil && a.SLs>>sl&1 == 1 && len(a.Ports[dst]) > 0 {
 			ports := slices.Clone(a.Ports[dst])

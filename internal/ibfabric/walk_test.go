@@ -12,7 +12,7 @@ import (
 // lid is the LID of something of the tree.
 func lid(t *testing.T, f *Fabric, name string) LID {
 	t.Helper()
-	l, err := f.Find(name)
+	l, err := f.FindLID(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func changed(t *testing.T) *Fabric {
 func walkText(f *Fabric, hops []Hop) string {
 	s := ""
 	for _, h := range hops {
-		s += strings.Join([]string{f.Name(h.Switch), string('0' + rune(h.In)), string('0' + rune(h.Out))}, " ") + "; "
+		s += strings.Join([]string{f.NodeName(h.Switch), string('0' + rune(h.In)), string('0' + rune(h.Out))}, " ") + "; "
 	}
 	return s
 }
@@ -78,9 +78,9 @@ func TestWalkEnds(t *testing.T) {
 		}, ErrLoop, "hop 6 at spine1: loop: the packet was there at hop 2"},
 		{"unread", func(f *Fabric) { f.LFTs[at(f, "leaf1")] = nil }, ErrUnread, "hop 3 at leaf1"},
 		{"nothing read", func(f *Fabric) { f.LFTs = nil }, ErrUnread, "hop 1 at leaf0"},
-		{"down", func(f *Fabric) { f.Port(End{at(f, "leaf0"), 4}).State = ibmad.PortInit }, ErrDeadEnd, "hop 1 at leaf0:4: dead end: the port is not active"},
-		{"no cable", func(f *Fabric) { f.Port(End{at(f, "leaf0"), 4}).Linked = false }, ErrDeadEnd, "hop 1 at leaf0:4: dead end: the port leads to nothing that is known"},
-		{"source unplugged", func(f *Fabric) { e, _ := f.ByLID(2); f.Port(e).Linked = false }, ErrDeadEnd, "hop 0 at h0/hca: dead end"},
+		{"down", func(f *Fabric) { f.PortAt(End{at(f, "leaf0"), 4}).State = ibmad.PortInit }, ErrDeadEnd, "hop 1 at leaf0:4: dead end: the port is not active"},
+		{"no cable", func(f *Fabric) { f.PortAt(End{at(f, "leaf0"), 4}).Linked = false }, ErrDeadEnd, "hop 1 at leaf0:4: dead end: the port leads to nothing that is known"},
+		{"source unplugged", func(f *Fabric) { e, _ := f.ByLID(2); f.PortAt(e).Linked = false }, ErrDeadEnd, "hop 0 at h0/hca: dead end"},
 	} {
 		f := changed(t)
 		c.change(f)
@@ -88,7 +88,7 @@ func TestWalkEnds(t *testing.T) {
 		if !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, not %s", c.name, err, c.want)
 		}
-		if _, _, err2 := f.Candidates(2, 14, 0, 1); !errors.Is(err2, c.err) {
+		if _, _, err2 := f.CandidateWalks(2, 14, 0, 1); !errors.Is(err2, c.err) {
 			t.Errorf("%s: candidates: %v, not %v", c.name, err2, err)
 		}
 		if len(hops) > 5 {
@@ -132,17 +132,17 @@ func TestCandidates(t *testing.T) {
 		want  int
 		whole bool
 	}{{2, 14, 8, 2, true}, {2, 14, 1, 1, false}, {0, 14, 8, 1, true}, {2, 15, 8, 1, true}} {
-		all, whole, err := f.Candidates(2, c.dst, c.sl, c.limit)
+		all, whole, err := f.CandidateWalks(2, c.dst, c.sl, c.limit)
 		if err != nil || len(all) != c.want || whole != c.whole {
 			t.Errorf("%+v: %v %v %v", c, all, whole, err)
 		}
 	}
-	all, _, _ := f.Candidates(2, 14, 2, 8)
+	all, _, _ := f.CandidateWalks(2, 14, 2, 8)
 	if got := walkText(f, all[0]) + "or " + walkText(f, all[1]); got != "leaf0 1 3; spine0 1 2; leaf1 3 2; or leaf0 1 4; spine1 1 2; leaf1 4 2; " {
 		t.Error(got)
 	}
 	f.Adaptive[leaf0.Node].Ports[14] = []uint8{2, 4}
-	if _, _, err := f.Candidates(2, 14, 2, 8); !errors.Is(err, ErrDeadEnd) {
+	if _, _, err := f.CandidateWalks(2, 14, 2, 8); !errors.Is(err, ErrDeadEnd) {
 		t.Error(err)
 	}
 }

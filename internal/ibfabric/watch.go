@@ -38,47 +38,47 @@ type Watch struct {
 	Client *ibmad.Client
 	// Now is the clock.
 	Now func() time.Time
-	// Unrest reports whether something told of a change since it was last asked, nil:
+	// PollChange reports whether something told of a change since it was last asked, nil:
 	// nothing does. Then a change that is undone between two readings is not seen.
-	Unrest func() (bool, error)
-	// Settle is how long after unrest tables may still change.
-	Settle time.Duration
-	// Gap is the longest time between readings that confirm each other.
-	Gap time.Duration
-	// Cables is how often cables are read without need.
-	Cables time.Duration
+	PollChange func() (bool, error)
+	// SettleTime is how long after unrest tables may still change.
+	SettleTime time.Duration
+	// MaxGap is the longest time between readings that confirm each other.
+	MaxGap time.Duration
+	// CableInterval is how often cables are read without need.
+	CableInterval time.Duration
 
 	last       Reading
 	discovered time.Time
-	calm       time.Time // when the last unrest is over
+	settledAt  time.Time // when the last unrest is over
 }
 
 // Read looks at the fabric once. After an error the next reading is Broken.
 func (w *Watch) Read(ctx context.Context) (Reading, error) {
-	r, err := w.read(ctx)
+	r, err := w.readOnce(ctx)
 	if err != nil {
 		w.last.Fabric = nil
 		return Reading{}, err
 	}
 	unrest := false
-	if w.Unrest != nil {
-		if unrest, err = w.Unrest(); err != nil {
+	if w.PollChange != nil {
+		if unrest, err = w.PollChange(); err != nil {
 			w.last.Fabric = nil
 			return Reading{}, err
 		}
 	}
 	if unrest {
-		w.calm = r.Ended.Add(w.Settle)
+		w.settledAt = r.Ended.Add(w.SettleTime)
 	}
-	r.Broken = w.last.Fabric == nil || unrest || w.last.Begun.Before(w.calm) || r.Begun.Sub(w.last.Ended) > w.Gap
+	r.Broken = w.last.Fabric == nil || unrest || w.last.Begun.Before(w.settledAt) || r.Begun.Sub(w.last.Ended) > w.MaxGap
 	w.last = r
 	return r, nil
 }
 
-func (w *Watch) read(ctx context.Context) (r Reading, err error) {
+func (w *Watch) readOnce(ctx context.Context) (r Reading, err error) {
 	before := w.last.Fabric
 	r.Begun, r.Found = w.Now(), w.last.Found
-	if before != nil && r.Begun.Sub(w.discovered) < w.Cables && !r.Begun.Before(w.calm) {
+	if before != nil && r.Begun.Sub(w.discovered) < w.CableInterval && !r.Begun.Before(w.settledAt) {
 		t, err := ReadTables(ctx, w.Client, before)
 		if err != nil {
 			return Reading{}, err
@@ -114,7 +114,7 @@ func sameTables(a, b [][]uint8) bool {
 // sameCables reports whether two discoveries found the same, by whatever routes.
 func (f *Fabric) sameCables(g *Fabric) bool {
 	return f.From == g.From &&
-		slices.EqualFunc(f.Silent, g.Silent, func(a, b Silent) bool { return a.Near == b.Near && a.Asked == b.Asked }) &&
+		slices.EqualFunc(f.Unanswered, g.Unanswered, func(a, b Unanswered) bool { return a.Near == b.Near && a.Query == b.Query }) &&
 		slices.EqualFunc(f.Nodes, g.Nodes, func(a, b Node) bool {
 			return a.GUID == b.GUID && a.Type == b.Type && a.Description == b.Description && slices.Equal(a.Ports, b.Ports)
 		})

@@ -12,7 +12,7 @@ import (
 // watchOn is a watch on a running fabric whose clock goes a millisecond at each look.
 func watchOn(tb testing.TB, sim *ibtest.Fabric, host string) (*Watch, *time.Time) {
 	now := time.Unix(1_800_000_000, 0)
-	return &Watch{Client: dial(tb, sim, host), Settle: 3 * time.Second, Gap: 5 * time.Second, Cables: 10 * time.Second,
+	return &Watch{Client: dial(tb, sim, host), SettleTime: 3 * time.Second, MaxGap: 5 * time.Second, CableInterval: 10 * time.Second,
 		Now: func() time.Time { now = now.Add(time.Millisecond); return now }}, &now
 }
 
@@ -40,7 +40,7 @@ func TestWatchRules(t *testing.T) {
 	if second.Broken || second.Fabric != first.Fabric {
 		t.Error("rule 1: two readings alike do not confirm")
 	}
-	sim.Change(`Unlink "leaf0"[3]`)
+	sim.ChangeAndWait(`Unlink "leaf0"[3]`)
 	third := read(t, w)
 	if third.Fabric == second.Fabric || third.Broken {
 		t.Error("rule 1: the tables changed", third.Broken)
@@ -52,32 +52,32 @@ func TestWatchRules(t *testing.T) {
 		t.Error("rule 1: what is new is not confirmed")
 	}
 	told := true
-	w.Unrest = func() (bool, error) { was := told; told = false; return was, nil }
+	w.PollChange = func() (bool, error) { was := told; told = false; return was, nil }
 	if r := read(t, w); !r.Broken {
 		t.Error("rule 2: unrest does not break")
 	}
 	if r := read(t, w); !r.Broken {
 		t.Error("rule 2: the change may take longer")
 	}
-	*now = now.Add(w.Settle)
+	*now = now.Add(w.SettleTime)
 	if r := read(t, w); !r.Broken {
 		t.Error("rule 2: it may have changed since the reading before")
 	}
 	if r := read(t, w); r.Broken {
 		t.Error("rule 2: it is over")
 	}
-	*now = now.Add(w.Gap)
+	*now = now.Add(w.MaxGap)
 	if r := read(t, w); !r.Broken {
 		t.Error("rule 2: a long time between")
 	}
 	// Rule 4: a cable that OpenSM does not know of yet is found in time.
 	sim.StopSM()
-	sim.Console(`Unlink "leaf1"[2]`)
-	*now = now.Add(w.Cables)
+	sim.RunConsole(`Unlink "leaf1"[2]`)
+	*now = now.Add(w.CableInterval)
 	read(t, w)
 	r := read(t, w)
 	e, _ := r.Fabric.ByName("leaf1")
-	if r.Fabric.Port(End{e.Node, 2}).Linked {
+	if r.Fabric.PortAt(End{e.Node, 2}).Linked {
 		t.Error("rule 4: the cable is not there any more")
 	}
 }
@@ -104,7 +104,7 @@ func TestOpenSMLog(t *testing.T) {
 	defer l.Close()
 	want := func(what string, told bool) {
 		t.Helper()
-		if got, err := l.Unrest(); got != told || err != nil {
+		if got, err := l.PollChange(); got != told || err != nil {
 			t.Errorf("%s: unrest %v, %v", what, got, err)
 		}
 	}
@@ -114,9 +114,9 @@ func TestOpenSMLog(t *testing.T) {
 	write(trap[80:]+"\n", os.O_APPEND)
 	want("the other half", true)
 	want("nothing new", false)
-	write(string(make([]byte, 3*maxRest)), os.O_APPEND)
+	write(string(make([]byte, 3*maxPartialLine)), os.O_APPEND)
 	want("a line without end", false)
-	if n := len(l.rest); n > 2*maxRest {
+	if n := len(l.partialLine); n > 2*maxPartialLine {
 		t.Errorf("%d octets of it are kept", n)
 	}
 	write("x\n", os.O_TRUNC)

@@ -19,9 +19,9 @@ func switches(tb testing.TB, c *Client) map[LID]SwitchInfo {
 	found := make(map[LID]SwitchInfo)
 	requests := make([]Request, 0, 2000)
 	for lid := LID(1); lid <= 720; lid++ {
-		requests = append(requests, GetSwitchInfo(To(lid)))
+		requests = append(requests, GetSwitchInfo(ToLID(lid)))
 	}
-	if err := c.Walk(context.Background(), requests, func(r *Result) []Request {
+	if err := c.DoAll(context.Background(), requests, func(r *Result) []Request {
 		if r.Err == nil {
 			var s SwitchInfo
 			s.Decode(r.Data())
@@ -49,7 +49,7 @@ func large(b *testing.B) (*ibtest.Fabric, *Client, map[LID]SwitchInfo) {
 func walkAll(b *testing.B, c *Client, requests []Request) {
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := c.Walk(context.Background(), requests, func(r *Result) []Request {
+		if err := c.DoAll(context.Background(), requests, func(r *Result) []Request {
 			if r.Err != nil {
 				b.Error(r.Err)
 			}
@@ -85,7 +85,7 @@ func BenchmarkIbsim(b *testing.B) {
 		var requests []Request
 		for lid, info := range found {
 			for block := range uint16(info.LinearTop/64 + 1) {
-				requests = append(requests, GetForwardingBlock(To(lid), block))
+				requests = append(requests, GetForwardingBlock(ToLID(lid), block))
 			}
 		}
 		walkAll(b, c, requests)
@@ -117,7 +117,7 @@ func BenchmarkPeers(b *testing.B) {
 		for i := range map[string]int{"leaf": 36, "spine": 18}[kind] {
 			for port := 1; port <= 36; port++ {
 				for _, counter := range []string{"PortXmitDiscards", "PortRcvErrors"} {
-					f.Console(fmt.Sprintf(`PerformanceSet "%s%d"[%d] PortCounters.%s=3`, kind, i, port, counter))
+					f.RunConsole(fmt.Sprintf(`PerformanceSet "%s%d"[%d] PortCounters.%s=3`, kind, i, port, counter))
 				}
 			}
 		}

@@ -14,9 +14,9 @@ var ErrDropped = errors.New("transport is full")
 
 // Config is how a Client asks. Zero fields get the defaults named.
 type Config struct {
-	// Window is the number of requests on their way at most: the transport's own by
+	// MaxInFlight is the number of requests on their way at most: the transport's own by
 	// default, and never more than it.
-	Window int
+	MaxInFlight int
 	// PerDestination is the number of them to one destination; 4.
 	PerDestination int
 	// Timeout is how long each attempt waits for its answer; 200 ms.
@@ -28,8 +28,8 @@ type Config struct {
 }
 
 func (c Config) withDefaults(t Transport) Config {
-	if limit := min(t.Window(), maxWindow); c.Window <= 0 || c.Window > limit {
-		c.Window = limit
+	if limit := min(t.MaxInFlight(), maxSlots); c.MaxInFlight <= 0 || c.MaxInFlight > limit {
+		c.MaxInFlight = limit
 	}
 	if c.PerDestination <= 0 {
 		c.PerDestination = 4
@@ -81,15 +81,15 @@ type Stats struct {
 // Client asks over one transport. Its methods may be called by many goroutines
 // at once. The rules are in the package comment.
 type Client struct {
-	transport Transport
-	config    Config
-	received  chan struct{} // closed when the receiving goroutine is gone
+	transport    Transport
+	config       Config
+	receiverDone chan struct{} // closed when the receiving goroutine is gone
 
 	mu           sync.Mutex
 	slots        []slot
 	free         []uint16
 	destinations map[Address]*destination
-	turns        fifo[*destination] // those that may send, in turn
+	readyQueue   fifo[*destination] // those that may send, in turn
 	deadlines    fifo[deadline]
 	timer        *time.Timer
 	closed       bool
@@ -99,9 +99,9 @@ type Client struct {
 
 // A transaction id's lower half is a sequence number and a slot.
 const (
-	slotBits  = 12
-	maxWindow = 1 << slotBits
-	seqMask   = 1<<(32-slotBits) - 1
+	slotBits = 12
+	maxSlots = 1 << slotBits
+	seqMask  = 1<<(32-slotBits) - 1
 )
 
 // call is one request and what became of it so far.
@@ -113,10 +113,10 @@ type call struct {
 
 // slot is a request on its way.
 type slot struct {
-	call  *call
-	first uint32 // sequence number of the first attempt
-	last  uint32 // and of the last one
-	at    *destination
+	call        *call
+	firstSeq    uint32 // sequence number of the first attempt
+	lastSeq     uint32 // and of the last one
+	destination *destination
 }
 
 type deadline struct {
@@ -127,46 +127,46 @@ type deadline struct {
 
 // destination is where something is queued for or on its way to.
 type destination struct {
-	address  Address
-	queue    fifo[*call]
-	inFlight int
-	answered uint64
-	inTurn   bool
+	address      Address
+	queue        fifo[*call]
+	inFlight     int
+	answered     uint64
+	inReadyQueue bool
 }
 
 // batch gathers the results of one Walk.
 type batch struct {
-	mu      sync.Mutex
-	done    []*call
-	wake    chan struct{} // holds one token while done is not empty
-	dead    bool          // nobody waits any more; under Client.mu
-	pending int           // the walking goroutine's own
+	mu        sync.Mutex
+	done      []*call
+	wake      chan struct{} // holds one token while done is not empty
+	abandoned bool          // nobody waits any more; under Client.mu
+	pending   int           // the walking goroutine's own
 }
 
 // NewClient starts a client on a transport, which it then owns.
 func NewClient(t Transport, config Config) *Client {
 	c := &Client{
-		transport: t, config: config.withDefaults(t), received: make(chan struct{}),
+		transport: t, config: config.withDefaults(t), receiverDone: make(chan struct{}),
 		destinations: make(map[Address]*destination),
 		// A simulator may still answer who had the place before.
 		sequence: rand.Uint32() & seqMask,
 	}
-	c.slots = make([]slot, c.config.Window)
+	c.slots = make([]slot, c.config.MaxInFlight)
 	for i := range c.slots {
 		c.free = append(c.free, uint16(i))
 	}
-	c.timer = time.AfterFunc(time.Hour, c.expire)
+	c.timer = time.AfterFunc(time.Hour, c.expireAttempts)
 	c.timer.Stop()
-	go c.receive()
+	go c.receiveLoop()
 	return c
 }
 
 // Close fails what is on its way, closes the transport and waits for the
 // receiving goroutine.
 func (c *Client) Close() error {
-	c.fail()
+	c.failAll()
 	err := c.transport.Close()
-	<-c.received
+	<-c.receiverDone
 	return err
 }
 
@@ -184,7 +184,7 @@ func (c *Client) Config() Config { return c.config }
 // well.
 func (c *Client) Do(ctx context.Context, r Request) (Result, error) {
 	var result Result
-	err := c.Walk(ctx, []Request{r}, func(r *Result) []Request {
+	err := c.DoAll(ctx, []Request{r}, func(r *Result) []Request {
 		result = *r
 		return nil
 	})
@@ -194,21 +194,21 @@ func (c *Client) Do(ctx context.Context, r Request) (Result, error) {
 	return result, result.Err
 }
 
-// Walk asks all the questions, and those that visit returns, and comes back when
+// DoAll asks all the questions, and those that visit returns, and comes back when
 // each has been visited once. visit is called by the calling goroutine, one
 // result at a time, in the order of the ends; the Result holds only during the
 // call. The error is the context's or ErrClosed: then what was not visited yet
 // never will be.
-func (c *Client) Walk(ctx context.Context, requests []Request, visit func(*Result) []Request) error {
+func (c *Client) DoAll(ctx context.Context, requests []Request, visit func(*Result) []Request) error {
 	b := &batch{wake: make(chan struct{}, 1)}
-	if err := c.submit(b, requests); err != nil {
+	if err := c.queueRequests(b, requests); err != nil {
 		return err
 	}
 	var done []*call
 	for b.pending > 0 {
 		select {
 		case <-ctx.Done():
-			c.abandon(b)
+			c.abandonBatch(b)
 			return ctx.Err()
 		case <-b.wake:
 		}
@@ -218,12 +218,12 @@ func (c *Client) Walk(ctx context.Context, requests []Request, visit func(*Resul
 		for _, call := range done {
 			b.pending--
 			if errors.Is(call.Err, ErrClosed) {
-				c.abandon(b)
+				c.abandonBatch(b)
 				return ErrClosed
 			}
 			if more := visit(&call.Result); len(more) > 0 {
-				if err := c.submit(b, more); err != nil {
-					c.abandon(b)
+				if err := c.queueRequests(b, more); err != nil {
+					c.abandonBatch(b)
 					return err
 				}
 			}
@@ -232,8 +232,8 @@ func (c *Client) Walk(ctx context.Context, requests []Request, visit func(*Resul
 	return nil
 }
 
-// submit queues requests.
-func (c *Client) submit(b *batch, requests []Request) error {
+// queueRequests queues requests.
+func (c *Client) queueRequests(b *batch, requests []Request) error {
 	calls := make([]call, len(requests))
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -249,61 +249,61 @@ func (c *Client) submit(b *batch, requests []Request) error {
 			c.destinations[d.address] = d
 		}
 		d.queue.push(&calls[i])
-		c.takeTurn(d)
+		c.enqueueDestination(d)
 	}
-	c.pump()
+	c.sendQueued()
 	return nil
 }
 
-// takeTurn lines a destination up if it may send (rules 1 and 2), or forgets it.
-func (c *Client) takeTurn(d *destination) {
+// enqueueDestination lines a destination up if it may send (rules 1 and 2), or forgets it.
+func (c *Client) enqueueDestination(d *destination) {
 	limit := c.config.PerDestination
 	if d.answered == 0 {
 		limit = 1
 	}
 	switch {
-	case d.inTurn:
+	case d.inReadyQueue:
 	case d.queue.len() > 0 && d.inFlight < limit:
-		d.inTurn = true
-		c.turns.push(d)
+		d.inReadyQueue = true
+		c.readyQueue.push(d)
 	case d.queue.len() == 0 && d.inFlight == 0:
 		delete(c.destinations, d.address)
 	}
 }
 
-// pump sends while there is something to send and room for it (rule 3).
-func (c *Client) pump() {
-	for c.turns.len() > 0 && len(c.free) > 0 {
-		d := c.turns.pop()
-		d.inTurn = false
+// sendQueued sends while there is something to send and room for it (rule 3).
+func (c *Client) sendQueued() {
+	for c.readyQueue.len() > 0 && len(c.free) > 0 {
+		d := c.readyQueue.pop()
+		d.inReadyQueue = false
 		// A destination that fell silent while it waited has nothing left.
 		if d.queue.len() > 0 {
-			if call := d.queue.pop(); !call.batch.dead {
-				c.launch(d, call)
+			if call := d.queue.pop(); !call.batch.abandoned {
+				c.startCall(d, call)
 			}
 		}
-		c.takeTurn(d)
+		c.enqueueDestination(d)
 	}
 }
 
-func (c *Client) launch(d *destination, call *call) {
+func (c *Client) startCall(d *destination, call *call) {
 	i := c.free[len(c.free)-1]
 	c.free = c.free[:len(c.free)-1]
 	d.inFlight++
 	call.answeredBefore = d.answered
-	c.slots[i] = slot{call: call, at: d, first: c.sequence}
-	c.attempt(i)
+	c.slots[i] = slot{call: call, destination: d, firstSeq: c.sequence}
+	c.sendAttempt(i)
 }
 
-// attempt sends the request of a slot once more.
-func (c *Client) attempt(i uint16) {
+// sendAttempt sends the request of a slot once more.
+func (c *Client) sendAttempt(i uint16) {
 	s := &c.slots[i]
-	s.last = c.sequence
+	s.lastSeq = c.sequence
 	c.sequence = (c.sequence + 1) & seqMask
 	s.call.Attempts++
 	var m MAD
-	if err := s.call.Request.Encode(&m, uint64(s.last)<<slotBits|uint64(i), c.config.MKey); err != nil {
-		c.finish(i, err)
+	if err := s.call.Request.Encode(&m, uint64(s.lastSeq)<<slotBits|uint64(i), c.config.MKey); err != nil {
+		c.finishCall(i, err)
 		return
 	}
 	now := time.Now()
@@ -314,17 +314,17 @@ func (c *Client) attempt(i uint16) {
 	if err := c.transport.Send(&m, s.call.Request.To, c.config.Timeout); errors.Is(err, ErrDropped) {
 		c.stats.Dropped++
 	} else if err != nil {
-		c.finish(i, fmt.Errorf("send %v: %w", s.call.Request, err))
+		c.finishCall(i, fmt.Errorf("send %v: %w", s.call.Request, err))
 		return
 	}
 	if c.deadlines.len() == 0 {
 		c.timer.Reset(c.config.Timeout)
 	}
-	c.deadlines.push(deadline{when: now.Add(c.config.Timeout), slot: i, seq: s.last})
+	c.deadlines.push(deadline{when: now.Add(c.config.Timeout), slot: i, seq: s.lastSeq})
 }
 
-// expire takes the attempts whose time is over as lost.
-func (c *Client) expire() {
+// expireAttempts takes the attempts whose time is over as lost.
+func (c *Client) expireAttempts() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -333,31 +333,31 @@ func (c *Client) expire() {
 	now := time.Now()
 	for c.deadlines.len() > 0 {
 		d := c.deadlines.front()
-		if s := &c.slots[d.slot]; s.call != nil && s.last == d.seq {
+		if s := &c.slots[d.slot]; s.call != nil && s.lastSeq == d.seq {
 			if d.when.After(now) {
 				c.timer.Reset(d.when.Sub(now))
 				break
 			}
 			c.deadlines.pop()
-			c.lost(d.slot)
+			c.handleLoss(d.slot)
 			continue
 		}
 		c.deadlines.pop()
 	}
-	c.pump()
+	c.sendQueued()
 }
 
-// lost tries again, or gives up (rules 4 and 5).
-func (c *Client) lost(i uint16) {
+// handleLoss tries again, or gives up (rules 4 and 5).
+func (c *Client) handleLoss(i uint16) {
 	s := &c.slots[i]
 	c.stats.Lost++
 	if s.call.Attempts <= c.config.Retries {
-		c.attempt(i)
+		c.sendAttempt(i)
 		return
 	}
 	c.stats.TimedOut++
-	d, silent := s.at, s.at.answered == s.call.answeredBefore
-	c.finish(i, fmt.Errorf("%v: %w in %d attempts of %v", s.call.Request, ErrTimeout, s.call.Attempts, c.config.Timeout))
+	d, silent := s.destination, s.destination.answered == s.call.answeredBefore
+	c.finishCall(i, fmt.Errorf("%v: %w in %d attempts of %v", s.call.Request, ErrTimeout, s.call.Attempts, c.config.Timeout))
 	if !silent {
 		return
 	}
@@ -365,27 +365,27 @@ func (c *Client) lost(i uint16) {
 		call := d.queue.pop()
 		c.stats.Skipped++
 		call.Err = fmt.Errorf("%v: %w", call.Request, ErrSilent)
-		call.batch.deliver(call)
+		call.batch.deliverResult(call)
 	}
-	c.takeTurn(d)
+	c.enqueueDestination(d)
 }
 
-// finish ends the request of a slot and gives the slot back.
-func (c *Client) finish(i uint16, err error) {
+// finishCall ends the request of a slot and gives the slot back.
+func (c *Client) finishCall(i uint16, err error) {
 	s := &c.slots[i]
-	call, d := s.call, s.at
+	call, d := s.call, s.destination
 	*s = slot{}
 	c.free = append(c.free, i)
 	d.inFlight--
 	call.Err, call.Received = err, time.Now()
-	if !call.batch.dead {
-		call.batch.deliver(call)
+	if !call.batch.abandoned {
+		call.batch.deliverResult(call)
 	}
-	c.takeTurn(d)
+	c.enqueueDestination(d)
 }
 
-// deliver hands a result to the walking goroutine.
-func (b *batch) deliver(c *call) {
+// deliverResult hands a result to the walking goroutine.
+func (b *batch) deliverResult(c *call) {
 	b.mu.Lock()
 	b.done = append(b.done, c)
 	first := len(b.done) == 1
@@ -398,45 +398,45 @@ func (b *batch) deliver(c *call) {
 	}
 }
 
-// abandon forgets a batch: what is queued is dropped when its turn comes, what
+// abandonBatch forgets a batch: what is queued is dropped when its turn comes, what
 // is on its way gives its slot back.
-func (c *Client) abandon(b *batch) {
+func (c *Client) abandonBatch(b *batch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b.dead = true
+	b.abandoned = true
 	for i := range c.slots {
 		if s := &c.slots[i]; s.call != nil && s.call.batch == b {
-			c.finish(uint16(i), context.Canceled)
+			c.finishCall(uint16(i), context.Canceled)
 		}
 	}
-	c.pump()
+	c.sendQueued()
 }
 
-// receive matches answers until the transport is closed.
-func (c *Client) receive() {
-	defer close(c.received)
+// receiveLoop matches answers until the transport is closed.
+func (c *Client) receiveLoop() {
+	defer close(c.receiverDone)
 	var m MAD
 	for {
 		lost, err := c.transport.Receive(&m)
 		if err != nil {
-			c.fail()
+			c.failAll()
 			return
 		}
 		c.mu.Lock()
-		c.arrived(&m, lost)
-		c.pump()
+		c.handleDatagram(&m, lost)
+		c.sendQueued()
 		c.mu.Unlock()
 	}
 }
 
-func (c *Client) arrived(m *MAD, lost bool) {
-	id := uint32(m.Transaction())
-	i, seq := uint16(id&(maxWindow-1)), id>>slotBits
+func (c *Client) handleDatagram(m *MAD, lost bool) {
+	id := uint32(m.TransactionID())
+	i, seq := uint16(id&(maxSlots-1)), id>>slotBits
 	if !lost && !m.IsResponse() {
 		c.stats.Foreign++
 		return
 	}
-	if int(i) >= len(c.slots) || c.slots[i].call == nil || (seq-c.slots[i].first)&seqMask > (c.slots[i].last-c.slots[i].first)&seqMask {
+	if int(i) >= len(c.slots) || c.slots[i].call == nil || (seq-c.slots[i].firstSeq)&seqMask > (c.slots[i].lastSeq-c.slots[i].firstSeq)&seqMask {
 		if !lost {
 			c.stats.Late++
 		}
@@ -444,54 +444,54 @@ func (c *Client) arrived(m *MAD, lost bool) {
 	}
 	s := &c.slots[i]
 	if lost {
-		if seq == s.last {
-			c.lost(i)
+		if seq == s.lastSeq {
+			c.handleLoss(i)
 		}
 		return
 	}
-	if m.Attribute() != s.call.Request.Attribute || m.Modifier() != s.call.Request.Modifier {
+	if m.Attribute() != s.call.Request.Attribute || m.AttributeModifier() != s.call.Request.Modifier {
 		c.stats.Foreign++
 		return
 	}
 	status := m.Status()
-	if status.busy() {
+	if status.isBusy() {
 		c.stats.Busy++
 		return
 	}
 	c.stats.Answered++
 	if s.call.Attempts > 1 {
 		c.stats.Recovered++
-		if !s.call.Request.Attribute.performance() {
+		if !s.call.Request.Attribute.isPerformance() {
 			c.stats.RecoveredSubnet++
 		}
 	}
-	s.at.answered++
+	s.destination.answered++
 	s.call.MAD = *m
 	if status != 0 {
 		c.stats.Refused++
-		c.finish(i, &StatusError{Request: s.call.Request, Status: status})
+		c.finishCall(i, &StatusError{Request: s.call.Request, Status: status})
 		return
 	}
-	c.finish(i, nil)
+	c.finishCall(i, nil)
 }
 
-// fail ends everything on its way or queued, for good (rule 9).
-func (c *Client) fail() {
+// failAll ends everything on its way or queued, for good (rule 9).
+func (c *Client) failAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
 	c.timer.Stop()
-	c.turns = fifo[*destination]{}
+	c.readyQueue = fifo[*destination]{}
 	for i := range c.slots {
 		if c.slots[i].call != nil {
-			c.finish(uint16(i), ErrClosed)
+			c.finishCall(uint16(i), ErrClosed)
 		}
 	}
 	for _, d := range c.destinations {
 		for d.queue.len() > 0 {
 			call := d.queue.pop()
 			call.Err = ErrClosed
-			call.batch.deliver(call)
+			call.batch.deliverResult(call)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func (s *script) Receive(m *MAD) (bool, error) {
 	return a.lost, nil
 }
 
-func (s *script) Window() int { return s.window }
+func (s *script) MaxInFlight() int { return s.window }
 
 func (s *script) Close() error {
 	s.once.Do(func() { close(s.in) })
@@ -76,7 +76,7 @@ func (s *script) fail(err error) {
 }
 
 func (s *script) answer(q question, status Status) {
-	q.m.Respond(status)
+	q.m.MakeResponse(status)
 	s.in <- arrival{m: q.m}
 }
 
@@ -106,7 +106,7 @@ func rules(t *testing.T, c Config, test func(*testing.T, *script, *Client, func(
 			ctx, cancel := context.WithCancel(t.Context())
 			w := &walk{cancel: cancel, err: make(chan error, 1)}
 			go func() {
-				w.err <- client.Walk(ctx, requests, func(r *Result) []Request {
+				w.err <- client.DoAll(ctx, requests, func(r *Result) []Request {
 					w.mu.Lock()
 					defer w.mu.Unlock()
 					w.results = append(w.results, *r)
@@ -122,7 +122,7 @@ func rules(t *testing.T, c Config, test func(*testing.T, *script, *Client, func(
 func to(lid LID, n int) []Request {
 	list := make([]Request, n)
 	for i := range list {
-		list[i] = GetPortInfo(To(lid), uint8(i))
+		list[i] = GetPortInfo(ToLID(lid), uint8(i))
 		list[i].Tag = i
 	}
 	return list
@@ -139,7 +139,7 @@ func count(list []question, lid LID) int {
 }
 
 func TestRule1Windows(t *testing.T) {
-	rules(t, Config{Window: 6, PerDestination: 3}, func(t *testing.T, s *script, c *Client, start func(...Request) *walk) {
+	rules(t, Config{MaxInFlight: 6, PerDestination: 3}, func(t *testing.T, s *script, c *Client, start func(...Request) *walk) {
 		start(slices.Concat(to(1, 9), to(2, 9), to(3, 9))...)
 		first := s.take()
 		for _, q := range first {
@@ -151,8 +151,8 @@ func TestRule1Windows(t *testing.T) {
 		}
 	})
 	for _, test := range []struct{ asked, want int }{{0, 100}, {7, 7}, {1000, 100}} {
-		rules(t, Config{Window: test.asked}, func(t *testing.T, s *script, c *Client, _ func(...Request) *walk) {
-			if got := c.Config().Window; got != test.want {
+		rules(t, Config{MaxInFlight: test.asked}, func(t *testing.T, s *script, c *Client, _ func(...Request) *walk) {
+			if got := c.Config().MaxInFlight; got != test.want {
 				t.Errorf("window %d of 100 is %d, want %d", test.asked, got, test.want)
 			}
 		})
@@ -189,7 +189,7 @@ func TestRule2FirstOneAtATime(t *testing.T) {
 }
 
 func TestRule3Turns(t *testing.T) {
-	rules(t, Config{Window: 2, PerDestination: 2}, func(t *testing.T, s *script, c *Client, start func(...Request) *walk) {
+	rules(t, Config{MaxInFlight: 2, PerDestination: 2}, func(t *testing.T, s *script, c *Client, start func(...Request) *walk) {
 		start(slices.Concat(to(1, 50), to(2, 2))...)
 		for i, q := range s.take() {
 			if want := LID(i + 1); q.to.LID != want {
@@ -205,7 +205,7 @@ func TestRule4Retries(t *testing.T) {
 		first := s.take()
 		time.Sleep(time.Second)
 		second := s.take()
-		if len(first) != 1 || len(second) != 1 || first[0].m.Transaction() == second[0].m.Transaction() {
+		if len(first) != 1 || len(second) != 1 || first[0].m.TransactionID() == second[0].m.TransactionID() {
 			t.Fatalf("attempts %d, %d; want one each, with transactions of their own", len(first), len(second))
 		}
 		// lost by the transport: at once, and only the last attempt
@@ -255,7 +255,7 @@ func TestRule5Silence(t *testing.T) {
 		}
 	})
 	// it may fall silent while it waits for its turn
-	rules(t, Config{Window: 2, Timeout: time.Second, Retries: -1}, func(t *testing.T, s *script, c *Client, start func(...Request) *walk) {
+	rules(t, Config{MaxInFlight: 2, Timeout: time.Second, Retries: -1}, func(t *testing.T, s *script, c *Client, start func(...Request) *walk) {
 		w := start(to(1, 9)...)
 		s.answer(s.take()[0], 0)
 		time.Sleep(time.Second)
@@ -296,7 +296,7 @@ func TestRule6LateAndForeign(t *testing.T) {
 		} {
 			before := c.Stats().Foreign
 			m := q.m
-			m.Respond(0)
+			m.MakeResponse(0)
 			change(&m)
 			s.in <- arrival{m: m}
 			synctest.Wait()
@@ -305,15 +305,15 @@ func TestRule6LateAndForeign(t *testing.T) {
 			}
 		}
 		stranger := q
-		stranger.m.SetTransaction(q.m.Transaction() ^ 1<<slotBits)
+		stranger.m.SetTransactionID(q.m.TransactionID() ^ 1<<slotBits)
 		s.answer(stranger, 0)
-		stranger.m.SetTransaction(0xfff)
+		stranger.m.SetTransactionID(0xfff)
 		s.answer(stranger, 0)
 		if got := w.got(); len(got) != 0 || c.Stats().Late != 2 {
 			t.Errorf("%d results, %+v; want none, 2 late", len(got), c.Stats())
 		}
 		// the upper half belongs to the kernel and to ibsim
-		q.m.SetTransaction(q.m.Transaction() | 0xabcd<<48)
+		q.m.SetTransactionID(q.m.TransactionID() | 0xabcd<<48)
 		s.answer(q, 0)
 		if got := w.got(); len(got) != 1 || got[0].Err != nil {
 			t.Errorf("%+v, want one answer", got)
@@ -404,7 +404,7 @@ func TestRule9Close(t *testing.T) {
 }
 
 func TestCancelGivesSlotsBack(t *testing.T) {
-	rules(t, Config{Window: 2}, func(t *testing.T, s *script, c *Client, start func(...Request) *walk) {
+	rules(t, Config{MaxInFlight: 2}, func(t *testing.T, s *script, c *Client, start func(...Request) *walk) {
 		w := start(slices.Concat(to(1, 5), to(2, 5))...)
 		old := s.take()
 		w.cancel()
@@ -428,11 +428,11 @@ func TestSendFails(t *testing.T) {
 	rules(t, Config{Timeout: time.Second, Retries: -1}, func(t *testing.T, s *script, c *Client, start func(...Request) *walk) {
 		broken := errors.New("broken")
 		s.fail(broken)
-		if _, err := c.Do(t.Context(), GetNodeInfo(To(1))); !errors.Is(err, broken) {
+		if _, err := c.Do(t.Context(), GetNodeInfo(ToLID(1))); !errors.Is(err, broken) {
 			t.Errorf("%v, want %v", err, broken)
 		}
 		s.fail(ErrDropped)
-		if _, err := c.Do(t.Context(), GetNodeInfo(To(1))); !errors.Is(err, ErrTimeout) || c.Stats().Dropped != 1 {
+		if _, err := c.Do(t.Context(), GetNodeInfo(ToLID(1))); !errors.Is(err, ErrTimeout) || c.Stats().Dropped != 1 {
 			t.Errorf("%v, %+v", err, c.Stats())
 		}
 		s.fail(nil)
@@ -448,16 +448,16 @@ func TestWalkGoesOn(t *testing.T) {
 		var order []string
 		done := make(chan error, 1)
 		go func() {
-			done <- c.Walk(t.Context(), []Request{GetNodeInfo(Address{})}, func(r *Result) []Request {
+			done <- c.DoAll(t.Context(), []Request{GetNodeInfo(Address{})}, func(r *Result) []Request {
 				order = append(order, fmt.Sprint(r.Request))
-				if r.Request.To.Path.Hops() == 2 {
+				if r.Request.To.Path.HopCount() == 2 {
 					return nil
 				}
-				next, err := r.Request.To.Path.Via(5)
+				next, err := r.Request.To.Path.AppendHop(5)
 				if err != nil {
 					t.Error(err)
 				}
-				return []Request{GetNodeInfo(Along(next))}
+				return []Request{GetNodeInfo(AlongRoute(next))}
 			})
 		}()
 		for range 3 {
@@ -482,9 +482,9 @@ func TestManyAskers(t *testing.T) {
 	for g := range 16 {
 		all.Go(func() {
 			for i := range 200 {
-				r, err := c.Do(t.Context(), GetPortInfo(To(LID(g+1)), uint8(i)))
-				if err != nil || r.MAD.Modifier() != uint32(uint8(i)) || r.Data()[0] != uint8(g+1) {
-					t.Errorf("asker %d, question %d: %v, answer %d of %d", g, i, err, r.MAD.Modifier(), r.Data()[0])
+				r, err := c.Do(t.Context(), GetPortInfo(ToLID(LID(g+1)), uint8(i)))
+				if err != nil || r.MAD.AttributeModifier() != uint32(uint8(i)) || r.Data()[0] != uint8(g+1) {
+					t.Errorf("asker %d, question %d: %v, answer %d of %d", g, i, err, r.MAD.AttributeModifier(), r.Data()[0])
 					return
 				}
 			}
@@ -498,7 +498,7 @@ type echo struct{ *script }
 
 func (e echo) Send(m *MAD, to Address, _ time.Duration) error {
 	answer := *m
-	answer.Respond(0)
+	answer.MakeResponse(0)
 	answer.Data()[0] = uint8(to.LID)
 	e.in <- arrival{m: answer}
 	return nil
@@ -510,7 +510,7 @@ func TestClientsBeginApart(t *testing.T) {
 	for range 8 {
 		rules(t, Config{}, func(t *testing.T, s *script, c *Client, start func(...Request) *walk) {
 			start(to(1, 1)...)
-			first[s.take()[0].m.Transaction()] = true
+			first[s.take()[0].m.TransactionID()] = true
 		})
 	}
 	if len(first) < 7 {

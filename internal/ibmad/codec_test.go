@@ -61,7 +61,7 @@ func TestQuestionsEqualOtherPrograms(t *testing.T) {
 			t.Errorf("%s: %v", e.command, err)
 			continue
 		}
-		if err := r.Encode(&ours, theirs.Transaction(), 0); err != nil {
+		if err := r.Encode(&ours, theirs.TransactionID(), 0); err != nil {
 			t.Errorf("%s: %v", e.command, err)
 		}
 		if theirs != ours {
@@ -81,7 +81,7 @@ func TestAnswersMeanWhatOtherProgramsSay(t *testing.T) {
 	pma := func(a Attribute, values map[string]uint64) func(*Data) string {
 		return func(d *Data) string {
 			for _, c := range CountersOf(a) {
-				if got := c.Value(d); got != values[c.Name] {
+				if got := c.DecodeValue(d); got != values[c.Name] {
 					return fmt.Sprintf("%v is %d, want %d", &c, got, values[c.Name])
 				}
 			}
@@ -234,21 +234,21 @@ func TestCountersDoNotOverlap(t *testing.T) {
 				t.Errorf("%v is there twice", &c)
 			}
 			names[c.String()] = true
-			c.Put(&d, 1<<63|uint64(i+1))
+			c.EncodeValue(&d, 1<<63|uint64(i+1))
 		}
 		for i, c := range list {
-			want := c.Max()
+			want := c.MaxValue()
 			if c.Bits == 64 {
 				want = 1<<63 | uint64(i+1)
 			}
-			if got := c.Value(&d); got != want {
+			if got := c.DecodeValue(&d); got != want {
 				t.Errorf("%v is %#x, want %#x", &c, got, want)
 			}
-			c.Put(&d, 1)
-			if got := c.Value(&d); got != 1 {
+			c.EncodeValue(&d, 1)
+			if got := c.DecodeValue(&d); got != 1 {
 				t.Errorf("%v is %d, want 1", &c, got)
 			}
-			c.Put(&d, 0)
+			c.EncodeValue(&d, 0)
 		}
 		if d != (Data{}) {
 			t.Errorf("%v leaves % x", list[0].Attribute, d)
@@ -269,7 +269,7 @@ func TestCountersSupported(t *testing.T) {
 	} {
 		for _, a := range CounterAttributes() {
 			for _, c := range CountersOf(a) {
-				if want, ok := test.want[c.String()]; ok && c.Supported(&test.info) != want {
+				if want, ok := test.want[c.String()]; ok && c.SupportedBy(&test.info) != want {
 					t.Errorf("%+v: %v is %v", test.info, &c, !want)
 				}
 			}
@@ -321,15 +321,15 @@ func TestPathsAreBounded(t *testing.T) {
 	var p Path
 	var err error
 	for i := range MaxHops {
-		if p, err = p.Via(uint8(i)); err != nil {
+		if p, err = p.AppendHop(uint8(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := p.Via(1); err != ErrTooLong {
+	if _, err := p.AppendHop(1); err != ErrTooLong {
 		t.Errorf("hop %d: %v, want %v", MaxHops+1, err, ErrTooLong)
 	}
 	var m MAD
-	r := GetNodeInfo(Along(p))
+	r := GetNodeInfo(AlongRoute(p))
 	if err := r.Encode(&m, 1, 2); err != nil {
 		t.Fatal(err)
 	}
@@ -379,10 +379,10 @@ func FuzzDecodeRequest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if r.Attribute.performance() && r.To.LID == 0 {
+		if r.Attribute.isPerformance() && r.To.LID == 0 {
 			return
 		}
-		if err := r.Encode(&again, m.Transaction(), m.MKey()); err != nil {
+		if err := r.Encode(&again, m.TransactionID(), m.MKey()); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := DecodeRequest(&again, r.To.LID); err != nil || got != r {
@@ -409,7 +409,7 @@ func FuzzAttributes(f *testing.F) {
 		p.BitsPerSecond()
 		for _, a := range CounterAttributes() {
 			for _, c := range append(CountersOf(a), ReedSolomonCounters()...) {
-				if v := c.Value(&d); v > c.Max() {
+				if v := c.DecodeValue(&d); v > c.MaxValue() {
 					t.Fatalf("%v is %d", &c, v)
 				}
 			}
@@ -424,13 +424,13 @@ func FuzzAnswers(f *testing.F) {
 	}
 	f.Add([]byte{}, true)
 	f.Fuzz(func(t *testing.T, b []byte, lost bool) {
-		c := &Client{slots: make([]slot, 4), config: Config{Window: 4, PerDestination: 1}, destinations: map[Address]*destination{}}
+		c := &Client{slots: make([]slot, 4), config: Config{MaxInFlight: 4, PerDestination: 1}, destinations: map[Address]*destination{}}
 		d := &destination{inFlight: 1}
 		bt := &batch{wake: make(chan struct{}, 1)}
-		c.slots[0] = slot{call: &call{Result: Result{Attempts: 1}, batch: bt}, at: d}
+		c.slots[0] = slot{call: &call{Result: Result{Attempts: 1}, batch: bt}, destination: d}
 		var m MAD
 		copy(m[:], b)
-		c.arrived(&m, lost)
+		c.handleDatagram(&m, lost)
 		if done := c.slots[0].call == nil; done != (len(bt.done) == 1) || done != (len(c.free) == 1) {
 			t.Fatalf("done %v, %d results, %d free", done, len(bt.done), len(c.free))
 		}

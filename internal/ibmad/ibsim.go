@@ -38,12 +38,12 @@ var ErrIbsimRefused = errors.New("ibsim refuses: unknown node, or its ten client
 
 // Ibsim is the transport of a client of the fabric simulator ibsim.
 type Ibsim struct {
-	control *net.UnixConn
-	data    *net.UnixConn
-	raw     syscall.RawConn
-	client  uint32
-	window  int
-	closed  atomic.Bool
+	control     *net.UnixConn
+	data        *net.UnixConn
+	raw         syscall.RawConn
+	client      uint32
+	maxInFlight int
+	closed      atomic.Bool
 }
 
 // simIDs makes the identities of this process's clients differ.
@@ -62,8 +62,8 @@ func DialIbsim(name, node string) (*Ibsim, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Ibsim{window: queue}
-	if err := t.attach(name, node, strconv.FormatUint(uint64(id), 10), id); err != nil {
+	t := &Ibsim{maxInFlight: queue}
+	if err := t.attachNode(name, node, strconv.FormatUint(uint64(id), 10), id); err != nil {
 		return nil, errors.Join(fmt.Errorf("ibsim %q, node %q: %w", name, node, err), t.closeSockets())
 	}
 	return t, nil
@@ -96,7 +96,7 @@ func datagramQueue() (int, error) {
 	return n, nil
 }
 
-func (t *Ibsim) attach(name, node, suffix string, id uint32) (err error) {
+func (t *Ibsim) attachNode(name, node, suffix string, id uint32) (err error) {
 	if t.control, err = net.DialUnix("unixgram", simAddress(name, "ctl"+suffix), simAddress(name, "ctl")); err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (t *Ibsim) attach(name, node, suffix string, id uint32) (err error) {
 	}
 	info := make([]byte, 12, 44)
 	binary.NativeEndian.PutUint32(info, id)
-	answer, err := t.order(simConnect, append(info, node...))
+	answer, err := t.sendControl(simConnect, append(info, node...))
 	if err != nil {
 		return err
 	}
@@ -122,13 +122,13 @@ func (t *Ibsim) attach(name, node, suffix string, id uint32) (err error) {
 		return err
 	}
 	if failed != nil {
-		_, _ = t.order(simDisconnect, nil)
+		_, _ = t.sendControl(simDisconnect, nil)
 	}
 	return failed
 }
 
-// order sends a control message and waits for its answer's payload.
-func (t *Ibsim) order(kind uint32, payload []byte) ([]byte, error) {
+// sendControl sends a control message and waits for its answer's payload.
+func (t *Ibsim) sendControl(kind uint32, payload []byte) ([]byte, error) {
 	var m [simControlSize]byte
 	binary.NativeEndian.PutUint32(m[0:], simMagic)
 	binary.NativeEndian.PutUint32(m[4:], t.client)
@@ -178,7 +178,7 @@ func simEncode(buf *[simDataSize]byte, m *MAD, to Address) {
 		binary.BigEndian.PutUint16(buf[4:], permissiveLID) // source; 0 lets ibsim fill it in
 	}
 	binary.BigEndian.PutUint16(buf[0:], lid)
-	if m.Attribute().performance() {
+	if m.Attribute().isPerformance() {
 		binary.BigEndian.PutUint32(buf[8:], 1) // queue pairs: GSI asks GSI
 		binary.BigEndian.PutUint32(buf[12:], 1)
 	}
@@ -205,14 +205,14 @@ func simDecode(buf *[simDataSize]byte, m *MAD) (lost bool) {
 	return binary.BigEndian.Uint32(buf[16:]) == simTimedOut
 }
 
-// Window implements Transport.
-func (t *Ibsim) Window() int { return t.window }
+// MaxInFlight implements Transport.
+func (t *Ibsim) MaxInFlight() int { return t.maxInFlight }
 
 // Close gives the client's place back and ends a waiting Receive.
 func (t *Ibsim) Close() error {
 	if t.closed.Swap(true) {
 		return nil
 	}
-	_, err := t.order(simDisconnect, nil)
+	_, err := t.sendControl(simDisconnect, nil)
 	return errors.Join(err, t.closeSockets())
 }

@@ -17,7 +17,7 @@ import (
 // dial attaches a client to a node of the fabric, for the length of the test.
 func dial(tb testing.TB, f *ibtest.Fabric, node string, c Config) *Client {
 	tb.Helper()
-	t, err := DialIbsim(f.Socket(), node)
+	t, err := DialIbsim(f.SocketName(), node)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func dial(tb testing.TB, f *ibtest.Fabric, node string, c Config) *Client {
 func TestIbsimAnswers(t *testing.T) {
 	f := ibtest.Start(t, ibtest.FatTree(4, 2, 2), ibtest.Options{})
 	c := dial(t, f, "h0", Config{})
-	leaf, err := Path{}.Via(1)
+	leaf, err := Path{}.AppendHop(1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestIbsimAnswers(t *testing.T) {
 		want NodeInfo
 	}{
 		{Address{}, NodeInfo{Type: NodeHCA, Ports: 1, GUID: 0x100000, PortGUID: 0x100001, LocalPort: 1}},
-		{Along(leaf), NodeInfo{Type: NodeSwitch, Ports: 4, GUID: 0x200000, PortGUID: 0x200000, LocalPort: 1}},
+		{AlongRoute(leaf), NodeInfo{Type: NodeSwitch, Ports: 4, GUID: 0x200000, PortGUID: 0x200000, LocalPort: 1}},
 	} {
 		r, err := c.Do(context.Background(), GetNodeInfo(test.to))
 		if err != nil {
@@ -61,10 +61,10 @@ func TestIbsimAnswers(t *testing.T) {
 func TestIbsimLosses(t *testing.T) {
 	f := ibtest.Start(t, ibtest.FatTree(2, 1, 2), ibtest.Options{})
 	c := dial(t, f, "h0", Config{Retries: 30})
-	f.Console(`Error "leaf1"[0] 60`)
+	f.RunConsole(`Error "leaf1"[0] 60`)
 	leaf1 := far(t, c, 0x200001)
 	for range 20 {
-		if _, err := c.Do(context.Background(), GetSwitchInfo(To(leaf1))); err != nil {
+		if _, err := c.Do(context.Background(), GetSwitchInfo(ToLID(leaf1))); err != nil {
 			t.Error(err)
 		}
 	}
@@ -72,7 +72,7 @@ func TestIbsimLosses(t *testing.T) {
 		t.Errorf("%+v: want losses, and everything answered in the end", s)
 	}
 	start := time.Now()
-	if _, err := c.Do(context.Background(), GetSwitchInfo(To(99))); !errors.Is(err, ErrTimeout) {
+	if _, err := c.Do(context.Background(), GetSwitchInfo(ToLID(99))); !errors.Is(err, ErrTimeout) {
 		t.Errorf("a LID that nobody has: %v", err)
 	}
 	if took := time.Since(start); took > c.Config().Timeout {
@@ -84,7 +84,7 @@ func TestIbsimLosses(t *testing.T) {
 func far(t *testing.T, c *Client, guid GUID) (lid LID) {
 	t.Helper()
 	for l := LID(1); l < 20; l++ {
-		r, err := c.Do(context.Background(), GetNodeInfo(To(l)))
+		r, err := c.Do(context.Background(), GetNodeInfo(ToLID(l)))
 		var n NodeInfo
 		if n.Decode(r.Data()); err == nil && n.GUID == guid {
 			return l
@@ -99,13 +99,13 @@ func TestIbsimPlaces(t *testing.T) {
 	f := ibtest.Start(t, ibtest.FatTree(1, 1, 1), ibtest.Options{NoSM: true})
 	var places []*Ibsim
 	for range 10 {
-		p, err := DialIbsim(f.Socket(), "h0")
+		p, err := DialIbsim(f.SocketName(), "h0")
 		if err != nil {
 			t.Fatal(err)
 		}
 		places = append(places, p)
 	}
-	if _, err := DialIbsim(f.Socket(), "h0"); !errors.Is(err, ErrIbsimRefused) {
+	if _, err := DialIbsim(f.SocketName(), "h0"); !errors.Is(err, ErrIbsimRefused) {
 		t.Errorf("the eleventh: %v, want %v", err, ErrIbsimRefused)
 	}
 	for range 3 {
@@ -113,7 +113,7 @@ func TestIbsimPlaces(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	again, err := DialIbsim(f.Socket(), "h0")
+	again, err := DialIbsim(f.SocketName(), "h0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,10 +127,10 @@ func TestIbsimPlaces(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := DialIbsim(f.Socket(), "nobody"); !errors.Is(err, ErrIbsimRefused) {
+	if _, err := DialIbsim(f.SocketName(), "nobody"); !errors.Is(err, ErrIbsimRefused) {
 		t.Errorf("a node that is not there: %v, want %v", err, ErrIbsimRefused)
 	}
-	if _, err := DialIbsim(f.Socket()+"x", "h0"); err == nil {
+	if _, err := DialIbsim(f.SocketName()+"x", "h0"); err == nil {
 		t.Error("attached to a simulator that is not there")
 	}
 }
@@ -150,15 +150,15 @@ func TestIbsimCounters(t *testing.T) {
 		{AttrPortXmitDiscardDetails, "PortSwHOQLifetimeLimitDiscards", 4711}, {AttrPortRcvErrorDetails, "PortLoopingErrors", 42},
 		{AttrPortCountersExtended, "PortUnicastXmitPkts", 0},
 	} {
-		f.Console(fmt.Sprintf(`PerformanceSet "leaf1"[3] %v.%s=%d`, test.attribute, test.counter, test.value))
+		f.RunConsole(fmt.Sprintf(`PerformanceSet "leaf1"[3] %v.%s=%d`, test.attribute, test.counter, test.value))
 		r, err := c.Do(context.Background(), GetCounters(test.attribute, lid, 3))
 		if err != nil {
 			t.Errorf("%v: %v", test.attribute, err)
 			continue
 		}
 		for _, counter := range CountersOf(test.attribute) {
-			if counter.Name == test.counter && counter.Value(r.Data()) != test.value {
-				t.Errorf("%v is %d, want %d", &counter, counter.Value(r.Data()), test.value)
+			if counter.Name == test.counter && counter.DecodeValue(r.Data()) != test.value {
+				t.Errorf("%v is %d, want %d", &counter, counter.DecodeValue(r.Data()), test.value)
 			}
 		}
 	}
@@ -202,8 +202,8 @@ func TestIbsimThatDoesNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	var dropped error
-	for i := 0; i < 10*p.Window() && dropped == nil; i++ {
-		dropped = p.Send(&MAD{}, To(1), time.Second)
+	for i := 0; i < 10*p.MaxInFlight() && dropped == nil; i++ {
+		dropped = p.Send(&MAD{}, ToLID(1), time.Second)
 	}
 	if !errors.Is(dropped, ErrDropped) {
 		t.Errorf("%v, want %v", dropped, ErrDropped)

@@ -84,9 +84,9 @@ type Path struct {
 // ErrTooLong means that a directed route has no room for another hop.
 var ErrTooLong = fmt.Errorf("a directed route has at most %d hops", MaxHops)
 
-// Via returns the route that goes on through one more egress port. The error is
+// AppendHop returns the route that goes on through one more egress port. The error is
 // ErrTooLong.
-func (p Path) Via(port uint8) (Path, error) {
+func (p Path) AppendHop(port uint8) (Path, error) {
 	if p.hops == MaxHops {
 		return Path{}, ErrTooLong
 	}
@@ -95,11 +95,11 @@ func (p Path) Via(port uint8) (Path, error) {
 	return p, nil
 }
 
-// Hops is the number of links the route crosses.
-func (p Path) Hops() int { return int(p.hops) }
+// HopCount is the number of links the route crosses.
+func (p Path) HopCount() int { return int(p.hops) }
 
-// Ports returns the egress ports in order.
-func (p Path) Ports() []uint8 { return append([]uint8(nil), p.port[:p.hops]...) }
+// EgressPorts returns the egress ports in order.
+func (p Path) EgressPorts() []uint8 { return append([]uint8(nil), p.port[:p.hops]...) }
 
 // String writes the route as the diagnostic tools do: "0,1,13".
 func (p Path) String() string {
@@ -120,11 +120,11 @@ type Address struct {
 	Path Path
 }
 
-// To is the address of a LID.
-func To(lid LID) Address { return Address{LID: lid} }
+// ToLID is the address of a LID.
+func ToLID(lid LID) Address { return Address{LID: lid} }
 
-// Along is the address at the end of a directed route.
-func Along(p Path) Address { return Address{Path: p} }
+// AlongRoute is the address at the end of a directed route.
+func AlongRoute(p Path) Address { return Address{Path: p} }
 
 func (a Address) String() string {
 	if a.LID != 0 {
@@ -181,28 +181,28 @@ func (a Attribute) String() string {
 	return fmt.Sprintf("attribute %#04x of class %#02x", uint16(a), uint16(a>>16))
 }
 
-// performance tells whether the performance agent (QP1) answers for it.
-func (a Attribute) performance() bool { return a>>16 == classPerformance }
+// isPerformance tells whether the performance agent (QP1) answers for it.
+func (a Attribute) isPerformance() bool { return a>>16 == classPerformance }
 
 // Status is what an answer says of its question; 0 is success (IBA volume 1,
 // 13.4.7).
 type Status uint16
 
-func (s Status) busy() bool { return s&1 != 0 }
+func (s Status) isBusy() bool { return s&1 != 0 }
 
-// invalid is the code of what was wrong with the question.
-func (s Status) invalid() uint16 { return uint16(s>>2) & 7 }
+// invalidCode is the code of what was wrong with the question.
+func (s Status) invalidCode() uint16 { return uint16(s>>2) & 7 }
 
 func (s Status) String() string {
 	switch {
 	case s == 0:
 		return "success"
-	case s.busy():
+	case s.isBusy():
 		return "busy"
 	case s&2 != 0:
 		return "redirected"
 	}
-	switch s.invalid() {
+	switch s.invalidCode() {
 	case 1:
 		return "class or version not supported"
 	case 2:
@@ -240,14 +240,14 @@ func (e *StatusError) Error() string {
 
 // Is lets errors.Is see ErrUnsupported.
 func (e *StatusError) Is(target error) bool {
-	return target == ErrUnsupported && !e.Status.busy() && e.Status.invalid() >= 1 && e.Status.invalid() <= 3
+	return target == ErrUnsupported && !e.Status.isBusy() && e.Status.invalidCode() >= 1 && e.Status.invalidCode() <= 3
 }
 
 // Data is the attribute within the datagram.
 func (m *MAD) Data() *Data { return (*Data)(m[dataOffset:]) }
 
-// Class is the management class octet.
-func (m *MAD) Class() uint8 { return m[1] }
+// ManagementClass is the management class octet.
+func (m *MAD) ManagementClass() uint8 { return m[1] }
 
 // Attribute is what the datagram asks for or tells, whichever way it is routed.
 func (m *MAD) Attribute() Attribute {
@@ -258,15 +258,15 @@ func (m *MAD) Attribute() Attribute {
 	return class<<16 | Attribute(binary.BigEndian.Uint16(m[16:]))
 }
 
-// Modifier is the attribute modifier.
-func (m *MAD) Modifier() uint32 { return binary.BigEndian.Uint32(m[20:]) }
+// AttributeModifier is the attribute modifier.
+func (m *MAD) AttributeModifier() uint32 { return binary.BigEndian.Uint32(m[20:]) }
 
-// Transaction is the transaction id as it is on the wire. Transports and
+// TransactionID is the transaction id as it is on the wire. Transports and
 // kernels use the upper half for themselves; only the lower 32 bits come back.
-func (m *MAD) Transaction() uint64 { return binary.BigEndian.Uint64(m[8:]) }
+func (m *MAD) TransactionID() uint64 { return binary.BigEndian.Uint64(m[8:]) }
 
-// SetTransaction sets the transaction id.
-func (m *MAD) SetTransaction(id uint64) { binary.BigEndian.PutUint64(m[8:], id) }
+// SetTransactionID sets the transaction id.
+func (m *MAD) SetTransactionID(id uint64) { binary.BigEndian.PutUint64(m[8:], id) }
 
 // IsResponse tells an answer to a Get from everything else.
 func (m *MAD) IsResponse() bool {
@@ -297,7 +297,7 @@ type Request struct {
 }
 
 func (r Request) String() string {
-	if r.Attribute.performance() {
+	if r.Attribute.isPerformance() {
 		return fmt.Sprintf("%v of %v port %d", r.Attribute, r.To, r.Port)
 	}
 	return fmt.Sprintf("%v/%d of %v", r.Attribute, r.Modifier, r.To)
@@ -307,10 +307,10 @@ func (r Request) String() string {
 // a performance attribute has no directed route.
 func (r *Request) Encode(m *MAD, transaction uint64, key MKey) error {
 	*m = MAD{0: baseVersion, 1: uint8(r.Attribute >> 16), 2: classVersion, 3: methodGet}
-	m.SetTransaction(transaction)
+	m.SetTransactionID(transaction)
 	binary.BigEndian.PutUint16(m[16:], uint16(r.Attribute))
 	binary.BigEndian.PutUint32(m[20:], r.Modifier)
-	if r.Attribute.performance() {
+	if r.Attribute.isPerformance() {
 		if r.To.LID == 0 {
 			return fmt.Errorf("%v: performance management is reached by LID only", *r)
 		}
@@ -335,7 +335,7 @@ func DecodeRequest(m *MAD, lid LID) (Request, error) {
 	if m[0] != baseVersion || m[2] != classVersion || m[3] != methodGet {
 		return Request{}, fmt.Errorf("base version %d, class version %d, method %#02x: want 1, 1 and Get", m[0], m[2], m[3])
 	}
-	r := Request{To: To(lid), Attribute: m.Attribute(), Modifier: m.Modifier()}
+	r := Request{To: ToLID(lid), Attribute: m.Attribute(), Modifier: m.AttributeModifier()}
 	switch m[1] {
 	case classPerformance:
 		r.Port = m.Data()[1]
@@ -352,9 +352,9 @@ func DecodeRequest(m *MAD, lid LID) (Request, error) {
 	return r, nil
 }
 
-// Respond turns a request into its answer with this status, leaving the
+// MakeResponse turns a request into its answer with this status, leaving the
 // attribute to the caller: the other side's part, for simulators.
-func (m *MAD) Respond(s Status) {
+func (m *MAD) MakeResponse(s Status) {
 	m[3] = methodGetResponse
 	if m[1] == classSubnetDirected {
 		s |= directionBit

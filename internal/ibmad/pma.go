@@ -40,8 +40,8 @@ func (c *ClassPortInfo) Encode(d *Data) {
 	be.PutUint16(d[28:], uint16(c.RedirectLID))
 }
 
-// Extended tells whether the node has PortCountersExtended.
-func (c *ClassPortInfo) Extended() bool {
+// HasExtendedCounters tells whether the node has PortCountersExtended.
+func (c *ClassPortInfo) HasExtendedCounters() bool {
 	return c.Capabilities&(PMExtendedWidth|PMExtendedWidthNoIETF) != 0
 }
 
@@ -77,20 +77,20 @@ type Counter struct {
 	Name      string // as in MAD queries; counters of one family share it
 	Unit      Unit
 	Index     Index
-	N         uint8  // lane, virtual lane or service level
+	Number    uint8  // lane, virtual lane or service level
 	Bits      uint8  // width: 4, 8, 16, 32 or 64
 	offset    uint16 // in bits, from the start of the attribute
-	// Needs and Needs2 are capabilities without which a node does not have the
+	// RequiredCaps and Needs2 are capabilities without which a node does not have the
 	// counter, although it has the attribute.
-	Needs  uint16
-	Needs2 uint32
+	RequiredCaps  uint16
+	RequiredCaps2 uint32
 }
 
-// Max is the value at which the counter stands still.
-func (c *Counter) Max() uint64 { return 1<<(c.Bits-1)<<1 - 1 }
+// MaxValue is the value at which the counter stands still.
+func (c *Counter) MaxValue() uint64 { return 1<<(c.Bits-1)<<1 - 1 }
 
-// Value reads the counter out of its attribute.
-func (c *Counter) Value(d *Data) uint64 {
+// DecodeValue reads the counter out of its attribute.
+func (c *Counter) DecodeValue(d *Data) uint64 {
 	at := c.offset / 8
 	switch c.Bits {
 	case 64:
@@ -105,9 +105,9 @@ func (c *Counter) Value(d *Data) uint64 {
 	return uint64(d[at] >> (4 - c.offset%8) & 15)
 }
 
-// Put writes the counter into its attribute, saturated at Max.
-func (c *Counter) Put(d *Data, v uint64) {
-	v = min(v, c.Max())
+// EncodeValue writes the counter into its attribute, saturated at Max.
+func (c *Counter) EncodeValue(d *Data, v uint64) {
+	v = min(v, c.MaxValue())
 	at := c.offset / 8
 	switch c.Bits {
 	case 64:
@@ -124,20 +124,20 @@ func (c *Counter) Put(d *Data, v uint64) {
 	}
 }
 
-// Supported tells whether a node with this ClassPortInfo has the counter.
-func (c *Counter) Supported(info *ClassPortInfo) bool {
-	if c.Attribute == AttrPortCountersExtended && !info.Extended() {
+// SupportedBy tells whether a node with this ClassPortInfo has the counter.
+func (c *Counter) SupportedBy(info *ClassPortInfo) bool {
+	if c.Attribute == AttrPortCountersExtended && !info.HasExtendedCounters() {
 		return false
 	}
-	return info.Capabilities&c.Needs == c.Needs && info.Capabilities2&c.Needs2 == c.Needs2
+	return info.Capabilities&c.RequiredCaps == c.RequiredCaps && info.Capabilities2&c.RequiredCaps2 == c.RequiredCaps2
 }
 
 func (c *Counter) String() string {
 	switch c.Index {
 	case PerLane:
-		return fmt.Sprintf("%v.%sLane%d", c.Attribute, c.Name, c.N)
+		return fmt.Sprintf("%v.%sLane%d", c.Attribute, c.Name, c.Number)
 	case PerVL, PerSL:
-		return fmt.Sprintf("%v.%s%d", c.Attribute, c.Name, c.N)
+		return fmt.Sprintf("%v.%s%d", c.Attribute, c.Name, c.Number)
 	}
 	return fmt.Sprintf("%v.%s", c.Attribute, c.Name)
 }
@@ -159,17 +159,17 @@ func CounterAttributes() []Attribute {
 	}
 }
 
-// family lists n counters one behind the other.
-func family(name string, unit Unit, index Index, n int, offset, bits uint16) []Counter {
+// counterFamily lists n counters one behind the other.
+func counterFamily(name string, unit Unit, index Index, n int, offset, bits uint16) []Counter {
 	list := make([]Counter, n)
 	for i := range list {
-		list[i] = Counter{Name: name, Unit: unit, Index: index, N: uint8(i), Bits: uint8(bits), offset: offset + uint16(i)*bits}
+		list[i] = Counter{Name: name, Unit: unit, Index: index, Number: uint8(i), Bits: uint8(bits), offset: offset + uint16(i)*bits}
 	}
 	return list
 }
 
-// attribute marks the counters of the lists as those of one attribute.
-func attribute(a Attribute, lists ...[]Counter) []Counter {
+// withAttribute marks the counters of the lists as those of one attribute.
+func withAttribute(a Attribute, lists ...[]Counter) []Counter {
 	var all []Counter
 	for _, list := range lists {
 		for _, c := range list {
@@ -189,7 +189,7 @@ const (
 
 var counters = map[Attribute][]Counter{
 	// IBA volume 1, 16.1.3.5
-	AttrPortCounters: attribute(AttrPortCounters, []Counter{
+	AttrPortCounters: withAttribute(AttrPortCounters, []Counter{
 		{Name: "SymbolErrorCounter", offset: 32, Bits: 16},
 		{Name: "LinkErrorRecoveryCounter", offset: 48, Bits: 8},
 		{Name: "LinkDownedCounter", offset: 56, Bits: 8},
@@ -201,40 +201,40 @@ var counters = map[Attribute][]Counter{
 		{Name: "PortRcvConstraintErrors", offset: 136, Bits: 8},
 		{Name: "LocalLinkIntegrityErrors", offset: 152, Bits: 4},
 		{Name: "ExcessiveBufferOverrunErrors", offset: 156, Bits: 4},
-		{Name: "QP1Dropped", offset: 160, Bits: 16, Needs: PMQP1Dropped},
+		{Name: "QP1Dropped", offset: 160, Bits: 16, RequiredCaps: PMQP1Dropped},
 		{Name: "VL15Dropped", offset: 176, Bits: 16},
 		{Name: "PortXmitData", Unit: Words, offset: 192, Bits: 32},
 		{Name: "PortRcvData", Unit: Words, offset: 224, Bits: 32},
 		{Name: "PortXmitPkts", Unit: Packets, offset: 256, Bits: 32},
 		{Name: "PortRcvPkts", Unit: Packets, offset: 288, Bits: 32},
-		{Name: "PortXmitWait", Unit: Ticks, offset: 320, Bits: 32, Needs: PMPortCountersXmitWait},
+		{Name: "PortXmitWait", Unit: Ticks, offset: 320, Bits: 32, RequiredCaps: PMPortCountersXmitWait},
 	}),
 	// The optional attributes: IBA volume 1, 16.1.4; offsets as in libibmad.
-	AttrPortCountersExtended: attribute(AttrPortCountersExtended, []Counter{
+	AttrPortCountersExtended: withAttribute(AttrPortCountersExtended, []Counter{
 		{Name: "PortXmitData", Unit: Words, offset: 64, Bits: 64},
 		{Name: "PortRcvData", Unit: Words, offset: 128, Bits: 64},
 		{Name: "PortXmitPkts", Unit: Packets, offset: 192, Bits: 64},
 		{Name: "PortRcvPkts", Unit: Packets, offset: 256, Bits: 64},
-		{Name: "PortUnicastXmitPkts", Unit: Packets, offset: 320, Bits: 64, Needs: PMExtendedWidth},
-		{Name: "PortUnicastRcvPkts", Unit: Packets, offset: 384, Bits: 64, Needs: PMExtendedWidth},
-		{Name: "PortMulticastXmitPkts", Unit: Packets, offset: 448, Bits: 64, Needs: PMExtendedWidth},
-		{Name: "PortMulticastRcvPkts", Unit: Packets, offset: 512, Bits: 64, Needs: PMExtendedWidth},
-		{Name: "SymbolErrorCounter", offset: 576, Bits: 64, Needs2: PM2AdditionalExtendedEr},
-		{Name: "LinkErrorRecoveryCounter", offset: 640, Bits: 64, Needs2: PM2AdditionalExtendedEr},
-		{Name: "LinkDownedCounter", offset: 704, Bits: 64, Needs2: PM2AdditionalExtendedEr},
-		{Name: "PortRcvErrors", offset: 768, Bits: 64, Needs2: PM2AdditionalExtendedEr},
-		{Name: "PortRcvRemotePhysicalErrors", offset: 832, Bits: 64, Needs2: PM2AdditionalExtendedEr},
-		{Name: "PortRcvSwitchRelayErrors", offset: 896, Bits: 64, Needs2: PM2AdditionalExtendedEr},
-		{Name: "PortXmitDiscards", offset: 960, Bits: 64, Needs2: PM2AdditionalExtendedEr},
-		{Name: "PortXmitConstraintErrors", offset: 1024, Bits: 64, Needs2: PM2AdditionalExtendedEr},
-		{Name: "PortRcvConstraintErrors", offset: 1088, Bits: 64, Needs2: PM2AdditionalExtendedEr},
-		{Name: "LocalLinkIntegrityErrors", offset: 1152, Bits: 64, Needs2: PM2AdditionalExtendedEr},
-		{Name: "ExcessiveBufferOverrunErrors", offset: 1216, Bits: 64, Needs2: PM2AdditionalExtendedEr},
-		{Name: "VL15Dropped", offset: 1280, Bits: 64, Needs2: PM2AdditionalExtendedEr},
-		{Name: "PortXmitWait", Unit: Ticks, offset: 1344, Bits: 64, Needs2: PM2AdditionalExtendedEr},
-		{Name: "QP1Dropped", offset: 1408, Bits: 64, Needs2: PM2AdditionalExtendedEr},
+		{Name: "PortUnicastXmitPkts", Unit: Packets, offset: 320, Bits: 64, RequiredCaps: PMExtendedWidth},
+		{Name: "PortUnicastRcvPkts", Unit: Packets, offset: 384, Bits: 64, RequiredCaps: PMExtendedWidth},
+		{Name: "PortMulticastXmitPkts", Unit: Packets, offset: 448, Bits: 64, RequiredCaps: PMExtendedWidth},
+		{Name: "PortMulticastRcvPkts", Unit: Packets, offset: 512, Bits: 64, RequiredCaps: PMExtendedWidth},
+		{Name: "SymbolErrorCounter", offset: 576, Bits: 64, RequiredCaps2: PM2AdditionalExtendedEr},
+		{Name: "LinkErrorRecoveryCounter", offset: 640, Bits: 64, RequiredCaps2: PM2AdditionalExtendedEr},
+		{Name: "LinkDownedCounter", offset: 704, Bits: 64, RequiredCaps2: PM2AdditionalExtendedEr},
+		{Name: "PortRcvErrors", offset: 768, Bits: 64, RequiredCaps2: PM2AdditionalExtendedEr},
+		{Name: "PortRcvRemotePhysicalErrors", offset: 832, Bits: 64, RequiredCaps2: PM2AdditionalExtendedEr},
+		{Name: "PortRcvSwitchRelayErrors", offset: 896, Bits: 64, RequiredCaps2: PM2AdditionalExtendedEr},
+		{Name: "PortXmitDiscards", offset: 960, Bits: 64, RequiredCaps2: PM2AdditionalExtendedEr},
+		{Name: "PortXmitConstraintErrors", offset: 1024, Bits: 64, RequiredCaps2: PM2AdditionalExtendedEr},
+		{Name: "PortRcvConstraintErrors", offset: 1088, Bits: 64, RequiredCaps2: PM2AdditionalExtendedEr},
+		{Name: "LocalLinkIntegrityErrors", offset: 1152, Bits: 64, RequiredCaps2: PM2AdditionalExtendedEr},
+		{Name: "ExcessiveBufferOverrunErrors", offset: 1216, Bits: 64, RequiredCaps2: PM2AdditionalExtendedEr},
+		{Name: "VL15Dropped", offset: 1280, Bits: 64, RequiredCaps2: PM2AdditionalExtendedEr},
+		{Name: "PortXmitWait", Unit: Ticks, offset: 1344, Bits: 64, RequiredCaps2: PM2AdditionalExtendedEr},
+		{Name: "QP1Dropped", offset: 1408, Bits: 64, RequiredCaps2: PM2AdditionalExtendedEr},
 	}),
-	AttrPortRcvErrorDetails: attribute(AttrPortRcvErrorDetails, []Counter{
+	AttrPortRcvErrorDetails: withAttribute(AttrPortRcvErrorDetails, []Counter{
 		{Name: "PortLocalPhysicalErrors", offset: 32, Bits: 16},
 		{Name: "PortMalformedPktErrors", offset: 48, Bits: 16},
 		{Name: "PortBufferOverrunErrors", offset: 64, Bits: 16},
@@ -242,30 +242,30 @@ var counters = map[Attribute][]Counter{
 		{Name: "PortVLMappingErrors", offset: 96, Bits: 16},
 		{Name: "PortLoopingErrors", offset: 112, Bits: 16},
 	}),
-	AttrPortXmitDiscardDetails: attribute(AttrPortXmitDiscardDetails, []Counter{
+	AttrPortXmitDiscardDetails: withAttribute(AttrPortXmitDiscardDetails, []Counter{
 		{Name: "PortInactiveDiscards", offset: 32, Bits: 16},
 		{Name: "PortNeighborMTUDiscards", offset: 48, Bits: 16},
 		{Name: "PortSwLifetimeLimitDiscards", offset: 64, Bits: 16},
 		{Name: "PortSwHOQLifetimeLimitDiscards", offset: 80, Bits: 16},
 	}),
-	AttrPortVLXmitWait: attribute(AttrPortVLXmitWait, family("PortVLXmitWait", Ticks, PerVL, levelsMax, 32, 16)),
-	AttrPortExtendedSpeeds: attribute(AttrPortExtendedSpeeds, blockErrors(),
-		family("ErrorDetectionCounter", Events, PerLane, lanesMax, 160, 16),
-		family("FECCorrectableBlockCtr", Blocks, PerLane, lanesMax, 352, 32),
-		family("FECUncorrectableBlockCtr", Blocks, PerLane, lanesMax, 736, 32)),
-	AttrPortXmitDataSL: attribute(AttrPortXmitDataSL, family("XmtDataSL", Words, PerSL, levelsMax, 32, 32)),
-	AttrPortRcvDataSL:  attribute(AttrPortRcvDataSL, family("RcvDataSL", Words, PerSL, levelsMax, 32, 32)),
+	AttrPortVLXmitWait: withAttribute(AttrPortVLXmitWait, counterFamily("PortVLXmitWait", Ticks, PerVL, levelsMax, 32, 16)),
+	AttrPortExtendedSpeeds: withAttribute(AttrPortExtendedSpeeds, blockErrors(),
+		counterFamily("ErrorDetectionCounter", Events, PerLane, lanesMax, 160, 16),
+		counterFamily("FECCorrectableBlockCtr", Blocks, PerLane, lanesMax, 352, 32),
+		counterFamily("FECUncorrectableBlockCtr", Blocks, PerLane, lanesMax, 736, 32)),
+	AttrPortXmitDataSL: withAttribute(AttrPortXmitDataSL, counterFamily("XmtDataSL", Words, PerSL, levelsMax, 32, 32)),
+	AttrPortRcvDataSL:  withAttribute(AttrPortRcvDataSL, counterFamily("RcvDataSL", Words, PerSL, levelsMax, 32, 32)),
 	// Congestion control: IBA volume 1, annex A10
-	AttrPortRcvConCtrl: attribute(AttrPortRcvConCtrl, []Counter{
+	AttrPortRcvConCtrl: withAttribute(AttrPortRcvConCtrl, []Counter{
 		{Name: "PortPktRcvFECN", Unit: Packets, offset: 32, Bits: 32},
 		{Name: "PortPktRcvBECN", Unit: Packets, offset: 64, Bits: 32},
 	}),
-	AttrPortSLRcvFECN: attribute(AttrPortSLRcvFECN, family("PortSLRcvFECN", Packets, PerSL, levelsMax, 32, 32)),
-	AttrPortSLRcvBECN: attribute(AttrPortSLRcvBECN, family("PortSLRcvBECN", Packets, PerSL, levelsMax, 32, 32)),
+	AttrPortSLRcvFECN: withAttribute(AttrPortSLRcvFECN, counterFamily("PortSLRcvFECN", Packets, PerSL, levelsMax, 32, 32)),
+	AttrPortSLRcvBECN: withAttribute(AttrPortSLRcvBECN, counterFamily("PortSLRcvBECN", Packets, PerSL, levelsMax, 32, 32)),
 }
 
-var reedSolomon = attribute(AttrPortExtendedSpeeds, blockErrors(),
-	family("FECCorrectableSymbolCtr", Symbols, PerLane, lanesMax, 352, 32),
+var reedSolomon = withAttribute(AttrPortExtendedSpeeds, blockErrors(),
+	counterFamily("FECCorrectableSymbolCtr", Symbols, PerLane, lanesMax, 352, 32),
 	[]Counter{
 		{Name: "PortFECCorrectableBlockCtr", Unit: Blocks, offset: 1120, Bits: 32},
 		{Name: "PortFECUncorrectableBlockCtr", Unit: Blocks, offset: 1152, Bits: 32},

@@ -32,10 +32,10 @@ func GetSLtoVL(to Address, in, out uint8) Request {
 }
 
 // GetClassPortInfo asks what the performance agent at a LID can do.
-func GetClassPortInfo(to LID) Request { return Request{To: To(to), Attribute: AttrClassPortInfo} }
+func GetClassPortInfo(to LID) Request { return Request{To: ToLID(to), Attribute: AttrClassPortInfo} }
 
 // GetCounters asks for one of the counter attributes of a port: AttrPortCounters
 // and the others that CountersOf knows.
 func GetCounters(attribute Attribute, to LID, port uint8) Request {
-	return Request{To: To(to), Attribute: attribute, Port: port}
+	return Request{To: ToLID(to), Attribute: attribute, Port: port}
 }

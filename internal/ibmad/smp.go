@@ -294,8 +294,8 @@ func (p *PortInfo) Encode(d *Data) {
 	d[63] = p.SpeedExtEnabled & 31
 }
 
-// Lanes is the active width; 0 when it is not one width.
-func (p *PortInfo) Lanes() int {
+// ActiveLanes is the active width; 0 when it is not one width.
+func (p *PortInfo) ActiveLanes() int {
 	switch p.WidthActive {
 	case 1:
 		return 1
@@ -326,7 +326,7 @@ func (p *PortInfo) BitsPerSecond() (rate uint64, ok bool) {
 	if p.SpeedExtActive == 0 {
 		lane, ok = laneRates[p.SpeedActive]
 	}
-	lanes := uint64(p.Lanes())
+	lanes := uint64(p.ActiveLanes())
 	return lane * lanes, ok && lanes != 0
 }
 

@@ -13,8 +13,8 @@ type Transport interface {
 	// Receive waits for the next datagram. lost tells that it is a request coming
 	// back without an answer; then only its transaction id holds.
 	Receive(m *MAD) (lost bool, err error)
-	// Window is the number of requests on their way that the transport stands.
-	Window() int
+	// MaxInFlight is the number of requests on their way that the transport stands.
+	MaxInFlight() int
 	// Close ends a Receive that waits.
 	Close() error
 }

@@ -123,7 +123,7 @@ func umadRegister(fd uintptr) (a umadAgents, err error) {
 
 // Send implements Transport.
 func (u *Umad) Send(m *MAD, to Address, wait time.Duration) error {
-	u.encode(m, to, wait)
+	u.encodeDatagram(m, to, wait)
 	_, err := u.file.Write(u.buf[:])
 	if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM) {
 		return ErrDropped
@@ -131,11 +131,11 @@ func (u *Umad) Send(m *MAD, to Address, wait time.Duration) error {
 	return err
 }
 
-func (u *Umad) encode(m *MAD, to Address, wait time.Duration) {
+func (u *Umad) encodeDatagram(m *MAD, to Address, wait time.Duration) {
 	h := u.buf[:umadHeader]
 	clear(h)
 	agent, lid := u.agents.lid, uint16(to.LID)
-	switch m.Class() {
+	switch m.ManagementClass() {
 	case classPerformance:
 		agent = u.agents.performance
 		binary.BigEndian.PutUint32(h[umadQPNAt:], 1)
@@ -176,8 +176,8 @@ func umadDecode(b []byte, m *MAD) (lost, ok bool) {
 	return lost, lost || len(b) == umadHeader+Size
 }
 
-// Window implements Transport.
-func (u *Umad) Window() int { return umadWindow }
+// MaxInFlight implements Transport.
+func (u *Umad) MaxInFlight() int { return umadWindow }
 
 // Close ends a waiting Receive; the kernel takes the agents back.
 func (u *Umad) Close() error { return u.file.Close() }

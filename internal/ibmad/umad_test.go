@@ -103,7 +103,7 @@ func TestUmadQuestions(t *testing.T) {
 		wait       time.Duration
 		timeoutsMS uint32
 	}{
-		{GetNodeInfo(To(0x1234)), 11, 0, 0, 0x1234, time.Second, 1000},
+		{GetNodeInfo(ToLID(0x1234)), 11, 0, 0, 0x1234, time.Second, 1000},
 		{GetNodeInfo(Address{}), 22, 0, 0, 0xffff, time.Microsecond, 1},
 		{GetCounters(AttrPortCounters, 7, 3), 33, 1, 0x80010000, 7, 1500 * time.Microsecond, 2},
 	} {
@@ -146,12 +146,12 @@ func TestUmadAnswers(t *testing.T) {
 				k.Write(q[:umadHeader+24])
 				continue
 			}
-			(*MAD)(q[umadHeader:]).Respond(0)
+			(*MAD)(q[umadHeader:]).MakeResponse(0)
 			q[umadHeader+dataOffset] = byte(i)
 			k.Write(q)
 		}
 	}()
-	r, err := c.Do(context.Background(), GetNodeInfo(To(5)))
+	r, err := c.Do(context.Background(), GetNodeInfo(ToLID(5)))
 	if err != nil || r.Attempts != 2 || r.Data()[0] != 1 {
 		t.Errorf("%v, %d attempts, octet %d", err, r.Attempts, r.Data()[0])
 	}
@@ -164,7 +164,7 @@ func TestUmadFullIsDropped(t *testing.T) {
 	u, _ := newUmad(t)
 	defer u.Close()
 	u.file = full{u.file.(*os.File)}
-	if err := u.Send(&MAD{}, To(1), time.Second); !errors.Is(err, ErrDropped) {
+	if err := u.Send(&MAD{}, ToLID(1), time.Second); !errors.Is(err, ErrDropped) {
 		t.Errorf("%v, want %v", err, ErrDropped)
 	}
 }
@@ -226,10 +226,10 @@ func TestUmadAgainstUmad2sim(t *testing.T) {
 	f := ibtest.Start(t, ibtest.FatTree(2, 1, 2), ibtest.Options{})
 	c := dial(t, f, "h0", Config{})
 	lid := far(t, c, 0x200001)
-	leaf, _ := Path{}.Via(1)
+	leaf, _ := Path{}.AppendHop(1)
 
 	guids := []GUID{0x200001, 0x200000}
-	requests := []Request{GetNodeInfo(To(lid)), GetNodeInfo(Along(leaf)), GetCounters(AttrPortCountersExtended, lid, 2), GetNodeInfo(To(99))}
+	requests := []Request{GetNodeInfo(ToLID(lid)), GetNodeInfo(AlongRoute(leaf)), GetCounters(AttrPortCountersExtended, lid, 2), GetNodeInfo(ToLID(99))}
 	// umad2sim numbers agents from 0.
 	u := &Umad{agents: umadAgents{lid: 0, directed: 1, performance: 2}}
 	var questions []string
@@ -238,7 +238,7 @@ func TestUmadAgainstUmad2sim(t *testing.T) {
 		if err := r.Encode(&m, uint64(i)+0x7000, 0); err != nil {
 			t.Fatal(err)
 		}
-		u.encode(&m, r.To, time.Second)
+		u.encodeDatagram(&m, r.To, time.Second)
 		questions = append(questions, hex.EncodeToString(u.buf[:]))
 	}
 	out, err := f.RunInput("h1", strings.Join(questions, "\n")+"\n", "python3", "-c", umadScript)
@@ -256,8 +256,8 @@ func TestUmadAgainstUmad2sim(t *testing.T) {
 		}
 		var m MAD
 		lost, ok := umadDecode(b, &m)
-		if !ok || lost != (i == 3) || uint32(m.Transaction()) != uint32(i)+0x7000 {
-			t.Errorf("%v: read %v, lost %v, transaction %#x", requests[i], ok, lost, m.Transaction())
+		if !ok || lost != (i == 3) || uint32(m.TransactionID()) != uint32(i)+0x7000 {
+			t.Errorf("%v: read %v, lost %v, transaction %#x", requests[i], ok, lost, m.TransactionID())
 			continue
 		}
 		if lost {

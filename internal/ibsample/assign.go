@@ -12,25 +12,25 @@ type Key struct {
 	Port uint8  `json:"port"`
 }
 
-func (k Key) compare(o Key) int {
+func (k Key) compareKey(o Key) int {
 	return cmp.Or(cmp.Compare(k.Node, o.Node), cmp.Compare(k.Port, o.Port))
 }
 
 // Plan says which samplers look at a port.
 type Plan map[Key][]string
 
-// Assign divides the ports among the samplers: a port goes to the sampler it is
+// AssignPorts divides the ports among the samplers: a port goes to the sampler it is
 // pinned to, when that one is there, and to as many others as make it
 // redundancy samplers in all; every other port to redundancy samplers. What is
 // not pinned is divided within one port of even, and of the plan that was there
 // before as much stays as that allows. Fewer samplers than redundancy look at
 // everything each.
-func Assign(ports []Key, samplers []string, pins map[Key]string, redundancy int, before Plan) Plan {
+func AssignPorts(ports []Key, samplers []string, pins map[Key]string, redundancy int, before Plan) Plan {
 	if len(samplers) == 0 {
 		return Plan{}
 	}
 	ports, samplers = slices.Clone(ports), slices.Clone(samplers)
-	slices.SortFunc(ports, Key.compare)
+	slices.SortFunc(ports, Key.compareKey)
 	slices.Sort(samplers)
 	redundancy = min(max(redundancy, 1), len(samplers))
 
@@ -67,21 +67,21 @@ func Assign(ports []Key, samplers []string, pins map[Key]string, redundancy int,
 	for _, p := range ports {
 		for len(plan[p]) < redundancy {
 			if last == "" || load[last] >= quota || slices.Contains(plan[p], last) {
-				last = least(samplers, load, plan[p])
+				last = leastLoaded(samplers, load, plan[p])
 			}
 			plan[p] = append(plan[p], last)
 			load[last]++
 		}
 	}
-	level(plan, ports, samplers, pins, load)
+	levelLoad(plan, ports, samplers, pins, load)
 	for _, p := range ports {
 		slices.Sort(plan[p])
 	}
 	return plan
 }
 
-// least is the sampler with the fewest shares that does not hold the port yet.
-func least(samplers []string, load map[string]int, holders []string) string {
+// leastLoaded is the sampler with the fewest shares that does not hold the port yet.
+func leastLoaded(samplers []string, load map[string]int, holders []string) string {
 	best := ""
 	for _, s := range samplers {
 		if !slices.Contains(holders, s) && (best == "" || load[s] < load[best]) {
@@ -91,10 +91,10 @@ func least(samplers []string, load map[string]int, holders []string) string {
 	return best
 }
 
-// level moves shares from who has most to who has least until they are one apart.
+// levelLoad moves shares from who has most to who has least until they are one apart.
 // Who has more holds a port that the other does not, by counting; one that pins
 // give to the other does not count as a share of it, hence the limit.
-func level(plan Plan, ports []Key, samplers []string, pins map[Key]string, load map[string]int) {
+func levelLoad(plan Plan, ports []Key, samplers []string, pins map[Key]string, load map[string]int) {
 	byLoad := func(a, b string) int { return cmp.Or(cmp.Compare(load[a], load[b]), cmp.Compare(a, b)) }
 	next := map[[2]string]int{} // where the search for a port to move goes on
 	for {

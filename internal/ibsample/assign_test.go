@@ -95,7 +95,7 @@ func TestRule5PortsAreDividedWithinOneOfEven(t *testing.T) {
 		if redundancy > 1 {
 			pins = nil // with every port pinned to one of two samplers, the other has all shares
 		}
-		plan := Assign(ports, samplers, pins, redundancy, nil)
+		plan := AssignPorts(ports, samplers, pins, redundancy, nil)
 		checkPlan(t, ports, samplers, pins, redundancy, plan)
 		for range 12 {
 			before := plan
@@ -105,7 +105,7 @@ func TestRule5PortsAreDividedWithinOneOfEven(t *testing.T) {
 			} else if next := names(20)[r.IntN(20)]; !slices.Contains(samplers, next) {
 				samplers = append(slices.Clone(samplers), next)
 			}
-			plan = Assign(ports, samplers, pins, redundancy, before)
+			plan = AssignPorts(ports, samplers, pins, redundancy, before)
 			checkPlan(t, ports, samplers, pins, redundancy, plan)
 			if slices.Equal(was, samplers) && moved(before, plan) != 0 {
 				t.Fatalf("seed %d: nothing changed and %d ports moved", seed, moved(before, plan))
@@ -117,13 +117,13 @@ func TestRule5PortsAreDividedWithinOneOfEven(t *testing.T) {
 func TestRule5FewPortsChangeHands(t *testing.T) {
 	ports := portsOf(54, 36)
 	for _, redundancy := range []int{1, 2} {
-		plan := Assign(ports, names(4), nil, redundancy, nil)
+		plan := AssignPorts(ports, names(4), nil, redundancy, nil)
 		dead := names(4)[1:]
-		after := Assign(ports, dead, nil, redundancy, plan)
+		after := AssignPorts(ports, dead, nil, redundancy, plan)
 		if got, want := moved(plan, after), len(ports)*redundancy/4; got != want {
 			t.Errorf("redundancy %d: one of four dies and %d shares move, want its own %d", redundancy, got, want)
 		}
-		again := Assign(ports, names(4), nil, redundancy, after)
+		again := AssignPorts(ports, names(4), nil, redundancy, after)
 		if got, want := moved(after, again), len(ports)*redundancy/4; got != want {
 			t.Errorf("redundancy %d: a fourth joins and %d shares move, want its own %d", redundancy, got, want)
 		}
@@ -132,7 +132,7 @@ func TestRule5FewPortsChangeHands(t *testing.T) {
 
 // A switch whose ports go to one sampler is asked by one only.
 func TestRule5SwitchesAreSplitLittle(t *testing.T) {
-	plan := Assign(portsOf(54, 36), names(4), nil, 1, nil)
+	plan := AssignPorts(portsOf(54, 36), names(4), nil, 1, nil)
 	of := map[uint64]map[string]bool{}
 	for p, holders := range plan {
 		if of[p.Node] == nil {
@@ -153,9 +153,9 @@ func TestRule5SwitchesAreSplitLittle(t *testing.T) {
 
 func BenchmarkAssign(b *testing.B) {
 	ports := portsOf(1100, 36)
-	plan := Assign(ports, names(16), nil, 1, nil)
+	plan := AssignPorts(ports, names(16), nil, 1, nil)
 	b.ReportAllocs()
 	for b.Loop() {
-		Assign(ports, names(15), nil, 1, plan)
+		AssignPorts(ports, names(15), nil, 1, plan)
 	}
 }

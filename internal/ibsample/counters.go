@@ -24,9 +24,9 @@ type Counter struct {
 	wider []ID
 }
 
-// Scale is what one count stands for in the series' unit: data is counted in words
+// UnitScale is what one count stands for in the series' unit: data is counted in words
 // of 4 octets.
-func (c *Counter) Scale() uint64 {
+func (c *Counter) UnitScale() uint64 {
 	if c.Unit == ibmad.Words {
 		return 4
 	}
@@ -36,8 +36,8 @@ func (c *Counter) Scale() uint64 {
 // ID is a counter's place in Counters.
 type ID = uint16
 
-// series names families of counters.
-var series = map[string]struct{ name, label, value string }{
+// seriesNames names families of counters.
+var seriesNames = map[string]struct{ name, label, value string }{
 	"SymbolErrorCounter":             {"symbol_errors", "", ""},
 	"LinkErrorRecoveryCounter":       {"link_recoveries", "", ""},
 	"LinkDownedCounter":              {"link_downed", "", ""},
@@ -89,7 +89,7 @@ var series = map[string]struct{ name, label, value string }{
 }
 
 // Counters is the vocabulary: every counter that is sampled, queries together.
-var Counters = vocabulary()
+var Counters = allCounters()
 
 // Vocabulary names this list of counters: samplers and delegators that do not
 // agree on it do not understand each other.
@@ -101,14 +101,14 @@ var Vocabulary = func() string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }()
 
-func vocabulary() []Counter {
+func allCounters() []Counter {
 	var out []Counter
 	add := func(list []ibmad.Counter, reedSolomon bool) {
 		for _, c := range list {
-			s := series[c.Name]
+			s := seriesNames[c.Name]
 			n := Counter{Counter: c, Field: c.Name, Name: s.name, Label: s.label, Value: s.value, ReedSolomon: reedSolomon}
 			if c.Index != ibmad.Single {
-				n.Value = strconv.Itoa(int(c.N))
+				n.Value = strconv.Itoa(int(c.Number))
 			}
 			out = append(out, n)
 		}
@@ -139,36 +139,36 @@ const (
 
 // Traits are what a port was found to be able to, which decides on its counters.
 type Traits struct {
-	Known bool   `json:"known,omitempty"` // its performance agent was asked
-	Can   uint16 `json:"can,omitempty"`   // ClassPortInfo's CapabilityMask
-	Can2  uint32 `json:"can2,omitempty"`  // and CapabilityMask2
-	VLs   uint8  `json:"vls,omitempty"`   // data VLs at work; 0: not known
-	Lanes uint8  `json:"lanes,omitempty"` // at work; 0: not known
-	FEC   FEC    `json:"fec,omitempty"`
+	Known         bool   `json:"known,omitempty"` // its performance agent was asked
+	Capabilities  uint16 `json:"can,omitempty"`   // ClassPortInfo's CapabilityMask
+	Capabilities2 uint32 `json:"can2,omitempty"`  // and CapabilityMask2
+	VLs           uint8  `json:"vls,omitempty"`   // data VLs at work; 0: not known
+	Lanes         uint8  `json:"lanes,omitempty"` // at work; 0: not known
+	FEC           FEC    `json:"fec,omitempty"`
 	// Queries that it need not know: it knows those of Proven, and not those of
 	// Absent. A bit for each, by its place in ibmad.CounterAttributes.
 	Proven uint16 `json:"proven,omitempty"`
 	Absent uint16 `json:"absent,omitempty"`
 }
 
-func bit(a ibmad.Attribute) uint16 {
+func attributeBit(a ibmad.Attribute) uint16 {
 	return 1 << slices.Index(attributes, a)
 }
 
 var attributes = ibmad.CounterAttributes()
 
-// known are the query that every port knows and the one that its agent says
+// mandatoryQueries are the query that every port knows and the one that its agent says
 // whether it knows (IBA volume 1, 16.1.3).
-var known = bit(ibmad.AttrPortCounters) | bit(ibmad.AttrPortCountersExtended)
+var mandatoryQueries = attributeBit(ibmad.AttrPortCounters) | attributeBit(ibmad.AttrPortCountersExtended)
 
-// settled are the queries that a port is known to know.
-func (t *Traits) settled() uint16 { return known | t.Proven }
+// provenQueries are the queries that a port is known to know.
+func (t *Traits) provenQueries() uint16 { return mandatoryQueries | t.Proven }
 
-// has reports whether a port has a counter, as far as is known. What is not
+// hasCounter reports whether a port has a counter, as far as is known. What is not
 // known is not had: 0 would be told of what does not exist.
-func (t *Traits) has(c *Counter) bool {
-	info := ibmad.ClassPortInfo{Capabilities: t.Can, Capabilities2: t.Can2}
-	if !t.Known || !c.Supported(&info) || t.Absent&bit(c.Attribute) != 0 {
+func (t *Traits) hasCounter(c *Counter) bool {
+	info := ibmad.ClassPortInfo{Capabilities: t.Capabilities, Capabilities2: t.Capabilities2}
+	if !t.Known || !c.SupportedBy(&info) || t.Absent&attributeBit(c.Attribute) != 0 {
 		return false
 	}
 	if c.Attribute == ibmad.AttrPortExtendedSpeeds && (t.FEC == FECUnknown || (t.FEC == FECReedSolomon) != c.ReedSolomon) {
@@ -176,9 +176,9 @@ func (t *Traits) has(c *Counter) bool {
 	}
 	switch c.Index {
 	case ibmad.PerVL:
-		return t.VLs == 0 || c.N < t.VLs
+		return t.VLs == 0 || c.Number < t.VLs
 	case ibmad.PerLane:
-		return t.Lanes == 0 || c.N < t.Lanes
+		return t.Lanes == 0 || c.Number < t.Lanes
 	}
 	return true
 }

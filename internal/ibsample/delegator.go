@@ -80,26 +80,26 @@ type Options struct {
 // Delegator divides the fabric among samplers and keeps what they report. Time
 // is passed in.
 type Delegator struct {
-	o     Options
-	Store *Store
+	options Options
+	Store   *Store
 
-	mu       sync.Mutex
-	targets  map[Key]Target
-	pins     map[Key]string
-	plan     Plan
-	members  map[string]*member
-	revision uint64
-	changed  chan struct{} // closed when an assignment changes
-	broke    chan struct{} // holds a token when a waiting connection broke
-	deaths   uint64
-	moves    uint64
-	astray   uint64
+	mu              sync.Mutex
+	targets         map[Key]Target
+	pins            map[Key]string
+	plan            Plan
+	members         map[string]*member
+	revision        uint64
+	changed         chan struct{} // closed when an assignment changes
+	pollBroken      chan struct{} // holds a token when a waiting connection broke
+	deaths          uint64
+	moves           uint64
+	offClockReports uint64
 }
 
 // member is a sampler that is there.
 type member struct {
 	instance string
-	began    int64 // the last tick it began
+	lastTick int64 // the last tick it began
 	polls    int   // waiting connections
 	broken   time.Time
 	revision uint64 // at which its assignment changed last
@@ -118,12 +118,12 @@ type SamplerStatus struct {
 
 // NewDelegator has no ports yet: SetTargets.
 func NewDelegator(o Options) *Delegator {
-	return &Delegator{o: o, Store: newStore(o.Interval), members: map[string]*member{}, plan: Plan{}, changed: make(chan struct{}), broke: make(chan struct{}, 1), revision: 1}
+	return &Delegator{options: o, Store: newStore(o.Interval), members: map[string]*member{}, plan: Plan{}, changed: make(chan struct{}), pollBroken: make(chan struct{}, 1), revision: 1}
 }
 
-func (d *Delegator) grace() time.Duration { return d.o.Interval / 2 }
+func (d *Delegator) gracePeriod() time.Duration { return d.options.Interval / 2 }
 
-func (d *Delegator) tick(t time.Time) int64 { return t.UnixNano() / int64(d.o.Interval) }
+func (d *Delegator) tickOf(t time.Time) int64 { return t.UnixNano() / int64(d.options.Interval) }
 
 // SetTargets replaces the ports of the fabric. What ports were found to be able to
 // is found anew when anything changed.
@@ -140,17 +140,17 @@ func (d *Delegator) SetTargets(targets []Target) {
 		return
 	}
 	d.targets = next
-	d.pins = resolve(d.o.Pins, targets)
-	d.Store.keep(next)
-	d.divide(true)
+	d.pins = resolvePins(d.options.Pins, targets)
+	d.Store.retainTargets(next)
+	d.dividePorts(true)
 }
 
-// divide assigns anew (rule 5). Those whose work changed are told; all are when
+// dividePorts assigns anew (rule 5). Those whose work changed are told; all are when
 // the ports themselves did.
-func (d *Delegator) divide(all bool) {
+func (d *Delegator) dividePorts(all bool) {
 	ports := slices.Collect(maps.Keys(d.targets))
 	before := d.plan
-	d.plan = Assign(ports, slices.Collect(maps.Keys(d.members)), d.pins, d.o.Redundancy, before)
+	d.plan = AssignPorts(ports, slices.Collect(maps.Keys(d.members)), d.pins, d.options.Redundancy, before)
 	counts := map[string]int{}
 	touched := map[string]bool{}
 	for k, holders := range d.plan {
@@ -178,36 +178,36 @@ func (d *Delegator) divide(all bool) {
 	d.changed = make(chan struct{})
 }
 
-// join is rule 4. It tells the member.
-func (d *Delegator) join(name, instance string, now time.Time) *member {
+// joinSampler is rule 4. It tells the member.
+func (d *Delegator) joinSampler(name, instance string, now time.Time) *member {
 	m := d.members[name]
 	if m != nil && m.instance == instance {
 		return m
 	}
-	m = &member{instance: instance, began: d.tick(now), status: SamplerStatus{Name: name}}
+	m = &member{instance: instance, lastTick: d.tickOf(now), status: SamplerStatus{Name: name}}
 	d.members[name] = m
-	d.divide(false)
+	d.dividePorts(false)
 	return m
 }
 
-// maxAstray is how many ticks a report may be from the delegator's clock. One
+// maxTickDistance is how many ticks a report may be from the delegator's clock. One
 // beyond is of a sampler whose clock was not compared yet.
-const maxAstray = 5
+const maxTickDistance = 5
 
-// Report takes what a sampler tells, and joins it if it is not known.
-func (d *Delegator) Report(r *Report, now time.Time) {
+// AcceptReport takes what a sampler tells, and joins it if it is not known.
+func (d *Delegator) AcceptReport(r *Report, now time.Time) {
 	d.mu.Lock()
-	m := d.join(r.Sampler, r.Instance, now)
-	if off := r.Tick - d.tick(now); off > maxAstray || off < -maxAstray {
-		d.astray++
+	m := d.joinSampler(r.Sampler, r.Instance, now)
+	if off := r.Tick - d.tickOf(now); off > maxTickDistance || off < -maxTickDistance {
+		d.offClockReports++
 		d.mu.Unlock()
 		return
 	}
-	m.began = max(m.began, r.Tick)
-	m.status.Skew = time.Duration(r.Began - r.Tick*int64(d.o.Interval))
+	m.lastTick = max(m.lastTick, r.Tick)
+	m.status.Skew = time.Duration(r.Began - r.Tick*int64(d.options.Interval))
 	m.status.ClockError, m.status.Missed = r.ClockError, r.Missed
 	if !r.Done {
-		d.Store.skewed(m.status.Skew)
+		d.Store.recordSkew(m.status.Skew)
 	} else {
 		m.status.Took = r.Took
 		for i := range r.Readings {
@@ -220,22 +220,22 @@ func (d *Delegator) Report(r *Report, now time.Time) {
 	}
 	d.mu.Unlock()
 	if r.Done {
-		d.Store.add(r)
+		d.Store.addReport(r)
 	}
 }
 
-// Work is a sampler's assignment, and what is closed when any changes.
-func (d *Delegator) Work(name, instance string, now time.Time) (Assignment, <-chan struct{}) {
+// AssignmentFor is a sampler's assignment, and what is closed when any changes.
+func (d *Delegator) AssignmentFor(name, instance string, now time.Time) (Assignment, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	m := d.join(name, instance, now)
-	a := Assignment{Revision: m.revision, Interval: d.o.Interval, Metrics: d.o.Metrics}
+	m := d.joinSampler(name, instance, now)
+	a := Assignment{Revision: m.revision, Interval: d.options.Interval, Metrics: d.options.Metrics}
 	for k, holders := range d.plan {
 		if slices.Contains(holders, name) {
 			a.Targets = append(a.Targets, d.targets[k])
 		}
 	}
-	slices.SortFunc(a.Targets, func(x, y Target) int { return x.compare(y.Key) })
+	slices.SortFunc(a.Targets, func(x, y Target) int { return x.compareKey(y.Key) })
 	return a, d.changed
 }
 
@@ -244,12 +244,12 @@ func (d *Delegator) Work(name, instance string, now time.Time) (Assignment, <-ch
 func (d *Delegator) revisionOf(name, instance string, now time.Time) (uint64, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.join(name, instance, now).revision, d.changed
+	return d.joinSampler(name, instance, now).revision, d.changed
 }
 
-// waiting and gone tell that a sampler waits for a change of its work, and that
+// markWaiting and gone tell that a sampler waits for a change of its work, and that
 // it does no more: broken, when its connection is gone and not answered.
-func (d *Delegator) waiting(name, instance string) {
+func (d *Delegator) markWaiting(name, instance string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if m := d.members[name]; m != nil && m.instance == instance {
@@ -258,7 +258,7 @@ func (d *Delegator) waiting(name, instance string) {
 	}
 }
 
-func (d *Delegator) gone(name, instance string, broken bool, now time.Time) {
+func (d *Delegator) endWaiting(name, instance string, broken bool, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.members[name]
@@ -268,71 +268,71 @@ func (d *Delegator) gone(name, instance string, broken bool, now time.Time) {
 	if m.polls--; broken && m.polls == 0 {
 		m.broken = now
 		select {
-		case d.broke <- struct{}{}:
+		case d.pollBroken <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// Check buries the dead (rule 6), and tells when to look again.
-func (d *Delegator) Check(now time.Time) (next time.Time) {
+// RemoveDead buries the dead (rule 6), and tells when to look again.
+func (d *Delegator) RemoveDead(now time.Time) (next time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	due := d.tick(now.Add(-d.grace())) // the last tick that all must have begun
-	next = time.Unix(0, (due+1)*int64(d.o.Interval)).Add(d.grace())
+	due := d.tickOf(now.Add(-d.gracePeriod())) // the last tick that all must have begun
+	next = time.Unix(0, (due+1)*int64(d.options.Interval)).Add(d.gracePeriod())
 	dead := false
 	for name, m := range d.members {
 		hung := !m.broken.IsZero()
-		if m.began < due || hung && !now.Before(m.broken.Add(d.grace())) {
+		if m.lastTick < due || hung && !now.Before(m.broken.Add(d.gracePeriod())) {
 			delete(d.members, name)
 			d.deaths++
 			dead = true
-		} else if at := m.broken.Add(d.grace()); hung && at.Before(next) {
+		} else if at := m.broken.Add(d.gracePeriod()); hung && at.Before(next) {
 			next = at
 		}
 	}
 	if dead {
-		d.divide(false)
+		d.dividePorts(false)
 	}
 	return next
 }
 
 // Status is how the delegation stands.
 type Status struct {
-	Targets  []Target
-	Samplers []SamplerStatus // that are there, by name
-	Plan     Plan
-	Revision uint64
-	Deaths   uint64 // samplers that died, ever
-	Moves    uint64 // ports that were given to a sampler, ever
-	Astray   uint64 // reports of ticks far from the delegator's clock, ever
+	Targets         []Target
+	Samplers        []SamplerStatus // that are there, by name
+	Plan            Plan
+	Revision        uint64
+	Deaths          uint64 // samplers that died, ever
+	Moves           uint64 // ports that were given to a sampler, ever
+	OffClockReports uint64 // reports of ticks far from the delegator's clock, ever
 }
 
 // Status tells how the delegation stands.
 func (d *Delegator) Status() Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := Status{Plan: maps.Clone(d.plan), Revision: d.revision, Deaths: d.deaths, Moves: d.moves, Astray: d.astray}
+	s := Status{Plan: maps.Clone(d.plan), Revision: d.revision, Deaths: d.deaths, Moves: d.moves, OffClockReports: d.offClockReports}
 	for _, t := range d.targets {
 		s.Targets = append(s.Targets, t)
 	}
-	slices.SortFunc(s.Targets, func(x, y Target) int { return x.compare(y.Key) })
+	slices.SortFunc(s.Targets, func(x, y Target) int { return x.compareKey(y.Key) })
 	for _, name := range slices.Sorted(maps.Keys(d.members)) {
 		s.Samplers = append(s.Samplers, d.members[name].status)
 	}
 	return s
 }
 
-// Watch buries the dead until the context ends.
-func (d *Delegator) Watch(ctx context.Context) {
+// WatchSamplers buries the dead until the context ends.
+func (d *Delegator) WatchSamplers(ctx context.Context) {
 	for {
-		next := d.Check(time.Now())
+		next := d.RemoveDead(time.Now())
 		timer := time.NewTimer(time.Until(next))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return
-		case <-d.broke:
+		case <-d.pollBroken:
 			timer.Stop()
 		case <-timer.C:
 		}

@@ -19,7 +19,7 @@ var epoch = time.Unix(1_000_000, 0) // a tick of every whole interval
 
 // begin tells that a sampler begins the tick at a time.
 func begin(d *Delegator, name, instance string, now time.Time) {
-	d.Report(&Report{Sampler: name, Instance: instance, Tick: d.tick(now), Began: now.UnixNano()}, now)
+	d.AcceptReport(&Report{Sampler: name, Instance: instance, Tick: d.tickOf(now), Began: now.UnixNano()}, now)
 }
 
 func members(d *Delegator) (names []string) {
@@ -30,7 +30,7 @@ func members(d *Delegator) (names []string) {
 }
 
 func work(d *Delegator, name string, now time.Time) Assignment {
-	a, _ := d.Work(name, name, now)
+	a, _ := d.AssignmentFor(name, name, now)
 	return a
 }
 
@@ -49,16 +49,16 @@ func TestRule4JoiningGivesWork(t *testing.T) {
 	}
 	// Another instance of b takes its place and its ports.
 	held := work(d, "b", epoch).Targets
-	d.waiting("b", "b")
-	again, _ := d.Work("b", "second", epoch)
+	d.markWaiting("b", "b")
+	again, _ := d.AssignmentFor("b", "second", epoch)
 	if !slices.Equal(again.Targets, held) || len(members(d)) != 2 {
 		t.Errorf("a new instance has other work, or is a third sampler: %v", members(d))
 	}
 	// That the first one's connection breaks then is of no account.
-	d.gone("b", "b", true, epoch)
+	d.endWaiting("b", "b", true, epoch)
 	begin(d, "a", "a", epoch.Add(time.Second))
 	begin(d, "b", "second", epoch.Add(time.Second))
-	d.Check(epoch.Add(time.Second))
+	d.RemoveDead(epoch.Add(time.Second))
 	if len(members(d)) != 2 {
 		t.Errorf("samplers %v after an old instance's end", members(d))
 	}
@@ -71,16 +71,16 @@ func TestRule6WhoDoesNotBeginATickIsDead(t *testing.T) {
 		begin(d, s, s, epoch)
 	}
 	_, changed := d.revisionOf("a", "a", epoch)
-	next := d.Check(epoch.Add(500 * time.Millisecond))
+	next := d.RemoveDead(epoch.Add(500 * time.Millisecond))
 	if len(members(d)) != 2 || !next.Equal(epoch.Add(1500*time.Millisecond)) {
 		t.Fatalf("samplers %v, look again at %v", members(d), next.Sub(epoch))
 	}
 	begin(d, "a", "a", epoch.Add(time.Second))
-	d.Check(next.Add(-time.Millisecond))
+	d.RemoveDead(next.Add(-time.Millisecond))
 	if len(members(d)) != 2 {
 		t.Fatal("buried too early")
 	}
-	d.Check(next)
+	d.RemoveDead(next)
 	if got := members(d); !slices.Equal(got, []string{"a"}) {
 		t.Fatalf("samplers %v, want b dead", got)
 	}
@@ -102,17 +102,17 @@ func TestRule6ABrokenConnectionIsNoticedBeforeTheTick(t *testing.T) {
 	d.SetTargets(targetsOf(3, 4))
 	for _, s := range []string{"a", "b"} {
 		begin(d, s, s, epoch)
-		d.waiting(s, s)
+		d.markWaiting(s, s)
 	}
 	broke := epoch.Add(100 * time.Millisecond)
-	d.gone("b", "b", true, broke)
-	d.gone("a", "a", true, broke)
-	next := d.Check(d.Check(broke))
+	d.endWaiting("b", "b", true, broke)
+	d.endWaiting("a", "a", true, broke)
+	next := d.RemoveDead(d.RemoveDead(broke))
 	if !next.Equal(broke.Add(500 * time.Millisecond)) {
 		t.Errorf("looks again after %v", next.Sub(broke))
 	}
-	d.waiting("a", "a")
-	d.Check(next)
+	d.markWaiting("a", "a")
+	d.RemoveDead(next)
 	if got := members(d); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("samplers %v, want a, which came back, and not b", got)
 	}
@@ -124,7 +124,7 @@ func TestRule7TheDeadMayComeBack(t *testing.T) {
 	begin(d, "a", "a", epoch)
 	begin(d, "b", "b", epoch)
 	begin(d, "a", "a", epoch.Add(time.Second))
-	d.Check(epoch.Add(1500 * time.Millisecond))
+	d.RemoveDead(epoch.Add(1500 * time.Millisecond))
 	if len(members(d)) != 1 {
 		t.Fatal(members(d))
 	}
@@ -146,7 +146,7 @@ func TestRule5PinsHoldWhileTheirSamplerLives(t *testing.T) {
 		}
 	}
 	begin(d, "a", "a", epoch.Add(time.Second))
-	d.Check(epoch.Add(1500 * time.Millisecond))
+	d.RemoveDead(epoch.Add(1500 * time.Millisecond))
 	if holder(Key{2, 1}) != "a" {
 		t.Error("a pinned port of a dead sampler is not read")
 	}
@@ -162,7 +162,7 @@ func TestTraitsAreHandedOn(t *testing.T) {
 	d.SetTargets(targets)
 	begin(d, "a", "a", epoch)
 	known := Traits{Known: true, VLs: 4}
-	d.Report(&Report{Sampler: "a", Instance: "a", Tick: d.tick(epoch), Done: true, Readings: []Reading{{Key: Key{1, 1}, Traits: &known}, {Key: Key{1, 2}, Traits: &known}}}, epoch)
+	d.AcceptReport(&Report{Sampler: "a", Instance: "a", Tick: d.tickOf(epoch), Done: true, Readings: []Reading{{Key: Key{1, 1}, Traits: &known}, {Key: Key{1, 2}, Traits: &known}}}, epoch)
 	d.SetTargets(targets)
 	if got := work(d, "b", epoch).Targets; got[0].Traits != known {
 		t.Errorf("traits %+v, want %+v", got[0].Traits, known)
@@ -181,26 +181,26 @@ func TestReportsOfFarTicksAreNotTaken(t *testing.T) {
 	d.SetTargets(targetsOf(1, 1))
 	reading := []Reading{{Key: Key{1, 1}, Answers: []Answer{{At: 1, IDs: []ID{1}, Raws: []uint64{1}}}}}
 	for _, off := range []int64{-6, 6, 1 << 62, -1 << 62} {
-		d.Report(&Report{Sampler: "a", Instance: "a", Tick: d.tick(epoch) + off, Done: true, Readings: reading}, epoch)
+		d.AcceptReport(&Report{Sampler: "a", Instance: "a", Tick: d.tickOf(epoch) + off, Done: true, Readings: reading}, epoch)
 	}
-	if s := d.Store.Snapshot(epoch); s.Accepted != 0 || d.Status().Astray != 4 || len(members(d)) != 1 {
-		t.Errorf("%d readings kept, %d reports astray", s.Accepted, d.Status().Astray)
+	if s := d.Store.Snapshot(epoch); s.Accepted != 0 || d.Status().OffClockReports != 4 || len(members(d)) != 1 {
+		t.Errorf("%d readings kept, %d reports astray", s.Accepted, d.Status().OffClockReports)
 	}
 }
 
 func TestQuantilesOfSkews(t *testing.T) {
 	d := NewDelegator(Options{Interval: time.Second})
 	for _, skew := range []time.Duration{0, -50 * time.Microsecond, 100 * time.Microsecond, 3 * time.Millisecond, time.Minute} {
-		d.Report(&Report{Sampler: "a", Instance: "a", Tick: 7, Began: 7*second + int64(skew)}, time.Unix(7, 0))
+		d.AcceptReport(&Report{Sampler: "a", Instance: "a", Tick: 7, Began: 7*second + int64(skew)}, time.Unix(7, 0))
 	}
 	if s := d.Store.Snapshot(time.Unix(7, 0)); s.Starts != 5 || s.SkewMax != time.Minute || s.SkewP99 != time.Minute {
 		t.Errorf("%d starts, p99 %v, at most %v", s.Starts, s.SkewP99, s.SkewMax)
 	}
 	for range 200 {
-		d.Report(&Report{Sampler: "a", Instance: "a", Tick: 7, Began: 7*second - 1000}, time.Unix(7, 0))
+		d.AcceptReport(&Report{Sampler: "a", Instance: "a", Tick: 7, Began: 7*second - 1000}, time.Unix(7, 0))
 	}
 	for range 100 {
-		d.Report(&Report{Sampler: "a", Instance: "a", Tick: 7, Began: 7 * second}, time.Unix(7, 0))
+		d.AcceptReport(&Report{Sampler: "a", Instance: "a", Tick: 7, Began: 7 * second}, time.Unix(7, 0))
 	}
 	if s := d.Store.Snapshot(time.Unix(7, 0)); s.SkewP99 != 50*time.Microsecond {
 		t.Errorf("p99 %v of 305 starts, want the 302nd", s.SkewP99)

@@ -13,9 +13,9 @@ import (
 	"github.com/graylink/graylink/internal/ibmad"
 )
 
-// Asker asks the fabric: an ibmad.Client.
-type Asker interface {
-	Walk(context.Context, []ibmad.Request, func(*ibmad.Result) []ibmad.Request) error
+// Querier asks the fabric: an ibmad.Client.
+type Querier interface {
+	DoAll(context.Context, []ibmad.Request, func(*ibmad.Result) []ibmad.Request) error
 }
 
 // kindOf is a word for why a query told nothing: a label of a series.
@@ -37,48 +37,48 @@ const cutShort = "cut_short"
 
 // Authority is a delegator, here or elsewhere.
 type Authority interface {
-	Report(context.Context, *Report) (Clock, error)
-	Work(ctx context.Context, sampler, instance string, since uint64) (Assignment, error)
+	SendReport(context.Context, *Report) (Clock, error)
+	FetchAssignment(ctx context.Context, sampler, instance string, since uint64) (Assignment, error)
 }
 
 // Sampler reads what a delegator assigns to it.
 type Sampler struct {
 	name, instance string
-	to             Authority
-	fabric         Asker
+	authority      Authority
+	fabric         Querier
 	log            *slog.Logger
 
-	mu      sync.Mutex
-	work    Assignment
-	have    chan struct{} // closed when there is an assignment
-	contact time.Time     // with the delegator, the last
-	clock   clock
-	missed  uint64
+	mu          sync.Mutex
+	assignment  Assignment
+	assigned    chan struct{} // closed when there is an assignment
+	lastContact time.Time     // with the delegator, the last
+	clock       clock
+	missed      uint64
 }
 
 // NewSampler makes one that is idle until Run.
-func NewSampler(name string, to Authority, fabric Asker, log *slog.Logger) (*Sampler, error) {
+func NewSampler(name string, to Authority, fabric Querier, log *slog.Logger) (*Sampler, error) {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	return &Sampler{name: name, instance: hex.EncodeToString(id[:]), to: to, fabric: fabric, log: log.With("sampler", name), have: make(chan struct{})}, nil
+	return &Sampler{name: name, instance: hex.EncodeToString(id[:]), authority: to, fabric: fabric, log: log.With("sampler", name), assigned: make(chan struct{})}, nil
 }
 
 // Run samples until the context ends.
 func (s *Sampler) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { s.follow(ctx) })
+	wg.Go(func() { s.followAssignment(ctx) })
 	select {
 	case <-ctx.Done():
 		return
-	case <-s.have:
+	case <-s.assigned:
 	}
 	done := make(chan *Report, 2)
 	wg.Go(func() {
 		for r := range done {
-			if err := s.deliver(ctx, r); err != nil && ctx.Err() == nil {
+			if err := s.deliverReadings(ctx, r); err != nil && ctx.Err() == nil {
 				s.log.Warn("readings are not delivered", "tick", r.Tick, "readings", len(r.Readings), "err", err)
 			}
 		}
@@ -89,21 +89,21 @@ func (s *Sampler) Run(ctx context.Context) {
 		interval time.Duration
 	}
 	for {
-		work, tick, ok := s.await(ctx)
+		work, tick, ok := s.awaitTick(ctx)
 		if !ok {
 			return
 		}
 		if work.Interval == last.interval && tick > last.tick+1 {
-			s.miss(uint64(tick - last.tick - 1))
+			s.addMissed(uint64(tick - last.tick - 1))
 		}
 		last.tick, last.interval = tick, work.Interval
-		r := s.begin(tick)
-		wg.Go(func() { s.announce(ctx, r, work.Interval) })
-		if !s.trusted() {
+		r := s.newReport(tick)
+		wg.Go(func() { s.announceTick(ctx, r, work.Interval) })
+		if !s.inContact() {
 			continue
 		}
 		sweep := *r
-		s.sweep(ctx, &work, &sweep)
+		s.runSweep(ctx, &work, &sweep)
 		select {
 		case done <- &sweep:
 		default:
@@ -112,11 +112,11 @@ func (s *Sampler) Run(ctx context.Context) {
 	}
 }
 
-// follow keeps the assignment up to date.
-func (s *Sampler) follow(ctx context.Context) {
+// followAssignment keeps the assignment up to date.
+func (s *Sampler) followAssignment(ctx context.Context) {
 	since, failing := uint64(0), false
 	for ctx.Err() == nil {
-		a, err := s.to.Work(ctx, s.name, s.instance, since)
+		a, err := s.authority.FetchAssignment(ctx, s.name, s.instance, since)
 		if ctx.Err() != nil {
 			return
 		}
@@ -135,7 +135,7 @@ func (s *Sampler) follow(ctx context.Context) {
 			s.log.Info("the delegator is reached again")
 		}
 		failing = false
-		s.assign(a, since)
+		s.applyAssignment(a, since)
 		since = a.Revision
 	}
 }
@@ -144,31 +144,31 @@ func (s *Sampler) follow(ctx context.Context) {
 // not answer: shorter than half of any useful interval (rule 6).
 const retryWork = 100 * time.Millisecond
 
-func (s *Sampler) assign(a Assignment, since uint64) {
+func (s *Sampler) applyAssignment(a Assignment, since uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.contact = time.Now()
+	s.lastContact = time.Now()
 	if a.Revision == since {
 		return
 	}
 	// Neighbours on the list are ports of one switch, whose agent answers one
 	// after the other: their turns are spread over the sweep.
 	slices.SortStableFunc(a.Targets, func(x, y Target) int { return int(x.Port) - int(y.Port) })
-	s.work = a
+	s.assignment = a
 	if since == 0 {
 		select {
-		case <-s.have:
+		case <-s.assigned:
 		default:
-			close(s.have)
+			close(s.assigned)
 		}
 	}
 	s.log.Debug("assignment", "revision", a.Revision, "ports", len(a.Targets))
 }
 
-// await sleeps until the next tick.
-func (s *Sampler) await(ctx context.Context) (Assignment, int64, bool) {
+// awaitTick sleeps until the next tick.
+func (s *Sampler) awaitTick(ctx context.Context) (Assignment, int64, bool) {
 	s.mu.Lock()
-	interval, offset := s.work.Interval, s.clock.offset()
+	interval, offset := s.assignment.Interval, s.clock.delegatorOffset()
 	s.mu.Unlock()
 	now := time.Now().Add(offset)
 	tick := now.UnixNano()/int64(interval) + 1
@@ -181,59 +181,59 @@ func (s *Sampler) await(ctx context.Context) (Assignment, int64, bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.work, tick, true
+	return s.assignment, tick, true
 }
 
-func (s *Sampler) miss(n uint64) {
+func (s *Sampler) addMissed(n uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.missed += n
 }
 
-func (s *Sampler) begin(tick int64) *Report {
+func (s *Sampler) newReport(tick int64) *Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	began := time.Now().Add(s.clock.offset())
-	return &Report{Sampler: s.name, Instance: s.instance, Vocabulary: Vocabulary, Tick: tick, Began: began.UnixNano(), ClockError: s.clock.error(), Missed: s.missed}
+	began := time.Now().Add(s.clock.delegatorOffset())
+	return &Report{Sampler: s.name, Instance: s.instance, Vocabulary: Vocabulary, Tick: tick, Began: began.UnixNano(), ClockError: s.clock.errorBound(), Missed: s.missed}
 }
 
-// trusted is rule 8.
-func (s *Sampler) trusted() bool {
+// inContact is rule 8.
+func (s *Sampler) inContact() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return time.Since(s.contact) < 2*s.work.Interval+s.work.Interval/2
+	return time.Since(s.lastContact) < 2*s.assignment.Interval+s.assignment.Interval/2
 }
 
-// announce tells that a tick begins, and compares clocks by the way.
-func (s *Sampler) announce(ctx context.Context, r *Report, interval time.Duration) {
+// announceTick tells that a tick begins, and compares clocks by the way.
+func (s *Sampler) announceTick(ctx context.Context, r *Report, interval time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, interval)
 	defer cancel()
 	sent := time.Now()
-	c, err := s.report(ctx, r)
+	c, err := s.sendReport(ctx, r)
 	if err != nil {
 		return // follow tells
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.clock.add(sent.UnixNano(), c, time.Now().UnixNano())
+	s.clock.addExchange(sent.UnixNano(), c, time.Now().UnixNano())
 }
 
-// deliver reports readings, which are of no use two intervals later.
-func (s *Sampler) deliver(ctx context.Context, r *Report) error {
+// deliverReadings reports readings, which are of no use two intervals later.
+func (s *Sampler) deliverReadings(ctx context.Context, r *Report) error {
 	s.mu.Lock()
-	interval := s.work.Interval
+	interval := s.assignment.Interval
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, 2*interval)
 	defer cancel()
-	_, err := s.report(ctx, r)
+	_, err := s.sendReport(ctx, r)
 	return err
 }
 
-func (s *Sampler) report(ctx context.Context, r *Report) (Clock, error) {
-	c, err := s.to.Report(ctx, r)
+func (s *Sampler) sendReport(ctx context.Context, r *Report) (Clock, error) {
+	c, err := s.authority.SendReport(ctx, r)
 	if err == nil {
 		s.mu.Lock()
-		s.contact = time.Now()
+		s.lastContact = time.Now()
 		s.mu.Unlock()
 	}
 	return c, err
@@ -243,36 +243,36 @@ func (s *Sampler) report(ctx context.Context, r *Report) (Clock, error) {
 // the report.
 const sweepShare = 0.9
 
-// sweep reads the assignment. It learns traits into the targets of the
+// runSweep reads the assignment. It learns traits into the targets of the
 // assignment, which are its own.
-func (s *Sampler) sweep(ctx context.Context, work *Assignment, r *Report) {
+func (s *Sampler) runSweep(ctx context.Context, work *Assignment, r *Report) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(float64(work.Interval)*sweepShare))
 	defer cancel()
 	s.mu.Lock()
-	offset := s.clock.offset()
+	offset := s.clock.delegatorOffset()
 	s.mu.Unlock()
-	r.Readings = Sweep(ctx, s.fabric, work.Targets, work.Metrics, offset)
+	r.Readings = SweepTargets(ctx, s.fabric, work.Targets, work.Metrics, offset)
 	r.Done, r.Took = true, time.Since(began)
 }
 
 // port is a target during a sweep.
 type port struct {
 	*Target
-	was     Traits
-	reading *Reading
-	left    []Ask // that were asked and not answered yet
+	traitsBefore   Traits
+	reading        *Reading
+	pendingQueries []Query // that were asked and not answered yet
 }
 
 // node is what a sweep knows of the agent that several targets have in common.
 type node struct {
-	ports    []int
-	new      []int // of ports: those of which nothing is known yet
-	learnt   int   // of new: those of which all is known that was asked for
-	answered bool
-	pending  int               // questions on their way
-	probes   []ibmad.Attribute // queries that it may know or not, the first being asked
-	probing  bool
+	ports       []int
+	newPorts    []int // of ports: those of which nothing is known yet
+	learntPorts int   // of new: those of which all is known that was asked for
+	answered    bool
+	pending     int               // questions on their way
+	probes      []ibmad.Attribute // queries that it may know or not, the first being asked
+	probing     bool
 }
 
 // sweep is one reading of all ports.
@@ -284,24 +284,24 @@ type sweep struct {
 	ports    []port
 	nodes    map[uint64]*node
 	readings []Reading
-	plans    map[Traits][]Ask
+	plans    map[Traits][]Query
 }
 
-// Sweep reads the counters of all targets once. Traits that are not known are
+// SweepTargets reads the counters of all targets once. Traits that are not known are
 // asked for first and written into the targets. offset is added to times.
 //
 // A query that a node need not know is asked of one of its ports until that
 // answers, or says that it does not know it, or passes it over while others are
 // answered: of all its ports only then (rule 2).
-func Sweep(ctx context.Context, fabric Asker, targets []Target, metrics Selection, offset time.Duration) []Reading {
-	w := sweep{metrics: metrics, offset: offset, began: time.Now(), ports: make([]port, len(targets)), nodes: map[uint64]*node{}, plans: map[Traits][]Ask{},
+func SweepTargets(ctx context.Context, fabric Querier, targets []Target, metrics Selection, offset time.Duration) []Reading {
+	w := sweep{metrics: metrics, offset: offset, began: time.Now(), ports: make([]port, len(targets)), nodes: map[uint64]*node{}, plans: map[Traits][]Query{},
 		readings: make([]Reading, len(targets))}
 	w.end, _ = ctx.Deadline()
 	var first []ibmad.Request
 	for i := range targets {
 		t := &targets[i]
 		w.readings[i].Key = t.Key
-		w.ports[i] = port{Target: t, was: t.Traits, reading: &w.readings[i]}
+		w.ports[i] = port{Target: t, traitsBefore: t.Traits, reading: &w.readings[i]}
 		n := w.nodes[t.Node]
 		if n == nil {
 			n = &node{}
@@ -310,34 +310,34 @@ func Sweep(ctx context.Context, fabric Asker, targets []Target, metrics Selectio
 		n.ports = append(n.ports, i)
 		switch {
 		case t.Traits.Known:
-			asks := w.ask(i, t.Traits.settled())
+			asks := w.queryPort(i, t.Traits.provenQueries())
 			n.pending += len(asks)
 			first = append(first, asks...)
-		case n.new == nil:
+		case n.newPorts == nil:
 			n.pending++
-			first = append(first, request(ibmad.GetClassPortInfo(ibmad.LID(t.LID)), i))
+			first = append(first, taggedRequest(ibmad.GetClassPortInfo(ibmad.LID(t.LID)), i))
 			fallthrough
 		default:
-			n.new = append(n.new, i)
+			n.newPorts = append(n.newPorts, i)
 		}
 	}
 	for _, n := range w.nodes {
-		if n.new == nil {
-			w.plausible(n)
+		if n.newPorts == nil {
+			w.listProbes(n)
 			first = append(first, w.nextProbe(n)...)
 		}
 	}
 	// What is not visited when the time is over stays on the lists of what is left.
-	_ = fabric.Walk(ctx, first, w.visit)
+	_ = fabric.DoAll(ctx, first, w.visitResult)
 	for i := range w.ports {
 		p := &w.ports[i]
-		for _, a := range p.left {
-			p.fail(a.Attribute, cutShort)
+		for _, a := range p.pendingQueries {
+			p.recordError(a.Attribute, cutShort)
 		}
 		if !p.Traits.Known && len(p.reading.Errors) == 0 {
-			p.fail(ibmad.AttrClassPortInfo, cutShort)
+			p.recordError(ibmad.AttrClassPortInfo, cutShort)
 		}
-		if p.Traits != p.was {
+		if p.Traits != p.traitsBefore {
 			t := p.Traits
 			p.reading.Traits = &t
 		}
@@ -345,50 +345,50 @@ func Sweep(ctx context.Context, fabric Asker, targets []Target, metrics Selectio
 	return w.readings
 }
 
-func request(r ibmad.Request, tag int) ibmad.Request {
+func taggedRequest(r ibmad.Request, tag int) ibmad.Request {
 	r.Tag = tag
 	return r
 }
 
-func (p *port) fail(a ibmad.Attribute, kind string) {
+func (p *port) recordError(a ibmad.Attribute, kind string) {
 	p.reading.Errors = append(p.reading.Errors, ReadError{a.String(), kind})
 }
 
-// plan is what of a port is wanted.
-func (w *sweep) plan(i int) []Ask {
+// wantedQueries is what of a port is wanted.
+func (w *sweep) wantedQueries(i int) []Query {
 	t := w.ports[i].Traits
 	asks, ok := w.plans[t]
 	if !ok {
-		asks = w.metrics.Asks(t)
+		asks = w.metrics.QueriesFor(t)
 		w.plans[t] = asks
 	}
 	return asks
 }
 
-// ask asks a port for those of the queries, a bit for each, that are wanted.
-func (w *sweep) ask(i int, which uint16) (out []ibmad.Request) {
+// queryPort asks a port for those of the queries, a bit for each, that are wanted.
+func (w *sweep) queryPort(i int, which uint16) (out []ibmad.Request) {
 	p := &w.ports[i]
-	for _, a := range w.plan(i) {
-		if which&bit(a.Attribute) != 0 {
-			p.left = append(p.left, a)
-			out = append(out, request(ibmad.GetCounters(a.Attribute, ibmad.LID(p.LID), p.Port), i))
+	for _, a := range w.wantedQueries(i) {
+		if which&attributeBit(a.Attribute) != 0 {
+			p.pendingQueries = append(p.pendingQueries, a)
+			out = append(out, taggedRequest(ibmad.GetCounters(a.Attribute, ibmad.LID(p.LID), p.Port), i))
 		}
 	}
 	return out
 }
 
-// plausible lists what a node need not know and is wanted of it.
-func (w *sweep) plausible(n *node) {
-	proven, absent := w.found(n)
+// listProbes lists what a node need not know and is wanted of it.
+func (w *sweep) listProbes(n *node) {
+	proven, absent := w.knownQueries(n)
 	for _, a := range ibmad.CounterAttributes() {
-		if (known|proven|absent)&bit(a) == 0 && slices.ContainsFunc(n.ports, func(i int) bool { return w.wants(i, a) }) {
+		if (mandatoryQueries|proven|absent)&attributeBit(a) == 0 && slices.ContainsFunc(n.ports, func(i int) bool { return w.wantsAttribute(i, a) }) {
 			n.probes = append(n.probes, a)
 		}
 	}
 }
 
-func (w *sweep) wants(i int, a ibmad.Attribute) bool {
-	return slices.ContainsFunc(w.plan(i), func(x Ask) bool { return x.Attribute == a })
+func (w *sweep) wantsAttribute(i int, a ibmad.Attribute) bool {
+	return slices.ContainsFunc(w.wantedQueries(i), func(x Query) bool { return x.Attribute == a })
 }
 
 // nextProbe asks a node for one of them when nothing else is on its way to it: a
@@ -397,14 +397,14 @@ func (w *sweep) nextProbe(n *node) []ibmad.Request {
 	if len(n.probes) == 0 || n.pending > 0 {
 		return nil
 	}
-	i := n.ports[slices.IndexFunc(n.ports, func(i int) bool { return w.wants(i, n.probes[0]) })]
+	i := n.ports[slices.IndexFunc(n.ports, func(i int) bool { return w.wantsAttribute(i, n.probes[0]) })]
 	n.probing = true
 	n.pending++
-	return w.ask(i, bit(n.probes[0]))
+	return w.queryPort(i, attributeBit(n.probes[0]))
 }
 
-// found is what the ports of a node know, and what they do not.
-func (w *sweep) found(n *node) (proven, absent uint16) {
+// knownQueries is what the ports of a node know, and what they do not.
+func (w *sweep) knownQueries(n *node) (proven, absent uint16) {
 	for _, i := range n.ports {
 		proven |= w.ports[i].Traits.Proven
 		absent |= w.ports[i].Traits.Absent
@@ -412,41 +412,41 @@ func (w *sweep) found(n *node) (proven, absent uint16) {
 	return proven, absent &^ proven
 }
 
-// mark sets bits in the traits of all ports of a node.
-func (w *sweep) mark(n *node, proven, absent uint16) {
+// markQueries sets bits in the traits of all ports of a node.
+func (w *sweep) markQueries(n *node, proven, absent uint16) {
 	for _, i := range n.ports {
 		w.ports[i].Traits.Proven |= proven
 		w.ports[i].Traits.Absent |= absent
 	}
 }
 
-func (w *sweep) visit(r *ibmad.Result) []ibmad.Request {
+func (w *sweep) visitResult(r *ibmad.Result) []ibmad.Request {
 	n := w.nodes[w.ports[r.Request.Tag].Node]
-	next := w.take(n, r)
+	next := w.handleResult(n, r)
 	n.pending += len(next) - 1
 	return append(next, w.nextProbe(n)...)
 }
 
-func (w *sweep) take(n *node, r *ibmad.Result) []ibmad.Request {
+func (w *sweep) handleResult(n *node, r *ibmad.Result) []ibmad.Request {
 	i := r.Request.Tag
 	p := &w.ports[i]
 	n.answered = n.answered || r.Err == nil
 	switch r.Request.Attribute {
 	case ibmad.AttrClassPortInfo:
-		return w.learn(n, r)
+		return w.learnCapabilities(n, r)
 	case ibmad.AttrPortInfo:
 		// A subnet manager may keep PortInfo to itself (M_Key): the counters do
 		// without.
 		if r.Err == nil {
 			var info ibmad.PortInfo
 			info.Decode(r.Data())
-			p.Traits.VLs, p.Traits.Lanes = dataVLs(info.OperationalVLs), uint8(info.Lanes())
+			p.Traits.VLs, p.Traits.Lanes = dataVLs(info.OperationalVLs), uint8(info.ActiveLanes())
 			// A node that does not know the attribute may not answer at all.
 			if p.Traits.FEC == FECUnknown && info.Capabilities&ibmad.CapCapabilityMask2 != 0 && info.Capabilities2&ibmad.Cap2PortInfoExtended != 0 {
-				return []ibmad.Request{request(ibmad.GetPortInfoExtended(ibmad.To(ibmad.LID(p.LID)), p.Port), i)}
+				return []ibmad.Request{taggedRequest(ibmad.GetPortInfoExtended(ibmad.ToLID(ibmad.LID(p.LID)), p.Port), i)}
 			}
 		}
-		return w.learnt(n, i)
+		return w.finishLearning(n, i)
 	case ibmad.AttrPortInfoExtended:
 		if r.Err == nil {
 			var info ibmad.PortInfoExtended
@@ -455,57 +455,57 @@ func (w *sweep) take(n *node, r *ibmad.Result) []ibmad.Request {
 				p.Traits.FEC = FECReedSolomon
 			}
 		}
-		return w.learnt(n, i)
+		return w.finishLearning(n, i)
 	}
-	at := slices.IndexFunc(p.left, func(a Ask) bool { return a.Attribute == r.Request.Attribute })
-	ask := p.left[at]
-	p.left = slices.Delete(p.left, at, at+1)
+	at := slices.IndexFunc(p.pendingQueries, func(a Query) bool { return a.Attribute == r.Request.Attribute })
+	ask := p.pendingQueries[at]
+	p.pendingQueries = slices.Delete(p.pendingQueries, at, at+1)
 	if n.probing {
-		return w.probed(n, p, ask, r)
+		return w.handleProbe(n, p, ask, r)
 	}
 	switch {
 	case errors.Is(r.Err, ibmad.ErrUnsupported):
-		p.Traits.Absent |= bit(ask.Attribute)
+		p.Traits.Absent |= attributeBit(ask.Attribute)
 	case r.Err != nil:
-		p.fail(ask.Attribute, kindOf(r.Err))
+		p.recordError(ask.Attribute, kindOf(r.Err))
 	default:
-		w.keep(p, ask, r)
+		w.recordAnswer(p, ask, r)
 	}
 	return nil
 }
 
-func (w *sweep) keep(p *port, ask Ask, r *ibmad.Result) {
+func (w *sweep) recordAnswer(p *port, ask Query, r *ibmad.Result) {
 	a := Answer{At: r.Received.Add(w.offset).UnixNano(), IDs: ask.IDs, Raws: make([]uint64, len(ask.IDs))}
 	for k, id := range ask.IDs {
-		a.Raws[k] = Counters[id].Counter.Value(r.Data())
+		a.Raws[k] = Counters[id].Counter.DecodeValue(r.Data())
 	}
 	p.reading.Answers = append(p.reading.Answers, a)
 }
 
-// probed takes what became of a probe. That a node has no such counters is no
+// handleProbe takes what became of a probe. That a node has no such counters is no
 // error of a reading.
-func (w *sweep) probed(n *node, p *port, ask Ask, r *ibmad.Result) (next []ibmad.Request) {
+func (w *sweep) handleProbe(n *node, p *port, ask Query, r *ibmad.Result) (next []ibmad.Request) {
 	n.probes, n.probing = n.probes[1:], false
 	switch {
 	case r.Err == nil:
-		w.mark(n, bit(ask.Attribute), 0)
-		w.keep(p, ask, r)
+		w.markQueries(n, attributeBit(ask.Attribute), 0)
+		w.recordAnswer(p, ask, r)
 		for _, i := range n.ports {
 			if &w.ports[i] != p {
-				next = append(next, w.ask(i, bit(ask.Attribute))...)
+				next = append(next, w.queryPort(i, attributeBit(ask.Attribute))...)
 			}
 		}
 	case errors.Is(r.Err, ibmad.ErrUnsupported):
-		w.mark(n, 0, bit(ask.Attribute))
+		w.markQueries(n, 0, attributeBit(ask.Attribute))
 	case errors.Is(r.Err, ibmad.ErrTimeout) && n.answered:
-		w.mark(n, 0, bit(ask.Attribute))
+		w.markQueries(n, 0, attributeBit(ask.Attribute))
 		// Waiting for what is never answered takes time that readings need: the next
 		// sweep goes on.
 		if !w.end.IsZero() && r.Received.Sub(w.began) > w.end.Sub(w.began)/probeShare {
 			n.probes = nil
 		}
 	default:
-		p.fail(ask.Attribute, kindOf(r.Err))
+		p.recordError(ask.Attribute, kindOf(r.Err))
 		n.probes = nil
 	}
 	return next
@@ -515,28 +515,28 @@ func (w *sweep) probed(n *node, p *port, ask Ask, r *ibmad.Result) (next []ibmad
 // followed by another: a quarter.
 const probeShare = 4
 
-// learn takes what a node's performance agent can do.
-func (w *sweep) learn(n *node, r *ibmad.Result) (next []ibmad.Request) {
+// learnCapabilities takes what a node's performance agent can do.
+func (w *sweep) learnCapabilities(n *node, r *ibmad.Result) (next []ibmad.Request) {
 	var info ibmad.ClassPortInfo
 	if r.Err == nil {
 		info.Decode(r.Data())
 	}
-	for _, i := range n.new {
+	for _, i := range n.newPorts {
 		p := &w.ports[i]
 		if r.Err != nil {
-			p.fail(ibmad.AttrClassPortInfo, kindOf(r.Err))
+			p.recordError(ibmad.AttrClassPortInfo, kindOf(r.Err))
 			continue
 		}
 		// What the node's other ports proved holds for this one.
-		proven, absent := w.found(n)
-		p.Traits = Traits{Known: true, Can: info.Capabilities, Can2: info.Capabilities2, Proven: proven, Absent: absent}
+		proven, absent := w.knownQueries(n)
+		p.Traits = Traits{Known: true, Capabilities: info.Capabilities, Capabilities2: info.Capabilities2, Proven: proven, Absent: absent}
 		if info.Capabilities&ibmad.PMReedSolomonCounters == 0 {
 			p.Traits.FEC = FECPerLane
 		}
 		if w.perPort() {
-			next = append(next, request(ibmad.GetPortInfo(ibmad.To(ibmad.LID(p.LID)), p.Port), i))
+			next = append(next, taggedRequest(ibmad.GetPortInfo(ibmad.ToLID(ibmad.LID(p.LID)), p.Port), i))
 		} else {
-			next = append(next, w.learnt(n, i)...)
+			next = append(next, w.finishLearning(n, i)...)
 		}
 	}
 	return next
@@ -546,16 +546,16 @@ func (w *sweep) learn(n *node, r *ibmad.Result) (next []ibmad.Request) {
 // PortInfo tells.
 func (w *sweep) perPort() bool {
 	return slices.ContainsFunc(Counters, func(c Counter) bool {
-		return w.metrics.has(&c) && (c.Index == ibmad.PerVL || c.Attribute == ibmad.AttrPortExtendedSpeeds)
+		return w.metrics.selectsCounter(&c) && (c.Index == ibmad.PerVL || c.Attribute == ibmad.AttrPortExtendedSpeeds)
 	})
 }
 
-// learnt asks a port that all is known of now; with the last of a node it is known
+// finishLearning asks a port that all is known of now; with the last of a node it is known
 // what to probe.
-func (w *sweep) learnt(n *node, i int) []ibmad.Request {
-	next := w.ask(i, w.ports[i].Traits.settled())
-	if n.learnt++; n.learnt == len(n.new) {
-		w.plausible(n)
+func (w *sweep) finishLearning(n *node, i int) []ibmad.Request {
+	next := w.queryPort(i, w.ports[i].Traits.provenQueries())
+	if n.learntPorts++; n.learntPorts == len(n.newPorts) {
+		w.listProbes(n)
 	}
 	return next
 }
@@ -580,7 +580,7 @@ type clock struct {
 
 type exchange struct{ offset, bound time.Duration }
 
-func (c *clock) add(sent int64, answer Clock, back int64) {
+func (c *clock) addExchange(sent int64, answer Clock, back int64) {
 	c.exchanges[c.n%len(c.exchanges)] = exchange{
 		offset: time.Duration((answer.Received - sent + answer.Answered - back) / 2),
 		bound:  time.Duration((back - sent - (answer.Answered - answer.Received)) / 2),
@@ -588,20 +588,20 @@ func (c *clock) add(sent int64, answer Clock, back int64) {
 	c.n++
 }
 
-func (c *clock) best() exchange {
+func (c *clock) bestExchange() exchange {
 	if c.n == 0 {
 		return exchange{}
 	}
 	return slices.MinFunc(c.exchanges[:min(c.n, len(c.exchanges))], func(a, b exchange) int { return int(a.bound - b.bound) })
 }
 
-// offset is what to add to this host's clock: 0, unless the clocks are known to
+// delegatorOffset is what to add to this host's clock: 0, unless the clocks are known to
 // differ, since they are taken to be synchronised.
-func (c *clock) offset() time.Duration {
-	if b := c.best(); b.offset.Abs() > b.bound {
+func (c *clock) delegatorOffset() time.Duration {
+	if b := c.bestExchange(); b.offset.Abs() > b.bound {
 		return b.offset
 	}
 	return 0
 }
 
-func (c *clock) error() time.Duration { return c.best().bound }
+func (c *clock) errorBound() time.Duration { return c.bestExchange().bound }

@@ -37,8 +37,8 @@ func newFabric() *fabric {
 		value: func(k Key) uint64 { return uint64(time.Since(time.Unix(946684800, 0)) / time.Millisecond) }}
 }
 
-// Walk answers one after the other, as far as the context's time goes.
-func (f *fabric) Walk(ctx context.Context, requests []ibmad.Request, visit func(*ibmad.Result) []ibmad.Request) error {
+// DoAll answers one after the other, as far as the context's time goes.
+func (f *fabric) DoAll(ctx context.Context, requests []ibmad.Request, visit func(*ibmad.Result) []ibmad.Request) error {
 	f.mu.Lock()
 	delay := f.delay
 	f.mu.Unlock()
@@ -76,7 +76,7 @@ func (f *fabric) answer(r ibmad.Request) *ibmad.Result {
 		f.info.Encode(result.Data())
 	default:
 		for _, c := range ibmad.CountersOf(r.Attribute) {
-			c.Put(result.Data(), f.value(k))
+			c.EncodeValue(result.Data(), f.value(k))
 		}
 	}
 	f.asked[k] = append(f.asked[k], ask{time.Now(), r.Attribute})
@@ -132,7 +132,7 @@ func newCrew(t *testing.T, o Options, targets []Target, samplers ...string) *cre
 	c := &crew{Delegator: NewDelegator(o), fabric: newFabric(), stops: map[string]context.CancelFunc{}}
 	c.SetTargets(targets)
 	c.ctx, c.stop = context.WithCancel(t.Context())
-	c.wg.Go(func() { c.Watch(c.ctx) })
+	c.wg.Go(func() { c.WatchSamplers(c.ctx) })
 	for _, name := range samplers {
 		c.join(t, name, Local{c.Delegator, time.Now})
 	}
@@ -301,20 +301,20 @@ func (f *flaky) gone() error {
 	return nil
 }
 
-func (f *flaky) Report(ctx context.Context, r *Report) (Clock, error) {
+func (f *flaky) SendReport(ctx context.Context, r *Report) (Clock, error) {
 	if err := f.gone(); err != nil {
 		return Clock{}, err
 	}
-	return f.Local.Report(ctx, r)
+	return f.Local.SendReport(ctx, r)
 }
 
-func (f *flaky) Work(ctx context.Context, sampler, instance string, since uint64) (Assignment, error) {
+func (f *flaky) FetchAssignment(ctx context.Context, sampler, instance string, since uint64) (Assignment, error) {
 	if err := f.gone(); err != nil {
 		return Assignment{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	return f.Local.Work(ctx, sampler, instance, since)
+	return f.Local.FetchAssignment(ctx, sampler, instance, since)
 }
 
 func TestRule8WhoIsCutOffReadsNothing(t *testing.T) {
@@ -361,9 +361,9 @@ func TestPortsOfOneNodeKnownAndNot(t *testing.T) {
 	for first := range 2 {
 		targets := targetsOf(1, 3)
 		metrics := Selection{"PortCounters", "PortRcvErrorDetails", "PortXmitDiscardDetails"}
-		Sweep(t.Context(), f, targets, metrics, 0)
+		SweepTargets(t.Context(), f, targets, metrics, 0)
 		targets[first].Traits = Traits{}
-		for i, r := range Sweep(t.Context(), f, targets, metrics, 0) {
+		for i, r := range SweepTargets(t.Context(), f, targets, metrics, 0) {
 			if len(r.Answers) != 3 || len(r.Errors) != 0 {
 				t.Errorf("port %d: %d answers to 3 queries, errors %v", i+1, len(r.Answers), r.Errors)
 			}
@@ -373,17 +373,17 @@ func TestPortsOfOneNodeKnownAndNot(t *testing.T) {
 
 func TestClockOffset(t *testing.T) {
 	var c clock
-	if c.offset() != 0 {
+	if c.delegatorOffset() != 0 {
 		t.Error("an offset without an exchange")
 	}
 	// The delegator's clock is 5 ms ahead, the way there and back takes 2 ms.
-	c.add(0, Clock{Received: 6_000_000, Answered: 6_500_000}, 2_500_000)
-	if c.offset() != 5*time.Millisecond || c.error() != time.Millisecond {
-		t.Errorf("offset %v, error %v", c.offset(), c.error())
+	c.addExchange(0, Clock{Received: 6_000_000, Answered: 6_500_000}, 2_500_000)
+	if c.delegatorOffset() != 5*time.Millisecond || c.errorBound() != time.Millisecond {
+		t.Errorf("offset %v, error %v", c.delegatorOffset(), c.errorBound())
 	}
 	// A better exchange says that the clocks agree within what it can tell.
-	c.add(0, Clock{Received: 20_000, Answered: 20_000}, 100_000)
-	if c.offset() != 0 || c.error() != 50*time.Microsecond {
-		t.Errorf("offset %v, error %v", c.offset(), c.error())
+	c.addExchange(0, Clock{Received: 20_000, Answered: 20_000}, 100_000)
+	if c.delegatorOffset() != 0 || c.errorBound() != 50*time.Microsecond {
+		t.Errorf("offset %v, error %v", c.delegatorOffset(), c.errorBound())
 	}
 }

@@ -24,28 +24,28 @@ func (s Selection) Validate() error {
 	return nil
 }
 
-func (s Selection) has(c *Counter) bool {
+func (s Selection) selectsCounter(c *Counter) bool {
 	return len(s) == 0 || slices.Contains(s, c.Field) || slices.Contains(s, c.Attribute.String())
 }
 
-// Ask is a query with those of its counters that are wanted.
-type Ask struct {
+// Query is a query with those of its counters that are wanted.
+type Query struct {
 	Attribute ibmad.Attribute
 	IDs       []ID
 }
 
-// Asks is what to ask a port for (rule 3).
-func (s Selection) Asks(t Traits) []Ask {
-	var out []Ask
+// QueriesFor is what to ask a port for (rule 3).
+func (s Selection) QueriesFor(t Traits) []Query {
+	var out []Query
 	for i := range Counters {
 		c := &Counters[i]
-		if !s.has(c) || !t.has(c) || slices.ContainsFunc(c.wider, func(w ID) bool { return s.has(&Counters[w]) && t.has(&Counters[w]) }) {
+		if !s.selectsCounter(c) || !t.hasCounter(c) || slices.ContainsFunc(c.wider, func(w ID) bool { return s.selectsCounter(&Counters[w]) && t.hasCounter(&Counters[w]) }) {
 			continue
 		}
-		at := slices.IndexFunc(out, func(a Ask) bool { return a.Attribute == c.Attribute })
+		at := slices.IndexFunc(out, func(a Query) bool { return a.Attribute == c.Attribute })
 		if at < 0 {
 			at = len(out)
-			out = append(out, Ask{Attribute: c.Attribute})
+			out = append(out, Query{Attribute: c.Attribute})
 		}
 		out[at].IDs = append(out[at].IDs, ID(i))
 	}
@@ -64,12 +64,12 @@ func (p Pin) Validate() error {
 	if p.Sampler == "" {
 		return fmt.Errorf("ports %q: the name of a sampler is expected", p.Ports)
 	}
-	_, err := p.matcher()
+	_, err := p.targetMatcher()
 	return err
 }
 
-// matcher reports of a target whether the pin means it.
-func (p Pin) matcher() (func(*Target) bool, error) {
+// targetMatcher reports of a target whether the pin means it.
+func (p Pin) targetMatcher() (func(*Target) bool, error) {
 	lidText, ports, ranged := strings.Cut(p.Ports, "#")
 	lid, err := strconv.ParseUint(lidText, 0, 16)
 	switch {
@@ -100,11 +100,11 @@ func (p Pin) matcher() (func(*Target) bool, error) {
 	}, nil
 }
 
-// resolve says which ports the pins mean; a later pin outweighs an earlier one.
-func resolve(pins []Pin, targets []Target) map[Key]string {
+// resolvePins says which ports the pins mean; a later pin outweighs an earlier one.
+func resolvePins(pins []Pin, targets []Target) map[Key]string {
 	out := map[Key]string{}
 	for _, p := range pins {
-		match, err := p.matcher()
+		match, err := p.targetMatcher()
 		if err != nil {
 			continue // Validate told
 		}

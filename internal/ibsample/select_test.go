@@ -24,14 +24,14 @@ func TestEveryCounterHasASeries(t *testing.T) {
 			seen[id] = true
 		}
 	}
-	for name := range series {
+	for name := range seriesNames {
 		if !slices.ContainsFunc(Counters, func(c Counter) bool { return c.Field == name }) {
 			t.Errorf("no query has a field %s", name)
 		}
 	}
 }
 
-func fields(asks []Ask) map[ibmad.Attribute][]string {
+func fields(asks []Query) map[ibmad.Attribute][]string {
 	out := map[ibmad.Attribute][]string{}
 	for _, a := range asks {
 		for _, id := range a.IDs {
@@ -50,15 +50,15 @@ func TestRule3WiderCountersTakeThePlace(t *testing.T) {
 	}{
 		{"nothing known", Traits{}, map[ibmad.Attribute][]string{}},
 		{"32 bits", Traits{Known: true}, map[ibmad.Attribute][]string{ibmad.AttrPortCounters: {"SymbolErrorCounter", "PortXmitData"}}},
-		{"32 bits with waits", Traits{Known: true, Can: ibmad.PMPortCountersXmitWait}, map[ibmad.Attribute][]string{ibmad.AttrPortCounters: {"SymbolErrorCounter", "PortXmitData", "PortXmitWait"}}},
-		{"64 bits", Traits{Known: true, Can: ibmad.PMExtendedWidth}, map[ibmad.Attribute][]string{
+		{"32 bits with waits", Traits{Known: true, Capabilities: ibmad.PMPortCountersXmitWait}, map[ibmad.Attribute][]string{ibmad.AttrPortCounters: {"SymbolErrorCounter", "PortXmitData", "PortXmitWait"}}},
+		{"64 bits", Traits{Known: true, Capabilities: ibmad.PMExtendedWidth}, map[ibmad.Attribute][]string{
 			ibmad.AttrPortCounters: {"SymbolErrorCounter"}, ibmad.AttrPortCountersExtended: {"PortXmitData"}}},
-		{"64 bits, errors too", Traits{Known: true, Can: ibmad.PMExtendedWidth, Can2: ibmad.PM2AdditionalExtendedEr}, map[ibmad.Attribute][]string{
+		{"64 bits, errors too", Traits{Known: true, Capabilities: ibmad.PMExtendedWidth, Capabilities2: ibmad.PM2AdditionalExtendedEr}, map[ibmad.Attribute][]string{
 			ibmad.AttrPortCountersExtended: {"PortXmitData", "SymbolErrorCounter", "PortXmitWait"}}},
-		{"64 bits, told but not had", Traits{Known: true, Can: ibmad.PMExtendedWidth, Absent: bit(ibmad.AttrPortCountersExtended)}, map[ibmad.Attribute][]string{
+		{"64 bits, told but not had", Traits{Known: true, Capabilities: ibmad.PMExtendedWidth, Absent: attributeBit(ibmad.AttrPortCountersExtended)}, map[ibmad.Attribute][]string{
 			ibmad.AttrPortCounters: {"SymbolErrorCounter", "PortXmitData"}}},
 	} {
-		got := fields(s.Asks(tc.traits))
+		got := fields(s.QueriesFor(tc.traits))
 		if len(got) != len(tc.want) {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
@@ -72,7 +72,7 @@ func TestRule3WiderCountersTakeThePlace(t *testing.T) {
 
 func TestCountersOfPartsThatAPortLacksAreNotRead(t *testing.T) {
 	count := func(name string, tr Traits) (n int) {
-		for _, a := range (Selection{name}).Asks(tr) {
+		for _, a := range (Selection{name}).QueriesFor(tr) {
 			n += len(a.IDs)
 		}
 		return n
@@ -111,7 +111,7 @@ func TestPins(t *testing.T) {
 			t.Errorf("%s: %v", pin, err)
 			continue
 		}
-		got := resolve([]Pin{p}, targets)
+		got := resolvePins([]Pin{p}, targets)
 		if len(got) != len(want) {
 			t.Errorf("%s: %v, want %v", pin, got, want)
 		}

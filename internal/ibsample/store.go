@@ -29,8 +29,8 @@ type PortState struct {
 	Errors  map[string]uint64 // by kind, ever
 	Resets  uint64            // readings that found a counter reset, ever
 
-	tick int64 // of the last reading
-	got  bool  // it held something
+	tick     int64 // of the last reading
+	answered bool  // it held something
 }
 
 // Store keeps the last reading of every port (rules 9 to 13).
@@ -50,8 +50,8 @@ func newStore(interval time.Duration) *Store {
 	return &Store{interval: interval, ports: map[Key]*PortState{}}
 }
 
-// keep forgets the ports that are no targets.
-func (s *Store) keep(targets map[Key]Target) {
+// retainTargets forgets the ports that are no targets.
+func (s *Store) retainTargets(targets map[Key]Target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k := range s.ports {
@@ -69,8 +69,8 @@ func (s *Store) keep(targets map[Key]Target) {
 	}
 }
 
-// add takes a sweep's readings.
-func (s *Store) add(r *Report) {
+// addReport takes a sweep's readings.
+func (s *Store) addReport(r *Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range r.Readings {
@@ -78,23 +78,23 @@ func (s *Store) add(r *Report) {
 		p := s.ports[reading.Key]
 		switch {
 		case p == nil: // no target any more
-		case r.Tick == p.tick && p.got:
+		case r.Tick == p.tick && p.answered:
 			s.duplicates++
 		case r.Tick < p.tick:
 			s.late++
 		default:
 			s.accepted++
-			p.take(r.Tick, reading)
+			p.applyReading(r.Tick, reading)
 		}
 	}
 }
 
-func (p *PortState) take(tick int64, r *Reading) {
-	p.tick, p.got = tick, len(r.Answers) > 0
+func (p *PortState) applyReading(tick int64, r *Reading) {
+	p.tick, p.answered = tick, len(r.Answers) > 0
 	for _, e := range r.Errors {
 		p.Errors[e.Kind]++
 	}
-	if !p.got {
+	if !p.answered {
 		return // the counters grow old, and go (rule 13)
 	}
 	reset := false
@@ -102,7 +102,7 @@ func (p *PortState) take(tick int64, r *Reading) {
 	for _, answer := range r.Answers {
 		p.At = max(p.At, answer.At)
 		for i, id := range answer.IDs {
-			if int(id) >= len(Counters) || i >= len(answer.Raws) || answer.Raws[i] > Counters[id].Max() {
+			if int(id) >= len(Counters) || i >= len(answer.Raws) || answer.Raws[i] > Counters[id].MaxValue() {
 				continue
 			}
 			c := Count{ID: id, Raw: answer.Raws[i], At: answer.At, Since: answer.At}
@@ -114,7 +114,7 @@ func (p *PortState) take(tick int64, r *Reading) {
 			before := p.Counts[at]
 			reset = reset || c.Raw < before.Raw
 			p.Suspect = p.Suspect || c.Raw > before.Raw && Counters[id].Field == "VL15Dropped"
-			c.follow(before)
+			c.completeFrom(before)
 			p.Counts[at] = c
 		}
 	}
@@ -123,29 +123,29 @@ func (p *PortState) take(tick int64, r *Reading) {
 	}
 }
 
-// follow completes a count by the one before: rules 10 and 11.
-func (c *Count) follow(before Count) {
+// completeFrom completes a count by the one before: rules 10 and 11.
+func (c *Count) completeFrom(before Count) {
 	if c.Raw < before.Raw {
 		return // Since is now: it was reset, when is not known
 	}
 	c.Since = before.Since
-	if c.Saturated() || c.At <= before.At {
+	if c.IsSaturated() || c.At <= before.At {
 		return
 	}
-	c.Rate = float64(c.Raw-before.Raw) * float64(Counters[c.ID].Scale()) / (float64(c.At-before.At) / float64(time.Second))
+	c.Rate = float64(c.Raw-before.Raw) * float64(Counters[c.ID].UnitScale()) / (float64(c.At-before.At) / float64(time.Second))
 	c.Rated = true
 }
 
-// Saturated reports whether the counter stands at its limit (rule 11).
-func (c *Count) Saturated() bool { return c.Raw == Counters[c.ID].Max() }
+// IsSaturated reports whether the counter stands at its limit (rule 11).
+func (c *Count) IsSaturated() bool { return c.Raw == Counters[c.ID].MaxValue() }
 
-// Float is the counter in its series' unit. Above 2^53 a float rounds.
-func (c *Count) Float() float64 { return float64(c.Raw) * float64(Counters[c.ID].Scale()) }
+// ScaledValue is the counter in its series' unit. Above 2^53 a float rounds.
+func (c *Count) ScaledValue() float64 { return float64(c.Raw) * float64(Counters[c.ID].UnitScale()) }
 
 // recentSkews is over how many starts of sweeps quantiles are.
 const recentSkews = 4096
 
-func (s *Store) skewed(d time.Duration) {
+func (s *Store) recordSkew(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.skews[s.starts%recentSkews] = d.Abs()
@@ -174,7 +174,7 @@ func (s *Store) Snapshot(now time.Time) Snapshot {
 		c.Counts, c.Errors = slices.DeleteFunc(slices.Clone(p.Counts), old), maps.Clone(p.Errors)
 		out.Ports = append(out.Ports, c)
 	}
-	slices.SortFunc(out.Ports, func(a, b PortState) int { return a.Target.compare(b.Target.Key) })
+	slices.SortFunc(out.Ports, func(a, b PortState) int { return a.Target.compareKey(b.Target.Key) })
 	if n := min(s.starts, recentSkews); n > 0 {
 		sorted := slices.Sorted(slices.Values(s.skews[:n]))
 		out.SkewP99, out.SkewMax = sorted[(n*99+99)/100-1], sorted[n-1]

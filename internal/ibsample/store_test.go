@@ -27,7 +27,7 @@ type keeper struct {
 
 func newKeeper(t *testing.T) keeper {
 	s := newStore(time.Second)
-	s.keep(map[Key]Target{{1, 1}: {Key: Key{1, 1}}})
+	s.retainTargets(map[Key]Target{{1, 1}: {Key: Key{1, 1}}})
 	return keeper{s, t}
 }
 
@@ -36,11 +36,11 @@ func (k keeper) read(tick int64, values map[ID]uint64) {
 	for id, v := range values {
 		a.IDs, a.Raws = append(a.IDs, id), append(a.Raws, v)
 	}
-	k.add(&Report{Tick: tick, Readings: []Reading{{Key: Key{1, 1}, Answers: []Answer{a}}}})
+	k.addReport(&Report{Tick: tick, Readings: []Reading{{Key: Key{1, 1}, Answers: []Answer{a}}}})
 }
 
 func (k keeper) fail(tick int64, kind string) {
-	k.add(&Report{Tick: tick, Readings: []Reading{{Key: Key{1, 1}, Errors: []ReadError{{"PortCounters", kind}}}}})
+	k.addReport(&Report{Tick: tick, Readings: []Reading{{Key: Key{1, 1}, Errors: []ReadError{{"PortCounters", kind}}}}})
 }
 
 func (k keeper) at(tick int64) PortState { return k.Snapshot(time.Unix(tick, 0)).Ports[0] }
@@ -77,7 +77,7 @@ func TestRule10ResetsAndRates(t *testing.T) {
 	k := newKeeper(t)
 	id := counter(t, "PortCountersExtended", "PortXmitData")
 	k.read(10, map[ID]uint64{id: 1000})
-	if c := k.count(10, id); c.Rated || c.Since != 10*second || c.Float() != 4000 {
+	if c := k.count(10, id); c.Rated || c.Since != 10*second || c.ScaledValue() != 4000 {
 		t.Errorf("first reading %+v", c)
 	}
 	k.read(12, map[ID]uint64{id: 1500})
@@ -110,11 +110,11 @@ func TestRule11SaturatedCountersHaveNoRate(t *testing.T) {
 		k.read(k.Store.ports[Key{1, 1}].tick&0xffff+1, map[ID]uint64{id: tc.max - 1})
 		tick := k.Store.ports[Key{1, 1}].tick + 1
 		k.read(tick, map[ID]uint64{id: tc.max})
-		if c := k.count(tick, id); c == nil || !c.Saturated() || c.Rated || c.Raw != tc.max {
+		if c := k.count(tick, id); c == nil || !c.IsSaturated() || c.Rated || c.Raw != tc.max {
 			t.Errorf("%s: %+v, want saturated at %d without a rate", tc.field, c, tc.max)
 		}
 		k.read(tick+1, map[ID]uint64{id: 0})
-		if c := k.count(tick+1, id); c.Saturated() || c.Rated {
+		if c := k.count(tick+1, id); c.IsSaturated() || c.Rated {
 			t.Errorf("%s after a reset: %+v", tc.field, c)
 		}
 	}
@@ -159,7 +159,7 @@ func TestRule13OldCountersGo(t *testing.T) {
 
 func TestReadingsOfOthersTargetsAreNotKept(t *testing.T) {
 	k := newKeeper(t)
-	k.add(&Report{Tick: 1, Readings: []Reading{{Key: Key{2, 1}}, {Key: Key{1, 1}, Answers: []Answer{{At: 1, IDs: []ID{60000, 0, 1, 2}, Raws: []uint64{1, 2, 256}}}}}})
+	k.addReport(&Report{Tick: 1, Readings: []Reading{{Key: Key{2, 1}}, {Key: Key{1, 1}, Answers: []Answer{{At: 1, IDs: []ID{60000, 0, 1, 2}, Raws: []uint64{1, 2, 256}}}}}})
 	if s := k.Snapshot(time.Unix(1, 0)); len(s.Ports) != 1 || len(s.Ports[0].Counts) != 1 {
 		t.Errorf("%+v", s.Ports)
 	}

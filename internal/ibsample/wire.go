@@ -42,7 +42,7 @@ func (d *Delegator) Handler(now func() time.Time) http.Handler {
 		received := now()
 		q := r.URL.Query()
 		// Nothing of the body is read before it is known whose it is.
-		if err := speaks(r, q.Get("vocabulary"), q.Get("sampler"), q.Get("instance")); err != nil {
+		if err := checkSampler(r, q.Get("vocabulary"), q.Get("sampler"), q.Get("instance")); err != nil {
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
@@ -55,7 +55,7 @@ func (d *Delegator) Handler(now func() time.Time) http.Handler {
 			http.Error(w, fmt.Sprintf("the report is of sampler %q, the request of %q", report.Sampler, q.Get("sampler")), http.StatusForbidden)
 			return
 		}
-		d.Report(&report, received)
+		d.AcceptReport(&report, received)
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(Clock{Received: received.UnixNano(), Answered: now().UnixNano()})
 	})
@@ -64,26 +64,26 @@ func (d *Delegator) Handler(now func() time.Time) http.Handler {
 		name, instance := q.Get("sampler"), q.Get("instance")
 		since, err := strconv.ParseUint(q.Get("since"), 10, 64)
 		if err == nil {
-			err = speaks(r, q.Get("vocabulary"), name, instance)
+			err = checkSampler(r, q.Get("vocabulary"), name, instance)
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
-		d.await(r.Context(), name, instance, since, now)
+		d.awaitRevision(r.Context(), name, instance, since, now)
 		if r.Context().Err() != nil {
 			return
 		}
-		a, _ := d.Work(name, instance, now())
+		a, _ := d.AssignmentFor(name, instance, now())
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(a)
 	})
 	return mux
 }
 
-// speaks reports why a sampler is not heard, if it is not. Where there are
+// checkSampler reports why a sampler is not heard, if it is not. Where there are
 // certificates, it is who its own says.
-func speaks(r *http.Request, vocabulary, sampler, instance string) error {
+func checkSampler(r *http.Request, vocabulary, sampler, instance string) error {
 	switch {
 	case r.TLS != nil && (len(r.TLS.PeerCertificates) == 0 || r.TLS.PeerCertificates[0].VerifyHostname(sampler) != nil):
 		return fmt.Errorf("the certificate is not that of a sampler %q", sampler)
@@ -95,11 +95,11 @@ func speaks(r *http.Request, vocabulary, sampler, instance string) error {
 	return nil
 }
 
-// await returns when the sampler's work is not since any more, or after longPoll.
-func (d *Delegator) await(ctx context.Context, name, instance string, since uint64, now func() time.Time) {
+// awaitRevision returns when the sampler's work is not since any more, or after longPoll.
+func (d *Delegator) awaitRevision(ctx context.Context, name, instance string, since uint64, now func() time.Time) {
 	revision, changed := d.revisionOf(name, instance, now())
-	d.waiting(name, instance)
-	defer func() { d.gone(name, instance, ctx.Err() != nil, now()) }()
+	d.markWaiting(name, instance)
+	defer func() { d.endWaiting(name, instance, ctx.Err() != nil, now()) }()
 	end := time.NewTimer(longPoll)
 	defer end.Stop()
 	for revision == since {
@@ -138,8 +138,8 @@ type Remote struct {
 	Client *http.Client // with the credentials that the delegator asks for
 }
 
-// Report tells the delegator.
-func (c *Remote) Report(ctx context.Context, r *Report) (Clock, error) {
+// SendReport tells the delegator.
+func (c *Remote) SendReport(ctx context.Context, r *Report) (Clock, error) {
 	var body bytes.Buffer
 	// Counters are mostly small numbers and repeat: the fastest level is enough.
 	z, err := gzip.NewWriterLevel(&body, gzip.BestSpeed)
@@ -152,25 +152,25 @@ func (c *Remote) Report(ctx context.Context, r *Report) (Clock, error) {
 	var answer Clock
 	u := c.Base.JoinPath(reportPath)
 	u.RawQuery = url.Values{"sampler": {r.Sampler}, "instance": {r.Instance}, "vocabulary": {r.Vocabulary}}.Encode()
-	return answer, c.do(ctx, http.MethodPost, u, &body, &answer)
+	return answer, c.doRequest(ctx, http.MethodPost, u, &body, &answer)
 }
 
-// Work asks for an assignment that is not since, and waits for it a while.
-func (c *Remote) Work(ctx context.Context, sampler, instance string, since uint64) (Assignment, error) {
+// FetchAssignment asks for an assignment that is not since, and waits for it a while.
+func (c *Remote) FetchAssignment(ctx context.Context, sampler, instance string, since uint64) (Assignment, error) {
 	// A connection whose other end vanished without a word would wait for ever.
 	ctx, cancel := context.WithTimeout(ctx, longPoll+longPoll/2)
 	defer cancel()
 	u := c.Base.JoinPath(workPath)
 	u.RawQuery = url.Values{"sampler": {sampler}, "instance": {instance}, "vocabulary": {Vocabulary}, "since": {strconv.FormatUint(since, 10)}}.Encode()
 	var a Assignment
-	err := c.do(ctx, http.MethodGet, u, nil, &a)
+	err := c.doRequest(ctx, http.MethodGet, u, nil, &a)
 	if err == nil && a.Interval <= 0 {
 		err = fmt.Errorf("%s: an interval above 0 is expected, not %v", c.Base.Host, a.Interval)
 	}
 	return a, err
 }
 
-func (c *Remote) do(ctx context.Context, method string, u *url.URL, body io.Reader, out any) error {
+func (c *Remote) doRequest(ctx context.Context, method string, u *url.URL, body io.Reader, out any) error {
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
 	if err != nil {
 		return err
@@ -198,19 +198,19 @@ type Local struct {
 	Now func() time.Time
 }
 
-// Report tells the delegator.
-func (l Local) Report(_ context.Context, r *Report) (Clock, error) {
+// SendReport tells the delegator.
+func (l Local) SendReport(_ context.Context, r *Report) (Clock, error) {
 	t := l.Now()
-	l.Delegator.Report(r, t)
+	l.Delegator.AcceptReport(r, t)
 	return Clock{Received: t.UnixNano(), Answered: t.UnixNano()}, nil
 }
 
-// Work waits for an assignment that is not since.
-func (l Local) Work(ctx context.Context, sampler, instance string, since uint64) (Assignment, error) {
-	l.await(ctx, sampler, instance, since, l.Now)
+// FetchAssignment waits for an assignment that is not since.
+func (l Local) FetchAssignment(ctx context.Context, sampler, instance string, since uint64) (Assignment, error) {
+	l.awaitRevision(ctx, sampler, instance, since, l.Now)
 	if err := ctx.Err(); err != nil {
 		return Assignment{}, err
 	}
-	a, _ := l.Delegator.Work(sampler, instance, l.Now())
+	a, _ := l.Delegator.AssignmentFor(sampler, instance, l.Now())
 	return a, nil
 }

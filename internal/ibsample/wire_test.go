@@ -34,17 +34,17 @@ func TestWorkAndReportsCrossTheWire(t *testing.T) {
 	d := NewDelegator(Options{Interval: time.Hour, Metrics: Selection{"PortXmitData"}})
 	d.SetTargets(targetsOf(2, 2))
 	r := serve(t, d)
-	a, err := r.Work(t.Context(), "a", "i", 0)
+	a, err := r.FetchAssignment(t.Context(), "a", "i", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want, _ := d.Work("a", "i", time.Now()); !reflect.DeepEqual(a, want) {
+	if want, _ := d.AssignmentFor("a", "i", time.Now()); !reflect.DeepEqual(a, want) {
 		t.Errorf("%+v, want %+v", a, want)
 	}
-	report := Report{Sampler: "a", Instance: "i", Vocabulary: Vocabulary, Tick: d.tick(time.Now()), Done: true,
-		Readings: []Reading{{Key: a.Targets[0].Key, Traits: &Traits{Known: true, Can2: 1 << 26}, Answers: []Answer{{At: time.Now().UnixNano(), IDs: []ID{20}, Raws: []uint64{1<<64 - 1}}}}}}
+	report := Report{Sampler: "a", Instance: "i", Vocabulary: Vocabulary, Tick: d.tickOf(time.Now()), Done: true,
+		Readings: []Reading{{Key: a.Targets[0].Key, Traits: &Traits{Known: true, Capabilities2: 1 << 26}, Answers: []Answer{{At: time.Now().UnixNano(), IDs: []ID{20}, Raws: []uint64{1<<64 - 1}}}}}}
 	before := time.Now().UnixNano()
-	c, err := r.Report(t.Context(), &report)
+	c, err := r.SendReport(t.Context(), &report)
 	if err != nil || c.Received < before || c.Answered < c.Received {
 		t.Errorf("clock %+v, %v", c, err)
 	}
@@ -52,11 +52,11 @@ func TestWorkAndReportsCrossTheWire(t *testing.T) {
 		t.Errorf("kept %+v", p)
 	}
 	report.Vocabulary = "another"
-	if _, err := r.Report(t.Context(), &report); err == nil || !strings.Contains(err.Error(), "same version") {
+	if _, err := r.SendReport(t.Context(), &report); err == nil || !strings.Contains(err.Error(), "same version") {
 		t.Errorf("another vocabulary: %v", err)
 	}
 	report.Vocabulary, report.Sampler = Vocabulary, ""
-	if _, err := r.Report(t.Context(), &report); err == nil {
+	if _, err := r.SendReport(t.Context(), &report); err == nil {
 		t.Error("a report of nobody is taken")
 	}
 }
@@ -68,7 +68,7 @@ func TestWorkIsToldWhenItChanges(t *testing.T) {
 	d.SetTargets(targetsOf(2, 2))
 	watch, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { d.Watch(watch); close(ended) }()
+	go func() { d.WatchSamplers(watch); close(ended) }()
 	defer func() { stop(); <-ended }()
 	r := serve(t, d)
 	crew := map[string]context.CancelFunc{}
@@ -196,13 +196,13 @@ func FuzzReport(f *testing.F) {
 			return
 		}
 		now := time.Unix(5, 0)
-		d.Report(&r, now)
-		d.Report(&r, now.Add(time.Second))
-		d.Check(now.Add(time.Minute))
+		d.AcceptReport(&r, now)
+		d.AcceptReport(&r, now.Add(time.Second))
+		d.RemoveDead(now.Add(time.Minute))
 		for _, p := range d.Store.Snapshot(now).Ports {
 			for _, c := range p.Counts {
-				_ = c.Float()
-				if !c.Saturated() && c.Raw > Counters[c.ID].Max() {
+				_ = c.ScaledValue()
+				if !c.IsSaturated() && c.Raw > Counters[c.ID].MaxValue() {
 					t.Fatalf("%s holds %d", Counters[c.ID].Field, c.Raw)
 				}
 			}

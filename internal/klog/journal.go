@@ -136,7 +136,7 @@ type JournalConfig struct {
 // Journal follows the kernel's log as journald keeps it: for agents that may read the journal, but not /dev/kmsg. Use
 // NewJournal.
 type Journal struct {
-	state
+	followState
 	cfg JournalConfig
 }
 
@@ -148,14 +148,14 @@ func NewJournal(cfg JournalConfig) (*Journal, error) {
 	if cfg.Start == nil {
 		cfg.Start = startJournalctl
 	}
-	j := &Journal{cfg: cfg, state: state{store: cfg.Save, every: cfg.SaveEvery, now: cfg.Now}}
-	j.init(cfg.BootID, cfg.Position)
+	j := &Journal{cfg: cfg, followState: followState{store: cfg.Save, every: cfg.SaveEvery, now: cfg.Now}}
+	j.initState(cfg.BootID, cfg.Position)
 	return j, nil
 }
 
-// args are journalctl's. --follow alone would begin with the last ten lines, hence --no-tail. Of the boot of --dmesg,
+// commandArgs are journalctl's. --follow alone would begin with the last ten lines, hence --no-tail. Of the boot of --dmesg,
 // which is this one.
-func (j *Journal) args() []string {
+func (j *Journal) commandArgs() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	args := []string{"--dmesg", "--output=json", "--all", "--follow", "--no-pager", "--quiet"}
@@ -165,7 +165,7 @@ func (j *Journal) args() []string {
 	switch {
 	case j.pos.Cursor != "":
 		args = append(args, "--no-tail", "--after-cursor="+j.pos.Cursor)
-	case !j.known && j.cfg.From == FromNow:
+	case !j.posKnown && j.cfg.From == FromNow:
 		args = append(args, "--lines=0")
 	default:
 		args = append(args, "--no-tail")
@@ -177,7 +177,7 @@ func (j *Journal) args() []string {
 // lost. errors.Is holds for the context's
 // error and deliver's; io.ErrUnexpectedEOF is journalctl's end. The next Run goes on where this one stopped. One Run at a time.
 func (j *Journal) Run(ctx context.Context, deliver func(Record) error) error {
-	out, err := j.cfg.Start(ctx, j.args())
+	out, err := j.cfg.Start(ctx, j.commandArgs())
 	if err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
@@ -198,17 +198,17 @@ func (j *Journal) Run(ctx context.Context, deliver func(Record) error) error {
 			case <-done:
 				return
 			case <-ticker.C:
-				j.save(true)
+				j.saveIfDue(true)
 			}
 		}
 	})
 	defer func() {
 		close(done)
 		saver.Wait()
-		j.save(true)
+		j.saveIfDue(true)
 	}()
 
-	err = j.follow(ctx, out, deliver)
+	err = j.followOutput(ctx, out, deliver)
 	end()
 	if ctx.Err() != nil {
 		return fmt.Errorf("journal: %w", ctx.Err())
@@ -220,7 +220,7 @@ func (j *Journal) Run(ctx context.Context, deliver func(Record) error) error {
 			// A cursor that journalctl does not take would end each Run: better all of this boot again than deaf.
 			if strings.Contains(strings.ToLower(closed.Error()), "cursor") {
 				j.mu.Lock()
-				j.pos.Cursor, j.known, j.dirty = "", true, true
+				j.pos.Cursor, j.posKnown, j.dirty = "", true, true
 				j.mu.Unlock()
 			}
 		}
@@ -228,14 +228,14 @@ func (j *Journal) Run(ctx context.Context, deliver func(Record) error) error {
 	return fmt.Errorf("journal: %w", err)
 }
 
-// follow returns nil at the output's end.
-func (j *Journal) follow(ctx context.Context, out io.Reader, deliver func(Record) error) error {
+// followOutput returns nil at the output's end.
+func (j *Journal) followOutput(ctx context.Context, out io.Reader, deliver func(Record) error) error {
 	lines := bufio.NewReaderSize(out, maxLine)
 	for {
 		line, err := lines.ReadSlice('\n')
 		if errors.Is(err, bufio.ErrBufferFull) {
 			// Too long for a line of any kernel; what is left of it is skipped.
-			j.count(func(s *Stats) { s.Malformed++ })
+			j.updateStats(func(s *Stats) { s.Malformed++ })
 			for errors.Is(err, bufio.ErrBufferFull) {
 				_, err = lines.ReadSlice('\n')
 			}
@@ -251,19 +251,19 @@ func (j *Journal) follow(ctx context.Context, out io.Reader, deliver func(Record
 		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
-		if err := j.take(line, deliver); err != nil {
+		if err := j.deliverLine(line, deliver); err != nil {
 			return err
 		}
 	}
 }
 
-func (j *Journal) take(line []byte, deliver func(Record) error) error {
+func (j *Journal) deliverLine(line []byte, deliver func(Record) error) error {
 	e, err := ParseJournal(line)
 	switch {
 	case errors.Is(err, ErrNotKernel):
 		return nil
 	case err != nil:
-		j.count(func(s *Stats) { s.Malformed++ })
+		j.updateStats(func(s *Stats) { s.Malformed++ })
 		return nil
 	case !sameBoot(e.BootID, j.cfg.BootID):
 		return nil
@@ -274,7 +274,7 @@ func (j *Journal) take(line []byte, deliver func(Record) error) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.stats.Records++
-	j.pos.Cursor, j.known, j.dirty = e.Cursor, true, true
+	j.pos.Cursor, j.posKnown, j.dirty = e.Cursor, true, true
 	return nil
 }
 
@@ -287,7 +287,7 @@ func sameBoot(a, b string) bool {
 func startJournalctl(ctx context.Context, args []string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	cmd := exec.CommandContext(ctx, "journalctl", args...)
-	p := &program{cmd: cmd, cancel: cancel}
+	p := &commandOutput{cmd: cmd, cancel: cancel}
 	cmd.Stderr = &p.stderr
 	cmd.WaitDelay = time.Second
 	out, err := cmd.StdoutPipe()
@@ -302,16 +302,16 @@ func startJournalctl(ctx context.Context, args []string) (io.ReadCloser, error) 
 	return p, nil
 }
 
-// program is a command that runs, as its output.
-type program struct {
+// commandOutput is a command that runs, as its output.
+type commandOutput struct {
 	io.Reader
 	cmd    *exec.Cmd
 	cancel context.CancelFunc
-	stderr head
+	stderr headBuffer
 }
 
 // Close ends the command and waits for it.
-func (p *program) Close() error {
+func (p *commandOutput) Close() error {
 	p.cancel()
 	err := p.cmd.Wait()
 	if s := strings.TrimSpace(string(p.stderr.b)); s != "" {
@@ -320,10 +320,10 @@ func (p *program) Close() error {
 	return err
 }
 
-// head keeps the first KiB that is written to it.
-type head struct{ b []byte }
+// headBuffer keeps the first KiB that is written to it.
+type headBuffer struct{ b []byte }
 
-func (t *head) Write(b []byte) (int, error) {
+func (t *headBuffer) Write(b []byte) (int, error) {
 	t.b = append(t.b, b[:min(len(b), 1024-len(t.b))]...)
 	return len(b), nil
 }

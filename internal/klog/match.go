@@ -57,7 +57,7 @@ type limitKey struct{ pattern, device string }
 
 // NewMatcher makes a matcher. A nil now is time.Now; errors are those of cfg.Validate.
 func NewMatcher(cfg MatchConfig, resolve Resolve, now func() time.Time) (*Matcher, error) {
-	table, err := cfg.table()
+	table, err := cfg.activePatterns()
 	if err != nil {
 		return nil, err
 	}
@@ -77,8 +77,8 @@ func NewMatcher(cfg MatchConfig, resolve Resolve, now func() time.Time) (*Matche
 	return m, nil
 }
 
-// Severities are those of the patterns that are not off, by pattern.
-func (m *Matcher) Severities() map[string]Severity {
+// PatternSeverities are those of the patterns that are not off, by pattern.
+func (m *Matcher) PatternSeverities() map[string]Severity {
 	out := map[string]Severity{}
 	for i := range m.patterns {
 		out[m.patterns[i].ID] = m.patterns[i].Severity
@@ -95,14 +95,14 @@ func (m *Matcher) Match(r Record) (Match, bool) {
 		p := &m.patterns[i]
 		for _, re := range p.Expressions {
 			if sub := re.FindStringSubmatch(r.Text); sub != nil {
-				return m.found(p, re, sub, r)
+				return m.buildMatch(p, re, sub, r)
 			}
 		}
 	}
 	return Match{}, false
 }
 
-func (m *Matcher) found(p *Pattern, re *regexp.Regexp, sub []string, r Record) (Match, bool) {
+func (m *Matcher) buildMatch(p *Pattern, re *regexp.Regexp, sub []string, r Record) (Match, bool) {
 	match := Match{Pattern: p.ID, Severity: p.Severity, Record: r}
 	var port, id string
 	for i, name := range re.SubexpNames() {
@@ -120,7 +120,7 @@ func (m *Matcher) found(p *Pattern, re *regexp.Regexp, sub []string, r Record) (
 		}
 	}
 	if id != "" {
-		match.PCI = requester(port, id)
+		match.PCI = requesterAddress(port, id)
 	}
 	// A port's line is about another device than its tag.
 	tag := r.Tags["DEVICE"]
@@ -143,15 +143,15 @@ func (m *Matcher) found(p *Pattern, re *regexp.Regexp, sub []string, r Record) (
 		}
 	}
 	m.counts.Matches[p.ID]++
-	if !m.allow(limitKey{p.ID, match.Device}) {
+	if !m.allowDelivery(limitKey{p.ID, match.Device}) {
 		m.counts.Suppressed[p.ID]++
 		return Match{}, false
 	}
 	return match, true
 }
 
-// requester is the address of a requester id, bus and device and function in 16 bits, in the domain of its port.
-func requester(port, id string) string {
+// requesterAddress is the address of a requester id, bus and device and function in 16 bits, in the domain of its port.
+func requesterAddress(port, id string) string {
 	v, err := strconv.ParseUint(id, 16, 16)
 	domain, _, ok := strings.Cut(port, ":")
 	if err != nil || !ok {
@@ -169,9 +169,9 @@ func firstOf(names ...string) string {
 	return ""
 }
 
-// allow says whether one more may be delivered, and that it is. For each key the times of the last deliveries are
+// allowDelivery says whether one more may be delivered, and that it is. For each key the times of the last deliveries are
 // kept, perMinute at most; keys of the last minute only.
-func (m *Matcher) allow(k limitKey) bool {
+func (m *Matcher) allowDelivery(k limitKey) bool {
 	now := m.now()
 	minuteAgo := now.Add(-time.Minute)
 	last := slices.DeleteFunc(m.delivered[k], func(t time.Time) bool { return !t.After(minuteAgo) })

@@ -163,7 +163,7 @@ func TestSeverityOfTable(t *testing.T) {
 		"insufficient_power": Warning, "high_temperature": Warning, "module_absent": Warning, "access_reg_failed": Warning,
 	}
 	got := map[string]Severity{}
-	for _, p := range Patterns() {
+	for _, p := range BuiltinPatterns() {
 		got[p.ID] = p.Severity
 	}
 	if !maps.Equal(got, want) {

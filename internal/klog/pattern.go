@@ -48,22 +48,22 @@ var builtin = []Pattern{
 		// mlx5/cmd.c: wait_func, cb_timeout_handler ("Async, timeout." in newer kernels). What recovered after a timeout, or
 		// was cancelled, leaks nothing and is no failure.
 		ID: "cmd_exec_timeout", Severity: Fatal,
-		Expressions: compile(reMlx5 + `timeout\. Will cause a leak of a command resource`),
+		Expressions: compileAll(reMlx5 + `timeout\. Will cause a leak of a command resource`),
 	},
 	{
 		// mlx5/health.c: poll_health. The firmware's heartbeat has stopped.
 		ID: "health_compromised", Severity: Fatal,
-		Expressions: compile(reMlx5 + `device's health compromised - reached miss count`),
+		Expressions: compileAll(reMlx5 + `device's health compromised - reached miss count`),
 	},
 	{
 		// mlx5/health.c: hsynd_str by print_health_info, with the syndrome's number and in newer kernels also in one
 		// line with the severity.
 		ID: "unrecoverable_hw_error", Severity: Fatal,
-		Expressions: compile(reMlx5 + `(?:synd 0x[0-9a-f]+: |Health issue observed, )unrecoverable hardware error`),
+		Expressions: compileAll(reMlx5 + `(?:synd 0x[0-9a-f]+: |Health issue observed, )unrecoverable hardware error`),
 	},
 	{
 		ID: "pcie_fatal", Severity: Fatal, Generic: true,
-		Expressions: compile(
+		Expressions: compileAll(
 			// drivers/pci/pcie/aer.c: aer_print_error, about the device itself; "CXL" in place of PCIe for some devices in the newest.
 			reAnyPCI+`(?:AER: )?(?:PCIe|CXL) Bus Error: severity=`+reAERFatal,
 			// aer.c: aer_print_port_info, aer_print_source: the port's line about who sent it the message. "error
@@ -76,7 +76,7 @@ var builtin = []Pattern{
 	},
 	{
 		ID: "netdev_watchdog", Severity: Fatal, Generic: true,
-		Expressions: compile(
+		Expressions: compileAll(
 			// net/sched/sch_generic.c: dev_watchdog, in older kernels once per boot (WARN_ONCE); then with " ms".
 			`^NETDEV WATCHDOG: (?P<netdev>\S+) \([^)]*\): transmit queue \d+ timed out`,
 			// The same in newer kernels, each time (netdev_crit).
@@ -86,11 +86,11 @@ var builtin = []Pattern{
 	{
 		// mlx5/events.c: mlx5_pcie_event.
 		ID: "insufficient_power", Severity: Warning,
-		Expressions: compile(reMlx5 + `Detected insufficient power on the PCIe slot`),
+		Expressions: compileAll(reMlx5 + `Detected insufficient power on the PCIe slot`),
 	},
 	{
 		ID: "high_temperature", Severity: Warning,
-		Expressions: compile(
+		Expressions: compileAll(
 			// mlx5/events.c: temp_warn.
 			reMlx5+`High temperature on sensors`,
 			// mlx5/events.c: mlx5_pme_error by port_module: the module in the cage.
@@ -102,16 +102,16 @@ var builtin = []Pattern{
 	{
 		// mlx5/events.c: mlx5_pme_status by port_module.
 		ID: "module_absent", Severity: Warning,
-		Expressions: compile(reMlx5 + `Port module event: module \d+, Cable unplugged`),
+		Expressions: compileAll(reMlx5 + `Port module event: module \d+, Cable unplugged`),
 	},
 	{
 		// mlx5/cmd.c: mlx5_cmd_check, in newer kernels mlx5_cmd_out_err. 0x805 is the command's number in mlx5_ifc.h.
 		ID: "access_reg_failed", Severity: Warning,
-		Expressions: compile(reMlx5 + `ACCESS_REG\(0x805\) op_mod\(0x[0-9a-f]+\) failed`),
+		Expressions: compileAll(reMlx5 + `ACCESS_REG\(0x805\) op_mod\(0x[0-9a-f]+\) failed`),
 	},
 }
 
-func compile(expressions ...string) []*regexp.Regexp {
+func compileAll(expressions ...string) []*regexp.Regexp {
 	out := make([]*regexp.Regexp, len(expressions))
 	for i, e := range expressions {
 		out[i] = regexp.MustCompile(e)
@@ -119,8 +119,8 @@ func compile(expressions ...string) []*regexp.Regexp {
 	return out
 }
 
-// Patterns is the table as it is without configuration.
-func Patterns() []Pattern { return slices.Clone(builtin) }
+// BuiltinPatterns is the table as it is without configuration.
+func BuiltinPatterns() []Pattern { return slices.Clone(builtin) }
 
 // DefaultPerMinute is how many matches of a pattern and a device are delivered in a minute.
 const DefaultPerMinute = 10
@@ -150,16 +150,16 @@ var reID = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
 // Validate says which field is wrong, and why.
 func (c MatchConfig) Validate() error {
-	_, err := c.table()
+	_, err := c.activePatterns()
 	return err
 }
 
-// table is the patterns that are not off, in order.
-func (c MatchConfig) table() ([]Pattern, error) {
+// activePatterns is the patterns that are not off, in order.
+func (c MatchConfig) activePatterns() ([]Pattern, error) {
 	if c.PerMinute < 0 {
 		return nil, fmt.Errorf("per_minute: %d: must not be negative", c.PerMinute)
 	}
-	all := Patterns()
+	all := BuiltinPatterns()
 	for i, e := range c.Extra {
 		field := func(name, format string, args ...any) error {
 			return fmt.Errorf("extra[%d].%s: %s", i, name, fmt.Sprintf(format, args...))

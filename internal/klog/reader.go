@@ -65,11 +65,11 @@ type device interface {
 
 // Reader follows the kernel's log. Use NewReader.
 type Reader struct {
-	state
+	followState
 	cfg  Config
 	open func() (device, kind, error)
-	// seen is one more than the highest number that was read since opening.
-	seen uint64
+	// nextSeq is one more than the highest number that was read since opening.
+	nextSeq uint64
 }
 
 // kind is how records are to be read.
@@ -92,8 +92,8 @@ func NewReader(cfg Config) (*Reader, error) {
 	if cfg.Poll <= 0 {
 		cfg.Poll = DefaultPoll
 	}
-	r := &Reader{cfg: cfg, state: state{store: cfg.Save, every: cfg.SaveEvery, now: cfg.Now}}
-	r.init(cfg.BootID, cfg.Position)
+	r := &Reader{cfg: cfg, followState: followState{store: cfg.Save, every: cfg.SaveEvery, now: cfg.Now}}
+	r.initState(cfg.BootID, cfg.Position)
 	r.open = func() (device, kind, error) { return openLog(cfg.Path) }
 	return r, nil
 }
@@ -116,29 +116,29 @@ func (r *Reader) Run(ctx context.Context, deliver func(Record) error) error {
 	}
 	defer dev.Close()
 	var offset int64
-	if !r.known && r.cfg.From == FromNow {
+	if !r.posKnown && r.cfg.From == FromNow {
 		// A FIFO has no end to seek, and nothing that is older than the reader.
 		if offset, err = dev.Seek(0, io.SeekEnd); err != nil && !errors.Is(err, syscall.ESPIPE) {
 			return fmt.Errorf("kernel log: %w", err)
 		}
 	}
-	r.seen = 0
+	r.nextSeq = 0
 
 	stop := context.AfterFunc(ctx, func() { _ = dev.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	defer r.save(true)
-	if err := r.follow(ctx, dev, kind, offset, deliver); err != nil {
+	defer r.saveIfDue(true)
+	if err := r.followLog(ctx, dev, kind, offset, deliver); err != nil {
 		return fmt.Errorf("kernel log: %w", err)
 	}
 	return nil
 }
 
-func (r *Reader) follow(ctx context.Context, dev device, kind kind, offset int64, deliver func(Record) error) error {
+func (r *Reader) followLog(ctx context.Context, dev device, kind kind, offset int64, deliver func(Record) error) error {
 	buf := make([]byte, readSize)
 	var part []byte // of a stream: what is no whole record yet
 	invalid := 0
 	for {
-		wait := r.waiting(kind)
+		wait := r.waitDeadline(kind)
 		if kind != file {
 			// A deadline only where something is to be done at it: else a quiet log costs nothing. Run's own
 			// deadline may be overwritten here, so the context is asked after it.
@@ -155,20 +155,20 @@ func (r *Reader) follow(ctx context.Context, dev device, kind kind, offset int64
 		}
 		switch {
 		case n > 0 && kind == records:
-			err = r.take(buf[:n], deliver)
+			err = r.deliverRecord(buf[:n], deliver)
 		case n > 0:
 			offset += int64(n)
-			part, err = r.takeAll(append(part, buf[:n]...), deliver)
+			part, err = r.deliverAll(append(part, buf[:n]...), deliver)
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			r.atEnd(kind)
 			err = nil
 		case errors.Is(err, syscall.EAGAIN):
 			// The runtime waits for what can be waited for; this device cannot.
 			r.atEnd(kind)
-			err = sleep(ctx, r.cfg.Poll)
+			err = sleepContext(ctx, r.cfg.Poll)
 		case errors.Is(err, syscall.EPIPE):
 			// The kernel has moved on to the oldest record it has; the gap is counted when that is read.
-			r.count(func(s *Stats) { s.Overruns++ })
+			r.updateStats(func(s *Stats) { s.Overruns++ })
 			err = nil
 		case errors.Is(err, syscall.EINVAL):
 			// The record did not fit and is skipped (devkmsg_read in kernel/printk/printk.c); its number will be missing.
@@ -183,8 +183,8 @@ func (r *Reader) follow(ctx context.Context, dev device, kind kind, offset int64
 			err = nil
 		case (errors.Is(err, io.EOF) || err == nil) && kind == file:
 			r.atEnd(kind)
-			if offset, part, err = rewound(dev, offset, part); err == nil {
-				err = sleep(ctx, r.cfg.Poll)
+			if offset, part, err = rewindIfTruncated(dev, offset, part); err == nil {
+				err = sleepContext(ctx, r.cfg.Poll)
 			}
 		case errors.Is(err, io.EOF) || err == nil:
 			// A device's log has no end. Some containers have /dev/null in this place.
@@ -193,12 +193,12 @@ func (r *Reader) follow(ctx context.Context, dev device, kind kind, offset int64
 		if err != nil {
 			return err
 		}
-		r.save(false)
+		r.saveIfDue(false)
 	}
 }
 
-// rewound starts from the beginning if the file is shorter than what was read of it.
-func rewound(dev device, offset int64, part []byte) (int64, []byte, error) {
+// rewindIfTruncated starts from the beginning if the file is shorter than what was read of it.
+func rewindIfTruncated(dev device, offset int64, part []byte) (int64, []byte, error) {
 	end, err := dev.Seek(0, io.SeekEnd)
 	if err != nil {
 		return 0, nil, err
@@ -210,7 +210,7 @@ func rewound(dev device, offset int64, part []byte) (int64, []byte, error) {
 	return offset, part, err
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
+func sleepContext(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -221,16 +221,16 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// take delivers one record, if it is new.
-func (r *Reader) take(b []byte, deliver func(Record) error) error {
+// deliverRecord delivers one record, if it is new.
+func (r *Reader) deliverRecord(b []byte, deliver func(Record) error) error {
 	rec, err := ParseKmsg(b)
 	if err != nil {
-		r.count(func(s *Stats) { s.Malformed++ })
+		r.updateStats(func(s *Stats) { s.Malformed++ })
 		return nil
 	}
 	r.mu.Lock()
-	r.seen = max(r.seen, rec.Seq+1)
-	old := r.known && rec.Seq < r.pos.Next
+	r.nextSeq = max(r.nextSeq, rec.Seq+1)
+	old := r.posKnown && rec.Seq < r.pos.Next
 	r.mu.Unlock()
 	if old {
 		return nil
@@ -242,25 +242,25 @@ func (r *Reader) take(b []byte, deliver func(Record) error) error {
 	defer r.mu.Unlock()
 	// A ring that has lost its beginning before the first start has lost nothing of ours; after that, and in a boot
 	// of which we had nothing yet, it has.
-	if r.known {
+	if r.posKnown {
 		r.stats.Lost += rec.Seq - r.pos.Next
 	}
 	r.stats.Records++
-	r.pos.Next, r.known, r.dirty = rec.Seq+1, true, true
+	r.pos.Next, r.posKnown, r.dirty = rec.Seq+1, true, true
 	return nil
 }
 
-// takeAll delivers the records of a stream's octets and returns what is left. A record is a line and the lines after
+// deliverAll delivers the records of a stream's octets and returns what is left. A record is a line and the lines after
 // it that begin with a space; that its last one has come is taken from the next record, or from the octets' end, as
 // who writes records writes them whole.
-func (r *Reader) takeAll(b []byte, deliver func(Record) error) ([]byte, error) {
+func (r *Reader) deliverAll(b []byte, deliver func(Record) error) ([]byte, error) {
 	for {
 		end := 0
 		for {
 			i := bytes.IndexByte(b[end:], '\n')
 			if i < 0 {
 				if len(b) > maxLine {
-					r.count(func(s *Stats) { s.Malformed++ })
+					r.updateStats(func(s *Stats) { s.Malformed++ })
 					return nil, nil
 				}
 				return b, nil
@@ -270,7 +270,7 @@ func (r *Reader) takeAll(b []byte, deliver func(Record) error) ([]byte, error) {
 				break
 			}
 		}
-		if err := r.take(b[:end], deliver); err != nil {
+		if err := r.deliverRecord(b[:end], deliver); err != nil {
 			return nil, err
 		}
 		if b = b[end:]; len(b) == 0 {
@@ -279,15 +279,15 @@ func (r *Reader) takeAll(b []byte, deliver func(Record) error) ([]byte, error) {
 	}
 }
 
-// waiting is until when to wait for a record: no longer than until the position is to be saved, or until it is clear
+// waitDeadline is until when to wait for a record: no longer than until the position is to be saved, or until it is clear
 // that the log's end is not where the position says. Zero: for ever.
-func (r *Reader) waiting(kind kind) time.Time {
+func (r *Reader) waitDeadline(kind kind) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case r.dirty && r.store != nil:
 		return time.Now().Add(max(r.every-r.now().Sub(r.lastSaved), time.Millisecond))
-	case kind != stream && r.known && r.seen < r.pos.Next:
+	case kind != stream && r.posKnown && r.nextSeq < r.pos.Next:
 		return time.Now().Add(r.every)
 	}
 	return time.Time{}
@@ -298,8 +298,8 @@ func (r *Reader) waiting(kind kind) time.Time {
 func (r *Reader) atEnd(kind kind) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if kind != stream && r.known && r.seen < r.pos.Next {
-		r.pos.Next, r.dirty = r.seen, true
+	if kind != stream && r.posKnown && r.nextSeq < r.pos.Next {
+		r.pos.Next, r.dirty = r.nextSeq, true
 	}
 }
 

@@ -76,7 +76,7 @@ func ParseKmsg(b []byte) (Record, error) {
 		Boot:     time.Duration(usec) * time.Microsecond,
 		Level:    Level(prio & 7),
 		Facility: Facility(prio >> 3),
-		Text:     unescape(text),
+		Text:     unescapeText(text),
 	}
 	for line := range bytes.SplitSeq(tags, []byte("\n")) {
 		if len(line) == 0 || line[0] != ' ' {
@@ -89,14 +89,14 @@ func ParseKmsg(b []byte) (Record, error) {
 		if r.Tags == nil {
 			r.Tags = make(map[string]string)
 		}
-		r.Tags[unescape(key)] = unescape(value)
+		r.Tags[unescapeText(key)] = unescapeText(value)
 	}
 	return r, nil
 }
 
-// unescape undoes the \xNN that the kernel writes for octets that are not printable ASCII, and for the backslash.
+// unescapeText undoes the \xNN that the kernel writes for octets that are not printable ASCII, and for the backslash.
 // Anything else after a backslash stays as it is: kernels before 3.6 did not escape.
-func unescape(b []byte) string {
+func unescapeText(b []byte) string {
 	if bytes.IndexByte(b, '\\') >= 0 {
 		out := make([]byte, 0, len(b))
 		for i := 0; i < len(b); i++ {

@@ -21,8 +21,8 @@ type Stats struct {
 	SaveErrors uint64
 }
 
-// state is what is kept of following a log, and how it is saved.
-type state struct {
+// followState is what is kept of following a log, and how it is saved.
+type followState struct {
 	store func(Position) error // nil: not saved
 	every time.Duration
 	now   func() time.Time
@@ -30,15 +30,15 @@ type state struct {
 	mu    sync.Mutex
 	stats Stats
 	pos   Position
-	// known: pos says what comes next. It does not before the first record at all.
-	known bool
+	// posKnown: pos says what comes next. It does not before the first record at all.
+	posKnown bool
 	// dirty: pos is to be saved.
 	dirty     bool
 	lastSaved time.Time
 }
 
-// init gives the defaults, and takes over a position as far as it is of this boot.
-func (s *state) init(bootID string, last *Position) {
+// initState gives the defaults, and takes over a position as far as it is of this boot.
+func (s *followState) initState(bootID string, last *Position) {
 	if s.every <= 0 {
 		s.every = DefaultSaveEvery
 	}
@@ -47,7 +47,7 @@ func (s *state) init(bootID string, last *Position) {
 	}
 	s.pos.BootID = bootID
 	if last != nil {
-		s.known = true
+		s.posKnown = true
 		if sameBoot(last.BootID, bootID) {
 			s.pos = *last
 			s.pos.BootID = bootID
@@ -56,27 +56,27 @@ func (s *state) init(bootID string, last *Position) {
 }
 
 // Position is what would be saved now.
-func (s *state) Position() Position {
+func (s *followState) Position() Position {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.pos
 }
 
 // Stats are the counts up to now.
-func (s *state) Stats() Stats {
+func (s *followState) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stats
 }
 
-func (s *state) count(f func(*Stats)) {
+func (s *followState) updateStats(f func(*Stats)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f(&s.stats)
 }
 
-// save saves what has changed; not at the end, only if it is time again.
-func (s *state) save(end bool) {
+// saveIfDue saves what has changed; not at the end, only if it is time again.
+func (s *followState) saveIfDue(end bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()

@@ -40,9 +40,9 @@ func newAPI(config *rest.Config) (*api, error) {
 
 // failure is a request that the server did not do.
 type failure struct {
-	code  int           // of HTTP; 0: there was no answer
-	after time.Duration // that the server asked to wait; 0: it did not
-	err   error
+	code       int           // of HTTP; 0: there was no answer
+	retryAfter time.Duration // that the server asked to wait; 0: it did not
+	err        error
 }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -57,8 +57,8 @@ const (
 // maxAnswer bounds what is read of an answer, in octets. A Node with the names of many images is some hundreds of kilobytes.
 const maxAnswer = 4 << 20
 
-// do sends a request, and reads the answer into into unless that is nil. Errors are failures.
-func (a *api) do(ctx context.Context, method, contentType string, body, into any, path ...string) error {
+// sendRequest sends a request, and reads the answer into into unless that is nil. Errors are failures.
+func (a *api) sendRequest(ctx context.Context, method, contentType string, body, into any, path ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	b, err := json.Marshal(body)
@@ -109,20 +109,20 @@ func parseAnswer(code int, retryAfter string, text []byte, into any) *failure {
 	if json.Unmarshal(text, &status) != nil {
 		status.Message = ""
 	}
-	f := &failure{code: code, err: fmt.Errorf("%d %s: %q", code, http.StatusText(code), bounded(status.Message))}
+	f := &failure{code: code, err: fmt.Errorf("%d %s: %q", code, http.StatusText(code), truncateMessage(status.Message))}
 	// RFC 9110 section 10.2.3; the API server sends seconds, and what stands before it may send a date.
 	if seconds, err := strconv.ParseUint(retryAfter, 10, 31); err == nil {
-		f.after = time.Duration(seconds) * time.Second
+		f.retryAfter = time.Duration(seconds) * time.Second
 	} else if at, err := http.ParseTime(retryAfter); err == nil {
-		f.after = max(0, time.Until(at))
+		f.retryAfter = max(0, time.Until(at))
 	} else if s := status.Details.RetryAfterSeconds; s > 0 && s < 1<<31 {
-		f.after = time.Duration(s) * time.Second
+		f.retryAfter = time.Duration(s) * time.Second
 	}
 	return f
 }
 
-// refused reports whether the same request would be refused for ever: it is wrong. Rights can be given later, tokens are renewed.
-func refused(err *failure) bool {
+// isPermanent reports whether the same request would be refused for ever: it is wrong. Rights can be given later, tokens are renewed.
+func isPermanent(err *failure) bool {
 	switch err.code {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
 		return false

@@ -46,21 +46,21 @@ type node struct {
 	} `json:"status"`
 }
 
-func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // strength orders codes by what they say of the NIC, the worst first: it is not there, it has no connectivity, it works badly. Others come
 // after these, by name.
 var strength = []string{nichealth.CodeGone, nichealth.CodeDown, nichealth.CodeDisabled, nichealth.CodeRecovery, nichealth.CodeRate}
 
-func rank(code string) int {
+func codeRank(code string) int {
 	if i := slices.Index(strength, code); i >= 0 {
 		return i
 	}
 	return len(strength)
 }
 
-// judge is rule 1. ok is false while nothing can be said yet.
-func judge(s State, started, now time.Time) (c condition, ok bool) {
+// desiredCondition is rule 1. ok is false while nothing can be said yet.
+func desiredCondition(s State, started, now time.Time) (c condition, ok bool) {
 	var fatal []nichealth.Finding
 	for _, f := range s.Findings {
 		if f.Fatal {
@@ -73,7 +73,7 @@ func judge(s State, started, now time.Time) (c condition, ok bool) {
 	}
 	switch {
 	case len(fatal) > 0:
-		return condition{Status: statusTrue, Reason: reason(strongest(fatal)), Message: describe(fatal)}, true
+		return condition{Status: statusTrue, Reason: reasonOf(strongestCode(fatal)), Message: describeFindings(fatal)}, true
 	case now.Sub(read) > unreadAfter:
 		return condition{Status: statusUnknown, Reason: reasonUnread, Message: "The NICs of this node cannot be listed."}, true
 	case s.Read.IsZero():
@@ -82,14 +82,14 @@ func judge(s State, started, now time.Time) (c condition, ok bool) {
 	return condition{Status: statusFalse, Reason: reasonHealthy, Message: "No NIC of this node has a fatal finding."}, true
 }
 
-func strongest(fs []nichealth.Finding) string {
+func strongestCode(fs []nichealth.Finding) string {
 	return slices.MinFunc(fs, func(a, b nichealth.Finding) int {
-		return cmp.Or(cmp.Compare(rank(a.Code), rank(b.Code)), cmp.Compare(a.Code, b.Code))
+		return cmp.Or(cmp.Compare(codeRank(a.Code), codeRank(b.Code)), cmp.Compare(a.Code, b.Code))
 	}).Code
 }
 
-// reason makes a word of a code, as reasons have to be: "state_down" is StateDown.
-func reason(code string) string {
+// reasonOf makes a word of a code, as reasons have to be: "state_down" is StateDown.
+func reasonOf(code string) string {
 	var b strings.Builder
 	upper := true
 	for _, r := range code {
@@ -119,9 +119,9 @@ const maxReason = 100
 // maxMessage bounds messages, in octets.
 const maxMessage = 1024
 
-// describe names the NICs and ports, each with its codes: "mlx5_0_port1: state_down, link_downed; mlx5_1: device_disappeared". What does not
+// describeFindings names the NICs and ports, each with its codes: "mlx5_0_port1: state_down, link_downed; mlx5_1: device_disappeared". What does not
 // fit is counted.
-func describe(fs []nichealth.Finding) string {
+func describeFindings(fs []nichealth.Finding) string {
 	codes := map[string][]string{}
 	for _, f := range fs {
 		codes[f.Entity.Value] = append(codes[f.Entity.Value], f.Code)
@@ -134,14 +134,14 @@ func describe(fs []nichealth.Finding) string {
 	const room = 32 // for how many are left
 	text := ""
 	for i, name := range names {
-		slices.SortFunc(codes[name], func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
+		slices.SortFunc(codes[name], func(a, b string) int { return cmp.Or(cmp.Compare(codeRank(a), codeRank(b)), cmp.Compare(a, b)) })
 		part := strings.ToValidUTF8(name+": "+strings.Join(slices.Compact(codes[name]), ", "), "\uFFFD")
 		if i > 0 {
 			part = "; " + part
 		}
 		if len(text)+len(part) > maxMessage-room {
 			if i == 0 {
-				return bounded(part)
+				return truncateMessage(part)
 			}
 			return text + fmt.Sprintf("; and %d more", len(names)-i)
 		}
@@ -150,8 +150,8 @@ func describe(fs []nichealth.Finding) string {
 	return text
 }
 
-// bounded cuts a message between characters, and makes it valid UTF-8.
-func bounded(s string) string {
+// truncateMessage cuts a message between characters, and makes it valid UTF-8.
+func truncateMessage(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= maxMessage {
 		return s
@@ -164,38 +164,38 @@ func bounded(s string) string {
 	return s[:n] + end
 }
 
-// keeper keeps one condition as it should be.
-type keeper struct {
-	wanted condition
-	since  time.Time  // of the wanted status
-	server *condition // as the server has it; nil: not known
-	due    time.Time  // of the next heartbeat
-	next   time.Time  // no request before that
-	wait   backoff
-	failed bool // the last request
+// conditionKeeper keeps one condition as it should be.
+type conditionKeeper struct {
+	wanted        condition
+	since         time.Time  // of the wanted status
+	server        *condition // as the server has it; nil: not known
+	nextHeartbeat time.Time  // of the next heartbeat
+	notBefore     time.Time  // no request before that
+	wait          backoff
+	failed        bool // the last request
 }
 
-// want takes what the condition should be.
-func (k *keeper) want(c condition, now time.Time) {
+// setWanted takes what the condition should be.
+func (k *conditionKeeper) setWanted(c condition, now time.Time) {
 	if c.Status != k.wanted.Status {
 		k.since = now
 	}
 	k.wanted = c
 }
 
-// pending reports whether there is something to write, and it is time.
-func (k *keeper) pending(now time.Time) bool {
-	if k.wanted.Status == "" || now.Before(k.next) {
+// writeDue reports whether there is something to write, and it is time.
+func (k *conditionKeeper) writeDue(now time.Time) bool {
+	if k.wanted.Status == "" || now.Before(k.notBefore) {
 		return false
 	}
 	s := k.server
-	return s == nil || s.Status != k.wanted.Status || s.Reason != k.wanted.Reason || s.Message != k.wanted.Message || !now.Before(k.due)
+	return s == nil || s.Status != k.wanted.Status || s.Reason != k.wanted.Reason || s.Message != k.wanted.Message || !now.Before(k.nextHeartbeat)
 }
 
-// full is what to write now, given what the server has: rule 2.
-func (k *keeper) full(now time.Time) condition {
+// fullCondition is what to write now, given what the server has: rule 2.
+func (k *conditionKeeper) fullCondition(now time.Time) condition {
 	c := k.wanted
-	c.Heartbeat, c.Transition = stamp(now), stamp(k.since)
+	c.Heartbeat, c.Transition = formatTime(now), formatTime(k.since)
 	if k.server.Status == c.Status && k.server.Transition != "" {
 		c.Transition = k.server.Transition
 	}
@@ -204,17 +204,17 @@ func (k *keeper) full(now time.Time) condition {
 
 // keepCondition writes the condition when it has to be.
 func (r *Reporter) keepCondition(ctx context.Context) {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
-	var k keeper
+	var k conditionKeeper
 	for {
 		now := time.Now()
-		if c, ok := judge(r.c.State(), r.started, now); ok {
+		if c, ok := desiredCondition(r.c.State(), r.started, now); ok {
 			c.Type = r.c.Condition
-			k.want(c, now)
+			k.setWanted(c, now)
 		}
-		if k.pending(now) {
-			r.write(ctx, &k)
+		if k.writeDue(now) {
+			r.writeCondition(ctx, &k)
 		}
 		select {
 		case <-ctx.Done():
@@ -225,15 +225,15 @@ func (r *Reporter) keepCondition(ctx context.Context) {
 	}
 }
 
-// write makes the server's condition the wanted one, or says when to try again.
-func (r *Reporter) write(ctx context.Context, k *keeper) {
-	err := r.patch(ctx, k)
+// writeCondition makes the server's condition the wanted one, or says when to try again.
+func (r *Reporter) writeCondition(ctx context.Context, k *conditionKeeper) {
+	err := r.patchCondition(ctx, k)
 	now := time.Now()
 	switch {
 	case err == nil:
-		k.next = now.Add(patchEvery)
+		k.notBefore = now.Add(patchEvery)
 		// Up to a tenth less: nodes that began together are not to stay together.
-		k.due = now.Add(heartbeatEvery - rand.N(heartbeatEvery/10))
+		k.nextHeartbeat = now.Add(heartbeatEvery - rand.N(heartbeatEvery/10))
 		k.wait.reset()
 		if k.failed {
 			r.log.Info("Kubernetes takes the node's condition again", "node", r.c.Node, "condition", r.c.Condition)
@@ -245,7 +245,7 @@ func (r *Reporter) write(ctx context.Context, k *keeper) {
 	case ctx.Err() != nil:
 	default:
 		k.server = nil // it may have been written nevertheless, or the Node is another one now
-		k.next = now.Add(k.wait.after(err))
+		k.notBefore = now.Add(k.wait.waitAfter(err))
 		if !k.failed {
 			r.log.Warn("Kubernetes does not take the node's condition; it will be tried again", "node", r.c.Node, "condition", r.c.Condition, "err", err)
 		}
@@ -253,9 +253,9 @@ func (r *Reporter) write(ctx context.Context, k *keeper) {
 	}
 }
 
-// patch is one or two requests. The first one of a keeper changes nothing: its answer says what the server has, for which no right to read is
+// patchCondition is one or two requests. The first one of a keeper changes nothing: its answer says what the server has, for which no right to read is
 // needed.
-func (r *Reporter) patch(ctx context.Context, k *keeper) error {
+func (r *Reporter) patchCondition(ctx context.Context, k *conditionKeeper) error {
 	if k.server == nil {
 		var n node
 		if err := r.patchNode(ctx, struct{}{}, &n); err != nil {
@@ -269,7 +269,7 @@ func (r *Reporter) patch(ctx context.Context, k *keeper) error {
 		}
 	}
 	var q node
-	q.Status.Conditions = []condition{k.full(time.Now())}
+	q.Status.Conditions = []condition{k.fullCondition(time.Now())}
 	if err := r.patchNode(ctx, q, nil); err != nil {
 		return err
 	}
@@ -278,16 +278,16 @@ func (r *Reporter) patch(ctx context.Context, k *keeper) error {
 }
 
 func (r *Reporter) patchNode(ctx context.Context, body, into any) error {
-	err := r.api.do(ctx, http.MethodPatch, typePatch, body, into, "api", "v1", "nodes", r.c.Node, "status")
+	err := r.api.sendRequest(ctx, http.MethodPatch, typePatch, body, into, "api", "v1", "nodes", r.c.Node, "status")
 	var f *failure
 	switch {
 	case err == nil:
-		r.count(ObjectCondition, ResultOK)
+		r.countRequest(ObjectCondition, ResultOK)
 	case ctx.Err() != nil:
-	case errors.As(err, &f) && refused(f):
-		r.count(ObjectCondition, ResultRefused)
+	case errors.As(err, &f) && isPermanent(f):
+		r.countRequest(ObjectCondition, ResultRefused)
 	default:
-		r.count(ObjectCondition, ResultRetry)
+		r.countRequest(ObjectCondition, ResultRetry)
 	}
 	return err
 }

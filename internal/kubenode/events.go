@@ -57,8 +57,8 @@ type source struct {
 	Host      string `json:"host"`
 }
 
-// again is the patch of an event that happened again.
-type again struct {
+// eventUpdate is the patch of an event that happened again.
+type eventUpdate struct {
 	Count int    `json:"count"`
 	Last  string `json:"lastTimestamp"`
 }
@@ -66,8 +66,8 @@ type again struct {
 // eventKey is what events have in common that are one: rule 4.
 type eventKey struct{ kind, reason, message, nic string }
 
-// pending is an event that waits, perhaps several times.
-type pending struct {
+// pendingEvent is an event that waits, perhaps several times.
+type pendingEvent struct {
 	eventKey
 	first, last time.Time
 	count       int
@@ -77,13 +77,13 @@ type pending struct {
 	tried       bool   // to write it under that name
 }
 
-func newPending(e *nichealth.Event) *pending {
-	p := &pending{first: e.GeneratedTimestamp, last: e.GeneratedTimestamp, count: 1}
+func newPendingEvent(e *nichealth.Event) *pendingEvent {
+	p := &pendingEvent{first: e.GeneratedTimestamp, last: e.GeneratedTimestamp, count: 1}
 	code := ""
 	if len(e.ErrorCode) > 0 {
 		code = e.ErrorCode[0]
 	}
-	p.kind, p.reason, p.message = typeWarning, reason(code), bounded(e.Message)
+	p.kind, p.reason, p.message = typeWarning, reasonOf(code), truncateMessage(e.Message)
 	if e.IsHealthy {
 		p.kind, p.reason = typeNormal, p.reason+"Cleared"
 	}
@@ -96,8 +96,8 @@ func newPending(e *nichealth.Event) *pending {
 	return p
 }
 
-// written is an event that the server has.
-type written struct {
+// writtenEvent is an event that the server has.
+type writtenEvent struct {
 	name  string
 	first time.Time
 	last  time.Time
@@ -107,18 +107,18 @@ type written struct {
 // limiter is rule 5 for one NIC.
 type limiter = rate.Limiter
 
-// queue are the events that wait, and what is known of those before. The reporter's mutex guards it, but for sent and named, which are
+// eventQueue are the events that wait, and what is known of those before. The reporter's mutex guards it, but for sent and named, which are
 // the sending goroutine's.
-type queue struct {
-	waiting []*pending
-	more    chan struct{} // has an element when the queue may have grown
-	limits  map[string]*limiter
-	sent    map[eventKey]*written
-	named   int64 // what the name of the last event was made of, Unix nanoseconds
+type eventQueue struct {
+	waiting      []*pendingEvent
+	more         chan struct{} // has an element when the queue may have grown
+	limits       map[string]*limiter
+	sent         map[eventKey]*writtenEvent
+	lastNameTime int64 // what the name of the last event was made of, Unix nanoseconds
 }
 
-// add queues p, or counts it with one that waits. full: the oldest was lost for it.
-func (q *queue) add(p *pending) (full bool) {
+// addOrMerge queues p, or counts it with one that waits. full: the oldest was lost for it.
+func (q *eventQueue) addOrMerge(p *pendingEvent) (full bool) {
 	for _, w := range q.waiting {
 		if w.eventKey == p.eventKey && !w.sending && p.last.Sub(w.last) <= aggregateFor {
 			w.count++
@@ -138,17 +138,17 @@ func (q *queue) add(p *pending) (full bool) {
 	return true
 }
 
-// next is the event to send now, nil if none is; the others before it are dropped by rules 5 and 6.
-func (r *Reporter) next(now time.Time) *pending {
+// nextEvent is the event to send now, nil if none is; the others before it are dropped by rules 5 and 6.
+func (r *Reporter) nextEvent(now time.Time) *pendingEvent {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	q := &r.events
 	for len(q.waiting) > 0 {
 		p := q.waiting[0]
 		switch {
-		case now.Sub(p.last) > oldest:
+		case now.Sub(p.last) > maxEventAge:
 			r.stats.Dropped[DropOld] += uint64(p.count)
-		case p.allowed || q.limit(p.nic).AllowN(now, 1):
+		case p.allowed || q.limiterFor(p.nic).AllowN(now, 1):
 			p.allowed, p.sending = true, true
 			return p
 		default:
@@ -159,20 +159,20 @@ func (r *Reporter) next(now time.Time) *pending {
 	return nil
 }
 
-func (q *queue) limit(nic string) *limiter {
+func (q *eventQueue) limiterFor(nic string) *limiter {
 	l := q.limits[nic]
 	if l == nil {
-		l = rate.NewLimiter(rate.Every(refill), burst)
+		l = rate.NewLimiter(rate.Every(refillEvery), eventBurst)
 		q.limits[nic] = l
 	}
 	return l
 }
 
-// settle takes p out of the queue, unless it was lost meanwhile.
-func (r *Reporter) settle(p *pending) {
+// removeEvent takes p out of the queue, unless it was lost meanwhile.
+func (r *Reporter) removeEvent(p *pendingEvent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.events.waiting = slices.DeleteFunc(r.events.waiting, func(w *pending) bool { return w == p })
+	r.events.waiting = slices.DeleteFunc(r.events.waiting, func(w *pendingEvent) bool { return w == p })
 }
 
 // sendEvents sends until ctx ends, and then what waits, as far as the first attempt of each goes.
@@ -180,7 +180,7 @@ func (r *Reporter) sendEvents(ctx context.Context) {
 	var wait backoff
 	failed := false
 	for ctx.Err() == nil {
-		p := r.next(time.Now())
+		p := r.nextEvent(time.Now())
 		if p == nil {
 			select {
 			case <-ctx.Done():
@@ -188,10 +188,10 @@ func (r *Reporter) sendEvents(ctx context.Context) {
 			}
 			continue
 		}
-		err := r.send(ctx, p)
+		err := r.sendEvent(ctx, p)
 		switch {
 		case err == nil:
-			r.settle(p)
+			r.removeEvent(p)
 			wait.reset()
 			if failed {
 				r.log.Info("Kubernetes takes events again")
@@ -199,21 +199,21 @@ func (r *Reporter) sendEvents(ctx context.Context) {
 			failed = false
 		case ctx.Err() != nil:
 		case isRefused(err):
-			r.settle(p)
-			r.drop(DropRefused, p.count)
+			r.removeEvent(p)
+			r.countDropped(DropRefused, p.count)
 			r.log.Error("Kubernetes refuses an event", "reason", p.reason, "err", err)
 		default:
 			if !failed {
 				r.log.Warn("Kubernetes does not take events; they will be tried again", "err", err)
 			}
 			failed = true
-			pause(ctx, wait.after(err))
+			sleepContext(ctx, wait.waitAfter(err))
 		}
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	for p := r.next(time.Now()); p != nil && r.send(last, p) == nil; p = r.next(time.Now()) {
-		r.settle(p)
+	for p := r.nextEvent(time.Now()); p != nil && r.sendEvent(last, p) == nil; p = r.nextEvent(time.Now()) {
+		r.removeEvent(p)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -225,11 +225,11 @@ func (r *Reporter) sendEvents(ctx context.Context) {
 
 func isRefused(err error) bool {
 	var f *failure
-	return errors.As(err, &f) && refused(f)
+	return errors.As(err, &f) && isPermanent(f)
 }
 
-// send writes an event: as a higher count of one before, or as a new one.
-func (r *Reporter) send(ctx context.Context, p *pending) error {
+// sendEvent writes an event: as a higher count of one before, or as a new one.
+func (r *Reporter) sendEvent(ctx context.Context, p *pendingEvent) error {
 	sent := r.events.sent
 	for k, w := range sent {
 		if p.last.Sub(w.last) > aggregateFor {
@@ -239,7 +239,7 @@ func (r *Reporter) send(ctx context.Context, p *pending) error {
 	first, count := p.first, p.count
 	if w := sent[p.eventKey]; w != nil {
 		first, count = w.first, count+w.count
-		err := r.request(ctx, http.MethodPatch, typePatch, again{Count: count, Last: stamp(p.last)}, w.name)
+		err := r.requestCounted(ctx, http.MethodPatch, typePatch, eventUpdate{Count: count, Last: formatTime(p.last)}, w.name)
 		if err == nil {
 			w.count, w.last = count, p.last
 			return nil
@@ -252,14 +252,14 @@ func (r *Reporter) send(ctx context.Context, p *pending) error {
 	}
 	if p.name == "" {
 		// As client-go names events, and never one name twice.
-		r.events.named = max(r.events.named+1, time.Now().UnixNano())
-		p.name = fmt.Sprintf("%s.%x", r.c.Node, r.events.named)
+		r.events.lastNameTime = max(r.events.lastNameTime+1, time.Now().UnixNano())
+		p.name = fmt.Sprintf("%s.%x", r.c.Node, r.events.lastNameTime)
 	}
 	repeated := p.tried
 	p.tried = true
-	err := r.request(ctx, http.MethodPost, typeJSON, event{
+	err := r.requestCounted(ctx, http.MethodPost, typeJSON, event{
 		APIVersion: "v1", Kind: "Event", Metadata: metadata{p.name, namespace}, About: reference{"Node", r.c.Node, r.c.Node},
-		Reason: p.reason, Message: p.message, Source: source{nichealth.Agent, r.c.Node}, First: stamp(first), Last: stamp(p.last), Count: count, Type: p.kind,
+		Reason: p.reason, Message: p.message, Source: source{nichealth.Agent, r.c.Node}, First: formatTime(first), Last: formatTime(p.last), Count: count, Type: p.kind,
 		Component: nichealth.Agent, Instance: r.c.Node,
 	})
 	if hasCode(err, http.StatusConflict) {
@@ -272,7 +272,7 @@ func (r *Reporter) send(ctx context.Context, p *pending) error {
 	if err != nil {
 		return err
 	}
-	sent[p.eventKey] = &written{name: p.name, first: first, last: p.last, count: count}
+	sent[p.eventKey] = &writtenEvent{name: p.name, first: first, last: p.last, count: count}
 	return nil
 }
 
@@ -281,17 +281,17 @@ func hasCode(err error, code int) bool {
 	return errors.As(err, &f) && f.code == code
 }
 
-// request counts.
-func (r *Reporter) request(ctx context.Context, method, contentType string, body any, name ...string) error {
-	err := r.api.do(ctx, method, contentType, body, nil, append([]string{"api", "v1", "namespaces", namespace, "events"}, name...)...)
+// requestCounted counts.
+func (r *Reporter) requestCounted(ctx context.Context, method, contentType string, body any, name ...string) error {
+	err := r.api.sendRequest(ctx, method, contentType, body, nil, append([]string{"api", "v1", "namespaces", namespace, "events"}, name...)...)
 	switch {
 	case err == nil:
-		r.count(ObjectEvent, ResultOK)
+		r.countRequest(ObjectEvent, ResultOK)
 	case ctx.Err() != nil:
 	case isRefused(err):
-		r.count(ObjectEvent, ResultRefused)
+		r.countRequest(ObjectEvent, ResultRefused)
 	default:
-		r.count(ObjectEvent, ResultRetry)
+		r.countRequest(ObjectEvent, ResultRetry)
 	}
 	return err
 }

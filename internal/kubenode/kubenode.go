@@ -37,14 +37,14 @@ import (
 const DefaultCondition = "NICProblem"
 
 const (
-	lookEvery      = 500 * time.Millisecond // half of what rule 2 promises
+	checkEvery     = 500 * time.Millisecond // half of what rule 2 promises
 	patchEvery     = time.Second            // rule 2
 	heartbeatEvery = 5 * time.Minute        // rule 2; as node-problem-detector and kubelet do
 	unreadAfter    = 10 * time.Second       // ten polls: one that fails is no news
 	aggregateFor   = 10 * time.Minute       // rule 4
-	burst          = 25                     // rule 5; this and the next as client-go's filter of events has them for an object
-	refill         = 5 * time.Minute        // rule 5
-	oldest         = time.Hour              // rule 6; --event-ttl of the API server
+	eventBurst     = 25                     // rule 5; this and the next as client-go's filter of events has them for an object
+	refillEvery    = 5 * time.Minute        // rule 5
+	maxEventAge    = time.Hour              // rule 6; --event-ttl of the API server
 	firstBackoff   = time.Second
 	maxBackoff     = time.Minute
 	maxRetryAfter  = 10 * time.Minute // the longest wait that the server can ask for
@@ -74,8 +74,8 @@ type State struct {
 	Read time.Time
 }
 
-// notOurs are conditions that belong to Kubernetes' own parts.
-var notOurs = []string{"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"}
+// reservedConditions are conditions that belong to Kubernetes' own parts.
+var reservedConditions = []string{"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"}
 
 var (
 	// "Object Names and IDs" of Kubernetes' documentation: a DNS subdomain name.
@@ -91,7 +91,7 @@ func (c Config) Validate() error {
 		return fmt.Errorf("node %q: want the name of a Node, of lower-case letters, digits, - and dots", c.Node)
 	case c.Condition != "" && !conditionType.MatchString(c.Condition):
 		return fmt.Errorf("condition %q: want a name of letters, digits, -, _ and dots, like %s", c.Condition, DefaultCondition)
-	case slices.Contains(notOurs, c.Condition):
+	case slices.Contains(reservedConditions, c.Condition):
 		return fmt.Errorf("condition %q belongs to Kubernetes, want another", c.Condition)
 	case c.State == nil:
 		return errors.New("state: want a function")
@@ -144,7 +144,7 @@ type Reporter struct {
 	changed chan struct{} // has an element when an event came: the condition may have changed
 
 	mu     sync.Mutex
-	events queue
+	events eventQueue
 	stats  Stats
 }
 
@@ -176,7 +176,7 @@ func newReporter(c Config, a *api) *Reporter {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	r := &Reporter{c: c, api: a, log: c.Log, started: time.Now(), changed: make(chan struct{}, 1)}
-	r.events = queue{more: make(chan struct{}, 1), limits: map[string]*limiter{}, sent: map[eventKey]*written{}}
+	r.events = eventQueue{more: make(chan struct{}, 1), limits: map[string]*limiter{}, sent: map[eventKey]*writtenEvent{}}
 	r.stats = Stats{Requests: map[Request]uint64{}, Dropped: map[Drop]uint64{}}
 	for _, object := range []string{ObjectCondition, ObjectEvent} {
 		for _, result := range []string{ResultOK, ResultRetry, ResultRefused} {
@@ -191,9 +191,9 @@ func newReporter(c Config, a *api) *Reporter {
 
 // Offer takes an event. It never waits.
 func (r *Reporter) Offer(e nichealth.Event) {
-	p := newPending(&e)
+	p := newPendingEvent(&e)
 	r.mu.Lock()
-	if r.events.add(p) {
+	if r.events.addOrMerge(p) {
 		r.stats.Dropped[DropFull]++
 	}
 	r.mu.Unlock()
@@ -228,13 +228,13 @@ func (r *Reporter) Stats() Stats {
 	return s
 }
 
-func (r *Reporter) count(object, result string) {
+func (r *Reporter) countRequest(object, result string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stats.Requests[Request{object, result}]++
 }
 
-func (r *Reporter) drop(why Drop, n int) {
+func (r *Reporter) countDropped(why Drop, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stats.Dropped[why] += uint64(n)
@@ -243,13 +243,13 @@ func (r *Reporter) drop(why Drop, n int) {
 // backoff is how long to wait after a failure: rule 6.
 type backoff struct{ last time.Duration }
 
-func (b *backoff) after(err error) time.Duration {
+func (b *backoff) waitAfter(err error) time.Duration {
 	b.last = min(max(2*b.last, firstBackoff), maxBackoff)
 	wait := b.last/2 + rand.N(b.last/2+1)
 	var f *failure
-	if errors.As(err, &f) && f.after > 0 {
+	if errors.As(err, &f) && f.retryAfter > 0 {
 		// Up to a tenth more: all nodes may have been asked for the same.
-		after := min(f.after, maxRetryAfter)
+		after := min(f.retryAfter, maxRetryAfter)
 		wait = max(wait, after+rand.N(after/10+1))
 	}
 	return wait
@@ -257,8 +257,8 @@ func (b *backoff) after(err error) time.Duration {
 
 func (b *backoff) reset() { b.last = 0 }
 
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
+// sleepContext waits for d, or until ctx ends.
+func sleepContext(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

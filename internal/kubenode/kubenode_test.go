@@ -259,11 +259,11 @@ func (n *nics) polled(yes bool) {
 }
 
 func fatal(device, code string) nichealth.Finding {
-	return nichealth.Finding{Entity: nichealth.Port(device, 1), Code: code, Fatal: true}
+	return nichealth.Finding{Entity: nichealth.PortEntity(device, 1), Code: code, Fatal: true}
 }
 
 func warning(device, code string) nichealth.Finding {
-	return nichealth.Finding{Entity: nichealth.Port(device, 1), Code: code}
+	return nichealth.Finding{Entity: nichealth.PortEntity(device, 1), Code: code}
 }
 
 type bench struct {
@@ -368,7 +368,7 @@ func TestRule2TransitionsAndHeartbeats(t *testing.T) {
 		b.wait(time.Second)
 		down, _ := b.is("True StateDown")
 		if down <= began {
-			b.Errorf("transition %s after a change at %s", down, stamp(time.Now()))
+			b.Errorf("transition %s after a change at %s", down, formatTime(time.Now()))
 		}
 		b.wait(time.Minute)
 		b.n.set(fatal("mlx5_0", "state_down"), fatal("mlx5_1", "device_disappeared"))
@@ -450,7 +450,7 @@ func TestRule6FailuresAreRepeatedEverMoreSlowly(t *testing.T) {
 		b.is(healthy)
 		for i := range 10 {
 			want := min(time.Second<<i, time.Minute)
-			if d := s.requests[i+1].at.Sub(s.requests[i].at); d < want/2 || d > want+lookEvery {
+			if d := s.requests[i+1].at.Sub(s.requests[i].at); d < want/2 || d > want+checkEvery {
 				b.Errorf("wait %d: %v, want %v to %v", i, d, want/2, want)
 			}
 		}
@@ -495,7 +495,7 @@ func TestRule6TheServerSaysWhen(t *testing.T) {
 
 func down(nic int) nichealth.Event {
 	return nichealth.Event{Agent: nichealth.Agent, IsFatal: true, Message: "Port: state DOWN", ErrorCode: []string{"state_down"},
-		EntitiesImpacted: []nichealth.Entity{nichealth.Port(fmt.Sprintf("mlx5_%d", nic), 1)}, NodeName: "h1", GeneratedTimestamp: time.Now()}
+		EntitiesImpacted: []nichealth.Entity{nichealth.PortEntity(fmt.Sprintf("mlx5_%d", nic), 1)}, NodeName: "h1", GeneratedTimestamp: time.Now()}
 }
 
 // list are the server's events: "type reason xCOUNT".
@@ -584,8 +584,8 @@ func TestRule5EveryNICHasItsLimit(t *testing.T) {
 		b.wait(time.Second)
 		b.r.Offer(down(1))
 		b.wait(time.Second)
-		if n := b.s.count("POST"); n != burst+1 || b.r.Stats().Dropped[DropLimited] != 60-burst {
-			b.Errorf("%d events, %+v; want %d of one NIC and one of the other", n, b.r.Stats(), burst)
+		if n := b.s.count("POST"); n != eventBurst+1 || b.r.Stats().Dropped[DropLimited] != 60-eventBurst {
+			b.Errorf("%d events, %+v; want %d of one NIC and one of the other", n, b.r.Stats(), eventBurst)
 		}
 		b.wait(15 * time.Minute)
 		for i := range 10 {
@@ -594,8 +594,8 @@ func TestRule5EveryNICHasItsLimit(t *testing.T) {
 			b.r.Offer(e)
 		}
 		b.wait(time.Second)
-		if n := b.s.count("POST"); n != burst+4 {
-			b.Errorf("%d events, want three more after 15 minutes", n-burst-1)
+		if n := b.s.count("POST"); n != eventBurst+4 {
+			b.Errorf("%d events, want three more after 15 minutes", n-eventBurst-1)
 		}
 	})
 }
@@ -688,7 +688,7 @@ func TestReasons(t *testing.T) {
 	valid := regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`) // NodeCondition's reason
 	for code, want := range map[string]string{"state_down": "StateDown", "gid_ipv4_missing": "GidIpv4Missing", "": "NICProblem", "42": "NICProblem", "1up": "Up", "Strange code-é": "StrangeCode",
 		strings.Repeat("x", 500): "X" + strings.Repeat("x", 99)} {
-		if got := reason(code); got != want || !valid.MatchString(got) {
+		if got := reasonOf(code); got != want || !valid.MatchString(got) {
 			t.Errorf("%q: %q, want %q", code, got, want)
 		}
 	}
@@ -699,14 +699,14 @@ func TestMessagesAreBounded(t *testing.T) {
 	for i := range 200 {
 		fs = append(fs, fatal(fmt.Sprintf("mlx5_%03d", i), "state_down"), fatal(fmt.Sprintf("mlx5_%03d", i), "state_down"))
 	}
-	got := describe(fs)
+	got := describeFindings(fs)
 	if len(got) > maxMessage || len(got) < 900 || !strings.HasPrefix(got, "mlx5_000_port1: state_down; mlx5_001_port1") || !regexp.MustCompile(`; and 1[0-9][0-9] more$`).MatchString(got) {
 		t.Errorf("%d octets: %s", len(got), got)
 	}
-	if got := describe([]nichealth.Finding{fatal(strings.Repeat("é", 2000), "x")}); len(got) > maxMessage || !strings.HasSuffix(got, "é...") {
+	if got := describeFindings([]nichealth.Finding{fatal(strings.Repeat("é", 2000), "x")}); len(got) > maxMessage || !strings.HasSuffix(got, "é...") {
 		t.Errorf("%d octets: %s", len(got), got)
 	}
-	if got := bounded("a\xffb"); got != "a\uFFFDb" {
+	if got := truncateMessage("a\xffb"); got != "a\uFFFDb" {
 		t.Errorf("%q", got)
 	}
 }
@@ -744,8 +744,8 @@ func FuzzAnswer(f *testing.F) {
 		if (err != nil) != (code/100 != 2 || !json.Valid(text)) && code/100 != 2 {
 			t.Errorf("%d: %v", code, err)
 		}
-		if err != nil && (err.Error() == "" || err.after < 0 || len(err.Error()) > 8*maxMessage) {
-			t.Errorf("%d: %d octets, after %v", code, len(err.Error()), err.after)
+		if err != nil && (err.Error() == "" || err.retryAfter < 0 || len(err.Error()) > 8*maxMessage) {
+			t.Errorf("%d: %d octets, after %v", code, len(err.Error()), err.retryAfter)
 		}
 	})
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// iptables adds or removes one rule of the mangle table. Removing a rule that
+// changeRule adds or removes one rule of the mangle table. Removing a rule that
 // is not there is no error.
-func (x *index) iptables(ctx context.Context, r rule, add bool) error {
+func (x *index) changeRule(ctx context.Context, r rule, add bool) error {
 	if !add {
 		if err := x.runIptables(ctx, r.Element, append([]string{"-C", r.Chain}, r.Args...)); err != nil {
 			var exit *exec.ExitError
@@ -42,7 +42,7 @@ func (x *index) runIptables(ctx context.Context, element string, args []string) 
 	}
 	// -w: wait for others that hold the tables' lock, seconds.
 	args = append([]string{"-w", "10", "-t", "mangle"}, args...)
-	return unix.InNetns(x.byEl[element].Netns, func() error {
+	return unix.InNetns(x.byElement[element].Netns, func() error {
 		cmd := exec.CommandContext(ctx, path, args...)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -59,7 +59,7 @@ func (x *index) setLink(link string, up bool) error {
 		i := *x.byEnd[end]
 		err := x.onInterface(end, func(h *netlink.Handle, l netlink.Link) error {
 			if up {
-				return raise(h, l, i)
+				return raiseInterface(h, l, i)
 			}
 			return h.LinkSetDown(l)
 		})
@@ -86,7 +86,7 @@ func (x *index) setNetem(end string, delay time.Duration) error {
 
 func (x *index) onInterface(end string, fn func(h *netlink.Handle, l netlink.Link) error) error {
 	i := x.byEnd[end]
-	err := unix.InNetns(x.byEl[fabric.OwnerOf(end)].Netns, func() error {
+	err := unix.InNetns(x.byElement[fabric.OwnerOf(end)].Netns, func() error {
 		return withHandle(func(h *netlink.Handle) error {
 			l, err := h.LinkByName(i.Name)
 			if err != nil {

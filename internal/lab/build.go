@@ -20,12 +20,12 @@ import (
 
 // Kernel constants that package netlink does not name.
 const (
-	rtprotStatic   = 4     // rtnetlink(7): installed by an administrator
-	ifaNoPrefix    = 0x200 // if_addr.h IFA_F_NOPREFIXROUTE
-	ruleFirstNIC   = 1000  // priority of the first source rule; between "local" (0) and "main" (32766)
-	icmpMsgsPerSec = 1_000_000
-	maxStandstill  = 5 * time.Second
-	standstillPoll = 5 * time.Millisecond
+	rtprotStatic    = 4     // rtnetlink(7): installed by an administrator
+	ifaNoPrefix     = 0x200 // if_addr.h IFA_F_NOPREFIXROUTE
+	ruleFirstNIC    = 1000  // priority of the first source rule; between "local" (0) and "main" (32766)
+	icmpMsgsPerSec  = 1_000_000
+	maxRouteSettle  = 5 * time.Second
+	routeSettlePoll = 5 * time.Millisecond
 )
 
 // setting is one file under /proc/sys/net and its value. An optional one is
@@ -39,9 +39,9 @@ type setting struct {
 // message removes those of a switch; the loopback stays in group 0.
 const linkGroup = 1
 
-// settings are what a namespace is configured with before it has interfaces,
+// kernelSettings are what a namespace is configured with before it has interfaces,
 // which then inherit "default".
-func settings(ns *Namespace) []setting {
+func kernelSettings(ns *Namespace) []setting {
 	out := []setting{
 		// A kernel without IPv6 has nothing to switch off.
 		{path: "ipv6/conf/all/disable_ipv6", value: "1", optional: true},
@@ -76,7 +76,7 @@ func settings(ns *Namespace) []setting {
 }
 
 func configureKernel(ns *Namespace) error {
-	for _, s := range settings(ns) {
+	for _, s := range kernelSettings(ns) {
 		err := os.WriteFile(filepath.Join("/proc/sys/net", s.path), []byte(s.value), 0)
 		if s.optional && errors.Is(err, os.ErrNotExist) {
 			continue
@@ -88,7 +88,7 @@ func configureKernel(ns *Namespace) error {
 	return nil
 }
 
-func errTaken(netns string) error {
+func errNameTaken(netns string) error {
 	return fmt.Errorf("namespace %q exists and is not this lab's; choose another --name", netns)
 }
 
@@ -97,14 +97,14 @@ func errTaken(netns string) error {
 func checkFree(x *index) error {
 	for _, ns := range x.Namespaces {
 		if _, err := os.Lstat(unix.NetnsPath(ns.Netns)); err == nil {
-			return errTaken(ns.Netns)
+			return errNameTaken(ns.Netns)
 		}
 	}
 	return nil
 }
 
-// build makes the lab that st's layout describes.
-func build(ctx context.Context, root string, st *state, x *index) error {
+// buildLab makes the lab that st's layout describes.
+func buildLab(ctx context.Context, root string, st *state, x *index) error {
 	for i := range x.Namespaces {
 		ns := &x.Namespaces[i]
 		if err := ctx.Err(); err != nil {
@@ -113,7 +113,7 @@ func build(ctx context.Context, root string, st *state, x *index) error {
 		if err := unix.CreateNetns(ns.Netns); err != nil {
 			if errors.Is(err, os.ErrExist) {
 				st.NetnsIDs[ns.Element] = unix.NetnsID{} // not ours: no namespace has this identity
-				return errTaken(ns.Netns)
+				return errNameTaken(ns.Netns)
 			}
 			return err
 		}
@@ -123,13 +123,13 @@ func build(ctx context.Context, root string, st *state, x *index) error {
 		}
 		st.NetnsIDs[ns.Element] = id
 	}
-	if err := st.save(root); err != nil {
+	if err := st.saveState(root); err != nil {
 		return err
 	}
 	steps := []func(*Namespace) error{
 		configureKernel,
 		x.makeLinks,
-		configure,
+		configureInterfaces,
 	}
 	for _, step := range steps {
 		for i := range x.Namespaces {
@@ -145,7 +145,7 @@ func build(ctx context.Context, root string, st *state, x *index) error {
 	if err := x.syncRoutes(ctx, nil, nil); err != nil {
 		return err
 	}
-	return x.standstill(ctx, x.Namespaces)
+	return x.awaitStableRoutes(ctx, x.Namespaces)
 }
 
 // withHandle runs fn with a netlink socket of the thread's namespace.
@@ -189,7 +189,7 @@ func (x *index) makeLinks(ns *Namespace) error {
 
 func (x *index) makeVeth(h *netlink.Handle, i Interface) error {
 	peer := x.byEnd[i.Peer]
-	far, err := os.Open(unix.NetnsPath(x.byEl[fabric.OwnerOf(i.Peer)].Netns))
+	far, err := os.Open(unix.NetnsPath(x.byElement[fabric.OwnerOf(i.Peer)].Netns))
 	if err != nil {
 		return err
 	}
@@ -207,8 +207,8 @@ func (x *index) makeVeth(h *netlink.Handle, i Interface) error {
 	return h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: peer.Name, PeerHardwareAddr: peerMAC, PeerNamespace: netlink.NsFd(far.Fd())})
 }
 
-// configure gives the interfaces their addresses and sets them up.
-func configure(ns *Namespace) error {
+// configureInterfaces gives the interfaces their addresses and sets them up.
+func configureInterfaces(ns *Namespace) error {
 	return withHandle(func(h *netlink.Handle) error {
 		for n, i := range ns.Interfaces {
 			if err := configureInterface(h, ns, n, i); err != nil {
@@ -243,13 +243,13 @@ func configureInterface(h *netlink.Handle, ns *Namespace, n int, i Interface) er
 			return fmt.Errorf("adding address %s: %w", a, err)
 		}
 	}
-	if err := raise(h, link, i); err != nil {
+	if err := raiseInterface(h, link, i); err != nil {
 		return err
 	}
 	if ns.Switch || len(ns.Interfaces) < 2 {
 		return nil
 	}
-	for _, a := range i.addrs() {
+	for _, a := range i.ownAddrs() {
 		rule := netlink.NewRule()
 		rule.Family = netlink.FAMILY_V4
 		rule.Src = ipNet(netip.PrefixFrom(a, 32))
@@ -262,9 +262,9 @@ func configureInterface(h *netlink.Handle, ns *Namespace, n int, i Interface) er
 	return nil
 }
 
-// raise sets an interface up and pins its neighbour, so that no probe is ever
+// raiseInterface sets an interface up and pins its neighbour, so that no probe is ever
 // lost to address resolution. Setting an interface down forgets the neighbour.
-func raise(h *netlink.Handle, link netlink.Link, i Interface) error {
+func raiseInterface(h *netlink.Handle, link netlink.Link, i Interface) error {
 	if err := h.LinkSetUp(link); err != nil {
 		return fmt.Errorf("setting it up: %w", err)
 	}
@@ -288,7 +288,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 // syncRoutes makes every namespace's static routes what they ought to be with
 // some links down or withdrawn. It writes only what differs.
 func (x *index) syncRoutes(ctx context.Context, down, withdrawn linkSet) error {
-	want := x.routes(down, withdrawn)
+	want := x.computeRoutes(down, withdrawn)
 	for i := range x.Namespaces {
 		ns := &x.Namespaces[i]
 		if err := ctx.Err(); err != nil {
@@ -321,7 +321,7 @@ func syncNamespace(ns *Namespace, want []route) error {
 			byEnd[i.End] = i
 		}
 		for _, r := range want {
-			nr := r.netlink(byEnd, ids)
+			nr := r.netlinkRoute(byEnd, ids)
 			key := routeKey{nr.Table, r.dst}
 			old, ok := have[key]
 			delete(have, key)
@@ -378,7 +378,7 @@ func prefixOf(n *net.IPNet) netip.Prefix {
 	return netip.PrefixFrom(a, bits)
 }
 
-func (r route) netlink(byEnd map[string]Interface, ids map[string]int) *netlink.Route {
+func (r route) netlinkRoute(byEnd map[string]Interface, ids map[string]int) *netlink.Route {
 	nr := &netlink.Route{Dst: ipNet(r.dst), Protocol: rtprotStatic, Table: mainTable}
 	if r.table != 0 {
 		nr.Table = r.table
@@ -426,10 +426,10 @@ func nextHops(r *netlink.Route) []*netlink.NexthopInfo {
 // RTNH_F_DEAD and RTNH_F_LINKDOWN of rtnetlink(7).
 const hopOut = 0x1 | 0x10
 
-// standstill waits until the kernel has noticed every link's carrier: it
+// awaitStableRoutes waits until the kernel has noticed every link's carrier: it
 // updates routes a moment after the interface is up.
-func (x *index) standstill(ctx context.Context, spaces []Namespace) error {
-	deadline := time.Now().Add(maxStandstill)
+func (x *index) awaitStableRoutes(ctx context.Context, spaces []Namespace) error {
+	deadline := time.Now().Add(maxRouteSettle)
 	for i := range spaces {
 		ns := &spaces[i]
 		for {
@@ -445,12 +445,12 @@ func (x *index) standstill(ctx context.Context, spaces []Namespace) error {
 				break
 			}
 			if time.Now().After(deadline) {
-				return fmt.Errorf("%s: links have no carrier %s after both ends were set up", ns.Element, maxStandstill)
+				return fmt.Errorf("%s: links have no carrier %s after both ends were set up", ns.Element, maxRouteSettle)
 			}
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-time.After(standstillPoll):
+			case <-time.After(routeSettlePoll):
 			}
 		}
 	}

@@ -31,7 +31,7 @@ func (x *index) resolveMiscable(af *ActiveFault) error {
 	}
 	var ids []string
 	for _, at := range []string{one, two} {
-		id, dir, directed, err := x.link(at)
+		id, dir, directed, err := x.findLink(at)
 		if err != nil {
 			return err
 		}
@@ -41,11 +41,11 @@ func (x *index) resolveMiscable(af *ActiveFault) error {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
-	a, b := x.cabled(ids[0]), x.cabled(ids[1])
+	a, b := x.orderedEnds(ids[0]), x.orderedEnds(ids[1])
 	if ids[0] == ids[1] || a.low == b.low && a.high == b.high {
 		return fmt.Errorf("%q: swapping these two cables changes nothing", af.At)
 	}
-	for _, l := range x.swapped(ids[0], ids[1]).Topology.Links {
+	for _, l := range x.withSwappedCables(ids[0], ids[1]).Topology.Links {
 		if fabric.OwnerOf(l.A) == fabric.OwnerOf(l.B) {
 			return fmt.Errorf("%q: swapped, %s would be plugged into itself", af.At, fabric.OwnerOf(l.A))
 		}
@@ -54,20 +54,20 @@ func (x *index) resolveMiscable(af *ActiveFault) error {
 	return nil
 }
 
-// ends is a link between switches by the tiers of its ends.
-type ends struct{ low, high string }
+// tierEnds is a link between switches by the tiers of its ends.
+type tierEnds struct{ low, high string }
 
-func (x *index) cabled(link string) ends {
+func (x *index) orderedEnds(link string) tierEnds {
 	a, b, _ := fabric.SplitLink(link)
 	if x.graph.SwitchTier(fabric.OwnerOf(a)) > x.graph.SwitchTier(fabric.OwnerOf(b)) {
 		a, b = b, a
 	}
-	return ends{a, b}
+	return tierEnds{a, b}
 }
 
-// swapped is the layout with the upper ends of two cables exchanged.
-func (x *index) swapped(one, two string) *index {
-	a, b := x.cabled(one), x.cabled(two)
+// withSwappedCables is the layout with the upper ends of two cables exchanged.
+func (x *index) withSwappedCables(one, two string) *index {
+	a, b := x.orderedEnds(one), x.orderedEnds(two)
 	other := map[string]string{a.low: b.high, b.high: a.low, b.low: a.high, a.high: b.low}
 	t := *x.Topology
 	t.Links = slices.Clone(t.Links)
@@ -91,43 +91,43 @@ func (x *index) swapped(one, two string) *index {
 		}
 		out.Namespaces = append(out.Namespaces, ns)
 	}
-	return out.index()
+	return out.buildIndex()
 }
 
-// fabric is the lab as its cables are plugged now.
-func (st *state) fabric() *index {
-	x := st.Layout.index()
+// currentFabric is the lab as its cables are plugged now.
+func (st *state) currentFabric() *index {
+	x := st.Layout.buildIndex()
 	for _, f := range st.Faults {
 		if f.Kind == KindMiscable {
 			if one, two, ok := splitPair(f.At); ok {
-				x = x.swapped(one, two)
+				x = x.withSwappedCables(one, two)
 			}
 		}
 	}
 	return x
 }
 
-// fabric is the lab as its cables are plugged now.
-func (l *Lab) fabric() (*index, error) {
+// currentFabric is the lab as its cables are plugged now.
+func (l *Lab) currentFabric() (*index, error) {
 	file, err := os.Stat(filepath.Join(labDir(l.root, l.name), "state.json"))
 	if err != nil {
 		return nil, errNoLab(l.name)
 	}
-	l.seen.Lock()
-	defer l.seen.Unlock()
-	if l.seen.x == nil || !file.ModTime().Equal(l.seen.at) {
+	l.cached.Lock()
+	defer l.cached.Unlock()
+	if l.cached.x == nil || !file.ModTime().Equal(l.cached.at) {
 		st, err := loadState(l.root, l.name)
 		if err != nil {
 			return nil, fmt.Errorf("lab %q: %w", l.name, err)
 		}
-		l.seen.x, l.seen.at = st.fabric(), file.ModTime()
+		l.cached.x, l.cached.at = st.currentFabric(), file.ModTime()
 	}
-	return l.seen.x, nil
+	return l.cached.x, nil
 }
 
-// replug takes cables out and plugs them as x has them. As in maintenance, routes
+// replugCables takes cables out and plugs them as x has them. As in maintenance, routes
 // leave the cables before, and come back after.
-func (x *index) replug(ctx context.Context, st *state, before *index, links []string) error {
+func (x *index) replugCables(ctx context.Context, st *state, before *index, links []string) error {
 	down, withdrawn := st.linksDown()
 	for _, link := range links {
 		withdrawn[link] = true
@@ -139,7 +139,7 @@ func (x *index) replug(ctx context.Context, st *state, before *index, links []st
 	for _, link := range links {
 		a, b, _ := fabric.SplitLink(link)
 		for _, end := range []string{a, b} {
-			ns := x.byEl[fabric.OwnerOf(end)]
+			ns := x.byElement[fabric.OwnerOf(end)]
 			if !slices.ContainsFunc(touched, func(o Namespace) bool { return o.Element == ns.Element }) {
 				touched = append(touched, *ns)
 			}
@@ -204,12 +204,12 @@ func (x *index) replug(ctx context.Context, st *state, before *index, links []st
 	if err := x.syncRoutes(ctx, down, withdrawn); err != nil {
 		return err
 	}
-	return x.standstill(ctx, touched)
+	return x.awaitStableRoutes(ctx, touched)
 }
 
 // pluggedBy are the links that swapping the cables of two links makes.
 func (x *index) pluggedBy(at string) []string {
 	one, two, _ := splitPair(at)
-	a, b := x.cabled(one), x.cabled(two)
+	a, b := x.orderedEnds(one), x.orderedEnds(two)
 	return []string{fabric.LinkID(a.low, b.high), fabric.LinkID(b.low, a.high)}
 }

@@ -18,22 +18,22 @@ const (
 	killPatience = 5 * time.Second
 )
 
-// dismantle removes a lab in whatever phase it is; the caller holds its lock.
+// removeLab removes a lab in whatever phase it is; the caller holds its lock.
 // On an error the state stays, so that it can be tried again.
-func dismantle(root string, st *state) error {
+func removeLab(root string, st *state) error {
 	st.Phase = phaseDown
-	if st.Builder, _ = self(); st.Builder.PID != 0 {
-		if err := st.save(root); err != nil {
+	if st.Builder, _ = currentProcess(); st.Builder.PID != 0 {
+		if err := st.saveState(root); err != nil {
 			return err
 		}
 	}
 	var errs []error
 	for _, f := range st.Faults {
-		errs = append(errs, f.Helper.signal(syscall.SIGKILL))
+		errs = append(errs, f.Helper.sendSignal(syscall.SIGKILL))
 	}
 	errs = append(errs, killAll(st))
 	for _, ns := range st.Layout.Namespaces {
-		if !st.owns(ns) {
+		if !st.ownsNamespace(ns) {
 			continue
 		}
 		// A socket that somebody still holds keeps a namespace alive, but its
@@ -48,13 +48,13 @@ func dismantle(root string, st *state) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("taking lab %q down: %w", st.Name, err)
 	}
-	return forget(root, st.Name)
+	return forgetLab(root, st.Name)
 }
 
-// owns reports whether the namespace that now bears the name is the lab's. A
+// ownsNamespace reports whether the namespace that now bears the name is the lab's. A
 // builder that died while making names had no time to record what they stand
 // for; it made them in order, under the lab's lock.
-func (st *state) owns(ns Namespace) bool {
+func (st *state) ownsNamespace(ns Namespace) bool {
 	id, err := unix.NetnsIDOf(unix.NetnsPath(ns.Netns))
 	if err != nil {
 		return false
@@ -68,7 +68,7 @@ func (st *state) owns(ns Namespace) bool {
 func killAll(st *state) error {
 	ids := map[unix.NetnsID]bool{}
 	for _, ns := range st.Layout.Namespaces {
-		if id, err := unix.NetnsIDOf(unix.NetnsPath(ns.Netns)); err == nil && st.owns(ns) {
+		if id, err := unix.NetnsIDOf(unix.NetnsPath(ns.Netns)); err == nil && st.ownsNamespace(ns) {
 			ids[id] = true
 		}
 	}

@@ -42,7 +42,7 @@ func pickFlow(t *testing.T, l *Lab, src, dst string, ok func(fwd, rev []fabric.D
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.fwd, f.rev = p.Directions(src, dst), r.Directions(dst, src)
+		f.fwd, f.rev = p.LinkDirections(src, dst), r.LinkDirections(dst, src)
 		if ok(f.fwd, f.rev) {
 			return f
 		}
@@ -145,7 +145,7 @@ func addFault(t *testing.T, l *Lab, f Fault) ActiveFault {
 	if err != nil {
 		t.Fatal(err)
 	}
-	faults, err := l.Faults()
+	faults, err := l.ActiveFaults()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func clearFaults(t *testing.T, l *Lab) {
 	if err := l.ClearFault(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := l.Faults(); err != nil || len(f) != 0 {
+	if f, err := l.ActiveFaults(); err != nil || len(f) != 0 {
 		t.Fatalf("after clearing all there are %v, %v", f, err)
 	}
 }
@@ -284,7 +284,7 @@ func TestRelayKeepsUpAndFailsOpen(t *testing.T) {
 	}
 	t.Logf("%.0f packets/s: median %s, relay %.0f %% of a core", float64(r.sent)/took.Seconds(), median(r.fwd), 100*cpu.Seconds()/took.Seconds())
 
-	if err := af.Helper.signal(syscall.SIGKILL); err != nil {
+	if err := af.Helper.sendSignal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	if !waitGone(af.Helper, 10*time.Second) {
@@ -450,7 +450,7 @@ func TestLinkDown(t *testing.T) {
 		t.Errorf("%d of 50 came back over the other spine", r.gotBack)
 	}
 	if early := time.Since(start); early < WithdrawAfter {
-		if f, err := l.Faults(); err != nil || f[0].Withdrawn && time.Since(start) < WithdrawAfter {
+		if f, err := l.ActiveFaults(); err != nil || f[0].Withdrawn && time.Since(start) < WithdrawAfter {
 			t.Errorf("withdrawn %s after the fault, want %s: %v", time.Since(start), WithdrawAfter, err)
 		}
 	}
@@ -513,7 +513,7 @@ func TestLinkDownInThreeTiers(t *testing.T) {
 	// p1s1 loses its way to p1l1: the cores must stop offering it, and so must the far pod's spines.
 	d := fabric.Direction{From: "p1s1:dn1", To: "p1l1:up1"}
 	doomed := pickFlow(t, l, "h8/eth1", "h1/eth1", oneWay(d))
-	af := addFault(t, l, Fault{Kind: KindLinkDown, At: d.Link()})
+	af := addFault(t, l, Fault{Kind: KindLinkDown, At: d.LinkID()})
 	if !waitGone(af.Helper, WithdrawAfter+10*time.Second) {
 		t.Fatal("the withdrawal does not end")
 	}
@@ -589,7 +589,7 @@ func TestHostStallStopsAndAlwaysContinues(t *testing.T) {
 				t.Errorf("%s: the process stays stopped", how)
 			}
 		case "helper killed, then cleared":
-			if err := af.Helper.signal(syscall.SIGKILL); err != nil {
+			if err := af.Helper.sendSignal(syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 			waitGone(af.Helper, 10*time.Second)
@@ -669,10 +669,10 @@ func TestIptablesErrorsAreNotSwallowed(t *testing.T) {
 	l := up(t, demoFile, "ipt")
 	r := rule{Element: "leaf1", Chain: "NOSUCH", Args: []string{"-j", "DROP"}}
 	var exit *exec.ExitError
-	if err := l.x.iptables(t.Context(), r, true); !errors.As(err, &exit) || !strings.Contains(err.Error(), "leaf1") {
+	if err := l.x.changeRule(t.Context(), r, true); !errors.As(err, &exit) || !strings.Contains(err.Error(), "leaf1") {
 		t.Errorf("a rule in a chain that is not there: %v", err)
 	}
-	if err := l.x.iptables(t.Context(), r, false); err != nil {
+	if err := l.x.changeRule(t.Context(), r, false); err != nil {
 		t.Errorf("removing a rule that is not there: %v", err)
 	}
 }

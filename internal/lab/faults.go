@@ -34,8 +34,8 @@ const (
 	KindClockDrift = "clock-drift" // a NIC: the clock its agent reads runs at another rate
 )
 
-// Kinds lists the faults that AddFault knows, sorted.
-func Kinds() []string {
+// FaultKinds lists the faults that AddFault knows, sorted.
+func FaultKinds() []string {
 	return []string{KindBlackhole, KindClockDrift, KindClockStep, KindCongest, KindDelay, KindECN, KindFlap, KindHostStall, KindIncast, KindLinkDown, KindLoss,
 		KindMiscable, KindMute, KindNICSlow, KindSwitchSlow}
 }
@@ -120,7 +120,7 @@ func (l *Lab) addFault(ctx context.Context, f Fault) (ActiveFault, error) {
 	if err := needRoot(); err != nil {
 		return ActiveFault{}, err
 	}
-	af, err := l.x.resolve(f, l.netem)
+	af, err := l.x.resolveFault(f, l.netem)
 	if err != nil {
 		return ActiveFault{}, err
 	}
@@ -129,7 +129,7 @@ func (l *Lab) addFault(ctx context.Context, f Fault) (ActiveFault, error) {
 			return ActiveFault{}, err
 		}
 	}
-	unlock, err := lock(ctx, l.root, l.name)
+	unlock, err := lockLab(ctx, l.root, l.name)
 	if err != nil {
 		return ActiveFault{}, err
 	}
@@ -139,7 +139,7 @@ func (l *Lab) addFault(ctx context.Context, f Fault) (ActiveFault, error) {
 		return ActiveFault{}, fmt.Errorf("lab %q: %w", l.name, err)
 	}
 	for _, have := range st.Faults {
-		if a, b := have.cables(), af.cables(); a && b && (have.Kind == KindMiscable || af.Kind == KindMiscable) {
+		if a, b := have.touchesCables(), af.touchesCables(); a && b && (have.Kind == KindMiscable || af.Kind == KindMiscable) {
 			return ActiveFault{}, fmt.Errorf("fault %s (%s at %s) is already there: %s and %s do not go together; clear it first", have.ID, have.Kind, have.At, have.Kind, af.Kind)
 		}
 		if af.Exclusive != "" && have.Exclusive == af.Exclusive {
@@ -159,18 +159,18 @@ func (l *Lab) addFault(ctx context.Context, f Fault) (ActiveFault, error) {
 		af.Rules[i].Args = append(af.Rules[i].Args, "-m", "comment", "--comment", "graylink "+af.ID)
 	}
 	st.Faults = append(st.Faults, af)
-	if err := st.save(l.root); err != nil {
+	if err := st.saveState(l.root); err != nil {
 		return ActiveFault{}, err
 	}
 	cur := &st.Faults[len(st.Faults)-1]
-	if err := l.apply(ctx, st, cur); err != nil {
+	if err := l.applyFault(ctx, st, cur); err != nil {
 		err = fmt.Errorf("applying %s at %s: %w", f.Kind, f.At, err)
 		failed := *cur
 		st.Faults = st.Faults[:len(st.Faults)-1]
-		err = errors.Join(err, l.undo(context.WithoutCancel(ctx), st, failed))
-		return ActiveFault{}, errors.Join(err, st.save(l.root))
+		err = errors.Join(err, l.undoFault(context.WithoutCancel(ctx), st, failed))
+		return ActiveFault{}, errors.Join(err, st.saveState(l.root))
 	}
-	if err := st.save(l.root); err != nil {
+	if err := st.saveState(l.root); err != nil {
 		return ActiveFault{}, err
 	}
 	l.log.Info("fault added", "lab", l.name, "id", cur.ID, "kind", cur.Kind, "at", cur.At, "direction", cur.Direction, "mechanism", cur.Mechanism)
@@ -182,7 +182,7 @@ func (l *Lab) ClearFault(ctx context.Context, id string) error {
 	if err := needRoot(); err != nil {
 		return err
 	}
-	unlock, err := lock(ctx, l.root, l.name)
+	unlock, err := lockLab(ctx, l.root, l.name)
 	if err != nil {
 		return err
 	}
@@ -201,12 +201,12 @@ func (l *Lab) ClearFault(ctx context.Context, id string) error {
 		rest := slices.DeleteFunc(slices.Clone(st.Faults), func(o ActiveFault) bool { return o.ID == f.ID })
 		all := st.Faults
 		st.Faults = rest
-		if err := l.undo(ctx, st, f); err != nil {
+		if err := l.undoFault(ctx, st, f); err != nil {
 			st.Faults = all
 			errs = append(errs, fmt.Errorf("clearing fault %s (%s at %s): %w", f.ID, f.Kind, f.At, err))
 			continue
 		}
-		if err := st.save(l.root); err != nil {
+		if err := st.saveState(l.root); err != nil {
 			return err
 		}
 		l.log.Info("fault cleared", "lab", l.name, "id", f.ID, "kind", f.Kind, "at", f.At)
@@ -217,8 +217,8 @@ func (l *Lab) ClearFault(ctx context.Context, id string) error {
 	return errors.Join(errs...)
 }
 
-// Faults lists what is broken on purpose, oldest first.
-func (l *Lab) Faults() ([]ActiveFault, error) {
+// ActiveFaults lists what is broken on purpose, oldest first.
+func (l *Lab) ActiveFaults() ([]ActiveFault, error) {
 	st, err := loadState(l.root, l.name)
 	if err != nil {
 		return nil, fmt.Errorf("lab %q: %w", l.name, err)
@@ -226,9 +226,9 @@ func (l *Lab) Faults() ([]ActiveFault, error) {
 	return st.Faults, nil
 }
 
-// resolve turns a request into what has to be done, with names made canonical
+// resolveFault turns a request into what has to be done, with names made canonical
 // and defaults filled in. It changes nothing.
-func (x *index) resolve(f Fault, netem func() bool) (ActiveFault, error) {
+func (x *index) resolveFault(f Fault, netem func() bool) (ActiveFault, error) {
 	af := ActiveFault{Fault: f}
 	switch f.Kind {
 	case KindDelay, KindNICSlow, KindSwitchSlow, KindCongest, KindIncast:
@@ -268,7 +268,7 @@ func (x *index) resolve(f Fault, netem func() bool) (ActiveFault, error) {
 	case KindIncast:
 		err = x.resolveIncast(&af)
 	case KindMute:
-		if ns := x.byEl[f.At]; ns == nil || !ns.Switch {
+		if ns := x.byElement[f.At]; ns == nil || !ns.Switch {
 			err = fmt.Errorf("%q is not a switch of the lab: %s silences a switch", f.At, f.Kind)
 			break
 		}
@@ -277,13 +277,13 @@ func (x *index) resolve(f Fault, netem func() bool) (ActiveFault, error) {
 	case KindNICSlow:
 		err = x.resolveNIC(&af, netem)
 	case KindSwitchSlow:
-		if ns := x.byEl[f.At]; ns == nil || !ns.Switch {
+		if ns := x.byElement[f.At]; ns == nil || !ns.Switch {
 			err = fmt.Errorf("%q is not a switch of the lab: %s slows a whole switch", f.At, f.Kind)
 			break
 		}
 		af.relayAt(f.At, rule{Element: f.At, Chain: "FORWARD", Last: true})
 	case KindHostStall:
-		if ns := x.byEl[f.At]; ns == nil || ns.Switch {
+		if ns := x.byElement[f.At]; ns == nil || ns.Switch {
 			err = fmt.Errorf("%q is not a node of the lab: %s starves a node", f.At, f.Kind)
 			break
 		}
@@ -291,16 +291,16 @@ func (x *index) resolve(f Fault, netem func() bool) (ActiveFault, error) {
 	case KindClockStep, KindClockDrift:
 		err = x.resolveClock(&af)
 	default:
-		err = fmt.Errorf("fault kind %q: want one of %s", f.Kind, strings.Join(Kinds(), ", "))
+		err = fmt.Errorf("fault kind %q: want one of %s", f.Kind, strings.Join(FaultKinds(), ", "))
 	}
-	if err == nil && f.Direction != "" && !f.directed() {
+	if err == nil && f.Direction != "" && !f.hasDirection() {
 		err = fmt.Errorf("direction %q: %s has none", af.Direction, f.Kind)
 	}
 	return af, err
 }
 
-// directed reports whether faults of the kind have a direction that can be asked for.
-func (f *Fault) directed() bool {
+// hasDirection reports whether faults of the kind have a direction that can be asked for.
+func (f *Fault) hasDirection() bool {
 	switch f.Kind {
 	case KindDelay, KindLoss, KindECN, KindBlackhole, KindNICSlow:
 		return true
@@ -308,23 +308,23 @@ func (f *Fault) directed() bool {
 	return false
 }
 
-// link finds the link that at names, in either order of its ends, or one
+// findLink finds the link that at names, in either order of its ends, or one
 // direction of it. first is the direction from the end that was named first.
-func (x *index) link(at string) (id string, first fabric.Direction, directed bool, err error) {
+func (x *index) findLink(at string) (id string, first fabric.Direction, directed bool, err error) {
 	a, b, ok := fabric.SplitLink(at)
 	if !ok {
 		if a, b, directed = strings.Cut(at, "->"); !directed {
 			return "", first, false, fmt.Errorf("%q is not a link: want END--END or FROM->TO with ends such as leaf1:up1 or h1/eth1", at)
 		}
 	}
-	if x.graph.LinkAt(a) == nil || x.graph.Peer(a) != b {
+	if x.graph.LinkAt(a) == nil || x.graph.PeerOf(a) != b {
 		return "", first, false, fmt.Errorf("the lab has no link between %q and %q", a, b)
 	}
 	return fabric.LinkID(a, b), fabric.Direction{From: a, To: b}, directed, nil
 }
 
 func (x *index) resolveDirected(af *ActiveFault, netem func() bool) error {
-	id, dir, directed, err := x.link(af.At)
+	id, dir, directed, err := x.findLink(af.At)
 	if err != nil {
 		return err
 	}
@@ -333,21 +333,21 @@ func (x *index) resolveDirected(af *ActiveFault, netem func() bool) error {
 		if err != nil {
 			return err
 		}
-		if want.Link() != id || directed && want != dir {
+		if want.LinkID() != id || directed && want != dir {
 			return fmt.Errorf("direction %q is not a direction of %q", af.Direction, af.At)
 		}
 		dir = want
 	}
 	af.At, af.Direction = id, dir.String()
-	r := x.crossing(dir)
+	r := x.crossingRule(dir)
 	switch af.Kind {
 	case KindDelay:
-		x.slow(af, netem, dir)
+		x.delayDirections(af, netem, dir)
 	case KindLoss:
 		af.Mechanism = "iptables"
 		r.Args = append(r.Args, "-m", "statistic", "--mode", "random", "--probability", strconv.FormatFloat(af.Loss, 'f', -1, 64), "-j", "DROP")
 		if af.Loss == 1 {
-			r.Args = append(x.crossing(dir).Args, "-j", "DROP")
+			r.Args = append(x.crossingRule(dir).Args, "-j", "DROP")
 		}
 		af.Rules = []rule{r}
 	case KindBlackhole:
@@ -359,7 +359,7 @@ func (x *index) resolveDirected(af *ActiveFault, netem func() bool) error {
 		// ECT(1) and ECT(0) of RFC 3168 section 5; a packet that is not
 		// ECN-capable is left as it is.
 		for _, ect := range []string{"0x01/0x03", "0x02/0x03"} {
-			one := x.crossing(dir)
+			one := x.crossingRule(dir)
 			one.Args = append(one.Args, "-m", "tos", "--tos", ect, "-j", "TOS", "--set-tos", "0x03/0x03")
 			af.Rules = append(af.Rules, one)
 		}
@@ -367,26 +367,26 @@ func (x *index) resolveDirected(af *ActiveFault, netem func() bool) error {
 	return nil
 }
 
-// crossing matches the packets that cross a link in one direction, where the
+// crossingRule matches the packets that cross a link in one direction, where the
 // switch that sends them does it; those of a NIC where the switch receives
 // them, which is beyond the NIC's transmit stamp.
-func (x *index) crossing(d fabric.Direction) rule {
+func (x *index) crossingRule(d fabric.Direction) rule {
 	if !fabric.IsNIC(d.From) {
 		return rule{Element: fabric.OwnerOf(d.From), Chain: "POSTROUTING", Args: []string{"-o", x.byEnd[d.From].Name}}
 	}
 	return rule{Element: fabric.OwnerOf(d.To), Chain: "PREROUTING", Args: []string{"-i", x.byEnd[d.To].Name}}
 }
 
-// slow delays directions of one switch's ports: by netem where the kernel has
+// delayDirections delays directions of one switch's ports: by netem where the kernel has
 // it and the switch sends the packets, else by the relay.
-func (x *index) slow(af *ActiveFault, netem func() bool, dirs ...fabric.Direction) {
+func (x *index) delayDirections(af *ActiveFault, netem func() bool, dirs ...fabric.Direction) {
 	if len(dirs) == 1 && !fabric.IsNIC(dirs[0].From) && netem() {
 		af.Mechanism, af.NetemAt, af.Exclusive = "netem", dirs[0].From, "delay "+dirs[0].From
 		return
 	}
 	var rules []rule
 	for _, d := range dirs {
-		r := x.crossing(d)
+		r := x.crossingRule(d)
 		r.Last = true
 		rules = append(rules, r)
 	}
@@ -407,19 +407,19 @@ func (x *index) resolveNIC(af *ActiveFault, netem func() bool) error {
 		return fmt.Errorf("%q is not a NIC of the lab: want node/device", af.At)
 	}
 	af.At = nic.ID()
-	port := x.graph.Peer(af.At)
+	port := x.graph.PeerOf(af.At)
 	if port == "" {
 		return fmt.Errorf("NIC %q has no link", af.At)
 	}
 	in, out := fabric.Direction{From: port, To: af.At}, fabric.Direction{From: af.At, To: port}
 	switch af.Direction {
 	case DirectionIn:
-		x.slow(af, netem, in)
+		x.delayDirections(af, netem, in)
 	case DirectionOut:
-		x.slow(af, netem, out)
+		x.delayDirections(af, netem, out)
 	case "", DirectionBoth:
 		af.Direction = DirectionBoth
-		x.slow(af, netem, in, out)
+		x.delayDirections(af, netem, in, out)
 	default:
 		return fmt.Errorf("direction %q of %s: want %s, %s or %s", af.Direction, af.Kind, DirectionIn, DirectionOut, DirectionBoth)
 	}
@@ -427,7 +427,7 @@ func (x *index) resolveNIC(af *ActiveFault, netem func() bool) error {
 }
 
 func (x *index) resolveLinkDown(af *ActiveFault) error {
-	id, dir, directed, err := x.link(af.At)
+	id, dir, directed, err := x.findLink(af.At)
 	if err != nil {
 		return err
 	}
@@ -441,8 +441,8 @@ func (x *index) resolveLinkDown(af *ActiveFault) error {
 	return nil
 }
 
-// apply does what the record says; the caller holds the lock.
-func (l *Lab) apply(ctx context.Context, st *state, f *ActiveFault) error {
+// applyFault does what the record says; the caller holds the lock.
+func (l *Lab) applyFault(ctx context.Context, st *state, f *ActiveFault) error {
 	// The helper first: a relay listens before the first packet is queued.
 	switch f.Kind {
 	case KindLinkDown:
@@ -451,7 +451,7 @@ func (l *Lab) apply(ctx context.Context, st *state, f *ActiveFault) error {
 		}
 	case KindMiscable:
 		one, two, _ := splitPair(f.At)
-		return st.fabric().replug(ctx, st, l.x, []string{one, two})
+		return st.currentFabric().replugCables(ctx, st, l.x, []string{one, two})
 	}
 	if f.ShapedAt != "" {
 		if err := l.x.setShaper(f.ShapedAt, f.Delay); err != nil {
@@ -470,7 +470,7 @@ func (l *Lab) apply(ctx context.Context, st *state, f *ActiveFault) error {
 		return l.x.setNetem(f.NetemAt, f.Delay)
 	}
 	for _, r := range f.Rules {
-		if err := l.x.iptables(ctx, r, true); err != nil {
+		if err := l.x.changeRule(ctx, r, true); err != nil {
 			return err
 		}
 	}
@@ -480,16 +480,16 @@ func (l *Lab) apply(ctx context.Context, st *state, f *ActiveFault) error {
 // drainSlack is what a helper gets beyond its delay to let its packets go.
 const drainSlack = 2 * time.Second
 
-// undo takes a fault back, whatever part of it was applied; st holds the
+// undoFault takes a fault back, whatever part of it was applied; st holds the
 // faults that stay. The caller holds the lock.
-func (l *Lab) undo(ctx context.Context, st *state, f ActiveFault) error {
+func (l *Lab) undoFault(ctx context.Context, st *state, f ActiveFault) error {
 	x := l.x
 	var errs []error
 	if f.NetemAt != "" {
 		errs = append(errs, x.setNetem(f.NetemAt, 0))
 	}
 	for _, r := range f.Rules {
-		errs = append(errs, x.iptables(ctx, r, false))
+		errs = append(errs, x.changeRule(ctx, r, false))
 	}
 	errs = append(errs, stopHelper(f.Helper, f.Delay+drainSlack))
 	if f.ShapedAt != "" {
@@ -498,9 +498,9 @@ func (l *Lab) undo(ctx context.Context, st *state, f ActiveFault) error {
 	switch f.Kind {
 	case KindMiscable:
 		one, two, _ := splitPair(f.At)
-		errs = append(errs, st.fabric().replug(ctx, st, x.swapped(one, two), x.pluggedBy(f.At)))
+		errs = append(errs, st.currentFabric().replugCables(ctx, st, x.withSwappedCables(one, two), x.pluggedBy(f.At)))
 	case KindHostStall:
-		errs = append(errs, x.resume(f.At))
+		errs = append(errs, x.resumeProcesses(f.At))
 	case KindClockStep, KindClockDrift:
 		errs = append(errs, st.bendClock(l.root, fabric.OwnerOf(f.At)))
 	case KindLinkDown, KindFlap:
@@ -509,8 +509,8 @@ func (l *Lab) undo(ctx context.Context, st *state, f ActiveFault) error {
 	return errors.Join(errs...)
 }
 
-// cables reports whether the fault touches cables.
-func (f *ActiveFault) cables() bool {
+// touchesCables reports whether the fault touches cables.
+func (f *ActiveFault) touchesCables() bool {
 	return f.Kind == KindMiscable || f.Kind == KindLinkDown || f.Kind == KindFlap
 }
 
@@ -539,16 +539,16 @@ func (x *index) restoreLink(ctx context.Context, st *state, link string) error {
 		return err
 	}
 	a, b, _ := fabric.SplitLink(link)
-	return x.standstill(ctx, []Namespace{*x.byEl[fabric.OwnerOf(a)], *x.byEl[fabric.OwnerOf(b)]})
+	return x.awaitStableRoutes(ctx, []Namespace{*x.byElement[fabric.OwnerOf(a)], *x.byElement[fabric.OwnerOf(b)]})
 }
 
-// withdraw lets the fabric notice the links that are down. It is the body of
+// withdrawRoutes lets the fabric notice the links that are down. It is the body of
 // link-down's helper and takes the lock itself.
-func withdraw(ctx context.Context, root, name, id string) error {
+func withdrawRoutes(ctx context.Context, root, name, id string) error {
 	err := changeFault(ctx, root, name, id, func(st *state, f *ActiveFault) error {
 		f.Withdrawn = true
 		down, withdrawn := st.linksDown()
-		return st.fabric().syncRoutes(ctx, down, withdrawn)
+		return st.currentFabric().syncRoutes(ctx, down, withdrawn)
 	})
 	if errors.Is(err, errCleared) {
 		return nil
@@ -562,7 +562,7 @@ var errCleared = errors.New("the fault was cleared")
 // errors.Is holds for errCleared when it is in force no more. A helper calls it: it
 // takes the lock itself.
 func changeFault(ctx context.Context, root, name, id string, change func(*state, *ActiveFault) error) error {
-	unlock, err := lock(ctx, root, name)
+	unlock, err := lockLab(ctx, root, name)
 	if err != nil {
 		return err
 	}
@@ -578,7 +578,7 @@ func changeFault(ctx context.Context, root, name, id string, change func(*state,
 	if err := change(st, &st.Faults[i]); err != nil {
 		return err
 	}
-	return st.save(root)
+	return st.saveState(root)
 }
 
 // How a flapping link goes: down for less than the fabric's other switches wait
@@ -588,15 +588,15 @@ const (
 	flapUp   = 1600 * time.Millisecond
 )
 
-// flap takes a link down and up until ctx ends. It is the body of its helper.
-func flap(ctx context.Context, root, name, id string, started func() error) error {
+// flapLink takes a link down and up until ctx ends. It is the body of its helper.
+func flapLink(ctx context.Context, root, name, id string, started func() error) error {
 	set := func(down bool) error {
 		return changeFault(ctx, root, name, id, func(st *state, f *ActiveFault) error {
 			f.Down = down
 			if down {
-				return st.fabric().setLink(f.At, false)
+				return st.currentFabric().setLink(f.At, false)
 			}
-			return st.fabric().restoreLink(ctx, st, f.At)
+			return st.currentFabric().restoreLink(ctx, st, f.At)
 		})
 	}
 	if err := started(); err != nil {
@@ -614,23 +614,23 @@ func flap(ctx context.Context, root, name, id string, started func() error) erro
 		if down {
 			pause = flapDown
 		}
-		if sleep(ctx, pause) != nil {
+		if sleepContext(ctx, pause) != nil {
 			return nil
 		}
 	}
 }
 
-// resume continues every process of a node, stopped or not.
-func (x *index) resume(node string) error {
-	pids, err := x.processes(node)
+// resumeProcesses continues every process of a node, stopped or not.
+func (x *index) resumeProcesses(node string) error {
+	pids, err := x.processesOf(node)
 	if err != nil {
 		return err
 	}
 	return signalAll(pids, syscall.SIGCONT)
 }
 
-func (x *index) processes(element string) ([]int, error) {
-	id, err := unix.NetnsIDOf(unix.NetnsPath(x.byEl[element].Netns))
+func (x *index) processesOf(element string) ([]int, error) {
+	id, err := unix.NetnsIDOf(unix.NetnsPath(x.byElement[element].Netns))
 	if err != nil {
 		return nil, fmt.Errorf("identifying the namespace of %q: %w", element, err)
 	}

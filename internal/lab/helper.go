@@ -52,7 +52,7 @@ func (l *Lab) startHelper(st *state, f *ActiveFault) error {
 	cmd.Env = append(os.Environ(), StateDirEnv+"="+l.root)
 	// A Ctrl-C meant for the command that added the fault is not for the helper.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	err = unix.InNetns(l.x.byEl[f.Home].Netns, cmd.Start)
+	err = unix.InNetns(l.x.byElement[f.Home].Netns, cmd.Start)
 	w.Close()
 	if err != nil {
 		return fmt.Errorf("starting the helper: %w", err)
@@ -82,13 +82,13 @@ func (l *Lab) startHelper(st *state, f *ActiveFault) error {
 
 // stopHelper ends a helper: gently, then not.
 func stopHelper(p Process, patience time.Duration) error {
-	if err := p.signal(syscall.SIGTERM); err != nil {
+	if err := p.sendSignal(syscall.SIGTERM); err != nil {
 		return err
 	}
 	if waitGone(p, patience) {
 		return nil
 	}
-	if err := p.signal(syscall.SIGKILL); err != nil {
+	if err := p.sendSignal(syscall.SIGKILL); err != nil {
 		return err
 	}
 	if !waitGone(p, killPatience) {
@@ -98,7 +98,7 @@ func stopHelper(p Process, patience time.Duration) error {
 }
 
 func waitGone(p Process, patience time.Duration) bool {
-	for deadline := time.Now().Add(patience); p.alive(); time.Sleep(killPoll) {
+	for deadline := time.Now().Add(patience); p.isAlive(); time.Sleep(killPoll) {
 		if time.Now().After(deadline) {
 			return false
 		}
@@ -153,37 +153,37 @@ func runHelper(ctx context.Context, name, id string, ready io.Writer) error {
 		if err := started(); err != nil {
 			return err
 		}
-		if sleep(ctx, time.Until(f.Since.Add(WithdrawAfter))) != nil {
+		if sleepContext(ctx, time.Until(f.Since.Add(WithdrawAfter))) != nil {
 			return nil
 		}
-		return withdraw(ctx, root, name, id)
+		return withdrawRoutes(ctx, root, name, id)
 	case KindFlap:
-		return flap(ctx, root, name, id, started)
+		return flapLink(ctx, root, name, id, started)
 	case KindCongest, KindIncast:
 		d, err := fabric.ParseDirection(f.Direction)
 		if err != nil {
 			return err
 		}
-		return crossTraffic(ctx, st.fabric(), d, started)
+		return crossTraffic(ctx, st.currentFabric(), d, started)
 	case KindHostStall:
-		return stall(ctx, st.Layout.index(), f.At, started)
+		return stallProcesses(ctx, st.Layout.buildIndex(), f.At, started)
 	}
-	return relay(ctx, f.Queue, f.Delay, started)
+	return relayPackets(ctx, f.Queue, f.Delay, started)
 }
 
 func watchOwner(ctx context.Context, cancel func(), owner *Process) {
 	if owner == nil {
 		return
 	}
-	for owner.alive() {
-		if sleep(ctx, ownerPoll) != nil {
+	for owner.isAlive() {
+		if sleepContext(ctx, ownerPoll) != nil {
 			return
 		}
 	}
 	cancel()
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
+func sleepContext(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -200,26 +200,26 @@ const (
 	stallRun  = 100 * time.Millisecond
 )
 
-// stall starves a node's processes, and leaves them running however it ends.
-func stall(ctx context.Context, x *index, node string, started func() error) (err error) {
-	defer func() { err = errors.Join(err, x.resume(node)) }()
+// stallProcesses starves a node's processes, and leaves them running however it ends.
+func stallProcesses(ctx context.Context, x *index, node string, started func() error) (err error) {
+	defer func() { err = errors.Join(err, x.resumeProcesses(node)) }()
 	if err := started(); err != nil {
 		return err
 	}
 	for {
 		// Afresh each time: processes come and go.
-		pids, err := x.processes(node)
+		pids, err := x.processesOf(node)
 		if err != nil {
 			return err
 		}
 		if err := signalAll(pids, syscall.SIGSTOP); err != nil {
 			return err
 		}
-		stopped := sleep(ctx, stallStop)
+		stopped := sleepContext(ctx, stallStop)
 		if err := signalAll(pids, syscall.SIGCONT); err != nil {
 			return err
 		}
-		if stopped != nil || sleep(ctx, stallRun) != nil {
+		if stopped != nil || sleepContext(ctx, stallRun) != nil {
 			return nil
 		}
 	}

@@ -60,8 +60,8 @@ type Lab struct {
 	helpers sync.WaitGroup // waits of this process for helpers it started
 	netem   func() bool
 
-	// seen is the fabric as the state of a moment has it.
-	seen struct {
+	// cached is the fabric as the state of a moment has it.
+	cached struct {
 		sync.Mutex
 		at time.Time
 		x  *index
@@ -103,7 +103,7 @@ func Up(ctx context.Context, topo *fabric.Topology, o Options) (*Lab, error) {
 	if _, err := needTool("ip", "iproute2"); err != nil {
 		return nil, err
 	}
-	x, err := plan(o.Name, topo)
+	x, err := planLayout(o.Name, topo)
 	if err != nil {
 		return nil, fmt.Errorf("planning lab %q: %w", o.Name, err)
 	}
@@ -113,19 +113,19 @@ func Up(ctx context.Context, topo *fabric.Topology, o Options) (*Lab, error) {
 		}
 	}
 	root := stateDir()
-	unlock, err := lock(ctx, root, o.Name)
+	unlock, err := lockLab(ctx, root, o.Name)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	if err := makeRoom(root, o.Name, o.Log); err != nil {
+	if err := removeDeadLab(root, o.Name, o.Log); err != nil {
 		return nil, err
 	}
 
 	if err := checkFree(x); err != nil {
-		return nil, errors.Join(err, forget(root, o.Name))
+		return nil, errors.Join(err, forgetLab(root, o.Name))
 	}
-	me, err := self()
+	me, err := currentProcess()
 	if err != nil {
 		return nil, fmt.Errorf("identifying the own process: %w", err)
 	}
@@ -134,16 +134,16 @@ func Up(ctx context.Context, topo *fabric.Topology, o Options) (*Lab, error) {
 	if o.Owner {
 		st.Owner = &me
 	}
-	if err := st.save(root); err != nil {
+	if err := st.saveState(root); err != nil {
 		return nil, err
 	}
-	if err := build(ctx, root, st, x); err != nil {
+	if err := buildLab(ctx, root, st, x); err != nil {
 		err = fmt.Errorf("building lab %q: %w", o.Name, err)
-		return nil, errors.Join(err, dismantle(root, st))
+		return nil, errors.Join(err, removeLab(root, st))
 	}
 	st.Phase = phaseUp
-	if err := st.save(root); err != nil {
-		return nil, errors.Join(err, dismantle(root, st))
+	if err := st.saveState(root); err != nil {
+		return nil, errors.Join(err, removeLab(root, st))
 	}
 	o.Log.Info("lab is up", "lab", o.Name, "namespaces", len(x.Namespaces), "links", len(x.Topology.Links), "took", time.Since(st.Created).Round(time.Millisecond))
 	return newLab(root, st, x, o.Owner, o.Log), nil
@@ -153,17 +153,17 @@ func newLab(root string, st *state, x *index, owner bool, log *slog.Logger) *Lab
 	return &Lab{root: root, name: st.Name, owner: owner, log: log, x: x, netem: sync.OnceValue(haveNetem)}
 }
 
-// makeRoom removes a dead predecessor, or says why there is no room.
-func makeRoom(root, name string, log *slog.Logger) error {
+// removeDeadLab removes a dead predecessor, or says why there is no room.
+func removeDeadLab(root, name string, log *slog.Logger) error {
 	st, err := loadState(root, name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
 		return err
-	case st.Owner != nil && !st.Owner.alive() || st.Phase != phaseUp && !st.Builder.alive():
+	case st.Owner != nil && !st.Owner.isAlive() || st.Phase != phaseUp && !st.Builder.isAlive():
 		log.Info("removing what a dead process left", "lab", name, "pid", st.Builder.PID)
-		return dismantle(root, st)
+		return removeLab(root, st)
 	case st.Owner != nil:
 		return fmt.Errorf("lab %q exists and belongs to process %d, which runs; end that, or choose another --name", name, st.Owner.PID)
 	}
@@ -186,7 +186,7 @@ func Open(name string) (*Lab, error) {
 	if st.Phase != phaseUp {
 		return nil, fmt.Errorf("lab %q is %s; if nobody works on it, remove it with: graylink lab down --name %s", name, st.Phase, name)
 	}
-	return newLab(root, st, st.Layout.index(), false, slog.New(slog.DiscardHandler)), nil
+	return newLab(root, st, st.Layout.buildIndex(), false, slog.New(slog.DiscardHandler)), nil
 }
 
 func errNoLab(name string) error {
@@ -209,7 +209,7 @@ func Down(ctx context.Context, name string) error {
 	if err := needRoot(); err != nil {
 		return err
 	}
-	unlock, err := lock(ctx, root, name)
+	unlock, err := lockLab(ctx, root, name)
 	if err != nil {
 		return err
 	}
@@ -217,12 +217,12 @@ func Down(ctx context.Context, name string) error {
 	st, err := loadState(root, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		// Its builder died before the first byte of state: nothing was made.
-		return forget(root, name)
+		return forgetLab(root, name)
 	}
 	if err != nil {
 		return err
 	}
-	return dismantle(root, st)
+	return removeLab(root, st)
 }
 
 // Close takes the lab down and waits for the helpers this process started.
@@ -239,10 +239,10 @@ func (l *Lab) Name() string { return l.name }
 // It is shared: callers do not change it.
 func (l *Lab) Topology() *fabric.Topology { return l.x.Topology }
 
-// Netns returns the name of the namespace of a switch or node, as "ip netns"
+// NetnsOf returns the name of the namespace of a switch or node, as "ip netns"
 // knows it.
-func (l *Lab) Netns(element string) (string, error) {
-	ns := l.x.byEl[element]
+func (l *Lab) NetnsOf(element string) (string, error) {
+	ns := l.x.byElement[element]
 	if ns == nil {
 		return "", fmt.Errorf("lab %q has no switch or node %q", l.name, element)
 	}
@@ -252,7 +252,7 @@ func (l *Lab) Netns(element string) (string, error) {
 // Command prepares a program to run in the namespace of a node or switch. In
 // an owned lab it dies with this process.
 func (l *Lab) Command(ctx context.Context, node string, argv ...string) *exec.Cmd {
-	netns, err := l.Netns(node)
+	netns, err := l.NetnsOf(node)
 	cmd := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", netns}, argv...)...)
 	if err == nil && len(argv) == 0 {
 		err = errors.New("a command to run is expected")
@@ -271,7 +271,7 @@ func (l *Lab) DialContext(ctx context.Context, node, network, addr string) (net.
 	// A second attempt in parallel would run on a thread outside the namespace.
 	d := net.Dialer{FallbackDelay: -1}
 	var c net.Conn
-	err := l.inside(node, func() (err error) {
+	err := l.runInNetns(node, func() (err error) {
 		c, err = d.DialContext(ctx, network, addr)
 		return err
 	})
@@ -282,7 +282,7 @@ func (l *Lab) DialContext(ctx context.Context, node, network, addr string) (net.
 func (l *Lab) Listen(ctx context.Context, node, network, addr string) (net.Listener, error) {
 	var lc net.ListenConfig
 	var ln net.Listener
-	err := l.inside(node, func() (err error) {
+	err := l.runInNetns(node, func() (err error) {
 		ln, err = lc.Listen(ctx, network, addr)
 		return err
 	})
@@ -293,15 +293,15 @@ func (l *Lab) Listen(ctx context.Context, node, network, addr string) (net.Liste
 func (l *Lab) ListenPacket(ctx context.Context, node, network, addr string) (net.PacketConn, error) {
 	var lc net.ListenConfig
 	var pc net.PacketConn
-	err := l.inside(node, func() (err error) {
+	err := l.runInNetns(node, func() (err error) {
 		pc, err = lc.ListenPacket(ctx, network, addr)
 		return err
 	})
 	return pc, err
 }
 
-func (l *Lab) inside(element string, fn func() error) error {
-	netns, err := l.Netns(element)
+func (l *Lab) runInNetns(element string, fn func() error) error {
+	netns, err := l.NetnsOf(element)
 	if err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ const (
 
 func load(t *testing.T, path string) *fabric.Topology {
 	t.Helper()
-	topo, findings := fabric.Load(path)
+	topo, findings := fabric.LoadTopology(path)
 	if err := findings.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func leftovers(name string) []string {
 	return append(left, state...)
 }
 
-func (l *Lab) addr(nic string) netip.Addr { return l.x.graph.Address(nic) }
+func (l *Lab) addr(nic string) netip.Addr { return l.x.graph.ProbeAddress(nic) }
 
 // socket is an unconnected UDP socket at a NIC's address.
 func socket(t *testing.T, l *Lab, nic string, port int) *net.UDPConn {
@@ -145,7 +145,7 @@ func TestEveryPairInEveryTopology(t *testing.T) {
 	for _, file := range []string{demoFile, clos3File, oddFile} {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			l := up(t, file, "pairs")
-			nics := l.x.graph.NICs()
+			nics := l.x.graph.NICIDs()
 			socks := map[string]*net.UDPConn{}
 			for _, nic := range nics {
 				socks[nic] = socket(t, l, nic, 862)
@@ -223,7 +223,7 @@ func TestTraceTakesTheKernelsPathAndNamesIngressPorts(t *testing.T) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			l := up(t, file, "trace")
 			g := fabric.NewGraph(l.Topology())
-			nics := g.NICs()
+			nics := g.NICIDs()
 			for n, src := range nics {
 				dst := nics[(n+len(nics)/2)%len(nics)]
 				if fabric.OwnerOf(src) == fabric.OwnerOf(dst) {
@@ -235,13 +235,13 @@ func TestTraceTakesTheKernelsPathAndNamesIngressPorts(t *testing.T) {
 						t.Fatal(err)
 					}
 					if len(g.ShortestPaths(src, dst, 1)[0]) != len(want) {
-						t.Errorf("%s to %s: %s is not a shortest path", src, dst, want.Key())
+						t.Errorf("%s to %s: %s is not a shortest path", src, dst, want.CanonicalKey())
 					}
 					tr := newTracer(t, l, src, sport)
 					for i, h := range want {
 						got := g.EndOf(tr.hop(t, netip.AddrPortFrom(l.addr(dst), 862), i+1))
 						if got != h.Switch+":"+h.In {
-							t.Errorf("%s to %s from port %d, hop %d: %s answers, the kernel's path is %s", src, dst, sport, i+1, got, want.Key())
+							t.Errorf("%s to %s from port %d, hop %d: %s answers, the kernel's path is %s", src, dst, sport, i+1, got, want.CanonicalKey())
 						}
 					}
 					tr.udp.Close()
@@ -260,7 +260,7 @@ func TestUplinksShareFlows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		used[p.Key()]++
+		used[p.CanonicalKey()]++
 	}
 	// With seeds of their own the switches choose independently: 128 flows
 	// leave one of 8 paths unused once in 3 million names. With one seed for
@@ -421,7 +421,7 @@ func TestHalfBuiltLabIsRemoved(t *testing.T) {
 			}
 		}
 	}
-	if err := st.save(l.root); err != nil {
+	if err := st.saveState(l.root); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open(l.name); err == nil || !strings.Contains(err.Error(), "lab down") {
@@ -441,7 +441,7 @@ func TestHalfBuiltLabIsRemoved(t *testing.T) {
 
 // ownLab is the life of a process that owns a lab and is going to be killed.
 func ownLab(ctx context.Context, name, file string) error {
-	topo, findings := fabric.Load(file)
+	topo, findings := fabric.LoadTopology(file)
 	if err := findings.Err(); err != nil {
 		return err
 	}
@@ -515,7 +515,7 @@ func TestKilledOwnerIsCleanedUp(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if f, err := l.Faults(); err != nil || len(f) != 0 {
+				if f, err := l.ActiveFaults(); err != nil || len(f) != 0 {
 					t.Errorf("the new lab has faults %v, %v", f, err)
 				}
 			}
@@ -600,7 +600,7 @@ func TestStatusIsJSONAndCountsWhatIsThere(t *testing.T) {
 	defer sock.Process.Kill()
 	// "ip netns exec" is inside a moment after it has started.
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		if pids, err := l.x.processes("n2"); err != nil || len(pids) > 0 || time.Now().After(end) {
+		if pids, err := l.x.processesOf("n2"); err != nil || len(pids) > 0 || time.Now().After(end) {
 			break
 		}
 	}

@@ -30,8 +30,8 @@ type Interface struct {
 	PeerExt []netip.Addr `json:"peer_extra,omitempty"`
 }
 
-// addrs lists the interface's own addresses, that of the link first.
-func (i Interface) addrs() []netip.Addr {
+// ownAddrs lists the interface's own addresses, that of the link first.
+func (i Interface) ownAddrs() []netip.Addr {
 	return append([]netip.Addr{i.Address.Addr()}, i.Extra...)
 }
 
@@ -55,16 +55,16 @@ type Layout struct {
 // index is a Layout made ready for look-up.
 type index struct {
 	*Layout
-	graph *fabric.Graph
-	byEl  map[string]*Namespace
-	byEnd map[string]*Interface
+	graph     *fabric.Graph
+	byElement map[string]*Namespace
+	byEnd     map[string]*Interface
 }
 
-func (l *Layout) index() *index {
-	x := &index{Layout: l, graph: fabric.NewGraph(l.Topology), byEl: map[string]*Namespace{}, byEnd: map[string]*Interface{}}
+func (l *Layout) buildIndex() *index {
+	x := &index{Layout: l, graph: fabric.NewGraph(l.Topology), byElement: map[string]*Namespace{}, byEnd: map[string]*Interface{}}
 	for i := range l.Namespaces {
 		ns := &l.Namespaces[i]
-		x.byEl[ns.Element] = ns
+		x.byElement[ns.Element] = ns
 		for j := range ns.Interfaces {
 			x.byEnd[ns.Interfaces[j].End] = &ns.Interfaces[j]
 		}
@@ -81,13 +81,13 @@ func checkLabName(name string) error {
 	return nil
 }
 
-// plan lays the topology out; topo itself is not changed. topo must have
+// planLayout lays the topology out; topo itself is not changed. topo must have
 // passed fabric's check.
-func plan(name string, topo *fabric.Topology) (*index, error) {
+func planLayout(name string, topo *fabric.Topology) (*index, error) {
 	if err := checkLabName(name); err != nil {
 		return nil, err
 	}
-	t, err := completed(topo)
+	t, err := completeAddresses(topo)
 	if err != nil {
 		return nil, err
 	}
@@ -104,8 +104,8 @@ func plan(name string, topo *fabric.Topology) (*index, error) {
 	for i := range l.Namespaces {
 		ns := &l.Namespaces[i]
 		taken := map[string]bool{}
-		for _, end := range g.Ends(ns.Element) {
-			link, peer := g.LinkAt(end), g.Peer(end)
+		for _, end := range g.EndsOf(ns.Element) {
+			link, peer := g.LinkAt(end), g.PeerOf(end)
 			own, far := link.AAddress, link.BAddress
 			if link.B == end {
 				own, far = far, own
@@ -117,14 +117,14 @@ func plan(name string, topo *fabric.Topology) (*index, error) {
 			})
 		}
 	}
-	return l.index(), nil
+	return l.buildIndex(), nil
 }
 
 // netnsName keeps within NAME_MAX, 255 bytes of a file's name.
 func netnsName(lab, element string) string {
 	s := "gl-" + lab + "-" + element
 	if len(s) > 255 {
-		s = s[:230] + "~" + digest(element)[:16]
+		s = s[:230] + "~" + hexDigest(element)[:16]
 	}
 	return s
 }
@@ -136,7 +136,7 @@ func hashSeed(element string) uint32 {
 	return h.Sum32() | 1
 }
 
-func digest(s string) string {
+func hexDigest(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:])
 }
@@ -167,11 +167,11 @@ func ifName(port string, taken map[string]bool) string {
 	}
 	if len(name) > maxIfName || taken[name] {
 		// The tail tells ports of one line card apart; the digest tells the rest.
-		base, sum := name, digest(port)
+		base, sum := name, hexDigest(port)
 		keep := min(len(base), maxIfName-5)
 		name = "p" + sum[:3] + "-" + base[len(base)-keep:]
 		for n := 0; taken[name]; n++ {
-			name = "p" + digest(fmt.Sprint(port, n))[:10]
+			name = "p" + hexDigest(fmt.Sprint(port, n))[:10]
 		}
 	}
 	taken[name] = true
@@ -200,12 +200,12 @@ var (
 	fabricPool = netip.MustParsePrefix("172.16.0.0/12")
 )
 
-// Addressed is a topology with the addresses that a lab of it has.
-func Addressed(topo *fabric.Topology) (*fabric.Topology, error) { return completed(topo) }
+// WithAddresses is a topology with the addresses that a lab of it has.
+func WithAddresses(topo *fabric.Topology) (*fabric.Topology, error) { return completeAddresses(topo) }
 
-// completed copies topo and gives every link both of its addresses and every
+// completeAddresses copies topo and gives every link both of its addresses and every
 // linked NIC one of its own. The same file always yields the same addresses.
-func completed(topo *fabric.Topology) (*fabric.Topology, error) {
+func completeAddresses(topo *fabric.Topology) (*fabric.Topology, error) {
 	t := &fabric.Topology{Version: topo.Version}
 	t.Switches = append(t.Switches, topo.Switches...)
 	t.Links = append(t.Links, topo.Links...)
@@ -256,7 +256,7 @@ func completed(topo *fabric.Topology) (*fabric.Topology, error) {
 		}
 	}
 	for i := range t.Links {
-		if err := al.link(&t.Links[i], nics); err != nil {
+		if err := al.assignAddresses(&t.Links[i], nics); err != nil {
 			return nil, err
 		}
 	}
@@ -269,7 +269,7 @@ type allocator struct {
 	nets []netip.Prefix
 }
 
-func (al *allocator) link(l *fabric.Link, nics map[string]*fabric.NIC) error {
+func (al *allocator) assignAddresses(l *fabric.Link, nics map[string]*fabric.NIC) error {
 	nicEnd, nicAddr, portAddr := l.A, &l.AAddress, &l.BAddress
 	if !fabric.IsNIC(l.A) {
 		nicEnd, nicAddr, portAddr = l.B, &l.BAddress, &l.AAddress
@@ -287,7 +287,7 @@ func (al *allocator) link(l *fabric.Link, nics map[string]*fabric.NIC) error {
 		if nic != nil {
 			pool, bits = accessPool, 24
 		}
-		free, err := al.subnet(pool, bits)
+		free, err := al.allocateSubnet(pool, bits)
 		if err != nil {
 			return fmt.Errorf("line %d: link %q: %w", l.Line, l.ID(), err)
 		}
@@ -297,13 +297,13 @@ func (al *allocator) link(l *fabric.Link, nics map[string]*fabric.NIC) error {
 		if nic != nil {
 			first = portAddr
 		}
-		if err := al.fill(first, free); err != nil {
+		if err := al.fillAddress(first, free); err != nil {
 			return fmt.Errorf("line %d: link %q: %w", l.Line, l.ID(), err)
 		}
 	}
 	for _, pair := range [][2]*netip.Prefix{{nicAddr, portAddr}, {portAddr, nicAddr}} {
 		if !pair[1].IsValid() {
-			if err := al.fill(pair[1], pair[0].Masked()); err != nil {
+			if err := al.fillAddress(pair[1], pair[0].Masked()); err != nil {
 				return fmt.Errorf("line %d: link %q: %w", l.Line, l.ID(), err)
 			}
 		}
@@ -314,8 +314,8 @@ func (al *allocator) link(l *fabric.Link, nics map[string]*fabric.NIC) error {
 	return nil
 }
 
-// fill sets p to the lowest free host address of subnet.
-func (al *allocator) fill(p *netip.Prefix, subnet netip.Prefix) error {
+// fillAddress sets p to the lowest free host address of subnet.
+func (al *allocator) fillAddress(p *netip.Prefix, subnet netip.Prefix) error {
 	a := subnet.Addr()
 	if subnet.Bits() < 31 {
 		a = a.Next() // the network's own address
@@ -333,13 +333,13 @@ func (al *allocator) fill(p *netip.Prefix, subnet netip.Prefix) error {
 	return fmt.Errorf("no free address is left in %s for its other end", subnet)
 }
 
-// subnet takes the lowest subnet of the pool that holds nothing yet. The first
+// allocateSubnet takes the lowest subnet of the pool that holds nothing yet. The first
 // one is left alone: 10.0.0.x and 172.16.0.x are what people number by hand.
-func (al *allocator) subnet(pool netip.Prefix, bits int) (netip.Prefix, error) {
+func (al *allocator) allocateSubnet(pool netip.Prefix, bits int) (netip.Prefix, error) {
 	step := uint32(1) << (32 - bits)
 	for a := toUint(pool.Addr()) + 256; pool.Contains(fromUint(a)); a += step {
 		p := netip.PrefixFrom(fromUint(a), bits)
-		if !al.overlaps(p) {
+		if !al.overlapsUsed(p) {
 			al.nets = append(al.nets, p)
 			return p, nil
 		}
@@ -347,7 +347,7 @@ func (al *allocator) subnet(pool netip.Prefix, bits int) (netip.Prefix, error) {
 	return netip.Prefix{}, fmt.Errorf("no free /%d is left in %s", bits, pool)
 }
 
-func (al *allocator) overlaps(p netip.Prefix) bool {
+func (al *allocator) overlapsUsed(p netip.Prefix) bool {
 	for _, n := range al.nets {
 		if n.Overlaps(p) {
 			return true

@@ -99,11 +99,11 @@ func TestCompletedTopologyPassesTheCheckAndIsStable(t *testing.T) {
 	for _, file := range []string{demoFile, clos3File, oddFile} {
 		topo := load(t, file)
 		before := fmt.Sprintf("%+v", *topo)
-		x, err := plan("x", topo)
+		x, err := planLayout("x", topo)
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := plan("x", load(t, file))
+		again, err := planLayout("x", load(t, file))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,8 +126,8 @@ func TestCompletedTopologyPassesTheCheckAndIsStable(t *testing.T) {
 			}
 		}
 		g := fabric.NewGraph(x.Topology)
-		for _, nic := range g.NICs() {
-			if a := g.Address(nic); !a.IsValid() || g.EndOf(a) != nic {
+		for _, nic := range g.NICIDs() {
+			if a := g.ProbeAddress(nic); !a.IsValid() || g.EndOf(a) != nic {
 				t.Errorf("%s: NIC %s has address %s, which is that of %q", file, nic, a, g.EndOf(a))
 			}
 		}
@@ -147,7 +147,7 @@ func TestCompletedTopologyPassesTheCheckAndIsStable(t *testing.T) {
 }
 
 func TestAddressesOfTheFileAreKept(t *testing.T) {
-	x, err := plan("x", load(t, oddFile))
+	x, err := planLayout("x", load(t, oddFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestPlanErrors(t *testing.T) {
 		{"IPv6 on a link", "", ", a_address: 'fd00::1/64'", "x", `line 8: link "a/e--s:1"`},
 		{"no room for the peer", "", ", a_address: 10.0.0.1/32", "x", "no free address is left in 10.0.0.1/32"},
 	} {
-		_, err := plan(c.lab, parse(t, fmt.Sprintf(small, c.nic, c.link)))
+		_, err := planLayout(c.lab, parse(t, fmt.Sprintf(small, c.nic, c.link)))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want an error with %q", c.name, err, c.want)
 		}
@@ -199,14 +199,14 @@ func TestPlanErrors(t *testing.T) {
 }
 
 func TestRoutesFollowShortestPathsOnly(t *testing.T) {
-	x, err := plan("x", load(t, clos3File))
+	x, err := planLayout("x", load(t, clos3File))
 	if err != nil {
 		t.Fatal(err)
 	}
 	hops := func(down, withdrawn linkSet, sw, nic string) []string {
 		dst := x.byEnd[nic].Address.Masked()
 		ends := []string{}
-		for _, r := range x.routes(down, withdrawn)[sw] {
+		for _, r := range x.computeRoutes(down, withdrawn)[sw] {
 			if r.dst == dst {
 				for _, h := range r.hops {
 					ends = append(ends, h.end)
@@ -240,7 +240,7 @@ func TestRoutesFollowShortestPathsOnly(t *testing.T) {
 }
 
 func TestResolveFaults(t *testing.T) {
-	x, err := plan("x", load(t, demoFile))
+	x, err := planLayout("x", load(t, demoFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func TestResolveFaults(t *testing.T) {
 		{fault: Fault{Kind: "switch-slow", At: "h1"}, netem: no, bad: "is not a switch"},
 		{fault: Fault{Kind: "host-stall", At: "leaf1"}, netem: no, bad: "is not a node"},
 	} {
-		got, err := x.resolve(c.fault, c.netem)
+		got, err := x.resolveFault(c.fault, c.netem)
 		if c.bad != "" {
 			if err == nil || !strings.Contains(err.Error(), c.bad) {
 				t.Errorf("%+v: %v, want an error with %q", c.fault, err, c.bad)

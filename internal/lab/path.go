@@ -21,7 +21,7 @@ const maxHops = 32
 // of the given addresses and ports: the path that ECMP really chooses. proto
 // is the IP protocol's number, 17 for UDP.
 func (l *Lab) KernelPath(ctx context.Context, src, dst netip.Addr, proto uint8, sport, dport uint16) (fabric.Path, error) {
-	w, err := l.Walk()
+	w, err := l.NewWalk()
 	if err != nil {
 		return nil, err
 	}
@@ -36,9 +36,9 @@ type Walk struct {
 	ids  map[string]map[string]int // of an element's interfaces
 }
 
-// Walk begins to ask for paths.
-func (l *Lab) Walk() (*Walk, error) {
-	x, err := l.fabric()
+// NewWalk begins to ask for paths.
+func (l *Lab) NewWalk() (*Walk, error) {
+	x, err := l.currentFabric()
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (w *Walk) kernelPath(ctx context.Context, src, dst netip.Addr, proto uint8,
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		out, err := w.egress(at, in, q)
+		out, err := w.egressEnd(at, in, q)
 		if err != nil {
 			return path, fmt.Errorf("kernel path %s to %s at %s: %w", src, dst, at, err)
 		}
@@ -76,7 +76,7 @@ func (w *Walk) kernelPath(ctx context.Context, src, dst netip.Addr, proto uint8,
 		}
 		in = x.byEnd[out].Peer
 		at = fabric.OwnerOf(in)
-		if ns := x.byEl[at]; !ns.Switch {
+		if ns := x.byElement[at]; !ns.Switch {
 			if at != goal {
 				return path, fmt.Errorf("kernel path %s to %s: ends at node %q, want %q", src, dst, at, goal)
 			}
@@ -95,7 +95,7 @@ func (x *index) ownerOf(a netip.Addr) string {
 			continue
 		}
 		for _, i := range ns.Interfaces {
-			for _, own := range i.addrs() {
+			for _, own := range i.ownAddrs() {
 				if own == a {
 					return ns.Element
 				}
@@ -112,11 +112,11 @@ type routeQuery struct {
 	sport, dport uint16
 }
 
-// egress asks the kernel of one element which end packets leave by that came
+// egressEnd asks the kernel of one element which end packets leave by that came
 // in by another, or that start here when in is empty.
-func (w *Walk) egress(element, in string, q routeQuery) (end string, err error) {
+func (w *Walk) egressEnd(element, in string, q routeQuery) (end string, err error) {
 	x := w.x
-	ns := x.byEl[element]
+	ns := x.byElement[element]
 	err = unix.InNetns(ns.Netns, func() error {
 		ids := w.ids[element]
 		if ids == nil {
@@ -133,7 +133,7 @@ func (w *Walk) egress(element, in string, q routeQuery) (end string, err error) 
 		if in != "" {
 			iif = ids[x.byEnd[in].Name]
 		}
-		oif, err := q.ask(iif)
+		oif, err := q.requestRoute(iif)
 		if err != nil {
 			return err
 		}
@@ -148,8 +148,8 @@ func (w *Walk) egress(element, in string, q routeQuery) (end string, err error) 
 	return end, err
 }
 
-// ask sends RTM_GETROUTE (rtnetlink(7)) with the flow's transport header.
-func (q routeQuery) ask(iif int) (oif int, err error) {
+// requestRoute sends RTM_GETROUTE (rtnetlink(7)) with the flow's transport header.
+func (q routeQuery) requestRoute(iif int) (oif int, err error) {
 	req := nl.NewNetlinkRequest(syscall.RTM_GETROUTE, syscall.NLM_F_REQUEST)
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Dst_len, msg.Src_len = syscall.AF_INET, 32, 32

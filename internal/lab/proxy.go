@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Reach connects to a program that listens on the loopback of a node's or switch's
+// DialLoopback connects to a program that listens on the loopback of a node's or switch's
 // namespace. addr is element:port. No fault of the fabric is in the way.
-func (l *Lab) Reach(ctx context.Context, network, addr string) (net.Conn, error) {
+func (l *Lab) DialLoopback(ctx context.Context, network, addr string) (net.Conn, error) {
 	element, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
@@ -19,11 +19,11 @@ func (l *Lab) Reach(ctx context.Context, network, addr string) (net.Conn, error)
 	return l.DialContext(ctx, element, network, "127.0.0.1:"+port)
 }
 
-// Proxy is an HTTP forward proxy into the lab, for programs that have a proxy_url and no
+// HTTPProxy is an HTTP forward proxy into the lab, for programs that have a proxy_url and no
 // sockets inside namespaces: http://h3:9868/metrics is asked of h3's loopback. What is
 // no element of the lab is refused: it is no way to anywhere else.
-func (l *Lab) Proxy() http.Handler {
-	transport := &http.Transport{DialContext: l.Reach, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute, DisableCompression: true}
+func (l *Lab) HTTPProxy() http.Handler {
+	transport := &http.Transport{DialContext: l.DialLoopback, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute, DisableCompression: true}
 	forward := &httputil.ReverseProxy{
 		// The request names its target already. The agent is asked as at its own loopback,
 		// where it listens; that the client is on another machine is passed on.
@@ -43,7 +43,7 @@ func (l *Lab) Proxy() http.Handler {
 			http.Error(w, "this is a proxy for plain HTTP into a lab: set it as proxy_url and ask for http://ELEMENT:PORT/", http.StatusBadRequest)
 			return
 		}
-		if _, err := l.Netns(r.URL.Hostname()); err != nil {
+		if _, err := l.NetnsOf(r.URL.Hostname()); err != nil {
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}

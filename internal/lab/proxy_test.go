@@ -28,7 +28,7 @@ func TestProxyReachesElementsAndNothingElse(t *testing.T) {
 	}
 	outside := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the proxy led out of the lab") }))
 	defer outside.Close()
-	proxy := httptest.NewServer(l.Proxy())
+	proxy := httptest.NewServer(l.HTTPProxy())
 	defer proxy.Close()
 	at, err := url.Parse(proxy.URL)
 	if err != nil {

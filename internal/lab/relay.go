@@ -26,17 +26,17 @@ const (
 // watches the clock: about what the kernel needs to wake a thread.
 const relaySpin = 20 * time.Microsecond
 
-// held is a packet that waits in the kernel for its time.
-type held struct {
+// heldPacket is a packet that waits in the kernel for its time.
+type heldPacket struct {
 	id  uint32
 	due time.Time
 }
 
-// relay holds every packet of a queue of the process's namespace for delay
+// relayPackets holds every packet of a queue of the process's namespace for delay
 // and lets it go, in order. Only headers of the queue's messages cross into
 // user space. When the relay cannot keep up, or dies, packets pass undelayed.
 // After ctx ends it lets go what it still holds.
-func relay(ctx context.Context, queue uint16, delay time.Duration, started func() error) error {
+func relayPackets(ctx context.Context, queue uint16, delay time.Duration, started func() error) error {
 	nf, err := nfqueue.Open(&nfqueue.Config{
 		NfQueue: queue, AfFamily: syscall.AF_INET, Copymode: nfqueue.NfQnlCopyMeta, MaxQueueLen: relayQueueLen,
 		Flags: nfqueue.NfQaCfgFlagFailOpen | nfqueue.NfQaCfgFlagGSO,
@@ -51,12 +51,12 @@ func relay(ctx context.Context, queue uint16, delay time.Duration, started func(
 	if err := nf.SetOption(mdnetlink.NoENOBUFS, true); err != nil {
 		return fmt.Errorf("making netfilter queue %d bear overruns: %w", queue, err)
 	}
-	packets := make(chan held, relayQueueLen)
+	packets := make(chan heldPacket, relayQueueLen)
 	var holding atomic.Int64
 	released := make(chan struct{})
 	go func() {
 		defer close(released)
-		release(packets, &holding, func(id uint32) {
+		releasePackets(packets, &holding, func(id uint32) {
 			if err := nf.SetVerdictBatch(id, nfqueue.NfAccept); err != nil {
 				fmt.Fprintf(os.Stderr, "releasing packet %d of queue %d: %v\n", id, queue, err)
 			}
@@ -67,7 +67,7 @@ func relay(ctx context.Context, queue uint16, delay time.Duration, started func(
 	err = nf.RegisterWithErrorFunc(listen, func(a nfqueue.Attribute) int {
 		if a.PacketID != nil {
 			holding.Add(1)
-			packets <- held{*a.PacketID, time.Now().Add(delay)}
+			packets <- heldPacket{*a.PacketID, time.Now().Add(delay)}
 		}
 		return 0
 	}, func(err error) int {
@@ -91,8 +91,8 @@ func relay(ctx context.Context, queue uint16, delay time.Duration, started func(
 	return nil
 }
 
-// release calls accept with the last of the packets that are due, whenever one is.
-func release(packets <-chan held, holding *atomic.Int64, accept func(id uint32)) {
+// releasePackets calls accept with the last of the packets that are due, whenever one is.
+func releasePackets(packets <-chan heldPacket, holding *atomic.Int64, accept func(id uint32)) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.TightTimers(); err != nil {

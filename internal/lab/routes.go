@@ -33,7 +33,7 @@ type destination struct {
 	connected bool // the kernel makes the last switch's route from the port's address
 }
 
-func (x *index) destinations() []destination {
+func (x *index) allDestinations() []destination {
 	var out []destination
 	for _, ns := range x.Namespaces {
 		if ns.Switch {
@@ -60,16 +60,16 @@ func (x *index) destinations() []destination {
 // linkSet is a set of links by identifier.
 type linkSet map[string]bool
 
-// routes computes every namespace's static routes: all shortest paths through
+// computeRoutes computes every namespace's static routes: all shortest paths through
 // switches to every destination. withdrawn links are out of everybody's
 // routes, as after a routing daemon's convergence: a switch left without a way
 // down to a destination is no longer a way to it for its neighbours either.
 // Links that are down but not yet withdrawn are missing only at their own ends.
-func (x *index) routes(down, withdrawn linkSet) map[string][]route {
+func (x *index) computeRoutes(down, withdrawn linkSet) map[string][]route {
 	out := map[string][]route{}
 	byLeaf := map[string]map[string][]hop{}
 	dist := map[string]map[string]int{}
-	dests := x.destinations()
+	dests := x.allDestinations()
 	for _, d := range dests {
 		if byLeaf[d.sw] == nil {
 			dist[d.sw] = x.graph.SwitchDistances(d.sw)
@@ -116,7 +116,7 @@ func (x *index) hopsTo(dist map[string]int, down, withdrawn linkSet) map[string]
 			reaches[sw] = true
 			continue
 		}
-		for _, i := range x.byEl[sw].Interfaces {
+		for _, i := range x.byElement[sw].Interfaces {
 			next := fabric.OwnerOf(i.Peer)
 			if d, isSwitch := dist[next]; !isSwitch || d != dist[sw]-1 || !reaches[next] {
 				continue

@@ -36,17 +36,17 @@ type Process struct {
 	Start uint64 `json:"start"` // clock ticks after boot, field 22 of proc_pid_stat(5)
 }
 
-// self identifies the calling process.
-func self() (Process, error) { return processOf(os.Getpid()) }
+// currentProcess identifies the calling process.
+func currentProcess() (Process, error) { return processOf(os.Getpid()) }
 
 func processOf(pid int) (Process, error) {
 	st, err := procStat(pid)
 	return Process{PID: pid, Start: st.start}, err
 }
 
-// alive reports whether the process still runs. A zombie does not, once its
+// isAlive reports whether the process still runs. A zombie does not, once its
 // last thread has ended: until then it holds its files and sockets.
-func (p Process) alive() bool {
+func (p Process) isAlive() bool {
 	if p.PID <= 0 {
 		return false
 	}
@@ -54,9 +54,9 @@ func (p Process) alive() bool {
 	return err == nil && st.start == p.Start && (st.state != "Z" && st.state != "X" || st.threads > 1)
 }
 
-// signal sends sig unless the process has ended.
-func (p Process) signal(sig syscall.Signal) error {
-	if !p.alive() {
+// sendSignal sends sig unless the process has ended.
+func (p Process) sendSignal(sig syscall.Signal) error {
+	if !p.isAlive() {
 		return nil
 	}
 	if err := syscall.Kill(p.PID, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -151,7 +151,7 @@ func parseState(path string, data []byte) (*state, error) {
 	return st, nil
 }
 
-func (st *state) save(root string) error {
+func (st *state) saveState(root string) error {
 	data, err := json.MarshalIndent(st, "", " ")
 	if err != nil {
 		return fmt.Errorf("encoding the state of lab %q: %w", st.Name, err)
@@ -173,9 +173,9 @@ func (st *state) save(root string) error {
 // lockPoll is how often a taken lock is tried again.
 const lockPoll = 10 * time.Millisecond
 
-// lock keeps other processes, and other goroutines of this one, from changing
+// lockLab keeps other processes, and other goroutines of this one, from changing
 // the lab until unlock is called.
-func lock(ctx context.Context, root, name string) (unlock func(), err error) {
+func lockLab(ctx context.Context, root, name string) (unlock func(), err error) {
 	if err := checkLabName(name); err != nil {
 		return nil, err
 	}
@@ -217,8 +217,8 @@ func sameFile(f *os.File, path string) bool {
 	return err == nil && os.SameFile(a, b)
 }
 
-// forget removes everything that is remembered of a lab; the caller holds its lock.
-func forget(root, name string) error {
+// forgetLab removes everything that is remembered of a lab; the caller holds its lock.
+func forgetLab(root, name string) error {
 	if err := os.RemoveAll(labDir(root, name)); err != nil {
 		return fmt.Errorf("forgetting lab %q: %w", name, err)
 	}

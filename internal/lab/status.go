@@ -69,7 +69,7 @@ func StatusOf(ctx context.Context, name string) (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	return st.status(ctx)
+	return st.currentStatus(ctx)
 }
 
 // Status reports on the lab.
@@ -78,25 +78,25 @@ func (l *Lab) Status(ctx context.Context) (*Status, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lab %q: %w", l.name, err)
 	}
-	return st.status(ctx)
+	return st.currentStatus(ctx)
 }
 
-func (st *state) status(ctx context.Context) (*Status, error) {
+func (st *state) currentStatus(ctx context.Context) (*Status, error) {
 	if err := needRoot(); err != nil {
 		return nil, err
 	}
-	x := st.Layout.index()
+	x := st.Layout.buildIndex()
 	s := &Status{Name: st.Name, Phase: st.Phase, Created: st.Created, Faults: []FaultStatus{}}
 	for _, f := range st.Faults {
 		fs := FaultStatus{ActiveFault: f}
 		if f.Helper.PID != 0 {
-			alive := f.Helper.alive()
+			alive := f.Helper.isAlive()
 			fs.HelperAlive = &alive
 		}
 		s.Faults = append(s.Faults, fs)
 	}
 	if st.Owner != nil {
-		s.OwnerPID, s.OwnerAlive = st.Owner.PID, st.Owner.alive()
+		s.OwnerPID, s.OwnerAlive = st.Owner.PID, st.Owner.isAlive()
 	}
 	ids := map[unix.NetnsID]bool{}
 	for _, id := range st.NetnsIDs {
@@ -106,7 +106,7 @@ func (st *state) status(ctx context.Context) (*Status, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finding the lab's processes: %w", err)
 	}
-	want := x.routes(nil, nil)
+	want := x.computeRoutes(nil, nil)
 	for _, ns := range x.Namespaces {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -117,9 +117,9 @@ func (st *state) status(ctx context.Context) (*Status, error) {
 			out.Kind = "switch"
 		}
 		sort.Ints(out.Processes)
-		if _, err := unix.NetnsIDOf(unix.NetnsPath(ns.Netns)); err == nil && st.owns(ns) {
+		if _, err := unix.NetnsIDOf(unix.NetnsPath(ns.Netns)); err == nil && st.ownsNamespace(ns) {
 			out.Exists = true
-			if err := unix.InNetns(ns.Netns, func() error { return out.look(ns) }); err != nil {
+			if err := unix.InNetns(ns.Netns, func() error { return out.readNamespace(ns) }); err != nil {
 				return nil, fmt.Errorf("%s: %w", ns.Element, err)
 			}
 		}
@@ -128,7 +128,7 @@ func (st *state) status(ctx context.Context) (*Status, error) {
 	return s, nil
 }
 
-func (s *NamespaceStatus) look(ns Namespace) error {
+func (s *NamespaceStatus) readNamespace(ns Namespace) error {
 	return withHandle(func(h *netlink.Handle) error {
 		links, err := h.LinkList()
 		if err != nil {

@@ -45,21 +45,21 @@ func (x *index) resolveCongest(af *ActiveFault) error {
 	if _, _, ok := fabric.SplitPort(af.At); !ok || x.byEnd[af.At] == nil {
 		return fmt.Errorf("%q is not a port of a switch of the lab: %s fills the queue of one", af.At, af.Kind)
 	}
-	af.shape(af.At, x.byEnd[af.At].Peer)
+	af.setShaping(af.At, x.byEnd[af.At].Peer)
 	return nil
 }
 
 func (x *index) resolveIncast(af *ActiveFault) error {
 	nic := x.graph.NIC(af.At)
-	if nic == nil || x.graph.Peer(nic.ID()) == "" {
+	if nic == nil || x.graph.PeerOf(nic.ID()) == "" {
 		return fmt.Errorf("%q is not a NIC of the lab with a link: %s is at a NIC", af.At, af.Kind)
 	}
 	af.At = nic.ID()
-	af.shape(x.graph.Peer(af.At), af.At)
+	af.setShaping(x.graph.PeerOf(af.At), af.At)
 	return nil
 }
 
-func (af *ActiveFault) shape(from, to string) {
+func (af *ActiveFault) setShaping(from, to string) {
 	af.Mechanism, af.ShapedAt, af.Home = "traffic", from, fabric.OwnerOf(from)
 	af.Direction = fabric.Direction{From: from, To: to}.String()
 	af.Exclusive = "delay " + from
@@ -94,7 +94,7 @@ type crossFlow struct {
 // hosts as there are.
 func (x *index) crossFlows(ctx context.Context, d fabric.Direction) ([]crossFlow, error) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	nics := x.graph.NICs()
+	nics := x.graph.NICIDs()
 	var out []crossFlow
 	load := map[string]int{} // flows of a host
 	walk := &Walk{x: x, ids: map[string]map[string]int{}}
@@ -108,7 +108,7 @@ func (x *index) crossFlows(ctx context.Context, d fabric.Direction) ([]crossFlow
 		if owner == fabric.OwnerOf(dst) || load[owner] > try/(crossTries/4) {
 			continue
 		}
-		f := crossFlow{node: owner, from: netip.AddrPortFrom(x.graph.Address(src), uint16(30000+rng.IntN(2000))), to: x.graph.Address(dst), owner: fabric.OwnerOf(dst)}
+		f := crossFlow{node: owner, from: netip.AddrPortFrom(x.graph.ProbeAddress(src), uint16(30000+rng.IntN(2000))), to: x.graph.ProbeAddress(dst), owner: fabric.OwnerOf(dst)}
 		p, err := walk.kernelPath(ctx, f.from.Addr(), f.to, syscall.IPPROTO_UDP, f.from.Port(), crossPort)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -116,7 +116,7 @@ func (x *index) crossFlows(ctx context.Context, d fabric.Direction) ([]crossFlow
 		if err != nil {
 			continue // planes are not joined
 		}
-		for _, on := range p.Directions(src, dst) {
+		for _, on := range p.LinkDirections(src, dst) {
 			if on == d {
 				out = append(out, f)
 				load[owner]++
@@ -145,7 +145,7 @@ func crossTraffic(ctx context.Context, x *index, d fabric.Direction, started fun
 	sinks := map[netip.Addr]bool{}
 	listen := func(node string, at netip.AddrPort) (*net.UDPConn, error) {
 		var c *net.UDPConn
-		err := unix.InNetns(x.byEl[node].Netns, func() (err error) {
+		err := unix.InNetns(x.byElement[node].Netns, func() (err error) {
 			c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
 			return err
 		})

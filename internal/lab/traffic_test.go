@@ -26,7 +26,7 @@ func TestCongest(t *testing.T) {
 		dst   string
 	}{
 		{"uplink", Fault{Kind: KindCongest, At: upward.From, Delay: 10 * time.Millisecond}, upward, "h1/eth1", "h7/eth1"},
-		{"incast", Fault{Kind: KindIncast, At: "h7/eth1", Delay: 10 * time.Millisecond}, fabric.Direction{From: fabric.NewGraph(l.Topology()).Peer("h7/eth1"), To: "h7/eth1"}, "h1/eth1", "h7/eth1"},
+		{"incast", Fault{Kind: KindIncast, At: "h7/eth1", Delay: 10 * time.Millisecond}, fabric.Direction{From: fabric.NewGraph(l.Topology()).PeerOf("h7/eth1"), To: "h7/eth1"}, "h1/eth1", "h7/eth1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := pickFlow(t, l, c.src, c.dst, func(fwd, rev []fabric.Direction) bool { return slices.Contains(fwd, c.d) && !slices.Contains(rev, c.d) })
@@ -76,7 +76,7 @@ func TestCongest(t *testing.T) {
 
 func (l *Lab) fabricOf(t *testing.T) *index {
 	t.Helper()
-	x, err := l.fabric()
+	x, err := l.currentFabric()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestFlap(t *testing.T) {
 		if err != nil {
 			continue // between two states of the state file
 		}
-		if over := slices.Contains(p.Directions(f.src, f.dst), upward); over != last {
+		if over := slices.Contains(p.LinkDirections(f.src, f.dst), upward); over != last {
 			changes, last = changes+1, over
 		}
 	}
@@ -133,7 +133,7 @@ func TestMiscable(t *testing.T) {
 				c.at = links[0] + "," + links[len(links)-1]
 			}
 			addFault(t, l, Fault{Kind: KindMiscable, At: c.at})
-			nics := g.NICs()
+			nics := g.NICIDs()
 			crossed, odd := 0, 0
 			for n, src := range nics {
 				dst := nics[(n+len(nics)/2)%len(nics)]
@@ -146,8 +146,8 @@ func TestMiscable(t *testing.T) {
 						t.Fatal(err)
 					}
 					wrong := false
-					for _, d := range p.Directions(src, dst) {
-						wrong = wrong || g.Peer(d.From) != d.To
+					for _, d := range p.LinkDirections(src, dst) {
+						wrong = wrong || g.PeerOf(d.From) != d.To
 					}
 					if !wrong {
 						continue
@@ -158,13 +158,13 @@ func TestMiscable(t *testing.T) {
 					}
 					f := flow{src: src, dst: dst, sport: sport}
 					if r := measure(t, l, f, 5, time.Millisecond, time.Second); r.gotBack != 5 {
-						t.Errorf("%s to %s from port %d, by %s: %d of 5 came there, %d back", src, dst, sport, p.Key(), r.gotThere, r.gotBack)
+						t.Errorf("%s to %s from port %d, by %s: %d of 5 came there, %d back", src, dst, sport, p.CanonicalKey(), r.gotThere, r.gotBack)
 					}
 					tr := newTracer(t, l, src, sport)
 					for i, h := range p {
 						if got := g.EndOf(tr.hop(t, netip.AddrPortFrom(l.addr(dst), 862), i+1)); got != h.Switch+":"+h.In {
 							odd++
-							t.Errorf("%s to %s from port %d, hop %d: %s answers, the kernel's path is %s", src, dst, sport, i+1, got, p.Key())
+							t.Errorf("%s to %s from port %d, hop %d: %s answers, the kernel's path is %s", src, dst, sport, i+1, got, p.CanonicalKey())
 						}
 					}
 					tr.udp.Close()

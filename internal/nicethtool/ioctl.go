@@ -34,17 +34,17 @@ type driver struct {
 	number    int
 }
 
-// names are those of the statistics of one instance. They are not changed once made, but that the
+// statisticNames are those of the statistics of one instance. They are not changed once made, but that the
 // reader adds which are kept.
-type names struct {
-	of   driver
-	all  []string
-	kept []int // nil: not known yet
+type statisticNames struct {
+	driver      driver
+	all         []string
+	keptIndexes []int // nil: not known yet
 }
 
 // statistics are names and their values.
 type statistics struct {
-	names  *names
+	names  *statisticNames
 	values []uint64
 }
 
@@ -57,33 +57,33 @@ func readDriver(k Kernel, name string) (driver, error) {
 	}
 	n := binary.NativeEndian.Uint32(b[180:]) // n_stats
 	if n > maxStatistics {
-		return driver{}, malformed("less than %d statistics are expected, not %d", maxStatistics, n)
+		return driver{}, malformedError("less than %d statistics are expected, not %d", maxStatistics, n)
 	}
-	return driver{name: text(b[4:36]), bus: text(b[100:132]), number: int(n)}, nil
+	return driver{name: cString(b[4:36]), bus: cString(b[100:132]), number: int(n)}, nil
 }
 
-// room is for how many statistics a buffer is made. The kernel writes as many as there are now,
+// statisticsCapacity is for how many statistics a buffer is made. The kernel writes as many as there are now,
 // whatever we say, and a driver may get more queues between two questions.
-func room(n int) int { return max(2*n, n+4096) }
+func statisticsCapacity(n int) int { return max(2*n, n+4096) }
 
 // readStatistics asks for the values, and for the names if those we have are not of this
 // driver, place and number (rule 4). The library for these ioctls reads names every time, and
 // loses their order and those that occur twice.
-func readStatistics(k Kernel, name string, have *names) (*statistics, error) {
+func readStatistics(k Kernel, name string, have *statisticNames) (*statistics, error) {
 	d, err := readDriver(k, name)
 	if err != nil {
 		return nil, err
 	}
 	for range 2 {
 		if d.number == 0 {
-			return &statistics{names: &names{of: d}}, nil
+			return &statistics{names: &statisticNames{driver: d}}, nil
 		}
-		if have == nil || have.of != d {
+		if have == nil || have.driver != d {
 			if have, err = readNames(k, name, d); err != nil {
 				return nil, err
 			}
 		}
-		b := make([]byte, 8+8*room(d.number))
+		b := make([]byte, 8+8*statisticsCapacity(d.number))
 		binary.NativeEndian.PutUint32(b, getStatistics)
 		binary.NativeEndian.PutUint32(b[4:], uint32(d.number))
 		if err := k.Ioctl(name, b); err != nil {
@@ -103,11 +103,11 @@ func readStatistics(k Kernel, name string, have *names) (*statistics, error) {
 		}
 		d.number = n
 	}
-	return nil, malformed("as many values as names of statistics are expected (%d)", len(have.all))
+	return nil, malformedError("as many values as names of statistics are expected (%d)", len(have.all))
 }
 
-func readNames(k Kernel, name string, d driver) (*names, error) {
-	b := make([]byte, 12+nameLength*room(d.number))
+func readNames(k Kernel, name string, d driver) (*statisticNames, error) {
+	b := make([]byte, 12+nameLength*statisticsCapacity(d.number))
 	binary.NativeEndian.PutUint32(b, getStrings)
 	binary.NativeEndian.PutUint32(b[4:], statisticStrings)
 	binary.NativeEndian.PutUint32(b[8:], uint32(d.number))
@@ -115,32 +115,32 @@ func readNames(k Kernel, name string, d driver) (*names, error) {
 		return nil, err
 	}
 	n := int(binary.NativeEndian.Uint32(b[8:]))
-	if n > room(d.number) {
-		return nil, malformed("%d names of statistics are expected, not %d", d.number, n)
+	if n > statisticsCapacity(d.number) {
+		return nil, malformedError("%d names of statistics are expected, not %d", d.number, n)
 	}
-	out := &names{of: d, all: make([]string, n)}
+	out := &statisticNames{driver: d, all: make([]string, n)}
 	for i := range out.all {
 		at := 12 + nameLength*i
-		out.all[i] = strings.ToValidUTF8(strings.TrimSpace(text(b[at:at+nameLength])), "?")
+		out.all[i] = strings.ToValidUTF8(strings.TrimSpace(cString(b[at:at+nameLength])), "?")
 	}
 	return out, nil
 }
 
-// counters are the statistics of a driver that a filter leaves, the first of those of the same
+// filteredCounters are the statistics of a driver that a filter leaves, the first of those of the same
 // name.
-func (s *statistics) counters(excluded func(string) bool) []nichw.Counter {
-	if s.names.kept == nil {
-		s.names.kept = []int{}
+func (s *statistics) filteredCounters(excluded func(string) bool) []nichw.Counter {
+	if s.names.keptIndexes == nil {
+		s.names.keptIndexes = []int{}
 		seen := map[string]bool{}
 		for i, n := range s.names.all {
 			if n != "" && !seen[n] && !excluded(n) {
 				seen[n] = true
-				s.names.kept = append(s.names.kept, i)
+				s.names.keptIndexes = append(s.names.keptIndexes, i)
 			}
 		}
 	}
-	out := make([]nichw.Counter, len(s.names.kept))
-	for i, at := range s.names.kept {
+	out := make([]nichw.Counter, len(s.names.keptIndexes))
+	for i, at := range s.names.keptIndexes {
 		out[i] = nichw.Counter{Name: s.names.all[at], Value: s.values[at]}
 	}
 	return out
@@ -163,10 +163,10 @@ func readImage(k Kernel, name string) (module.Image, error) {
 	}
 	kind, length := binary.NativeEndian.Uint32(info[4:]), binary.NativeEndian.Uint32(info[8:])
 	if kind < sff8079 || kind > sff8436 {
-		return nil, malformed("a module of type 1 to 4 is expected, not %d", kind)
+		return nil, malformedError("a module of type 1 to 4 is expected, not %d", kind)
 	}
 	if length < 2*module.Half || length > maxEEPROM {
-		return nil, malformed("a module of %d to %d octets is expected, not of %d", 2*module.Half, maxEEPROM, length)
+		return nil, malformedError("a module of %d to %d octets is expected, not of %d", 2*module.Half, maxEEPROM, length)
 	}
 	b := make([]byte, 16+length) // struct ethtool_eeprom
 	binary.NativeEndian.PutUint32(b, getModuleEEPROM)
@@ -175,7 +175,7 @@ func readImage(k Kernel, name string) (module.Image, error) {
 		return nil, err
 	}
 	if n := binary.NativeEndian.Uint32(b[12:]); n != length {
-		return nil, malformed("%d octets of the module are expected, not %d", length, n)
+		return nil, malformedError("%d octets of the module are expected, not %d", length, n)
 	}
 	img := module.Image{}
 	for i := range int(length) / module.Half {
@@ -196,7 +196,7 @@ func readImage(k Kernel, name string) (module.Image, error) {
 
 // readBlock reads a block of a module, and all there is where only the older way is open.
 func readBlock(k Kernel, name string, b module.Block) (img module.Image, all bool, err error) {
-	data, err := eeprom(k, name, b, b.Offset(), module.Half)
+	data, err := readEEPROM(k, name, b, b.Offset(), module.Half)
 	if errors.Is(err, syscall.EOPNOTSUPP) && b == module.Lower {
 		img, err = readImage(k, name)
 		return img, true, err

@@ -16,9 +16,9 @@ import (
 
 // Kernel is what is asked. Its methods may hang, and may be called while others do.
 type Kernel interface {
-	// Ask sends one request of the genetlink family ethtool, and returns the attributes of each
+	// SendRequest sends one request of the genetlink family ethtool, and returns the attributes of each
 	// reply.
-	Ask(command uint8, attributes []byte) (replies [][]byte, err error)
+	SendRequest(command uint8, attributes []byte) (replies [][]byte, err error)
 	// Ioctl is SIOCETHTOOL: the kernel reads data and writes its answer there.
 	Ioctl(name string, data []byte) error
 }
@@ -39,16 +39,16 @@ type Machine struct {
 	family uint16 // 0: not known yet
 }
 
-// Ask implements Kernel. A connection serves one request at a time, since the kernel answers
+// SendRequest implements Kernel. A connection serves one request at a time, since the kernel answers
 // within the sending: whoever hangs there keeps the connection to itself.
-func (m *Machine) Ask(command uint8, attributes []byte) ([][]byte, error) {
-	c, family, err := m.take()
+func (m *Machine) SendRequest(command uint8, attributes []byte) ([][]byte, error) {
+	c, family, err := m.acquireConn()
 	if err != nil {
 		return nil, err
 	}
 	messages, err := c.Execute(genetlink.Message{Header: genetlink.Header{Command: command, Version: familyVersion}, Data: attributes}, family, netlink.Request)
-	if err == nil || refused(err) {
-		m.put(c)
+	if err == nil || isKernelAnswer(err) {
+		m.releaseConn(c)
 	} else {
 		_ = c.Close()
 	}
@@ -62,15 +62,15 @@ func (m *Machine) Ask(command uint8, attributes []byte) ([][]byte, error) {
 	return replies, nil
 }
 
-// refused reports whether an error is the kernel's answer. The connection is as good as before,
+// isKernelAnswer reports whether an error is the kernel's answer. The connection is as good as before,
 // which it may not be when a system call failed.
-func refused(err error) bool {
+func isKernelAnswer(err error) bool {
 	var answer syscall.Errno
 	var call *os.SyscallError
 	return errors.As(err, &answer) && !errors.As(err, &call)
 }
 
-func (m *Machine) take() (*genetlink.Conn, uint16, error) {
+func (m *Machine) acquireConn() (*genetlink.Conn, uint16, error) {
 	m.mu.Lock()
 	if n := len(m.idle); n > 0 {
 		defer m.mu.Unlock()
@@ -105,7 +105,7 @@ func (m *Machine) take() (*genetlink.Conn, uint16, error) {
 	return c, family, nil
 }
 
-func (m *Machine) put(c *genetlink.Conn) {
+func (m *Machine) releaseConn(c *genetlink.Conn) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.idle = append(m.idle, c)
@@ -124,10 +124,10 @@ func (m *Machine) Close() error {
 }
 
 // Ioctl implements Kernel.
-func (m *Machine) Ioctl(name string, data []byte) error { return unix.Ethtool(name, data) }
+func (m *Machine) Ioctl(name string, data []byte) error { return unix.EthtoolIoctl(name, data) }
 
-// text is a string of the kernel in a field of a fixed size.
-func text(b []byte) string {
+// cString is a string of the kernel in a field of a fixed size.
+func cString(b []byte) string {
 	if i := bytes.IndexByte(b, 0); i >= 0 {
 		b = b[:i]
 	}

@@ -82,10 +82,10 @@ func TestVeth(t *testing.T) {
 				}
 			}
 		}
-		if s.names.of.name != "veth" || !slices.Contains(names, "peer_ifindex") || !strings.Contains(fmt.Sprint(names), "xdp") {
-			t.Errorf("driver %+v, names %v", s.names.of, names)
+		if s.names.driver.name != "veth" || !slices.Contains(names, "peer_ifindex") || !strings.Contains(fmt.Sprint(names), "xdp") {
+			t.Errorf("driver %+v, names %v", s.names.driver, names)
 		}
-		b, err := ask(m, "va", getLinkModes, flagCompactBitsets, nil)
+		b, err := requestReply(m, "va", getLinkModes, flagCompactBitsets, nil)
 		if err != nil {
 			t.Error(err)
 			return

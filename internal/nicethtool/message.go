@@ -30,8 +30,8 @@ const (
 	flagStatistics     = 1 << 2
 )
 
-// request are the attributes of a request about an interface. more adds to them.
-func request(name string, flags uint32, more func(*netlink.AttributeEncoder)) ([]byte, error) {
+// encodeRequest are the attributes of a request about an interface. more adds to them.
+func encodeRequest(name string, flags uint32, more func(*netlink.AttributeEncoder)) ([]byte, error) {
 	e := netlink.NewAttributeEncoder()
 	e.Nested(headerAttribute, func(h *netlink.AttributeEncoder) error {
 		h.String(headerName, name)
@@ -44,48 +44,48 @@ func request(name string, flags uint32, more func(*netlink.AttributeEncoder)) ([
 	return e.Encode()
 }
 
-// ask sends a request and returns the one reply to it.
-func ask(k Kernel, name string, command uint8, flags uint32, more func(*netlink.AttributeEncoder)) ([]byte, error) {
-	b, err := request(name, flags, more)
+// requestReply sends a request and returns the one reply to it.
+func requestReply(k Kernel, name string, command uint8, flags uint32, more func(*netlink.AttributeEncoder)) ([]byte, error) {
+	b, err := encodeRequest(name, flags, more)
 	if err != nil {
 		return nil, err
 	}
-	replies, err := k.Ask(command, b)
+	replies, err := k.SendRequest(command, b)
 	if err != nil {
 		return nil, err
 	}
 	if len(replies) != 1 {
-		return nil, malformed("one reply is expected, not %d", len(replies))
+		return nil, malformedError("one reply is expected, not %d", len(replies))
 	}
 	return replies[0], nil
 }
 
-func malformed(format string, args ...any) error {
+func malformedError(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{nichw.ErrMalformed}, args...)...)
 }
 
-// decode calls take for every attribute. An attribute that take knows has to have its type's
+// decodeAttributes calls take for every attribute. An attribute that take knows has to have its type's
 // length; the others are newer than we are.
-func decode(b []byte, take func(*netlink.AttributeDecoder)) error {
+func decodeAttributes(b []byte, take func(*netlink.AttributeDecoder)) error {
 	ad, err := netlink.NewAttributeDecoder(b)
 	if err != nil {
-		return malformed("attributes: %v", err)
+		return malformedError("attributes: %v", err)
 	}
 	for ad.Next() {
 		take(ad)
 	}
 	if err := ad.Err(); err != nil {
-		return malformed("attributes: %v", err)
+		return malformedError("attributes: %v", err)
 	}
 	return nil
 }
 
-func flag(ad *netlink.AttributeDecoder) *bool {
+func boolAttribute(ad *netlink.AttributeDecoder) *bool {
 	v := ad.Uint8() != 0
 	return &v
 }
 
-func pointer[T any](v T) *T { return &v }
+func pointerTo[T any](v T) *T { return &v }
 
 // FEC is the forward error correction of a port (ETHTOOL_MSG_FEC_GET).
 type FEC struct {
@@ -113,7 +113,7 @@ var FECModes = []string{"baser", "llrs", "off", "rs"}
 // parseFEC reads ETHTOOL_MSG_FEC_GET_REPLY.
 func parseFEC(b []byte) (*FEC, error) {
 	f := &FEC{}
-	err := decode(b, func(ad *netlink.AttributeDecoder) {
+	err := decodeAttributes(b, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case 2: // ETHTOOL_A_FEC_MODES
 			ad.Do(func(b []byte) error {
@@ -128,7 +128,7 @@ func parseFEC(b []byte) (*FEC, error) {
 				return err
 			})
 		case 3: // ETHTOOL_A_FEC_AUTO
-			f.Auto = flag(ad)
+			f.Auto = boolAttribute(ad)
 		case 4: // ETHTOOL_A_FEC_ACTIVE
 			bit := ad.Uint32()
 			if f.Active = fecModes[bit]; f.Active == "" {
@@ -139,11 +139,11 @@ func parseFEC(b []byte) (*FEC, error) {
 				for ad.Next() {
 					switch ad.Type() {
 					case 2:
-						f.Corrected = lanes(ad)
+						f.Corrected = parseLanes(ad)
 					case 3:
-						f.Uncorrectable = lanes(ad)
+						f.Uncorrectable = parseLanes(ad)
 					case 4:
-						f.CorrectedBits = lanes(ad)
+						f.CorrectedBits = parseLanes(ad)
 					}
 				}
 				return nil
@@ -156,9 +156,9 @@ func parseFEC(b []byte) (*FEC, error) {
 	return f, nil
 }
 
-// lanes reads an array of 64-bit numbers: the total, then those of the lanes if there are any. It
+// parseLanes reads an array of 64-bit numbers: the total, then those of the lanes if there are any. It
 // is empty where the device does not count.
-func lanes(ad *netlink.AttributeDecoder) (out *Lanes) {
+func parseLanes(ad *netlink.AttributeDecoder) (out *Lanes) {
 	ad.Do(func(b []byte) error {
 		if len(b)%8 != 0 {
 			return fmt.Errorf("numbers of 8 octets are expected, not %d octets", len(b))
@@ -183,7 +183,7 @@ const maxBits = 4096
 func parseBits(b []byte) (bits []uint32, err error) {
 	var size uint32
 	var words []byte
-	err = decode(b, func(ad *netlink.AttributeDecoder) {
+	err = decodeAttributes(b, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case 2: // ETHTOOL_A_BITSET_SIZE
 			size = ad.Uint32()
@@ -215,22 +215,22 @@ type Pause struct {
 // parsePause reads ETHTOOL_MSG_PAUSE_GET_REPLY.
 func parsePause(b []byte) (*Pause, error) {
 	p := &Pause{}
-	err := decode(b, func(ad *netlink.AttributeDecoder) {
+	err := decodeAttributes(b, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case 2:
-			p.Autoneg = flag(ad)
+			p.Autoneg = boolAttribute(ad)
 		case 3:
-			p.Receive = flag(ad)
+			p.Receive = boolAttribute(ad)
 		case 4:
-			p.Transmit = flag(ad)
+			p.Transmit = boolAttribute(ad)
 		case 5: // ETHTOOL_A_PAUSE_STATS
 			ad.Nested(func(ad *netlink.AttributeDecoder) error {
 				for ad.Next() {
 					switch ad.Type() {
 					case 2:
-						p.TransmitFrames = pointer(ad.Uint64())
+						p.TransmitFrames = pointerTo(ad.Uint64())
 					case 3:
-						p.ReceiveFrames = pointer(ad.Uint64())
+						p.ReceiveFrames = pointerTo(ad.Uint64())
 					}
 				}
 				return nil
@@ -254,13 +254,13 @@ type LinkModes struct {
 // parseLinkModes reads ETHTOOL_MSG_LINKMODES_GET_REPLY.
 func parseLinkModes(b []byte) (*LinkModes, error) {
 	l := &LinkModes{}
-	err := decode(b, func(ad *netlink.AttributeDecoder) {
+	err := decodeAttributes(b, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case 2:
-			l.Autoneg = flag(ad)
+			l.Autoneg = boolAttribute(ad)
 		case 5: // in Mb/s; all ones are SPEED_UNKNOWN
 			if v := ad.Uint32(); v != 0 && v != 1<<32-1 {
-				l.Speed = pointer(int64(v) * 1e6 / 8)
+				l.Speed = pointerTo(int64(v) * 1e6 / 8)
 			}
 		case 6: // 255 is DUPLEX_UNKNOWN
 			switch ad.Uint8() {
@@ -311,20 +311,20 @@ var extendedSubstates = map[uint8][]string{
 func parseLinkState(b []byte) (*LinkState, error) {
 	l := &LinkState{}
 	var state, substate *uint8
-	err := decode(b, func(ad *netlink.AttributeDecoder) {
+	err := decodeAttributes(b, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case 2:
-			l.Up = flag(ad)
+			l.Up = boolAttribute(ad)
 		case 3:
-			l.SQI = pointer(ad.Uint32())
+			l.SQI = pointerTo(ad.Uint32())
 		case 4:
-			l.SQIMax = pointer(ad.Uint32())
+			l.SQIMax = pointerTo(ad.Uint32())
 		case 5:
-			state = pointer(ad.Uint8())
+			state = pointerTo(ad.Uint8())
 		case 6:
-			substate = pointer(ad.Uint8())
+			substate = pointerTo(ad.Uint8())
 		case 7:
-			l.Downs = pointer(ad.Uint32())
+			l.Downs = pointerTo(ad.Uint32())
 		}
 	})
 	if err != nil {
@@ -345,11 +345,11 @@ func parseLinkState(b []byte) (*LinkState, error) {
 	return l, nil
 }
 
-// eeprom reads octets of a block of a module (ETHTOOL_MSG_MODULE_EEPROM_GET). The kernel wants
+// readEEPROM reads octets of a block of a module (ETHTOOL_MSG_MODULE_EEPROM_GET). The kernel wants
 // CAP_NET_ADMIN. It takes offsets of 0 to 255, those of a page above 127, and no read that
 // crosses the middle.
-func eeprom(k Kernel, name string, b module.Block, offset, length int) ([]byte, error) {
-	reply, err := ask(k, name, getEEPROM, 0, func(e *netlink.AttributeEncoder) {
+func readEEPROM(k Kernel, name string, b module.Block, offset, length int) ([]byte, error) {
+	reply, err := requestReply(k, name, getEEPROM, 0, func(e *netlink.AttributeEncoder) {
 		e.Uint32(2, uint32(offset))
 		e.Uint32(3, uint32(length))
 		e.Uint8(4, b.Page)
@@ -361,14 +361,14 @@ func eeprom(k Kernel, name string, b module.Block, offset, length int) ([]byte, 
 	}
 	data, err := parseEEPROM(reply)
 	if err == nil && len(data) != length {
-		err = malformed("%s, offset %d: %d octets are expected, not %d", b, offset, length, len(data))
+		err = malformedError("%s, offset %d: %d octets are expected, not %d", b, offset, length, len(data))
 	}
 	return data, err
 }
 
 // parseEEPROM reads ETHTOOL_MSG_MODULE_EEPROM_GET_REPLY.
 func parseEEPROM(b []byte) (data []byte, err error) {
-	err = decode(b, func(ad *netlink.AttributeDecoder) {
+	err = decodeAttributes(b, func(ad *netlink.AttributeDecoder) {
 		if ad.Type() == 7 { // ETHTOOL_A_MODULE_EEPROM_DATA
 			data = ad.Bytes()
 		}

@@ -28,7 +28,7 @@ var at = time.Unix(1_800_000_000, 0)
 
 type encoder = *netlink.AttributeEncoder
 
-func attributes(add func(encoder)) []byte { return ethtooltest.Attributes(add) }
+func attributes(add func(encoder)) []byte { return ethtooltest.EncodeAttributes(add) }
 
 func numbers(v ...uint64) (b []byte) {
 	for _, x := range v {
@@ -293,8 +293,8 @@ func TestRule2APartFailsByItself(t *testing.T) {
 			k := &ethtooltest.Kernel{}
 			bad := whole()
 			tt.edit(bad)
-			k.Set("eth0", bad)
-			k.Set("eth1", whole())
+			k.SetInterface("eth0", bad)
+			k.SetInterface("eth1", whole())
 			p := reader(k).Poll(at, []string{"eth0", "eth1", "gone"}, everything)
 			if got := told(&p.Interfaces[0]); got != tt.told {
 				t.Errorf("told %q, want %q", got, tt.told)
@@ -321,8 +321,8 @@ func TestRule3WhatHangsIsGivenUp(t *testing.T) {
 	stuck := whole()
 	release, entered := make(chan struct{}), make(chan struct{}, 8)
 	stuck.Hang[getFEC] = func() { entered <- struct{}{}; <-release }
-	k.Set("eth0", stuck)
-	k.Set("eth1", whole())
+	k.SetInterface("eth0", stuck)
+	k.SetInterface("eth1", whole())
 	r := New(Options{Kernel: k, Patience: time.Second, ModulePatience: patience})
 	for range 2 {
 		p := r.Poll(at, []string{"eth0", "eth1"}, ReadCounters)
@@ -347,7 +347,7 @@ func TestRule3WhatHangsIsGivenUp(t *testing.T) {
 
 func ioctls(k *ethtooltest.Kernel) string {
 	var out []string
-	for _, s := range k.Asked() {
+	for _, s := range k.DrainRequests() {
 		if s, ok := strings.CutPrefix(s, "eth0 ioctl "); ok {
 			out = append(out, s)
 		}
@@ -359,7 +359,7 @@ func ioctls(k *ethtooltest.Kernel) string {
 func TestRule4NamesAreReadOnce(t *testing.T) {
 	k := &ethtooltest.Kernel{}
 	f := whole()
-	k.Set("eth0", f)
+	k.SetInterface("eth0", f)
 	r := reader(k)
 	look := func(want string, counters string) {
 		t.Helper()
@@ -375,11 +375,11 @@ func TestRule4NamesAreReadOnce(t *testing.T) {
 	look("3 29", "[{rx_packets 5} {link_down_events_phy 3}]")
 	g := whole()
 	g.Names, g.Values = append(g.Names, "tx_packets"), append(g.Values, 8)
-	k.Set("eth0", g)
+	k.SetInterface("eth0", g)
 	look("3 27 29", "[{rx_packets 5} {link_down_events_phy 3} {tx_packets 8}]")
 	g = whole()
 	g.Bus, g.Names[0] = "0000:5e:00.0", "other"
-	k.Set("eth0", g)
+	k.SetInterface("eth0", g)
 	look("3 27 29", "[{other 5} {link_down_events_phy 3} {rx_packets 2}]")
 }
 
@@ -389,7 +389,7 @@ func TestRule5IdentityIsReadOnce(t *testing.T) {
 	plug := func(serial string, temperature byte) {
 		f := whole()
 		f.Module = cmis(serial, temperature)
-		k.Set("eth0", f)
+		k.SetInterface("eth0", f)
 	}
 	r := reader(k)
 	look := func(serial string, celsius float64, want string) {
@@ -399,7 +399,7 @@ func TestRule5IdentityIsReadOnce(t *testing.T) {
 		if len(p.Errors) != 0 || m == nil || m.Serial != serial || m.Temperature == nil || *m.Temperature != celsius {
 			t.Fatalf("%+v, %v", m, failures(p))
 		}
-		if got := strings.ReplaceAll(strings.Join(k.Asked(), "; "), "eth0 ", ""); got != want {
+		if got := strings.ReplaceAll(strings.Join(k.DrainRequests(), "; "), "eth0 ", ""); got != want {
 			t.Errorf("asked %s, want %s", got, want)
 		}
 	}
@@ -415,9 +415,9 @@ func TestRule5IdentityIsReadOnce(t *testing.T) {
 	look("S1", 41, first+serial+lanes)
 	plug("S2", 30)
 	look("S2", 30, first+serial+rest)
-	k.Set("eth0", nil)
+	k.SetInterface("eth0", nil)
 	r.Poll(at, []string{"eth0"}, ReadModules)
-	k.Asked()
+	k.DrainRequests()
 	plug("S2", 31)
 	look("S2", 31, first+rest)
 }
@@ -452,7 +452,7 @@ func TestTheOlderWay(t *testing.T) {
 		{sff8079, make([]byte, 1<<20), "none", "[ethtool eth0 module lower memory malformed]"},
 	} {
 		k := &ethtooltest.Kernel{}
-		k.Set("eth0", &ethtooltest.Interface{Ioctl: tt.memory, Kind: tt.kind})
+		k.SetInterface("eth0", &ethtooltest.Interface{Ioctl: tt.memory, Kind: tt.kind})
 		r := reader(k)
 		for range 2 {
 			p := r.Poll(at, []string{"eth0"}, ReadModules)
@@ -521,12 +521,12 @@ func TestMachine(t *testing.T) {
 		{"a kernel without ethtool's family", false, nil, "[]", syscall.EOPNOTSUPP},
 	} {
 		m := dialed(tt.family, tt.answer)
-		b, err := request("eth0", 0, nil)
+		b, err := encodeRequest("eth0", 0, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 2 { // the second time on the same connection
-			got, err := m.Ask(getPause, b)
+			got, err := m.SendRequest(getPause, b)
 			if fmt.Sprint(got) != tt.want || !errors.Is(err, tt.is) {
 				t.Errorf("%s: %v, %v, want %s, %v", tt.name, got, err, tt.want, tt.is)
 			}
@@ -566,8 +566,8 @@ func FuzzStatistics(f *testing.F) {
 
 type rawKernel func(data []byte) error
 
-func (rawKernel) Ask(uint8, []byte) ([][]byte, error) { return nil, syscall.EOPNOTSUPP }
-func (k rawKernel) Ioctl(_ string, data []byte) error { return k(data) }
+func (rawKernel) SendRequest(uint8, []byte) ([][]byte, error) { return nil, syscall.EOPNOTSUPP }
+func (k rawKernel) Ioctl(_ string, data []byte) error         { return k(data) }
 
 // BenchmarkPoll is of 8 interfaces of 3000 statistics, of which 100 are not of queues, and a module each.
 func BenchmarkPoll(b *testing.B) {
@@ -584,7 +584,7 @@ func BenchmarkPoll(b *testing.B) {
 			f.Names = append(f.Names, n)
 		}
 		names = append(names, fmt.Sprintf("eth%d", i))
-		k.Set(names[i], f)
+		k.SetInterface(names[i], f)
 	}
 	for _, parts := range []struct {
 		name string
@@ -595,7 +595,7 @@ func BenchmarkPoll(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				r.Poll(at, names, parts.Parts)
-				k.Asked()
+				k.DrainRequests()
 			}
 		})
 	}

@@ -68,15 +68,15 @@ type Poll struct {
 // Reader polls. It is for one goroutine. Modules are slow: who wants counters often has another
 // Reader for them.
 type Reader struct {
-	o        Options
-	counters *nichw.Asker
-	modules  *nichw.Asker
-	names    map[string]*names
-	plugged  map[string]*plugged
+	o            Options
+	counters     *nichw.Querier
+	modules      *nichw.Querier
+	names        map[string]*statisticNames
+	knownModules map[string]*knownModule
 }
 
-// plugged is what is remembered of a module.
-type plugged struct {
+// knownModule is what is remembered of a module.
+type knownModule struct {
 	steady module.Image // and the lower memory as it was
 	serial []byte       // where the serial number is not in the lower memory
 }
@@ -89,7 +89,7 @@ func New(o Options) *Reader {
 	if o.Exclude == nil {
 		o.Exclude = regexp.MustCompile(DefaultExclude)
 	}
-	return &Reader{o: o, counters: nichw.NewAsker(o.Patience), modules: nichw.NewAsker(cmp.Or(o.ModulePatience, 2*time.Second)), names: map[string]*names{}, plugged: map[string]*plugged{}}
+	return &Reader{o: o, counters: nichw.NewQuerier(o.Patience), modules: nichw.NewQuerier(cmp.Or(o.ModulePatience, 2*time.Second)), names: map[string]*statisticNames{}, knownModules: map[string]*knownModule{}}
 }
 
 // Names of parts, in errors.
@@ -109,27 +109,27 @@ func (r *Reader) Poll(at time.Time, interfaces []string, parts Parts) *Poll {
 		p.Interfaces[i].Name = name
 	}
 	if parts&ReadCounters != 0 {
-		maps.DeleteFunc(r.names, func(n string, _ *names) bool { return !slices.Contains(interfaces, n) })
+		maps.DeleteFunc(r.names, func(n string, _ *statisticNames) bool { return !slices.Contains(interfaces, n) })
 		r.readCounters(p)
 	}
 	if parts&ReadModules != 0 {
-		maps.DeleteFunc(r.plugged, func(n string, _ *plugged) bool { return !slices.Contains(interfaces, n) })
+		maps.DeleteFunc(r.knownModules, func(n string, _ *knownModule) bool { return !slices.Contains(interfaces, n) })
 		r.readModules(p)
 	}
 	slices.SortStableFunc(p.Errors, func(a, b nichw.FileError) int { return cmp.Compare(a.Path, b.Path) })
 	slices.Sort(p.Denied)
 	p.Denied = slices.Compact(p.Denied)
-	p.Hanging = r.counters.Hanging() + r.modules.Hanging()
+	p.Hanging = r.counters.HangingCount() + r.modules.HangingCount()
 	return p
 }
 
-// question is one to an interface about a part of it.
-func question(name, part string, ask func() (any, error)) *nichw.Question {
-	return &nichw.Question{Device: name, Name: "ethtool " + name + " " + part, Ask: ask}
+// newQuery is one to an interface about a part of it.
+func newQuery(name, part string, ask func() (any, error)) *nichw.Query {
+	return &nichw.Query{Device: name, Name: "ethtool " + name + " " + part, Run: ask}
 }
 
-// blame takes down what a question failed by.
-func (p *Poll) blame(part string, q *nichw.Question) {
+// recordFailure takes down what a question failed by.
+func (p *Poll) recordFailure(part string, q *nichw.Query) {
 	switch {
 	case q.Err == nil:
 	case errors.Is(q.Err, fs.ErrPermission):
@@ -139,10 +139,10 @@ func (p *Poll) blame(part string, q *nichw.Question) {
 	}
 }
 
-// about asks by netlink and reads the reply.
-func about[T any](k Kernel, name, part string, command uint8, flags uint32, parse func([]byte) (*T, error)) *nichw.Question {
-	return question(name, part, func() (any, error) {
-		b, err := ask(k, name, command, flags, nil)
+// newNetlinkQuery asks by netlink and reads the reply.
+func newNetlinkQuery[T any](k Kernel, name, part string, command uint8, flags uint32, parse func([]byte) (*T, error)) *nichw.Query {
+	return newQuery(name, part, func() (any, error) {
+		b, err := requestReply(k, name, command, flags, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -152,42 +152,42 @@ func about[T any](k Kernel, name, part string, command uint8, flags uint32, pars
 
 func (r *Reader) readCounters(p *Poll) {
 	k := r.o.Kernel
-	var all []*nichw.Question
+	var all []*nichw.Query
 	for i := range p.Interfaces {
 		name := p.Interfaces[i].Name
 		have := r.names[name]
 		all = append(all,
-			question(name, partStatistics, func() (any, error) { return readStatistics(k, name, have) }),
-			about(k, name, partFEC, getFEC, flagStatistics|flagCompactBitsets, parseFEC),
-			about(k, name, partPause, getPause, flagStatistics, parsePause),
-			about(k, name, partLinkModes, getLinkModes, flagCompactBitsets, parseLinkModes),
-			about(k, name, partLinkState, getLinkState, 0, parseLinkState))
+			newQuery(name, partStatistics, func() (any, error) { return readStatistics(k, name, have) }),
+			newNetlinkQuery(k, name, partFEC, getFEC, flagStatistics|flagCompactBitsets, parseFEC),
+			newNetlinkQuery(k, name, partPause, getPause, flagStatistics, parsePause),
+			newNetlinkQuery(k, name, partLinkModes, getLinkModes, flagCompactBitsets, parseLinkModes),
+			newNetlinkQuery(k, name, partLinkState, getLinkState, 0, parseLinkState))
 	}
-	r.counters.Ask(all)
+	r.counters.QueryAll(all)
 	for i := range p.Interfaces {
 		f, q := &p.Interfaces[i], all[5*i:]
 		if s, ok := q[0].Answer.(*statistics); ok {
 			r.names[f.Name] = s.names
-			f.Statistics = s.counters(r.o.Exclude.MatchString)
+			f.Statistics = s.filteredCounters(r.o.Exclude.MatchString)
 		}
 		f.FEC, _ = q[1].Answer.(*FEC)
 		f.Pause, _ = q[2].Answer.(*Pause)
 		f.LinkModes, _ = q[3].Answer.(*LinkModes)
 		f.LinkState, _ = q[4].Answer.(*LinkState)
 		for j, part := range []string{partStatistics, partFEC, partPause, partLinkModes, partLinkState} {
-			p.blame(part, q[j])
+			p.recordFailure(part, q[j])
 		}
 	}
 }
 
-// blocks is the answer to a question for a block of a module.
-type blocks struct {
+// blockAnswer is the answer to a question for a block of a module.
+type blockAnswer struct {
 	image module.Image
 	all   bool // there are no others
 }
 
-// patient is a module that is being read.
-type patient struct {
+// moduleRead is a module that is being read.
+type moduleRead struct {
 	f      *Interface
 	image  module.Image
 	all    bool
@@ -201,36 +201,36 @@ const maxRounds = 4
 
 func (r *Reader) readModules(p *Poll) {
 	k := r.o.Kernel
-	all := make([]*patient, len(p.Interfaces))
+	all := make([]*moduleRead, len(p.Interfaces))
 	for i := range p.Interfaces {
-		all[i] = &patient{f: &p.Interfaces[i], image: module.Image{}}
+		all[i] = &moduleRead{f: &p.Interfaces[i], image: module.Image{}}
 	}
 	for range maxRounds {
-		var questions []*nichw.Question
-		var done []func(*nichw.Question)
+		var questions []*nichw.Query
+		var done []func(*nichw.Query)
 		for _, m := range all {
 			name := m.f.Name
-			add := func(what string, ask func() (any, error), take func(*nichw.Question)) {
-				questions = append(questions, question(name, partModule+" "+what, ask))
+			add := func(what string, ask func() (any, error), take func(*nichw.Query)) {
+				questions = append(questions, newQuery(name, partModule+" "+what, ask))
 				done = append(done, take)
 			}
 			if len(m.image) == 1 && !m.all { // only the lower memory
-				r.recall(m)
+				r.restoreSteady(m)
 			}
 			if m.gone {
 				continue
 			}
-			for _, b := range module.Missing(m.image) {
+			for _, b := range module.MissingBlocks(m.image) {
 				if m.all {
 					m.image[b] = nil
 					continue
 				}
 				add(b.String(), func() (any, error) {
 					img, all, err := readBlock(k, name, b)
-					return blocks{img, all}, err
-				}, func(q *nichw.Question) {
-					p.blame(partModule, q)
-					if got, ok := q.Answer.(blocks); ok {
+					return blockAnswer{img, all}, err
+				}, func(q *nichw.Query) {
+					p.recordFailure(partModule, q)
+					if got, ok := q.Answer.(blockAnswer); ok {
 						maps.Copy(m.image, got.image)
 						m.all = m.all || got.all
 						return
@@ -240,9 +240,9 @@ func (r *Reader) readModules(p *Poll) {
 				})
 			}
 			// The serial number tells whether what is remembered is of this module.
-			if old := r.plugged[name]; old != nil && len(m.image) == 0 && old.serial != nil {
-				b, offset, n, _ := module.Serial(old.steady)
-				add("serial number", func() (any, error) { return eeprom(k, name, b, offset, n) }, func(q *nichw.Question) {
+			if old := r.knownModules[name]; old != nil && len(m.image) == 0 && old.serial != nil {
+				b, offset, n, _ := module.SerialLocation(old.steady)
+				add("serial number", func() (any, error) { return readEEPROM(k, name, b, offset, n) }, func(q *nichw.Query) {
 					m.serial, _ = q.Answer.([]byte) // without it, all is read again
 				})
 			}
@@ -250,19 +250,19 @@ func (r *Reader) readModules(p *Poll) {
 		if len(questions) == 0 {
 			break
 		}
-		r.modules.Ask(questions)
+		r.modules.QueryAll(questions)
 		for i, q := range questions {
 			done[i](q)
 		}
 	}
 	for _, m := range all {
-		r.decode(p, m)
+		r.decodeModule(p, m)
 	}
 }
 
-// recall puts what is remembered into the image of the same module.
-func (r *Reader) recall(m *patient) {
-	old := r.plugged[m.f.Name]
+// restoreSteady puts what is remembered into the image of the same module.
+func (r *Reader) restoreSteady(m *moduleRead) {
+	old := r.knownModules[m.f.Name]
 	if old == nil || m.serial == nil || !bytes.Equal(m.serial, old.serial) {
 		return
 	}
@@ -271,16 +271,16 @@ func (r *Reader) recall(m *patient) {
 		return
 	}
 	for b, x := range old.steady {
-		if module.Steady(b) {
+		if module.IsSteady(b) {
 			m.image[b] = x
 		}
 	}
 }
 
-// decode makes sense of what was read, and remembers what will not change.
-func (r *Reader) decode(p *Poll, m *patient) {
+// decodeModule makes sense of what was read, and remembers what will not change.
+func (r *Reader) decodeModule(p *Poll, m *moduleRead) {
 	name := m.f.Name
-	delete(r.plugged, name)
+	delete(r.knownModules, name)
 	if m.gone || m.image[module.Lower] == nil {
 		return
 	}
@@ -295,14 +295,14 @@ func (r *Reader) decode(p *Poll, m *patient) {
 	if m.all || decoded == nil {
 		return
 	}
-	keep := &plugged{steady: module.Image{module.Lower: img[module.Lower]}}
+	keep := &knownModule{steady: module.Image{module.Lower: img[module.Lower]}}
 	for b, x := range img {
-		if module.Steady(b) {
+		if module.IsSteady(b) {
 			keep.steady[b] = x
 		}
 	}
-	if b, offset, n, ok := module.Serial(img); ok && img[b] != nil {
+	if b, offset, n, ok := module.SerialLocation(img); ok && img[b] != nil {
 		keep.serial = img[b][offset-b.Offset():][:n]
 	}
-	r.plugged[name] = keep
+	r.knownModules[name] = keep
 }

@@ -65,8 +65,8 @@ type Config struct {
 // perSecond is the window of rates per second.
 const perSecond = 10 * time.Second
 
-// Defaults are the published rules.
-func Defaults() Config {
+// DefaultConfig are the published rules.
+func DefaultConfig() Config {
 	re := func(s ...string) (out []*regexp.Regexp) {
 		for _, x := range s {
 			out = append(out, regexp.MustCompile(x))
@@ -153,8 +153,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// product is the table's line for this node, nil where none matches.
-func (c *Config) product() (best *Product) {
+// nodeProduct is the table's line for this node, nil where none matches.
+func (c *Config) nodeProduct() (best *Product) {
 	name := strings.ToLower(c.GPU)
 	for i := range c.Products {
 		p := &c.Products[i]
@@ -165,7 +165,7 @@ func (c *Config) product() (best *Product) {
 	return best
 }
 
-func matches(res []*regexp.Regexp, name string) bool {
+func matchesAny(res []*regexp.Regexp, name string) bool {
 	for _, re := range res {
 		if re.MatchString(name) {
 			return true
@@ -174,17 +174,17 @@ func matches(res []*regexp.Regexp, name string) bool {
 	return false
 }
 
-// Excludes reports whether a device or interface is left out of everything.
-func (c *Config) Excludes(name string) bool { return matches(c.Excluded, name) }
+// IsExcluded reports whether a device or interface is left out of everything.
+func (c *Config) IsExcluded(name string) bool { return matchesAny(c.Excluded, name) }
 
-// quiet reports whether a device makes no events (rule 13).
-func (c *Config) quiet(name string) bool {
-	return c.Excludes(name) || matches(c.Management, name)
+// isQuiet reports whether a device makes no events (rule 13).
+func (c *Config) isQuiet(name string) bool {
+	return c.IsExcluded(name) || matchesAny(c.Management, name)
 }
 
 // mayBeDown is rule 4.
 func (c *Config) mayBeDown(name string, f nichw.Function) bool {
-	return f == nichw.Virtual || matches(c.ExpectedDown, name)
+	return f == nichw.Virtual || matchesAny(c.ExpectedDown, name)
 }
 
 // widths are the bits of counters that stop at the end of their range (IBA 16.1.3.5,
@@ -192,8 +192,8 @@ func (c *Config) mayBeDown(name string, f nichw.Function) bool {
 var widths = map[string]uint{"symbol_error": 16, "link_error_recovery": 8, "link_downed": 8, "port_rcv_errors": 16, "port_rcv_remote_physical_errors": 16, "port_rcv_switch_relay_errors": 16,
 	"port_xmit_discards": 16, "port_xmit_constraint_errors": 8, "port_rcv_constraint_errors": 8, "local_link_integrity_errors": 4, "excessive_buffer_overrun_errors": 4, "VL15_dropped": 16}
 
-// saturated is rule 11.
-func saturated(counter string, v uint64) bool {
+// isSaturated is rule 11.
+func isSaturated(counter string, v uint64) bool {
 	w, ok := widths[counter]
 	return ok && v == 1<<w-1
 }

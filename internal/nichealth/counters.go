@@ -31,8 +31,8 @@ type growth struct {
 	windows map[time.Duration][]sample
 }
 
-// see takes a value, and reports whether it is a reset.
-func (g *growth) see(s sample, windows []time.Duration) (reset bool) {
+// addSample takes a value, and reports whether it is a reset.
+func (g *growth) addSample(s sample, windows []time.Duration) (reset bool) {
 	reset = g.known && s.value < g.last.value
 	if reset || !g.known {
 		g.windows = map[time.Duration][]sample{}
@@ -52,8 +52,8 @@ func (g *growth) see(s sample, windows []time.Duration) (reset bool) {
 	return reset
 }
 
-// over is the growth in the window that ends now, at least as far as is known.
-func (g *growth) over(w time.Duration) uint64 {
+// growthOver is the growth in the window that ends now, at least as far as is known.
+func (g *growth) growthOver(w time.Duration) uint64 {
 	past := g.windows[w]
 	for len(past) > 1 && g.last.at.Sub(past[0].at) > w+w/slots {
 		past = past[1:]
@@ -64,40 +64,40 @@ func (g *growth) over(w time.Duration) uint64 {
 	return g.last.value - past[0].value
 }
 
-// count applies the rules of counters.
-func (m *Monitor) count(p *nichw.Poll) (events []Event) {
-	clear(m.filled)
+// checkCounters applies the rules of counters.
+func (m *Monitor) checkCounters(p *nichw.Poll) (events []Event) {
+	clear(m.saturated)
 	for i := range p.Devices {
 		d := &p.Devices[i]
-		if m.c.Excludes(d.Name) {
+		if m.c.IsExcluded(d.Name) {
 			continue
 		}
 		for j := range d.Ports {
 			port := &d.Ports[j]
-			e, name := Port(d.Name, port.Number), fmt.Sprintf("Port %s port %d", d.Name, port.Number)
+			e, name := PortEntity(d.Name, port.Number), fmt.Sprintf("Port %s port %d", d.Name, port.Number)
 			for _, c := range port.Counters {
-				if saturated(c.Name, c.Value) {
-					m.filled[counterKey{e, c.Name}] = true
+				if isSaturated(c.Name, c.Value) {
+					m.saturated[counterKey{e, c.Name}] = true
 				}
-				events = append(events, m.counter(e, name, d.Name, c)...)
+				events = append(events, m.checkCounter(e, name, d.Name, c)...)
 			}
 			for _, c := range port.Hardware {
-				events = append(events, m.counter(e, name, d.Name, c)...)
+				events = append(events, m.checkCounter(e, name, d.Name, c)...)
 			}
 		}
 	}
 	for i := range p.Interfaces {
 		f := &p.Interfaces[i]
-		if m.c.Excludes(f.Name) || f.Changes == nil {
+		if m.c.IsExcluded(f.Name) || f.Changes == nil {
 			continue
 		}
-		events = append(events, m.counter(NIC(f.Name), "Interface "+f.Name, f.Name, nichw.Counter{Name: "carrier_changes", Value: *f.Changes})...)
+		events = append(events, m.checkCounter(NICEntity(f.Name), "Interface "+f.Name, f.Name, nichw.Counter{Name: "carrier_changes", Value: *f.Changes})...)
 	}
 	return events
 }
 
-// counter applies the rules of one counter.
-func (m *Monitor) counter(e Entity, name, device string, c nichw.Counter) (events []Event) {
+// checkCounter applies the rules of one counter.
+func (m *Monitor) checkCounter(e Entity, name, device string, c nichw.Counter) (events []Event) {
 	var windows []time.Duration
 	for i := range m.c.Thresholds {
 		if t := &m.c.Thresholds[i]; t.Counter == c.Name {
@@ -113,42 +113,42 @@ func (m *Monitor) counter(e Entity, name, device string, c nichw.Counter) (event
 		g = &growth{}
 		m.series[k] = g
 	}
-	reset := g.see(sample{m.now, c.Value}, windows)
+	reset := g.addSample(sample{m.now, c.Value}, windows)
 	for i := range m.c.Thresholds {
 		t := &m.c.Thresholds[i]
 		if t.Counter != c.Name {
 			continue
 		}
-		id := key{e, t.Code}
-		grown := g.over(t.Window)
-		said := m.breach(t, grown)
-		if !t.Fatal && !m.c.quiet(device) { // rule 14
+		id := findingKey{e, t.Code}
+		grown := g.growthOver(t.Window)
+		said := m.describeBreach(t, grown)
+		if !t.Fatal && !m.c.isQuiet(device) { // rule 14
 			began := uint64(0)
-			if said != "" && !m.above[id] {
+			if said != "" && !m.activeWarnings[id] {
 				began = 1
 			}
-			m.crossed[e] += began
-			m.above[id] = said != ""
+			m.crossings[e] += began
+			m.activeWarnings[id] = said != ""
 		}
 		if o := m.open[id]; o != nil {
 			if reset {
-				events = m.tellEnd(events, o)
+				events = m.appendEndEvent(events, o)
 				delete(m.open, id)
 			}
 			continue
 		}
 		if said != "" {
-			o := &open{since: m.now, told: true, latched: true, finding: finding{key: id, check: CheckCounter, fatal: t.Fatal, quiet: m.c.quiet(device),
-				message: fmt.Sprintf("%s: %s %s", name, c.Name, said), over: fmt.Sprintf("%s: %s was reset", name, c.Name)}}
+			o := &openFinding{since: m.now, confirmed: true, latched: true, finding: finding{findingKey: id, check: CheckCounter, fatal: t.Fatal, quiet: m.c.isQuiet(device),
+				message: fmt.Sprintf("%s: %s %s", name, c.Name, said), endMessage: fmt.Sprintf("%s: %s was reset", name, c.Name)}}
 			m.open[id] = o
-			events = m.tell(events, o)
+			events = m.appendEvent(events, o)
 		}
 	}
 	return events
 }
 
-// breach says what is wrong with the growth over a rule's window, if anything is.
-func (m *Monitor) breach(t *Threshold, grown uint64) string {
+// describeBreach says what is wrong with the growth over a rule's window, if anything is.
+func (m *Monitor) describeBreach(t *Threshold, grown uint64) string {
 	seconds := t.Window.Seconds()
 	switch t.Sort {
 	case Growth:

@@ -34,8 +34,8 @@ type Event struct {
 // Name is what events are called where events of many kinds come together.
 const Name = "nic_health"
 
-// Level is how much it matters: what is over is information, what is fatal an error.
-func (e *Event) Level() slog.Level {
+// LogLevel is how much it matters: what is over is information, what is fatal an error.
+func (e *Event) LogLevel() slog.Level {
 	switch {
 	case e.IsHealthy:
 		return slog.LevelInfo
@@ -45,9 +45,9 @@ func (e *Event) Level() slog.Level {
 	return slog.LevelWarn
 }
 
-// Attributes are all fields but message and time, under the names that they have in JSON;
+// LogAttributes are all fields but message and time, under the names that they have in JSON;
 // entities are "NICPort:mlx5_0_port1".
-func (e *Event) Attributes() []slog.Attr {
+func (e *Event) LogAttributes() []slog.Attr {
 	entities := make([]string, len(e.EntitiesImpacted))
 	for i, x := range e.EntitiesImpacted {
 		entities[i] = string(x.Type) + ":" + x.Value
@@ -89,10 +89,10 @@ const (
 	EntityPort EntityType = "NICPort"
 )
 
-// NIC is a device as an entity: "mlx5_0".
-func NIC(device string) Entity { return Entity{EntityNIC, device} }
+// NICEntity is a device as an entity: "mlx5_0".
+func NICEntity(device string) Entity { return Entity{EntityNIC, device} }
 
-// Port is a port of a device as an entity: "mlx5_0_port1".
-func Port(device string, port int) Entity {
+// PortEntity is a port of a device as an entity: "mlx5_0_port1".
+func PortEntity(device string, port int) Entity {
 	return Entity{EntityPort, fmt.Sprintf("%s_port%d", device, port)}
 }

@@ -9,23 +9,23 @@ import (
 // Memory is what a monitor keeps over a restart of the agent: no more than decides whether
 // something is news. It is of one boot.
 type Memory struct {
-	Boot     string       `json:"boot"`
-	Seen     []Entity     `json:"seen"`
-	Findings []Remembered `json:"findings,omitempty"`
-	Counters []Count      `json:"counters,omitempty"`
+	Boot          string       `json:"boot"`
+	KnownEntities []Entity     `json:"seen"`
+	Findings      []Remembered `json:"findings,omitempty"`
+	Counters      []Count      `json:"counters,omitempty"`
 }
 
 // Remembered is a finding that was told of.
 type Remembered struct {
-	Entity  Entity    `json:"entity"`
-	Code    string    `json:"code"`
-	Check   string    `json:"check"`
-	Fatal   bool      `json:"fatal,omitempty"`
-	Quiet   bool      `json:"quiet,omitempty"`
-	Latched bool      `json:"latched,omitempty"`
-	Since   time.Time `json:"since"`
-	Message string    `json:"message"`
-	Over    string    `json:"over"`
+	Entity     Entity    `json:"entity"`
+	Code       string    `json:"code"`
+	Check      string    `json:"check"`
+	Fatal      bool      `json:"fatal,omitempty"`
+	Quiet      bool      `json:"quiet,omitempty"`
+	Latched    bool      `json:"latched,omitempty"`
+	Since      time.Time `json:"since"`
+	Message    string    `json:"message"`
+	EndMessage string    `json:"over"`
 }
 
 // Count is the last value of a counter, so that what it grew by meanwhile is not lost.
@@ -36,19 +36,19 @@ type Count struct {
 	At      time.Time `json:"at"`
 }
 
-// Save returns what is to be remembered; nil while the boot is not known, for then nobody
+// SaveMemory returns what is to be remembered; nil while the boot is not known, for then nobody
 // could tell whether it still holds.
-func (m *Monitor) Save() *Memory {
+func (m *Monitor) SaveMemory() *Memory {
 	if m.boot == "" {
 		return nil
 	}
-	out := &Memory{Boot: m.boot, Seen: []Entity{}}
-	for e := range m.seen {
-		out.Seen = append(out.Seen, e)
+	out := &Memory{Boot: m.boot, KnownEntities: []Entity{}}
+	for e := range m.knownEntities {
+		out.KnownEntities = append(out.KnownEntities, e)
 	}
 	for k, o := range m.open {
-		if o.told {
-			out.Findings = append(out.Findings, Remembered{k.Entity, k.Code, o.check, o.fatal, o.quiet, o.latched, o.since, o.message, o.over})
+		if o.confirmed {
+			out.Findings = append(out.Findings, Remembered{k.Entity, k.Code, o.check, o.fatal, o.quiet, o.latched, o.since, o.message, o.endMessage})
 		}
 	}
 	for k, g := range m.series {
@@ -57,23 +57,23 @@ func (m *Monitor) Save() *Memory {
 		}
 	}
 	byEntity := func(a, b Entity) int { return cmp.Or(cmp.Compare(a.Value, b.Value), cmp.Compare(a.Type, b.Type)) }
-	slices.SortFunc(out.Seen, byEntity)
+	slices.SortFunc(out.KnownEntities, byEntity)
 	slices.SortFunc(out.Findings, func(a, b Remembered) int { return cmp.Or(byEntity(a.Entity, b.Entity), cmp.Compare(a.Code, b.Code)) })
 	slices.SortFunc(out.Counters, func(a, b Count) int { return cmp.Or(byEntity(a.Entity, b.Entity), cmp.Compare(a.Counter, b.Counter)) })
 	return out
 }
 
-// remember takes over what another run of the same boot knew.
-func (m *Monitor) remember(r *Memory) {
+// restoreMemory takes over what another run of the same boot knew.
+func (m *Monitor) restoreMemory(r *Memory) {
 	if r == nil || r.Boot == "" || r.Boot != m.boot {
 		return
 	}
-	for _, e := range r.Seen {
-		m.seen[e] = true
+	for _, e := range r.KnownEntities {
+		m.knownEntities[e] = true
 	}
 	for _, f := range r.Findings {
-		m.open[key{f.Entity, f.Code}] = &open{since: f.Since, told: true, latched: f.Latched,
-			finding: finding{key: key{f.Entity, f.Code}, check: f.Check, fatal: f.Fatal, quiet: f.Quiet, message: f.Message, over: f.Over}}
+		m.open[findingKey{f.Entity, f.Code}] = &openFinding{since: f.Since, confirmed: true, latched: f.Latched,
+			finding: finding{findingKey: findingKey{f.Entity, f.Code}, check: f.Check, fatal: f.Fatal, quiet: f.Quiet, message: f.Message, endMessage: f.EndMessage}}
 	}
 	for _, c := range r.Counters {
 		g := &growth{}
@@ -83,7 +83,7 @@ func (m *Monitor) remember(r *Memory) {
 				windows = append(windows, t.Window)
 			}
 		}
-		g.see(sample{c.At, c.Value}, windows)
+		g.addSample(sample{c.At, c.Value}, windows)
 		m.series[counterKey{c.Entity, c.Counter}] = g
 	}
 }
@@ -97,7 +97,7 @@ func (m *Monitor) Reset(e Entity, now time.Time) (events []Event) {
 			continue
 		}
 		delete(m.open, k)
-		events = m.tellEnd(events, o)
+		events = m.appendEndEvent(events, o)
 		for ck, g := range m.series {
 			if ck.Entity == k.Entity {
 				g.windows = map[time.Duration][]sample{} // what grew before is dealt with
@@ -117,10 +117,10 @@ type Finding struct {
 	Message string
 }
 
-// Findings are those that hold and are confirmed, in order.
-func (m *Monitor) Findings() (out []Finding) {
+// OpenFindings are those that hold and are confirmed, in order.
+func (m *Monitor) OpenFindings() (out []Finding) {
 	for k, o := range m.open {
-		if o.told && !o.quiet {
+		if o.confirmed && !o.quiet {
 			out = append(out, Finding{k.Entity, k.Code, o.fatal, o.latched, o.since, o.message})
 		}
 	}
@@ -130,10 +130,10 @@ func (m *Monitor) Findings() (out []Finding) {
 	return out
 }
 
-// Crossings is how often counters of an entity came above the thresholds of warnings since the
+// CrossingCount is how often counters of an entity came above the thresholds of warnings since the
 // monitor began; ok is false where none of its counters has such a rule.
-func (m *Monitor) Crossings(e Entity) (n uint64, ok bool) {
-	n, ok = m.crossed[e]
+func (m *Monitor) CrossingCount(e Entity) (n uint64, ok bool) {
+	n, ok = m.crossings[e]
 	return n, ok
 }
 
@@ -143,14 +143,16 @@ func (m *Monitor) ExpectedRate(e Entity) (rate int64, ok bool) {
 	return rate, ok
 }
 
-// Ports are how many ports the table says that a node with this product has, and how many there
+// PortCounts are how many ports the table says that a node with this product has, and how many there
 // are; ok is false without a line of the table.
-func (m *Monitor) Ports() (expected, found int, ok bool) {
-	if p := m.c.product(); p != nil {
+func (m *Monitor) PortCounts() (expected, found int, ok bool) {
+	if p := m.c.nodeProduct(); p != nil {
 		return p.Ports, m.ports, true
 	}
 	return 0, 0, false
 }
 
-// Saturated reports whether a counter stands at the end of its range.
-func (m *Monitor) Saturated(e Entity, counter string) bool { return m.filled[counterKey{e, counter}] }
+// IsSaturated reports whether a counter stands at the end of its range.
+func (m *Monitor) IsSaturated(e Entity, counter string) bool {
+	return m.saturated[counterKey{e, counter}]
+}

@@ -35,46 +35,46 @@ const (
 
 // finding is one thing that is wrong with one entity.
 type finding struct {
-	key
-	check   string
-	fatal   bool
-	message string
-	over    string // what is said when it ends
+	findingKey
+	check      string
+	fatal      bool
+	message    string
+	endMessage string // what is said when it ends
 	// confirm: it has to last, and how long; twice: it has to be in two polls.
-	confirm time.Duration
-	twice   bool
-	quiet   bool
+	confirm       time.Duration
+	needsTwoPolls bool
+	quiet         bool
 }
 
-// key is what findings are known by.
-type key struct {
+// findingKey is what findings are known by.
+type findingKey struct {
 	Entity Entity
 	Code   string
 }
 
-// open is a finding that holds.
-type open struct {
+// openFinding is a finding that holds.
+type openFinding struct {
 	finding
-	since    time.Time
-	readings int
-	told     bool // confirmed: an event was made, or it was there at first sight
-	latched  bool // it ends by a reset only
+	since     time.Time
+	readings  int
+	confirmed bool // confirmed: an event was made, or it was there at first sight
+	latched   bool // it ends by a reset only
 }
 
 // Monitor is the state of a node's NICs. It is for one goroutine.
 type Monitor struct {
-	c        Config
-	boot     string
-	now      time.Time
-	open     map[key]*open
-	seen     map[Entity]bool
-	missing  map[string]*absence // devices that are not listed any more
-	series   map[counterKey]*growth
-	expected map[Entity]int64
-	ports    int                 // that the product's table counts on, and has found
-	filled   map[counterKey]bool // saturated
-	above    map[key]bool        // rules of warnings that hold now, latched or not
-	crossed  map[Entity]uint64   // how often one began to hold
+	c              Config
+	boot           string
+	now            time.Time
+	open           map[findingKey]*openFinding
+	knownEntities  map[Entity]bool
+	missing        map[string]*absence // devices that are not listed any more
+	series         map[counterKey]*growth
+	expected       map[Entity]int64
+	ports          int                 // that the product's table counts on, and has found
+	saturated      map[counterKey]bool // saturated
+	activeWarnings map[findingKey]bool // rules of warnings that hold now, latched or not
+	crossings      map[Entity]uint64   // how often one began to hold
 }
 
 // absence is a device that is missing.
@@ -85,24 +85,24 @@ type absence struct {
 
 // New returns a monitor. remembered is what Save gave, or nil.
 func New(c Config, boot string, remembered *Memory) *Monitor {
-	m := &Monitor{c: c, boot: boot, open: map[key]*open{}, seen: map[Entity]bool{}, missing: map[string]*absence{}, series: map[counterKey]*growth{},
-		expected: map[Entity]int64{}, filled: map[counterKey]bool{}, above: map[key]bool{}, crossed: map[Entity]uint64{}}
-	m.remember(remembered)
+	m := &Monitor{c: c, boot: boot, open: map[findingKey]*openFinding{}, knownEntities: map[Entity]bool{}, missing: map[string]*absence{}, series: map[counterKey]*growth{},
+		expected: map[Entity]int64{}, saturated: map[counterKey]bool{}, activeWarnings: map[findingKey]bool{}, crossings: map[Entity]uint64{}}
+	m.restoreMemory(remembered)
 	return m
 }
 
-// Next is when the next poll of states is due: sooner while something waits to be confirmed.
-func (m *Monitor) Next() time.Duration {
+// NextPoll is when the next poll of states is due: sooner while something waits to be confirmed.
+func (m *Monitor) NextPoll() time.Duration {
 	for _, o := range m.open {
-		if !o.told && o.confirm > 0 {
+		if !o.confirmed && o.confirm > 0 {
 			return m.c.ConfirmEvery
 		}
 	}
 	return m.c.Every
 }
 
-// Observe takes a poll, and returns what is to be told.
-func (m *Monitor) Observe(p *nichw.Poll) (events []Event) {
+// ObservePoll takes a poll, and returns what is to be told.
+func (m *Monitor) ObservePoll(p *nichw.Poll) (events []Event) {
 	if p.Boot != "" && m.boot != "" && p.Boot != m.boot {
 		*m = *New(m.c, p.Boot, nil) // rule 12
 	}
@@ -110,20 +110,20 @@ func (m *Monitor) Observe(p *nichw.Poll) (events []Event) {
 	m.now = p.At
 	var now []finding
 	known := map[Entity]bool{} // entities of which everything could be read
-	m.expect(p)
+	m.updateExpectedRates(p)
 	for i := range p.Devices {
-		now = m.device(now, known, p, &p.Devices[i])
+		now = m.checkDevice(now, known, p, &p.Devices[i])
 	}
 	for i := range p.Interfaces {
-		now = m.netInterface(now, known, &p.Interfaces[i])
+		now = m.checkInterface(now, known, &p.Interfaces[i])
 	}
-	now = append(now, m.gone(p, known)...)
-	events = m.compare(now, known)
+	now = append(now, m.checkMissing(p, known)...)
+	events = m.updateFindings(now, known)
 	if p.Parts&nichw.ReadCounters != 0 {
-		events = append(events, m.count(p)...)
+		events = append(events, m.checkCounters(p)...)
 	}
 	for e := range known {
-		m.seen[e] = true
+		m.knownEntities[e] = true
 	}
 	slices.SortStableFunc(events, func(a, b Event) int {
 		return cmp.Or(cmp.Compare(a.EntitiesImpacted[0].Value, b.EntitiesImpacted[0].Value), cmp.Compare(a.ErrorCode[0], b.ErrorCode[0]))
@@ -131,18 +131,18 @@ func (m *Monitor) Observe(p *nichw.Poll) (events []Event) {
 	return events
 }
 
-// device adds what is wrong with the ports of an RDMA device.
-func (m *Monitor) device(now []finding, known map[Entity]bool, p *nichw.Poll, d *nichw.Device) []finding {
-	if m.c.Excludes(d.Name) {
+// checkDevice adds what is wrong with the ports of an RDMA device.
+func (m *Monitor) checkDevice(now []finding, known map[Entity]bool, p *nichw.Poll, d *nichw.Device) []finding {
+	if m.c.IsExcluded(d.Name) {
 		return now
 	}
-	known[NIC(d.Name)] = true
+	known[NICEntity(d.Name)] = true
 	for i := range d.Ports {
 		port := &d.Ports[i]
-		e := Port(d.Name, port.Number)
+		e := PortEntity(d.Name, port.Number)
 		name := fmt.Sprintf("Port %s port %d", d.Name, port.Number)
 		add := func(code string, fatal bool, said, over string) *finding {
-			now = append(now, finding{key: key{e, code}, check: CheckRDMA, fatal: fatal, message: name + ": " + said, over: name + ": " + over, quiet: m.c.quiet(d.Name)})
+			now = append(now, finding{findingKey: findingKey{e, code}, check: CheckRDMA, fatal: fatal, message: name + ": " + said, endMessage: name + ": " + over, quiet: m.c.isQuiet(d.Name)})
 			return &now[len(now)-1]
 		}
 		if m.c.mayBeDown(d.Name, d.Function) {
@@ -173,8 +173,8 @@ func (m *Monitor) device(now []finding, known map[Entity]bool, p *nichw.Poll, d 
 			continue
 		}
 		if want, ok := m.expected[e]; ok && port.Rate != nil && *port.Rate < want {
-			f := add(CodeRate, true, fmt.Sprintf("rate %s, %s are expected", gigabits(*port.Rate), gigabits(want)), "the rate is as expected")
-			f.twice = true
+			f := add(CodeRate, true, fmt.Sprintf("rate %s, %s are expected", formatGigabits(*port.Rate), formatGigabits(want)), "the rate is as expected")
+			f.needsTwoPolls = true
 		}
 		if port.LinkLayer == "Ethernet" && port.GIDsKnown {
 			if len(port.GIDs) == 0 {
@@ -187,10 +187,10 @@ func (m *Monitor) device(now []finding, known map[Entity]bool, p *nichw.Poll, d 
 	return now
 }
 
-func gigabits(bytes int64) string { return fmt.Sprintf("%g Gb/s", float64(bytes)*8/1e9) }
+func formatGigabits(bytes int64) string { return fmt.Sprintf("%g Gb/s", float64(bytes)*8/1e9) }
 
 func hasIPv4(p *nichw.Port) bool {
-	return slices.ContainsFunc(p.GIDs, func(g nichw.GID) bool { return g.IPv4() && (g.Type == "" || strings.Contains(g.Type, "v2")) })
+	return slices.ContainsFunc(p.GIDs, func(g nichw.GID) bool { return g.IsIPv4() && (g.Type == "" || strings.Contains(g.Type, "v2")) })
 }
 
 // otherwiseIPv4 reports whether most other ports of the same role have an IPv4 GID.
@@ -199,7 +199,7 @@ func (m *Monitor) otherwiseIPv4(p *nichw.Poll, d *nichw.Device, port *nichw.Port
 	for i := range p.Devices {
 		o := &p.Devices[i]
 		for j := range o.Ports {
-			if q := &o.Ports[j]; q != port && role(o, q) == role(d, port) && q.State == nichw.Active && q.GIDsKnown && o.Function == d.Function {
+			if q := &o.Ports[j]; q != port && portRole(o, q) == portRole(d, port) && q.State == nichw.Active && q.GIDsKnown && o.Function == d.Function {
 				if hasIPv4(q) {
 					with++
 				} else {
@@ -211,25 +211,25 @@ func (m *Monitor) otherwiseIPv4(p *nichw.Poll, d *nichw.Device, port *nichw.Port
 	return with >= 2 && with > without
 }
 
-// netInterface adds what is wrong with an interface that no RDMA device stands for, or that
+// checkInterface adds what is wrong with an interface that no RDMA device stands for, or that
 // is a member of a bond: the bond's device has the state of all of them together.
-func (m *Monitor) netInterface(now []finding, known map[Entity]bool, f *nichw.Interface) []finding {
-	if m.c.Excludes(f.Name) || f.Device != "" && f.Master == "" {
+func (m *Monitor) checkInterface(now []finding, known map[Entity]bool, f *nichw.Interface) []finding {
+	if m.c.IsExcluded(f.Name) || f.Device != "" && f.Master == "" {
 		return now
 	}
-	e := NIC(f.Name)
+	e := NICEntity(f.Name)
 	known[e] = f.OperState != ""
 	if f.OperState == "down" || f.OperState == "lowerlayerdown" || f.OperState == "notpresent" {
 		if !m.c.mayBeDown(f.Name, f.Function) {
-			now = append(now, finding{key: key{e, CodeDown}, check: CheckEthernet, fatal: true, confirm: m.c.Confirm, quiet: m.c.quiet(f.Name),
-				message: fmt.Sprintf("Interface %s: operstate %s - no connectivity", f.Name, f.OperState), over: fmt.Sprintf("Interface %s: it is up again", f.Name)})
+			now = append(now, finding{findingKey: findingKey{e, CodeDown}, check: CheckEthernet, fatal: true, confirm: m.c.Confirm, quiet: m.c.isQuiet(f.Name),
+				message: fmt.Sprintf("Interface %s: operstate %s - no connectivity", f.Name, f.OperState), endMessage: fmt.Sprintf("Interface %s: it is up again", f.Name)})
 		}
 	}
 	return now
 }
 
-// gone is rule 3. Devices that were seen, and are not listed, are counted.
-func (m *Monitor) gone(p *nichw.Poll, known map[Entity]bool) (out []finding) {
+// checkMissing is rule 3. Devices that were seen, and are not listed, are counted.
+func (m *Monitor) checkMissing(p *nichw.Poll, known map[Entity]bool) (out []finding) {
 	listed := map[string]bool{}
 	for i := range p.Devices {
 		listed[p.Devices[i].Name] = true
@@ -237,14 +237,14 @@ func (m *Monitor) gone(p *nichw.Poll, known map[Entity]bool) (out []finding) {
 	for i := range p.Interfaces {
 		listed[p.Interfaces[i].Name] = true
 	}
-	for e := range m.seen {
+	for e := range m.knownEntities {
 		if e.Type != EntityNIC || listed[e.Value] || m.missing[e.Value] != nil {
 			continue
 		}
 		m.missing[e.Value] = &absence{last: m.now.Add(-m.c.Every)}
 	}
 	for name, a := range m.missing {
-		e := NIC(name)
+		e := NICEntity(name)
 		if listed[name] {
 			delete(m.missing, name)
 			known[e] = true // it is back: what was told of it is over
@@ -254,38 +254,38 @@ func (m *Monitor) gone(p *nichw.Poll, known map[Entity]bool) (out []finding) {
 			a.misses, a.last = a.misses+1, m.now
 		}
 		if a.misses >= m.c.Misses {
-			out = append(out, finding{key: key{e, CodeGone}, check: CheckRDMA, fatal: true, quiet: m.c.quiet(name),
-				message: fmt.Sprintf("NIC %s disappeared: %d polls did not find it", name, m.c.Misses), over: fmt.Sprintf("NIC %s is back", name)})
+			out = append(out, finding{findingKey: findingKey{e, CodeGone}, check: CheckRDMA, fatal: true, quiet: m.c.isQuiet(name),
+				message: fmt.Sprintf("NIC %s disappeared: %d polls did not find it", name, m.c.Misses), endMessage: fmt.Sprintf("NIC %s is back", name)})
 		}
 	}
 	return out
 }
 
-// compare turns what holds now into events.
-func (m *Monitor) compare(now []finding, known map[Entity]bool) (events []Event) {
-	holds := map[key]bool{}
+// updateFindings turns what holds now into events.
+func (m *Monitor) updateFindings(now []finding, known map[Entity]bool) (events []Event) {
+	holds := map[findingKey]bool{}
 	for i := range now {
 		f := &now[i]
-		holds[f.key] = true
-		o := m.open[f.key]
+		holds[f.findingKey] = true
+		o := m.open[f.findingKey]
 		if o == nil {
-			o = &open{since: m.now}
-			m.open[f.key] = o
+			o = &openFinding{since: m.now}
+			m.open[f.findingKey] = o
 		}
 		o.finding = *f
 		o.readings++
-		if o.told {
+		if o.confirmed {
 			continue
 		}
-		first := !m.seen[f.Entity] && f.Code != CodeGone
+		first := !m.knownEntities[f.Entity] && f.Code != CodeGone
 		switch {
 		case first && f.confirm < m.c.Stuck:
-			o.told = true // rule 1
-		case f.confirm > 0 && (o.readings < 2 || m.now.Sub(o.since) < f.confirm), f.twice && o.readings < 2:
+			o.confirmed = true // rule 1
+		case f.confirm > 0 && (o.readings < 2 || m.now.Sub(o.since) < f.confirm), f.needsTwoPolls && o.readings < 2:
 			continue
 		default:
-			o.told = true
-			events = m.tell(events, o)
+			o.confirmed = true
+			events = m.appendEvent(events, o)
 		}
 	}
 	for k, o := range m.open {
@@ -300,19 +300,19 @@ func (m *Monitor) compare(now []finding, known map[Entity]bool) (events []Event)
 				continue
 			}
 			// What is gone has no state; that it is gone is told by itself.
-		case o.told:
-			events = m.tellEnd(events, o)
+		case o.confirmed:
+			events = m.appendEndEvent(events, o)
 		}
 		delete(m.open, k)
 	}
 	return events
 }
 
-func (m *Monitor) tell(events []Event, o *open) []Event {
+func (m *Monitor) appendEvent(events []Event, o *openFinding) []Event {
 	if o.quiet {
 		return events
 	}
-	e := m.event(o)
+	e := m.newEvent(o)
 	e.IsFatal, e.Message = o.fatal, o.message
 	e.RecommendedAction = ActionNone
 	if o.fatal {
@@ -321,22 +321,22 @@ func (m *Monitor) tell(events []Event, o *open) []Event {
 	return append(events, e)
 }
 
-func (m *Monitor) tellEnd(events []Event, o *open) []Event {
+func (m *Monitor) appendEndEvent(events []Event, o *openFinding) []Event {
 	if o.quiet {
 		return events
 	}
-	e := m.event(o)
-	e.IsHealthy, e.Message, e.RecommendedAction = true, o.over, ActionNone
+	e := m.newEvent(o)
+	e.IsHealthy, e.Message, e.RecommendedAction = true, o.endMessage, ActionNone
 	return append(events, e)
 }
 
-func (m *Monitor) event(o *open) Event {
+func (m *Monitor) newEvent(o *openFinding) Event {
 	return Event{Agent: Agent, ComponentClass: ComponentNIC, CheckName: o.check, EntitiesImpacted: []Entity{o.Entity}, ErrorCode: []string{o.Code}, NodeName: m.c.Node, GeneratedTimestamp: m.now}
 }
 
-// role is what NICs have in common that should have one rate: the board, or the type where
+// portRole is what NICs have in common that should have one rate: the board, or the type where
 // that is not told.
-func role(d *nichw.Device, p *nichw.Port) string {
+func portRole(d *nichw.Device, p *nichw.Port) string {
 	what := cmp.Or(d.Board, d.HCAType)
 	if what == "" {
 		return ""
@@ -344,8 +344,8 @@ func role(d *nichw.Device, p *nichw.Port) string {
 	return string(d.Kind) + " " + p.LinkLayer + " " + what
 }
 
-// expect is rule 7.
-func (m *Monitor) expect(p *nichw.Poll) {
+// updateExpectedRates is rule 7.
+func (m *Monitor) updateExpectedRates(p *nichw.Poll) {
 	type group struct {
 		ports []Entity
 		rates map[int64]int
@@ -353,19 +353,19 @@ func (m *Monitor) expect(p *nichw.Poll) {
 	groups := map[string]*group{}
 	for i := range p.Devices {
 		d := &p.Devices[i]
-		if d.Function == nichw.Virtual || m.c.quiet(d.Name) || matches(m.c.ExpectedDown, d.Name) {
+		if d.Function == nichw.Virtual || m.c.isQuiet(d.Name) || matchesAny(m.c.ExpectedDown, d.Name) {
 			continue
 		}
 		for j := range d.Ports {
 			port := &d.Ports[j]
-			r := role(d, port)
+			r := portRole(d, port)
 			if r == "" {
 				continue
 			}
 			if groups[r] == nil {
 				groups[r] = &group{rates: map[int64]int{}}
 			}
-			groups[r].ports = append(groups[r].ports, Port(d.Name, port.Number))
+			groups[r].ports = append(groups[r].ports, PortEntity(d.Name, port.Number))
 			if port.State == nichw.Active && port.Rate != nil {
 				groups[r].rates[*port.Rate]++
 			}
@@ -373,14 +373,14 @@ func (m *Monitor) expect(p *nichw.Poll) {
 	}
 	clear(m.expected)
 	m.ports = 0
-	if table := m.c.product(); table != nil {
+	if table := m.c.nodeProduct(); table != nil {
 		want := table.Rate / 8
 		// The product's ports are those of the groups that reach its rate; all of a group's are,
 		// so that a spare one does not stand in for a slow one. Where none does, the largest's.
 		var of []*group
 		var largest *group
 		for _, g := range groups {
-			if slices.ContainsFunc(keys(g.rates), func(r int64) bool { return r >= want }) {
+			if slices.ContainsFunc(keysOf(g.rates), func(r int64) bool { return r >= want }) {
 				of = append(of, g)
 			}
 			if largest == nil || len(g.ports) > len(largest.ports) {
@@ -414,7 +414,7 @@ func (m *Monitor) expect(p *nichw.Poll) {
 	}
 }
 
-func keys(m map[int64]int) (out []int64) {
+func keysOf(m map[int64]int) (out []int64) {
 	for k := range m {
 		out = append(out, k)
 	}

@@ -45,7 +45,7 @@ func addresses(n int) (out []nichw.GID) {
 // h100 has eight ports of 400 Gb/s of InfiniBand, two of 200 of Ethernet, and an interface.
 func h100(t *testing.T, edit func(*Config)) *bench {
 	t.Helper()
-	c := Defaults()
+	c := DefaultConfig()
 	c.Node = "h1"
 	if edit != nil {
 		edit(&c)
@@ -92,7 +92,7 @@ func (b *bench) count(device, counter string, by uint64) {
 // poll polls once, some time after the last.
 func (b *bench) poll(after time.Duration) {
 	b.p.At = b.p.At.Add(after)
-	b.take(b.m.Observe(&b.p))
+	b.take(b.m.ObservePoll(&b.p))
 }
 
 func (b *bench) take(events []Event) {
@@ -112,7 +112,7 @@ func (b *bench) take(events []Event) {
 // run polls at the monitor's own pace.
 func (b *bench) run(d time.Duration) {
 	for end := b.p.At.Add(d); b.p.At.Before(end); {
-		b.poll(b.m.Next())
+		b.poll(b.m.NextPoll())
 	}
 }
 
@@ -130,7 +130,7 @@ func TestRule1FirstSightIsTakenAsItIs(t *testing.T) {
 	b.port("mlx5_4").Rate = rate(200)
 	b.run(time.Minute)
 	b.want("seeded")
-	if f := b.m.Findings(); len(f) != 3 {
+	if f := b.m.OpenFindings(); len(f) != 3 {
 		t.Errorf("findings %+v", f)
 	}
 	b.port("mlx5_3").State, b.port("mlx5_3").Phys = nichw.Active, nichw.LinkUp
@@ -146,7 +146,7 @@ func TestRule2DownIsConfirmed(t *testing.T) {
 	b.run(3 * time.Second)
 	b.port("mlx5_0").State = nichw.Down
 	b.poll(time.Second)
-	if n := b.m.Next(); n != 100*time.Millisecond {
+	if n := b.m.NextPoll(); n != 100*time.Millisecond {
 		t.Errorf("next after %s", n)
 	}
 	for range 4 {
@@ -155,7 +155,7 @@ func TestRule2DownIsConfirmed(t *testing.T) {
 	b.want("400 ms")
 	b.poll(100 * time.Millisecond)
 	b.want("500 ms", "!state_down of mlx5_0_port1")
-	if n := b.m.Next(); n != time.Second {
+	if n := b.m.NextPoll(); n != time.Second {
 		t.Errorf("next after %s", n)
 	}
 	e := b.raw[0]
@@ -334,10 +334,10 @@ func TestRule7Rates(t *testing.T) {
 	}
 	b := h100(t, table("NVIDIA B200"))
 	b.run(3 * time.Second)
-	if f := b.m.Findings(); len(f) != 8 {
+	if f := b.m.OpenFindings(); len(f) != 8 {
 		t.Errorf("eight ports at half of what the table has: %+v", f)
 	}
-	if want, have, ok := b.m.Ports(); want != 8 || have != 8 || !ok {
+	if want, have, ok := b.m.PortCounts(); want != 8 || have != 8 || !ok {
 		t.Errorf("%d of %d ports, %v", have, want, ok)
 	}
 	// A ninth port of the same board is a spare one, and one of the nine is slow.
@@ -360,8 +360,8 @@ func TestRule8WhatIsNotKnownBeginsAndEndsNothing(t *testing.T) {
 	b.port("mlx5_0").State, b.port("mlx5_0").Phys = nichw.StateUnknown, nichw.PhysUnknown
 	b.run(10 * time.Second)
 	b.want("not known")
-	if len(b.m.Findings()) != 1 {
-		t.Errorf("%+v", b.m.Findings())
+	if len(b.m.OpenFindings()) != 1 {
+		t.Errorf("%+v", b.m.OpenFindings())
 	}
 	b.port("mlx5_0").State, b.port("mlx5_0").Phys = nichw.Active, nichw.LinkUp
 	b.run(2 * time.Second)
@@ -459,7 +459,7 @@ func TestRule10ResetsReleaseBreaches(t *testing.T) {
 	b.count("mlx5_0", "link_downed", 1)
 	b.run(2 * time.Second)
 	b.want("and again", "!link_downed of mlx5_0_port1")
-	b.take(b.m.Reset(Port("mlx5_0", 1), b.p.At))
+	b.take(b.m.Reset(PortEntity("mlx5_0", 1), b.p.At))
 	b.want("somebody reset it", "-link_downed of mlx5_0_port1")
 	b.run(2 * time.Minute)
 	b.want("it stays so")
@@ -475,12 +475,12 @@ func TestRule11Saturation(t *testing.T) {
 		}
 	}
 	b.run(2 * time.Second)
-	if e := Port("mlx5_0", 1); !b.m.Saturated(e, "symbol_error") || b.m.Saturated(e, "link_downed") || b.m.Saturated(Port("mlx5_1", 1), "symbol_error") {
+	if e := PortEntity("mlx5_0", 1); !b.m.IsSaturated(e, "symbol_error") || b.m.IsSaturated(e, "link_downed") || b.m.IsSaturated(PortEntity("mlx5_1", 1), "symbol_error") {
 		t.Error("symbol_error of mlx5_0 alone is at its end")
 	}
 	b.count("mlx5_0", "link_downed", 1)
 	b.run(2 * time.Second)
-	if !b.m.Saturated(Port("mlx5_0", 1), "link_downed") {
+	if !b.m.IsSaturated(PortEntity("mlx5_0", 1), "link_downed") {
 		t.Error("link_downed is at its end")
 	}
 }
@@ -492,7 +492,7 @@ func TestRule12ARestartForgetsNothingOfThisBoot(t *testing.T) {
 	b.count("mlx5_1", "link_downed", 1)
 	b.run(2 * time.Second)
 	b.want("before", "!link_downed of mlx5_1_port1", "!state_down of mlx5_0_port1")
-	text, err := json.Marshal(b.m.Save())
+	text, err := json.Marshal(b.m.SaveMemory())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -532,7 +532,7 @@ func TestRule12ARestartForgetsNothingOfThisBoot(t *testing.T) {
 	b.port("mlx5_7").State = nichw.Down
 	b.run(3 * time.Second)
 	b.want("another boot under the same run")
-	if New(Defaults(), "", nil).Save() != nil {
+	if New(DefaultConfig(), "", nil).SaveMemory() != nil {
 		t.Error("without a boot identifier nothing may be remembered")
 	}
 }
@@ -551,15 +551,15 @@ func TestRule13QuietOnes(t *testing.T) {
 
 func TestRule14WhatRecursIsCounted(t *testing.T) {
 	b := h100(t, nil)
-	port := Port("mlx5_0", 1)
-	if _, ok := b.m.Crossings(port); ok {
+	port := PortEntity("mlx5_0", 1)
+	if _, ok := b.m.CrossingCount(port); ok {
 		t.Error("counted before anything was read")
 	}
 	b.run(time.Second)
 	for i, want := range []uint64{1, 2, 3} {
 		b.count("mlx5_0", "symbol_error", 101) // 10.1 a second over ten seconds
 		b.run(time.Minute)                     // and no more: it is below again
-		if n, ok := b.m.Crossings(port); !ok || n != want {
+		if n, ok := b.m.CrossingCount(port); !ok || n != want {
 			t.Errorf("burst %d: %d crossings (%v), want %d", i, n, ok, want)
 		}
 	}
@@ -568,15 +568,15 @@ func TestRule14WhatRecursIsCounted(t *testing.T) {
 		b.count("mlx5_0", "symbol_error", 11)
 		b.run(time.Second)
 	}
-	if n, _ := b.m.Crossings(port); n != 4 {
+	if n, _ := b.m.CrossingCount(port); n != 4 {
 		t.Errorf("%d crossings of what lasts, want 4", n)
 	}
 	b.count("mlx5_0", "link_downed", 1) // fatal: told of each time anyway
 	b.run(time.Second)
-	if n, _ := b.m.Crossings(port); n != 4 {
+	if n, _ := b.m.CrossingCount(port); n != 4 {
 		t.Errorf("%d crossings, want 4: a fatal rule is none", n)
 	}
-	if n, ok := b.m.Crossings(Port("mlx5_1", 1)); n != 0 || !ok {
+	if n, ok := b.m.CrossingCount(PortEntity("mlx5_1", 1)); n != 0 || !ok {
 		t.Errorf("another port: %d %v", n, ok)
 	}
 }
@@ -629,7 +629,7 @@ func TestConfigsThatAreRefused(t *testing.T) {
 			c.Thresholds = []Threshold{{Counter: "x", Sort: Rate, Window: time.Minute}, {Counter: "x", Sort: Growth, Window: time.Minute}}
 		},
 	} {
-		c := Defaults()
+		c := DefaultConfig()
 		edit(&c)
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
@@ -668,7 +668,7 @@ func TestEveryFindingThatIsToldEnds(t *testing.T) {
 				}
 				b.p.Devices = append(b.p.Devices, d)
 			}
-			b.poll(b.m.Next())
+			b.poll(b.m.NextPoll())
 			check()
 		}
 		at := b.p.At
@@ -677,8 +677,8 @@ func TestEveryFindingThatIsToldEnds(t *testing.T) {
 		b.run(10 * time.Second)
 		check()
 		maps.DeleteFunc(holds, func(_ string, v bool) bool { return !v })
-		if len(holds) > 0 || len(b.m.Findings()) > 0 {
-			t.Fatalf("seed %d: all is well, and %v hold, %+v", seed, holds, b.m.Findings())
+		if len(holds) > 0 || len(b.m.OpenFindings()) > 0 {
+			t.Fatalf("seed %d: all is well, and %v hold, %+v", seed, holds, b.m.OpenFindings())
 		}
 	}
 }

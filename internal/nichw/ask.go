@@ -10,13 +10,13 @@ import (
 // should.
 var ErrMalformed = errors.New("malformed")
 
-// Question is something to ask a device in another way than by a file, under the same rules:
+// Query is something to ask a device in another way than by a file, under the same rules:
 // it fails by itself, and one that hangs is given up.
-type Question struct {
+type Query struct {
 	// Device and Name are what an error tells of: an interface, and what it was asked.
 	Device, Name string
-	// Ask may hang. It must touch nothing but what it returns, since nobody waits for it then.
-	Ask func() (any, error)
+	// Run may hang. It must touch nothing but what it returns, since nobody waits for it then.
+	Run func() (any, error)
 
 	// Answer is nil where there is none. Gone: the device is not there.
 	Answer any
@@ -25,27 +25,27 @@ type Question struct {
 	Err *FileError
 }
 
-// Asker asks devices. It is for one goroutine.
-type Asker struct{ files librarian }
+// Querier asks devices. It is for one goroutine.
+type Querier struct{ files fileReader }
 
-// NewAsker returns one that waits so long for an answer; 0: half a second.
-func NewAsker(patience time.Duration) *Asker {
-	return &Asker{librarian{patience: cmp.Or(patience, 500*time.Millisecond), now: time.Now}}
+// NewQuerier returns one that waits so long for an answer; 0: half a second.
+func NewQuerier(patience time.Duration) *Querier {
+	return &Querier{fileReader{patience: cmp.Or(patience, 500*time.Millisecond), now: time.Now}}
 }
 
-// Ask fills in the answers. Questions to one device must stand together.
-func (a *Asker) Ask(questions []*Question) {
-	var shelves []*shelf
+// QueryAll fills in the answers. Questions to one device must stand together.
+func (a *Querier) QueryAll(questions []*Query) {
+	var shelves []*fileGroup
 	files := make([]*file, len(questions))
 	for i, q := range questions {
 		if i == 0 || questions[i-1].Device != q.Device {
-			shelves = append(shelves, &shelf{device: q.Device})
+			shelves = append(shelves, &fileGroup{device: q.Device})
 		}
-		files[i] = shelves[len(shelves)-1].add(q.Name, asked)
-		files[i].ask = q.Ask
+		files[i] = shelves[len(shelves)-1].addFile(q.Name, kindAnswer)
+		files[i].query = q.Run
 	}
 	if len(questions) > 0 {
-		a.files.read(shelves)
+		a.files.readAll(shelves)
 	}
 	for i, q := range questions {
 		f := files[i]
@@ -56,5 +56,5 @@ func (a *Asker) Ask(questions []*Question) {
 	}
 }
 
-// Hanging is how many questions have not been answered, of this time and of earlier ones.
-func (a *Asker) Hanging() int { return a.files.hanging() }
+// HangingCount is how many questions have not been answered, of this time and of earlier ones.
+func (a *Querier) HangingCount() int { return a.files.hangingCount() }

@@ -14,18 +14,18 @@ import (
 func TestQuestions(t *testing.T) {
 	answer := func(v any, err error) func() (any, error) { return func() (any, error) { return v, err } }
 	release := make(chan struct{})
-	questions := []*Question{
-		{Device: "eth0", Name: "good", Ask: answer(1, nil)},
-		{Device: "eth0", Name: "hangs", Ask: func() (any, error) { <-release; return 2, nil }},
-		{Device: "eth0", Name: "behind it", Ask: answer(3, nil)},
-		{Device: "eth1", Name: "unsupported", Ask: answer(nil, fmt.Errorf("driver: %w", syscall.EOPNOTSUPP))},
-		{Device: "eth1", Name: "fails", Ask: answer(nil, syscall.EIO)},
-		{Device: "eth1", Name: "malformed", Ask: answer(nil, fmt.Errorf("%w: 7 octets", ErrMalformed))},
-		{Device: "eth2", Name: "gone", Ask: answer(nil, syscall.ENODEV)},
+	questions := []*Query{
+		{Device: "eth0", Name: "good", Run: answer(1, nil)},
+		{Device: "eth0", Name: "hangs", Run: func() (any, error) { <-release; return 2, nil }},
+		{Device: "eth0", Name: "behind it", Run: answer(3, nil)},
+		{Device: "eth1", Name: "unsupported", Run: answer(nil, fmt.Errorf("driver: %w", syscall.EOPNOTSUPP))},
+		{Device: "eth1", Name: "fails", Run: answer(nil, syscall.EIO)},
+		{Device: "eth1", Name: "malformed", Run: answer(nil, fmt.Errorf("%w: 7 octets", ErrMalformed))},
+		{Device: "eth2", Name: "gone", Run: answer(nil, syscall.ENODEV)},
 	}
-	a := NewAsker(time.Second)
+	a := NewQuerier(time.Second)
 	ask := func() string {
-		a.Ask(questions)
+		a.QueryAll(questions)
 		var s []string
 		for _, q := range questions {
 			switch {
@@ -47,12 +47,12 @@ func TestQuestions(t *testing.T) {
 		if got := ask(); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
-		if n := a.Hanging(); n != 1 {
+		if n := a.HangingCount(); n != 1 {
 			t.Errorf("%d hang", n)
 		}
 	}
 	close(release)
-	for a.Hanging() != 0 {
+	for a.HangingCount() != 0 {
 		runtime.Gosched() // until the goroutine that hung has returned
 	}
 	if got, want := ask(), "1 2 3 <nil> unreadable malformed gone"; got != want {
@@ -61,5 +61,5 @@ func TestQuestions(t *testing.T) {
 	if !errors.Is(questions[4].Err, syscall.EIO) {
 		t.Error(questions[4].Err)
 	}
-	a.Ask(nil)
+	a.QueryAll(nil)
 }

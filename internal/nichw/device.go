@@ -13,8 +13,8 @@ const (
 	maxEntries = 512
 )
 
-// counterShelf are the counters of one directory.
-type counterShelf struct {
+// counterFiles are the counters of one directory.
+type counterFiles struct {
 	dir   *file
 	files []*file
 }
@@ -22,8 +22,8 @@ type counterShelf struct {
 // notCounters are files beside hardware counters that are settings.
 var notCounters = []string{"lifespan"}
 
-// learn has a file for every entry of the directory. Files of before are kept: they hold values.
-func (c *counterShelf) learn() {
+// applyListing has a file for every entry of the directory. Files of before are kept: they hold values.
+func (c *counterFiles) applyListing() {
 	if !c.dir.ok {
 		if c.dir.gone {
 			c.files = nil
@@ -40,15 +40,15 @@ func (c *counterShelf) learn() {
 			files = append(files, c.files[i])
 			continue
 		}
-		files = append(files, &file{path: path, kind: number, lax: true})
+		files = append(files, &file{path: path, kind: kindNumber, toleratesInvalid: true})
 	}
 	c.files = files
 }
 
-func (c *counterShelf) read(errs *errorsOf) []Counter {
+func (c *counterFiles) counterValues(errs *fileErrors) []Counter {
 	out := make([]Counter, 0, len(c.files))
 	for _, f := range c.files {
-		errs.of(f)
+		errs.addFrom(f)
 		if f.ok {
 			out = append(out, Counter{filepath.Base(f.path), f.value})
 		}
@@ -56,34 +56,36 @@ func (c *counterShelf) read(errs *errorsOf) []Counter {
 	return out
 }
 
-// gone reports whether a file that was there went.
-func (c *counterShelf) gone() bool {
+// anyGone reports whether a file that was there went.
+func (c *counterFiles) anyGone() bool {
 	return slices.ContainsFunc(c.files, func(f *file) bool { return f.gone })
 }
 
-// pciShelf is a PCI function.
-type pciShelf struct {
+// pciFiles is a PCI function.
+type pciFiles struct {
 	uevent, driver, physfn, total    *file
 	speed, maxSpeed, width, maxWidth *file
 	correctable, nonFatal, fatal     *file
 }
 
-func newPCIShelf(dir string) *pciShelf {
-	f := func(name string, k kind) *file { return &file{path: filepath.Join(dir, name), kind: k, lax: true} }
-	return &pciShelf{uevent: f("uevent", text), driver: f("driver", target), physfn: f("physfn", target), total: f("sriov_totalvfs", number),
-		speed: f("current_link_speed", text), maxSpeed: f("max_link_speed", text), width: f("current_link_width", number), maxWidth: f("max_link_width", number),
-		correctable: f("aer_dev_correctable", text), nonFatal: f("aer_dev_nonfatal", text), fatal: f("aer_dev_fatal", text)}
+func newPCIFiles(dir string) *pciFiles {
+	f := func(name string, k kind) *file {
+		return &file{path: filepath.Join(dir, name), kind: k, toleratesInvalid: true}
+	}
+	return &pciFiles{uevent: f("uevent", kindText), driver: f("driver", kindTarget), physfn: f("physfn", kindTarget), total: f("sriov_totalvfs", kindNumber),
+		speed: f("current_link_speed", kindText), maxSpeed: f("max_link_speed", kindText), width: f("current_link_width", kindNumber), maxWidth: f("max_link_width", kindNumber),
+		correctable: f("aer_dev_correctable", kindText), nonFatal: f("aer_dev_nonfatal", kindText), fatal: f("aer_dev_fatal", kindText)}
 }
 
-func (p *pciShelf) identity() []*file {
+func (p *pciFiles) identityFiles() []*file {
 	return []*file{p.uevent, p.driver, p.physfn, p.total, p.speed, p.maxSpeed, p.width, p.maxWidth}
 }
 
-func (p *pciShelf) counters() []*file { return []*file{p.correctable, p.nonFatal, p.fatal} }
+func (p *pciFiles) errorCountFiles() []*file { return []*file{p.correctable, p.nonFatal, p.fatal} }
 
-// function is what SR-IOV makes of it: a virtual function has a link to its physical one,
+// sriovFunction is what SR-IOV makes of it: a virtual function has a link to its physical one,
 // and a physical one says how many it can have.
-func (p *pciShelf) function() Function {
+func (p *pciFiles) sriovFunction() Function {
 	switch {
 	case p.physfn.ok:
 		return Virtual
@@ -93,9 +95,9 @@ func (p *pciShelf) function() Function {
 	return Plain
 }
 
-func (p *pciShelf) read(device string, errs *errorsOf) *PCI {
-	errs.of(p.identity()...)
-	errs.of(p.counters()...)
+func (p *pciFiles) buildPCI(device string, errs *fileErrors) *PCI {
+	errs.addFrom(p.identityFiles()...)
+	errs.addFrom(p.errorCountFiles()...)
 	address := ""
 	if p.uevent.ok {
 		address = parseUevent(p.uevent.text, "PCI_SLOT_NAME")
@@ -113,7 +115,7 @@ func (p *pciShelf) read(device string, errs *errorsOf) *PCI {
 		}
 		v, ok, err := parseLinkSpeed(f.text)
 		if err != nil {
-			errs.malformed(device, f, err)
+			errs.addMalformed(device, f, err)
 		}
 		if !ok {
 			return nil
@@ -132,17 +134,17 @@ func (p *pciShelf) read(device string, errs *errorsOf) *PCI {
 		}
 		v, err := parseAER(f.text, name)
 		if err != nil {
-			errs.malformed(device, f, err)
+			errs.addMalformed(device, f, err)
 			return nil
 		}
 		return &v
 	}
-	out.Speed, out.MaxSpeed, out.Width, out.MaxWidth = speed(p.speed), speed(p.maxSpeed), clone(width(p.width)), clone(width(p.maxWidth))
+	out.Speed, out.MaxSpeed, out.Width, out.MaxWidth = speed(p.speed), speed(p.maxSpeed), clonePointer(width(p.width)), clonePointer(width(p.maxWidth))
 	out.Correctable, out.NonFatal, out.Fatal = total(p.correctable, "TOTAL_ERR_COR"), total(p.nonFatal, "TOTAL_ERR_NONFATAL"), total(p.fatal, "TOTAL_ERR_FATAL")
 	return out
 }
 
-func clone(v *uint64) *uint64 {
+func clonePointer(v *uint64) *uint64 {
 	if v == nil {
 		return nil
 	}
@@ -150,39 +152,39 @@ func clone(v *uint64) *uint64 {
 	return &x
 }
 
-// deviceShelf is an RDMA device.
-type deviceShelf struct {
+// deviceFiles is an RDMA device.
+type deviceFiles struct {
 	name, dir string
-	shelf     shelf // what is read in this poll
-	stale     bool  // its directories have to be listed
-	list      *file // ports
-	nets      *file // interfaces of the same function
-	parent    *file // of a device without hardware: its interface
-	pci       *pciShelf
+	toRead    fileGroup // what is read in this poll
+	stale     bool      // its directories have to be listed
+	list      *file     // ports
+	nets      *file     // interfaces of the same function
+	parent    *file     // of a device without hardware: its interface
+	pci       *pciFiles
 	hca, fw   *file
 	board     *file
 	guid      *file
-	ports     []*portShelf
+	ports     []*portFiles
 }
 
-func newDeviceShelf(sys, name string) *deviceShelf {
+func newDeviceFiles(sys, name string) *deviceFiles {
 	dir := filepath.Join(sys, "class/infiniband", name)
 	f := func(name string, k kind) *file { return &file{path: filepath.Join(dir, name), kind: k} }
-	return &deviceShelf{name: name, dir: dir, stale: true, list: f("ports", names), nets: f("device/net", names), parent: f("parent", text),
-		pci: newPCIShelf(filepath.Join(dir, "device")), hca: f("hca_type", text), fw: f("fw_ver", text), board: f("board_id", text), guid: f("node_guid", text)}
+	return &deviceFiles{name: name, dir: dir, stale: true, list: f("ports", kindNames), nets: f("device/net", kindNames), parent: f("parent", kindText),
+		pci: newPCIFiles(filepath.Join(dir, "device")), hca: f("hca_type", kindText), fw: f("fw_ver", kindText), board: f("board_id", kindText), guid: f("node_guid", kindText)}
 }
 
-// directories are what has to be listed.
-func (d *deviceShelf) directories() *shelf {
-	s := &shelf{device: d.name, files: []*file{d.list, d.nets}}
+// directoryFiles are what has to be listed.
+func (d *deviceFiles) directoryFiles() *fileGroup {
+	s := &fileGroup{device: d.name, files: []*file{d.list, d.nets}}
 	for _, p := range d.ports {
 		s.files = append(s.files, p.counters.dir, p.hardware.dir, p.table)
 	}
 	return s
 }
 
-// learn takes over what was listed.
-func (d *deviceShelf) learn() {
+// applyListing takes over what was listed.
+func (d *deviceFiles) applyListing() {
 	if !d.stale {
 		return
 	}
@@ -192,31 +194,31 @@ func (d *deviceShelf) learn() {
 		}
 		return // asked again in the next poll
 	}
-	var ports []*portShelf
+	var ports []*portFiles
 	complete := true
 	for _, name := range d.list.names[:min(len(d.list.names), maxPorts)] {
 		n, err := strconv.Atoi(name)
 		if err != nil || n < 1 {
 			continue
 		}
-		i := slices.IndexFunc(d.ports, func(p *portShelf) bool { return p.number == n })
+		i := slices.IndexFunc(d.ports, func(p *portFiles) bool { return p.number == n })
 		if i < 0 {
-			ports = append(ports, newPortShelf(filepath.Join(d.dir, "ports", name), n))
+			ports = append(ports, newPortFiles(filepath.Join(d.dir, "ports", name), n))
 			complete = false // what it has is asked next
 			continue
 		}
 		p := d.ports[i]
-		p.learn()
+		p.applyListing()
 		ports = append(ports, p)
 		complete = complete && p.counters.dir.err == nil && p.hardware.dir.err == nil && p.table.err == nil
 	}
 	d.ports, d.stale = ports, !complete
 }
 
-// wanted are the files of some parts.
-func (d *deviceShelf) wanted(parts Parts) *shelf {
-	d.shelf.device, d.shelf.files = d.name, d.shelf.files[:0]
-	add := func(files ...*file) { d.shelf.files = append(d.shelf.files, files...) }
+// filesToRead are the files of some parts.
+func (d *deviceFiles) filesToRead(parts Parts) *fileGroup {
+	d.toRead.device, d.toRead.files = d.name, d.toRead.files[:0]
+	add := func(files ...*file) { d.toRead.files = append(d.toRead.files, files...) }
 	for _, p := range d.ports {
 		if parts&ReadStates != 0 {
 			add(p.state, p.phys, p.rate)
@@ -236,34 +238,34 @@ func (d *deviceShelf) wanted(parts Parts) *shelf {
 	}
 	if parts&ReadIdentity != 0 {
 		add(d.hca, d.fw, d.board, d.guid, d.parent)
-		add(d.pci.identity()...)
+		add(d.pci.identityFiles()...)
 	}
 	if parts&ReadCounters != 0 {
-		add(d.pci.counters()...)
+		add(d.pci.errorCountFiles()...)
 	}
-	return &d.shelf
+	return &d.toRead
 }
 
-// device is what the files say.
-func (d *deviceShelf) device(errs *errorsOf) Device {
-	errs.of(d.list, d.nets, d.hca, d.fw, d.board, d.guid, d.parent)
+// buildDevice is what the files say.
+func (d *deviceFiles) buildDevice(errs *fileErrors) Device {
+	errs.addFrom(d.list, d.nets, d.hca, d.fw, d.board, d.guid, d.parent)
 	told := func(f *file) string {
 		if !f.ok {
 			return ""
 		}
 		return f.text
 	}
-	out := Device{Name: d.name, HCAType: told(d.hca), Firmware: told(d.fw), Board: told(d.board), GUID: told(d.guid), Driver: told(d.pci.driver), Function: d.pci.function(),
-		PCI: d.pci.read(d.name, errs)}
+	out := Device{Name: d.name, HCAType: told(d.hca), Firmware: told(d.fw), Board: told(d.board), GUID: told(d.guid), Driver: told(d.pci.driver), Function: d.pci.sriovFunction(),
+		PCI: d.pci.buildPCI(d.name, errs)}
 	out.Kind = kindOf(out.Driver, d.name)
 	if out.Kind == "" && d.parent.ok {
 		out.Kind = RXE // by any name: no other driver has the attribute
 	}
 	if d.list.gone {
-		errs.malformed(d.name, d.list, errNoPorts)
+		errs.addMalformed(d.name, d.list, errNoPorts)
 	}
 	for _, p := range d.ports {
-		port := p.port(d.name, errs)
+		port := p.buildPort(d.name, errs)
 		if port.Netdev == "" && len(d.ports) == 1 {
 			port.Netdev = told(d.parent)
 		}
@@ -271,7 +273,7 @@ func (d *deviceShelf) device(errs *errorsOf) Device {
 			port.Netdev = d.nets.names[0]
 		}
 		out.Ports = append(out.Ports, port)
-		d.stale = d.stale || p.counters.gone() || p.hardware.gone()
+		d.stale = d.stale || p.counters.anyGone() || p.hardware.anyGone()
 	}
 	slices.SortFunc(out.Ports, func(a, b Port) int { return a.Number - b.Number })
 	return out
@@ -303,32 +305,32 @@ func kindOf(driver, name string) Kind {
 	return ""
 }
 
-// portShelf is a port.
-type portShelf struct {
+// portFiles is a port.
+type portFiles struct {
 	number             int
 	dir                string
 	state, phys, rate  *file
 	layer              *file
-	counters, hardware counterShelf
+	counters, hardware counterFiles
 	table              *file
-	gids               []*gidShelf
+	gids               []*gidFiles
 }
 
-// gidShelf is an entry of a port's table.
-type gidShelf struct {
+// gidFiles is an entry of a port's table.
+type gidFiles struct {
 	index               int
 	value, sort, netdev *file
 }
 
-func newPortShelf(dir string, n int) *portShelf {
+func newPortFiles(dir string, n int) *portFiles {
 	f := func(name string, k kind) *file { return &file{path: filepath.Join(dir, name), kind: k} }
-	return &portShelf{number: n, dir: dir, state: f("state", text), phys: f("phys_state", text), rate: f("rate", text), layer: f("link_layer", text),
-		counters: counterShelf{dir: f("counters", names)}, hardware: counterShelf{dir: f("hw_counters", names)}, table: f("gids", names)}
+	return &portFiles{number: n, dir: dir, state: f("state", kindText), phys: f("phys_state", kindText), rate: f("rate", kindText), layer: f("link_layer", kindText),
+		counters: counterFiles{dir: f("counters", kindNames)}, hardware: counterFiles{dir: f("hw_counters", kindNames)}, table: f("gids", kindNames)}
 }
 
-func (p *portShelf) learn() {
-	p.counters.learn()
-	p.hardware.learn()
+func (p *portFiles) applyListing() {
+	p.counters.applyListing()
+	p.hardware.applyListing()
 	if !p.table.ok {
 		return
 	}
@@ -341,30 +343,32 @@ func (p *portShelf) learn() {
 		}
 	}
 	slices.Sort(indexes)
-	var gids []*gidShelf
+	var gids []*gidFiles
 	for _, n := range indexes[:min(len(indexes), maxEntries)] {
 		name := strconv.Itoa(n)
-		if i := slices.IndexFunc(p.gids, func(g *gidShelf) bool { return g.index == n }); i >= 0 {
+		if i := slices.IndexFunc(p.gids, func(g *gidFiles) bool { return g.index == n }); i >= 0 {
 			gids = append(gids, p.gids[i])
 			continue
 		}
 		// The kernel says EINVAL of the type and the interface of an entry that is empty.
-		f := func(dir string) *file { return &file{path: filepath.Join(p.dir, dir, name), kind: text, lax: true} }
-		gids = append(gids, &gidShelf{index: n, value: f("gids"), sort: f("gid_attrs/types"), netdev: f("gid_attrs/ndevs")})
+		f := func(dir string) *file {
+			return &file{path: filepath.Join(p.dir, dir, name), kind: kindText, toleratesInvalid: true}
+		}
+		gids = append(gids, &gidFiles{index: n, value: f("gids"), sort: f("gid_attrs/types"), netdev: f("gid_attrs/ndevs")})
 	}
 	p.gids = gids
 }
 
-func (p *portShelf) port(device string, errs *errorsOf) Port {
-	errs.of(p.state, p.phys, p.rate, p.layer, p.counters.dir, p.hardware.dir, p.table)
-	out := Port{Number: p.number, Counters: p.counters.read(errs), Hardware: p.hardware.read(errs), GIDsKnown: p.table.ok}
+func (p *portFiles) buildPort(device string, errs *fileErrors) Port {
+	errs.addFrom(p.state, p.phys, p.rate, p.layer, p.counters.dir, p.hardware.dir, p.table)
+	out := Port{Number: p.number, Counters: p.counters.counterValues(errs), Hardware: p.hardware.counterValues(errs), GIDsKnown: p.table.ok}
 	numbered := func(f *file, names []string) int {
 		if !f.ok {
 			return 0
 		}
 		n, err := parseState(f.text, names)
 		if err != nil {
-			errs.malformed(device, f, err)
+			errs.addMalformed(device, f, err)
 		}
 		return n
 	}
@@ -372,7 +376,7 @@ func (p *portShelf) port(device string, errs *errorsOf) Port {
 	if p.rate.ok {
 		rate, ok, err := parseRate(p.rate.text)
 		if err != nil {
-			errs.malformed(device, p.rate, err)
+			errs.addMalformed(device, p.rate, err)
 		}
 		if ok {
 			out.Rate = &rate
@@ -382,7 +386,7 @@ func (p *portShelf) port(device string, errs *errorsOf) Port {
 		out.LinkLayer = p.layer.text
 	}
 	for _, g := range p.gids {
-		errs.of(g.value)
+		errs.addFrom(g.value)
 		if g.value.err != nil || !g.value.ok && !g.value.gone && g.value.text == "" {
 			out.GIDsKnown = false // not all of it
 		}
@@ -391,7 +395,7 @@ func (p *portShelf) port(device string, errs *errorsOf) Port {
 		}
 		a, ok, err := parseGID(g.value.text)
 		if err != nil {
-			errs.malformed(device, g.value, err)
+			errs.addMalformed(device, g.value, err)
 			out.GIDsKnown = false
 		}
 		if !ok {
@@ -399,9 +403,9 @@ func (p *portShelf) port(device string, errs *errorsOf) Port {
 		}
 		// Those of an empty entry cannot be read, in ways that differ between kernels.
 		// So is the interface of one that has none.
-		errs.of(g.sort)
+		errs.addFrom(g.sort)
 		if out.LinkLayer == "Ethernet" {
-			errs.of(g.netdev)
+			errs.addFrom(g.netdev)
 		}
 		x := GID{Index: g.index, Address: a}
 		if g.sort.ok {

@@ -48,11 +48,11 @@ const maxText = 4096
 type kind uint8
 
 const (
-	text   kind = iota
-	number      // one decimal number
-	names       // a directory's entries
-	target      // the last element of a link's target
-	asked       // what a function answers (Asker)
+	kindText   kind = iota
+	kindNumber      // one decimal number
+	kindNames       // a directory's entries
+	kindTarget      // the last element of a link's target
+	kindAnswer      // what a function answers (Asker)
 )
 
 // file is one of those that a poll reads. The value of the poll before stays in it, so that
@@ -60,10 +60,10 @@ const (
 type file struct {
 	path string
 	kind kind
-	// lax: the kernel says EINVAL or EOPNOTSUPP where there is nothing to tell, as for the
+	// toleratesInvalid: the kernel says EINVAL or EOPNOTSUPP where there is nothing to tell, as for the
 	// speed of a link that is down.
-	lax bool
-	ask func() (any, error) // of the kind asked
+	toleratesInvalid bool
+	query            func() (any, error) // of the kind asked
 
 	ok     bool // the fields below hold
 	text   string
@@ -74,14 +74,14 @@ type file struct {
 	err    *FileError
 }
 
-// shelf are the files of one device.
-type shelf struct {
+// fileGroup are the files of one device.
+type fileGroup struct {
 	device string
 	files  []*file
 	hung   int // of this poll
 }
 
-func (s *shelf) add(path string, k kind) *file {
+func (s *fileGroup) addFile(path string, k kind) *file {
 	f := &file{path: path, kind: k}
 	s.files = append(s.files, f)
 	return f
@@ -96,11 +96,11 @@ type result struct {
 	err    error
 }
 
-// librarian reads shelves, and gives up what hangs (rule 3).
-type librarian struct {
-	patience time.Duration
-	now      func() time.Time
-	fetch    func(path string, k kind, buf []byte) result
+// fileReader reads shelves, and gives up what hangs (rule 3).
+type fileReader struct {
+	patience  time.Duration
+	now       func() time.Time
+	fetchPath func(path string, k kind, buf []byte) result
 
 	mu   sync.Mutex
 	hung map[string]map[string]bool // by device: paths whose read has not returned
@@ -109,8 +109,8 @@ type librarian struct {
 // maxHanging is how many reads of one device may be waited for without end.
 const maxHanging = 4
 
-// hanging is how many reads have not returned.
-func (l *librarian) hanging() (n int) {
+// hangingCount is how many reads have not returned.
+func (l *fileReader) hangingCount() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, h := range l.hung {
@@ -119,23 +119,23 @@ func (l *librarian) hanging() (n int) {
 	return n
 }
 
-// errand is a walk along shelves by one goroutine. The librarian takes the rest away from
+// readPass is a walk along shelves by one goroutine. The librarian takes the rest away from
 // one that stands still.
-type errand struct {
+type readPass struct {
 	mu        sync.Mutex
-	shelf, at int       // the file that is being read
+	group, at int       // the file that is being read
 	since     time.Time // since when
 	abandoned bool
 	ended     chan struct{}
 }
 
-// read fills in the files of the shelves.
-func (l *librarian) read(shelves []*shelf) {
+// readAll fills in the files of the shelves.
+func (l *fileReader) readAll(shelves []*fileGroup) {
 	for _, s := range shelves {
 		s.hung = 0
 	}
-	e := &errand{since: l.now(), ended: make(chan struct{})}
-	go l.walk(e, shelves)
+	e := &readPass{since: l.now(), ended: make(chan struct{})}
+	go l.runPass(e, shelves)
 	tick := time.NewTicker(max(l.patience/4, time.Millisecond))
 	defer tick.Stop()
 	for {
@@ -144,33 +144,33 @@ func (l *librarian) read(shelves []*shelf) {
 			return
 		case <-tick.C:
 		}
-		if next := l.supersede(e, shelves); next != nil {
+		if next := l.replaceStalled(e, shelves); next != nil {
 			e = next
-			go l.walk(e, shelves)
+			go l.runPass(e, shelves)
 		}
 	}
 }
 
-// supersede gives up the file that an errand has been reading for too long, and returns one
+// replaceStalled gives up the file that an errand has been reading for too long, and returns one
 // that goes on behind it, or nil if it is not late.
-func (l *librarian) supersede(e *errand, shelves []*shelf) *errand {
+func (l *fileReader) replaceStalled(e *readPass, shelves []*fileGroup) *readPass {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.shelf == len(shelves) || l.now().Sub(e.since) < l.patience {
+	if e.group == len(shelves) || l.now().Sub(e.since) < l.patience {
 		return nil
 	}
 	e.abandoned = true
-	s := shelves[e.shelf]
+	s := shelves[e.group]
 	f := s.files[e.at]
-	f.fail(s, Hanging, errStalled)
+	f.setError(s, Hanging, errStalled)
 	s.hung++
-	l.mark(s.device, f.path)
-	next := &errand{shelf: e.shelf, at: e.at, since: l.now(), ended: make(chan struct{})}
-	next.step(shelves)
+	l.markHung(s.device, f.path)
+	next := &readPass{group: e.group, at: e.at, since: l.now(), ended: make(chan struct{})}
+	next.nextFile(shelves)
 	return next
 }
 
-func (l *librarian) mark(device, path string) {
+func (l *fileReader) markHung(device, path string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.hung == nil {
@@ -182,7 +182,7 @@ func (l *librarian) mark(device, path string) {
 	l.hung[device][path] = true
 }
 
-func (l *librarian) unmark(device, path string) {
+func (l *fileReader) unmarkHung(device, path string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.hung[device], path)
@@ -191,8 +191,8 @@ func (l *librarian) unmark(device, path string) {
 	}
 }
 
-// leave says why a file is not to be read, if it is not.
-func (l *librarian) leave(s *shelf, path string) (Sort, error) {
+// skipReason says why a file is not to be read, if it is not.
+func (l *fileReader) skipReason(s *fileGroup, path string) (Sort, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch h := l.hung[s.device]; {
@@ -204,64 +204,64 @@ func (l *librarian) leave(s *shelf, path string) (Sort, error) {
 	return "", nil
 }
 
-// step goes to the next file; e.mu is held, or nobody else knows e.
-func (e *errand) step(shelves []*shelf) {
+// nextFile goes to the next file; e.mu is held, or nobody else knows e.
+func (e *readPass) nextFile(shelves []*fileGroup) {
 	e.at++
-	for e.shelf < len(shelves) && e.at >= len(shelves[e.shelf].files) {
-		e.shelf, e.at = e.shelf+1, 0
+	for e.group < len(shelves) && e.at >= len(shelves[e.group].files) {
+		e.group, e.at = e.group+1, 0
 	}
 }
 
-func (l *librarian) walk(e *errand, shelves []*shelf) {
+func (l *fileReader) runPass(e *readPass, shelves []*fileGroup) {
 	defer close(e.ended)
 	e.mu.Lock()
-	if e.shelf < len(shelves) && e.at >= len(shelves[e.shelf].files) {
+	if e.group < len(shelves) && e.at >= len(shelves[e.group].files) {
 		e.at--
-		e.step(shelves)
+		e.nextFile(shelves)
 	}
 	buf := make([]byte, maxText)
-	for e.shelf < len(shelves) {
-		s := shelves[e.shelf]
+	for e.group < len(shelves) {
+		s := shelves[e.group]
 		f := s.files[e.at]
-		if sort, err := l.leave(s, f.path); err != nil {
-			f.fail(s, sort, err)
-			e.step(shelves)
+		if sort, err := l.skipReason(s, f.path); err != nil {
+			f.setError(s, sort, err)
+			e.nextFile(shelves)
 			continue
 		}
 		e.since = l.now()
 		// Nothing of the shelf is touched while the read may be given up.
-		k, path, device, ask := f.kind, f.path, s.device, f.ask
+		k, path, device, ask := f.kind, f.path, s.device, f.query
 		e.mu.Unlock()
 		var r result
-		if k == asked {
+		if k == kindAnswer {
 			r.answer, r.err = ask()
 		} else {
-			r = l.fetch(path, k, buf)
+			r = l.fetchPath(path, k, buf)
 		}
 		e.mu.Lock()
 		if e.abandoned {
 			// Another errand has gone on; the file is somebody else's now.
 			e.mu.Unlock()
-			l.unmark(device, path)
+			l.unmarkHung(device, path)
 			return
 		}
-		f.take(s, r)
-		e.step(shelves)
+		f.storeResult(s, r)
+		e.nextFile(shelves)
 	}
 	e.mu.Unlock()
 }
 
-// fetch reads one file. It touches nothing but buf.
-func fetch(path string, k kind, buf []byte) (r result) {
+// fetchPath reads one file. It touches nothing but buf.
+func fetchPath(path string, k kind, buf []byte) (r result) {
 	switch k {
-	case names:
+	case kindNames:
 		entries, err := os.ReadDir(path)
 		for _, e := range entries {
 			r.names = append(r.names, e.Name())
 		}
 		r.err = err
 		return r
-	case target:
+	case kindTarget:
 		t, err := os.Readlink(path)
 		if err == nil {
 			r.text = []byte(filepath.Base(t))
@@ -269,13 +269,13 @@ func fetch(path string, k kind, buf []byte) (r result) {
 		r.err = err
 		return r
 	}
-	n, err := slurp(path, buf)
+	n, err := readFirstPage(path, buf)
 	if err != nil {
 		r.err = err
 		return r
 	}
 	b := bytes.TrimSpace(buf[:n])
-	if k == number {
+	if k == kindNumber {
 		r.value, r.err = parseNumber(b)
 	} else {
 		r.text = b
@@ -283,9 +283,9 @@ func fetch(path string, k kind, buf []byte) (r result) {
 	return r
 }
 
-// slurp reads a file's first page by plain system calls: the runtime's poller is no use for
+// readFirstPage reads a file's first page by plain system calls: the runtime's poller is no use for
 // files of sysfs, and costs as much as reading them.
-func slurp(path string, buf []byte) (int, error) {
+func readFirstPage(path string, buf []byte) (int, error) {
 	for {
 		fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 		if errors.Is(err, syscall.EINTR) {
@@ -319,23 +319,23 @@ func parseNumber(b []byte) (v uint64, err error) {
 	for _, c := range b {
 		d := uint64(c - '0')
 		if c < '0' || c > '9' || v > (1<<64-1-d)/10 {
-			return 0, fmt.Errorf("%w, not %s", errNumber, quote(b))
+			return 0, fmt.Errorf("%w, not %s", errNumber, quoteBytes(b))
 		}
 		v = 10*v + d
 	}
 	return v, nil
 }
 
-// quote shows what a file holds, in a bounded length.
-func quote(b []byte) string { return strconv.Quote(string(b[:min(len(b), 40)])) }
+// quoteBytes shows what a file holds, in a bounded length.
+func quoteBytes(b []byte) string { return strconv.Quote(string(b[:min(len(b), 40)])) }
 
-func (f *file) fail(s *shelf, sort Sort, err error) {
+func (f *file) setError(s *fileGroup, sort Sort, err error) {
 	f.ok, f.gone = false, false
 	f.err = &FileError{Device: s.device, Path: f.path, Sort: sort, Err: err}
 }
 
-// take keeps a result.
-func (f *file) take(s *shelf, r result) {
+// storeResult keeps a result.
+func (f *file) storeResult(s *fileGroup, r result) {
 	f.ok, f.gone, f.err = r.err == nil, false, nil
 	switch {
 	case r.err == nil:
@@ -345,11 +345,11 @@ func (f *file) take(s *shelf, r result) {
 		}
 	case errors.Is(r.err, syscall.ENOENT) || errors.Is(r.err, syscall.ENODEV) || errors.Is(r.err, syscall.ENOTDIR):
 		f.gone = true
-	case errors.Is(r.err, syscall.EOPNOTSUPP) || f.lax && errors.Is(r.err, syscall.EINVAL):
+	case errors.Is(r.err, syscall.EOPNOTSUPP) || f.toleratesInvalid && errors.Is(r.err, syscall.EINVAL):
 		// The kernel says that there is nothing to tell.
 	case errors.Is(r.err, errNumber) || errors.Is(r.err, ErrMalformed):
-		f.fail(s, Malformed, r.err)
+		f.setError(s, Malformed, r.err)
 	default:
-		f.fail(s, Unreadable, r.err)
+		f.setError(s, Unreadable, r.err)
 	}
 }

@@ -9,66 +9,68 @@ import (
 
 var errNoPorts = errors.New("a device without ports")
 
-// interfaceShelf is a network interface.
-type interfaceShelf struct {
+// interfaceFiles is a network interface.
+type interfaceFiles struct {
 	name       string
-	shelf      shelf
+	toRead     fileGroup
 	stale      bool
 	ignored    bool // nobody is interested in it
 	function   *file
 	slaves     *file
-	pci        *pciShelf
+	pci        *pciFiles
 	operstate  *file
 	carrier    *file
 	speed, mtu *file
 	master     *file
 	changes    *file
-	counters   counterShelf
+	counters   counterFiles
 }
 
-func newInterfaceShelf(sys, name string) *interfaceShelf {
+func newInterfaceFiles(sys, name string) *interfaceFiles {
 	dir := filepath.Join(sys, "class/net", name)
-	f := func(name string, k kind) *file { return &file{path: filepath.Join(dir, name), kind: k, lax: true} }
-	return &interfaceShelf{name: name, stale: true, function: f("device", target), slaves: f("bonding/slaves", text), pci: newPCIShelf(filepath.Join(dir, "device")),
-		operstate: f("operstate", text), carrier: f("carrier", number), speed: f("speed", text), mtu: f("mtu", number), master: f("master", target),
+	f := func(name string, k kind) *file {
+		return &file{path: filepath.Join(dir, name), kind: k, toleratesInvalid: true}
+	}
+	return &interfaceFiles{name: name, stale: true, function: f("device", kindTarget), slaves: f("bonding/slaves", kindText), pci: newPCIFiles(filepath.Join(dir, "device")),
+		operstate: f("operstate", kindText), carrier: f("carrier", kindNumber), speed: f("speed", kindText), mtu: f("mtu", kindNumber), master: f("master", kindTarget),
 		// Not under statistics/, where the seed has it.
-		changes: f("carrier_changes", number), counters: counterShelf{dir: f("statistics", names)}}
+		changes: f("carrier_changes", kindNumber), counters: counterFiles{dir: f("statistics", kindNames)}}
 }
 
-func (s *interfaceShelf) directories() *shelf {
-	return &shelf{device: s.name, files: []*file{s.function, s.counters.dir}}
+func (s *interfaceFiles) directoryFiles() *fileGroup {
+	return &fileGroup{device: s.name, files: []*file{s.function, s.counters.dir}}
 }
 
-func (s *interfaceShelf) learn(of func(name string, device bool) bool) {
+func (s *interfaceFiles) applyListing(of func(name string, device bool) bool) {
 	if !s.stale {
 		return
 	}
 	s.ignored = !of(s.name, s.function.ok)
-	s.counters.learn()
+	s.counters.applyListing()
 	s.stale = s.counters.dir.err != nil || s.function.err != nil
 }
 
-func (s *interfaceShelf) wanted(parts Parts) *shelf {
-	s.shelf.device, s.shelf.files = s.name, s.shelf.files[:0]
-	add := func(files ...*file) { s.shelf.files = append(s.shelf.files, files...) }
+func (s *interfaceFiles) filesToRead(parts Parts) *fileGroup {
+	s.toRead.device, s.toRead.files = s.name, s.toRead.files[:0]
+	add := func(files ...*file) { s.toRead.files = append(s.toRead.files, files...) }
 	if parts&ReadStates != 0 {
 		add(s.operstate, s.carrier, s.speed)
 	}
 	if parts&ReadCounters != 0 {
 		add(s.changes)
 		add(s.counters.files...)
-		add(s.pci.counters()...)
+		add(s.pci.errorCountFiles()...)
 	}
 	if parts&ReadIdentity != 0 {
 		add(s.mtu, s.master, s.slaves)
-		add(s.pci.identity()...)
+		add(s.pci.identityFiles()...)
 	}
-	return &s.shelf
+	return &s.toRead
 }
 
-func (s *interfaceShelf) read(errs *errorsOf) Interface {
-	errs.of(s.function, s.slaves, s.operstate, s.carrier, s.speed, s.mtu, s.master, s.changes, s.counters.dir)
-	out := Interface{Name: s.name, Kind: Ethernet, Function: s.pci.function(), PCI: s.pci.read(s.name, errs), Counters: s.counters.read(errs)}
+func (s *interfaceFiles) buildInterface(errs *fileErrors) Interface {
+	errs.addFrom(s.function, s.slaves, s.operstate, s.carrier, s.speed, s.mtu, s.master, s.changes, s.counters.dir)
+	out := Interface{Name: s.name, Kind: Ethernet, Function: s.pci.sriovFunction(), PCI: s.pci.buildPCI(s.name, errs), Counters: s.counters.counterValues(errs)}
 	if s.pci.driver.ok {
 		out.Driver = s.pci.driver.text
 	}
@@ -82,17 +84,17 @@ func (s *interfaceShelf) read(errs *errorsOf) Interface {
 	if s.speed.ok {
 		v, ok, err := parseSpeed(s.speed.text)
 		if err != nil {
-			errs.malformed(s.name, s.speed, err)
+			errs.addMalformed(s.name, s.speed, err)
 		}
 		if ok {
 			out.Speed = &v
 		}
 	}
 	if s.mtu.ok {
-		out.MTU = clone(&s.mtu.value)
+		out.MTU = clonePointer(&s.mtu.value)
 	}
 	if s.changes.ok {
-		out.Changes = clone(&s.changes.value)
+		out.Changes = clonePointer(&s.changes.value)
 	}
 	if s.master.ok {
 		out.Master = s.master.text
@@ -101,6 +103,6 @@ func (s *interfaceShelf) read(errs *errorsOf) Interface {
 		out.Members = strings.Fields(s.slaves.text)
 		slices.Sort(out.Members)
 	}
-	s.stale = s.stale || s.counters.gone()
+	s.stale = s.stale || s.counters.anyGone()
 	return out
 }

@@ -59,12 +59,12 @@ func parseState(s string, names []string) (int, error) {
 	head, _, _ := strings.Cut(s, ":")
 	n, err := strconv.Atoi(strings.TrimSpace(head))
 	if err != nil || n < 0 || n >= len(names) {
-		return 0, fmt.Errorf(`"N: NAME" with N up to %d was expected, not %q`, len(names)-1, clip(s))
+		return 0, fmt.Errorf(`"N: NAME" with N up to %d was expected, not %q`, len(names)-1, clipText(s))
 	}
 	return n, nil
 }
 
-func clip(s string) string { return s[:min(len(s), 40)] }
+func clipText(s string) string { return s[:min(len(s), 40)] }
 
 // maxRate is beyond any link: 100 Tb/s, in bytes per second.
 const maxRate = 100e12 / 8
@@ -72,7 +72,7 @@ const maxRate = 100e12 / 8
 // parseRate reads "400 Gb/sec (4X NDR)", in bytes per second; "0 Gb/sec" is no rate.
 func parseRate(s string) (bytes int64, ok bool, err error) {
 	fail := func() (int64, bool, error) {
-		return 0, false, fmt.Errorf(`"400 Gb/sec (4X NDR)" or the like was expected, not %q`, clip(s))
+		return 0, false, fmt.Errorf(`"400 Gb/sec (4X NDR)" or the like was expected, not %q`, clipText(s))
 	}
 	fields := strings.Fields(s)
 	if len(fields) < 2 || fields[1] != "Gb/sec" {
@@ -90,7 +90,7 @@ func parseRate(s string) (bytes int64, ok bool, err error) {
 func parseSpeed(s string) (bytes int64, ok bool, err error) {
 	mb, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || mb > maxRate/1e6*8 {
-		return 0, false, fmt.Errorf("megabits per second were expected, not %q", clip(s))
+		return 0, false, fmt.Errorf("megabits per second were expected, not %q", clipText(s))
 	}
 	return mb * 1e6 / 8, mb > 0, nil
 }
@@ -103,7 +103,7 @@ func parseLinkSpeed(s string) (float64, bool, error) {
 	}
 	gt, err := strconv.ParseFloat(head, 64)
 	if err != nil || !strings.HasPrefix(rest, "GT/s") || !(gt > 0 && gt < 1000) {
-		return 0, false, fmt.Errorf(`"16.0 GT/s PCIe" was expected, not %q`, clip(s))
+		return 0, false, fmt.Errorf(`"16.0 GT/s PCIe" was expected, not %q`, clipText(s))
 	}
 	return gt * 1e9, true, nil
 }
@@ -124,7 +124,7 @@ type GID struct {
 func parseGID(s string) (a netip.Addr, ok bool, err error) {
 	a, err = netip.ParseAddr(s)
 	if err != nil || !a.Is6() || a.Zone() != "" {
-		return netip.Addr{}, false, fmt.Errorf("an address of eight groups was expected, not %q", clip(s))
+		return netip.Addr{}, false, fmt.Errorf("an address of eight groups was expected, not %q", clipText(s))
 	}
 	b := a.As16()
 	for _, x := range b[8:] {
@@ -133,11 +133,11 @@ func parseGID(s string) (a netip.Addr, ok bool, err error) {
 	return a, ok, nil
 }
 
-// IPv4 reports whether the GID is that of an IPv4 address.
-func (g *GID) IPv4() bool { return g.Address.Is4In6() }
+// IsIPv4 reports whether the GID is that of an IPv4 address.
+func (g *GID) IsIPv4() bool { return g.Address.Is4In6() }
 
-// line finds the rest of the line that begins with a word and a separator.
-func line(s, word, separator string) (string, bool) {
+// findLine finds the rest of the line that begins with a word and a separator.
+func findLine(s, word, separator string) (string, bool) {
 	for len(s) > 0 {
 		var l string
 		l, s, _ = strings.Cut(s, "\n")
@@ -150,13 +150,13 @@ func line(s, word, separator string) (string, bool) {
 
 // parseUevent finds a variable of a uevent file.
 func parseUevent(s, name string) string {
-	v, _ := line(s, name, "=")
+	v, _ := findLine(s, name, "=")
 	return v
 }
 
 // parseAER finds a total of a file of PCI error counts: "TOTAL_ERR_FATAL 3".
 func parseAER(s, total string) (uint64, error) {
-	v, ok := line(s, total, " ")
+	v, ok := findLine(s, total, " ")
 	if !ok {
 		return 0, fmt.Errorf("a line %s was expected", total)
 	}

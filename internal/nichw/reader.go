@@ -15,8 +15,8 @@ type Options struct {
 	Sys, Proc string
 	// Patience is how long one read may take; 0: half a second.
 	Patience time.Duration
-	// Relook is every how many polls a device's directories are listed again; 0: 60.
-	Relook int
+	// RelistEvery is every how many polls a device's directories are listed again; 0: 60.
+	RelistEvery int
 	// Interface reports whether an interface without an RDMA device is of interest, and
 	// device whether it has hardware behind it; nil: those that have.
 	Interface func(name string, device bool) bool
@@ -158,42 +158,42 @@ type Poll struct {
 // Reader polls. It is for one goroutine.
 type Reader struct {
 	o     Options
-	files librarian
+	files fileReader
 	polls int
 
-	lists      shelf // of devices and interfaces
+	lists      fileGroup // of devices and interfaces
 	rdma, net  *file
-	devices    map[string]*deviceShelf
-	interfaces map[string]*interfaceShelf
+	devices    map[string]*deviceFiles
+	interfaces map[string]*interfaceFiles
 }
 
 // New returns a reader.
 func New(o Options) *Reader {
 	o.Sys = cmp.Or(o.Sys, "/sys")
 	o.Patience = cmp.Or(o.Patience, 500*time.Millisecond)
-	o.Relook = cmp.Or(o.Relook, 60)
+	o.RelistEvery = cmp.Or(o.RelistEvery, 60)
 	if o.Interface == nil {
 		o.Interface = func(_ string, device bool) bool { return device }
 	}
-	r := &Reader{o: o, files: librarian{patience: o.Patience, now: time.Now, fetch: fetch}, devices: map[string]*deviceShelf{}, interfaces: map[string]*interfaceShelf{}}
-	r.rdma = r.lists.add(filepath.Join(o.Sys, "class/infiniband"), names)
-	r.net = r.lists.add(filepath.Join(o.Sys, "class/net"), names)
+	r := &Reader{o: o, files: fileReader{patience: o.Patience, now: time.Now, fetchPath: fetchPath}, devices: map[string]*deviceFiles{}, interfaces: map[string]*interfaceFiles{}}
+	r.rdma = r.lists.addFile(filepath.Join(o.Sys, "class/infiniband"), kindNames)
+	r.net = r.lists.addFile(filepath.Join(o.Sys, "class/net"), kindNames)
 	return r
 }
 
 // Poll reads the parts. at is only kept in what it returns.
 func (r *Reader) Poll(at time.Time, parts Parts) *Poll {
-	r.files.read([]*shelf{&r.lists})
+	r.files.readAll([]*fileGroup{&r.lists})
 	p := &Poll{At: at, Parts: parts}
 	known := func(f *file) bool { return f.ok || f.gone } // no RDMA at all is known to be none
 	p.DevicesKnown, p.InterfacesKnown = known(r.rdma), known(r.net)
-	again := r.polls%r.o.Relook == 0
+	again := r.polls%r.o.RelistEvery == 0
 	r.polls++
 	if p.DevicesKnown {
-		keep(r.devices, r.rdma.names, r.rdma.ok, func(name string) *deviceShelf { return newDeviceShelf(r.o.Sys, name) })
+		syncByName(r.devices, r.rdma.names, r.rdma.ok, func(name string) *deviceFiles { return newDeviceFiles(r.o.Sys, name) })
 	}
 	if p.InterfacesKnown {
-		keep(r.interfaces, r.net.names, r.net.ok, func(name string) *interfaceShelf { return newInterfaceShelf(r.o.Sys, name) })
+		syncByName(r.interfaces, r.net.names, r.net.ok, func(name string) *interfaceFiles { return newInterfaceFiles(r.o.Sys, name) })
 	}
 	for _, s := range r.devices {
 		s.stale = s.stale || again
@@ -202,19 +202,19 @@ func (r *Reader) Poll(at time.Time, parts Parts) *Poll {
 		s.stale = s.stale || again
 	}
 	// What a device has is asked in two steps: its ports, then what these have.
-	r.look()
-	r.look()
-	r.read(parts)
-	p.Boot, _ = Boot(r.o.Proc) // "" says that it could not be read
-	r.assemble(p)
+	r.listDirectories()
+	r.listDirectories()
+	r.readParts(parts)
+	p.Boot, _ = BootID(r.o.Proc) // "" says that it could not be read
+	r.assemblePoll(p)
 	return p
 }
 
-// Relook has the next poll list all directories again, and ask Options.Interface anew.
-func (r *Reader) Relook() { r.polls = 0 }
+// RelistAll has the next poll list all directories again, and ask Options.Interface anew.
+func (r *Reader) RelistAll() { r.polls = 0 }
 
-// keep makes the shelves those of the names.
-func keep[S any](have map[string]S, now []string, ok bool, make func(string) S) {
+// syncByName makes the shelves those of the names.
+func syncByName[S any](have map[string]S, now []string, ok bool, make func(string) S) {
 	if !ok {
 		now = nil
 	}
@@ -230,67 +230,67 @@ func keep[S any](have map[string]S, now []string, ok bool, make func(string) S) 
 	}
 }
 
-// look reads the directories of those that have to be looked up.
-func (r *Reader) look() {
-	var shelves []*shelf
+// listDirectories reads the directories of those that have to be looked up.
+func (r *Reader) listDirectories() {
+	var shelves []*fileGroup
 	for _, s := range r.devices {
 		if s.stale {
-			shelves = append(shelves, s.directories())
+			shelves = append(shelves, s.directoryFiles())
 		}
 	}
 	for _, s := range r.interfaces {
 		if s.stale {
-			shelves = append(shelves, s.directories())
+			shelves = append(shelves, s.directoryFiles())
 		}
 	}
 	if len(shelves) > 0 {
-		r.files.read(shelves)
+		r.files.readAll(shelves)
 	}
 	for _, s := range r.devices {
-		s.learn()
+		s.applyListing()
 	}
 	for _, s := range r.interfaces {
-		s.learn(r.o.Interface)
+		s.applyListing(r.o.Interface)
 	}
 }
 
-func (r *Reader) read(parts Parts) {
-	var shelves []*shelf
+func (r *Reader) readParts(parts Parts) {
+	var shelves []*fileGroup
 	for _, s := range r.devices {
-		shelves = append(shelves, s.wanted(parts))
+		shelves = append(shelves, s.filesToRead(parts))
 	}
 	for _, s := range r.interfaces {
 		if !s.ignored {
-			shelves = append(shelves, s.wanted(parts))
+			shelves = append(shelves, s.filesToRead(parts))
 		}
 	}
-	r.files.read(slices.DeleteFunc(shelves, func(s *shelf) bool { return len(s.files) == 0 }))
+	r.files.readAll(slices.DeleteFunc(shelves, func(s *fileGroup) bool { return len(s.files) == 0 }))
 }
 
-func (r *Reader) assemble(p *Poll) {
-	errs := errorsOf{}
-	errs.of(r.lists.files...)
+func (r *Reader) assemblePoll(p *Poll) {
+	errs := fileErrors{}
+	errs.addFrom(r.lists.files...)
 	for _, s := range r.devices {
-		p.Devices = append(p.Devices, s.device(&errs))
+		p.Devices = append(p.Devices, s.buildDevice(&errs))
 	}
 	for _, s := range r.interfaces {
 		if !s.ignored {
-			p.Interfaces = append(p.Interfaces, s.read(&errs))
+			p.Interfaces = append(p.Interfaces, s.buildInterface(&errs))
 		}
 	}
 	slices.SortFunc(p.Devices, func(a, b Device) int { return byName(a.Name, b.Name) })
 	slices.SortFunc(p.Interfaces, func(a, b Interface) int { return byName(a.Name, b.Name) })
-	p.relate()
+	p.linkPortsToInterfaces()
 	slices.SortFunc(errs, func(a, b FileError) int { return cmp.Compare(a.Path, b.Path) })
-	p.Errors, p.Hanging = errs, r.files.hanging()
+	p.Errors, p.Hanging = errs, r.files.hangingCount()
 }
 
 // byName has mlx5_2 before mlx5_10.
 func byName(a, b string) int {
-	return cmp.Or(cmp.Compare(prefix(a), prefix(b)), cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+	return cmp.Or(cmp.Compare(trimDigits(a), trimDigits(b)), cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
 
-func prefix(s string) string {
+func trimDigits(s string) string {
 	i := len(s)
 	for i > 0 && s[i-1] >= '0' && s[i-1] <= '9' {
 		i--
@@ -298,10 +298,10 @@ func prefix(s string) string {
 	return s[:i]
 }
 
-// errorsOf collects what files failed by.
-type errorsOf []FileError
+// fileErrors collects what files failed by.
+type fileErrors []FileError
 
-func (e *errorsOf) of(files ...*file) {
+func (e *fileErrors) addFrom(files ...*file) {
 	for _, f := range files {
 		if f != nil && f.err != nil {
 			*e = append(*e, *f.err)
@@ -309,14 +309,14 @@ func (e *errorsOf) of(files ...*file) {
 	}
 }
 
-// malformed takes down that a file holds something else than it should.
-func (e *errorsOf) malformed(device string, f *file, err error) {
+// addMalformed takes down that a file holds something else than it should.
+func (e *fileErrors) addMalformed(device string, f *file, err error) {
 	*e = append(*e, FileError{Device: device, Path: f.path, Sort: Malformed, Err: err})
 }
 
-// relate finds the interfaces of ports, and the devices of interfaces, where they share a
+// linkPortsToInterfaces finds the interfaces of ports, and the devices of interfaces, where they share a
 // PCI function and nothing better is known.
-func (p *Poll) relate() {
+func (p *Poll) linkPortsToInterfaces() {
 	byPCI := map[string][]*Interface{}
 	for i := range p.Interfaces {
 		if f := &p.Interfaces[i]; f.PCI != nil {
@@ -347,10 +347,10 @@ func (p *Poll) relate() {
 	}
 }
 
-// Boot reads the kernel's boot identifier (proc is the root of procfs).
-func Boot(proc string) (string, error) {
+// BootID reads the kernel's boot identifier (proc is the root of procfs).
+func BootID(proc string) (string, error) {
 	buf := make([]byte, 64)
-	n, err := slurp(filepath.Join(cmp.Or(proc, "/proc"), "sys/kernel/random/boot_id"), buf)
+	n, err := readFirstPage(filepath.Join(cmp.Or(proc, "/proc"), "sys/kernel/random/boot_id"), buf)
 	if err != nil {
 		return "", err
 	}

@@ -111,7 +111,7 @@ func TestADeviceIsReadWhole(t *testing.T) {
 	if value(port.Counters, "symbol_error") != "3" || value(port.Hardware, "out_of_sequence") != "9" || value(port.Hardware, "lifespan") != "absent" || value(port.Counters, "port_xmit_wait") != "absent" {
 		t.Errorf("counters %v %v", port.Counters, port.Hardware)
 	}
-	if len(port.GIDs) != 2 || !port.GIDsKnown || port.GIDs[0].IPv4() || !port.GIDs[1].IPv4() || port.GIDs[1].Type != "RoCE v2" {
+	if len(port.GIDs) != 2 || !port.GIDsKnown || port.GIDs[0].IsIPv4() || !port.GIDs[1].IsIPv4() || port.GIDs[1].Type != "RoCE v2" {
 		t.Errorf("GIDs %+v", port.GIDs)
 	}
 	f := p.Interfaces[0]
@@ -210,7 +210,7 @@ func (s *stuck) in(r *Reader) {
 	s.now = at
 	r.files.patience = 20 * time.Millisecond // of the real ticker; the clock is ours
 	r.files.now = func() time.Time { s.mu.Lock(); defer s.mu.Unlock(); return s.now }
-	r.files.fetch = func(path string, k kind, buf []byte) result {
+	r.files.fetchPath = func(path string, k kind, buf []byte) result {
 		for end, c := range s.release {
 			if strings.HasSuffix(path, end) {
 				s.mu.Lock()
@@ -219,7 +219,7 @@ func (s *stuck) in(r *Reader) {
 				<-c
 			}
 		}
-		return fetch(path, k, buf)
+		return fetchPath(path, k, buf)
 	}
 }
 
@@ -351,7 +351,7 @@ func TestRule5WhatADeviceHasIsLookedUpAgain(t *testing.T) {
 	tr := tree{}
 	tr.device("mlx5_0", "0000:3b:00.0", "eth0")
 	root := tr.build(t)
-	r := New(Options{Sys: root, Relook: 3})
+	r := New(Options{Sys: root, RelistEvery: 3})
 	counters := "class/infiniband/mlx5_0/ports/1/counters/"
 	r.Poll(at, ReadAll)
 	put(t, root, counters+"port_xmit_wait", "8")
@@ -449,7 +449,7 @@ func TestTheBootIsTold(t *testing.T) {
 	if p := r.Poll(at, ReadStates); p.Boot != "" || !p.InterfacesKnown {
 		t.Errorf("an empty file: %+v", p)
 	}
-	if _, err := Boot(filepath.Join(root, "nowhere")); err == nil {
+	if _, err := BootID(filepath.Join(root, "nowhere")); err == nil {
 		t.Error("no file, and no error")
 	}
 }
@@ -563,7 +563,7 @@ func BenchmarkPoll34(b *testing.B) {
 		Parts
 	}{{"states", ReadStates}, {"counters", ReadStates | ReadCounters}, {"all", ReadAll}} {
 		b.Run(parts.name, func(b *testing.B) {
-			r := New(Options{Sys: root, Relook: 1 << 30})
+			r := New(Options{Sys: root, RelistEvery: 1 << 30})
 			r.Poll(at, ReadAll)
 			b.ReportAllocs()
 			for b.Loop() {

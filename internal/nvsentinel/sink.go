@@ -135,12 +135,12 @@ func New(cfg Config) (*Sink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("platform connector: %w", err)
 	}
-	return &Sink{cfg: cfg, conn: conn, pc: datamodels.NewPlatformConnectorClient(conn), sleep: sleep, wake: make(chan struct{}, 1)}, nil
+	return &Sink{cfg: cfg, conn: conn, pc: datamodels.NewPlatformConnectorClient(conn), sleep: sleepContext, wake: make(chan struct{}, 1)}, nil
 }
 
 // Offer queues an event. False: the queue was full, and another one has been dropped for it.
 func (s *Sink) Offer(e nichealth.Event) bool {
-	event := Convert(e, s.cfg.StoreOnly)
+	event := ConvertEvent(e, s.cfg.StoreOnly)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	full := len(s.queue) >= s.cfg.Queue
@@ -170,7 +170,7 @@ func (s *Sink) Stats() Stats {
 // Run sends until the context ends, and returns its error. It closes the connection: a sink runs once.
 func (s *Sink) Run(ctx context.Context) error {
 	defer s.conn.Close()
-	defer s.drain()
+	defer s.drainQueue()
 	wait := s.cfg.BackoffMin
 	single := 0 // how many events to send one by one
 	for {
@@ -178,7 +178,7 @@ func (s *Sink) Run(ctx context.Context) error {
 		if single > 0 {
 			size = 1
 		}
-		batch, first := s.head(size)
+		batch, first := s.oldestBatch(size)
 		if len(batch) == 0 {
 			select {
 			case <-ctx.Done():
@@ -187,21 +187,21 @@ func (s *Sink) Run(ctx context.Context) error {
 				continue
 			}
 		}
-		err := s.send(ctx, batch)
+		err := s.sendBatch(ctx, batch)
 		switch {
 		case ctx.Err() != nil:
 			if err == nil {
-				s.done(first, len(batch), func(st *Stats, n uint64) { st.Sent += n })
+				s.removeHandled(first, len(batch), func(st *Stats, n uint64) { st.Sent += n })
 			}
 			return ctx.Err()
 		case err == nil:
-			s.done(first, len(batch), func(st *Stats, n uint64) { st.Sent += n })
+			s.removeHandled(first, len(batch), func(st *Stats, n uint64) { st.Sent += n })
 			wait, single = s.cfg.BackoffMin, max(0, single-1)
 		case status.Code(err) == codes.InvalidArgument && len(batch) > 1:
 			// Some of them are invalid, and the others are not lost for it.
 			single = len(batch)
 		case status.Code(err) == codes.InvalidArgument:
-			s.done(first, 1, func(st *Stats, n uint64) { st.Rejected += n })
+			s.removeHandled(first, 1, func(st *Stats, n uint64) { st.Rejected += n })
 			wait, single = s.cfg.BackoffMin, max(0, single-1)
 		default:
 			s.mu.Lock()
@@ -216,17 +216,17 @@ func (s *Sink) Run(ctx context.Context) error {
 	}
 }
 
-// head is the oldest events, and the number of the first one.
-func (s *Sink) head(n int) ([]*datamodels.HealthEvent, uint64) {
+// oldestBatch is the oldest events, and the number of the first one.
+func (s *Sink) oldestBatch(n int) ([]*datamodels.HealthEvent, uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A copy, as Offer changes the queue.
 	return append([]*datamodels.HealthEvent(nil), s.queue[:min(n, len(s.queue))]...), s.first
 }
 
-// done takes events off the queue that have been dealt with. Some may have been dropped as too old in the meantime:
+// removeHandled takes events off the queue that have been dealt with. Some may have been dropped as too old in the meantime:
 // they have been counted, and are not counted again.
-func (s *Sink) done(first uint64, n int, count func(*Stats, uint64)) {
+func (s *Sink) removeHandled(first uint64, n int, count func(*Stats, uint64)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	left := n - int(min(s.first-first, uint64(n)))
@@ -236,26 +236,26 @@ func (s *Sink) done(first uint64, n int, count func(*Stats, uint64)) {
 	count(&s.stats, uint64(left))
 }
 
-func (s *Sink) send(ctx context.Context, batch []*datamodels.HealthEvent) error {
+func (s *Sink) sendBatch(ctx context.Context, batch []*datamodels.HealthEvent) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	_, err := s.pc.HealthEventOccurredV1(ctx, &datamodels.HealthEvents{Version: Version, Events: batch})
 	return err
 }
 
-// drain is rule 5.
-func (s *Sink) drain() {
+// drainQueue is rule 5.
+func (s *Sink) drainQueue() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.Timeout)
 	defer cancel()
 	for {
-		batch, first := s.head(maxBatch)
+		batch, first := s.oldestBatch(maxBatch)
 		if len(batch) == 0 {
 			return
 		}
-		if err := s.send(ctx, batch); err != nil {
+		if err := s.sendBatch(ctx, batch); err != nil {
 			break
 		}
-		s.done(first, len(batch), func(st *Stats, n uint64) { st.Sent += n })
+		s.removeHandled(first, len(batch), func(st *Stats, n uint64) { st.Sent += n })
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,7 +264,7 @@ func (s *Sink) drain() {
 	s.queue = nil
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
+func sleepContext(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -275,25 +275,25 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Convert makes NVSentinel's event of one of ours. Strings become valid UTF-8, as the protocol's must be.
-func Convert(e nichealth.Event, storeOnly bool) *datamodels.HealthEvent {
+// ConvertEvent makes NVSentinel's event of one of ours. Strings become valid UTF-8, as the protocol's must be.
+func ConvertEvent(e nichealth.Event, storeOnly bool) *datamodels.HealthEvent {
 	out := &datamodels.HealthEvent{
 		Version:            Version,
-		Agent:              valid(e.Agent),
-		ComponentClass:     valid(e.ComponentClass),
-		CheckName:          valid(e.CheckName),
+		Agent:              validUTF8(e.Agent),
+		ComponentClass:     validUTF8(e.ComponentClass),
+		CheckName:          validUTF8(e.CheckName),
 		IsFatal:            e.IsFatal,
 		IsHealthy:          e.IsHealthy,
-		Message:            valid(e.Message),
-		RecommendedAction:  action(e.RecommendedAction),
+		Message:            validUTF8(e.Message),
+		RecommendedAction:  convertAction(e.RecommendedAction),
 		GeneratedTimestamp: timestamppb.New(e.GeneratedTimestamp),
-		NodeName:           valid(e.NodeName),
+		NodeName:           validUTF8(e.NodeName),
 	}
 	for _, code := range e.ErrorCode {
-		out.ErrorCode = append(out.ErrorCode, valid(code))
+		out.ErrorCode = append(out.ErrorCode, validUTF8(code))
 	}
 	for _, entity := range e.EntitiesImpacted {
-		out.EntitiesImpacted = append(out.EntitiesImpacted, &datamodels.Entity{EntityType: valid(string(entity.Type)), EntityValue: valid(entity.Value)})
+		out.EntitiesImpacted = append(out.EntitiesImpacted, &datamodels.Entity{EntityType: validUTF8(string(entity.Type)), EntityValue: validUTF8(entity.Value)})
 	}
 	if storeOnly {
 		out.ProcessingStrategy = datamodels.ProcessingStrategy_STORE_ONLY
@@ -301,7 +301,7 @@ func Convert(e nichealth.Event, storeOnly bool) *datamodels.HealthEvent {
 	return out
 }
 
-func action(a nichealth.Action) datamodels.RecommendedAction {
+func convertAction(a nichealth.Action) datamodels.RecommendedAction {
 	switch a {
 	case nichealth.ActionNone:
 		return datamodels.RecommendedAction_NONE
@@ -315,4 +315,4 @@ func action(a nichealth.Action) datamodels.RecommendedAction {
 	return datamodels.RecommendedAction_UNKNOWN
 }
 
-func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+func validUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -194,7 +194,7 @@ func TestRule3TriedAgain(t *testing.T) {
 	failed := make(chan time.Duration, 1000)
 	s.sleep = func(ctx context.Context, d time.Duration) error {
 		failed <- d
-		return sleep(ctx, d)
+		return sleepContext(ctx, d)
 	}
 	offer(s, 1, 3)
 	stop := start(t, s)
@@ -292,10 +292,10 @@ func TestRule5LastAttempt(t *testing.T) {
 
 func TestConvert(t *testing.T) {
 	at := time.Date(2026, 11, 22, 14, 0, 0, 5, time.UTC)
-	got := Convert(nichealth.Event{
+	got := ConvertEvent(nichealth.Event{
 		Agent: nichealth.Agent, ComponentClass: nichealth.ComponentNIC, CheckName: "KernelLogCheck", IsFatal: true, IsHealthy: true,
 		Message: "bad \xff octet", RecommendedAction: nichealth.ActionReplaceVM, ErrorCode: []string{"pcie_fatal"}, NodeName: "node-1",
-		EntitiesImpacted:   []nichealth.Entity{nichealth.NIC("mlx5_0"), nichealth.Port("mlx5_0", 1)},
+		EntitiesImpacted:   []nichealth.Entity{nichealth.NICEntity("mlx5_0"), nichealth.PortEntity("mlx5_0", 1)},
 		GeneratedTimestamp: at,
 	}, true)
 	b, err := proto.Marshal(got)
@@ -334,7 +334,7 @@ func TestConvert(t *testing.T) {
 		t.Errorf("method is %s", name)
 	}
 	for a, want := range map[nichealth.Action]int32{nichealth.ActionNone: 0, nichealth.ActionContactSupport: 5, nichealth.ActionRestartVM: 15, nichealth.ActionReplaceVM: 25, "X": 99} {
-		if got := Convert(nichealth.Event{RecommendedAction: a}, false); int32(got.RecommendedAction) != want || got.ProcessingStrategy != 0 {
+		if got := ConvertEvent(nichealth.Event{RecommendedAction: a}, false); int32(got.RecommendedAction) != want || got.ProcessingStrategy != 0 {
 			t.Errorf("%s is %v", a, got)
 		}
 	}

@@ -32,39 +32,39 @@ type Keeper struct {
 	warn  func(error)
 
 	mu      sync.Mutex
-	stamps  []stamp
+	stamps  []fileStamp
 	warned  string
 	roots   *x509.CertPool
 	issuers []*x509.Certificate // those in roots
 	cert    *tls.Certificate
 	revoked map[string]bool // by serial number, hexadecimal
-	serial  uint64
+	version uint64
 }
 
-type stamp struct {
+type fileStamp struct {
 	modified time.Time
 	size     int64
 	file     os.FileInfo
 }
 
-func (s stamp) equal(o stamp) bool {
+func (s fileStamp) equal(o fileStamp) bool {
 	return s.file != nil && o.file != nil && s.modified.Equal(o.modified) && s.size == o.size && os.SameFile(s.file, o.file)
 }
 
 // Open reads the files. warn is told, once each, why changed files cannot be used.
 func Open(files Files, warn func(error)) (*Keeper, error) {
 	k := &Keeper{files: files, warn: warn}
-	stamps, err := k.stat()
+	stamps, err := k.statFiles()
 	if err != nil {
 		return nil, err
 	}
-	if err := k.load(stamps); err != nil {
+	if err := k.loadFiles(stamps); err != nil {
 		return nil, err
 	}
 	return k, nil
 }
 
-func (k *Keeper) stat() (out []stamp, err error) {
+func (k *Keeper) statFiles() (out []fileStamp, err error) {
 	names := []string{k.files.CA, k.files.Cert, k.files.Key}
 	if k.files.Revoked != "" {
 		names = append(names, k.files.Revoked)
@@ -74,12 +74,12 @@ func (k *Keeper) stat() (out []stamp, err error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, stamp{info.ModTime(), info.Size(), info})
+		out = append(out, fileStamp{info.ModTime(), info.Size(), info})
 	}
 	return out, nil
 }
 
-func (k *Keeper) load(stamps []stamp) error {
+func (k *Keeper) loadFiles(stamps []fileStamp) error {
 	ca, err := os.ReadFile(k.files.CA)
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (k *Keeper) load(stamps []stamp) error {
 		}
 	}
 	k.roots, k.issuers, k.cert, k.revoked, k.stamps, k.warned = roots, issuers, &cert, revoked, stamps, ""
-	k.serial++
+	k.version++
 	return nil
 }
 
@@ -124,17 +124,17 @@ func (k *Keeper) load(stamps []stamp) error {
 func (k *Keeper) Version() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.refresh()
-	return k.serial
+	k.reloadIfChanged()
+	return k.version
 }
 
-func (k *Keeper) refresh() {
-	stamps, err := k.stat()
+func (k *Keeper) reloadIfChanged() {
+	stamps, err := k.statFiles()
 	if err == nil {
-		if slices.EqualFunc(stamps, k.stamps, stamp.equal) {
+		if slices.EqualFunc(stamps, k.stamps, fileStamp.equal) {
 			return
 		}
-		err = k.load(stamps)
+		err = k.loadFiles(stamps)
 	}
 	if err != nil && err.Error() != k.warned {
 		k.warned = err.Error()
@@ -142,25 +142,25 @@ func (k *Keeper) refresh() {
 	}
 }
 
-func (k *Keeper) current() (*x509.CertPool, *tls.Certificate) {
+func (k *Keeper) currentCertificates() (*x509.CertPool, *tls.Certificate) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.refresh()
+	k.reloadIfChanged()
 	return k.roots, k.cert
 }
 
-// Name is the first DNS name of the certificate in use, else its first address. It is never the common
+// CertificateName is the first DNS name of the certificate in use, else its first address. It is never the common
 // name, which servers do not look at.
-func (k *Keeper) Name() string {
-	_, cert := k.current()
-	if names := Names(cert.Leaf); len(names) > 0 {
+func (k *Keeper) CertificateName() string {
+	_, cert := k.currentCertificates()
+	if names := NamesOf(cert.Leaf); len(names) > 0 {
 		return names[0]
 	}
 	return ""
 }
 
-// Names lists what a certificate proves its holder to be: its DNS names, then its addresses.
-func Names(c *x509.Certificate) []string {
+// NamesOf lists what a certificate proves its holder to be: its DNS names, then its addresses.
+func NamesOf(c *x509.Certificate) []string {
 	out := slices.Clone(c.DNSNames)
 	for _, ip := range c.IPAddresses {
 		out = append(out, ip.String())
@@ -178,7 +178,7 @@ func (k *Keeper) Verify(chain []*x509.Certificate) error {
 		return errors.New("a client without a certificate")
 	}
 	k.mu.Lock()
-	k.refresh()
+	k.reloadIfChanged()
 	roots := k.roots
 	k.mu.Unlock()
 	between := x509.NewCertPool()
@@ -260,7 +260,7 @@ type Expiry struct {
 func (k *Keeper) Expiries() (out []Expiry) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.refresh()
+	k.reloadIfChanged()
 	add := func(file, use string, c *x509.Certificate) {
 		e := Expiry{file, use, serialText(c.SerialNumber), c.NotAfter}
 		// Different authorities may use one serial number: the one that ends first counts.
@@ -283,12 +283,12 @@ func (k *Keeper) Expiries() (out []Expiry) {
 	return out
 }
 
-// Server is a configuration that demands a certificate of the client. It is
+// ServerConfig is a configuration that demands a certificate of the client. It is
 // for servers of HTTP/2. Sessions are not resumed: a client whose authority is
 // no longer accepted would come in by an old ticket.
-func (k *Keeper) Server() *tls.Config {
+func (k *Keeper) ServerConfig() *tls.Config {
 	config := func() *tls.Config {
-		roots, cert := k.current()
+		roots, cert := k.currentCertificates()
 		return &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots,
 			Certificates: []tls.Certificate{*cert}, NextProtos: []string{"h2"}, SessionTicketsDisabled: true,
 			VerifyConnection: func(s tls.ConnectionState) error { return k.checkRevoked(s.PeerCertificates) }}
@@ -298,9 +298,9 @@ func (k *Keeper) Server() *tls.Config {
 	return c
 }
 
-// Client is a configuration for one connection to a server of that name.
-func (k *Keeper) Client(serverName string) *tls.Config {
-	roots, cert := k.current()
+// ClientConfig is a configuration for one connection to a server of that name.
+func (k *Keeper) ClientConfig(serverName string) *tls.Config {
+	roots, cert := k.currentCertificates()
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: serverName,
 		Certificates: []tls.Certificate{*cert}, NextProtos: []string{"h2"}}
 }

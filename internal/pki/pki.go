@@ -18,9 +18,9 @@ import (
 	"time"
 )
 
-// skew is how far a certificate's life begins in the past, for hosts whose
+// clockSkew is how far a certificate's life begins in the past, for hosts whose
 // clocks are behind.
-const skew = 5 * time.Minute
+const clockSkew = 5 * time.Minute
 
 // Pair is a certificate and its private key, both PEM.
 type Pair struct{ Cert, Key []byte }
@@ -31,13 +31,13 @@ func NewAuthority(name string, life time.Duration, now time.Time) (Pair, error) 
 	if err != nil {
 		return Pair{}, fmt.Errorf("make the authority's key: %w", err)
 	}
-	t, err := template(name, life, now)
+	t, err := newTemplate(name, life, now)
 	if err != nil {
 		return Pair{}, err
 	}
 	t.IsCA, t.BasicConstraintsValid, t.MaxPathLenZero = true, true, true
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
-	return sign(t, t, key, key)
+	return signCertificate(t, t, key, key)
 }
 
 // Issue makes a certificate for one daemon, of use as server and as client.
@@ -64,7 +64,7 @@ func Issue(authority Pair, names []string, life time.Duration, now time.Time) (P
 	if err != nil {
 		return Pair{}, fmt.Errorf("make the key: %w", err)
 	}
-	t, err := template(names[0], life, now)
+	t, err := newTemplate(names[0], life, now)
 	if err != nil {
 		return Pair{}, err
 	}
@@ -77,10 +77,10 @@ func Issue(authority Pair, names []string, life time.Duration, now time.Time) (P
 			t.DNSNames = append(t.DNSNames, n)
 		}
 	}
-	return sign(t, ca, key, caKey)
+	return signCertificate(t, ca, key, caKey)
 }
 
-func template(name string, life time.Duration, now time.Time) (*x509.Certificate, error) {
+func newTemplate(name string, life time.Duration, now time.Time) (*x509.Certificate, error) {
 	if life <= 0 {
 		return nil, fmt.Errorf("a life of %v: want a positive duration", life)
 	}
@@ -89,10 +89,10 @@ func template(name string, life time.Duration, now time.Time) (*x509.Certificate
 		return nil, fmt.Errorf("make a serial number: %w", err)
 	}
 	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name},
-		NotBefore: now.Add(-skew), NotAfter: now.Add(life)}, nil
+		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(life)}, nil
 }
 
-func sign(t, parent *x509.Certificate, key, by *ecdsa.PrivateKey) (Pair, error) {
+func signCertificate(t, parent *x509.Certificate, key, by *ecdsa.PrivateKey) (Pair, error) {
 	der, err := x509.CreateCertificate(rand.Reader, t, parent, &key.PublicKey, by)
 	if err != nil {
 		return Pair{}, fmt.Errorf("sign the certificate of %q: %w", t.Subject.CommonName, err)

@@ -99,27 +99,27 @@ func TestBothSidesProveWhoTheyAre(t *testing.T) {
 	client, _, _ := open(t, ca.Cert, issue(t, ca, "h1"))
 	stranger, _, _ := open(t, ca.Cert, issue(t, other, "h1"))
 
-	s, c, err := shake(t, server.Server(), client.Client("coordinator"))
+	s, c, err := shake(t, server.ServerConfig(), client.ClientConfig("coordinator"))
 	if err != nil || s != "coordinator" || c != "h1" {
 		t.Fatalf("server %q, client %q, %v", s, c, err)
 	}
-	if _, _, err := shake(t, server.Server(), client.Client("127.0.0.1")); err != nil {
+	if _, _, err := shake(t, server.ServerConfig(), client.ClientConfig("127.0.0.1")); err != nil {
 		t.Errorf("by address: %v", err)
 	}
-	if _, _, err := shake(t, server.Server(), client.Client("another")); err == nil {
+	if _, _, err := shake(t, server.ServerConfig(), client.ClientConfig("another")); err == nil {
 		t.Error("a server of another name was believed")
 	}
-	if _, _, err := shake(t, server.Server(), stranger.Client("coordinator")); err == nil {
+	if _, _, err := shake(t, server.ServerConfig(), stranger.ClientConfig("coordinator")); err == nil {
 		t.Error("a client of another authority was let in")
 	}
-	bare := client.Client("coordinator")
+	bare := client.ClientConfig("coordinator")
 	bare.Certificates = nil
-	if _, _, err := shake(t, server.Server(), bare); err == nil {
+	if _, _, err := shake(t, server.ServerConfig(), bare); err == nil {
 		t.Error("a client without a certificate was let in")
 	}
-	old := client.Client("coordinator")
+	old := client.ClientConfig("coordinator")
 	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
-	if _, _, err := shake(t, server.Server(), old); err == nil {
+	if _, _, err := shake(t, server.ServerConfig(), old); err == nil {
 		t.Error("TLS 1.2 was accepted")
 	}
 }
@@ -131,13 +131,13 @@ func TestReplacedFilesAreUsedFromTheNextHandshake(t *testing.T) {
 	both := append(append([]byte{}, ca.Cert...), next.Cert...)
 	server, sdir, _ := open(t, ca.Cert, issue(t, ca, "coordinator"))
 	client, cdir, _ := open(t, both, issue(t, ca, "h1"))
-	listening := server.Server()
+	listening := server.ServerConfig()
 	before := client.Version()
 
 	write(t, sdir, map[string][]byte{"ca": both})
 	p := issue(t, next, "coordinator")
 	write(t, sdir, map[string][]byte{"crt": p.Cert, "key": p.Key})
-	if _, c, err := shake(t, listening, client.Client("coordinator")); err != nil || c != "h1" {
+	if _, c, err := shake(t, listening, client.ClientConfig("coordinator")); err != nil || c != "h1" {
 		t.Fatalf("client %q, %v", c, err)
 	}
 	p = issue(t, next, "h1", "renewed")
@@ -146,11 +146,11 @@ func TestReplacedFilesAreUsedFromTheNextHandshake(t *testing.T) {
 		t.Error("the version does not tell of the new certificate")
 	}
 	write(t, sdir, map[string][]byte{"ca": next.Cert})
-	if _, _, err := shake(t, listening, client.Client("coordinator")); err != nil {
+	if _, _, err := shake(t, listening, client.ClientConfig("coordinator")); err != nil {
 		t.Errorf("the renewed client: %v", err)
 	}
 	old, _, _ := open(t, both, issue(t, ca, "h1"))
-	if _, _, err := shake(t, listening, old.Client("coordinator")); err == nil {
+	if _, _, err := shake(t, listening, old.ClientConfig("coordinator")); err == nil {
 		t.Error("the authority that was taken from the file is still accepted")
 	}
 }
@@ -162,7 +162,7 @@ func TestUnusableFilesLeaveTheOldOnes(t *testing.T) {
 	p := issue(t, ca, "coordinator")
 	write(t, dir, map[string][]byte{"crt": p.Cert})
 	for range 3 {
-		if _, _, err := shake(t, server.Server(), client.Client("coordinator")); err != nil {
+		if _, _, err := shake(t, server.ServerConfig(), client.ClientConfig("coordinator")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -170,13 +170,13 @@ func TestUnusableFilesLeaveTheOldOnes(t *testing.T) {
 		t.Errorf("warnings %q, want one that names the certificate's file", *warnings)
 	}
 	write(t, dir, map[string][]byte{"key": p.Key})
-	if _, _, err := shake(t, server.Server(), client.Client("coordinator")); err != nil {
+	if _, _, err := shake(t, server.ServerConfig(), client.ClientConfig("coordinator")); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(filepath.Join(dir, "ca")); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := shake(t, server.Server(), client.Client("coordinator")); err != nil {
+	if _, _, err := shake(t, server.ServerConfig(), client.ClientConfig("coordinator")); err != nil {
 		t.Fatal(err)
 	}
 	if len(*warnings) != 2 {
@@ -206,11 +206,11 @@ func TestRevokedCertificatesAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, before := server.Server(), server.Version()
+	config, before := server.ServerConfig(), server.Version()
 	accepted := func(p Pair) bool {
 		t.Helper()
 		client, _, _ := open(t, ca.Cert, p)
-		_, _, err := shake(t, config, client.Client("coordinator"))
+		_, _, err := shake(t, config, client.ClientConfig("coordinator"))
 		if verified := server.Verify(chainOf(t, p)) == nil; verified != (err == nil) {
 			t.Errorf("Verify accepts: %v, a handshake: %v", verified, err)
 		}
@@ -288,13 +288,13 @@ func TestNamesAreNeverTheCommonName(t *testing.T) {
 	ca := authority(t, "lab")
 	own := issue(t, ca, "10.0.0.9")
 	k, _, _ := open(t, ca.Cert, own)
-	if got := k.Name(); got != "10.0.0.9" {
+	if got := k.CertificateName(); got != "10.0.0.9" {
 		t.Errorf("%q, want the address", got)
 	}
-	if got := Names(&x509.Certificate{Subject: pkix.Name{CommonName: "h1"}, DNSNames: []string{"h2"}}); !slices.Equal(got, []string{"h2"}) {
+	if got := NamesOf(&x509.Certificate{Subject: pkix.Name{CommonName: "h1"}, DNSNames: []string{"h2"}}); !slices.Equal(got, []string{"h2"}) {
 		t.Errorf("%q, want h2 alone", got)
 	}
-	if got := Names(&x509.Certificate{Subject: pkix.Name{CommonName: "h1"}}); len(got) != 0 {
+	if got := NamesOf(&x509.Certificate{Subject: pkix.Name{CommonName: "h1"}}); len(got) != 0 {
 		t.Errorf("%q of a certificate with a common name only", got)
 	}
 }

@@ -182,12 +182,12 @@ func TestClassesHaveTheirOwnFlows(t *testing.T) {
 	answered(t, a, "h1/eth1>h2/eth1#0", 20)
 	answered(t, a, "h1/eth1>h2/eth1#64", 20)
 	for _, e := range a.Snapshot().NICs[0].Edges {
-		if want := classes[e.Edge.Flow/FlowsPerClass].Name; e.Class != want {
+		if want := classes[e.Edge.Number/FlowsPerClass].Name; e.Class != want {
 			t.Errorf("%v: class %q, want %q", e.Edge, e.Class, want)
 		}
 	}
 	for _, r := range b.Snapshot().NICs[0].Received {
-		if want := classes[r.Edge.Flow/FlowsPerClass].Name; r.Class != want || r.Received < 20 {
+		if want := classes[r.Edge.Number/FlowsPerClass].Name; r.Class != want || r.Received < 20 {
 			t.Errorf("received %+v, want class %q", r, want)
 		}
 	}
@@ -201,7 +201,7 @@ func TestSSIDsOfPeers(t *testing.T) {
 	c := client(t, 1, 0)
 	send := func(ssid uint16) {
 		b := request(0, 0)
-		p := stamp.SenderPacket{Timestamp: stamp.PTP(time.Now().UnixNano()), ErrorEstimate: stamp.NewErrorEstimate(1000, false, true), SSID: ssid}
+		p := stamp.SenderPacket{Timestamp: stamp.TimestampPTP(time.Now().UnixNano()), ErrorEstimate: stamp.NewErrorEstimate(1000, false, true), SSID: ssid}
 		p.Put(b)
 		if _, err := c.WriteToUDPAddrPort(b, netip.AddrPortFrom(loopback(2), 8862)); err != nil {
 			t.Fatal(err)
@@ -288,7 +288,7 @@ func TestIPv6(t *testing.T) {
 	if e.Lost != [2]uint64{} || b.Snapshot().NICs[0].Received[0].Received < 100 {
 		t.Errorf("lost %v, received %+v", e.Lost, b.Snapshot().NICs[0].Received)
 	}
-	paths, err := a.Trace(t.Context(), []fabric.Edge{{Src: "h1/eth1", Dst: "h2/eth1"}})
+	paths, err := a.TraceFlows(t.Context(), []fabric.Flow{{Src: "h1/eth1", Dst: "h2/eth1"}})
 	if err != nil || !paths[0].Reached || len(paths[0].Hops) != 0 {
 		t.Errorf("path %+v, %v; want the far end and no switch between", paths, err)
 	}
@@ -365,13 +365,13 @@ func TestSendQueueIsInOrder(t *testing.T) {
 	var want []int64
 	for i := range 200 {
 		at := int64(i*7919%200) * 3
-		q.push(&edge{next: at, gone: i%5 == 0})
+		q.pushEdge(&edge{next: at, gone: i%5 == 0})
 		if i%5 != 0 {
 			want = append(want, at)
 		}
 	}
 	slices.Sort(want)
-	q.retain()
+	q.dropGone()
 	if len(q) != len(want) {
 		t.Fatalf("%d edges, want %d", len(q), len(want))
 	}
@@ -380,6 +380,6 @@ func TestSendQueueIsInOrder(t *testing.T) {
 			t.Fatalf("edge %d is due at %d, want %d", i, q[0].next, at)
 		}
 		q[0].next = 1 << 60
-		q.sink()
+		q.siftDown()
 	}
 }

@@ -26,12 +26,12 @@ import (
 //     gained by drifting stays.
 //  4. A file that cannot be used changes nothing, and is told about once.
 type Bend struct {
-	rate float64 // without the file
-	file string  // "": none
-	now  atomic.Pointer[bent]
+	rate     float64 // without the file
+	file     string  // "": none
+	segments atomic.Pointer[bent]
 
-	asked bendFile    // what of the file is in force
-	seen  os.FileInfo // the file when it was read last; nil: it was not there
+	inForce  bendFile    // what of the file is in force
+	lastInfo os.FileInfo // the file when it was read last; nil: it was not there
 }
 
 // Segment is a stretch of a bent clock. Times are nanoseconds of the true clock.
@@ -41,7 +41,7 @@ type Segment struct {
 	Rate   float64 // what it gains on it from then on
 }
 
-func (s *Segment) at(t int64) int64 { return t + s.Offset + int64(s.Rate*float64(t-s.Ref)) }
+func (s *Segment) bentTime(t int64) int64 { return t + s.Offset + int64(s.Rate*float64(t-s.Ref)) }
 
 // bent is the segment in force and the one before it; nil: there was none.
 type bent struct {
@@ -65,7 +65,7 @@ func NewBend(start time.Time, offset time.Duration, driftPPM float64, file strin
 		return nil, err
 	}
 	b := &Bend{rate: driftPPM * 1e-6, file: file}
-	b.now.Store(&bent{Segment: Segment{Ref: start.UnixNano(), Offset: int64(offset), Rate: driftPPM * 1e-6}})
+	b.segments.Store(&bent{Segment: Segment{Ref: start.UnixNano(), Offset: int64(offset), Rate: driftPPM * 1e-6}})
 	return b, nil
 }
 
@@ -79,27 +79,27 @@ func checkBend(step int64, ppm float64) error {
 	return nil
 }
 
-// At is what the bent clock shows at t, Unix nanoseconds; 0 is no time and stays
+// BentTime is what the bent clock shows at t, Unix nanoseconds; 0 is no time and stays
 // so. A nil Bend is a clock that is right.
-func (b *Bend) At(t int64) int64 {
+func (b *Bend) BentTime(t int64) int64 {
 	if b == nil || t == 0 {
 		return t
 	}
-	s := b.now.Load()
+	s := b.segments.Load()
 	if t < s.Ref && s.before != nil {
-		return s.before.at(t)
+		return s.before.bentTime(t)
 	}
-	return s.at(t)
+	return s.bentTime(t)
 }
 
-// Segment is the one in force.
-func (b *Bend) Segment() Segment { return b.now.Load().Segment }
+// CurrentSegment is the one in force.
+func (b *Bend) CurrentSegment() Segment { return b.segments.Load().Segment }
 
-// Ask bends the clock anew at a time of the true clock, Unix nanoseconds: by step
+// SetBend bends the clock anew at a time of the true clock, Unix nanoseconds: by step
 // and driftPPM beyond what it was made with, in place of what was asked before. It
 // is for a Bend without a file.
-func (b *Bend) Ask(step time.Duration, driftPPM float64, at int64) {
-	b.ask(bendFile{StepNS: int64(step), DriftPPM: driftPPM}, func() int64 { return at })
+func (b *Bend) SetBend(step time.Duration, driftPPM float64, at int64) {
+	b.beginSegment(bendFile{StepNS: int64(step), DriftPPM: driftPPM}, func() int64 { return at })
 }
 
 // bendFile is what the file asks for.
@@ -133,20 +133,20 @@ func parseBend(r io.Reader) (f bendFile, err error) {
 // bendEvery is how often the file is looked at.
 const bendEvery = 50 * time.Millisecond
 
-// Follow does what the file says until ctx ends.
-func (b *Bend) Follow(ctx context.Context, log *slog.Logger) {
+// FollowFile does what the file says until ctx ends.
+func (b *Bend) FollowFile(ctx context.Context, log *slog.Logger) {
 	if b.file == "" {
 		return
 	}
 	tick := time.NewTicker(bendEvery)
 	defer tick.Stop()
 	for {
-		changed, err := b.look(func() int64 { return time.Now().UnixNano() })
+		changed, err := b.checkFile(func() int64 { return time.Now().UnixNano() })
 		if err != nil {
 			log.Error("the clock's bend stays as it is", "file", b.file, "err", err)
 		}
 		if changed {
-			s := b.Segment()
+			s := b.CurrentSegment()
 			log.Warn("the clock is bent anew, for a test", "offset", time.Duration(s.Offset), "rate", s.Rate)
 		}
 		select {
@@ -157,21 +157,21 @@ func (b *Bend) Follow(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// look reads the file if it is another one than the last time; now tells the
+// checkFile reads the file if it is another one than the last time; now tells the
 // true time.
-func (b *Bend) look(now func() int64) (changed bool, err error) {
+func (b *Bend) checkFile(now func() int64) (changed bool, err error) {
 	info, err := os.Stat(b.file)
 	if errors.Is(err, fs.ErrNotExist) {
-		b.seen = nil
-		return b.ask(bendFile{}, now), nil
+		b.lastInfo = nil
+		return b.beginSegment(bendFile{}, now), nil
 	}
 	if err != nil {
 		return false, err
 	}
-	if b.seen != nil && info.ModTime().Equal(b.seen.ModTime()) && info.Size() == b.seen.Size() {
+	if b.lastInfo != nil && info.ModTime().Equal(b.lastInfo.ModTime()) && info.Size() == b.lastInfo.Size() {
 		return false, nil
 	}
-	b.seen = info
+	b.lastInfo = info
 	f, err := os.Open(b.file)
 	if err != nil {
 		return false, err
@@ -181,17 +181,17 @@ func (b *Bend) look(now func() int64) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	return b.ask(want, now), nil
+	return b.beginSegment(want, now), nil
 }
 
-// ask begins a new segment unless want is in force already.
-func (b *Bend) ask(want bendFile, now func() int64) (changed bool) {
-	if want == b.asked {
+// beginSegment begins a new segment unless want is in force already.
+func (b *Bend) beginSegment(want bendFile, now func() int64) (changed bool) {
+	if want == b.inForce {
 		return false
 	}
-	old, at := b.Segment(), now()
-	b.now.Store(&bent{before: &old, Segment: Segment{Ref: at, Offset: old.at(at) - at + want.StepNS - b.asked.StepNS,
+	old, at := b.CurrentSegment(), now()
+	b.segments.Store(&bent{before: &old, Segment: Segment{Ref: at, Offset: old.bentTime(at) - at + want.StepNS - b.inForce.StepNS,
 		Rate: b.rate + want.DriftPPM*1e-6}})
-	b.asked = want
+	b.inForce = want
 	return true
 }

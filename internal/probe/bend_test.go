@@ -31,17 +31,17 @@ func TestBendRule1OffsetAndDrift(t *testing.T) {
 	for _, tc := range []struct{ after, want int64 }{
 		{0, -3e6}, {1e9, -3e6 + 50e3}, {100e9, -3e6 + 5e6}, {-1e9, -3e6 - 50e3},
 	} {
-		if got := b.At(bendStart+tc.after) - bendStart - tc.after; !near(got, tc.want) {
+		if got := b.BentTime(bendStart+tc.after) - bendStart - tc.after; !near(got, tc.want) {
 			t.Errorf("%d ns after the start: off by %d ns, want %d", tc.after, got, tc.want)
 		}
 	}
-	if b.At(0) != 0 {
+	if b.BentTime(0) != 0 {
 		t.Error("no time became one")
 	}
-	if (*Bend)(nil).At(bendStart) != bendStart {
+	if (*Bend)(nil).BentTime(bendStart) != bendStart {
 		t.Error("a clock that is right was bent")
 	}
-	if n := testing.AllocsPerRun(100, func() { b.At(bendStart) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { b.BentTime(bendStart) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -62,12 +62,12 @@ func write(t *testing.T, file, text string, age int) {
 func TestBendRules2And3StepsAndDriftsComeAndGo(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "h1.json")
 	b := newBend(t, time.Millisecond, 10, file)
-	off := func(at int64) int64 { return b.At(at) - at }
+	off := func(at int64) int64 { return b.BentTime(at) - at }
 	now := bendStart
 	look := func(after int64, want bool) {
 		t.Helper()
 		now = bendStart + after
-		if changed, err := b.look(func() int64 { return now }); err != nil || changed != want {
+		if changed, err := b.checkFile(func() int64 { return now }); err != nil || changed != want {
 			t.Fatalf("changed %v, %v; want %v", changed, err, want)
 		}
 	}
@@ -100,7 +100,7 @@ func TestBendRules2And3StepsAndDriftsComeAndGo(t *testing.T) {
 		t.Errorf("a second later: off by %d, want 1710000", got)
 	}
 	look(31e9, false)
-	if s := b.Segment(); s.Ref != bendStart+30e9 || !near(s.Offset, 1.7e6) || !near(int64(s.Rate*1e9), 10e3) {
+	if s := b.CurrentSegment(); s.Ref != bendStart+30e9 || !near(s.Offset, 1.7e6) || !near(int64(s.Rate*1e9), 10e3) {
 		t.Errorf("segment %+v", s)
 	}
 }
@@ -114,15 +114,15 @@ func TestBendRule4AFileThatCannotBeUsedChangesNothing(t *testing.T) {
 		{`{"drift_ppm":1e400}`, "drift_ppm"}, {strings.Repeat(" ", maxBendFile+1), "longer"},
 	} {
 		write(t, file, tc.text, i)
-		changed, err := b.look(func() int64 { return bendStart })
+		changed, err := b.checkFile(func() int64 { return bendStart })
 		if changed || err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%.40q: changed %v, error %v, want %q", tc.text, changed, err, tc.want)
 		}
-		if _, err := b.look(func() int64 { return bendStart }); err != nil {
+		if _, err := b.checkFile(func() int64 { return bendStart }); err != nil {
 			t.Errorf("%.40q: told twice: %v", tc.text, err)
 		}
 	}
-	if b.At(bendStart) != bendStart {
+	if b.BentTime(bendStart) != bendStart {
 		t.Error("the clock was bent")
 	}
 	for _, bad := range []struct {
@@ -143,9 +143,9 @@ func TestBendFollowsItsFile(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); b.Follow(ctx, slog.New(slog.DiscardHandler)) }()
+	go func() { defer close(done); b.FollowFile(ctx, slog.New(slog.DiscardHandler)) }()
 	write(t, file, `{"step_ns":-7}`, 1)
-	until(t, 10*time.Second, "the step", func() bool { return b.Segment().Offset == -7 })
+	until(t, 10*time.Second, "the step", func() bool { return b.CurrentSegment().Offset == -7 })
 	cancel()
 	<-done
 }
@@ -168,7 +168,7 @@ type stampless struct{ *unix.Batch }
 func (s stampless) Recv(u *unix.UDP) (int, error) {
 	k, err := s.Batch.Recv(u)
 	for i := range k {
-		s.Datagram(i).Stamp = 0
+		s.DatagramAt(i).Stamp = 0
 	}
 	return k, err
 }

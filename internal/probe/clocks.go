@@ -52,8 +52,8 @@ func (r *exchangeRing) push(x exchange) {
 	r.n++
 }
 
-// take moves the exchanges to the end of dst, the oldest at first.
-func (r *exchangeRing) take(dst []exchange) []exchange {
+// drainTo moves the exchanges to the end of dst, the oldest at first.
+func (r *exchangeRing) drainTo(dst []exchange) []exchange {
 	end := r.first + r.n
 	dst = append(dst, r.slots[r.first:min(end, len(r.slots))]...)
 	dst = append(dst, r.slots[:max(0, end-len(r.slots))]...)
@@ -82,8 +82,8 @@ func clockOf(k stampKind) clocksync.Kind {
 	return clocksync.Kernel
 }
 
-// synchronise switches a flow's part in clock sync on or off, for a cadence.
-func (f *flow) synchronise(on bool, cadence time.Duration) {
+// setClockSync switches a flow's part in clock sync on or off, for a cadence.
+func (f *flow) setClockSync(on bool, cadence time.Duration) {
 	if !on {
 		f.clocks = nil
 		return
@@ -99,18 +99,18 @@ func (f *flow) synchronise(on bool, cadence time.Duration) {
 	}
 }
 
-// exchanged keeps a packet's stamps for clock sync.
-func (f *flow) exchanged(d int, kind stampKind, sent, received int64) {
+// recordExchange keeps a packet's stamps for clock sync.
+func (f *flow) recordExchange(d int, kind stampKind, sent, received int64) {
 	if f.clocks != nil {
 		f.clocks.rings[d].push(exchange{sent: sent, received: received, kind: clockOf(kind)})
 	}
 }
 
-// observe takes the delay of a packet in one direction from its stamps at this
+// measureDelay takes the delay of a packet in one direction from its stamps at this
 // end and at the far one.
-func (f *flow) observe(d int, kind stampKind, local, far int64) {
+func (f *flow) measureDelay(d int, kind stampKind, local, far int64) {
 	if f.clocks == nil {
-		f.measured(d, kind, far-local)
+		f.recordDelay(d, kind, far-local)
 		return
 	}
 	r := &f.clocks.relations[clockOf(kind)]
@@ -118,21 +118,21 @@ func (f *flow) observe(d int, kind stampKind, local, far int64) {
 		f.Unplaced[d]++
 		return
 	}
-	delay := f.measured(d, kind, far-local-r.At(local))
+	delay := f.recordDelay(d, kind, far-local-r.OffsetAt(local))
 	switch {
 	case kind == userStamps: // the program's own times are too rough to watch by
 	case d == forward:
-		r.watch.Probe(delay)
+		r.watch.AddProbe(delay)
 	default:
-		r.watch.Reply(clockOf(kind), delay, r.Bound)
-		if _, moved, _ := r.watch.Says(); moved {
+		r.watch.AddReply(clockOf(kind), delay, r.Bound)
+		if _, moved, _ := r.watch.MovedBy(); moved {
 			r.known = false
 		}
 	}
 }
 
-// measured keeps what the far stamp is ahead of the local one as a delay.
-func (f *flow) measured(d int, kind stampKind, ahead int64) (delay int64) {
+// recordDelay keeps what the far stamp is ahead of the local one as a delay.
+func (f *flow) recordDelay(d int, kind stampKind, ahead int64) (delay int64) {
 	if d == reverse {
 		ahead = -ahead
 	}
@@ -153,8 +153,8 @@ type exchanges struct {
 	runs []exchangeRun
 }
 
-// takeExchanges empties the rings of a NIC.
-func (n *nic) takeExchanges(x *exchanges) {
+// drainExchanges empties the rings of a NIC.
+func (n *nic) drainExchanges(x *exchanges) {
 	x.all, x.runs = x.all[:0], x.runs[:0]
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -164,25 +164,25 @@ func (n *nic) takeExchanges(x *exchanges) {
 		}
 		for d := range e.clocks.rings {
 			before := len(x.all)
-			x.all = e.clocks.rings[d].take(x.all)
+			x.all = e.clocks.rings[d].drainTo(x.all)
 			x.runs = append(x.runs, exchangeRun{edge: e.cfg, dir: d, n: len(x.all) - before})
 		}
 	}
 }
 
-// Exchanges hands out every exchange since the last call, those of one pair in
+// DrainExchanges hands out every exchange since the last call, those of one pair in
 // the order in which they became known: the clock that sent said sent, the one
 // that received received. dir is 0 for probes, the local clock being the
 // sender's, and 1 for replies. A NIC's loop is held up only while its exchanges
 // are copied. yield may call the engine, but not Exchanges.
-func (e *Engine) Exchanges(yield func(id clocksync.PairID, dir int, sent, received int64)) {
-	e.taking.Lock()
-	defer e.taking.Unlock()
-	for _, n := range e.all() {
-		n.takeExchanges(&e.taken)
-		rest := e.taken.all
-		for i := range e.taken.runs {
-			run := &e.taken.runs[i]
+func (e *Engine) DrainExchanges(yield func(id clocksync.PairID, dir int, sent, received int64)) {
+	e.drainMu.Lock()
+	defer e.drainMu.Unlock()
+	for _, n := range e.allNICs() {
+		n.drainExchanges(&e.drained)
+		rest := e.drained.all
+		for i := range e.drained.runs {
+			run := &e.drained.runs[i]
 			for _, x := range rest[:run.n] {
 				yield(pairOf(&run.edge, x.kind), run.dir, x.sent, x.received)
 			}
@@ -195,18 +195,18 @@ func pairOf(e *EdgeConfig, k clocksync.Kind) clocksync.PairID {
 	return clocksync.PairID{Src: e.Src, Dst: e.Dst, Flow: e.Flow, Kind: k}
 }
 
-// Relate says how the far clocks stand against the local ones from now on. An
+// SetRelations says how the far clocks stand against the local ones from now on. An
 // edge and kind that related has not is measured no more.
-func (e *Engine) Relate(related map[clocksync.PairID]clocksync.Relation) {
-	e.relations(func(id clocksync.PairID, r *relation) {
+func (e *Engine) SetRelations(related map[clocksync.PairID]clocksync.Relation) {
+	e.visitRelations(func(id clocksync.PairID, r *relation) {
 		to, ok := related[id]
-		r.renew(id.Kind, to, ok)
+		r.updateTo(id.Kind, to, ok)
 	})
 }
 
-// relations visits those of every edge that has clocks, under its NIC's lock.
-func (e *Engine) relations(visit func(clocksync.PairID, *relation)) {
-	for _, n := range e.all() {
+// visitRelations visits those of every edge that has clocks, under its NIC's lock.
+func (e *Engine) visitRelations(visit func(clocksync.PairID, *relation)) {
+	for _, n := range e.allNICs() {
 		n.mu.Lock()
 		for _, e := range n.edges {
 			if e.clocks == nil {
@@ -220,29 +220,29 @@ func (e *Engine) relations(visit func(clocksync.PairID, *relation)) {
 	}
 }
 
-// renew is the relation from now on, if it is known.
-func (r *relation) renew(k clocksync.Kind, to clocksync.Relation, known bool) {
+// updateTo is the relation from now on, if it is known.
+func (r *relation) updateTo(k clocksync.Kind, to clocksync.Relation, known bool) {
 	if r.known = known; known {
-		r.watch.Renew(k, to.Offset-r.At(to.Ref), max(to.Bound, r.Bound))
+		r.watch.ChangeRelation(k, to.Offset-r.OffsetAt(to.Ref), max(to.Bound, r.Bound))
 		r.Relation = to
 	}
 }
 
-// Watched tells what is seen of the clocks of every edge and kind since its
+// ClockWitnesses tells what is seen of the clocks of every edge and kind since its
 // relation was given, where that is enough to go by.
-func (e *Engine) Watched(yield func(clocksync.Witness)) {
-	e.relations(func(id clocksync.PairID, r *relation) {
-		if by, moved, ok := r.watch.Says(); ok {
+func (e *Engine) ClockWitnesses(yield func(clocksync.Witness)) {
+	e.visitRelations(func(id clocksync.PairID, r *relation) {
+		if by, moved, ok := r.watch.MovedBy(); ok {
 			yield(clocksync.Witness{ID: id, By: by, Moved: moved})
 		}
 	})
 }
 
-// Clocks tells by which kind of clock each NIC's packets are stamped: its own
+// ClockKinds tells by which kind of clock each NIC's packets are stamped: its own
 // where all are, in both directions. A NIC's own is told as the system's time, by
 // readings of both that are width nanoseconds wide.
-func (e *Engine) Clocks(yield func(nic string, k clocksync.Kind, width int64)) {
-	for _, n := range e.all() {
+func (e *Engine) ClockKinds(yield func(nic string, k clocksync.Kind, width int64)) {
+	for _, n := range e.allNICs() {
 		n.mu.Lock()
 		nic, k, width := n.cfg.NIC, clocksync.Kernel, int64(0)
 		if n.stamps[0][hardwareStamps] && n.stamps[1][hardwareStamps] && n.clock != nil {
@@ -260,7 +260,7 @@ func (e *Engine) Clocks(yield func(nic string, k clocksync.Kind, width int64)) {
 // is a relative one, so that no clock is told to be synchronised. It counts
 // under Config.ClockSync; without that Config.ErrorBound does.
 func (e *Engine) SetClockBound(nic string, bound time.Duration, known bool) {
-	for _, n := range e.all() {
+	for _, n := range e.allNICs() {
 		n.mu.Lock()
 		if n.cfg.NIC == nic {
 			n.bound = stamp.UnknownBound
@@ -285,8 +285,8 @@ func (n *nic) setEstimate() {
 	}
 }
 
-// bound is what the peer's replies said last of its clock; nil: nothing.
-func (p *peer) bound() *time.Duration {
+// clockBound is what the peer's replies said last of its clock; nil: nothing.
+func (p *peer) clockBound() *time.Duration {
 	ns := p.estimate.BoundNS()
 	if ns == stamp.UnknownBound {
 		return nil

@@ -42,7 +42,7 @@ func TestClocksRule1EveryStampedPacketIsAnExchange(t *testing.T) {
 	rounds(t, a, b, 60)
 	var got [2]int
 	last := [2]int64{}
-	a.e.Exchanges(func(id clocksync.PairID, dir int, sent, received int64) {
+	a.e.DrainExchanges(func(id clocksync.PairID, dir int, sent, received int64) {
 		if want := (clocksync.PairID{Src: "h1/eth1", Dst: "h2/eth1", Kind: clocksync.Kernel}); id != want {
 			t.Fatalf("pair %+v, want %+v", id, want)
 		}
@@ -59,17 +59,17 @@ func TestClocksRule1EveryStampedPacketIsAnExchange(t *testing.T) {
 	if got[forward] < 58 || got[reverse] < 50 {
 		t.Errorf("%d forward and %d reverse exchanges of 60 probes", got[forward], got[reverse])
 	}
-	a.e.Exchanges(func(clocksync.PairID, int, int64, int64) { t.Fatal("an exchange was handed out twice") })
+	a.e.DrainExchanges(func(clocksync.PairID, int, int64, int64) { t.Fatal("an exchange was handed out twice") })
 	for range 2 {
 		rounds(t, a, b, 400)
-		a.e.Exchanges(func(clocksync.PairID, int, int64, int64) {})
+		a.e.DrainExchanges(func(clocksync.PairID, int, int64, int64) {})
 	}
 	if over := a.e.Snapshot().NICs[0].Overrun; over == 0 {
 		t.Error("no exchange gave way")
 	}
 	round := func() {
 		rounds(t, a, b, 6)
-		a.e.Exchanges(func(clocksync.PairID, int, int64, int64) {})
+		a.e.DrainExchanges(func(clocksync.PairID, int, int64, int64) {})
 	}
 	if n := testing.AllocsPerRun(50, round); n != 0 {
 		t.Errorf("%v allocations per round", n)
@@ -81,22 +81,22 @@ func TestClocksRule1TheOldestGivesWay(t *testing.T) {
 	for i := range int64(7) {
 		r.push(exchange{sent: i})
 	}
-	got := r.take(nil)
+	got := r.drainTo(nil)
 	if len(got) != 4 || got[0].sent != 3 || got[3].sent != 6 || r.overrun != 3 {
 		t.Errorf("%+v, %d gave way; want 3 to 6, and 3", got, r.overrun)
 	}
 	r.push(exchange{sent: 9})
-	if got = r.take(got[:0]); len(got) != 1 || got[0].sent != 9 {
+	if got = r.drainTo(got[:0]); len(got) != 1 || got[0].sent != 9 {
 		t.Errorf("%+v, want the one pushed since", got)
 	}
 }
 
 func TestClocksRule1HardwareExchangesAreTheNICsClock(t *testing.T) {
 	f := newFlow(10*time.Millisecond, time.Second)
-	f.synchronise(true, 10*time.Millisecond)
-	f.exchanged(forward, hardwareStamps, 1, 2)
-	f.exchanged(forward, kernelStamps, 3, 4)
-	got := f.clocks.rings[forward].take(nil)
+	f.setClockSync(true, 10*time.Millisecond)
+	f.recordExchange(forward, hardwareStamps, 1, 2)
+	f.recordExchange(forward, kernelStamps, 3, 4)
+	got := f.clocks.rings[forward].drainTo(nil)
 	if len(got) != 2 || got[0].kind != clocksync.Hardware || got[1].kind != clocksync.Kernel {
 		t.Errorf("%+v", got)
 	}
@@ -117,7 +117,7 @@ func TestClocksRules2And3DelaysNeedARelation(t *testing.T) {
 	hw := id
 	hw.Kind = clocksync.Hardware
 	now := time.Now().UnixNano()
-	a.e.Relate(map[clocksync.PairID]clocksync.Relation{id: {Ref: now, Offset: offset}, hw: {Ref: now, Offset: 1}})
+	a.e.SetRelations(map[clocksync.PairID]clocksync.Relation{id: {Ref: now, Offset: offset}, hw: {Ref: now, Offset: 1}})
 	before := f.Unplaced
 	rounds(t, a, b, 300)
 	if f.Unplaced != before {
@@ -132,7 +132,7 @@ func TestClocksRules2And3DelaysNeedARelation(t *testing.T) {
 	if f.Sent-f.Acked > 2 || f.Lost != [2]uint64{} || f.Restarts != 0 {
 		t.Errorf("accounts %+v", f.FlowCounters)
 	}
-	a.e.Relate(nil)
+	a.e.SetRelations(nil)
 	rounds(t, a, b, 10)
 	if f.Unplaced == before {
 		t.Error("measured by a relation that was taken away")
@@ -143,15 +143,15 @@ func TestClocksRules2And3DelaysNeedARelation(t *testing.T) {
 // stamp.
 func TestClocksRule2ARelationIsEvaluatedAtTheLocalStamp(t *testing.T) {
 	f := newFlow(10*time.Millisecond, time.Second)
-	f.synchronise(true, 10*time.Millisecond)
+	f.setClockSync(true, 10*time.Millisecond)
 	const ref, local = int64(1e18), int64(1e18 + 2e9)
 	for k := range f.clocks.relations {
 		f.clocks.relations[k] = relation{Relation: clocksync.Relation{Ref: ref, Offset: int64(k+1) * 10e9, Rate: 1e-4}, known: true}
 	}
 	for kind, offset := range map[stampKind]int64{userStamps: 10e9, kernelStamps: 10e9, hardwareStamps: 20e9} {
 		far := local + offset + 200_000 // by the far clock at the local time
-		f.observe(forward, kind, local, far+5000)
-		f.observe(reverse, kind, local, far-7000)
+		f.measureDelay(forward, kind, local, far+5000)
+		f.measureDelay(reverse, kind, local, far-7000)
 		for d, want := range [2]float64{5000, 7000} {
 			if got, _ := f.owd[d][kind].Quantile(0.5); got < want*0.95 || got > want*1.05 {
 				t.Errorf("%s, direction %d: %v ns, want %v", kindNames[kind], d, got, want)
@@ -164,15 +164,15 @@ func TestClocksRule2ARelationIsEvaluatedAtTheLocalStamp(t *testing.T) {
 // relation with it, and is placed again by the next relation.
 func TestClocksRule4AClockThatMovesIsPlacedNoMore(t *testing.T) {
 	f := newFlow(10*time.Millisecond, time.Second)
-	f.synchronise(true, 10*time.Millisecond)
+	f.setClockSync(true, 10*time.Millisecond)
 	r := clocksync.Relation{Ref: 1e18, Offset: 5e9, Bound: 500}
-	f.clocks.relations[clocksync.Kernel].renew(clocksync.Kernel, r, true)
+	f.clocks.relations[clocksync.Kernel].updateTo(clocksync.Kernel, r, true)
 	local, far := int64(1e18), int64(5e9)
 	round := func(n int) {
 		for range n {
 			local += 10e6
-			f.observe(forward, kernelStamps, local, local+far+20_000)
-			f.observe(reverse, kernelStamps, local+1e6, local+1e6+far-20_000)
+			f.measureDelay(forward, kernelStamps, local, local+far+20_000)
+			f.measureDelay(reverse, kernelStamps, local+1e6, local+1e6+far-20_000)
 		}
 	}
 	round(300)
@@ -184,12 +184,12 @@ func TestClocksRule4AClockThatMovesIsPlacedNoMore(t *testing.T) {
 	if got := f.Unplaced[forward]; got < 85 || got > 95 {
 		t.Errorf("%d of 100 unplaced after the far clock stepped", got)
 	}
-	if by, moved, ok := f.clocks.relations[clocksync.Kernel].watch.Says(); !ok || !moved || by != 200_000 {
+	if by, moved, ok := f.clocks.relations[clocksync.Kernel].watch.MovedBy(); !ok || !moved || by != 200_000 {
 		t.Errorf("seen: %v %v %v", by, moved, ok)
 	}
 	before := f.Unplaced
 	r.Offset = far
-	f.clocks.relations[clocksync.Kernel].renew(clocksync.Kernel, r, true)
+	f.clocks.relations[clocksync.Kernel].updateTo(clocksync.Kernel, r, true)
 	round(100)
 	if f.Unplaced != before {
 		t.Errorf("%d unplaced by a new relation", f.Unplaced[forward]-before[forward])
@@ -197,10 +197,10 @@ func TestClocksRule4AClockThatMovesIsPlacedNoMore(t *testing.T) {
 	// Delay in one direction is the path's, and so are times of the program's own.
 	for range 100 {
 		local += 10e6
-		f.observe(forward, kernelStamps, local, local+far+2_000_000)
-		f.observe(reverse, kernelStamps, local+1e6, local+1e6+far-20_000)
-		f.observe(forward, userStamps, local, local+far+200_000)
-		f.observe(reverse, userStamps, local+1e6, local+1e6+far+200_000)
+		f.measureDelay(forward, kernelStamps, local, local+far+2_000_000)
+		f.measureDelay(reverse, kernelStamps, local+1e6, local+1e6+far-20_000)
+		f.measureDelay(forward, userStamps, local, local+far+200_000)
+		f.measureDelay(reverse, userStamps, local+1e6, local+1e6+far+200_000)
 	}
 	if f.Unplaced != before {
 		t.Error("a delay was taken for a clock that moved")
@@ -213,20 +213,20 @@ func TestClocksRule4AClockThatMovesIsPlacedNoMore(t *testing.T) {
 func TestClocksRule5EveryFifthProbeHasATwin(t *testing.T) {
 	a, b := syncedPair(t, 0)
 	e := a.edges[0]
-	e.next = a.mono() + int64(time.Hour) // never in turn
+	e.next = a.monoTime() + int64(time.Hour) // never in turn
 	for i := range 20 {
-		before, batches := e.Sent, a.out.Out()
-		if err := a.probeAll(e); err != nil {
+		before, batches := e.Sent, a.out.PendingCount()
+		if err := a.queueProbes(e); err != nil {
 			t.Fatal(err)
 		}
 		want := uint64(1)
 		if i%pairEvery == pairEvery-1 {
 			want = 2
 		}
-		if got := e.Sent - before; got != want || a.out.Out() != batches+int(want) {
-			t.Errorf("probe %d: %d packets, %d in the batch", i, got, a.out.Out()-batches)
+		if got := e.Sent - before; got != want || a.out.PendingCount() != batches+int(want) {
+			t.Errorf("probe %d: %d packets, %d in the batch", i, got, a.out.PendingCount()-batches)
 		}
-		if err := a.flush(); err != nil {
+		if err := a.flushBatch(); err != nil {
 			t.Fatal(err)
 		}
 		for _, n := range []idle{b, a} {
@@ -235,19 +235,19 @@ func TestClocksRule5EveryFifthProbeHasATwin(t *testing.T) {
 	}
 	// A twin never begins a batch.
 	for range pairEvery - 1 {
-		if err := a.probeAll(e); err != nil {
+		if err := a.queueProbes(e); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for a.out.Out() < 31 {
-		if err := a.probe(e); err != nil {
+	for a.out.PendingCount() < 31 {
+		if err := a.queueProbe(e); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := a.probeAll(e); err != nil || a.out.Out() != 2 {
-		t.Errorf("%d packets in the twins' batch, %v; want 2", a.out.Out(), err)
+	if err := a.queueProbes(e); err != nil || a.out.PendingCount() != 2 {
+		t.Errorf("%d packets in the twins' batch, %v; want 2", a.out.PendingCount(), err)
 	}
-	if err := a.flush(); err != nil {
+	if err := a.flushBatch(); err != nil {
 		t.Fatal(err)
 	}
 	// Without clock sync there are none.
@@ -257,7 +257,7 @@ func TestClocksRule5EveryFifthProbeHasATwin(t *testing.T) {
 	}
 	before := a.edges[0].Sent
 	for range 10 {
-		if err := a.probeAll(a.edges[0]); err != nil {
+		if err := a.queueProbes(a.edges[0]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -283,8 +283,8 @@ func TestClockBoundsAreTold(t *testing.T) {
 	}
 	a.e.SetClockBound("h1/eth1", 700*time.Nanosecond, true)
 	ask()
-	if got := told(); got == nil || *got < 700 || *got > 710 || a.estimate.Synced() {
-		t.Errorf("bound %v, want 700 ns; synced %v", got, a.estimate.Synced())
+	if got := told(); got == nil || *got < 700 || *got > 710 || a.estimate.IsSynced() {
+		t.Errorf("bound %v, want 700 ns; synced %v", got, a.estimate.IsSynced())
 	}
 	c := *a.e.Config()
 	if err := a.e.Apply(&c); err != nil {

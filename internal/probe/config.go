@@ -55,8 +55,8 @@ type ClassConfig struct {
 	SL   uint8 // service level of probes by RDMA: 0 to 15
 }
 
-// Class is the class a flow number belongs to.
-func (s *StampConfig) Class(flow int) ClassConfig {
+// ClassOf is the class a flow number belongs to.
+func (s *StampConfig) ClassOf(flow int) ClassConfig {
 	if c := flow / FlowsPerClass; c < len(s.Classes) {
 		return s.Classes[c]
 	}
@@ -112,7 +112,7 @@ type EdgeConfig struct {
 }
 
 // ID is the edge's published identifier.
-func (e *EdgeConfig) ID() fabric.Edge { return fabric.Edge{Src: e.Src, Dst: e.Dst, Flow: e.Flow} }
+func (e *EdgeConfig) ID() fabric.Flow { return fabric.Flow{Src: e.Src, Dst: e.Dst, Number: e.Flow} }
 
 // TraceConfig bounds path tracing.
 type TraceConfig struct {
@@ -235,7 +235,7 @@ func ParseConfig(b []byte) (*Config, error) {
 		return nil, errors.New("line 1: the file is empty: want node, nics and peers")
 	}
 	c := defaultConfig()
-	if err := c.read(doc.Content[0]); err != nil {
+	if err := c.readRoot(doc.Content[0]); err != nil {
 		return nil, err
 	}
 	sum := sha256.Sum256(b)
@@ -250,14 +250,14 @@ func badField(n *yaml.Node, field, format string, args ...any) error {
 	return fmt.Errorf("line %d: field %q: %s", n.Line, field, fmt.Sprintf(format, args...))
 }
 
-func (fs fields) read(n *yaml.Node, at string) error {
+func (fs fields) readMapping(n *yaml.Node, at string) error {
 	if n.Kind != yaml.MappingNode {
 		return badField(n, at, "want a mapping")
 	}
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
-		name := join(at, key.Value)
+		name := joinField(at, key.Value)
 		read := fs[key.Value]
 		switch {
 		case read == nil:
@@ -281,14 +281,14 @@ func (fs fields) read(n *yaml.Node, at string) error {
 	return nil
 }
 
-func join(at, key string) string {
+func joinField(at, key string) string {
 	if at == "" {
 		return key
 	}
 	return at + "." + key
 }
 
-func scalar[T any](field, want string, dst *T) func(*yaml.Node) error {
+func scalarField[T any](field, want string, dst *T) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		if n.Kind != yaml.ScalarNode || n.Tag == "!!null" || n.Decode(dst) != nil {
 			return badField(n, field, "%q, want %s", n.Value, want)
@@ -297,7 +297,7 @@ func scalar[T any](field, want string, dst *T) func(*yaml.Node) error {
 	}
 }
 
-func text(field string, dst *string) func(*yaml.Node) error {
+func stringField(field string, dst *string) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
 			return badField(n, field, "%q, want a string", n.Value)
@@ -307,7 +307,7 @@ func text(field string, dst *string) func(*yaml.Node) error {
 	}
 }
 
-func integer[T int | uint8 | uint16](field string, lo, hi int, dst *T) func(*yaml.Node) error {
+func integerField[T int | uint8 | uint16](field string, lo, hi int, dst *T) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		var v int
 		if n.Kind != yaml.ScalarNode || n.Tag != "!!int" || n.Decode(&v) != nil || v < lo || v > hi {
@@ -318,7 +318,7 @@ func integer[T int | uint8 | uint16](field string, lo, hi int, dst *T) func(*yam
 	}
 }
 
-func duration(field string, lo, hi time.Duration, dst *time.Duration) func(*yaml.Node) error {
+func durationField(field string, lo, hi time.Duration, dst *time.Duration) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		v, err := time.ParseDuration(n.Value)
 		if n.Kind != yaml.ScalarNode || err != nil || v < lo || v > hi {
@@ -329,7 +329,7 @@ func duration(field string, lo, hi time.Duration, dst *time.Duration) func(*yaml
 	}
 }
 
-func nicID(field string, dst *string) func(*yaml.Node) error {
+func nicField(field string, dst *string) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		node, device, ok := fabric.SplitNIC(n.Value)
 		if n.Kind != yaml.ScalarNode || !ok || fabric.CheckName(node) != nil || fabric.CheckDevice(device) != nil {
@@ -340,7 +340,7 @@ func nicID(field string, dst *string) func(*yaml.Node) error {
 	}
 }
 
-func address(field string, dst *netip.Addr) func(*yaml.Node) error {
+func addressField(field string, dst *netip.Addr) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		a, err := netip.ParseAddr(n.Value)
 		if n.Kind != yaml.ScalarNode || err != nil || CheckAddress(a) != nil {
@@ -362,7 +362,7 @@ func CheckAddress(a netip.Addr) error {
 	return nil
 }
 
-func list(field string, each func(*yaml.Node, string) error) func(*yaml.Node) error {
+func listField(field string, each func(*yaml.Node, string) error) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		if n.Kind != yaml.SequenceNode {
 			return badField(n, field, "want a list")
@@ -379,7 +379,7 @@ func list(field string, each func(*yaml.Node, string) error) func(*yaml.Node) er
 	}
 }
 
-func (c *Config) read(root *yaml.Node) error {
+func (c *Config) readRoot(root *yaml.Node) error {
 	own := map[string]bool{}
 	addresses := map[netip.Addr]string{}
 	claim := func(n *yaml.Node, at, nic string, a netip.Addr) error {
@@ -400,20 +400,20 @@ func (c *Config) read(root *yaml.Node) error {
 			c.Node = n.Value
 			return nil
 		},
-		"cadence":       duration("cadence", minCadence, maxCadence, &c.Cadence),
-		"reply_timeout": duration("reply_timeout", 10*time.Millisecond, time.Minute, &c.ReplyTimeout),
+		"cadence":       durationField("cadence", minCadence, maxCadence, &c.Cadence),
+		"reply_timeout": durationField("reply_timeout", 10*time.Millisecond, time.Minute, &c.ReplyTimeout),
 		"stamp": func(n *yaml.Node) error {
 			return fields{
-				"port":        integer("stamp.port", 1, 65535, &c.Stamp.Port),
-				"source_port": integer("stamp.source_port", 1, 65535-maxFlows, &c.Stamp.SourcePort),
-				"dscp":        integer("stamp.dscp", 0, 63, &single.DSCP),
-				"class":       text("stamp.class", &single.Name),
-				"padding":     integer("stamp.padding", 0, maxPadding, &c.Stamp.Padding),
+				"port":        integerField("stamp.port", 1, 65535, &c.Stamp.Port),
+				"source_port": integerField("stamp.source_port", 1, 65535-maxFlows, &c.Stamp.SourcePort),
+				"dscp":        integerField("stamp.dscp", 0, 63, &single.DSCP),
+				"class":       stringField("stamp.class", &single.Name),
+				"padding":     integerField("stamp.padding", 0, maxPadding, &c.Stamp.Padding),
 				"classes": func(n *yaml.Node) error {
 					c.Stamp.Classes = nil
-					return list("stamp.classes", func(n *yaml.Node, at string) error {
+					return listField("stamp.classes", func(n *yaml.Node, at string) error {
 						var v ClassConfig
-						if err := (fields{"name": text(at+".name", &v.Name), "dscp": integer(at+".dscp", 0, 63, &v.DSCP), "sl": integer(at+".sl", 0, 15, &v.SL)}).read(n, at); err != nil {
+						if err := (fields{"name": stringField(at+".name", &v.Name), "dscp": integerField(at+".dscp", 0, 63, &v.DSCP), "sl": integerField(at+".sl", 0, 15, &v.SL)}).readMapping(n, at); err != nil {
 							return err
 						}
 						if slices.ContainsFunc(c.Stamp.Classes, func(o ClassConfig) bool { return o.Name == v.Name }) {
@@ -426,32 +426,32 @@ func (c *Config) read(root *yaml.Node) error {
 						return nil
 					})(n)
 				},
-			}.read(n, "stamp")
+			}.readMapping(n, "stamp")
 		},
 		"authentication": func(n *yaml.Node) error {
-			return fields{"key_file": text("authentication.key_file", &c.KeyFile)}.read(n, "authentication")
+			return fields{"key_file": stringField("authentication.key_file", &c.KeyFile)}.readMapping(n, "authentication")
 		},
 		"clock": func(n *yaml.Node) error {
 			return fields{"error_bound": func(n *yaml.Node) error {
 				c.ErrorBound = new(time.Duration)
-				return duration("clock.error_bound", 0, time.Hour, c.ErrorBound)(n)
-			}}.read(n, "clock")
+				return durationField("clock.error_bound", 0, time.Hour, c.ErrorBound)(n)
+			}}.readMapping(n, "clock")
 		},
-		"nics": list("nics", func(n *yaml.Node, at string) error {
+		"nics": listField("nics", func(n *yaml.Node, at string) error {
 			var v NICConfig
 			port := func(n *yaml.Node) error {
 				v.RDMA = &RDMAConfig{}
-				return v.RDMA.read(n, at+".rdma")
+				return v.RDMA.readBlock(n, at+".rdma")
 			}
 			rail := func(n *yaml.Node) error {
 				v.Rail = new(int)
-				return integer(at+".rail", 0, 1<<20, v.Rail)(n)
+				return integerField(at+".rail", 0, 1<<20, v.Rail)(n)
 			}
-			if err := (fields{"nic": nicID(at+".nic", &v.NIC), "address": address(at+".address", &v.Address),
-				"leaf": text(at+".leaf", &v.Leaf), "leaf_port": text(at+".leaf_port", &v.LeafPort),
-				"plane": text(at+".plane", &v.Plane), "rail": rail, "pod": text(at+".pod", &v.Pod),
-				"side": text(at+".side", &v.Side), "device": text(at+".device", &v.Device),
-				"ssid": integer(at+".ssid", 1, maxSSID, &v.SSID), "timestamps": timestamps(at+".timestamps", &v.Timestamps), "rdma": port}).read(n, at); err != nil {
+			if err := (fields{"nic": nicField(at+".nic", &v.NIC), "address": addressField(at+".address", &v.Address),
+				"leaf": stringField(at+".leaf", &v.Leaf), "leaf_port": stringField(at+".leaf_port", &v.LeafPort),
+				"plane": stringField(at+".plane", &v.Plane), "rail": rail, "pod": stringField(at+".pod", &v.Pod),
+				"side": stringField(at+".side", &v.Side), "device": stringField(at+".device", &v.Device),
+				"ssid": integerField(at+".ssid", 1, maxSSID, &v.SSID), "timestamps": timestampsField(at+".timestamps", &v.Timestamps), "rdma": port}).readMapping(n, at); err != nil {
 				return err
 			}
 			switch {
@@ -472,12 +472,12 @@ func (c *Config) read(root *yaml.Node) error {
 		"peers": func(n *yaml.Node) error { peersNode = n; return nil },
 		"trace": func(n *yaml.Node) error {
 			return fields{
-				"packets_per_second": integer("trace.packets_per_second", 1, 100_000, &c.Trace.PacketsPerSecond),
-				"packets_per_switch": integer("trace.packets_per_switch", 1, 10_000, &c.Trace.PacketsPerSwitch),
-				"concurrency":        integer("trace.concurrency", 1, 1024, &c.Trace.Concurrency),
-			}.read(n, "trace")
+				"packets_per_second": integerField("trace.packets_per_second", 1, 100_000, &c.Trace.PacketsPerSecond),
+				"packets_per_switch": integerField("trace.packets_per_switch", 1, 10_000, &c.Trace.PacketsPerSwitch),
+				"concurrency":        integerField("trace.concurrency", 1, 1024, &c.Trace.Concurrency),
+			}.readMapping(n, "trace")
 		},
-	}.read(root, "")
+	}.readMapping(root, "")
 	if err != nil {
 		return err
 	}
@@ -495,14 +495,14 @@ func (c *Config) read(root *yaml.Node) error {
 			return err
 		}
 	}
-	c.connect(peers)
-	return c.check(root)
+	c.connectPeers(peers)
+	return c.checkComplete(root)
 }
 
-// reach reports whether a NIC and a peer can send to each other, as far as that is
+// canReach reports whether a NIC and a peer can send to each other, as far as that is
 // known: both by RDMA, or by addresses of one family. A NIC that names a device has
 // an address yet to be known.
-func reach(n *NICConfig, p *PeerConfig) bool {
+func canReach(n *NICConfig, p *PeerConfig) bool {
 	if n.RDMA != nil && p.RDMA != nil {
 		return true
 	}
@@ -512,13 +512,13 @@ func reach(n *NICConfig, p *PeerConfig) bool {
 	return !n.Address.IsValid() || n.Address.Is4() == p.Address.Is4()
 }
 
-// connect makes edges of peers.
-func (c *Config) connect(peers []filePeer) {
+// connectPeers makes edges of peers.
+func (c *Config) connectPeers(peers []filePeer) {
 	for i := range peers {
 		p := &peers[i]
 		c.Peers = append(c.Peers, p.PeerConfig)
 		for _, nic := range c.NICs {
-			if !reach(&nic, &p.PeerConfig) {
+			if !canReach(&nic, &p.PeerConfig) {
 				continue // neither can reach the other
 			}
 			for class := range c.Stamp.Classes {
@@ -534,8 +534,8 @@ func (c *Config) connect(peers []filePeer) {
 	}
 }
 
-// number reads a whole number, in decimal or in hexadecimal after 0x.
-func number(field string, lo, hi uint32, dst *uint32) func(*yaml.Node) error {
+// numberField reads a whole number, in decimal or in hexadecimal after 0x.
+func numberField(field string, lo, hi uint32, dst *uint32) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		v, err := strconv.ParseUint(n.Value, 0, 32)
 		if n.Kind != yaml.ScalarNode || err != nil || uint32(v) < lo || uint32(v) > hi {
@@ -546,7 +546,7 @@ func number(field string, lo, hi uint32, dst *uint32) func(*yaml.Node) error {
 	}
 }
 
-func gid(field string, dst *netip.Addr) func(*yaml.Node) error {
+func gidField(field string, dst *netip.Addr) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		a, err := netip.ParseAddr(n.Value)
 		if n.Kind != yaml.ScalarNode || err != nil || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" {
@@ -563,13 +563,13 @@ const (
 	maxBusy = time.Millisecond // polled without sleeping
 )
 
-// read reads the rdma block of a NIC.
-func (c *RDMAConfig) read(n *yaml.Node, at string) error {
+// readBlock reads the rdma block of a NIC.
+func (c *RDMAConfig) readBlock(n *yaml.Node, at string) error {
 	c.Port, c.PKey = 1, rdma.DefaultPKey
 	pkey, index := uint32(c.PKey), -1
-	if err := (fields{"device": text(at+".device", &c.Device), "port": integer(at+".port", 1, 255, &c.Port), "gid": gid(at+".gid", &c.GID),
-		"gid_index": integer(at+".gid_index", 0, rdma.MaxGIDIndex, &index), "pkey": number(at+".pkey", 1, 0xffff, &pkey), "qkey": number(at+".qkey", 1, rdma.MaxQKey, &c.QKey),
-		"busy_poll": duration(at+".busy_poll", 0, maxBusy, &c.BusyPoll)}).read(n, at); err != nil {
+	if err := (fields{"device": stringField(at+".device", &c.Device), "port": integerField(at+".port", 1, 255, &c.Port), "gid": gidField(at+".gid", &c.GID),
+		"gid_index": integerField(at+".gid_index", 0, rdma.MaxGIDIndex, &index), "pkey": numberField(at+".pkey", 1, 0xffff, &pkey), "qkey": numberField(at+".qkey", 1, rdma.MaxQKey, &c.QKey),
+		"busy_poll": durationField(at+".busy_poll", 0, maxBusy, &c.BusyPoll)}).readMapping(n, at); err != nil {
 		return err
 	}
 	c.PKey = uint16(pkey)
@@ -585,7 +585,7 @@ func (c *RDMAConfig) read(n *yaml.Node, at string) error {
 	return nil
 }
 
-func timestamps(field string, dst *string) func(*yaml.Node) error {
+func timestampsField(field string, dst *string) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		switch n.Value {
 		case "auto":
@@ -601,12 +601,12 @@ func timestamps(field string, dst *string) func(*yaml.Node) error {
 
 func readPeers(n *yaml.Node, own map[string]bool, claim func(*yaml.Node, string, string, netip.Addr) error) (peers []filePeer, err error) {
 	known, gids := map[string]bool{}, map[netip.Addr]string{}
-	err = list("peers", func(n *yaml.Node, at string) error {
+	err = listField("peers", func(n *yaml.Node, at string) error {
 		v := filePeer{flows: 1, probe: true}
 		var pair RDMAPeer
-		from := list(at+".from", func(n *yaml.Node, at string) error {
+		from := listField(at+".from", func(n *yaml.Node, at string) error {
 			var id string
-			if err := nicID(at, &id)(n); err != nil {
+			if err := nicField(at, &id)(n); err != nil {
 				return err
 			}
 			if !own[id] {
@@ -615,13 +615,13 @@ func readPeers(n *yaml.Node, own map[string]bool, claim func(*yaml.Node, string,
 			v.from = append(v.from, id)
 			return nil
 		})
-		if err := (fields{"nic": nicID(at+".nic", &v.NIC), "address": address(at+".address", &v.Address),
-			"leaf": text(at+".leaf", &v.Leaf), "tier": integer(at+".tier", 0, 9, &v.tier),
-			"plane": text(at+".plane", &v.Plane), "flows": integer(at+".flows", 1, FlowsPerClass, &v.flows),
-			"ssid": integer(at+".ssid", 1, maxSSID, &v.SSID), "hardware": scalar(at+".hardware", "true or false", &v.Hardware),
-			"from": from, "probe": scalar(at+".probe", "true or false", &v.probe),
-			"gid": gid(at+".gid", &pair.GID), "qpn": number(at+".qpn", 2, maxQPN, &pair.QPN), "qkey": number(at+".qkey", 1, rdma.MaxQKey, &pair.QKey),
-			"lid": integer(at+".lid", 1, maxLID, &pair.LID)}).read(n, at); err != nil {
+		if err := (fields{"nic": nicField(at+".nic", &v.NIC), "address": addressField(at+".address", &v.Address),
+			"leaf": stringField(at+".leaf", &v.Leaf), "tier": integerField(at+".tier", 0, 9, &v.tier),
+			"plane": stringField(at+".plane", &v.Plane), "flows": integerField(at+".flows", 1, FlowsPerClass, &v.flows),
+			"ssid": integerField(at+".ssid", 1, maxSSID, &v.SSID), "hardware": scalarField(at+".hardware", "true or false", &v.Hardware),
+			"from": from, "probe": scalarField(at+".probe", "true or false", &v.probe),
+			"gid": gidField(at+".gid", &pair.GID), "qpn": numberField(at+".qpn", 2, maxQPN, &pair.QPN), "qkey": numberField(at+".qkey", 1, rdma.MaxQKey, &pair.QKey),
+			"lid": integerField(at+".lid", 1, maxLID, &pair.LID)}).readMapping(n, at); err != nil {
 			return err
 		}
 		if pair != (RDMAPeer{}) {
@@ -649,10 +649,10 @@ func readPeers(n *yaml.Node, own map[string]bool, claim func(*yaml.Node, string,
 		known[v.NIC] = true
 		peers = append(peers, v)
 		if v.RDMA != nil {
-			if other, taken := gids[rdma.Canonical(v.RDMA.GID)]; taken {
+			if other, taken := gids[rdma.CanonicalGID(v.RDMA.GID)]; taken {
 				return badField(n, at+".gid", "%v is also that of %s, want one NIC per GID", v.RDMA.GID, other)
 			}
-			gids[rdma.Canonical(v.RDMA.GID)] = v.NIC
+			gids[rdma.CanonicalGID(v.RDMA.GID)] = v.NIC
 		}
 		if !v.Address.IsValid() {
 			return nil
@@ -662,7 +662,7 @@ func readPeers(n *yaml.Node, own map[string]bool, claim func(*yaml.Node, string,
 	return peers, err
 }
 
-func (c *Config) check(root *yaml.Node) error {
+func (c *Config) checkComplete(root *yaml.Node) error {
 	switch {
 	case c.Node == "":
 		return badField(root, "node", "missing, want the node's name")
@@ -703,7 +703,7 @@ func (c *Config) Validate() error {
 			return bad(fmt.Sprintf("nics[%d].nic", i), "%q, want a NIC of node %s", n.NIC, c.Node)
 		}
 		if n.RDMA != nil {
-			o := n.RDMA.options()
+			o := n.RDMA.portOptions()
 			if err := o.Validate(); err != nil {
 				return bad(fmt.Sprintf("nics[%d].rdma", i), "%v", err)
 			}
@@ -737,7 +737,7 @@ func (c *Config) Validate() error {
 		budget bool
 	}{{"edges", c.Edges, nics, peers, true}, {"answers", c.Answers, peers, nics, false}} {
 		rate := 0.0
-		seen := make(map[fabric.Edge]bool, len(l.edges))
+		seen := make(map[fabric.Flow]bool, len(l.edges))
 		for i := range l.edges {
 			e := &l.edges[i]
 			switch at := fmt.Sprintf("%s[%d]", l.name, i); {

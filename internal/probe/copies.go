@@ -45,18 +45,18 @@ type rawIP interface {
 // roceHost is what a host knows of its RDMA devices beside libibverbs, and its
 // raw sockets; sysHost is the real one.
 type roceHost interface {
-	// Driver is the name of a device's kernel module.
-	Driver(device string) (string, error)
-	// Netdev is the network interface of an entry of a GID table.
-	Netdev(device string, port, gidIndex int) (string, error)
+	// DriverName is the name of a device's kernel module.
+	DriverName(device string) (string, error)
+	// NetdevName is the network interface of an entry of a GID table.
+	NetdevName(device string, port, gidIndex int) (string, error)
 	OpenRaw(netdev string, src netip.Addr) (rawIP, error)
 }
 
 // sysHost reads a tree as /sys (Documentation/ABI/stable/sysfs-class-infiniband).
 type sysHost struct{ sys string }
 
-// Driver implements roceHost.
-func (h sysHost) Driver(device string) (string, error) {
+// DriverName implements roceHost.
+func (h sysHost) DriverName(device string) (string, error) {
 	dir := filepath.Join(h.sys, "class/infiniband", device)
 	target, err := os.Readlink(filepath.Join(dir, "device/driver"))
 	if err == nil {
@@ -70,8 +70,8 @@ func (h sysHost) Driver(device string) (string, error) {
 	return "", err
 }
 
-// Netdev implements roceHost.
-func (h sysHost) Netdev(device string, port, gidIndex int) (string, error) {
+// NetdevName implements roceHost.
+func (h sysHost) NetdevName(device string, port, gidIndex int) (string, error) {
 	file := filepath.Join(h.sys, "class/infiniband", device, "ports", strconv.Itoa(port), "gid_attrs/ndevs", strconv.Itoa(gidIndex))
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -118,8 +118,8 @@ func newCopier(h roceHost) *copier {
 	return &copier{host: h, awaited: map[uint32]*copyProbe{}}
 }
 
-// open has the sockets for an address of an interface.
-func (c *copier) open(netdev string, src netip.Addr) error {
+// openSockets has the sockets for an address of an interface.
+func (c *copier) openSockets(netdev string, src netip.Addr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -128,7 +128,7 @@ func (c *copier) open(netdev string, src netip.Addr) error {
 	case c.raw != nil && c.netdev == netdev && c.src == src:
 		return nil
 	}
-	if err := c.release(); err != nil {
+	if err := c.closeSockets(); err != nil {
 		return err
 	}
 	raw, err := c.host.OpenRaw(netdev, src)
@@ -136,12 +136,12 @@ func (c *copier) open(netdev string, src netip.Addr) error {
 		return err
 	}
 	c.raw, c.netdev, c.src = raw, netdev, src
-	c.wg.Go(func() { c.hear(raw, src.Is6()) })
+	c.wg.Go(func() { c.receiveErrors(raw, src.Is6()) })
 	return nil
 }
 
-// release closes the sockets. The caller holds mu.
-func (c *copier) release() error {
+// closeSockets closes the sockets. The caller holds mu.
+func (c *copier) closeSockets() error {
 	if c.raw == nil {
 		return nil
 	}
@@ -154,14 +154,14 @@ func (c *copier) release() error {
 func (c *copier) Close() error {
 	c.mu.Lock()
 	c.closed = true
-	err := c.release()
+	err := c.closeSockets()
 	c.mu.Unlock()
 	c.wg.Wait()
 	return err
 }
 
-// send sends one copy. The key is not used by another copy of the last 16 million.
-func (c *copier) send(p roce.Packet, hopLimit uint8, at int64, answer chan traceAnswer) (key uint32, err error) {
+// sendCopy sends one copy. The key is not used by another copy of the last 16 million.
+func (c *copier) sendCopy(p roce.Packet, hopLimit uint8, at int64, answer chan traceAnswer) (key uint32, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.raw == nil {
@@ -186,12 +186,12 @@ func (c *copier) send(p roce.Packet, hopLimit uint8, at int64, answer chan trace
 	c.awaited[c.key] = w
 	if err := c.raw.Send(c.buf, p.Dst); err != nil {
 		delete(c.awaited, c.key)
-		return 0, errors.Join(err, c.release())
+		return 0, errors.Join(err, c.closeSockets())
 	}
 	return c.key, nil
 }
 
-func (c *copier) forget(keys []uint32) {
+func (c *copier) forgetCopies(keys []uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, k := range keys {
@@ -199,8 +199,8 @@ func (c *copier) forget(keys []uint32) {
 	}
 }
 
-// hear takes ICMP errors until the sockets are closed.
-func (c *copier) hear(raw rawIP, v6 bool) {
+// receiveErrors takes ICMP errors until the sockets are closed.
+func (c *copier) receiveErrors(raw rawIP, v6 bool) {
 	buf := make([]byte, 2048) // errors are 576 octets at most, of IPv6 1280: RFC 1812 4.3.2.3, RFC 4443 2.4
 	for {
 		b, from, err := raw.Recv(buf)
@@ -213,20 +213,20 @@ func (c *copier) hear(raw rawIP, v6 bool) {
 			}
 			return
 		}
-		c.heard(b, from, v6, time.Now().UnixNano())
+		c.handleError(b, from, v6, time.Now().UnixNano())
 	}
 }
 
-// heard takes one ICMP error. Those about other packets than copies are many,
+// handleError takes one ICMP error. Those about other packets than copies are many,
 // and no faults.
-func (c *copier) heard(b []byte, from netip.Addr, v6 bool, at int64) {
+func (c *copier) handleError(b []byte, from netip.Addr, v6 bool, at int64) {
 	quote, err := roce.ParseQuote(b, v6)
 	if err != nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key, w := c.match(&quote)
+	key, w := c.matchQuote(&quote)
 	if w == nil {
 		return
 	}
@@ -236,9 +236,9 @@ func (c *copier) heard(b []byte, from netip.Addr, v6 bool, at int64) {
 	}
 	a := traceAnswer{key: key, from: from, rtt: time.Duration(at - w.sent)}
 	switch {
-	case timeExceeded(&r):
+	case isTimeExceeded(&r):
 		a.ext, a.extErr = extensionOf(&r)
-	case unreachable(&r) && from == w.packet.Dst:
+	case isUnreachable(&r) && from == w.packet.Dst:
 		a.reached = true // its kernel has nobody at the port: the device has
 	default:
 		return // a switch without a route: as good as silent
@@ -247,9 +247,9 @@ func (c *copier) heard(b []byte, from netip.Addr, v6 bool, at int64) {
 	w.answer <- a
 }
 
-// match finds the copy that an ICMP error quotes, by rule 3. Where IPv6 is quoted
+// matchQuote finds the copy that an ICMP error quotes, by rule 3. Where IPv6 is quoted
 // without the BTH, it is the only copy of its flow on its way, or none.
-func (c *copier) match(q *roce.Quote) (key uint32, w *copyProbe) {
+func (c *copier) matchQuote(q *roce.Quote) (key uint32, w *copyProbe) {
 	for k, v := range c.awaited {
 		p := &v.packet
 		switch {
@@ -304,7 +304,7 @@ func (n *nic) planCopies(f traceFlow) (*copyPlan, error) {
 	case s.GIDType != rdma.GIDRoCEv2:
 		return nil, fmt.Errorf("RDMA device %s port %d: GID type %v, want RoCE v2", s.Device, s.Port, s.GIDType)
 	}
-	driver, err := copies.host.Driver(s.Device)
+	driver, err := copies.host.DriverName(s.Device)
 	if err != nil {
 		return nil, fmt.Errorf("RDMA device %s: driver: %w", s.Device, err)
 	}
@@ -312,12 +312,12 @@ func (n *nic) planCopies(f traceFlow) (*copyPlan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("RDMA device %s: %w", s.Device, err)
 	}
-	netdev, err := copies.host.Netdev(s.Device, s.Port, s.GIDIndex)
+	netdev, err := copies.host.NetdevName(s.Device, s.Port, s.GIDIndex)
 	if err != nil {
 		return nil, fmt.Errorf("RDMA device %s port %d: network interface: %w", s.Device, s.Port, err)
 	}
 	src, dst := s.GID.Unmap(), f.dst.Addr().Unmap()
-	if err := copies.open(netdev, src); err != nil {
+	if err := copies.openSockets(netdev, src); err != nil {
 		if errors.Is(err, unix.EPERM) {
 			err = fmt.Errorf("CAP_NET_RAW: missing, want it for paths of edges by RDMA: %w", err)
 		}
@@ -332,21 +332,21 @@ func (n *nic) planCopies(f traceFlow) (*copyPlan, error) {
 	return &copyPlan{copies, p}, nil
 }
 
-func (c *copyPlan) tuple(nic string) tuple {
+func (c *copyPlan) tupleOf(nic string) tuple {
 	return tuple{nic, c.packet.Src, c.packet.Dst, c.packet.SrcPort, c.packet.TOS >> 2}
 }
 
-func (c *copyPlan) send(ttl uint8, answer chan traceAnswer) (uint32, error) {
-	return c.copier.send(c.packet, ttl, time.Now().UnixNano(), answer)
+func (c *copyPlan) sendCopy(ttl uint8, answer chan traceAnswer) (uint32, error) {
+	return c.copier.sendCopy(c.packet, ttl, time.Now().UnixNano(), answer)
 }
 
-// common is the trace of one tuple, for all flows that have it.
-type common struct {
+// sharedTrace is the trace of one tuple, for all flows that have it.
+type sharedTrace struct {
 	turn  chan struct{} // holds one while a flow is being traced
 	flows int           // that trace it or wait; guarded by the tracer's mu
 
-	path TracedPath // guarded by turn
-	done time.Time  // when it was found
+	path    TracedPath // guarded by turn
+	foundAt time.Time  // when it was found
 }
 
 // traceCopies traces a flow by RDMA, or takes what another flow of its tuple
@@ -359,17 +359,17 @@ func (t *tracer) traceCopies(ctx context.Context, f traceFlow) (TracedPath, erro
 		return TracedPath{}, err
 	case err != nil:
 		p := TracedPath{Edge: f.edge, TracedAt: began, State: fabric.PathUnknown}
-		p.note("not traced: %v", err)
+		p.addNote("not traced: %v", err)
 		return p, nil
 	}
 	f.copies = plan
-	nic, _ := f.edge.Ends()
-	key := plan.tuple(nic)
+	nic, _ := f.edge.Endpoints()
+	key := plan.tupleOf(nic)
 	t.mu.Lock()
-	c := t.commons[key]
+	c := t.sharedTraces[key]
 	if c == nil {
-		c = &common{turn: make(chan struct{}, 1)}
-		t.commons[key] = c
+		c = &sharedTrace{turn: make(chan struct{}, 1)}
+		t.sharedTraces[key] = c
 	}
 	c.flows++
 	t.mu.Unlock()
@@ -377,7 +377,7 @@ func (t *tracer) traceCopies(ctx context.Context, f traceFlow) (TracedPath, erro
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if c.flows--; c.flows == 0 {
-			delete(t.commons, key)
+			delete(t.sharedTraces, key)
 		}
 	}()
 	select {
@@ -386,14 +386,14 @@ func (t *tracer) traceCopies(ctx context.Context, f traceFlow) (TracedPath, erro
 	case <-ctx.Done():
 		return TracedPath{}, ctx.Err()
 	}
-	if c.done.After(began) {
+	if c.foundAt.After(began) {
 		p := c.path
 		p.Edge = f.edge
 		return p, nil
 	}
 	p, err := t.withSlot(ctx, f)
 	if err == nil {
-		c.path, c.done = p, time.Now()
+		c.path, c.foundAt = p, time.Now()
 	}
 	return p, err
 }

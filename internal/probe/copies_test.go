@@ -39,14 +39,14 @@ type fakeHost struct {
 	open   int
 }
 
-func (h *fakeHost) Driver(string) (string, error) {
+func (h *fakeHost) DriverName(string) (string, error) {
 	if h.driver == "" {
 		return "", fs.ErrNotExist
 	}
 	return h.driver, nil
 }
 
-func (h *fakeHost) Netdev(string, int, int) (string, error) { return "eth7", nil }
+func (h *fakeHost) NetdevName(string, int, int) (string, error) { return "eth7", nil }
 
 func (h *fakeHost) OpenRaw(netdev string, src netip.Addr) (rawIP, error) {
 	h.mu.Lock()
@@ -142,7 +142,7 @@ func copying(t *testing.T, h *fakeHost) (n idle, traceFlows []traceFlow) {
 	t.Helper()
 	a, _, _ := rdmaPair(t)
 	a.copies.host = h
-	flows := a.traceable()
+	flows := a.traceableFlows()
 	slices.SortFunc(flows, func(x, y traceFlow) int { return strings.Compare(x.edge.String(), y.edge.String()) })
 	return a, flows
 }
@@ -151,15 +151,15 @@ func copying(t *testing.T, h *fakeHost) (n idle, traceFlows []traceFlow) {
 func copyingV6(t *testing.T, h *fakeHost) (n idle, flows []traceFlow) {
 	t.Helper()
 	f := rdmatest.New(func() int64 { return time.Now().UnixNano() })
-	f.Add("h1", "rdma0", "2001:db8::1")
-	n = newIdleRDMA(t, rdmaConfig(1, 2, 0), f.Host("h1"))
+	f.AddDevice("h1", "rdma0", "2001:db8::1")
+	n = newIdleRDMA(t, rdmaConfig(1, 2, 0), f.HostVerbs("h1"))
 	c := rdmaConfig(1, 2, 0)
 	c.reconnect(filePeer{PeerConfig: PeerConfig{NIC: "h2/rdma0", RDMA: &RDMAPeer{GID: netip.MustParseAddr("2001:db8::2"), QPN: 20, QKey: 77}}, flows: 2, probe: true})
 	if err := n.e.Apply(c); err != nil {
 		t.Fatal(err)
 	}
 	n.copies.host = h
-	return n, n.traceable()
+	return n, n.traceableFlows()
 }
 
 // IPv6's flow label is in the hash of many switches: devices send that of the address
@@ -191,7 +191,7 @@ func TestCopyRule1IPv6(t *testing.T) {
 
 func traceOne(t *testing.T, n idle, f traceFlow) TracedPath {
 	t.Helper()
-	p, err := n.e.tracer.trace(t.Context(), f)
+	p, err := n.e.tracer.traceAndKeep(t.Context(), f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +297,7 @@ func TestCopyRule2ThePathEndsAfterTheLastAnswer(t *testing.T) {
 
 func TestCopyRule3OnlyItsOwnQuotesAreAnswers(t *testing.T) {
 	c := newCopier(&fakeHost{driver: "mlx5_core"})
-	if err := c.open("eth7", netip.MustParseAddr("10.0.0.1")); err != nil {
+	if err := c.openSockets("eth7", netip.MustParseAddr("10.0.0.1")); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
@@ -310,7 +310,7 @@ func TestCopyRule3OnlyItsOwnQuotesAreAnswers(t *testing.T) {
 	var quote []byte
 	send := func() uint32 {
 		t.Helper()
-		key, err := c.send(p, 1, 0, answer)
+		key, err := c.sendCopy(p, 1, 0, answer)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -328,27 +328,27 @@ func TestCopyRule3OnlyItsOwnQuotesAreAnswers(t *testing.T) {
 	} {
 		b := slices.Clone(quote)
 		x.do(b)
-		c.heard(icmpError(11, 0, b, nil), spine1, false, 1)
+		c.handleError(icmpError(11, 0, b, nil), spine1, false, 1)
 		if len(answer) != 0 {
 			t.Errorf("%s: it was taken for an answer: %+v", x.name, <-answer)
 			key = send()
 		}
 	}
-	c.heard(icmpError(3, 1, quote, nil), spine1, false, 1) // no route: as good as silent
+	c.handleError(icmpError(3, 1, quote, nil), spine1, false, 1) // no route: as good as silent
 	if len(answer) != 0 {
 		t.Errorf("no route was taken for an answer")
 	}
 	labels := []byte{0x20, 0, 0, 0, 0, 8, classMPLS, typeLabelStack, 0, 1, 1, 64}
-	c.heard(icmpError(11, 0, quote, labels), spine1, false, 5)
-	c.heard(icmpError(11, 0, quote, labels), spine1, false, 5) // a second one is nobody's
+	c.handleError(icmpError(11, 0, quote, labels), spine1, false, 5)
+	c.handleError(icmpError(11, 0, quote, labels), spine1, false, 5) // a second one is nobody's
 	if len(answer) != 1 {
 		t.Fatalf("%d answers, want one", len(answer))
 	}
 	if a := <-answer; a.key != key || a.from != spine1 || a.rtt != 5 || a.reached || a.extErr != nil || len(a.ext.labels) != 1 {
 		t.Errorf("%+v", a)
 	}
-	c.forget([]uint32{send()})
-	c.heard(icmpError(11, 0, quote, nil), spine1, false, 1)
+	c.forgetCopies([]uint32{send()})
+	c.handleError(icmpError(11, 0, quote, nil), spine1, false, 1)
 	if len(answer) != 0 || len(c.awaited) != 0 {
 		t.Errorf("a copy that was forgotten had an answer")
 	}
@@ -371,7 +371,7 @@ func TestCopyRule4FlowsOfOneTupleAreTracedOnce(t *testing.T) {
 			var wg sync.WaitGroup
 			for _, f := range flows {
 				wg.Go(func() {
-					if p, err := n.e.tracer.trace(t.Context(), f); err != nil || p.Edge != f.edge || p.State != fabric.PathValid || hops(p) != "10.2.0.1" {
+					if p, err := n.e.tracer.traceAndKeep(t.Context(), f); err != nil || p.Edge != f.edge || p.State != fabric.PathValid || hops(p) != "10.2.0.1" {
 						t.Errorf("%v: %+v, %v", f.edge, p, err)
 					}
 				})
@@ -380,10 +380,10 @@ func TestCopyRule4FlowsOfOneTupleAreTracedOnce(t *testing.T) {
 			if len(h.sent) != x.traces*once {
 				t.Errorf("%s: %d copies for four flows, %d for one; want %d times as many", x.driver, len(h.sent), once, x.traces)
 			}
-			if len(n.e.tracer.commons) != 0 {
-				t.Errorf("%d tuples are kept that no flow is traced by", len(n.e.tracer.commons))
+			if len(n.e.tracer.sharedTraces) != 0 {
+				t.Errorf("%d tuples are kept that no flow is traced by", len(n.e.tracer.sharedTraces))
 			}
-			_, paths := n.e.Paths()
+			_, paths := n.e.TracedPaths()
 			if len(paths) != 4 {
 				t.Errorf("%d paths, want 4", len(paths))
 			}
@@ -418,7 +418,7 @@ func TestCopierOpensAnew(t *testing.T) {
 		h := &fakeHost{driver: "mlx5_core", switches: []netip.Addr{up1}}
 		n, flows := copying(t, h)
 		h.sendErr = syscall.ENXIO
-		if _, err := n.e.tracer.trace(t.Context(), flows[0]); !errors.Is(err, syscall.ENXIO) {
+		if _, err := n.e.tracer.traceAndKeep(t.Context(), flows[0]); !errors.Is(err, syscall.ENXIO) {
 			t.Errorf("%v, want ENXIO", err)
 		}
 		if h.open != 0 {
@@ -433,7 +433,7 @@ func TestCopierOpensAnew(t *testing.T) {
 		if err := c.Close(); err != nil || h.open != 0 {
 			t.Errorf("close: %v, %d open", err, h.open)
 		}
-		if _, err := n.e.tracer.trace(context.Background(), flows[0]); !errors.Is(err, errGone) {
+		if _, err := n.e.tracer.traceAndKeep(context.Background(), flows[0]); !errors.Is(err, errGone) {
 			t.Errorf("after Close: %v", err)
 		}
 	})
@@ -458,12 +458,12 @@ func TestSysHost(t *testing.T) {
 	}
 	h := sysHost{sys}
 	for device, want := range map[string]string{"rxe0": "rdma_rxe", "mlx5_0": "mlx5_core", "siw0": "", "none": ""} {
-		if got, err := h.Driver(device); got != want || (err == nil) != (want != "") {
+		if got, err := h.DriverName(device); got != want || (err == nil) != (want != "") {
 			t.Errorf("%s: %q, %v; want %q", device, got, err, want)
 		}
 	}
 	for index, want := range []string{"", "eth0", ""} {
-		if got, err := h.Netdev("rxe0", 1, index); got != want || (err == nil) != (want != "") {
+		if got, err := h.NetdevName("rxe0", 1, index); got != want || (err == nil) != (want != "") {
 			t.Errorf("index %d: %q, %v; want %q", index, got, err, want)
 		}
 	}

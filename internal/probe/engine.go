@@ -63,8 +63,8 @@ type Engine struct {
 	closed   bool
 	err      error // why the loop ended
 
-	taking sync.Mutex // one call of Exchanges at a time
-	taken  exchanges
+	drainMu sync.Mutex // one call of Exchanges at a time
+	drained exchanges
 }
 
 // wiring is what the NICs of an engine share: its poller and the sockets by
@@ -87,7 +87,7 @@ type wiring struct {
 	life    ownLife
 }
 
-func (w *wiring) add(s *socket) error {
+func (w *wiring) addSocket(s *socket) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all := slices.Clone(*w.sockets.Load())
@@ -105,7 +105,7 @@ func (w *wiring) add(s *socket) error {
 	return nil
 }
 
-func (w *wiring) remove(s *socket) {
+func (w *wiring) removeSocket(s *socket) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all := slices.Clone(*w.sockets.Load())
@@ -147,7 +147,7 @@ func startOn(cfg *Config, log *slog.Logger, device stampDevice, bend *Bend) (*En
 	e.wg.Go(func() {
 		if err := e.run(e.ctx); err != nil {
 			log.Error("probe loop ended", "err", err)
-			e.fail(err)
+			e.setError(err)
 		}
 	})
 	e.wg.Go(func() { e.tracer.run(e.ctx) })
@@ -169,13 +169,13 @@ func newEngineOn(cfg *Config, log *slog.Logger, device stampDevice, verbs rdma.V
 	}
 	e := &Engine{log: log, base: time.Now(), wire: &wiring{poll: poll, device: device, verbs: verbs, roce: sysHost{"/sys"}, bend: bend, ssids: map[uint16]bool{}}}
 	e.wire.sockets.Store(&[]*socket{})
-	nics, err := e.rewire(cfg, nil)
+	nics, err := e.rebuildNICs(cfg, nil)
 	if err != nil {
 		return nil, errors.Join(err, e.closeNICs(nics), poll.Close())
 	}
 	e.cfg, e.nics = cfg, nics
 	e.ctx, e.cancel = context.WithCancel(context.Background())
-	e.tracer = newTracer(cfg.Trace, e.all, log)
+	e.tracer = newTracer(cfg.Trace, e.allNICs, log)
 	e.planned.Store(int64(time.Since(e.base)))
 	return e, nil
 }
@@ -200,24 +200,24 @@ func (e *Engine) Apply(cfg *Config) error {
 	if e.wire.poll == nil {
 		return errors.New("a simulated engine keeps the configuration it was made with")
 	}
-	nics, err := e.rewire(cfg, old)
+	nics, err := e.rebuildNICs(cfg, old)
 	e.mu.Lock()
 	e.cfg, e.nics = cfg, nics
 	e.mu.Unlock()
-	e.tracer.configure(cfg.Trace, cfg)
+	e.tracer.applyConfig(cfg.Trace, cfg)
 	gone := slices.DeleteFunc(slices.Clone(old), func(n *nic) bool { return slices.Contains(nics, n) })
 	return errors.Join(err, e.closeNICs(gone), e.wire.poll.Wake())
 }
 
-// rewire makes NICs of a configuration, of old ones where they are the same. A
+// rebuildNICs makes NICs of a configuration, of old ones where they are the same. A
 // NIC that cannot be opened is left out and told about.
-func (e *Engine) rewire(cfg *Config, old []*nic) (nics []*nic, err error) {
+func (e *Engine) rebuildNICs(cfg *Config, old []*nic) (nics []*nic, err error) {
 	e.every.Store(int64(turnOf(cfg)))
-	e.wire.life.raise(cfg.Life)
+	e.wire.life.raiseTo(cfg.Life)
 	var errs []error
 	for _, c := range cfg.NICs {
 		var n *nic
-		if i := slices.IndexFunc(old, func(n *nic) bool { return n.id() == c.NIC }); i >= 0 {
+		if i := slices.IndexFunc(old, func(n *nic) bool { return n.nicName() == c.NIC }); i >= 0 {
 			n = old[i]
 		} else {
 			fresh, err := openNIC(c, cfg, e.base, e.wire, e.log)
@@ -228,7 +228,7 @@ func (e *Engine) rewire(cfg *Config, old []*nic) (nics []*nic, err error) {
 			n = fresh
 		}
 		n.mu.Lock()
-		err := n.apply(c, cfg, e.phase)
+		err := n.applyConfig(c, cfg, e.nextPhase)
 		if err != nil {
 			errs = append(errs, err, n.close())
 		}
@@ -251,16 +251,16 @@ func turnOf(cfg *Config) time.Duration {
 	return min(turnMax, max(turnMin, time.Duration(turnPackets/perSecond*float64(time.Second))))
 }
 
-// phase spreads the edges of a node over their cadence, by the golden ratio:
+// nextPhase spreads the edges of a node over their cadence, by the golden ratio:
 // however many there are, the next one falls into a widest gap, and none moves.
-func (e *Engine) phase() float64 {
+func (e *Engine) nextPhase() float64 {
 	e.phases++
 	_, f := math.Modf(float64(e.phases) * (math.Phi - 1))
 	return f
 }
 
-// all lists the NICs.
-func (e *Engine) all() []*nic {
+// allNICs lists the NICs.
+func (e *Engine) allNICs() []*nic {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.nics
@@ -280,10 +280,10 @@ func (e *Engine) run(ctx context.Context) error {
 		}
 	})
 	defer stop()
-	last, heard := e.mono(), int64(-1)<<32
+	last, heard := e.monoTime(), int64(-1)<<32
 	due := last
 	for ctx.Err() == nil {
-		now := e.mono()
+		now := e.monoTime()
 		planned := min(now+int64(longestWait), due)
 		busy := now-heard < int64(quietAfter)
 		if every := e.every.Load(); busy || planned < last+every {
@@ -300,9 +300,9 @@ func (e *Engine) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		last = e.mono()
+		last = e.monoTime()
 		var got bool
-		if due, got, err = e.turn(last, planned, events); err != nil {
+		if due, got, err = e.runTurn(last, planned, events); err != nil {
 			return err
 		}
 		if got {
@@ -312,17 +312,17 @@ func (e *Engine) run(ctx context.Context) error {
 	return nil
 }
 
-// turn is one turn of the loop, which was to run at planned. It returns when
+// runTurn is one turn of the loop, which was to run at planned. It returns when
 // the next probe is due, and whether packets came.
-func (e *Engine) turn(now, planned int64, events int) (due int64, got bool, err error) {
+func (e *Engine) runTurn(now, planned int64, events int) (due int64, got bool, err error) {
 	e.planned.Store(now) // accounted for up to here
-	stalled := overshoot(now, planned)
+	stalled := stallTime(now, planned)
 	sockets := *e.wire.sockets.Load()
 	// Under a flood half the time is left for sending, and for others.
 	half := e.every.Load() / 2
 	until := now + half
 	for i := range events {
-		token, readable, queued := e.wire.poll.Event(i)
+		token, readable, queued := e.wire.poll.EventAt(i)
 		if token < 0 || int(token) >= len(sockets) || sockets[token] == nil {
 			continue
 		}
@@ -335,38 +335,38 @@ func (e *Engine) turn(now, planned int64, events int) (due int64, got bool, err 
 			// An error without an entry in the queue is only taken by a receive;
 			// left alone it would wake the loop for ever.
 			if err == nil {
-				err = s.nic.drain(s, until)
+				err = s.nic.receivePackets(s, until)
 			}
 		}
 		s.nic.mu.Unlock()
 		got = got || readable
 		if err != nil {
-			return 0, got, fmt.Errorf("NIC %s: %w", s.nic.id(), err)
+			return 0, got, fmt.Errorf("NIC %s: %w", s.nic.nicName(), err)
 		}
 	}
 	due = math.MaxInt64
-	for _, n := range e.all() {
+	for _, n := range e.allNICs() {
 		n.mu.Lock()
 		n.stalled += stalled
 		if !n.closed {
-			if err = n.turn(now, now+half); err == nil {
-				due = min(due, n.due())
+			if err = n.runTurn(now, now+half); err == nil {
+				due = min(due, n.nextDue())
 			}
 		}
 		n.mu.Unlock()
 		if err != nil {
-			return 0, got, fmt.Errorf("NIC %s: %w", n.id(), err)
+			return 0, got, fmt.Errorf("NIC %s: %w", n.nicName(), err)
 		}
 	}
 	return due, got, nil
 }
 
-func (e *Engine) mono() int64 { return int64(time.Since(e.base)) }
+func (e *Engine) monoTime() int64 { return int64(time.Since(e.base)) }
 
-// overshoot is by how much more than stallAfter now is later than planned.
-func overshoot(now, planned int64) int64 { return max(0, now-planned-int64(stallAfter)) }
+// stallTime is by how much more than stallAfter now is later than planned.
+func stallTime(now, planned int64) int64 { return max(0, now-planned-int64(stallAfter)) }
 
-func (e *Engine) fail(err error) {
+func (e *Engine) setError(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.err == nil {
@@ -374,9 +374,9 @@ func (e *Engine) fail(err error) {
 	}
 }
 
-// enter keeps the engine's sockets open until leave is called. ctx ends with
+// holdOpen keeps the engine's sockets open until leave is called. ctx ends with
 // Close.
-func (e *Engine) enter(ctx context.Context) (_ context.Context, leave func(), err error) {
+func (e *Engine) holdOpen(ctx context.Context) (_ context.Context, leave func(), err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -411,7 +411,7 @@ func (e *Engine) Close() error {
 	e.wg.Wait()
 	e.applying.Lock()
 	defer e.applying.Unlock()
-	err := e.closeNICs(e.all())
+	err := e.closeNICs(e.allNICs())
 	if e.wire.poll != nil { // nil: it is simulated
 		err = errors.Join(err, e.wire.poll.Close())
 	}
@@ -452,7 +452,7 @@ type Delays struct {
 // EdgeStats is the state of one edge.
 type EdgeStats struct {
 	FlowCounters
-	Edge           fabric.Edge
+	Edge           fabric.Flow
 	Class          string
 	Tier           int
 	Plane          string
@@ -464,7 +464,7 @@ type EdgeStats struct {
 
 // ReceivedStats counts the probes of one flow of a peer.
 type ReceivedStats struct {
-	Edge     fabric.Edge
+	Edge     fabric.Flow
 	Class    string
 	Tier     int
 	Plane    string
@@ -519,11 +519,11 @@ type Snapshot struct {
 // Snapshot copies the state. It holds a NIC's loop up for the time it takes to
 // copy that NIC's counts.
 func (e *Engine) Snapshot() *Snapshot {
-	nics := e.all()
+	nics := e.allNICs()
 	s := &Snapshot{NICs: make([]NICStats, len(nics))}
 	planned := e.planned.Load()
 	for i, n := range nics {
-		s.NICs[i] = n.snapshot(planned)
+		s.NICs[i] = n.copyStats(planned)
 		if e.wire.virtual != nil {
 			s.NICs[i].LastTurn = time.Unix(0, e.wire.turned.Load())
 		}
@@ -531,19 +531,19 @@ func (e *Engine) Snapshot() *Snapshot {
 	return s
 }
 
-// id is the NIC's name, which never changes.
-func (n *nic) id() string {
+// nicName is the NIC's name, which never changes.
+func (n *nic) nicName() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.cfg.NIC
 }
 
-func (n *nic) snapshot(planned int64) NICStats {
+func (n *nic) copyStats(planned int64) NICStats {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	now := n.mono()
-	s := NICStats{NICConfig: n.cfg, KernelDelay: n.kernel.Clone(), NICDelay: n.device.Clone(), Sessions: len(n.sessions),
-		Stalled:    time.Duration(n.stalled + overshoot(now, planned)),
+	now := n.monoTime()
+	s := NICStats{NICConfig: n.cfg, KernelDelay: n.kernelDelay.Clone(), NICDelay: n.nicDelay.Clone(), Sessions: len(n.sessions),
+		Stalled:    time.Duration(n.stalled + stallTime(now, planned)),
 		SendErrors: map[string]uint64{}, Dropped: map[string]uint64{}, Missing: map[string]uint64{}, Unmatched: n.unmatched, Skipped: n.skipped,
 		Restarts: map[string]uint64{"sender": n.restarts}, LastTurn: n.base.Add(time.Duration(min(planned, now))), KindWhy: n.kindWhy}
 	for k := kernelStamps; k < stampKinds; k++ {
@@ -590,8 +590,8 @@ func (n *nic) snapshot(planned int64) NICStats {
 		if e.clocks != nil {
 			s.Overrun += e.clocks.rings[forward].overrun + e.clocks.rings[reverse].overrun
 		}
-		es := EdgeStats{FlowCounters: e.FlowCounters, Edge: e.id, Class: n.node.Stamp.Class(e.cfg.Flow).Name, Tier: e.cfg.Tier, Plane: e.peer.cfg.Plane,
-			Leaf: n.cfg.Leaf, PeerLeaf: e.peer.cfg.Leaf, Unresolved: e.unresolved(), PeerBound: e.peer.bound()}
+		es := EdgeStats{FlowCounters: e.FlowCounters, Edge: e.id, Class: n.node.Stamp.ClassOf(e.cfg.Flow).Name, Tier: e.cfg.Tier, Plane: e.peer.cfg.Plane,
+			Leaf: n.cfg.Leaf, PeerLeaf: e.peer.cfg.Leaf, Unresolved: e.unresolvedProbes(), PeerBound: e.peer.clockBound()}
 		for d := range directions {
 			es.OWD[d] = Delays{Hardware: e.owd[d][hardwareStamps].Clone(), Kernel: e.owd[d][kernelStamps].Clone(), User: e.owd[d][userStamps].Clone()}
 		}
@@ -607,7 +607,7 @@ func (n *nic) snapshot(planned int64) NICStats {
 	for i := range n.node.Answers {
 		c := &n.node.Answers[i]
 		if p := byNIC[c.Src]; p != nil && c.Dst == n.cfg.NIC {
-			s.Received = append(s.Received, ReceivedStats{Edge: c.ID(), Class: n.node.Stamp.Class(c.Flow).Name,
+			s.Received = append(s.Received, ReceivedStats{Edge: c.ID(), Class: n.node.Stamp.ClassOf(c.Flow).Name,
 				Tier: c.Tier, Plane: p.cfg.Plane, Received: p.answers[c.Flow].received})
 		}
 	}

@@ -43,14 +43,14 @@ func loopConfig(node string, self, peer int, peerNIC string, flows int) *Config 
 	c.Node = node
 	c.Stamp.Port = 8862
 	c.NICs = []NICConfig{{NIC: node + "/eth1", Address: loopback(self), Leaf: "leaf1"}}
-	c.connect([]filePeer{{PeerConfig: PeerConfig{NIC: peerNIC, Address: loopback(peer), Leaf: "leaf2", Plane: "a"}, tier: 2, flows: flows, probe: true}})
+	c.connectPeers([]filePeer{{PeerConfig: PeerConfig{NIC: peerNIC, Address: loopback(peer), Leaf: "leaf2", Plane: "a"}, tier: 2, flows: flows, probe: true}})
 	return &c
 }
 
 // reconnect makes the edges anew, of all NICs and peers there are.
 func (c *Config) reconnect(peers ...filePeer) {
 	c.Peers, c.Edges, c.Answers = nil, nil, nil
-	c.connect(peers)
+	c.connectPeers(peers)
 }
 
 func start(t *testing.T, c *Config) *Engine {
@@ -182,7 +182,7 @@ func client(t *testing.T, i int, port int) *net.UDPConn {
 
 func request(seq uint32, pad int) []byte {
 	b := make([]byte, stamp.BaseLen, 512)
-	p := stamp.SenderPacket{Seq: seq, Timestamp: stamp.PTP(time.Now().UnixNano()), ErrorEstimate: stamp.NewErrorEstimate(1000, false, true), SSID: 7}
+	p := stamp.SenderPacket{Seq: seq, Timestamp: stamp.TimestampPTP(time.Now().UnixNano()), ErrorEstimate: stamp.NewErrorEstimate(1000, false, true), SSID: 7}
 	p.Put(b)
 	b = stamp.AppendClassOfService(b, 0)
 	b = stamp.AppendDirectMeasurement(b, seq+1)
@@ -262,8 +262,8 @@ func (i idle) step(t testing.TB) {
 	t.Helper()
 	k, err := i.e.wire.poll.Wait(0)
 	if err == nil {
-		now := i.e.mono()
-		_, _, err = i.e.turn(now, now, k)
+		now := i.e.monoTime()
+		_, _, err = i.e.runTurn(now, now, k)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -273,7 +273,7 @@ func (i idle) step(t testing.TB) {
 // dueNow makes every edge due.
 func (i idle) dueNow() {
 	for _, e := range i.edges {
-		e.next = i.mono()
+		e.next = i.monoTime()
 	}
 }
 
@@ -384,7 +384,7 @@ func BenchmarkExchange(b *testing.B) {
 func FuzzPackets(f *testing.F) {
 	a, _ := pair(f)
 	peer := netip.AddrPortFrom(loopback(2), a.node.Stamp.Port)
-	a.edges[0].nextProbe(a.mono(), time.Now().UnixNano())
+	a.edges[0].nextProbe(a.monoTime(), time.Now().UnixNano())
 	f.Add(request(0, 10), uint8(0))
 	f.Add(request(0, 10)[:20], uint8(0))
 	buf := make([]byte, unix.MaxDatagram)
@@ -399,12 +399,12 @@ func FuzzPackets(f *testing.F) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		now := time.Now()
-		if err := a.reflect(&unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now); err != nil {
+		if err := a.reflectProbe(&unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now); err != nil {
 			t.Fatal(err)
 		}
-		a.replied(a.edges[0].sock, &unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now)
-		a.icmp(a.edges[0].sock, &unix.Report{Kind: unix.ReportICMP, Type: icmp, Dst: peer, Offender: peer.Addr(), Data: b})
-		if err := a.flush(); err != nil {
+		a.handleReply(a.edges[0].sock, &unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now)
+		a.handleICMP(a.edges[0].sock, &unix.Report{Kind: unix.ReportICMP, Type: icmp, Dst: peer, Offender: peer.Addr(), Data: b})
+		if err := a.flushBatch(); err != nil {
 			t.Fatal(err)
 		}
 		e := a.edges[0]
@@ -421,10 +421,10 @@ func TestSendErrorsAreCountedAndNoLoss(t *testing.T) {
 	// Port 0 cannot be sent to: EINVAL, whatever is tried.
 	a.edges[0].target = netip.AddrPortFrom(loopback(2), 0)
 	for range 5 {
-		if err := a.probe(a.edges[0]); err != nil {
+		if err := a.queueProbe(a.edges[0]); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.flush(); err != nil {
+		if err := a.flushBatch(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -439,17 +439,17 @@ func TestStallsAreSummed(t *testing.T) {
 	stalled := func() time.Duration { return a.e.Snapshot().NICs[0].Stalled }
 	past := a.base.Add(-time.Minute) // room for it
 	a.base, a.e.base = past, past
-	a.e.planned.Store(a.mono())
+	a.e.planned.Store(a.monoTime())
 	if got := stalled(); got != 0 {
 		t.Errorf("%v stalled on time", got)
 	}
-	late := a.mono() - second
+	late := a.monoTime() - second
 	a.e.planned.Store(late)
 	ongoing := stalled()
 	if ongoing < time.Second-stallAfter || ongoing > 2*time.Second {
 		t.Errorf("%v stalled one second late, before the loop has run", ongoing)
 	}
-	if _, _, err := a.e.turn(a.mono(), late, 0); err != nil {
+	if _, _, err := a.e.runTurn(a.monoTime(), late, 0); err != nil {
 		t.Fatal(err)
 	}
 	if got := stalled(); got < ongoing || got > ongoing+time.Second {
@@ -460,10 +460,10 @@ func TestStallsAreSummed(t *testing.T) {
 // After a stall the probes that were missed are not made up for.
 func TestNoBurstAfterAStall(t *testing.T) {
 	a, _ := pair(t)
-	a.edges[0].next = a.mono() - int64(5*time.Second)
+	a.edges[0].next = a.monoTime() - int64(5*time.Second)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.sendDue(a.mono(), a.mono()); err != nil {
+	if err := a.sendDue(a.monoTime(), a.monoTime()); err != nil {
 		t.Fatal(err)
 	}
 	if got := a.edges[0].Sent; got > 2 || a.skipped < 498 {
@@ -550,7 +550,7 @@ func (l *line) start(node, self, peer string) *Engine {
 	c.Node = node
 	c.NICs = []NICConfig{{NIC: node + "/eth1", Address: netip.MustParseAddr(self)}}
 	other := map[string]string{"h1": "h2/eth1", "h2": "h1/eth1"}[node]
-	c.connect([]filePeer{{PeerConfig: PeerConfig{NIC: other, Address: netip.MustParseAddr(peer)}, flows: 1, tier: 2, probe: true}})
+	c.connectPeers([]filePeer{{PeerConfig: PeerConfig{NIC: other, Address: netip.MustParseAddr(peer)}, flows: 1, tier: 2, probe: true}})
 	var e *Engine
 	if err := unix.InNetns(l.name(node), func() (err error) {
 		e, err = Start(&c, slog.New(slog.DiscardHandler))
@@ -584,8 +584,8 @@ func (t *tracer) forgetAll() {
 	t.budgets.mu.Lock()
 	defer t.budgets.mu.Unlock()
 	clear(t.budgets.known)
-	clear(t.budgets.places)
-	clear(t.budgets.before)
+	clear(t.budgets.positions)
+	clear(t.budgets.lastBefore)
 	clear(t.first)
 	clear(t.lengths)
 	clear(t.paths)
@@ -606,18 +606,18 @@ func TestBetweenNamespaces(t *testing.T) {
 	early := edge().Unresolved
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	fwd := fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1"}
+	fwd := fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1"}
 	rev := fwd
 	rev.Reply = true
 
 	t.Cleanup(func() { l.t = outer }) // before what newLine registered
 	t.Run("every flow is traced as soon as it has answers", func(t *testing.T) {
 		until(t, 20*time.Second, "two paths each", func() bool {
-			_, pa := a.Paths()
-			_, pb := b.Paths()
+			_, pa := a.TracedPaths()
+			_, pb := b.TracedPaths()
 			return len(pa) == 2 && len(pb) == 2
 		})
-		_, paths := a.Paths()
+		_, paths := a.TracedPaths()
 		for i, want := range []struct {
 			edge, hops string
 			reached    bool
@@ -630,17 +630,17 @@ func TestBetweenNamespaces(t *testing.T) {
 				t.Errorf("path %+v, want %+v valid", p, want)
 			}
 		}
-		_, paths = b.Paths()
+		_, paths = b.TracedPaths()
 		if p := paths[0]; p.Edge != rev || hops(p) != "10.83.2.1 10.83.9.1" {
 			t.Errorf("replies' path %+v", p)
 		}
 	})
 	t.Run("tracing leaves the accounts alone", func(t *testing.T) {
 		for range 5 {
-			if _, err := a.Trace(ctx, []fabric.Edge{fwd}); err != nil {
+			if _, err := a.TraceFlows(ctx, []fabric.Flow{fwd}); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := b.Trace(ctx, []fabric.Edge{rev}); err != nil {
+			if _, err := b.TraceFlows(ctx, []fabric.Flow{rev}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -654,7 +654,7 @@ func TestBetweenNamespaces(t *testing.T) {
 		l.t = t
 		l.iptables("r1", "-A", "OUTPUT", "-p", "icmp", "-j", "DROP")
 		defer l.iptables("r1", "-F", "OUTPUT")
-		paths, err := a.Trace(ctx, []fabric.Edge{fwd})
+		paths, err := a.TraceFlows(ctx, []fabric.Flow{fwd})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -668,7 +668,7 @@ func TestBetweenNamespaces(t *testing.T) {
 		defer l.iptables("r1", "-F", "OUTPUT")
 		a.tracer.forgetAll()
 		defer a.tracer.forgetAll()
-		paths, err := a.Trace(ctx, []fabric.Edge{fwd})
+		paths, err := a.TraceFlows(ctx, []fabric.Flow{fwd})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -681,7 +681,7 @@ func TestBetweenNamespaces(t *testing.T) {
 		// Every other packet of hop limit 2 ends at r1 already.
 		l.iptables("r1", "-t", "mangle", "-A", "PREROUTING", "-i", "dn1", "-m", "ttl", "--ttl-eq", "2", "-m", "statistic", "--mode", "nth", "--every", "2", "--packet", "0", "-j", "TTL", "--ttl-set", "1")
 		defer l.iptables("r1", "-t", "mangle", "-F")
-		paths, err := a.Trace(ctx, []fabric.Edge{fwd})
+		paths, err := a.TraceFlows(ctx, []fabric.Flow{fwd})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -691,12 +691,12 @@ func TestBetweenNamespaces(t *testing.T) {
 	})
 	t.Run("loss forward and a stale path", func(t *testing.T) {
 		l.t = t
-		if _, err := a.Trace(ctx, []fabric.Edge{fwd}); err != nil {
+		if _, err := a.TraceFlows(ctx, []fabric.Flow{fwd}); err != nil {
 			t.Fatal(err)
 		}
 		received := func() uint64 { return b.Snapshot().NICs[0].Received[0].Received }
 		l.iptables("r2", "-A", "FORWARD", "-i", "up1", "-j", "DROP")
-		paths, err := a.Trace(ctx, []fabric.Edge{fwd})
+		paths, err := a.TraceFlows(ctx, []fabric.Flow{fwd})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -753,7 +753,7 @@ func TestBetweenNamespaces(t *testing.T) {
 
 func TestTraceUnknownEdge(t *testing.T) {
 	a := start(t, loopConfig("h1", 1, 2, "h2/eth1", 1))
-	_, err := a.Trace(context.Background(), []fabric.Edge{{Src: "h1/eth1", Dst: "h9/eth1"}})
+	_, err := a.TraceFlows(context.Background(), []fabric.Flow{{Src: "h1/eth1", Dst: "h9/eth1"}})
 	var unknown UnknownEdgeError
 	if !errors.As(err, &unknown) || unknown.Edge != "h1/eth1>h9/eth1#0" {
 		t.Errorf("error %v", err)

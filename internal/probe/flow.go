@@ -8,8 +8,8 @@ import (
 	"github.com/graylink/graylink/internal/stamp"
 )
 
-// newer reports whether sequence number a comes after b, modulo 2^32.
-func newer(a, b uint32) bool { return int32(a-b) > 0 }
+// seqNewer reports whether sequence number a comes after b, modulo 2^32.
+func seqNewer(a, b uint32) bool { return int32(a-b) > 0 }
 
 // slotState is what became of one probe.
 type slotState uint8
@@ -57,7 +57,7 @@ var kindNames = [stampKinds]string{"user", "kernel", "hardware"}
 // stampedTime is one moment by each kind that is known of it; 0: not known.
 type stampedTime [stampKinds]int64
 
-func (t *stampedTime) best() int64 {
+func (t *stampedTime) bestSoftware() int64 {
 	if t[kernelStamps] != 0 {
 		return t[kernelStamps]
 	}
@@ -105,9 +105,9 @@ type FlowCounters struct {
 //     over, not when it was written.
 type flow struct {
 	FlowCounters
-	owd    [directions][stampKinds]Histogram
-	clocks *clocks // nil: the far stamps are taken as they are
-	plain  bool    // there are no stamps but the program's own
+	owd            [directions][stampKinds]Histogram
+	clocks         *clocks // nil: the far stamps are taken as they are
+	userStampsOnly bool    // there are no stamps but the program's own
 
 	timeout int64 // nanoseconds
 	sent    []sentSlot
@@ -117,18 +117,18 @@ type flow struct {
 	issued uint64 // sequence numbers used
 	tx     uint32 // S_TxC: probes sent, modulo 2^32
 
-	answered  bool   // last holds
-	last      uint32 // highest sequence number that was answered
-	lastAcked int64  // when an answer last came in time, monotonic nanoseconds
+	hasAnswer       bool   // last holds
+	highestAnswered uint32 // highest sequence number that was answered
+	lastAcked       int64  // when an answer last came in time, monotonic nanoseconds
 
-	based            bool // the fields below hold
+	hasBase          bool // the fields below hold
 	baseSeq          uint32
 	lastS, lastR     uint32 // S_TxC, R_RxC, R_TxC of the newest replies
 	lastX            uint32
 	lastT2           int64 // of the reply lastR came with
 	cumS, cumR, cumX int64
 	received         int64 // replies since baseSeq, without copies
-	lowest           [2]int64
+	lowestGap        [2]int64
 }
 
 // settleEvery is how long a gap must last to be loss: longer than packets of
@@ -140,9 +140,9 @@ func newFlow(cadence, timeout time.Duration) flow {
 	return flow{timeout: int64(timeout), sent: make([]sentSlot, n), replies: make([]replySlot, n)}
 }
 
-// pace changes the cadence and the timeout; what is on its way stays known as
+// setPace changes the cadence and the timeout; what is on its way stays known as
 // far as the new rings reach.
-func (f *flow) pace(cadence, timeout time.Duration) {
+func (f *flow) setPace(cadence, timeout time.Duration) {
 	f.timeout = int64(timeout)
 	n := ringSize(2 * int(timeout/cadence))
 	if n == len(f.sent) {
@@ -156,7 +156,7 @@ func (f *flow) pace(cadence, timeout time.Duration) {
 		case old.state == slotEmpty:
 		case to.state == slotEmpty:
 			*to = *old
-		case newer(old.seq, to.seq):
+		case seqNewer(old.seq, to.seq):
 			f.closeSent(to)
 			*to = *old
 		default:
@@ -169,7 +169,7 @@ func (f *flow) pace(cadence, timeout time.Duration) {
 		case !old.used:
 		case !to.used:
 			*to = *old
-		case newer(old.seq, to.seq):
+		case seqNewer(old.seq, to.seq):
 			f.closeReply(to)
 			*to = *old
 		default:
@@ -225,9 +225,9 @@ func (f *flow) txStamp(seq uint32, kind stampKind, at int64) {
 	f.measureForward(s)
 }
 
-// left says when a probe left the program, where that is known better than
+// setSendTime says when a probe left the program, where that is known better than
 // when it was written.
-func (f *flow) left(seq uint32, at int64) {
+func (f *flow) setSendTime(seq uint32, at int64) {
 	if s := f.slotOf(seq); s != nil && s.state == slotWaiting {
 		s.t1[userStamps] = at
 	}
@@ -235,16 +235,16 @@ func (f *flow) left(seq uint32, at int64) {
 
 // measureForward samples T2-T1 once both are stamps of one kind.
 func (f *flow) measureForward(s *sentSlot) {
-	if f.plain && s.state == slotAnswered && !s.measured {
+	if f.userStampsOnly && s.state == slotAnswered && !s.measured {
 		s.measured = true
-		f.exchanged(forward, userStamps, s.t1[userStamps], s.t2)
-		f.observe(forward, userStamps, s.t1[userStamps], s.t2)
+		f.recordExchange(forward, userStamps, s.t1[userStamps], s.t2)
+		f.measureDelay(forward, userStamps, s.t1[userStamps], s.t2)
 		return
 	}
 	if t1 := s.t1[s.t2Kind]; s.state == slotAnswered && !s.measured && s.t2Kind != userStamps && t1 != 0 {
 		s.measured = true
-		f.exchanged(forward, s.t2Kind, t1, s.t2)
-		f.observe(forward, s.t2Kind, t1, s.t2)
+		f.recordExchange(forward, s.t2Kind, t1, s.t2)
+		f.measureDelay(forward, s.t2Kind, t1, s.t2)
 	}
 }
 
@@ -260,21 +260,21 @@ func (f *flow) closeSent(s *sentSlot) {
 	if s.t1[max(s.t2Kind, kernelStamps)] == 0 {
 		f.Missing[0]++
 	}
-	f.observe(forward, userStamps, s.t1[userStamps], s.t2)
+	f.measureDelay(forward, userStamps, s.t1[userStamps], s.t2)
 }
 
 func (f *flow) closeReply(r *replySlot) {
 	if !r.used || r.measured {
 		return
 	}
-	if f.plain {
+	if f.userStampsOnly {
 		// What it says itself is when it was written.
 	} else if r.t4[kernelStamps] != 0 {
 		f.Missing[2]++
 	} else {
 		f.Missing[3]++
 	}
-	f.observe(reverse, userStamps, r.t4.best(), r.t3)
+	f.measureDelay(reverse, userStamps, r.t4.bestSoftware(), r.t3)
 }
 
 // reply is a received reply.
@@ -299,12 +299,12 @@ const (
 
 const ceMark = 3 // RFC 3168 section 5: congestion experienced
 
-// take accounts for a reply received at the monotonic time mono.
-func (f *flow) take(mono int64, r *reply) outcome {
+// acceptReply accounts for a reply received at the monotonic time mono.
+func (f *flow) acceptReply(mono int64, r *reply) outcome {
 	if age := f.seq - r.senderSeq; age == 0 || uint64(age) > f.issued {
 		return outcomeUnsolicited
 	}
-	if !f.count(r) {
+	if !f.countReply(r) {
 		f.Duplicate++
 		return outcomeDuplicate
 	}
@@ -320,10 +320,10 @@ func (f *flow) take(mono int64, r *reply) outcome {
 	if r.ecn == ceMark {
 		f.ECN[reverse]++
 	}
-	if f.answered && !newer(r.senderSeq, f.last) {
+	if f.hasAnswer && !seqNewer(r.senderSeq, f.highestAnswered) {
 		f.Reordered++
 	} else {
-		f.last, f.answered = r.senderSeq, true
+		f.highestAnswered, f.hasAnswer = r.senderSeq, true
 	}
 	if s == nil {
 		// Its slot is in use again, which takes longer than the timeout.
@@ -358,25 +358,25 @@ func kindOf(m stamp.Method) stampKind {
 	return userStamps
 }
 
-func (k stampKind) method() stamp.Method {
+func (k stampKind) stampMethod() stamp.Method {
 	return [stampKinds]stamp.Method{stamp.MethodControl, stamp.MethodSoftware, stamp.MethodHardware}[k]
 }
 
-// count does the accounting by the reflector's sequence number and counters.
+// countReply does the accounting by the reflector's sequence number and counters.
 // It reports false for a copy of a reply.
-func (f *flow) count(r *reply) bool {
+func (f *flow) countReply(r *reply) bool {
 	direct := r.answers.Has.Has(stamp.TypeDirectMeasurement)
 	dm := r.answers.DirectMeasurement
-	if direct && f.based && f.reflectorRestarted(r) {
+	if direct && f.hasBase && f.reflectorRestarted(r) {
 		f.Restarts++
-		f.based = false
+		f.hasBase = false
 		for i := range f.replies {
 			f.closeReply(&f.replies[i])
 			f.replies[i] = replySlot{}
 		}
 	}
 	slot := &f.replies[int(r.seq)&(len(f.replies)-1)]
-	if slot.used && !newer(r.seq, slot.seq) {
+	if slot.used && !seqNewer(r.seq, slot.seq) {
 		if slot.seq == r.seq {
 			return false
 		}
@@ -388,8 +388,8 @@ func (f *flow) count(r *reply) bool {
 	if !direct {
 		return true
 	}
-	if !f.based {
-		f.based = true
+	if !f.hasBase {
+		f.hasBase = true
 		f.baseSeq = r.seq
 		f.lastS, f.lastR, f.lastX, f.lastT2 = dm.SenderTx, dm.ReflectorRx, dm.ReflectorTx, r.t2
 		f.cumS++
@@ -399,25 +399,25 @@ func (f *flow) count(r *reply) bool {
 		f.RepliesSent++
 		return true
 	}
-	if newer(dm.SenderTx, f.lastS) {
+	if seqNewer(dm.SenderTx, f.lastS) {
 		f.cumS += int64(dm.SenderTx - f.lastS)
 		f.lastS = dm.SenderTx
 	}
-	if newer(dm.ReflectorRx, f.lastR) {
+	if seqNewer(dm.ReflectorRx, f.lastR) {
 		f.cumR += int64(dm.ReflectorRx - f.lastR)
 		f.lastR, f.lastT2 = dm.ReflectorRx, r.t2
 	}
-	if newer(dm.ReflectorTx, f.lastX) {
+	if seqNewer(dm.ReflectorTx, f.lastX) {
 		f.cumX += int64(dm.ReflectorTx - f.lastX)
 		f.RepliesSent += uint64(dm.ReflectorTx - f.lastX)
 		f.lastX = dm.ReflectorTx
 	}
-	if !newer(f.baseSeq, r.seq) {
+	if !seqNewer(f.baseSeq, r.seq) {
 		f.received++
 	}
-	gap := f.gaps()
-	f.lowest[forward] = min(f.lowest[forward], gap[forward])
-	f.lowest[reverse] = min(f.lowest[reverse], gap[reverse])
+	gap := f.missingPackets()
+	f.lowestGap[forward] = min(f.lowestGap[forward], gap[forward])
+	f.lowestGap[reverse] = min(f.lowestGap[reverse], gap[reverse])
 	return true
 }
 
@@ -428,21 +428,21 @@ func (f *flow) count(r *reply) bool {
 // would not do: the reflector's clock may have been set back.
 func (f *flow) reflectorRestarted(r *reply) bool {
 	rx := r.answers.DirectMeasurement.ReflectorRx
-	return newer(f.lastR, rx) && newer(r.senderSeq, f.last) && (r.t2 > f.lastT2 || f.lastR-rx > sessionWindow)
+	return seqNewer(f.lastR, rx) && seqNewer(r.senderSeq, f.highestAnswered) && (r.t2 > f.lastT2 || f.lastR-rx > sessionWindow)
 }
 
-// gaps are the packets that are missing now, by direction.
-func (f *flow) gaps() [2]int64 { return [2]int64{f.cumS - f.cumR, f.cumX - f.received} }
+// missingPackets are the packets that are missing now, by direction.
+func (f *flow) missingPackets() [2]int64 { return [2]int64{f.cumS - f.cumR, f.cumX - f.received} }
 
-// settle turns gaps that lasted since the last call into loss. It is called
+// settleLoss turns gaps that lasted since the last call into loss. It is called
 // every settleEvery.
-func (f *flow) settle() {
-	gap := f.gaps()
+func (f *flow) settleLoss() {
+	gap := f.missingPackets()
 	for d := range directions {
-		if lost := min(f.lowest[d], gap[d]); lost > int64(f.Lost[d]) {
+		if lost := min(f.lowestGap[d], gap[d]); lost > int64(f.Lost[d]) {
 			f.Lost[d] = uint64(lost)
 		}
-		f.lowest[d] = gap[d]
+		f.lowestGap[d] = gap[d]
 	}
 }
 
@@ -452,11 +452,11 @@ func (f *flow) followUp(a *stamp.Answers) {
 		return
 	}
 	kind := kindOf(a.FollowUp.Method)
-	if f.plain {
+	if f.userStampsOnly {
 		kind = userStamps // the far end may have better ones, and this one has not
 	}
 	r := &f.replies[int(a.FollowUp.Seq)&(len(f.replies)-1)]
-	if kind == userStamps && !f.plain || !r.used || r.measured || r.seq != a.FollowUp.Seq || r.t4[kind] == 0 {
+	if kind == userStamps && !f.userStampsOnly || !r.used || r.measured || r.seq != a.FollowUp.Seq || r.t4[kind] == 0 {
 		return
 	}
 	t3 := a.FollowUp.Timestamp.NanosPTP()
@@ -465,16 +465,16 @@ func (f *flow) followUp(a *stamp.Answers) {
 		return
 	}
 	r.measured = true
-	f.exchanged(reverse, kind, t3, r.t4[kind])
-	f.observe(reverse, kind, r.t4[kind], t3)
+	f.recordExchange(reverse, kind, t3, r.t4[kind])
+	f.measureDelay(reverse, kind, r.t4[kind], t3)
 }
 
 // maxStampDistance is more than any kernel takes from user space to its
 // transmit stamp, and less than it takes to use a sequence number again.
 const maxStampDistance = int64(10 * time.Second)
 
-// unresolved is the number of probes nothing is known about.
-func (f *flow) unresolved() uint64 {
+// unresolvedProbes is the number of probes nothing is known about.
+func (f *flow) unresolvedProbes() uint64 {
 	known := f.Acked + f.Late + f.Lost[forward] + f.Lost[reverse]
 	if known > f.Sent {
 		return 0
@@ -485,26 +485,26 @@ func (f *flow) unresolved() uint64 {
 // session is the reflector's side of one sender's session: RFC 8762 section
 // 4.3, stateful. It is kept by source address, port and SSID.
 type session struct {
-	key     sessionKey
-	peer    *peer
-	rx, tx  uint32 // R_RxC, R_TxC
-	seq     uint32 // of the next reply
-	highest uint32 // sequence number of the sender
-	highTS  int64  // the sender's time in that packet
-	seen    uint64 // bit i: highest-i was received
-	stepSeq uint32 // the highest before the sender's clock was set back
-	stepTS  int64  // the sender's time in that packet; 0: never
-	started bool
-	life    uint64 // of the sender; 0: not known
-	begun   uint64 // the sender's first life of which this session goes on
+	key          sessionKey
+	peer         *peer
+	rx, tx       uint32 // R_RxC, R_TxC
+	seq          uint32 // of the next reply
+	highestSeq   uint32 // sequence number of the sender
+	highestTS    int64  // the sender's time in that packet
+	receivedBits uint64 // bit i: highest-i was received
+	stepSeq      uint32 // the highest before the sender's clock was set back
+	stepTS       int64  // the sender's time in that packet; 0: never
+	started      bool
+	life         uint64 // of the sender; 0: not known
+	firstLife    uint64 // the sender's first life of which this session goes on
 
-	follows  [followsKept]stamp.FollowUp // transmit stamps not yet told, oldest at first
-	first    int
-	untold   int
-	cadence  time.Duration // the bucket is made for
-	bucket   bucket
-	lastSeen int64 // monotonic nanoseconds
-	restarts uint64
+	follows        [followsKept]stamp.FollowUp // transmit stamps not yet told, oldest at first
+	firstFollow    int
+	pendingFollows int
+	cadence        time.Duration // the bucket is made for
+	bucket         bucket
+	lastSeen       int64 // monotonic nanoseconds
+	restarts       uint64
 }
 
 // followsKept bounds the transmit stamps that wait to be told. Replies to
@@ -512,24 +512,24 @@ type session struct {
 // each later reply carries one stamp, the oldest, so that none is passed over.
 const followsKept = 16
 
-// learn takes the transmit stamp of a reply; the oldest gives way when too many wait.
-func (s *session) learn(f stamp.FollowUp) {
-	if s.untold == followsKept {
-		s.first = (s.first + 1) % followsKept
-		s.untold--
+// addFollowUp takes the transmit stamp of a reply; the oldest gives way when too many wait.
+func (s *session) addFollowUp(f stamp.FollowUp) {
+	if s.pendingFollows == followsKept {
+		s.firstFollow = (s.firstFollow + 1) % followsKept
+		s.pendingFollows--
 	}
-	s.follows[(s.first+s.untold)%followsKept] = f
-	s.untold++
+	s.follows[(s.firstFollow+s.pendingFollows)%followsKept] = f
+	s.pendingFollows++
 }
 
-// tell returns the oldest stamp not told yet, else the one told last, else zero.
-func (s *session) tell() stamp.FollowUp {
-	if s.untold == 0 {
-		return s.follows[(s.first+followsKept-1)%followsKept]
+// nextFollowUp returns the oldest stamp not told yet, else the one told last, else zero.
+func (s *session) nextFollowUp() stamp.FollowUp {
+	if s.pendingFollows == 0 {
+		return s.follows[(s.firstFollow+followsKept-1)%followsKept]
 	}
-	f := s.follows[s.first]
-	s.first = (s.first + 1) % followsKept
-	s.untold--
+	f := s.follows[s.firstFollow]
+	s.firstFollow = (s.firstFollow + 1) % followsKept
+	s.pendingFollows--
 	return f
 }
 
@@ -549,32 +549,32 @@ const sessionWindow = 64
 // session to expect it: what a fast flow sends during an outage of seconds.
 const sessionAhead = 1024
 
-// expects reports whether a probe with this sequence number is one of the next,
+// expectsSeq reports whether a probe with this sequence number is one of the next,
 // or one of the last that did not come yet.
-func (s *session) expects(seq uint32) bool {
-	ahead := int32(seq - s.highest)
-	return s.started && ahead > -sessionWindow && ahead <= sessionAhead && (ahead > 0 || s.seen&(1<<-ahead) == 0)
+func (s *session) expectsSeq(seq uint32) bool {
+	ahead := int32(seq - s.highestSeq)
+	return s.started && ahead > -sessionWindow && ahead <= sessionAhead && (ahead > 0 || s.receivedBits&(1<<-ahead) == 0)
 }
 
-// continues reports whether a life is one that the session knows of the process
+// continuesLife reports whether a life is one that the session knows of the process
 // that sends to it now.
-func (s *session) continues(life uint64) bool {
-	return s != nil && s.started && life != 0 && life >= s.begun && life <= s.life
+func (s *session) continuesLife(life uint64) bool {
+	return s != nil && s.started && life != 0 && life >= s.firstLife && life <= s.life
 }
 
-// arriveInLife takes an authentic probe with a life number that was admitted.
-func (s *session) arriveInLife(life uint64, seq uint32, ts int64) arrival {
-	switch ahead := int32(seq - s.highest); {
+// acceptInLife takes an authentic probe with a life number that was admitted.
+func (s *session) acceptInLife(life uint64, seq uint32, ts int64) arrival {
+	switch ahead := int32(seq - s.highestSeq); {
 	case !s.started || life > s.life && (ahead <= 0 || ahead > sessionAhead):
-		s.begin(seq, ts)
-		s.begun, s.life = life, life
-	case life < s.begun:
+		s.beginSession(seq, ts)
+		s.firstLife, s.life = life, life
+	case life < s.firstLife:
 		return arrivalOld // the session is of a later life
 	default:
-		if s.life = max(s.life, life); s.begun == 0 {
-			s.begun = life // those before it had none
+		if s.life = max(s.life, life); s.firstLife == 0 {
+			s.firstLife = life // those before it had none
 		}
-		if came := s.number(ahead, seq, ts, true); came != arrivalNew {
+		if came := s.acceptSeq(ahead, seq, ts, true); came != arrivalNew {
 			return came
 		}
 	}
@@ -582,51 +582,51 @@ func (s *session) arriveInLife(life uint64, seq uint32, ts int64) arrival {
 	return arrivalNew
 }
 
-// arrive takes a probe of the session that carries no life number. A lower
+// acceptProbe takes a probe of the session that carries no life number. A lower
 // sequence number with a later time is a sender that started anew; one with an
 // earlier time was overtaken, and so was one of a sender that meanwhile set its
 // clock back. Unless strict, what is too old to be known counts as new: only
 // where the packets are authentic can a late one be told from a replayed one.
-func (s *session) arrive(seq uint32, ts int64, strict bool) arrival {
-	ahead := int32(seq - s.highest)
-	if !s.started || ahead <= 0 && ts > s.highTS && !s.beforeStep(ahead, ts) {
-		s.begin(seq, ts)
-		s.begun, s.life = 0, 0
-	} else if came := s.number(ahead, seq, ts, strict); came != arrivalNew {
+func (s *session) acceptProbe(seq uint32, ts int64, strict bool) arrival {
+	ahead := int32(seq - s.highestSeq)
+	if !s.started || ahead <= 0 && ts > s.highestTS && !s.beforeStep(ahead, ts) {
+		s.beginSession(seq, ts)
+		s.firstLife, s.life = 0, 0
+	} else if came := s.acceptSeq(ahead, seq, ts, strict); came != arrivalNew {
 		return came
 	}
 	s.rx++
 	return arrivalNew
 }
 
-// begin starts the session, or starts it anew, with a probe.
-func (s *session) begin(seq uint32, ts int64) {
+// beginSession starts the session, or starts it anew, with a probe.
+func (s *session) beginSession(seq uint32, ts int64) {
 	if s.started {
 		s.restarts++
 		s.rx, s.tx, s.seq = 0, 0, 0
-		s.untold = 0
+		s.pendingFollows = 0
 		s.follows = [followsKept]stamp.FollowUp{}
 	}
 	s.started = true
-	s.highest, s.highTS, s.seen = seq, ts, 1
+	s.highestSeq, s.highestTS, s.receivedBits = seq, ts, 1
 	s.stepTS = 0
 }
 
-// number takes the sequence number of a probe of a session that goes on.
-func (s *session) number(ahead int32, seq uint32, ts int64, strict bool) arrival {
+// acceptSeq takes the sequence number of a probe of a session that goes on.
+func (s *session) acceptSeq(ahead int32, seq uint32, ts int64, strict bool) arrival {
 	switch {
 	case ahead > 0:
-		if ts < s.highTS {
-			s.stepSeq, s.stepTS = s.highest, s.highTS
+		if ts < s.highestTS {
+			s.stepSeq, s.stepTS = s.highestSeq, s.highestTS
 		}
-		s.highest, s.highTS = seq, ts
-		s.seen = s.seen<<min(ahead, sessionWindow) | 1
+		s.highestSeq, s.highestTS = seq, ts
+		s.receivedBits = s.receivedBits<<min(ahead, sessionWindow) | 1
 	case ahead > -sessionWindow:
 		bit := uint64(1) << -ahead
-		if s.seen&bit != 0 {
+		if s.receivedBits&bit != 0 {
 			return arrivalCopy
 		}
-		s.seen |= bit
+		s.receivedBits |= bit
 	case strict:
 		return arrivalOld
 	}
@@ -636,42 +636,42 @@ func (s *session) number(ahead int32, seq uint32, ts int64, strict bool) arrival
 // beforeStep reports whether a probe with a later time than the newest one's left
 // before the sender set its clock back.
 func (s *session) beforeStep(ahead int32, ts int64) bool {
-	return s.stepTS != 0 && ts <= s.stepTS && ahead > -sessionWindow && int32(uint32(ahead)+s.highest-s.stepSeq) <= 0
+	return s.stepTS != 0 && ts <= s.stepTS && ahead > -sessionWindow && int32(uint32(ahead)+s.highestSeq-s.stepSeq) <= 0
 }
 
 // bucket is a token bucket: rate tokens per second, at most burst of them.
 type bucket struct {
 	rate, burst float64
 	tokens      float64
-	at          int64 // monotonic nanoseconds
+	refilledAt  int64 // monotonic nanoseconds
 }
 
 func newBucket(rate, burst float64, mono int64) bucket {
-	return bucket{rate: rate, burst: burst, tokens: burst, at: mono}
+	return bucket{rate: rate, burst: burst, tokens: burst, refilledAt: mono}
 }
 
-// any reports whether there is a token.
-func (b *bucket) any(mono int64) bool {
-	b.tokens = math.Min(b.burst, b.tokens+float64(mono-b.at)*b.rate/1e9)
-	b.at = mono
+// hasToken reports whether there is a token.
+func (b *bucket) hasToken(mono int64) bool {
+	b.tokens = math.Min(b.burst, b.tokens+float64(mono-b.refilledAt)*b.rate/1e9)
+	b.refilledAt = mono
 	return b.tokens >= 1
 }
 
-// spare reports whether a packet may be verified: one that is expected as long
+// maySpend reports whether a packet may be verified: one that is expected as long
 // as there is a token, any other only as long as the bucket is half full.
-func (b *bucket) spare(mono int64, expected bool) bool {
-	return b.any(mono) && (expected || b.tokens >= b.burst/2)
+func (b *bucket) maySpend(mono int64, expected bool) bool {
+	return b.hasToken(mono) && (expected || b.tokens >= b.burst/2)
 }
 
-// spend takes tokens even where there are not as many.
-func (b *bucket) spend(mono int64, tokens float64) {
-	b.any(mono)
+// spendTokens takes tokens even where there are not as many.
+func (b *bucket) spendTokens(mono int64, tokens float64) {
+	b.hasToken(mono)
 	b.tokens = max(0, b.tokens-tokens)
 }
 
-// take takes one token if there is one.
-func (b *bucket) take(mono int64) bool {
-	if !b.any(mono) {
+// takeToken takes one token if there is one.
+func (b *bucket) takeToken(mono int64) bool {
+	if !b.hasToken(mono) {
 		return false
 	}
 	b.tokens--

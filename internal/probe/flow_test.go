@@ -40,21 +40,21 @@ func (w *wire) send() sentProbe {
 // reflect lets a probe arrive 5 us after its transmit stamp; the reply leaves
 // 20 us later.
 func (w *wire) reflect(p sentProbe) *reply {
-	w.sess.arrive(p.seq, p.ts, false)
+	w.sess.acceptProbe(p.seq, p.ts, false)
 	seq := w.sess.seq
 	w.sess.seq++
 	w.sess.tx++
 	t2 := w.now + w.off + 6000
 	r := &reply{seq: seq, senderSeq: p.seq, t2: t2, t3: t2 + 20_000, t4: stampedTime{userStamps: t2 + 30_000, kernelStamps: t2 + 29_000}}
-	r.answers.Has = stamp.Types(stamp.TypeTimestampInfo, stamp.TypeClassOfService, stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
+	r.answers.Has = stamp.NewTypeSet(stamp.TypeTimestampInfo, stamp.TypeClassOfService, stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
 	r.answers.TimestampInfo.MethodIn = stamp.MethodSoftware
 	r.answers.DirectMeasurement = stamp.DirectMeasurement{SenderTx: p.tx, ReflectorRx: w.sess.rx, ReflectorTx: w.sess.tx}
-	r.answers.FollowUp = w.sess.tell()
-	w.sess.learn(stamp.FollowUp{Seq: seq, Timestamp: stamp.PTP(t2 + 21_000), Method: stamp.MethodSoftware})
+	r.answers.FollowUp = w.sess.nextFollowUp()
+	w.sess.addFollowUp(stamp.FollowUp{Seq: seq, Timestamp: stamp.TimestampPTP(t2 + 21_000), Method: stamp.MethodSoftware})
 	return r
 }
 
-func (w *wire) take(r *reply) outcome { return w.flow.take(w.now, r) }
+func (w *wire) take(r *reply) outcome { return w.flow.acceptReply(w.now, r) }
 
 // exchange sends n probes that are all answered.
 func (w *wire) exchange(n int) {
@@ -66,7 +66,7 @@ func (w *wire) exchange(n int) {
 	}
 }
 
-func (w *wire) settle() { w.flow.settle(); w.flow.settle() }
+func (w *wire) settle() { w.flow.settleLoss(); w.flow.settleLoss() }
 
 type counts struct {
 	sent, acked, late, duplicate, reordered, lostForward, lostReverse, unresolved uint64
@@ -76,7 +76,7 @@ func (w *wire) want(want counts) {
 	w.t.Helper()
 	w.settle()
 	f := &w.flow
-	got := counts{f.Sent, f.Acked, f.Late, f.Duplicate, f.Reordered, f.Lost[forward], f.Lost[reverse], f.unresolved()}
+	got := counts{f.Sent, f.Acked, f.Late, f.Duplicate, f.Reordered, f.Lost[forward], f.Lost[reverse], f.unresolvedProbes()}
 	if got != want {
 		w.t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -163,7 +163,7 @@ func TestRule2ReorderingIsNotLoss(t *testing.T) {
 	a, b := w.send(), w.send()
 	rb := w.reflect(b) // overtakes a on its way out
 	w.take(rb)
-	w.flow.settle() // in between: a gap of one, but not for long
+	w.flow.settleLoss() // in between: a gap of one, but not for long
 	w.take(w.reflect(a))
 	c, d := w.send(), w.send()
 	rc, rd := w.reflect(c), w.reflect(d)
@@ -239,7 +239,7 @@ func TestRule7AnOldFollowUpIsNotUsed(t *testing.T) {
 	r := w.reflect(w.send())
 	w.take(r)
 	next := w.reflect(w.send())
-	next.answers.FollowUp = stamp.FollowUp{Seq: r.seq, Timestamp: stamp.PTP(r.t3 - int64(time.Minute)), Method: stamp.MethodSoftware}
+	next.answers.FollowUp = stamp.FollowUp{Seq: r.seq, Timestamp: stamp.TimestampPTP(r.t3 - int64(time.Minute)), Method: stamp.MethodSoftware}
 	w.take(next)
 	if n := w.flow.owd[reverse][kernelStamps].Count; n != 0 {
 		t.Errorf("%d reverse delays from a stamp of a minute ago", n)
@@ -343,7 +343,7 @@ func TestRule5ASendersClockThatStepsBackIsNoRestart(t *testing.T) {
 			{1, after + 30, arrivalNew, 1},
 			{0, after + 20, arrivalCopy, 1},
 		} {
-			if got := s.arrive(tc.seq, tc.ts, strict); got != tc.want || s.restarts != tc.restarts {
+			if got := s.acceptProbe(tc.seq, tc.ts, strict); got != tc.want || s.restarts != tc.restarts {
 				t.Errorf("strict %v, packet %d, number %d: arrival %d, %d restarts; want %d, %d", strict, i, tc.seq, got, s.restarts, tc.want, tc.restarts)
 			}
 		}
@@ -431,14 +431,14 @@ func TestRule7HardwareStamps(t *testing.T) {
 			w.flow.txStamp(seq, hardwareStamps, w.now+1500)
 		}
 		r := w.reflect(sentProbe{seq, tx, w.now})
-		r.answers.TimestampInfo.MethodIn = t2.method()
+		r.answers.TimestampInfo.MethodIn = t2.stampMethod()
 		r.t2 = w.now + 6000
 		if t4 == hardwareStamps {
 			r.t4[hardwareStamps] = r.t3 + 8000
 		}
 		w.take(r)
 		// The next reply tells of this one.
-		w.sess.follows[(w.sess.first+w.sess.untold-1)%followsKept] = stamp.FollowUp{Seq: r.seq, Timestamp: stamp.PTP(r.t3 + 1000), Method: t3.method()}
+		w.sess.follows[(w.sess.firstFollow+w.sess.pendingFollows-1)%followsKept] = stamp.FollowUp{Seq: r.seq, Timestamp: stamp.TimestampPTP(r.t3 + 1000), Method: t3.stampMethod()}
 	}
 	for range 5 {
 		probe(hardwareStamps, hardwareStamps, hardwareStamps, hardwareStamps)
@@ -473,7 +473,7 @@ func TestPaceKeepsWhatIsOnItsWay(t *testing.T) {
 		for range 5 {
 			waiting = append(waiting, w.reflect(w.send()))
 		}
-		w.flow.pace(to, time.Second)
+		w.flow.setPace(to, time.Second)
 		if n := ringSize(2 * int(time.Second/to)); len(w.flow.sent) != n || len(w.flow.replies) != n {
 			t.Errorf("to %v: rings of %d and %d, want %d", to, len(w.flow.sent), len(w.flow.replies), n)
 		}
@@ -493,7 +493,7 @@ func TestPaceKeepsWhatIsOnItsWay(t *testing.T) {
 func TestStrictSessionKnowsOldPackets(t *testing.T) {
 	var s session
 	for i := range uint32(200) {
-		if got := s.arrive(i, int64(i+1), true); got != arrivalNew {
+		if got := s.acceptProbe(i, int64(i+1), true); got != arrivalNew {
 			t.Fatalf("packet %d: %v", i, got)
 		}
 	}
@@ -501,7 +501,7 @@ func TestStrictSessionKnowsOldPackets(t *testing.T) {
 		seq  uint32
 		want arrival
 	}{{199, arrivalCopy}, {140, arrivalCopy}, {135, arrivalOld}, {0, arrivalOld}} {
-		if got := s.arrive(step.seq, int64(step.seq+1), true); got != step.want || s.rx != 200 {
+		if got := s.acceptProbe(step.seq, int64(step.seq+1), true); got != step.want || s.rx != 200 {
 			t.Errorf("packet %d again: %v, %d received; want %v, 200", step.seq, got, s.rx, step.want)
 		}
 	}
@@ -538,12 +538,12 @@ func TestBucket(t *testing.T) {
 	b := newBucket(100, 10, 0)
 	n := 0
 	for range 50 {
-		if b.take(0) {
+		if b.takeToken(0) {
 			n++
 		}
 	}
 	for at := int64(0); at <= 1e9; at += ms {
-		if b.take(at) {
+		if b.takeToken(at) {
 			n++
 		}
 	}
@@ -565,7 +565,7 @@ func TestSessionReorderedProbes(t *testing.T) {
 		{2, 30, true, 4, 0}, {3, 40, true, 4, 0}, {200, 2000, false, 5, 0}, {150, 1500, false, 6, 0},
 		{0, 3000, false, 1, 1}, {1, 3010, false, 2, 1},
 	} {
-		if dup := s.arrive(step.seq, step.ts, false) == arrivalCopy; dup != step.dup || s.rx != step.rx || s.restarts != step.over {
+		if dup := s.acceptProbe(step.seq, step.ts, false) == arrivalCopy; dup != step.dup || s.rx != step.rx || s.restarts != step.over {
 			t.Fatalf("%+v: duplicate %v, R_RxC %d, %d restarts", step, dup, s.rx, s.restarts)
 		}
 	}
@@ -575,21 +575,21 @@ func TestSessionReorderedProbes(t *testing.T) {
 // the oldest first, one in each later reply.
 func TestFollowUpsOfBatchedReplies(t *testing.T) {
 	var s session
-	if f := s.tell(); f != (stamp.FollowUp{}) {
+	if f := s.nextFollowUp(); f != (stamp.FollowUp{}) {
 		t.Errorf("a new session tells %+v", f)
 	}
 	for seq := range uint32(3) {
-		s.learn(stamp.FollowUp{Seq: seq, Timestamp: stamp.PTP(int64(seq) + 1)})
+		s.addFollowUp(stamp.FollowUp{Seq: seq, Timestamp: stamp.TimestampPTP(int64(seq) + 1)})
 	}
 	for _, want := range []uint32{0, 1, 2, 2} {
-		if got := s.tell(); got.Seq != want {
+		if got := s.nextFollowUp(); got.Seq != want {
 			t.Errorf("told of %d, want %d", got.Seq, want)
 		}
 	}
 	for seq := range uint32(2*followsKept + 3) {
-		s.learn(stamp.FollowUp{Seq: seq})
+		s.addFollowUp(stamp.FollowUp{Seq: seq})
 	}
-	if got := s.tell(); got.Seq != followsKept+3 {
+	if got := s.nextFollowUp(); got.Seq != followsKept+3 {
 		t.Errorf("told of %d first when too many wait, want %d", got.Seq, followsKept+3)
 	}
 }

@@ -18,7 +18,7 @@ type forge struct {
 
 // probe is a forged probe. It lies in b.
 func (f forge) probe(b []byte, seq uint32) []byte {
-	p := stamp.SenderPacket{Seq: seq, Timestamp: stamp.PTP(time.Now().UnixNano()), ErrorEstimate: stamp.NewErrorEstimate(1000, false, true), SSID: f.ssid}
+	p := stamp.SenderPacket{Seq: seq, Timestamp: stamp.TimestampPTP(time.Now().UnixNano()), ErrorEstimate: stamp.NewErrorEstimate(1000, false, true), SSID: f.ssid}
 	p.PutAuth(b[:stamp.AuthBaseLen], f.a)
 	return b[:stamp.AuthBaseLen]
 }
@@ -76,7 +76,7 @@ func TestBudgetIsForExpectedPackets(t *testing.T) {
 	pr := n.peers[loopback(1)]
 	fail := func(*stamp.Authenticator) error { return stamp.ErrHMAC }
 	pass := func(*stamp.Authenticator) error { return nil }
-	mono := n.mono()
+	mono := n.monoTime()
 	for _, step := range []struct {
 		what           string
 		own, budget    float64
@@ -88,17 +88,17 @@ func TestBudgetIsForExpectedPackets(t *testing.T) {
 		{"less than half of it is left for what is expected", 0, forgedBurst/2 - 10, true, true},
 		{"nothing is left", 0, 0, true, false},
 	} {
-		pr.forged.tokens, pr.forged.at = step.own, mono
-		n.budget.tokens, n.budget.at = step.budget, mono
+		pr.forged.tokens, pr.forged.refilledAt = step.own, mono
+		n.budget.tokens, n.budget.refilledAt = step.budget, mono
 		unverified := n.dropped[dropUnverified]
-		got := n.verify(pr, step.expected, mono, pass) != nil
+		got := n.verifyPacket(pr, step.expected, mono, pass) != nil
 		if got != step.want || (n.dropped[dropUnverified] == unverified) != step.want {
 			t.Errorf("%s: verified %v, want %v; counted as unverified: %d", step.what, got, step.want, n.dropped[dropUnverified]-unverified)
 		}
 	}
 	pr.forged.tokens, n.budget.tokens = 1, 5
 	for range 3 {
-		n.verify(pr, true, mono, fail)
+		n.verifyPacket(pr, true, mono, fail)
 	}
 	if pr.forged.tokens != 0 || n.budget.tokens != 3 {
 		t.Errorf("three forged packets leave %v of the peer's allowance and %v of the budget, want 0 and 3", pr.forged.tokens, n.budget.tokens)
@@ -108,15 +108,15 @@ func TestBudgetIsForExpectedPackets(t *testing.T) {
 // TestSessionExpects: the next probes and those of the window that did not come.
 func TestSessionExpects(t *testing.T) {
 	s := &session{}
-	if s.expects(0) {
+	if s.expectsSeq(0) {
 		t.Error("a session that has not begun expects a probe")
 	}
 	for _, seq := range []uint32{1000, 1001, 1003} {
-		s.arrive(seq, int64(seq), true)
+		s.acceptProbe(seq, int64(seq), true)
 	}
 	for seq, want := range map[uint32]bool{1003: false, 1002: true, 1001: false, 1000: false, 999: true, 1003 - sessionWindow + 1: true, 1003 - sessionWindow: false,
 		1004: true, 1003 + sessionAhead: true, 1004 + sessionAhead: false, 0: false} {
-		if s.expects(seq) != want {
+		if s.expectsSeq(seq) != want {
 			t.Errorf("probe %d after 1003: expected %v, want %v", seq, !want, want)
 		}
 	}

@@ -59,8 +59,8 @@ func newBucketTable() *bucketTable {
 // buckets is read-only after the program has started.
 var buckets = newBucketTable()
 
-// place returns the place in bounds of the bucket of v, at least 2.
-func (t *bucketTable) place(v uint64) int {
+// bucketIndex returns the place in bounds of the bucket of v, at least 2.
+func (t *bucketTable) bucketIndex(v uint64) int {
 	k := bits.Len64(v) - 1
 	var m uint64
 	if k >= 4 {
@@ -105,12 +105,12 @@ func (h *Histogram) Observe(ns int64) {
 		h.Zero++
 		return
 	}
-	i := buckets.place(v)
-	h.page(side + i/perOctave)[i%perOctave]++
+	i := buckets.bucketIndex(v)
+	h.octavePage(side + i/perOctave)[i%perOctave]++
 }
 
-// page is the page of an octave, made if need be.
-func (h *Histogram) page(octave int) *page {
+// octavePage is the page of an octave, made if need be.
+func (h *Histogram) octavePage(octave int) *page {
 	if h.index[octave] == 0 {
 		h.pages = append(h.pages, page{})
 		h.index[octave] = uint8(len(h.pages))
@@ -127,7 +127,7 @@ func (h *Histogram) Add(o *Histogram) {
 		if at == 0 {
 			continue
 		}
-		to, from := h.page(octave), &o.pages[at-1]
+		to, from := h.octavePage(octave), &o.pages[at-1]
 		for j, n := range from {
 			to[j] += n
 		}
@@ -141,15 +141,17 @@ func (h *Histogram) Clone() Histogram {
 	return c
 }
 
-// Positive yields the buckets of positive durations that have counts, by
+// PositiveBuckets yields the buckets of positive durations that have counts, by
 // index as Prometheus numbers them, upwards: an iter.Seq2.
-func (h *Histogram) Positive(yield func(index int, count uint64) bool) { h.each(0, yield) }
+func (h *Histogram) PositiveBuckets(yield func(index int, count uint64) bool) { h.eachBucket(0, yield) }
 
-// Negative yields the buckets of negative durations that have counts, from the
+// NegativeBuckets yields the buckets of negative durations that have counts, from the
 // smallest magnitude to the largest: an iter.Seq2.
-func (h *Histogram) Negative(yield func(index int, count uint64) bool) { h.each(octaves, yield) }
+func (h *Histogram) NegativeBuckets(yield func(index int, count uint64) bool) {
+	h.eachBucket(octaves, yield)
+}
 
-func (h *Histogram) each(side int, yield func(int, uint64) bool) {
+func (h *Histogram) eachBucket(side int, yield func(int, uint64) bool) {
 	for o, at := range h.index[side : side+octaves] {
 		if at == 0 {
 			continue
@@ -174,7 +176,7 @@ func (h *Histogram) Quantile(q float64) (ns float64, ok bool) {
 	for o := octaves - 1; o >= 0; o-- {
 		for j := perOctave - 1; j >= 0 && h.index[octaves+o] != 0; j-- {
 			if seen += h.pages[h.index[octaves+o]-1][j]; seen >= rank {
-				return -middle(o, j), true
+				return -bucketMiddle(o, j), true
 			}
 		}
 	}
@@ -184,13 +186,13 @@ func (h *Histogram) Quantile(q float64) (ns float64, ok bool) {
 	for o := range octaves {
 		for j := 0; j < perOctave && h.index[o] != 0; j++ {
 			if seen += h.pages[h.index[o]-1][j]; seen >= rank {
-				return middle(o, j), true
+				return bucketMiddle(o, j), true
 			}
 		}
 	}
 	return 0, false
 }
 
-func middle(octave, j int) float64 {
+func bucketMiddle(octave, j int) float64 {
 	return math.Exp2((float64((octave+firstOctave)*perOctave+j)-0.5)/perOctave) * 1e9
 }

@@ -32,7 +32,7 @@ func exactIndex(ns uint64) int {
 func TestBucketIndexIsExact(t *testing.T) {
 	check := func(ns uint64) {
 		t.Helper()
-		got := buckets.place(ns) + firstOctave*perOctave
+		got := buckets.bucketIndex(ns) + firstOctave*perOctave
 		if want := exactIndex(ns); got != want {
 			t.Fatalf("%d ns: bucket %d, want %d", ns, got, want)
 		}
@@ -64,7 +64,7 @@ func TestHistogramCountsBothSides(t *testing.T) {
 	for _, ns := range []int64{0, 1, -1, 2, -2, 5000, -5000, 1_000_000_000, math.MaxInt64, math.MinInt64} {
 		h.Observe(ns)
 	}
-	pos, neg := maps.Collect(h.Positive), maps.Collect(h.Negative)
+	pos, neg := maps.Collect(h.PositiveBuckets), maps.Collect(h.NegativeBuckets)
 	if h.Count != 10 || h.Zero != 3 {
 		t.Fatalf("count %d zero %d, want 10 and 3", h.Count, h.Zero)
 	}
@@ -120,8 +120,8 @@ func TestAddAndClone(t *testing.T) {
 		sum := a.Clone()
 		sum.Add(&b)
 		for name, side := range map[string]func(*Histogram) iter.Seq2[int, uint64]{
-			"positive": func(h *Histogram) iter.Seq2[int, uint64] { return h.Positive },
-			"negative": func(h *Histogram) iter.Seq2[int, uint64] { return h.Negative },
+			"positive": func(h *Histogram) iter.Seq2[int, uint64] { return h.PositiveBuckets },
+			"negative": func(h *Histogram) iter.Seq2[int, uint64] { return h.NegativeBuckets },
 		} {
 			if got, want := maps.Collect(side(&sum)), maps.Collect(side(&both)); !maps.Equal(got, want) {
 				t.Fatalf("%s: %v, want %v", name, got, want)
@@ -130,9 +130,9 @@ func TestAddAndClone(t *testing.T) {
 		if sum.Count != both.Count || sum.Zero != both.Zero {
 			t.Fatalf("count %d zero %d, want %d and %d", sum.Count, sum.Zero, both.Count, both.Zero)
 		}
-		before := maps.Collect(a.Positive)
+		before := maps.Collect(a.PositiveBuckets)
 		sum.Observe(5000)
-		if after := maps.Collect(a.Positive); !maps.Equal(before, after) {
+		if after := maps.Collect(a.PositiveBuckets); !maps.Equal(before, after) {
 			t.Fatal("a clone shares its counts with the original")
 		}
 	}
@@ -144,7 +144,7 @@ func TestBucketsComeInOrder(t *testing.T) {
 	for _, ns := range []int64{1 << 40, 3, -77, 1 << 20, -1 << 50, 5000, -3, 2} {
 		h.Observe(ns)
 	}
-	for _, side := range []iter.Seq2[int, uint64]{h.Positive, h.Negative} {
+	for _, side := range []iter.Seq2[int, uint64]{h.PositiveBuckets, h.NegativeBuckets} {
 		last := math.MinInt
 		for i := range side {
 			if i <= last {
@@ -153,7 +153,7 @@ func TestBucketsComeInOrder(t *testing.T) {
 			last = i
 		}
 	}
-	for range h.Positive {
+	for range h.PositiveBuckets {
 		break // a reader may stop
 	}
 }

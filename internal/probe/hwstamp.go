@@ -31,8 +31,8 @@ const (
 
 // stampDevice is the host's hardware time stamping.
 type stampDevice interface {
-	Caps(name string) (unix.StampCaps, error)
-	Filter(name string) (rx unix.StampFilter, tx bool, err error)
+	Capabilities(name string) (unix.StampCaps, error)
+	CurrentFilter(name string) (rx unix.StampFilter, tx bool, err error)
 	SetFilter(name string, rx unix.StampFilter) (unix.StampFilter, error)
 	OpenClock(n int) (hardwareClock, error)
 }
@@ -40,7 +40,7 @@ type stampDevice interface {
 // hardwareClock is the clock of a NIC; Cross reads it and the system's at one
 // moment, width nanoseconds wide.
 type hardwareClock interface {
-	Cross() (phc, system, width int64, err error)
+	CrossTimestamp() (phc, system, width int64, err error)
 	Close() error
 }
 
@@ -62,7 +62,7 @@ func (e errNoHardware) Error() string { return e.why }
 
 // hardwareOf switches an interface's stamps on and opens its clock.
 func hardwareOf(d stampDevice, name string) (*nicClock, error) {
-	caps, err := d.Caps(name)
+	caps, err := d.Capabilities(name)
 	switch {
 	case err != nil:
 		return nil, err
@@ -71,7 +71,7 @@ func hardwareOf(d stampDevice, name string) (*nicClock, error) {
 	case caps.PHC < 0:
 		return nil, errNoHardware{"it has no clock that can be read"}
 	}
-	rx, tx, err := d.Filter(name)
+	rx, tx, err := d.CurrentFilter(name)
 	if err != nil || rx != unix.StampAll || !tx {
 		if caps.RxFilters&(1<<unix.StampAll) == 0 {
 			return nil, errNoHardware{"it stamps received PTP packets only"}
@@ -112,47 +112,47 @@ func interfaceOf(a netip.Addr) (string, error) {
 
 // nicClock tells a NIC's stamps as the system's time.
 type nicClock struct {
-	clock hardwareClock
-	last  int64 // system time of the last reading, also of one that failed
-	good  int   // readings that agree, up to two
-	phc   int64 // of the last good one
-	sys   int64
-	rate  float64 // what the system's clock gains per nanosecond of the NIC's
-	width int64   // of the last good reading
-	fails uint64
+	clock        hardwareClock
+	last         int64 // system time of the last reading, also of one that failed
+	goodReadings int   // readings that agree, up to two
+	phc          int64 // of the last good one
+	sys          int64
+	rate         float64 // what the system's clock gains per nanosecond of the NIC's
+	width        int64   // of the last good reading
+	fails        uint64
 }
 
 var errClockStepped = errors.New("the NIC's clock was set")
 
-// read takes a reading when it is time to.
-func (c *nicClock) read(now int64) error {
+// readIfDue takes a reading when it is time to.
+func (c *nicClock) readIfDue(now int64) error {
 	if now-c.last < crossEvery && now >= c.last {
 		return nil
 	}
 	c.last = now
-	phc, sys, width, err := c.clock.Cross()
+	phc, sys, width, err := c.clock.CrossTimestamp()
 	if err != nil {
 		c.fails++
 		return err
 	}
-	if c.good > 0 {
+	if c.goodReadings > 0 {
 		d := phc - c.phc
 		rate := float64(sys-c.sys)/float64(d) - 1
 		if d <= 0 || rate > maxRate || rate < -maxRate {
 			c.fails++
-			c.good, c.phc, c.sys = 1, phc, sys
+			c.goodReadings, c.phc, c.sys = 1, phc, sys
 			return errClockStepped
 		}
 		c.rate = rate
 	}
-	c.good, c.phc, c.sys, c.width = min(c.good+1, 2), phc, sys, width
+	c.goodReadings, c.phc, c.sys, c.width = min(c.goodReadings+1, 2), phc, sys, width
 	return nil
 }
 
-// system tells a stamp of the NIC in nanoseconds of the system's clock; ok is
+// systemTime tells a stamp of the NIC in nanoseconds of the system's clock; ok is
 // false while the clocks' relation is not known.
-func (c *nicClock) system(hw int64) (ns int64, ok bool) {
-	if c == nil || hw == 0 || c.good < 2 {
+func (c *nicClock) systemTime(hw int64) (ns int64, ok bool) {
+	if c == nil || hw == 0 || c.goodReadings < 2 {
 		return 0, false
 	}
 	d := hw - c.phc

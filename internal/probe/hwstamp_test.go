@@ -22,8 +22,8 @@ type fakeDevice struct {
 	clock   fakeClock
 }
 
-func (d *fakeDevice) Caps(string) (unix.StampCaps, error)           { return d.caps, nil }
-func (d *fakeDevice) Filter(string) (unix.StampFilter, bool, error) { return d.rx, d.tx, nil }
+func (d *fakeDevice) Capabilities(string) (unix.StampCaps, error)          { return d.caps, nil }
+func (d *fakeDevice) CurrentFilter(string) (unix.StampFilter, bool, error) { return d.rx, d.tx, nil }
 func (d *fakeDevice) SetFilter(_ string, rx unix.StampFilter) (unix.StampFilter, error) {
 	d.sets++
 	if d.setErr != nil {
@@ -46,7 +46,7 @@ type fakeClock struct {
 func (c *fakeClock) at(system int64) int64 {
 	return system - c.epoch + int64(float64(system-c.epoch)*c.rate)
 }
-func (c *fakeClock) Cross() (phc, system, width int64, err error) {
+func (c *fakeClock) CrossTimestamp() (phc, system, width int64, err error) {
 	return c.at(c.system), c.system, 100, c.err
 }
 func (c *fakeClock) Close() error { c.closed = true; return nil }
@@ -90,25 +90,25 @@ func TestRule3StampsAreToldAsSystemTime(t *testing.T) {
 	const start = int64(1.7e18)
 	f := &fakeClock{epoch: start - 5e12, rate: 40e-6}
 	c := &nicClock{clock: f}
-	read := func(at int64) error { f.system = at; return c.read(at) }
-	if _, ok := c.system(f.at(start)); ok {
+	read := func(at int64) error { f.system = at; return c.readIfDue(at) }
+	if _, ok := c.systemTime(f.at(start)); ok {
 		t.Error("translated before any reading")
 	}
 	for i := range int64(3) {
 		if err := read(start + i*crossEvery); err != nil {
 			t.Fatal(err)
 		}
-		if _, ok := c.system(f.at(f.system)); ok != (i > 0) {
+		if _, ok := c.systemTime(f.at(f.system)); ok != (i > 0) {
 			t.Errorf("after %d readings: translated %v", i+1, ok)
 		}
 	}
 	for _, d := range []int64{-500e6, 0, 1, 500e6, 999e6} {
 		want := f.system + d
-		if got, ok := c.system(f.at(want)); !ok || got-want > 20 || want-got > 20 {
+		if got, ok := c.systemTime(f.at(want)); !ok || got-want > 20 || want-got > 20 {
 			t.Errorf("%d ns after the last reading: %d ns off, %v", d, got-want, ok)
 		}
 	}
-	if _, ok := c.system(f.at(f.system + maxCrossAge + 1e9)); ok {
+	if _, ok := c.systemTime(f.at(f.system + maxCrossAge + 1e9)); ok {
 		t.Error("translated long after the last reading")
 	}
 	// It is set by a second: nothing until two readings agree again.
@@ -117,13 +117,13 @@ func TestRule3StampsAreToldAsSystemTime(t *testing.T) {
 	if err := read(at); !errors.Is(err, errClockStepped) {
 		t.Errorf("a step: %v", err)
 	}
-	if _, ok := c.system(f.at(at)); ok {
+	if _, ok := c.systemTime(f.at(at)); ok {
 		t.Error("translated by a clock that was set")
 	}
 	if err := read(at + crossEvery); err != nil {
 		t.Fatal(err)
 	}
-	if got, ok := c.system(f.at(f.system)); !ok || got != f.system {
+	if got, ok := c.systemTime(f.at(f.system)); !ok || got != f.system {
 		t.Errorf("after the step: %d ns off, %v", got-f.system, ok)
 	}
 	// It cannot be read any more: the old relation serves for a while.
@@ -147,7 +147,7 @@ const wireAfter = 300 // nanoseconds
 func (f *fakeNIC) Recv(s *unix.UDP) (int, error) {
 	k, err := f.Batch.Recv(s)
 	for i := range k {
-		if g := f.Datagram(i); f.receive && g.Stamp != 0 {
+		if g := f.DatagramAt(i); f.receive && g.Stamp != 0 {
 			g.Hardware = f.clock.at(g.Stamp - wireAfter)
 		}
 	}
@@ -158,7 +158,7 @@ func (f *fakeNIC) RecvErrors(s *unix.UDP) (int, error) {
 	f.reports = f.reports[:0]
 	k, err := f.Batch.RecvErrors(s)
 	for i := range k {
-		r := *f.Batch.Report(i)
+		r := *f.Batch.ReportAt(i)
 		f.reports = append(f.reports, r)
 		if r.Kind == unix.ReportTxStamp {
 			f.reports = append(f.reports, unix.Report{Kind: unix.ReportTxStamp, ID: r.ID, Hardware: f.clock.at(r.Stamp + wireAfter)})
@@ -167,12 +167,12 @@ func (f *fakeNIC) RecvErrors(s *unix.UDP) (int, error) {
 	return len(f.reports), err
 }
 
-func (f *fakeNIC) Report(i int) *unix.Report { return &f.reports[i] }
+func (f *fakeNIC) ReportAt(i int) *unix.Report { return &f.reports[i] }
 
 // liveClock reads the fake clock at the real system time.
 type liveClock struct{ *fakeClock }
 
-func (c liveClock) Cross() (phc, system, width int64, err error) {
+func (c liveClock) CrossTimestamp() (phc, system, width int64, err error) {
 	now := time.Now().UnixNano()
 	return c.at(now), now, 100, nil
 }
@@ -196,7 +196,7 @@ func hardwareIdle(t *testing.T, c *Config, epoch int64, rate float64, receive bo
 // crossed gives the NIC's clock two readings, a second apart.
 func (i idle) crossed(t *testing.T) {
 	t.Helper()
-	if err := i.clock.read(time.Now().UnixNano()); err != nil {
+	if err := i.clock.readIfDue(time.Now().UnixNano()); err != nil {
 		t.Fatal(err)
 	}
 	i.clock.sys -= crossEvery

@@ -294,7 +294,7 @@ func TestExtensionsOfAnswers(t *testing.T) {
 			c := defaultConfig()
 			c.Node, c.Cadence, c.ReplyTimeout, c.Stamp.Padding = "h1", time.Minute, time.Minute, 100
 			c.NICs = []NICConfig{{NIC: "h1/eth1", Address: netip.MustParseAddr(self)}}
-			c.connect([]filePeer{{PeerConfig: PeerConfig{NIC: "h2/eth1", Address: netip.MustParseAddr(peer)}, flows: 1, tier: 2, probe: true}})
+			c.connectPeers([]filePeer{{PeerConfig: PeerConfig{NIC: "h2/eth1", Address: netip.MustParseAddr(peer)}, flows: 1, tier: 2, probe: true}})
 			var e *Engine
 			if err := unix.InNetns(r.ns, func() (err error) {
 				e, err = Start(&c, slog.New(slog.DiscardHandler))
@@ -305,7 +305,7 @@ func TestExtensionsOfAnswers(t *testing.T) {
 			defer e.Close()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			paths, err := e.Trace(ctx, []fabric.Edge{traced})
+			paths, err := e.TraceFlows(ctx, []fabric.Flow{traced})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -363,7 +363,7 @@ func TestTraceOverIPv6(t *testing.T) {
 			if seen, err = unix.OpenPacket(0x86dd, i.Index, 128); err != nil {
 				return err
 			}
-			return seen.Buffer(8 << 20)
+			return seen.SetReceiveBuffer(8 << 20)
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -377,10 +377,10 @@ func TestTraceOverIPv6(t *testing.T) {
 	reply.Reply = true
 	for _, c := range []struct {
 		e    *Engine
-		edge fabric.Edge
+		edge fabric.Flow
 		want string
 	}{{a, traced, "fd83:1::1 fd83:9::2"}, {b, reply, "fd83:2::1 fd83:9::1"}} {
-		paths, err := c.e.Trace(ctx, []fabric.Edge{c.edge})
+		paths, err := c.e.TraceFlows(ctx, []fabric.Flow{c.edge})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -39,7 +39,7 @@ func (l *lateReports) RecvErrors(s *unix.UDP) (int, error) {
 			return 0, err
 		}
 		for i := range k {
-			r := *l.real.Report(i)
+			r := *l.real.ReportAt(i)
 			r.Data = nil
 			if l.drop.Load() && l.rng.IntN(100) == 0 {
 				if c := l.dropped[s]; c != nil {
@@ -69,7 +69,7 @@ func (l *lateReports) RecvErrors(s *unix.UDP) (int, error) {
 	return len(l.out), nil
 }
 
-func (l *lateReports) Report(i int) *unix.Report { return &l.out[i] }
+func (l *lateReports) ReportAt(i int) *unix.Report { return &l.out[i] }
 
 // TestLateStampsFindTheirPackets: 10,000 probes a second over one socket, their
 // stamps up to 500 ms late and out of order, one in a hundred missing. A stamp
@@ -95,14 +95,14 @@ func TestLateStampsFindTheirPackets(t *testing.T) {
 		cb.NICs = append(cb.NICs, n)
 		peers = append(peers, filePeer{PeerConfig: PeerConfig{NIC: n.NIC, Address: n.Address}, flows: 1, probe: true})
 	}
-	ca.connect(peers)
-	cb.connect([]filePeer{{PeerConfig: PeerConfig{NIC: "h1/eth1", Address: ca.NICs[0].Address}, flows: 1}})
+	ca.connectPeers(peers)
+	cb.connectPeers([]filePeer{{PeerConfig: PeerConfig{NIC: "h1/eth1", Address: ca.NICs[0].Address}, flows: 1}})
 	b := startIn(t, ns, &cb)
 	a := startIn(t, ns, &ca)
 	var drop atomic.Bool
 	var lostT1 atomic.Int64
 	for seed, e := range []*Engine{a, b} {
-		for i, n := range e.all() {
+		for i, n := range e.allNICs() {
 			n.mu.Lock()
 			l := &lateReports{real: unix.NewBatch(unix.BatchSize), rng: rand.New(rand.NewPCG(uint64(seed), uint64(i))), drop: &drop,
 				held: map[*unix.UDP][]heldReport{}, dropped: map[*unix.UDP]*atomic.Int64{}, base: time.Now()}
@@ -121,7 +121,7 @@ func TestLateStampsFindTheirPackets(t *testing.T) {
 	}
 	// The stamps of trace packets are nobody's samples: none is to be among the withheld.
 	until(t, 30*time.Second, "every path traced", func() bool {
-		_, paths := a.Paths()
+		_, paths := a.TracedPaths()
 		valid := 0
 		for _, p := range paths {
 			if p.State == fabric.PathValid {

@@ -34,8 +34,8 @@ const (
 	silentAfter = time.Second
 )
 
-// whoIs stands for the name of a NIC in packets that carry its node's life.
-func whoIs(nic string) uint64 {
+// nameHash stands for the name of a NIC in packets that carry its node's life.
+func nameHash(nic string) uint64 {
 	// FNV-1a of 64 bits, as hash/fnv has it, without its allocation.
 	h := uint64(14695981039346656037)
 	for i := range len(nic) {
@@ -47,19 +47,19 @@ func whoIs(nic string) uint64 {
 // peerLife is what is known of the lives of one node. All NICs of an engine
 // share it.
 type peerLife struct {
-	known atomic.Uint64 // the highest; 0: none
-	bound atomic.Int64  // when a packet last carried one, monotonic nanoseconds
+	known       atomic.Uint64 // the highest; 0: none
+	lastCarried atomic.Int64  // when a packet last carried one, monotonic nanoseconds
 }
 
-// know takes a life that the coordinator says the node has.
-func (l *peerLife) know(life uint64, mono int64) {
+// learnLife takes a life that the coordinator says the node has.
+func (l *peerLife) learnLife(life uint64, mono int64) {
 	for {
 		known := l.known.Load()
 		if life <= known {
 			return
 		}
 		if l.known.CompareAndSwap(known, life) {
-			l.bound.Store(mono)
+			l.lastCarried.Store(mono)
 			return
 		}
 	}
@@ -74,33 +74,33 @@ const (
 	unproven           // without a life, where one is to be expected
 )
 
-// admit takes the life of an authentic packet; 0: it has none.
-func (l *peerLife) admit(life uint64, mono int64) admission {
+// admitLife takes the life of an authentic packet; 0: it has none.
+func (l *peerLife) admitLife(life uint64, mono int64) admission {
 	known := l.known.Load()
 	switch {
-	case life == 0 && known != 0 && mono-l.bound.Load() < int64(unboundAfter):
+	case life == 0 && known != 0 && mono-l.lastCarried.Load() < int64(unboundAfter):
 		return unproven
 	case life == 0:
 		return admitted
 	case life < known:
 		return replayed
 	case life > known:
-		l.know(life, mono)
+		l.learnLife(life, mono)
 	}
-	l.bound.Store(mono)
+	l.lastCarried.Store(mono)
 	return admitted
 }
 
-// silent reports whether the node has sent no packet with a life lately, so that
+// isSilent reports whether the node has sent no packet with a life lately, so that
 // one without can be its own.
-func (l *peerLife) silent(mono int64) bool { return mono-l.bound.Load() >= int64(silentAfter) }
+func (l *peerLife) isSilent(mono int64) bool { return mono-l.lastCarried.Load() >= int64(silentAfter) }
 
 // ownLife is the engine's own: the number its packets carry, and the first one
 // that they carried.
 type ownLife struct{ first, now atomic.Uint64 }
 
-// raise gives the engine a higher life.
-func (o *ownLife) raise(life uint64) {
+// raiseTo gives the engine a higher life.
+func (o *ownLife) raiseTo(life uint64) {
 	if life <= o.now.Load() {
 		return
 	}
@@ -108,23 +108,23 @@ func (o *ownLife) raise(life uint64) {
 	o.now.Store(life)
 }
 
-// mine reports whether a reply to a probe of this process can carry a life.
-func (o *ownLife) mine(life uint64) bool {
+// mayBeOwn reports whether a reply to a probe of this process can carry a life.
+func (o *ownLife) mayBeOwn(life uint64) bool {
 	return life <= o.now.Load() && life >= o.first.Load()
 }
 
 // SetLife gives the engine its life number. A lower one than it has changes
 // nothing.
-func (e *Engine) SetLife(life uint64) { e.wire.life.raise(life) }
+func (e *Engine) SetLife(life uint64) { e.wire.life.raiseTo(life) }
 
 // Life is the engine's life number; 0: it has none.
 func (e *Engine) Life() uint64 { return e.wire.life.now.Load() }
 
 // KnowLives takes the life numbers of nodes, as the coordinator has them.
 func (e *Engine) KnowLives(lives map[string]uint64) {
-	mono := e.mono()
+	mono := e.monoTime()
 	for node, life := range lives {
-		e.wire.lifeOf(node).know(life, mono)
+		e.wire.lifeOf(node).learnLife(life, mono)
 	}
 }
 

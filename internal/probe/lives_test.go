@@ -33,7 +33,7 @@ func (e *meeting) probe(life uint64, seq uint32, at time.Time) []byte {
 		e.a.wire.life.now.Store(life)
 		return buf[:e.a.putRequest(buf, seq, at.UnixNano(), e.a.ssid, seq+1, 0, pr.sendKey())]
 	}
-	p := stamp.SenderPacket{Seq: seq, Timestamp: stamp.PTP(at.UnixNano()), ErrorEstimate: e.a.estimate, SSID: e.a.ssid}
+	p := stamp.SenderPacket{Seq: seq, Timestamp: stamp.TimestampPTP(at.UnixNano()), ErrorEstimate: e.a.estimate, SSID: e.a.ssid}
 	p.PutAuth(buf, pr.sendKey())
 	b := stamp.AppendDirectMeasurement(buf[:stamp.AuthBaseLen], seq+1)
 	return stamp.AppendHMAC(b, stamp.AuthBaseLen, pr.sendKey())
@@ -44,10 +44,10 @@ func (e *meeting) arrive(packet []byte) {
 	e.t.Helper()
 	e.wall = e.wall.Add(10 * time.Millisecond)
 	g := &unix.Datagram{Data: packet, From: netip.AddrPortFrom(loopback(1), e.a.node.Stamp.SourcePort), Stamp: e.wall.UnixNano()}
-	if err := e.b.reflect(g, e.wall); err != nil {
+	if err := e.b.reflectProbe(g, e.wall); err != nil {
 		e.t.Fatal(err)
 	}
-	if err := e.b.flush(); err != nil {
+	if err := e.b.flushBatch(); err != nil {
 		e.t.Fatal(err)
 	}
 }
@@ -166,7 +166,7 @@ func TestLivesAreOfOnePacketAndOneNIC(t *testing.T) {
 // life must go on to have one for a while, and what is refused is no loss.
 func TestLivesRule4And5(t *testing.T) {
 	e := newMeeting(t)
-	unbound := func() int { return e.b.snapshot(e.b.mono()).Unbound }
+	unbound := func() int { return e.b.copyStats(e.b.monoTime()).Unbound }
 	e.arrive(e.probe(0, 0, e.wall))
 	if e.received() != 1 || unbound() != 1 {
 		t.Errorf("an older version: %d probes received, %d unbound peers, want 1 and 1", e.received(), unbound())
@@ -184,7 +184,7 @@ func TestLivesRule4And5(t *testing.T) {
 	if e.received() != 2 || e.b.unproven != 1 {
 		t.Errorf("without a life, after a silence: %d probes received, %d unproven", e.received(), e.b.unproven)
 	}
-	if got := e.b.snapshot(e.b.mono()).Unread["no_life"]; got != 1 {
+	if got := e.b.copyStats(e.b.monoTime()).Unread["no_life"]; got != 1 {
 		t.Errorf("%d packets are unread, want the one that may have been the peer's own", got)
 	}
 	e.wall = e.wall.Add(unboundAfter)
@@ -203,10 +203,10 @@ func (e *meeting) reply(life uint64, probe []byte, seq uint32) []byte {
 		e.t.Fatal(err)
 	}
 	r := stamp.ReflectorPacket{Seq: seq, Timestamp: p.Timestamp, Receive: p.Timestamp, ErrorEstimate: p.ErrorEstimate}
-	r.Answer(&p)
+	r.EchoProbe(&p)
 	out := make([]byte, len(probe))
 	r.PutAuth(out, k)
-	v := stamp.ReflectorValues{RxCount: seq + 1, TxCount: seq + 1, Life: life, Who: whoIs("h2/eth1")}
+	v := stamp.ReflectorValues{RxCount: seq + 1, TxCount: seq + 1, Life: life, Who: nameHash("h2/eth1")}
 	v.Reflect(out, probe, stamp.AuthBaseLen, k)
 	return out
 }
@@ -217,11 +217,11 @@ func TestLivesRule6(t *testing.T) {
 	e := newMeeting(t)
 	ed := e.a.edges[0]
 	take := func(reply []byte) {
-		e.a.replied(ed.sock, &unix.Datagram{Data: reply, From: ed.target}, time.Now())
+		e.a.handleReply(ed.sock, &unix.Datagram{Data: reply, From: ed.target}, time.Now())
 	}
 	own := &e.a.wire.life
 	probe := func(life uint64) []byte {
-		seq, _ := ed.nextProbe(e.a.mono(), e.wall.UnixNano())
+		seq, _ := ed.nextProbe(e.a.monoTime(), e.wall.UnixNano())
 		return e.probe(life, seq, e.wall)
 	}
 	const sender, reflector = 9, 20
@@ -230,7 +230,7 @@ func TestLivesRule6(t *testing.T) {
 		old[i] = e.probe(sender-1, uint32(i), e.wall)
 	}
 	*own = ownLife{}
-	own.raise(sender)
+	own.raiseTo(sender)
 	take(e.reply(reflector, probe(sender), 0))
 	if ed.Acked != 1 {
 		t.Fatalf("%d answers, want 1", ed.Acked)
@@ -246,7 +246,7 @@ func TestLivesRule6(t *testing.T) {
 	}
 	// A probe that left before the coordinator gave this process another number.
 	p := probe(sender)
-	own.raise(sender + 1)
+	own.raiseTo(sender + 1)
 	take(e.reply(reflector, p, 5))
 	if ed.Acked != 6 {
 		t.Error("a reply to a probe of this process was not taken")

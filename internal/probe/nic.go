@@ -64,19 +64,19 @@ type Forger struct {
 // edge is one flow to one peer.
 type edge struct {
 	flow
-	cfg    EdgeConfig
-	id     fabric.Edge
-	dscp   uint8
-	peer   *peer
-	sock   *socket
-	target netip.AddrPort
-	next   int64 // when it is probed next, monotonic nanoseconds
-	alone  int   // probes since the last one that had a twin
-	gone   bool  // the configuration has it no more
+	cfg       EdgeConfig
+	id        fabric.Flow
+	dscp      uint8
+	peer      *peer
+	sock      *socket
+	target    netip.AddrPort
+	next      int64 // when it is probed next, monotonic nanoseconds
+	sinceTwin int   // probes since the last one that had a twin
+	gone      bool  // the configuration has it no more
 }
 
-// answer is what is known of the probes of one flow of a peer.
-type answer struct {
+// answeredFlow is what is known of the probes of one flow of a peer.
+type answeredFlow struct {
 	cfg      EdgeConfig
 	received uint64
 	arrived  int64 // when the last one did, monotonic nanoseconds; 0: never
@@ -85,33 +85,33 @@ type answer struct {
 // peer is another node's NIC as one of our NICs sees it.
 type peer struct {
 	cfg      PeerConfig
-	rdma     bool                // both ends are probed by RDMA; by UDP otherwise
-	edges    map[int]*edge       // by flow number
-	answers  map[int]*answer     // by the peer's flow number
-	sessions bucket              // for new sessions
-	traces   bucket              // for answers to trace packets
-	forged   bucket              // for packets that do not verify, before the NIC's budget is used
-	failures uint64              // packets that did not verify, until it is a forger
-	forger   int                 // its place among the NIC's forgers; 0: it is one of the others
-	estimate stamp.ErrorEstimate // of its clock, by its last reply
+	rdma     bool                  // both ends are probed by RDMA; by UDP otherwise
+	edges    map[int]*edge         // by flow number
+	answers  map[int]*answeredFlow // by the peer's flow number
+	sessions bucket                // for new sessions
+	traces   bucket                // for answers to trace packets
+	forged   bucket                // for packets that do not verify, before the NIC's budget is used
+	failures uint64                // packets that did not verify, until it is a forger
+	forger   int                   // its place among the NIC's forgers; 0: it is one of the others
+	estimate stamp.ErrorEstimate   // of its clock, by its last reply
 	auth     []*stamp.Authenticator
 	verified int // index of the key that verified last
 	life     *peerLife
-	who      uint64 // stands for its name
+	nameHash uint64 // stands for its name
 	unbound  bool   // its last authentic packet carried no life number
 }
 
-// at is the peer's address, or its GID.
-func (p *peer) at() netip.Addr {
+// remoteAddr is the peer's address, or its GID.
+func (p *peer) remoteAddr() netip.Addr {
 	if p.rdma {
-		return rdma.Canonical(p.cfg.RDMA.GID)
+		return rdma.CanonicalGID(p.cfg.RDMA.GID)
 	}
 	return p.cfg.Address
 }
 
-// authentic runs parse with each key until one verifies, the one that did last
+// tryKeys runs parse with each key until one verifies, the one that did last
 // at first.
-func (p *peer) authentic(parse func(*stamp.Authenticator) error) (*stamp.Authenticator, error) {
+func (p *peer) tryKeys(parse func(*stamp.Authenticator) error) (*stamp.Authenticator, error) {
 	var err error
 	for i := range p.auth {
 		k := (p.verified + i) % len(p.auth)
@@ -138,14 +138,14 @@ type sessionKey struct {
 
 // sentRef says which packet a transmit stamp's number belongs to.
 type sentRef struct {
-	id    uint32
-	wants uint8 // bit k set: a stamp of kind k is awaited
-	sent  bool  // it was not taken back
-	edge  *edge
-	sess  *session // reflector
-	seq   uint32
-	user  int64
-	soft  int64 // the kernel's stamp
+	id          uint32
+	wants       uint8 // bit k set: a stamp of kind k is awaited
+	sent        bool  // it was not taken back
+	edge        *edge
+	sess        *session // reflector
+	seq         uint32
+	user        int64
+	kernelStamp int64 // the kernel's stamp
 }
 
 // socketKey tells the endpoints of a NIC's flows apart.
@@ -157,20 +157,20 @@ type socketKey struct {
 // socket is an endpoint and the packets whose transmit stamps are awaited.
 type socket struct {
 	Endpoint
-	link   Transport
-	rdma   bool
-	books  *socket // which has the packets that are awaited: itself, or the queue pair's
-	nic    *nic
-	name   string
-	port   uint16
-	queue  sendQueue // edges probed over it
-	refs   []sentRef
-	closed bool
+	link      Transport
+	rdma      bool
+	refsOwner *socket // which has the packets that are awaited: itself, or the queue pair's
+	nic       *nic
+	name      string
+	port      uint16
+	queue     sendQueue // edges probed over it
+	refs      []sentRef
+	closed    bool
 }
 
-func (s *socket) remember(r sentRef) { s.refs[int(r.id)&(len(s.refs)-1)] = r }
+func (s *socket) rememberSent(r sentRef) { s.refs[int(r.id)&(len(s.refs)-1)] = r }
 
-func (s *socket) recall(id uint32, kind stampKind) *sentRef {
+func (s *socket) recallSent(id uint32, kind stampKind) *sentRef {
 	r := &s.refs[int(id)&(len(s.refs)-1)]
 	if r.id != id || r.wants&(1<<kind) == 0 {
 		return nil
@@ -179,9 +179,9 @@ func (s *socket) recall(id uint32, kind stampKind) *sentRef {
 	return r
 }
 
-// expect makes room for the transmit stamps of packets a second: some NICs take
+// reserveRefs makes room for the transmit stamps of packets a second: some NICs take
 // half a second for one.
-func (s *socket) expect(packets int) {
+func (s *socket) reserveRefs(packets int) {
 	n := ringSize(max(256, packets))
 	if n <= len(s.refs) {
 		return
@@ -190,7 +190,7 @@ func (s *socket) expect(packets int) {
 	s.refs = make([]sentRef, n)
 	for _, r := range old {
 		if r.wants != 0 {
-			s.remember(r)
+			s.rememberSent(r)
 		}
 	}
 }
@@ -198,7 +198,7 @@ func (s *socket) expect(packets int) {
 // sendQueue is a heap of edges by when they are due.
 type sendQueue []*edge
 
-func (q *sendQueue) push(e *edge) {
+func (q *sendQueue) pushEdge(e *edge) {
 	*q = append(*q, e)
 	h := *q
 	for i := len(h) - 1; i > 0; {
@@ -211,8 +211,8 @@ func (q *sendQueue) push(e *edge) {
 	}
 }
 
-// sink restores the order after the first edge's time was moved on.
-func (q sendQueue) sink() {
+// siftDown restores the order after the first edge's time was moved on.
+func (q sendQueue) siftDown() {
 	for i := 0; ; {
 		low := 2*i + 1
 		if low >= len(q) {
@@ -229,13 +229,13 @@ func (q sendQueue) sink() {
 	}
 }
 
-// retain drops the edges the configuration has no more.
-func (q *sendQueue) retain() {
+// dropGone drops the edges the configuration has no more.
+func (q *sendQueue) dropGone() {
 	old := *q
 	*q = nil
 	for _, e := range old {
 		if !e.gone {
-			q.push(e)
+			q.pushEdge(e)
 		}
 	}
 }
@@ -261,11 +261,11 @@ type nic struct {
 	kindWhy   string    // why they are
 	closed    bool
 
-	rdma      *queuePair // nil: there is no RDMA
-	queue     *socket    // of rdma
-	mirror    *socket    // the reflector on rdma
-	rdmaClock *nicClock  // of the RDMA device; nil: the program's times are used
-	copies    *copier    // of packets by RDMA, for traces; nil: there is no RDMA
+	rdma          *queuePair // nil: there is no RDMA
+	rdmaQueue     *socket    // of rdma
+	rdmaReflector *socket    // the reflector on rdma
+	rdmaClock     *nicClock  // of the RDMA device; nil: the program's times are used
+	copies        *copier    // of packets by RDMA, for traces; nil: there is no RDMA
 
 	peers    map[netip.Addr]*peer // by address, or by GID as 16 octets
 	edges    []*edge
@@ -273,23 +273,23 @@ type nic struct {
 	sessions map[sessionKey]*session
 	maxSess  int
 
-	outSocket  *socket // whose packets its transport holds
-	outRefs    [unix.BatchSize]*sentRef
-	failed     func(int, syscall.Errno)
-	sendErrors map[syscall.Errno]uint64
-	dropped    [dropReasons]uint64
-	missing    [2]uint64 // of the reflector: T2 and T3
-	unmatched  uint64    // transmit stamps of packets no longer known
-	skipped    uint64    // probes whose time went by
-	overflown  uint64    // packets that did not fit into the buffers of sockets closed since
-	unproven   uint64    // packets without a life number that may have been a peer's own
-	budget     bucket    // for HMACs of forged packets
-	forgers    []Forger  // the first one stands for the others
-	kernel     Histogram
-	device     Histogram           // from the kernel's stamp to the NIC's, of what is sent
-	stamps     [2][stampKinds]bool // that were seen by UDP: tx, rx
-	stalled    int64               // nanoseconds
-	restarts   uint64              // of senders, as the reflector noticed
+	outSocket   *socket // whose packets its transport holds
+	outRefs     [unix.BatchSize]*sentRef
+	failed      func(int, syscall.Errno)
+	sendErrors  map[syscall.Errno]uint64
+	dropped     [dropReasons]uint64
+	missing     [2]uint64 // of the reflector: T2 and T3
+	unmatched   uint64    // transmit stamps of packets no longer known
+	skipped     uint64    // probes whose time went by
+	overflown   uint64    // packets that did not fit into the buffers of sockets closed since
+	unproven    uint64    // packets without a life number that may have been a peer's own
+	budget      bucket    // for HMACs of forged packets
+	forgers     []Forger  // the first one stands for the others
+	kernelDelay Histogram
+	nicDelay    Histogram           // from the kernel's stamp to the NIC's, of what is sent
+	stamps      [2][stampKinds]bool // that were seen by UDP: tx, rx
+	stalled     int64               // nanoseconds
+	restarts    uint64              // of senders, as the reflector noticed
 
 	icmpErrors map[[2]uint8]uint64 // about probes and replies, by type and code
 	traceSeq   uint32
@@ -319,7 +319,7 @@ const (
 
 var dropNames = [dropReasons]string{"malformed", "oversized", "unregistered", "bad_hmac", "replay", "rate_limited", "session_limit", "unsolicited", "foreign_ssid", "trace_copy", "foreign_port", "unverified"}
 
-func (n *nic) mono() int64 {
+func (n *nic) monoTime() int64 {
 	if v := n.wire.virtual; v != nil {
 		return v.Load()
 	}
@@ -332,17 +332,17 @@ func openNIC(cfg NICConfig, node *Config, base time.Time, w *wiring, log *slog.L
 		senders: map[socketKey]*socket{}, peers: map[netip.Addr]*peer{}, sessions: map[sessionKey]*session{},
 		sendErrors: map[syscall.Errno]uint64{}, awaited: map[uint32]*traceProbe{}, icmpErrors: map[[2]uint8]uint64{}}
 	n.failed = n.sendFailed
-	n.budget, n.forgers = newBucket(forgedBudget, forgedBurst, n.mono()), []Forger{{From: otherForgers}}
+	n.budget, n.forgers = newBucket(forgedBudget, forgedBurst, n.monoTime()), []Forger{{From: otherForgers}}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err := n.listen(); err != nil {
+	if err := n.openReflectors(); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
 	return n, nil
 }
 
-// listen chooses the stamps and opens the reflectors.
-func (n *nic) listen() (err error) {
+// openReflectors chooses the stamps and opens the reflectors.
+func (n *nic) openReflectors() (err error) {
 	if n.cfg.RDMA != nil {
 		if err := n.openRDMA(); err != nil {
 			return err
@@ -371,11 +371,11 @@ func (n *nic) listen() (err error) {
 		n.kindWhy = ""
 		n.log.Info("measured by the NIC's time stamps")
 	}
-	n.reflector, err = n.open("reflector", n.node.Stamp.Port)
+	n.reflector, err = n.openSocket("reflector", n.node.Stamp.Port)
 	return err
 }
 
-func (n *nic) open(name string, port uint16) (*socket, error) {
+func (n *nic) openSocket(name string, port uint16) (*socket, error) {
 	at := netip.AddrPortFrom(n.cfg.Address, port)
 	u, err := unix.ListenUDP(at, unix.UDPOptions{ReceiveBuffer: receiveBuffer, Hardware: n.clock != nil})
 	switch {
@@ -389,9 +389,9 @@ func (n *nic) open(name string, port uint16) (*socket, error) {
 		return nil, fmt.Errorf("NIC %s: %w", n.cfg.NIC, err)
 	}
 	s := &socket{Endpoint: u, link: &n.sockets, nic: n, name: name, port: port}
-	s.books = s
-	s.expect(0)
-	if err := n.wire.add(s); err != nil {
+	s.refsOwner = s
+	s.reserveRefs(0)
+	if err := n.wire.addSocket(s); err != nil {
 		return nil, errors.Join(err, u.Close())
 	}
 	return s, nil
@@ -399,7 +399,7 @@ func (n *nic) open(name string, port uint16) (*socket, error) {
 
 func (n *nic) closeSocket(s *socket) error {
 	s.closed = true
-	n.wire.remove(s)
+	n.wire.removeSocket(s)
 	n.overflown += s.Drops()
 	if n.outSocket == s {
 		n.outSocket = nil
@@ -410,11 +410,11 @@ func (n *nic) closeSocket(s *socket) error {
 // close ends the NIC's sockets. The caller holds mu.
 func (n *nic) close() error {
 	n.closed = true
-	return n.silence()
+	return n.closeSockets()
 }
 
-// silence closes the sockets and the clock, for good or for another address.
-func (n *nic) silence() error {
+// closeSockets closes the sockets and the clock, for good or for another address.
+func (n *nic) closeSockets() error {
 	var errs []error
 	for port, s := range n.senders {
 		errs = append(errs, n.closeSocket(s))
@@ -424,9 +424,9 @@ func (n *nic) silence() error {
 		errs = append(errs, n.closeSocket(n.reflector))
 		n.reflector = nil
 	}
-	if n.queue != nil {
-		errs = append(errs, n.closeSocket(n.mirror), n.closeSocket(n.queue), n.copies.Close())
-		n.queue, n.mirror, n.rdma, n.rdmaClock, n.copies = nil, nil, nil, nil, nil
+	if n.rdmaQueue != nil {
+		errs = append(errs, n.closeSocket(n.rdmaReflector), n.closeSocket(n.rdmaQueue), n.copies.Close())
+		n.rdmaQueue, n.rdmaReflector, n.rdma, n.rdmaClock, n.copies = nil, nil, nil, nil, nil
 	}
 	if n.clock != nil {
 		errs = append(errs, n.clock.clock.Close())
@@ -435,10 +435,10 @@ func (n *nic) silence() error {
 	return errors.Join(errs...)
 }
 
-// apply makes the NIC what the configuration says. What stays keeps its counts,
+// applyConfig makes the NIC what the configuration says. What stays keeps its counts,
 // sequence numbers and phase. The caller holds mu.
-func (n *nic) apply(cfg NICConfig, node *Config, phase func() float64) error {
-	moved := cfg.Address != n.cfg.Address || cfg.Device != n.cfg.Device || cfg.Timestamps != n.cfg.Timestamps || !cfg.RDMA.Same(n.cfg.RDMA) || node.Stamp.Port != n.node.Stamp.Port
+func (n *nic) applyConfig(cfg NICConfig, node *Config, phase func() float64) error {
+	moved := cfg.Address != n.cfg.Address || cfg.Device != n.cfg.Device || cfg.Timestamps != n.cfg.Timestamps || !cfg.RDMA.Equal(n.cfg.RDMA) || node.Stamp.Port != n.node.Stamp.Port
 	ports := node.Stamp.SourcePort != n.node.Stamp.SourcePort
 	n.cfg, n.node = cfg, node
 	n.setEstimate()
@@ -449,10 +449,10 @@ func (n *nic) apply(cfg NICConfig, node *Config, phase func() float64) error {
 		n.ssid = n.wire.randomSSID()
 	}
 	if moved {
-		if err := n.silence(); err != nil {
+		if err := n.closeSockets(); err != nil {
 			n.log.Warn("close the sockets of the old address", "err", err)
 		}
-		if err := n.listen(); err != nil {
+		if err := n.openReflectors(); err != nil {
 			return err
 		}
 	}
@@ -469,9 +469,9 @@ func (n *nic) apply(cfg NICConfig, node *Config, phase func() float64) error {
 		}
 	}
 	n.maxSess = max(64, 4*answers)
-	for _, s := range []*socket{n.reflector, n.queue} {
+	for _, s := range []*socket{n.reflector, n.rdmaQueue} {
 		if s != nil {
-			s.expect(int(2 * expected))
+			s.reserveRefs(int(2 * expected))
 		}
 	}
 	for k, s := range n.sessions {
@@ -501,20 +501,20 @@ func (n *nic) applyPeers(node *Config) {
 		}
 	}
 	n.peers = make(map[netip.Addr]*peer, len(wanted))
-	mono := n.mono()
+	mono := n.monoTime()
 	for i := range node.Peers {
 		cfg := node.Peers[i]
 		byRDMA := n.rdma != nil && cfg.RDMA != nil
 		at := cfg.Address
 		if byRDMA {
-			at = rdma.Canonical(cfg.RDMA.GID)
+			at = rdma.CanonicalGID(cfg.RDMA.GID)
 		}
 		if !wanted[cfg.NIC] || !byRDMA && (!at.IsValid() || !n.cfg.Address.IsValid() || at.Is4() != n.cfg.Address.Is4()) {
 			continue
 		}
 		p := known[cfg.NIC]
 		if p == nil {
-			p = &peer{edges: map[int]*edge{}, answers: map[int]*answer{},
+			p = &peer{edges: map[int]*edge{}, answers: map[int]*answeredFlow{},
 				traces: newBucket(traceReplies, traceReplies, mono), forged: newBucket(peerForgeries, peerForgeries, mono)}
 		}
 		if p.auth == nil || !slices.EqualFunc(p.cfg.Keys, cfg.Keys, func(a, b Key) bool { return a.ID == b.ID && string(a.Secret) == string(b.Secret) }) {
@@ -527,13 +527,13 @@ func (n *nic) applyPeers(node *Config) {
 			p.forger, p.failures = 0, 0
 		}
 		p.cfg, p.rdma = cfg, byRDMA
-		p.life, p.who = n.wire.lifeOf(fabric.OwnerOf(cfg.NIC)), whoIs(cfg.NIC)
+		p.life, p.nameHash = n.wire.lifeOf(fabric.OwnerOf(cfg.NIC)), nameHash(cfg.NIC)
 		old := p.answers
-		p.answers = make(map[int]*answer, len(asked[cfg.NIC]))
+		p.answers = make(map[int]*answeredFlow, len(asked[cfg.NIC]))
 		for _, a := range asked[cfg.NIC] {
 			o := old[a.Flow]
 			if o == nil {
-				o = &answer{}
+				o = &answeredFlow{}
 			}
 			o.cfg = a
 			p.answers[a.Flow] = o
@@ -541,11 +541,11 @@ func (n *nic) applyPeers(node *Config) {
 		p.sessions = newBucket(1, float64(max(4, 4*len(p.answers))), mono)
 		n.peers[at] = p
 	}
-	n.tellRDMA()
+	n.configureRDMA()
 }
 
 func (n *nic) applyEdges(node *Config, moved bool, phase func() float64) error {
-	known := make(map[fabric.Edge]*edge, len(n.edges))
+	known := make(map[fabric.Flow]*edge, len(n.edges))
 	for _, e := range n.edges {
 		e.gone = true
 		known[e.id] = e
@@ -557,7 +557,7 @@ func (n *nic) applyEdges(node *Config, moved bool, phase func() float64) error {
 		byNIC[p.cfg.NIC] = p
 	}
 	rates := map[*socket]float64{}
-	mono := n.mono()
+	mono := n.monoTime()
 	for i := range node.Edges {
 		cfg := node.Edges[i]
 		if cfg.Src != n.cfg.NIC {
@@ -572,10 +572,10 @@ func (n *nic) applyEdges(node *Config, moved bool, phase func() float64) error {
 		if s == nil {
 			name := fmt.Sprintf("sender%d", cfg.Flow)
 			if p.rdma {
-				s = n.lane("rdma_"+name, key.port)
+				s = n.newLane("rdma_"+name, key.port)
 			} else {
 				var err error
-				if s, err = n.open(name, key.port); err != nil {
+				if s, err = n.openSocket(name, key.port); err != nil {
 					return err
 				}
 			}
@@ -587,19 +587,19 @@ func (n *nic) applyEdges(node *Config, moved bool, phase func() float64) error {
 		case fresh:
 			e = &edge{flow: newFlow(cfg.Cadence, node.ReplyTimeout), id: cfg.ID()}
 		case e.cfg.Cadence != cfg.Cadence || e.timeout != int64(node.ReplyTimeout):
-			e.pace(cfg.Cadence, node.ReplyTimeout)
+			e.setPace(cfg.Cadence, node.ReplyTimeout)
 		}
 		if fresh || e.cfg.Cadence != cfg.Cadence {
 			e.next = mono + int64(phase()*float64(cfg.Cadence))
 		}
 		e.gone, e.cfg, e.peer = false, cfg, p
-		e.synchronise(node.ClockSync, cfg.Cadence)
-		e.dscp = node.Stamp.Class(cfg.Flow).DSCP
-		e.target = netip.AddrPortFrom(p.at(), node.Stamp.Port)
-		e.plain = p.rdma && n.rdmaClock == nil
+		e.setClockSync(node.ClockSync, cfg.Cadence)
+		e.dscp = node.Stamp.ClassOf(cfg.Flow).DSCP
+		e.target = netip.AddrPortFrom(p.remoteAddr(), node.Stamp.Port)
+		e.userStampsOnly = p.rdma && n.rdmaClock == nil
 		if e.sock != s {
 			e.sock = s
-			s.queue.push(e)
+			s.queue.pushEdge(e)
 		}
 		p.edges[cfg.Flow] = e
 		n.edges = append(n.edges, e)
@@ -614,21 +614,21 @@ func (n *nic) applyEdges(node *Config, moved bool, phase func() float64) error {
 			}
 			continue
 		}
-		s.queue.retain()
+		s.queue.dropGone()
 		if s.rdma {
 			queued += rates[s]
 			continue
 		}
-		s.expect(int(2 * rates[s]))
+		s.reserveRefs(int(2 * rates[s]))
 	}
-	if n.queue != nil {
-		n.queue.expect(int(2 * queued))
+	if n.rdmaQueue != nil {
+		n.rdmaQueue.reserveRefs(int(2 * queued))
 	}
 	return nil
 }
 
-// due is when the next probe is to be sent.
-func (n *nic) due() int64 {
+// nextDue is when the next probe is to be sent.
+func (n *nic) nextDue() int64 {
 	due := int64(1<<63 - 1)
 	for _, s := range n.senders {
 		due = min(due, s.queue[0].next)
@@ -636,14 +636,14 @@ func (n *nic) due() int64 {
 	return due
 }
 
-// turn sends what is due and settles the accounts.
-func (n *nic) turn(now, horizon int64) error {
+// runTurn sends what is due and settles the accounts.
+func (n *nic) runTurn(now, horizon int64) error {
 	if n.clock != nil {
-		if err := n.clock.read(time.Now().UnixNano()); err != nil {
+		if err := n.clock.readIfDue(time.Now().UnixNano()); err != nil {
 			n.log.Warn("the NIC's clock gives no hardware samples", "err", err)
 		}
 	}
-	if err := n.tendRDMA(); err != nil {
+	if err := n.maintainRDMA(); err != nil {
 		return err
 	}
 	if err := n.sendDue(now, horizon); err != nil {
@@ -652,7 +652,7 @@ func (n *nic) turn(now, horizon int64) error {
 	if now-n.settled >= int64(settleEvery) {
 		n.settled = now
 		for _, e := range n.edges {
-			e.settle()
+			e.settleLoss()
 		}
 	}
 	return nil
@@ -670,53 +670,53 @@ func (n *nic) sendDue(now, horizon int64) error {
 				e.next += late / cadence * cadence
 			}
 			e.next += cadence
-			s.queue.sink()
-			if err := n.probeAll(e); err != nil {
+			s.queue.siftDown()
+			if err := n.queueProbes(e); err != nil {
 				return err
 			}
 		}
 	}
-	return n.flush()
+	return n.flushBatch()
 }
 
-// probeAll queues a probe of an edge, and its twin where it has one.
-func (n *nic) probeAll(e *edge) error {
+// queueProbes queues a probe of an edge, and its twin where it has one.
+func (n *nic) queueProbes(e *edge) error {
 	twins := false
 	if n.node.ClockSync {
-		e.alone = (e.alone + 1) % pairEvery
-		twins = e.alone == 0
+		e.sinceTwin = (e.sinceTwin + 1) % pairEvery
+		twins = e.sinceTwin == 0
 	}
 	if !twins {
-		return n.probe(e)
+		return n.queueProbe(e)
 	}
-	if e.sock.link.Out() >= unix.BatchSize-1 { // they are to leave in one batch
-		if err := n.flush(); err != nil {
+	if e.sock.link.PendingCount() >= unix.BatchSize-1 { // they are to leave in one batch
+		if err := n.flushBatch(); err != nil {
 			return err
 		}
 	}
-	if err := n.probe(e); err != nil {
+	if err := n.queueProbe(e); err != nil {
 		return err
 	}
-	return n.probe(e)
+	return n.queueProbe(e)
 }
 
-// probe queues one probe of an edge.
-func (n *nic) probe(e *edge) error {
+// queueProbe queues one probe of an edge.
+func (n *nic) queueProbe(e *edge) error {
 	buf, err := n.outBuffer(e.sock)
 	if err != nil {
 		return err
 	}
 	wall := time.Now()
-	user := n.wire.bend.At(wall.UnixNano())
+	user := n.wire.bend.BentTime(wall.UnixNano())
 	seq, tx := e.nextProbe(int64(wall.Sub(n.base)), user)
 	size := n.putRequest(buf, seq, user, n.ssid, tx, e.dscp, e.peer.sendKey())
 	id := e.sock.link.Commit(e.sock.Endpoint, size, e.target, e.dscp<<2|ect0, 0)
-	n.note(sentRef{id: id, wants: n.kinds(e.sock), edge: e, seq: seq, user: user})
+	n.registerSent(sentRef{id: id, wants: n.txStampKinds(e.sock), edge: e, seq: seq, user: user})
 	return nil
 }
 
-// kinds are the transmit stamps that come back for each packet over s.
-func (n *nic) kinds(s *socket) uint8 {
+// txStampKinds are the transmit stamps that come back for each packet over s.
+func (n *nic) txStampKinds(s *socket) uint8 {
 	if s.rdma {
 		if n.rdmaClock != nil {
 			return 1 << hardwareStamps
@@ -732,7 +732,7 @@ func (n *nic) kinds(s *socket) uint8 {
 // putRequest writes a probe, authenticated by a unless it is nil, and returns
 // its length in octets.
 func (n *nic) putRequest(buf []byte, seq uint32, user int64, ssid uint16, tx uint32, dscp uint8, a *stamp.Authenticator) int {
-	p := stamp.SenderPacket{Seq: seq, Timestamp: stamp.PTP(user), ErrorEstimate: n.estimate, SSID: ssid}
+	p := stamp.SenderPacket{Seq: seq, Timestamp: stamp.TimestampPTP(user), ErrorEstimate: n.estimate, SSID: ssid}
 	base := stamp.BaseLen
 	if a == nil {
 		p.Put(buf)
@@ -745,7 +745,7 @@ func (n *nic) putRequest(buf []byte, seq uint32, user int64, ssid uint16, tx uin
 	b = stamp.AppendDirectMeasurement(b, tx)
 	b = stamp.AppendFollowUp(b)
 	if a != nil {
-		b = stamp.AppendLives(b, n.wire.life.now.Load(), whoIs(n.cfg.NIC))
+		b = stamp.AppendLives(b, n.wire.life.now.Load(), nameHash(n.cfg.NIC))
 		b = stamp.AppendHMAC(b, base, a)
 	}
 	if pad := n.node.Stamp.Padding; pad > 0 {
@@ -757,7 +757,7 @@ func (n *nic) putRequest(buf []byte, seq uint32, user int64, ssid uint16, tx uin
 // outBuffer is the memory for the next packet over s.
 func (n *nic) outBuffer(s *socket) ([]byte, error) {
 	if n.outSocket != s || s.link.OutBuffer() == nil {
-		if err := n.flush(); err != nil {
+		if err := n.flushBatch(); err != nil {
 			return nil, err
 		}
 		n.outSocket = s
@@ -765,33 +765,33 @@ func (n *nic) outBuffer(s *socket) ([]byte, error) {
 	return s.link.OutBuffer(), nil
 }
 
-func (n *nic) note(r sentRef) {
-	b := n.outSocket.books
+func (n *nic) registerSent(r sentRef) {
+	b := n.outSocket.refsOwner
 	r.sent = true
-	b.remember(r)
-	n.outRefs[n.outSocket.link.Out()-1] = &b.refs[int(r.id)&(len(b.refs)-1)]
+	b.rememberSent(r)
+	n.outRefs[n.outSocket.link.PendingCount()-1] = &b.refs[int(r.id)&(len(b.refs)-1)]
 }
 
-// flush sends what is queued and takes the transmit stamps that are there at
+// flushBatch sends what is queued and takes the transmit stamps that are there at
 // once, as software stamps mostly are.
-func (n *nic) flush() error {
+func (n *nic) flushBatch() error {
 	s := n.outSocket
-	if s == nil || s.link.Out() == 0 {
+	if s == nil || s.link.PendingCount() == 0 {
 		return nil
 	}
-	batch := n.outRefs[:s.link.Out()]
+	batch := n.outRefs[:s.link.PendingCount()]
 	at, err := s.link.Send(s.Endpoint, n.failed)
 	if err != nil {
 		return err
 	}
 	if at != 0 {
-		at = n.wire.bend.At(at)
+		at = n.wire.bend.BentTime(at)
 		for _, r := range batch {
 			switch {
 			case r.edge != nil:
-				r.edge.left(r.seq, at)
-			case r.sess != nil && r.sent && newer(r.sess.seq, r.seq):
-				r.sess.learn(stamp.FollowUp{Seq: r.seq, Timestamp: stamp.PTP(at), Method: userStamps.method()})
+				r.edge.setSendTime(r.seq, at)
+			case r.sess != nil && r.sent && seqNewer(r.sess.seq, r.seq):
+				r.sess.addFollowUp(stamp.FollowUp{Seq: r.seq, Timestamp: stamp.TimestampPTP(at), Method: userStamps.stampMethod()})
 			}
 		}
 	}
@@ -819,13 +819,13 @@ func (n *nic) drainErrors(s *socket) error {
 			return err
 		}
 		for i := range k {
-			r := s.link.Report(i)
-			r.Stamp = n.wire.bend.At(r.Stamp)
+			r := s.link.ReportAt(i)
+			r.Stamp = n.wire.bend.BentTime(r.Stamp)
 			switch r.Kind {
 			case unix.ReportTxStamp:
 				n.txStamp(s, r)
 			case unix.ReportICMP, unix.ReportICMP6:
-				n.icmp(s, r)
+				n.handleICMP(s, r)
 			}
 		}
 		if k < unix.BatchSize {
@@ -839,11 +839,11 @@ func (n *nic) txStamp(s *socket, r *unix.Report) {
 	if r.Hardware != 0 {
 		kind = hardwareStamps
 		var ok bool
-		if at, ok = n.hardware(n.clockFor(s.rdma), r.Hardware); !ok {
+		if at, ok = n.hardwareTime(n.clockFor(s.rdma), r.Hardware); !ok {
 			at = 0
 		}
 	}
-	ref := s.books.recall(r.ID, kind)
+	ref := s.refsOwner.recallSent(r.ID, kind)
 	if ref == nil {
 		n.unmatched++
 		return
@@ -855,18 +855,18 @@ func (n *nic) txStamp(s *socket, r *unix.Report) {
 		n.stamps[0][kind] = true
 	}
 	if kind == kernelStamps {
-		ref.soft = at
+		ref.kernelStamp = at
 		if ref.edge != nil || ref.sess != nil {
-			n.kernel.Observe(at - ref.user)
+			n.kernelDelay.Observe(at - ref.user)
 		}
-	} else if ref.soft != 0 {
-		n.device.Observe(at - ref.soft)
+	} else if ref.kernelStamp != 0 {
+		n.nicDelay.Observe(at - ref.kernelStamp)
 	}
 	switch {
 	case ref.sess != nil:
 		// A session that started anew meanwhile has other numbers.
-		if kind == n.kindFor(ref.sess.peer) && newer(ref.sess.seq, ref.seq) {
-			ref.sess.learn(stamp.FollowUp{Seq: ref.seq, Timestamp: stamp.PTP(at), Method: kind.method()})
+		if kind == n.kindFor(ref.sess.peer) && seqNewer(ref.sess.seq, ref.seq) {
+			ref.sess.addFollowUp(stamp.FollowUp{Seq: ref.seq, Timestamp: stamp.TimestampPTP(at), Method: kind.stampMethod()})
 		}
 	case ref.edge != nil:
 		ref.edge.txStamp(ref.seq, kind, at)
@@ -895,16 +895,16 @@ func (n *nic) clockFor(rdma bool) *nicClock {
 	return n.clock
 }
 
-// hardware tells a stamp of a clock as the node's time.
-func (n *nic) hardware(c *nicClock, raw int64) (at int64, ok bool) {
-	at, ok = c.system(raw)
-	return n.wire.bend.At(at), ok
+// hardwareTime tells a stamp of a clock as the node's time.
+func (n *nic) hardwareTime(c *nicClock, raw int64) (at int64, ok bool) {
+	at, ok = c.systemTime(raw)
+	return n.wire.bend.BentTime(at), ok
 }
 
 // received tells when a datagram came, by every kind known.
 func (n *nic) receivedAt(g *unix.Datagram, user int64) (t stampedTime) {
 	t[userStamps], t[kernelStamps] = user, g.Stamp
-	if at, ok := n.hardware(n.clockFor(g.Port != 0), g.Hardware); ok {
+	if at, ok := n.hardwareTime(n.clockFor(g.Port != 0), g.Hardware); ok {
 		t[hardwareStamps] = at
 	}
 	for k := kernelStamps; k < stampKinds; k++ {
@@ -915,9 +915,9 @@ func (n *nic) receivedAt(g *unix.Datagram, user int64) (t stampedTime) {
 	return t
 }
 
-// drain receives what waits at a socket, until the time given is over: one batch
+// receivePackets receives what waits at a socket, until the time given is over: one batch
 // at least, and what is left stays for the next turn.
-func (n *nic) drain(s *socket, until int64) error {
+func (n *nic) receivePackets(s *socket, until int64) error {
 	for {
 		k, err := s.link.Recv(s.Endpoint)
 		if err != nil {
@@ -925,8 +925,8 @@ func (n *nic) drain(s *socket, until int64) error {
 		}
 		wall := time.Now()
 		for i := range k {
-			g := s.link.Datagram(i)
-			g.Stamp = n.wire.bend.At(g.Stamp)
+			g := s.link.DatagramAt(i)
+			g.Stamp = n.wire.bend.BentTime(g.Stamp)
 			if g.Truncated {
 				n.dropped[dropOversized]++
 				continue
@@ -934,16 +934,16 @@ func (n *nic) drain(s *socket, until int64) error {
 			switch to := n.socketOf(s, g); to {
 			case nil:
 				n.dropped[dropUnsolicited]++
-			case n.reflector, n.mirror:
-				err = n.reflect(g, wall)
+			case n.reflector, n.rdmaReflector:
+				err = n.reflectProbe(g, wall)
 			default:
-				n.replied(to, g, wall)
+				n.handleReply(to, g, wall)
 			}
 			if err != nil {
 				return err
 			}
 		}
-		if err := n.flush(); err != nil {
+		if err := n.flushBatch(); err != nil {
 			return err
 		}
 		if k < unix.BatchSize || int64(wall.Sub(n.base)) >= until {
@@ -961,27 +961,27 @@ func (n *nic) socketOf(s *socket, g *unix.Datagram) *socket {
 		}
 		return s
 	case n.node.Stamp.Port:
-		return n.mirror
+		return n.rdmaReflector
 	}
 	return n.senders[socketKey{g.Port, true}]
 }
 
-// seen is when the program saw a datagram that it reads at wall.
-func (n *nic) seen(g *unix.Datagram, wall time.Time) int64 {
+// readTime is when the program saw a datagram that it reads at wall.
+func (n *nic) readTime(g *unix.Datagram, wall time.Time) int64 {
 	if g.User != 0 {
-		return n.wire.bend.At(g.User)
+		return n.wire.bend.BentTime(g.User)
 	}
-	return n.wire.bend.At(wall.UnixNano())
+	return n.wire.bend.BentTime(wall.UnixNano())
 }
 
-// replied takes a reply at a sender's socket.
-func (n *nic) replied(s *socket, g *unix.Datagram, wall time.Time) {
+// handleReply takes a reply at a sender's socket.
+func (n *nic) handleReply(s *socket, g *unix.Datagram, wall time.Time) {
 	pr := n.peers[g.From.Addr()]
 	if pr == nil || pr.rdma != s.rdma || g.From.Port() != n.node.Stamp.Port {
 		n.dropped[dropUnregistered]++
 		return
 	}
-	mono, user := int64(wall.Sub(n.base)), n.seen(g, wall)
+	mono, user := int64(wall.Sub(n.base)), n.readTime(g, wall)
 	var p stamp.ReflectorPacket
 	var a *stamp.Authenticator
 	base := stamp.BaseLen
@@ -996,7 +996,7 @@ func (n *nic) replied(s *socket, g *unix.Datagram, wall time.Time) {
 		if !plausible {
 			return
 		}
-		if a = n.verify(pr, expected, mono, func(a *stamp.Authenticator) error { return p.ParseAuth(g.Data, a) }); a == nil {
+		if a = n.verifyPacket(pr, expected, mono, func(a *stamp.Authenticator) error { return p.ParseAuth(g.Data, a) }); a == nil {
 			return
 		}
 	}
@@ -1008,13 +1008,13 @@ func (n *nic) replied(s *socket, g *unix.Datagram, wall time.Time) {
 	}
 	if a != nil {
 		lives := r.answers.Lives
-		if !lives.By(g.Data, pr.who) {
+		if !lives.BelongTo(g.Data, pr.nameHash) {
 			lives = stamp.Lives{}
 		}
-		if !n.admit(pr, lives.Reflector, true, mono) {
+		if !n.admitLife(pr, lives.Reflector, true, mono) {
 			return
 		}
-		if lives != (stamp.Lives{}) && !n.wire.life.mine(lives.Sender) {
+		if lives != (stamp.Lives{}) && !n.wire.life.mayBeOwn(lives.Sender) {
 			n.dropped[dropReplay]++
 			return
 		}
@@ -1043,7 +1043,7 @@ func (n *nic) replied(s *socket, g *unix.Datagram, wall time.Time) {
 	r.seq, r.senderSeq, r.ecn = p.Seq, p.SenderSeq, g.TOS&3
 	r.t2, r.t3, r.t4 = p.Receive.Nanos(p.ErrorEstimate), p.Timestamp.Nanos(p.ErrorEstimate), n.receivedAt(g, user)
 	pr.estimate = p.ErrorEstimate
-	if e.take(mono, &r) == outcomeUnsolicited {
+	if e.acceptReply(mono, &r) == outcomeUnsolicited {
 		n.dropped[dropUnsolicited]++
 	}
 }
@@ -1091,21 +1091,21 @@ func (n *nic) expectsProbe(pr *peer, g *unix.Datagram) (expected, plausible bool
 		n.dropped[dropForeignSSID]++
 	default:
 		sess := n.sessions[sessionKey{g.From, ssid}]
-		return sess != nil && sess.expects(seq), true
+		return sess != nil && sess.expectsSeq(seq), true
 	}
 	return false, false
 }
 
-// verify finds the key that a packet of a peer verifies with. It returns nil
+// verifyPacket finds the key that a packet of a peer verifies with. It returns nil
 // when there is none, or when too many packets have failed for this one to be
 // verified; the packet is then counted as dropped.
-func (n *nic) verify(pr *peer, expected bool, mono int64, parse func(*stamp.Authenticator) error) *stamp.Authenticator {
-	if !pr.forged.spare(mono, expected) && !n.budget.spare(mono, expected) {
+func (n *nic) verifyPacket(pr *peer, expected bool, mono int64, parse func(*stamp.Authenticator) error) *stamp.Authenticator {
+	if !pr.forged.maySpend(mono, expected) && !n.budget.maySpend(mono, expected) {
 		n.dropped[dropUnverified]++
 		n.countForged(pr)
 		return nil
 	}
-	a, err := pr.authentic(parse)
+	a, err := pr.tryKeys(parse)
 	switch {
 	case err == nil:
 		return a
@@ -1121,8 +1121,8 @@ func (n *nic) verify(pr *peer, expected bool, mono int64, parse func(*stamp.Auth
 // chargeForged pays for the HMACs of a packet that did not verify.
 func (n *nic) chargeForged(pr *peer, mono int64) {
 	n.countForged(pr)
-	if !pr.forged.take(mono) {
-		n.budget.spend(mono, float64(len(pr.auth)))
+	if !pr.forged.takeToken(mono) {
+		n.budget.spendTokens(mono, float64(len(pr.auth)))
 	}
 }
 
@@ -1131,7 +1131,7 @@ func (n *nic) chargeForged(pr *peer, mono int64) {
 func (n *nic) countForged(pr *peer) {
 	if pr.forger == 0 {
 		if pr.failures++; pr.failures >= forgerFrom && len(n.forgers) <= maxForgers {
-			from := pr.at().String()
+			from := pr.remoteAddr().String()
 			if pr.forger = slices.IndexFunc(n.forgers, func(f Forger) bool { return f.From == from }); pr.forger < 0 {
 				pr.forger = len(n.forgers)
 				n.forgers = append(n.forgers, Forger{From: from})
@@ -1148,17 +1148,17 @@ func stampOr(kernel, user int64) int64 {
 	return user
 }
 
-// reflect answers a probe.
-func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
+// reflectProbe answers a probe.
+func (n *nic) reflectProbe(g *unix.Datagram, wall time.Time) error {
 	pr, s := n.peers[g.From.Addr()], n.reflector
 	if g.Port != 0 {
-		s = n.mirror
+		s = n.rdmaReflector
 	}
 	if pr == nil || pr.rdma != s.rdma {
 		n.dropped[dropUnregistered]++
 		return nil
 	}
-	mono, user := int64(wall.Sub(n.base)), n.seen(g, wall)
+	mono, user := int64(wall.Sub(n.base)), n.readTime(g, wall)
 	var p stamp.SenderPacket
 	var a *stamp.Authenticator
 	base := stamp.BaseLen
@@ -1173,7 +1173,7 @@ func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 		if !plausible {
 			return nil
 		}
-		if a = n.verify(pr, expected, mono, func(a *stamp.Authenticator) error { return p.ParseAuth(g.Data, a) }); a == nil {
+		if a = n.verifyPacket(pr, expected, mono, func(a *stamp.Authenticator) error { return p.ParseAuth(g.Data, a) }); a == nil {
 			return nil
 		}
 	}
@@ -1181,10 +1181,10 @@ func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 		n.dropped[dropForeignSSID]++
 		return nil
 	}
-	checked := stamp.Check(g.Data, base, a)
-	life, hasLife := checked.SenderLife(pr.who)
+	checked := stamp.VerifyTLVs(g.Data, base, a)
+	life, hasLife := checked.SenderLife(pr.nameHash)
 	key := sessionKey{g.From, p.SSID}
-	if a != nil && !n.sessions[key].continues(life) && !n.admit(pr, life, checked.Authentic(), mono) {
+	if a != nil && !n.sessions[key].continuesLife(life) && !n.admitLife(pr, life, checked.IsAuthentic(), mono) {
 		return nil
 	}
 	at := n.receivedAt(g, user)
@@ -1193,31 +1193,31 @@ func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 		kind--
 	}
 	v := stamp.ReflectorValues{ReceivedDSCP: g.TOS >> 2, ReceivedECN: g.TOS & 3, PermittedDSCP: ^uint64(0),
-		TimestampInfo: stamp.TimestampInfo{SyncIn: stamp.SyncLocal, MethodIn: kind.method(), SyncOut: stamp.SyncLocal, MethodOut: stamp.MethodControl}}
+		TimestampInfo: stamp.TimestampInfo{SyncIn: stamp.SyncLocal, MethodIn: kind.stampMethod(), SyncOut: stamp.SyncLocal, MethodOut: stamp.MethodControl}}
 	if kind == userStamps && !pr.rdma {
 		n.missing[0]++
 	}
 	var sess *session
 	var seq uint32
 	if p.SSID&traceSSID != 0 {
-		if !pr.traces.take(mono) {
+		if !pr.traces.takeToken(mono) {
 			n.dropped[dropRate]++
 			return nil
 		}
 		seq = p.Seq // statelessly: RFC 8762 section 4.2
-		v.Unsupported = stamp.Types(stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
+		v.Unsupported = stamp.NewTypeSet(stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
 	} else {
 		asked := pr.answers[int(g.From.Port())-int(n.node.Stamp.SourcePort)]
-		if sess = n.session(pr, asked, key, mono); sess == nil {
+		if sess = n.sessionFor(pr, asked, key, mono); sess == nil {
 			n.dropped[dropSessions]++
 			return nil
 		}
 		before := sess.restarts
 		var came arrival
 		if hasLife {
-			came = sess.arriveInLife(life, p.Seq, p.Timestamp.Nanos(p.ErrorEstimate))
+			came = sess.acceptInLife(life, p.Seq, p.Timestamp.Nanos(p.ErrorEstimate))
 		} else {
-			came = sess.arrive(p.Seq, p.Timestamp.Nanos(p.ErrorEstimate), a != nil)
+			came = sess.acceptProbe(p.Seq, p.Timestamp.Nanos(p.ErrorEstimate), a != nil)
 		}
 		n.restarts += sess.restarts - before
 		if a != nil && came != arrivalNew {
@@ -1229,44 +1229,44 @@ func (n *nic) reflect(g *unix.Datagram, wall time.Time) error {
 			asked.received++
 			asked.arrived = mono
 		}
-		if !sess.bucket.take(mono) {
+		if !sess.bucket.takeToken(mono) {
 			n.dropped[dropRate]++
 			return nil
 		}
 		seq = sess.seq
 		sess.seq++
 		sess.tx++
-		v.RxCount, v.TxCount, v.FollowUp = sess.rx, sess.tx, sess.tell()
+		v.RxCount, v.TxCount, v.FollowUp = sess.rx, sess.tx, sess.nextFollowUp()
 	}
 	buf, err := n.outBuffer(s)
 	if err != nil {
 		return err
 	}
-	sent := n.wire.bend.At(time.Now().UnixNano())
-	r := stamp.ReflectorPacket{Seq: seq, Timestamp: stamp.PTP(sent), ErrorEstimate: n.estimate,
-		Receive: stamp.PTP(at[kind]), SenderTTL: g.TTL}
-	r.Answer(&p)
+	sent := n.wire.bend.BentTime(time.Now().UnixNano())
+	r := stamp.ReflectorPacket{Seq: seq, Timestamp: stamp.TimestampPTP(sent), ErrorEstimate: n.estimate,
+		Receive: stamp.TimestampPTP(at[kind]), SenderTTL: g.TTL}
+	r.EchoProbe(&p)
 	if a == nil {
 		r.Put(buf)
 	} else {
 		r.PutAuth(buf, a)
 	}
-	v.Life, v.Who = n.wire.life.now.Load(), whoIs(n.cfg.NIC)
-	done := v.ReflectChecked(buf, g.Data, base, a, checked)
+	v.Life, v.Who = n.wire.life.now.Load(), nameHash(n.cfg.NIC)
+	done := v.ReflectVerified(buf, g.Data, base, a, checked)
 	if a != nil && done.Integrity {
 		n.dropped[dropBadHMAC]++
 		n.chargeForged(pr, mono)
 	}
 	id := s.link.Commit(s.Endpoint, done.Len, g.From, done.DSCP<<2|ect0, 0)
-	n.note(sentRef{id: id, wants: n.kinds(s), sess: sess, seq: seq, user: sent})
+	n.registerSent(sentRef{id: id, wants: n.txStampKinds(s), sess: sess, seq: seq, user: sent})
 	return nil
 }
 
-// admit reports whether the life of an authentic packet allows it to be used, and
+// admitLife reports whether the life of an authentic packet allows it to be used, and
 // counts it as dropped otherwise. Of TLVs that are not authentic the life is not
 // known.
-func (n *nic) admit(pr *peer, life uint64, authentic bool, mono int64) bool {
-	switch pr.life.admit(life, mono) {
+func (n *nic) admitLife(pr *peer, life uint64, authentic bool, mono int64) bool {
+	switch pr.life.admitLife(life, mono) {
 	case admitted:
 		pr.unbound = life == 0
 		return true
@@ -1276,7 +1276,7 @@ func (n *nic) admit(pr *peer, life uint64, authentic bool, mono int64) bool {
 			n.chargeForged(pr, mono)
 			return false
 		}
-		if pr.life.silent(mono) {
+		if pr.life.isSilent(mono) {
 			n.unproven++
 		}
 	}
@@ -1284,12 +1284,12 @@ func (n *nic) admit(pr *peer, life uint64, authentic bool, mono int64) bool {
 	return false
 }
 
-// session finds or opens the session of a probe; nil when the peer opens more
+// sessionFor finds or opens the session of a probe; nil when the peer opens more
 // than it may.
-func (n *nic) session(pr *peer, asked *answer, key sessionKey, mono int64) *session {
+func (n *nic) sessionFor(pr *peer, asked *answeredFlow, key sessionKey, mono int64) *session {
 	s := n.sessions[key]
 	if s == nil {
-		if !pr.sessions.take(mono) {
+		if !pr.sessions.takeToken(mono) {
 			return nil
 		}
 		if len(n.sessions) >= n.maxSess {

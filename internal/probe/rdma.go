@@ -21,12 +21,12 @@ type RDMAConfig struct {
 	BusyPoll time.Duration // for how long after a packet the receiver polls without sleeping
 }
 
-func (c *RDMAConfig) options() rdma.Options {
-	return rdma.Options{Device: c.Device, Port: c.Port, Wish: rdma.Wish{GID: c.GID, Index: c.GIDIndex}, PKey: c.PKey, QKey: c.QKey, Busy: c.BusyPoll}
+func (c *RDMAConfig) portOptions() rdma.Options {
+	return rdma.Options{Device: c.Device, Port: c.Port, GIDChoice: rdma.GIDChoice{GID: c.GID, Index: c.GIDIndex}, PKey: c.PKey, QKey: c.QKey, Busy: c.BusyPoll}
 }
 
-// Same reports whether two ports are opened alike; nil is none.
-func (c *RDMAConfig) Same(o *RDMAConfig) bool {
+// Equal reports whether two ports are opened alike; nil is none.
+func (c *RDMAConfig) Equal(o *RDMAConfig) bool {
 	if c == nil || o == nil {
 		return c == o
 	}
@@ -97,7 +97,7 @@ func (t *queuePair) Commit(from Endpoint, n int, dst netip.AddrPort, tos, _ uint
 // Send implements Transport.
 func (t *queuePair) Send(_ Endpoint, failed func(i int, errno syscall.Errno)) (at int64, err error) {
 	at, err = t.Port.Send(failed)
-	if t.Hardware() {
+	if t.HasHardwareStamps() {
 		at = 0
 	}
 	return at, err
@@ -107,25 +107,25 @@ func (t *queuePair) Send(_ Endpoint, failed func(i int, errno syscall.Errno)) (a
 func (t *queuePair) Recv(Endpoint) (int, error) {
 	n := t.Port.Recv()
 	for i := range n {
-		a := t.Arrival(i)
+		a := t.ArrivalAt(i)
 		t.grams[i] = unix.Datagram{Data: a.Data, From: netip.AddrPortFrom(a.From, a.SrcPort), TOS: a.TClass, TTL: a.Hops, Truncated: a.Truncated,
 			Hardware: a.Hardware, Port: a.DstPort, User: a.Stamp}
 	}
 	return n, nil
 }
 
-// Datagram implements Transport.
-func (t *queuePair) Datagram(i int) *unix.Datagram { return &t.grams[i] }
+// DatagramAt implements Transport.
+func (t *queuePair) DatagramAt(i int) *unix.Datagram { return &t.grams[i] }
 
 // RecvErrors implements Transport.
 func (t *queuePair) RecvErrors(Endpoint) (int, error) {
 	t.nreport = 0
-	t.Sent(t.stamped)
+	t.DrainSent(t.stamped)
 	return t.nreport, nil
 }
 
-// Report implements Transport.
-func (t *queuePair) Report(i int) *unix.Report { return &t.reports[i] }
+// ReportAt implements Transport.
+func (t *queuePair) ReportAt(i int) *unix.Report { return &t.reports[i] }
 
 // portClock is the device's clock. Closing the port closes it.
 type portClock struct{ *rdma.Port }
@@ -167,51 +167,51 @@ func (l *lane) Close() error {
 
 // openRDMA opens the NIC's RDMA port. The caller holds mu.
 func (n *nic) openRDMA() error {
-	port, err := rdma.Open(n.cfg.RDMA.options(), n.wire.verbs, n.log)
+	port, err := rdma.Open(n.cfg.RDMA.portOptions(), n.wire.verbs, n.log)
 	if err != nil {
 		return fmt.Errorf("NIC %s: RDMA: %w", n.cfg.NIC, err)
 	}
 	n.rdma, n.copies = newQueuePair(port), newCopier(n.wire.roce)
-	n.queue = &socket{Endpoint: &lane{pair: n.rdma}, link: n.rdma, rdma: true, nic: n, name: "rdma"}
-	n.queue.books = n.queue
-	n.queue.expect(0)
-	if err := n.wire.add(n.queue); err != nil {
+	n.rdmaQueue = &socket{Endpoint: &lane{pair: n.rdma}, link: n.rdma, rdma: true, nic: n, name: "rdma"}
+	n.rdmaQueue.refsOwner = n.rdmaQueue
+	n.rdmaQueue.reserveRefs(0)
+	if err := n.wire.addSocket(n.rdmaQueue); err != nil {
 		return err
 	}
-	n.mirror = n.lane("rdma_reflector", n.node.Stamp.Port)
+	n.rdmaReflector = n.newLane("rdma_reflector", n.node.Stamp.Port)
 	return nil
 }
 
-// lane makes a port on the queue pair.
-func (n *nic) lane(name string, port uint16) *socket {
-	return &socket{Endpoint: &lane{n.rdma, port}, link: n.rdma, rdma: true, nic: n, name: name, port: port, books: n.queue}
+// newLane makes a port on the queue pair.
+func (n *nic) newLane(name string, port uint16) *socket {
+	return &socket{Endpoint: &lane{n.rdma, port}, link: n.rdma, rdma: true, nic: n, name: name, port: port, refsOwner: n.rdmaQueue}
 }
 
-// tendRDMA takes what the device says of sent packets, and follows whether it
+// maintainRDMA takes what the device says of sent packets, and follows whether it
 // stamps them.
-func (n *nic) tendRDMA() error {
+func (n *nic) maintainRDMA() error {
 	if n.rdma == nil {
 		return nil
 	}
-	if hardware := n.rdma.Hardware() && n.cfg.Timestamps == TimestampsAuto; hardware != (n.rdmaClock != nil) {
+	if hardware := n.rdma.HasHardwareStamps() && n.cfg.Timestamps == TimestampsAuto; hardware != (n.rdmaClock != nil) {
 		n.rdmaClock = nil
 		if hardware {
 			n.rdmaClock = &nicClock{clock: portClock{n.rdma.Port}}
 		}
 		for _, e := range n.edges {
-			e.plain = e.sock.rdma && !hardware
+			e.userStampsOnly = e.sock.rdma && !hardware
 		}
 	}
 	if n.rdmaClock != nil {
-		if err := n.rdmaClock.read(time.Now().UnixNano()); err != nil {
+		if err := n.rdmaClock.readIfDue(time.Now().UnixNano()); err != nil {
 			n.log.Warn("the RDMA device's clock gives no hardware samples", "err", err)
 		}
 	}
-	return n.drainErrors(n.queue)
+	return n.drainErrors(n.rdmaQueue)
 }
 
-// tellRDMA gives the port its peers and classes.
-func (n *nic) tellRDMA() {
+// configureRDMA gives the port its peers and classes.
+func (n *nic) configureRDMA() {
 	if n.rdma == nil {
 		return
 	}

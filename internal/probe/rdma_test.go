@@ -52,9 +52,9 @@ func (i idle) qpn() uint32 { return i.e.Snapshot().NICs[0].Port.QPN }
 func rdmaPair(t testing.TB) (a, b idle, da *rdmatest.Device) {
 	t.Helper()
 	f := rdmatest.New(func() int64 { return time.Now().UnixNano() })
-	da = f.Add("h1", "rdma0", "10.0.0.1")
-	f.Add("h2", "rdma0", "10.0.0.2")
-	a, b = newIdleRDMA(t, rdmaConfig(1, 2, 0), f.Host("h1")), newIdleRDMA(t, rdmaConfig(2, 1, 0), f.Host("h2"))
+	da = f.AddDevice("h1", "rdma0", "10.0.0.1")
+	f.AddDevice("h2", "rdma0", "10.0.0.2")
+	a, b = newIdleRDMA(t, rdmaConfig(1, 2, 0), f.HostVerbs("h1")), newIdleRDMA(t, rdmaConfig(2, 1, 0), f.HostVerbs("h2"))
 	qa, qb := a.qpn(), b.qpn()
 	if err := errors.Join(a.e.Apply(rdmaConfig(1, 2, qb)), b.e.Apply(rdmaConfig(2, 1, qa))); err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestRDMAEndToEnd(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	if got := a.traceable(); len(got) != 4 {
+	if got := a.traceableFlows(); len(got) != 4 {
 		t.Errorf("%d flows by RDMA can be traced, want two to the peer and two from it", len(got))
 	}
 }
@@ -117,15 +117,15 @@ func TestRDMALossHasItsDirection(t *testing.T) {
 	until(t, 20*time.Second, "20 answers", func() bool { exchangeAll(t, a, b); return a.edges[0].Acked >= 20 && b.edges[0].Acked >= 20 })
 	before := [2]FlowCounters{a.edges[0].FlowCounters, b.edges[0].FlowCounters}
 	n := 0
-	da.Lose(func([]byte) bool { n++; return n%5 == 0 })
+	da.SetLoss(func([]byte) bool { n++; return n%5 == 0 })
 	until(t, 20*time.Second, "100 more answers", func() bool { exchangeAll(t, a, b); return a.edges[0].Acked >= before[0].Acked+100 })
-	da.Lose(nil)
+	da.SetLoss(nil)
 	for range 3 {
 		exchangeAll(t, a, b)
 	}
 	for i, e := range []*edge{a.edges[0], b.edges[0]} {
 		for range 2 { // a gap that lasts from one to the next is loss
-			e.settle()
+			e.settleLoss()
 		}
 		if lost := e.Lost[i] - before[i].Lost[i]; lost < 10 || e.Lost[1-i] != 0 {
 			t.Errorf("lost %v; what the first NIC sends was, one in five", e.Lost)
@@ -137,11 +137,11 @@ func TestRDMALossHasItsDirection(t *testing.T) {
 func TestRDMAHardwareStamps(t *testing.T) {
 	f := rdmatest.New(func() int64 { return time.Now().UnixNano() })
 	for i := 1; i <= 2; i++ {
-		f.Add(fmt.Sprintf("h%d", i), "rdma0", fmt.Sprintf("10.0.0.%d", i)).Stamp(1e6)
+		f.AddDevice(fmt.Sprintf("h%d", i), "rdma0", fmt.Sprintf("10.0.0.%d", i)).SetClockRate(1e6)
 	}
 	var ends [2]idle
 	for i := range ends {
-		ends[i] = newIdleRDMA(t, rdmaConfig(i+1, 2-i, 0), f.Host(fmt.Sprintf("h%d", i+1)))
+		ends[i] = newIdleRDMA(t, rdmaConfig(i+1, 2-i, 0), f.HostVerbs(fmt.Sprintf("h%d", i+1)))
 	}
 	q := [2]uint32{ends[0].qpn(), ends[1].qpn()}
 	for i, n := range ends {
@@ -165,7 +165,7 @@ func TestRDMAHardwareStamps(t *testing.T) {
 	if s := a.e.Snapshot().NICs[0]; s.TxKind != "hardware" || s.RxKind != "hardware" {
 		t.Errorf("stamped by %q and %q", s.TxKind, s.RxKind)
 	}
-	a.e.Clocks(func(nic string, k clocksync.Kind, _ int64) {
+	a.e.ClockKinds(func(nic string, k clocksync.Kind, _ int64) {
 		if k != clocksync.Hardware {
 			t.Errorf("the clock of %s is of kind %v", nic, k)
 		}
@@ -178,17 +178,17 @@ func TestRDMAHardwareStamps(t *testing.T) {
 // One NIC probes those that have RDMA by it, and others by UDP.
 func TestRDMABesideUDP(t *testing.T) {
 	f := rdmatest.New(func() int64 { return time.Now().UnixNano() })
-	f.Add("h1", "rdma0", "10.0.0.1")
+	f.AddDevice("h1", "rdma0", "10.0.0.1")
 	c := loopConfig("h1", 1, 2, "h2/eth1", 1)
 	c.NICs[0].RDMA = rdmaConfig(1, 2, 0).NICs[0].RDMA
-	a := newIdleRDMA(t, c, f.Host("h1"))
+	a := newIdleRDMA(t, c, f.HostVerbs("h1"))
 	b := newIdle(t, loopConfig("h2", 2, 1, "h1/eth1", 1), kernelDevice{})
 	until(t, 20*time.Second, "20 answers by UDP", func() bool { exchangeAll(t, a, b); return a.edges[0].Acked >= 20 })
-	if a.edges[0].sock.rdma || a.edges[0].plain {
+	if a.edges[0].sock.rdma || a.edges[0].userStampsOnly {
 		t.Error("a peer without RDMA is probed by it")
 	}
 	// It gets a queue pair: the edge goes on by RDMA, with its numbers.
-	f.Add("h2", "rdma0", "10.0.0.2")
+	f.AddDevice("h2", "rdma0", "10.0.0.2")
 	cb := loopConfig("h2", 2, 1, "h1/eth1", 1)
 	cb.NICs[0].RDMA = rdmaConfig(2, 1, 0).NICs[0].RDMA
 	b2 := newIdleRDMA(t, func() *Config {
@@ -198,7 +198,7 @@ func TestRDMABesideUDP(t *testing.T) {
 		n.Address = netip.Addr{}
 		c.NICs = []NICConfig{n}
 		return &c
-	}(), f.Host("h2"))
+	}(), f.HostVerbs("h2"))
 	with := *c
 	with.Peers = []PeerConfig{c.Peers[0]}
 	with.Peers[0].RDMA = &RDMAPeer{GID: netip.AddrFrom4([4]byte{10, 0, 0, 2}), QPN: b2.qpn(), QKey: 77}
@@ -222,11 +222,11 @@ func TestRDMABesideUDP(t *testing.T) {
 	}
 	for _, from := range []netip.Addr{loopback(2), netip.MustParseAddr("fd00::2")} {
 		drops := a.dropped[dropUnregistered]
-		if err := a.reflect(&unix.Datagram{Data: request(0, 10), From: netip.AddrPortFrom(from, 49152)}, time.Now()); err != nil || a.dropped[dropUnregistered] != drops+1 {
+		if err := a.reflectProbe(&unix.Datagram{Data: request(0, 10), From: netip.AddrPortFrom(from, 49152)}, time.Now()); err != nil || a.dropped[dropUnregistered] != drops+1 {
 			t.Errorf("a UDP packet of a peer by RDMA from %v: %v, %d dropped", from, err, a.dropped[dropUnregistered]-drops)
 		}
 	}
-	if s := a.socketOf(a.queue, &unix.Datagram{}); s != nil {
+	if s := a.socketOf(a.rdmaQueue, &unix.Datagram{}); s != nil {
 		t.Errorf("a datagram for port 0 of the queue pair is for %s", s.name)
 	}
 }
@@ -237,7 +237,7 @@ func TestRDMAStartErrors(t *testing.T) {
 	if _, err := newEngineOn(rdmaConfig(1, 2, 9), log, kernelDevice{}, nil, nil); !errors.Is(err, rdma.ErrNotBuilt) || !strings.Contains(err.Error(), "NIC h1/rdma0: RDMA: ") {
 		t.Errorf("%v", err)
 	}
-	a := newIdleRDMA(t, rdmaConfig(1, 2, 9), rdmatest.New(func() int64 { return 1 }).Host("h1"))
+	a := newIdleRDMA(t, rdmaConfig(1, 2, 9), rdmatest.New(func() int64 { return 1 }).HostVerbs("h1"))
 	exchangeAll(t, a)
 	s := a.e.Snapshot().NICs[0]
 	if s.Port.Queue || s.Edges[0].Sent != 0 || s.SendErrors["ENETDOWN"] == 0 {

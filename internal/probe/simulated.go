@@ -18,20 +18,20 @@ import (
 // Times are nanoseconds since the moment it was given as its base.
 type Simulated struct {
 	*Engine
-	asleep int64 // since when it does not run; -1: it runs
+	suspendedAt int64 // since when it does not run; -1: it runs
 }
 
 // SimFlow is an edge of a simulated engine.
 type SimFlow struct {
-	Edge     fabric.Edge
-	Cadence  time.Duration
-	Phase    time.Duration // of its first probe
-	SrcPort  uint16
-	DstPort  uint16
-	engine   *Simulated
-	edge     *edge
-	nic, far *nic
-	asker    *peer // what the far end knows of the flow's NIC
+	Edge       fabric.Flow
+	Cadence    time.Duration
+	Phase      time.Duration // of its first probe
+	SrcPort    uint16
+	DstPort    uint16
+	engine     *Simulated
+	edge       *edge
+	nic, far   *nic
+	senderPeer *peer // what the far end knows of the flow's NIC
 }
 
 // SimPacket is what a probe says, and then its reply. The zero SimPacket is ready.
@@ -45,7 +45,7 @@ type SimPacket struct {
 
 // StartSimulated makes an engine of a configuration, which it keeps. base is the
 // moment of its time 0; walk follows an edge through the fabric at once.
-func StartSimulated(cfg *Config, bend *Bend, base time.Time, walk func(fabric.Edge) (hops []Hop, reached bool), log *slog.Logger) (*Simulated, error) {
+func StartSimulated(cfg *Config, bend *Bend, base time.Time, walk func(fabric.Flow) (hops []Hop, reached bool), log *slog.Logger) (*Simulated, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -60,24 +60,24 @@ func StartSimulated(cfg *Config, bend *Bend, base time.Time, walk func(fabric.Ed
 		e.nics = append(e.nics, n)
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
-	e.tracer = newTracer(cfg.Trace, e.all, log)
+	e.tracer = newTracer(cfg.Trace, e.allNICs, log)
 	e.tracer.seek = func(_ context.Context, f traceFlow) (TracedPath, error) {
 		p := TracedPath{Edge: f.edge, TracedAt: time.Now()}
 		p.Hops, p.Reached = walk(f.edge)
-		q := inquiry{tracer: e.tracer, flow: f}
-		q.conclude(&p, false)
+		q := pathTrace{tracer: e.tracer, flow: f}
+		q.concludeState(&p, false)
 		return p, nil
 	}
 	e.planned.Store(unplanned)
 	e.wg.Go(func() { e.tracer.run(e.ctx) })
-	return &Simulated{Engine: e, asleep: -1}, nil
+	return &Simulated{Engine: e, suspendedAt: -1}, nil
 }
 
 // unplanned is when an engine wants to run that is never late.
 const unplanned = math.MaxInt64 / 2
 
-// Flows are the engine's edges. It is called once, before the first probe.
-func (s *Simulated) Flows() ([]*SimFlow, error) {
+// CreateFlows are the engine's edges. It is called once, before the first probe.
+func (s *Simulated) CreateFlows() ([]*SimFlow, error) {
 	var out []*SimFlow
 	cfg := s.cfg
 	for _, n := range s.nics {
@@ -96,20 +96,20 @@ func (s *Simulated) Flows() ([]*SimFlow, error) {
 			}
 			e := &edge{flow: newFlow(c.Cadence, cfg.ReplyTimeout), cfg: c, id: c.ID(), peer: p,
 				target: netip.AddrPortFrom(p.cfg.Address, cfg.Stamp.Port)}
-			e.synchronise(cfg.ClockSync, c.Cadence)
+			e.setClockSync(cfg.ClockSync, c.Cadence)
 			n.mu.Lock()
 			p.edges[c.Flow] = e
 			n.edges = append(n.edges, e)
 			n.mu.Unlock()
-			out = append(out, &SimFlow{Edge: e.id, Cadence: c.Cadence, Phase: time.Duration(s.phase() * float64(c.Cadence)),
+			out = append(out, &SimFlow{Edge: e.id, Cadence: c.Cadence, Phase: time.Duration(s.nextPhase() * float64(c.Cadence)),
 				SrcPort: cfg.Stamp.SourcePort + uint16(c.Flow), DstPort: cfg.Stamp.Port, engine: s, edge: e, nic: n})
 		}
 	}
 	return out, nil
 }
 
-// Answer says which engine answers a flow's probes; false: it does not know of it.
-func (f *SimFlow) Answer(far *Simulated) bool {
+// SetReflector says which engine answers a flow's probes; false: it does not know of it.
+func (f *SimFlow) SetReflector(far *Simulated) bool {
 	for _, n := range far.nics {
 		if n.cfg.NIC != f.Edge.Dst {
 			continue
@@ -118,7 +118,7 @@ func (f *SimFlow) Answer(far *Simulated) bool {
 		defer n.mu.Unlock()
 		for _, p := range n.peers {
 			if p.cfg.NIC == f.Edge.Src {
-				f.far, f.asker = n, p
+				f.far, f.senderPeer = n, p
 				return true
 			}
 		}
@@ -126,131 +126,131 @@ func (f *SimFlow) Answer(far *Simulated) bool {
 	return false
 }
 
-// wall is the time that the engine's clock shows.
-func (s *Simulated) wall(at int64) int64 { return s.wire.bend.At(s.base.UnixNano() + at) }
+// wallTime is the time that the engine's clock shows.
+func (s *Simulated) wallTime(at int64) int64 { return s.wire.bend.BentTime(s.base.UnixNano() + at) }
 
-// Packets is how many probes are due together: one, or one and its twin.
-func (f *SimFlow) Packets() int {
+// DuePackets is how many probes are due together: one, or one and its twin.
+func (f *SimFlow) DuePackets() int {
 	if !f.engine.cfg.ClockSync {
 		return 1
 	}
-	if f.edge.alone = (f.edge.alone + 1) % pairEvery; f.edge.alone == 0 {
+	if f.edge.sinceTwin = (f.edge.sinceTwin + 1) % pairEvery; f.edge.sinceTwin == 0 {
 		return 2
 	}
 	return 1
 }
 
-// Skip counts probes whose time went by unused.
-func (f *SimFlow) Skip(probes int) {
+// SkipProbes counts probes whose time went by unused.
+func (f *SimFlow) SkipProbes(probes int) {
 	f.nic.mu.Lock()
 	defer f.nic.mu.Unlock()
 	f.nic.skipped += uint64(probes)
 }
 
-// Probe makes p a probe that the program sends at now and the kernel stamps at
+// SendProbe makes p a probe that the program sends at now and the kernel stamps at
 // stamped.
-func (f *SimFlow) Probe(p *SimPacket, now, stamped int64) {
+func (f *SimFlow) SendProbe(p *SimPacket, now, stamped int64) {
 	f.nic.mu.Lock()
 	defer f.nic.mu.Unlock()
-	*p = SimPacket{flow: f, user: f.engine.wall(now)}
+	*p = SimPacket{flow: f, user: f.engine.wallTime(now)}
 	p.seq, p.tx = f.edge.nextProbe(now, p.user)
-	f.edge.txStamp(p.seq, kernelStamps, f.engine.wall(stamped))
-	f.nic.kernel.Observe(stamped - now)
+	f.edge.txStamp(p.seq, kernelStamps, f.engine.wallTime(stamped))
+	f.nic.kernelDelay.Observe(stamped - now)
 }
 
-// Reflect makes a probe the reply to it. The kernel of far, whose engine was given
+// ReflectProbe makes a probe the reply to it. The kernel of far, whose engine was given
 // by Answer, stamped the probe at arrived; the program answers at now, and the
 // kernel stamps that at stamped. It reports false where there is no answer.
-func (s *Simulated) Reflect(p *SimPacket, arrived, now, stamped int64, marked bool) bool {
-	n, pr := p.flow.far, p.flow.asker
+func (s *Simulated) ReflectProbe(p *SimPacket, arrived, now, stamped int64, marked bool) bool {
+	n, pr := p.flow.far, p.flow.senderPeer
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	asked := pr.answers[p.flow.Edge.Flow]
-	sess := n.session(pr, asked, sessionKey{netip.AddrPortFrom(pr.cfg.Address, p.flow.SrcPort), p.flow.nic.ssid}, now)
+	asked := pr.answers[p.flow.Edge.Number]
+	sess := n.sessionFor(pr, asked, sessionKey{netip.AddrPortFrom(pr.cfg.Address, p.flow.SrcPort), p.flow.nic.ssid}, now)
 	if sess == nil {
 		n.dropped[dropSessions]++
 		return false
 	}
 	before := sess.restarts
-	came := sess.arrive(p.seq, p.user, false)
+	came := sess.acceptProbe(p.seq, p.user, false)
 	n.restarts += sess.restarts - before
 	sess.lastSeen = now
 	if asked != nil && came == arrivalNew {
 		asked.received++
 		asked.arrived = now
 	}
-	if !sess.bucket.take(now) {
+	if !sess.bucket.takeToken(now) {
 		n.dropped[dropRate]++
 		return false
 	}
 	sess.tx++
-	p.reply = reply{seq: sess.seq, senderSeq: p.seq, t2: s.wall(arrived), t3: s.wall(now)}
+	p.reply = reply{seq: sess.seq, senderSeq: p.seq, t2: s.wallTime(arrived), t3: s.wallTime(now)}
 	a := &p.reply.answers
-	a.Has = stamp.Types(stamp.TypeTimestampInfo, stamp.TypeClassOfService, stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
-	a.TimestampInfo.MethodIn = kernelStamps.method()
+	a.Has = stamp.NewTypeSet(stamp.TypeTimestampInfo, stamp.TypeClassOfService, stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
+	a.TimestampInfo.MethodIn = kernelStamps.stampMethod()
 	if marked {
 		a.ClassOfService.ECN = ceMark
 	}
 	a.DirectMeasurement = stamp.DirectMeasurement{SenderTx: p.tx, ReflectorRx: sess.rx, ReflectorTx: sess.tx}
-	a.FollowUp = sess.tell()
+	a.FollowUp = sess.nextFollowUp()
 	p.estimate = n.estimate
-	n.kernel.Observe(stamped - now)
-	sess.learn(stamp.FollowUp{Seq: sess.seq, Timestamp: stamp.PTP(s.wall(stamped)), Method: kernelStamps.method()})
+	n.kernelDelay.Observe(stamped - now)
+	sess.addFollowUp(stamp.FollowUp{Seq: sess.seq, Timestamp: stamp.TimestampPTP(s.wallTime(stamped)), Method: kernelStamps.stampMethod()})
 	sess.seq++
 	return true
 }
 
-// Replied takes a reply: the kernel of its sender's node stamped it at arrived,
+// AcceptReply takes a reply: the kernel of its sender's node stamped it at arrived,
 // the program reads it at now.
-func (s *Simulated) Replied(p *SimPacket, arrived, now int64, marked bool) {
+func (s *Simulated) AcceptReply(p *SimPacket, arrived, now int64, marked bool) {
 	n, e := p.flow.nic, p.flow.edge
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p.reply.t4[userStamps], p.reply.t4[kernelStamps] = s.wall(now), s.wall(arrived)
+	p.reply.t4[userStamps], p.reply.t4[kernelStamps] = s.wallTime(now), s.wallTime(arrived)
 	if marked {
 		p.reply.ecn = ceMark
 	}
 	e.peer.estimate = p.estimate
-	if e.take(now, &p.reply) == outcomeUnsolicited {
+	if e.acceptReply(now, &p.reply) == outcomeUnsolicited {
 		n.dropped[dropUnsolicited]++
 	}
 }
 
-// Turn settles the accounts up to now, which is the engine's time from then on.
-func (s *Simulated) Turn(now int64) {
+// AdvanceTo settles the accounts up to now, which is the engine's time from then on.
+func (s *Simulated) AdvanceTo(now int64) {
 	s.wire.virtual.Store(now)
-	if s.asleep < 0 {
+	if s.suspendedAt < 0 {
 		s.wire.turned.Store(time.Now().UnixNano())
 	}
 	for _, n := range s.nics {
 		n.mu.Lock()
-		if s.asleep < 0 && now-n.settled >= int64(settleEvery) {
+		if s.suspendedAt < 0 && now-n.settled >= int64(settleEvery) {
 			n.settled = now
 			for _, e := range n.edges {
-				e.settle()
+				e.settleLoss()
 			}
 		}
 		n.mu.Unlock()
 	}
 }
 
-// Sleep and Wake say that the program gets no processor from now on, and that it
+// SuspendAt and Wake say that the program gets no processor from now on, and that it
 // does again.
-func (s *Simulated) Sleep(now int64) {
-	s.asleep = now
+func (s *Simulated) SuspendAt(now int64) {
+	s.suspendedAt = now
 	s.planned.Store(now)
 }
 
-// Wake ends what Sleep began.
-func (s *Simulated) Wake(now int64) {
-	if s.asleep < 0 {
+// ResumeAt ends what Sleep began.
+func (s *Simulated) ResumeAt(now int64) {
+	if s.suspendedAt < 0 {
 		return
 	}
 	s.planned.Store(unplanned)
 	for _, n := range s.nics {
 		n.mu.Lock()
-		n.stalled += overshoot(now, s.asleep)
+		n.stalled += stallTime(now, s.suspendedAt)
 		n.mu.Unlock()
 	}
-	s.asleep = -1
+	s.suspendedAt = -1
 }

@@ -45,7 +45,7 @@ const (
 	traceAttempts = 2
 	traceTimeout  = 300 * time.Millisecond // after the last packet of a round
 	maxHops       = 16
-	window        = 4 // hop limits asked at once when the length is not known
+	hopsAtOnce    = 4 // hop limits asked at once when the length is not known
 	maxSilent     = 2
 
 	maxSilentProbe = 4
@@ -62,11 +62,11 @@ const (
 	icmp6TimeExceeded = 3
 )
 
-func timeExceeded(r *unix.Report) bool {
+func isTimeExceeded(r *unix.Report) bool {
 	return r.Kind == unix.ReportICMP && r.Type == icmpTimeExceeded || r.Kind == unix.ReportICMP6 && r.Type == icmp6TimeExceeded
 }
 
-func unreachable(r *unix.Report) bool {
+func isUnreachable(r *unix.Report) bool {
 	return r.Kind == unix.ReportICMP && r.Type == icmpUnreachable || r.Kind == unix.ReportICMP6 && r.Type == icmp6Unreachable
 }
 
@@ -85,7 +85,7 @@ type Hop struct {
 
 // TracedPath is what is known of the path of one edge.
 type TracedPath struct {
-	Edge     fabric.Edge
+	Edge     fabric.Flow
 	State    fabric.PathState
 	TracedAt time.Time
 	Reached  bool  // the far end answered; a reply's path, and one by RDMA, never knows
@@ -130,47 +130,47 @@ type tracer struct {
 	log  *slog.Logger
 	seek func(context.Context, traceFlow) (TracedPath, error) // find, but where the fabric is simulated
 
-	mu      sync.Mutex
-	pace    bucket
-	budgets *budgets
-	first   map[string]*firstHop // by NIC
-	lengths map[way]int          // hop limit of a destination's answer
-	slots   chan struct{}        // one per flow that may be traced at a time
-	version uint64
-	paths   map[fabric.Edge]*TracedPath
-	commons map[tuple]*common // of flows by RDMA
-	sent    uint64
-	answers uint64
+	mu           sync.Mutex
+	pace         bucket
+	budgets      *budgets
+	first        map[string]*firstHop   // by NIC
+	lengths      map[nicDestination]int // hop limit of a destination's answer
+	slots        chan struct{}          // one per flow that may be traced at a time
+	version      uint64
+	paths        map[fabric.Flow]*TracedPath
+	sharedTraces map[tuple]*sharedTrace // of flows by RDMA
+	sent         uint64
+	answers      uint64
 }
 
 func newTracer(cfg TraceConfig, nics func() []*nic, log *slog.Logger) *tracer {
-	t := &tracer{nics: nics, log: log, pace: pace(cfg), budgets: newBudgets(cfg.PacketsPerSwitch), first: map[string]*firstHop{},
-		lengths: map[way]int{}, slots: make(chan struct{}, cfg.Concurrency), paths: map[fabric.Edge]*TracedPath{}, commons: map[tuple]*common{}}
-	t.seek = t.find
+	t := &tracer{nics: nics, log: log, pace: newPaceBucket(cfg), budgets: newBudgets(cfg.PacketsPerSwitch), first: map[string]*firstHop{},
+		lengths: map[nicDestination]int{}, slots: make(chan struct{}, cfg.Concurrency), paths: map[fabric.Flow]*TracedPath{}, sharedTraces: map[tuple]*sharedTrace{}}
+	t.seek = t.findPath
 	return t
 }
 
-func pace(cfg TraceConfig) bucket {
+func newPaceBucket(cfg TraceConfig) bucket {
 	return newBucket(float64(cfg.PacketsPerSecond), max(1, float64(cfg.PacketsPerSecond)/100), time.Now().UnixNano())
 }
 
-// way is a destination as a NIC reaches it.
-type way struct {
+// nicDestination is a destination as a NIC reaches it.
+type nicDestination struct {
 	nic string
 	dst netip.Addr
 }
 
 // firstHop is what the flows of a NIC found at hop limit 1.
 type firstHop struct {
-	hop   Hop
-	at    time.Time
-	flows map[fabric.Edge]bool // that found it, up to shareFlows
-	asked time.Time            // when a flow was last sent to find it again
+	hop        Hop
+	at         time.Time
+	flows      map[fabric.Flow]bool // that found it, up to shareFlows
+	searchedAt time.Time            // when a flow was last sent to find it again
 }
 
-// configure changes the pace, and forgets the paths of edges that are no more.
-func (t *tracer) configure(cfg TraceConfig, node *Config) {
-	known := make(map[fabric.Edge]bool, len(node.Edges)+len(node.Answers))
+// applyConfig changes the pace, and forgets the paths of edges that are no more.
+func (t *tracer) applyConfig(cfg TraceConfig, node *Config) {
+	known := make(map[fabric.Flow]bool, len(node.Edges)+len(node.Answers))
 	for i := range node.Edges {
 		known[node.Edges[i].ID()] = true
 	}
@@ -181,8 +181,8 @@ func (t *tracer) configure(cfg TraceConfig, node *Config) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.pace = pace(cfg)
-	t.budgets.configure(cfg.PacketsPerSwitch)
+	t.pace = newPaceBucket(cfg)
+	t.budgets.setFullRate(cfg.PacketsPerSwitch)
 	if cap(t.slots) != cfg.Concurrency {
 		t.slots = make(chan struct{}, cfg.Concurrency)
 	}
@@ -197,9 +197,9 @@ func (t *tracer) configure(cfg TraceConfig, node *Config) {
 // How often flows are looked for that have no valid path, and when one whose
 // trace failed is tried again: after retraceMin, then twice as late each time.
 const (
-	lookEvery  = 200 * time.Millisecond
-	retraceMin = 10 * time.Second
-	retraceMax = 5 * time.Minute
+	traceCheckEvery = 200 * time.Millisecond
+	retraceMin      = 10 * time.Second
+	retraceMax      = 5 * time.Minute
 )
 
 // attempt is the automatic tracing of one flow.
@@ -211,11 +211,11 @@ type attempt struct {
 // run traces every flow as soon as it has answers, and again as long as its
 // path is not valid.
 func (t *tracer) run(ctx context.Context) {
-	look := time.NewTicker(lookEvery)
+	look := time.NewTicker(traceCheckEvery)
 	defer look.Stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	attempts := map[fabric.Edge]*attempt{}
+	attempts := map[fabric.Flow]*attempt{}
 	for {
 		var now time.Time
 		select {
@@ -224,12 +224,12 @@ func (t *tracer) run(ctx context.Context) {
 		case now = <-look.C:
 		}
 		for _, n := range t.nics() {
-			for _, f := range n.traceable() {
-				if !f.answered || !t.wants(attempts, f.edge, now) {
+			for _, f := range n.traceableFlows() {
+				if !f.answered || !t.wantsTrace(attempts, f.edge, now) {
 					continue
 				}
 				wg.Go(func() {
-					if _, err := t.trace(ctx, f); err != nil && ctx.Err() == nil && !errors.Is(err, errGone) {
+					if _, err := t.traceAndKeep(ctx, f); err != nil && ctx.Err() == nil && !errors.Is(err, errGone) {
 						t.log.Warn("trace failed", "edge", f.edge.String(), "err", err)
 					}
 				})
@@ -238,8 +238,8 @@ func (t *tracer) run(ctx context.Context) {
 	}
 }
 
-// wants reports whether an edge is to be traced now.
-func (t *tracer) wants(attempts map[fabric.Edge]*attempt, e fabric.Edge, now time.Time) bool {
+// wantsTrace reports whether an edge is to be traced now.
+func (t *tracer) wantsTrace(attempts map[fabric.Flow]*attempt, e fabric.Flow, now time.Time) bool {
 	t.mu.Lock()
 	p := t.paths[e]
 	t.mu.Unlock()
@@ -263,7 +263,7 @@ func (t *tracer) wants(attempts map[fabric.Edge]*attempt, e fabric.Edge, now tim
 // traceFlow is a flow that can be traced, and where its packets go.
 type traceFlow struct {
 	nic      *nic
-	edge     fabric.Edge
+	edge     fabric.Flow
 	sock     *socket
 	dst      netip.AddrPort
 	dscp     uint8
@@ -273,32 +273,32 @@ type traceFlow struct {
 	copies   *copyPlan // how; nil as long as that is not known
 }
 
-// mute reports whether the far end answers no packet of a trace.
-func (f *traceFlow) mute() bool { return f.edge.Reply || f.rdma }
+// isMute reports whether the far end answers no packet of a trace.
+func (f *traceFlow) isMute() bool { return f.edge.Reply || f.rdma }
 
-// send sends one hop-limited copy of the flow's packet.
-func (f *traceFlow) send(ttl uint8, answer chan traceAnswer) (key uint32, err error) {
+// sendCopy sends one hop-limited copy of the flow's packet.
+func (f *traceFlow) sendCopy(ttl uint8, answer chan traceAnswer) (key uint32, err error) {
 	if f.rdma {
-		return f.copies.send(ttl, answer)
+		return f.copies.sendCopy(ttl, answer)
 	}
 	return f.nic.sendTrace(*f, ttl, answer)
 }
 
-// forget stops waiting for answers.
-func (f *traceFlow) forget(keys []uint32) {
+// forgetKeys stops waiting for answers.
+func (f *traceFlow) forgetKeys(keys []uint32) {
 	if f.rdma {
-		f.copies.copier.forget(keys)
+		f.copies.copier.forgetCopies(keys)
 		return
 	}
-	f.nic.forget(keys)
+	f.nic.forgetTraces(keys)
 }
 
-// traceable lists the NIC's flows: its probes, and the replies it sends.
-func (n *nic) traceable() []traceFlow {
+// traceableFlows lists the NIC's flows: its probes, and the replies it sends.
+func (n *nic) traceableFlows() []traceFlow {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	out := make([]traceFlow, 0, len(n.edges)+len(n.peers))
-	now := n.mono()
+	now := n.monoTime()
 	// A slow edge's last answer may be as old as its cadence.
 	lately := func(at int64, cadence time.Duration) bool {
 		return at > 0 && now-at < int64(n.node.ReplyTimeout+cadence)
@@ -310,30 +310,30 @@ func (n *nic) traceable() []traceFlow {
 	for _, p := range n.peers {
 		from := n.reflector
 		if p.rdma {
-			from = n.mirror
+			from = n.rdmaReflector
 		}
 		for f, a := range p.answers {
 			id := a.cfg.ID()
 			id.Reply = true
-			out = append(out, traceFlow{nic: n, edge: id, sock: from, dst: netip.AddrPortFrom(p.at(), n.node.Stamp.SourcePort+uint16(f)),
-				dscp: n.node.Stamp.Class(f).DSCP, peer: p, answered: lately(a.arrived, a.cfg.Cadence), rdma: p.rdma})
+			out = append(out, traceFlow{nic: n, edge: id, sock: from, dst: netip.AddrPortFrom(p.remoteAddr(), n.node.Stamp.SourcePort+uint16(f)),
+				dscp: n.node.Stamp.ClassOf(f).DSCP, peer: p, answered: lately(a.arrived, a.cfg.Cadence), rdma: p.rdma})
 		}
 	}
 	return out
 }
 
-// Trace traces the named edges now and returns their paths in the same order.
+// TraceFlows traces the named edges now and returns their paths in the same order.
 // The error is an UnknownEdgeError for an edge that is not the node's;
 // errors.Is holds for ErrClosed.
-func (e *Engine) Trace(ctx context.Context, edges []fabric.Edge) ([]TracedPath, error) {
-	ctx, leave, err := e.enter(ctx)
+func (e *Engine) TraceFlows(ctx context.Context, edges []fabric.Flow) ([]TracedPath, error) {
+	ctx, leave, err := e.holdOpen(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	known := map[fabric.Edge]traceFlow{}
-	for _, n := range e.all() {
-		for _, f := range n.traceable() {
+	known := map[fabric.Flow]traceFlow{}
+	for _, n := range e.allNICs() {
+		for _, f := range n.traceableFlows() {
 			known[f.edge] = f
 		}
 	}
@@ -349,7 +349,7 @@ func (e *Engine) Trace(ctx context.Context, edges []fabric.Edge) ([]TracedPath, 
 	errs := make([]error, len(edges))
 	var wg sync.WaitGroup
 	for i, f := range flows {
-		wg.Go(func() { paths[i], errs[i] = e.tracer.trace(ctx, f) })
+		wg.Go(func() { paths[i], errs[i] = e.tracer.traceAndKeep(ctx, f) })
 	}
 	wg.Wait()
 	for _, err := range errs {
@@ -360,10 +360,10 @@ func (e *Engine) Trace(ctx context.Context, edges []fabric.Edge) ([]TracedPath, 
 	return paths, nil
 }
 
-// Paths returns what is known of all paths, and its version, which grows with
+// TracedPaths returns what is known of all paths, and its version, which grows with
 // every change.
-func (e *Engine) Paths() (version uint64, paths []TracedPath) {
-	return e.tracer.known()
+func (e *Engine) TracedPaths() (version uint64, paths []TracedPath) {
+	return e.tracer.knownPaths()
 }
 
 // TraceStats counts trace packets sent and answered.
@@ -373,7 +373,7 @@ func (e *Engine) TraceStats() (sent, answered uint64) {
 	return e.tracer.sent, e.tracer.answers
 }
 
-func (t *tracer) known() (uint64, []TracedPath) {
+func (t *tracer) knownPaths() (uint64, []TracedPath) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := make([]TracedPath, 0, len(t.paths))
@@ -381,15 +381,15 @@ func (t *tracer) known() (uint64, []TracedPath) {
 		out = append(out, *p)
 	}
 	slices.SortFunc(out, func(a, b TracedPath) int {
-		if c := compare(a.Edge.Src, b.Edge.Src); c != 0 {
+		if c := compareStrings(a.Edge.Src, b.Edge.Src); c != 0 {
 			return c
 		}
-		return compare(a.Edge.String(), b.Edge.String())
+		return compareStrings(a.Edge.String(), b.Edge.String())
 	})
 	return t.version, out
 }
 
-func compare(a, b string) int {
+func compareStrings(a, b string) int {
 	switch {
 	case a < b:
 		return -1
@@ -399,8 +399,8 @@ func compare(a, b string) int {
 	return 0
 }
 
-// trace traces one flow and keeps what it finds.
-func (t *tracer) trace(ctx context.Context, f traceFlow) (TracedPath, error) {
+// traceAndKeep traces one flow and keeps what it finds.
+func (t *tracer) traceAndKeep(ctx context.Context, f traceFlow) (TracedPath, error) {
 	seek := t.withSlot
 	if f.rdma {
 		seek = t.traceCopies
@@ -409,7 +409,7 @@ func (t *tracer) trace(ctx context.Context, f traceFlow) (TracedPath, error) {
 	if err != nil {
 		return TracedPath{}, fmt.Errorf("trace %s: %w", f.edge, err)
 	}
-	return t.keep(p), nil
+	return t.storePath(p), nil
 }
 
 // withSlot traces one flow when it is one of those that may be traced at a time.
@@ -426,14 +426,14 @@ func (t *tracer) withSlot(ctx context.Context, f traceFlow) (TracedPath, error) 
 	return t.seek(ctx, f)
 }
 
-// keep stores a traced path. One that could not be told leaves the last good
+// storePath stores a traced path. One that could not be told leaves the last good
 // one in place, as stale.
-func (t *tracer) keep(p TracedPath) TracedPath {
+func (t *tracer) storePath(p TracedPath) TracedPath {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := t.paths[p.Edge]
 	switch {
-	case old != nil && p.limited && confirms(p, old):
+	case old != nil && p.limited && confirmsPath(p, old):
 		kept := *old
 		kept.Notes = p.Notes
 		p = kept
@@ -442,7 +442,7 @@ func (t *tracer) keep(p TracedPath) TracedPath {
 	case old != nil:
 		shorter := p.mute && !p.Reached && len(p.Hops) < len(old.Hops) && slices.EqualFunc(p.Hops, old.Hops[:len(p.Hops)], sameHop)
 		if old.State != fabric.PathUnknown && (p.State == fabric.PathUnknown || shorter) {
-			note := fmt.Sprintf("traced in vain at %s: %d hops answered", p.TracedAt.UTC().Format(time.RFC3339), answering(p.Hops))
+			note := fmt.Sprintf("traced in vain at %s: %d hops answered", p.TracedAt.UTC().Format(time.RFC3339), answeringHops(p.Hops))
 			kept := *old
 			kept.State, kept.Balanced = fabric.PathStale, p.Balanced
 			kept.Notes = append([]string{note}, p.Notes...)
@@ -456,15 +456,15 @@ func (t *tracer) keep(p TracedPath) TracedPath {
 	return p
 }
 
-// confirms reports whether what answered is as it was on the old path.
-func confirms(p TracedPath, old *TracedPath) bool {
+// confirmsPath reports whether what answered is as it was on the old path.
+func confirmsPath(p TracedPath, old *TracedPath) bool {
 	return old.State != fabric.PathUnknown && !p.Balanced && p.Reached == old.Reached && len(p.Hops) == len(old.Hops) &&
 		slices.EqualFunc(p.Hops, old.Hops, func(a, b Hop) bool { return !a.Address.IsValid() || sameHop(a, b) })
 }
 
 func sameHop(a, b Hop) bool { return a.TTL == b.TTL && a.Address == b.Address }
 
-func answering(hops []Hop) (n int) {
+func answeringHops(hops []Hop) (n int) {
 	for _, h := range hops {
 		if h.Address.IsValid() {
 			n++
@@ -489,7 +489,7 @@ func (n *nic) sendTrace(f traceFlow, ttl uint8, answer chan traceAnswer) (key ui
 	}
 	n.traceSeq++
 	key = n.traceSeq
-	user := n.wire.bend.At(time.Now().UnixNano())
+	user := n.wire.bend.BentTime(time.Now().UnixNano())
 	ssid := n.ssid | traceSSID
 	if f.edge.Reply {
 		ssid |= traceReplySSID
@@ -497,16 +497,16 @@ func (n *nic) sendTrace(f traceFlow, ttl uint8, answer chan traceAnswer) (key ui
 	// A reply's copy has a probe's layout up to the SSID, and its length.
 	size := n.putRequest(buf, key, user, ssid, 0, f.dscp, f.peer.sendKey())
 	id := f.sock.link.Commit(f.sock.Endpoint, size, f.dst, f.dscp<<2|ect0, ttl)
-	n.note(sentRef{id: id, wants: n.kinds(f.sock), seq: key, user: user})
+	n.registerSent(sentRef{id: id, wants: n.txStampKinds(f.sock), seq: key, user: user})
 	n.awaited[key] = &traceProbe{key: key, sock: f.sock, dst: f.dst, authentic: f.peer.sendKey() != nil, sent: user, answer: answer}
-	if err := n.flush(); err != nil {
+	if err := n.flushBatch(); err != nil {
 		return 0, err
 	}
 	return key, nil
 }
 
-// forget stops waiting for trace packets.
-func (n *nic) forget(keys []uint32) {
+// forgetTraces stops waiting for trace packets.
+func (n *nic) forgetTraces(keys []uint32) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, k := range keys {
@@ -514,9 +514,9 @@ func (n *nic) forget(keys []uint32) {
 	}
 }
 
-// resolve hands an answer to the trace that waits for it. The channel has room
+// deliverAnswer hands an answer to the trace that waits for it. The channel has room
 // for every packet of a hop limit.
-func (n *nic) resolve(p *traceProbe, a traceAnswer) {
+func (n *nic) deliverAnswer(p *traceProbe, a traceAnswer) {
 	delete(n.awaited, p.key)
 	a.key = p.key
 	p.answer <- a
@@ -525,27 +525,27 @@ func (n *nic) resolve(p *traceProbe, a traceAnswer) {
 // traceReached takes the reflector's answer to a trace packet.
 func (n *nic) traceReached(key uint32, at int64) {
 	if p := n.awaited[key]; p != nil {
-		n.resolve(p, traceAnswer{reached: true, rtt: time.Duration(at - p.sent)})
+		n.deliverAnswer(p, traceAnswer{reached: true, rtt: time.Duration(at - p.sent)})
 	}
 }
 
-// icmp takes an ICMP error about a packet sent over s.
-func (n *nic) icmp(s *socket, r *unix.Report) {
-	p := n.quoted(s, r)
+// handleICMP takes an ICMP error about a packet sent over s.
+func (n *nic) handleICMP(s *socket, r *unix.Report) {
+	p := n.quotedProbe(s, r)
 	if p == nil {
 		n.icmpErrors[[2]uint8{r.Type, r.Code}]++
 		return
 	}
-	a := traceAnswer{from: r.Offender, rtt: time.Duration(stampOr(r.Stamp, n.wire.bend.At(time.Now().UnixNano())) - p.sent)}
+	a := traceAnswer{from: r.Offender, rtt: time.Duration(stampOr(r.Stamp, n.wire.bend.BentTime(time.Now().UnixNano())) - p.sent)}
 	switch {
-	case timeExceeded(r):
+	case isTimeExceeded(r):
 		a.ext, a.extErr = extensionOf(r)
-	case unreachable(r) && r.Offender == p.dst.Addr():
+	case isUnreachable(r) && r.Offender == p.dst.Addr():
 		a.closed = true
 	default:
 		return // a switch without a route: as good as silent
 	}
-	n.resolve(p, a)
+	n.deliverAnswer(p, a)
 }
 
 // quotedSSID is where a STAMP packet has its SSID (RFC 8972 section 3), plain
@@ -555,10 +555,10 @@ const (
 	quotedAuthSSID = 26
 )
 
-// quoted finds the trace packet an ICMP error quotes: by its number, or, when
+// quotedProbe finds the trace packet an ICMP error quotes: by its number, or, when
 // the quote ends before it (RFC 792 asks for the UDP header only), by being
 // the only one of its flow on its way.
-func (n *nic) quoted(s *socket, r *unix.Report) *traceProbe {
+func (n *nic) quotedProbe(s *socket, r *unix.Report) *traceProbe {
 	if len(r.Data) >= 4 {
 		p := n.awaited[binary.BigEndian.Uint32(r.Data)]
 		at := quotedSSID
@@ -567,14 +567,14 @@ func (n *nic) quoted(s *socket, r *unix.Report) *traceProbe {
 		}
 		// What a quote lacks before an extension is filled with zeros (RFC 4884
 		// section 4.5), and no trace packet has its first octet of the SSID zero.
-		if len(r.Data) >= at+2 && (r.Extension == nil || !zero(r.Data[at:])) {
+		if len(r.Data) >= at+2 && (r.Extension == nil || !allZero(r.Data[at:])) {
 			if p == nil || binary.BigEndian.Uint16(r.Data[at:])&^traceReplySSID != n.ssid|traceSSID {
 				return nil
 			}
 			return p
 		}
 	}
-	if !timeExceeded(r) {
+	if !isTimeExceeded(r) {
 		return nil
 	}
 	n.shortQuotes = true
@@ -590,7 +590,7 @@ func (n *nic) quoted(s *socket, r *unix.Report) *traceProbe {
 	return only
 }
 
-func zero(b []byte) bool {
+func allZero(b []byte) bool {
 	for _, v := range b {
 		if v != 0 {
 			return false

@@ -11,7 +11,7 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-var traced = fabric.Edge{Src: "h1/eth1", Dst: "h2/eth1"}
+var traced = fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1"}
 
 func path(state fabric.PathState, addresses ...string) TracedPath {
 	p := TracedPath{Edge: traced, State: state, Reached: state == fabric.PathValid}
@@ -27,7 +27,7 @@ func path(state fabric.PathState, addresses ...string) TracedPath {
 
 func TestRule6AFailedTraceLeavesAStalePath(t *testing.T) {
 	tr := newTracer(TraceConfig{PacketsPerSecond: 1, PacketsPerSwitch: 1, Concurrency: 1}, nil, slog.New(slog.DiscardHandler))
-	version := func() uint64 { v, _ := tr.known(); return v }
+	version := func() uint64 { v, _ := tr.knownPaths(); return v }
 	for i, step := range []struct {
 		found   TracedPath
 		state   fabric.PathState
@@ -42,7 +42,7 @@ func TestRule6AFailedTraceLeavesAStalePath(t *testing.T) {
 		{path(fabric.PathValid, "10.0.0.1", "10.0.0.3"), fabric.PathValid, "10.0.0.1 10.0.0.3", true},
 	} {
 		before := version()
-		p := tr.keep(step.found)
+		p := tr.storePath(step.found)
 		if p.State != step.state || hops(p) != step.hops || (version() != before) != step.changed {
 			t.Errorf("step %d: %s %q, version changed %v; want %+v", i, p.State, hops(p), version() != before, step)
 		}
@@ -51,11 +51,11 @@ func TestRule6AFailedTraceLeavesAStalePath(t *testing.T) {
 
 func TestFlowsAreTracedUntilValid(t *testing.T) {
 	tr := newTracer(TraceConfig{PacketsPerSecond: 1, PacketsPerSwitch: 1, Concurrency: 1}, nil, slog.New(slog.DiscardHandler))
-	attempts := map[fabric.Edge]*attempt{}
+	attempts := map[fabric.Flow]*attempt{}
 	start := time.Unix(1000, 0)
 	tried := func(from, to time.Duration) (at []time.Duration) {
 		for d := from; d < to; d += time.Second {
-			if tr.wants(attempts, traced, start.Add(d)) {
+			if tr.wantsTrace(attempts, traced, start.Add(d)) {
 				at = append(at, d)
 			}
 		}
@@ -65,11 +65,11 @@ func TestFlowsAreTracedUntilValid(t *testing.T) {
 	if len(at) != 3 || at[0] != 0 || at[1] != 10*time.Second || at[2] != 30*time.Second {
 		t.Errorf("tried at %v, want at once, after 10 s and 30 s", at)
 	}
-	tr.keep(path(fabric.PathValid, "10.0.0.1"))
+	tr.storePath(path(fabric.PathValid, "10.0.0.1"))
 	if at := tried(40*time.Second, 400*time.Second); len(at) != 0 {
 		t.Errorf("a valid path traced at %v", at)
 	}
-	tr.keep(path(fabric.PathUnknown))
+	tr.storePath(path(fabric.PathUnknown))
 	if at := tried(400*time.Second, 411*time.Second); len(at) != 1 || at[0] != 410*time.Second {
 		t.Errorf("a stale path tried at %v, want 10 s after", at)
 	}
@@ -105,23 +105,23 @@ func TestICMPQuotes(t *testing.T) {
 		}
 	}
 	c := await(1, one)
-	a.icmp(a.edges[0].sock, report(one, quote(a, 1, a.ssid)))
-	a.icmp(a.edges[0].sock, report(one, quote(b, 1, b.ssid|traceSSID)))
-	a.icmp(a.edges[0].sock, report(one, quote(a, 2, a.ssid|traceSSID)))
+	a.handleICMP(a.edges[0].sock, report(one, quote(a, 1, a.ssid)))
+	a.handleICMP(a.edges[0].sock, report(one, quote(b, 1, b.ssid|traceSSID)))
+	a.handleICMP(a.edges[0].sock, report(one, quote(a, 2, a.ssid|traceSSID)))
 	if answered(c) {
 		t.Error("a probe's, another node's or an unknown packet's error was taken for an answer")
 	}
-	a.icmp(a.edges[0].sock, report(one, quote(a, 1, a.ssid|traceSSID)[:stamp.BaseLen]))
+	a.handleICMP(a.edges[0].sock, report(one, quote(a, 1, a.ssid|traceSSID)[:stamp.BaseLen]))
 	if !answered(c) {
 		t.Error("a quoted trace packet was not recognised")
 	}
 	c, d := await(3, one), await(4, other)
-	a.icmp(a.edges[0].sock, report(one, nil))
+	a.handleICMP(a.edges[0].sock, report(one, nil))
 	if !answered(c) || answered(d) {
 		t.Error("a short quote was not matched by its destination")
 	}
 	c, d = await(5, one), await(6, one)
-	a.icmp(a.edges[0].sock, report(one, nil))
+	a.handleICMP(a.edges[0].sock, report(one, nil))
 	if answered(c) || answered(d) {
 		t.Error("a short quote was matched although two packets were on their way")
 	}

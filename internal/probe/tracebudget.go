@@ -27,11 +27,11 @@ import (
 //  5. A switch that left forgetAsks packets in a row without answer for
 //     forgetAfter is forgotten: it answers no more.
 type budgets struct {
-	mu     sync.Mutex
-	full   float64 // packets a second and switch
-	known  map[netip.Addr]*budget
-	places map[place]*crowd
-	before map[netip.Addr]*budget // the last switch before a destination
+	mu         sync.Mutex
+	fullRate   float64 // packets a second and switch
+	known      map[netip.Addr]*budget
+	positions  map[hopPosition]*responders
+	lastBefore map[netip.Addr]*budget // the last switch before a destination
 }
 
 const (
@@ -44,14 +44,14 @@ const (
 	maxKnown = 16384
 )
 
-// place is where packets of a NIC end that have so many hops to go.
-type place struct {
+// hopPosition is where packets of a NIC end that have so many hops to go.
+type hopPosition struct {
 	nic string
 	ttl int
 }
 
-// crowd is who may answer at a place.
-type crowd struct {
+// responders is who may answer at a place.
+type responders struct {
 	others *budget // of who has not answered yet
 	known  []*budget
 	// previous is the switch that answered one hop limit earlier when the address
@@ -62,61 +62,61 @@ type crowd struct {
 // budget is of one switch.
 type budget struct {
 	bucket
-	cut      int64 // when it was halved last, Unix nanoseconds
-	answered int64
-	ignored  int // packets since the last answer
+	halvedAt   int64 // when it was halved last, Unix nanoseconds
+	answeredAt int64
+	unanswered int // packets since the last answer
 }
 
 // charge is what one packet is charged to.
 type charge struct {
-	at   place
-	from []*budget
+	position hopPosition
+	from     []*budget
 }
 
 func newBudgets(perSwitch int) *budgets {
-	return &budgets{full: float64(perSwitch), known: map[netip.Addr]*budget{}, places: map[place]*crowd{}, before: map[netip.Addr]*budget{}}
+	return &budgets{fullRate: float64(perSwitch), known: map[netip.Addr]*budget{}, positions: map[hopPosition]*responders{}, lastBefore: map[netip.Addr]*budget{}}
 }
 
-func (b *budgets) configure(perSwitch int) {
+func (b *budgets) setFullRate(perSwitch int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.full = float64(perSwitch)
+	b.fullRate = float64(perSwitch)
 	for _, s := range b.known {
-		s.pace(math.Min(s.rate, b.full))
+		s.setRate(math.Min(s.rate, b.fullRate))
 	}
 }
 
-func (b *budgets) fresh(now int64) *budget {
-	return &budget{bucket: newBucket(b.full, burst(b.full), now), answered: now}
+func (b *budgets) newBudget(now int64) *budget {
+	return &budget{bucket: newBucket(b.fullRate, burstFor(b.fullRate), now), answeredAt: now}
 }
 
-// burst is how many packets may come at once at a rate: a fifth of a second's,
+// burstFor is how many packets may come at once at a rate: a fifth of a second's,
 // and as many as one trace asks of a switch at least.
-func burst(rate float64) float64 { return math.Max(rate/5, traceAttempts) }
+func burstFor(rate float64) float64 { return math.Max(rate/5, traceAttempts) }
 
-func (b *budgets) place(at place, now int64) *crowd {
-	c := b.places[at]
+func (b *budgets) respondersAt(at hopPosition, now int64) *responders {
+	c := b.positions[at]
 	if c == nil {
-		c = &crowd{others: b.fresh(now), previous: map[netip.Addr]netip.Addr{}}
-		b.places[at] = c
+		c = &responders{others: b.newBudget(now), previous: map[netip.Addr]netip.Addr{}}
+		b.positions[at] = c
 	}
 	return c
 }
 
-// take charges one packet. wait is how long until there may be a token, when
+// chargePacket charges one packet. wait is how long until there may be a token, when
 // there is none.
-func (b *budgets) take(at place, expected netip.Addr, now int64) (c charge, wait time.Duration) {
+func (b *budgets) chargePacket(at hopPosition, expected netip.Addr, now int64) (c charge, wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c.at = at
+	c.position = at
 	if s := b.known[expected]; s != nil {
 		c.from = []*budget{s}
 	} else {
-		crowd := b.place(at, now)
+		crowd := b.respondersAt(at, now)
 		c.from = append(append(c.from, crowd.others), crowd.known...)
 	}
 	for _, s := range c.from {
-		if !s.any(now) {
+		if !s.hasToken(now) {
 			wait = max(wait, time.Duration((1-s.tokens)/s.rate*1e9)+time.Microsecond)
 		}
 	}
@@ -129,8 +129,8 @@ func (b *budgets) take(at place, expected netip.Addr, now int64) (c charge, wait
 	return c, 0
 }
 
-// answered settles the charge of a packet that a switch answered.
-func (b *budgets) answered(c charge, from netip.Addr, now int64) {
+// settleAnswered settles the charge of a packet that a switch answered.
+func (b *budgets) settleAnswered(c charge, from netip.Addr, now int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.known[from]
@@ -138,25 +138,25 @@ func (b *budgets) answered(c charge, from netip.Addr, now int64) {
 		if len(b.known) >= maxKnown {
 			return
 		}
-		s = b.fresh(now)
+		s = b.newBudget(now)
 		b.known[from] = s
 	}
-	if crowd := b.place(c.at, now); !slices.Contains(crowd.known, s) {
+	if crowd := b.respondersAt(c.position, now); !slices.Contains(crowd.known, s) {
 		crowd.known = append(crowd.known, s)
 	}
-	s.any(now) // what it got since counts before it is charged
+	s.hasToken(now) // what it got since counts before it is charged
 	s.tokens--
 	for _, o := range c.from {
 		o.tokens++
 	}
-	s.answered, s.ignored = now, 0
-	s.pace(math.Min(b.full, s.rate+1/s.rate))
+	s.answeredAt, s.unanswered = now, 0
+	s.setRate(math.Min(b.fullRate, s.rate+1/s.rate))
 }
 
-func (s *budget) pace(rate float64) { s.rate, s.burst = rate, burst(rate) }
+func (s *budget) setRate(rate float64) { s.rate, s.burst = rate, burstFor(rate) }
 
-// refund settles the charge of a packet that no switch had to answer.
-func (b *budgets) refund(c charge) {
+// refundCharge settles the charge of a packet that no switch had to answer.
+func (b *budgets) refundCharge(c charge) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, o := range c.from {
@@ -164,38 +164,38 @@ func (b *budgets) refund(c charge) {
 	}
 }
 
-// limited takes the silence of a switch that is on the way. It is false for one
+// recordSilence takes the silence of a switch that is on the way. It is false for one
 // that does not answer any more, or never did.
-func (b *budgets) limited(from netip.Addr, now int64) bool {
+func (b *budgets) recordSilence(from netip.Addr, now int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.known[from]
 	if s == nil {
 		return false
 	}
-	if s.ignored++; s.ignored >= forgetAsks && now-s.answered >= int64(forgetAfter) {
-		b.forget(s)
+	if s.unanswered++; s.unanswered >= forgetAsks && now-s.answeredAt >= int64(forgetAfter) {
+		b.forgetSwitch(s)
 		return false
 	}
-	if now-s.cut >= int64(traceTimeout) {
-		s.cut = now
-		s.pace(math.Max(minPerSwitch, s.rate/2))
+	if now-s.halvedAt >= int64(traceTimeout) {
+		s.halvedAt = now
+		s.setRate(math.Max(minPerSwitch, s.rate/2))
 	}
 	return true
 }
 
-func (b *budgets) forget(s *budget) {
+func (b *budgets) forgetSwitch(s *budget) {
 	for a, o := range b.known {
 		if o == s {
 			delete(b.known, a)
 		}
 	}
-	for a, o := range b.before {
+	for a, o := range b.lastBefore {
 		if o == s {
-			delete(b.before, a)
+			delete(b.lastBefore, a)
 		}
 	}
-	for _, c := range b.places {
+	for _, c := range b.positions {
 		c.known = slices.DeleteFunc(c.known, func(o *budget) bool { return o == s })
 		for a, p := range c.previous {
 			if b.known[p] == nil {
@@ -205,18 +205,18 @@ func (b *budgets) forget(s *budget) {
 	}
 }
 
-// limits reports whether a switch that answered at a place before is limited now.
-func (b *budgets) limits(at place, now int64) bool {
+// isLimited reports whether a switch that answered at a place before is limited now.
+func (b *budgets) isLimited(at hopPosition, now int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c := b.places[at]
-	return c != nil && slices.ContainsFunc(c.known, func(s *budget) bool { return s.cut > 0 && now-s.cut < int64(limitedFor) })
+	c := b.positions[at]
+	return c != nil && slices.ContainsFunc(c.known, func(s *budget) bool { return s.halvedAt > 0 && now-s.halvedAt < int64(limitedFor) })
 }
 
-// path learns from a path that was told: which switches follow each other, and
+// learnPath learns from a path that was told: which switches follow each other, and
 // which is the last before the destination. An invalid dst is not known to be
 // the next.
-func (b *budgets) path(nic string, hops []Hop, dst netip.Addr, now int64) {
+func (b *budgets) learnPath(nic string, hops []Hop, dst netip.Addr, now int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := 1; i < len(hops); i++ {
@@ -224,7 +224,7 @@ func (b *budgets) path(nic string, hops []Hop, dst netip.Addr, now int64) {
 		if !here.IsValid() || !earlier.IsValid() || b.known[earlier] == nil {
 			continue
 		}
-		c := b.place(place{nic, hops[i].TTL}, now)
+		c := b.respondersAt(hopPosition{nic, hops[i].TTL}, now)
 		if had, ok := c.previous[here]; ok && had != earlier {
 			earlier = netip.Addr{}
 		}
@@ -236,45 +236,45 @@ func (b *budgets) path(nic string, hops []Hop, dst netip.Addr, now int64) {
 		return
 	}
 	s := b.known[hops[len(hops)-1].Address]
-	same := b.before[dst]
+	same := b.lastBefore[dst]
 	switch {
 	case s == nil || s == same:
 	case same == nil:
-		b.before[dst] = s
+		b.lastBefore[dst] = s
 	default:
-		b.join(same, s)
+		b.mergeBudgets(same, s)
 	}
 }
 
-// join makes one budget of two that are the same switch's.
-func (b *budgets) join(s, other *budget) {
+// mergeBudgets makes one budget of two that are the same switch's.
+func (b *budgets) mergeBudgets(s, other *budget) {
 	for a, o := range b.known {
 		if o == other {
 			b.known[a] = s
 		}
 	}
-	for a, o := range b.before {
+	for a, o := range b.lastBefore {
 		if o == other {
-			b.before[a] = s
+			b.lastBefore[a] = s
 		}
 	}
-	for _, c := range b.places {
+	for _, c := range b.positions {
 		if slices.Contains(c.known, other) {
 			c.known = slices.DeleteFunc(c.known, func(o *budget) bool { return o == other || o == s })
 			c.known = append(c.known, s)
 		}
 	}
 	s.tokens = math.Min(s.tokens, other.tokens)
-	s.pace(math.Min(s.rate, other.rate))
-	s.cut, s.answered = max(s.cut, other.cut), max(s.answered, other.answered)
+	s.setRate(math.Min(s.rate, other.rate))
+	s.halvedAt, s.answeredAt = max(s.halvedAt, other.halvedAt), max(s.answeredAt, other.answeredAt)
 }
 
-// on is the switch that answers at a place before next does one further; invalid
+// switchBefore is the switch that answers at a place before next does one further; invalid
 // when that is not known.
-func (b *budgets) on(at place, next netip.Addr) netip.Addr {
+func (b *budgets) switchBefore(at hopPosition, next netip.Addr) netip.Addr {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if c := b.places[place{at.nic, at.ttl + 1}]; c != nil {
+	if c := b.positions[hopPosition{at.nic, at.ttl + 1}]; c != nil {
 		return c.previous[next]
 	}
 	return netip.Addr{}
@@ -285,5 +285,5 @@ func (b *budgets) isLast(from, dst netip.Addr) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.known[from]
-	return s != nil && b.before[dst] == s
+	return s != nil && b.lastBefore[dst] == s
 }

@@ -16,17 +16,17 @@ var (
 	start0         = 1000 * second
 )
 
-func at(ttl int) place { return place{"h1/eth1", ttl} }
+func at(ttl int) hopPosition { return hopPosition{"h1/eth1", ttl} }
 
 // ends sends packets to a place until the budgets refuse, and says how many.
 func ends(b *budgets, ttl int, from, expected netip.Addr, now int64) (n int) {
 	for {
-		c, wait := b.take(at(ttl), expected, now)
+		c, wait := b.chargePacket(at(ttl), expected, now)
 		if wait > 0 || n > 1000 {
 			return n
 		}
 		if from.IsValid() {
-			b.answered(c, from, now)
+			b.settleAnswered(c, from, now)
 		}
 		n++
 	}
@@ -38,8 +38,8 @@ func TestBudgetRule1TheLastBeforeADestinationIsOneSwitch(t *testing.T) {
 	if n := ends(b, 3, up2, up2, start0+second); n != 10 {
 		t.Errorf("%d packets for the other address, want a burst of its own: nothing tells that they are one switch's", n)
 	}
-	b.path("h1/eth1", []Hop{{TTL: 3, Address: up1}}, farNIC, start0)
-	b.path("h1/eth1", []Hop{{TTL: 3, Address: up2}}, farNIC, start0)
+	b.learnPath("h1/eth1", []Hop{{TTL: 3, Address: up1}}, farNIC, start0)
+	b.learnPath("h1/eth1", []Hop{{TTL: 3, Address: up2}}, farNIC, start0)
 	one, other := ends(b, 3, up1, up1, start0+2*second), ends(b, 3, up2, up2, start0+2*second)
 	if one != 10 || other != 0 {
 		t.Errorf("%d and %d packets in one burst, want 10 and none", one, other)
@@ -53,10 +53,10 @@ func TestBudgetRules2And3PacketsAreChargedToWhoMayAnswer(t *testing.T) {
 		t.Errorf("%d packets to a place nobody answered at, want a burst of 10", n)
 	}
 	now += second
-	c, _ := b.take(at(2), nobody, now)
-	b.answered(c, spine1, now)
-	c, _ = b.take(at(2), nobody, now)
-	b.answered(c, spine2, now)
+	c, _ := b.chargePacket(at(2), nobody, now)
+	b.settleAnswered(c, spine1, now)
+	c, _ = b.chargePacket(at(2), nobody, now)
+	b.settleAnswered(c, spine2, now)
 	// 9 tokens each: what spine1 answers leaves spine2 its own, and the other
 	// way round, and a packet that either may have to answer needs both.
 	if n := ends(b, 2, spine1, nobody, now); n != 9 {
@@ -66,19 +66,19 @@ func TestBudgetRules2And3PacketsAreChargedToWhoMayAnswer(t *testing.T) {
 		t.Errorf("%d packets that spine2 was expected to answer, want its 9", n)
 	}
 	now += second
-	if c, wait := b.take(at(2), spine1, now); wait == 0 {
-		b.answered(c, spine2, now)
+	if c, wait := b.chargePacket(at(2), spine1, now); wait == 0 {
+		b.settleAnswered(c, spine2, now)
 	}
 	if one, two := ends(b, 2, spine1, spine1, now), ends(b, 2, spine2, spine2, now); one != 10 || two != 9 {
 		t.Errorf("%d and %d packets after spine2 answered in spine1's stead, want 10 and 9", one, two)
 	}
 	now += second
 	for range 100 {
-		c, wait := b.take(at(2), nobody, now)
+		c, wait := b.chargePacket(at(2), nobody, now)
 		if wait > 0 {
 			t.Fatal("a packet that reached the destination cost a token")
 		}
-		b.refund(c)
+		b.refundCharge(c)
 	}
 	// Over a long time a switch gets its rate.
 	sent := 0
@@ -95,18 +95,18 @@ func TestBudgetRule4SilenceHalvesAndAnswersBringBack(t *testing.T) {
 	now := start0
 	ends(b, 2, spine1, nobody, now)
 	rate := func() float64 { return b.known[spine1].rate }
-	if b.limits(at(2), now) {
+	if b.isLimited(at(2), now) {
 		t.Error("limited although nothing was held back")
 	}
 	for range 5 {
-		b.limited(spine1, now)
+		b.recordSilence(spine1, now)
 	}
-	if rate() != 24 || !b.limits(at(2), now) {
+	if rate() != 24 || !b.isLimited(at(2), now) {
 		t.Errorf("rate %v after silence of several packets at once, want 24", rate())
 	}
 	for range 20 {
 		now += int64(traceTimeout)
-		b.limited(spine1, now)
+		b.recordSilence(spine1, now)
 	}
 	if rate() != minPerSwitch {
 		t.Errorf("rate %v after a long silence, want %v", rate(), minPerSwitch)
@@ -117,7 +117,7 @@ func TestBudgetRule4SilenceHalvesAndAnswersBringBack(t *testing.T) {
 	if r := rate(); r < 9 || r > 13 {
 		t.Errorf("rate %v ten seconds later, want one packet a second more each second", r)
 	}
-	if b.limits(at(2), now+int64(limitedFor)+1) {
+	if b.isLimited(at(2), now+int64(limitedFor)+1) {
 		t.Error("limited for ever")
 	}
 	for i := range int64(100_000) {
@@ -131,19 +131,19 @@ func TestBudgetRule4SilenceHalvesAndAnswersBringBack(t *testing.T) {
 func TestBudgetRule5WhoNeverAnswersAgainIsForgotten(t *testing.T) {
 	b := newBudgets(50)
 	ends(b, 2, spine1, nobody, start0)
-	b.path("h1/eth1", []Hop{{TTL: 2, Address: spine1}, {TTL: 3, Address: up1}}, nobody, start0)
-	if got := b.on(at(2), up1); got != spine1 {
+	b.learnPath("h1/eth1", []Hop{{TTL: 2, Address: spine1}, {TTL: 3, Address: up1}}, nobody, start0)
+	if got := b.switchBefore(at(2), up1); got != spine1 {
 		t.Fatalf("%v is before %v, want %v", got, up1, spine1)
 	}
 	for i := range int64(forgetAsks * 2) {
-		if !b.limited(spine1, start0+i) {
+		if !b.recordSilence(spine1, start0+i) {
 			t.Fatal("forgotten at once")
 		}
 	}
-	if b.limited(spine1, start0+int64(forgetAfter)) || b.on(at(2), up1).IsValid() || len(b.known) != 0 {
+	if b.recordSilence(spine1, start0+int64(forgetAfter)) || b.switchBefore(at(2), up1).IsValid() || len(b.known) != 0 {
 		t.Error("still waited for after it was silent for long")
 	}
-	if b.limited(spine2, start0) {
+	if b.recordSilence(spine2, start0) {
 		t.Error("a switch that never answered is limited")
 	}
 }
@@ -152,12 +152,12 @@ func TestTwoSwitchesBeforeOneAddressAreNoneForSure(t *testing.T) {
 	b := newBudgets(50)
 	ends(b, 2, spine1, nobody, start0)
 	ends(b, 2, spine2, spine2, start0)
-	c, _ := b.take(at(2), nobody, start0+second)
-	b.answered(c, spine2, start0+second)
+	c, _ := b.chargePacket(at(2), nobody, start0+second)
+	b.settleAnswered(c, spine2, start0+second)
 	for _, s := range []netip.Addr{spine1, spine2, spine1} {
-		b.path("h1/eth1", []Hop{{TTL: 2, Address: s}, {TTL: 3, Address: up1}}, nobody, start0)
+		b.learnPath("h1/eth1", []Hop{{TTL: 2, Address: s}, {TTL: 3, Address: up1}}, nobody, start0)
 	}
-	if got := b.on(at(2), up1); got.IsValid() {
+	if got := b.switchBefore(at(2), up1); got.IsValid() {
 		t.Errorf("%v is before %v, want that nobody is", got, up1)
 	}
 }
@@ -165,9 +165,9 @@ func TestTwoSwitchesBeforeOneAddressAreNoneForSure(t *testing.T) {
 func TestAddressesAreBounded(t *testing.T) {
 	b := newBudgets(50)
 	for i := range maxKnown + 100 {
-		b.answered(charge{at: at(2)}, netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), start0)
+		b.settleAnswered(charge{position: at(2)}, netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), start0)
 	}
-	if len(b.known) != maxKnown || len(b.places[at(2)].known) > maxKnown {
+	if len(b.known) != maxKnown || len(b.positions[at(2)].known) > maxKnown {
 		t.Errorf("%d addresses remembered, want %d at most", len(b.known), maxKnown)
 	}
 }
@@ -178,30 +178,30 @@ func TestRule8TheFirstSwitchIsSharedWhileFlowsAgree(t *testing.T) {
 	hop := Hop{TTL: 1, Address: spine1}
 	flow := traced
 	for i := range shareFlows {
-		if tr.shared(traced.Src, now) != nil {
+		if tr.sharedFirstHop(traced.Src, now) != nil {
 			t.Fatalf("shared after %d flows", i)
 		}
-		flow.Flow = i
-		tr.meet(traced.Src, flow, hop, now)
-		tr.meet(traced.Src, flow, hop, now)
+		flow.Number = i
+		tr.recordFirstHop(traced.Src, flow, hop, now)
+		tr.recordFirstHop(traced.Src, flow, hop, now)
 	}
-	h := tr.shared(traced.Src, now.Add(shareFor-1))
-	if h == nil || h.Address != spine1 || tr.shared(traced.Src, now.Add(shareFor)) != nil {
+	h := tr.sharedFirstHop(traced.Src, now.Add(shareFor-1))
+	if h == nil || h.Address != spine1 || tr.sharedFirstHop(traced.Src, now.Add(shareFor)) != nil {
 		t.Fatalf("shared %v, want for %v", h, shareFor)
 	}
 	later := now.Add(shareFor)
-	if !tr.finds(traced.Src, later) || tr.finds(traced.Src, later.Add(shareFor-1)) || !tr.finds(traced.Src, later.Add(shareFor)) {
+	if !tr.searchesFirstHop(traced.Src, later) || tr.searchesFirstHop(traced.Src, later.Add(shareFor-1)) || !tr.searchesFirstHop(traced.Src, later.Add(shareFor)) {
 		t.Error("want one flow in a second to look for the first switch again, and the others to wait")
 	}
 	p := path("valid", spine1.String())
 	p.TracedAt, p.Hops[0] = now, *h
-	tr.keep(p)
+	tr.storePath(p)
 	own := path("valid", spine1.String())
-	own.Edge.Flow, own.TracedAt = 1, now
-	tr.keep(own)
-	tr.meet(traced.Src, flow, Hop{TTL: 1, Address: spine2}, now)
+	own.Edge.Number, own.TracedAt = 1, now
+	tr.storePath(own)
+	tr.recordFirstHop(traced.Src, flow, Hop{TTL: 1, Address: spine2}, now)
 	states := fmt.Sprintf("%s %s", tr.paths[traced].State, tr.paths[own.Edge].State)
-	if tr.shared(traced.Src, now) != nil || states != "stale valid" {
-		t.Errorf("after another switch answered: shared %v, states %s", tr.shared(traced.Src, now), states)
+	if tr.sharedFirstHop(traced.Src, now) != nil || states != "stale valid" {
+		t.Errorf("after another switch answered: shared %v, states %s", tr.sharedFirstHop(traced.Src, now), states)
 	}
 }

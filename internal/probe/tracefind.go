@@ -18,112 +18,112 @@ const (
 	limitedWait = 50 * time.Millisecond
 )
 
-// inquiry is one trace under way: what is known by hop limit.
-type inquiry struct {
+// pathTrace is one trace under way: what is known by hop limit.
+type pathTrace struct {
 	*tracer
-	flow    traceFlow
-	nic     string      // that sends it
-	last    *TracedPath // what the last trace found, or nil
-	old     *TracedPath // the same when it was a path
-	length  int         // hop limit of the destination's answer, as known before; 0: not known
-	asked   [maxHops + 1]int
-	refused [maxHops + 1]bool
-	answers [maxHops + 1][]traceAnswer
-	first   *Hop // hop limit 1, as other flows found it
-	waits   bool // for another flow to find hop limit 1
-	silent  []charge
+	flow          traceFlow
+	nic           string      // that sends it
+	lastPath      *TracedPath // what the last trace found, or nil
+	oldPath       *TracedPath // the same when it was a path
+	length        int         // hop limit of the destination's answer, as known before; 0: not known
+	packetsSent   [maxHops + 1]int
+	overBudget    [maxHops + 1]bool
+	answers       [maxHops + 1][]traceAnswer
+	first         *Hop // hop limit 1, as other flows found it
+	awaitsFirst   bool // for another flow to find hop limit 1
+	silentCharges []charge
 }
 
-// find traces one flow.
-func (t *tracer) find(ctx context.Context, f traceFlow) (TracedPath, error) {
-	q := &inquiry{tracer: t, flow: f}
-	q.nic, _ = f.edge.Ends()
+// findPath traces one flow.
+func (t *tracer) findPath(ctx context.Context, f traceFlow) (TracedPath, error) {
+	q := &pathTrace{tracer: t, flow: f}
+	q.nic, _ = f.edge.Endpoints()
 	t.mu.Lock()
-	if q.last = t.paths[f.edge]; q.last != nil && q.last.State != fabric.PathUnknown {
-		q.old = q.last
+	if q.lastPath = t.paths[f.edge]; q.lastPath != nil && q.lastPath.State != fabric.PathUnknown {
+		q.oldPath = q.lastPath
 	}
-	if q.length = t.lengths[way{q.nic, f.dst.Addr()}]; f.mute() && q.old != nil {
-		q.length = len(q.old.Hops) + 1
+	if q.length = t.lengths[nicDestination{q.nic, f.dst.Addr()}]; f.isMute() && q.oldPath != nil {
+		q.length = len(q.oldPath.Hops) + 1
 	}
-	if q.first = t.shared(q.nic, time.Now()); q.first == nil {
-		q.waits = !t.finds(q.nic, time.Now())
+	if q.first = t.sharedFirstHop(q.nic, time.Now()); q.first == nil {
+		q.awaitsFirst = !t.searchesFirstHop(q.nic, time.Now())
 	}
 	t.mu.Unlock()
-	p := TracedPath{Edge: f.edge, TracedAt: time.Now(), mute: f.mute()}
+	p := TracedPath{Edge: f.edge, TracedAt: time.Now(), mute: f.isMute()}
 	tail := maxSilentProbe
-	if f.mute() {
+	if f.isMute() {
 		tail = maxSilent
 	}
 	end := 0 // hop limits looked at
-	for q.silentTail(end) < tail && end < maxHops && !q.ended(end) {
+	for q.silentTail(end) < tail && end < maxHops && !q.reachedBy(end) {
 		from := end + 1
 		switch {
 		case end > 0 || q.length == 0:
-			end += window
-		case f.mute():
+			end += hopsAtOnce
+		case f.isMute():
 			end = q.length - 1 + maxSilent
 		default:
 			end = q.length
 		}
 		end = min(end, maxHops)
-		if err := q.look(ctx, from, end); err != nil {
+		if err := q.probeHops(ctx, from, end); err != nil {
 			return p, err
 		}
 	}
-	if q.waits {
+	if q.awaitsFirst {
 		q.mu.Lock()
-		q.first = t.shared(q.nic, time.Now())
+		q.first = t.sharedFirstHop(q.nic, time.Now())
 		q.mu.Unlock()
-		if q.waits = false; q.first == nil {
-			if err := q.look(ctx, 1, 1); err != nil {
+		if q.awaitsFirst = false; q.first == nil {
+			if err := q.probeHops(ctx, 1, 1); err != nil {
 				return p, err
 			}
 		}
 	}
-	q.tell(&p, end)
+	q.buildPath(&p, end)
 	return p, nil
 }
 
-// look asks the hop limits from, ..., to.
-func (q *inquiry) look(ctx context.Context, from, to int) error {
+// probeHops asks the hop limits from, ..., to.
+func (q *pathTrace) probeHops(ctx context.Context, from, to int) error {
 	packets := map[int]int{}
 	for ttl := from; ttl <= to; ttl++ {
 		switch {
-		case ttl == 1 && (q.first != nil || q.waits):
-		case q.before(ttl).IsValid() || q.old != nil && ttl == q.length:
+		case ttl == 1 && (q.first != nil || q.awaitsFirst):
+		case q.previousAnswer(ttl).IsValid() || q.oldPath != nil && ttl == q.length:
 			packets[ttl] = 1
 		default:
 			packets[ttl] = traceAttempts
 		}
 	}
-	if err := q.ask(ctx, packets); err != nil {
+	if err := q.sendPackets(ctx, packets); err != nil {
 		return err
 	}
 	again := map[int]int{}
 	for ttl := range packets {
-		before := q.before(ttl)
+		before := q.previousAnswer(ttl)
 		switch {
-		case q.ended(ttl - 1):
-		case len(q.answers[ttl]) == 0 && q.asked[ttl] > 0 && !q.budgets.limits(place{q.nic, ttl}, time.Now().UnixNano()):
+		case q.reachedBy(ttl - 1):
+		case len(q.answers[ttl]) == 0 && q.packetsSent[ttl] > 0 && !q.budgets.isLimited(hopPosition{q.nic, ttl}, time.Now().UnixNano()):
 			again[ttl] = 1
 		case before.IsValid() && slices.ContainsFunc(q.answers[ttl], func(a traceAnswer) bool { return a.from != before }):
 			again[ttl] = traceAttempts
 		}
 	}
-	return q.ask(ctx, again)
+	return q.sendPackets(ctx, again)
 }
 
-// before is who answered at a hop limit when the flow was traced last.
-func (q *inquiry) before(ttl int) netip.Addr {
-	if q.old == nil || ttl < 1 || ttl > len(q.old.Hops) {
+// previousAnswer is who answered at a hop limit when the flow was traced last.
+func (q *pathTrace) previousAnswer(ttl int) netip.Addr {
+	if q.oldPath == nil || ttl < 1 || ttl > len(q.oldPath.Hops) {
 		return netip.Addr{}
 	}
-	return q.old.Hops[ttl-1].Address
+	return q.oldPath.Hops[ttl-1].Address
 }
 
-// ask sends packets by hop limit and gathers what comes back. Where quotes are
+// sendPackets sends packets by hop limit and gathers what comes back. Where quotes are
 // short, one packet of the flow is on its way at a time.
-func (q *inquiry) ask(ctx context.Context, packets map[int]int) error {
+func (q *pathTrace) sendPackets(ctx context.Context, packets map[int]int) error {
 	short := false
 	if !q.flow.rdma { // copies have more to be told apart by
 		q.flow.nic.mu.Lock()
@@ -142,10 +142,10 @@ func (q *inquiry) ask(ctx context.Context, packets map[int]int) error {
 		rounds = [][]int{all}
 	}
 	for _, limits := range rounds {
-		if len(limits) == 0 || short && q.ended(limits[0]-1) {
+		if len(limits) == 0 || short && q.reachedBy(limits[0]-1) {
 			continue
 		}
-		if err := q.round(ctx, limits); err != nil {
+		if err := q.runRound(ctx, limits); err != nil {
 			return err
 		}
 	}
@@ -158,18 +158,18 @@ type outstanding struct {
 	charge charge
 }
 
-// round sends one packet for each of the hop limits listed.
-func (q *inquiry) round(ctx context.Context, limits []int) error {
+// runRound sends one packet for each of the hop limits listed.
+func (q *pathTrace) runRound(ctx context.Context, limits []int) error {
 	answer := make(chan traceAnswer, len(limits))
 	sent := map[uint32]outstanding{}
-	defer func() { q.flow.forget(slices.Collect(maps.Keys(sent))) }()
+	defer func() { q.flow.forgetKeys(slices.Collect(maps.Keys(sent))) }()
 	left := limits
 	began := time.Now()
 	for {
 		var later []int
 		soon := time.Duration(0)
 		for _, ttl := range left {
-			c, wait := q.take(ttl)
+			c, wait := q.chargeHop(ttl)
 			if wait > 0 {
 				later = append(later, ttl)
 				if soon == 0 || wait < soon {
@@ -177,58 +177,58 @@ func (q *inquiry) round(ctx context.Context, limits []int) error {
 				}
 				continue
 			}
-			if err := q.paced(ctx); err != nil {
-				q.budgets.refund(c)
+			if err := q.waitForPace(ctx); err != nil {
+				q.budgets.refundCharge(c)
 				return err
 			}
-			key, err := q.flow.send(uint8(ttl), answer)
+			key, err := q.flow.sendCopy(uint8(ttl), answer)
 			if err != nil {
-				q.budgets.refund(c)
+				q.budgets.refundCharge(c)
 				return err
 			}
 			sent[key] = outstanding{ttl, c}
-			q.asked[ttl]++
+			q.packetsSent[ttl]++
 			q.mu.Lock()
 			q.sent++
 			q.mu.Unlock()
 		}
-		if left = later; len(left) == 0 || !q.patient(left, time.Since(began)) {
+		if left = later; len(left) == 0 || !q.keepsWaiting(left, time.Since(began)) {
 			break
 		}
-		if err := sleep(ctx, soon); err != nil {
+		if err := sleepContext(ctx, soon); err != nil {
 			return err
 		}
 	}
 	for _, ttl := range left {
-		q.refused[ttl] = true
+		q.overBudget[ttl] = true
 	}
-	return q.gather(ctx, answer, sent)
+	return q.gatherAnswers(ctx, answer, sent)
 }
 
-// take charges a packet. What is to reach the destination costs no switch.
-func (q *inquiry) take(ttl int) (charge, time.Duration) {
-	if ttl == q.length && !q.flow.mute() {
-		return charge{at: place{q.nic, ttl}}, 0
+// chargeHop charges a packet. What is to reach the destination costs no switch.
+func (q *pathTrace) chargeHop(ttl int) (charge, time.Duration) {
+	if ttl == q.length && !q.flow.isMute() {
+		return charge{position: hopPosition{q.nic, ttl}}, 0
 	}
-	return q.budgets.take(place{q.nic, ttl}, q.expected(ttl), time.Now().UnixNano())
+	return q.budgets.chargePacket(hopPosition{q.nic, ttl}, q.expectedAnswer(ttl), time.Now().UnixNano())
 }
 
-// expected is who will answer at a hop limit if the flow goes as it last did.
-func (q *inquiry) expected(ttl int) netip.Addr {
-	if q.last == nil || ttl > len(q.last.Hops) {
+// expectedAnswer is who will answer at a hop limit if the flow goes as it last did.
+func (q *pathTrace) expectedAnswer(ttl int) netip.Addr {
+	if q.lastPath == nil || ttl > len(q.lastPath.Hops) {
 		return netip.Addr{}
 	}
-	if a := q.last.Hops[ttl-1].Address; a.IsValid() || ttl == len(q.last.Hops) {
+	if a := q.lastPath.Hops[ttl-1].Address; a.IsValid() || ttl == len(q.lastPath.Hops) {
 		return a
 	}
-	return q.budgets.on(place{q.nic, ttl}, q.last.Hops[ttl].Address)
+	return q.budgets.switchBefore(hopPosition{q.nic, ttl}, q.lastPath.Hops[ttl].Address)
 }
 
-// patient reports whether to wait longer for the budgets of hop limits.
-func (q *inquiry) patient(limits []int, waited time.Duration) bool {
+// keepsWaiting reports whether to wait longer for the budgets of hop limits.
+func (q *pathTrace) keepsWaiting(limits []int, waited time.Duration) bool {
 	for _, ttl := range limits {
 		most := budgetWait
-		if q.budgets.limits(place{q.nic, ttl}, time.Now().UnixNano()) {
+		if q.budgets.isLimited(hopPosition{q.nic, ttl}, time.Now().UnixNano()) {
 			most = limitedWait
 		}
 		if waited < most {
@@ -238,23 +238,23 @@ func (q *inquiry) patient(limits []int, waited time.Duration) bool {
 	return false
 }
 
-// paced waits until the node may send another trace packet.
-func (t *tracer) paced(ctx context.Context) error {
+// waitForPace waits until the node may send another trace packet.
+func (t *tracer) waitForPace(ctx context.Context) error {
 	for {
 		t.mu.Lock()
-		ok := t.pace.take(time.Now().UnixNano())
+		ok := t.pace.takeToken(time.Now().UnixNano())
 		wait := time.Duration((1-t.pace.tokens)/t.pace.rate*1e9) + time.Microsecond
 		t.mu.Unlock()
 		if ok {
 			return ctx.Err()
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := sleepContext(ctx, wait); err != nil {
 			return err
 		}
 	}
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
+func sleepContext(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -265,8 +265,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// gather takes the answers of a round and settles its charges.
-func (q *inquiry) gather(ctx context.Context, answer chan traceAnswer, sent map[uint32]outstanding) error {
+// gatherAnswers takes the answers of a round and settles its charges.
+func (q *pathTrace) gatherAnswers(ctx context.Context, answer chan traceAnswer, sent map[uint32]outstanding) error {
 	timeout := time.NewTimer(traceTimeout)
 	defer timeout.Stop()
 	left := maps.Clone(sent)
@@ -277,16 +277,16 @@ func (q *inquiry) gather(ctx context.Context, answer chan traceAnswer, sent map[
 			delete(left, a.key)
 			q.answers[s.ttl] = append(q.answers[s.ttl], a)
 			if a.reached || a.closed {
-				q.budgets.refund(s.charge)
+				q.budgets.refundCharge(s.charge)
 			} else {
-				q.budgets.answered(s.charge, a.from, time.Now().UnixNano())
+				q.budgets.settleAnswered(s.charge, a.from, time.Now().UnixNano())
 			}
 			q.mu.Lock()
 			q.tracer.answers++
 			q.mu.Unlock()
 		case <-timeout.C:
 			for _, s := range left {
-				q.silent = append(q.silent, s.charge)
+				q.silentCharges = append(q.silentCharges, s.charge)
 			}
 			return nil
 		case <-ctx.Done():
@@ -296,8 +296,8 @@ func (q *inquiry) gather(ctx context.Context, answer chan traceAnswer, sent map[
 	return nil
 }
 
-// ended reports whether the destination answered at a hop limit or before it.
-func (q *inquiry) ended(ttl int) bool {
+// reachedBy reports whether the destination answered at a hop limit or before it.
+func (q *pathTrace) reachedBy(ttl int) bool {
 	for i := 1; i <= ttl; i++ {
 		if slices.ContainsFunc(q.answers[i], func(a traceAnswer) bool { return a.reached || a.closed }) {
 			return true
@@ -307,15 +307,15 @@ func (q *inquiry) ended(ttl int) bool {
 }
 
 // silentTail is how many hop limits after the last that answered are silent.
-func (q *inquiry) silentTail(end int) (n int) {
-	for ttl := end; ttl > 0 && len(q.answers[ttl]) == 0 && (ttl > 1 || q.first == nil && !q.waits); ttl-- {
+func (q *pathTrace) silentTail(end int) (n int) {
+	for ttl := end; ttl > 0 && len(q.answers[ttl]) == 0 && (ttl > 1 || q.first == nil && !q.awaitsFirst); ttl-- {
 		n++
 	}
 	return n
 }
 
-// tell makes a path of the answers.
-func (q *inquiry) tell(p *TracedPath, end int) {
+// buildPath makes a path of the answers.
+func (q *pathTrace) buildPath(p *TracedPath, end int) {
 	closed := false
 	for ttl := 1; ttl <= end && !p.Reached && !closed; ttl++ {
 		hop := Hop{TTL: ttl}
@@ -332,19 +332,19 @@ func (q *inquiry) tell(p *TracedPath, end int) {
 			case !hop.Address.IsValid():
 				hop.Address, hop.RTT, hop.Incoming, hop.Labels = a.from, a.rtt, a.ext.incoming, a.ext.labels
 				if a.extErr != nil {
-					p.note("hop %d: %v", ttl, a.extErr)
+					p.addNote("hop %d: %v", ttl, a.extErr)
 				}
 			case hop.Address == a.from:
 				hop.RTT = min(hop.RTT, a.rtt)
 			default:
 				p.Balanced = true
-				p.note("per-packet balancing: %v and %v both answer at hop limit %d", hop.Address, a.from, ttl)
+				p.addNote("per-packet balancing: %v and %v both answer at hop limit %d", hop.Address, a.from, ttl)
 			}
 		}
 		if arrived {
 			if hop.Address.IsValid() {
 				p.Balanced = true
-				p.note("per-packet balancing: the destination and %v both answer at hop limit %d", hop.Address, ttl)
+				p.addNote("per-packet balancing: the destination and %v both answer at hop limit %d", hop.Address, ttl)
 			}
 			break
 		}
@@ -355,15 +355,15 @@ func (q *inquiry) tell(p *TracedPath, end int) {
 		p.Hops = p.Hops[:len(p.Hops)-q.silentTail(end)]
 	}
 	q.judgeSilence(p)
-	q.conclude(p, closed)
-	q.learn(p)
+	q.concludeState(p, closed)
+	q.learnFrom(p)
 }
 
-// conclude says what a path of these hops is worth.
-func (q *inquiry) conclude(p *TracedPath, closed bool) {
+// concludeState says what a path of these hops is worth.
+func (q *pathTrace) concludeState(p *TracedPath, closed bool) {
 	for _, h := range p.Hops {
 		if len(h.Labels) > 0 {
-			p.note("hop %d: MPLS labels %s", h.TTL, fabric.LabelText(h.Labels))
+			p.addNote("hop %d: MPLS labels %s", h.TTL, fabric.LabelText(h.Labels))
 		}
 	}
 	switch {
@@ -371,10 +371,10 @@ func (q *inquiry) conclude(p *TracedPath, closed bool) {
 		p.State = fabric.PathUnknown
 	case closed:
 		p.State = fabric.PathUnknown
-		p.note("the destination's port is closed")
-	case !p.Reached && (!q.flow.mute() || len(p.Hops) == 0):
+		p.addNote("the destination's port is closed")
+	case !p.Reached && (!q.flow.isMute() || len(p.Hops) == 0):
 		p.State = fabric.PathUnknown
-		p.note("nothing answered beyond hop limit %d", len(p.Hops))
+		p.addNote("nothing answered beyond hop limit %d", len(p.Hops))
 	case p.limited:
 		p.State = fabric.PathUnknown
 	default:
@@ -382,50 +382,50 @@ func (q *inquiry) conclude(p *TracedPath, closed bool) {
 	}
 }
 
-func (p *TracedPath) note(format string, args ...any) {
+func (p *TracedPath) addNote(format string, args ...any) {
 	p.Notes = append(p.Notes, fmt.Sprintf(format, args...))
 }
 
 // judgeSilence tells limits from silence at the hops without address.
-func (q *inquiry) judgeSilence(p *TracedPath) {
+func (q *pathTrace) judgeSilence(p *TracedPath) {
 	now := time.Now().UnixNano()
-	if q.flow.mute() {
+	if q.flow.isMute() {
 		// Nothing tells where a reply's path ends, but what is known of it.
-		for ttl := len(p.Hops) + 1; ttl < q.length && (q.refused[ttl] || q.budgets.limits(place{q.nic, ttl}, now)); ttl++ {
+		for ttl := len(p.Hops) + 1; ttl < q.length && (q.overBudget[ttl] || q.budgets.isLimited(hopPosition{q.nic, ttl}, now)); ttl++ {
 			p.Hops = append(p.Hops, Hop{TTL: ttl})
 		}
 	}
-	fits := q.old != nil && confirms(*p, q.old)
+	fits := q.oldPath != nil && confirmsPath(*p, q.oldPath)
 	for i, h := range p.Hops {
 		if h.Address.IsValid() {
 			continue
 		}
-		at := place{q.nic, h.TTL}
-		if q.asked[h.TTL] == 0 && q.refused[h.TTL] {
+		at := hopPosition{q.nic, h.TTL}
+		if q.packetsSent[h.TTL] == 0 && q.overBudget[h.TTL] {
 			p.limited = true
-			p.note("hop %d: rate limited: it was not asked, the budget of its switch is used up", h.TTL)
+			p.addNote("hop %d: rate limited: it was not asked, the budget of its switch is used up", h.TTL)
 			continue
 		}
 		var on netip.Addr
 		if i+1 < len(p.Hops) {
-			on = q.budgets.on(at, p.Hops[i+1].Address)
+			on = q.budgets.switchBefore(at, p.Hops[i+1].Address)
 		}
 		if !on.IsValid() && fits {
-			on = q.before(h.TTL)
+			on = q.previousAnswer(h.TTL)
 		}
 		switch {
-		case on.IsValid() && q.budgets.limited(on, now):
+		case on.IsValid() && q.budgets.recordSilence(on, now):
 			p.limited = true
-			p.note("hop %d: rate limited: %v is on the way and did not answer", h.TTL, on)
-		case q.budgets.limits(at, now):
+			p.addNote("hop %d: rate limited: %v is on the way and did not answer", h.TTL, on)
+		case q.budgets.isLimited(at, now):
 			p.limited = true
-			p.note("hop %d: rate limited: switches that answer at this hop limit hold answers back", h.TTL)
+			p.addNote("hop %d: rate limited: switches that answer at this hop limit hold answers back", h.TTL)
 		}
 	}
 }
 
-// learn keeps what the trace tells about all flows.
-func (q *inquiry) learn(p *TracedPath) {
+// learnFrom keeps what the trace tells about all flows.
+func (q *pathTrace) learnFrom(p *TracedPath) {
 	if p.Balanced {
 		return
 	}
@@ -434,27 +434,27 @@ func (q *inquiry) learn(p *TracedPath) {
 	if p.Reached {
 		dst = q.flow.dst.Addr()
 	}
-	if n := len(p.Hops); q.flow.mute() && n > 0 && q.budgets.isLast(p.Hops[n-1].Address, q.flow.dst.Addr()) {
+	if n := len(p.Hops); q.flow.isMute() && n > 0 && q.budgets.isLast(p.Hops[n-1].Address, q.flow.dst.Addr()) {
 		// What was sent beyond the last switch came to the destination.
-		for _, c := range q.silent {
-			if c.at.ttl > n {
-				q.budgets.refund(c)
+		for _, c := range q.silentCharges {
+			if c.position.ttl > n {
+				q.budgets.refundCharge(c)
 			}
 		}
 	}
-	q.budgets.path(q.nic, p.Hops, dst, now.UnixNano())
+	q.budgets.learnPath(q.nic, p.Hops, dst, now.UnixNano())
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if p.Reached {
-		q.lengths[way{q.nic, dst}] = len(p.Hops) + 1
+		q.lengths[nicDestination{q.nic, dst}] = len(p.Hops) + 1
 	}
 	if len(p.Hops) > 0 && q.first == nil && p.Hops[0].Address.IsValid() {
-		q.meet(q.nic, q.flow.edge, p.Hops[0], now)
+		q.recordFirstHop(q.nic, q.flow.edge, p.Hops[0], now)
 	}
 }
 
-// shared is the first switch of a NIC's flows, when it need not be asked for.
-func (t *tracer) shared(nic string, now time.Time) *Hop {
+// sharedFirstHop is the first switch of a NIC's flows, when it need not be asked for.
+func (t *tracer) sharedFirstHop(nic string, now time.Time) *Hop {
 	f := t.first[nic]
 	if f == nil || len(f.flows) < shareFlows || now.Sub(f.at) >= shareFor {
 		return nil
@@ -464,25 +464,25 @@ func (t *tracer) shared(nic string, now time.Time) *Hop {
 	return &h
 }
 
-// finds reports whether a flow is to look for the first switch itself: as long as
+// searchesFirstHop reports whether a flow is to look for the first switch itself: as long as
 // it is not shared, and then one flow in shareFor.
-func (t *tracer) finds(nic string, now time.Time) bool {
+func (t *tracer) searchesFirstHop(nic string, now time.Time) bool {
 	f := t.first[nic]
-	if f == nil || len(f.flows) < shareFlows || now.Sub(f.asked) >= shareFor {
+	if f == nil || len(f.flows) < shareFlows || now.Sub(f.searchedAt) >= shareFor {
 		if f != nil {
-			f.asked = now
+			f.searchedAt = now
 		}
 		return true
 	}
 	return false
 }
 
-// meet takes what a flow found at hop limit 1.
-func (t *tracer) meet(nic string, flow fabric.Edge, h Hop, now time.Time) {
+// recordFirstHop takes what a flow found at hop limit 1.
+func (t *tracer) recordFirstHop(nic string, flow fabric.Flow, h Hop, now time.Time) {
 	f := t.first[nic]
 	if f != nil && f.hop.Address != h.Address {
 		for e, p := range t.paths {
-			from, _ := e.Ends()
+			from, _ := e.Endpoints()
 			if from == nic && p.State == fabric.PathValid && len(p.Hops) > 0 && p.Hops[0].shared && !p.TracedAt.Before(f.at) {
 				stale := *p
 				stale.State = fabric.PathStale
@@ -493,7 +493,7 @@ func (t *tracer) meet(nic string, flow fabric.Edge, h Hop, now time.Time) {
 		f = nil
 	}
 	if f == nil {
-		f = &firstHop{flows: map[fabric.Edge]bool{}}
+		f = &firstHop{flows: map[fabric.Flow]bool{}}
 		t.first[nic] = f
 	}
 	f.hop, f.at = h, now

@@ -14,8 +14,8 @@ import (
 type Transport interface {
 	// OutBuffer is the memory for the next packet; nil: the batch is full.
 	OutBuffer() []byte
-	// Out is how many packets wait for Send.
-	Out() int
+	// PendingCount is how many packets wait for Send.
+	PendingCount() int
 	// Commit queues the first n octets of OutBuffer. tos has the DSCP and the ECN
 	// field; ttl 0 leaves the system's. The number comes back with the packet's
 	// transmit stamp. All packets of a batch leave from one endpoint.
@@ -26,10 +26,10 @@ type Transport interface {
 	Send(from Endpoint, failed func(i int, errno syscall.Errno)) (at int64, err error)
 	// Recv takes what came, unix.BatchSize packets at most, without waiting.
 	Recv(at Endpoint) (int, error)
-	Datagram(i int) *unix.Datagram
+	DatagramAt(i int) *unix.Datagram
 	// RecvErrors takes transmit stamps, and what the network says of packets.
 	RecvErrors(at Endpoint) (int, error)
-	Report(i int) *unix.Report
+	ReportAt(i int) *unix.Report
 }
 
 // Endpoint is where packets of a flow leave and come: a UDP socket, or a port on
@@ -46,13 +46,13 @@ type Endpoint interface {
 // reports is a socket's error queue; unix.Batch is the real one.
 type reports interface {
 	RecvErrors(*unix.UDP) (int, error)
-	Report(i int) *unix.Report
+	ReportAt(i int) *unix.Report
 }
 
 // datagrams is what a socket receives; unix.Batch is the real one.
 type datagrams interface {
 	Recv(*unix.UDP) (int, error)
-	Datagram(i int) *unix.Datagram
+	DatagramAt(i int) *unix.Datagram
 }
 
 // sockets is the transport of UDP.
@@ -69,8 +69,8 @@ func newSockets() sockets {
 // OutBuffer implements Transport.
 func (t *sockets) OutBuffer() []byte { return t.out.OutBuffer() }
 
-// Out implements Transport.
-func (t *sockets) Out() int { return t.out.Out() }
+// PendingCount implements Transport.
+func (t *sockets) PendingCount() int { return t.out.PendingCount() }
 
 // Commit implements Transport.
 func (t *sockets) Commit(from Endpoint, n int, dst netip.AddrPort, tos, ttl uint8) (id uint32) {
@@ -85,11 +85,11 @@ func (t *sockets) Send(from Endpoint, failed func(i int, errno syscall.Errno)) (
 // Recv implements Transport.
 func (t *sockets) Recv(at Endpoint) (int, error) { return t.in.Recv(at.(*unix.UDP)) }
 
-// Datagram implements Transport.
-func (t *sockets) Datagram(i int) *unix.Datagram { return t.in.Datagram(i) }
+// DatagramAt implements Transport.
+func (t *sockets) DatagramAt(i int) *unix.Datagram { return t.in.DatagramAt(i) }
 
 // RecvErrors implements Transport.
 func (t *sockets) RecvErrors(at Endpoint) (int, error) { return t.errs.RecvErrors(at.(*unix.UDP)) }
 
-// Report implements Transport.
-func (t *sockets) Report(i int) *unix.Report { return t.errs.Report(i) }
+// ReportAt implements Transport.
+func (t *sockets) ReportAt(i int) *unix.Report { return t.errs.ReportAt(i) }

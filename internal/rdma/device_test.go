@@ -51,7 +51,7 @@ func pass(t *testing.T, a, b *Port, payload []byte) {
 	deadline := time.Now().Add(10 * time.Second)
 	sent := false
 	for !sent || b.Recv() == 0 {
-		a.Sent(func(uint32, int64) {})
+		a.DrainSent(func(uint32, int64) {})
 		if !sent {
 			sent = true
 			a.Commit(copy(a.OutBuffer(), payload), to, 49152, 862, 0x68, 1)
@@ -63,7 +63,7 @@ func pass(t *testing.T, a, b *Port, payload []byte) {
 			t.Fatalf("it did not come: %+v, %+v", a.Status(), b.Status())
 		}
 	}
-	if x := b.Arrival(0); string(x.Data) != string(payload) || x.SrcPort != 49152 || x.DstPort != 862 || x.TClass != 0x68 {
+	if x := b.ArrivalAt(0); string(x.Data) != string(payload) || x.SrcPort != 49152 || x.DstPort != 862 || x.TClass != 0x68 {
 		t.Fatalf("%+v", x)
 	}
 }
@@ -96,7 +96,7 @@ func TestDevicePacketsAllocateNothing(t *testing.T) {
 		if _, err := a.Send(failed); err != nil {
 			t.Fatal(err)
 		}
-		a.Sent(stamp)
+		a.DrainSent(stamp)
 		for b.Recv() == 0 {
 		}
 	}); n != 0 {
@@ -110,7 +110,7 @@ func TestDeviceQueueInErrorIsReset(t *testing.T) {
 	for _, p := range []*Port{a, b} {
 		pass(t, a, b, []byte("before"))
 		qpn := p.Status().QPN
-		q, put := p.queue()
+		q, put := p.acquireQueue()
 		err := q.(*cQueue).Fault()
 		put()
 		if err != nil {

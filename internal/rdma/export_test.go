@@ -26,13 +26,13 @@ func NewIdle(o Options, v Verbs) (*Idle, error) {
 
 // Step looks after the port, and makes the handles that are asked for.
 func (i *Idle) Step() {
-	i.step()
-	for i.makeOne() {
+	i.maintainOnce()
+	for i.makeNextHandle() {
 	}
 }
 
-// LookEvery is how often a port is looked at.
-const LookEvery = lookEvery
+// CheckEvery is how often a port is looked at.
+const CheckEvery = checkEvery
 
 // Arrived is what a port makes of a datagram from its only peer, 17 at ::ffff:0.0.0.1.
 func Arrived(grh []byte, flags, imm, qpn, length uint32) (Arrival, bool) {
@@ -42,6 +42,6 @@ func Arrived(grh []byte, flags, imm, qpn, length uint32) (Arrival, bool) {
 	in := In{Flags: flags, Imm: imm, SrcQPN: qpn, Len: length}
 	copy(in.GRH[:], grh)
 	var a Arrival
-	ok := p.arrived(&in, &a)
+	ok := p.acceptPacket(&in, &a)
 	return a, ok
 }

@@ -6,9 +6,9 @@ import (
 	"net/netip"
 )
 
-// Canonical is an address as GIDs are compared: 16 octets, IPv4 in its mapped
+// CanonicalGID is an address as GIDs are compared: 16 octets, IPv4 in its mapped
 // form (IBTA annex A17.4.5.2).
-func Canonical(a netip.Addr) netip.Addr {
+func CanonicalGID(a netip.Addr) netip.Addr {
 	if !a.IsValid() {
 		return a
 	}
@@ -30,8 +30,8 @@ var (
 // has 1024 entries).
 const MaxGIDIndex = 255
 
-// Wish is which GID is wanted; the zero Wish is the best there is.
-type Wish struct {
+// GIDChoice is which GID is wanted; the zero Wish is the best there is.
+type GIDChoice struct {
 	GID   netip.Addr // invalid: any
 	Index *int       // nil: any
 }
@@ -62,9 +62,9 @@ func (e *GIDError) Error() string {
 // Unwrap makes errors.Is hold for the faults.
 func (e *GIDError) Unwrap() error { return e.Fault }
 
-// rank says how good an entry is for probes: IPv4-mapped before other addresses
+// gidRank says how good an entry is for probes: IPv4-mapped before other addresses
 // that are routed; 0: only one that is asked for by name.
-func rank(g GID, infiniBand bool) int {
+func gidRank(g GID, infiniBand bool) int {
 	switch {
 	case infiniBand:
 		return 3 // its default GIDs are of the link-local prefix (IBTA 4.1.1)
@@ -79,9 +79,9 @@ func rank(g GID, infiniBand bool) int {
 	return 2
 }
 
-// Select chooses an entry of a port's table. had is the one in use; its index is 0
+// SelectGID chooses an entry of a port's table. had is the one in use; its index is 0
 // or more where there is one, and it stays while it is there. The error is a *GIDError.
-func Select(device string, port int, table []GID, infiniBand bool, w Wish, had *GID) (GID, error) {
+func SelectGID(device string, port int, table []GID, infiniBand bool, w GIDChoice, had *GID) (GID, error) {
 	fail := func(index int, fault error, format string, args ...any) (GID, error) {
 		return GID{}, &GIDError{Device: device, Port: port, Index: index, Fault: fault, Detail: fmt.Sprintf(format, args...)}
 	}
@@ -95,7 +95,7 @@ func Select(device string, port int, table []GID, infiniBand bool, w Wish, had *
 				continue
 			case g.Index > MaxGIDIndex:
 				return fail(g.Index, ErrIndexBeyond, "it is %v", g.Addr)
-			case w.GID.IsValid() && g.Addr != Canonical(w.GID):
+			case w.GID.IsValid() && g.Addr != CanonicalGID(w.GID):
 				return fail(g.Index, ErrIndexChanged, "it is %v (%v), want %v", g.Addr, g.Type, w.GID)
 			case had != nil && g.Addr != had.Addr:
 				return fail(g.Index, ErrIndexChanged, "it is %v (%v), was %v", g.Addr, g.Type, had.Addr)
@@ -110,11 +110,11 @@ func Select(device string, port int, table []GID, infiniBand bool, w Wish, had *
 	linkLocal, v2 := false, infiniBand
 	for i, g := range table {
 		v2 = v2 || g.Type == GIDRoCEv2
-		linkLocal = linkLocal || g.Type == GIDRoCEv2 && rank(g, infiniBand) == 0
-		r := rank(g, infiniBand)
+		linkLocal = linkLocal || g.Type == GIDRoCEv2 && gidRank(g, infiniBand) == 0
+		r := gidRank(g, infiniBand)
 		if w.GID.IsValid() {
 			r = 0
-			if g.Addr == Canonical(w.GID) && (infiniBand || g.Type == GIDRoCEv2) {
+			if g.Addr == CanonicalGID(w.GID) && (infiniBand || g.Type == GIDRoCEv2) {
 				r = 3
 			}
 		}
@@ -134,7 +134,7 @@ func Select(device string, port int, table []GID, infiniBand bool, w Wish, had *
 	case beyond >= 0:
 		return fail(table[beyond].Index, ErrIndexBeyond, "it is %v", table[beyond].Addr)
 	case w.GID.IsValid():
-		return fail(-1, ErrGIDAbsent, "want %v", Canonical(w.GID))
+		return fail(-1, ErrGIDAbsent, "want %v", CanonicalGID(w.GID))
 	case !v2:
 		return fail(-1, ErrNoRoCEv2, "want one; the port may be set to RoCE v1")
 	case linkLocal:

@@ -8,7 +8,7 @@ import (
 )
 
 func entry(index int, kind GIDType, addr string) GID {
-	return GID{Index: index, Type: kind, Addr: Canonical(netip.MustParseAddr(addr))}
+	return GID{Index: index, Type: kind, Addr: CanonicalGID(netip.MustParseAddr(addr))}
 }
 
 func at(i int) *int { return &i }
@@ -21,7 +21,7 @@ func TestSelect(t *testing.T) {
 		name  string
 		table []GID
 		ib    bool
-		wish  Wish
+		wish  GIDChoice
 		had   *GID
 		want  GID
 		fault error
@@ -30,9 +30,9 @@ func TestSelect(t *testing.T) {
 		{name: "IPv4-mapped before global before link-local", table: []GID{local, global, v1, v2}, want: v2},
 		{name: "global before link-local", table: []GID{local, global}, want: global},
 		{name: "RoCE v2 before v1", table: []GID{v1, v2}, want: v2},
-		{name: "by name, link-local", table: []GID{local, v2}, wish: Wish{GID: netip.MustParseAddr("fe80::1")}, want: local},
-		{name: "by name, in plain IPv4", table: []GID{global, v2}, wish: Wish{GID: netip.MustParseAddr("10.0.0.1")}, want: v2},
-		{name: "by index", table: []GID{local, global, v2}, wish: Wish{Index: at(5)}, want: global},
+		{name: "by name, link-local", table: []GID{local, v2}, wish: GIDChoice{GID: netip.MustParseAddr("fe80::1")}, want: local},
+		{name: "by name, in plain IPv4", table: []GID{global, v2}, wish: GIDChoice{GID: netip.MustParseAddr("10.0.0.1")}, want: v2},
+		{name: "by index", table: []GID{local, global, v2}, wish: GIDChoice{Index: at(5)}, want: global},
 		{name: "the one in use stays", table: []GID{v2, global}, had: &global, want: global},
 		{name: "the one in use, at another index", table: []GID{global, moved}, had: &v2, want: moved},
 		{name: "the one in use is gone", table: []GID{global}, had: &v2, want: global},
@@ -41,20 +41,20 @@ func TestSelect(t *testing.T) {
 		{name: "only link-local", table: []GID{local}, fault: ErrOnlyLinkLocal, text: "RDMA device mlx5_0 port 2: GID table: the table has only link-local GIDs"},
 		{name: "IPv4 link-local", table: []GID{entry(0, GIDRoCEv2, "169.254.1.1")}, fault: ErrOnlyLinkLocal},
 		{name: "RoCE v1 only", table: []GID{v1}, fault: ErrNoRoCEv2},
-		{name: "no such GID", table: []GID{v2}, wish: Wish{GID: netip.MustParseAddr("10.0.0.2")}, fault: ErrGIDAbsent, text: "want ::ffff:10.0.0.2"},
-		{name: "no such index", table: []GID{v2}, wish: Wish{Index: at(9)}, fault: ErrGIDAbsent, text: "GID index 9: "},
+		{name: "no such GID", table: []GID{v2}, wish: GIDChoice{GID: netip.MustParseAddr("10.0.0.2")}, fault: ErrGIDAbsent, text: "want ::ffff:10.0.0.2"},
+		{name: "no such index", table: []GID{v2}, wish: GIDChoice{Index: at(9)}, fault: ErrGIDAbsent, text: "GID index 9: "},
 		{name: "an index that no address handle can name", table: []GID{entry(256, GIDRoCEv2, "10.0.0.1"), global}, want: global},
 		{name: "only such an index", table: []GID{local, entry(256, GIDRoCEv2, "10.0.0.1")}, fault: ErrIndexBeyond, text: "GID index 256: the index is beyond 255, and an address handle has 8 bits for it: it is ::ffff:10.0.0.1"},
-		{name: "such an index by name", table: []GID{v2, entry(300, GIDRoCEv2, "10.0.0.2")}, wish: Wish{GID: netip.MustParseAddr("10.0.0.2")}, fault: ErrIndexBeyond, text: "GID index 300: "},
-		{name: "such an index", table: []GID{v2, entry(300, GIDRoCEv2, "10.0.0.2")}, wish: Wish{Index: at(300)}, fault: ErrIndexBeyond, text: "GID index 300: "},
+		{name: "such an index by name", table: []GID{v2, entry(300, GIDRoCEv2, "10.0.0.2")}, wish: GIDChoice{GID: netip.MustParseAddr("10.0.0.2")}, fault: ErrIndexBeyond, text: "GID index 300: "},
+		{name: "such an index", table: []GID{v2, entry(300, GIDRoCEv2, "10.0.0.2")}, wish: GIDChoice{Index: at(300)}, fault: ErrIndexBeyond, text: "GID index 300: "},
 		{name: "the one in use moved to such an index", table: []GID{global, entry(300, GIDRoCEv2, "10.0.0.1")}, had: &v2, want: global},
-		{name: "index of RoCE v1", table: []GID{v1}, wish: Wish{Index: at(0)}, fault: ErrNoRoCEv2, text: "GID index 0: "},
-		{name: "index has another than wanted", table: []GID{v2}, wish: Wish{Index: at(3), GID: netip.MustParseAddr("10.0.0.9")}, fault: ErrIndexChanged},
-		{name: "index changed", table: []GID{entry(3, GIDRoCEv2, "10.0.0.9")}, wish: Wish{Index: at(3)}, had: &v2, fault: ErrIndexChanged,
+		{name: "index of RoCE v1", table: []GID{v1}, wish: GIDChoice{Index: at(0)}, fault: ErrNoRoCEv2, text: "GID index 0: "},
+		{name: "index has another than wanted", table: []GID{v2}, wish: GIDChoice{Index: at(3), GID: netip.MustParseAddr("10.0.0.9")}, fault: ErrIndexChanged},
+		{name: "index changed", table: []GID{entry(3, GIDRoCEv2, "10.0.0.9")}, wish: GIDChoice{Index: at(3)}, had: &v2, fault: ErrIndexChanged,
 			text: "RDMA device mlx5_0 port 2: GID index 3: the index has another GID than before: it is ::ffff:10.0.0.9 (RoCE v2), was ::ffff:10.0.0.1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := Select("mlx5_0", 2, tc.table, tc.ib, tc.wish, tc.had)
+			got, err := SelectGID("mlx5_0", 2, tc.table, tc.ib, tc.wish, tc.had)
 			if got != tc.want || !errors.Is(err, tc.fault) {
 				t.Errorf("%+v, %v; want %+v, %v", got, err, tc.want, tc.fault)
 			}

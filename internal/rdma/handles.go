@@ -26,14 +26,14 @@ type handleKey struct {
 }
 
 type handle struct {
-	ah    uint64 // 0: none
-	made  int64  // or tried; monotonic nanoseconds
-	used  int64
-	tried bool
-	asked bool // it is to be made
+	ah        uint64 // 0: none
+	made      int64  // or tried; monotonic nanoseconds
+	used      int64
+	tried     bool
+	requested bool // it is to be made
 }
 
-type retired struct {
+type retiredHandle struct {
 	ah uint64
 	at int64
 }
@@ -41,37 +41,37 @@ type retired struct {
 // handles is the table. It belongs to one queue pair and is guarded by its
 // port's mutex.
 type handles struct {
-	byKey   map[handleKey]*handle
-	asked   []handleKey
-	retired []retired
+	byKey    map[handleKey]*handle
+	requests []handleKey
+	retired  []retiredHandle
 }
 
 func newHandles() handles { return handles{byKey: map[handleKey]*handle{}} }
 
-// get is the handle for a packet that is sent now, 0: there is none yet. ask
+// handleFor is the handle for a packet that is sent now, 0: there is none yet. ask
 // says that one is to be made.
-func (t *handles) get(k handleKey, now int64) (ah uint64, ask bool) {
+func (t *handles) handleFor(k handleKey, now int64) (ah uint64, ask bool) {
 	h := t.byKey[k]
 	if h == nil {
 		if len(t.byKey) >= maxHandles {
-			t.evict(now)
+			t.evictOldest(now)
 		}
 		h = &handle{}
 		t.byKey[k] = h
 	}
 	h.used = now
-	if h.asked {
+	if h.requested {
 		return h.ah, false
 	}
 	if !h.tried || h.ah == 0 && now-h.made >= retryHandle || h.ah != 0 && now-h.made >= staleHandle {
-		h.asked = true
-		t.asked = append(t.asked, k)
+		h.requested = true
+		t.requests = append(t.requests, k)
 		return h.ah, true
 	}
 	return h.ah, false
 }
 
-func (t *handles) evict(now int64) {
+func (t *handles) evictOldest(now int64) {
 	var oldest handleKey
 	at := int64(1<<63 - 1)
 	for k, h := range t.byKey {
@@ -79,54 +79,54 @@ func (t *handles) evict(now int64) {
 			oldest, at = k, h.used
 		}
 	}
-	t.retire(t.byKey[oldest].ah, now)
+	t.retireHandle(t.byKey[oldest].ah, now)
 	delete(t.byKey, oldest)
 }
 
-func (t *handles) retire(ah uint64, now int64) {
+func (t *handles) retireHandle(ah uint64, now int64) {
 	if ah != 0 {
-		t.retired = append(t.retired, retired{ah, now})
+		t.retired = append(t.retired, retiredHandle{ah, now})
 	}
 }
 
-// next is a handle that is to be made.
-func (t *handles) next() (handleKey, bool) {
-	for len(t.asked) > 0 {
-		k := t.asked[0]
-		t.asked = t.asked[1:]
-		if h := t.byKey[k]; h != nil && h.asked {
+// nextRequested is a handle that is to be made.
+func (t *handles) nextRequested() (handleKey, bool) {
+	for len(t.requests) > 0 {
+		k := t.requests[0]
+		t.requests = t.requests[1:]
+		if h := t.byKey[k]; h != nil && h.requested {
 			return k, true
 		}
 	}
 	return handleKey{}, false
 }
 
-// made takes a handle, 0: it could not be made.
-func (t *handles) made(k handleKey, ah uint64, now int64) {
+// recordMade takes a handle, 0: it could not be made.
+func (t *handles) recordMade(k handleKey, ah uint64, now int64) {
 	h := t.byKey[k]
-	if h == nil || !h.asked { // it gave way, or was invalidated, meanwhile
-		t.retire(ah, now)
+	if h == nil || !h.requested { // it gave way, or was invalidated, meanwhile
+		t.retireHandle(ah, now)
 		return
 	}
-	h.asked, h.tried, h.made = false, true, now
+	h.requested, h.tried, h.made = false, true, now
 	if ah != 0 {
-		t.retire(h.ah, now)
+		t.retireHandle(h.ah, now)
 		h.ah = ah
 	}
 }
 
-// invalidate forgets all handles, or those of one GID.
-func (t *handles) invalidate(of netip.Addr, now int64) {
+// invalidateGID forgets all handles, or those of one GID.
+func (t *handles) invalidateGID(of netip.Addr, now int64) {
 	for k, h := range t.byKey {
 		if !of.IsValid() || k.gid == of {
-			t.retire(h.ah, now)
+			t.retireHandle(h.ah, now)
 			delete(t.byKey, k)
 		}
 	}
 }
 
-// expired takes what can be destroyed; all of it, where nothing is sent any more.
-func (t *handles) expired(now int64, all bool) (out []uint64) {
+// removeExpired takes what can be destroyed; all of it, where nothing is sent any more.
+func (t *handles) removeExpired(now int64, all bool) (out []uint64) {
 	kept := t.retired[:0]
 	for _, r := range t.retired {
 		if all || now-r.at >= lingerHandle {

@@ -32,10 +32,10 @@ import (
 )
 
 const (
-	// keepEvery is how often events are taken, lookEvery how often the rest is
+	// eventEvery is how often events are taken, lookEvery how often the rest is
 	// looked at, and what is missing is tried again.
-	keepEvery = 200 * time.Millisecond
-	lookEvery = time.Second
+	eventEvery = 200 * time.Millisecond
+	checkEvery = time.Second
 	// depth of the queues: what comes in a turn at 50,000 packets a second, twice.
 	depth = 512
 )
@@ -49,12 +49,12 @@ const DefaultPKey = 0xffff
 
 // Options are a port's.
 type Options struct {
-	Device string
-	Port   int
-	Wish   Wish
-	PKey   uint16 // DefaultPKey, where nothing else is wanted
-	QKey   uint32 // of the own queue pair: 1 to MaxQKey
-	Busy   time.Duration
+	Device    string
+	Port      int
+	GIDChoice GIDChoice
+	PKey      uint16 // DefaultPKey, where nothing else is wanted
+	QKey      uint32 // of the own queue pair: 1 to MaxQKey
+	Busy      time.Duration
 }
 
 // Peer is a queue pair that may be sent to and heard.
@@ -122,43 +122,43 @@ type Arrival struct {
 // may be called by several goroutines, but those that send by one at a time, and
 // those that receive.
 type Port struct {
-	o     Options
-	verbs Verbs
-	log   *slog.Logger
-	now   func() int64 // monotonic nanoseconds
-	event *unix.EventFD
-	stop  chan struct{}
-	ring  chan struct{} // there are handles to make
-	wg    sync.WaitGroup
-	busy  sync.WaitGroup // uses of the queue outside mu
+	o          Options
+	verbs      Verbs
+	log        *slog.Logger
+	now        func() int64 // monotonic nanoseconds
+	event      *unix.EventFD
+	stop       chan struct{}
+	makeSignal chan struct{} // there are handles to make
+	wg         sync.WaitGroup
+	busy       sync.WaitGroup // uses of the queue outside mu
 
-	mu       sync.Mutex
-	q        Queue // nil: there is none
-	info     QueueInfo
-	gid      *GID // nil: none can be used
-	had      *GID
-	state    int
-	port     *PortState
-	why      string
-	looked   int64
-	closed   bool
-	suspect  bool // something says that the queue is to be looked at
-	handles  handles
-	peers    map[netip.Addr]Peer
-	sl       [64]uint8 // by DSCP
-	counts   map[string]uint64
-	recvErrs Errors // of queues that are no more
-	sendErrs Errors
-	ahErrors uint64
-	strange  uint64
-	wrong    uint64
-	headless uint64
+	mu        sync.Mutex
+	q         Queue // nil: there is none
+	info      QueueInfo
+	gid       *GID // nil: none can be used
+	lastGID   *GID
+	state     int
+	port      *PortState
+	why       string
+	checkedAt int64
+	closed    bool
+	checkSoon bool // something says that the queue is to be looked at
+	handles   handles
+	peers     map[netip.Addr]Peer
+	sl        [64]uint8 // by DSCP
+	counts    map[string]uint64
+	recvErrs  Errors // of queues that are no more
+	sendErrs  Errors
+	ahErrors  uint64
+	strangers uint64
+	wrongQPN  uint64
+	headless  uint64
 
-	out  [BatchSize]Out
-	nout int
-	in   [BatchSize]In
-	got  [BatchSize]Arrival
-	done [BatchSize]Done
+	out      [BatchSize]Out
+	nout     int
+	in       [BatchSize]In
+	arrivals [BatchSize]Arrival
+	done     [BatchSize]Done
 }
 
 // Validate names the field that is wrong.
@@ -185,9 +185,9 @@ func Open(o Options, v Verbs, log *slog.Logger) (*Port, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.step()
-	p.wg.Go(p.keep)
-	p.wg.Go(p.make)
+	p.maintainOnce()
+	p.wg.Go(p.maintainLoop)
+	p.wg.Go(p.makeLoop)
 	return p, nil
 }
 
@@ -205,7 +205,7 @@ func newPort(o Options, v Verbs, log *slog.Logger) (*Port, error) {
 	}
 	base := time.Now()
 	return &Port{o: o, verbs: v, log: log.With("device", o.Device, "port", o.Port), now: func() int64 { return int64(time.Since(base)) }, event: event,
-		stop: make(chan struct{}), ring: make(chan struct{}, 1), state: stateAbsent, looked: -int64(lookEvery), handles: newHandles(),
+		stop: make(chan struct{}), makeSignal: make(chan struct{}, 1), state: stateAbsent, checkedAt: -int64(checkEvery), handles: newHandles(),
 		peers: map[netip.Addr]Peer{}, counts: map[string]uint64{}}, nil
 }
 
@@ -223,26 +223,26 @@ func (p *Port) Close() error {
 	p.mu.Unlock()
 	close(p.stop)
 	p.wg.Wait()
-	err := p.release()
+	err := p.closeQueue()
 	return errors.Join(err, p.event.Close())
 }
 
-// keep looks after the port.
-func (p *Port) keep() {
-	t := time.NewTicker(keepEvery)
+// maintainLoop looks after the port.
+func (p *Port) maintainLoop() {
+	t := time.NewTicker(eventEvery)
 	defer t.Stop()
 	for {
 		select {
 		case <-p.stop:
 			return
 		case <-t.C:
-			p.step()
+			p.maintainOnce()
 		}
 	}
 }
 
-// queue is the queue pair, which is not closed before put is called.
-func (p *Port) queue() (q Queue, put func()) {
+// acquireQueue is the queue pair, which is not closed before put is called.
+func (p *Port) acquireQueue() (q Queue, put func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.q == nil {
@@ -252,15 +252,15 @@ func (p *Port) queue() (q Queue, put func()) {
 	return p.q, p.busy.Done
 }
 
-// step takes events and looks at what is due. One call at a time.
-func (p *Port) step() {
+// maintainOnce takes events and looks at what is due. One call at a time.
+func (p *Port) maintainOnce() {
 	now := p.now()
 	p.mu.Lock()
-	q, due := p.q, now-p.looked >= int64(lookEvery)
+	q, due := p.q, now-p.checkedAt >= int64(checkEvery)
 	p.mu.Unlock()
 	if q == nil {
 		if due {
-			p.open(now)
+			p.openQueue(now)
 		}
 		return
 	}
@@ -270,7 +270,7 @@ func (p *Port) step() {
 		switch e {
 		case EventPortUp:
 			p.counts[CountPortUp]++
-			p.handles.invalidate(netip.Addr{}, now)
+			p.handles.invalidateGID(netip.Addr{}, now)
 		case EventPortDown:
 			p.counts[CountPortDown]++
 		case EventQueueFatal:
@@ -282,34 +282,34 @@ func (p *Port) step() {
 		due = due || e != EventOther
 	}
 	p.mu.Lock()
-	due = due || p.suspect
+	due = due || p.checkSoon
 	p.mu.Unlock()
 	if !due {
 		return
 	}
 	if gone || !p.verbs.Present(p.info) {
-		p.lose(now, fmt.Errorf("RDMA device %s port %d: the device is gone", p.o.Device, p.o.Port))
+		p.dropDevice(now, fmt.Errorf("RDMA device %s port %d: the device is gone", p.o.Device, p.o.Port))
 		return
 	}
-	p.look(q, now)
+	p.checkQueue(q, now)
 }
 
-// lose lets go of a device that went.
-func (p *Port) lose(now int64, why error) {
+// dropDevice lets go of a device that went.
+func (p *Port) dropDevice(now int64, why error) {
 	p.mu.Lock()
 	p.counts[CountDeviceGone]++
 	p.mu.Unlock()
-	if err := p.release(); err != nil {
+	if err := p.closeQueue(); err != nil {
 		p.log.Warn("close the queue pair", "err", err)
 	}
-	p.say(why)
+	p.reportUsability(why)
 	p.mu.Lock()
-	p.looked = now
+	p.checkedAt = now
 	p.mu.Unlock()
 }
 
-// say keeps, and logs once, why the port cannot be used; nil: it can.
-func (p *Port) say(err error) {
+// reportUsability keeps, and logs once, why the port cannot be used; nil: it can.
+func (p *Port) reportUsability(err error) {
 	why := ""
 	if err != nil {
 		why = err.Error()
@@ -323,36 +323,36 @@ func (p *Port) say(err error) {
 	case err != nil:
 		p.log.Error("RDMA cannot be used", "err", err)
 	default:
-		p.log.Info("RDMA can be used", "status", p.describe())
+		p.log.Info("RDMA can be used", "status", p.describeQueue())
 	}
 }
 
-func (p *Port) describe() string {
+func (p *Port) describeQueue() string {
 	s := p.Status()
 	return fmt.Sprintf("queue pair %d, GID %v at index %d", s.QPN, s.GID, s.GIDIndex)
 }
 
-// open makes a queue pair.
-func (p *Port) open(now int64) {
+// openQueue makes a queue pair.
+func (p *Port) openQueue(now int64) {
 	p.mu.Lock()
-	p.looked = now
+	p.checkedAt = now
 	p.mu.Unlock()
 	q, err := p.verbs.Open(QueueOptions{Device: p.o.Device, Port: p.o.Port, PKey: p.o.PKey, QKey: p.o.QKey, Depth: depth, Busy: p.o.Busy, Notify: p.event.FD()})
 	if err != nil {
-		p.say(err)
+		p.reportUsability(err)
 		return
 	}
 	p.mu.Lock()
-	p.q, p.info, p.handles, p.had = q, q.Info(), newHandles(), nil
+	p.q, p.info, p.handles, p.lastGID = q, q.Info(), newHandles(), nil
 	p.counts[CountQueueOpened]++
 	p.mu.Unlock()
-	p.look(q, now)
+	p.checkQueue(q, now)
 }
 
-// look finds out whether the queue pair works, and makes it.
-func (p *Port) look(q Queue, now int64) {
+// checkQueue finds out whether the queue pair works, and makes it.
+func (p *Port) checkQueue(q Queue, now int64) {
 	p.mu.Lock()
-	p.looked, p.suspect = now, false
+	p.checkedAt, p.checkSoon = now, false
 	p.mu.Unlock()
 	state, err := q.State()
 	if err == nil && state != stateRTS {
@@ -367,10 +367,10 @@ func (p *Port) look(q Queue, now int64) {
 		}
 	}
 	if err != nil {
-		if e := p.release(); e != nil {
+		if e := p.closeQueue(); e != nil {
 			p.log.Warn("close the queue pair", "err", e)
 		}
-		p.say(err)
+		p.reportUsability(err)
 		return
 	}
 	port, portErr := q.Port()
@@ -383,23 +383,23 @@ func (p *Port) look(q Queue, now int64) {
 	}
 	var gid GID
 	if err == nil {
-		gid, err = Select(p.o.Device, p.o.Port, table, p.info.InfiniBand, p.o.Wish, p.had)
+		gid, err = SelectGID(p.o.Device, p.o.Port, table, p.info.InfiniBand, p.o.GIDChoice, p.lastGID)
 	}
 	switch {
 	case err != nil:
 		if p.gid != nil {
 			p.counts[CountGIDChanged]++
-			p.handles.invalidate(netip.Addr{}, now)
+			p.handles.invalidateGID(netip.Addr{}, now)
 		}
 		p.gid = nil
 	default:
-		if p.had != nil && *p.had != gid {
+		if p.lastGID != nil && *p.lastGID != gid {
 			p.counts[CountGIDChanged]++
-			p.handles.invalidate(netip.Addr{}, now)
+			p.handles.invalidateGID(netip.Addr{}, now)
 		}
-		p.gid, p.had = &gid, &gid
+		p.gid, p.lastGID = &gid, &gid
 	}
-	old := p.handles.expired(now, false)
+	old := p.handles.removeExpired(now, false)
 	p.mu.Unlock()
 	for _, ah := range old {
 		if err := q.DropAH(ah); err != nil {
@@ -412,11 +412,11 @@ func (p *Port) look(q Queue, now int64) {
 	if err == nil && !port.Active {
 		err = fmt.Errorf("RDMA device %s port %d: it is %s, want active", p.o.Device, p.o.Port, port.State)
 	}
-	p.say(err)
+	p.reportUsability(err)
 }
 
-// release closes the queue pair.
-func (p *Port) release() error {
+// closeQueue closes the queue pair.
+func (p *Port) closeQueue() error {
 	p.mu.Lock()
 	q := p.q
 	if q == nil {
@@ -433,8 +433,8 @@ func (p *Port) release() error {
 	p.busy.Wait()
 	p.mu.Lock()
 	now := p.now()
-	p.handles.invalidate(netip.Addr{}, now)
-	old := p.handles.expired(now, true)
+	p.handles.invalidateGID(netip.Addr{}, now)
+	old := p.handles.removeExpired(now, true)
 	p.handles = newHandles()
 	p.mu.Unlock()
 	var errs []error
@@ -444,15 +444,15 @@ func (p *Port) release() error {
 	return errors.Join(append(errs, q.Close())...)
 }
 
-// make makes address handles.
-func (p *Port) make() {
+// makeLoop makes address handles.
+func (p *Port) makeLoop() {
 	for {
 		select {
 		case <-p.stop:
 			return
-		case <-p.ring:
+		case <-p.makeSignal:
 		}
-		for p.makeOne() {
+		for p.makeNextHandle() {
 			select {
 			case <-p.stop:
 				return
@@ -462,15 +462,15 @@ func (p *Port) make() {
 	}
 }
 
-// makeOne makes the next handle that is asked for.
-func (p *Port) makeOne() bool {
-	q, put := p.queue()
+// makeNextHandle makes the next handle that is asked for.
+func (p *Port) makeNextHandle() bool {
+	q, put := p.acquireQueue()
 	defer put()
 	if q == nil {
 		return false
 	}
 	p.mu.Lock()
-	k, ok := p.handles.next()
+	k, ok := p.handles.nextRequested()
 	gid, peer := p.gid, p.peers[k.gid]
 	t := Target{GID: k.gid, LID: peer.LID, FlowLabel: k.label, SL: p.sl[k.tclass>>2], TClass: k.tclass, HopLimit: 64}
 	p.mu.Unlock()
@@ -490,7 +490,7 @@ func (p *Port) makeOne() bool {
 		p.ahErrors++
 		p.log.Debug("address handle", "err", err)
 	}
-	p.handles.made(k, ah, p.now())
+	p.handles.recordMade(k, ah, p.now())
 	return true
 }
 
@@ -503,12 +503,12 @@ func (p *Port) SetPeers(peers []Peer) {
 	old := p.peers
 	p.peers = make(map[netip.Addr]Peer, len(peers))
 	for _, v := range peers {
-		v.GID = Canonical(v.GID)
+		v.GID = CanonicalGID(v.GID)
 		p.peers[v.GID] = v
 	}
 	for gid, v := range old {
 		if n, ok := p.peers[gid]; !ok || n.LID != v.LID {
-			p.handles.invalidate(gid, now)
+			p.handles.invalidateGID(gid, now)
 		}
 	}
 }
@@ -519,7 +519,7 @@ func (p *Port) SetClasses(sl [64]uint8) {
 	defer p.mu.Unlock()
 	if p.sl != sl {
 		p.sl = sl
-		p.handles.invalidate(netip.Addr{}, p.now())
+		p.handles.invalidateGID(netip.Addr{}, p.now())
 	}
 }
 
@@ -531,8 +531,8 @@ func (p *Port) OutBuffer() []byte {
 	return p.out[p.nout].Data[:]
 }
 
-// Out is how many packets wait for Send.
-func (p *Port) Out() int { return p.nout }
+// PendingCount is how many packets wait for Send.
+func (p *Port) PendingCount() int { return p.nout }
 
 // Commit queues the first n octets of OutBuffer for the peer with a GID, as a
 // packet from one port to another of a class.
@@ -547,11 +547,11 @@ func (p *Port) Commit(n int, gid netip.Addr, src, dst uint16, tclass uint8, id u
 		return
 	}
 	o.QPN, o.QKey = peer.QPN, peer.QKey
-	ah, ask := p.handles.get(handleKey{gid, tclass, FlowLabel(src, dst)}, p.now())
+	ah, ask := p.handles.handleFor(handleKey{gid, tclass, FlowLabel(src, dst)}, p.now())
 	o.AH = ah
 	if ask {
 		select {
-		case p.ring <- struct{}{}:
+		case p.makeSignal <- struct{}{}:
 		default:
 		}
 	}
@@ -578,7 +578,7 @@ func (p *Port) Send(failed func(i int, errno syscall.Errno)) (at int64, err erro
 	default:
 		at = time.Now().UnixNano()
 		if err = q.Send(p.out[:n]); err != nil {
-			p.suspect = true
+			p.checkSoon = true
 		}
 	}
 	p.mu.Unlock()
@@ -594,11 +594,11 @@ func (p *Port) Send(failed func(i int, errno syscall.Errno)) (at int64, err erro
 func (p *Port) Recv() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := p.recv(p.in[:])
+	n := p.receivePackets(p.in[:])
 	if n < BatchSize {
 		// Between the two looks nothing is missed, and nothing wakes in vain.
 		p.event.Clear()
-		n += p.recv(p.in[n:])
+		n += p.receivePackets(p.in[n:])
 	}
 	if n == BatchSize {
 		if err := p.event.Signal(); err != nil {
@@ -607,28 +607,28 @@ func (p *Port) Recv() int {
 	}
 	k := 0
 	for i := range n {
-		if p.arrived(&p.in[i], &p.got[k]) {
+		if p.acceptPacket(&p.in[i], &p.arrivals[k]) {
 			k++
 		}
 	}
 	return k
 }
 
-// recv takes packets of the queue pair, if there is one.
-func (p *Port) recv(in []In) int {
+// receivePackets takes packets of the queue pair, if there is one.
+func (p *Port) receivePackets(in []In) int {
 	if p.q == nil {
 		return 0
 	}
 	n, err := p.q.Recv(in)
 	if err != nil {
-		p.suspect = true
+		p.checkSoon = true
 		return 0
 	}
 	return n
 }
 
-// arrived says what a received packet is; false: it is dropped.
-func (p *Port) arrived(in *In, a *Arrival) bool {
+// acceptPacket says what a received packet is; false: it is dropped.
+func (p *Port) acceptPacket(in *In, a *Arrival) bool {
 	h, ok := parseHeader(&in.GRH)
 	if !ok || in.Flags&hasGRH == 0 || in.Flags&hasImm == 0 {
 		p.headless++
@@ -637,22 +637,22 @@ func (p *Port) arrived(in *In, a *Arrival) bool {
 	peer, known := p.peers[h.source]
 	switch {
 	case !known:
-		p.strange++
+		p.strangers++
 		return false
 	case peer.QPN != in.SrcQPN:
-		p.wrong++
+		p.wrongQPN++
 		return false
 	}
 	*a = Arrival{Data: in.Data[:min(in.Len, MaxDatagram)], From: h.source, SrcPort: uint16(in.Imm >> 16), DstPort: uint16(in.Imm),
-		TClass: h.tclass, Hops: h.hops, Truncated: in.Len > MaxDatagram, Stamp: in.Stamp, Hardware: p.nanos(in.Hardware)}
+		TClass: h.tclass, Hops: h.hops, Truncated: in.Len > MaxDatagram, Stamp: in.Stamp, Hardware: p.clockNanos(in.Hardware)}
 	return true
 }
 
-// Arrival is the i-th of the last Recv.
-func (p *Port) Arrival(i int) *Arrival { return &p.got[i] }
+// ArrivalAt is the i-th of the last Recv.
+func (p *Port) ArrivalAt(i int) *Arrival { return &p.arrivals[i] }
 
-// nanos tells a time of the device's clock in nanoseconds.
-func (p *Port) nanos(raw uint64) int64 {
+// clockNanos tells a time of the device's clock in nanoseconds.
+func (p *Port) clockNanos(raw uint64) int64 {
 	if raw == 0 || p.info.ClockKilohertz == 0 {
 		return 0
 	}
@@ -664,9 +664,9 @@ func (p *Port) nanos(raw uint64) int64 {
 	return int64(n)
 }
 
-// Sent takes completions of sends, BatchSize at most, which makes room for more
+// DrainSent takes completions of sends, BatchSize at most, which makes room for more
 // sends. Those that failed make the queue pair be looked at.
-func (p *Port) Sent(stamp func(id uint32, hardware int64)) int {
+func (p *Port) DrainSent(stamp func(id uint32, hardware int64)) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.q == nil {
@@ -676,16 +676,16 @@ func (p *Port) Sent(stamp func(id uint32, hardware int64)) int {
 	for i := range n {
 		d := &p.done[i]
 		if d.Status != 0 {
-			p.suspect = true
+			p.checkSoon = true
 			continue
 		}
-		stamp(d.ID, p.nanos(d.Hardware))
+		stamp(d.ID, p.clockNanos(d.Hardware))
 	}
 	return n
 }
 
-// Hardware reports whether the device stamps what it sends and receives.
-func (p *Port) Hardware() bool {
+// HasHardwareStamps reports whether the device stamps what it sends and receives.
+func (p *Port) HasHardwareStamps() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.q != nil && p.info.Hardware
@@ -694,10 +694,10 @@ func (p *Port) Hardware() bool {
 // ErrNoClock is of a port whose device has no clock that can be read now.
 var ErrNoClock = errors.New("the RDMA device has no clock that can be read")
 
-// Cross reads the device's clock and the system's at one moment, width
+// CrossTimestamp reads the device's clock and the system's at one moment, width
 // nanoseconds wide.
-func (p *Port) Cross() (device, system, width int64, err error) {
-	q, put := p.queue()
+func (p *Port) CrossTimestamp() (device, system, width int64, err error) {
+	q, put := p.acquireQueue()
 	defer put()
 	if q == nil {
 		return 0, 0, 0, ErrNoClock
@@ -708,7 +708,7 @@ func (p *Port) Cross() (device, system, width int64, err error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if device = p.nanos(raw); device == 0 {
+	if device = p.clockNanos(raw); device == 0 {
 		return 0, 0, 0, ErrNoClock
 	}
 	return device, before + (after-before)/2, after - before, nil
@@ -719,7 +719,7 @@ func (p *Port) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := Status{Device: p.o.Device, Port: p.o.Port, Queue: p.q != nil, State: QPStates[p.state], Why: p.why, GIDIndex: -1, Handles: len(p.handles.byKey), HandleErrors: p.ahErrors,
-		Strangers: p.strange, WrongQPN: p.wrong, Headless: p.headless, RecvErrors: map[string]uint64{}, SendErrors: map[string]uint64{}, Counts: make(map[string]uint64, len(CountNames))}
+		Strangers: p.strangers, WrongQPN: p.wrongQPN, Headless: p.headless, RecvErrors: map[string]uint64{}, SendErrors: map[string]uint64{}, Counts: make(map[string]uint64, len(CountNames))}
 	recv, send := p.recvErrs, p.sendErrs
 	if p.q != nil {
 		s.QPN, s.LID, s.InfiniBand, s.Hardware = p.info.QPN, p.info.LID, p.info.InfiniBand, p.info.Hardware

@@ -37,14 +37,14 @@ func closeAfter(t *testing.T, c io.Closer) {
 	})
 }
 
-func gid(s string) netip.Addr { return rdma.Canonical(netip.MustParseAddr(s)) }
+func gid(s string) netip.Addr { return rdma.CanonicalGID(netip.MustParseAddr(s)) }
 
 func newEnds(t *testing.T) *ends {
 	t.Helper()
 	e := &ends{f: rdmatest.New(func() int64 { return 1e18 })}
-	e.da, e.db = e.f.Add("h1", "rdma0", "10.0.0.1"), e.f.Add("h2", "rdma0", "10.0.0.2")
+	e.da, e.db = e.f.AddDevice("h1", "rdma0", "10.0.0.1"), e.f.AddDevice("h2", "rdma0", "10.0.0.2")
 	for host, p := range map[string]**rdma.Idle{"h1": &e.a, "h2": &e.b} {
-		i, err := rdma.NewIdle(options("rdma0"), e.f.Host(host))
+		i, err := rdma.NewIdle(options("rdma0"), e.f.HostVerbs(host))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestDatagramArrives(t *testing.T) {
 	if errno := e.send(); errno != 0 || e.b.Recv() != 1 {
 		t.Fatalf("nothing arrived: %v", errno)
 	}
-	x := e.b.Arrival(0)
+	x := e.b.ArrivalAt(0)
 	if string(x.Data) != "probe" || x.From != gid("10.0.0.1") || x.SrcPort != 49153 || x.DstPort != 862 || x.TClass != 0x6a || x.Hops != 64 || x.Stamp != 1e18 {
 		t.Errorf("%+v", x)
 	}
@@ -106,9 +106,9 @@ func TestDatagramArrives(t *testing.T) {
 // Rule 1: what is missing is said, and looked for again.
 func TestMissingIsLookedForAgain(t *testing.T) {
 	f := rdmatest.New(func() int64 { return 1 })
-	d := f.Add("h1", "rdma0")
+	d := f.AddDevice("h1", "rdma0")
 	d.SetPresent(false)
-	p, err := rdma.NewIdle(options("rdma0"), f.Host("h1"))
+	p, err := rdma.NewIdle(options("rdma0"), f.HostVerbs("h1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestMissingIsLookedForAgain(t *testing.T) {
 	d.SetPresent(true)
 	p.Step()
 	says("no such device", false, "absent") // not before it is time
-	p.Time += rdma.LookEvery
+	p.Time += rdma.CheckEvery
 	p.Step()
 	says("GID table: the table is empty", true, "rts")
 	d.SetGIDs(rdma.GID{Index: 2, Type: rdma.GIDRoCEv2, Addr: gid("fe80::1")})
@@ -155,7 +155,7 @@ func TestQueueInErrorRecovers(t *testing.T) {
 			}
 			if tc.deaf {
 				e.send()
-				e.a.Sent(func(uint32, int64) { t.Error("a packet that failed has a stamp") })
+				e.a.DrainSent(func(uint32, int64) { t.Error("a packet that failed has a stamp") })
 			}
 			e.a.Step()
 			if tc.fail {
@@ -163,7 +163,7 @@ func TestQueueInErrorRecovers(t *testing.T) {
 					t.Errorf("%+v", s)
 				}
 				e.da.FailOpen(0)
-				e.a.Time += rdma.LookEvery
+				e.a.Time += rdma.CheckEvery
 				e.a.Step()
 				e.learn()
 			}
@@ -185,16 +185,16 @@ func TestDeviceGoesAndComesBack(t *testing.T) {
 	e.works(t)
 	before := e.a.Status()
 	e.da.SetPresent(false)
-	e.a.Time += rdma.LookEvery
+	e.a.Time += rdma.CheckEvery
 	e.a.Step()
-	if s := e.a.Status(); s.Queue || s.Counts[rdma.CountDeviceGone] != 1 || !strings.Contains(s.Why, "the device is gone") || e.da.Queues() != 0 || e.da.Handles() != 0 {
-		t.Errorf("%+v, %d queue pairs and %d handles are held", s, e.da.Queues(), e.da.Handles())
+	if s := e.a.Status(); s.Queue || s.Counts[rdma.CountDeviceGone] != 1 || !strings.Contains(s.Why, "the device is gone") || e.da.QueueCount() != 0 || e.da.HandleCount() != 0 {
+		t.Errorf("%+v, %d queue pairs and %d handles are held", s, e.da.QueueCount(), e.da.HandleCount())
 	}
 	if errno := e.send(); errno != syscall.ENETDOWN {
 		t.Errorf("%v, want ENETDOWN", errno)
 	}
 	e.da.SetPresent(true)
-	e.a.Time += rdma.LookEvery
+	e.a.Time += rdma.CheckEvery
 	e.a.Step()
 	if s := e.a.Status(); s.Why != "" || s.QPN == before.QPN {
 		t.Errorf("%+v", s)
@@ -235,7 +235,7 @@ func TestGIDMovesAndPortComesBack(t *testing.T) {
 	}
 	e.a.Time += time.Minute
 	e.a.Step()
-	if n := e.da.Handles(); n != 1 {
+	if n := e.da.HandleCount(); n != 1 {
 		t.Errorf("%d address handles are kept, want 1", n)
 	}
 }
@@ -252,7 +252,7 @@ func TestStrangersAreDropped(t *testing.T) {
 	e.learn()
 	e.a.SetPeers([]rdma.Peer{{GID: gid("10.0.0.2"), QPN: e.b.Status().QPN, QKey: 78}})
 	e.send()
-	e.b.Time += rdma.LookEvery
+	e.b.Time += rdma.CheckEvery
 	e.b.Step()
 	if n, s := e.b.Recv(), e.b.Status(); n != 0 || s.Strangers != 1 || s.WrongQPN != 0 || *s.QKeyViolations != 1 {
 		t.Errorf("%d taken, %+v", n, s)
@@ -269,32 +269,32 @@ func TestHandleErrors(t *testing.T) {
 		t.Errorf("%v, %+v", errno, e.a.Status())
 	}
 	e.da.FailAH(0)
-	e.a.Time += 2 * rdma.LookEvery
+	e.a.Time += 2 * rdma.CheckEvery
 	e.works(t)
 }
 
 func TestHardwareTimes(t *testing.T) {
 	e := newEnds(t)
 	e.da.SetPresent(false)
-	e.a.Time += rdma.LookEvery
+	e.a.Time += rdma.CheckEvery
 	e.a.Step()
-	e.da.Stamp(156250) // kHz: the fake counts milliseconds of the time, whole
+	e.da.SetClockRate(156250) // kHz: the fake counts milliseconds of the time, whole
 	e.da.SetPresent(true)
-	e.a.Time += rdma.LookEvery
+	e.a.Time += rdma.CheckEvery
 	e.a.Step()
 	e.learn()
 	e.works(t)
-	if !e.a.Hardware() {
+	if !e.a.HasHardwareStamps() {
 		t.Fatal("no hardware time stamps")
 	}
 	var at int64
-	if n := e.a.Sent(func(_ uint32, hw int64) { at = hw }); n == 0 || at != 1e18 {
+	if n := e.a.DrainSent(func(_ uint32, hw int64) { at = hw }); n == 0 || at != 1e18 {
 		t.Errorf("%d completions, at %d; want 1e18 ns", n, at)
 	}
-	if device, system, _, err := e.a.Cross(); err != nil || device != 1e18 || system != 1e18 {
+	if device, system, _, err := e.a.CrossTimestamp(); err != nil || device != 1e18 || system != 1e18 {
 		t.Errorf("%d %d %v", device, system, err)
 	}
-	if _, _, _, err := e.b.Cross(); !errors.Is(err, rdma.ErrNoClock) {
+	if _, _, _, err := e.b.CrossTimestamp(); !errors.Is(err, rdma.ErrNoClock) {
 		t.Errorf("%v, want ErrNoClock", err)
 	}
 }
@@ -328,15 +328,15 @@ func TestSelfTest(t *testing.T) {
 		t.Errorf("%v %q", r, text)
 	}
 	f := rdmatest.New(func() int64 { return 1 })
-	if r, text := run(f.Host("h1")); r != rdma.SelfTestNoDevices || !strings.Contains(text, "devices: none") {
+	if r, text := run(f.HostVerbs("h1")); r != rdma.SelfTestNoDevices || !strings.Contains(text, "devices: none") {
 		t.Errorf("%v %q", r, text)
 	}
-	f.Add("h1", "rdma0", "10.0.0.1")
-	if r, text := run(f.Host("h1")); r != rdma.SelfTestOK || !strings.Contains(text, "rdma0 port 1: ok, 10 datagrams") {
+	f.AddDevice("h1", "rdma0", "10.0.0.1")
+	if r, text := run(f.HostVerbs("h1")); r != rdma.SelfTestOK || !strings.Contains(text, "rdma0 port 1: ok, 10 datagrams") {
 		t.Errorf("%v %q", r, text)
 	}
-	f.Add("h1", "rdma1")
-	if r, text := run(f.Host("h1")); r != rdma.SelfTestFailed || !strings.Contains(text, "rdma1 port 1: FAILED: RDMA device rdma1 port 1: GID table: the table is empty") {
+	f.AddDevice("h1", "rdma1")
+	if r, text := run(f.HostVerbs("h1")); r != rdma.SelfTestFailed || !strings.Contains(text, "rdma1 port 1: FAILED: RDMA device rdma1 port 1: GID table: the table is empty") {
 		t.Errorf("%v %q", r, text)
 	}
 }
@@ -379,8 +379,8 @@ func TestReadableWhileSomethingIsLeft(t *testing.T) {
 func TestHundredsOfPeers(t *testing.T) {
 	const peers = 300
 	f := rdmatest.New(func() int64 { return 1 })
-	d := f.Add("h0", "rdma0", "10.1.0.0")
-	a, err := rdma.NewIdle(options("rdma0"), f.Host("h0"))
+	d := f.AddDevice("h0", "rdma0", "10.1.0.0")
+	a, err := rdma.NewIdle(options("rdma0"), f.HostVerbs("h0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,8 +390,8 @@ func TestHundredsOfPeers(t *testing.T) {
 	var known []rdma.Peer
 	for i := range peers {
 		host, addr := fmt.Sprintf("h%d", i+1), netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
-		f.Add(host, "rdma0", addr.String())
-		p, err := rdma.NewIdle(options("rdma0"), f.Host(host))
+		f.AddDevice(host, "rdma0", addr.String())
+		p, err := rdma.NewIdle(options("rdma0"), f.HostVerbs(host))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -409,7 +409,7 @@ func TestHundredsOfPeers(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			a.Commit(copy(a.OutBuffer(), "probe"), rdma.Canonical(known[i].GID), 49152, 862, 0, uint32(i))
+			a.Commit(copy(a.OutBuffer(), "probe"), rdma.CanonicalGID(known[i].GID), 49152, 862, 0, uint32(i))
 		}
 		if _, err := a.Send(func(int, syscall.Errno) { missed++ }); err != nil {
 			t.Fatal(err)
@@ -417,8 +417,8 @@ func TestHundredsOfPeers(t *testing.T) {
 	}
 	all()
 	a.Step()
-	if missed != peers || d.Handles() != peers {
-		t.Fatalf("%d packets without an address handle, %d handles; want %d of both", missed, d.Handles(), peers)
+	if missed != peers || d.HandleCount() != peers {
+		t.Fatalf("%d packets without an address handle, %d handles; want %d of both", missed, d.HandleCount(), peers)
 	}
 	all()
 	for i, p := range far {
@@ -456,7 +456,7 @@ func TestPacketsAllocateNothing(t *testing.T) {
 		if _, err := e.a.Send(failed); err != nil {
 			t.Fatal(err)
 		}
-		e.a.Sent(stamp)
+		e.a.DrainSent(stamp)
 		if e.b.Recv() != 1 {
 			t.Fatal("nothing came")
 		}

@@ -121,7 +121,7 @@ func tryPort(ctx context.Context, v Verbs, device string, number int, w io.Write
 			}
 		}
 		for i := range ports[1].Recv() {
-			if x := ports[1].Arrival(i); string(x.Data) == "graylink" && x.SrcPort == src && x.DstPort == dst {
+			if x := ports[1].ArrivalAt(i); string(x.Data) == "graylink" && x.SrcPort == src && x.DstPort == dst {
 				came++
 			}
 		}

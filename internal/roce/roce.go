@@ -151,15 +151,15 @@ func (p *Packet) Append(b []byte) ([]byte, error) {
 	b = append(b, p.Payload...)
 	b = append(b, make([]byte, pad)...)
 	// The CRC of Ethernet leaves least significant octet first: IBTA 7.8.1.
-	return binary.LittleEndian.AppendUint32(b, icrc(b[start:])), nil
+	return binary.LittleEndian.AppendUint32(b, invariantCRC(b[start:])), nil
 }
 
-// icrc is the invariant CRC of a packet without it: Ethernet's CRC-32 over 8
+// invariantCRC is the invariant CRC of a packet without it: Ethernet's CRC-32 over 8
 // octets of ones in place of a local route header, and the packet with ones in
 // what switches may change (IBTA A17.3.3): DSCP and ECN, time to live and header
 // checksum of IPv4; traffic class, flow label and hop limit of IPv6; UDP
 // checksum; the octet before the destination queue pair of the BTH.
-func icrc(b []byte) uint32 {
+func invariantCRC(b []byte) uint32 {
 	var h [8 + ipv6Len + udpLen + bthLen]byte
 	for i := range 8 {
 		h[i] = 0xff
@@ -229,7 +229,7 @@ func Parse(b []byte) (p Packet, err error) {
 	if err := p.Validate(); err != nil {
 		return p, err
 	}
-	if binary.LittleEndian.Uint32(bth[len(bth)-icrcLen:]) != icrc(b[:len(b)-icrcLen]) {
+	if binary.LittleEndian.Uint32(bth[len(bth)-icrcLen:]) != invariantCRC(b[:len(b)-icrcLen]) {
 		return p, ErrICRC
 	}
 	return p, nil

@@ -12,20 +12,20 @@ import (
 const (
 	// mostTurns bounds how often flows are added and what they give is summed up again.
 	mostTurns = 24
-	// patience is after how many turns a lack that rounding left counts as one
+	// patientTurns is after how many turns a lack that rounding left counts as one
 	// that source ports cannot mend.
-	patience = 6
-	// hopeless is the factor beyond which neither all source ports nor a few
+	patientTurns = 6
+	// hopelessRatio is the factor beyond which neither all source ports nor a few
 	// pairs more can give a link its flows; its pairs then get hopelessFactor times theirs, once,
 	// since thinning a node's probes for a goal out of reach would help nobody.
-	hopeless, hopelessFactor = 4 * FlowsPerClass, 4
+	hopelessRatio, hopelessFactor = 4 * FlowsPerClass, 4
 	// mostPeers is how many peers a NIC may have to be given one more for a
 	// link that none crosses, or too few.
 	mostPeers = 2 * mostRounds
 	// mostSearches bounds the searches for pairs over links that none crosses yet.
 	mostSearches = 4096
-	// enough is how far below MinFlows a sum of fractions may stay.
-	enough = 1e-9
+	// flowTolerance is how far below MinFlows a sum of fractions may stay.
+	flowTolerance = 1e-9
 )
 
 // pair is a NIC that probes another with a number of flows in every class.
@@ -50,12 +50,12 @@ func newCover(n *network, pairs []pair) *cover {
 	for i := range pairs {
 		c.added[i] = pairs[i].flows
 	}
-	c.index()
+	c.indexByLeaf()
 	return c
 }
 
-// index lists the flows that travel toward every leaf.
-func (c *cover) index() {
+// indexByLeaf lists the flows that travel toward every leaf.
+func (c *cover) indexByLeaf() {
 	n := c.n
 	c.first = make([]int32, n.vertices+1)
 	each := func(f func(leaf int32, entry uint32)) {
@@ -76,8 +76,8 @@ func (c *cover) index() {
 	each(func(leaf int32, e uint32) { c.entry[at[leaf]] = e; at[leaf]++ })
 }
 
-// source is the leaf an entry's packets come from.
-func (c *cover) source(e uint32) int32 {
+// sourceLeaf is the leaf an entry's packets come from.
+func (c *cover) sourceLeaf(e uint32) int32 {
 	p := &c.pairs[e>>1]
 	if e&1 == 0 {
 		return c.n.nics[p.src].leaf
@@ -85,8 +85,8 @@ func (c *cover) source(e uint32) int32 {
 	return c.n.nics[p.dst].leaf
 }
 
-// count adds what was added to the loads, and learns the tiers of the pairs.
-func (c *cover) count() {
+// updateLoads adds what was added to the loads, and learns the tiers of the pairs.
+func (c *cover) updateLoads() {
 	n := c.n
 	sums := make([][]float64, chunks)
 	n.inChunks(n.vertices, func(chunk, from, to int, w *walk) {
@@ -96,15 +96,15 @@ func (c *cover) count() {
 			if !slices.ContainsFunc(entries, func(e uint32) bool { return c.added[e>>1] > 0 }) {
 				continue
 			}
-			w.toward(int32(leaf))
+			w.searchToward(int32(leaf))
 			for _, e := range entries {
-				s := c.source(e)
+				s := c.sourceLeaf(e)
 				w.load[s] += float64(c.added[e>>1])
 				if e&1 == 0 {
-					c.pairs[e>>1].tier = w.high[s]
+					c.pairs[e>>1].tier = w.highestTier[s]
 				}
 			}
-			w.spread(sums[chunk])
+			w.spreadLoad(sums[chunk])
 		}
 	})
 	for _, s := range sums {
@@ -115,10 +115,10 @@ func (c *cover) count() {
 	clear(c.added)
 }
 
-// fill adds flows until every link has minFlows or nothing can be added.
-func (c *cover) fill(p *pairing, minFlows float64) {
+// fillLinks adds flows until every link has minFlows or nothing can be added.
+func (c *cover) fillLinks(p *pairing, minFlows float64) {
 	n := c.n
-	c.count()
+	c.updateLoads()
 	factor := make([]float64, len(n.to))
 	toProbes, toReplies := make([]float64, len(c.pairs)), make([]float64, len(c.pairs))
 	searched, raised := make([]bool, len(n.to)), make([]bool, len(n.to))
@@ -128,12 +128,12 @@ func (c *cover) fill(p *pairing, minFlows float64) {
 		for a := range factor {
 			factor[a] = 0
 			switch l := c.load[a] * n.least[a]; {
-			case l >= minFlows-enough:
+			case l >= minFlows-flowTolerance:
 			case l > 0:
 				poor = true
 				switch f := minFlows / l; {
 				case raised[a]:
-				case f > hopeless:
+				case f > hopelessRatio:
 					factor[a], raised[a] = hopelessFactor, true
 				default:
 					factor[a] = f
@@ -158,10 +158,10 @@ func (c *cover) fill(p *pairing, minFlows float64) {
 				if len(entries) == 0 {
 					continue
 				}
-				w.toward(int32(leaf))
-				w.greatest(factor)
+				w.searchToward(int32(leaf))
+				w.maxOnPaths(factor)
 				for _, e := range entries {
-					m := w.best[c.source(e)]
+					m := w.best[c.sourceLeaf(e)]
 					if e&1 == 0 {
 						toProbes[e>>1] = m
 					} else {
@@ -180,7 +180,7 @@ func (c *cover) fill(p *pairing, minFlows float64) {
 			// The fraction of a flow is rounded by a hash of its own, so that a
 			// small lack adds a flow to few of many pairs.
 			m = math.Round(m*1e6) / 1e6 * (1 + 0.01*float64(turn))
-			more := math.Floor(float64(q.flows)*(m-1) + unit(mix(n.nics[q.src].hash^mix(n.nics[q.dst].hash^uint64(turn)))))
+			more := math.Floor(float64(q.flows)*(m-1) + hashToUnit(mixHash(n.nics[q.src].hash^mixHash(n.nics[q.dst].hash^uint64(turn)))))
 			add := uint16(min(more, float64(FlowsPerClass-q.flows)))
 			if add > 0 {
 				q.flows += add
@@ -189,19 +189,19 @@ func (c *cover) fill(p *pairing, minFlows float64) {
 			}
 		}
 		if changed {
-			c.count()
+			c.updateLoads()
 			continue
 		}
 		// Source ports alone give no more: other NICs of the same leaves may.
 		var short []int32
 		for a, f := range factor {
-			if f > 1 && turn >= patience {
+			if f > 1 && turn >= patientTurns {
 				short = append(short, int32(a))
 			}
 		}
 		if c.searchPairs(p, short) {
 			toProbes, toReplies = make([]float64, len(c.pairs)), make([]float64, len(c.pairs))
-		} else if turn >= patience {
+		} else if turn >= patientTurns {
 			return
 		}
 	}
@@ -223,7 +223,7 @@ func (c *cover) searchPairs(p *pairing, arcs []int32) bool {
 		leaves = append(leaves, l)
 	}
 	slices.Sort(leaves)
-	from := n.tails()
+	from := n.arcTails()
 	toA, toB, toGoal := n.newWalk(), n.newWalk(), n.newWalk()
 	near := func(w, other *walk) []int32 {
 		var ls []int32
@@ -246,12 +246,12 @@ func (c *cover) searchPairs(p *pairing, arcs []int32) bool {
 		if done[[2]int32{v, u}] {
 			continue // the replies cross it
 		}
-		toA.toward(u)
-		toB.toward(v)
+		toA.searchToward(u)
+		toB.searchToward(v)
 		sources, goals := near(toA, toB), near(toB, toA)
 	search:
 		for _, d := range goals {
-			toGoal.toward(d)
+			toGoal.searchToward(d)
 			for _, s := range sources {
 				if toGoal.dist[s] != toA.dist[s]+1+toB.dist[d] {
 					continue
@@ -259,9 +259,9 @@ func (c *cover) searchPairs(p *pairing, arcs []int32) bool {
 				if joined[[2]int32{s, d}] || joined[[2]int32{d, s}] {
 					break search
 				}
-				if x, y, ok := p.strangers(ofLeaf[s], ofLeaf[d]); ok {
+				if x, y, ok := p.pickUnpaired(ofLeaf[s], ofLeaf[d]); ok {
 					joined[[2]int32{s, d}] = true
-					p.add(x, y)
+					p.addFlow(x, y)
 					c.pairs = append(c.pairs, pair{src: x, dst: y, flows: 1})
 					c.added = append(c.added, 1)
 					done[[2]int32{u, v}] = true
@@ -272,22 +272,22 @@ func (c *cover) searchPairs(p *pairing, arcs []int32) bool {
 		}
 	}
 	if found {
-		c.index()
-		c.count()
+		c.indexByLeaf()
+		c.updateLoads()
 	}
 	return found
 }
 
-// strangers picks, of the NICs of two leaves, those that have the fewest peers
+// pickUnpaired picks, of the NICs of two leaves, those that have the fewest peers
 // and may but do not probe each other.
-func (p *pairing) strangers(xs, ys []int32) (x, y int32, ok bool) {
+func (p *pairing) pickUnpaired(xs, ys []int32) (x, y int32, ok bool) {
 	least := math.MaxInt
 	for _, a := range xs {
 		for _, b := range ys {
-			if p.n.nics[a].group != p.n.nics[b].group || !p.foreign(a, b) || p.probes(a, b) || len(p.out[a]) >= mostPeers || p.in[b] >= mostPeers {
+			if p.n.nics[a].group != p.n.nics[b].group || !p.nodeAllowed(a, b) || p.alreadyProbes(a, b) || len(p.peers[a]) >= mostPeers || p.proberCounts[b] >= mostPeers {
 				continue
 			}
-			if peers := len(p.out[a]) + int(p.in[b]); peers < least {
+			if peers := len(p.peers[a]) + int(p.proberCounts[b]); peers < least {
 				x, y, ok, least = a, b, true, peers
 			}
 		}
@@ -321,8 +321,8 @@ type Coverage struct {
 	Gap float64
 }
 
-// Expected is the expected number of flows over every directed link.
-func (s *Schedule) Expected(g *fabric.Graph) Coverage {
+// ExpectedFlows is the expected number of flows over every directed link.
+func (s *Schedule) ExpectedFlows(g *fabric.Graph) Coverage {
 	n := newNetwork(g, nil)
 	at := make([]int32, len(s.NICs))
 	for i, id := range s.NICs {
@@ -347,11 +347,11 @@ func (s *Schedule) Expected(g *fabric.Graph) Coverage {
 		pairs = append(pairs, pair{src: src, dst: dst, flows: 1})
 	}
 	c := newCover(n, pairs)
-	c.count()
-	return n.coverage(g, c.load, access)
+	c.updateLoads()
+	return n.summarizeFlows(g, c.load, access)
 }
 
-func (n *network) coverage(g *fabric.Graph, load, access []float64) Coverage {
+func (n *network) summarizeFlows(g *fabric.Graph, load, access []float64) Coverage {
 	t := g.Topo
 	cov := Coverage{Links: make([]LinkFlows, 0, 2*len(t.Links))}
 	for i := range n.cables {

@@ -14,27 +14,27 @@ type LinkOdds struct {
 	Odds float64
 }
 
-// Crossed lists the directed links that packets from NIC src to NIC dst may
+// CrossedLinks lists the directed links that packets from NIC src to NIC dst may
 // cross, with the odds, the surest first and access links first of all.
-func Crossed(g *fabric.Graph, src, dst string) ([]LinkOdds, error) {
+func CrossedLinks(g *fabric.Graph, src, dst string) ([]LinkOdds, error) {
 	n := newNetwork(g, nil)
-	from, err := n.plugged(src)
+	from, err := n.pluggedNIC(src)
 	if err != nil {
 		return nil, err
 	}
-	to, err := n.plugged(dst)
+	to, err := n.pluggedNIC(dst)
 	if err != nil {
 		return nil, err
 	}
 	w := n.newWalk()
-	w.toward(n.nics[to].leaf)
+	w.searchToward(n.nics[to].leaf)
 	start := n.nics[from].leaf
 	if w.dist[start] < 0 {
 		return nil, fmt.Errorf("no path joins %s and %s", src, dst)
 	}
 	odds := make([]float64, len(n.to))
 	w.load[start] = 1
-	w.spread(odds)
+	w.spreadLoad(odds)
 	var out []LinkOdds
 	for i := range n.cables {
 		c := &n.cables[i]
@@ -49,10 +49,10 @@ func Crossed(g *fabric.Graph, src, dst string) ([]LinkOdds, error) {
 	slices.SortFunc(out, func(a, b LinkOdds) int {
 		return cmp.Or(cmp.Compare(b.Odds, a.Odds), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
 	})
-	return append([]LinkOdds{{fabric.Direction{From: src, To: g.Peer(src)}, 1}, {fabric.Direction{From: g.Peer(dst), To: dst}, 1}}, out...), nil
+	return append([]LinkOdds{{fabric.Direction{From: src, To: g.PeerOf(src)}, 1}, {fabric.Direction{From: g.PeerOf(dst), To: dst}, 1}}, out...), nil
 }
 
-func (n *network) plugged(id string) (int32, error) {
+func (n *network) pluggedNIC(id string) (int32, error) {
 	x, ok := n.nicByID[id]
 	switch {
 	case !ok:
@@ -65,15 +65,15 @@ func (n *network) plugged(id string) (int32, error) {
 
 // EdgeOdds is an edge, of probes or of replies, and the odds that it crosses a link.
 type EdgeOdds struct {
-	Edge fabric.Edge
+	Edge fabric.Flow
 	Odds float64
 }
 
-// Crossing lists the edges that may cross a directed link, the surest first.
-func (s *Schedule) Crossing(g *fabric.Graph, d fabric.Direction) ([]EdgeOdds, error) {
+// CrossingFlows lists the edges that may cross a directed link, the surest first.
+func (s *Schedule) CrossingFlows(g *fabric.Graph, d fabric.Direction) ([]EdgeOdds, error) {
 	l := g.LinkAt(d.From)
-	if l == nil || g.Peer(d.From) != d.To {
-		return nil, fmt.Errorf("the topology has no link %s", d.Link())
+	if l == nil || g.PeerOf(d.From) != d.To {
+		return nil, fmt.Errorf("the topology has no link %s", d.LinkID())
 	}
 	n := newNetwork(g, nil)
 	odds, err := n.oddsOf(g, l, d)
@@ -82,10 +82,10 @@ func (s *Schedule) Crossing(g *fabric.Graph, d fabric.Direction) ([]EdgeOdds, er
 	}
 	var out []EdgeOdds
 	for _, e := range s.Edges {
-		id := s.ID(e)
+		id := s.FlowID(e)
 		for _, reply := range []bool{false, true} {
 			id.Reply = reply
-			from, to := id.Ends()
+			from, to := id.Endpoints()
 			if p := odds(from, to); p > 0 {
 				out = append(out, EdgeOdds{id, p})
 			}
@@ -107,7 +107,7 @@ func (n *network) oddsOf(g *fabric.Graph, l *fabric.Link, d fabric.Direction) (f
 	}
 	at := slices.IndexFunc(n.cables, func(c cable) bool { return &g.Topo.Links[c.link] == l })
 	if at < 0 {
-		return nil, fmt.Errorf("link %s joins no switches", d.Link())
+		return nil, fmt.Errorf("link %s joins no switches", d.LinkID())
 	}
 	arc, share := n.cables[at].arc, n.cables[at].share
 	if d.From != l.A {
@@ -124,8 +124,8 @@ func (n *network) oddsOf(g *fabric.Graph, l *fabric.Link, d fabric.Direction) (f
 		goal := n.nics[y].leaf
 		odds, ok := byGoal[goal]
 		if !ok {
-			w.toward(goal)
-			odds = w.through(arc)
+			w.searchToward(goal)
+			odds = w.crossingOdds(arc)
 			byGoal[goal] = odds
 		}
 		if odds == nil {
@@ -135,9 +135,9 @@ func (n *network) oddsOf(g *fabric.Graph, l *fabric.Link, d fabric.Direction) (f
 	}, nil
 }
 
-// through is every vertex's odds that a flow from it to the goal crosses an
+// crossingOdds is every vertex's odds that a flow from it to the goal crosses an
 // arc; nil when none can.
-func (w *walk) through(arc int32) []float64 {
+func (w *walk) crossingOdds(arc int32) []float64 {
 	n := w.n
 	odds := make([]float64, n.vertices)
 	some := false

@@ -30,31 +30,31 @@ func Make(g *fabric.Graph, o Options) (*Schedule, error) {
 	}
 	n := newNetwork(g, o.Absent)
 	p := newPairing(n, o)
-	p.choose()
-	c := newCover(n, p.pairs())
-	c.fill(p, o.MinFlows)
+	p.choosePeers()
+	c := newCover(n, p.listPairs())
+	c.fillLinks(p, o.MinFlows)
 	slices.SortFunc(c.pairs, func(a, b pair) int { return cmp.Or(cmp.Compare(a.src, b.src), cmp.Compare(a.dst, b.dst)) })
 
-	s := &Schedule{Classes: slices.Clone(o.Classes), NICs: make([]string, len(n.nics)), Components: n.components(g)}
+	s := &Schedule{Classes: slices.Clone(o.Classes), NICs: make([]string, len(n.nics)), Components: n.describeComponents(g)}
 	for i := range n.nics {
 		s.NICs[i] = n.nics[i].id
 	}
-	s.Findings = append(p.findings(g, o.Absent), c.findings(g, o.MinFlows)...)
-	cadence, thinned := p.cadences(c.pairs)
+	s.Findings = append(p.pairingShortfalls(g, o.Absent), c.linkShortfalls(g, o.MinFlows)...)
+	cadence, thinned := p.chooseCadences(c.pairs)
 	s.Findings = append(s.Findings, thinned...)
-	s.Edges = edges(c.pairs, len(o.Classes), func(q *pair) time.Duration { return cadence[p.node[q.src]][q.tier] })
-	s.apply(o.Moves)
+	s.Edges = expandPairs(c.pairs, len(o.Classes), func(q *pair) time.Duration { return cadence[p.node[q.src]][q.tier] })
+	s.applyMoves(o.Moves)
 	return s, nil
 }
 
-// pairs lists who probes whom; those under one leaf are of tier 1.
-func (p *pairing) pairs() []pair {
+// listPairs lists who probes whom; those under one leaf are of tier 1.
+func (p *pairing) listPairs() []pair {
 	count := 0
-	for _, peers := range p.out {
+	for _, peers := range p.peers {
 		count += len(peers)
 	}
 	pairs := make([]pair, 0, count)
-	for x, peers := range p.out {
+	for x, peers := range p.peers {
 		for _, q := range peers {
 			pairs = append(pairs, pair{src: int32(x), dst: q.dst, flows: q.flows, tier: 1})
 		}
@@ -62,7 +62,7 @@ func (p *pairing) pairs() []pair {
 	return pairs
 }
 
-func edges(pairs []pair, classes int, cadence func(*pair) time.Duration) []Edge {
+func expandPairs(pairs []pair, classes int, cadence func(*pair) time.Duration) []Edge {
 	count := 0
 	for i := range pairs {
 		count += int(pairs[i].flows)
@@ -79,9 +79,9 @@ func edges(pairs []pair, classes int, cadence func(*pair) time.Duration) []Edge 
 	return out
 }
 
-// apply gives edges their moved flow numbers. A move of a flow that is not, or
+// applyMoves gives edges their moved flow numbers. A move of a flow that is not, or
 // onto one that is, or into another class, does nothing.
-func (s *Schedule) apply(moves []Move) {
+func (s *Schedule) applyMoves(moves []Move) {
 	for _, m := range moves {
 		if m.From/FlowsPerClass != m.To/FlowsPerClass || m.From < 0 || m.To < 0 {
 			continue
@@ -91,7 +91,7 @@ func (s *Schedule) apply(moves []Move) {
 		if !ok || !ok2 {
 			continue
 		}
-		flows := s.flows(int32(src), int32(dst))
+		flows := s.flowsBetween(int32(src), int32(dst))
 		has := func(f int) int {
 			return slices.IndexFunc(flows, func(e Edge) bool { return int(e.Flow) == f })
 		}
@@ -104,19 +104,19 @@ func (s *Schedule) apply(moves []Move) {
 	}
 }
 
-// flows is the part of Edges from one NIC to another.
-func (s *Schedule) flows(src, dst int32) []Edge {
+// flowsBetween is the part of Edges from one NIC to another.
+func (s *Schedule) flowsBetween(src, dst int32) []Edge {
 	before := func(e Edge, k [2]int32) int { return cmp.Or(cmp.Compare(e.Src, k[0]), cmp.Compare(e.Dst, k[1])) }
 	from, _ := slices.BinarySearchFunc(s.Edges, [2]int32{src, dst}, before)
 	to, _ := slices.BinarySearchFunc(s.Edges, [2]int32{src, dst + 1}, before)
 	return s.Edges[from:to]
 }
 
-// cadences thins every node's probes to its budget: first those of the farthest
+// chooseCadences thins every node's probes to its budget: first those of the farthest
 // tier, up to mostThinning times, then the next nearer tier with it. What three
 // of four nodes can keep to becomes the cadence of all that can do better, so
 // that a tier's series compare; the others are slower on their own.
-func (p *pairing) cadences(pairs []pair) ([]map[uint8]time.Duration, []string) {
+func (p *pairing) chooseCadences(pairs []pair) ([]map[uint8]time.Duration, []string) {
 	nodes := int32(0)
 	for _, id := range p.node {
 		nodes = max(nodes, id+1)
@@ -137,7 +137,7 @@ func (p *pairing) cadences(pairs []pair) ([]map[uint8]time.Duration, []string) {
 			continue
 		}
 		var full float64
-		times[i], full = thin(flows[i], p.o.Budget*p.o.Cadence.Seconds())
+		times[i], full = thinToBudget(flows[i], p.o.Budget*p.o.Cadence.Seconds())
 		busiest = max(busiest, full/p.o.Cadence.Seconds())
 		for tier, n := range times[i] {
 			byTier[tier] = append(byTier[tier], n)
@@ -187,10 +187,10 @@ func (p *pairing) cadences(pairs []pair) ([]map[uint8]time.Duration, []string) {
 	return out, found
 }
 
-// thin says by how much each tier must be slowed down for the flows of a node
+// thinToBudget says by how much each tier must be slowed down for the flows of a node
 // to fit into budget, which like the sum at full rate that it returns is in
 // probes per cadence.
-func thin(flows map[uint8]float64, budget float64) (times map[uint8]int, full float64) {
+func thinToBudget(flows map[uint8]float64, budget float64) (times map[uint8]int, full float64) {
 	tiers := make([]uint8, 0, len(flows))
 	for t, f := range flows {
 		tiers = append(tiers, t)
@@ -207,7 +207,7 @@ func thin(flows map[uint8]float64, budget float64) (times map[uint8]int, full fl
 			if near >= budget && i > 0 {
 				continue
 			}
-			slow = step(far / (budget - near))
+			slow = roundFactor(far / (budget - near))
 			if slow > mostThinning && i > 0 {
 				continue
 			}
@@ -223,9 +223,9 @@ func thin(flows map[uint8]float64, budget float64) (times map[uint8]int, full fl
 	return times, full
 }
 
-// step rounds a factor up to 1, 2, 3, 4, 6, 8, 12 and so on: few cadences, that
+// roundFactor rounds a factor up to 1, 2, 3, 4, 6, 8, 12 and so on: few cadences, that
 // do not change with every node.
-func step(factor float64) int {
+func roundFactor(factor float64) int {
 	for n := 1; ; n *= 2 {
 		switch {
 		case float64(n) >= factor-1e-9:
@@ -236,8 +236,8 @@ func step(factor float64) int {
 	}
 }
 
-// components describes the parts of the fabric that have switches.
-func (n *network) components(g *fabric.Graph) []Component {
+// describeComponents describes the parts of the fabric that have switches.
+func (n *network) describeComponents(g *fabric.Graph) []Component {
 	parts := 0
 	for _, c := range n.comp {
 		parts = max(parts, int(c)+1)
@@ -268,12 +268,12 @@ func (n *network) components(g *fabric.Graph) []Component {
 		}
 	}
 	for i := range out {
-		out[i].Planes, out[i].Rails = sorted(planes[i]), sorted(rails[i])
+		out[i].Planes, out[i].Rails = sortedLabels(planes[i]), sortedLabels(rails[i])
 	}
 	return out
 }
 
-func sorted(set map[string]bool) []string {
+func sortedLabels(set map[string]bool) []string {
 	var out []string
 	for s := range set {
 		out = append(out, s)
@@ -282,8 +282,8 @@ func sorted(set map[string]bool) []string {
 	return out
 }
 
-// findings says what the pairing could not have.
-func (p *pairing) findings(g *fabric.Graph, absent map[string]bool) []string {
+// pairingShortfalls says what the pairing could not have.
+func (p *pairing) pairingShortfalls(g *fabric.Graph, absent map[string]bool) []string {
 	n := p.n
 	var out, gone, unplugged, alone, fewPeers, oneLeaf, ownNode []string
 	for i := range g.Topo.Nodes {
@@ -308,16 +308,16 @@ func (p *pairing) findings(g *fabric.Graph, absent map[string]bool) []string {
 		case gr.oneNode:
 			ownNode = append(ownNode, x.id)
 		}
-		if len(p.out[i]) < p.o.MinPeers || int(p.in[i]) < p.o.MinPeers {
+		if len(p.peers[i]) < p.o.MinPeers || int(p.proberCounts[i]) < p.o.MinPeers {
 			fewPeers = append(fewPeers, x.id)
 		}
-		if gr.leaves > 1 && !p.across[i] {
+		if gr.leaves > 1 && !p.crossLeaf[i] {
 			oneLeaf = append(oneLeaf, x.id)
 		}
 	}
 	say := func(names []string, what string) {
 		if len(names) > 0 {
-			out = append(out, fmt.Sprintf("%s: %d: %s", what, len(names), few(names)))
+			out = append(out, fmt.Sprintf("%s: %d: %s", what, len(names), abbreviateNames(names)))
 		}
 	}
 	say(gone, "nodes without an agent, left out")
@@ -329,8 +329,8 @@ func (p *pairing) findings(g *fabric.Graph, absent map[string]bool) []string {
 	return out
 }
 
-// findings names the links that cannot have their flows.
-func (c *cover) findings(g *fabric.Graph, minFlows float64) []string {
+// linkShortfalls names the links that cannot have their flows.
+func (c *cover) linkShortfalls(g *fabric.Graph, minFlows float64) []string {
 	n := c.n
 	var none, poor []string
 	least := math.Inf(1)
@@ -342,7 +342,7 @@ func (c *cover) findings(g *fabric.Graph, minFlows float64) []string {
 			dir  fabric.Direction
 		}{{c.load[cb.arc] * cb.share, fabric.Direction{From: l.A, To: l.B}}, {c.load[n.rev[cb.arc]] * cb.share, fabric.Direction{From: l.B, To: l.A}}} {
 			switch {
-			case way.load >= minFlows-enough:
+			case way.load >= minFlows-flowTolerance:
 			case way.load == 0:
 				none = append(none, way.dir.String())
 			default:
@@ -353,10 +353,10 @@ func (c *cover) findings(g *fabric.Graph, minFlows float64) []string {
 	}
 	var out []string
 	if len(poor) > 0 {
-		out = append(out, fmt.Sprintf("directed links expected to carry fewer than %g flows (the least %.2f), and source ports give no more: %d: %s", minFlows, least, len(poor), few(poor)))
+		out = append(out, fmt.Sprintf("directed links expected to carry fewer than %g flows (the least %.2f), and source ports give no more: %d: %s", minFlows, least, len(poor), abbreviateNames(poor)))
 	}
 	if len(none) > 0 {
-		out = append(out, fmt.Sprintf("directed links on no shortest path between NICs that probe: %d: %s", len(none), few(none)))
+		out = append(out, fmt.Sprintf("directed links on no shortest path between NICs that probe: %d: %s", len(none), abbreviateNames(none)))
 	}
 	return out
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Bound is what a trace told of an edge: the way its probes take, or with
+// TracedPath is what a trace told of an edge: the way its probes take, or with
 // Edge.Reply set the replies. An edge is bound at most once each way.
-type Bound struct {
-	Edge fabric.Edge
+type TracedPath struct {
+	Edge fabric.Flow
 	Path fabric.Path
 }
 
@@ -30,8 +30,8 @@ type Measured struct {
 	at    map[fabric.Direction]int32
 }
 
-// Edges is the number of edges that cross a directed link.
-func (m Measured) Edges(d fabric.Direction) (edges int, ok bool) {
+// CountOver is the number of edges that cross a directed link.
+func (m Measured) CountOver(d fabric.Direction) (edges int, ok bool) {
 	i, ok := m.at[d]
 	if !ok {
 		return 0, false
@@ -39,9 +39,9 @@ func (m Measured) Edges(d fabric.Direction) (edges int, ok bool) {
 	return m.Links[i].Edges, true
 }
 
-// Measure counts the bound edges over every directed link. Where a path has a
+// MeasureLinks counts the bound edges over every directed link. Where a path has a
 // hole, or names what the topology has not, that part counts nowhere.
-func Measure(g *fabric.Graph, bound []Bound) Measured {
+func MeasureLinks(g *fabric.Graph, bound []TracedPath) Measured {
 	t := g.Topo
 	m := Measured{Links: make([]LinkEdges, 0, 2*len(t.Links)), at: make(map[fabric.Direction]int32, 2*len(t.Links))}
 	for i := range t.Links {
@@ -57,8 +57,8 @@ func Measure(g *fabric.Graph, bound []Bound) Measured {
 		m.at[m.Links[i].Direction] = int32(i)
 	}
 	for _, b := range bound {
-		src, dst := b.Edge.Ends()
-		for _, d := range b.Path.Directions(src, dst) {
+		src, dst := b.Edge.Endpoints()
+		for _, d := range b.Path.LinkDirections(src, dst) {
 			if i, ok := m.at[d]; ok {
 				m.Links[i].Edges++
 			}
@@ -81,63 +81,63 @@ const bestPairs = 16
 // none below k loses more. history is all moves so far, in order; a flow number
 // that a pair tried is tried again only after all others of its class, the
 // oldest first.
-func Rebalance(g *fabric.Graph, s *Schedule, bound []Bound, history []Move, k, limit int) []Move {
-	m := Measure(g, bound)
-	b := &balancer{g: g, s: s, n: newNetwork(g, nil), m: m, k: k, odds: map[[2]int32][]float64{}, taken: map[[2]int32]map[int]int{}}
+func Rebalance(g *fabric.Graph, s *Schedule, bound []TracedPath, history []Move, k, limit int) []Move {
+	m := MeasureLinks(g, bound)
+	b := &balancer{g: g, s: s, n: newNetwork(g, nil), m: m, k: k, odds: map[[2]int32][]float64{}, lastUsed: map[[2]int32]map[int]int{}}
 	b.findFlows(bound)
-	b.remember(history)
-	return b.moves(limit)
+	b.recordHistory(history)
+	return b.proposeMoves(limit)
 }
 
 type balancer struct {
-	g     *fabric.Graph
-	s     *Schedule
-	n     *network
-	m     Measured
-	k     int
-	walk  *walk
-	flows []boundFlow
-	odds  map[[2]int32][]float64   // of leaves from, to: share of a flow over every arc
-	taken map[[2]int32]map[int]int // of a pair of NICs: when a number was last in use
-	pairs map[[2]int32][]int32     // of leaves from, to: flows whose probes or replies go that way
-	from  map[int32][][2]int32     // of a leaf: the keys of pairs that begin there
-	to    map[int32][][2]int32     // ... that end there
+	g        *fabric.Graph
+	s        *Schedule
+	n        *network
+	m        Measured
+	k        int
+	walk     *walk
+	flows    []tracedFlow
+	odds     map[[2]int32][]float64   // of leaves from, to: share of a flow over every arc
+	lastUsed map[[2]int32]map[int]int // of a pair of NICs: when a number was last in use
+	pairs    map[[2]int32][]int32     // of leaves from, to: flows whose probes or replies go that way
+	from     map[int32][][2]int32     // of a leaf: the keys of pairs that begin there
+	to       map[int32][][2]int32     // ... that end there
 }
 
-// boundFlow is an edge both ways of which are known.
-type boundFlow struct {
+// tracedFlow is an edge both ways of which are known.
+type tracedFlow struct {
 	edge  int // of Schedule.Edges
 	links []int32
-	gone  bool
+	moved bool
 }
 
-func (b *balancer) findFlows(bound []Bound) {
+func (b *balancer) findFlows(bound []TracedPath) {
 	type ways struct{ probe, reply fabric.Path }
-	paths := make(map[fabric.Edge]ways, len(bound)/2)
+	paths := make(map[fabric.Flow]ways, len(bound)/2)
 	for _, x := range bound {
-		w := paths[x.Edge.Probe()]
+		w := paths[x.Edge.ProbeFlow()]
 		if x.Edge.Reply {
 			w.reply = x.Path
 		} else {
 			w.probe = x.Path
 		}
-		paths[x.Edge.Probe()] = w
+		paths[x.Edge.ProbeFlow()] = w
 	}
 	b.pairs = map[[2]int32][]int32{}
 	for i, e := range b.s.Edges {
-		id := b.s.ID(e)
+		id := b.s.FlowID(e)
 		w := paths[id]
 		if e.Tier < 2 || w.probe == nil || w.reply == nil {
 			continue
 		}
-		f := boundFlow{edge: i}
+		f := tracedFlow{edge: i}
 		whole := true
 		for way, p := range [2]fabric.Path{w.probe, w.reply} {
 			src, dst := id.Src, id.Dst
 			if way == 1 {
 				src, dst = dst, src
 			}
-			ds := p.Directions(src, dst)
+			ds := p.LinkDirections(src, dst)
 			whole = whole && len(ds) == len(p)+1
 			for _, d := range ds {
 				at, ok := b.m.at[d]
@@ -152,7 +152,7 @@ func (b *balancer) findFlows(bound []Bound) {
 		}
 		at := int32(len(b.flows))
 		b.flows = append(b.flows, f)
-		src, dst := b.leaf(id.Src), b.leaf(id.Dst)
+		src, dst := b.leafOf(id.Src), b.leafOf(id.Dst)
 		if src < 0 || dst < 0 {
 			continue
 		}
@@ -166,45 +166,45 @@ func (b *balancer) findFlows(bound []Bound) {
 	}
 }
 
-func (b *balancer) leaf(nic string) int32 {
+func (b *balancer) leafOf(nic string) int32 {
 	if x, ok := b.n.nicByID[nic]; ok {
 		return b.n.nics[x].leaf
 	}
 	return -1
 }
 
-// remember notes which flow numbers a pair had, and when.
-func (b *balancer) remember(history []Move) {
+// recordHistory notes which flow numbers a pair had, and when.
+func (b *balancer) recordHistory(history []Move) {
 	for i, mv := range history {
 		src, ok := slices.BinarySearch(b.s.NICs, mv.Src)
 		dst, ok2 := slices.BinarySearch(b.s.NICs, mv.Dst)
 		if !ok || !ok2 {
 			continue
 		}
-		b.use([2]int32{int32(src), int32(dst)}, mv.From, i)
-		b.use([2]int32{int32(src), int32(dst)}, mv.To, i)
+		b.markUsed([2]int32{int32(src), int32(dst)}, mv.From, i)
+		b.markUsed([2]int32{int32(src), int32(dst)}, mv.To, i)
 	}
 }
 
-func (b *balancer) use(pair [2]int32, flow, when int) {
-	if b.taken[pair] == nil {
-		b.taken[pair] = map[int]int{}
+func (b *balancer) markUsed(pair [2]int32, flow, when int) {
+	if b.lastUsed[pair] == nil {
+		b.lastUsed[pair] = map[int]int{}
 	}
-	b.taken[pair][flow] = when
+	b.lastUsed[pair][flow] = when
 }
 
 // canLose says whether every link the flow crosses can spare it.
-func (b *balancer) canLose(f *boundFlow) bool {
+func (b *balancer) canLose(f *tracedFlow) bool {
 	for _, l := range f.links {
 		if b.m.Links[l].Edges <= b.k {
 			return false
 		}
 	}
-	return !f.gone
+	return !f.moved
 }
 
-// spare is the least number of edges above k on the flow's links.
-func (b *balancer) spare(f *boundFlow) int {
+// spareCount is the least number of edges above k on the flow's links.
+func (b *balancer) spareCount(f *tracedFlow) int {
 	s := math.MaxInt
 	for _, l := range f.links {
 		s = min(s, b.m.Links[l].Edges-b.k)
@@ -212,8 +212,8 @@ func (b *balancer) spare(f *boundFlow) int {
 	return s
 }
 
-// share is the odds that a flow between two leaves crosses each arc.
-func (b *balancer) share(from, to int32) []float64 {
+// arcOdds is the odds that a flow between two leaves crosses each arc.
+func (b *balancer) arcOdds(from, to int32) []float64 {
 	if o, ok := b.odds[[2]int32{from, to}]; ok {
 		return o
 	}
@@ -221,10 +221,10 @@ func (b *balancer) share(from, to int32) []float64 {
 		b.walk = b.n.newWalk()
 	}
 	o := make([]float64, len(b.n.to))
-	b.walk.toward(to)
+	b.walk.searchToward(to)
 	if b.walk.dist[from] >= 0 {
 		b.walk.load[from] = 1
-		b.walk.spread(o)
+		b.walk.spreadLoad(o)
 	}
 	if len(b.odds) >= 256 {
 		clear(b.odds) // memory stays bounded in a large fabric
@@ -233,15 +233,15 @@ func (b *balancer) share(from, to int32) []float64 {
 	return o
 }
 
-// poor is a link that needs edges: its arc and the cable's part of it.
-type poor struct {
+// poorLink is a link that needs edges: its arc and the cable's part of it.
+type poorLink struct {
 	link  int32
 	arc   int32
 	share float64
 }
 
-func (b *balancer) moves(limit int) []Move {
-	var need []poor
+func (b *balancer) proposeMoves(limit int) []Move {
+	var need []poorLink
 	for i := range b.n.cables {
 		c := &b.n.cables[i]
 		l := &b.g.Topo.Links[c.link]
@@ -250,22 +250,22 @@ func (b *balancer) moves(limit int) []Move {
 			arc int32
 		}{{fabric.Direction{From: l.A, To: l.B}, c.arc}, {fabric.Direction{From: l.B, To: l.A}, b.n.rev[c.arc]}} {
 			if at := b.m.at[way.d]; b.m.Links[at].Edges < b.k {
-				need = append(need, poor{at, way.arc, c.share})
+				need = append(need, poorLink{at, way.arc, c.share})
 			}
 		}
 	}
-	slices.SortFunc(need, func(x, y poor) int {
+	slices.SortFunc(need, func(x, y poorLink) int {
 		return cmp.Or(cmp.Compare(b.m.Links[x.link].Edges, b.m.Links[y.link].Edges), cmp.Compare(x.link, y.link))
 	})
-	from := b.n.tails()
+	from := b.n.arcTails()
 	toU, toV := b.n.newWalk(), b.n.newWalk()
 	var out []Move
 	for _, q := range need {
 		if len(out) >= limit {
 			break
 		}
-		toU.toward(from[q.arc])
-		toV.toward(b.n.to[q.arc])
+		toU.searchToward(from[q.arc])
+		toV.searchToward(b.n.to[q.arc])
 		out = append(out, b.movesFor(q, toU, toV, limit-len(out))...)
 	}
 	return out
@@ -273,13 +273,13 @@ func (b *balancer) moves(limit int) []Move {
 
 // movesFor moves flows that may come to cross one poor link: those with the
 // best odds, as many as are expected to give it what it lacks.
-func (b *balancer) movesFor(q poor, toU, toV *walk, limit int) []Move {
+func (b *balancer) movesFor(q poorLink, toU, toV *walk, limit int) []Move {
 	type candidate struct {
 		pair [2]int32
 		odds float64
 	}
 	var pairs []candidate
-	for _, p := range b.near(toU, toV) {
+	for _, p := range b.pairsNear(toU, toV) {
 		if s, d := p[0], p[1]; toU.dist[s] >= 0 && toV.dist[s] == toU.dist[s]+1 && toU.dist[d] == toV.dist[d]+1 {
 			if slices.ContainsFunc(b.pairs[p], func(f int32) bool { return b.canLose(&b.flows[f]) }) {
 				pairs = append(pairs, candidate{pair: p, odds: -float64(toU.dist[s] + toV.dist[d])})
@@ -295,7 +295,7 @@ func (b *balancer) movesFor(q poor, toU, toV *walk, limit int) []Move {
 		if len(best) == bestPairs {
 			break
 		}
-		if c.odds = b.share(c.pair[0], c.pair[1])[q.arc] * q.share; c.odds > 0 {
+		if c.odds = b.arcOdds(c.pair[0], c.pair[1])[q.arc] * q.share; c.odds > 0 {
 			best = append(best, c)
 		}
 	}
@@ -304,7 +304,7 @@ func (b *balancer) movesFor(q poor, toU, toV *walk, limit int) []Move {
 	lack := float64(b.k - b.m.Links[q.link].Edges)
 	for _, c := range best {
 		flows := slices.Clone(b.pairs[c.pair])
-		sort.SliceStable(flows, func(i, j int) bool { return b.spare(&b.flows[flows[i]]) > b.spare(&b.flows[flows[j]]) })
+		sort.SliceStable(flows, func(i, j int) bool { return b.spareCount(&b.flows[flows[i]]) > b.spareCount(&b.flows[flows[j]]) })
 		for _, at := range flows {
 			if lack <= 0 || len(out) >= limit {
 				return out
@@ -313,12 +313,12 @@ func (b *balancer) movesFor(q poor, toU, toV *walk, limit int) []Move {
 			if !b.canLose(f) {
 				continue
 			}
-			mv, ok := b.move(f)
+			mv, ok := b.nextMove(f)
 			if !ok {
 				continue
 			}
 			out = append(out, mv)
-			f.gone = true
+			f.moved = true
 			for _, l := range f.links {
 				b.m.Links[l].Edges--
 			}
@@ -328,9 +328,9 @@ func (b *balancer) movesFor(q poor, toU, toV *walk, limit int) []Move {
 	return out
 }
 
-// near lists the pairs of leaves on whose way a link from U to V may be: those
+// pairsNear lists the pairs of leaves on whose way a link from U to V may be: those
 // from leaves before it or those to leaves behind it, whichever are fewer.
-func (b *balancer) near(toU, toV *walk) [][2]int32 {
+func (b *balancer) pairsNear(toU, toV *walk) [][2]int32 {
 	var lists [2][][2]int32
 	for side, by := range [2]map[int32][][2]int32{b.from, b.to} {
 		before, behind := toU, toV
@@ -349,19 +349,19 @@ func (b *balancer) near(toU, toV *walk) [][2]int32 {
 	return lists[0]
 }
 
-// move gives a flow the number of its class that its pair has not in use and
+// nextMove gives a flow the number of its class that its pair has not in use and
 // has tried least recently, or never.
-func (b *balancer) move(f *boundFlow) (Move, bool) {
+func (b *balancer) nextMove(f *tracedFlow) (Move, bool) {
 	e := b.s.Edges[f.edge]
 	pair := [2]int32{e.Src, e.Dst}
 	inUse := map[int]bool{}
-	for _, x := range b.s.flows(e.Src, e.Dst) {
+	for _, x := range b.s.flowsBetween(e.Src, e.Dst) {
 		inUse[int(x.Flow)] = true
 	}
 	first := int(e.Class) * FlowsPerClass
 	to, oldest := -1, math.MaxInt
 	for n := first; n < first+FlowsPerClass; n++ {
-		when, tried := b.taken[pair][n]
+		when, tried := b.lastUsed[pair][n]
 		if !tried {
 			when = -1
 		}
@@ -372,12 +372,12 @@ func (b *balancer) move(f *boundFlow) (Move, bool) {
 	if to < 0 || oldest == givenNow {
 		return Move{}, false
 	}
-	b.use(pair, to, givenNow)
+	b.markUsed(pair, to, givenNow)
 	return Move{Src: b.s.NICs[e.Src], Dst: b.s.NICs[e.Dst], From: int(e.Flow), To: to}, true
 }
 
-// tails lists the vertex that every arc leaves.
-func (n *network) tails() []int32 {
+// arcTails lists the vertex that every arc leaves.
+func (n *network) arcTails() []int32 {
 	from := make([]int32, 0, len(n.to))
 	for v := range int32(n.vertices) {
 		for a := n.first[v]; a < n.first[v+1]; a++ {

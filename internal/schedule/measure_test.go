@@ -13,8 +13,8 @@ import (
 )
 
 // route is the way a flow takes where every switch hashes the 5-tuple in a way of its own.
-func route(g *fabric.Graph, e fabric.Edge, seed uint64, dist map[string]map[string]int) fabric.Path {
-	src, dst := e.Ends()
+func route(g *fabric.Graph, e fabric.Flow, seed uint64, dist map[string]map[string]int) fabric.Path {
+	src, dst := e.Endpoints()
 	sw, in := g.LeafOf(src)
 	goal, last := g.LeafOf(dst)
 	if dist[goal] == nil {
@@ -23,8 +23,8 @@ func route(g *fabric.Graph, e fabric.Edge, seed uint64, dist map[string]map[stri
 	var p fabric.Path
 	for sw != goal {
 		var next []string
-		for _, end := range g.Ends(sw) {
-			if other, _, ok := fabric.SplitPort(g.Peer(end)); ok && dist[goal][other] == dist[goal][sw]-1 {
+		for _, end := range g.EndsOf(sw) {
+			if other, _, ok := fabric.SplitPort(g.PeerOf(end)); ok && dist[goal][other] == dist[goal][sw]-1 {
 				next = append(next, end)
 			}
 		}
@@ -35,19 +35,19 @@ func route(g *fabric.Graph, e fabric.Edge, seed uint64, dist map[string]map[stri
 		end := next[(x^x>>29)*0x9e3779b97f4a7c15>>32%uint64(len(next))]
 		_, out, _ := fabric.SplitPort(end)
 		p = append(p, fabric.Hop{Switch: sw, In: in, Out: out})
-		sw, in, _ = fabric.SplitPort(g.Peer(end))
+		sw, in, _ = fabric.SplitPort(g.PeerOf(end))
 	}
 	return append(p, fabric.Hop{Switch: sw, In: in, Out: last})
 }
 
-func bind(g *fabric.Graph, s *schedule.Schedule, seed uint64) []schedule.Bound {
+func bind(g *fabric.Graph, s *schedule.Schedule, seed uint64) []schedule.TracedPath {
 	dist := map[string]map[string]int{}
-	var out []schedule.Bound
+	var out []schedule.TracedPath
 	for _, e := range s.Edges {
-		id := s.ID(e)
+		id := s.FlowID(e)
 		for _, reply := range []bool{false, true} {
 			id.Reply = reply
-			out = append(out, schedule.Bound{Edge: id, Path: route(g, id, seed, dist)})
+			out = append(out, schedule.TracedPath{Edge: id, Path: route(g, id, seed, dist)})
 		}
 	}
 	return out
@@ -69,7 +69,7 @@ func TestRebalance(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			g := fabric.NewGraph(clos.Clos(tt.o))
+			g := fabric.NewGraph(clos.NewTopology(tt.o))
 			for seed := range uint64(3) {
 				var moves []schedule.Move
 				var before schedule.Measured
@@ -79,7 +79,7 @@ func TestRebalance(t *testing.T) {
 						t.Fatal(err)
 					}
 					bound := bind(g, s, seed)
-					m := schedule.Measure(g, bound)
+					m := schedule.MeasureLinks(g, bound)
 					poor, least := 0, math.MaxInt
 					for i, l := range m.Links {
 						if l.Tier == 1 {
@@ -122,16 +122,16 @@ func TestRebalance(t *testing.T) {
 // TestRebalanceForgetsTheOldest: when a pair tried all its numbers, the one
 // tried longest ago comes again.
 func TestRebalanceForgetsTheOldest(t *testing.T) {
-	g := fabric.NewGraph(clos.Clos(clos.Options{LeavesPerPod: 2, SpinesPerPod: 2, NICsPerLeaf: 1}))
+	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 2, SpinesPerPod: 2, NICsPerLeaf: 1}))
 	var history []schedule.Move
 	s, err := schedule.Make(g, schedule.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	// All flows over one spine: the other has none, whatever is tried.
-	var bound []schedule.Bound
+	var bound []schedule.TracedPath
 	for _, b := range bind(g, s, 1) {
-		b.Path = route(g, fabric.Edge{Src: b.Edge.Src, Dst: b.Edge.Dst, Reply: b.Edge.Reply}, 1, map[string]map[string]int{})
+		b.Path = route(g, fabric.Flow{Src: b.Edge.Src, Dst: b.Edge.Dst, Reply: b.Edge.Reply}, 1, map[string]map[string]int{})
 		bound = append(bound, b)
 	}
 	src, dst := s.NICs[0], s.NICs[1]
@@ -155,23 +155,23 @@ func TestRebalanceForgetsTheOldest(t *testing.T) {
 }
 
 func TestMeasure(t *testing.T) {
-	topo := clos.Clos(clos.Options{LeavesPerPod: 2, SpinesPerPod: 2, NICsPerLeaf: 1})
+	topo := clos.NewTopology(clos.Options{LeavesPerPod: 2, SpinesPerPod: 2, NICsPerLeaf: 1})
 	g := fabric.NewGraph(topo)
 	src, dst := topo.Nodes[0].NICs[0].ID(), topo.Nodes[1].NICs[0].ID()
 	path := g.ShortestPaths(src, dst, 1)[0]
 	hole := slices.Clone(path)
 	hole[1].In = ""
-	m := schedule.Measure(g, []schedule.Bound{
-		{Edge: fabric.Edge{Src: src, Dst: dst}, Path: path},
-		{Edge: fabric.Edge{Src: src, Dst: dst, Flow: 1}, Path: hole},
-		{Edge: fabric.Edge{Src: dst, Dst: src, Reply: true}, Path: path},
-		{Edge: fabric.Edge{Src: src, Dst: dst, Flow: 2}, Path: fabric.Path{{Switch: "nowhere", In: "a", Out: "b"}}},
+	m := schedule.MeasureLinks(g, []schedule.TracedPath{
+		{Edge: fabric.Flow{Src: src, Dst: dst}, Path: path},
+		{Edge: fabric.Flow{Src: src, Dst: dst, Number: 1}, Path: hole},
+		{Edge: fabric.Flow{Src: dst, Dst: src, Reply: true}, Path: path},
+		{Edge: fabric.Flow{Src: src, Dst: dst, Number: 2}, Path: fabric.Path{{Switch: "nowhere", In: "a", Out: "b"}}},
 	})
 	if len(m.Links) != 2*len(topo.Links) {
 		t.Errorf("%d directed links, want %d", len(m.Links), 2*len(topo.Links))
 	}
 	want := map[fabric.Direction]int{}
-	for i, d := range path.Directions(src, dst) {
+	for i, d := range path.LinkDirections(src, dst) {
 		want[d] = 3
 		if i == 1 {
 			want[d] = 2
@@ -181,11 +181,11 @@ func TestMeasure(t *testing.T) {
 		if l.Edges != want[l.Direction] {
 			t.Errorf("%s has %d edges, want %d", l.Direction, l.Edges, want[l.Direction])
 		}
-		if n, ok := m.Edges(l.Direction); n != l.Edges || !ok {
+		if n, ok := m.CountOver(l.Direction); n != l.Edges || !ok {
 			t.Errorf("%s: %d, %v", l.Direction, n, ok)
 		}
 	}
-	if _, ok := m.Edges(fabric.Direction{From: "a:b", To: "c:d"}); ok {
+	if _, ok := m.CountOver(fabric.Direction{From: "a:b", To: "c:d"}); ok {
 		t.Error("a link that is not has edges")
 	}
 }
@@ -200,10 +200,10 @@ func TestCrossing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cov := s.Expected(g)
+		cov := s.ExpectedFlows(g)
 		for i := 0; i < len(cov.Links); i += 1 + len(cov.Links)/17 {
 			l := cov.Links[i]
-			edges, err := s.Crossing(g, l.Direction)
+			edges, err := s.CrossingFlows(g, l.Direction)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -213,8 +213,8 @@ func TestCrossing(t *testing.T) {
 				if j > 2 {
 					continue
 				}
-				from, to := e.Edge.Ends()
-				links, err := schedule.Crossed(g, from, to)
+				from, to := e.Edge.Endpoints()
+				links, err := schedule.CrossedLinks(g, from, to)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -228,12 +228,12 @@ func TestCrossing(t *testing.T) {
 			}
 		}
 	}
-	g := fabric.NewGraph(clos.Clos(clos.Options{LeavesPerPod: 2, NICsPerLeaf: 2}))
-	if _, err := schedule.Crossed(g, "x/y", g.NICs()[0]); err == nil {
+	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 2, NICsPerLeaf: 2}))
+	if _, err := schedule.CrossedLinks(g, "x/y", g.NICIDs()[0]); err == nil {
 		t.Error("a NIC that is not crosses links")
 	}
 	s, _ := schedule.Make(g, schedule.Options{})
-	if _, err := s.Crossing(g, fabric.Direction{From: "a:b", To: "c:d"}); err == nil {
+	if _, err := s.CrossingFlows(g, fabric.Direction{From: "a:b", To: "c:d"}); err == nil {
 		t.Error("a link that is not is crossed")
 	}
 }

@@ -70,9 +70,9 @@ func newNetwork(g *fabric.Graph, absent map[string]bool) *network {
 	n := &network{}
 	n.indexNICs(t, absent)
 	n.plugIn(t, byName)
-	hops := n.hops(t)
-	class := n.merge(t, order, hops)
-	n.connect(hops, class)
+	hops := n.groupCables(t)
+	class := n.mergeSwitches(t, order, hops)
+	n.connectVertices(hops, class)
 	for i := range n.nics {
 		if l := n.nics[i].leaf; l >= 0 {
 			n.nics[i].leaf = class[l]
@@ -128,16 +128,16 @@ func (n *network) plugIn(t *fabric.Topology, byName map[string]int32) {
 	}
 }
 
-// hop is all cables between two switches.
-type hop struct {
+// cableGroup is all cables between two switches.
+type cableGroup struct {
 	a, b   int32
 	weight float64 // next hops: a LAG is one, however many cables it has
 	cables []int32 // indices of network.cables
 }
 
-func (n *network) hops(t *fabric.Topology) []hop {
+func (n *network) groupCables(t *fabric.Topology) []cableGroup {
 	byPair := map[uint64]int32{}
-	var out []hop
+	var out []cableGroup
 	for i := range n.cables {
 		c := &n.cables[i]
 		key := uint64(min(c.a, c.b))<<32 | uint64(max(c.a, c.b))
@@ -145,7 +145,7 @@ func (n *network) hops(t *fabric.Topology) []hop {
 		if !ok {
 			at = int32(len(out))
 			byPair[key] = at
-			out = append(out, hop{a: min(c.a, c.b), b: max(c.a, c.b)})
+			out = append(out, cableGroup{a: min(c.a, c.b), b: max(c.a, c.b)})
 		}
 		out[at].cables = append(out[at].cables, int32(i))
 	}
@@ -173,8 +173,8 @@ func (n *network) hops(t *fabric.Topology) []hop {
 	return out
 }
 
-// merge gives every switch its vertex.
-func (n *network) merge(t *fabric.Topology, order []int32, hops []hop) []int32 {
+// mergeSwitches gives every switch its vertex.
+func (n *network) mergeSwitches(t *fabric.Topology, order []int32, hops []cableGroup) []int32 {
 	hasNIC := make([]bool, len(order))
 	for i := range n.nics {
 		if l := n.nics[i].leaf; l >= 0 {
@@ -198,7 +198,7 @@ func (n *network) merge(t *fabric.Topology, order []int32, hops []hop) []int32 {
 		sw := &t.Switches[o]
 		tier := sw.Tier
 		if tier == 0 {
-			tier = sw.Role.Tier()
+			tier = sw.Role.DefaultTier()
 		}
 		if !hasNIC[i] && len(keys[i]) > 0 {
 			key := string(append(keys[i], byte(tier)))
@@ -218,8 +218,8 @@ func (n *network) merge(t *fabric.Topology, order []int32, hops []hop) []int32 {
 	return class
 }
 
-// connect makes the arcs.
-func (n *network) connect(hops []hop, class []int32) {
+// connectVertices makes the arcs.
+func (n *network) connectVertices(hops []cableGroup, class []int32) {
 	type between struct {
 		from, to  int32
 		pairs     int32 // of switches
@@ -283,13 +283,13 @@ func (n *network) connect(hops []hop, class []int32) {
 
 // findComponents numbers what hangs together by the name of its first switch.
 func (n *network) findComponents() {
-	n.comp = n.join(255)
+	n.comp = n.joinUpTo(255)
 }
 
-// join gives every vertex the number of its part of the network when only
+// joinUpTo gives every vertex the number of its part of the network when only
 // vertices of at most the given tier are joined; parts are numbered by their
 // first vertex.
-func (n *network) join(tier uint8) []int32 {
+func (n *network) joinUpTo(tier uint8) []int32 {
 	part := make([]int32, n.vertices)
 	for i := range part {
 		part[i] = -1
@@ -319,46 +319,46 @@ func (n *network) join(tier uint8) []int32 {
 
 // walk is the scratch space of searches through the network.
 type walk struct {
-	n     *network
-	dist  []int32 // links to the goal, -1: not reached
-	high  []uint8 // highest tier on shortest paths to the goal
-	order []int32 // vertices by distance
-	load  []float64
-	best  []float64
+	n           *network
+	dist        []int32 // links to the goal, -1: not reached
+	highestTier []uint8 // highest tier on shortest paths to the goal
+	order       []int32 // vertices by distance
+	load        []float64
+	best        []float64
 }
 
 func (n *network) newWalk() *walk {
-	return &walk{n: n, dist: make([]int32, n.vertices), high: make([]uint8, n.vertices), order: make([]int32, 0, n.vertices),
+	return &walk{n: n, dist: make([]int32, n.vertices), highestTier: make([]uint8, n.vertices), order: make([]int32, 0, n.vertices),
 		load: make([]float64, n.vertices), best: make([]float64, n.vertices)}
 }
 
-// toward finds every vertex's distance and highest tier to the goal.
-func (w *walk) toward(goal int32) {
+// searchToward finds every vertex's distance and highest tier to the goal.
+func (w *walk) searchToward(goal int32) {
 	n := w.n
 	for i := range w.dist {
 		w.dist[i] = -1
 	}
-	w.dist[goal], w.high[goal] = 0, n.tier[goal]
+	w.dist[goal], w.highestTier[goal] = 0, n.tier[goal]
 	w.order = append(w.order[:0], goal)
 	for i := 0; i < len(w.order); i++ {
 		u := w.order[i]
-		d, h := w.dist[u]+1, w.high[u]
+		d, h := w.dist[u]+1, w.highestTier[u]
 		for a := n.first[u]; a < n.first[u+1]; a++ {
 			v := n.to[a]
 			switch w.dist[v] {
 			case -1:
-				w.dist[v], w.high[v] = d, max(h, n.tier[v])
+				w.dist[v], w.highestTier[v] = d, max(h, n.tier[v])
 				w.order = append(w.order, v)
 			case d:
-				w.high[v] = max(w.high[v], h)
+				w.highestTier[v] = max(w.highestTier[v], h)
 			}
 		}
 	}
 }
 
-// spread sends what stands in w.load toward the goal, next hop by next hop in
+// spreadLoad sends what stands in w.load toward the goal, next hop by next hop in
 // equal parts, adds what crosses every arc to out, and leaves w.load empty.
-func (w *walk) spread(out []float64) {
+func (w *walk) spreadLoad(out []float64) {
 	n := w.n
 	for i := len(w.order) - 1; i > 0; i-- {
 		u := w.order[i]
@@ -385,9 +385,9 @@ func (w *walk) spread(out []float64) {
 	w.load[w.order[0]] = 0
 }
 
-// greatest puts into w.best the greatest value of any arc on a shortest path
+// maxOnPaths puts into w.best the greatest value of any arc on a shortest path
 // from each vertex to the goal.
-func (w *walk) greatest(value []float64) {
+func (w *walk) maxOnPaths(value []float64) {
 	n := w.n
 	w.best[w.order[0]] = 0
 	for _, u := range w.order[1:] {
@@ -431,22 +431,22 @@ func hashName(s string) uint64 {
 	for i := range len(s) {
 		h = (h ^ uint64(s[i])) * 1099511628211
 	}
-	return mix(h)
+	return mixHash(h)
 }
 
-// mix is the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
-func mix(x uint64) uint64 {
+// mixHash is the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+func mixHash(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
 
-// unit maps a hash to [0,1).
-func unit(h uint64) float64 { return float64(h>>11) / (1 << 53) }
+// hashToUnit maps a hash to [0,1).
+func hashToUnit(h uint64) float64 { return float64(h>>11) / (1 << 53) }
 
-// few writes the first of a list of names, and how many more there are.
-func few(names []string) string {
+// abbreviateNames writes the first of a list of names, and how many more there are.
+func abbreviateNames(names []string) string {
 	slices.Sort(names)
 	const most = 8
 	if len(names) <= most {

@@ -39,16 +39,16 @@ type level struct {
 
 // pairing chooses who probes whom.
 type pairing struct {
-	o      Options
-	n      *network
-	node   []int32 // of a NIC
-	live   []int32 // NICs that take part
-	groups []group
-	levels []level
-	leaf   level // the NICs under one leaf
-	out    [][]peer
-	in     []int32 // peers that probe a NIC
-	across []bool  // has an edge to or from another leaf
+	o            Options
+	n            *network
+	node         []int32 // of a NIC
+	live         []int32 // NICs that take part
+	groups       []group
+	levels       []level
+	leaf         level // the NICs under one leaf
+	peers        [][]peer
+	proberCounts []int32 // peers that probe a NIC
+	crossLeaf    []bool  // has an edge to or from another leaf
 }
 
 // group is the NICs that may probe each other: one component, one plane.
@@ -60,8 +60,8 @@ type group struct {
 }
 
 func newPairing(n *network, o Options) *pairing {
-	p := &pairing{o: o, n: n, node: make([]int32, len(n.nics)), out: make([][]peer, len(n.nics)), in: make([]int32, len(n.nics)),
-		across: make([]bool, len(n.nics))}
+	p := &pairing{o: o, n: n, node: make([]int32, len(n.nics)), peers: make([][]peer, len(n.nics)), proberCounts: make([]int32, len(n.nics)),
+		crossLeaf: make([]bool, len(n.nics))}
 	nodes := map[string]int32{}
 	type key struct {
 		comp  int32
@@ -130,7 +130,7 @@ func (p *pairing) findLevels() {
 		if i == len(tiers)-1 {
 			tier = max(tier, 2)
 		}
-		block := n.join(tier)
+		block := n.joinUpTo(tier)
 		if i == len(tiers)-1 {
 			block = n.comp
 		}
@@ -143,7 +143,7 @@ func (p *pairing) findLevels() {
 	for i := len(p.levels) - 1; i >= 0; i-- {
 		l := &p.levels[i]
 		base := float64(p.o.FanOut[min(l.tier, 3)-1])
-		need := p.need(l)
+		need := p.neededRounds(l)
 		for _, nics := range l.blocks {
 			if !p.manyChildren(l, nics) {
 				continue
@@ -182,10 +182,10 @@ func (p *pairing) manyChildren(l *level, nics []int32) bool {
 	return false
 }
 
-// need is how many rounds the NICs of every child must take part in for each
+// neededRounds is how many rounds the NICs of every child must take part in for each
 // link out of the child to be expected to carry MinFlows: a round gives a child
 // as many flows out, and as many in whose replies go out, as it has NICs.
-func (p *pairing) need(l *level) []float64 {
+func (p *pairing) neededRounds(l *level) []float64 {
 	n := p.n
 	links, nics := make([]float64, n.vertices), make([]float64, n.vertices)
 	for v := range int32(n.vertices) {
@@ -213,19 +213,19 @@ type offer struct {
 	x, y    int32
 }
 
-// choose runs all rounds of all levels.
-func (p *pairing) choose() {
+// choosePeers runs all rounds of all levels.
+func (p *pairing) choosePeers() {
 	p.runLevel(&p.leaf, nil)
 	for i := range p.levels {
 		p.runLevel(&p.levels[i], p.railsOf(&p.levels[i]))
 	}
-	p.mend()
+	p.addMissingPeers()
 }
 
-func salt(parts ...uint64) uint64 {
+func makeSalt(parts ...uint64) uint64 {
 	h := uint64(0)
 	for _, x := range parts {
-		h = mix(h ^ x)
+		h = mixHash(h ^ x)
 	}
 	return h
 }
@@ -245,7 +245,7 @@ func (p *pairing) runLevel(l *level, rails []int64) {
 		var offers []offer
 		for _, x := range p.live {
 			whole := math.Floor(l.rounds[x])
-			if float64(r) < whole || float64(r) == whole && unit(mix(n.nics[x].hash^salt(uint64(l.tier), 1<<20))) < l.rounds[x]-whole {
+			if float64(r) < whole || float64(r) == whole && hashToUnit(mixHash(n.nics[x].hash^makeSalt(uint64(l.tier), 1<<20))) < l.rounds[x]-whole {
 				offers = append(offers, offer{x: x, y: x})
 			}
 		}
@@ -255,10 +255,10 @@ func (p *pairing) runLevel(l *level, rails []int64) {
 			last = newPeerPasses // under a leaf a second flow takes the same way
 		}
 		for pass := 0; pass < last && len(offers) > 1; pass++ {
-			s := salt(uint64(l.tier), uint64(r), uint64(pass))
+			s := makeSalt(uint64(l.tier), uint64(r), uint64(pass))
 			for i := range offers {
 				f := &offers[i]
-				f.key = mix(n.nics[f.x].hash ^ s)
+				f.key = mixHash(n.nics[f.x].hash ^ s)
 				f.segment = int64(l.index[f.x]) << 32
 				if byRail && pass < railPasses {
 					f.segment |= rails[f.x]
@@ -282,10 +282,10 @@ func (p *pairing) runLevel(l *level, rails []int64) {
 				case pass >= evenPasses:
 					most = FlowsPerClass
 				case pass >= newPeerPasses:
-					most = uint16(r / max(len(p.out[f.x]), 1))
+					most = uint16(r / max(len(p.peers[f.x]), 1))
 				}
-				if p.suits(l, f.x, f.y) && p.flows(f.x, f.y) <= most {
-					p.add(f.x, f.y)
+				if p.mayProbe(l, f.x, f.y) && p.flowCount(f.x, f.y) <= most {
+					p.addFlow(f.x, f.y)
 				} else {
 					refused = append(refused, f)
 				}
@@ -298,25 +298,25 @@ func (p *pairing) runLevel(l *level, rails []int64) {
 	}
 }
 
-// suits says whether x may probe y as a peer of a level: under the same leaf,
+// mayProbe says whether x may probe y as a peer of a level: under the same leaf,
 // or in another child of the block; never on the own node.
-func (p *pairing) suits(l *level, x, y int32) bool {
-	if x == y || !p.foreign(x, y) {
+func (p *pairing) mayProbe(l *level, x, y int32) bool {
+	if x == y || !p.nodeAllowed(x, y) {
 		return false
 	}
 	return l.tier == 1 || l.child[p.n.nics[x].leaf] != l.child[p.n.nics[y].leaf]
 }
 
-// foreign says whether y is not of x's own node, or nobody else is there.
-func (p *pairing) foreign(x, y int32) bool {
+// nodeAllowed says whether y is not of x's own node, or nobody else is there.
+func (p *pairing) nodeAllowed(x, y int32) bool {
 	return p.node[x] != p.node[y] || p.groups[p.n.nics[x].group].oneNode
 }
 
-func (p *pairing) probes(x, y int32) bool { return p.flows(x, y) > 0 }
+func (p *pairing) alreadyProbes(x, y int32) bool { return p.flowCount(x, y) > 0 }
 
-// flows is how many flows x has to y.
-func (p *pairing) flows(x, y int32) uint16 {
-	for _, q := range p.out[x] {
+// flowCount is how many flows x has to y.
+func (p *pairing) flowCount(x, y int32) uint16 {
+	for _, q := range p.peers[x] {
 		if q.dst == y {
 			return q.flows
 		}
@@ -324,18 +324,18 @@ func (p *pairing) flows(x, y int32) uint16 {
 	return 0
 }
 
-// add makes x probe y with one flow more.
-func (p *pairing) add(x, y int32) {
-	for i := range p.out[x] {
-		if q := &p.out[x][i]; q.dst == y {
+// addFlow makes x probe y with one flow more.
+func (p *pairing) addFlow(x, y int32) {
+	for i := range p.peers[x] {
+		if q := &p.peers[x][i]; q.dst == y {
 			q.flows = min(q.flows+1, FlowsPerClass)
 			return
 		}
 	}
-	p.out[x] = append(p.out[x], peer{y, 1})
-	p.in[y]++
+	p.peers[x] = append(p.peers[x], peer{y, 1})
+	p.proberCounts[y]++
 	if p.n.nics[x].leaf != p.n.nics[y].leaf {
-		p.across[x], p.across[y] = true, true
+		p.crossLeaf[x], p.crossLeaf[y] = true, true
 	}
 }
 
@@ -373,7 +373,7 @@ func (p *pairing) serveRest(l *level, rest []offer) {
 			continue
 		}
 		for side, xs := range waiting[k] {
-			s := salt(uint64(l.tier), 2<<20, uint64(side))
+			s := makeSalt(uint64(l.tier), 2<<20, uint64(side))
 			p.byHash(outside, s)
 			p.byHash(xs, s)
 			for i, x := range xs {
@@ -384,8 +384,8 @@ func (p *pairing) serveRest(l *level, rest []offer) {
 					if side == 1 {
 						from, to = y, x
 					}
-					if p.foreign(from, to) && !p.probes(from, to) {
-						p.add(from, to)
+					if p.nodeAllowed(from, to) && !p.alreadyProbes(from, to) {
+						p.addFlow(from, to)
 						break
 					}
 				}
@@ -396,7 +396,7 @@ func (p *pairing) serveRest(l *level, rest []offer) {
 
 func (p *pairing) byHash(xs []int32, s uint64) {
 	slices.SortFunc(xs, func(a, b int32) int {
-		return cmp.Or(cmp.Compare(mix(p.n.nics[a].hash^s), mix(p.n.nics[b].hash^s)), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(mixHash(p.n.nics[a].hash^s), mixHash(p.n.nics[b].hash^s)), cmp.Compare(a, b))
 	})
 }
 
@@ -448,15 +448,15 @@ func (p *pairing) railsOf(l *level) []int64 {
 	return rails
 }
 
-// mend gives NICs that have too few peers, or none across leaves, what their
+// addMissingPeers gives NICs that have too few peers, or none across leaves, what their
 // group still has.
-func (p *pairing) mend() {
+func (p *pairing) addMissingPeers() {
 	lists := []*level{&p.leaf}
 	for i := range p.levels {
 		lists = append(lists, &p.levels[i])
 	}
 	ordered := map[*level][][]int32{}
-	s := salt(3 << 20)
+	s := makeSalt(3 << 20)
 	list := func(l *level, x int32) []int32 {
 		if ordered[l] == nil {
 			ordered[l] = make([][]int32, len(l.blocks))
@@ -475,21 +475,21 @@ func (p *pairing) mend() {
 				continue
 			}
 			ys := list(l, x)
-			start := sort.Search(len(ys), func(i int) bool { return mix(p.n.nics[ys[i]].hash^s) >= mix(p.n.nics[x].hash^s) })
+			start := sort.Search(len(ys), func(i int) bool { return mixHash(p.n.nics[ys[i]].hash^s) >= mixHash(p.n.nics[x].hash^s) })
 			for _, needy := range []bool{true, false} {
 				for step := range ys {
 					if needy && step == nearSteps {
 						break
 					}
 					y := ys[(start+1+step)%len(ys)]
-					from, to, has := x, y, int(p.in[y])
+					from, to, has := x, y, int(p.proberCounts[y])
 					if inward {
-						from, to, has = y, x, len(p.out[y])
+						from, to, has = y, x, len(p.peers[y])
 					}
-					if x == y || !p.foreign(x, y) || p.probes(from, to) || otherLeaf && p.n.nics[x].leaf == p.n.nics[y].leaf || needy && has >= p.o.MinPeers {
+					if x == y || !p.nodeAllowed(x, y) || p.alreadyProbes(from, to) || otherLeaf && p.n.nics[x].leaf == p.n.nics[y].leaf || needy && has >= p.o.MinPeers {
 						continue
 					}
-					p.add(from, to)
+					p.addFlow(from, to)
 					return true
 				}
 			}
@@ -501,12 +501,12 @@ func (p *pairing) mend() {
 		if len(g.nics) < 2 {
 			continue
 		}
-		if g.leaves > 1 && !p.across[x] {
+		if g.leaves > 1 && !p.crossLeaf[x] {
 			find(x, false, true)
 		}
-		for len(p.out[x]) < p.o.MinPeers && find(x, false, false) {
+		for len(p.peers[x]) < p.o.MinPeers && find(x, false, false) {
 		}
-		for int(p.in[x]) < p.o.MinPeers && find(x, true, false) {
+		for int(p.proberCounts[x]) < p.o.MinPeers && find(x, true, false) {
 		}
 	}
 }

@@ -14,7 +14,7 @@ func TestScale(t *testing.T) {
 	if testing.Short() {
 		t.Skip("schedules 131,072 NICs; takes about ten seconds")
 	}
-	g := fabric.NewGraph(clos.Clos(clos.Full()))
+	g := fabric.NewGraph(clos.NewTopology(clos.FullScale()))
 	s, err := schedule.Make(g, schedule.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestScale(t *testing.T) {
 		}
 		a, b := g.NIC(s.NICs[e.Src]), g.NIC(s.NICs[e.Dst])
 		if a.Node == b.Node || a.Plane != b.Plane {
-			t.Fatalf("%s", s.ID(e))
+			t.Fatalf("%s", s.FlowID(e))
 		}
 		rate[a.Node] += 1 / e.Cadence.Seconds()
 	}
@@ -56,7 +56,7 @@ func TestScale(t *testing.T) {
 			t.Fatalf("%s sends %.0f probes/s", node, r)
 		}
 	}
-	cov := s.Expected(g)
+	cov := s.ExpectedFlows(g)
 	for _, tf := range cov.Tiers {
 		t.Logf("tier %d: %d directed links, expected flows at least %.2f, on average %.2f", tf.Tier, tf.Links, tf.Min, tf.Mean)
 		if tf.Min < 22 && tf.Tier > 1 || tf.Empty > 0 {
@@ -74,9 +74,9 @@ func TestScaleDamaged(t *testing.T) {
 	if testing.Short() {
 		t.Skip("schedules 16,384 NICs with lacks to fill")
 	}
-	o := clos.Full()
+	o := clos.FullScale()
 	o.Planes, o.Pods, o.NICsPerNode = 1, 16, 2
-	topo := clos.Clos(o)
+	topo := clos.NewTopology(o)
 	absent := map[string]bool{}
 	for i := range topo.Nodes {
 		if i%20 == 7 {
@@ -88,7 +88,7 @@ func TestScaleDamaged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tf := range s.Expected(g).Tiers {
+	for _, tf := range s.ExpectedFlows(g).Tiers {
 		t.Logf("%+v", tf)
 		if tf.Tier > 1 && tf.Min < 22-1e-6 {
 			t.Errorf("%+v", tf)
@@ -98,7 +98,7 @@ func TestScaleDamaged(t *testing.T) {
 }
 
 func benchmarkMake(b *testing.B, o clos.Options) {
-	g := fabric.NewGraph(clos.Clos(o))
+	g := fabric.NewGraph(clos.NewTopology(o))
 	var s *schedule.Schedule
 	b.ReportAllocs()
 	for b.Loop() {
@@ -112,7 +112,7 @@ func benchmarkMake(b *testing.B, o clos.Options) {
 	b.ReportMetric(float64(m.Sys)/(1<<20), "MB-from-OS")
 	b.ReportMetric(float64(len(s.Edges)), "edges")
 	least := 0.0
-	for _, tf := range s.Expected(g).Tiers {
+	for _, tf := range s.ExpectedFlows(g).Tiers {
 		if tf.Tier == 2 || tf.Tier > 2 && tf.Min < least {
 			least = tf.Min
 		}
@@ -120,25 +120,25 @@ func benchmarkMake(b *testing.B, o clos.Options) {
 	b.ReportMetric(least, "min-flows")
 }
 
-func BenchmarkMake131072(b *testing.B) { benchmarkMake(b, clos.Full()) }
+func BenchmarkMake131072(b *testing.B) { benchmarkMake(b, clos.FullScale()) }
 
 func BenchmarkMake2048(b *testing.B) {
 	benchmarkMake(b, clos.Options{Tiers: 2, LeavesPerPod: 64, SpinesPerPod: 32, NICsPerLeaf: 32, NICsPerNode: 8})
 }
 
 func BenchmarkExpected131072(b *testing.B) {
-	g := fabric.NewGraph(clos.Clos(clos.Full()))
+	g := fabric.NewGraph(clos.NewTopology(clos.FullScale()))
 	s, err := schedule.Make(g, schedule.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		s.Expected(g)
+		s.ExpectedFlows(g)
 	}
 }
 
 func BenchmarkNewGraph131072(b *testing.B) {
-	topo := clos.Clos(clos.Full())
+	topo := clos.NewTopology(clos.FullScale())
 	for b.Loop() {
 		fabric.NewGraph(topo)
 	}

@@ -129,7 +129,7 @@ type Component struct {
 	Planes, Rails  []string // labels found in it
 }
 
-// ID is the edge's published identifier.
-func (s *Schedule) ID(e Edge) fabric.Edge {
-	return fabric.Edge{Src: s.NICs[e.Src], Dst: s.NICs[e.Dst], Flow: int(e.Flow)}
+// FlowID is the edge's published identifier.
+func (s *Schedule) FlowID(e Edge) fabric.Flow {
+	return fabric.Flow{Src: s.NICs[e.Src], Dst: s.NICs[e.Dst], Number: int(e.Flow)}
 }

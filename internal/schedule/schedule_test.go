@@ -31,7 +31,7 @@ func randomFabric(seed uint64) (*fabric.Topology, schedule.Options) {
 		o.LeavesPerPod++
 	}
 	o.RailOnly = o.RailOptimised && o.Tiers == 2 && r.IntN(3) == 0
-	t := clos.Clos(o)
+	t := clos.NewTopology(o)
 	opt := schedule.Options{Absent: map[string]bool{}}
 	missing := []float64{0, 0, 0.1, 0.5}[r.IntN(4)]
 	cut := []float64{0, 0, 0, 0.05}[r.IntN(4)]
@@ -91,7 +91,7 @@ func newWorld(t testing.TB, topo *fabric.Topology, o schedule.Options) *world {
 			}
 		}
 	}
-	for _, id := range w.g.NICs() {
+	for _, id := range w.g.NICIDs() {
 		leaf, _ := w.g.LeafOf(id)
 		n := w.g.NIC(id)
 		w.nics[id] = nicOf{node: n.Node, leaf: leaf, plane: n.Plane, live: leaf != "" && !o.Absent[n.Node], component: component[leaf]}
@@ -177,7 +177,7 @@ func TestMinPeers(t *testing.T) {
 func TestMinFlows(t *testing.T) {
 	forRandomFabrics(t, func(t *testing.T, w *world, _ schedule.Options) {
 		flows, most := bruteFlows(w)
-		cov := w.s.Expected(w.g)
+		cov := w.s.ExpectedFlows(w.g)
 		poor, none := 0, 0
 		for _, l := range cov.Links {
 			if got := flows[l.Direction]; math.Abs(got-l.Flows) > 1e-6*(1+got) {
@@ -213,7 +213,7 @@ func TestMinFlows(t *testing.T) {
 						seen[pair] = true
 					}
 					for _, p := range w.g.ShortestPaths(id, m, 1<<12) {
-						for _, d := range p.Directions(id, m) {
+						for _, d := range p.LinkDirections(id, m) {
 							could[d] = true
 						}
 					}
@@ -246,8 +246,8 @@ func bruteFlows(w *world) (flows, most map[fabric.Direction]float64) {
 		var walk func(sw string, p float64)
 		walk = func(sw string, p float64) {
 			hops := map[string][]string{} // next hop: its ends
-			for _, end := range w.g.Ends(sw) {
-				next, _, ok := fabric.SplitPort(w.g.Peer(end))
+			for _, end := range w.g.EndsOf(sw) {
+				next, _, ok := fabric.SplitPort(w.g.PeerOf(end))
 				if d, known := dist[next]; !ok || !known || d != dist[sw]-1 {
 					continue
 				}
@@ -260,8 +260,8 @@ func bruteFlows(w *world) (flows, most map[fabric.Direction]float64) {
 			for _, ends := range hops {
 				for _, end := range ends {
 					q := p / float64(len(hops)) / float64(len(ends))
-					m[fabric.Direction{From: end, To: w.g.Peer(end)}] += q
-					next, _, _ := fabric.SplitPort(w.g.Peer(end))
+					m[fabric.Direction{From: end, To: w.g.PeerOf(end)}] += q
+					next, _, _ := fabric.SplitPort(w.g.PeerOf(end))
 					walk(next, q)
 				}
 			}
@@ -273,8 +273,8 @@ func bruteFlows(w *world) (flows, most map[fabric.Direction]float64) {
 		src, dst := w.s.NICs[e.Src], w.s.NICs[e.Dst]
 		for _, way := range [2][2]string{{src, dst}, {dst, src}} {
 			from, to := way[0], way[1]
-			flows[fabric.Direction{From: from, To: w.g.Peer(from)}]++
-			flows[fabric.Direction{From: w.g.Peer(to), To: to}]++
+			flows[fabric.Direction{From: from, To: w.g.PeerOf(from)}]++
+			flows[fabric.Direction{From: w.g.PeerOf(to), To: to}]++
 			for d, p := range odds(from, to) {
 				flows[d] += p
 				if e.Flow == 0 {
@@ -289,7 +289,7 @@ func bruteFlows(w *world) (flows, most map[fabric.Direction]float64) {
 // TestThinLeaf: one NIC cannot give eight uplinks their flows with peers alone;
 // its pairs get more source ports.
 func TestThinLeaf(t *testing.T) {
-	topo := clos.Clos(clos.Options{LeavesPerPod: 40, SpinesPerPod: 8, NICsPerLeaf: 8})
+	topo := clos.NewTopology(clos.Options{LeavesPerPod: 40, SpinesPerPod: 8, NICsPerLeaf: 8})
 	kept := 0
 	topo.Links = slices.DeleteFunc(topo.Links, func(l fabric.Link) bool {
 		if l.IsAccess() && fabric.OwnerOf(l.B) == "a-p1-leaf3" {
@@ -304,7 +304,7 @@ func TestThinLeaf(t *testing.T) {
 			t.Errorf("%s has these flows to %d peers: %v", id, len(flows), flows)
 		}
 	}
-	for _, tf := range w.s.Expected(w.g).Tiers {
+	for _, tf := range w.s.ExpectedFlows(w.g).Tiers {
 		if tf.Tier == 2 && tf.Min < 22-1e-6 {
 			t.Errorf("%+v", tf)
 		}
@@ -313,7 +313,7 @@ func TestThinLeaf(t *testing.T) {
 
 // TestThinLeaves: where all leaves are thin, fan-out stays bounded all the same.
 func TestThinLeaves(t *testing.T) {
-	w := newWorld(t, clos.Clos(clos.Options{LeavesPerPod: 60, SpinesPerPod: 16, NICsPerLeaf: 1}), schedule.Options{})
+	w := newWorld(t, clos.NewTopology(clos.Options{LeavesPerPod: 60, SpinesPerPod: 16, NICsPerLeaf: 1}), schedule.Options{})
 	for id := range w.nics {
 		if n := max(len(w.out[id]), len(w.in[id])); n > 20 {
 			t.Errorf("%s probes %d and is probed by %d", id, len(w.out[id]), len(w.in[id]))
@@ -327,7 +327,7 @@ func TestThinLeaves(t *testing.T) {
 // TestHopeless: a NIC alone in its pod cannot give all links to the cores their
 // flows; it does not waste its budget on trying.
 func TestHopeless(t *testing.T) {
-	topo := clos.Clos(clos.Options{Tiers: 3, Pods: 4, LeavesPerPod: 4, SpinesPerPod: 8, CoresPerRow: 64, NICsPerLeaf: 16})
+	topo := clos.NewTopology(clos.Options{Tiers: 3, Pods: 4, LeavesPerPod: 4, SpinesPerPod: 8, CoresPerRow: 64, NICsPerLeaf: 16})
 	kept := 0
 	topo.Links = slices.DeleteFunc(topo.Links, func(l fabric.Link) bool {
 		if l.IsAccess() && strings.HasPrefix(l.B, "a-p2-") {
@@ -354,7 +354,7 @@ func TestHopeless(t *testing.T) {
 
 // TestHeavyLeaf: where a leaf has most NICs, the few others share them evenly.
 func TestHeavyLeaf(t *testing.T) {
-	topo := clos.Clos(clos.Options{LeavesPerPod: 2, SpinesPerPod: 2, NICsPerLeaf: 30})
+	topo := clos.NewTopology(clos.Options{LeavesPerPod: 2, SpinesPerPod: 2, NICsPerLeaf: 30})
 	kept := 0
 	topo.Links = slices.DeleteFunc(topo.Links, func(l fabric.Link) bool {
 		if l.IsAccess() && fabric.OwnerOf(l.B) == "a-p1-leaf2" {
@@ -385,7 +385,7 @@ func TestHeavyLeaf(t *testing.T) {
 // TestRareLinks: a spine between two leaves of many gets its flows although
 // fan-out alone need not pair the two.
 func TestRareLinks(t *testing.T) {
-	topo := clos.Clos(clos.Options{LeavesPerPod: 40, SpinesPerPod: 2, NICsPerLeaf: 2})
+	topo := clos.NewTopology(clos.Options{LeavesPerPod: 40, SpinesPerPod: 2, NICsPerLeaf: 2})
 	for i := 1; i < 40; i += 2 {
 		name := fmt.Sprintf("extra%d", i)
 		topo.Switches = append(topo.Switches, fabric.Switch{Name: name, Role: fabric.Spine})
@@ -394,7 +394,7 @@ func TestRareLinks(t *testing.T) {
 		}
 	}
 	w := newWorld(t, topo, schedule.Options{})
-	for _, l := range w.s.Expected(w.g).Links {
+	for _, l := range w.s.ExpectedFlows(w.g).Links {
 		if l.Flows < 22-1e-6 && l.Tier > 1 {
 			t.Errorf("%s: %g flows", l.Direction, l.Flows)
 		}
@@ -404,15 +404,15 @@ func TestRareLinks(t *testing.T) {
 // TestTierOfMixedPaths: the tier is the highest on any shortest path.
 func TestTierOfMixedPaths(t *testing.T) {
 	for _, core := range []string{"a-core", "z-core"} {
-		topo := clos.Clos(clos.Options{LeavesPerPod: 2, SpinesPerPod: 2, NICsPerLeaf: 2})
+		topo := clos.NewTopology(clos.Options{LeavesPerPod: 2, SpinesPerPod: 2, NICsPerLeaf: 2})
 		topo.Switches = append(topo.Switches, fabric.Switch{Name: core, Role: fabric.Core})
 		for i, leaf := range []string{"a-p1-leaf1", "a-p1-leaf2"} {
 			topo.Links = append(topo.Links, fabric.Link{A: leaf + ":core", B: fmt.Sprintf("%s:dn%d", core, i)})
 		}
 		w := newWorld(t, topo, schedule.Options{})
 		for _, e := range w.s.Edges {
-			if want := w.g.Tier(w.s.NICs[e.Src], w.s.NICs[e.Dst]); int(e.Tier) != want {
-				t.Errorf("%s: %s is of tier %d, want %d", core, w.s.ID(e), e.Tier, want)
+			if want := w.g.PathTier(w.s.NICs[e.Src], w.s.NICs[e.Dst]); int(e.Tier) != want {
+				t.Errorf("%s: %s is of tier %d, want %d", core, w.s.FlowID(e), e.Tier, want)
 			}
 		}
 	}
@@ -470,7 +470,7 @@ var regular = map[string]clos.Options{
 func TestEven(t *testing.T) {
 	for name, o := range regular {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, clos.Clos(o), schedule.Options{})
+			w := newWorld(t, clos.NewTopology(o), schedule.Options{})
 			least, most := math.MaxInt, 0
 			byPair := map[[2]string]float64{}
 			perTier := map[uint8]float64{}
@@ -492,7 +492,7 @@ func TestEven(t *testing.T) {
 				pairs, most := 0, 0.0
 				for a, x := range ofLeaf {
 					for b, y := range ofLeaf {
-						if a != b && uint8(w.g.Tier(x, y)) == tier {
+						if a != b && uint8(w.g.PathTier(x, y)) == tier {
 							pairs++
 							most = max(most, byPair[[2]string{a, b}])
 						}
@@ -504,7 +504,7 @@ func TestEven(t *testing.T) {
 					t.Errorf("tier %d: a pair of leaves has %.0f flows, the mean is %.2f", tier, most, mean)
 				}
 			}
-			for _, tf := range w.s.Expected(w.g).Tiers {
+			for _, tf := range w.s.ExpectedFlows(w.g).Tiers {
 				if tf.Tier > 1 && tf.Min < 0.9*tf.Mean {
 					t.Errorf("tier %d: links carry %.1f at least and %.1f on average", tf.Tier, tf.Min, tf.Mean)
 				}
@@ -569,25 +569,25 @@ func TestPlanesRailsAndOwnNode(t *testing.T) {
 			src, dst := w.s.NICs[e.Src], w.s.NICs[e.Dst]
 			pair := [2]string{w.nics[src].leaf, w.nics[dst].leaf}
 			if tiers[pair] == 0 {
-				tiers[pair] = w.g.Tier(src, dst)
+				tiers[pair] = w.g.PathTier(src, dst)
 			}
 			want := tiers[pair]
 			if pair[0] == pair[1] {
 				want = 1
 			}
 			if int(e.Tier) != want {
-				t.Fatalf("%s is of tier %d, want %d", w.s.ID(e), e.Tier, want)
+				t.Fatalf("%s is of tier %d, want %d", w.s.FlowID(e), e.Tier, want)
 			}
 		}
 	})
 	// Where leaves have one rail each and other pods have it too, at least half
 	// of a NIC's peers there are of its rail.
-	w := newWorld(t, clos.Clos(clos.Options{Tiers: 3, Pods: 6, LeavesPerPod: 4, SpinesPerPod: 4, CoresPerRow: 4, NICsPerLeaf: 8, NICsPerNode: 4, RailOptimised: true}), schedule.Options{})
+	w := newWorld(t, clos.NewTopology(clos.Options{Tiers: 3, Pods: 6, LeavesPerPod: 4, SpinesPerPod: 4, CoresPerRow: 4, NICsPerLeaf: 8, NICsPerNode: 4, RailOptimised: true}), schedule.Options{})
 	same, all := 0, 0
 	for src, peers := range w.out {
 		mine, far := 0, 0
 		for dst := range peers {
-			if w.g.Tier(src, dst) == 3 {
+			if w.g.PathTier(src, dst) == 3 {
 				far++
 				if *w.g.NIC(src).Rail == *w.g.NIC(dst).Rail {
 					mine++
@@ -604,10 +604,10 @@ func TestPlanesRailsAndOwnNode(t *testing.T) {
 	}
 }
 
-func edgeSet(s *schedule.Schedule) map[fabric.Edge]bool {
-	m := map[fabric.Edge]bool{}
+func edgeSet(s *schedule.Schedule) map[fabric.Flow]bool {
+	m := map[fabric.Flow]bool{}
 	for _, e := range s.Edges {
-		m[s.ID(e)] = true
+		m[s.FlowID(e)] = true
 	}
 	return m
 }
@@ -618,16 +618,16 @@ func TestStability(t *testing.T) {
 	base := clos.Options{Tiers: 3, Pods: 4, LeavesPerPod: 8, SpinesPerPod: 8, CoresPerRow: 8, NICsPerLeaf: 8, NICsPerNode: 2, Planes: 2}
 	two := clos.Options{Tiers: 2, LeavesPerPod: 24, SpinesPerPod: 8, NICsPerLeaf: 8, NICsPerNode: 1}
 	for name, o := range map[string]clos.Options{"three tiers": base, "two tiers": two} {
-		topo := clos.Clos(o)
+		topo := clos.NewTopology(o)
 		before := newWorld(t, topo, schedule.Options{})
 		node := topo.Nodes[len(topo.Nodes)/3].Name
 		leaf := before.nics[topo.Nodes[0].NICs[0].ID()].leaf
 
-		gone := clos.Clos(o)
+		gone := clos.NewTopology(o)
 		gone.Nodes = slices.DeleteFunc(gone.Nodes, func(n fabric.Node) bool { return n.Name == node })
 		gone.Links = slices.DeleteFunc(gone.Links, func(l fabric.Link) bool { return fabric.OwnerOf(l.A) == node || fabric.OwnerOf(l.B) == node })
 
-		bare := clos.Clos(o)
+		bare := clos.NewTopology(o)
 		lost := map[string]bool{}
 		bare.Switches = slices.DeleteFunc(bare.Switches, func(s fabric.Switch) bool { return s.Name == leaf })
 		bare.Links = slices.DeleteFunc(bare.Links, func(l fabric.Link) bool {
@@ -684,11 +684,11 @@ func TestClasses(t *testing.T) {
 		}
 		set := edgeSet(one)
 		for _, e := range three.Edges {
-			id := three.ID(e)
-			if id.Flow/schedule.FlowsPerClass != int(e.Class) {
+			id := three.FlowID(e)
+			if id.Number/schedule.FlowsPerClass != int(e.Class) {
 				t.Errorf("seed %d: %s is in class %d", seed, id, e.Class)
 			}
-			id.Flow %= schedule.FlowsPerClass
+			id.Number %= schedule.FlowsPerClass
 			if !set[id] {
 				t.Errorf("seed %d: %s is not in the schedule of one class", seed, id)
 			}
@@ -733,7 +733,7 @@ func TestDeterministic(t *testing.T) {
 // TestBondsAndStrays: members of a bond are NICs of their own; a NIC without
 // link, or alone in its component, has a finding and no edge.
 func TestBondsAndStrays(t *testing.T) {
-	topo := clos.Clos(clos.Options{LeavesPerPod: 4, SpinesPerPod: 2, NICsPerLeaf: 4, NICsPerNode: 2, RailOptimised: true})
+	topo := clos.NewTopology(clos.Options{LeavesPerPod: 4, SpinesPerPod: 2, NICsPerLeaf: 4, NICsPerNode: 2, RailOptimised: true})
 	topo.Nodes[0].Bonds = []fabric.Bond{{Name: "bond0", Members: []string{"eth1", "eth2"}}}
 	topo.Nodes = append(topo.Nodes, fabric.Node{Name: "stray", NICs: []fabric.NIC{{Node: "stray", Device: "eth1"}, {Node: "stray", Device: "eth2"}}})
 	topo.Switches = append(topo.Switches, fabric.Switch{Name: "island", Role: fabric.Leaf})
@@ -758,7 +758,7 @@ func TestBondsAndStrays(t *testing.T) {
 }
 
 func TestMoves(t *testing.T) {
-	topo := clos.Clos(clos.Options{LeavesPerPod: 2, SpinesPerPod: 2, NICsPerLeaf: 2})
+	topo := clos.NewTopology(clos.Options{LeavesPerPod: 2, SpinesPerPod: 2, NICsPerLeaf: 2})
 	g := fabric.NewGraph(topo)
 	src, dst := topo.Nodes[0].NICs[0].ID(), topo.Nodes[2].NICs[0].ID()
 	flows := func(moves ...schedule.Move) []int {
@@ -768,8 +768,8 @@ func TestMoves(t *testing.T) {
 		}
 		var out []int
 		for _, e := range s.Edges {
-			if id := s.ID(e); id.Src == src && id.Dst == dst {
-				out = append(out, id.Flow)
+			if id := s.FlowID(e); id.Src == src && id.Dst == dst {
+				out = append(out, id.Number)
 			}
 		}
 		return out
@@ -805,7 +805,7 @@ func TestMoves(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
-	g := fabric.NewGraph(clos.Clos(clos.Options{LeavesPerPod: 2, NICsPerLeaf: 2}))
+	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 2, NICsPerLeaf: 2}))
 	for want, o := range map[string]schedule.Options{
 		"cadence -1s":       {Cadence: -time.Second},
 		"budget -1":         {Budget: -1},
@@ -824,7 +824,7 @@ func TestBadOptions(t *testing.T) {
 // TestOneLeaf: flows under one leaf all take the same way; a pair has one.
 func TestOneLeaf(t *testing.T) {
 	for _, nics := range []int{2, 3, 9} {
-		w := newWorld(t, clos.Clos(clos.Options{LeavesPerPod: 1, NICsPerLeaf: nics}), schedule.Options{})
+		w := newWorld(t, clos.NewTopology(clos.Options{LeavesPerPod: 1, NICsPerLeaf: nics}), schedule.Options{})
 		for id, peers := range w.out {
 			for dst, n := range peers {
 				if n != 1 {

@@ -17,9 +17,9 @@ func BenchmarkRound(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		for i := range keys {
-			t.Apply(&keys[i], Sample{Port: 1, First: now, Last: now, Count: 1})
+			t.AddSample(&keys[i], Sample{Port: 1, First: now, Last: now, Count: 1})
 		}
-		t.Turn(now, func(*Key, uint32) {})
+		t.EndRound(now, func(*Key, uint32) {})
 		now += second
 	}
 }

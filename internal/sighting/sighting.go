@@ -32,11 +32,11 @@ type Port struct {
 	Count uint64 `json:"count"`
 }
 
-// Seen is a flow with the ports it came in by within the last Fresh: more than
+// FlowPorts is a flow with the ports it came in by within the last Fresh: more than
 // one are a change of route, or packets that are balanced one by one. Which of the
 // two shows in the ports' times, and so such a flow is told anew in every report
 // until one port is left.
-type Seen struct {
+type FlowPorts struct {
 	Flow
 	Ports []Port `json:"ports"`
 }
@@ -69,7 +69,7 @@ type Report struct {
 	At      time.Time     `json:"at"`
 	Through time.Time     `json:"through"`
 	Fresh   time.Duration `json:"fresh_ns"`
-	Seen    []Seen        `json:"seen,omitempty"`
+	Flows   []FlowPorts   `json:"seen,omitempty"`
 	Gone    []Flow        `json:"gone,omitempty"`
 	// Dropped counts what the source lost since the start: samples that did not
 	// fit into a queue, flows that did not fit into the table.
@@ -83,5 +83,5 @@ type Neighbour struct {
 	Port       string    `json:"port"`
 	System     string    `json:"system"`      // the far end's name for itself
 	SystemPort string    `json:"system_port"` // and for its port
-	Seen       time.Time `json:"seen"`
+	LastSeen   time.Time `json:"seen"`
 }

@@ -45,18 +45,18 @@ func KeyOf(f Flow) (k Key) {
 //  6. The table holds so many flows, and so many ports of a flow; what does not
 //     fit is counted.
 type Table struct {
-	limit   int
-	fresh   int64
-	index   map[uint64]int32 // by a hash of the key: a switch has little memory
-	seed    maphash.Seed
-	flows   []flow
-	more    map[int32][]seen // ports but the first, of the few flows that have more
-	holes   []int32          // places of flows that are gone
-	n       int
-	version uint64
-	log     []change // ascending
-	oldest  uint64   // the version that the log continues
-	Dropped uint64
+	limit      int
+	fresh      int64
+	index      map[uint64]int32 // by a hash of the key: a switch has little memory
+	seed       maphash.Seed
+	flows      []flow
+	extraPorts map[int32][]portSight // ports but the first, of the few flows that have more
+	freeSlots  []int32               // places of flows that are gone
+	flowCount  int
+	version    uint64
+	log        []change // ascending
+	oldest     uint64   // the version that the log continues
+	Dropped    uint64
 }
 
 // maxPorts are the ports that one flow may come in by within a Fresh.
@@ -64,13 +64,13 @@ const maxPorts = 8
 
 type flow struct {
 	changed uint64
-	port    seen
+	port    portSight
 	key     Key
 	used    bool
 }
 
-// seen is a port's sight of a flow. Times are Unix nanoseconds.
-type seen struct {
+// portSight is a port's sight of a flow. Times are Unix nanoseconds.
+type portSight struct {
 	first, last int64
 	count       uint64
 	port        uint32
@@ -84,7 +84,7 @@ type change struct {
 // NewTable makes a table of so many flows, which forgets a port that did not see a
 // flow for fresh.
 func NewTable(limit int, fresh time.Duration) *Table {
-	return &Table{limit: limit, fresh: int64(fresh), index: map[uint64]int32{}, seed: maphash.MakeSeed(), more: map[int32][]seen{}}
+	return &Table{limit: limit, fresh: int64(fresh), index: map[uint64]int32{}, seed: maphash.MakeSeed(), extraPorts: map[int32][]portSight{}}
 }
 
 // Sample is what a source saw of a flow at a port since it was first seen there.
@@ -94,22 +94,22 @@ type Sample struct {
 	Count       uint64 // packets since First
 }
 
-// Apply takes what a source says of a flow. Changes belong to the version that
+// AddSample takes what a source says of a flow. Changes belong to the version that
 // Turn makes.
-func (t *Table) Apply(key *Key, s Sample) {
+func (t *Table) AddSample(key *Key, s Sample) {
 	h := maphash.Comparable(t.seed, *key)
 	at, ok := t.index[h]
 	if !ok {
-		if t.n >= t.limit {
+		if t.flowCount >= t.limit {
 			t.Dropped++
 			return
 		}
-		at = t.place()
+		at = t.freeSlot()
 		t.index[h] = at
-		t.n++
+		t.flowCount++
 		f := &t.flows[at]
-		*f = flow{key: *key, used: true, port: fresh(&s)}
-		t.changed(f)
+		*f = flow{key: *key, used: true, port: newPortSight(&s)}
+		t.logChange(f)
 		return
 	}
 	f := &t.flows[at]
@@ -118,13 +118,13 @@ func (t *Table) Apply(key *Key, s Sample) {
 		return
 	}
 	if f.port.port == s.Port {
-		f.port.again(&s)
+		f.port.extendBy(&s)
 		return
 	}
-	more := t.more[at]
+	more := t.extraPorts[at]
 	for i := range more {
 		if more[i].port == s.Port {
-			more[i].again(&s)
+			more[i].extendBy(&s)
 			return
 		}
 	}
@@ -132,69 +132,69 @@ func (t *Table) Apply(key *Key, s Sample) {
 		t.Dropped++
 		return
 	}
-	t.more[at] = append(more, fresh(&s))
-	t.changed(f)
+	t.extraPorts[at] = append(more, newPortSight(&s))
+	t.logChange(f)
 }
 
-func fresh(s *Sample) seen {
-	return seen{port: s.Port, first: s.First, last: s.Last, count: s.Count}
+func newPortSight(s *Sample) portSight {
+	return portSight{port: s.Port, first: s.First, last: s.Last, count: s.Count}
 }
 
-// place is a free one among the flows.
-func (t *Table) place() int32 {
-	if n := len(t.holes); n > 0 {
-		at := t.holes[n-1]
-		t.holes = t.holes[:n-1]
+// freeSlot is a free one among the flows.
+func (t *Table) freeSlot() int32 {
+	if n := len(t.freeSlots); n > 0 {
+		at := t.freeSlots[n-1]
+		t.freeSlots = t.freeSlots[:n-1]
 		return at
 	}
 	t.flows = append(t.flows, flow{})
 	return int32(len(t.flows) - 1)
 }
 
-// again is a flow that is seen where it was seen before.
-func (p *seen) again(s *Sample) {
+// extendBy is a flow that is seen where it was seen before.
+func (p *portSight) extendBy(s *Sample) {
 	p.last, p.count = max(p.last, s.Last), max(p.count, s.Count)
 }
 
-// changed notes a change, once a version.
-func (t *Table) changed(f *flow) {
+// logChange notes a change, once a version.
+func (t *Table) logChange(f *flow) {
 	if f.changed != t.version+1 {
 		f.changed = t.version + 1
 		t.log = append(t.log, change{t.version + 1, f.key})
 	}
 }
 
-// Turn ends a round of Apply at a time, Unix nanoseconds: what was not seen for
+// EndRound ends a round of Apply at a time, Unix nanoseconds: what was not seen for
 // Fresh is forgotten. It tells of the ports of flows that are.
-func (t *Table) Turn(now int64, forgotten func(key *Key, port uint32)) {
+func (t *Table) EndRound(now int64, forgotten func(key *Key, port uint32)) {
 	for i := range t.flows {
 		f, at := &t.flows[i], int32(i)
-		if !f.used || now-f.port.last <= t.fresh && (len(t.more) == 0 || len(t.more[at]) == 0) {
+		if !f.used || now-f.port.last <= t.fresh && (len(t.extraPorts) == 0 || len(t.extraPorts[at]) == 0) {
 			continue
 		}
-		forgets := func(p seen) bool {
+		forgets := func(p portSight) bool {
 			if now-p.last <= t.fresh {
 				return false
 			}
 			forgotten(&f.key, p.port)
 			return true
 		}
-		more := slices.DeleteFunc(t.more[at], forgets)
+		more := slices.DeleteFunc(t.extraPorts[at], forgets)
 		gone := forgets(f.port)
 		if n := len(more); gone && n > 0 {
 			gone, f.port, more = false, more[n-1], more[:n-1]
 		}
 		if len(more) > 0 {
-			t.more[at] = more
+			t.extraPorts[at] = more
 		} else {
-			delete(t.more, at)
+			delete(t.extraPorts, at)
 		}
-		t.changed(f)
+		t.logChange(f)
 		if gone {
 			delete(t.index, maphash.Comparable(t.seed, f.key))
 			*f = flow{}
-			t.holes = append(t.holes, at)
-			t.n--
+			t.freeSlots = append(t.freeSlots, at)
+			t.flowCount--
 		}
 	}
 	if n := len(t.log); n > 0 && t.log[n-1].version > t.version {
@@ -211,26 +211,26 @@ func (t *Table) Turn(now int64, forgotten func(key *Key, port uint32)) {
 }
 
 // Len is how many flows there are.
-func (t *Table) Len() int { return t.n }
+func (t *Table) Len() int { return t.flowCount }
 
 // Version is that of the last round that changed something.
 func (t *Table) Version() uint64 { return t.version }
 
-// Knows reports whether what changed since a version can be told.
-func (t *Table) Knows(version uint64) bool {
+// CoversVersion reports whether what changed since a version can be told.
+func (t *Table) CoversVersion(version uint64) bool {
 	return version != 0 && version >= t.oldest && version <= t.version
 }
 
-// Since tells what changed since a version that the table Knows. names maps a
+// ChangesSince tells what changed since a version that the table Knows. names maps a
 // port's number to its name; a port that has none any more is not told.
-func (t *Table) Since(version uint64, names func(uint32) string) (changed []Seen, gone []Flow) {
+func (t *Table) ChangesSince(version uint64, names func(uint32) string) (changed []FlowPorts, gone []Flow) {
 	from, _ := slices.BinarySearchFunc(t.log, version+1, func(c change, v uint64) int { return cmp.Compare(c.version, v) })
 	for i := from; i < len(t.log); i++ {
 		c := &t.log[i]
 		if at, ok := t.index[maphash.Comparable(t.seed, c.key)]; !ok || t.flows[at].key != c.key {
 			gone = append(gone, c.key.Flow())
 		} else if t.flows[at].changed == c.version { // its last change
-			if s := t.tell(at, names); len(s.Ports) > 0 {
+			if s := t.flowPorts(at, names); len(s.Ports) > 0 {
 				changed = append(changed, s)
 			}
 		}
@@ -238,10 +238,10 @@ func (t *Table) Since(version uint64, names func(uint32) string) (changed []Seen
 	return changed, gone
 }
 
-// Whole tells some of the table's flows: those from a place on, n of them at most.
+// TablePart tells some of the table's flows: those from a place on, n of them at most.
 // It returns the place to go on at, and 0 when it told the last. What changes
 // between two calls is told in full by Since of the version before the first.
-func (t *Table) Whole(from, n int, names func(uint32) string) (told []Seen, next int) {
+func (t *Table) TablePart(from, n int, names func(uint32) string) (told []FlowPorts, next int) {
 	for at := from; at < len(t.flows); at++ {
 		if !t.flows[at].used {
 			continue
@@ -249,17 +249,17 @@ func (t *Table) Whole(from, n int, names func(uint32) string) (told []Seen, next
 		if len(told) == n {
 			return told, at
 		}
-		if s := t.tell(int32(at), names); len(s.Ports) > 0 {
+		if s := t.flowPorts(int32(at), names); len(s.Ports) > 0 {
 			told = append(told, s)
 		}
 	}
 	return told, 0
 }
 
-func (t *Table) tell(at int32, names func(uint32) string) Seen {
-	f, more := &t.flows[at], t.more[at]
-	s := Seen{Flow: f.key.Flow(), Ports: make([]Port, 0, 1+len(more))}
-	add := func(p *seen) {
+func (t *Table) flowPorts(at int32, names func(uint32) string) FlowPorts {
+	f, more := &t.flows[at], t.extraPorts[at]
+	s := FlowPorts{Flow: f.key.Flow(), Ports: make([]Port, 0, 1+len(more))}
+	add := func(p *portSight) {
 		if name := names(p.port); name != "" {
 			s.Ports = append(s.Ports, Port{Name: name, First: time.Unix(0, p.first).UTC(), Last: time.Unix(0, p.last).UTC(), Count: p.count})
 		}

@@ -26,27 +26,27 @@ type round struct {
 
 func (r *round) see(i int, port uint32) {
 	key := flowOf(i)
-	r.Apply(&key, Sample{Port: port, First: r.now, Last: r.now, Count: 1})
+	r.AddSample(&key, Sample{Port: port, First: r.now, Last: r.now, Count: 1})
 }
 
 // turn ends a second and returns what it changed.
-func (r *round) turn() (changed []Seen, gone []Flow) {
+func (r *round) turn() (changed []FlowPorts, gone []Flow) {
 	before := r.Version()
-	r.Turn(r.now, func(*Key, uint32) {})
+	r.EndRound(r.now, func(*Key, uint32) {})
 	r.now += second
 	if before == 0 {
 		return r.whole(), nil
 	}
-	if !r.Knows(before) {
+	if !r.CoversVersion(before) {
 		r.t.Fatalf("version %d is not known any more", before)
 	}
-	return r.Since(before, name)
+	return r.ChangesSince(before, name)
 }
 
 // whole is the table, in parts of three.
-func (r *round) whole() (all []Seen) {
+func (r *round) whole() (all []FlowPorts) {
 	for at := 0; ; {
-		part, next := r.Whole(at, 3, name)
+		part, next := r.TablePart(at, 3, name)
 		if all = append(all, part...); next == 0 {
 			return all
 		}
@@ -136,7 +136,7 @@ func TestTableRule5OldVersionsAreNotKnown(t *testing.T) {
 		r.turn()
 	}
 	for v, want := range map[uint64]bool{0: false, 1: false, r.Version() - 100: true, r.Version(): true, r.Version() + 1: false} {
-		if r.Knows(v) != want {
+		if r.CoversVersion(v) != want {
 			t.Errorf("version %d of %d: known %v, want %v", v, r.Version(), !want, want)
 		}
 	}
@@ -173,15 +173,15 @@ func TestTableDeltasMakeTheTable(t *testing.T) {
 			for range rnd.IntN(6) {
 				r.see(rnd.IntN(40), uint32(rnd.IntN(3)+1))
 			}
-			r.Turn(r.now, func(*Key, uint32) {})
+			r.EndRound(r.now, func(*Key, uint32) {})
 			r.now += second
 			if rnd.IntN(3) > 0 {
 				continue
 			}
-			var changed []Seen
+			var changed []FlowPorts
 			var gone []Flow
-			if r.Knows(at) {
-				changed, gone = r.Since(at, name)
+			if r.CoversVersion(at) {
+				changed, gone = r.ChangesSince(at, name)
 			} else {
 				clear(known)
 				changed = r.whole()
@@ -205,7 +205,7 @@ func TestTableDeltasMakeTheTable(t *testing.T) {
 }
 
 // portsOf are the names of a flow's ports.
-func portsOf(s Seen) (names []string) {
+func portsOf(s FlowPorts) (names []string) {
 	for _, p := range s.Ports {
 		names = append(names, p.Name)
 	}

@@ -28,10 +28,10 @@ const (
 
 // segment is a tick of one clock.
 type segment struct {
-	offset float64 // reading less true time at its start, ns
-	rate   float64 // what the clock gains
-	walked float64 // by how much wander changed the rate at its start
-	ahead  float64 // by how much temperature is still going to change the rate
+	offset      float64 // reading less true time at its start, ns
+	rate        float64 // what the clock gains
+	rateWalk    float64 // by how much wander changed the rate at its start
+	pendingRate float64 // by how much temperature is still going to change the rate
 }
 
 // change is what a scenario does to a clock at the start of a tick.
@@ -60,8 +60,8 @@ func newClocks(n int, seed uint64) *clocks {
 	return c
 }
 
-// advance draws the ticks up to the one that starts at a true time.
-func (c *clocks) advance(to int64) {
+// advanceTo draws the ticks up to the one that starts at a true time.
+func (c *clocks) advanceTo(to int64) {
 	sigma := wander * math.Sqrt(float64(tick)/1e9)
 	odds := float64(tick) / float64(weather)
 	warms := -math.Expm1(-float64(tick) / float64(inertia)) // of what is ahead, in a tick
@@ -69,10 +69,10 @@ func (c *clocks) advance(to int64) {
 		k := c.last + 1
 		for i, r := range c.draw {
 			old := c.segs[int64(i)*ticks+c.last%ticks]
-			s := segment{offset: old.offset + old.rate*float64(tick), rate: old.rate, walked: sigma * r.NormFloat64(), ahead: old.ahead * (1 - warms)}
-			s.rate += s.walked + old.ahead*warms
+			s := segment{offset: old.offset + old.rate*float64(tick), rate: old.rate, rateWalk: sigma * r.NormFloat64(), pendingRate: old.pendingRate * (1 - warms)}
+			s.rate += s.rateWalk + old.pendingRate*warms
 			if r.Float64() < odds {
-				s.ahead += math.Copysign(temperature, r.Float64()-0.5)
+				s.pendingRate += math.Copysign(temperature, r.Float64()-0.5)
 			}
 			if old.rate == stopped {
 				s.rate = stopped
@@ -96,12 +96,12 @@ func (c *clocks) advance(to int64) {
 // stopped is the rate of a clock that shows the same all the time.
 const stopped = -1
 
-func (c *clocks) segment(clock int, t int64) *segment {
+func (c *clocks) segmentAt(clock int, t int64) *segment {
 	return &c.segs[int64(clock)*ticks+t/tick%ticks]
 }
 
-// reads is what a clock shows at a true time, ns since the epoch.
-func (c *clocks) reads(clock int, t int64) float64 {
-	s := c.segment(clock, t)
+// readingAt is what a clock shows at a true time, ns since the epoch.
+func (c *clocks) readingAt(clock int, t int64) float64 {
+	s := c.segmentAt(clock, t)
 	return float64(t) + s.offset + s.rate*float64(t%tick)
 }

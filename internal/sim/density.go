@@ -20,15 +20,15 @@ const (
 	// tail is how far queues may spread the noise, ns: five of them exceed it
 	// once in 1e13 probes.
 	tail = 230_000
-	// least is the mass of a cell below which rounding takes over.
-	least = 1e-13
+	// leastMass is the mass of a cell below which rounding takes over.
+	leastMass = 1e-13
 )
 
 func newDensity(kind Noise, load float64, hops int) *density {
 	stamp, step := stampMass(kind)
 	low := 1 - len(stamp)
 	d := &density{low: float64(low) * step, step: step, mass: make([]float64, 2*len(stamp)+int(tail/step))}
-	copy(d.mass, differences(stamp))
+	copy(d.mass, differenceMass(stamp))
 	// A hop adds nothing with 1-load, else an exponential: a recursion on cells.
 	// The mean of two neighbours puts the middle of every cell where it belongs.
 	decay := math.Exp(-step / waiting)
@@ -40,7 +40,7 @@ func newDensity(kind Noise, load float64, hops int) *density {
 			d.mass[i] = (1-load)*m + load*(smooth+before)/2
 		}
 	}
-	d.log = logarithms(d.mass)
+	d.log = logMasses(d.mass)
 	for i := 1; i < len(d.mass)-1; i++ {
 		score := (d.log[i-1] - d.log[i+1]) / (2 * step)
 		d.info += score * score * d.mass[i]
@@ -48,17 +48,17 @@ func newDensity(kind Noise, load float64, hops int) *density {
 	return d
 }
 
-// logarithms of masses. Cells with next to no mass go on as steeply as the last
+// logMasses of masses. Cells with next to no mass go on as steeply as the last
 // ones that have some: a search that strays there is led back.
-func logarithms(mass []float64) []float64 {
+func logMasses(mass []float64) []float64 {
 	const over = 16 // cells that tell how steep
 	log := make([]float64, len(mass))
 	first, last := len(mass), 0
 	for i, m := range mass {
-		if m > least {
+		if m > leastMass {
 			first, last = min(first, i), i
 		}
-		log[i] = math.Log(max(m, least))
+		log[i] = math.Log(max(m, leastMass))
 	}
 	// Two cells at either end are straight in any case: at reads on from there.
 	first, last = max(first, 2), min(last, len(mass)-3)
@@ -71,11 +71,11 @@ func logarithms(mass []float64) []float64 {
 	return log
 }
 
-// at is the logarithm of how likely a noise is, its score, which is how that
+// evaluateAt is the logarithm of how likely a noise is, its score, which is how that
 // grows as the noise is moved up, 1/ns, and the information, which is how the
 // score shrinks then, 1/ns^2. Between cells the logarithm is a quadratic spline,
 // so that the score has no jumps.
-func (d *density) at(noise float64) (log, score, info float64) {
+func (d *density) evaluateAt(noise float64) (log, score, info float64) {
 	x := (noise - d.low) / d.step
 	i := min(max(int(x+0.5), 1), len(d.log)-2)
 	x -= float64(i)
@@ -90,7 +90,7 @@ func stampMass(kind Noise) (mass []float64, step float64) {
 		// Cells of 1 ns from -88 ns on, up to 40 times the mean of the blunt ones.
 		const first, cells = -88, 88 + 40*bluntMean
 		plain := cellsOf(first, 1, cells, func(x float64) float64 {
-			return sharpShare*normal(x/sharpSigma) + (1-sharpShare)*-math.Expm1(-max(x, 0)/bluntMean)
+			return sharpShare*normalCDF(x/sharpSigma) + (1-sharpShare)*-math.Expm1(-max(x, 0)/bluntMean)
 		})
 		// A reading may lie anywhere between two steps: rounding is uniform.
 		mass = make([]float64, cells)
@@ -113,7 +113,7 @@ func stampMass(kind Noise) (mass []float64, step float64) {
 		if x <= 0 {
 			return 0
 		}
-		return normal(math.Log(x/kernelMedian) / kernelSpread)
+		return normalCDF(math.Log(x/kernelMedian) / kernelSpread)
 	})
 	sum := make([]float64, cells+1)
 	for i, m := range prompt {
@@ -138,22 +138,22 @@ func cellsOf(first, step float64, n int, below func(float64) float64) []float64 
 	return mass
 }
 
-func normal(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }
+func normalCDF(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }
 
-// differences is the mass of the difference of two independent errors, from
+// differenceMass is the mass of the difference of two independent errors, from
 // 1-len(mass) cells on.
-func differences(mass []float64) []float64 {
+func differenceMass(mass []float64) []float64 {
 	n := 1 << bits.Len(uint(2*len(mass)))
 	x := make([]complex128, n)
 	for i, m := range mass {
 		x[i] = complex(m, 0)
 	}
-	fourier(x)
+	fourierTransform(x)
 	for i := range x {
 		a := cmplx.Abs(x[i])
 		x[i] = complex(a*a, 0)
 	}
-	fourier(x) // the spectrum is even: forth is back, but for the factor
+	fourierTransform(x) // the spectrum is even: forth is back, but for the factor
 	out := make([]float64, 2*len(mass)-1)
 	for i := range out {
 		out[i] = max(real(x[(i+1-len(mass)+n)%n])/float64(n), 0)
@@ -161,8 +161,8 @@ func differences(mass []float64) []float64 {
 	return out
 }
 
-// fourier transforms in place; len(x) is a power of two.
-func fourier(x []complex128) {
+// fourierTransform transforms in place; len(x) is a power of two.
+func fourierTransform(x []complex128) {
 	n := len(x)
 	shift := 64 - bits.Len(uint(n-1))
 	for i := range x {

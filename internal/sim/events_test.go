@@ -25,18 +25,18 @@ func TestEvents(t *testing.T) {
 			t.Parallel()
 			o := options(n, edges)
 			o.Noise, o.Scenario, o.Duration = Kernel, scenario, 28*time.Second
-			o.Link = []Way{{0, false}, {4, true}, {10, false}}
+			o.Link = []EdgeDirection{{0, false}, {4, true}, {10, false}}
 			f := NewFleet(o, 100*time.Nanosecond)
 			if _, err := Run(t.Context(), o, f, quiet); err != nil {
 				t.Fatal(err)
 			}
-			victim := newRun(o, nobody{}).victim()
+			victim := newRun(o, nobody{}).victimClock()
 			for c := range n {
 				expected := counts{}
 				if c == victim {
 					expected = want
 				}
-				if m, ok := f.Map(c); !ok || (counts{m.Steps, m.Drifts}) != expected {
+				if m, ok := f.MapOf(c); !ok || (counts{m.Steps, m.Drifts}) != expected {
 					t.Errorf("clock %d (the victim is %d): %d steps and %d drifts (%v), want %+v", c, victim, m.Steps, m.Drifts, ok, expected)
 				}
 			}

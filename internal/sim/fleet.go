@@ -54,17 +54,17 @@ func NewFleet(o Options, allowance time.Duration) *Fleet {
 	return f
 }
 
-// Sample implements Estimator.
-func (f *Fleet) Sample(edge int, reverse bool, sent, received int64) {
+// AddSample implements Estimator.
+func (f *Fleet) AddSample(edge int, reverse bool, sent, received int64) {
 	if reverse {
-		f.pairs[edge].Reverse(sent, received)
+		f.pairs[edge].AddReverse(sent, received)
 	} else {
-		f.pairs[edge].Forward(sent, received)
+		f.pairs[edge].AddForward(sent, received)
 	}
 }
 
-// Close implements Estimator.
-func (f *Fleet) Close(w Window) error {
+// CloseWindow implements Estimator.
+func (f *Fleet) CloseWindow(w Window) error {
 	for c := range f.agents {
 		if w.Silent[c] {
 			continue
@@ -72,49 +72,49 @@ func (f *Fleet) Close(w Window) error {
 		a, r := &f.agents[c], &f.report
 		r.Node, r.End, r.Pairs = a.node, w.Now[c], r.Pairs[:0]
 		for _, e := range a.edges {
-			estimate := f.pairs[e].Close(w.Now[c])
-			a.follower.Estimated(f.ids[e], estimate, w.At)
+			estimate := f.pairs[e].CloseWindow(w.Now[c])
+			a.follower.AddEstimate(f.ids[e], estimate, w.At)
 			r.Pairs = append(r.Pairs, clocksync.PairEstimate{ID: f.ids[e], Estimate: estimate})
 		}
 		if w.Dead {
 			continue
 		}
-		f.wire = r.Append(f.wire[:0])
+		f.wire = r.AppendTo(f.wire[:0])
 		heard, err := clocksync.ParseReport(f.wire)
 		if err != nil {
 			return err
 		}
-		f.frame.Take(heard, w.At)
+		f.frame.AddReport(heard, w.At)
 	}
 	if w.Dead {
 		return nil
 	}
 	f.frame.Solve(w.At)
 	for c := range f.agents {
-		if err := f.tell(c, &w); err != nil {
+		if err := f.updateAgent(c, &w); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tell gives an agent its update; of one that is silent the coordinator's own
+// updateAgent gives an agent its update; of one that is silent the coordinator's own
 // word counts.
-func (f *Fleet) tell(c int, w *Window) error {
+func (f *Fleet) updateAgent(c int, w *Window) error {
 	if w.Silent[c] {
 		f.maps[c] = clocksync.ClockMap{}
-		if m, ok := f.frame.Map(f.clocks[c]); ok {
+		if m, ok := f.frame.MapOf(f.clocks[c]); ok {
 			f.maps[c] = clocksync.ClockMap{Clock: f.clocks[c], Map: m}
 		}
 		return nil
 	}
 	a := &f.agents[c]
-	f.wire = f.frame.Update(a.clocks).Append(f.wire[:0])
+	f.wire = f.frame.UpdateFor(a.clocks).AppendTo(f.wire[:0])
 	told, err := clocksync.ParseUpdate(f.wire)
 	if err != nil {
 		return err
 	}
-	a.follower.Updated(told, w.At)
+	a.follower.ApplyUpdate(told, w.At)
 	f.maps[c] = clocksync.ClockMap{}
 	for _, m := range told.Maps {
 		if m.Clock == f.clocks[c] {
@@ -122,15 +122,15 @@ func (f *Fleet) tell(c int, w *Window) error {
 		}
 	}
 	for _, e := range a.edges {
-		if r, sigma, ok := a.follower.Hint(f.ids[e], w.Now[c], w.At); ok {
-			f.pairs[e].Hint(r, sigma)
+		if r, sigma, ok := a.follower.MapHint(f.ids[e], w.Now[c], w.At); ok {
+			f.pairs[e].SetHint(r, sigma)
 		}
 	}
 	return nil
 }
 
-// Map implements Estimator.
-func (f *Fleet) Map(clock int) (clocksync.Map, bool) {
+// MapOf implements Estimator.
+func (f *Fleet) MapOf(clock int) (clocksync.Map, bool) {
 	m := &f.maps[clock]
 	return m.Map, m.Clock != ""
 }

@@ -23,7 +23,7 @@ func TestFleet(t *testing.T) {
 		t.Errorf("result %+v", r)
 	}
 	for c := range 8 {
-		if m, ok := f.Map(c); !ok || m.Allowance == 0 || m.Peers != 4 {
+		if m, ok := f.MapOf(c); !ok || m.Allowance == 0 || m.Peers != 4 {
 			t.Errorf("clock %d: map %+v", c, m)
 		}
 	}
@@ -55,11 +55,11 @@ func TestSamplesAllocateNothing(t *testing.T) {
 	o := options(2, []Edge{{0, 1, 3}})
 	s := newRun(o, nobody{})
 	s.oracle = newOracle(s)
-	s.clocks.advance(window)
+	s.clocks.advanceTo(window)
 	before := int64(0)
 	if n := testing.AllocsPerRun(5, func() {
 		before += int64(100 * time.Millisecond)
-		s.probes(0, before)
+		s.sendProbes(0, before)
 	}); n != 0 {
 		t.Errorf("%v allocations in 12 probes", n)
 	}
@@ -74,10 +74,10 @@ func BenchmarkProbes(b *testing.B) {
 	end := int64(0)
 	for b.Loop() {
 		end += window
-		s.clocks.advance(end)
-		s.oracle.open(end)
+		s.clocks.advanceTo(end)
+		s.oracle.openWindow(end)
 		for e := range s.paths {
-			s.probes(e, end-s.telling())
+			s.sendProbes(e, end-s.stampDelay())
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(s.probed), "ns/probe")

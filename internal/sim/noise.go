@@ -51,8 +51,8 @@ func ParseNoise(s string) (Noise, error) {
 	return "", fmt.Errorf("noise %q: %s or %s is expected", s, Hardware, Kernel)
 }
 
-// stamp is what takes a stamp of a clock that reads so many ns.
-func (n Noise) stamp() func(float64, *rand.Rand) int64 {
+// stampFunc is what takes a stamp of a clock that reads so many ns.
+func (n Noise) stampFunc() func(float64, *rand.Rand) int64 {
 	if n == Hardware {
 		return hardwareStamp
 	}
@@ -82,11 +82,11 @@ type queues struct {
 	busy uint8 // a bit for every hop
 }
 
-// wait is how long a probe that comes at a true time waits in all hops. Bursts
+// waitTime is how long a probe that comes at a true time waits in all hops. Bursts
 // and pauses are exponential, so that a hop is a Markov chain of two states: it
 // forgets what it was with the sum of both rates, and the state at any later
 // moment can be drawn without the bursts between.
-func (q *queues) wait(t int64, hops int, load float64, r *rand.Rand) int64 {
+func (q *queues) waitTime(t int64, hops int, load float64, r *rand.Rand) int64 {
 	if load == 0 {
 		return 0
 	}

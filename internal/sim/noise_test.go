@@ -36,7 +36,7 @@ func TestStamps(t *testing.T) {
 	}
 	for _, tt := range tests {
 		r := rand.New(rand.NewPCG(1, 2))
-		stamp := tt.noise.stamp()
+		stamp := tt.noise.stampFunc()
 		below := 0
 		for range n {
 			reading := 1e9 * r.Float64()
@@ -87,10 +87,10 @@ func TestQueue(t *testing.T) {
 			at := int64(0)
 			for range n {
 				at += 20_000_000
-				sum += float64(q.wait(at, 1, load, r))
+				sum += float64(q.waitTime(at, 1, load, r))
 				first := q.busy == 1
 				at += gap
-				q.wait(at, 1, load, r)
+				q.waitTime(at, 1, load, r)
 				if first {
 					busy++
 					if q.busy == 1 {
@@ -113,7 +113,7 @@ func TestQueue(t *testing.T) {
 	var q queues
 	sum, squares := 0.0, 0.0
 	for i := range n {
-		w := float64(q.wait(int64(i)*20_000_000, 5, 0.8, r))
+		w := float64(q.waitTime(int64(i)*20_000_000, 5, 0.8, r))
 		sum += w
 		squares += w * w
 	}
@@ -123,7 +123,7 @@ func TestQueue(t *testing.T) {
 	if v := squares/n - mean*mean; math.Abs(mean/20_000-1) > 0.01 || math.Abs(v/want-1) > 0.03 {
 		t.Errorf("5 hops: mean %.0f and variance %.3g, want 20000 and %.3g", mean, v, want)
 	}
-	if q.wait(0, 3, 0, r) != 0 {
+	if q.waitTime(0, 3, 0, r) != 0 {
 		t.Error("an empty queue makes wait")
 	}
 }
@@ -147,20 +147,20 @@ func TestDensity(t *testing.T) {
 				// Moved by a little, noise has scores whose mean is the move times the information.
 				slope := 0.0
 				for i := 1; i < len(d.mass)-1; i++ {
-					_, _, curve := d.at(d.low + float64(i)*d.step)
+					_, _, curve := d.evaluateAt(d.low + float64(i)*d.step)
 					slope += d.mass[i] * curve
 				}
 				if math.Abs(slope/d.info-1) > 0.02 {
 					t.Errorf("%s, load %g, %d hops: scores grow by %.4g a ns, want %.4g", noise, load, hops, slope, d.info)
 				}
 				r := rand.New(rand.NewPCG(6, 7))
-				stamp := noise.stamp()
+				stamp := noise.stampFunc()
 				var q queues
 				sum, squares, fourth := 0.0, 0.0, 0.0
 				for i := range n {
 					a, b := 1e9*r.Float64(), 1e9*r.Float64()
-					x := float64(stamp(b, r)) - b - (float64(stamp(a, r)) - a) + float64(q.wait(int64(i)*20_000_000, hops, load, r))
-					_, s, _ := d.at(x)
+					x := float64(stamp(b, r)) - b - (float64(stamp(a, r)) - a) + float64(q.waitTime(int64(i)*20_000_000, hops, load, r))
+					_, s, _ := d.evaluateAt(x)
 					sum += s
 					squares += s * s
 					fourth += s * s * s * s
@@ -174,11 +174,11 @@ func TestDensity(t *testing.T) {
 		}
 	}
 	// Two normal stamps alone have the information of their sum's variance.
-	plain := cellsOf(-100, 1, 201, func(x float64) float64 { return normal(x / 10) })
-	diff := differences(plain)
+	plain := cellsOf(-100, 1, 201, func(x float64) float64 { return normalCDF(x / 10) })
+	diff := differenceMass(plain)
 	info := 0.0
 	for i := 1; i < len(diff)-1; i++ {
-		if diff[i] > least {
+		if diff[i] > leastMass {
 			g := (diff[i+1] - diff[i-1]) / 2
 			info += g * g / diff[i]
 		}

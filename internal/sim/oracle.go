@@ -19,9 +19,9 @@ const (
 	summit    = 1e-6
 	closeness = 1e-3
 	settled   = 1e-10
-	// nothing is a step, of a delay in ns or as a share of all unknowns', that is
+	// negligibleStep is a step, of a delay in ns or as a share of all unknowns', that is
 	// not worth trying.
-	nothing = 1e-9
+	negligibleStep = 1e-9
 	// A climb takes three steps where packets are clean, and some 15 where hardly
 	// any is.
 	maxClimb  = 100
@@ -44,13 +44,13 @@ type oracle struct {
 	density [][2]*density              // of an edge's ways
 	noise   [][oracleBins][2][]float64 // of an edge's samples, by bin and way, ns
 
-	end    int64              // of the window that is being solved
-	form   [oracleBins]vector // how the unknowns of a clock move its offset in a bin
-	stiff  vector             // what is known of the unknowns beforehand, as information
-	walked []vector           // how the clocks wandered: what is known is about these
-	bins   [][oracleBins]bin  // of the edges, at the last place looked at
-	delays []float64          // of the edges there, ns
-	system *system
+	end       int64              // of the window that is being solved
+	form      [oracleBins]vector // how the unknowns of a clock move its offset in a bin
+	priorInfo vector             // what is known of the unknowns beforehand, as information
+	walked    []vector           // how the clocks wandered: what is known is about these
+	bins      [][oracleBins]bin  // of the edges, at the last place looked at
+	delays    []float64          // of the edges there, ns
+	system    *system
 }
 
 func newOracle(s *run) *oracle {
@@ -77,24 +77,24 @@ func newOracle(s *run) *oracle {
 		}
 	}
 	for k := range o.form {
-		back := float64(int64(oracleBins-k)*oracleBin-oracleBin/2+s.telling()) / 1e9 // seconds before the end
+		back := float64(int64(oracleBins-k)*oracleBin-oracleBin/2+s.stampDelay()) / 1e9 // seconds before the end
 		o.form[k][0], o.form[k][1] = 1, -back
 		for b := range bends {
 			// Before bend b, counted back from the end, the rate was another.
 			o.form[k][2+b] = max(back-float64(int64(b+1)*tick)/1e9, 0)
 		}
 	}
-	for i := range o.stiff {
-		o.stiff[i] = ridge
+	for i := range o.priorInfo {
+		o.priorInfo[i] = ridge
 		if i >= 2 {
-			o.stiff[i] += 1 / (wander * wander * float64(tick) / 1e9 * 1e18) // in ns per second
+			o.priorInfo[i] += 1 / (wander * wander * float64(tick) / 1e9 * 1e18) // in ns per second
 		}
 	}
 	return o
 }
 
-// open empties the bins of the window that ends at end for its samples.
-func (o *oracle) open(end int64) {
+// openWindow empties the bins of the window that ends at end for its samples.
+func (o *oracle) openWindow(end int64) {
 	for k := (end - window) / oracleBin; k < end/oracleBin; k++ {
 		for e := range o.noise {
 			for way := range 2 {
@@ -105,83 +105,85 @@ func (o *oracle) open(end int64) {
 	}
 }
 
-// sample takes the noise of one sample, ns, that was sent at true time t.
-func (o *oracle) sample(e, way int, t int64, noise float64) {
-	of := &o.noise[e][(t+o.s.telling())/oracleBin%oracleBins][way]
+// addSample takes the noise of one sample, ns, that was sent at true time t.
+func (o *oracle) addSample(e, way int, t int64, noise float64) {
+	of := &o.noise[e][(t+o.s.stampDelay())/oracleBin%oracleBins][way]
 	*of = append(*of, noise)
 }
 
-// samples of an edge in a bin of the window.
-func (o *oracle) samples(e, k int) *[2][]float64 {
+// samplesIn of an edge in a bin of the window.
+func (o *oracle) samplesIn(e, k int) *[2][]float64 {
 	return &o.noise[e][(o.end/oracleBin+int64(k))%oracleBins]
 }
 
-// solve is the error of every clock's offset at the end of the last two seconds,
+// solveWindow is the error of every clock's offset at the end of the last two seconds,
 // ns, less the mean of the clocks that samples join, of the likeliest place and
 // of one step of scoring; NaN without samples.
-func (o *oracle) solve(end int64) (likeliest, scoring []float64) {
+func (o *oracle) solveWindow(end int64) (likeliest, scoring []float64) {
 	o.end = end
-	joined := newUnion(o.s.o.Clocks)
+	joined := newDisjointSets(o.s.o.Clocks)
 	for e, p := range o.s.paths {
 		for k := range oracleBins {
-			if of := o.samples(e, k); len(of[0])+len(of[1]) > 0 {
-				joined.join(p.A, p.B)
+			if of := o.samplesIn(e, k); len(of[0])+len(of[1]) > 0 {
+				joined.joinClocks(p.A, p.B)
 				break
 			}
 		}
 	}
 	for c := range o.walked {
 		for b := range bends {
-			o.walked[c][2+b] = o.s.clocks.segment(c, end-int64(b+1)*tick).walked * 1e9
+			o.walked[c][2+b] = o.s.clocks.segmentAt(c, end-int64(b+1)*tick).rateWalk * 1e9
 		}
 	}
-	offsets := func(place []vector) []float64 { return joined.centred(func(c int) float64 { return place[c][0] }) }
-	scoring = offsets(o.score())
-	place, _, _ := o.climb()
+	offsets := func(place []vector) []float64 {
+		return joined.centredValues(func(c int) float64 { return place[c][0] })
+	}
+	scoring = offsets(o.scoringStep())
+	place, _, _ := o.climbToPeak()
 	return offsets(place), scoring
 }
 
-// score is the step from the truth that its score and the expected information
+// scoringStep is the step from the truth that its score and the expected information
 // make.
-func (o *oracle) score() []vector {
+func (o *oracle) scoringStep() []vector {
 	truth := make([]vector, len(o.walked))
 	for e := range o.bins {
-		o.look(e, 0, &[oracleBins]float64{})
-		o.expect(e)
+		o.scoreEdgeAt(e, 0, &[oracleBins]float64{})
+		o.expectInformation(e)
 	}
-	o.assemble(truth)
-	o.system.precondition()
-	return o.system.solve(solved)
+	o.assembleSystem(truth)
+	o.system.computePreconditioner()
+	return o.system.solveStep(solveCloseness)
 }
 
-// climb finds the likeliest place uphill from the truth, by Newton's method with
+// climbToPeak finds the likeliest place uphill from the truth, by Newton's method with
 // the information that the samples themselves have. It also tells by how much
 // likelier that is than the truth, and how much the next step would add.
-func (o *oracle) climb() (place []vector, gained, left float64) {
+func (o *oracle) climbToPeak() (place []vector, gained, left float64) {
 	place, try := make([]vector, len(o.walked)), make([]vector, len(o.walked))
 	from := make([]float64, len(o.delays))
-	start := o.likelihood(place, from)
+	start := o.logLikelihood(place, from)
 	here := start
 	for range maxClimb {
-		o.assemble(place)
-		step := o.system.solve(closeness)
-		if left = dot(o.system.pull, step); left < summit {
+		o.assembleSystem(place)
+		step := o.system.solveStep(closeness)
+		if left = dotProduct(o.system.pull, step); left < summit {
 			break
 		}
 		copy(from, o.delays)
 		by := 1.0
-		for ; by > nothing; by /= 2 {
+		for ; by > negligibleStep; by /= 2 {
 			for c := range try {
 				for i := range unknowns {
 					try[c][i] = place[c][i] + by*step[c][i]
 				}
 			}
-			if there := o.likelihood(try, from); there > here+1e-4*by*left {
+			if there := o.logLikelihood(try, from); there > here+1e-4*by*left {
 				here = there
 				break
 			}
 		}
-		if by <= nothing {
+		if by <= negligibleStep {
 			break
 		}
 		place, try = try, place
@@ -189,14 +191,14 @@ func (o *oracle) climb() (place []vector, gained, left float64) {
 	return place, here - start, left
 }
 
-// likelihood is the logarithm of how likely the samples are at a place with the
+// logLikelihood is the logarithm of how likely the samples are at a place with the
 // delays that suit it best, uphill from those given.
-func (o *oracle) likelihood(place []vector, from []float64) float64 {
+func (o *oracle) logLikelihood(place []vector, from []float64) float64 {
 	sum := 0.0
 	for c := range place {
 		for i, x := range place[c] {
 			x += o.walked[c][i]
-			sum -= o.stiff[i] * x * x / 2
+			sum -= o.priorInfo[i] * x * x / 2
 		}
 	}
 	for e := range o.bins {
@@ -207,15 +209,15 @@ func (o *oracle) likelihood(place []vector, from []float64) float64 {
 				apart[k] += x * (place[p.B][i] - place[p.A][i])
 			}
 		}
-		sum += o.settle(e, from[e], &apart)
+		sum += o.settleDelay(e, from[e], &apart)
 	}
 	return sum
 }
 
-// settle finds the likeliest delay of an edge uphill from one, when its clocks
+// settleDelay finds the likeliest delay of an edge uphill from one, when its clocks
 // are so far apart, ns.
-func (o *oracle) settle(e int, delay float64, apart *[oracleBins]float64) float64 {
-	here, score, info := o.look(e, delay, apart)
+func (o *oracle) settleDelay(e int, delay float64, apart *[oracleBins]float64) float64 {
+	here, score, info := o.scoreEdgeAt(e, delay, apart)
 	for range maxSettle {
 		// Newton's step, uphill also where it is not concave, and none that promises
 		// more than a unit: samples do not see further than that.
@@ -224,13 +226,13 @@ func (o *oracle) settle(e int, delay float64, apart *[oracleBins]float64) float6
 			break
 		}
 		there := 0.0
-		for ; step*step > nothing*nothing; step /= 2 {
-			if there, score, info = o.look(e, delay+step, apart); there >= here {
+		for ; step*step > negligibleStep*negligibleStep; step /= 2 {
+			if there, score, info = o.scoreEdgeAt(e, delay+step, apart); there >= here {
 				break
 			}
 		}
-		if step*step <= nothing*nothing {
-			o.look(e, delay, apart)
+		if step*step <= negligibleStep*negligibleStep {
+			o.scoreEdgeAt(e, delay, apart)
 			break
 		}
 		here = there
@@ -240,19 +242,19 @@ func (o *oracle) settle(e int, delay float64, apart *[oracleBins]float64) float6
 	return here
 }
 
-// look sums an edge's samples up at a place: the logarithm of how likely they
+// scoreEdgeAt sums an edge's samples up at a place: the logarithm of how likely they
 // are, and score and information of the delay.
-func (o *oracle) look(e int, delay float64, apart *[oracleBins]float64) (likelihood, score, info float64) {
+func (o *oracle) scoreEdgeAt(e int, delay float64, apart *[oracleBins]float64) (likelihood, score, info float64) {
 	for k := range oracleBins {
 		b := &o.bins[e][k]
 		*b = bin{}
-		for way, of := range o.samples(e, k) {
+		for way, of := range o.samplesIn(e, k) {
 			d, shift := o.density[e][way], delay+apart[k]
 			if way == 1 {
 				shift = delay - apart[k]
 			}
 			for _, noise := range of {
-				l, s, i := d.at(noise - shift)
+				l, s, i := d.evaluateAt(noise - shift)
 				likelihood += l
 				b.score[way] += s
 				b.info[way] += i
@@ -264,31 +266,31 @@ func (o *oracle) look(e int, delay float64, apart *[oracleBins]float64) (likelih
 	return likelihood, score, info
 }
 
-// expect replaces the information that an edge's samples have by what as many
+// expectInformation replaces the information that an edge's samples have by what as many
 // have on average.
-func (o *oracle) expect(e int) {
+func (o *oracle) expectInformation(e int) {
 	for k := range oracleBins {
-		for way, of := range o.samples(e, k) {
+		for way, of := range o.samplesIn(e, k) {
 			o.bins[e][k].info[way] = float64(len(of)) * o.density[e][way].info
 		}
 	}
 }
 
-// assemble makes the system for a step from a place that was looked at.
-func (o *oracle) assemble(place []vector) {
-	o.system.clear(&o.stiff)
+// assembleSystem makes the system for a step from a place that was looked at.
+func (o *oracle) assembleSystem(place []vector) {
+	o.system.resetTo(&o.priorInfo)
 	for c := range place {
 		for i, x := range place[c] {
-			o.system.pull[c][i] = -o.stiff[i] * (x + o.walked[c][i])
+			o.system.pull[c][i] = -o.priorInfo[i] * (x + o.walked[c][i])
 		}
 	}
 	for e := range o.bins {
-		o.bond(e)
+		o.bondEdge(e)
 	}
 }
 
-// bond hands the samples of an edge to the system and eliminates its delay.
-func (o *oracle) bond(e int) {
+// bondEdge hands the samples of an edge to the system and eliminates its delay.
+func (o *oracle) bondEdge(e int) {
 	var b bond
 	var cross, pull vector // information of the unknowns with the delay; their score
 	var info, score float64
@@ -316,5 +318,5 @@ func (o *oracle) bond(e int) {
 		}
 		pull[i] -= cross[i] * score / info
 	}
-	o.system.add(e, &b.info, &pull)
+	o.system.addEdge(e, &b.info, &pull)
 }

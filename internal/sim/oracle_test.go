@@ -31,7 +31,7 @@ func TestOracleIsLeastSquares(t *testing.T) {
 		or.density[e] = [2]*density{gaussian(sigma[0]), gaussian(sigma[1])}
 	}
 	const end = 3 * int64(time.Second)
-	s.clocks.advance(end)
+	s.clocks.advanceTo(end)
 
 	// Least squares: the unknowns of the clocks, then the delays.
 	n := 5*unknowns + len(o.Edges)
@@ -53,8 +53,8 @@ func TestOracleIsLeastSquares(t *testing.T) {
 			for way := range 2 {
 				for range 1 + r.IntN(5) {
 					noise := math.Round(sigma[way]*r.NormFloat64()*100) / 100
-					or.sample(e, way, at-s.telling(), noise)
-					back := float64(end-at+s.telling()) / 1e9
+					or.addSample(e, way, at-s.stampDelay(), noise)
+					back := float64(end-at+s.stampDelay()) / 1e9
 					row := map[int]float64{5*unknowns + e: 1}
 					sign := 1 - 2*float64(way)
 					for i := range unknowns {
@@ -78,7 +78,7 @@ func TestOracleIsLeastSquares(t *testing.T) {
 	for c := range 5 {
 		for i := 2; i < unknowns; i++ {
 			// The rate walks by 0.1 ppm in a minute: 5.77 ns/s in a tick.
-			walked := s.clocks.segment(c, end-int64(i-1)*tick).walked * 1e9
+			walked := s.clocks.segmentAt(c, end-int64(i-1)*tick).rateWalk * 1e9
 			observe(map[int]float64{c*unknowns + i: 1}, -walked, 60/(100*100*0.2))
 		}
 	}
@@ -92,7 +92,7 @@ func TestOracleIsLeastSquares(t *testing.T) {
 	for c := range 5 {
 		mean += x[c*unknowns] / 5
 	}
-	likeliest, scoring := or.solve(end)
+	likeliest, scoring := or.solveWindow(end)
 	for c := range 5 {
 		want := x[c*unknowns] - mean
 		if math.Abs(scoring[c]-want) > 1e-4 || math.Abs(likeliest[c]-want) > 1e-2 {
@@ -146,17 +146,17 @@ func filled(o Options) *oracle {
 	s := newRun(o, nobody{})
 	s.oracle = newOracle(s)
 	for end := window; end <= 2*window; end += window {
-		s.clocks.advance(end)
-		s.oracle.open(end)
+		s.clocks.advanceTo(end)
+		s.oracle.openWindow(end)
 		for e := range s.paths {
-			s.probes(e, end-s.telling())
+			s.sendProbes(e, end-s.stampDelay())
 		}
 	}
 	return s.oracle
 }
 
 func (o *oracle) both(end int64) [2][]float64 {
-	likeliest, scoring := o.solve(end)
+	likeliest, scoring := o.solveWindow(end)
 	return [2][]float64{likeliest, scoring}
 }
 
@@ -172,20 +172,20 @@ func TestOracleIsLikeliest(t *testing.T) {
 			o := options(10, edges)
 			o.Noise, o.Load = noise, load
 			or := filled(o)
-			or.solve(2 * window)
-			place, gained, left := or.climb()
+			or.solveWindow(2 * window)
+			place, gained, left := or.climbToPeak()
 			if gained <= 0 || left >= summit {
 				t.Errorf("%s, load %g: %g likelier than the truth, and the next step would add %g", noise, load, gained, left)
 			}
 			from := append([]float64{}, or.delays...)
-			top := or.likelihood(place, from)
+			top := or.logLikelihood(place, from)
 			for c := range place {
 				for i := range 2 {
 					// A hundredth of what samples can tell.
 					by := 0.01 / or.system.block[c][i][i]
 					for _, by := range []float64{by, -by} {
 						place[c][i] += by
-						if l := or.likelihood(place, from); l > top+1e-6 {
+						if l := or.logLikelihood(place, from); l > top+1e-6 {
 							t.Errorf("%s, load %g: clock %d, unknown %d moved by %g is %g likelier", noise, load, c, i, by, l-top)
 						}
 						place[c][i] -= by
@@ -202,20 +202,20 @@ func TestOracleScores(t *testing.T) {
 	o := options(6, ring(6))
 	o.Load = 0.8
 	or := filled(o)
-	or.solve(2 * window)
+	or.solveWindow(2 * window)
 	place, from := make([]vector, 6), make([]float64, 6)
 	place[2][0], place[4][1], place[1][4] = 20, -15, 3
-	or.likelihood(place, from)
+	or.logLikelihood(place, from)
 	copy(from, or.delays)
-	or.assemble(place)
+	or.assembleSystem(place)
 	pull := append([]vector{}, or.system.pull...)
 	for c := range place {
 		for i := range unknowns {
 			const by = 1e-3
 			place[c][i] += by
-			more := or.likelihood(place, from)
+			more := or.logLikelihood(place, from)
 			place[c][i] -= 2 * by
-			slope := (more - or.likelihood(place, from)) / (2 * by)
+			slope := (more - or.logLikelihood(place, from)) / (2 * by)
 			place[c][i] += by
 			if math.Abs(slope-pull[c][i]) > 1e-4*(1+math.Abs(slope)) {
 				t.Errorf("clock %d, unknown %d: score %g, the likelihood grows by %g", c, i, pull[c][i], slope)

@@ -58,7 +58,7 @@ type claims struct {
 	all, held      int
 }
 
-func (c *claims) add(err, bound float64, allowance int64, late bool) {
+func (c *claims) addClaim(err, bound float64, allowance int64, late bool) {
 	c.all++
 	if math.Abs(err) <= bound+float64(allowance) {
 		c.held++
@@ -69,11 +69,11 @@ func (c *claims) add(err, bound float64, allowance int64, late bool) {
 	}
 }
 
-func (c *claims) figures() Figures {
-	return Figures{Error: quantiles(c.errors), Bound: spread(c.bounds), Coverage: share(c.held, c.all), Claims: c.all}
+func (c *claims) toFigures() Figures {
+	return Figures{Error: quantilesOf(c.errors), Bound: spreadOf(c.bounds), Coverage: shareOf(c.held, c.all), Claims: c.all}
 }
 
-func share(n, of int) float64 {
+func shareOf(n, of int) float64 {
 	if of == 0 {
 		return 0
 	}
@@ -97,24 +97,24 @@ func newTally(s *run) *tally {
 	return &tally{s: s, maps: make([]clocksync.Map, s.o.Clocks), known: make([]bool, s.o.Clocks)}
 }
 
-// used judges the maps of the window before.
-func (t *tally) used(w *Window) {
-	for c, err := range t.deviations(w) {
-		if m := &t.maps[c]; claimed(m) && !math.IsNaN(err) {
-			t.inUse.add(err, bound(m, w.Now[c]), m.Allowance, w.At > t.s.o.WarmUp)
+// judgeUsed judges the maps of the window before.
+func (t *tally) judgeUsed(w *Window) {
+	for c, err := range t.mapDeviations(w) {
+		if m := &t.maps[c]; claimsBound(m) && !math.IsNaN(err) {
+			t.inUse.addClaim(err, statisticalBound(m, w.Now[c]), m.Allowance, w.At > t.s.o.WarmUp)
 		}
 	}
 }
 
-// solved takes the maps of a window that has just ended, and judges them.
-func (t *tally) solved(w *Window) {
+// judgeSolved takes the maps of a window that has just ended, and judges them.
+func (t *tally) judgeSolved(w *Window) {
 	late := w.At > t.s.o.WarmUp
 	if late {
 		t.windows++
 	}
 	locked := 0
 	for c := range t.maps {
-		t.maps[c], t.known[c] = t.s.est.Map(c)
+		t.maps[c], t.known[c] = t.s.est.MapOf(c)
 		if t.maps[c].State == clocksync.Locked && t.known[c] {
 			locked++
 		}
@@ -125,33 +125,33 @@ func (t *tally) solved(w *Window) {
 	} else if t.lockedAt == 0 {
 		t.lockedAt = t.last
 	}
-	for c, err := range t.deviations(w) {
+	for c, err := range t.mapDeviations(w) {
 		m := &t.maps[c]
 		if late {
 			t.states[m.State]++
 		}
-		if !claimed(m) || math.IsNaN(err) {
+		if !claimsBound(m) || math.IsNaN(err) {
 			continue
 		}
 		to := &t.held
 		if m.State == clocksync.Locked && w.Now[c]-m.Ref < window*3/2 {
 			to = &t.measured
 		}
-		to.add(err, bound(m, w.Now[c]), m.Allowance, late)
+		to.addClaim(err, statisticalBound(m, w.Now[c]), m.Allowance, late)
 	}
 }
 
-func claimed(m *clocksync.Map) bool {
+func claimsBound(m *clocksync.Map) bool {
 	return m.State == clocksync.Locked || m.State == clocksync.Holdover
 }
 
-func bound(m *clocksync.Map, now int64) float64 {
+func statisticalBound(m *clocksync.Map, now int64) float64 {
 	return clocksync.StatisticalBound(m.Sigma, m.RateSigma, time.Duration(now-m.Ref))
 }
 
-// deviations are the errors of all maps, ns: against the locked clocks of the
+// mapDeviations are the errors of all maps, ns: against the locked clocks of the
 // component or, where none is, against all; NaN of what is not known.
-func (t *tally) deviations(w *Window) []float64 {
+func (t *tally) mapDeviations(w *Window) []float64 {
 	out := make([]float64, len(t.maps))
 	locked, all := map[uint32][]float64{}, map[uint32][]float64{}
 	for c := range t.maps {
@@ -160,7 +160,7 @@ func (t *tally) deviations(w *Window) []float64 {
 		if !t.known[c] || m.State == clocksync.Converging {
 			continue
 		}
-		out[c] = float64(m.At(w.Now[c]) - (epoch + int64(w.At)))
+		out[c] = float64(m.FrameTime(w.Now[c]) - (epoch + int64(w.At)))
 		all[m.Component] = append(all[m.Component], out[c])
 		if m.State == clocksync.Locked {
 			locked[m.Component] = append(locked[m.Component], out[c])
@@ -171,7 +171,7 @@ func (t *tally) deviations(w *Window) []float64 {
 		if l := locked[component]; len(l) > 0 {
 			xs = l
 		}
-		centre[component] = middle(xs)
+		centre[component] = robustMean(xs)
 	}
 	for c := range out {
 		out[c] -= centre[t.maps[c].Component]
@@ -179,9 +179,9 @@ func (t *tally) deviations(w *Window) []float64 {
 	return out
 }
 
-// middle is the mean of what is no outlier: one clock that is off by a second is
+// robustMean is the mean of what is no outlier: one clock that is off by a second is
 // no error of all others. It sorts xs.
-func middle(xs []float64) float64 {
+func robustMean(xs []float64) float64 {
 	slices.Sort(xs)
 	median := xs[len(xs)/2]
 	away := make([]float64, len(xs))
@@ -201,8 +201,8 @@ func middle(xs []float64) float64 {
 	return median + sum/n
 }
 
-// yardstick takes the oracle's errors of a window after the warm-up.
-func (t *tally) yardstick(likeliest, scoring []float64) {
+// addOracle takes the oracle's errors of a window after the warm-up.
+func (t *tally) addOracle(likeliest, scoring []float64) {
 	for c, err := range likeliest {
 		if !math.IsNaN(err) {
 			t.oracle = append(t.oracle, math.Abs(err))
@@ -211,14 +211,14 @@ func (t *tally) yardstick(likeliest, scoring []float64) {
 	}
 }
 
-func (t *tally) result() *Result {
-	f := t.measured.figures()
+func (t *tally) toResult() *Result {
+	f := t.measured.toFigures()
 	seconds := float64(t.last) / 1e9
-	r := &Result{Error: f.Error, Bound: f.Bound, Oracle: spread(t.oracle), CramerRao: spread(t.cramerRao), Windows: t.windows, InUse: t.inUse.figures(),
-		Coverage: share(t.measured.held+t.held.held, t.measured.all+t.held.all),
+	r := &Result{Error: f.Error, Bound: f.Bound, Oracle: spreadOf(t.oracle), CramerRao: spreadOf(t.cramerRao), Windows: t.windows, InUse: t.inUse.toFigures(),
+		Coverage: shareOf(t.measured.held+t.held.held, t.measured.all+t.held.all),
 		States:   map[string]int{}, FinalStates: map[string]int{}, ProbesPerSecond: math.Round(float64(t.s.probed) / seconds)}
 	if t.held.all > 0 {
-		f := t.held.figures()
+		f := t.held.toFigures()
 		r.Held = &f
 	}
 	if t.lockedAt > 0 {
@@ -229,7 +229,7 @@ func (t *tally) result() *Result {
 		s := max(float64(t.unlockedAt-t.s.event)/1e9, 0)
 		r.SecondsToRelock = &s
 	}
-	for state, name := range clocksync.States() {
+	for state, name := range clocksync.StateNames() {
 		r.States[name] = t.states[state]
 		r.FinalStates[name] = 0
 	}
@@ -242,23 +242,23 @@ func (t *tally) result() *Result {
 	return r
 }
 
-func quantiles(xs []float64) Quantiles {
-	s := spread(xs)
+func quantilesOf(xs []float64) Quantiles {
+	s := spreadOf(xs)
 	if len(xs) == 0 {
 		return Quantiles{}
 	}
-	return Quantiles{s.P50, s.P99, tenth(slices.Max(xs))}
+	return Quantiles{s.P50, s.P99, roundToTenth(slices.Max(xs))}
 }
 
-// spread sorts xs.
-func spread(xs []float64) Spread {
+// spreadOf sorts xs.
+func spreadOf(xs []float64) Spread {
 	if len(xs) == 0 {
 		return Spread{}
 	}
 	slices.Sort(xs)
-	at := func(q float64) float64 { return tenth(xs[int(math.Ceil(q*float64(len(xs))))-1]) }
+	at := func(q float64) float64 { return roundToTenth(xs[int(math.Ceil(q*float64(len(xs))))-1]) }
 	return Spread{at(0.5), at(0.99)}
 }
 
-// tenth rounds to tenths of a nanosecond: that is what figures are read to.
-func tenth(x float64) float64 { return math.Round(x*10) / 10 }
+// roundToTenth rounds to tenths of a nanosecond: that is what figures are read to.
+func roundToTenth(x float64) float64 { return math.Round(x*10) / 10 }

@@ -33,9 +33,9 @@ var scenarios = map[string]func(*run) error{
 	"none": func(*run) error { return nil },
 	"asymmetry": func(s *run) error { // one way of a link is longer, always
 		s.event = 0
-		return s.lengthen(asymmetry, false)
+		return s.lengthenLink(asymmetry, false)
 	},
-	"asymmetry-later": func(s *run) error { return s.lengthen(asymmetry, false) },
+	"asymmetry-later": func(s *run) error { return s.lengthenLink(asymmetry, false) },
 	"asymmetry-access": func(s *run) error { // the way from a clock's NIC is longer, always
 		s.event = 0
 		s.lengthenAccess(asymmetry)
@@ -45,37 +45,37 @@ var scenarios = map[string]func(*run) error{
 		s.lengthenAccess(accessDelay)
 		return nil
 	},
-	"route-change":         func(s *run) error { return s.lengthen(routeDelay, true) },
-	"route-change-one-way": func(s *run) error { return s.lengthen(routeDelay, false) },
+	"route-change":         func(s *run) error { return s.lengthenLink(routeDelay, true) },
+	"route-change-one-way": func(s *run) error { return s.lengthenLink(routeDelay, false) },
 	"step": func(s *run) error {
-		s.change(change{clock: s.victim(), at: s.event, step: stepSize})
+		s.addChange(change{clock: s.victimClock(), at: s.event, step: stepSize})
 		return nil
 	},
 	"drift": func(s *run) error {
-		s.change(change{clock: s.victim(), at: s.event, rate: driftChange})
+		s.addChange(change{clock: s.victimClock(), at: s.event, rate: driftChange})
 		return nil
 	},
 	"temperature": func(s *run) error { // at once, as no crystal's rate changes
 		r := rand.New(rand.NewPCG(s.o.Seed, scenarioSalt))
 		for c := range s.o.Clocks {
-			s.change(change{clock: c, at: s.event + r.Int64N(warmingTime/tick)*tick, rate: math.Copysign(temperature, r.Float64()-0.5)})
+			s.addChange(change{clock: c, at: s.event + r.Int64N(warmingTime/tick)*tick, rate: math.Copysign(temperature, r.Float64()-0.5)})
 		}
 		return nil
 	},
 	"frozen": func(s *run) error {
-		s.change(change{clock: s.victim(), at: s.event, stops: true})
+		s.addChange(change{clock: s.victimClock(), at: s.event, stops: true})
 		return nil
 	},
 	"lost-agents": func(s *run) error {
-		s.silent = s.pick(s.o.Clocks / 2)
-		s.cut(span{s.event, math.MaxInt64}, func(e Edge) bool {
+		s.silent = s.pickClocks(s.o.Clocks / 2)
+		s.cutEdges(span{s.event, math.MaxInt64}, func(e Edge) bool {
 			return slices.Contains(s.silent, e.A) || slices.Contains(s.silent, e.B)
 		})
 		return nil
 	},
 	"partition": func(s *run) error {
 		half := s.o.Clocks / 2
-		s.cut(span{s.event, s.event + partitioned}, func(e Edge) bool { return e.A < half != (e.B < half) })
+		s.cutEdges(span{s.event, s.event + partitioned}, func(e Edge) bool { return e.A < half != (e.B < half) })
 		return nil
 	},
 	"coordinator-dead": func(s *run) error {
@@ -93,8 +93,8 @@ var scenarios = map[string]func(*run) error{
 	},
 }
 
-// Scenarios lists the names of all scenarios.
-func Scenarios() []string {
+// ScenarioNames lists the names of all scenarios.
+func ScenarioNames() []string {
 	var names []string
 	for name := range scenarios {
 		names = append(names, name)
@@ -103,11 +103,11 @@ func Scenarios() []string {
 	return names
 }
 
-// arrange prepares the scenario; what happens in it does so at half time.
-func (s *run) arrange() error {
+// arrangeScenario prepares the scenario; what happens in it does so at half time.
+func (s *run) arrangeScenario() error {
 	set, ok := scenarios[s.o.Scenario]
 	if !ok {
-		return fmt.Errorf("scenario %q: one of %s is expected", s.o.Scenario, strings.Join(Scenarios(), ", "))
+		return fmt.Errorf("scenario %q: one of %s is expected", s.o.Scenario, strings.Join(ScenarioNames(), ", "))
 	}
 	s.event = int64(s.o.Duration)/2/window*window + striking
 	if err := set(s); err != nil {
@@ -116,30 +116,30 @@ func (s *run) arrange() error {
 	return nil
 }
 
-func (s *run) change(c change) { s.clocks.changes = append(s.clocks.changes, c) }
+func (s *run) addChange(c change) { s.clocks.changes = append(s.clocks.changes, c) }
 
-// pick chooses n of the clocks.
-func (s *run) pick(n int) []int {
+// pickClocks chooses n of the clocks.
+func (s *run) pickClocks(n int) []int {
 	picked := rand.New(rand.NewPCG(s.o.Seed, scenarioSalt)).Perm(s.o.Clocks)[:n]
 	slices.Sort(picked)
 	return picked
 }
 
-// victim is the clock that the scenario concerns.
-func (s *run) victim() int { return s.pick(1)[0] }
+// victimClock is the clock that the scenario concerns.
+func (s *run) victimClock() int { return s.pickClocks(1)[0] }
 
-// lengthen adds a delay to the ways over the link, or to both ways of their edges.
-func (s *run) lengthen(by int64, both bool) error {
+// lengthenLink adds a delay to the ways over the link, or to both ways of their edges.
+func (s *run) lengthenLink(by int64, both bool) error {
 	if len(s.o.Link) == 0 {
 		return errNoLink
 	}
 	for _, w := range s.o.Link {
 		p := &s.paths[w.Edge]
 		if both || !w.Reverse {
-			p.more[0] = by
+			p.addedDelay[0] = by
 		}
 		if both || w.Reverse {
-			p.more[1] = by
+			p.addedDelay[1] = by
 		}
 	}
 	return nil
@@ -147,18 +147,18 @@ func (s *run) lengthen(by int64, both bool) error {
 
 // lengthenAccess adds a delay to all ways from one clock.
 func (s *run) lengthenAccess(by int64) {
-	v := s.victim()
+	v := s.victimClock()
 	for i := range s.paths {
 		switch p := &s.paths[i]; v {
 		case p.A:
-			p.more[0] = by
+			p.addedDelay[0] = by
 		case p.B:
-			p.more[1] = by
+			p.addedDelay[1] = by
 		}
 	}
 }
 
-func (s *run) cut(when span, of func(Edge) bool) {
+func (s *run) cutEdges(when span, of func(Edge) bool) {
 	for i := range s.paths {
 		if of(s.paths[i].Edge) {
 			s.paths[i].down = when

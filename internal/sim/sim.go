@@ -71,8 +71,8 @@ type Edge struct {
 	Hops int
 }
 
-// Way is one direction of an edge's path.
-type Way struct {
+// EdgeDirection is one direction of an edge's path.
+type EdgeDirection struct {
 	Edge    int
 	Reverse bool
 }
@@ -83,7 +83,7 @@ type Options struct {
 	Load      float64 // share of time that a queue is busy
 	Clocks    int
 	Edges     []Edge
-	Link      []Way // the ways over the link that scenarios of a link concern
+	Link      []EdgeDirection // the ways over the link that scenarios of a link concern
 	Seed      uint64
 	Scenario  string
 	Duration  time.Duration // whole windows
@@ -128,13 +128,13 @@ func (o *Options) validate() error {
 
 // Estimator is what is put to the test.
 type Estimator interface {
-	// Sample hands in one direction's stamps of an edge: prober to reflector, or
+	// AddSample hands in one direction's stamps of an edge: prober to reflector, or
 	// back when reverse.
-	Sample(edge int, reverse bool, sent, received int64)
-	// Close ends a window of all clocks.
-	Close(Window) error
-	// Map is what is known of a clock, if anything is.
-	Map(clock int) (clocksync.Map, bool)
+	AddSample(edge int, reverse bool, sent, received int64)
+	// CloseWindow ends a window of all clocks.
+	CloseWindow(Window) error
+	// MapOf is what is known of a clock, if anything is.
+	MapOf(clock int) (clocksync.Map, bool)
 }
 
 // Window is the end of a window.
@@ -148,19 +148,19 @@ type Window struct {
 // path is the state of one edge.
 type path struct {
 	Edge
-	draw   *rand.Rand
-	next   int64     // when the next probe leaves
-	count  int       // of probes
-	delay  [2]int64  // forward and reverse, waiting apart, ns
-	queues [2]queues // the hops of both ways
-	more   [2]int64  // delay that a scenario adds from its event on, ns
-	down   span      // nothing comes back
+	draw       *rand.Rand
+	next       int64     // when the next probe leaves
+	count      int       // of probes
+	delay      [2]int64  // forward and reverse, waiting apart, ns
+	queues     [2]queues // the hops of both ways
+	addedDelay [2]int64  // delay that a scenario adds from its event on, ns
+	down       span      // nothing comes back
 }
 
 // span is a time from its first element to before its second.
 type span [2]int64
 
-func (s span) has(t int64) bool { return t >= s[0] && t < s[1] }
+func (s span) contains(t int64) bool { return t >= s[0] && t < s[1] }
 
 // run is the state of a simulation.
 type run struct {
@@ -184,7 +184,7 @@ func Run(ctx context.Context, o Options, est Estimator, progress func(time.Durat
 		return nil, fmt.Errorf("sim: %w", err)
 	}
 	s := newRun(o, est)
-	if err := s.arrange(); err != nil {
+	if err := s.arrangeScenario(); err != nil {
 		return nil, fmt.Errorf("sim: %w", err)
 	}
 	s.oracle = newOracle(s)
@@ -194,33 +194,33 @@ func Run(ctx context.Context, o Options, est Estimator, progress func(time.Durat
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		s.clocks.advance(end)
-		s.oracle.open(end)
+		s.clocks.advanceTo(end)
+		s.oracle.openWindow(end)
 		for e := range s.paths {
-			s.probes(e, end-s.telling())
+			s.sendProbes(e, end-s.stampDelay())
 		}
 		for c := range w.Now {
-			w.Now[c] = epoch + int64(s.clocks.reads(c, end))
+			w.Now[c] = epoch + int64(s.clocks.readingAt(c, end))
 		}
 		for _, c := range s.silent {
 			w.Silent[c] = end > s.event
 		}
-		w.At, w.Dead = time.Duration(end), s.dead.has(end)
-		t.used(&w)
-		if err := est.Close(w); err != nil {
+		w.At, w.Dead = time.Duration(end), s.dead.contains(end)
+		t.judgeUsed(&w)
+		if err := est.CloseWindow(w); err != nil {
 			return nil, fmt.Errorf("sim: the window that ends at %v: %w", w.At, err)
 		}
-		t.solved(&w)
+		t.judgeSolved(&w)
 		if w.At > o.WarmUp {
-			t.yardstick(s.oracle.solve(end))
+			t.addOracle(s.oracle.solveWindow(end))
 		}
 		progress(time.Duration(end))
 	}
-	return t.result(), nil
+	return t.toResult(), nil
 }
 
 func newRun(o Options, est Estimator) *run {
-	s := &run{o: o, est: est, clocks: newClocks(o.Clocks, o.Seed), paths: make([]path, len(o.Edges)), load: [2]float64{o.Load, o.Load}, stamp: o.Noise.stamp()}
+	s := &run{o: o, est: est, clocks: newClocks(o.Clocks, o.Seed), paths: make([]path, len(o.Edges)), load: [2]float64{o.Load, o.Load}, stamp: o.Noise.stampFunc()}
 	for i := range s.paths {
 		r := rand.New(rand.NewPCG(o.Seed, uint64(i)|1<<40))
 		e := o.Edges[i]
@@ -230,51 +230,51 @@ func newRun(o Options, est Estimator) *run {
 	return s
 }
 
-// telling is how long after a probe its sender has all four stamps, ns.
-func (s *run) telling() int64 { return int64(s.o.Cadence) + turn }
+// stampDelay is how long after a probe its sender has all four stamps, ns.
+func (s *run) stampDelay() int64 { return int64(s.o.Cadence) + turn }
 
-// probes sends the probes of an edge that leave before a time.
-func (s *run) probes(e int, before int64) {
+// sendProbes sends the probes of an edge that leave before a time.
+func (s *run) sendProbes(e int, before int64) {
 	p := &s.paths[e]
 	gap := int64(s.o.PairGap)
 	for p.next < before {
-		left := s.probe(e, p.next, 0)
+		left := s.sendProbe(e, p.next, 0)
 		if p.count%s.o.PairEvery == 0 {
-			s.probe(e, p.next+gap, left+gap)
+			s.sendProbe(e, p.next+gap, left+gap)
 		}
 		p.count++
 		p.next += int64(s.o.Cadence)
 	}
 }
 
-// probe sends one probe at true time t1 and hands its samples on. Its reply
+// sendProbe sends one probe at true time t1 and hands its samples on. Its reply
 // leaves when the reflector's turn comes or, for a twin, at t3 or as soon as the
 // twin is there. It returns when the reply left.
-func (s *run) probe(e int, t1, t3 int64) int64 {
+func (s *run) sendProbe(e int, t1, t3 int64) int64 {
 	p := &s.paths[e]
 	delay := p.delay
 	if t1 >= s.event {
-		delay[0] += p.more[0]
-		delay[1] += p.more[1]
+		delay[0] += p.addedDelay[0]
+		delay[1] += p.addedDelay[1]
 	}
-	waited := p.queues[0].wait(t1, p.Hops, s.load[0], p.draw)
+	waited := p.queues[0].waitTime(t1, p.Hops, s.load[0], p.draw)
 	t2 := t1 + delay[0] + waited
 	if t3 == 0 {
 		t3 = t2 + p.draw.Int64N(turn)
 	}
 	t3 = max(t3, t2)
-	back := p.queues[1].wait(t3, p.Hops, s.load[1], p.draw)
+	back := p.queues[1].waitTime(t3, p.Hops, s.load[1], p.draw)
 	t4 := t3 + delay[1] + back
-	if p.down.has(t1) || s.loss > 0 && p.draw.Float64() < s.loss {
+	if p.down.contains(t1) || s.loss > 0 && p.draw.Float64() < s.loss {
 		return t3
 	}
 	c := s.clocks
-	r1, r2, r3, r4 := c.reads(p.A, t1), c.reads(p.B, t2), c.reads(p.B, t3), c.reads(p.A, t4)
+	r1, r2, r3, r4 := c.readingAt(p.A, t1), c.readingAt(p.B, t2), c.readingAt(p.B, t3), c.readingAt(p.A, t4)
 	s1, s2, s3, s4 := s.stamp(r1, p.draw), s.stamp(r2, p.draw), s.stamp(r3, p.draw), s.stamp(r4, p.draw)
 	s.probed++
-	s.est.Sample(e, false, epoch+s1, epoch+s2)
-	s.est.Sample(e, true, epoch+s3, epoch+s4)
-	s.oracle.sample(e, 0, t1, float64(s2)-r2-(float64(s1)-r1)+float64(waited))
-	s.oracle.sample(e, 1, t1, float64(s4)-r4-(float64(s3)-r3)+float64(back))
+	s.est.AddSample(e, false, epoch+s1, epoch+s2)
+	s.est.AddSample(e, true, epoch+s3, epoch+s4)
+	s.oracle.addSample(e, 0, t1, float64(s2)-r2-(float64(s1)-r1)+float64(waited))
+	s.oracle.addSample(e, 1, t1, float64(s4)-r4-(float64(s3)-r3)+float64(back))
 	return t3
 }

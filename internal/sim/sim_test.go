@@ -13,9 +13,9 @@ import (
 
 type nobody struct{}
 
-func (nobody) Sample(int, bool, int64, int64)     {}
-func (nobody) Close(Window) error                 { return nil }
-func (nobody) Map(int) (m clocksync.Map, ok bool) { return }
+func (nobody) AddSample(int, bool, int64, int64)    {}
+func (nobody) CloseWindow(Window) error             { return nil }
+func (nobody) MapOf(int) (m clocksync.Map, ok bool) { return }
 
 func quiet(time.Duration) {}
 
@@ -43,7 +43,7 @@ type recorder struct {
 	windows []Window
 }
 
-func (r *recorder) Sample(edge int, reverse bool, sent, received int64) {
+func (r *recorder) AddSample(edge int, reverse bool, sent, received int64) {
 	way := 0
 	if reverse {
 		way = 1
@@ -53,7 +53,7 @@ func (r *recorder) Sample(edge int, reverse bool, sent, received int64) {
 	}
 }
 
-func (r *recorder) Close(w Window) error {
+func (r *recorder) CloseWindow(w Window) error {
 	w.Silent = append([]bool{}, w.Silent...)
 	r.windows = append(r.windows, w)
 	return nil
@@ -126,42 +126,42 @@ type knowing struct {
 	maps  []clocksync.Map
 }
 
-func (k *knowing) Close(w Window) error {
+func (k *knowing) CloseWindow(w Window) error {
 	if w.Dead {
 		return nil
 	}
 	k.maps = nil
 	for c, now := range w.Now {
 		m := clocksync.Map{State: k.state[c], Ref: now, Offset: epoch + int64(w.At) - now + int64(k.err[c]) + 12345, Sigma: k.sigma, Allowance: 50}
-		seg := k.s.clocks.segment(c, int64(w.At))
+		seg := k.s.clocks.segmentAt(c, int64(w.At))
 		m.Rate = -seg.rate/(1+seg.rate) + k.rate*float64(c%2)
 		k.maps = append(k.maps, m)
 	}
 	return nil
 }
 
-func (k *knowing) Map(c int) (clocksync.Map, bool) { return k.maps[c], true }
+func (k *knowing) MapOf(c int) (clocksync.Map, bool) { return k.maps[c], true }
 
 func judge(t *testing.T, o Options, k *knowing) *Result {
 	t.Helper()
 	s := newRun(o, k)
 	k.s = s
-	if err := s.arrange(); err != nil {
+	if err := s.arrangeScenario(); err != nil {
 		t.Fatal(err)
 	}
 	tl := newTally(s)
 	w := Window{Now: make([]int64, o.Clocks)}
 	for end := window; end <= int64(s.o.Duration); end += window {
-		s.clocks.advance(end)
+		s.clocks.advanceTo(end)
 		for c := range w.Now {
-			w.Now[c] = epoch + int64(s.clocks.reads(c, end))
+			w.Now[c] = epoch + int64(s.clocks.readingAt(c, end))
 		}
-		w.At, w.Dead = time.Duration(end), s.dead.has(end)
-		tl.used(&w)
-		k.Close(w)
-		tl.solved(&w)
+		w.At, w.Dead = time.Duration(end), s.dead.contains(end)
+		tl.judgeUsed(&w)
+		k.CloseWindow(w)
+		tl.judgeSolved(&w)
 	}
-	return tl.result()
+	return tl.toResult()
 }
 
 // TestErrors: errors are against the mean of the locked clocks, at the end of a
@@ -190,13 +190,13 @@ func TestErrors(t *testing.T) {
 
 // TestMiddle: a clock that is far off moves nobody's error but its own.
 func TestMiddle(t *testing.T) {
-	if got := middle([]float64{5, -3, 1, 2.5e9, 2, 0}); got != 1 {
+	if got := robustMean([]float64{5, -3, 1, 2.5e9, 2, 0}); got != 1 {
 		t.Errorf("middle %g, want the mean of the others, 1", got)
 	}
-	if got := middle([]float64{30, -10, -20}); got != 0 {
+	if got := robustMean([]float64{30, -10, -20}); got != 0 {
 		t.Errorf("middle %g, want the mean, 0", got)
 	}
-	if got := middle([]float64{7}); got != 7 {
+	if got := robustMean([]float64{7}); got != 7 {
 		t.Errorf("middle %g of one", got)
 	}
 }
@@ -220,7 +220,7 @@ func TestClocks(t *testing.T) {
 	c := newClocks(n, 3)
 	sum, changes, offsets := 0.0, 0, 0.0
 	for i := range n {
-		s := c.segment(i, 0)
+		s := c.segmentAt(i, 0)
 		if math.Abs(s.rate) > 30e-6 || math.Abs(s.offset) > 5e9 {
 			t.Fatalf("clock %d starts with %+v", i, s)
 		}
@@ -236,19 +236,19 @@ func TestClocks(t *testing.T) {
 	walked, warm := make([]float64, n), make([]warming, n)
 	followed := 0
 	for at := tick; at <= int64(minutes*time.Minute); at += tick {
-		c.advance(at)
+		c.advanceTo(at)
 		for i := range n {
-			s, before := c.segment(i, at), c.segment(i, at-tick)
-			if reads := c.reads(i, at-1); math.Abs(reads+1+before.rate-c.reads(i, at)) > 1e-2 {
-				t.Fatalf("clock %d jumps from %f to %f", i, reads, c.reads(i, at))
+			s, before := c.segmentAt(i, at), c.segmentAt(i, at-tick)
+			if reads := c.readingAt(i, at-1); math.Abs(reads+1+before.rate-c.readingAt(i, at)) > 1e-2 {
+				t.Fatalf("clock %d jumps from %f to %f", i, reads, c.readingAt(i, at))
 			}
-			walked[i] += s.walked
-			if d := math.Abs(s.rate + s.ahead - before.rate - before.ahead - s.walked); d > 1e-12 {
+			walked[i] += s.rateWalk
+			if d := math.Abs(s.rate + s.pendingRate - before.rate - before.pendingRate - s.rateWalk); d > 1e-12 {
 				changes++
 				if math.Abs(d-1e-6) > 1e-12 {
 					t.Fatalf("temperature changed a rate by %g", d)
 				}
-				warm[i] = warming{at, s.rate - walked[i], s.rate + s.ahead - walked[i]}
+				warm[i] = warming{at, s.rate - walked[i], s.rate + s.pendingRate - walked[i]}
 			}
 			if w := &warm[i]; w.at > 0 && at-w.at == int64(30*time.Second) {
 				followed++
@@ -274,12 +274,12 @@ func TestClocks(t *testing.T) {
 
 // TestScenarios: what each of them does, and to whom.
 func TestScenarios(t *testing.T) {
-	link := []Way{{1, false}, {2, true}}
+	link := []EdgeDirection{{1, false}, {2, true}}
 	arranged := func(name string) *run {
 		o := options(8, ring(8))
 		o.Scenario, o.Link, o.Duration = name, link, 40*time.Second
 		s := newRun(o, nobody{})
-		if err := s.arrange(); err != nil {
+		if err := s.arrangeScenario(); err != nil {
 			t.Fatal(err)
 		}
 		return s
@@ -288,8 +288,8 @@ func TestScenarios(t *testing.T) {
 	moreOf := func(s *run) map[int][2]int64 {
 		out := map[int][2]int64{}
 		for i := range s.paths {
-			if s.paths[i].more != [2]int64{} {
-				out[i] = s.paths[i].more
+			if s.paths[i].addedDelay != [2]int64{} {
+				out[i] = s.paths[i].addedDelay
 			}
 		}
 		return out
@@ -310,17 +310,17 @@ func TestScenarios(t *testing.T) {
 	}
 	for name, by := range map[string]int64{"delay": 2_000_000, "asymmetry-access": 500} {
 		s := arranged(name)
-		v := s.victim()
+		v := s.victimClock()
 		if more := moreOf(s); len(more) != 2 || more[v] != [2]int64{by, 0} || more[(v+7)%8] != [2]int64{0, by} {
 			t.Errorf("%s at clock %d: %v", name, v, more)
 		}
 	}
 	at := func(s *run, after time.Duration) float64 {
-		v := s.victim()
-		s.clocks.advance(s.event - tick)
-		before := *s.clocks.segment(v, s.event-tick)
-		s.clocks.advance(s.event + int64(after))
-		x := s.clocks.reads(v, s.event+int64(after))
+		v := s.victimClock()
+		s.clocks.advanceTo(s.event - tick)
+		before := *s.clocks.segmentAt(v, s.event-tick)
+		s.clocks.advanceTo(s.event + int64(after))
+		x := s.clocks.readingAt(v, s.event+int64(after))
 		return x - float64(s.event+int64(after)) - before.offset - before.rate*float64(tick+int64(after))
 	}
 	for name, want := range map[string]float64{"step": 1e6, "drift": 20e-6 * 1e9, "frozen": -1e9} {
@@ -358,7 +358,7 @@ func TestScenarios(t *testing.T) {
 func TestFaultsShowInStamps(t *testing.T) {
 	two := func(scenario string) *recorder {
 		o := options(2, []Edge{{0, 1, 1}})
-		o.Load, o.Scenario, o.Link = 0, scenario, []Way{{0, false}}
+		o.Load, o.Scenario, o.Link = 0, scenario, []EdgeDirection{{0, false}}
 		r := &recorder{}
 		if _, err := Run(t.Context(), o, r, quiet); err != nil {
 			t.Fatal(err)
@@ -398,7 +398,7 @@ func TestOptions(t *testing.T) {
 		"pair gap 6ms":          func(o *Options) { o.PairGap = 6 * time.Millisecond },
 		"edge 1 joins clocks 3": func(o *Options) { o.Edges[1] = Edge{3, 3, 1} },
 		"edge 2 has 6 hops":     func(o *Options) { o.Edges[2].Hops = 6 },
-		"edge 9 over the link":  func(o *Options) { o.Link = []Way{{9, false}} },
+		"edge 9 over the link":  func(o *Options) { o.Link = []EdgeDirection{{9, false}} },
 		`scenario "flood"`:      func(o *Options) { o.Scenario = "flood" },
 		"no way crosses":        func(o *Options) { o.Scenario = "asymmetry" },
 	} {

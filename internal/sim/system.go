@@ -2,9 +2,9 @@ package sim
 
 import "math"
 
-// solved is by how much conjugate gradients reduce the residual of what is
+// solveCloseness is by how much conjugate gradients reduce the residual of what is
 // solved once.
-const solved = 1e-9
+const solveCloseness = 1e-9
 
 // bond is what the samples of one edge say on the difference of its clocks'
 // unknowns.
@@ -16,10 +16,10 @@ type bond struct {
 // system is the linear equations of a step: information times step is pull. It
 // keeps the bonds apart, as a clock has few.
 type system struct {
-	stiff *vector // information of every clock on its own
-	bonds []bond
-	pull  []vector
-	block []matrix // of the clocks: the preconditioner's Cholesky factors
+	priorInfo *vector // information of every clock on its own
+	bonds     []bond
+	pull      []vector
+	block     []matrix // of the clocks: the preconditioner's Cholesky factors
 }
 
 func newSystem(clocks int, paths []path) *system {
@@ -30,18 +30,18 @@ func newSystem(clocks int, paths []path) *system {
 	return m
 }
 
-// clear leaves every clock with what is known of it alone.
-func (m *system) clear(stiff *vector) {
-	m.stiff = stiff
+// resetTo leaves every clock with what is known of it alone.
+func (m *system) resetTo(stiff *vector) {
+	m.priorInfo = stiff
 	for e := range m.bonds {
 		m.bonds[e].info = matrix{}
 	}
 	clear(m.pull)
 }
 
-// add sets an edge's information on how far its second clock's unknowns are
+// addEdge sets an edge's information on how far its second clock's unknowns are
 // ahead of the first one's, and adds its pull.
-func (m *system) add(e int, info *matrix, pull *vector) {
+func (m *system) addEdge(e int, info *matrix, pull *vector) {
 	b := &m.bonds[e]
 	b.info = *info
 	for i := range unknowns {
@@ -50,12 +50,12 @@ func (m *system) add(e int, info *matrix, pull *vector) {
 	}
 }
 
-// precondition takes the clocks' own blocks of the present system for all
+// computePreconditioner takes the clocks' own blocks of the present system for all
 // solutions to come: of a system whose information is positive.
-func (m *system) precondition() {
+func (m *system) computePreconditioner() {
 	for c := range m.block {
 		m.block[c] = matrix{}
-		for i, x := range m.stiff {
+		for i, x := range m.priorInfo {
 			m.block[c][i][i] = x
 		}
 	}
@@ -69,14 +69,14 @@ func (m *system) precondition() {
 		}
 	}
 	for c := range m.block {
-		cholesky(&m.block[c])
+		factorCholesky(&m.block[c])
 	}
 }
 
-// solve finds the step by conjugate gradients, until the residual is that much
+// solveStep finds the step by conjugate gradients, until the residual is that much
 // smaller. Where the information is negative along a way the step goes no
 // further: what it has goes uphill.
-func (m *system) solve(closeness float64) []vector {
+func (m *system) solveStep(closeness float64) []vector {
 	n := len(m.block)
 	step, residual, way, image := make([]vector, n), make([]vector, n), make([]vector, n), make([]vector, n)
 	copy(residual, m.pull)
@@ -85,9 +85,9 @@ func (m *system) solve(closeness float64) []vector {
 		// image holds the preconditioned residual until it holds the way's image.
 		for c := range residual {
 			image[c] = residual[c]
-			substitute(&m.block[c], &image[c])
+			solveCholesky(&m.block[c], &image[c])
 		}
-		size := dot(residual, image)
+		size := dotProduct(residual, image)
 		if first == 0 {
 			first = size
 		}
@@ -104,8 +104,8 @@ func (m *system) solve(closeness float64) []vector {
 				way[c][i] = image[c][i] + grow*way[c][i]
 			}
 		}
-		m.multiply(way, image)
-		bent := dot(way, image)
+		m.multiplyInfo(way, image)
+		bent := dotProduct(way, image)
 		if bent <= 0 {
 			if grow == 0 {
 				copy(step, way)
@@ -122,11 +122,11 @@ func (m *system) solve(closeness float64) []vector {
 	}
 }
 
-// multiply is the information times x.
-func (m *system) multiply(x, y []vector) {
+// multiplyInfo is the information times x.
+func (m *system) multiplyInfo(x, y []vector) {
 	for c := range y {
 		for i := range unknowns {
-			y[c][i] = m.stiff[i] * x[c][i]
+			y[c][i] = m.priorInfo[i] * x[c][i]
 		}
 	}
 	for e := range m.bonds {
@@ -146,7 +146,7 @@ func (m *system) multiply(x, y []vector) {
 	}
 }
 
-func dot(x, y []vector) float64 {
+func dotProduct(x, y []vector) float64 {
 	sum := 0.0
 	for c := range x {
 		for i := range unknowns {
@@ -156,8 +156,8 @@ func dot(x, y []vector) float64 {
 	return sum
 }
 
-// cholesky replaces a symmetric matrix by its lower factor.
-func cholesky(m *matrix) {
+// factorCholesky replaces a symmetric matrix by its lower factor.
+func factorCholesky(m *matrix) {
 	for i := range unknowns {
 		for j := range i + 1 {
 			sum := m[i][j]
@@ -173,8 +173,8 @@ func cholesky(m *matrix) {
 	}
 }
 
-// substitute solves with a Cholesky factor, in place.
-func substitute(l *matrix, x *vector) {
+// solveCholesky solves with a Cholesky factor, in place.
+func solveCholesky(l *matrix, x *vector) {
 	for i := range unknowns {
 		for k := range i {
 			x[i] -= l[i][k] * x[k]
@@ -189,39 +189,39 @@ func substitute(l *matrix, x *vector) {
 	}
 }
 
-// union tells which clocks samples join.
-type union struct{ of []int }
+// disjointSets tells which clocks samples join.
+type disjointSets struct{ parents []int }
 
-func newUnion(n int) *union {
-	u := &union{of: make([]int, n)}
-	for i := range u.of {
-		u.of[i] = i
+func newDisjointSets(n int) *disjointSets {
+	u := &disjointSets{parents: make([]int, n)}
+	for i := range u.parents {
+		u.parents[i] = i
 	}
 	return u
 }
 
-func (u *union) root(c int) int {
-	for u.of[c] != c {
-		u.of[c] = u.of[u.of[c]]
-		c = u.of[c]
+func (u *disjointSets) rootOf(c int) int {
+	for u.parents[c] != c {
+		u.parents[c] = u.parents[u.parents[c]]
+		c = u.parents[c]
 	}
 	return c
 }
 
-func (u *union) join(a, b int) { u.of[u.root(a)] = u.root(b) }
+func (u *disjointSets) joinClocks(a, b int) { u.parents[u.rootOf(a)] = u.rootOf(b) }
 
-// centred takes the mean of its component from every clock's value; NaN stands
+// centredValues takes the mean of its component from every clock's value; NaN stands
 // for clocks that nothing joins.
-func (u *union) centred(value func(int) float64) []float64 {
-	sum, count := make([]float64, len(u.of)), make([]float64, len(u.of))
-	for c := range u.of {
-		sum[u.root(c)] += value(c)
-		count[u.root(c)]++
+func (u *disjointSets) centredValues(value func(int) float64) []float64 {
+	sum, count := make([]float64, len(u.parents)), make([]float64, len(u.parents))
+	for c := range u.parents {
+		sum[u.rootOf(c)] += value(c)
+		count[u.rootOf(c)]++
 	}
-	out := make([]float64, len(u.of))
+	out := make([]float64, len(u.parents))
 	for c := range out {
 		out[c] = math.NaN()
-		if r := u.root(c); count[r] > 1 {
+		if r := u.rootOf(c); count[r] > 1 {
 			out[c] = value(c) - sum[r]/count[r]
 		}
 	}

@@ -19,9 +19,9 @@ func NewAuthenticator(key []byte) *Authenticator {
 	return &Authenticator{mac: hmac.New(sha256.New, key)}
 }
 
-// sum returns the truncated HMAC-SHA-256 (RFC 8762 4.4) of a followed by b.
+// truncatedHMAC returns the truncated HMAC-SHA-256 (RFC 8762 4.4) of a followed by b.
 // The result is valid until the next call.
-func (au *Authenticator) sum(a, b []byte) []byte {
+func (au *Authenticator) truncatedHMAC(a, b []byte) []byte {
 	au.mac.Reset()
 	au.mac.Write(a)
 	au.mac.Write(b)
@@ -32,7 +32,7 @@ func (au *Authenticator) checkBase(b []byte) error {
 	if len(b) < AuthBaseLen {
 		return ErrShort
 	}
-	if !hmac.Equal(b[offAuthHMAC:AuthBaseLen], au.sum(b[:offAuthHMAC], nil)) {
+	if !hmac.Equal(b[offAuthHMAC:AuthBaseLen], au.truncatedHMAC(b[:offAuthHMAC], nil)) {
 		return ErrHMAC
 	}
 	return nil
@@ -42,5 +42,5 @@ func (au *Authenticator) checkBase(b []byte) error {
 // TLV area of packet: RFC 8972 4.8.
 func (au *Authenticator) checkTLVs(packet, area []byte, at int) bool {
 	got := area[at+tlvHeaderLen:][:HMACLen]
-	return hmac.Equal(got, au.sum(packet[:seqLen], area[:at]))
+	return hmac.Equal(got, au.truncatedHMAC(packet[:seqLen], area[:at]))
 }

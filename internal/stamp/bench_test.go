@@ -30,7 +30,7 @@ func operations() map[string]func() {
 	return map[string]func(){
 		"PutSender": func() {
 			at++
-			s = SenderPacket{Seq: uint32(at), Timestamp: PTP(at), ErrorEstimate: NewErrorEstimate(200, true, true), SSID: 1}
+			s = SenderPacket{Seq: uint32(at), Timestamp: TimestampPTP(at), ErrorEstimate: NewErrorEstimate(200, true, true), SSID: 1}
 			s.Put(buf)
 		},
 		"ParseSender":       func() { check(s.Parse(sender)) },
@@ -45,8 +45,8 @@ func operations() map[string]func() {
 		"ReflectRefused":    func() { testValues.Reflect(buf, probe, BaseLen, auth) },
 		"ParseAnswers":      func() { check(an.Parse(reply, BaseLen, nil)) },
 		"ParseAnswersAuth":  func() { check(an.Parse(authReply, AuthBaseLen, auth)) },
-		"NTP":               func() { at = NTP(at).NanosNTP() },
-		"PTP":               func() { at = PTP(at).NanosPTP() },
+		"NTP":               func() { at = TimestampNTP(at).NanosNTP() },
+		"PTP":               func() { at = TimestampPTP(at).NanosPTP() },
 		"ErrorEstimate":     func() { at += NewErrorEstimate(200, true, true).BoundNS() },
 		"ParseShortPacket":  func() { _ = s.Parse(sender[:10]) },
 		"ParseForgedPacket": func() { _ = s.ParseAuth(buf[:AuthBaseLen], auth) },

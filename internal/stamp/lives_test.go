@@ -22,7 +22,7 @@ func requestWithLife(life uint64, a *Authenticator) []byte {
 func TestLives(t *testing.T) {
 	auth := NewAuthenticator([]byte("key"))
 	request := requestWithLife(1<<40+7, auth)
-	c := Check(request, AuthBaseLen, auth)
+	c := VerifyTLVs(request, AuthBaseLen, auth)
 	if life, ok := c.SenderLife(sentBy); !ok || life != 1<<40+7 {
 		t.Errorf("life %d, %v", life, ok)
 	}
@@ -30,15 +30,15 @@ func TestLives(t *testing.T) {
 	reflectorVector.PutAuth(reply, auth)
 	v := testValues
 	v.Life, v.Who = 99, answeredBy
-	r := v.ReflectChecked(reply, request, AuthBaseLen, auth, c)
+	r := v.ReflectVerified(reply, request, AuthBaseLen, auth, c)
 	if r.Len != len(request) || r.Integrity || r.Malformed {
 		t.Errorf("reflection %+v", r)
 	}
 	var an Answers
-	if err := an.Parse(reply, AuthBaseLen, auth); err != nil || an.Lives.Sender != 1<<40+7 || an.Lives.Reflector != 99 || !an.Lives.By(reply, answeredBy) {
+	if err := an.Parse(reply, AuthBaseLen, auth); err != nil || an.Lives.Sender != 1<<40+7 || an.Lives.Reflector != 99 || !an.Lives.BelongTo(reply, answeredBy) {
 		t.Errorf("%v: %+v", err, an.Lives)
 	}
-	if an.Lives.By(reply, sentBy) || an.Lives.By(request, answeredBy) {
+	if an.Lives.BelongTo(reply, sentBy) || an.Lives.BelongTo(request, answeredBy) {
 		t.Error("the lives of a reply are taken for another packet's, or somebody else's")
 	}
 
@@ -49,7 +49,7 @@ func TestLives(t *testing.T) {
 	late.Timestamp++
 	late.PutAuth(other, auth)
 	other = append(other, request[AuthBaseLen:]...)
-	if c := Check(other, AuthBaseLen, auth); !c.Authentic() {
+	if c := VerifyTLVs(other, AuthBaseLen, auth); !c.IsAuthentic() {
 		t.Error("a joined packet is not authentic: this test tests nothing")
 	} else if life, ok := c.SenderLife(sentBy); ok {
 		t.Errorf("life %d of another base packet is believed", life)
@@ -70,25 +70,25 @@ func TestLives(t *testing.T) {
 	}
 
 	none := AppendHMAC(AppendFollowUp(request[:AuthBaseLen:AuthBaseLen]), AuthBaseLen, auth)
-	if c := Check(none, AuthBaseLen, auth); !c.Authentic() {
+	if c := VerifyTLVs(none, AuthBaseLen, auth); !c.IsAuthentic() {
 		t.Error("a probe without a life is not authentic")
 	} else if life, ok := c.SenderLife(sentBy); ok {
 		t.Errorf("a probe without a life has %d", life)
 	}
 	zero := requestWithLife(0, auth)
-	if c := Check(zero, AuthBaseLen, auth); !c.Authentic() {
+	if c := VerifyTLVs(zero, AuthBaseLen, auth); !c.IsAuthentic() {
 		t.Error("a probe whose life is not known is not authentic")
 	} else if _, ok := c.SenderLife(sentBy); ok {
 		t.Error("0 is taken for a life")
 	}
 	short := append(requestWithLife(5, auth)[:AuthBaseLen:AuthBaseLen], byte(Unrecognized), byte(TypeLives), 0, 8, 0, 0, 0, 0, 0, 0, 0, 5)
 	short = AppendHMAC(short, AuthBaseLen, auth)
-	if c := Check(short, AuthBaseLen, auth); !c.Authentic() {
+	if c := VerifyTLVs(short, AuthBaseLen, auth); !c.IsAuthentic() {
 		t.Error("a TLV of wrong length is authentic all the same")
 	} else if _, ok := c.SenderLife(sentBy); ok {
 		t.Error("a TLV of wrong length has a life")
 	}
-	if r := v.ReflectChecked(make([]byte, len(short)), short, AuthBaseLen, auth, Check(short, AuthBaseLen, auth)); !r.Malformed {
+	if r := v.ReflectVerified(make([]byte, len(short)), short, AuthBaseLen, auth, VerifyTLVs(short, AuthBaseLen, auth)); !r.Malformed {
 		t.Errorf("a TLV of wrong length: %+v", r)
 	}
 }
@@ -102,7 +102,7 @@ func FuzzLives(f *testing.F) {
 	auth := NewAuthenticator([]byte("key"))
 	f.Fuzz(func(t *testing.T, life uint64, at uint16, by uint8) {
 		b := requestWithLife(life, auth)
-		c := Check(b, AuthBaseLen, auth)
+		c := VerifyTLVs(b, AuthBaseLen, auth)
 		if got, ok := c.SenderLife(sentBy); got != life || ok != (life != 0) {
 			t.Fatalf("life %d came back as %d, %v", life, got, ok)
 		}
@@ -112,12 +112,12 @@ func FuzzLives(f *testing.F) {
 			place += AuthBaseLen - seqLen
 		}
 		b[place] ^= by
-		c = Check(b, AuthBaseLen, auth)
+		c = VerifyTLVs(b, AuthBaseLen, auth)
 		if got, ok := c.SenderLife(sentBy); by != 0 && ok {
 			t.Errorf("octet %d changed by %#x: life %d is believed", place, by, got)
 		}
 		reply := make([]byte, len(b))
-		if r := testValues.ReflectChecked(reply, b, AuthBaseLen, auth, c); r.Len != len(b) {
+		if r := testValues.ReflectVerified(reply, b, AuthBaseLen, auth, c); r.Len != len(b) {
 			t.Errorf("a reply of %d octets to %d", r.Len, len(b))
 		}
 		var an Answers

@@ -89,7 +89,7 @@ func (p *SenderPacket) Parse(b []byte) error {
 	p.Timestamp = Timestamp(binary.BigEndian.Uint64(b[offTimestamp:]))
 	p.ErrorEstimate = ErrorEstimate(binary.BigEndian.Uint16(b[offError:]))
 	p.SSID = binary.BigEndian.Uint16(b[offSSID:])
-	return p.ErrorEstimate.check()
+	return p.ErrorEstimate.checkMultiplier()
 }
 
 // PutAuth writes the authenticated form into the first AuthBaseLen octets of b
@@ -100,7 +100,7 @@ func (p *SenderPacket) PutAuth(b []byte, a *Authenticator) {
 	binary.BigEndian.PutUint64(b[offAuthTimestamp:], uint64(p.Timestamp))
 	binary.BigEndian.PutUint16(b[offAuthError:], uint16(p.ErrorEstimate))
 	binary.BigEndian.PutUint16(b[offAuthSSID:], p.SSID)
-	copy(b[offAuthHMAC:AuthBaseLen], a.sum(b[:offAuthHMAC], nil))
+	copy(b[offAuthHMAC:AuthBaseLen], a.truncatedHMAC(b[:offAuthHMAC], nil))
 }
 
 // ParseAuth verifies and reads the authenticated form. p is left as it was
@@ -113,7 +113,7 @@ func (p *SenderPacket) ParseAuth(b []byte, a *Authenticator) error {
 	p.Timestamp = Timestamp(binary.BigEndian.Uint64(b[offAuthTimestamp:]))
 	p.ErrorEstimate = ErrorEstimate(binary.BigEndian.Uint16(b[offAuthError:]))
 	p.SSID = binary.BigEndian.Uint16(b[offAuthSSID:])
-	return p.ErrorEstimate.check()
+	return p.ErrorEstimate.checkMultiplier()
 }
 
 // ReflectorPacket is the base packet of a Session-Reflector: RFC 8762 4.3,
@@ -131,8 +131,8 @@ type ReflectorPacket struct {
 	SenderTTL           uint8 // TTL or Hop Limit of the probe as received
 }
 
-// Answer copies into p what a reply repeats of the probe it answers.
-func (p *ReflectorPacket) Answer(probe *SenderPacket) {
+// EchoProbe copies into p what a reply repeats of the probe it answers.
+func (p *ReflectorPacket) EchoProbe(probe *SenderPacket) {
 	p.SSID = probe.SSID
 	p.SenderSeq = probe.Seq
 	p.SenderTimestamp = probe.Timestamp
@@ -172,7 +172,7 @@ func (p *ReflectorPacket) Parse(b []byte) error {
 	p.SenderTimestamp = Timestamp(binary.BigEndian.Uint64(b[offSenderTime:]))
 	p.SenderErrorEstimate = ErrorEstimate(binary.BigEndian.Uint16(b[offSenderErr:]))
 	p.SenderTTL = b[offTTL]
-	return p.ErrorEstimate.check()
+	return p.ErrorEstimate.checkMultiplier()
 }
 
 // PutAuth writes the authenticated form into the first AuthBaseLen octets of b
@@ -188,7 +188,7 @@ func (p *ReflectorPacket) PutAuth(b []byte, a *Authenticator) {
 	binary.BigEndian.PutUint64(b[offAuthSenderTime:], uint64(p.SenderTimestamp))
 	binary.BigEndian.PutUint16(b[offAuthSenderErr:], uint16(p.SenderErrorEstimate))
 	b[offAuthTTL] = p.SenderTTL
-	copy(b[offAuthHMAC:AuthBaseLen], a.sum(b[:offAuthHMAC], nil))
+	copy(b[offAuthHMAC:AuthBaseLen], a.truncatedHMAC(b[:offAuthHMAC], nil))
 }
 
 // ParseAuth verifies and reads the authenticated form. p is left as it was
@@ -206,7 +206,7 @@ func (p *ReflectorPacket) ParseAuth(b []byte, a *Authenticator) error {
 	p.SenderTimestamp = Timestamp(binary.BigEndian.Uint64(b[offAuthSenderTime:]))
 	p.SenderErrorEstimate = ErrorEstimate(binary.BigEndian.Uint16(b[offAuthSenderErr:]))
 	p.SenderTTL = b[offAuthTTL]
-	return p.ErrorEstimate.check()
+	return p.ErrorEstimate.checkMultiplier()
 }
 
 // PeekAuth reads, of a packet in authenticated form that nothing was verified
@@ -218,8 +218,8 @@ func PeekAuth(b []byte) (seq, senderSeq uint32, ssid uint16) {
 	return binary.BigEndian.Uint32(b[offAuthSeq:]), binary.BigEndian.Uint32(b[offAuthSenderSeq:]), binary.BigEndian.Uint16(b[offAuthSSID:])
 }
 
-func (e ErrorEstimate) check() error {
-	if !e.Valid() {
+func (e ErrorEstimate) checkMultiplier() error {
+	if !e.IsValid() {
 		return ErrMultiplier
 	}
 	return nil

@@ -17,15 +17,15 @@ func reflectorSamples() []ReflectorPacket {
 	bound := NewErrorEstimate(200, true, true)
 	return []ReflectorPacket{
 		{
-			Seq: 7, Timestamp: PTP(ns + 3000), ErrorEstimate: bound, SSID: 0x1234, Receive: PTP(ns + 2000),
-			SenderSeq: 9, SenderTimestamp: PTP(ns), SenderErrorEstimate: bound, SenderTTL: 61,
+			Seq: 7, Timestamp: TimestampPTP(ns + 3000), ErrorEstimate: bound, SSID: 0x1234, Receive: TimestampPTP(ns + 2000),
+			SenderSeq: 9, SenderTimestamp: TimestampPTP(ns), SenderErrorEstimate: bound, SenderTTL: 61,
 		},
 		{
-			Seq: 1 << 31, Timestamp: NTP(ns + 3000), ErrorEstimate: NewErrorEstimate(UnknownBound, false, false), SSID: 1,
-			Receive: NTP(ns + 2000), SenderSeq: 1, SenderTimestamp: PTP(ns), SenderErrorEstimate: bound, SenderTTL: 1,
+			Seq: 1 << 31, Timestamp: TimestampNTP(ns + 3000), ErrorEstimate: NewErrorEstimate(UnknownBound, false, false), SSID: 1,
+			Receive: TimestampNTP(ns + 2000), SenderSeq: 1, SenderTimestamp: TimestampPTP(ns), SenderErrorEstimate: bound, SenderTTL: 1,
 		},
 		{
-			Timestamp: PTP(ns), ErrorEstimate: bound, Receive: PTP(ns), SenderTimestamp: NTP(ns),
+			Timestamp: TimestampPTP(ns), ErrorEstimate: bound, Receive: TimestampPTP(ns), SenderTimestamp: TimestampNTP(ns),
 			SenderErrorEstimate: NewErrorEstimate(0, false, false),
 		},
 		{ErrorEstimate: 1, SenderErrorEstimate: 1},
@@ -210,7 +210,7 @@ func TestAuthenticatedPacketIsTamperProof(t *testing.T) {
 
 func TestAnswerCopiesWhatAReplyRepeats(t *testing.T) {
 	r := ReflectorPacket{Seq: 1, Timestamp: 2, ErrorEstimate: 3, Receive: 4, SenderTTL: 5}
-	r.Answer(&senderVector)
+	r.EchoProbe(&senderVector)
 	want := ReflectorPacket{
 		Seq: 1, Timestamp: 2, ErrorEstimate: 3, SSID: 0x3132, Receive: 4, SenderSeq: 0x01020304,
 		SenderTimestamp: 0x1112131415161718, SenderErrorEstimate: 0xc123, SenderTTL: 5,

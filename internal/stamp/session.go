@@ -2,40 +2,40 @@ package stamp
 
 import "encoding/binary"
 
-// Checked is what is known of a request's TLVs after their verification.
-type Checked struct {
+// VerifiedTLVs is what is known of a request's TLVs after their verification.
+type VerifiedTLVs struct {
 	authentic bool
 	lives     []byte // the value of its TLV of type TypeLives; nil: it has none
 	packet    []byte
 }
 
-// Check applies RFC 8972 4.8 to the TLV area behind the base octets of packet,
+// VerifyTLVs applies RFC 8972 4.8 to the TLV area behind the base octets of packet,
 // before anything of it may be used. A non-nil a says that the session's TLVs
 // are protected; in authenticated mode they always are.
-func Check(packet []byte, base int, a *Authenticator) (c Checked) {
+func VerifyTLVs(packet []byte, base int, a *Authenticator) (c VerifiedTLVs) {
 	c.packet = packet
-	c.authentic = c.check(packet, base, a)
+	c.authentic = c.verifyArea(packet, base, a)
 	return c
 }
 
-// Authentic reports whether the TLVs may be used.
-func (c *Checked) Authentic() bool { return c.authentic }
+// IsAuthentic reports whether the TLVs may be used.
+func (c *VerifiedTLVs) IsAuthentic() bool { return c.authentic }
 
 // SenderLife is the life number of the sender that who stands for. It reports
 // false where the packet, which is in authenticated form, has none that may be
 // used.
-func (c *Checked) SenderLife(who uint64) (life uint64, ok bool) {
+func (c *VerifiedTLVs) SenderLife(who uint64) (life uint64, ok bool) {
 	if !c.authentic || c.lives == nil {
 		return 0, false
 	}
 	var v Lives
-	if v.parse(c.lives); v.Sender == 0 || !v.By(c.packet, who) {
+	if v.parseValue(c.lives); v.Sender == 0 || !v.BelongTo(c.packet, who) {
 		return 0, false
 	}
 	return v.Sender, true
 }
 
-func (c *Checked) check(packet []byte, base int, a *Authenticator) bool {
+func (c *VerifiedTLVs) verifyArea(packet []byte, base int, a *Authenticator) bool {
 	area := packet[base:]
 	count, padding, hmacAt := 0, 0, -1
 	for rest := area; len(rest) > 0; count++ {
@@ -103,18 +103,18 @@ type Reflection struct {
 // are protected: a request with TLVs but no HMAC TLV then fails like one whose
 // HMAC is wrong.
 func (v *ReflectorValues) Reflect(reply, request []byte, base int, a *Authenticator) Reflection {
-	return v.ReflectChecked(reply, request, base, a, Check(request, base, a))
+	return v.ReflectVerified(reply, request, base, a, VerifyTLVs(request, base, a))
 }
 
-// ReflectChecked is Reflect for a request whose TLVs were verified by Check, with
+// ReflectVerified is Reflect for a request whose TLVs were verified by Check, with
 // the same base and a.
-func (v *ReflectorValues) ReflectChecked(reply, request []byte, base int, a *Authenticator, c Checked) Reflection {
+func (v *ReflectorValues) ReflectVerified(reply, request []byte, base int, a *Authenticator, c VerifiedTLVs) Reflection {
 	area, out := request[base:], reply[base:len(request)]
 	copy(out, area)
 	r := Reflection{Len: len(request), DSCP: v.ReceivedDSCP}
 	if !c.authentic {
 		r.Integrity = true
-		r.Malformed = refuse(out)
+		r.Malformed = refuseTLVs(out)
 		return r
 	}
 	for at := 0; at < len(out); {
@@ -127,54 +127,54 @@ func (v *ReflectorValues) ReflectChecked(reply, request []byte, base int, a *Aut
 		if tlv.Type == TypeLives {
 			(&Lives{Reflector: v.Life, tag: livesTag(reply, base, v.Who)}).putReflector(tlv.Value)
 		}
-		if v.answer(tlv, &r) {
+		if v.answerTLV(tlv, &r) {
 			out[at] = 0
-			r.Answered.add(tlv.Type)
+			r.Answered.addType(tlv.Type)
 		} else {
 			out[at] = byte(Unrecognized)
 		}
 		if tlv.Type == TypeHMAC {
-			copy(tlv.Value, a.sum(reply[:seqLen], out[:at]))
+			copy(tlv.Value, a.truncatedHMAC(reply[:seqLen], out[:at]))
 		}
 		at += tlvHeaderLen + len(tlv.Value)
 	}
 	return r
 }
 
-// answer fills in the value of one well-formed TLV and reports whether its
+// answerTLV fills in the value of one well-formed TLV and reports whether its
 // type was understood.
-func (v *ReflectorValues) answer(tlv TLV, r *Reflection) bool {
-	if !tlv.Type.understood() || v.Unsupported.Has(tlv.Type) && tlv.Type != TypeHMAC {
+func (v *ReflectorValues) answerTLV(tlv TLV, r *Reflection) bool {
+	if !tlv.Type.isUnderstood() || v.Unsupported.Has(tlv.Type) && tlv.Type != TypeHMAC {
 		return false
 	}
 	switch tlv.Type {
 	case TypeTimestampInfo:
-		v.TimestampInfo.put(tlv.Value)
+		v.TimestampInfo.putValue(tlv.Value)
 	case TypeClassOfService:
 		var c ClassOfService
-		c.parse(tlv.Value)
+		c.parseValue(tlv.Value)
 		c.DSCP2, c.ECN, c.RP = v.ReceivedDSCP, v.ReceivedECN, 0
 		if v.PermittedDSCP>>c.DSCP1&1 != 0 {
 			r.DSCP = c.DSCP1
 		} else {
 			c.RP = 1
 		}
-		c.put(tlv.Value)
+		c.putValue(tlv.Value)
 	case TypeDirectMeasurement:
 		d := DirectMeasurement{ReflectorRx: v.RxCount, ReflectorTx: v.TxCount}
 		d.putReflector(tlv.Value)
-		d.parse(tlv.Value)
+		d.parseValue(tlv.Value)
 		r.SenderTx = d.SenderTx
 	case TypeFollowUp:
-		v.FollowUp.put(tlv.Value)
+		v.FollowUp.putValue(tlv.Value)
 	}
 	return true
 }
 
-// refuse sets I in every TLV of a reply whose request failed verification
+// refuseTLVs sets I in every TLV of a reply whose request failed verification
 // (RFC 8972 4.8), and the flags that hold besides. It reports whether a TLV
 // was malformed.
-func refuse(out []byte) (malformed bool) {
+func refuseTLVs(out []byte) (malformed bool) {
 	for at := 0; at < len(out); {
 		tlv, _, err := NextTLV(out[at:])
 		if err != nil {
@@ -182,7 +182,7 @@ func refuse(out []byte) (malformed bool) {
 			return true
 		}
 		flags := Integrity
-		if !tlv.Type.understood() {
+		if !tlv.Type.isUnderstood() {
 			flags |= Unrecognized
 		}
 		out[at] = byte(flags)
@@ -227,7 +227,7 @@ type Answers struct {
 // TLVs are protected.
 func (an *Answers) Parse(reply []byte, base int, a *Authenticator) error {
 	*an = Answers{}
-	if c := Check(reply, base, a); anyIntegrityFlag(reply[base:]) || !c.authentic {
+	if c := VerifyTLVs(reply, base, a); anyIntegrityFlag(reply[base:]) || !c.authentic {
 		return ErrIntegrity
 	}
 	for rest := reply[base:]; len(rest) > 0; {
@@ -239,31 +239,31 @@ func (an *Answers) Parse(reply []byte, base int, a *Authenticator) error {
 		case tlv.Flags&Malformed != 0:
 			return ErrMalformed
 		case tlv.Flags&Unrecognized != 0:
-			an.Unrecognized.add(tlv.Type)
+			an.Unrecognized.addType(tlv.Type)
 		case !tlv.Type.validLength(len(tlv.Value)):
 			return ErrMalformed
 		default:
-			an.take(tlv)
+			an.storeTLV(tlv)
 		}
 		rest = next
 	}
 	return nil
 }
 
-func (an *Answers) take(tlv TLV) {
+func (an *Answers) storeTLV(tlv TLV) {
 	switch tlv.Type {
 	case TypeTimestampInfo:
-		an.TimestampInfo.parse(tlv.Value)
+		an.TimestampInfo.parseValue(tlv.Value)
 	case TypeClassOfService:
-		an.ClassOfService.parse(tlv.Value)
+		an.ClassOfService.parseValue(tlv.Value)
 	case TypeDirectMeasurement:
-		an.DirectMeasurement.parse(tlv.Value)
+		an.DirectMeasurement.parseValue(tlv.Value)
 	case TypeFollowUp:
-		an.FollowUp.parse(tlv.Value)
+		an.FollowUp.parseValue(tlv.Value)
 	case TypeLives:
-		an.Lives.parse(tlv.Value)
+		an.Lives.parseValue(tlv.Value)
 	}
-	an.Has.add(tlv.Type)
+	an.Has.addType(tlv.Type)
 }
 
 // anyIntegrityFlag looks for I=1 up to the first TLV that is malformed, its

@@ -16,21 +16,21 @@ const ntpUnixOffset = 2_208_988_800
 // it says. Zero stands for "no timestamp" in both formats.
 type Timestamp uint64
 
-// PTP returns ns, nanoseconds of a clock that counts from 1970-01-01, in the
+// TimestampPTP returns ns, nanoseconds of a clock that counts from 1970-01-01, in the
 // truncated PTPv2 format of RFC 8186 2.1: the low 32 bits of the seconds, then
 // 32 bits of nanoseconds. No leap seconds are added or removed: a NIC clock
 // that PTP disciplines counts TAI, the system clock counts UTC, and each is
 // written as it counts. The seconds wrap on 2106-02-07; a time before 1970 is
 // written modulo 2^32 seconds.
-func PTP(ns int64) Timestamp {
+func TimestampPTP(ns int64) Timestamp {
 	sec, rem := floorDiv(ns)
 	return Timestamp(uint64(uint32(sec))<<32 | uint64(rem))
 }
 
-// NTP returns ns, nanoseconds since 1970-01-01, in the 64-bit NTP format of
+// TimestampNTP returns ns, nanoseconds since 1970-01-01, in the 64-bit NTP format of
 // RFC 5905 6: seconds since 1900 modulo 2^32, then a fraction of 2^-32 s,
 // rounded to the nearest. A time comes back from NanosNTP to the nanosecond.
-func NTP(ns int64) Timestamp {
+func TimestampNTP(ns int64) Timestamp {
 	sec, rem := floorDiv(ns)
 	frac := (uint64(rem)<<32 + nanosPerSecond/2) / nanosPerSecond
 	return Timestamp(uint64(uint32(sec+ntpUnixOffset))<<32 | frac)
@@ -39,9 +39,9 @@ func NTP(ns int64) Timestamp {
 // NewTimestamp returns ns in the truncated PTP format or in the NTP format.
 func NewTimestamp(ns int64, ptp bool) Timestamp {
 	if ptp {
-		return PTP(ns)
+		return TimestampPTP(ns)
 	}
-	return NTP(ns)
+	return TimestampNTP(ns)
 }
 
 // NanosPTP reads t as truncated PTP: nanoseconds since 1970-01-01 of the clock
@@ -65,7 +65,7 @@ func (t Timestamp) NanosNTP() int64 {
 
 // Nanos reads t in the format that e, the Error Estimate beside it, names.
 func (t Timestamp) Nanos(e ErrorEstimate) int64 {
-	if e.PTP() {
+	if e.IsPTP() {
 		return t.NanosPTP()
 	}
 	return t.NanosNTP()
@@ -130,11 +130,11 @@ func NewErrorEstimate(boundNS int64, synced, ptp bool) ErrorEstimate {
 	return e | ErrorEstimate(scale)<<errorScaleShift | ErrorEstimate(mult)
 }
 
-// Synced reports the S bit: the clock is synchronised to UTC by an external source.
-func (e ErrorEstimate) Synced() bool { return e&errorSynced != 0 }
+// IsSynced reports the S bit: the clock is synchronised to UTC by an external source.
+func (e ErrorEstimate) IsSynced() bool { return e&errorSynced != 0 }
 
-// PTP reports the Z bit: the timestamps beside e are truncated PTP, not NTP.
-func (e ErrorEstimate) PTP() bool { return e&errorPTP != 0 }
+// IsPTP reports the Z bit: the timestamps beside e are truncated PTP, not NTP.
+func (e ErrorEstimate) IsPTP() bool { return e&errorPTP != 0 }
 
 // Scale returns the power of two that the multiplier is scaled by, 0 to 63.
 func (e ErrorEstimate) Scale() int { return int(e>>errorScaleShift) & errorScaleMax }
@@ -142,8 +142,8 @@ func (e ErrorEstimate) Scale() int { return int(e>>errorScaleShift) & errorScale
 // Multiplier returns the multiplier; zero marks a corrupt packet.
 func (e ErrorEstimate) Multiplier() int { return int(e & errorMultMax) }
 
-// Valid reports whether the multiplier is not zero (RFC 4656 4.1.2).
-func (e ErrorEstimate) Valid() bool { return e.Multiplier() != 0 }
+// IsValid reports whether the multiplier is not zero (RFC 4656 4.1.2).
+func (e ErrorEstimate) IsValid() bool { return e.Multiplier() != 0 }
 
 // BoundNS returns the error in nanoseconds, rounded up, and UnknownBound for
 // an estimate of 2^31 s or more and for one that is not Valid.

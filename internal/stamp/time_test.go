@@ -34,16 +34,16 @@ func TestTimestampFormats(t *testing.T) {
 	}
 	for _, tt := range tests {
 		ns := unixNano(t, tt.at)
-		if got := PTP(ns); got != tt.ptp {
+		if got := TimestampPTP(ns); got != tt.ptp {
 			t.Errorf("PTP(%s) = %#x, want %#x", tt.at, uint64(got), uint64(tt.ptp))
 		}
-		if got := NTP(ns); got != tt.ntp {
+		if got := TimestampNTP(ns); got != tt.ntp {
 			t.Errorf("NTP(%s) = %#x, want %#x", tt.at, uint64(got), uint64(tt.ntp))
 		}
-		if got := PTP(ns).NanosPTP(); got != ns {
+		if got := TimestampPTP(ns).NanosPTP(); got != ns {
 			t.Errorf("PTP: %s came back %d ns off", tt.at, got-ns)
 		}
-		if got := NTP(ns).NanosNTP(); got != ns {
+		if got := TimestampNTP(ns).NanosNTP(); got != ns {
 			t.Errorf("NTP: %s came back %d ns off", tt.at, got-ns)
 		}
 	}
@@ -57,14 +57,14 @@ func TestTimestampEras(t *testing.T) {
 		name      string
 		got, want int64
 	}{
-		{"first of NTP", NTP(ntpFirst).NanosNTP(), ntpFirst},
-		{"before the first of NTP", NTP(ntpFirst - 1).NanosNTP(), ntpFirst - 1 + ntpEra},
-		{"last of NTP", NTP(ntpLast).NanosNTP(), ntpLast},
-		{"after the last of NTP", NTP(ntpLast + 1).NanosNTP(), ntpLast + 1 - ntpEra},
-		{"first of PTP", PTP(0).NanosPTP(), 0},
-		{"before the first of PTP", PTP(-1).NanosPTP(), ptpEra - 1},
-		{"last of PTP", PTP(ptpLast).NanosPTP(), ptpLast},
-		{"after the last of PTP", PTP(ptpLast + 1).NanosPTP(), 0},
+		{"first of NTP", TimestampNTP(ntpFirst).NanosNTP(), ntpFirst},
+		{"before the first of NTP", TimestampNTP(ntpFirst - 1).NanosNTP(), ntpFirst - 1 + ntpEra},
+		{"last of NTP", TimestampNTP(ntpLast).NanosNTP(), ntpLast},
+		{"after the last of NTP", TimestampNTP(ntpLast + 1).NanosNTP(), ntpLast + 1 - ntpEra},
+		{"first of PTP", TimestampPTP(0).NanosPTP(), 0},
+		{"before the first of PTP", TimestampPTP(-1).NanosPTP(), ptpEra - 1},
+		{"last of PTP", TimestampPTP(ptpLast).NanosPTP(), ptpLast},
+		{"after the last of PTP", TimestampPTP(ptpLast + 1).NanosPTP(), 0},
 	}
 	for _, tt := range tests {
 		if tt.got != tt.want {
@@ -78,7 +78,7 @@ func TestTimestampRoundTrip(t *testing.T) {
 	from, to := unixNano(t, "1968-01-20T03:14:08Z"), unixNano(t, "2104-02-26T09:42:23Z")
 	for range 200_000 {
 		ns := from + rng.Int64N(to-from)
-		if got := NTP(ns).NanosNTP(); got != ns {
+		if got := TimestampNTP(ns).NanosNTP(); got != ns {
 			t.Fatalf("NTP: %d came back as %d", ns, got)
 		}
 		if ns < 0 {
@@ -117,12 +117,12 @@ func TestErrorEstimateFields(t *testing.T) {
 			t.Errorf("NewErrorEstimate(%d, %v, %v) = %#x of %d ns, want %#x of %d ns",
 				tt.bound, tt.synced, tt.ptp, uint16(e), e.BoundNS(), uint16(tt.want), tt.back)
 		}
-		if e.Synced() != tt.synced || e.PTP() != tt.ptp || !e.Valid() {
-			t.Errorf("%#x: S %v, Z %v, valid %v", uint16(e), e.Synced(), e.PTP(), e.Valid())
+		if e.IsSynced() != tt.synced || e.IsPTP() != tt.ptp || !e.IsValid() {
+			t.Errorf("%#x: S %v, Z %v, valid %v", uint16(e), e.IsSynced(), e.IsPTP(), e.IsValid())
 		}
 	}
-	if e := ErrorEstimate(0xff00); e.Valid() || e.BoundNS() != UnknownBound {
-		t.Errorf("multiplier 0: valid %v, bound %d", e.Valid(), e.BoundNS())
+	if e := ErrorEstimate(0xff00); e.IsValid() || e.BoundNS() != UnknownBound {
+		t.Errorf("multiplier 0: valid %v, bound %d", e.IsValid(), e.BoundNS())
 	}
 }
 

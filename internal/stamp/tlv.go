@@ -52,22 +52,22 @@ const (
 	TypeLives Type = 252
 )
 
-// known are the types this package can process. Location (2) and Access Report
+// knownTypes are the types this package can process. Location (2) and Access Report
 // (6) are not among them: nothing in Graylink asks for either.
-const known TypeSet = 1<<TypeExtraPadding | 1<<TypeTimestampInfo | 1<<TypeClassOfService |
+const knownTypes TypeSet = 1<<TypeExtraPadding | 1<<TypeTimestampInfo | 1<<TypeClassOfService |
 	1<<TypeDirectMeasurement | 1<<TypeFollowUp | 1<<TypeHMAC
 
-// understood reports whether this package can process a type.
-func (t Type) understood() bool { return known.Has(t) || t == TypeLives }
+// isUnderstood reports whether this package can process a type.
+func (t Type) isUnderstood() bool { return knownTypes.Has(t) || t == TypeLives }
 
 // TypeSet is a set of the types below 16.
 type TypeSet uint16
 
-// Types returns the set of ts.
-func Types(ts ...Type) TypeSet {
+// NewTypeSet returns the set of ts.
+func NewTypeSet(ts ...Type) TypeSet {
 	var s TypeSet
 	for _, t := range ts {
-		s.add(t)
+		s.addType(t)
 	}
 	return s
 }
@@ -75,7 +75,7 @@ func Types(ts ...Type) TypeSet {
 // Has reports whether t is in s.
 func (s TypeSet) Has(t Type) bool { return t < 16 && s>>t&1 != 0 }
 
-func (s *TypeSet) add(t Type) {
+func (s *TypeSet) addType(t Type) {
 	if t < 16 {
 		*s |= 1 << t
 	}
@@ -215,7 +215,7 @@ func livesTag(packet []byte, base int, who uint64) uint64 {
 // the sequence number and every TLV so far are covered (RFC 8972 4.8). Only
 // Extra Padding may come after it.
 func AppendHMAC(packet []byte, base int, a *Authenticator) []byte {
-	mac := a.sum(packet[:seqLen], packet[base:])
+	mac := a.truncatedHMAC(packet[:seqLen], packet[base:])
 	packet = appendHeader(packet, Unrecognized, TypeHMAC, HMACLen)
 	return append(packet, mac...)
 }
@@ -249,11 +249,11 @@ type TimestampInfo struct {
 	MethodOut Method
 }
 
-func (v *TimestampInfo) put(b []byte) {
+func (v *TimestampInfo) putValue(b []byte) {
 	b[0], b[1], b[2], b[3] = byte(v.SyncIn), byte(v.MethodIn), byte(v.SyncOut), byte(v.MethodOut)
 }
 
-func (v *TimestampInfo) parse(b []byte) {
+func (v *TimestampInfo) parseValue(b []byte) {
 	*v = TimestampInfo{SyncSource(b[0]), Method(b[1]), SyncSource(b[2]), Method(b[3])}
 }
 
@@ -266,13 +266,13 @@ type ClassOfService struct {
 	RP    uint8 // 1: the reflector's policy refused DSCP1 and DSCP2 was used
 }
 
-func (v *ClassOfService) put(b []byte) {
+func (v *ClassOfService) putValue(b []byte) {
 	b[0] = v.DSCP1<<2 | v.DSCP2>>4&0x3
 	b[1] = v.DSCP2<<4 | v.ECN&0x3<<2 | v.RP&0x3
 	b[2], b[3] = 0, 0
 }
 
-func (v *ClassOfService) parse(b []byte) {
+func (v *ClassOfService) parseValue(b []byte) {
 	*v = ClassOfService{DSCP1: b[0] >> 2, DSCP2: b[0]&0x3<<4 | b[1]>>4, ECN: b[1] >> 2 & 0x3, RP: b[1] & 0x3}
 }
 
@@ -290,7 +290,7 @@ func (v *DirectMeasurement) putReflector(b []byte) {
 	binary.BigEndian.PutUint32(b[offRTxC:], v.ReflectorTx)
 }
 
-func (v *DirectMeasurement) parse(b []byte) {
+func (v *DirectMeasurement) parseValue(b []byte) {
 	v.SenderTx = binary.BigEndian.Uint32(b)
 	v.ReflectorRx = binary.BigEndian.Uint32(b[offRRxC:])
 	v.ReflectorTx = binary.BigEndian.Uint32(b[offRTxC:])
@@ -304,14 +304,14 @@ type FollowUp struct {
 	Method    Method    // how Timestamp was taken
 }
 
-func (v *FollowUp) put(b []byte) {
+func (v *FollowUp) putValue(b []byte) {
 	binary.BigEndian.PutUint32(b, v.Seq)
 	binary.BigEndian.PutUint64(b[offFollowTime:], uint64(v.Timestamp))
 	b[offFollowMode] = byte(v.Method)
 	clear(b[offFollowMode+1 : followUpLen])
 }
 
-func (v *FollowUp) parse(b []byte) {
+func (v *FollowUp) parseValue(b []byte) {
 	v.Seq = binary.BigEndian.Uint32(b)
 	v.Timestamp = Timestamp(binary.BigEndian.Uint64(b[offFollowTime:]))
 	v.Method = Method(b[offFollowMode])
@@ -326,9 +326,9 @@ type Lives struct {
 	tag       uint64
 }
 
-// By reports whether the lives belong to the authenticated packet that they came
+// BelongTo reports whether the lives belong to the authenticated packet that they came
 // with, and whoever who stands for sent it.
-func (v *Lives) By(packet []byte, who uint64) bool {
+func (v *Lives) BelongTo(packet []byte, who uint64) bool {
 	return v.tag == livesTag(packet, AuthBaseLen, who)
 }
 
@@ -338,6 +338,6 @@ func (v *Lives) putReflector(b []byte) {
 	binary.BigEndian.PutUint64(b[offLivesTag:], v.tag)
 }
 
-func (v *Lives) parse(b []byte) {
+func (v *Lives) parseValue(b []byte) {
 	v.Sender, v.Reflector, v.tag = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[offOtherLife:]), binary.BigEndian.Uint64(b[offLivesTag:])
 }

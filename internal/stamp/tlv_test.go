@@ -53,68 +53,68 @@ func TestReflect(t *testing.T) {
 		{name: "no TLVs", want: Reflection{DSCP: 0x2e}},
 		{
 			name: "extra padding goes back with its content", request: "80010003 a1b2c3", reply: "00010003 a1b2c3",
-			want: Reflection{DSCP: 0x2e, Answered: Types(TypeExtraPadding)},
+			want: Reflection{DSCP: 0x2e, Answered: NewTypeSet(TypeExtraPadding)},
 		},
 		{
 			name: "timestamp information", request: "80030004 00000000", reply: "00030004 02010502",
-			want: Reflection{DSCP: 0x2e, Answered: Types(TypeTimestampInfo)},
+			want: Reflection{DSCP: 0x2e, Answered: NewTypeSet(TypeTimestampInfo)},
 		},
 		{
 			// DSCP1 26 = 011010, DSCP2 46 = 101110, ECN 11, RP 00.
 			name: "class of service permitted", request: "80040004 68000000", reply: "00040004 6aec0000",
-			want: Reflection{DSCP: 26, Answered: Types(TypeClassOfService)},
+			want: Reflection{DSCP: 26, Answered: NewTypeSet(TypeClassOfService)},
 		},
 		{
 			// DSCP1 27 = 011011, DSCP2 46 = 101110, ECN 11, RP 01.
 			name: "class of service refused", request: "80040004 6c000000", reply: "00040004 6eed0000",
-			want: Reflection{DSCP: 0x2e, Answered: Types(TypeClassOfService)},
+			want: Reflection{DSCP: 0x2e, Answered: NewTypeSet(TypeClassOfService)},
 		},
 		{
 			name: "class of service: all but DSCP1 is ignored on receipt", request: "80040004 ffffffff", reply: "00040004 feec0000",
-			want: Reflection{DSCP: 63, Answered: Types(TypeClassOfService)},
+			want: Reflection{DSCP: 63, Answered: NewTypeSet(TypeClassOfService)},
 		},
 		{
 			name: "direct measurement", request: "8005000c 11121314 ffffffff ffffffff", reply: "0005000c 11121314 21222324 31323334",
-			want: Reflection{DSCP: 0x2e, Answered: Types(TypeDirectMeasurement), SenderTx: 0x11121314},
+			want: Reflection{DSCP: 0x2e, Answered: NewTypeSet(TypeDirectMeasurement), SenderTx: 0x11121314},
 		},
 		{
 			name: "follow-up telemetry", request: "80070010 ffffffff ffffffffffffffff ff ffffff",
 			reply: "00070010 41424344 5152535455565758 01 000000",
-			want:  Reflection{DSCP: 0x2e, Answered: Types(TypeFollowUp)},
+			want:  Reflection{DSCP: 0x2e, Answered: NewTypeSet(TypeFollowUp)},
 		},
 		{
 			name: "follow-up telemetry of the first reply", request: "80070010 00000000 0000000000000000 00 000000",
-			reply: "00070010 00000000 0000000000000000 00 000000", want: Reflection{DSCP: 0x2e, Answered: Types(TypeFollowUp)},
+			reply: "00070010 00000000 0000000000000000 00 000000", want: Reflection{DSCP: 0x2e, Answered: NewTypeSet(TypeFollowUp)},
 			values: func(v *ReflectorValues) { v.FollowUp = FollowUp{} },
 		},
 		{
 			name: "U, M, I and reserved flags are ignored on receipt", request: "7f030004 00000000", reply: "00030004 02010502",
-			want: Reflection{DSCP: 0x2e, Answered: Types(TypeTimestampInfo)},
+			want: Reflection{DSCP: 0x2e, Answered: NewTypeSet(TypeTimestampInfo)},
 		},
 		{
 			name: "unknown types go back with U, the rest is answered", request: "80020004 01020304 00c80000 80030004 00000000 80ff0001 77",
 			reply: "80020004 01020304 80c80000 00030004 02010502 80ff0001 77",
-			want:  Reflection{DSCP: 0x2e, Answered: Types(TypeTimestampInfo)},
+			want:  Reflection{DSCP: 0x2e, Answered: NewTypeSet(TypeTimestampInfo)},
 		},
 		{
 			name: "a type without values goes back with U", request: "80040004 68000000 80030004 00000000",
-			reply: "80040004 68000000 00030004 02010502", want: Reflection{DSCP: 0x2e, Answered: Types(TypeTimestampInfo)},
-			values: func(v *ReflectorValues) { v.Unsupported = Types(TypeClassOfService) },
+			reply: "80040004 68000000 00030004 02010502", want: Reflection{DSCP: 0x2e, Answered: NewTypeSet(TypeTimestampInfo)},
+			values: func(v *ReflectorValues) { v.Unsupported = NewTypeSet(TypeClassOfService) },
 		},
 		{
 			name:    "length that does not suit the type: M, and the rest as it came",
 			request: "80030004 00000000 80040005 6800000000 80030004 00000000",
 			reply:   "00030004 02010502 40040005 6800000000 80030004 00000000",
-			want:    Reflection{DSCP: 0x2e, Answered: Types(TypeTimestampInfo), Malformed: true}, senderError: ErrMalformed,
+			want:    Reflection{DSCP: 0x2e, Answered: NewTypeSet(TypeTimestampInfo), Malformed: true}, senderError: ErrMalformed,
 		},
 		{
 			name: "length that runs past the packet", request: "80030004 00000000 80c80005 01020304",
 			reply: "00030004 02010502 40c80005 01020304",
-			want:  Reflection{DSCP: 0x2e, Answered: Types(TypeTimestampInfo), Malformed: true}, senderError: ErrMalformed,
+			want:  Reflection{DSCP: 0x2e, Answered: NewTypeSet(TypeTimestampInfo), Malformed: true}, senderError: ErrMalformed,
 		},
 		{
 			name: "three octets are no header", request: "80030004 00000000 ffffff", reply: "00030004 02010502 40ffff",
-			want: Reflection{DSCP: 0x2e, Answered: Types(TypeTimestampInfo), Malformed: true}, senderError: ErrMalformed,
+			want: Reflection{DSCP: 0x2e, Answered: NewTypeSet(TypeTimestampInfo), Malformed: true}, senderError: ErrMalformed,
 		},
 		{
 			name: "one octet is no header", request: "ff", reply: "40",
@@ -151,7 +151,7 @@ func TestReflect(t *testing.T) {
 		},
 		{
 			name: "values too large for their fields stay in them", request: "80040004 68000000", reply: "00040004 6aec0000",
-			want:   Reflection{DSCP: 26, Answered: Types(TypeClassOfService)},
+			want:   Reflection{DSCP: 26, Answered: NewTypeSet(TypeClassOfService)},
 			values: func(v *ReflectorValues) { v.ReceivedDSCP |= 0xc0; v.ReceivedECN = 0xff },
 		},
 	}
@@ -237,14 +237,14 @@ func TestSenderReadsWhatTheReflectorWrote(t *testing.T) {
 				t.Fatalf("got %+v", r)
 			}
 			want := Answers{
-				Has:               Types(TypeExtraPadding, TypeTimestampInfo, TypeClassOfService, TypeDirectMeasurement, TypeFollowUp),
+				Has:               NewTypeSet(TypeExtraPadding, TypeTimestampInfo, TypeClassOfService, TypeDirectMeasurement, TypeFollowUp),
 				TimestampInfo:     testValues.TimestampInfo,
 				ClassOfService:    ClassOfService{DSCP1: 26, DSCP2: 0x2e, ECN: 3},
 				DirectMeasurement: DirectMeasurement{0x11121314, 0x21222324, 0x31323334},
 				FollowUp:          testValues.FollowUp,
 			}
 			if tt.auth != nil {
-				want.Has |= Types(TypeHMAC)
+				want.Has |= NewTypeSet(TypeHMAC)
 			}
 			var got Answers
 			if err := got.Parse(reply, tt.base, tt.auth); err != nil || got != want {
@@ -263,13 +263,13 @@ func TestSenderReadsFlags(t *testing.T) {
 		has, unknown TypeSet
 		err          error
 	}{
-		{"U: skipped, whatever its length", "80030007 01020304050607 00040004 00000000", Types(TypeClassOfService), Types(TypeTimestampInfo), nil},
-		{"M: nothing from there on", "00040004 00000000 40030004 01020304 00070010 00000000000000000000000000000000", Types(TypeClassOfService), 0, ErrMalformed},
+		{"U: skipped, whatever its length", "80030007 01020304050607 00040004 00000000", NewTypeSet(TypeClassOfService), NewTypeSet(TypeTimestampInfo), nil},
+		{"M: nothing from there on", "00040004 00000000 40030004 01020304 00070010 00000000000000000000000000000000", NewTypeSet(TypeClassOfService), 0, ErrMalformed},
 		{"I: nothing at all", "00040004 00000000 20c80000", 0, 0, ErrIntegrity},
 		{"I in octets that are no TLV", "00040004 00000000 20", 0, 0, ErrIntegrity},
-		{"wrong length without M", "00040004 00000000 00030003 010203", Types(TypeClassOfService), 0, ErrMalformed},
-		{"runs past the packet", "00040004 00000000 00030004 010203", Types(TypeClassOfService), 0, ErrMalformed},
-		{"reserved flags are ignored", "1f040004 00000000", Types(TypeClassOfService), 0, nil},
+		{"wrong length without M", "00040004 00000000 00030003 010203", NewTypeSet(TypeClassOfService), 0, ErrMalformed},
+		{"runs past the packet", "00040004 00000000 00030004 010203", NewTypeSet(TypeClassOfService), 0, ErrMalformed},
+		{"reserved flags are ignored", "1f040004 00000000", NewTypeSet(TypeClassOfService), 0, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -385,12 +385,12 @@ func TestIntegrity(t *testing.T) {
 	}
 	t.Run("HMAC TLVs are never unsupported", func(t *testing.T) {
 		v := testValues
-		v.Unsupported = Types(TypeHMAC, TypeTimestampInfo)
+		v.Unsupported = NewTypeSet(TypeHMAC, TypeTimestampInfo)
 		probe := sign(AppendTimestampInfo(probeWith(t, "")))
 		reply := replyFor(probe)
 		v.Reflect(reply, probe, BaseLen, auth)
 		var an Answers
-		if err := an.Parse(reply, BaseLen, auth); err != nil || an.Unrecognized != Types(TypeTimestampInfo) || an.Has != Types(TypeHMAC) {
+		if err := an.Parse(reply, BaseLen, auth); err != nil || an.Unrecognized != NewTypeSet(TypeTimestampInfo) || an.Has != NewTypeSet(TypeHMAC) {
 			t.Errorf("%v, %+v", err, an)
 		}
 	})
@@ -413,7 +413,7 @@ func TestMalformedInProtectedTLVs(t *testing.T) {
 	probe = AppendHMAC(probe, BaseLen, auth)
 	reply := replyFor(probe)
 	r := testValues.Reflect(reply, probe, BaseLen, auth)
-	if want := (Reflection{Len: len(probe), DSCP: 0x2e, Answered: Types(TypeTimestampInfo), Malformed: true}); r != want {
+	if want := (Reflection{Len: len(probe), DSCP: 0x2e, Answered: NewTypeSet(TypeTimestampInfo), Malformed: true}); r != want {
 		t.Errorf("got %+v, want %+v", r, want)
 	}
 	if n := BaseLen + 12; !bytes.Equal(reply[n:], probe[n:]) {

@@ -33,8 +33,8 @@ const (
 // Reasons are all of them, for series that begin with 0.
 var Reasons = []Reason{LinkUp, LinkDown, NodeUp, NodeDown, SwitchUp, SwitchDown, SwitchPart, PortSet, Unhealthy, SMUp, SMDown, SMFailover, SMState, SMLID, UFMFailover, Rerouted}
 
-// changing are the types of events that tell of a change (eventTypes).
-var changing = map[string]Reason{
+// reasonByCode are the types of events that tell of a change (eventTypes).
+var reasonByCode = map[string]Reason{
 	"328": LinkUp, "329": LinkDown, "331": NodeDown, "332": NodeUp, "336": PortSet, "344": SwitchPart, "398": SwitchPart, "399": SwitchPart,
 	"510": SMFailover, "511": SMState, "512": SMUp, "514": SMLID, "530": SMDown, "545": SMDown, "602": UFMFailover, "702": Unhealthy,
 	"907": SwitchDown, "908": SwitchUp, "909": SwitchDown, "910": SwitchUp, "1312": SwitchUp,
@@ -43,15 +43,15 @@ var changing = map[string]Reason{
 // smLog is the type of events that hold a line of the subnet manager's log.
 const smLog = "513"
 
-// rerouting are texts of the subnet manager's log; internal/ibfabric reads the same.
-var rerouting = []string{"SUBNET UP", "REROUTE", "HEAVY SWEEP", "heavy sweep", "tables configured on all switches", "Entering MASTER state", "routing engine"}
+// reroutingTexts are texts of the subnet manager's log; internal/ibfabric reads the same.
+var reroutingTexts = []string{"SUBNET UP", "REROUTE", "HEAVY SWEEP", "heavy sweep", "tables configured on all switches", "Entering MASTER state", "routing engine"}
 
-// Change is why paths may be others since an event; false: it does not touch them.
-func (e *Event) Change() (Reason, bool) {
+// ChangeReason is why paths may be others since an event; false: it does not touch them.
+func (e *Event) ChangeReason() (Reason, bool) {
 	if e.Code == smLog {
-		return Rerouted, slices.ContainsFunc(rerouting, func(s string) bool { return strings.Contains(e.Description, s) })
+		return Rerouted, slices.ContainsFunc(reroutingTexts, func(s string) bool { return strings.Contains(e.Description, s) })
 	}
-	r, there := changing[e.Code]
+	r, there := reasonByCode[e.Code]
 	return r, there
 }
 
@@ -64,33 +64,33 @@ func (e *Event) Change() (Reason, bool) {
 type Changes struct {
 	// Now is the clock.
 	Now func() time.Time
-	// Stale is after what time without a whole reading of events something may have
+	// StaleAfter is after what time without a whole reading of events something may have
 	// changed unseen; 0: never.
-	Stale time.Duration
+	StaleAfter time.Duration
 
-	mu    sync.Mutex
-	told  bool
-	heard time.Time // the last whole reading of events
+	mu          sync.Mutex
+	changed     bool
+	lastReading time.Time // the last whole reading of events
 }
 
-// Heard takes the new events of a whole reading.
-func (c *Changes) Heard(fresh []Event) {
+// RecordEvents takes the new events of a whole reading.
+func (c *Changes) RecordEvents(fresh []Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.heard = c.Now()
+	c.lastReading = c.Now()
 	for _, e := range fresh {
-		if _, is := e.Change(); is {
-			c.told = true
+		if _, is := e.ChangeReason(); is {
+			c.changed = true
 		}
 	}
 }
 
-// Unrest reports whether UFM told of a change since it was last asked, or may have
+// PollChange reports whether UFM told of a change since it was last asked, or may have
 // without being heard.
-func (c *Changes) Unrest() (bool, error) {
+func (c *Changes) PollChange() (bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	told := c.told || c.Stale > 0 && c.Now().Sub(c.heard) > c.Stale
-	c.told = false
+	told := c.changed || c.StaleAfter > 0 && c.Now().Sub(c.lastReading) > c.StaleAfter
+	c.changed = false
 	return told, nil
 }

@@ -93,9 +93,9 @@ func (o *Options) Validate() error {
 
 // Client asks one service.
 type Client struct {
-	o    Options
-	base *url.URL
-	http *http.Client
+	options Options
+	base    *url.URL
+	http    *http.Client
 }
 
 // NewClient is a client of valid options. It reads the file of trusted certificates;
@@ -129,12 +129,12 @@ func NewClient(o Options) (*Client, error) {
 		}
 	}
 	if o.Sleep == nil {
-		o.Sleep = sleep
+		o.Sleep = sleepContext
 	}
 	if o.Random == nil {
 		o.Random = rand.Float64
 	}
-	return &Client{o: o, base: u, http: &http.Client{
+	return &Client{options: o, base: u, http: &http.Client{
 		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: config, ForceAttemptHTTP2: true,
 			DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, TLSHandshakeTimeout: 10 * time.Second,
 			MaxIdleConnsPerHost: 2, IdleConnTimeout: 90 * time.Second, MaxResponseHeaderBytes: 64 << 10},
@@ -145,18 +145,18 @@ func NewClient(o Options) (*Client, error) {
 // Close ends idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Base is where the REST interface is for the client's way of authentication.
-func (c *Client) Base() string {
+// BasePath is where the REST interface is for the client's way of authentication.
+func (c *Client) BasePath() string {
 	switch {
-	case c.o.TokenFile != "":
+	case c.options.TokenFile != "":
 		return "/ufmRestV3"
-	case c.o.CertFile != "":
+	case c.options.CertFile != "":
 		return "/ufmRestV2"
 	}
 	return "/ufmRest"
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
+func sleepContext(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -174,17 +174,17 @@ const (
 	maxWait   = 30 * time.Second
 )
 
-func (c *Client) wait(try int, told time.Duration) time.Duration {
+func (c *Client) backoffDelay(try int, told time.Duration) time.Duration {
 	d := maxWait
 	if try < 6 {
 		d = min(maxWait, firstWait<<try)
 	}
 	d = max(d, min(told, maxWait))
-	return d/2 + time.Duration(c.o.Random()*float64(d/2))
+	return d/2 + time.Duration(c.options.Random()*float64(d/2))
 }
 
-// secret is a file's text without its end of line. It is never part of an error.
-func secret(key, file string) (string, error) {
+// readSecret is a file's text without its end of line. It is never part of an error.
+func readSecret(key, file string) (string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return "", errorf(KindCredentials, "%s: %w", key, err)
@@ -196,21 +196,21 @@ func secret(key, file string) (string, error) {
 	return text, nil
 }
 
-func (c *Client) authorize(r *http.Request) error {
+func (c *Client) addCredentials(r *http.Request) error {
 	switch {
-	case c.o.TokenFile != "":
-		token, err := secret("token_file", c.o.TokenFile)
+	case c.options.TokenFile != "":
+		token, err := readSecret("token_file", c.options.TokenFile)
 		if err != nil {
 			return err
 		}
 		// UFM has tokens under the scheme of passwords.
 		r.Header.Set("Authorization", "Basic "+token)
-	case c.o.UsernameFile != "":
-		user, err := secret("username_file", c.o.UsernameFile)
+	case c.options.UsernameFile != "":
+		user, err := readSecret("username_file", c.options.UsernameFile)
 		if err != nil {
 			return err
 		}
-		password, err := secret("password_file", c.o.PasswordFile)
+		password, err := readSecret("password_file", c.options.PasswordFile)
 		if err != nil {
 			return err
 		}
@@ -223,18 +223,18 @@ func (c *Client) authorize(r *http.Request) error {
 // size and time. Errors are Errors.
 func (c *Client) Get(ctx context.Context, path string, read func(io.Reader) error) error {
 	for try := 0; ; try++ {
-		told, again, err := c.get(ctx, path, read)
-		if err == nil || !again || try >= c.o.Retries || ctx.Err() != nil {
+		told, again, err := c.getOnce(ctx, path, read)
+		if err == nil || !again || try >= c.options.Retries || ctx.Err() != nil {
 			return err
 		}
-		if c.o.Sleep(ctx, c.wait(try, told)) != nil {
+		if c.options.Sleep(ctx, c.backoffDelay(try, told)) != nil {
 			return err
 		}
 	}
 }
 
-func (c *Client) get(ctx context.Context, path string, read func(io.Reader) error) (told time.Duration, again bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+func (c *Client) getOnce(ctx context.Context, path string, read func(io.Reader) error) (told time.Duration, again bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
 	u := *c.base
 	u.Path, u.RawQuery, _ = strings.Cut(path, "?")
@@ -242,7 +242,7 @@ func (c *Client) get(ctx context.Context, path string, read func(io.Reader) erro
 	if err != nil {
 		return 0, false, errorf(KindMalformed, "%s: %w", path, err)
 	}
-	if err := c.authorize(r); err != nil {
+	if err := c.addCredentials(r); err != nil {
 		return 0, false, err
 	}
 	resp, err := c.http.Do(r)
@@ -272,12 +272,12 @@ func (c *Client) get(ctx context.Context, path string, read func(io.Reader) erro
 		busy := code == http.StatusTooManyRequests || code == http.StatusBadGateway || code == http.StatusServiceUnavailable || code == http.StatusGatewayTimeout
 		return retryAfter(resp.Header), busy, errorf(KindStatus, "%s answers %s", u.String(), resp.Status)
 	}
-	err = read(&bounded{resp.Body, c.o.MaxBody, c.o.MaxBody})
+	err = read(&boundedReader{resp.Body, c.options.MaxBody, c.options.MaxBody})
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		// Whatever the body's end looks like: a service that sees us go may still end its
 		// document properly, in the middle.
-		return 0, false, errorf(KindTimeout, "%s: not all of it came within %v: %w", u.String(), c.o.Timeout, cmp.Or(err, ctx.Err()))
+		return 0, false, errorf(KindTimeout, "%s: not all of it came within %v: %w", u.String(), c.options.Timeout, cmp.Or(err, ctx.Err()))
 	case err != nil:
 		k := KindMalformed
 		var own *Error
@@ -307,13 +307,13 @@ func retryAfter(h http.Header) time.Duration {
 	return max(0, at.Sub(now))
 }
 
-// bounded ends a body that is too large with an error, and not with a silent end.
-type bounded struct {
+// boundedReader ends a body that is too large with an error, and not with a silent end.
+type boundedReader struct {
 	r         io.Reader
 	left, max int64
 }
 
-func (b *bounded) Read(p []byte) (int, error) {
+func (b *boundedReader) Read(p []byte) (int, error) {
 	if b.left < 0 {
 		return 0, errorf(KindTooLarge, "the body has more than %d octets", b.max)
 	}
@@ -348,9 +348,9 @@ func transportKind(err error) Kind {
 	return KindConnect
 }
 
-// list asks for a list of the REST interface and gives each of its elements to each.
-func list[T any](ctx context.Context, c *Client, path string, each func(T)) error {
-	return c.Get(ctx, c.Base()+path, func(r io.Reader) error { return decodeList(r, each) })
+// fetchList asks for a list of the REST interface and gives each of its elements to each.
+func fetchList[T any](ctx context.Context, c *Client, path string, each func(T)) error {
+	return c.Get(ctx, c.BasePath()+path, func(r io.Reader) error { return decodeList(r, each) })
 }
 
 // maxElements bounds the elements of a list, and so the memory it takes.
@@ -362,7 +362,7 @@ const maxElements = 1 << 20
 func decodeList[T any](r io.Reader, each func(T)) error {
 	d := json.NewDecoder(r)
 	var all []T
-	if err := expect(d, json.Delim('[')); err != nil {
+	if err := expectDelim(d, json.Delim('[')); err != nil {
 		return err
 	}
 	for d.More() {
@@ -374,7 +374,7 @@ func decodeList[T any](r io.Reader, each func(T)) error {
 			return errorf(KindTooLarge, "element %d: %d at most are expected", len(all), maxElements)
 		}
 	}
-	if err := expect(d, json.Delim(']')); err != nil {
+	if err := expectDelim(d, json.Delim(']')); err != nil {
 		return err
 	}
 	for _, x := range all {
@@ -383,7 +383,7 @@ func decodeList[T any](r io.Reader, each func(T)) error {
 	return nil
 }
 
-func expect(d *json.Decoder, want json.Delim) error {
+func expectDelim(d *json.Decoder, want json.Delim) error {
 	t, err := d.Token()
 	if err != nil {
 		return decodeError(err, 0)

@@ -35,7 +35,7 @@ func client(t *testing.T, o ufm.Options) *ufm.Client {
 // has the credentials.
 func TestWays(t *testing.T) {
 	s := ufmtest.New(t)
-	s.PutJSON("/app/ufm_version", map[string]string{"ufm_release_version": "6.24.1"})
+	s.SetJSON("/app/ufm_version", map[string]string{"ufm_release_version": "6.24.1"})
 	plain := options(s)
 	plain.TokenFile = ""
 	basic, cert, wrong := plain, plain, plain
@@ -51,9 +51,9 @@ func TestWays(t *testing.T) {
 		"none": {plain, "/ufmRest", ufm.KindUnauthorized}, "wrong password": {wrong, "/ufmRest", ufm.KindUnauthorized},
 	} {
 		c := client(t, x.o)
-		v, err := c.Version(t.Context())
-		if c.Base() != x.base || (err == nil) != (x.kind == "") || err == nil && v != "6.24.1" {
-			t.Errorf("%s: %s, %q, %v", name, c.Base(), v, err)
+		v, err := c.FetchVersion(t.Context())
+		if c.BasePath() != x.base || (err == nil) != (x.kind == "") || err == nil && v != "6.24.1" {
+			t.Errorf("%s: %s, %q, %v", name, c.BasePath(), v, err)
 		}
 		if err != nil && (ufm.KindOf(err) != x.kind || strings.Contains(err.Error(), ufmtest.Token) || strings.Contains(err.Error(), ufmtest.Password)) {
 			t.Errorf("%s: %v", name, err)
@@ -64,19 +64,19 @@ func TestWays(t *testing.T) {
 // TestCertificatesAreVerified: unless the configuration says otherwise.
 func TestCertificatesAreVerified(t *testing.T) {
 	s := ufmtest.New(t)
-	s.PutJSON("/app/ufm_version", map[string]string{"ufm_release_version": "6.24.1"})
+	s.SetJSON("/app/ufm_version", map[string]string{"ufm_release_version": "6.24.1"})
 	o := options(s)
 	o.CAFile = ""
-	if _, err := client(t, o).Version(t.Context()); ufm.KindOf(err) != ufm.KindTLS {
+	if _, err := client(t, o).FetchVersion(t.Context()); ufm.KindOf(err) != ufm.KindTLS {
 		t.Errorf("an unknown authority: %v", err)
 	}
 	other := options(s)
 	other.ServerName = "other.invalid"
-	if _, err := client(t, other).Version(t.Context()); ufm.KindOf(err) != ufm.KindTLS {
+	if _, err := client(t, other).FetchVersion(t.Context()); ufm.KindOf(err) != ufm.KindTLS {
 		t.Errorf("another name: %v", err)
 	}
 	o.Insecure = true
-	if _, err := client(t, o).Version(t.Context()); err != nil {
+	if _, err := client(t, o).FetchVersion(t.Context()); err != nil {
 		t.Errorf("not verified: %v", err)
 	}
 }
@@ -102,8 +102,8 @@ func TestRetries(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%+v", x.fault), func(t *testing.T) {
 			s := ufmtest.New(t)
-			s.PutJSON("/app/alarms", []map[string]any{{"id": 1, "name": "a", "severity": "Minor"}})
-			s.Break("/ufmRestV3/app/alarms", &x.fault)
+			s.SetJSON("/app/alarms", []map[string]any{{"id": 1, "name": "a", "severity": "Minor"}})
+			s.SetFault("/ufmRestV3/app/alarms", &x.fault)
 			o := options(s)
 			var waits []time.Duration
 			o.Retries, o.Random = 3, func() float64 { return 0.5 }
@@ -111,15 +111,15 @@ func TestRetries(t *testing.T) {
 				waits = append(waits, d)
 				return nil
 			}
-			got, err := client(t, o).Alarms(t.Context(), time.UTC)
+			got, err := client(t, o).FetchAlarms(t.Context(), time.UTC)
 			if (err == nil) != (x.kind == "") || err != nil && ufm.KindOf(err) != x.kind || err == nil && len(got) != 1 {
 				t.Errorf("%v, %v, want %q", got, err, x.kind)
 			}
 			if !slices.Equal(waits, x.waits) {
 				t.Errorf("waited %v, want %v", waits, x.waits)
 			}
-			if len(s.Asked()) != len(x.waits)+1 {
-				t.Errorf("asked %v", s.Asked())
+			if len(s.RequestURIs()) != len(x.waits)+1 {
+				t.Errorf("asked %v", s.RequestURIs())
 			}
 		})
 	}
@@ -129,7 +129,7 @@ func TestRetries(t *testing.T) {
 func TestBodiesAreBounded(t *testing.T) {
 	s := ufmtest.New(t)
 	for n, kind := range map[int]ufm.Kind{1024: "", 1025: ufm.KindTooLarge, 100_000: ufm.KindTooLarge} {
-		s.Put("/x", strings.Repeat("x", n))
+		s.SetBody("/x", strings.Repeat("x", n))
 		o := options(s)
 		o.MaxBody = 1024
 		read := 0
@@ -147,7 +147,7 @@ func TestBodiesAreBounded(t *testing.T) {
 // TestSilence: a UFM that does not answer, and none.
 func TestSilence(t *testing.T) {
 	s := ufmtest.New(t)
-	s.Break("/x", &ufmtest.Fault{Hang: true})
+	s.SetFault("/x", &ufmtest.Fault{Hang: true})
 	o := options(s)
 	o.Timeout = 20 * time.Millisecond
 	nothing := func(io.Reader) error { return nil }
@@ -175,18 +175,18 @@ func TestCredentialFiles(t *testing.T) {
 	for _, f := range []string{empty, two, filepath.Join(dir, "none")} {
 		o := options(s)
 		o.TokenFile = f
-		_, err := client(t, o).Version(t.Context())
+		_, err := client(t, o).FetchVersion(t.Context())
 		if ufm.KindOf(err) != ufm.KindCredentials || !strings.Contains(err.Error(), "token_file") || !strings.Contains(err.Error(), f) {
 			t.Errorf("%s: %v", f, err)
 		}
 	}
 	o := options(s)
 	o.TokenFile, o.CertFile, o.KeyFile = "", two, two
-	if _, err := client(t, o).Version(t.Context()); ufm.KindOf(err) != ufm.KindCredentials {
+	if _, err := client(t, o).FetchVersion(t.Context()); ufm.KindOf(err) != ufm.KindCredentials {
 		t.Errorf("a client certificate that is none: %v", err)
 	}
-	if len(s.Asked()) > 0 {
-		t.Errorf("asked: %v", s.Asked())
+	if len(s.RequestURIs()) > 0 {
+		t.Errorf("asked: %v", s.RequestURIs())
 	}
 }
 
@@ -197,12 +197,12 @@ func TestEventShapes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.PutJSON("/app/events", []map[string]any{
+	s.SetJSON("/app/events", []map[string]any{
 		{"id": 227, "name": "Network Added", "type": "352", "severity": "Info", "timestamp": "2017-09-19 10:49:03.018", "counter": nil, "category": "Logical Model"},
 		{"id": "97213", "name": "MCast Group Deleted", "type": "Site", "event_type": "67", "severity": "Info", "timestamp": "2024-05-28 08:03:05"},
 		{"id": 3, "name": "Number", "type": 328, "severity": "Critical", "timestamp": 1709652347161},
 	})
-	got, err := client(t, options(s)).Events(t.Context(), oslo)
+	got, err := client(t, options(s)).FetchEvents(t.Context(), oslo)
 	if err != nil || len(got) != 3 {
 		t.Fatalf("%v, %v", got, err)
 	}
@@ -215,9 +215,9 @@ func TestEventShapes(t *testing.T) {
 		}
 	}
 	for body, kind := range map[string]ufm.Kind{`[{"id":1}]`: ufm.KindMalformed, `[{"id":{}}]`: ufm.KindMalformed, `{}`: ufm.KindMalformed, `[`: ufm.KindTruncated, ``: ufm.KindTruncated, `<html>`: ufm.KindMalformed} {
-		s.Put("/ufmRestV3/app/events", body)
+		s.SetBody("/ufmRestV3/app/events", body)
 		var own *ufm.Error
-		if _, err := client(t, options(s)).Events(t.Context(), oslo); !errors.As(err, &own) || own.Kind != kind {
+		if _, err := client(t, options(s)).FetchEvents(t.Context(), oslo); !errors.As(err, &own) || own.Kind != kind {
 			t.Errorf("%s: %v, want %s", body, err, kind)
 		}
 	}
@@ -230,7 +230,7 @@ func TestEventLog(t *testing.T) {
 		list []ufm.Event
 		want int
 	}{{[]ufm.Event{e("1"), e("2")}, 0}, {[]ufm.Event{e("1"), e("2"), e("3")}, 1}, {nil, 0}, {[]ufm.Event{e("1"), e("2"), e("3"), e("4"), e("4")}, 1}, {[]ufm.Event{{ID: "4", Code: "2"}}, 1}} {
-		if got := l.New(x.list); len(got) != x.want {
+		if got := l.ConsumeNew(x.list); len(got) != x.want {
 			t.Errorf("list %d: %v are new, want %d", i, got, x.want)
 		}
 	}

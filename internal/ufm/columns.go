@@ -63,13 +63,13 @@ type Column struct {
 	index int
 }
 
-// words: data counters count words of 4 octets (IBTA volume 1, PortCountersExtended).
-const words = 4
+// octetsPerWord: data counters count words of 4 octets (IBTA volume 1, PortCountersExtended).
+const octetsPerWord = 4
 
-// table is the built-in table of columns. Names are those of UFM 6.12 to 6.24 and of
+// builtinColumns is the built-in table of columns. Names are those of UFM 6.12 to 6.24 and of
 // UFM Telemetry 1.8 to 1.23; "#" stands for a number, which is the label's value.
 // Only counters of 64 bits are taken: the narrow ones stop at their limit.
-var table = func() map[string]Column {
+var builtinColumns = func() map[string]Column {
 	t := map[string]Column{}
 	add := func(m *Metric, value string, typ Type, scale float64, names ...string) {
 		for _, n := range names {
@@ -81,8 +81,8 @@ var table = func() map[string]Column {
 		add(portMetric(name, help, true, ""), "", Number, 1, columns...)
 	}
 
-	add(portMetric("transmit_bytes", "Octets sent.", true, ""), "", Number, words, wide("PortXmitData")...)
-	add(portMetric("receive_bytes", "Octets received.", true, ""), "", Number, words, wide("PortRcvData")...)
+	add(portMetric("transmit_bytes", "Octets sent.", true, ""), "", Number, octetsPerWord, wide("PortXmitData")...)
+	add(portMetric("receive_bytes", "Octets received.", true, ""), "", Number, octetsPerWord, wide("PortRcvData")...)
 	counter("transmit_packets", "Packets sent.", wide("PortXmitPkts")...)
 	counter("receive_packets", "Packets received.", wide("PortRcvPkts")...)
 	counter("transmit_unicast_packets", "Unicast packets sent.", append(wide("PortUniCastXmitPkts"), wide("PortUnicastXmitPkts")...)...)
@@ -150,9 +150,9 @@ var table = func() map[string]Column {
 	return t
 }()
 
-// about are columns that say of what port a row is or describe it; they are no
+// metadataColumns are columns that say of what port a row is or describe it; they are no
 // samples, and are not counted as unknown.
-var about = func() map[string]bool {
+var metadataColumns = func() map[string]bool {
 	out := map[string]bool{}
 	for _, n := range strings.Fields(`timestamp source_id source tag node_guid port_guid port_num port_number port node_description device_name
 		device_type node_type sys_image_guid aport port_type lid device_id port_label m_label status_message node_name port_name peer_guid peer_name
@@ -164,8 +164,8 @@ var about = func() map[string]bool {
 	return out
 }()
 
-// Declared is a column that the user's configuration declares.
-type Declared struct {
+// DeclaredColumn is a column that the user's configuration declares.
+type DeclaredColumn struct {
 	// Metric is the family's name behind fabric.switch.port. and fabric.nic.port.
 	Metric string `mapstructure:"metric"`
 	// Type is counter or gauge.
@@ -181,13 +181,13 @@ type Declared struct {
 }
 
 var (
-	metricName = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
-	unitWords  = map[string]string{"": "", "1": "ratio", "By": "bytes", "By/s": "bytes_per_second", "s": "seconds", "Cel": "celsius", "W": "watts", "V": "volts", "A": "amperes"}
+	metricName   = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
+	unitSuffixes = map[string]string{"": "", "1": "ratio", "By": "bytes", "By/s": "bytes_per_second", "s": "seconds", "Cel": "celsius", "W": "watts", "V": "volts", "A": "amperes"}
 )
 
-// column is what the declaration says, with the families of the metric.
-func (d Declared) column(key string) (Column, error) {
-	word, known := unitWords[d.Unit]
+// toColumn is what the declaration says, with the families of the metric.
+func (d DeclaredColumn) toColumn(key string) (Column, error) {
+	word, known := unitSuffixes[d.Unit]
 	counter := d.Type == "counter"
 	switch {
 	case !metricName.MatchString(d.Metric) || strings.HasSuffix(d.Metric, "_total"):
@@ -232,18 +232,18 @@ type Table struct {
 // maxNames bounds how many names of columns are kept in mind.
 const maxNames = 8192
 
-// Optics says in which units a service has what it tells of the lanes of modules. No
+// OpticsUnits says in which units a service has what it tells of the lanes of modules. No
 // document of UFM's says; a program of NVIDIA's takes the received power of a service
 // with the same names of columns, NMX-T, for milliwatts (infra-controller-core, nmxt.rs).
-type Optics struct {
+type OpticsUnits struct {
 	// Power is mW or dBm; empty: power is left out.
 	Power string `mapstructure:"power"`
 	// Bias is mA or uA; empty: bias is left out.
 	Bias string `mapstructure:"bias"`
 }
 
-// apply changes a column of optics, or leaves it out.
-func (o Optics) apply(name string, c Column) (Column, bool, error) {
+// adjustColumn changes a column of optics, or leaves it out.
+func (o OpticsUnits) adjustColumn(name string, c Column) (Column, bool, error) {
 	switch {
 	case strings.HasPrefix(name, "rx_power_lane_"), strings.HasPrefix(name, "tx_power_lane_"):
 		switch o.Power {
@@ -268,10 +268,10 @@ func (o Optics) apply(name string, c Column) (Column, bool, error) {
 }
 
 // NewTable is the built-in table with the user's declarations before it.
-func NewTable(declared map[string]Declared, optics Optics) (*Table, error) {
+func NewTable(declared map[string]DeclaredColumn, optics OpticsUnits) (*Table, error) {
 	t := &Table{base: map[string]Column{}, byName: map[string]*Column{}, series: map[[2]string]*Column{}, unknown: map[string]bool{}}
-	for name, c := range table {
-		c, in, err := optics.apply(name, c)
+	for name, c := range builtinColumns {
+		c, in, err := optics.adjustColumn(name, c)
 		if err != nil {
 			return nil, err
 		}
@@ -280,7 +280,7 @@ func NewTable(declared map[string]Declared, optics Optics) (*Table, error) {
 		}
 	}
 	metrics := map[string]*Metric{}
-	for _, c := range table {
+	for _, c := range builtinColumns {
 		metrics[c.Metric.Switch] = c.Metric
 	}
 	keys := make([]string, 0, len(declared))
@@ -289,11 +289,11 @@ func NewTable(declared map[string]Declared, optics Optics) (*Table, error) {
 	}
 	slices.Sort(keys)
 	for _, key := range keys {
-		c, err := declared[key].column("columns: " + key)
+		c, err := declared[key].toColumn("columns: " + key)
 		if err != nil {
 			return nil, err
 		}
-		if about[strings.ToLower(key)] || key == "" {
+		if metadataColumns[strings.ToLower(key)] || key == "" {
 			return nil, fmt.Errorf("columns: %s: a column that holds a value is expected", key)
 		}
 		if m := metrics[c.Metric.Switch]; m != nil {
@@ -320,8 +320,8 @@ func (t *Table) Metrics() []*Metric {
 	return out
 }
 
-// Unknown are the names of columns that were left out, sorted.
-func (t *Table) Unknown() []string {
+// UnknownColumns are the names of columns that were left out, sorted.
+func (t *Table) UnknownColumns() []string {
 	out := make([]string, 0, len(t.unknown))
 	for n := range t.unknown {
 		out = append(out, n)
@@ -330,25 +330,25 @@ func (t *Table) Unknown() []string {
 	return out
 }
 
-// lookup is the column of a name; nil: it is left out.
-func (t *Table) lookup(name []byte) *Column {
+// columnByName is the column of a name; nil: it is left out.
+func (t *Table) columnByName(name []byte) *Column {
 	if c, ok := t.byName[string(name)]; ok {
 		return c
 	}
-	c := t.resolve(string(name))
+	c := t.resolveColumn(string(name))
 	if len(t.byName) < maxNames {
 		t.byName[string(name)] = c
 	}
 	return c
 }
 
-func (t *Table) resolve(name string) *Column {
-	if about[strings.ToLower(name)] || name == "" {
+func (t *Table) resolveColumn(name string) *Column {
+	if metadataColumns[strings.ToLower(name)] || name == "" {
 		return nil
 	}
 	c, ok := t.base[name]
 	if !ok {
-		c, ok = t.numbered(name)
+		c, ok = t.numberedColumn(name)
 	}
 	if !ok {
 		if len(t.unknown) < maxNames && len(name) <= 256 {
@@ -366,8 +366,8 @@ func (t *Table) resolve(name string) *Column {
 	return &c
 }
 
-// numbered is a column whose name ends in a number of two digits at most.
-func (t *Table) numbered(name string) (Column, bool) {
+// numberedColumn is a column whose name ends in a number of two digits at most.
+func (t *Table) numberedColumn(name string) (Column, bool) {
 	i := len(name)
 	for i > 0 && name[i-1] >= '0' && name[i-1] <= '9' {
 		i--
@@ -392,7 +392,7 @@ var errValue = errors.New("not a value of its column")
 // markers are the texts that stand for "not available" in UFM's documents.
 var markers = []string{"N/A", "NA", "nan", "null", "none", "unknown", "-", "not supported"}
 
-func absent(b []byte) bool {
+func isAbsent(b []byte) bool {
 	if len(b) == 0 {
 		return true
 	}
@@ -410,10 +410,10 @@ func absent(b []byte) bool {
 // maxState bounds the text of a state.
 const maxState = 64
 
-// value reads a text. there is false where UFM says that there is no value.
-func (c *Column) value(b []byte) (v float64, state string, there bool, err error) {
+// parseValue reads a text. there is false where UFM says that there is no value.
+func (c *Column) parseValue(b []byte) (v float64, state string, there bool, err error) {
 	b = bytes.TrimSpace(b)
-	if absent(b) {
+	if isAbsent(b) {
 		return 0, "", false, nil
 	}
 	if c.Type == State {
@@ -430,7 +430,7 @@ func (c *Column) value(b []byte) (v float64, state string, there bool, err error
 		}
 		return 1, string(b), true, nil
 	}
-	v, ok := number(b)
+	v, ok := parseNumber(b)
 	if !ok {
 		return 0, "", false, errValue
 	}
@@ -454,8 +454,8 @@ func (c *Column) value(b []byte) (v float64, state string, there bool, err error
 	return v, "", true, nil
 }
 
-// number reads a number, with one of the units behind it that UFM writes there.
-func number(b []byte) (float64, bool) {
+// parseNumber reads a number, with one of the units behind it that UFM writes there.
+func parseNumber(b []byte) (float64, bool) {
 	var n uint64
 	for i, ch := range b {
 		if ch < '0' || ch > '9' {

@@ -8,8 +8,8 @@ import (
 
 // csvColumn is what a column of the header is.
 type csvColumn struct {
-	about  field
-	column *Column // nil: left out
+	rowField field
+	column   *Column // nil: left out
 }
 
 // readCSV reads a header and a row for each port. Another header may follow, with
@@ -19,14 +19,14 @@ func (s *Source) readCSV() error {
 	var first string
 	var cells [][]byte
 	for n := 1; ; n++ {
-		b, whole, err := s.line()
+		b, whole, err := s.readLine()
 		if err != nil && !errors.Is(err, io.EOF) {
 			return readFailed(err, "line", n)
 		}
 		if len(b) > 0 {
 			switch cells = splitCSV(b, cells[:0]); {
 			case header == nil || string(cells[0]) == first:
-				if header, err = s.header(cells, n); err != nil {
+				if header, err = s.parseHeader(cells, n); err != nil {
 					return err
 				}
 				first = string(cells[0])
@@ -35,7 +35,7 @@ func (s *Source) readCSV() error {
 				return errorf(KindTruncated, "line %d: the document ends with %d of %d columns", n, len(cells), len(header))
 			case len(cells) != len(header):
 				s.report.Rows++
-				s.fault(KindMalformed)
+				s.countError(KindMalformed)
 			default:
 				s.report.Rows++
 				if err := s.csvRow(header, cells, whole); err != nil {
@@ -56,17 +56,17 @@ func (s *Source) readCSV() error {
 	}
 }
 
-func (s *Source) header(cells [][]byte, n int) ([]csvColumn, error) {
+func (s *Source) parseHeader(cells [][]byte, n int) ([]csvColumn, error) {
 	out := make([]csvColumn, len(cells))
 	guid, number := false, false
 	for i, c := range cells {
 		c = bytes.TrimSpace(c)
-		out[i].about = fields[string(c)]
-		if out[i].about == fieldNone {
-			out[i].column = s.Table.lookup(c)
+		out[i].rowField = fields[string(c)]
+		if out[i].rowField == fieldNone {
+			out[i].column = s.Table.columnByName(c)
 		}
-		guid = guid || out[i].about == fieldNode || out[i].about == fieldPort
-		number = number || out[i].about == fieldNumber
+		guid = guid || out[i].rowField == fieldNode || out[i].rowField == fieldPort
+		number = number || out[i].rowField == fieldNumber
 	}
 	if !guid || !number {
 		return nil, errorf(KindMalformed, "line %d: a header with a GUID (node_guid, Node_GUID or port_guid) and a port's number (port_num or Port_Number) is expected", n)
@@ -80,21 +80,21 @@ func (s *Source) csvRow(header []csvColumn, cells [][]byte, whole bool) error {
 	}
 	var r row
 	for i := range header {
-		if header[i].about != fieldNone {
-			r.set(header[i].about, cells[i])
+		if header[i].rowField != fieldNone {
+			r.setField(header[i].rowField, cells[i])
 		}
 	}
-	if !r.whole() {
-		s.fault(KindIdentity)
+	if !r.isComplete() {
+		s.countError(KindIdentity)
 		return nil
 	}
-	p := s.port(r.id)
+	p := s.portFor(r.id)
 	if p == nil {
 		return nil
 	}
 	for i := range header {
 		if c := header[i].column; c != nil {
-			if err := s.sample(p, c, cells[i], r.at); err != nil {
+			if err := s.emitSample(p, c, cells[i], r.at); err != nil {
 				return err
 			}
 		}

@@ -24,8 +24,8 @@ type EventLog struct {
 	// Limit is how many events are remembered beyond those of the last list; 0: 20,000.
 	Limit int
 
-	seen  map[eventKey]uint64 // the list in which it was last
-	lists uint64
+	lastListed map[eventKey]uint64 // the list in which it was last
+	listCount  uint64
 }
 
 // eventKey is the beginning of a SHA-256 of what an event is known by.
@@ -35,8 +35,8 @@ type eventKey [16]byte
 // configuration.
 const defaultRemembered = 20_000
 
-// key: the part of a second is not in it, which 6.12 writes and 6.24 does not.
-func (e *Event) key() eventKey {
+// identityKey: the part of a second is not in it, which 6.12 writes and 6.24 does not.
+func (e *Event) identityKey() eventKey {
 	second, _, _ := strings.Cut(e.Written, ".")
 	h := sha256.New()
 	for _, s := range []string{e.ID, e.Code, e.Object, e.Description, second} {
@@ -48,17 +48,17 @@ func (e *Event) key() eventKey {
 	return eventKey(h.Sum(nil)[:16])
 }
 
-// Fresh are the events that were in no list before, the oldest first, each once. They
+// NewEvents are the events that were in no list before, the oldest first, each once. They
 // stay fresh until Mark.
-func (l *EventLog) Fresh(all []Event) []Event {
-	if l.seen == nil {
+func (l *EventLog) NewEvents(all []Event) []Event {
+	if l.lastListed == nil {
 		return nil
 	}
 	var out []Event
 	twice := map[eventKey]bool{}
 	for _, e := range all {
-		k := e.key()
-		if _, known := l.seen[k]; !known && !twice[k] {
+		k := e.identityKey()
+		if _, known := l.lastListed[k]; !known && !twice[k] {
 			twice[k] = true
 			out = append(out, e)
 		}
@@ -67,41 +67,41 @@ func (l *EventLog) Fresh(all []Event) []Event {
 	return out
 }
 
-// Mark remembers the events of a list, or a part of them.
-func (l *EventLog) Mark(all []Event) {
-	if l.seen == nil {
-		l.seen = map[eventKey]uint64{}
+// RememberEvents remembers the events of a list, or a part of them.
+func (l *EventLog) RememberEvents(all []Event) {
+	if l.lastListed == nil {
+		l.lastListed = map[eventKey]uint64{}
 	}
-	l.lists++
+	l.listCount++
 	for _, e := range all {
-		l.seen[e.key()] = l.lists
+		l.lastListed[e.identityKey()] = l.listCount
 	}
 	limit := l.Limit
 	if limit == 0 {
 		limit = defaultRemembered
 	}
-	if len(l.seen) > limit+limit/4+len(all) {
-		for _, k := range l.order()[:len(l.seen)-limit-len(all)] {
-			delete(l.seen, k)
+	if len(l.lastListed) > limit+limit/4+len(all) {
+		for _, k := range l.keysByAge()[:len(l.lastListed)-limit-len(all)] {
+			delete(l.lastListed, k)
 		}
 	}
 }
 
-// New is Fresh, and marks the list.
-func (l *EventLog) New(all []Event) []Event {
-	out := l.Fresh(all)
-	l.Mark(all)
+// ConsumeNew is Fresh, and marks the list.
+func (l *EventLog) ConsumeNew(all []Event) []Event {
+	out := l.NewEvents(all)
+	l.RememberEvents(all)
 	return out
 }
 
-// order are the keys, those that were listed longest ago first.
-func (l *EventLog) order() []eventKey {
-	keys := make([]eventKey, 0, len(l.seen))
-	for k := range l.seen {
+// keysByAge are the keys, those that were listed longest ago first.
+func (l *EventLog) keysByAge() []eventKey {
+	keys := make([]eventKey, 0, len(l.lastListed))
+	for k := range l.lastListed {
 		keys = append(keys, k)
 	}
 	slices.SortFunc(keys, func(a, b eventKey) int {
-		if c := cmp.Compare(l.seen[a], l.seen[b]); c != 0 {
+		if c := cmp.Compare(l.lastListed[a], l.lastListed[b]); c != 0 {
 			return c
 		}
 		return slices.Compare(a[:], b[:])
@@ -111,11 +111,11 @@ func (l *EventLog) order() []eventKey {
 
 // clone is a log that knows the same and goes its own way.
 func (l *EventLog) clone() EventLog {
-	out := EventLog{Limit: l.Limit, lists: l.lists}
-	if l.seen != nil {
-		out.seen = make(map[eventKey]uint64, len(l.seen))
-		for k, n := range l.seen {
-			out.seen[k] = n
+	out := EventLog{Limit: l.Limit, listCount: l.listCount}
+	if l.lastListed != nil {
+		out.lastListed = make(map[eventKey]uint64, len(l.lastListed))
+		for k, n := range l.lastListed {
+			out.lastListed[k] = n
 		}
 	}
 	return out
@@ -129,17 +129,17 @@ type AlarmLog struct {
 
 type alarmKey struct{ code, name, object string }
 
-func (a *Alarm) key() alarmKey { return alarmKey{a.Code, a.Name, a.Object} }
+func (a *Alarm) identityKey() alarmKey { return alarmKey{a.Code, a.Name, a.Object} }
 
 // maxAlarms bounds the alarms that are remembered.
 const maxAlarms = 10_000
 
-// Fresh are the alarms of a list that were not open before, the oldest first, and
+// RaisedAndCleared are the alarms of a list that were not open before, the oldest first, and
 // those that were open and are not in it. Both stay so until Mark.
-func (l *AlarmLog) Fresh(all []Alarm) (raised, over []Alarm) {
+func (l *AlarmLog) RaisedAndCleared(all []Alarm) (raised, over []Alarm) {
 	now := map[alarmKey]bool{}
 	for _, a := range all {
-		k := a.key()
+		k := a.identityKey()
 		if now[k] {
 			continue
 		}
@@ -167,15 +167,15 @@ func (l *AlarmLog) Fresh(all []Alarm) (raised, over []Alarm) {
 	return raised, over
 }
 
-// Mark remembers alarms as open, and forgets those that are over.
-func (l *AlarmLog) Mark(raised, over []Alarm) {
+// UpdateOpen remembers alarms as open, and forgets those that are over.
+func (l *AlarmLog) UpdateOpen(raised, over []Alarm) {
 	if l.open == nil {
 		l.open = map[alarmKey]Alarm{}
 	}
 	for _, a := range over {
-		delete(l.open, a.key())
+		delete(l.open, a.identityKey())
 	}
 	for _, a := range raised {
-		l.open[a.key()] = a
+		l.open[a.identityKey()] = a
 	}
 }

@@ -38,20 +38,20 @@ func TestEventLogRules(t *testing.T) {
 	} {
 		l := EventLog{}
 		for i, list := range x.lists {
-			if got := l.New(list); len(got) != x.want[i] {
+			if got := l.ConsumeNew(list); len(got) != x.want[i] {
 				t.Errorf("%s: list %d: %v are new, want %d", name, i, got, x.want[i])
 			}
 		}
 	}
 	l := EventLog{}
-	l.New(nil)
+	l.ConsumeNew(nil)
 	for range 2 {
-		if got := l.Fresh([]Event{id(1)}); len(got) != 1 {
+		if got := l.NewEvents([]Event{id(1)}); len(got) != 1 {
 			t.Errorf("before Mark: %v", got)
 		}
 	}
-	l.Mark([]Event{id(1)})
-	if got := l.Fresh([]Event{id(1)}); len(got) != 0 {
+	l.RememberEvents([]Event{id(1)})
+	if got := l.NewEvents([]Event{id(1)}); len(got) != 0 {
 		t.Errorf("after Mark: %v", got)
 	}
 }
@@ -61,27 +61,27 @@ func TestEventLogRules(t *testing.T) {
 func TestEventLogIsBounded(t *testing.T) {
 	l := EventLog{Limit: 100}
 	for i := range 1000 {
-		l.New([]Event{id(i), id(i + 1)})
-		if len(l.seen) > 100+25+2 {
-			t.Fatalf("%d are remembered after list %d", len(l.seen), i)
+		l.ConsumeNew([]Event{id(i), id(i + 1)})
+		if len(l.lastListed) > 100+25+2 {
+			t.Fatalf("%d are remembered after list %d", len(l.lastListed), i)
 		}
 	}
 	var last []Event
 	for i := 950; i <= 1000; i++ {
 		last = append(last, id(i))
 	}
-	if got := l.New(last); len(got) != 0 {
+	if got := l.ConsumeNew(last); len(got) != 0 {
 		t.Errorf("forgotten: %v", got)
 	}
-	if got := l.New([]Event{id(3)}); len(got) != 1 {
+	if got := l.ConsumeNew([]Event{id(3)}); len(got) != 1 {
 		t.Error("the oldest is not forgotten")
 	}
 	many := make([]Event, 1000)
 	for i := range many {
 		many[i] = id(5000 + i)
 	}
-	l.New(many)
-	if got := l.New(many); len(got) != 0 {
+	l.ConsumeNew(many)
+	if got := l.ConsumeNew(many); len(got) != 0 {
 		t.Errorf("%d of a list beyond the limit are new again", len(got))
 	}
 }
@@ -99,7 +99,7 @@ func TestAlarmLog(t *testing.T) {
 		{nil, "", "1y 2y"},
 		{[]Alarm{a("1", "x", "1")}, "1x", ""},
 	} {
-		raised, over := l.Fresh(x.list)
+		raised, over := l.RaisedAndCleared(x.list)
 		text := func(list []Alarm) string {
 			var out []string
 			for _, a := range list {
@@ -110,14 +110,14 @@ func TestAlarmLog(t *testing.T) {
 		if text(raised) != x.raised || text(over) != x.over {
 			t.Errorf("list %d: raised %s, over %s", i, text(raised), text(over))
 		}
-		l.Mark(raised, over)
+		l.UpdateOpen(raised, over)
 	}
 	many := make([]Alarm, maxAlarms+5)
 	for i := range many {
 		many[i] = a("9", fmt.Sprint(i), "")
 	}
-	raised, _ := l.Fresh(many)
-	l.Mark(raised, nil)
+	raised, _ := l.RaisedAndCleared(many)
+	l.UpdateOpen(raised, nil)
 	if len(l.open) > maxAlarms {
 		t.Errorf("%d alarms are remembered", len(l.open))
 	}
@@ -126,9 +126,9 @@ func TestAlarmLog(t *testing.T) {
 func memory(t testing.TB) *Memory {
 	t.Helper()
 	m := &Memory{}
-	m.Events.Mark([]Event{id(1), id(2)})
-	m.Events.Mark([]Event{id(3)})
-	m.Alarms.Mark([]Alarm{{ID: "1", Code: "394", Name: "Module status FAULT", Severity: "Critical", Object: "e41d2d0300167ee0", Path: "p", Reason: "r", At: time.UnixMilli(1709652347161).UTC()}, {Code: "1"}}, nil)
+	m.Events.RememberEvents([]Event{id(1), id(2)})
+	m.Events.RememberEvents([]Event{id(3)})
+	m.Alarms.UpdateOpen([]Alarm{{ID: "1", Code: "394", Name: "Module status FAULT", Severity: "Critical", Object: "e41d2d0300167ee0", Path: "p", Reason: "r", At: time.UnixMilli(1709652347161).UTC()}, {Code: "1"}}, nil)
 	return m
 }
 
@@ -136,7 +136,7 @@ func memory(t testing.TB) *Memory {
 func TestStateFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
 	f, m, err := OpenState(path, "ufm", 0)
-	if err != nil || m.Events.New([]Event{id(1)}) != nil {
+	if err != nil || m.Events.ConsumeNew([]Event{id(1)}) != nil {
 		t.Fatalf("%v", err)
 	}
 	m = memory(t)
@@ -148,13 +148,13 @@ func TestStateFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, got, err := OpenState(path, "ufm", 0)
-	if err != nil || !got.same(m) {
+	if err != nil || !got.sameEntries(m) {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if fresh := got.Events.New([]Event{id(1), id(2), id(3), id(4)}); len(fresh) != 1 || fresh[0].ID != "4" {
+	if fresh := got.Events.ConsumeNew([]Event{id(1), id(2), id(3), id(4)}); len(fresh) != 1 || fresh[0].ID != "4" {
 		t.Errorf("%v", fresh)
 	}
-	if again, err := memory(t).Bytes("ufm"); err != nil || !bytes.Equal(again, written) {
+	if again, err := memory(t).EncodeState("ufm"); err != nil || !bytes.Equal(again, written) {
 		t.Errorf("%s\n%s, %v", again, written, err)
 	}
 	if err := os.Remove(path); err != nil {
@@ -166,7 +166,7 @@ func TestStateFile(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Error("the same is written again")
 	}
-	m.Alarms.Mark([]Alarm{{Code: "2"}}, nil)
+	m.Alarms.UpdateOpen([]Alarm{{Code: "2"}}, nil)
 	if err := f.Save(m); err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func TestBadStates(t *testing.T) {
 	if !errors.Is(err, ErrBadState) || f == nil || m == nil {
 		t.Fatalf("%v %v %v", f, m, err)
 	}
-	m.Events.Mark(nil)
+	m.Events.RememberEvents(nil)
 	if err := f.Save(m); err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestBadStates(t *testing.T) {
 
 // FuzzState: what is read is what would be written.
 func FuzzState(f *testing.F) {
-	b, err := memory(f).Bytes("u")
+	b, err := memory(f).EncodeState("u")
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -227,12 +227,12 @@ func FuzzState(f *testing.F) {
 		if err != nil {
 			return
 		}
-		written, err := m.Bytes("u")
+		written, err := m.EncodeState("u")
 		if err != nil {
 			t.Fatal(err)
 		}
 		again, err := ParseState(written, "u", 0)
-		if err != nil || !again.same(m) {
+		if err != nil || !again.sameEntries(m) {
 			t.Errorf("%s: %v", written, err)
 		}
 	})
@@ -244,10 +244,10 @@ func FuzzLists(f *testing.F) {
 	f.Add([]byte(`[{"id":2,"type":"Switch","name":"n","event_type":394,"object_name":"0c42a1030079a66c_1","timestamp":"2024-05-28 08:23:10","description":"SUBNET UP"}]`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var events EventLog
-		events.Mark(nil)
+		events.RememberEvents(nil)
 		var all []Event
 		err := decodeList(bytes.NewReader(b), func(j eventJSON) {
-			if e, err := j.event(time.UTC); err == nil {
+			if e, err := j.toEvent(time.UTC); err == nil {
 				all = append(all, e)
 			}
 		})
@@ -255,14 +255,14 @@ func FuzzLists(f *testing.F) {
 		if err != nil && (!errors.As(err, &own) || len(all) > 0) {
 			t.Errorf("%d events and %v", len(all), err)
 		}
-		fresh := events.Fresh(all)
-		events.Mark(all)
-		if len(fresh) > len(all) || len(events.Fresh(all)) > 0 {
+		fresh := events.NewEvents(all)
+		events.RememberEvents(all)
+		if len(fresh) > len(all) || len(events.NewEvents(all)) > 0 {
 			t.Errorf("%d fresh of %d", len(fresh), len(all))
 		}
 		for _, e := range all {
-			About(e.Object)
-			if why, is := e.Change(); is && !slices.Contains(Reasons, why) {
+			ObjectIdentity(e.Object)
+			if why, is := e.ChangeReason(); is && !slices.Contains(Reasons, why) {
 				t.Errorf("%q is no reason", why)
 			}
 			if k := EventKind(e.Code); k == "" {
@@ -272,13 +272,13 @@ func FuzzLists(f *testing.F) {
 		var alarms AlarmLog
 		var open []Alarm
 		_ = decodeList(bytes.NewReader(b), func(j alarmJSON) {
-			if a, err := j.alarm(time.UTC); err == nil {
+			if a, err := j.toAlarm(time.UTC); err == nil {
 				open = append(open, a)
 			}
 		})
-		raised, _ := alarms.Fresh(open)
-		alarms.Mark(raised, nil)
-		if more, over := alarms.Fresh(open); len(more)+len(over) > 0 {
+		raised, _ := alarms.RaisedAndCleared(open)
+		alarms.UpdateOpen(raised, nil)
+		if more, over := alarms.RaisedAndCleared(open); len(more)+len(over) > 0 {
 			t.Errorf("%v, %v", more, over)
 		}
 	})
@@ -290,7 +290,7 @@ func TestAbout(t *testing.T) {
 		"Grid": "", "default": "", "deadbeef": "", "0002c90300f172a0_": "", "0002c90300f172a0_x": "", "0002c90300f172a0_70000": "", "0000000000000000": "", "": "", "zz02c90300f172a0": "",
 	} {
 		got := ""
-		if id, is := About(object); is {
+		if id, is := ObjectIdentity(object); is {
 			got = fmt.Sprintf("%v %d", id.Port, id.Number)
 		}
 		if got != want {
@@ -304,7 +304,7 @@ func TestEventTypes(t *testing.T) {
 	if n := strings.Count(strings.TrimSpace(eventTypes), "\n") + 1; n != len(eventNames) {
 		t.Errorf("%d lines, %d types", n, len(eventNames))
 	}
-	for code, why := range changing {
+	for code, why := range reasonByCode {
 		if EventKind(code) == Other || !slices.Contains(Reasons, why) {
 			t.Errorf("%s: %s, %s", code, EventKind(code), why)
 		}
@@ -324,30 +324,30 @@ func TestEventTypes(t *testing.T) {
 // TestChanges: which events tell of a change, and for how long.
 func TestChanges(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	c := &Changes{Now: func() time.Time { return now }, Stale: time.Minute}
+	c := &Changes{Now: func() time.Time { return now }, StaleAfter: time.Minute}
 	unrest := func(want bool, what string) {
 		t.Helper()
-		if got, err := c.Unrest(); err != nil || got != want {
+		if got, err := c.PollChange(); err != nil || got != want {
 			t.Errorf("%s: %v, %v", what, got, err)
 		}
 	}
 	unrest(true, "nothing was heard yet")
-	c.Heard(nil)
+	c.RecordEvents(nil)
 	unrest(false, "nothing changed")
-	c.Heard([]Event{{Code: "352"}, {Code: "915"}, {Code: smLog, Description: "SM: Errors on subnet"}})
+	c.RecordEvents([]Event{{Code: "352"}, {Code: "915"}, {Code: smLog, Description: "SM: Errors on subnet"}})
 	unrest(false, "other events")
 	for code, want := range map[string]Reason{"328": LinkUp, "329": LinkDown, "510": SMFailover, "602": UFMFailover, "907": SwitchDown, "702": Unhealthy} {
 		e := Event{Code: code}
-		if why, is := e.Change(); !is || why != want {
+		if why, is := e.ChangeReason(); !is || why != want {
 			t.Errorf("%s: %s, %v", code, why, is)
 		}
-		c.Heard([]Event{e})
-		c.Heard(nil) // a later reading does not take it back
+		c.RecordEvents([]Event{e})
+		c.RecordEvents(nil) // a later reading does not take it back
 		unrest(true, code)
 		unrest(false, code+", told once")
 	}
 	for _, line := range []string{"SM: SUBNET UP", "SM: osm_ucast_mgr: minhop tables configured on all switches", "SM: HEAVY SWEEP"} {
-		c.Heard([]Event{{Code: smLog, Description: line}})
+		c.RecordEvents([]Event{{Code: smLog, Description: line}})
 		unrest(true, line)
 	}
 	now = now.Add(time.Minute)
@@ -355,9 +355,9 @@ func TestChanges(t *testing.T) {
 	now = now.Add(time.Second)
 	unrest(true, "no events for too long")
 	unrest(true, "and still none")
-	c.Heard(nil)
+	c.RecordEvents(nil)
 	unrest(false, "they are read again")
-	c.Stale = 0
+	c.StaleAfter = 0
 	now = now.Add(time.Hour)
 	unrest(false, "no limit")
 }
@@ -365,11 +365,11 @@ func TestChanges(t *testing.T) {
 // TestNeighbors: both ends of a cable, names of NICs by node and device.
 func TestNeighbors(t *testing.T) {
 	v := saved(t)
-	if err := v.Finish(); err != nil {
+	if err := v.FinishSaved(); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, n := range v.Neighbors() {
+	for _, n := range v.SwitchNeighbors() {
 		got = append(got, fmt.Sprintf("%s %s %s %v", n.Port.ID(), n.Remote, n.RemotePort, n.GUID))
 	}
 	if want := []string{"leaf1:1 r-ufm59 mlx5_0 0xec0d9a0300d42e54", "leaf1:2 spine1 1 0x0002c90300aa0000", "spine1:1 leaf1 2 0x0002c90300f172a0", "spine1:2 leaf2 9 0x0002c90300bb0000",
@@ -378,10 +378,10 @@ func TestNeighbors(t *testing.T) {
 	}
 	// A port that is in two cables has the first.
 	v.Links = append(v.Links, LinkInfo{SourceGUID: "2c90300f172a0", SourcePort: "3", DestinationGUID: "2c90300aa0000", DestinationPort: "1"})
-	if err := v.index(); err != nil {
+	if err := v.indexPorts(); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(v.Neighbors()); n != len(got) {
+	if n := len(v.SwitchNeighbors()); n != len(got) {
 		t.Errorf("%d neighbours, want %d", n, len(got))
 	}
 }
@@ -389,7 +389,7 @@ func TestNeighbors(t *testing.T) {
 // TestExpected: the most that both ends are enabled for; nothing where one does not say.
 func TestExpected(t *testing.T) {
 	port := func(speed, width string) PortInfo {
-		return PortInfo{EnabledSpeed: text(speed), EnabledWidth: text(width), State: "Active", Speed: "HDR", Width: "2x"}
+		return PortInfo{EnabledSpeed: jsonText(speed), EnabledWidth: jsonText(width), State: "Active", Speed: "HDR", Width: "2x"}
 	}
 	for _, x := range []struct {
 		a, b  PortInfo
@@ -407,10 +407,10 @@ func TestExpected(t *testing.T) {
 		b.GUID, b.Number, b.SystemID, b.System = "2", "1", "2", "s2"
 		v := &Inventory{Systems: []System{{GUID: "1", Type: "switch"}, {GUID: "2", Type: "switch"}}, Ports: []PortInfo{a, b},
 			Links: []LinkInfo{{SourceGUID: "1", SourcePort: "1", DestinationGUID: "2", DestinationPort: "1"}}}
-		if err := v.Finish(); err != nil {
+		if err := v.FinishSaved(); err != nil {
 			t.Fatal(err)
 		}
-		for _, s := range v.States() {
+		for _, s := range v.PortStates() {
 			if s.ExpectedGbps != x.gbps || s.ExpectedLanes != x.lanes || s.Lanes != 2 || s.Gbps != 100 {
 				t.Errorf("%+v", s)
 			}
@@ -442,7 +442,7 @@ func TestSharedNames(t *testing.T) {
 			return nil
 		})
 		each := 0
-		s.Each(func(*Port) { each++ })
+		s.EachPort(func(*Port) { each++ })
 		if err != nil || strings.Join(got, " ") != x.samples || report.Shared != x.shared || each != x.each {
 			t.Errorf("document %d: %v, %d shared, %d each, %v; want %+v", i+1, got, report.Shared, each, err, x)
 		}
@@ -461,11 +461,11 @@ func TestAlarmShapes(t *testing.T) {
 		if err := json.Unmarshal([]byte(body), &j); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := j.alarm(time.UTC); err != nil || got != want {
+		if got, err := j.toAlarm(time.UTC); err != nil || got != want {
 			t.Errorf("%+v, %v\nwant %+v", got, err, want)
 		}
 	}
-	if _, err := (&alarmJSON{ID: "1"}).alarm(time.UTC); err == nil {
+	if _, err := (&alarmJSON{ID: "1"}).toAlarm(time.UTC); err == nil {
 		t.Error("an alarm of nothing is taken")
 	}
 }
@@ -487,17 +487,17 @@ func TestRetryAfter(t *testing.T) {
 func TestOptics(t *testing.T) {
 	const row = "node_description,node_type,port_guid,port_num,rx_power_lane_0,tx_bias_lane_1\nleaf1,switch,1,1,%s,8\n"
 	for _, x := range []struct {
-		optics  Optics
+		optics  OpticsUnits
 		power   string
 		want    string
 		unknown int
 	}{
-		{Optics{}, "0.5", "", 2},
-		{Optics{Power: "mW"}, "0.5", "0.0005", 1},
-		{Optics{Power: "dBm"}, "-30", "1e-06", 1},
-		{Optics{Power: "mW"}, "-30", "", 1}, // no milliwatts are below 0
-		{Optics{Bias: "mA"}, "0.5", "0.008", 1},
-		{Optics{Bias: "uA", Power: "mW"}, "1", "0.001 8e-06", 0},
+		{OpticsUnits{}, "0.5", "", 2},
+		{OpticsUnits{Power: "mW"}, "0.5", "0.0005", 1},
+		{OpticsUnits{Power: "dBm"}, "-30", "1e-06", 1},
+		{OpticsUnits{Power: "mW"}, "-30", "", 1}, // no milliwatts are below 0
+		{OpticsUnits{Bias: "mA"}, "0.5", "0.008", 1},
+		{OpticsUnits{Bias: "uA", Power: "mW"}, "1", "0.001 8e-06", 0},
 	} {
 		table, err := NewTable(nil, x.optics)
 		if err != nil {
@@ -507,8 +507,8 @@ func TestOptics(t *testing.T) {
 		if _, err := NewSource(table, &Directory{}).Read(CSV, strings.NewReader(fmt.Sprintf(row, x.power)), func(s Sample) error {
 			got = append(got, fmt.Sprintf("%.5g", s.Value))
 			return nil
-		}); err != nil || strings.Join(got, " ") != x.want || len(table.Unknown()) != x.unknown {
-			t.Errorf("%+v: %v, unknown %v, %v", x.optics, got, table.Unknown(), err)
+		}); err != nil || strings.Join(got, " ") != x.want || len(table.UnknownColumns()) != x.unknown {
+			t.Errorf("%+v: %v, unknown %v, %v", x.optics, got, table.UnknownColumns(), err)
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 // rows is telemetry of n ports in CSV.
 func rows(n int) string {
 	var b strings.Builder
-	ufmtest.Fabric{Switches: 1, Ports: n, Counters: ufmtest.Counters(2), At: 1709652347161873}.CSV(&b)
+	ufmtest.Fabric{Switches: 1, Ports: n, Counters: ufmtest.CounterNames(2), At: 1709652347161873}.WriteCSV(&b)
 	return strings.Replace(strings.ReplaceAll(b.String(), ",,", ",switch,"), "source_id,tag", "device_name,device_type", 1)
 }
 
@@ -47,9 +47,9 @@ func TestFaultsOfBodies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := ufmtest.New(t)
-			s.Put("/csv/metrics", whole)
-			s.Break("/csv/metrics", &x.fault)
-			table, err := ufm.NewTable(nil, ufm.Optics{})
+			s.SetBody("/csv/metrics", whole)
+			s.SetFault("/csv/metrics", &x.fault)
+			table, err := ufm.NewTable(nil, ufm.OpticsUnits{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,11 +69,11 @@ func TestFaultsOfBodies(t *testing.T) {
 // TestDrip: a body that stops coming ends in time, and what came is good.
 func TestDrip(t *testing.T) {
 	s := ufmtest.New(t)
-	s.Put("/csv/metrics", rows(100))
-	s.Break("/csv/metrics", &ufmtest.Fault{Drip: 4000})
+	s.SetBody("/csv/metrics", rows(100))
+	s.SetFault("/csv/metrics", &ufmtest.Fault{Drip: 4000})
 	o := options(s)
 	o.Timeout = 500 * time.Millisecond
-	table, err := ufm.NewTable(nil, ufm.Optics{})
+	table, err := ufm.NewTable(nil, ufm.OpticsUnits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,8 +98,8 @@ func TestDrip(t *testing.T) {
 // TestCompressedBodiesAreBounded: by what they hold, not by what is sent.
 func TestCompressedBodiesAreBounded(t *testing.T) {
 	s := ufmtest.New(t)
-	s.Put("/x", strings.Repeat("0", 10<<20))
-	s.Break("/x", &ufmtest.Fault{Gzip: true})
+	s.SetBody("/x", strings.Repeat("0", 10<<20))
+	s.SetFault("/x", &ufmtest.Fault{Gzip: true})
 	read := 0
 	err := client(t, options(s)).Get(t.Context(), "/x", func(r io.Reader) error {
 		b, err := io.ReadAll(r)
@@ -129,9 +129,9 @@ func TestRedirectsTakeNothingAlong(t *testing.T) {
 			o.CertFile, o.KeyFile = s.CertFile, s.KeyFile
 		}
 		c := client(t, o)
-		s.PutJSON("/app/alarms", []string{})
-		s.Break(c.Base()+"/app/alarms", &ufmtest.Fault{Location: other.URL + "/app/alarms"})
-		_, err := c.Alarms(t.Context(), time.UTC)
+		s.SetJSON("/app/alarms", []string{})
+		s.SetFault(c.BasePath()+"/app/alarms", &ufmtest.Fault{Location: other.URL + "/app/alarms"})
+		_, err := c.FetchAlarms(t.Context(), time.UTC)
 		if ufm.KindOf(err) != ufm.KindRedirect || strings.Contains(err.Error(), other.URL) {
 			t.Errorf("%s: %v", way, err)
 		}
@@ -145,11 +145,11 @@ func TestRedirectsTakeNothingAlong(t *testing.T) {
 // and another in its file is taken with the next request.
 func TestSessionEnds(t *testing.T) {
 	s := ufmtest.New(t)
-	s.PutJSON("/app/alarms", []string{})
+	s.SetJSON("/app/alarms", []string{})
 	o := options(s)
 	o.Retries = 3
 	c := client(t, o)
-	if _, err := c.Alarms(t.Context(), time.UTC); err != nil {
+	if _, err := c.FetchAlarms(t.Context(), time.UTC); err != nil {
 		t.Fatal(err)
 	}
 	write := func(token string) {
@@ -159,14 +159,14 @@ func TestSessionEnds(t *testing.T) {
 		}
 	}
 	write("revoked")
-	if _, err := c.Alarms(t.Context(), time.UTC); ufm.KindOf(err) != ufm.KindUnauthorized || strings.Contains(err.Error(), "revoked") {
+	if _, err := c.FetchAlarms(t.Context(), time.UTC); ufm.KindOf(err) != ufm.KindUnauthorized || strings.Contains(err.Error(), "revoked") {
 		t.Errorf("%v", err)
 	}
-	if n := len(s.Asked()); n != 2 {
+	if n := len(s.RequestURIs()); n != 2 {
 		t.Errorf("asked %d times", n)
 	}
 	write(ufmtest.Token)
-	if _, err := c.Alarms(t.Context(), time.UTC); err != nil {
+	if _, err := c.FetchAlarms(t.Context(), time.UTC); err != nil {
 		t.Errorf("a new token: %v", err)
 	}
 }
@@ -175,12 +175,12 @@ func TestSessionEnds(t *testing.T) {
 func TestNotOffered(t *testing.T) {
 	s := ufmtest.New(t)
 	c := client(t, options(s))
-	if _, err := c.Jobs(t.Context()); !errors.Is(err, ufm.ErrNotOffered) || ufm.KindOf(err) != ufm.KindStatus {
+	if _, err := c.CountJobs(t.Context()); !errors.Is(err, ufm.ErrNotOffered) || ufm.KindOf(err) != ufm.KindStatus {
 		t.Errorf("%v", err)
 	}
 	for _, f := range []ufmtest.Fault{{Status: 500}, {Status: 401}, {Status: 410}} {
-		s.Break("/ufmRestV3/jobs", &f)
-		if _, err := c.Jobs(t.Context()); err == nil || errors.Is(err, ufm.ErrNotOffered) {
+		s.SetFault("/ufmRestV3/jobs", &f)
+		if _, err := c.CountJobs(t.Context()); err == nil || errors.Is(err, ufm.ErrNotOffered) {
 			t.Errorf("%+v: %v", f, err)
 		}
 	}
@@ -188,20 +188,20 @@ func TestNotOffered(t *testing.T) {
 
 func TestJobsAndVPorts(t *testing.T) {
 	s := ufmtest.New(t)
-	s.PutJSON("/jobs", []map[string]any{{"ID": "1", "Status": "Running", "Progress": 10, "RelatedObjects": []string{"10.209.36.140"}}, {"ID": "2", "Status": "Running"}, {"ID": 3, "Status": nil}})
-	s.PutJSON("/resources/vports", []map[string]any{{"virtual_port_state": "Active", "port_guid": "248a0703008a850b", "physical_port_number": 2}, {"port_guid": "x"}, {"port_guid": "1", "physical_port_number": -1}})
+	s.SetJSON("/jobs", []map[string]any{{"ID": "1", "Status": "Running", "Progress": 10, "RelatedObjects": []string{"10.209.36.140"}}, {"ID": "2", "Status": "Running"}, {"ID": 3, "Status": nil}})
+	s.SetJSON("/resources/vports", []map[string]any{{"virtual_port_state": "Active", "port_guid": "248a0703008a850b", "physical_port_number": 2}, {"port_guid": "x"}, {"port_guid": "1", "physical_port_number": -1}})
 	c := client(t, options(s))
-	jobs, err := c.Jobs(t.Context())
+	jobs, err := c.CountJobs(t.Context())
 	if err != nil || fmt.Sprint(jobs) != "map[:1 Running:2]" {
 		t.Errorf("%v, %v", jobs, err)
 	}
-	all, bad, err := c.VPorts(t.Context())
+	all, bad, err := c.FetchVPorts(t.Context())
 	if err != nil || bad != 2 || len(all) != 1 || all[0].State != "Active" || all[0].Number != 2 || all[0].Port != 0x248a0703008a850b {
 		t.Errorf("%+v, %d, %v", all, bad, err)
 	}
 	for body, kind := range map[string]ufm.Kind{`{"Status":"Running"}`: ufm.KindMalformed, `[{"Status":{}}]`: ufm.KindMalformed, `[{"Status":"R"}`: ufm.KindTruncated} {
-		s.Put("/ufmRestV3/jobs", body)
-		if _, err := c.Jobs(t.Context()); ufm.KindOf(err) != kind {
+		s.SetBody("/ufmRestV3/jobs", body)
+		if _, err := c.CountJobs(t.Context()); ufm.KindOf(err) != kind {
 			t.Errorf("%s: %v", body, err)
 		}
 	}

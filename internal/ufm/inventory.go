@@ -19,10 +19,10 @@ type Inventory struct {
 	Ports   []PortInfo
 	Links   []LinkInfo
 
-	ends  map[endKey]*end
-	order []*end
-	peers map[*end]*end // by the cables
-	found []string      // what is contradictory
+	portByKey      map[endKey]*inventoryPort
+	portOrder      []*inventoryPort
+	peers          map[*inventoryPort]*inventoryPort // by the cables
+	contradictions []string                          // what is contradictory
 }
 
 type endKey struct {
@@ -30,17 +30,17 @@ type endKey struct {
 	number int
 }
 
-// end is a port, with its names.
-type end struct {
-	key    endKey
-	info   *PortInfo
-	sw     bool
-	name   string // of the switch or the node
-	device string // of the NIC, without the port's number
+// inventoryPort is a port, with its names.
+type inventoryPort struct {
+	key      endKey
+	info     *PortInfo
+	isSwitch bool
+	name     string // of the switch or the node
+	device   string // of the NIC, without the port's number
 }
 
-// Finish ends the reading of saved documents: all three are expected.
-func (v *Inventory) Finish() error {
+// FinishSaved ends the reading of saved documents: all three are expected.
+func (v *Inventory) FinishSaved() error {
 	switch {
 	case len(v.Systems) == 0:
 		return errorf(KindMalformed, "a document of resources/systems is expected, with the types of nodes")
@@ -49,7 +49,7 @@ func (v *Inventory) Finish() error {
 	case len(v.Links) == 0:
 		return errorf(KindMalformed, "a document of resources/links is expected")
 	}
-	return v.index()
+	return v.indexPorts()
 }
 
 // ReadSaved adds a saved document of resources/systems, ports or links: which of them
@@ -64,10 +64,10 @@ func (v *Inventory) ReadSaved(r io.Reader) error {
 	}
 	for i, e := range all {
 		var has struct {
-			Source text `json:"source_guid"`
-			Number text `json:"number"`
-			System text `json:"system_guid"`
-			Own    text `json:"guid"`
+			Source jsonText `json:"source_guid"`
+			Number jsonText `json:"number"`
+			System jsonText `json:"system_guid"`
+			Own    jsonText `json:"guid"`
 		}
 		err := json.Unmarshal(e, &has)
 		switch {
@@ -112,8 +112,8 @@ func hostDevice(description string) (host, device string) {
 	return fabric.EncodeName(strings.TrimSpace(description)), "hca"
 }
 
-// described is a node's description without the port's number behind it.
-func described(p *PortInfo) string {
+// nodeDescription is a node's description without the port's number behind it.
+func nodeDescription(p *PortInfo) string {
 	d := strings.TrimSpace(string(p.Description))
 	if d = strings.TrimSuffix(d, ":"+string(p.Number)); d == "" || strings.EqualFold(d, "N/A") {
 		d = strings.TrimSpace(string(p.System))
@@ -121,11 +121,11 @@ func described(p *PortInfo) string {
 	return d
 }
 
-// index names all ports. It is an error when a GUID cannot be read.
-func (v *Inventory) index() error {
+// indexPorts names all ports. It is an error when a GUID cannot be read.
+func (v *Inventory) indexPorts() error {
 	kinds := map[GUID]bool{}
 	for i, s := range v.Systems {
-		for _, t := range []text{s.GUID, s.Own} {
+		for _, t := range []jsonText{s.GUID, s.Own} {
 			if t == "" {
 				continue
 			}
@@ -138,7 +138,7 @@ func (v *Inventory) index() error {
 			}
 		}
 	}
-	v.ends, v.order, v.found = map[endKey]*end{}, nil, nil
+	v.portByKey, v.portOrder, v.contradictions = map[endKey]*inventoryPort{}, nil, nil
 	owners := map[string]map[GUID]bool{} // who has a name
 	for i := range v.Ports {
 		p := &v.Ports[i]
@@ -150,55 +150,55 @@ func (v *Inventory) index() error {
 		if err != nil {
 			return errorf(KindMalformed, "port %d: number: %q: a number is expected", i+1, string(p.Number))
 		}
-		e := &end{key: endKey{g, int(n)}, info: p}
+		e := &inventoryPort{key: endKey{g, int(n)}, info: p}
 		system, err := ParseGUID(string(p.SystemID))
 		sw, known := kinds[system]
 		if err != nil || !known {
 			sw, known = kinds[g]
 		}
 		if !known {
-			v.found = append(v.found, fmt.Sprintf("%s: port %d of %v: its system %q is not in the list of systems, or has no type: it is left out", string(p.Name), n, g, string(p.SystemID)))
+			v.contradictions = append(v.contradictions, fmt.Sprintf("%s: port %d of %v: its system %q is not in the list of systems, or has no type: it is left out", string(p.Name), n, g, string(p.SystemID)))
 			continue
 		}
-		if _, twice := v.ends[e.key]; twice {
-			v.found = append(v.found, fmt.Sprintf("port %d of %v is there twice", n, g))
+		if _, twice := v.portByKey[e.key]; twice {
+			v.contradictions = append(v.contradictions, fmt.Sprintf("port %d of %v is there twice", n, g))
 			continue
 		}
-		if e.sw = sw; sw {
-			e.name = fabric.EncodeName(described(p))
+		if e.isSwitch = sw; sw {
+			e.name = fabric.EncodeName(nodeDescription(p))
 		} else {
-			e.name, e.device = hostDevice(described(p))
+			e.name, e.device = hostDevice(nodeDescription(p))
 		}
 		if e.name == "" {
 			e.name = g.String()
 		}
-		v.ends[e.key] = e
-		v.order = append(v.order, e)
-		id := e.owned()
+		v.portByKey[e.key] = e
+		v.portOrder = append(v.portOrder, e)
+		id := e.uniqueName()
 		if owners[id] == nil {
 			owners[id] = map[GUID]bool{}
 		}
 		owners[id][g] = true
 	}
 	hosts := map[string]bool{}
-	for _, e := range v.order {
-		if len(owners[e.owned()]) > 1 {
-			if e.sw {
+	for _, e := range v.portOrder {
+		if len(owners[e.uniqueName()]) > 1 {
+			if e.isSwitch {
 				e.name += "_" + e.key.guid.String()
 			} else {
 				e.device += "_" + e.key.guid.String()
 			}
 		}
-		if !e.sw {
+		if !e.isSwitch {
 			hosts[e.name] = true
 		}
 	}
-	for _, e := range v.order {
-		if e.sw && hosts[e.name] {
+	for _, e := range v.portOrder {
+		if e.isSwitch && hosts[e.name] {
 			e.name += "_" + e.key.guid.String() // a name is of a switch or of a node
 		}
 	}
-	v.peers = map[*end]*end{}
+	v.peers = map[*inventoryPort]*inventoryPort{}
 	for _, l := range v.Links { // Topology tells what is wrong with them
 		a, err1 := v.linkEnd(l.SourceGUID, l.SourcePort)
 		b, err2 := v.linkEnd(l.DestinationGUID, l.DestinationPort)
@@ -209,18 +209,18 @@ func (v *Inventory) index() error {
 	return nil
 }
 
-// owned is what no other GUID may have as well.
-func (e *end) owned() string {
-	if e.sw {
+// uniqueName is what no other GUID may have as well.
+func (e *inventoryPort) uniqueName() string {
+	if e.isSwitch {
 		return e.name
 	}
 	return e.name + "/" + e.device + "." + strconv.Itoa(e.key.number)
 }
 
-// named is the port's name: ports of a NIC beyond the first have their number, as in
+// portName is the port's name: ports of a NIC beyond the first have their number, as in
 // internal/ibfabric.
-func (e *end) named() Name {
-	if e.sw {
+func (e *inventoryPort) portName() Name {
+	if e.isSwitch {
 		return Name{Switch: e.name, Port: strconv.Itoa(e.key.number)}
 	}
 	nic := e.name + "/" + e.device
@@ -238,12 +238,12 @@ func (n Name) ID() string {
 	return n.Switch + ":" + n.Port
 }
 
-// Name is a port's: by the inventory, else by what telemetry says of its node.
-func (v *Inventory) Name(id Identity) (Name, bool) {
+// NameOf is a port's: by the inventory, else by what telemetry says of its node.
+func (v *Inventory) NameOf(id Identity) (Name, bool) {
 	if v != nil {
 		for _, g := range []GUID{id.Port, id.Node} {
-			if e := v.ends[endKey{g, id.Number}]; e != nil && g != 0 {
-				return e.named(), true
+			if e := v.portByKey[endKey{g, id.Number}]; e != nil && g != 0 {
+				return e.portName(), true
 			}
 		}
 	}
@@ -255,11 +255,11 @@ func (v *Inventory) Name(id Identity) (Name, bool) {
 		return Name{Switch: fabric.EncodeName(id.Description), Port: strconv.Itoa(id.Number)}, true
 	}
 	host, device := hostDevice(id.Description)
-	return (&end{key: endKey{id.Port, id.Number}, name: host, device: device}).named(), true
+	return (&inventoryPort{key: endKey{id.Port, id.Number}, name: host, device: device}).portName(), true
 }
 
-// Found is what is contradictory in the inventory.
-func (v *Inventory) Found() []string { return v.found }
+// Contradictions is what is contradictory in the inventory.
+func (v *Inventory) Contradictions() []string { return v.contradictions }
 
 // PortState is what the inventory says of a port's link. Rates and lanes are 0 where
 // they are not known.
@@ -274,33 +274,33 @@ type PortState struct {
 	ExpectedLanes int
 }
 
-// States are those of all ports but the management ports of switches, in the order of
+// PortStates are those of all ports but the management ports of switches, in the order of
 // the document. Ports whose state is neither Active nor another known one are left out.
-func (v *Inventory) States() []PortState {
+func (v *Inventory) PortStates() []PortState {
 	var out []PortState
-	for _, e := range v.order {
-		if e.sw && e.key.number == 0 {
+	for _, e := range v.portOrder {
+		if e.isSwitch && e.key.number == 0 {
 			continue
 		}
-		s := PortState{Name: e.named()}
+		s := PortState{Name: e.portName()}
 		switch strings.ToLower(string(e.info.State)) {
 		case "active":
-			s.Up, s.Gbps, s.Lanes = true, Gbps(string(e.info.Speed), string(e.info.Width)), width(string(e.info.Width))
+			s.Up, s.Gbps, s.Lanes = true, LinkGbps(string(e.info.Speed), string(e.info.Width)), laneCount(string(e.info.Width))
 		case "down", "initialize", "init", "initializing", "armed", "active_defer":
 		default:
 			continue
 		}
 		if o := v.peers[e]; o != nil {
-			s.ExpectedLanes = int(common(e.info.EnabledWidth, o.info.EnabledWidth, func(s string) float64 { return float64(width(s)) }))
-			s.ExpectedGbps = common(e.info.EnabledSpeed, o.info.EnabledSpeed, laneRate) * float64(s.ExpectedLanes)
+			s.ExpectedLanes = int(largestCommon(e.info.EnabledWidth, o.info.EnabledWidth, func(s string) float64 { return float64(laneCount(s)) }))
+			s.ExpectedGbps = largestCommon(e.info.EnabledSpeed, o.info.EnabledSpeed, laneRate) * float64(s.ExpectedLanes)
 		}
 		out = append(out, s)
 	}
 	return out
 }
 
-// common is the most that two lists have in common; 0: nothing, or one is not known.
-func common(a, b text, value func(string) float64) (best float64) {
+// largestCommon is the most that two lists have in common; 0: nothing, or one is not known.
+func largestCommon(a, b jsonText, value func(string) float64) (best float64) {
 	in := map[float64]bool{}
 	for s := range strings.SplitSeq(string(a), ",") {
 		in[value(s)] = true
@@ -322,17 +322,17 @@ type Neighbor struct {
 	GUID GUID
 }
 
-// Neighbors are those of all ports of switches that have one, in the order of the
+// SwitchNeighbors are those of all ports of switches that have one, in the order of the
 // document.
-func (v *Inventory) Neighbors() []Neighbor {
+func (v *Inventory) SwitchNeighbors() []Neighbor {
 	var out []Neighbor
-	for _, e := range v.order {
+	for _, e := range v.portOrder {
 		o := v.peers[e]
-		if o == nil || !e.sw {
+		if o == nil || !e.isSwitch {
 			continue
 		}
-		n := Neighbor{Port: e.named(), Remote: o.name, GUID: o.key.guid}
-		if name := o.named(); o.sw {
+		n := Neighbor{Port: e.portName(), Remote: o.name, GUID: o.key.guid}
+		if name := o.portName(); o.isSwitch {
 			n.RemotePort = name.Port
 		} else {
 			_, n.RemotePort, _ = fabric.SplitNIC(name.NIC)
@@ -342,10 +342,10 @@ func (v *Inventory) Neighbors() []Neighbor {
 	return out
 }
 
-// Telling is the number of ports that telemetry should tell of: all but the management
+// ActivePortCount is the number of ports that telemetry should tell of: all but the management
 // ports of switches whose link is up.
-func (v *Inventory) Telling() (n int) {
-	for _, s := range v.States() {
+func (v *Inventory) ActivePortCount() (n int) {
+	for _, s := range v.PortStates() {
 		if s.Up {
 			n++
 		}
@@ -353,18 +353,18 @@ func (v *Inventory) Telling() (n int) {
 	return n
 }
 
-// lanes are the rates of a lane in Gbit/s as links are sold, which is how
+// laneGbps are the rates of a lane in Gbit/s as links are sold, which is how
 // internal/ibfabric has them: a link of four lanes of HDR is 200.
-var lanes = map[string]float64{"SDR": 2.5, "DDR": 5, "QDR": 10, "FDR10": 10, "FDR": 14, "EDR": 25, "HDR": 50, "NDR": 100, "XDR": 200}
+var laneGbps = map[string]float64{"SDR": 2.5, "DDR": 5, "QDR": 10, "FDR10": 10, "FDR": 14, "EDR": 25, "HDR": 50, "NDR": 100, "XDR": 200}
 
 // laneRate is the rate of a lane by its speed ("NDR", "IB-NDR"), Gbit/s; 0: it is not
 // known.
 func laneRate(speed string) float64 {
-	return lanes[strings.TrimLeft(strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(speed)), "IB"), "-_ ")]
+	return laneGbps[strings.TrimLeft(strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(speed)), "IB"), "-_ ")]
 }
 
-// width is the number of lanes of a width ("4x", "IB_4x"); 0: it is not known.
-func width(width string) int {
+// laneCount is the number of lanes of a width ("4x", "IB_4x"); 0: it is not known.
+func laneCount(width string) int {
 	width = strings.TrimPrefix(strings.ToLower(strings.TrimSpace(width)), "ib_")
 	digits, is := strings.CutSuffix(width, "x")
 	n, err := strconv.ParseUint(digits, 10, 8)
@@ -374,39 +374,39 @@ func width(width string) int {
 	return int(n)
 }
 
-// Gbps is the rate of a speed and a width; 0: it is not known.
-func Gbps(speed, lanes string) float64 { return laneRate(speed) * float64(width(lanes)) }
+// LinkGbps is the rate of a speed and a width; 0: it is not known.
+func LinkGbps(speed, lanes string) float64 { return laneRate(speed) * float64(laneCount(lanes)) }
 
 // Directory is the inventory that is known now. It may be used by many goroutines.
 type Directory struct {
-	now     atomic.Pointer[Inventory]
+	current atomic.Pointer[Inventory]
 	version atomic.Uint64
 }
 
-// Set puts another inventory in its place.
-func (d *Directory) Set(v *Inventory) {
-	d.now.Store(v)
+// SetInventory puts another inventory in its place.
+func (d *Directory) SetInventory(v *Inventory) {
+	d.current.Store(v)
 	d.version.Add(1)
 }
 
-// Inventory is the one that is known now; nil: none yet.
-func (d *Directory) Inventory() *Inventory { return d.now.Load() }
+// CurrentInventory is the one that is known now; nil: none yet.
+func (d *Directory) CurrentInventory() *Inventory { return d.current.Load() }
 
-// Name is a port's.
-func (d *Directory) Name(id Identity) (Name, bool) { return d.now.Load().Name(id) }
+// NameOf is a port's.
+func (d *Directory) NameOf(id Identity) (Name, bool) { return d.current.Load().NameOf(id) }
 
 // Version changes with Set.
 func (d *Directory) Version() uint64 { return d.version.Load() }
 
 var roles = []fabric.Role{fabric.Leaf, fabric.Spine, fabric.Core}
 
-// Topology is the inventory as a topology file has it. A switch's role is by its
+// BuildTopology is the inventory as a topology file has it. A switch's role is by its
 // distance to the nearest NIC. NICs have their GUIDs and LIDs as aliases. found names
 // what the inventory contradicts itself in, left what a topology file cannot say.
-func (v *Inventory) Topology() (t *fabric.Topology, found, left []string) {
+func (v *Inventory) BuildTopology() (t *fabric.Topology, found, left []string) {
 	t = &fabric.Topology{Version: 1}
-	found = slices.Clone(v.found)
-	var cables [][2]*end
+	found = slices.Clone(v.contradictions)
+	var cables [][2]*inventoryPort
 	used := map[endKey]bool{}
 	for i, l := range v.Links {
 		a, err1 := v.linkEnd(l.SourceGUID, l.SourcePort)
@@ -421,24 +421,24 @@ func (v *Inventory) Topology() (t *fabric.Topology, found, left []string) {
 		}
 		switch {
 		case used[a.key] || used[b.key]:
-			if !slices.ContainsFunc(cables, func(c [2]*end) bool { return c == [2]*end{a, b} || c == [2]*end{b, a} }) {
-				found = append(found, fmt.Sprintf("link %d: %s--%s: an end has another cable already: it is left out", i+1, a.named().ID(), b.named().ID()))
+			if !slices.ContainsFunc(cables, func(c [2]*inventoryPort) bool { return c == [2]*inventoryPort{a, b} || c == [2]*inventoryPort{b, a} }) {
+				found = append(found, fmt.Sprintf("link %d: %s--%s: an end has another cable already: it is left out", i+1, a.portName().ID(), b.portName().ID()))
 			}
 			continue
-		case !a.sw && !b.sw:
-			left = append(left, fmt.Sprintf("%s and %s are joined by a cable without a switch: it is left out", a.named().ID(), b.named().ID()))
+		case !a.isSwitch && !b.isSwitch:
+			left = append(left, fmt.Sprintf("%s and %s are joined by a cable without a switch: it is left out", a.portName().ID(), b.portName().ID()))
 			continue
-		case a.sw && b.sw && a.name == b.name:
-			left = append(left, fmt.Sprintf("%s and %s are joined by a cable: it is left out", a.named().ID(), b.named().ID()))
+		case a.isSwitch && b.isSwitch && a.name == b.name:
+			left = append(left, fmt.Sprintf("%s and %s are joined by a cable: it is left out", a.portName().ID(), b.portName().ID()))
 			continue
 		}
 		used[a.key], used[b.key] = true, true
-		cables = append(cables, [2]*end{a, b})
+		cables = append(cables, [2]*inventoryPort{a, b})
 	}
-	tier := tiers(cables)
+	tier := switchTiers(cables)
 	names := map[string]bool{}
-	for _, e := range v.order {
-		if !e.sw || names[e.name] {
+	for _, e := range v.portOrder {
+		if !e.isSwitch || names[e.name] {
 			continue
 		}
 		names[e.name] = true
@@ -452,11 +452,11 @@ func (v *Inventory) Topology() (t *fabric.Topology, found, left []string) {
 		}
 	}
 	hosts := map[string][]fabric.NIC{}
-	for _, e := range v.order {
-		if e.sw {
+	for _, e := range v.portOrder {
+		if e.isSwitch {
 			continue
 		}
-		_, device, _ := fabric.SplitNIC(e.named().NIC)
+		_, device, _ := fabric.SplitNIC(e.portName().NIC)
 		nic := fabric.NIC{Node: e.name, Device: device, Aliases: []string{"guid:" + e.key.guid.String()}}
 		if lid, err := strconv.ParseUint(string(e.info.LID), 10, 16); err == nil && lid > 0 {
 			nic.Aliases = append(nic.Aliases, fmt.Sprintf("lid:%d", lid))
@@ -470,20 +470,20 @@ func (v *Inventory) Topology() (t *fabric.Topology, found, left []string) {
 	slices.SortFunc(t.Switches, func(a, b fabric.Switch) int { return strings.Compare(a.Name, b.Name) })
 	for _, c := range cables {
 		a, b := c[0], c[1]
-		in := func(e *end) bool { return !e.sw || tier[e.name] > 0 && tier[e.name] <= len(roles) }
+		in := func(e *inventoryPort) bool { return !e.isSwitch || tier[e.name] > 0 && tier[e.name] <= len(roles) }
 		if !in(a) || !in(b) {
 			continue
 		}
-		if a.sw && !b.sw {
+		if a.isSwitch && !b.isSwitch {
 			a, b = b, a
 		}
-		t.Links = append(t.Links, fabric.Link{A: a.named().ID(), B: b.named().ID(), SpeedGbps: Gbps(string(a.info.Speed), string(a.info.Width))})
+		t.Links = append(t.Links, fabric.Link{A: a.portName().ID(), B: b.portName().ID(), SpeedGbps: LinkGbps(string(a.info.Speed), string(a.info.Width))})
 	}
 	slices.SortFunc(t.Links, func(x, y fabric.Link) int { return strings.Compare(x.A+x.B, y.A+y.B) })
 	return t, found, left
 }
 
-func (v *Inventory) linkEnd(guid, port text) (*end, error) {
+func (v *Inventory) linkEnd(guid, port jsonText) (*inventoryPort, error) {
 	g, err := ParseGUID(string(guid))
 	if err != nil {
 		return nil, err
@@ -492,24 +492,24 @@ func (v *Inventory) linkEnd(guid, port text) (*end, error) {
 	if err != nil {
 		return nil, fmt.Errorf("port %q of %v: a number is expected", string(port), g)
 	}
-	e := v.ends[endKey{g, int(n)}]
+	e := v.portByKey[endKey{g, int(n)}]
 	if e == nil {
 		return nil, fmt.Errorf("port %d of %v is not in the list of ports", n, g)
 	}
 	return e, nil
 }
 
-// tiers are the distances of switches to the nearest NIC, in links, by name.
-func tiers(cables [][2]*end) map[string]int {
+// switchTiers are the distances of switches to the nearest NIC, in links, by name.
+func switchTiers(cables [][2]*inventoryPort) map[string]int {
 	tier, next := map[string]int{}, map[string][]string{}
 	var queue []string
 	for _, c := range cables {
 		a, b := c[0], c[1]
 		switch {
-		case a.sw && b.sw:
+		case a.isSwitch && b.isSwitch:
 			next[a.name], next[b.name] = append(next[a.name], b.name), append(next[b.name], a.name)
 			continue
-		case b.sw:
+		case b.isSwitch:
 			a = b
 		}
 		if tier[a.name] == 0 {

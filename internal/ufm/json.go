@@ -19,16 +19,16 @@ func (s *Source) readJSON() error {
 	j := &jsonReader{s: s}
 	any := false
 	for {
-		c, err := j.space()
+		c, err := j.skipSpace()
 		if errors.Is(err, io.EOF) && any {
 			return nil
 		}
 		if err == nil {
 			any = true
-			err = j.element(c, 0)
+			err = j.readElement(c, 0)
 		}
 		if err != nil {
-			return j.failed(err)
+			return j.wrapReadError(err)
 		}
 	}
 }
@@ -52,17 +52,17 @@ type jsonRow struct {
 type jsonCell struct {
 	column   *Column
 	from, to int // of text
-	bad      bool
+	invalid  bool
 }
 
-func (j *jsonReader) failed(err error) error {
+func (j *jsonReader) wrapReadError(err error) error {
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
 	return readFailed(err, "octet", j.at)
 }
 
-func (j *jsonReader) read() (byte, error) {
+func (j *jsonReader) readByte() (byte, error) {
 	c, err := j.s.br.ReadByte()
 	if err == nil {
 		j.at++
@@ -70,45 +70,45 @@ func (j *jsonReader) read() (byte, error) {
 	return c, err
 }
 
-func (j *jsonReader) back() {
+func (j *jsonReader) unreadByte() {
 	_ = j.s.br.UnreadByte() // right after a ReadByte, it cannot fail
 	j.at--
 }
 
-func (j *jsonReader) bad(what string) error {
+func (j *jsonReader) expectedError(what string) error {
 	return errorf(KindMalformed, "octet %d: %s is expected", j.at, what)
 }
 
-// space is the next octet that is not space.
-func (j *jsonReader) space() (byte, error) {
+// skipSpace is the next octet that is not space.
+func (j *jsonReader) skipSpace() (byte, error) {
 	for {
-		c, err := j.read()
+		c, err := j.readByte()
 		if err != nil || c != ' ' && c != '\n' && c != '\t' && c != '\r' {
 			return c, err
 		}
 	}
 }
 
-// element reads a value outside of rows, which begins with c.
-func (j *jsonReader) element(c byte, depth int) error {
+// readElement reads a value outside of rows, which begins with c.
+func (j *jsonReader) readElement(c byte, depth int) error {
 	if depth > maxDepth {
 		return errorf(KindMalformed, "octet %d: values within each other, %d deep", j.at, depth)
 	}
 	switch c {
 	case '{':
-		return j.object(nil, depth)
+		return j.readObject(nil, depth)
 	case '[':
-		return j.array(func(c byte) error { return j.element(c, depth+1) })
+		return j.readArray(func(c byte) error { return j.readElement(c, depth+1) })
 	}
 	if depth == 0 {
-		return j.bad("an object or an array")
+		return j.expectedError("an object or an array")
 	}
-	_, err := j.scalar(c)
+	_, err := j.readScalar(c)
 	return err
 }
 
-func (j *jsonReader) array(each func(byte) error) error {
-	c, err := j.space()
+func (j *jsonReader) readArray(each func(byte) error) error {
+	c, err := j.skipSpace()
 	if err != nil || c == ']' {
 		return err
 	}
@@ -116,20 +116,20 @@ func (j *jsonReader) array(each func(byte) error) error {
 		if err := each(c); err != nil {
 			return err
 		}
-		if c, err = j.space(); err != nil || c == ']' {
+		if c, err = j.skipSpace(); err != nil || c == ']' {
 			return err
 		}
 		if c != ',' {
-			return j.bad("a comma or ]")
+			return j.expectedError("a comma or ]")
 		}
-		if c, err = j.space(); err != nil {
+		if c, err = j.skipSpace(); err != nil {
 			return err
 		}
 	}
 }
 
-// object reads an object, behind its brace. With a row it is a part of that row.
-func (j *jsonReader) object(in *jsonRow, depth int) error {
+// readObject reads an object, behind its brace. With a row it is a part of that row.
+func (j *jsonReader) readObject(in *jsonRow, depth int) error {
 	r := in
 	if r == nil {
 		for len(j.rows) <= depth {
@@ -141,83 +141,83 @@ func (j *jsonReader) object(in *jsonRow, depth int) error {
 		r = j.rows[depth]
 		r.row, r.cells, r.text = row{}, r.cells[:0], r.text[:0]
 	}
-	c, err := j.space()
+	c, err := j.skipSpace()
 	if err != nil {
 		return err
 	}
 	for c != '}' {
 		if c != '"' {
-			return j.bad("a name in quotes")
+			return j.expectedError("a name in quotes")
 		}
-		if err := j.str(); err != nil {
+		if err := j.readString(); err != nil {
 			return err
 		}
 		j.name = append(j.name[:0], j.buf...)
-		if c, err = j.space(); err != nil {
+		if c, err = j.skipSpace(); err != nil {
 			return err
 		}
 		if c != ':' {
-			return j.bad("a colon")
+			return j.expectedError("a colon")
 		}
-		if c, err = j.space(); err != nil {
+		if c, err = j.skipSpace(); err != nil {
 			return err
 		}
-		if err := j.member(r, c, depth, in == nil); err != nil {
+		if err := j.readMember(r, c, depth, in == nil); err != nil {
 			return err
 		}
-		if c, err = j.space(); err != nil {
+		if c, err = j.skipSpace(); err != nil {
 			return err
 		}
 		if c == ',' {
-			if c, err = j.space(); err != nil {
+			if c, err = j.skipSpace(); err != nil {
 				return err
 			}
 			if c != '"' {
-				return j.bad("a name in quotes")
+				return j.expectedError("a name in quotes")
 			}
 		} else if c != '}' {
-			return j.bad("a comma or }")
+			return j.expectedError("a comma or }")
 		}
 	}
 	if in != nil {
 		return nil
 	}
-	return j.row(r)
+	return j.emitRow(r)
 }
 
-// member reads a member's value into the row.
-func (j *jsonReader) member(r *jsonRow, c byte, depth int, own bool) error {
+// readMember reads a member's value into the row.
+func (j *jsonReader) readMember(r *jsonRow, c byte, depth int, own bool) error {
 	if depth >= maxDepth {
 		return errorf(KindMalformed, "octet %d: values within each other, %d deep", j.at, depth)
 	}
 	f := fields[string(j.name)]
 	switch c {
 	case '{':
-		if f == fieldNone && nested(j.name) {
-			return j.object(r, depth+1)
+		if f == fieldNone && isRowPart(j.name) {
+			return j.readObject(r, depth+1)
 		}
-		if column := j.column(f); column != nil {
-			r.cells = append(r.cells, jsonCell{column: column, bad: true})
+		if column := j.lookupColumn(f); column != nil {
+			r.cells = append(r.cells, jsonCell{column: column, invalid: true})
 		}
-		return j.object(nil, depth+1)
+		return j.readObject(nil, depth+1)
 	case '[':
-		if column := j.column(f); column != nil {
-			r.cells = append(r.cells, jsonCell{column: column, bad: true})
+		if column := j.lookupColumn(f); column != nil {
+			r.cells = append(r.cells, jsonCell{column: column, invalid: true})
 		}
-		return j.array(func(c byte) error { return j.element(c, depth+1) })
+		return j.readArray(func(c byte) error { return j.readElement(c, depth+1) })
 	}
-	column := j.column(f)
-	number, err := j.scalar(c)
+	column := j.lookupColumn(f)
+	number, err := j.readScalar(c)
 	if err != nil {
 		return err
 	}
 	switch {
 	case f == fieldTime:
-		if r.row.set(f, j.buf); depth == 0 && own {
+		if r.row.setField(f, j.buf); depth == 0 && own {
 			j.time = r.row.at
 		}
 	case f != fieldNone:
-		r.row.set(f, j.buf)
+		r.row.setField(f, j.buf)
 	case column != nil:
 		from := len(r.text)
 		r.text = append(r.text, j.buf...)
@@ -227,8 +227,8 @@ func (j *jsonReader) member(r *jsonRow, c byte, depth int, own bool) error {
 	return nil
 }
 
-// nested are the names of objects that are parts of a row.
-func nested(name []byte) bool {
+// isRowPart are the names of objects that are parts of a row.
+func isRowPart(name []byte) bool {
 	switch string(name) {
 	case "labels", "values", "counters", "indexes", "fields", "Values", "Labels":
 		return true
@@ -236,54 +236,54 @@ func nested(name []byte) bool {
 	return false
 }
 
-func (j *jsonReader) column(f field) *Column {
+func (j *jsonReader) lookupColumn(f field) *Column {
 	if f != fieldNone {
 		return nil
 	}
-	return j.s.Table.lookup(j.name)
+	return j.s.Table.columnByName(j.name)
 }
 
-// row passes on a row that is whole.
-func (j *jsonReader) row(r *jsonRow) error {
-	if !r.row.num && r.row.id.Node == 0 && r.row.id.Port == 0 && !r.row.bad {
+// emitRow passes on a row that is whole.
+func (j *jsonReader) emitRow(r *jsonRow) error {
+	if !r.row.hasNumber && r.row.id.Node == 0 && r.row.id.Port == 0 && !r.row.invalid {
 		if len(r.cells) > 0 {
 			j.s.report.Rows++
-			j.s.fault(KindIdentity)
+			j.s.countError(KindIdentity)
 		}
 		return nil // something about the document
 	}
 	j.s.report.Rows++
-	if !r.row.whole() {
-		j.s.fault(KindIdentity)
+	if !r.row.isComplete() {
+		j.s.countError(KindIdentity)
 		return nil
 	}
 	at := r.row.at
 	if at.IsZero() {
 		at = j.time
 	}
-	p := j.s.port(r.row.id)
+	p := j.s.portFor(r.row.id)
 	if p == nil {
 		return nil
 	}
 	for _, c := range r.cells {
-		if c.bad {
-			j.s.fault(KindValue)
+		if c.invalid {
+			j.s.countError(KindValue)
 			continue
 		}
-		if err := j.s.sample(p, c.column, r.text[c.from:c.to], at); err != nil {
+		if err := j.s.emitSample(p, c.column, r.text[c.from:c.to], at); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// scalar reads a text, a number or a literal into buf.
-func (j *jsonReader) scalar(c byte) (number bool, err error) {
+// readScalar reads a text, a number or a literal into buf.
+func (j *jsonReader) readScalar(c byte) (number bool, err error) {
 	switch {
 	case c == '"':
-		return false, j.str()
+		return false, j.readString()
 	case c == '-' || c >= '0' && c <= '9':
-		return true, j.number(c)
+		return true, j.readNumber(c)
 	}
 	for _, word := range []string{"true", "false", "null", "NaN"} {
 		if word[0] != c {
@@ -291,23 +291,23 @@ func (j *jsonReader) scalar(c byte) (number bool, err error) {
 		}
 		j.buf = append(j.buf[:0], c)
 		for i := 1; i < len(word); i++ {
-			if c, err = j.read(); err != nil {
+			if c, err = j.readByte(); err != nil {
 				return false, err
 			}
 			if c != word[i] {
-				return false, j.bad(word)
+				return false, j.expectedError(word)
 			}
 			j.buf = append(j.buf, c)
 		}
 		return word == "NaN", nil
 	}
-	return false, j.bad("a value")
+	return false, j.expectedError("a value")
 }
 
-func (j *jsonReader) number(c byte) error {
+func (j *jsonReader) readNumber(c byte) error {
 	j.buf = append(j.buf[:0], c)
 	for {
-		c, err := j.read()
+		c, err := j.readByte()
 		if errors.Is(err, io.EOF) {
 			return err
 		}
@@ -316,23 +316,23 @@ func (j *jsonReader) number(c byte) error {
 		}
 		if c >= '0' && c <= '9' || c == '.' || c == '-' || c == '+' || c|0x20 == 'e' {
 			if j.buf = append(j.buf, c); len(j.buf) > 64 {
-				return j.bad("a number of 64 octets at most")
+				return j.expectedError("a number of 64 octets at most")
 			}
 			continue
 		}
-		j.back()
-		if _, ok := number(j.buf); !ok {
-			return j.bad("a number")
+		j.unreadByte()
+		if _, ok := parseNumber(j.buf); !ok {
+			return j.expectedError("a number")
 		}
 		return nil
 	}
 }
 
-// str reads a text into buf, behind its quote (RFC 8259 section 7).
-func (j *jsonReader) str() error {
+// readString reads a text into buf, behind its quote (RFC 8259 section 7).
+func (j *jsonReader) readString() error {
 	j.buf = j.buf[:0]
 	for {
-		c, err := j.read()
+		c, err := j.readByte()
 		if err != nil {
 			return err
 		}
@@ -340,9 +340,9 @@ func (j *jsonReader) str() error {
 		case c == '"':
 			return nil
 		case c < ' ':
-			return j.bad("a text without control characters")
+			return j.expectedError("a text without control characters")
 		case c == '\\':
-			if err := j.escape(); err != nil {
+			if err := j.readEscape(); err != nil {
 				return err
 			}
 		default:
@@ -354,8 +354,8 @@ func (j *jsonReader) str() error {
 	}
 }
 
-func (j *jsonReader) escape() error {
-	c, err := j.read()
+func (j *jsonReader) readEscape() error {
+	c, err := j.readByte()
 	if err != nil {
 		return err
 	}
@@ -373,7 +373,7 @@ func (j *jsonReader) escape() error {
 	case 't':
 		j.buf = append(j.buf, '\t')
 	case 'u':
-		r, err := j.hex()
+		r, err := j.readHexDigits()
 		if err != nil {
 			return err
 		}
@@ -382,15 +382,15 @@ func (j *jsonReader) escape() error {
 		}
 		j.buf = utf8.AppendRune(j.buf, r)
 	default:
-		return j.bad("an escape")
+		return j.expectedError("an escape")
 	}
 	return nil
 }
 
-func (j *jsonReader) hex() (rune, error) {
+func (j *jsonReader) readHexDigits() (rune, error) {
 	var r rune
 	for range 4 {
-		c, err := j.read()
+		c, err := j.readByte()
 		if err != nil {
 			return 0, err
 		}
@@ -400,7 +400,7 @@ func (j *jsonReader) hex() (rune, error) {
 		case c|0x20 >= 'a' && c|0x20 <= 'f':
 			r = r<<4 | rune(c|0x20-'a'+10)
 		default:
-			return 0, j.bad("four hexadecimal digits")
+			return 0, j.expectedError("four hexadecimal digits")
 		}
 	}
 	return r, nil

@@ -32,10 +32,10 @@ type Identity struct {
 // Name is what the project calls a port: of a switch, or a NIC.
 type Name struct{ Switch, Port, NIC string }
 
-// Names says how ports are called.
-type Names interface {
-	// Name is the port's; false: nobody knows what the port is.
-	Name(Identity) (Name, bool)
+// PortNamer says how ports are called.
+type PortNamer interface {
+	// NameOf is the port's; false: nobody knows what the port is.
+	NameOf(Identity) (Name, bool)
 	// Version changes with the answers.
 	Version() uint64
 }
@@ -60,16 +60,16 @@ type Port struct {
 	Resets uint64
 	Since  time.Time
 
-	version uint64
-	named   bool
-	shared  bool      // another port of the service has the name as well
-	last    []float64 // by column; counters only
-	had     []bool
-	at      time.Time // of the last sample
-	before  time.Time // of the last sample of the document before
-	fell    bool      // a counter did, in this document
-	read    uint64    // the document in which it was
-	seen    []uint64  // bits by column, of that document
+	version         uint64
+	hasName         bool
+	shared          bool      // another port of the service has the name as well
+	lastValues      []float64 // by column; counters only
+	hasLast         []bool
+	at              time.Time // of the last sample
+	previousAt      time.Time // of the last sample of the document before
+	resetInDocument bool      // a counter did, in this document
+	lastDocument    uint64    // the document in which it was
+	columnsRead     []uint64  // bits by column, of that document
 }
 
 // Report is what a document held.
@@ -97,11 +97,11 @@ const (
 // Source reads the documents of one telemetry service, one after the other. It keeps
 // what counters were, to see resets. It is for one goroutine.
 type Source struct {
-	Table *Table
-	names Names
-	ports map[portKey]*Port
-	doc   uint64
-	owned map[Name]owner
+	Table      *Table
+	names      PortNamer
+	ports      map[portKey]*Port
+	document   uint64
+	nameOwners map[Name]owner
 
 	emit   func(Sample) error
 	report Report
@@ -121,14 +121,14 @@ type portKey struct {
 }
 
 // NewSource is a source that has read nothing.
-func NewSource(t *Table, n Names) *Source {
-	return &Source{Table: t, names: n, ports: map[portKey]*Port{}, owned: map[Name]owner{}, cache: map[string]*Port{}, br: bufio.NewReaderSize(nil, 256<<10)}
+func NewSource(t *Table, n PortNamer) *Source {
+	return &Source{Table: t, names: n, ports: map[portKey]*Port{}, nameOwners: map[Name]owner{}, cache: map[string]*Port{}, br: bufio.NewReaderSize(nil, 256<<10)}
 }
 
 // Read reads a document and gives each sample to emit; an error of emit ends it. The
 // error is an Error: what was emitted before it is good.
 func (s *Source) Read(f Format, r io.Reader, emit func(Sample) error) (Report, error) {
-	s.doc++
+	s.document++
 	s.emit = emit
 	s.report = Report{Errors: map[Kind]int{}}
 	s.br.Reset(r)
@@ -144,27 +144,27 @@ func (s *Source) Read(f Format, r io.Reader, emit func(Sample) error) (Report, e
 	default:
 		err = errorf(KindMalformed, "format %q: csv, json or prometheus is expected", f)
 	}
-	s.forget()
+	s.dropStalePorts()
 	return s.report, err
 }
 
 // keepFor is for how many documents a port is kept that is not told of any more.
 const keepFor = 20
 
-func (s *Source) forget() {
-	if s.doc%keepFor != 0 {
+func (s *Source) dropStalePorts() {
+	if s.document%keepFor != 0 {
 		return
 	}
 	gone := false
 	for k, p := range s.ports {
-		if p.read+keepFor < s.doc {
+		if p.lastDocument+keepFor < s.document {
 			delete(s.ports, k)
 			gone = true
 		}
 	}
-	for n, o := range s.owned {
-		if o.doc+keepFor < s.doc {
-			delete(s.owned, n)
+	for n, o := range s.nameOwners {
+		if o.doc+keepFor < s.document {
+			delete(s.nameOwners, n)
 		}
 	}
 	if gone || len(s.cache) > 4*len(s.ports)+1024 {
@@ -184,9 +184,9 @@ func readFailed(err error, where string, at int) error {
 	return &Error{transportKind(err), err}
 }
 
-// line is the next line without its end; whole is false when the document ends
+// readLine is the next line without its end; whole is false when the document ends
 // without one.
-func (s *Source) line() (b []byte, whole bool, err error) {
+func (s *Source) readLine() (b []byte, whole bool, err error) {
 	b, err = s.br.ReadSlice('\n')
 	if err == nil {
 		return bytes.TrimSuffix(b[:len(b)-1], []byte{'\r'}), true, nil
@@ -210,72 +210,72 @@ func (s *Source) line() (b []byte, whole bool, err error) {
 	return nil, false, err
 }
 
-func (s *Source) fault(k Kind) { s.report.Errors[k]++ }
+func (s *Source) countError(k Kind) { s.report.Errors[k]++ }
 
-// port is the port of an identity, ready for the samples of this document.
-func (s *Source) port(id Identity) *Port {
+// portFor is the port of an identity, ready for the samples of this document.
+func (s *Source) portFor(id Identity) *Port {
 	key := portKey{id.Node, id.Port, id.Number}
 	p := s.ports[key]
 	if p == nil {
 		if len(s.ports) >= maxPorts {
-			s.fault(KindTooLarge)
+			s.countError(KindTooLarge)
 			return nil
 		}
 		p = &Port{Identity: id, version: s.names.Version() - 1}
 		s.ports[key] = p
 	}
-	s.open(p, id)
+	s.preparePort(p, id)
 	return p
 }
 
-// open readies a port for the samples of this document.
-func (s *Source) open(p *Port, id Identity) {
-	if p.read == s.doc {
+// preparePort readies a port for the samples of this document.
+func (s *Source) preparePort(p *Port, id Identity) {
+	if p.lastDocument == s.document {
 		return
 	}
-	p.read, p.before, p.fell = s.doc, p.at, false
-	clear(p.seen)
+	p.lastDocument, p.previousAt, p.resetInDocument = s.document, p.at, false
+	clear(p.columnsRead)
 	if v := s.names.Version(); v != p.version || id.Description != p.Description || id.Type != p.Type {
 		p.version, p.Description, p.Type = v, id.Description, id.Type
-		p.Name, p.named = s.names.Name(p.Identity)
+		p.Name, p.hasName = s.names.NameOf(p.Identity)
 	}
-	if p.shared = false; !p.named {
+	if p.shared = false; !p.hasName {
 		s.report.Unnamed++
 		return
 	}
-	o := s.owned[p.Name]
-	if o.doc == s.doc {
-		o.shared = s.doc
+	o := s.nameOwners[p.Name]
+	if o.doc == s.document {
+		o.shared = s.document
 	} else {
-		o.port, o.doc = p, s.doc
+		o.port, o.doc = p, s.document
 	}
-	s.owned[p.Name] = o
-	if p.shared = o.port != p || o.shared != 0 && o.shared+1 == s.doc; p.shared {
+	s.nameOwners[p.Name] = o
+	if p.shared = o.port != p || o.shared != 0 && o.shared+1 == s.document; p.shared {
 		s.report.Shared++
 	}
 }
 
-// sample passes on a value of a port, as its text.
-func (s *Source) sample(p *Port, c *Column, text []byte, at time.Time) error {
+// emitSample passes on a value of a port, as its text.
+func (s *Source) emitSample(p *Port, c *Column, text []byte, at time.Time) error {
 	word, bit := c.index/64, uint64(1)<<(c.index%64)
-	for len(p.seen) <= word {
-		p.seen = append(p.seen, 0)
+	for len(p.columnsRead) <= word {
+		p.columnsRead = append(p.columnsRead, 0)
 	}
-	v, state, there, err := c.value(text)
+	v, state, there, err := c.parseValue(text)
 	if err != nil {
-		s.fault(KindValue)
+		s.countError(KindValue)
 		return nil
 	}
-	if !there || !p.named || p.shared {
+	if !there || !p.hasName || p.shared {
 		return nil
 	}
-	if p.seen[word]&bit != 0 {
-		s.fault(KindDuplicate)
+	if p.columnsRead[word]&bit != 0 {
+		s.countError(KindDuplicate)
 		return nil
 	}
-	p.seen[word] |= bit
+	p.columnsRead[word] |= bit
 	if c.Metric.Counter {
-		p.count(c.index, v)
+		p.recordCounter(c.index, v)
 	}
 	if !at.IsZero() {
 		if s.report.Oldest.IsZero() || at.Before(s.report.Oldest) {
@@ -290,21 +290,21 @@ func (s *Source) sample(p *Port, c *Column, text []byte, at time.Time) error {
 	return s.emit(Sample{p, c, state, v, at})
 }
 
-// count sees a counter that went back: it began anew after the reading before.
-func (p *Port) count(i int, v float64) {
-	for len(p.last) <= i {
-		p.last, p.had = append(p.last, 0), append(p.had, false)
+// recordCounter sees a counter that went back: it began anew after the reading before.
+func (p *Port) recordCounter(i int, v float64) {
+	for len(p.lastValues) <= i {
+		p.lastValues, p.hasLast = append(p.lastValues, 0), append(p.hasLast, false)
 	}
-	if p.had[i] && v < p.last[i] && !p.fell {
+	if p.hasLast[i] && v < p.lastValues[i] && !p.resetInDocument {
 		p.Resets++
-		p.Since, p.fell = p.before, true
+		p.Since, p.resetInDocument = p.previousAt, true
 	}
-	p.last[i], p.had[i] = v, true
+	p.lastValues[i], p.hasLast[i] = v, true
 }
 
-// when reads a time since 1970 in seconds, or in thousandths, millionths or
+// parseUnixTime reads a time since 1970 in seconds, or in thousandths, millionths or
 // billionths of them: which, its size tells, for times from 1973 to 5138.
-func when(b []byte) time.Time {
+func parseUnixTime(b []byte) time.Time {
 	if len(b) > 20 {
 		return time.Time{}
 	}
@@ -348,26 +348,26 @@ var fields = map[string]field{
 
 // row gathers what a row says of itself.
 type row struct {
-	id  Identity
-	at  time.Time
-	num bool // the number is there
-	bad bool
+	id        Identity
+	at        time.Time
+	hasNumber bool // the number is there
+	invalid   bool
 }
 
-func (r *row) set(f field, b []byte) {
+func (r *row) setField(f field, b []byte) {
 	if f == fieldTime {
-		r.at = when(b)
+		r.at = parseUnixTime(b)
 		return
 	}
 	b = bytes.TrimSpace(b)
-	if absent(b) && f != fieldDescription {
+	if isAbsent(b) && f != fieldDescription {
 		return
 	}
 	switch f {
 	case fieldNode, fieldPort:
 		g, err := ParseGUID(string(b))
 		if err != nil {
-			r.bad = true
+			r.invalid = true
 		} else if f == fieldNode {
 			r.id.Node = g
 		} else {
@@ -375,10 +375,10 @@ func (r *row) set(f field, b []byte) {
 		}
 	case fieldNumber:
 		n, err := strconv.ParseUint(string(b), 10, 16)
-		r.id.Number, r.num = int(n), err == nil
-		r.bad = r.bad || err != nil
+		r.id.Number, r.hasNumber = int(n), err == nil
+		r.invalid = r.invalid || err != nil
 	case fieldDescription:
-		if r.id.Description == "" && len(b) <= 256 && !absent(b) {
+		if r.id.Description == "" && len(b) <= 256 && !isAbsent(b) {
 			r.id.Description = string(b)
 		}
 	case fieldType:
@@ -388,15 +388,15 @@ func (r *row) set(f field, b []byte) {
 	}
 }
 
-// whole reports whether the row says of which port it is.
-func (r *row) whole() bool {
-	return !r.bad && r.num && (r.id.Node != 0 || r.id.Port != 0)
+// isComplete reports whether the row says of which port it is.
+func (r *row) isComplete() bool {
+	return !r.invalid && r.hasNumber && (r.id.Node != 0 || r.id.Port != 0)
 }
 
-// Each gives the ports of the last document that have a name of their own.
-func (s *Source) Each(give func(*Port)) {
+// EachPort gives the ports of the last document that have a name of their own.
+func (s *Source) EachPort(give func(*Port)) {
 	for _, p := range s.ports {
-		if p.read == s.doc && p.named && !p.shared {
+		if p.lastDocument == s.document && p.hasName && !p.shared {
 			give(p)
 		}
 	}

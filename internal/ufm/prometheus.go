@@ -12,7 +12,7 @@ import (
 func (s *Source) readPrometheus() error {
 	var scratch []byte
 	for n := 1; ; n++ {
-		b, whole, err := s.line()
+		b, whole, err := s.readLine()
 		if err != nil && !errors.Is(err, io.EOF) {
 			return readFailed(err, "line", n)
 		}
@@ -37,33 +37,33 @@ func (s *Source) promLine(b, scratch []byte) ([]byte, error) {
 	open := bytes.IndexByte(b, '{')
 	end := bytes.LastIndexByte(b, '}') // values and times have none
 	if open <= 0 || end < open {
-		s.fault(KindIdentity) // without labels it is of no port
+		s.countError(KindIdentity) // without labels it is of no port
 		return scratch, nil
 	}
 	if fields[string(b[:open])] != fieldNone {
 		return scratch, nil
 	}
-	c := s.Table.lookup(bytes.TrimSpace(b[:open]))
+	c := s.Table.columnByName(bytes.TrimSpace(b[:open]))
 	labels := b[open+1 : end]
 	p, ok := s.cache[string(labels)]
 	if !ok {
 		var r row
 		if r, scratch, ok = promLabels(labels, scratch); !ok {
-			s.fault(KindMalformed)
+			s.countError(KindMalformed)
 			return scratch, nil
 		}
-		if !r.whole() {
-			s.fault(KindIdentity)
+		if !r.isComplete() {
+			s.countError(KindIdentity)
 			return scratch, nil
 		}
-		if p = s.port(r.id); p == nil {
+		if p = s.portFor(r.id); p == nil {
 			return scratch, nil
 		}
 		if len(s.cache) < 2*maxPorts {
 			s.cache[string(labels)] = p
 		}
 	}
-	s.open(p, p.Identity)
+	s.preparePort(p, p.Identity)
 	if c == nil {
 		return scratch, nil
 	}
@@ -71,17 +71,17 @@ func (s *Source) promLine(b, scratch []byte) ([]byte, error) {
 	var at time.Time
 	if i := bytes.IndexAny(value, " \t"); i >= 0 {
 		t := bytes.TrimSpace(value[i:])
-		if at = when(t); at.IsZero() {
-			s.fault(KindMalformed)
+		if at = parseUnixTime(t); at.IsZero() {
+			s.countError(KindMalformed)
 			return scratch, nil
 		}
 		value = value[:i]
 	}
 	if len(value) == 0 {
-		s.fault(KindMalformed)
+		s.countError(KindMalformed)
 		return scratch, nil
 	}
-	return scratch, s.sample(p, c, value, at)
+	return scratch, s.emitSample(p, c, value, at)
 }
 
 // promLabels reads NAME="VALUE",...; \\, \" and \n are escapes.
@@ -117,7 +117,7 @@ func promLabels(b, scratch []byte) (row, []byte, bool) {
 		}
 		b = b[i+1:]
 		if f != fieldNone && f != fieldTime {
-			r.set(f, scratch)
+			r.setField(f, scratch)
 		}
 	}
 }

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// text is a JSON text, number or null, as text: versions of UFM differ in which.
-type text string
+// jsonText is a JSON text, number or null, as text: versions of UFM differ in which.
+type jsonText string
 
 // UnmarshalJSON takes a text, a number or null.
-func (t *text) UnmarshalJSON(b []byte) error {
+func (t *jsonText) UnmarshalJSON(b []byte) error {
 	switch {
 	case bytes.Equal(b, []byte("null")):
 		*t = ""
@@ -26,17 +26,17 @@ func (t *text) UnmarshalJSON(b []byte) error {
 		if err := json.Unmarshal(b, &s); err != nil {
 			return err
 		}
-		*t = text(s)
+		*t = jsonText(s)
 		return nil
 	case b[0] == '-' || b[0] >= '0' && b[0] <= '9':
-		*t = text(b)
+		*t = jsonText(b)
 		return nil
 	case b[0] == '[': // Condition of an unhealthy port, since 6.17
 		var list []string
 		if err := json.Unmarshal(b, &list); err != nil {
 			return err
 		}
-		*t = text(strings.Join(list, ","))
+		*t = jsonText(strings.Join(list, ","))
 		return nil
 	}
 	return fmt.Errorf("a text or a number is expected, not %.20s", b)
@@ -61,21 +61,21 @@ type Event struct {
 }
 
 type eventJSON struct {
-	ID          text `json:"id"`
-	Type        text `json:"type"`
-	EventType   text `json:"event_type"`
-	Name        text `json:"name"`
-	Severity    text `json:"severity"`
-	Category    text `json:"category"`
-	Object      text `json:"object_name"`
-	Path        text `json:"object_path"`
-	Description text `json:"description"`
-	Timestamp   text `json:"timestamp"`
+	ID          jsonText `json:"id"`
+	Type        jsonText `json:"type"`
+	EventType   jsonText `json:"event_type"`
+	Name        jsonText `json:"name"`
+	Severity    jsonText `json:"severity"`
+	Category    jsonText `json:"category"`
+	Object      jsonText `json:"object_name"`
+	Path        jsonText `json:"object_path"`
+	Description jsonText `json:"description"`
+	Timestamp   jsonText `json:"timestamp"`
 }
 
-// event takes both shapes: 6.12 has the code as "type" and milliseconds, 6.24 has it
+// toEvent takes both shapes: 6.12 has the code as "type" and milliseconds, 6.24 has it
 // as "event_type", what the object is as "type", and seconds.
-func (e *eventJSON) event(zone *time.Location) (Event, error) {
+func (e *eventJSON) toEvent(zone *time.Location) (Event, error) {
 	code, object := e.EventType, e.Type
 	if code == "" {
 		code, object = e.Type, ""
@@ -85,13 +85,13 @@ func (e *eventJSON) event(zone *time.Location) (Event, error) {
 	}
 	return Event{ID: string(e.ID), Code: string(code), Name: string(e.Name), Severity: string(e.Severity), Category: string(e.Category),
 		Object: string(e.Object), ObjectType: string(object), Path: string(e.Path), Description: string(e.Description),
-		Written: string(e.Timestamp), At: clock(string(e.Timestamp), zone)}, nil
+		Written: string(e.Timestamp), At: parseWallTime(string(e.Timestamp), zone)}, nil
 }
 
-// About is the port, or the node, that an object's name stands for: a GUID of 16
+// ObjectIdentity is the port, or the node, that an object's name stands for: a GUID of 16
 // digits, with the port's number behind an underscore where it is a port's. false: the
 // name is of another sort. A number of 0 is none.
-func About(object string) (Identity, bool) {
+func ObjectIdentity(object string) (Identity, bool) {
 	digits, number, port := strings.Cut(object, "_")
 	if len(strings.TrimPrefix(digits, "0x")) != 16 {
 		return Identity{}, false
@@ -111,23 +111,23 @@ func About(object string) (Identity, bool) {
 	return id, true
 }
 
-// clock reads a time of the REST interface: of a wall clock, with or without parts of
+// parseWallTime reads a time of the REST interface: of a wall clock, with or without parts of
 // a second, or a number since 1970.
-func clock(s string, zone *time.Location) time.Time {
+func parseWallTime(s string, zone *time.Location) time.Time {
 	for _, layout := range []string{"2006-01-02 15:04:05", "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05", time.ANSIC} {
 		if t, err := time.ParseInLocation(layout, s, zone); err == nil {
 			return t
 		}
 	}
-	return when([]byte(s))
+	return parseUnixTime([]byte(s))
 }
 
-// Events are all events that UFM keeps.
-func (c *Client) Events(ctx context.Context, zone *time.Location) ([]Event, error) {
+// FetchEvents are all events that UFM keeps.
+func (c *Client) FetchEvents(ctx context.Context, zone *time.Location) ([]Event, error) {
 	var out []Event
 	var bad error
-	err := list(ctx, c, "/app/events", func(j eventJSON) {
-		e, err := j.event(zone)
+	err := fetchList(ctx, c, "/app/events", func(j eventJSON) {
+		e, err := j.toEvent(zone)
 		if err != nil {
 			bad = err
 			return
@@ -150,8 +150,8 @@ type Alarm struct {
 	At                   time.Time
 }
 
-// Place is how the alarm's object is shown: by its path, where there is one.
-func (a *Alarm) Place() string {
+// ObjectDisplayName is how the alarm's object is shown: by its path, where there is one.
+func (a *Alarm) ObjectDisplayName() string {
 	if a.Path != "" {
 		return a.Path
 	}
@@ -161,33 +161,33 @@ func (a *Alarm) Place() string {
 // alarmJSON has both shapes: 6.12 names the object "related_object_...", 6.17 and later
 // "object_...".
 type alarmJSON struct {
-	ID            text `json:"id"`
-	EventType     text `json:"event_type"`
-	Name          text `json:"name"`
-	Severity      text `json:"severity"`
-	Object        text `json:"object_name"`
-	Path          text `json:"object_path"`
-	RelatedObject text `json:"related_object_name"`
-	RelatedPath   text `json:"related_object_path"`
-	Reason        text `json:"reason"`
-	Description   text `json:"description"`
-	Timestamp     text `json:"timestamp"`
+	ID            jsonText `json:"id"`
+	EventType     jsonText `json:"event_type"`
+	Name          jsonText `json:"name"`
+	Severity      jsonText `json:"severity"`
+	Object        jsonText `json:"object_name"`
+	Path          jsonText `json:"object_path"`
+	RelatedObject jsonText `json:"related_object_name"`
+	RelatedPath   jsonText `json:"related_object_path"`
+	Reason        jsonText `json:"reason"`
+	Description   jsonText `json:"description"`
+	Timestamp     jsonText `json:"timestamp"`
 }
 
-func (a *alarmJSON) alarm(zone *time.Location) (Alarm, error) {
+func (a *alarmJSON) toAlarm(zone *time.Location) (Alarm, error) {
 	if a.Name == "" && a.EventType == "" {
 		return Alarm{}, errorf(KindMalformed, "alarm %q: a name or an event_type is expected", string(a.ID))
 	}
 	return Alarm{ID: string(a.ID), Code: string(a.EventType), Name: string(a.Name), Severity: string(a.Severity), Object: string(cmp.Or(a.Object, a.RelatedObject)),
-		Path: string(cmp.Or(a.Path, a.RelatedPath)), Reason: string(cmp.Or(a.Reason, a.Description)), At: clock(string(a.Timestamp), zone)}, nil
+		Path: string(cmp.Or(a.Path, a.RelatedPath)), Reason: string(cmp.Or(a.Reason, a.Description)), At: parseWallTime(string(a.Timestamp), zone)}, nil
 }
 
-// Alarms are all that are open.
-func (c *Client) Alarms(ctx context.Context, zone *time.Location) ([]Alarm, error) {
+// FetchAlarms are all that are open.
+func (c *Client) FetchAlarms(ctx context.Context, zone *time.Location) ([]Alarm, error) {
 	var out []Alarm
 	var bad error
-	err := list(ctx, c, "/app/alarms", func(j alarmJSON) {
-		a, err := j.alarm(zone)
+	err := fetchList(ctx, c, "/app/alarms", func(j alarmJSON) {
+		a, err := j.toAlarm(zone)
 		if err != nil {
 			bad = err
 			return
@@ -206,13 +206,13 @@ type VPort struct {
 	State string
 }
 
-// VPorts are all of them. Those whose port cannot be read are counted in bad.
-func (c *Client) VPorts(ctx context.Context) (out []VPort, bad int, err error) {
-	err = list(ctx, c, "/resources/vports", func(j struct {
-		GUID        text `json:"port_guid"`
-		Number      text `json:"physical_port_number"`
-		State       text `json:"virtual_port_state"`
-		Description text `json:"node_description"`
+// FetchVPorts are all of them. Those whose port cannot be read are counted in bad.
+func (c *Client) FetchVPorts(ctx context.Context) (out []VPort, bad int, err error) {
+	err = fetchList(ctx, c, "/resources/vports", func(j struct {
+		GUID        jsonText `json:"port_guid"`
+		Number      jsonText `json:"physical_port_number"`
+		State       jsonText `json:"virtual_port_state"`
+		Description jsonText `json:"node_description"`
 	}) {
 		g, e1 := ParseGUID(string(j.GUID))
 		n, e2 := strconv.ParseUint(string(j.Number), 10, 16)
@@ -225,12 +225,12 @@ func (c *Client) VPorts(ctx context.Context) (out []VPort, bad int, err error) {
 	return out, bad, err
 }
 
-// Jobs counts the jobs that UFM lists, by status ("Running", "Completed", "Completed
+// CountJobs counts the jobs that UFM lists, by status ("Running", "Completed", "Completed
 // With Errors").
-func (c *Client) Jobs(ctx context.Context) (map[string]int, error) {
+func (c *Client) CountJobs(ctx context.Context) (map[string]int, error) {
 	out := map[string]int{}
-	err := list(ctx, c, "/jobs", func(j struct {
-		Status text `json:"Status"`
+	err := fetchList(ctx, c, "/jobs", func(j struct {
+		Status jsonText `json:"Status"`
 	}) {
 		out[string(j.Status)]++
 	})
@@ -243,15 +243,15 @@ type UnhealthyPort struct {
 	Condition string
 }
 
-// UnhealthyPorts are all of them. Those whose GUID or number cannot be read are
+// FetchUnhealthyPorts are all of them. Those whose GUID or number cannot be read are
 // counted in bad.
-func (c *Client) UnhealthyPorts(ctx context.Context) (out []UnhealthyPort, bad int, err error) {
-	err = list(ctx, c, "/app/unhealthy_ports", func(j struct {
-		GUID      text `json:"UnhealthyGUID"`
-		Number    text `json:"UnhealthyPortNumber"`
-		Node      text `json:"UnhealthyNode"`
-		Type      text `json:"UnhealthyNodeType"`
-		Condition text `json:"Condition"`
+func (c *Client) FetchUnhealthyPorts(ctx context.Context) (out []UnhealthyPort, bad int, err error) {
+	err = fetchList(ctx, c, "/app/unhealthy_ports", func(j struct {
+		GUID      jsonText `json:"UnhealthyGUID"`
+		Number    jsonText `json:"UnhealthyPortNumber"`
+		Node      jsonText `json:"UnhealthyNode"`
+		Type      jsonText `json:"UnhealthyNodeType"`
+		Condition jsonText `json:"Condition"`
 	}) {
 		g, e1 := ParseGUID(string(j.GUID))
 		n, e2 := strconv.ParseUint(string(j.Number), 10, 16)
@@ -264,12 +264,12 @@ func (c *Client) UnhealthyPorts(ctx context.Context) (out []UnhealthyPort, bad i
 	return out, bad, err
 }
 
-// Version is the version of UFM.
-func (c *Client) Version(ctx context.Context) (string, error) {
+// FetchVersion is the version of UFM.
+func (c *Client) FetchVersion(ctx context.Context) (string, error) {
 	var v struct {
-		Release text `json:"ufm_release_version"`
+		Release jsonText `json:"ufm_release_version"`
 	}
-	err := c.Get(ctx, c.Base()+"/app/ufm_version", func(r io.Reader) error {
+	err := c.Get(ctx, c.BasePath()+"/app/ufm_version", func(r io.Reader) error {
 		if err := json.NewDecoder(r).Decode(&v); err != nil {
 			return decodeError(err, 0)
 		}
@@ -283,51 +283,51 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 
 // System is a switch, a host or another node of resources/systems.
 type System struct {
-	Name text `json:"system_name"`
-	GUID text `json:"system_guid"`
-	Own  text `json:"guid"`
-	Type text `json:"type"`
+	Name jsonText `json:"system_name"`
+	GUID jsonText `json:"system_guid"`
+	Own  jsonText `json:"guid"`
+	Type jsonText `json:"type"`
 }
 
 // PortInfo is a port of resources/ports.
 type PortInfo struct {
-	Name        text `json:"name"`
-	GUID        text `json:"guid"`
-	Number      text `json:"number"`
-	SystemID    text `json:"systemID"`
-	System      text `json:"system_name"`
-	Description text `json:"node_description"`
-	State       text `json:"logical_state"`
-	Physical    text `json:"physical_state"`
-	Speed       text `json:"active_speed"`
-	Width       text `json:"active_width"`
-	Peer        text `json:"peer"`
-	LID         text `json:"lid"`
+	Name        jsonText `json:"name"`
+	GUID        jsonText `json:"guid"`
+	Number      jsonText `json:"number"`
+	SystemID    jsonText `json:"systemID"`
+	System      jsonText `json:"system_name"`
+	Description jsonText `json:"node_description"`
+	State       jsonText `json:"logical_state"`
+	Physical    jsonText `json:"physical_state"`
+	Speed       jsonText `json:"active_speed"`
+	Width       jsonText `json:"active_width"`
+	Peer        jsonText `json:"peer"`
+	LID         jsonText `json:"lid"`
 	// What the port may do, as lists.
-	EnabledSpeed text `json:"enabled_speed"`
-	EnabledWidth text `json:"enabled_width"`
+	EnabledSpeed jsonText `json:"enabled_speed"`
+	EnabledWidth jsonText `json:"enabled_width"`
 }
 
 // LinkInfo is a cable of resources/links.
 type LinkInfo struct {
-	SourceGUID      text `json:"source_guid"`
-	SourcePort      text `json:"source_port"`
-	DestinationGUID text `json:"destination_guid"`
-	DestinationPort text `json:"destination_port"`
-	Width           text `json:"width"`
+	SourceGUID      jsonText `json:"source_guid"`
+	SourcePort      jsonText `json:"source_port"`
+	DestinationGUID jsonText `json:"destination_guid"`
+	DestinationPort jsonText `json:"destination_port"`
+	Width           jsonText `json:"width"`
 }
 
-// Inventory asks for systems and ports, and links.
-func (c *Client) Inventory(ctx context.Context) (*Inventory, error) {
+// FetchInventory asks for systems and ports, and links.
+func (c *Client) FetchInventory(ctx context.Context) (*Inventory, error) {
 	v := &Inventory{}
-	if err := list(ctx, c, "/resources/systems", func(s System) { v.Systems = append(v.Systems, s) }); err != nil {
+	if err := fetchList(ctx, c, "/resources/systems", func(s System) { v.Systems = append(v.Systems, s) }); err != nil {
 		return nil, err
 	}
-	if err := list(ctx, c, "/resources/ports", func(p PortInfo) { v.Ports = append(v.Ports, p) }); err != nil {
+	if err := fetchList(ctx, c, "/resources/ports", func(p PortInfo) { v.Ports = append(v.Ports, p) }); err != nil {
 		return nil, err
 	}
-	if err := list(ctx, c, "/resources/links", func(l LinkInfo) { v.Links = append(v.Links, l) }); err != nil {
+	if err := fetchList(ctx, c, "/resources/links", func(l LinkInfo) { v.Links = append(v.Links, l) }); err != nil {
 		return nil, err
 	}
-	return v, v.index()
+	return v, v.indexPorts()
 }

@@ -32,11 +32,11 @@ type stateJSON struct {
 	Version int    `json:"version"`
 	UFM     string `json:"ufm"`
 	// Events are hexadecimal keys, those that were listed longest ago first.
-	Events []string    `json:"events"`
-	Alarms []alarmSave `json:"alarms"`
+	Events []string     `json:"events"`
+	Alarms []savedAlarm `json:"alarms"`
 }
 
-type alarmSave struct {
+type savedAlarm struct {
 	ID       string    `json:"id,omitempty"`
 	Code     string    `json:"event_type,omitempty"`
 	Name     string    `json:"name,omitempty"`
@@ -69,31 +69,31 @@ func ParseState(b []byte, ufm string, limit int) (*Memory, error) {
 	case len(j.Alarms) > maxAlarms:
 		return nil, fmt.Errorf("alarms: %d: %d at most are expected", len(j.Alarms), maxAlarms)
 	}
-	s := &Memory{Events: EventLog{Limit: limit, seen: map[eventKey]uint64{}}}
+	s := &Memory{Events: EventLog{Limit: limit, lastListed: map[eventKey]uint64{}}}
 	for i, text := range j.Events {
 		k, err := hex.DecodeString(text)
 		if err != nil || len(k) != len(eventKey{}) {
 			return nil, fmt.Errorf("events: element %d: %q: 32 hexadecimal digits are expected", i+1, text)
 		}
-		s.Events.lists++
-		s.Events.seen[eventKey(k)] = s.Events.lists
+		s.Events.listCount++
+		s.Events.lastListed[eventKey(k)] = s.Events.listCount
 	}
 	for _, a := range j.Alarms {
-		s.Alarms.Mark([]Alarm{{a.ID, a.Code, a.Name, a.Severity, a.Object, a.Path, a.Reason, a.At}}, nil)
+		s.Alarms.UpdateOpen([]Alarm{{a.ID, a.Code, a.Name, a.Severity, a.Object, a.Path, a.Reason, a.At}}, nil)
 	}
 	return s, nil
 }
 
-// Bytes is the state as a state file has it.
-func (s *Memory) Bytes(ufm string) ([]byte, error) {
-	j := stateJSON{Version: stateVersion, UFM: ufm, Events: []string{}, Alarms: []alarmSave{}}
-	for _, k := range s.Events.order() {
+// EncodeState is the state as a state file has it.
+func (s *Memory) EncodeState(ufm string) ([]byte, error) {
+	j := stateJSON{Version: stateVersion, UFM: ufm, Events: []string{}, Alarms: []savedAlarm{}}
+	for _, k := range s.Events.keysByAge() {
 		j.Events = append(j.Events, hex.EncodeToString(k[:]))
 	}
 	for _, a := range s.Alarms.open {
-		j.Alarms = append(j.Alarms, alarmSave(a))
+		j.Alarms = append(j.Alarms, savedAlarm(a))
 	}
-	slices.SortFunc(j.Alarms, func(a, b alarmSave) int {
+	slices.SortFunc(j.Alarms, func(a, b savedAlarm) int {
 		return strings.Compare(a.Code+a.Name+a.Object, b.Code+b.Name+b.Object)
 	})
 	b, err := json.MarshalIndent(j, "", " ")
@@ -104,18 +104,18 @@ func (s *Memory) Bytes(ufm string) ([]byte, error) {
 func (s *Memory) Clone() *Memory {
 	out := &Memory{Events: s.Events.clone()}
 	for _, a := range s.Alarms.open {
-		out.Alarms.Mark([]Alarm{a}, nil)
+		out.Alarms.UpdateOpen([]Alarm{a}, nil)
 	}
 	return out
 }
 
-// same reports whether two states know the same events and alarms.
-func (s *Memory) same(o *Memory) bool {
-	if len(s.Events.seen) != len(o.Events.seen) || len(s.Alarms.open) != len(o.Alarms.open) {
+// sameEntries reports whether two states know the same events and alarms.
+func (s *Memory) sameEntries(o *Memory) bool {
+	if len(s.Events.lastListed) != len(o.Events.lastListed) || len(s.Alarms.open) != len(o.Alarms.open) {
 		return false
 	}
-	for k := range s.Events.seen {
-		if _, there := o.Events.seen[k]; !there {
+	for k := range s.Events.lastListed {
+		if _, there := o.Events.lastListed[k]; !there {
 			return false
 		}
 	}
@@ -176,10 +176,10 @@ func OpenState(path, ufm string, limit int) (*StateFile, *Memory, error) {
 // Save writes the state, when it is another than the one that was saved last. The file
 // is replaced in one step: after a crash it is the old one or the new one.
 func (f *StateFile) Save(s *Memory) error {
-	if s.Events.seen == nil || f.saved != nil && f.saved.same(s) {
+	if s.Events.lastListed == nil || f.saved != nil && f.saved.sameEntries(s) {
 		return nil
 	}
-	b, err := s.Bytes(f.ufm)
+	b, err := s.EncodeState(f.ufm)
 	if err != nil {
 		return fmt.Errorf("state file: %s: %w", f.path, err)
 	}

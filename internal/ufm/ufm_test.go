@@ -52,9 +52,9 @@ func TestGUIDs(t *testing.T) {
 	}
 }
 
-func newTable(t testing.TB, declared map[string]Declared) *Table {
+func newTable(t testing.TB, declared map[string]DeclaredColumn) *Table {
 	t.Helper()
-	table, err := NewTable(declared, Optics{Power: "mW", Bias: "mA"})
+	table, err := NewTable(declared, OpticsUnits{Power: "mW", Bias: "mA"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func saved(t testing.TB) *Inventory {
 			t.Fatalf("%s: %v", f, err)
 		}
 	}
-	if err := v.Finish(); err != nil {
+	if err := v.FinishSaved(); err != nil {
 		t.Fatal(err)
 	}
 	return v
@@ -82,7 +82,7 @@ func saved(t testing.TB) *Inventory {
 
 func directory(v *Inventory) *Directory {
 	d := &Directory{}
-	d.Set(v)
+	d.SetInventory(v)
 	return d
 }
 
@@ -127,7 +127,7 @@ func TestThreeFormsAgree(t *testing.T) {
 			if err != nil || len(report.Errors) > 0 || report.Unnamed > 0 {
 				t.Errorf("%s %s: %v, %+v", f, name, err, report)
 			}
-			if unknown := s.Table.Unknown(); !slices.Equal(unknown, []string{"Vendor_Special"}) {
+			if unknown := s.Table.UnknownColumns(); !slices.Equal(unknown, []string{"Vendor_Special"}) {
 				t.Errorf("%s: unknown are %v", f, unknown)
 			}
 			if f == Prometheus {
@@ -141,12 +141,12 @@ func TestThreeFormsAgree(t *testing.T) {
 
 // TestGeneratedFormsAgree: the same of many ports, value for value, as numbers.
 func TestGeneratedFormsAgree(t *testing.T) {
-	f := ufmtest.Fabric{Switches: 7, Ports: 40, Counters: ufmtest.Counters(50), At: 1709652347161000}
+	f := ufmtest.Fabric{Switches: 7, Ports: 40, Counters: ufmtest.CounterNames(50), At: 1709652347161000}
 	var all [3][]string
 	for i, w := range []struct {
 		f     Format
 		write func(io.Writer)
-	}{{CSV, f.CSV}, {JSON, f.JSON}, {Prometheus, f.Prometheus}} {
+	}{{CSV, f.WriteCSV}, {JSON, f.WriteJSON}, {Prometheus, f.WritePrometheus}} {
 		var b bytes.Buffer
 		w.write(&b)
 		got, report, err := read(t, NewSource(newTable(t, nil), generated(f)), w.f, &b)
@@ -163,10 +163,10 @@ func TestGeneratedFormsAgree(t *testing.T) {
 // generated names the ports of a generated fabric.
 type generatedNames struct{}
 
-func generated(ufmtest.Fabric) Names { return generatedNames{} }
+func generated(ufmtest.Fabric) PortNamer { return generatedNames{} }
 
 func (generatedNames) Version() uint64 { return 1 }
-func (generatedNames) Name(id Identity) (Name, bool) {
+func (generatedNames) NameOf(id Identity) (Name, bool) {
 	return Name{Switch: id.Node.String(), Port: fmt.Sprint(id.Number)}, true
 }
 
@@ -190,7 +190,7 @@ func TestValues(t *testing.T) {
 		{milli, "0.5 mW", 0.5e-3}, {milli, "3300", 3.3}, {milli, "0", 0},
 		{state, "RS-FEC", 1}, {state, "N/A", none}, {state, "-1", none}, {state, "a\x01", bad}, {state, strings.Repeat("x", 65), bad},
 	} {
-		v, _, there, err := x.column.value([]byte(x.text))
+		v, _, there, err := x.column.parseValue([]byte(x.text))
 		switch {
 		case math.IsNaN(x.want):
 			if there || err != nil {
@@ -209,12 +209,12 @@ func TestValues(t *testing.T) {
 func TestTimes(t *testing.T) {
 	want := time.UnixMilli(1709652347161)
 	for text, unit := range map[string]time.Duration{"1709652347": time.Second, "1709652347161": 1, "1709652347161000": 1, "1709652347161000000": 1} {
-		if got := when([]byte(text)); !got.Truncate(unit).Equal(want.Truncate(unit)) {
+		if got := parseUnixTime([]byte(text)); !got.Truncate(unit).Equal(want.Truncate(unit)) {
 			t.Errorf("%s is %v", text, got)
 		}
 	}
 	for _, text := range []string{"", "0", "-5", "x", "2024-03-05 16:26:11", "99999999999999999999999"} {
-		if got := when([]byte(text)); !got.IsZero() {
+		if got := parseUnixTime([]byte(text)); !got.IsZero() {
 			t.Errorf("%q is %v", text, got)
 		}
 	}
@@ -349,7 +349,7 @@ func TestNewNames(t *testing.T) {
 	text := "PortXmitDataExtended{node_guid=\"2c90300f172a0\",port_num=\"1\"} 1\n"
 	for i, want := range []string{"", "", `fabric_switch_port_transmit_bytes_total{leaf1:1,=""} 4 -62135596800000`} {
 		if i == 2 {
-			d.Set(saved(t))
+			d.SetInventory(saved(t))
 		}
 		got, _, err := read(t, s, Prometheus, strings.NewReader(text))
 		if err != nil || strings.Join(got, "") != want {
@@ -363,7 +363,7 @@ func TestNamesByTelemetry(t *testing.T) {
 	for _, x := range []struct{ description, kind, want string }{
 		{"SW1", "switch", "SW1:3"}, {"h1 mlx5_0", "host", "h1/mlx5_0.3"}, {"h1 mlx5_0", "", ""}, {"", "switch", ""}, {"h1", "1", "h1/hca.3"}, {"a:b", "2", "a%3Ab:3"},
 	} {
-		n, ok := (*Inventory)(nil).Name(Identity{Node: 5, Number: 3, Description: x.description, Type: x.kind})
+		n, ok := (*Inventory)(nil).NameOf(Identity{Node: 5, Number: 3, Description: x.description, Type: x.kind})
 		if got := n.ID(); ok != (x.want != "") || ok && got != x.want {
 			t.Errorf("%+v is %q, %v", x, got, ok)
 		}
@@ -371,7 +371,7 @@ func TestNamesByTelemetry(t *testing.T) {
 }
 
 func TestDeclared(t *testing.T) {
-	table := newTable(t, map[string]Declared{
+	table := newTable(t, map[string]DeclaredColumn{
 		"Vendor_Special": {Metric: "special", Type: "counter", Unit: "By", Scale: 64},
 		"My_Power":       {Metric: "my_power", Type: "gauge", Unit: "W", DBm: true},
 		"Module_Voltage": {Metric: "supply", Type: "gauge", Unit: "V"},
@@ -380,15 +380,15 @@ func TestDeclared(t *testing.T) {
 		family string
 		value  float64
 	}{"Vendor_Special": {"fabric_switch_port_special_bytes_total", 640}, "My_Power": {"fabric_switch_port_my_power_watts", 0.01}, "Module_Voltage": {"fabric_switch_port_supply_volts", 10}} {
-		c := table.lookup([]byte(name))
+		c := table.columnByName([]byte(name))
 		if c == nil {
 			t.Fatalf("%s is not known", name)
 		}
-		if v, _, _, err := c.value([]byte("10")); err != nil || c.Metric.Switch != want.family || math.Abs(v-want.value) > 1e-12 {
+		if v, _, _, err := c.parseValue([]byte("10")); err != nil || c.Metric.Switch != want.family || math.Abs(v-want.value) > 1e-12 {
 			t.Errorf("%s: %s %v, %v", name, c.Metric.Switch, v, err)
 		}
 	}
-	for want, d := range map[string]Declared{
+	for want, d := range map[string]DeclaredColumn{
 		"metric":                     {Metric: "Upper", Type: "gauge"},
 		"without _total":             {Metric: "x_total", Type: "counter"},
 		"type":                       {Metric: "x"},
@@ -398,17 +398,17 @@ func TestDeclared(t *testing.T) {
 		"negative":                   {Metric: "x", Type: "counter", Negative: true},
 		"another type or with label": {Metric: "receive_errors", Type: "counter"},
 	} {
-		if _, err := NewTable(map[string]Declared{"C": d}, Optics{}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "columns: C") {
+		if _, err := NewTable(map[string]DeclaredColumn{"C": d}, OpticsUnits{}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "columns: C") {
 			t.Errorf("%+v: %v, want %q", d, err, want)
 		}
 	}
-	if _, err := NewTable(map[string]Declared{"port_num": {Metric: "x", Type: "gauge"}}, Optics{}); err == nil {
+	if _, err := NewTable(map[string]DeclaredColumn{"port_num": {Metric: "x", Type: "gauge"}}, OpticsUnits{}); err == nil {
 		t.Error("port_num may be declared")
 	}
 }
 
 func TestTopology(t *testing.T) {
-	topology, found, left := saved(t).Topology()
+	topology, found, left := saved(t).BuildTopology()
 	if len(found)+len(left) > 0 {
 		t.Errorf("%v %v", found, left)
 	}
@@ -416,7 +416,7 @@ func TestTopology(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, f := fabric.ParseTopology("t", text); len(f.Errors()) > 0 {
+	if _, f := fabric.ParseTopology("t", text); len(f.OnlyErrors()) > 0 {
 		t.Errorf("%v", f)
 	}
 	golden(t, "testdata/topology.golden", string(text))
@@ -424,17 +424,17 @@ func TestTopology(t *testing.T) {
 	v := saved(t)
 	v.Links = append(v.Links, LinkInfo{SourceGUID: "1", SourcePort: "1", DestinationGUID: "2c90300f172a0", DestinationPort: "x"}, v.Links[0])
 	v.Ports = append(v.Ports, PortInfo{GUID: "77", Number: "1", SystemID: "77", Name: "lost"}, v.Ports[1])
-	if err := v.Finish(); err != nil {
+	if err := v.FinishSaved(); err != nil {
 		t.Fatal(err)
 	}
-	if _, found, _ := v.Topology(); len(found) != 4 {
+	if _, found, _ := v.BuildTopology(); len(found) != 4 {
 		t.Errorf("%d contradictions: %v", len(found), found)
 	}
 }
 
 func TestStatesAndRates(t *testing.T) {
 	var got []string
-	for _, s := range saved(t).States()[:4] {
+	for _, s := range saved(t).PortStates()[:4] {
 		got = append(got, fmt.Sprintf("%s %v %v", s.Name.ID(), s.Up, s.Gbps))
 	}
 	if want := []string{"leaf1:1 true 200", "leaf1:2 true 400", "leaf1:3 false 0", "r-ufm59/mlx5_0 true 200"}; !slices.Equal(got, want) {
@@ -444,7 +444,7 @@ func TestStatesAndRates(t *testing.T) {
 		speed, width string
 		want         float64
 	}{{"NDR", "4x", 400}, {"IB-HDR", "IB_2x", 100}, {"N/A", "4x", 0}, {"NDR", "NoState", 0}, {"", "", 0}} {
-		if got := Gbps(x.speed, x.width); got != x.want {
+		if got := LinkGbps(x.speed, x.width); got != x.want {
 			t.Errorf("%v is %v", x, got)
 		}
 	}
@@ -533,19 +533,19 @@ func FuzzSaved(f *testing.F) {
 	base := saved(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		v := &Inventory{Systems: slices.Clone(base.Systems), Ports: slices.Clone(base.Ports), Links: slices.Clone(base.Links)}
-		if v.ReadSaved(bytes.NewReader(b)) != nil || v.Finish() != nil {
+		if v.ReadSaved(bytes.NewReader(b)) != nil || v.FinishSaved() != nil {
 			return
 		}
-		topology, _, _ := v.Topology()
+		topology, _, _ := v.BuildTopology()
 		if _, err := yaml.Marshal(topology); err != nil {
 			t.Error(err)
 		}
-		for _, s := range v.States() {
+		for _, s := range v.PortStates() {
 			if s.Gbps < 0 || s.ExpectedGbps < 0 || s.Lanes < 0 || s.ExpectedLanes < 0 {
 				t.Errorf("%+v", s)
 			}
 		}
-		for _, n := range v.Neighbors() {
+		for _, n := range v.SwitchNeighbors() {
 			if n.Port.Switch == "" || n.Remote == "" || n.RemotePort == "" {
 				t.Errorf("%+v", n)
 			}
@@ -564,11 +564,11 @@ func TestDecodeListGivesAllOrNothing(t *testing.T) {
 // BenchmarkRead: 40,000 ports with 50 counters each; live-MB is the heap that is held
 // after it with all of the source's memory, peak-MB what the system gave in all.
 func BenchmarkRead(b *testing.B) {
-	f := ufmtest.Fabric{Switches: 625, Ports: 64, Counters: ufmtest.Counters(50), At: 1709652347161000}
+	f := ufmtest.Fabric{Switches: 625, Ports: 64, Counters: ufmtest.CounterNames(50), At: 1709652347161000}
 	for _, form := range []struct {
 		f     Format
 		write func(io.Writer)
-	}{{CSV, f.CSV}, {JSON, f.JSON}, {Prometheus, f.Prometheus}} {
+	}{{CSV, f.WriteCSV}, {JSON, f.WriteJSON}, {Prometheus, f.WritePrometheus}} {
 		b.Run(string(form.f), func(b *testing.B) {
 			var doc bytes.Buffer
 			form.write(&doc)

@@ -2,9 +2,9 @@ package unix
 
 import sys "golang.org/x/sys/unix"
 
-// Monotonic reads CLOCK_MONOTONIC in nanoseconds: the clock of the kernel's own
+// MonotonicNanos reads CLOCK_MONOTONIC in nanoseconds: the clock of the kernel's own
 // times (bpf_ktime_get_ns).
-func Monotonic() int64 {
+func MonotonicNanos() int64 {
 	var t sys.Timespec
 	if err := sys.ClockGettime(sys.CLOCK_MONOTONIC, &t); err != nil {
 		return 0

@@ -9,10 +9,10 @@ import (
 	sys "golang.org/x/sys/unix"
 )
 
-// Ethtool asks an interface by SIOCETHTOOL (netdevice(7)). The kernel reads data, which begins
+// EthtoolIoctl asks an interface by SIOCETHTOOL (netdevice(7)). The kernel reads data, which begins
 // with the command, and writes its answer there: how much is the command's matter, so data must
 // have room for it. The error is a syscall.Errno.
-func Ethtool(name string, data []byte) error {
+func EthtoolIoctl(name string, data []byte) error {
 	if len(name) >= sys.IFNAMSIZ {
 		return fmt.Errorf("interface %q: a name of less than %d octets is expected: %w", name, sys.IFNAMSIZ, syscall.ENODEV)
 	}

@@ -28,7 +28,7 @@ func TestEventFD(t *testing.T) {
 		if n == 0 {
 			return false
 		}
-		token, in, _ := p.Event(0)
+		token, in, _ := p.EventAt(0)
 		return token == 5 && in
 	}
 	if readable() {

@@ -44,8 +44,8 @@ func ioctlSocket(f func(fd int) error) error {
 	return errors.Join(f(fd), sys.Close(fd))
 }
 
-// Caps reads an interface's abilities (ETHTOOL_GET_TS_INFO).
-func (StampDevice) Caps(name string) (c StampCaps, err error) {
+// Capabilities reads an interface's abilities (ETHTOOL_GET_TS_INFO).
+func (StampDevice) Capabilities(name string) (c StampCaps, err error) {
 	err = ioctlSocket(func(fd int) error {
 		info, err := sys.IoctlGetEthtoolTsInfo(fd, name)
 		if err != nil {
@@ -59,9 +59,9 @@ func (StampDevice) Caps(name string) (c StampCaps, err error) {
 	return c, err
 }
 
-// Filter reads which received packets an interface stamps at present, and
+// CurrentFilter reads which received packets an interface stamps at present, and
 // whether it stamps transmitted ones (SIOCGHWTSTAMP).
-func (StampDevice) Filter(name string) (rx StampFilter, tx bool, err error) {
+func (StampDevice) CurrentFilter(name string) (rx StampFilter, tx bool, err error) {
 	err = ioctlSocket(func(fd int) error {
 		c, err := sys.IoctlGetHwTstamp(fd, name)
 		if err != nil {
@@ -113,11 +113,11 @@ func (p *PHC) Close() error { return p.f.Close() }
 // the tightest pair counts.
 const phcSamples = 5
 
-// Cross reads the clock and the system's realtime clock at one moment, in
+// CrossTimestamp reads the clock and the system's realtime clock at one moment, in
 // nanoseconds; width is how far apart the system's readings around it were. It
 // uses PTP_SYS_OFFSET_PRECISE where the device has it, which is exact, else
 // PTP_SYS_OFFSET_EXTENDED.
-func (p *PHC) Cross() (phc, system, width int64, err error) {
+func (p *PHC) CrossTimestamp() (phc, system, width int64, err error) {
 	defer runtime.KeepAlive(p.f)
 	fd := int(p.f.Fd())
 	if c, err := sys.IoctlPtpSysOffsetPrecise(fd); err == nil {

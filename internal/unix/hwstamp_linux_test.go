@@ -10,7 +10,7 @@ import (
 // the caller can tell apart.
 func TestLoopbackHasNoHardwareStamps(t *testing.T) {
 	var d StampDevice
-	c, err := d.Caps("lo")
+	c, err := d.Capabilities("lo")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,10 +20,10 @@ func TestLoopbackHasNoHardwareStamps(t *testing.T) {
 	if _, err := d.SetFilter("lo", StampAll); !errors.Is(err, EOPNOTSUPP) && !errors.Is(err, EPERM) {
 		t.Errorf("set: %v, want EOPNOTSUPP or EPERM", err)
 	}
-	if _, _, err := d.Filter("lo"); !errors.Is(err, EOPNOTSUPP) {
+	if _, _, err := d.CurrentFilter("lo"); !errors.Is(err, EOPNOTSUPP) {
 		t.Errorf("get: %v, want EOPNOTSUPP", err)
 	}
-	if _, err := d.Caps("graylink-none"); !errors.Is(err, ENODEV) {
+	if _, err := d.Capabilities("graylink-none"); !errors.Is(err, ENODEV) {
 		t.Errorf("unknown interface: %v, want ENODEV", err)
 	}
 	if _, err := d.OpenPHC(1 << 20); !errors.Is(err, os.ErrNotExist) {

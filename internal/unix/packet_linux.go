@@ -66,8 +66,8 @@ func OpenPacket(etherType uint16, ifindex, snap int) (*Packet, error) {
 	return p, nil
 }
 
-// Filter makes the kernel hand over only what a classic BPF program accepts.
-func (p *Packet) Filter(program []RawInstruction) error {
+// AttachFilter makes the kernel hand over only what a classic BPF program accepts.
+func (p *Packet) AttachFilter(program []RawInstruction) error {
 	filter := make([]sys.SockFilter, len(program))
 	for i, in := range program {
 		filter[i] = sys.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
@@ -84,8 +84,8 @@ func (p *Packet) Filter(program []RawInstruction) error {
 	return nil
 }
 
-// Buffer asks for so many octets of receive buffer.
-func (p *Packet) Buffer(octets int) error {
+// SetReceiveBuffer asks for so many octets of receive buffer.
+func (p *Packet) SetReceiveBuffer(octets int) error {
 	var err error
 	if cerr := p.raw.Control(func(fd uintptr) {
 		if err = sys.SetsockoptInt(int(fd), sys.SOL_SOCKET, sys.SO_RCVBUFFORCE, octets); err != nil {
@@ -97,8 +97,8 @@ func (p *Packet) Buffer(octets int) error {
 	return err
 }
 
-// Multicast makes an interface receive frames to a multicast address.
-func (p *Packet) Multicast(ifindex int, mac [6]byte) error {
+// JoinMulticast makes an interface receive frames to a multicast address.
+func (p *Packet) JoinMulticast(ifindex int, mac [6]byte) error {
 	var err error
 	if cerr := p.raw.Control(func(fd uintptr) {
 		m := sys.PacketMreq{Ifindex: int32(ifindex), Type: sys.PACKET_MR_MULTICAST, Alen: 6}
@@ -152,8 +152,8 @@ func (p *Packet) Send(ifindex int, frame []byte) error {
 	return err
 }
 
-// Drops is how many packets did not fit into the buffer since it was asked last.
-func (p *Packet) Drops() (uint64, error) {
+// DropsSinceLast is how many packets did not fit into the buffer since it was asked last.
+func (p *Packet) DropsSinceLast() (uint64, error) {
 	var n uint64
 	var err error
 	if cerr := p.raw.Control(func(fd uintptr) {

@@ -53,7 +53,7 @@ func OpenRawIP(device string, src netip.Addr) (*RawIP, error) {
 		return nil, err
 	}
 	// Routes that depend on the source are those of its packets.
-	if err := sys.Bind(r.out, sockaddr(src)); err != nil {
+	if err := sys.Bind(r.out, toSockaddr(src)); err != nil {
 		return nil, errors.Join(fmt.Errorf("bind raw socket to %v: %w", src, err), sys.Close(r.out))
 	}
 	in, err := open(icmp)
@@ -62,7 +62,7 @@ func OpenRawIP(device string, src netip.Addr) (*RawIP, error) {
 	}
 	r.in = os.NewFile(uintptr(in), "icmp")
 	if r.raw, err = r.in.SyscallConn(); err == nil {
-		err = r.filter(in)
+		err = r.setICMPFilter(in)
 	}
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
@@ -70,7 +70,7 @@ func OpenRawIP(device string, src netip.Addr) (*RawIP, error) {
 	return r, nil
 }
 
-func (r *RawIP) filter(fd int) error {
+func (r *RawIP) setICMPFilter(fd int) error {
 	if !r.v6 {
 		f := ^uint32(1<<3 | 1<<11) // RFC 792: destination unreachable, time exceeded
 		if err := sys.SetsockoptInt(fd, solRaw, icmpFilter, int(int32(f))); err != nil {
@@ -89,7 +89,7 @@ func (r *RawIP) filter(fd int) error {
 	return nil
 }
 
-func sockaddr(a netip.Addr) sys.Sockaddr {
+func toSockaddr(a netip.Addr) sys.Sockaddr {
 	if a.Is6() {
 		return &sys.SockaddrInet6{Addr: a.As16()}
 	}
@@ -99,7 +99,7 @@ func sockaddr(a netip.Addr) sys.Sockaddr {
 // Send sends a packet, its IP header first.
 func (r *RawIP) Send(packet []byte, dst netip.Addr) error {
 	for {
-		err := sys.Sendto(r.out, packet, sys.MSG_DONTWAIT, sockaddr(dst))
+		err := sys.Sendto(r.out, packet, sys.MSG_DONTWAIT, toSockaddr(dst))
 		if errors.Is(err, syscall.EINTR) {
 			continue
 		}

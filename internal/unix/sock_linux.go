@@ -82,13 +82,13 @@ func ListenUDP(local netip.AddrPort, o UDPOptions) (*UDP, error) {
 	if o.Hardware {
 		s.flags |= hardwareStamping
 	}
-	if err := s.setup(local, o); err != nil {
+	if err := s.configureSocket(local, o); err != nil {
 		return nil, errors.Join(err, sys.Close(fd))
 	}
 	return s, nil
 }
 
-func (s *UDP) setup(local netip.AddrPort, o UDPOptions) error {
+func (s *UDP) configureSocket(local netip.AddrPort, o UDPOptions) error {
 	if o.ReceiveBuffer > 0 {
 		// FORCE needs CAP_NET_ADMIN; without it net.core.rmem_max is the limit.
 		if sys.SetsockoptInt(s.fd, sys.SOL_SOCKET, sys.SO_RCVBUFFORCE, o.ReceiveBuffer) != nil {
@@ -150,14 +150,14 @@ func (s *UDP) setup(local netip.AddrPort, o UDPOptions) error {
 	default:
 		return fmt.Errorf("getsockname: %T, want an IP address", sa)
 	}
-	s.counted = o.CountedIDs || !takesStampIDs()
+	s.counted = o.CountedIDs || !supportsStampIDs()
 	return nil
 }
 
-// takesStampIDs reports whether the kernel takes SCM_TS_OPT_ID, which Linux
+// supportsStampIDs reports whether the kernel takes SCM_TS_OPT_ID, which Linux
 // 6.13 brought. It asks with a broadcast that a socket may not send: the
 // control message is looked at first, and nothing leaves either way.
-func takesStampIDs() bool {
+func supportsStampIDs() bool {
 	fd, err := sys.Socket(sys.AF_INET, sys.SOCK_DGRAM|sys.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return false
@@ -182,9 +182,9 @@ func (s *UDP) Drops() uint64 { return s.drops.Load() }
 // Close closes the socket. Nothing may use it any more.
 func (s *UDP) Close() error { return sys.Close(s.fd) }
 
-// resync makes the kernel's stamp counter start at 0 again, for the packet
+// resyncStampIDs makes the kernel's stamp counter start at 0 again, for the packet
 // after the ones already sent: a failed send may or may not have advanced it.
-func (s *UDP) resync(next uint32) error {
+func (s *UDP) resyncStampIDs(next uint32) error {
 	if err := sys.SetsockoptInt(s.fd, sys.SOL_SOCKET, sys.SO_TIMESTAMPING_NEW, s.flags&^sys.SOF_TIMESTAMPING_OPT_ID); err != nil {
 		return fmt.Errorf("switch SOF_TIMESTAMPING_OPT_ID off: %w", err)
 	}
@@ -298,8 +298,8 @@ func (b *Batch) OutBuffer() []byte {
 	return b.slots[b.out].buf[:]
 }
 
-// Out is the number of datagrams waiting for Send.
-func (b *Batch) Out() int { return b.out }
+// PendingCount is the number of datagrams waiting for Send.
+func (b *Batch) PendingCount() int { return b.out }
 
 // Commit queues the first n octets of OutBuffer for s; dst is of the socket's
 // address family. tos is the IPv6 traffic class, too. ttl 0 leaves the
@@ -382,7 +382,7 @@ func (b *Batch) Send(s *UDP, failed func(i int, err syscall.Errno)) error {
 			if i < total {
 				next = b.ids[i]
 			}
-			if err := s.resync(next); err != nil {
+			if err := s.resyncStampIDs(next); err != nil {
 				desync = err
 			}
 		}
@@ -395,26 +395,26 @@ func (b *Batch) Send(s *UDP, failed func(i int, err syscall.Errno)) error {
 func (b *Batch) Recv(s *UDP) (int, error) {
 	n, err := b.recvmmsg(s, sys.MSG_DONTWAIT)
 	for i := range n {
-		b.parse(s, i)
+		b.parseSlot(s, i)
 	}
 	return n, err
 }
 
-// Datagram is the i-th datagram of the last Recv.
-func (b *Batch) Datagram(i int) *Datagram { return &b.grams[i] }
+// DatagramAt is the i-th datagram of the last Recv.
+func (b *Batch) DatagramAt(i int) *Datagram { return &b.grams[i] }
 
 // RecvErrors reads the socket's error queue without blocking and returns how
 // many entries came; 0 when it is empty.
 func (b *Batch) RecvErrors(s *UDP) (int, error) {
 	n, err := b.recvmmsg(s, sys.MSG_DONTWAIT|sys.MSG_ERRQUEUE)
 	for i := range n {
-		b.parse(s, i)
+		b.parseSlot(s, i)
 	}
 	return n, err
 }
 
-// Report is the i-th entry of the last RecvErrors.
-func (b *Batch) Report(i int) *Report { return &b.reports[i] }
+// ReportAt is the i-th entry of the last RecvErrors.
+func (b *Batch) ReportAt(i int) *Report { return &b.reports[i] }
 
 func (b *Batch) recvmmsg(s *UDP, flags int) (int, error) {
 	for i := range b.hdrs {
@@ -439,8 +439,8 @@ func (b *Batch) recvmmsg(s *UDP, flags int) (int, error) {
 	return 0, nil
 }
 
-// parse reads the control messages of slot i into its Datagram and Report.
-func (b *Batch) parse(s *UDP, i int) {
+// parseSlot reads the control messages of slot i into its Datagram and Report.
+func (b *Batch) parseSlot(s *UDP, i int) {
 	sl, m := &b.slots[i], &b.hdrs[i]
 	g, r := &b.grams[i], &b.reports[i]
 	from := netip.AddrPort{}
@@ -466,9 +466,9 @@ func (b *Batch) parse(s *UDP, i int) {
 		case level == sys.SOL_SOCKET && typ == sys.SO_TIMESTAMPING_NEW && len(data) >= 16:
 			// struct scm_timestamping64: the software stamp, one that is no longer
 			// used, and the NIC's.
-			g.Stamp = timespec(data)
+			g.Stamp = timespecNanos(data)
 			if len(data) >= 48 {
-				g.Hardware = timespec(data[32:])
+				g.Hardware = timespecNanos(data[32:])
 			}
 			r.Stamp, r.Hardware = g.Stamp, g.Hardware
 		case level == sys.SOL_SOCKET && typ == sys.SO_RXQ_OVFL && len(data) >= 4:
@@ -489,7 +489,7 @@ func (b *Batch) parse(s *UDP, i int) {
 	}
 }
 
-func timespec(b []byte) int64 {
+func timespecNanos(b []byte) int64 {
 	return int64(binary.NativeEndian.Uint64(b))*1e9 + int64(binary.NativeEndian.Uint64(b[8:]))
 }
 
@@ -615,9 +615,9 @@ func (p *Poller) Wait(d time.Duration) (int, error) {
 	return n, nil
 }
 
-// Event is the i-th event of the last Wait: token is negative for a Wake.
+// EventAt is the i-th event of the last Wait: token is negative for a Wake.
 // queued tells that the error queue has something to read.
-func (p *Poller) Event(i int) (token int32, readable, queued bool) {
+func (p *Poller) EventAt(i int) (token int32, readable, queued bool) {
 	e := &p.events[i]
 	if e.Fd == wakeToken {
 		var b [8]byte

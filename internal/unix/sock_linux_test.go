@@ -70,7 +70,7 @@ func TestStampsCarryTheirIDs(t *testing.T) {
 					t.Fatal(err)
 				}
 				for i := range n {
-					r := batch.Report(i)
+					r := batch.ReportAt(i)
 					if r.Kind != ReportTxStamp || !want[r.ID] || r.Stamp == 0 {
 						t.Fatalf("report %+v, want a stamp of %v", r, want)
 					}
@@ -86,7 +86,7 @@ func TestStampsCarryTheirIDs(t *testing.T) {
 					t.Fatal(err)
 				}
 				for i := range n {
-					g := batch.Datagram(i)
+					g := batch.DatagramAt(i)
 					if string(g.Data) != "hello" || g.From != a.LocalAddr() || g.TOS != 0x02 || g.TTL != 7 {
 						t.Fatalf("datagram %+v", g)
 					}
@@ -124,7 +124,7 @@ func TestPoisonedSocketStillSends(t *testing.T) {
 					t.Fatal(err)
 				}
 				for i := range n {
-					switch r := batch.Report(i); r.Kind {
+					switch r := batch.ReportAt(i); r.Kind {
 					case ReportICMP:
 						icmp = true
 						if r.Offender != a.LocalAddr().Addr() || r.Dst != dead {
@@ -192,7 +192,7 @@ func testPoller(t *testing.T, coarse bool) {
 	if n, _ := p.Wait(5 * time.Second); n != 1 {
 		t.Fatalf("Wait after Wake = %d", n)
 	}
-	if token, _, _ := p.Event(0); token >= 0 {
+	if token, _, _ := p.EventAt(0); token >= 0 {
 		t.Fatalf("token %d, want negative", token)
 	}
 	batch := NewBatch(1)
@@ -203,7 +203,7 @@ func testPoller(t *testing.T, coarse bool) {
 	if n, _ := p.Wait(5 * time.Second); n != 1 {
 		t.Fatalf("Wait after a datagram = %d", n)
 	}
-	if token, readable, _ := p.Event(0); token != 3 || !readable {
+	if token, readable, _ := p.EventAt(0); token != 3 || !readable {
 		t.Fatalf("event %d readable=%v", token, readable)
 	}
 }

@@ -12,36 +12,36 @@ import (
 // summarizeEvery is the time in which equal acts that come often share a line of the log.
 const summarizeEvery = time.Minute
 
-// Admin returns a handler for a request that changes what the program does. Without
+// AdminHandler returns a handler for a request that changes what the program does. Without
 // authentication it needs --web.enable-admin-api and a loopback client.
-func (p *Policy) Admin(h http.HandlerFunc) http.HandlerFunc {
-	return p.acting(h, "--web.enable-admin-api", func() bool { return p.AdminAPI }, 0)
+func (p *Policy) AdminHandler(h http.HandlerFunc) http.HandlerFunc {
+	return p.actingHandler(h, "--web.enable-admin-api", func() bool { return p.AdminAPI }, 0)
 }
 
-// AdminOften is Admin for requests that programs repeat: equal ones share a line of the
+// FrequentAdminHandler is Admin for requests that programs repeat: equal ones share a line of the
 // log within a minute.
-func (p *Policy) AdminOften(h http.HandlerFunc) http.HandlerFunc {
-	return p.acting(h, "--web.enable-admin-api", func() bool { return p.AdminAPI }, summarizeEvery)
+func (p *Policy) FrequentAdminHandler(h http.HandlerFunc) http.HandlerFunc {
+	return p.actingHandler(h, "--web.enable-admin-api", func() bool { return p.AdminAPI }, summarizeEvery)
 }
 
-// Reload returns a handler that reloads the configuration. Without authentication it
+// ReloadHandler returns a handler that reloads the configuration. Without authentication it
 // needs --web.enable-lifecycle and a loopback client.
-func (p *Policy) Reload(h http.HandlerFunc) http.HandlerFunc {
-	return p.acting(h, "--web.enable-lifecycle", func() bool { return p.Lifecycle }, 0)
+func (p *Policy) ReloadHandler(h http.HandlerFunc) http.HandlerFunc {
+	return p.actingHandler(h, "--web.enable-lifecycle", func() bool { return p.Lifecycle }, 0)
 }
 
-func (p *Policy) acting(h http.HandlerFunc, flag string, enabled func() bool, every time.Duration) http.HandlerFunc {
+func (p *Policy) actingHandler(h http.HandlerFunc, flag string, enabled func() bool, every time.Duration) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		caller, err := p.mayAct(r, flag, enabled())
 		if err != nil {
-			p.refused(r, err.Error())
+			p.logRefusal(r, err.Error())
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
 		a := &act{caller: caller}
 		status := &statusWriter{ResponseWriter: w, code: http.StatusOK}
 		h(status, r.WithContext(context.WithValue(r.Context(), actKey{}, a)))
-		p.log(slog.LevelInfo, "act", r, caller.Name, every, append(a.attrs, "status", status.code))
+		p.logAct(slog.LevelInfo, "act", r, caller.Name, every, append(a.attrs, "status", status.code))
 	}
 }
 
@@ -61,19 +61,19 @@ func CallerOf(r *http.Request) Caller {
 	return Caller{}
 }
 
-// Note adds attributes to the line that the log gets for an acting request.
-func Note(r *http.Request, attrs ...any) {
+// AddLogAttrs adds attributes to the line that the log gets for an acting request.
+func AddLogAttrs(r *http.Request, attrs ...any) {
 	if a, ok := r.Context().Value(actKey{}).(*act); ok {
 		a.attrs = append(a.attrs, attrs...)
 	}
 }
 
-func (p *Policy) refused(r *http.Request, why string) {
-	p.log(slog.LevelWarn, "act refused", r, "", summarizeEvery, []any{"reason", why})
+func (p *Policy) logRefusal(r *http.Request, why string) {
+	p.logAct(slog.LevelWarn, "act refused", r, "", summarizeEvery, []any{"reason", why})
 }
 
-// log writes a line about an acting request, at most one per interval for equal ones.
-func (p *Policy) log(level slog.Level, what string, r *http.Request, who string, every time.Duration, attrs []any) {
+// logAct writes a line about an acting request, at most one per interval for equal ones.
+func (p *Policy) logAct(level slog.Level, what string, r *http.Request, who string, every time.Duration, attrs []any) {
 	if p.Log == nil {
 		return
 	}
@@ -82,7 +82,7 @@ func (p *Policy) log(level slog.Level, what string, r *http.Request, who string,
 		if err != nil {
 			host = r.RemoteAddr
 		}
-		n, now := p.acts.count(actEntry{what, r.Method, r.URL.Path, who, host}, time.Now(), every)
+		n, now := p.acts.countAct(actEntry{what, r.Method, r.URL.Path, who, host}, time.Now(), every)
 		if !now {
 			return
 		}
@@ -100,8 +100,8 @@ const maxActEntries = 1024
 
 // actLog counts equal acts between two lines of the log.
 type actLog struct {
-	mu   sync.Mutex
-	seen map[actEntry]*actCount
+	mu      sync.Mutex
+	entries map[actEntry]*actCount
 }
 
 type actCount struct {
@@ -109,26 +109,26 @@ type actCount struct {
 	since   int // acts after that line
 }
 
-// count takes an act. It returns whether a line is due, and how many acts it stands for.
-func (l *actLog) count(e actEntry, now time.Time, every time.Duration) (n int, due bool) {
+// countAct takes an act. It returns whether a line is due, and how many acts it stands for.
+func (l *actLog) countAct(e actEntry, now time.Time, every time.Duration) (n int, due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.seen == nil {
-		l.seen = map[actEntry]*actCount{}
+	if l.entries == nil {
+		l.entries = map[actEntry]*actCount{}
 	}
-	c := l.seen[e]
+	c := l.entries[e]
 	if c == nil {
-		if len(l.seen) >= maxActEntries {
-			for k, old := range l.seen {
+		if len(l.entries) >= maxActEntries {
+			for k, old := range l.entries {
 				if now.Sub(old.written) >= every {
-					delete(l.seen, k)
+					delete(l.entries, k)
 				}
 			}
 		}
-		if len(l.seen) >= maxActEntries {
+		if len(l.entries) >= maxActEntries {
 			return 0, false
 		}
-		l.seen[e] = &actCount{written: now}
+		l.entries[e] = &actCount{written: now}
 		return 1, true
 	}
 	c.since++

@@ -88,7 +88,7 @@ func (p *Policy) Guard(h http.Handler) http.Handler {
 			return
 		}
 		if err := crossOrigin.Check(r); err != nil {
-			p.refused(r, "cross-origin")
+			p.logRefusal(r, "cross-origin")
 			http.Error(w, "a page of another origin may not do this: "+err.Error(), http.StatusForbidden)
 			return
 		}
@@ -160,15 +160,15 @@ type Caller struct {
 // errNoName says why a verified certificate identifies nobody.
 var errNoName = errors.New("the client certificate has no subject alternative name")
 
-// Caller returns who sent a request. The exporter toolkit has checked passwords by then.
+// IdentifyCaller returns who sent a request. The exporter toolkit has checked passwords by then.
 // The error says why a web configuration that can be read does not identify the client.
-func (p *Policy) Caller(r *http.Request) (Caller, error) {
+func (p *Policy) IdentifyCaller(r *http.Request) (Caller, error) {
 	var c Caller
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsLoopback() && !forwarded(r.Header) {
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsLoopback() && !isForwarded(r.Header) {
 		c.Name, c.Loopback = "loopback", true
 	}
-	users, certificates := authentication(p.WebConfig)
+	users, certificates := readAuthentication(p.WebConfig)
 	if len(users) > 0 {
 		if user, _, ok := r.BasicAuth(); ok && slices.Contains(users, user) {
 			c.Name, c.Authenticated = user, true
@@ -201,8 +201,8 @@ func certificateName(r *http.Request) string {
 	return ""
 }
 
-// forwarded reports whether a proxy says that it passes on the request of another client.
-func forwarded(h http.Header) bool {
+// isForwarded reports whether a proxy says that it passes on the request of another client.
+func isForwarded(h http.Header) bool {
 	for name := range h {
 		switch {
 		case name == "Forwarded", name == "Via", name == "X-Real-Ip", name == "True-Client-Ip", strings.HasPrefix(name, "X-Forwarded-"):
@@ -212,9 +212,9 @@ func forwarded(h http.Header) bool {
 	return false
 }
 
-// authentication reads the users of a web configuration file, and whether it lets in only
+// readAuthentication reads the users of a web configuration file, and whether it lets in only
 // clients whose certificates come from an authority that it names.
-func authentication(file string) (users []string, certificates bool) {
+func readAuthentication(file string) (users []string, certificates bool) {
 	if file == "" {
 		return nil, false
 	}
@@ -242,7 +242,7 @@ func authentication(file string) (users []string, certificates bool) {
 // mayAct returns who may act, or why the client may not. Flag is the flag that allows
 // loopback clients without authentication, enabled is whether it is set.
 func (p *Policy) mayAct(r *http.Request, flag string, enabled bool) (Caller, error) {
-	c, err := p.Caller(r)
+	c, err := p.IdentifyCaller(r)
 	switch {
 	case err != nil:
 		return c, err
@@ -250,7 +250,7 @@ func (p *Policy) mayAct(r *http.Request, flag string, enabled bool) (Caller, err
 		return c, nil
 	case c.Loopback:
 		return c, fmt.Errorf("without authentication in --web.config.file this needs %s", flag)
-	case forwarded(r.Header):
+	case isForwarded(r.Header):
 		return c, errors.New("a request that a proxy passes on may do this only if --web.config.file authenticates it")
 	}
 	return c, errors.New("only loopback clients may do this, unless --web.config.file authenticates clients")

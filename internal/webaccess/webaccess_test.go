@@ -130,7 +130,7 @@ func TestRule3WhoMayAct(t *testing.T) {
 		var log bytes.Buffer
 		p := &Policy{WebConfig: tc.config, AdminAPI: tc.flag, Log: slog.New(slog.NewTextHandler(&log, nil))}
 		who := ""
-		h := p.Admin(func(_ http.ResponseWriter, r *http.Request) { who = CallerOf(r).Name })
+		h := p.AdminHandler(func(_ http.ResponseWriter, r *http.Request) { who = CallerOf(r).Name })
 		r := httptest.NewRequest("POST", "/act", nil)
 		r.RemoteAddr = tc.remote
 		if tc.change != nil {
@@ -151,7 +151,7 @@ func TestRule3WhoMayAct(t *testing.T) {
 		r := httptest.NewRequest("POST", "/-/reload", nil)
 		r.RemoteAddr = near
 		w := httptest.NewRecorder()
-		p.Reload(func(http.ResponseWriter, *http.Request) {})(w, r)
+		p.ReloadHandler(func(http.ResponseWriter, *http.Request) {})(w, r)
 		if w.Code == 200 != p.Lifecycle {
 			t.Errorf("reload with %+v: %d", p.Lifecycle, w.Code)
 		}
@@ -163,17 +163,17 @@ func TestRule4RepeatedActs(t *testing.T) {
 	var l actLog
 	now, total := time.Unix(0, 0), 0
 	for range 600 {
-		n, _ := l.count(actEntry{path: "/api/v1/trace"}, now, time.Minute)
+		n, _ := l.countAct(actEntry{path: "/api/v1/trace"}, now, time.Minute)
 		total += n
 		now = now.Add(time.Second)
 	}
-	if n, due := l.count(actEntry{path: "/api/v1/trace"}, now.Add(time.Minute), time.Minute); !due || total+n != 601 {
+	if n, due := l.countAct(actEntry{path: "/api/v1/trace"}, now.Add(time.Minute), time.Minute); !due || total+n != 601 {
 		t.Errorf("%d of 601 acts are in the log", total+n)
 	}
 	for i := range 10 * maxActEntries {
-		l.count(actEntry{host: string(rune(i))}, now, time.Minute)
+		l.countAct(actEntry{host: string(rune(i))}, now, time.Minute)
 	}
-	if len(l.seen) > maxActEntries {
-		t.Errorf("%d entries", len(l.seen))
+	if len(l.entries) > maxActEntries {
+		t.Errorf("%d entries", len(l.entries))
 	}
 }

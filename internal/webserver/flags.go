@@ -85,9 +85,9 @@ func CheckAllowedHosts(hosts []string) error {
 	return errors.Join(errs...)
 }
 
-// Policy returns what the flags let clients do. Advertised are addresses, host:port, by
+// NewPolicy returns what the flags let clients do. Advertised are addresses, host:port, by
 // which the program makes itself known: their hosts are allowed, too.
-func (f *Flags) Policy(log *slog.Logger, advertised ...string) *webaccess.Policy {
+func (f *Flags) NewPolicy(log *slog.Logger, advertised ...string) *webaccess.Policy {
 	p := &webaccess.Policy{WebConfig: *f.Toolkit.WebConfigFile, AdminAPI: f.adminAPI, Lifecycle: f.lifecycle, AllowedHosts: f.hosts, Log: log}
 	p.ExternalURL, _ = webaccess.ParseExternalURL(f.external) // Validate has checked it
 	for _, a := range advertised {
@@ -98,7 +98,7 @@ func (f *Flags) Policy(log *slog.Logger, advertised ...string) *webaccess.Policy
 	return p
 }
 
-// Server returns a server of a handler by the flags.
-func (f *Flags) Server(h http.Handler, p *webaccess.Policy, log *slog.Logger) *Server {
+// NewServer returns a server of a handler by the flags.
+func (f *Flags) NewServer(h http.Handler, p *webaccess.Policy, log *slog.Logger) *Server {
 	return New(h, p, f.limits, log)
 }

@@ -130,31 +130,31 @@ func trackedConn(c net.Conn) *conn {
 }
 
 // Serve answers the connections of a listener until Shutdown or Close.
-func (s *Server) Serve(l net.Listener) error { return s.http.Serve(s.tracker.listener(l)) }
+func (s *Server) Serve(l net.Listener) error { return s.http.Serve(s.tracker.wrapListener(l)) }
 
 // ServeTLS is Serve with TLS.
 func (s *Server) ServeTLS(l net.Listener, config *tls.Config) error {
 	s.http.TLSConfig = config
-	return s.http.ServeTLS(s.tracker.listener(l), "", "")
+	return s.http.ServeTLS(s.tracker.wrapListener(l), "", "")
 }
 
 // ListenAndServe answers at the addresses of the exporter toolkit's flags, with the TLS and
 // the passwords of their web configuration, until Shutdown or Close.
 func (s *Server) ListenAndServe(flags *web.FlagConfig, log *slog.Logger) error {
-	listeners, err := listen(flags)
+	listeners, err := openListeners(flags)
 	if err != nil {
 		return err
 	}
 	for i, l := range listeners {
 		defer l.Close()
-		listeners[i] = s.tracker.listener(l)
+		listeners[i] = s.tracker.wrapListener(l)
 	}
 	return web.ServeMultiple(listeners, s.http, flags, log)
 }
 
-// listen opens the listeners of the exporter toolkit's flags, as its ListenAndServe does
+// openListeners opens the listeners of the exporter toolkit's flags, as its ListenAndServe does
 // (exporter-toolkit v0.19.0, web/tls_config.go).
-func listen(flags *web.FlagConfig) (out []net.Listener, err error) {
+func openListeners(flags *web.FlagConfig) (out []net.Listener, err error) {
 	if flags.WebSystemdSocket != nil && *flags.WebSystemdSocket {
 		out, err = activation.Listeners()
 		if err == nil && len(out) == 0 {
@@ -202,10 +202,10 @@ func (s *Server) Close() error { return s.http.Close() }
 // ServeHTTP implements http.Handler: it applies the limits to a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c, _ := r.Context().Value(connKey{}).(*conn)
-	c.begin()
-	defer c.end()
+	c.beginRequest()
+	defer c.endRequest()
 	if strings.HasPrefix(r.URL.Path, "/metrics") {
-		s.scrape(w, r, c)
+		s.serveScrape(w, r, c)
 		return
 	}
 	if r.Body != nil && r.Body != http.NoBody {
@@ -214,7 +214,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = controller.SetReadDeadline(time.Now().Add(s.limits.Body))
 		r.Body = &timedBody{ReadCloser: r.Body, controller: controller}
 	}
-	s.next.ServeHTTP(&answer{ResponseWriter: w, conn: c}, r)
+	s.next.ServeHTTP(&answerWriter{ResponseWriter: w, conn: c}, r)
 }
 
 // timedBody lifts the deadline of a body at its end: the deadline would end the request.
@@ -232,24 +232,24 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// answer lets a connection be closed for another one while its client is slow to read.
-type answer struct {
+// answerWriter lets a connection be closed for another one while its client is slow to read.
+type answerWriter struct {
 	http.ResponseWriter
 	conn *conn
 }
 
 // Write implements http.ResponseWriter.
-func (a *answer) Write(b []byte) (int, error) {
-	a.conn.end()
-	defer a.conn.begin()
+func (a *answerWriter) Write(b []byte) (int, error) {
+	a.conn.endRequest()
+	defer a.conn.beginRequest()
 	return a.ResponseWriter.Write(b)
 }
 
 // Unwrap lets http.ResponseController reach the writer of the server.
-func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+func (a *answerWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// scrape computes an answer in its turn and then sends it.
-func (s *Server) scrape(w http.ResponseWriter, r *http.Request, c *conn) {
+// serveScrape computes an answer in its turn and then sends it.
+func (s *Server) serveScrape(w http.ResponseWriter, r *http.Request, c *conn) {
 	patience := time.NewTimer(s.wait)
 	defer patience.Stop()
 	select {
@@ -264,7 +264,7 @@ func (s *Server) scrape(w http.ResponseWriter, r *http.Request, c *conn) {
 	buffer := s.buffers.Get().(*bytes.Buffer)
 	buffer.Reset()
 	defer s.buffers.Put(buffer)
-	whole := &wholeAnswer{header: w.Header(), body: buffer, code: http.StatusOK}
+	whole := &bufferedAnswer{header: w.Header(), body: buffer, code: http.StatusOK}
 	func() {
 		defer func() { <-s.scrapes }()
 		s.next.ServeHTTP(whole, r)
@@ -277,18 +277,18 @@ func (s *Server) scrape(w http.ResponseWriter, r *http.Request, c *conn) {
 	_, _ = w.Write(buffer.Bytes())
 }
 
-// wholeAnswer keeps an answer.
-type wholeAnswer struct {
+// bufferedAnswer keeps an answer.
+type bufferedAnswer struct {
 	header http.Header
 	body   *bytes.Buffer
 	code   int
 }
 
 // Header implements http.ResponseWriter.
-func (a *wholeAnswer) Header() http.Header { return a.header }
+func (a *bufferedAnswer) Header() http.Header { return a.header }
 
 // WriteHeader implements http.ResponseWriter.
-func (a *wholeAnswer) WriteHeader(code int) { a.code = code }
+func (a *bufferedAnswer) WriteHeader(code int) { a.code = code }
 
 // Write implements http.ResponseWriter.
-func (a *wholeAnswer) Write(b []byte) (int, error) { return a.body.Write(b) }
+func (a *bufferedAnswer) Write(b []byte) (int, error) { return a.body.Write(b) }

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// grace is how long a connection may wait before another one can take its place: time for
+// replaceGrace is how long a connection may wait before another one can take its place: time for
 // a request that is on its way. It also bounds the work that reconnecting clients cause.
-const grace = 100 * time.Millisecond
+const replaceGrace = 100 * time.Millisecond
 
-// sayEvery is the time between two lines of the log about connections beyond the limits.
-const sayEvery = time.Minute
+// logEvery is the time between two lines of the log about connections beyond the limits.
+const logEvery = time.Minute
 
 // tracker holds the open connections of a server.
 type tracker struct {
@@ -30,7 +30,7 @@ type tracker struct {
 	unread           int // octets of those scrapes
 
 	replaced, refused int // since the last line of the log
-	said              time.Time
+	loggedAt          time.Time
 }
 
 // client is an address with open connections.
@@ -57,7 +57,7 @@ func newTracker(l Limits, log *slog.Logger) *tracker {
 	return &tracker{limits: l, log: log, clients: map[netip.Prefix]*client{}}
 }
 
-func (t *tracker) listener(l net.Listener) net.Listener { return &listener{l, t} }
+func (t *tracker) wrapListener(l net.Listener) net.Listener { return &listener{l, t} }
 
 // listener accepts connections within the limits of a tracker.
 type listener struct {
@@ -72,7 +72,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		admitted, replaced := l.t.admit(c)
+		admitted, replaced := l.t.admitConn(c)
 		if replaced != nil {
 			_ = replaced.Close()
 		}
@@ -99,9 +99,9 @@ func clientOf(a net.Addr) netip.Prefix {
 	return p
 }
 
-// admit takes a new connection. It returns nil if every other connection is at work or new, and
+// admitConn takes a new connection. It returns nil if every other connection is at work or new, and
 // the connection that has to be closed in its place, if there is one.
-func (t *tracker) admit(c net.Conn) (admitted, replaced *conn) {
+func (t *tracker) admitConn(c net.Conn) (admitted, replaced *conn) {
 	from := clientOf(c.RemoteAddr())
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,42 +111,42 @@ func (t *tracker) admit(c net.Conn) (admitted, replaced *conn) {
 	}
 	switch {
 	case from.IsValid() && cl.open >= t.limits.ConnectionsPerAddress:
-		replaced = first(&cl.waiting)
+		replaced = firstConn(&cl.waiting)
 	case t.open >= t.limits.Connections:
-		replaced = first(&t.waiting)
+		replaced = firstConn(&t.waiting)
 	default:
-		return t.add(c, from, cl), nil
+		return t.addConn(c, from, cl), nil
 	}
-	if replaced == nil || time.Since(replaced.since) < grace {
+	if replaced == nil || time.Since(replaced.since) < replaceGrace {
 		t.refused++
-		t.say()
+		t.logLimits()
 		return nil, nil
 	}
 	t.replaced++
-	t.say()
-	t.remove(replaced)
-	return t.add(c, from, cl), replaced
+	t.logLimits()
+	t.removeConn(replaced)
+	return t.addConn(c, from, cl), replaced
 }
 
-func first(l *list.List) *conn {
+func firstConn(l *list.List) *conn {
 	if e := l.Front(); e != nil {
 		return e.Value.(*conn)
 	}
 	return nil
 }
 
-// add takes a connection into the lists. t.mu is held.
-func (t *tracker) add(c net.Conn, from netip.Prefix, cl *client) *conn {
+// addConn takes a connection into the lists. t.mu is held.
+func (t *tracker) addConn(c net.Conn, from netip.Prefix, cl *client) *conn {
 	out := &conn{Conn: c, t: t, from: from, client: cl}
 	t.clients[from] = cl
 	t.open++
 	cl.open++
-	out.wait()
+	out.markWaiting()
 	return out
 }
 
-// remove takes a connection out of the lists. t.mu is held.
-func (t *tracker) remove(c *conn) {
+// removeConn takes a connection out of the lists. t.mu is held.
+func (t *tracker) removeConn(c *conn) {
 	if c.closed {
 		return
 	}
@@ -155,29 +155,29 @@ func (t *tracker) remove(c *conn) {
 	if c.client.open--; c.client.open == 0 && t.clients[c.from] == c.client {
 		delete(t.clients, c.from)
 	}
-	c.work()
-	c.unlist()
+	c.markBusy()
+	c.unlistSending()
 }
 
-// say writes a line about connections beyond the limits, at most one a minute. t.mu is held.
-func (t *tracker) say() {
-	if now := time.Now(); now.Sub(t.said) >= sayEvery {
+// logLimits writes a line about connections beyond the limits, at most one a minute. t.mu is held.
+func (t *tracker) logLimits() {
+	if now := time.Now(); now.Sub(t.loggedAt) >= logEvery {
 		t.log.Warn("web connections reached a limit", "open", t.open, "closed_waiting", t.replaced, "refused", t.refused,
 			"max", t.limits.Connections, "max_per_address", t.limits.ConnectionsPerAddress)
-		t.said, t.replaced, t.refused = now, 0, 0
+		t.loggedAt, t.replaced, t.refused = now, 0, 0
 	}
 }
 
-// wait puts the connection at the end of those that may be replaced. t.mu is held.
-func (c *conn) wait() {
+// markWaiting puts the connection at the end of those that may be replaced. t.mu is held.
+func (c *conn) markWaiting() {
 	if !c.closed && c.inAll == nil {
 		c.since = time.Now()
 		c.inAll, c.inClient = c.t.waiting.PushBack(c), c.client.waiting.PushBack(c)
 	}
 }
 
-// work takes the connection out of those that may be replaced. t.mu is held.
-func (c *conn) work() {
+// markBusy takes the connection out of those that may be replaced. t.mu is held.
+func (c *conn) markBusy() {
 	if c.inAll != nil {
 		c.t.waiting.Remove(c.inAll)
 		c.client.waiting.Remove(c.inClient)
@@ -185,8 +185,8 @@ func (c *conn) work() {
 	}
 }
 
-// unlist takes the connection out of those whose client reads a scrape. t.mu is held.
-func (c *conn) unlist() {
+// unlistSending takes the connection out of those whose client reads a scrape. t.mu is held.
+func (c *conn) unlistSending() {
 	if c.inSending != nil {
 		c.t.sending.Remove(c.inSending)
 		c.inSending = nil
@@ -195,27 +195,27 @@ func (c *conn) unlist() {
 	c.unread = 0
 }
 
-// begin notes that a request of the connection is being computed. A nil connection, which
+// beginRequest notes that a request of the connection is being computed. A nil connection, which
 // no listener of this package has accepted, is not counted.
-func (c *conn) begin() {
+func (c *conn) beginRequest() {
 	if c == nil {
 		return
 	}
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()
 	c.busy++
-	c.work()
+	c.markBusy()
 }
 
-// end notes that it is not computed any more.
-func (c *conn) end() {
+// endRequest notes that it is not computed any more.
+func (c *conn) endRequest() {
 	if c == nil {
 		return
 	}
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()
 	if c.busy--; c.busy == 0 {
-		c.wait()
+		c.markWaiting()
 	}
 }
 
@@ -225,7 +225,7 @@ func (c *conn) beginSend(n int) {
 	if c == nil {
 		return
 	}
-	c.end()
+	c.endRequest()
 	c.t.mu.Lock()
 	var slow []*conn
 	if !c.closed {
@@ -236,7 +236,7 @@ func (c *conn) beginSend(n int) {
 		c.t.unread += n
 		for c.t.unread > maxUnread && c.t.sending.Front().Value != c {
 			oldest := c.t.sending.Front().Value.(*conn)
-			c.t.remove(oldest)
+			c.t.removeConn(oldest)
 			slow = append(slow, oldest)
 		}
 	}
@@ -254,14 +254,14 @@ func (c *conn) endSend(n int) {
 	c.t.mu.Lock()
 	if !c.closed {
 		if c.unread == n {
-			c.unlist()
+			c.unlistSending()
 		} else { // other requests of the same connection
 			c.unread -= n
 			c.t.unread -= n
 		}
 	}
 	c.t.mu.Unlock()
-	c.begin()
+	c.beginRequest()
 }
 
 // CloseWrite lets the server end an answer before it closes the connection.
@@ -275,7 +275,7 @@ func (c *conn) CloseWrite() error {
 // Close implements net.Conn.
 func (c *conn) Close() error {
 	c.t.mu.Lock()
-	c.t.remove(c)
+	c.t.removeConn(c)
 	c.t.mu.Unlock()
 	return c.Conn.Close()
 }

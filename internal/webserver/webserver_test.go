@@ -119,7 +119,7 @@ func TestRule1SilentAndSlowClients(t *testing.T) {
 			b.dial(tc.from, tc.text)
 		}
 		for _, from := range []string{"127.0.0.1", tc.from} {
-			time.Sleep(grace) // the crowd has come, and its connections are not new any more
+			time.Sleep(replaceGrace) // the crowd has come, and its connections are not new any more
 			if code, err := b.get(from, "/metrics"); code != http.StatusOK || err != nil {
 				t.Errorf("%s: a scrape from %s: %d, %v", tc.name, from, code, err)
 			}

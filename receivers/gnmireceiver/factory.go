@@ -18,10 +18,10 @@ var Type = component.MustNewType("gnmi")
 
 // NewFactory makes receivers.
 func NewFactory() receiver.Factory {
-	return receiver.NewFactory(Type, func() component.Config { return &Config{gnmi.Defaults()} },
-		receiver.WithMetrics(create, component.StabilityLevelDevelopment))
+	return receiver.NewFactory(Type, func() component.Config { return &Config{gnmi.DefaultConfig()} },
+		receiver.WithMetrics(createMetrics, component.StabilityLevelDevelopment))
 }
 
-func create(_ context.Context, s receiver.Settings, c component.Config, next consumer.Metrics) (receiver.Metrics, error) {
+func createMetrics(_ context.Context, s receiver.Settings, c component.Config, next consumer.Metrics) (receiver.Metrics, error) {
 	return &gnmiReceiver{config: c.(*Config).Config, settings: s, next: next}, nil
 }

@@ -39,7 +39,7 @@ func (r *gnmiReceiver) Start(context.Context, component.Host) error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	r.agent, r.began, r.stop = a, time.Now(), stop
-	r.wg.Go(func() { r.run(ctx, log) })
+	r.wg.Go(func() { r.publishLoop(ctx, log) })
 	return nil
 }
 
@@ -55,8 +55,8 @@ func (r *gnmiReceiver) Shutdown(context.Context) error {
 	return a.Close()
 }
 
-// run passes on, once an interval, what is known then.
-func (r *gnmiReceiver) run(ctx context.Context, log *slog.Logger) {
+// publishLoop passes on, once an interval, what is known then.
+func (r *gnmiReceiver) publishLoop(ctx context.Context, log *slog.Logger) {
 	tick := time.NewTicker(r.config.Interval)
 	defer tick.Stop()
 	for {
@@ -64,16 +64,16 @@ func (r *gnmiReceiver) run(ctx context.Context, log *slog.Logger) {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			if err := r.next.ConsumeMetrics(ctx, metrics(r.agent.Points(now), r.began)); err != nil && ctx.Err() == nil {
+			if err := r.next.ConsumeMetrics(ctx, buildMetrics(r.agent.CollectPoints(now), r.began)); err != nil && ctx.Err() == nil {
 				log.Warn("metrics are not taken", "err", err)
 			}
 		}
 	}
 }
 
-// metrics are the points under OpenTelemetry's names (exporters/otlp's rules), each
+// buildMetrics are the points under OpenTelemetry's names (exporters/otlp's rules), each
 // with the time that its switch gave it.
-func metrics(points []gnmi.Point, began time.Time) pmetric.Metrics {
+func buildMetrics(points []gnmi.Point, began time.Time) pmetric.Metrics {
 	out := pmetric.NewMetrics()
 	scope := out.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty()
 	scope.Scope().SetName("github.com/graylink/graylink/receivers/gnmireceiver")
@@ -82,7 +82,7 @@ func metrics(points []gnmi.Point, began time.Time) pmetric.Metrics {
 		list, there := lists[p.Family]
 		if !there {
 			f := p.Family
-			list = metricfamily.Points(scope.Metrics().AppendEmpty(), f.Name, f.Help, f.Kind == preset.Counter)
+			list = metricfamily.InitMetric(scope.Metrics().AppendEmpty(), f.Name, f.Help, f.Kind == preset.Counter)
 			lists[p.Family] = list
 		}
 		d := list.AppendEmpty()

@@ -48,7 +48,7 @@ func TestConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := gnmi.Defaults()
+	want := gnmi.DefaultConfig()
 	want.Preset, want.Interval, want.Mode, want.Encoding, want.Queue, want.MaxSeries = "cumulus", 5*time.Second, "poll", "JSON", 64, 1000
 	want.Targets = []gnmi.Target{{Address: "10.0.0.1:9339", Name: "leaf1"}, {Address: "leaf2.example:9339"}}
 	want.TLS = gnmi.TLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem", Server: "leaf"}
@@ -152,7 +152,7 @@ func flatten(t *testing.T, m pmetric.Metrics) map[string]float64 {
 func TestLifecycle(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	at := time.Now().Add(-2 * time.Second)
-	sw, err := gnmitest.Start("sonic", gnmitest.Example(at), gnmitest.Faults{}, nil)
+	sw, err := gnmitest.Start("sonic", gnmitest.ExampleState(at), gnmitest.Faults{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,8 +206,8 @@ func TestLifecycle(t *testing.T) {
 // leads to it.
 func TestNames(t *testing.T) {
 	namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
-	for _, f := range gnmi.Families() {
-		name, unit := metricfamily.Name(f.Name, f.Kind == preset.Counter)
+	for _, f := range gnmi.PointFamilies() {
+		name, unit := metricfamily.OTLPName(f.Name, f.Kind == preset.Counter)
 		kind := otlptranslator.MetricType(otlptranslator.MetricTypeGauge)
 		if f.Kind == preset.Counter {
 			kind = otlptranslator.MetricTypeMonotonicCounter
@@ -228,12 +228,12 @@ var attributes = map[string]string{
 // TestMetadata: metadata.yaml is what the code does; -update writes it.
 func TestMetadata(t *testing.T) {
 	var all []metadatatest.Family
-	for _, f := range gnmi.Families() {
+	for _, f := range gnmi.PointFamilies() {
 		labels := f.Labels
 		if gnmi.OfSwitch(f) {
 			labels = append([]string{"switch"}, labels...)
 		}
 		all = append(all, metadatatest.Family{Name: f.Name, Help: f.Help, Counter: f.Kind == preset.Counter, Labels: labels})
 	}
-	metadatatest.Check(t, NewFactory(), all, attributes, *update)
+	metadatatest.CheckMetadata(t, NewFactory(), all, attributes, *update)
 }

@@ -19,11 +19,11 @@ var Type = component.MustNewType("ibfabric")
 
 // NewFactory makes receivers.
 func NewFactory() receiver.Factory {
-	return receiver.NewFactory(Type, func() component.Config { return &Config{ibagent.Defaults()} },
-		receiver.WithMetrics(create, component.StabilityLevelAlpha))
+	return receiver.NewFactory(Type, func() component.Config { return &Config{ibagent.DefaultConfig()} },
+		receiver.WithMetrics(createMetrics, component.StabilityLevelAlpha))
 }
 
-func create(_ context.Context, s receiver.Settings, c component.Config, next consumer.Metrics) (receiver.Metrics, error) {
+func createMetrics(_ context.Context, s receiver.Settings, c component.Config, next consumer.Metrics) (receiver.Metrics, error) {
 	config := c.(*Config)
 	return &ibReceiver{config: config.Config, settings: s, next: next, open: ibmad.Open}, nil
 }

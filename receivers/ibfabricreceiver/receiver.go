@@ -40,7 +40,7 @@ func (r *ibReceiver) Start(context.Context, component.Host) error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	r.agent, r.began, r.stop = a, time.Now(), stop
-	r.wg.Go(func() { r.run(ctx, log) })
+	r.wg.Go(func() { r.publishLoop(ctx, log) })
 	return nil
 }
 
@@ -54,8 +54,8 @@ func (r *ibReceiver) Shutdown(context.Context) error {
 	return r.agent.Close()
 }
 
-// run passes on, just before each tick, what was read since the last.
-func (r *ibReceiver) run(ctx context.Context, log *slog.Logger) {
+// publishLoop passes on, just before each tick, what was read since the last.
+func (r *ibReceiver) publishLoop(ctx context.Context, log *slog.Logger) {
 	for {
 		now := time.Now()
 		next := now.Truncate(r.config.Interval).Add(r.config.Interval * passAt / 100)
@@ -70,7 +70,7 @@ func (r *ibReceiver) run(ctx context.Context, log *slog.Logger) {
 		case <-timer.C:
 		}
 		now = time.Now()
-		if err := r.next.ConsumeMetrics(ctx, metrics(r.agent.Points(now), r.began, now)); err != nil && ctx.Err() == nil {
+		if err := r.next.ConsumeMetrics(ctx, buildMetrics(r.agent.CollectPoints(now), r.began, now)); err != nil && ctx.Err() == nil {
 			log.Warn("metrics are not taken", "err", err)
 		}
 	}
@@ -80,8 +80,8 @@ func (r *ibReceiver) run(ctx context.Context, log *slog.Logger) {
 // sweep, which ends at 90, and its report.
 const passAt = 97
 
-// metrics are the points under OpenTelemetry's names (exporters/otlp's rules).
-func metrics(points []ibagent.Point, began, now time.Time) pmetric.Metrics {
+// buildMetrics are the points under OpenTelemetry's names (exporters/otlp's rules).
+func buildMetrics(points []ibagent.Point, began, now time.Time) pmetric.Metrics {
 	out := pmetric.NewMetrics()
 	scope := out.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty()
 	scope.Scope().SetName("github.com/graylink/graylink/receivers/ibfabricreceiver")
@@ -90,14 +90,14 @@ func metrics(points []ibagent.Point, began, now time.Time) pmetric.Metrics {
 		list, there := slices[p.Family]
 		if !there {
 			f := p.Family
-			list = metricfamily.Points(scope.Metrics().AppendEmpty(), f.Name, f.Help, f.Counter)
+			list = metricfamily.InitMetric(scope.Metrics().AppendEmpty(), f.Name, f.Help, f.Counter)
 			slices[p.Family] = list
 		}
 		d := list.AppendEmpty()
 		d.SetDoubleValue(p.Value)
-		d.SetTimestamp(stamp(p.At, now))
+		d.SetTimestamp(timestampOr(p.At, now))
 		if p.Counter {
-			d.SetStartTimestamp(stamp(p.Since, began))
+			d.SetStartTimestamp(timestampOr(p.Since, began))
 		}
 		for i, l := range p.Labels {
 			d.Attributes().PutStr(l, p.Values[i])
@@ -106,7 +106,7 @@ func metrics(points []ibagent.Point, began, now time.Time) pmetric.Metrics {
 	return out
 }
 
-func stamp(t, otherwise time.Time) pcommon.Timestamp {
+func timestampOr(t, otherwise time.Time) pcommon.Timestamp {
 	if t.IsZero() {
 		t = otherwise
 	}

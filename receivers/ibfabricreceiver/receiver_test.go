@@ -49,7 +49,7 @@ func TestConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := ibagent.Defaults()
+	want := ibagent.DefaultConfig()
 	want.Name, want.Device, want.Interval, want.Listen, want.Redundancy = "s1", "ibsim:sim/h0", 2*time.Second, "10.0.0.1:9873", 2
 	want.TLS = ibagent.TLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"}
 	want.Metrics = []string{"PortCountersExtended", "PortXmitWait"}
@@ -84,9 +84,9 @@ func running(t *testing.T) (*ibReceiver, *consumertest.MetricsSink) {
 	f := madsim.FatTree(2, 2, 2, madsim.Options{})
 	f.SetVendor("spine0", madsim.QDR)
 	f.SetVendor("spine1", madsim.DDR)
-	f.Put("leaf0", 1, ibmad.AttrPortCountersExtended, "PortXmitData", 0, 1<<40)
-	f.Put("leaf1", 1, ibmad.AttrPortCountersExtended, "SymbolErrorCounter", 0, 9)
-	f.Put("spine1", 1, ibmad.AttrPortCounters, "SymbolErrorCounter", 0, 65535)
+	f.SetCounter("leaf0", 1, ibmad.AttrPortCountersExtended, "PortXmitData", 0, 1<<40)
+	f.SetCounter("leaf1", 1, ibmad.AttrPortCountersExtended, "SymbolErrorCounter", 0, 9)
+	f.SetCounter("spine1", 1, ibmad.AttrPortCounters, "SymbolErrorCounter", 0, 65535)
 	sink := &consumertest.MetricsSink{}
 	c := NewFactory().CreateDefaultConfig().(*Config)
 	c.Name, c.Interval, c.Timeout, c.Retries = "s", 200*time.Millisecond, 5*time.Millisecond, 0
@@ -95,7 +95,7 @@ func running(t *testing.T) (*ibReceiver, *consumertest.MetricsSink) {
 		t.Fatal(err)
 	}
 	r := made.(*ibReceiver)
-	r.open = func(string) (ibmad.Transport, error) { return f.Attach("h0"), nil }
+	r.open = func(string) (ibmad.Transport, error) { return f.AttachTransport("h0"), nil }
 	if err := r.Start(t.Context(), componenttest.NewNopHost()); err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestPushedIsWhatIsScraped(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	pushed := flatten(t, metrics(r.agent.Points(now), r.began, now))
+	pushed := flatten(t, buildMetrics(r.agent.CollectPoints(now), r.began, now))
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(ibfabric.NewCollector(r.agent, func() time.Time { return now }))
 	scraped, err := registry.Gather()
@@ -247,5 +247,5 @@ func TestMetadata(t *testing.T) {
 	for _, f := range ibagent.Families {
 		all = append(all, metadatatest.Family{Name: f.Name, Help: f.Help, Counter: f.Counter, Labels: f.Labels})
 	}
-	metadatatest.Check(t, NewFactory(), all, attributes, *update)
+	metadatatest.CheckMetadata(t, NewFactory(), all, attributes, *update)
 }

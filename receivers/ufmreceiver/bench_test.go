@@ -28,7 +28,7 @@ import (
 // fleet is a fabric of 40,000 ports with 50 counters each, and its inventory.
 func fleet(b testing.TB) (ufmtest.Fabric, *ufm.Inventory) {
 	b.Helper()
-	f := ufmtest.Fabric{Switches: 625, Ports: 64, Counters: ufmtest.Counters(50), At: 1709652347161000}
+	f := ufmtest.Fabric{Switches: 625, Ports: 64, Counters: ufmtest.CounterNames(50), At: 1709652347161000}
 	v := &ufm.Inventory{}
 	list := func(write func(io.Writer)) {
 		r, w := io.Pipe()
@@ -44,20 +44,20 @@ func fleet(b testing.TB) (ufmtest.Fabric, *ufm.Inventory) {
 	}
 	list(func(w io.Writer) {
 		for sw := range f.Switches {
-			fmt.Fprintf(w, "%s{\"system_guid\":\"%s\",\"guid\":\"%s\",\"type\":\"switch\"}", comma(sw), f.Node(sw), f.Node(sw))
+			fmt.Fprintf(w, "%s{\"system_guid\":\"%s\",\"guid\":\"%s\",\"type\":\"switch\"}", comma(sw), f.NodeGUID(sw), f.NodeGUID(sw))
 		}
 	})
 	list(func(w io.Writer) {
 		for sw := range f.Switches {
 			for n := 1; n <= f.Ports; n++ {
-				fmt.Fprintf(w, "%s{\"guid\":\"%s\",\"number\":%d,\"systemID\":\"%s\",\"node_description\":\"switch-%04d\",\"logical_state\":\"Active\"}", comma(sw+n-1), f.Node(sw), n, f.Node(sw), sw)
+				fmt.Fprintf(w, "%s{\"guid\":\"%s\",\"number\":%d,\"systemID\":\"%s\",\"node_description\":\"switch-%04d\",\"logical_state\":\"Active\"}", comma(sw+n-1), f.NodeGUID(sw), n, f.NodeGUID(sw), sw)
 			}
 		}
 	})
 	list(func(w io.Writer) {
-		fmt.Fprintf(w, "{\"source_guid\":\"%s\",\"source_port\":1,\"destination_guid\":\"%s\",\"destination_port\":1}", f.Node(0), f.Node(1))
+		fmt.Fprintf(w, "{\"source_guid\":\"%s\",\"source_port\":1,\"destination_guid\":\"%s\",\"destination_port\":1}", f.NodeGUID(0), f.NodeGUID(1))
 	})
-	if err := v.Finish(); err != nil {
+	if err := v.FinishSaved(); err != nil {
 		b.Fatal(err)
 	}
 	return f, v
@@ -103,7 +103,7 @@ func BenchmarkReceive(b *testing.B) {
 	for _, form := range []struct {
 		name, path string
 		write      func(io.Writer)
-	}{{"csv", "/csv/metrics", f.CSV}, {"json", "/json/metrics", f.JSON}, {"prometheus", "/metrics", f.Prometheus}} {
+	}{{"csv", "/csv/metrics", f.WriteCSV}, {"json", "/json/metrics", f.WriteJSON}, {"prometheus", "/metrics", f.WritePrometheus}} {
 		file := filepath.Join(dir, filepath.FromSlash(form.path))
 		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 			b.Fatal(err)
@@ -139,20 +139,20 @@ func BenchmarkReceive(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				c := defaults()
+				c := defaultConfig()
 				c.Telemetry = []Telemetry{{Endpoint: s.URL, Path: form.path, Interval: time.Minute}}
 				if err := c.Validate(); err != nil {
 					b.Fatal(err)
 				}
 				r := &ufmReceiver{config: c, settings: receivertest.NewNopSettings(Type), metrics: next, ended: func() {}, log: slog.New(slog.DiscardHandler), began: time.Now()}
-				r.names.Set(v)
-				t, err := r.telemetry(&c.Telemetry[0])
+				r.names.SetInventory(v)
+				t, err := r.newTelemetryReader(&c.Telemetry[0])
 				if err != nil {
 					b.Fatal(err)
 				}
 				defer t.client.Close()
 				read := func() {
-					if err := t.read(b.Context()); err != nil {
+					if err := t.readDocument(b.Context()); err != nil {
 						b.Fatal(err)
 					}
 				}

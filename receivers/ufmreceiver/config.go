@@ -39,9 +39,9 @@ type Config struct {
 	NumShards int `mapstructure:"num_shards"`
 	Shard     int `mapstructure:"shard"`
 	// Columns declares columns of telemetry that are not known, or known otherwise.
-	Columns map[string]ufm.Declared `mapstructure:"columns"`
+	Columns map[string]ufm.DeclaredColumn `mapstructure:"columns"`
 	// Optics says in which units power and bias of modules' lanes are.
-	Optics ufm.Optics `mapstructure:"optics"`
+	Optics ufm.OpticsUnits `mapstructure:"optics"`
 	// Timeout, Retries and MaxBody are of one request.
 	Timeout time.Duration `mapstructure:"timeout"`
 	Retries int           `mapstructure:"retries"`
@@ -75,8 +75,8 @@ type Telemetry struct {
 	TLS      TLS           `mapstructure:"tls"`
 }
 
-// target is the service's name in series.
-func (t *Telemetry) target() string {
+// targetName is the service's name in series.
+func (t *Telemetry) targetName() string {
 	u, err := url.Parse(t.Endpoint)
 	if err != nil {
 		return t.Path // Validate has refused it
@@ -84,8 +84,8 @@ func (t *Telemetry) target() string {
 	return u.Host + t.Path
 }
 
-// format is the form of the path's document.
-func (t *Telemetry) format() ufm.Format {
+// documentFormat is the form of the path's document.
+func (t *Telemetry) documentFormat() ufm.Format {
 	path := strings.TrimPrefix(strings.TrimPrefix(t.Path, "/"), "labels/")
 	switch {
 	case strings.HasPrefix(path, "csv/"):
@@ -96,18 +96,18 @@ func (t *Telemetry) format() ufm.Format {
 	return ufm.Prometheus
 }
 
-func defaults() *Config {
+func defaultConfig() *Config {
 	return &Config{Interval: 30 * time.Second, InventoryInterval: 4 * time.Minute, Timezone: "UTC", Remembered: 20_000, NumShards: 1, Timeout: 30 * time.Second, Retries: 3, MaxBody: 1 << 30}
 }
 
-// rest are the options of the REST interface's client.
-func (c *Config) rest() ufm.Options {
+// restOptions are the options of the REST interface's client.
+func (c *Config) restOptions() ufm.Options {
 	return ufm.Options{URL: c.Endpoint, UsernameFile: c.Auth.UsernameFile, PasswordFile: c.Auth.PasswordFile, TokenFile: c.Auth.TokenFile,
 		CertFile: c.Auth.CertFile, KeyFile: c.Auth.KeyFile, CAFile: c.TLS.CAFile, ServerName: c.TLS.ServerName, Insecure: c.TLS.Insecure,
 		Timeout: c.Timeout, Retries: c.Retries, MaxBody: c.MaxBody}
 }
 
-func (c *Config) telemetry(t *Telemetry) ufm.Options {
+func (c *Config) telemetryOptions(t *Telemetry) ufm.Options {
 	return ufm.Options{URL: t.Endpoint, CAFile: t.TLS.CAFile, ServerName: t.TLS.ServerName, Insecure: t.TLS.Insecure,
 		Timeout: c.Timeout, Retries: c.Retries, MaxBody: c.MaxBody}
 }
@@ -136,13 +136,13 @@ func (c *Config) Validate() error {
 	case c.InventoryInterval < c.Interval:
 		return fmt.Errorf("inventory_interval: %v: at least the interval, %v, is expected", c.InventoryInterval, c.Interval)
 	}
-	if err := interval("interval", c.Interval); err != nil {
+	if err := validateInterval("interval", c.Interval); err != nil {
 		return err
 	}
 	if _, err := time.LoadLocation(c.Timezone); err != nil || c.Timezone == "" {
 		return fmt.Errorf("timezone: %q: a name as Europe/Oslo is expected", c.Timezone)
 	}
-	if o := c.rest(); c.Endpoint != "" {
+	if o := c.restOptions(); c.Endpoint != "" {
 		if err := o.Validate(); err != nil {
 			return err
 		}
@@ -150,27 +150,27 @@ func (c *Config) Validate() error {
 	seen := map[string]bool{}
 	for i := range c.Telemetry {
 		t := &c.Telemetry[i]
-		o := c.telemetry(t)
+		o := c.telemetryOptions(t)
 		key := fmt.Sprintf("telemetry[%d]", i)
 		if err := o.Validate(); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
-		if err := interval(key+": interval", t.Interval); err != nil {
+		if err := validateInterval(key+": interval", t.Interval); err != nil {
 			return err
 		}
 		if !strings.HasPrefix(t.Path, "/") || strings.ContainsAny(t.Path, "?#") {
 			return fmt.Errorf("%s: path: %q: a path as /csv/metrics is expected, without query", key, t.Path)
 		}
-		if seen[t.target()] {
-			return fmt.Errorf("%s: %s is there twice", key, t.target())
+		if seen[t.targetName()] {
+			return fmt.Errorf("%s: %s is there twice", key, t.targetName())
 		}
-		seen[t.target()] = true
+		seen[t.targetName()] = true
 	}
 	_, err := ufm.NewTable(c.Columns, c.Optics)
 	return err
 }
 
-func interval(key string, d time.Duration) error {
+func validateInterval(key string, d time.Duration) error {
 	if d < 100*time.Millisecond || d > time.Hour {
 		return fmt.Errorf("%s: %v: 100ms to 1h are expected", key, d)
 	}

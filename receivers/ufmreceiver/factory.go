@@ -22,41 +22,41 @@ const stability = component.StabilityLevelAlpha
 // NewFactory makes receivers. One configuration has one receiver, whatever pipelines
 // it is in: UFM is read once for metrics and logs.
 func NewFactory() receiver.Factory {
-	s := &sharing{made: map[*Config]*ufmReceiver{}}
-	return receiver.NewFactory(Type, func() component.Config { return defaults() },
-		receiver.WithMetrics(s.metrics, stability), receiver.WithLogs(s.logs, stability))
+	s := &sharing{receivers: map[*Config]*ufmReceiver{}}
+	return receiver.NewFactory(Type, func() component.Config { return defaultConfig() },
+		receiver.WithMetrics(s.createMetrics, stability), receiver.WithLogs(s.createLogs, stability))
 }
 
 // sharing has the receivers that were made and did not end, by their configurations:
 // the Collector gives the same one for each signal.
 type sharing struct {
-	mu   sync.Mutex
-	made map[*Config]*ufmReceiver
+	mu        sync.Mutex
+	receivers map[*Config]*ufmReceiver
 }
 
-func (s *sharing) receiver(settings receiver.Settings, c *Config) *ufmReceiver {
+func (s *sharing) receiverFor(settings receiver.Settings, c *Config) *ufmReceiver {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.made[c]
+	r := s.receivers[c]
 	if r == nil {
 		r = &ufmReceiver{config: c, settings: settings}
 		r.ended = func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			delete(s.made, c)
+			delete(s.receivers, c)
 		}
-		s.made[c] = r
+		s.receivers[c] = r
 	}
 	return r
 }
 
-func (s *sharing) metrics(_ context.Context, settings receiver.Settings, c component.Config, next consumer.Metrics) (receiver.Metrics, error) {
-	r := s.receiver(settings, c.(*Config))
+func (s *sharing) createMetrics(_ context.Context, settings receiver.Settings, c component.Config, next consumer.Metrics) (receiver.Metrics, error) {
+	r := s.receiverFor(settings, c.(*Config))
 	r.metrics = next
 	return r, nil
 }
 
-func (s *sharing) logs(_ context.Context, settings receiver.Settings, c component.Config, next consumer.Logs) (receiver.Logs, error) {
+func (s *sharing) createLogs(_ context.Context, settings receiver.Settings, c component.Config, next consumer.Logs) (receiver.Logs, error) {
 	config := c.(*Config)
 	switch {
 	case config.Endpoint == "":
@@ -64,7 +64,7 @@ func (s *sharing) logs(_ context.Context, settings receiver.Settings, c componen
 	case config.Shard != 0:
 		return nil, errors.New("shard: 0 is expected in a pipeline of logs: that receiver alone tells events and alarms")
 	}
-	r := s.receiver(settings, config)
+	r := s.receiverFor(settings, config)
 	r.logs = next
 	return r, nil
 }

@@ -33,44 +33,44 @@ var severities = map[string]plog.SeverityNumber{
 	"Major": plog.SeverityNumberError, "Critical": plog.SeverityNumberError2,
 }
 
-// page gathers log records until they are passed on.
-type page struct {
+// recordBatch gathers log records until they are passed on.
+type recordBatch struct {
 	logs    plog.Logs
 	records plog.LogRecordSlice
 }
 
-func newPage() *page {
+func newRecordBatch() *recordBatch {
 	l := plog.NewLogs()
 	scope := l.ResourceLogs().AppendEmpty().ScopeLogs().AppendEmpty()
 	scope.Scope().SetName(scopeName)
-	return &page{l, scope.LogRecords()}
+	return &recordBatch{l, scope.LogRecords()}
 }
 
-// record adds one.
-func (p *restReader) record(to *page, name, severity, body string, at, now time.Time, object string, texts ...[2]string) {
+// addRecord adds one.
+func (p *restReader) addRecord(to *recordBatch, name, severity, body string, at, now time.Time, object string, texts ...[2]string) {
 	r := to.records.AppendEmpty()
 	r.SetEventName(name)
 	r.SetObservedTimestamp(pcommon.NewTimestampFromTime(now))
 	if !at.IsZero() {
 		r.SetTimestamp(pcommon.NewTimestampFromTime(at))
 	}
-	r.SetSeverityText(short(severity))
+	r.SetSeverityText(truncateText(severity))
 	r.SetSeverityNumber(severities[ufm.SeverityKind(severity)]) // 0, unspecified, for others
-	r.Body().SetStr(short(body))
+	r.Body().SetStr(truncateText(body))
 	a := r.Attributes()
 	a.PutStr("target", p.target.name)
-	a.PutStr("subnet", p.subnet())
+	a.PutStr("subnet", p.subnetName())
 	for _, t := range texts {
 		if t[1] != "" {
-			a.PutStr(t[0], short(t[1]))
+			a.PutStr(t[0], truncateText(t[1]))
 		}
 	}
-	id, about := ufm.About(object)
+	id, about := ufm.ObjectIdentity(object)
 	if !about {
 		return
 	}
 	a.PutStr("guid", id.Port.String())
-	switch n, known := p.r.names.Name(id); {
+	switch n, known := p.r.names.NameOf(id); {
 	case id.Number == 0: // a node
 	case !known:
 		a.PutStr("port", strconv.Itoa(id.Number))
@@ -82,8 +82,8 @@ func (p *restReader) record(to *page, name, severity, body string, at, now time.
 	}
 }
 
-// short is a text of maxText octets at most, cut between characters.
-func short(s string) string {
+// truncateText is a text of maxText octets at most, cut between characters.
+func truncateText(s string) string {
 	if len(s) <= maxText {
 		return s
 	}
@@ -94,9 +94,9 @@ func short(s string) string {
 	return s[:n]
 }
 
-// deliver passes records on. taken is true when they are done with: taken, or refused
+// deliverLogs passes records on. taken is true when they are done with: taken, or refused
 // for good; those are counted and told.
-func (p *restReader) deliver(ctx context.Context, l *page) (taken bool, err error) {
+func (p *restReader) deliverLogs(ctx context.Context, l *recordBatch) (taken bool, err error) {
 	n := l.records.Len()
 	if n == 0 {
 		return true, nil
@@ -108,48 +108,48 @@ func (p *restReader) deliver(ctx context.Context, l *page) (taken bool, err erro
 	return consumererror.IsPermanent(err), &ufm.Error{Kind: ufm.KindConsumer, Err: err}
 }
 
-// tellEvents passes on the events that the logs do not have yet. Those that were not
+// logEvents passes on the events that the logs do not have yet. Those that were not
 // taken are tried again with the next reading, for as long as UFM lists them.
-func (p *restReader) tellEvents(ctx context.Context, all []ufm.Event) error {
+func (p *restReader) logEvents(ctx context.Context, all []ufm.Event) error {
 	if p.r.logs == nil {
-		p.told.Events.Mark(all)
-		return p.save()
+		p.logged.Events.RememberEvents(all)
+		return p.saveState()
 	}
 	fail := failure{target: p.target}
 	now := time.Now()
-	for fresh := p.told.Events.Fresh(all); len(fresh) > 0; {
+	for fresh := p.logged.Events.NewEvents(all); len(fresh) > 0; {
 		part := fresh[:min(len(fresh), maxRecords)]
 		fresh = fresh[len(part):]
-		l := newPage()
+		l := newRecordBatch()
 		for _, e := range part {
-			change, _ := e.Change()
+			change, _ := e.ChangeReason()
 			body := e.Description
 			if body == "" {
 				body = e.Name
 			}
-			p.record(l, eventRecord, e.Severity, body, e.At, now, e.Object, [2]string{"ufm.id", e.ID}, [2]string{"ufm.type", e.Code}, [2]string{"ufm.kind", ufm.EventKind(e.Code)},
+			p.addRecord(l, eventRecord, e.Severity, body, e.At, now, e.Object, [2]string{"ufm.id", e.ID}, [2]string{"ufm.type", e.Code}, [2]string{"ufm.kind", ufm.EventKind(e.Code)},
 				[2]string{"ufm.name", e.Name}, [2]string{"ufm.category", e.Category}, [2]string{"ufm.object", e.Object}, [2]string{"ufm.object_type", e.ObjectType},
 				[2]string{"ufm.path", e.Path}, [2]string{"change", string(change)})
 		}
-		taken, err := p.deliver(ctx, l)
-		fail.add(err)
+		taken, err := p.deliverLogs(ctx, l)
+		fail.addError(err)
 		if !taken {
-			fail.add(p.save())
+			fail.addError(p.saveState())
 			return fail.first
 		}
-		p.told.Events.Mark(part)
+		p.logged.Events.RememberEvents(part)
 	}
-	p.told.Events.Mark(all)
-	fail.add(p.save())
+	p.logged.Events.RememberEvents(all)
+	fail.addError(p.saveState())
 	return fail.first
 }
 
-// tellAlarms passes on which alarms were raised and which are over.
-func (p *restReader) tellAlarms(ctx context.Context, all []ufm.Alarm) error {
-	raised, over := p.told.Alarms.Fresh(all)
+// logAlarms passes on which alarms were raised and which are over.
+func (p *restReader) logAlarms(ctx context.Context, all []ufm.Alarm) error {
+	raised, over := p.logged.Alarms.RaisedAndCleared(all)
 	if p.r.logs == nil {
-		p.told.Alarms.Mark(raised, over)
-		return p.save()
+		p.logged.Alarms.UpdateOpen(raised, over)
+		return p.saveState()
 	}
 	fail := failure{target: p.target}
 	now := time.Now()
@@ -157,7 +157,7 @@ func (p *restReader) tellAlarms(ctx context.Context, all []ufm.Alarm) error {
 		for len(list) > 0 {
 			part := list[:min(len(list), maxRecords)]
 			list = list[len(part):]
-			l := newPage()
+			l := newRecordBatch()
 			for _, a := range part {
 				severity, at := a.Severity, a.At
 				if name == alarmOver {
@@ -167,11 +167,11 @@ func (p *restReader) tellAlarms(ctx context.Context, all []ufm.Alarm) error {
 				if body == "" {
 					body = a.Name
 				}
-				p.record(l, name, severity, body, at, now, a.Object, [2]string{"ufm.id", a.ID}, [2]string{"ufm.type", a.Code}, [2]string{"ufm.kind", ufm.EventKind(a.Code)},
+				p.addRecord(l, name, severity, body, at, now, a.Object, [2]string{"ufm.id", a.ID}, [2]string{"ufm.type", a.Code}, [2]string{"ufm.kind", ufm.EventKind(a.Code)},
 					[2]string{"ufm.name", a.Name}, [2]string{"ufm.object", a.Object}, [2]string{"ufm.path", a.Path})
 			}
-			taken, err := p.deliver(ctx, l)
-			fail.add(err)
+			taken, err := p.deliverLogs(ctx, l)
+			fail.addError(err)
 			if !taken {
 				return false
 			}
@@ -179,19 +179,19 @@ func (p *restReader) tellAlarms(ctx context.Context, all []ufm.Alarm) error {
 		}
 		return true
 	}
-	if tell(over, alarmOver, func(part []ufm.Alarm) { p.told.Alarms.Mark(nil, part) }) {
-		tell(raised, alarmRecord, func(part []ufm.Alarm) { p.told.Alarms.Mark(part, nil) })
+	if tell(over, alarmOver, func(part []ufm.Alarm) { p.logged.Alarms.UpdateOpen(nil, part) }) {
+		tell(raised, alarmRecord, func(part []ufm.Alarm) { p.logged.Alarms.UpdateOpen(part, nil) })
 	}
-	fail.add(p.save())
+	fail.addError(p.saveState())
 	return fail.first
 }
 
-// save keeps what was told, where the configuration names a file.
-func (p *restReader) save() error {
+// saveState keeps what was told, where the configuration names a file.
+func (p *restReader) saveState() error {
 	if p.state == nil {
 		return nil
 	}
-	if err := p.state.Save(p.told); err != nil {
+	if err := p.state.Save(p.logged); err != nil {
 		return &ufm.Error{Kind: ufm.KindState, Err: err}
 	}
 	return nil

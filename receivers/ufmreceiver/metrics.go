@@ -22,15 +22,15 @@ type family struct {
 
 // The families beside those of telemetry's columns.
 var (
-	up        = &family{"graylink_ufm_up", "Whether the last reading of the target was whole.", false, []string{"target"}}
-	sampleAge = &family{"graylink_ufm_sample_age_seconds", "Age of the oldest sample of the last reading, as the reading ended.", false, []string{"target"}}
-	took      = &family{"graylink_ufm_read_seconds", "How long the last reading took.", false, []string{"target"}}
-	failures  = &family{"graylink_ufm_errors_total", "What went wrong or was left out, by why.", true, []string{"target", "kind"}}
-	samples   = &family{"graylink_ufm_samples_total", "Samples that were passed on.", true, []string{"target"}}
-	unknown   = &family{"graylink_ufm_unknown_columns", "Columns of telemetry that are not known, and left out.", false, []string{"target"}}
-	unnamed   = &family{"graylink_ufm_unnamed_ports", "Ports of the last reading that nobody knows a name of: their samples were left out.", false, []string{"target"}}
-	shared    = &family{"graylink_ufm_shared_names", "Ports of the last reading whose name others have as well: their samples were left out.", false, []string{"target"}}
-	records   = &family{"graylink_ufm_log_records_total", "Log records that were passed on.", true, []string{"target"}}
+	up          = &family{"graylink_ufm_up", "Whether the last reading of the target was whole.", false, []string{"target"}}
+	sampleAge   = &family{"graylink_ufm_sample_age_seconds", "Age of the oldest sample of the last reading, as the reading ended.", false, []string{"target"}}
+	readSeconds = &family{"graylink_ufm_read_seconds", "How long the last reading took.", false, []string{"target"}}
+	failures    = &family{"graylink_ufm_errors_total", "What went wrong or was left out, by why.", true, []string{"target", "kind"}}
+	samples     = &family{"graylink_ufm_samples_total", "Samples that were passed on.", true, []string{"target"}}
+	unknown     = &family{"graylink_ufm_unknown_columns", "Columns of telemetry that are not known, and left out.", false, []string{"target"}}
+	unnamed     = &family{"graylink_ufm_unnamed_ports", "Ports of the last reading that nobody knows a name of: their samples were left out.", false, []string{"target"}}
+	shared      = &family{"graylink_ufm_shared_names", "Ports of the last reading whose name others have as well: their samples were left out.", false, []string{"target"}}
+	records     = &family{"graylink_ufm_log_records_total", "Log records that were passed on.", true, []string{"target"}}
 
 	info          = &family{"fabric_ufm_info", "UFM's version.", false, []string{"target", "version"}}
 	events        = &family{"fabric_ufm_events_total", "Events since the receiver began.", true, []string{"target", "event", "severity"}}
@@ -38,8 +38,8 @@ var (
 	jobs          = &family{"fabric_ufm_jobs", "Jobs of UFM that it lists, by status.", false, []string{"target", "state"}}
 	subnetChanges = &family{"fabric_subnet_changes_total", "Events that tell that paths may be others than before, by what happened.", true, []string{"subnet", "reason"}}
 	neighbor      = &family{"fabric_switch_port_neighbor_info", "What LLDP or the subnet manager says is at the other end of the cable.", false, []string{"switch", "port", "remote", "remote_port", "remote_chassis"}}
-	swUnwell      = &family{"fabric_switch_port_unhealthy_info", "The subnet manager holds the port for unhealthy.", false, []string{"switch", "port", "condition"}}
-	nicUnwell     = &family{"fabric_nic_port_unhealthy_info", "The subnet manager holds the port for unhealthy.", false, []string{"nic", "condition"}}
+	swUnhealthy   = &family{"fabric_switch_port_unhealthy_info", "The subnet manager holds the port for unhealthy.", false, []string{"switch", "port", "condition"}}
+	nicUnhealthy  = &family{"fabric_nic_port_unhealthy_info", "The subnet manager holds the port for unhealthy.", false, []string{"nic", "condition"}}
 	nicVPorts     = &family{"fabric_nic_port_virtual_ports", "Virtual ports of the port, by state.", false, []string{"nic", "state"}}
 	swUp          = &family{"fabric_switch_port_oper_up", "Whether the port carries packets.", false, []string{"switch", "port"}}
 	nicUp         = &family{"fabric_nic_port_oper_up", "Whether the port carries packets.", false, []string{"nic"}}
@@ -53,7 +53,7 @@ var (
 	nicBestLanes  = &family{"fabric_nic_port_expected_lanes", "The most lanes that both ends of the cable are enabled for.", false, []string{"nic"}}
 	swResets      = &family{"fabric_switch_port_resets_total", "Readings that found a counter reset.", true, []string{"switch", "port"}}
 	nicResets     = &family{"fabric_nic_port_resets_total", "Readings that found a counter reset.", true, []string{"nic"}}
-	ownFamily     = []*family{up, sampleAge, took, failures, samples, unknown, unnamed, shared, records, info, events, alarms, jobs, subnetChanges, neighbor, swUnwell, nicUnwell, nicVPorts,
+	ownFamilies   = []*family{up, sampleAge, readSeconds, failures, samples, unknown, unnamed, shared, records, info, events, alarms, jobs, subnetChanges, neighbor, swUnhealthy, nicUnhealthy, nicVPorts,
 		swUp, nicUp, swSpeed, nicSpeed, swBestSpeed, nicBestSpeed, swLanes, nicLanes, swBestLanes, nicBestLanes, swResets, nicResets}
 	portLabels = map[bool][]string{false: {"switch", "port"}, true: {"nic"}}
 )
@@ -86,20 +86,20 @@ func newBatch() *batch {
 	return b
 }
 
-func (b *batch) list(f *family) pmetric.NumberDataPointSlice {
+func (b *batch) pointList(f *family) pmetric.NumberDataPointSlice {
 	list, there := b.lists[f]
 	if there {
 		return list
 	}
-	list = metricfamily.Points(b.scope.AppendEmpty(), f.name, f.help, f.counter)
+	list = metricfamily.InitMetric(b.scope.AppendEmpty(), f.name, f.help, f.counter)
 	b.lists[f] = list
 	return list
 }
 
-// add adds a point; values are of the family's labels. A counter runs since then, or
+// addPoint adds a point; values are of the family's labels. A counter runs since then, or
 // since its reading when that was before.
-func (b *batch) add(f *family, v float64, at, since time.Time, values ...string) {
-	d := b.list(f).AppendEmpty()
+func (b *batch) addPoint(f *family, v float64, at, since time.Time, values ...string) {
+	d := b.pointList(f).AppendEmpty()
 	d.SetDoubleValue(v)
 	d.SetTimestamp(pcommon.NewTimestampFromTime(at))
 	if f.counter {
@@ -115,11 +115,11 @@ func (b *batch) add(f *family, v float64, at, since time.Time, values ...string)
 	b.n++
 }
 
-// port adds a point of a port, with what follows its own labels.
-func (b *batch) port(sw, nic *family, n ufm.Name, v float64, at, since time.Time, more ...string) {
+// addPortPoint adds a point of a port, with what follows its own labels.
+func (b *batch) addPortPoint(sw, nic *family, n ufm.Name, v float64, at, since time.Time, more ...string) {
 	if n.NIC != "" {
-		b.add(nic, v, at, since, append([]string{n.NIC}, more...)...)
+		b.addPoint(nic, v, at, since, append([]string{n.NIC}, more...)...)
 		return
 	}
-	b.add(sw, v, at, since, append([]string{n.Switch, n.Port}, more...)...)
+	b.addPoint(sw, v, at, since, append([]string{n.Switch, n.Port}, more...)...)
 }

@@ -30,11 +30,11 @@ type ufmReceiver struct {
 	failed  error // of Start
 	stop    context.CancelFunc
 
-	log   *slog.Logger
-	names ufm.Directory
-	began time.Time
-	wg    sync.WaitGroup
-	close []func()
+	log     *slog.Logger
+	names   ufm.Directory
+	began   time.Time
+	wg      sync.WaitGroup
+	closers []func()
 }
 
 // Start begins to read. It does not wait for UFM.
@@ -47,31 +47,31 @@ func (r *ufmReceiver) Start(context.Context, component.Host) error {
 	r.started = true
 	r.log = slog.New(zapslog.NewHandler(r.settings.Logger.Core()))
 	r.began = time.Now()
-	r.failed = r.start()
+	r.failed = r.startReaders()
 	return r.failed
 }
 
-func (r *ufmReceiver) start() error {
+func (r *ufmReceiver) startReaders() error {
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	var loops []func()
 	if r.config.Endpoint != "" {
-		p, err := r.rest()
+		p, err := r.newRESTReader()
 		if err != nil {
 			return err
 		}
-		loops = append(loops, func() { r.run(ctx, r.config.Interval, p.target, p.read) })
+		loops = append(loops, func() { r.readLoop(ctx, r.config.Interval, p.target, p.readDue) })
 	}
 	for i := range r.config.Telemetry {
 		if r.metrics == nil {
 			break
 		}
 		t := &r.config.Telemetry[i]
-		p, err := r.telemetry(t)
+		p, err := r.newTelemetryReader(t)
 		if err != nil {
 			return fmt.Errorf("telemetry[%d]: %w", i, err)
 		}
-		loops = append(loops, func() { r.run(ctx, t.Interval, p.target, p.read) })
+		loops = append(loops, func() { r.readLoop(ctx, t.Interval, p.target, p.readDocument) })
 	}
 	for _, loop := range loops {
 		r.wg.Go(loop)
@@ -88,10 +88,10 @@ func (r *ufmReceiver) Shutdown(context.Context) error {
 		r.stop()
 	}
 	r.wg.Wait()
-	for _, c := range r.close {
+	for _, c := range r.closers {
 		c()
 	}
-	r.close = nil
+	r.closers = nil
 	return nil
 }
 
@@ -116,7 +116,7 @@ type failure struct {
 	first  error
 }
 
-func (f *failure) add(err error) {
+func (f *failure) addError(err error) {
 	switch {
 	case err == nil:
 	case f.first == nil:
@@ -126,8 +126,8 @@ func (f *failure) add(err error) {
 	}
 }
 
-// run reads now, and at every interval.
-func (r *ufmReceiver) run(ctx context.Context, every time.Duration, t *target, read func(context.Context) error) {
+// readLoop reads now, and at every interval.
+func (r *ufmReceiver) readLoop(ctx context.Context, every time.Duration, t *target, read func(context.Context) error) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
@@ -141,7 +141,7 @@ func (r *ufmReceiver) run(ctx context.Context, every time.Duration, t *target, r
 			r.log.Warn("reading failed", "target", t.name, "kind", string(ufm.KindOf(err)), "err", err)
 		}
 		now := time.Now()
-		if err := r.pass(ctx, r.health(t, err == nil, now, now.Sub(began))); err != nil {
+		if err := r.publishBatch(ctx, r.healthBatch(t, err == nil, now, now.Sub(began))); err != nil {
 			t.errors[ufm.KindConsumer]++
 			r.log.Warn("metrics are not taken", "target", t.name, "err", err)
 		}
@@ -153,35 +153,35 @@ func (r *ufmReceiver) run(ctx context.Context, every time.Duration, t *target, r
 	}
 }
 
-// health is how the reading of a target goes.
-func (r *ufmReceiver) health(t *target, ok bool, now time.Time, d time.Duration) *batch {
+// healthBatch is how the reading of a target goes.
+func (r *ufmReceiver) healthBatch(t *target, ok bool, now time.Time, d time.Duration) *batch {
 	b := newBatch()
 	one := 0.0
 	if ok {
 		one = 1
 	}
-	b.add(up, one, now, r.began, t.name)
-	b.add(took, d.Seconds(), now, r.began, t.name)
+	b.addPoint(up, one, now, r.began, t.name)
+	b.addPoint(readSeconds, d.Seconds(), now, r.began, t.name)
 	for _, k := range ufm.Kinds {
-		b.add(failures, float64(t.errors[k]), now, r.began, t.name, string(k))
+		b.addPoint(failures, float64(t.errors[k]), now, r.began, t.name, string(k))
 	}
-	b.add(samples, float64(t.samples), now, r.began, t.name)
+	b.addPoint(samples, float64(t.samples), now, r.began, t.name)
 	if t.records != nil {
-		b.add(records, float64(*t.records), now, r.began, t.name)
+		b.addPoint(records, float64(*t.records), now, r.began, t.name)
 	}
 	if t.age != nil {
-		b.add(sampleAge, t.age.Seconds(), now, r.began, t.name)
+		b.addPoint(sampleAge, t.age.Seconds(), now, r.began, t.name)
 	}
 	for f, n := range map[*family]*int{unknown: t.unknown, unnamed: t.unnamed, shared: t.shared} {
 		if n != nil {
-			b.add(f, float64(*n), now, r.began, t.name)
+			b.addPoint(f, float64(*n), now, r.began, t.name)
 		}
 	}
 	return b
 }
 
-// pass passes a batch on. Without a pipeline of metrics nobody wants it.
-func (r *ufmReceiver) pass(ctx context.Context, b *batch) error {
+// publishBatch passes a batch on. Without a pipeline of metrics nobody wants it.
+func (r *ufmReceiver) publishBatch(ctx context.Context, b *batch) error {
 	if b.n == 0 || r.metrics == nil {
 		return nil
 	}
@@ -201,21 +201,21 @@ type outlet struct {
 	target *target
 }
 
-func (r *ufmReceiver) outlet(t *target) *outlet { return &outlet{newBatch(), r, t} }
+func (r *ufmReceiver) newOutlet(t *target) *outlet { return &outlet{newBatch(), r, t} }
 
-// full passes on what there is, when that is enough.
-func (o *outlet) full(ctx context.Context) error {
+// flushIfFull passes on what there is, when that is enough.
+func (o *outlet) flushIfFull(ctx context.Context) error {
 	if o.n < maxBatch {
 		return nil
 	}
-	return o.flush(ctx)
+	return o.flushBatch(ctx)
 }
 
-// flush passes on what there is. What is not taken is gone.
-func (o *outlet) flush(ctx context.Context) error {
+// flushBatch passes on what there is. What is not taken is gone.
+func (o *outlet) flushBatch(ctx context.Context) error {
 	b := o.batch
 	o.batch = newBatch()
-	if err := o.r.pass(ctx, b); err != nil {
+	if err := o.r.publishBatch(ctx, b); err != nil {
 		return err
 	}
 	if o.r.metrics != nil {

@@ -47,10 +47,10 @@ func TestConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Config{Endpoint: "https://ufm.example", Auth: Auth{TokenFile: "token"}, TLS: TLS{CAFile: "ca.pem", ServerName: "ufm"}, Interval: 20 * time.Second,
-		InventoryInterval: 10 * time.Minute, Timezone: "Europe/Oslo", Remembered: 20_000, Subnet: "ib0", Optics: ufm.Optics{Power: "dBm", Bias: "mA"}, NumShards: 3, Shard: 2, Timeout: time.Minute, Retries: 1, MaxBody: 1 << 28,
+		InventoryInterval: 10 * time.Minute, Timezone: "Europe/Oslo", Remembered: 20_000, Subnet: "ib0", Optics: ufm.OpticsUnits{Power: "dBm", Bias: "mA"}, NumShards: 3, Shard: 2, Timeout: time.Minute, Retries: 1, MaxBody: 1 << 28,
 		Telemetry: []Telemetry{{Endpoint: "http://ufm.example:9001", Path: "/csv/metrics", Interval: 30 * time.Second},
 			{Endpoint: "http://ufm.example:9002", Path: "/csv/cset/converted_enterprise", Interval: 5 * time.Minute}},
-		Columns: map[string]ufm.Declared{"infiniband_CBW": {Metric: "congested_rate", Type: "gauge", Unit: "By/s", Scale: 1.25e8}}}
+		Columns: map[string]ufm.DeclaredColumn{"infiniband_CBW": {Metric: "congested_rate", Type: "gauge", Unit: "By/s", Scale: 1.25e8}}}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("%+v\nwant %+v", c, want)
 	}
@@ -82,7 +82,7 @@ func TestBadConfigs(t *testing.T) {
 func TestFormats(t *testing.T) {
 	for path, want := range map[string]ufm.Format{"/metrics": ufm.Prometheus, "/labels/metrics": ufm.Prometheus, "/cset/x": ufm.Prometheus, "/csv/metrics": ufm.CSV,
 		"/csv/cset/converted_enterprise": ufm.CSV, "/labels/csv/metrics": ufm.CSV, "/json/metrics": ufm.JSON, "/labels/json/metrics": ufm.JSON} {
-		if got := (&Telemetry{Path: path}).format(); got != want {
+		if got := (&Telemetry{Path: path}).documentFormat(); got != want {
 			t.Errorf("%s is %s, want %s", path, got, want)
 		}
 	}
@@ -154,21 +154,21 @@ func server(t *testing.T) *ufmtest.Server {
 	s := ufmtest.New(t)
 	for path, name := range map[string]string{"/resources/systems": "systems.json", "/resources/ports": "ports_rest.json", "/resources/links": "links.json"} {
 		for _, base := range []string{"/ufmRest", "/ufmRestV2", "/ufmRestV3"} {
-			s.Put(base+path, document(t, name))
+			s.SetBody(base+path, document(t, name))
 		}
 	}
-	s.PutJSON("/app/ufm_version", map[string]string{"ufm_release_version": "6.24.1 build 5"})
-	s.PutJSON("/app/events", []event{old(1, "Network Added"), recent(2, "MCast Group Deleted")})
-	s.PutJSON("/app/alarms", []event{{"id": 1, "name": "Module status FAULT", "severity": "Critical", "related_object_path": "default / Switch: leaf1", "event_type": 394}})
-	s.PutJSON("/app/unhealthy_ports", []event{{"UnhealthyGUID": "ec0d9a0300d42e54", "UnhealthyPortNumber": 1, "Condition": []string{"MANUAL"}},
+	s.SetJSON("/app/ufm_version", map[string]string{"ufm_release_version": "6.24.1 build 5"})
+	s.SetJSON("/app/events", []event{old(1, "Network Added"), recent(2, "MCast Group Deleted")})
+	s.SetJSON("/app/alarms", []event{{"id": 1, "name": "Module status FAULT", "severity": "Critical", "related_object_path": "default / Switch: leaf1", "event_type": 394}})
+	s.SetJSON("/app/unhealthy_ports", []event{{"UnhealthyGUID": "ec0d9a0300d42e54", "UnhealthyPortNumber": 1, "Condition": []string{"MANUAL"}},
 		{"UnhealthyGUID": "2c90300f172a0", "UnhealthyPortNumber": "3", "Condition": "FLAPPING"}, {"UnhealthyGUID": "77", "UnhealthyPortNumber": 1}, {"UnhealthyGUID": "?"}})
-	s.PutJSON("/resources/vports", []event{
+	s.SetJSON("/resources/vports", []event{
 		{"virtual_port_state": "Active", "port_guid": "ec0d9a0300d42e54", "physical_port_number": 1, "virtual_port_guid": "0002c90000000017"},
 		{"virtual_port_state": "Active", "port_guid": "0xec0d9a0300d42e54", "physical_port_number": "1", "virtual_port_guid": "0002c90000000018"},
 		{"virtual_port_state": "Down", "port_guid": "ec0d9a0300d42e54", "physical_port_number": 1}, {"virtual_port_state": "Odd", "port_guid": "ec0d9a0300d42e54", "physical_port_number": 1},
 		{"virtual_port_state": "Active", "port_guid": "77", "physical_port_number": 1}, {"virtual_port_state": "Active"}})
-	s.PutJSON("/jobs", []event{{"ID": "1", "Status": "Completed"}, {"ID": "2", "Status": "Completed With Errors"}, {"ID": "3", "Status": "Completed"}, {"ID": "4", "Status": "Paused"}})
-	s.Put("/csv/metrics", document(t, "ports.csv"))
+	s.SetJSON("/jobs", []event{{"ID": "1", "Status": "Completed"}, {"ID": "2", "Status": "Completed With Errors"}, {"ID": "3", "Status": "Completed"}, {"ID": "4", "Status": "Paused"}})
+	s.SetBody("/csv/metrics", document(t, "ports.csv"))
 	return s
 }
 
@@ -182,9 +182,9 @@ func ways(s *ufmtest.Server) map[string]Auth {
 }
 
 func configure(s *ufmtest.Server) *Config {
-	c := defaults()
+	c := defaultConfig()
 	c.Endpoint, c.TLS.CAFile, c.Auth = s.URL, s.CAFile, ways(s)["token"]
-	c.Subnet, c.Optics = "ib0", ufm.Optics{Power: "mW"}
+	c.Subnet, c.Optics = "ib0", ufm.OpticsUnits{Power: "mW"}
 	c.Interval, c.InventoryInterval, c.Timeout, c.Retries = 100*time.Millisecond, 100*time.Millisecond, 5*time.Second, 0
 	c.Telemetry = []Telemetry{{Endpoint: s.URL, Path: "/csv/metrics", Interval: 100 * time.Millisecond, TLS: TLS{CAFile: s.CAFile}}}
 	return c
@@ -300,22 +300,22 @@ func TestEventsAreCountedOnce(t *testing.T) {
 		return there
 	})
 	all := []event{old(1, "Network Added"), recent(2, "MCast Group Deleted"), recent(3, "Link is Down")}
-	s.PutJSON("/app/events", all)
+	s.SetJSON("/app/events", all)
 	until(t, sink, "a new event", func(m map[string]float64) bool { return m[key] == 1 })
-	s.Break("/ufmRestV3/app/events", &ufmtest.Fault{Cut: 40, Times: 2})
+	s.SetFault("/ufmRestV3/app/events", &ufmtest.Fault{Cut: 40, Times: 2})
 	until(t, sink, "half a list is told", func(m map[string]float64) bool { return m["graylink_ufm_errors_total|kind=truncated"] >= 2 })
-	s.PutJSON("/app/events", []event{})
-	asked := len(s.Asked())
+	s.SetJSON("/app/events", []event{})
+	asked := len(s.RequestURIs())
 	until(t, sink, "an empty list was read", func(map[string]float64) bool {
 		n := 0
-		for _, a := range s.Asked()[asked:] {
+		for _, a := range s.RequestURIs()[asked:] {
 			if strings.HasSuffix(a, "/app/events") {
 				n++
 			}
 		}
 		return n > 2
 	})
-	s.PutJSON("/app/events", append(all, recent(4, "Link is Down"), recent(4, "Link is Down")))
+	s.SetJSON("/app/events", append(all, recent(4, "Link is Down"), recent(4, "Link is Down")))
 	got := until(t, sink, "one more", func(m map[string]float64) bool { return m[key] >= 2 })
 	if got[key] != 2 || got["fabric_ufm_events_total|event=Network Added,severity=Info"] != 0 {
 		t.Errorf("%v events, and %v of those from before", got[key], got["fabric_ufm_events_total|event=Network Added,severity=Info"])
@@ -348,7 +348,7 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s %+v", x.path, x.fault), func(t *testing.T) {
 			s := server(t)
-			s.Break(x.path, &x.fault)
+			s.SetFault(x.path, &x.fault)
 			c := configure(s)
 			if x.fault.Hang || x.fault.Drip > 0 {
 				c.Timeout = 50 * time.Millisecond
@@ -365,7 +365,7 @@ func TestFaults(t *testing.T) {
 			if x.fault.Hang || x.fault.Drip > 0 {
 				return // a slow machine may need more than the short timeout
 			}
-			s.Break(x.path, nil)
+			s.SetFault(x.path, nil)
 			until(t, sink, "it is up again", func(m map[string]float64) bool { return m["graylink_ufm_up|"] == 1 })
 		})
 	}
@@ -375,11 +375,11 @@ func TestFaults(t *testing.T) {
 func TestShards(t *testing.T) {
 	s := ufmtest.New(t)
 	var b bytes.Buffer
-	f := ufmtest.Fabric{Switches: 9, Ports: 4, Counters: ufmtest.Counters(2), At: 1709652347161873}
-	f.CSV(&b)
+	f := ufmtest.Fabric{Switches: 9, Ports: 4, Counters: ufmtest.CounterNames(2), At: 1709652347161873}
+	f.WriteCSV(&b)
 	csv := strings.Replace(b.String(), ",tag,", ",device_type,", 1)
 	csv = strings.ReplaceAll(strings.Replace(csv, "source_id", "device_name", 1), ",,", ",switch,")
-	s.Put("/csv/metrics", csv)
+	s.SetBody("/csv/metrics", csv)
 	seen := map[string]int{}
 	for shard := range 3 {
 		c := configure(s)
@@ -401,8 +401,8 @@ func TestShards(t *testing.T) {
 	if len(seen) != 9*4 {
 		t.Errorf("%d of %d ports", len(seen), 9*4)
 	}
-	if !slices.Contains(s.Asked(), "/csv/metrics?num_shards=3&shard=2&sharding_field=port_guid") {
-		t.Errorf("asked: %v", s.Asked()[:3])
+	if !slices.Contains(s.RequestURIs(), "/csv/metrics?num_shards=3&shard=2&sharding_field=port_guid") {
+		t.Errorf("asked: %v", s.RequestURIs()[:3])
 	}
 }
 
@@ -415,7 +415,7 @@ func TestLifecycle(t *testing.T) {
 		}
 		return r.(*ufmReceiver)
 	}
-	if err := make(defaults()).Shutdown(t.Context()); err != nil {
+	if err := make(defaultConfig()).Shutdown(t.Context()); err != nil {
 		t.Error(err)
 	}
 	c := configure(ufmtest.New(t))
@@ -441,11 +441,11 @@ var attributes = map[string]string{
 
 // TestMetadata: metadata.yaml is what the code does; -update writes it.
 func TestMetadata(t *testing.T) {
-	table, err := ufm.NewTable(nil, ufm.Optics{Power: "mW", Bias: "mA"})
+	table, err := ufm.NewTable(nil, ufm.OpticsUnits{Power: "mW", Bias: "mA"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	families := slices.Clone(ownFamily)
+	families := slices.Clone(ownFamilies)
 	for _, m := range table.Metrics() {
 		families = append(families, columnFamily(m, false), columnFamily(m, true))
 	}
@@ -453,5 +453,5 @@ func TestMetadata(t *testing.T) {
 	for _, f := range families {
 		all = append(all, metadatatest.Family{Name: f.name, Help: f.help, Counter: f.counter, Labels: f.labels})
 	}
-	metadatatest.Check(t, NewFactory(), all, attributes, *update)
+	metadatatest.CheckMetadata(t, NewFactory(), all, attributes, *update)
 }

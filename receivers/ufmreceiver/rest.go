@@ -19,24 +19,24 @@ type restReader struct {
 	target *target
 	zone   *time.Location
 
-	counted ufm.EventLog         // the events that are in counts
-	counts  map[[2]string]uint64 // events by kind and severity
-	changes map[ufm.Reason]uint64
+	countedEvents ufm.EventLog         // the events that are in counts
+	counts        map[[2]string]uint64 // events by kind and severity
+	changes       map[ufm.Reason]uint64
 
-	told  *ufm.Memory    // what the logs have
-	state *ufm.StateFile // nil: it is not kept
+	logged *ufm.Memory    // what the logs have
+	state  *ufm.StateFile // nil: it is not kept
 
-	inventory time.Time // when it was read last
-	version   string
-	vports    map[vportKey]int
-	strangers int // virtual ports of ports that nobody knows
+	inventory     time.Time // when it was read last
+	version       string
+	vports        map[vportKey]int
+	unnamedVPorts int // virtual ports of ports that nobody knows
 }
 
 type vportKey struct{ nic, state string }
 
-func (r *ufmReceiver) rest() (*restReader, error) {
+func (r *ufmReceiver) newRESTReader() (*restReader, error) {
 	c := r.config
-	client, err := ufm.NewClient(c.rest())
+	client, err := ufm.NewClient(c.restOptions())
 	if err != nil {
 		return nil, err
 	}
@@ -48,14 +48,14 @@ func (r *ufmReceiver) rest() (*restReader, error) {
 	if err != nil {
 		return nil, errors.New("endpoint: a URL is expected")
 	}
-	r.close = append(r.close, client.Close)
+	r.closers = append(r.closers, client.Close)
 	p := &restReader{r: r, client: client, target: newTarget(u.Host), zone: zone, counts: map[[2]string]uint64{}, changes: map[ufm.Reason]uint64{},
-		told: &ufm.Memory{Events: ufm.EventLog{Limit: c.Remembered}}}
+		logged: &ufm.Memory{Events: ufm.EventLog{Limit: c.Remembered}}}
 	if r.logs != nil {
 		p.target.records = new(uint64)
 	}
 	if c.StateFile != "" && c.Shard == 0 {
-		p.state, p.told, err = ufm.OpenState(c.StateFile, u.Host, c.Remembered)
+		p.state, p.logged, err = ufm.OpenState(c.StateFile, u.Host, c.Remembered)
 		switch {
 		case errors.Is(err, ufm.ErrBadState):
 			p.target.errors[ufm.KindState]++
@@ -64,39 +64,39 @@ func (r *ufmReceiver) rest() (*restReader, error) {
 			return nil, err
 		}
 	}
-	p.counted = p.told.Clone().Events
+	p.countedEvents = p.logged.Clone().Events
 	return p, nil
 }
 
-// subnet is the subnet's name in series and log records.
-func (p *restReader) subnet() string {
+// subnetName is the subnet's name in series and log records.
+func (p *restReader) subnetName() string {
 	if p.r.config.Subnet != "" {
 		return p.r.config.Subnet
 	}
 	return p.target.name
 }
 
-// read reads what is due. What fails does not keep the rest from being read.
-func (p *restReader) read(ctx context.Context) error {
-	o := p.r.outlet(p.target)
+// readDue reads what is due. What fails does not keep the rest from being read.
+func (p *restReader) readDue(ctx context.Context) error {
+	o := p.r.newOutlet(p.target)
 	now := time.Now()
 	fail := failure{target: p.target}
 	part := func(what string, err error) {
 		if err != nil {
-			fail.add(fmt.Errorf("%s: %w", what, err))
+			fail.addError(fmt.Errorf("%s: %w", what, err))
 		}
 	}
 	if p.inventory.IsZero() || now.Sub(p.inventory) >= p.r.config.InventoryInterval {
-		if v, err := p.client.Inventory(ctx); err != nil {
+		if v, err := p.client.FetchInventory(ctx); err != nil {
 			part("inventory", err)
 		} else {
 			p.inventory = now
-			p.r.names.Set(v)
-			for _, s := range v.Found() {
+			p.r.names.SetInventory(v)
+			for _, s := range v.Contradictions() {
 				p.r.log.Warn("the inventory contradicts itself", "target", p.target.name, "what", s)
 			}
 		}
-		v, err := p.client.Version(ctx)
+		v, err := p.client.FetchVersion(ctx)
 		if err == nil {
 			p.version = v
 		}
@@ -106,61 +106,61 @@ func (p *restReader) read(ctx context.Context) error {
 		}
 	}
 	if p.r.config.Shard == 0 {
-		part("events", p.events(ctx, o.batch))
-		part("alarms", p.alarms(ctx, o.batch, now))
+		part("events", p.readEvents(ctx, o.batch))
+		part("alarms", p.readAlarms(ctx, o.batch, now))
 		if p.r.metrics != nil {
 			if p.version != "" {
-				o.add(info, 1, now, now, p.target.name, p.version)
+				o.addPoint(info, 1, now, now, p.target.name, p.version)
 			}
-			part("unhealthy ports", p.unhealthy(ctx, o.batch, now))
-			part("jobs", p.jobs(ctx, o.batch, now))
+			part("unhealthy ports", p.readUnhealthyPorts(ctx, o.batch, now))
+			part("jobs", p.readJobs(ctx, o.batch, now))
 			for k, n := range p.vports {
-				o.add(nicVPorts, float64(n), now, now, k.nic, k.state)
+				o.addPoint(nicVPorts, float64(n), now, now, k.nic, k.state)
 			}
-			if v := p.r.names.Inventory(); v != nil {
-				part("states", p.states(ctx, o, v))
+			if v := p.r.names.CurrentInventory(); v != nil {
+				part("states", p.addStates(ctx, o, v))
 			}
 		}
 	}
-	fail.add(o.flush(ctx))
+	fail.addError(o.flushBatch(ctx))
 	return fail.first
 }
 
-// states tells what the inventory says of ports and cables, as of its reading.
-func (p *restReader) states(ctx context.Context, o *outlet, v *ufm.Inventory) error {
+// addStates tells what the inventory says of ports and cables, as of its reading.
+func (p *restReader) addStates(ctx context.Context, o *outlet, v *ufm.Inventory) error {
 	now := p.inventory
 	var failed error
-	for _, s := range v.States() {
+	for _, s := range v.PortStates() {
 		one := 0.0
 		if s.Up {
 			one = 1
 		}
-		o.port(swUp, nicUp, s.Name, one, now, now)
+		o.addPortPoint(swUp, nicUp, s.Name, one, now, now)
 		if s.Gbps > 0 {
-			o.port(swSpeed, nicSpeed, s.Name, s.Gbps*1e9/8, now, now)
+			o.addPortPoint(swSpeed, nicSpeed, s.Name, s.Gbps*1e9/8, now, now)
 		}
 		if s.Lanes > 0 {
-			o.port(swLanes, nicLanes, s.Name, float64(s.Lanes), now, now)
+			o.addPortPoint(swLanes, nicLanes, s.Name, float64(s.Lanes), now, now)
 		}
 		if s.ExpectedGbps > 0 {
-			o.port(swBestSpeed, nicBestSpeed, s.Name, s.ExpectedGbps*1e9/8, now, now)
+			o.addPortPoint(swBestSpeed, nicBestSpeed, s.Name, s.ExpectedGbps*1e9/8, now, now)
 		}
 		if s.ExpectedLanes > 0 {
-			o.port(swBestLanes, nicBestLanes, s.Name, float64(s.ExpectedLanes), now, now)
+			o.addPortPoint(swBestLanes, nicBestLanes, s.Name, float64(s.ExpectedLanes), now, now)
 		}
-		failed = errors.Join(failed, o.full(ctx))
+		failed = errors.Join(failed, o.flushIfFull(ctx))
 	}
-	for _, n := range v.Neighbors() {
-		o.add(neighbor, 1, now, now, n.Port.Switch, n.Port.Port, n.Remote, n.RemotePort, n.GUID.String())
-		failed = errors.Join(failed, o.full(ctx))
+	for _, n := range v.SwitchNeighbors() {
+		o.addPoint(neighbor, 1, now, now, n.Port.Switch, n.Port.Port, n.Remote, n.RemotePort, n.GUID.String())
+		failed = errors.Join(failed, o.flushIfFull(ctx))
 	}
 	return failed
 }
 
-// events counts the new events by kind, and the changes of the subnet that they tell
+// readEvents counts the new events by kind, and the changes of the subnet that they tell
 // of, and passes them on as log records.
-func (p *restReader) events(ctx context.Context, b *batch) error {
-	all, err := p.client.Events(ctx, p.zone)
+func (p *restReader) readEvents(ctx context.Context, b *batch) error {
+	all, err := p.client.FetchEvents(ctx, p.zone)
 	if err != nil {
 		return err
 	}
@@ -168,65 +168,65 @@ func (p *restReader) events(ctx context.Context, b *batch) error {
 	for _, e := range all { // those from before begin with 0
 		p.counts[kind(e)] += 0
 	}
-	for _, e := range p.counted.New(all) {
+	for _, e := range p.countedEvents.ConsumeNew(all) {
 		p.counts[kind(e)]++
-		if why, is := e.Change(); is {
+		if why, is := e.ChangeReason(); is {
 			p.changes[why]++
 		}
 	}
 	now := time.Now()
 	for k, n := range p.counts {
-		b.add(events, float64(n), now, p.r.began, p.target.name, k[0], k[1])
+		b.addPoint(events, float64(n), now, p.r.began, p.target.name, k[0], k[1])
 	}
 	for _, why := range ufm.Reasons {
-		b.add(subnetChanges, float64(p.changes[why]), now, p.r.began, p.subnet(), string(why))
+		b.addPoint(subnetChanges, float64(p.changes[why]), now, p.r.began, p.subnetName(), string(why))
 	}
-	return p.tellEvents(ctx, all)
+	return p.logEvents(ctx, all)
 }
 
 // maxSeries bounds the series of alarms.
 const maxSeries = 1000
 
-func (p *restReader) alarms(ctx context.Context, b *batch, now time.Time) error {
-	all, err := p.client.Alarms(ctx, p.zone)
+func (p *restReader) readAlarms(ctx context.Context, b *batch, now time.Time) error {
+	all, err := p.client.FetchAlarms(ctx, p.zone)
 	if err != nil {
 		return err
 	}
 	counts := map[[3]string]int{}
 	for _, a := range all {
-		k := [3]string{a.Name, a.Severity, a.Place()}
+		k := [3]string{a.Name, a.Severity, a.ObjectDisplayName()}
 		if _, there := counts[k]; !there && len(counts) >= maxSeries {
 			k = [3]string{ufm.Other, "", ""}
 		}
 		counts[k]++
 	}
 	for k, n := range counts {
-		b.add(alarms, float64(n), now, now, p.target.name, k[0], k[1], k[2])
+		b.addPoint(alarms, float64(n), now, now, p.target.name, k[0], k[1], k[2])
 	}
-	return p.tellAlarms(ctx, all)
+	return p.logAlarms(ctx, all)
 }
 
-func (p *restReader) unhealthy(ctx context.Context, b *batch, now time.Time) error {
-	all, bad, err := p.client.UnhealthyPorts(ctx)
+func (p *restReader) readUnhealthyPorts(ctx context.Context, b *batch, now time.Time) error {
+	all, bad, err := p.client.FetchUnhealthyPorts(ctx)
 	if err != nil {
 		return err
 	}
 	p.target.errors[ufm.KindIdentity] += uint64(bad)
-	nobody := p.strangers
+	nobody := p.unnamedVPorts
 	type point struct {
 		name      ufm.Name
 		condition string
 	}
 	seen := map[point]bool{}
 	for _, u := range all {
-		n, known := p.r.names.Name(u.Identity)
+		n, known := p.r.names.NameOf(u.Identity)
 		if !known {
 			nobody++
 			continue
 		}
 		if k := (point{n, u.Condition}); !seen[k] {
 			seen[k] = true
-			b.port(swUnwell, nicUnwell, n, 1, now, now, u.Condition)
+			b.addPortPoint(swUnhealthy, nicUnhealthy, n, 1, now, now, u.Condition)
 		}
 	}
 	p.target.unnamed = &nobody
@@ -239,20 +239,20 @@ var vportStates = []string{"active", "armed", "down", "init"}
 // readVPorts counts virtual ports by their port and state. A UFM that does not have the
 // list, as one without virtualization, is none that fails.
 func (p *restReader) readVPorts(ctx context.Context) error {
-	all, bad, err := p.client.VPorts(ctx)
+	all, bad, err := p.client.FetchVPorts(ctx)
 	if errors.Is(err, ufm.ErrNotOffered) {
-		p.vports, p.strangers = nil, 0
+		p.vports, p.unnamedVPorts = nil, 0
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	p.target.errors[ufm.KindIdentity] += uint64(bad)
-	p.vports, p.strangers = map[vportKey]int{}, 0
+	p.vports, p.unnamedVPorts = map[vportKey]int{}, 0
 	for _, v := range all {
-		n, known := p.r.names.Name(v.Identity)
+		n, known := p.r.names.NameOf(v.Identity)
 		if !known || n.NIC == "" {
-			p.strangers++
+			p.unnamedVPorts++
 			continue
 		}
 		state := strings.ToLower(v.State)
@@ -268,10 +268,10 @@ func (p *restReader) readVPorts(ctx context.Context) error {
 // other.
 var jobStates = map[string]string{"running": "running", "completed": "completed", "completed with errors": "completed_with_errors", "aborted": "aborted"}
 
-// jobs counts UFM's own jobs by status. A UFM that does not have the list is none that
+// readJobs counts UFM's own jobs by status. A UFM that does not have the list is none that
 // fails.
-func (p *restReader) jobs(ctx context.Context, b *batch, now time.Time) error {
-	all, err := p.client.Jobs(ctx)
+func (p *restReader) readJobs(ctx context.Context, b *batch, now time.Time) error {
+	all, err := p.client.CountJobs(ctx)
 	if errors.Is(err, ufm.ErrNotOffered) {
 		return nil
 	}
@@ -290,7 +290,7 @@ func (p *restReader) jobs(ctx context.Context, b *batch, now time.Time) error {
 		counts[s] += n
 	}
 	for s, n := range counts {
-		b.add(jobs, float64(n), now, now, p.target.name, s)
+		b.addPoint(jobs, float64(n), now, now, p.target.name, s)
 	}
 	return nil
 }

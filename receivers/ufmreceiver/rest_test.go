@@ -34,7 +34,7 @@ func reader(t *testing.T, c *Config, metrics consumer.Metrics, logs consumer.Log
 		t.Fatal(err)
 	}
 	r := &ufmReceiver{config: c, settings: receivertest.NewNopSettings(Type), metrics: metrics, logs: logs, ended: func() {}, log: slog.New(slog.DiscardHandler), began: time.Now()}
-	p, err := r.rest()
+	p, err := r.newRESTReader()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,20 +90,20 @@ func TestRecords(t *testing.T) {
 	s := server(t)
 	sink := &consumertest.LogsSink{}
 	p := reader(t, restOnly(s), nil, sink)
-	if err := p.read(t.Context()); err != nil {
+	if err := p.readDue(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	same(t, "the first list is told by nobody, alarms are open", told(sink),
 		`ufm.alarm 18/Critical "Module status FAULT" - subnet=ib0 ufm.id=1 ufm.kind=Module status FAULT ufm.name=Module status FAULT ufm.path=default / Switch: leaf1 ufm.type=394`)
-	s.PutJSON("/app/events", []event{old(1, "Network Added"), recent(2, "MCast Group Deleted"),
+	s.SetJSON("/app/events", []event{old(1, "Network Added"), recent(2, "MCast Group Deleted"),
 		{"id": 9, "name": "Critical BER reported", "type": "IBPort", "event_type": "915", "severity": "Critical", "timestamp": "2024-05-28 08:03:07", "counter": "N/A", "category": "Hardware",
 			"object_name": "0002c90300f172a0_2", "object_path": "Switch: leaf1 / 2", "description": "Effective BER Error on Port"},
 		{"id": 8, "name": "Link is Down", "type": "329", "severity": "Warning", "timestamp": "2017-09-19 10:49:03.018", "object_name": "ec0d9a0300d42e54_1", "description": "Link went down: x"},
 		{"id": 10, "name": "Something new", "event_type": "77777", "type": "Site", "severity": "Odd", "object_name": "248a0703008a850a"}})
-	s.PutJSON("/app/alarms", []event{
+	s.SetJSON("/app/alarms", []event{
 		{"id": 2, "type": "IBPort", "name": "Link HW Error", "description": "Link Downed", "event_type": 112, "reason": "Threshold is 0.", "severity": "Minor", "timestamp": "2024-05-27 08:18:51",
 			"object_name": "b8599f03000a7768_1", "object_path": "Computer: r-ufm77 / mlx5_0"}})
-	if err := p.read(t.Context()); err != nil {
+	if err := p.readDue(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	same(t, "the second list", told(sink),
@@ -112,7 +112,7 @@ func TestRecords(t *testing.T) {
 		`ufm.event 18/Critical "Effective BER Error on Port" 2024-05-28T06:03:07Z guid=0x0002c90300f172a0 port=2 subnet=ib0 switch=leaf1 ufm.category=Hardware ufm.id=9 ufm.kind=Critical BER reported ufm.name=Critical BER reported ufm.object=0002c90300f172a0_2 ufm.object_type=IBPort ufm.path=Switch: leaf1 / 2 ufm.type=915`,
 		`ufm.alarm.over 9/Info "Module status FAULT" - subnet=ib0 ufm.id=1 ufm.kind=Module status FAULT ufm.name=Module status FAULT ufm.path=default / Switch: leaf1 ufm.type=394`,
 		`ufm.alarm 14/Minor "Threshold is 0." 2024-05-27T06:18:51Z guid=0xb8599f03000a7768 port=1 subnet=ib0 ufm.id=2 ufm.kind=Link Downed ufm.name=Link HW Error ufm.object=b8599f03000a7768_1 ufm.path=Computer: r-ufm77 / mlx5_0 ufm.type=112`)
-	if err := p.read(t.Context()); err != nil {
+	if err := p.readDue(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	same(t, "the third list is the second", told(sink))
@@ -139,7 +139,7 @@ func TestRestart(t *testing.T) {
 	run := func() (*consumertest.LogsSink, *restReader) {
 		sink := &consumertest.LogsSink{}
 		p := reader(t, c, nil, sink)
-		if err := p.read(t.Context()); err != nil {
+		if err := p.readDue(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		return sink, p
@@ -149,25 +149,25 @@ func TestRestart(t *testing.T) {
 	sink, _ = run()
 	same(t, "another, with nothing new", names(sink))
 	all := []event{old(1, "Network Added"), recent(2, "MCast Group Deleted"), recent(3, "Link is Down")}
-	s.PutJSON("/app/events", all)
-	s.PutJSON("/app/alarms", []event{})
+	s.SetJSON("/app/events", all)
+	s.SetJSON("/app/alarms", []event{})
 	sink, p := run()
 	same(t, "what came in between", names(sink), "ufm.event 3", "ufm.alarm.over 1")
 	standby := recent(1, "Link is Down")
 	standby["timestamp"] = "2024-05-29 00:00:00"
-	s.PutJSON("/app/events", []event{standby})
-	if err := p.read(t.Context()); err != nil {
+	s.SetJSON("/app/events", []event{standby})
+	if err := p.readDue(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	same(t, "a standby's", names(sink), "ufm.event 1")
-	s.PutJSON("/app/events", append(all, standby))
+	s.SetJSON("/app/events", append(all, standby))
 	sink, _ = run()
 	same(t, "both lists, after another restart", names(sink))
 
 	other := *c
 	other.Endpoint = strings.Replace(c.Endpoint, "127.0.0.1", "localhost", 1)
 	r := &ufmReceiver{config: &other, log: slog.New(slog.DiscardHandler)}
-	if _, err := r.rest(); !errors.Is(err, ufm.ErrOtherUFM) || !strings.Contains(err.Error(), c.StateFile) {
+	if _, err := r.newRESTReader(); !errors.Is(err, ufm.ErrOtherUFM) || !strings.Contains(err.Error(), c.StateFile) {
 		t.Errorf("another UFM's file: %v", err)
 	}
 	if err := os.WriteFile(c.StateFile, []byte(`{"version":1,"ufm"`), 0o600); err != nil {
@@ -204,17 +204,17 @@ func TestRefusedRecords(t *testing.T) {
 	}{"for now": {errors.New("queue is full"), 1}, "for good": {consumererror.NewPermanent(errors.New("no")), 0}} {
 		t.Run(name, func(t *testing.T) {
 			s := server(t)
-			s.PutJSON("/app/alarms", []event{})
+			s.SetJSON("/app/alarms", []event{})
 			c := restOnly(s)
 			c.StateFile = filepath.Join(t.TempDir(), "ufm.json")
 			sink, metrics := &refusing{}, &consumertest.MetricsSink{}
 			p := reader(t, c, metrics, sink)
-			if err := p.read(t.Context()); err != nil {
+			if err := p.readDue(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			s.PutJSON("/app/events", []event{old(1, "Network Added"), recent(2, "MCast Group Deleted"), recent(3, "Link is Down")})
+			s.SetJSON("/app/events", []event{old(1, "Network Added"), recent(2, "MCast Group Deleted"), recent(3, "Link is Down")})
 			sink.err = x.err
-			if err := p.read(t.Context()); ufm.KindOf(err) != ufm.KindConsumer {
+			if err := p.readDue(t.Context()); ufm.KindOf(err) != ufm.KindConsumer {
 				t.Errorf("refused: %v", err)
 			}
 			if m, _ := flatten(t, metrics.AllMetrics()); m["fabric_ufm_events_total|event=Link is Down,severity=Warning"] != 1 || m["fabric_subnet_changes_total|reason=link_down,subnet=ib0"] != 1 {
@@ -223,7 +223,7 @@ func TestRefusedRecords(t *testing.T) {
 			sink.err = nil
 			again := reader(t, c, nil, sink) // as after a crash
 			for range 2 {
-				if err := again.read(t.Context()); err != nil {
+				if err := again.readDue(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -240,7 +240,7 @@ func TestStateThatCannotBeKept(t *testing.T) {
 	c := restOnly(s)
 	c.StateFile = filepath.Join(t.TempDir(), "none", "ufm.json")
 	r := &ufmReceiver{config: c, log: slog.New(slog.DiscardHandler)}
-	if _, err := r.rest(); err == nil || !strings.Contains(err.Error(), "state file") {
+	if _, err := r.newRESTReader(); err == nil || !strings.Contains(err.Error(), "state file") {
 		t.Errorf("no folder: %v", err)
 	}
 	dir := filepath.Join(t.TempDir(), "gone")
@@ -253,7 +253,7 @@ func TestStateThatCannotBeKept(t *testing.T) {
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.read(t.Context()); ufm.KindOf(err) != ufm.KindState || !strings.Contains(err.Error(), "state file") {
+	if err := p.readDue(t.Context()); ufm.KindOf(err) != ufm.KindState || !strings.Contains(err.Error(), "state file") {
 		t.Errorf("%v", err)
 	}
 	if sink.LogRecordCount() != 1 {
@@ -292,13 +292,13 @@ func TestSharedReceiver(t *testing.T) {
 				t.Errorf("%d records", logs.LogRecordCount())
 			}
 			n := 0
-			for _, a := range s.Asked() {
+			for _, a := range s.RequestURIs() {
 				if strings.HasSuffix(a, "/app/events") {
 					n++
 				}
 			}
 			if n != 1 {
-				t.Errorf("events were asked for %d times: %v", n, s.Asked())
+				t.Errorf("events were asked for %d times: %v", n, s.RequestURIs())
 			}
 			again, err := f.CreateMetrics(t.Context(), receivertest.NewNopSettings(Type), c, metrics)
 			if err != nil || again == m {
@@ -332,7 +332,7 @@ func TestOneSignal(t *testing.T) {
 	if err := r.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, a := range s.Asked() {
+	for _, a := range s.RequestURIs() {
 		if strings.HasPrefix(a, "/csv") || strings.HasSuffix(a, "/jobs") {
 			t.Errorf("asked: %s", a)
 		}
@@ -351,10 +351,10 @@ func TestOneSignal(t *testing.T) {
 // TestManyEvents: 5,000 new events are told in parts, each once, the oldest first.
 func TestManyEvents(t *testing.T) {
 	s := server(t)
-	s.PutJSON("/app/alarms", []event{})
+	s.SetJSON("/app/alarms", []event{})
 	sink := &consumertest.LogsSink{}
 	p := reader(t, restOnly(s), nil, sink)
-	if err := p.read(t.Context()); err != nil {
+	if err := p.readDue(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var all []event
@@ -363,9 +363,9 @@ func TestManyEvents(t *testing.T) {
 		e["timestamp"] = time.Unix(int64(1_700_000_000+10_000-i), 0).UTC().Format(time.DateTime)
 		all = append(all, e)
 	}
-	s.PutJSON("/app/events", all)
+	s.SetJSON("/app/events", all)
 	for range 2 {
-		if err := p.read(t.Context()); err != nil {
+		if err := p.readDue(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -391,11 +391,11 @@ func TestOptionalLists(t *testing.T) {
 	s := server(t)
 	c := restOnly(s)
 	for _, path := range []string{"/ufmRestV3/jobs", "/ufmRestV3/resources/vports"} {
-		s.Break(path, &ufmtest.Fault{Status: 404})
+		s.SetFault(path, &ufmtest.Fault{Status: 404})
 	}
 	sink := &consumertest.MetricsSink{}
 	p := reader(t, c, sink, nil)
-	if err := p.read(t.Context()); err != nil {
+	if err := p.readDue(t.Context()); err != nil {
 		t.Error(err)
 	}
 	m, _ := flatten(t, sink.AllMetrics())
@@ -406,8 +406,8 @@ func TestOptionalLists(t *testing.T) {
 	}
 	for path, f := range map[string]ufmtest.Fault{"/ufmRestV3/jobs": {Cut: 10}, "/ufmRestV3/resources/vports": {Status: 500}} {
 		s := server(t)
-		s.Break(path, &f)
-		if err := reader(t, restOnly(s), sink, nil).read(t.Context()); err == nil {
+		s.SetFault(path, &f)
+		if err := reader(t, restOnly(s), sink, nil).readDue(t.Context()); err == nil {
 			t.Errorf("%s %+v is not told", path, f)
 		}
 	}
@@ -428,9 +428,9 @@ func TestRESTInParts(t *testing.T) {
 			}
 		}
 	}
-	s.PutJSON("/resources/systems", systems)
-	s.PutJSON("/resources/ports", ports)
-	s.PutJSON("/resources/links", links)
+	s.SetJSON("/resources/systems", systems)
+	s.SetJSON("/resources/ports", ports)
+	s.SetJSON("/resources/links", links)
 	points, most := 0, 0
 	count, err := consumer.NewMetrics(func(_ context.Context, m pmetric.Metrics) error {
 		points, most = points+m.DataPointCount(), max(most, m.DataPointCount())
@@ -442,7 +442,7 @@ func TestRESTInParts(t *testing.T) {
 	c := restOnly(s)
 	c.Timeout = 10 * time.Minute // whatever the machine
 	p := reader(t, c, count, nil)
-	if err := p.read(t.Context()); err != nil {
+	if err := p.readDue(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	// Up, speed and lanes, both expectations and a neighbour.
@@ -463,12 +463,12 @@ func TestNoSecretIsTold(t *testing.T) {
 			c.Auth = ways(s)[way]
 			p := reader(t, c, &consumertest.MetricsSink{}, &consumertest.LogsSink{})
 			p.r.log = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
-			base := p.client.Base()
+			base := p.client.BasePath()
 			for i, f := range []ufmtest.Fault{{Status: 401}, {Status: 403}, {Status: 500}, {Cut: 5}, {Cut: 5, Reset: true}, {Type: "text/html"}, {Location: "https://elsewhere.invalid/"}, {Gzip: true, Spoil: true}} {
 				for _, path := range []string{"/resources/systems", "/app/events", "/app/alarms", "/app/ufm_version", "/app/unhealthy_ports", "/jobs"} {
-					s.Break(base+path, &f)
+					s.SetFault(base+path, &f)
 				}
-				err := p.read(t.Context())
+				err := p.readDue(t.Context())
 				if err == nil {
 					t.Errorf("fault %d is not told", i)
 				}
@@ -476,7 +476,7 @@ func TestNoSecretIsTold(t *testing.T) {
 				p.inventory = time.Time{}
 			}
 			s.Close()
-			fmt.Fprintln(&out, p.read(t.Context()))
+			fmt.Fprintln(&out, p.readDue(t.Context()))
 			if strings.Count(out.String(), "\n") < 9 {
 				t.Errorf("little is told: %s", out.String())
 			}
@@ -494,26 +494,26 @@ func TestNoSecretIsTold(t *testing.T) {
 func TestUndividedShards(t *testing.T) {
 	s := server(t)
 	var systems, ports []event
-	f := ufmtest.Fabric{Switches: 4, Ports: 32, Counters: ufmtest.Counters(2), At: 1709652347161873}
+	f := ufmtest.Fabric{Switches: 4, Ports: 32, Counters: ufmtest.CounterNames(2), At: 1709652347161873}
 	for sw := range f.Switches {
-		systems = append(systems, event{"system_guid": f.Node(sw), "guid": f.Node(sw), "type": "switch"})
+		systems = append(systems, event{"system_guid": f.NodeGUID(sw), "guid": f.NodeGUID(sw), "type": "switch"})
 		for n := 1; n <= f.Ports; n++ {
-			ports = append(ports, event{"guid": f.Node(sw), "number": n, "systemID": f.Node(sw), "node_description": fmt.Sprintf("s%d:%d", sw, n), "logical_state": "Active"})
+			ports = append(ports, event{"guid": f.NodeGUID(sw), "number": n, "systemID": f.NodeGUID(sw), "node_description": fmt.Sprintf("s%d:%d", sw, n), "logical_state": "Active"})
 		}
 	}
-	s.PutJSON("/resources/systems", systems)
-	s.PutJSON("/resources/ports", ports)
+	s.SetJSON("/resources/systems", systems)
+	s.SetJSON("/resources/ports", ports)
 	var b bytes.Buffer
-	f.CSV(&b)
+	f.WriteCSV(&b)
 	for shard := range 3 {
 		c := configure(s)
 		c.NumShards, c.Shard = 3, shard
 		sink := &consumertest.MetricsSink{}
 		p := reader(t, c, sink, nil)
-		if err := p.read(t.Context()); err != nil {
+		if err := p.readDue(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		tr, err := p.r.telemetry(&c.Telemetry[0])
+		tr, err := p.r.newTelemetryReader(&c.Telemetry[0])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -528,23 +528,23 @@ func TestUndividedShards(t *testing.T) {
 			sink.Reset()
 			return n
 		}
-		s.Put("/csv/metrics", b.String())
-		s.Break("/csv/metrics", &ufmtest.Fault{Undivided: true})
-		if err := tr.read(t.Context()); ufm.KindOf(err) != ufm.KindShards {
+		s.SetBody("/csv/metrics", b.String())
+		s.SetFault("/csv/metrics", &ufmtest.Fault{Undivided: true})
+		if err := tr.readDocument(t.Context()); ufm.KindOf(err) != ufm.KindShards {
 			t.Errorf("shard %d: %v", shard, err)
 		}
 		count()
-		if err := tr.read(t.Context()); ufm.KindOf(err) != ufm.KindShards {
+		if err := tr.readDocument(t.Context()); ufm.KindOf(err) != ufm.KindShards {
 			t.Errorf("shard %d again: %v", shard, err)
 		}
 		if n := count(); n != map[int]int{0: 128}[shard] {
 			t.Errorf("shard %d tells %d ports", shard, n)
 		}
-		s.Break("/csv/metrics", nil)
-		if err := tr.read(t.Context()); err != nil {
+		s.SetFault("/csv/metrics", nil)
+		if err := tr.readDocument(t.Context()); err != nil {
 			t.Errorf("divided: %v", err)
 		}
-		if err := tr.read(t.Context()); err != nil {
+		if err := tr.readDocument(t.Context()); err != nil {
 			t.Errorf("divided: %v", err)
 		}
 		if n := count(); n == 0 || n == 128 {
@@ -563,7 +563,7 @@ func TestDeployed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := defaults()
+	c := defaultConfig()
 	if err := sub.Unmarshal(c); err != nil {
 		t.Fatal(err)
 	}

@@ -11,15 +11,15 @@ import (
 
 // telemetryReader reads one telemetry service.
 type telemetryReader struct {
-	r        *ufmReceiver
-	config   *Telemetry
-	client   *ufm.Client
-	source   *ufm.Source
-	target   *target
-	families map[familyKey]*family
-	told     map[string]bool // unknown columns that the log has
-	// whole: the service gives every shard all ports.
-	whole bool
+	r             *ufmReceiver
+	config        *Telemetry
+	client        *ufm.Client
+	source        *ufm.Source
+	target        *target
+	families      map[familyKey]*family
+	loggedColumns map[string]bool // unknown columns that the log has
+	// undivided: the service gives every shard all ports.
+	undivided bool
 }
 
 type familyKey struct {
@@ -27,8 +27,8 @@ type familyKey struct {
 	nic    bool
 }
 
-func (r *ufmReceiver) telemetry(t *Telemetry) (*telemetryReader, error) {
-	client, err := ufm.NewClient(r.config.telemetry(t))
+func (r *ufmReceiver) newTelemetryReader(t *Telemetry) (*telemetryReader, error) {
+	client, err := ufm.NewClient(r.config.telemetryOptions(t))
 	if err != nil {
 		return nil, err
 	}
@@ -36,13 +36,13 @@ func (r *ufmReceiver) telemetry(t *Telemetry) (*telemetryReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.close = append(r.close, client.Close)
-	return &telemetryReader{r: r, config: t, client: client, source: ufm.NewSource(table, &r.names), target: newTarget(t.target()),
-		families: map[familyKey]*family{}, told: map[string]bool{}}, nil
+	r.closers = append(r.closers, client.Close)
+	return &telemetryReader{r: r, config: t, client: client, source: ufm.NewSource(table, &r.names), target: newTarget(t.targetName()),
+		families: map[familyKey]*family{}, loggedColumns: map[string]bool{}}, nil
 }
 
-// path is the document's, with this receiver's part of the ports.
-func (t *telemetryReader) path() string {
+// requestPath is the document's, with this receiver's part of the ports.
+func (t *telemetryReader) requestPath() string {
 	c := t.r.config
 	if c.NumShards == 1 {
 		return t.config.Path
@@ -50,7 +50,7 @@ func (t *telemetryReader) path() string {
 	return fmt.Sprintf("%s?num_shards=%d&shard=%d&sharding_field=port_guid", t.config.Path, c.NumShards, c.Shard)
 }
 
-func (t *telemetryReader) family(m *ufm.Metric, nic bool) *family {
+func (t *telemetryReader) familyFor(m *ufm.Metric, nic bool) *family {
 	key := familyKey{m, nic}
 	f := t.families[key]
 	if f == nil {
@@ -60,19 +60,19 @@ func (t *telemetryReader) family(m *ufm.Metric, nic bool) *family {
 	return f
 }
 
-// read reads the document and passes on samples as they come.
-func (t *telemetryReader) read(ctx context.Context) error {
-	o := t.r.outlet(t.target)
+// readDocument reads the document and passes on samples as they come.
+func (t *telemetryReader) readDocument(ctx context.Context) error {
+	o := t.r.newOutlet(t.target)
 	var report ufm.Report
 	began := time.Now()
-	silent := t.whole && t.r.config.Shard != 0 // shard 0 has told them
-	err := t.client.Get(ctx, t.path(), func(body io.Reader) (err error) {
-		report, err = t.source.Read(t.config.format(), body, func(s ufm.Sample) error {
+	silent := t.undivided && t.r.config.Shard != 0 // shard 0 has told them
+	err := t.client.Get(ctx, t.requestPath(), func(body io.Reader) (err error) {
+		report, err = t.source.Read(t.config.documentFormat(), body, func(s ufm.Sample) error {
 			if silent {
 				return nil
 			}
-			t.sample(o.batch, s, began)
-			return o.full(ctx)
+			t.addSample(o.batch, s, began)
+			return o.flushIfFull(ctx)
 		})
 		return err
 	})
@@ -84,22 +84,22 @@ func (t *telemetryReader) read(ctx context.Context) error {
 		return err
 	}
 	fail := failure{target: t.target}
-	fail.add(err)
+	fail.addError(err)
 	ports := 0
-	t.source.Each(func(p *ufm.Port) {
+	t.source.EachPort(func(p *ufm.Port) {
 		if ports++; silent {
 			return
 		}
-		o.port(swResets, nicResets, p.Name, float64(p.Resets), began, t.r.began)
-		fail.add(o.full(ctx))
+		o.addPortPoint(swResets, nicResets, p.Name, float64(p.Resets), began, t.r.began)
+		fail.addError(o.flushIfFull(ctx))
 	})
 	if err == nil {
-		fail.add(t.divided(ports))
+		fail.addError(t.checkSharding(ports))
 	}
-	unknown := t.source.Table.Unknown()
+	unknown := t.source.Table.UnknownColumns()
 	for _, name := range unknown {
-		if !t.told[name] {
-			t.told[name] = true
+		if !t.loggedColumns[name] {
+			t.loggedColumns[name] = true
 			t.r.log.Info("a column is not known and left out", "target", t.target.name, "column", name)
 		}
 	}
@@ -109,7 +109,7 @@ func (t *telemetryReader) read(ctx context.Context) error {
 		age := time.Since(report.Oldest)
 		t.target.age = &age
 	}
-	fail.add(o.flush(ctx))
+	fail.addError(o.flushBatch(ctx))
 	return fail.first
 }
 
@@ -118,21 +118,21 @@ func (t *telemetryReader) read(ctx context.Context) error {
 // chance once in 2^63.
 const minDivided = 64
 
-// divided tells of a service that gives a shard all ports that the inventory has: it
+// checkSharding tells of a service that gives a shard all ports that the inventory has: it
 // does not know of shards, and every receiver would tell every port. Then shard 0 alone
 // does, from the next reading on.
-func (t *telemetryReader) divided(ports int) error {
-	v := t.r.names.Inventory()
-	t.whole = false
-	if t.r.config.NumShards == 1 || v == nil || ports < minDivided || ports < v.Telling() {
+func (t *telemetryReader) checkSharding(ports int) error {
+	v := t.r.names.CurrentInventory()
+	t.undivided = false
+	if t.r.config.NumShards == 1 || v == nil || ports < minDivided || ports < v.ActivePortCount() {
 		return nil
 	}
-	t.whole = true
+	t.undivided = true
 	return &ufm.Error{Kind: ufm.KindShards, Err: fmt.Errorf("%s: shard %d of %d has all %d ports: the service does not divide them, and shard 0 alone tells them",
 		t.target.name, t.r.config.Shard, t.r.config.NumShards, ports)}
 }
 
-func (t *telemetryReader) sample(b *batch, s ufm.Sample, now time.Time) {
+func (t *telemetryReader) addSample(b *batch, s ufm.Sample, now time.Time) {
 	at, since := s.At, s.Port.Since
 	if at.IsZero() {
 		at = now
@@ -140,7 +140,7 @@ func (t *telemetryReader) sample(b *batch, s ufm.Sample, now time.Time) {
 	if since.IsZero() {
 		since = t.r.began
 	}
-	f := t.family(s.Column.Metric, s.Port.NIC != "")
+	f := t.familyFor(s.Column.Metric, s.Port.NIC != "")
 	label := s.Column.Value
 	if s.State != "" {
 		label = s.State
@@ -155,5 +155,5 @@ func (t *telemetryReader) sample(b *batch, s ufm.Sample, now time.Time) {
 	if s.Column.Metric.Label != "" {
 		v = append(v, label)
 	}
-	b.add(f, s.Value, at, since, v...)
+	b.addPoint(f, s.Value, at, since, v...)
 }

@@ -29,10 +29,10 @@ var foreign = []string{"up", "ALERTS", "scrape_duration_seconds", "scrape_sample
 
 var seriesName = regexp.MustCompile(`^(fabric|graylink)_[a-z0-9_]*[a-z0-9]$`)
 
-// Exposed are the names of all series that the code below root exposes, and of those
+// ExposedSeries are the names of all series that the code below root exposes, and of those
 // that Prometheus makes of itself: every string of the exposing packages that
 // looks like one, and InfiniBand's, whose names are put together.
-func Exposed(root string) (map[string]bool, error) {
+func ExposedSeries(root string) (map[string]bool, error) {
 	out := map[string]bool{}
 	for _, name := range foreign {
 		out[name] = true
@@ -66,8 +66,8 @@ func Exposed(root string) (map[string]bool, error) {
 	return out, nil
 }
 
-// Constants are the values of the constants of a named string type in a Go file.
-func Constants(file, typeName string) ([]string, error) {
+// StringConstants are the values of the constants of a named string type in a Go file.
+func StringConstants(file, typeName string) ([]string, error) {
 	f, err := goparser.ParseFile(token.NewFileSet(), file, nil, 0)
 	if err != nil {
 		return nil, err
@@ -93,8 +93,8 @@ func Constants(file, typeName string) ([]string, error) {
 	return out, nil
 }
 
-// Asked are the names of the series that an expression asks for.
-func Asked(expr string) ([]string, error) {
+// QueriedSeries are the names of the series that an expression asks for.
+func QueriedSeries(expr string) ([]string, error) {
 	e, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", expr, err)

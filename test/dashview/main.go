@@ -44,7 +44,7 @@ func run(url, out string, span time.Duration) error {
 	p.step = max(span/300, time.Second)
 	for name, d := range dashboards.All() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		page, err := p.page(ctx, d)
+		page, err := p.buildPage(ctx, d)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)

@@ -47,7 +47,7 @@ type painter struct {
 	step     time.Duration
 }
 
-func (p *painter) page(ctx context.Context, d dashboards.Dashboard) (*page, error) {
+func (p *painter) buildPage(ctx context.Context, d dashboards.Dashboard) (*page, error) {
 	out := &page{Title: d.Title, Description: d.Description}
 	for i := range d.Panels {
 		panel := &d.Panels[i]
@@ -57,7 +57,7 @@ func (p *painter) page(ctx context.Context, d dashboards.Dashboard) (*page, erro
 		var spans []model.Matrix
 		legends := []string{}
 		for _, t := range panel.Targets {
-			expr := dashboards.Fill(t.Expr)
+			expr := dashboards.FillVariables(t.Expr)
 			if t.Instant {
 				v, _, _, err := p.db.Query(ctx, expr, p.to)
 				if err != nil {
@@ -80,14 +80,14 @@ func (p *painter) page(ctx context.Context, d dashboards.Dashboard) (*page, erro
 		switch panel.Type {
 		case "stat":
 			if len(moments) > 0 && len(moments[0]) > 0 {
-				pic.Big = big(panel, float64(moments[0][0].Value))
+				pic.Big = bigNumber(panel, float64(moments[0][0].Value))
 			}
 		case "table", "nodeGraph":
-			pic.Table = tabled(moments, unit)
+			pic.Table = buildTable(moments, unit)
 		case "heatmap":
-			pic.Picture = p.heat(spans, pic.W-14, pic.H-30)
+			pic.Picture = p.drawHeatmap(spans, pic.W-14, pic.H-30)
 		default:
-			pic.Picture, pic.Key = p.lines(spans, legends, unit, pic.W-14, pic.H-34)
+			pic.Picture, pic.Key = p.drawLines(spans, legends, unit, pic.W-14, pic.H-34)
 		}
 		pic.Empty = pic.Big == nil && pic.Table == nil && pic.Picture == ""
 		if pic.Empty {
@@ -99,9 +99,9 @@ func (p *painter) page(ctx context.Context, d dashboards.Dashboard) (*page, erro
 	return out, nil
 }
 
-// big is the number of a panel in the colour of its threshold.
-func big(panel *dashboards.Panel, v float64) *colored {
-	c := &colored{"#ccc", written(v, panel.FieldConfig.Defaults.Unit)}
+// bigNumber is the number of a panel in the colour of its threshold.
+func bigNumber(panel *dashboards.Panel, v float64) *colored {
+	c := &colored{"#ccc", formatValue(v, panel.FieldConfig.Defaults.Unit)}
 	if t := panel.FieldConfig.Defaults.Thresholds; t != nil {
 		for _, s := range t.Steps {
 			if s.Value == nil || v >= *s.Value {
@@ -115,7 +115,7 @@ func big(panel *dashboards.Panel, v float64) *colored {
 // hidden are labels that Grafana's tables leave out, too.
 var hidden = map[model.LabelName]bool{"__name__": true, "instance": true, "job": true, "replica": true}
 
-func tabled(all []model.Vector, unit string) *grid {
+func buildTable(all []model.Vector, unit string) *grid {
 	names := map[model.LabelName]bool{}
 	for _, v := range all {
 		for _, s := range v {
@@ -142,7 +142,7 @@ func tabled(all []model.Vector, unit string) *grid {
 			for _, l := range order {
 				cells = append(cells, string(s.Metric[l]))
 			}
-			if g.Rows = append(g.Rows, append(cells, written(float64(s.Value), unit))); len(g.Rows) > 40 {
+			if g.Rows = append(g.Rows, append(cells, formatValue(float64(s.Value), unit))); len(g.Rows) > 40 {
 				return g
 			}
 		}
@@ -157,14 +157,14 @@ var colors = []string{"#73bf69", "#f2cc0c", "#8ab8ff", "#ff780a", "#f2495c", "#5
 
 var field = regexp.MustCompile(`\{\{ *(\w+) *\}\}`)
 
-func legend(format string, m model.Metric) string {
+func legendText(format string, m model.Metric) string {
 	if format == "" {
 		return m.String()
 	}
 	return strings.TrimSpace(field.ReplaceAllStringFunc(format, func(s string) string { return string(m[model.LabelName(field.FindStringSubmatch(s)[1])]) }))
 }
 
-func (p *painter) lines(all []model.Matrix, legends []string, unit string, w, h int) (template.HTML, []colored) {
+func (p *painter) drawLines(all []model.Matrix, legends []string, unit string, w, h int) (template.HTML, []colored) {
 	type line struct {
 		name   string
 		points []model.SamplePair
@@ -174,7 +174,7 @@ func (p *painter) lines(all []model.Matrix, legends []string, unit string, w, h 
 	top, bottom := math.Inf(-1), 0.0
 	for i, m := range all {
 		for _, s := range m {
-			l := line{name: legend(legends[i], s.Metric), points: s.Values}
+			l := line{name: legendText(legends[i], s.Metric), points: s.Values}
 			for _, v := range s.Values {
 				if x := float64(v.Value); !math.IsNaN(x) && !math.IsInf(x, 0) {
 					top, bottom, l.last = max(top, x), min(bottom, x), x
@@ -198,7 +198,7 @@ func (p *painter) lines(all []model.Matrix, legends []string, unit string, w, h 
 	for i := range 4 {
 		v := bottom + (top-bottom)*float64(i)/3
 		y := float64(h-4) - float64(h-8)*float64(i)/3
-		fmt.Fprintf(&b, `<line x1="%d" x2="%d" y1="%.0f" y2="%.0f" stroke="#2a2c33"/><text x="0" y="%.0f" fill="#888" font-size="10">%s</text>`, left, w, y, y, y+3, template.HTMLEscapeString(written(v, unit)))
+		fmt.Fprintf(&b, `<line x1="%d" x2="%d" y1="%.0f" y2="%.0f" stroke="#2a2c33"/><text x="0" y="%.0f" fill="#888" font-size="10">%s</text>`, left, w, y, y, y+3, template.HTMLEscapeString(formatValue(v, unit)))
 	}
 	span := p.to.Sub(p.from).Seconds()
 	for i, l := range ls {
@@ -221,7 +221,7 @@ func (p *painter) lines(all []model.Matrix, legends []string, unit string, w, h 
 	b.WriteString("</svg>")
 	var key []colored
 	for i, l := range ls[:shown] {
-		key = append(key, colored{colors[i%len(colors)], l.name + "  " + written(l.last, unit)})
+		key = append(key, colored{colors[i%len(colors)], l.name + "  " + formatValue(l.last, unit)})
 	}
 	if n := len(ls) - shown; n > 0 {
 		key = append(key, colored{"#888", fmt.Sprintf("and %d more", n)})
@@ -229,8 +229,8 @@ func (p *painter) lines(all []model.Matrix, legends []string, unit string, w, h 
 	return template.HTML(b.String()), key //nolint:gosec // all text in it is escaped
 }
 
-// heat draws histograms over time, logarithmic, 100 ns to 100 ms from the bottom up.
-func (p *painter) heat(all []model.Matrix, w, h int) template.HTML {
+// drawHeatmap draws histograms over time, logarithmic, 100 ns to 100 ms from the bottom up.
+func (p *painter) drawHeatmap(all []model.Matrix, w, h int) template.HTML {
 	var b strings.Builder
 	most := 0.0
 	each := func(f func(x, lower, upper, count float64)) {
@@ -264,14 +264,14 @@ func (p *painter) heat(all []model.Matrix, w, h int) template.HTML {
 	})
 	for i := range decades + 1 {
 		v := lowest * math.Pow(10, float64(i))
-		fmt.Fprintf(&b, `<text x="0" y="%.0f" fill="#888" font-size="10">%s</text>`, at(v)+3, template.HTMLEscapeString(written(v, "s")))
+		fmt.Fprintf(&b, `<text x="0" y="%.0f" fill="#888" font-size="10">%s</text>`, at(v)+3, template.HTMLEscapeString(formatValue(v, "s")))
 	}
 	b.WriteString("</svg>")
 	return template.HTML(b.String()) //nolint:gosec // all text in it is escaped
 }
 
-// written is a value in a unit of Grafana's.
-func written(v float64, unit string) string {
+// formatValue is a value in a unit of Grafana's.
+func formatValue(v float64, unit string) string {
 	switch unit {
 	case "s":
 		for _, u := range []struct {

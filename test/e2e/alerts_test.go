@@ -25,9 +25,9 @@ var (
 )
 
 // planned is a fault as the demo would choose it.
-func (c *chain) planned(kind string, seed uint64) demo.Planned {
+func (c *chain) planned(kind string, seed uint64) demo.PlannedFault {
 	c.t.Helper()
-	p, err := demo.Plan(c.g, kind, seed, demo.Params{Delay: 2 * time.Millisecond, Loss: 0.1, Step: time.Millisecond, DriftPPM: 50})
+	p, err := demo.PlanFault(c.g, kind, seed, demo.Params{Delay: 2 * time.Millisecond, Loss: 0.1, Step: time.Millisecond, DriftPPM: 50})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -65,10 +65,10 @@ type alerted struct {
 }
 
 // named are the incidents that name a fault in an analyzer since a moment.
-func (c *chain) named(r *replica, p demo.Planned, since time.Time) (out []analyzer.Incident) {
+func (c *chain) named(r *replica, p demo.PlannedFault, since time.Time) (out []analyzer.Incident) {
 	_, incidents := c.verdicts(r)
 	for i := range incidents {
-		if incidents[i].OpenedAt.After(since) && p.Names(&incidents[i].Verdict) {
+		if incidents[i].OpenedAt.After(since) && p.NamedBy(&incidents[i].Verdict) {
 			out = append(out, incidents[i])
 		}
 	}
@@ -87,7 +87,7 @@ func (c *chain) missed() (n float64) {
 // misblamed says what is wrong with the causes of a verdict about a fault of a kind, if
 // anything is: a queue that is full is congestion with the queue as evidence; packets
 // that are lost, late or marked without one are none.
-func misblamed(p demo.Planned, v *fabric.Verdict) string {
+func misblamed(p demo.PlannedFault, v *fabric.Verdict) string {
 	a := v.Attribution
 	if a == nil {
 		return "the element's series were not asked for"
@@ -113,7 +113,7 @@ func misblamed(p demo.Planned, v *fabric.Verdict) string {
 
 // strike breaks what the plans say, all at the same moment, waits for the alerts, heals and
 // waits until all is over. No two plans may have a switch in common.
-func (c *chain) strike(plans []demo.Planned, seed uint64, whileBroken func()) []alerted {
+func (c *chain) strike(plans []demo.PlannedFault, seed uint64, whileBroken func()) []alerted {
 	c.t.Helper()
 	outs := make([]alerted, len(plans))
 	elements := make([]map[string]bool, len(plans)) // that an analyzer named for a fault
@@ -133,7 +133,7 @@ func (c *chain) strike(plans []demo.Planned, seed uint64, whileBroken func()) []
 	alert := func(i int) *message {
 		for _, r := range c.analyzers {
 			for _, in := range c.named(r, plans[i], began) {
-				elements[i][in.Element.Element] = true
+				elements[i][in.Element.ID] = true
 				if s := in.OpenedAt.Sub(outs[i].began).Seconds(); outs[i].verdict == 0 || s < outs[i].verdict {
 					outs[i].verdict = s
 				}
@@ -227,7 +227,7 @@ func (c *chain) strike(plans []demo.Planned, seed uint64, whileBroken func()) []
 }
 
 // switchesOf are the switches at the ends of a fault's element.
-func switchesOf(p demo.Planned) []string {
+func switchesOf(p demo.PlannedFault) []string {
 	a, b, ok := fabric.SplitLink(p.Element)
 	if !ok {
 		return []string{fabric.OwnerOf(p.Element)}
@@ -237,10 +237,10 @@ func switchesOf(p demo.Planned) []string {
 
 // together groups plans whose elements have no switch in common, so that they can be broken
 // at the same moment.
-func together(plans []demo.Planned) (groups [][]demo.Planned) {
+func together(plans []demo.PlannedFault) (groups [][]demo.PlannedFault) {
 	for _, p := range plans {
-		free := func(group []demo.Planned) bool {
-			return !slices.ContainsFunc(group, func(o demo.Planned) bool {
+		free := func(group []demo.PlannedFault) bool {
+			return !slices.ContainsFunc(group, func(o demo.PlannedFault) bool {
 				return slices.ContainsFunc(switchesOf(o), func(s string) bool { return slices.Contains(switchesOf(p), s) })
 			})
 		}
@@ -248,14 +248,14 @@ func together(plans []demo.Planned) (groups [][]demo.Planned) {
 			groups[i] = append(groups[i], p)
 			continue
 		}
-		groups = append(groups, []demo.Planned{p})
+		groups = append(groups, []demo.PlannedFault{p})
 	}
 	return groups
 }
 
 // agree takes down what the analyzers say of a fault: the same verdict, by its identifier,
 // and the right causes.
-func (c *chain) agree(p demo.Planned, began time.Time, out *alerted) {
+func (c *chain) agree(p demo.PlannedFault, began time.Time, out *alerted) {
 	c.t.Helper()
 	var v *fabric.Verdict
 	for _, r := range c.analyzers {
@@ -371,7 +371,7 @@ func (c *chain) faults() {
 		}
 	}
 	for seed := from; seed <= to; seed++ {
-		var plans []demo.Planned
+		var plans []demo.PlannedFault
 		for _, kind := range kinds {
 			plans = append(plans, c.planned(kind, seed))
 		}
@@ -379,7 +379,7 @@ func (c *chain) faults() {
 		if *alertTable { // seconds are compared: each fault has the fabric to itself
 			groups = nil
 			for _, p := range plans {
-				groups = append(groups, []demo.Planned{p})
+				groups = append(groups, []demo.PlannedFault{p})
 			}
 		}
 		for i, group := range groups {

@@ -210,7 +210,7 @@ func (a *arena) send(c *net.UDPConn, n int, packet func(i int) []byte) {
 
 func plainProbe(seq, ssid, pad int) []byte {
 	b := make([]byte, stamp.BaseLen, 2000)
-	p := stamp.SenderPacket{Seq: uint32(seq), Timestamp: stamp.PTP(time.Now().UnixNano()), ErrorEstimate: stamp.NewErrorEstimate(1000, false, true), SSID: uint16(ssid)}
+	p := stamp.SenderPacket{Seq: uint32(seq), Timestamp: stamp.TimestampPTP(time.Now().UnixNano()), ErrorEstimate: stamp.NewErrorEstimate(1000, false, true), SSID: uint16(ssid)}
 	p.Put(b)
 	b = stamp.AppendClassOfService(b, 0)
 	b = stamp.AppendFollowUp(b)
@@ -219,7 +219,7 @@ func plainProbe(seq, ssid, pad int) []byte {
 
 func authenticProbe(seq, ssid int, a *stamp.Authenticator) []byte {
 	b := make([]byte, stamp.AuthBaseLen, 2000)
-	p := stamp.SenderPacket{Seq: uint32(seq), Timestamp: stamp.PTP(time.Now().UnixNano()), ErrorEstimate: stamp.NewErrorEstimate(1000, false, true), SSID: uint16(ssid)}
+	p := stamp.SenderPacket{Seq: uint32(seq), Timestamp: stamp.TimestampPTP(time.Now().UnixNano()), ErrorEstimate: stamp.NewErrorEstimate(1000, false, true), SSID: uint16(ssid)}
 	p.PutAuth(b, a)
 	b = stamp.AppendFollowUp(b)
 	return stamp.AppendHMAC(b, stamp.AuthBaseLen, a)
@@ -432,7 +432,7 @@ func (a *arena) flood(d time.Duration) (sent int) {
 	defer u.Close()
 	batch, errs := unix.NewBatch(unix.BatchSize), unix.NewBatch(unix.BatchSize)
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		for batch.Out() < unix.BatchSize {
+		for batch.PendingCount() < unix.BatchSize {
 			sent++
 			batch.Commit(u, copy(batch.OutBuffer(), plainProbe(sent, peerSSID, 0)), victim, 0, 0)
 		}

@@ -98,7 +98,7 @@ func newChain(t *testing.T, name string, analyzers int, replace ...string) *chai
 		r := &replica{name: fmt.Sprintf("analyzer%d", i+1), address: freeAddress(t)}
 		c.analyzers, quoted = append(c.analyzers, r), append(quoted, strconv.Quote(r.address))
 	}
-	forward := c.l.Proxy()
+	forward := c.l.HTTPProxy()
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c.gap.Load() && strings.HasPrefix(r.URL.Path, "/metrics") {
 			http.Error(w, "no scrapes at the moment", http.StatusServiceUnavailable)
@@ -492,14 +492,14 @@ func (c *chain) dashboards() {
 		for _, p := range d.Panels {
 			for _, target := range p.Targets {
 				if mayBeEmpty[p.Title] == "" {
-					waiting[fmt.Sprintf("%s: %s (%s)", name, p.Title, target.RefID)] = dashboards.Fill(target.Expr)
+					waiting[fmt.Sprintf("%s: %s (%s)", name, p.Title, target.RefID)] = dashboards.FillVariables(target.Expr)
 				}
 				n++
 			}
 		}
 		for _, v := range d.Templating.List {
 			if v.Type == "query" {
-				waiting[name+": variable "+v.Name] = dashboards.Fill(dashboards.Values(v))
+				waiting[name+": variable "+v.Name] = dashboards.FillVariables(dashboards.SeriesExpr(v))
 			}
 		}
 	}

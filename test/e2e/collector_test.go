@@ -50,7 +50,7 @@ func (c *chain) collected() {
 		{to, "cumulus", func() uint64 { return 50 }},
 	} {
 		name, port, _ := strings.Cut(end.at, ":")
-		state := gnmitest.Example(time.Now())
+		state := gnmitest.ExampleState(time.Now())
 		state.Port, state.PFCReceived = port, 1<<20
 		state.Remote, state.RemotePort, _ = strings.Cut(neighbour[end.at], ":")
 		sw, err := gnmitest.Start(end.vendor, state, gnmitest.Faults{}, nil)
@@ -67,7 +67,7 @@ func (c *chain) collected() {
 				case now := <-tick.C:
 					state.At = now
 					state.PFCReceived += end.pauses()
-					sw.Tell(state)
+					sw.UpdateState(state)
 				}
 			}
 		}()

@@ -101,7 +101,7 @@ func need(t *testing.T) {
 func fabricOf(t *testing.T, name, file string) *lab.Lab {
 	t.Helper()
 	need(t)
-	topo, found := fabric.Load(file)
+	topo, found := fabric.LoadTopology(file)
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -213,7 +213,7 @@ func TestFullDiskAndNoFilesLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := fakesys.Build(at("host"), node); err != nil {
+	if err := fakesys.BuildTree(at("host"), node); err != nil {
 		t.Fatal(err)
 	}
 	tree, err := fakesys.Open(at("host"))
@@ -223,7 +223,7 @@ func TestFullDiskAndNoFilesLeft(t *testing.T) {
 	change := func(steps ...string) {
 		t.Helper()
 		for _, s := range steps {
-			if err := tree.Do(s); err != nil {
+			if err := tree.RunStep(s); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -104,7 +104,7 @@ func (w *floodWitness) watch(done <-chan struct{}) (s seenWindows) {
 		default:
 		}
 		time.Sleep(time.Second)
-		v, err := evidence.Ask(w.t.Context(), w.db, evidence.DefaultSettings(), time.Now())
+		v, err := evidence.ReadWindow(w.t.Context(), w.db, evidence.DefaultSettings(), time.Now())
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -112,7 +112,7 @@ func (w *floodWitness) watch(done <-chan struct{}) (s seenWindows) {
 			text, _, _ := strings.Cut(f.String(), " (")
 			s.findings[text] = true
 		}
-		for _, f := range judging.All(v.Observations, judging.Defaults()) {
+		for _, f := range judging.FindingsOf(v.Observations, judging.DefaultParameters()) {
 			s.all++
 			if f.Obs.Unread {
 				s.unread++
@@ -120,7 +120,7 @@ func (w *floodWitness) watch(done <-chan struct{}) (s seenWindows) {
 			if f.Condition == judging.Degraded {
 				s.degraded = append(s.degraded, f)
 			}
-			if f.Edge.Src == "h1/eth1" && !f.Edge.Reply && !f.HostSuspect {
+			if f.Flow.Src == "h1/eth1" && !f.Flow.Reply && !f.HostSuspect {
 				s.sent, s.lost = s.sent+f.Obs.Sent, s.lost+f.Obs.Lost
 			}
 		}
@@ -166,7 +166,7 @@ func (w *floodWitness) forge(before counted, perSecond int, d time.Duration) (se
 			return sent, nil
 		}
 		next := uint32(spent.Seconds()*100) + 1 + uint32(sent%50) // of the 100 probes a second
-		now := stamp.PTP(time.Now().UnixNano())
+		now := stamp.TimestampPTP(time.Now().UnixNano())
 		probe := stamp.SenderPacket{Seq: uint32(before.sent1) + next, Timestamp: now, ErrorEstimate: stamp.NewErrorEstimate(1000, false, true), SSID: peerSSID}
 		probe.PutAuth(packets[0][headers:], wrong)
 		reply := stamp.ReflectorPacket{Seq: uint32(before.sent2) + next, Timestamp: now, Receive: now, ErrorEstimate: probe.ErrorEstimate, SSID: victimSSID,

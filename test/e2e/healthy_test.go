@@ -27,7 +27,7 @@ func TestHealthyFabric(t *testing.T) {
 	need(t)
 	for _, file := range healthyTopologies {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			topo, found := fabric.Load(file)
+			topo, found := fabric.LoadTopology(file)
 			if err := found.Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -56,19 +56,19 @@ func pathsEqualTheKernels(t *testing.T, d *demo.Demo) {
 	t.Helper()
 	g := d.Graph()
 	n := 0
-	for _, e := range d.Loop().Store().Edges("", "") {
-		b, _ := d.Loop().Store().Bind(e)
-		from, to := e.Ends()
-		sport, dport := uint16(demo.SourcePort+e.Flow), uint16(demo.StampPort)
+	for _, e := range d.Loop().PathStore().FlowsBetween("", "") {
+		b, _ := d.Loop().PathStore().CurrentBinding(e)
+		from, to := e.Endpoints()
+		sport, dport := uint16(demo.SourcePort+e.Number), uint16(demo.StampPort)
 		if e.Reply {
 			sport, dport = dport, sport
 		}
-		want, err := d.Lab().KernelPath(t.Context(), g.Address(from), g.Address(to), udp, sport, dport)
+		want, err := d.Lab().KernelPath(t.Context(), g.ProbeAddress(from), g.ProbeAddress(to), udp, sport, dport)
 		if err != nil {
 			t.Fatalf("%s: %v", e, err)
 		}
-		if b.State != fabric.PathValid || b.Path.Key() != want.Key() {
-			t.Errorf("%s: traced %s %q, the kernel sends it %q", e, b.State, b.Path.Key(), want.Key())
+		if b.State != fabric.PathValid || b.Path.CanonicalKey() != want.CanonicalKey() {
+			t.Errorf("%s: traced %s %q, the kernel sends it %q", e, b.State, b.Path.CanonicalKey(), want.CanonicalKey())
 		}
 		n++
 	}

@@ -106,14 +106,14 @@ func (l *liar) traces(body []byte) []byte {
 	l.calls++
 	g := l.c.g
 	at := time.Now().Add([]time.Duration{500 * time.Millisecond, 24 * time.Hour, -24 * time.Hour}[l.calls%3])
-	for _, src := range g.NICs() {
-		for _, dst := range g.NICs() {
+	for _, src := range g.NICIDs() {
+		for _, dst := range g.NICIDs() {
 			ways := g.ShortestPaths(src, dst, 8)
 			if len(ways) == 0 || src == dst || fabric.OwnerOf(src) == l.node {
 				continue
 			}
 			var hops []map[string]any
-			for i, d := range ways[l.calls%len(ways)].Directions(src, dst) {
+			for i, d := range ways[l.calls%len(ways)].LinkDirections(src, dst) {
 				if link := g.LinkAt(d.To); i < len(ways[0]) && link != nil {
 					address := link.BAddress
 					if link.A == d.To {
@@ -146,19 +146,19 @@ func (c *chain) lies() {
 	defer c.tamper.Store(nil)
 	claim := func(verb string) {
 		t.Helper()
-		for _, a := range []string{c.g.Address("h8/eth1").String(), "203.0.113.9"} {
+		for _, a := range []string{c.g.ProbeAddress("h8/eth1").String(), "203.0.113.9"} {
 			if out, err := c.l.Command(t.Context(), l.node, "ip", "addr", verb, a+"/32", "dev", "eth1").CombinedOutput(); err != nil {
 				t.Fatalf("ip addr %s %s: %v: %s", verb, a, err, out)
 			}
 		}
 	}
-	fabricVerdicts := func(allowed ...demo.Planned) (n int) {
+	fabricVerdicts := func(allowed ...demo.PlannedFault) (n int) {
 		for _, r := range c.analyzers {
 			_, incidents := c.verdicts(r)
 			for i := range incidents {
 				v := &incidents[i]
-				if v.OpenedAt.After(began) && !slices.ContainsFunc(allowed, func(p demo.Planned) bool { return p.Names(&v.Verdict) }) {
-					t.Errorf("%s, while h1 lies: %s %s: %s", r.name, v.Kind, v.Element.Element, v.Summary)
+				if v.OpenedAt.After(began) && !slices.ContainsFunc(allowed, func(p demo.PlannedFault) bool { return p.NamedBy(&v.Verdict) }) {
+					t.Errorf("%s, while h1 lies: %s %s: %s", r.name, v.Kind, v.Element.ID, v.Summary)
 					n++
 				}
 			}
@@ -188,7 +188,7 @@ func (c *chain) lies() {
 		t.Errorf("series of %d honest targets are dropped, %v", n, err)
 	}
 	c.wait(time.Minute, "the network is innocent", c.innocent)
-	var plans []demo.Planned
+	var plans []demo.PlannedFault
 	for _, kind := range lieKinds {
 		plans = append(plans, c.planned(kind, 1))
 	}

@@ -13,12 +13,12 @@ import (
 
 // crossed are the directions of links that a flow's last window was seen to cross.
 func crossed(o *fabric.Observation) []fabric.Direction {
-	e, err := o.Flow()
+	e, err := o.ParseFlow()
 	if err != nil || len(o.Path) == 0 {
 		return nil
 	}
-	src, dst := e.Ends()
-	return o.Path.Directions(src, dst)
+	src, dst := e.Endpoints()
+	return o.Path.LinkDirections(src, dst)
 }
 
 // late is by how much the tail of a flow's last window is beyond what is normal: a queue
@@ -49,7 +49,7 @@ func (c *chain) maintenance() {
 	}
 	covered := func(o *fabric.Observation) bool {
 		return slices.ContainsFunc(crossed(o), func(d fabric.Direction) bool {
-			return fabric.OwnerOf(d.From) == spine || fabric.OwnerOf(d.To) == spine || d.Link() == full.Element
+			return fabric.OwnerOf(d.From) == spine || fabric.OwnerOf(d.To) == spine || d.LinkID() == full.Element
 		})
 	}
 

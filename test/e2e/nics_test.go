@@ -28,10 +28,10 @@ func (c *chain) unplugged() {
 			_, incidents := c.verdicts(r)
 			for i := range incidents {
 				v := &incidents[i]
-				if a := v.Attribution; v.OpenedAt.After(began) && strings.Contains(v.Element.Element, "h1") && a != nil && slices.ContainsFunc(a.Causes, func(x fabric.Cause) bool {
+				if a := v.Attribution; v.OpenedAt.After(began) && strings.Contains(v.Element.ID, "h1") && a != nil && slices.ContainsFunc(a.Causes, func(x fabric.Cause) bool {
 					return x.Cause == fabric.CauseDown && x.Element == nic && strings.Contains(x.Text, "it is not ACTIVE, it was ACTIVE before")
 				}) {
-					said[r.name] = fmt.Sprintf("%s %s: %s: %s", v.Kind, v.Element.Element, v.Scenario, a.Summary)
+					said[r.name] = fmt.Sprintf("%s %s: %s: %s", v.Kind, v.Element.ID, v.Scenario, a.Summary)
 				}
 			}
 		}

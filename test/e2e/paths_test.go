@@ -26,7 +26,7 @@ import (
 // fabricOfForty is three tiers: two pods of four leaves and two spines, four cores,
 // 24 hosts: 40 namespaces.
 func fabricOfForty() *fabric.Topology {
-	return clos.Clos(clos.Options{Tiers: 3, Pods: 2, LeavesPerPod: 4, SpinesPerPod: 2, CoresPerRow: 2, NICsPerLeaf: 3})
+	return clos.NewTopology(clos.Options{Tiers: 3, Pods: 2, LeavesPerPod: 4, SpinesPerPod: 2, CoresPerRow: 2, NICsPerLeaf: 3})
 }
 
 // ways is a demo whose paths are looked at.
@@ -37,21 +37,21 @@ type ways struct {
 }
 
 // truth is the kernels' own choice for every flow; a flow without a route is absent.
-func (w *ways) truth() map[fabric.Edge]fabric.Path {
+func (w *ways) truth() map[fabric.Flow]fabric.Path {
 	w.t.Helper()
 	g := w.Graph()
-	walk, err := w.Lab().Walk()
+	walk, err := w.Lab().NewWalk()
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	out := map[fabric.Edge]fabric.Path{}
-	for _, e := range w.Loop().Store().Edges("", "") {
-		from, to := e.Ends()
-		sport, dport := uint16(demo.SourcePort+e.Flow), uint16(demo.StampPort)
+	out := map[fabric.Flow]fabric.Path{}
+	for _, e := range w.Loop().PathStore().FlowsBetween("", "") {
+		from, to := e.Endpoints()
+		sport, dport := uint16(demo.SourcePort+e.Number), uint16(demo.StampPort)
 		if e.Reply {
 			sport, dport = dport, sport
 		}
-		if p, err := walk.KernelPath(w.t.Context(), g.Address(from), g.Address(to), udp, sport, dport); err == nil {
+		if p, err := walk.KernelPath(w.t.Context(), g.ProbeAddress(from), g.ProbeAddress(to), udp, sport, dport); err == nil {
 			out[e] = p
 		}
 	}
@@ -59,7 +59,7 @@ func (w *ways) truth() map[fabric.Edge]fabric.Path {
 }
 
 // compare holds what is bound against the truth.
-func compare(truth map[fabric.Edge]fabric.Path, bound func(fabric.Edge) (fabric.Path, fabric.PathState)) (right, wrong, open int, first string) {
+func compare(truth map[fabric.Flow]fabric.Path, bound func(fabric.Flow) (fabric.Path, fabric.PathState)) (right, wrong, open int, first string) {
 	for e, want := range truth {
 		got, state := bound(e)
 		switch {
@@ -68,31 +68,31 @@ func compare(truth map[fabric.Edge]fabric.Path, bound func(fabric.Edge) (fabric.
 			if first == "" {
 				first = fmt.Sprintf("%s: %s", e, state)
 			}
-		case got.Key() == want.Key():
+		case got.CanonicalKey() == want.CanonicalKey():
 			right++
 		default:
 			wrong++
-			first = fmt.Sprintf("%s: bound to %s, the kernels send it %s", e, got.Key(), want.Key())
+			first = fmt.Sprintf("%s: bound to %s, the kernels send it %s", e, got.CanonicalKey(), want.CanonicalKey())
 		}
 	}
 	return right, wrong, open, first
 }
 
-func (w *ways) bound(e fabric.Edge) (fabric.Path, fabric.PathState) {
-	b, _ := w.Loop().Store().Bind(e)
+func (w *ways) bound(e fabric.Flow) (fabric.Path, fabric.PathState) {
+	b, _ := w.Loop().PathStore().CurrentBinding(e)
 	return b.Path, b.State
 }
 
 // traced asks the nodes to trace all of their flows now, a few nodes at a time.
-func (w *ways) traced() map[fabric.Edge]fabric.Resolved {
+func (w *ways) traced() map[fabric.Flow]fabric.Resolved {
 	w.t.Helper()
 	g := w.Graph()
 	byNode := map[string][]string{}
-	for _, e := range w.Loop().Store().Edges("", "") {
-		from, _ := e.Ends()
+	for _, e := range w.Loop().PathStore().FlowsBetween("", "") {
+		from, _ := e.Endpoints()
 		byNode[fabric.OwnerOf(from)] = append(byNode[fabric.OwnerOf(from)], e.String())
 	}
-	out := map[fabric.Edge]fabric.Resolved{}
+	out := map[fabric.Flow]fabric.Resolved{}
 	var mu sync.Mutex
 	var tracing sync.WaitGroup
 	slots := make(chan struct{}, 6)
@@ -102,7 +102,7 @@ func (w *ways) traced() map[fabric.Edge]fabric.Resolved {
 			defer func() { <-slots }()
 			ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 			defer cancel()
-			traces, err := demo.Agents(w.Lab()).Trace(ctx, node, edges)
+			traces, err := demo.LabAgents(w.Lab()).TraceFlows(ctx, node, edges)
 			if err != nil {
 				w.t.Error(err)
 				return
@@ -110,13 +110,13 @@ func (w *ways) traced() map[fabric.Edge]fabric.Resolved {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, tr := range traces {
-				e, err := fabric.ParseEdge(tr.Edge)
+				e, err := fabric.ParseFlow(tr.Edge)
 				if err != nil {
 					w.t.Error(err)
 					return
 				}
-				from, to := e.Ends()
-				out[e] = fabric.Resolve(g, from, to, tr)
+				from, to := e.Endpoints()
+				out[e] = fabric.ResolveTrace(g, from, to, tr)
 			}
 		})
 	}
@@ -159,12 +159,12 @@ func (w *ways) agree(t *testing.T) {
 		t.Fatalf("%d flows have a route, %d are expected", len(truth), want)
 	}
 	traces := w.traced()
-	trace := func(e fabric.Edge) (fabric.Path, fabric.PathState) { return traces[e].Path, traces[e].State }
-	tiers := map[int]map[fabric.Edge]fabric.Path{}
+	trace := func(e fabric.Flow) (fabric.Path, fabric.PathState) { return traces[e].Path, traces[e].State }
+	tiers := map[int]map[fabric.Flow]fabric.Path{}
 	for e, p := range truth {
-		tier := w.Graph().Tier(e.Src, e.Dst)
+		tier := w.Graph().PathTier(e.Src, e.Dst)
 		if tiers[tier] == nil {
-			tiers[tier] = map[fabric.Edge]fabric.Path{}
+			tiers[tier] = map[fabric.Flow]fabric.Path{}
 		}
 		tiers[tier][e] = p
 	}
@@ -172,7 +172,7 @@ func (w *ways) agree(t *testing.T) {
 	for _, tier := range slices.Sorted(maps.Keys(tiers)) {
 		for _, source := range []struct {
 			name  string
-			bound func(fabric.Edge) (fabric.Path, fabric.PathState)
+			bound func(fabric.Flow) (fabric.Path, fabric.PathState)
 		}{{"sightings", w.bound}, {"traces", trace}} {
 			right, wrong, open, first := compare(tiers[tier], source.bound)
 			t.Logf("tier %d: %9s: %d of %d flows as the kernels send them, %d wrong, %d not known", tier, source.name, right, len(tiers[tier]), wrong, open)
@@ -190,7 +190,7 @@ func (w *ways) discover(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d:\n%s", code, stderr)
 	}
-	got, found := fabric.Load(file)
+	got, found := fabric.LoadTopology(file)
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func (w *ways) changes(t *testing.T) {
 // period is a time in which the truth did not change.
 type period struct {
 	from, to time.Time // to zero: it lasts
-	truth    map[fabric.Edge]fabric.Path
+	truth    map[fabric.Flow]fabric.Path
 }
 
 // change makes one change and holds every window against the truth of its time.
@@ -252,7 +252,7 @@ func (w *ways) change(t *testing.T, name string, do func() error) {
 	t.Helper()
 	periods := []period{{truth: w.truth()}}
 	stop := make(chan struct{})
-	first := make(chan map[fabric.Edge]map[string]time.Time)
+	first := make(chan map[fabric.Flow]map[string]time.Time)
 	go func() { first <- w.watch(stop) }()
 	next := func() {
 		now := time.Now()
@@ -264,11 +264,11 @@ func (w *ways) change(t *testing.T, name string, do func() error) {
 	}
 	next()
 	changed := periods[0].to
-	if faults, err := w.Lab().Faults(); err == nil && len(faults) == 1 {
+	if faults, err := w.Lab().ActiveFaults(); err == nil && len(faults) == 1 {
 		// The other switches learn of it three seconds later.
 		for deadline := time.Now().Add(15 * time.Second); !faults[0].Withdrawn && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 			periods[len(periods)-1].to = time.Now()
-			if faults, err = w.Lab().Faults(); err != nil {
+			if faults, err = w.Lab().ActiveFaults(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -278,16 +278,16 @@ func (w *ways) change(t *testing.T, name string, do func() error) {
 	last := &periods[len(periods)-1]
 	moved := 0
 	for e, p := range last.truth {
-		if p.Key() != periods[0].truth[e].Key() {
+		if p.CanonicalKey() != periods[0].truth[e].CanonicalKey() {
 			moved++
 		}
 	}
 	wrong, windows, after := 0, 0, []float64{}
-	bound := map[fabric.Edge]bool{}
+	bound := map[fabric.Flow]bool{}
 	seen := map[time.Time]bool{}
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		for e, p := range last.truth {
-			if got, state := w.bound(e); !bound[e] && state == fabric.PathValid && got.Key() == p.Key() {
+			if got, state := w.bound(e); !bound[e] && state == fabric.PathValid && got.CanonicalKey() == p.CanonicalKey() {
 				bound[e] = true
 			}
 		}
@@ -303,7 +303,7 @@ func (w *ways) change(t *testing.T, name string, do func() error) {
 			if end.After(newest) {
 				newest = end
 			}
-			e, err := fabric.ParseEdge(o.Edge)
+			e, err := fabric.ParseFlow(o.Edge)
 			if err != nil || o.PathState != fabric.PathValid || end.Before(periods[0].to) {
 				continue
 			}
@@ -311,7 +311,7 @@ func (w *ways) change(t *testing.T, name string, do func() error) {
 			if !could(periods, e, start, end, o.Path) {
 				wrong++
 				if wrong <= 3 {
-					t.Logf("%s: window %s to %s after the change is bound to %s", e, start.Sub(changed), end.Sub(changed), o.Path.Key())
+					t.Logf("%s: window %s to %s after the change is bound to %s", e, start.Sub(changed), end.Sub(changed), o.Path.CanonicalKey())
 				}
 			}
 		}
@@ -321,7 +321,7 @@ func (w *ways) change(t *testing.T, name string, do func() error) {
 	}
 	close(stop)
 	for e, at := range <-first {
-		if p := last.truth[e].Key(); p != periods[0].truth[e].Key() && !at[p].IsZero() {
+		if p := last.truth[e].CanonicalKey(); p != periods[0].truth[e].CanonicalKey() && !at[p].IsZero() {
 			after = append(after, max(0, at[p].Sub(changed).Seconds()))
 		}
 	}
@@ -339,9 +339,9 @@ func (w *ways) change(t *testing.T, name string, do func() error) {
 }
 
 // watch notes when each flow was first bound to each of its paths.
-func (w *ways) watch(stop chan struct{}) map[fabric.Edge]map[string]time.Time {
-	first := map[fabric.Edge]map[string]time.Time{}
-	edges := w.Loop().Store().Edges("", "")
+func (w *ways) watch(stop chan struct{}) map[fabric.Flow]map[string]time.Time {
+	first := map[fabric.Flow]map[string]time.Time{}
+	edges := w.Loop().PathStore().FlowsBetween("", "")
 	for {
 		select {
 		case <-stop:
@@ -357,7 +357,7 @@ func (w *ways) watch(stop chan struct{}) map[fabric.Edge]map[string]time.Time {
 			if first[e] == nil {
 				first[e] = map[string]time.Time{}
 			}
-			if k := p.Key(); first[e][k].IsZero() {
+			if k := p.CanonicalKey(); first[e][k].IsZero() {
 				first[e][k] = now
 			}
 		}
@@ -367,16 +367,16 @@ func (w *ways) watch(stop chan struct{}) map[fabric.Edge]map[string]time.Time {
 // could reports whether all packets of a window can have taken a path: no other path
 // was the truth of a time in it. Between two periods either was; and while a flow's
 // probes do not arrive, there are no replies that could have gone another way.
-func could(periods []period, e fabric.Edge, start, end time.Time, p fabric.Path) bool {
+func could(periods []period, e fabric.Flow, start, end time.Time, p fabric.Path) bool {
 	for i := range periods {
 		q := &periods[i]
 		if (i > 0 && !end.After(q.from)) || (!q.to.IsZero() && !start.Before(q.to)) {
 			continue // not of its time
 		}
-		if _, arrives := q.truth[e.Probe()]; e.Reply && !arrives {
+		if _, arrives := q.truth[e.ProbeFlow()]; e.Reply && !arrives {
 			continue
 		}
-		if truth, ok := q.truth[e]; ok && truth.Key() != p.Key() {
+		if truth, ok := q.truth[e]; ok && truth.CanonicalKey() != p.CanonicalKey() {
 			return false
 		}
 	}
@@ -464,7 +464,7 @@ func (w *ways) silent(t *testing.T) {
 			break
 		}
 	}
-	netns, err := w.Lab().Netns(sw)
+	netns, err := w.Lab().NetnsOf(sw)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -486,15 +486,15 @@ func (w *ways) silent(t *testing.T) {
 	truth := w.truth()
 	crossing := 0
 	for e, p := range truth {
-		from, to := e.Ends()
-		if paths.Crosses(p, from, to, fabric.Element{Element: sw, Kind: fabric.KindSwitch}) {
+		from, to := e.Endpoints()
+		if paths.CrossesElement(p, from, to, fabric.Element{ID: sw, Kind: fabric.KindSwitch}) {
 			crossing++
 		}
 	}
 	// Its table is believed for ten seconds after its last answer; then its flows are bound without it.
 	ignored := func() bool {
-		tables, _ := w.Loop().Switches()
-		return time.Since(tables[sw].Heard) > 12*time.Second
+		tables, _ := w.Loop().SwitchStates()
+		return time.Since(tables[sw].AnsweredAt) > 12*time.Second
 	}
 	for end := time.Now().Add(time.Minute); !ignored(); time.Sleep(200 * time.Millisecond) {
 		if _, wrong, _, first := compare(truth, w.bound); wrong > 0 {
@@ -513,7 +513,7 @@ func (w *ways) silent(t *testing.T) {
 		t.Errorf("%d flows are not known, %d cross the silent switch: %s", open, crossing, first)
 	}
 	traces := w.traced()
-	right, wrong, open, first = compare(truth, func(e fabric.Edge) (fabric.Path, fabric.PathState) { return traces[e].Path, traces[e].State })
+	right, wrong, open, first = compare(truth, func(e fabric.Flow) (fabric.Path, fabric.PathState) { return traces[e].Path, traces[e].State })
 	t.Logf("%s mute: by traces %d right, %d wrong, %d not known", sw, right, wrong, open)
 	if wrong > 0 {
 		t.Error(first)

@@ -81,7 +81,7 @@ func (c *chain) crossTraffic() (end func()) {
 		var to []string
 		for _, far := range []int{2, 5} { // two hosts are behind each leaf
 			peer := nodes[(i+far)%len(nodes)]
-			to = append(to, fmt.Sprintf("%s:%d", c.g.Address(peer.Name+"/"+peer.NICs[0].Device), trafficPort))
+			to = append(to, fmt.Sprintf("%s:%d", c.g.ProbeAddress(peer.Name+"/"+peer.NICs[0].Device), trafficPort))
 		}
 		running = append(running, c.start(c.l.Command(c.t.Context(), n.Name, self, "-traffic.to="+strings.Join(to, ",")), "traffic of "+n.Name))
 	}

@@ -40,7 +40,7 @@ type tracers struct {
 	flows   int
 	budget  int                      // packets a second that a node may ask of a switch
 	engines map[string]*probe.Engine // by node
-	truth   map[fabric.Edge]string   // the kernel's own choice
+	truth   map[fabric.Flow]string   // the kernel's own choice
 }
 
 func newTracers(t *testing.T, file, name string, flows, budget int) *tracers {
@@ -52,14 +52,14 @@ func newTracers(t *testing.T, file, name string, flows, budget int) *tracers {
 		}
 		clean(t, name)
 	})
-	tr := &tracers{t: t, lab: l, g: fabric.NewGraph(l.Topology()), flows: flows, budget: budget, truth: map[fabric.Edge]string{}}
-	for _, src := range tr.g.NICs() {
-		for _, dst := range tr.g.NICs() {
+	tr := &tracers{t: t, lab: l, g: fabric.NewGraph(l.Topology()), flows: flows, budget: budget, truth: map[fabric.Flow]string{}}
+	for _, src := range tr.g.NICIDs() {
+		for _, dst := range tr.g.NICIDs() {
 			if fabric.OwnerOf(src) == fabric.OwnerOf(dst) {
 				continue
 			}
 			for flow := range flows {
-				e := fabric.Edge{Src: src, Dst: dst, Flow: flow}
+				e := fabric.Flow{Src: src, Dst: dst, Number: flow}
 				tr.truth[e] = tr.kernel(e)
 				e.Reply = true
 				tr.truth[e] = tr.kernel(e)
@@ -69,18 +69,18 @@ func newTracers(t *testing.T, file, name string, flows, budget int) *tracers {
 	return tr
 }
 
-func (tr *tracers) kernel(e fabric.Edge) string {
+func (tr *tracers) kernel(e fabric.Flow) string {
 	tr.t.Helper()
-	from, to := e.Ends()
-	sport, dport := uint16(traceSource+e.Flow), uint16(tracePort)
+	from, to := e.Endpoints()
+	sport, dport := uint16(traceSource+e.Number), uint16(tracePort)
 	if e.Reply {
 		sport, dport = dport, sport
 	}
-	p, err := tr.lab.KernelPath(tr.t.Context(), tr.g.Address(from), tr.g.Address(to), udp, sport, dport)
+	p, err := tr.lab.KernelPath(tr.t.Context(), tr.g.ProbeAddress(from), tr.g.ProbeAddress(to), udp, sport, dport)
 	if err != nil {
 		tr.t.Fatal(err)
 	}
-	return p.Key()
+	return p.CanonicalKey()
 }
 
 // start begins anew, with agents that know nothing.
@@ -92,15 +92,15 @@ func (tr *tracers) start() (stop func()) {
 		c := &probe.Config{Node: node.Name, Cadence: 10 * time.Second, ReplyTimeout: 10 * time.Second,
 			Stamp: probe.StampConfig{Port: tracePort, SourcePort: traceSource, Classes: []probe.ClassConfig{{}}},
 			Trace: probe.TraceConfig{PacketsPerSecond: 2000, PacketsPerSwitch: tr.budget, Concurrency: 64}}
-		for _, nic := range tr.g.NICs() {
+		for _, nic := range tr.g.NICIDs() {
 			if fabric.OwnerOf(nic) == node.Name {
-				c.NICs = append(c.NICs, probe.NICConfig{NIC: nic, Address: tr.g.Address(nic), Timestamps: probe.TimestampsKernel})
+				c.NICs = append(c.NICs, probe.NICConfig{NIC: nic, Address: tr.g.ProbeAddress(nic), Timestamps: probe.TimestampsKernel})
 			} else {
-				c.Peers = append(c.Peers, probe.PeerConfig{NIC: nic, Address: tr.g.Address(nic)})
+				c.Peers = append(c.Peers, probe.PeerConfig{NIC: nic, Address: tr.g.ProbeAddress(nic)})
 			}
 		}
 		for e := range tr.truth {
-			cfg := probe.EdgeConfig{Src: e.Src, Dst: e.Dst, Flow: e.Flow, Tier: 2, Cadence: c.Cadence}
+			cfg := probe.EdgeConfig{Src: e.Src, Dst: e.Dst, Flow: e.Number, Tier: 2, Cadence: c.Cadence}
 			switch {
 			case e.Reply:
 			case fabric.OwnerOf(e.Src) == node.Name:
@@ -109,7 +109,7 @@ func (tr *tracers) start() (stop func()) {
 				c.Answers = append(c.Answers, cfg)
 			}
 		}
-		netns, err := tr.lab.Netns(node.Name)
+		netns, err := tr.lab.NetnsOf(node.Name)
 		if err != nil {
 			tr.t.Fatal(err)
 		}
@@ -138,11 +138,11 @@ type verdicts struct {
 
 // ask traces the edges that choose accepts, all nodes at a time, as an analyzer
 // would, and compares what is told with the kernel's own choice.
-func (tr *tracers) ask(choose func(fabric.Edge) bool) verdicts {
+func (tr *tracers) ask(choose func(fabric.Flow) bool) verdicts {
 	tr.t.Helper()
-	byNode := map[string][]fabric.Edge{}
+	byNode := map[string][]fabric.Flow{}
 	for e := range tr.truth {
-		if from, _ := e.Ends(); choose(e) {
+		if from, _ := e.Endpoints(); choose(e) {
 			byNode[fabric.OwnerOf(from)] = append(byNode[fabric.OwnerOf(from)], e)
 		}
 	}
@@ -153,7 +153,7 @@ func (tr *tracers) ask(choose func(fabric.Edge) bool) verdicts {
 	var wg sync.WaitGroup
 	for node, edges := range byNode {
 		wg.Go(func() {
-			paths, err := tr.engines[node].Trace(ctx, edges)
+			paths, err := tr.engines[node].TraceFlows(ctx, edges)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -170,14 +170,14 @@ func (tr *tracers) ask(choose func(fabric.Edge) bool) verdicts {
 }
 
 func (tr *tracers) judge(v *verdicts, p probe.TracedPath) {
-	from, to := p.Edge.Ends()
+	from, to := p.Edge.Endpoints()
 	raw := fabric.Trace{Edge: p.Edge.String(), State: p.State, TracedAt: p.TracedAt, Reached: p.Reached, Balanced: p.Balanced}
 	holes := false
 	for _, h := range p.Hops {
 		raw.Hops = append(raw.Hops, fabric.RawHop{TTL: h.TTL, Address: h.Address, Interface: h.Incoming})
 		holes = holes || !h.Address.IsValid()
 	}
-	r := fabric.Resolve(tr.g, from, to, raw)
+	r := fabric.ResolveTrace(tr.g, from, to, raw)
 	v.asked++
 	if p.Balanced {
 		tr.t.Errorf("%s: balanced per packet: %q", p.Edge, p.Notes)
@@ -194,9 +194,9 @@ func (tr *tracers) judge(v *verdicts, p probe.TracedPath) {
 	if holes {
 		v.filled++
 	}
-	if r.Path.Key() != tr.truth[p.Edge] {
+	if r.Path.CanonicalKey() != tr.truth[p.Edge] {
 		v.wrong++
-		tr.t.Errorf("%s: traced %q (%v), the kernel sends it %q", p.Edge, r.Path.Key(), p.Notes, tr.truth[p.Edge])
+		tr.t.Errorf("%s: traced %q (%v), the kernel sends it %q", p.Edge, r.Path.CanonicalKey(), p.Notes, tr.truth[p.Edge])
 	}
 }
 
@@ -204,7 +204,7 @@ func (tr *tracers) judge(v *verdicts, p probe.TracedPath) {
 // and how many of them it answered.
 func (tr *tracers) expired(sw string) (all, answered int) {
 	tr.t.Helper()
-	netns, err := tr.lab.Netns(sw)
+	netns, err := tr.lab.NetnsOf(sw)
 	if err != nil {
 		tr.t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func snmp(text, group, name string) int {
 
 func (tr *tracers) limitICMP(sw string, settings map[string]string) {
 	tr.t.Helper()
-	netns, err := tr.lab.Netns(sw)
+	netns, err := tr.lab.NetnsOf(sw)
 	if err != nil {
 		tr.t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func TestTraceBudget(t *testing.T) {
 	var total, last verdicts
 	for time.Since(began) < *traceSpan {
 		at := time.Now()
-		v := tr.ask(func(e fabric.Edge) bool { return !e.Reply })
+		v := tr.ask(func(e fabric.Flow) bool { return !e.Reply })
 		took := time.Since(at)
 		t.Logf("%d asked in %v: %.0f edges/s; %d told, %d of them with a hop filled in; notes %v", v.asked, took.Round(time.Millisecond), float64(v.asked)/took.Seconds(), v.told, v.filled, v.notes)
 		last = v
@@ -314,7 +314,7 @@ func TestTracesPastMuteSwitches(t *testing.T) {
 	for i, file := range muteTopologies {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			tr := newTracers(t, file, fmt.Sprintf("e2em%d", i), 1, ample)
-			all := func(fabric.Edge) bool { return true }
+			all := func(fabric.Flow) bool { return true }
 			for n, s := range tr.g.Topo.Switches {
 				if s.Role == fabric.Leaf && n > len(tr.g.Topo.Switches)/2 {
 					continue // one leaf is as the other; time is short

@@ -114,13 +114,13 @@ func moved(body []byte) (out []string) {
 }
 
 // explain logs what was seen of the incidents since a moment that do not name a fault.
-func (c *chain) explain(w *witness, p demo.Planned, since time.Time) {
+func (c *chain) explain(w *witness, p demo.PlannedFault, since time.Time) {
 	for _, r := range c.analyzers {
 		_, incidents := c.verdicts(r)
 		w.mu.Lock()
 		for i := range incidents {
 			in := &incidents[i]
-			if in.OpenedAt.Before(since) || p.Names(&in.Verdict) {
+			if in.OpenedAt.Before(since) || p.NamedBy(&in.Verdict) {
 				continue
 			}
 			for _, s := range w.seen[r.name+in.ID] {

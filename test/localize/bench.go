@@ -15,22 +15,22 @@ import (
 type contestant struct {
 	name string
 	run  func(*fabric.Graph, []*fabric.Observation) answer
-	// knows is in run's place for one that is told the truth.
-	knows func(*incident.Case) answer
+	// runWithTruth is in run's place for one that is told the truth.
+	runWithTruth func(*incident.Case) answer
 }
 
-func (c *contestant) ask(g *fabric.Graph, cs *incident.Case) answer {
-	if c.knows != nil {
-		return c.knows(cs)
+func (c *contestant) answerCase(g *fabric.Graph, cs *incident.Case) answer {
+	if c.runWithTruth != nil {
+		return c.runWithTruth(cs)
 	}
 	return c.run(g, cs.Observations)
 }
 
 // answer is what a contestant holds to be wrong.
 type answer interface {
-	grade(*incident.Case) score
-	// tell writes what is in it, for somebody who wonders why it was wrong.
-	tell(io.Writer)
+	gradeCase(*incident.Case) score
+	// writeDetails writes what is in it, for somebody who wonders why it was wrong.
+	writeDetails(io.Writer)
 }
 
 type bench struct {
@@ -41,11 +41,11 @@ type bench struct {
 	detail      bool
 }
 
-// cell asks every contestant about every case. Cases are made by several workers;
+// runCell asks every contestant about every case. Cases are made by several workers;
 // one contestant at a time is measured.
-func (b *bench) cell(c cell) []total {
+func (b *bench) runCell(c cell) []total {
 	var who []contestant
-	for _, w := range c.who {
+	for _, w := range c.contestants {
 		if b.only == nil || contains(b.only, w.name) {
 			who = append(who, w)
 		}
@@ -71,13 +71,13 @@ func (b *bench) cell(c cell) []total {
 		defer measuring.Unlock()
 		for j, w := range who {
 			start := time.Now()
-			a := w.ask(f.Graph, cs)
+			a := w.answerCase(f.Graph, cs)
 			ms := float64(time.Since(start).Microseconds()) / 1000
-			s := a.grade(cs)
+			s := a.gradeCase(cs)
 			s.ms = ms
 			scores[j][i] = s
 			if b.detail && s.wrong+s.missed > 0 {
-				b.tell(c.name, w.name, cs, a)
+				b.writeFailure(c.name, w.name, cs, a)
 			}
 		}
 		done++
@@ -100,9 +100,9 @@ func (b *bench) cell(c cell) []total {
 	cs := c.make(f, b.first)
 	out := make([]total, len(who))
 	for j, w := range who {
-		out[j] = sum(c.name, w.name, scores[j])
+		out[j] = sumScores(c.name, w.name, scores[j])
 		out[j].Flows, out[j].Links = len(cs.Observations), len(topo.Links)
-		out[j].MB = peak(func() { w.ask(f.Graph, cs) })
+		out[j].MB = peakMemory(func() { w.answerCase(f.Graph, cs) })
 	}
 	runtime.KeepAlive(cs)
 	return out
@@ -117,14 +117,14 @@ func contains(names []string, name string) bool {
 	return false
 }
 
-// tell prints a case in which something was named wrongly or missed.
-func (b *bench) tell(cellName, who string, cs *incident.Case, a answer) {
+// writeFailure prints a case in which something was named wrongly or missed.
+func (b *bench) writeFailure(cellName, who string, cs *incident.Case, a answer) {
 	fmt.Fprintf(b.log, "%s %s seed %d\n", cellName, who, cs.Truth.Seed)
 	for _, f := range cs.Truth.Faults {
-		fmt.Fprintf(b.log, "  fault   %s %s %s, %s, windows %d to %d; delay %d ns, loss %.4f, marks %.2f", f.Kind, f.Element.Element, f.Direction, f.Scenario, f.First, f.Last, f.DelayNS, f.Loss, f.ECN)
+		fmt.Fprintf(b.log, "  fault   %s %s %s, %s, windows %d to %d; delay %d ns, loss %.4f, marks %.2f", f.Kind, f.Element.ID, f.Direction, f.Scenario, f.First, f.Last, f.DelayNS, f.Loss, f.ECN)
 		var sent, lost uint64
 		for _, o := range cs.Observations {
-			for _, d := range o.Path.Directions(o.Src, o.Dst) {
+			for _, d := range o.Path.LinkDirections(o.Src, o.Dst) {
 				if d.String() == f.Direction {
 					sent, lost = sent+o.Sent, lost+o.Lost
 				}
@@ -132,11 +132,11 @@ func (b *bench) tell(cellName, who string, cs *incident.Case, a answer) {
 		}
 		fmt.Fprintf(b.log, "; traced flows that cross it lost %d of %d\n", lost, sent)
 	}
-	a.tell(b.log)
+	a.writeDetails(b.log)
 }
 
-// peak runs fn and returns by how many megabytes the heap grew in it, at most.
-func peak(fn func()) float64 {
+// peakMemory runs fn and returns by how many megabytes the heap grew in it, at most.
+func peakMemory(fn func()) float64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

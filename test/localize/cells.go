@@ -13,59 +13,59 @@ import (
 
 // cell is a kind of cases, and who is asked about them.
 type cell struct {
-	name string
-	topo func() *fabric.Topology
-	make func(f *incident.Fabric, seed uint64) *incident.Case
-	who  []contestant
+	name        string
+	topo        func() *fabric.Topology
+	make        func(f *incident.Fabric, seed uint64) *incident.Case
+	contestants []contestant
 }
 
 // fatTree is a k-ary fat tree with 3k/2 hosts per leaf, as the published
 // comparisons have it: k pods of k/2 leaves and k/2 spines, (k/2)^2 cores.
 func fatTree(k int) func() *fabric.Topology {
 	return func() *fabric.Topology {
-		return clos.Clos(clos.Options{Tiers: 3, Pods: k, LeavesPerPod: k / 2, SpinesPerPod: k / 2, CoresPerRow: k / 2, NICsPerLeaf: 3 * k / 2})
+		return clos.NewTopology(clos.Options{Tiers: 3, Pods: k, LeavesPerPod: k / 2, SpinesPerPod: k / 2, CoresPerRow: k / 2, NICsPerLeaf: 3 * k / 2})
 	}
 }
 
-// planes is a rail-optimised Clos of four planes: 64 nodes of eight NICs.
-func planes() *fabric.Topology {
-	return clos.Clos(clos.Options{Planes: 4, LeavesPerPod: 8, SpinesPerPod: 4, NICsPerLeaf: 16, NICsPerNode: 8, RailOptimised: true})
+// railClos is a rail-optimised Clos of four planes: 64 nodes of eight NICs.
+func railClos() *fabric.Topology {
+	return clos.NewTopology(clos.Options{Planes: 4, LeavesPerPod: 8, SpinesPerPod: 4, NICsPerLeaf: 16, NICsPerNode: 8, RailOptimised: true})
 }
 
-// duo is two planes of six leaves and four spines, 48 nodes of two NICs.
-func duo() *fabric.Topology {
-	return clos.Clos(clos.Options{Planes: 2, LeavesPerPod: 6, SpinesPerPod: 4, NICsPerLeaf: 8, NICsPerNode: 2})
+// twoPlanes is two planes of six leaves and four spines, 48 nodes of two NICs.
+func twoPlanes() *fabric.Topology {
+	return clos.NewTopology(clos.Options{Planes: 2, LeavesPerPod: 6, SpinesPerPod: 4, NICsPerLeaf: 8, NICsPerNode: 2})
 }
 
-// pods is three tiers: four pods of four leaves and four spines, 16 cores.
-func pods() *fabric.Topology {
-	return clos.Clos(clos.Options{Tiers: 3, Pods: 4, LeavesPerPod: 4, SpinesPerPod: 4, CoresPerRow: 4, NICsPerLeaf: 6})
+// threeTiers is three tiers: four pods of four leaves and four spines, 16 cores.
+func threeTiers() *fabric.Topology {
+	return clos.NewTopology(clos.Options{Tiers: 3, Pods: 4, LeavesPerPod: 4, SpinesPerPod: 4, CoresPerRow: 4, NICsPerLeaf: 6})
 }
 
 // notKnown are the ways in which paths are not known.
 var notKnown = []incident.Knowledge{incident.LossyTraced, incident.Half, incident.SetsOnly, incident.Unknown, incident.Stale}
 
-// cells are all there are. How their names are made is in docs/localization.md.
-func cells() []cell {
+// allCells are all there are. How their names are made is in docs/localization.md.
+func allCells() []cell {
 	var out []cell
-	out = append(out, drops("thin", incident.ThinDrops)...)
-	out = append(out, drops("probe", incident.ProbeDrops)...)
-	out = append(out, scenarios()...)
-	out = append(out, floors()...)
+	out = append(out, dropCells("thin", incident.ThinDrops)...)
+	out = append(out, dropCells("probe", incident.ProbeDrops)...)
+	out = append(out, scenarioCells()...)
+	out = append(out, floorCells()...)
 	for _, n := range []int{1, 4} {
-		out = append(out, cell{fmt.Sprintf("tomography-%d", n), duo, incident.Scenario{Several: n}.Make, []contestant{{name: "graylink", run: delays}}})
+		out = append(out, cell{fmt.Sprintf("tomography-%d", n), twoPlanes, incident.Scenario{Several: n}.MakeCase, []contestant{{name: "graylink", run: estimateDelays}}})
 	}
-	return append(out, scales()...)
+	return append(out, scaleCells()...)
 }
 
-func drops(kind string, o func(incident.Knowledge) incident.Drops) []cell {
+func dropCells(kind string, o func(incident.Knowledge) incident.Drops) []cell {
 	var out []cell
 	add := func(topo func() *fabric.Topology, o incident.Drops, name string, args ...any) {
 		who := methods
 		if o.Know == incident.Known && o.MostFaults > 0 {
-			who = append(slices.Clone(methods), contestant{name: "oracle", knows: oracle})
+			who = append(slices.Clone(methods), contestant{name: "oracle", runWithTruth: runOracle})
 		}
-		out = append(out, cell{kind + "-" + fmt.Sprintf(name, args...), topo, o.Make, who})
+		out = append(out, cell{kind + "-" + fmt.Sprintf(name, args...), topo, o.MakeCase, who})
 	}
 	for _, k := range []int{10, 14} {
 		for _, know := range append([]incident.Knowledge{incident.Known}, notKnown...) {
@@ -77,20 +77,20 @@ func drops(kind string, o func(incident.Knowledge) incident.Drops) []cell {
 			add(fatTree(k), clean, "k%d-none-%s", k, know)
 		}
 	}
-	add(planes, o(incident.Known), "rail-known")
+	add(railClos, o(incident.Known), "rail-known")
 	return out
 }
 
-func scenarios() []cell {
+func scenarioCells() []cell {
 	var out []cell
 	add := func(topo func() *fabric.Topology, o incident.Scenario, name string, args ...any) {
-		out = append(out, cell{"scenario-" + fmt.Sprintf(name, args...), topo, o.Make, []contestant{{name: "graylink", run: verdicts}}})
+		out = append(out, cell{"scenario-" + fmt.Sprintf(name, args...), topo, o.MakeCase, []contestant{{name: "graylink", run: runVerdicts}}})
 	}
 	for _, in := range []struct {
 		name string
 		topo func() *fabric.Topology
-	}{{"duo", duo}, {"pods", pods}, {"rail", planes}} {
-		for _, s := range incident.Scenarios() {
+	}{{"duo", twoPlanes}, {"pods", threeTiers}, {"rail", railClos}} {
+		for _, s := range incident.AllScenarios() {
 			if in.name == "pods" && s == fabric.Host {
 				continue // its nodes have one NIC each
 			}
@@ -99,26 +99,26 @@ func scenarios() []cell {
 		add(in.topo, incident.Scenario{Several: 4}, "%s-several", in.name)
 		add(in.topo, incident.Scenario{}, "%s-none", in.name)
 	}
-	for _, s := range append(incident.Scenarios(), "") {
+	for _, s := range append(incident.AllScenarios(), "") {
 		name := s
 		if s == "" {
 			name = none
 		}
 		for _, know := range notKnown {
-			add(duo, incident.Scenario{ID: s, Know: know}, "%s-%s", know, name)
+			add(twoPlanes, incident.Scenario{ID: s, Know: know}, "%s-%s", know, name)
 		}
-		add(duo, incident.Scenario{ID: s, CrossTraffic: true}, "cross-%s", name)
-		add(duo, incident.Scenario{ID: s, Hardware: true}, "hardware-%s", name)
+		add(twoPlanes, incident.Scenario{ID: s, CrossTraffic: true}, "cross-%s", name)
+		add(twoPlanes, incident.Scenario{ID: s, Hardware: true}, "hardware-%s", name)
 	}
 	return out
 }
 
-// floors are one link's fault of one size, 1,000 probes per flow and window.
-func floors() []cell {
+// floorCells are one link's fault of one size, 1,000 probes per flow and window.
+func floorCells() []cell {
 	var out []cell
 	add := func(name string, o incident.Scenario) {
 		o.ID, o.Windows, o.Probes = fabric.Corridor, 5, 1000
-		out = append(out, cell{"floor-" + name, duo, o.Make, []contestant{{name: "graylink", run: verdicts}}})
+		out = append(out, cell{"floor-" + name, twoPlanes, o.MakeCase, []contestant{{name: "graylink", run: runVerdicts}}})
 	}
 	delay := func(clock string, hardware bool, by ...time.Duration) {
 		for _, d := range by {
@@ -134,9 +134,9 @@ func floors() []cell {
 	return out
 }
 
-// scales are fabrics of growing size with eight faults, half of them delays: what
+// scaleCells are fabrics of growing size with eight faults, half of them delays: what
 // one cycle of inference costs.
-func scales() []cell {
+func scaleCells() []cell {
 	var out []cell
 	for _, s := range []struct {
 		name  string
@@ -151,7 +151,7 @@ func scales() []cell {
 		{"1m", 31, clos.Options{Tiers: 3, Planes: 4, Pods: 8, LeavesPerPod: 32, SpinesPerPod: 32, CoresPerRow: 32, NICsPerLeaf: 32, NICsPerNode: 8, RailOptimised: true}},
 	} {
 		o := incident.Drops{Know: incident.Known, FlowsPerNIC: s.flows, Packets: 1000, LeastFaults: 8, MostFaults: 8, Least: 0.002, Most: 0.02, Background: 1e-4, Delays: true}
-		out = append(out, cell{"scale-" + s.name, func() *fabric.Topology { return clos.Clos(s.o) }, o.Make, []contestant{{name: "graylink", run: cycle}}})
+		out = append(out, cell{"scale-" + s.name, func() *fabric.Topology { return clos.NewTopology(s.o) }, o.MakeCase, []contestant{{name: "graylink", run: runCycle}}})
 	}
 	return out
 }

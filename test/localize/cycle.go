@@ -15,17 +15,17 @@ import (
 	"github.com/graylink/graylink/internal/sim/incident"
 )
 
-// cycle is one cycle of inference: judge, find moved clocks, triangulate, classify.
-func cycle(g *fabric.Graph, obs []*fabric.Observation) answer {
-	scene := &classify.Scene{Graph: g, Findings: judge.All(obs, judge.Defaults()), First: incident.Epoch}
-	return report(analyzer.Infer(triangulate.NewEngine(g), scene, clocks.Find(scene.Findings), len(obs)))
+// runCycle is one cycle of inference: judge, find moved clocks, triangulate, classify.
+func runCycle(g *fabric.Graph, obs []*fabric.Observation) answer {
+	scene := &classify.Scene{Graph: g, Findings: judge.FindingsOf(obs, judge.DefaultParameters()), First: incident.Epoch}
+	return report(analyzer.InferReport(triangulate.NewEngine(g), scene, clocks.FindSuspects(scene.Findings), len(obs)))
 }
 
 // estimates are the delays that links are said to add.
 type estimates []fabric.LinkDelay
 
-func delays(g *fabric.Graph, obs []*fabric.Observation) answer {
-	return estimates(verdicts(g, obs).(report).LinkDelays)
+func estimateDelays(g *fabric.Graph, obs []*fabric.Observation) answer {
+	return estimates(runVerdicts(g, obs).(report).LinkDelays)
 }
 
 // linkErrors are the errors of estimated delays, in nanoseconds: of directed links
@@ -38,7 +38,7 @@ type linkErrors struct {
 	Unidentified int       `json:"unidentifiable"` // said to be, and left out of all of that
 }
 
-func (e *linkErrors) join(o *linkErrors) *linkErrors {
+func (e *linkErrors) mergeWith(o *linkErrors) *linkErrors {
 	if e == nil {
 		e = &linkErrors{}
 	}
@@ -47,8 +47,8 @@ func (e *linkErrors) join(o *linkErrors) *linkErrors {
 	return e
 }
 
-// quantile of v, with zeros more of 0; v is reordered.
-func quantile(v []float64, zeros int, p float64) float64 {
+// quantileOf of v, with zeros more of 0; v is reordered.
+func quantileOf(v []float64, zeros int, p float64) float64 {
 	slices.Sort(v)
 	if n := len(v) + zeros; n > 0 {
 		if i := int(p*float64(n-1)+0.5) - zeros; i >= 0 {
@@ -59,14 +59,14 @@ func quantile(v []float64, zeros int, p float64) float64 {
 }
 
 func (e *linkErrors) write(w io.Writer) {
-	fmt.Fprintf(w, "  %d slow links: error median %.2f us (%.1f %%), P95 %.2f us; within max(0.5 us, 10 %%): %.3f\n", len(e.Slow), quantile(e.Slow, 0, 0.5)/1e3,
-		100*quantile(e.Relative, 0, 0.5), quantile(e.Slow, 0, 0.95)/1e3, e.within())
+	fmt.Fprintf(w, "  %d slow links: error median %.2f us (%.1f %%), P95 %.2f us; within max(0.5 us, 10 %%): %.3f\n", len(e.Slow), quantileOf(e.Slow, 0, 0.5)/1e3,
+		100*quantileOf(e.Relative, 0, 0.5), quantileOf(e.Slow, 0, 0.95)/1e3, e.shareWithin())
 	fmt.Fprintf(w, "  %d others: %d said to add something, P95 %.2f us, at most %.2f us; all links: P95 %.2f us; %d said to be unidentifiable\n", e.CleanLinks, len(e.Clean),
-		quantile(e.Clean, e.CleanLinks-len(e.Clean), 0.95)/1e3, quantile(e.Clean, 0, 1)/1e3, quantile(slices.Concat(e.Clean, e.Slow), e.CleanLinks-len(e.Clean), 0.95)/1e3, e.Unidentified)
+		quantileOf(e.Clean, e.CleanLinks-len(e.Clean), 0.95)/1e3, quantileOf(e.Clean, 0, 1)/1e3, quantileOf(slices.Concat(e.Clean, e.Slow), e.CleanLinks-len(e.Clean), 0.95)/1e3, e.Unidentified)
 }
 
-// within is the share of slow links whose error is small, absolutely or relatively.
-func (e *linkErrors) within() float64 {
+// shareWithin is the share of slow links whose error is small, absolutely or relatively.
+func (e *linkErrors) shareWithin() float64 {
 	n := 0
 	for i := range e.Slow {
 		if e.Slow[i] <= 500 || e.Relative[i] <= 0.1 {
@@ -76,8 +76,8 @@ func (e *linkErrors) within() float64 {
 	return float64(n) / float64(max(1, len(e.Slow)))
 }
 
-// grade takes the directed links that faults slow down, and all others.
-func (es estimates) grade(cs *incident.Case) score {
+// gradeCase takes the directed links that faults slow down, and all others.
+func (es estimates) gradeCase(cs *incident.Case) score {
 	said := map[string]fabric.LinkDelay{}
 	for _, e := range es {
 		said[e.Direction] = e
@@ -112,7 +112,7 @@ func (es estimates) grade(cs *incident.Case) score {
 	return score{links: out}
 }
 
-func (es estimates) tell(w io.Writer) {
+func (es estimates) writeDetails(w io.Writer) {
 	for _, e := range es {
 		fmt.Fprintf(w, "  delay   %s %d ns, identifiable %v\n", e.Direction, e.AddedDelayNS, e.Identifiable)
 	}

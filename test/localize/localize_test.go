@@ -53,7 +53,7 @@ func TestGradeCountsDirectedLinks(t *testing.T) {
 		{"twice named is once", truth(ab), blames{{dirs: dirs(ab)}, {dirs: dirs(ab, ba)}}, 1, 1, 0},
 		{"one of two", truth(ab, cd), blames{{dirs: dirs(cd)}}, 1, 0, 1},
 	} {
-		s := c.answers.grade(c.truth)
+		s := c.answers.gradeCase(c.truth)
 		if s.right != c.right || s.wrong != c.wrong || s.missed != c.missed {
 			t.Errorf("%s: %d right, %d wrong, %d missed; want %d, %d, %d", c.name, s.right, s.wrong, s.missed, c.right, c.wrong, c.missed)
 		}
@@ -61,7 +61,7 @@ func TestGradeCountsDirectedLinks(t *testing.T) {
 }
 
 func TestSumTakesMeansOverCases(t *testing.T) {
-	got := sum("c", "m", []score{{}, {right: 1, wrong: 1}, {missed: 2}, {wrong: 1}})
+	got := sumScores("c", "m", []score{{}, {right: 1, wrong: 1}, {missed: 2}, {wrong: 1}})
 	// Precision 1, 0.5, 1, 0; recall 1, 1, 0, 1.
 	if got.Precision != 0.625 || got.Recall != 0.75 || math.Abs(got.F1-0.68182) > 1e-4 || got.Clean != 2 || got.Blamed != 1 {
 		t.Errorf("%+v", got)
@@ -69,7 +69,7 @@ func TestSumTakesMeansOverCases(t *testing.T) {
 }
 
 func TestReliability(t *testing.T) {
-	bins := reliability([]claim{{0.95, true}, {0.97, false}, {0.31, true}, {1, true}})
+	bins := reliabilityBins([]claim{{0.95, true}, {0.97, false}, {0.31, true}, {1, true}})
 	if b := bins[9]; b.Count != 3 || math.Abs(b.Right-2.0/3) > 1e-9 {
 		t.Errorf("bin of 0.9 and more: %+v", b)
 	}
@@ -81,16 +81,16 @@ func TestReliability(t *testing.T) {
 
 // A switch accuses all that it has, a link without direction both of its own.
 func TestAccused(t *testing.T) {
-	g := fabric.NewGraph(clos.Clos(clos.Options{LeavesPerPod: 2, SpinesPerPod: 2, NICsPerLeaf: 2}))
-	up := fabric.Direction{From: "a-p1-leaf1:up1", To: g.Peer("a-p1-leaf1:up1")}
+	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 2, SpinesPerPod: 2, NICsPerLeaf: 2}))
+	up := fabric.Direction{From: "a-p1-leaf1:up1", To: g.PeerOf("a-p1-leaf1:up1")}
 	for _, c := range []struct {
 		kind fabric.Kind
 		name string
 		dir  fabric.Direction
 		want int
 	}{
-		{fabric.KindLink, up.Link(), up, 1},
-		{fabric.KindLink, up.Link(), fabric.Direction{}, 2},
+		{fabric.KindLink, up.LinkID(), up, 1},
+		{fabric.KindLink, up.LinkID(), fabric.Direction{}, 2},
 		{fabric.KindNIC, "h1-1-1/eth1", fabric.Direction{}, 2},
 		{fabric.KindSwitch, "a-p1-spine1", fabric.Direction{}, 4},
 		{fabric.KindSwitch, "a-p1-leaf1", fabric.Direction{}, 8},
@@ -99,7 +99,7 @@ func TestAccused(t *testing.T) {
 		{fabric.KindLeafUplinks, "a-p1-leaf1", fabric.Direction{}, 4},
 		{fabric.KindHost, "h1-1-1", fabric.Direction{}, 2},
 	} {
-		if got := accused(g, c.kind, c.name, c.dir); len(got) != c.want {
+		if got := accusedLinks(g, c.kind, c.name, c.dir); len(got) != c.want {
 			t.Errorf("%s %s: %d directed links, want %d: %v", c.kind, c.name, len(got), c.want, got)
 		}
 	}
@@ -108,13 +108,13 @@ func TestAccused(t *testing.T) {
 // Every method finds one link that drops a lot where much is measured. 007 names
 // others besides: in a small fabric a single lost packet is a large share of the votes.
 func TestMethodsFindOneBadLink(t *testing.T) {
-	f := incident.NewFabric(clos.Clos(clos.Options{LeavesPerPod: 4, SpinesPerPod: 4, NICsPerLeaf: 4}))
+	f := incident.NewFabric(clos.NewTopology(clos.Options{LeavesPerPod: 4, SpinesPerPod: 4, NICsPerLeaf: 4}))
 	o := incident.ProbeDrops(incident.Known)
 	o.MostFaults, o.Least, o.Most, o.Background = 1, 0.2, 0.2, 1e-6
 	for seed := range uint64(6) {
-		cs := o.Make(f, seed)
+		cs := o.MakeCase(f, seed)
 		for _, m := range methods {
-			if s := m.run(f.Graph, cs.Observations).grade(cs); s.missed > 0 || s.wrong > 0 && m.name != "007" {
+			if s := m.run(f.Graph, cs.Observations).gradeCase(cs); s.missed > 0 || s.wrong > 0 && m.name != "007" {
 				t.Errorf("seed %d, %s: %d wrong, %d missed of %v", seed, m.name, s.wrong, s.missed, cs.Truth.Faults)
 			}
 		}
@@ -123,10 +123,10 @@ func TestMethodsFindOneBadLink(t *testing.T) {
 
 // NetBouncer's success ratios are where its objective is least along each link.
 func TestSuccessRatiosMinimise(t *testing.T) {
-	f := incident.NewFabric(clos.Clos(clos.Options{LeavesPerPod: 3, SpinesPerPod: 2, NICsPerLeaf: 3}))
+	f := incident.NewFabric(clos.NewTopology(clos.Options{LeavesPerPod: 3, SpinesPerPod: 2, NICsPerLeaf: 3}))
 	o := incident.ProbeDrops(incident.Known)
 	o.LeastFaults, o.Least, o.Most = 3, 0.05, 0.1
-	in := incidenceOf(o.Make(f, 1).Observations)
+	in := incidenceOf(o.MakeCase(f, 1).Observations)
 	x := in.successRatios()
 	objective := func() float64 {
 		sum := 0.0
@@ -157,9 +157,9 @@ func TestSuccessRatiosMinimise(t *testing.T) {
 }
 
 func TestGradeVerdicts(t *testing.T) {
-	link := incident.Fault{Element: fabric.Element{Element: "a:1--b:1", Kind: fabric.KindLink}, Direction: "a:1->b:1", Scenario: fabric.Corridor}
-	nic := incident.Fault{Element: fabric.Element{Element: "h/e", Kind: fabric.KindNIC}, Scenario: fabric.BadNIC}
-	host := incident.Fault{Element: fabric.Element{Element: "h", Kind: fabric.KindHost}, Scenario: fabric.Host}
+	link := incident.Fault{Element: fabric.Element{ID: "a:1--b:1", Kind: fabric.KindLink}, Direction: "a:1->b:1", Scenario: fabric.Corridor}
+	nic := incident.Fault{Element: fabric.Element{ID: "h/e", Kind: fabric.KindNIC}, Scenario: fabric.BadNIC}
+	host := incident.Fault{Element: fabric.Element{ID: "h", Kind: fabric.KindHost}, Scenario: fabric.Host}
 	verdict := func(f incident.Fault, change func(*fabric.Verdict)) fabric.Verdict {
 		v := fabric.Verdict{Element: f.Element, Direction: f.Direction, Scenario: f.Scenario, Confidence: 0.9}
 		if change != nil {
@@ -167,7 +167,7 @@ func TestGradeVerdicts(t *testing.T) {
 		}
 		return v
 	}
-	cable := fabric.Element{Element: "h/e--a:2", Kind: fabric.KindAccessLink}
+	cable := fabric.Element{ID: "h/e--a:2", Kind: fabric.KindAccessLink}
 	for _, c := range []struct {
 		name                              string
 		faults                            []incident.Fault
@@ -185,13 +185,13 @@ func TestGradeVerdicts(t *testing.T) {
 			v.Element, v.Equivalent = cable, []fabric.Element{nic.Element}
 		})}, 1, 0, 0, 1, 1, 0},
 		{"a switch that lists the NIC", []incident.Fault{nic}, []fabric.Verdict{verdict(nic, func(v *fabric.Verdict) {
-			v.Element, v.Equivalent = fabric.Element{Element: "a", Kind: fabric.KindSwitch}, []fabric.Element{nic.Element}
+			v.Element, v.Equivalent = fabric.Element{ID: "a", Kind: fabric.KindSwitch}, []fabric.Element{nic.Element}
 		})}, 0, 1, 1, 0, 0, 1},
 		{"the NIC of a starved host", []incident.Fault{host}, []fabric.Verdict{verdict(nic, nil)}, 0, 1, 1, 0, 0, 1},
-		{"another starved host", []incident.Fault{host}, []fabric.Verdict{verdict(host, func(v *fabric.Verdict) { v.Element.Element = "k" })}, 0, 1, 1, 0, 0, 0},
+		{"another starved host", []incident.Fault{host}, []fabric.Verdict{verdict(host, func(v *fabric.Verdict) { v.Element.ID = "k" })}, 0, 1, 1, 0, 0, 0},
 	} {
 		cs := &incident.Case{Truth: incident.Truth{Faults: c.faults}}
-		s := report{Verdicts: c.verdicts}.grade(cs)
+		s := report{Verdicts: c.verdicts}.gradeCase(cs)
 		if got, want := [6]int{s.right, s.wrong, s.missed, s.sameScenario, s.sameDirection, s.blamed}, [6]int{c.right, c.wrong, c.missed, c.scene, c.ways, c.blamed}; got != want {
 			t.Errorf("%s: right, wrong, missed, scenario, direction, blamed %v, want %v", c.name, got, want)
 		}
@@ -214,15 +214,15 @@ func TestEstimatesAreComparedByDirectedLink(t *testing.T) {
 		Truth:    incident.Truth{Faults: []incident.Fault{{Direction: "a:1->b:1", DelayNS: 10_000}, {Direction: "c:1->a:2", DelayNS: 1000}}},
 	}
 	s := estimates{{Direction: "a:1->b:1", AddedDelayNS: 10_900, Identifiable: true}, {Direction: "a:2->c:1", AddedDelayNS: 700, Identifiable: true},
-		{Direction: "d:1->a:3", AddedDelayNS: 9000}}.grade(cs)
+		{Direction: "d:1->a:3", AddedDelayNS: 9000}}.gradeCase(cs)
 	e := s.links
-	if len(e.Slow) != 2 || e.Slow[0] != 900 || e.Slow[1] != 1000 || len(e.Clean) != 1 || e.Clean[0] != 700 || e.CleanLinks != 3 || e.Unidentified != 1 || e.within() != 0.5 {
+	if len(e.Slow) != 2 || e.Slow[0] != 900 || e.Slow[1] != 1000 || len(e.Clean) != 1 || e.Clean[0] != 700 || e.CleanLinks != 3 || e.Unidentified != 1 || e.shareWithin() != 0.5 {
 		t.Errorf("%+v", e)
 	}
-	if q := quantile([]float64{5, 7}, 8, 0.95); q != 7 {
+	if q := quantileOf([]float64{5, 7}, 8, 0.95); q != 7 {
 		t.Errorf("P95 of eight zeros, 5 and 7: %v", q)
 	}
-	if q := quantile([]float64{5, 7}, 8, 0.5); q != 0 {
+	if q := quantileOf([]float64{5, 7}, 8, 0.5); q != 0 {
 		t.Errorf("median of eight zeros, 5 and 7: %v", q)
 	}
 }
@@ -230,14 +230,14 @@ func TestEstimatesAreComparedByDirectedLink(t *testing.T) {
 // What ships blames nobody in a fabric without faults.
 func TestNobodyIsBlamedInAHealthyFabric(t *testing.T) {
 	for _, name := range []string{"thin-k10-none-known", "scenario-duo-none"} {
-		for _, c := range cells() {
+		for _, c := range allCells() {
 			if c.name != name {
 				continue
 			}
 			f := incident.NewFabric(c.topo())
 			for seed := range uint64(2) {
 				cs := c.make(f, seed)
-				if s := c.who[0].run(f.Graph, cs.Observations).grade(cs); s.wrong > 0 {
+				if s := c.contestants[0].run(f.Graph, cs.Observations).gradeCase(cs); s.wrong > 0 {
 					t.Errorf("%s seed %d: %d wrong answers", name, seed, s.wrong)
 				}
 			}
@@ -247,14 +247,14 @@ func TestNobodyIsBlamedInAHealthyFabric(t *testing.T) {
 
 func TestCells(t *testing.T) {
 	seen := map[string]bool{}
-	for _, c := range cells() {
+	for _, c := range allCells() {
 		if seen[c.name] {
 			t.Errorf("two cells are named %s", c.name)
 		}
 		seen[c.name] = true
 	}
 	for _, p := range append(strings.Split(defaultCells, ","), "scale-1m", "floor-kernel-30us", "scenario-stale-flap") {
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(n string) bool { return wanted(p, n) }) {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(n string) bool { return matchesAny(p, n) }) {
 			t.Errorf("no cell is named %s", p)
 		}
 	}
@@ -270,7 +270,7 @@ func TestCells(t *testing.T) {
 
 // The plot is well-formed XML with a point for time and one for memory of each cell.
 func TestGrowth(t *testing.T) {
-	svg := growth([]total{{Cell: "scale-1k", Flows: 1000, MS: 2, MB: 1}, {Cell: "scale-1m", Flows: 1_000_000, MS: 800, MB: 2000}, {Cell: "thin-k10-known", Flows: 30_000}})
+	svg := drawGrowth([]total{{Cell: "scale-1k", Flows: 1000, MS: 2, MB: 1}, {Cell: "scale-1m", Flows: 1_000_000, MS: 800, MB: 2000}, {Cell: "thin-k10-known", Flows: 30_000}})
 	if n := strings.Count(string(svg), "<circle"); n != 4 {
 		t.Errorf("%d points, want 4", n)
 	}
@@ -290,8 +290,8 @@ func TestCasesThroughFiles(t *testing.T) {
 		t.Errorf("an empty directory: %v", err)
 	}
 	small := cell{"small", func() *fabric.Topology {
-		return clos.Clos(clos.Options{LeavesPerPod: 4, SpinesPerPod: 2, NICsPerLeaf: 3})
-	}, incident.Scenario{ID: fabric.BadNIC, Variant: "in-loss", Windows: 3, Probes: 100, Loss: [2]float64{0.2, 0.3}}.Make, nil}
+		return clos.NewTopology(clos.Options{LeavesPerPod: 4, SpinesPerPod: 2, NICsPerLeaf: 3})
+	}, incident.Scenario{ID: fabric.BadNIC, Variant: "in-loss", Windows: 3, Probes: 100, Loss: [2]float64{0.2, 0.3}}.MakeCase, nil}
 	if err := writeCases(dir, []cell{small}, 1, 3); err != nil {
 		t.Fatal(err)
 	}

@@ -41,12 +41,12 @@ func main() {
 	if *in != "" {
 		t, err := readCases(*in)
 		app.FatalIfError(err, "--read")
-		app.FatalIfError(write(os.Stdout, []total{t}), "")
+		app.FatalIfError(writeTable(os.Stdout, []total{t}), "")
 		return
 	}
 	var use []cell
-	for _, c := range cells() {
-		if wanted(*which, c.name) {
+	for _, c := range allCells() {
+		if matchesAny(*which, c.name) {
 			use = append(use, c)
 		}
 	}
@@ -54,7 +54,7 @@ func main() {
 		app.Fatalf("--cells: none is named %q; --list prints all", *which)
 	}
 	if *list {
-		for _, c := range cells() {
+		for _, c := range allCells() {
 			fmt.Println(c.name)
 		}
 		return
@@ -71,10 +71,10 @@ func main() {
 	}
 	var table []total
 	for _, c := range use {
-		table = append(table, b.cell(c)...)
+		table = append(table, b.runCell(c)...)
 	}
 	if *plot != "" {
-		app.FatalIfError(os.WriteFile(*plot, growth(table), 0o644), "--plot")
+		app.FatalIfError(os.WriteFile(*plot, drawGrowth(table), 0o644), "--plot")
 	}
 	if *format == "json" {
 		for _, t := range table {
@@ -82,10 +82,10 @@ func main() {
 		}
 		return
 	}
-	app.FatalIfError(write(os.Stdout, table), "")
+	app.FatalIfError(writeTable(os.Stdout, table), "")
 }
 
-func wanted(patterns, name string) bool {
+func matchesAny(patterns, name string) bool {
 	for _, p := range strings.Split(patterns, ",") {
 		if ok, _ := path.Match(p, name); ok {
 			return true
@@ -130,22 +130,22 @@ func readCases(dir string) (total, error) {
 	}
 	var scores []score
 	for _, name := range cases {
-		c, err := incident.Read(filepath.Dir(name))
+		c, err := incident.ReadCase(filepath.Dir(name))
 		if err != nil {
 			return total{}, err
 		}
 		start := time.Now()
-		a := verdicts(fabric.NewGraph(c.Topology), c.Observations)
-		s := a.grade(c)
+		a := runVerdicts(fabric.NewGraph(c.Topology), c.Observations)
+		s := a.gradeCase(c)
 		s.ms = float64(time.Since(start).Microseconds()) / 1000
 		scores = append(scores, s)
 	}
-	return sum("files", "graylink", scores), nil
+	return sumScores("files", "graylink", scores), nil
 }
 
-// write prints the table, then what was named for what, how far confidences can be
+// writeTable prints the table, then what was named for what, how far confidences can be
 // believed, and the errors of delays, of the cells that have these.
-func write(w io.Writer, table []total) error {
+func writeTable(w io.Writer, table []total) error {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(tw, "cell\tmethod\tcases\tprecision\trecall\tF1\twrong\tmissed\tclean blamed\tscenario\tdirection\tcalibration\tms\tMB")
 	mixed := confusion{}
@@ -180,8 +180,8 @@ func write(w io.Writer, table []total) error {
 		if len(claims[family]) == 0 {
 			continue
 		}
-		fmt.Fprintf(w, "\nconfidence of graylink's answers to the cells %s-*, and how many are right; expected error %.4f\n", family, calibrationError(reliability(claims[family])))
-		for _, b := range reliability(claims[family]) {
+		fmt.Fprintf(w, "\nconfidence of graylink's answers to the cells %s-*, and how many are right; expected error %.4f\n", family, calibrationError(reliabilityBins(claims[family])))
+		for _, b := range reliabilityBins(claims[family]) {
 			fmt.Fprintf(w, "  %.1f to %.1f: %6d answers, mean confidence %.3f, right %.3f\n", b.From, b.From+0.1, b.Count, b.Claims, b.Right)
 		}
 	}

@@ -12,35 +12,35 @@ import (
 
 // methods name the directed links that they hold to be at fault.
 var methods = []contestant{
-	{name: "graylink", run: graylink},
+	{name: "graylink", run: runGraylink},
 	{name: "007", run: sevenVotes},
 	{name: "netbouncer", run: netBouncer},
 	{name: "set-cover", run: setCover},
-	{name: "likelihood", run: likelihood},
+	{name: "likelihood", run: plainLikelihood},
 }
 
-// graylink is what ships: judge, then triangulate, with their own parameters.
-func graylink(g *fabric.Graph, obs []*fabric.Observation) answer {
-	res := triangulate.Run(g, judge.All(obs, judge.Defaults()), triangulate.Defaults())
+// runGraylink is what ships: judge, then triangulate, with their own parameters.
+func runGraylink(g *fabric.Graph, obs []*fabric.Observation) answer {
+	res := triangulate.Run(g, judge.FindingsOf(obs, judge.DefaultParameters()), triangulate.DefaultParameters())
 	var out blames
 	for _, s := range res.Suspects {
-		out = append(out, blame{dirs: accused(g, s.Kind, s.Name, s.Direction), confidence: s.Confidence})
+		out = append(out, blame{dirs: accusedLinks(g, s.Kind, s.Name, s.Direction), confidence: s.Confidence})
 	}
 	return out
 }
 
-// accused is every directed link that an answer accuses: a link without direction
+// accusedLinks is every directed link that an answer accuses: a link without direction
 // both of its own, a switch all that it has, a corridor those that lead along it, a
 // pair those out of the first leaf and into the second that lead to other switches.
-func accused(g *fabric.Graph, kind fabric.Kind, name string, d fabric.Direction) []fabric.Direction {
+func accusedLinks(g *fabric.Graph, kind fabric.Kind, name string, d fabric.Direction) []fabric.Direction {
 	if d.From != "" {
 		return []fabric.Direction{d}
 	}
 	var out []fabric.Direction
 	// between adds the cables from one switch or node to another; "": to any switch.
 	between := func(from, to string, back bool) {
-		for _, end := range g.Ends(from) {
-			peer := g.Peer(end)
+		for _, end := range g.EndsOf(from) {
+			peer := g.PeerOf(end)
 			if to == "" && g.Switch(fabric.OwnerOf(peer)) == nil || to != "" && fabric.OwnerOf(peer) != to {
 				continue
 			}
@@ -53,7 +53,7 @@ func accused(g *fabric.Graph, kind fabric.Kind, name string, d fabric.Direction)
 	switch kind {
 	case fabric.KindNIC, fabric.KindLink, fabric.KindAccessLink:
 		end, _, _ := fabric.SplitLink(name)
-		d := fabric.Direction{From: end, To: g.Peer(end)}
+		d := fabric.Direction{From: end, To: g.PeerOf(end)}
 		return []fabric.Direction{d, d.Reverse()}
 	case fabric.KindCorridor:
 		sw := strings.Split(name, "->")
@@ -68,8 +68,8 @@ func accused(g *fabric.Graph, kind fabric.Kind, name string, d fabric.Direction)
 		between(name, "", false)
 		between(name, "", true)
 	default: // a switch, a port or queue without direction, a host
-		for _, end := range g.Ends(fabric.OwnerOf(name)) {
-			d := fabric.Direction{From: end, To: g.Peer(end)}
+		for _, end := range g.EndsOf(fabric.OwnerOf(name)) {
+			d := fabric.Direction{From: end, To: g.PeerOf(end)}
 			out = append(out, d, d.Reverse())
 		}
 	}
@@ -111,17 +111,17 @@ func incidenceOf(obs []*fabric.Observation) *incidence {
 		for _, p := range paths {
 			from := o.Src
 			for _, h := range p {
-				c.add(id(fabric.Direction{From: from, To: h.Switch + ":" + h.In}), 1/float64(len(paths)))
+				c.addLink(id(fabric.Direction{From: from, To: h.Switch + ":" + h.In}), 1/float64(len(paths)))
 				from = h.Switch + ":" + h.Out
 			}
-			c.add(id(fabric.Direction{From: from, To: o.Dst}), 1/float64(len(paths)))
+			c.addLink(id(fabric.Direction{From: from, To: o.Dst}), 1/float64(len(paths)))
 		}
 		in.flows = append(in.flows, c)
 	}
 	return in
 }
 
-func (c *crossing) add(link int32, share float64) {
+func (c *crossing) addLink(link int32, share float64) {
 	if i := slices.Index(c.links, link); i >= 0 {
 		c.share[i] += share
 		return
@@ -129,7 +129,7 @@ func (c *crossing) add(link int32, share float64) {
 	c.links, c.share = append(c.links, link), append(c.share, share)
 }
 
-func (in *incidence) blames(links []int32) blames {
+func (in *incidence) blameLinks(links []int32) blames {
 	var out blames
 	for _, l := range links {
 		out = append(out, blame{dirs: []fabric.Direction{in.dirs[l]}})
@@ -171,9 +171,9 @@ func sevenVotes(_ *fabric.Graph, obs []*fabric.Observation) answer {
 	}
 	var named []int32
 	for {
-		top := most(votes)
+		top := indexOfMax(votes)
 		if top < 0 || votes[top] < sevenShare*total {
-			return in.blames(named)
+			return in.blameLinks(named)
 		}
 		named = append(named, top)
 		for _, i := range by[top] {
@@ -187,8 +187,8 @@ func sevenVotes(_ *fabric.Graph, obs []*fabric.Observation) answer {
 	}
 }
 
-// most is the index of the greatest value above the rounding of sums, -1: none.
-func most(v []float64) int32 {
+// indexOfMax is the index of the greatest value above the rounding of sums, -1: none.
+func indexOfMax(v []float64) int32 {
 	top := int32(-1)
 	for i, x := range v {
 		if x > 1e-9 && (top < 0 || x > v[top]) {
@@ -220,7 +220,7 @@ func netBouncer(_ *fabric.Graph, obs []*fabric.Observation) answer {
 			named = append(named, int32(l))
 		}
 	}
-	return in.blames(named)
+	return in.blameLinks(named)
 }
 
 // successRatios are NetBouncer's, by link.
@@ -322,9 +322,9 @@ func setCover(_ *fabric.Graph, obs []*fabric.Observation) answer {
 	covered := make([]bool, len(in.flows))
 	var named []int32
 	for {
-		top := most(open)
+		top := indexOfMax(open)
 		if top < 0 || open[top] < coverFlows {
-			return in.blames(named)
+			return in.blameLinks(named)
 		}
 		named = append(named, top)
 		for _, i := range by[top] {
@@ -350,10 +350,10 @@ const (
 	plainMost  = 0.5
 )
 
-// likelihood is the plain reference: counts are binomial, a flow's drop ratio is the
+// plainLikelihood is the plain reference: counts are binomial, a flow's drop ratio is the
 // sum of those of its links, and the link that gains most with the drop ratio that
 // suits it best is named until none gains its price. It knows of drops only.
-func likelihood(_ *fabric.Graph, obs []*fabric.Observation) answer {
+func plainLikelihood(_ *fabric.Graph, obs []*fabric.Observation) answer {
 	in := incidenceOf(obs)
 	ratio := make([]float64, len(in.flows))
 	type part struct {
@@ -395,7 +395,7 @@ func likelihood(_ *fabric.Graph, obs []*fabric.Observation) answer {
 			}
 		}
 		if top < 0 {
-			return in.blames(named)
+			return in.blameLinks(named)
 		}
 		named = append(named, top)
 		for _, p := range by[top] {

@@ -15,11 +15,11 @@ const (
 	oracleMost   = 0.02
 )
 
-// oracle is what no method does much better than: it is asked of each directed link alone
+// runOracle is what no method does much better than: it is asked of each directed link alone
 // whether it is at fault, and knows all others' faults, how many there are on average and
 // by what law they drop. It does not know what each healthy link drops. What it holds
 // likelier than not, it names.
-func oracle(cs *incident.Case) answer {
+func runOracle(cs *incident.Case) answer {
 	bad := map[fabric.Direction]float64{}
 	for _, f := range cs.Truth.Faults {
 		if d, err := fabric.ParseDirection(f.Direction); err == nil {
@@ -30,7 +30,7 @@ func oracle(cs *incident.Case) answer {
 	by := map[fabric.Direction][]flow{}
 	lossy := map[fabric.Direction]bool{}
 	for _, o := range cs.Observations {
-		dirs := o.Path.Directions(o.Src, o.Dst)
+		dirs := o.Path.LinkDirections(o.Src, o.Dst)
 		ratio := oracleHop * float64(len(dirs))
 		for _, d := range dirs {
 			ratio += bad[d]

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// growth draws time and memory of the scale cells over the number of flows, both
+// drawGrowth draws time and memory of the scale cells over the number of flows, both
 // axes logarithmic, as SVG.
-func growth(table []total) []byte {
+func drawGrowth(table []total) []byte {
 	const width, height, left, right, top, bottom = 640, 400, 60, 60, 30, 50
 	const x0, x1 = 3, 6.1    // powers of ten: flows
 	const y0, y1 = -0.5, 4.5 // milliseconds, and megabytes

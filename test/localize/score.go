@@ -18,12 +18,12 @@ type score struct {
 	// Of verdicts: which scenario was named for which, how many of the right verdicts
 	// have the right one; how many were asked a direction, and have it; how many
 	// wrong ones blame the fabric; whether what is wrong is only a host's or a clock's.
-	named                confusion
-	sameScenario         int
-	asked, sameDirection int
-	blamed               int
-	faultless            bool
-	links                *linkErrors
+	named                          confusion
+	sameScenario                   int
+	directionGraded, sameDirection int
+	blamed                         int
+	faultless                      bool
+	links                          *linkErrors
 }
 
 type claim struct {
@@ -39,10 +39,10 @@ type blame struct {
 
 type blames []blame
 
-// grade counts directed links. An answer that accuses several counts each of
+// gradeCase counts directed links. An answer that accuses several counts each of
 // them: a switch named for one bad link is one right and many wrong. Twice named
 // is once.
-func (bs blames) grade(cs *incident.Case) score {
+func (bs blames) gradeCase(cs *incident.Case) score {
 	bad := map[fabric.Direction]bool{}
 	for _, f := range cs.Truth.Faults {
 		if d, err := fabric.ParseDirection(f.Direction); err == nil {
@@ -73,7 +73,7 @@ func (bs blames) grade(cs *incident.Case) score {
 	return s
 }
 
-func (bs blames) tell(w io.Writer) {
+func (bs blames) writeDetails(w io.Writer) {
 	for _, b := range bs {
 		if len(b.dirs) > 3 {
 			fmt.Fprintf(w, "  blames  %d directed links, confidence %.3f, among them %s\n", len(b.dirs), b.confidence, b.dirs[0])
@@ -114,7 +114,7 @@ type total struct {
 	claims     []claim
 }
 
-func sum(cell, method string, scores []score) total {
+func sumScores(cell, method string, scores []score) total {
 	t := total{Cell: cell, Method: method, Cases: len(scores), Scenario: -1, Direction: -1, Calibration: -1, confusion: confusion{}}
 	var ms []float64
 	sameScenario, asked, sameDirection := 0, 0, 0
@@ -136,17 +136,17 @@ func sum(cell, method string, scores []score) total {
 			t.confusion[k] += n
 		}
 		if s.links != nil {
-			t.Tomography = t.Tomography.join(s.links)
+			t.Tomography = t.Tomography.mergeWith(s.links)
 		}
-		sameScenario, asked, sameDirection = sameScenario+s.sameScenario, asked+s.asked, sameDirection+s.sameDirection
+		sameScenario, asked, sameDirection = sameScenario+s.sameScenario, asked+s.directionGraded, sameDirection+s.sameDirection
 		t.Precision += p / float64(len(scores))
 		t.Recall += r / float64(len(scores))
 		t.Right, t.Wrong, t.Missed = t.Right+s.right, t.Wrong+s.wrong, t.Missed+s.missed
 		ms = append(ms, s.ms)
 		t.claims = append(t.claims, s.claims...)
 	}
-	t.F1 = harmonic(t.Precision, t.Recall)
-	t.MS = median(ms)
+	t.F1 = harmonicMean(t.Precision, t.Recall)
+	t.MS = medianOf(ms)
 	if len(t.confusion) > 0 && t.Right > 0 {
 		t.Scenario = float64(sameScenario) / float64(t.Right)
 	}
@@ -154,19 +154,19 @@ func sum(cell, method string, scores []score) total {
 		t.Direction = float64(sameDirection) / float64(asked)
 	}
 	if len(t.claims) > 0 {
-		t.Calibration = calibrationError(reliability(t.claims))
+		t.Calibration = calibrationError(reliabilityBins(t.claims))
 	}
 	return t
 }
 
-func harmonic(p, r float64) float64 {
+func harmonicMean(p, r float64) float64 {
 	if p+r == 0 {
 		return 0
 	}
 	return 2 * p * r / (p + r)
 }
 
-func median(v []float64) float64 {
+func medianOf(v []float64) float64 {
 	if len(v) == 0 {
 		return 0
 	}
@@ -182,8 +182,8 @@ type bin struct {
 	Right  float64 `json:"right_ratio"`
 }
 
-// reliability sorts answers into ten bins of confidence.
-func reliability(claims []claim) [10]bin {
+// reliabilityBins sorts answers into ten bins of confidence.
+func reliabilityBins(claims []claim) [10]bin {
 	var out [10]bin
 	for i := range out {
 		out[i].From = float64(i) / 10

@@ -17,19 +17,19 @@ const none = fabric.Scenario("none")
 // report is what graylink localize prints.
 type report fabric.Report
 
-// verdicts is what ships, from observations to verdicts.
-func verdicts(g *fabric.Graph, obs []*fabric.Observation) answer {
-	rep, err := analyzer.Localize(g, obs, incident.Window)
+// runVerdicts is what ships, from observations to verdicts.
+func runVerdicts(g *fabric.Graph, obs []*fabric.Observation) answer {
+	rep, err := analyzer.LocalizeFaults(g, obs, incident.Window)
 	if err != nil {
 		panic(fmt.Sprintf("the generator made what the analyzer refuses: %v", err))
 	}
 	return report(rep)
 }
 
-// grade counts verdicts. One is right if it names the fault's element, or lists it
+// gradeCase counts verdicts. One is right if it names the fault's element, or lists it
 // as what no probe can tell from the named one: a NIC and its cable, a port and its
 // link, a leaf and its uplinks. A second verdict on a fault is a wrong one.
-func (rep report) grade(cs *incident.Case) score {
+func (rep report) gradeCase(cs *incident.Case) score {
 	t := cs.Truth
 	s := score{named: confusion{}, faultless: true}
 	for _, f := range t.Faults {
@@ -37,7 +37,7 @@ func (rep report) grade(cs *incident.Case) score {
 	}
 	found := make([]bool, len(t.Faults))
 	for _, v := range rep.Verdicts {
-		i := slices.IndexFunc(t.Faults, func(f incident.Fault) bool { return names(v, f) })
+		i := slices.IndexFunc(t.Faults, func(f incident.Fault) bool { return namesFault(v, f) })
 		right := i >= 0 && !found[i]
 		if v.Confidence > 0 {
 			s.claims = append(s.claims, claim{v.Confidence, right})
@@ -58,7 +58,7 @@ func (rep report) grade(cs *incident.Case) score {
 			s.sameScenario++
 		}
 		if oneWay(f.Kind) {
-			s.asked++
+			s.directionGraded++
 			if v.Direction == f.Direction {
 				s.sameDirection++
 			}
@@ -73,9 +73,9 @@ func (rep report) grade(cs *incident.Case) score {
 	return s
 }
 
-func (rep report) tell(w io.Writer) {
+func (rep report) writeDetails(w io.Writer) {
 	for _, v := range rep.Verdicts {
-		fmt.Fprintf(w, "  verdict %s %s %s, %s; confidence %.3f, delay %d ns, loss %.4f, marks %.2f; %d explained, %d contrary, equivalent %v\n", v.Kind, v.Element.Element, v.Direction, v.Scenario,
+		fmt.Fprintf(w, "  verdict %s %s %s, %s; confidence %.3f, delay %d ns, loss %.4f, marks %.2f; %d explained, %d contrary, equivalent %v\n", v.Kind, v.Element.ID, v.Direction, v.Scenario,
 			v.Confidence, v.Symptom.AddedDelayNS, v.Symptom.LossRatio, v.Symptom.ECNRatio, v.Evidence.ExplainedEdges, v.Evidence.ContraryEdges, v.Equivalent)
 	}
 }
@@ -85,17 +85,17 @@ func oneWay(k fabric.Kind) bool {
 	return k == fabric.KindLink || k == fabric.KindNIC || k == fabric.KindQueue
 }
 
-func names(v fabric.Verdict, f incident.Fault) bool {
-	truth := append([]fabric.Element{f.Element}, f.Also...)
+func namesFault(v fabric.Verdict, f incident.Fault) bool {
+	truth := append([]fabric.Element{f.Element}, f.Equivalent...)
 	if slices.Contains(truth, v.Element) {
 		return true
 	}
 	return slices.ContainsFunc(v.Equivalent, func(e fabric.Element) bool {
-		return slices.Contains(truth, e) && alike(v.Kind, e.Kind)
+		return slices.Contains(truth, e) && sameKindGroup(v.Kind, e.Kind)
 	})
 }
 
-func alike(a, b fabric.Kind) bool {
+func sameKindGroup(a, b fabric.Kind) bool {
 	for _, sort := range [][]fabric.Kind{{fabric.KindNIC, fabric.KindAccessLink}, {fabric.KindLink, fabric.KindPort, fabric.KindQueue},
 		{fabric.KindSwitch, fabric.KindLeafUplinks}, {fabric.KindClock}} {
 		if slices.Contains(sort, a) && slices.Contains(sort, b) {
@@ -113,7 +113,7 @@ type confusion map[[2]fabric.Scenario]int
 // scenario missed, every other verdict of it wrong.
 func (c confusion) macroF1() float64 {
 	n, sum := 0, 0.0
-	for _, s := range incident.Scenarios() {
+	for _, s := range incident.AllScenarios() {
 		right, made, said := c[[2]fabric.Scenario{s, s}], 0, 0
 		for k, count := range c {
 			if k[0] == s {
@@ -134,7 +134,7 @@ func (c confusion) macroF1() float64 {
 
 func (c confusion) write(w io.Writer) error {
 	var rows, cols []fabric.Scenario
-	for _, s := range append(incident.Scenarios(), none) {
+	for _, s := range append(incident.AllScenarios(), none) {
 		for k := range c {
 			if k[0] == s && !slices.Contains(rows, s) {
 				rows = append(rows, s)

@@ -31,7 +31,7 @@ type process struct {
 	ended     chan error
 }
 
-func (p *pair) start(host int, program string, args ...string) (*process, error) {
+func (p *pair) startProcess(host int, program string, args ...string) (*process, error) {
 	c := &process{cmd: exec.Command(program, args...), ended: make(chan error, 1)}
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.errs
 	if err := unix.InNetns(p.hosts[host], c.cmd.Start); err != nil {
@@ -53,22 +53,22 @@ func (c *process) stop() error {
 	}
 }
 
-// running is nil while the process runs.
-func (c *process) running() error {
+// endedError is nil while the process runs.
+func (c *process) endedError() error {
 	select {
 	case err := <-c.ended:
 		c.ended <- err
 		if err == nil {
 			err = errors.New("exit status 0")
 		}
-		return fmt.Errorf("%s ended: %w: %s", filepath.Base(c.cmd.Path), err, c.said())
+		return fmt.Errorf("%s ended: %w: %s", filepath.Base(c.cmd.Path), err, c.stderrHead())
 	default:
 		return nil
 	}
 }
 
-// said is the beginning of what the process wrote to standard error.
-func (c *process) said() string {
+// stderrHead is the beginning of what the process wrote to standard error.
+func (c *process) stderrHead() string {
 	s := strings.TrimSpace(c.errs.String())
 	return s[:min(len(s), 400)]
 }
@@ -76,9 +76,9 @@ func (c *process) said() string {
 // contender is a program that probes at a rate. count has what it says itself
 // it has done by now; its CPU time is that of measured.
 type contender struct {
-	name, note string
-	all        []*process
-	measured   []*process
+	name, description string
+	processes         []*process
+	measured          []*process
 	// perProbe is how many packets of host 0's link belong to one probe: two
 	// where that host reflects as many as it sends.
 	perProbe float64
@@ -96,45 +96,45 @@ type counts struct {
 
 func (c *contender) stop() error {
 	var errs []error
-	for _, p := range slices.Backward(c.all) {
+	for _, p := range slices.Backward(c.processes) {
 		if err := p.stop(); err != nil && !strings.Contains(err.Error(), "signal: terminated") {
-			errs = append(errs, fmt.Errorf("%s: %w: %s", c.name, err, p.said()))
+			errs = append(errs, fmt.Errorf("%s: %w: %s", c.name, err, p.stderrHead()))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// begin starts contenders' processes one after the other; on a failure those
+// startProcesses starts contenders' processes one after the other; on a failure those
 // that run are stopped.
-func (c *contender) begin(start ...func() (*process, error)) error {
+func (c *contender) startProcesses(start ...func() (*process, error)) error {
 	for _, s := range start {
 		p, err := s()
 		if err != nil {
 			return errors.Join(err, c.stop())
 		}
-		c.all = append(c.all, p)
+		c.processes = append(c.processes, p)
 	}
 	return nil
 }
 
-func (r *rig) floor(rate int, tick time.Duration) (*contender, error) {
-	c := &contender{name: fmt.Sprintf("floor, %v ticks", tick), note: "bare loop: batches, stamps read, nothing else", perProbe: 2}
+func (r *rig) startFloor(rate int, tick time.Duration) (*contender, error) {
+	c := &contender{name: fmt.Sprintf("floor, %v ticks", tick), description: "bare loop: batches, stamps read, nothing else", perProbe: 2}
 	end := func(host int) func() (*process, error) {
 		return func() (*process, error) {
-			return r.start(host, filepath.Join(r.bin, "floor"), "--local", address(host, 0), "--remote", address(1-host, 0), "--rate", strconv.Itoa(rate), "--tick", tick.String())
+			return r.startProcess(host, filepath.Join(r.bin, "floor"), "--local", hostAddress(host, 0), "--remote", hostAddress(1-host, 0), "--rate", strconv.Itoa(rate), "--tick", tick.String())
 		}
 	}
-	if err := c.begin(end(0), end(1)); err != nil {
+	if err := c.startProcesses(end(0), end(1)); err != nil {
 		return nil, err
 	}
-	c.measured = c.all[:1]
-	c.final = func() string { return strings.TrimSpace(c.all[0].out.String()) }
+	c.measured = c.processes[:1]
+	c.final = func() string { return strings.TrimSpace(c.processes[0].out.String()) }
 	return c, nil
 }
 
-// shape spreads edges at a cadence over NICs: as many as twelve edges each
+// spreadEdges spreads edges at a cadence over NICs: as many as twelve edges each
 // allow, up to eight, so that each NIC has the same.
-func shape(edges int) (nics, peers int) {
+func spreadEdges(edges int) (nics, peers int) {
 	for nics = max(1, min(8, (edges+11)/12)); edges%nics != 0; nics-- {
 	}
 	return nics, edges / nics
@@ -144,54 +144,54 @@ func nodeConfig(host, own, others int, cadence time.Duration) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "node: h%d\ncadence: %v\nreply_timeout: 1s\nstamp: {port: 8862, source_port: 50000}\nnics:\n", host+1, cadence)
 	for i := range own {
-		fmt.Fprintf(&b, "  - {nic: h%d/e%d, address: %s, leaf: leaf1, leaf_port: dn%d}\n", host+1, i, address(host, i), host+1)
+		fmt.Fprintf(&b, "  - {nic: h%d/e%d, address: %s, leaf: leaf1, leaf_port: dn%d}\n", host+1, i, hostAddress(host, i), host+1)
 	}
 	b.WriteString("peers:\n")
 	for i := range others {
-		fmt.Fprintf(&b, "  - {nic: h%d/e%d, address: %s, leaf: leaf1, tier: 1}\n", 2-host, i, address(1-host, i))
+		fmt.Fprintf(&b, "  - {nic: h%d/e%d, address: %s, leaf: leaf1, tier: 1}\n", 2-host, i, hostAddress(1-host, i))
 	}
 	return b.String()
 }
 
-// graylink runs graylink-node on both hosts; the first one, whose NICs have
+// startGraylink runs graylink-node on both hosts; the first one, whose NICs have
 // several peers each as in a fabric, is measured.
-func (r *rig) graylink(rate int, cadence time.Duration) (*contender, error) {
+func (r *rig) startGraylink(rate int, cadence time.Duration) (*contender, error) {
 	edges := int(float64(rate) * cadence.Seconds())
-	nics, peers := shape(edges)
+	nics, peers := spreadEdges(edges)
 	if float64(edges)/cadence.Seconds() != float64(rate) || peers > maxAddresses {
 		return nil, fmt.Errorf("graylink-node: %d probes/s at %v cannot be laid out over this pair, want a multiple of %.0f, %d at most", rate, cadence, 1/cadence.Seconds(), 8*int(maxAddresses/cadence.Seconds()))
 	}
-	c := &contender{name: "graylink-node", note: fmt.Sprintf("%d NICs with %d peers each, cadence %v", nics, peers, cadence), perProbe: 2}
+	c := &contender{name: "graylink-node", description: fmt.Sprintf("%d NICs with %d peers each, cadence %v", nics, peers, cadence), perProbe: 2}
 	end := func(host, own, others int) func() (*process, error) {
 		return func() (*process, error) {
 			file := filepath.Join(r.dir, fmt.Sprintf("h%d.yaml", host+1))
 			if err := os.WriteFile(file, []byte(nodeConfig(host, own, others, cadence)), 0o644); err != nil {
 				return nil, err
 			}
-			return r.start(host, r.node, "--config.file", file, "--web.listen-address", "127.0.0.1:9868")
+			return r.startProcess(host, r.node, "--config.file", file, "--web.listen-address", "127.0.0.1:9868")
 		}
 	}
-	if err := c.begin(end(0, nics, peers), end(1, peers, nics)); err != nil {
+	if err := c.startProcesses(end(0, nics, peers), end(1, peers, nics)); err != nil {
 		return nil, err
 	}
-	c.measured = c.all[:1]
+	c.measured = c.processes[:1]
 	c.scraped = []string{"http://127.0.0.1:9868/metrics", "http://127.0.0.1:9868/metrics/edges"}
 	c.count = func() (counts, error) {
-		metrics, err := r.scrape(0, "http://127.0.0.1:9868/metrics")
+		metrics, err := r.scrapeHost(0, "http://127.0.0.1:9868/metrics")
 		if err != nil {
 			return counts{}, err
 		}
-		lost := total(metrics["fabric_nic_probe_lost_total"], "", "")
-		missing := total(metrics["graylink_node_stamps_missing_total"], "", "")
-		sent := total(metrics["fabric_nic_probe_sent_total"], "side", "source")
+		lost := sumCounters(metrics["fabric_nic_probe_lost_total"], "", "")
+		missing := sumCounters(metrics["graylink_node_stamps_missing_total"], "", "")
+		sent := sumCounters(metrics["fabric_nic_probe_sent_total"], "side", "source")
 		return counts{sent: sent, stamped: 4*sent - missing, symptoms: map[string]float64{
 			"probes lost":                         lost,
 			"samples without a stamp they wanted": missing,
-			stalled:                               total(metrics["graylink_node_stalled_seconds_total"], "", ""),
-			"probes skipped":                      total(metrics["graylink_node_probes_skipped_total"], "", ""),
-			"packets dropped by full sockets":     total(metrics["graylink_node_socket_drops_total"], "", ""),
-			"send errors":                         total(metrics["graylink_node_send_errors_total"], "", ""),
-			"packets rate-limited":                total(metrics["graylink_node_dropped_packets_total"], "reason", "rate_limited"),
+			stalled:                               sumCounters(metrics["graylink_node_stalled_seconds_total"], "", ""),
+			"probes skipped":                      sumCounters(metrics["graylink_node_probes_skipped_total"], "", ""),
+			"packets dropped by full sockets":     sumCounters(metrics["graylink_node_socket_drops_total"], "", ""),
+			"send errors":                         sumCounters(metrics["graylink_node_send_errors_total"], "", ""),
+			"packets rate-limited":                sumCounters(metrics["graylink_node_dropped_packets_total"], "reason", "rate_limited"),
 		}}, nil
 	}
 	return c, nil
@@ -208,21 +208,21 @@ type irttCount struct {
 // irttTrial is how long a trial run of an irtt client takes.
 const irttTrial = 2 * time.Second
 
-// irtt runs as few clients as keep the rate together: the timer of one is late
+// startIRTT runs as few clients as keep the rate together: the timer of one is late
 // by a part of a millisecond every time, so that short intervals are beyond it.
 // Trials tell how many it takes.
-func (r *rig) irtt(rate int, length time.Duration) (*contender, error) {
+func (r *rig) startIRTT(rate int, length time.Duration) (*contender, error) {
 	c := &contender{name: "irtt", perProbe: 1}
 	server := func() (*process, error) {
-		p, err := r.start(1, "irtt", "server", "-b", address(1, 0), "-i", "0")
+		p, err := r.startProcess(1, "irtt", "server", "-b", hostAddress(1, 0), "-i", "0")
 		if err != nil {
 			return nil, err
 		}
-		return p, r.listens(1, 2112)
+		return p, r.awaitListener(1, 2112)
 	}
 	file := func(i int) string { return filepath.Join(r.dir, fmt.Sprintf("irtt%d.json", i)) }
 	client := func(i int, interval, length time.Duration) (*process, error) {
-		return r.start(0, "irtt", "client", "-Q", "-o", file(i), "-i", interval.String(), "-d", length.String(), "--wait=500ms", address(1, 0))
+		return r.startProcess(0, "irtt", "client", "-Q", "-o", file(i), "-i", interval.String(), "-d", length.String(), "--wait=500ms", hostAddress(1, 0))
 	}
 	said := func(i int) (c irttCount, err error) {
 		b, err := os.ReadFile(file(i))
@@ -231,7 +231,7 @@ func (r *rig) irtt(rate int, length time.Duration) (*contender, error) {
 		}
 		return c, json.Unmarshal(b, &c)
 	}
-	if err := c.begin(server); err != nil {
+	if err := c.startProcesses(server); err != nil {
 		return nil, err
 	}
 	clients, interval := 0, time.Duration(0)
@@ -250,15 +250,15 @@ func (r *rig) irtt(rate int, length time.Duration) (*contender, error) {
 			break
 		}
 	}
-	c.note = fmt.Sprintf("server and %d clients every %v added: one side probes, the other reflects; user-space time stamps", clients, interval)
+	c.description = fmt.Sprintf("server and %d clients every %v added: one side probes, the other reflects; user-space time stamps", clients, interval)
 	var start []func() (*process, error)
 	for i := range clients {
 		start = append(start, func() (*process, error) { return client(i, interval, length) })
 	}
-	if err := c.begin(start...); err != nil {
+	if err := c.startProcesses(start...); err != nil {
 		return nil, err
 	}
-	c.measured = c.all
+	c.measured = c.processes
 	c.final = func() string {
 		var sent, received uint64
 		for i := range clients {
@@ -273,8 +273,8 @@ func (r *rig) irtt(rate int, length time.Duration) (*contender, error) {
 	return c, nil
 }
 
-// listens waits for a UDP socket at a port of a host.
-func (r *rig) listens(host int, port int) error {
+// awaitListener waits for a UDP socket at a port of a host.
+func (r *rig) awaitListener(host int, port int) error {
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		var b []byte
 		err := unix.InNetns(r.hosts[host], func() (err error) {
@@ -291,29 +291,29 @@ func (r *rig) listens(host int, port int) error {
 	return fmt.Errorf("nothing listens on UDP port %d after 5 s", port)
 }
 
-func (r *rig) smokeping(rate int, cadence time.Duration) (*contender, error) {
+func (r *rig) startSmokeping(rate int, cadence time.Duration) (*contender, error) {
 	hosts := int(float64(rate) * cadence.Seconds())
 	if hosts > maxAddresses {
 		return nil, fmt.Errorf("smokeping_prober: %d targets at %v, want %d at most", hosts, cadence, maxAddresses)
 	}
-	c := &contender{name: "smokeping_prober", note: fmt.Sprintf("ICMP to %d targets every %v; the kernel reflects; user-space round trips only", hosts, cadence), perProbe: 1}
+	c := &contender{name: "smokeping_prober", description: fmt.Sprintf("ICMP to %d targets every %v; the kernel reflects; user-space round trips only", hosts, cadence), perProbe: 1}
 	args := []string{"--privileged", "--ping.interval", cadence.String(), "--config.file", "", "--web.listen-address", "127.0.0.1:9374"}
 	for i := range hosts {
-		args = append(args, address(1, i))
+		args = append(args, hostAddress(1, i))
 	}
-	if err := c.begin(func() (*process, error) { return r.start(0, "prometheus-smokeping-prober", args...) }); err != nil {
+	if err := c.startProcesses(func() (*process, error) { return r.startProcess(0, "prometheus-smokeping-prober", args...) }); err != nil {
 		return nil, err
 	}
-	c.measured = c.all
+	c.measured = c.processes
 	c.count = func() (counts, error) {
-		metrics, err := r.scrape(0, "http://127.0.0.1:9374/metrics")
-		return counts{sent: total(metrics["smokeping_requests_total"], "", "")}, err
+		metrics, err := r.scrapeHost(0, "http://127.0.0.1:9374/metrics")
+		return counts{sent: sumCounters(metrics["smokeping_requests_total"], "", "")}, err
 	}
 	return c, nil
 }
 
-// total adds a family up, over the series with a label value if one is given.
-func total(f *dto.MetricFamily, label, value string) (sum float64) {
+// sumCounters adds a family up, over the series with a label value if one is given.
+func sumCounters(f *dto.MetricFamily, label, value string) (sum float64) {
 	for _, m := range f.GetMetric() {
 		match := label == ""
 		for _, l := range m.GetLabel() {
@@ -326,8 +326,8 @@ func total(f *dto.MetricFamily, label, value string) (sum float64) {
 	return sum
 }
 
-// scrape reads series from inside a host's namespace.
-func (r *rig) scrape(host int, url string) (map[string]*dto.MetricFamily, error) {
+// scrapeHost reads series from inside a host's namespace.
+func (r *rig) scrapeHost(host int, url string) (map[string]*dto.MetricFamily, error) {
 	dial := func(ctx context.Context, network, addr string) (c net.Conn, err error) {
 		err = unix.InNetns(r.hosts[host], func() error {
 			c, err = (&net.Dialer{}).DialContext(ctx, network, addr)

@@ -21,10 +21,10 @@ type pair struct {
 
 const maxAddresses = 250 // per host
 
-// address is the i-th address of a host, from 0.
-func address(host, i int) string { return fmt.Sprintf("10.%d.0.%d", 1+host, 1+i) }
+// hostAddress is the i-th address of a host, from 0.
+func hostAddress(host, i int) string { return fmt.Sprintf("10.%d.0.%d", 1+host, 1+i) }
 
-func ip(args string, a ...any) error {
+func runIP(args string, a ...any) error {
 	line := strings.Fields(fmt.Sprintf(args, a...))
 	if out, err := exec.Command("ip", line...).CombinedOutput(); err != nil {
 		return fmt.Errorf("ip %s: %w: %s", strings.Join(line, " "), err, strings.TrimSpace(string(out)))
@@ -32,8 +32,8 @@ func ip(args string, a ...any) error {
 	return nil
 }
 
-// build makes the pair with n addresses on each host.
-func build(n int, direct bool) (_ *pair, err error) {
+// buildPair makes the pair with n addresses on each host.
+func buildPair(n int, direct bool) (_ *pair, err error) {
 	name := fmt.Sprintf("peers%d", os.Getpid())
 	p := &pair{hosts: [2]string{name + "h1", name + "h2"}}
 	namespaces := p.hosts[:]
@@ -43,33 +43,33 @@ func build(n int, direct bool) (_ *pair, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, p.remove())
+			err = errors.Join(err, p.removeNamespaces())
 		}
 	}()
 	for _, ns := range namespaces {
 		if err := unix.CreateNetns(ns); err != nil {
 			return p, err
 		}
-		if err := ip("-n %s link set lo up", ns); err != nil {
+		if err := runIP("-n %s link set lo up", ns); err != nil {
 			return p, err
 		}
 	}
 	if direct {
-		if err := ip("-n %s link add eth0 type veth peer name eth0 netns %s", p.hosts[0], p.hosts[1]); err != nil {
+		if err := runIP("-n %s link add eth0 type veth peer name eth0 netns %s", p.hosts[0], p.hosts[1]); err != nil {
 			return p, err
 		}
 	}
 	for i, ns := range p.hosts {
 		if !direct {
-			if err := p.plug(i); err != nil {
+			if err := p.plugHost(i); err != nil {
 				return p, err
 			}
 		}
-		if err := ip("-n %s link set eth0 up", ns); err != nil {
+		if err := runIP("-n %s link set eth0 up", ns); err != nil {
 			return p, err
 		}
 		for j := range n {
-			if err := ip("-n %s addr add %s/16 dev eth0", ns, address(i, j)); err != nil {
+			if err := runIP("-n %s addr add %s/16 dev eth0", ns, hostAddress(i, j)); err != nil {
 				return p, err
 			}
 		}
@@ -79,7 +79,7 @@ func build(n int, direct bool) (_ *pair, err error) {
 		if !direct {
 			via = fmt.Sprintf("via 10.%d.255.254", 1+i)
 		}
-		if err := ip("-n %s route add default %s", ns, via); err != nil {
+		if err := runIP("-n %s route add default %s", ns, via); err != nil {
 			return p, err
 		}
 	}
@@ -91,16 +91,16 @@ func build(n int, direct bool) (_ *pair, err error) {
 	})
 }
 
-// plug connects a host to the leaf.
-func (p *pair) plug(host int) error {
+// plugHost connects a host to the leaf.
+func (p *pair) plugHost(host int) error {
 	port := fmt.Sprintf("dn%d", host+1)
 	return errors.Join(
-		ip("-n %s link add eth0 type veth peer name %s netns %s", p.hosts[host], port, p.leaf),
-		ip("-n %s addr add 10.%d.255.254/16 dev %s", p.leaf, 1+host, port),
-		ip("-n %s link set %s up", p.leaf, port))
+		runIP("-n %s link add eth0 type veth peer name %s netns %s", p.hosts[host], port, p.leaf),
+		runIP("-n %s addr add 10.%d.255.254/16 dev %s", p.leaf, 1+host, port),
+		runIP("-n %s link set %s up", p.leaf, port))
 }
 
-func (p *pair) remove() error {
+func (p *pair) removeNamespaces() error {
 	err := errors.Join(unix.RemoveNetns(p.hosts[0]), unix.RemoveNetns(p.hosts[1]))
 	if p.leaf != "" {
 		err = errors.Join(err, unix.RemoveNetns(p.leaf))

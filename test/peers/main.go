@@ -46,27 +46,27 @@ const (
 
 // result is one contender's run.
 type result struct {
-	Contender string  `json:"contender"`
-	Note      string  `json:"note"`
-	Asked     int     `json:"asked_per_second"`
-	Seconds   float64 `json:"seconds"`    // measured
-	Probes    float64 `json:"probes"`     // in them, counted at the link; of a node that falls behind, half of its probes and replies
-	OwnCount  float64 `json:"own_count"`  // by the contender; 0: it tells only at its end
-	Rate      float64 `json:"per_second"` // probes
-	CPU       float64 `json:"cpu_seconds"`
-	Core      float64 `json:"core_ratio"`   // CPU seconds per second
-	PerProbe  float64 `json:"us_per_probe"` // CPU, reflection included
-	RSS       uint64  `json:"rss_bytes"`
-	HWM       uint64  `json:"hwm_bytes"`
-	Stamped   float64 `json:"stamped_ratio"` // of packets, by the kernel; -1: not told
-	Final     string  `json:"final,omitempty"`
+	Contender     string  `json:"contender"`
+	Description   string  `json:"note"`
+	RequestedRate int     `json:"asked_per_second"`
+	Seconds       float64 `json:"seconds"`    // measured
+	Probes        float64 `json:"probes"`     // in them, counted at the link; of a node that falls behind, half of its probes and replies
+	OwnCount      float64 `json:"own_count"`  // by the contender; 0: it tells only at its end
+	Rate          float64 `json:"per_second"` // probes
+	CPU           float64 `json:"cpu_seconds"`
+	Core          float64 `json:"core_ratio"`   // CPU seconds per second
+	PerProbe      float64 `json:"us_per_probe"` // CPU, reflection included
+	RSS           uint64  `json:"rss_bytes"`
+	HWM           uint64  `json:"hwm_bytes"`
+	Stamped       float64 `json:"stamped_ratio"` // of packets, by the kernel; -1: not told
+	Final         string  `json:"final,omitempty"`
 
 	Symptoms map[string]float64 `json:"symptoms,omitempty"`
 }
 
-// broke tells whether a symptom is more than the noise of a shared machine: a
+// isBroken tells whether a symptom is more than the noise of a shared machine: a
 // thousandth of the probes or, of stalls, of the time.
-func (v *result) broke() bool {
+func (v *result) isBroken() bool {
 	for k, n := range v.Symptoms {
 		limit := v.Probes / 1000
 		switch k {
@@ -82,9 +82,9 @@ func (v *result) broke() bool {
 	return false
 }
 
-// measure lets a contender run and takes the difference between the end of the
+// measureRun lets a contender run and takes the difference between the end of the
 // warm-up and the end.
-func (r *rig) measure(ctx context.Context, c *contender, asked int) (_ *result, err error) {
+func (r *rig) measureRun(ctx context.Context, c *contender, asked int) (_ *result, err error) {
 	stopped := false
 	defer func() {
 		if !stopped {
@@ -99,8 +99,8 @@ func (r *rig) measure(ctx context.Context, c *contender, asked int) (_ *result, 
 		counts
 	}
 	look := func() (m moment, err error) {
-		for _, p := range c.all {
-			if err := p.running(); err != nil {
+		for _, p := range c.processes {
+			if err := p.endedError(); err != nil {
 				return m, err
 			}
 		}
@@ -146,7 +146,7 @@ func (r *rig) measure(ctx context.Context, c *contender, asked int) (_ *result, 
 	} else {
 		for end := a.at.Add(r.length); err == nil && time.Now().Before(end); err = errors.Join(err, pause(r.scrapeEvery)) {
 			for _, url := range c.scraped {
-				_, e := r.scrape(0, url)
+				_, e := r.scrapeHost(0, url)
 				err = errors.Join(err, e)
 			}
 		}
@@ -159,7 +159,7 @@ func (r *rig) measure(ctx context.Context, c *contender, asked int) (_ *result, 
 		return nil, err
 	}
 	seconds := b.at.Sub(a.at).Seconds()
-	v := &result{Contender: c.name, Note: c.note, Asked: asked, Seconds: seconds, Probes: float64(b.packets-a.packets) / c.perProbe, OwnCount: b.sent - a.sent,
+	v := &result{Contender: c.name, Description: c.description, RequestedRate: asked, Seconds: seconds, Probes: float64(b.packets-a.packets) / c.perProbe, OwnCount: b.sent - a.sent,
 		CPU: b.cpu - a.cpu, RSS: b.rss, HWM: b.hwm, Stamped: -1, Symptoms: map[string]float64{}}
 	v.Rate, v.Core, v.PerProbe = v.Probes/seconds, v.CPU/seconds, v.CPU/v.Probes*1e6
 	if v.OwnCount > 0 && b.stamped > 0 {
@@ -220,20 +220,20 @@ func run() (err error) {
 	if r.node, err = filepath.Abs(*node); err != nil {
 		return err
 	}
-	if err := compile(ctx, r.bin); err != nil {
+	if err := compileFloor(ctx, r.bin); err != nil {
 		return err
 	}
-	if r.pair, err = build(maxAddresses, *direct); err != nil {
+	if r.pair, err = buildPair(maxAddresses, *direct); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.remove()) }()
+	defer func() { err = errors.Join(err, r.removeNamespaces()) }()
 
 	var table, rungs []*result
 	add := func(to *[]*result, asked int, c *contender, err error) error {
 		if err != nil {
 			return err
 		}
-		v, err := r.measure(ctx, c, asked)
+		v, err := r.measureRun(ctx, c, asked)
 		if err == nil {
 			*to = append(*to, v)
 		}
@@ -251,26 +251,26 @@ func run() (err error) {
 			if err != nil {
 				return fmt.Errorf("--floor.ticks: %w", err)
 			}
-			c, err := r.floor(*rate, tick)
+			c, err := r.startFloor(*rate, tick)
 			if err := add(&table, *rate, c, err); err != nil {
 				return err
 			}
 		}
 	}
 	if slices.Contains(wanted, "graylink") {
-		c, err := r.graylink(*rate, *cadence)
+		c, err := r.startGraylink(*rate, *cadence)
 		if err := add(&table, *rate, c, err); err != nil {
 			return err
 		}
 	}
 	if slices.Contains(wanted, "irtt") {
-		c, err := r.irtt(*rate, *warm+*length+5*time.Second)
+		c, err := r.startIRTT(*rate, *warm+*length+5*time.Second)
 		if err := add(&table, *rate, c, err); err != nil {
 			return err
 		}
 	}
 	if slices.Contains(wanted, "smokeping") {
-		c, err := r.smokeping(*rate, *cadence)
+		c, err := r.startSmokeping(*rate, *cadence)
 		if err := add(&table, *rate, c, err); err != nil {
 			return err
 		}
@@ -281,7 +281,7 @@ func run() (err error) {
 		if err != nil {
 			return fmt.Errorf("--ladder: %w", err)
 		}
-		c, err := r.graylink(asked, *cadence)
+		c, err := r.startGraylink(asked, *cadence)
 		if err := add(&rungs, asked, c, err); err != nil {
 			return err
 		}
@@ -292,11 +292,11 @@ func run() (err error) {
 	if *format == "json" {
 		return json.NewEncoder(os.Stdout).Encode(map[string][]*result{"contenders": table, "ladder": rungs})
 	}
-	return report(os.Stdout, table, rungs)
+	return writeReport(os.Stdout, table, rungs)
 }
 
-// compile builds the bare loop.
-func compile(ctx context.Context, into string) error {
+// compileFloor builds the bare loop.
+func compileFloor(ctx context.Context, into string) error {
 	c := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(into, "floor"), "./test/peers/floor")
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build ./test/peers/floor, from the top of the repository: %w: %s", err, out)
@@ -304,7 +304,7 @@ func compile(ctx context.Context, into string) error {
 	return nil
 }
 
-func report(w io.Writer, table, rungs []*result) error {
+func writeReport(w io.Writer, table, rungs []*result) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if len(table) > 0 {
 		var own float64
@@ -319,13 +319,13 @@ func report(w io.Writer, table, rungs []*result) error {
 			if own > 0 {
 				ratio = fmt.Sprintf("%.2f x", v.PerProbe/own)
 			}
-			fmt.Fprintf(t, "%s\t%.0f\t%.1f %%\t%.1f\t%s\t%.1f\t%.1f\t%s\t\n", v.Contender, v.Rate, 100*v.Core, v.PerProbe, ratio, mb(v.RSS), mb(v.HWM), stampedText(v))
+			fmt.Fprintf(t, "%s\t%.0f\t%.1f %%\t%.1f\t%s\t%.1f\t%.1f\t%s\t\n", v.Contender, v.Rate, 100*v.Core, v.PerProbe, ratio, toMegabytes(v.RSS), toMegabytes(v.HWM), stampedText(v))
 		}
 		if err := t.Flush(); err != nil {
 			return err
 		}
 		for _, v := range table {
-			fmt.Fprintf(w, "%s: %s; %s%s\n", v.Contender, v.Note, v.Final, symptomText(v))
+			fmt.Fprintf(w, "%s: %s; %s%s\n", v.Contender, v.Description, v.Final, symptomText(v))
 		}
 	}
 	if len(rungs) == 0 {
@@ -335,9 +335,9 @@ func report(w io.Writer, table, rungs []*result) error {
 	fmt.Fprintln(t, "graylink-node at\tsent/s\treflected/s\tcore\tCPU us/probe\tRSS MB\tpeak MB\tstamped\tsymptoms\t")
 	first := ""
 	for _, v := range rungs {
-		fmt.Fprintf(t, "%d/s\t%.0f\t%.0f\t%.1f %%\t%.1f\t%.1f\t%.1f\t%s\t%s\t\n", v.Asked, v.OwnCount/v.Seconds, 2*v.Rate-v.OwnCount/v.Seconds, 100*v.Core, v.PerProbe, mb(v.RSS), mb(v.HWM), stampedText(v), symptomText(v))
-		if first == "" && v.broke() {
-			first = fmt.Sprintf("first to break, at %d/s:%s", v.Asked, symptomText(v))
+		fmt.Fprintf(t, "%d/s\t%.0f\t%.0f\t%.1f %%\t%.1f\t%.1f\t%.1f\t%s\t%s\t\n", v.RequestedRate, v.OwnCount/v.Seconds, 2*v.Rate-v.OwnCount/v.Seconds, 100*v.Core, v.PerProbe, toMegabytes(v.RSS), toMegabytes(v.HWM), stampedText(v), symptomText(v))
+		if first == "" && v.isBroken() {
+			first = fmt.Sprintf("first to break, at %d/s:%s", v.RequestedRate, symptomText(v))
 		}
 	}
 	if err := t.Flush(); err != nil {
@@ -350,7 +350,7 @@ func report(w io.Writer, table, rungs []*result) error {
 	return nil
 }
 
-func mb(bytes uint64) float64 { return float64(bytes) / 1e6 }
+func toMegabytes(bytes uint64) float64 { return float64(bytes) / 1e6 }
 
 func stampedText(v *result) string {
 	if v.Stamped < 0 {

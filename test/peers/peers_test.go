@@ -13,7 +13,7 @@ import (
 func TestConfigurationsAskForTheRate(t *testing.T) {
 	const cadence = 10 * time.Millisecond
 	for _, rate := range []int{100, 1000, 5000, 10_000, 20_000, 50_000, 100_000} {
-		nics, peers := shape(rate / 100)
+		nics, peers := spreadEdges(rate / 100)
 		if nics > 8 || peers > maxAddresses {
 			t.Errorf("%d/s: %d NICs with %d peers each", rate, nics, peers)
 		}
@@ -64,8 +64,8 @@ func TestWhatBreaks(t *testing.T) {
 		{map[string]float64{tooFew: 1}, true},
 	} {
 		v := &result{Probes: 10_000, Seconds: 20, Symptoms: tc.symptoms}
-		if v.broke() != tc.broke {
-			t.Errorf("%v: broke %v, want %v", tc.symptoms, v.broke(), tc.broke)
+		if v.isBroken() != tc.broke {
+			t.Errorf("%v: broke %v, want %v", tc.symptoms, v.isBroken(), tc.broke)
 		}
 	}
 }

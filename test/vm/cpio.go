@@ -29,8 +29,8 @@ const (
 	modeChar = 0o020000
 )
 
-// entry writes a header, the name and the data, each padded to four bytes.
-func (a *archive) entry(name string, mode, major, minor uint32, data []byte) error {
+// writeEntry writes a header, the name and the data, each padded to four bytes.
+func (a *archive) writeEntry(name string, mode, major, minor uint32, data []byte) error {
 	if int64(len(data)) > 1<<32-1 {
 		return fmt.Errorf("%s: %d bytes; at most 4 GiB less one fit into an archive of this kind", name, len(data))
 	}
@@ -42,20 +42,20 @@ func (a *archive) entry(name string, mode, major, minor uint32, data []byte) err
 	// magic, ino, mode, uid, gid, nlink, mtime, filesize, devmajor, devminor, rdevmajor, rdevminor, namesize, check
 	head := fmt.Sprintf("070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x", a.inode, mode, 0, 0, links, 0, len(data), 0, 0, major, minor, len(name)+1, 0)
 	head += name + "\x00"
-	if _, err := io.WriteString(a.w, head+pad(len(head))); err != nil {
+	if _, err := io.WriteString(a.w, head+padding(len(head))); err != nil {
 		return err
 	}
 	if _, err := a.w.Write(data); err != nil {
 		return err
 	}
-	_, err := io.WriteString(a.w, pad(len(data)))
+	_, err := io.WriteString(a.w, padding(len(data)))
 	return err
 }
 
-func pad(n int) string { return "\x00\x00\x00"[:-n&3] }
+func padding(n int) string { return "\x00\x00\x00"[:-n&3] }
 
-// clean is a name as it is in the archive: without the slash of the root.
-func clean(name string) (string, error) {
+// cleanName is a name as it is in the archive: without the slash of the root.
+func cleanName(name string) (string, error) {
 	c := strings.TrimPrefix(path.Clean("/"+name), "/")
 	if c == "" || strings.ContainsRune(c, 0) {
 		return "", fmt.Errorf("%q: the name of a file below the root is expected", name)
@@ -63,21 +63,21 @@ func clean(name string) (string, error) {
 	return c, nil
 }
 
-// dirs makes what is above a name.
-func (a *archive) dirs(name string) error {
+// makeDirs makes what is above a name.
+func (a *archive) makeDirs(name string) error {
 	dir := path.Dir(name)
 	if dir == "." || slices.Contains(a.made, dir) {
 		return nil
 	}
-	if err := a.dirs(dir); err != nil {
+	if err := a.makeDirs(dir); err != nil {
 		return err
 	}
 	a.made = append(a.made, dir)
-	return a.entry(dir, modeDir|0o755, 0, 0, nil)
+	return a.writeEntry(dir, modeDir|0o755, 0, 0, nil)
 }
 
-func (a *archive) put(name string, mode, major, minor uint32, data []byte) error {
-	name, err := clean(name)
+func (a *archive) addEntry(name string, mode, major, minor uint32, data []byte) error {
+	name, err := cleanName(name)
 	if err != nil {
 		return err
 	}
@@ -85,29 +85,29 @@ func (a *archive) put(name string, mode, major, minor uint32, data []byte) error
 		return nil // what was put first stays
 	}
 	a.names[name] = true
-	if err := a.dirs(name); err != nil {
+	if err := a.makeDirs(name); err != nil {
 		return err
 	}
-	return a.entry(name, mode, major, minor, data)
+	return a.writeEntry(name, mode, major, minor, data)
 }
 
-// file adds a file. One that is there already stays as it is.
-func (a *archive) file(name string, perm fs.FileMode, data []byte) error {
-	return a.put(name, modeFile|uint32(perm.Perm()), 0, 0, data)
+// addFile adds a file. One that is there already stays as it is.
+func (a *archive) addFile(name string, perm fs.FileMode, data []byte) error {
+	return a.addEntry(name, modeFile|uint32(perm.Perm()), 0, 0, data)
 }
 
-// link adds a symbolic link.
-func (a *archive) link(name, target string) error {
-	return a.put(name, modeLink|0o777, 0, 0, []byte(target))
+// addLink adds a symbolic link.
+func (a *archive) addLink(name, target string) error {
+	return a.addEntry(name, modeLink|0o777, 0, 0, []byte(target))
 }
 
-// char adds a character device.
-func (a *archive) char(name string, perm fs.FileMode, major, minor uint32) error {
-	return a.put(name, modeChar|uint32(perm.Perm()), major, minor, nil)
+// addCharDevice adds a character device.
+func (a *archive) addCharDevice(name string, perm fs.FileMode, major, minor uint32) error {
+	return a.addEntry(name, modeChar|uint32(perm.Perm()), major, minor, nil)
 }
 
 // close ends the archive.
 func (a *archive) close() error {
 	a.inode = ^uint32(0) // the trailer's is 0
-	return a.entry("TRAILER!!!", 0, 0, 0, nil)
+	return a.writeEntry("TRAILER!!!", 0, 0, 0, nil)
 }

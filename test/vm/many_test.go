@@ -67,7 +67,7 @@ func (m *many) answering(rdma bool, count int) []uint32 {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	line, err := p.Wait(ctx, 0, func(l string) bool { return strings.HasPrefix(l, "[") })
+	line, err := p.WaitForLine(ctx, 0, func(l string) bool { return strings.HasPrefix(l, "[") })
 	if err != nil {
 		m.t.Fatal(err, p.Lines)
 	}
@@ -75,7 +75,7 @@ func (m *many) answering(rdma bool, count int) []uint32 {
 	if err := json.Unmarshal([]byte(p.Lines[line]), &numbers); err != nil || len(numbers) != count {
 		m.t.Fatalf("%v: %d numbers are expected: %s", err, count, p.Lines[line])
 	}
-	m.t.Cleanup(func() { _ = p.Signal(context.Background(), syscall.SIGKILL) })
+	m.t.Cleanup(func() { _ = p.SendSignal(context.Background(), syscall.SIGKILL) })
 	return numbers
 }
 
@@ -106,10 +106,10 @@ func (m *many) run(config string) (stop func()) {
 		m.t.Helper()
 		ctx, cancel := context.WithTimeout(m.t.Context(), patience)
 		defer cancel()
-		if err := m.p.Signal(ctx, syscall.SIGTERM); err != nil {
+		if err := m.p.SendSignal(ctx, syscall.SIGTERM); err != nil {
 			m.t.Fatal(err)
 		}
-		if _, err := m.p.End(ctx); err != nil {
+		if _, err := m.p.WaitForExit(ctx); err != nil {
 			m.t.Fatal(err)
 		}
 	}

@@ -119,9 +119,9 @@ var ErrNoModule = errors.New("the kernel has no such module")
 // module is one to load: its file, and its parameters.
 type module struct{ name, file, parameters string }
 
-// order lists modules, each after those that it needs. A wanted one is a name, and may have
+// loadOrder lists modules, each after those that it needs. A wanted one is a name, and may have
 // parameters: "dummy numdummies=0".
-func (k *kernel) order(wanted []string) ([]module, error) {
+func (k *kernel) loadOrder(wanted []string) ([]module, error) {
 	var out []module
 	state := map[string]int{} // 1: being looked at, 2: listed
 	var add func(name, parameters, from string) error

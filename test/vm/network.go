@@ -22,11 +22,11 @@ type Network struct {
 	listener net.Listener
 	running  sync.WaitGroup
 
-	mu     sync.Mutex
-	ports  map[*port]bool
-	at     map[[6]byte]*port // where an address was seen last
-	frames uint64
-	tap    func(frame []byte)
+	mu        sync.Mutex
+	ports     map[*port]bool
+	portByMAC map[[6]byte]*port // where an address was seen last
+	frames    uint64
+	tap       func(frame []byte)
 }
 
 // port is a machine's.
@@ -45,23 +45,23 @@ func NewNetwork() (*Network, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	n := &Network{dir: dir, listener: l, ports: map[*port]bool{}, at: map[[6]byte]*port{}}
-	n.running.Go(n.accept)
+	n := &Network{dir: dir, listener: l, ports: map[*port]bool{}, portByMAC: map[[6]byte]*port{}}
+	n.running.Go(n.acceptMachines)
 	return n, nil
 }
 
-func (n *Network) path() string { return n.listener.Addr().String() }
+func (n *Network) socketPath() string { return n.listener.Addr().String() }
 
-// Frames is how many frames came from machines.
-func (n *Network) Frames() uint64 {
+// FrameCount is how many frames came from machines.
+func (n *Network) FrameCount() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.frames
 }
 
-// Tap has f see each frame that comes from a machine, from the destination's address on, before it
+// SetTap has f see each frame that comes from a machine, from the destination's address on, before it
 // goes on. f does not keep it; several goroutines may call it.
-func (n *Network) Tap(f func(frame []byte)) {
+func (n *Network) SetTap(f func(frame []byte)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.tap = f
@@ -79,7 +79,7 @@ func (n *Network) Close() error {
 	return errors.Join(err, os.RemoveAll(n.dir))
 }
 
-func (n *Network) accept() {
+func (n *Network) acceptMachines() {
 	for {
 		c, err := n.listener.Accept()
 		if err != nil {
@@ -90,22 +90,22 @@ func (n *Network) accept() {
 		n.ports[p] = true
 		n.mu.Unlock()
 		n.running.Go(func() {
-			n.forward(p)
+			n.forwardFrames(p)
 			c.Close()
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			delete(n.ports, p)
-			for a, q := range n.at {
+			for a, q := range n.portByMAC {
 				if q == p {
-					delete(n.at, a)
+					delete(n.portByMAC, a)
 				}
 			}
 		})
 	}
 }
 
-// forward takes a port's frames until it hangs up.
-func (n *Network) forward(p *port) {
+// forwardFrames takes a port's frames until it hangs up.
+func (n *Network) forwardFrames(p *port) {
 	buf := make([]byte, 4+maxFrame)
 	for {
 		frame, err := readFrame(p.conn, buf)
@@ -118,7 +118,7 @@ func (n *Network) forward(p *port) {
 		if tap != nil {
 			tap(frame[4:])
 		}
-		for _, q := range n.route(p, frame[4:]) {
+		for _, q := range n.routeFrame(p, frame[4:]) {
 			q.mu.Lock()
 			// Who does not take it is gone, and its own reader ends it.
 			_, _ = q.conn.Write(frame)
@@ -142,16 +142,16 @@ func readFrame(r io.Reader, buf []byte) ([]byte, error) {
 	return buf[:4+size], nil
 }
 
-// route tells to which ports a frame goes, and learns where its sender is.
-func (n *Network) route(from *port, frame []byte) (to []*port) {
+// routeFrame tells to which ports a frame goes, and learns where its sender is.
+func (n *Network) routeFrame(from *port, frame []byte) (to []*port) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.frames++
 	destination, source := [6]byte(frame[:6]), [6]byte(frame[6:12])
 	if source[0]&1 == 0 {
-		n.at[source] = from
+		n.portByMAC[source] = from
 	}
-	if p := n.at[destination]; p != nil {
+	if p := n.portByMAC[destination]; p != nil {
 		if p == from {
 			return nil
 		}

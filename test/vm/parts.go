@@ -32,13 +32,13 @@ const kernelPackage = "linux-image-amd64"
 // packages are what the machines have in them besides the kernel, and keep is which of the
 // kernel's files are kept: the rest is hundreds of megabytes of drivers that no machine has.
 var (
-	packages = []string{"busybox-static", "ibverbs-utils", "ibverbs-providers", "libibverbs1", "libnl-3-200", "libnl-route-3-200"}
-	keep     = []string{
+	packages     = []string{"busybox-static", "ibverbs-utils", "ibverbs-providers", "libibverbs1", "libnl-3-200", "libnl-route-3-200"}
+	keepPatterns = []string{
 		"boot/vmlinuz-*", "lib/modules/*/modules.builtin", "lib/modules/*/kernel/arch/x86/crypto/*", "lib/modules/*/kernel/crypto/*", "lib/modules/*/kernel/lib/*",
 		"lib/modules/*/kernel/net/*", "lib/modules/*/kernel/drivers/infiniband/*", "lib/modules/*/kernel/drivers/virtio/*", "lib/modules/*/kernel/drivers/net/*",
 		"lib/modules/*/kernel/drivers/char/*", "lib/modules/*/kernel/fs/configfs/*", "lib/modules/*/kernel/drivers/ptp/*", "lib/modules/*/kernel/drivers/pps/*",
 	}
-	leave = []string{"lib/modules/*/kernel/drivers/net/wireless/*", "lib/modules/*/kernel/drivers/net/ethernet/*", "lib/modules/*/kernel/drivers/net/usb/*"}
+	excludePatterns = []string{"lib/modules/*/kernel/drivers/net/wireless/*", "lib/modules/*/kernel/drivers/net/ethernet/*", "lib/modules/*/kernel/drivers/net/usb/*"}
 )
 
 // Parts are what machines are made of: unpacked Debian packages, by name.
@@ -73,18 +73,18 @@ func FindParts(ctx context.Context, cache string) (*Parts, error) {
 	return p, err
 }
 
-// latest is the file of a cache that says what was unpacked last, for a machine without apt.
-const latest = "latest.json"
+// latestFile is the file of a cache that says what was unpacked last, for a machine without apt.
+const latestFile = "latest.json"
 
 func unpackAll(ctx context.Context, cache string) (map[string]string, error) {
-	file := filepath.Join(cache, latest)
+	file := filepath.Join(cache, latestFile)
 	if _, err := exec.LookPath("apt-get"); err != nil {
-		return kept(cache, file)
+		return lastUnpacked(cache, file)
 	}
 	dirs, names := map[string]string{}, map[string]string{}
-	meta, err := control(ctx, kernelPackage)
+	meta, err := packageControl(ctx, kernelPackage)
 	if err != nil {
-		if dirs, err := kept(cache, file); err == nil {
+		if dirs, err := lastUnpacked(cache, file); err == nil {
 			return dirs, nil // the list of packages is not here
 		}
 		return nil, err
@@ -99,9 +99,9 @@ func unpackAll(ctx context.Context, cache string) (map[string]string, error) {
 		return nil, fmt.Errorf("%s: a dependency linux-image-* is expected, it has %q", kernelPackage, meta["Depends"])
 	}
 	for _, p := range append([]string{image}, packages...) {
-		dir, err := unpacked(ctx, cache, p)
+		dir, err := ensureUnpacked(ctx, cache, p)
 		if errors.Is(err, ErrMissing) {
-			if dirs, e := kept(cache, file); e == nil {
+			if dirs, e := lastUnpacked(cache, file); e == nil {
 				return dirs, nil // those of before do, where nothing can be fetched
 			}
 		}
@@ -124,8 +124,8 @@ func unpackAll(ctx context.Context, cache string) (map[string]string, error) {
 	return dirs, os.WriteFile(file, text, 0o644)
 }
 
-// kept are the directories that were unpacked last.
-func kept(cache, file string) (map[string]string, error) {
+// lastUnpacked are the directories that were unpacked last.
+func lastUnpacked(cache, file string) (map[string]string, error) {
 	b, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: no packages by apt-get, and %s holds none", ErrMissing, cache)
@@ -147,8 +147,8 @@ func kept(cache, file string) (map[string]string, error) {
 	return dirs, nil
 }
 
-// control is what apt knows of the version of a package that it would install.
-func control(ctx context.Context, name string) (map[string]string, error) {
+// packageControl is what apt knows of the version of a package that it would install.
+func packageControl(ctx context.Context, name string) (map[string]string, error) {
 	out, err := exec.CommandContext(ctx, "apt-cache", "--no-all-versions", "show", name).Output()
 	if err != nil {
 		return nil, fmt.Errorf("%w: apt knows no package %s: apt-get update", ErrMissing, name)
@@ -187,9 +187,9 @@ func parseControl(b []byte) (map[string]string, error) {
 	return out, nil
 }
 
-// unpacked is the directory of a package, which is unpacked where it is not there.
-func unpacked(ctx context.Context, cache, name string) (string, error) {
-	meta, err := control(ctx, name)
+// ensureUnpacked is the directory of a package, which is unpacked where it is not there.
+func ensureUnpacked(ctx context.Context, cache, name string) (string, error) {
+	meta, err := packageControl(ctx, name)
 	if err != nil {
 		return "", err
 	}
@@ -199,9 +199,9 @@ func unpacked(ctx context.Context, cache, name string) (string, error) {
 	}
 	wanted, choice := func(string) bool { return true }, ""
 	if strings.HasPrefix(name, "linux-image-") {
-		wanted = func(name string) bool { return isOf(keep, name) && !isOf(leave, name) }
+		wanted = func(name string) bool { return isOf(keepPatterns, name) && !isOf(excludePatterns, name) }
 		// Who chooses other files has another directory.
-		h := sha256.Sum256(fmt.Append(nil, keep, leave))
+		h := sha256.Sum256(fmt.Append(nil, keepPatterns, excludePatterns))
 		choice = "." + hex.EncodeToString(h[:4])
 	}
 	dir := filepath.Join(cache, name+"_"+version+choice)
@@ -227,7 +227,7 @@ func unpacked(ctx context.Context, cache, name string) (string, error) {
 		return "", err
 	}
 	tree := filepath.Join(tmp, "tree")
-	if err := unpack(ctx, debs[0], tree, wanted); err != nil {
+	if err := unpackPackage(ctx, debs[0], tree, wanted); err != nil {
 		return "", err
 	}
 	if err := os.Rename(tree, dir); err != nil {
@@ -267,8 +267,8 @@ func isOf(patterns []string, name string) bool {
 	})
 }
 
-// unpack takes the files of a package that are wanted.
-func unpack(ctx context.Context, deb, dir string, wanted func(name string) bool) error {
+// unpackPackage takes the files of a package that are wanted.
+func unpackPackage(ctx context.Context, deb, dir string, wanted func(name string) bool) error {
 	cmd := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", deb)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -279,7 +279,7 @@ func unpack(ctx context.Context, deb, dir string, wanted func(name string) bool)
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("%w: %w", ErrMissing, err)
 	}
-	err = untar(out, dir, wanted)
+	err = extractTar(out, dir, wanted)
 	if err != nil {
 		out.Close()
 	} else {
@@ -294,8 +294,8 @@ func unpack(ctx context.Context, deb, dir string, wanted func(name string) bool)
 	return nil
 }
 
-// untar unpacks regular files and links; nothing leaves dir.
-func untar(r io.Reader, dir string, wanted func(name string) bool) error {
+// extractTar unpacks regular files and links; nothing leaves dir.
+func extractTar(r io.Reader, dir string, wanted func(name string) bool) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

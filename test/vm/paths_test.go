@@ -67,7 +67,7 @@ func (p *prober) paths() (found map[string][]string, text string) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 	defer cancel()
-	b, err := p.m.Get(ctx, "http://127.0.0.1:9868/api/v1/paths")
+	b, err := p.m.HTTPGet(ctx, "http://127.0.0.1:9868/api/v1/paths")
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestPathsOfRDMA(t *testing.T) {
 	built := withRDMA(t, "github.com/graylink/graylink/cmd/graylink-node")
 	left, right := network(t), network(t)
 	seen := &captured{dead: map[uint16]int{}, alive: map[uint16]int{}}
-	left.Tap(seen.see)
+	left.SetTap(seen.see)
 	programs := map[string]string{"/usr/local/bin/graylink-node": built[0]}
 	machines := together(t,
 		Options{Name: "h1", Networks: []*Network{left}, Modules: SoftRoCE, Programs: programs, Parts: parts},
@@ -202,7 +202,7 @@ nics:
 	ways := map[string]int{}
 	for round := 0; round < 10 && len(ways) < 2; round++ {
 		if round > 0 { // another queue pair has another port, and may have another way
-			if err := a.p.Signal(t.Context(), syscall.SIGKILL); err != nil {
+			if err := a.p.SendSignal(t.Context(), syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 			a.peerQPN = ""

@@ -76,7 +76,7 @@ func (p *prober) begin() {
 func (p *prober) reload() {
 	p.t.Helper()
 	p.write()
-	if err := p.p.Signal(p.t.Context(), syscall.SIGHUP); err != nil {
+	if err := p.p.SendSignal(p.t.Context(), syscall.SIGHUP); err != nil {
 		p.t.Fatal(err)
 	}
 	p.line(func(l string) bool { return strings.Contains(l, "msg=reloaded") })
@@ -191,7 +191,7 @@ func (p *prober) value(family string, labels ...string) float64 {
 func TestProbesOverRDMA(t *testing.T) {
 	parts := require(t)
 	built := withRDMA(t, "github.com/graylink/graylink/cmd/graylink-node", "github.com/graylink/graylink/test/vm/peers")
-	plain, err := Build(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node", "github.com/graylink/graylink/cmd/graylink-coordinator")
+	plain, err := BuildPrograms(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node", "github.com/graylink/graylink/cmd/graylink-coordinator")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -398,7 +398,7 @@ func TestProbesOverRDMA(t *testing.T) {
 		again(t, "device back", back)
 	})
 	t.Run("agent killed", func(t *testing.T) {
-		if err := a.p.Signal(t.Context(), syscall.SIGKILL); err != nil {
+		if err := a.p.SendSignal(t.Context(), syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		killed := time.Now()
@@ -462,12 +462,12 @@ func TestProbesOverRDMA(t *testing.T) {
 				t.Errorf("%s logged %s", p.m.Name, l)
 			}
 		}
-		if err := p.p.Signal(t.Context(), syscall.SIGTERM); err != nil {
+		if err := p.p.SendSignal(t.Context(), syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		if code, err := p.p.End(ctx); err != nil || code != 0 {
+		if code, err := p.p.WaitForExit(ctx); err != nil || code != 0 {
 			t.Errorf("the agent of %s ended with %d, %v", p.m.Name, code, err)
 		}
 	}
@@ -497,7 +497,7 @@ func underCoordinator(t *testing.T, a, b *prober) {
 	defer cancel()
 	c := coordinate(ctx, t, a.m, "10.0.0.1", fleetTopology, map[string]*Machine{"h1": a.m, "h2": b.m}, "--schedule.cadence=20ms", "--schedule.class=roce=26/3")
 	defer func() {
-		if err := c.Signal(ctx, syscall.SIGKILL); err != nil {
+		if err := c.SendSignal(ctx, syscall.SIGKILL); err != nil {
 			t.Error(err)
 		}
 		if t.Failed() {
@@ -537,7 +537,7 @@ func underCoordinator(t *testing.T, a, b *prober) {
 
 	// An agent that was killed has another queue pair. Its peers hear of it within a round.
 	qpn, before := b.qpn(), a.edge("eth0")
-	if err := b.p.Signal(ctx, syscall.SIGKILL); err != nil {
+	if err := b.p.SendSignal(ctx, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	killed := time.Now()
@@ -551,10 +551,10 @@ func underCoordinator(t *testing.T, a, b *prober) {
 		if v := p.value("fabric_nic_rdma_usable"); v != 1 {
 			t.Errorf("%s: usable is %g", p.m.Name, v)
 		}
-		if err := p.p.Signal(ctx, syscall.SIGTERM); err != nil {
+		if err := p.p.SendSignal(ctx, syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		if code, err := p.p.End(ctx); err != nil || code != 0 {
+		if code, err := p.p.WaitForExit(ctx); err != nil || code != 0 {
 			t.Errorf("the agent of %s ended with %d, %v", p.m.Name, code, err)
 		}
 	}

@@ -14,7 +14,7 @@ var libraryDirs = []string{"usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "
 // search looks for files of programs: in unpacked packages, and then in the host's root.
 type search struct{ roots []string }
 
-func (s search) find(names ...string) (string, bool) {
+func (s search) findFile(names ...string) (string, bool) {
 	for _, root := range s.roots {
 		for _, n := range names {
 			file := filepath.Join(root, n)
@@ -26,10 +26,10 @@ func (s search) find(names ...string) (string, bool) {
 	return "", false
 }
 
-// program adds a program, its dynamic linker and the libraries that it is linked with, and
+// addProgram adds a program, its dynamic linker and the libraries that it is linked with, and
 // theirs. at is where it is in the machine.
-func (s search) program(a *archive, at, file string) error {
-	interpreter, needed, err := linked(file)
+func (s search) addProgram(a *archive, at, file string) error {
+	interpreter, needed, err := linkedLibraries(file)
 	if err != nil {
 		return err
 	}
@@ -37,44 +37,44 @@ func (s search) program(a *archive, at, file string) error {
 	if err != nil {
 		return err
 	}
-	if err := a.file(at, 0o755, data); err != nil {
+	if err := a.addFile(at, 0o755, data); err != nil {
 		return err
 	}
 	if interpreter != "" {
-		linker, ok := s.find(interpreter)
+		linker, ok := s.findFile(interpreter)
 		if !ok {
 			return fmt.Errorf("%s: its dynamic linker %s was not found", file, interpreter)
 		}
 		if data, err = os.ReadFile(linker); err != nil {
 			return err
 		}
-		if err := a.file(interpreter, 0o755, data); err != nil {
+		if err := a.addFile(interpreter, 0o755, data); err != nil {
 			return err
 		}
 	}
 	for _, n := range needed {
 		at := "/lib/x86_64-linux-gnu/" + n
-		if name, err := clean(at); err != nil || a.names[name] {
+		if name, err := cleanName(at); err != nil || a.names[name] {
 			continue
 		}
 		var names []string
 		for _, d := range libraryDirs {
 			names = append(names, filepath.Join(d, n))
 		}
-		library, ok := s.find(names...)
+		library, ok := s.findFile(names...)
 		if !ok {
 			return fmt.Errorf("%s: its library %s was not found in %v", file, n, s.roots)
 		}
-		if err := s.program(a, at, library); err != nil {
+		if err := s.addProgram(a, at, library); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// linked tells the dynamic linker and the libraries of a program or library; a static one,
+// linkedLibraries tells the dynamic linker and the libraries of a program or library; a static one,
 // and a script, have none.
-func linked(file string) (interpreter string, needed []string, err error) {
+func linkedLibraries(file string) (interpreter string, needed []string, err error) {
 	f, err := elf.Open(file)
 	var format *elf.FormatError
 	if errors.As(err, &format) {

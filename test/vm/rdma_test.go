@@ -53,7 +53,7 @@ func start(t testing.TB, o Options) *Machine {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(m.Console())
+			t.Log(m.ConsoleOutput())
 		}
 		if err := m.Close(); err != nil {
 			t.Errorf("close %s: %v", m.Name, err)
@@ -85,7 +85,7 @@ func together(t testing.TB, options ...Options) map[string]*Machine {
 	t.Cleanup(func() {
 		for _, m := range machines {
 			if t.Failed() {
-				t.Log(m.Console())
+				t.Log(m.ConsoleOutput())
 			}
 			if err := m.Close(); err != nil {
 				t.Errorf("close %s: %v", m.Name, err)
@@ -142,7 +142,7 @@ func coordinate(ctx context.Context, t *testing.T, on *Machine, address, topolog
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Wait(ctx, 0, func(l string) bool { return strings.Contains(l, "Listening on") }); err != nil {
+	if _, err := c.WaitForLine(ctx, 0, func(l string) bool { return strings.Contains(l, "Listening on") }); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -181,7 +181,7 @@ func shell(t testing.TB, m *Machine, lines ...string) string {
 	defer cancel()
 	out := ""
 	for _, l := range lines {
-		r, err := m.Must(ctx, "sh", "-c", l)
+		r, err := m.MustRun(ctx, "sh", "-c", l)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -246,7 +246,7 @@ func (a *agent) line(wanted func(string) bool) string {
 	a.t.Helper()
 	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
 	defer cancel()
-	at, err := a.p.Wait(ctx, a.read, wanted)
+	at, err := a.p.WaitForLine(ctx, a.read, wanted)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func (a *agent) families(page string) map[string]*dto.MetricFamily {
 	a.t.Helper()
 	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
 	defer cancel()
-	b, err := a.m.Get(ctx, "http://127.0.0.1:9868"+page)
+	b, err := a.m.HTTPGet(ctx, "http://127.0.0.1:9868"+page)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -347,7 +347,7 @@ const detection = 2 * time.Second
 
 func TestNICHealthOnSoftRoCE(t *testing.T) {
 	parts := require(t)
-	built, err := Build(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node")
+	built, err := BuildPrograms(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +370,7 @@ func TestNICHealthOnSoftRoCE(t *testing.T) {
 		t.Errorf("%d counters of hw_counters/ are expected, these are published:\n%s", len(rxeCounters), text)
 	}
 
-	down, err := m.Must(t.Context(), "ip", "link", "set", "eth0", "down")
+	down, err := m.MustRun(t.Context(), "ip", "link", "set", "eth0", "down")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,7 +386,7 @@ func TestNICHealthOnSoftRoCE(t *testing.T) {
 	a.is(1, "fabric_nic_port_state", "nic", nic, "state", "ACTIVE")
 	a.is(1, "fabric_nic_port_hardware_total", "nic", nic, "counter", "link_downed")
 
-	gone, err := m.Must(t.Context(), "rdma", "link", "delete", "rxe0")
+	gone, err := m.MustRun(t.Context(), "rdma", "link", "delete", "rxe0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -420,12 +420,12 @@ func TestNICHealthOnSoftRoCE(t *testing.T) {
 			t.Errorf("no file is expected to be %s:\n%s", why, text)
 		}
 	}
-	if err := a.p.Signal(t.Context(), syscall.SIGTERM); err != nil {
+	if err := a.p.SendSignal(t.Context(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if code, err := a.p.End(ctx); err != nil || code != 0 {
+	if code, err := a.p.WaitForExit(ctx); err != nil || code != 0 {
 		t.Errorf("the agent ended with %d, %v", code, err)
 	}
 	for _, l := range a.p.Lines {
@@ -465,7 +465,7 @@ func TestTwoMachinesWithRDMA(t *testing.T) {
 		machines[m.Name] = m
 		t.Cleanup(func() {
 			if t.Failed() {
-				t.Log(m.Console())
+				t.Log(m.ConsoleOutput())
 			}
 			if err := m.Close(); err != nil {
 				t.Error(err)
@@ -488,7 +488,7 @@ func TestTwoMachinesWithRDMA(t *testing.T) {
 	}
 	shell(t, h1, "ping -c 3 -i 0.2 -w 30 10.0.0.2")
 	shell(t, h2, "ping -c 3 -i 0.2 -w 30 10.0.0.1")
-	if n.Frames() == 0 {
+	if n.FrameCount() == 0 {
 		t.Error("no frame went through the network")
 	}
 
@@ -507,7 +507,7 @@ func TestTwoMachinesWithRDMA(t *testing.T) {
 		return out, strings.Contains(out, fmt.Sprintf(":%04X ", 18515)) // the program's default port
 	})
 	shell(t, h2, "ibv_ud_pingpong -d rxe0 -g "+gid(h2)+" -n 100 -s 512 10.0.0.1")
-	if code, err := server.End(ctx); err != nil || code != 0 {
+	if code, err := server.WaitForExit(ctx); err != nil || code != 0 {
 		t.Errorf("the server of ibv_ud_pingpong ended with %d, %v:\n%s", code, err, strings.Join(server.Lines, "\n"))
 	}
 	for _, m := range []*Machine{h1, h2} {
@@ -572,7 +572,7 @@ func like(t *testing.T, m *Machine) {
 		t.Fatal("fakesys has no profile rxe")
 	}
 	root := t.TempDir()
-	if err := fakesys.Build(root, profile.Node()); err != nil {
+	if err := fakesys.BuildTree(root, profile.Node()); err != nil {
 		t.Fatal(err)
 	}
 	const device = "/sys/class/infiniband/rxe0"

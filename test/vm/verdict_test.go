@@ -64,7 +64,7 @@ func into(t *testing.T, machines map[string]*Machine, to string) *httptest.Serve
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		out, err := m.Do(r.Context(), guest.Request{URL: "http://127.0.0.1:" + port + r.URL.RequestURI()[strings.Index(r.URL.RequestURI(), r.URL.Path):], Method: r.Method, Header: r.Header, Body: body, Limit: 10 * time.Second})
+		out, err := m.DoRequest(r.Context(), guest.Request{URL: "http://127.0.0.1:" + port + r.URL.RequestURI()[strings.Index(r.URL.RequestURI(), r.URL.Path):], Method: r.Method, Header: r.Header, Body: body, Limit: 10 * time.Second})
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 			return
@@ -153,7 +153,7 @@ func TestVerdictByRDMA(t *testing.T) {
 		t.Skip("needs prometheus (Debian package of that name)")
 	}
 	node := withRDMA(t, "github.com/graylink/graylink/cmd/graylink-node")
-	others, err := Build(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-coordinator", "github.com/graylink/graylink/cmd/graylink-analyzer")
+	others, err := BuildPrograms(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-coordinator", "github.com/graylink/graylink/cmd/graylink-analyzer")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +282,7 @@ scrape_configs:
 		_, all, text := verdicts()
 		for i := range all {
 			v := &all[i]
-			if v.OpenedAt.After(broken) && (v.Element.Element == "h3/eth0" && v.Kind == fabric.KindNIC || slices.ContainsFunc(v.Equivalent, func(e fabric.Element) bool { return e.Element == "h3/eth0" })) {
+			if v.OpenedAt.After(broken) && (v.Element.ID == "h3/eth0" && v.Kind == fabric.KindNIC || slices.ContainsFunc(v.Equivalent, func(e fabric.Element) bool { return e.ID == "h3/eth0" })) {
 				t.Logf("after %.1f s: %s", time.Since(broken).Seconds(), v.Summary)
 				// While its clock is in doubt round trips tell, and they have no direction.
 				if v.Direction != "h3/eth0->leaf1:dn3" && v.Direction != "" || v.Symptom.AddedDelayNS < 30e6 || v.Symptom.AddedDelayNS > 60e6 {
@@ -299,8 +299,8 @@ scrape_configs:
 		if v.Kind == fabric.KindClock {
 			// Of a machine that stood still for a moment: it says that the network is innocent of it.
 			t.Logf("besides: %s", v.Summary)
-		} else if v.OpenedAt.After(broken) && !strings.Contains(v.Element.Element, "h3") {
-			t.Errorf("%s %s is named besides: %s", v.Kind, v.Element.Element, text)
+		} else if v.OpenedAt.After(broken) && !strings.Contains(v.Element.ID, "h3") {
+			t.Errorf("%s %s is named besides: %s", v.Kind, v.Element.ID, text)
 		}
 	}
 	shell(t, machines["h3"], "tc qdisc del dev eth0 root")

@@ -39,7 +39,7 @@ import (
 // Modules that each machine loads: its own devices, and soft-RoCE. rdma_rxe asks for the
 // checksum by name, so that it is not among the dependencies that it states.
 var (
-	base = []string{"virtio_pci", "virtio_console", "virtio_net"}
+	baseModules = []string{"virtio_pci", "virtio_console", "virtio_net"}
 	// SoftRoCE are the modules of rxe, for Options.Modules.
 	SoftRoCE = []string{"crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe"}
 )
@@ -127,13 +127,13 @@ func Start(ctx context.Context, o Options) (m *Machine, err error) {
 		}
 		err = fmt.Errorf("machine %s: %w", o.Name, err)
 		if m.running {
-			err = fmt.Errorf("%w\n%s", err, m.Console())
+			err = fmt.Errorf("%w\n%s", err, m.ConsoleOutput())
 		}
 		err = errors.Join(err, m.Close())
 		m = nil
 	}()
 	initramfs := filepath.Join(dir, "initramfs")
-	if err := o.initramfs(ctx, initramfs); err != nil {
+	if err := o.writeInitramfs(ctx, initramfs); err != nil {
 		return m, err
 	}
 	control, err := net.Listen("unix", filepath.Join(dir, "control"))
@@ -142,7 +142,7 @@ func Start(ctx context.Context, o Options) (m *Machine, err error) {
 	}
 	defer control.Close()
 	began := time.Now()
-	if err := m.launch(ctx, o.arguments(initramfs, filepath.Join(dir, "console"), control.Addr().String())); err != nil {
+	if err := m.launchQEMU(ctx, o.qemuArgs(initramfs, filepath.Join(dir, "console"), control.Addr().String())); err != nil {
 		return m, err
 	}
 	// QEMU connects when it starts; where it ends before, nobody will.
@@ -164,7 +164,7 @@ func Start(ctx context.Context, o Options) (m *Machine, err error) {
 	boot, cancelBoot := context.WithTimeout(ctx, bootPatience)
 	defer cancelBoot()
 	var hello guest.Hello
-	if err := m.call(boot, "Hello", struct{}{}, &hello); err != nil {
+	if err := m.callGuest(boot, "Hello", struct{}{}, &hello); err != nil {
 		return m, err
 	}
 	m.Kernel, m.Booted = hello.Kernel, time.Since(began)
@@ -174,39 +174,39 @@ func Start(ctx context.Context, o Options) (m *Machine, err error) {
 	return m, nil
 }
 
-// arguments are QEMU's.
-func (o *Options) arguments(initramfs, console, control string) []string {
+// qemuArgs are QEMU's.
+func (o *Options) qemuArgs(initramfs, console, control string) []string {
 	args := []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc", "-accel", "tcg,thread=multi", "-cpu", "max",
 		"-smp", strconv.Itoa(cmp.Or(o.CPUs, 1)), "-m", strconv.Itoa(cmp.Or(o.Memory, 512)) + "M", "-name", o.Name,
 		"-kernel", o.Parts.kernel.image, "-initrd", initramfs,
 		"-append", "console=ttyS0 loglevel=5 panic=-1 rdinit=/init tsc=reliable",
-		"-chardev", "file,id=console,path=" + escape(console), "-serial", "chardev:console",
-		"-device", "virtio-serial-pci", "-chardev", "socket,id=control,path=" + escape(control), "-device", "virtserialport,chardev=control,name=" + guest.Port,
+		"-chardev", "file,id=console,path=" + escapeOption(console), "-serial", "chardev:console",
+		"-device", "virtio-serial-pci", "-chardev", "socket,id=control,path=" + escapeOption(control), "-device", "virtserialport,chardev=control,name=" + guest.Port,
 	}
 	for i, n := range o.Networks {
 		id := "net" + strconv.Itoa(i)
 		// Soft-RoCE says at every look that it does not know the speed of an interface that tells none.
-		args = append(args, "-netdev", "stream,id="+id+",server=off,addr.type=unix,addr.path="+escape(n.path()), "-device", "virtio-net-pci,netdev="+id+",mac="+address(o.Name, i)+",romfile=,speed=10000,duplex=full")
+		args = append(args, "-netdev", "stream,id="+id+",server=off,addr.type=unix,addr.path="+escapeOption(n.socketPath()), "-device", "virtio-net-pci,netdev="+id+",mac="+macAddress(o.Name, i)+",romfile=,speed=10000,duplex=full")
 	}
 	return args
 }
 
-// escape is for a value of QEMU's lists of options.
-func escape(s string) string { return strings.ReplaceAll(s, ",", ",,") }
+// escapeOption is for a value of QEMU's lists of options.
+func escapeOption(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
-// address is a locally administered one of an interface: of QEMU's prefix, and the same for
+// macAddress is a locally administered one of an interface: of QEMU's prefix, and the same for
 // the same name.
-func address(name string, i int) string {
+func macAddress(name string, i int) string {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%s/%d", name, i)
 	s := h.Sum32()
 	return fmt.Sprintf("52:54:00:%02x:%02x:%02x", byte(s>>16), byte(s>>8), byte(s))
 }
 
-// launch starts QEMU on a thread of its own: QEMU is told to die with the thread that started
+// launchQEMU starts QEMU on a thread of its own: QEMU is told to die with the thread that started
 // it, so that it never outlives this process.
-func (m *Machine) launch(ctx context.Context, args []string) error {
+func (m *Machine) launchQEMU(ctx context.Context, args []string) error {
 	cmd := exec.CommandContext(ctx, qemu, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log, err := os.Create(filepath.Join(m.dir, "qemu"))
@@ -235,14 +235,14 @@ func (m *Machine) launch(ctx context.Context, args []string) error {
 	return err
 }
 
-// initramfs writes what the machine's root holds.
-func (o *Options) initramfs(ctx context.Context, file string) error {
+// writeInitramfs writes what the machine's root holds.
+func (o *Options) writeInitramfs(ctx context.Context, file string) error {
 	p := o.Parts
-	first, err := Build(ctx, filepath.Dir(file), "github.com/graylink/graylink/test/vm/init")
+	first, err := BuildPrograms(ctx, filepath.Dir(file), "github.com/graylink/graylink/test/vm/init")
 	if err != nil {
 		return err
 	}
-	modules, err := p.kernel.order(append(slices.Clone(base), o.Modules...))
+	modules, err := p.kernel.loadOrder(append(slices.Clone(baseModules), o.Modules...))
 	if err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ func (o *Options) initramfs(ctx context.Context, file string) error {
 		return err
 	}
 	w := bufio.NewWriterSize(f, 1<<20)
-	err = o.fill(newArchive(w), first[0], modules)
+	err = o.fillArchive(newArchive(w), first[0], modules)
 	if err == nil {
 		err = w.Flush()
 	}
@@ -264,10 +264,10 @@ func (o *Options) initramfs(ctx context.Context, file string) error {
 	return nil
 }
 
-func (o *Options) fill(a *archive, first string, modules []module) error {
+func (o *Options) fillArchive(a *archive, first string, modules []module) error {
 	p := o.Parts
 	// The kernel opens the console before anything could make its device.
-	if err := a.char("/dev/console", 0o600, 5, 1); err != nil {
+	if err := a.addCharDevice("/dev/console", 0o600, 5, 1); err != nil {
 		return err
 	}
 	programs := map[string]string{"/init": first}
@@ -275,7 +275,7 @@ func (o *Options) fill(a *archive, first string, modules []module) error {
 	programs["/bin/busybox"] = busybox
 	// busybox' own shell would take its own applets for ip and tc.
 	for at, of := range map[string]string{"/bin/sh": "dash", "/usr/sbin/ip": "iproute2", "/usr/sbin/rdma": "iproute2", "/usr/sbin/tc": "iproute2", "/usr/sbin/bridge": "iproute2"} {
-		file, err := lookTool(filepath.Base(at), of)
+		file, err := findTool(filepath.Base(at), of)
 		if err != nil {
 			return err
 		}
@@ -299,7 +299,7 @@ func (o *Options) fill(a *archive, first string, modules []module) error {
 	maps.Copy(programs, o.Programs)
 	s := search{roots: []string{p.dirs["libibverbs1"], p.dirs["ibverbs-providers"], p.dirs["libnl-3-200"], p.dirs["libnl-route-3-200"], "/"}}
 	for _, at := range slices.Sorted(maps.Keys(programs)) {
-		if err := s.program(a, at, programs[at]); err != nil {
+		if err := s.addProgram(a, at, programs[at]); err != nil {
 			return err
 		}
 	}
@@ -308,7 +308,7 @@ func (o *Options) fill(a *archive, first string, modules []module) error {
 		return fmt.Errorf("busybox --list: %w", err)
 	}
 	for _, applet := range strings.Fields(string(list)) {
-		if err := a.link("/bin/"+applet, "busybox"); err != nil {
+		if err := a.addLink("/bin/"+applet, "busybox"); err != nil {
 			return err
 		}
 	}
@@ -319,7 +319,7 @@ func (o *Options) fill(a *archive, first string, modules []module) error {
 		if err != nil {
 			return err
 		}
-		if err := a.file(at, 0o644, data); err != nil {
+		if err := a.addFile(at, 0o644, data); err != nil {
 			return err
 		}
 		fmt.Fprintln(&lines, strings.TrimSpace(at+" "+m.parameters))
@@ -330,15 +330,15 @@ func (o *Options) fill(a *archive, first string, modules []module) error {
 	}
 	maps.Copy(files, o.Files)
 	for _, at := range slices.Sorted(maps.Keys(files)) {
-		if err := a.file(at, 0o644, files[at]); err != nil {
+		if err := a.addFile(at, 0o644, files[at]); err != nil {
 			return err
 		}
 	}
 	return a.close()
 }
 
-// lookTool finds a program of a package, which may not be on the path of who is not root.
-func lookTool(name, of string) (string, error) {
+// findTool finds a program of a package, which may not be on the path of who is not root.
+func findTool(name, of string) (string, error) {
 	for _, f := range []string{"/usr/sbin/", "/sbin/", "/usr/bin/", "/bin/"} {
 		if info, err := os.Stat(f + name); err == nil && info.Mode().IsRegular() {
 			return f + name, nil
@@ -347,9 +347,9 @@ func lookTool(name, of string) (string, error) {
 	return "", fmt.Errorf("%w: %s is not installed: apt-get install %s", ErrMissing, name, of)
 }
 
-// Build builds Go programs that need no library of the system, and tells their files.
-func Build(ctx context.Context, dir string, packages ...string) ([]string, error) {
-	return build(ctx, dir, "", packages)
+// BuildPrograms builds Go programs that need no library of the system, and tells their files.
+func BuildPrograms(ctx context.Context, dir string, packages ...string) ([]string, error) {
+	return goBuild(ctx, dir, "", packages)
 }
 
 // BuildRDMA builds Go programs with RDMA, which need libibverbs: a compiler of C and its
@@ -361,10 +361,10 @@ func BuildRDMA(ctx context.Context, dir string, packages ...string) ([]string, e
 	if _, err := os.Stat("/usr/include/infiniband/verbs.h"); err != nil {
 		return nil, fmt.Errorf("%w: headers of libibverbs are not installed: apt-get install libibverbs-dev", ErrMissing)
 	}
-	return build(ctx, dir, "rdma", packages)
+	return goBuild(ctx, dir, "rdma", packages)
 }
 
-func build(ctx context.Context, dir, tags string, packages []string) ([]string, error) {
+func goBuild(ctx context.Context, dir, tags string, packages []string) ([]string, error) {
 	var out []string
 	cgo := "CGO_ENABLED=0"
 	if tags != "" {
@@ -394,8 +394,8 @@ func BuildRDMATest(ctx context.Context, dir, tags, pkg string) (string, error) {
 	return file, nil
 }
 
-// Console is what the kernel and the first program wrote, and QEMU itself.
-func (m *Machine) Console() string {
+// ConsoleOutput is what the kernel and the first program wrote, and QEMU itself.
+func (m *Machine) ConsoleOutput() string {
 	var out strings.Builder
 	for _, name := range []string{"qemu", "console"} {
 		b, err := os.ReadFile(filepath.Join(m.dir, name))
@@ -420,8 +420,8 @@ func (m *Machine) Close() error {
 	return os.RemoveAll(m.dir)
 }
 
-// call asks the machine's service.
-func (m *Machine) call(ctx context.Context, method string, args, reply any) error {
+// callGuest asks the machine's service.
+func (m *Machine) callGuest(ctx context.Context, method string, args, reply any) error {
 	c := m.client.Go(guest.Machine+"."+method, args, reply, make(chan *rpc.Call, 1))
 	select {
 	case <-c.Done:
@@ -444,14 +444,14 @@ func (m *Machine) Run(ctx context.Context, args ...string) (*guest.Result, error
 		c.Limit = time.Until(d)
 	}
 	out := &guest.Result{}
-	if err := m.call(ctx, "Run", c, out); err != nil {
+	if err := m.callGuest(ctx, "Run", c, out); err != nil {
 		return nil, fmt.Errorf("machine %s: %s: %w", m.Name, strings.Join(args, " "), err)
 	}
 	return out, nil
 }
 
-// Must runs a program that has to succeed.
-func (m *Machine) Must(ctx context.Context, args ...string) (*guest.Result, error) {
+// MustRun runs a program that has to succeed.
+func (m *Machine) MustRun(ctx context.Context, args ...string) (*guest.Result, error) {
 	out, err := m.Run(ctx, args...)
 	if err == nil && out.Code != 0 {
 		err = fmt.Errorf("machine %s: %s: exit code %d; stdout %q, stderr %q", m.Name, strings.Join(args, " "), out.Code, out.Stdout, out.Stderr)
@@ -461,24 +461,24 @@ func (m *Machine) Must(ctx context.Context, args ...string) (*guest.Result, erro
 
 // ReadFile reads a file of the machine, of procfs and sysfs, too.
 func (m *Machine) ReadFile(ctx context.Context, path string) (b []byte, err error) {
-	err = m.call(ctx, "ReadFile", path, &b)
+	err = m.callGuest(ctx, "ReadFile", path, &b)
 	return b, err
 }
 
 // WriteFile writes a file of the machine, and makes its directory.
 func (m *Machine) WriteFile(ctx context.Context, path string, data []byte, mode os.FileMode) error {
-	return m.call(ctx, "WriteFile", guest.File{Path: path, Data: data, Mode: mode}, &struct{}{})
+	return m.callGuest(ctx, "WriteFile", guest.File{Path: path, Data: data, Mode: mode}, &struct{}{})
 }
 
-// Get asks an HTTP server in the machine: http://127.0.0.1:9868/metrics. Another answer than
+// HTTPGet asks an HTTP server in the machine: http://127.0.0.1:9868/metrics. Another answer than
 // 200 is an error.
-func (m *Machine) Get(ctx context.Context, url string) ([]byte, error) {
+func (m *Machine) HTTPGet(ctx context.Context, url string) ([]byte, error) {
 	r := guest.Request{URL: url, Limit: time.Minute}
 	if d, ok := ctx.Deadline(); ok {
 		r.Limit = time.Until(d)
 	}
 	var out guest.Page
-	if err := m.call(ctx, "Get", r, &out); err != nil {
+	if err := m.callGuest(ctx, "Get", r, &out); err != nil {
 		return nil, err
 	}
 	if out.Status != 200 {
@@ -487,12 +487,12 @@ func (m *Machine) Get(ctx context.Context, url string) ([]byte, error) {
 	return out.Body, nil
 }
 
-// Do passes a request on to an HTTP server in the machine, whatever it answers.
-func (m *Machine) Do(ctx context.Context, r guest.Request) (out guest.Page, err error) {
+// DoRequest passes a request on to an HTTP server in the machine, whatever it answers.
+func (m *Machine) DoRequest(ctx context.Context, r guest.Request) (out guest.Page, err error) {
 	if r.Limit == 0 {
 		r.Limit = time.Minute
 	}
-	err = m.call(ctx, "Get", r, &out)
+	err = m.callGuest(ctx, "Get", r, &out)
 	return out, err
 }
 
@@ -508,7 +508,7 @@ type Process struct {
 // Start starts a program that goes on.
 func (m *Machine) Start(ctx context.Context, args ...string) (*Process, error) {
 	p := &Process{m: m, name: strings.Join(args, " ")}
-	if err := m.call(ctx, "Start", guest.Command{Args: args}, &p.id); err != nil {
+	if err := m.callGuest(ctx, "Start", guest.Command{Args: args}, &p.id); err != nil {
 		return nil, fmt.Errorf("machine %s: %s: %w", m.Name, p.name, err)
 	}
 	return p, nil
@@ -517,9 +517,9 @@ func (m *Machine) Start(ctx context.Context, args ...string) (*Process, error) {
 // pollFor is how long one question for more lines waits, in the machine.
 const pollFor = 30 * time.Second
 
-// Wait reads output until a line after the first from is as wanted, and tells which it is.
+// WaitForLine reads output until a line after the first from is as wanted, and tells which it is.
 // That the program ended before is an error.
-func (p *Process) Wait(ctx context.Context, from int, wanted func(line string) bool) (int, error) {
+func (p *Process) WaitForLine(ctx context.Context, from int, wanted func(line string) bool) (int, error) {
 	for {
 		for ; from < len(p.Lines); from++ {
 			if wanted(p.Lines[from]) {
@@ -527,7 +527,7 @@ func (p *Process) Wait(ctx context.Context, from int, wanted func(line string) b
 			}
 		}
 		var out guest.Output
-		if err := p.m.call(ctx, "Output", guest.Read{ID: p.id, From: len(p.Lines), Wait: pollFor}, &out); err != nil {
+		if err := p.m.callGuest(ctx, "Output", guest.Read{ID: p.id, From: len(p.Lines), Wait: pollFor}, &out); err != nil {
 			return 0, fmt.Errorf("machine %s: %s: %w; it wrote\n%s", p.m.Name, p.name, err, strings.Join(p.Lines, "\n"))
 		}
 		p.Lines = append(p.Lines, out.Lines...)
@@ -537,11 +537,11 @@ func (p *Process) Wait(ctx context.Context, from int, wanted func(line string) b
 	}
 }
 
-// End waits until the program has ended, and tells its exit code.
-func (p *Process) End(ctx context.Context) (int, error) {
+// WaitForExit waits until the program has ended, and tells its exit code.
+func (p *Process) WaitForExit(ctx context.Context) (int, error) {
 	for {
 		var out guest.Output
-		if err := p.m.call(ctx, "Output", guest.Read{ID: p.id, From: len(p.Lines), Wait: pollFor}, &out); err != nil {
+		if err := p.m.callGuest(ctx, "Output", guest.Read{ID: p.id, From: len(p.Lines), Wait: pollFor}, &out); err != nil {
 			return 0, fmt.Errorf("machine %s: %s: %w", p.m.Name, p.name, err)
 		}
 		p.Lines = append(p.Lines, out.Lines...)
@@ -551,7 +551,7 @@ func (p *Process) End(ctx context.Context) (int, error) {
 	}
 }
 
-// Signal sends it a signal.
-func (p *Process) Signal(ctx context.Context, s syscall.Signal) error {
-	return p.m.call(ctx, "Signal", guest.Signal{ID: p.id, Number: int(s)}, &struct{}{})
+// SendSignal sends it a signal.
+func (p *Process) SendSignal(ctx context.Context, s syscall.Signal) error {
+	return p.m.callGuest(ctx, "Signal", guest.Signal{ID: p.id, Number: int(s)}, &struct{}{})
 }

@@ -54,8 +54,8 @@ func TestArchive(t *testing.T) {
 	var buf bytes.Buffer
 	a := newArchive(&buf)
 	for _, err := range []error{
-		a.file("/etc/deep/one", 0o600, []byte("1")), a.file("/etc/deep/three", 0o755, []byte("333")), a.file("etc/deep/one", 0o644, []byte("not this")),
-		a.link("/bin/sh", "busybox"), a.char("/dev/console", 0o600, 5, 1), a.file("/empty", 0o644, nil), a.close(),
+		a.addFile("/etc/deep/one", 0o600, []byte("1")), a.addFile("/etc/deep/three", 0o755, []byte("333")), a.addFile("etc/deep/one", 0o644, []byte("not this")),
+		a.addLink("/bin/sh", "busybox"), a.addCharDevice("/dev/console", 0o600, 5, 1), a.addFile("/empty", 0o644, nil), a.close(),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -72,11 +72,11 @@ func TestArchive(t *testing.T) {
 		t.Errorf("modes %v", modes)
 	}
 	for _, name := range []string{"", "/", "..", "a\x00b"} {
-		if err := a.file(name, 0o644, nil); err == nil {
+		if err := a.addFile(name, 0o644, nil); err == nil {
 			t.Errorf("%q: an error is expected", name)
 		}
 	}
-	if err := a.file("../up", 0o644, nil); err != nil || !a.names["up"] {
+	if err := a.addFile("../up", 0o644, nil); err != nil || !a.names["up"] {
 		t.Errorf("a name does not leave the root: %v, %v", err, a.names)
 	}
 }
@@ -178,7 +178,7 @@ func TestUntar(t *testing.T) {
 	reg := func(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644} }
 	top := t.TempDir()
 	dir := filepath.Join(top, "tree")
-	err := untar(build(reg("./usr/lib/a"), reg("../../escape"), reg("./no/b"), tar.Header{Name: "./usr/lib/l", Typeflag: tar.TypeSymlink, Linkname: "a"}), dir, func(n string) bool { return !strings.HasPrefix(n, "no/") })
+	err := extractTar(build(reg("./usr/lib/a"), reg("../../escape"), reg("./no/b"), tar.Header{Name: "./usr/lib/l", Typeflag: tar.TypeSymlink, Linkname: "a"}), dir, func(n string) bool { return !strings.HasPrefix(n, "no/") })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,11 +191,11 @@ func TestUntar(t *testing.T) {
 		}
 	}
 	// A file below a link that leaves the directory.
-	err = untar(build(tar.Header{Name: "out", Typeflag: tar.TypeSymlink, Linkname: ".."}, reg("out/x")), filepath.Join(top, "second"), func(string) bool { return true })
+	err = extractTar(build(tar.Header{Name: "out", Typeflag: tar.TypeSymlink, Linkname: ".."}, reg("out/x")), filepath.Join(top, "second"), func(string) bool { return true })
 	if err == nil {
 		t.Error("a link led out of the directory")
 	}
-	if err := untar(strings.NewReader("no archive at all, and long enough to be none"), filepath.Join(top, "third"), nil); err == nil {
+	if err := extractTar(strings.NewReader("no archive at all, and long enough to be none"), filepath.Join(top, "third"), nil); err == nil {
 		t.Error("an error is expected")
 	}
 }
@@ -206,7 +206,7 @@ func TestWhatIsKeptOfAKernel(t *testing.T) {
 		"boot/vmlinuz-6.1.0-56-amd64": true, m + "drivers/infiniband/sw/rxe/rdma_rxe.ko": true, m + "drivers/net/dummy.ko": true, m + "net/sched/sch_netem.ko": true,
 		m + "drivers/net/wireless/ath/ath.ko": false, m + "drivers/gpu/drm/drm.ko": false, "usr/share/doc/x": false, "boot/System.map-6.1.0-56-amd64": false,
 	} {
-		if got := isOf(keep, name) && !isOf(leave, name); got != want {
+		if got := isOf(keepPatterns, name) && !isOf(excludePatterns, name); got != want {
 			t.Errorf("%s: kept %v, expected %v", name, got, want)
 		}
 	}
@@ -215,8 +215,8 @@ func TestWhatIsKeptOfAKernel(t *testing.T) {
 // Without apt, what was unpacked last is taken, when it is whole.
 func TestKeptParts(t *testing.T) {
 	cache := t.TempDir()
-	file := filepath.Join(cache, latest)
-	if _, err := kept(cache, file); !errors.Is(err, ErrMissing) {
+	file := filepath.Join(cache, latestFile)
+	if _, err := lastUnpacked(cache, file); !errors.Is(err, ErrMissing) {
 		t.Errorf("an empty cache: %v", err)
 	}
 	names := map[string]string{}
@@ -233,19 +233,19 @@ func TestKeptParts(t *testing.T) {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if dirs, err := kept(cache, file); err != nil || len(dirs) != len(names) || dirs["busybox-static"] != filepath.Join(cache, "busybox-static_1") {
+	if dirs, err := lastUnpacked(cache, file); err != nil || len(dirs) != len(names) || dirs["busybox-static"] != filepath.Join(cache, "busybox-static_1") {
 		t.Errorf("%v, %v", dirs, err)
 	}
 	if err := os.Remove(filepath.Join(cache, "busybox-static_1")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kept(cache, file); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "busybox-static") {
+	if _, err := lastUnpacked(cache, file); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "busybox-static") {
 		t.Errorf("%v: what is missing is expected", err)
 	}
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kept(cache, file); err == nil || !strings.Contains(err.Error(), file) {
+	if _, err := lastUnpacked(cache, file); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("%v: the file is expected to be named", err)
 	}
 }
@@ -290,7 +290,7 @@ func TestNetwork(t *testing.T) {
 	n := network(t)
 	var ports []net.Conn
 	for range 3 {
-		c, err := net.Dial("unix", n.path())
+		c, err := net.Dial("unix", n.socketPath())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -328,8 +328,8 @@ func TestNetwork(t *testing.T) {
 	expect(0, "third")
 	send(0, frame(3, 1, "last"))
 	expect(2, "last")
-	if n.Frames() != 5 {
-		t.Errorf("%d frames, five were sent", n.Frames())
+	if n.FrameCount() != 5 {
+		t.Errorf("%d frames, five were sent", n.FrameCount())
 	}
 	send(0, []byte{0xff, 0xff, 0xff, 0xff}) // no frame is that long: the port is closed
 	if _, err := ports[0].Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
@@ -353,7 +353,7 @@ func FuzzReadFrame(f *testing.F) {
 func TestService(t *testing.T) {
 	here, there := net.Pipe()
 	served := make(chan error, 1)
-	go func() { served <- guest.Serve(there, &guest.Service{}) }()
+	go func() { served <- guest.ServeStream(there, &guest.Service{}) }()
 	m := &Machine{Name: "h1", client: rpc.NewClient(here), ended: make(chan struct{})}
 	t.Cleanup(func() {
 		m.client.Close()
@@ -367,7 +367,7 @@ func TestService(t *testing.T) {
 	if err != nil || r.Code != 3 || r.Stdout != "out\n" || r.Stderr != "err\n" || r.Ended.Before(r.Began) {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if _, err := m.Must(ctx, "sh", "-c", "echo why >&2; exit 3"); err == nil || !strings.Contains(err.Error(), "machine h1") || !strings.Contains(err.Error(), "why") {
+	if _, err := m.MustRun(ctx, "sh", "-c", "echo why >&2; exit 3"); err == nil || !strings.Contains(err.Error(), "machine h1") || !strings.Contains(err.Error(), "why") {
 		t.Errorf("%v", err)
 	}
 	if r, err := m.Run(ctx, "sh", "-c", "kill -9 $$"); err != nil || r.Code != 137 {
@@ -401,10 +401,10 @@ func TestService(t *testing.T) {
 		fmt.Fprint(w, r.URL.Path)
 	}))
 	defer server.Close()
-	if b, err := m.Get(ctx, server.URL+"/ok"); err != nil || string(b) != "/ok" {
+	if b, err := m.HTTPGet(ctx, server.URL+"/ok"); err != nil || string(b) != "/ok" {
 		t.Errorf("%q, %v", b, err)
 	}
-	if _, err := m.Get(ctx, server.URL+"/no"); err == nil || !strings.Contains(err.Error(), "418") {
+	if _, err := m.HTTPGet(ctx, server.URL+"/no"); err == nil || !strings.Contains(err.Error(), "418") {
 		t.Errorf("%v", err)
 	}
 
@@ -412,33 +412,33 @@ func TestService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if at, err := p.Wait(ctx, 0, func(l string) bool { return l == "two" }); err != nil || at != 1 {
+	if at, err := p.WaitForLine(ctx, 0, func(l string) bool { return l == "two" }); err != nil || at != 1 {
 		t.Errorf("line %d, %v", at, err)
 	}
-	if _, err := p.Wait(ctx, 2, func(string) bool { return true }); err == nil || !strings.Contains(err.Error(), "exit code 5") || !strings.Contains(err.Error(), "two") {
+	if _, err := p.WaitForLine(ctx, 2, func(string) bool { return true }); err == nil || !strings.Contains(err.Error(), "exit code 5") || !strings.Contains(err.Error(), "two") {
 		t.Errorf("%v: how it ended, and what it wrote, are expected", err)
 	}
 	q, err := m.Start(ctx, "sleep", "1000")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := q.Signal(ctx, 15); err != nil {
+	if err := q.SendSignal(ctx, 15); err != nil {
 		t.Error(err)
 	}
-	if code, err := q.End(ctx); err != nil || code != 143 {
+	if code, err := q.WaitForExit(ctx); err != nil || code != 143 {
 		t.Errorf("%d, %v: 143 is expected", code, err)
 	}
-	if err := m.call(ctx, "Output", guest.Read{ID: 7}, &guest.Output{}); err == nil || !strings.Contains(err.Error(), "7") {
+	if err := m.callGuest(ctx, "Output", guest.Read{ID: 7}, &guest.Output{}); err == nil || !strings.Contains(err.Error(), "7") {
 		t.Errorf("%v", err)
 	}
 }
 
 func TestOrderOfModules(t *testing.T) {
 	k := &kernel{release: "1", modules: map[string]string{}, builtin: map[string]bool{"core": true}}
-	if got, err := k.order([]string{"core"}); err != nil || len(got) != 0 {
+	if got, err := k.loadOrder([]string{"core"}); err != nil || len(got) != 0 {
 		t.Errorf("%v, %v: what is built in is not loaded", got, err)
 	}
-	if _, err := k.order([]string{"no-such"}); !errors.Is(err, ErrNoModule) || !strings.Contains(err.Error(), "no_such") {
+	if _, err := k.loadOrder([]string{"no-such"}); !errors.Is(err, ErrNoModule) || !strings.Contains(err.Error(), "no_such") {
 		t.Errorf("%v", err)
 	}
 	file := filepath.Join(t.TempDir(), "text.ko")
@@ -446,7 +446,7 @@ func TestOrderOfModules(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.modules["text"] = file
-	if _, err := k.order([]string{"text"}); err == nil || !strings.Contains(err.Error(), file) {
+	if _, err := k.loadOrder([]string{"text"}); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("%v: the file is expected to be named", err)
 	}
 }

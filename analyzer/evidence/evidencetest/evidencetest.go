@@ -21,9 +21,9 @@ type loaded struct {
 // maxSamples a question may load: Prometheus' default.
 const maxSamples = 50_000_000
 
-// Load returns a Querier that answers from series in promqltest's notation, the first
+// NewQuerier returns a Querier that answers from series in promqltest's notation, the first
 // values at the epoch.
-func Load(t testing.TB, series string) evidence.Querier {
+func NewQuerier(t testing.TB, series string) evidence.Querier {
 	t.Helper()
 	db := promqltest.LoadedStorage(t, series)
 	t.Cleanup(func() {
@@ -34,7 +34,7 @@ func Load(t testing.TB, series string) evidence.Querier {
 	return loaded{promqltest.NewTestEngine(t, false, 0, maxSamples), db}
 }
 
-// Instant implements evidence.Querier.
-func (l loaded) Instant(ctx context.Context, query string, at time.Time) ([]evidence.Sample, error) {
-	return evidence.Evaluate(ctx, l.engine, l.db, query, at)
+// QueryInstant implements evidence.Querier.
+func (l loaded) QueryInstant(ctx context.Context, query string, at time.Time) ([]evidence.Sample, error) {
+	return evidence.EvaluateAt(ctx, l.engine, l.db, query, at)
 }

@@ -39,7 +39,7 @@ type beside struct {
 // newBeside starts a daemon for each of some names, whose backends and servers they are.
 func newBeside(t *testing.T, name string, daemons func(address string) map[string]daemon.Prometheus) *beside {
 	t.Helper()
-	topo, found := fabric.Load("../../../deploy/lab/demo.yaml")
+	topo, found := fabric.LoadTopology("../../../deploy/lab/demo.yaml")
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -96,9 +96,9 @@ func (b *beside) wait(limit time.Duration, what string, ok func(analyzer.Snapsho
 	b.t.Helper()
 	end := time.Now().Add(limit)
 	for name, a := range b.daemons {
-		for !ok(a.Loop().Snapshot()) {
+		for !ok(a.CurrentLoop().Snapshot()) {
 			if time.Sleep(50 * time.Millisecond); time.Now().After(end) {
-				s := a.Loop().Snapshot()
+				s := a.CurrentLoop().Snapshot()
 				b.t.Fatalf("%s, not within %s: %s; %q, %+v", name, limit, what, s.CycleError, s.Report)
 			}
 		}
@@ -125,36 +125,36 @@ func TestDaemonBesideARealPrometheus(t *testing.T) {
 	began := time.Now()
 	wait(60*time.Second, "innocence", innocent)
 	t.Logf("innocent after %.1f s", time.Since(began).Seconds())
-	p, err := Plan(d.Graph(), "delay", 1, Params{Delay: 2 * time.Millisecond})
+	p, err := PlanFault(d.Graph(), "delay", 1, Params{Delay: 2 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := d.Break(t.Context(), p, 1, 0)
+	out, err := d.RunFault(t.Context(), p, 1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	wait(30*time.Second, "the all-clear", func(s analyzer.Snapshot) bool { return len(s.Report.Verdicts) == 0 })
 	own := d.Loop().Snapshot().Incidents
 	for backend, a := range daemons {
-		s := a.Loop().Snapshot()
-		if s.Expected != d.mesh.Directed() {
-			t.Errorf("%s: %d flows are expected by the series, want %d", backend, s.Expected, d.mesh.Directed())
+		s := a.CurrentLoop().Snapshot()
+		if s.Expected != d.mesh.DirectedFlows() {
+			t.Errorf("%s: %d flows are expected by the series, want %d", backend, s.Expected, d.mesh.DirectedFlows())
 		}
 		if len(s.Incidents) != 1 || len(own) != 1 || out.Verdict == nil {
 			t.Fatalf("%s: %d incidents, the demo had %d, want one each; the demo's verdict %+v", backend, len(s.Incidents), len(own), out.Verdict)
 		}
 		got, want := s.Incidents[0].Verdict, *out.Verdict
-		if got.Element != want.Element || got.Direction != want.Direction || got.Scenario != want.Scenario || !p.Names(&got) {
+		if got.Element != want.Element || got.Direction != want.Direction || got.Scenario != want.Scenario || !p.NamedBy(&got) {
 			t.Errorf("%s: %s %s %s, want %s %s %s", backend, got.Element, got.Direction, got.Scenario, want.Element, want.Direction, want.Scenario)
 		}
-		t.Logf("%s: the verdict came %.1f s after the demo's; %+v", backend, s.Incidents[0].OpenedAt.Sub(own[0].OpenedAt).Seconds(), a.Loop().Counts())
+		t.Logf("%s: the verdict came %.1f s after the demo's; %+v", backend, s.Incidents[0].OpenedAt.Sub(own[0].OpenedAt).Seconds(), a.CurrentLoop().CycleCounts())
 	}
 
 	// The same fault once more, and the server stops in the middle of it.
 	if _, err := d.site.AddFault(t.Context(), p.Fault); err != nil {
 		t.Fatal(err)
 	}
-	open := func(s analyzer.Snapshot) bool { return len(s.Report.Verdicts) == 1 && p.Names(&s.Report.Verdicts[0]) }
+	open := func(s analyzer.Snapshot) bool { return len(s.Report.Verdicts) == 1 && p.NamedBy(&s.Report.Verdicts[0]) }
 	wait(30*time.Second, "the verdict", open)
 	b.server.signal(syscall.SIGSTOP)
 	wait(30*time.Second, "blindness", func(s analyzer.Snapshot) bool { return s.CycleError != "" })
@@ -163,17 +163,17 @@ func TestDaemonBesideARealPrometheus(t *testing.T) {
 	}
 	time.Sleep(20 * time.Second) // in which it is healed, and nobody sees it
 	for backend, a := range daemons {
-		if s := a.Loop().Snapshot(); s.Report.State != fabric.Suspect || !open(s) || s.Report.Coverage.Edges != 0 || s.Incidents[0].Held == "" {
+		if s := a.CurrentLoop().Snapshot(); s.Report.State != fabric.Suspect || !open(s) || s.Report.Coverage.Edges != 0 || s.Incidents[0].Held == "" {
 			t.Errorf("%s, blind: %s, %+v", backend, s.Report.State, s.Incidents)
 		}
 	}
 	b.server.signal(syscall.SIGCONT)
 	wait(60*time.Second, "innocence", innocent)
 	for backend, a := range daemons {
-		if n := len(a.Loop().Snapshot().Incidents); n != 2 {
+		if n := len(a.CurrentLoop().Snapshot().Incidents); n != 2 {
 			t.Errorf("%s: %d incidents, want two", backend, n)
 		}
-		t.Logf("%s: %+v", backend, a.Loop().Counts())
+		t.Logf("%s: %+v", backend, a.CurrentLoop().CycleCounts())
 	}
 }
 
@@ -184,7 +184,7 @@ func forward(t *testing.T, d *Demo) (url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport := &http.Transport{DialContext: d.dial}
+	transport := &http.Transport{DialContext: d.dialContext}
 	s := &http.Server{Handler: &httputil.ReverseProxy{Rewrite: func(*httputil.ProxyRequest) {}, Transport: transport, ErrorLog: slog.NewLogLogger(silent.Handler(), slog.LevelError)}}
 	go s.Serve(ln)
 	t.Cleanup(func() {

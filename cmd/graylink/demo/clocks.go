@@ -48,15 +48,15 @@ func bendClocks(nodes []fabric.Node, name string, seed uint64) map[string]bend {
 	return out
 }
 
-// saidBends is how many bends are told of one by one.
-const saidBends = 8
+// maxDescribedBends is how many bends are told of one by one.
+const maxDescribedBends = 8
 
 func describeBends(nodes []fabric.Node, bends map[string]bend) string {
 	var said []string
-	for i := range nodes[:min(len(nodes), saidBends)] {
+	for i := range nodes[:min(len(nodes), maxDescribedBends)] {
 		said = append(said, nodes[i].Name+" "+bends[nodes[i].Name].String())
 	}
-	if n := len(nodes) - saidBends; n > 0 {
+	if n := len(nodes) - maxDescribedBends; n > 0 {
 		said = append(said, fmt.Sprintf("and %d more", n))
 	}
 	return strings.Join(said, ", ")
@@ -65,9 +65,9 @@ func describeBends(nodes []fabric.Node, bends map[string]bend) string {
 // certificateLife is longer than anybody keeps a demo.
 const certificateLife = 365 * 24 * time.Hour
 
-// conductor is a coordinator in the demo's own process. The agents have their
+// embeddedCoordinator is a coordinator in the demo's own process. The agents have their
 // configurations in files: it relates their clocks and nothing else.
-type conductor struct {
+type embeddedCoordinator struct {
 	*coordinator.Coordinator
 	dir    string
 	server *coordinator.Server
@@ -78,41 +78,41 @@ type conductor struct {
 	err error
 }
 
-func (c *conductor) file(name string) string { return filepath.Join(c.dir, name) }
+func (c *embeddedCoordinator) filePath(name string) string { return filepath.Join(c.dir, name) }
 
-func (c *conductor) address() string { return "unix:" + c.file("agents.sock") }
+func (c *embeddedCoordinator) listenAddress() string { return "unix:" + c.filePath("agents.sock") }
 
-// conduct starts a coordinator for a fabric. Its files, and those that the
+// startCoordinator starts a coordinator for a fabric. Its files, and those that the
 // agents need to come to it, are made in dir.
-func conduct(ctx context.Context, t *fabric.Topology, o Options, dir string) (*conductor, error) {
-	c := &conductor{dir: dir}
-	if err := c.prepare(t); err != nil {
+func startCoordinator(ctx context.Context, t *fabric.Topology, o Options, dir string) (*embeddedCoordinator, error) {
+	c := &embeddedCoordinator{dir: dir}
+	if err := c.writeFiles(t); err != nil {
 		return nil, err
 	}
-	certificates, err := pki.Open(c.files("coordinator"), func(err error) { o.Log.Error("certificates", "err", err) })
+	certificates, err := pki.Open(c.certificateFiles("coordinator"), func(err error) { o.Log.Error("certificates", "err", err) })
 	if err != nil {
 		return nil, err
 	}
 	co := coordinator.DefaultOptions()
-	co.TopologyFile, co.StateFile = c.file("topology.yaml"), c.file("state.json")
+	co.TopologyFile, co.StateFile = c.filePath("topology.yaml"), c.filePath("state.json")
 	co.Planner = coordinator.Planner{Make: schedule.Make, Rebalance: schedule.Rebalance}
 	if c.Coordinator, err = coordinator.New(co, o.Log); err != nil {
 		return nil, err
 	}
-	listener, err := coordinator.Listen(ctx, c.address())
+	listener, err := coordinator.Listen(ctx, c.listenAddress())
 	if err != nil {
 		return nil, err
 	}
 	c.server = coordinator.NewServer(c.Coordinator, certificates)
 	run, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
-	c.wg.Go(func() { c.failed(c.server.Serve(listener)) })
-	c.wg.Go(func() { c.failed(c.Run(run)) })
+	c.wg.Go(func() { c.addError(c.server.Serve(listener)) })
+	c.wg.Go(func() { c.addError(c.Run(run)) })
 	return c, nil
 }
 
-// prepare writes the topology and everybody's certificates.
-func (c *conductor) prepare(t *fabric.Topology) error {
+// writeFiles writes the topology and everybody's certificates.
+func (c *embeddedCoordinator) writeFiles(t *fabric.Topology) error {
 	b, err := yaml.Marshal(t)
 	if err != nil {
 		return fmt.Errorf("the topology for the coordinator: %w", err)
@@ -136,7 +136,7 @@ func (c *conductor) prepare(t *fabric.Topology) error {
 		return err
 	}
 	for name, content := range files {
-		if err := os.WriteFile(c.file(name), content, 0o600); err != nil {
+		if err := os.WriteFile(c.filePath(name), content, 0o600); err != nil {
 			return fmt.Errorf("demo: %w", err)
 		}
 	}
@@ -146,33 +146,33 @@ func (c *conductor) prepare(t *fabric.Topology) error {
 // nodeFile keeps a node's files apart from the others, whatever its name is.
 func nodeFile(node string) string { return "node-" + node }
 
-func (c *conductor) files(certificate string) pki.Files {
-	return pki.Files{CA: c.file("ca.crt"), Cert: c.file(certificate + ".crt"), Key: c.file(certificate + ".key")}
+func (c *embeddedCoordinator) certificateFiles(certificate string) pki.Files {
+	return pki.Files{CA: c.filePath("ca.crt"), Cert: c.filePath(certificate + ".crt"), Key: c.filePath(certificate + ".key")}
 }
 
-// flags are those by which a node's agent finds the coordinator.
-func (c *conductor) flags(node string) []string {
-	f := c.files(nodeFile(node))
-	return []string{"--coordinator.address", c.address(), "--coordinator.ca", f.CA, "--coordinator.cert", f.Cert, "--coordinator.key", f.Key}
+// agentFlags are those by which a node's agent finds the coordinator.
+func (c *embeddedCoordinator) agentFlags(node string) []string {
+	f := c.certificateFiles(nodeFile(node))
+	return []string{"--coordinator.address", c.listenAddress(), "--coordinator.ca", f.CA, "--coordinator.cert", f.Cert, "--coordinator.key", f.Key}
 }
 
-func (c *conductor) failed(err error) {
+func (c *embeddedCoordinator) addError(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.err = errors.Join(c.err, err)
 }
 
 // close ends the coordinator and says what went wrong with it.
-func (c *conductor) close() error {
+func (c *embeddedCoordinator) close() error {
 	c.server.Stop()
 	c.cancel()
 	c.wg.Wait()
 	return c.err
 }
 
-// unlocked lists those of the nodes whose clocks are not locked; worst is the
+// unlockedClocks lists those of the nodes whose clocks are not locked; worst is the
 // largest bound of the others, with what their paths may differ by.
-func (c *conductor) unlocked(nodes []string) (names []string, worst time.Duration) {
+func (c *embeddedCoordinator) unlockedClocks(nodes []string) (names []string, worst time.Duration) {
 	bounds := map[string]time.Duration{}
 	for _, k := range c.Clocks().Clocks {
 		if k.State == clocksync.Locked.String() && k.BoundNS != nil {
@@ -189,24 +189,24 @@ func (c *conductor) unlocked(nodes []string) (names []string, worst time.Duratio
 	return names, worst
 }
 
-// relate waits until the clocks of all nodes that probe are locked: what is
+// awaitLockedClocks waits until the clocks of all nodes that probe are locked: what is
 // learnt before is no baseline.
-func (d *Demo) relate(ctx context.Context) error {
+func (d *Demo) awaitLockedClocks(ctx context.Context) error {
 	began := time.Now()
-	nodes := d.mesh.nodes()
+	nodes := d.mesh.nodeNames()
 	for {
-		unlocked, worst := d.conductor.unlocked(nodes)
+		unlocked, worst := d.coordinator.unlockedClocks(nodes)
 		if len(unlocked) == 0 {
-			d.say("all %d clocks are locked, each known to %s or better", len(nodes), worst.Round(10*time.Nanosecond))
+			d.printProgress("all %d clocks are locked, each known to %s or better", len(nodes), worst.Round(10*time.Nanosecond))
 			return nil
 		}
-		if err := d.site.dead(); err != nil {
+		if err := d.site.agentError(); err != nil {
 			return err
 		}
-		if time.Since(began) > clocksLocked {
-			return fmt.Errorf("after %s the clocks of these nodes are not locked: %s", clocksLocked, strings.Join(unlocked, ", "))
+		if time.Since(began) > clockLockTimeout {
+			return fmt.Errorf("after %s the clocks of these nodes are not locked: %s", clockLockTimeout, strings.Join(unlocked, ", "))
 		}
-		if err := wait(ctx, 100*time.Millisecond); err != nil {
+		if err := sleepContext(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}

@@ -38,11 +38,11 @@ const agentPort = "9868"
 
 // Patience of the demo with its own parts.
 const (
-	agentsUp     = 30 * time.Second
-	clocksLocked = 60 * time.Second
-	baselinesUp  = 90 * time.Second
-	verdictIn    = 45 * time.Second
-	clearIn      = 90 * time.Second
+	agentsTimeout    = 30 * time.Second
+	clockLockTimeout = 60 * time.Second
+	baselinesTimeout = 90 * time.Second
+	verdictTimeout   = 45 * time.Second
+	clearTimeout     = 90 * time.Second
 	// dwell keeps a fault after its verdict, so that a later, wrong verdict shows.
 	dwell = 3 * time.Second
 )
@@ -88,14 +88,14 @@ type Demo struct {
 	dir  string
 	db   *evidence.Embedded
 	loop *analyzer.Loop
-	// conductor relates the agents' clocks.
-	conductor *conductor
-	watching  []string       // switches that run graylink-switch
-	serve     sync.WaitGroup // the loop, the page
-	stop      context.CancelFunc
-	start     time.Time
-	url       string
-	own       string // address of the page
+	// coordinator relates the agents' clocks.
+	coordinator  *embeddedCoordinator
+	switchAgents []string       // switches that run graylink-switch
+	background   sync.WaitGroup // the loop, the page
+	stop         context.CancelFunc
+	start        time.Time
+	url          string
+	pageAddress  string // address of the page
 	// coverage is that of the whole fabric, measured when nothing was broken.
 	coverage float64
 }
@@ -124,10 +124,10 @@ type FaultJSON struct {
 	Params    map[string]any `json:"params"`
 }
 
-// Right reports whether the outcome is what it should be.
-func (o Outcome) Right() bool { return o.ElementMatch }
+// IsCorrect reports whether the outcome is what it should be.
+func (o Outcome) IsCorrect() bool { return o.ElementMatch }
 
-func (d *Demo) say(format string, args ...any) {
+func (d *Demo) printProgress(format string, args ...any) {
 	fmt.Fprintf(d.o.Progress, "[%5.1fs] %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
@@ -146,68 +146,68 @@ func Start(ctx context.Context, o Options) (*Demo, error) {
 	d.url = "http://" + ln.Addr().String() + "/"
 	run, stop := context.WithCancel(context.Background())
 	d.stop = stop
-	err = d.build(ctx, run, ln)
+	err = d.startComponents(ctx, run, ln)
 	if d.loop == nil { // nobody serves on it yet
 		ln.Close()
 	}
 	return d, err
 }
 
-func (d *Demo) build(ctx, run context.Context, ln net.Listener) error {
-	if err := d.found(ctx); err != nil {
+func (d *Demo) startComponents(ctx, run context.Context, ln net.Listener) error {
+	if err := d.buildFabric(ctx); err != nil {
 		return err
 	}
 	d.g = fabric.NewGraph(d.site.Topology())
 	d.mesh = PlanMesh(d.g, d.o.Flows)
 	if d.o.Cadence > 0 {
-		d.mesh.Pair = d.o.Cadence
+		d.mesh.PairCadence = d.o.Cadence
 	}
-	if d.mesh.Directed() == 0 {
+	if d.mesh.DirectedFlows() == 0 {
 		return errors.New("the topology gives nobody to probe: no two NICs of different nodes in one plane are connected")
 	}
 	var err error
 	if d.dir, err = os.MkdirTemp("", "graylink-demo-"); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	if d.conductor, err = conduct(ctx, d.site.Topology(), d.o, d.dir); err != nil {
+	if d.coordinator, err = startCoordinator(ctx, d.site.Topology(), d.o, d.dir); err != nil {
 		return err
 	}
-	d.site.conductedBy(d.conductor)
-	if err := d.agents(ctx); err != nil {
+	d.site.setCoordinator(d.coordinator)
+	if err := d.startAgents(ctx); err != nil {
 		return err
 	}
 	turns := ""
 	if d.mesh.Flows > 1 {
 		turns = fmt.Sprintf(", by %d flows in turn", d.mesh.Flows)
 	}
-	if n := len(d.watching); n > 0 {
-		d.say("%d of %d switches tell which probes cross them by which ports", n, len(d.site.Topology().Switches))
+	if n := len(d.switchAgents); n > 0 {
+		d.printProgress("%d of %d switches tell which probes cross them by which ports", n, len(d.site.Topology().Switches))
 	}
-	d.say("%d agents probe %d directed flows: every pair of NICs every %s%s; %s",
-		len(d.site.Topology().Nodes), d.mesh.Directed(), d.mesh.Pair, turns, d.site.note())
-	if err := d.relate(ctx); err != nil {
+	d.printProgress("%d agents probe %d directed flows: every pair of NICs every %s%s; %s",
+		len(d.site.Topology().Nodes), d.mesh.DirectedFlows(), d.mesh.PairCadence, turns, d.site.describeMeasurement())
+	if err := d.awaitLockedClocks(ctx); err != nil {
 		return err
 	}
-	if err := d.analyzer(run, ln); err != nil {
+	if err := d.startAnalyzer(run, ln); err != nil {
 		return err
 	}
-	d.say("the page is at %s", d.url)
-	return d.ready(ctx)
+	d.printProgress("the page is at %s", d.url)
+	return d.awaitBaselines(ctx)
 }
 
-// found makes the fabric.
-func (d *Demo) found(ctx context.Context) error {
+// buildFabric makes the fabric.
+func (d *Demo) buildFabric(ctx context.Context) error {
 	t := d.o.Topology
 	size := fmt.Sprintf("%d switches, %d nodes, %d links", len(t.Switches), len(t.Nodes), len(t.Links))
 	if d.o.Simulate {
-		d.say("the fabric is SIMULATED: %s in this process, none of it on a wire", size)
+		d.printProgress("the fabric is SIMULATED: %s in this process, none of it on a wire", size)
 		s, err := newSimulated(d.o)
 		if err == nil {
 			d.site = s
 		}
 		return err
 	}
-	d.say("building the fabric: %s as network namespaces", size)
+	d.printProgress("building the fabric: %s as network namespaces", size)
 	s, err := newNamespaces(ctx, d.o)
 	if err == nil {
 		d.site = s
@@ -223,13 +223,13 @@ func (d *Demo) fabricName() string {
 	return "netns"
 }
 
-// agents starts every node's agent and waits until each answers.
-func (d *Demo) agents(ctx context.Context) error {
+// startAgents starts every node's agent and waits until each answers.
+func (d *Demo) startAgents(ctx context.Context) error {
 	nodes := d.site.Topology().Nodes
 	var bends map[string]bend
 	if d.o.BendClocks {
 		bends = bendClocks(nodes, d.o.Name, d.o.Seed)
-		d.say("every host's clock is wrong on purpose: %s", describeBends(nodes, bends))
+		d.printProgress("every host's clock is wrong on purpose: %s", describeBends(nodes, bends))
 	}
 	for i := range nodes {
 		n := &nodes[i]
@@ -241,25 +241,25 @@ func (d *Demo) agents(ctx context.Context) error {
 		if err := os.WriteFile(file, cfg, 0o600); err != nil {
 			return fmt.Errorf("demo: %w", err)
 		}
-		if err := d.site.node(n.Name, file, bends[n.Name]); err != nil {
+		if err := d.site.startNode(n.Name, file, bends[n.Name]); err != nil {
 			return err
 		}
 	}
-	if err := d.switches(); err != nil {
+	if err := d.startSwitchAgents(); err != nil {
 		return err
 	}
 	urls := make([]string, len(nodes))
 	for i := range nodes {
 		urls[i] = AgentURL(nodes[i].Name)
 	}
-	for _, sw := range d.watching {
+	for _, sw := range d.switchAgents {
 		urls = append(urls, SwitchURL(sw))
 	}
-	client := client(d.site.dial)
-	deadline := time.Now().Add(agentsUp)
+	client := httpClient(d.site.dialAgent)
+	deadline := time.Now().Add(agentsTimeout)
 	for _, url := range urls {
 		for {
-			if err := d.site.dead(); err != nil {
+			if err := d.site.agentError(); err != nil {
 				return err
 			}
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/-/ready", nil)
@@ -274,9 +274,9 @@ func (d *Demo) agents(ctx context.Context) error {
 				}
 			}
 			if time.Now().After(deadline) {
-				return fmt.Errorf("the agent at %s is not ready after %s", url, agentsUp)
+				return fmt.Errorf("the agent at %s is not ready after %s", url, agentsTimeout)
 			}
-			if err := wait(ctx, 50*time.Millisecond); err != nil {
+			if err := sleepContext(ctx, 50*time.Millisecond); err != nil {
 				return err
 			}
 		}
@@ -284,8 +284,8 @@ func (d *Demo) agents(ctx context.Context) error {
 	return nil
 }
 
-// switches starts the switches' agents, where there are any.
-func (d *Demo) switches() error {
+// startSwitchAgents starts the switches' agents, where there are any.
+func (d *Demo) startSwitchAgents() error {
 	if d.o.TraceOnly {
 		return nil
 	}
@@ -294,20 +294,20 @@ func (d *Demo) switches() error {
 		if slices.Contains(d.o.Agentless, sw) {
 			continue
 		}
-		d.watching = append(d.watching, sw)
-		if err := d.site.watch(sw); err != nil {
+		d.switchAgents = append(d.switchAgents, sw)
+		if err := d.site.startSwitch(sw); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sightings is how the analyzer hears of what switches see; nil: none does.
-func (d *Demo) sightings() *analyzer.Sightings {
-	if len(d.watching) == 0 {
+// newSightings is how the analyzer hears of what switches see; nil: none does.
+func (d *Demo) newSightings() *analyzer.SwitchAgents {
+	if len(d.switchAgents) == 0 {
 		return nil
 	}
-	return &analyzer.Sightings{Client: client(d.site.dial), URL: SwitchURL, Switches: d.watching,
+	return &analyzer.SwitchAgents{Client: httpClient(d.site.dialAgent), URL: SwitchURL, Switches: d.switchAgents,
 		Mapper: paths.Mapper{SourcePort: SourcePort, StampPort: StampPort}}
 }
 
@@ -319,21 +319,21 @@ func SwitchURL(sw string) string { return "http://" + sw + ":" + switchPort }
 
 func AgentURL(node string) string { return "http://" + node + ":" + agentPort }
 
-// dial reaches the agents, and the demo's own page, which is no node's.
-func (d *Demo) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	if addr == d.own {
+// dialContext reaches the agents, and the demo's own page, which is no node's.
+func (d *Demo) dialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	if addr == d.pageAddress {
 		return (&net.Dialer{}).DialContext(ctx, network, addr)
 	}
-	return d.site.dial(ctx, network, addr)
+	return d.site.dialAgent(ctx, network, addr)
 }
 
-func client(dial func(context.Context, string, string) (net.Conn, error)) *http.Client {
+func httpClient(dial func(context.Context, string, string) (net.Conn, error)) *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: dial, MaxIdleConnsPerHost: 2, ResponseHeaderTimeout: 30 * time.Second}}
 }
 
-// Agents reaches the agents that run in a lab, at the loopback of their namespaces.
-func Agents(l *lab.Lab) analyzer.HTTPAgents {
-	c := client(l.Reach)
+// LabAgents reaches the agents that run in a lab, at the loopback of their namespaces.
+func LabAgents(l *lab.Lab) analyzer.HTTPAgents {
+	c := httpClient(l.DialLoopback)
 	c.Transport = loopbackHost{c.Transport}
 	return analyzer.HTTPAgents{Client: c, URL: AgentURL}
 }
@@ -349,86 +349,86 @@ func (t loopbackHost) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r)
 }
 
-func (d *Demo) analyzer(run context.Context, ln net.Listener) error {
-	d.own = ln.Addr().String()
-	targets := []evidence.Target{{Job: "graylink-analyzer", Address: d.own, Path: "/metrics"}}
+func (d *Demo) startAnalyzer(run context.Context, ln net.Listener) error {
+	d.pageAddress = ln.Addr().String()
+	targets := []evidence.Target{{Job: "graylink-analyzer", Address: d.pageAddress, Path: "/metrics"}}
 	for _, n := range d.site.Topology().Nodes {
 		targets = append(targets, evidence.Target{Job: "graylink-node-edges", Address: n.Name + ":" + agentPort, Path: "/metrics/edges"},
 			evidence.Target{Job: "graylink-node", Address: n.Name + ":" + agentPort, Path: "/metrics"})
 	}
 	if d.Lab() != nil { // a simulated switch has no telemetry
-		for _, sw := range d.watching {
+		for _, sw := range d.switchAgents {
 			targets = append(targets, evidence.Target{Job: "graylink-switch", Address: sw + ":" + switchPort, Path: "/metrics"})
 		}
 	}
 	var err error
-	if d.db, err = evidence.NewEmbedded(evidence.EmbeddedOptions{Dial: d.dial, Targets: targets, Log: d.o.Log}); err != nil {
+	if d.db, err = evidence.NewEmbedded(evidence.EmbeddedOptions{Dial: d.dialContext, Targets: targets, Log: d.o.Log}); err != nil {
 		return err
 	}
-	d.loop = analyzer.NewLoop(analyzer.LoopOptions{Graph: d.g, DB: d.db, Agents: analyzer.HTTPAgents{Client: client(d.site.dial), URL: AgentURL},
-		Settings: evidence.DefaultSettings(), Expected: d.mesh.Directed(), Log: d.o.Log, Sightings: d.sightings(), NoTraces: d.o.NoTraces,
-		Causes: &attribute.Asker{DB: d.db, Scrape: time.Second}, Maintenance: maintenance.NewRegister(d.g)})
+	d.loop = analyzer.NewLoop(analyzer.LoopOptions{Graph: d.g, DB: d.db, Agents: analyzer.HTTPAgents{Client: httpClient(d.site.dialAgent), URL: AgentURL},
+		Settings: evidence.DefaultSettings(), Expected: d.mesh.DirectedFlows(), Log: d.o.Log, SwitchAgents: d.newSightings(), NoTraces: d.o.NoTraces,
+		Causes: &attribute.Attributor{DB: d.db, Scrape: time.Second}, Maintenance: maintenance.NewRegister(d.g)})
 
 	policy := &webaccess.Policy{AdminAPI: true, Lifecycle: true, AllowedHosts: d.o.AllowedHosts, Log: d.o.Log}
-	mux := daemon.Pages(d.loop, daemon.Show{Title: d.title(), Policy: policy})
+	mux := daemon.NewMux(d.loop, daemon.PageOptions{Title: d.pageTitle(), Policy: policy})
 	srv := webserver.New(mux, policy, webserver.DefaultLimits(), d.o.Log)
-	d.serve.Add(3)
+	d.background.Add(3)
 	go func() {
-		defer d.serve.Done()
+		defer d.background.Done()
 		if err := srv.Serve(ln); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			d.o.Log.Error("page", "err", err)
 		}
 	}()
 	go func() {
-		defer d.serve.Done()
+		defer d.background.Done()
 		<-run.Done()
 		if err := srv.Close(); err != nil {
 			d.o.Log.Error("page", "err", err)
 		}
 	}()
 	go func() {
-		defer d.serve.Done()
+		defer d.background.Done()
 		d.loop.Run(run, time.Second)
 	}()
 	return nil
 }
 
-// title is the page's.
-func (d *Demo) title() string {
+// pageTitle is the page's.
+func (d *Demo) pageTitle() string {
 	if d.o.Simulate {
 		return "Graylink: " + d.o.Name + " (a simulated fabric)"
 	}
 	return "Graylink: " + d.o.Name
 }
 
-// ready waits until every flow has a baseline and a path and nothing is suspect.
-func (d *Demo) ready(ctx context.Context) error {
-	d.say("learning what is normal while the whole mesh probes, and tracing every flow's path")
-	deadline := time.Now().Add(baselinesUp)
+// awaitBaselines waits until every flow has a baseline and a path and nothing is suspect.
+func (d *Demo) awaitBaselines(ctx context.Context) error {
+	d.printProgress("learning what is normal while the whole mesh probes, and tracing every flow's path")
+	deadline := time.Now().Add(baselinesTimeout)
 	said := time.Now()
 	for {
 		s := d.loop.Snapshot()
 		bound := s.Paths[fabric.PathValid]
 		if s.Baselines >= s.Expected && bound >= s.Expected && s.Expected > 0 && s.Report.State == fabric.Innocent && s.Report.Coverage.Links >= d.coverage {
 			d.coverage = s.Report.Coverage.Links
-			d.say("%d baselines learnt, %d paths bound: %.0f %% of all link directions are covered; the network is innocent", s.Baselines, bound, s.Report.Coverage.Links*100)
+			d.printProgress("%d baselines learnt, %d paths bound: %.0f %% of all link directions are covered; the network is innocent", s.Baselines, bound, s.Report.Coverage.Links*100)
 			return nil
 		}
-		if err := d.site.dead(); err != nil {
+		if err := d.site.agentError(); err != nil {
 			return err
 		}
 		if time.Now().After(deadline) {
 			if s.Baselines == 0 || bound == 0 {
-				return fmt.Errorf("after %s there are %d of %d baselines and %d paths (%s)", baselinesUp, s.Baselines, s.Expected, bound, s.CycleError)
+				return fmt.Errorf("after %s there are %d of %d baselines and %d paths (%s)", baselinesTimeout, s.Baselines, s.Expected, bound, s.CycleError)
 			}
-			d.say("going on with %d of %d baselines and %d paths: state %s, coverage %.0f %%", s.Baselines, s.Expected, bound, s.Report.State, s.Report.Coverage.Links*100)
+			d.printProgress("going on with %d of %d baselines and %d paths: state %s, coverage %.0f %%", s.Baselines, s.Expected, bound, s.Report.State, s.Report.Coverage.Links*100)
 			return nil
 		}
 		if time.Since(said) >= 5*time.Second {
 			said = time.Now()
-			d.say("  %d of %d baselines, %d paths", s.Baselines, s.Expected, bound)
+			d.printProgress("  %d of %d baselines, %d paths", s.Baselines, s.Expected, bound)
 		}
-		if err := wait(ctx, 100*time.Millisecond); err != nil {
+		if err := sleepContext(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -450,7 +450,7 @@ func (d *Demo) Loop() *analyzer.Loop { return d.loop }
 
 // Query evaluates a PromQL expression now and returns its only value.
 func (d *Demo) Query(ctx context.Context, query string) (float64, error) {
-	v, err := d.db.Instant(ctx, query, time.Now())
+	v, err := d.db.QueryInstant(ctx, query, time.Now())
 	if err != nil {
 		return 0, err
 	}
@@ -463,32 +463,32 @@ func (d *Demo) Query(ctx context.Context, query string) (float64, error) {
 // URL is the page's address.
 func (d *Demo) URL() string { return d.url }
 
-// Break injects a planned fault, waits for the verdict, heals the fault and
+// RunFault injects a planned fault, waits for the verdict, heals the fault and
 // waits for the all-clear.
-func (d *Demo) Break(ctx context.Context, p Planned, seed uint64, duration time.Duration) (Outcome, error) {
+func (d *Demo) RunFault(ctx context.Context, p PlannedFault, seed uint64, duration time.Duration) (Outcome, error) {
 	out := Outcome{Fabric: d.fabricName(), Fault: FaultJSON{Kind: p.Fault.Kind, Element: p.Element, Direction: p.Direction, Params: p.Params}, Seed: seed, FalseVerdicts: []fabric.Verdict{}}
 	before := time.Now()
-	if p.Fault.Kind == None {
-		d.say("nothing is broken; for %s no verdict is right", duration)
-		if err := d.watch(ctx, duration); err != nil {
+	if p.Fault.Kind == KindNone {
+		d.printProgress("nothing is broken; for %s no verdict is right", duration)
+		if err := d.waitWhileAlive(ctx, duration); err != nil {
 			return out, err
 		}
-		d.silence(&out, before)
+		d.checkNoVerdict(&out, before)
 		return out, nil
 	}
-	d.say("breaking: %s", describe(p))
+	d.printProgress("breaking: %s", describeFault(p))
 	if _, err := d.site.AddFault(ctx, p.Fault); err != nil {
 		return out, err
 	}
 	if p.Kind == "" {
-		err := d.watch(ctx, duration)
+		err := d.waitWhileAlive(ctx, duration)
 		if cerr := d.site.ClearFault(context.WithoutCancel(ctx), ""); err == nil {
 			err = cerr
 		}
 		if err == nil {
-			err = d.watch(ctx, 10*time.Second)
+			err = d.waitWhileAlive(ctx, 10*time.Second)
 		}
-		d.silence(&out, before)
+		d.checkNoVerdict(&out, before)
 		return out, err
 	}
 	err := d.awaitVerdict(ctx, p, before, &out)
@@ -499,20 +499,20 @@ func (d *Demo) Break(ctx context.Context, p Planned, seed uint64, duration time.
 		return out, err
 	}
 	healed := time.Now()
-	d.say("healed; waiting for the all-clear")
+	d.printProgress("healed; waiting for the all-clear")
 	if err := d.awaitClear(ctx, healed, &out); err != nil {
 		return out, err
 	}
-	out.EquivalentMatch = p.Lists(out.Verdict)
-	for _, in := range d.since(before) {
-		if !p.Names(&in.Verdict) {
+	out.EquivalentMatch = p.ListedBy(out.Verdict)
+	for _, in := range d.incidentsSince(before) {
+		if !p.NamedBy(&in.Verdict) {
 			out.FalseVerdicts = append(out.FalseVerdicts, in.Verdict)
 		}
 	}
 	return out, nil
 }
 
-func describe(p Planned) string {
+func describeFault(p PlannedFault) string {
 	s := p.Fault.Kind + " at " + p.Element
 	if p.Direction != "" {
 		s += ", " + p.Direction
@@ -532,8 +532,8 @@ func describe(p Planned) string {
 	return s
 }
 
-// since lists the incidents opened after a moment, oldest first.
-func (d *Demo) since(t time.Time) []analyzer.Incident {
+// incidentsSince lists the incidents opened after a moment, oldest first.
+func (d *Demo) incidentsSince(t time.Time) []analyzer.Incident {
 	var out []analyzer.Incident
 	for _, in := range d.loop.Snapshot().Incidents {
 		if in.OpenedAt.After(t) {
@@ -544,10 +544,10 @@ func (d *Demo) since(t time.Time) []analyzer.Incident {
 	return out
 }
 
-func (d *Demo) silence(out *Outcome, before time.Time) {
+func (d *Demo) checkNoVerdict(out *Outcome, before time.Time) {
 	out.ElementMatch, out.EquivalentMatch, out.DirectionMatch, out.ScenarioMatch = true, true, true, true
-	for _, in := range d.since(before) {
-		if in.Kind == fabric.KindHost && in.Element.Element == out.Fault.Element {
+	for _, in := range d.incidentsSince(before) {
+		if in.Kind == fabric.KindHost && in.Element.ID == out.Fault.Element {
 			v := in.Verdict
 			out.Verdict = &v
 			continue
@@ -557,18 +557,18 @@ func (d *Demo) silence(out *Outcome, before time.Time) {
 	}
 }
 
-func (d *Demo) awaitVerdict(ctx context.Context, p Planned, before time.Time, out *Outcome) error {
-	deadline := before.Add(verdictIn)
+func (d *Demo) awaitVerdict(ctx context.Context, p PlannedFault, before time.Time, out *Outcome) error {
+	deadline := before.Add(verdictTimeout)
 	for {
-		opened := d.since(before)
+		opened := d.incidentsSince(before)
 		for i := range opened {
-			if !p.Names(&opened[i].Verdict) {
+			if !p.NamedBy(&opened[i].Verdict) {
 				continue
 			}
 			took := opened[i].OpenedAt.Sub(before).Seconds()
 			out.SecondsToVerdict = &took
-			d.say("verdict after %.1f s: %s", took, opened[i].Element.Element)
-			if err := d.watch(ctx, dwell); err != nil {
+			d.printProgress("verdict after %.1f s: %s", took, opened[i].Element.ID)
+			if err := d.waitWhileAlive(ctx, dwell); err != nil {
 				return err
 			}
 			// The evidence has had time to settle: the verdict as it stands is the one that is shown.
@@ -589,20 +589,20 @@ func (d *Demo) awaitVerdict(ctx context.Context, p Planned, before time.Time, ou
 				out.Verdict, out.SecondsToVerdict = &v, &took
 				out.DirectionMatch, out.ScenarioMatch = p.DirectionRight(&v), p.ScenarioRight(&v)
 			}
-			d.say("no right verdict within %s", verdictIn)
+			d.printProgress("no right verdict within %s", verdictTimeout)
 			return nil
 		}
-		if err := d.site.dead(); err != nil {
+		if err := d.site.agentError(); err != nil {
 			return err
 		}
-		if err := wait(ctx, 50*time.Millisecond); err != nil {
+		if err := sleepContext(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
 	}
 }
 
 func (d *Demo) awaitClear(ctx context.Context, healed time.Time, out *Outcome) error {
-	deadline := healed.Add(clearIn)
+	deadline := healed.Add(clearTimeout)
 	for {
 		s := d.loop.Snapshot()
 		// A cycle judges a window that ended a little before it; one that began
@@ -615,41 +615,41 @@ func (d *Demo) awaitClear(ctx context.Context, healed time.Time, out *Outcome) e
 				}
 			}
 			out.SecondsToClear = &took
-			d.say("all clear after %.1f s", took)
+			d.printProgress("all clear after %.1f s", took)
 			return nil
 		}
 		if time.Now().After(deadline) {
-			d.say("no all-clear within %s", clearIn)
+			d.printProgress("no all-clear within %s", clearTimeout)
 			return nil
 		}
-		if err := wait(ctx, 50*time.Millisecond); err != nil {
+		if err := sleepContext(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
 	}
 }
 
-// Settle waits until the clocks are locked and the paths are those of the whole
+// AwaitSteadyState waits until the clocks are locked and the paths are those of the whole
 // fabric again.
-func (d *Demo) Settle(ctx context.Context) error {
-	if err := d.relate(ctx); err != nil {
+func (d *Demo) AwaitSteadyState(ctx context.Context) error {
+	if err := d.awaitLockedClocks(ctx); err != nil {
 		return err
 	}
-	return d.ready(ctx)
+	return d.awaitBaselines(ctx)
 }
 
-// watch waits and reports an agent that dies meanwhile.
-func (d *Demo) watch(ctx context.Context, t time.Duration) error {
+// waitWhileAlive waits and reports an agent that dies meanwhile.
+func (d *Demo) waitWhileAlive(ctx context.Context, t time.Duration) error {
 	end := time.Now().Add(t)
 	said := time.Now()
 	for time.Now().Before(end) {
-		if err := d.site.dead(); err != nil {
+		if err := d.site.agentError(); err != nil {
 			return err
 		}
 		if time.Since(said) >= 30*time.Second {
 			said = time.Now()
-			d.say("  %s to go; state %s", time.Until(end).Round(time.Second), d.loop.Snapshot().Report.State)
+			d.printProgress("  %s to go; state %s", time.Until(end).Round(time.Second), d.loop.Snapshot().Report.State)
 		}
-		if err := wait(ctx, min(100*time.Millisecond, max(time.Until(end), time.Millisecond))); err != nil {
+		if err := sleepContext(ctx, min(100*time.Millisecond, max(time.Until(end), time.Millisecond))); err != nil {
 			return err
 		}
 	}
@@ -662,15 +662,15 @@ func (d *Demo) Close() error {
 	if d.stop != nil {
 		d.stop()
 	}
-	d.serve.Wait()
+	d.background.Wait()
 	if d.db != nil {
 		errs = append(errs, d.db.Close())
 	}
 	if d.site != nil {
 		errs = append(errs, d.site.Close())
 	}
-	if d.conductor != nil {
-		errs = append(errs, d.conductor.close())
+	if d.coordinator != nil {
+		errs = append(errs, d.coordinator.close())
 	}
 	if d.dir != "" {
 		errs = append(errs, os.RemoveAll(d.dir))
@@ -678,7 +678,7 @@ func (d *Demo) Close() error {
 	return errors.Join(errs...)
 }
 
-func wait(ctx context.Context, t time.Duration) error {
+func sleepContext(ctx context.Context, t time.Duration) error {
 	timer := time.NewTimer(t)
 	defer timer.Stop()
 	select {

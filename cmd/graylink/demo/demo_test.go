@@ -25,8 +25,8 @@ func demoGraph(t *testing.T) *fabric.Graph {
 func TestMeshOfTheDemoIsFull(t *testing.T) {
 	g := demoGraph(t)
 	m := PlanMesh(g, 2)
-	n := len(g.NICs())
-	if got, want := m.Directed(), 2*2*n*(n-1); got != want {
+	n := len(g.NICIDs())
+	if got, want := m.DirectedFlows(), 2*2*n*(n-1); got != want {
 		t.Errorf("%d directed flows, want %d", got, want)
 	}
 }
@@ -34,7 +34,7 @@ func TestMeshOfTheDemoIsFull(t *testing.T) {
 // TestLargeMeshIsBounded: beyond the full mesh every NIC probes and is probed
 // by a bounded number of others, on other leaves too.
 func TestLargeMeshIsBounded(t *testing.T) {
-	topo, found := fabric.Load("../../../internal/lab/testdata/odd.yaml")
+	topo, found := fabric.LoadTopology("../../../internal/lab/testdata/odd.yaml")
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -71,13 +71,13 @@ func TestFlowsAreChosenForCoverage(t *testing.T) {
 		t.Errorf("demo: %d flows a pair", got)
 	}
 	for _, file := range []string{"clos3", "odd"} {
-		topo, found := fabric.Load("../../../internal/lab/testdata/" + file + ".yaml")
+		topo, found := fabric.LoadTopology("../../../internal/lab/testdata/" + file + ".yaml")
 		if err := found.Err(); err != nil {
 			t.Fatal(err)
 		}
 		m := PlanMesh(fabric.NewGraph(topo), 0)
-		if m.Flows < 2 || m.Flows > maxFlows || m.Cadence() != pairCadence*time.Duration(m.Flows) {
-			t.Errorf("%s: %d flows a pair, each every %s", file, m.Flows, m.Cadence())
+		if m.Flows < 2 || m.Flows > maxFlows || m.FlowCadence() != pairCadence*time.Duration(m.Flows) {
+			t.Errorf("%s: %d flows a pair, each every %s", file, m.Flows, m.FlowCadence())
 		}
 	}
 }
@@ -86,15 +86,15 @@ func TestFlowsAreChosenForCoverage(t *testing.T) {
 // and a pod that has two spines nothing is lost.
 func TestLinkDownIsFelt(t *testing.T) {
 	g := demoGraph(t)
-	if got := len(felt(g, fabricLinks(g))); got != 8 {
+	if got := len(linksLosingPackets(g, fabricLinks(g))); got != 8 {
 		t.Errorf("demo: %d of 8 links", got)
 	}
-	topo, found := fabric.Load("../../../internal/lab/testdata/clos3.yaml")
+	topo, found := fabric.LoadTopology("../../../internal/lab/testdata/clos3.yaml")
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
 	}
 	g3 := fabric.NewGraph(topo)
-	kept := felt(g3, fabricLinks(g3))
+	kept := linksLosingPackets(g3, fabricLinks(g3))
 	if len(kept) == 0 {
 		t.Error("three tiers: no link is felt")
 	}
@@ -167,14 +167,14 @@ func TestClocksAreWrongByTheSeed(t *testing.T) {
 func TestSeedsChooseEveryElement(t *testing.T) {
 	g := demoGraph(t)
 	p := Params{Delay: 2 * time.Millisecond, Loss: 0.1}
-	for _, kind := range lab.Kinds() {
+	for _, kind := range lab.FaultKinds() {
 		seen := map[string]bool{}
 		for seed := range uint64(300) {
-			a, err := Plan(g, kind, seed, p)
+			a, err := PlanFault(g, kind, seed, p)
 			if err != nil {
 				t.Fatal(err)
 			}
-			b, err := Plan(g, kind, seed, p)
+			b, err := PlanFault(g, kind, seed, p)
 			if err != nil || a.Fault != b.Fault {
 				t.Fatalf("%s: seed %d plans %+v and %+v", kind, seed, a.Fault, b.Fault)
 			}
@@ -186,35 +186,35 @@ func TestSeedsChooseEveryElement(t *testing.T) {
 			t.Errorf("%s: 300 seeds reach %d places, want %d", kind, len(seen), want)
 		}
 	}
-	if _, err := Plan(g, "gremlins", 1, p); err == nil {
+	if _, err := PlanFault(g, "gremlins", 1, p); err == nil {
 		t.Error("an unknown fault is planned")
 	}
 }
 
 func TestNames(t *testing.T) {
-	link := Planned{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink, Direction: "spine1:dn1->leaf1:up1", Scenarios: []fabric.Scenario{fabric.Corridor}}
-	nic := Planned{Element: "h1/eth1", Kind: fabric.KindNIC}
+	link := PlannedFault{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink, Direction: "spine1:dn1->leaf1:up1", Scenarios: []fabric.Scenario{fabric.Corridor}}
+	nic := PlannedFault{Element: "h1/eth1", Kind: fabric.KindNIC}
 	el := func(name string, kind fabric.Kind, eq ...fabric.Element) *fabric.Verdict {
-		return &fabric.Verdict{Element: fabric.Element{Element: name, Kind: kind}, Equivalent: eq, Scenario: fabric.Corridor}
+		return &fabric.Verdict{Element: fabric.Element{ID: name, Kind: kind}, Equivalent: eq, Scenario: fabric.Corridor}
 	}
 	tests := []struct {
-		p    Planned
+		p    PlannedFault
 		v    *fabric.Verdict
 		want bool
 	}{
 		{link, el("leaf1:up1--spine1:dn1", fabric.KindLink), true},
 		{link, el("leaf1:up2--spine2:dn1", fabric.KindLink), false},
-		{link, el("leaf1", fabric.KindSwitch, fabric.Element{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}), false},
-		{link, el("leaf1:up1", fabric.KindPort, fabric.Element{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}), true},
+		{link, el("leaf1", fabric.KindSwitch, fabric.Element{ID: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}), false},
+		{link, el("leaf1:up1", fabric.KindPort, fabric.Element{ID: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}), true},
 		{link, el("leaf1:up1", fabric.KindPort), false},
-		{nic, el("h1/eth1--leaf1:dn1", fabric.KindAccessLink, fabric.Element{Element: "h1/eth1", Kind: fabric.KindNIC}), true},
+		{nic, el("h1/eth1--leaf1:dn1", fabric.KindAccessLink, fabric.Element{ID: "h1/eth1", Kind: fabric.KindNIC}), true},
 		{nic, nil, false},
-		{Planned{Element: "h1/eth2", Kind: fabric.KindClock}, el("h1/eth1", fabric.KindClock, fabric.Element{Element: "h1/eth2", Kind: fabric.KindClock}), true},
-		{Planned{Element: "h1/eth2", Kind: fabric.KindClock}, el("h1/eth1", fabric.KindClock), false},
-		{Planned{}, el("h1/eth1", fabric.KindNIC), false},
+		{PlannedFault{Element: "h1/eth2", Kind: fabric.KindClock}, el("h1/eth1", fabric.KindClock, fabric.Element{ID: "h1/eth2", Kind: fabric.KindClock}), true},
+		{PlannedFault{Element: "h1/eth2", Kind: fabric.KindClock}, el("h1/eth1", fabric.KindClock), false},
+		{PlannedFault{}, el("h1/eth1", fabric.KindNIC), false},
 	}
 	for i, tt := range tests {
-		if got := tt.p.Names(tt.v); got != tt.want {
+		if got := tt.p.NamedBy(tt.v); got != tt.want {
 			t.Errorf("case %d: %v, want %v", i, got, tt.want)
 		}
 	}

@@ -21,36 +21,36 @@ type Params struct {
 	DriftPPM float64
 }
 
-// Planned is a fault that a seed chose, with what the right verdict is.
-type Planned struct {
+// PlannedFault is a fault that a seed chose, with what the right verdict is.
+type PlannedFault struct {
 	Fault lab.Fault
 	// Element, Kind and Scenarios are the right answer; empty Kind: no verdict
 	// against the fabric is right.
 	Element   string
-	Also      string // the other link, where cables are swapped
+	OtherLink string // the other link, where cables are swapped
 	Kind      fabric.Kind
 	Direction string
 	Scenarios []fabric.Scenario
 	Params    map[string]any
 }
 
-// None is the fault that is none.
-const None = "none"
+// KindNone is the fault that is none.
+const KindNone = "none"
 
-// Kinds are the faults the demo can inject.
-func Kinds() []string { return append(lab.Kinds(), None) }
+// FaultKinds are the faults the demo can inject.
+func FaultKinds() []string { return append(lab.FaultKinds(), KindNone) }
 
 // ParseKinds reads kinds separated by commas.
 func ParseKinds(s string) ([]string, error) {
 	known := map[string]bool{}
-	for _, k := range Kinds() {
+	for _, k := range FaultKinds() {
 		known[k] = true
 	}
 	var out []string
 	for _, k := range strings.Split(s, ",") {
 		k = strings.TrimSpace(k)
 		if !known[k] {
-			return nil, fmt.Errorf("fault %q: one of %s is expected", k, strings.Join(Kinds(), ", "))
+			return nil, fmt.Errorf("fault %q: one of %s is expected", k, strings.Join(FaultKinds(), ", "))
 		}
 		out = append(out, k)
 	}
@@ -71,12 +71,12 @@ func ParseSeeds(s string) (from, to uint64, err error) {
 	return from, to, nil
 }
 
-// Plan lets a seed choose where a fault of a kind strikes.
-func Plan(g *fabric.Graph, kind string, seed uint64, p Params) (Planned, error) {
+// PlanFault lets a seed choose where a fault of a kind strikes.
+func PlanFault(g *fabric.Graph, kind string, seed uint64, p Params) (PlannedFault, error) {
 	h := fnv.New64a()
 	h.Write([]byte(kind))
 	rng := rand.New(rand.NewPCG(seed, h.Sum64()))
-	out := Planned{Fault: lab.Fault{Kind: kind}, Params: map[string]any{}}
+	out := PlannedFault{Fault: lab.Fault{Kind: kind}, Params: map[string]any{}}
 	switch kind {
 	case lab.KindDelay, lab.KindNICSlow, lab.KindSwitchSlow, lab.KindCongest, lab.KindIncast:
 		out.Fault.Delay = p.Delay
@@ -92,12 +92,12 @@ func Plan(g *fabric.Graph, kind string, seed uint64, p Params) (Planned, error) 
 		out.Params["drift_ppm"] = p.DriftPPM
 	}
 	switch kind {
-	case None:
+	case KindNone:
 		return out, nil
 	case lab.KindDelay, lab.KindLoss, lab.KindBlackhole, lab.KindECN, lab.KindLinkDown, lab.KindFlap:
 		links := fabricLinks(g)
 		if kind == lab.KindLinkDown || kind == lab.KindFlap {
-			links = felt(g, links)
+			links = linksLosingPackets(g, links)
 		}
 		if len(links) == 0 {
 			return out, fmt.Errorf("fault %s: the topology has no link between switches", kind)
@@ -119,13 +119,13 @@ func Plan(g *fabric.Graph, kind string, seed uint64, p Params) (Planned, error) 
 			out.Fault.Direction = out.Direction
 		}
 	case lab.KindMiscable:
-		pairs := swappable(g)
+		pairs := swappableCables(g)
 		if len(pairs) == 0 {
 			return out, fmt.Errorf("fault %s: the topology has no two cables between switches to swap", kind)
 		}
 		pair := pairs[rng.IntN(len(pairs))]
 		out.Element, out.Kind, out.Scenarios = pair[0], fabric.KindLink, []fabric.Scenario{fabric.Miscabled}
-		out.Also = pair[1]
+		out.OtherLink = pair[1]
 		out.Params["swapped_with"] = pair[1]
 		out.Fault.At = pair[0] + "," + pair[1]
 		return out, nil
@@ -147,17 +147,17 @@ func Plan(g *fabric.Graph, kind string, seed uint64, p Params) (Planned, error) 
 		out.Fault.At = d.From
 		return out, nil
 	case lab.KindIncast:
-		nics := g.NICs()
+		nics := g.NICIDs()
 		nic := nics[rng.IntN(len(nics))]
 		out.Element, out.Kind, out.Scenarios = nic, fabric.KindNIC, []fabric.Scenario{fabric.Incast, fabric.BadNIC}
-		out.Direction = fabric.Direction{From: g.Peer(nic), To: nic}.String()
+		out.Direction = fabric.Direction{From: g.PeerOf(nic), To: nic}.String()
 	case lab.KindNICSlow:
-		nics := g.NICs()
+		nics := g.NICIDs()
 		nic := nics[rng.IntN(len(nics))]
 		out.Element, out.Kind, out.Scenarios = nic, fabric.KindNIC, []fabric.Scenario{fabric.BadNIC}
 		out.Fault.Direction = []string{lab.DirectionIn, lab.DirectionOut, lab.DirectionBoth}[rng.IntN(3)]
 		out.Params["way"] = out.Fault.Direction
-		in := fabric.Direction{From: g.Peer(nic), To: nic}
+		in := fabric.Direction{From: g.PeerOf(nic), To: nic}
 		switch out.Fault.Direction {
 		case lab.DirectionIn:
 			out.Direction = in.String()
@@ -172,21 +172,21 @@ func Plan(g *fabric.Graph, kind string, seed uint64, p Params) (Planned, error) 
 			out.Scenarios = []fabric.Scenario{fabric.SlowLeaf}
 		}
 	case lab.KindClockStep, lab.KindClockDrift:
-		nics := g.NICs()
+		nics := g.NICIDs()
 		out.Element, out.Kind, out.Scenarios = nics[rng.IntN(len(nics))], fabric.KindClock, []fabric.Scenario{fabric.ClockTrouble}
 	case lab.KindHostStall:
 		node := g.Topo.Nodes[rng.IntN(len(g.Topo.Nodes))]
 		out.Element, out.Scenarios = node.Name, []fabric.Scenario{fabric.Host}
 	default:
-		return out, fmt.Errorf("fault %q: one of %s is expected", kind, strings.Join(Kinds(), ", "))
+		return out, fmt.Errorf("fault %q: one of %s is expected", kind, strings.Join(FaultKinds(), ", "))
 	}
 	out.Fault.At = out.Element
 	return out, nil
 }
 
-// swappable are the pairs of cables between switches of the same two tiers whose
+// swappableCables are the pairs of cables between switches of the same two tiers whose
 // swap leaves nobody without a way: every switch keeps its number of uplinks.
-func swappable(g *fabric.Graph) [][2]string {
+func swappableCables(g *fabric.Graph) [][2]string {
 	links := fabricLinks(g)
 	tiers := func(l fabric.Link) [2]int {
 		a, b := g.SwitchTier(fabric.OwnerOf(l.A)), g.SwitchTier(fabric.OwnerOf(l.B))
@@ -219,12 +219,12 @@ func fabricLinks(g *fabric.Graph) []fabric.Link {
 	return out
 }
 
-// felt keeps the links whose end loses packets when they go down: where both
+// linksLosingPackets keeps the links whose end loses packets when they go down: where both
 // switches have another equal way to everything, they use it at once, no probe
 // is lost and there is no symptom to explain.
-func felt(g *fabric.Graph, links []fabric.Link) []fabric.Link {
+func linksLosingPackets(g *fabric.Graph, links []fabric.Link) []fabric.Link {
 	leaves := map[string]bool{}
-	for _, nic := range g.NICs() {
+	for _, nic := range g.NICIDs() {
 		if leaf, _ := g.LeafOf(nic); leaf != "" {
 			leaves[leaf] = true
 		}
@@ -235,8 +235,8 @@ func felt(g *fabric.Graph, links []fabric.Link) []fabric.Link {
 		for i := range g.Topo.Switches {
 			sw := g.Topo.Switches[i].Name
 			var next []fabric.Direction
-			for _, end := range g.Ends(sw) {
-				peer := g.Peer(end)
+			for _, end := range g.EndsOf(sw) {
+				peer := g.PeerOf(end)
 				if d, ok := dist[fabric.OwnerOf(peer)]; ok && !fabric.IsNIC(peer) && d == dist[sw]-1 {
 					next = append(next, fabric.Direction{From: end, To: peer})
 				}
@@ -256,41 +256,41 @@ func felt(g *fabric.Graph, links []fabric.Link) []fabric.Link {
 	return out
 }
 
-// Names reports whether a verdict names the planned element, or its listed
+// NamedBy reports whether a verdict names the planned element, or its listed
 // equivalent of the NIC and access link, or port and link, sort, or another NIC
 // with the same clock.
-func (p Planned) Names(v *fabric.Verdict) bool {
+func (p PlannedFault) NamedBy(v *fabric.Verdict) bool {
 	if p.Kind == "" || v == nil {
 		return false
 	}
-	if v.Kind == p.Kind && (v.Element.Element == p.Element || p.Also != "" && v.Element.Element == p.Also) {
+	if v.Kind == p.Kind && (v.Element.ID == p.Element || p.OtherLink != "" && v.Element.ID == p.OtherLink) {
 		return true
 	}
 	listed := false
 	for _, e := range v.Equivalent {
-		listed = listed || e.Element == p.Element && e.Kind == p.Kind
+		listed = listed || e.ID == p.Element && e.Kind == p.Kind
 	}
 	pair := func(a, b fabric.Kind) bool { return v.Kind == a && p.Kind == b || v.Kind == b && p.Kind == a }
 	return listed && (pair(fabric.KindNIC, fabric.KindAccessLink) || pair(fabric.KindPort, fabric.KindLink) || pair(fabric.KindClock, fabric.KindClock))
 }
 
-// Lists reports whether a verdict names the planned element or lists it as
+// ListedBy reports whether a verdict names the planned element or lists it as
 // equivalent, of whatever sort.
-func (p Planned) Lists(v *fabric.Verdict) bool {
+func (p PlannedFault) ListedBy(v *fabric.Verdict) bool {
 	if v == nil || p.Kind == "" {
 		return false
 	}
-	want := fabric.Element{Element: p.Element, Kind: p.Kind}
+	want := fabric.Element{ID: p.Element, Kind: p.Kind}
 	return v.Element == want || slices.Contains(v.Equivalent, want)
 }
 
 // DirectionRight reports whether the verdict's direction is the fault's.
-func (p Planned) DirectionRight(v *fabric.Verdict) bool {
+func (p PlannedFault) DirectionRight(v *fabric.Verdict) bool {
 	return v != nil && (p.Direction == "" || v.Direction == p.Direction)
 }
 
 // ScenarioRight reports whether the verdict's scenario is one that fits.
-func (p Planned) ScenarioRight(v *fabric.Verdict) bool {
+func (p PlannedFault) ScenarioRight(v *fabric.Verdict) bool {
 	if v == nil {
 		return p.Kind == ""
 	}

@@ -44,14 +44,14 @@ const (
 // Mesh is who probes whom.
 type Mesh struct {
 	Flows int
-	// Pair is the time between two probes of a pair of NICs.
-	Pair time.Duration
+	// PairCadence is the time between two probes of a pair of NICs.
+	PairCadence time.Duration
 	// Peers lists, for every NIC, the NICs it probes.
 	Peers map[string][]string
 }
 
-// Directed is the number of directed flows: probes and replies.
-func (m Mesh) Directed() int {
+// DirectedFlows is the number of directed flows: probes and replies.
+func (m Mesh) DirectedFlows() int {
 	n := 0
 	for _, p := range m.Peers {
 		n += 2 * len(p) * m.Flows
@@ -59,8 +59,8 @@ func (m Mesh) Directed() int {
 	return n
 }
 
-// nodes lists the nodes that take part, sorted.
-func (m Mesh) nodes() []string {
+// nodeNames lists the nodes that take part, sorted.
+func (m Mesh) nodeNames() []string {
 	names := map[string]bool{}
 	for src, peers := range m.Peers {
 		for _, nic := range append([]string{src}, peers...) {
@@ -70,8 +70,8 @@ func (m Mesh) nodes() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Cadence is the time between two probes of one flow.
-func (m Mesh) Cadence() time.Duration { return m.Pair * time.Duration(m.Flows) }
+// FlowCadence is the time between two probes of one flow.
+func (m Mesh) FlowCadence() time.Duration { return m.PairCadence * time.Duration(m.Flows) }
 
 // chooseFlows is the least number of flows per pair with which every fabric
 // link is expected to carry wantFlows in each direction.
@@ -82,7 +82,7 @@ func chooseFlows(g *fabric.Graph, m Mesh) int {
 			for _, ends := range [][2]string{{src, dst}, {dst, src}} {
 				all := g.ShortestPaths(ends[0], ends[1], 64)
 				for _, p := range all {
-					for _, d := range p.Directions(ends[0], ends[1]) {
+					for _, d := range p.LinkDirections(ends[0], ends[1]) {
 						expected[d] += 1 / float64(len(all))
 					}
 				}
@@ -103,9 +103,9 @@ func chooseFlows(g *fabric.Graph, m Mesh) int {
 // others, an even stride apart, so that every leaf pair is met. With 0 flows
 // per pair their number is chosen for coverage.
 func PlanMesh(g *fabric.Graph, flows int) Mesh {
-	m := Mesh{Flows: flows, Pair: pairCadence, Peers: map[string][]string{}}
+	m := Mesh{Flows: flows, PairCadence: pairCadence, Peers: map[string][]string{}}
 	planes := map[string][]string{}
-	for _, id := range g.NICs() {
+	for _, id := range g.NICIDs() {
 		if leaf, _ := g.LeafOf(id); leaf != "" {
 			n := g.NIC(id)
 			planes[n.Plane] = append(planes[n.Plane], id)
@@ -133,7 +133,7 @@ func PlanMesh(g *fabric.Graph, flows int) Mesh {
 				}
 			}
 			for _, dst := range peers {
-				if fabric.OwnerOf(dst) != fabric.OwnerOf(src) && g.Tier(src, dst) > 0 {
+				if fabric.OwnerOf(dst) != fabric.OwnerOf(src) && g.PathTier(src, dst) > 0 {
 					m.Peers[src] = append(m.Peers[src], dst)
 				}
 			}
@@ -184,7 +184,7 @@ type nodePeer struct {
 // NodeConfig writes the configuration file of one node's agent: whom its NICs
 // probe, and whose probes they answer.
 func NodeConfig(g *fabric.Graph, m Mesh, node *fabric.Node) ([]byte, error) {
-	c := nodeConfig{Node: node.Name, Cadence: m.Cadence().String(), ReplyTimeout: replyTimeout, Stamp: stampPorts{StampPort, SourcePort}}
+	c := nodeConfig{Node: node.Name, Cadence: m.FlowCadence().String(), ReplyTimeout: replyTimeout, Stamp: stampPorts{StampPort, SourcePort}}
 	own := map[string]bool{}
 	for i := range node.NICs {
 		n := &node.NICs[i]
@@ -193,7 +193,7 @@ func NodeConfig(g *fabric.Graph, m Mesh, node *fabric.Node) ([]byte, error) {
 			continue
 		}
 		own[n.ID()] = true
-		c.NICs = append(c.NICs, nodeNIC{NIC: n.ID(), Address: g.Address(n.ID()).String(), Leaf: leaf, LeafPort: port, Plane: n.Plane, Rail: n.Rail, Pod: g.Switch(leaf).Pod, Side: n.Side})
+		c.NICs = append(c.NICs, nodeNIC{NIC: n.ID(), Address: g.ProbeAddress(n.ID()).String(), Leaf: leaf, LeafPort: port, Plane: n.Plane, Rail: n.Rail, Pod: g.Switch(leaf).Pod, Side: n.Side})
 	}
 	from := map[string][]string{}
 	asked := map[string]bool{}
@@ -207,15 +207,15 @@ func NodeConfig(g *fabric.Graph, m Mesh, node *fabric.Node) ([]byte, error) {
 			}
 		}
 	}
-	for _, peer := range g.NICs() {
+	for _, peer := range g.NICIDs() {
 		if len(from[peer]) == 0 && !asked[peer] {
 			continue
 		}
 		leaf, _ := g.LeafOf(peer)
-		p := nodePeer{NIC: peer, Address: g.Address(peer).String(), Leaf: leaf, Plane: g.NIC(peer).Plane, Flows: m.Flows, From: from[peer]}
+		p := nodePeer{NIC: peer, Address: g.ProbeAddress(peer).String(), Leaf: leaf, Plane: g.NIC(peer).Plane, Flows: m.Flows, From: from[peer]}
 		sort.Strings(p.From)
 		for _, nic := range c.NICs {
-			p.Tier = max(p.Tier, g.Tier(nic.NIC, peer))
+			p.Tier = max(p.Tier, g.PathTier(nic.NIC, peer))
 		}
 		if len(p.From) == 0 {
 			no := false

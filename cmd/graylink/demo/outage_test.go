@@ -160,7 +160,7 @@ func TestPrometheusFails(t *testing.T) {
 		return out
 	})
 	b.wait(60*time.Second, "innocence", innocent)
-	p, err := Plan(b.d.Graph(), "delay", 1, Params{Delay: 2 * time.Millisecond})
+	p, err := PlanFault(b.d.Graph(), "delay", 1, Params{Delay: 2 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func (b *beside) during(x trouble, look func(name string, s analyzer.Snapshot, h
 		past := time.Since(began)
 		last = past >= max(x.span, settles)
 		for name, a := range b.daemons {
-			look(name, a.Loop().Snapshot(), x.all || name == "hostile", past >= settles, last)
+			look(name, a.CurrentLoop().Snapshot(), x.all || name == "hostile", past >= settles, last)
 		}
 	}
 	x.end()
@@ -212,7 +212,7 @@ func (b *beside) during(x trouble, look func(name string, s analyzer.Snapshot, h
 func (b *beside) known() map[string]int {
 	out := map[string]int{}
 	for name, a := range b.daemons {
-		out[name] = len(a.Loop().Snapshot().Incidents)
+		out[name] = len(a.CurrentLoop().Snapshot().Incidents)
 	}
 	return out
 }
@@ -228,13 +228,13 @@ func (b *beside) see(look func(name string, s analyzer.Snapshot)) {
 	const cycles = 8
 	began, seen := time.Now(), map[string]uint64{}
 	for name, a := range b.daemons {
-		seen[name] = a.Loop().Counts().Cycles
+		seen[name] = a.CurrentLoop().CycleCounts().Cycles
 	}
 	for name, a := range b.daemons {
-		for ; a.Loop().Counts().Cycles < seen[name]+cycles; time.Sleep(50 * time.Millisecond) {
-			look(name, a.Loop().Snapshot())
+		for ; a.CurrentLoop().CycleCounts().Cycles < seen[name]+cycles; time.Sleep(50 * time.Millisecond) {
+			look(name, a.CurrentLoop().Snapshot())
 			if time.Since(began) > again {
-				b.t.Fatalf("%s: no %d cycles with evidence within %s: %q", name, cycles, again, a.Loop().Snapshot().CycleError)
+				b.t.Fatalf("%s: no %d cycles with evidence within %s: %q", name, cycles, again, a.CurrentLoop().Snapshot().CycleError)
 			}
 		}
 	}
@@ -272,17 +272,17 @@ func (b *beside) healthy(x trouble) {
 
 // faulty: the verdict that was open stays the only one, and is cleared when it is seen to be
 // healed.
-func (b *beside) faulty(x trouble, p Planned) {
+func (b *beside) faulty(x trouble, p PlannedFault) {
 	t := b.t
 	before := b.known()
 	if _, err := b.d.site.AddFault(t.Context(), p.Fault); err != nil {
 		t.Fatal(err)
 	}
-	open := func(s analyzer.Snapshot) bool { return len(s.Report.Verdicts) == 1 && p.Names(&s.Report.Verdicts[0]) }
+	open := func(s analyzer.Snapshot) bool { return len(s.Report.Verdicts) == 1 && p.NamedBy(&s.Report.Verdicts[0]) }
 	b.wait(45*time.Second, "the verdict", open)
 	id := map[string]string{}
 	for name, a := range b.daemons {
-		id[name] = a.Loop().Snapshot().Report.Verdicts[0].ID
+		id[name] = a.CurrentLoop().Snapshot().Report.Verdicts[0].ID
 	}
 	same := func(name string, s analyzer.Snapshot) {
 		if !open(s) || s.Report.Verdicts[0].ID != id[name] || s.Report.State != fabric.Suspect || len(s.Incidents) != before[name]+1 {

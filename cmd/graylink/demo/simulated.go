@@ -26,11 +26,11 @@ import (
 // are those of graylink-node from the sample on.
 type simulated struct {
 	*agents.Fabric
-	o         Options
-	base      time.Time
-	conductor *conductor
-	stop      context.CancelFunc
-	runs      sync.WaitGroup // time, and the agents' servers
+	o           Options
+	base        time.Time
+	coordinator *embeddedCoordinator
+	stop        context.CancelFunc
+	background  sync.WaitGroup // time, and the agents' servers
 
 	mu     sync.Mutex
 	agents map[string]*simAgent // by the address that is dialled
@@ -47,7 +47,7 @@ type simAgent struct {
 }
 
 func newSimulated(o Options) (*simulated, error) {
-	t, err := lab.Addressed(o.Topology)
+	t, err := lab.WithAddresses(o.Topology)
 	if err != nil {
 		return nil, err
 	}
@@ -56,11 +56,11 @@ func newSimulated(o Options) (*simulated, error) {
 	s.Fabric = agents.New(t, s.base, packets.DefaultLoad, o.Seed, slog.New(slog.NewTextHandler(o.Progress, nil)))
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	s.runs.Go(func() { s.Run(ctx) })
+	s.background.Go(func() { s.Run(ctx) })
 	return s, nil
 }
 
-func (s *simulated) conductedBy(c *conductor) { s.conductor = c }
+func (s *simulated) setCoordinator(c *embeddedCoordinator) { s.coordinator = c }
 
 func (s *simulated) AddFault(_ context.Context, f lab.Fault) (string, error) {
 	return s.Fabric.AddFault(agents.Fault(f))
@@ -68,22 +68,22 @@ func (s *simulated) AddFault(_ context.Context, f lab.Fault) (string, error) {
 
 func (s *simulated) ClearFault(_ context.Context, id string) error { return s.Fabric.ClearFault(id) }
 
-func (s *simulated) node(name, file string, b bend) error {
+func (s *simulated) startNode(name, file string, b bend) error {
 	clock, err := probe.NewBend(s.base, b.offset, b.ppm, "")
 	if err != nil {
 		return err
 	}
 	address := name + ":" + agentPort
-	n, err := node.StartFleet(node.FleetOptions{Address: s.conductor.address(), Files: s.conductor.files(nodeFile(name)), File: file, Version: version.Version,
+	n, err := node.StartFleet(node.FleetOptions{Address: s.coordinator.listenAddress(), Files: s.coordinator.certificateFiles(nodeFile(name)), File: file, Version: version.Version,
 		Web: address, WebScheme: "http", ClockSync: true, Bend: clock, Engine: s.Start}, logOf(s.o, name))
 	if err != nil {
 		return fmt.Errorf("starting the agent of %s: %w", name, err)
 	}
-	policy := s.policy(name)
+	policy := s.agentPolicy(name)
 	h := n.Handler(policy)
-	s.serve(address, &simAgent{agent: n}, policy, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.serveAgent(address, &simAgent{agent: n}, policy, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Counters of two nodes are compared by the times they were read at.
-		s.Catch()
+		s.CatchUp()
 		h.ServeHTTP(w, r)
 	}))
 	return nil
@@ -92,52 +92,52 @@ func (s *simulated) node(name, file string, b bend) error {
 // switchFlows bounds a simulated switch's table, fresh is for how long it takes a
 // flow to go on crossing a port: graylink-switch's defaults.
 const (
-	switchFlows = 1 << 16
-	fresh       = 3 * time.Second
+	switchFlows   = 1 << 16
+	flowFreshness = 3 * time.Second
 )
 
-func (s *simulated) watch(sw string) error {
-	eyes, err := s.Eyes(sw)
+func (s *simulated) startSwitch(sw string) error {
+	eyes, err := s.SightingSource(sw)
 	if err != nil {
 		return err
 	}
-	a, err := fabricswitch.StartSimulated(fabricswitch.Simulated{Switch: sw, Ports: eyes.Names(), Source: eyes, Neighbours: eyes.Neighbours, Fresh: fresh, Flows: switchFlows}, logOf(s.o, sw))
+	a, err := fabricswitch.StartSimulated(fabricswitch.Simulated{Switch: sw, Ports: eyes.PortNames(), Source: eyes, Neighbours: eyes.Neighbours, Fresh: flowFreshness, Flows: switchFlows}, logOf(s.o, sw))
 	if err != nil {
 		return fmt.Errorf("starting the agent of %s: %w", sw, err)
 	}
-	s.serve(sw+":"+switchPort, &simAgent{agent: a}, s.policy(sw), a.Sightings())
+	s.serveAgent(sw+":"+switchPort, &simAgent{agent: a}, s.agentPolicy(sw), a.SightingsHandler())
 	return nil
 }
 
-// policy returns what the analyzer may do with an agent.
-func (s *simulated) policy(element string) *webaccess.Policy {
+// agentPolicy returns what the analyzer may do with an agent.
+func (s *simulated) agentPolicy(element string) *webaccess.Policy {
 	return &webaccess.Policy{AdminAPI: true, Lifecycle: true, AllowedHosts: []string{element}, Log: logOf(s.o, element)}
 }
 
-// serve lets an agent be reached at an address.
-func (s *simulated) serve(address string, a *simAgent, p *webaccess.Policy, h http.Handler) {
+// serveAgent lets an agent be reached at an address.
+func (s *simulated) serveAgent(address string, a *simAgent, p *webaccess.Policy, h http.Handler) {
 	a.server, a.conns = webserver.New(h, p, webserver.DefaultLimits(), s.o.Log), newListener()
 	s.mu.Lock()
 	s.agents[address] = a
 	s.mu.Unlock()
-	s.runs.Go(func() {
+	s.background.Go(func() {
 		if err := a.server.Serve(a.conns); !errors.Is(err, http.ErrServerClosed) {
 			s.o.Log.Error("agent", "address", address, "err", err)
 		}
 	})
 }
 
-func (s *simulated) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+func (s *simulated) dialAgent(ctx context.Context, _, addr string) (net.Conn, error) {
 	s.mu.Lock()
 	a := s.agents[addr]
 	s.mu.Unlock()
 	if a == nil {
 		return nil, fmt.Errorf("the simulated fabric has no agent at %s", addr)
 	}
-	return a.conns.dial(ctx)
+	return a.conns.dialPipe(ctx)
 }
 
-func (s *simulated) dead() error {
+func (s *simulated) agentError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for at, a := range s.agents {
@@ -148,7 +148,7 @@ func (s *simulated) dead() error {
 	return nil
 }
 
-func (s *simulated) note() string {
+func (s *simulated) describeMeasurement() string {
 	return fmt.Sprintf("packets, stamps and clocks are simulated, at a load of %g %%; all that comes after them is real", packets.DefaultLoad*100)
 }
 
@@ -159,7 +159,7 @@ func (s *simulated) Close() error {
 		errs = append(errs, a.server.Close(), a.agent.Close())
 	}
 	s.stop()
-	s.runs.Wait()
+	s.background.Wait()
 	return errors.Join(errs...)
 }
 
@@ -174,7 +174,7 @@ func newListener() *listener {
 	return &listener{conns: make(chan net.Conn), done: make(chan struct{})}
 }
 
-func (l *listener) dial(ctx context.Context) (net.Conn, error) {
+func (l *listener) dialPipe(ctx context.Context) (net.Conn, error) {
 	here, there := net.Pipe()
 	select {
 	case l.conns <- local{there}:

@@ -27,7 +27,7 @@ var silent = slog.New(slog.DiscardHandler)
 // without those who read it.
 func simulate(t testing.TB, topo *fabric.Topology) *agents.Fabric {
 	t.Helper()
-	topo, err := lab.Addressed(topo)
+	topo, err := lab.WithAddresses(topo)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,9 +76,9 @@ func TestEveryPlannedFaultCanBeSimulated(t *testing.T) {
 	f := simulate(t, topo)
 	g := fabric.NewGraph(f.Topology())
 	at := time.Duration(0)
-	for _, kind := range lab.Kinds() {
+	for _, kind := range lab.FaultKinds() {
 		for seed := range uint64(10) {
-			p, err := Plan(g, kind, seed, Params{Delay: 2 * time.Millisecond, Loss: 0.1, Step: time.Millisecond, DriftPPM: 50})
+			p, err := PlanFault(g, kind, seed, Params{Delay: 2 * time.Millisecond, Loss: 0.1, Step: time.Millisecond, DriftPPM: 50})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -87,17 +87,17 @@ func TestEveryPlannedFaultCanBeSimulated(t *testing.T) {
 				t.Fatalf("%s, seed %d: %v", kind, seed, err)
 			}
 			at += 30 * time.Millisecond
-			f.Advance(at)
+			f.AdvanceTo(at)
 			if err := f.ClearFault(id); err != nil {
 				t.Fatalf("%s, seed %d: %v", kind, seed, err)
 			}
 		}
 	}
 	at += time.Second
-	f.Advance(at)
-	lost := f.Counts().Total()
-	f.Advance(at + time.Second)
-	if now := f.Counts().Total(); now != lost || lost == 0 {
+	f.AdvanceTo(at)
+	lost := f.PacketCounts().TotalLost()
+	f.AdvanceTo(at + time.Second)
+	if now := f.PacketCounts().TotalLost(); now != lost || lost == 0 {
 		t.Errorf("%d packets lost by all faults, %d more after the last", lost, now-lost)
 	}
 }
@@ -114,13 +114,13 @@ func TestSimulatedSwitchTellsWhatItSees(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if err := s.watch("leaf1"); err != nil {
+	if err := s.startSwitch("leaf1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.watch("leaf9"); err == nil {
+	if err := s.startSwitch("leaf9"); err == nil {
 		t.Error("a switch that is none has an agent")
 	}
-	c := client(s.dial)
+	c := httpClient(s.dialAgent)
 	defer c.CloseIdleConnections()
 	get := func(url string) (status int, body []byte) {
 		t.Helper()
@@ -152,7 +152,7 @@ func TestSimulatedSwitchTellsWhatItSees(t *testing.T) {
 	if status, body := get(SwitchURL("leaf1") + "/api/v1/ports"); status != http.StatusNotFound {
 		t.Errorf("ports of this machine: status %d, %s", status, body)
 	}
-	if conn, err := s.dial(t.Context(), "tcp", "leaf2:"+switchPort); err == nil {
+	if conn, err := s.dialAgent(t.Context(), "tcp", "leaf2:"+switchPort); err == nil {
 		conn.Close()
 		t.Error("an agent that is none is reached")
 	}
@@ -162,17 +162,17 @@ func TestSimulatedSwitchTellsWhatItSees(t *testing.T) {
 // those who read it.
 func BenchmarkSimulatedSecond(b *testing.B) {
 	for _, leaves := range []int{1, 8, 16} {
-		topo := clos.Clos(clos.Options{LeavesPerPod: leaves, SpinesPerPod: max(2, leaves/2), NICsPerLeaf: 8})
+		topo := clos.NewTopology(clos.Options{LeavesPerPod: leaves, SpinesPerPod: max(2, leaves/2), NICsPerLeaf: 8})
 		b.Run(fmt.Sprintf("%dNICs", leaves*8), func(b *testing.B) {
 			f := simulate(b, topo)
 			at := time.Second
-			f.Advance(at)
+			f.AdvanceTo(at)
 			b.ResetTimer()
 			for range b.N {
 				at += time.Second
-				f.Advance(at)
+				f.AdvanceTo(at)
 			}
-			b.ReportMetric(float64(f.Counts().Sent)/at.Seconds(), "packets/s")
+			b.ReportMetric(float64(f.PacketCounts().Sent)/at.Seconds(), "packets/s")
 		})
 	}
 }

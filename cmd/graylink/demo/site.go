@@ -24,32 +24,32 @@ type site interface {
 	Topology() *fabric.Topology
 	AddFault(context.Context, lab.Fault) (id string, err error)
 	ClearFault(ctx context.Context, id string) error
-	// node starts a node's agent of a configuration file, with a clock that is
+	// startNode starts a node's agent of a configuration file, with a clock that is
 	// wrong by b from its start.
-	node(name, file string, b bend) error
-	// watch starts the agent of a switch.
-	watch(sw string) error
-	// dial reaches an agent, past the fabric.
-	dial(ctx context.Context, network, addr string) (net.Conn, error)
-	// dead is why an agent ended; nil: all run.
-	dead() error
-	// conductedBy says who relates the agents' clocks, before the first agent starts.
-	conductedBy(*conductor)
-	// note is what else is to be said of the measuring, in words.
-	note() string
+	startNode(name, file string, b bend) error
+	// startSwitch starts the agent of a switch.
+	startSwitch(sw string) error
+	// dialAgent reaches an agent, past the fabric.
+	dialAgent(ctx context.Context, network, addr string) (net.Conn, error)
+	// agentError is why an agent ended; nil: all run.
+	agentError() error
+	// setCoordinator says who relates the agents' clocks, before the first agent starts.
+	setCoordinator(*embeddedCoordinator)
+	// describeMeasurement is what else is to be said of the measuring, in words.
+	describeMeasurement() string
 	Close() error
 }
 
 // namespaces is a site of network namespaces, with a process for every agent.
 type namespaces struct {
 	*lab.Lab
-	o         Options
-	conductor *conductor
-	runs      sync.WaitGroup // the agents
+	o           Options
+	coordinator *embeddedCoordinator
+	background  sync.WaitGroup // the agents
 
-	mu    sync.Mutex
-	died  error
-	procs []*exec.Cmd
+	mu        sync.Mutex
+	firstExit error
+	procs     []*exec.Cmd
 }
 
 func newNamespaces(ctx context.Context, o Options) (*namespaces, error) {
@@ -60,26 +60,26 @@ func newNamespaces(ctx context.Context, o Options) (*namespaces, error) {
 	return &namespaces{Lab: l, o: o}, nil
 }
 
-func (s *namespaces) conductedBy(c *conductor) { s.conductor = c }
+func (s *namespaces) setCoordinator(c *embeddedCoordinator) { s.coordinator = c }
 
-func (s *namespaces) node(name, file string, b bend) error {
+func (s *namespaces) startNode(name, file string, b bend) error {
 	args := []string{s.o.NodeBin, "--config.file", file, "--clock-bend-file", s.BendFile(name),
 		"--web.listen-address", "127.0.0.1:" + agentPort, "--web.allowed-hosts", name, "--web.enable-admin-api", "--web.enable-lifecycle", "--log.level", "warn"}
-	args = append(args, s.conductor.flags(name)...)
+	args = append(args, s.coordinator.agentFlags(name)...)
 	if b != (bend{}) {
 		args = append(args, fmt.Sprintf("--clock-offset=%s", b.offset), fmt.Sprintf("--clock-drift-ppm=%g", b.ppm))
 	}
-	return s.spawn(name, args)
+	return s.startAgent(name, args)
 }
 
-func (s *namespaces) watch(sw string) error {
-	return s.spawn(sw, []string{s.o.SwitchBin, "--switch", sw, "--ports.alias", "--lldp.send", "1s", "--stamp-port", fmt.Sprint(StampPort),
+func (s *namespaces) startSwitch(sw string) error {
+	return s.startAgent(sw, []string{s.o.SwitchBin, "--switch", sw, "--ports.alias", "--lldp.send", "1s", "--stamp-port", fmt.Sprint(StampPort),
 		"--web.listen-address", "127.0.0.1:" + switchPort, "--web.allowed-hosts", sw, "--web.enable-lifecycle", "--log.level", "warn"})
 }
 
-// spawn starts an agent in the namespace of a node or switch; that it ends is fatal
+// startAgent starts an agent in the namespace of a node or switch; that it ends is fatal
 // to the demo.
-func (s *namespaces) spawn(element string, argv []string) error {
+func (s *namespaces) startAgent(element string, argv []string) error {
 	cmd := s.Command(context.Background(), element, argv...)
 	out := &tail{w: s.o.AgentLogs, prefix: element}
 	cmd.Stdout, cmd.Stderr = out, out
@@ -87,14 +87,14 @@ func (s *namespaces) spawn(element string, argv []string) error {
 		return fmt.Errorf("starting the agent of %s: %w", element, err)
 	}
 	s.procs = append(s.procs, cmd)
-	s.runs.Add(1)
+	s.background.Add(1)
 	go func() {
-		defer s.runs.Done()
+		defer s.background.Done()
 		err := cmd.Wait()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.died == nil {
-			s.died = fmt.Errorf("the agent of %s ended (%s): %s", element, exitText(err), out.last())
+		if s.firstExit == nil {
+			s.firstExit = fmt.Errorf("the agent of %s ended (%s): %s", element, exitText(err), out.lastLines())
 		}
 	}()
 	return nil
@@ -107,17 +107,17 @@ func exitText(err error) string {
 	return err.Error()
 }
 
-func (s *namespaces) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	return s.Reach(ctx, network, addr)
+func (s *namespaces) dialAgent(ctx context.Context, network, addr string) (net.Conn, error) {
+	return s.DialLoopback(ctx, network, addr)
 }
 
-func (s *namespaces) dead() error {
+func (s *namespaces) agentError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.died
+	return s.firstExit
 }
 
-func (s *namespaces) note() string { return "kernel timestamps on every packet" }
+func (s *namespaces) describeMeasurement() string { return "kernel timestamps on every packet" }
 
 // Close ends the agents and takes the lab down.
 func (s *namespaces) Close() error {
@@ -128,32 +128,32 @@ func (s *namespaces) Close() error {
 		}
 	}
 	errs = append(errs, s.Lab.Close())
-	s.runs.Wait()
+	s.background.Wait()
 	return errors.Join(errs...)
 }
 
 // tail passes a program's output on and keeps its last lines for the error message.
 type tail struct {
-	w      io.Writer
-	prefix string
-	mu     sync.Mutex
-	keep   []string
-	part   bytes.Buffer
+	w           io.Writer
+	prefix      string
+	mu          sync.Mutex
+	lines       []string
+	partialLine bytes.Buffer
 }
 
 func (t *tail) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.part.Write(b)
+	t.partialLine.Write(b)
 	for {
-		line, err := t.part.ReadString('\n')
+		line, err := t.partialLine.ReadString('\n')
 		if err != nil {
-			t.part.WriteString(line)
+			t.partialLine.WriteString(line)
 			return len(b), nil
 		}
 		line = strings.TrimRight(line, "\n")
-		if t.keep = append(t.keep, line); len(t.keep) > 5 {
-			t.keep = t.keep[1:]
+		if t.lines = append(t.lines, line); len(t.lines) > 5 {
+			t.lines = t.lines[1:]
 		}
 		if t.w != nil {
 			fmt.Fprintf(t.w, "%s: %s\n", t.prefix, line)
@@ -161,10 +161,10 @@ func (t *tail) Write(b []byte) (int, error) {
 	}
 }
 
-func (t *tail) last() string {
+func (t *tail) lastLines() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return strings.Join(t.keep, "; ")
+	return strings.Join(t.lines, "; ")
 }
 
 // logOf is where an agent within this process logs.

@@ -37,7 +37,7 @@ func checkAssignment(a *agentapi.Assignment, node string) error {
 			return fmt.Errorf("%s.nic: %q, want node/device", at, nic)
 		case seen[nic]:
 			return fmt.Errorf("%s.nic: %q is listed twice", at, nic)
-		case !agentapi.Address(address).IsValid():
+		case !agentapi.AddrFromBytes(address).IsValid():
 			return fmt.Errorf("%s.address: %d octets, want 4 or 16", at, len(address))
 		case ssid > 65535:
 			return fmt.Errorf("%s.ssid: %d, want at most 65535", at, ssid)
@@ -61,7 +61,7 @@ func checkAssignment(a *agentapi.Assignment, node string) error {
 			return err
 		}
 		if p.Rdma != nil {
-			if err := p.Rdma.Check(at + ".rdma"); err != nil {
+			if err := p.Rdma.CheckQueuePair(at + ".rdma"); err != nil {
 				return err
 			}
 		}
@@ -109,24 +109,24 @@ func checkKeys(k *agentapi.Keys) error {
 	return nil
 }
 
-// flow names an edge or an answer wherever it stands in the lists.
-type flow struct {
+// flowKey names an edge or an answer wherever it stands in the lists.
+type flowKey struct {
 	nic, peer string
 	flow      uint32
 }
 
-func flows(a *agentapi.Assignment, edges []*agentapi.Edge) map[flow]*agentapi.Edge {
-	out := make(map[flow]*agentapi.Edge, len(edges))
+func edgesByFlow(a *agentapi.Assignment, edges []*agentapi.Edge) map[flowKey]*agentapi.Edge {
+	out := make(map[flowKey]*agentapi.Edge, len(edges))
 	for _, e := range edges {
-		out[flow{a.Nics[e.Nic].Nic, a.Peers[e.Peer].Nic, e.Flow}] = e
+		out[flowKey{a.Nics[e.Nic].Nic, a.Peers[e.Peer].Nic, e.Flow}] = e
 	}
 	return out
 }
 
-// between is the first step from one assignment to another: the edges that
+// changeoverStep is the first step from one assignment to another: the edges that
 // both have, and the answers that either has. It is nil when that is already
 // the other one, or nothing need wait. NICs and addresses are the new ones.
-func between(old, to *agentapi.Assignment) *agentapi.Assignment {
+func changeoverStep(old, to *agentapi.Assignment) *agentapi.Assignment {
 	if to.GetChangeoverNs() == 0 {
 		return nil
 	}
@@ -134,9 +134,9 @@ func between(old, to *agentapi.Assignment) *agentapi.Assignment {
 		old = &agentapi.Assignment{}
 	}
 	out := proto.Clone(to).(*agentapi.Assignment)
-	oldEdges := flows(old, old.Edges)
+	oldEdges := edgesByFlow(old, old.Edges)
 	out.Edges = slices.DeleteFunc(out.Edges, func(e *agentapi.Edge) bool {
-		return oldEdges[flow{out.Nics[e.Nic].Nic, out.Peers[e.Peer].Nic, e.Flow}] == nil
+		return oldEdges[flowKey{out.Nics[e.Nic].Nic, out.Peers[e.Peer].Nic, e.Flow}] == nil
 	})
 	nics, peers := map[string]uint32{}, map[string]uint32{}
 	addresses := map[string]bool{}
@@ -148,9 +148,9 @@ func between(old, to *agentapi.Assignment) *agentapi.Assignment {
 		peers[p.Nic] = uint32(i)
 		addresses[string(p.Address)] = true
 	}
-	answers := flows(out, out.Answers)
+	answers := edgesByFlow(out, out.Answers)
 	for _, e := range old.Answers {
-		f := flow{old.Nics[e.Nic].Nic, old.Peers[e.Peer].Nic, e.Flow}
+		f := flowKey{old.Nics[e.Nic].Nic, old.Peers[e.Peer].Nic, e.Flow}
 		nic, own := nics[f.nic]
 		if answers[f] != nil || !own {
 			continue

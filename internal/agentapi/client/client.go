@@ -96,29 +96,29 @@ type Client struct {
 	agent    Agent
 	instance []byte
 
-	target   *agentapi.Assignment // the newest received
-	keys     *agentapi.Keys
-	working  *agentapi.Assignment // what the agent has been told, perhaps on the way to target
-	workKeys *agentapi.Keys
-	confirm  *agentapi.Applied
-	lives    *agentapi.Lives
-	assigned bool   // a coordinator gave this process its life number
-	failed   string // why the agent could not apply
-	change   *time.Timer
+	target          *agentapi.Assignment // the newest received
+	keys            *agentapi.Keys
+	working         *agentapi.Assignment // what the agent has been told, perhaps on the way to target
+	workingKeys     *agentapi.Keys
+	applied         *agentapi.Applied
+	lives           *agentapi.Lives
+	assigned        bool   // a coordinator gave this process its life number
+	applyError      string // why the agent could not apply
+	changeoverTimer *time.Timer
 
-	interfaces []*agentapi.Interface
-	reported   map[string]report
-	pathsSeen  uint64
-	pathsAll   bool
-	unkept     bool // the last write of the state file failed
+	interfaces   []*agentapi.Interface
+	reported     map[string]reportedTrace
+	pathsVersion uint64
+	resendPaths  bool
+	stateUnsaved bool // the last write of the state file failed
 
-	clock                  chan *agentapi.ClockReport // one place
-	connected              atomic.Bool                // there is a session that takes reports
-	clocksSent, clocksLost atomic.Uint64
-	keptDone, keptFailed   atomic.Uint64
+	clockReports                          chan *agentapi.ClockReport // one place
+	connected                             atomic.Bool                // there is a session that takes reports
+	clockReportsSent, clockReportsDropped atomic.Uint64
+	stateWritesDone, stateWritesFailed    atomic.Uint64
 }
 
-type report struct {
+type reportedTrace struct {
 	fingerprint string
 	at          time.Time
 }
@@ -146,17 +146,17 @@ func New(cfg Config, agent Agent) (*Client, error) {
 			cfg.ServerName = host
 		}
 	}
-	c := &Client{cfg: cfg, agent: agent, instance: make([]byte, agentapi.InstanceSize), confirm: &agentapi.Applied{}, reported: map[string]report{},
-		change: time.NewTimer(0), clock: make(chan *agentapi.ClockReport, 1)}
-	c.change.Stop()
+	c := &Client{cfg: cfg, agent: agent, instance: make([]byte, agentapi.InstanceSize), applied: &agentapi.Applied{}, reported: map[string]reportedTrace{},
+		changeoverTimer: time.NewTimer(0), clockReports: make(chan *agentapi.ClockReport, 1)}
+	c.changeoverTimer.Stop()
 	rand.Read(c.instance)
 	if cfg.StateFile != "" {
-		c.restore()
+		c.restoreState()
 	}
 	return c, nil
 }
 
-func (c *Client) restore() {
+func (c *Client) restoreState() {
 	a, k, lives, err := readState(c.cfg.StateFile, c.cfg.Node)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -167,45 +167,45 @@ func (c *Client) restore() {
 	}
 	c.target, c.keys = a, k
 	c.takeLives(lives)
-	c.put(a, k)
-	c.cfg.Log.Info("goes on with the kept assignment", "version", a.GetVersion(), "edges", len(a.GetEdges()), "err", c.failed)
+	c.applyAssignment(a, k)
+	c.cfg.Log.Info("goes on with the kept assignment", "version", a.GetVersion(), "edges", len(a.GetEdges()), "err", c.applyError)
 }
 
-// put hands the agent something to work with.
-func (c *Client) put(a *agentapi.Assignment, k *agentapi.Keys) {
+// applyAssignment hands the agent something to work with.
+func (c *Client) applyAssignment(a *agentapi.Assignment, k *agentapi.Keys) {
 	if err := c.agent.Apply(a, k); err != nil {
-		if c.failed != err.Error() {
+		if c.applyError != err.Error() {
 			c.cfg.Log.Error("assignment not applied; it is tried again", "version", a.GetVersion(), "err", err)
 		}
-		c.failed = err.Error()
+		c.applyError = err.Error()
 		return
 	}
-	c.failed, c.working, c.workKeys = "", a, k
-	c.confirm = &agentapi.Applied{Version: c.target.GetVersion(), Hash: c.target.GetHash(), KeyIds: k.GetIds()}
+	c.applyError, c.working, c.workingKeys = "", a, k
+	c.applied = &agentapi.Applied{Version: c.target.GetVersion(), Hash: c.target.GetHash(), KeyIds: k.GetIds()}
 }
 
-// advance puts to work what came in: first the step that disturbs nobody.
-func (c *Client) advance() {
+// beginChangeover puts to work what came in: first the step that disturbs nobody.
+func (c *Client) beginChangeover() {
 	if c.target == nil {
 		if c.keys != nil {
-			c.confirm = &agentapi.Applied{KeyIds: c.keys.GetIds()}
+			c.applied = &agentapi.Applied{KeyIds: c.keys.GetIds()}
 		}
 		return
 	}
-	step := between(c.working, c.target)
+	step := changeoverStep(c.working, c.target)
 	if step == nil {
-		c.change.Stop()
-		c.put(c.target, c.keys)
+		c.changeoverTimer.Stop()
+		c.applyAssignment(c.target, c.keys)
 		return
 	}
-	c.put(step, joinKeys(c.keys, c.workKeys))
-	c.change.Reset(time.Duration(c.target.GetChangeoverNs()))
+	c.applyAssignment(step, joinKeys(c.keys, c.workingKeys))
+	c.changeoverTimer.Reset(time.Duration(c.target.GetChangeoverNs()))
 }
 
-// finish ends a changeover.
-func (c *Client) finish() {
+// endChangeover ends a changeover.
+func (c *Client) endChangeover() {
 	if c.target != nil {
-		c.put(c.target, c.keys)
+		c.applyAssignment(c.target, c.keys)
 	}
 }
 
@@ -214,7 +214,7 @@ func (c *Client) Run(ctx context.Context) {
 	pause := c.cfg.BackoffLow
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := c.session(ctx)
+		err := c.runSession(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -235,8 +235,8 @@ func (c *Client) Run(ctx context.Context) {
 				waiting = false
 			case <-timer.C:
 				waiting = false
-			case <-c.change.C:
-				c.finish()
+			case <-c.changeoverTimer.C:
+				c.endChangeover()
 			}
 		}
 		timer.Stop()
@@ -249,29 +249,29 @@ func (c *Client) Run(ctx context.Context) {
 func (c *Client) ReportClock(samples []byte) {
 	if c.connected.Load() && len(samples) <= agentapi.MaxClockReport {
 		select {
-		case c.clock <- &agentapi.ClockReport{Format: agentapi.ClockFormat, Samples: slices.Clone(samples)}:
+		case c.clockReports <- &agentapi.ClockReport{Format: agentapi.ClockFormat, Samples: slices.Clone(samples)}:
 			return
 		default:
 		}
 	}
-	c.clocksLost.Add(1)
+	c.clockReportsDropped.Add(1)
 }
 
 // ClockReports counts clock reports.
 func (c *Client) ClockReports() (sent, dropped uint64) {
-	return c.clocksSent.Load(), c.clocksLost.Load()
+	return c.clockReportsSent.Load(), c.clockReportsDropped.Load()
 }
 
 // errRenew ends a session whose certificate was replaced.
 var errRenew = errors.New("the certificate was replaced")
 
-func (c *Client) dial() (*grpc.ClientConn, error) {
+func (c *Client) dialCoordinator() (*grpc.ClientConn, error) {
 	network, address := "tcp", c.cfg.Address
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		network, address = "unix", path
 	}
 	return grpc.NewClient("passthrough:///coordinator",
-		grpc.WithTransportCredentials(credentials.NewTLS(c.cfg.Certificates.Client(c.cfg.ServerName))),
+		grpc.WithTransportCredentials(credentials.NewTLS(c.cfg.Certificates.ClientConfig(c.cfg.ServerName))),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, network, address)
@@ -283,12 +283,12 @@ func (c *Client) dial() (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(agentapi.MaxCoordinatorMessage)))
 }
 
-// session is one connection. It always returns an error, why it ended.
-func (c *Client) session(ctx context.Context) error {
+// runSession is one connection. It always returns an error, why it ended.
+func (c *Client) runSession(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	certificate := c.cfg.Certificates.Version()
-	conn, err := c.dial()
+	conn, err := c.dialCoordinator()
 	if err != nil {
 		return err
 	}
@@ -301,7 +301,7 @@ func (c *Client) session(ctx context.Context) error {
 		c.cfg.Log.Warn("list the interfaces", "err", err)
 	}
 	hello := &agentapi.Hello{Node: c.cfg.Node, Instance: c.instance, BootId: c.cfg.BootID, Version: c.cfg.Version, Web: c.cfg.Web,
-		Interfaces: c.interfaces, Applied: c.confirm, OwnConfiguration: c.cfg.OwnConfiguration,
+		Interfaces: c.interfaces, Applied: c.applied, OwnConfiguration: c.cfg.OwnConfiguration,
 		Life: proto.Uint64(c.agent.Life()), LifeAssigned: c.assigned}
 	if err := stream.Send(&agentapi.AgentMessage{Body: &agentapi.AgentMessage_Hello{Hello: hello}}); err != nil {
 		_, err = stream.Recv() // tells why
@@ -331,7 +331,7 @@ func (c *Client) session(ctx context.Context) error {
 			delete(c.reported, e)
 		}
 	}
-	c.pathsAll = true // what changed while there was no session
+	c.resendPaths = true // what changed while there was no session
 	beat := time.NewTimer(time.Hour)
 	beat.Stop()
 	defer beat.Stop()
@@ -339,34 +339,34 @@ func (c *Client) session(ctx context.Context) error {
 	defer func() {
 		c.connected.Store(false)
 		select {
-		case <-c.clock: // of a time that is over when the next session begins
-			c.clocksLost.Add(1)
+		case <-c.clockReports: // of a time that is over when the next session begins
+			c.clockReportsDropped.Add(1)
 		default:
 		}
 	}()
 	for {
 		answer := false
 		select {
-		case r := <-c.clock:
-			if err := sent(stream, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Clock{Clock: r}}); err != nil {
+		case r := <-c.clockReports:
+			if err := sendMessage(stream, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Clock{Clock: r}}); err != nil {
 				return err
 			}
-			c.clocksSent.Add(1)
+			c.clockReportsSent.Add(1)
 		case err := <-ended:
 			return err
-		case <-c.change.C:
-			c.finish()
+		case <-c.changeoverTimer.C:
+			c.endChangeover()
 		case <-beat.C:
 			if c.cfg.Certificates.Version() != certificate {
 				return errRenew
 			}
-			if c.failed != "" {
-				c.advance()
+			if c.applyError != "" {
+				c.beginChangeover()
 			}
-			if c.unkept {
-				c.keep()
+			if c.stateUnsaved {
+				c.saveState()
 			}
-			if err := c.changes(stream); err != nil {
+			if err := c.sendChanges(stream); err != nil {
 				return err
 			}
 			answer = true
@@ -394,14 +394,14 @@ func (c *Client) session(ctx context.Context) error {
 				}
 			case *agentapi.CoordinatorMessage_Lives:
 				c.takeLives(b.Lives)
-				c.keep()
+				c.saveState()
 			case *agentapi.CoordinatorMessage_PathsWanted:
 				clear(c.reported)
-				c.pathsAll = true
+				c.resendPaths = true
 			}
 		}
 		if answer {
-			if err := c.heartbeat(stream); err != nil {
+			if err := c.sendHeartbeat(stream); err != nil {
 				return err
 			}
 		}
@@ -423,82 +423,82 @@ func (c *Client) takeLives(l *agentapi.Lives) {
 func (c *Client) takeKeys(k *agentapi.Keys) (taken bool) {
 	if err := checkKeys(k); err != nil {
 		c.cfg.Log.Error("keys that cannot be used", "err", err)
-		c.failed = err.Error()
+		c.applyError = err.Error()
 		return true
 	}
 	c.keys = k
 	if c.target != nil && c.working != nil {
 		// The assignment that may need them comes next; those at work stay.
-		c.put(c.working, joinKeys(k, c.workKeys))
+		c.applyAssignment(c.working, joinKeys(k, c.workingKeys))
 	} else {
-		c.advance()
+		c.beginChangeover()
 	}
-	c.keep()
+	c.saveState()
 	return true
 }
 
 func (c *Client) takeAssignment(a *agentapi.Assignment) (taken bool) {
 	if err := checkAssignment(a, c.cfg.Node); err != nil {
 		c.cfg.Log.Error("an assignment that cannot be used", "err", err)
-		c.failed = err.Error()
+		c.applyError = err.Error()
 		return true
 	}
 	c.target = a
-	c.advance()
-	c.keep()
+	c.beginChangeover()
+	c.saveState()
 	c.cfg.Log.Info("assignment", "version", a.GetVersion(), "peers", len(a.GetPeers()), "edges", len(a.GetEdges()), "answers", len(a.GetAnswers()))
 	return true
 }
 
-// keep writes the state file. A write that failed is tried again with every
+// saveState writes the state file. A write that failed is tried again with every
 // heartbeat.
-func (c *Client) keep() {
+func (c *Client) saveState() {
 	if c.cfg.StateFile == "" || c.target == nil {
 		return
 	}
 	if err := writeState(c.cfg.StateFile, c.cfg.Node, c.target, c.keys, c.lives); err != nil {
-		c.keptFailed.Add(1)
-		if !c.unkept {
+		c.stateWritesFailed.Add(1)
+		if !c.stateUnsaved {
 			c.cfg.Log.Error("cannot write the state file: until a later write succeeds, this agent needs the coordinator after a restart", "file", c.cfg.StateFile, "err", err)
 		}
-		c.unkept = true
+		c.stateUnsaved = true
 		return
 	}
-	c.keptDone.Add(1)
-	if c.unkept {
+	c.stateWritesDone.Add(1)
+	if c.stateUnsaved {
 		c.cfg.Log.Info("the state file is written again", "file", c.cfg.StateFile)
 	}
-	c.unkept = false
+	c.stateUnsaved = false
 }
 
 // StateWrites counts the writes of the state file.
 func (c *Client) StateWrites() (done, failed uint64) {
-	return c.keptDone.Load(), c.keptFailed.Load()
+	return c.stateWritesDone.Load(), c.stateWritesFailed.Load()
 }
 
-func (c *Client) heartbeat(stream agentapi.Agents_SessionClient) error {
-	h := &agentapi.Heartbeat{Applied: c.confirm, UnixTimeNs: time.Now().UnixNano(), ApplyError: c.failed}
+func (c *Client) sendHeartbeat(stream agentapi.Agents_SessionClient) error {
+	h := &agentapi.Heartbeat{Applied: c.applied, UnixTimeNs: time.Now().UnixNano(), ApplyError: c.applyError}
 	c.agent.Heartbeat(h)
 	h.SilentEdges = h.SilentEdges[:min(len(h.SilentEdges), agentapi.MaxSilentEdges)]
 	if len(h.ApplyError) > 1024 {
 		h.ApplyError = strings.ToValidUTF8(h.ApplyError[:1024], "")
 	}
-	return sent(stream, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Heartbeat{Heartbeat: h}})
+	return sendMessage(stream, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Heartbeat{Heartbeat: h}})
 }
 
-// changes tells of interfaces and traces that changed.
-func (c *Client) changes(stream agentapi.Agents_SessionClient) error {
+// sendChanges tells of interfaces and traces that changed.
+func (c *Client) sendChanges(stream agentapi.Agents_SessionClient) error {
 	in, err := c.agent.Interfaces()
 	if err != nil {
 		c.cfg.Log.Warn("list the interfaces", "err", err)
 	} else if !slices.EqualFunc(in, c.interfaces, func(a, b *agentapi.Interface) bool { return proto.Equal(a, b) }) {
 		c.interfaces = in
-		if err := sent(stream, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: in}}}); err != nil {
+		if err := sendMessage(stream, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: in}}}); err != nil {
 			return err
 		}
 	}
 	version, traces := c.agent.Traces()
-	if version == c.pathsSeen && !c.pathsAll {
+	if version == c.pathsVersion && !c.resendPaths {
 		return nil
 	}
 	for len(traces) > 0 {
@@ -506,35 +506,35 @@ func (c *Client) changes(stream agentapi.Agents_SessionClient) error {
 		for len(traces) > 0 && len(part.Traces) < tracesPerReport {
 			t := traces[0]
 			traces = traces[1:]
-			f := fingerprint(t)
+			f := pathFingerprint(t)
 			if c.reported[t.Edge].fingerprint == f {
 				continue
 			}
-			c.reported[t.Edge] = report{f, time.Now()}
+			c.reported[t.Edge] = reportedTrace{f, time.Now()}
 			part.Traces = append(part.Traces, traceMessage(t))
 		}
 		if len(part.Traces) == 0 {
 			continue
 		}
-		if err := sent(stream, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Paths{Paths: part}}); err != nil {
+		if err := sendMessage(stream, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Paths{Paths: part}}); err != nil {
 			return err
 		}
 	}
-	c.pathsSeen, c.pathsAll = version, false
+	c.pathsVersion, c.resendPaths = version, false
 	return nil
 }
 
-// sent sends. When that fails the reason is with the receiver, who ends the
+// sendMessage sends. When that fails the reason is with the receiver, who ends the
 // session.
-func sent(stream agentapi.Agents_SessionClient, m *agentapi.AgentMessage) error {
+func sendMessage(stream agentapi.Agents_SessionClient, m *agentapi.AgentMessage) error {
 	if err := stream.Send(m); err != nil {
 		return fmt.Errorf("the stream broke: %w", err)
 	}
 	return nil
 }
 
-// fingerprint changes with what a trace says about the path.
-func fingerprint(t fabric.Trace) string {
+// pathFingerprint changes with what a trace says about the path.
+func pathFingerprint(t fabric.Trace) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %t %t", t.State, t.Reached, t.Balanced)
 	for _, h := range t.Hops {

@@ -101,7 +101,7 @@ func TestBetweenTwoAssignments(t *testing.T) {
 		}
 		to := assignment(2, c.newEdges, c.newAnswers)
 		got := ""
-		if step := between(old, to); step != nil {
+		if step := changeoverStep(old, to); step != nil {
 			got = show(step)
 			if err := checkAssignment(step, "h1"); err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -129,7 +129,7 @@ func TestNoEdgeIsProbedThatIsNotAnswered(t *testing.T) {
 	for range 500 {
 		before, after := set(), set()
 		steps := func(old, to *agentapi.Assignment) []*agentapi.Assignment {
-			if s := between(old, to); s != nil {
+			if s := changeoverStep(old, to); s != nil {
 				return []*agentapi.Assignment{old, s, to}
 			}
 			return []*agentapi.Assignment{old, to, to}
@@ -139,8 +139,8 @@ func TestNoEdgeIsProbedThatIsNotAnswered(t *testing.T) {
 		// Old, then the first step of either in any order, then the last of
 		// either in any order: the changeover is longer than what lies between.
 		for _, at := range [][2]int{{0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 1}, {1, 2}, {2, 2}} {
-			answered := flows(answerer[at[1]], answerer[at[1]].Answers)
-			for f := range flows(sender[at[0]], sender[at[0]].Edges) {
+			answered := edgesByFlow(answerer[at[1]], answerer[at[1]].Answers)
+			for f := range edgesByFlow(sender[at[0]], sender[at[0]].Edges) {
 				if answered[f] == nil {
 					t.Fatalf("from %q to %q: at steps %v flow %d is probed, not answered", before, after, at, f.flow)
 				}
@@ -193,23 +193,23 @@ func TestAssignmentsAndKeysAreAppliedInSteps(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state.json")
 	c := client(t, r, file)
 	c.takeKeys(keys([]uint32{7}, "h2", "h3"))
-	if len(r.applied) != 0 || !slices.Equal(c.confirm.KeyIds, []uint32{7}) {
-		t.Fatalf("keys alone: applied %q, confirms %v", r.applied, c.confirm)
+	if len(r.applied) != 0 || !slices.Equal(c.applied.KeyIds, []uint32{7}) {
+		t.Fatalf("keys alone: applied %q, confirms %v", r.applied, c.applied)
 	}
 	c.takeAssignment(assignment(1, "2:0 3:0", "2:0 3:0"))
-	c.finish()
+	c.endChangeover()
 	c.takeKeys(keys([]uint32{7, 8}, "h2", "h4"))
-	if !slices.Equal(c.confirm.KeyIds, []uint32{7, 8}) || len(r.keys[2].Peers) != 3 {
-		t.Errorf("confirms %v; %d peers have keys, want three: h3 is still probed", c.confirm.KeyIds, len(r.keys[2].Peers))
+	if !slices.Equal(c.applied.KeyIds, []uint32{7, 8}) || len(r.keys[2].Peers) != 3 {
+		t.Errorf("confirms %v; %d peers have keys, want three: h3 is still probed", c.applied.KeyIds, len(r.keys[2].Peers))
 	}
 	c.takeAssignment(assignment(2, "2:0 4:0", "2:0 4:0"))
-	if c.confirm.Version != 2 || !bytes.Equal(c.confirm.Hash, []byte{2}) {
-		t.Errorf("confirms %v", c.confirm)
+	if c.applied.Version != 2 || !bytes.Equal(c.applied.Hash, []byte{2}) {
+		t.Errorf("confirms %v", c.applied)
 	}
 	if len(r.keys[3].Peers) != 3 {
 		t.Errorf("%d peers have keys, want three: h3 is still answered", len(r.keys[3].Peers))
 	}
-	c.finish()
+	c.endChangeover()
 	want := []string{" | 2:0 3:0", "2:0 3:0 | 2:0 3:0", "2:0 3:0 | 2:0 3:0", "2:0 | 2:0 3:0 4:0", "2:0 4:0 | 2:0 4:0"}
 	if !slices.Equal(r.applied, want) {
 		t.Errorf("applied %q, want %q", r.applied, want)
@@ -220,8 +220,8 @@ func TestAssignmentsAndKeysAreAppliedInSteps(t *testing.T) {
 	// A restarted process goes on where this one was, at once.
 	again := &recorder{}
 	c = client(t, again, file)
-	if !slices.Equal(again.applied, want[4:]) || c.confirm.Version != 2 || !slices.Equal(c.confirm.KeyIds, []uint32{7, 8}) {
-		t.Errorf("after a restart: %q, %v", again.applied, c.confirm)
+	if !slices.Equal(again.applied, want[4:]) || c.applied.Version != 2 || !slices.Equal(c.applied.KeyIds, []uint32{7, 8}) {
+		t.Errorf("after a restart: %q, %v", again.applied, c.applied)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info.Mode(), err)
@@ -235,19 +235,19 @@ func TestWhatCannotBeAppliedIsTriedAgainAndNotConfirmed(t *testing.T) {
 	c.takeAssignment(assignment(1, "2:0", "2:0"))
 	r.err = errors.New("no such address")
 	c.takeAssignment(assignment(2, "2:1", "2:0"))
-	if c.confirm.Version != 1 || c.failed == "" {
-		t.Errorf("confirms %v, failed %q", c.confirm, c.failed)
+	if c.applied.Version != 1 || c.applyError == "" {
+		t.Errorf("confirms %v, failed %q", c.applied, c.applyError)
 	}
 	r.err = nil
-	c.advance()
-	if c.confirm.Version != 2 || c.failed != "" {
-		t.Errorf("confirms %v, failed %q", c.confirm, c.failed)
+	c.beginChangeover()
+	if c.applied.Version != 2 || c.applyError != "" {
+		t.Errorf("confirms %v, failed %q", c.applied, c.applyError)
 	}
 	bad := assignment(3, "2:0", "")
 	bad.Edges[0].Peer = 9
 	c.takeAssignment(bad)
-	if c.confirm.Version != 2 || !strings.Contains(c.failed, "assignment.edges[0].peer: 9 of 1") {
-		t.Errorf("confirms %v, failed %q", c.confirm, c.failed)
+	if c.applied.Version != 2 || !strings.Contains(c.applyError, "assignment.edges[0].peer: 9 of 1") {
+		t.Errorf("confirms %v, failed %q", c.applied, c.applyError)
 	}
 }
 
@@ -266,7 +266,7 @@ func TestClockReportsAreDroppedWhereNobodyTakesThem(t *testing.T) {
 	if _, dropped := c.ClockReports(); dropped != 3 {
 		t.Errorf("%d dropped, want three: the session is busy with the first, and the last is too large", dropped)
 	}
-	if r := <-c.clock; r.GetFormat() != agentapi.ClockFormat || !bytes.Equal(r.GetSamples(), []byte{2}) {
+	if r := <-c.clockReports; r.GetFormat() != agentapi.ClockFormat || !bytes.Equal(r.GetSamples(), []byte{2}) {
 		t.Errorf("%v", r)
 	}
 }
@@ -292,7 +292,7 @@ func TestLivesAreKept(t *testing.T) {
 	c := client(t, r, file)
 	c.takeAssignment(assignment(1, "2:0", "2:0"))
 	c.takeLives(&agentapi.Lives{Nodes: []*agentapi.NodeLife{{Node: "h2", Life: 6}, {Node: "h3", Life: agentapi.MaxLife + 1}}})
-	c.keep()
+	c.saveState()
 	if len(r.peers) != 1 || r.peers["h2"] != 6 {
 		t.Errorf("lives %v, want that of h2", r.peers)
 	}
@@ -317,12 +317,12 @@ func FuzzAssignment(f *testing.F) {
 		if proto.Unmarshal(b, a) != nil || checkAssignment(a, "h1") != nil {
 			return
 		}
-		if step := between(old, a); step != nil {
+		if step := changeoverStep(old, a); step != nil {
 			if err := checkAssignment(step, "h1"); err != nil {
 				t.Fatalf("the first step is no assignment: %v", err)
 			}
 		}
-		between(a, old)
+		changeoverStep(a, old)
 	})
 }
 

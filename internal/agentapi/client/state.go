@@ -16,8 +16,8 @@ import (
 
 const stateVersion = 1
 
-// kept is an agent's state file. It holds secrets.
-type kept struct {
+// savedState is an agent's state file. It holds secrets.
+type savedState struct {
 	Version    int             `json:"version"`
 	Node       string          `json:"node"`
 	Assignment json.RawMessage `json:"assignment"`
@@ -38,7 +38,7 @@ func readState(file, node string) (*agentapi.Assignment, *agentapi.Keys, *agenta
 }
 
 func parseState(b []byte, node string) (*agentapi.Assignment, *agentapi.Keys, *agentapi.Lives, error) {
-	var s kept
+	var s savedState
 	dec := json.NewDecoder(bytes.NewReader(b))
 	if err := dec.Decode(&s); err != nil {
 		return nil, nil, nil, fmt.Errorf("not the state of an agent: %w", err)
@@ -79,7 +79,7 @@ func parseState(b []byte, node string) (*agentapi.Assignment, *agentapi.Keys, *a
 
 // writeState replaces the file in one step.
 func writeState(file, node string, a *agentapi.Assignment, k *agentapi.Keys, l *agentapi.Lives) (err error) {
-	s := kept{Version: stateVersion, Node: node}
+	s := savedState{Version: stateVersion, Node: node}
 	if s.Assignment, err = protojson.Marshal(a); err != nil {
 		return fmt.Errorf("encode the assignment: %w", err)
 	}

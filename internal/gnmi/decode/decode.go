@@ -28,26 +28,26 @@ import (
 
 // Sink takes what a notification says.
 type Sink interface {
-	// Sample is a value of a leaf, or its text where the leaf's kind tells that.
+	// AddSample is a value of a leaf, or its text where the leaf's kind tells that.
 	// Identity and text are the caller's again when it returns.
-	Sample(l *preset.Leaf, identity []byte, c *preset.Captures, value float64, text string, at int64)
-	// Delete takes away the leaves beneath a node whose captures are as given; an empty
+	AddSample(l *preset.Leaf, identity []byte, c *preset.Captures, value float64, text string, at int64)
+	// DeleteBeneath takes away the leaves beneath a node whose captures are as given; an empty
 	// one is any.
-	Delete(n *preset.Node, c *preset.Captures)
+	DeleteBeneath(n *preset.Node, c *preset.Captures)
 }
 
 // Counts are what a decoder did.
 type Counts struct {
-	Updates  uint64 // updates of notifications
-	Samples  uint64
-	Unknown  uint64 // updates, or members of JSON values, that no rule is about
-	Values   uint64 // values that cannot be their family's
-	Absent   uint64 // values by which a switch says that it has none: N/A, null, an empty text
-	Keys     uint64 // leaves without the keys that make their labels
-	JSON     uint64 // values that are no JSON, or too deep
-	Times    uint64 // notifications whose time is not within a day of now
-	Deletes  uint64
-	Unsought uint64 // updates without path or value
+	Updates          uint64 // updates of notifications
+	Samples          uint64
+	Unknown          uint64 // updates, or members of JSON values, that no rule is about
+	BadValues        uint64 // values that cannot be their family's
+	Absent           uint64 // values by which a switch says that it has none: N/A, null, an empty text
+	MissingKeys      uint64 // leaves without the keys that make their labels
+	BadJSON          uint64 // values that are no JSON, or too deep
+	BadTimes         uint64 // notifications whose time is not within a day of now
+	Deletes          uint64
+	MalformedUpdates uint64 // updates without path or value
 }
 
 // Decoder decodes notifications of one target, one after the other.
@@ -68,58 +68,58 @@ func New(tree *preset.Tree, sink Sink) *Decoder {
 // maxDepth is how deep JSON values may be: the deepest model at hand has 9 levels.
 const maxDepth = 32
 
-// Notification decodes one. now is the receiver's time.
-func (d *Decoder) Notification(n *gnmi.Notification, now time.Time) {
+// DecodeNotification decodes one. now is the receiver's time.
+func (d *Decoder) DecodeNotification(n *gnmi.Notification, now time.Time) {
 	at := n.GetTimestamp()
 	if delta := now.UnixNano() - at; at <= 0 || delta > int64(24*time.Hour) || -delta > int64(24*time.Hour) {
-		d.Counts.Times++
+		d.Counts.BadTimes++
 		at = now.UnixNano()
 	}
 	d.captures = preset.Captures{}
-	from := d.walk(d.tree.Root, n.GetPrefix())
+	from := d.walkPath(d.tree.Root, n.GetPrefix())
 	base := d.captures
 	if n.GetAtomic() && from != nil {
-		d.sink.Delete(from, &d.captures)
+		d.sink.DeleteBeneath(from, &d.captures)
 	}
 	for _, p := range n.GetDelete() {
 		d.Counts.Deletes++
 		d.captures = base
-		if node := d.walk(from, p); node != nil {
+		if node := d.walkPath(from, p); node != nil {
 			for i, c := range d.captures {
 				if c == "*" {
 					d.captures[i] = ""
 				}
 			}
-			d.sink.Delete(node, &d.captures)
+			d.sink.DeleteBeneath(node, &d.captures)
 		}
 	}
 	for _, u := range n.GetUpdate() {
 		d.Counts.Updates++
 		if u.GetVal() == nil && u.GetValue() == nil { //nolint:staticcheck // the deprecated form must be read
-			d.Counts.Unsought++
+			d.Counts.MalformedUpdates++
 			continue
 		}
 		d.captures = base
-		node := d.walk(from, u.GetPath())
+		node := d.walkPath(from, u.GetPath())
 		if node == nil {
 			d.Counts.Unknown++
 			continue
 		}
 		if u.GetVal() == nil {
-			d.deprecated(node, u.GetValue(), at) //nolint:staticcheck // as above
+			d.decodeDeprecated(node, u.GetValue(), at) //nolint:staticcheck // as above
 			continue
 		}
-		d.value(node, u.GetVal(), at)
+		d.decodeValue(node, u.GetVal(), at)
 	}
 }
 
-// walk goes along a path; nil: no rule is about what is there.
-func (d *Decoder) walk(n *preset.Node, p *gnmi.Path) *preset.Node {
+// walkPath goes along a path; nil: no rule is about what is there.
+func (d *Decoder) walkPath(n *preset.Node, p *gnmi.Path) *preset.Node {
 	if n == nil || p == nil {
 		return n
 	}
 	for _, e := range p.Elem {
-		if n = n.Child(e.Name, &d.captures); n == nil {
+		if n = n.FindChild(e.Name, &d.captures); n == nil {
 			return nil
 		}
 		for _, k := range n.Keys {
@@ -141,7 +141,7 @@ func (d *Decoder) walkElements(n *preset.Node, elements []string) *preset.Node {
 			if err != nil || len(p.Elem) == 0 {
 				return nil
 			}
-			if n = d.walk(n, p); n == nil {
+			if n = d.walkPath(n, p); n == nil {
 				return nil
 			}
 			continue
@@ -149,7 +149,7 @@ func (d *Decoder) walkElements(n *preset.Node, elements []string) *preset.Node {
 		if e == "" {
 			continue // "/interfaces" split at its slashes
 		}
-		if n = n.Child(e, &d.captures); n == nil {
+		if n = n.FindChild(e, &d.captures); n == nil {
 			return nil
 		}
 		last := ""
@@ -168,68 +168,68 @@ func (d *Decoder) walkElements(n *preset.Node, elements []string) *preset.Node {
 	return n
 }
 
-// deprecated is a value of the form before TypedValue.
-func (d *Decoder) deprecated(n *preset.Node, v *gnmi.Value, at int64) { //nolint:staticcheck // the deprecated form must be read
+// decodeDeprecated is a value of the form before TypedValue.
+func (d *Decoder) decodeDeprecated(n *preset.Node, v *gnmi.Value, at int64) { //nolint:staticcheck // the deprecated form must be read
 	switch v.GetType() {
 	case gnmi.Encoding_JSON, gnmi.Encoding_JSON_IETF:
-		d.json(n, v.GetValue(), at)
+		d.decodeJSON(n, v.GetValue(), at)
 	case gnmi.Encoding_ASCII:
-		d.leaf(n, 0, string(v.GetValue()), true, at)
+		d.decodeLeaf(n, 0, string(v.GetValue()), true, at)
 	default:
-		d.Counts.Values++
+		d.Counts.BadValues++
 	}
 }
 
-func (d *Decoder) value(n *preset.Node, v *gnmi.TypedValue, at int64) {
+func (d *Decoder) decodeValue(n *preset.Node, v *gnmi.TypedValue, at int64) {
 	switch x := v.GetValue().(type) {
 	case *gnmi.TypedValue_UintVal:
-		d.leaf(n, float64(x.UintVal), "", false, at)
+		d.decodeLeaf(n, float64(x.UintVal), "", false, at)
 	case *gnmi.TypedValue_IntVal:
-		d.leaf(n, float64(x.IntVal), "", false, at)
+		d.decodeLeaf(n, float64(x.IntVal), "", false, at)
 	case *gnmi.TypedValue_DoubleVal:
-		d.leaf(n, x.DoubleVal, "", false, at)
+		d.decodeLeaf(n, x.DoubleVal, "", false, at)
 	case *gnmi.TypedValue_FloatVal: //nolint:staticcheck // deprecated, and sent
-		d.leaf(n, float64(x.FloatVal), "", false, at) //nolint:staticcheck // as above
+		d.decodeLeaf(n, float64(x.FloatVal), "", false, at) //nolint:staticcheck // as above
 	case *gnmi.TypedValue_DecimalVal: //nolint:staticcheck // deprecated, and sent
 		p := x.DecimalVal.GetPrecision() //nolint:staticcheck // as above
 		if p > 18 {                      // RFC 7950 9.3.4
-			d.Counts.Values++
+			d.Counts.BadValues++
 			return
 		}
-		d.leaf(n, float64(x.DecimalVal.GetDigits())/math.Pow10(int(p)), "", false, at) //nolint:staticcheck // as above
+		d.decodeLeaf(n, float64(x.DecimalVal.GetDigits())/math.Pow10(int(p)), "", false, at) //nolint:staticcheck // as above
 	case *gnmi.TypedValue_StringVal:
-		d.leaf(n, 0, x.StringVal, true, at)
+		d.decodeLeaf(n, 0, x.StringVal, true, at)
 	case *gnmi.TypedValue_AsciiVal:
-		d.leaf(n, 0, x.AsciiVal, true, at)
+		d.decodeLeaf(n, 0, x.AsciiVal, true, at)
 	case *gnmi.TypedValue_BoolVal:
-		d.leaf(n, 0, strconv.FormatBool(x.BoolVal), true, at)
+		d.decodeLeaf(n, 0, strconv.FormatBool(x.BoolVal), true, at)
 	case *gnmi.TypedValue_JsonVal:
-		d.json(n, x.JsonVal, at)
+		d.decodeJSON(n, x.JsonVal, at)
 	case *gnmi.TypedValue_JsonIetfVal:
-		d.json(n, x.JsonIetfVal, at)
+		d.decodeJSON(n, x.JsonIetfVal, at)
 	case *gnmi.TypedValue_LeaflistVal:
 		// A list of one is its element; a longer one is no value of a series.
 		if list := x.LeaflistVal.GetElement(); len(list) == 1 {
 			if _, nested := list[0].GetValue().(*gnmi.TypedValue_LeaflistVal); !nested {
-				d.value(n, list[0], at)
+				d.decodeValue(n, list[0], at)
 				return
 			}
 		}
-		d.Counts.Values++
+		d.Counts.BadValues++
 	case *gnmi.TypedValue_BytesVal:
 		// ieeefloat32 of openconfig-types.
 		if len(x.BytesVal) == 4 {
-			d.leaf(n, float64(math.Float32frombits(binary.BigEndian.Uint32(x.BytesVal))), "", false, at)
+			d.decodeLeaf(n, float64(math.Float32frombits(binary.BigEndian.Uint32(x.BytesVal))), "", false, at)
 			return
 		}
-		d.Counts.Values++
+		d.Counts.BadValues++
 	default: // proto_bytes and any are of schemas that are not known
-		d.Counts.Values++
+		d.Counts.BadValues++
 	}
 }
 
-// leaf is the value of a leaf, a number or a text.
-func (d *Decoder) leaf(n *preset.Node, number float64, text string, isText bool, at int64) {
+// decodeLeaf is the value of a leaf, a number or a text.
+func (d *Decoder) decodeLeaf(n *preset.Node, number float64, text string, isText bool, at int64) {
 	if len(n.Leaves) == 0 {
 		d.Counts.Unknown++
 		return
@@ -244,53 +244,53 @@ func (d *Decoder) leaf(n *preset.Node, number float64, text string, isText bool,
 	known := false
 	for _, l := range n.Leaves {
 		var ok bool
-		if d.id, ok = l.Identity(d.id[:0], &d.captures); !ok {
+		if d.id, ok = l.AppendIdentity(d.id[:0], &d.captures); !ok {
 			continue
 		}
 		known = true
 		v := 1.0
-		if l.Family.Kind.Told() {
+		if l.Family.Kind.IsText() {
 			if !isText {
 				text = strconv.FormatFloat(number, 'f', -1, 64)
 			}
-		} else if v, ok = l.Conv.Convert(number, text, isText); !ok || l.Family.Kind == preset.Counter && v < 0 {
-			d.Counts.Values++
+		} else if v, ok = l.Conv.ConvertValue(number, text, isText); !ok || l.Family.Kind == preset.Counter && v < 0 {
+			d.Counts.BadValues++
 			continue
 		}
 		d.Counts.Samples++
-		d.sink.Sample(l, d.id, &d.captures, v, text, at)
+		d.sink.AddSample(l, d.id, &d.captures, v, text, at)
 	}
 	if !known {
-		d.Counts.Keys++
+		d.Counts.MissingKeys++
 	}
 }
 
-// json is a JSON value: a leaf, or a tree whose members are leaves.
-func (d *Decoder) json(n *preset.Node, b []byte, at int64) {
+// decodeJSON is a JSON value: a leaf, or a tree whose members are leaves.
+func (d *Decoder) decodeJSON(n *preset.Node, b []byte, at int64) {
 	d.iter.ResetBytes(b)
 	d.iter.Error = nil
-	d.member(d.iter, n, at, 0)
+	d.decodeMember(d.iter, n, at, 0)
 	if d.iter.Error != nil && d.iter.Error.Error() != "EOF" {
-		d.Counts.JSON++
+		d.Counts.BadJSON++
 	}
 }
 
-func (d *Decoder) member(it *jsoniter.Iterator, n *preset.Node, at int64, depth int) {
+func (d *Decoder) decodeMember(it *jsoniter.Iterator, n *preset.Node, at int64, depth int) {
 	if depth > maxDepth {
 		it.ReportError("json", "too deep")
 		return
 	}
 	switch it.WhatIsNext() {
 	case jsoniter.ObjectValue:
-		if n.Ends() {
+		if n.IsTerminal() {
 			d.Counts.Unknown++
 			it.Skip()
 			return
 		}
 		saved := d.captures
 		it.ReadObjectCB(func(it *jsoniter.Iterator, name string) bool {
-			if child := n.Child(name, &d.captures); child != nil {
-				d.member(it, child, at, depth+1)
+			if child := n.FindChild(name, &d.captures); child != nil {
+				d.decodeMember(it, child, at, depth+1)
 			} else {
 				d.Counts.Unknown++
 				it.Skip()
@@ -299,18 +299,18 @@ func (d *Decoder) member(it *jsoniter.Iterator, n *preset.Node, at int64, depth 
 			return it.Error == nil
 		})
 	case jsoniter.ArrayValue:
-		d.list(it, n, at, depth)
+		d.decodeList(it, n, at, depth)
 	case jsoniter.StringValue:
 		if s := it.ReadString(); it.Error == nil {
-			d.leaf(n, 0, s, true, at)
+			d.decodeLeaf(n, 0, s, true, at)
 		}
 	case jsoniter.NumberValue:
 		if v := it.ReadFloat64(); it.Error == nil || it.Error.Error() == "EOF" {
-			d.leaf(n, v, "", false, at)
+			d.decodeLeaf(n, v, "", false, at)
 		}
 	case jsoniter.BoolValue:
 		if v := it.ReadBool(); it.Error == nil || it.Error.Error() == "EOF" {
-			d.leaf(n, 0, strconv.FormatBool(v), true, at)
+			d.decodeLeaf(n, 0, strconv.FormatBool(v), true, at)
 		}
 	case jsoniter.NilValue:
 		it.ReadNil()
@@ -320,16 +320,16 @@ func (d *Decoder) member(it *jsoniter.Iterator, n *preset.Node, at int64, depth 
 	}
 }
 
-// list is a YANG list or leaf-list. The entries of a list have their keys among their
+// decodeList is a YANG list or leaf-list. The entries of a list have their keys among their
 // members, anywhere.
-func (d *Decoder) list(it *jsoniter.Iterator, n *preset.Node, at int64, depth int) {
+func (d *Decoder) decodeList(it *jsoniter.Iterator, n *preset.Node, at int64, depth int) {
 	saved := d.captures
 	for first := true; it.ReadArray(); first = false {
 		if it.WhatIsNext() != jsoniter.ObjectValue {
 			if first {
-				d.member(it, n, at, depth+1) // [null] of an empty leaf, and leaf-lists of one
+				d.decodeMember(it, n, at, depth+1) // [null] of an empty leaf, and leaf-lists of one
 			} else {
-				d.Counts.Values++
+				d.Counts.BadValues++
 				it.Skip()
 			}
 			continue
@@ -339,10 +339,10 @@ func (d *Decoder) list(it *jsoniter.Iterator, n *preset.Node, at int64, depth in
 			return
 		}
 		if len(n.Keys) > 0 {
-			d.keys(entry, n)
+			d.captureKeys(entry, n)
 		}
 		inner := jsoniter.ParseBytes(jsoniter.ConfigDefault, entry)
-		d.member(inner, n, at, depth+1)
+		d.decodeMember(inner, n, at, depth+1)
 		if inner.Error != nil && inner.Error.Error() != "EOF" {
 			it.ReportError("json", inner.Error.Error())
 		}
@@ -350,8 +350,8 @@ func (d *Decoder) list(it *jsoniter.Iterator, n *preset.Node, at int64, depth in
 	}
 }
 
-// keys reads the keys of a list's entry.
-func (d *Decoder) keys(entry []byte, n *preset.Node) {
+// captureKeys reads the keys of a list's entry.
+func (d *Decoder) captureKeys(entry []byte, n *preset.Node) {
 	it := jsoniter.ParseBytes(jsoniter.ConfigDefault, entry)
 	it.ReadObjectCB(func(it *jsoniter.Iterator, name string) bool {
 		if i := strings.IndexByte(name, ':'); i >= 0 {

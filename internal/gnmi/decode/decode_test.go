@@ -21,16 +21,16 @@ var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 // lines is a sink that writes down what it is told.
 type lines struct{ all []string }
 
-func (s *lines) Sample(l *preset.Leaf, _ []byte, c *preset.Captures, v float64, text string, at int64) {
+func (s *lines) AddSample(l *preset.Leaf, _ []byte, c *preset.Captures, v float64, text string, at int64) {
 	if l.Family.Kind != preset.Info && l.Family.Kind != preset.Relation {
 		text = fmt.Sprintf("%g", v)
 	}
-	s.all = append(s.all, fmt.Sprintf("%s{%s} %s @%d", strings.TrimPrefix(l.Family.Name, "fabric_switch_"), strings.Join(l.Values(c), ","), text, now.UnixNano()-at))
+	s.all = append(s.all, fmt.Sprintf("%s{%s} %s @%d", strings.TrimPrefix(l.Family.Name, "fabric_switch_"), strings.Join(l.LabelValues(c), ","), text, now.UnixNano()-at))
 }
 
-func (s *lines) Delete(n *preset.Node, c *preset.Captures) {
+func (s *lines) DeleteBeneath(n *preset.Node, c *preset.Captures) {
 	count := 0
-	n.Under(func(*preset.Leaf) { count++ })
+	n.WalkLeaves(func(*preset.Leaf) { count++ })
 	var list []string
 	for _, x := range c {
 		if x != "" {
@@ -42,7 +42,7 @@ func (s *lines) Delete(n *preset.Node, c *preset.Captures) {
 
 func decoder(t testing.TB, vendor string) (*Decoder, *lines) {
 	t.Helper()
-	tree, err := preset.Compile(preset.Named(vendor).Rules)
+	tree, err := preset.CompileRules(preset.ByName(vendor).Rules)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,37 +89,37 @@ func TestValues(t *testing.T) {
 		"uint":           {uval(9000), "9000", Counts{}},
 		"int":            {&gnmi.TypedValue{Value: &gnmi.TypedValue_IntVal{IntVal: -3}}, "-3", Counts{}},
 		"double":         {&gnmi.TypedValue{Value: &gnmi.TypedValue_DoubleVal{DoubleVal: 1.5}}, "1.5", Counts{}},
-		"nan":            {&gnmi.TypedValue{Value: &gnmi.TypedValue_DoubleVal{DoubleVal: math.NaN()}}, "", Counts{Values: 1}},
+		"nan":            {&gnmi.TypedValue{Value: &gnmi.TypedValue_DoubleVal{DoubleVal: math.NaN()}}, "", Counts{BadValues: 1}},
 		"float":          {&gnmi.TypedValue{Value: &gnmi.TypedValue_FloatVal{FloatVal: 0.5}}, "0.5", Counts{}}, //nolint:staticcheck // must be read
 		"decimal":        {decimal(-250, 2), "-2.5", Counts{}},
-		"decimal deep":   {decimal(1, 200), "", Counts{Values: 1}},
+		"decimal deep":   {decimal(1, 200), "", Counts{BadValues: 1}},
 		"decimal none":   {&gnmi.TypedValue{Value: &gnmi.TypedValue_DecimalVal{}}, "0", Counts{}}, //nolint:staticcheck // an empty Decimal64 on the wire is zero
 		"text number":    {sval("9000"), "9000", Counts{}},
-		"text":           {sval("many"), "", Counts{Values: 1}},
+		"text":           {sval("many"), "", Counts{BadValues: 1}},
 		"text empty":     {sval(""), "", Counts{Absent: 1}},
 		"text n/a":       {sval("N/A"), "", Counts{Absent: 1}},
 		"ascii":          {&gnmi.TypedValue{Value: &gnmi.TypedValue_AsciiVal{AsciiVal: "7"}}, "7", Counts{}},
-		"bool":           {&gnmi.TypedValue{Value: &gnmi.TypedValue_BoolVal{BoolVal: true}}, "", Counts{Values: 1}},
+		"bool":           {&gnmi.TypedValue{Value: &gnmi.TypedValue_BoolVal{BoolVal: true}}, "", Counts{BadValues: 1}},
 		"bytes":          {&gnmi.TypedValue{Value: &gnmi.TypedValue_BytesVal{BytesVal: []byte{0x3f, 0, 0, 0}}}, "0.5", Counts{}},
-		"bytes other":    {&gnmi.TypedValue{Value: &gnmi.TypedValue_BytesVal{BytesVal: []byte{1}}}, "", Counts{Values: 1}},
+		"bytes other":    {&gnmi.TypedValue{Value: &gnmi.TypedValue_BytesVal{BytesVal: []byte{1}}}, "", Counts{BadValues: 1}},
 		"list of one":    {list(uval(4)), "4", Counts{}},
-		"list":           {list(uval(4), uval(5)), "", Counts{Values: 1}},
-		"list nested":    {list(list(uval(4))), "", Counts{Values: 1}},
-		"any":            {&gnmi.TypedValue{Value: &gnmi.TypedValue_AnyVal{AnyVal: &anypb.Any{}}}, "", Counts{Values: 1}},
-		"proto":          {&gnmi.TypedValue{Value: &gnmi.TypedValue_ProtoBytes{ProtoBytes: []byte{1}}}, "", Counts{Values: 1}},
-		"none":           {&gnmi.TypedValue{}, "", Counts{Values: 1}},
+		"list":           {list(uval(4), uval(5)), "", Counts{BadValues: 1}},
+		"list nested":    {list(list(uval(4))), "", Counts{BadValues: 1}},
+		"any":            {&gnmi.TypedValue{Value: &gnmi.TypedValue_AnyVal{AnyVal: &anypb.Any{}}}, "", Counts{BadValues: 1}},
+		"proto":          {&gnmi.TypedValue{Value: &gnmi.TypedValue_ProtoBytes{ProtoBytes: []byte{1}}}, "", Counts{BadValues: 1}},
+		"none":           {&gnmi.TypedValue{}, "", Counts{BadValues: 1}},
 		"json":           {&gnmi.TypedValue{Value: &gnmi.TypedValue_JsonVal{JsonVal: []byte("9000")}}, "9000", Counts{}},
 		"json text":      {jval(`"9000"`), "9000", Counts{}},
 		"json float":     {jval(`3E-10`), "3e-10", Counts{}},
 		"json null":      {jval(`null`), "", Counts{Absent: 1}},
 		"json list":      {jval(`["12"]`), "12", Counts{}},
-		"json half":      {jval(`{"a":`), "", Counts{Unknown: 1, JSON: 1}},
-		"json none":      {jval(``), "", Counts{JSON: 1}},
-		"json half text": {jval(`"90`), "", Counts{JSON: 1}},
+		"json half":      {jval(`{"a":`), "", Counts{Unknown: 1, BadJSON: 1}},
+		"json none":      {jval(``), "", Counts{BadJSON: 1}},
+		"json half text": {jval(`"90`), "", Counts{BadJSON: 1}},
 		"json object":    {jval(`{"a":1}`), "", Counts{Unknown: 1}},
 	} {
 		d, s := decoder(t, "openconfig")
-		d.Notification(&gnmi.Notification{Timestamp: now.UnixNano() - 5, Update: []*gnmi.Update{{Path: parse(t, mtu), Val: c.v}}}, now)
+		d.DecodeNotification(&gnmi.Notification{Timestamp: now.UnixNano() - 5, Update: []*gnmi.Update{{Path: parse(t, mtu), Val: c.v}}}, now)
 		var want []string
 		if c.but.Updates = 1; c.want != "" {
 			want = []string{"port_mtu_bytes{e1} " + c.want + " @5"}
@@ -183,7 +183,7 @@ func TestNotifications(t *testing.T) {
 	} {
 		d, s := decoder(t, c.vendor)
 		c.n.Timestamp = now.UnixNano()
-		d.Notification(c.n, now)
+		d.DecodeNotification(c.n, now)
 		if !slices.Equal(s.all, c.want) {
 			t.Errorf("%s: %q\nwant %q", name, s.all, c.want)
 		}
@@ -200,8 +200,8 @@ func TestTimes(t *testing.T) {
 		math.MaxInt64:                      "0",
 	} {
 		d, s := decoder(t, "openconfig")
-		d.Notification(&gnmi.Notification{Timestamp: at, Update: []*gnmi.Update{{Path: parse(t, mtu), Val: uval(1)}}}, now)
-		if len(s.all) != 1 || s.all[0] != "port_mtu_bytes{e1} 1 @"+want || (d.Counts.Times == 1) != (want == "0") {
+		d.DecodeNotification(&gnmi.Notification{Timestamp: at, Update: []*gnmi.Update{{Path: parse(t, mtu), Val: uval(1)}}}, now)
+		if len(s.all) != 1 || s.all[0] != "port_mtu_bytes{e1} 1 @"+want || (d.Counts.BadTimes == 1) != (want == "0") {
 			t.Errorf("%d: %q, %+v", at, s.all, d.Counts)
 		}
 	}
@@ -223,7 +223,7 @@ func FuzzNotification(f *testing.F) {
 		Update: []*gnmi.Update{{Path: parse(f, "COUNTERS/Ethernet*"), Val: jval(`{"Ethernet0":{"SAI_PORT_STAT_PFC_3_RX_PKTS":"12"}}`)}}})
 	var trees []*preset.Tree
 	for _, p := range preset.All {
-		tree, err := preset.Compile(p.Rules)
+		tree, err := preset.CompileRules(p.Rules)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -235,7 +235,7 @@ func FuzzNotification(f *testing.F) {
 			return
 		}
 		for _, tree := range trees {
-			New(tree, checked{t}).Notification(&n, now)
+			New(tree, checked{t}).DecodeNotification(&n, now)
 		}
 	})
 }
@@ -245,33 +245,33 @@ func FuzzJSON(f *testing.F) {
 	for _, s := range []string{`{"interface":[{"name":"e1","state":{"mtu":1}}]}`, `[[[[]]]]`, `{"interface":[{"name":{"a":1}}]}`, `"\u00`, `-`, `1e999`, `{"Ethernet0":{"SAI_PORT_STAT_PFC_3_RX_PKTS":"12"}}`} {
 		f.Add([]byte(s))
 	}
-	oc, err := preset.Compile(preset.Named("openconfig").Rules)
+	oc, err := preset.CompileRules(preset.ByName("openconfig").Rules)
 	if err != nil {
 		f.Fatal(err)
 	}
-	sonic, err := preset.Compile(preset.Named("sonic").Rules)
+	sonic, err := preset.CompileRules(preset.ByName("sonic").Rules)
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		v := &gnmi.TypedValue{Value: &gnmi.TypedValue_JsonIetfVal{JsonIetfVal: b}}
-		New(oc, checked{t}).Notification(&gnmi.Notification{Update: []*gnmi.Update{{Path: parse(t, "/interfaces"), Val: v}}}, now)
-		New(sonic, checked{t}).Notification(&gnmi.Notification{Update: []*gnmi.Update{{Path: parse(t, "COUNTERS/Ethernet*"), Val: v}}}, now)
+		New(oc, checked{t}).DecodeNotification(&gnmi.Notification{Update: []*gnmi.Update{{Path: parse(t, "/interfaces"), Val: v}}}, now)
+		New(sonic, checked{t}).DecodeNotification(&gnmi.Notification{Update: []*gnmi.Update{{Path: parse(t, "COUNTERS/Ethernet*"), Val: v}}}, now)
 	})
 }
 
 // checked is a sink that looks at what it is told.
 type checked struct{ t *testing.T }
 
-func (s checked) Sample(l *preset.Leaf, _ []byte, c *preset.Captures, v float64, text string, at int64) {
+func (s checked) AddSample(l *preset.Leaf, _ []byte, c *preset.Captures, v float64, text string, at int64) {
 	if math.IsNaN(v) || math.IsInf(v, 0) || at <= 0 || l.Family.Kind == preset.Counter && v < 0 {
 		s.t.Errorf("%s: %v at %d", l.Rule.Path, v, at)
 	}
-	for i, x := range l.Values(c) {
+	for i, x := range l.LabelValues(c) {
 		if x == "" && l.Family.Kind != preset.Info {
 			s.t.Errorf("%s: label %s is empty", l.Rule.Path, l.Family.Labels[i])
 		}
 	}
 }
 
-func (checked) Delete(n *preset.Node, _ *preset.Captures) { n.Under(func(*preset.Leaf) {}) }
+func (checked) DeleteBeneath(n *preset.Node, _ *preset.Captures) { n.WalkLeaves(func(*preset.Leaf) {}) }

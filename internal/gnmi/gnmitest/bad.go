@@ -67,14 +67,14 @@ func (c *badConn) Write(b []byte) (int, error) {
 	return done, nil
 }
 
-// halves is the codec of a switch that may send halves of messages.
-type halves struct{ s *Switch }
+// halvingCodec is the codec of a switch that may send halves of messages.
+type halvingCodec struct{ s *Switch }
 
 // Name implements encoding.Codec.
-func (halves) Name() string { return "proto" }
+func (halvingCodec) Name() string { return "proto" }
 
 // Marshal implements encoding.Codec.
-func (h halves) Marshal(v any) ([]byte, error) {
+func (h halvingCodec) Marshal(v any) ([]byte, error) {
 	m, ok := v.(proto.Message)
 	if !ok {
 		return nil, fmt.Errorf("%T is no message", v)
@@ -91,7 +91,7 @@ func (h halves) Marshal(v any) ([]byte, error) {
 }
 
 // Unmarshal implements encoding.Codec.
-func (halves) Unmarshal(b []byte, v any) error {
+func (halvingCodec) Unmarshal(b []byte, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {
 		return fmt.Errorf("%T is no message", v)

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Tunnel registers the switch under some names at a tunnel's server, by the library's
+// ServeTunnel registers the switch under some names at a tunnel's server, by the library's
 // client, and serves sessions until ctx or the connection ends.
-func (s *Switch) Tunnel(ctx context.Context, conn grpc.ClientConnInterface, ids ...string) error {
+func (s *Switch) ServeTunnel(ctx context.Context, conn grpc.ClientConnInterface, ids ...string) error {
 	targets := map[tunnel.Target]struct{}{}
 	for _, id := range ids {
 		targets[tunnel.Target{ID: id, Type: "GNMI_GNOI"}] = struct{}{}
@@ -43,9 +43,9 @@ func (s *Switch) Tunnel(ctx context.Context, conn grpc.ClientConnInterface, ids 
 	return c.Run(ctx)
 }
 
-// Publish tells everything of one database (the prefix' target) to a collector of
+// PublishDatabase tells everything of one database (the prefix' target) to a collector of
 // SONiC's gNMIDialOut, and then what Tell and Send say, until ctx or the stream ends.
-func (s *Switch) Publish(ctx context.Context, conn grpc.ClientConnInterface, database string) error {
+func (s *Switch) PublishDatabase(ctx context.Context, conn grpc.ClientConnInterface, database string) error {
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{StreamName: "Publish", ClientStreams: true, ServerStreams: true}, "/gnmi.sonic.gNMIDialOut/Publish")
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func (s *Switch) Publish(ctx context.Context, conn grpc.ClientConnInterface, dat
 	c := make(chan []*gpb.Notification, 64)
 	s.mu.Lock()
 	s.streams[c] = subscription{list}
-	tell(c, s.content(list))
+	trySend(c, s.notificationsFor(list))
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()

@@ -26,8 +26,8 @@ type Faults struct {
 	// EndAfter ends a subscription with End after that many messages; 0: never.
 	EndAfter int
 	End      error
-	// Change is done to every notification before it is sent.
-	Change func(*gpb.Notification)
+	// Mutate is done to every notification before it is sent.
+	Mutate func(*gpb.Notification)
 	// Refuse refuses every subscription.
 	Refuse error
 	// CutAfter breaks a connection after so many bytes of the switch, wherever in a
@@ -66,17 +66,17 @@ func Start(vendor string, state State, faults Faults, config *tls.Config) (*Swit
 	if err != nil {
 		return nil, err
 	}
-	return Serve(l, vendor, state, faults, config), nil
+	return ServeListener(l, vendor, state, faults, config), nil
 }
 
-// Serve is Start on a listener.
-func Serve(l net.Listener, vendor string, state State, faults Faults, config *tls.Config) *Switch {
+// ServeListener is Start on a listener.
+func ServeListener(l net.Listener, vendor string, state State, faults Faults, config *tls.Config) *Switch {
 	var opts []grpc.ServerOption
 	if config != nil {
 		opts = append(opts, grpc.Creds(credentials.NewTLS(config)))
 	}
 	s := &Switch{Address: l.Addr().String(), vendor: vendor, state: state, faults: faults, streams: map[chan []*gpb.Notification]subscription{}}
-	s.server = grpc.NewServer(append(opts, grpc.ForceServerCodec(halves{s}))...)
+	s.server = grpc.NewServer(append(opts, grpc.ForceServerCodec(halvingCodec{s}))...)
 	gpb.RegisterGNMIServer(s.server, s)
 	s.served.Go(func() { _ = s.server.Serve(&badListener{l, s}) })
 	return s
@@ -88,48 +88,48 @@ func (s *Switch) Stop() {
 	s.served.Wait()
 }
 
-// Break changes faults for what comes.
-func (s *Switch) Break(f Faults) {
+// SetFaults changes faults for what comes.
+func (s *Switch) SetFaults(f Faults) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = f
 }
 
-// Subscriptions are those that were asked for, the last at the end.
-func (s *Switch) Subscriptions() []*gpb.SubscriptionList {
+// ReceivedSubscriptions are those that were asked for, the last at the end.
+func (s *Switch) ReceivedSubscriptions() []*gpb.SubscriptionList {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.subscriptions)
 }
 
-// Tell sends a new state to every stream that is subscribed.
-func (s *Switch) Tell(state State) {
+// UpdateState sends a new state to every stream that is subscribed.
+func (s *Switch) UpdateState(state State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state = state
 	for c, sub := range s.streams {
-		tell(c, s.content(sub.list))
+		trySend(c, s.notificationsFor(sub.list))
 	}
 }
 
-// Send sends notifications to every stream.
-func (s *Switch) Send(n ...*gpb.Notification) {
+// SendNotifications sends notifications to every stream.
+func (s *Switch) SendNotifications(n ...*gpb.Notification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.streams {
-		tell(c, n)
+		trySend(c, n)
 	}
 }
 
-// tell leaves out what a stream that does not read has no room for.
-func tell(c chan []*gpb.Notification, n []*gpb.Notification) {
+// trySend leaves out what a stream that does not read has no room for.
+func trySend(c chan []*gpb.Notification, n []*gpb.Notification) {
 	select {
 	case c <- n:
 	default:
 	}
 }
 
-func (s *Switch) login(ctx context.Context) error {
+func (s *Switch) checkLogin(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -143,7 +143,7 @@ func (s *Switch) login(ctx context.Context) error {
 
 // Capabilities implements the server.
 func (s *Switch) Capabilities(ctx context.Context, _ *gpb.CapabilityRequest) (*gpb.CapabilityResponse, error) {
-	if err := s.login(ctx); err != nil {
+	if err := s.checkLogin(ctx); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -162,7 +162,7 @@ func (s *Switch) Capabilities(ctx context.Context, _ *gpb.CapabilityRequest) (*g
 
 // Subscribe implements the server.
 func (s *Switch) Subscribe(stream gpb.GNMI_SubscribeServer) error {
-	if err := s.login(stream.Context()); err != nil {
+	if err := s.checkLogin(stream.Context()); err != nil {
 		return err
 	}
 	first, err := stream.Recv()
@@ -178,7 +178,7 @@ func (s *Switch) Subscribe(stream gpb.GNMI_SubscribeServer) error {
 	s.subscriptions = append(s.subscriptions, list)
 	faults := s.faults
 	s.streams[c] = subscription{list}
-	content := s.content(list)
+	content := s.notificationsFor(list)
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
@@ -207,8 +207,8 @@ func (s *Switch) Subscribe(stream gpb.GNMI_SubscribeServer) error {
 	sent := 0
 	send := func(list []*gpb.Notification) error {
 		for _, n := range list {
-			if faults.Change != nil {
-				faults.Change(n)
+			if faults.Mutate != nil {
+				faults.Mutate(n)
 			}
 			if err := stream.Send(&gpb.SubscribeResponse{Response: &gpb.SubscribeResponse_Update{Update: n}}); err != nil {
 				return err
@@ -232,7 +232,7 @@ func (s *Switch) Subscribe(stream gpb.GNMI_SubscribeServer) error {
 				return status.Error(codes.InvalidArgument, "a poll is expected")
 			}
 			s.mu.Lock()
-			content := s.content(list)
+			content := s.notificationsFor(list)
 			s.mu.Unlock()
 			if err := send(content); err != nil {
 				return err
@@ -260,11 +260,11 @@ func (s *Switch) Subscribe(stream gpb.GNMI_SubscribeServer) error {
 	}
 }
 
-// content is what a subscription is told; the switch is locked.
-func (s *Switch) content(list *gpb.SubscriptionList) []*gpb.Notification {
+// notificationsFor is what a subscription is told; the switch is locked.
+func (s *Switch) notificationsFor(list *gpb.SubscriptionList) []*gpb.Notification {
 	n := &gpb.Notification{Timestamp: s.state.At.UnixNano(), Prefix: list.GetPrefix()}
-	for _, u := range s.state.updates(s.vendor, list.GetPrefix().GetTarget()) {
-		if slices.ContainsFunc(list.Subscription, func(x *gpb.Subscription) bool { return covers(x.Path, u.Path) }) {
+	for _, u := range s.state.vendorUpdates(s.vendor, list.GetPrefix().GetTarget()) {
+		if slices.ContainsFunc(list.Subscription, func(x *gpb.Subscription) bool { return pathCovers(x.Path, u.Path) }) {
 			n.Update = append(n.Update, u)
 		}
 	}
@@ -278,8 +278,8 @@ func (s *Switch) content(list *gpb.SubscriptionList) []*gpb.Notification {
 	return []*gpb.Notification{n}
 }
 
-// covers says whether a path that was asked for has another beneath it.
-func covers(asked, p *gpb.Path) bool {
+// pathCovers says whether a path that was asked for has another beneath it.
+func pathCovers(asked, p *gpb.Path) bool {
 	if len(asked.GetElem()) > len(p.GetElem()) {
 		return false
 	}

@@ -17,25 +17,25 @@ type Conversion struct {
 	Text   func(string) (float64, bool)
 }
 
-func linear(factor float64) func(float64) (float64, bool) {
+func scaleBy(factor float64) func(float64) (float64, bool) {
 	return func(v float64) (float64, bool) { return v * factor, true }
 }
 
-// watts of a power in dBm; minus infinity is darkness, 0 W. More than 100 dBm, which
+// dbmToWatts of a power in dBm; minus infinity is darkness, 0 W. More than 100 dBm, which
 // is 10 MW, is nonsense.
-func watts(dbm float64) (float64, bool) { return math.Pow(10, dbm/10) / 1000, dbm < 100 }
+func dbmToWatts(dbm float64) (float64, bool) { return math.Pow(10, dbm/10) / 1000, dbm < 100 }
 
 // Conversions by name. The one without a name leaves a number as it is.
 var Conversions = map[string]Conversion{
-	"":             {Help: "as it is", Number: linear(1)},
-	"dbm":          {Help: "dBm to watts", Number: watts, Text: power},
-	"centidbm":     {Help: "0.01 dBm to watts", Number: func(v float64) (float64, bool) { return watts(v / 100) }, Text: power},
-	"microseconds": {Help: "us to seconds", Number: linear(1e-6)},
-	"milliamperes": {Help: "mA to amperes", Number: linear(1e-3)},
-	"percent":      {Help: "percent to a ratio", Number: linear(1e-2)},
-	"megabits":     {Help: "Mbit/s to octets a second", Number: linear(1e6 / 8)},
-	"speed":        {Help: "the name of a rate, SPEED_400GB or 400G, to octets a second", Text: speed},
-	"up":           {Help: "the name of a state to 1 (up) or 0", Text: up},
+	"":             {Help: "as it is", Number: scaleBy(1)},
+	"dbm":          {Help: "dBm to watts", Number: dbmToWatts, Text: parseDarkness},
+	"centidbm":     {Help: "0.01 dBm to watts", Number: func(v float64) (float64, bool) { return dbmToWatts(v / 100) }, Text: parseDarkness},
+	"microseconds": {Help: "us to seconds", Number: scaleBy(1e-6)},
+	"milliamperes": {Help: "mA to amperes", Number: scaleBy(1e-3)},
+	"percent":      {Help: "percent to a ratio", Number: scaleBy(1e-2)},
+	"megabits":     {Help: "Mbit/s to octets a second", Number: scaleBy(1e6 / 8)},
+	"speed":        {Help: "the name of a rate, SPEED_400GB or 400G, to octets a second", Text: parseSpeed},
+	"up":           {Help: "the name of a state to 1 (up) or 0", Text: parseUpState},
 	"ber":          {Help: "a ratio from 0 to 1", Number: func(v float64) (float64, bool) { return v, v >= 0 && v <= 1 }},
 }
 
@@ -43,9 +43,9 @@ func conversionNames() string {
 	return strings.Join(slices.DeleteFunc(slices.Sorted(maps.Keys(Conversions)), func(s string) bool { return s == "" }), ", ")
 }
 
-// power takes the text of a darkness: every monitor has its own floor, and below it
+// parseDarkness takes the text of a darkness: every monitor has its own floor, and below it
 // says minus infinity. Other texts are numbers or nothing.
-func power(s string) (float64, bool) {
+func parseDarkness(s string) (float64, bool) {
 	switch strings.ToLower(s) {
 	case "-inf", "-infinity":
 		return 0, true
@@ -53,9 +53,9 @@ func power(s string) (float64, bool) {
 	return 0, false
 }
 
-// up knows the states of openconfig-interfaces, SONiC's and SR Linux's. UNKNOWN and
+// parseUpState knows the states of openconfig-interfaces, SONiC's and SR Linux's. UNKNOWN and
 // texts it does not know are no sample: absent is not down.
-func up(s string) (float64, bool) {
+func parseUpState(s string) (float64, bool) {
 	if i := strings.LastIndexByte(s, ':'); i >= 0 {
 		s = s[i+1:]
 	}
@@ -68,9 +68,9 @@ func up(s string) (float64, bool) {
 	return 0, false
 }
 
-// speed knows ETHERNET_SPEED of openconfig-if-ethernet, with or without its module,
+// parseSpeed knows ETHERNET_SPEED of openconfig-if-ethernet, with or without its module,
 // and the short form of SR Linux.
-func speed(s string) (float64, bool) {
+func parseSpeed(s string) (float64, bool) {
 	if i := strings.LastIndexByte(s, ':'); i >= 0 {
 		s = s[i+1:]
 	}
@@ -93,8 +93,8 @@ func speed(s string) (float64, bool) {
 	return v * factor, true
 }
 
-// Convert is the value of a number or, if isText, of a text; false: it is no sample.
-func (c Conversion) Convert(number float64, text string, isText bool) (float64, bool) {
+// ConvertValue is the value of a number or, if isText, of a text; false: it is no sample.
+func (c Conversion) ConvertValue(number float64, text string, isText bool) (float64, bool) {
 	if isText {
 		if c.Text != nil {
 			if v, ok := c.Text(text); ok {

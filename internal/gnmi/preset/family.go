@@ -27,8 +27,8 @@ const (
 	HopPort // a next hop leads out of a port
 )
 
-// Told reports whether what a leaf of the kind tells is its text.
-func (k Kind) Told() bool { return k >= Info }
+// IsText reports whether what a leaf of the kind tells is its text.
+func (k Kind) IsText() bool { return k >= Info }
 
 func (k Kind) String() string {
 	switch k {
@@ -156,8 +156,8 @@ var Families = func() []*Family {
 // componentPort relates a component of the chassis (a transceiver) to its port.
 var componentPort = &Family{"component_port", "Which port a component belongs to; no series.", Relation, []string{"port"}}
 
-// Lookup finds a family by its name; nil: there is none.
-func Lookup(name string) *Family {
+// LookupFamily finds a family by its name; nil: there is none.
+func LookupFamily(name string) *Family {
 	i, ok := slices.BinarySearchFunc(Families, name, func(f *Family, n string) int { return strings.Compare(f.Name, n) })
 	if !ok {
 		return nil
@@ -185,10 +185,10 @@ type UserPath struct {
 	OnChange bool `mapstructure:"on_change" yaml:"on_change"`
 }
 
-// Rule is the rule of a user's path, with a family of its own unless the vocabulary
+// ToRule is the rule of a user's path, with a family of its own unless the vocabulary
 // has the name. A path without name, type or unit is refused, by an error that names
 // it.
-func (u UserPath) Rule() (Rule, error) {
+func (u UserPath) ToRule() (Rule, error) {
 	fail := func(format string, args ...any) (Rule, error) {
 		return Rule{}, fmt.Errorf("path %q: %s", u.Path, fmt.Sprintf(format, args...))
 	}
@@ -196,7 +196,7 @@ func (u UserPath) Rule() (Rule, error) {
 	if u.Path == "" {
 		return fail("path: a gNMI path is expected, as /interfaces/interface[name={port}]/state/mtu")
 	}
-	captures, err := r.captures()
+	captures, err := r.captureNames()
 	if err != nil {
 		return fail("%v", err)
 	}
@@ -230,7 +230,7 @@ func (u UserPath) Rule() (Rule, error) {
 	if _, ok := Conversions[u.Convert]; !ok {
 		return fail("convert: %q is none of %s", u.Convert, conversionNames())
 	}
-	if known := Lookup(u.Metric); known != nil {
+	if known := LookupFamily(u.Metric); known != nil {
 		if known.Kind != f.Kind {
 			return fail("type: %s is a %v", u.Metric, known.Kind)
 		}
@@ -247,7 +247,7 @@ func (u UserPath) Rule() (Rule, error) {
 	if f.Help == "" {
 		f.Help = "Leaf " + u.Path + "."
 	}
-	r.own = &f
+	r.ownFamily = &f
 	return r, nil
 }
 

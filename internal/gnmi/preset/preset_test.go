@@ -33,26 +33,26 @@ func TestFamilies(t *testing.T) {
 // and is asked for.
 func TestPresets(t *testing.T) {
 	for _, p := range All {
-		if Named(p.Name) != p || len(p.Encodings) == 0 || p.Help == "" {
+		if ByName(p.Name) != p || len(p.Encodings) == 0 || p.Help == "" {
 			t.Errorf("%s: encodings %v, help %q", p.Name, p.Encodings, p.Help)
 		}
-		if _, err := Compile(p.Rules); err != nil {
+		if _, err := CompileRules(p.Rules); err != nil {
 			t.Errorf("%s: %v", p.Name, err)
 		}
 		for _, r := range p.Rules {
-			f := r.family()
+			f := r.metricFamily()
 			if f == nil || f.Kind < Counter || f.Kind > Relation || r.Source == "" {
 				t.Errorf("%s: %s is %q, by %q", p.Name, r.Path, r.Metric, r.Source)
 				continue
 			}
-			if _, err := r.Request(); err != nil {
+			if _, err := r.RequestPath(); err != nil {
 				t.Errorf("%s: %s: %v", p.Name, r.Path, err)
 			}
 			if strings.HasSuffix(f.Name, "_watts") != strings.HasSuffix(r.Convert, "dbm") || strings.HasSuffix(f.Name, "_up") != (r.Convert == "up") {
 				t.Errorf("%s: %s is converted by %q to %s", p.Name, r.Path, r.Convert, f.Name)
 			}
 		}
-		for _, a := range p.Ask {
+		for _, a := range p.Subscriptions {
 			if !slices.ContainsFunc(p.Rules, func(r Rule) bool {
 				return r.Target == a.Target && strings.HasPrefix(r.Path, a.Path+"/") && r.OnChange == a.OnChange
 			}) {
@@ -60,7 +60,7 @@ func TestPresets(t *testing.T) {
 			}
 		}
 		for _, u := range p.Unconfirmed {
-			if Lookup(u.Metric) == nil || u.Why == "" {
+			if LookupFamily(u.Metric) == nil || u.Why == "" {
 				t.Errorf("%s: unconfirmed %s: %s, %q", p.Name, u.Path, u.Metric, u.Why)
 			}
 			if slices.ContainsFunc(p.Rules, func(r Rule) bool { return r.Path == u.Path }) {
@@ -74,12 +74,12 @@ func TestPresets(t *testing.T) {
 // may be asked for them, are said by somebody, and none is about a prefix.
 func TestRoutes(t *testing.T) {
 	for _, name := range WithRoutes {
-		if _, err := Compile(append(slices.Clone(Named(name).Rules), Routes()...)); err != nil {
+		if _, err := CompileRules(append(slices.Clone(ByName(name).Rules), RouteRules()...)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, r := range Routes() {
-		if r.family() == nil || r.Source == "" || strings.Contains(r.Path, "entry[") || r.OnChange != r.family().Kind.Told() {
+	for _, r := range RouteRules() {
+		if r.metricFamily() == nil || r.Source == "" || strings.Contains(r.Path, "entry[") || r.OnChange != r.metricFamily().Kind.IsText() {
 			t.Errorf("%+v", r)
 		}
 	}
@@ -129,7 +129,7 @@ func TestConversions(t *testing.T) {
 		{"ber", "", 1.5, 0, false},
 		{"ber", "", -1e-9, 0, false},
 	} {
-		got, ok := Conversions[c.name].Convert(c.num, c.text, c.text != "")
+		got, ok := Conversions[c.name].ConvertValue(c.num, c.text, c.text != "")
 		if ok != c.ok || ok && math.Abs(got-c.want) > 1e-12*math.Abs(c.want) {
 			t.Errorf("%q of %q or %v is %v, %v; want %v, %v", c.name, c.text, c.num, got, ok, c.want, c.ok)
 		}
@@ -138,11 +138,11 @@ func TestConversions(t *testing.T) {
 
 func TestUserPaths(t *testing.T) {
 	good := UserPath{Path: "/interfaces/interface[name={port}]/state/foo", Metric: "fabric_switch_port_foo_bytes_total", Type: "counter", Unit: "By"}
-	r, err := good.Rule()
+	r, err := good.ToRule()
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree, err := Compile(append(Named("cumulus").Rules, r))
+	tree, err := CompileRules(append(ByName("cumulus").Rules, r))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestUserPaths(t *testing.T) {
 	} {
 		u := good
 		change(&u)
-		if _, err := u.Rule(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `path "`+u.Path+`"`) {
+		if _, err := u.ToRule(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `path "`+u.Path+`"`) {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}
@@ -187,14 +187,14 @@ func TestCompileErrors(t *testing.T) {
 		`"{port}{tc}": two names in braces touch`:                      {{Path: "/{port}{tc}", Metric: "fabric_switch_port_queue_bytes"}},
 		`key name: one text or one name in braces is expected, not "a`: {{Path: "/i[name=a{port}]", Metric: "fabric_switch_port_mtu_bytes"}},
 	} {
-		if _, err := Compile(rules); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := CompileRules(rules); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}
 }
 
 func TestPatterns(t *testing.T) {
-	tree, err := Compile(Named("sonic").Rules)
+	tree, err := CompileRules(ByName("sonic").Rules)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,15 +211,15 @@ func TestPatterns(t *testing.T) {
 		var c Captures
 		node := tree.Root
 		for _, e := range strings.Split(path, "/") {
-			if node = node.Child(e, &c); node == nil {
+			if node = node.FindChild(e, &c); node == nil {
 				break
 			}
 		}
 		got := ""
 		if node != nil && len(node.Leaves) == 1 {
 			l := node.Leaves[0]
-			if b, ok := l.Identity(nil, &c); ok && len(b) > 0 {
-				got = l.Family.Name + "|" + strings.Join(l.Values(&c), ",")
+			if b, ok := l.AppendIdentity(nil, &c); ok && len(b) > 0 {
+				got = l.Family.Name + "|" + strings.Join(l.LabelValues(&c), ",")
 			}
 		}
 		if got != want {

@@ -16,21 +16,21 @@ var (
 // WithRoutes are the presets whose switches may be asked for their forwarding tables.
 var WithRoutes = []string{"arista", "openconfig"}
 
-// aft says that the leaves are in the model, and that OpenConfig's own tests of devices
+// aftSource says that the leaves are in the model, and that OpenConfig's own tests of devices
 // ask for them. Which release of whom answers is not told.
-const aft = "openconfig-aft; openconfig/featureprofiles asks for it"
+const aftSource = "openconfig-aft; openconfig/featureprofiles asks for it"
 
-// Routes are the rules of forwarding tables: how many routes there are, which next hops
+// RouteRules are the rules of forwarding tables: how many routes there are, which next hops
 // groups have, and which ports those lead out of. Prefixes are not asked for.
-func Routes() []Rule {
+func RouteRules() []Rule {
 	tables := "/network-instances/network-instance[name={vrf}]/afts/"
 	var out []Rule
 	for _, family := range []string{"ipv4", "ipv6"} {
 		out = append(out, Rule{Path: tables + "aft-summaries/" + family + "-unicast/protocols/protocol[origin-protocol={protocol}]/state/counters/aft-entries",
-			Metric: FamilyRoutes, Labels: map[string]string{"address_family": family}, Source: aft})
+			Metric: FamilyRoutes, Labels: map[string]string{"address_family": family}, Source: aftSource})
 	}
 	return slices.Concat(out, []Rule{
-		{Path: tables + "next-hop-groups/next-hop-group[id={group}]/next-hops/next-hop[index={hop}]/state/index", own: nextHopMember, OnChange: true, Source: aft},
-		{Path: tables + "next-hops/next-hop[index={hop}]/interface-ref/state/interface", own: nextHopPort, OnChange: true, Source: aft},
+		{Path: tables + "next-hop-groups/next-hop-group[id={group}]/next-hops/next-hop[index={hop}]/state/index", ownFamily: nextHopMember, OnChange: true, Source: aftSource},
+		{Path: tables + "next-hops/next-hop[index={hop}]/interface-ref/state/interface", ownFamily: nextHopPort, OnChange: true, Source: aftSource},
 	})
 }

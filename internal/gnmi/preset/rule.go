@@ -18,32 +18,32 @@ import (
 // no label of it. The key {component} is a component of the chassis; its port is told
 // by another leaf, whose Metric is component_port.
 type Rule struct {
-	Path    string
-	Metric  string            // name of a Family
-	Convert string            // name of a Conversion
-	Labels  map[string]string // labels that the path says without a key
-	Field   string            // of an Info: the label that the leaf's text is
-	Source  string            // who says that the path is so
-	Target  string            // target of the request's prefix, where it chooses a tree
+	Path      string
+	Metric    string            // name of a Family
+	Convert   string            // name of a Conversion
+	Labels    map[string]string // labels that the path says without a key
+	TextLabel string            // of an Info: the label that the leaf's text is
+	Source    string            // who says that the path is so
+	Target    string            // target of the request's prefix, where it chooses a tree
 	// OnChange: the leaf changes seldom, and changes are asked for.
 	OnChange bool
 
-	own *Family // of a user's path with a name of its own
+	ownFamily *Family // of a user's path with a name of its own
 }
 
-// family is the rule's family; nil: there is none of that name.
-func (r Rule) family() *Family {
-	if r.own != nil {
-		return r.own
+// metricFamily is the rule's family; nil: there is none of that name.
+func (r Rule) metricFamily() *Family {
+	if r.ownFamily != nil {
+		return r.ownFamily
 	}
-	return Lookup(r.Metric)
+	return LookupFamily(r.Metric)
 }
 
-// captures are the names in braces, those with an underscore left out, in the order
+// captureNames are the names in braces, those with an underscore left out, in the order
 // of the path.
-func (r Rule) captures() ([]string, error) {
+func (r Rule) captureNames() ([]string, error) {
 	var out []string
-	_, err := parse(r.Path, func(name string) { out = append(out, name) })
+	_, err := parseRulePath(r.Path, func(name string) { out = append(out, name) })
 	if err != nil {
 		return nil, err
 	}
@@ -73,15 +73,15 @@ type key struct {
 	value piece
 }
 
-// literal is the element's name if it has no braces.
-func (e element) literal() (string, bool) {
+// literalName is the element's name if it has no braces.
+func (e element) literalName() (string, bool) {
 	if len(e.name) == 1 && e.name[0].capture == "" {
 		return e.name[0].text, true
 	}
 	return "", false
 }
 
-func parse(text string, found func(string)) ([]element, error) {
+func parseRulePath(text string, found func(string)) ([]element, error) {
 	p, err := path.ParsePath(text)
 	if err != nil {
 		return nil, fmt.Errorf("no gNMI path: %w", err)
@@ -92,11 +92,11 @@ func parse(text string, found func(string)) ([]element, error) {
 	var out []element
 	for _, e := range p.Elem {
 		var x element
-		if x.name, err = pieces(e.Name, found); err != nil {
+		if x.name, err = parsePieces(e.Name, found); err != nil {
 			return nil, err
 		}
 		for _, k := range slices.Sorted(maps.Keys(e.Key)) {
-			v, err := pieces(e.Key[k], found)
+			v, err := parsePieces(e.Key[k], found)
 			if err != nil {
 				return nil, err
 			}
@@ -110,7 +110,7 @@ func parse(text string, found func(string)) ([]element, error) {
 	return out, nil
 }
 
-func pieces(s string, found func(string)) ([]piece, error) {
+func parsePieces(s string, found func(string)) ([]piece, error) {
 	var out []piece
 	rest := s
 	for rest != "" {
@@ -146,9 +146,9 @@ func pieces(s string, found func(string)) ([]piece, error) {
 	return out, nil
 }
 
-// Request is the path as it is asked for: every name in braces is a wildcard.
-func (r Rule) Request() (*gnmi.Path, error) {
-	elements, err := parse(r.Path, nil)
+// RequestPath is the path as it is asked for: every name in braces is a wildcard.
+func (r Rule) RequestPath() (*gnmi.Path, error) {
+	elements, err := parseRulePath(r.Path, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +158,7 @@ func (r Rule) Request() (*gnmi.Path, error) {
 	}
 	p.Elem = nil
 	for _, e := range elements {
-		name, ok := e.literal()
+		name, ok := e.literalName()
 		if !ok {
 			name = "*"
 		}
@@ -190,28 +190,28 @@ type Leaf struct {
 	Conv   Conversion
 	// Component: the label port is the name of a component still.
 	Component bool
-	// Field is the index of the label that the leaf's text is; -1: it is no Info.
-	Field int
+	// TextLabelIndex is the index of the label that the leaf's text is; -1: it is no Info.
+	TextLabelIndex int
 
-	labels []source // one for each of the family's labels
-	hidden []int    // names with an underscore
-	conds  []cond
+	labels []labelSource // one for each of the family's labels
+	hidden []int         // names with an underscore
+	conds  []keyCondition
 }
 
-type source struct {
+type labelSource struct {
 	capture int // -1: fixed
 	fixed   string
 }
 
-type cond struct {
+type keyCondition struct {
 	capture int
 	equals  string
 }
 
-// Identity appends what tells the leaf's series from others of its family: the
+// AppendIdentity appends what tells the leaf's series from others of its family: the
 // labels and the hidden names, ended by 0xff each. ok is false where a key is missing
 // or is not the one that the rule is about.
-func (l *Leaf) Identity(b []byte, c *Captures) (_ []byte, ok bool) {
+func (l *Leaf) AppendIdentity(b []byte, c *Captures) (_ []byte, ok bool) {
 	for _, x := range l.conds {
 		if c[x.capture] != x.equals {
 			return b, false
@@ -219,7 +219,7 @@ func (l *Leaf) Identity(b []byte, c *Captures) (_ []byte, ok bool) {
 	}
 	for i, s := range l.labels {
 		switch {
-		case i == l.Field:
+		case i == l.TextLabelIndex:
 		case s.capture < 0:
 			b = append(b, s.fixed...)
 		case c[s.capture] == "":
@@ -235,11 +235,11 @@ func (l *Leaf) Identity(b []byte, c *Captures) (_ []byte, ok bool) {
 	return b, true
 }
 
-// Values are the values of the family's labels; that of Field stays empty.
-func (l *Leaf) Values(c *Captures) []string {
+// LabelValues are the values of the family's labels; that of Field stays empty.
+func (l *Leaf) LabelValues(c *Captures) []string {
 	out := make([]string, len(l.labels))
 	for i, s := range l.labels {
-		if i == l.Field {
+		if i == l.TextLabelIndex {
 			continue
 		}
 		if out[i] = s.fixed; s.capture >= 0 {
@@ -249,15 +249,15 @@ func (l *Leaf) Values(c *Captures) []string {
 	return out
 }
 
-// Covers says whether a series of that identity is what the captures are of; an
+// MatchesIdentity says whether a series of that identity is what the captures are of; an
 // empty capture is any.
-func (l *Leaf) Covers(identity string, c *Captures) bool {
+func (l *Leaf) MatchesIdentity(identity string, c *Captures) bool {
 	part := func() (s string) {
 		s, identity, _ = strings.Cut(identity, "\xff")
 		return s
 	}
 	for i, s := range l.labels {
-		if x := part(); i != l.Field && s.capture >= 0 && c[s.capture] != "" && c[s.capture] != x {
+		if x := part(); i != l.TextLabelIndex && s.capture >= 0 && c[s.capture] != "" && c[s.capture] != x {
 			return false
 		}
 	}
@@ -296,10 +296,10 @@ type pattern struct {
 	node   *Node
 }
 
-// Child is the node of an element of that name, and the texts of the names in braces
+// FindChild is the node of an element of that name, and the texts of the names in braces
 // in it; nil: no rule is about it. A module's name before a colon is left away where
 // the whole name is not known.
-func (n *Node) Child(name string, c *Captures) *Node {
+func (n *Node) FindChild(name string, c *Captures) *Node {
 	if x := n.children[name]; x != nil {
 		return x
 	}
@@ -309,32 +309,32 @@ func (n *Node) Child(name string, c *Captures) *Node {
 		}
 	}
 	for _, p := range n.patterns {
-		if p.match(name, c) {
+		if p.matchName(name, c) {
 			return p.node
 		}
 	}
 	return nil
 }
 
-// Ends says whether no rule leads further.
-func (n *Node) Ends() bool { return len(n.children) == 0 && len(n.patterns) == 0 }
+// IsTerminal says whether no rule leads further.
+func (n *Node) IsTerminal() bool { return len(n.children) == 0 && len(n.patterns) == 0 }
 
-// Under calls f with every leaf of the node and below it.
-func (n *Node) Under(f func(*Leaf)) {
+// WalkLeaves calls f with every leaf of the node and below it.
+func (n *Node) WalkLeaves(f func(*Leaf)) {
 	for _, l := range n.Leaves {
 		f(l)
 	}
 	for _, c := range n.children {
-		c.Under(f)
+		c.WalkLeaves(f)
 	}
 	for _, p := range n.patterns {
-		p.node.Under(f)
+		p.node.WalkLeaves(f)
 	}
 }
 
-// match takes each name in braces for the shortest text, and never for one with a
+// matchName takes each name in braces for the shortest text, and never for one with a
 // colon, which separates parts of SONiC's keys.
-func (p *pattern) match(name string, c *Captures) bool {
+func (p *pattern) matchName(name string, c *Captures) bool {
 	rest := name
 	var found Captures
 	for i, x := range p.pieces {
@@ -374,19 +374,19 @@ type Tree struct {
 	Leaves []*Leaf
 }
 
-// Compile makes the tree. Its errors name the path.
-func Compile(rules []Rule) (*Tree, error) {
+// CompileRules makes the tree. Its errors name the path.
+func CompileRules(rules []Rule) (*Tree, error) {
 	t := &Tree{Root: &Node{}}
 	for _, r := range rules {
-		if err := t.add(r); err != nil {
+		if err := t.addRule(r); err != nil {
 			return nil, fmt.Errorf("path %q: %w", r.Path, err)
 		}
 	}
 	return t, nil
 }
 
-// id is the number of a name in braces.
-func (t *Tree) id(name string) (int, error) {
+// captureID is the number of a name in braces.
+func (t *Tree) captureID(name string) (int, error) {
 	if i := slices.Index(t.names, name); i >= 0 {
 		return i, nil
 	}
@@ -397,8 +397,8 @@ func (t *Tree) id(name string) (int, error) {
 	return len(t.names) - 1, nil
 }
 
-func (t *Tree) add(r Rule) error {
-	l := &Leaf{Rule: r, Family: r.family(), Field: -1}
+func (t *Tree) addRule(r Rule) error {
+	l := &Leaf{Rule: r, Family: r.metricFamily(), TextLabelIndex: -1}
 	if l.Family == nil {
 		return fmt.Errorf("%q is no metric of the vocabulary", r.Metric)
 	}
@@ -407,14 +407,14 @@ func (t *Tree) add(r Rule) error {
 		return fmt.Errorf("conversion %q is none of %s", r.Convert, conversionNames())
 	}
 	l.Conv = conv
-	elements, err := parse(r.Path, nil)
+	elements, err := parseRulePath(r.Path, nil)
 	if err != nil {
 		return err
 	}
 	have := map[string]int{}
 	node := t.Root
 	for i, e := range elements {
-		if node, err = t.child(node, e, have); err != nil {
+		if node, err = t.addChild(node, e, have); err != nil {
 			return err
 		}
 		for _, k := range e.keys {
@@ -422,12 +422,12 @@ func (t *Tree) add(r Rule) error {
 			if name == "" {
 				name = fmt.Sprintf("_%d_%s", i, k.name)
 			}
-			id, err := t.id(name)
+			id, err := t.captureID(name)
 			if err != nil {
 				return err
 			}
 			if k.value.capture == "" {
-				l.conds = append(l.conds, cond{id, k.value.text})
+				l.conds = append(l.conds, keyCondition{id, k.value.text})
 			} else {
 				have[name] = id
 			}
@@ -444,15 +444,15 @@ func (t *Tree) add(r Rule) error {
 			id, captured = component, true
 		}
 		switch {
-		case r.Field == label:
-			l.Field = i
-			l.labels = append(l.labels, source{capture: -1})
+		case r.TextLabel == label:
+			l.TextLabelIndex = i
+			l.labels = append(l.labels, labelSource{capture: -1})
 		case isFixed:
-			l.labels = append(l.labels, source{-1, fixed})
+			l.labels = append(l.labels, labelSource{-1, fixed})
 		case captured:
-			l.labels = append(l.labels, source{capture: id})
+			l.labels = append(l.labels, labelSource{capture: id})
 		case l.Family.Kind == Info:
-			l.labels = append(l.labels, source{capture: -1}) // other leaves tell it
+			l.labels = append(l.labels, labelSource{capture: -1}) // other leaves tell it
 		default:
 			return fmt.Errorf("nothing says the label %s of %s", label, l.Family.Name)
 		}
@@ -466,7 +466,7 @@ func (t *Tree) add(r Rule) error {
 		}
 	}
 	slices.Sort(l.hidden)
-	if (l.Family.Kind == Info) != (l.Field >= 0) {
+	if (l.Family.Kind == Info) != (l.TextLabelIndex >= 0) {
 		return fmt.Errorf("a leaf of an info says one of its labels, and no other leaf does")
 	}
 	for _, other := range node.Leaves {
@@ -479,8 +479,8 @@ func (t *Tree) add(r Rule) error {
 	return nil
 }
 
-func (t *Tree) child(n *Node, e element, have map[string]int) (*Node, error) {
-	if name, ok := e.literal(); ok {
+func (t *Tree) addChild(n *Node, e element, have map[string]int) (*Node, error) {
+	if name, ok := e.literalName(); ok {
 		// A rule may be written with its module, and the switch need not.
 		if i := strings.IndexByte(name, ':'); i >= 0 {
 			name = name[i+1:]
@@ -498,7 +498,7 @@ func (t *Tree) child(n *Node, e element, have map[string]int) (*Node, error) {
 		if x.capture == "" {
 			continue
 		}
-		id, err := t.id(x.capture)
+		id, err := t.captureID(x.capture)
 		if err != nil {
 			return nil, err
 		}

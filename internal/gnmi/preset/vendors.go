@@ -17,16 +17,16 @@ type Preset struct {
 	// the metadata username and password.
 	Basic bool
 	Rules []Rule
-	// Ask are the containers that are subscribed to; the rules beneath each arrive with
+	// Subscriptions are the containers that are subscribed to; the rules beneath each arrive with
 	// it. A rule beneath none is asked for by itself.
-	Ask []Ask
+	Subscriptions []Subscription
 	// Unconfirmed are paths that this preset would have and that no document at hand
 	// confirms; they are not asked for.
 	Unconfirmed []Unconfirmed
 }
 
-// Ask is a container that is subscribed to.
-type Ask struct {
+// Subscription is a container that is subscribed to.
+type Subscription struct {
 	Path, Target string
 	OnChange     bool
 }
@@ -64,21 +64,21 @@ func openconfigInterfaces(source string) []Rule {
 		{Path: c + "out-pkts", Metric: "fabric_switch_port_transmit_packets_total", Source: source},
 		{Path: c + "in-discards", Metric: "fabric_switch_port_receive_discards_total", Source: source},
 		{Path: c + "out-discards", Metric: "fabric_switch_port_transmit_discards_total", Source: source},
-		{Path: c + "in-errors", Metric: "fabric_switch_port_receive_errors_total", Labels: reason("all"), Source: source},
-		{Path: c + "out-errors", Metric: "fabric_switch_port_transmit_errors_total", Labels: reason("all"), Source: source},
+		{Path: c + "in-errors", Metric: "fabric_switch_port_receive_errors_total", Labels: reasonLabel("all"), Source: source},
+		{Path: c + "out-errors", Metric: "fabric_switch_port_transmit_errors_total", Labels: reasonLabel("all"), Source: source},
 		{Path: c + "carrier-transitions", Metric: "fabric_switch_port_carrier_changes_total", Source: source},
 	}
 }
 
-func reason(s string) map[string]string { return map[string]string{"reason": s} }
+func reasonLabel(s string) map[string]string { return map[string]string{"reason": s} }
 
-func window(s string) map[string]string { return map[string]string{"window": s} }
+func windowLabel(s string) map[string]string { return map[string]string{"window": s} }
 
 func openconfigEthernet(source string) []Rule {
 	i := "/interfaces/interface[name={port}]/ethernet/state/"
 	return []Rule{
 		{Path: i + "port-speed", Metric: "fabric_switch_port_speed_bytes_per_second", Convert: "speed", OnChange: true, Source: source},
-		{Path: i + "counters/in-fcs-errors", Metric: "fabric_switch_port_receive_error_details_total", Labels: reason("crc"), Source: source},
+		{Path: i + "counters/in-fcs-errors", Metric: "fabric_switch_port_receive_error_details_total", Labels: reasonLabel("crc"), Source: source},
 	}
 }
 
@@ -94,9 +94,9 @@ func openconfigBER(source string) []Rule {
 func openconfigQueues(source string) []Rule {
 	q := "/qos/interfaces/interface[interface-id={port}]/output/queues/queue[name={tc}]/state/"
 	return []Rule{
-		{Path: q + "max-queue-len", Metric: "fabric_switch_port_queue_watermark_bytes", Labels: window("since_clear"), Source: source},
+		{Path: q + "max-queue-len", Metric: "fabric_switch_port_queue_watermark_bytes", Labels: windowLabel("since_clear"), Source: source},
 		{Path: q + "avg-queue-len", Metric: "fabric_switch_port_queue_average_bytes", Source: source},
-		{Path: q + "dropped-pkts", Metric: "fabric_switch_port_queue_discards_total", Labels: reason("full"), Source: source},
+		{Path: q + "dropped-pkts", Metric: "fabric_switch_port_queue_discards_total", Labels: reasonLabel("full"), Source: source},
 		{Path: q + "ecn-marked-pkts", Metric: "fabric_switch_port_queue_ecn_marked_packets_total", Source: source},
 		{Path: q + "ecn-marked-octets", Metric: "fabric_switch_port_queue_ecn_marked_bytes_total", Source: source},
 		{Path: q + "transmit-pkts", Metric: "fabric_switch_port_queue_transmit_packets_total", Source: source},
@@ -120,16 +120,16 @@ func openconfigOptics(source, convert string) []Rule {
 
 func openconfigLLDP(source string) []Rule {
 	n := "/lldp/interfaces/interface[name={port}]/neighbors/neighbor[id={_neighbor}]/state/"
-	return neighbor(n, "system-name", "port-id", "chassis-id", "", source)
+	return neighborRules(n, "system-name", "port-id", "chassis-id", "", source)
 }
 
-// neighbor is the info of a neighbour by three leaves beneath a path.
-func neighbor(path, system, port, chassis, target, source string) []Rule {
+// neighborRules is the info of a neighbour by three leaves beneath a path.
+func neighborRules(path, system, port, chassis, target, source string) []Rule {
 	const m = "fabric_switch_port_neighbor_info"
 	return []Rule{
-		{Path: path + system, Metric: m, Field: "remote", OnChange: true, Target: target, Source: source},
-		{Path: path + port, Metric: m, Field: "remote_port", OnChange: true, Target: target, Source: source},
-		{Path: path + chassis, Metric: m, Field: "remote_chassis", OnChange: true, Target: target, Source: source},
+		{Path: path + system, Metric: m, TextLabel: "remote", OnChange: true, Target: target, Source: source},
+		{Path: path + port, Metric: m, TextLabel: "remote_port", OnChange: true, Target: target, Source: source},
+		{Path: path + chassis, Metric: m, TextLabel: "remote_chassis", OnChange: true, Target: target, Source: source},
 	}
 }
 
@@ -144,7 +144,7 @@ func openconfigMemory(source string) []Rule {
 	}
 }
 
-func openconfig() *Preset {
+func openconfigPreset() *Preset {
 	return &Preset{
 		Name: "openconfig", Help: "any switch by the public OpenConfig models", Encodings: []string{"PROTO", "JSON_IETF", "JSON"},
 		Rules: slices.Concat(openconfigInterfaces(ocInterfaces), openconfigEthernet(ocEthernet), openconfigBER(spec), openconfigQueues(ocQoS),
@@ -153,7 +153,7 @@ func openconfig() *Preset {
 	}
 }
 
-func cumulus() *Preset {
+func cumulusPreset() *Preset {
 	i := "/interfaces/interface[name={port}]"
 	phy := i + "/ethernet/phy/state/"
 	p := "/qos/interfaces/interface[interface-id={port}]/switch-priority[priority={priority}]/state/"
@@ -169,18 +169,18 @@ func cumulus() *Preset {
 			{Path: p + "out-pause-duration", Metric: "fabric_switch_port_pfc_transmit_pause_seconds_total", Convert: "microseconds", Source: cumulusDoc},
 			{Path: q + "ecn-marked-pkts", Metric: "fabric_switch_port_queue_ecn_marked_packets_total", Source: cumulusDoc},
 			{Path: q + "instant-queue-len", Metric: "fabric_switch_port_queue_bytes", Source: cumulusDoc},
-			{Path: q + "max-queue-len", Metric: "fabric_switch_port_queue_watermark_bytes", Labels: window("since_clear"), Source: cumulusDoc},
-			{Path: q + "wred-dropped-pkts", Metric: "fabric_switch_port_queue_discards_total", Labels: reason("wred"), Source: cumulusDoc},
-			{Path: q + "no-buffer-uc-dropped-pkts", Metric: "fabric_switch_port_queue_discards_total", Labels: reason("full"), Source: cumulusDoc},
+			{Path: q + "max-queue-len", Metric: "fabric_switch_port_queue_watermark_bytes", Labels: windowLabel("since_clear"), Source: cumulusDoc},
+			{Path: q + "wred-dropped-pkts", Metric: "fabric_switch_port_queue_discards_total", Labels: reasonLabel("wred"), Source: cumulusDoc},
+			{Path: q + "no-buffer-uc-dropped-pkts", Metric: "fabric_switch_port_queue_discards_total", Labels: reasonLabel("full"), Source: cumulusDoc},
 			{Path: q + "transmit-pkts", Metric: "fabric_switch_port_queue_transmit_packets_total", Source: cumulusDoc},
 			{Path: q + "transmit-octets", Metric: "fabric_switch_port_queue_transmit_bytes_total", Source: cumulusDoc},
 			{Path: drops + "ecn-marked-pkts", Metric: "fabric_switch_port_ecn_marked_packets_total", Source: cumulusDoc},
-			{Path: drops + "in-acl-drops", Metric: "fabric_switch_port_receive_discard_details_total", Labels: reason("acl"), Source: cumulusDoc},
-			{Path: drops + "out-acl-drops", Metric: "fabric_switch_port_transmit_discard_details_total", Labels: reason("acl"), Source: cumulusDoc},
-			{Path: drops + "out-hoq-drops", Metric: "fabric_switch_port_transmit_discard_details_total", Labels: reason("head_of_queue"), Source: cumulusDoc},
-			{Path: drops + "out-sll-drops", Metric: "fabric_switch_port_transmit_discard_details_total", Labels: reason("switch_lifetime"), Source: cumulusDoc},
-			{Path: i + "/ethernet/state/counters/in-vlan-membership-drops", Metric: "fabric_switch_port_receive_discard_details_total", Labels: reason("vlan"), Source: cumulusDoc},
-			{Path: i + "/ethernet/state/counters/in-link-down-drops", Metric: "fabric_switch_port_receive_discard_details_total", Labels: reason("link_down"), Source: cumulusDoc},
+			{Path: drops + "in-acl-drops", Metric: "fabric_switch_port_receive_discard_details_total", Labels: reasonLabel("acl"), Source: cumulusDoc},
+			{Path: drops + "out-acl-drops", Metric: "fabric_switch_port_transmit_discard_details_total", Labels: reasonLabel("acl"), Source: cumulusDoc},
+			{Path: drops + "out-hoq-drops", Metric: "fabric_switch_port_transmit_discard_details_total", Labels: reasonLabel("head_of_queue"), Source: cumulusDoc},
+			{Path: drops + "out-sll-drops", Metric: "fabric_switch_port_transmit_discard_details_total", Labels: reasonLabel("switch_lifetime"), Source: cumulusDoc},
+			{Path: i + "/ethernet/state/counters/in-vlan-membership-drops", Metric: "fabric_switch_port_receive_discard_details_total", Labels: reasonLabel("vlan"), Source: cumulusDoc},
+			{Path: i + "/ethernet/state/counters/in-link-down-drops", Metric: "fabric_switch_port_receive_discard_details_total", Labels: reasonLabel("link_down"), Source: cumulusDoc},
 			{Path: phy + "rs-fec-uncorrectable-blocks", Metric: "fabric_switch_port_fec_uncorrectable_blocks_total", Source: cumulusOld},
 			{Path: phy + "corrected-bits", Metric: "fabric_switch_port_fec_corrected_bit_errors_total", Source: cumulusOld},
 			{Path: phy + "lane[lane={lane}]/rs-fec-corrected-symbols", Metric: "fabric_switch_port_lane_fec_corrected_symbols_total", Source: cumulusOld},
@@ -195,7 +195,7 @@ func cumulus() *Preset {
 	}
 }
 
-func sonic() *Preset {
+func sonicPreset() *Preset {
 	port := func(leaf, metric, convert string, labels map[string]string) Rule {
 		return Rule{Path: "COUNTERS/Ethernet*/{port}/" + leaf, Metric: metric, Convert: convert, Labels: labels, Target: "COUNTERS_DB", Source: sonicDoc}
 	}
@@ -204,8 +204,8 @@ func sonic() *Preset {
 		port("SAI_PORT_STAT_IF_OUT_OCTETS", "fabric_switch_port_transmit_bytes_total", "", nil),
 		port("SAI_PORT_STAT_IF_IN_DISCARDS", "fabric_switch_port_receive_discards_total", "", nil),
 		port("SAI_PORT_STAT_IF_OUT_DISCARDS", "fabric_switch_port_transmit_discards_total", "", nil),
-		port("SAI_PORT_STAT_IF_IN_ERRORS", "fabric_switch_port_receive_errors_total", "", reason("all")),
-		port("SAI_PORT_STAT_IF_OUT_ERRORS", "fabric_switch_port_transmit_errors_total", "", reason("all")),
+		port("SAI_PORT_STAT_IF_IN_ERRORS", "fabric_switch_port_receive_errors_total", "", reasonLabel("all")),
+		port("SAI_PORT_STAT_IF_OUT_ERRORS", "fabric_switch_port_transmit_errors_total", "", reasonLabel("all")),
 		port("SAI_PORT_STAT_IF_IN_FEC_CORRECTABLE_FRAMES", "fabric_switch_port_fec_corrected_blocks_total", "", nil),
 		port("SAI_PORT_STAT_IF_IN_FEC_NOT_CORRECTABLE_FRAMES", "fabric_switch_port_fec_uncorrectable_blocks_total", "", nil),
 	}
@@ -222,12 +222,12 @@ func sonic() *Preset {
 		queue("SAI_QUEUE_STAT_PACKETS", "fabric_switch_port_queue_transmit_packets_total", nil),
 		queue("SAI_QUEUE_STAT_BYTES", "fabric_switch_port_queue_transmit_bytes_total", nil),
 		// SAI counts here what a queue threw away for any reason.
-		queue("SAI_QUEUE_STAT_DROPPED_PACKETS", "fabric_switch_port_queue_discards_total", reason("all")),
+		queue("SAI_QUEUE_STAT_DROPPED_PACKETS", "fabric_switch_port_queue_discards_total", reasonLabel("all")),
 		queue("SAI_QUEUE_STAT_WRED_ECN_MARKED_PACKETS", "fabric_switch_port_queue_ecn_marked_packets_total", nil),
 		queue("SAI_QUEUE_STAT_WRED_ECN_MARKED_BYTES", "fabric_switch_port_queue_ecn_marked_bytes_total", nil),
-		queue("SAI_QUEUE_STAT_SHARED_WATERMARK_BYTES", "fabric_switch_port_queue_watermark_bytes", window("since_clear")),
+		queue("SAI_QUEUE_STAT_SHARED_WATERMARK_BYTES", "fabric_switch_port_queue_watermark_bytes", windowLabel("since_clear")),
 		Rule{Path: "COUNTERS/Ethernet*/Queues/{port}:{tc}:periodic/SAI_QUEUE_STAT_SHARED_WATERMARK_BYTES", Metric: "fabric_switch_port_queue_watermark_bytes",
-			Labels: window("periodic"), Target: "COUNTERS_DB", Source: spec})
+			Labels: windowLabel("periodic"), Target: "COUNTERS_DB", Source: spec})
 	table := func(target, path, metric, convert string, labels map[string]string) Rule {
 		return Rule{Path: path, Metric: metric, Convert: convert, Labels: labels, Target: target, Source: sonicDB, OnChange: target == "APPL_DB"}
 	}
@@ -246,10 +246,10 @@ func sonic() *Preset {
 			table("STATE_DB", fmt.Sprintf(dom, 't')+"power", "fabric_switch_port_module_transmit_power_watts", "dbm", lane),
 			table("STATE_DB", fmt.Sprintf(dom, 't')+"bias", "fabric_switch_port_module_bias_amperes", "milliamperes", lane))
 	}
-	rules = append(rules, neighbor("LLDP_ENTRY_TABLE/{port}/", "lldp_rem_sys_name", "lldp_rem_port_id", "lldp_rem_chassis_id", "APPL_DB", sonicDB)...)
+	rules = append(rules, neighborRules("LLDP_ENTRY_TABLE/{port}/", "lldp_rem_sys_name", "lldp_rem_port_id", "lldp_rem_chassis_id", "APPL_DB", sonicDB)...)
 	return &Preset{
 		Name: "sonic", Help: "SONiC by its databases; values are texts in one JSON object", Encodings: []string{"JSON_IETF", "JSON"}, Rules: rules,
-		Ask: []Ask{
+		Subscriptions: []Subscription{
 			{Path: "COUNTERS/Ethernet*", Target: "COUNTERS_DB"},
 			{Path: "COUNTERS/Ethernet*/Queues", Target: "COUNTERS_DB"},
 			{Path: "PORT_TABLE", Target: "APPL_DB", OnChange: true},
@@ -264,7 +264,7 @@ func sonic() *Preset {
 	}
 }
 
-func arista() *Preset {
+func aristaPreset() *Preset {
 	p := "/interfaces/interface[name={port}]/ethernet/pfc/priorities/priority[index={priority}]/state/"
 	return &Preset{
 		Name: "arista", Help: "Arista EOS: OpenConfig, and its own priority pause frames", Encodings: []string{"PROTO", "JSON_IETF", "JSON"},
@@ -278,14 +278,14 @@ func arista() *Preset {
 	}
 }
 
-func srlinux() *Preset {
+func srlinuxPreset() *Preset {
 	i := "/interface[name={port}]"
 	s := i + "/statistics/"
 	lane := i + "/transceiver/channel[index={lane}]/"
 	pfc := "/qos/interfaces/interface[interface-id={port}]/pfc/statistics/pfc-priority[index={priority}]/"
 	q := "/qos/interfaces/interface[interface-id={port}]/output/queues/queue[queue-name={tc}]/queue-depth/"
 	watermark := func(minutes string) Rule {
-		return Rule{Path: q + "high-watermark-" + minutes, Metric: "fabric_switch_port_queue_watermark_bytes", Labels: window(minutes + "m"), Source: srlDoc}
+		return Rule{Path: q + "high-watermark-" + minutes, Metric: "fabric_switch_port_queue_watermark_bytes", Labels: windowLabel(minutes + "m"), Source: srlDoc}
 	}
 	return &Preset{
 		Name: "srlinux", Help: "Nokia SR Linux by its native models", Encodings: []string{"PROTO", "JSON_IETF"},
@@ -300,8 +300,8 @@ func srlinux() *Preset {
 			{Path: s + "out-packets", Metric: "fabric_switch_port_transmit_packets_total", Source: srlIf},
 			{Path: s + "in-discarded-packets", Metric: "fabric_switch_port_receive_discards_total", Source: srlIf},
 			{Path: s + "out-discarded-packets", Metric: "fabric_switch_port_transmit_discards_total", Source: srlIf},
-			{Path: s + "in-error-packets", Metric: "fabric_switch_port_receive_errors_total", Labels: reason("all"), Source: srlIf},
-			{Path: s + "out-error-packets", Metric: "fabric_switch_port_transmit_errors_total", Labels: reason("all"), Source: srlIf},
+			{Path: s + "in-error-packets", Metric: "fabric_switch_port_receive_errors_total", Labels: reasonLabel("all"), Source: srlIf},
+			{Path: s + "out-error-packets", Metric: "fabric_switch_port_transmit_errors_total", Labels: reasonLabel("all"), Source: srlIf},
 			{Path: s + "carrier-transitions", Metric: "fabric_switch_port_carrier_changes_total", Source: srlIf},
 			{Path: pfc + "pfc-pause-frames-received", Metric: "fabric_switch_port_pfc_receive_frames_total", Source: srlDoc},
 			{Path: pfc + "pfc-pause-frames-generated", Metric: "fabric_switch_port_pfc_transmit_frames_total", Source: srlDoc},
@@ -312,7 +312,7 @@ func srlinux() *Preset {
 			{Path: lane + "laser-bias-current/latest-value", Metric: "fabric_switch_port_module_bias_amperes", Convert: "milliamperes", Source: srlIf},
 			{Path: i + "/transceiver/temperature/latest-value", Metric: "fabric_switch_port_module_temperature_celsius", Source: srlIf},
 			{Path: i + "/transceiver/voltage/latest-value", Metric: "fabric_switch_port_module_voltage_volts", Source: srlIf},
-		}, neighbor("/system/lldp/interface[name={port}]/neighbor[id={_neighbor}]/", "system-name", "port-id", "chassis-id", "", "srl_nokia-lldp")),
+		}, neighborRules("/system/lldp/interface[name={port}]/neighbor[id={_neighbor}]/", "system-name", "port-id", "chassis-id", "", "srl_nokia-lldp")),
 		Unconfirmed: []Unconfirmed{
 			{q + "../queue-statistics/aggregate-statistics", "fabric_switch_port_queue_discards_total", "the leaves beneath it are not at hand"},
 			{"ECN-marked packets", "fabric_switch_port_queue_ecn_marked_packets_total", "no path is at hand"},
@@ -321,7 +321,7 @@ func srlinux() *Preset {
 	}
 }
 
-func nvos() *Preset {
+func nvosPreset() *Preset {
 	ib := "/interfaces/interface[name={port}]/infiniband/state/counters/port/"
 	phy := "/interfaces/interface[name={port}]/phy-diag/state/"
 	one := func(leaf, metric string, labels map[string]string) Rule {
@@ -335,9 +335,9 @@ func nvos() *Preset {
 		}), []Rule{
 			one("link-downed", "fabric_switch_port_link_downed_total", nil),
 			one("link-error-recovery", "fabric_switch_port_link_recoveries_total", nil),
-			one("rcv-remote-phy-errors", "fabric_switch_port_receive_errors_total", reason("remote_physical")),
-			one("rcv-switch-relay-errors", "fabric_switch_port_receive_errors_total", reason("switch_relay")),
-			one("rcv-constraints-errors", "fabric_switch_port_receive_errors_total", reason("constraint")),
+			one("rcv-remote-phy-errors", "fabric_switch_port_receive_errors_total", reasonLabel("remote_physical")),
+			one("rcv-switch-relay-errors", "fabric_switch_port_receive_errors_total", reasonLabel("switch_relay")),
+			one("rcv-constraints-errors", "fabric_switch_port_receive_errors_total", reasonLabel("constraint")),
 			one("local-link-integrity-errors", "fabric_switch_port_local_link_integrity_errors_total", nil),
 			one("excessive-buffer-overrun", "fabric_switch_port_buffer_overruns_total", nil),
 			one("qp1-dropped", "fabric_switch_port_qp1_dropped_total", nil),
@@ -357,10 +357,10 @@ func nvos() *Preset {
 }
 
 // All are the presets, by name.
-var All = []*Preset{arista(), cumulus(), nvos(), openconfig(), sonic(), srlinux()}
+var All = []*Preset{aristaPreset(), cumulusPreset(), nvosPreset(), openconfigPreset(), sonicPreset(), srlinuxPreset()}
 
-// Named is the preset of that name; nil: there is none.
-func Named(name string) *Preset {
+// ByName is the preset of that name; nil: there is none.
+func ByName(name string) *Preset {
 	for _, p := range All {
 		if p.Name == name {
 			return p

@@ -38,9 +38,9 @@ const patience = 60 * time.Second
 // infiniband-diags.
 var programs = []string{"ibsim", "opensm", "ibtracert", "ibnetdiscover", "dump_lfts", umad2sim}
 
-// Require skips the test, and says why, with -short and when a program is missing. With
+// RequireTools skips the test, and says why, with -short and when a program is missing. With
 // GRAYLINK_REQUIRE_ALL=1 a program that is missing fails the test.
-func Require(tb testing.TB) {
+func RequireTools(tb testing.TB) {
 	tb.Helper()
 	if testing.Short() {
 		tb.Skip("builds a fabric: left out by -short")
@@ -90,7 +90,7 @@ var fabrics atomic.Int64
 // OpenSM has brought the subnet up. It ends with the test.
 func Start(tb testing.TB, net string, o Options) *Fabric {
 	tb.Helper()
-	Require(tb)
+	RequireTools(tb)
 	if o.Engine == "" {
 		o.Engine = "minhop"
 	}
@@ -113,28 +113,28 @@ func Start(tb testing.TB, net string, o Options) *Fabric {
 		tb.Fatal(err)
 	}
 	cmd.Stdin, f.console = r, w
-	f.start(cmd)
+	f.startChild(cmd)
 	r.Close()
-	if !f.out.wait(1) {
-		tb.Fatalf("ibsim gives no prompt: %s", f.out.text())
+	if !f.out.waitPrompts(1) {
+		tb.Fatalf("ibsim gives no prompt: %s", f.out.bufferedText())
 	}
 	// The first prompt is written before the sockets are there.
-	f.Console("Attached")
+	f.RunConsole("Attached")
 	if !o.NoSM {
 		f.StartSM()
 	}
 	return f
 }
 
-// Attach is for programs on a fabric that the test itself runs, under ibsim's
+// AttachSocket is for programs on a fabric that the test itself runs, under ibsim's
 // protocol: only Run and RunInput work on it.
-func Attach(tb testing.TB, socket string) *Fabric {
+func AttachSocket(tb testing.TB, socket string) *Fabric {
 	tb.Helper()
 	return &Fabric{tb: tb, dir: tb.TempDir(), socket: socket}
 }
 
-// start runs a child until the end of the test.
-func (f *Fabric) start(cmd *exec.Cmd) {
+// startChild runs a child until the end of the test.
+func (f *Fabric) startChild(cmd *exec.Cmd) {
 	f.tb.Helper()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	// The kernel's signal is for the death of the thread that forked, and the thread
@@ -142,32 +142,32 @@ func (f *Fabric) start(cmd *exec.Cmd) {
 	if err := cmd.Start(); err != nil {
 		f.tb.Fatal(err)
 	}
-	f.tb.Cleanup(func() { stop(cmd) })
+	f.tb.Cleanup(func() { stopChild(cmd) })
 }
 
-func stop(cmd *exec.Cmd) {
+func stopChild(cmd *exec.Cmd) {
 	if cmd.ProcessState == nil {
 		_ = cmd.Process.Kill() // it may have ended by itself
 		_ = cmd.Wait()         // "killed" is what is wanted
 	}
 }
 
-// Socket is the value of IBSIM_SOCKNAME by which clients find the fabric.
-func (f *Fabric) Socket() string { return f.socket }
+// SocketName is the value of IBSIM_SOCKNAME by which clients find the fabric.
+func (f *Fabric) SocketName() string { return f.socket }
 
-// Console types one command into ibsim's console and returns what it printed. Such
+// RunConsole types one command into ibsim's console and returns what it printed. Such
 // are Unlink "leaf0"[19], ReLink "leaf0"[19], Error "leaf1"[0] 30 29, and
 // PerformanceSet "leaf0"[9] PortCounters.SymbolErrorCounter=123.
-func (f *Fabric) Console(command string) string {
+func (f *Fabric) RunConsole(command string) string {
 	f.tb.Helper()
-	n, from := f.out.prompts()
+	n, from := f.out.countPrompts()
 	if _, err := fmt.Fprintln(f.console, command); err != nil {
 		f.tb.Fatalf("ibsim's console: %v", err)
 	}
-	if !f.out.wait(n + 1) {
-		f.tb.Fatalf("ibsim does not answer %q: %s", command, f.out.text()[from:])
+	if !f.out.waitPrompts(n + 1) {
+		f.tb.Fatalf("ibsim does not answer %q: %s", command, f.out.bufferedText()[from:])
 	}
-	return f.out.text()[from:]
+	return f.out.bufferedText()[from:]
 }
 
 // StartSM runs OpenSM, which must not run, and waits until the subnet is up.
@@ -178,8 +178,8 @@ func (f *Fabric) StartSM() {
 	if err := os.WriteFile(conf, []byte("force_log_flush TRUE\n"+f.options.Config+"\n"), 0o600); err != nil {
 		f.tb.Fatal(err)
 	}
-	f.sm = f.command(context.Background(), f.options.SMHost, "opensm", "-F", conf, "-R", f.options.Engine, "-l", fmt.Sprint(f.options.LMC), "-f", f.Log(), "-D", "0x3")
-	f.start(f.sm)
+	f.sm = f.clientCommand(context.Background(), f.options.SMHost, "opensm", "-F", conf, "-R", f.options.Engine, "-l", fmt.Sprint(f.options.LMC), "-f", f.LogPath(), "-D", "0x3")
+	f.startChild(f.sm)
 	f.WaitUp(1)
 }
 
@@ -194,14 +194,14 @@ func (f *Fabric) StopSM() {
 	}
 }
 
-// Log is the running OpenSM's log; its lines are there at once.
-func (f *Fabric) Log() string {
+// LogPath is the running OpenSM's log; its lines are there at once.
+func (f *Fabric) LogPath() string {
 	return filepath.Join(f.dir, fmt.Sprintf("osm%d.log", f.smRuns))
 }
 
-// Ups counts how often the running OpenSM has said SUBNET UP.
-func (f *Fabric) Ups() int {
-	text, err := os.ReadFile(f.Log())
+// CountSubnetUp counts how often the running OpenSM has said SUBNET UP.
+func (f *Fabric) CountSubnetUp() int {
+	text, err := os.ReadFile(f.LogPath())
 	if err != nil {
 		return 0
 	}
@@ -215,27 +215,27 @@ func (f *Fabric) WaitUp(n int) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	late := time.After(patience)
-	for f.Ups() < n {
+	for f.CountSubnetUp() < n {
 		select {
 		case <-tick.C:
 		case <-late:
-			text, _ := os.ReadFile(f.Log())
-			f.tb.Fatalf("the subnet was up %d times, not %d: %s", f.Ups(), n, text)
+			text, _ := os.ReadFile(f.LogPath())
+			f.tb.Fatalf("the subnet was up %d times, not %d: %s", f.CountSubnetUp(), n, text)
 		}
 	}
 }
 
-// Change runs a console command that OpenSM hears of by a trap, and waits until it
+// ChangeAndWait runs a console command that OpenSM hears of by a trap, and waits until it
 // has swept the fabric again.
-func (f *Fabric) Change(command string) {
+func (f *Fabric) ChangeAndWait(command string) {
 	f.tb.Helper()
-	n := f.Ups()
-	f.Console(command)
+	n := f.CountSubnetUp()
+	f.RunConsole(command)
 	f.WaitUp(n + 1)
 }
 
-// command is a program that finds, on an HCA of the fabric, a device.
-func (f *Fabric) command(ctx context.Context, host, name string, args ...string) *exec.Cmd {
+// clientCommand is a program that finds, on an HCA of the fabric, a device.
+func (f *Fabric) clientCommand(ctx context.Context, host, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = f.dir
 	cmd.Env = append(os.Environ(), "IBSIM_SOCKNAME="+f.socket, "SIM_HOST="+host, "OSM_TMP_DIR="+f.dir, "OSM_CACHE_DIR="+f.dir, "LD_PRELOAD="+umad2sim)
@@ -252,7 +252,7 @@ func (f *Fabric) Run(host, name string, args ...string) (string, error) {
 func (f *Fabric) RunInput(host, input, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := f.command(ctx, host, name, args...)
+	cmd := f.clientCommand(ctx, host, name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var out, bad bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &bad
@@ -269,14 +269,14 @@ type Link struct {
 	GUID    uint64
 }
 
-var traced = regexp.MustCompile(`(?m)^\[(\d+)\] -> .*?\{0x([0-9a-f]+)\}\[(\d+)\]`)
+var tracedLink = regexp.MustCompile(`(?m)^\[(\d+)\] -> .*?\{0x([0-9a-f]+)\}\[(\d+)\]`)
 
 // ErrLost: ibtracert's own questions were not answered; it knows nothing of the route.
 var ErrLost = errors.New("ibtracert got no answer")
 
-// Tracert is the route from a LID to a LID as ibtracert on an HCA has it. errors.Is
+// TraceRoute is the route from a LID to a LID as ibtracert on an HCA has it. errors.Is
 // holds with ErrLost.
-func (f *Fabric) Tracert(host string, src, dst uint16) ([]Link, error) {
+func (f *Fabric) TraceRoute(host string, src, dst uint16) ([]Link, error) {
 	out, err := f.Run(host, "ibtracert", "-n", fmt.Sprint(src), fmt.Sprint(dst))
 	if err != nil && strings.Contains(err.Error(), "_do_madrpc") {
 		err = fmt.Errorf("%w: %w", ErrLost, err)
@@ -285,7 +285,7 @@ func (f *Fabric) Tracert(host string, src, dst uint16) ([]Link, error) {
 		return nil, err
 	}
 	var all []Link
-	for _, m := range traced.FindAllStringSubmatch(out, -1) {
+	for _, m := range tracedLink.FindAllStringSubmatch(out, -1) {
 		port, err1 := strconv.ParseUint(m[1], 10, 8)
 		guid, err2 := strconv.ParseUint(m[2], 16, 64)
 		in, err3 := strconv.ParseUint(m[3], 10, 8)
@@ -317,22 +317,22 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (o *output) text() string {
+func (o *output) bufferedText() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return string(o.buf)
 }
 
-func (o *output) prompts() (n, length int) {
+func (o *output) countPrompts() (n, length int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return bytes.Count(o.buf, []byte(prompt)), len(o.buf)
 }
 
-func (o *output) wait(n int) bool {
+func (o *output) waitPrompts(n int) bool {
 	late := time.After(patience)
 	for {
-		if have, _ := o.prompts(); have >= n {
+		if have, _ := o.countPrompts(); have >= n {
 			return true
 		}
 		select {

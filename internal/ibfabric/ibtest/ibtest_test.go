@@ -16,7 +16,7 @@ func TestFabric(t *testing.T) {
 			t.Errorf("%d records begin with %q, not %d: %s", got, what, n, found)
 		}
 	}
-	if got := f.Console(`PerformanceSet "leaf0"[3] PortCounters.SymbolErrorCounter=123`); strings.Contains(got, "#") {
+	if got := f.RunConsole(`PerformanceSet "leaf0"[3] PortCounters.SymbolErrorCounter=123`); strings.Contains(got, "#") {
 		t.Error(got)
 	}
 	route := func() string {
@@ -31,11 +31,11 @@ func TestFabric(t *testing.T) {
 	if strings.Contains(before, "spine1") {
 		spine, uplink = "spine1", `"leaf0"[4]`
 	}
-	f.Change("Unlink " + uplink)
+	f.ChangeAndWait("Unlink " + uplink)
 	if got := route(); strings.Contains(got, spine) {
 		t.Errorf("the route still crosses %s: %s", spine, got)
 	}
-	f.Change("ReLink " + uplink)
+	f.ChangeAndWait("ReLink " + uplink)
 	f.StopSM()
 	f.StartSM()
 }

@@ -19,7 +19,7 @@ var details = []ibmad.Attribute{ibmad.AttrPortCountersExtended, ibmad.AttrPortXm
 func large(percent int, only func(Node) bool) (f *Fabric, requests []ibmad.Request, silent map[ibmad.LID]bool) {
 	f = FatTree(36, 18, 18, Options{Latency: 5 * time.Microsecond})
 	silent = make(map[ibmad.LID]bool)
-	for i, n := range f.Nodes() {
+	for i, n := range f.ListNodes() {
 		if !only(n) {
 			continue
 		}
@@ -39,7 +39,7 @@ func large(percent int, only func(Node) bool) (f *Fabric, requests []ibmad.Reque
 func walk(b *testing.B, c *ibmad.Client, requests []ibmad.Request, silent map[ibmad.LID]bool) {
 	for b.Loop() {
 		unanswered := map[ibmad.LID]bool{}
-		if err := c.Walk(ctx, requests, func(r *ibmad.Result) []ibmad.Request {
+		if err := c.DoAll(ctx, requests, func(r *ibmad.Result) []ibmad.Request {
 			if r.Err != nil {
 				unanswered[r.Request.To.LID] = true
 				if !errors.Is(r.Err, ibmad.ErrTimeout) && !errors.Is(r.Err, ibmad.ErrSilent) {
@@ -64,7 +64,7 @@ func BenchmarkSweep(b *testing.B) {
 	for _, percent := range []int{0, 5} {
 		b.Run(fmt.Sprintf("%dPercentSilent", percent), func(b *testing.B) {
 			f, requests, silent := large(percent, func(Node) bool { return true })
-			c := ibmad.NewClient(f.Attach("h0"), ibmad.Config{})
+			c := ibmad.NewClient(f.AttachTransport("h0"), ibmad.Config{})
 			defer c.Close()
 			walk(b, c, requests, silent)
 		})
@@ -77,14 +77,14 @@ func BenchmarkSweep(b *testing.B) {
 // -benchtime 1x.
 func BenchmarkPeers(b *testing.B) {
 	f, requests, silent := large(5, func(n Node) bool { return n.Type == ibmad.NodeSwitch })
-	for _, n := range f.Nodes() {
+	for _, n := range f.ListNodes() {
 		for port := range n.Ports {
-			f.Count(n.Name, port+1, "PortXmitDiscards", 0, 3)
-			f.Count(n.Name, port+1, "PortRcvErrors", 0, 3)
+			f.AddEvents(n.Name, port+1, "PortXmitDiscards", 0, 3)
+			f.AddEvents(n.Name, port+1, "PortRcvErrors", 0, 3)
 		}
 	}
 	name := fmt.Sprintf("madsim-%d-peers", os.Getpid())
-	s, err := f.Serve(name)
+	s, err := f.ServeIbsim(name)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func BenchmarkPeers(b *testing.B) {
 		walk(b, c, requests, silent)
 	})
 	b.Run("Ibqueryerrors", func(b *testing.B) {
-		programs := ibtest.Attach(b, name)
+		programs := ibtest.AttachSocket(b, name)
 		for b.Loop() {
 			// It says by its status that it found errors; Run ends it after a minute.
 			out, err := programs.Run("h1", "ibqueryerrors", "--switch", "--data", "--details", "-t", "200")

@@ -73,8 +73,8 @@ type Options struct {
 	LMC uint8
 	// Latency is what each link and each agent adds to a question and to its answer.
 	Latency time.Duration
-	// Window is what transports say they stand; 64 by default.
-	Window int
+	// MaxInFlight is what transports say they stand; 64 by default.
+	MaxInFlight int
 	// Seed of what is random: losses.
 	Seed uint64
 }
@@ -85,25 +85,25 @@ type Options struct {
 type Fabric struct {
 	options Options
 
-	mu      sync.Mutex
-	nodes   []*node
-	byName  map[string]*node
-	top     ibmad.LID
-	key     ibmad.MKey
-	protect uint8
-	random  *rand.Rand
+	mu            sync.Mutex
+	nodes         []*node
+	byName        map[string]*node
+	topLID        ibmad.LID
+	key           ibmad.MKey
+	keyProtection uint8
+	random        *rand.Rand
 }
 
 type node struct {
 	Node
-	vendor *Vendor
-	lacks  map[ibmad.Attribute][]ibmad.Counter // counters that it has no room for
-	ports  []port                              // by number; a switch's port 0 is its own
-	table  []uint8                             // by LID
-	sl2vl  map[[2]uint8]ibmad.SLtoVL
-	change bool
-	silent bool
-	loss   float64
+	vendor          *Vendor
+	missingCounters map[ibmad.Attribute][]ibmad.Counter // counters that it has no room for
+	ports           []port                              // by number; a switch's port 0 is its own
+	table           []uint8                             // by LID
+	sl2vl           map[[2]uint8]ibmad.SLtoVL
+	stateChanged    bool
+	silent          bool
+	loss            float64
 }
 
 type port struct {
@@ -126,8 +126,8 @@ type Node struct {
 
 // New makes a fabric without nodes.
 func New(o Options) *Fabric {
-	if o.Window == 0 {
-		o.Window = 64
+	if o.MaxInFlight == 0 {
+		o.MaxInFlight = 64
 	}
 	return &Fabric{options: o, byName: make(map[string]*node), random: rand.New(rand.NewPCG(o.Seed, 0))}
 }
@@ -146,25 +146,25 @@ func FatTree(leaves, spines, perLeaf int, o Options) *Fabric {
 		for h := range perLeaf {
 			host := fmt.Sprintf("h%d", l*perLeaf+h)
 			f.AddHCA(host)
-			f.Link(host, 1, leaf, uint8(h+1))
+			f.LinkPorts(host, 1, leaf, uint8(h+1))
 		}
 		for s := range spines {
-			f.Link(leaf, uint8(perLeaf+1+s), fmt.Sprintf("spine%d", s), uint8(l+1))
+			f.LinkPorts(leaf, uint8(perLeaf+1+s), fmt.Sprintf("spine%d", s), uint8(l+1))
 		}
 	}
-	f.Reroute()
+	f.RunSubnetManager()
 	return f
 }
 
 // AddSwitch adds a switch with so many ports beside its own.
 func (f *Fabric) AddSwitch(name string, ports uint8) {
-	f.add(Node{Name: name, Type: ibmad.NodeSwitch, Ports: ports})
+	f.addNode(Node{Name: name, Type: ibmad.NodeSwitch, Ports: ports})
 }
 
 // AddHCA adds a channel adapter with one port.
-func (f *Fabric) AddHCA(name string) { f.add(Node{Name: name, Type: ibmad.NodeHCA, Ports: 1}) }
+func (f *Fabric) AddHCA(name string) { f.addNode(Node{Name: name, Type: ibmad.NodeHCA, Ports: 1}) }
 
-func (f *Fabric) add(n Node) {
+func (f *Fabric) addNode(n Node) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.byName[n.Name] != nil {
@@ -174,8 +174,8 @@ func (f *Fabric) add(n Node) {
 	if n.Type == ibmad.NodeHCA {
 		n.LMC, step = f.options.LMC, 1<<f.options.LMC
 	}
-	n.LID = (f.top + step) &^ (step - 1)
-	f.top = n.LID + step - 1
+	n.LID = (f.topLID + step) &^ (step - 1)
+	f.topLID = n.LID + step - 1
 	n.GUID = ibmad.GUID(0x10000000 + len(f.nodes)*0x100)
 	added := &node{Node: n, ports: make([]port, int(n.Ports)+1), sl2vl: make(map[[2]uint8]ibmad.SLtoVL)}
 	for i := range added.ports {
@@ -189,25 +189,25 @@ func (f *Fabric) add(n Node) {
 	f.byName[n.Name] = added
 }
 
-// Link puts a cable between two ports. The link is up, and active after Reroute.
-func (f *Fabric) Link(a string, aPort uint8, b string, bPort uint8) {
+// LinkPorts puts a cable between two ports. The link is up, and active after Reroute.
+func (f *Fabric) LinkPorts(a string, aPort uint8, b string, bPort uint8) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	an, ap := f.port(a, aPort)
-	bn, bp := f.port(b, bPort)
+	an, ap := f.mustPort(a, aPort)
+	bn, bp := f.mustPort(b, bPort)
 	if ap.peer != nil || bp.peer != nil {
 		panic(fmt.Sprintf("madsim: %s port %d or %s port %d is cabled already", a, aPort, b, bPort))
 	}
 	ap.peer, ap.peerPort = bn, bPort
 	bp.peer, bp.peerPort = an, aPort
-	ap.up(ibmad.PortInit)
-	bp.up(ibmad.PortInit)
+	ap.bringUp(ibmad.PortInit)
+	bp.bringUp(ibmad.PortInit)
 }
 
-func (p *port) up(s ibmad.PortState) { p.state, p.phys = s, ibmad.PhysLinkUp }
-func (p *port) down()                { p.state, p.phys = ibmad.PortDown, ibmad.PhysPolling }
+func (p *port) bringUp(s ibmad.PortState) { p.state, p.phys = s, ibmad.PhysLinkUp }
+func (p *port) bringDown()                { p.state, p.phys = ibmad.PortDown, ibmad.PhysPolling }
 
-func (f *Fabric) node(name string) *node {
+func (f *Fabric) mustNode(name string) *node {
 	n := f.byName[name]
 	if n == nil {
 		panic("madsim: no node " + name)
@@ -215,16 +215,16 @@ func (f *Fabric) node(name string) *node {
 	return n
 }
 
-func (f *Fabric) port(name string, number uint8) (*node, *port) {
-	n := f.node(name)
+func (f *Fabric) mustPort(name string, number uint8) (*node, *port) {
+	n := f.mustNode(name)
 	if int(number) >= len(n.ports) {
 		panic(fmt.Sprintf("madsim: %s has no port %d", name, number))
 	}
 	return n, &n.ports[number]
 }
 
-// Nodes lists the nodes in the order they were added.
-func (f *Fabric) Nodes() []Node {
+// ListNodes lists the nodes in the order they were added.
+func (f *Fabric) ListNodes() []Node {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	list := make([]Node, len(f.nodes))
@@ -234,65 +234,65 @@ func (f *Fabric) Nodes() []Node {
 	return list
 }
 
-// Node returns one of them.
-func (f *Fabric) Node(name string) Node {
+// NodeByName returns one of them.
+func (f *Fabric) NodeByName(name string) Node {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.node(name).Node
+	return f.mustNode(name).Node
 }
 
-// Peer returns the other end of a port's cable, whether the link is up or not.
-func (f *Fabric) Peer(name string, number uint8) (peer string, peerPort uint8, ok bool) {
+// PeerOf returns the other end of a port's cable, whether the link is up or not.
+func (f *Fabric) PeerOf(name string, number uint8) (peer string, peerPort uint8, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	_, p := f.port(name, number)
+	_, p := f.mustPort(name, number)
 	if p.peer == nil {
 		return "", 0, false
 	}
 	return p.peer.Name, p.peerPort, true
 }
 
-// Unlink takes both ends of a link down and counts that. The tables stay.
-func (f *Fabric) Unlink(name string, number uint8) {
+// SetLinkDown takes both ends of a link down and counts that. The tables stay.
+func (f *Fabric) SetLinkDown(name string, number uint8) {
 	f.changeLink(name, number, func(n *node, p *port) {
 		if p.phys == ibmad.PhysLinkUp {
-			n.count(p, "LinkDownedCounter", 0, 1)
+			n.addEvents(p, "LinkDownedCounter", 0, 1)
 		}
-		p.down()
+		p.bringDown()
 	})
 }
 
-// Relink brings a link up again; it becomes active with Reroute.
-func (f *Fabric) Relink(name string, number uint8) {
-	f.changeLink(name, number, func(_ *node, p *port) { p.up(ibmad.PortInit) })
+// SetLinkUp brings a link up again; it becomes active with Reroute.
+func (f *Fabric) SetLinkUp(name string, number uint8) {
+	f.changeLink(name, number, func(_ *node, p *port) { p.bringUp(ibmad.PortInit) })
 }
 
 func (f *Fabric) changeLink(name string, number uint8, change func(*node, *port)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n, p := f.port(name, number)
+	n, p := f.mustPort(name, number)
 	if p.peer == nil {
 		panic(fmt.Sprintf("madsim: %s port %d has no cable", name, number))
 	}
 	change(n, p)
 	change(p.peer, &p.peer.ports[p.peerPort])
-	n.change, p.peer.change = true, true
+	n.stateChanged, p.peer.stateChanged = true, true
 }
 
-// Reroute does the subnet manager's work: links that are up become active, and
+// RunSubnetManager does the subnet manager's work: links that are up become active, and
 // every switch gets the table of shortest ways, spread over equal ones by LID.
-func (f *Fabric) Reroute() {
+func (f *Fabric) RunSubnetManager() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, n := range f.nodes {
-		n.change = false
+		n.stateChanged = false
 		for i := range n.ports {
 			if p := &n.ports[i]; p.phys == ibmad.PhysLinkUp {
 				p.state = ibmad.PortActive
 			}
 		}
 		if n.Type == ibmad.NodeSwitch {
-			n.table = slices.Repeat([]uint8{ibmad.NoRoute}, int(f.top)+1)
+			n.table = slices.Repeat([]uint8{ibmad.NoRoute}, int(f.topLID)+1)
 		}
 	}
 	for _, to := range f.nodes {
@@ -338,14 +338,14 @@ func (f *Fabric) routeTo(to *node) {
 func (f *Fabric) SetForwarding(name string, lid ibmad.LID, out uint8) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.node(name).table[lid] = out
+	f.mustNode(name).table[lid] = out
 }
 
-// Forwarding returns the egress port of a switch for a LID.
-func (f *Fabric) Forwarding(name string, lid ibmad.LID) uint8 {
+// ForwardingPort returns the egress port of a switch for a LID.
+func (f *Fabric) ForwardingPort(name string, lid ibmad.LID) uint8 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.node(name).table[lid]
+	return f.mustNode(name).table[lid]
 }
 
 // SetSLtoVL gives packets that cross a switch from in to out their virtual lanes;
@@ -353,7 +353,7 @@ func (f *Fabric) Forwarding(name string, lid ibmad.LID) uint8 {
 func (f *Fabric) SetSLtoVL(name string, in, out uint8, table ibmad.SLtoVL) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.node(name).sl2vl[[2]uint8{in, out}] = table
+	f.mustNode(name).sl2vl[[2]uint8{in, out}] = table
 }
 
 // SetSilent makes a node's agents answer nothing, or answer again. It goes on
@@ -361,7 +361,7 @@ func (f *Fabric) SetSLtoVL(name string, in, out uint8, table ibmad.SLtoVL) {
 func (f *Fabric) SetSilent(name string, silent bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.node(name).silent = silent
+	f.mustNode(name).silent = silent
 }
 
 // SetLoss makes a node's agents lose a share of the questions. Subnet management
@@ -369,24 +369,24 @@ func (f *Fabric) SetSilent(name string, silent bool) {
 func (f *Fabric) SetLoss(name string, ratio float64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.node(name).loss = ratio
+	f.mustNode(name).loss = ratio
 }
 
 // SetVendor makes a node another kind of device. Its counters stay.
 func (f *Fabric) SetVendor(name string, v Vendor) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.node(name).setVendor(&v)
+	f.mustNode(name).setVendor(&v)
 }
 
 func (n *node) setVendor(v *Vendor) {
 	n.vendor = v
-	n.lacks = make(map[ibmad.Attribute][]ibmad.Counter)
+	n.missingCounters = make(map[ibmad.Attribute][]ibmad.Counter)
 	info := v.classPortInfo()
 	for _, a := range ibmad.CounterAttributes() {
-		for _, c := range n.layout(a) {
-			if !c.Supported(&info) {
-				n.lacks[a] = append(n.lacks[a], c)
+		for _, c := range n.counterLayout(a) {
+			if !c.SupportedBy(&info) {
+				n.missingCounters[a] = append(n.missingCounters[a], c)
 			}
 		}
 	}
@@ -396,20 +396,20 @@ func (v *Vendor) classPortInfo() ibmad.ClassPortInfo {
 	return ibmad.ClassPortInfo{BaseVersion: 1, ClassVersion: 1, Capabilities: v.Capabilities, Capabilities2: v.Capabilities2, ResponseTime: 12}
 }
 
-// has tells whether the device knows the performance attribute.
-func (v *Vendor) has(a ibmad.Attribute) bool {
+// hasAttribute tells whether the device knows the performance attribute.
+func (v *Vendor) hasAttribute(a ibmad.Attribute) bool {
 	info := v.classPortInfo()
 	switch a {
 	case ibmad.AttrClassPortInfo, ibmad.AttrPortCounters:
 		return true
 	case ibmad.AttrPortCountersExtended:
-		return info.Extended() && slices.Contains(v.Attributes, a)
+		return info.HasExtendedCounters() && slices.Contains(v.Attributes, a)
 	}
 	return slices.Contains(v.Attributes, a)
 }
 
-// layout is how the node arranges an attribute.
-func (n *node) layout(a ibmad.Attribute) []ibmad.Counter {
+// counterLayout is how the node arranges an attribute.
+func (n *node) counterLayout(a ibmad.Attribute) []ibmad.Counter {
 	if a == ibmad.AttrPortExtendedSpeeds && n.vendor.FEC.ReedSolomon() {
 		return ibmad.ReedSolomonCounters()
 	}
@@ -422,39 +422,39 @@ func (n *node) layout(a ibmad.Attribute) []ibmad.Counter {
 func (f *Fabric) SetMKey(key ibmad.MKey, protection uint8) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.key, f.protect = key, protection
+	f.key, f.keyProtection = key, protection
 }
 
-// Count adds events to the counters of a name, in every attribute that has one:
+// AddEvents adds events to the counters of a name, in every attribute that has one:
 // as traffic does. n is the lane, virtual lane or service level, or 0.
-func (f *Fabric) Count(name string, number uint8, counter string, n uint8, events uint64) {
+func (f *Fabric) AddEvents(name string, number uint8, counter string, n uint8, events uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	at, p := f.port(name, number)
-	if !at.count(p, counter, n, events) {
+	at, p := f.mustPort(name, number)
+	if !at.addEvents(p, counter, n, events) {
 		panic("madsim: no counter " + counter)
 	}
 }
 
-func (n *node) count(p *port, counter string, index uint8, events uint64) (found bool) {
+func (n *node) addEvents(p *port, counter string, index uint8, events uint64) (found bool) {
 	for _, a := range ibmad.CounterAttributes() {
-		for _, c := range n.layout(a) {
-			if c.Name != counter || c.N != index {
+		for _, c := range n.counterLayout(a) {
+			if c.Name != counter || c.Number != index {
 				continue
 			}
-			d := p.data(a)
-			sum := c.Value(d) + events
+			d := p.counterData(a)
+			sum := c.DecodeValue(d) + events
 			if sum < events {
-				sum = c.Max()
+				sum = c.MaxValue()
 			}
-			c.Put(d, sum)
+			c.EncodeValue(d, sum)
 			found = true
 		}
 	}
 	return found
 }
 
-func (p *port) data(a ibmad.Attribute) *ibmad.Data {
+func (p *port) counterData(a ibmad.Attribute) *ibmad.Data {
 	d := p.counters[a]
 	if d == nil {
 		d = new(ibmad.Data)
@@ -463,62 +463,62 @@ func (p *port) data(a ibmad.Attribute) *ibmad.Data {
 	return d
 }
 
-// Put sets one counter of one attribute, saturated at its width.
-func (f *Fabric) Put(name string, number uint8, a ibmad.Attribute, counter string, n uint8, value uint64) {
+// SetCounter sets one counter of one attribute, saturated at its width.
+func (f *Fabric) SetCounter(name string, number uint8, a ibmad.Attribute, counter string, n uint8, value uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	at, p := f.port(name, number)
-	for _, c := range at.layout(a) {
-		if c.Name == counter && c.N == n {
-			c.Put(p.data(a), value)
+	at, p := f.mustPort(name, number)
+	for _, c := range at.counterLayout(a) {
+		if c.Name == counter && c.Number == n {
+			c.EncodeValue(p.counterData(a), value)
 			return
 		}
 	}
 	panic(fmt.Sprintf("madsim: no counter %s %d in %v", counter, n, a))
 }
 
-// Value reads one counter.
-func (f *Fabric) Value(name string, number uint8, a ibmad.Attribute, counter string, n uint8) uint64 {
+// CounterValue reads one counter.
+func (f *Fabric) CounterValue(name string, number uint8, a ibmad.Attribute, counter string, n uint8) uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	at, p := f.port(name, number)
-	for _, c := range at.layout(a) {
-		if c.Name == counter && c.N == n {
-			return c.Value(p.data(a))
+	at, p := f.mustPort(name, number)
+	for _, c := range at.counterLayout(a) {
+		if c.Name == counter && c.Number == n {
+			return c.DecodeValue(p.counterData(a))
 		}
 	}
 	panic(fmt.Sprintf("madsim: no counter %s %d in %v", counter, n, a))
 }
 
-// Reset sets all counters of a port to 0, as perfquery -R does.
-func (f *Fabric) Reset(name string, number uint8) {
+// ResetCounters sets all counters of a port to 0, as perfquery -R does.
+func (f *Fabric) ResetCounters(name string, number uint8) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	_, p := f.port(name, number)
+	_, p := f.mustPort(name, number)
 	clear(p.counters)
 }
 
-// Reboot sets all counters of a node to 0; the other ends of its links count
+// RebootNode sets all counters of a node to 0; the other ends of its links count
 // that they were down.
-func (f *Fabric) Reboot(name string) {
+func (f *Fabric) RebootNode(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := f.node(name)
+	n := f.mustNode(name)
 	for i := range n.ports {
 		p := &n.ports[i]
 		clear(p.counters)
 		if p.peer != nil && p.phys == ibmad.PhysLinkUp {
-			p.peer.count(&p.peer.ports[p.peerPort], "LinkDownedCounter", 0, 1)
+			p.peer.addEvents(&p.peer.ports[p.peerPort], "LinkDownedCounter", 0, 1)
 		}
 	}
 }
 
-// Attach makes a transport for a node's port: 1 of an HCA, 0 of a switch. Any
+// AttachTransport makes a transport for a node's port: 1 of an HCA, 0 of a switch. Any
 // number may be attached.
-func (f *Fabric) Attach(name string) *Transport {
+func (f *Fabric) AttachTransport(name string) *Transport {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	t := &Transport{fabric: f, at: f.node(name)}
+	t := &Transport{fabric: f, node: f.mustNode(name)}
 	t.more.L = &t.mu
 	return t
 }
@@ -526,7 +526,7 @@ func (f *Fabric) Attach(name string) *Transport {
 // Transport is a client's side of the fabric.
 type Transport struct {
 	fabric *Fabric
-	at     *node
+	node   *node
 
 	mu     sync.Mutex
 	more   sync.Cond
@@ -536,25 +536,25 @@ type Transport struct {
 
 var errClosed = errors.New("madsim: transport is closed")
 
-// Window implements ibmad.Transport.
-func (t *Transport) Window() int { return t.fabric.options.Window }
+// MaxInFlight implements ibmad.Transport.
+func (t *Transport) MaxInFlight() int { return t.fabric.options.MaxInFlight }
 
 // Send implements ibmad.Transport.
 func (t *Transport) Send(m *ibmad.MAD, to ibmad.Address, _ time.Duration) error {
 	answer := *m
-	delay, ok := t.fabric.answer(t.at, &answer, to.LID)
+	delay, ok := t.fabric.answerRequest(t.node, &answer, to.LID)
 	if !ok {
 		return nil
 	}
 	if delay > 0 {
-		time.AfterFunc(delay, func() { t.deliver(&answer) })
+		time.AfterFunc(delay, func() { t.deliverDatagram(&answer) })
 		return nil
 	}
-	t.deliver(&answer)
+	t.deliverDatagram(&answer)
 	return nil
 }
 
-func (t *Transport) deliver(m *ibmad.MAD) {
+func (t *Transport) deliverDatagram(m *ibmad.MAD) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.closed {
@@ -563,8 +563,8 @@ func (t *Transport) deliver(m *ibmad.MAD) {
 	}
 }
 
-// Inject hands the transport a datagram that nobody asked for.
-func (t *Transport) Inject(m ibmad.MAD) { t.deliver(&m) }
+// InjectDatagram hands the transport a datagram that nobody asked for.
+func (t *Transport) InjectDatagram(m ibmad.MAD) { t.deliverDatagram(&m) }
 
 // Receive implements ibmad.Transport.
 func (t *Transport) Receive(m *ibmad.MAD) (lost bool, err error) {
@@ -590,53 +590,53 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// answer turns a question into its answer, and tells how long both took.
-func (f *Fabric) answer(from *node, m *ibmad.MAD, lid ibmad.LID) (time.Duration, bool) {
+// answerRequest turns a question into its answer, and tells how long both took.
+func (f *Fabric) answerRequest(from *node, m *ibmad.MAD, lid ibmad.LID) (time.Duration, bool) {
 	request, err := ibmad.DecodeRequest(m, lid)
 	if err != nil {
 		return 0, false
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	at, in, hops := f.travel(from, request.To)
+	at, in, hops := f.routeDatagram(from, request.To)
 	if at == nil || at.silent {
 		return 0, false
 	}
 	// The answer to a directed question takes the same links back; one to a LID goes by the tables.
 	if request.To.LID != 0 {
-		if back, _, _ := f.travel(at, ibmad.To(from.LID)); back != from {
+		if back, _, _ := f.routeDatagram(at, ibmad.ToLID(from.LID)); back != from {
 			return 0, false
 		}
 	}
-	subnet := m.Class() != 0x04
+	subnet := m.ManagementClass() != 0x04
 	if at.loss > 0 && f.random.Float64() < at.loss {
 		if subnet {
-			at.count(&at.ports[in], "VL15Dropped", 0, 1)
+			at.addEvents(&at.ports[in], "VL15Dropped", 0, 1)
 		}
 		return 0, false
 	}
-	if subnet && f.key != 0 && f.protect >= 2 && m.MKey() != f.key {
+	if subnet && f.key != 0 && f.keyProtection >= 2 && m.MKey() != f.key {
 		return 0, false
 	}
 	var status ibmad.Status
 	if subnet {
-		status = f.subnet(at, in, request, m)
+		status = f.answerSubnet(at, in, request, m)
 	} else {
-		status = at.performance(request, m)
+		status = at.answerPerformance(request, m)
 	}
 	if status == unsupported && at.vendor.DropsUnknown {
 		return 0, false
 	}
-	m.Respond(status)
+	m.MakeResponse(status)
 	return 2 * time.Duration(hops+1) * f.options.Latency, true
 }
 
-// travel takes a datagram along: to the node it reaches, and the port it came in
+// routeDatagram takes a datagram along: to the node it reaches, and the port it came in
 // by; nil when it gets lost.
-func (f *Fabric) travel(from *node, to ibmad.Address) (at *node, in uint8, hops int) {
+func (f *Fabric) routeDatagram(from *node, to ibmad.Address) (at *node, in uint8, hops int) {
 	at, in = from, from.ownPort()
 	if to.LID == 0 {
-		for i, out := range to.Path.Ports() {
+		for i, out := range to.Path.EgressPorts() {
 			if i > 0 && at.Type != ibmad.NodeSwitch || int(out) >= len(at.ports) {
 				return nil, 0, 0
 			}
@@ -646,10 +646,10 @@ func (f *Fabric) travel(from *node, to ibmad.Address) (at *node, in uint8, hops 
 			}
 			at, in = p.peer, p.peerPort
 		}
-		return at, in, to.Path.Hops()
+		return at, in, to.Path.HopCount()
 	}
 	for hops = 0; hops < ibmad.MaxHops; hops++ {
-		if at.owns(to.LID) {
+		if at.ownsLID(to.LID) {
 			return at, in, hops
 		}
 		out := uint8(1)
@@ -680,7 +680,7 @@ func (n *node) ownPort() uint8 {
 	return 1
 }
 
-func (n *node) owns(lid ibmad.LID) bool { return lid >= n.LID && lid < n.LID+1<<n.LMC }
+func (n *node) ownsLID(lid ibmad.LID) bool { return lid >= n.LID && lid < n.LID+1<<n.LMC }
 
 // Statuses of refusals (IBA volume 1, 13.4.7).
 const (
@@ -688,8 +688,8 @@ const (
 	invalidValue ibmad.Status = 7 << 2
 )
 
-// subnet answers for the subnet management agent.
-func (f *Fabric) subnet(n *node, in uint8, r ibmad.Request, m *ibmad.MAD) ibmad.Status {
+// answerSubnet answers for the subnet management agent.
+func (f *Fabric) answerSubnet(n *node, in uint8, r ibmad.Request, m *ibmad.MAD) ibmad.Status {
 	isSwitch := n.Type == ibmad.NodeSwitch
 	var a interface{ Encode(*ibmad.Data) }
 	switch r.Attribute {
@@ -713,7 +713,7 @@ func (f *Fabric) subnet(n *node, in uint8, r ibmad.Request, m *ibmad.MAD) ibmad.
 			return invalidValue
 		}
 		info := f.portInfo(n, uint8(number), in)
-		if m.MKey() == f.key || f.protect == 0 {
+		if m.MKey() == f.key || f.keyProtection == 0 {
 			info.MKey = f.key
 		}
 		a = &info
@@ -737,7 +737,7 @@ func (f *Fabric) subnet(n *node, in uint8, r ibmad.Request, m *ibmad.MAD) ibmad.
 		if !isSwitch {
 			return unsupported
 		}
-		a = &ibmad.SwitchInfo{LinearCap: 0xbfff, LinearTop: f.top, DefaultPort: ibmad.NoRoute, LifeTime: 18, StateChange: n.change, EnhancedPort0: true}
+		a = &ibmad.SwitchInfo{LinearCap: 0xbfff, LinearTop: f.topLID, DefaultPort: ibmad.NoRoute, LifeTime: 18, StateChange: n.stateChanged, EnhancedPort0: true}
 	case ibmad.AttrForwardingTable:
 		if !isSwitch {
 			return unsupported
@@ -763,7 +763,7 @@ func (f *Fabric) subnet(n *node, in uint8, r ibmad.Request, m *ibmad.MAD) ibmad.
 func (f *Fabric) portInfo(n *node, number, in uint8) ibmad.PortInfo {
 	p := &n.ports[number]
 	info := ibmad.PortInfo{
-		GIDPrefix: 0xfe80 << 48, LocalPort: in, State: p.state, PhysState: p.phys, MKeyProtection: f.protect,
+		GIDPrefix: 0xfe80 << 48, LocalPort: in, State: p.state, PhysState: p.phys, MKeyProtection: f.keyProtection,
 		WidthSupported: 3, WidthEnabled: 3, WidthActive: 2, SpeedSupported: 7, SpeedEnabled: 7, SpeedActive: n.vendor.Speed,
 		SpeedExtSupport: n.vendor.SpeedExt, SpeedExtActive: n.vendor.SpeedExt, SpeedExtEnabled: n.vendor.SpeedExt,
 		NeighborMTU: 5, MTUCap: 5, VLCap: 4, OperationalVLs: 4, ResponseTime: 12,
@@ -778,9 +778,9 @@ func (f *Fabric) portInfo(n *node, number, in uint8) ibmad.PortInfo {
 	return info
 }
 
-// performance answers for the performance management agent.
-func (n *node) performance(r ibmad.Request, m *ibmad.MAD) ibmad.Status {
-	if !n.vendor.has(r.Attribute) {
+// answerPerformance answers for the performance management agent.
+func (n *node) answerPerformance(r ibmad.Request, m *ibmad.MAD) ibmad.Status {
+	if !n.vendor.hasAttribute(r.Attribute) {
 		return unsupported
 	}
 	if r.Attribute == ibmad.AttrClassPortInfo {
@@ -795,8 +795,8 @@ func (n *node) performance(r ibmad.Request, m *ibmad.MAD) ibmad.Status {
 	if have := n.ports[r.Port].counters[r.Attribute]; have != nil {
 		*d = *have
 	}
-	for _, c := range n.lacks[r.Attribute] {
-		c.Put(d, 0)
+	for _, c := range n.missingCounters[r.Attribute] {
+		c.EncodeValue(d, 0)
 	}
 	d[1] = r.Port
 	return 0

@@ -15,7 +15,7 @@ import (
 var ctx = context.Background()
 
 func attach(t *testing.T, f *Fabric, node string, c ibmad.Config) *ibmad.Client {
-	client := ibmad.NewClient(f.Attach(node), c)
+	client := ibmad.NewClient(f.AttachTransport(node), c)
 	t.Cleanup(func() { client.Close() })
 	return client
 }
@@ -25,11 +25,11 @@ func path(t *testing.T, ports ...uint8) ibmad.Address {
 	var p ibmad.Path
 	for _, port := range ports {
 		var err error
-		if p, err = p.Via(port); err != nil {
+		if p, err = p.AppendHop(port); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return ibmad.Along(p)
+	return ibmad.AlongRoute(p)
 }
 
 func mustDo(t *testing.T, c *ibmad.Client, r ibmad.Request) *ibmad.Data {
@@ -46,10 +46,10 @@ func TestRoutesReachEveryLID(t *testing.T) {
 	f := FatTree(4, 2, 3, Options{LMC: 1})
 	for _, from := range []string{"h0", "h11", "leaf2", "spine1"} {
 		c := attach(t, f, from, ibmad.Config{Timeout: time.Minute})
-		for _, n := range f.Nodes() {
+		for _, n := range f.ListNodes() {
 			for i := range 1 << n.LMC {
 				var got ibmad.NodeInfo
-				got.Decode(mustDo(t, c, ibmad.GetNodeInfo(ibmad.To(n.LID+ibmad.LID(i)))))
+				got.Decode(mustDo(t, c, ibmad.GetNodeInfo(ibmad.ToLID(n.LID+ibmad.LID(i)))))
 				if got.GUID != n.GUID || got.Type != n.Type || got.Ports != n.Ports {
 					t.Errorf("from %s to lid %d: %+v, want %+v", from, n.LID, got, n)
 				}
@@ -58,12 +58,12 @@ func TestRoutesReachEveryLID(t *testing.T) {
 	}
 	c := attach(t, f, "h0", ibmad.Config{})
 	var info ibmad.SwitchInfo
-	leaf := f.Node("leaf1")
-	info.Decode(mustDo(t, c, ibmad.GetSwitchInfo(ibmad.To(leaf.LID))))
+	leaf := f.NodeByName("leaf1")
+	info.Decode(mustDo(t, c, ibmad.GetSwitchInfo(ibmad.ToLID(leaf.LID))))
 	for lid := ibmad.LID(1); lid <= info.LinearTop; lid++ {
 		var block ibmad.ForwardingBlock
-		block.Decode(mustDo(t, c, ibmad.GetForwardingBlock(ibmad.To(leaf.LID), uint16(lid/64))))
-		if got, want := block[lid%64], f.Forwarding("leaf1", lid); got != want {
+		block.Decode(mustDo(t, c, ibmad.GetForwardingBlock(ibmad.ToLID(leaf.LID), uint16(lid/64))))
+		if got, want := block[lid%64], f.ForwardingPort("leaf1", lid); got != want {
 			t.Errorf("lid %d leaves by %d, want %d", lid, got, want)
 		}
 	}
@@ -74,7 +74,7 @@ func TestRoutesAreSpread(t *testing.T) {
 	f := FatTree(2, 4, 8, Options{})
 	uses := map[uint8]int{}
 	for h := 8; h < 16; h++ {
-		uses[f.Forwarding("leaf0", f.Node(fmt.Sprintf("h%d", h)).LID)]++
+		uses[f.ForwardingPort("leaf0", f.NodeByName(fmt.Sprintf("h%d", h)).LID)]++
 	}
 	for port := uint8(9); port <= 12; port++ {
 		if uses[port] != 2 {
@@ -87,7 +87,7 @@ func TestDirectedRoutes(t *testing.T) { synctest.Test(t, directedRoutes) }
 
 func directedRoutes(t *testing.T) {
 	f := FatTree(3, 2, 2, Options{})
-	f.SetForwarding("leaf0", f.Node("h0").LID, ibmad.NoRoute) // tables do not matter here
+	f.SetForwarding("leaf0", f.NodeByName("h0").LID, ibmad.NoRoute) // tables do not matter here
 	c := attach(t, f, "h0", ibmad.Config{Retries: -1})
 	for _, test := range []struct {
 		to   ibmad.Address
@@ -117,9 +117,9 @@ func TestUnlinkRelinkReroute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := FatTree(2, 2, 1, Options{})
 		c := attach(t, f, "h0", ibmad.Config{})
-		h1 := f.Node("h1")
-		up := f.Forwarding("leaf0", h1.LID)
-		spine, spinePort, _ := f.Peer("leaf0", up)
+		h1 := f.NodeByName("h1")
+		up := f.ForwardingPort("leaf0", h1.LID)
+		spine, spinePort, _ := f.PeerOf("leaf0", up)
 		state := func() (s ibmad.PortInfo) {
 			s.Decode(mustDo(t, c, ibmad.GetPortInfo(path(t, 1), up)))
 			return s
@@ -130,7 +130,7 @@ func TestUnlinkRelinkReroute(t *testing.T) {
 			return s.StateChange
 		}
 		reachable := func() bool {
-			_, err := c.Do(ctx, ibmad.GetNodeInfo(ibmad.To(h1.LID)))
+			_, err := c.Do(ctx, ibmad.GetNodeInfo(ibmad.ToLID(h1.LID)))
 			if err != nil && !errors.Is(err, ibmad.ErrTimeout) {
 				t.Fatal(err)
 			}
@@ -139,7 +139,7 @@ func TestUnlinkRelinkReroute(t *testing.T) {
 		if !reachable() || state().State != ibmad.PortActive || changed() {
 			t.Error("the fabric does not begin whole")
 		}
-		f.Unlink("leaf0", up)
+		f.SetLinkDown("leaf0", up)
 		if s := state(); reachable() || s.State != ibmad.PortDown || s.PhysState != ibmad.PhysPolling || !changed() {
 			t.Errorf("after Unlink: %v, %v", s.State, s.PhysState)
 		}
@@ -147,28 +147,28 @@ func TestUnlinkRelinkReroute(t *testing.T) {
 			name string
 			port uint8
 		}{{"leaf0", up}, {spine, spinePort}} {
-			if n := f.Value(end.name, end.port, ibmad.AttrPortCounters, "LinkDownedCounter", 0); n != 1 {
+			if n := f.CounterValue(end.name, end.port, ibmad.AttrPortCounters, "LinkDownedCounter", 0); n != 1 {
 				t.Errorf("%s counts %d LinkDowned, want 1", end.name, n)
 			}
 		}
 		if _, err := c.Do(ctx, ibmad.GetNodeInfo(path(t, 1, up))); !errors.Is(err, ibmad.ErrTimeout) {
 			t.Errorf("a directed route over the link: %v, want %v", err, ibmad.ErrTimeout)
 		}
-		f.Reroute()
-		if now := f.Forwarding("leaf0", h1.LID); now == up || !reachable() || changed() {
+		f.RunSubnetManager()
+		if now := f.ForwardingPort("leaf0", h1.LID); now == up || !reachable() || changed() {
 			t.Errorf("Reroute left %d by %d", h1.LID, now)
 		}
-		f.Relink("leaf0", up)
+		f.SetLinkUp("leaf0", up)
 		f.SetForwarding("leaf0", h1.LID, up)
 		if s := state().State; reachable() || s != ibmad.PortInit {
 			t.Errorf("the link carries LIDs in state %v", s)
 		}
-		f.Reroute()
-		f.SetForwarding("leaf1", f.Node("h0").LID, ibmad.NoRoute)
+		f.RunSubnetManager()
+		f.SetForwarding("leaf1", f.NodeByName("h0").LID, ibmad.NoRoute)
 		if reachable() {
 			t.Error("an answer came back without a way")
 		}
-		f.Reroute()
+		f.RunSubnetManager()
 		if s := state().State; !reachable() || s != ibmad.PortActive {
 			t.Errorf("after Reroute: %v", s)
 		}
@@ -178,14 +178,14 @@ func TestUnlinkRelinkReroute(t *testing.T) {
 func read(t *testing.T, c *ibmad.Client, lid ibmad.LID, port uint8, a ibmad.Attribute, name string, n uint8) uint64 {
 	t.Helper()
 	d := mustDo(t, c, ibmad.GetCounters(a, lid, port))
-	i := slices.IndexFunc(ibmad.CountersOf(a), func(c ibmad.Counter) bool { return c.Name == name && c.N == n })
-	return ibmad.CountersOf(a)[i].Value(d)
+	i := slices.IndexFunc(ibmad.CountersOf(a), func(c ibmad.Counter) bool { return c.Name == name && c.Number == n })
+	return ibmad.CountersOf(a)[i].DecodeValue(d)
 }
 
 func TestCountersHaveTheirWidths(t *testing.T) {
 	f := FatTree(2, 1, 1, Options{})
 	c := attach(t, f, "h0", ibmad.Config{})
-	lid := f.Node("spine0").LID
+	lid := f.NodeByName("spine0").LID
 	for _, test := range []struct {
 		name         string
 		narrow, wide uint64
@@ -195,8 +195,8 @@ func TestCountersHaveTheirWidths(t *testing.T) {
 		{"SymbolErrorCounter", 65535, 70000},
 		{"PortXmitData", 1<<32 - 1, 1 << 33},
 	} {
-		f.Count("spine0", 2, test.name, 0, test.wide-1)
-		f.Count("spine0", 2, test.name, 0, 1)
+		f.AddEvents("spine0", 2, test.name, 0, test.wide-1)
+		f.AddEvents("spine0", 2, test.name, 0, 1)
 		if got := read(t, c, lid, 2, ibmad.AttrPortCounters, test.name, 0); got != test.narrow {
 			t.Errorf("%s is %d, want %d", test.name, got, test.narrow)
 		}
@@ -204,24 +204,24 @@ func TestCountersHaveTheirWidths(t *testing.T) {
 			t.Errorf("wide %s is %d, want %d", test.name, got, test.wide)
 		}
 	}
-	f.Put("spine0", 2, ibmad.AttrPortCountersExtended, "PortRcvData", 0, 1<<64-2)
-	f.Count("spine0", 2, "PortRcvData", 0, 5)
+	f.SetCounter("spine0", 2, ibmad.AttrPortCountersExtended, "PortRcvData", 0, 1<<64-2)
+	f.AddEvents("spine0", 2, "PortRcvData", 0, 5)
 	if got := read(t, c, lid, 2, ibmad.AttrPortCountersExtended, "PortRcvData", 0); got != 1<<64-1 {
 		t.Errorf("64 bits turned over to %d", got)
 	}
 	if got := read(t, c, lid, 1, ibmad.AttrPortCountersExtended, "PortRcvData", 0); got != 0 {
 		t.Errorf("port 1 counts what port 2 did: %d", got)
 	}
-	f.Reset("spine0", 2)
+	f.ResetCounters("spine0", 2)
 	if got := read(t, c, lid, 2, ibmad.AttrPortCountersExtended, "PortRcvData", 0); got != 0 {
 		t.Errorf("%d after Reset", got)
 	}
-	f.Count("spine0", 2, "PortVLXmitWait", 7, 1)
-	f.Reboot("spine0")
+	f.AddEvents("spine0", 2, "PortVLXmitWait", 7, 1)
+	f.RebootNode("spine0")
 	if got := read(t, c, lid, 2, ibmad.AttrPortVLXmitWait, "PortVLXmitWait", 7); got != 0 {
 		t.Errorf("%d after Reboot", got)
 	}
-	if got := f.Value("leaf1", 2, ibmad.AttrPortCounters, "LinkDownedCounter", 0); got != 1 {
+	if got := f.CounterValue("leaf1", 2, ibmad.AttrPortCounters, "LinkDownedCounter", 0); got != 1 {
 		t.Errorf("the other end counts %d, want 1", got)
 	}
 }
@@ -230,13 +230,13 @@ func TestVendors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := FatTree(2, 1, 1, Options{})
 		c := attach(t, f, "h0", ibmad.Config{})
-		spine := f.Node("spine0").LID
-		f.Count("spine0", 1, "PortUnicastXmitPkts", 0, 7)
-		f.Count("spine0", 1, "PortXmitPkts", 0, 9)
-		f.Count("spine0", 1, "PortXmitWait", 0, 11)
-		f.Count("spine0", 1, "FECCorrectableSymbolCtr", 3, 13)
+		spine := f.NodeByName("spine0").LID
+		f.AddEvents("spine0", 1, "PortUnicastXmitPkts", 0, 7)
+		f.AddEvents("spine0", 1, "PortXmitPkts", 0, 9)
+		f.AddEvents("spine0", 1, "PortXmitWait", 0, 11)
+		f.AddEvents("spine0", 1, "FECCorrectableSymbolCtr", 3, 13)
 		symbols := ibmad.ReedSolomonCounters()[2+3]
-		if got := symbols.Value(mustDo(t, c, ibmad.GetCounters(ibmad.AttrPortExtendedSpeeds, spine, 1))); got != 13 {
+		if got := symbols.DecodeValue(mustDo(t, c, ibmad.GetCounters(ibmad.AttrPortExtendedSpeeds, spine, 1))); got != 13 {
 			t.Errorf("%v is %d, want 13", &symbols, got)
 		}
 		if got := read(t, c, spine, 1, ibmad.AttrPortCountersExtended, "PortXmitWait", 0); got != 11 {
@@ -244,13 +244,13 @@ func TestVendors(t *testing.T) {
 		}
 
 		var extended ibmad.PortInfoExtended
-		extended.Decode(mustDo(t, c, ibmad.GetPortInfoExtended(ibmad.To(spine), 1)))
+		extended.Decode(mustDo(t, c, ibmad.GetPortInfoExtended(ibmad.ToLID(spine), 1)))
 		if extended.FECMode != ibmad.FECReedSolomon2 || extended.Capabilities != ibmad.CapExtendedFECMode {
 			t.Errorf("%+v", extended)
 		}
 
 		f.SetVendor("spine0", QDR)
-		if _, err := c.Do(ctx, ibmad.GetPortInfoExtended(ibmad.To(spine), 1)); !errors.Is(err, ibmad.ErrUnsupported) {
+		if _, err := c.Do(ctx, ibmad.GetPortInfoExtended(ibmad.ToLID(spine), 1)); !errors.Is(err, ibmad.ErrUnsupported) {
 			t.Errorf("PortInfoExtended: %v, want %v", err, ibmad.ErrUnsupported)
 		}
 		for name, want := range map[string]uint64{"PortUnicastXmitPkts": 0, "PortXmitPkts": 9, "PortXmitWait": 0} {
@@ -268,7 +268,7 @@ func TestVendors(t *testing.T) {
 		}
 		var info ibmad.ClassPortInfo
 		info.Decode(mustDo(t, c, ibmad.GetClassPortInfo(spine)))
-		if info.Extended() {
+		if info.HasExtendedCounters() {
 			t.Errorf("%+v has wide counters", info)
 		}
 		if _, err := c.Do(ctx, ibmad.GetCounters(ibmad.AttrPortCounters, spine, 9)); err == nil || errors.Is(err, ibmad.ErrUnsupported) {
@@ -301,7 +301,7 @@ func TestMKeyProtects(t *testing.T) {
 			}
 		}
 		// Performance management has no M_Key.
-		mustDo(t, not, ibmad.GetClassPortInfo(f.Node("leaf0").LID))
+		mustDo(t, not, ibmad.GetClassPortInfo(f.NodeByName("leaf0").LID))
 	})
 }
 
@@ -309,7 +309,7 @@ func TestSilenceAndLatencyAndLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := FatTree(2, 1, 1, Options{Latency: time.Millisecond})
 		c := attach(t, f, "h0", ibmad.Config{Timeout: time.Second, Retries: -1})
-		r, err := c.Do(ctx, ibmad.GetNodeInfo(ibmad.To(f.Node("h1").LID)))
+		r, err := c.Do(ctx, ibmad.GetNodeInfo(ibmad.ToLID(f.NodeByName("h1").LID)))
 		if took := r.Received.Sub(r.Sent); err != nil || took != 10*time.Millisecond {
 			t.Errorf("%v, %v: want four links and an agent both ways, 10ms", took, err)
 		}
@@ -318,13 +318,13 @@ func TestSilenceAndLatencyAndLoss(t *testing.T) {
 		if took := r.Received.Sub(r.Sent); !errors.Is(err, ibmad.ErrTimeout) || took != time.Second {
 			t.Errorf("silent: %v, %v", took, err)
 		}
-		mustDo(t, c, ibmad.GetNodeInfo(ibmad.To(f.Node("h1").LID)))
+		mustDo(t, c, ibmad.GetNodeInfo(ibmad.ToLID(f.NodeByName("h1").LID)))
 		f.SetSilent("leaf0", false)
 		f.SetLoss("leaf0", 1)
 		if _, err := c.Do(ctx, ibmad.GetNodeInfo(path(t, 1))); !errors.Is(err, ibmad.ErrTimeout) {
 			t.Errorf("lost: %v", err)
 		}
-		if n := f.Value("leaf0", 1, ibmad.AttrPortCounters, "VL15Dropped", 0); n != 1 {
+		if n := f.CounterValue("leaf0", 1, ibmad.AttrPortCounters, "VL15Dropped", 0); n != 1 {
 			t.Errorf("%d VL15Dropped, want 1", n)
 		}
 	})
@@ -336,14 +336,14 @@ func TestManyClients(t *testing.T) {
 	done := make(chan error)
 	for h := range 40 {
 		go func() {
-			c := ibmad.NewClient(f.Attach(fmt.Sprintf("h%d", h)), ibmad.Config{Timeout: time.Minute})
+			c := ibmad.NewClient(f.AttachTransport(fmt.Sprintf("h%d", h)), ibmad.Config{Timeout: time.Minute})
 			defer c.Close()
 			var requests []ibmad.Request
-			for _, n := range f.Nodes() {
-				requests = append(requests, ibmad.GetNodeInfo(ibmad.To(n.LID)))
+			for _, n := range f.ListNodes() {
+				requests = append(requests, ibmad.GetNodeInfo(ibmad.ToLID(n.LID)))
 			}
 			answered := 0
-			err := c.Walk(ctx, requests, func(r *ibmad.Result) []ibmad.Request {
+			err := c.DoAll(ctx, requests, func(r *ibmad.Result) []ibmad.Request {
 				if r.Err == nil {
 					answered++
 				}
@@ -365,8 +365,8 @@ func TestManyClients(t *testing.T) {
 func TestNameThatIsNotThere(t *testing.T) {
 	f := FatTree(1, 1, 1, Options{})
 	for what, use := range map[string]func(){
-		"node": func() { f.Node("x") }, "port": func() { f.Count("h0", 7, "VL15Dropped", 0, 1) }, "counter": func() { f.Count("h0", 1, "x", 0, 1) },
-		"cable": func() { f.AddSwitch("y", 1); f.Unlink("y", 1) }, "twice": func() { f.AddHCA("h0") }, "cabled": func() { f.Link("h0", 1, "y", 1) },
+		"node": func() { f.NodeByName("x") }, "port": func() { f.AddEvents("h0", 7, "VL15Dropped", 0, 1) }, "counter": func() { f.AddEvents("h0", 1, "x", 0, 1) },
+		"cable": func() { f.AddSwitch("y", 1); f.SetLinkDown("y", 1) }, "twice": func() { f.AddHCA("h0") }, "cabled": func() { f.LinkPorts("h0", 1, "y", 1) },
 	} {
 		func() {
 			defer func() {

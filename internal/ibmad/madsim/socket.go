@@ -34,34 +34,34 @@ type Server struct {
 	fabric  *Fabric
 	name    string
 	control *net.UnixConn
-	all     sync.WaitGroup
+	workers sync.WaitGroup
 
 	mu      sync.Mutex
 	clients []*client // by number; nil: gone
 }
 
 type client struct {
-	at   *node
+	node *node
 	data *net.UnixConn
 	peer *net.UnixAddr
 }
 
-// Serve lets other processes attach: ours with the device ibsim:NAME/NODE, and
+// ServeIbsim lets other processes attach: ours with the device ibsim:NAME/NODE, and
 // programs for real devices through umad2sim, with IBSIM_SOCKNAME and SIM_HOST.
 // There is no limit to their number. Nobody can change anything from there.
-func (f *Fabric) Serve(name string) (*Server, error) {
+func (f *Fabric) ServeIbsim(name string) (*Server, error) {
 	s := &Server{fabric: f, name: name}
 	var err error
-	if s.control, err = net.ListenUnixgram("unixgram", s.address("ctl")); err != nil {
+	if s.control, err = net.ListenUnixgram("unixgram", s.socketAddress("ctl")); err != nil {
 		return nil, err
 	}
-	s.all.Go(s.obey)
+	s.workers.Go(s.serveControl)
 	return s, nil
 }
 
-// address is abstract; the NUL at its end belongs to it, but the net package
+// socketAddress is abstract; the NUL at its end belongs to it, but the net package
 // does not give it back.
-func (s *Server) address(socket string) *net.UnixAddr {
+func (s *Server) socketAddress(socket string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unixgram", Name: "@" + s.name + ":" + socket + "\x00"}
 }
 
@@ -76,12 +76,12 @@ func (s *Server) Close() error {
 	}
 	s.clients = nil
 	s.mu.Unlock()
-	s.all.Wait()
+	s.workers.Wait()
 	return err
 }
 
-// obey answers control messages.
-func (s *Server) obey() {
+// serveControl answers control messages.
+func (s *Server) serveControl() {
 	for {
 		var m [controlSize]byte
 		n, from, err := s.control.ReadFromUnix(m[:])
@@ -92,7 +92,7 @@ func (s *Server) obey() {
 			continue
 		}
 		number := binary.NativeEndian.Uint32(m[4:])
-		if err := s.order(binary.NativeEndian.Uint32(m[8:]), number, m[controlData:]); err != nil {
+		if err := s.handleControl(binary.NativeEndian.Uint32(m[8:]), number, m[controlData:]); err != nil {
 			binary.NativeEndian.PutUint32(m[8:], refused)
 		}
 		from.Name += "\x00"
@@ -101,11 +101,11 @@ func (s *Server) obey() {
 	}
 }
 
-func (s *Server) order(kind, number uint32, data []byte) error {
+func (s *Server) handleControl(kind, number uint32, data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if kind == connect {
-		return s.connect(data)
+		return s.connectClient(data)
 	}
 	if number >= uint32(len(s.clients)) || s.clients[number] == nil {
 		return fmt.Errorf("no client %d", number)
@@ -117,12 +117,12 @@ func (s *Server) order(kind, number uint32, data []byte) error {
 		return c.data.Close()
 	case getVendor:
 		clear(data)
-		binary.NativeEndian.PutUint32(data[0:], c.at.vendor.ID)
-		binary.NativeEndian.PutUint32(data[4:], uint32(c.at.vendor.DeviceID))
+		binary.NativeEndian.PutUint32(data[0:], c.node.vendor.ID)
+		binary.NativeEndian.PutUint32(data[4:], uint32(c.node.vendor.DeviceID))
 	case getNode:
-		return s.ask(c, ibmad.GetNodeInfo(ibmad.Address{}), data)
+		return s.readAttribute(c, ibmad.GetNodeInfo(ibmad.Address{}), data)
 	case getPort:
-		return s.ask(c, ibmad.GetPortInfo(ibmad.Address{}, data[0]), data)
+		return s.readAttribute(c, ibmad.GetPortInfo(ibmad.Address{}, data[0]), data)
 	case getPKeys:
 		clear(data)
 		data[0], data[1] = 0xff, 0xff // full member of the default partition
@@ -133,21 +133,21 @@ func (s *Server) order(kind, number uint32, data []byte) error {
 	return nil
 }
 
-// ask reads an attribute of the client's own node.
-func (s *Server) ask(c *client, r ibmad.Request, into []byte) error {
+// readAttribute reads an attribute of the client's own node.
+func (s *Server) readAttribute(c *client, r ibmad.Request, into []byte) error {
 	var m ibmad.MAD
 	if err := r.Encode(&m, 0, 0); err != nil {
 		return err
 	}
-	if _, ok := s.fabric.answer(c.at, &m, 0); !ok {
+	if _, ok := s.fabric.answerRequest(c.node, &m, 0); !ok {
 		return errors.New("the node is silent")
 	}
 	copy(into, m.Data()[:64])
 	return nil
 }
 
-// connect makes a client: its number comes back where its identity was.
-func (s *Server) connect(data []byte) error {
+// connectClient makes a client: its number comes back where its identity was.
+func (s *Server) connectClient(data []byte) error {
 	identity := binary.NativeEndian.Uint32(data)
 	name, _, _ := strings.Cut(string(data[12:44]), "\x00")
 	s.fabric.mu.Lock()
@@ -156,19 +156,19 @@ func (s *Server) connect(data []byte) error {
 	if at == nil {
 		return fmt.Errorf("no node %q", name)
 	}
-	conn, err := net.ListenUnixgram("unixgram", s.address(fmt.Sprint("out", len(s.clients))))
+	conn, err := net.ListenUnixgram("unixgram", s.socketAddress(fmt.Sprint("out", len(s.clients))))
 	if err != nil {
 		return err
 	}
-	c := &client{at: at, data: conn, peer: s.address(fmt.Sprint("in", identity))}
+	c := &client{node: at, data: conn, peer: s.socketAddress(fmt.Sprint("in", identity))}
 	binary.NativeEndian.PutUint32(data, uint32(len(s.clients)))
 	s.clients = append(s.clients, c)
-	s.all.Go(func() { c.answer(s.fabric) })
+	s.workers.Go(func() { c.serveDatagrams(s.fabric) })
 	return nil
 }
 
-// answer answers a client's questions until it leaves.
-func (c *client) answer(f *Fabric) {
+// serveDatagrams answers a client's questions until it leaves.
+func (c *client) serveDatagrams(f *Fabric) {
 	for {
 		var b [dataSize]byte
 		n, err := c.data.Read(b[:])
@@ -179,7 +179,7 @@ func (c *client) answer(f *Fabric) {
 			continue
 		}
 		m := (*ibmad.MAD)(b[dataSize-ibmad.Size:])
-		delay, ok := f.answer(c.at, m, ibmad.LID(binary.BigEndian.Uint16(b[0:])))
+		delay, ok := f.answerRequest(c.node, m, ibmad.LID(binary.BigEndian.Uint16(b[0:])))
 		if !ok {
 			continue
 		}

@@ -16,7 +16,7 @@ import (
 func serve(t *testing.T, f *Fabric) (name string) {
 	t.Helper()
 	name = fmt.Sprintf("madsim-%d-%s", os.Getpid(), t.Name())
-	s, err := f.Serve(name)
+	s, err := f.ServeIbsim(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,9 +30,9 @@ func serve(t *testing.T, f *Fabric) (name string) {
 
 // Programs that read real fabrics read this one, and see the same.
 func TestOtherProgramsReadIt(t *testing.T) {
-	ibtest.Require(t)
+	ibtest.RequireTools(t)
 	f := FatTree(3, 2, 2, Options{})
-	programs := ibtest.Attach(t, serve(t, f))
+	programs := ibtest.AttachSocket(t, serve(t, f))
 	run := func(name string, args ...string) string {
 		t.Helper()
 		out, err := programs.Run("h0", name, args...)
@@ -42,33 +42,33 @@ func TestOtherProgramsReadIt(t *testing.T) {
 		return out
 	}
 
-	if got, want := run("ibstat"), fmt.Sprintf("Base lid: %d\n", f.Node("h0").LID); !strings.Contains(got, want) {
+	if got, want := run("ibstat"), fmt.Sprintf("Base lid: %d\n", f.NodeByName("h0").LID); !strings.Contains(got, want) {
 		t.Errorf("ibstat: no %q in\n%s", want, got)
 	}
 	found := run("ibnetdiscover")
 	if sw, ca := strings.Count(found, "\nSwitch\t"), strings.Count(found, "\nCa\t"); sw != 5 || ca != 6 {
 		t.Errorf("%d switches and %d HCAs, want 5 and 6:\n%s", sw, ca, found)
 	}
-	for _, n := range f.Nodes() {
+	for _, n := range f.ListNodes() {
 		if !strings.Contains(found, fmt.Sprintf("# %q", n.Name)) {
 			t.Errorf("ibnetdiscover does not show %s:\n%s", n.Name, found)
 		}
 	}
 
-	spine := fmt.Sprint(f.Node("spine1").LID)
+	spine := fmt.Sprint(f.NodeByName("spine1").LID)
 	if got := run("smpquery", "portinfo", spine, "2"); !strings.Contains(got, "LinkSpeedExtActive:..............53.125 Gbps") || !strings.Contains(got, "LinkWidthActive:.................4X") {
 		t.Errorf("smpquery portinfo:\n%s", got)
 	}
 
 	// the way by the tables, hop by hop
-	src, dst := f.Node("h0"), f.Node("h5")
+	src, dst := f.NodeByName("h0"), f.NodeByName("h5")
 	trace := run("ibtracert", fmt.Sprint(src.LID), fmt.Sprint(dst.LID))
 	at := "leaf0"
 	var want []string
 	for at != dst.Name {
-		out := f.Forwarding(at, dst.LID)
-		peer, peerPort, _ := f.Peer(at, out)
-		want = append(want, fmt.Sprintf("[%d] -> ", out), fmt.Sprintf("[%d] lid %d", peerPort, f.Node(peer).LID))
+		out := f.ForwardingPort(at, dst.LID)
+		peer, peerPort, _ := f.PeerOf(at, out)
+		want = append(want, fmt.Sprintf("[%d] -> ", out), fmt.Sprintf("[%d] lid %d", peerPort, f.NodeByName(peer).LID))
 		at = peer
 	}
 	for _, hop := range want {
@@ -81,7 +81,7 @@ func TestOtherProgramsReadIt(t *testing.T) {
 // Every counter of every attribute has the name, the place and the width that
 // perfquery gives it.
 func TestCountersEqualPerfquery(t *testing.T) {
-	ibtest.Require(t)
+	ibtest.RequireTools(t)
 	// perfquery shows VL15Dropped twice; umad2sim cuts a datagram after 160 octets
 	// of its attribute; and perfquery's text ends after 1,536 octets.
 	unseen := map[string]bool{
@@ -92,7 +92,7 @@ func TestCountersEqualPerfquery(t *testing.T) {
 	}
 	f := FatTree(1, 1, 1, Options{})
 	f.SetVendor("leaf0", FDR)
-	programs := ibtest.Attach(t, serve(t, f))
+	programs := ibtest.AttachSocket(t, serve(t, f))
 	for _, test := range []struct {
 		node, option string
 		attribute    ibmad.Attribute
@@ -110,15 +110,15 @@ func TestCountersEqualPerfquery(t *testing.T) {
 		}
 		want := map[string]uint64{}
 		for i, c := range test.counters {
-			v := c.Max() - uint64(i)
+			v := c.MaxValue() - uint64(i)
 			if c.Bits == 4 {
 				v = uint64(i) & 15
 			}
-			f.Put(test.node, 1, test.attribute, c.Name, c.N, v)
+			f.SetCounter(test.node, 1, test.attribute, c.Name, c.Number, v)
 			_, name, _ := strings.Cut(c.String(), ".")
 			want[name] = v
 		}
-		args := []string{fmt.Sprint(f.Node(test.node).LID), "1"}
+		args := []string{fmt.Sprint(f.NodeByName(test.node).LID), "1"}
 		if test.option != "" {
 			args = append([]string{test.option}, args...)
 		}
@@ -152,7 +152,7 @@ func TestServeManyClients(t *testing.T) {
 	f := FatTree(2, 2, 10, Options{Latency: time.Microsecond})
 	name := serve(t, f)
 	lids := make([]ibmad.LID, 0, 24)
-	for _, n := range f.Nodes() {
+	for _, n := range f.ListNodes() {
 		lids = append(lids, n.LID)
 	}
 	var clients []*ibmad.Client
@@ -169,7 +169,7 @@ func TestServeManyClients(t *testing.T) {
 		for _, lid := range lids {
 			requests = append(requests, ibmad.GetClassPortInfo(lid))
 		}
-		if err := c.Walk(ctx, requests, func(r *ibmad.Result) []ibmad.Request {
+		if err := c.DoAll(ctx, requests, func(r *ibmad.Result) []ibmad.Request {
 			if r.Err == nil {
 				got = append(got, r.Request.To.LID)
 			}
@@ -200,7 +200,7 @@ func TestServeSilence(t *testing.T) {
 	c := ibmad.NewClient(transport, ibmad.Config{Timeout: 20 * time.Millisecond, Retries: 1})
 	defer c.Close()
 	f.SetSilent("h1", true)
-	r, err := c.Do(ctx, ibmad.GetNodeInfo(ibmad.To(f.Node("h1").LID)))
+	r, err := c.Do(ctx, ibmad.GetNodeInfo(ibmad.ToLID(f.NodeByName("h1").LID)))
 	if took := r.Received.Sub(r.Sent); !errors.Is(err, ibmad.ErrTimeout) || took < 40*time.Millisecond {
 		t.Errorf("%v after %v, want a time-out after two attempts", err, took)
 	}

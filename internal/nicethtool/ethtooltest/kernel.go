@@ -36,11 +36,11 @@ type Interface struct {
 type Kernel struct {
 	mu         sync.Mutex
 	interfaces map[string]*Interface
-	asked      []string
+	requests   []string
 }
 
-// Set replaces an interface; nil removes it.
-func (k *Kernel) Set(name string, f *Interface) {
+// SetInterface replaces an interface; nil removes it.
+func (k *Kernel) SetInterface(name string, f *Interface) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.interfaces == nil {
@@ -51,20 +51,20 @@ func (k *Kernel) Set(name string, f *Interface) {
 	}
 }
 
-// Asked are the questions since the last call: "eth0 netlink 29", "eth0 ioctl 29",
+// DrainRequests are the questions since the last call: "eth0 netlink 29", "eth0 ioctl 29",
 // "eth0 page 11h offset 128 length 128".
-func (k *Kernel) Asked() []string {
+func (k *Kernel) DrainRequests() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	out := k.asked
-	k.asked = nil
+	out := k.requests
+	k.requests = nil
 	return out
 }
 
-func (k *Kernel) find(name string, command int, what string) (*Interface, error) {
+func (k *Kernel) findInterface(name string, command int, what string) (*Interface, error) {
 	k.mu.Lock()
 	f := k.interfaces[name]
-	k.asked = append(k.asked, name+" "+what)
+	k.requests = append(k.requests, name+" "+what)
 	k.mu.Unlock()
 	if f == nil {
 		return nil, syscall.ENODEV
@@ -76,10 +76,10 @@ func (k *Kernel) find(name string, command int, what string) (*Interface, error)
 }
 
 // Command of the netlink request for a module's memory, which Module answers.
-const eeprom = 31
+const eepromCommand = 31
 
-// Ask implements nicethtool.Kernel.
-func (k *Kernel) Ask(command uint8, attributes []byte) ([][]byte, error) {
+// SendRequest implements nicethtool.Kernel.
+func (k *Kernel) SendRequest(command uint8, attributes []byte) ([][]byte, error) {
 	ad, err := netlink.NewAttributeDecoder(attributes)
 	if err != nil {
 		return nil, err
@@ -113,8 +113,8 @@ func (k *Kernel) Ask(command uint8, attributes []byte) ([][]byte, error) {
 	if err := ad.Err(); err != nil {
 		return nil, err
 	}
-	if command != eeprom {
-		f, err := k.find(name, int(command), fmt.Sprintf("netlink %d", command))
+	if command != eepromCommand {
+		f, err := k.findInterface(name, int(command), fmt.Sprintf("netlink %d", command))
 		if err != nil {
 			return nil, err
 		}
@@ -124,7 +124,7 @@ func (k *Kernel) Ask(command uint8, attributes []byte) ([][]byte, error) {
 		return nil, syscall.EOPNOTSUPP
 	}
 	block.Upper = offset >= module.Half
-	f, err := k.find(name, eeprom, fmt.Sprintf("%s offset %d length %d", block, offset, length))
+	f, err := k.findInterface(name, eepromCommand, fmt.Sprintf("%s offset %d length %d", block, offset, length))
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func (k *Kernel) Ask(command uint8, attributes []byte) ([][]byte, error) {
 	if !ok {
 		return nil, syscall.EIO
 	}
-	return [][]byte{Attributes(func(e *netlink.AttributeEncoder) {
+	return [][]byte{EncodeAttributes(func(e *netlink.AttributeEncoder) {
 		e.Bytes(7, x[offset%module.Half:][:length])
 	})}, nil
 }
@@ -147,7 +147,7 @@ func (k *Kernel) Ask(command uint8, attributes []byte) ([][]byte, error) {
 // Ioctl implements nicethtool.Kernel.
 func (k *Kernel) Ioctl(name string, data []byte) error {
 	command := binary.NativeEndian.Uint32(data)
-	f, err := k.find(name, int(command)+256, fmt.Sprintf("ioctl %d", command))
+	f, err := k.findInterface(name, int(command)+256, fmt.Sprintf("ioctl %d", command))
 	if err != nil {
 		return err
 	}
@@ -179,8 +179,8 @@ func (k *Kernel) Ioctl(name string, data []byte) error {
 	return nil
 }
 
-// Attributes encodes the attributes of a reply. It panics where they do not fit.
-func Attributes(add func(*netlink.AttributeEncoder)) []byte {
+// EncodeAttributes encodes the attributes of a reply. It panics where they do not fit.
+func EncodeAttributes(add func(*netlink.AttributeEncoder)) []byte {
 	e := netlink.NewAttributeEncoder()
 	add(e)
 	b, err := e.Encode()

@@ -169,12 +169,12 @@ var types = map[uint8]struct {
 	0x21: {"OSFP-XD CMIS", CMIS, 0},
 }
 
-// Supported reports whether an identifier is one that Decode knows.
-func Supported(identifier uint8) bool { return types[identifier].standard != "" }
+// IsSupported reports whether an identifier is one that Decode knows.
+func IsSupported(identifier uint8) bool { return types[identifier].standard != "" }
 
-// Missing are the blocks to read next, in order of need, given those already there; none: all
+// MissingBlocks are the blocks to read next, in order of need, given those already there; none: all
 // that Decode wants is there. A block that cannot be read is put into the image as nil.
-func Missing(img Image) []Block {
+func MissingBlocks(img Image) []Block {
 	need := []Block{Lower}
 	if low := img[Lower]; len(low) == Half {
 		switch types[low[0]].standard {
@@ -192,7 +192,7 @@ func Missing(img Image) []Block {
 			need = append(need, Page0)
 			if low[2]&(1<<7) == 0 {
 				need = append(need, page1, page2)
-				for b := range banks(img) {
+				for b := range laneBanks(img) {
 					need = append(need, lanePage(b))
 				}
 			}
@@ -207,12 +207,12 @@ func Missing(img Image) []Block {
 	return out
 }
 
-// Steady are the blocks that do not change while the module stays plugged: identity, thresholds
+// IsSteady are the blocks that do not change while the module stays plugged: identity, thresholds
 // and what is implemented.
-func Steady(b Block) bool { return b == Page0 || b == page1 || b == page2 || b == page3 }
+func IsSteady(b Block) bool { return b == Page0 || b == page1 || b == page2 || b == page3 }
 
-// Serial is where the serial number is, by which another module is known.
-func Serial(img Image) (b Block, offset, length int, ok bool) {
+// SerialLocation is where the serial number is, by which another module is known.
+func SerialLocation(img Image) (b Block, offset, length int, ok bool) {
 	low := img[Lower]
 	if len(low) != Half {
 		return Block{}, 0, 0, false
@@ -229,23 +229,23 @@ func Serial(img Image) (b Block, offset, length int, ok bool) {
 // Decode makes sense of an image. The module is nil where not even its type is known.
 func Decode(img Image) (*Module, error) {
 	d := &decoder{img: img}
-	id, ok := d.octet(Lower, 0)
+	id, ok := d.readOctet(Lower, 0)
 	if !ok {
 		return nil, errors.Join(d.errs...)
 	}
 	t := types[id]
 	if t.standard == "" {
-		d.fail(Lower, 0, fmt.Sprintf("the identifier of an SFP, QSFP or CMIS module is expected, not %#02x", id))
+		d.addError(Lower, 0, fmt.Sprintf("the identifier of an SFP, QSFP or CMIS module is expected, not %#02x", id))
 		return nil, errors.Join(d.errs...)
 	}
 	d.m = &Module{Standard: t.standard, Identifier: id, Type: t.name}
 	switch t.standard {
 	case SFF8472:
-		d.sff8472()
+		d.decodeSFF8472()
 	case SFF8636:
-		d.sff8636()
+		d.decodeSFF8636()
 	case CMIS:
-		d.cmis(t.lanes)
+		d.decodeCMIS(t.lanes)
 	}
 	sortFlags(d.m.Flags)
 	return d.m, errors.Join(d.errs...)
@@ -259,13 +259,13 @@ type decoder struct {
 	short map[Block]bool
 }
 
-func (d *decoder) fail(b Block, offset int, why string) {
+func (d *decoder) addError(b Block, offset int, why string) {
 	d.errs = append(d.errs, &Error{b, offset, why})
 }
 
-// bytes are n octets at an offset as the standard counts it. One error is told of a block that
+// readBytes are n octets at an offset as the standard counts it. One error is told of a block that
 // is too short; of one that was not read, only if it must be there.
-func (d *decoder) bytes(b Block, offset, n int) ([]byte, bool) {
+func (d *decoder) readBytes(b Block, offset, n int) ([]byte, bool) {
 	x, there := d.img[b]
 	at := offset - b.Offset()
 	if at >= 0 && at+n <= len(x) && len(x) == Half {
@@ -277,36 +277,36 @@ func (d *decoder) bytes(b Block, offset, n int) ([]byte, bool) {
 	must := b == Lower || b == Page0 && d.m != nil && d.m.Standard != SFF8472
 	if !d.short[b] && (there && x != nil || must) {
 		d.short[b] = true
-		d.fail(b, offset, fmt.Sprintf("a block of %d octets is expected, not of %d", Half, len(x)))
+		d.addError(b, offset, fmt.Sprintf("a block of %d octets is expected, not of %d", Half, len(x)))
 	}
 	return nil, false
 }
 
-func (d *decoder) octet(b Block, offset int) (byte, bool) {
-	x, ok := d.bytes(b, offset, 1)
+func (d *decoder) readOctet(b Block, offset int) (byte, bool) {
+	x, ok := d.readBytes(b, offset, 1)
 	if !ok {
 		return 0, false
 	}
 	return x[0], true
 }
 
-// bit is false also where the block is not there.
-func (d *decoder) bit(b Block, offset, n int) bool {
-	x, ok := d.octet(b, offset)
+// readBit is false also where the block is not there.
+func (d *decoder) readBit(b Block, offset, n int) bool {
+	x, ok := d.readOctet(b, offset)
 	return ok && x>>n&1 == 1
 }
 
-func (d *decoder) u16(b Block, offset int) (uint16, bool) {
-	x, ok := d.bytes(b, offset, 2)
+func (d *decoder) readUint16(b Block, offset int) (uint16, bool) {
+	x, ok := d.readBytes(b, offset, 2)
 	if !ok {
 		return 0, false
 	}
 	return binary.BigEndian.Uint16(x), true
 }
 
-// text is of ASCII, left-aligned and filled with spaces. Some vendors fill with zeros.
-func (d *decoder) text(b Block, offset, n int) string {
-	x, ok := d.bytes(b, offset, n)
+// readText is of ASCII, left-aligned and filled with spaces. Some vendors fill with zeros.
+func (d *decoder) readText(b Block, offset, n int) string {
+	x, ok := d.readBytes(b, offset, n)
 	if !ok {
 		return ""
 	}
@@ -320,24 +320,24 @@ func (d *decoder) text(b Block, offset, n int) string {
 	s := string(x)
 	for i := range len(s) {
 		if s[i] < 0x20 || s[i] > 0x7e {
-			d.fail(b, offset, fmt.Sprintf("printable ASCII is expected, not %q", s))
+			d.addError(b, offset, fmt.Sprintf("printable ASCII is expected, not %q", s))
 			return ""
 		}
 	}
 	return s
 }
 
-func (d *decoder) oui(b Block, offset int) string {
-	x, ok := d.bytes(b, offset, 3)
+func (d *decoder) readOUI(b Block, offset int) string {
+	x, ok := d.readBytes(b, offset, 3)
 	if !ok || x[0]|x[1]|x[2] == 0 {
 		return "" // all zeros: not specified
 	}
 	return fmt.Sprintf("%02x:%02x:%02x", x[0], x[1], x[2])
 }
 
-// checksum compares the low octet of the sum of from to to with the one after.
-func (d *decoder) checksum(b Block, from, to int) {
-	x, ok := d.bytes(b, from, to-from+2)
+// verifyChecksum compares the low octet of the sum of from to to with the one after.
+func (d *decoder) verifyChecksum(b Block, from, to int) {
+	x, ok := d.readBytes(b, from, to-from+2)
 	if !ok {
 		return
 	}
@@ -346,7 +346,7 @@ func (d *decoder) checksum(b Block, from, to int) {
 		sum += v
 	}
 	if want := x[len(x)-1]; sum != want {
-		d.fail(b, to+1, fmt.Sprintf("the checksum of offsets %d to %d is expected, %#02x, not %#02x", from, to, sum, want))
+		d.addError(b, to+1, fmt.Sprintf("the checksum of offsets %d to %d is expected, %#02x, not %#02x", from, to, sum, want))
 	}
 }
 
@@ -354,29 +354,29 @@ func (d *decoder) checksum(b Block, from, to int) {
 // lower memory 14 and page 11h, SFF-8636 lower memory 22, SFF-8472 A2h 96).
 type scale func(raw uint16) float64
 
-func celsius(raw uint16) float64 { return float64(int16(raw)) / 256 } // 1/256 degree Celsius, signed
-func volts(raw uint16) float64   { return float64(raw) * 100 / 1e6 }  // 100 uV
-func amperes(raw uint16) float64 { return float64(raw) * 2 / 1e6 }    // 2 uA
-func watts(raw uint16) float64   { return float64(raw) / 1e7 }        // 0.1 uW
+func toCelsius(raw uint16) float64 { return float64(int16(raw)) / 256 } // 1/256 degree Celsius, signed
+func toVolts(raw uint16) float64   { return float64(raw) * 100 / 1e6 }  // 100 uV
+func toAmperes(raw uint16) float64 { return float64(raw) * 2 / 1e6 }    // 2 uA
+func toWatts(raw uint16) float64   { return float64(raw) / 1e7 }        // 0.1 uW
 
-func (d *decoder) value(b Block, offset int, s scale) *float64 {
-	raw, ok := d.u16(b, offset)
+func (d *decoder) readValue(b Block, offset int, s scale) *float64 {
+	raw, ok := d.readUint16(b, offset)
 	if !ok {
 		return nil
 	}
 	v := s(raw)
 	if math.IsNaN(v) || math.IsInf(v, 0) {
-		d.fail(b, offset, "a finite value is expected after calibration")
+		d.addError(b, offset, "a finite value is expected after calibration")
 		return nil
 	}
 	return &v
 }
 
-// limits are four values in the order that all three standards have.
-func (d *decoder) limits(b Block, offset int, s scale) *Limits {
+// readLimits are four values in the order that all three standards have.
+func (d *decoder) readLimits(b Block, offset int, s scale) *Limits {
 	var v [4]float64
 	for i := range v {
-		p := d.value(b, offset+2*i, s)
+		p := d.readValue(b, offset+2*i, s)
 		if p == nil {
 			return nil
 		}
@@ -388,16 +388,16 @@ func (d *decoder) limits(b Block, offset int, s scale) *Limits {
 	return &Limits{HighAlarm: v[0], LowAlarm: v[1], HighWarning: v[2], LowWarning: v[3]}
 }
 
-func (d *decoder) raise(lane int, name string) { d.m.Flags = append(d.m.Flags, Flag{name, lane}) }
+func (d *decoder) raiseFlag(lane int, name string) { d.m.Flags = append(d.m.Flags, Flag{name, lane}) }
 
 // Names of the thresholds, in the order that the standards have them.
 var thresholds = [4]string{"_high_alarm", "_low_alarm", "_high_warning", "_low_warning"}
 
-// four raises flags of four bits, the first at bit top and the others at steps of step.
-func (d *decoder) four(b Block, offset, top, step, lane int, monitor string) {
+// raiseFourFlags raises flags of four bits, the first at bit top and the others at steps of step.
+func (d *decoder) raiseFourFlags(b Block, offset, top, step, lane int, monitor string) {
 	for i, name := range thresholds {
-		if d.bit(b, offset, top+i*step) {
-			d.raise(lane, monitor+name)
+		if d.readBit(b, offset, top+i*step) {
+			d.raiseFlag(lane, monitor+name)
 		}
 	}
 }

@@ -285,7 +285,7 @@ func TestMissing(t *testing.T) {
 		var got []string
 		for {
 			var round []string
-			for _, b := range Missing(img) {
+			for _, b := range MissingBlocks(img) {
 				round = append(round, b.String())
 				img[b] = tt.of.Image[b]
 			}
@@ -301,13 +301,13 @@ func TestMissing(t *testing.T) {
 	m := osfp()
 	m.put(page1, 142, 2) // four banks
 	var got []string
-	for _, b := range Missing(m.Image) {
+	for _, b := range MissingBlocks(m.Image) {
 		got = append(got, b.String())
 	}
 	if want := []string{"page 11h of bank 1", "page 11h of bank 2", "page 11h of bank 3"}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if b, offset, n, ok := Serial(m.Image); !ok || string(m.Image[b][offset-b.Offset():][:n]) != "MT2345FT00001   " {
+	if b, offset, n, ok := SerialLocation(m.Image); !ok || string(m.Image[b][offset-b.Offset():][:n]) != "MT2345FT00001   " {
 		t.Errorf("serial number at %s %d", b, offset)
 	}
 }
@@ -336,7 +336,7 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 		before := maps.Clone(img)
-		Missing(img)
+		MissingBlocks(img)
 		m, err := Decode(img)
 		if m == nil && err == nil {
 			t.Error("no module, and no error")

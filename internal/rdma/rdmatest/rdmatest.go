@@ -43,19 +43,19 @@ type Device struct {
 	handles  int
 }
 
-// Add adds a device of a host; its table is of RoCE v2, from index 0.
-func (f *Fabric) Add(host, name string, gids ...string) *Device {
+// AddDevice adds a device of a host; its table is of RoCE v2, from index 0.
+func (f *Fabric) AddDevice(host, name string, gids ...string) *Device {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	d := &Device{f: f, host: host, name: name, active: true, present: true}
 	f.devices[host+"/"+name] = d
 	for i, g := range gids {
-		d.gids = append(d.gids, rdma.GID{Index: i, Type: rdma.GIDRoCEv2, Addr: rdma.Canonical(netip.MustParseAddr(g))})
+		d.gids = append(d.gids, rdma.GID{Index: i, Type: rdma.GIDRoCEv2, Addr: rdma.CanonicalGID(netip.MustParseAddr(g))})
 	}
 	return d
 }
 
-func (d *Device) locked(change func()) {
+func (d *Device) withLock(change func()) {
 	d.f.mu.Lock()
 	defer d.f.mu.Unlock()
 	change()
@@ -63,75 +63,75 @@ func (d *Device) locked(change func()) {
 
 // SetGIDs replaces the table.
 func (d *Device) SetGIDs(table ...rdma.GID) {
-	d.locked(func() { d.gids = table; d.event(rdma.EventTables) })
+	d.withLock(func() { d.gids = table; d.postEvent(rdma.EventTables) })
 }
 
 // SetActive brings the port up or down.
 func (d *Device) SetActive(up bool) {
-	d.locked(func() {
+	d.withLock(func() {
 		d.active = up
 		e := rdma.EventPortDown
 		if up {
 			e = rdma.EventPortUp
 		}
-		d.event(e)
+		d.postEvent(e)
 	})
 }
 
 // SetPresent removes the device, or brings it back. Who has it open is not told.
-func (d *Device) SetPresent(there bool) { d.locked(func() { d.present = there }) }
+func (d *Device) SetPresent(there bool) { d.withLock(func() { d.present = there }) }
 
 // FailOpen makes queue pairs fail to open with an error; 0: they open.
-func (d *Device) FailOpen(e syscall.Errno) { d.locked(func() { d.failOpen = e }) }
+func (d *Device) FailOpen(e syscall.Errno) { d.withLock(func() { d.failOpen = e }) }
 
 // FailAH makes address handles fail with an error; 0: they are made.
-func (d *Device) FailAH(e syscall.Errno) { d.locked(func() { d.failAH = e }) }
+func (d *Device) FailAH(e syscall.Errno) { d.withLock(func() { d.failAH = e }) }
 
 // FailQueues brings all queue pairs into their error state; deaf ones say nothing.
 func (d *Device) FailQueues(deaf bool) {
-	d.locked(func() {
+	d.withLock(func() {
 		for _, q := range d.queues {
 			q.state = 6
 		}
 		if !deaf {
-			d.event(rdma.EventQueueFatal)
+			d.postEvent(rdma.EventQueueFatal)
 		}
 	})
 }
 
-// Lose decides which packets that the device sends are lost; nil: none are.
-func (d *Device) Lose(lose func(payload []byte) bool) { d.locked(func() { d.lose = lose }) }
+// SetLoss decides which packets that the device sends are lost; nil: none are.
+func (d *Device) SetLoss(lose func(payload []byte) bool) { d.withLock(func() { d.lose = lose }) }
 
-// Stamp gives the device a clock of so many kHz, of queue pairs opened from now on.
-func (d *Device) Stamp(kilohertz uint64) { d.locked(func() { d.hardware = kilohertz }) }
+// SetClockRate gives the device a clock of so many kHz, of queue pairs opened from now on.
+func (d *Device) SetClockRate(kilohertz uint64) { d.withLock(func() { d.hardware = kilohertz }) }
 
-// Handles is how many address handles there are.
-func (d *Device) Handles() (n int) {
-	d.locked(func() { n = d.handles })
+// HandleCount is how many address handles there are.
+func (d *Device) HandleCount() (n int) {
+	d.withLock(func() { n = d.handles })
 	return n
 }
 
-// Queues is how many queue pairs are open.
-func (d *Device) Queues() (n int) {
-	d.locked(func() { n = len(d.queues) })
+// QueueCount is how many queue pairs are open.
+func (d *Device) QueueCount() (n int) {
+	d.withLock(func() { n = len(d.queues) })
 	return n
 }
 
-func (d *Device) event(e rdma.EventKind) {
+func (d *Device) postEvent(e rdma.EventKind) {
 	for _, q := range d.queues {
 		q.events = append(q.events, e)
 	}
 }
 
-// Host is the verbs library of one host.
-func (f *Fabric) Host(name string) rdma.Verbs { return host{f, name} }
+// HostVerbs is the verbs library of one host.
+func (f *Fabric) HostVerbs(name string) rdma.Verbs { return host{f, name} }
 
 type host struct {
 	f    *Fabric
 	name string
 }
 
-func (h host) device(name string) *Device {
+func (h host) presentDevice(name string) *Device {
 	d := h.f.devices[h.name+"/"+name]
 	if d == nil || !d.present {
 		return nil
@@ -155,7 +155,7 @@ func (h host) Devices() ([]string, error) {
 func (h host) GIDs(device string, port int) ([]rdma.GID, error) {
 	h.f.mu.Lock()
 	defer h.f.mu.Unlock()
-	d := h.device(device)
+	d := h.presentDevice(device)
 	if d == nil {
 		return nil, &rdma.VerbsError{Device: device, Port: port, Call: "read the GID table", Errno: syscall.ENODEV}
 	}
@@ -178,7 +178,7 @@ func (h host) Present(i rdma.QueueInfo) bool {
 func (h host) Open(o rdma.QueueOptions) (rdma.Queue, error) {
 	h.f.mu.Lock()
 	defer h.f.mu.Unlock()
-	d := h.device(o.Device)
+	d := h.presentDevice(o.Device)
 	fail := func(e syscall.Errno) (rdma.Queue, error) {
 		return nil, &rdma.VerbsError{Device: o.Device, Port: o.Port, Call: "ibv_open_device", Errno: e}
 	}
@@ -211,7 +211,7 @@ type queue struct {
 
 func (q *queue) Info() rdma.QueueInfo { return q.info }
 
-func (q *queue) raw(at int64) uint64 {
+func (q *queue) rawClock(at int64) uint64 {
 	if q.d.hardware == 0 {
 		return 0
 	}
@@ -238,18 +238,18 @@ func (q *queue) Send(out []rdma.Out) error {
 			continue
 		}
 		if q.info.Hardware {
-			q.done = append(q.done, rdma.Done{ID: o.ID, Hardware: q.raw(f.now())})
+			q.done = append(q.done, rdma.Done{ID: o.ID, Hardware: q.rawClock(f.now())})
 		}
 		if q.d.active && (q.d.lose == nil || !q.d.lose(o.Data[:o.Len])) {
-			q.deliver(t, o)
+			q.deliverPacket(t, o)
 		}
 	}
 	return nil
 }
 
-// deliver brings a packet to the queue pair that it is for. What has a wrong
+// deliverPacket brings a packet to the queue pair that it is for. What has a wrong
 // Q_Key is dropped by the device, and counted.
-func (q *queue) deliver(t rdma.Target, o *rdma.Out) {
+func (q *queue) deliverPacket(t rdma.Target, o *rdma.Out) {
 	if t.GIDIndex >= len(q.d.gids) {
 		return
 	}
@@ -266,7 +266,7 @@ func (q *queue) deliver(t rdma.Target, o *rdma.Out) {
 				d.qkeyViol++
 				continue
 			}
-			in := rdma.In{Stamp: d.f.now(), Hardware: to.raw(d.f.now()), Imm: o.Imm, SrcQPN: q.info.QPN, Len: o.Len, Flags: 3, Data: o.Data}
+			in := rdma.In{Stamp: d.f.now(), Hardware: to.rawClock(d.f.now()), Imm: o.Imm, SrcQPN: q.info.QPN, Len: o.Len, Flags: 3, Data: o.Data}
 			in.GRH[20], in.GRH[21], in.GRH[28] = 0x45, t.TClass, t.HopLimit
 			s, dst := src.As16(), t.GID.As16()
 			copy(in.GRH[32:], s[12:])
@@ -366,7 +366,7 @@ func (q *queue) Clock() (raw uint64, before, after int64, err error) {
 	q.d.f.mu.Lock()
 	defer q.d.f.mu.Unlock()
 	at := q.d.f.now()
-	return q.raw(at), at, at, nil
+	return q.rawClock(at), at, at, nil
 }
 
 func (q *queue) Close() error {

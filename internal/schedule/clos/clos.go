@@ -27,22 +27,22 @@ type Options struct {
 	RailOnly bool
 }
 
-// Full is 131,072 NICs: three tiers without oversubscription, four planes of
+// FullScale is 131,072 NICs: three tiers without oversubscription, four planes of
 // 32 pods with 32 leaves of 32 NICs, rail-optimised nodes of eight NICs.
-func Full() Options {
+func FullScale() Options {
 	return Options{Tiers: 3, Planes: 4, Pods: 32, LeavesPerPod: 32, SpinesPerPod: 32, CoresPerRow: 32, NICsPerLeaf: 32, NICsPerNode: 8, RailOptimised: true}
 }
 
-// Clos makes the topology.
-func Clos(o Options) *fabric.Topology {
+// NewTopology makes the topology.
+func NewTopology(o Options) *fabric.Topology {
 	for _, p := range []*int{&o.Planes, &o.Pods, &o.LeavesPerPod, &o.SpinesPerPod, &o.CoresPerRow, &o.NICsPerLeaf, &o.NICsPerNode, &o.Parallel} {
 		*p = max(*p, 1)
 	}
 	b := builder{o: o, t: &fabric.Topology{Version: 1}, ports: map[string]int{}}
 	for plane := range o.Planes {
-		b.plane(plane)
+		b.addPlane(plane)
 	}
-	b.nodes()
+	b.addNodes()
 	return b.t
 }
 
@@ -52,30 +52,30 @@ type builder struct {
 	ports map[string]int
 }
 
-func (b *builder) port(sw, kind string) string {
+func (b *builder) nextPort(sw, kind string) string {
 	b.ports[sw+kind]++
 	return fmt.Sprintf("%s:%s%d", sw, kind, b.ports[sw+kind])
 }
 
-func (b *builder) link(lower, upper string) {
-	b.t.Links = append(b.t.Links, fabric.Link{A: b.port(lower, "up"), B: b.port(upper, "dn")})
+func (b *builder) addLink(lower, upper string) {
+	b.t.Links = append(b.t.Links, fabric.Link{A: b.nextPort(lower, "up"), B: b.nextPort(upper, "dn")})
 }
 
 func planeName(p int) string { return string(rune('a' + p)) }
 
-func (b *builder) leaf(plane, pod, i int) string {
+func (b *builder) leafName(plane, pod, i int) string {
 	return fmt.Sprintf("%s-p%d-leaf%d", planeName(plane), pod+1, i+1)
 }
 
-// rails is the number of leaves that the NICs of one node and plane take.
-func (b *builder) rails() int {
+// railCount is the number of leaves that the NICs of one node and plane take.
+func (b *builder) railCount() int {
 	if !b.o.RailOptimised {
 		return 1
 	}
 	return max(b.o.NICsPerNode/b.o.Planes, 1)
 }
 
-func (b *builder) plane(plane int) {
+func (b *builder) addPlane(plane int) {
 	o, name := b.o, planeName(plane)
 	add := func(sw string, role fabric.Role, pod string) string {
 		b.t.Switches = append(b.t.Switches, fabric.Switch{Name: sw, Role: role, Pod: pod, Plane: name})
@@ -84,16 +84,16 @@ func (b *builder) plane(plane int) {
 	for pod := range o.Pods {
 		podName := fmt.Sprintf("p%d", pod+1)
 		for i := range o.LeavesPerPod {
-			add(b.leaf(plane, pod, i), fabric.Leaf, podName)
+			add(b.leafName(plane, pod, i), fabric.Leaf, podName)
 		}
 		for i := range o.SpinesPerPod {
 			spine := add(fmt.Sprintf("%s-%s-spine%d", name, podName, i+1), fabric.Spine, podName)
 			for j := range o.LeavesPerPod {
-				if o.RailOnly && i%b.rails() != j%b.rails() {
+				if o.RailOnly && i%b.railCount() != j%b.railCount() {
 					continue
 				}
 				for range o.Parallel {
-					b.link(b.leaf(plane, pod, j), spine)
+					b.addLink(b.leafName(plane, pod, j), spine)
 				}
 			}
 		}
@@ -105,14 +105,14 @@ func (b *builder) plane(plane int) {
 		for c := range o.CoresPerRow {
 			core := add(fmt.Sprintf("%s-core%d-%d", name, row+1, c+1), fabric.Core, "")
 			for pod := range o.Pods {
-				b.link(fmt.Sprintf("%s-p%d-spine%d", name, pod+1, row+1), core)
+				b.addLink(fmt.Sprintf("%s-p%d-spine%d", name, pod+1, row+1), core)
 			}
 		}
 	}
 }
 
-func (b *builder) nodes() {
-	o, rails := b.o, b.rails()
+func (b *builder) addNodes() {
+	o, rails := b.o, b.railCount()
 	perPlane := max(o.NICsPerNode/o.Planes, 1)
 	perLeaf := o.NICsPerLeaf // nodes that share a set of leaves
 	if rails == 1 {
@@ -129,8 +129,8 @@ func (b *builder) nodes() {
 						nic.Rail = &rail
 					}
 					n.NICs = append(n.NICs, nic)
-					leaf := b.leaf(plane, pod, set*rails+rail%rails)
-					b.t.Links = append(b.t.Links, fabric.Link{A: nic.ID(), B: b.port(leaf, "dn")})
+					leaf := b.leafName(plane, pod, set*rails+rail%rails)
+					b.t.Links = append(b.t.Links, fabric.Link{A: nic.ID(), B: b.nextPort(leaf, "dn")})
 				}
 				b.t.Nodes = append(b.t.Nodes, n)
 			}

@@ -22,7 +22,7 @@ func TestClos(t *testing.T) {
 		"rail only":        {Options{LeavesPerPod: 4, SpinesPerPod: 2, NICsPerLeaf: 4, NICsPerNode: 2, RailOptimised: true, RailOnly: true}, 6, 8, 16, 16 + 4},
 	}
 	for name, tt := range tests {
-		topo := Clos(tt.o)
+		topo := NewTopology(tt.o)
 		nics := 0
 		for _, n := range topo.Nodes {
 			nics += len(n.NICs)

@@ -27,11 +27,11 @@ const (
 	maxName   = 255 // octets: 802.1AB, 8.5.2 and 8.5.3
 )
 
-// nearest is the address of frames that no bridge forwards: 802.1AB, 7.1.
-var nearest = [6]byte{0x01, 0x80, 0xc2, 0, 0, 0x0e}
+// nearestBridge is the address of frames that no bridge forwards: 802.1AB, 7.1.
+var nearestBridge = [6]byte{0x01, 0x80, 0xc2, 0, 0, 0x0e}
 
-// Heard is what one frame says of its sender.
-type Heard struct {
+// Announcement is what one frame says of its sender.
+type Announcement struct {
 	System string // its name, or its chassis when it has none
 	Port   string
 	TTL    time.Duration // 0: it goes away
@@ -56,20 +56,20 @@ const (
 
 // Parse reads a frame. (Packet libraries that know LLDP know hundreds of other
 // protocols, whose tables are a sixth of what a switch may spend on this agent.)
-func Parse(frame []byte) (Heard, error) {
+func Parse(frame []byte) (Announcement, error) {
 	if len(frame) < header {
-		return Heard{}, fmt.Errorf("LLDP frame of %d octets: a header has %d", len(frame), header)
+		return Announcement{}, fmt.Errorf("LLDP frame of %d octets: a header has %d", len(frame), header)
 	}
-	var h Heard
+	var h Announcement
 	var chassis, port, described string
 	var seen [tlvSystem + 1]bool
 	for rest, n := frame[header:], 0; ; n++ {
 		if len(rest) < 2 {
-			return Heard{}, fmt.Errorf("LLDP frame: ends within TLV %d", n+1)
+			return Announcement{}, fmt.Errorf("LLDP frame: ends within TLV %d", n+1)
 		}
 		kind, size := int(rest[0]>>1), int(binary.BigEndian.Uint16(rest)&0x1ff)
 		if len(rest) < 2+size {
-			return Heard{}, fmt.Errorf("LLDP frame: TLV %d of type %d has %d octets, %d are left", n+1, kind, size, len(rest)-2)
+			return Announcement{}, fmt.Errorf("LLDP frame: TLV %d of type %d has %d octets, %d are left", n+1, kind, size, len(rest)-2)
 		}
 		value := rest[2 : 2+size]
 		rest = rest[2+size:]
@@ -81,12 +81,12 @@ func Parse(frame []byte) (Heard, error) {
 		}
 		// The first three are mandatory and come first: 802.1AB, 8.2.
 		if n < tlvTTL && kind != n+1 || seen[kind] || kind <= tlvTTL && len(value) < 2 {
-			return Heard{}, fmt.Errorf("LLDP frame: TLV %d of type %d and %d octets: out of place or too short", n+1, kind, size)
+			return Announcement{}, fmt.Errorf("LLDP frame: TLV %d of type %d and %d octets: out of place or too short", n+1, kind, size)
 		}
 		seen[kind] = true
 		switch kind {
 		case tlvChassis:
-			chassis = text(value[1:], value[0] == chassisMAC)
+			chassis = idText(value[1:], value[0] == chassisMAC)
 		case tlvPort:
 			// The name of the interface, where the sender says it; what it says
 			// otherwise is not how people call a port.
@@ -94,7 +94,7 @@ func Parse(frame []byte) (Heard, error) {
 			case portName, portLocal, portAlias:
 				h.Port = string(value[1:])
 			default:
-				port = text(value[1:], value[0] == portMAC)
+				port = idText(value[1:], value[0] == portMAC)
 			}
 		case tlvTTL:
 			h.TTL = time.Duration(binary.BigEndian.Uint16(value)) * time.Second
@@ -105,30 +105,30 @@ func Parse(frame []byte) (Heard, error) {
 		}
 	}
 	if !seen[tlvTTL] {
-		return Heard{}, errors.New("LLDP frame: without chassis, port and time to live")
+		return Announcement{}, errors.New("LLDP frame: without chassis, port and time to live")
 	}
 	h.System, h.Port = cmp.Or(h.System, chassis), cmp.Or(h.Port, described, port)
 	for _, s := range []string{h.System, h.Port} {
 		if s == "" || len(s) > maxName || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
-			return Heard{}, fmt.Errorf("LLDP frame: name %q: 1 to %d octets of text are expected", s[:min(len(s), 32)], maxName)
+			return Announcement{}, fmt.Errorf("LLDP frame: name %q: 1 to %d octets of text are expected", s[:min(len(s), 32)], maxName)
 		}
 	}
 	return h, nil
 }
 
-func text(id []byte, mac bool) string {
+func idText(id []byte, mac bool) string {
 	if mac {
 		return net.HardwareAddr(id).String()
 	}
 	return string(id)
 }
 
-// Frame says of a port whose it is.
-func Frame(mac net.HardwareAddr, system, port string, ttl time.Duration) ([]byte, error) {
+// BuildFrame says of a port whose it is.
+func BuildFrame(mac net.HardwareAddr, system, port string, ttl time.Duration) ([]byte, error) {
 	if len(mac) != 6 || len(system) == 0 || len(system) > maxName || len(port) == 0 || len(port) > maxName {
 		return nil, fmt.Errorf("LLDP frame of %q, port %q at %v: names of 1 to %d octets and a MAC address are expected", system, port, mac, maxName)
 	}
-	f := append(append(nearest[:len(nearest):len(nearest)], mac...), etherType>>8, etherType&0xff)
+	f := append(append(nearestBridge[:len(nearestBridge):len(nearestBridge)], mac...), etherType>>8, etherType&0xff)
 	tlv := func(kind int, value ...byte) {
 		f = append(binary.BigEndian.AppendUint16(f, uint16(kind<<9|len(value))), value...)
 	}
@@ -145,15 +145,15 @@ type Listener struct {
 	socket *unix.Packet
 	wg     sync.WaitGroup
 
-	mu     sync.Mutex
-	joined map[int]bool
-	heard  map[int]known // by interface
-	broken uint64
-	err    error
+	mu            sync.Mutex
+	joined        map[int]bool
+	announcements map[int]heardNeighbour // by interface
+	malformed     uint64
+	err           error
 }
 
-type known struct {
-	Heard
+type heardNeighbour struct {
+	Announcement
 	at time.Time
 }
 
@@ -163,12 +163,12 @@ func Listen() (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("LLDP: %w", err)
 	}
-	l := &Listener{socket: s, joined: map[int]bool{}, heard: map[int]known{}}
-	l.wg.Go(l.run)
+	l := &Listener{socket: s, joined: map[int]bool{}, announcements: map[int]heardNeighbour{}}
+	l.wg.Go(l.receiveLoop)
 	return l, nil
 }
 
-func (l *Listener) run() {
+func (l *Listener) receiveLoop() {
 	for {
 		err := l.socket.Recv(time.Now().Add(time.Minute), func(ifindex int, frame []byte) {
 			h, err := Parse(frame)
@@ -176,12 +176,12 @@ func (l *Listener) run() {
 			defer l.mu.Unlock()
 			switch {
 			case err != nil:
-				l.broken++
+				l.malformed++
 			case !l.joined[ifindex]:
 			case h.TTL == 0:
-				delete(l.heard, ifindex)
+				delete(l.announcements, ifindex)
 			default:
-				l.heard[ifindex] = known{h, time.Now()}
+				l.announcements[ifindex] = heardNeighbour{h, time.Now()}
 			}
 		})
 		if errors.Is(err, os.ErrClosed) {
@@ -196,14 +196,14 @@ func (l *Listener) run() {
 	}
 }
 
-// Ports sets the interfaces to hear at, by number.
-func (l *Listener) Ports(numbers []uint32) error {
+// SetPorts sets the interfaces to hear at, by number.
+func (l *Listener) SetPorts(numbers []uint32) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	errs := []error{l.err}
 	for _, n := range numbers {
 		if !l.joined[int(n)] {
-			if err := l.socket.Multicast(int(n), nearest); err != nil {
+			if err := l.socket.JoinMulticast(int(n), nearestBridge); err != nil {
 				errs = append(errs, fmt.Errorf("LLDP at interface %d: %w", n, err))
 				continue
 			}
@@ -213,39 +213,39 @@ func (l *Listener) Ports(numbers []uint32) error {
 	for n := range l.joined {
 		if !slices.Contains(numbers, uint32(n)) {
 			delete(l.joined, n) // its membership went with it
-			delete(l.heard, n)
+			delete(l.announcements, n)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Neighbours are those heard of within the time they gave.
-func (l *Listener) Neighbours(now time.Time, name func(uint32) string) []sighting.Neighbour {
+// CurrentNeighbours are those heard of within the time they gave.
+func (l *Listener) CurrentNeighbours(now time.Time, name func(uint32) string) []sighting.Neighbour {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := []sighting.Neighbour{}
-	for n, k := range l.heard {
+	for n, k := range l.announcements {
 		if now.Sub(k.at) > k.TTL {
-			delete(l.heard, n)
+			delete(l.announcements, n)
 			continue
 		}
 		if port := name(uint32(n)); port != "" {
-			out = append(out, sighting.Neighbour{Port: port, System: k.System, SystemPort: k.Port, Seen: k.at.UTC()})
+			out = append(out, sighting.Neighbour{Port: port, System: k.System, SystemPort: k.Port, LastSeen: k.at.UTC()})
 		}
 	}
 	slices.SortFunc(out, func(a, b sighting.Neighbour) int { return strings.Compare(a.Port, b.Port) })
 	return out
 }
 
-// Broken counts frames that could not be read.
-func (l *Listener) Broken() uint64 {
+// MalformedFrames counts frames that could not be read.
+func (l *Listener) MalformedFrames() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.broken
+	return l.malformed
 }
 
-// Send sends a frame by an interface.
-func (l *Listener) Send(ifindex int, frame []byte) error { return l.socket.Send(ifindex, frame) }
+// SendFrame sends a frame by an interface.
+func (l *Listener) SendFrame(ifindex int, frame []byte) error { return l.socket.Send(ifindex, frame) }
 
 // Close ends it.
 func (l *Listener) Close() error {

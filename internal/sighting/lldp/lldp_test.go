@@ -25,19 +25,19 @@ func unhex(s string) []byte {
 var heard = []struct {
 	name  string
 	frame []byte
-	want  Heard
+	want  Announcement
 	bad   string
 }{
 	{"lldpd: MAC chassis, interface name, system name", unhex("0180c200000e 020000000001 88cc 0207 04 020000000001 0407 05 657468312f31 0602 0078 0a05 6c65616631 0000"),
-		Heard{"leaf1", "eth1/1", 2 * time.Minute}, ""},
+		Announcement{"leaf1", "eth1/1", 2 * time.Minute}, ""},
 	{"NIC firmware: MAC port, described", unhex("0180c200000e 020000000001 88cc 0207 04 020000000001 0407 03 020000000002 0602 0078 0804 65746831 0a02 6831 0000"),
-		Heard{"h1", "eth1", 2 * time.Minute}, ""},
+		Announcement{"h1", "eth1", 2 * time.Minute}, ""},
 	{"NIC firmware: nothing but MACs", unhex("0180c200000e 020000000001 88cc 0207 04 020000000001 0407 03 020000000002 0602 0078 0000"),
-		Heard{"02:00:00:00:00:01", "02:00:00:00:00:02", 2 * time.Minute}, ""},
-	{"goes away", unhex("0180c200000e 020000000001 88cc 0207 04 020000000001 0405 05 65746831 0602 0000 0a02 6831 0000"), Heard{"h1", "eth1", 0}, ""},
-	{"cut short", unhex("0180c200000e 020000000001 88cc 0207 04 0200"), Heard{}, "LLDP frame"},
-	{"no header", []byte{1}, Heard{}, "header"},
-	{"control characters", unhex("0180c200000e 020000000001 88cc 0207 04 020000000001 0405 05 65740a31 0602 0078 0a02 6831 0000"), Heard{}, "text"},
+		Announcement{"02:00:00:00:00:01", "02:00:00:00:00:02", 2 * time.Minute}, ""},
+	{"goes away", unhex("0180c200000e 020000000001 88cc 0207 04 020000000001 0405 05 65746831 0602 0000 0a02 6831 0000"), Announcement{"h1", "eth1", 0}, ""},
+	{"cut short", unhex("0180c200000e 020000000001 88cc 0207 04 0200"), Announcement{}, "LLDP frame"},
+	{"no header", []byte{1}, Announcement{}, "header"},
+	{"control characters", unhex("0180c200000e 020000000001 88cc 0207 04 020000000001 0405 05 65740a31 0602 0078 0a02 6831 0000"), Announcement{}, "text"},
 }
 
 func TestParse(t *testing.T) {
@@ -56,11 +56,11 @@ func TestParse(t *testing.T) {
 }
 
 func TestFrameIsParsed(t *testing.T) {
-	f, err := Frame(net.HardwareAddr{2, 0, 0, 0, 0, 1}, "spine1", "Ethernet1/12", 12*time.Second)
+	f, err := BuildFrame(net.HardwareAddr{2, 0, 0, 0, 0, 1}, "spine1", "Ethernet1/12", 12*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := Parse(f); err != nil || got != (Heard{"spine1", "Ethernet1/12", 12 * time.Second}) {
+	if got, err := Parse(f); err != nil || got != (Announcement{"spine1", "Ethernet1/12", 12 * time.Second}) {
 		t.Fatalf("%+v, %v", got, err)
 	}
 }
@@ -104,7 +104,7 @@ func TestListener(t *testing.T) {
 			return err
 		}
 		defer l.Close()
-		if err := l.Ports([]uint32{uint32(index[1])}); err != nil {
+		if err := l.SetPorts([]uint32{uint32(index[1])}); err != nil {
 			return err
 		}
 		name := func(n uint32) string {
@@ -115,16 +115,16 @@ func TestListener(t *testing.T) {
 		}
 		say := func(ttl time.Duration, want int) {
 			t.Helper()
-			f, err := Frame(net.HardwareAddr{2, 0, 0, 0, 0, 1}, "far", "up1", ttl)
+			f, err := BuildFrame(net.HardwareAddr{2, 0, 0, 0, 0, 1}, "far", "up1", ttl)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var got int
 			for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-				if err := l.Send(index[0], f); err != nil {
+				if err := l.SendFrame(index[0], f); err != nil {
 					t.Fatal(err)
 				}
-				n := l.Neighbours(time.Now(), name)
+				n := l.CurrentNeighbours(time.Now(), name)
 				if got = len(n); got == want {
 					if got == 1 && (n[0].Port != "b" || n[0].System != "far" || n[0].SystemPort != "up1") {
 						t.Errorf("%+v", n[0])
@@ -135,7 +135,7 @@ func TestListener(t *testing.T) {
 			t.Errorf("%d neighbours, want %d", got, want)
 		}
 		say(4*time.Second, 1)
-		if n := l.Neighbours(time.Now().Add(5*time.Second), name); len(n) != 0 {
+		if n := l.CurrentNeighbours(time.Now().Add(5*time.Second), name); len(n) != 0 {
 			t.Errorf("%d neighbours after their time", len(n))
 		}
 		say(4*time.Second, 1)

@@ -15,7 +15,7 @@ func BenchmarkSweep(b *testing.B) {
 	}
 	defer e.Close()
 	for i := range 50_000 {
-		p := place{sighting.KeyOf(sighting.Flow{Src: netip.AddrPortFrom(a4.Addr(), uint16(i)), Dst: b4}), 1}
+		p := flowAtPort{sighting.KeyOf(sighting.Flow{Src: netip.AddrPortFrom(a4.Addr(), uint16(i)), Dst: b4}), 1}
 		if err := e.fill(&p); err != nil {
 			b.Fatal(err)
 		}
@@ -23,7 +23,7 @@ func BenchmarkSweep(b *testing.B) {
 	n := 0
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := e.Sweep(b.Context(), func(*sighting.Key, sighting.Sample) { n++ }); err != nil {
+		if err := e.SweepFlows(b.Context(), func(*sighting.Key, sighting.Sample) { n++ }); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -36,7 +36,7 @@ func BenchmarkSweep(b *testing.B) {
 }
 
 // fill takes a slot as the program does.
-func (e *EBPF) fill(p *place) error {
+func (e *EBPF) fill(p *flowAtPort) error {
 	var n uint32
 	if err := e.free.LookupAndDelete(nil, &n); err != nil {
 		return err

@@ -20,8 +20,8 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// place is a flow at a port.
-type place struct {
+// flowAtPort is a flow at a port.
+type flowAtPort struct {
 	Flow sighting.Key
 	Port uint32
 }
@@ -42,18 +42,18 @@ const slotSize = 64
 // looking at them costs no system call. Nothing is copied, nobody is woken up, and
 // packets go on unchanged.
 type EBPF struct {
-	program *ebpf.Program
-	table   *ebpf.Map // place -> number of its slot
-	slots   *ebpf.Map
-	free    *ebpf.Map // numbers of free slots
-	lost    *ebpf.Map
-	memory  *ebpf.Memory
-	classic bool // attach as a classifier
-	at      map[uint32]io.Closer
-	copied  []byte
-	key     sighting.Key // handed over
-	clock   wall
-	freed   []uint32 // with the next Sweep: the program may be writing
+	program    *ebpf.Program
+	table      *ebpf.Map // place -> number of its slot
+	slots      *ebpf.Map
+	free       *ebpf.Map // numbers of free slots
+	lost       *ebpf.Map
+	memory     *ebpf.Memory
+	classic    bool // attach as a classifier
+	attached   map[uint32]io.Closer
+	copied     []byte
+	key        sighting.Key // handed over
+	clock      wallOffset
+	freedSlots []uint32 // with the next Sweep: the program may be writing
 }
 
 // NewEBPF makes the program for probes from or to some STAMP ports, and room for
@@ -62,8 +62,8 @@ func NewEBPF(stampPorts []uint16, flows int) (*EBPF, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("eBPF memory limit: %w", err)
 	}
-	e := &EBPF{at: map[uint32]io.Closer{}, copied: make([]byte, copyOctets)}
-	if err := e.load(stampPorts, uint32(flows)); err != nil {
+	e := &EBPF{attached: map[uint32]io.Closer{}, copied: make([]byte, copyOctets)}
+	if err := e.loadProgram(stampPorts, uint32(flows)); err != nil {
 		return nil, errors.Join(fmt.Errorf("eBPF: %w", err), e.Close())
 	}
 	return e, nil
@@ -72,7 +72,7 @@ func NewEBPF(stampPorts []uint16, flows int) (*EBPF, error) {
 // copyOctets are read from the shared memory at a time.
 const copyOctets = 4096 * slotSize
 
-func (e *EBPF) load(stampPorts []uint16, flows uint32) (err error) {
+func (e *EBPF) loadProgram(stampPorts []uint16, flows uint32) (err error) {
 	for _, m := range []struct {
 		at   **ebpf.Map
 		spec ebpf.MapSpec
@@ -95,7 +95,7 @@ func (e *EBPF) load(stampPorts []uint16, flows uint32) (err error) {
 		return fmt.Errorf("memory of the slots: %w", err)
 	}
 	e.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "graylink_seen", Type: ebpf.SchedCLS, License: "Apache-2.0",
-		Instructions: assemble(e.table.FD(), e.slots.FD(), e.free.FD(), e.lost.FD(), stampPorts)})
+		Instructions: assembleProgram(e.table.FD(), e.slots.FD(), e.free.FD(), e.lost.FD(), stampPorts)})
 	return err
 }
 
@@ -118,15 +118,15 @@ const (
 	atNumber = atHeader - 8
 )
 
-// order is a number of the network's order as a load sees it.
-func order(v uint16) int32 {
+// networkOrder is a number of the network's order as a load sees it.
+func networkOrder(v uint16) int32 {
 	return int32(binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v)))
 }
 
-// assemble is the program, for little- and big-endian machines alike: what it
+// assembleProgram is the program, for little- and big-endian machines alike: what it
 // compares is put into the machine's order here. VLAN tags are off before tc sees
 // a packet. IPv6 extension headers, which probes do not have, are not followed.
-func assemble(table, slots, free, lost int, stampPorts []uint16) asm.Instructions {
+func assembleProgram(table, slots, free, lost int, stampPorts []uint16) asm.Instructions {
 	load := func(offset int, to int32, n int32) asm.Instructions {
 		return asm.Instructions{
 			asm.Mov.Reg(asm.R1, asm.R6),
@@ -141,12 +141,12 @@ func assemble(table, slots, free, lost int, stampPorts []uint16) asm.Instruction
 	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
 		mapped = 0xffff
 	}
-	fragment := order(0x1fff)
+	fragment := networkOrder(0x1fff)
 	p := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.LoadMem(asm.R7, asm.R6, skbProtocol, asm.Word),
-		asm.JEq.Imm(asm.R7, order(0x86dd), "ipv6"),
-		asm.JNE.Imm(asm.R7, order(0x0800), "out"),
+		asm.JEq.Imm(asm.R7, networkOrder(0x86dd), "ipv6"),
+		asm.JNE.Imm(asm.R7, networkOrder(0x0800), "out"),
 	}
 	p = append(p, load(ethernet, atHeader, ipv4Length)...)
 	p = append(p,
@@ -189,7 +189,7 @@ func assemble(table, slots, free, lost int, stampPorts []uint16) asm.Instruction
 		asm.LoadMem(asm.R2, asm.RFP, atKey+32, asm.Half),
 		asm.LoadMem(asm.R3, asm.RFP, atKey+34, asm.Half))
 	for _, port := range stampPorts {
-		p = append(p, asm.JEq.Imm(asm.R2, order(port), "probe"), asm.JEq.Imm(asm.R3, order(port), "probe"))
+		p = append(p, asm.JEq.Imm(asm.R2, networkOrder(port), "probe"), asm.JEq.Imm(asm.R3, networkOrder(port), "probe"))
 	}
 	return append(p,
 		asm.Ja.Label("out"),
@@ -259,32 +259,32 @@ func assemble(table, slots, free, lost int, stampPorts []uint16) asm.Instruction
 // Kind is software-ebpf.
 func (e *EBPF) Kind() sighting.Kind { return sighting.KindEBPF }
 
-// Ports attaches the program to the ingress of interfaces, and only to those.
-func (e *EBPF) Ports(numbers []uint32) error {
-	for n, l := range e.at {
+// SetPorts attaches the program to the ingress of interfaces, and only to those.
+func (e *EBPF) SetPorts(numbers []uint32) error {
+	for n, l := range e.attached {
 		if !slices.Contains(numbers, n) {
 			_ = l.Close() // the interface may be gone, and its link with it
-			delete(e.at, n)
+			delete(e.attached, n)
 		}
 	}
 	var errs []error
 	for _, n := range numbers {
-		if e.at[n] != nil {
+		if e.attached[n] != nil {
 			continue
 		}
-		l, err := e.attach(int(n))
+		l, err := e.attachIngress(int(n))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("eBPF program at interface %d: %w", n, err))
 			continue
 		}
-		e.at[n] = l
+		e.attached[n] = l
 	}
 	return errors.Join(errs...)
 }
 
-// attach puts the program at an ingress: by a link that ends with the process
+// attachIngress puts the program at an ingress: by a link that ends with the process
 // (Linux 6.6), or as a classifier that has to be taken off.
-func (e *EBPF) attach(ifindex int) (io.Closer, error) {
+func (e *EBPF) attachIngress(ifindex int) (io.Closer, error) {
 	if !e.classic {
 		l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: e.program, Attach: ebpf.AttachTCXIngress})
 		if !errors.Is(err, ebpf.ErrNotSupported) {
@@ -314,15 +314,15 @@ type classifier struct{ filter *netlink.BpfFilter }
 
 func (c classifier) Close() error { return netlink.FilterDel(c.filter) }
 
-// Sweep looks at all slots: what is not seen any more is in one until forgotten.
-func (e *EBPF) Sweep(ctx context.Context, see func(*sighting.Key, sighting.Sample)) error {
-	for _, n := range e.freed {
+// SweepFlows looks at all slots: what is not seen any more is in one until forgotten.
+func (e *EBPF) SweepFlows(ctx context.Context, see func(*sighting.Key, sighting.Sample)) error {
+	for _, n := range e.freedSlots {
 		if err := e.free.Put(nil, n); err != nil {
 			return fmt.Errorf("eBPF: free slots: %w", err)
 		}
 	}
-	e.freed = e.freed[:0]
-	e.clock.set(unix.Monotonic())
+	e.freedSlots = e.freedSlots[:0]
+	e.clock.setOffset(unix.MonotonicNanos())
 	for at, size := 0, int(e.memory.Size()); at < size; at += len(e.copied) {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -345,16 +345,16 @@ func (e *EBPF) Sweep(ctx context.Context, see func(*sighting.Key, sighting.Sampl
 	return nil
 }
 
-// Forget frees the slot of a flow at a port.
-func (e *EBPF) Forget(key *sighting.Key, port uint32) {
+// ForgetFlow frees the slot of a flow at a port.
+func (e *EBPF) ForgetFlow(key *sighting.Key, port uint32) {
 	var number uint32
-	p := place{*key, port}
+	p := flowAtPort{*key, port}
 	if e.table.Lookup(&p, &number) != nil {
 		return
 	}
 	// Errors leave the slot in use; it is forgotten again.
 	if e.table.Delete(&p) == nil && e.slots.Put(number, make([]byte, slotSize)) == nil {
-		e.freed = append(e.freed, number)
+		e.freedSlots = append(e.freedSlots, number)
 	}
 }
 
@@ -367,9 +367,9 @@ func (e *EBPF) Dropped() uint64 {
 	return n
 }
 
-// Cost is what the kernel spent on the program since statistics were switched on:
+// ProgramCost is what the kernel spent on the program since statistics were switched on:
 // time and packets.
-func (e *EBPF) Cost() (time.Duration, uint64, error) {
+func (e *EBPF) ProgramCost() (time.Duration, uint64, error) {
 	s, err := e.program.Stats()
 	if err != nil {
 		return 0, 0, err
@@ -380,7 +380,7 @@ func (e *EBPF) Cost() (time.Duration, uint64, error) {
 // Close takes the program off all ports.
 func (e *EBPF) Close() error {
 	var errs []error
-	for _, l := range e.at {
+	for _, l := range e.attached {
 		errs = append(errs, l.Close())
 	}
 	for _, c := range []interface{ Close() error }{e.program, e.table, e.slots, e.free, e.lost} {

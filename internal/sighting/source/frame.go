@@ -15,9 +15,9 @@ const (
 	protoUDP = 17
 )
 
-// probe reads the flow of a frame, which may be cut short behind its ports. ok is
+// parseProbe reads the flow of a frame, which may be cut short behind its ports. ok is
 // false for everything but unfragmented UDP from or to one of the STAMP ports.
-func probe(frame []byte, stampPorts []uint16, key *sighting.Key) (ok bool) {
+func parseProbe(frame []byte, stampPorts []uint16, key *sighting.Key) (ok bool) {
 	if len(frame) < ethernet {
 		return false
 	}

@@ -14,19 +14,19 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// headers are as many octets as probe looks at: Ethernet, two tags, IPv6, ports;
+// headerOctets are as many octets as probe looks at: Ethernet, two tags, IPv6, ports;
 // an IPv4 header is 60 at most.
-const headers = 128
+const headerOctets = 128
 
-// seenAt collects samples until they are swept.
-type seenAt struct {
+// sightTable collects samples until they are swept.
+type sightTable struct {
 	mu      sync.Mutex
 	limit   int
-	flows   map[place]*sight
+	flows   map[flowAtPort]*sight
 	dropped uint64
 }
 
-func (s *seenAt) add(p place, at int64) {
+func (s *sightTable) addSight(p flowAtPort, at int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.flows[p]
@@ -42,7 +42,7 @@ func (s *seenAt) add(p place, at int64) {
 	f.Last = uint64(at)
 }
 
-func (s *seenAt) sweep(see func(*sighting.Key, sighting.Sample)) {
+func (s *sightTable) sweepSights(see func(*sighting.Key, sighting.Sample)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for p, f := range s.flows {
@@ -50,16 +50,16 @@ func (s *seenAt) sweep(see func(*sighting.Key, sighting.Sample)) {
 	}
 }
 
-func (s *seenAt) forget(key *sighting.Key, port uint32) {
+func (s *sightTable) removeSight(key *sighting.Key, port uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.flows, place{*key, port})
+	delete(s.flows, flowAtPort{*key, port})
 }
 
 // Packet sees probes through a packet socket, whose filter drops by chance what is
 // more than a rate.
 type Packet struct {
-	seenAt
+	sightTable
 	socket     *unix.Packet
 	stampPorts []uint16
 	rate       int // packets a second
@@ -67,30 +67,30 @@ type Packet struct {
 	wg         sync.WaitGroup
 	err        error
 
-	every uint32 // of how many packets one is taken
-	taken int    // since the rate was looked at
-	since time.Time
+	sampleEvery uint32 // of how many packets one is taken
+	received    int    // since the rate was looked at
+	rateSince   time.Time
 }
 
 // NewPacket opens the socket for probes from or to some STAMP ports; it takes about
 // rate packets a second, and holds so many flows between two sweeps.
 func NewPacket(stampPorts []uint16, flows, rate int) (*Packet, error) {
-	socket, err := unix.OpenPacket(0x0003, 0, headers)
+	socket, err := unix.OpenPacket(0x0003, 0, headerOctets)
 	if err != nil {
 		return nil, err
 	}
-	p := &Packet{seenAt: seenAt{limit: flows, flows: map[place]*sight{}}, socket: socket, stampPorts: stampPorts, rate: rate,
-		ports: map[uint32]bool{}, every: 1, since: time.Now()}
-	if err := errors.Join(p.filter(), socket.Buffer(4<<20)); err != nil {
+	p := &Packet{sightTable: sightTable{limit: flows, flows: map[flowAtPort]*sight{}}, socket: socket, stampPorts: stampPorts, rate: rate,
+		ports: map[uint32]bool{}, sampleEvery: 1, rateSince: time.Now()}
+	if err := errors.Join(p.attachFilter(), socket.SetReceiveBuffer(4<<20)); err != nil {
 		return nil, errors.Join(err, socket.Close())
 	}
-	p.wg.Go(p.run)
+	p.wg.Go(p.receiveLoop)
 	return p, nil
 }
 
-// filter lets one of every so many probes pass.
-func (p *Packet) filter() error {
-	program, err := bpf.Assemble(filter(p.stampPorts, p.every))
+// attachFilter lets one of every so many probes pass.
+func (p *Packet) attachFilter() error {
+	program, err := bpf.Assemble(filterProgram(p.stampPorts, p.sampleEvery))
 	if err != nil {
 		return fmt.Errorf("filter of probes: %w", err)
 	}
@@ -98,12 +98,12 @@ func (p *Packet) filter() error {
 	for i, in := range program {
 		raw[i] = unix.RawInstruction{Op: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
 	}
-	return p.socket.Filter(raw)
+	return p.socket.AttachFilter(raw)
 }
 
-// filter is a classic BPF program that accepts UDP from or to the ports, one of
+// filterProgram is a classic BPF program that accepts UDP from or to the ports, one of
 // every so many packets by chance.
-func filter(stampPorts []uint16, every uint32) []bpf.Instruction {
+func filterProgram(stampPorts []uint16, every uint32) []bpf.Instruction {
 	type jump struct {
 		at   int
 		to   string
@@ -150,7 +150,7 @@ func filter(stampPorts []uint16, every uint32) []bpf.Instruction {
 		emit(bpf.ALUOpConstant{Op: bpf.ALUOpMod, Val: every})
 		unless(0, "drop2")
 	}
-	emit(bpf.RetConstant{Val: headers})
+	emit(bpf.RetConstant{Val: headerOctets})
 	label("drop2")
 	emit(bpf.RetConstant{})
 	for _, j := range jumps {
@@ -166,13 +166,13 @@ func filter(stampPorts []uint16, every uint32) []bpf.Instruction {
 	return in
 }
 
-func (p *Packet) run() {
+func (p *Packet) receiveLoop() {
 	var key sighting.Key
 	for {
 		err := p.socket.Recv(time.Now().Add(time.Second), func(ifindex int, frame []byte) {
-			p.taken++
-			if probe(frame, p.stampPorts, &key) && p.at(uint32(ifindex)) {
-				p.add(place{key, uint32(ifindex)}, time.Now().UnixNano())
+			p.received++
+			if parseProbe(frame, p.stampPorts, &key) && p.isPort(uint32(ifindex)) {
+				p.addSight(flowAtPort{key, uint32(ifindex)}, time.Now().UnixNano())
 			}
 		})
 		switch {
@@ -184,29 +184,29 @@ func (p *Packet) run() {
 			p.mu.Unlock()
 			return
 		}
-		p.police(time.Now())
+		p.adjustRate(time.Now())
 	}
 }
 
-func (p *Packet) at(port uint32) bool {
+func (p *Packet) isPort(port uint32) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ports[port]
 }
 
-// police makes the filter coarser when more came than the rate allows, and finer
+// adjustRate makes the filter coarser when more came than the rate allows, and finer
 // when much less did.
-func (p *Packet) police(now time.Time) {
-	passed := now.Sub(p.since)
+func (p *Packet) adjustRate(now time.Time) {
+	passed := now.Sub(p.rateSince)
 	if passed < time.Second {
 		return
 	}
-	seen := float64(p.taken) / passed.Seconds() * float64(p.every)
-	p.taken, p.since = 0, now
+	seen := float64(p.received) / passed.Seconds() * float64(p.sampleEvery)
+	p.received, p.rateSince = 0, now
 	every := uint32(max(1, (seen+float64(p.rate)-1)/float64(p.rate)))
-	if every > p.every || every < p.every/2 || every == 1 && p.every > 1 {
-		p.every = every
-		if err := p.filter(); err != nil {
+	if every > p.sampleEvery || every < p.sampleEvery/2 || every == 1 && p.sampleEvery > 1 {
+		p.sampleEvery = every
+		if err := p.attachFilter(); err != nil {
 			p.mu.Lock()
 			p.err = err
 			p.mu.Unlock()
@@ -217,8 +217,8 @@ func (p *Packet) police(now time.Time) {
 // Kind is software-af-packet.
 func (p *Packet) Kind() sighting.Kind { return sighting.KindPacket }
 
-// Ports sets the interfaces whose packets count.
-func (p *Packet) Ports(numbers []uint32) error {
+// SetPorts sets the interfaces whose packets count.
+func (p *Packet) SetPorts(numbers []uint32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	clear(p.ports)
@@ -228,19 +228,19 @@ func (p *Packet) Ports(numbers []uint32) error {
 	return nil
 }
 
-// Sweep hands over what was seen since it was forgotten last.
-func (p *Packet) Sweep(_ context.Context, see func(*sighting.Key, sighting.Sample)) error {
-	drops, err := p.socket.Drops()
+// SweepFlows hands over what was seen since it was forgotten last.
+func (p *Packet) SweepFlows(_ context.Context, see func(*sighting.Key, sighting.Sample)) error {
+	drops, err := p.socket.DropsSinceLast()
 	p.mu.Lock()
 	p.dropped += drops
 	err = errors.Join(err, p.err)
 	p.mu.Unlock()
-	p.sweep(see)
+	p.sweepSights(see)
 	return err
 }
 
-// Forget forgets a flow at a port.
-func (p *Packet) Forget(key *sighting.Key, port uint32) { p.forget(key, port) }
+// ForgetFlow forgets a flow at a port.
+func (p *Packet) ForgetFlow(key *sighting.Key, port uint32) { p.removeSight(key, port) }
 
 // Dropped counts packets that did not fit into the socket's buffer, and those of
 // flows that did not fit into the table.

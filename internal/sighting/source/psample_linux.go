@@ -66,14 +66,14 @@ func parseSampled(data []byte) (s sampled, err error) {
 // Psample sees the samples that a switch chip hands to the kernel by a rule of
 // Rules' for one sample group.
 type Psample struct {
-	seenAt
+	sightTable
 	conn       *genetlink.Conn
 	group      uint32
 	stampPorts []uint16
 	ports      []uint32
 	next       uint32 // sequence number
 	began      bool
-	broken     uint64
+	malformed  uint64
 	wg         sync.WaitGroup
 	err        error
 }
@@ -85,15 +85,15 @@ func NewPsample(stampPorts []uint16, flows int, group uint32) (*Psample, error) 
 	if err != nil {
 		return nil, fmt.Errorf("generic netlink: %w", err)
 	}
-	p := &Psample{seenAt: seenAt{limit: flows, flows: map[place]*sight{}}, conn: conn, group: group, stampPorts: stampPorts}
-	if err := p.join(); err != nil {
+	p := &Psample{sightTable: sightTable{limit: flows, flows: map[flowAtPort]*sight{}}, conn: conn, group: group, stampPorts: stampPorts}
+	if err := p.joinGroup(); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	p.wg.Go(p.run)
+	p.wg.Go(p.receiveLoop)
 	return p, nil
 }
 
-func (p *Psample) join() error {
+func (p *Psample) joinGroup() error {
 	family, err := p.conn.GetFamily(psampleFamily)
 	if err != nil {
 		return fmt.Errorf("psample of the kernel: %w", err)
@@ -105,7 +105,7 @@ func (p *Psample) join() error {
 	return p.conn.JoinGroup(family.Groups[i].ID)
 }
 
-func (p *Psample) run() {
+func (p *Psample) receiveLoop() {
 	for {
 		messages, _, err := p.conn.Receive()
 		if errors.Is(err, os.ErrClosed) {
@@ -119,17 +119,17 @@ func (p *Psample) run() {
 		}
 		p.mu.Unlock()
 		for _, m := range messages {
-			p.take(m.Data, time.Now().UnixNano())
+			p.countMessage(m.Data, time.Now().UnixNano())
 		}
 	}
 }
 
-// take counts one message.
-func (p *Psample) take(data []byte, at int64) {
+// countMessage counts one message.
+func (p *Psample) countMessage(data []byte, at int64) {
 	s, err := parseSampled(data)
 	p.mu.Lock()
 	if err != nil {
-		p.broken++
+		p.malformed++
 		p.mu.Unlock()
 		return
 	}
@@ -144,39 +144,39 @@ func (p *Psample) take(data []byte, at int64) {
 	ours := slices.Contains(p.ports, s.ingress)
 	p.mu.Unlock()
 	var key sighting.Key
-	if ours && probe(s.frame, p.stampPorts, &key) {
-		p.add(place{key, s.ingress}, at)
+	if ours && parseProbe(s.frame, p.stampPorts, &key) {
+		p.addSight(flowAtPort{key, s.ingress}, at)
 	}
 }
 
 // Kind is hardware-psample.
 func (p *Psample) Kind() sighting.Kind { return sighting.KindPsample }
 
-// Ports sets the interfaces whose samples count.
-func (p *Psample) Ports(numbers []uint32) error {
+// SetPorts sets the interfaces whose samples count.
+func (p *Psample) SetPorts(numbers []uint32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ports = slices.Clone(numbers)
 	return nil
 }
 
-// Sweep hands over what was sampled since it was forgotten last.
-func (p *Psample) Sweep(_ context.Context, see func(*sighting.Key, sighting.Sample)) error {
-	p.sweep(see)
+// SweepFlows hands over what was sampled since it was forgotten last.
+func (p *Psample) SweepFlows(_ context.Context, see func(*sighting.Key, sighting.Sample)) error {
+	p.sweepSights(see)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.err
 }
 
-// Forget forgets a flow at a port.
-func (p *Psample) Forget(key *sighting.Key, port uint32) { p.forget(key, port) }
+// ForgetFlow forgets a flow at a port.
+func (p *Psample) ForgetFlow(key *sighting.Key, port uint32) { p.removeSight(key, port) }
 
 // Dropped counts samples that the channel lost, by its sequence numbers, that
 // could not be read, and those of flows that did not fit into the table.
 func (p *Psample) Dropped() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.dropped + p.broken
+	return p.dropped + p.malformed
 }
 
 // Close leaves the channel.

@@ -26,24 +26,24 @@ func message(ingress uint16, group, sequence uint32, frame []byte) []byte {
 }
 
 func TestPsample(t *testing.T) {
-	p := &Psample{seenAt: seenAt{limit: 10, flows: map[place]*sight{}}, group: 7, stampPorts: []uint16{862}}
-	if err := p.Ports([]uint32{3, 4}); err != nil {
+	p := &Psample{sightTable: sightTable{limit: 10, flows: map[flowAtPort]*sight{}}, group: 7, stampPorts: []uint16{862}}
+	if err := p.SetPorts([]uint32{3, 4}); err != nil {
 		t.Fatal(err)
 	}
 	probe := frame(a4, b4, 17, 0)
-	p.take(message(3, 7, 5, probe), 100)
-	p.take(message(3, 8, 90, probe), 150) // another's group
-	p.take(message(3, 7, 6, probe), 200)
-	p.take(message(4, 7, 9, frame(a6, b6, 17, 0, 12)), 300) // two were lost
-	p.take(message(9, 7, 10, probe), 400)                   // no port
-	p.take(message(3, 7, 11, frame(a4, b4, 6, 0)), 500)     // no probe
-	p.take([]byte{9, 0, 1, 0, 1}, 600)                      // no message
+	p.countMessage(message(3, 7, 5, probe), 100)
+	p.countMessage(message(3, 8, 90, probe), 150) // another's group
+	p.countMessage(message(3, 7, 6, probe), 200)
+	p.countMessage(message(4, 7, 9, frame(a6, b6, 17, 0, 12)), 300) // two were lost
+	p.countMessage(message(9, 7, 10, probe), 400)                   // no port
+	p.countMessage(message(3, 7, 11, frame(a4, b4, 6, 0)), 500)     // no probe
+	p.countMessage([]byte{9, 0, 1, 0, 1}, 600)                      // no message
 	want := map[sighting.Key]sighting.Sample{
 		sighting.KeyOf(sighting.Flow{Src: a4, Dst: b4}): {Port: 3, First: 100, Last: 200, Count: 2},
 		sighting.KeyOf(sighting.Flow{Src: a6, Dst: b6}): {Port: 4, First: 300, Last: 300, Count: 1},
 	}
 	n := 0
-	if err := p.Sweep(t.Context(), func(k *sighting.Key, s sighting.Sample) {
+	if err := p.SweepFlows(t.Context(), func(k *sighting.Key, s sighting.Sample) {
 		n++
 		if want[*k] != s {
 			t.Errorf("%v: %+v, want %+v", k.Flow(), s, want[*k])

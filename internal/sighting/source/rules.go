@@ -24,7 +24,7 @@ type Rule struct {
 // RuleKinds are the kinds of switches whose rules Rules writes.
 func RuleKinds() []string { return []string{"tc", "sonic", "sonic-sflow", "cumulus"} }
 
-// Rules is the text that makes a kind of switch hand samples of probes over:
+// RulesText is the text that makes a kind of switch hand samples of probes over:
 //
 //   - tc: commands for a switch whose chip the kernel drives (switchdev): flower and
 //     the sample action, which the driver offloads; read by Psample.
@@ -34,7 +34,7 @@ func RuleKinds() []string { return []string{"tc", "sonic", "sonic-sflow", "cumul
 //     only, policed; the copies travel by ERSPAN to a collector.
 //   - cumulus: an access list of cl-acltool, copies to the CPU port, which the switch
 //     itself limits.
-func Rules(kind string, r Rule) (string, error) {
+func RulesText(kind string, r Rule) (string, error) {
 	switch {
 	case len(r.Ports) == 0:
 		return "", fmt.Errorf("rules of kind %s: ports are expected", kind)
@@ -57,7 +57,7 @@ func Rules(kind string, r Rule) (string, error) {
 		for _, p := range r.Ports {
 			sessions[p] = map[string]string{"admin_state": "up", "sample_rate": fmt.Sprint(r.Every)}
 		}
-		return text(map[string]any{"SFLOW": map[string]any{"global": map[string]string{"admin_state": "up", "polling_interval": "0"}}, "SFLOW_SESSION": sessions})
+		return jsonText(map[string]any{"SFLOW": map[string]any{"global": map[string]string{"admin_state": "up", "polling_interval": "0"}}, "SFLOW_SESSION": sessions})
 	case "sonic":
 		if !r.From.IsValid() || !r.To.IsValid() {
 			return "", fmt.Errorf("rules of kind sonic: the addresses of both ends of the ERSPAN tunnel are expected")
@@ -67,7 +67,7 @@ func Rules(kind string, r Rule) (string, error) {
 	return "", fmt.Errorf("rules of kind %q: one of %s is expected", kind, strings.Join(RuleKinds(), ", "))
 }
 
-func text(v any) (string, error) {
+func jsonText(v any) (string, error) {
 	b, err := json.MarshalIndent(v, "", "  ")
 	return string(b) + "\n", err
 }
@@ -83,7 +83,7 @@ func tcRules(r *Rule) string {
 			for _, match := range []string{"dst_port", "src_port"} {
 				for _, stamp := range r.StampPorts {
 					fmt.Fprintf(&b, "tc filter add dev %s ingress protocol %s pref %d flower ip_proto udp %s %d action sample rate %d group %d trunc %d\n",
-						port, family, pref, match, stamp, r.Every, r.Group, headers)
+						port, family, pref, match, stamp, r.Every, r.Group, headerOctets)
 					pref++
 				}
 			}
@@ -131,7 +131,7 @@ func sonicRules(r *Rule) (string, error) {
 		}
 	}
 	ports := slices.Clone(r.Ports)
-	return text(map[string]any{
+	return jsonText(map[string]any{
 		"POLICER": map[string]any{name: map[string]string{"meter_type": "packets", "mode": "sr_tcm", "cir": fmt.Sprint(r.Police), "cbs": fmt.Sprint(r.Police), "red_packet_action": "drop"}},
 		"MIRROR_SESSION": map[string]any{name: map[string]string{"type": "ERSPAN", "src_ip": r.From.String(), "dst_ip": r.To.String(), "dscp": "0", "ttl": "64",
 			"gre_type": "0x88be", "queue": "0", "policer": name}},

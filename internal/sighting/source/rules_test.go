@@ -14,7 +14,7 @@ var update = flag.Bool("update", false, "write the golden files")
 func TestRules(t *testing.T) {
 	r := Rule{Ports: []string{"swp1", "swp2s0"}, StampPorts: []uint16{862, 8862}, Group: 862, From: netip.MustParseAddr("10.255.0.1"), To: netip.MustParseAddr("10.255.9.9")}
 	for _, kind := range RuleKinds() {
-		got, err := Rules(kind, r)
+		got, err := RulesText(kind, r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +41,7 @@ func TestRules(t *testing.T) {
 		{"tc", "STAMP", Rule{Ports: []string{"swp1"}}},
 		{"sonic", "ERSPAN", Rule{Ports: []string{"Ethernet0"}, StampPorts: []uint16{862}}},
 	} {
-		if _, err := Rules(bad.kind, bad.rule); err == nil || !strings.Contains(err.Error(), bad.says) {
+		if _, err := RulesText(bad.kind, bad.rule); err == nil || !strings.Contains(err.Error(), bad.says) {
 			t.Errorf("%s %+v: %v, want an error about %s", bad.kind, bad.rule, err, bad.says)
 		}
 	}

@@ -16,27 +16,27 @@ import (
 // Source sees probes: UDP packets from or to a STAMP port.
 type Source interface {
 	Kind() sighting.Kind
-	// Ports sets the interfaces to look at, by number. Those that went are forgotten.
-	Ports(numbers []uint32) error
-	// Sweep hands over what was seen since the sweep before, or again what was
+	// SetPorts sets the interfaces to look at, by number. Those that went are forgotten.
+	SetPorts(numbers []uint32) error
+	// SweepFlows hands over what was seen since the sweep before, or again what was
 	// seen ever and not forgotten.
-	Sweep(ctx context.Context, see func(key *sighting.Key, s sighting.Sample)) error
-	// Forget frees what the source keeps of a flow at a port.
-	Forget(key *sighting.Key, port uint32)
+	SweepFlows(ctx context.Context, see func(key *sighting.Key, s sighting.Sample)) error
+	// ForgetFlow frees what the source keeps of a flow at a port.
+	ForgetFlow(key *sighting.Key, port uint32)
 	// Dropped counts what was lost since the start.
 	Dropped() uint64
 	Close() error
 }
 
-// wall makes Unix time of the monotonic clock's: what is to be added to it, ns.
-type wall struct{ offset int64 }
+// wallOffset makes Unix time of the monotonic clock's: what is to be added to it, ns.
+type wallOffset struct{ offset int64 }
 
-// restless is by how much the offset may be read differently without being another
+// offsetTolerance is by how much the offset may be read differently without being another
 // one: what was seen long ago is not to seem to be seen again.
-const restless = int64(time.Millisecond)
+const offsetTolerance = int64(time.Millisecond)
 
-func (w *wall) set(monotonic int64) {
-	if now := time.Now().UnixNano() - monotonic; now-w.offset > restless || w.offset-now > restless {
+func (w *wallOffset) setOffset(monotonic int64) {
+	if now := time.Now().UnixNano() - monotonic; now-w.offset > offsetTolerance || w.offset-now > offsetTolerance {
 		w.offset = now
 	}
 }

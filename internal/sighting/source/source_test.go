@@ -77,12 +77,12 @@ var frames = []struct {
 func TestProbeOfAFrame(t *testing.T) {
 	for _, f := range frames {
 		var key sighting.Key
-		ok := probe(f.frame, []uint16{862}, &key)
+		ok := parseProbe(f.frame, []uint16{862}, &key)
 		if want := f.flow.Src.IsValid(); ok != want || ok && key.Flow() != f.flow {
 			t.Errorf("%s: %v %v, want %v", f.name, ok, key.Flow(), f.flow)
 		}
 		for n := range f.frame {
-			probe(f.frame[:n], []uint16{862}, &key)
+			parseProbe(f.frame[:n], []uint16{862}, &key)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func FuzzProbe(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var key sighting.Key
-		if probe(b, []uint16{862}, &key) {
+		if parseProbe(b, []uint16{862}, &key) {
 			if fl := key.Flow(); fl.Src.Port() != 862 && fl.Dst.Port() != 862 || sighting.KeyOf(fl) != key {
 				t.Fatalf("%v is no probe", fl)
 			}
@@ -179,7 +179,7 @@ func watched(t *testing.T, open func() (Source, error), fn func(s Source, out *u
 			t.Fatal(err)
 		}
 		defer s.Close()
-		if err := s.Ports([]uint32{uint32(receive)}); err != nil {
+		if err := s.SetPorts([]uint32{uint32(receive)}); err != nil {
 			t.Fatal(err)
 		}
 		out, err := unix.OpenPacket(0xffff, send, 64)
@@ -214,7 +214,7 @@ func TestSources(t *testing.T) {
 				var sample sighting.Sample
 				for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 					clear(got)
-					if err := s.Sweep(t.Context(), func(k *sighting.Key, x sighting.Sample) {
+					if err := s.SweepFlows(t.Context(), func(k *sighting.Key, x sighting.Sample) {
 						got[k.Flow()] = x.Count
 						sample = x
 						if x.Port != uint32(receive) {
@@ -241,17 +241,17 @@ func TestSources(t *testing.T) {
 					t.Errorf("last seen %v, sent after %v", at, began)
 				}
 				key := sighting.KeyOf(sighting.Flow{Src: a4, Dst: b4})
-				s.Forget(&key, uint32(receive))
+				s.ForgetFlow(&key, uint32(receive))
 				for range 2 { // what is forgotten may go with the sweep after
 					clear(got)
-					if err := s.Sweep(t.Context(), func(k *sighting.Key, x sighting.Sample) { got[k.Flow()] = x.Count }); err != nil {
+					if err := s.SweepFlows(t.Context(), func(k *sighting.Key, x sighting.Sample) { got[k.Flow()] = x.Count }); err != nil {
 						t.Fatal(err)
 					}
 				}
 				if got[key.Flow()] != 0 {
 					t.Error("forgotten, yet there")
 				}
-				if err := s.Ports(nil); err != nil {
+				if err := s.SetPorts(nil); err != nil {
 					t.Fatal(err)
 				}
 				if err := out.Send(send, frame(a4, b4, 17, 0)); err != nil {
@@ -261,7 +261,7 @@ func TestSources(t *testing.T) {
 					t.Fatal(err)
 				}
 				clear(got)
-				if err := s.Sweep(t.Context(), func(k *sighting.Key, x sighting.Sample) { got[k.Flow()] = x.Count }); err != nil {
+				if err := s.SweepFlows(t.Context(), func(k *sighting.Key, x sighting.Sample) { got[k.Flow()] = x.Count }); err != nil {
 					t.Fatal(err)
 				}
 				if got[key.Flow()] != 0 {
@@ -285,7 +285,7 @@ func TestFullTable(t *testing.T) {
 				n := 0
 				for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline) && n+int(s.Dropped()) < 120; time.Sleep(10 * time.Millisecond) {
 					n = 0
-					if err := s.Sweep(t.Context(), func(*sighting.Key, sighting.Sample) { n++ }); err != nil {
+					if err := s.SweepFlows(t.Context(), func(*sighting.Key, sighting.Sample) { n++ }); err != nil {
 						t.Fatal(err)
 					}
 				}

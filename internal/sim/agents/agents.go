@@ -34,12 +34,12 @@ import (
 // How hosts take part, in nanoseconds: least times and the means of what is added
 // at random. They are of the order of what kernels of real hosts take.
 const (
-	sendLeast, sendMean = 4_000, 2_000 // from the program to the kernel's transmit stamp
-	wireLeast, wireMean = 400, 200     // from there to the wire
-	takeLeast, takeMean = 900, 1_200   // from the wire to the kernel's receive stamp
-	busyMean            = 40_000       // the same, of the few that meet a busy processor
-	busyPart            = 0.002        // how many do
-	turnMost            = 2_000_000    // at most until the program's loop comes round
+	sendLeast, sendMean       = 4_000, 2_000 // from the program to the kernel's transmit stamp
+	wireLeast, wireMean       = 400, 200     // from there to the wire
+	receiveLeast, receiveMean = 900, 1_200   // from the wire to the kernel's receive stamp
+	busyMean                  = 40_000       // the same, of the few that meet a busy processor
+	busyPart                  = 0.002        // how many do
+	turnMost                  = 2_000_000    // at most until the program's loop comes round
 )
 
 // probeOctets is a probe on the wire: STAMP with its TLVs, UDP, IPv4, Ethernet.
@@ -54,44 +54,44 @@ type Fabric struct {
 	topo *fabric.Topology
 	log  *slog.Logger
 
-	mu     sync.Mutex
-	net    *packets.Network
-	graph  *fabric.Graph
-	rng    *rand.Rand
-	agents map[string]*agent // by node
-	flows  []*flow
-	free   []*flight
-	faults []*active
-	last   int           // fault
-	stood  time.Duration // for which time has not gone by
+	mu          sync.Mutex
+	net         *packets.Network
+	graph       *fabric.Graph
+	rng         *rand.Rand
+	agents      map[string]*agent // by node
+	flows       []*flow
+	freeFlights []*flight
+	faults      []*activeFault
+	last        int           // fault
+	stalled     time.Duration // for which time has not gone by
 }
 
 // agent is a node's.
 type agent struct {
-	f      *Fabric
-	engine *probe.Simulated
-	bend   *probe.Bend
-	asleep bool
-	until  int64 // it sleeps
-	turn   int64 // when its program reads what came since the turn before
-	left   int64 // when its last packet did
+	f           *Fabric
+	engine      *probe.Simulated
+	bend        *probe.Bend
+	asleep      bool
+	asleepUntil int64 // it sleeps
+	nextTurn    int64 // when its program reads what came since the turn before
+	lastLeft    int64 // when its last packet did
 }
 
-// reads is when the program reads a packet that the kernel stamped: in the order
+// readTime is when the program reads a packet that the kernel stamped: in the order
 // in which they came.
-func (a *agent) reads(stamped int64) int64 {
-	if a.turn < stamped {
-		a.turn = stamped + a.f.rng.Int64N(turnMost)
+func (a *agent) readTime(stamped int64) int64 {
+	if a.nextTurn < stamped {
+		a.nextTurn = stamped + a.f.rng.Int64N(turnMost)
 	}
-	return a.turn
+	return a.nextTurn
 }
 
-// sends is when the kernel stamps a packet that the program sends now, and when it
+// sendTimes is when the kernel stamps a packet that the program sends now, and when it
 // leaves: in the order in which they are sent.
-func (a *agent) sends(now int64) (stamped, leaves int64) {
-	stamped = max(now+a.f.random(sendLeast, sendMean), a.left)
-	a.left = stamped + a.f.random(wireLeast, wireMean)
-	return stamped, a.left
+func (a *agent) sendTimes(now int64) (stamped, leaves int64) {
+	stamped = max(now+a.f.randomTime(sendLeast, sendMean), a.lastLeft)
+	a.lastLeft = stamped + a.f.randomTime(wireLeast, wireMean)
+	return stamped, a.lastLeft
 }
 
 // New makes the fabric of a topology that has all addresses; its time begins at
@@ -111,29 +111,29 @@ func (f *Fabric) Start(cfg *probe.Config, bend *probe.Bend, log *slog.Logger) (*
 	if f.agents[cfg.Node] != nil {
 		return nil, fmt.Errorf("node %s has an agent already", cfg.Node)
 	}
-	engine, err := probe.StartSimulated(cfg, bend, f.base, f.walk, log)
+	engine, err := probe.StartSimulated(cfg, bend, f.base, f.traceEdge, log)
 	if err != nil {
 		return nil, err
 	}
 	a := &agent{f: f, engine: engine, bend: bend}
-	flows, err := engine.Flows()
+	flows, err := engine.CreateFlows()
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range flows {
 		fl := &flow{SimFlow: s, agent: a}
 		var ok [2]bool
-		fl.src, ok[0] = f.net.NIC(s.Edge.Src)
-		fl.dst, ok[1] = f.net.NIC(s.Edge.Dst)
+		fl.src, ok[0] = f.net.NICNumber(s.Edge.Src)
+		fl.dst, ok[1] = f.net.NICNumber(s.Edge.Dst)
 		if !ok[0] || !ok[1] {
 			return nil, fmt.Errorf("edge %v: the fabric has no such NICs", s.Edge)
 		}
-		fl.there = hashOf(s.Edge.Src, s.Edge.Dst, s.SrcPort, s.DstPort)
-		fl.back = hashOf(s.Edge.Dst, s.Edge.Src, s.DstPort, s.SrcPort)
+		fl.forwardHash = hashOf(s.Edge.Src, s.Edge.Dst, s.SrcPort, s.DstPort)
+		fl.reverseHash = hashOf(s.Edge.Dst, s.Edge.Src, s.DstPort, s.SrcPort)
 		fl.next = f.net.Now() + int64(s.Phase)
-		f.net.At(fl.next, fl)
-		from := netip.AddrPortFrom(f.graph.Address(s.Edge.Src), s.SrcPort)
-		to := netip.AddrPortFrom(f.graph.Address(s.Edge.Dst), s.DstPort)
+		f.net.ScheduleAt(fl.next, fl)
+		from := netip.AddrPortFrom(f.graph.ProbeAddress(s.Edge.Src), s.SrcPort)
+		to := netip.AddrPortFrom(f.graph.ProbeAddress(s.Edge.Dst), s.DstPort)
 		fl.keys = [2]sighting.Key{sighting.KeyOf(sighting.Flow{Src: from, Dst: to}), sighting.KeyOf(sighting.Flow{Src: to, Dst: from})}
 		f.flows = append(f.flows, fl)
 	}
@@ -143,7 +143,7 @@ func (f *Fabric) Start(cfg *probe.Config, bend *probe.Bend, log *slog.Logger) (*
 
 // hashOf is what switches hash of a flow's packets.
 func hashOf(src, dst string, sport, dport uint16) uint64 {
-	return packets.Hash(src + ">" + dst + "#" + strconv.Itoa(int(sport)) + ">" + strconv.Itoa(int(dport)))
+	return packets.HashText(src + ">" + dst + "#" + strconv.Itoa(int(sport)) + ">" + strconv.Itoa(int(dport)))
 }
 
 // Run lets time go by as the wall clock's, until ctx ends.
@@ -156,8 +156,8 @@ func (f *Fabric) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			f.Catch()
-			if stood := f.Stood(); stood > 2*told && stood > time.Second {
+			f.CatchUp()
+			if stood := f.StalledTime(); stood > 2*told && stood > time.Second {
 				told = stood
 				f.log.Warn("this machine is too busy to simulate the fabric all the time", "it stood still for", stood.Round(100*time.Millisecond), "of", time.Since(f.base).Round(time.Second))
 			}
@@ -168,79 +168,79 @@ func (f *Fabric) Run(ctx context.Context) {
 // patience is how much of the wall clock's time is made up for.
 const patience = 300 * time.Millisecond
 
-// Catch simulates up to now: what is read next is of this moment.
-func (f *Fabric) Catch() {
+// CatchUp simulates up to now: what is read next is of this moment.
+func (f *Fabric) CatchUp() {
 	f.mu.Lock()
-	now, to := time.Duration(f.net.Now()), time.Since(f.base)-f.stood
+	now, to := time.Duration(f.net.Now()), time.Since(f.base)-f.stalled
 	if late := to - now - patience; late > 0 {
-		f.stood += late
+		f.stalled += late
 		to -= late
 	}
 	f.mu.Unlock()
-	f.Advance(to)
+	f.AdvanceTo(to)
 }
 
-// Stood is for how long the fabric has stood still, the machine being too busy.
-func (f *Fabric) Stood() time.Duration {
+// StalledTime is for how long the fabric has stood still, the machine being too busy.
+func (f *Fabric) StalledTime() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.stood
+	return f.stalled
 }
 
-// wall is what the wall clock showed at a time of the fabric.
-func (f *Fabric) wall(at int64) time.Time { return f.base.Add(f.stood + time.Duration(at)) }
+// wallTime is what the wall clock showed at a time of the fabric.
+func (f *Fabric) wallTime(at int64) time.Time { return f.base.Add(f.stalled + time.Duration(at)) }
 
 // slice is for how long the fabric is simulated in one go: scrapes wait no longer.
 const slice = 20 * time.Millisecond
 
-// Advance simulates up to a time since the base.
-func (f *Fabric) Advance(to time.Duration) {
-	for f.step(to) {
+// AdvanceTo simulates up to a time since the base.
+func (f *Fabric) AdvanceTo(to time.Duration) {
+	for f.stepTowards(to) {
 	}
 }
 
-// step goes on a little towards a time, and says whether there is more to go.
-func (f *Fabric) step(to time.Duration) bool {
+// stepTowards goes on a little towards a time, and says whether there is more to go.
+func (f *Fabric) stepTowards(to time.Duration) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.net.Run(min(int64(to), f.net.Now()+int64(slice)))
 	now := f.net.Now()
 	for _, a := range f.agents {
-		a.engine.Turn(now)
+		a.engine.AdvanceTo(now)
 	}
 	return now < int64(to)
 }
 
-// Counts are of the packets so far.
-func (f *Fabric) Counts() packets.Counts {
+// PacketCounts are of the packets so far.
+func (f *Fabric) PacketCounts() packets.Counts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.net.Counts
 }
 
-// walk traces an edge: what hop-limited packets of it would learn now.
-func (f *Fabric) walk(e fabric.Edge) (hops []probe.Hop, reached bool) {
+// traceEdge traces an edge: what hop-limited packets of it would learn now.
+func (f *Fabric) traceEdge(e fabric.Flow) (hops []probe.Hop, reached bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	from, to := e.Ends()
-	src, ok1 := f.net.NIC(from)
-	dst, ok2 := f.net.NIC(to)
+	from, to := e.Endpoints()
+	src, ok1 := f.net.NICNumber(from)
+	dst, ok2 := f.net.NICNumber(to)
 	a := f.agents[fabric.OwnerOf(e.Src)]
 	if !ok1 || !ok2 || a == nil {
 		return nil, false
 	}
 	stamps := a.engine.Config().Stamp
-	sport, dport := stamps.SourcePort+uint16(e.Flow), stamps.Port
+	sport, dport := stamps.SourcePort+uint16(e.Number), stamps.Port
 	if e.Reply {
 		sport, dport = dport, sport
 	}
-	met, reached := f.net.Trace(src, dst, hashOf(from, to, sport, dport))
+	met, reached := f.net.TraceFlow(src, dst, hashOf(from, to, sport, dport))
 	reached = reached && !e.Reply // nothing tells of a reply that it came
 	known := 0
 	for i, m := range met {
 		h := probe.Hop{TTL: i + 1}
 		if m.Answers {
-			h.Address, h.RTT = f.address(m.In), time.Duration(m.RTT)
+			h.Address, h.RTT = f.addressOf(m.In), time.Duration(m.RTT)
 			known = i + 1
 		}
 		hops = append(hops, h)
@@ -251,7 +251,7 @@ func (f *Fabric) walk(e fabric.Edge) (hops []probe.Hop, reached bool) {
 	return hops, reached
 }
 
-func (f *Fabric) address(end string) netip.Addr {
+func (f *Fabric) addressOf(end string) netip.Addr {
 	l := f.graph.LinkAt(end)
 	if l.A == end {
 		return l.AAddress.Addr()
@@ -259,43 +259,43 @@ func (f *Fabric) address(end string) netip.Addr {
 	return l.BAddress.Addr()
 }
 
-// random is a time of least and, on the mean, so much more.
-func (f *Fabric) random(least, mean int64) int64 {
+// randomTime is a time of least and, on the mean, so much more.
+func (f *Fabric) randomTime(least, mean int64) int64 {
 	return least + int64(f.rng.ExpFloat64()*float64(mean))
 }
 
 // flow is an edge that is probed.
 type flow struct {
 	*probe.SimFlow
-	agent       *agent
-	far         *agent
-	src, dst    int32
-	there, back uint64
-	trails      [2]packets.Trail // of probes, of replies
-	keys        [2]sighting.Key
-	next        int64
+	agent                    *agent
+	farAgent                 *agent
+	src, dst                 int32
+	forwardHash, reverseHash uint64
+	trails                   [2]packets.Trail // of probes, of replies
+	keys                     [2]sighting.Key
+	next                     int64
 }
 
-// Act sends what is due.
-func (fl *flow) Act(now int64) {
+// ActAt sends what is due.
+func (fl *flow) ActAt(now int64) {
 	f, cadence := fl.agent.f, int64(fl.Cadence)
 	if fl.agent.asleep {
-		missed := (fl.agent.until - fl.next) / cadence
-		fl.Skip(int(missed))
+		missed := (fl.agent.asleepUntil - fl.next) / cadence
+		fl.SkipProbes(int(missed))
 		fl.next += (missed + 1) * cadence
-		f.net.At(fl.next, fl)
+		f.net.ScheduleAt(fl.next, fl)
 		return
 	}
-	for range fl.Packets() {
-		p := f.flight(fl)
-		stamped, leaves := fl.agent.sends(now)
-		fl.Probe(&p.SimPacket, now, stamped)
+	for range fl.DuePackets() {
+		p := f.newFlight(fl)
+		stamped, leaves := fl.agent.sendTimes(now)
+		fl.SendProbe(&p.SimPacket, now, stamped)
 		p.stage = probing
-		p.From, p.To, p.Flow, p.Trail = fl.src, fl.dst, fl.there, &fl.trails[0]
-		f.net.At(leaves, p)
+		p.From, p.To, p.Flow, p.Trail = fl.src, fl.dst, fl.forwardHash, &fl.trails[0]
+		f.net.ScheduleAt(leaves, p)
 	}
 	fl.next += cadence
-	f.net.At(fl.next, fl)
+	f.net.ScheduleAt(fl.next, fl)
 }
 
 // stage is what a flight does next when it acts.
@@ -317,79 +317,79 @@ type flight struct {
 	stamped int64 // by the kernel of the node it came to
 }
 
-func (f *Fabric) flight(fl *flow) *flight {
+func (f *Fabric) newFlight(fl *flow) *flight {
 	var p *flight
-	if n := len(f.free); n > 0 {
-		p, f.free = f.free[n-1], f.free[:n-1]
+	if n := len(f.freeFlights); n > 0 {
+		p, f.freeFlights = f.freeFlights[n-1], f.freeFlights[:n-1]
 	} else {
 		p = &flight{}
 	}
-	p.flow, p.Octets, p.Capable, p.Receiver = fl, probeOctets, true, p
+	p.flow, p.Octets, p.ECNCapable, p.Receiver = fl, probeOctets, true, p
 	return p
 }
 
-// Act goes on with a packet that is at a host.
-func (p *flight) Act(now int64) {
+// ActAt goes on with a packet that is at a host.
+func (p *flight) ActAt(now int64) {
 	f := p.flow.agent.f
 	switch p.stage {
 	case probing, replying:
 		f.net.Send(&p.Packet)
 	case reflecting:
-		if p.flow.far.defers(p) {
+		if p.flow.farAgent.deferPacket(p) {
 			return
 		}
-		stamped, leaves := p.flow.far.sends(now)
-		if !p.flow.far.engine.Reflect(&p.SimPacket, p.stamped, now, stamped, p.Marked) {
-			f.release(p)
+		stamped, leaves := p.flow.farAgent.sendTimes(now)
+		if !p.flow.farAgent.engine.ReflectProbe(&p.SimPacket, p.stamped, now, stamped, p.Marked) {
+			f.releaseFlight(p)
 			return
 		}
 		p.stage = replying
-		p.From, p.To, p.Flow, p.Trail = p.flow.dst, p.flow.src, p.flow.back, &p.flow.trails[1]
-		f.net.At(leaves, p)
+		p.From, p.To, p.Flow, p.Trail = p.flow.dst, p.flow.src, p.flow.reverseHash, &p.flow.trails[1]
+		f.net.ScheduleAt(leaves, p)
 	case reading:
-		if p.flow.agent.defers(p) {
+		if p.flow.agent.deferPacket(p) {
 			return
 		}
-		p.flow.agent.engine.Replied(&p.SimPacket, p.stamped, now, p.Marked)
-		f.release(p)
+		p.flow.agent.engine.AcceptReply(&p.SimPacket, p.stamped, now, p.Marked)
+		f.releaseFlight(p)
 	}
 }
 
-// defers lets what a sleeping program would do wait until it wakes.
-func (a *agent) defers(p *flight) bool {
+// deferPacket lets what a sleeping program would do wait until it wakes.
+func (a *agent) deferPacket(p *flight) bool {
 	if a.asleep {
-		a.f.net.At(a.until, p)
+		a.f.net.ScheduleAt(a.asleepUntil, p)
 	}
 	return a.asleep
 }
 
-// Arrived implements packets.Receiver.
-func (p *flight) Arrived(*packets.Packet) {
+// PacketArrived implements packets.Receiver.
+func (p *flight) PacketArrived(*packets.Packet) {
 	f := p.flow.agent.f
 	now := f.net.Now()
-	p.stamped = now + f.random(takeLeast, takeMean)
+	p.stamped = now + f.randomTime(receiveLeast, receiveMean)
 	if f.rng.Float64() < busyPart {
-		p.stamped += f.random(0, busyMean)
+		p.stamped += f.randomTime(0, busyMean)
 	}
 	reader := p.flow.agent
 	if p.stage == replying {
 		p.stage = reading
 	} else {
 		fl := p.flow
-		if fl.far == nil {
+		if fl.farAgent == nil {
 			far := f.agents[fabric.OwnerOf(fl.Edge.Dst)]
-			if far == nil || !fl.Answer(far.engine) {
-				f.release(p)
+			if far == nil || !fl.SetReflector(far.engine) {
+				f.releaseFlight(p)
 				return
 			}
-			fl.far = far
+			fl.farAgent = far
 		}
-		p.stage, reader = reflecting, fl.far
+		p.stage, reader = reflecting, fl.farAgent
 	}
-	f.net.At(reader.reads(p.stamped), p)
+	f.net.ScheduleAt(reader.readTime(p.stamped), p)
 }
 
-// Lost implements packets.Receiver.
-func (p *flight) Lost(*packets.Packet, packets.Loss) { p.flow.agent.f.release(p) }
+// PacketLost implements packets.Receiver.
+func (p *flight) PacketLost(*packets.Packet, packets.Loss) { p.flow.agent.f.releaseFlight(p) }
 
-func (f *Fabric) release(p *flight) { f.free = append(f.free, p) }
+func (f *Fabric) releaseFlight(p *flight) { f.freeFlights = append(f.freeFlights, p) }

@@ -96,7 +96,7 @@ func newBench(t *testing.T, load float64, sync bool) *bench {
 
 func (b *bench) pass(d time.Duration) {
 	b.at += d
-	b.Advance(b.at)
+	b.AdvanceTo(b.at)
 }
 
 // fault breaks something; the function it returns heals it.
@@ -118,7 +118,7 @@ func (b *bench) edge(src, dst string, flow int) probe.EdgeStats {
 	b.Helper()
 	for _, n := range b.engines[src].Snapshot().NICs {
 		for _, e := range n.Edges {
-			if e.Edge.Dst == dst+"/e" && e.Edge.Flow == flow {
+			if e.Edge.Dst == dst+"/e" && e.Edge.Number == flow {
 				return e
 			}
 		}
@@ -343,7 +343,7 @@ func TestTraces(t *testing.T) {
 	b.pass(time.Second)
 	trace := func(edge string) probe.TracedPath {
 		t.Helper()
-		e, err := fabric.ParseEdge(edge)
+		e, err := fabric.ParseFlow(edge)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -351,7 +351,7 @@ func TestTraces(t *testing.T) {
 		if e.Reply {
 			node = e.Dst
 		}
-		p, err := b.engines[fabric.OwnerOf(node)].Trace(context.Background(), []fabric.Edge{e})
+		p, err := b.engines[fabric.OwnerOf(node)].TraceFlows(context.Background(), []fabric.Flow{e})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -386,19 +386,19 @@ func TestTraces(t *testing.T) {
 // and what is plugged in.
 func TestSightings(t *testing.T) {
 	b := newBench(t, 0, false)
-	eyes, err := b.Eyes("s1")
+	eyes, err := b.SightingSource("s1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.pass(time.Second)
 	sweep := func() map[string]int {
 		seen := map[string]int{}
-		if err := eyes.Sweep(context.Background(), func(k *sighting.Key, s sighting.Sample) {
+		if err := eyes.SweepFlows(context.Background(), func(k *sighting.Key, s sighting.Sample) {
 			f := k.Flow()
 			if (f.Src.Port() == 862) == (f.Dst.Port() == 862) || s.First > s.Last || s.Count == 0 {
 				t.Errorf("%v: %+v", f, s)
 			}
-			seen[eyes.Names()[s.Port-1]+" "+f.String()]++
+			seen[eyes.PortNames()[s.Port-1]+" "+f.String()]++
 		}); err != nil {
 			t.Fatal(err)
 		}

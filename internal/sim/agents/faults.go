@@ -46,36 +46,36 @@ const (
 	crossTries  = 4000
 )
 
-// active is a fault that is in force.
-type active struct {
-	id   string
-	undo func() error
-	over bool // nothing that it scheduled acts any more
+// activeFault is a fault that is in force.
+type activeFault struct {
+	id      string
+	undo    func() error
+	cleared bool // nothing that it scheduled acts any more
 }
 
 // step is a part of a fault that comes later.
 type step struct {
-	fault *active
+	fault *activeFault
 	do    func(now int64)
 }
 
-// Act implements packets.Actor.
-func (s *step) Act(now int64) {
-	if !s.fault.over {
+// ActAt implements packets.Actor.
+func (s *step) ActAt(now int64) {
+	if !s.fault.cleared {
 		s.do(now)
 	}
 }
 
-func (f *Fabric) after(a *active, wait time.Duration, do func(now int64)) {
-	f.net.At(f.net.Now()+int64(wait), &step{a, do})
+func (f *Fabric) scheduleAfter(a *activeFault, wait time.Duration, do func(now int64)) {
+	f.net.ScheduleAt(f.net.Now()+int64(wait), &step{a, do})
 }
 
 // AddFault breaks something and returns the fault's identifier.
 func (f *Fabric) AddFault(fault Fault) (id string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	a := &active{}
-	if err := f.begin(a, fault); err != nil {
+	a := &activeFault{}
+	if err := f.beginFault(a, fault); err != nil {
 		return "", fmt.Errorf("%s at %s: %w", fault.Kind, fault.At, err)
 	}
 	f.last++
@@ -90,12 +90,12 @@ func (f *Fabric) ClearFault(id string) error {
 	defer f.mu.Unlock()
 	var errs []error
 	found := id == ""
-	f.faults = slices.DeleteFunc(f.faults, func(a *active) bool {
+	f.faults = slices.DeleteFunc(f.faults, func(a *activeFault) bool {
 		if id != "" && a.id != id {
 			return false
 		}
 		found = true
-		a.over = true
+		a.cleared = true
 		errs = append(errs, a.undo())
 		return true
 	})
@@ -105,7 +105,7 @@ func (f *Fabric) ClearFault(id string) error {
 	return errors.Join(errs...)
 }
 
-func (f *Fabric) begin(a *active, fault Fault) error {
+func (f *Fabric) beginFault(a *activeFault, fault Fault) error {
 	delay := int64(fault.Delay)
 	if delay == 0 {
 		delay = int64(defaultDelay)
@@ -115,88 +115,88 @@ func (f *Fabric) begin(a *active, fault Fault) error {
 	}
 	switch fault.Kind {
 	case "delay", "loss", "ecn", "blackhole":
-		d, err := f.direction(fault.At, fault.Direction)
+		d, err := f.findDirection(fault.At, fault.Direction)
 		if err != nil {
 			return err
 		}
-		return f.directed(a, fault, d.From, delay)
+		return f.beginDirected(a, fault, d.From, delay)
 	case "nic-slow":
 		return f.slowNIC(a, fault, delay)
 	case "switch-slow":
 		a.undo = func() error { return f.net.SlowSwitch(fault.At, -delay) }
 		return f.net.SlowSwitch(fault.At, delay)
 	case "mute":
-		a.undo = func() error { return f.net.Mute(fault.At, false) }
-		return f.net.Mute(fault.At, true)
+		a.undo = func() error { return f.net.MuteSwitch(fault.At, false) }
+		return f.net.MuteSwitch(fault.At, true)
 	case "congest":
-		return f.congest(a, fault.At, delay, 1)
+		return f.congestPort(a, fault.At, delay, 1)
 	case "incast":
-		port := f.graph.Peer(fault.At)
+		port := f.graph.PeerOf(fault.At)
 		if f.graph.NIC(fault.At) == nil || port == "" {
 			return errors.New("a NIC with a link is expected")
 		}
-		return f.congest(a, port, delay, crossFlows)
+		return f.congestPort(a, port, delay, crossFlows)
 	case "link-down", "flap":
-		link, _, err := f.cable(fault.At)
+		link, _, err := f.findCable(fault.At)
 		if err != nil {
 			return err
 		}
 		a.undo = func() error { f.net.SetLink(link, false, false); return nil }
 		if fault.Kind == "flap" {
-			f.flap(a, link, true)
+			f.toggleLink(a, link, true)
 			return nil
 		}
 		f.net.SetLink(link, true, false)
-		f.after(a, WithdrawAfter, func(int64) { f.net.SetLink(link, true, true) })
+		f.scheduleAfter(a, WithdrawAfter, func(int64) { f.net.SetLink(link, true, true) })
 		return nil
 	case "miscable":
-		return f.miscable(a, fault.At)
+		return f.swapCables(a, fault.At)
 	case "host-stall":
 		n := f.agents[fault.At]
 		if n == nil {
 			return errors.New("a node with an agent is expected")
 		}
-		a.undo = func() error { n.wake(f.net.Now()); return nil }
-		f.stall(a, n)
+		a.undo = func() error { n.wakeUp(f.net.Now()); return nil }
+		f.stallNode(a, n)
 		return nil
 	case "clock-step", "clock-drift":
-		return f.bend(a, fault)
+		return f.bendClock(a, fault)
 	}
 	return errors.New("the simulated fabric has no such fault")
 }
 
-// cable finds the link that at names, in either order of its ends, and the
+// findCable finds the link that at names, in either order of its ends, and the
 // direction from the end that is named first.
-func (f *Fabric) cable(at string) (link string, first fabric.Direction, err error) {
+func (f *Fabric) findCable(at string) (link string, first fabric.Direction, err error) {
 	a, b, ok := fabric.SplitLink(at)
 	if !ok {
 		if a, b, ok = strings.Cut(at, "->"); !ok {
 			return "", first, fmt.Errorf("%q is no link: END--END or FROM->TO is expected", at)
 		}
 	}
-	if f.graph.LinkAt(a) == nil || f.graph.Peer(a) != b {
+	if f.graph.LinkAt(a) == nil || f.graph.PeerOf(a) != b {
 		return "", first, fmt.Errorf("the fabric has no link between %q and %q", a, b)
 	}
 	return fabric.LinkID(a, b), fabric.Direction{From: a, To: b}, nil
 }
 
-func (f *Fabric) direction(at, way string) (fabric.Direction, error) {
-	link, d, err := f.cable(at)
+func (f *Fabric) findDirection(at, way string) (fabric.Direction, error) {
+	link, d, err := f.findCable(at)
 	if err != nil || way == "" {
 		return d, err
 	}
 	want, err := fabric.ParseDirection(way)
-	if err == nil && want.Link() != link {
+	if err == nil && want.LinkID() != link {
 		err = fmt.Errorf("direction %q is none of %q", way, at)
 	}
 	return want, err
 }
 
-func (f *Fabric) directed(a *active, fault Fault, end string, delay int64) error {
+func (f *Fabric) beginDirected(a *activeFault, fault Fault, end string, delay int64) error {
 	switch fault.Kind {
 	case "delay":
-		a.undo = func() error { return f.net.Slow(end, -delay) }
-		return f.net.Slow(end, delay)
+		a.undo = func() error { return f.net.AddDelay(end, -delay) }
+		return f.net.AddDelay(end, delay)
 	case "ecn":
 		a.undo = func() error { return f.net.MarkAll(end, false) }
 		return f.net.MarkAll(end, true)
@@ -210,14 +210,14 @@ func (f *Fabric) directed(a *active, fault Fault, end string, delay int64) error
 	case !(part > 0 && part <= 1):
 		return fmt.Errorf("loss %v: a ratio above 0 and up to 1 is expected", part)
 	}
-	a.undo = func() error { return f.net.Lose(end, 0) }
-	return f.net.Lose(end, part)
+	a.undo = func() error { return f.net.SetLoss(end, 0) }
+	return f.net.SetLoss(end, part)
 }
 
 // slowNIC delays what comes to a NIC at the port that faces it, what it sends
 // beyond its transmit stamp.
-func (f *Fabric) slowNIC(a *active, fault Fault, delay int64) error {
-	port := f.graph.Peer(fault.At)
+func (f *Fabric) slowNIC(a *activeFault, fault Fault, delay int64) error {
+	port := f.graph.PeerOf(fault.At)
 	if f.graph.NIC(fault.At) == nil || port == "" {
 		return errors.New("a NIC with a link is expected")
 	}
@@ -235,7 +235,7 @@ func (f *Fabric) slowNIC(a *active, fault Fault, delay int64) error {
 	by := func(ns int64) error {
 		var errs []error
 		for _, e := range ends {
-			errs = append(errs, f.net.Slow(e, ns))
+			errs = append(errs, f.net.AddDelay(e, ns))
 		}
 		return errors.Join(errs...)
 	}
@@ -243,25 +243,25 @@ func (f *Fabric) slowNIC(a *active, fault Fault, delay int64) error {
 	return by(delay)
 }
 
-// congest shapes a port, with a queue of the given delay, and lets hosts send more
+// congestPort shapes a port, with a queue of the given delay, and lets hosts send more
 // through it than it lets pass, so many of them at the same moment.
-func (f *Fabric) congest(a *active, end string, full int64, together int) error {
-	if err := f.net.Shape(end, shapedRate, full); err != nil {
+func (f *Fabric) congestPort(a *activeFault, end string, full int64, together int) error {
+	if err := f.net.ShapePort(end, shapedRate, full); err != nil {
 		return err
 	}
-	s := &stream{f: f, fault: a, flows: f.crossing(end), together: together}
+	s := &stream{f: f, fault: a, flows: f.crossingFlows(end), together: together}
 	if len(s.flows) == 0 {
-		return errors.Join(fmt.Errorf("no flow between two hosts leaves %s", end), f.net.Shape(end, 0, 0))
+		return errors.Join(fmt.Errorf("no flow between two hosts leaves %s", end), f.net.ShapePort(end, 0, 0))
 	}
-	a.undo = func() error { return f.net.Shape(end, 0, 0) }
-	f.net.At(f.net.Now(), s)
+	a.undo = func() error { return f.net.ShapePort(end, 0, 0) }
+	f.net.ScheduleAt(f.net.Now(), s)
 	return nil
 }
 
 // stream is cross traffic of hosts.
 type stream struct {
 	f        *Fabric
-	fault    *active
+	fault    *activeFault
 	flows    []crossFlow
 	together int
 	sent     int
@@ -272,15 +272,15 @@ type crossFlow struct {
 	hash     uint64
 }
 
-// crossing finds flows that leave an end, of different hosts where there are
+// crossingFlows finds flows that leave an end, of different hosts where there are
 // enough.
-func (f *Fabric) crossing(end string) (out []crossFlow) {
+func (f *Fabric) crossingFlows(end string) (out []crossFlow) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	nics := f.graph.NICs()
+	nics := f.graph.NICIDs()
 	load := map[string]int{}
 	for try := 0; try < crossTries && len(out) < crossFlows; try++ {
 		src, dst := nics[rng.IntN(len(nics))], nics[rng.IntN(len(nics))]
-		if peer := f.graph.Peer(end); fabric.IsNIC(peer) {
+		if peer := f.graph.PeerOf(end); fabric.IsNIC(peer) {
 			dst = peer
 		}
 		owner := fabric.OwnerOf(src)
@@ -288,9 +288,9 @@ func (f *Fabric) crossing(end string) (out []crossFlow) {
 			continue
 		}
 		c := crossFlow{hash: rng.Uint64()}
-		c.src, _ = f.net.NIC(src)
-		c.dst, _ = f.net.NIC(dst)
-		if f.net.Crosses(c.src, c.dst, c.hash, end) {
+		c.src, _ = f.net.NICNumber(src)
+		c.dst, _ = f.net.NICNumber(dst)
+		if f.net.FlowCrosses(c.src, c.dst, c.hash, end) {
 			out = append(out, c)
 			load[owner]++
 		}
@@ -298,44 +298,44 @@ func (f *Fabric) crossing(end string) (out []crossFlow) {
 	return out
 }
 
-// Act sends what is due.
-func (s *stream) Act(now int64) {
-	if s.fault.over {
+// ActAt sends what is due.
+func (s *stream) ActAt(now int64) {
+	if s.fault.cleared {
 		return
 	}
 	for range s.together {
 		c := s.flows[s.sent%len(s.flows)]
 		s.sent++
-		s.f.net.Send(&packets.Packet{From: c.src, To: c.dst, Flow: c.hash, Octets: crossOctets, Capable: true, Receiver: ignored{}})
+		s.f.net.Send(&packets.Packet{From: c.src, To: c.dst, Flow: c.hash, Octets: crossOctets, ECNCapable: true, Receiver: ignored{}})
 	}
 	every := float64(s.together) * crossOctets / (crossLoad * shapedRate)
-	s.f.net.At(now+int64(s.f.rng.ExpFloat64()*every*1e9), s)
+	s.f.net.ScheduleAt(now+int64(s.f.rng.ExpFloat64()*every*1e9), s)
 }
 
 // ignored takes packets that nobody waits for.
 type ignored struct{}
 
-func (ignored) Arrived(*packets.Packet)            {}
-func (ignored) Lost(*packets.Packet, packets.Loss) {}
+func (ignored) PacketArrived(*packets.Packet)            {}
+func (ignored) PacketLost(*packets.Packet, packets.Loss) {}
 
-// flap takes a link down for less than the other switches wait, and up again.
-func (f *Fabric) flap(a *active, link string, down bool) {
+// toggleLink takes a link down for less than the other switches wait, and up again.
+func (f *Fabric) toggleLink(a *activeFault, link string, down bool) {
 	f.net.SetLink(link, down, false)
 	pause := flapUp
 	if down {
 		pause = flapDown
 	}
-	f.after(a, pause, func(int64) { f.flap(a, link, !down) })
+	f.scheduleAfter(a, pause, func(int64) { f.toggleLink(a, link, !down) })
 }
 
-func (f *Fabric) miscable(a *active, at string) error {
+func (f *Fabric) swapCables(a *activeFault, at string) error {
 	one, two, ok := strings.Cut(at, ",")
 	if !ok {
 		return errors.New("LINK,LINK is expected")
 	}
 	var ids [2]string
 	for i, s := range []string{one, two} {
-		id, d, err := f.cable(s)
+		id, d, err := f.findCable(s)
 		if err != nil {
 			return err
 		}
@@ -347,35 +347,35 @@ func (f *Fabric) miscable(a *active, at string) error {
 	if ids[0] == ids[1] {
 		return errors.New("two different cables are expected")
 	}
-	f.net.Swap(ids[0], ids[1])
-	a.undo = func() error { f.net.Swap(ids[0], ids[1]); return nil }
+	f.net.SwapCables(ids[0], ids[1])
+	a.undo = func() error { f.net.SwapCables(ids[0], ids[1]); return nil }
 	return nil
 }
 
-// stall starves a node's program: it runs for a part of the time.
-func (f *Fabric) stall(a *active, n *agent) {
+// stallNode starves a node's program: it runs for a part of the time.
+func (f *Fabric) stallNode(a *activeFault, n *agent) {
 	now := f.net.Now()
-	n.asleep, n.until = true, now+int64(stallStop)
-	n.engine.Sleep(now)
-	f.after(a, stallStop, func(now int64) {
-		n.wake(now)
-		f.after(a, stallRun, func(int64) { f.stall(a, n) })
+	n.asleep, n.asleepUntil = true, now+int64(stallStop)
+	n.engine.SuspendAt(now)
+	f.scheduleAfter(a, stallStop, func(now int64) {
+		n.wakeUp(now)
+		f.scheduleAfter(a, stallRun, func(int64) { f.stallNode(a, n) })
 	})
 }
 
-func (n *agent) wake(now int64) {
+func (n *agent) wakeUp(now int64) {
 	n.asleep = false
-	n.engine.Wake(now)
+	n.engine.ResumeAt(now)
 }
 
-// bend makes a node's clock wrong, beyond what it was already.
-func (f *Fabric) bend(a *active, fault Fault) error {
+// bendClock makes a node's clock wrong, beyond what it was already.
+func (f *Fabric) bendClock(a *activeFault, fault Fault) error {
 	n := f.agents[fabric.OwnerOf(fault.At)]
 	if f.graph.NIC(fault.At) == nil || n == nil || n.bend == nil {
 		return errors.New("a NIC of a node with an agent is expected")
 	}
 	ask := func(step time.Duration, ppm float64) {
-		n.bend.Ask(step, ppm, f.base.UnixNano()+f.net.Now())
+		n.bend.SetBend(step, ppm, f.base.UnixNano()+f.net.Now())
 	}
 	a.undo = func() error { ask(0, 0); return nil }
 	switch {

@@ -51,8 +51,8 @@ type Fault struct {
 	DelayNS int64   `json:"delay_ns,omitempty"`
 	Loss    float64 `json:"loss_ratio,omitempty"`
 	ECN     float64 `json:"ecn_ratio,omitempty"`
-	// Also are names of the same fault that no probe can tell from it.
-	Also []fabric.Element `json:"also,omitempty"`
+	// Equivalent are names of the same fault that no probe can tell from it.
+	Equivalent []fabric.Element `json:"also,omitempty"`
 }
 
 // onDirection names a fault of one direction of a cable: the NIC's, where it is
@@ -60,17 +60,17 @@ type Fault struct {
 func (f *Fabric) onDirection(d int32, x Fault) Fault {
 	at := &f.dirs[d]
 	x.Direction = at.String()
-	x.Kind, x.Element.Element, x.Scenario = fabric.KindLink, at.Link(), fabric.Corridor
+	x.Kind, x.Element.ID, x.Scenario = fabric.KindLink, at.LinkID(), fabric.Corridor
 	for _, end := range []string{at.From, at.To} {
 		if fabric.IsNIC(end) {
-			x.Kind, x.Element.Element, x.Scenario = fabric.KindNIC, end, fabric.BadNIC
+			x.Kind, x.Element.ID, x.Scenario = fabric.KindNIC, end, fabric.BadNIC
 		}
 	}
 	return x
 }
 
-// tier is the highest tier a way crosses.
-func (f *Fabric) tier(way []int32) int {
+// highestTier is the highest tier a way crosses.
+func (f *Fabric) highestTier(way []int32) int {
 	t := 0
 	for _, d := range way {
 		if to := f.dirs[d].to; to >= 0 {

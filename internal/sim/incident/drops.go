@@ -62,8 +62,8 @@ func ProbeDrops(k Knowledge) Drops {
 	return d
 }
 
-// Make draws a case.
-func (o Drops) Make(f *Fabric, seed uint64) *Case {
+// MakeCase draws a case.
+func (o Drops) MakeCase(f *Fabric, seed uint64) *Case {
 	rng := rand.New(rand.NewPCG(seed, 0x6472_6f70))
 	c := &Case{Topology: f.Graph.Topo, Truth: Truth{Seed: seed, Windows: 1}}
 	drop := make([]float64, len(f.dirs))
@@ -78,7 +78,7 @@ func (o Drops) Make(f *Fabric, seed uint64) *Case {
 	odd := rng.IntN(2)
 	taken := map[int32]bool{}
 	for i := 0; i < faults; {
-		d := f.cable(rng, i%2 == odd)
+		d := f.drawCable(rng, i%2 == odd)
 		if taken[d] || taken[f.dirs[d].back] {
 			continue
 		}
@@ -93,7 +93,7 @@ func (o Drops) Make(f *Fabric, seed uint64) *Case {
 		c.Truth.Faults = append(c.Truth.Faults, f.onDirection(d, x))
 		i++
 	}
-	r := f.routes(rng.Uint64(), nil)
+	r := f.newRoutes(rng.Uint64(), nil)
 	n := len(f.nics) * o.FlowsPerNIC
 	slab := make([]fabric.Observation, 0, n)
 	c.Observations = make([]*fabric.Observation, 0, n)
@@ -102,25 +102,25 @@ func (o Drops) Make(f *Fabric, seed uint64) *Case {
 	for i := range f.nics {
 		src := &f.nics[i]
 		for k := range o.FlowsPerNIC {
-			dst := f.elsewhere(rng, src)
+			dst := f.drawRemoteNIC(rng, src)
 			if dst == nil {
 				continue
 			}
-			way, _ = r.walk(way[:0], src, dst, rng.Uint64())
+			way, _ = r.appendPath(way[:0], src, dst, rng.Uint64())
 			survive, late := 1.0, 0.0
 			for _, d := range way {
 				survive *= 1 - drop[d]
 				late += slow[d]
 			}
-			ob := fabric.Observation{Edge: edgeName(src.id, dst.id, k), Src: src.id, Dst: dst.id, Tier: f.tier(way), Plane: src.plane,
-				Start: Epoch, WindowNS: int64(Window), Sent: o.packets(rng)}
-			ob.Lost = binomial(rng, ob.Sent, 1-survive)
+			ob := fabric.Observation{Edge: edgeName(src.id, dst.id, k), Src: src.id, Dst: dst.id, Tier: f.highestTier(way), Plane: src.plane,
+				Start: Epoch, WindowNS: int64(Window), Sent: o.packetCount(rng)}
+			ob.Lost = drawBinomial(rng, ob.Sent, 1-survive)
 			if o.Delays {
-				ob.OWD, ob.Baseline = measured(rng, len(way), late), measured(rng, len(way), 0)
+				ob.OWD, ob.Baseline = drawDelays(rng, len(way), late), drawDelays(rng, len(way), 0)
 				ob.Timestamp = kernelStamps.name
 			}
 			if o.Know == Stale && rng.Float64() < staleShare {
-				way, _ = r.walk(way[:0], src, dst, rng.Uint64())
+				way, _ = r.appendPath(way[:0], src, dst, rng.Uint64())
 			}
 			traced := true
 			switch o.Know {
@@ -135,9 +135,9 @@ func (o Drops) Make(f *Fabric, seed uint64) *Case {
 			switch {
 			case traced:
 				ob.PathState = fabric.PathValid
-				hops, ob.Path = f.hops(hops, way)
+				hops, ob.Path = f.appendHops(hops, way)
 			case o.Know != Unknown:
-				ob.Paths = r.candidates(src, dst)
+				ob.Paths = r.candidatePaths(src, dst)
 			}
 			slab = append(slab, ob)
 			c.Observations = append(c.Observations, &slab[len(slab)-1])
@@ -146,15 +146,15 @@ func (o Drops) Make(f *Fabric, seed uint64) *Case {
 	return c
 }
 
-// measured draws the median and tail of a window's delays by the kernel's stamps.
-func measured(rng *rand.Rand, cables int, late float64) *fabric.Quantiles {
+// drawDelays draws the median and tail of a window's delays by the kernel's stamps.
+func drawDelays(rng *rand.Rand, cables int, late float64) *fabric.Quantiles {
 	q := make([]int64, 2)
 	q[0] = int64(float64(cables*(cableDelay+switchDelay)) + float64(kernelStamps.tx+kernelStamps.rx) + 300*rng.NormFloat64() + late)
 	q[1] = q[0] + int64(12e3*math.Exp(0.3*rng.NormFloat64()))
 	return &fabric.Quantiles{P50: &q[0], P99: &q[1]}
 }
 
-func (o Drops) packets(rng *rand.Rand) uint64 {
+func (o Drops) packetCount(rng *rand.Rand) uint64 {
 	if o.Packets > 0 {
 		return o.Packets
 	}
@@ -162,9 +162,9 @@ func (o Drops) packets(rng *rand.Rand) uint64 {
 	return uint64(min(2000, max(5, 5*pareto)))
 }
 
-// binomial draws how many of n happen, each with chance p, by the gaps between
+// drawBinomial draws how many of n happen, each with chance p, by the gaps between
 // those that do.
-func binomial(rng *rand.Rand, n uint64, p float64) uint64 {
+func drawBinomial(rng *rand.Rand, n uint64, p float64) uint64 {
 	if p <= 0 {
 		return 0
 	}

@@ -52,10 +52,10 @@ func (c *Case) Write(dir string) error {
 	return nil
 }
 
-// Read reads what Write wrote, or somebody by hand. Any line that cannot be used
+// ReadCase reads what Write wrote, or somebody by hand. Any line that cannot be used
 // is an error: a case with holes measures nothing.
-func Read(dir string) (*Case, error) {
-	topo, found := fabric.Load(filepath.Join(dir, TopologyFile))
+func ReadCase(dir string) (*Case, error) {
+	topo, found := fabric.LoadTopology(filepath.Join(dir, TopologyFile))
 	if err := found.Err(); err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func ParseTruth(text []byte) (Truth, error) {
 	}
 	for i, f := range t.Faults {
 		field := func(name string) string { return fmt.Sprintf("field \"faults[%d].%s\"", i, name) }
-		if f.Element.Element == "" || f.Kind == "" {
+		if f.Element.ID == "" || f.Kind == "" {
 			return Truth{}, fmt.Errorf("%s: an element and its kind are expected", field("element"))
 		}
 		if f.Direction != "" {
@@ -123,7 +123,7 @@ func ParseTruth(text []byte) (Truth, error) {
 				return Truth{}, fmt.Errorf("%s: %w", field("direction"), err)
 			}
 		}
-		if !slices.Contains(Scenarios(), f.Scenario) {
+		if !slices.Contains(AllScenarios(), f.Scenario) {
 			return Truth{}, fmt.Errorf("%s: %q is no scenario", field("scenario"), f.Scenario)
 		}
 		if f.First < 0 || f.Last < f.First || f.Last >= t.Windows {

@@ -13,26 +13,26 @@ import (
 
 func TestFilesRoundTrip(t *testing.T) {
 	for _, o := range []Scenario{{ID: fabric.HardFailure, Windows: 3, Probes: 10, Know: Half}, {ID: fabric.HOLSame, Windows: 2, Probes: 10}, {ID: fabric.Host, Windows: 3, Probes: 10}} {
-		c := o.Make(small(), 4)
+		c := o.MakeCase(small(), 4)
 		dir := filepath.Join(t.TempDir(), "case")
 		if err := c.Write(dir); err != nil {
 			t.Fatal(err)
 		}
-		got, err := Read(dir)
+		got, err := ReadCase(dir)
 		if err != nil {
 			t.Fatalf("%s: %v", o.ID, err)
 		}
 		if text(t, got) != text(t, c) {
 			t.Errorf("%s: what was read is not what was written", o.ID)
 		}
-		if !reflect.DeepEqual(fabric.NewGraph(got.Topology).NICs(), fabric.NewGraph(c.Topology).NICs()) {
+		if !reflect.DeepEqual(fabric.NewGraph(got.Topology).NICIDs(), fabric.NewGraph(c.Topology).NICIDs()) {
 			t.Errorf("%s: another topology", o.ID)
 		}
 	}
 }
 
 func TestReadSaysWhatIsWrong(t *testing.T) {
-	c := Scenario{ID: fabric.Incast, Windows: 2, Probes: 5}.Make(small(), 1)
+	c := Scenario{ID: fabric.Incast, Windows: 2, Probes: 5}.MakeCase(small(), 1)
 	for _, x := range []struct {
 		file, was, is, want string
 	}{
@@ -60,7 +60,7 @@ func TestReadSaysWhatIsWrong(t *testing.T) {
 		if err := os.WriteFile(name, []byte(strings.Replace(string(b), x.was, x.is, 1)), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), x.want) || !strings.Contains(err.Error(), x.file) {
+		if _, err := ReadCase(dir); err == nil || !strings.Contains(err.Error(), x.want) || !strings.Contains(err.Error(), x.file) {
 			t.Errorf("%s with %s: %v, want %q", x.file, x.is, err, x.want)
 		}
 	}
@@ -68,7 +68,7 @@ func TestReadSaysWhatIsWrong(t *testing.T) {
 
 func FuzzParseTruth(f *testing.F) {
 	for _, s := range []fabric.Scenario{fabric.Miscabled, fabric.PairOnly, fabric.HOLSame} {
-		b, _ := json.Marshal(Scenario{ID: s, Windows: 2, Probes: 1}.Make(small(), 1).Truth)
+		b, _ := json.Marshal(Scenario{ID: s, Windows: 2, Probes: 1}.MakeCase(small(), 1).Truth)
 		f.Add(b)
 	}
 	f.Add([]byte(`{"seed":1,"windows":1,"faults":[{"element":"a","kind":"b","scenario":"flap","first_window":0,"last_window":0,"loss_ratio":2}]}`))

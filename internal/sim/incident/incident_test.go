@@ -14,11 +14,11 @@ import (
 )
 
 func small() *Fabric {
-	return NewFabric(clos.Clos(clos.Options{Planes: 2, LeavesPerPod: 4, SpinesPerPod: 3, NICsPerLeaf: 4, NICsPerNode: 2}))
+	return NewFabric(clos.NewTopology(clos.Options{Planes: 2, LeavesPerPod: 4, SpinesPerPod: 3, NICsPerLeaf: 4, NICsPerNode: 2}))
 }
 
 func tree() *Fabric {
-	return NewFabric(clos.Clos(clos.Options{Tiers: 3, Pods: 3, LeavesPerPod: 2, SpinesPerPod: 2, CoresPerRow: 2, NICsPerLeaf: 3}))
+	return NewFabric(clos.NewTopology(clos.Options{Tiers: 3, Pods: 3, LeavesPerPod: 2, SpinesPerPod: 2, CoresPerRow: 2, NICsPerLeaf: 3}))
 }
 
 func text(t *testing.T, c *Case) string {
@@ -32,18 +32,18 @@ func text(t *testing.T, c *Case) string {
 
 // Rule 1.
 func TestSameSeedSameCase(t *testing.T) {
-	for _, s := range append(Scenarios(), "") {
+	for _, s := range append(AllScenarios(), "") {
 		o := Scenario{ID: s, Windows: 4, Probes: 20, Several: 1}
-		a, b := text(t, o.Make(small(), 7)), text(t, o.Make(small(), 7))
+		a, b := text(t, o.MakeCase(small(), 7)), text(t, o.MakeCase(small(), 7))
 		if a != b {
 			t.Errorf("%s: two cases of one seed differ", s)
 		}
-		if a == text(t, o.Make(small(), 8)) {
+		if a == text(t, o.MakeCase(small(), 8)) {
 			t.Errorf("%s: two seeds make the same case", s)
 		}
 	}
 	o := ThinDrops(Known)
-	if a, b := text(t, o.Make(small(), 7)), text(t, o.Make(small(), 7)); a != b {
+	if a, b := text(t, o.MakeCase(small(), 7)), text(t, o.MakeCase(small(), 7)); a != b {
 		t.Error("drops: two cases of one seed differ")
 	}
 }
@@ -52,12 +52,12 @@ func TestSameSeedSameCase(t *testing.T) {
 // one; candidates hold the one that was taken.
 func TestPathsAreTheFabrics(t *testing.T) {
 	for _, f := range []*Fabric{small(), tree()} {
-		c := Drops{Know: Known, FlowsPerNIC: 10, Packets: 5}.Make(f, 3)
+		c := Drops{Know: Known, FlowsPerNIC: 10, Packets: 5}.MakeCase(f, 3)
 		used := map[string]map[string]bool{}
 		for _, o := range c.Observations {
 			all := f.Graph.ShortestPaths(o.Src, o.Dst, 1000)
-			if !slices.ContainsFunc(all, func(p fabric.Path) bool { return p.Key() == o.Path.Key() }) {
-				t.Fatalf("%s goes by %s, which is none of the %d shortest", o.Edge, o.Path.Key(), len(all))
+			if !slices.ContainsFunc(all, func(p fabric.Path) bool { return p.CanonicalKey() == o.Path.CanonicalKey() }) {
+				t.Fatalf("%s goes by %s, which is none of the %d shortest", o.Edge, o.Path.CanonicalKey(), len(all))
 			}
 			pair := o.Path[0].Switch + " " + o.Path[len(o.Path)-1].Switch
 			if used[pair] == nil {
@@ -72,7 +72,7 @@ func TestPathsAreTheFabrics(t *testing.T) {
 		if spread < 2 {
 			t.Error("all flows of a leaf pair go by the same switch")
 		}
-		c = Drops{Know: SetsOnly, FlowsPerNIC: 10, Packets: 5}.Make(f, 3)
+		c = Drops{Know: SetsOnly, FlowsPerNIC: 10, Packets: 5}.MakeCase(f, 3)
 		for _, o := range c.Observations {
 			if all := f.Graph.ShortestPaths(o.Src, o.Dst, 1000); len(all) != len(o.Paths) || len(o.Path) > 0 || o.PathState != fabric.PathUnknown {
 				t.Fatalf("%s has %d candidates, the topology %d", o.Edge, len(o.Paths), len(all))
@@ -86,14 +86,14 @@ func TestDropsAreWhereTheTruthSays(t *testing.T) {
 	f := small()
 	o := Drops{Know: Known, FlowsPerNIC: 30, Packets: 1000, MostFaults: 4, Least: 0.05, Most: 0.2, Background: 1e-5}
 	for seed := range uint64(10) {
-		c := o.Make(f, seed)
+		c := o.MakeCase(f, seed)
 		loss := map[string]float64{}
 		for _, x := range c.Truth.Faults {
 			loss[x.Direction] = x.Loss
 		}
 		for _, ob := range c.Observations {
 			survive := 1.0
-			for _, d := range ob.Path.Directions(ob.Src, ob.Dst) {
+			for _, d := range ob.Path.LinkDirections(ob.Src, ob.Dst) {
 				survive *= 1 - loss[d.String()]
 			}
 			want := 1000 * (1 - survive)
@@ -113,7 +113,7 @@ func TestBinomial(t *testing.T) {
 		sum, square := 0.0, 0.0
 		const times = 20000
 		for range times {
-			k := float64(binomial(rng, c.n, c.p))
+			k := float64(drawBinomial(rng, c.n, c.p))
 			sum += k
 			square += k * k
 		}
@@ -131,7 +131,7 @@ func TestKnowledge(t *testing.T) {
 	for _, k := range []Knowledge{Known, LossyTraced, Half, SetsOnly, Unknown, Stale} {
 		d := Drops{Know: k, FlowsPerNIC: 20, Packets: 200, MostFaults: 8, Least: 0.02, Most: 0.02, Background: 1e-3}
 		truth := Drops{Know: Known, FlowsPerNIC: 20, Packets: 200, MostFaults: 8, Least: 0.02, Most: 0.02, Background: 1e-3}
-		c, all := d.Make(f, 5), truth.Make(f, 5)
+		c, all := d.MakeCase(f, 5), truth.MakeCase(f, 5)
 		traced, sets := 0, 0
 		for _, o := range c.Observations {
 			if len(o.Path) > 0 {
@@ -154,7 +154,7 @@ func TestKnowledge(t *testing.T) {
 		case k == Stale:
 			other := 0
 			for i, o := range c.Observations {
-				if i < len(all.Observations) && o.Path.Key() != all.Observations[i].Path.Key() {
+				if i < len(all.Observations) && o.Path.CanonicalKey() != all.Observations[i].Path.CanonicalKey() {
 					other++
 				}
 			}
@@ -168,7 +168,7 @@ func TestKnowledge(t *testing.T) {
 // Rule 3: the baseline is what the flow measured before the fault, and is not
 // touched by it.
 func TestBaselinesAreHealthy(t *testing.T) {
-	c := Scenario{ID: fabric.BadNIC, Variant: "both-delay", Delay: [2]time.Duration{time.Millisecond, 2 * time.Millisecond}, Windows: 4, Probes: 100}.Make(small(), 1)
+	c := Scenario{ID: fabric.BadNIC, Variant: "both-delay", Delay: [2]time.Duration{time.Millisecond, 2 * time.Millisecond}, Windows: 4, Probes: 100}.MakeCase(small(), 1)
 	for _, o := range c.Observations {
 		if b := *o.Baseline.P50; b < 4000 || b > 30000 {
 			t.Fatalf("%s: baseline p50 %d ns", o.Edge, b)
@@ -198,7 +198,7 @@ func TestScenariosTouchWhatTheyAreAbout(t *testing.T) {
 	}
 	crosses := func(dir string) func(*fabric.Observation) bool {
 		return func(o *fabric.Observation) bool {
-			return slices.ContainsFunc(o.Path.Directions(o.Src, o.Dst), func(d fabric.Direction) bool { return d.String() == dir })
+			return slices.ContainsFunc(o.Path.LinkDirections(o.Src, o.Dst), func(d fabric.Direction) bool { return d.String() == dir })
 		}
 	}
 	for _, c := range []struct {
@@ -206,22 +206,22 @@ func TestScenariosTouchWhatTheyAreAbout(t *testing.T) {
 		variant string
 		about   func(f Fault) func(*fabric.Observation) bool
 	}{
-		{fabric.HotSpine, "delay", func(f Fault) func(*fabric.Observation) bool { return visits(f.Element.Element) }},
-		{fabric.SlowLeaf, "delay", func(f Fault) func(*fabric.Observation) bool { return visits(f.Element.Element) }},
+		{fabric.HotSpine, "delay", func(f Fault) func(*fabric.Observation) bool { return visits(f.Element.ID) }},
+		{fabric.SlowLeaf, "delay", func(f Fault) func(*fabric.Observation) bool { return visits(f.Element.ID) }},
 		{fabric.Corridor, "link-delay", func(f Fault) func(*fabric.Observation) bool { return crosses(f.Direction) }},
 		{fabric.Corridor, "path-delay", func(f Fault) func(*fabric.Observation) bool {
 			return func(o *fabric.Observation) bool {
-				return len(o.Path) == 3 && fmt.Sprintf("%s->%s->%s", o.Path[0].Switch, o.Path[1].Switch, o.Path[2].Switch) == f.Element.Element
+				return len(o.Path) == 3 && fmt.Sprintf("%s->%s->%s", o.Path[0].Switch, o.Path[1].Switch, o.Path[2].Switch) == f.Element.ID
 			}
 		}},
 		{fabric.LeafUplinks, "", func(f Fault) func(*fabric.Observation) bool {
-			return func(o *fabric.Observation) bool { return len(o.Path) > 1 && visits(f.Element.Element)(o) }
+			return func(o *fabric.Observation) bool { return len(o.Path) > 1 && visits(f.Element.ID)(o) }
 		}},
-		{fabric.BadNIC, "both-delay", func(f Fault) func(*fabric.Observation) bool { return touches(f.Element.Element) }},
+		{fabric.BadNIC, "both-delay", func(f Fault) func(*fabric.Observation) bool { return touches(f.Element.ID) }},
 		{fabric.BadNIC, "in-delay", func(f Fault) func(*fabric.Observation) bool { return crosses(f.Direction) }},
 		{fabric.PairOnly, "delay", func(f Fault) func(*fabric.Observation) bool {
 			return func(o *fabric.Observation) bool {
-				return len(o.Path) > 1 && o.Path[0].Switch+"->"+o.Path[len(o.Path)-1].Switch == f.Element.Element
+				return len(o.Path) > 1 && o.Path[0].Switch+"->"+o.Path[len(o.Path)-1].Switch == f.Element.ID
 			}
 		}},
 		{fabric.Incast, "", func(f Fault) func(*fabric.Observation) bool { return crosses(f.Direction) }},
@@ -230,19 +230,19 @@ func TestScenariosTouchWhatTheyAreAbout(t *testing.T) {
 		}},
 		{fabric.Host, "", func(f Fault) func(*fabric.Observation) bool {
 			return func(o *fabric.Observation) bool {
-				return fabric.OwnerOf(o.Src) == f.Element.Element || fabric.OwnerOf(o.Dst) == f.Element.Element
+				return fabric.OwnerOf(o.Src) == f.Element.ID || fabric.OwnerOf(o.Dst) == f.Element.ID
 			}
 		}},
 		{fabric.ClockTrouble, "step", func(f Fault) func(*fabric.Observation) bool {
 			return func(o *fabric.Observation) bool {
 				return fabric.OwnerOf(o.Src) != fabric.OwnerOf(o.Dst) &&
-					(fabric.OwnerOf(o.Src) == fabric.OwnerOf(f.Element.Element) || fabric.OwnerOf(o.Dst) == fabric.OwnerOf(f.Element.Element))
+					(fabric.OwnerOf(o.Src) == fabric.OwnerOf(f.Element.ID) || fabric.OwnerOf(o.Dst) == fabric.OwnerOf(f.Element.ID))
 			}
 		}},
 	} {
 		o := Scenario{ID: c.id, Variant: c.variant, Delay: [2]time.Duration{time.Millisecond, 2 * time.Millisecond}, Windows: 5, Probes: 60}
 		for seed := range uint64(3) {
-			cs := o.Make(small(), seed)
+			cs := o.MakeCase(small(), seed)
 			if len(cs.Truth.Faults) != 1 {
 				t.Fatalf("%s: rule 4: %d lines of truth", c.id, len(cs.Truth.Faults))
 			}
@@ -258,7 +258,7 @@ func TestScenariosTouchWhatTheyAreAbout(t *testing.T) {
 				}
 			}
 			if right == 0 || bad > 0 {
-				t.Errorf("%s %s seed %d, %s %s: %d flows are as they should be while it lasts, %d of all are not", c.id, c.variant, seed, fault.Element.Element, fault.Direction, right, bad)
+				t.Errorf("%s %s seed %d, %s %s: %d flows are as they should be while it lasts, %d of all are not", c.id, c.variant, seed, fault.Element.ID, fault.Direction, right, bad)
 			}
 		}
 	}
@@ -267,14 +267,14 @@ func TestScenariosTouchWhatTheyAreAbout(t *testing.T) {
 // What a dead link loses is lost until routes avoid it, and then nothing crosses it.
 func TestHardFailureIsRoutedAround(t *testing.T) {
 	for seed := range uint64(5) {
-		c := Scenario{ID: fabric.HardFailure, Variant: "link", Probes: 50}.Make(small(), seed)
+		c := Scenario{ID: fabric.HardFailure, Variant: "link", Probes: 50}.MakeCase(small(), seed)
 		f := c.Truth.Faults[0]
 		lost, late := 0, 0
 		flows := make([]int, c.Truth.Windows)
 		for _, o := range c.Observations {
 			flows[window(o)]++
-			for _, d := range o.Path.Directions(o.Src, o.Dst) {
-				if d.Link() != f.Element.Element {
+			for _, d := range o.Path.LinkDirections(o.Src, o.Dst) {
+				if d.LinkID() != f.Element.ID {
 					continue
 				}
 				if w := window(o); w >= f.First && w <= f.First+1 && o.Lost > 0 {
@@ -297,12 +297,12 @@ func TestHardFailureIsRoutedAround(t *testing.T) {
 // unharmed.
 func TestFlapComesAndGoes(t *testing.T) {
 	for seed := range uint64(5) {
-		c := Scenario{ID: fabric.Flap, Probes: 50}.Make(small(), seed)
+		c := Scenario{ID: fabric.Flap, Probes: 50}.MakeCase(small(), seed)
 		f := c.Truth.Faults[0]
 		bad, good := map[int]bool{}, map[int]bool{}
 		for _, o := range c.Observations {
-			for _, d := range o.Path.Directions(o.Src, o.Dst) {
-				if d.Link() == f.Element.Element && window(o) >= f.First {
+			for _, d := range o.Path.LinkDirections(o.Src, o.Dst) {
+				if d.LinkID() == f.Element.ID && window(o) >= f.First {
 					bad[window(o)] = bad[window(o)] || o.Lost > 0
 					good[window(o)] = good[window(o)] || o.Lost == 0
 				}
@@ -327,25 +327,25 @@ func TestFlapComesAndGoes(t *testing.T) {
 func TestMiscabledPathsFollowTheCables(t *testing.T) {
 	for seed := range uint64(10) {
 		f := small()
-		c := Scenario{ID: fabric.Miscabled, Probes: 10, Windows: 2}.Make(f, seed)
+		c := Scenario{ID: fabric.Miscabled, Probes: 10, Windows: 2}.MakeCase(f, seed)
 		x := c.Truth.Faults[0]
 		against := map[string]bool{}
 		for _, o := range c.Observations {
-			for _, d := range o.Path.Directions(o.Src, o.Dst) {
-				if f.Graph.Peer(d.From) != d.To {
+			for _, d := range o.Path.LinkDirections(o.Src, o.Dst) {
+				if f.Graph.PeerOf(d.From) != d.To {
 					against[f.Graph.LinkAt(d.From).ID()], against[f.Graph.LinkAt(d.To).ID()] = true, true
 				}
 			}
 		}
-		if len(against) != 2 || !against[x.Element.Element] || !against[x.Also[0].Element] {
-			t.Errorf("seed %d: %s and %s are swapped, the paths contradict %v", seed, x.Element.Element, x.Also[0].Element, against)
+		if len(against) != 2 || !against[x.Element.ID] || !against[x.Equivalent[0].ID] {
+			t.Errorf("seed %d: %s and %s are swapped, the paths contradict %v", seed, x.Element.ID, x.Equivalent[0].ID, against)
 		}
 	}
 }
 
 // The clock of a node moves the two directions of its flows against each other.
 func TestClockLeavesTheSumAlone(t *testing.T) {
-	c := Scenario{ID: fabric.ClockTrouble, Variant: "drift", Probes: 100}.Make(small(), 2)
+	c := Scenario{ID: fabric.ClockTrouble, Variant: "drift", Probes: 100}.MakeCase(small(), 2)
 	by := map[string]*fabric.Observation{}
 	for _, o := range c.Observations {
 		by[fmt.Sprint(o.Edge, window(o))] = o
@@ -371,12 +371,12 @@ func TestClockLeavesTheSumAlone(t *testing.T) {
 
 // Every variant of every scenario can be made on every kind of fabric.
 func TestAllVariants(t *testing.T) {
-	rail := NewFabric(clos.Clos(clos.Options{Planes: 2, LeavesPerPod: 4, SpinesPerPod: 2, NICsPerLeaf: 4, NICsPerNode: 4, RailOptimised: true}))
+	rail := NewFabric(clos.NewTopology(clos.Options{Planes: 2, LeavesPerPod: 4, SpinesPerPod: 2, NICsPerLeaf: 4, NICsPerNode: 4, RailOptimised: true}))
 	for _, f := range []*Fabric{small(), tree(), rail} {
-		for _, s := range Scenarios() {
-			for _, v := range append([]string{""}, Variants(s)...) {
+		for _, s := range AllScenarios() {
+			for _, v := range append([]string{""}, VariantsOf(s)...) {
 				for seed := range uint64(2) {
-					c := Scenario{ID: s, Variant: v, Windows: 3, Probes: 5, Hardware: seed == 1, CrossTraffic: seed == 1}.Make(f, seed)
+					c := Scenario{ID: s, Variant: v, Windows: 3, Probes: 5, Hardware: seed == 1, CrossTraffic: seed == 1}.MakeCase(f, seed)
 					if len(c.Observations) == 0 || len(c.Truth.Faults) != 1 || c.Truth.Faults[0].Scenario != s {
 						t.Errorf("%s %s: %d observations, truth %v", s, v, len(c.Observations), c.Truth.Faults)
 					}

@@ -32,9 +32,9 @@ type element struct {
 
 // host is a node in one window.
 type host struct {
-	stall  [slots]float32 // ns, on every packet sent or received
-	rough  float32        // by how much its stamps are later than a quiet host's
-	offset [slots]float32 // ns, of its clock
+	stall       [slots]float32 // ns, on every packet sent or received
+	stampFactor float32        // by how much its stamps are later than a quiet host's
+	offset      [slots]float32 // ns, of its clock
 }
 
 // stamps is how late time stamps are taken: of a packet sent, of one received.
@@ -58,7 +58,7 @@ type flow struct {
 	class      int
 	key        uint64
 	traced     bool
-	other      uint64 // key of a way that it was traced on long ago; 0: none
+	staleKey   uint64 // key of a way that it was traced on long ago; 0: none
 	back       *flow  // its replies
 	p50s, p99s []int64
 	base       *fabric.Quantiles
@@ -84,7 +84,7 @@ const (
 // effect is what a fault does to elements, in some windows.
 type effect struct {
 	at         []int32
-	in         func(window int) bool
+	activeIn   func(window int) bool
 	shape      shape
 	delay      float64 // ns
 	lose, mark float64
@@ -97,23 +97,23 @@ type effect struct {
 
 // model is a fabric in motion.
 type model struct {
-	f       *Fabric
-	rng     *rand.Rand
-	stamps  stamps
-	classes []string
-	load    []float64 // by queue
-	cross   []bool    // by queue: bulk traffic comes and goes
-	elems   []element // queues by class and direction, then extras
-	extras  []extra
-	effects []effect
-	hosts   map[string]*host
-	bound   map[string]float64 // ns, that a node's clock claims
-	starved func(node string, window int) float64
-	clock   func(node string, window, slot int) float64 // ns beyond the bound
-	late    [4096]float32                               // a sample of how late stamps are, of median 1
-	flows   []*flow
-	way     []int32
-	sample  []int64
+	f           *Fabric
+	rng         *rand.Rand
+	stamps      stamps
+	classes     []string
+	load        []float64 // by queue
+	cross       []bool    // by queue: bulk traffic comes and goes
+	elems       []element // queues by class and direction, then extras
+	extras      []extra
+	effects     []effect
+	hosts       map[string]*host
+	bound       map[string]float64 // ns, that a node's clock claims
+	starved     func(node string, window int) float64
+	clock       func(node string, window, slot int) float64 // ns beyond the bound
+	lateSamples [4096]float32                               // a sample of how late stamps are, of median 1
+	flows       []*flow
+	crossed     []int32
+	sample      []int64
 }
 
 func newModel(f *Fabric, rng *rand.Rand, s stamps, classes []string, cross bool) *model {
@@ -123,8 +123,8 @@ func newModel(f *Fabric, rng *rand.Rand, s stamps, classes []string, cross bool)
 		m.load = append(m.load, 0.05+0.45*rng.Float64())
 		m.cross = append(m.cross, cross && rng.Float64() < 0.1)
 	}
-	for i := range m.late {
-		m.late[i] = float32(math.Exp(0.5 * rng.NormFloat64()))
+	for i := range m.lateSamples {
+		m.lateSamples[i] = float32(math.Exp(0.5 * rng.NormFloat64()))
 	}
 	for i := range f.nics {
 		if n := f.nics[i].node; m.hosts[n] == nil {
@@ -135,29 +135,29 @@ func newModel(f *Fabric, rng *rand.Rand, s stamps, classes []string, cross bool)
 	return m
 }
 
-// queue is the element of one direction and class.
-func (m *model) queue(d int32, class int) int32 { return int32(class*len(m.f.dirs)) + d }
+// queueID is the element of one direction and class.
+func (m *model) queueID(d int32, class int) int32 { return int32(class*len(m.f.dirs)) + d }
 
-// all are the queues of a direction, whatever the class.
-func (m *model) all(d int32) []int32 {
+// queuesOf are the queues of a direction, whatever the class.
+func (m *model) queuesOf(d int32) []int32 {
 	var out []int32
 	for c := range m.classes {
-		out = append(out, m.queue(d, c))
+		out = append(out, m.queueID(d, c))
 	}
 	return out
 }
 
-// only adds an element that the flows meet that match.
-func (m *model) only(match func(src, dst *nic, way []int32) bool) int32 {
+// addExtra adds an element that the flows meet that match.
+func (m *model) addExtra(match func(src, dst *nic, way []int32) bool) int32 {
 	id := int32(len(m.elems))
 	m.elems = append(m.elems, element{})
 	m.extras = append(m.extras, extra{id, match})
 	return id
 }
 
-// mesh lays out who probes whom: every NIC some neighbours under its leaf and
+// layOutMesh lays out who probes whom: every NIC some neighbours under its leaf and
 // some NICs elsewhere, a flow for each class.
-func (m *model) mesh(local, remote int, know Knowledge) {
+func (m *model) layOutMesh(local, remote int, know Knowledge) {
 	f := m.f
 	for i := range f.nics {
 		src := &f.nics[i]
@@ -172,19 +172,19 @@ func (m *model) mesh(local, remote int, know Knowledge) {
 			pick(&f.nics[near[(slices.Index(near, int32(i))+1+k*max(1, len(near)/(local+1)))%len(near)]])
 		}
 		for range remote {
-			pick(f.elsewhere(m.rng, src))
+			pick(f.drawRemoteNIC(m.rng, src))
 		}
 		for _, dst := range peers {
 			for c := range m.classes {
-				fw := m.flow(src, dst, edgeName(src.id, dst.id, c*fabric.FlowsPerClass), c, know)
-				fw.back = m.flow(dst, src, fw.name+"/r", c, know)
+				fw := m.newFlow(src, dst, edgeName(src.id, dst.id, c*fabric.FlowsPerClass), c, know)
+				fw.back = m.newFlow(dst, src, fw.name+"/r", c, know)
 				m.flows = append(m.flows, fw)
 			}
 		}
 	}
 }
 
-func (m *model) flow(src, dst *nic, name string, class int, know Knowledge) *flow {
+func (m *model) newFlow(src, dst *nic, name string, class int, know Knowledge) *flow {
 	fl := &flow{src: src, dst: dst, name: name, class: class, key: m.rng.Uint64()}
 	switch know {
 	case Known, LossyTraced, "":
@@ -192,7 +192,7 @@ func (m *model) flow(src, dst *nic, name string, class int, know Knowledge) *flo
 	case Stale:
 		fl.traced = true
 		if m.rng.Float64() < staleShare {
-			fl.other = m.rng.Uint64() | 1
+			fl.staleKey = m.rng.Uint64() | 1
 		}
 	case Half:
 		fl.traced = m.rng.IntN(2) == 0
@@ -200,9 +200,9 @@ func (m *model) flow(src, dst *nic, name string, class int, know Knowledge) *flo
 	return fl
 }
 
-// begin draws what a window is like, faults in it included; window < 0 is one
+// beginWindow draws what a window is like, faults in it included; window < 0 is one
 // before there was a fault.
-func (m *model) begin(window int) {
+func (m *model) beginWindow(window int) {
 	rng := m.rng
 	for i := range m.elems {
 		e := &m.elems[i]
@@ -217,30 +217,30 @@ func (m *model) begin(window int) {
 			e.queue[s] = float32(wait * rng.ExpFloat64())
 		}
 		for at := rng.ExpFloat64() / (4 * load); at < 1; at += rng.ExpFloat64() / (4 * load) {
-			e.burst(int(at*slots), 1+int(rng.ExpFloat64()), burstLeast*math.Pow(1-rng.Float64(), -1/1.6))
+			e.addBurst(int(at*slots), 1+int(rng.ExpFloat64()), burstLeast*math.Pow(1-rng.Float64(), -1/1.6))
 		}
 		if m.cross[i] && rng.IntN(3) == 0 {
-			e.burst(rng.IntN(slots), 3+rng.IntN(8), 40e3+80e3*rng.Float64())
+			e.addBurst(rng.IntN(slots), 3+rng.IntN(8), 40e3+80e3*rng.Float64())
 		}
 	}
 	for i := range m.effects {
-		if x := &m.effects[i]; window >= 0 && x.in(window) {
-			m.apply(x)
+		if x := &m.effects[i]; window >= 0 && x.activeIn(window) {
+			m.applyEffect(x)
 		}
 	}
-	for _, node := range m.nodes() {
-		m.host(node, window)
+	for _, node := range m.nodeNames() {
+		m.drawHost(node, window)
 	}
 }
 
-func (e *element) burst(at, length int, height float64) {
+func (e *element) addBurst(at, length int, height float64) {
 	for s := at; s < min(slots, at+length); s++ {
 		e.queue[s] += float32(min(height, burstMost))
 	}
 }
 
-// nodes in a fixed order, for the same seed to make the same case.
-func (m *model) nodes() []string {
+// nodeNames in a fixed order, for the same seed to make the same case.
+func (m *model) nodeNames() []string {
 	var out []string
 	for i := range m.f.Graph.Topo.Nodes {
 		if n := m.f.Graph.Topo.Nodes[i].Name; m.hosts[n] != nil {
@@ -250,10 +250,10 @@ func (m *model) nodes() []string {
 	return out
 }
 
-func (m *model) host(node string, window int) {
+func (m *model) drawHost(node string, window int) {
 	h, rng := m.hosts[node], m.rng
 	h.stall = [slots]float32{}
-	h.rough = float32(0.9 + 0.2*rng.Float64())
+	h.stampFactor = float32(0.9 + 0.2*rng.Float64())
 	wander := 0.8 * m.bound[node] * (2*rng.Float64() - 1)
 	for s := range h.offset {
 		h.offset[s] = float32(wander)
@@ -265,7 +265,7 @@ func (m *model) host(node string, window int) {
 		return
 	}
 	if by := m.starved(node, window); by > 0 {
-		h.rough *= 4
+		h.stampFactor *= 4
 		for s := range h.stall {
 			if rng.Float64() < 0.7 {
 				h.stall[s] = float32(by * rng.ExpFloat64())
@@ -274,7 +274,7 @@ func (m *model) host(node string, window int) {
 	}
 }
 
-func (m *model) apply(x *effect) {
+func (m *model) applyEffect(x *effect) {
 	rng := m.rng
 	var spikes [slots]bool
 	draw := func() {
@@ -332,10 +332,10 @@ func (m *model) apply(x *effect) {
 	}
 }
 
-// send sends n probes of a flow along a way and writes what came of them.
-func (m *model) send(o *fabric.Observation, fl *flow, way []int32, n int) {
+// sendProbes sends n probes of a flow along a way and writes what came of them.
+func (m *model) sendProbes(o *fabric.Observation, fl *flow, way []int32, n int) {
 	base := float32(cableDelay*len(way) + switchDelay*(len(way)-1))
-	ids := m.way[:0]
+	ids := m.crossed[:0]
 	survive, mark := 1.0, 0.0
 	take := func(id int32) {
 		ids = append(ids, id)
@@ -343,14 +343,14 @@ func (m *model) send(o *fabric.Observation, fl *flow, way []int32, n int) {
 		mark = 1 - (1-mark)*(1-m.elems[id].mark)
 	}
 	for _, d := range way {
-		take(m.queue(d, fl.class))
+		take(m.queueID(d, fl.class))
 	}
 	for _, x := range m.extras {
 		if x.match(fl.src, fl.dst, way) {
 			take(x.id)
 		}
 	}
-	m.way = ids
+	m.crossed = ids
 	from, to := m.hosts[fl.src.node], m.hosts[fl.dst.node]
 	m.sample = m.sample[:0]
 	var marked uint64
@@ -373,22 +373,22 @@ func (m *model) send(o *fabric.Observation, fl *flow, way []int32, n int) {
 				d += e.held[s]
 			}
 		}
-		if p > 0 && float64(mix(r)>>11)/(1<<53) < p {
+		if p > 0 && float64(mixBits(r)>>11)/(1<<53) < p {
 			marked++
 		}
-		d += m.stamps.tx*from.rough*m.late[r&4095] + m.stamps.rx*to.rough*m.late[r>>12&4095]
+		d += m.stamps.tx*from.stampFactor*m.lateSamples[r&4095] + m.stamps.rx*to.stampFactor*m.lateSamples[r>>12&4095]
 		if r>>24&0xffff < outlierShare {
-			d += m.stamps.outlier * m.late[r>>12&4095]
+			d += m.stamps.outlier * m.lateSamples[r>>12&4095]
 		}
 		d += from.stall[s] + to.stall[s] + to.offset[s] - from.offset[s]
 		m.sample = append(m.sample, int64(d))
 	}
 	o.Sent, o.Lost, o.ECN = uint64(n), uint64(n-len(m.sample)), &marked
-	o.OWD = quantiles(m.sample)
+	o.OWD = quantilesOf(m.sample)
 }
 
-// quantiles of what arrived; nil of nothing. v is reordered.
-func quantiles(v []int64) *fabric.Quantiles {
+// quantilesOf of what arrived; nil of nothing. v is reordered.
+func quantilesOf(v []int64) *fabric.Quantiles {
 	if len(v) == 0 {
 		return nil
 	}

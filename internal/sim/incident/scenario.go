@@ -43,11 +43,11 @@ var variants = map[fabric.Scenario][]string{
 	fabric.ClockTrouble: {"step", "drift"},
 }
 
-// Variants lists the faces of a scenario; nil: it has one.
-func Variants(s fabric.Scenario) []string { return variants[s] }
+// VariantsOf lists the faces of a scenario; nil: it has one.
+func VariantsOf(s fabric.Scenario) []string { return variants[s] }
 
-// Scenarios lists every scenario that can be made.
-func Scenarios() []fabric.Scenario {
+// AllScenarios lists every scenario that can be made.
+func AllScenarios() []fabric.Scenario {
 	return []fabric.Scenario{fabric.HotSpine, fabric.SlowLeaf, fabric.Corridor, fabric.LeafUplinks, fabric.BadNIC, fabric.PairOnly, fabric.Flap,
 		fabric.HardFailure, fabric.Host, fabric.HOLSame, fabric.HOLCross, fabric.Incast, fabric.Miscabled, fabric.ClockTrouble}
 }
@@ -68,9 +68,9 @@ type incident struct {
 	flagged []map[string]bool // nodes that say they are starved, by window
 }
 
-// Make draws a case; f is left as it is. It panics on a scenario that is none and
+// MakeCase draws a case; f is left as it is. It panics on a scenario that is none and
 // where the fabric has no place for the fault.
-func (o Scenario) Make(f *Fabric, seed uint64) *Case {
+func (o Scenario) MakeCase(f *Fabric, seed uint64) *Case {
 	rng := rand.New(rand.NewPCG(seed, 0x7363_656e))
 	if o.Windows == 0 {
 		o.Windows = 8
@@ -90,7 +90,7 @@ func (o Scenario) Make(f *Fabric, seed uint64) *Case {
 	c := &Case{Topology: f.Graph.Topo, Truth: Truth{Seed: seed, Windows: o.Windows, Faults: []Fault{}}}
 	in := &incident{o: o, rng: rng, truth: &c.Truth, first: min(1+rng.IntN(2), o.Windows-1)}
 	if o.ID == fabric.Miscabled {
-		f = in.miscable(f)
+		f = in.swapCables(f)
 	}
 	st := kernelStamps
 	if o.Hardware {
@@ -101,25 +101,25 @@ func (o Scenario) Make(f *Fabric, seed uint64) *Case {
 		classes = []string{"tc0", "tc3"}
 	}
 	in.f, in.m = f, newModel(f, rng, st, classes, o.CrossTraffic)
-	up := f.routes(rng.Uint64(), nil)
+	up := f.newRoutes(rng.Uint64(), nil)
 	in.routes = slices.Repeat([]*routes{up}, o.Windows)
 	in.flagged = make([]map[string]bool, o.Windows)
-	in.m.mesh(2, 8, o.Know)
-	in.cause()
+	in.m.layOutMesh(2, 8, o.Know)
+	in.causeFault()
 	for range o.Several {
-		in.another()
+		in.causeAnother()
 	}
 	for w := -baselineWindows; w < 0; w++ {
-		in.m.begin(w)
-		in.window(w, up)
+		in.m.beginWindow(w)
+		in.observeWindow(w, up)
 	}
 	for _, fl := range in.m.flows {
-		fl.learn()
-		fl.back.learn()
+		fl.learnBaseline()
+		fl.back.learnBaseline()
 	}
 	for w := range o.Windows {
-		in.m.begin(w)
-		c.Observations = append(c.Observations, in.window(w, in.routes[w])...)
+		in.m.beginWindow(w)
+		c.Observations = append(c.Observations, in.observeWindow(w, in.routes[w])...)
 	}
 	for _, x := range in.m.effects {
 		if x.shape != steady && x.slots > 0 {
@@ -129,8 +129,8 @@ func (o Scenario) Make(f *Fabric, seed uint64) *Case {
 	return c
 }
 
-// learn takes the medians of the windows before the fault as the baseline.
-func (fl *flow) learn() {
+// learnBaseline takes the medians of the windows before the fault as the baseline.
+func (fl *flow) learnBaseline() {
 	if len(fl.p50s) == 0 {
 		return
 	}
@@ -139,23 +139,23 @@ func (fl *flow) learn() {
 	fl.base = &fabric.Quantiles{P50: &fl.p50s[len(fl.p50s)/2], P99: &fl.p99s[len(fl.p99s)/2]}
 }
 
-// window sends the probes of every flow, and the replies of those that arrived.
-func (in *incident) window(w int, r *routes) []*fabric.Observation {
+// observeWindow sends the probes of every flow, and the replies of those that arrived.
+func (in *incident) observeWindow(w int, r *routes) []*fabric.Observation {
 	var out []*fabric.Observation
 	var buf, old []int32
 	for _, fl := range in.m.flows {
 		n := in.o.Probes
 		for _, fl := range []*flow{fl, fl.back} {
-			way, ok := r.walk(buf[:0], fl.src, fl.dst, fl.key)
+			way, ok := r.appendPath(buf[:0], fl.src, fl.dst, fl.key)
 			buf = way
 			if !ok || n == 0 {
 				break
 			}
 			bound := int64(in.m.bound[fl.src.node] + in.m.bound[fl.dst.node])
-			o := &fabric.Observation{Edge: fl.name, Src: fl.src.id, Dst: fl.dst.id, Tier: in.f.tier(way), Plane: fl.src.plane, Class: in.m.classes[fl.class],
+			o := &fabric.Observation{Edge: fl.name, Src: fl.src.id, Dst: fl.dst.id, Tier: in.f.highestTier(way), Plane: fl.src.plane, Class: in.m.classes[fl.class],
 				Start: Epoch.Add(time.Duration(w) * Window), WindowNS: int64(Window), Baseline: fl.base, ClockErrorNS: &bound, Timestamp: in.m.stamps.name,
 				PathState: fabric.PathUnknown}
-			in.m.send(o, fl, way, n)
+			in.m.sendProbes(o, fl, way, n)
 			n = int(o.Sent - o.Lost)
 			if w < 0 {
 				if o.OWD != nil {
@@ -167,15 +167,15 @@ func (in *incident) window(w int, r *routes) []*fabric.Observation {
 			switch {
 			case fl.traced && (in.o.Know != LossyTraced || o.Lost > 0):
 				told := way
-				if fl.other != 0 {
-					old, _ = r.walk(old[:0], fl.src, fl.dst, fl.other)
+				if fl.staleKey != 0 {
+					old, _ = r.appendPath(old[:0], fl.src, fl.dst, fl.staleKey)
 					told = old
 				}
-				_, o.Path = in.f.hops(make([]fabric.Hop, 0, len(told)), told)
+				_, o.Path = in.f.appendHops(make([]fabric.Hop, 0, len(told)), told)
 				o.PathState = fabric.PathValid
 			case in.o.Know != Unknown:
 				if fl.candidates == nil {
-					fl.candidates = r.candidates(fl.src, fl.dst)
+					fl.candidates = r.candidatePaths(fl.src, fl.dst)
 				}
 				o.Paths = fl.candidates
 			}
@@ -185,41 +185,43 @@ func (in *incident) window(w int, r *routes) []*fabric.Observation {
 	return out
 }
 
-// size draws an effect on a logarithmic scale.
-func (in *incident) size(least, most float64) float64 {
+// drawSize draws an effect on a logarithmic scale.
+func (in *incident) drawSize(least, most float64) float64 {
 	return least * math.Pow(most/least, in.rng.Float64())
 }
 
-func (in *incident) delay() float64 { return in.size(float64(in.o.Delay[0]), float64(in.o.Delay[1])) }
-func (in *incident) loss() float64  { return in.size(in.o.Loss[0], in.o.Loss[1]) }
+func (in *incident) drawDelay() float64 {
+	return in.drawSize(float64(in.o.Delay[0]), float64(in.o.Delay[1]))
+}
+func (in *incident) drawLoss() float64 { return in.drawSize(in.o.Loss[0], in.o.Loss[1]) }
 
-// from is every window from the first bad one on.
-func (in *incident) from(w int) bool { return w >= in.first }
+// faultActive is every window from the first bad one on.
+func (in *incident) faultActive(w int) bool { return w >= in.first }
 
-func (in *incident) add(x effect) {
-	if x.in == nil {
-		x.in = in.from
+func (in *incident) addEffect(x effect) {
+	if x.activeIn == nil {
+		x.activeIn = in.faultActive
 	}
 	x.fault = len(in.truth.Faults)
 	in.m.effects = append(in.m.effects, x)
 }
 
-func (in *incident) say(x Fault) {
+func (in *incident) recordFault(x Fault) {
 	x.First, x.Last = in.first, in.o.Windows-1
 	in.truth.Faults = append(in.truth.Faults, x)
 }
 
-// queues of directions, whatever the class.
-func (in *incident) queues(dirs ...int32) []int32 {
+// queuesOf of directions, whatever the class.
+func (in *incident) queuesOf(dirs ...int32) []int32 {
 	var out []int32
 	for _, d := range dirs {
-		out = append(out, in.m.all(d)...)
+		out = append(out, in.m.queuesOf(d)...)
 	}
 	return out
 }
 
-// trunk draws a cable between switches of the lower tiers, downwards or upwards.
-func (in *incident) trunk() int32 { return in.f.cable(in.rng, false) }
+// drawTrunk draws a cable between switches of the lower tiers, downwards or upwards.
+func (in *incident) drawTrunk() int32 { return in.f.drawCable(in.rng, false) }
 
 func (in *incident) someNIC() *nic { return &in.f.nics[in.rng.IntN(len(in.f.nics))] }
 
@@ -233,8 +235,8 @@ func (in *incident) someSpine() int32 {
 	}
 }
 
-// around are the directed links out of a switch, or into it as well.
-func (in *incident) around(sw int32, both bool) []int32 {
+// linksAt are the directed links out of a switch, or into it as well.
+func (in *incident) linksAt(sw int32, both bool) []int32 {
 	var out []int32
 	for i := range in.f.dirs {
 		if d := &in.f.dirs[i]; d.from == sw || both && d.to == sw {
@@ -244,20 +246,20 @@ func (in *incident) around(sw int32, both bool) []int32 {
 	return out
 }
 
-func (in *incident) element(kind fabric.Kind, name string, s fabric.Scenario) Fault {
-	return Fault{Element: fabric.Element{Element: name, Kind: kind}, Scenario: s}
+func (in *incident) faultAt(kind fabric.Kind, name string, s fabric.Scenario) Fault {
+	return Fault{Element: fabric.Element{ID: name, Kind: kind}, Scenario: s}
 }
 
-// without are the routes once a directed link and its other way are withdrawn.
-func (in *incident) without(down ...int32) *routes {
+// routesWithout are the routes once a directed link and its other way are withdrawn.
+func (in *incident) routesWithout(down ...int32) *routes {
 	off := map[int32]bool{}
 	for _, d := range down {
 		off[d], off[in.f.dirs[d].back] = true, true
 	}
-	return in.f.routes(in.routes[0].salt, func(d int32) bool { return off[d] })
+	return in.f.newRoutes(in.routes[0].salt, func(d int32) bool { return off[d] })
 }
 
-func (in *incident) cause() {
+func (in *incident) causeFault() {
 	switch in.o.ID {
 	case "":
 	case fabric.HotSpine:
@@ -265,61 +267,61 @@ func (in *incident) cause() {
 	case fabric.SlowLeaf:
 		in.wholeSwitch(in.someLeaf())
 	case fabric.Corridor:
-		in.corridor()
+		in.causeCorridor()
 	case fabric.LeafUplinks:
 		in.leafUplinks()
 	case fabric.BadNIC:
 		in.badNIC()
 	case fabric.PairOnly:
-		in.pair()
+		in.causePair()
 	case fabric.Flap:
-		in.flap()
+		in.causeFlap()
 	case fabric.HardFailure:
 		in.hardFailure()
 	case fabric.Host:
-		in.starve()
+		in.starveNode()
 	case fabric.HOLSame:
-		d := in.trunk()
+		d := in.drawTrunk()
 		class := in.rng.IntN(len(in.m.classes))
-		x := effect{at: []int32{in.m.queue(d, class)}, shape: queued, delay: in.delay()}
-		in.add(x)
+		x := effect{at: []int32{in.m.queueID(d, class)}, shape: queued, delay: in.drawDelay()}
+		in.addEffect(x)
 		port := in.f.dirs[d].From
-		fault := in.element(fabric.KindQueue, port+"@"+in.m.classes[class], fabric.HOLSame)
+		fault := in.faultAt(fabric.KindQueue, port+"@"+in.m.classes[class], fabric.HOLSame)
 		fault.Direction, fault.Class, fault.DelayNS = in.f.dirs[d].String(), in.m.classes[class], int64(x.delay)
-		fault.Also = []fabric.Element{{Element: port, Kind: fabric.KindPort}}
-		in.say(fault)
+		fault.Equivalent = []fabric.Element{{ID: port, Kind: fabric.KindPort}}
+		in.recordFault(fault)
 	case fabric.HOLCross:
 		in.crossPort()
 	case fabric.Incast:
 		n := in.someNIC()
-		x := effect{at: in.queues(n.down), shape: sawtooth, delay: max(in.delay(), 3*markFrom)}
+		x := effect{at: in.queuesOf(n.down), shape: sawtooth, delay: max(in.drawDelay(), 3*markFrom)}
 		if in.rng.IntN(2) == 0 {
 			x.lose = 0.02 * in.rng.Float64()
 		}
-		in.add(x)
+		in.addEffect(x)
 		fault := in.f.onDirection(n.down, Fault{DelayNS: int64(x.delay), Loss: x.lose})
 		fault.Scenario = fabric.Incast
-		in.say(fault)
+		in.recordFault(fault)
 	case fabric.Miscabled: // the cables were swapped before anything was measured
 	case fabric.ClockTrouble:
-		in.clock()
+		in.causeClock()
 	default:
 		panic(fmt.Sprintf("incident: no scenario %q", in.o.ID))
 	}
 }
 
-// effect draws delay or loss, as the variant asks.
-func (in *incident) effect(at []int32, variant string) effect {
+// drawEffect draws delay or loss, as the variant asks.
+func (in *incident) drawEffect(at []int32, variant string) effect {
 	x := effect{at: at}
 	switch variant {
 	case "loss":
-		x.lose = in.loss()
+		x.lose = in.drawLoss()
 	case "jitter":
-		x.shape, x.delay = spiky, 4*in.delay()
+		x.shape, x.delay = spiky, 4*in.drawDelay()
 	case "ecn":
 		x.mark = 0.3 + 0.6*in.rng.Float64()
 	default:
-		x.delay = in.delay()
+		x.delay = in.drawDelay()
 		if in.rng.IntN(2) == 0 {
 			x.shape = queued
 		}
@@ -327,42 +329,42 @@ func (in *incident) effect(at []int32, variant string) effect {
 	return x
 }
 
-func (x *effect) tell(f Fault) Fault {
+func (x *effect) fillFault(f Fault) Fault {
 	f.DelayNS, f.Loss, f.ECN = int64(x.delay), x.lose, x.mark
 	return f
 }
 
 func (in *incident) wholeSwitch(sw int32) {
-	x := in.effect(in.queues(in.around(sw, false)...), in.o.Variant)
-	in.add(x)
+	x := in.drawEffect(in.queuesOf(in.linksAt(sw, false)...), in.o.Variant)
+	in.addEffect(x)
 	s := fabric.HotSpine
 	if in.f.switches[sw].tier == 1 {
 		s = fabric.SlowLeaf
 	}
-	in.say(x.tell(in.element(fabric.KindSwitch, in.f.switches[sw].name, s)))
+	in.recordFault(x.fillFault(in.faultAt(fabric.KindSwitch, in.f.switches[sw].name, s)))
 }
 
-func (in *incident) corridor() {
+func (in *incident) causeCorridor() {
 	where, what := in.o.Variant[:4], in.o.Variant[5:]
 	if where == "link" {
-		d := in.trunk()
-		x := in.effect(in.queues(d), what)
-		in.add(x)
-		in.say(x.tell(in.f.onDirection(d, Fault{})))
+		d := in.drawTrunk()
+		x := in.drawEffect(in.queuesOf(d), what)
+		in.addEffect(x)
+		in.recordFault(x.fillFault(in.f.onDirection(d, Fault{})))
 		return
 	}
 	up := in.upFromLeaf()
 	down := up
 	for down == up || in.f.dirs[down].from != in.f.dirs[up].to || !slices.Contains(in.f.leaves, in.f.dirs[down].to) || in.f.dirs[down].to == in.f.dirs[up].from {
-		down = in.trunk()
+		down = in.drawTrunk()
 	}
-	x := in.effect([]int32{in.m.only(func(_, _ *nic, way []int32) bool {
+	x := in.drawEffect([]int32{in.m.addExtra(func(_, _ *nic, way []int32) bool {
 		i := slices.Index(way, up)
 		return i >= 0 && way[i+1] == down
 	})}, what)
-	in.add(x)
+	in.addEffect(x)
 	name := fmt.Sprintf("%s->%s->%s", in.f.switches[in.f.dirs[up].from].name, in.f.switches[in.f.dirs[up].to].name, in.f.switches[in.f.dirs[down].to].name)
-	in.say(x.tell(in.element(fabric.KindCorridor, name, fabric.Corridor)))
+	in.recordFault(x.fillFault(in.faultAt(fabric.KindCorridor, name, fabric.Corridor)))
 }
 
 // upFromLeaf draws a directed link from a leaf with NICs to a spine.
@@ -379,7 +381,7 @@ func (in *incident) leafUplinks() {
 	if len(up) > 2 { // with one left, that cable would be as good a name
 		keep = 2 + in.rng.IntN(len(up)-2)
 	}
-	after := in.without(up[keep:]...)
+	after := in.routesWithout(up[keep:]...)
 	for w := in.first; w < in.o.Windows; w++ {
 		in.routes[w] = after
 	}
@@ -387,44 +389,44 @@ func (in *incident) leafUplinks() {
 	for _, d := range up[:keep] {
 		left = append(left, d, in.f.dirs[d].back)
 	}
-	x := effect{at: in.queues(left...), shape: queued, delay: in.delay()}
+	x := effect{at: in.queuesOf(left...), shape: queued, delay: in.drawDelay()}
 	if in.rng.IntN(2) == 0 {
 		x.lose = 0.02 * in.rng.Float64()
 	}
-	in.add(x)
-	in.say(x.tell(in.element(fabric.KindLeafUplinks, in.f.switches[leaf].name, fabric.LeafUplinks)))
+	in.addEffect(x)
+	in.recordFault(x.fillFault(in.faultAt(fabric.KindLeafUplinks, in.f.switches[leaf].name, fabric.LeafUplinks)))
 }
 
 func (in *incident) badNIC() {
 	n := in.someNIC()
 	at := map[byte][]int32{'i': {n.down}, 'o': {n.up}, 'b': {n.down, n.up}}[in.o.Variant[0]]
 	what := in.o.Variant[slices.Index([]byte(in.o.Variant), '-')+1:]
-	x := in.effect(in.queues(at...), what)
+	x := in.drawEffect(in.queuesOf(at...), what)
 	x.unqueued = true // a queue before a NIC is an incast's or somebody else's
-	in.add(x)
+	in.addEffect(x)
 	fault := in.f.onDirection(at[0], Fault{})
 	if len(at) > 1 {
 		fault.Direction = ""
 	}
-	in.say(x.tell(fault))
+	in.recordFault(x.fillFault(fault))
 }
 
-func (in *incident) pair() {
+func (in *incident) causePair() {
 	var src, dst *nic
 	for dst == nil {
 		src = in.someNIC()
-		dst = in.f.elsewhere(in.rng, src)
+		dst = in.f.drawRemoteNIC(in.rng, src)
 	}
-	x := in.effect([]int32{in.m.only(func(s, d *nic, _ []int32) bool { return s.leaf == src.leaf && d.leaf == dst.leaf })}, in.o.Variant)
-	in.add(x)
-	in.say(x.tell(in.element(fabric.KindPair, in.f.switches[src.leaf].name+"->"+in.f.switches[dst.leaf].name, fabric.PairOnly)))
+	x := in.drawEffect([]int32{in.m.addExtra(func(s, d *nic, _ []int32) bool { return s.leaf == src.leaf && d.leaf == dst.leaf })}, in.o.Variant)
+	in.addEffect(x)
+	in.recordFault(x.fillFault(in.faultAt(fabric.KindPair, in.f.switches[src.leaf].name+"->"+in.f.switches[dst.leaf].name, fabric.PairOnly)))
 }
 
-// flap takes a link down and up again. Until it is noticed what hashes onto it is
+// causeFlap takes a link down and up again. Until it is noticed what hashes onto it is
 // lost; then traffic goes elsewhere until the link is back.
-func (in *incident) flap() {
-	d := in.trunk()
-	around := in.without(d)
+func (in *incident) causeFlap() {
+	d := in.drawTrunk()
+	around := in.routesWithout(d)
 	lossy := map[int]float64{}
 	for w := in.first; w < in.o.Windows; {
 		lossy[w] = 0.2 + 0.6*in.rng.Float64()
@@ -438,9 +440,9 @@ func (in *incident) flap() {
 		w += 1 + in.rng.IntN(2) // up
 	}
 	for w, share := range lossy {
-		in.m.effects = append(in.m.effects, effect{at: in.queues(d, in.f.dirs[d].back), in: func(at int) bool { return at == w }, lose: share})
+		in.m.effects = append(in.m.effects, effect{at: in.queuesOf(d, in.f.dirs[d].back), activeIn: func(at int) bool { return at == w }, lose: share})
 	}
-	in.say(in.element(fabric.KindLink, in.f.dirs[d].Link(), fabric.Flap))
+	in.recordFault(in.faultAt(fabric.KindLink, in.f.dirs[d].LinkID(), fabric.Flap))
 }
 
 // withdrawn is after how long routes avoid what is dead.
@@ -452,25 +454,25 @@ func (in *incident) hardFailure() {
 	avoided := false
 	switch in.o.Variant {
 	case "link":
-		d := in.trunk()
+		d := in.drawTrunk()
 		dead, avoided = []int32{d, in.f.dirs[d].back}, true
-		fault.Element = fabric.Element{Element: in.f.dirs[d].Link(), Kind: fabric.KindLink}
+		fault.Element = fabric.Element{ID: in.f.dirs[d].LinkID(), Kind: fabric.KindLink}
 	case "one-way":
-		d := in.trunk()
+		d := in.drawTrunk()
 		dead = []int32{d}
 		fault = in.f.onDirection(d, fault)
 	case "nic":
 		n := in.someNIC()
 		dead = []int32{n.up, n.down}
-		fault.Element = fabric.Element{Element: n.id, Kind: fabric.KindNIC}
+		fault.Element = fabric.Element{ID: n.id, Kind: fabric.KindNIC}
 	case "leaf":
 		leaf := in.someLeaf()
-		dead = in.around(leaf, true)
-		fault.Element = fabric.Element{Element: in.f.switches[leaf].name, Kind: fabric.KindSwitch}
+		dead = in.linksAt(leaf, true)
+		fault.Element = fabric.Element{ID: in.f.switches[leaf].name, Kind: fabric.KindSwitch}
 	case "spine":
 		spine := in.someSpine()
-		dead, avoided = in.around(spine, true), true
-		fault.Element = fabric.Element{Element: in.f.switches[spine].name, Kind: fabric.KindSwitch}
+		dead, avoided = in.linksAt(spine, true), true
+		fault.Element = fabric.Element{ID: in.f.switches[spine].name, Kind: fabric.KindSwitch}
 	default:
 		panic(fmt.Sprintf("incident: hard_failure has no variant %q", in.o.Variant))
 	}
@@ -479,7 +481,7 @@ func (in *incident) hardFailure() {
 	end := time.Duration(in.o.Windows) * Window
 	if avoided {
 		end = time.Duration(in.first)*Window + into + withdrawn
-		after := in.without(dead...)
+		after := in.routesWithout(dead...)
 		for w := in.first; w < in.o.Windows; w++ {
 			if time.Duration(w)*Window >= end {
 				in.routes[w] = after
@@ -490,17 +492,17 @@ func (in *incident) hardFailure() {
 		begin := max(time.Duration(w)*Window, time.Duration(in.first)*Window+into)
 		share := float64(min(time.Duration(w+1)*Window, end)-begin) / float64(Window)
 		if share > 0 {
-			in.m.effects = append(in.m.effects, effect{at: in.queues(dead...), in: func(at int) bool { return at == w }, lose: share})
+			in.m.effects = append(in.m.effects, effect{at: in.queuesOf(dead...), activeIn: func(at int) bool { return at == w }, lose: share})
 		}
 	}
-	in.say(fault)
+	in.recordFault(fault)
 }
 
-func (in *incident) starve() {
+func (in *incident) starveNode() {
 	node := in.someNIC().node
-	by := in.delay()
+	by := in.drawDelay()
 	in.m.starved = func(n string, w int) float64 {
-		if n == node && in.from(w) {
+		if n == node && in.faultActive(w) {
 			return by
 		}
 		return 0
@@ -510,9 +512,9 @@ func (in *incident) starve() {
 			in.flagged[w] = map[string]bool{node: true}
 		}
 	}
-	fault := in.element(fabric.KindHost, node, fabric.Host)
+	fault := in.faultAt(fabric.KindHost, node, fabric.Host)
 	fault.DelayNS = int64(by)
-	in.say(fault)
+	in.recordFault(fault)
 }
 
 // crossPort makes one class of a switch spike at all its egresses in the same
@@ -524,34 +526,34 @@ func (in *incident) crossPort() {
 	}
 	class := in.rng.IntN(len(in.m.classes))
 	var at []int32
-	for _, d := range in.around(sw, false) {
-		at = append(at, in.m.queue(d, class))
+	for _, d := range in.linksAt(sw, false) {
+		at = append(at, in.m.queueID(d, class))
 	}
 	on := map[int]bool{in.first: true, in.first + 2: true}
 	for w := in.first + 3; w < in.o.Windows; w++ {
 		on[w] = in.rng.IntN(2) == 0
 	}
-	x := effect{at: at, in: func(w int) bool { return on[w] }, shape: spiky, together: true, delay: in.delay()}
-	in.add(x)
-	fault := in.element(fabric.KindSwitch, in.f.switches[sw].name, fabric.HOLCross)
+	x := effect{at: at, activeIn: func(w int) bool { return on[w] }, shape: spiky, together: true, delay: in.drawDelay()}
+	in.addEffect(x)
+	fault := in.faultAt(fabric.KindSwitch, in.f.switches[sw].name, fabric.HOLCross)
 	fault.Class = in.m.classes[class]
-	in.say(x.tell(fault))
+	in.recordFault(x.fillFault(fault))
 }
 
-func (in *incident) clock() {
+func (in *incident) causeClock() {
 	n := in.someNIC()
-	fault := in.element(fabric.KindClock, n.id, fabric.ClockTrouble)
+	fault := in.faultAt(fabric.KindClock, n.id, fabric.ClockTrouble)
 	for i := range in.f.nics {
 		if o := &in.f.nics[i]; o.node == n.node && o != n {
-			fault.Also = append(fault.Also, fabric.Element{Element: o.id, Kind: fabric.KindClock})
+			fault.Equivalent = append(fault.Equivalent, fabric.Element{ID: o.id, Kind: fabric.KindClock})
 		}
 	}
 	sign := float64(1 - 2*in.rng.IntN(2))
-	by := sign * in.delay()
-	rate := sign * in.size(20e-6, 200e-6) // seconds per second
+	by := sign * in.drawDelay()
+	rate := sign * in.drawSize(20e-6, 200e-6) // seconds per second
 	in.m.clock = func(node string, w, slot int) float64 {
 		switch {
-		case node != n.node || !in.from(w):
+		case node != n.node || !in.faultActive(w):
 			return 0
 		case in.o.Variant == "step":
 			return by
@@ -561,37 +563,37 @@ func (in *incident) clock() {
 	if in.o.Variant == "step" {
 		fault.DelayNS = int64(by)
 	}
-	in.say(fault)
+	in.recordFault(fault)
 }
 
-// another adds a delay or loss at a directed link or NIC, apart from all others: two
+// causeAnother adds a delay or loss at a directed link or NIC, apart from all others: two
 // faults of one switch or node could be one.
-func (in *incident) another() {
+func (in *incident) causeAnother() {
 	var d int32
 	for tries, taken := 0, true; taken; tries++ {
 		if tries == 10_000 {
 			panic("incident: the fabric is too small for so many faults")
 		}
-		d = in.f.cable(in.rng, in.rng.IntN(2) == 0)
+		d = in.f.drawCable(in.rng, in.rng.IntN(2) == 0)
 		at := &in.f.dirs[d]
 		taken = slices.ContainsFunc(in.truth.Faults, func(x Fault) bool {
 			return strings.Contains(x.Direction, fabric.OwnerOf(at.From)) || strings.Contains(x.Direction, fabric.OwnerOf(at.To))
 		})
 	}
-	x := in.effect(in.queues(d), []string{"delay", "loss"}[in.rng.IntN(2)])
-	if in.f.dirs[d].access() {
+	x := in.drawEffect(in.queuesOf(d), []string{"delay", "loss"}[in.rng.IntN(2)])
+	if in.f.dirs[d].isAccess() {
 		x.shape = steady
 	}
-	in.add(x)
-	in.say(x.tell(in.f.onDirection(d, Fault{})))
+	in.addEffect(x)
+	in.recordFault(x.fillFault(in.f.onDirection(d, Fault{})))
 }
 
-// miscable swaps two cables between the same tiers and returns the fabric as it
+// swapCables swaps two cables between the same tiers and returns the fabric as it
 // then is; the case's topology stays what is written down.
-func (in *incident) miscable(f *Fabric) *Fabric {
+func (in *incident) swapCables(f *Fabric) *Fabric {
 	links := slices.Clone(f.Graph.Topo.Links)
 	for {
-		a, b := f.cable(in.rng, false), f.cable(in.rng, false)
+		a, b := f.drawCable(in.rng, false), f.drawCable(in.rng, false)
 		da, db := &f.dirs[a], &f.dirs[b]
 		sa, sb := &f.switches[da.from], &f.switches[db.from]
 		up := f.switches[da.to].tier > sa.tier && f.switches[db.to].tier > sb.tier
@@ -602,16 +604,16 @@ func (in *incident) miscable(f *Fabric) *Fabric {
 		}
 		for i := range links {
 			switch links[i].ID() {
-			case da.Link():
+			case da.LinkID():
 				links[i] = fabric.Link{A: da.From, B: db.To}
-			case db.Link():
+			case db.LinkID():
 				links[i] = fabric.Link{A: db.From, B: da.To}
 			}
 		}
-		fault := in.element(fabric.KindLink, da.Link(), fabric.Miscabled)
-		fault.Also = []fabric.Element{{Element: db.Link(), Kind: fabric.KindLink}}
+		fault := in.faultAt(fabric.KindLink, da.LinkID(), fabric.Miscabled)
+		fault.Equivalent = []fabric.Element{{ID: db.LinkID(), Kind: fabric.KindLink}}
 		in.first = 0
-		in.say(fault)
+		in.recordFault(fault)
 		t := *f.Graph.Topo
 		t.Links = links
 		return NewFabric(&t)

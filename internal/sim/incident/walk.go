@@ -46,7 +46,7 @@ type dir struct {
 	back             int32  // the other way
 }
 
-func (d *dir) access() bool { return d.from < 0 || d.to < 0 }
+func (d *dir) isAccess() bool { return d.from < 0 || d.to < 0 }
 
 // NewFabric indexes a topology that has passed its check.
 func NewFabric(t *fabric.Topology) *Fabric {
@@ -58,11 +58,11 @@ func NewFabric(t *fabric.Topology) *Fabric {
 	}
 	for i := range t.Links {
 		l := &t.Links[i]
-		a, b := f.add(l.A, l.B), f.add(l.B, l.A)
+		a, b := f.addDirection(l.A, l.B), f.addDirection(l.B, l.A)
 		f.dirs[a].back, f.dirs[b].back = b, a
 	}
-	for _, id := range f.Graph.NICs() {
-		peer := f.Graph.Peer(id)
+	for _, id := range f.Graph.NICIDs() {
+		peer := f.Graph.PeerOf(id)
 		if peer == "" {
 			continue
 		}
@@ -74,11 +74,11 @@ func NewFabric(t *fabric.Topology) *Fabric {
 		f.byLeaf[n.leaf] = append(f.byLeaf[n.leaf], int32(len(f.nics)))
 		f.nics = append(f.nics, n)
 	}
-	f.healthy = f.routes(0, nil)
+	f.healthy = f.newRoutes(0, nil)
 	return f
 }
 
-func (f *Fabric) add(from, to string) int32 {
+func (f *Fabric) addDirection(from, to string) int32 {
 	d := dir{Direction: fabric.Direction{From: from, To: to}, from: -1, to: -1}
 	if name, port, ok := fabric.SplitPort(from); ok {
 		d.from, d.fromPort = f.switchOf[name], port
@@ -104,12 +104,12 @@ type routes struct {
 	dist [][]uint8          // by leaf, by switch: links to that leaf; unreached where there is no way
 }
 
-func (f *Fabric) routes(salt uint64, down func(d int32) bool) *routes {
+func (f *Fabric) newRoutes(salt uint64, down func(d int32) bool) *routes {
 	return &routes{f: f, salt: salt, down: down, dist: make([][]uint8, len(f.switches))}
 }
 
-// to is how many links every switch is from a leaf.
-func (r *routes) to(leaf int32) []uint8 {
+// distancesTo is how many links every switch is from a leaf.
+func (r *routes) distancesTo(leaf int32) []uint8 {
 	if r.dist[leaf] != nil {
 		return r.dist[leaf]
 	}
@@ -136,11 +136,11 @@ func (r *routes) to(leaf int32) []uint8 {
 	return d
 }
 
-// walk appends the directed links that a flow crosses from one NIC to another;
+// appendPath appends the directed links that a flow crosses from one NIC to another;
 // false where there is no way. key stands for the header that switches hash.
-func (r *routes) walk(buf []int32, src, dst *nic, key uint64) ([]int32, bool) {
+func (r *routes) appendPath(buf []int32, src, dst *nic, key uint64) ([]int32, bool) {
 	buf = append(buf, src.up)
-	dist := r.to(dst.leaf)
+	dist := r.distancesTo(dst.leaf)
 	for at := src.leaf; at != dst.leaf; {
 		next, n := int32(-1), uint64(0)
 		// The choice is made by rendezvous: a link that goes down moves only its own flows.
@@ -149,7 +149,7 @@ func (r *routes) walk(buf []int32, src, dst *nic, key uint64) ([]int32, bool) {
 			if dist[at] == unreached || dist[d.to]+1 != dist[at] || r.down != nil && r.down(out) {
 				continue
 			}
-			if w := mix(key ^ mix(r.salt^uint64(at)<<32^uint64(out))); next < 0 || w > n {
+			if w := mixBits(key ^ mixBits(r.salt^uint64(at)<<32^uint64(out))); next < 0 || w > n {
 				next, n = out, w
 			}
 		}
@@ -162,9 +162,9 @@ func (r *routes) walk(buf []int32, src, dst *nic, key uint64) ([]int32, bool) {
 	return append(buf, dst.down), true
 }
 
-// candidates lists every way of equal cost, as hops.
-func (r *routes) candidates(src, dst *nic) []fabric.Path {
-	dist := r.to(dst.leaf)
+// candidatePaths lists every way of equal cost, as hops.
+func (r *routes) candidatePaths(src, dst *nic) []fabric.Path {
+	dist := r.distancesTo(dst.leaf)
 	length := int(dist[src.leaf])
 	if length == unreached {
 		return nil
@@ -190,13 +190,13 @@ func (r *routes) candidates(src, dst *nic) []fabric.Path {
 	slab := make([]fabric.Hop, 0, len(ways)*(length+1))
 	out := make([]fabric.Path, len(ways))
 	for i, w := range ways {
-		slab, out[i] = r.f.hops(slab, w)
+		slab, out[i] = r.f.appendHops(slab, w)
 	}
 	return out
 }
 
-// hops writes a way as the switches it crosses, into a slab that has room.
-func (f *Fabric) hops(slab []fabric.Hop, way []int32) ([]fabric.Hop, fabric.Path) {
+// appendHops writes a way as the switches it crosses, into a slab that has room.
+func (f *Fabric) appendHops(slab []fabric.Hop, way []int32) ([]fabric.Hop, fabric.Path) {
 	n := len(slab)
 	for i := 0; i+1 < len(way); i++ {
 		in, out := &f.dirs[way[i]], &f.dirs[way[i+1]]
@@ -205,21 +205,21 @@ func (f *Fabric) hops(slab []fabric.Hop, way []int32) ([]fabric.Hop, fabric.Path
 	return slab, fabric.Path(slab[n:len(slab):len(slab)])
 }
 
-// elsewhere draws a NIC of the same plane under another leaf.
-func (f *Fabric) elsewhere(rng *rand.Rand, n *nic) *nic {
+// drawRemoteNIC draws a NIC of the same plane under another leaf.
+func (f *Fabric) drawRemoteNIC(rng *rand.Rand, n *nic) *nic {
 	for range 1000 {
 		o := &f.nics[rng.IntN(len(f.nics))]
-		if o.leaf != n.leaf && o.plane == n.plane && f.healthy.to(o.leaf)[n.leaf] != unreached {
+		if o.leaf != n.leaf && o.plane == n.plane && f.healthy.distancesTo(o.leaf)[n.leaf] != unreached {
 			return o
 		}
 	}
 	return nil
 }
 
-// cable draws a cable between switches, or one of a NIC, in a direction.
-func (f *Fabric) cable(rng *rand.Rand, access bool) int32 {
+// drawCable draws a cable between switches, or one of a NIC, in a direction.
+func (f *Fabric) drawCable(rng *rand.Rand, access bool) int32 {
 	for {
-		if d := int32(rng.IntN(len(f.dirs))); f.dirs[d].access() == access {
+		if d := int32(rng.IntN(len(f.dirs))); f.dirs[d].isAccess() == access {
 			return d
 		}
 	}
@@ -227,8 +227,8 @@ func (f *Fabric) cable(rng *rand.Rand, access bool) int32 {
 
 func edgeName(src, dst string, n int) string { return fmt.Sprintf("%s>%s#%d", src, dst, n) }
 
-// mix is the finaliser of SplitMix64.
-func mix(x uint64) uint64 {
+// mixBits is the finaliser of SplitMix64.
+func mixBits(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9
 	x ^= x >> 27

@@ -7,18 +7,18 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Slow delays what leaves an end by so many nanoseconds more.
-func (n *Network) Slow(end string, by int64) error {
-	p, err := n.port(end)
+// AddDelay delays what leaves an end by so many nanoseconds more.
+func (n *Network) AddDelay(end string, by int64) error {
+	p, err := n.portAt(end)
 	if err == nil {
 		p.slow += by
 	}
 	return err
 }
 
-// Lose loses this part of what leaves an end, 1 being everything.
-func (n *Network) Lose(end string, part float64) error {
-	p, err := n.port(end)
+// SetLoss loses this part of what leaves an end, 1 being everything.
+func (n *Network) SetLoss(end string, part float64) error {
+	p, err := n.portAt(end)
 	if err == nil {
 		p.loss = part
 	}
@@ -27,23 +27,23 @@ func (n *Network) Lose(end string, part float64) error {
 
 // MarkAll marks what leaves an end, or no longer does.
 func (n *Network) MarkAll(end string, on bool) error {
-	p, err := n.port(end)
+	p, err := n.portAt(end)
 	if err == nil {
 		p.markAll = on
 	}
 	return err
 }
 
-// Shape lets a port send so many octets a second, with a queue that takes so many
+// ShapePort lets a port send so many octets a second, with a queue that takes so many
 // nanoseconds to leave when it is full and marks from a quarter of that; 0: the
 // port is its own again.
-func (n *Network) Shape(end string, octetsPerSecond float64, full int64) error {
-	p, err := n.port(end)
+func (n *Network) ShapePort(end string, octetsPerSecond float64, full int64) error {
+	p, err := n.portAt(end)
 	if err != nil {
 		return err
 	}
 	if octetsPerSecond == 0 {
-		p.nsOctet, p.depth, p.mark = p.own.nsOctet, p.own.depth, p.own.mark
+		p.nsOctet, p.depth, p.mark = p.unshaped.nsOctet, p.unshaped.depth, p.unshaped.mark
 		// What waits leaves at the port's own rate.
 		p.free = min(p.free, float64(n.now)+p.depth)
 		return nil
@@ -62,8 +62,8 @@ func (n *Network) SlowSwitch(sw string, by int64) error {
 	return nil
 }
 
-// Mute lets a switch tell nobody that packets expired, or tell it again.
-func (n *Network) Mute(sw string, on bool) error {
+// MuteSwitch lets a switch tell nobody that packets expired, or tell it again.
+func (n *Network) MuteSwitch(sw string, on bool) error {
 	i, ok := n.bySwitch[sw]
 	if !ok {
 		return fmt.Errorf("the fabric has no switch %q", sw)
@@ -75,12 +75,12 @@ func (n *Network) Mute(sw string, on bool) error {
 // SetLink takes a link down or brings it up. Those that are down and withdrawn are
 // known to be to all switches.
 func (n *Network) SetLink(link string, down, withdrawn bool) {
-	set(n.down, link, down)
-	set(n.known, link, down && withdrawn)
-	n.route()
+	setFlag(n.down, link, down)
+	setFlag(n.withdrawn, link, down && withdrawn)
+	n.computeRoutes()
 }
 
-func set(s map[string]bool, key string, on bool) {
+func setFlag(s map[string]bool, key string, on bool) {
 	if on {
 		s[key] = true
 	} else {
@@ -88,20 +88,20 @@ func set(s map[string]bool, key string, on bool) {
 	}
 }
 
-// Swap exchanges the cables of two links between switches at their upper ends, or
+// SwapCables exchanges the cables of two links between switches at their upper ends, or
 // puts them back.
-func (n *Network) Swap(one, two string) {
-	pair := [2]string{n.upper(one), n.upper(two)}
+func (n *Network) SwapCables(one, two string) {
+	pair := [2]string{n.upperEnd(one), n.upperEnd(two)}
 	if i := slices.Index(n.swapped, pair); i >= 0 {
 		n.swapped = slices.Delete(n.swapped, i, i+1)
 	} else {
 		n.swapped = append(n.swapped, pair)
 	}
-	n.plug()
+	n.connectPorts()
 }
 
-// upper is the end of a link that is at the switch of the higher tier.
-func (n *Network) upper(link string) string {
+// upperEnd is the end of a link that is at the switch of the higher tier.
+func (n *Network) upperEnd(link string) string {
 	a, b, _ := fabric.SplitLink(link)
 	if n.g.SwitchTier(fabric.OwnerOf(a)) > n.g.SwitchTier(fabric.OwnerOf(b)) {
 		return a
@@ -109,8 +109,8 @@ func (n *Network) upper(link string) string {
 	return b
 }
 
-// Crosses reports whether a flow leaves an end by the routes of this moment.
-func (n *Network) Crosses(from, to int32, flow uint64, end string) bool {
+// FlowCrosses reports whether a flow leaves an end by the routes of this moment.
+func (n *Network) FlowCrosses(from, to int32, flow uint64, end string) bool {
 	for out, left := n.nics[from].out, len(n.switches); out >= 0 && left >= 0; left-- {
 		d := &n.ports[out]
 		if d.end == end {
@@ -119,7 +119,7 @@ func (n *Network) Crosses(from, to int32, flow uint64, end string) bool {
 		if d.toNIC >= 0 {
 			return false
 		}
-		out = n.choose(d.toSW, to, flow)
+		out = n.chooseNextHop(d.toSW, to, flow)
 	}
 	return false
 }

@@ -48,38 +48,38 @@ const (
 
 // Actor is something that happens at a time. It may give the network more to do.
 type Actor interface {
-	Act(now int64)
+	ActAt(now int64)
 }
 
 // Receiver takes what becomes of a packet.
 type Receiver interface {
-	// Arrived is called when the last bit is at the destination's NIC.
-	Arrived(p *Packet)
-	// Lost is called when the packet is.
-	Lost(p *Packet, why Loss)
+	// PacketArrived is called when the last bit is at the destination's NIC.
+	PacketArrived(p *Packet)
+	// PacketLost is called when the packet is.
+	PacketLost(p *Packet, why Loss)
 }
 
 // Packet is one packet. Its sender sets the fields; the packet may be used again
 // once its Receiver was called.
 type Packet struct {
-	From, To int32  // NICs, as NIC numbers them
-	Flow     uint64 // what switches hash: equal for the packets of a flow
-	Octets   int32
-	Capable  bool // of ECN
-	Marked   bool // congestion experienced
-	Receiver Receiver
-	Trail    *Trail // where the flow's packets enter switches; nil: nobody looks
+	From, To   int32  // NICs, as NIC numbers them
+	Flow       uint64 // what switches hash: equal for the packets of a flow
+	Octets     int32
+	ECNCapable bool // of ECN
+	Marked     bool // congestion experienced
+	Receiver   Receiver
+	Trail      *Trail // where the flow's packets enter switches; nil: nobody looks
 
 	net *Network
 	on  int32 // the direction it crosses
 }
 
 // Trail is where the packets of a flow entered switches.
-type Trail []Met
+type Trail []PortEntry
 
-// Met is a port that a flow's packets entered a switch by: when first and last,
+// PortEntry is a port that a flow's packets entered a switch by: when first and last,
 // and how many since. Times are the network's.
-type Met struct {
+type PortEntry struct {
 	Port        int32 // as Port numbers the ends
 	Switch      int32
 	First, Last int64
@@ -89,7 +89,7 @@ type Met struct {
 // away is for how long a flow must have stayed away from a port to be a new one.
 const away = int64(3e9)
 
-func (t *Trail) enter(port, sw int32, now int64) {
+func (t *Trail) recordEntry(port, sw int32, now int64) {
 	for i := range *t {
 		m := &(*t)[i]
 		if m.Port != port {
@@ -102,7 +102,7 @@ func (t *Trail) enter(port, sw int32, now int64) {
 		m.Count++
 		return
 	}
-	*t = append(*t, Met{Port: port, Switch: sw, First: now, Last: now, Count: 1})
+	*t = append(*t, PortEntry{Port: port, Switch: sw, First: now, Last: now, Count: 1})
 }
 
 // Loss is why a packet was lost.
@@ -123,8 +123,8 @@ type Counts struct {
 	Lost            [losses]uint64
 }
 
-// Total is how many packets were lost.
-func (c Counts) Total() (n uint64) {
+// TotalLost is how many packets were lost.
+func (c Counts) TotalLost() (n uint64) {
 	for _, l := range c.Lost {
 		n += l
 	}
@@ -142,13 +142,13 @@ type port struct {
 	link    string  // that the cable makes
 	nsOctet float64 // to send one
 	cable   int64   // nanoseconds
-	cross   cross
+	cross   crossTraffic
 
 	depth, mark float64 // of the queue, nanoseconds
 	free        float64 // when all that waits will have been sent
 	last        int64   // when the last packet arrives at the other end
 
-	own struct{ nsOctet, depth, mark float64 } // without a shaper
+	unshaped struct{ nsOctet, depth, mark float64 } // without a shaper
 
 	// Faults.
 	down    bool
@@ -157,8 +157,8 @@ type port struct {
 	markAll bool
 }
 
-// cross is the traffic of others through a port: bursts of one size, at random.
-type cross struct {
+// crossTraffic is the traffic of others through a port: bursts of one size, at random.
+type crossTraffic struct {
 	next   float64 // when the next burst comes
 	every  float64 // mean time between two, nanoseconds; 0: there is none
 	burst  float64 // time to send one
@@ -185,34 +185,34 @@ type nic struct {
 // Network is a fabric. It is not safe for concurrent use.
 type Network struct {
 	Counts
-	g        *fabric.Graph
-	now      int64
-	rng      *rand.Rand
-	events   queue
-	ports    []port
-	byEnd    map[string]int32
-	switches []node
-	bySwitch map[string]int32
-	nics     []nic
-	byNIC    map[string]int32
-	down     map[string]bool // links
-	known    map[string]bool // links that are down and withdrawn
-	swapped  [][2]string     // ends whose cables are exchanged
-	// next are the ports by which a switch sends to a leaf: next[leaf][switch].
-	next map[int32][][]int32
+	g         *fabric.Graph
+	now       int64
+	rng       *rand.Rand
+	events    queue
+	ports     []port
+	byEnd     map[string]int32
+	switches  []node
+	bySwitch  map[string]int32
+	nics      []nic
+	byNIC     map[string]int32
+	down      map[string]bool // links
+	withdrawn map[string]bool // links that are down and withdrawn
+	swapped   [][2]string     // ends whose cables are exchanged
+	// nextHops are the ports by which a switch sends to a leaf: next[leaf][switch].
+	nextHops map[int32][][]int32
 }
 
 // New makes the fabric of a topology. load is the cross traffic of every port, of
 // its rate, below 0.9; the seed chooses what is random.
 func New(t *fabric.Topology, load float64, seed uint64) *Network {
 	n := &Network{g: fabric.NewGraph(t), rng: rand.New(rand.NewPCG(seed, 0x6661627269630a)), byEnd: map[string]int32{}, bySwitch: map[string]int32{}, byNIC: map[string]int32{},
-		down: map[string]bool{}, known: map[string]bool{}}
+		down: map[string]bool{}, withdrawn: map[string]bool{}}
 	for i := range t.Switches {
 		name := t.Switches[i].Name
 		n.bySwitch[name] = int32(i)
-		n.switches = append(n.switches, node{name: name, salt: Hash(name)})
+		n.switches = append(n.switches, node{name: name, salt: HashText(name)})
 	}
-	for _, id := range n.g.NICs() {
+	for _, id := range n.g.NICIDs() {
 		n.byNIC[id] = int32(len(n.nics))
 		n.nics = append(n.nics, nic{name: id, out: -1, leaf: -1, in: -1})
 	}
@@ -224,32 +224,32 @@ func New(t *fabric.Topology, load float64, seed uint64) *Network {
 		}
 		cable := int64(accessTime)
 		if !l.IsAccess() {
-			cable = leastCable + int64(Hash(l.ID())%uint64(mostCable-leastCable))
+			cable = leastCable + int64(HashText(l.ID())%uint64(mostCable-leastCable))
 		}
 		for _, ends := range [][2]string{{l.A, l.B}, {l.B, l.A}} {
 			n.addPort(ends[0], 8/rate, cable, load)
 		}
 	}
-	n.plug()
+	n.connectPorts()
 	return n
 }
 
-// Port is the number of an end of a link.
-func (n *Network) Port(end string) (int32, bool) {
+// PortNumber is the number of an end of a link.
+func (n *Network) PortNumber(end string) (int32, bool) {
 	i, ok := n.byEnd[end]
 	return i, ok
 }
 
-// Switch is the number of a switch.
-func (n *Network) Switch(name string) (int32, bool) {
+// SwitchNumber is the number of a switch.
+func (n *Network) SwitchNumber(name string) (int32, bool) {
 	i, ok := n.bySwitch[name]
 	return i, ok
 }
 
-// Plugged is the end at the other end of the cable that is plugged into an end
+// FarEnd is the end at the other end of the cable that is plugged into an end
 // now; ok is false where the cable is dead.
-func (n *Network) Plugged(end string) (far string, ok bool) {
-	p, err := n.port(end)
+func (n *Network) FarEnd(end string) (far string, ok bool) {
+	p, err := n.portAt(end)
 	if err != nil {
 		return "", false
 	}
@@ -258,13 +258,13 @@ func (n *Network) Plugged(end string) (far string, ok bool) {
 
 func (n *Network) addPort(end string, nsOctet float64, cable int64, load float64) {
 	p := port{end: end, sw: -1, nsOctet: nsOctet, cable: cable, depth: queueTime, mark: markTime}
-	p.own.nsOctet, p.own.depth, p.own.mark = p.nsOctet, p.depth, p.mark
+	p.unshaped.nsOctet, p.unshaped.depth, p.unshaped.mark = p.nsOctet, p.depth, p.mark
 	if load > 0 {
 		burst := burstOctets * nsOctet
 		every := burst / load
 		// The queue of an M/D/1 port forgets within a few times (1-sqrt(load))^-2
 		// services how full it was (Cohen, The Single Server Queue, III.7.3).
-		p.cross = cross{every: every, burst: burst, forget: 12*burst/math.Pow(1-math.Sqrt(load), 2) + 4*every}
+		p.cross = crossTraffic{every: every, burst: burst, forget: 12*burst/math.Pow(1-math.Sqrt(load), 2) + 4*every}
 	}
 	i := int32(len(n.ports))
 	n.byEnd[end] = i
@@ -274,15 +274,15 @@ func (n *Network) addPort(end string, nsOctet float64, cable int64, load float64
 	n.ports = append(n.ports, p)
 }
 
-// plug connects every port to the end that its cable leads to, and finds the
+// connectPorts connects every port to the end that its cable leads to, and finds the
 // routes anew.
-func (n *Network) plug() {
+func (n *Network) connectPorts() {
 	for i := range n.switches {
 		n.switches[i].ports = nil
 	}
 	for i := range n.ports {
 		p := &n.ports[i]
-		p.toEnd, p.toSW, p.toNIC = n.plugged(p.end), -1, -1
+		p.toEnd, p.toSW, p.toNIC = n.cabledEnd(p.end), -1, -1
 		p.link, p.toPort = fabric.LinkID(p.end, p.toEnd), n.byEnd[p.toEnd]
 		if k, ok := n.byNIC[p.toEnd]; ok {
 			p.toNIC = k
@@ -304,11 +304,11 @@ func (n *Network) plug() {
 			return 1
 		})
 	}
-	n.route()
+	n.computeRoutes()
 }
 
-// plugged is the end at the other end of a cable.
-func (n *Network) plugged(end string) string {
+// cabledEnd is the end at the other end of a cable.
+func (n *Network) cabledEnd(end string) string {
 	other := func(e string) string {
 		for _, s := range n.swapped {
 			switch e {
@@ -323,29 +323,29 @@ func (n *Network) plugged(end string) string {
 	// The upper ends are exchanged: seen from there, whose cable is plugged in
 	// differs; seen from below, where the cable leads.
 	if o := other(end); o != end {
-		return n.g.Peer(o)
+		return n.g.PeerOf(o)
 	}
-	return other(n.g.Peer(end))
+	return other(n.g.PeerOf(end))
 }
 
-// route finds the ways to every leaf.
-func (n *Network) route() {
+// computeRoutes finds the ways to every leaf.
+func (n *Network) computeRoutes() {
 	for i := range n.ports {
 		n.ports[i].down = n.down[n.ports[i].link]
 	}
-	n.next = map[int32][][]int32{}
+	n.nextHops = map[int32][][]int32{}
 	for i := range n.nics {
-		if leaf := n.nics[i].leaf; leaf >= 0 && n.next[leaf] == nil {
-			n.next[leaf] = n.ways(leaf)
+		if leaf := n.nics[i].leaf; leaf >= 0 && n.nextHops[leaf] == nil {
+			n.nextHops[leaf] = n.nextHopsTo(leaf)
 		}
 	}
 }
 
-// ways are the ports of every switch that lie on shortest ways to a leaf. Links
+// nextHopsTo are the ports of every switch that lie on shortest ways to a leaf. Links
 // that were withdrawn are in nobody's routes, and a switch that is left without
 // a way is no way for others; a link that is down and not withdrawn is missing at
 // its own ends only.
-func (n *Network) ways(leaf int32) [][]int32 {
+func (n *Network) nextHopsTo(leaf int32) [][]int32 {
 	dist := make([]int, len(n.switches))
 	for i := range dist {
 		dist[i] = -1
@@ -366,7 +366,7 @@ func (n *Network) ways(leaf int32) [][]int32 {
 	for _, s := range order[1:] {
 		for _, p := range n.switches[s].ports {
 			to := n.ports[p].toSW
-			if dist[to] != dist[s]-1 || !reaches[to] || n.known[n.ports[p].link] {
+			if dist[to] != dist[s]-1 || !reaches[to] || n.withdrawn[n.ports[p].link] {
 				continue
 			}
 			reaches[s] = true
@@ -381,21 +381,21 @@ func (n *Network) ways(leaf int32) [][]int32 {
 // Now is the network's time, nanoseconds from its start.
 func (n *Network) Now() int64 { return n.now }
 
-// At lets an actor act at a time, now at the earliest.
-func (n *Network) At(t int64, a Actor) { n.events.push(max(t, n.now), a) }
+// ScheduleAt lets an actor act at a time, now at the earliest.
+func (n *Network) ScheduleAt(t int64, a Actor) { n.events.push(max(t, n.now), a) }
 
 // Run lets everything happen up to a time.
 func (n *Network) Run(until int64) {
-	for n.events.len() > 0 && n.events.first() <= until {
+	for n.events.len() > 0 && n.events.firstTime() <= until {
 		at, a := n.events.pop()
 		n.now = at
-		a.Act(at)
+		a.ActAt(at)
 	}
 	n.now = max(n.now, until)
 }
 
-// NIC is the number of a NIC.
-func (n *Network) NIC(id string) (int32, bool) {
+// NICNumber is the number of a NIC.
+func (n *Network) NICNumber(id string) (int32, bool) {
 	k, ok := n.byNIC[id]
 	return k, ok
 }
@@ -405,33 +405,33 @@ func (n *Network) Send(p *Packet) {
 	p.net, p.Marked = n, false
 	n.Sent++
 	if out := n.nics[p.From].out; out >= 0 {
-		n.transmit(out, p)
+		n.transmitPacket(out, p)
 	} else {
-		n.lose(p, NoRoute)
+		n.losePacket(p, NoRoute)
 	}
 }
 
-// Act is the packet's arrival at the end of a direction.
-func (p *Packet) Act(int64) {
+// ActAt is the packet's arrival at the end of a direction.
+func (p *Packet) ActAt(int64) {
 	n := p.net
 	d := &n.ports[p.on]
 	if d.toNIC >= 0 {
 		n.Delivered++
-		p.Receiver.Arrived(p)
+		p.Receiver.PacketArrived(p)
 		return
 	}
 	if p.Trail != nil {
-		p.Trail.enter(d.toPort, d.toSW, n.now)
+		p.Trail.recordEntry(d.toPort, d.toSW, n.now)
 	}
-	if out := n.choose(d.toSW, p.To, p.Flow); out >= 0 {
-		n.transmit(out, p)
+	if out := n.chooseNextHop(d.toSW, p.To, p.Flow); out >= 0 {
+		n.transmitPacket(out, p)
 	} else {
-		n.lose(p, NoRoute)
+		n.losePacket(p, NoRoute)
 	}
 }
 
-// choose is the port by which a switch sends a flow to a NIC; -1: it knows none.
-func (n *Network) choose(sw, to int32, flow uint64) int32 {
+// chooseNextHop is the port by which a switch sends a flow to a NIC; -1: it knows none.
+func (n *Network) chooseNextHop(sw, to int32, flow uint64) int32 {
 	k := &n.nics[to]
 	if k.leaf == sw {
 		return k.in
@@ -439,33 +439,33 @@ func (n *Network) choose(sw, to int32, flow uint64) int32 {
 	if k.leaf < 0 {
 		return -1
 	}
-	ways := n.next[k.leaf][sw]
+	ways := n.nextHops[k.leaf][sw]
 	if len(ways) == 0 {
 		return -1
 	}
-	return ways[mix(flow^n.switches[sw].salt)%uint64(len(ways))]
+	return ways[mixBits(flow^n.switches[sw].salt)%uint64(len(ways))]
 }
 
-// transmit puts a packet into a port's queue, and lets it arrive at the other end.
-func (n *Network) transmit(i int32, p *Packet) {
+// transmitPacket puts a packet into a port's queue, and lets it arrive at the other end.
+func (n *Network) transmitPacket(i int32, p *Packet) {
 	d := &n.ports[i]
 	now := float64(n.now)
 	switch {
 	case d.down:
-		n.lose(p, Down)
+		n.losePacket(p, Down)
 		return
 	case d.loss > 0 && n.rng.Float64() < d.loss:
-		n.lose(p, Broken)
+		n.losePacket(p, Broken)
 		return
 	}
-	d.others(now, n.rng)
+	d.admitCrossTraffic(now, n.rng)
 	waits := max(0, d.free-now)
 	took := float64(p.Octets) * d.nsOctet
 	if waits+took > d.depth {
-		n.lose(p, Overflow)
+		n.losePacket(p, Overflow)
 		return
 	}
-	if p.Capable && (waits > d.mark || d.markAll) {
+	if p.ECNCapable && (waits > d.mark || d.markAll) {
 		p.Marked = true
 	}
 	d.free = now + waits + took
@@ -476,11 +476,11 @@ func (n *Network) transmit(i int32, p *Packet) {
 	// Once a fault that delays has gone, nobody overtakes those it delayed.
 	d.last = max(d.last, at)
 	p.on = i
-	n.At(d.last, p)
+	n.ScheduleAt(d.last, p)
 }
 
-// others lets the bursts of cross traffic come that were due.
-func (d *port) others(now float64, rng *rand.Rand) {
+// admitCrossTraffic lets the bursts of cross traffic come that were due.
+func (d *port) admitCrossTraffic(now float64, rng *rand.Rand) {
 	c := &d.cross
 	if c.every == 0 {
 		return
@@ -496,9 +496,9 @@ func (d *port) others(now float64, rng *rand.Rand) {
 	}
 }
 
-func (n *Network) lose(p *Packet, why Loss) {
+func (n *Network) losePacket(p *Packet, why Loss) {
 	n.Lost[why]++
-	p.Receiver.Lost(p, why)
+	p.Receiver.PacketLost(p, why)
 }
 
 // Hop is a switch that a trace met.
@@ -511,11 +511,11 @@ type Hop struct {
 	RTT int64
 }
 
-// Trace follows a flow by the routes of this moment. A switch behind a direction
+// TraceFlow follows a flow by the routes of this moment. A switch behind a direction
 // that loses everything is not met.
-func (n *Network) Trace(from, to int32, flow uint64) (hops []Hop, reached bool) {
+func (n *Network) TraceFlow(from, to int32, flow uint64) (hops []Hop, reached bool) {
 	rtt := int64(0)
-	for out := n.nics[from].out; out >= 0 && n.passes(out); {
+	for out := n.nics[from].out; out >= 0 && n.isPassable(out); {
 		d := &n.ports[out]
 		rtt += 2 * (d.cable + d.slow)
 		if d.toNIC >= 0 {
@@ -527,13 +527,13 @@ func (n *Network) Trace(from, to int32, flow uint64) (hops []Hop, reached bool) 
 		if len(hops) > len(n.switches) {
 			return hops, false
 		}
-		out = n.choose(d.toSW, to, flow)
+		out = n.chooseNextHop(d.toSW, to, flow)
 	}
 	return hops, false
 }
 
-// passes reports whether a direction lets anything through.
-func (n *Network) passes(i int32) bool {
+// isPassable reports whether a direction lets anything through.
+func (n *Network) isPassable(i int32) bool {
 	d := &n.ports[i]
 	return d.loss < 1 && !d.down
 }
@@ -542,8 +542,8 @@ func (n *Network) passes(i int32) bool {
 func (n *Network) comesBack(sw, to int32) bool {
 	flow := n.switches[sw].salt ^ uint64(to)
 	for range n.switches {
-		out := n.choose(sw, to, flow)
-		if out < 0 || !n.passes(out) {
+		out := n.chooseNextHop(sw, to, flow)
+		if out < 0 || !n.isPassable(out) {
 			return false
 		}
 		if n.ports[out].toNIC >= 0 {
@@ -554,15 +554,15 @@ func (n *Network) comesBack(sw, to int32) bool {
 	return false
 }
 
-// Hash makes a number of a text, for flows.
-func Hash(s string) uint64 {
+// HashText makes a number of a text, for flows.
+func HashText(s string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(s))
-	return mix(h.Sum64())
+	return mixBits(h.Sum64())
 }
 
-// mix is the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
-func mix(x uint64) uint64 {
+// mixBits is the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+func mixBits(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9
 	x ^= x >> 27
@@ -570,8 +570,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// port finds the direction that leaves an end.
-func (n *Network) port(end string) (*port, error) {
+// portAt finds the direction that leaves an end.
+func (n *Network) portAt(end string) (*port, error) {
 	i, ok := n.byEnd[end]
 	if !ok {
 		return nil, fmt.Errorf("the fabric has no linked end %q", end)

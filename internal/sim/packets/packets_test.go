@@ -33,14 +33,14 @@ type probe struct {
 	order   *[]int64
 }
 
-func (p *probe) Act(now int64) {
+func (p *probe) ActAt(now int64) {
 	if p.sent == 0 {
 		p.sent = now
 		p.n.Send(&p.Packet)
 	}
 }
 
-func (p *probe) Arrived(*Packet) {
+func (p *probe) PacketArrived(*Packet) {
 	p.came++
 	p.arrived = p.n.Now()
 	if p.order != nil {
@@ -48,30 +48,30 @@ func (p *probe) Arrived(*Packet) {
 	}
 }
 
-func (p *probe) Lost(_ *Packet, why Loss) { p.lost++; p.why = why }
+func (p *probe) PacketLost(_ *Packet, why Loss) { p.lost++; p.why = why }
 
 // send lets a packet leave at a time.
 func send(t *testing.T, n *Network, at time.Duration, from, to string, flow uint64) *probe {
 	t.Helper()
 	p := &probe{n: n}
-	p.Receiver, p.Octets, p.Capable, p.Flow = p, 150, true, flow
+	p.Receiver, p.Octets, p.ECNCapable, p.Flow = p, 150, true, flow
 	var ok, ok2 bool
-	p.From, ok = n.NIC(from)
-	p.To, ok2 = n.NIC(to)
+	p.From, ok = n.NICNumber(from)
+	p.To, ok2 = n.NICNumber(to)
 	if !ok || !ok2 {
 		t.Fatalf("no NIC %s or %s", from, to)
 	}
-	n.At(int64(at), p)
+	n.ScheduleAt(int64(at), p)
 	return p
 }
 
 // along finds a flow that leaves an end.
 func along(t *testing.T, n *Network, from, to, end string) uint64 {
 	t.Helper()
-	a, _ := n.NIC(from)
-	b, _ := n.NIC(to)
+	a, _ := n.NICNumber(from)
+	b, _ := n.NICNumber(to)
 	for flow := range uint64(1000) {
-		if n.Crosses(a, b, flow, end) {
+		if n.FlowCrosses(a, b, flow, end) {
 			return flow
 		}
 	}
@@ -86,7 +86,7 @@ func TestPacketsAreConserved(t *testing.T) {
 		topo := demo(t)
 		n := New(topo, 0.3, seed)
 		rng := rand.New(rand.NewPCG(seed, 1))
-		nics := n.g.NICs()
+		nics := n.g.NICIDs()
 		var all []*probe
 		for i := range 4000 {
 			from, to := nics[rng.IntN(len(nics))], nics[rng.IntN(len(nics))]
@@ -99,13 +99,13 @@ func TestPacketsAreConserved(t *testing.T) {
 			case 0:
 				n.SetLink(l.ID(), true, rng.IntN(2) == 0)
 			case 1:
-				must(t, n.Lose(l.A, rng.Float64()))
+				must(t, n.SetLoss(l.A, rng.Float64()))
 			case 2:
-				must(t, n.Shape(l.B, 1e5, 2e6))
+				must(t, n.ShapePort(l.B, 1e5, 2e6))
 			case 3:
-				must(t, n.Slow(l.A, int64(rng.IntN(3e6))))
+				must(t, n.AddDelay(l.A, int64(rng.IntN(3e6))))
 			case 4:
-				n.Swap(topo.Links[8].ID(), topo.Links[11].ID())
+				n.SwapCables(topo.Links[8].ID(), topo.Links[11].ID())
 			}
 		}
 		n.Run(int64(time.Second) * 10)
@@ -117,7 +117,7 @@ func TestPacketsAreConserved(t *testing.T) {
 			lost += uint64(p.lost)
 			came += uint64(p.came)
 		}
-		if n.Sent != 4000 || n.Delivered != came || n.Total() != lost {
+		if n.Sent != 4000 || n.Delivered != came || n.TotalLost() != lost {
 			t.Errorf("seed %d: counts %+v, but %d delivered and %d lost", seed, n.Counts, came, lost)
 		}
 		if lost == 0 || came == 0 {
@@ -143,7 +143,7 @@ func TestNobodyOvertakes(t *testing.T) {
 	}
 	for _, at := range []time.Duration{2, 4, 6, 8} {
 		n.Run(int64(at * time.Millisecond))
-		must(t, n.Slow("leaf1:up1", int64(time.Millisecond)*map[bool]int64{true: 1, false: -1}[at%4 == 2]))
+		must(t, n.AddDelay("leaf1:up1", int64(time.Millisecond)*map[bool]int64{true: 1, false: -1}[at%4 == 2]))
 		must(t, n.SlowSwitch("spine1", int64(time.Millisecond)*map[bool]int64{true: 1, false: -1}[at%4 == 2]))
 	}
 	n.Run(int64(time.Second))
@@ -167,7 +167,7 @@ func TestDelayByHand(t *testing.T) {
 		t.Errorf("%d ns, want %d", p.arrived-p.sent, want)
 	}
 	slow := send(t, n, time.Second+time.Microsecond, "h1/eth1", "h2/eth1", 1)
-	must(t, n.Slow("leaf1:dn2", 5000))
+	must(t, n.AddDelay("leaf1:dn2", 5000))
 	must(t, n.SlowSwitch("leaf1", 70000))
 	n.Run(int64(2 * time.Second))
 	if got, want := slow.arrived-slow.sent, p.arrived-p.sent+75000; got != want {
@@ -181,7 +181,7 @@ func TestDelayByHand(t *testing.T) {
 func TestQueueIsThatOfTheory(t *testing.T) {
 	for _, load := range []float64{0.1, 0.3, 0.5, 0.7} {
 		n := New(demo(t), load, 7)
-		d, err := n.port("leaf1:up1")
+		d, err := n.portAt("leaf1:up1")
 		must(t, err)
 		d.depth = math.Inf(1)
 		// Gaps of 2 services on the mean, much shorter than forget, and of 100
@@ -191,7 +191,7 @@ func TestQueueIsThatOfTheory(t *testing.T) {
 			sum, at := 0.0, d.cross.next+d.free
 			for range samples {
 				at += n.rng.ExpFloat64() * gap
-				d.others(at, n.rng)
+				d.admitCrossTraffic(at, n.rng)
 				sum += max(0, d.free-at)
 			}
 			want := load / (2 * (1 - load)) * d.cross.burst
@@ -207,7 +207,7 @@ func TestQueueIsThatOfTheory(t *testing.T) {
 func TestFullQueueLosesAndMarks(t *testing.T) {
 	n := New(demo(t), 0, 1)
 	const rate, full = 1e6, 10 * time.Millisecond // 150 octets take 150 us
-	must(t, n.Shape("leaf1:dn2", rate, int64(full)))
+	must(t, n.ShapePort("leaf1:dn2", rate, int64(full)))
 	var all []*probe
 	for i := range 20_000 {
 		all = append(all, send(t, n, time.Duration(i+1)*120*time.Microsecond, "h1/eth1", "h2/eth1", 1)) // 1.25 of the rate
@@ -238,7 +238,7 @@ func TestFullQueueLosesAndMarks(t *testing.T) {
 	if all[5].Marked {
 		t.Error("marked at an empty queue")
 	}
-	must(t, n.Shape("leaf1:dn2", 0, 0))
+	must(t, n.ShapePort("leaf1:dn2", 0, 0))
 	late := send(t, n, time.Duration(n.Now())+time.Millisecond, "h1/eth1", "h2/eth1", 1)
 	n.Run(n.Now() + int64(time.Second))
 	if w := late.arrived - late.sent; w > 2000 || late.Marked {
@@ -251,7 +251,7 @@ func TestMarksOnlyWhatIsCapable(t *testing.T) {
 	n := New(demo(t), 0, 1)
 	must(t, n.MarkAll("h1/eth1", true))
 	a, b := send(t, n, 1, "h1/eth1", "h2/eth1", 1), send(t, n, 2, "h1/eth1", "h2/eth1", 1)
-	b.Capable = false
+	b.ECNCapable = false
 	n.Run(1e9)
 	if !a.Marked || b.Marked {
 		t.Errorf("marked: %v, and the one that is not capable %v", a.Marked, b.Marked)
@@ -261,10 +261,10 @@ func TestMarksOnlyWhatIsCapable(t *testing.T) {
 // TestFlowsKeepTheirWay is rule 4: a flow has one way, flows share the ways evenly,
 // and the ways are the shortest ones.
 func TestFlowsKeepTheirWay(t *testing.T) {
-	topo := clos.Clos(clos.Options{Tiers: 3, Pods: 3, LeavesPerPod: 3, SpinesPerPod: 2, CoresPerRow: 2, NICsPerLeaf: 2})
+	topo := clos.NewTopology(clos.Options{Tiers: 3, Pods: 3, LeavesPerPod: 3, SpinesPerPod: 2, CoresPerRow: 2, NICsPerLeaf: 2})
 	n := New(topo, 0, 1)
 	g := fabric.NewGraph(topo)
-	nics := g.NICs()
+	nics := g.NICIDs()
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
 		from, to := nics[rng.IntN(len(nics))], nics[rng.IntN(len(nics))]
@@ -279,11 +279,11 @@ func TestFlowsKeepTheirWay(t *testing.T) {
 			}
 			shortest[key] = 0
 		}
-		a, _ := n.NIC(from)
-		b, _ := n.NIC(to)
+		a, _ := n.NICNumber(from)
+		b, _ := n.NICNumber(to)
 		const flows = 400
 		for flow := range uint64(flows) {
-			hops, reached := n.Trace(a, b, flow)
+			hops, reached := n.TraceFlow(a, b, flow)
 			key := ""
 			for _, h := range hops {
 				key += h.Switch + " "
@@ -291,7 +291,7 @@ func TestFlowsKeepTheirWay(t *testing.T) {
 			if _, ok := shortest[key]; !ok || !reached {
 				t.Fatalf("%s to %s by %q, reached %v: none of %d shortest ways", from, to, key, reached, len(shortest))
 			}
-			if again, _ := n.Trace(a, b, flow); fmt.Sprint(again) != fmt.Sprint(hops) {
+			if again, _ := n.TraceFlow(a, b, flow); fmt.Sprint(again) != fmt.Sprint(hops) {
 				t.Fatalf("flow %d of %s to %s has two ways", flow, from, to)
 			}
 			shortest[key]++
@@ -308,10 +308,10 @@ func TestFlowsKeepTheirWay(t *testing.T) {
 // TestPacketsGoWhereTracesSay: a trace tells the way that packets take.
 func TestPacketsGoWhereTracesSay(t *testing.T) {
 	n := New(demo(t), 0, 1)
-	a, _ := n.NIC("h1/eth1")
-	b, _ := n.NIC("h8/eth1")
+	a, _ := n.NICNumber("h1/eth1")
+	b, _ := n.NICNumber("h8/eth1")
 	for flow := range uint64(50) {
-		hops, _ := n.Trace(a, b, flow)
+		hops, _ := n.TraceFlow(a, b, flow)
 		spine := hops[1].Switch
 		must(t, n.SlowSwitch(spine, int64(time.Millisecond)))
 		p := send(t, n, time.Duration(n.Now()+1000), "h1/eth1", "h8/eth1", flow)
@@ -347,15 +347,15 @@ func TestDownThenWithdrawn(t *testing.T) {
 	if from, to := became(); from.came != 1 || to.came != 1 {
 		t.Errorf("withdrawn: delivered %d and %d times", from.came, to.came)
 	}
-	a, _ := n.NIC("h1/eth1")
-	b, _ := n.NIC("h5/eth1")
+	a, _ := n.NICNumber("h1/eth1")
+	b, _ := n.NICNumber("h5/eth1")
 	for flow := range uint64(100) {
-		if n.Crosses(a, b, flow, "spine1:dn3") {
+		if n.FlowCrosses(a, b, flow, "spine1:dn3") {
 			t.Fatal("a flow crosses the link that is down")
 		}
 	}
 	n.SetLink(link, false, false)
-	if n.Crosses(a, b, in, "leaf1:up1") != true {
+	if n.FlowCrosses(a, b, in, "leaf1:up1") != true {
 		t.Error("the flow does not come back")
 	}
 }
@@ -364,7 +364,7 @@ func TestDownThenWithdrawn(t *testing.T) {
 func TestPacketsOnALinkThatGoesDown(t *testing.T) {
 	n := New(demo(t), 0, 1)
 	flow := along(t, n, "h1/eth1", "h3/eth1", "spine1:dn2")
-	d, err := n.port("spine1:dn2")
+	d, err := n.portAt("spine1:dn2")
 	must(t, err)
 	p := send(t, n, 1, "h1/eth1", "h3/eth1", flow)
 	n.Run(10)
@@ -380,11 +380,11 @@ func TestPacketsOnALinkThatGoesDown(t *testing.T) {
 func TestSwappedCables(t *testing.T) {
 	n := New(demo(t), 0, 1)
 	const one, two = "leaf1:up1--spine1:dn1", "leaf3:up1--spine1:dn3"
-	a, _ := n.NIC("h1/eth1")
-	b, _ := n.NIC("h5/eth1")
+	a, _ := n.NICNumber("h1/eth1")
+	b, _ := n.NICNumber("h5/eth1")
 	flow := along(t, n, "h1/eth1", "h5/eth1", "leaf1:up1")
 	entered := func() (in string) {
-		hops, reached := n.Trace(a, b, flow)
+		hops, reached := n.TraceFlow(a, b, flow)
 		if !reached || len(hops) != 3 {
 			t.Fatalf("reached %v by %+v", reached, hops)
 		}
@@ -396,11 +396,11 @@ func TestSwappedCables(t *testing.T) {
 		return hops[1].In
 	}
 	before := entered()
-	n.Swap(one, two)
+	n.SwapCables(one, two)
 	if in := entered(); in != "spine1:dn3" {
 		t.Errorf("swapped: the spine is entered by %s", in)
 	}
-	n.Swap(one, two)
+	n.SwapCables(one, two)
 	if in := entered(); in != before || in != "spine1:dn1" {
 		t.Errorf("put back: the spine is entered by %s, before by %s", in, before)
 	}
@@ -411,11 +411,11 @@ func TestSwappedCables(t *testing.T) {
 func TestWhatTracesSee(t *testing.T) {
 	n := New(demo(t), 0, 1)
 	flow := along(t, n, "h1/eth1", "h5/eth1", "leaf1:up1")
-	a, _ := n.NIC("h1/eth1")
-	b, _ := n.NIC("h5/eth1")
+	a, _ := n.NICNumber("h1/eth1")
+	b, _ := n.NICNumber("h5/eth1")
 	see := func() string {
 		s := ""
-		hops, reached := n.Trace(a, b, flow)
+		hops, reached := n.TraceFlow(a, b, flow)
 		for _, h := range hops {
 			s += fmt.Sprintf("%s=%v ", h.In, h.Answers)
 		}
@@ -427,10 +427,10 @@ func TestWhatTracesSee(t *testing.T) {
 		want     string
 	}{
 		{func() error { return nil }, func() error { return nil }, whole},
-		{func() error { return n.Mute("spine1", true) }, func() error { return n.Mute("spine1", false) }, "leaf1:dn1=true spine1:dn1=false leaf3:up1=true true"},
-		{func() error { return n.Lose("spine1:dn3", 1) }, func() error { return n.Lose("spine1:dn3", 0) }, "leaf1:dn1=true spine1:dn1=true false"},
-		{func() error { return n.Lose("leaf1:dn1", 1) }, func() error { return n.Lose("leaf1:dn1", 0) }, "leaf1:dn1=false spine1:dn1=false leaf3:up1=false true"},
-		{func() error { return n.Lose("leaf1:up1", 0.5) }, func() error { return n.Lose("leaf1:up1", 0) }, whole},
+		{func() error { return n.MuteSwitch("spine1", true) }, func() error { return n.MuteSwitch("spine1", false) }, "leaf1:dn1=true spine1:dn1=false leaf3:up1=true true"},
+		{func() error { return n.SetLoss("spine1:dn3", 1) }, func() error { return n.SetLoss("spine1:dn3", 0) }, "leaf1:dn1=true spine1:dn1=true false"},
+		{func() error { return n.SetLoss("leaf1:dn1", 1) }, func() error { return n.SetLoss("leaf1:dn1", 0) }, "leaf1:dn1=false spine1:dn1=false leaf3:up1=false true"},
+		{func() error { return n.SetLoss("leaf1:up1", 0.5) }, func() error { return n.SetLoss("leaf1:up1", 0) }, whole},
 	} {
 		must(t, step.do())
 		if got := see(); got != step.want {
@@ -444,7 +444,7 @@ func TestWhatTracesSee(t *testing.T) {
 func TestLossRatios(t *testing.T) {
 	for _, part := range []float64{0.01, 0.1, 0.5, 1} {
 		n := New(demo(t), 0, 3)
-		must(t, n.Lose("leaf1:dn2", part))
+		must(t, n.SetLoss("leaf1:dn2", part))
 		lost, back := 0, 0
 		const sent = 20_000
 		var there, here []*probe
@@ -467,7 +467,7 @@ func TestLossRatios(t *testing.T) {
 func TestSameSeedSamePackets(t *testing.T) {
 	run := func(seed uint64) (out []int64) {
 		n := New(demo(t), 0.4, seed)
-		must(t, n.Lose("spine1:dn1", 0.1))
+		must(t, n.SetLoss("spine1:dn1", 0.1))
 		var all []*probe
 		for i := range 2000 {
 			all = append(all, send(t, n, time.Duration(i+1)*50*time.Microsecond, "h5/eth1", "h1/eth1", uint64(i)))
@@ -489,7 +489,7 @@ func TestSameSeedSamePackets(t *testing.T) {
 
 func TestUnknownElements(t *testing.T) {
 	n := New(demo(t), 0, 1)
-	for _, err := range []error{n.Slow("leaf9:up1", 1), n.Lose("x", 1), n.MarkAll("", true), n.Shape("leaf1", 1, 1), n.SlowSwitch("h1", 1), n.Mute("leaf1:up1", true)} {
+	for _, err := range []error{n.AddDelay("leaf9:up1", 1), n.SetLoss("x", 1), n.MarkAll("", true), n.ShapePort("leaf1", 1, 1), n.SlowSwitch("h1", 1), n.MuteSwitch("leaf1:up1", true)} {
 		if err == nil {
 			t.Error("an element that is none is broken")
 		}
@@ -502,8 +502,8 @@ func BenchmarkHop(b *testing.B) {
 	n := New(topo, DefaultLoad, 1)
 	p := &probe{n: n}
 	p.Receiver, p.Octets = p, 150
-	p.From, _ = n.NIC("h1/eth1")
-	p.To, _ = n.NIC("h8/eth1")
+	p.From, _ = n.NICNumber("h1/eth1")
+	p.To, _ = n.NICNumber("h8/eth1")
 	for i := range b.N / 4 {
 		p.Flow = uint64(i)
 		n.Send(&p.Packet)

@@ -8,7 +8,7 @@ type event struct {
 	actor Actor
 }
 
-func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.order < o.order }
+func (e *event) comesBefore(o *event) bool { return e.at < o.at || e.at == o.at && e.order < o.order }
 
 // queue is a heap of events, four below each.
 type queue struct {
@@ -16,8 +16,8 @@ type queue struct {
 	given  uint64
 }
 
-func (q *queue) len() int     { return len(q.events) }
-func (q *queue) first() int64 { return q.events[0].at }
+func (q *queue) len() int         { return len(q.events) }
+func (q *queue) firstTime() int64 { return q.events[0].at }
 
 func (q *queue) push(at int64, a Actor) {
 	q.given++
@@ -27,7 +27,7 @@ func (q *queue) push(at int64, a Actor) {
 	i := len(h) - 1
 	for i > 0 {
 		up := (i - 1) / 4
-		if !e.before(&h[up]) {
+		if !e.comesBefore(&h[up]) {
 			break
 		}
 		h[i] = h[up]
@@ -52,11 +52,11 @@ func (q *queue) pop() (int64, Actor) {
 			break
 		}
 		for c := low + 1; c < min(4*i+5, len(h)); c++ {
-			if h[c].before(&h[low]) {
+			if h[c].comesBefore(&h[low]) {
 				low = c
 			}
 		}
-		if !h[low].before(&e) {
+		if !h[low].comesBefore(&e) {
 			break
 		}
 		h[i] = h[low]

@@ -68,10 +68,10 @@ type Server struct {
 	// UserFile, PasswordFile and TokenFile have the credentials.
 	UserFile, PasswordFile, TokenFile string
 
-	mu     sync.Mutex
-	bodies map[string]string
-	faults map[string]*Fault
-	asked  []string
+	mu          sync.Mutex
+	bodies      map[string]string
+	faults      map[string]*Fault
+	requestURIs []string
 }
 
 // New is a server with TLS, which ends with the test. Its telemetry needs no
@@ -90,8 +90,8 @@ func New(t testing.TB) *Server {
 	s.UserFile = write("user", []byte(User+"\n"))
 	s.PasswordFile = write("password", []byte(Password+"\n"))
 	s.TokenFile = write("token", []byte(Token))
-	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
-	cert, key, roots := client(t)
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(s.serveRequest))
+	cert, key, roots := issueClientCert(t)
 	s.CertFile, s.KeyFile = write("client.pem", cert), write("client.key", key)
 	s.TLS = &tls.Config{ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: roots}
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -101,39 +101,39 @@ func New(t testing.TB) *Server {
 	return s
 }
 
-// Put sets the body of a path; without a body the path answers 404.
-func (s *Server) Put(path, body string) {
+// SetBody sets the body of a path; without a body the path answers 404.
+func (s *Server) SetBody(path, body string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.bodies[path] = body
 }
 
-// PutJSON sets the body of a path of the REST interface, of all bases.
-func (s *Server) PutJSON(path string, v any) {
+// SetJSON sets the body of a path of the REST interface, of all bases.
+func (s *Server) SetJSON(path string, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		panic(err) // a test gave what is no JSON
 	}
 	for _, base := range []string{"/ufmRest", "/ufmRestV2", "/ufmRestV3"} {
-		s.Put(base+path, string(b))
+		s.SetBody(base+path, string(b))
 	}
 }
 
-// Break sets the fault of a path; nil mends it.
-func (s *Server) Break(path string, f *Fault) {
+// SetFault sets the fault of a path; nil mends it.
+func (s *Server) SetFault(path string, f *Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults[path] = f
 }
 
-// Asked are the requests so far, with their queries.
-func (s *Server) Asked() []string {
+// RequestURIs are the requests so far, with their queries.
+func (s *Server) RequestURIs() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]string(nil), s.asked...)
+	return append([]string(nil), s.requestURIs...)
 }
 
-func (s *Server) allowed(r *http.Request) bool {
+func (s *Server) isAuthorized(r *http.Request) bool {
 	header := r.Header.Get("Authorization")
 	switch {
 	case strings.HasPrefix(r.URL.Path, "/ufmRestV3/"):
@@ -146,9 +146,9 @@ func (s *Server) allowed(r *http.Request) bool {
 	return true
 }
 
-func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	s.asked = append(s.asked, r.URL.RequestURI())
+	s.requestURIs = append(s.requestURIs, r.URL.RequestURI())
 	body, there := s.bodies[r.URL.Path]
 	f := s.faults[r.URL.Path]
 	if f != nil && f.Times > 0 {
@@ -158,7 +158,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Unlock()
 	switch {
-	case !s.allowed(r):
+	case !s.isAuthorized(r):
 		http.Error(w, "401 Unauthorized", http.StatusUnauthorized)
 		return
 	case f != nil && f.Hang:
@@ -178,14 +178,14 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if q := r.URL.Query(); q.Get("num_shards") != "" && (f == nil || !f.Undivided) {
-		body = shard(body, q.Get("num_shards"), q.Get("shard"))
+		body = selectShard(body, q.Get("num_shards"), q.Get("shard"))
 	}
 	if f != nil && f.Type != "" {
 		w.Header().Set("Content-Type", f.Type)
 	}
 	if f != nil && f.Gzip {
 		w.Header().Set("Content-Encoding", "gzip")
-		body = compress(body, f.Spoil)
+		body = gzipText(body, f.Spoil)
 	}
 	if f != nil && f.Drip > 0 && f.Drip < len(body) {
 		_, _ = io.WriteString(w, body[:f.Drip])
@@ -208,8 +208,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, body) // a client that is gone is the test's affair
 }
 
-// compress is a text in gzip's form.
-func compress(text string, spoil bool) string {
+// gzipText is a text in gzip's form.
+func gzipText(text string, spoil bool) string {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	_, err := io.WriteString(z, text)
@@ -223,8 +223,8 @@ func compress(text string, spoil bool) string {
 	return string(out)
 }
 
-// shard is the part of CSV whose port GUIDs fall to a shard.
-func shard(body, of, which string) string {
+// selectShard is the part of CSV whose port GUIDs fall to a shard.
+func selectShard(body, of, which string) string {
 	n, err1 := strconv.ParseUint(of, 10, 8)
 	i, err2 := strconv.ParseUint(which, 10, 8)
 	if err1 != nil || err2 != nil || n == 0 {
@@ -260,9 +260,9 @@ type Fabric struct {
 	At int64
 }
 
-// Counters are n names of columns; those behind the first are declared in no table,
+// CounterNames are n names of columns; those behind the first are declared in no table,
 // but by Numbered.
-func Counters(n int) []string {
+func CounterNames(n int) []string {
 	known := strings.Fields(`PortXmitDataExtended PortRcvDataExtended PortXmitPktsExtended PortRcvPktsExtended SymbolErrorCounterExtended
 		LinkErrorRecoveryCounterExtended LinkDownedCounterExtended PortRcvErrorsExtended PortRcvRemotePhysicalErrorsExtended PortRcvSwitchRelayErrorsExtended
 		PortXmitDiscardsExtended PortXmitConstraintErrorsExtended PortRcvConstraintErrorsExtended LocalLinkIntegrityErrorsExtended
@@ -275,8 +275,8 @@ func Counters(n int) []string {
 	return known[:n]
 }
 
-// value is a port's counter, of a size as counters have after weeks.
-func (f Fabric) value(sw, port, c int) string {
+// counterValue is a port's counter, of a size as counters have after weeks.
+func (f Fabric) counterValue(sw, port, c int) string {
 	switch name := f.Counters[c]; {
 	case strings.HasSuffix(name, "_BER"):
 		return fmt.Sprintf("1.5e-%d", 8+(sw+port+c)%8)
@@ -286,7 +286,7 @@ func (f Fabric) value(sw, port, c int) string {
 	return strconv.FormatUint(uint64(sw+1)*7919*uint64(port)*uint64(c+1)*1009, 10)
 }
 
-func (f Fabric) rows(each func(sw, port int)) {
+func (f Fabric) forEachPort(each func(sw, port int)) {
 	for sw := range f.Switches {
 		for port := 1; port <= f.Ports; port++ {
 			each(sw, port)
@@ -294,51 +294,51 @@ func (f Fabric) rows(each func(sw, port int)) {
 	}
 }
 
-// Node is the GUID of a switch, without 0x and without padding.
-func (f Fabric) Node(sw int) string { return strconv.FormatUint(0x2c90300000000+uint64(sw)<<8, 16) }
+// NodeGUID is the GUID of a switch, without 0x and without padding.
+func (f Fabric) NodeGUID(sw int) string { return strconv.FormatUint(0x2c90300000000+uint64(sw)<<8, 16) }
 
-// CSV writes the fabric as /csv/metrics does.
-func (f Fabric) CSV(w io.Writer) {
+// WriteCSV writes the fabric as /csv/metrics does.
+func (f Fabric) WriteCSV(w io.Writer) {
 	fmt.Fprintf(w, "timestamp,source_id,tag,node_guid,port_guid,port_num,%s\n", strings.Join(f.Counters, ","))
-	f.rows(func(sw, port int) {
-		fmt.Fprintf(w, "%d,0x%016s,,0x%016s,0x%016s,%d", f.At, f.Node(sw), f.Node(sw), f.Node(sw), port)
+	f.forEachPort(func(sw, port int) {
+		fmt.Fprintf(w, "%d,0x%016s,,0x%016s,0x%016s,%d", f.At, f.NodeGUID(sw), f.NodeGUID(sw), f.NodeGUID(sw), port)
 		for c := range f.Counters {
-			fmt.Fprintf(w, ",%s", f.value(sw, port, c))
+			fmt.Fprintf(w, ",%s", f.counterValue(sw, port, c))
 		}
 		fmt.Fprintln(w)
 	})
 }
 
-// JSON writes the fabric as an array of rows.
-func (f Fabric) JSON(w io.Writer) {
+// WriteJSON writes the fabric as an array of rows.
+func (f Fabric) WriteJSON(w io.Writer) {
 	fmt.Fprint(w, "[")
 	first := true
-	f.rows(func(sw, port int) {
+	f.forEachPort(func(sw, port int) {
 		if !first {
 			fmt.Fprint(w, ",")
 		}
 		first = false
-		fmt.Fprintf(w, "\n{\"timestamp\":%d,\"node_guid\":\"0x%016s\",\"port_guid\":\"0x%016s\",\"port_num\":%d", f.At, f.Node(sw), f.Node(sw), port)
+		fmt.Fprintf(w, "\n{\"timestamp\":%d,\"node_guid\":\"0x%016s\",\"port_guid\":\"0x%016s\",\"port_num\":%d", f.At, f.NodeGUID(sw), f.NodeGUID(sw), port)
 		for c, name := range f.Counters {
-			fmt.Fprintf(w, ",%q:%s", name, f.value(sw, port, c))
+			fmt.Fprintf(w, ",%q:%s", name, f.counterValue(sw, port, c))
 		}
 		fmt.Fprint(w, "}")
 	})
 	fmt.Fprint(w, "\n]\n")
 }
 
-// Prometheus writes the fabric as /metrics does: GUIDs are not padded there, and times
+// WritePrometheus writes the fabric as /metrics does: GUIDs are not padded there, and times
 // are milliseconds.
-func (f Fabric) Prometheus(w io.Writer) {
-	f.rows(func(sw, port int) {
+func (f Fabric) WritePrometheus(w io.Writer) {
+	f.forEachPort(func(sw, port int) {
 		for c, name := range f.Counters {
-			fmt.Fprintf(w, "%s{source=\"0x%016s\",node_guid=\"%s\",port_guid=\"%s\",port_num=\"%d\"} %s %d\n", name, f.Node(sw), f.Node(sw), f.Node(sw), port, f.value(sw, port, c), f.At/1000)
+			fmt.Fprintf(w, "%s{source=\"0x%016s\",node_guid=\"%s\",port_guid=\"%s\",port_num=\"%d\"} %s %d\n", name, f.NodeGUID(sw), f.NodeGUID(sw), f.NodeGUID(sw), port, f.counterValue(sw, port, c), f.At/1000)
 		}
 	})
 }
 
-// client is a client's certificate and who signed it.
-func client(t testing.TB) (cert, key []byte, roots *x509.CertPool) {
+// issueClientCert is a client's certificate and who signed it.
+func issueClientCert(t testing.TB) (cert, key []byte, roots *x509.CertPool) {
 	t.Helper()
 	authority, err := pki.NewAuthority("ufm test", time.Hour, time.Now())
 	if err != nil {

@@ -58,9 +58,9 @@ type sum struct {
 	Temporality string `yaml:"aggregation_temporality"`
 }
 
-// Check compares metadata.yaml of the working directory with a receiver's factory, its families and what their labels are, or
+// CheckMetadata compares metadata.yaml of the working directory with a receiver's factory, its families and what their labels are, or
 // writes it. It looks at the keys of the configuration, too.
-func Check(t *testing.T, f receiver.Factory, families []Family, labels map[string]string, update bool) {
+func CheckMetadata(t *testing.T, f receiver.Factory, families []Family, labels map[string]string, update bool) {
 	t.Helper()
 	if err := componenttest.CheckConfigStruct(f.CreateDefaultConfig()); err != nil {
 		t.Errorf("configuration: %v", err)
@@ -77,7 +77,7 @@ func Check(t *testing.T, f receiver.Factory, families []Family, labels map[strin
 		}
 	}
 	for _, x := range families {
-		name, unit := metricfamily.Name(x.Name, x.Counter)
+		name, unit := metricfamily.OTLPName(x.Name, x.Counter)
 		m := metric{Enabled: true, Stability: strings.ToLower(f.MetricsStability().String()), Description: x.Help, Unit: unit, Attributes: x.Labels}
 		if x.Counter {
 			m.Sum = &sum{"double", true, "cumulative"}

@@ -9,19 +9,19 @@ import (
 	"github.com/graylink/graylink/exporters/otlp"
 )
 
-// Name is a family's name and unit in OpenTelemetry, by the rules of exporters/otlp.
-func Name(prometheus string, counter bool) (name, unit string) {
+// OTLPName is a family's name and unit in OpenTelemetry, by the rules of exporters/otlp.
+func OTLPName(prometheus string, counter bool) (name, unit string) {
 	kind := dto.MetricType_GAUGE
 	if counter {
 		kind = dto.MetricType_COUNTER
 	}
-	return otlp.Name(prometheus, kind)
+	return otlp.MetricName(prometheus, kind)
 }
 
-// Points makes m the family, and returns where its points go: of a cumulative monotonic sum for
+// InitMetric makes m the family, and returns where its points go: of a cumulative monotonic sum for
 // a counter, of a gauge otherwise.
-func Points(m pmetric.Metric, prometheus, help string, counter bool) pmetric.NumberDataPointSlice {
-	name, unit := Name(prometheus, counter)
+func InitMetric(m pmetric.Metric, prometheus, help string, counter bool) pmetric.NumberDataPointSlice {
+	name, unit := OTLPName(prometheus, counter)
 	m.SetName(name)
 	m.SetUnit(unit)
 	m.SetDescription(help)

@@ -112,7 +112,7 @@ func run(ctx context.Context, local, remote string, rate int, tick time.Duration
 				return err
 			}
 			for i := range n {
-				if r := in.Report(i); r.Kind == unix.ReportTxStamp && r.Stamp != 0 {
+				if r := in.ReportAt(i); r.Kind == unix.ReportTxStamp && r.Stamp != 0 {
 					t.TxStamps++
 				}
 			}
@@ -120,7 +120,7 @@ func run(ctx context.Context, local, remote string, rate int, tick time.Duration
 		return nil
 	}
 	flush := func(s *unix.UDP) error {
-		if out.Out() == 0 {
+		if out.PendingCount() == 0 {
 			return nil
 		}
 		if err := out.Send(s, failed); err != nil {
@@ -136,7 +136,7 @@ func run(ctx context.Context, local, remote string, rate int, tick time.Duration
 			return nil, err
 		}
 		for i := range events {
-			token, readable, queued := poll.Event(i)
+			token, readable, queued := poll.EventAt(i)
 			s := sender
 			if token < 0 {
 				continue
@@ -153,7 +153,7 @@ func run(ctx context.Context, local, remote string, rate int, tick time.Duration
 					return nil, err
 				}
 				for j := range n {
-					g := in.Datagram(j)
+					g := in.DatagramAt(j)
 					if g.Stamp != 0 {
 						t.RxStamps++
 					}

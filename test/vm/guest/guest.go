@@ -110,8 +110,8 @@ type Service struct {
 	started []*process
 }
 
-// Serve answers until the stream ends.
-func Serve(stream io.ReadWriteCloser, s *Service) error {
+// ServeStream answers until the stream ends.
+func ServeStream(stream io.ReadWriteCloser, s *Service) error {
 	server := rpc.NewServer()
 	if err := server.RegisterName(Machine, s); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (s *Service) Hello(_ struct{}, out *Hello) error {
 	return err
 }
 
-func (c *Command) cmd(ctx context.Context) (*exec.Cmd, error) {
+func (c *Command) execCmd(ctx context.Context) (*exec.Cmd, error) {
 	if len(c.Args) == 0 {
 		return nil, errors.New("a command without a program")
 	}
@@ -138,8 +138,8 @@ func (c *Command) cmd(ctx context.Context) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// code is the exit code: 128 and the signal's number for a program that was ended by one.
-func code(state *os.ProcessState) int {
+// exitCode is the exit code: 128 and the signal's number for a program that was ended by one.
+func exitCode(state *os.ProcessState) int {
 	if w, ok := state.Sys().(syscall.WaitStatus); ok && w.Signaled() {
 		return 128 + int(w.Signal())
 	}
@@ -154,7 +154,7 @@ func (s *Service) Run(c Command, out *Result) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	cmd, err := c.cmd(ctx)
+	cmd, err := c.execCmd(ctx)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (s *Service) Run(c Command, out *Result) error {
 	if cmd.ProcessState == nil {
 		return err // it did not start
 	}
-	out.Code = code(cmd.ProcessState)
+	out.Code = exitCode(cmd.ProcessState)
 	return nil
 }
 
@@ -197,19 +197,19 @@ func (p *process) Write(b []byte) (int, error) {
 		}
 		p.lines, p.part = append(p.lines, string(line)), rest
 	}
-	p.wake()
+	p.notifyWaiters()
 	return len(b), nil
 }
 
-// wake tells those that wait; mu is held.
-func (p *process) wake() {
+// notifyWaiters tells those that wait; mu is held.
+func (p *process) notifyWaiters() {
 	close(p.more)
 	p.more = make(chan struct{})
 }
 
 // Start starts a program, and tells its number here.
 func (s *Service) Start(c Command, id *int) error {
-	cmd, err := c.cmd(context.Background())
+	cmd, err := c.execCmd(context.Background())
 	if err != nil {
 		return err
 	}
@@ -225,8 +225,8 @@ func (s *Service) Start(c Command, id *int) error {
 		if len(p.part) > 0 {
 			p.lines, p.part = append(p.lines, string(p.part)), nil
 		}
-		p.ended, p.code = true, code(cmd.ProcessState)
-		p.wake()
+		p.ended, p.code = true, exitCode(cmd.ProcessState)
+		p.notifyWaiters()
 	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,7 +235,7 @@ func (s *Service) Start(c Command, id *int) error {
 	return nil
 }
 
-func (s *Service) process(id int) (*process, error) {
+func (s *Service) findProcess(id int) (*process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if id < 0 || id >= len(s.started) {
@@ -246,7 +246,7 @@ func (s *Service) process(id int) (*process, error) {
 
 // Output tells what a program wrote, and waits where it wrote nothing more yet.
 func (s *Service) Output(r Read, out *Output) error {
-	p, err := s.process(r.ID)
+	p, err := s.findProcess(r.ID)
 	if err != nil {
 		return err
 	}
@@ -276,7 +276,7 @@ func (s *Service) Output(r Read, out *Output) error {
 
 // Signal sends a signal to a program that was started.
 func (s *Service) Signal(x Signal, _ *struct{}) error {
-	p, err := s.process(x.ID)
+	p, err := s.findProcess(x.ID)
 	if err != nil {
 		return err
 	}
@@ -290,7 +290,7 @@ func (s *Service) ReadFile(path string, out *[]byte) error {
 		return err
 	}
 	defer f.Close()
-	*out, err = bounded(f, path)
+	*out, err = readBounded(f, path)
 	return err
 }
 
@@ -319,11 +319,11 @@ func (s *Service) Get(r Request, out *Page) error {
 	}
 	defer a.Body.Close()
 	out.Status, out.Header = a.StatusCode, a.Header
-	out.Body, err = bounded(a.Body, r.URL)
+	out.Body, err = readBounded(a.Body, r.URL)
 	return err
 }
 
-func bounded(r io.Reader, name string) ([]byte, error) {
+func readBounded(r io.Reader, name string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxBody+1))
 	if err == nil && len(b) > maxBody {
 		err = fmt.Errorf("%s: more than %d bytes", name, maxBody)

@@ -57,24 +57,24 @@ func run() error {
 	s := &guest.Service{}
 	for line := range strings.Lines(string(list)) {
 		file, parameters, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if err := load(file, parameters); err != nil {
+		if err := loadModule(file, parameters); err != nil {
 			fmt.Fprintln(os.Stderr, "init:", err)
 			s.Problems = append(s.Problems, err.Error())
 		}
 	}
-	port, err := open(guest.Port)
+	port, err := openPort(guest.Port)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(os.Stderr, "init: serving")
-	if err := guest.Serve(port, s); err != nil {
+	if err := guest.ServeStream(port, s); err != nil {
 		return err
 	}
 	return errors.New("the host hung up")
 }
 
-// load puts a module into the kernel: init_module(2).
-func load(file, parameters string) error {
+// loadModule puts a module into the kernel: init_module(2).
+func loadModule(file, parameters string) error {
 	image, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -93,9 +93,9 @@ func load(file, parameters string) error {
 	return nil
 }
 
-// open finds the virtio-serial port of a name. The driver makes its device, and tells its
+// openPort finds the virtio-serial port of a name. The driver makes its device, and tells its
 // name, from a work queue: it is there soon after the driver was loaded, and not at once.
-func open(name string) (*os.File, error) {
+func openPort(name string) (*os.File, error) {
 	deadline := time.Now().Add(portPatience)
 	for {
 		files, err := filepath.Glob("/sys/class/virtio-ports/*/name")

@@ -73,7 +73,7 @@ func run() error {
 			if err != nil {
 				return fmt.Errorf("%v: %w", addr, err)
 			}
-			numbers[i], answer = p.q.Info().QPN, p.answer
+			numbers[i], answer = p.q.Info().QPN, p.answerProbes
 		}
 		go func() { failed <- answer() }()
 		addr = addr.Next()
@@ -84,16 +84,16 @@ func run() error {
 	return <-failed
 }
 
-// reply writes the answer to a probe, as long as that; 0: it is none.
-func reply(out, probe []byte, came int64, tos, ttl uint8) int {
+// writeReply writes the answer to a probe, as long as that; 0: it is none.
+func writeReply(out, probe []byte, came int64, tos, ttl uint8) int {
 	var p stamp.SenderPacket
 	if p.Parse(probe) != nil || len(probe) > len(out) {
 		return 0
 	}
-	r := stamp.ReflectorPacket{Seq: p.Seq, ErrorEstimate: bound, Receive: stamp.PTP(came), Timestamp: stamp.PTP(time.Now().UnixNano()), SenderTTL: ttl}
-	r.Answer(&p)
+	r := stamp.ReflectorPacket{Seq: p.Seq, ErrorEstimate: bound, Receive: stamp.TimestampPTP(came), Timestamp: stamp.TimestampPTP(time.Now().UnixNano()), SenderTTL: ttl}
+	r.EchoProbe(&p)
 	r.Put(out)
-	v := stamp.ReflectorValues{ReceivedDSCP: tos >> 2, ReceivedECN: tos & 3, Unsupported: stamp.Types(stamp.TypeDirectMeasurement, stamp.TypeFollowUp)}
+	v := stamp.ReflectorValues{ReceivedDSCP: tos >> 2, ReceivedECN: tos & 3, Unsupported: stamp.NewTypeSet(stamp.TypeDirectMeasurement, stamp.TypeFollowUp)}
 	return v.Reflect(out, probe, stamp.BaseLen, nil).Len
 }
 
@@ -104,7 +104,7 @@ func byUDP(s *net.UDPConn) error {
 		if err != nil {
 			return err
 		}
-		if n = reply(out, in[:n], time.Now().UnixNano(), 0, 64); n == 0 {
+		if n = writeReply(out, in[:n], time.Now().UnixNano(), 0, 64); n == 0 {
 			continue
 		}
 		if _, err := s.WriteToUDPAddrPort(out[:n], from); err != nil {
@@ -135,7 +135,7 @@ func waitForGID(verbs rdma.Verbs, device string, addr netip.Addr) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		g, err := rdma.Select(device, 1, gids, false, rdma.Wish{GID: addr}, nil)
+		g, err := rdma.SelectGID(device, 1, gids, false, rdma.GIDChoice{GID: addr}, nil)
 		if err == nil || time.Now().After(end) {
 			return g.Index, err
 		}
@@ -153,8 +153,8 @@ func openPeer(verbs rdma.Verbs, device string, qkey uint32, gid int) (*peer, err
 	return p, err
 }
 
-// answer answers each probe with the ports of its flow changed over: they are the immediate.
-func (p *peer) answer() error {
+// answerProbes answers each probe with the ports of its flow changed over: they are the immediate.
+func (p *peer) answerProbes() error {
 	in, out, done, count := make([]rdma.In, depth), make([]rdma.Out, depth), make([]rdma.Done, depth), make([]byte, 8)
 	for {
 		if _, err := p.wake.Read(count); err != nil {
@@ -173,10 +173,10 @@ func (p *peer) answer() error {
 				// The header before the payload is IPv4's in its last 20 octets.
 				ip := in[i].GRH[20:]
 				o := &out[k]
-				if o.Len = uint32(reply(o.Data[:], in[i].Data[:min(in[i].Len, rdma.MaxDatagram)], in[i].Stamp, ip[1], ip[8])); o.Len == 0 {
+				if o.Len = uint32(writeReply(o.Data[:], in[i].Data[:min(in[i].Len, rdma.MaxDatagram)], in[i].Stamp, ip[1], ip[8])); o.Len == 0 {
 					continue
 				}
-				if o.AH, err = p.handle(ip); err != nil {
+				if o.AH, err = p.addressHandle(ip); err != nil {
 					return err
 				}
 				o.QPN, o.QKey, o.Imm = in[i].SrcQPN, p.qkey, in[i].Imm<<16|in[i].Imm>>16
@@ -190,7 +190,7 @@ func (p *peer) answer() error {
 	}
 }
 
-func (p *peer) handle(ip []byte) (uint64, error) {
+func (p *peer) addressHandle(ip []byte) (uint64, error) {
 	k := handle{tclass: ip[1]}
 	copy(k.gid[10:], []byte{0xff, 0xff, ip[12], ip[13], ip[14], ip[15]})
 	if h, ok := p.handles[k]; ok {
