@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/common/version"
 
 	"github.com/graylink/graylink/analyzer/daemon"
+	"github.com/graylink/graylink/exporters/certificates"
 	"github.com/graylink/graylink/internal/webserver"
 )
 
@@ -86,11 +87,13 @@ func serveDaemon(ctx context.Context, file string, webFlags *webserver.Flags, lo
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
 	policy := webFlags.NewPolicy(log)
-	d, err := daemon.New(file, policy, log)
+	used := certificates.NewCollector(webFlags.Certificates())
+	d, err := daemon.New(file, policy, log, used)
 	if err != nil {
 		log.Error("start", "err", err)
 		return exitSetup
 	}
+	used.Add(d)
 	server := webFlags.NewServer(d, policy, log)
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe(webFlags.Toolkit, log) }()

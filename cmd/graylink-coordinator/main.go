@@ -202,7 +202,7 @@ func runCoordinator(ctx context.Context, s *settings, webFlags *webserver.Flags,
 		})
 	}
 	policy := webFlags.NewPolicy(log)
-	httpServer := webFlags.NewServer(exporter.Handler(c, certificates, policy, log), policy, log)
+	httpServer := webFlags.NewServer(exporter.Handler(c, policy, log, certificates, webFlags.Certificates()), policy, log)
 	wg.Go(func() {
 		if err := httpServer.ListenAndServe(webFlags.Toolkit, log); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("web listener: %w", err)

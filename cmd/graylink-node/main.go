@@ -96,6 +96,7 @@ func run() int {
 		}
 		return exitSetup
 	}
+	n.AddCertificates(flags.Certificates(), push.certificates())
 	policy := flags.NewPolicy(log, advertised)
 	server := flags.NewServer(n.Handler(policy), policy, log)
 	served := make(chan error, 1)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/graylink/graylink/exporters/node"
 	"github.com/graylink/graylink/exporters/otlp"
+	"github.com/graylink/graylink/internal/pki"
 )
 
 // pushFlags are the --otlp flags.
@@ -62,6 +63,15 @@ func (f *pushFlags) startPush(ctx context.Context, n *node.Node, started time.Ti
 	done := make(chan error, 1)
 	go func() { done <- e.Run(ctx) }()
 	return func() error { cancel(); return <-done }, nil
+}
+
+// certificates returns those of the connections that pushes use.
+func (f *pushFlags) certificates() pki.Source {
+	o := &f.options
+	if o.Insecure || o.Endpoint == "" && (!f.logs || o.LogsEndpoint == "") {
+		return nil
+	}
+	return pki.NewWatch(pki.FilesOf(o.TLS.CA, o.TLS.Cert)...)
 }
 
 // setIdentity says who pushes.

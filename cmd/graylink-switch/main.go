@@ -93,7 +93,7 @@ func run() int {
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
 	policy := flags.NewPolicy(log)
-	server := flags.NewServer(a.Handler(policy), policy, log)
+	server := flags.NewServer(a.Handler(policy, flags.Certificates()), policy, log)
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe(flags.Toolkit, log) }()
 	log.Info("watching", "switch", o.Switch, "source", a.Kind(), "version", version.Info())

@@ -205,7 +205,7 @@ func ibServe(ctx context.Context, config ibagent.Config, flags *webserver.Flags)
 	if err != nil {
 		return exitError{1, err}
 	}
-	server := flags.NewServer(ibfabric.NewHandler(a), flags.NewPolicy(log), log)
+	server := flags.NewServer(ibfabric.NewHandler(a, flags.Certificates()), flags.NewPolicy(log), log)
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe(flags.Toolkit, log) }()
 	select {

@@ -19,11 +19,11 @@ import (
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// Handler serves a coordinator and publishes the certificates that it uses. The policy says who may
+// Handler serves a coordinator and publishes the certificates that the process uses. The policy says who may
 // reload the topology and rotate keys.
-func Handler(c *coordinator.Coordinator, keeper *pki.Keeper, policy *webaccess.Policy, log *slog.Logger) http.Handler {
+func Handler(c *coordinator.Coordinator, policy *webaccess.Policy, log *slog.Logger, used ...pki.Source) http.Handler {
 	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(newCollector(c), certificates.NewCollector(keeper), version.NewCollector("graylink_coordinator"), collectors.NewGoCollector(),
+	metrics.MustRegister(newCollector(c), certificates.NewCollector(used...), version.NewCollector("graylink_coordinator"), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, EnableOpenMetrics: true}))

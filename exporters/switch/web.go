@@ -14,16 +14,18 @@ import (
 	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/graylink/graylink/exporters/certificates"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/sighting"
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// Handler serves the agent's series and API. The policy says who may have it look at its
-// interfaces again.
-func (a *Agent) Handler(policy *webaccess.Policy) http.Handler {
+// Handler serves the agent's series and API, and publishes the certificates that the process
+// uses. The policy says who may have it look at its interfaces again.
+func (a *Agent) Handler(policy *webaccess.Policy, used ...pki.Source) http.Handler {
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(a, versioncollector.NewCollector("graylink_switch"), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(a, certificates.NewCollector(used...), versioncollector.NewCollector("graylink_switch"), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg, EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
