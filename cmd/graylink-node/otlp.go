@@ -8,10 +8,10 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/common/version"
 
 	"github.com/graylink/graylink/exporters/node"
 	"github.com/graylink/graylink/exporters/otlp"
+	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/pki"
 )
 
@@ -80,7 +80,7 @@ func setIdentity(o *otlp.Options, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	o.Service, o.Version, o.Host, o.Instance = "graylink-node", version.Version, host, n.Name()
+	o.Service, o.Version, o.Host, o.Instance = "graylink-node", buildversion.Version(), host, n.Name()
 	return nil
 }
 

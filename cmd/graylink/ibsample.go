@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	"github.com/graylink/graylink/internal/ibagent"
 	"github.com/graylink/graylink/internal/ibmad"
 	"github.com/graylink/graylink/internal/ibsample"
+	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/webserver"
 )
 
@@ -98,7 +98,7 @@ type counterSample struct {
 }
 
 func ibSampleJSON(ports []ibsample.PortState, w io.Writer) error {
-	out := json.NewEncoder(w)
+	out := plainjson.NewEncoder(w)
 	for _, p := range ports {
 		t := p.Target
 		s := portSample{Port: t.Element, LID: t.LID, Number: t.Port, Remote: t.Remote, RemoteLID: t.RemoteLID, RemotePort: t.RemotePort,

@@ -3,7 +3,6 @@
 package coordinator
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -16,6 +15,7 @@ import (
 	"github.com/graylink/graylink/exporters/certificates"
 	"github.com/graylink/graylink/internal/coordinator"
 	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
@@ -49,8 +49,7 @@ func Handler(c *coordinator.Coordinator, policy *webaccess.Policy, log *slog.Log
 	act("/api/v1/keys/rotate", "the rotation has begun", policy.AdminHandler, c.RotateKeys)
 	answer := func(w http.ResponseWriter, v any) {
 		w.Header().Set("Content-Type", "application/json")
-		enc := json.NewEncoder(w)
-		enc.SetEscapeHTML(false) // edges hold a ">"
+		enc := plainjson.NewEncoder(w)
 		if err := enc.Encode(v); err != nil {
 			log.Debug("write an answer", "err", err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/graylink/graylink/exporters/certificates"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/sighting"
 	"github.com/graylink/graylink/internal/webaccess"
 )
@@ -85,7 +86,7 @@ func (a *Agent) writeWhole(w http.ResponseWriter, report sighting.Report) error 
 		return err
 	}
 	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
+	enc := plainjson.NewEncoder(&buf)
 	for at, first := 0, true; ; {
 		flows, next := a.tablePart(at, partFlows)
 		buf.Reset()
@@ -141,7 +142,7 @@ func (a *Agent) servePorts(w http.ResponseWriter, _ *http.Request) {
 
 func (a *Agent) writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(v); err != nil {
+	if err := plainjson.NewEncoder(w).Encode(v); err != nil {
 		a.log.Debug("write an answer", "err", err)
 	}
 }
