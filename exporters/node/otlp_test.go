@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/graylink/graylink/exporters/otlp"
+	"github.com/graylink/graylink/internal/otelname"
 )
 
 // collector is an OTLP/gRPC server that keeps what it gets.
@@ -230,7 +231,7 @@ func TestScrapeAndPushAgree(t *testing.T) {
 func TestEverySeriesHasAUnitOrCounts(t *testing.T) {
 	for _, e := range expositions(smallNode()) {
 		for _, f := range gather(t, e.own) {
-			name, unit := otlp.MetricName(f.GetName(), f.GetType())
+			name, unit := otelname.Metric(f.GetName(), f.GetType())
 			if f.GetType() != dto.MetricType_GAUGE && (unit == "" || unit == "1") {
 				t.Errorf("%s is %s in %q", f.GetName(), name, unit)
 			}

@@ -8,6 +8,8 @@ import (
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/graylink/graylink/internal/otelname"
 )
 
 // converter turns Prometheus families into OTLP metrics.
@@ -25,7 +27,7 @@ func newConverter(start, now time.Time) converter {
 func (c converter) convertFamilies(families []*dto.MetricFamily) []*metricspb.Metric {
 	var out []*metricspb.Metric
 	for _, f := range families {
-		name, unit := MetricName(f.GetName(), f.GetType())
+		name, unit := otelname.Metric(f.GetName(), f.GetType())
 		add := func(m *metricspb.Metric) {
 			m.Name, m.Unit, m.Description = name, unit, f.GetHelp()
 			out = append(out, m)

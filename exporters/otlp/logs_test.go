@@ -32,6 +32,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/graylink/graylink/internal/otelname"
 )
 
 // logReceiver is an OTLP/gRPC server of logs that answers as told, and then
@@ -444,7 +446,7 @@ func TestMetricsAndLogsInOneRegistry(t *testing.T) {
 		for _, f := range families {
 			if f.GetName() == family {
 				found = true
-				if name, unit := MetricName(f.GetName(), f.GetType()); name+" "+unit != want {
+				if name, unit := otelname.Metric(f.GetName(), f.GetType()); name+" "+unit != want {
 					t.Errorf("%s is %s %s, want %s", family, name, unit, want)
 				}
 			}

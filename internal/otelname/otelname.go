@@ -1,11 +1,5 @@
-package otlp
-
-import (
-	"strings"
-
-	dto "github.com/prometheus/client_model/go"
-)
-
+// Package otelname turns the names of Prometheus families into OpenTelemetry's names and units.
+//
 // A Prometheus name becomes an OTel name and unit by these rules, in this
 // order; nothing else decides:
 //
@@ -18,6 +12,13 @@ import (
 //     of words with underscores between.
 //
 // Label names stay. The way back is that of otlptranslator; the tests take it.
+package otelname
+
+import (
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+)
 
 // units are the unit suffixes, the longer ones first, as UCUM writes them.
 var units = []struct{ suffix, unit string }{
@@ -93,8 +94,9 @@ var countedItems = []struct{ prefix, thing string }{
 // the Go runtime would be two metrics of one name.
 var exceptions = map[string]string{"go_memstats_alloc_bytes": "go.memstats.alloc_bytes"}
 
-// MetricName is the OTel name and unit of a Prometheus family.
-func MetricName(family string, kind dto.MetricType) (name, unit string) {
+// Metric returns the OpenTelemetry name and unit of a Prometheus family. The unit is "" for a gauge that counts
+// nothing, such as a state.
+func Metric(family string, kind dto.MetricType) (name, unit string) {
 	name = family
 	if kind == dto.MetricType_COUNTER {
 		name = strings.TrimSuffix(name, "_total")
