@@ -38,7 +38,7 @@ func Handler(c *coordinator.Coordinator, keeper *pki.Keeper, policy *webaccess.P
 	act := func(path, done string, allow func(http.HandlerFunc) http.HandlerFunc, do func() error) {
 		mux.HandleFunc("POST "+path, allow(func(w http.ResponseWriter, _ *http.Request) {
 			if err := do(); err != nil {
-				log.Error(path, "err", err)
+				log.Error("request failed", "path", path, "err", err)
 				http.Error(w, err.Error(), http.StatusInternalServerError)
 				return
 			}
@@ -52,13 +52,13 @@ func Handler(c *coordinator.Coordinator, keeper *pki.Keeper, policy *webaccess.P
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false) // edges hold a ">"
 		if err := enc.Encode(v); err != nil {
-			log.Debug("write an answer", "err", err)
+			log.Debug("cannot write the response", "err", err)
 		}
 	}
 	mux.HandleFunc("GET /api/v1/targets", func(w http.ResponseWriter, _ *http.Request) {
 		targets, ok := c.Targets()
 		if !ok {
-			http.Error(w, "the registry is not whole yet: not all nodes have come, and the time for it is not over", http.StatusServiceUnavailable)
+			http.Error(w, "the registry is not whole yet: some nodes have not connected, and --registry.settle has not passed", http.StatusServiceUnavailable)
 			return
 		}
 		answer(w, targetGroups(targets))

@@ -165,7 +165,7 @@ func parseReport(r *wireReader) (*Report, error) {
 			r.setError("kind", "%d is unknown", p.ID.Kind)
 		}
 		if p.Quality == None || p.Quality > Held {
-			r.setError("quality", "%d is no estimate's", p.Quality)
+			r.setError("quality", "%d is not the state of an estimate", p.Quality)
 		}
 		p.Ref, p.Offset = before.Ref+r.readInt("reference"), before.Offset+r.readInt("offset")
 		p.Rate, p.Sigma, p.RateSigma = r.readRate("rate"), r.readDeviation("sigma"), r.readDeviation("rate sigma")

@@ -141,7 +141,7 @@ func (r *wireReader) readDeviation(field string) float64 {
 // checkEnd is the first error; what is left over is one.
 func (r *wireReader) checkEnd() error {
 	if r.err == nil && len(r.b) > 0 {
-		return errors.New("something follows the end")
+		return errors.New("unexpected data after the end")
 	}
 	return r.err
 }

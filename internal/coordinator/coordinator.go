@@ -189,7 +189,7 @@ func loadTopology(file string, log *slog.Logger) (*fabric.Graph, string, error) 
 		return nil, "", err
 	}
 	for _, f := range found {
-		log.Warn("topology", "finding", f.String())
+		log.Warn("the topology has a problem", "finding", f.String())
 	}
 	sum := sha256.Sum256(b)
 	return fabric.NewGraph(t), hex.EncodeToString(sum[:8]), nil
@@ -208,7 +208,7 @@ func nodesOf(g *fabric.Graph) map[string]bool {
 func (c *Coordinator) restoreState(s *state, wall time.Time, mono time.Duration) {
 	for _, a := range s.Agents {
 		if !c.nodes[a.Node] {
-			c.log.Warn("a node of the state is not in the topology: forgotten", "node", a.Node)
+			c.log.Warn("dropping a node of the state that is not in the topology", "node", a.Node)
 			continue
 		}
 		seen := a.LastSeen
@@ -267,7 +267,7 @@ func (c *Coordinator) Step() {
 	c.advanceKeys()
 	if c.planDue() {
 		if err := c.rebuildPlan(); err != nil {
-			c.log.Error("the old schedule stays", "err", err)
+			c.log.Error("cannot compute the schedule; the old one stays in use", "err", err)
 		}
 	}
 	c.rebalancePorts()
@@ -289,7 +289,7 @@ func (c *Coordinator) checkLiveness() {
 	wall, mono := c.opts.Clock.WallTime(), c.opts.Clock.MonoTime()
 	for _, a := range c.agents {
 		if a.present && mono-a.lastMessageAt >= c.opts.AbsentAfter {
-			c.log.Info("node absent", "node", a.node, "last_seen", a.lastSeen)
+			c.log.Info("node is absent and leaves the schedule", "node", a.node, "last_seen", a.lastSeen)
 			a.present = false
 			c.markDirty(true, mono)
 		}
@@ -347,7 +347,7 @@ func (c *Coordinator) checkCertificates() {
 	c.mu.Unlock()
 	for _, s := range open {
 		if err := certificates.Verify(s.chain); err != nil {
-			c.log.Warn("session ended: its certificate is no longer accepted", "node", s.agent.node, "err", err)
+			c.log.Warn("session ended: the certificate is no longer accepted", "node", s.agent.node, "err", err)
 			s.endWith(status.Errorf(codes.Unauthenticated, "the certificate of this session is no longer accepted: %v", err))
 			c.endSession(s) // whatever it says from now on is ignored
 			c.mu.Lock()
@@ -410,7 +410,7 @@ func (c *Coordinator) rebuildPlan() error {
 	if old != nil && !anew {
 		s = old.sched
 	} else if s, err = c.opts.Planner.Make(in.graph, in.options); err != nil {
-		err = fmt.Errorf("make the schedule: %w", err)
+		err = fmt.Errorf("compute the schedule: %w", err)
 	}
 	if err == nil {
 		p, err = newPlan(in, s, c.stamp, c.opts.Keys, uint64(c.opts.Changeover))
@@ -430,7 +430,7 @@ func (c *Coordinator) rebuildPlan() error {
 	}
 	if anew || old == nil {
 		for _, f := range s.Findings {
-			c.log.Warn("schedule", "finding", f)
+			c.log.Warn("the schedule has a shortfall", "finding", f)
 		}
 	}
 	c.paths.setPlan(p)
@@ -456,7 +456,7 @@ func (c *Coordinator) rebuildPlan() error {
 		}
 		a.queueUpdates(c)
 	}
-	c.log.Info("scheduled", "edges", len(s.Edges), "nodes", len(p.hash), "changed", changed, "hash", fmt.Sprintf("%016x", scheduleHash(s)), "seconds", took.Seconds())
+	c.log.Info("schedule computed", "edges", len(s.Edges), "nodes", len(p.hash), "changed", changed, "hash", fmt.Sprintf("%016x", scheduleHash(s)), "seconds", took.Seconds())
 	return nil
 }
 
@@ -510,7 +510,7 @@ func (c *Coordinator) advanceKeys() {
 		return
 	}
 	if err := c.setKeys(next); err != nil {
-		c.log.Error("the keys stay as they are", "err", err)
+		c.log.Error("cannot rotate the keys; the old ones stay in use", "err", err)
 	}
 }
 
@@ -540,7 +540,7 @@ func (c *Coordinator) setKeys(next *keyring) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.keys = next
-	c.log.Info("keys", "sending", next.epochs[0].ID, "held", len(next.epochs))
+	c.log.Info("keys changed", "sending", next.epochs[0].ID, "held", len(next.epochs))
 	for _, a := range c.agents {
 		if a.session != nil && !a.ownConfiguration {
 			a.session.wantKeys = true
@@ -626,7 +626,7 @@ func (c *Coordinator) Reload() error {
 	defer c.mu.Unlock()
 	c.reloadOK = err == nil
 	if err != nil {
-		return fmt.Errorf("the old topology stays: %w", err)
+		return fmt.Errorf("the old topology stays in use: %w", err)
 	}
 	c.reloadedAt = c.opts.Clock.WallTime()
 	return nil

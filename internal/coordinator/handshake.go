@@ -35,8 +35,8 @@ var dropReasons = []string{dropSilent, dropCrowded, dropLine, dropFailed}
 
 var (
 	errNoHello   = errors.New("not a TLS handshake")
-	errCrowded   = errors.New("too many connections are in a handshake")
-	errLine      = errors.New("too many handshakes of this address are under way")
+	errCrowded   = errors.New("too many connections have not finished their handshake")
+	errLine      = errors.New("too many handshakes of this address are in progress")
 	errNoServing = errors.New("the server is stopping")
 )
 

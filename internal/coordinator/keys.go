@@ -24,7 +24,7 @@ type keyring struct {
 }
 
 // errRotating is returned when a rotation is asked for during one.
-var errRotating = errors.New("a rotation is under way; the next can begin when it has ended")
+var errRotating = errors.New("a rotation is in progress; the next can begin when it has ended")
 
 func newSecret() []byte {
 	b := make([]byte, agentapi.SecretSize)

@@ -145,17 +145,17 @@ func (o *Options) Validate() error {
 	case o.Planner.Make == nil:
 		return errors.New("a planner is missing")
 	case o.Keys && o.KeysGrace < o.AbsentAfter:
-		return fmt.Errorf("keys.grace: %v, want at least agent.absent-after (%v): a node that is silent, but still probed, must have had the time to come back for its keys", o.KeysGrace, o.AbsentAfter)
+		return fmt.Errorf("keys.grace: %v, want at least agent.absent-after (%v), so that a silent node that is still probed has time to fetch its keys", o.KeysGrace, o.AbsentAfter)
 	case o.Keys && o.RotateEvery != 0 && o.RotateEvery < 3*o.KeysGrace:
 		return fmt.Errorf("keys.rotate-every: %v, want 0 or at least three times keys.grace (%v)", o.RotateEvery, o.KeysGrace)
 	case o.Stamp.Port == 0 || o.Stamp.SourcePort == 0:
-		return errors.New("stamp.port, stamp.source-port: 0, want a port")
+		return errors.New("stamp.port, stamp.source-port: 0, want a port from 1")
 	case len(o.WebPorts) == 0:
-		return errors.New("agents.web-ports: none, want one range at least")
+		return errors.New("agents.web-ports: none, want at least one range")
 	case o.WebScheme != "http" && o.WebScheme != "https":
 		return fmt.Errorf("agents.web-scheme: %q, want http or https", o.WebScheme)
 	case o.HandshakesPerAddress < 1:
-		return fmt.Errorf("agents.handshakes-per-address: %d, want 1 at least", o.HandshakesPerAddress)
+		return fmt.Errorf("agents.handshakes-per-address: %d, want at least 1", o.HandshakesPerAddress)
 	case len(o.Stamp.Classes) == 0 || len(o.Stamp.Classes) > maxClasses:
 		return fmt.Errorf("schedule.class: %d classes, want 1 to %d", len(o.Stamp.Classes), maxClasses)
 	case o.Stamp.Padding < 0 || o.Stamp.Padding > maxPadding:

@@ -73,7 +73,7 @@ func TestRule3TwoAgentsWithOneName(t *testing.T) {
 		s = f.mustConnect(hello("h1", byte(2+i)))
 	}
 	_, err = f.connect(hello("h1", 9))
-	wantCode(t, err, codes.AlreadyExists, "are there two?")
+	wantCode(t, err, codes.AlreadyExists, "two agents may use its name")
 	f.clock.pass(time.Minute)
 	f.beat(s, nil)
 	s = f.mustConnect(hello("h1", 9))
@@ -274,7 +274,7 @@ func TestRule5ABadStateIsLeftAlone(t *testing.T) {
 		"cut off":     {string(good[:len(good)/2]), "octet"},
 		"not a state": {`{"a":1}`, `unknown field "a"`},
 		"later":       {`{"version":2,"agents":[]}`, "version 2, want 1"},
-		"trailing":    {string(good) + "x", "something follows"},
+		"trailing":    {string(good) + "x", "unexpected data after"},
 		"node name":   {`{"version":1,"agents":[{"node":"a b","present":true,"last_seen":"2026-01-01T00:00:00Z"}]}`, "agents[0].node"},
 		"short key":   {`{"version":1,"agents":[],"keys":[{"id":1,"secret":"AAAA"}]}`, "keys[0].secret: 3 octets"},
 		"twice":       {`{"version":1,"agents":[{"node":"a","present":true,"last_seen":"2026-01-01T00:00:00Z"},{"node":"a","present":true,"last_seen":"2026-01-01T00:00:00Z"}]}`, "listed twice"},
@@ -346,7 +346,7 @@ func TestRule10ABadTopologyLeavesTheOldOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.ring.err = c.err
-		if err := f.Reload(); err == nil || !strings.Contains(err.Error(), "the old topology stays") {
+		if err := f.Reload(); err == nil || !strings.Contains(err.Error(), "the old topology stays in use") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if s := f.Stats(); s.ReloadOK {

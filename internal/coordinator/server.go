@@ -53,7 +53,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 		var d net.Dialer
 		if conn, err := d.DialContext(ctx, "unix", path); err == nil {
 			conn.Close()
-			return nil, fmt.Errorf("listen on %s: another process does", address)
+			return nil, fmt.Errorf("listen on %s: another process listens on it", address)
 		}
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("listen on %s: %w", address, err)
@@ -113,11 +113,11 @@ func (s *Server) Stop() {
 func (s *Server) clientIdentity(ctx context.Context) (identity, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
-		return identity{}, status.Error(codes.Unauthenticated, "a connection without a peer")
+		return identity{}, status.Error(codes.Unauthenticated, "the connection has no peer")
 	}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	if !ok || len(info.State.PeerCertificates) == 0 {
-		return identity{}, status.Error(codes.Unauthenticated, "a client without a certificate")
+		return identity{}, status.Error(codes.Unauthenticated, "the client has no certificate")
 	}
 	chain := info.State.PeerCertificates
 	if err := s.certificates.Verify(chain); err != nil {
@@ -179,7 +179,7 @@ func (s *Server) Session(stream agentapi.Agents_SessionServer) error {
 	}
 	ses, err := s.c.registerAgent(f.m.GetHello(), id)
 	if err != nil {
-		s.c.log.Warn("agent refused", "certificate", id.names, "from", id.from, "err", status.Convert(err).Message())
+		s.c.log.Warn("session of an agent refused", "certificate", id.names, "from", id.from, "err", status.Convert(err).Message())
 		refused := &agentapi.Refused{Reason: status.Convert(err).Message()}
 		_ = stream.Send(&agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Refused{Refused: refused}}) // the status says the same
 		return err

@@ -26,7 +26,7 @@ const (
 
 // Why sessions end.
 var (
-	errExpired       = status.Error(codes.Unauthenticated, "the certificate that this session began with has expired: come back with a new one")
+	errExpired       = status.Error(codes.Unauthenticated, "the certificate that this session began with has expired: connect again with a new one")
 	errNotInTopology = status.Error(codes.NotFound, "the node is not in the coordinator's topology any more")
 	errNoPlan        = errors.New("there is no schedule yet")
 	errStopping      = status.Error(codes.Unavailable, "the coordinator is stopping")
@@ -121,13 +121,13 @@ func (c *Coordinator) registerAgent(h *agentapi.Hello, id identity) (*session, e
 		case bytes.Equal(old.instance, h.GetInstance()):
 			// The same process: its old stream broke without our noticing.
 		case mono-a.lastMessageAt >= silentBeats*c.opts.Heartbeat:
-			c.log.Warn("a silent agent is replaced", "node", node, "silent", mono-a.lastMessageAt)
+			c.log.Warn("replacing a silent agent", "node", node, "silent", mono-a.lastMessageAt)
 		case old.bootID != h.GetBootId() || h.GetBootId() == "":
-			return nil, c.refuseSession(resultDuplicate, codes.AlreadyExists, "node %q already has an agent, on another host, and it is alive", node)
+			return nil, c.refuseSession(resultDuplicate, codes.AlreadyExists, "node %q already has a live agent on another host", node)
 		default:
 			a.takeovers = slices.DeleteFunc(a.takeovers, func(t time.Duration) bool { return mono-t >= takeoversIn })
 			if len(a.takeovers) >= takeoversMost {
-				return nil, c.refuseSession(resultTakeovers, codes.AlreadyExists, "node %q already has an agent, and it was replaced %d times within %v: are there two?", node, len(a.takeovers), takeoversIn)
+				return nil, c.refuseSession(resultTakeovers, codes.AlreadyExists, "node %q already has an agent, which was replaced %d times within %v: two agents may use its name", node, len(a.takeovers), takeoversIn)
 			}
 			a.takeovers = append(a.takeovers, mono)
 			c.count.sessions[resultTakeover]++

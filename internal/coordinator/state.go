@@ -104,7 +104,7 @@ func readState(file string) (*state, error) {
 	}
 	s, err := parseState(b)
 	if err != nil {
-		return nil, fmt.Errorf("state file %s: %w; it is left as it is: repair it, or move it away to begin anew", file, err)
+		return nil, fmt.Errorf("cannot use the state file %s: %w; it is not changed: repair it, or move it away to start without state", file, err)
 	}
 	return s, nil
 }
@@ -117,7 +117,7 @@ func parseState(b []byte) (*state, error) {
 		return nil, fmt.Errorf("not the state of a coordinator: at octet %d: %w", dec.InputOffset(), err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("something follows the state at octet %d", dec.InputOffset())
+		return nil, fmt.Errorf("unexpected data after the state at octet %d", dec.InputOffset())
 	}
 	return s, s.validate()
 }
@@ -187,7 +187,7 @@ func (s *state) validate() error {
 		case len(k.Secret) != agentapi.SecretSize:
 			return fmt.Errorf("%s.secret: %d octets, want %d", at, len(k.Secret), agentapi.SecretSize)
 		case k.Pending && i == 0:
-			return fmt.Errorf("%s.pending: the first key sends, want another", at)
+			return fmt.Errorf("%s.pending: the first key is the one to send with and cannot be pending", at)
 		case i >= maxEpochs:
 			return fmt.Errorf("%s: want at most %d keys", at, maxEpochs)
 		}

@@ -83,7 +83,7 @@ func (c *Coordinator) checkTarget(a *agent) {
 	}
 	address, reason := c.targetOf(a)
 	if a.webRefused = reason; reason != "" && reason != before {
-		c.log.Warn("an agent is not scraped where it says", "node", a.node, "advertised", a.webAddress, "advertised_scheme", a.webScheme, "from", a.sessionFrom, "reason", reason,
+		c.log.Warn("an agent is not scraped at its advertised address", "node", a.node, "advertised", a.webAddress, "advertised_scheme", a.webScheme, "from", a.sessionFrom, "reason", reason,
 			"scraped_at", address, "scheme", c.opts.WebScheme)
 	}
 }

@@ -69,7 +69,7 @@ func TestRule6AnAgentDoesNotChooseItsTarget(t *testing.T) {
 		}
 		check("")
 		f.run(saveEvery)
-		if said := strings.Count(f.logs.String(), "an agent is not scraped where it says"); said > 1 || (said == 1) != (c.reason != "") {
+		if said := strings.Count(f.logs.String(), "an agent is not scraped at its advertised address"); said > 1 || (said == 1) != (c.reason != "") {
 			t.Errorf("%s: logged %d times", c.name, said)
 		}
 		f.restart()

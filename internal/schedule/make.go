@@ -181,7 +181,7 @@ func (p *pairing) chooseCadences(pairs []pair) ([]map[uint8]time.Duration, []str
 	slices.SortFunc(keys, func(a, b slowed) int { return cmp.Or(cmp.Compare(a.tier, b.tier), cmp.Compare(a.times, b.times)) })
 	var found []string
 	for _, k := range keys {
-		found = append(found, fmt.Sprintf("budget: tier %d is probed every %v instead of %v by %d of %d nodes: at the full rate the busiest node would send %.0f probes/s, its budget is %g",
+		found = append(found, fmt.Sprintf("budget: tier %d is probed every %v instead of %v by %d of %d nodes: at the full rate the busiest node would send %.0f probes/s, and its budget is %g",
 			k.tier, time.Duration(k.times)*p.o.Cadence, p.o.Cadence, count[k], len(byTier[k.tier]), busiest, p.o.Budget))
 	}
 	return out, found
@@ -322,7 +322,7 @@ func (p *pairing) pairingShortfalls(g *fabric.Graph, absent map[string]bool) []s
 	}
 	say(gone, "nodes without an agent, left out")
 	say(unplugged, "NICs without a link, and so without edges")
-	say(alone, "NICs with nobody to probe in their component and plane")
+	say(alone, "NICs without a peer in their component and plane")
 	say(ownNode, "NICs that have only NICs of their own node to probe")
 	say(fewPeers, fmt.Sprintf("NICs with fewer than %d peers, since their component and plane have no more", p.o.MinPeers))
 	say(oneLeaf, "NICs without a peer of another node across leaves")
@@ -353,7 +353,7 @@ func (c *cover) linkShortfalls(g *fabric.Graph, minFlows float64) []string {
 	}
 	var out []string
 	if len(poor) > 0 {
-		out = append(out, fmt.Sprintf("directed links expected to carry fewer than %g flows (the least %.2f), and source ports give no more: %d: %s", minFlows, least, len(poor), abbreviateNames(poor)))
+		out = append(out, fmt.Sprintf("directed links expected to carry fewer than %g flows (the least %.2f) with all source ports used: %d: %s", minFlows, least, len(poor), abbreviateNames(poor)))
 	}
 	if len(none) > 0 {
 		out = append(out, fmt.Sprintf("directed links on no shortest path between NICs that probe: %d: %s", len(none), abbreviateNames(none)))

@@ -82,7 +82,7 @@ func (o Options) withDefaults() (Options, error) {
 	seen := map[string]bool{}
 	for i, c := range o.Classes {
 		if seen[c] {
-			return o, fmt.Errorf("schedule: class %d is %q, which another class is called", i, c)
+			return o, fmt.Errorf("schedule: class %d is named %q, as another class is", i, c)
 		}
 		seen[c] = true
 	}

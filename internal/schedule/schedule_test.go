@@ -747,7 +747,7 @@ func TestBondsAndStrays(t *testing.T) {
 			t.Errorf("stray/%s has edges", d)
 		}
 	}
-	for _, want := range []string{"NICs without a link, and so without edges: 1: stray/eth1", "NICs with nobody to probe in their component and plane: 1: stray/eth2"} {
+	for _, want := range []string{"NICs without a link, and so without edges: 1: stray/eth1", "NICs without a peer in their component and plane: 1: stray/eth2"} {
 		if !has(w.s.Findings, want) {
 			t.Errorf("%q is missing in %q", want, w.s.Findings)
 		}

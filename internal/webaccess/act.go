@@ -69,7 +69,7 @@ func AddLogAttrs(r *http.Request, attrs ...any) {
 }
 
 func (p *Policy) logRefusal(r *http.Request, why string) {
-	p.logAct(slog.LevelWarn, "act refused", r, "", summarizeEvery, []any{"reason", why})
+	p.logAct(slog.LevelWarn, "request refused", r, "", summarizeEvery, []any{"reason", why})
 }
 
 // logAct writes a line about an acting request, at most one per interval for equal ones.

@@ -89,7 +89,7 @@ func (p *Policy) Guard(h http.Handler) http.Handler {
 		}
 		if err := crossOrigin.Check(r); err != nil {
 			p.logRefusal(r, "cross-origin")
-			http.Error(w, "a page of another origin may not do this: "+err.Error(), http.StatusForbidden)
+			http.Error(w, "a page of another origin may not send this request: "+err.Error(), http.StatusForbidden)
 			return
 		}
 		if hasBody(r) && !isJSON(r) {
@@ -249,9 +249,9 @@ func (p *Policy) mayAct(r *http.Request, flag string, enabled bool) (Caller, err
 	case c.Authenticated, c.Loopback && enabled:
 		return c, nil
 	case c.Loopback:
-		return c, fmt.Errorf("without authentication in --web.config.file this needs %s", flag)
+		return c, fmt.Errorf("this request needs %s, since --web.config.file has no authentication", flag)
 	case isForwarded(r.Header):
-		return c, errors.New("a request that a proxy passes on may do this only if --web.config.file authenticates it")
+		return c, errors.New("a request that a proxy forwards needs authentication by --web.config.file")
 	}
-	return c, errors.New("only loopback clients may do this, unless --web.config.file authenticates clients")
+	return c, errors.New("a client that is not on loopback needs authentication by --web.config.file")
 }

@@ -103,7 +103,7 @@ func checkKeys(k *agentapi.Keys) error {
 			ids[j] = key.GetId()
 		}
 		if !slices.Equal(ids, k.GetIds()) {
-			return fmt.Errorf("%s.keys: not those of keys.ids, in their order", at)
+			return fmt.Errorf("%s.keys: want those of keys.ids in the same order", at)
 		}
 	}
 	return nil

@@ -162,20 +162,20 @@ func (c *Client) restoreState() {
 	case errors.Is(err, os.ErrNotExist):
 		return
 	case err != nil:
-		c.cfg.Log.Warn("the kept assignment cannot be used", "err", err)
+		c.cfg.Log.Warn("cannot use the kept assignment", "err", err)
 		return
 	}
 	c.target, c.keys = a, k
 	c.takeLives(lives)
 	c.applyAssignment(a, k)
-	c.cfg.Log.Info("goes on with the kept assignment", "version", a.GetVersion(), "edges", len(a.GetEdges()), "err", c.applyError)
+	c.cfg.Log.Info("using the kept assignment", "version", a.GetVersion(), "edges", len(a.GetEdges()), "err", c.applyError)
 }
 
 // applyAssignment hands the agent something to work with.
 func (c *Client) applyAssignment(a *agentapi.Assignment, k *agentapi.Keys) {
 	if err := c.agent.Apply(a, k); err != nil {
 		if c.applyError != err.Error() {
-			c.cfg.Log.Error("assignment not applied; it is tried again", "version", a.GetVersion(), "err", err)
+			c.cfg.Log.Error("cannot apply the assignment; trying again later", "version", a.GetVersion(), "err", err)
 		}
 		c.applyError = err.Error()
 		return
@@ -219,14 +219,14 @@ func (c *Client) Run(ctx context.Context) {
 			return
 		}
 		if errors.Is(err, errRenew) {
-			c.cfg.Log.Info("connects again with the new certificate")
+			c.cfg.Log.Info("connecting again with the new certificate")
 			continue
 		}
 		if time.Since(began) >= settledAfter {
 			pause = c.cfg.BackoffLow
 		}
 		wait := pause/2 + time.Duration(mathrand.Int64N(int64(pause)))
-		c.cfg.Log.Warn("no coordinator; probing goes on", "address", c.cfg.Address, "err", status.Convert(err).Message(), "again_in", wait)
+		c.cfg.Log.Warn("no session with the coordinator; probing continues", "address", c.cfg.Address, "err", status.Convert(err).Message(), "again_in", wait)
 		pause = min(pause*8/5, c.cfg.BackoffHigh)
 		timer := time.NewTimer(wait)
 		for waiting := true; waiting; {
@@ -298,7 +298,7 @@ func (c *Client) runSession(ctx context.Context) error {
 		return err
 	}
 	if c.interfaces, err = c.agent.Interfaces(); err != nil {
-		c.cfg.Log.Warn("list the interfaces", "err", err)
+		c.cfg.Log.Warn("cannot list the interfaces", "err", err)
 	}
 	hello := &agentapi.Hello{Node: c.cfg.Node, Instance: c.instance, BootId: c.cfg.BootID, Version: c.cfg.Version, Web: c.cfg.Web,
 		Interfaces: c.interfaces, Applied: c.applied, OwnConfiguration: c.cfg.OwnConfiguration,
@@ -381,7 +381,7 @@ func (c *Client) runSession(ctx context.Context) error {
 					c.assigned = true
 					c.agent.TakeLives(life, nil)
 				}
-				c.cfg.Log.Info("connected", "coordinator", b.Welcome.GetVersion())
+				c.cfg.Log.Info("connected to the coordinator", "coordinator", b.Welcome.GetVersion())
 			case *agentapi.CoordinatorMessage_Refused:
 				c.cfg.Log.Error("the coordinator refuses this agent", "reason", b.Refused.GetReason())
 			case *agentapi.CoordinatorMessage_Keys:
@@ -422,7 +422,7 @@ func (c *Client) takeLives(l *agentapi.Lives) {
 
 func (c *Client) takeKeys(k *agentapi.Keys) (taken bool) {
 	if err := checkKeys(k); err != nil {
-		c.cfg.Log.Error("keys that cannot be used", "err", err)
+		c.cfg.Log.Error("cannot use the received keys", "err", err)
 		c.applyError = err.Error()
 		return true
 	}
@@ -439,14 +439,14 @@ func (c *Client) takeKeys(k *agentapi.Keys) (taken bool) {
 
 func (c *Client) takeAssignment(a *agentapi.Assignment) (taken bool) {
 	if err := checkAssignment(a, c.cfg.Node); err != nil {
-		c.cfg.Log.Error("an assignment that cannot be used", "err", err)
+		c.cfg.Log.Error("cannot use the received assignment", "err", err)
 		c.applyError = err.Error()
 		return true
 	}
 	c.target = a
 	c.beginChangeover()
 	c.saveState()
-	c.cfg.Log.Info("assignment", "version", a.GetVersion(), "peers", len(a.GetPeers()), "edges", len(a.GetEdges()), "answers", len(a.GetAnswers()))
+	c.cfg.Log.Info("assignment received", "version", a.GetVersion(), "peers", len(a.GetPeers()), "edges", len(a.GetEdges()), "answers", len(a.GetAnswers()))
 	return true
 }
 
@@ -490,7 +490,7 @@ func (c *Client) sendHeartbeat(stream agentapi.Agents_SessionClient) error {
 func (c *Client) sendChanges(stream agentapi.Agents_SessionClient) error {
 	in, err := c.agent.Interfaces()
 	if err != nil {
-		c.cfg.Log.Warn("list the interfaces", "err", err)
+		c.cfg.Log.Warn("cannot list the interfaces", "err", err)
 	} else if !slices.EqualFunc(in, c.interfaces, func(a, b *agentapi.Interface) bool { return proto.Equal(a, b) }) {
 		c.interfaces = in
 		if err := sendMessage(stream, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: in}}}); err != nil {

@@ -44,13 +44,13 @@ func parseState(b []byte, node string) (*agentapi.Assignment, *agentapi.Keys, *a
 		return nil, nil, nil, fmt.Errorf("not the state of an agent: %w", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, nil, nil, fmt.Errorf("something follows the state at octet %d", dec.InputOffset())
+		return nil, nil, nil, fmt.Errorf("unexpected data after the state at octet %d", dec.InputOffset())
 	}
 	switch {
 	case s.Version != stateVersion:
 		return nil, nil, nil, fmt.Errorf("version %d, want %d", s.Version, stateVersion)
 	case s.Node != node:
-		return nil, nil, nil, fmt.Errorf("it is the state of node %q, want %q", s.Node, node)
+		return nil, nil, nil, fmt.Errorf("the state is of node %q, want %q", s.Node, node)
 	}
 	lax := protojson.UnmarshalOptions{DiscardUnknown: true}
 	a := &agentapi.Assignment{}
