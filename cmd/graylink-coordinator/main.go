@@ -1,5 +1,5 @@
-// Command graylink-coordinator tells the agents of a fleet whom to probe, and
-// Prometheus where the agents are.
+// Command graylink-coordinator schedules the probes of a fleet, hands assignments and keys to its
+// agents, and serves the agents to Prometheus as scrape targets.
 package main
 
 import (
@@ -31,13 +31,13 @@ const help = `Schedules the probes of a fleet, hands assignments and keys to its
 
 Exit codes: 0 stopped by a signal; 1 invalid arguments, topology, state or certificates, or a listener could not be opened; 2 a listener failed while running, or the state could not be written at the end.`
 
-// Exit codes, as in the help text.
+// Exit codes, which the help text lists.
 const (
 	exitSetup  = 1
 	exitFailed = 2
 )
 
-// openFilesWanted are wanted for one session per agent of the largest fleet.
+// openFilesWanted is enough for one session per agent of the largest fleet.
 const openFilesWanted = 1 << 17
 
 func main() { os.Exit(run()) }
@@ -94,7 +94,8 @@ func defineFlags(app *kingpin.Application) *settings {
 	return s
 }
 
-// resolveOptions turns the flags' texts into options.
+// resolveOptions parses the texts of the flags into options and validates them. It returns an error
+// that names the flag.
 func (s *settings) resolveOptions() error {
 	s.options.Stamp.Classes = nil
 	for _, c := range s.classes {

@@ -1,4 +1,4 @@
-// Package certificates publishes when the certificates in use end.
+// Package certificates publishes when the certificates in use expire.
 package certificates
 
 import (
@@ -9,10 +9,11 @@ import (
 
 var expiryDesc = prometheus.NewDesc("graylink_certificate_expiry_timestamp_seconds", "Time at which a certificate in use ends, by its file, use and serial number.", []string{"file", "use", "serial"}, nil)
 
-// collector publishes the certificates of a keeper.
+// collector publishes the expiry of a keeper's certificates.
 type collector struct{ keeper *pki.Keeper }
 
-// NewCollector collects from a keeper; the files are read again when they have changed.
+// NewCollector returns a collector of a keeper's certificates. It reads the files again when they have
+// changed.
 func NewCollector(k *pki.Keeper) prometheus.Collector { return collector{k} }
 
 // Describe implements prometheus.Collector.

@@ -9,7 +9,7 @@ import (
 	"github.com/graylink/graylink/internal/coordinator"
 )
 
-// collector publishes a coordinator's statistics.
+// collector publishes the statistics of a coordinator.
 type collector struct {
 	c *coordinator.Coordinator
 

@@ -19,8 +19,8 @@ import (
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// Handler serves a coordinator and publishes the certificates that it uses. The policy says who may
-// reload the topology and rotate keys.
+// Handler returns a handler that serves the API of a coordinator and publishes the certificates that it
+// uses. The policy decides who may reload the topology and rotate keys.
 func Handler(c *coordinator.Coordinator, keeper *pki.Keeper, policy *webaccess.Policy, log *slog.Logger) http.Handler {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(newCollector(c), certificates.NewCollector(keeper), version.NewCollector("graylink_coordinator"), collectors.NewGoCollector(),
@@ -50,7 +50,7 @@ func Handler(c *coordinator.Coordinator, keeper *pki.Keeper, policy *webaccess.P
 	answer := func(w http.ResponseWriter, v any) {
 		w.Header().Set("Content-Type", "application/json")
 		enc := json.NewEncoder(w)
-		enc.SetEscapeHTML(false) // edges hold a ">"
+		enc.SetEscapeHTML(false) // the identifiers of edges hold a ">"
 		if err := enc.Encode(v); err != nil {
 			log.Debug("cannot write the response", "err", err)
 		}
@@ -88,7 +88,7 @@ func Handler(c *coordinator.Coordinator, keeper *pki.Keeper, policy *webaccess.P
 	return mux
 }
 
-// targetGroup is a target group of Prometheus' HTTP service discovery.
+// targetGroup represents a target group of Prometheus' HTTP service discovery.
 type targetGroup struct {
 	Targets []string          `json:"targets"`
 	Labels  map[string]string `json:"labels"`
