@@ -120,7 +120,7 @@ func (c *Coordinator) registerAgent(h *agentapi.Hello, id identity) (*session, e
 	if old := a.session; old != nil {
 		switch {
 		case bytes.Equal(old.instance, h.GetInstance()):
-			// The same process: its old stream broke without our noticing.
+			// The process is the same: its old stream broke without notice.
 		case mono-a.lastMessageAt >= silentBeats*c.opts.Heartbeat:
 			c.log.Warn("replacing a silent agent", "node", node, "silent", mono-a.lastMessageAt)
 		case old.bootID != h.GetBootId() || h.GetBootId() == "":
