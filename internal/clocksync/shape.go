@@ -129,14 +129,14 @@ func (s *shape) shiftZero(by float64) {
 // sharpestDistance returns the distance, ns, around which samples have most information on the place of
 // zero. Information that the scores of both directions do not share is chance.
 func (s *shape) sharpestDistance() float64 {
-	var tells [bins]float64
+	var information [bins]float64
 	all := 0.0
-	for i := range tells {
-		tells[i] = max(0, s.score[forward][i]*s.score[reverse][i]) * (s.counts[forward][i] + s.counts[reverse][i])
-		all += tells[i]
+	for i := range information {
+		information[i] = max(0, s.score[forward][i]*s.score[reverse][i]) * (s.counts[forward][i] + s.counts[reverse][i])
+		all += information[i]
 	}
 	seen := 0.0
-	for i, t := range tells {
+	for i, t := range information {
 		if seen += t; seen >= all/2 && t > 0 {
 			return s.scale * math.Sinh((float64(i)+0.5-(seen-all/2)/t-middleBin)*binStep)
 		}
@@ -189,8 +189,8 @@ func (s *shape) learnScores(k Kind, sigma float64) bool {
 				continue
 			}
 			// The information of both directions together is the inverse of their summed variances.
-			if tells := 1 / (variance[0]/(slope[0]*slope[0]) + variance[1]/(slope[1]*slope[1])); tells > best {
-				best, s.score, s.slope, s.variance, s.logs = tells, score, slope, variance, logs
+			if information := 1 / (variance[0]/(slope[0]*slope[0]) + variance[1]/(slope[1]*slope[1])); information > best {
+				best, s.score, s.slope, s.variance, s.logs = information, score, slope, variance, logs
 			}
 		}
 	}

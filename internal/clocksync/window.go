@@ -335,7 +335,7 @@ func (p *Pair) traceSlots(now int64, from *Relation, place [2]float64) {
 	f, s, n := &p.filter, &p.shape, p.kind.slotCount()
 	var slots [maxSlots]struct {
 		at, n float64
-		told  [2]scoreSum
+		scores  [2]scoreSum
 	}
 	began, span := f.at, max(float64(now-f.at), 1)
 	for d, u := range p.sampleDistances(&p.now, from) {
@@ -344,7 +344,7 @@ func (p *Pair) traceSlots(now int64, from *Relation, place [2]float64) {
 			t := &slots[min(int(at/span*float64(n)), n-1)]
 			t.at += at
 			t.n++
-			t.told[d].addScore(s.scoreAt(d, v-place[d]))
+			t.scores[d].addScore(s.scoreAt(d, v-place[d]))
 		}
 	}
 	delay := f.x[2]
@@ -356,8 +356,8 @@ func (p *Pair) traceSlots(now int64, from *Relation, place [2]float64) {
 		f.predict(began+int64(t.at/t.n), p.wanderPace*p.kind.wanderFactor(), p.kind.gainWanderFactor())
 		there := float64(from.Offset-f.offset) + from.Rate*float64(f.at-from.Ref)
 		for d, h := range [2][3]float64{{1, 0, 1}, {-1, 0, 1}} {
-			if t.told[d].n > 0 {
-				off, variance := s.zeroShift(d, &t.told[d], leastInformation)
+			if t.scores[d].n > 0 {
+				off, variance := s.zeroShift(d, &t.scores[d], leastInformation)
 				f.update(h, place[d]+off+h[0]*(there-f.x[0])-(f.x[2]-delay), variance)
 			}
 		}

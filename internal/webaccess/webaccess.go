@@ -250,9 +250,9 @@ func (p *Policy) mayAct(r *http.Request, flag string, enabled bool) (Caller, err
 	case c.Authenticated, c.Loopback && enabled:
 		return c, nil
 	case c.Loopback:
-		return c, fmt.Errorf("this request needs %s, since --web.config.file has no authentication", flag)
+		return c, fmt.Errorf("this request needs %s or authentication by --web.config.file", flag)
 	case isForwarded(r.Header):
 		return c, errors.New("a request that a proxy forwards needs authentication by --web.config.file")
 	}
-	return c, errors.New("a client that is not on loopback needs authentication by --web.config.file")
+	return c, errors.New("only loopback clients may send this request, unless --web.config.file authenticates them")
 }

@@ -1,12 +1,11 @@
-// Package client is an agent's side of the protocol: it finds the coordinator
-// again and again, takes assignments, keys and clock updates, and tells how the
-// agent is and what it measured of clocks.
-// What an assignment means is the agent's business.
+// Package client is an agent's side of the protocol: it connects to the coordinator again and again,
+// receives assignments, keys and clock updates, and reports the agent's state and its measurements of
+// clocks. The agent itself decides what an assignment means.
 //
-// A new assignment is put to work in two steps. At once the agent answers all
-// it answered before and all it is to answer, and stops probing what it is not
-// to probe any more; after the changeover, when the far nodes have heard of the
-// change as well, it begins with what is new and stops answering what is old.
+// A new assignment is applied in two steps. At once the agent answers all probes that it answered
+// before and all that it is to answer, and stops sending probes that it is not to send any more. After
+// the changeover, when the far nodes have the change as well, it begins with the new probes and stops
+// answering the old ones.
 package client
 
 import (
