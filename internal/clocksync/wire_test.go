@@ -122,7 +122,7 @@ func TestParseErrors(t *testing.T) {
 		"pair 0: quality: 0":        append(append(append(append([]byte{}, head...), names...), 1, 0, 0, 0, 0, 0x10), tail...),
 		"pair 0: kind: 2":           append(append(append(append([]byte{}, head...), names...), 1, 0, 0, 0, 0, 0x21), tail...),
 		"joined clock: is the cloc": append(append(append([]byte{}, head...), names...), 0, 1, 0, 0, 0, 0, 0),
-		"something follows":         append(append(append([]byte{}, head...), names...), 0, 0, 0),
+		"unexpected data":           append(append(append([]byte{}, head...), names...), 0, 0, 0),
 	} {
 		if _, err := ParseReport(b); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "clock report: ") {
 			t.Errorf("%v, want %q", err, want)

@@ -351,7 +351,7 @@ func (c *cover) linkShortfalls(g *fabric.Graph, minFlows float64) []string {
 	}
 	var out []string
 	if len(poor) > 0 {
-		out = append(out, fmt.Sprintf("directed links expected to carry fewer than %g flows (the least %.2f) with all source ports used: %d: %s", minFlows, least, len(poor), abbreviateNames(poor)))
+		out = append(out, fmt.Sprintf("directed links expected to carry fewer than %g flows (the least %.2f) and more source ports do not help: %d: %s", minFlows, least, len(poor), abbreviateNames(poor)))
 	}
 	if len(none) > 0 {
 		out = append(out, fmt.Sprintf("directed links on no shortest path between NICs that probe: %d: %s", len(none), abbreviateNames(none)))

@@ -194,7 +194,7 @@ func TestMinFlows(t *testing.T) {
 				}
 			}
 		}
-		if poor > 0 && !has(w.s.Findings, fmt.Sprintf("source ports give no more: %d: ", poor)) {
+		if poor > 0 && !has(w.s.Findings, fmt.Sprintf("more source ports do not help: %d: ", poor)) {
 			t.Errorf("%d links have too few flows; findings %q", poor, w.s.Findings)
 		}
 		if none > 0 && !has(w.s.Findings, fmt.Sprintf("directed links on no shortest path between NICs that probe: %d: ", none)) {
@@ -347,7 +347,7 @@ func TestHopeless(t *testing.T) {
 			}
 		}
 	}
-	if !has(w.s.Findings, "give no more: 1024: ") {
+	if !has(w.s.Findings, "do not help: 1024: ") {
 		t.Errorf("findings %q", w.s.Findings)
 	}
 }
@@ -813,7 +813,7 @@ func TestBadOptions(t *testing.T) {
 		"min flows NaN":     {MinFlows: math.NaN()},
 		"fan-out 65":        {FanOut: [3]int{1, 65, 1}},
 		"257 classes":       {Classes: make([]string, 257)},
-		`class 1 is "bulk"`: {Classes: []string{"bulk", "bulk"}},
+		`class 1 is named "bulk"`: {Classes: []string{"bulk", "bulk"}},
 	} {
 		if _, err := schedule.Make(g, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
