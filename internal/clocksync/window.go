@@ -334,8 +334,8 @@ func (p *Pair) measureFine(now int64) {
 func (p *Pair) traceSlots(now int64, from *Relation, place [2]float64) {
 	f, s, n := &p.filter, &p.shape, p.kind.slotCount()
 	var slots [maxSlots]struct {
-		at, n float64
-		scores  [2]scoreSum
+		at, n  float64
+		scores [2]scoreSum
 	}
 	began, span := f.at, max(float64(now-f.at), 1)
 	for d, u := range p.sampleDistances(&p.now, from) {

@@ -807,12 +807,12 @@ func TestMoves(t *testing.T) {
 func TestBadOptions(t *testing.T) {
 	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 2, NICsPerLeaf: 2}))
 	for want, o := range map[string]schedule.Options{
-		"cadence -1s":       {Cadence: -time.Second},
-		"budget -1":         {Budget: -1},
-		"min peers -1":      {MinPeers: -1},
-		"min flows NaN":     {MinFlows: math.NaN()},
-		"fan-out 65":        {FanOut: [3]int{1, 65, 1}},
-		"257 classes":       {Classes: make([]string, 257)},
+		"cadence -1s":             {Cadence: -time.Second},
+		"budget -1":               {Budget: -1},
+		"min peers -1":            {MinPeers: -1},
+		"min flows NaN":           {MinFlows: math.NaN()},
+		"fan-out 65":              {FanOut: [3]int{1, 65, 1}},
+		"257 classes":             {Classes: make([]string, 257)},
 		`class 1 is named "bulk"`: {Classes: []string{"bulk", "bulk"}},
 	} {
 		if _, err := schedule.Make(g, o); err == nil || !strings.Contains(err.Error(), want) {
