@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/gnmi/preset"
+	"github.com/graylink/graylink/internal/pki"
 )
 
 // Config says which switches are subscribed to, and how.
@@ -77,6 +78,11 @@ func DefaultConfig() Config {
 }
 
 var encodings = []string{"PROTO", "JSON_IETF", "JSON"}
+
+// certificates lists the files of certificates.
+func (c *Config) certificates() []pki.CertificateFile {
+	return append(pki.FilesOf(c.TLS.CA, c.TLS.Cert), pki.FilesOf(c.DialOut.TLS.ClientCA, c.DialOut.TLS.Cert)...)
+}
 
 // Validate names the key that is wrong.
 func (c *Config) Validate() error {
