@@ -478,7 +478,7 @@ func TestRule8CertificatesRollWithoutAGap(t *testing.T) {
 		if n, _, _ := a.last(); n != counts[i] {
 			t.Errorf("h%d got an assignment because of the change of authority", i)
 		}
-		if strings.Contains(a.log(), "no coordinator") {
+		if strings.Contains(a.log(), "no session with the coordinator") {
 			t.Errorf("h%d lost the coordinator:\n%s", i, a.log())
 		}
 	}
@@ -486,7 +486,7 @@ func TestRule8CertificatesRollWithoutAGap(t *testing.T) {
 	r.ca = first
 	r.issue("h0")
 	stranger, _ := r.run("h0", r.address, "")
-	until(t, "the stranger is turned away", func() bool { return strings.Contains(stranger.log(), "no coordinator") })
+	until(t, "the stranger is turned away", func() bool { return strings.Contains(stranger.log(), "no session with the coordinator") })
 	if r.c.Stats().Sessions["accepted"] != s.Sessions["accepted"] {
 		t.Error("the stranger was let in")
 	}
@@ -512,7 +512,7 @@ func TestRule8SessionsEndWithTheirAuthority(t *testing.T) {
 	until(t, "both are connected", func() bool { return r.c.Stats().Agents[coordinator.StateConnected] == 2 })
 	r.write("ca.crt", next.Cert)
 	until(t, "the session of the old authority has ended", func() bool { return r.c.Stats().Sessions["revoked"] == 1 })
-	until(t, "its agent is turned away", func() bool { return strings.Contains(old.log(), "no coordinator") })
+	until(t, "its agent is turned away", func() bool { return strings.Contains(old.log(), "no session with the coordinator") })
 	for _, a := range r.c.Agents() {
 		if connected := a.State == coordinator.StateConnected; connected != (a.Node == "h1") && (a.Node == "h0" || a.Node == "h1") {
 			t.Errorf("%s is %s", a.Node, a.State)
@@ -532,7 +532,7 @@ func TestRule8SessionsOfRevokedCertificatesEnd(t *testing.T) {
 	}
 	r.write("revoked", []byte("serial="+c.SerialNumber.Text(16)+" # h0 was stolen\n"))
 	until(t, "the session has ended", func() bool { return r.c.Stats().Sessions["revoked"] == 1 })
-	until(t, "its agent is turned away", func() bool { return strings.Contains(lost.log(), "no coordinator") })
+	until(t, "its agent is turned away", func() bool { return strings.Contains(lost.log(), "no session with the coordinator") })
 	if s := r.c.Stats(); s.Agents[coordinator.StateConnected] != 1 || s.Sessions["accepted"] != 2 {
 		t.Errorf("%v, %v: want h1 alone to stay, and no other agent to be accepted again", s.Agents, s.Sessions)
 	}
