@@ -65,8 +65,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestProcessNames: what the client library says about the process comes back,
-// and no two families become one metric.
+// TestProcessNames checks that the client library's series about the process can be translated back, and that no two
+// families become one metric.
 func TestProcessNames(t *testing.T) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
