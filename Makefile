@@ -9,22 +9,26 @@ DEMO_TOOLS := ip:iproute2 iptables:iptables
 VM_TOOLS := ip:iproute2 qemu-system-x86_64:qemu-system-x86 gcc:gcc
 TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump chronyd:chrony opensm:opensm ibsim:ibsim-utils ibtracert:infiniband-diags prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager
 
+# What --version prints: the file VERSION, and the commit where git knows it.
+COMMON := github.com/prometheus/common/version
+LINK_VERSION := -X $(COMMON).Version=$(shell cat VERSION) -X $(COMMON).Revision=$(shell git rev-parse --short HEAD 2>/dev/null || echo unknown) -X $(COMMON).Branch=$(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
+
 .PHONY: build build-rdma alerts silence collector demo test test-all test-short fuzz test-rdma bench peers clocks bench-localize bench-evidence beside lint clean demo-tools test-tools table
 
 build:
 	@echo "building graylink, graylink-node, graylink-switch, graylink-coordinator and graylink-analyzer (the first time downloads and compiles for a minute or two)"
 	@mkdir -p $(BIN)
-	$(GO) build -o $(BIN)/graylink ./cmd/graylink
-	$(GO) build -o $(BIN)/graylink-node ./cmd/graylink-node
-	$(GO) build -o $(BIN)/graylink-switch ./cmd/graylink-switch
-	$(GO) build -o $(BIN)/graylink-coordinator ./cmd/graylink-coordinator
-	$(GO) build -o $(BIN)/graylink-analyzer ./cmd/graylink-analyzer
+	$(GO) build -ldflags '$(LINK_VERSION)' -o $(BIN)/graylink ./cmd/graylink
+	$(GO) build -ldflags '$(LINK_VERSION)' -o $(BIN)/graylink-node ./cmd/graylink-node
+	$(GO) build -ldflags '$(LINK_VERSION)' -o $(BIN)/graylink-switch ./cmd/graylink-switch
+	$(GO) build -ldflags '$(LINK_VERSION)' -o $(BIN)/graylink-coordinator ./cmd/graylink-coordinator
+	$(GO) build -ldflags '$(LINK_VERSION)' -o $(BIN)/graylink-analyzer ./cmd/graylink-analyzer
 
 # graylink-node with probes by RDMA, which needs cgo and libibverbs: docs/rdma.md.
 build-rdma:
 	@test -f /usr/include/infiniband/verbs.h || { echo "missing; install it and try again: apt-get install libibverbs-dev" >&2; exit 1; }
 	@mkdir -p $(BIN)
-	CGO_ENABLED=1 $(GO) build -tags rdma -o $(BIN)/graylink-node ./cmd/graylink-node
+	CGO_ENABLED=1 $(GO) build -tags rdma -ldflags '$(LINK_VERSION)' -o $(BIN)/graylink-node ./cmd/graylink-node
 	$(GO) vet -tags rdma ./internal/rdma/... ./internal/probe ./cmd/graylink-node
 
 # The Collector with Graylink's receivers: a build of its own, since the Collector
@@ -33,7 +37,7 @@ collector:
 	$(call need,opensm:opensm ibsim:ibsim-utils prometheus:prometheus,)
 	@echo "building otelcol-graylink (the first time compiles for a minute or two), and a real Prometheus scrapes it"
 	@mkdir -p $(BIN)
-	$(GO) build -tags collector -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
+	$(GO) build -tags collector -ldflags '$(LINK_VERSION)' -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
 	$(GO) vet -tags collector ./cmd/otelcol-graylink
 	$(GO) test -tags collector -count 1 ./cmd/otelcol-graylink
 
@@ -44,12 +48,12 @@ demo: $(if $(filter 0,$(shell id -u)),demo-tools) build
 # What CI runs, in about sixteen minutes on two cores. docs/testing.md has what is in make test-all only.
 test: test-tools build
 	@echo "building otelcol-graylink, which one of the tests runs (the first time compiles for a minute or two)"
-	$(GO) build -tags collector -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
+	$(GO) build -tags collector -ldflags '$(LINK_VERSION)' -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
 	GO="$(GO)" test/run
 
 # Everything: more faults and topologies in the kernel, longer spans, a Prometheus that fails (45 minutes).
 test-all: test-tools build
-	$(GO) build -tags collector -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
+	$(GO) build -tags collector -ldflags '$(LINK_VERSION)' -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
 	GO="$(GO)" test/run all
 
 # Every fuzz target in turn, for FUZZTIME each, with a line for each.

@@ -21,6 +21,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	fabricswitch "github.com/graylink/graylink/exporters/switch"
+	"github.com/graylink/graylink/internal/pki"
 )
 
 var update = flag.Bool("update", false, "write docs/metrics.md")
@@ -144,6 +145,8 @@ func nodes(t *testing.T) source {
 			out.families[name] = x
 		}
 	}
+	// The golden files' node uses no certificates.
+	out.families[pki.ExpirySeries] = told{dto.MetricType_GAUGE, pki.ExpiryHelp, pki.ExpiryLabels()}
 	return out
 }
 
@@ -258,6 +261,7 @@ them apart. A source tells of a thing only where the device does: absent is not 
 		{"Ports of NICs", "fabric_nic_port_"}, {"Modules in NICs", "fabric_nic_module_"}, {"NICs", "fabric_nic_"}, {"Probes and clocks", "fabric_probe_"}, {"", "fabric_clock_"},
 		{"The rest of the fabric", "fabric_"},
 		{"How the gNMI receiver does", "graylink_gnmi_"}, {"How the UFM receiver does", "graylink_ufm_"}, {"How the InfiniBand sampler does", "graylink_ib_"}, {"How graylink-switch does", "graylink_switch_"},
+		{"Certificates in use", "graylink_certificate_"},
 		{"How graylink-node does", "graylink_"},
 	} {
 		var names []string

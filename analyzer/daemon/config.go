@@ -22,6 +22,7 @@ import (
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/pki"
 )
 
 // Config is the analyzer's configuration file.
@@ -276,6 +277,27 @@ func (c *Config) endpointsByKey() map[string]*Endpoint {
 	}
 	if k := c.Maintenance.Kubernetes; k != nil {
 		out["maintenance.kubernetes"] = &k.Endpoint
+	}
+	return out
+}
+
+// certificates lists the files of certificates of all endpoints' connections. What stands in the configuration itself has
+// the name of its file.
+func (c *Config) certificates(file string) (out []pki.CertificateFile) {
+	add := func(t *config_util.TLSConfig) {
+		files := pki.FilesOf(t.CAFile, t.CertFile)
+		for i, text := range []string{t.CA, t.Cert} {
+			if text != "" {
+				files[i].Name, files[i].Text = file, text
+			}
+		}
+		out = append(out, files...)
+	}
+	for _, e := range c.endpointsByKey() {
+		add(&e.Client.TLSConfig)
+		if o := e.Client.OAuth2; o != nil {
+			add(&o.TLSConfig)
+		}
 	}
 	return out
 }

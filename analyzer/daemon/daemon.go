@@ -35,6 +35,7 @@ import (
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
@@ -50,12 +51,13 @@ type Daemon struct {
 	policy *webaccess.Policy
 	log    *slog.Logger
 	health *health
-	build  prometheus.Collector
+	more   []prometheus.Collector // of /metrics
 
 	reloads sync.Mutex // one at a time
 	current *instance
 	ended   bool
 	handler atomic.Pointer[http.ServeMux]
+	files   atomic.Pointer[pki.Watch]
 }
 
 // instance is what one configuration runs.
@@ -92,13 +94,13 @@ func (p *Prometheus) openBackend(log *slog.Logger) (db backend, api *evidence.HT
 }
 
 // New reads the configuration and begins to work by it. The policy says who may reload
-// it and make windows of maintenance. Close ends it.
-func New(file string, policy *webaccess.Policy, log *slog.Logger) (*Daemon, error) {
+// it and make windows of maintenance. more joins /metrics. Close ends it.
+func New(file string, policy *webaccess.Policy, log *slog.Logger, more ...prometheus.Collector) (*Daemon, error) {
 	c, err := LoadConfig(file)
 	if err != nil {
 		return nil, err
 	}
-	d := &Daemon{file: file, policy: policy, log: log, health: &health{queries: map[string]*queryCounts{}}, build: version.NewCollector("graylink_analyzer")}
+	d := &Daemon{file: file, policy: policy, log: log, health: &health{queries: map[string]*queryCounts{}}, more: append(more, version.NewCollector("graylink_analyzer"))}
 	w, err := d.newInstance(c)
 	if err != nil {
 		return nil, err
@@ -229,7 +231,9 @@ func (d *Daemon) startInstance(w *instance) {
 	}
 	w.runs.Go(func() { w.loop.Run(ctx, w.config.Evidence.Scrape) })
 	d.health.recordReload(w.config, w.db.Bytes, time.Now())
-	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: cmp.Or(w.config.Prometheus.ExternalURL, w.config.Prometheus.URL), Policy: d.policy}, d.health, d.build)
+	d.files.Store(pki.NewWatch(w.config.certificates(d.file)...))
+	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: cmp.Or(w.config.Prometheus.ExternalURL, w.config.Prometheus.URL), Policy: d.policy},
+		append([]prometheus.Collector{d.health}, d.more...)...)
 	mux.HandleFunc("POST /-/reload", d.policy.ReloadHandler(d.handleReload))
 	d.handler.Store(mux)
 	d.current = w
@@ -241,6 +245,9 @@ func (w *instance) shutDown() error {
 	w.runs.Wait()
 	return w.db.Close()
 }
+
+// Expiries implements pki.Source: it lists the certificates of the connections to the servers of the configuration.
+func (d *Daemon) Expiries() []pki.Expiry { return d.files.Load().Expiries() }
 
 // CurrentLoop is the one at work.
 func (d *Daemon) CurrentLoop() *analyzer.Loop {

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/pki/pkitest"
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
@@ -124,6 +126,59 @@ evidence: {scrape_interval: 100ms}
 	if err := d.ReloadConfig(); err == nil {
 		t.Error("reloaded after the end")
 	}
+}
+
+// TestCertificates: the certificates are those of every server of the configuration that is at work.
+func TestCertificates(t *testing.T) {
+	all := map[string]*pkitest.Files{}
+	tls := func(name string) string {
+		f := pkitest.New(t)
+		all[name] = f
+		return fmt.Sprintf("tls_config: {ca_file: %s, cert_file: %s, key_file: %s}", f.CA, f.Cert, f.Key)
+	}
+	file := write(t, `topology_file: topology.yaml
+prometheus: {url: "https://127.0.0.1:1", `+tls("prometheus")+`}
+agents: {`+tls("agents")+`, coordinator: {url: "https://127.0.0.1:1", oauth2: {client_id: a, client_secret: b, token_url: "https://127.0.0.1:1", `+tls("oauth2")+`}, `+tls("coordinator")+`}}
+switches: {url: "https://127.0.0.1:1/{switch}", `+tls("switches")+`}
+maintenance:
+  alertmanager: {url: "https://127.0.0.1:1", `+tls("alertmanager")+`}
+  kubernetes: {url: "https://127.0.0.1:1", `+tls("kubernetes")+`}
+`)
+	d, err := New(file, &webaccess.Policy{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	check := func(what string) {
+		t.Helper()
+		want := map[pki.Expiry]string{}
+		for name, f := range all {
+			for file, use := range map[string]string{f.CA: pki.UseAuthority, f.Cert: pki.UseCertificate} {
+				c := pkitest.Certificate(t, file)
+				want[pki.Expiry{File: file, Use: use, Serial: c.SerialNumber.Text(16), At: c.NotAfter}] = name + " " + use
+			}
+		}
+		got := d.Expiries()
+		for _, e := range got {
+			delete(want, e)
+		}
+		if len(want) > 0 || len(got) != 2*len(all) {
+			t.Errorf("%s: %v are missing of %v", what, want, got)
+		}
+	}
+	check("at first")
+	all["alertmanager"].Renew(t)
+	check("replaced")
+	clear(all)
+	if err := os.WriteFile(file, []byte(minimal[:strings.Index(minimal, "prometheus")]+`prometheus: {url: "https://127.0.0.1:1", `+tls("prometheus")+`}
+agents: {url: "http://127.0.0.1:1/{node}"}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.ReloadConfig(); err != nil {
+		t.Fatal(err)
+	}
+	check("another configuration")
 }
 
 // TestRule3PrometheusIsAway: it starts and serves, and is not ready.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
@@ -28,7 +29,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	// The client has gone when this fails; there is nobody left to tell.
-	_ = json.NewEncoder(w).Encode(v)
+	_ = plainjson.NewEncoder(w).Encode(v)
 }
 
 func (a *API) handleList(w http.ResponseWriter, _ *http.Request) {

@@ -1,7 +1,6 @@
 package publish
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/plainjson"
 )
 
 func formatInt(n int) string { return strconv.Itoa(n) }
@@ -36,7 +36,7 @@ func (a *API) RegisterHandlers(mux *http.ServeMux) {
 func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	// The client has gone when this fails; there is nobody left to tell.
-	_ = json.NewEncoder(w).Encode(v)
+	_ = plainjson.NewEncoder(w).Encode(v)
 }
 
 // handleVerdicts is the history, newest first; ?job= keeps those that touch a job.
@@ -189,7 +189,7 @@ func (a *API) handleLinks(w http.ResponseWriter, _ *http.Request) {
 // what the analyzer saw can be kept and given to graylink localize.
 func (a *API) handleObservations(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	enc := json.NewEncoder(w)
+	enc := plainjson.NewEncoder(w)
 	for _, e := range a.Snapshot().Edges {
 		if err := enc.Encode(e.Obs); err != nil {
 			return

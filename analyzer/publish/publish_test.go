@@ -289,7 +289,7 @@ func TestAPI(t *testing.T) {
 			`"floods":[{"nic":"h2/eth1","from":"10.0.1.2","packets_per_second":5012.4,"unread":true}]`,
 			`"findings":["NIC h2/eth1 is flooded by packets with forged HMAC from 10.0.1.2 (5012 a second); its flows are no evidence"]`}, nil},
 		{"/api/v1/verdicts?job=train7", 200, []string{`"leaf1:up1--spine1:dn1"`}, []string{`"element":"h2/eth1"`}},
-		{"/api/v1/paths?src=h1/eth1", 200, []string{`"edge":"h1/eth1\u003eh2/eth1#0"`, `"switch":"spine1"`}, nil},
+		{"/api/v1/paths?src=h1/eth1", 200, []string{`"edge":"h1/eth1>h2/eth1#0"`, `"switch":"spine1"`}, nil},
 		{"/api/v1/paths?dst=h1/eth1", 200, []string{`"paths":[]`}, nil},
 		{"/api/v1/paths?src=h1", 400, []string{"node/device"}, nil},
 		{"/api/v1/paths?src=h1/eth1&dst=h2/eth1", 200, []string{`"source":"trace"`, `"version":1`, `"confirmed":`}, nil},

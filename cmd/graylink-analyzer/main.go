@@ -17,9 +17,10 @@ import (
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
-	"github.com/prometheus/common/version"
 
 	"github.com/graylink/graylink/analyzer/daemon"
+	"github.com/graylink/graylink/exporters/certificates"
+	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/webserver"
 )
 
@@ -40,7 +41,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout)) }
 func run(args []string, stdout io.Writer) int {
 	app := kingpin.New("graylink-analyzer", help)
 	app.HelpFlag.Short('h')
-	app.Version(version.Print("graylink-analyzer"))
+	app.UsageWriter(os.Stdout).Version(buildversion.Print("graylink-analyzer"))
 	file := app.Flag("config.file", "Configuration (YAML): docs/analyzer.md.").Required().String()
 	check := app.Flag("check-config", "Read the configuration and the topology, say what is wrong with them, and exit.").Bool()
 	show := app.Flag("print-queries", "Print the queries that the configuration asks of Prometheus, by name, and exit.").Bool()
@@ -86,15 +87,17 @@ func serveDaemon(ctx context.Context, file string, webFlags *webserver.Flags, lo
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
 	policy := webFlags.NewPolicy(log)
-	d, err := daemon.New(file, policy, log)
+	used := certificates.NewCollector(webFlags.Certificates())
+	d, err := daemon.New(file, policy, log, used)
 	if err != nil {
 		log.Error("start", "err", err)
 		return exitSetup
 	}
+	used.Add(d)
 	server := webFlags.NewServer(d, policy, log)
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe(webFlags.Toolkit, log) }()
-	log.Info("analyzing", "version", version.Info())
+	log.Info("analyzing", "version", buildversion.Info())
 
 	code := 0
 	for running := true; running; {

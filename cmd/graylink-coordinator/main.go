@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
-	"github.com/prometheus/common/version"
 
 	exporter "github.com/graylink/graylink/exporters/coordinator"
+	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/coordinator"
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/schedule"
@@ -121,7 +121,7 @@ func (s *settings) resolveOptions() error {
 		return fmt.Errorf("--agents.web-ports %w", err)
 	}
 	s.options.Keys = !s.noKeys
-	s.options.Version = version.Version
+	s.options.Version = buildversion.Version()
 	s.options.Planner = coordinator.Planner{Make: schedule.Make, Rebalance: schedule.Rebalance}
 	if err := s.options.Validate(); err != nil {
 		return fmt.Errorf("--%w", err)
@@ -132,7 +132,7 @@ func (s *settings) resolveOptions() error {
 func run() int {
 	app := kingpin.New("graylink-coordinator", help)
 	app.HelpFlag.Short('h')
-	app.Version(version.Print("graylink-coordinator"))
+	app.UsageWriter(os.Stdout).Version(buildversion.Print("graylink-coordinator"))
 	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
 	s := defineFlags(app)
 	webFlags := webserver.AddFlags(app, "127.0.0.1:9869")
@@ -202,7 +202,7 @@ func runCoordinator(ctx context.Context, s *settings, webFlags *webserver.Flags,
 		})
 	}
 	policy := webFlags.NewPolicy(log)
-	httpServer := webFlags.NewServer(exporter.Handler(c, certificates, policy, log), policy, log)
+	httpServer := webFlags.NewServer(exporter.Handler(c, policy, log, certificates, webFlags.Certificates()), policy, log)
 	wg.Go(func() {
 		if err := httpServer.ListenAndServe(webFlags.Toolkit, log); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("web listener: %w", err)
@@ -210,7 +210,7 @@ func runCoordinator(ctx context.Context, s *settings, webFlags *webserver.Flags,
 	})
 	saved := make(chan error, 1)
 	wg.Go(func() { saved <- c.Run(ctx) })
-	log.Info("coordinating", "version", version.Info())
+	log.Info("coordinating", "version", buildversion.Info())
 
 	code := 0
 	for running := true; running; {

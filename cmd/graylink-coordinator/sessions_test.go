@@ -309,7 +309,7 @@ func (r *rig) settled(agents []*agent) {
 func (r *rig) get(path string) (int, string) {
 	r.t.Helper()
 	w := httptest.NewRecorder()
-	exporter.Handler(r.c, r.certificates, &webaccess.Policy{AdminAPI: true, Lifecycle: true}, slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	exporter.Handler(r.c, &webaccess.Policy{AdminAPI: true, Lifecycle: true}, slog.New(slog.DiscardHandler), r.certificates).ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 	return w.Code, w.Body.String()
 }
 
@@ -673,7 +673,7 @@ func TestWhatIsServed(t *testing.T) {
 	if code, _ := r.get("/api/v1/schedule?node=h9"); code != http.StatusNotFound {
 		t.Errorf("a node without edges: %d", code)
 	}
-	h := exporter.Handler(r.c, r.certificates, &webaccess.Policy{AdminAPI: true, Lifecycle: true}, slog.New(slog.DiscardHandler))
+	h := exporter.Handler(r.c, &webaccess.Policy{AdminAPI: true, Lifecycle: true}, slog.New(slog.DiscardHandler), r.certificates)
 	for _, path := range []string{"/-/reload", "/api/v1/keys/rotate"} {
 		for remote, want := range map[string]int{"192.0.2.1:5": http.StatusForbidden, "127.0.0.1:5": http.StatusOK} {
 			q := httptest.NewRequest("POST", path, nil)

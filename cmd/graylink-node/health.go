@@ -106,6 +106,7 @@ func (f *healthFlags) startMonitor(ctx context.Context, n *node.Node, push *push
 	if reporter != nil {
 		f.options.Sinks = append(f.options.Sinks, reporter.Offer)
 		n.AddGatherer(node.KubernetesSeries(reporter.Stats))
+		n.AddCertificates(reporter)
 	}
 	if h, err = node.NewHealth(n, f.options, log); err != nil {
 		return nil, err

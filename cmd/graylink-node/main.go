@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
-	"github.com/prometheus/common/version"
 
+	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/rdma"
 	"github.com/graylink/graylink/internal/webserver"
 )
@@ -37,7 +37,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	app := kingpin.New("graylink-node", help)
 	app.HelpFlag.Short('h')
-	app.Version(version.Print("graylink-node"))
+	app.UsageWriter(os.Stdout).Version(buildversion.Print("graylink-node"))
 	start := addSourceFlags(app)
 	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
 	flags := webserver.AddFlags(app, "127.0.0.1:9868")
@@ -96,11 +96,12 @@ func run() int {
 		}
 		return exitSetup
 	}
+	n.AddCertificates(flags.Certificates(), push.certificates())
 	policy := flags.NewPolicy(log, advertised)
 	server := flags.NewServer(n.Handler(policy), policy, log)
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe(flags.Toolkit, log) }()
-	log.Info("probing", "version", version.Info())
+	log.Info("probing", "version", buildversion.Info())
 
 	code := 0
 	watch := time.NewTicker(time.Second)

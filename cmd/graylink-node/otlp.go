@@ -8,10 +8,11 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/common/version"
 
 	"github.com/graylink/graylink/exporters/node"
 	"github.com/graylink/graylink/exporters/otlp"
+	"github.com/graylink/graylink/internal/buildversion"
+	"github.com/graylink/graylink/internal/pki"
 )
 
 // pushFlags are the --otlp flags.
@@ -64,13 +65,22 @@ func (f *pushFlags) startPush(ctx context.Context, n *node.Node, started time.Ti
 	return func() error { cancel(); return <-done }, nil
 }
 
+// certificates returns those of the connections that pushes use.
+func (f *pushFlags) certificates() pki.Source {
+	o := &f.options
+	if o.Insecure || o.Endpoint == "" && (!f.logs || o.LogsEndpoint == "") {
+		return nil
+	}
+	return pki.NewWatch(pki.FilesOf(o.TLS.CA, o.TLS.Cert)...)
+}
+
 // setIdentity says who pushes.
 func setIdentity(o *otlp.Options, n *node.Node) error {
 	host, err := os.Hostname()
 	if err != nil {
 		return err
 	}
-	o.Service, o.Version, o.Host, o.Instance = "graylink-node", version.Version, host, n.Name()
+	o.Service, o.Version, o.Host, o.Instance = "graylink-node", buildversion.Version(), host, n.Name()
 	return nil
 }
 

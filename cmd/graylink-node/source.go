@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
-	"github.com/prometheus/common/version"
 	"github.com/prometheus/exporter-toolkit/web"
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/exporters/node"
+	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/probe"
 )
 
@@ -19,7 +19,7 @@ import (
 // file or a coordinator. The function starts the node they describe, and returns the
 // address by which the node makes itself known.
 func addSourceFlags(app *kingpin.Application) (start func(listener *web.FlagConfig, log *slog.Logger) (n *node.Node, advertised string, err error)) {
-	o := node.FleetOptions{Version: version.Version}
+	o := node.FleetOptions{Version: buildversion.Version()}
 	app.Flag("config.file", "Configuration file (YAML). Without it a coordinator says what to probe; beside one, it is asked about clocks only.").StringVar(&o.File)
 	app.Flag("coordinator.address", "The coordinator: host:port, or unix:PATH.").StringVar(&o.Address)
 	app.Flag("coordinator.ca", "File of the authorities that its certificate must come from (PEM).").StringVar(&o.Files.CA)

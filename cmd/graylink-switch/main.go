@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
-	"github.com/prometheus/common/version"
 
 	fabricswitch "github.com/graylink/graylink/exporters/switch"
+	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/sighting"
 	"github.com/graylink/graylink/internal/sighting/source"
 	"github.com/graylink/graylink/internal/webserver"
@@ -37,7 +37,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	app := kingpin.New("graylink-switch", help)
 	app.HelpFlag.Short('h')
-	app.Version(version.Print("graylink-switch"))
+	app.UsageWriter(os.Stdout).Version(buildversion.Print("graylink-switch"))
 	host, _ := os.Hostname()
 	var o fabricswitch.Options
 	app.Flag("switch", "The switch's name in the topology.").Default(host).StringVar(&o.Switch)
@@ -93,10 +93,10 @@ func run() int {
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
 	policy := flags.NewPolicy(log)
-	server := flags.NewServer(a.Handler(policy), policy, log)
+	server := flags.NewServer(a.Handler(policy, flags.Certificates()), policy, log)
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe(flags.Toolkit, log) }()
-	log.Info("watching", "switch", o.Switch, "source", a.Kind(), "version", version.Info())
+	log.Info("watching", "switch", o.Switch, "source", a.Kind(), "version", buildversion.Info())
 	code := 0
 	for running := true; running; {
 		select {

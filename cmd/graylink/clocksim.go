@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +17,7 @@ import (
 	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/internal/clocksync"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/schedule"
 	"github.com/graylink/graylink/internal/schedule/clos"
 	"github.com/graylink/graylink/internal/sim"
@@ -251,8 +251,7 @@ func (f *clocksimFlags) printRuns(out io.Writer, runs []simReport, complete bool
 	var text string
 	switch {
 	case f.format == "json":
-		enc := json.NewEncoder(out)
-		enc.SetEscapeHTML(false)
+		enc := plainjson.NewEncoder(out)
 		return enc.Encode(last)
 	case !f.table:
 		text = last.formatText()

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +17,7 @@ import (
 	"github.com/graylink/graylink/internal/ibagent"
 	"github.com/graylink/graylink/internal/ibfabric"
 	"github.com/graylink/graylink/internal/ibmad"
+	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/ufm"
 )
 
@@ -167,7 +167,7 @@ func addIBDiscover(ib *kingpin.CmdClause, commands map[string]command) {
 		var err error
 		switch *format {
 		case "json":
-			err = json.NewEncoder(os.Stdout).Encode(out)
+			err = plainjson.NewEncoder(os.Stdout).Encode(out)
 		case "topology":
 			err = writeTopology(f, found, "")
 		default:
@@ -311,7 +311,7 @@ func (p *ibPaths) runPaths(ctx context.Context) error {
 		return err
 	}
 	if p.format == "json" {
-		err = json.NewEncoder(os.Stdout).Encode(out)
+		err = plainjson.NewEncoder(os.Stdout).Encode(out)
 	} else {
 		err = printIBPath(os.Stdout, out)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	"github.com/graylink/graylink/internal/ibagent"
 	"github.com/graylink/graylink/internal/ibmad"
 	"github.com/graylink/graylink/internal/ibsample"
+	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/webserver"
 )
 
@@ -98,7 +98,7 @@ type counterSample struct {
 }
 
 func ibSampleJSON(ports []ibsample.PortState, w io.Writer) error {
-	out := json.NewEncoder(w)
+	out := plainjson.NewEncoder(w)
 	for _, p := range ports {
 		t := p.Target
 		s := portSample{Port: t.Element, LID: t.LID, Number: t.Port, Remote: t.Remote, RemoteLID: t.RemoteLID, RemotePort: t.RemotePort,
@@ -205,7 +205,7 @@ func ibServe(ctx context.Context, config ibagent.Config, flags *webserver.Flags)
 	if err != nil {
 		return exitError{1, err}
 	}
-	server := flags.NewServer(ibfabric.NewHandler(a), flags.NewPolicy(log), log)
+	server := flags.NewServer(ibfabric.NewHandler(a, flags.Certificates()), flags.NewPolicy(log), log)
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe(flags.Toolkit, log) }()
 	select {

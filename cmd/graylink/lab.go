@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
+	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/webserver"
 )
 
@@ -224,7 +224,7 @@ func labExec(ctx context.Context, name, node string, argv []string) error {
 }
 
 func printJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	enc := plainjson.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }

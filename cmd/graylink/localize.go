@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/plainjson"
 )
 
 func addLocalize(app *kingpin.Application, commands map[string]command) {
@@ -49,7 +49,7 @@ func addLocalize(app *kingpin.Application, commands map[string]command) {
 			c.addBadLine(lines[w.Observation], w.Err)
 		}
 		if *format == "json" {
-			err = json.NewEncoder(os.Stdout).Encode(rep)
+			err = plainjson.NewEncoder(os.Stdout).Encode(rep)
 		} else {
 			err = printReport(os.Stdout, rep)
 		}

@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/graylink/graylink/internal/buildversion"
 )
 
 // command is what a chosen sub-command does.
@@ -32,6 +34,7 @@ func (e exitError) Error() string {
 func main() {
 	app := kingpin.New("graylink", "Finds the element of a GPU fabric that is slow, lossy or broken.")
 	app.HelpFlag.Short('h')
+	app.UsageWriter(os.Stdout).Version(buildversion.Print("graylink"))
 	commands := map[string]command{}
 	for _, add := range []func(*kingpin.Application, map[string]command){
 		addCert, addClocksim, addDemo, addFakesys, addIB, addJob, addLab, addLocalize, addSchedule, addTopology, addTrace,

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +15,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/schedule"
 )
 
@@ -88,8 +88,7 @@ func runSchedule(out, progress io.Writer, f scheduleFlags) error {
 		value, text = rep, rep.formatText()
 	}
 	if f.format == "json" {
-		enc := json.NewEncoder(out)
-		enc.SetEscapeHTML(false) // edges and directions hold >
+		enc := plainjson.NewEncoder(out)
 		err = enc.Encode(value)
 	} else {
 		_, err = io.WriteString(out, text)

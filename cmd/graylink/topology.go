@@ -21,6 +21,7 @@ import (
 	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
+	"github.com/graylink/graylink/internal/plainjson"
 )
 
 func addTopology(app *kingpin.Application, commands map[string]command) {
@@ -36,7 +37,7 @@ func addTopology(app *kingpin.Application, commands map[string]command) {
 			if found == nil {
 				found = fabric.Problems{}
 			}
-			if err := json.NewEncoder(os.Stdout).Encode(found); err != nil {
+			if err := plainjson.NewEncoder(os.Stdout).Encode(found); err != nil {
 				return fmt.Errorf("writing the findings: %w", err)
 			}
 		} else {

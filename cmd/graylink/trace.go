@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,6 +16,7 @@ import (
 	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
+	"github.com/graylink/graylink/internal/plainjson"
 )
 
 func addTrace(app *kingpin.Application, commands map[string]command) {
@@ -98,7 +98,7 @@ func (t *traceFlags) runTrace(ctx context.Context) error {
 	}
 	out := describeTrace(g, e, traces[0])
 	if t.format == "json" {
-		err = json.NewEncoder(os.Stdout).Encode(out)
+		err = plainjson.NewEncoder(os.Stdout).Encode(out)
 	} else {
 		err = printTrace(os.Stdout, out, from, to)
 	}

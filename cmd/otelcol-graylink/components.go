@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
 	"go.opentelemetry.io/collector/service/telemetry/otelconftelemetry"
 
+	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/receivers/gnmireceiver"
 	"github.com/graylink/graylink/receivers/ibfabricreceiver"
 	"github.com/graylink/graylink/receivers/ufmreceiver"
@@ -37,4 +38,4 @@ func components() (otelcol.Factories, error) {
 }
 
 // info names the distribution.
-var info = component.BuildInfo{Command: "otelcol-graylink", Description: "OpenTelemetry Collector with Graylink's receivers", Version: version}
+var info = component.BuildInfo{Command: "otelcol-graylink", Description: "OpenTelemetry Collector with Graylink's receivers", Version: buildversion.Version()}

@@ -12,9 +12,6 @@ import (
 	"go.opentelemetry.io/collector/otelcol"
 )
 
-// version is set by the linker.
-var version = "dev"
-
 func main() {
 	cmd := otelcol.NewCommand(otelcol.CollectorSettings{
 		BuildInfo: info,

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/pki/pkitest"
 	"github.com/graylink/graylink/internal/ufm/ufmtest"
 )
 
@@ -78,6 +80,7 @@ service:
 	for _, want := range []string{
 		`fabric_switch_port_neighbor_info{port="1",remote="r-ufm59",remote_chassis="0xec0d9a0300d42e54",remote_port="mlx5_0",switch="leaf1"} 1`,
 		`fabric_switch_port_expected_speed_bytes_per_second{port="1",switch="leaf1"} 2.5e+10`,
+		pkitest.Line(t, s.CAFile, pki.UseAuthority), "# TYPE graylink_certificate_expiry_timestamp_seconds gauge",
 		"# TYPE fabric_subnet_changes_total counter", "# TYPE fabric_nic_port_lanes gauge",
 	} {
 		if !strings.Contains(page, want) {

@@ -2,25 +2,41 @@
 package certificates
 
 import (
+	"sync"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/graylink/graylink/internal/pki"
 )
 
-var expiryDesc = prometheus.NewDesc("graylink_certificate_expiry_timestamp_seconds", "Time at which a certificate in use ends, by its file, use and serial number.", []string{"file", "use", "serial"}, nil)
+// Family describes the one family of a Collector.
+var Family = prometheus.NewDesc(pki.ExpirySeries, pki.ExpiryHelp, pki.ExpiryLabels(), nil)
 
-// collector publishes the certificates of a keeper.
-type collector struct{ keeper *pki.Keeper }
+// Collector publishes the certificates of several sources. A process registers one.
+type Collector struct {
+	mu      sync.Mutex
+	sources []pki.Source
+}
 
-// NewCollector collects from a keeper; the files are read again when they have changed.
-func NewCollector(k *pki.Keeper) prometheus.Collector { return collector{k} }
+// NewCollector returns a collector of sources.
+func NewCollector(sources ...pki.Source) *Collector { return &Collector{sources: sources} }
+
+// Add adds sources.
+func (c *Collector) Add(sources ...pki.Source) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sources = append(c.sources, sources...)
+}
 
 // Describe implements prometheus.Collector.
-func (collector) Describe(ch chan<- *prometheus.Desc) { ch <- expiryDesc }
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) { ch <- Family }
 
 // Collect implements prometheus.Collector.
-func (c collector) Collect(ch chan<- prometheus.Metric) {
-	for _, e := range c.keeper.Expiries() {
-		ch <- prometheus.MustNewConstMetric(expiryDesc, prometheus.GaugeValue, float64(e.At.Unix()), e.File, e.Use, e.Serial)
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	c.mu.Lock()
+	sources := c.sources[:len(c.sources):len(c.sources)]
+	c.mu.Unlock()
+	for _, e := range pki.Expiries(sources...) {
+		ch <- prometheus.MustNewConstMetric(Family, prometheus.GaugeValue, float64(e.At.Unix()), e.Labels()...)
 	}
 }

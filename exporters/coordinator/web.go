@@ -3,7 +3,6 @@
 package coordinator
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -16,14 +15,15 @@ import (
 	"github.com/graylink/graylink/exporters/certificates"
 	"github.com/graylink/graylink/internal/coordinator"
 	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// Handler serves a coordinator and publishes the certificates that it uses. The policy says who may
+// Handler serves a coordinator and publishes the certificates that the process uses. The policy says who may
 // reload the topology and rotate keys.
-func Handler(c *coordinator.Coordinator, keeper *pki.Keeper, policy *webaccess.Policy, log *slog.Logger) http.Handler {
+func Handler(c *coordinator.Coordinator, policy *webaccess.Policy, log *slog.Logger, used ...pki.Source) http.Handler {
 	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(newCollector(c), certificates.NewCollector(keeper), version.NewCollector("graylink_coordinator"), collectors.NewGoCollector(),
+	metrics.MustRegister(newCollector(c), certificates.NewCollector(used...), version.NewCollector("graylink_coordinator"), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, EnableOpenMetrics: true}))
@@ -49,8 +49,7 @@ func Handler(c *coordinator.Coordinator, keeper *pki.Keeper, policy *webaccess.P
 	act("/api/v1/keys/rotate", "the rotation has begun", policy.AdminHandler, c.RotateKeys)
 	answer := func(w http.ResponseWriter, v any) {
 		w.Header().Set("Content-Type", "application/json")
-		enc := json.NewEncoder(w)
-		enc.SetEscapeHTML(false) // edges hold a ">"
+		enc := plainjson.NewEncoder(w)
 		if err := enc.Encode(v); err != nil {
 			log.Debug("write an answer", "err", err)
 		}

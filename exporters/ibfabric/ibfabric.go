@@ -13,6 +13,7 @@ import (
 
 	"github.com/graylink/graylink/exporters/certificates"
 	"github.com/graylink/graylink/internal/ibagent"
+	"github.com/graylink/graylink/internal/pki"
 )
 
 // Collector makes series of an agent's points.
@@ -54,14 +55,12 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// NewHandler serves /metrics, /-/healthy and /-/ready.
-func NewHandler(a *ibagent.Agent) http.Handler {
+// NewHandler serves /metrics, /-/healthy and /-/ready. It publishes the certificates of the agent and
+// of what else the process does.
+func NewHandler(a *ibagent.Agent, used ...pki.Source) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(NewCollector(a, time.Now), version.NewCollector("graylink_ib"),
+	registry.MustRegister(NewCollector(a, time.Now), certificates.NewCollector(append(used, a)...), version.NewCollector("graylink_ib"),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if k := a.Certificates(); k != nil {
-		registry.MustRegister(certificates.NewCollector(k))
-	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("healthy\n")) })

@@ -104,8 +104,8 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 	if own == nil {
 		wanted = fleetConfig(&agentapi.Assignment{Node: o.Node, Stamp: &agentapi.Stamp{Port: 862, SourcePort: 49152}}, nil, o)
 	}
-	n := &Node{file: o.File, clockSync: o.ClockSync, log: log, lookup: deviceAddresses, bend: o.Bend, registry: processRegistry(), wanted: wanted, started: now, loaded: now, reloadOK: true}
-	n.registry.MustRegister(&n.writes, certificates.NewCollector(keeper))
+	n := &Node{file: o.File, clockSync: o.ClockSync, log: log, lookup: deviceAddresses, bend: o.Bend, registry: processRegistry(), certs: certificates.NewCollector(keeper), wanted: wanted, started: now, loaded: now, reloadOK: true}
+	n.registry.MustRegister(&n.writes, n.certs)
 	if o.RDMA {
 		if rdma.Library() == nil {
 			return nil, rdma.ErrNotBuilt

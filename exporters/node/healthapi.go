@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/nichealth"
+	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
@@ -110,7 +111,7 @@ func (h *Health) serveReset(w http.ResponseWriter, r *http.Request) {
 
 func (h *Health) writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(v); err != nil {
+	if err := plainjson.NewEncoder(w).Encode(v); err != nil {
 		h.log.Debug("write the health of NICs", "err", err)
 	}
 }

@@ -1,12 +1,12 @@
 package node
 
 import (
-	"encoding/json"
 	"net"
 	"net/http"
 	"net/netip"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/plainjson"
 )
 
 // serveNICs answers with the node's NICs as they are configured, for who draws the fabric.
@@ -32,7 +32,7 @@ func (n *Node) serveNICs(w http.ResponseWriter, _ *http.Request) {
 		out.NICs = append(out.NICs, v)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(out); err != nil {
+	if err := plainjson.NewEncoder(w).Encode(out); err != nil {
 		n.log.Debug("write NICs", "err", err)
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/collectors/version"
 
+	"github.com/graylink/graylink/exporters/certificates"
+	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/probe"
 )
 
@@ -35,6 +37,7 @@ type Node struct {
 	bend     *probe.Bend // nil: the clock is right
 	registry *prometheus.Registry
 	writes   stateWrites
+	certs    *certificates.Collector
 	joined   []prometheus.Gatherer // what joins /metrics
 	health   *Health               // nil: nothing looks after the NICs
 	started  time.Time             // of the engine: when its counts began
@@ -61,8 +64,8 @@ func Start(file, state string, bend *probe.Bend, log *slog.Logger) (*Node, error
 		return nil, err
 	}
 	now := time.Now()
-	n := &Node{file: file, log: log, lookup: deviceAddresses, bend: bend, registry: processRegistry(), wanted: cfg, started: now, loaded: now, reloadOK: true}
-	n.registry.MustRegister(&n.writes)
+	n := &Node{file: file, log: log, lookup: deviceAddresses, bend: bend, registry: processRegistry(), certs: certificates.NewCollector(), wanted: cfg, started: now, loaded: now, reloadOK: true}
+	n.registry.MustRegister(&n.writes, n.certs)
 	resolved, err := n.resolveAddresses(cfg, nil)
 	if err != nil {
 		return nil, err
@@ -264,6 +267,9 @@ func (n *Node) Name() string {
 
 // Registry takes collectors of what else the process does: they join /metrics.
 func (n *Node) Registry() *prometheus.Registry { return n.registry }
+
+// AddCertificates adds the certificates of what else the process does to /metrics.
+func (n *Node) AddCertificates(sources ...pki.Source) { n.certs.Add(sources...) }
 
 // AddGatherer adds families to /metrics; before Series and Handler are called.
 func (n *Node) AddGatherer(g prometheus.Gatherer) { n.joined = append(n.joined, g) }

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/probe"
 	"github.com/graylink/graylink/internal/webaccess"
 )
@@ -105,8 +106,7 @@ func (n *Node) writePaths(w http.ResponseWriter, node string, version uint64, pa
 		out.Paths[i] = j
 	}
 	w.Header().Set("Content-Type", "application/json")
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false) // edges hold a ">"
+	enc := plainjson.NewEncoder(w)
 	if err := enc.Encode(out); err != nil {
 		n.log.Debug("write paths", "err", err)
 	}
@@ -162,7 +162,7 @@ func (n *Node) serveClock(w http.ResponseWriter, _ *http.Request) {
 		out.Clocks, out.Relations = n.clocks.listOwnClocks(), n.clocks.listRelations()
 	}
 	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(out); err != nil {
+	if err := plainjson.NewEncoder(w).Encode(out); err != nil {
 		n.log.Debug("write the clock", "err", err)
 	}
 }

@@ -37,7 +37,7 @@ var namespaces = []string{
 	"fabric_probe_", "fabric_nic_", "fabric_nic_probe_", "fabric_nic_port_", "fabric_clock_", "fabric_path_", "fabric_edge_",
 	"fabric_link_", "fabric_switch_", "fabric_switch_port_", "fabric_element_", "fabric_suspect_", "fabric_verdict_", "fabric_evidence_",
 	"fabric_subnet_", "fabric_ufm_", "graylink_ufm_", "graylink_gnmi_", "graylink_ib_", "graylink_node_", "graylink_node_probe_", "graylink_node_trace_", "graylink_config_", "graylink_otlp_", "graylink_otlp_log_",
-	"graylink_coordinator_",
+	"graylink_coordinator_", "graylink_certificate_",
 	"go_", "go_memstats_", "go_gc_", "go_sched_", "process_", "process_network_",
 }
 

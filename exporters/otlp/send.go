@@ -92,7 +92,7 @@ func newSender(o Options, of signal) (sender, error) {
 		if o.TLS != (TLSFiles{}) {
 			return nil, errors.New("OTLP: certificates are given for a connection without TLS, want one or the other")
 		}
-	} else if t, err = o.TLS.clientConfig(); err != nil {
+	} else if t, err = o.TLS.clientConfig(target.Hostname()); err != nil {
 		return nil, err
 	}
 	if o.HeadersFile != "" {
@@ -146,17 +146,17 @@ func parseEndpoint(o Options, of signal) (*url.URL, error) {
 // vouch for the receiver, and the client shows no certificate.
 type TLSFiles struct{ CA, Cert, Key string }
 
-func (f TLSFiles) clientConfig() (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
+// clientConfig returns the TLS configuration of connections to a receiver of that name or address. The files are read at
+// every handshake: certificates are renewed while daemons run.
+func (f TLSFiles) clientConfig(receiver string) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: receiver}
 	if f.CA != "" {
-		pem, err := os.ReadFile(f.CA)
-		if err != nil {
-			return nil, fmt.Errorf("OTLP authority: %w", err)
+		if _, err := f.authorities(); err != nil {
+			return nil, err
 		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("OTLP authority %s: want certificates in PEM", f.CA)
-		}
+		// RootCAs cannot change during the life of a configuration. verify does what crypto/tls would do with them.
+		c.InsecureSkipVerify = true
+		c.VerifyConnection = func(s tls.ConnectionState) error { return f.verify(s.PeerCertificates, receiver) }
 	}
 	if (f.Cert == "") != (f.Key == "") {
 		return nil, errors.New("OTLP client certificate: want both the certificate and the key, or neither")
@@ -171,10 +171,38 @@ func (f TLSFiles) clientConfig() (*tls.Config, error) {
 		}
 		return &pair, nil
 	}
-	// Read at every handshake: certificates are renewed while daemons run.
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
 	_, err := load()
 	return c, err
+}
+
+// authorities reads the authorities that vouch for the receiver.
+func (f TLSFiles) authorities() (*x509.CertPool, error) {
+	pem, err := os.ReadFile(f.CA)
+	if err != nil {
+		return nil, fmt.Errorf("OTLP authority: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("OTLP authority %s: want certificates in PEM", f.CA)
+	}
+	return pool, nil
+}
+
+// verify checks the certificates that the receiver showed, its own first, against the authorities and its name.
+func (f TLSFiles) verify(chain []*x509.Certificate, receiver string) error {
+	roots, err := f.authorities()
+	if err != nil {
+		return err
+	}
+	o := x509.VerifyOptions{Roots: roots, DNSName: receiver, Intermediates: x509.NewCertPool()}
+	for _, c := range chain[1:] {
+		o.Intermediates.AddCert(c)
+	}
+	if _, err := chain[0].Verify(o); err != nil {
+		return &tls.CertificateVerificationError{UnverifiedCertificates: chain, Err: err}
+	}
+	return nil
 }
 
 // readHeaders reads "name: value" lines; empty ones and those that begin with

@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"io"
+	"log"
 	"math/big"
 	"net"
 	"net/http"
@@ -368,7 +369,7 @@ func TestMutualTLS(t *testing.T) {
 		t.Error("a receiver without a known authority was trusted")
 	}
 	renewedCert, renewedKey := a.pair(t, x509.ExtKeyUsageClientAuth)
-	config2, err := files.clientConfig()
+	config2, err := files.clientConfig("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -385,4 +386,68 @@ func TestMutualTLS(t *testing.T) {
 	if string(shown.Certificate[0]) != string(block.Bytes) {
 		t.Error("the renewed certificate is not the one shown")
 	}
+}
+
+// TestAuthoritiesAreRead at every handshake, by both protocols: a receiver of another authority is believed once the file
+// has that, and no longer once it has not. Names and addresses are verified as ever.
+func TestAuthoritiesAreRead(t *testing.T) {
+	a, b := newAuthority(t), newAuthority(t)
+	text := func(a *authority) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
+	}
+	config := func(c *x509.Certificate) *tls.Config {
+		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		der, key := a.sign(t, c)
+		return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, NextProtos: []string{"h2"}}
+	}
+	own := func() *tls.Config { return config(&x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}) }
+	grpcAddress := serve(t, &receiver{}, "127.0.0.1:0", grpc.Creds(credentials.NewTLS(own())))
+	other := serve(t, &receiver{}, "127.0.0.1:0", grpc.Creds(credentials.NewTLS(config(&x509.Certificate{DNSNames: []string{"other.invalid"}}))))
+	web := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	web.TLS = own()
+	web.Config.ErrorLog = log.New(io.Discard, "", 0)
+	web.StartTLS()
+	defer web.Close()
+	ca := write(t, "ca.pem", text(a))
+	senders := map[string]sender{}
+	for name, o := range map[string]Options{"grpc": {Endpoint: grpcAddress, Protocol: GRPC}, "http": {Endpoint: web.Listener.Addr().String(), Protocol: HTTP}, "another name": {Endpoint: other, Protocol: GRPC}} {
+		o.TLS.CA = ca
+		s, err := newSender(o, metricsSignal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.close()
+		senders[name] = s
+	}
+	believed := func(what string, want bool) {
+		t.Helper()
+		for name, s := range senders {
+			switch x := s.(type) { // a new connection
+			case *grpcSender:
+				if err := errors.Join(x.close(), x.openClient()); err != nil {
+					t.Fatal(err)
+				}
+			case *httpSender:
+				x.client.CloseIdleConnections()
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			_, err := s.export(ctx, &collectorpb.ExportMetricsServiceRequest{})
+			cancel()
+			if want := want && name != "another name"; (err == nil) != want {
+				t.Errorf("%s by %s: %v, want it believed: %v", what, name, err, want)
+			}
+		}
+	}
+	replace := func(text string) {
+		if err := os.WriteFile(ca, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	believed("its authority", true)
+	replace(text(b))
+	believed("another authority", false)
+	replace(text(b) + text(a))
+	believed("both authorities", true)
+	replace("")
+	believed("no authority", false)
 }

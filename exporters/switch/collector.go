@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/graylink/graylink/exporters/certificates"
 )
 
 // families are those that desc made.
@@ -47,7 +49,9 @@ var (
 )
 
 // SeriesDescs are all that an agent may tell.
-func SeriesDescs() []*prometheus.Desc { return families }
+func SeriesDescs() []*prometheus.Desc {
+	return append(families[:len(families):len(families)], certificates.Family)
+}
 
 // Describe has nothing to say: what is absent is not known before.
 func (a *Agent) Describe(chan<- *prometheus.Desc) {}

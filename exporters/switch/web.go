@@ -14,16 +14,19 @@ import (
 	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/graylink/graylink/exporters/certificates"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/sighting"
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// Handler serves the agent's series and API. The policy says who may have it look at its
-// interfaces again.
-func (a *Agent) Handler(policy *webaccess.Policy) http.Handler {
+// Handler serves the agent's series and API, and publishes the certificates that the process
+// uses. The policy says who may have it look at its interfaces again.
+func (a *Agent) Handler(policy *webaccess.Policy, used ...pki.Source) http.Handler {
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(a, versioncollector.NewCollector("graylink_switch"), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(a, certificates.NewCollector(used...), versioncollector.NewCollector("graylink_switch"), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg, EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
@@ -83,7 +86,7 @@ func (a *Agent) writeWhole(w http.ResponseWriter, report sighting.Report) error 
 		return err
 	}
 	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
+	enc := plainjson.NewEncoder(&buf)
 	for at, first := 0, true; ; {
 		flows, next := a.tablePart(at, partFlows)
 		buf.Reset()
@@ -139,7 +142,7 @@ func (a *Agent) servePorts(w http.ResponseWriter, _ *http.Request) {
 
 func (a *Agent) writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(v); err != nil {
+	if err := plainjson.NewEncoder(w).Encode(v); err != nil {
 		a.log.Debug("write an answer", "err", err)
 	}
 }

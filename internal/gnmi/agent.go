@@ -30,6 +30,7 @@ import (
 	gpb "github.com/openconfig/gnmi/proto/gnmi"
 
 	"github.com/graylink/graylink/internal/gnmi/preset"
+	"github.com/graylink/graylink/internal/pki"
 )
 
 // message is a notification on its way to its decoder, or the end of a session.
@@ -52,6 +53,7 @@ type Agent struct {
 	queues    []chan message // one for each decoder; a target always has the same one
 	dial      dialer
 	dialOut   *dialOut // nil if switches do not connect by themselves
+	files     *pki.Watch
 	ctx       context.Context
 	stop      context.CancelFunc
 	readers   sync.WaitGroup
@@ -75,7 +77,7 @@ func startWithDialer(config Config, log *slog.Logger, dial dialer) (*Agent, erro
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{config: config, dial: dial, preset: preset.ByName(config.Preset), mode: gpb.SubscriptionList_STREAM}
+	a := &Agent{config: config, dial: dial, preset: preset.ByName(config.Preset), mode: gpb.SubscriptionList_STREAM, files: pki.NewWatch(config.certificates()...)}
 	if a.tree, err = preset.CompileRules(rules); err != nil {
 		return nil, err
 	}
@@ -159,6 +161,9 @@ func (a *Agent) Close() error {
 	a.decoders.Wait()
 	return nil
 }
+
+// Expiries implements pki.Source: it lists the certificates of the connections with switches, either way.
+func (a *Agent) Expiries() []pki.Expiry { return a.files.Expiries() }
 
 // enqueueMessage passes a message to its decoder, or drops it after QueueWait.
 func (a *Agent) enqueueMessage(ctx context.Context, m message) (dropped bool, err error) {

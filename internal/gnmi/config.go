@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/gnmi/preset"
+	"github.com/graylink/graylink/internal/pki"
 )
 
 // Config configures which switches are subscribed to, and how.
@@ -77,6 +78,11 @@ func DefaultConfig() Config {
 }
 
 var encodings = []string{"PROTO", "JSON_IETF", "JSON"}
+
+// certificates lists the files of certificates.
+func (c *Config) certificates() []pki.CertificateFile {
+	return append(pki.FilesOf(c.TLS.CA, c.TLS.Cert), pki.FilesOf(c.DialOut.TLS.ClientCA, c.DialOut.TLS.Cert)...)
+}
 
 // Validate returns an error that names the first key with a wrong value.
 func (c *Config) Validate() error {

@@ -205,8 +205,13 @@ func (a *Agent) remoteAuthority(keys *pki.Keeper) (ibsample.Authority, error) {
 	return &ibsample.Remote{Base: u, Client: &http.Client{Transport: transport}}, nil
 }
 
-// Certificates returns the certificates in use, or nil when there are none.
-func (a *Agent) Certificates() *pki.Keeper { return a.keeper }
+// Expiries implements pki.Source: it lists the certificates between delegator and samplers.
+func (a *Agent) Expiries() []pki.Expiry {
+	if a.keeper == nil {
+		return nil
+	}
+	return a.keeper.Expiries()
+}
 
 // Close ends it.
 func (a *Agent) Close() error {

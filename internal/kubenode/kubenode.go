@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/graylink/graylink/internal/nichealth"
+	"github.com/graylink/graylink/internal/pki"
 )
 
 // DefaultCondition is the type of the condition unless told otherwise.
@@ -141,7 +142,9 @@ type Reporter struct {
 	api     *api
 	log     *slog.Logger
 	started time.Time
-	changed chan struct{} // has an element when an event came: the condition may have changed
+	// certificates are those of the connections to the API server.
+	certificates *pki.Watch
+	changed      chan struct{} // has an element when an event came: the condition may have changed
 
 	mu     sync.Mutex
 	events eventQueue
@@ -167,15 +170,32 @@ func New(c Config) (*Reporter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newReporter(c, a), nil
+	r := newReporter(c, a)
+	r.certificates = pki.NewWatch(certificates(config, c.Kubeconfig)...)
+	return r, nil
 }
+
+// certificates lists those of the connections to the API server: data of the kubeconfig, else files, which client-go reads
+// again as well.
+func certificates(config *rest.Config, kubeconfig string) []pki.CertificateFile {
+	files := pki.FilesOf(config.CAFile, config.CertFile)
+	for i, data := range [][]byte{config.CAData, config.CertData} {
+		if len(data) > 0 {
+			files[i].Name, files[i].Text = kubeconfig, string(data)
+		}
+	}
+	return files
+}
+
+// Expiries implements pki.Source: it lists the certificates of the connections to the API server.
+func (r *Reporter) Expiries() []pki.Expiry { return r.certificates.Expiries() }
 
 func newReporter(c Config, a *api) *Reporter {
 	c.Condition = cmp.Or(c.Condition, DefaultCondition)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	r := &Reporter{c: c, api: a, log: c.Log, started: time.Now(), changed: make(chan struct{}, 1)}
+	r := &Reporter{c: c, api: a, log: c.Log, started: time.Now(), certificates: pki.NewWatch(), changed: make(chan struct{}, 1)}
 	r.events = eventQueue{more: make(chan struct{}, 1), limits: map[string]*limiter{}, sent: map[eventKey]*writtenEvent{}}
 	r.stats = Stats{Requests: map[Request]uint64{}, Dropped: map[Drop]uint64{}}
 	for _, object := range []string{ObjectCondition, ObjectEvent} {

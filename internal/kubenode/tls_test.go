@@ -2,6 +2,7 @@ package kubenode
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 	"net/http"
@@ -14,6 +15,9 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/pki/pkitest"
 )
 
 func contextOf(t *testing.T) (context.Context, context.CancelFunc) {
@@ -156,5 +160,54 @@ func TestARedirectIsNotFollowed(t *testing.T) {
 	}
 	if err := r.patchNode(t.Context(), struct{}{}, nil); err == nil || other.count("") != 0 {
 		t.Errorf("%v; %d requests went elsewhere", err, other.count(""))
+	}
+}
+
+// TestCertificates: files that a kubeconfig names are followed; what stands in it has its name.
+func TestCertificates(t *testing.T) {
+	files := pkitest.New(t)
+	dir := t.TempDir()
+	read := func(file string) string {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return base64.StdEncoding.EncodeToString(b)
+	}
+	for _, tc := range []struct {
+		what, cluster, user string
+		ca, cert            string // the names of what is published
+	}{
+		{"files", "certificate-authority: " + files.CA, "client-certificate: " + files.Cert + ", client-key: " + files.Key, files.CA, files.Cert},
+		{"data", "certificate-authority-data: " + read(files.CA), "client-certificate-data: " + read(files.Cert) + ", client-key-data: " + read(files.Key), filepath.Join(dir, "config"), filepath.Join(dir, "config")},
+		{"none", "", "", "", ""},
+	} {
+		config := filepath.Join(dir, "config")
+		write(t, config, fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1", %s}}]
+users: [{name: u, user: {%s}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`, tc.cluster, tc.user))
+		r, err := New(Config{Node: "n1", Kubeconfig: config, State: (&nics{}).state})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[pki.Expiry]bool{}
+		for _, x := range []struct{ file, name, use string }{{files.CA, tc.ca, pki.UseAuthority}, {files.Cert, tc.cert, pki.UseCertificate}} {
+			if c := pkitest.Certificate(t, x.file); x.name != "" {
+				want[pki.Expiry{File: x.name, Use: x.use, Serial: c.SerialNumber.Text(16), At: c.NotAfter}] = true
+			}
+		}
+		got := r.Expiries()
+		for _, e := range got {
+			if !want[e] {
+				t.Errorf("%s: %+v, want %v", tc.what, e, want)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("%s: %v, want %v", tc.what, got, want)
+		}
 	}
 }

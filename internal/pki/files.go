@@ -3,7 +3,6 @@ package pki
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"math/big"
@@ -11,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 )
 
 // Files names the PEM files of one side of mutual TLS.
@@ -35,20 +33,11 @@ type Keeper struct {
 	stamps  []fileStamp
 	warned  string
 	roots   *x509.CertPool
-	issuers []*x509.Certificate // those in roots
 	cert    *tls.Certificate
 	revoked map[string]bool // by serial number, hexadecimal
-	version uint64
-}
-
-type fileStamp struct {
-	modified time.Time
-	size     int64
-	file     os.FileInfo
-}
-
-func (s fileStamp) equal(o fileStamp) bool {
-	return s.file != nil && o.file != nil && s.modified.Equal(o.modified) && s.size == o.size && os.SameFile(s.file, o.file)
+	// expiries are those of roots and cert.
+	expiries []Expiry
+	version  uint64
 }
 
 // Open reads the files. warn is told, once each, why changed files cannot be used.
@@ -70,11 +59,11 @@ func (k *Keeper) statFiles() (out []fileStamp, err error) {
 		names = append(names, k.files.Revoked)
 	}
 	for _, name := range names {
-		info, err := os.Stat(name)
+		s, err := statFile(name)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, fileStamp{info.ModTime(), info.Size(), info})
+		out = append(out, s)
 	}
 	return out, nil
 }
@@ -85,7 +74,7 @@ func (k *Keeper) loadFiles(stamps []fileStamp) error {
 		return err
 	}
 	roots := x509.NewCertPool()
-	issuers := parseAuthorities(ca)
+	issuers := parseCertificates(ca)
 	if len(issuers) == 0 {
 		return fmt.Errorf("%s: holds no PEM certificate", k.files.CA)
 	}
@@ -115,7 +104,14 @@ func (k *Keeper) loadFiles(stamps []fileStamp) error {
 			return fmt.Errorf("%s:%w", k.files.Revoked, err)
 		}
 	}
-	k.roots, k.issuers, k.cert, k.revoked, k.stamps, k.warned = roots, issuers, &cert, revoked, stamps, ""
+	var chain []*x509.Certificate
+	for _, der := range cert.Certificate {
+		if c, err := x509.ParseCertificate(der); err == nil {
+			chain = append(chain, c)
+		}
+	}
+	k.expiries = append(expiries(k.files.CA, UseAuthority, issuers), expiries(k.files.Cert, UseCertificate, chain)...)
+	k.roots, k.cert, k.revoked, k.stamps, k.warned = roots, &cert, revoked, stamps, ""
 	k.version++
 	return nil
 }
@@ -226,61 +222,13 @@ func parseRevoked(text []byte) (map[string]bool, error) {
 	return out, nil
 }
 
-// parseAuthorities returns the certificates among the PEM blocks of a file. What is no certificate is skipped, as
-// x509.CertPool does.
-func parseAuthorities(text []byte) (out []*x509.Certificate) {
-	for {
-		var block *pem.Block
-		if block, text = pem.Decode(text); block == nil {
-			return out
-		}
-		if block.Type != "CERTIFICATE" {
-			continue
-		}
-		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
-			out = append(out, c)
-		}
-	}
-}
-
-// Uses of certificates, as Expiries reports them.
-const (
-	UseAuthority   = "authority"   // the other side's certificate must come from it
-	UseCertificate = "certificate" // it is shown to the other side, or leads from that to an authority
-)
-
-// Expiry is when a certificate in use ends.
-type Expiry struct {
-	File, Use string
-	Serial    string // hexadecimal
-	At        time.Time
-}
-
-// Expiries lists the certificates in use, each once.
-func (k *Keeper) Expiries() (out []Expiry) {
+// Expiries implements Source: it lists the certificates that the next handshake uses. While the files cannot be used
+// those are the ones from before.
+func (k *Keeper) Expiries() []Expiry {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.reloadIfChanged()
-	add := func(file, use string, c *x509.Certificate) {
-		e := Expiry{file, use, serialText(c.SerialNumber), c.NotAfter}
-		// Different authorities may use one serial number: the one that ends first counts.
-		i := slices.IndexFunc(out, func(o Expiry) bool { return o.File == e.File && o.Use == e.Use && o.Serial == e.Serial })
-		switch {
-		case i < 0:
-			out = append(out, e)
-		case e.At.Before(out[i].At):
-			out[i] = e
-		}
-	}
-	for _, c := range k.issuers {
-		add(k.files.CA, UseAuthority, c)
-	}
-	for _, der := range k.cert.Certificate {
-		if c, err := x509.ParseCertificate(der); err == nil {
-			add(k.files.Cert, UseCertificate, c)
-		}
-	}
-	return out
+	return slices.Clone(k.expiries)
 }
 
 // ServerConfig is a configuration that demands a certificate of the client. It is

@@ -98,8 +98,8 @@ type Client struct {
 	http    *http.Client
 }
 
-// NewClient returns a client for valid options. It reads the file of trusted certificates; all other files are
-// read again whenever they are needed.
+// NewClient returns a client for valid options. Files are read again whenever they are needed; the file of
+// trusted certificates must also exist at the start.
 func NewClient(o Options) (*Client, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -110,13 +110,14 @@ func NewClient(o Options) (*Client, error) {
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: o.ServerName, InsecureSkipVerify: o.Insecure}
 	if o.CAFile != "" {
-		pem, err := os.ReadFile(o.CAFile)
-		if err != nil {
-			return nil, errorf(KindCredentials, "ca_file: %w", err)
+		if _, err := o.trusted(); err != nil {
+			return nil, err
 		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, errorf(KindCredentials, "ca_file: %s: certificates in PEM are expected", o.CAFile)
+		// RootCAs cannot change during the life of a configuration. verify does what crypto/tls would do with them.
+		config.InsecureSkipVerify = true
+		config.VerifyConnection = func(s tls.ConnectionState) error {
+			// The state has no name where the service, or a proxy before it, is known by its address.
+			return o.verify(s.PeerCertificates, cmp.Or(s.ServerName, o.ServerName, u.Hostname()))
 		}
 	}
 	if o.CertFile != "" {
@@ -140,6 +141,36 @@ func NewClient(o Options) (*Client, error) {
 			MaxIdleConnsPerHost: 2, IdleConnTimeout: 90 * time.Second, MaxResponseHeaderBytes: 64 << 10},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
+}
+
+// trusted returns the certificates of the file of trusted ones.
+func (o *Options) trusted() (*x509.CertPool, error) {
+	pem, err := os.ReadFile(o.CAFile)
+	if err != nil {
+		return nil, errorf(KindCredentials, "ca_file: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, errorf(KindCredentials, "ca_file: %s: certificates in PEM are expected", o.CAFile)
+	}
+	return pool, nil
+}
+
+// verify returns an error unless the certificates of the service, its own first, are valid for the trusted ones and
+// its name.
+func (o *Options) verify(chain []*x509.Certificate, name string) error {
+	roots, err := o.trusted()
+	if err != nil {
+		return err
+	}
+	v := x509.VerifyOptions{Roots: roots, DNSName: name, Intermediates: x509.NewCertPool()}
+	for _, c := range chain[1:] {
+		v.Intermediates.AddCert(c)
+	}
+	if _, err := chain[0].Verify(v); err != nil {
+		return &tls.CertificateVerificationError{UnverifiedCertificates: chain, Err: err}
+	}
+	return nil
 }
 
 // Close closes idle connections.

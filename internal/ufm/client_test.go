@@ -81,6 +81,50 @@ func TestCertificatesAreVerified(t *testing.T) {
 	}
 }
 
+// TestAuthoritiesAreRead checks that the authorities are read at every connection, whether the service is verified
+// by its address or by a name.
+func TestAuthoritiesAreRead(t *testing.T) {
+	s := ufmtest.New(t)
+	s.SetJSON("/app/ufm_version", map[string]string{"ufm_release_version": "6.24.1"})
+	right, err := os.ReadFile(s.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong, err := os.ReadFile(s.CertFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := options(s)
+	named.ServerName = "example.com" // of httptest's certificate
+	for name, o := range map[string]ufm.Options{"address": options(s), "name": named} {
+		o.CAFile = filepath.Join(t.TempDir(), "ca.pem")
+		file := func(text []byte) {
+			if err := os.WriteFile(o.CAFile, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		file(right)
+		c := client(t, o)
+		ask := func(what string, kind ufm.Kind) {
+			t.Helper()
+			c.Close() // idle connections
+			_, err := c.FetchVersion(t.Context())
+			if (err == nil) != (kind == "") || err != nil && ufm.KindOf(err) != kind {
+				t.Errorf("%s, %s: %v, want %q", name, what, err, kind)
+			}
+		}
+		ask("its authority", "")
+		file(wrong)
+		ask("another authority", ufm.KindTLS)
+		file(append(wrong, right...))
+		ask("both", "")
+		if err := os.Remove(o.CAFile); err != nil {
+			t.Fatal(err)
+		}
+		ask("no file", ufm.KindCredentials)
+	}
+}
+
 // TestRetries checks that requests to a busy service are repeated, later each time, and that no others are.
 func TestRetries(t *testing.T) {
 	for _, x := range []struct {

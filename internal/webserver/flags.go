@@ -6,12 +6,16 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strconv"
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/exporter-toolkit/web"
 	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
+	"gopkg.in/yaml.v3"
 
+	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
@@ -72,6 +76,35 @@ func (f *Flags) Validate() error {
 		return fmt.Errorf("--web.config.file: %w", err)
 	}
 	return nil
+}
+
+// Certificates returns the certificates of the web listener: those that --web.config.file names, or that stand in it. The
+// file is read at every call, since the exporter toolkit reads it at every handshake.
+func (f *Flags) Certificates() *pki.Watch {
+	return pki.NewWatchOf(func() []pki.CertificateFile { return listenerCertificates(*f.Toolkit.WebConfigFile) })
+}
+
+// listenerCertificates returns the certificates of a web configuration file. Without a file, or if it cannot be used, there
+// are none.
+func listenerCertificates(file string) []pki.CertificateFile {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	var c struct {
+		TLS web.TLSConfig `yaml:"tls_server_config"`
+	}
+	if yaml.Unmarshal(b, &c) != nil {
+		return nil
+	}
+	c.TLS.SetDirectory(filepath.Dir(file))
+	files := pki.FilesOf(c.TLS.ClientCAs, c.TLS.TLSCertPath)
+	for i, text := range []string{c.TLS.ClientCAsText, c.TLS.TLSCert} {
+		if files[i].Name == "" && text != "" {
+			files[i].Name, files[i].Text = file, text
+		}
+	}
+	return files
 }
 
 // CheckAllowedHosts checks the values of --web.allowed-hosts.

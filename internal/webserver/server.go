@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	stdlog "log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -144,6 +145,9 @@ func (s *Server) ListenAndServe(flags *web.FlagConfig, log *slog.Logger) error {
 	listeners, err := openListeners(flags)
 	if err != nil {
 		return err
+	}
+	if *flags.WebConfigFile != "" {
+		s.http.ErrorLog = stdlog.New(&errorLog{log: log, webConfig: *flags.WebConfigFile}, "", 0)
 	}
 	for i, l := range listeners {
 		defer l.Close()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/graylink/graylink/internal/gnmi"
 	"github.com/graylink/graylink/internal/gnmi/preset"
+	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
 
@@ -64,7 +65,7 @@ func (r *gnmiReceiver) publishLoop(ctx context.Context, log *slog.Logger) {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			if err := r.next.ConsumeMetrics(ctx, buildMetrics(r.agent.CollectPoints(now), r.began)); err != nil && ctx.Err() == nil {
+			if err := r.next.ConsumeMetrics(ctx, buildMetrics(r.agent.CollectPoints(now), r.agent.Expiries(), r.began, now)); err != nil && ctx.Err() == nil {
 				log.Warn("metrics are not taken", "err", err)
 			}
 		}
@@ -72,8 +73,8 @@ func (r *gnmiReceiver) publishLoop(ctx context.Context, log *slog.Logger) {
 }
 
 // buildMetrics are the points under OpenTelemetry's names (exporters/otlp's rules), each
-// with the time that its switch gave it.
-func buildMetrics(points []gnmi.Point, began time.Time) pmetric.Metrics {
+// with the time that its switch gave it, and the certificates in use.
+func buildMetrics(points []gnmi.Point, expiries []pki.Expiry, began, now time.Time) pmetric.Metrics {
 	out := pmetric.NewMetrics()
 	scope := out.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty()
 	scope.Scope().SetName("github.com/graylink/graylink/receivers/gnmireceiver")
@@ -104,5 +105,6 @@ func buildMetrics(points []gnmi.Point, began time.Time) pmetric.Metrics {
 			labels.PutStr(l, p.Values[i])
 		}
 	}
+	metricfamily.AddExpiries(scope.Metrics(), expiries, now)
 	return out
 }

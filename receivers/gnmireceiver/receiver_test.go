@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -24,6 +25,8 @@ import (
 	"github.com/graylink/graylink/internal/gnmi"
 	"github.com/graylink/graylink/internal/gnmi/gnmitest"
 	"github.com/graylink/graylink/internal/gnmi/preset"
+	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/pki/pkitest"
 	"github.com/graylink/graylink/receivers/internal/metadatatest"
 	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
@@ -200,6 +203,62 @@ func TestLifecycle(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestCertificates: the certificates of both directions are passed on, each once, as their files
+// are now.
+func TestCertificates(t *testing.T) {
+	own, callers := pkitest.New(t), pkitest.New(t)
+	c := NewFactory().CreateDefaultConfig().(*Config)
+	c.Interval, c.TLS = time.Second, gnmi.TLS{CA: own.CA, Cert: own.Cert, Key: own.Key}
+	c.Targets = []gnmi.Target{{Address: "127.0.0.1:1", Name: "leaf1"}, {Address: "127.0.0.1:2", Name: "leaf2"}}
+	c.DialOut.Listen, c.DialOut.TLS = "127.0.0.1:0", gnmi.ServerTLS{Cert: own.Cert, Key: own.Key, ClientCA: callers.CA}
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	sink := &consumertest.MetricsSink{}
+	r, err := NewFactory().CreateMetrics(t.Context(), receivertest.NewNopSettings(Type), c, sink)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Start(t.Context(), componenttest.NewNopHost()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	uses := map[string]string{own.CA: pki.UseAuthority, own.Cert: pki.UseCertificate, callers.CA: pki.UseAuthority}
+	ends := func(what string) {
+		t.Helper()
+		want := map[string]float64{}
+		for file, use := range uses {
+			labels, end := pkitest.Labels(t, file, use)
+			want[pki.ExpirySeries+"{"+labels+"}"] = end
+		}
+		var got map[string]float64
+		for limit := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			if all := sink.AllMetrics(); len(all) > 0 {
+				got = flatten(t, all[len(all)-1])
+				maps.DeleteFunc(got, func(series string, _ float64) bool { return !strings.HasPrefix(series, pki.ExpirySeries) })
+				if maps.Equal(got, want) {
+					return
+				}
+			}
+			if time.Now().After(limit) {
+				t.Fatalf("%s: %v, want %v", what, got, want)
+			}
+		}
+	}
+	ends("at first")
+	own.Renew(t)
+	ends("replaced")
+	if err := os.Remove(own.CA); err != nil {
+		t.Fatal(err)
+	}
+	delete(uses, own.CA)
+	ends("removed")
 }
 
 // TestNames: every family has a name of its own in OpenTelemetry, and the way back

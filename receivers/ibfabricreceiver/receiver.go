@@ -15,6 +15,7 @@ import (
 
 	"github.com/graylink/graylink/internal/ibagent"
 	"github.com/graylink/graylink/internal/ibmad"
+	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
 
@@ -70,7 +71,7 @@ func (r *ibReceiver) publishLoop(ctx context.Context, log *slog.Logger) {
 		case <-timer.C:
 		}
 		now = time.Now()
-		if err := r.next.ConsumeMetrics(ctx, buildMetrics(r.agent.CollectPoints(now), r.began, now)); err != nil && ctx.Err() == nil {
+		if err := r.next.ConsumeMetrics(ctx, buildMetrics(r.agent.CollectPoints(now), r.agent.Expiries(), r.began, now)); err != nil && ctx.Err() == nil {
 			log.Warn("metrics are not taken", "err", err)
 		}
 	}
@@ -80,8 +81,9 @@ func (r *ibReceiver) publishLoop(ctx context.Context, log *slog.Logger) {
 // sweep, which ends at 90, and its report.
 const passAt = 97
 
-// buildMetrics are the points under OpenTelemetry's names (exporters/otlp's rules).
-func buildMetrics(points []ibagent.Point, began, now time.Time) pmetric.Metrics {
+// buildMetrics are the points under OpenTelemetry's names (exporters/otlp's rules), and the certificates
+// in use.
+func buildMetrics(points []ibagent.Point, expiries []pki.Expiry, began, now time.Time) pmetric.Metrics {
 	out := pmetric.NewMetrics()
 	scope := out.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty()
 	scope.Scope().SetName("github.com/graylink/graylink/receivers/ibfabricreceiver")
@@ -103,6 +105,7 @@ func buildMetrics(points []ibagent.Point, began, now time.Time) pmetric.Metrics 
 			d.Attributes().PutStr(l, p.Values[i])
 		}
 	}
+	metricfamily.AddExpiries(scope.Metrics(), expiries, now)
 	return out
 }
 

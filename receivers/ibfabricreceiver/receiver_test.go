@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"flag"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -22,10 +23,13 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver/receivertest"
 
+	"github.com/graylink/graylink/exporters/certificates"
 	"github.com/graylink/graylink/exporters/ibfabric"
 	"github.com/graylink/graylink/internal/ibagent"
 	"github.com/graylink/graylink/internal/ibmad"
 	"github.com/graylink/graylink/internal/ibmad/madsim"
+	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/pki/pkitest"
 	"github.com/graylink/graylink/receivers/internal/metadatatest"
 )
 
@@ -90,6 +94,8 @@ func running(t *testing.T) (*ibReceiver, *consumertest.MetricsSink) {
 	sink := &consumertest.MetricsSink{}
 	c := NewFactory().CreateDefaultConfig().(*Config)
 	c.Name, c.Interval, c.Timeout, c.Retries = "s", 200*time.Millisecond, 5*time.Millisecond, 0
+	files := pkitest.New(t, "s")
+	c.TLS = ibagent.TLS{CA: files.CA, Cert: files.Cert, Key: files.Key}
 	made, err := NewFactory().CreateMetrics(t.Context(), receivertest.NewNopSettings(Type), c, sink)
 	if err != nil {
 		t.Fatal(err)
@@ -179,9 +185,9 @@ func TestPushedIsWhatIsScraped(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	pushed := flatten(t, buildMetrics(r.agent.CollectPoints(now), r.began, now))
+	pushed := flatten(t, buildMetrics(r.agent.CollectPoints(now), r.agent.Expiries(), r.began, now))
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(ibfabric.NewCollector(r.agent, func() time.Time { return now }))
+	registry.MustRegister(ibfabric.NewCollector(r.agent, func() time.Time { return now }), certificates.NewCollector(r.agent))
 	scraped, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -231,6 +237,41 @@ func TestPushedIsWhatIsScraped(t *testing.T) {
 				t.Errorf("%s{%s}: there %v, want %v", family, labels, got, want)
 			}
 		}
+	}
+}
+
+// TestCertificates: the ends of the certificates in use are passed on, also those of files that
+// are replaced. Files that are gone leave the old certificates in use.
+func TestCertificates(t *testing.T) {
+	r, sink := running(t)
+	tls := &r.config.TLS
+	files := pkitest.Files{CA: tls.CA, Cert: tls.Cert, Key: tls.Key}
+	ends := func(what string) {
+		t.Helper()
+		want := map[string]float64{}
+		for file, use := range map[string]string{tls.CA: pki.UseAuthority, tls.Cert: pki.UseCertificate} {
+			labels, end := pkitest.Labels(t, file, use)
+			want[labels] = end
+		}
+		var got map[string]float64
+		for limit := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			all := sink.AllMetrics()
+			if got = flatten(t, all[len(all)-1])[pki.ExpirySeries].points; maps.Equal(got, want) {
+				return
+			}
+			if time.Now().After(limit) {
+				t.Fatalf("%s: %v, want %v", what, got, want)
+			}
+		}
+	}
+	ends("at first")
+	files.Renew(t)
+	ends("replaced")
+	if err := os.Remove(tls.CA); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(r.agent.Expiries()); got != 2 {
+		t.Errorf("%d certificates in use, want 2", got)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/ufm"
 )
 
@@ -110,6 +111,15 @@ func (c *Config) restOptions() ufm.Options {
 func (c *Config) telemetryOptions(t *Telemetry) ufm.Options {
 	return ufm.Options{URL: t.Endpoint, CAFile: t.TLS.CAFile, ServerName: t.TLS.ServerName, Insecure: t.TLS.Insecure,
 		Timeout: c.Timeout, Retries: c.Retries, MaxBody: c.MaxBody}
+}
+
+// certificates lists the files of certificates of all services.
+func (c *Config) certificates() []pki.CertificateFile {
+	files := pki.FilesOf(c.TLS.CAFile, c.Auth.CertFile)
+	for i := range c.Telemetry {
+		files = append(files, pki.FilesOf(c.Telemetry[i].TLS.CAFile, "")...)
+	}
+	return files
 }
 
 // Validate names the key that is wrong.

@@ -12,7 +12,9 @@ import (
 	"go.opentelemetry.io/collector/receiver"
 	"go.uber.org/zap/exp/zapslog"
 
+	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/ufm"
+	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
 
 // ufmReceiver reads one UFM: a goroutine for its REST interface and one for each
@@ -55,12 +57,18 @@ func (r *ufmReceiver) startReaders() error {
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	var loops []func()
+	add := func(every time.Duration, t *target, read func(context.Context) error) {
+		if len(loops) == 0 {
+			t.certificates = pki.NewWatch(r.config.certificates()...)
+		}
+		loops = append(loops, func() { r.readLoop(ctx, every, t, read) })
+	}
 	if r.config.Endpoint != "" {
 		p, err := r.newRESTReader()
 		if err != nil {
 			return err
 		}
-		loops = append(loops, func() { r.readLoop(ctx, r.config.Interval, p.target, p.readDue) })
+		add(r.config.Interval, p.target, p.readDue)
 	}
 	for i := range r.config.Telemetry {
 		if r.metrics == nil {
@@ -71,7 +79,7 @@ func (r *ufmReceiver) startReaders() error {
 		if err != nil {
 			return fmt.Errorf("telemetry[%d]: %w", i, err)
 		}
-		loops = append(loops, func() { r.readLoop(ctx, t.Interval, p.target, p.readDocument) })
+		add(t.Interval, p.target, p.readDocument)
 	}
 	for _, loop := range loops {
 		r.wg.Go(loop)
@@ -105,6 +113,8 @@ type target struct {
 	unnamed *int
 	shared  *int
 	records *uint64 // of logs, that were passed on; nil: it has none
+	// certificates are those of the receiver, which its first target tells; nil: another does.
+	certificates pki.Source
 }
 
 func newTarget(name string) *target { return &target{name: name, errors: map[ufm.Kind]uint64{}} }
@@ -177,6 +187,7 @@ func (r *ufmReceiver) healthBatch(t *target, ok bool, now time.Time, d time.Dura
 			b.addPoint(f, float64(*n), now, r.began, t.name)
 		}
 	}
+	b.n += metricfamily.AddExpiries(b.scope, pki.Expiries(t.certificates), now)
 	return b
 }
 

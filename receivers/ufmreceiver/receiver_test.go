@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -21,6 +22,8 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver/receivertest"
 
+	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/pki/pkitest"
 	"github.com/graylink/graylink/internal/ufm"
 	"github.com/graylink/graylink/internal/ufm/ufmtest"
 	"github.com/graylink/graylink/receivers/internal/metadatatest"
@@ -437,6 +440,59 @@ var attributes = map[string]string{
 	"subnet": "The subnet: as configured, else UFM's host.",
 	"stage":  "Where errors are counted: raw, before correction; effective, behind error correction; symbol, behind all corrections.",
 	"switch": "Name of the switch.", "target": "The service that is read: host and path.", "version": "Version of UFM.", "vl": "Virtual lane.",
+}
+
+// TestCertificates: those of UFM and of a telemetry service are passed on, each once though both have
+// one file of authorities, and as the files are now.
+func TestCertificates(t *testing.T) {
+	s := server(t)
+	c := configure(s)
+	c.Auth = ways(s)["certificate"]
+	other := pkitest.New(t)
+	c.Telemetry = append(c.Telemetry, Telemetry{Endpoint: "https://127.0.0.1:1", Path: "/csv/metrics", Interval: 100 * time.Millisecond, TLS: TLS{CAFile: other.CA}})
+	sink := start(t, c)
+	uses := map[string]string{s.CAFile: pki.UseAuthority, s.CertFile: pki.UseCertificate, other.CA: pki.UseAuthority}
+	ends := func(what string) {
+		t.Helper()
+		want := map[string]float64{}
+		for file, use := range uses {
+			labels, end := pkitest.Labels(t, file, use)
+			want[pki.ExpirySeries+"|"+labels] = end
+		}
+		var got map[string]float64
+		for limit := time.Now().Add(30 * time.Second); ; {
+			all := sink.AllMetrics()
+			sink.Reset()
+			for _, m := range all {
+				batch, _ := flatten(t, []pmetric.Metrics{m})
+				maps.DeleteFunc(batch, func(series string, _ float64) bool { return !strings.HasPrefix(series, pki.ExpirySeries) })
+				if len(batch) == 0 {
+					continue
+				}
+				list := m.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics()
+				for i := range list.Len() {
+					if x := list.At(i); x.Name() == "graylink.certificate.expiry_timestamp" && x.Gauge().DataPoints().Len() != len(batch) {
+						t.Fatalf("%s: a certificate is there twice", what)
+					}
+				}
+				if got = batch; maps.Equal(got, want) {
+					return
+				}
+			}
+			if time.Now().After(limit) {
+				t.Fatalf("%s: %v, want %v", what, got, want)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	ends("at first")
+	other.Renew(t)
+	ends("replaced")
+	if err := os.Remove(other.CA); err != nil {
+		t.Fatal(err)
+	}
+	delete(uses, other.CA)
+	ends("removed")
 }
 
 // TestMetadata: metadata.yaml is what the code does; -update writes it.

@@ -3,8 +3,10 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -29,6 +31,15 @@ type daemons struct {
 	dir  string
 	web  map[string]string // address by program
 	logs map[string]*lockedBuffer
+	options
+}
+
+// options change how the daemons are started.
+type options struct {
+	flags    []string            // of all
+	more     map[string][]string // by program
+	analyzer string              // its configuration; "": servers that are not there
+	tls      bool                // flags make the listeners speak TLS
 }
 
 // lockedBuffer is a program's log, read while it is written.
@@ -78,8 +89,13 @@ var secrets = map[string][]string{"node": {"/metrics", "/api/v1/paths"}, "switch
 
 func startDaemons(t *testing.T, flags ...string) *daemons {
 	t.Helper()
+	return startDaemonsWith(t, options{flags: flags})
+}
+
+func startDaemonsWith(t *testing.T, o options) *daemons {
+	t.Helper()
 	need(t)
-	d := &daemons{t: t, dir: t.TempDir(), web: map[string]string{}, logs: map[string]*lockedBuffer{}}
+	d := &daemons{t: t, dir: t.TempDir(), web: map[string]string{}, logs: map[string]*lockedBuffer{}, options: o}
 	t.Cleanup(func() {
 		if t.Failed() {
 			for who, b := range d.logs {
@@ -109,7 +125,7 @@ func startDaemons(t *testing.T, flags ...string) *daemons {
 		return c.LocalAddr().(*net.UDPAddr).Port
 	}()
 	var admin []string // the switch has nothing but a reload
-	for _, f := range flags {
+	for _, f := range o.flags {
 		if f != "--web.enable-admin-api" {
 			admin = append(admin, f)
 		}
@@ -119,11 +135,12 @@ func startDaemons(t *testing.T, flags ...string) *daemons {
 stamp: {port: %d}
 nics: [{nic: h1/eth1, address: 127.0.0.1, leaf: leaf1}]
 peers: [{nic: h2/eth1, address: 127.0.0.2, leaf: leaf1, tier: 1, probe: false}]
-`, stampPort))}, flags...))
+`, stampPort))}, o.flags...))
 	d.run("switch", append([]string{"--switch=leaf1", "--ports=none*", "--source=software-af-packet"}, admin...))
 	d.run("coordinator", append([]string{"--topology.file=" + topology, "--state.file=" + in("state.json"), "--agents.listen-address=unix:" + in("agents.sock"),
-		"--agents.ca=" + in("ca.crt"), "--agents.cert=" + in("coordinator.crt"), "--agents.key=" + in("coordinator.key"), "--registry.settle=1ms"}, flags...))
-	d.run("analyzer", append([]string{"--config.file=" + file("analyzer.yaml", "topology_file: topology.yaml\nprometheus: {url: \"http://127.0.0.1:1\"}\nagents: {url: \"http://127.0.0.1:1/{node}\"}\n")}, flags...))
+		"--agents.ca=" + in("ca.crt"), "--agents.cert=" + in("coordinator.crt"), "--agents.key=" + in("coordinator.key"), "--registry.settle=1ms"}, o.flags...))
+	config := "topology_file: topology.yaml\n" + cmp.Or(o.analyzer, "prometheus: {url: \"http://127.0.0.1:1\"}\nagents: {url: \"http://127.0.0.1:1/{node}\"}\n")
+	d.run("analyzer", append([]string{"--config.file=" + file("analyzer.yaml", config)}, o.flags...))
 	return d
 }
 
@@ -136,14 +153,18 @@ func (d *daemons) run(program string, args []string) {
 	d.web[program] = l.Addr().String()
 	l.Close()
 	d.logs[program] = &lockedBuffer{}
-	cmd := exec.Command(filepath.Join(bin, "graylink-"+program), append(args, "--web.listen-address="+d.web[program])...)
+	name := "graylink-" + program
+	if program == "ib" {
+		name, args = "graylink", append([]string{"ib", "serve"}, args...)
+	}
+	cmd := exec.Command(filepath.Join(bin, name), append(append(args, d.more[program]...), "--web.listen-address="+d.web[program])...)
 	cmd.Stderr = d.logs[program]
 	if err := cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}
 	d.t.Cleanup(func() { stop(d.t, cmd) })
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if resp, err := http.Get("http://" + d.web[program] + "/-/healthy"); err == nil {
+		if resp, err := anyServer.Get(d.url(program) + "/-/healthy"); err == nil {
 			resp.Body.Close()
 			return
 		}
@@ -153,10 +174,21 @@ func (d *daemons) run(program string, args []string) {
 	}
 }
 
+// url returns where a program serves.
+func (d *daemons) url(program string) string {
+	if d.tls {
+		return "https://" + d.web[program]
+	}
+	return "http://" + d.web[program]
+}
+
+// anyServer is a client that does not verify who serves.
+var anyServer = &http.Client{Timeout: 40 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+
 // ask sends a request to a program and returns the status and the answer.
 func (d *daemons) ask(program string, a act, header map[string]string) (int, string) {
 	d.t.Helper()
-	r, err := http.NewRequest(a.method, "http://"+d.web[program]+a.path, strings.NewReader(a.body))
+	r, err := http.NewRequest(a.method, d.url(program)+a.path, strings.NewReader(a.body))
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -169,7 +201,7 @@ func (d *daemons) ask(program string, a act, header map[string]string) (int, str
 		}
 		r.Header.Set(k, v)
 	}
-	resp, err := (&http.Client{Timeout: 40 * time.Second}).Do(r)
+	resp, err := anyServer.Do(r)
 	if err != nil {
 		d.t.Fatal(err)
 	}

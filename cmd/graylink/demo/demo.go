@@ -7,7 +7,6 @@ package demo
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -29,6 +28,7 @@ import (
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
+	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/webaccess"
 	"github.com/graylink/graylink/internal/webserver"
 )
@@ -690,4 +690,4 @@ func sleepContext(ctx context.Context, t time.Duration) error {
 }
 
 // WriteJSON prints an outcome on one line.
-func (o Outcome) WriteJSON(w io.Writer) error { return json.NewEncoder(w).Encode(o) }
+func (o Outcome) WriteJSON(w io.Writer) error { return plainjson.NewEncoder(w).Encode(o) }

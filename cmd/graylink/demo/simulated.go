@@ -10,10 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/common/version"
-
 	"github.com/graylink/graylink/exporters/node"
 	fabricswitch "github.com/graylink/graylink/exporters/switch"
+	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/lab"
 	"github.com/graylink/graylink/internal/probe"
 	"github.com/graylink/graylink/internal/sim/agents"
@@ -74,7 +73,7 @@ func (s *simulated) startNode(name, file string, b bend) error {
 		return err
 	}
 	address := name + ":" + agentPort
-	n, err := node.StartFleet(node.FleetOptions{Address: s.coordinator.listenAddress(), Files: s.coordinator.certificateFiles(nodeFile(name)), File: file, Version: version.Version,
+	n, err := node.StartFleet(node.FleetOptions{Address: s.coordinator.listenAddress(), Files: s.coordinator.certificateFiles(nodeFile(name)), File: file, Version: buildversion.Version(),
 		Web: address, WebScheme: "http", ClockSync: true, Bend: clock, Engine: s.Start}, logOf(s.o, name))
 	if err != nil {
 		return fmt.Errorf("starting the agent of %s: %w", name, err)

@@ -158,7 +158,7 @@ func TestUserPaths(t *testing.T) {
 		`the name of a counter ends in _total`:                              func(u *UserPath) { u.Metric = "foo_bytes" },
 		`only the name of a counter ends in _total`:                         func(u *UserPath) { u.Type = "gauge" },
 		`unit: one of By/s, s, By, 1, W, A, V, Cel is expected`:             func(u *UserPath) { u.Unit = "" },
-		`has "By", the unit is "s"`:                                        func(u *UserPath) { u.Unit = "s" },
+		`has "By", the unit is "s"`:                                         func(u *UserPath) { u.Unit = "s" },
 		`has none, the unit is "s"; names end in _seconds`:                  func(u *UserPath) { u.Metric, u.Unit = "foo_total", "s" },
 		`convert: "x" is not one of ber, centidbm`:                          func(u *UserPath) { u.Convert = "x" },
 		`has the labels [port priority]; the path's keys in braces are [po`: func(u *UserPath) { u.Metric, u.Unit = "fabric_switch_port_pfc_receive_frames_total", "none" },

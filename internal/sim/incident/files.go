@@ -14,6 +14,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/plainjson"
 )
 
 // The files of a case in its directory: a topology file, an observation file and
@@ -38,7 +39,7 @@ func (c *Case) Write(dir string) error {
 		return err
 	}
 	var lines bytes.Buffer
-	enc := json.NewEncoder(&lines)
+	enc := plainjson.NewEncoder(&lines)
 	for _, o := range c.Observations {
 		if err := enc.Encode(o); err != nil {
 			return err

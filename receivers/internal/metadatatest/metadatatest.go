@@ -3,7 +3,9 @@ package metadatatest
 
 import (
 	"bytes"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +14,7 @@ import (
 	"go.opentelemetry.io/collector/receiver"
 	"gopkg.in/yaml.v3"
 
+	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
 
@@ -58,8 +61,15 @@ type sum struct {
 	Temporality string `yaml:"aggregation_temporality"`
 }
 
+// expiries is the family of certificates in use, which every receiver has.
+var expiries = Family{Name: pki.ExpirySeries, Help: pki.ExpiryHelp, Labels: pki.ExpiryLabels()}
+
+// expiryLabels says what its labels are.
+var expiryLabels = map[string]string{"file": "File of the certificate, as it is configured.", "use": "certificate (the receiver's own, or one that leads from it to an authority) or authority.",
+	"serial": "Serial number of the certificate, hexadecimal."}
+
 // CheckMetadata compares metadata.yaml of the working directory with a receiver's factory, its families and what their labels are, or
-// writes it. It looks at the keys of the configuration, too.
+// writes it. It looks at the keys of the configuration, too. families are those beside the certificates in use.
 func CheckMetadata(t *testing.T, f receiver.Factory, families []Family, labels map[string]string, update bool) {
 	t.Helper()
 	if err := componenttest.CheckConfigStruct(f.CreateDefaultConfig()); err != nil {
@@ -76,7 +86,14 @@ func CheckMetadata(t *testing.T, f receiver.Factory, families []Family, labels m
 			want.Status.Stability[level] = append(want.Status.Stability[level], s.signal)
 		}
 	}
-	for _, x := range families {
+	labels = maps.Clone(labels)
+	for l, what := range expiryLabels {
+		if labels[l] != "" {
+			t.Errorf("label %s has two meanings", l)
+		}
+		labels[l] = what
+	}
+	for _, x := range append(slices.Clip(families), expiries) {
 		name, unit := metricfamily.OTLPName(x.Name, x.Counter)
 		m := metric{Enabled: true, Stability: strings.ToLower(f.MetricsStability().String()), Description: x.Help, Unit: unit, Attributes: x.Labels}
 		if x.Counter {

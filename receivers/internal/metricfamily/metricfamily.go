@@ -3,10 +3,14 @@
 package metricfamily
 
 import (
+	"time"
+
 	dto "github.com/prometheus/client_model/go"
+	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
 	"github.com/graylink/graylink/exporters/otlp"
+	"github.com/graylink/graylink/internal/pki"
 )
 
 // OTLPName is a family's name and unit in OpenTelemetry, by the rules of exporters/otlp.
@@ -32,4 +36,22 @@ func InitMetric(m pmetric.Metric, prometheus, help string, counter bool) pmetric
 	sum.SetIsMonotonic(true)
 	sum.SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
 	return sum.DataPoints()
+}
+
+// AddExpiries adds the family of certificates in use to the metrics of a scope. It returns the number of points.
+func AddExpiries(to pmetric.MetricSlice, expiries []pki.Expiry, now time.Time) int {
+	if len(expiries) == 0 {
+		return 0
+	}
+	points := InitMetric(to.AppendEmpty(), pki.ExpirySeries, pki.ExpiryHelp, false)
+	labels := pki.ExpiryLabels()
+	for _, e := range expiries {
+		p := points.AppendEmpty()
+		p.SetDoubleValue(float64(e.At.Unix()))
+		p.SetTimestamp(pcommon.NewTimestampFromTime(now))
+		for i, v := range e.Labels() {
+			p.Attributes().PutStr(labels[i], v)
+		}
+	}
+	return len(expiries)
 }

@@ -1,0 +1,220 @@
+package pki
+
+import (
+	"cmp"
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"os"
+	"slices"
+	"sync"
+	"time"
+)
+
+// ExpirySeries, ExpiryHelp and ExpiryLabels describe the gauge that publishes expiries. Every program uses this one.
+const (
+	ExpirySeries = "graylink_certificate_expiry_timestamp_seconds"
+	ExpiryHelp   = "Time at which a certificate in use ends, by its file, use and serial number."
+)
+
+// ExpiryLabels returns the names of the labels, in the order of Expiry.Labels.
+func ExpiryLabels() []string { return []string{"file", "use", "serial"} }
+
+// Uses of certificates.
+const (
+	UseAuthority   = "authority"   // the other side's certificate must come from it
+	UseCertificate = "certificate" // it is shown to the other side, or leads from that to an authority
+)
+
+// Expiry says when a certificate in use ends.
+type Expiry struct {
+	File, Use string
+	Serial    string // hexadecimal
+	At        time.Time
+}
+
+// Labels returns the values of the labels of ExpiryLabels.
+func (e Expiry) Labels() []string { return []string{e.File, e.Use, e.Serial} }
+
+// Source lists certificates in use. It is safe for concurrent use.
+type Source interface {
+	Expiries() []Expiry
+}
+
+// Expiries returns the certificates of all sources, each file, use and serial number once. A source may be nil.
+func Expiries(sources ...Source) []Expiry {
+	var all []Expiry
+	for _, s := range sources {
+		if s != nil {
+			all = append(all, s.Expiries()...)
+		}
+	}
+	return distinct(all)
+}
+
+// distinct removes repetitions. Different authorities may use one serial number: the certificate that ends first is kept.
+func distinct(all []Expiry) []Expiry {
+	type key struct{ file, use, serial string }
+	at := make(map[key]int, len(all))
+	var out []Expiry
+	for _, e := range all {
+		k := key{e.File, e.Use, e.Serial}
+		i, known := at[k]
+		switch {
+		case !known:
+			at[k] = len(out)
+			out = append(out, e)
+		case e.At.Before(out[i].At):
+			out[i] = e
+		}
+	}
+	return out
+}
+
+// Bounds of what is read and kept of a file. The certificates of a whole operating system are 150, in 250 kB.
+const (
+	maxFileBytes        = 4 << 20
+	maxFileCertificates = 256
+)
+
+// expiries returns when certificates of a file end: of more than maxFileCertificates those that end first.
+func expiries(file, use string, certificates []*x509.Certificate) []Expiry {
+	out := make([]Expiry, 0, len(certificates))
+	for _, c := range certificates {
+		out = append(out, Expiry{file, use, serialText(c.SerialNumber), c.NotAfter})
+	}
+	out = distinct(out)
+	if len(out) > maxFileCertificates {
+		slices.SortFunc(out, func(a, b Expiry) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Serial, b.Serial)) })
+		out = slices.Clip(slices.Clone(out[:maxFileCertificates]))
+	}
+	return out
+}
+
+// parseCertificates returns the certificates among the PEM blocks of a file. Other blocks, such as keys, and certificates
+// that cannot be parsed are skipped, as x509.CertPool does.
+func parseCertificates(text []byte) (out []*x509.Certificate) {
+	for {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			return out
+		}
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+			out = append(out, c)
+		}
+	}
+}
+
+// CertificateFile names a PEM file of certificates and what they are used for. Without a name there are none: the
+// authorities are then those of the operating system, for example.
+type CertificateFile struct {
+	Name string
+	Use  string // UseAuthority or UseCertificate
+	// Text, if not empty, is PEM that stands in the file Name among other things, such as a configuration. The file is not read then.
+	Text string
+}
+
+// FilesOf returns the two files of one side's TLS: that of authorities, and that of the own certificate. Either name may
+// be empty.
+func FilesOf(authority, certificate string) []CertificateFile {
+	return []CertificateFile{{Name: authority, Use: UseAuthority}, {Name: certificate, Use: UseCertificate}}
+}
+
+// Watch is a Source of certificates that others use by their files. It reads a file again when the file has changed. A
+// file that is missing or cannot be read has no expiries: whoever uses it for TLS says why. Keys are not parsed.
+type Watch struct {
+	list func() []CertificateFile
+
+	mu   sync.Mutex
+	read map[fileUse]readFile
+}
+
+// fileUse identifies a file and its use.
+type fileUse struct{ name, use string }
+
+// readFile holds what a file had when its stamp was taken.
+type readFile struct {
+	stamp    fileStamp
+	expiries []Expiry
+}
+
+// NewWatch returns a Watch of files.
+func NewWatch(files ...CertificateFile) *Watch {
+	return NewWatchOf(func() []CertificateFile { return files })
+}
+
+// NewWatchOf returns a Watch of the files that list returns whenever they are asked for. The calls of list do not overlap.
+func NewWatchOf(list func() []CertificateFile) *Watch { return &Watch{list: list} }
+
+// Expiries implements Source.
+func (w *Watch) Expiries() []Expiry {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	files := w.list()
+	read := make(map[fileUse]readFile, len(files)) // what is not listed any more is forgotten
+	var all []Expiry
+	for _, f := range files {
+		if f.Name == "" {
+			continue
+		}
+		if f.Text != "" {
+			all = append(all, expiries(f.Name, f.Use, parseCertificates([]byte(f.Text)))...)
+			continue
+		}
+		key := fileUse{f.Name, f.Use}
+		r, ok := read[key]
+		if !ok {
+			if r, ok = w.refresh(key); !ok {
+				continue
+			}
+			read[key] = r
+		}
+		all = append(all, r.expiries...)
+	}
+	w.read = read
+	return distinct(all)
+}
+
+// refresh returns what a file has now. It reads the file if it has changed since the last call.
+func (w *Watch) refresh(key fileUse) (readFile, bool) {
+	s, err := statFile(key.name)
+	// Opening a pipe would wait for a writer.
+	if err != nil || !s.file.Mode().IsRegular() {
+		return readFile{}, false
+	}
+	if was, ok := w.read[key]; ok && was.stamp.equal(s) {
+		return was, true
+	}
+	f, err := os.Open(key.name)
+	if err != nil {
+		return readFile{}, false
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFileBytes))
+	if err != nil {
+		return readFile{}, false
+	}
+	return readFile{s, expiries(key.name, key.use, parseCertificates(text))}, true
+}
+
+// fileStamp identifies the state of a file.
+type fileStamp struct {
+	modified time.Time
+	size     int64
+	file     os.FileInfo
+}
+
+func (s fileStamp) equal(o fileStamp) bool {
+	return s.file != nil && o.file != nil && s.modified.Equal(o.modified) && s.size == o.size && os.SameFile(s.file, o.file)
+}
+
+func statFile(name string) (fileStamp, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return fileStamp{}, err
+	}
+	return fileStamp{info.ModTime(), info.Size(), info}, nil
+}
