@@ -454,7 +454,7 @@ func (c *chain) sound() {
 
 // mayBeEmpty are panels that show what not every fault brings about.
 var mayBeEmpty = map[string]string{
-	"Cause":               "not every fault has a cause that ports tell of",
+	"Cause":               "not every fault has a cause that ports show",
 	"Ports that are down": "a link that is slow or drops everything is up",
 	// TestPanelsOfHardware has these.
 	"Findings":                                       "NICs of the lab are well",
@@ -472,7 +472,7 @@ var mayBeEmpty = map[string]string{
 	"Alarms and warnings of modules":                 "veth has no module",
 	"PCI errors":                                     "veth is no PCI function",
 	"PCI link relative to its maximum":               "veth is no PCI function",
-	"Events in the kernel log":                       "the kernel says nothing of veth",
+	"Events in the kernel log":                       "the kernel logs nothing about veth",
 	// TestPanelsOfSwitches has these.
 	"Paused by the far end":              "switches of the lab are Linux",
 	"Time paused":                        "switches of the lab are Linux",
