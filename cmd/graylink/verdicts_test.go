@@ -53,8 +53,8 @@ var page = []struct {
 	{"Nothing at all", incident.Scenario{}},
 }
 
-// TestVerdictsPage: docs/verdicts.md shows what the program prints, and each incident
-// has the one verdict that is right.
+// TestVerdictsPage checks that docs/verdicts.md shows what the program prints, and that each incident has the one
+// verdict that is right.
 func TestVerdictsPage(t *testing.T) {
 	const file = "../../docs/verdicts.md"
 	topo := clos.NewTopology(clos.Options{Planes: 2, LeavesPerPod: 4, SpinesPerPod: 3, NICsPerLeaf: 6, NICsPerNode: 2})
