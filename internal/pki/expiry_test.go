@@ -92,7 +92,7 @@ func TestExpiryIsThatOfOpenSSL(t *testing.T) {
 	}
 	serial = strings.TrimLeft(strings.ToLower(strings.TrimPrefix(serial, "serial=")), "0")
 	if !got[0].At.Equal(at) || got[0].Serial != serial || got[0].File != file || got[0].Use != UseCertificate {
-		t.Errorf("%+v, want what openssl says: %s", got[0], out)
+		t.Errorf("%+v, want the output of openssl: %s", got[0], out)
 	}
 }
 
