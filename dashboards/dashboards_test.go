@@ -19,7 +19,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/analyzer/evidence/evidencetest"
-	"github.com/graylink/graylink/rules/drift"
+	"github.com/graylink/graylink/test/drift"
 )
 
 var update = flag.Bool("update", false, "rewrite the JSON")

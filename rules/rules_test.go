@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/promqltest"
 
-	"github.com/graylink/graylink/rules/drift"
+	"github.com/graylink/graylink/test/drift"
 )
 
 // promtool runs Debian's, of the oldest Prometheus that the rules are for.

@@ -86,7 +86,7 @@ func TestTopologyImport(t *testing.T) {
 			lines[i] = ""
 		}
 	}
-	if _, stderr, code := program(t, strings.Join(lines, ""), "topology", "import", "--from", "ibnetdiscover", "-"); code != 3 || !strings.Contains(stderr, "does not tell of this cable") {
+	if _, stderr, code := program(t, strings.Join(lines, ""), "topology", "import", "--from", "ibnetdiscover", "-"); code != 3 || !strings.Contains(stderr, "does not list this cable") {
 		t.Error(code, stderr)
 	}
 }

@@ -1,21 +1,21 @@
-// Package gnmi keeps switches subscribed by gNMI and has their series.
+// Package gnmi keeps switches subscribed by gNMI and holds their series.
 //
-//  1. A session asks Capabilities first, and subscribes with an encoding that both
+//  1. A session first requests Capabilities, and subscribes with an encoding that both
 //     sides know.
-//  2. A session that ends is begun again after a wait that doubles, half of it by
-//     chance.
+//  2. A session that ends is restarted after a wait that doubles, half of it
+//     random.
 //  3. Messages wait in a queue of a fixed size. While it is full the session does not
-//     read, and so holds the switch back; after QueueWait a message is dropped and
-//     counted, and where changes are subscribed to all is asked for anew.
-//  4. A sample that did not come for three intervals is absent. What is told by change
+//     read, which slows the switch down; after QueueWait a message is dropped and
+//     counted. Where changes are subscribed to, a new subscription follows.
+//  4. A sample that did not arrive for three intervals is absent. What is sent on change
 //     is absent while there is no session.
-//  5. A target's series are of its own messages, in their order.
+//  5. A target's series depend on its own messages only, in their order.
 //
 // Switches that connect by themselves have rules of their own (dialout.go).
 //
 // The library's own client (gnmic's target) reads credentials once, dials with a
-// deadline of its own and restarts streams by itself; sessions are therefore on
-// generated messages, and the library parses paths.
+// deadline of its own and restarts streams by itself. Sessions therefore use the
+// generated messages, and the library only parses paths.
 package gnmi
 
 import (
@@ -38,10 +38,10 @@ type message struct {
 	session *session
 	body    *gpb.Notification
 	at      time.Time
-	stream  uint32 // of a switch that publishes; else 0
+	stream  uint32 // of a switch that publishes, otherwise 0
 }
 
-// Agent is the sessions of all targets.
+// Agent runs the sessions of all targets.
 type Agent struct {
 	config    Config
 	preset    *preset.Preset
@@ -50,9 +50,9 @@ type Agent struct {
 	encodings []gpb.Encoding
 	mode      gpb.SubscriptionList_Mode
 	onChange  bool           // changes are subscribed to
-	queues    []chan message // one for each decoder; a target has always the same
+	queues    []chan message // one for each decoder; a target always has the same one
 	dial      dialer
-	dialOut   *dialOut // nil: switches do not connect by themselves
+	dialOut   *dialOut // nil if switches do not connect by themselves
 	files     *pki.Watch
 	ctx       context.Context
 	stop      context.CancelFunc
@@ -63,10 +63,10 @@ type Agent struct {
 	sessions []*session
 }
 
-// dialer is how switches are dialled; nil: by TCP.
+// dialer dials a switch; nil means by TCP.
 type dialer func(ctx context.Context, address string) (net.Conn, error)
 
-// Start begins to subscribe. It does not wait for any switch.
+// Start starts the subscriptions. It does not wait for any switch.
 func Start(config Config, log *slog.Logger) (*Agent, error) { return startWithDialer(config, log, nil) }
 
 func startWithDialer(config Config, log *slog.Logger, dial dialer) (*Agent, error) {
@@ -128,7 +128,7 @@ func startWithDialer(config Config, log *slog.Logger, dial dialer) (*Agent, erro
 	return a, nil
 }
 
-// addTarget makes a target; nil: another has its name.
+// addTarget adds a target. It returns nil if another one has its name.
 func (a *Agent) addTarget(name, address string, place *offerSlot, log *slog.Logger) *session {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -141,7 +141,7 @@ func (a *Agent) addTarget(name, address string, place *offerSlot, log *slog.Logg
 	return s
 }
 
-// snapshotSessions are those that are known now.
+// snapshotSessions returns the current sessions.
 func (a *Agent) snapshotSessions() []*session {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -165,7 +165,7 @@ func (a *Agent) Close() error {
 // Expiries implements pki.Source: it lists the certificates of the connections with switches, either way.
 func (a *Agent) Expiries() []pki.Expiry { return a.files.Expiries() }
 
-// enqueueMessage gives a message to its decoder, or drops it after a while.
+// enqueueMessage passes a message to its decoder, or drops it after QueueWait.
 func (a *Agent) enqueueMessage(ctx context.Context, m message) (dropped bool, err error) {
 	q := m.session.queue
 	select {
@@ -186,30 +186,30 @@ func (a *Agent) enqueueMessage(ctx context.Context, m message) (dropped bool, er
 	}
 }
 
-// The families of how the receiving goes; their only other label is kind.
+// The families about the subscriptions; their only other label is kind.
 var (
-	familyUp = &preset.Family{Name: "graylink_gnmi_target_up", Help: "Whether the switch is subscribed to and told something.", Kind: preset.Gauge}
+	familyUp = &preset.Family{Name: "graylink_gnmi_target_up", Help: "Whether the switch is subscribed to and has sent something.", Kind: preset.Gauge}
 
 	familyAge      = &preset.Family{Name: "graylink_gnmi_sample_age_seconds", Help: "Time since the switch's last message.", Kind: preset.Gauge}
-	familySync     = &preset.Family{Name: "graylink_gnmi_sync_seconds", Help: "How long the last first telling of everything took.", Kind: preset.Gauge}
-	familySeries   = &preset.Family{Name: "graylink_gnmi_series", Help: "Series of the switch that are known.", Kind: preset.Gauge}
-	familyUnplaced = &preset.Family{Name: "graylink_gnmi_unplaced_series", Help: "Series of components whose port is not told.", Kind: preset.Gauge}
-	familyConnects = &preset.Family{Name: "graylink_gnmi_connects_total", Help: "Sessions that were begun.", Kind: preset.Counter}
-	familyErrors   = &preset.Family{Name: "graylink_gnmi_errors_total", Help: "Sessions that ended, and values that are none, by what was wrong.", Kind: preset.Counter, Labels: []string{"kind"}}
-	familyUpdates  = &preset.Family{Name: "graylink_gnmi_updates_total", Help: "Updates that were decoded.", Kind: preset.Counter}
-	familySamples  = &preset.Family{Name: "graylink_gnmi_samples_total", Help: "Samples that were made of them.", Kind: preset.Counter}
-	familyUnknown  = &preset.Family{Name: "graylink_gnmi_unknown_total", Help: "Updates, and members of JSON values, that no path is about.", Kind: preset.Counter}
-	familyAbsent   = &preset.Family{Name: "graylink_gnmi_absent_total", Help: "Values by which the switch said that it has none.", Kind: preset.Counter}
-	familyDropped  = &preset.Family{Name: "graylink_gnmi_dropped_updates_total", Help: "Updates that found no place in the queue.", Kind: preset.Counter}
-	familyResets   = &preset.Family{Name: "graylink_gnmi_resets_total", Help: "Counters that went back.", Kind: preset.Counter}
-	familyQueue    = &preset.Family{Name: "graylink_gnmi_queue_messages", Help: "Messages of the switch's decoder that wait.", Kind: preset.Gauge}
+	familySync     = &preset.Family{Name: "graylink_gnmi_sync_seconds", Help: "Duration of the initial update of the last subscription.", Kind: preset.Gauge}
+	familySeries   = &preset.Family{Name: "graylink_gnmi_series", Help: "Number of known series of the switch.", Kind: preset.Gauge}
+	familyUnplaced = &preset.Family{Name: "graylink_gnmi_unplaced_series", Help: "Number of series of components whose port is unknown.", Kind: preset.Gauge}
+	familyConnects = &preset.Family{Name: "graylink_gnmi_connects_total", Help: "Number of sessions started.", Kind: preset.Counter}
+	familyErrors   = &preset.Family{Name: "graylink_gnmi_errors_total", Help: "Number of sessions that ended, and of invalid values, by kind of error.", Kind: preset.Counter, Labels: []string{"kind"}}
+	familyUpdates  = &preset.Family{Name: "graylink_gnmi_updates_total", Help: "Number of decoded updates.", Kind: preset.Counter}
+	familySamples  = &preset.Family{Name: "graylink_gnmi_samples_total", Help: "Number of samples made of updates.", Kind: preset.Counter}
+	familyUnknown  = &preset.Family{Name: "graylink_gnmi_unknown_total", Help: "Number of updates, and members of JSON values, without a known path.", Kind: preset.Counter}
+	familyAbsent   = &preset.Family{Name: "graylink_gnmi_absent_total", Help: "Number of values by which the switch reports that data is not available.", Kind: preset.Counter}
+	familyDropped  = &preset.Family{Name: "graylink_gnmi_dropped_updates_total", Help: "Number of updates dropped because the queue was full.", Kind: preset.Counter}
+	familyResets   = &preset.Family{Name: "graylink_gnmi_resets_total", Help: "Number of counter resets.", Kind: preset.Counter}
+	familyQueue    = &preset.Family{Name: "graylink_gnmi_queue_messages", Help: "Number of messages that wait for the switch's decoder.", Kind: preset.Gauge}
 )
 
-// The families of who connects; they have no switch.
+// The families about switches that connect; they have no label switch.
 var (
-	familyDialOutConnections = &preset.Family{Name: "graylink_gnmi_dial_out_connections", Help: "Connections that switches made and that are open.", Kind: preset.Gauge}
-	familyDialOutStreams     = &preset.Family{Name: "graylink_gnmi_dial_out_streams", Help: "Streams by which switches publish.", Kind: preset.Gauge}
-	familyDialOutRefused     = &preset.Family{Name: "graylink_gnmi_dial_out_refused_total", Help: "What was refused to who connected, by why.", Kind: preset.Counter, Labels: []string{"kind"}}
+	familyDialOutConnections = &preset.Family{Name: "graylink_gnmi_dial_out_connections", Help: "Number of open connections made by switches.", Kind: preset.Gauge}
+	familyDialOutStreams     = &preset.Family{Name: "graylink_gnmi_dial_out_streams", Help: "Number of open streams by which switches publish.", Kind: preset.Gauge}
+	familyDialOutRefused     = &preset.Family{Name: "graylink_gnmi_dial_out_refused_total", Help: "Number of refusals to connecting switches, by kind.", Kind: preset.Counter, Labels: []string{"kind"}}
 )
 
 // OfSwitch reports whether a family's points have a switch.
@@ -217,15 +217,15 @@ func OfSwitch(f *preset.Family) bool {
 	return f != familyDialOutConnections && f != familyDialOutStreams && f != familyDialOutRefused
 }
 
-// PointFamilies are all that points can be of: the preset's vocabulary, and how the
-// receiving goes. A user's path may add others.
+// PointFamilies returns all families that points can have: the preset's vocabulary, and those about the
+// subscriptions. A user's path may add others.
 func PointFamilies() []*preset.Family {
 	out := slices.DeleteFunc(slices.Clone(preset.Families), func(f *preset.Family) bool { return f.Kind == preset.Relation })
 	return append(out, familyAbsent, familyAge, familyConnects, familyDialOutConnections, familyDialOutRefused, familyDialOutStreams, familyDropped, familyErrors, familyQueue, familyResets, familySamples, familySeries, familySync,
 		familyUnknown, familyUnplaced, familyUp, familyUpdates)
 }
 
-// CollectPoints are what is known now.
+// CollectPoints returns the current points.
 func (a *Agent) CollectPoints(now time.Time) []Point {
 	var out []Point
 	for _, s := range a.snapshotSessions() {

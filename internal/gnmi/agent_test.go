@@ -34,11 +34,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, peerProcess(what))
 		os.Exit(1)
 	}
-	// A log of the fakes' has a goroutine of its own from the start.
+	// The log of the fakes has a goroutine of its own from the start.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/golang/glog.(*fileSink).flushDaemon"))
 }
 
-// logged is a log that tests read.
+// logged is a log that tests can read.
 type logged struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -56,7 +56,7 @@ func (l *logged) String() string {
 	return l.b.String()
 }
 
-// started is a switch, and an agent that is subscribed to it.
+// started returns a switch, and an agent that is subscribed to it.
 func started(t *testing.T, vendor string, state gnmitest.State, faults gnmitest.Faults, server *tls.Config, change func(*Config)) (*gnmitest.Switch, *Agent, *logged) {
 	t.Helper()
 	sw, err := gnmitest.Start(vendor, state, faults, server)
@@ -83,8 +83,8 @@ func started(t *testing.T, vendor string, state gnmitest.State, faults gnmitest.
 	return sw, a, log
 }
 
-// told is what an agent's points say, by series as Prometheus writes them.
-func told(a *Agent) map[string]float64 {
+// seriesOf returns an agent's points by series, as Prometheus writes them.
+func seriesOf(a *Agent) map[string]float64 {
 	out := map[string]float64{}
 	for _, p := range a.CollectPoints(time.Now()) {
 		var b strings.Builder
@@ -101,11 +101,11 @@ func told(a *Agent) map[string]float64 {
 	return out
 }
 
-// until waits for what is bound to come.
+// until waits for a condition that is certain to occur.
 func until(t *testing.T, a *Agent, log *logged, what string, ok func(map[string]float64) bool) map[string]float64 {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(2 * time.Millisecond) {
-		got := told(a)
+		got := seriesOf(a)
 		if ok(got) {
 			return got
 		}
@@ -123,8 +123,7 @@ func errorsOf(kind string) string {
 
 func synced(got map[string]float64) bool { return got["graylink_gnmi_series"+leaf1+"}"] > 0 }
 
-// parity is what every vendor's switch is asked: the series, and the value that was
-// put in.
+// parity is an expectation for every vendor's switch: a series, and the value that was set.
 type parity struct {
 	what, series string
 	value        func(gnmitest.State) float64
@@ -147,8 +146,8 @@ var parities = []parity{
 	{"LLDP", `fabric_switch_port_neighbor_info{switch="leaf1",port="Ethernet8",remote="spine1",remote_port="Ethernet1/7",remote_chassis=""}`, func(gnmitest.State) float64 { return 1 }},
 }
 
-// has are the parities that each vendor must have; the others it must not, for its
-// tree has no such leaf that is confirmed.
+// has lists the parities that each vendor must have. It must not have the others, because its tree has no
+// confirmed leaf for them.
 var has = map[string]string{
 	"openconfig": "octets|link state|ECN marks|queue watermark|queue drops|DOM power|BER before FEC|BER after FEC|LLDP",
 	"arista":     "octets|link state|PFC received|PFC sent|ECN marks|queue watermark|queue drops|DOM power|BER before FEC|BER after FEC|LLDP",
@@ -158,8 +157,8 @@ var has = map[string]string{
 	"nvos":       "octets|link state|BER before FEC|BER after FEC",
 }
 
-// TestParity: what the vendors' switches measure arrives under one name, in one unit
-// and with one set of labels, with the value that was put in; docs/gnmi.md says so.
+// TestParity checks that the measurements of the vendors' switches arrive under one name, in one unit, with one
+// set of labels and with the value that was set. It writes and checks docs/gnmi.md.
 func TestParity(t *testing.T) {
 	at := time.Now().Add(-time.Second).Truncate(time.Second)
 	state := gnmitest.ExampleState(at)
@@ -215,14 +214,14 @@ func TestParity(t *testing.T) {
 	document(t, cells)
 }
 
-// document writes the tables of docs/gnmi.md, and checks that they are those of the
-// presets.
+// document writes the tables of docs/gnmi.md, and checks that they are those of the presets.
 func document(t *testing.T, cells map[string]map[string]string) {
 	t.Helper()
 	var b strings.Builder
-	b.WriteString("# gNMI: what is asked of which switch\n\nWritten by `go test ./internal/gnmi -run TestParity -update`. How to configure the receiver is in its\n" +
-		"[README](../receivers/gnmireceiver/README.md).\n\n## One vocabulary\n\nEach row is one series; the columns are what it was when each vendor's test switch measured the same things, told in its own tree, names,\n" +
-		"types and units. `-`: the vendor's preset has no confirmed path for it, and the series is absent.\n\n| | series |")
+	b.WriteString("# gNMI: which paths are requested from which switch\n\nThis page lists the paths that each preset of the gNMI receiver subscribes to, and the series that they become.\n" +
+		"It is written by `go test ./internal/gnmi -run TestParity -update`. The receiver's\n[README](../receivers/gnmireceiver/README.md) describes its configuration.\n\n" +
+		"## How do the vendors' series compare?\n\nThe test switches of all vendors measure the same values, and send them in their own trees, names, types and units.\n" +
+		"Each row is one series, and each column has its value for one vendor. `-` means that the vendor's preset has no\nconfirmed path for the series, which is absent.\n\n| | series |")
 	for _, v := range preset.Names() {
 		b.WriteString(" " + v + " |")
 	}
@@ -241,8 +240,8 @@ func document(t *testing.T, cells map[string]map[string]string) {
 		b.WriteString("\n")
 	}
 	for _, p := range preset.All {
-		fmt.Fprintf(&b, "\n## Preset `%s`\n\n%s. Encodings, the best first: %s.\n\n| path | series | type, unit | conversion | source |\n| --- | --- | --- | --- | --- |\n",
-			p.Name, strings.ToUpper(p.Help[:1])+p.Help[1:], strings.Join(p.Encodings, ", "))
+		fmt.Fprintf(&b, "\n## Preset `%s`\n\n%s\n\nEncodings, preferred first: %s.\n\n| path | series | type, unit | conversion | source |\n| --- | --- | --- | --- | --- |\n",
+			p.Name, p.Help, strings.Join(p.Encodings, ", "))
 		for _, r := range p.Rules {
 			f := preset.LookupFamily(r.Metric)
 			series := "`" + f.Name + "`"
@@ -263,23 +262,24 @@ func document(t *testing.T, cells map[string]map[string]string) {
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", path, series, kind, preset.Conversions[r.Convert].Help, r.Source)
 		}
 		if len(p.Unconfirmed) > 0 {
-			b.WriteString("\nNot asked for, because it is not confirmed:\n\n")
+			b.WriteString("\nThese paths are not requested, because they are not confirmed:\n\n| path | series | reason |\n| --- | --- | --- |\n")
 			for _, u := range p.Unconfirmed {
-				fmt.Fprintf(&b, "- `%s` for `%s`: %s\n", u.Path, u.Metric, u.Why)
+				fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", u.Path, u.Metric, u.Why)
 			}
 		}
 	}
-	fmt.Fprintf(&b, "\n## Forwarding tables\n\nAsked for with `routes: true`, by the presets %s. No prefix is asked for, and no group has a series.\n\n| path | tells | source |\n| --- | --- | --- |\n",
+	fmt.Fprintf(&b, "\n## Forwarding tables\n\nWith `routes: true`, the presets %s request these paths.\nPrefixes are not requested, and groups have no series.\n\n| path | series | source |\n| --- | --- | --- |\n",
 		strings.Join(preset.WithRoutes, ", "))
 	for _, r := range preset.RouteRules() {
-		tells := "`" + preset.FamilyMembers + "`, which counts by port"
+		series := "`" + preset.FamilyMembers + "`, which counts by port"
 		if r.Metric != "" {
-			tells = "`" + r.Metric + "` address_family=" + r.Labels["address_family"]
+			series = "`" + r.Metric + "` address_family=" + r.Labels["address_family"]
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", r.Path, tells, r.Source)
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", r.Path, series, r.Source)
 	}
-	b.WriteString("\nNot asked for, because it is not confirmed: the same of Cumulus, NVOS, SONiC and SR Linux, whose lists of paths do not have it, or have it elsewhere.\n" +
-		"A switch that does not know a path may refuse the whole subscription (`graylink_gnmi_errors_total{kind=\"request\"}`).\n")
+	b.WriteString("\nFor Cumulus, NVOS, SONiC and SR Linux they are not requested, because they are not confirmed: their lists of paths\n" +
+		"do not have them, or have them elsewhere. A switch that does not know a path may refuse the whole subscription\n" +
+		"(`graylink_gnmi_errors_total{kind=\"request\"}`).\n")
 	const file = "../../docs/gnmi.md"
 	if *update {
 		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
@@ -291,7 +291,7 @@ func document(t *testing.T, cells map[string]map[string]string) {
 	}
 }
 
-// TestModes: stream, once and poll tell the same, and again.
+// TestModes checks that stream, once and poll give the same, repeatedly.
 func TestModes(t *testing.T) {
 	for mode, want := range map[string]gpb.SubscriptionList_Mode{"stream": gpb.SubscriptionList_STREAM, "once": gpb.SubscriptionList_ONCE, "poll": gpb.SubscriptionList_POLL} {
 		state := gnmitest.ExampleState(time.Now())
@@ -322,8 +322,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestAccess: mutual TLS, names with passwords in both forms, tokens; what is secret
-// is in no log; who is refused is counted so.
+// TestAccess covers mutual TLS, names with passwords in both forms, and tokens. No log may contain a secret,
+// and refusals are counted.
 func TestAccess(t *testing.T) {
 	now := time.Now()
 	ca, err := pki.NewAuthority("test", time.Hour, now)
@@ -354,20 +354,20 @@ func TestAccess(t *testing.T) {
 	_, _, server := pair("leaf1")
 	cert, key, _ := pair("collector")
 	config := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{server}, ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert}
-	const password = "s3cr3t-that-nobody-logs"
+	const password = "s3cr3t-that-is-not-logged"
 	user, pass, token := write("user", []byte("cumulus\n")), write("pass", []byte(password+"\n")), write("token", []byte(password))
 	for name, c := range map[string]struct {
 		vendor string
 		login  []string
 		change func(*Config)
-		kind   string // of the error; empty: it is let in
+		kind   string // of the error; empty means that it is accepted
 	}{
 		"certificate":    {"openconfig", nil, nil, ""},
 		"no certificate": {"openconfig", nil, func(c *Config) { c.TLS.Cert, c.TLS.Key = "", "" }, "connect"},
 		"other name":     {"openconfig", nil, func(c *Config) { c.TLS.Server = "leaf2" }, "connect"},
 		"no authority":   {"openconfig", nil, func(c *Config) { c.TLS.CA = cert }, "connect"},
 		"gone":           {"openconfig", nil, func(c *Config) { c.TLS.CA = caFile + ".gone" }, "connect"},
-		"basic":          {"cumulus", []string{"authorization", "Basic Y3VtdWx1czpzM2NyM3QtdGhhdC1ub2JvZHktbG9ncw=="}, func(c *Config) { c.UsernameFile, c.PasswordFile = user, pass }, ""},
+		"basic":          {"cumulus", []string{"authorization", "Basic Y3VtdWx1czpzM2NyM3QtdGhhdC1pcy1ub3QtbG9nZ2Vk"}, func(c *Config) { c.UsernameFile, c.PasswordFile = user, pass }, ""},
 		"metadata":       {"arista", []string{"username", "cumulus", "password", password}, func(c *Config) { c.UsernameFile, c.PasswordFile = user, pass }, ""},
 		"token":          {"openconfig", []string{"authorization", "Bearer " + password}, func(c *Config) { c.TokenFile = token }, ""},
 		"wrong":          {"arista", []string{"password", "x"}, func(c *Config) { c.UsernameFile, c.PasswordFile = user, pass }, "auth"},
@@ -389,12 +389,13 @@ func TestAccess(t *testing.T) {
 			t.Errorf("%s: is let in", name)
 		}
 		if strings.Contains(log.String(), password) || strings.Contains(log.String(), "czM0") {
-			t.Errorf("%s: the log tells it: %s", name, log)
+			t.Errorf("%s: the log contains the secret: %s", name, log)
 		}
 	}
 }
 
-// TestFaults: each is counted by its kind, and when it is over all is there again.
+// TestFaults checks that each fault is counted by its kind, and that everything is present again when it is
+// over.
 func TestFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		f    gnmitest.Faults
@@ -442,13 +443,13 @@ func noKeys(n *gpb.Notification) {
 	}
 }
 
-// TestDeprecatedPaths: a switch that fills Path.element only is understood.
+// TestDeprecatedPaths checks that paths in Path.element are understood.
 func TestDeprecatedPaths(t *testing.T) {
 	_, a, log := started(t, "openconfig", gnmitest.ExampleState(time.Now()), gnmitest.Faults{NoModels: true, Mutate: func(n *gpb.Notification) {
 		for _, u := range n.Update {
 			p := &gpb.Path{}
 			for _, e := range u.Path.Elem {
-				p.Element = append(p.Element, e.Name) //nolint:staticcheck // that it is deprecated is the point
+				p.Element = append(p.Element, e.Name) //nolint:staticcheck // the deprecated field is the purpose of the test
 				for _, k := range slices.Sorted(maps.Keys(e.Key)) {
 					p.Element = append(p.Element, e.Key[k]) //nolint:staticcheck // as above
 				}
@@ -462,8 +463,8 @@ func TestDeprecatedPaths(t *testing.T) {
 	}
 }
 
-// TestFlapping: a switch that restarts again and again is subscribed anew each time,
-// what was told by change is absent meanwhile, and no goroutine stays (TestMain).
+// TestFlapping checks that a switch that restarts again and again is subscribed to each time, that what was
+// sent on change is absent meanwhile, and that no goroutine remains (TestMain).
 func TestFlapping(t *testing.T) {
 	_, a, log := started(t, "openconfig", gnmitest.ExampleState(time.Now()), gnmitest.Faults{EndAfter: 1, End: status.Error(codes.Unavailable, "flap")}, nil,
 		func(c *Config) { c.BackoffMax = 10 * time.Millisecond })
@@ -479,8 +480,8 @@ func TestFlapping(t *testing.T) {
 	}
 }
 
-// TestOverload: while the decoder stands still the queue fills, messages are dropped
-// and counted, and then all is asked for anew.
+// TestOverload checks that while the decoder stands still the queue fills, messages are dropped and counted,
+// and a new subscription follows.
 func TestOverload(t *testing.T) {
 	state := gnmitest.ExampleState(time.Now())
 	sw, a, log := started(t, "openconfig", state, gnmitest.Faults{}, nil, func(c *Config) { c.Queue, c.QueueWait = 1, time.Millisecond })
@@ -503,7 +504,7 @@ func TestOverload(t *testing.T) {
 	})
 }
 
-// TestStorm: twenty switches that restart at once are all told of again.
+// TestStorm checks that twenty switches that restart at once all return.
 func TestStorm(t *testing.T) {
 	broken := gnmitest.Faults{EndAfter: 1, End: status.Error(codes.Unavailable, "restart")}
 	var all []*gnmitest.Switch

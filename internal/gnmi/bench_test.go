@@ -17,11 +17,11 @@ import (
 	"github.com/graylink/graylink/internal/gnmi/preset"
 )
 
-// generator is a switch that sends the same messages again, as fast as they are read.
+// generator is a switch that sends the same messages again and again, as fast as they are read.
 type generator struct {
 	gpb.UnimplementedGNMIServer
 	messages []*gpb.SubscribeResponse
-	start    chan int // so many messages
+	start    chan int // the number of messages to send
 }
 
 func (g *generator) Capabilities(_ context.Context, _ *gpb.CapabilityRequest) (*gpb.CapabilityResponse, error) {
@@ -32,7 +32,7 @@ func (g *generator) Subscribe(stream gpb.GNMI_SubscribeServer) error {
 	if err := stream.Send(&gpb.SubscribeResponse{Response: &gpb.SubscribeResponse_SyncResponse{SyncResponse: true}}); err != nil {
 		return err
 	}
-	// Encoded once: what is measured is the receiver, and the transport both ways.
+	// Messages are encoded once, so that the receiver and the transport are measured.
 	ready := make([]*grpc.PreparedMsg, len(g.messages))
 	for i, m := range g.messages {
 		ready[i] = &grpc.PreparedMsg{}
@@ -54,10 +54,10 @@ func (g *generator) Subscribe(stream gpb.GNMI_SubscribeServer) error {
 	}
 }
 
-// perMessage is how many updates a notification of the benchmark has.
+// perMessage is the number of updates in a notification of the benchmark.
 const perMessage = 100
 
-// notifications are of 200 ports with 100 leaves each: 20,000 series.
+// notifications returns the notifications of 200 ports with 100 leaves each: 20,000 series.
 func notifications() []*gpb.Notification {
 	var out []*gpb.Notification
 	for port := range 200 {
@@ -85,8 +85,8 @@ func notifications() []*gpb.Notification {
 	return out
 }
 
-// BenchmarkEndToEnd: updates through gRPC over the loopback, the generator in the
-// same process, into the series of four switches.
+// BenchmarkEndToEnd measures updates from a generator in the same process through gRPC over the loopback into
+// the series of four switches.
 func BenchmarkEndToEnd(b *testing.B) {
 	const targets = 4
 	c := DefaultConfig()
@@ -127,7 +127,7 @@ func BenchmarkEndToEnd(b *testing.B) {
 	b.ReportMetric(float64(messages*perMessage*targets)/b.Elapsed().Seconds(), "updates/s")
 }
 
-// BenchmarkDecode is the part from bytes to series.
+// BenchmarkDecode measures the part from bytes to series.
 func BenchmarkDecode(b *testing.B) {
 	tree, err := preset.CompileRules(preset.ByName("cumulus").Rules)
 	if err != nil {
@@ -171,7 +171,7 @@ func BenchmarkDecode(b *testing.B) {
 	})
 }
 
-// BenchmarkSONiC is a JSON object of 64 ports with 100 counters as texts.
+// BenchmarkSONiC measures a JSON object of 64 ports with 100 counters as texts.
 func BenchmarkSONiC(b *testing.B) {
 	tree, err := preset.CompileRules(preset.ByName("sonic").Rules)
 	if err != nil {
@@ -203,7 +203,7 @@ func BenchmarkSONiC(b *testing.B) {
 	b.ReportMetric(6400*float64(b.N)/b.Elapsed().Seconds(), "counters/s")
 }
 
-// serving is a generator that is served on the loopback.
+// serving returns a generator that is served on the loopback.
 func serving(b *testing.B) (g *generator, address string) {
 	b.Helper()
 	g = &generator{start: make(chan int)}
@@ -222,9 +222,8 @@ func serving(b *testing.B) (g *generator, address string) {
 	return g, l.Addr().String()
 }
 
-// BenchmarkDialOut: updates of one switch that connects by itself, by a tunnel of the
-// library's client and by Publish; the switch, and the tunnel's client, are in the same
-// process.
+// BenchmarkDialOut measures updates of one switch that connects by itself, by a tunnel of the library's client
+// and by Publish. The switch, and the tunnel's client, are in the same process.
 func BenchmarkDialOut(b *testing.B) {
 	for _, by := range []string{"tunnel", "publish"} {
 		b.Run(by, func(b *testing.B) {

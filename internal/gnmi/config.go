@@ -12,65 +12,65 @@ import (
 	"github.com/graylink/graylink/internal/pki"
 )
 
-// Config says which switches are subscribed to, and how.
+// Config configures which switches are subscribed to, and how.
 type Config struct {
-	// Preset is the vendor's, by its name (preset.Names).
+	// Preset is the name of the vendor's preset (preset.Names).
 	Preset string `mapstructure:"preset"`
 	// Targets are the switches.
 	Targets []Target `mapstructure:"targets"`
-	// Mode is stream, once or poll. Once subscribes anew every Interval.
+	// Mode is stream, once or poll. With once, a new subscription follows after every Interval.
 	Mode string `mapstructure:"mode"`
 	// Interval is the time between samples, and between polls.
 	Interval time.Duration `mapstructure:"interval"`
-	// Encoding is asked for whatever the preset prefers; empty: the preset's best that
-	// the switch offers.
+	// Encoding overrides the preset's. If it is empty, the preset's preferred one of those that the switch
+	// offers is used.
 	Encoding string `mapstructure:"encoding"`
 	TLS      TLS    `mapstructure:"tls"`
-	// UsernameFile and PasswordFile, or TokenFile (a bearer token), hold credentials.
-	// They are read at every connection.
+	// UsernameFile and PasswordFile, or TokenFile (a bearer token), hold credentials. They are read for every
+	// connection.
 	UsernameFile string `mapstructure:"username_file"`
 	PasswordFile string `mapstructure:"password_file"`
 	TokenFile    string `mapstructure:"token_file"`
 	// Paths are added to the preset's.
 	Paths []preset.UserPath `mapstructure:"paths"`
-	// Routes: forwarding tables are asked for as well, without their prefixes.
+	// Routes subscribes to forwarding tables as well, without their prefixes.
 	Routes bool `mapstructure:"routes"`
-	// Timeout is of connecting and of Capabilities.
+	// Timeout bounds connecting and Capabilities.
 	Timeout time.Duration `mapstructure:"timeout"`
 	// BackoffMin and BackoffMax bound the wait before a session is tried again.
 	BackoffMin time.Duration `mapstructure:"backoff_min"`
 	BackoffMax time.Duration `mapstructure:"backoff_max"`
-	// Queue is how many messages of all targets may wait to be decoded; QueueWait how
-	// long a session waits for a place, during which the switch is held back, before the
-	// message is dropped.
+	// Queue is the number of messages of all targets that may wait to be decoded. QueueWait is how long a
+	// session waits for room before it drops the message; meanwhile it does not read, which slows the switch
+	// down.
 	Queue     int           `mapstructure:"queue"`
 	QueueWait time.Duration `mapstructure:"queue_wait"`
-	// MaxSeries is how many series a target may have.
+	// MaxSeries bounds the number of series of a target.
 	MaxSeries int `mapstructure:"max_series"`
-	// DialOut is for switches that connect by themselves.
+	// DialOut configures switches that connect by themselves.
 	DialOut DialOut `mapstructure:"dial_out"`
 }
 
-// Target is a switch.
+// Target represents a switch.
 type Target struct {
 	Address string `mapstructure:"address"` // host:port
-	Name    string `mapstructure:"name"`    // the label switch; empty: the address' host
+	Name    string `mapstructure:"name"`    // the label switch; empty means the address' host
 }
 
-// TLS is how the switch is known, and how this process is.
+// TLS configures how the switch and this process are authenticated.
 type TLS struct {
-	// Insecure: no TLS at all.
+	// Insecure turns TLS off.
 	Insecure bool `mapstructure:"insecure"`
-	// SkipVerify: the switch's certificate is not verified.
+	// SkipVerify turns off the verification of the switch's certificate.
 	SkipVerify bool   `mapstructure:"insecure_skip_verify"`
-	CA         string `mapstructure:"ca_file"` // empty: the system's
+	CA         string `mapstructure:"ca_file"` // empty means the system's
 	Cert       string `mapstructure:"cert_file"`
 	Key        string `mapstructure:"key_file"`
-	// Server is the name in the switch's certificate; empty: the address' host.
+	// Server is the name in the switch's certificate; empty means the address' host.
 	Server string `mapstructure:"server_name"`
 }
 
-// DefaultConfig is a configuration without targets.
+// DefaultConfig returns a configuration without targets.
 func DefaultConfig() Config {
 	return Config{Preset: "openconfig", Mode: "stream", Interval: 10 * time.Second, Timeout: 10 * time.Second, BackoffMin: time.Second,
 		BackoffMax: time.Minute, Queue: 1024, QueueWait: time.Second, MaxSeries: 200_000,
@@ -84,7 +84,7 @@ func (c *Config) certificates() []pki.CertificateFile {
 	return append(pki.FilesOf(c.TLS.CA, c.TLS.Cert), pki.FilesOf(c.DialOut.TLS.ClientCA, c.DialOut.TLS.Cert)...)
 }
 
-// Validate names the key that is wrong.
+// Validate returns an error that names the first key with a wrong value.
 func (c *Config) Validate() error {
 	wrong := func(key, format string, args ...any) error { return fmt.Errorf(key+": "+format, args...) }
 	if preset.ByName(c.Preset) == nil {
@@ -120,7 +120,7 @@ func (c *Config) Validate() error {
 		return wrong("encoding", "one of %s is expected, not %q", strings.Join(encodings, ", "), c.Encoding)
 	}
 	if c.TLS.Insecure && (c.TLS.CA != "" || c.TLS.Cert != "" || c.TLS.Key != "" || c.TLS.Server != "" || c.TLS.SkipVerify) {
-		return wrong("tls.insecure", "nothing else of tls has a meaning without TLS")
+		return wrong("tls.insecure", "no other key of tls has an effect without TLS")
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		return wrong("tls", "cert_file and key_file are expected together")
@@ -166,7 +166,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// allRules are the preset's and the user's.
+// allRules returns the preset's rules and the user's.
 func (c *Config) allRules() ([]preset.Rule, error) {
 	rules := slices.Clone(preset.ByName(c.Preset).Rules)
 	if c.Routes {
@@ -182,7 +182,7 @@ func (c *Config) allRules() ([]preset.Rule, error) {
 	return rules, nil
 }
 
-// targetLimit is how many targets there can be.
+// targetLimit returns the largest possible number of targets.
 func (c *Config) targetLimit() int {
 	switch d := &c.DialOut; {
 	case d.Listen == "":
@@ -194,7 +194,7 @@ func (c *Config) targetLimit() int {
 	}
 }
 
-// switchName is the label switch of the target.
+// switchName returns the value of the target's label switch.
 func (t Target) switchName() string {
 	if t.Name != "" {
 		return t.Name
@@ -203,7 +203,7 @@ func (t Target) switchName() string {
 	return strings.ReplaceAll(host, ":", "_") // of an IPv6 address
 }
 
-// readSecret reads a file with one line; its error never holds the line.
+// readSecret reads a file with one line. Its error never contains the line.
 func readSecret(file string) (string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -34,33 +34,33 @@ import (
 
 // Dial-out: switches connect to this process.
 //
-//  1. A caller proves who it is by a client certificate, by the token, or, where that
-//     is configured, by its address alone. Without any of these only the loopback is
-//     listened on.
+//  1. A caller is authenticated by a client certificate, by the token, or, where that
+//     is configured, by its address alone. Without any of these the process listens only on
+//     the loopback.
 //  2. A caller has the target that it is listed for. Without a list it has those whose
-//     names its certificate has. Anyone else is refused and counted.
+//     names its certificate has. All others are refused and counted.
 //  3. By a tunnel (openconfig/grpctunnel) this process is the gNMI client, as it is
-//     when it dials in. Callers reach nothing by it: their own requests for sessions,
-//     which the protocol knows, are refused.
-//  4. By Publish (SONiC's gNMIDialOut) the switch tells what it is configured to tell.
-//  5. Who registers a target anew takes its place: the tunnel before it may be dead.
+//     when it dials. Callers cannot reach anything by it: their own requests for sessions,
+//     which the protocol has, are refused.
+//  4. By Publish (SONiC's gNMIDialOut) the switch sends what it is configured to send.
+//  5. A registration of a target replaces an earlier one, whose tunnel may be dead.
 //
-// The library's own server hands sessions from one caller to another's target, does
-// not know which caller it is that registers a target, and keeps an entry of every
+// The library's own server passes sessions from one caller to another's target, does
+// not know which caller registers a target, and keeps an entry of every
 // session. So only its generated messages are used here, and its client in tests.
 
-// DialOut says how switches that connect by themselves are taken.
+// DialOut configures switches that connect by themselves.
 type DialOut struct {
-	// Listen is host:port; empty: switches do not connect.
+	// Listen is host:port; empty means that switches cannot connect.
 	Listen string    `mapstructure:"listen"`
 	TLS    ServerTLS `mapstructure:"tls"`
 	// TokenFile holds a bearer token that every call must have.
 	TokenFile string `mapstructure:"token_file"`
-	// Targets are those that are taken; empty: those that a certificate names.
+	// Targets lists the accepted targets; empty means those that a certificate names.
 	Targets []Caller `mapstructure:"targets"`
-	// ByAddress: a caller without certificate and token is known by its address.
+	// ByAddress identifies a caller without certificate and token by its address.
 	ByAddress bool `mapstructure:"insecure_by_address"`
-	// MaxTargets bounds the targets that certificates name.
+	// MaxTargets bounds the number of targets that certificates name.
 	MaxTargets int `mapstructure:"max_targets"`
 	// MaxConnections bounds the connections, MaxStreams the streams of each.
 	MaxConnections int `mapstructure:"max_connections"`
@@ -69,20 +69,20 @@ type DialOut struct {
 	MaxMessage int `mapstructure:"max_message_bytes"`
 }
 
-// ServerTLS is how callers know this process, and how it knows them.
+// ServerTLS configures how this process and its callers are authenticated.
 type ServerTLS struct {
 	Cert string `mapstructure:"cert_file"`
 	Key  string `mapstructure:"key_file"`
-	// ClientCA are the authorities of callers' certificates, which are then demanded.
+	// ClientCA has the authorities of callers' certificates, which are then required.
 	ClientCA string `mapstructure:"client_ca_file"`
 }
 
-// Caller is a switch that is expected to connect.
+// Caller represents a switch that is expected to connect.
 type Caller struct {
 	ID          string `mapstructure:"id"`          // the target that it registers
-	Name        string `mapstructure:"name"`        // the label switch; empty: ID
-	Certificate string `mapstructure:"certificate"` // a name in its certificate; empty: ID
-	Address     string `mapstructure:"address"`     // IP address or prefix that it comes from; empty: any
+	Name        string `mapstructure:"name"`        // the label switch; empty means ID
+	Certificate string `mapstructure:"certificate"` // a name in its certificate; empty means ID
+	Address     string `mapstructure:"address"`     // IP address or prefix of its connections; empty means any
 }
 
 func (c Caller) switchName() string {
@@ -92,7 +92,7 @@ func (c Caller) switchName() string {
 	return c.ID
 }
 
-// allowsAddress reports whether the caller may come from an address.
+// allowsAddress reports whether the caller may connect from an address.
 func (c Caller) allowsAddress(addr netip.Addr) bool {
 	if c.Address == "" {
 		return true
@@ -112,7 +112,7 @@ func prefixOf(s string) (netip.Prefix, error) {
 	return a.Prefix(a.BitLen())
 }
 
-// validate names the key that is wrong. names are those of other targets.
+// validate returns an error that names the first key with a wrong value. names are those of other targets.
 func (d *DialOut) validate(names map[string]int) error {
 	wrong := func(key, format string, args ...any) error {
 		return fmt.Errorf("dial_out."+key+": "+format, args...)
@@ -188,36 +188,36 @@ func (d *DialOut) validate(names map[string]int) error {
 	return nil
 }
 
-// validSwitchName reports whether a name may be a switch's (contracts, element identifiers).
+// validSwitchName reports whether a name is valid for a switch (contracts, element identifiers).
 func validSwitchName(s string) bool {
 	return s != "" && len(s) <= 255 && !strings.ContainsAny(s, "/:>@# \t\r\n")
 }
 
 // Kinds of refusals, as they are counted.
 const (
-	refusedTLS      = "tls"      // a handshake that failed: no certificate, another authority's, no TLS
-	refusedAuth     = "auth"     // no token, or another one
+	refusedTLS      = "tls"      // a failed handshake: no certificate, another authority's, no TLS
+	refusedAuth     = "auth"     // no token, or a wrong one
 	refusedStranger = "stranger" // a target that the caller does not have
-	refusedLimit    = "limit"    // more targets than are taken
-	refusedRequest  = "request"  // what a caller may not ask for, or no gNMI
+	refusedLimit    = "limit"    // more targets than allowed
+	refusedRequest  = "request"  // a request that callers may not send, or a protocol other than gNMI
 )
 
 var refusals = []string{refusedAuth, refusedLimit, refusedRequest, refusedStranger, refusedTLS}
 
-// dialOut is the side that listens.
+// dialOut is the listening side.
 type dialOut struct {
 	tpb.UnimplementedTunnelServer
 	agent    *Agent
 	config   *DialOut
 	log      *slog.Logger
-	warnings *rate.Limiter // callers must not fill the log
+	warnings *rate.Limiter // bounds what callers can add to the log
 	server   *grpc.Server
 	listener net.Listener
 	wg       sync.WaitGroup
 
 	connections atomic.Int64
 	nextConn    atomic.Uint64
-	refused     [8]atomic.Uint64 // as refusals
+	refused     [8]atomic.Uint64 // by the index in refusals
 	streams     atomic.Int64     // of Publish
 
 	mu             sync.Mutex
@@ -226,27 +226,27 @@ type dialOut struct {
 	pendingTunnels map[tunnelKey]chan<- openResult
 }
 
-// tunnelKey is a session of a tunnel that was asked for.
+// tunnelKey identifies a session that was requested from a tunnel.
 type tunnelKey struct {
 	conn uint64
 	tag  int32
 }
 
-// openResult is the stream of such a session, or why there is none.
+// openResult is the stream of such a session, or the reason why there is none.
 type openResult struct {
 	conn net.Conn
 	err  error
 }
 
-// publishService is SONiC's service (sonic-gnmi, proto/dial_out.proto). What the
-// collector may answer is not used, and so no message of its own is needed.
+// publishService is SONiC's service (sonic-gnmi, proto/dial_out.proto). The collector's possible answers are
+// not used, so no message of its own is needed.
 var publishService = grpc.ServiceDesc{
 	ServiceName: "gnmi.sonic.gNMIDialOut", HandlerType: (*any)(nil),
 	Streams: []grpc.StreamDesc{{StreamName: "Publish", ClientStreams: true, ServerStreams: true,
 		Handler: func(d any, stream grpc.ServerStream) error { return d.(*dialOut).handlePublish(stream) }}},
 }
 
-// listenDialOut makes the side that listens; it does not serve yet.
+// listenDialOut creates the listening side; it does not serve yet.
 func (a *Agent) listenDialOut(log *slog.Logger) error {
 	c := &a.config.DialOut
 	d := &dialOut{agent: a, config: c, log: log, warnings: rate.NewLimiter(rate.Every(time.Second), 10), callers: map[string]*session{},
@@ -286,18 +286,18 @@ func (a *Agent) listenDialOut(log *slog.Logger) error {
 func (d *dialOut) serveConnections() {
 	d.wg.Go(func() {
 		if err := d.server.Serve(netutil.LimitListener(d.listener, d.config.MaxConnections)); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			d.log.Error("switches cannot connect any more", "err", err)
+			d.log.Error("cannot serve connections of switches", "err", err)
 		}
 	})
 }
 
-// close ends all connections and waits for what they do.
+// close closes all connections and waits for their calls.
 func (d *dialOut) close() {
 	d.server.Stop()
 	d.wg.Wait()
 }
 
-// DialOutAddress is where switches connect to; empty: nowhere.
+// DialOutAddress returns the address to which switches connect, or "" if they cannot.
 func (a *Agent) DialOutAddress() string {
 	if a.dialOut == nil {
 		return ""
@@ -305,8 +305,8 @@ func (a *Agent) DialOutAddress() string {
 	return a.dialOut.listener.Addr().String()
 }
 
-// tlsConfig is of TLS. Files are read at every handshake, so that they may be renewed.
-// Without a certificate a caller comes in only where there is something else to know it by.
+// tlsConfig returns the TLS configuration. Files are read at every handshake, so that they may be renewed.
+// Certificates of callers are optional only where callers can be identified in another way.
 func (s ServerTLS) tlsConfig(optional bool) (*tls.Config, error) {
 	read := func() (*tls.Config, error) {
 		pair, err := loadKeyPair(s.Cert, s.Key)
@@ -333,13 +333,13 @@ func (s ServerTLS) tlsConfig(optional bool) (*tls.Config, error) {
 	return c, nil
 }
 
-// countingCredentials counts handshakes that fail.
+// countingCredentials counts failed handshakes.
 type countingCredentials struct {
 	credentials.TransportCredentials
 	d *dialOut
 }
 
-// ServerHandshake implements the credentials.
+// ServerHandshake implements credentials.TransportCredentials.
 func (c *countingCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	out, info, err := c.TransportCredentials.ServerHandshake(conn)
 	if err != nil {
@@ -348,18 +348,18 @@ func (c *countingCredentials) ServerHandshake(conn net.Conn) (net.Conn, credenti
 	return out, info, err
 }
 
-// recordRefusal counts, and makes the error.
+// recordRefusal counts a refusal, logs it, and returns its error.
 func (d *dialOut) recordRefusal(kind string, code codes.Code, format string, args ...any) error {
 	d.refused[slices.Index(refusals, kind)].Add(1)
 	text := fmt.Sprintf(format, args...)
 	if d.warnings.Allow() {
-		d.log.Warn("a switch that connected is refused", "kind", kind, "why", text)
+		d.log.Warn("refused a switch that connected", "kind", kind, "why", text)
 	}
 	return status.Error(code, text)
 }
 
-// The connections are numbered: a tunnel's streams must be of the connection that
-// registered its target.
+// Connections are numbered, because a tunnel's streams must belong to the connection that registered its
+// target.
 type connectionKey struct{}
 
 // TagConn implements stats.Handler.
@@ -383,7 +383,7 @@ func (d *dialOut) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Conte
 // HandleRPC implements stats.Handler.
 func (d *dialOut) HandleRPC(context.Context, stats.RPCStats) {}
 
-// caller is who calls.
+// caller identifies the other side of a call.
 type caller struct {
 	conn  uint64
 	addr  netip.Addr
@@ -398,7 +398,7 @@ func (c caller) String() string {
 	return c.addr.String()
 }
 
-// identifyCaller is who called, if it may come in at all.
+// identifyCaller returns the caller of a call, or an error if it is refused.
 func (d *dialOut) identifyCaller(ctx context.Context) (caller, error) {
 	c := caller{conn: ctx.Value(connectionKey{}).(uint64)}
 	if p, ok := peer.FromContext(ctx); ok {
@@ -426,13 +426,13 @@ func (d *dialOut) identifyCaller(ctx context.Context) (caller, error) {
 	return c, nil
 }
 
-// callerMatches reports whether a caller has a listed target.
+// callerMatches reports whether a listed target belongs to a caller.
 func (d *dialOut) callerMatches(c caller, t Caller) bool {
 	if !t.allowsAddress(c.addr) {
 		return false
 	}
 	if d.config.TLS.ClientCA == "" {
-		return true // by the token, by the address, or on the loopback
+		return true // authenticated by the token, by the address, or on the loopback
 	}
 	if len(c.names) == 0 {
 		return d.config.ByAddress || c.token
@@ -444,7 +444,7 @@ func (d *dialOut) callerMatches(c caller, t Caller) bool {
 	return slices.Contains(c.names, want)
 }
 
-// sessionByID is the target that a caller registers; without an id the one that it has.
+// sessionByID returns the session of the target that a caller registers; without an id, that of its only one.
 func (d *dialOut) sessionByID(c caller, id string) (*session, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -456,7 +456,7 @@ func (d *dialOut) sessionByID(c caller, id string) (*session, error) {
 			}
 		}
 		if len(found) != 1 {
-			return nil, d.recordRefusal(refusedStranger, codes.PermissionDenied, "%v: is not taken as %q (%d targets fit)", c, id, len(found))
+			return nil, d.recordRefusal(refusedStranger, codes.PermissionDenied, "%v: is not accepted as %q (%d targets fit)", c, id, len(found))
 		}
 		return d.callers[found[0]], nil
 	}
@@ -481,7 +481,7 @@ func (d *dialOut) sessionByID(c caller, id string) (*session, error) {
 	return s, nil
 }
 
-// handlePublish takes what a switch tells by itself.
+// handlePublish receives what a switch publishes.
 func (d *dialOut) handlePublish(stream grpc.ServerStream) error {
 	ctx := stream.Context()
 	c, err := d.identifyCaller(ctx)
@@ -497,7 +497,7 @@ func (d *dialOut) handlePublish(stream grpc.ServerStream) error {
 	s.connects.Add(1)
 	number := s.streams.Add(1)
 	err = s.readPublished(ctx, stream, number)
-	// What it told by change is not known any more.
+	// What it sent on change is unknown now.
 	s.queue <- message{session: s, stream: number}
 	if err == nil || d.agent.ctx.Err() != nil {
 		return err
@@ -505,7 +505,7 @@ func (d *dialOut) handlePublish(stream grpc.ServerStream) error {
 	kind := kindOf(err)
 	s.errs[slices.Index(kinds, kind)].Add(1)
 	if d.warnings.Allow() {
-		s.log.Warn("a switch's stream ended", "switch", s.name, "kind", kind, "err", err)
+		s.log.Warn("stream of switch ended", "switch", s.name, "kind", kind, "err", err)
 	}
 	return status.Error(codes.Unavailable, err.Error())
 }

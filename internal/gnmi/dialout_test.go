@@ -28,7 +28,7 @@ import (
 	"github.com/graylink/graylink/internal/pki"
 )
 
-// listening is an agent that switches connect to.
+// listening returns an agent to which switches connect.
 func listening(t *testing.T, vendor string, change func(*Config)) (*Agent, *logged) {
 	t.Helper()
 	c := DefaultConfig()
@@ -47,7 +47,7 @@ func listening(t *testing.T, vendor string, change func(*Config)) (*Agent, *logg
 	return a, log
 }
 
-// switchOf is a switch that nobody dials.
+// switchOf returns a switch that is not dialled.
 func switchOf(t *testing.T, vendor string) *gnmitest.Switch {
 	t.Helper()
 	sw, err := gnmitest.Start(vendor, gnmitest.ExampleState(time.Now()), gnmitest.Faults{}, nil)
@@ -58,7 +58,7 @@ func switchOf(t *testing.T, vendor string) *gnmitest.Switch {
 	return sw
 }
 
-// connected is a connection of a switch to the agent; config nil: without TLS.
+// connected returns a connection of a switch to the agent. A nil config means without TLS.
 func connected(t *testing.T, a *Agent, config *tls.Config) *grpc.ClientConn {
 	t.Helper()
 	creds := insecure.NewCredentials()
@@ -73,7 +73,7 @@ func connected(t *testing.T, a *Agent, config *tls.Config) *grpc.ClientConn {
 	return conn
 }
 
-// running does something until it is told to stop, and has what became of it.
+// running runs a function until it is stopped, and holds its result.
 type running struct {
 	stop context.CancelFunc
 	done chan struct{}
@@ -106,12 +106,12 @@ const (
 	stateOfLeaf1  = `fabric_switch_port_oper_up{switch="leaf1",port="Ethernet8"}`
 )
 
-// TestTunnel: a switch that registers through the library's client is subscribed to as
-// one that is dialled; when it leaves, what it told by change is absent; it comes back.
+// TestTunnel checks that a switch that registers through the library's client is subscribed to like one that is
+// dialled, that what it sent on change is absent when it leaves, and that it can return.
 func TestTunnel(t *testing.T) {
 	for _, mode := range []string{"stream", "once", "poll"} {
 		a, log := listening(t, "openconfig", func(c *Config) { c.Mode = mode })
-		if got := told(a); got[upOfLeaf1] != 0 || got["graylink_gnmi_connects_total"+leaf1+"}"] != 0 || got[errorsOf("connect")] != 0 {
+		if got := seriesOf(a); got[upOfLeaf1] != 0 || got["graylink_gnmi_connects_total"+leaf1+"}"] != 0 || got[errorsOf("connect")] != 0 {
 			t.Errorf("%s: before it came: %v", mode, got)
 		}
 		sw := switchOf(t, "openconfig")
@@ -121,7 +121,7 @@ func TestTunnel(t *testing.T) {
 			until(t, a, log, mode+": series", func(got map[string]float64) bool {
 				return got[upOfLeaf1] == 1 && got[octetsOfLeaf1] > 0 && got[stateOfLeaf1] == 1
 			})
-			if n := told(a)["graylink_gnmi_dial_out_connections{switch=\"\"}"]; n < 1 {
+			if n := seriesOf(a)["graylink_gnmi_dial_out_connections{switch=\"\"}"]; n < 1 {
 				t.Errorf("%s: %v connections", mode, n)
 			}
 			r.end()
@@ -139,10 +139,10 @@ func TestTunnel(t *testing.T) {
 	}
 }
 
-// TestTunnelAnew: who registers a target anew takes its place at once, whatever
-// became of the tunnel before.
+// TestTunnelAnew checks that a target that is registered again replaces the earlier registration at once,
+// whatever the state of the earlier tunnel.
 func TestTunnelAnew(t *testing.T) {
-	a, log := listening(t, "openconfig", func(c *Config) { c.Timeout = time.Minute }) // the old one is not given up for its silence
+	a, log := listening(t, "openconfig", func(c *Config) { c.Timeout = time.Minute }) // the earlier one is not closed for its silence
 	old, young := switchOf(t, "openconfig"), switchOf(t, "openconfig")
 	state := gnmitest.ExampleState(time.Now())
 	state.Octets = 42
@@ -155,8 +155,8 @@ func TestTunnelAnew(t *testing.T) {
 	until(t, a, log, "the second", func(got map[string]float64) bool { return got[octetsOfLeaf1] == 42 && got[upOfLeaf1] == 1 })
 }
 
-// TestPublish: what SONiC tells by itself has the series that it has when it is asked;
-// a stream that ends takes along what it told by change, and no more.
+// TestPublish checks that what SONiC publishes has the same series as what it sends to a subscription, and that
+// the end of a stream removes only what it sent on change.
 func TestPublish(t *testing.T) {
 	a, log := listening(t, "sonic", nil)
 	sw := switchOf(t, "sonic")
@@ -177,7 +177,7 @@ func TestPublish(t *testing.T) {
 	if got[octetsOfLeaf1] == 0 || got[upOfLeaf1] != 1 {
 		t.Errorf("counters went with the states: %v", got)
 	}
-	// Samples that do not come any more: the stream is open, and the switch is not up.
+	// Samples stop arriving: the stream is open, and the switch is not up.
 	later := a.CollectPoints(time.Now().Add(time.Minute))
 	for _, p := range later {
 		if p.Family == familyUp && p.Value != 0 || strings.HasPrefix(p.Family.Name, "fabric_switch_port_receive_bytes") {
@@ -186,7 +186,7 @@ func TestPublish(t *testing.T) {
 	}
 	run(t, func(ctx context.Context) error { return sw.PublishDatabase(ctx, conn, "APPL_DB") })
 	until(t, a, log, "states again", func(got map[string]float64) bool { return got[stateOfLeaf1] == 1 })
-	// The end of the other stream takes no state along.
+	// The end of the other stream removes no state.
 	counters.end()
 	got = until(t, a, log, "the end of counters", func(got map[string]float64) bool { return got[`graylink_gnmi_dial_out_streams{switch=""}`] == 1 })
 	if got[stateOfLeaf1] != 1 {
@@ -194,8 +194,8 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestPublishBounds: a message that is too large ends its stream, as does a loss of
-// changes, and streams are bounded.
+// TestPublishBounds checks that a message that is too large ends its stream, as does a loss of changes, and
+// that the number of streams is bounded.
 func TestPublishBounds(t *testing.T) {
 	a, log := listening(t, "sonic", func(c *Config) {
 		c.DialOut.MaxMessage, c.DialOut.MaxStreams, c.Queue, c.QueueWait = 1<<10, 2, 1, time.Millisecond
@@ -216,7 +216,7 @@ func TestPublishBounds(t *testing.T) {
 		run(t, func(ctx context.Context) error { return sw.PublishDatabase(ctx, conn, "") })
 	}
 	until(t, a, log, "two streams", func(got map[string]float64) bool { return got[`graylink_gnmi_dial_out_streams{switch=""}`] == 2 })
-	// The third waits in the client: the server has said how many there may be.
+	// The third waits in the client, because the server announced its limit.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := sw.PublishDatabase(ctx, conn, ""); status.Code(err) != codes.DeadlineExceeded {
@@ -231,18 +231,18 @@ func TestPublishBounds(t *testing.T) {
 	until(t, a, log, "the loss", func(got map[string]float64) bool { return got[errorsOf("dropped")] > 0 })
 }
 
-// access is who comes in how.
+// access describes how a caller connects.
 type access struct {
 	change  func(*Config)
-	cert    string // of the caller; empty: none
+	cert    string // of the caller; empty means none
 	token   string
-	plain   bool   // the caller speaks without TLS
-	id      string // that it registers; empty: leaf1
-	refused string // kind; empty: it comes in
+	plain   bool   // the caller does not use TLS
+	id      string // the id that it registers; empty means leaf1
+	refused string // the expected kind of refusal; empty means that it is accepted
 }
 
-// TestDialOutAccess: who may come in does, by a tunnel and by Publish, and who may not
-// is refused and counted by its kind.
+// TestDialOutAccess checks that permitted callers are accepted, by a tunnel and by Publish, and that others are
+// refused and counted by the kind of refusal.
 func TestDialOutAccess(t *testing.T) {
 	now := time.Now()
 	dir := t.TempDir()
@@ -273,7 +273,7 @@ func TestDialOutAccess(t *testing.T) {
 	server := issue(ca, "localhost", "127.0.0.1")
 	certs := map[string]pki.Pair{"leaf1": issue(ca, "leaf1"), "leaf2": issue(ca, "leaf2", "leaf2.example"), "bad": issue(ca, "a/b"), "stranger": issue(other, "leaf1"),
 		"dialled": issue(ca, "spine1")}
-	const secret = "t0ken-that-nobody-logs"
+	const secret = "t0ken-that-is-not-logged"
 	token := write("token", []byte(secret+"\n"))
 	withTLS := ServerTLS{Cert: write("cert", server.Cert), Key: write("key", server.Key)}
 	mutual := withTLS
@@ -358,22 +358,22 @@ func TestDialOutAccess(t *testing.T) {
 				}
 				if c.refused != "" {
 					<-r.done
-					for s, v := range told(a) {
+					for s, v := range seriesOf(a) {
 						if strings.HasPrefix(s, "fabric_") || strings.HasPrefix(s, "graylink_gnmi_target_up") && v != 0 {
 							t.Errorf("came in: %s", s)
 						}
 					}
 				}
 				if strings.Contains(log.String(), secret) {
-					t.Error("the log tells the token")
+					t.Error("the log contains the token")
 				}
 			})
 		}
 	}
 }
 
-// TestTunnelRequests: what else the protocol knows is refused, one message at a time,
-// and the tunnel goes on.
+// TestTunnelRequests checks that other requests of the protocol are refused, one message at a time, and that
+// the tunnel remains.
 func TestTunnelRequests(t *testing.T) {
 	a, log := listening(t, "openconfig", func(c *Config) { c.DialOut.Targets = append(c.DialOut.Targets, Caller{ID: "leaf2"}) })
 	victim := switchOf(t, "openconfig")
@@ -416,7 +416,7 @@ func TestTunnelRequests(t *testing.T) {
 			t.Errorf("%d: %v", i, answer)
 		}
 	}
-	// A switch that says it opens no session, and one whose stream nobody asked for.
+	// A switch that refuses the session, and one whose stream was not requested.
 	if err := stream.Send(target(tpb.Target_ADD, "leaf1", tunnelType)); err != nil {
 		t.Fatal(err)
 	}
@@ -456,13 +456,13 @@ func TestTunnelRequests(t *testing.T) {
 	if status.Code(err) != codes.InvalidArgument {
 		t.Errorf("an empty message: %v", err)
 	}
-	if got := told(a); got[refusedBy("request")] != 8 || got[refusedBy("stranger")] != 2 || got[`graylink_gnmi_target_up{switch="leaf2"}`] != 1 {
+	if got := seriesOf(a); got[refusedBy("request")] != 8 || got[refusedBy("stranger")] != 2 || got[`graylink_gnmi_target_up{switch="leaf2"}`] != 1 {
 		t.Errorf("%v", got)
 	}
 }
 
-// TestTunnelSilent: a switch that registers and never opens the session is given up
-// and asked again; nothing of it stays when it leaves.
+// TestTunnelSilent checks that a switch that registers and never opens the session is given up and tried again,
+// and that nothing of it remains when it leaves.
 func TestTunnelSilent(t *testing.T) {
 	a, log := listening(t, "openconfig", func(c *Config) { c.Timeout = 100 * time.Millisecond })
 	ctx, cancel := context.WithCancel(t.Context())
@@ -487,8 +487,8 @@ func TestTunnelSilent(t *testing.T) {
 	})
 }
 
-// TestTunnelStorm: fifty switches that connect, leave and come back at once, and all
-// are told of in the end.
+// TestTunnelStorm lets fifty switches connect, leave and return at once, and expects the series of all of them
+// in the end.
 func TestTunnelStorm(t *testing.T) {
 	a, log := listening(t, "openconfig", func(c *Config) {
 		c.DialOut.Targets = nil
@@ -504,7 +504,7 @@ func TestTunnelStorm(t *testing.T) {
 				conn := connected(t, a, nil)
 				r := run(t, func(ctx context.Context) error { return sw.ServeTunnel(ctx, conn, fmt.Sprint("leaf", i+1)) })
 				up := fmt.Sprintf(`graylink_gnmi_target_up{switch="leaf%d"}`, i+1)
-				for end := time.Now().Add(30 * time.Second); told(a)[up] != 1 && time.Now().Before(end); {
+				for end := time.Now().Add(30 * time.Second); seriesOf(a)[up] != 1 && time.Now().Before(end); {
 					time.Sleep(10 * time.Millisecond)
 				}
 				r.end()
@@ -526,8 +526,8 @@ func TestTunnelStorm(t *testing.T) {
 	})
 }
 
-// FuzzRegister: whatever a caller sends to register, every message has one answer at
-// most, and no target is taken but those that are listed.
+// FuzzRegister checks that whatever a caller sends to register, every message has one answer at most, and only
+// listed targets are accepted.
 func FuzzRegister(f *testing.F) {
 	for _, op := range []*tpb.RegisterOp{
 		{}, {Registration: &tpb.RegisterOp_Target{Target: &tpb.Target{Op: tpb.Target_ADD, Target: "leaf1", TargetType: tunnelType}}},

@@ -7,24 +7,23 @@ import (
 	"github.com/graylink/graylink/internal/gnmi/preset"
 )
 
-// maxMembers is how many members the groups of next hops of one switch may have
-// together: 26 MB.
+// maxMembers bounds the number of members of all groups of next hops of one switch: 26 MB.
 const maxMembers = 1 << 18
 
-// maxKnownPorts is of how many ports it is kept that they had a member.
+// maxKnownPorts bounds the number of ports that are remembered for having had a member.
 const maxKnownPorts = 1 << 14
 
-// vrfKey is a thing of an instance of the network: a group or a next hop, by its number.
+// vrfKey identifies a group or a next hop in a network instance, by its number.
 type vrfKey struct{ vrf, id string }
 
-// nextHopTable are the groups of next hops of a switch. There may be more of them than anybody
-// wants series, so that they are counted by the port that they lead out of.
+// nextHopTable holds the groups of next hops of a switch. They are counted by the port of the next hop, because
+// there may be too many of them for series of their own.
 type nextHopTable struct {
-	groups      map[vrfKey]map[string]time.Time // to next hops; when each was told
+	groups      map[vrfKey]map[string]time.Time // to next hops, with the time of their last update
 	ports       map[vrfKey]string               // of next hops
-	members     map[vrfKey]int                  // of each next hop
+	members     map[vrfKey]int                  // number of each next hop's memberships
 	memberCount int
-	// knownPorts are ports that had a member: when they have none any more, that is 0.
+	// knownPorts are the ports that had a member. When they have none left, their count is 0.
 	knownPorts map[string]bool
 }
 
@@ -32,7 +31,7 @@ func newNextHopTable() *nextHopTable {
 	return &nextHopTable{groups: map[vrfKey]map[string]time.Time{}, ports: map[vrfKey]string{}, members: map[vrfKey]int{}, knownPorts: map[string]bool{}}
 }
 
-// recordLeaf takes a leaf that is of a next hop; false: there is no place for it.
+// recordLeaf records a leaf of a next hop. It returns false if there is no room for it.
 func (h *nextHopTable) recordLeaf(kind preset.Kind, values []string, text string, now time.Time) bool {
 	if kind == preset.HopPort {
 		hop := vrfKey{values[0], values[1]}
@@ -61,14 +60,14 @@ func (h *nextHopTable) recordLeaf(kind preset.Kind, values []string, text string
 	return true
 }
 
-// rememberPort keeps that a next hop's port has a member.
+// rememberPort records that a next hop's port has a member.
 func (h *nextHopTable) rememberPort(hop vrfKey) {
 	if port := h.ports[hop]; port != "" && h.members[hop] > 0 && len(h.knownPorts) < maxKnownPorts {
 		h.knownPorts[port] = true
 	}
 }
 
-// removeMember takes a member out of its group.
+// removeMember removes a member from its group.
 func (h *nextHopTable) removeMember(group vrfKey, hop string) {
 	delete(h.groups[group], hop)
 	if len(h.groups[group]) == 0 {
@@ -82,7 +81,7 @@ func (h *nextHopTable) removeMember(group vrfKey, hop string) {
 	}
 }
 
-// removeMatching takes away what a path is about; an empty value is any.
+// removeMatching removes what a path matches; an empty value matches any.
 func (h *nextHopTable) removeMatching(kind preset.Kind, values []string) {
 	is := func(want, have string) bool { return want == "" || want == have }
 	if kind == preset.HopPort {
@@ -115,7 +114,7 @@ func (h *nextHopTable) removeMatching(kind preset.Kind, values []string) {
 	}
 }
 
-// expireMembers takes away members that were not told since a moment.
+// expireMembers removes members that were not sent since a moment.
 func (h *nextHopTable) expireMembers(since time.Time) {
 	for g, of := range h.groups {
 		for hop, at := range of {
@@ -126,8 +125,7 @@ func (h *nextHopTable) expireMembers(since time.Time) {
 	}
 }
 
-// byPort counts the members that lead out of each port. unplaced are those whose next hop
-// has no port, or none that was told.
+// byPort counts the members that leave by each port. unplaced counts those whose next hop has no known port.
 func (h *nextHopTable) byPort() (out map[string]int, unplaced int) {
 	out = map[string]int{}
 	for hop, n := range h.members {

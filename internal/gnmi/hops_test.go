@@ -34,12 +34,12 @@ func routesStore(t testing.TB) *store {
 	return newStore(tree, true, 8)
 }
 
-// TestRoutes: members of groups are counted by port, whatever comes first; who leaves is
-// not counted, a port that has none any more has 0, and there is no series for a group.
+// TestRoutes checks that members of groups are counted by port in any order of arrival, that members that leave
+// are not counted, that a port without members left has 0, and that there is no series for a group.
 func TestRoutes(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	s := routesStore(t)
-	tell := func(atomic string, deletes []string, updates ...*gpb.Update) {
+	notify := func(atomic string, deletes []string, updates ...*gpb.Update) {
 		n := &gpb.Notification{Timestamp: now.UnixNano(), Update: updates}
 		if atomic != "" {
 			n.Atomic, n.Prefix = true, path1(t, atomic)
@@ -56,21 +56,21 @@ func TestRoutes(t *testing.T) {
 			t.Errorf("%s: %q, %d unplaced; want %q, %d", what, got, u, series, unplaced)
 		}
 	}
-	tell("", nil, val(t, tables+"aft-summaries/ipv4-unicast/protocols/protocol[origin-protocol=BGP]/state/counters/aft-entries", 5000))
+	notify("", nil, val(t, tables+"aft-summaries/ipv4-unicast/protocols/protocol[origin-protocol=BGP]/state/counters/aft-entries", 5000))
 	want("routes", 0, "fabric_switch_routes{default,ipv4,BGP} 5000")
-	tell("", []string{tables + "aft-summaries"}, member(t, 1, 11), member(t, 1, 12), member(t, 2, 12), member(t, 2, 13))
+	notify("", []string{tables + "aft-summaries"}, member(t, 1, 11), member(t, 1, 12), member(t, 2, 12), member(t, 2, 13))
 	want("members first", 4)
-	tell("", nil, leadsTo(t, 11, "up1"), leadsTo(t, 12, "up2"))
+	notify("", nil, leadsTo(t, 11, "up1"), leadsTo(t, 12, "up2"))
 	want("two ports", 1, "next_hop_group_members{up1} 1", "next_hop_group_members{up2} 2")
-	tell("", nil, leadsTo(t, 13, "up3"), member(t, 1, 12))
-	want("told twice", 0, "next_hop_group_members{up1} 1", "next_hop_group_members{up2} 2", "next_hop_group_members{up3} 1")
-	tell("", []string{tables + "next-hop-groups/next-hop-group[id=1]/next-hops/next-hop[index=12]"})
+	notify("", nil, leadsTo(t, 13, "up3"), member(t, 1, 12))
+	want("sent twice", 0, "next_hop_group_members{up1} 1", "next_hop_group_members{up2} 2", "next_hop_group_members{up3} 1")
+	notify("", []string{tables + "next-hop-groups/next-hop-group[id=1]/next-hops/next-hop[index=12]"})
 	want("one left", 0, "next_hop_group_members{up1} 1", "next_hop_group_members{up2} 1", "next_hop_group_members{up3} 1")
-	tell("", []string{tables + "next-hop-groups/next-hop-group[id=2]"})
+	notify("", []string{tables + "next-hop-groups/next-hop-group[id=2]"})
 	want("a group left", 0, "next_hop_group_members{up1} 1", "next_hop_group_members{up2} 0", "next_hop_group_members{up3} 0")
-	tell("", []string{tables + "next-hops/next-hop[index=11]"})
+	notify("", []string{tables + "next-hops/next-hop[index=11]"})
 	want("a next hop without port", 1, "next_hop_group_members{up1} 0", "next_hop_group_members{up2} 0", "next_hop_group_members{up3} 0")
-	tell(tables+"next-hop-groups/next-hop-group[id=1]", nil, val(t, "next-hops/next-hop[index=12]/state/index", 12))
+	notify(tables+"next-hop-groups/next-hop-group[id=1]", nil, val(t, "next-hops/next-hop[index=12]/state/index", 12))
 	want("a group anew", 0, "next_hop_group_members{up1} 0", "next_hop_group_members{up2} 1", "next_hop_group_members{up3} 0")
 	s.applyNotification(message{}, now)
 	want("the session's end", 0)
@@ -79,8 +79,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestRoutesSampled: where members are sampled, one that is not told for three intervals
-// has left.
+// TestRoutesSampled checks that where members are sampled, one that is not sent for three intervals has left.
 func TestRoutesSampled(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	s := routesStore(t)
@@ -142,7 +141,7 @@ func TestHopsAgainstSets(t *testing.T) {
 	}
 }
 
-// TestRoutesBound: members beyond the bound are counted, and have no place.
+// TestRoutesBound checks that members beyond the bound are counted, and not kept.
 func TestRoutesBound(t *testing.T) {
 	before := heap()
 	h := newNextHopTable()
@@ -157,8 +156,7 @@ func TestRoutesBound(t *testing.T) {
 	}
 }
 
-// TestRoutesAsked: only who configures it asks for forwarding tables, and then for no
-// prefix.
+// TestRoutesAsked checks that forwarding tables are requested only if that is configured, and without prefixes.
 func TestRoutesAsked(t *testing.T) {
 	for _, routes := range []bool{false, true} {
 		sw, a, log := started(t, "openconfig", gnmitest.ExampleState(time.Now()), gnmitest.Faults{}, nil, func(c *Config) { c.Routes = routes })
@@ -176,7 +174,7 @@ func TestRoutesAsked(t *testing.T) {
 	}
 }
 
-// A next hop that is said to lead out of another port again and again takes no more and more memory.
+// A next hop whose port changes again and again does not need ever more memory.
 func TestHopsPortsAreBounded(t *testing.T) {
 	h := newNextHopTable()
 	h.recordLeaf(preset.Member, []string{"default", "1", "2"}, "", time.Unix(1, 0))

@@ -20,15 +20,16 @@ import (
 
 var writeIncidents = flag.Bool("incidents.update", false, "write the series of incidents for the attribution's test")
 
-// An incident begins after second incidentBegin, is recorded until incidentEnd, and switches are sampled every
-// incidentSample seconds; Prometheus asks every second.
+// An incident begins after second incidentBegin and is recorded until incidentEnd. Switches are sampled every
+// incidentSample seconds, and Prometheus scrapes every second.
 const (
 	incidentBegin  = 100
 	incidentEnd    = 130
 	incidentSample = 10
 )
 
-// incident is a script for the two ends of a link: what each tells n seconds into the incident, 0 before it, at second s.
+// incident is a script for the two ends of a link: their states n seconds into the incident, 0 before it, at
+// second s.
 type incident struct {
 	name, words, vendor string
 	verdict, causes     string // as the attribution's test reads them
@@ -38,7 +39,7 @@ type incident struct {
 	more                func(end string, s, n int) []*gpb.Update
 }
 
-// idle is what always goes on.
+// idle applies what happens at any time.
 func idle(x *gnmitest.State, s int) {
 	x.Octets += uint64(s) * 1e9
 	x.PFCReceived += uint64(s) * 2
@@ -101,12 +102,12 @@ func incidents(t *testing.T) []incident {
 	}
 }
 
-// TestIncidents plays scripted incidents: two switches tell by gNMI what their vendor's do, and the series that the decoder
-// makes of it are what the attribution's test reads (analyzer/attribute/testdata/incidents).
+// TestIncidents plays scripted incidents: two switches send by gNMI what those of their vendor send, and the
+// decoder's series are the input of the attribution's test (analyzer/attribute/testdata/incidents).
 func TestIncidents(t *testing.T) {
 	for _, in := range incidents(t) {
 		var b strings.Builder
-		fmt.Fprintf(&b, "# Written by go test ./internal/gnmi -run TestIncidents -incidents.update: a script, told by a %s switch every %d s, asked every second.\n# %s\n# verdict: %s\n# causes: %s\nload 1s\n",
+		fmt.Fprintf(&b, "# Written by go test ./internal/gnmi -run TestIncidents -incidents.update: a script, sent by a %s switch every %d s, scraped every second.\n# %s\n# verdict: %s\n# causes: %s\nload 1s\n",
 			in.vendor, incidentSample, in.words, in.verdict, in.causes)
 		for _, end := range []struct {
 			at     string
@@ -124,12 +125,12 @@ func TestIncidents(t *testing.T) {
 			}
 		}
 		if got, err := os.ReadFile(file); err != nil || string(got) != b.String() {
-			t.Errorf("%s is not what is told (%v); write it with -incidents.update", file, err)
+			t.Errorf("%s differs from the recorded series (%v); write it with -incidents.update", file, err)
 		}
 	}
 }
 
-// play is what one end tells, by series, a value a second in promqltest's notation.
+// play returns the series of one end, with a value a second in promqltest's notation.
 func (in *incident) play(t *testing.T, end string, script func(*gnmitest.State, int, int)) map[string]string {
 	t.Helper()
 	sw, port, _ := strings.Cut(end, ":")
@@ -186,7 +187,7 @@ func (in *incident) play(t *testing.T, end string, script func(*gnmitest.State, 
 		}
 	}
 	if len(values) < 3 {
-		t.Fatalf("%s: %s tells %v", in.name, end, values)
+		t.Fatalf("%s: %s has only %v", in.name, end, values)
 	}
 	out := map[string]string{}
 	for series, v := range values {

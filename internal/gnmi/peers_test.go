@@ -28,11 +28,11 @@ import (
 	"github.com/graylink/graylink/internal/gnmi/gnmitest"
 )
 
-// Others' servers are processes of their own (this test binary again): they cannot be
-// stopped, or leave goroutines, and they can be killed here.
+// Servers of others are processes of their own (this test binary again), because they cannot be stopped, or
+// leave goroutines, and here they can be killed.
 const peerVariable = "GRAYLINK_GNMI_TEST_PEER"
 
-// peerProcess is what such a process does.
+// peerProcess runs the server of such a process.
 func peerProcess(what string) error {
 	if err := flag.CommandLine.Parse([]string{"-logtostderr", "-stderrthreshold=FATAL"}); err != nil {
 		return err
@@ -44,7 +44,7 @@ func peerProcess(what string) error {
 	return fakeServer(kind, arg)
 }
 
-// content is what the peers tell: a message of Example's switch, and a sync.
+// content returns what the servers send: a message of the switch of ExampleState, and a sync.
 func content() []*gpb.SubscribeResponse {
 	counters := "/interfaces/interface[name=Ethernet8]/state/"
 	n := &gpb.Notification{Timestamp: time.Now().UnixNano()}
@@ -57,7 +57,7 @@ func content() []*gpb.SubscribeResponse {
 	return []*gpb.SubscribeResponse{{Response: &gpb.SubscribeResponse_Update{Update: n}}}
 }
 
-// gnmicServer is gnmic's own server on a UNIX socket.
+// gnmicServer serves gnmic's own server on a UNIX socket.
 func gnmicServer(socket string) error {
 	sync := &gpb.SubscribeResponse{Response: &gpb.SubscribeResponse_SyncResponse{SyncResponse: true}}
 	all := func(stream gpb.GNMI_SubscribeServer) error {
@@ -104,8 +104,8 @@ func gnmicServer(socket string) error {
 	return s.Start(context.Background())
 }
 
-// fakeServer is OpenConfig's fake: it holds the stream open, ends it, tells no end of
-// the first telling, or floods; or it comes through a tunnel.
+// fakeServer serves OpenConfig's fake, which holds the stream open, ends it, sends no sync, or floods; or it
+// connects through a tunnel.
 func fakeServer(kind, arg string) error {
 	c := &fpb.Config{Target: "leaf1", ClientType: fpb.Config_GRPC_GNMI, DisableEof: true,
 		Generator: &fpb.Config_Fixed{Fixed: &fpb.FixedGenerator{Responses: content()}}}
@@ -117,7 +117,7 @@ func fakeServer(kind, arg string) error {
 	case "tunnel":
 		c.TunnelAddr = arg
 	case "types":
-		// Texts where counters are, flags where states are, time that goes back.
+		// Texts in the place of counters, flags in the place of states, and time that goes back.
 		c.Generator, c.Values = nil, []*fpb.Value{ //nolint:staticcheck // the newer form of it is not read
 			{Path: []string{"interfaces", "interface[name=Ethernet8]", "state", "counters", "in-octets"}, Repeat: 100,
 				Timestamp: &fpb.Timestamp{Timestamp: time.Now().UnixNano(), DeltaMin: -1e9, DeltaMax: -1e9}, Value: &fpb.Value_StringValue{StringValue: &fpb.StringValue{Value: "many"}}},
@@ -140,7 +140,7 @@ func fakeServer(kind, arg string) error {
 	select {}
 }
 
-// startPeer has a peer's process, and where it listens.
+// startPeer starts a server's process, and returns its address.
 func startPeer(t *testing.T, what string) (address string, kill func()) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -169,7 +169,7 @@ func startPeer(t *testing.T, what string) (address string, kill func()) {
 	return strings.TrimSpace(line), kill
 }
 
-// subscribed is an agent with one target, dialled as given.
+// subscribed returns an agent with one target, which dial connects to.
 func subscribed(t *testing.T, mode string, dial dialer, change func(*Config)) (*Agent, *logged) {
 	t.Helper()
 	c := DefaultConfig()
@@ -193,12 +193,12 @@ func dialOf(network, address string) dialer {
 	}
 }
 
-// isThere is what the peers told.
+// isThere reports whether the series have what the servers send.
 func isThere(got map[string]float64) bool {
 	return got[octetsOfLeaf1] == 123456789 && got[stateOfLeaf1] == 1 && got[upOfLeaf1] == 1
 }
 
-// TestGnmicServer: gnmic's server is understood in each mode, killed and again.
+// TestGnmicServer subscribes to gnmic's server in each mode, and again after it was killed.
 func TestGnmicServer(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	address, kill := startPeer(t, "gnmic "+socket)
@@ -218,7 +218,7 @@ func TestGnmicServer(t *testing.T) {
 	}
 }
 
-// TestFakeServer: OpenConfig's fake in each mode, and as badly as it can be.
+// TestFakeServer subscribes to OpenConfig's fake in each mode, and to all its faults.
 func TestFakeServer(t *testing.T) {
 	address, _ := startPeer(t, "holds")
 	for _, mode := range []string{"stream", "poll"} {
@@ -245,11 +245,11 @@ func TestFakeServer(t *testing.T) {
 		a, log := subscribed(t, c.mode, dialOf("tcp", address), func(c *Config) { c.Queue = 8 })
 		until(t, a, log, what, c.ok)
 	}
-	// A stream that ends is begun anew.
+	// A stream that ends is restarted.
 	address, _ = startPeer(t, "ends")
 	a, log := subscribed(t, "stream", dialOf("tcp", address), nil)
 	until(t, a, log, "five ends", func(got map[string]float64) bool { return got[errorsOf("stream")] >= 5 && got[octetsOfLeaf1] > 0 })
-	// It registers at a tunnel by itself.
+	// It registers itself at a tunnel.
 	a, log = listening(t, "openconfig", nil)
 	_, kill := startPeer(t, "tunnel "+a.DialOutAddress())
 	until(t, a, log, "the tunnel", isThere)
@@ -257,8 +257,8 @@ func TestFakeServer(t *testing.T) {
 	until(t, a, log, "the tunnel's end", func(got map[string]float64) bool { _, there := got[stateOfLeaf1]; return !there && got[upOfLeaf1] == 0 })
 }
 
-// TestCuts: a connection that breaks after any number of bytes, in the middle of a
-// frame or of a message, is begun anew, and what came before is not half of something.
+// TestCuts breaks connections after any number of bytes, in the middle of a frame or of a message. The session
+// restarts, and what arrived before is intact.
 func TestCuts(t *testing.T) {
 	sw, a, log := started(t, "openconfig", gnmitest.ExampleState(time.Now()), gnmitest.Faults{CutAfter: 1}, nil, func(c *Config) {
 		c.BackoffMax = c.BackoffMin
@@ -268,7 +268,7 @@ func TestCuts(t *testing.T) {
 		ended := func(got map[string]float64) float64 {
 			return got[errorsOf("stream")] + got[errorsOf("connect")] + got[errorsOf("stalled")]
 		}
-		before := ended(told(a))
+		before := ended(seriesOf(a))
 		whole := false
 		until(t, a, log, fmt.Sprintf("a session after %d bytes", cut), func(got map[string]float64) bool {
 			v, there := got[octetsOfLeaf1]
@@ -280,7 +280,7 @@ func TestCuts(t *testing.T) {
 		})
 		if whole {
 			if cut < 300 {
-				t.Errorf("all was told in %d bytes", cut)
+				t.Errorf("everything was sent in %d bytes", cut)
 			}
 			break
 		}
@@ -290,7 +290,7 @@ func TestCuts(t *testing.T) {
 	}
 }
 
-// TestBadMessages: halves of messages and trickles.
+// TestBadMessages sends halves of messages, and a few bytes at a time.
 func TestBadMessages(t *testing.T) {
 	sw, a, log := started(t, "openconfig", gnmitest.ExampleState(time.Now()), gnmitest.Faults{Half: true}, nil, nil)
 	got := until(t, a, log, "errors", func(got map[string]float64) bool { return got[errorsOf("stream")] >= 3 })
@@ -309,8 +309,8 @@ func TestBadMessages(t *testing.T) {
 	}
 }
 
-// TestRefusals: a switch that refuses in turn with each code is asked again, each
-// refusal counted once.
+// TestRefusals checks that after a refusal with each code in turn, the session is tried again, and each refusal
+// is counted once.
 func TestRefusals(t *testing.T) {
 	sw, a, log := started(t, "openconfig", gnmitest.ExampleState(time.Now()), gnmitest.Faults{EndAfter: 1, End: status.Error(codes.Aborted, "no")}, nil, nil)
 	for c := codes.Canceled; c <= codes.Unauthenticated; c++ {
@@ -318,7 +318,7 @@ func TestRefusals(t *testing.T) {
 		if !slices.Contains(kinds, kind) {
 			t.Fatalf("%v is of kind %q", c, kind)
 		}
-		before := told(a)[errorsOf(kind)]
+		before := seriesOf(a)[errorsOf(kind)]
 		sw.SetFaults(gnmitest.Faults{EndAfter: 1, End: status.Error(c, "no")})
 		until(t, a, log, c.String(), func(got map[string]float64) bool { return got[errorsOf(kind)] > before })
 	}

@@ -21,7 +21,7 @@ var (
 	scaleRounds  = flag.Int("gnmi.rounds", 2, "how often half of them go away and come back")
 )
 
-// resident is the memory of this process, in bytes.
+// resident returns the memory of this process in bytes.
 func resident(t *testing.T) float64 {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/statm")
@@ -35,16 +35,16 @@ func resident(t *testing.T) float64 {
 	return pages * float64(os.Getpagesize())
 }
 
-// heap is what is in use after a collection, in bytes.
+// heap returns the memory in use after a collection, in bytes.
 func heap() float64 {
 	runtime.GC()
-	runtime.GC() // what pools hold goes with the second
+	runtime.GC() // memory held by pools is released by the second collection
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return float64(m.HeapAlloc)
 }
 
-// field is many switches in memory, some of which are away.
+// field is a set of switches in memory, some of which are away.
 type field struct {
 	mu        sync.Mutex
 	listeners map[string]*pipes
@@ -114,10 +114,10 @@ func (f *field) leave(address string) {
 	}
 }
 
-// status is what the agent says of one target.
+// targetStatus is what the agent reports of one target.
 type targetStatus struct {
 	up, age, octets, state float64
-	aged, told, stated     bool
+	aged, sampled, stated  bool
 }
 
 func statuses(a *Agent, now time.Time) map[string]*targetStatus {
@@ -134,7 +134,7 @@ func statuses(a *Agent, now time.Time) map[string]*targetStatus {
 		case "graylink_gnmi_sample_age_seconds":
 			s.age, s.aged = p.Value, true
 		case "fabric_switch_port_receive_bytes_total":
-			s.octets, s.told = p.Value, true
+			s.octets, s.sampled = p.Value, true
 		case "fabric_switch_port_oper_up":
 			s.state, s.stated = p.Value, true
 		}
@@ -142,13 +142,13 @@ func statuses(a *Agent, now time.Time) map[string]*targetStatus {
 	return out
 }
 
-// TestThousandTargets: half of the switches go away and come back, again and again. Of
-// every one of them up and age are right all the time, and neither memory nor
-// goroutines grow. With -gnmi.rounds it runs longer.
+// TestThousandTargets lets half of the switches leave and return, again and again. The state and age of every
+// one of them must be right all the time, and neither memory nor goroutines may grow. With -gnmi.rounds it runs
+// longer.
 func TestThousandTargets(t *testing.T) {
 	n := *scaleTargets
 	if raceDetector {
-		n = min(n, 400) // it can watch 8,128 goroutines: 13 of each target
+		n = min(n, 400) // the race detector supports 8,128 goroutines, and each target has 13
 	}
 	f := &field{listeners: map[string]*pipes{}, switches: map[string]*gnmitest.Switch{}}
 	c := DefaultConfig()
@@ -172,7 +172,7 @@ func TestThousandTargets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = a.Close() }()
-	// wait is until all targets are as they should be.
+	// wait returns when all targets are in the expected state.
 	wait := func(what string, ok func(i int, s *targetStatus, now time.Time) bool) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -196,7 +196,7 @@ func TestThousandTargets(t *testing.T) {
 		}
 	}
 	steady := func(s *targetStatus) bool {
-		return s.up == 1 && s.told && s.octets == float64(state.Octets) && s.state == 1
+		return s.up == 1 && s.sampled && s.octets == float64(state.Octets) && s.state == 1
 	}
 	wait("the start", func(_ int, s *targetStatus, _ time.Time) bool { return steady(s) })
 	t.Logf("%d targets are up after %v; heap of client and servers %.1f MB", n, time.Since(began).Round(time.Millisecond), (heap()-before)/1e6)
@@ -210,16 +210,16 @@ func TestThousandTargets(t *testing.T) {
 		wg.Wait()
 		gone := time.Now()
 		state.Octets++
-		told := time.Now()
+		updated := time.Now()
 		for i := 1; i < n; i += 2 {
 			f.switches[address(i)].UpdateState(state)
 		}
 		wait(fmt.Sprintf("round %d, away", round), func(i int, s *targetStatus, now time.Time) bool {
 			if i%2 == 1 {
-				return steady(s) && s.age <= now.Sub(told).Seconds()
+				return steady(s) && s.age <= now.Sub(updated).Seconds()
 			}
-			// Its last samples are its last for three intervals; its state is not known.
-			return s.up == 0 && !s.stated && s.aged && s.age >= now.Sub(gone).Seconds() && s.told
+			// Its last samples are kept for three intervals; its state is unknown.
+			return s.up == 0 && !s.stated && s.aged && s.age >= now.Sub(gone).Seconds() && s.sampled
 		})
 		down := time.Since(away)
 		back := time.Now()
@@ -237,7 +237,7 @@ func TestThousandTargets(t *testing.T) {
 		t.Errorf("it grows: heap %v, goroutines %v", heaps, goroutines)
 	}
 	for p, s := range statuses(a, time.Now().Add(4*c.Interval)) {
-		if s.told || !s.stated {
+		if s.sampled || !s.stated {
 			t.Errorf("%s: four intervals later: %+v", p, s)
 		}
 	}

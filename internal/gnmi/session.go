@@ -31,17 +31,17 @@ import (
 // Kinds of errors, as they are counted.
 const (
 	kindConnect  = "connect"  // no connection, or no TLS
-	kindAuth     = "auth"     // credentials that cannot be read, or are refused
-	kindEncoding = "encoding" // the switch offers none that the preset knows
-	kindRequest  = "request"  // the switch refuses a path or a mode
+	kindAuth     = "auth"     // credentials that cannot be read, or were refused
+	kindEncoding = "encoding" // the switch offers no known encoding
+	kindRequest  = "request"  // the switch refused a path or a mode
 	kindStream   = "stream"   // the stream broke
-	kindStalled  = "stalled"  // nothing came for three intervals
+	kindStalled  = "stalled"  // no message for three intervals
 	kindDropped  = "dropped"  // messages were dropped, and changes among them may be lost
 )
 
 var kinds = []string{kindAuth, kindConnect, kindDropped, kindEncoding, kindRequest, kindStalled, kindStream}
 
-// failure is an error of a kind.
+// failure is an error with its kind.
 type failure struct {
 	kind string
 	err  error
@@ -50,7 +50,7 @@ type failure struct {
 func (f *failure) Error() string { return f.kind + ": " + f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// kindOf is the kind of an error of a session.
+// kindOf returns the kind of an error of a session.
 func kindOf(err error) string {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f.kind
@@ -64,39 +64,38 @@ func kindOf(err error) string {
 	return kindStream
 }
 
-// maxMessage is the largest message that is taken: a SONiC of 512 ports sends all
-// counters as one value.
+// maxMessage is the largest accepted message: a SONiC of 512 ports sends all counters as one value.
 const maxMessage = 64 << 20
 
 // session keeps one target subscribed.
 type session struct {
 	agent     *Agent
 	name      string
-	address   string     // of a target that connects by itself its id
-	offerSlot *offerSlot // of such a target: where its tunnel is
+	address   string     // its id if the target connects by itself
+	offerSlot *offerSlot // the tunnel of such a target
 	store     *store
 	log       *slog.Logger
 	queue     chan message
 
 	subscribed  atomic.Bool
-	lastMessage atomic.Int64 // when the last message came, ns since 1970; 0: none yet
+	lastMessage atomic.Int64 // when the last message arrived, ns since 1970; 0 means never
 	syncTook    atomic.Int64 // ns from subscribing to the last sync
 	connects    atomic.Uint64
 	drops       atomic.Uint64 // updates
 	errs        [8]atomic.Uint64
 
-	streams    atomic.Uint32 // of Publish, so far
-	publishing atomic.Int64  // streams of Publish that told something
+	streams    atomic.Uint32 // number of Publish streams so far
+	publishing atomic.Int64  // Publish streams that have sent something
 }
 
-// isUp reports whether the switch tells what it should. One that publishes by itself
-// is not asked for anything: it is up while what it samples comes.
+// isUp reports whether the switch sends what it should. One that publishes by itself is up while its samples
+// arrive, because it has no subscription.
 func (s *session) isUp(sampled, now time.Time) bool {
 	c := &s.agent.config
 	return s.subscribed.Load() || s.publishing.Load() > 0 && (sampled.IsZero() || now.Sub(sampled) <= max(3*c.Interval, c.Timeout))
 }
 
-// run has sessions one after the other until ctx ends.
+// run runs sessions one after the other until ctx ends.
 func (s *session) run(ctx context.Context) {
 	wait := s.agent.config.BackoffMin
 	for ctx.Err() == nil {
@@ -118,11 +117,10 @@ func (s *session) run(ctx context.Context) {
 		if time.Since(began) > s.agent.config.BackoffMax {
 			wait = s.agent.config.BackoffMin
 		}
-		// Half of the wait is by chance: switches that restart together are not all asked
-		// at once.
+		// Half of the wait is random, so that switches that restart together are not all subscribed to at once.
 		pause := wait/2 + rand.N(wait/2+1)
 		wait = min(2*wait, s.agent.config.BackoffMax)
-		s.log.Warn("session ended", "switch", s.name, "kind", kind, "err", err, "again_in", pause)
+		s.log.Warn("session with switch ended", "switch", s.name, "kind", kind, "err", err, "again_in", pause)
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -133,8 +131,7 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// runSession is one connection, from Capabilities to the first error. tunnel is nil
-// where the switch is dialled.
+// runSession uses one connection, from Capabilities to the first error. tunnel is nil if the switch is dialled.
 func (s *session) runSession(ctx context.Context, tunnel *offer) error {
 	c := &s.agent.config
 	opts, err := s.dialOptions()
@@ -183,14 +180,14 @@ func (s *session) runSession(ctx context.Context, tunnel *offer) error {
 	}
 	wg.Wait()
 	if c.Mode == "stream" {
-		// What changed meanwhile is not known: absent until the next session tells.
-		// In its turn: messages of this session may wait still.
+		// Values sent on change are unknown, and absent until the next session. The end goes through the queue,
+		// because messages of this session may still wait there.
 		s.queue <- message{session: s}
 	}
 	return context.Cause(ctx)
 }
 
-// negotiateEncoding asks what the switch offers and chooses an encoding.
+// negotiateEncoding requests the switch's capabilities and chooses an encoding.
 func (s *session) negotiateEncoding(ctx context.Context, client gpb.GNMIClient) (gpb.Encoding, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.agent.config.Timeout)
 	defer cancel()
@@ -213,15 +210,15 @@ func (s *session) negotiateEncoding(ctx context.Context, client gpb.GNMIClient) 
 	return 0, &failure{kindEncoding, fmt.Errorf("the switch offers %v; one of %v is expected", reply.GetSupportedEncodings(), want)}
 }
 
-// runSubscription has one subscription.
+// runSubscription runs one subscription to its end.
 func (s *session) runSubscription(ctx context.Context, client gpb.GNMIClient, r *request, encoding gpb.Encoding) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	interval := s.agent.config.Interval
-	// A switch that stays connected and says nothing is not up.
+	// A switch that stays connected and sends nothing is not up.
 	stall := max(3*interval, s.agent.config.Timeout)
 	watch := time.AfterFunc(stall, func() {
-		cancel(&failure{kindStalled, fmt.Errorf("nothing came for %v", stall)})
+		cancel(&failure{kindStalled, fmt.Errorf("no message for %v", stall)})
 	})
 	defer watch.Stop()
 	for {
@@ -246,20 +243,20 @@ func (s *session) runSubscription(ctx context.Context, client gpb.GNMIClient, r 
 			polls.Wait()
 			return err
 		}
-		// ONCE is over: the next begins an interval after this one.
+		// ONCE is complete: the next one begins an interval after this one.
 		if err := sleepContext(ctx, interval-time.Since(began)); err != nil {
 			return causeOr(ctx, err)
 		}
 	}
 }
 
-// sendPolls asks for everything at once, and then at every interval, until the stream ends.
+// sendPolls requests everything at once, and then at every interval, until the stream ends.
 func sendPolls(stream gpb.GNMI_SubscribeClient, interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		if stream.Send(&gpb.SubscribeRequest{Request: &gpb.SubscribeRequest_Poll{Poll: &gpb.Poll{}}}) != nil {
-			return // receive is told why
+			return // receiveUpdates gets the error
 		}
 		select {
 		case <-stream.Context().Done():
@@ -269,7 +266,7 @@ func sendPolls(stream gpb.GNMI_SubscribeClient, interval time.Duration) {
 	}
 }
 
-// causeOr is why ctx ended, if it did and err says no more.
+// causeOr returns the cause of ctx's end if that explains more than err.
 func causeOr(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
@@ -288,7 +285,7 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// receiveUpdates reads a stream to its end; nil: a ONCE subscription is complete.
+// receiveUpdates reads a stream to its end. It returns nil when a ONCE subscription is complete.
 func (s *session) receiveUpdates(ctx context.Context, stream gpb.GNMI_SubscribeClient, r *request, began time.Time, watch *time.Timer, stall time.Duration) error {
 	for {
 		reply, err := stream.Recv()
@@ -312,8 +309,7 @@ func (s *session) receiveUpdates(ctx context.Context, stream gpb.GNMI_SubscribeC
 	}
 }
 
-// handleResponse gives a message to its decoder. stream is its number where the switch has
-// streams of its own.
+// handleResponse passes a message to its decoder. stream is its number where the switch has streams of its own.
 func (s *session) handleResponse(ctx context.Context, reply *gpb.SubscribeResponse, stream uint32, began time.Time) error {
 	now := time.Now()
 	s.lastMessage.Store(now.UnixNano())
@@ -323,9 +319,9 @@ func (s *session) handleResponse(ctx context.Context, reply *gpb.SubscribeRespon
 		if err != nil {
 			return err
 		}
-		// A change that was dropped is not told again.
+		// A dropped change is not sent again.
 		if dropped && s.agent.onChange {
-			return &failure{kindDropped, errors.New("messages were dropped; all is asked for anew")}
+			return &failure{kindDropped, errors.New("messages were dropped; subscribing again")}
 		}
 	case *gpb.SubscribeResponse_SyncResponse:
 		s.syncTook.Store(int64(now.Sub(began)))
@@ -335,7 +331,7 @@ func (s *session) handleResponse(ctx context.Context, reply *gpb.SubscribeRespon
 	return nil
 }
 
-// dialOptions are how the switch is dialled. Files are read anew at every connection.
+// dialOptions returns the options for dialling the switch. Files are read again for every connection.
 func (s *session) dialOptions() ([]grpc.DialOption, error) {
 	c := &s.agent.config
 	opts := []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)), grpc.WithUserAgent("graylink"),
@@ -387,7 +383,7 @@ func (s *session) dialOptions() ([]grpc.DialOption, error) {
 	return append(opts, grpc.WithPerRPCCredentials(header)), nil
 }
 
-// loadCertPool are the certificates of a file.
+// loadCertPool returns the certificates of a file.
 func loadCertPool(file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
@@ -400,7 +396,7 @@ func loadCertPool(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// loadKeyPair is the one of two files.
+// loadKeyPair returns the key pair of two files.
 func loadKeyPair(cert, key string) (tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
@@ -409,7 +405,7 @@ func loadKeyPair(cert, key string) (tls.Certificate, error) {
 	return pair, nil
 }
 
-// callMetadata is metadata of every call.
+// callMetadata is the metadata of every call.
 type callMetadata map[string]string
 
 func (l callMetadata) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
@@ -418,7 +414,7 @@ func (l callMetadata) GetRequestMetadata(context.Context, ...string) (map[string
 
 func (callMetadata) RequireTransportSecurity() bool { return true }
 
-// request is a subscription: all paths of one target of the prefix.
+// request is a subscription to all paths of one target of the prefix.
 type request struct {
 	target  string
 	paths   []wantedPath
@@ -430,7 +426,7 @@ type wantedPath struct {
 	onChange bool
 }
 
-// subscriptionList is the request as a message.
+// subscriptionList returns the request as a message.
 func (r *request) subscriptionList(encoding gpb.Encoding, mode gpb.SubscriptionList_Mode, interval time.Duration) *gpb.SubscriptionList {
 	l := &gpb.SubscriptionList{Mode: mode, Encoding: encoding}
 	if r.target != "" {
@@ -448,7 +444,7 @@ func (r *request) subscriptionList(encoding gpb.Encoding, mode gpb.SubscriptionL
 	return l
 }
 
-// buildRequests are the subscriptions of a preset and a user's rules.
+// buildRequests returns the subscriptions of a preset and a user's rules.
 func buildRequests(p *preset.Preset, rules []preset.Rule) ([]*request, error) {
 	var out []*request
 	add := func(target string, x *gpb.Path, onChange bool) {

@@ -11,29 +11,29 @@ import (
 	"github.com/graylink/graylink/internal/gnmi/preset"
 )
 
-// Point is a sample of a family, of one switch.
+// Point is a sample of a family of one switch.
 type Point struct {
 	Family *preset.Family
-	Switch string   // empty where the family is of no switch (OfSwitch)
+	Switch string   // empty for families without a switch (OfSwitch)
 	Values []string // of Family.Labels
 	Value  float64
 	At     time.Time
-	Since  time.Time // of a counter: from when it counts, as far as is known
+	Since  time.Time // when the counter began to count, as far as is known
 }
 
-// series is what is known of one series.
+// series holds the state of one series.
 type series struct {
 	leaf       *preset.Leaf
 	values     []string
 	value      float64
 	at         int64 // the switch's time, ns since 1970
 	since      int64
-	receivedAt time.Time // this process' time
-	stream     uint32    // that told it; 0 of a session that was asked for
+	receivedAt time.Time // this process's time
+	stream     uint32    // the stream that sent it; 0 for a subscription
 	onChange   bool
 }
 
-// store is the series of a target. It is the sink of the target's decoder.
+// store holds the series of a target. It is the sink of the target's decoder.
 type store struct {
 	mu       sync.Mutex
 	decoder  *decode.Decoder
@@ -44,11 +44,11 @@ type store struct {
 	key      []byte
 	now      time.Time
 	stream   uint32
-	sampled  time.Time // when a sample came, not a change
-	onChange bool      // what changes seldom is told by change, else with every sample
+	sampled  time.Time // when the last sample, not change, arrived
+	onChange bool      // seldom changing leaves are sent on change, not with every sample
 	max      int
-	rejected uint64 // samples without a place
-	resets   uint64 // of counters
+	rejected uint64 // samples for which there was no room
+	resets   uint64 // resets of counters
 }
 
 func newStore(tree *preset.Tree, changes bool, max int) *store {
@@ -62,7 +62,7 @@ func newStore(tree *preset.Tree, changes bool, max int) *store {
 	return s
 }
 
-// AddSample implements decode.Sink; the store is locked.
+// AddSample implements decode.Sink; the store must be locked.
 func (s *store) AddSample(l *preset.Leaf, identity []byte, c *preset.Captures, v float64, text string, at int64) {
 	if l.Family.Kind == preset.Member || l.Family.Kind == preset.HopPort {
 		if !s.hopTable.recordLeaf(l.Family.Kind, l.LabelValues(c), text, s.now) {
@@ -96,7 +96,7 @@ func (s *store) AddSample(l *preset.Leaf, identity []byte, c *preset.Captures, v
 	}
 }
 
-// assignPort keeps that a component belongs to a port.
+// assignPort records that a component belongs to a port.
 func (s *store) assignPort(x *series, component string) {
 	port := x.values[0]
 	s.unassignPort(port)
@@ -115,7 +115,7 @@ func (s *store) unassignPort(port string) {
 	}
 }
 
-// DeleteBeneath implements decode.Sink; the store is locked.
+// DeleteBeneath implements decode.Sink; the store must be locked.
 func (s *store) DeleteBeneath(n *preset.Node, c *preset.Captures) {
 	gone := map[uint16][]*preset.Leaf{}
 	n.WalkLeaves(func(l *preset.Leaf) {
@@ -134,7 +134,7 @@ func (s *store) DeleteBeneath(n *preset.Node, c *preset.Captures) {
 			if l.TextLabelIndex < 0 && l != x.leaf || !l.MatchesIdentity(key[2:], c) {
 				continue
 			}
-			if l.TextLabelIndex >= 0 { // the other leaves of the neighbour may stay
+			if l.TextLabelIndex >= 0 { // the other leaves of the neighbor may remain
 				x.values[l.TextLabelIndex] = ""
 				continue
 			}
@@ -147,8 +147,8 @@ func (s *store) DeleteBeneath(n *preset.Node, c *preset.Captures) {
 	}
 }
 
-// applyNotification decodes one. One without a body is the end of a session: what was told
-// by change is not known any more, and which port a component belongs to is.
+// applyNotification decodes a notification. One without a body marks the end of a session: values that were
+// sent on change are unknown from then on, except for the ports of components.
 func (s *store) applyNotification(n message, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,8 +167,8 @@ func (s *store) applyNotification(n message, now time.Time) {
 	s.decoder.DecodeNotification(n.body, now)
 }
 
-// appendPoints appends what is known: samples that are not older than stale, and changes.
-// unplaced are series whose component has no port.
+// appendPoints appends the known points: samples that are not older than stale, and values sent on change.
+// unplaced counts the series whose component has no port.
 func (s *store) appendPoints(out []Point, name string, now time.Time, stale time.Duration) (_ []Point, unplaced int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,7 +186,7 @@ func (s *store) appendPoints(out []Point, name string, now time.Time, stale time
 		p := Point{f, name, x.values, x.value, time.Unix(0, x.at), time.Unix(0, x.since)}
 		switch {
 		case f.Kind == preset.Info:
-			values := slices.Clone(x.values) // they change under others' hands
+			values := slices.Clone(x.values) // the values change after the lock is released
 			id := strings.Join(append([]string{f.Name}, values...), "\xff")
 			if slices.Index(values[1:], "") >= 0 && strings.Join(values[1:], "") == "" || infos[id] {
 				continue
@@ -212,7 +212,7 @@ func (s *store) appendPoints(out []Point, name string, now time.Time, stale time
 	return out, unplaced
 }
 
-// appendNextHops appends how many members of groups lead out of each port.
+// appendNextHops appends the number of group members that leave by each port.
 func (s *store) appendNextHops(out []Point, name string, now time.Time, stale time.Duration) (_ []Point, unplaced int) {
 	if !s.onChange {
 		s.hopTable.expireMembers(now.Add(-stale))

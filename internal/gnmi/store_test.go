@@ -24,7 +24,7 @@ func storeOf(t testing.TB, vendor string, max int) *store {
 	return newStore(tree, true, max)
 }
 
-// mustPath is a path written in this package's tests.
+// mustPath parses a path of this package's tests.
 func mustPath(s string) *gpb.Path {
 	p, err := path.ParsePath(s)
 	if err != nil {
@@ -48,7 +48,7 @@ func val(t testing.TB, p string, v any) *gpb.Update {
 	return &gpb.Update{Path: path1(t, p), Val: x}
 }
 
-// say is what a store knows, without the names' beginning.
+// say returns the points of a store, without the beginning of their names.
 func say(s *store, now time.Time) (out []string, unplaced int) {
 	points, unplaced := s.appendPoints(nil, "sw", now, 3*time.Second)
 	for _, p := range points {
@@ -58,11 +58,11 @@ func say(s *store, now time.Time) (out []string, unplaced int) {
 	return out, unplaced
 }
 
-// TestStore: what comes, goes, goes stale, is reset or belongs to a component.
+// TestStore covers series that arrive, leave, become stale, are reset, or belong to a component.
 func TestStore(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	s := storeOf(t, "openconfig", 8)
-	tell := func(after time.Duration, deletes []string, updates ...*gpb.Update) {
+	notify := func(after time.Duration, deletes []string, updates ...*gpb.Update) {
 		n := &gpb.Notification{Timestamp: now.Add(after).UnixNano(), Update: updates}
 		for _, d := range deletes {
 			n.Delete = append(n.Delete, path1(t, d))
@@ -77,11 +77,11 @@ func TestStore(t *testing.T) {
 	}
 	const c = "/components/component[name=x1]/state/temperature/instant"
 	const e1, n1 = "/interfaces/interface[name=e1]/state/", "/lldp/interfaces/interface[name=e1]/neighbors/neighbor[id=1]/state/"
-	tell(0, nil, val(t, e1+"counters/in-octets", 100), val(t, e1+"oper-status", "UP"), val(t, c, 41))
+	notify(0, nil, val(t, e1+"counters/in-octets", 100), val(t, e1+"oper-status", "UP"), val(t, c, 41))
 	check("a component without a port", 0, 1, "oper_up{e1} 1", "receive_bytes_total{e1} 100")
-	tell(time.Second, nil, val(t, e1+"transceiver", "x1"), val(t, "/interfaces/interface[name=e2]/state/transceiver", "x1"))
+	notify(time.Second, nil, val(t, e1+"transceiver", "x1"), val(t, "/interfaces/interface[name=e2]/state/transceiver", "x1"))
 	check("one of two ports", time.Second, 0, "module_temperature_celsius{e1} 41", "module_temperature_celsius{e2} 41", "oper_up{e1} 1", "receive_bytes_total{e1} 100")
-	tell(2*time.Second, []string{"/interfaces/interface[name=e2]"}, val(t, e1+"counters/in-octets", 7))
+	notify(2*time.Second, []string{"/interfaces/interface[name=e2]"}, val(t, e1+"counters/in-octets", 7))
 	check("deleted, and reset", 2*time.Second, 0, "module_temperature_celsius{e1} 41", "oper_up{e1} 1", "receive_bytes_total{e1} 7")
 	points, _ := s.appendPoints(nil, "sw", now, time.Hour)
 	for _, p := range points {
@@ -90,25 +90,24 @@ func TestStore(t *testing.T) {
 		}
 	}
 	check("samples that are old", 6*time.Second, 0, "oper_up{e1} 1")
-	tell(7*time.Second, nil, val(t, n1+"system-name", "spine1"))
-	tell(7*time.Second, nil, val(t, n1+"port-id", "swp7"))
+	notify(7*time.Second, nil, val(t, n1+"system-name", "spine1"))
+	notify(7*time.Second, nil, val(t, n1+"port-id", "swp7"))
 	check("a neighbour", 7*time.Second, 0, "neighbor_info{e1,spine1,swp7,} 1", "oper_up{e1} 1")
-	tell(8*time.Second, []string{n1 + "port-id"}, val(t, n1+"system-name", "spine2"))
+	notify(8*time.Second, []string{n1 + "port-id"}, val(t, n1+"system-name", "spine2"))
 	check("another neighbour", 8*time.Second, 0, "neighbor_info{e1,spine2,,} 1", "oper_up{e1} 1")
-	tell(9*time.Second, []string{"/lldp/interfaces/interface[name=e1]"})
+	notify(9*time.Second, []string{"/lldp/interfaces/interface[name=e1]"})
 	check("no neighbour", 9*time.Second, 0, "oper_up{e1} 1")
 	s.applyNotification(message{}, now)
 	check("no session", 9*time.Second, 0)
 	for i := range 20 {
-		tell(10*time.Second, nil, val(t, fmt.Sprintf("/interfaces/interface[name=p%d]/state/mtu", i), 1))
+		notify(10*time.Second, nil, val(t, fmt.Sprintf("/interfaces/interface[name=p%d]/state/mtu", i), 1))
 	}
 	if got, _ := say(s, now.Add(10*time.Second)); len(s.all) != 8 || s.rejected != 20-uint64(len(got)) {
-		t.Errorf("%d series of 8, %d without a place, %d told", len(s.all), s.rejected, len(got))
+		t.Errorf("%d series of 8, %d without a place, %d published", len(s.all), s.rejected, len(got))
 	}
 }
 
-// TestPolledStates: where nothing is told by change, a state that is not told any more
-// is absent.
+// TestPolledStates checks that where nothing is sent on change, a state that is no longer sent is absent.
 func TestPolledStates(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	s := storeOf(t, "openconfig", 8)
@@ -122,8 +121,8 @@ func TestPolledStates(t *testing.T) {
 	}
 }
 
-// TestQueue: a full queue holds the session back, then drops and counts, and a session
-// that lost changes is begun anew.
+// TestQueue checks that a full queue first delays the session, then drops and counts messages, and that a
+// session that lost changes is restarted.
 func TestQueue(t *testing.T) {
 	a := &Agent{config: Config{QueueWait: time.Millisecond}}
 	s := &session{agent: a, queue: make(chan message, 2), log: slog.New(slog.DiscardHandler)}

@@ -11,16 +11,16 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// tunnelType is the type of a target that speaks gNMI (tunnel.proto, TargetType).
+// tunnelType is the type of a target for gNMI (tunnel.proto, TargetType).
 const tunnelType = "GNMI_GNOI"
 
-// maxChunk is the most that one message of a tunnel carries, in bytes: a record of TLS.
+// maxChunk is the largest payload of a message of a tunnel in bytes: a record of TLS.
 const maxChunk = 16 << 10
 
-// maxOps is how many messages to a caller that registers may wait to be sent.
+// maxOps bounds the number of messages that wait to be sent to a caller that registers.
 const maxOps = 16
 
-// registration is a caller that registers targets, as long as it is connected.
+// registration represents a caller that registers targets, as long as it is connected.
 type registration struct {
 	d    *dialOut
 	conn uint64
@@ -28,23 +28,23 @@ type registration struct {
 	gone context.Context
 }
 
-// offer is a target of a registration, until it is withdrawn or another takes its place.
+// offer represents a target of a registration, until it is withdrawn or replaced.
 type offer struct {
 	registration *registration
 	target       string
 	withdrawn    chan struct{}
 }
 
-// offerSlot is where a target's latest offer is.
+// offerSlot holds a target's latest offer.
 type offerSlot struct {
 	mu      sync.Mutex
 	offer   *offer
-	offered chan struct{} // closed when an offer comes
+	offered chan struct{} // closed when an offer arrives
 }
 
 func newOfferSlot() *offerSlot { return &offerSlot{offered: make(chan struct{})} }
 
-// replaceOffer has an offer take the place of the one before.
+// replaceOffer replaces the current offer.
 func (p *offerSlot) replaceOffer(o *offer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,7 +56,7 @@ func (p *offerSlot) replaceOffer(o *offer) {
 	p.offered = make(chan struct{})
 }
 
-// withdrawOffer takes an offer away, if it is still the latest.
+// withdrawOffer removes an offer, if it is still the latest.
 func (p *offerSlot) withdrawOffer(o *offer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,7 +66,7 @@ func (p *offerSlot) withdrawOffer(o *offer) {
 	}
 }
 
-// waitOffer is for the latest offer.
+// waitOffer waits for the latest offer and returns it.
 func (p *offerSlot) waitOffer(ctx context.Context) (*offer, error) {
 	for {
 		p.mu.Lock()
@@ -83,7 +83,7 @@ func (p *offerSlot) waitOffer(ctx context.Context) (*offer, error) {
 	}
 }
 
-// Register implements the tunnel's server: targets come and go.
+// Register implements the tunnel's server: targets are registered and withdrawn.
 func (d *dialOut) Register(stream tpb.Tunnel_RegisterServer) error {
 	c, err := d.identifyCaller(stream.Context())
 	if err != nil {
@@ -107,7 +107,7 @@ func (d *dialOut) Register(stream tpb.Tunnel_RegisterServer) error {
 				return
 			case op := <-r.ops:
 				if stream.Send(op) != nil {
-					return // Recv is told why
+					return // Recv returns the reason
 				}
 			}
 		}
@@ -132,7 +132,7 @@ func (d *dialOut) Register(stream tpb.Tunnel_RegisterServer) error {
 	}
 }
 
-// handleRegistration does what one message of a caller asks for; an error ends the stream.
+// handleRegistration handles one message of a caller. An error ends the stream.
 func (d *dialOut) handleRegistration(c caller, r *registration, offers map[*session]*offer, op *tpb.RegisterOp) (answer *tpb.RegisterOp, err error) {
 	switch x := op.GetRegistration().(type) {
 	case *tpb.RegisterOp_Target:
@@ -156,7 +156,7 @@ func (d *dialOut) handleRegistration(c caller, r *registration, offers map[*sess
 		return answer, nil
 	case *tpb.RegisterOp_Session:
 		if x.Session.GetError() != "" {
-			d.deliverStream(tunnelKey{c.conn, x.Session.GetTag()}, openResult{err: fmt.Errorf("the switch opens no session: %.200q", x.Session.GetError())})
+			d.deliverStream(tunnelKey{c.conn, x.Session.GetTag()}, openResult{err: fmt.Errorf("the switch refused the session: %.200q", x.Session.GetError())})
 			return nil, nil
 		}
 		err := d.recordRefusal(refusedRequest, codes.PermissionDenied, "%v: asks for a session to %.100q", c, x.Session.GetTarget())
@@ -169,7 +169,7 @@ func (d *dialOut) handleRegistration(c caller, r *registration, offers map[*sess
 	return nil, d.recordRefusal(refusedRequest, codes.InvalidArgument, "%v: registers nothing", c)
 }
 
-// sessionForTarget is the one that a caller adds or removes.
+// sessionForTarget returns the session of the target that a caller adds or removes.
 func (d *dialOut) sessionForTarget(c caller, t *tpb.Target) (*session, error) {
 	if t.GetOp() != tpb.Target_ADD && t.GetOp() != tpb.Target_REMOVE {
 		return nil, d.recordRefusal(refusedRequest, codes.InvalidArgument, "%v: operation %v of a target", c, t.GetOp())
@@ -183,7 +183,7 @@ func (d *dialOut) sessionForTarget(c caller, t *tpb.Target) (*session, error) {
 	return d.sessionByID(c, t.GetTarget())
 }
 
-// openSession has the caller that offers a target open a session to it.
+// openSession requests a session from the caller that offers a target, and returns its connection.
 func (o *offer) openSession(ctx context.Context) (net.Conn, error) {
 	d := o.registration.d
 	result := make(chan openResult, 1)
@@ -222,21 +222,22 @@ func (o *offer) openSession(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-var errWithdrawn = errors.New("the switch withdrew its target, or registered it anew")
+var errWithdrawn = errors.New("the switch withdrew its target, or registered it again")
 
-// deliverStream gives the stream of a session to who waits for it.
+// deliverStream passes the stream of a session to the call that waits for it. It returns false if there is
+// none.
 func (d *dialOut) deliverStream(at tunnelKey, what openResult) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	result, ok := d.pendingTunnels[at]
 	if ok {
 		delete(d.pendingTunnels, at)
-		result <- what // it has room for one, and is found once
+		result <- what // the channel has room for one, and is found once
 	}
 	return ok
 }
 
-// Tunnel implements the tunnel's server: a stream carries one session's bytes.
+// Tunnel implements the tunnel's server: a stream carries the bytes of one session.
 func (d *dialOut) Tunnel(stream tpb.Tunnel_TunnelServer) error {
 	c, err := d.identifyCaller(stream.Context())
 	if err != nil {
@@ -249,9 +250,9 @@ func (d *dialOut) Tunnel(stream tpb.Tunnel_TunnelServer) error {
 	near, far := net.Pipe()
 	defer near.Close()
 	if first.GetTag() == 0 || len(first.GetData()) > 0 || !d.deliverStream(tunnelKey{c.conn, first.GetTag()}, openResult{conn: far}) {
-		return d.recordRefusal(refusedRequest, codes.FailedPrecondition, "%v: a stream of session %d, which was not asked for", c, first.GetTag())
+		return d.recordRefusal(refusedRequest, codes.FailedPrecondition, "%v: a stream of session %d, which was not requested", c, first.GetTag())
 	}
-	// From the switch. It ends with the stream, which ends when this function returns.
+	// This goroutine copies from the switch. It ends with the stream, which ends when this function returns.
 	d.wg.Go(func() {
 		defer near.Close()
 		for {

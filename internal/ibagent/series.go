@@ -72,14 +72,14 @@ var counterFamilies = func() map[string]*portFamily {
 // helpTexts say what the counters count.
 var helpTexts = map[string]string{
 	"symbol_errors":                 "Symbols in error on one or more lanes.",
-	"link_recoveries":               "Times the link recovered from an error.",
-	"link_downed":                   "Times the link failed to recover from an error and went down.",
+	"link_recoveries":               "Number of times that the link recovered from an error.",
+	"link_downed":                   "Number of times that the link failed to recover from an error and went down.",
 	"receive_errors":                "Packets received that were of no use, by reason.",
 	"transmit_errors":               "Packets that could not be sent, by reason.",
 	"transmit_discards":             "Whole packets thrown away instead of sent.",
-	"local_link_integrity_errors":   "Times that errors on the link came too close together.",
-	"buffer_overruns":               "Times that a buffer overran and flow control did not help.",
-	"vl15_dropped":                  "Management packets dropped for want of a buffer: readings are suspect.",
+	"local_link_integrity_errors":   "Number of times that errors on the link exceeded the allowed rate.",
+	"buffer_overruns":               "Number of buffer overruns that flow control did not prevent.",
+	"vl15_dropped":                  "Management packets dropped for lack of a buffer; readings are suspect when it grows.",
 	"qp1_dropped":                   "Packets to the general services interface that were dropped.",
 	"transmit_bytes":                "Octets sent.",
 	"receive_bytes":                 "Octets received.",
@@ -89,47 +89,47 @@ var helpTexts = map[string]string{
 	"receive_unicast_packets":       "Unicast packets received.",
 	"transmit_multicast_packets":    "Multicast packets sent.",
 	"receive_multicast_packets":     "Multicast packets received.",
-	"transmit_wait_ticks":           "Ticks of the port's clock during which it had data to send and no credits or no turn.",
-	"receive_error_details":         "Packets received with an error, by what was wrong; parts of the errors.",
-	"transmit_discard_details":      "Packets thrown away instead of sent, by why; parts of the discards.",
-	"vl_transmit_wait_ticks":        "Ticks during which a virtual lane had data to send and could not.",
+	"transmit_wait_ticks":           "Ticks of the port's clock during which it had data to send and waited for credits or arbitration.",
+	"receive_error_details":         "Packets received with an error, by kind of error; a part of all errors.",
+	"transmit_discard_details":      "Packets discarded instead of sent, by reason; a part of all discards.",
+	"vl_transmit_wait_ticks":        "Ticks during which a virtual lane had data to send and had to wait.",
 	"sl_transmit_bytes":             "Octets sent with a service level.",
 	"sl_receive_bytes":              "Octets received with a service level.",
-	"receive_fecn_packets":          "Packets received that forward congestion was marked on.",
-	"receive_becn_packets":          "Packets received that backward congestion was marked on.",
-	"sl_receive_fecn_packets":       "Packets received with a service level that forward congestion was marked on.",
-	"sl_receive_becn_packets":       "Packets received with a service level that backward congestion was marked on.",
+	"receive_fecn_packets":          "Packets received with a forward congestion notification.",
+	"receive_becn_packets":          "Packets received with a backward congestion notification.",
+	"sl_receive_fecn_packets":       "Packets of a service level received with a forward congestion notification.",
+	"sl_receive_becn_packets":       "Packets of a service level received with a backward congestion notification.",
 	"sync_header_errors":            "Sync headers with errors.",
 	"unknown_blocks":                "Blocks of an unknown type.",
 	"lane_errors":                   "Errors detected on a lane.",
-	"lane_fec_corrected_blocks":     "Blocks of a lane that were corrected.",
-	"lane_fec_uncorrectable_blocks": "Blocks of a lane that could not be corrected.",
-	"lane_fec_corrected_symbols":    "Symbols of a lane that were corrected.",
-	"fec_corrected_blocks":          "Blocks that were corrected.",
-	"fec_uncorrectable_blocks":      "Blocks that could not be corrected.",
-	"fec_corrected_symbols":         "Symbols that were corrected.",
+	"lane_fec_corrected_blocks":     "FEC blocks of a lane with errors that were corrected.",
+	"lane_fec_uncorrectable_blocks": "FEC blocks of a lane with errors that could not be corrected.",
+	"lane_fec_corrected_symbols":    "FEC symbols of a lane with errors that were corrected.",
+	"fec_corrected_blocks":          "FEC blocks with errors that were corrected.",
+	"fec_uncorrectable_blocks":      "FEC blocks with errors that could not be corrected.",
+	"fec_corrected_symbols":         "FEC symbols with errors that were corrected.",
 }
 
 // rateFamilies are rates between the last two readings, by counters' names.
 var rateFamilies = map[string]*portFamily{
-	"transmit_bytes":      newPortFamily("transmit_rate_bytes_per_second", "Octets sent a second between the last two readings.", false),
-	"receive_bytes":       newPortFamily("receive_rate_bytes_per_second", "Octets received a second between the last two readings.", false),
-	"transmit_packets":    newPortFamily("transmit_packet_rate", "Packets sent a second between the last two readings.", false),
-	"receive_packets":     newPortFamily("receive_packet_rate", "Packets received a second between the last two readings.", false),
-	"transmit_wait_ticks": newPortFamily("transmit_wait_rate", "Ticks of waiting a second between the last two readings.", false),
+	"transmit_bytes":      newPortFamily("transmit_rate_bytes_per_second", "Rate of octets sent per second between the last two readings.", false),
+	"receive_bytes":       newPortFamily("receive_rate_bytes_per_second", "Rate of octets received per second between the last two readings.", false),
+	"transmit_packets":    newPortFamily("transmit_packet_rate", "Rate of packets sent per second between the last two readings.", false),
+	"receive_packets":     newPortFamily("receive_packet_rate", "Rate of packets received per second between the last two readings.", false),
+	"transmit_wait_ticks": newPortFamily("transmit_wait_rate", "Rate of ticks of waiting per second between the last two readings.", false),
 }
 
 var (
-	portInfo = newPortFamily("connection_info", "What the port is, and what is at the other end of its cable.", false,
+	portInfo = newPortFamily("connection_info", "Identity of the port, and of the port at the other end of its cable; always 1.", false,
 		"guid", "lid", "remote", "remote_lid", "remote_port", "vendor")
 	portUp        = newPortFamily("oper_up", "Whether the port carries packets.", false)
 	portSpeed     = newPortFamily("speed_bytes_per_second", "Negotiated rate.", false)
 	sampleUp      = newPortFamily("sample_up", "Whether the port was read within two intervals.", false)
 	sampleAge     = newPortFamily("sample_age_seconds", "Age of the port's last reading.", false)
-	sampleSuspect = newPortFamily("sample_suspect", "Whether management packets were dropped at the port as it was read.", false)
-	sampleErrors  = newPortFamily("sample_errors", "Queries that told nothing, by why.", true, "kind")
-	resets        = newPortFamily("resets", "Readings that found a counter reset.", true)
-	saturated     = newPortFamily("saturated", "The counter stands at its limit: it counts no more, and is at least that much.", false, "counter")
+	sampleSuspect = newPortFamily("sample_suspect", "Whether the port dropped management packets while it was read.", false)
+	sampleErrors  = newPortFamily("sample_errors", "Number of queries that failed, by kind of error.", true, "kind")
+	resets        = newPortFamily("resets", "Number of readings that found a counter reset.", true)
+	saturated     = newPortFamily("saturated", "Counter that is at its limit and no longer counts: a lower bound of the true count; always 1.", false, "counter")
 )
 
 func newGauge(name, help string, labels ...string) *Family {
@@ -141,26 +141,26 @@ func newCounter(name, help string, labels ...string) *Family {
 }
 
 var (
-	samplerUp       = newGauge("sampler_up", "A sampler is there.", "sampler")
-	samplerPorts    = newGauge("sampler_ports", "Ports that a sampler is to read.", "sampler")
-	samplerSkew     = newGauge("sampler_start_skew_seconds", "How long after the tick a sampler began its last sweep, by the delegator's clock.", "sampler")
-	samplerClock    = newGauge("sampler_clock_error_bound_seconds", "How far the skew may be off.", "sampler")
-	samplerSweep    = newGauge("sampler_sweep_seconds", "How long a sampler's last sweep took.", "sampler")
-	samplerMissed   = newCounter("sampler_missed_ticks_total", "Ticks that found a sampler still busy with the one before.", "sampler")
-	skewP99         = newGauge("start_skew_p99_seconds", "How far from their ticks the lately begun sweeps began, 99th percentile of all samplers.")
-	samplerDeaths   = newCounter("sampler_deaths_total", "Samplers that were taken for dead.")
-	portMoves       = newCounter("port_moves_total", "Ports that were given to a sampler.")
-	readings        = newCounter("readings_total", "Readings of ports that were kept.")
-	duplicates      = newCounter("duplicate_readings_total", "Readings of a port and tick that were there already.")
-	lateReadings    = newCounter("late_readings_total", "Readings of a tick before the last of their port.")
-	offClockReports = newCounter("astray_reports_total", "Reports of ticks far from the delegator's clock.")
-	unassigned      = newGauge("unassigned_ports", "Ports that nobody reads.")
-	discoveries     = newCounter("discoveries_total", "Discoveries of the fabric, by how they went.", "result")
-	discoveryTook   = newGauge("discovery_seconds", "How long the last discovery took.")
-	discoveryLast   = newGauge("discovery_last_success_timestamp_seconds", "When the fabric was discovered last.")
-	discoveryNodes  = newGauge("discovery_nodes", "Nodes of the fabric.")
-	discoverySilent = newGauge("discovery_silent_nodes", "Ports behind which something is that does not answer.")
-	mads            = newCounter("mads_total", "Management datagrams of this process, by what became of them.", "result")
+	samplerUp       = newGauge("sampler_up", "Whether the sampler has joined; always 1.", "sampler")
+	samplerPorts    = newGauge("sampler_ports", "Number of ports assigned to a sampler.", "sampler")
+	samplerSkew     = newGauge("sampler_start_skew_seconds", "Delay of the start of a sampler's last sweep after the tick, by the delegator's clock.", "sampler")
+	samplerClock    = newGauge("sampler_clock_error_bound_seconds", "Bound of the error of the start skew in seconds.", "sampler")
+	samplerSweep    = newGauge("sampler_sweep_seconds", "Duration of a sampler's last sweep.", "sampler")
+	samplerMissed   = newCounter("sampler_missed_ticks_total", "Number of ticks missed because the sampler was still busy with the one before.", "sampler")
+	skewP99         = newGauge("start_skew_p99_seconds", "99th percentile of the distance of recent sweeps from their ticks, over all samplers.")
+	samplerDeaths   = newCounter("sampler_deaths_total", "Number of samplers that were considered dead.")
+	portMoves       = newCounter("port_moves_total", "Number of assignments of a port to a sampler.")
+	readings        = newCounter("readings_total", "Number of readings of ports that were kept.")
+	duplicates      = newCounter("duplicate_readings_total", "Number of repeated readings of a port and tick.")
+	lateReadings    = newCounter("late_readings_total", "Number of readings of an earlier tick than the last of their port.")
+	offClockReports = newCounter("astray_reports_total", "Number of reports of ticks far from the delegator's clock.")
+	unassigned      = newGauge("unassigned_ports", "Number of ports without a sampler.")
+	discoveries     = newCounter("discoveries_total", "Number of discoveries of the fabric, by result.", "result")
+	discoveryTook   = newGauge("discovery_seconds", "Duration of the last discovery.")
+	discoveryLast   = newGauge("discovery_last_success_timestamp_seconds", "Unix time of the last successful discovery of the fabric in seconds.")
+	discoveryNodes  = newGauge("discovery_nodes", "Number of nodes of the fabric.")
+	discoverySilent = newGauge("discovery_silent_nodes", "Number of ports with a neighbor that does not answer.")
+	mads            = newCounter("mads_total", "Number of management datagrams of this process, by result.", "result")
 )
 
 func allFamilies() (out []*Family) {

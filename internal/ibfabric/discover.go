@@ -9,18 +9,18 @@ import (
 	"github.com/graylink/graylink/internal/ibmad"
 )
 
-// maxNodes bounds what a fabric may tell of itself; maxPorts does, too.
+// maxNodes and maxPorts bound what a fabric may report of itself.
 const maxNodes = int(MaxLID)
 
-// ErrTooLarge: the fabric tells of more nodes or ports than a subnet can have.
+// ErrTooLarge means that the fabric reports more nodes or ports than a subnet can have.
 var ErrTooLarge = errors.New("more nodes or ports than a subnet can have")
 
 // Discover reads the nodes, ports and cables of the subnet that a client is attached
-// to: from the client's own port outwards along directed routes, all questions of a
-// round at a time. Forwarding tables are ReadTables' business.
+// to: from the client's own port outwards along directed routes, with all queries of a
+// round at a time. It does not read forwarding tables, which ReadTables does.
 //
-// What does not answer is in Fabric.Silent, and what is beyond it is missing. found
-// names what is contradictory, as it may be while the fabric changes. The error is
+// Nodes that do not answer are in Fabric.Silent, and what is beyond them is missing. found
+// lists contradictions, which may occur while the fabric changes. The error is
 // the client's, the context's, ErrTooLarge, or that of the client's own port.
 func Discover(ctx context.Context, c *ibmad.Client) (f *Fabric, found []string, err error) {
 	d := &discovery{f: &Fabric{}, index: map[GUID]int32{}}
@@ -31,7 +31,7 @@ func Discover(ctx context.Context, c *ibmad.Client) (f *Fabric, found []string, 
 	err = c.DoAll(walking, first, func(r *ibmad.Result) []ibmad.Request {
 		next := d.handleResult(r)
 		if d.fatal != nil {
-			stop() // what was asked already is of no use
+			stop() // queries on their way are no longer needed
 			return nil
 		}
 		return next
@@ -45,7 +45,7 @@ func Discover(ctx context.Context, c *ibmad.Client) (f *Fabric, found []string, 
 	return d.f, append(d.found, d.f.buildIndex()...), nil
 }
 
-// discovery is a discovery under way.
+// discovery is a discovery in progress.
 type discovery struct {
 	f            *Fabric
 	index        map[GUID]int32
@@ -55,8 +55,8 @@ type discovery struct {
 	fatal        error
 }
 
-// requestInfo is what an answer is about: the port that leads to the place, for
-// NodeInfo, or the node's own.
+// requestInfo identifies the subject of an answer: the port that leads to the place, for NodeInfo, or the
+// node's own.
 type requestInfo struct {
 	end   End
 	first bool // the client's own node
@@ -103,8 +103,7 @@ func (d *discovery) handleResult(r *ibmad.Result) []ibmad.Request {
 	return nil
 }
 
-// handleNode takes what is at the end of a route: a node that is new, or another cable to
-// one that is known.
+// handleNode handles the node at the end of a route: a new one, or another cable to a known one.
 func (d *discovery) handleNode(route ibmad.Path, info *ibmad.NodeInfo, q requestInfo) (next []ibmad.Request) {
 	i, known := d.index[info.GUID]
 	if !known {
@@ -149,11 +148,11 @@ func (d *discovery) handleNode(route ibmad.Path, info *ibmad.NodeInfo, q request
 	return next
 }
 
-// connectPorts plugs a cable in.
+// connectPorts adds a cable.
 func (d *discovery) connectPorts(a, b End) {
 	for _, x := range [2][2]End{{a, b}, {b, a}} {
 		if p := d.f.PortAt(x[0]); p.Linked && p.Far != x[1] {
-			d.found = append(d.found, fmt.Sprintf("port %d of %s is plugged into two places: the fabric changes", x[0].Port, d.f.Nodes[x[0].Node].GUID))
+			d.found = append(d.found, fmt.Sprintf("port %d of %s is connected to two places: the fabric is changing", x[0].Port, d.f.Nodes[x[0].Node].GUID))
 			return
 		}
 	}
@@ -161,7 +160,7 @@ func (d *discovery) connectPorts(a, b End) {
 	pa.Far, pa.Linked, pb.Far, pb.Linked = b, true, a, true
 }
 
-// handlePort takes the state of a port, and asks what its cable leads to.
+// handlePort handles the state of a port, and returns the query for the far end of its cable.
 func (d *discovery) handlePort(at End, info *ibmad.PortInfo) (next []ibmad.Request) {
 	n := &d.f.Nodes[at.Node]
 	p := &n.Ports[at.Port]
@@ -169,11 +168,11 @@ func (d *discovery) handlePort(at End, info *ibmad.PortInfo) (next []ibmad.Reque
 	if n.Type != ibmad.NodeSwitch || at.Port == 0 {
 		p.LID, p.LMC = info.LID, info.LMC
 		if p.LID > MaxLID {
-			d.found = append(d.found, fmt.Sprintf("port %d of %s says that its LID is %d", at.Port, n.GUID, p.LID))
+			d.found = append(d.found, fmt.Sprintf("port %d of %s reports LID %d", at.Port, n.GUID, p.LID))
 			p.LID = 0
 		}
 	}
-	// A CA does not pass directed routes on, but the client's own port begins them.
+	// A CA does not forward directed routes, but the client's own port begins them.
 	own := at == d.f.From
 	up := info.State > ibmad.PortDown && info.PhysState == ibmad.PhysLinkUp
 	if p.Linked || !up || at.Port == 0 || n.Type != ibmad.NodeSwitch && !own {
@@ -187,7 +186,7 @@ func (d *discovery) handlePort(at End, info *ibmad.PortInfo) (next []ibmad.Reque
 	return d.addRequest(nil, ibmad.GetNodeInfo(ibmad.AlongRoute(to)), requestInfo{end: at})
 }
 
-// speedOf is the active speed: that of PortInfo's extended field where it has one.
+// speedOf returns the active speed, from PortInfo's extended field if it has one.
 func speedOf(p *ibmad.PortInfo) Speed {
 	switch p.SpeedExtActive {
 	case 1:
@@ -210,12 +209,12 @@ func speedOf(p *ibmad.PortInfo) Speed {
 	return 0
 }
 
-// Tables is a reading of all forwarding tables.
+// Tables holds a reading of all forwarding tables.
 type Tables struct {
-	// LFTs by switch; nil: it was not read.
+	// LFTs are the tables by switch; nil means that the table was not read.
 	LFTs [][]uint8
-	// Changed are the switches that say that a port of theirs changed its state and
-	// that the subnet manager has not seen it yet.
+	// Changed lists the switches that report a change of a port's state that the subnet manager has not seen
+	// yet.
 	Changed    []int32
 	Unanswered []Unanswered
 }
@@ -269,9 +268,9 @@ func ReadTables(ctx context.Context, c *ibmad.Client, f *Fabric) (*Tables, error
 // blockLen is the number of entries that one datagram carries.
 const blockLen = LID(len(ibmad.ForwardingBlock{}))
 
-// ReadVirtualLanes are the virtual lanes of a walk's packets of a service level: that by which
-// they leave each switch, 15 where they are dropped. They are read hop by hop, so
-// that no more is asked than the walk needs.
+// ReadVirtualLanes returns the virtual lanes of a walk's packets of a service level: the lane by which they
+// leave each switch, or 15 where they are dropped. They are read hop by hop, so that only the tables of the
+// walk are read.
 func ReadVirtualLanes(ctx context.Context, c *ibmad.Client, f *Fabric, hops []Hop, sl uint8) ([]uint8, error) {
 	lanes := make([]uint8, len(hops))
 	var asked []ibmad.Request

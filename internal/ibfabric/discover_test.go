@@ -15,7 +15,7 @@ import (
 	"github.com/graylink/graylink/internal/ibmad/madsim"
 )
 
-// simulated is a client on a simulated fabric, with short time-outs.
+// simulated returns a client on a simulated fabric, with short time-outs.
 func simulated(tb testing.TB, sim *madsim.Fabric, host string, c ibmad.Config) *ibmad.Client {
 	tb.Helper()
 	if c.Timeout == 0 {
@@ -30,7 +30,7 @@ func simulated(tb testing.TB, sim *madsim.Fabric, host string, c ibmad.Config) *
 	return client
 }
 
-// What does not answer is named with the port that leads there; the rest is found.
+// A node that does not answer is reported with the port that leads there; the rest is found.
 func TestDiscoverNamesTheSilent(t *testing.T) {
 	sim := madsim.FatTree(4, 2, 3, madsim.Options{})
 	c := simulated(t, sim, "h0", ibmad.Config{})
@@ -68,13 +68,12 @@ func TestDiscoverNamesTheSilent(t *testing.T) {
 	}
 	for end := range want {
 		if !near[end] {
-			t.Errorf("nobody says that nothing answers beyond %s", end)
+			t.Errorf("the silent node beyond %s is not reported", end)
 		}
 	}
 }
 
-// A walk by the tables of the simulator's every switch; one that is silent is named
-// and not walked over.
+// A walk crosses the tables of all switches of the simulator; a silent one is reported and not crossed.
 func TestReadTablesNamesTheSilent(t *testing.T) {
 	sim := madsim.FatTree(4, 2, 3, madsim.Options{})
 	c := simulated(t, sim, "h0", ibmad.Config{})
@@ -109,7 +108,7 @@ func TestReadTablesNamesTheSilent(t *testing.T) {
 	}
 }
 
-// The virtual lane of each hop is that of its own table, by the ports that it crosses.
+// The virtual lane of each hop comes from its own table, by the ports that it crosses.
 func TestLanes(t *testing.T) {
 	sim := madsim.FatTree(2, 1, 2, madsim.Options{})
 	c := simulated(t, sim, "h0", ibmad.Config{})
@@ -142,7 +141,7 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-// Without the key a protected fabric is silent beyond the own port.
+// Without the key, a protected fabric is silent beyond the own port.
 func TestDiscoverMKey(t *testing.T) {
 	sim := madsim.FatTree(2, 1, 2, madsim.Options{})
 	sim.SetMKey(0x77, 2)
@@ -154,7 +153,7 @@ func TestDiscoverMKey(t *testing.T) {
 	}
 }
 
-// The rules of Reading where the simulator changes under the readings.
+// The rules of Reading apply where the simulator changes between the readings.
 func TestWatchSilentSwitch(t *testing.T) {
 	sim := madsim.FatTree(3, 2, 2, madsim.Options{})
 	now := time.Unix(1_800_000_000, 0)
@@ -185,7 +184,7 @@ func TestWatchSilentSwitch(t *testing.T) {
 	}
 }
 
-// liar answers every question with what a stranger sent.
+// liar answers every query with a stranger's data.
 type liar struct {
 	mu      sync.Mutex
 	text    []byte
@@ -218,8 +217,7 @@ func (l *liar) Send(m *ibmad.MAD, to ibmad.Address, _ time.Duration) error {
 	return nil
 }
 
-// lie tells of a fabric without end: every node is a switch of 254 ports, all of them
-// plugged into others.
+// lie answers for an endless fabric: every node is a switch of 254 ports, all of them connected to others.
 func (l *liar) lie(m *ibmad.MAD, d *ibmad.Data) {
 	switch m.Attribute() {
 	case ibmad.AttrNodeInfo:
@@ -296,8 +294,8 @@ func FuzzDiscover(f *testing.F) {
 	})
 }
 
-// BenchmarkDiscoverSilent is the fat tree of 54 switches and 648 HCAs of which one in
-// twenty does not answer, with the client's own time-outs.
+// BenchmarkDiscoverSilent discovers the fat tree of 54 switches and 648 HCAs of which one in twenty does not
+// answer, with the client's own time-outs.
 func BenchmarkDiscoverSilent(b *testing.B) {
 	sim := madsim.FatTree(36, 18, 18, madsim.Options{})
 	for i := range 33 {

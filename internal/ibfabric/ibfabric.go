@@ -1,5 +1,5 @@
-// Package ibfabric knows an InfiniBand subnet: its nodes, ports and LIDs, the
-// forwarding tables that the subnet manager installed, and which way packets go by
+// Package ibfabric represents an InfiniBand subnet: its nodes, ports and LIDs, the
+// forwarding tables that the subnet manager installed, and the paths of packets by
 // them.
 //
 // Rules of a walk:
@@ -7,14 +7,14 @@
 //  1. A switch forwards by its own table alone: the entry of the destination's LID is
 //     the port that the packet leaves by, 0 is the switch's own port (IBA volume 1,
 //     18.2.4.3).
-//  2. What is not known is not walked over: a table that was not read, a switch that
-//     did not answer, two ports with one LID end the walk with an error.
-//  3. A packet that comes to a switch a second time goes round for ever: the tables
-//     know no more than the destination.
+//  2. A walk does not cross what is unknown: a table that was not read, a switch that
+//     did not answer, or two ports with one LID end the walk with an error.
+//  3. A packet that comes to a switch a second time is in an endless loop, because the
+//     tables depend on nothing but the destination.
 //  4. Where a switch may choose between ports (adaptive routing, for the service
-//     levels it is on for) there is no one path: candidates are listed.
+//     levels it is on for) there is no single path: candidates are listed.
 //
-// A Fabric does not change; what is read anew is another Fabric.
+// A Fabric does not change; a new reading makes another Fabric.
 package ibfabric
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/graylink/graylink/internal/ibmad"
 )
 
-// The names of ibmad, which are those of this package as well.
+// The names of ibmad that are also used by this package.
 type (
 	GUID = ibmad.GUID
 	LID  = ibmad.LID
@@ -47,7 +47,7 @@ func ParseGUID(s string) (GUID, error) {
 	return GUID(n), nil
 }
 
-// Speed is the data rate of a lane, 0 when not known.
+// Speed is the data rate of a lane; 0 means unknown.
 type Speed uint8
 
 // Speeds, slowest first.
@@ -65,7 +65,7 @@ const (
 
 var speeds = [...]struct {
 	name string
-	gbps float64 // of a lane, as links are sold: a link of four lanes of HDR is 200
+	gbps float64 // nominal, of a lane: a link of four lanes of HDR is 200
 }{{}, {"SDR", 2.5}, {"DDR", 5}, {"QDR", 10}, {"FDR10", 10}, {"FDR", 14}, {"EDR", 25}, {"HDR", 50}, {"NDR", 100}, {"XDR", 200}}
 
 func (s Speed) String() string {
@@ -75,28 +75,28 @@ func (s Speed) String() string {
 	return ""
 }
 
-// End is a port: the index of its node in Fabric.Nodes and its number. The zero
-// value of a far end is no port: see Port.Linked.
+// End identifies a port by the index of its node in Fabric.Nodes and its number. For the zero value of a far
+// end, see Port.Linked.
 type End struct {
 	Node int32
 	Port uint8
 }
 
-// Port is a port of a node. Of a switch port 0 is its own; of a CA there is none.
+// Port represents a port of a node. Port 0 of a switch is its own; a CA has none.
 type Port struct {
-	GUID GUID // 0 when not known: ports of a switch have its port 0's
+	GUID GUID // 0 means unknown; ports of a switch have that of its port 0
 	Far  End
-	LID  LID // the first of 1 << LMC; 0 when it has none
+	LID  LID // the first of 1 << LMC; 0 if there is none
 	LMC  uint8
-	// State is 0 and Width (lanes) and Speed are 0 when not known.
+	// State is 0 and Width (lanes) and Speed are 0 if unknown.
 	State ibmad.PortState
 	Width uint8
 	Speed Speed
-	// Linked: the far end is known. A cable to a node that does not answer is not.
+	// Linked means that the far end is known. A cable to a node that does not answer is not Linked.
 	Linked bool
 }
 
-// RateGbps is the rate of the port, 0 when not known.
+// RateGbps returns the rate of the port, or 0 if it is unknown.
 func (p *Port) RateGbps() float64 {
 	if int(p.Speed) >= len(speeds) {
 		return 0
@@ -104,68 +104,67 @@ func (p *Port) RateGbps() float64 {
 	return float64(p.Width) * speeds[p.Speed].gbps
 }
 
-// Node is a CA, a switch or a router.
+// Node represents a CA, a switch or a router.
 type Node struct {
 	GUID, System GUID
 	Type         ibmad.NodeType
 	Description  string
 	Vendor       uint32
 	Device       uint16
-	// Enhanced: the switch's port 0 is one like others.
+	// Enhanced means that the switch's port 0 is like the others.
 	Enhanced bool
-	// Ports by number, up to the highest; index 0 of a CA is not used.
+	// Ports lists ports by number; index 0 of a CA is not used.
 	Ports []Port
 
 	// Route is the directed route by which the node was discovered, from Fabric.From.
 	Route ibmad.Path
 
-	// name is of the switch or of the CA's node, device of the CA.
+	// name is that of the switch or of the CA's node; device is that of the CA.
 	name, device string
 }
 
-// Unanswered is a question that was not answered.
+// Unanswered represents a query that was not answered.
 type Unanswered struct {
-	// Near is the port that leads to the place where nobody answers; for a node that
-	// answered other questions, its own port that was asked about.
+	// Near is the port that leads to the place without an answer or, for a node that answered other queries,
+	// its own port that was queried.
 	Near End
-	// Query is what, along which directed route, and why it failed.
+	// Query states what was queried along which directed route, and why it failed.
 	Query string
 	Route ibmad.Path
 	Err   error
 }
 
-// Fabric is what was read of a subnet.
+// Fabric holds what was read of a subnet.
 type Fabric struct {
-	// Nodes, switches first, each type by GUID.
+	// Nodes are sorted by type, switches first, and by GUID.
 	Nodes []Node
-	// Switches is how many of Nodes are switches.
+	// Switches is the number of switches in Nodes.
 	Switches   int
 	Unanswered []Unanswered
-	// From is the port that discovered the fabric, zero for a fabric of a text.
+	// From is the port that discovered the fabric; it is zero for a fabric read from a text.
 	From End
-	// LFTs are the forwarding tables of the switches: the port by LID, ibmad.NoRoute where
-	// there is none. nil: not read.
+	// LFTs are the forwarding tables of the switches: the port by LID, or ibmad.NoRoute. A nil table was not
+	// read.
 	LFTs [][]uint8
-	// Adaptive is where a switch may choose; nil, or nil for a switch: it does not, as
-	// far as is known.
+	// Adaptive describes where a switch may choose. It is nil, or nil for a switch, where no choice is known.
 	Adaptive []*Adaptive
 
-	byLID  []int32 // index of ends, 0: nobody, <0: several
+	byLID  []int32 // index of ends; 0 means none, <0 several
 	ends   []End
 	byGUID map[GUID]End // of nodes (port 0) and of ports
 	byName map[string]int32
 }
 
-// Adaptive says where a switch may choose between ports.
+// Adaptive describes where a switch may choose between ports.
 type Adaptive struct {
-	// SLs has a bit for every service level whose packets it chooses for.
+	// SLs has a bit for every service level with adaptive routing.
 	SLs uint16
-	// Ports are the ports that it may choose of, by LID.
+	// Ports lists the ports to choose from, by LID.
 	Ports map[LID][]uint8
 }
 
-// buildIndex puts nodes in order and indexes them. Nodes refer to each other by their
-// index before. found names what is contradictory.
+// buildIndex sorts and indexes the nodes, whose references to each other are adapted. found lists
+// contradictions.
 func (f *Fabric) buildIndex() (found []string) {
 	order := make([]int32, len(f.Nodes))
 	for i := range order {
@@ -203,7 +202,7 @@ func (f *Fabric) buildIndex() (found []string) {
 				port.Far.Node = place[port.Far.Node]
 			}
 			if n.Type == ibmad.NodeSwitch && p > 0 {
-				continue // the LID of a switch is its port 0's
+				continue // the LID of a switch is that of its port 0
 			}
 			found = append(found, f.indexLIDs(End{int32(i), uint8(p)}, port)...)
 		}
@@ -228,7 +227,7 @@ func (f *Fabric) buildIndex() (found []string) {
 	return found
 }
 
-// indexLIDs enters the LIDs of a port.
+// indexLIDs adds the LIDs of a port to the index.
 func (f *Fabric) indexLIDs(e End, p *Port) (found []string) {
 	if p.LID == 0 {
 		return nil
@@ -246,7 +245,7 @@ func (f *Fabric) indexLIDs(e End, p *Port) (found []string) {
 	return found
 }
 
-// ByLID is the port that has a LID. ok is false when none has, or several have.
+// ByLID returns the port that has a LID. ok is false if none or several have it.
 func (f *Fabric) ByLID(l LID) (e End, ok bool) {
 	if l > MaxLID || f.byLID[l] <= 0 {
 		return End{}, false
@@ -254,13 +253,13 @@ func (f *Fabric) ByLID(l LID) (e End, ok bool) {
 	return f.ends[f.byLID[l]], true
 }
 
-// ByGUID is the port that has a GUID, or the node with port 0.
+// ByGUID returns the port that has a GUID, or the node with port 0.
 func (f *Fabric) ByGUID(g GUID) (e End, ok bool) {
 	e, ok = f.byGUID[g]
 	return e, ok
 }
 
-// PortAt is the port of an end, nil when there is none.
+// PortAt returns the port of an end, or nil if there is none.
 func (f *Fabric) PortAt(e End) *Port {
 	if int(e.Node) >= len(f.Nodes) || int(e.Port) >= len(f.Nodes[e.Node].Ports) {
 		return nil
@@ -268,7 +267,7 @@ func (f *Fabric) PortAt(e End) *Port {
 	return &f.Nodes[e.Node].Ports[e.Port]
 }
 
-// FirstLID is the first LID of a port; any port of a switch has that of its port 0.
+// FirstLID returns the first LID of a port; all ports of a switch have that of its port 0.
 func (f *Fabric) FirstLID(e End) LID {
 	n := &f.Nodes[e.Node]
 	if n.Type == ibmad.NodeSwitch {
@@ -280,14 +279,14 @@ func (f *Fabric) FirstLID(e End) LID {
 	return n.Ports[e.Port].LID
 }
 
-// WithTables is the fabric with other forwarding tables, by switch.
+// WithTables returns the fabric with other forwarding tables, by switch.
 func (f *Fabric) WithTables(lfts [][]uint8) *Fabric {
 	g := *f
 	g.LFTs = lfts
 	return &g
 }
 
-// NodeName is a switch's name, or a NIC's for a CA with its first port.
+// NodeName returns the name of a switch, or of the NIC of a CA's first port.
 func (f *Fabric) NodeName(node int32) string {
 	if n := &f.Nodes[node]; n.Type == ibmad.NodeSwitch {
 		return n.name
@@ -295,8 +294,8 @@ func (f *Fabric) NodeName(node int32) string {
 	return f.EndName(End{node, 1})
 }
 
-// EndName is the end's identifier in topology files: switch:port, or node/device of
-// a CA's port 1 and node/device.2 of its second. A switch's port 0 is the switch.
+// EndName returns the end's identifier in topology files: switch:port, or node/device of a CA's port 1 and
+// node/device.2 of its second. A switch's port 0 has the switch's name.
 func (f *Fabric) EndName(e End) string {
 	n := &f.Nodes[e.Node]
 	switch {
@@ -310,7 +309,7 @@ func (f *Fabric) EndName(e End) string {
 	return n.name + "/" + n.device
 }
 
-// ByName is the end of an identifier as EndName makes them.
+// ByName returns the end of an identifier made by EndName.
 func (f *Fabric) ByName(id string) (e End, ok bool) {
 	owner, device, nic := fabric.SplitNIC(id)
 	if sw, port, ok := fabric.SplitPort(id); ok {
@@ -342,8 +341,8 @@ func cutLast(s, sep string) (before, after string, ok bool) {
 	return s, "", false
 }
 
-// FindLID is the LID of what people name: a LID (7, 0x7, lid:7), a GUID (0x and more than
-// four digits, or guid:...), or an identifier.
+// FindLID returns the LID for a user's text: a LID (7, 0x7, lid:7), a GUID (0x and more than four digits, or
+// guid:...), or an identifier.
 func (f *Fabric) FindLID(s string) (l LID, err error) {
 	none := func(what string) (LID, error) { return 0, fmt.Errorf("%s: the fabric has no such %s", s, what) }
 	if text, ok := strings.CutPrefix(s, "guid:"); ok || strings.HasPrefix(s, "0x") && len(s) > len("0xbfff") {

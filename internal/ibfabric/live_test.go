@@ -41,7 +41,7 @@ func readFabric(tb testing.TB, sim *ibtest.Fabric) *Fabric {
 	return f
 }
 
-// lids lists the LIDs of CAs, each of those that an LMC gives.
+// lids returns the LIDs of CAs, including those that an LMC adds.
 func (f *Fabric) lids() (all []LID) {
 	for _, n := range f.Nodes[f.Switches:] {
 		for _, p := range n.Ports {
@@ -55,7 +55,7 @@ func (f *Fabric) lids() (all []LID) {
 	return all
 }
 
-// links is a walk as ibtracert has it.
+// links returns a walk in the form of ibtracert's output.
 func (f *Fabric) links(src, dst LID) ([]ibtest.Link, error) {
 	hops, err := f.Walk(src, dst)
 	if err != nil {
@@ -77,7 +77,7 @@ func (f *Fabric) links(src, dst LID) ([]ibtest.Link, error) {
 	return all, nil
 }
 
-// tracert asks ibtracert again where its questions time out, as on a busy machine.
+// tracert runs ibtracert again where its queries time out, as on a busy machine.
 func tracert(sim *ibtest.Fabric, host string, src, dst LID) (links []ibtest.Link, err error) {
 	for range 5 {
 		if links, err = sim.TraceRoute(host, uint16(src), uint16(dst)); !errors.Is(err, ibtest.ErrLost) {
@@ -87,8 +87,7 @@ func tracert(sim *ibtest.Fabric, host string, src, dst LID) (links []ibtest.Link
 	return links, err
 }
 
-// compare walks random pairs and asks ibtracert for the same, from several hosts at
-// a time.
+// compare walks random pairs and runs ibtracert for the same, from several hosts at a time.
 func compare(t *testing.T, sim *ibtest.Fabric, f *Fabric, lids []LID, n int, seed uint64) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -122,9 +121,8 @@ func compare(t *testing.T, sim *ibtest.Fabric, f *Fabric, lids []LID, n int, see
 	t.Logf("%d pairs equal to ibtracert", compared)
 }
 
-// TestWalkAsIbtracert is the walk beside ibtracert on tables of OpenSM's engines,
-// with one and two LIDs a port, switches among the ends, and after a link went and
-// came back.
+// TestWalkAsIbtracert compares walks with ibtracert on tables of OpenSM's engines, with one and two LIDs a
+// port, switches among the ends, and after a link was removed and restored.
 func TestWalkAsIbtracert(t *testing.T) {
 	ibtest.RequireTools(t)
 	net, uplink := ibtest.FatTree(6, 3, 4), `"leaf1"[5]`
@@ -163,7 +161,7 @@ func TestWalkAsIbtracert(t *testing.T) {
 							if !slices.Equal(then, now) {
 								moved++
 							}
-							// The tables of before on the cables of now.
+							// The earlier tables on the present cables.
 							if _, err := without.WithTables(f.LFTs).Walk(src, dst); errors.Is(err, ErrDeadEnd) {
 								broken++
 							}
@@ -210,8 +208,7 @@ func discover(tb testing.TB, c *ibmad.Client) *Fabric {
 	return f.WithTables(t.LFTs)
 }
 
-// same reports how two fabrics differ, "" when they do not: nodes, ports, cables,
-// LIDs, rates and tables.
+// same returns how two fabrics differ, or "" if they do not: nodes, ports, cables, LIDs, rates and tables.
 func same(a, b *Fabric) string {
 	if len(a.Nodes) != len(b.Nodes) {
 		return fmt.Sprintf("%d and %d nodes", len(a.Nodes), len(b.Nodes))
@@ -275,8 +272,8 @@ func TestDiscoverAsDiagnosticsDo(t *testing.T) {
 	}
 }
 
-// ring is four switches in a ring with two cables between the first two, HCAs with two
-// ports on neighbouring switches, and one HCA with a single port.
+// ring returns four switches in a ring with two cables between the first two, HCAs with two ports on
+// neighbouring switches, and one HCA with a single port.
 const ring = `
 Switch 8 "sw0"
 [1] "h0"[1]
@@ -317,7 +314,7 @@ Hca 2 "h3"
 [1] "sw3"[1]
 `
 
-// Each port of an HCA has LIDs of its own; a port without a cable is not there.
+// Each port of an HCA has LIDs of its own; a port without a cable is absent.
 func TestRingOfDualPorts(t *testing.T) {
 	sim := ibtest.Start(t, ring, ibtest.Options{LMC: 2})
 	f := discover(t, dial(t, sim, "h1"))
@@ -351,7 +348,7 @@ func TestRingOfDualPorts(t *testing.T) {
 	}
 }
 
-// BenchmarkFatTree are the times of the fat tree of 54 switches and 648 HCAs.
+// BenchmarkFatTree measures the fat tree of 54 switches and 648 HCAs.
 func BenchmarkFatTree(b *testing.B) {
 	sim := ibtest.Start(b, ibtest.FatTree(36, 18, 18), ibtest.Options{})
 	c := dial(b, sim, "h5")

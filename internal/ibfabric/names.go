@@ -7,13 +7,12 @@ import (
 	"github.com/graylink/graylink/internal/ibmad"
 )
 
-// unnamed is the device of a CA whose description does not name it.
+// unnamed is the device of a CA without a name in its description.
 const unnamed = "hca"
 
-// nameNodes names the nodes by their descriptions. A switch has its description, all
-// of it. A CA's is "host device" as the kernel's drivers and rdma-core write it, else
-// it is the host's alone. What several have is told apart by GUID, for all of them,
-// so that no name depends on the order of reading.
+// nameNodes names the nodes by their descriptions. A switch has its whole description. A CA's is "host device"
+// as the kernel's drivers and rdma-core write it; otherwise the whole text names the host. Where several nodes
+// have one name, the GUID is appended for all of them, so that no name depends on the order of reading.
 func (f *Fabric) nameNodes() {
 	count := map[string]int{}
 	full := func(n *Node) string {
@@ -54,7 +53,7 @@ func (f *Fabric) nameNodes() {
 	for i := range f.Nodes {
 		n := &f.Nodes[i]
 		if n.Type == ibmad.NodeSwitch && hosts[n.name] {
-			n.name += "_" + n.GUID.String() // a name is of a switch or of a node
+			n.name += "_" + n.GUID.String() // a name belongs to one switch or node only
 		}
 		f.byName[full(n)] = int32(i)
 	}

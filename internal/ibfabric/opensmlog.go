@@ -8,17 +8,16 @@ import (
 	"os"
 )
 
-// OpenSMLog tells of changes by what OpenSM writes to its log, on the machine that it
-// runs on: traps that it received, sweeps, tables that it computed. OpenSM holds lines
-// back unless its option force_log_flush is TRUE; then a line is there before the
-// tables that it speaks of are.
+// OpenSMLog finds changes in the log of OpenSM, on the machine that it runs on: traps that it received, sweeps,
+// tables that it computed. OpenSM delays lines unless its option force_log_flush is TRUE; then a line is
+// written before the tables that it announces.
 type OpenSMLog struct {
 	path        string
 	file        *os.File
-	partialLine []byte // of a line that is not whole yet
+	partialLine []byte // of an incomplete line
 }
 
-// changeTexts are texts of lines that tell of a change.
+// changeTexts are texts of lines that report a change.
 var changeTexts = [][]byte{
 	[]byte("Received Generic Notice"), // a trap: a link, a port, a capability
 	[]byte("tables configured on all switches"),
@@ -31,7 +30,7 @@ var changeTexts = [][]byte{
 	[]byte("Removed port"),
 }
 
-// OpenLog begins at the end of a log.
+// OpenLog opens a log, to read it from its present end.
 func OpenLog(path string) (*OpenSMLog, error) {
 	l := &OpenSMLog{path: path}
 	if err := l.openFile(io.SeekEnd); err != nil {
@@ -53,16 +52,16 @@ func (l *OpenSMLog) openFile(whence int) error {
 	return nil
 }
 
-// Close ends it.
+// Close closes the log.
 func (l *OpenSMLog) Close() error { return l.file.Close() }
 
-// maxPartialLine bounds what is kept of a line; what matters is in its first part.
+// maxPartialLine bounds what is kept of a line; the relevant text is in its first part.
 const maxPartialLine = 4 << 10 // octets
 
-// PollChange reports whether the log tells of a change since it was last asked. A log
-// that was truncated or replaced may have told of one.
+// PollChange reports whether the log has a change since the last call. A log that was truncated or replaced may
+// have had one.
 func (l *OpenSMLog) PollChange() (bool, error) {
-	told, err := l.readLines()
+	changed, err := l.readLines()
 	if err != nil {
 		return false, err
 	}
@@ -77,11 +76,11 @@ func (l *OpenSMLog) PollChange() (bool, error) {
 	there, err := os.Stat(l.path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return told, nil // it is being replaced: the file that is open may still grow
+		return changed, nil // it is being replaced: the open file may still grow
 	case err != nil:
 		return false, fmt.Errorf("OpenSM's log: %w", err)
 	case os.SameFile(mine, there) && mine.Size() >= at:
-		return told, nil
+		return changed, nil
 	}
 	l.file.Close()
 	if err := l.openFile(io.SeekStart); err != nil {
@@ -91,7 +90,7 @@ func (l *OpenSMLog) PollChange() (bool, error) {
 	return true, err
 }
 
-func (l *OpenSMLog) readLines() (told bool, err error) {
+func (l *OpenSMLog) readLines() (changed bool, err error) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := l.file.Read(buf)
@@ -101,19 +100,19 @@ func (l *OpenSMLog) readLines() (told bool, err error) {
 			if !whole {
 				break
 			}
-			told = told || indicatesChange(line)
+			changed = changed || indicatesChange(line)
 			l.partialLine = after
 		}
 		if len(l.partialLine) > maxPartialLine {
-			told = told || indicatesChange(l.partialLine)
+			changed = changed || indicatesChange(l.partialLine)
 			l.partialLine = l.partialLine[len(l.partialLine)-maxPartialLine/2:]
 		}
 		l.partialLine = bytes.Clone(l.partialLine)
 		if err == io.EOF {
-			return told, nil
+			return changed, nil
 		}
 		if err != nil {
-			return told, fmt.Errorf("OpenSM's log: %w", err)
+			return changed, fmt.Errorf("OpenSM's log: %w", err)
 		}
 	}
 }

@@ -11,15 +11,15 @@ import (
 	"github.com/graylink/graylink/internal/ibmad"
 )
 
-// What hostile files and fabrics may make a reader allocate: ports by number, of all
-// nodes, and entries of all tables. The largest subnets have a third of either.
+// Bounds of what hostile files and fabrics may make a reader allocate: ports by number, of all nodes, and
+// entries of all tables. The largest subnets have a third of either.
 const (
 	maxPorts   = 1 << 18
 	maxEntries = 1 << 28
 	maxLine    = 64 << 10 // octets
 )
 
-// TextError is what is wrong with a file that a diagnostic wrote.
+// TextError is an error in a file that a diagnostic wrote.
 type TextError struct {
 	File  string
 	Line  int
@@ -32,7 +32,7 @@ func (e *TextError) Error() string {
 	return fmt.Sprintf("%s:%d: %s: %s is expected, not %q", e.File, e.Line, e.Field, e.Want, e.Got)
 }
 
-// lines reads a text by lines.
+// lines reads a text line by line.
 type lines struct {
 	file string
 	n    int
@@ -64,8 +64,7 @@ func (l *lines) scanError() error {
 	return nil
 }
 
-// cursor reads a line from left to right; the first thing that is not as expected
-// ends it.
+// cursor reads a line from left to right. The first unexpected part ends it.
 type cursor struct {
 	l    *lines
 	rest string
@@ -78,7 +77,7 @@ func (c *cursor) failField(field, want string) {
 	}
 }
 
-// expectText passes over a text that has to be there.
+// expectText skips a required text.
 func (c *cursor) expectText(text, field string) {
 	rest, ok := strings.CutPrefix(c.rest, text)
 	if !ok {
@@ -90,7 +89,7 @@ func (c *cursor) expectText(text, field string) {
 
 func (c *cursor) skipSpace() { c.rest = strings.TrimLeft(c.rest, " \t") }
 
-// readNumber reads a number up to what is no digit of it.
+// readNumber reads a number up to the first character that is not a digit.
 func (c *cursor) readNumber(field string, base, bits int) uint64 {
 	if base == 16 {
 		c.rest = strings.TrimPrefix(c.rest, "0x")
@@ -112,8 +111,8 @@ func isDigit(b byte, base int) bool {
 	return '0' <= b && b <= '9' || base == 16 && ('a' <= b && b <= 'f' || 'A' <= b && b <= 'F')
 }
 
-// readQuoted reads a description, which may hold quotes itself: it ends at the last
-// quote that is followed by the given text.
+// readQuoted reads a description, which may contain quotes: it ends at the last quote that is followed by the
+// given text.
 func (c *cursor) readQuoted(field, follow string) string {
 	c.expectText(`"`, field)
 	i := strings.LastIndex(c.rest, `"`+follow)
@@ -126,7 +125,7 @@ func (c *cursor) readQuoted(field, follow string) string {
 	return text
 }
 
-// textNode is a node and its cables as the text has them.
+// textNode represents a node and its cables as in the text.
 type textNode struct {
 	Node
 	line  int
@@ -140,9 +139,8 @@ type textLink struct {
 	farPort uint8
 }
 
-// ReadNetDiscover reads what ibnetdiscover (infiniband-diags) prints. file stands in
-// errors. A cable counts when both ends tell of it alike; found names those that do
-// not, and whatever else is contradictory.
+// ReadNetDiscover reads the output of ibnetdiscover (infiniband-diags). Errors name file. A cable counts if
+// both ends list it alike; found lists those that differ, and other contradictions.
 func ReadNetDiscover(file string, r io.Reader) (f *Fabric, found []string, err error) {
 	l := newLines(file, r)
 	var nodes []*textNode
@@ -198,7 +196,7 @@ func ReadNetDiscover(file string, r io.Reader) (f *Fabric, found []string, err e
 	return f, found, nil
 }
 
-// nodeTypes are those of ibnetdiscover's lines and the letter in its node names.
+// nodeTypes maps the types of ibnetdiscover's lines to the letters in its node names.
 var nodeTypes = map[string]struct {
 	letter string
 	t      ibmad.NodeType
@@ -257,8 +255,10 @@ func (c *cursor) readLMC() uint8 {
 	return n
 }
 
-// readPort reads: [1](2c903000e0b73) "S-0002c90200423a40"[17]  # lid 4 lmc 0 "name" lid 5 4xQDR
-// of a CA, and of a switch: [17] "H-..."[1](2c903000e0b73)  # "name" lid 4 4xQDR
+// readPort reads the line of a CA's port, or of a switch's:
+//
+//	[1](2c903000e0b73) "S-0002c90200423a40"[17]  # lid 4 lmc 0 "name" lid 5 4xQDR
+//	[17] "H-..."[1](2c903000e0b73)  # "name" lid 4 4xQDR
 func (c *cursor) readPort(n *textNode) {
 	l := textLink{line: c.l.n}
 	c.expectText("[", "port")
@@ -309,12 +309,12 @@ func (c *cursor) readPort(n *textNode) {
 		c.failField("port", fmt.Sprintf("a port other than %d, which has a line before", l.port))
 		return
 	}
-	p.State = ibmad.PortActive // ibnetdiscover does not say: a cable with a peer that answers
+	p.State = ibmad.PortActive // ibnetdiscover does not print it: a cable with a peer that answers
 	n.Ports[l.port] = p
 	n.links = append(n.links, l)
 }
 
-// skipExternal passes over the number that a chassis has printed beside a port.
+// skipExternal skips the port number that is printed on a chassis.
 func (c *cursor) skipExternal() {
 	if strings.HasPrefix(c.rest, "[ext") {
 		if i := strings.IndexByte(c.rest, ']'); i >= 0 {
@@ -333,7 +333,7 @@ func (c *cursor) readGUID() GUID {
 	return g
 }
 
-// readRate reads width and speed; one that is not known is none.
+// readRate reads width and speed, which are 0 if unknown.
 func (c *cursor) readRate() (width uint8, speed Speed) {
 	text, _, _ := strings.Cut(c.rest, " ")
 	w, s, ok := strings.Cut(text, "x")
@@ -349,7 +349,7 @@ func (c *cursor) readRate() (width uint8, speed Speed) {
 	return uint8(n), 0
 }
 
-// joinNodes makes a fabric of nodes that tell of their cables.
+// joinNodes returns the fabric of nodes with lists of their cables.
 func joinNodes(nodes []*textNode) (f *Fabric, found []string) {
 	f = &Fabric{}
 	index := map[GUID]int32{}
@@ -374,7 +374,7 @@ func joinNodes(nodes []*textNode) (f *Fabric, found []string) {
 			near := End{int32(i), l.port}
 			e, ok := far(i, l)
 			if !ok || !said[[2]End{e, near}] {
-				found = append(found, fmt.Sprintf("line %d: port %d of %s: the far end, port %d of %s, does not tell of this cable: none is made of it", l.line, l.port, n.GUID, l.farPort, l.far))
+				found = append(found, fmt.Sprintf("line %d: port %d of %s: the far end, port %d of %s, does not list this cable: it is left out", l.line, l.port, n.GUID, l.farPort, l.far))
 				continue
 			}
 			p := &f.Nodes[i].Ports[l.port]
@@ -384,9 +384,9 @@ func joinNodes(nodes []*textNode) (f *Fabric, found []string) {
 	return f, append(found, f.buildIndex()...)
 }
 
-// ReadLFTs reads what dump_lfts or ibroute print, or OpenSM's own dump, for the
-// switches of the fabric. The tables of switches that the text does not have stay as
-// they are. found names tables of switches that the fabric does not have.
+// ReadLFTs reads the output of dump_lfts or ibroute, or OpenSM's own dump, for the switches of the fabric.
+// Switches that the text does not have keep their tables. found lists tables of switches that the fabric does
+// not have.
 func (f *Fabric) ReadLFTs(file string, r io.Reader) (with *Fabric, found []string, err error) {
 	l := newLines(file, r)
 	lfts := make([][]uint8, f.Switches)
@@ -462,7 +462,7 @@ func (c *cursor) readTable() GUID {
 }
 
 // readEntry reads: 0x0004 021 : (Channel Adapter portguid 0x...: 'h128')
-// to is false for a LID that the switch does not forward.
+// It returns false for a LID that the switch does not forward.
 func (c *cursor) readEntry() (l LID, port uint8, to bool) {
 	l = LID(c.readNumber("lid", 16, 16))
 	if l > MaxLID {

@@ -13,8 +13,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// tree is the fabric of testdata: three leaves, two spines, six HCAs, two LIDs a
-// port, as infiniband-diags 44 printed it.
+// tree returns the fabric of testdata: three leaves, two spines, six HCAs, two LIDs a port, as infiniband-diags
+// 44 printed it.
 func tree(tb testing.TB) *Fabric {
 	tb.Helper()
 	read := func(name string) *bytes.Reader {
@@ -59,9 +59,8 @@ func TestReadTexts(t *testing.T) {
 	}
 }
 
-// strange is what real fabrics print beside what ibsim does: chassis, descriptions
-// with quotes, dual HCAs, ports of other rates, cables that only one end tells of,
-// nodes of one name, aggregation nodes.
+// strange has what real fabrics print and ibsim does not: chassis, descriptions with quotes, dual HCAs, ports
+// of other rates, cables that only one end lists, nodes of one name, aggregation nodes.
 const strange = `# Topology file
 Chassis 1 (guid 0x8f10400410000)
 
@@ -141,7 +140,7 @@ func TestReadStrangeFabric(t *testing.T) {
 	if l, err := f.FindLID("host-1/mlx5_1"); err != nil || l != 3 {
 		t.Error(l, err)
 	}
-	// What is not known is not 0: no LID, no rate.
+	// Unknown values are not 0: no LID, no rate.
 	if _, err := f.FindLID(names[1][:len(names[1])-len(" spine")]); err == nil {
 		t.Error("LID 0 is found")
 	}
@@ -231,7 +230,7 @@ func FuzzReadTexts(f *testing.F) {
 		}
 		topo, _ := fab.BuildTopology()
 		if text, err := yaml.Marshal(topo); err == nil && len(topo.Switches) > 0 && len(topo.Links) > 1 {
-			// Too few NICs and tiers that are not a Clos's are the file's own business.
+			// Too few NICs and tiers that are not a Clos's are not reported here.
 			_, findings := fabric.ParseTopology("x", text)
 			for _, e := range findings.OnlyErrors() {
 				if !strings.Contains(e.Message, "at least two NICs") {

@@ -9,16 +9,16 @@ import (
 	"github.com/graylink/graylink/internal/ibmad"
 )
 
-// roles by a switch's distance to the CAs.
+// roles lists the roles of switches by their distance to the CAs.
 var roles = []fabric.Role{fabric.Leaf, fabric.Spine, fabric.Core}
 
-// isAggregationNode reports whether a CA is part of a switch: the aggregation node that
-// SHARP gives every switch is at an inner port and sends no traffic of hosts.
+// isAggregationNode reports whether a CA is part of a switch: the aggregation node that SHARP adds to every
+// switch is at an inner port and sends no traffic of hosts.
 func isAggregationNode(n *Node) bool {
 	return n.Type == ibmad.NodeHCA && strings.Contains(n.Description, "Aggregation Node")
 }
 
-// switchTiers are the distances of switches to the nearest CA, in links; 0: there is no way.
+// switchTiers returns the distances of switches to the nearest CA, in links, or 0 if there is no path.
 func (f *Fabric) switchTiers() []int {
 	tier := make([]int, f.Switches)
 	var queue []int32
@@ -45,9 +45,8 @@ func (f *Fabric) switchTiers() []int {
 	return tier
 }
 
-// BuildTopology is the fabric as a topology file has it. NICs have their GUIDs and LIDs
-// as aliases (guid:0x..., lid:5), for each LID that an LMC gives one. found names
-// what a topology file cannot say.
+// BuildTopology returns the fabric as a topology file. NICs have their GUIDs and LIDs as aliases (guid:0x...,
+// lid:5), for each LID that an LMC adds. found lists what a topology file cannot express.
 func (f *Fabric) BuildTopology() (t *fabric.Topology, found []string) {
 	t = &fabric.Topology{Version: 1}
 	tier := f.switchTiers()
@@ -73,7 +72,7 @@ func (f *Fabric) BuildTopology() (t *fabric.Topology, found []string) {
 		for p := 1; p < len(n.Ports); p++ {
 			e := End{int32(i), uint8(p)}
 			if n.Ports[p] == (Port{}) {
-				continue // the text does not have it
+				continue // the text does not list it
 			}
 			if !n.Ports[p].Linked {
 				found = append(found, fmt.Sprintf("%s: it has no cable", f.EndName(e)))
@@ -101,7 +100,7 @@ func (f *Fabric) BuildTopology() (t *fabric.Topology, found []string) {
 	return t, found
 }
 
-// portAliases are the GUID and the LIDs that no other port has.
+// portAliases returns the GUID and the LIDs that no other port has.
 func (f *Fabric) portAliases(e End) []string {
 	p := f.PortAt(e)
 	var out []string
@@ -116,10 +115,10 @@ func (f *Fabric) portAliases(e End) []string {
 	return out
 }
 
-// Cable joins two ports.
+// Cable represents a cable between two ports.
 type Cable struct{ A, B End }
 
-// ListCables lists the cables, each once: a CA's end first, else the lower.
+// ListCables returns the cables, each once: with a CA's end first, otherwise the lower.
 func (f *Fabric) ListCables() []Cable {
 	var out []Cable
 	for i := range f.Nodes {
@@ -155,8 +154,8 @@ func compareEnds(a, b End) int {
 	return int(a.Port) - int(b.Port)
 }
 
-// Connection is one end of a cable as people and other programs want it: LID and
-// port, the LID and port at the far end, and what is plugged in there.
+// Connection describes one end of a cable for people and other programs: LID and port, the LID and port at the
+// far end, and the node there.
 type Connection struct {
 	End         string  `json:"end"`
 	GUID        string  `json:"guid"`
@@ -174,7 +173,7 @@ type Connection struct {
 	Description string  `json:"description"`
 }
 
-// ListConnections lists the ports that have a cable, switches first.
+// ListConnections returns the ports that have a cable, switches first.
 func (f *Fabric) ListConnections() []Connection {
 	var out []Connection
 	for i := range f.Nodes {

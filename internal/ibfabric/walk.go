@@ -8,14 +8,14 @@ import (
 	"github.com/graylink/graylink/internal/ibmad"
 )
 
-// Hop is one switch of a walk and the ports by which packets come in and go out. In
-// is 0 where the walk begins at the switch's own port, Out where it ends there.
+// Hop is one switch of a walk with the ports by which packets enter and leave. In is 0 where the walk begins at
+// the switch's own port, Out where it ends there.
 type Hop struct {
 	Switch  int32
 	In, Out uint8
 }
 
-// Why a walk ends before its destination.
+// Reasons why a walk ends before its destination.
 var (
 	ErrLID     = errors.New("no port has the LID, or several have")
 	ErrUnread  = errors.New("the forwarding table was not read")
@@ -23,10 +23,10 @@ var (
 	ErrLoop    = errors.New("loop")
 )
 
-// WalkError is why and where a walk ended; errors.Is holds for the errors above.
+// WalkError states why and where a walk ended; errors.Is finds the errors above.
 type WalkError struct {
 	Src, Dst LID
-	// Hop is the number of the switch where it ended, from 1; 0: before the first.
+	// Hop is the number of the switch where it ended, from 1; 0 means before the first.
 	Hop int
 	// At names the port or switch.
 	At     string
@@ -40,9 +40,8 @@ func (e *WalkError) Error() string {
 
 func (e *WalkError) Unwrap() error { return e.Err }
 
-// Walk is the way of packets from a LID to a LID: the switches in order, none when
-// both are one port or two CAs are joined by a cable. On an error the hops up to
-// there are returned with it.
+// Walk returns the path of packets from a LID to a LID: the switches in order, none if both are one port or two
+// CAs are joined by a cable. With an error, it returns the hops up to there.
 func (f *Fabric) Walk(src, dst LID) ([]Hop, error) { return f.AppendWalk(nil, src, dst) }
 
 // AppendWalk appends a walk to hops.
@@ -68,7 +67,7 @@ func (f *Fabric) AppendWalk(hops []Hop, src, dst LID) ([]Hop, error) {
 	return hops, err
 }
 
-// walker is one walk.
+// walker represents one walk.
 type walker struct {
 	f        *Fabric
 	src, dst LID
@@ -79,14 +78,14 @@ func (w *walker) walkError(hop int, at string, err error, reason string, args ..
 	return &WalkError{Src: w.src, Dst: w.dst, Hop: hop, At: at, Err: err, Reason: fmt.Sprintf(reason, args...)}
 }
 
-// firstEnd is where packets come to first: a switch's port, or the destination.
+// firstEnd returns the first end that packets reach: a switch's port, or the destination.
 func (w *walker) firstEnd() (End, error) {
 	from, ok := w.f.ByLID(w.src)
 	if !ok {
-		return End{}, w.walkError(0, fmt.Sprintf("LID %d", w.src), ErrLID, "the source is not known")
+		return End{}, w.walkError(0, fmt.Sprintf("LID %d", w.src), ErrLID, "the source is unknown")
 	}
 	if w.to, ok = w.f.ByLID(w.dst); !ok {
-		return End{}, w.walkError(0, fmt.Sprintf("LID %d", w.dst), ErrLID, "the destination is not known")
+		return End{}, w.walkError(0, fmt.Sprintf("LID %d", w.dst), ErrLID, "the destination is unknown")
 	}
 	if from == w.to || w.f.Nodes[from.Node].Type == ibmad.NodeSwitch {
 		return from, nil
@@ -94,15 +93,15 @@ func (w *walker) firstEnd() (End, error) {
 	return w.crossLink(from.Node, from.Port, 0)
 }
 
-// hasArrived reports whether the packet is at the CA's port that it is for, or begins at
-// the switch that it is for.
+// hasArrived reports whether the packet is at the CA's port of its destination, or begins at the switch of its
+// destination.
 func (w *walker) hasArrived(at End) bool { return at == w.to }
 
-// egressPort is the port by which a switch sends the packet on.
+// egressPort returns the port by which a switch forwards the packet.
 func (w *walker) egressPort(at End, hop int) (uint8, error) {
 	f := w.f
 	if int(at.Node) >= len(f.LFTs) || f.LFTs[at.Node] == nil {
-		return 0, w.walkError(hop, f.NodeName(at.Node), ErrUnread, "nothing is known of where it sends packets")
+		return 0, w.walkError(hop, f.NodeName(at.Node), ErrUnread, "its routes are unknown")
 	}
 	lft := f.LFTs[at.Node]
 	if int(w.dst) >= len(lft) || lft[w.dst] == ibmad.NoRoute {
@@ -110,7 +109,7 @@ func (w *walker) egressPort(at End, hop int) (uint8, error) {
 	}
 	out := lft[w.dst]
 	if out == 0 && w.to.Node != at.Node {
-		return 0, w.walkError(hop, f.NodeName(at.Node), ErrDeadEnd, "its table takes LID %d, which is %s, for its own", w.dst, f.EndName(w.to))
+		return 0, w.walkError(hop, f.NodeName(at.Node), ErrDeadEnd, "its table has its own port for LID %d, which is %s", w.dst, f.EndName(w.to))
 	}
 	if out != 0 && w.to.Node == at.Node {
 		return 0, w.walkError(hop, f.NodeName(at.Node), ErrDeadEnd, "its table sends its own LID %d out of port %d", w.dst, out)
@@ -118,7 +117,7 @@ func (w *walker) egressPort(at End, hop int) (uint8, error) {
 	return out, nil
 }
 
-// crossLink is the switch's port, or the destination, that a port leads to.
+// crossLink returns the far end of a port: a switch's port, or the destination.
 func (w *walker) crossLink(node int32, out uint8, hop int) (End, error) {
 	f := w.f
 	near := End{node, out}
@@ -127,11 +126,11 @@ func (w *walker) crossLink(node int32, out uint8, hop int) (End, error) {
 	case p == nil:
 		return End{}, w.walkError(hop, f.NodeName(node), ErrDeadEnd, "it has no port %d", out)
 	case !p.Linked:
-		return End{}, w.walkError(hop, f.EndName(near), ErrDeadEnd, "the port leads to nothing that is known")
+		return End{}, w.walkError(hop, f.EndName(near), ErrDeadEnd, "the port's neighbor is unknown")
 	case p.State != 0 && p.State != ibmad.PortActive:
 		return End{}, w.walkError(hop, f.EndName(near), ErrDeadEnd, "the port is not active")
 	case f.Nodes[p.Far.Node].Type != ibmad.NodeSwitch && p.Far != w.to:
-		return End{}, w.walkError(hop, f.EndName(near), ErrDeadEnd, "the port leads to %s, which has not LID %d", f.EndName(p.Far), w.dst)
+		return End{}, w.walkError(hop, f.EndName(near), ErrDeadEnd, "the port leads to %s, which does not have LID %d", f.EndName(p.Far), w.dst)
 	}
 	return p.Far, nil
 }
@@ -147,9 +146,9 @@ func (w *walker) loopError(hops []Hop, at End) error {
 	return w.walkError(len(hops)+1, w.f.NodeName(at.Node), ErrLoop, "the packet was there at hop %d", seen[at.Node])
 }
 
-// CandidateWalks are the ways of packets of a service level from a LID to a LID, up to
-// limit of them, and whether these are all. Where no switch on the way may choose
-// there is one, Walk's; an error is Walk's for the first way that does not lead there.
+// CandidateWalks returns the paths of packets of a service level from a LID to a LID, up to limit of them, and
+// whether these are all. Without a choice on the way there is one, Walk's. An error is Walk's for the first
+// path that does not lead there.
 func (f *Fabric) CandidateWalks(src, dst LID, sl uint8, limit int) (all [][]Hop, whole bool, err error) {
 	w := walker{f: f, src: src, dst: dst}
 	at, err := w.firstEnd()
@@ -195,7 +194,7 @@ func (f *Fabric) CandidateWalks(src, dst LID, sl uint8, limit int) (all [][]Hop,
 	return all, whole, err
 }
 
-// candidatePorts are the ports by which a switch may send packets; out is its table's.
+// candidatePorts returns the ports by which a switch may forward packets; out is that of its table.
 func (f *Fabric) candidatePorts(node int32, dst LID, sl uint8, out uint8) []uint8 {
 	if out != 0 && int(node) < len(f.Adaptive) {
 		if a := f.Adaptive[node]; a != nil && a.SLs>>sl&1 == 1 && len(a.Ports[dst]) > 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/graylink/graylink/internal/ibmad"
 )
 
-// lid is the LID of something of the tree.
+// lid returns the LID of an element of the tree.
 func lid(t *testing.T, f *Fabric, name string) LID {
 	t.Helper()
 	l, err := f.FindLID(name)
@@ -19,7 +19,7 @@ func lid(t *testing.T, f *Fabric, name string) LID {
 	return l
 }
 
-// changed is a copy of the tree with tables and nodes of its own.
+// changed returns a copy of the tree with tables and nodes of its own.
 func changed(t *testing.T) *Fabric {
 	f := tree(t)
 	for i := range f.LFTs {
@@ -36,14 +36,14 @@ func walkText(f *Fabric, hops []Hop) string {
 	return s
 }
 
-// Rule 1: by the destination's entry, each LID of a port its own; port 0 is the switch.
+// Rule 1: the entry of the destination decides, and each LID of a port has its own; port 0 is the switch.
 func TestWalkByTheTables(t *testing.T) {
 	f := tree(t)
 	for _, c := range []struct{ src, dst, want string }{
 		{"h0/hca", "h1/hca", "leaf0 1 2; "},
 		{"2", "14", "leaf0 1 4; spine1 1 2; leaf1 4 2; "},
-		{"2", "15", "leaf0 1 3; spine0 1 2; leaf1 3 2; "}, // the second LID of h3, another way
-		{"3", "15", "leaf0 1 3; spine0 1 2; leaf1 3 2; "}, // whichever the source's
+		{"2", "15", "leaf0 1 3; spine0 1 2; leaf1 3 2; "}, // the second LID of h3, another path
+		{"3", "15", "leaf0 1 3; spine0 1 2; leaf1 3 2; "}, // the same for each of the source's LIDs
 		{"leaf0", "h1/hca", "leaf0 0 2; "},
 		{"h0/hca", "leaf0", "leaf0 1 0; "},
 		{"h0/hca", "spine1", "leaf0 1 4; spine1 1 0; "},
@@ -58,7 +58,7 @@ func TestWalkByTheTables(t *testing.T) {
 	}
 }
 
-// Rules 2 and 3: the hop where a walk ends is named.
+// Rules 2 and 3: the error names the hop where a walk ends.
 func TestWalkEnds(t *testing.T) {
 	at := func(f *Fabric, name string) int32 { e, _ := f.ByName(name); return e.Node }
 	for _, c := range []struct {
@@ -70,8 +70,8 @@ func TestWalkEnds(t *testing.T) {
 		{"no entry", func(f *Fabric) { f.LFTs[at(f, "spine1")][14] = ibmad.NoRoute }, ErrDeadEnd, "LID 2 to LID 14, hop 2 at spine1: dead end: its table has no port for LID 14"},
 		{"short table", func(f *Fabric) { f.LFTs[at(f, "leaf0")] = f.LFTs[at(f, "leaf0")][:14] }, ErrDeadEnd, "hop 1 at leaf0: dead end: its table has no port for LID 14"},
 		{"no such port", func(f *Fabric) { f.LFTs[at(f, "leaf0")][14] = 77 }, ErrDeadEnd, "hop 1 at leaf0: dead end: it has no port 77"},
-		{"another's CA", func(f *Fabric) { f.LFTs[at(f, "leaf1")][14] = 1 }, ErrDeadEnd, "hop 3 at leaf1:1: dead end: the port leads to h2/hca, which has not LID 14"},
-		{"not its own", func(f *Fabric) { f.LFTs[at(f, "leaf0")][14] = 0 }, ErrDeadEnd, "hop 1 at leaf0: dead end: its table takes LID 14, which is h3/hca, for its own"},
+		{"another's CA", func(f *Fabric) { f.LFTs[at(f, "leaf1")][14] = 1 }, ErrDeadEnd, "hop 3 at leaf1:1: dead end: the port leads to h2/hca, which does not have LID 14"},
+		{"not its own", func(f *Fabric) { f.LFTs[at(f, "leaf0")][14] = 0 }, ErrDeadEnd, "hop 1 at leaf0: dead end: its table has its own port for LID 14, which is h3/hca"},
 		{"loop", func(f *Fabric) { f.LFTs[at(f, "spine1")][14] = 1 }, ErrLoop, "hop 3 at leaf0: loop: the packet was there at hop 1"},
 		{"long loop", func(f *Fabric) {
 			f.LFTs[at(f, "spine1")][14], f.LFTs[at(f, "leaf2")][14], f.LFTs[at(f, "spine0")][14], f.LFTs[at(f, "leaf1")][14] = 3, 3, 2, 4
@@ -79,7 +79,7 @@ func TestWalkEnds(t *testing.T) {
 		{"unread", func(f *Fabric) { f.LFTs[at(f, "leaf1")] = nil }, ErrUnread, "hop 3 at leaf1"},
 		{"nothing read", func(f *Fabric) { f.LFTs = nil }, ErrUnread, "hop 1 at leaf0"},
 		{"down", func(f *Fabric) { f.PortAt(End{at(f, "leaf0"), 4}).State = ibmad.PortInit }, ErrDeadEnd, "hop 1 at leaf0:4: dead end: the port is not active"},
-		{"no cable", func(f *Fabric) { f.PortAt(End{at(f, "leaf0"), 4}).Linked = false }, ErrDeadEnd, "hop 1 at leaf0:4: dead end: the port leads to nothing that is known"},
+		{"no cable", func(f *Fabric) { f.PortAt(End{at(f, "leaf0"), 4}).Linked = false }, ErrDeadEnd, "hop 1 at leaf0:4: dead end: the port's neighbor is unknown"},
 		{"source unplugged", func(f *Fabric) { e, _ := f.ByLID(2); f.PortAt(e).Linked = false }, ErrDeadEnd, "hop 0 at h0/hca: dead end"},
 	} {
 		f := changed(t)
@@ -107,7 +107,7 @@ func TestWalkEnds(t *testing.T) {
 	}
 }
 
-// Two ports with one LID: neither is walked to.
+// No path leads to two ports with one LID.
 func TestWalkLIDTwice(t *testing.T) {
 	text := strings.Replace(strange, "lid 3 lmc 0", "lid 1 lmc 0", 1)
 	f, found, err := ReadNetDiscover("x", strings.NewReader(text))
@@ -119,7 +119,7 @@ func TestWalkLIDTwice(t *testing.T) {
 	}
 }
 
-// Rule 4: candidates where a switch may choose, for the service levels it does for.
+// Rule 4: there are candidates where a switch may choose, for the service levels with a choice.
 func TestCandidates(t *testing.T) {
 	f := tree(t)
 	leaf0, _ := f.ByName("leaf0")

@@ -13,47 +13,47 @@ import (
 //
 // Rules:
 //
-//  1. A reading holds at no moment of its own: its tables were read one after the
-//     other. What a reading and the one before it say alike held from the earlier's
+//  1. A reading does not hold at one moment: its tables were read one after the
+//     other. What a reading and the one before it agree on held from the earlier's
 //     Ended to the later's Begun.
-//  2. That does not hold where something may have changed and changed back between
-//     the two: Broken. It is when something tells of a change, for as long as one may
-//     take (Watch.Settle), or when the two are further apart than Watch.Gap.
-//  3. A way is confirmed by what it needs, the entries and cables on it: what changes
-//     elsewhere does not matter to it.
-//  4. Cables are read anew when a table is another or is not answered any more, when a
-//     switch says that a port changed, when something tells of a change, and every
-//     Watch.Cables.
+//  2. That is not so where something may have changed and changed back between
+//     the two: Broken. It is set when a change is reported, for as long as one may
+//     take (Watch.SettleTime), or when the two are further apart than Watch.MaxGap.
+//  3. A path is confirmed by the entries and cables on it: changes
+//     elsewhere do not matter to it.
+//  4. Cables are read again when a table changed or can no longer be read, when a
+//     switch reports that a port changed, when a change is reported, and every
+//     Watch.CableInterval.
 type Reading struct {
-	// Fabric is the one of the reading before when nothing differs.
+	// Fabric is that of the reading before if nothing differs.
 	Fabric       *Fabric
 	Begun, Ended time.Time
 	Broken       bool
-	// Found names what was contradictory in the last discovery.
+	// Found lists the contradictions of the last discovery.
 	Found []string
 }
 
 // Watch reads a fabric again and again. It is not safe for concurrent use.
 type Watch struct {
 	Client *ibmad.Client
-	// Now is the clock.
+	// Now returns the current time.
 	Now func() time.Time
-	// PollChange reports whether something told of a change since it was last asked, nil:
-	// nothing does. Then a change that is undone between two readings is not seen.
+	// PollChange reports whether there was a change since the last call. If it is nil, a change that is undone
+	// between two readings is not seen.
 	PollChange func() (bool, error)
-	// SettleTime is how long after unrest tables may still change.
+	// SettleTime is how long tables may still change after a reported change.
 	SettleTime time.Duration
 	// MaxGap is the longest time between readings that confirm each other.
 	MaxGap time.Duration
-	// CableInterval is how often cables are read without need.
+	// CableInterval is how often cables are read when nothing has changed.
 	CableInterval time.Duration
 
 	last       Reading
 	discovered time.Time
-	settledAt  time.Time // when the last unrest is over
+	settledAt  time.Time // when the tables have settled after the last reported change
 }
 
-// Read looks at the fabric once. After an error the next reading is Broken.
+// Read reads the fabric once. After an error the next reading is Broken.
 func (w *Watch) Read(ctx context.Context) (Reading, error) {
 	r, err := w.readOnce(ctx)
 	if err != nil {
@@ -105,13 +105,12 @@ func (w *Watch) readOnce(ctx context.Context) (r Reading, err error) {
 	return r, nil
 }
 
-// sameTables reports whether two readings of the same switches agree, also on which
-// switches do not answer.
+// sameTables reports whether two readings of the same switches agree, also on which switches do not answer.
 func sameTables(a, b [][]uint8) bool {
 	return slices.EqualFunc(a, b, func(x, y []uint8) bool { return (x == nil) == (y == nil) && bytes.Equal(x, y) })
 }
 
-// sameCables reports whether two discoveries found the same, by whatever routes.
+// sameCables reports whether two discoveries found the same cables, by any routes.
 func (f *Fabric) sameCables(g *Fabric) bool {
 	return f.From == g.From &&
 		slices.EqualFunc(f.Unanswered, g.Unanswered, func(a, b Unanswered) bool { return a.Near == b.Near && a.Query == b.Query }) &&

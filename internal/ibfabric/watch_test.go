@@ -9,7 +9,7 @@ import (
 	"github.com/graylink/graylink/internal/ibfabric/ibtest"
 )
 
-// watchOn is a watch on a running fabric whose clock goes a millisecond at each look.
+// watchOn returns a watch on a running fabric whose clock advances by a millisecond per reading.
 func watchOn(tb testing.TB, sim *ibtest.Fabric, host string) (*Watch, *time.Time) {
 	now := time.Unix(1_800_000_000, 0)
 	return &Watch{Client: dial(tb, sim, host), SettleTime: 3 * time.Second, MaxGap: 5 * time.Second, CableInterval: 10 * time.Second,
@@ -28,7 +28,7 @@ func read(tb testing.TB, w *Watch) Reading {
 	return r
 }
 
-// The rules of Reading on a fabric whose subnet manager reroutes.
+// The rules of Reading apply to a fabric whose subnet manager reroutes.
 func TestWatchRules(t *testing.T) {
 	sim := ibtest.Start(t, ibtest.FatTree(3, 2, 2), ibtest.Options{})
 	w, now := watchOn(t, sim, "h1")
@@ -51,8 +51,8 @@ func TestWatchRules(t *testing.T) {
 	if again := read(t, w); again.Fabric != third.Fabric || again.Broken {
 		t.Error("rule 1: what is new is not confirmed")
 	}
-	told := true
-	w.PollChange = func() (bool, error) { was := told; told = false; return was, nil }
+	pending := true
+	w.PollChange = func() (bool, error) { was := pending; pending = false; return was, nil }
 	if r := read(t, w); !r.Broken {
 		t.Error("rule 2: unrest does not break")
 	}
@@ -70,7 +70,7 @@ func TestWatchRules(t *testing.T) {
 	if r := read(t, w); !r.Broken {
 		t.Error("rule 2: a long time between")
 	}
-	// Rule 4: a cable that OpenSM does not know of yet is found in time.
+	// Rule 4: a cable that OpenSM does not know yet is found in time.
 	sim.StopSM()
 	sim.RunConsole(`Unlink "leaf1"[2]`)
 	*now = now.Add(w.CableInterval)
@@ -102,9 +102,9 @@ func TestOpenSMLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	want := func(what string, told bool) {
+	want := func(what string, changed bool) {
 		t.Helper()
-		if got, err := l.PollChange(); got != told || err != nil {
+		if got, err := l.PollChange(); got != changed || err != nil {
 			t.Errorf("%s: unrest %v, %v", what, got, err)
 		}
 	}

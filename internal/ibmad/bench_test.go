@@ -12,8 +12,8 @@ import (
 	"github.com/graylink/graylink/internal/ibfabric/ibtest"
 )
 
-// switches finds the LIDs and the tops of the tables of all switches of a fat
-// tree, whose ports all have the same number.
+// switches finds the LIDs and the tops of the tables of all switches of a fat tree, which all have the same
+// number of ports.
 func switches(tb testing.TB, c *Client) map[LID]SwitchInfo {
 	tb.Helper()
 	found := make(map[LID]SwitchInfo)
@@ -34,7 +34,7 @@ func switches(tb testing.TB, c *Client) map[LID]SwitchInfo {
 	return found
 }
 
-// large is the fabric of 54 switches of 36 ports and 648 HCAs.
+// large starts the fabric of 54 switches of 36 ports and 648 HCAs.
 func large(b *testing.B) (*ibtest.Fabric, *Client, map[LID]SwitchInfo) {
 	b.Helper()
 	f := ibtest.Start(b, ibtest.FatTree(36, 18, 18), ibtest.Options{})
@@ -76,8 +76,8 @@ func sweep(found map[LID]SwitchInfo) (requests []Request) {
 	return requests
 }
 
-// BenchmarkIbsim is what the client costs with ibsim's own cost in it: one process
-// that answers one datagram after the other.
+// BenchmarkIbsim measures the client together with ibsim: one process that answers one datagram after the
+// other.
 func BenchmarkIbsim(b *testing.B) {
 	_, c, found := large(b)
 	b.Run("Sweep1944Ports", func(b *testing.B) { walkAll(b, c, sweep(found)) })
@@ -101,9 +101,9 @@ func BenchmarkIbsim(b *testing.B) {
 
 // BenchmarkPeers does the sweep of BenchmarkIbsim with the programs of
 // infiniband-diags, on the same fabric. perfquery: a process for each switch
-// reads all its ports' wide counters; for the details, a process for each port,
-// of one switch only. ibqueryerrors: one process, which finds the fabric first;
-// every port has errors, so that it asks for the details of all.
+// reads the wide counters of all its ports; for the details, a process for each port,
+// of one switch only. ibqueryerrors: one process, which discovers the fabric first;
+// every port has errors, so that it requests the details of all.
 func BenchmarkPeers(b *testing.B) {
 	f, c, found := large(b)
 	run := func(b *testing.B, ports int, name string, args ...string) string {

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// ErrDropped means that a transport could not take a datagram just now.
+// ErrDropped means that a transport could not take a datagram at the moment.
 var ErrDropped = errors.New("transport is full")
 
-// Config is how a Client asks. Zero fields get the defaults named.
+// Config configures a Client. Fields that are zero get the named defaults.
 type Config struct {
-	// MaxInFlight is the number of requests on their way at most: the transport's own by
-	// default, and never more than it.
+	// MaxInFlight is the largest number of requests on their way. The default is the transport's own, which is
+	// also the limit.
 	MaxInFlight int
-	// PerDestination is the number of them to one destination; 4.
+	// PerDestination is the largest number of them to one destination; 4 by default.
 	PerDestination int
-	// Timeout is how long each attempt waits for its answer; 200 ms.
+	// Timeout is how long each attempt waits for its answer; 200 ms by default.
 	Timeout time.Duration
-	// Retries is the number of further attempts; 2. Negative means none.
+	// Retries is the number of further attempts; 2 by default. Negative means none.
 	Retries int
 	// MKey goes with every subnet management request.
 	MKey MKey
@@ -44,24 +44,24 @@ func (c Config) withDefaults(t Transport) Config {
 	return c
 }
 
-// Result is what became of one request.
+// Result is the outcome of one request.
 type Result struct {
 	Request Request
-	// MAD is the answer. Its attribute holds only when Err is nil.
+	// MAD is the answer. Its attribute is valid only when Err is nil.
 	MAD MAD
 	// Err is nil, a *StatusError, or one for which errors.Is holds with ErrTimeout,
 	// ErrSilent, ErrClosed or the context's error.
 	Err error
-	// Sent is when the first attempt went out, Received when its end was known; both
-	// are zero when nothing was sent.
+	// Sent is when the first attempt was sent, Received when its outcome was known. Both are zero when nothing
+	// was sent.
 	Sent, Received time.Time
 	Attempts       int
 }
 
-// Data is the attribute of the answer.
+// Data returns the attribute of the answer.
 func (r *Result) Data() *Data { return r.MAD.Data() }
 
-// Stats counts since the client was made.
+// Stats counts since the client was created.
 type Stats struct {
 	Sent      uint64 // datagrams, further attempts included
 	Answered  uint64 // requests
@@ -71,19 +71,19 @@ type Stats struct {
 	Recovered uint64 // requests answered after a loss: the fabric dropped a datagram
 	// RecoveredSubnet counts those of them that went by VL15 all the way.
 	RecoveredSubnet uint64
-	Skipped         uint64 // requests not asked since their destination is silent
-	Late            uint64 // answers to nothing on its way
-	Foreign         uint64 // answers that do not fit their question
-	Busy            uint64 // answers that ask to come again
+	Skipped         uint64 // requests not sent because their destination is silent
+	Late            uint64 // answers to no request on its way
+	Foreign         uint64 // answers that do not fit their request
+	Busy            uint64 // answers that request to be asked again
 	Dropped         uint64 // datagrams the transport could not take
 }
 
-// Client asks over one transport. Its methods may be called by many goroutines
-// at once. The rules are in the package comment.
+// Client sends requests over one transport. Its methods may be called by many goroutines at once. The rules are
+// in the package comment.
 type Client struct {
 	transport    Transport
 	config       Config
-	receiverDone chan struct{} // closed when the receiving goroutine is gone
+	receiverDone chan struct{} // closed when the receiving goroutine has ended
 
 	mu           sync.Mutex
 	slots        []slot
@@ -104,14 +104,14 @@ const (
 	seqMask  = 1<<(32-slotBits) - 1
 )
 
-// call is one request and what became of it so far.
+// call represents one request and its outcome so far.
 type call struct {
 	Result
 	batch          *batch
 	answeredBefore uint64 // of the destination, when the call was first sent
 }
 
-// slot is a request on its way.
+// slot represents a request on its way.
 type slot struct {
 	call        *call
 	firstSeq    uint32 // sequence number of the first attempt
@@ -125,7 +125,7 @@ type deadline struct {
 	seq  uint32
 }
 
-// destination is where something is queued for or on its way to.
+// destination is an address with requests that are queued or on their way.
 type destination struct {
 	address      Address
 	queue        fifo[*call]
@@ -134,13 +134,13 @@ type destination struct {
 	inReadyQueue bool
 }
 
-// batch gathers the results of one Walk.
+// batch gathers the results of one DoAll.
 type batch struct {
 	mu        sync.Mutex
 	done      []*call
 	wake      chan struct{} // holds one token while done is not empty
-	abandoned bool          // nobody waits any more; under Client.mu
-	pending   int           // the walking goroutine's own
+	abandoned bool          // the caller has stopped waiting; under Client.mu
+	pending   int           // belongs to the calling goroutine
 }
 
 // NewClient starts a client on a transport, which it then owns.
@@ -148,7 +148,7 @@ func NewClient(t Transport, config Config) *Client {
 	c := &Client{
 		transport: t, config: config.withDefaults(t), receiverDone: make(chan struct{}),
 		destinations: make(map[Address]*destination),
-		// A simulator may still answer who had the place before.
+		// A simulator may still answer the previous client of its place.
 		sequence: rand.Uint32() & seqMask,
 	}
 	c.slots = make([]slot, c.config.MaxInFlight)
@@ -161,8 +161,7 @@ func NewClient(t Transport, config Config) *Client {
 	return c
 }
 
-// Close fails what is on its way, closes the transport and waits for the
-// receiving goroutine.
+// Close fails the requests on their way, closes the transport and waits for the receiving goroutine.
 func (c *Client) Close() error {
 	c.failAll()
 	err := c.transport.Close()
@@ -180,8 +179,7 @@ func (c *Client) Stats() Stats {
 // Config returns the configuration with its defaults filled in.
 func (c *Client) Config() Config { return c.config }
 
-// Do asks one question and waits for its end. The Result's Err is returned as
-// well.
+// Do sends one request and waits for its outcome. The Result's Err is also returned as the error.
 func (c *Client) Do(ctx context.Context, r Request) (Result, error) {
 	var result Result
 	err := c.DoAll(ctx, []Request{r}, func(r *Result) []Request {
@@ -194,10 +192,9 @@ func (c *Client) Do(ctx context.Context, r Request) (Result, error) {
 	return result, result.Err
 }
 
-// DoAll asks all the questions, and those that visit returns, and comes back when
-// each has been visited once. visit is called by the calling goroutine, one
-// result at a time, in the order of the ends; the Result holds only during the
-// call. The error is the context's or ErrClosed: then what was not visited yet
+// DoAll sends all the requests, and those that visit returns, and returns when each has been visited once.
+// visit is called by the calling goroutine, one result at a time, in the order of the outcomes; the Result is
+// valid only during the call. The error is the context's or ErrClosed; results that were not visited by then
 // never will be.
 func (c *Client) DoAll(ctx context.Context, requests []Request, visit func(*Result) []Request) error {
 	b := &batch{wake: make(chan struct{}, 1)}
@@ -232,7 +229,7 @@ func (c *Client) DoAll(ctx context.Context, requests []Request, visit func(*Resu
 	return nil
 }
 
-// queueRequests queues requests.
+// queueRequests adds requests to the queues of their destinations.
 func (c *Client) queueRequests(b *batch, requests []Request) error {
 	calls := make([]call, len(requests))
 	c.mu.Lock()
@@ -255,7 +252,7 @@ func (c *Client) queueRequests(b *batch, requests []Request) error {
 	return nil
 }
 
-// enqueueDestination lines a destination up if it may send (rules 1 and 2), or forgets it.
+// enqueueDestination queues a destination if it may send (rules 1 and 2), or forgets it.
 func (c *Client) enqueueDestination(d *destination) {
 	limit := c.config.PerDestination
 	if d.answered == 0 {
@@ -271,12 +268,12 @@ func (c *Client) enqueueDestination(d *destination) {
 	}
 }
 
-// sendQueued sends while there is something to send and room for it (rule 3).
+// sendQueued sends while there are requests and room for them (rule 3).
 func (c *Client) sendQueued() {
 	for c.readyQueue.len() > 0 && len(c.free) > 0 {
 		d := c.readyQueue.pop()
 		d.inReadyQueue = false
-		// A destination that fell silent while it waited has nothing left.
+		// A destination that became silent while it waited has nothing left.
 		if d.queue.len() > 0 {
 			if call := d.queue.pop(); !call.batch.abandoned {
 				c.startCall(d, call)
@@ -323,7 +320,7 @@ func (c *Client) sendAttempt(i uint16) {
 	c.deadlines.push(deadline{when: now.Add(c.config.Timeout), slot: i, seq: s.lastSeq})
 }
 
-// expireAttempts takes the attempts whose time is over as lost.
+// expireAttempts handles the attempts whose time is over as lost.
 func (c *Client) expireAttempts() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -347,7 +344,7 @@ func (c *Client) expireAttempts() {
 	c.sendQueued()
 }
 
-// handleLoss tries again, or gives up (rules 4 and 5).
+// handleLoss repeats a lost attempt, or gives up (rules 4 and 5).
 func (c *Client) handleLoss(i uint16) {
 	s := &c.slots[i]
 	c.stats.Lost++
@@ -370,7 +367,7 @@ func (c *Client) handleLoss(i uint16) {
 	c.enqueueDestination(d)
 }
 
-// finishCall ends the request of a slot and gives the slot back.
+// finishCall ends the request of a slot and frees the slot.
 func (c *Client) finishCall(i uint16, err error) {
 	s := &c.slots[i]
 	call, d := s.call, s.destination
@@ -384,7 +381,7 @@ func (c *Client) finishCall(i uint16, err error) {
 	c.enqueueDestination(d)
 }
 
-// deliverResult hands a result to the walking goroutine.
+// deliverResult passes a result to the calling goroutine.
 func (b *batch) deliverResult(c *call) {
 	b.mu.Lock()
 	b.done = append(b.done, c)
@@ -398,8 +395,8 @@ func (b *batch) deliverResult(c *call) {
 	}
 }
 
-// abandonBatch forgets a batch: what is queued is dropped when its turn comes, what
-// is on its way gives its slot back.
+// abandonBatch forgets a batch: queued requests are dropped when their turn comes, and those on their way free
+// their slots.
 func (c *Client) abandonBatch(b *batch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -412,7 +409,7 @@ func (c *Client) abandonBatch(b *batch) {
 	c.sendQueued()
 }
 
-// receiveLoop matches answers until the transport is closed.
+// receiveLoop matches answers with requests until the transport is closed.
 func (c *Client) receiveLoop() {
 	defer close(c.receiverDone)
 	var m MAD
@@ -496,7 +493,7 @@ func (c *Client) failAll() {
 	}
 }
 
-// fifo is a queue whose memory is what it held at most.
+// fifo is a queue that keeps the memory of its largest length.
 type fifo[T any] struct {
 	items []T
 	head  int

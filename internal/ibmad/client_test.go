@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// script is a transport whose other end is the test.
+// script is a transport whose other end is controlled by the test.
 type script struct {
 	window int
 	in     chan arrival
@@ -59,7 +59,7 @@ func (s *script) Close() error {
 	return nil
 }
 
-// take waits until nothing moves and returns what was sent since the last time.
+// take waits until nothing moves and returns what was sent since the last call.
 func (s *script) take() []question {
 	synctest.Wait()
 	s.mu.Lock()
@@ -80,7 +80,7 @@ func (s *script) answer(q question, status Status) {
 	s.in <- arrival{m: q.m}
 }
 
-// walk is a Walk under way.
+// walk is a DoAll in progress.
 type walk struct {
 	cancel  context.CancelFunc
 	err     chan error
@@ -95,7 +95,7 @@ func (w *walk) got() []Result {
 	return slices.Clone(w.results)
 }
 
-// rules runs a client on a script in a bubble of its own time.
+// rules runs a client on a script in a bubble of synthetic time.
 func rules(t *testing.T, c Config, test func(*testing.T, *script, *Client, func(...Request) *walk)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -118,7 +118,7 @@ func rules(t *testing.T, c Config, test func(*testing.T, *script, *Client, func(
 	})
 }
 
-// to makes n requests to a LID, tagged 0 to n-1.
+// to returns n requests to a LID, with the tags 0 to n-1.
 func to(lid LID, n int) []Request {
 	list := make([]Request, n)
 	for i := range list {
@@ -254,7 +254,7 @@ func TestRule5Silence(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// it may fall silent while it waits for its turn
+	// it may become silent while it waits for its turn
 	rules(t, Config{MaxInFlight: 2, Timeout: time.Second, Retries: -1}, func(t *testing.T, s *script, c *Client, start func(...Request) *walk) {
 		w := start(to(1, 9)...)
 		s.answer(s.take()[0], 0)
@@ -320,7 +320,7 @@ func TestRule6LateAndForeign(t *testing.T) {
 		}
 		s.answer(q, 0)
 		synctest.Wait()
-		s.in <- arrival{m: q.m, lost: true} // nor is a question that comes back an answer
+		s.in <- arrival{m: q.m, lost: true} // a request that comes back is not an answer either
 		synctest.Wait()
 		if n := c.Stats().Late; n != 3 {
 			t.Errorf("%d late, want 3", n)
@@ -377,7 +377,7 @@ func TestRule9Close(t *testing.T) {
 			t.Errorf("%v, want %v", err, ErrClosed)
 		}
 	})
-	// nobody waits for a transport that takes its time to close
+	// Close does not wait for a transport that takes long to close
 	rules(t, Config{}, func(t *testing.T, s *script, c *Client, start func(...Request) *walk) {
 		w := start(to(1, 5)...)
 		s.take()
@@ -442,7 +442,7 @@ func TestSendFails(t *testing.T) {
 	})
 }
 
-// What visit returns is asked too.
+// Requests that visit returns are sent too.
 func TestWalkGoesOn(t *testing.T) {
 	rules(t, Config{}, func(t *testing.T, s *script, c *Client, _ func(...Request) *walk) {
 		var order []string
@@ -473,7 +473,7 @@ func TestWalkGoesOn(t *testing.T) {
 	})
 }
 
-// Many goroutines at once get each its own answers.
+// Many goroutines at once get their own answers.
 func TestManyAskers(t *testing.T) {
 	s := &script{window: 8, in: make(chan arrival, 100)}
 	c := NewClient(echo{s}, Config{Timeout: time.Minute})
@@ -504,7 +504,7 @@ func (e echo) Send(m *MAD, to Address, _ time.Duration) error {
 	return nil
 }
 
-// The answers to one client's questions do not fit another's.
+// The answers to one client's requests do not fit another's.
 func TestClientsBeginApart(t *testing.T) {
 	first := map[uint64]bool{}
 	for range 8 {

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// exchange is a question of a diagnostic program and ibsim's answer.
+// exchange is a request of a diagnostic program and ibsim's answer.
 type exchange struct {
 	command          string
 	question, answer [simDataSize]byte
@@ -50,7 +50,7 @@ func captured(tb testing.TB) []exchange {
 	return list
 }
 
-// What other programs ask is what we would ask, octet for octet.
+// The requests are those of other programs, octet for octet.
 func TestQuestionsEqualOtherPrograms(t *testing.T) {
 	for _, e := range captured(t) {
 		var theirs, ours MAD
@@ -76,7 +76,7 @@ func TestQuestionsEqualOtherPrograms(t *testing.T) {
 	}
 }
 
-// The values are those that the programs printed.
+// The decoded values are those that the programs printed.
 func TestAnswersMeanWhatOtherProgramsSay(t *testing.T) {
 	pma := func(a Attribute, values map[string]uint64) func(*Data) string {
 		return func(d *Data) string {
@@ -154,8 +154,8 @@ func attributes() []payload {
 	}
 }
 
-// Every field keeps its place: any octets give the same fields again after
-// Encode, and no two fields share a bit.
+// Every field keeps its place: any octets give the same fields again after Encode, and no two fields share a
+// bit.
 func TestAttributesRoundTrip(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, a := range attributes() {
@@ -180,8 +180,8 @@ func roundTrip(t *testing.T, a payload, d, again *Data) {
 	}
 }
 
-// Each bit that is read is written back to its place, and to no other; how many
-// there are follows from the widths in the tables.
+// Each bit that is read is written back to its place, and to no other. Their number follows from the widths in
+// the tables.
 func TestAttributesKeepEveryBit(t *testing.T) {
 	for _, test := range []struct {
 		a    payload
@@ -189,7 +189,8 @@ func TestAttributesKeepEveryBit(t *testing.T) {
 	}{
 		{new(NodeInfo), 40 * 8}, {new(SwitchInfo), 16*8 + 5 + 16}, {new(ForwardingBlock), 512}, {new(SLtoVL), 64}, {new(PortInfoExtended), 48},
 		{new(ClassPortInfo), 8*8 + 16},
-		// without InitTypeReply, enforcement and filter bits, flags of octets 51 and 52, MaxCreditHint, and what is reserved
+		// without InitTypeReply, enforcement and filter bits, flags of octets 51 and 52, MaxCreditHint, and
+		// reserved bits
 		{new(PortInfo), 512 - 3 - 4 - 4 - 3 - 3 - 16 - 8 - 3},
 	} {
 		kept := 0
@@ -208,7 +209,7 @@ func TestAttributesKeepEveryBit(t *testing.T) {
 			t.Errorf("%T keeps %d bits, want %d", test.a, kept, test.bits)
 		}
 	}
-	// what is wider than its field does not reach the next one
+	// a value that is wider than its field does not reach the next one
 	var d Data
 	n := NodeInfo{LocalPort: 1, VendorID: 0xffffffff}
 	n.Encode(&d)
@@ -342,7 +343,7 @@ func TestPathsAreBounded(t *testing.T) {
 	}
 }
 
-// The key is in no text, whatever prints it.
+// The key is in no text, however it is printed.
 func TestMKeyIsNeverPrinted(t *testing.T) {
 	const key MKey = 0xfeedfacecafe
 	var log bytes.Buffer
@@ -417,7 +418,7 @@ func FuzzAttributes(f *testing.F) {
 	})
 }
 
-// FuzzAnswers gives the client whatever octets, while a question is on its way.
+// FuzzAnswers passes any octets to the client while a request is on its way.
 func FuzzAnswers(f *testing.F) {
 	for _, e := range captured(f) {
 		f.Add(e.answer[simDataMAD:], false)

@@ -30,11 +30,11 @@ const (
 	simTimedOut = 110 // status of a datagram that was lost or has no way to go
 )
 
-// IbsimName is the name ibsim has unless IBSIM_SOCKNAME gives it another.
+// IbsimName is ibsim's name unless IBSIM_SOCKNAME gives it another.
 const IbsimName = "sim"
 
-// ErrIbsimRefused: ibsim has no such node, or ten clients already.
-var ErrIbsimRefused = errors.New("ibsim refuses: unknown node, or its ten clients are taken")
+// ErrIbsimRefused means that ibsim has no such node, or ten clients already.
+var ErrIbsimRefused = errors.New("ibsim refused: unknown node, or it has ten clients already")
 
 // Ibsim is the transport of a client of the fabric simulator ibsim.
 type Ibsim struct {
@@ -46,12 +46,11 @@ type Ibsim struct {
 	closed      atomic.Bool
 }
 
-// simIDs makes the identities of this process's clients differ.
+// simIDs makes the identities of this process's clients distinct.
 var simIDs atomic.Uint32
 
-// DialIbsim attaches to the port of a node, by its name in the simulated net;
-// name is the simulator's, IbsimName by default. The simulator keeps one of its
-// ten places until Close.
+// DialIbsim attaches to the port of a node, by its name in the simulated net. name is the simulator's,
+// IbsimName by default. The simulator keeps one of its ten places until Close.
 func DialIbsim(name, node string) (*Ibsim, error) {
 	if len(node) > 31 {
 		return nil, fmt.Errorf("ibsim node %q: name is longer than 31 octets", node)
@@ -82,8 +81,8 @@ func simAddress(name, socket string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unixgram", Name: "@" + name + ":" + socket + "\x00"}
 }
 
-// datagramQueue is how many datagrams wait in a Unix socket at most (unix(7),
-// max_dgram_qlen); what ibsim answers beyond that is lost.
+// datagramQueue returns how many datagrams a Unix socket queues (unix(7), max_dgram_qlen). Answers of ibsim
+// beyond that are lost.
 func datagramQueue() (int, error) {
 	b, err := os.ReadFile("/proc/sys/net/unix/max_dgram_qlen")
 	if err != nil {
@@ -100,7 +99,7 @@ func (t *Ibsim) attachNode(name, node, suffix string, id uint32) (err error) {
 	if t.control, err = net.DialUnix("unixgram", simAddress(name, "ctl"+suffix), simAddress(name, "ctl")); err != nil {
 		return err
 	}
-	// ibsim connects to it when it is told that we are there.
+	// ibsim connects to it after the connect message.
 	if t.data, err = net.ListenUnixgram("unixgram", simAddress(name, "in"+suffix)); err != nil {
 		return err
 	}
@@ -127,7 +126,7 @@ func (t *Ibsim) attachNode(name, node, suffix string, id uint32) (err error) {
 	return failed
 }
 
-// sendControl sends a control message and waits for its answer's payload.
+// sendControl sends a control message and returns the payload of its answer.
 func (t *Ibsim) sendControl(kind uint32, payload []byte) ([]byte, error) {
 	var m [simControlSize]byte
 	binary.NativeEndian.PutUint32(m[0:], simMagic)
@@ -175,11 +174,11 @@ func simEncode(buf *[simDataSize]byte, m *MAD, to Address) {
 	lid := uint16(to.LID)
 	if lid == 0 {
 		lid = permissiveLID
-		binary.BigEndian.PutUint16(buf[4:], permissiveLID) // source; 0 lets ibsim fill it in
+		binary.BigEndian.PutUint16(buf[4:], permissiveLID) // the source; ibsim replaces 0
 	}
 	binary.BigEndian.PutUint16(buf[0:], lid)
 	if m.Attribute().isPerformance() {
-		binary.BigEndian.PutUint32(buf[8:], 1) // queue pairs: GSI asks GSI
+		binary.BigEndian.PutUint32(buf[8:], 1) // queue pairs: GSI to GSI
 		binary.BigEndian.PutUint32(buf[12:], 1)
 	}
 	binary.BigEndian.PutUint64(buf[24:], Size)

@@ -56,8 +56,8 @@ func TestIbsimAnswers(t *testing.T) {
 	}
 }
 
-// Injected losses come back with status 110, and are asked again; a place that
-// has no way is a loss too.
+// Injected losses are reported with status 110, and the request is repeated. A destination without a route is a
+// loss too.
 func TestIbsimLosses(t *testing.T) {
 	f := ibtest.Start(t, ibtest.FatTree(2, 1, 2), ibtest.Options{})
 	c := dial(t, f, "h0", Config{Retries: 30})
@@ -73,7 +73,7 @@ func TestIbsimLosses(t *testing.T) {
 	}
 	start := time.Now()
 	if _, err := c.Do(context.Background(), GetSwitchInfo(ToLID(99))); !errors.Is(err, ErrTimeout) {
-		t.Errorf("a LID that nobody has: %v", err)
+		t.Errorf("a LID without a port: %v", err)
 	}
 	if took := time.Since(start); took > c.Config().Timeout {
 		t.Errorf("%v until ibsim's refusals were enough, want no time-out in it", took)
@@ -94,7 +94,7 @@ func far(t *testing.T, c *Client, guid GUID) (lid LID) {
 	return 0
 }
 
-// ibsim has ten places; Close gives one back.
+// ibsim has ten places; Close returns one.
 func TestIbsimPlaces(t *testing.T) {
 	f := ibtest.Start(t, ibtest.FatTree(1, 1, 1), ibtest.Options{NoSM: true})
 	var places []*Ibsim
@@ -127,7 +127,7 @@ func TestIbsimPlaces(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := DialIbsim(f.SocketName(), "nobody"); !errors.Is(err, ErrIbsimRefused) {
+	if _, err := DialIbsim(f.SocketName(), "missing"); !errors.Is(err, ErrIbsimRefused) {
 		t.Errorf("a node that is not there: %v, want %v", err, ErrIbsimRefused)
 	}
 	if _, err := DialIbsim(f.SocketName()+"x", "h0"); err == nil {
@@ -135,7 +135,7 @@ func TestIbsimPlaces(t *testing.T) {
 	}
 }
 
-// What is set on the console arrives, and saturates where it must.
+// Values set on the console arrive, and saturate at their limits.
 func TestIbsimCounters(t *testing.T) {
 	f := ibtest.Start(t, ibtest.FatTree(2, 1, 2), ibtest.Options{})
 	c := dial(t, f, "h0", Config{})
@@ -167,7 +167,7 @@ func TestIbsimCounters(t *testing.T) {
 	}
 }
 
-// An ibsim that does not read makes Send drop, not wait.
+// With an ibsim that does not read, Send drops instead of waiting.
 func TestIbsimThatDoesNotRead(t *testing.T) {
 	name := fmt.Sprintf("graylink-test-%d", os.Getpid())
 	control, err := net.ListenUnixgram("unixgram", simAddress(name, "ctl"))

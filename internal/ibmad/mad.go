@@ -15,12 +15,11 @@ const Size = 256
 // MAD is one management datagram as it is on the wire.
 type MAD [Size]byte
 
-// Data is the attribute of a datagram: octets 64 to 255. Subnet management
-// uses the first 64 of them (IBA volume 1, 14.2.1), performance management all
-// (16.1.1).
+// Data is the attribute of a datagram: octets 64 to 255. Subnet management uses the first 64 of them (IBA
+// volume 1, 14.2.1), performance management all (16.1.1).
 type Data [Size - dataOffset]byte
 
-// Where things are in a datagram (IBA volume 1, 13.4.2, 14.2.1.1, 14.2.1.2).
+// Offsets in a datagram (IBA volume 1, 13.4.2, 14.2.1.1, 14.2.1.2).
 const (
 	dataOffset        = 64
 	initialPathOffset = 128
@@ -50,9 +49,8 @@ type LID uint16
 // MaxUnicastLID is the highest LID of a single port (IBA volume 1, 4.1.3).
 const MaxUnicastLID LID = 0xbfff
 
-// MKey is the management key of the subnet. A node whose protection wants
-// another key drops the question: a wrong key looks like silence. It prints and
-// logs as a mark only.
+// MKey is the management key of the subnet. A node whose protection requires another key drops the request: a
+// wrong key looks like silence. It is printed and logged as "set" or "none" only.
 type MKey uint64
 
 func (k MKey) String() string {
@@ -62,20 +60,20 @@ func (k MKey) String() string {
 	return "set"
 }
 
-// GoString keeps the key out of %#v.
+// GoString hides the key from %#v.
 func (k MKey) GoString() string { return k.String() }
 
-// Format keeps the key out of every verb.
+// Format hides the key from every verb.
 func (k MKey) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String())) }
 
-// LogValue keeps the key out of logs.
+// LogValue hides the key from logs.
 func (k MKey) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
 // MaxHops is the longest directed route (IBA volume 1, 14.2.1.2).
 const MaxHops = 63
 
-// Path is a directed route: the egress port at each hop, the first one at the
-// node that asks. The zero Path is that node itself. Paths are comparable.
+// Path is a directed route: the egress port at each hop, the first one at the node that sends the request. The
+// zero Path is that node itself. Paths are comparable.
 type Path struct {
 	hops uint8
 	port [MaxHops]uint8
@@ -84,8 +82,7 @@ type Path struct {
 // ErrTooLong means that a directed route has no room for another hop.
 var ErrTooLong = fmt.Errorf("a directed route has at most %d hops", MaxHops)
 
-// AppendHop returns the route that goes on through one more egress port. The error is
-// ErrTooLong.
+// AppendHop returns the route extended by one more egress port. Its error is ErrTooLong.
 func (p Path) AppendHop(port uint8) (Path, error) {
 	if p.hops == MaxHops {
 		return Path{}, ErrTooLong
@@ -95,7 +92,7 @@ func (p Path) AppendHop(port uint8) (Path, error) {
 	return p, nil
 }
 
-// HopCount is the number of links the route crosses.
+// HopCount returns the number of links that the route crosses.
 func (p Path) HopCount() int { return int(p.hops) }
 
 // EgressPorts returns the egress ports in order.
@@ -112,18 +109,17 @@ func (p Path) String() string {
 	return b.String()
 }
 
-// Address says where a question goes: to a LID, or, when that is 0, along a
-// directed route. The zero Address is the asking port's own node. Addresses are
-// comparable.
+// Address is the destination of a request: a LID or, when that is 0, the end of a directed route. The zero
+// Address is the node of the sending port. Addresses are comparable.
 type Address struct {
 	LID  LID
 	Path Path
 }
 
-// ToLID is the address of a LID.
+// ToLID returns the address of a LID.
 func ToLID(lid LID) Address { return Address{LID: lid} }
 
-// AlongRoute is the address at the end of a directed route.
+// AlongRoute returns the address at the end of a directed route.
 func AlongRoute(p Path) Address { return Address{Path: p} }
 
 func (a Address) String() string {
@@ -133,8 +129,7 @@ func (a Address) String() string {
 	return "route " + a.Path.String()
 }
 
-// Attribute names what is read: the class in the upper half, the attribute id
-// in the lower.
+// Attribute identifies what is read: the class in the upper half, the attribute id in the lower.
 type Attribute uint32
 
 // Attributes of subnet management (IBA volume 1, 14.2.5).
@@ -181,16 +176,15 @@ func (a Attribute) String() string {
 	return fmt.Sprintf("attribute %#04x of class %#02x", uint16(a), uint16(a>>16))
 }
 
-// isPerformance tells whether the performance agent (QP1) answers for it.
+// isPerformance reports whether the performance agent (QP1) answers for the attribute.
 func (a Attribute) isPerformance() bool { return a>>16 == classPerformance }
 
-// Status is what an answer says of its question; 0 is success (IBA volume 1,
-// 13.4.7).
+// Status is the status of an answer; 0 is success (IBA volume 1, 13.4.7).
 type Status uint16
 
 func (s Status) isBusy() bool { return s&1 != 0 }
 
-// invalidCode is the code of what was wrong with the question.
+// invalidCode returns the code of the error in the request.
 func (s Status) invalidCode() uint16 { return uint16(s>>2) & 7 }
 
 func (s Status) String() string {
@@ -215,20 +209,20 @@ func (s Status) String() string {
 	return fmt.Sprintf("status %#04x", uint16(s))
 }
 
-// Errors that callers decide on with errors.Is.
+// Errors that callers find with errors.Is.
 var (
-	// ErrTimeout: no attempt was answered.
+	// ErrTimeout means that no attempt was answered.
 	ErrTimeout = errors.New("no answer")
-	// ErrSilent: not asked, since the destination did not answer the question before.
+	// ErrSilent means that the request was not sent, because the destination had not answered the one before.
 	ErrSilent = errors.New("destination is silent")
 	// ErrUnsupported holds for a StatusError of an attribute, method or class
 	// that the node does not have.
 	ErrUnsupported = errors.New("not supported by the node")
-	// ErrClosed: the client was closed.
+	// ErrClosed means that the client was closed.
 	ErrClosed = errors.New("client is closed")
 )
 
-// StatusError is an answer that refuses the question.
+// StatusError is an answer that refuses the request.
 type StatusError struct {
 	Request Request
 	Status  Status
@@ -238,18 +232,18 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%v: %v", e.Request, e.Status)
 }
 
-// Is lets errors.Is see ErrUnsupported.
+// Is reports that refusals of an attribute, method or class are ErrUnsupported.
 func (e *StatusError) Is(target error) bool {
 	return target == ErrUnsupported && !e.Status.isBusy() && e.Status.invalidCode() >= 1 && e.Status.invalidCode() <= 3
 }
 
-// Data is the attribute within the datagram.
+// Data returns the attribute within the datagram.
 func (m *MAD) Data() *Data { return (*Data)(m[dataOffset:]) }
 
-// ManagementClass is the management class octet.
+// ManagementClass returns the management class octet.
 func (m *MAD) ManagementClass() uint8 { return m[1] }
 
-// Attribute is what the datagram asks for or tells, whichever way it is routed.
+// Attribute returns the attribute that the datagram requests or carries, for both ways of routing.
 func (m *MAD) Attribute() Attribute {
 	class := Attribute(m[1])
 	if class == classSubnetDirected {
@@ -258,22 +252,22 @@ func (m *MAD) Attribute() Attribute {
 	return class<<16 | Attribute(binary.BigEndian.Uint16(m[16:]))
 }
 
-// AttributeModifier is the attribute modifier.
+// AttributeModifier returns the attribute modifier.
 func (m *MAD) AttributeModifier() uint32 { return binary.BigEndian.Uint32(m[20:]) }
 
-// TransactionID is the transaction id as it is on the wire. Transports and
-// kernels use the upper half for themselves; only the lower 32 bits come back.
+// TransactionID returns the transaction id as it is on the wire. Transports and kernels use the upper half for
+// themselves; only the lower 32 bits come back.
 func (m *MAD) TransactionID() uint64 { return binary.BigEndian.Uint64(m[8:]) }
 
 // SetTransactionID sets the transaction id.
 func (m *MAD) SetTransactionID(id uint64) { binary.BigEndian.PutUint64(m[8:], id) }
 
-// IsResponse tells an answer to a Get from everything else.
+// IsResponse reports whether the datagram is the answer to a Get.
 func (m *MAD) IsResponse() bool {
 	return m[0] == baseVersion && m[3] == methodGetResponse && (m[1] != classSubnetDirected || m[4]&(directionBit>>8) != 0)
 }
 
-// Status is the answer's verdict, without the direction bit of directed routes.
+// Status returns the answer's status, without the direction bit of directed routes.
 func (m *MAD) Status() Status {
 	s := binary.BigEndian.Uint16(m[4:])
 	if m[1] == classSubnetDirected {
@@ -282,7 +276,7 @@ func (m *MAD) Status() Status {
 	return Status(s)
 }
 
-// MKey is the key the datagram carries (subnet management only).
+// MKey returns the key that the datagram carries (subnet management only).
 func (m *MAD) MKey() MKey { return MKey(binary.BigEndian.Uint64(m[24:])) }
 
 // Request is one Get.
@@ -292,7 +286,7 @@ type Request struct {
 	Modifier  uint32
 	// Port is the PortSelect of a performance attribute; others ignore it.
 	Port uint8
-	// Tag is the caller's own and comes back in the Result.
+	// Tag is set by the caller and returned in the Result.
 	Tag int
 }
 
@@ -303,8 +297,8 @@ func (r Request) String() string {
 	return fmt.Sprintf("%v/%d of %v", r.Attribute, r.Modifier, r.To)
 }
 
-// Encode writes the request into m. The error names a request that cannot be:
-// a performance attribute has no directed route.
+// Encode writes the request into m. It returns an error for a performance attribute with a directed route,
+// which does not exist.
 func (r *Request) Encode(m *MAD, transaction uint64, key MKey) error {
 	*m = MAD{0: baseVersion, 1: uint8(r.Attribute >> 16), 2: classVersion, 3: methodGet}
 	m.SetTransactionID(transaction)
@@ -329,8 +323,8 @@ func (r *Request) Encode(m *MAD, transaction uint64, key MKey) error {
 	return nil
 }
 
-// DecodeRequest reads what Encode wrote: the side of whoever answers. lid is
-// where the datagram was sent to, unless it is directed.
+// DecodeRequest reads what Encode wrote, for the side that answers. lid is the destination of the datagram,
+// unless it is directed.
 func DecodeRequest(m *MAD, lid LID) (Request, error) {
 	if m[0] != baseVersion || m[2] != classVersion || m[3] != methodGet {
 		return Request{}, fmt.Errorf("base version %d, class version %d, method %#02x: want 1, 1 and Get", m[0], m[2], m[3])
@@ -352,8 +346,8 @@ func DecodeRequest(m *MAD, lid LID) (Request, error) {
 	return r, nil
 }
 
-// MakeResponse turns a request into its answer with this status, leaving the
-// attribute to the caller: the other side's part, for simulators.
+// MakeResponse turns a request into its answer with this status, and leaves the attribute to the caller. It is
+// used by simulators.
 func (m *MAD) MakeResponse(s Status) {
 	m[3] = methodGetResponse
 	if m[1] == classSubnetDirected {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Open attaches to the port that a device names: ibsim:SOCKET/NODE, umad0 or its
-// path, or an RDMA device, mlx5_0 or, for its second port, mlx5_0.2.
+// Open attaches to the port that a device names: ibsim:SOCKET/NODE, umad0 or its path, or an RDMA device,
+// mlx5_0 or, for its second port, mlx5_0.2.
 func Open(device string) (Transport, error) {
 	if sim, ok := strings.CutPrefix(device, "ibsim:"); ok {
 		socket, node, ok := strings.Cut(sim, "/")

@@ -2,8 +2,8 @@ package ibmad
 
 import "fmt"
 
-// ClassPortInfo tells what the performance agent of a node can do (IBA volume
-// 1, 13.4.8.1 and 16.1.3.1).
+// ClassPortInfo holds the capabilities of the performance agent of a node (IBA volume 1, 13.4.8.1 and
+// 16.1.3.1).
 type ClassPortInfo struct {
 	BaseVersion   uint8
 	ClassVersion  uint8
@@ -40,12 +40,12 @@ func (c *ClassPortInfo) Encode(d *Data) {
 	be.PutUint16(d[28:], uint16(c.RedirectLID))
 }
 
-// HasExtendedCounters tells whether the node has PortCountersExtended.
+// HasExtendedCounters reports whether the node has PortCountersExtended.
 func (c *ClassPortInfo) HasExtendedCounters() bool {
 	return c.Capabilities&(PMExtendedWidth|PMExtendedWidthNoIETF) != 0
 }
 
-// Unit is what a counter counts.
+// Unit is the unit of a counter.
 type Unit uint8
 
 // Units of counters.
@@ -58,7 +58,7 @@ const (
 	Symbols // of the error correction
 )
 
-// Index says of what a counter is one of many.
+// Index is the kind of index that distinguishes counters of one name.
 type Index uint8
 
 // Indices of counters.
@@ -69,9 +69,8 @@ const (
 	PerSL         // a service level
 )
 
-// Counter is one counter of an attribute. It saturates: at Max it means "at
-// least", and nothing is counted until somebody resets it (IBA volume 1,
-// 16.1.3.5).
+// Counter describes one counter of an attribute. It saturates: the value Max means "at least", and nothing is
+// counted until a reset (IBA volume 1, 16.1.3.5).
 type Counter struct {
 	Attribute Attribute
 	Name      string // as in MAD queries; counters of one family share it
@@ -80,16 +79,16 @@ type Counter struct {
 	Number    uint8  // lane, virtual lane or service level
 	Bits      uint8  // width: 4, 8, 16, 32 or 64
 	offset    uint16 // in bits, from the start of the attribute
-	// RequiredCaps and Needs2 are capabilities without which a node does not have the
-	// counter, although it has the attribute.
+	// RequiredCaps and RequiredCaps2 are capabilities without which a node lacks the counter although it has
+	// the attribute.
 	RequiredCaps  uint16
 	RequiredCaps2 uint32
 }
 
-// MaxValue is the value at which the counter stands still.
+// MaxValue returns the value at which the counter stands still.
 func (c *Counter) MaxValue() uint64 { return 1<<(c.Bits-1)<<1 - 1 }
 
-// DecodeValue reads the counter out of its attribute.
+// DecodeValue reads the counter from its attribute.
 func (c *Counter) DecodeValue(d *Data) uint64 {
 	at := c.offset / 8
 	switch c.Bits {
@@ -105,7 +104,7 @@ func (c *Counter) DecodeValue(d *Data) uint64 {
 	return uint64(d[at] >> (4 - c.offset%8) & 15)
 }
 
-// EncodeValue writes the counter into its attribute, saturated at Max.
+// EncodeValue writes the counter into its attribute, saturated at MaxValue.
 func (c *Counter) EncodeValue(d *Data, v uint64) {
 	v = min(v, c.MaxValue())
 	at := c.offset / 8
@@ -124,7 +123,7 @@ func (c *Counter) EncodeValue(d *Data, v uint64) {
 	}
 }
 
-// SupportedBy tells whether a node with this ClassPortInfo has the counter.
+// SupportedBy reports whether a node with this ClassPortInfo has the counter.
 func (c *Counter) SupportedBy(info *ClassPortInfo) bool {
 	if c.Attribute == AttrPortCountersExtended && !info.HasExtendedCounters() {
 		return false
@@ -142,16 +141,16 @@ func (c *Counter) String() string {
 	return fmt.Sprintf("%v.%s", c.Attribute, c.Name)
 }
 
-// CountersOf lists the counters of an attribute in the order of the wire; nil
-// for one that has none. With Reed-Solomon error correction active (FECMode),
-// AttrPortExtendedSpeeds has another layout: ReedSolomonCounters.
+// CountersOf returns the counters of an attribute in the order of the wire, or nil if it has none. With
+// Reed-Solomon error correction active (FECMode), AttrPortExtendedSpeeds has another layout:
+// ReedSolomonCounters.
 func CountersOf(a Attribute) []Counter { return counters[a] }
 
-// ReedSolomonCounters lists the counters of AttrPortExtendedSpeeds of a port
-// whose active error correction is a Reed-Solomon one.
+// ReedSolomonCounters returns the counters of AttrPortExtendedSpeeds for a port whose active error correction
+// is a Reed-Solomon one.
 func ReedSolomonCounters() []Counter { return reedSolomon }
 
-// CounterAttributes lists the attributes that have counters.
+// CounterAttributes returns the attributes that have counters.
 func CounterAttributes() []Attribute {
 	return []Attribute{
 		AttrPortCounters, AttrPortCountersExtended, AttrPortXmitDiscardDetails, AttrPortRcvErrorDetails, AttrPortVLXmitWait,
@@ -159,7 +158,7 @@ func CounterAttributes() []Attribute {
 	}
 }
 
-// counterFamily lists n counters one behind the other.
+// counterFamily returns n consecutive counters.
 func counterFamily(name string, unit Unit, index Index, n int, offset, bits uint16) []Counter {
 	list := make([]Counter, n)
 	for i := range list {
@@ -168,7 +167,7 @@ func counterFamily(name string, unit Unit, index Index, n int, offset, bits uint
 	return list
 }
 
-// withAttribute marks the counters of the lists as those of one attribute.
+// withAttribute returns the counters of the lists as those of one attribute.
 func withAttribute(a Attribute, lists ...[]Counter) []Counter {
 	var all []Counter
 	for _, list := range lists {
@@ -180,8 +179,7 @@ func withAttribute(a Attribute, lists ...[]Counter) []Counter {
 	return all
 }
 
-// How many of a family the attributes have room for: physical lanes, and virtual
-// lanes or service levels.
+// Sizes of families in the attributes: physical lanes, and virtual lanes or service levels.
 const (
 	lanesMax  = 12
 	levelsMax = 16

@@ -9,7 +9,7 @@ import (
 
 var be = binary.BigEndian
 
-// NodeType says what a node is.
+// NodeType is the type of a node.
 type NodeType uint8
 
 // Node types (IBA volume 1, 14.2.5.3).
@@ -43,7 +43,7 @@ type NodeInfo struct {
 	Partitions   uint16
 	DeviceID     uint16
 	Revision     uint32
-	LocalPort    uint8  // through which the question came
+	LocalPort    uint8  // the port by which the request arrived
 	VendorID     uint32 // 24 bits, an OUI
 }
 
@@ -73,8 +73,8 @@ func (n *NodeInfo) Encode(d *Data) {
 // 1, 14.2.5.2).
 type NodeDescription string
 
-// Decode reads the name up to its first NUL. It comes from a stranger: what is
-// not printable, or not UTF-8, becomes a question mark.
+// Decode reads the name up to its first NUL. The name is not trusted: characters that are not printable, or not
+// UTF-8, become question marks.
 func (n *NodeDescription) Decode(d *Data) {
 	name, _, _ := bytes.Cut(d[:64], []byte{0})
 	*n = NodeDescription(strings.Map(func(r rune) rune {
@@ -93,7 +93,7 @@ func (n *NodeDescription) Encode(d *Data) {
 
 // SwitchInfo is IBA volume 1, 14.2.5.4.
 type SwitchInfo struct {
-	LinearCap          uint16 // forwarding entries there is room for
+	LinearCap          uint16 // capacity of the forwarding table
 	RandomCap          uint16
 	MulticastCap       uint16
 	LinearTop          LID // the highest LID with a forwarding entry
@@ -198,7 +198,7 @@ const (
 	CapExtendedFECMode   = 1 << 0 // in PortInfoExtended
 )
 
-// PortInfo is IBA volume 1, 14.2.5.6, as far as a reader needs it.
+// PortInfo is IBA volume 1, 14.2.5.6, with the fields that a reader needs.
 type PortInfo struct {
 	MKey             MKey // 0 when the node hides it
 	GIDPrefix        uint64
@@ -294,7 +294,7 @@ func (p *PortInfo) Encode(d *Data) {
 	d[63] = p.SpeedExtEnabled & 31
 }
 
-// ActiveLanes is the active width; 0 when it is not one width.
+// ActiveLanes returns the active width, or 0 when it is not a single width.
 func (p *PortInfo) ActiveLanes() int {
 	switch p.WidthActive {
 	case 1:
@@ -311,16 +311,15 @@ func (p *PortInfo) ActiveLanes() int {
 	return 0
 }
 
-// laneRates are data rates of a lane in bit/s after line coding, by the name of
-// the speed (IBA volume 1, 14.2.5.6; volume 2, chapter 5).
+// laneRates lists data rates of a lane in bit/s after line coding, by the name of the speed (IBA volume 1,
+// 14.2.5.6; volume 2, chapter 5).
 var (
 	laneRates    = map[uint8]uint64{1: 2e9, 2: 4e9, 4: 8e9}
 	laneRatesExt = map[uint8]uint64{1: 13_636_363_636, 2: 25e9, 4: 50e9, 8: 100e9}
 )
 
-// BitsPerSecond is the data rate of the active width and speed after line
-// coding: 100e9 for 4x EDR. ok is false when the port does not tell, or tells a
-// speed that is not known here.
+// BitsPerSecond returns the data rate of the active width and speed after line coding: 100e9 for 4x EDR. ok is
+// false when the port does not report a speed, or reports an unknown one.
 func (p *PortInfo) BitsPerSecond() (rate uint64, ok bool) {
 	lane, ok := laneRatesExt[p.SpeedExtActive]
 	if p.SpeedExtActive == 0 {
@@ -330,7 +329,7 @@ func (p *PortInfo) BitsPerSecond() (rate uint64, ok bool) {
 	return lane * lanes, ok && lanes != 0
 }
 
-// FECMode is how a port corrects errors.
+// FECMode is the error correction of a port.
 type FECMode uint16
 
 // Error correction modes, FECModeActive of PortInfoExtended.
@@ -342,12 +341,10 @@ const (
 	FECReedSolomon2 // the one of HDR and faster
 )
 
-// ReedSolomon tells whether AttrPortExtendedSpeeds has the counters of
-// ReedSolomonCounters.
+// ReedSolomon reports whether AttrPortExtendedSpeeds has the counters of ReedSolomonCounters.
 func (m FECMode) ReedSolomon() bool { return m >= FECReedSolomon && m <= FECReedSolomon2 }
 
-// PortInfoExtended tells the error correction of a port; its other fields are
-// not read.
+// PortInfoExtended holds the error correction of a port; its other fields are not read.
 type PortInfoExtended struct {
 	Capabilities uint32
 	FECMode      FECMode

@@ -24,7 +24,7 @@ const (
 
 	umadAgentAt   = 0
 	umadStatusAt  = 4
-	umadTimeoutAt = 8  // ms; retries, in 12, are left to the client
+	umadTimeoutAt = 8  // ms; the retries at offset 12 are left to the client
 	umadQPNAt     = 20 // from here on big endian
 	umadQKeyAt    = 24
 	umadLIDAt     = 28 // the P_Key index, in 56, is 0: the default partition
@@ -46,13 +46,12 @@ type Umad struct {
 	in     [umadHeader + Size]byte
 }
 
-// umadAgents are the kernel's numbers for who asks: one agent for each class.
+// umadAgents are the kernel's numbers of the registered agents, one for each class.
 type umadAgents struct{ lid, directed, performance uint32 }
 
-// UmadDevice finds the umad device of a port, such as "/dev/infiniband/umad0"
-// of mlx5_0 port 1, in the class/infiniband_mad directory of sysfs (Documentation/
-// ABI/stable/sysfs-class-infiniband). errors.Is holds with fs.ErrNotExist when
-// there is none.
+// UmadDevice finds the umad device of a port, such as "/dev/infiniband/umad0" of mlx5_0 port 1, in the
+// class/infiniband_mad directory of sysfs (Documentation/ABI/stable/sysfs-class-infiniband). The error is
+// fs.ErrNotExist if there is none.
 func UmadDevice(sysfs fs.FS, device string, port int) (string, error) {
 	const class = "class/infiniband_mad"
 	abi, err := fs.ReadFile(sysfs, class+"/abi_version")
@@ -144,7 +143,7 @@ func (u *Umad) encodeDatagram(m *MAD, to Address, wait time.Duration) {
 		agent, lid = u.agents.directed, permissiveLID
 	}
 	binary.NativeEndian.PutUint32(h[umadAgentAt:], agent)
-	// Without a time the kernel would expect no answer, and drop it.
+	// Without a time-out the kernel would expect no answer, and drop it.
 	binary.NativeEndian.PutUint32(h[umadTimeoutAt:], uint32(max(1, (wait+time.Millisecond-1)/time.Millisecond)))
 	binary.BigEndian.PutUint16(h[umadLIDAt:], lid)
 	copy(u.buf[umadHeader:], m[:])
@@ -163,8 +162,8 @@ func (u *Umad) Receive(m *MAD) (lost bool, err error) {
 	}
 }
 
-// umadDecode reads a datagram, or of a question that was not answered its first
-// 24 octets; ok is false for what is neither.
+// umadDecode reads a datagram, or the first 24 octets of a request that was not answered. ok is false for
+// anything else.
 func umadDecode(b []byte, m *MAD) (lost, ok bool) {
 	const header = 24
 	if len(b) < umadHeader+header {
@@ -179,5 +178,5 @@ func umadDecode(b []byte, m *MAD) (lost, ok bool) {
 // MaxInFlight implements Transport.
 func (u *Umad) MaxInFlight() int { return umadWindow }
 
-// Close ends a waiting Receive; the kernel takes the agents back.
+// Close ends a waiting Receive. The kernel unregisters the agents.
 func (u *Umad) Close() error { return u.file.Close() }

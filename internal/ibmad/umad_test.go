@@ -19,9 +19,8 @@ import (
 	"github.com/graylink/graylink/internal/ibfabric/ibtest"
 )
 
-// This machine has no channel adapter: the framing is tested against a test that
-// plays the kernel, and against umad2sim, which plays it for OpenSM. The ioctls
-// have never run on a device.
+// This machine has no channel adapter: the framing is tested against a test in the role of the kernel, and
+// against umad2sim, which has that role for OpenSM. The ioctls have never run on a device.
 
 func TestUmadDevice(t *testing.T) {
 	file := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }
@@ -130,8 +129,7 @@ func TestUmadQuestions(t *testing.T) {
 	}
 }
 
-// The kernel answers, or says that nobody did; with its own upper half of the
-// transaction id.
+// The kernel answers, or reports that there was no answer, with its own upper half of the transaction id.
 func TestUmadAnswers(t *testing.T) {
 	u, k := newUmad(t)
 	c := NewClient(u, Config{Timeout: time.Minute, Retries: 1})
@@ -184,14 +182,13 @@ func FuzzUmad(f *testing.F) {
 			t.Fatal("answer is not what was read")
 		}
 		if lost && !ok {
-			t.Fatal("lost, but not told")
+			t.Fatal("lost, but not reported")
 		}
 	})
 }
 
-// umad2sim gives programs a device by way of the C library, which ours do not
-// use: an interpreter calls it with the octets of our questions, and prints what
-// it reads.
+// umad2sim provides a device to programs by way of the C library, which this package does not use: an
+// interpreter calls it with the octets of the requests, and prints what it reads.
 const umadScript = `
 import ctypes, sys
 libc = ctypes.CDLL(None, use_errno=True)

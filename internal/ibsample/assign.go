@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Key is a port, whatever its LID is at the moment.
+// Key identifies a port independently of its LID.
 type Key struct {
 	Node uint64 `json:"node"` // GUID
 	Port uint8  `json:"port"`
@@ -16,15 +16,13 @@ func (k Key) compareKey(o Key) int {
 	return cmp.Or(cmp.Compare(k.Node, o.Node), cmp.Compare(k.Port, o.Port))
 }
 
-// Plan says which samplers look at a port.
+// Plan lists the samplers of each port.
 type Plan map[Key][]string
 
-// AssignPorts divides the ports among the samplers: a port goes to the sampler it is
-// pinned to, when that one is there, and to as many others as make it
-// redundancy samplers in all; every other port to redundancy samplers. What is
-// not pinned is divided within one port of even, and of the plan that was there
-// before as much stays as that allows. Fewer samplers than redundancy look at
-// everything each.
+// AssignPorts divides the ports among the samplers. A pinned port goes to its sampler, if that is present, and
+// to as many others as make redundancy samplers in all; every other port goes to redundancy samplers. Ports
+// that are not pinned are divided within one port of even, and as much of the plan before is kept as that
+// allows. If there are fewer samplers than redundancy, each reads everything.
 func AssignPorts(ports []Key, samplers []string, pins map[Key]string, redundancy int, before Plan) Plan {
 	if len(samplers) == 0 {
 		return Plan{}
@@ -60,8 +58,8 @@ func AssignPorts(ports []Key, samplers []string, pins map[Key]string, redundancy
 			shares--
 		}
 	}
-	// A run of ports, which are of one switch, goes to one sampler until that has
-	// its share: a switch then answers few of them.
+	// A run of ports, which belong to one switch, goes to one sampler until that has its share, so that few
+	// samplers query the same switch.
 	quota := (shares + len(samplers) - 1) / len(samplers)
 	last := ""
 	for _, p := range ports {
@@ -80,7 +78,7 @@ func AssignPorts(ports []Key, samplers []string, pins map[Key]string, redundancy
 	return plan
 }
 
-// leastLoaded is the sampler with the fewest shares that does not hold the port yet.
+// leastLoaded returns the sampler with the fewest shares that does not hold the port yet.
 func leastLoaded(samplers []string, load map[string]int, holders []string) string {
 	best := ""
 	for _, s := range samplers {
@@ -91,12 +89,12 @@ func leastLoaded(samplers []string, load map[string]int, holders []string) strin
 	return best
 }
 
-// levelLoad moves shares from who has most to who has least until they are one apart.
-// Who has more holds a port that the other does not, by counting; one that pins
-// give to the other does not count as a share of it, hence the limit.
+// levelLoad moves shares from the sampler with the most to the one with the fewest until they differ by at most
+// one. By counting, the one with more always holds a port that the other does not; a port that is pinned to the
+// other does not count as a share of it, hence the limit.
 func levelLoad(plan Plan, ports []Key, samplers []string, pins map[Key]string, load map[string]int) {
 	byLoad := func(a, b string) int { return cmp.Or(cmp.Compare(load[a], load[b]), cmp.Compare(a, b)) }
-	next := map[[2]string]int{} // where the search for a port to move goes on
+	next := map[[2]string]int{} // where the search for a port to move continues
 	for {
 		order := slices.SortedFunc(maps.Keys(load), byLoad)
 		moved := false

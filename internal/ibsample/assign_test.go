@@ -25,7 +25,7 @@ func names(n int) []string {
 	return out
 }
 
-// shares counts what each sampler holds that is not pinned to it.
+// shares counts the ports of each sampler that are not pinned to it.
 func shares(plan Plan, samplers []string, pins map[Key]string) map[string]int {
 	out := map[string]int{}
 	for _, s := range samplers {
@@ -49,7 +49,7 @@ func spread(load map[string]int) int {
 	return high - low
 }
 
-// checkPlan holds a plan to rule 5.
+// checkPlan checks that a plan follows rule 5.
 func checkPlan(t *testing.T, ports []Key, samplers []string, pins map[Key]string, redundancy int, plan Plan) {
 	t.Helper()
 	want := min(max(redundancy, 1), len(samplers))
@@ -93,7 +93,7 @@ func TestRule5PortsAreDividedWithinOneOfEven(t *testing.T) {
 			pins[ports[r.IntN(len(ports))]] = names(10)[r.IntN(10)]
 		}
 		if redundancy > 1 {
-			pins = nil // with every port pinned to one of two samplers, the other has all shares
+			pins = nil // if every port were pinned to one of two samplers, the other would have all shares
 		}
 		plan := AssignPorts(ports, samplers, pins, redundancy, nil)
 		checkPlan(t, ports, samplers, pins, redundancy, plan)
@@ -130,7 +130,7 @@ func TestRule5FewPortsChangeHands(t *testing.T) {
 	}
 }
 
-// A switch whose ports go to one sampler is asked by one only.
+// The ports of one switch go to one sampler only.
 func TestRule5SwitchesAreSplitLittle(t *testing.T) {
 	plan := AssignPorts(portsOf(54, 36), names(4), nil, 1, nil)
 	of := map[uint64]map[string]bool{}

@@ -10,22 +10,21 @@ import (
 	"github.com/graylink/graylink/internal/ibmad"
 )
 
-// Counter is a counter of ports and what it is called among the series.
+// Counter describes a counter of ports and its series.
 type Counter struct {
 	ibmad.Counter
-	// Field is what MAD queries call it, one of many by its number.
+	// Field is its name in MAD queries, where Number distinguishes counters of one name.
 	Field string
-	// Name is the series', without its prefix and "_total"; Label and Value tell
-	// its counters apart where it has several.
+	// Name is the series' name without prefix and "_total". Label and Value distinguish its counters where it
+	// has several.
 	Name, Label, Value string
-	// ReedSolomon counters are there when the port's error correction is one.
+	// ReedSolomon marks counters that exist if the port's error correction is a Reed-Solomon one.
 	ReedSolomon bool
-	// wider are the counters of the same series that take this one's place.
+	// wider lists the counters of the same series that replace this one.
 	wider []ID
 }
 
-// UnitScale is what one count stands for in the series' unit: data is counted in words
-// of 4 octets.
+// UnitScale returns the size of one count in the series' unit: data is counted in words of 4 octets.
 func (c *Counter) UnitScale() uint64 {
 	if c.Unit == ibmad.Words {
 		return 4
@@ -33,10 +32,10 @@ func (c *Counter) UnitScale() uint64 {
 	return 1
 }
 
-// ID is a counter's place in Counters.
+// ID is the index of a counter in Counters.
 type ID = uint16
 
-// seriesNames names families of counters.
+// seriesNames maps counters to names of families.
 var seriesNames = map[string]struct{ name, label, value string }{
 	"SymbolErrorCounter":             {"symbol_errors", "", ""},
 	"LinkErrorRecoveryCounter":       {"link_recoveries", "", ""},
@@ -88,11 +87,11 @@ var seriesNames = map[string]struct{ name, label, value string }{
 	"PortFECCorrectedSymbolCtr":      {"fec_corrected_symbols", "", ""},
 }
 
-// Counters is the vocabulary: every counter that is sampled, queries together.
+// Counters lists every counter that is sampled, those of a query together.
 var Counters = allCounters()
 
-// Vocabulary names this list of counters: samplers and delegators that do not
-// agree on it do not understand each other.
+// Vocabulary identifies this list of counters. Samplers and delegators with different lists cannot work
+// together.
 var Vocabulary = func() string {
 	h := sha256.New()
 	for i := range Counters {
@@ -127,7 +126,7 @@ func allCounters() []Counter {
 	return out
 }
 
-// FEC is which counters of error correction a port has.
+// FEC states which counters of error correction a port has.
 type FEC uint8
 
 // The layouts of PortExtendedSpeedsCounters.
@@ -137,16 +136,16 @@ const (
 	FECReedSolomon
 )
 
-// Traits are what a port was found to be able to, which decides on its counters.
+// Traits are the capabilities found at a port, which determine its counters.
 type Traits struct {
-	Known         bool   `json:"known,omitempty"` // its performance agent was asked
+	Known         bool   `json:"known,omitempty"` // the performance agent has answered
 	Capabilities  uint16 `json:"can,omitempty"`   // ClassPortInfo's CapabilityMask
 	Capabilities2 uint32 `json:"can2,omitempty"`  // and CapabilityMask2
-	VLs           uint8  `json:"vls,omitempty"`   // data VLs at work; 0: not known
-	Lanes         uint8  `json:"lanes,omitempty"` // at work; 0: not known
+	VLs           uint8  `json:"vls,omitempty"`   // operational data VLs; 0 means unknown
+	Lanes         uint8  `json:"lanes,omitempty"` // active lanes; 0 means unknown
 	FEC           FEC    `json:"fec,omitempty"`
-	// Queries that it need not know: it knows those of Proven, and not those of
-	// Absent. A bit for each, by its place in ibmad.CounterAttributes.
+	// Proven and Absent are sets of optional queries that the port is known to support, or not to support. Each
+	// has a bit by its place in ibmad.CounterAttributes.
 	Proven uint16 `json:"proven,omitempty"`
 	Absent uint16 `json:"absent,omitempty"`
 }
@@ -157,15 +156,15 @@ func attributeBit(a ibmad.Attribute) uint16 {
 
 var attributes = ibmad.CounterAttributes()
 
-// mandatoryQueries are the query that every port knows and the one that its agent says
-// whether it knows (IBA volume 1, 16.1.3).
+// mandatoryQueries are the query that every port supports, and the one whose support its agent reports (IBA
+// volume 1, 16.1.3).
 var mandatoryQueries = attributeBit(ibmad.AttrPortCounters) | attributeBit(ibmad.AttrPortCountersExtended)
 
-// provenQueries are the queries that a port is known to know.
+// provenQueries returns the queries that a port is known to support.
 func (t *Traits) provenQueries() uint16 { return mandatoryQueries | t.Proven }
 
-// hasCounter reports whether a port has a counter, as far as is known. What is not
-// known is not had: 0 would be told of what does not exist.
+// hasCounter reports whether a port is known to have a counter. An unknown counter counts as missing: otherwise
+// 0 would be reported for a counter that does not exist.
 func (t *Traits) hasCounter(c *Counter) bool {
 	info := ibmad.ClassPortInfo{Capabilities: t.Capabilities, Capabilities2: t.Capabilities2}
 	if !t.Known || !c.SupportedBy(&info) || t.Absent&attributeBit(c.Attribute) != 0 {

@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// Target is a port to be read, and what the delegator knows of it.
+// Target represents a port to be read, and what the delegator knows of it.
 type Target struct {
 	Key
-	LID     uint16 `json:"lid"` // of the port, or of the switch it is of
+	LID     uint16 `json:"lid"` // of the port, or of the switch that it belongs to
 	Element string `json:"element"`
 	Switch  bool   `json:"switch,omitempty"`
-	// Remote is the port at the other end of the cable, "" when there is none.
+	// Remote is the port at the other end of the cable, or "" if there is none.
 	Remote     string `json:"remote,omitempty"`
 	RemoteLID  uint16 `json:"remote_lid,omitempty"`
 	RemotePort uint8  `json:"remote_port,omitempty"`
 	Vendor     uint32 `json:"vendor,omitempty"` // IEEE company id
 	Device     uint16 `json:"device,omitempty"`
-	Traits     Traits `json:"traits,omitzero"` // what a sampler found
+	Traits     Traits `json:"traits,omitzero"` // as found by a sampler
 }
 
-// Assignment is what a sampler has to do.
+// Assignment is the work of a sampler.
 type Assignment struct {
 	Revision uint64        `json:"revision"`
 	Interval time.Duration `json:"interval_ns"`
@@ -31,54 +31,52 @@ type Assignment struct {
 	Targets  []Target      `json:"targets"`
 }
 
-// Report is what a sampler tells: that it begins a tick (no readings, Done
-// false), or what it read.
+// Report is a sampler's message: that it begins a tick (no readings, Done false), or what it read.
 type Report struct {
 	Sampler    string `json:"sampler"`
 	Instance   string `json:"instance"`
 	Vocabulary string `json:"vocabulary"`
 	Tick       int64  `json:"tick"`
-	// Began is when the sweep began, Unix nanoseconds of the delegator's clock as
-	// the sampler knows it; ClockError bounds what it knows.
+	// Began is when the sweep began, in Unix nanoseconds of the delegator's clock as the sampler estimates it;
+	// ClockError bounds the error of the estimate.
 	Began      int64         `json:"began_ns"`
 	ClockError time.Duration `json:"clock_error_ns"`
 	Done       bool          `json:"done,omitempty"`
 	Took       time.Duration `json:"took_ns,omitempty"`
-	Missed     uint64        `json:"missed,omitempty"` // ticks that found the sampler still sweeping, ever
+	Missed     uint64        `json:"missed,omitempty"` // ticks that found the sampler still sweeping, since its start
 	Readings   []Reading     `json:"readings,omitempty"`
 }
 
-// Reading is one port at one tick.
+// Reading holds one port at one tick.
 type Reading struct {
 	Key
-	Traits  *Traits     `json:"traits,omitempty"` // when they were found anew
+	Traits  *Traits     `json:"traits,omitempty"` // when they were found again
 	Answers []Answer    `json:"answers,omitempty"`
 	Errors  []ReadError `json:"errors,omitempty"`
 }
 
-// Answer is what one query told.
+// Answer is the answer to one query.
 type Answer struct {
 	At   int64    `json:"at_ns"` // Unix nanoseconds of the delegator's clock
 	IDs  []ID     `json:"ids"`
 	Raws []uint64 `json:"raws"` // as the port holds them, one for each of IDs
 }
 
-// ReadError is a query that went unanswered, or was answered by an error.
+// ReadError is a query that was not answered, or was answered by an error.
 type ReadError struct {
 	Query string `json:"query"`
 	Kind  string `json:"kind"`
 }
 
-// Options say how a delegator delegates.
+// Options are the options of a delegator.
 type Options struct {
 	Interval   time.Duration
-	Redundancy int // samplers per port; 0 is 1
+	Redundancy int // samplers per port; 0 means 1
 	Metrics    Selection
 	Pins       []Pin
 }
 
-// Delegator divides the fabric among samplers and keeps what they report. Time
-// is passed in.
+// Delegator divides the fabric among samplers and keeps what they report. Time is passed in.
 type Delegator struct {
 	options Options
 	Store   *Store
@@ -96,17 +94,17 @@ type Delegator struct {
 	offClockReports uint64
 }
 
-// member is a sampler that is there.
+// member represents a sampler that has joined.
 type member struct {
 	instance string
 	lastTick int64 // the last tick it began
 	polls    int   // waiting connections
 	broken   time.Time
-	revision uint64 // at which its assignment changed last
+	revision uint64 // of the last change of its assignment
 	status   SamplerStatus
 }
 
-// SamplerStatus is what is known of a sampler.
+// SamplerStatus is the status of a sampler.
 type SamplerStatus struct {
 	Name       string        `json:"name"`
 	Ports      int           `json:"ports"`
@@ -116,7 +114,7 @@ type SamplerStatus struct {
 	Missed     uint64        `json:"missed"`
 }
 
-// NewDelegator has no ports yet: SetTargets.
+// NewDelegator returns a delegator without ports; SetTargets sets them.
 func NewDelegator(o Options) *Delegator {
 	return &Delegator{options: o, Store: newStore(o.Interval), members: map[string]*member{}, plan: Plan{}, changed: make(chan struct{}), pollBroken: make(chan struct{}, 1), revision: 1}
 }
@@ -125,8 +123,7 @@ func (d *Delegator) gracePeriod() time.Duration { return d.options.Interval / 2 
 
 func (d *Delegator) tickOf(t time.Time) int64 { return t.UnixNano() / int64(d.options.Interval) }
 
-// SetTargets replaces the ports of the fabric. What ports were found to be able to
-// is found anew when anything changed.
+// SetTargets replaces the ports of the fabric. If anything changed, the traits of ports are determined again.
 func (d *Delegator) SetTargets(targets []Target) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -145,8 +142,8 @@ func (d *Delegator) SetTargets(targets []Target) {
 	d.dividePorts(true)
 }
 
-// dividePorts assigns anew (rule 5). Those whose work changed are told; all are when
-// the ports themselves did.
+// dividePorts divides the ports again (rule 5). It notifies the samplers whose work changed, or all of them if
+// the ports themselves changed.
 func (d *Delegator) dividePorts(all bool) {
 	ports := slices.Collect(maps.Keys(d.targets))
 	before := d.plan
@@ -178,7 +175,7 @@ func (d *Delegator) dividePorts(all bool) {
 	d.changed = make(chan struct{})
 }
 
-// joinSampler is rule 4. It tells the member.
+// joinSampler adds a sampler (rule 4) and returns its member.
 func (d *Delegator) joinSampler(name, instance string, now time.Time) *member {
 	m := d.members[name]
 	if m != nil && m.instance == instance {
@@ -190,11 +187,11 @@ func (d *Delegator) joinSampler(name, instance string, now time.Time) *member {
 	return m
 }
 
-// maxTickDistance is how many ticks a report may be from the delegator's clock. One
-// beyond is of a sampler whose clock was not compared yet.
+// maxTickDistance is the largest distance in ticks between a report and the delegator's clock. A report beyond
+// it is from a sampler whose clock has not been compared yet.
 const maxTickDistance = 5
 
-// AcceptReport takes what a sampler tells, and joins it if it is not known.
+// AcceptReport takes the report of a sampler, which joins if it is unknown.
 func (d *Delegator) AcceptReport(r *Report, now time.Time) {
 	d.mu.Lock()
 	m := d.joinSampler(r.Sampler, r.Instance, now)
@@ -211,7 +208,7 @@ func (d *Delegator) AcceptReport(r *Report, now time.Time) {
 	} else {
 		m.status.Took = r.Took
 		for i := range r.Readings {
-			// What a port can do is learnt once and handed on with the port.
+			// The traits of a port are determined once and passed on with the port.
 			if t, ok := d.targets[r.Readings[i].Key]; ok && r.Readings[i].Traits != nil {
 				t.Traits = *r.Readings[i].Traits
 				d.targets[t.Key] = t
@@ -224,7 +221,7 @@ func (d *Delegator) AcceptReport(r *Report, now time.Time) {
 	}
 }
 
-// AssignmentFor is a sampler's assignment, and what is closed when any changes.
+// AssignmentFor returns a sampler's assignment, and a channel that is closed when any assignment changes.
 func (d *Delegator) AssignmentFor(name, instance string, now time.Time) (Assignment, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -239,16 +236,16 @@ func (d *Delegator) AssignmentFor(name, instance string, now time.Time) (Assignm
 	return a, d.changed
 }
 
-// revisionOf is the revision of a sampler's assignment, and what is closed when
-// any changes.
+// revisionOf returns the revision of a sampler's assignment, and a channel that is closed when any assignment
+// changes.
 func (d *Delegator) revisionOf(name, instance string, now time.Time) (uint64, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.joinSampler(name, instance, now).revision, d.changed
 }
 
-// markWaiting and gone tell that a sampler waits for a change of its work, and that
-// it does no more: broken, when its connection is gone and not answered.
+// markWaiting records that a sampler waits for a change of its work; endWaiting records that it no longer does.
+// broken means that its connection broke before an answer.
 func (d *Delegator) markWaiting(name, instance string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -274,7 +271,7 @@ func (d *Delegator) endWaiting(name, instance string, broken bool, now time.Time
 	}
 }
 
-// RemoveDead buries the dead (rule 6), and tells when to look again.
+// RemoveDead removes dead samplers (rule 6). It returns when to call it again.
 func (d *Delegator) RemoveDead(now time.Time) (next time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -297,18 +294,18 @@ func (d *Delegator) RemoveDead(now time.Time) (next time.Time) {
 	return next
 }
 
-// Status is how the delegation stands.
+// Status is the status of the delegation.
 type Status struct {
 	Targets         []Target
-	Samplers        []SamplerStatus // that are there, by name
+	Samplers        []SamplerStatus // samplers that have joined, by name
 	Plan            Plan
 	Revision        uint64
-	Deaths          uint64 // samplers that died, ever
-	Moves           uint64 // ports that were given to a sampler, ever
-	OffClockReports uint64 // reports of ticks far from the delegator's clock, ever
+	Deaths          uint64 // samplers removed as dead, since the start
+	Moves           uint64 // ports given to another sampler, since the start
+	OffClockReports uint64 // reports of ticks far from the delegator's clock, since the start
 }
 
-// Status tells how the delegation stands.
+// Status returns the status of the delegation.
 func (d *Delegator) Status() Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -323,7 +320,7 @@ func (d *Delegator) Status() Status {
 	return s
 }
 
-// WatchSamplers buries the dead until the context ends.
+// WatchSamplers removes dead samplers until the context ends.
 func (d *Delegator) WatchSamplers(ctx context.Context) {
 	for {
 		next := d.RemoveDead(time.Now())

@@ -17,7 +17,7 @@ func targetsOf(switches, ports int) []Target {
 
 var epoch = time.Unix(1_000_000, 0) // a tick of every whole interval
 
-// begin tells that a sampler begins the tick at a time.
+// begin reports that a sampler begins the tick of a time.
 func begin(d *Delegator, name, instance string, now time.Time) {
 	d.AcceptReport(&Report{Sampler: name, Instance: instance, Tick: d.tickOf(now), Began: now.UnixNano()}, now)
 }
@@ -54,7 +54,7 @@ func TestRule4JoiningGivesWork(t *testing.T) {
 	if !slices.Equal(again.Targets, held) || len(members(d)) != 2 {
 		t.Errorf("a new instance has other work, or is a third sampler: %v", members(d))
 	}
-	// That the first one's connection breaks then is of no account.
+	// The first one's broken connection then has no effect.
 	d.endWaiting("b", "b", true, epoch)
 	begin(d, "a", "a", epoch.Add(time.Second))
 	begin(d, "b", "second", epoch.Add(time.Second))
@@ -87,7 +87,7 @@ func TestRule6WhoDoesNotBeginATickIsDead(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Error("nobody is told")
+		t.Error("the change is not announced")
 	}
 	if a := work(d, "a", next); len(a.Targets) != 12 {
 		t.Errorf("the other has %d ports", len(a.Targets))

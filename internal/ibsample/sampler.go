@@ -13,12 +13,12 @@ import (
 	"github.com/graylink/graylink/internal/ibmad"
 )
 
-// Querier asks the fabric: an ibmad.Client.
+// Querier sends queries to the fabric: an ibmad.Client.
 type Querier interface {
 	DoAll(context.Context, []ibmad.Request, func(*ibmad.Result) []ibmad.Request) error
 }
 
-// kindOf is a word for why a query told nothing: a label of a series.
+// kindOf returns the kind of a failed query: a label value of series.
 func kindOf(err error) string {
 	var status *ibmad.StatusError
 	switch {
@@ -32,10 +32,10 @@ func kindOf(err error) string {
 	return "send"
 }
 
-// cutShort is the kind of what a sweep did not get to.
+// cutShort is the kind of the queries that a sweep had no time for.
 const cutShort = "cut_short"
 
-// Authority is a delegator, here or elsewhere.
+// Authority is a delegator in this process or another.
 type Authority interface {
 	SendReport(context.Context, *Report) (Clock, error)
 	FetchAssignment(ctx context.Context, sampler, instance string, since uint64) (Assignment, error)
@@ -51,12 +51,12 @@ type Sampler struct {
 	mu          sync.Mutex
 	assignment  Assignment
 	assigned    chan struct{} // closed when there is an assignment
-	lastContact time.Time     // with the delegator, the last
+	lastContact time.Time     // when the delegator was last reached
 	clock       clock
 	missed      uint64
 }
 
-// NewSampler makes one that is idle until Run.
+// NewSampler returns a sampler that is idle until Run.
 func NewSampler(name string, to Authority, fabric Querier, log *slog.Logger) (*Sampler, error) {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
@@ -79,7 +79,7 @@ func (s *Sampler) Run(ctx context.Context) {
 	wg.Go(func() {
 		for r := range done {
 			if err := s.deliverReadings(ctx, r); err != nil && ctx.Err() == nil {
-				s.log.Warn("readings are not delivered", "tick", r.Tick, "readings", len(r.Readings), "err", err)
+				s.log.Warn("cannot deliver readings", "tick", r.Tick, "readings", len(r.Readings), "err", err)
 			}
 		}
 	})
@@ -107,12 +107,12 @@ func (s *Sampler) Run(ctx context.Context) {
 		select {
 		case done <- &sweep:
 		default:
-			s.log.Warn("readings are dropped: the delegator does not take them", "tick", tick)
+			s.log.Warn("cannot deliver readings: earlier ones are still waiting", "tick", tick)
 		}
 	}
 }
 
-// followAssignment keeps the assignment up to date.
+// followAssignment keeps the assignment up to date until the context ends.
 func (s *Sampler) followAssignment(ctx context.Context) {
 	since, failing := uint64(0), false
 	for ctx.Err() == nil {
@@ -122,7 +122,7 @@ func (s *Sampler) followAssignment(ctx context.Context) {
 		}
 		if err != nil {
 			if !failing {
-				s.log.Warn("the delegator is not reached", "err", err)
+				s.log.Warn("cannot reach the delegator", "err", err)
 			}
 			failing, since = true, 0
 			select {
@@ -132,7 +132,7 @@ func (s *Sampler) followAssignment(ctx context.Context) {
 			continue
 		}
 		if failing {
-			s.log.Info("the delegator is reached again")
+			s.log.Info("delegator is reachable again")
 		}
 		failing = false
 		s.applyAssignment(a, since)
@@ -140,8 +140,8 @@ func (s *Sampler) followAssignment(ctx context.Context) {
 	}
 }
 
-// retryWork is how long a sampler waits before it asks a delegator again that did
-// not answer: shorter than half of any useful interval (rule 6).
+// retryWork is how long a sampler waits before it repeats a request that the delegator did not answer: shorter
+// than half of any useful interval (rule 6).
 const retryWork = 100 * time.Millisecond
 
 func (s *Sampler) applyAssignment(a Assignment, since uint64) {
@@ -151,8 +151,8 @@ func (s *Sampler) applyAssignment(a Assignment, since uint64) {
 	if a.Revision == since {
 		return
 	}
-	// Neighbours on the list are ports of one switch, whose agent answers one
-	// after the other: their turns are spread over the sweep.
+	// Neighbours in the list are ports of one switch, whose agent answers them one after the other, so they are
+	// spread over the sweep.
 	slices.SortStableFunc(a.Targets, func(x, y Target) int { return int(x.Port) - int(y.Port) })
 	s.assignment = a
 	if since == 0 {
@@ -165,7 +165,8 @@ func (s *Sampler) applyAssignment(a Assignment, since uint64) {
 	s.log.Debug("assignment", "revision", a.Revision, "ports", len(a.Targets))
 }
 
-// awaitTick sleeps until the next tick.
+// awaitTick sleeps until the next tick and returns the assignment and the tick. It returns false when the
+// context ends.
 func (s *Sampler) awaitTick(ctx context.Context) (Assignment, int64, bool) {
 	s.mu.Lock()
 	interval, offset := s.assignment.Interval, s.clock.delegatorOffset()
@@ -197,28 +198,28 @@ func (s *Sampler) newReport(tick int64) *Report {
 	return &Report{Sampler: s.name, Instance: s.instance, Vocabulary: Vocabulary, Tick: tick, Began: began.UnixNano(), ClockError: s.clock.errorBound(), Missed: s.missed}
 }
 
-// inContact is rule 8.
+// inContact reports whether the delegator was reached recently enough to sample (rule 8).
 func (s *Sampler) inContact() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Since(s.lastContact) < 2*s.assignment.Interval+s.assignment.Interval/2
 }
 
-// announceTick tells that a tick begins, and compares clocks by the way.
+// announceTick reports to the delegator that a tick begins, and compares the clocks with its answer.
 func (s *Sampler) announceTick(ctx context.Context, r *Report, interval time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, interval)
 	defer cancel()
 	sent := time.Now()
 	c, err := s.sendReport(ctx, r)
 	if err != nil {
-		return // follow tells
+		return // followAssignment logs it
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clock.addExchange(sent.UnixNano(), c, time.Now().UnixNano())
 }
 
-// deliverReadings reports readings, which are of no use two intervals later.
+// deliverReadings sends readings to the delegator, for up to two intervals, after which they have no use.
 func (s *Sampler) deliverReadings(ctx context.Context, r *Report) error {
 	s.mu.Lock()
 	interval := s.assignment.Interval
@@ -239,12 +240,11 @@ func (s *Sampler) sendReport(ctx context.Context, r *Report) (Clock, error) {
 	return c, err
 }
 
-// sweepShare is the part of an interval that a sweep may take: the rest is for
-// the report.
+// sweepShare is the part of an interval that a sweep may take. The rest is for the report.
 const sweepShare = 0.9
 
-// runSweep reads the assignment. It learns traits into the targets of the
-// assignment, which are its own.
+// runSweep reads the ports of the assignment. It writes the traits that it determines into the assignment's
+// targets, which belong to it.
 func (s *Sampler) runSweep(ctx context.Context, work *Assignment, r *Report) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(float64(work.Interval)*sweepShare))
@@ -261,38 +261,38 @@ type port struct {
 	*Target
 	traitsBefore   Traits
 	reading        *Reading
-	pendingQueries []Query // that were asked and not answered yet
+	pendingQueries []Query // sent and not answered yet
 }
 
-// node is what a sweep knows of the agent that several targets have in common.
+// node holds what a sweep knows of the agent that several targets share.
 type node struct {
 	ports       []int
-	newPorts    []int // of ports: those of which nothing is known yet
-	learntPorts int   // of new: those of which all is known that was asked for
+	newPorts    []int // indices of ports without known traits
+	learntPorts int   // how many of newPorts have all requested traits
 	answered    bool
-	pending     int               // questions on their way
-	probes      []ibmad.Attribute // queries that it may know or not, the first being asked
+	pending     int               // queries on their way
+	probes      []ibmad.Attribute // optional queries to try; the first one is on its way
 	probing     bool
 }
 
-// sweep is one reading of all ports.
+// sweep represents one reading of all ports.
 type sweep struct {
 	metrics  Selection
 	offset   time.Duration
 	began    time.Time
-	end      time.Time // of the sweep; zero: never
+	end      time.Time // end of the sweep; zero means none
 	ports    []port
 	nodes    map[uint64]*node
 	readings []Reading
 	plans    map[Traits][]Query
 }
 
-// SweepTargets reads the counters of all targets once. Traits that are not known are
-// asked for first and written into the targets. offset is added to times.
+// SweepTargets reads the counters of all targets once. Unknown traits are
+// determined first and written into the targets. offset is added to times.
 //
-// A query that a node need not know is asked of one of its ports until that
-// answers, or says that it does not know it, or passes it over while others are
-// answered: of all its ports only then (rule 2).
+// An optional query is sent to one port of a node until that
+// answers, or refuses it, or leaves it unanswered while it answers
+// others. Only then is it sent to all ports of the node (rule 2).
 func SweepTargets(ctx context.Context, fabric Querier, targets []Target, metrics Selection, offset time.Duration) []Reading {
 	w := sweep{metrics: metrics, offset: offset, began: time.Now(), ports: make([]port, len(targets)), nodes: map[uint64]*node{}, plans: map[Traits][]Query{},
 		readings: make([]Reading, len(targets))}
@@ -327,7 +327,7 @@ func SweepTargets(ctx context.Context, fabric Querier, targets []Target, metrics
 			first = append(first, w.nextProbe(n)...)
 		}
 	}
-	// What is not visited when the time is over stays on the lists of what is left.
+	// Results that are not visited in time remain on the lists of unfinished work.
 	_ = fabric.DoAll(ctx, first, w.visitResult)
 	for i := range w.ports {
 		p := &w.ports[i]
@@ -354,7 +354,7 @@ func (p *port) recordError(a ibmad.Attribute, kind string) {
 	p.reading.Errors = append(p.reading.Errors, ReadError{a.String(), kind})
 }
 
-// wantedQueries is what of a port is wanted.
+// wantedQueries returns the queries of a port that are wanted.
 func (w *sweep) wantedQueries(i int) []Query {
 	t := w.ports[i].Traits
 	asks, ok := w.plans[t]
@@ -365,7 +365,7 @@ func (w *sweep) wantedQueries(i int) []Query {
 	return asks
 }
 
-// queryPort asks a port for those of the queries, a bit for each, that are wanted.
+// queryPort returns the requests to a port for those of the queries, a bit for each, that are wanted.
 func (w *sweep) queryPort(i int, which uint16) (out []ibmad.Request) {
 	p := &w.ports[i]
 	for _, a := range w.wantedQueries(i) {
@@ -377,7 +377,7 @@ func (w *sweep) queryPort(i int, which uint16) (out []ibmad.Request) {
 	return out
 }
 
-// listProbes lists what a node need not know and is wanted of it.
+// listProbes lists the wanted queries that a node need not support.
 func (w *sweep) listProbes(n *node) {
 	proven, absent := w.knownQueries(n)
 	for _, a := range ibmad.CounterAttributes() {
@@ -391,8 +391,8 @@ func (w *sweep) wantsAttribute(i int, a ibmad.Attribute) bool {
 	return slices.ContainsFunc(w.wantedQueries(i), func(x Query) bool { return x.Attribute == a })
 }
 
-// nextProbe asks a node for one of them when nothing else is on its way to it: a
-// client takes a node for silent that answers none of what it is asked.
+// nextProbe returns the next of them when nothing else is on its way to the node: a client considers a node
+// silent that answers none of its requests.
 func (w *sweep) nextProbe(n *node) []ibmad.Request {
 	if len(n.probes) == 0 || n.pending > 0 {
 		return nil
@@ -403,7 +403,7 @@ func (w *sweep) nextProbe(n *node) []ibmad.Request {
 	return w.queryPort(i, attributeBit(n.probes[0]))
 }
 
-// knownQueries is what the ports of a node know, and what they do not.
+// knownQueries returns the queries that the ports of a node support, and those that they do not.
 func (w *sweep) knownQueries(n *node) (proven, absent uint16) {
 	for _, i := range n.ports {
 		proven |= w.ports[i].Traits.Proven
@@ -435,13 +435,12 @@ func (w *sweep) handleResult(n *node, r *ibmad.Result) []ibmad.Request {
 	case ibmad.AttrClassPortInfo:
 		return w.learnCapabilities(n, r)
 	case ibmad.AttrPortInfo:
-		// A subnet manager may keep PortInfo to itself (M_Key): the counters do
-		// without.
+		// A subnet manager may reserve PortInfo for itself (M_Key). The counters are read without it.
 		if r.Err == nil {
 			var info ibmad.PortInfo
 			info.Decode(r.Data())
 			p.Traits.VLs, p.Traits.Lanes = dataVLs(info.OperationalVLs), uint8(info.ActiveLanes())
-			// A node that does not know the attribute may not answer at all.
+			// A node that does not support the attribute may not answer at all.
 			if p.Traits.FEC == FECUnknown && info.Capabilities&ibmad.CapCapabilityMask2 != 0 && info.Capabilities2&ibmad.Cap2PortInfoExtended != 0 {
 				return []ibmad.Request{taggedRequest(ibmad.GetPortInfoExtended(ibmad.ToLID(ibmad.LID(p.LID)), p.Port), i)}
 			}
@@ -482,8 +481,7 @@ func (w *sweep) recordAnswer(p *port, ask Query, r *ibmad.Result) {
 	p.reading.Answers = append(p.reading.Answers, a)
 }
 
-// handleProbe takes what became of a probe. That a node has no such counters is no
-// error of a reading.
+// handleProbe handles the result of a probe. A node that lacks such counters is not an error of a reading.
 func (w *sweep) handleProbe(n *node, p *port, ask Query, r *ibmad.Result) (next []ibmad.Request) {
 	n.probes, n.probing = n.probes[1:], false
 	switch {
@@ -499,8 +497,7 @@ func (w *sweep) handleProbe(n *node, p *port, ask Query, r *ibmad.Result) (next 
 		w.markQueries(n, 0, attributeBit(ask.Attribute))
 	case errors.Is(r.Err, ibmad.ErrTimeout) && n.answered:
 		w.markQueries(n, 0, attributeBit(ask.Attribute))
-		// Waiting for what is never answered takes time that readings need: the next
-		// sweep goes on.
+		// Waiting for queries that are never answered takes time that readings need: the next sweep continues.
 		if !w.end.IsZero() && r.Received.Sub(w.began) > w.end.Sub(w.began)/probeShare {
 			n.probes = nil
 		}
@@ -511,11 +508,10 @@ func (w *sweep) handleProbe(n *node, p *port, ask Query, r *ibmad.Result) (next 
 	return next
 }
 
-// probeShare is the part of a sweep within which a probe that was not answered is
-// followed by another: a quarter.
+// probeShare is the part of a sweep within which an unanswered probe is followed by another: a quarter.
 const probeShare = 4
 
-// learnCapabilities takes what a node's performance agent can do.
+// learnCapabilities handles a node's ClassPortInfo, its capabilities.
 func (w *sweep) learnCapabilities(n *node, r *ibmad.Result) (next []ibmad.Request) {
 	var info ibmad.ClassPortInfo
 	if r.Err == nil {
@@ -527,7 +523,7 @@ func (w *sweep) learnCapabilities(n *node, r *ibmad.Result) (next []ibmad.Reques
 			p.recordError(ibmad.AttrClassPortInfo, kindOf(r.Err))
 			continue
 		}
-		// What the node's other ports proved holds for this one.
+		// What other ports of the node have proven holds for this one.
 		proven, absent := w.knownQueries(n)
 		p.Traits = Traits{Known: true, Capabilities: info.Capabilities, Capabilities2: info.Capabilities2, Proven: proven, Absent: absent}
 		if info.Capabilities&ibmad.PMReedSolomonCounters == 0 {
@@ -542,16 +538,15 @@ func (w *sweep) learnCapabilities(n *node, r *ibmad.Result) (next []ibmad.Reques
 	return next
 }
 
-// perPort reports whether counters are wanted of which ports have a number that
-// PortInfo tells.
+// perPort reports whether counters are wanted whose number per port is in PortInfo.
 func (w *sweep) perPort() bool {
 	return slices.ContainsFunc(Counters, func(c Counter) bool {
 		return w.metrics.selectsCounter(&c) && (c.Index == ibmad.PerVL || c.Attribute == ibmad.AttrPortExtendedSpeeds)
 	})
 }
 
-// finishLearning asks a port that all is known of now; with the last of a node it is known
-// what to probe.
+// finishLearning returns the requests for a port whose traits are complete. With the last port of a node, the
+// probes are known too.
 func (w *sweep) finishLearning(n *node, i int) []ibmad.Request {
 	next := w.queryPort(i, w.ports[i].Traits.provenQueries())
 	if n.learntPorts++; n.learntPorts == len(n.newPorts) {
@@ -560,7 +555,7 @@ func (w *sweep) finishLearning(n *node, i int) []ibmad.Request {
 	return next
 }
 
-// dataVLs is a number of VLs from OperationalVLs (IBA volume 1, table 146).
+// dataVLs returns the number of data VLs of an OperationalVLs code (IBA volume 1, table 146).
 func dataVLs(code uint8) uint8 {
 	switch code {
 	case 1, 2, 3, 4:
@@ -571,8 +566,7 @@ func dataVLs(code uint8) uint8 {
 	return 0
 }
 
-// clock compares this host's clock with the delegator's by the exchanges of
-// reports.
+// clock estimates the offset between this host's clock and the delegator's from the exchanges of reports.
 type clock struct {
 	exchanges [16]exchange
 	n         int
@@ -595,8 +589,8 @@ func (c *clock) bestExchange() exchange {
 	return slices.MinFunc(c.exchanges[:min(c.n, len(c.exchanges))], func(a, b exchange) int { return int(a.bound - b.bound) })
 }
 
-// delegatorOffset is what to add to this host's clock: 0, unless the clocks are known to
-// differ, since they are taken to be synchronised.
+// delegatorOffset returns what to add to this host's clock: 0 unless the clocks are known to differ, because
+// they are expected to be synchronised.
 func (c *clock) delegatorOffset() time.Duration {
 	if b := c.bestExchange(); b.offset.Abs() > b.bound {
 		return b.offset

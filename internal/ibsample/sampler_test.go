@@ -13,7 +13,7 @@ import (
 	"github.com/graylink/graylink/internal/ibmad"
 )
 
-// fabric answers as ports would, after a delay.
+// fabric answers queries as ports would, after a delay.
 type fabric struct {
 	delay time.Duration
 	info  ibmad.ClassPortInfo
@@ -22,9 +22,9 @@ type fabric struct {
 	asked  map[Key][]ask // by LID and port
 	silent map[ibmad.LID]bool
 	absent map[ibmad.Attribute]bool
-	mute   ibmad.Attribute  // is never answered
-	muted  int              // how often that was asked
-	value  func(Key) uint64 // of every counter
+	mute   ibmad.Attribute  // never answered
+	muted  int              // how often that was sent
+	value  func(Key) uint64 // the value of every counter
 }
 
 type ask struct {
@@ -37,7 +37,7 @@ func newFabric() *fabric {
 		value: func(k Key) uint64 { return uint64(time.Since(time.Unix(946684800, 0)) / time.Millisecond) }}
 }
 
-// DoAll answers one after the other, as far as the context's time goes.
+// DoAll answers one request after the other until the context ends.
 func (f *fabric) DoAll(ctx context.Context, requests []ibmad.Request, visit func(*ibmad.Result) []ibmad.Request) error {
 	f.mu.Lock()
 	delay := f.delay
@@ -83,14 +83,14 @@ func (f *fabric) answer(r ibmad.Request) *ibmad.Result {
 	return result
 }
 
-// set changes what the ports do.
+// set changes the behaviour of the ports.
 func (f *fabric) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
 }
 
-// questions is what was asked until now.
+// questions returns the queries sent so far, by port.
 func (f *fabric) questions() map[Key][]ask {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,7 +118,7 @@ func (f *fabric) count(k Key, a ibmad.Attribute) (n int) {
 	return n
 }
 
-// crew is a delegator with samplers, in one process and in a bubble's time.
+// crew is a delegator with samplers, in one process and in synthetic time.
 type crew struct {
 	*Delegator
 	fabric *fabric
@@ -166,7 +166,7 @@ func TestRule1AllSamplersReadOnTheTick(t *testing.T) {
 			if len(asked) != 5 {
 				t.Errorf("%v was asked %d times in 5 ticks", k, len(asked))
 			}
-			// The first sweep asks what the ports can do first.
+			// The first sweep determines traits first.
 			for _, a := range asked[1:] {
 				if late := a.at.Sub(a.at.Truncate(time.Second)); late != time.Millisecond {
 					t.Errorf("%v was asked %v after the tick", k, late)
@@ -183,7 +183,7 @@ func TestRule1ASweepEndsBeforeTheNextTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrew(t, Options{Interval: time.Second, Metrics: Selection{"PortCounters", "PortCountersExtended"}}, targetsOf(1, 2), "a")
 		defer c.end()
-		c.fabric.set(func() { c.fabric.delay = 600 * time.Millisecond }) // what ports can do is asked first: the counters come too late
+		c.fabric.set(func() { c.fabric.delay = 600 * time.Millisecond }) // traits are determined first, so that the counters come too late
 		time.Sleep(1990 * time.Millisecond)
 		p := c.Store.Snapshot(time.Now()).Ports[0]
 		if len(p.Counts) != 0 || p.Errors[cutShort] == 0 {
@@ -210,7 +210,7 @@ func TestRule2QueriesThatArePassedOver(t *testing.T) {
 		if len(p.Errors) != 0 || len(p.Counts) != 16 || c.fabric.timesMuted() != 1 {
 			t.Errorf("%d counters, errors %v, asked %d times", len(p.Counts), p.Errors, c.fabric.timesMuted())
 		}
-		// Who takes the port over does not try again.
+		// The sampler that takes the port over does not try again.
 		c.stops["a"]()
 		c.join(t, "b", Local{c.Delegator, time.Now})
 		time.Sleep(4 * time.Second)
@@ -239,8 +239,8 @@ func TestRule2SilentAndIgnorantPorts(t *testing.T) {
 	})
 }
 
-// TestRule6OthersTakeOver: with four samplers, one stops; every port is read again
-// on the second tick after, none twice on any tick.
+// TestRule6OthersTakeOver checks that after one of four samplers stops, every port is read again on the second
+// tick after, none twice on any tick.
 func TestRule6OthersTakeOver(t *testing.T) {
 	for _, when := range []time.Duration{100 * time.Millisecond, 490 * time.Millisecond, 510 * time.Millisecond, 990 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
@@ -279,7 +279,7 @@ func TestRule6OthersTakeOver(t *testing.T) {
 	}
 }
 
-// flaky is a delegator that cannot be reached for a while.
+// flaky is a delegator that is unreachable for a while.
 type flaky struct {
 	Local
 	mu  sync.Mutex
@@ -353,8 +353,8 @@ func TestRedundancyReadsTwiceAndKeepsOnce(t *testing.T) {
 	})
 }
 
-// TestPortsOfOneNodeKnownAndNot: a sampler may be given a port of a node whose others
-// it knows: each is asked once.
+// TestPortsOfOneNodeKnownAndNot checks that a sampler that is given a port of a node whose other ports it knows
+// sends each query once.
 func TestPortsOfOneNodeKnownAndNot(t *testing.T) {
 	f := newFabric()
 	f.delay = 0
@@ -381,7 +381,7 @@ func TestClockOffset(t *testing.T) {
 	if c.delegatorOffset() != 5*time.Millisecond || c.errorBound() != time.Millisecond {
 		t.Errorf("offset %v, error %v", c.delegatorOffset(), c.errorBound())
 	}
-	// A better exchange says that the clocks agree within what it can tell.
+	// A better exchange shows that the clocks agree within its precision.
 	c.addExchange(0, Clock{Received: 20_000, Answered: 20_000}, 100_000)
 	if c.delegatorOffset() != 0 || c.errorBound() != 50*time.Microsecond {
 		t.Errorf("offset %v, error %v", c.delegatorOffset(), c.errorBound())

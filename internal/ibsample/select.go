@@ -9,11 +9,11 @@ import (
 	"github.com/graylink/graylink/internal/ibmad"
 )
 
-// Selection is what of a port is read: names of queries, or of their fields as
-// the queries call them. Empty is everything.
+// Selection lists what is read of a port: names of queries, or of their fields as the queries name them. An
+// empty selection means everything.
 type Selection []string
 
-// Validate names what is no query and no field.
+// Validate returns an error that names the first element that is neither a query nor a field.
 func (s Selection) Validate() error {
 	for _, name := range s {
 		known := slices.ContainsFunc(Counters, func(c Counter) bool { return c.Field == name || c.Attribute.String() == name })
@@ -28,13 +28,13 @@ func (s Selection) selectsCounter(c *Counter) bool {
 	return len(s) == 0 || slices.Contains(s, c.Field) || slices.Contains(s, c.Attribute.String())
 }
 
-// Query is a query with those of its counters that are wanted.
+// Query is a query with its counters that are wanted.
 type Query struct {
 	Attribute ibmad.Attribute
 	IDs       []ID
 }
 
-// QueriesFor is what to ask a port for (rule 3).
+// QueriesFor returns the queries to send to a port (rule 3).
 func (s Selection) QueriesFor(t Traits) []Query {
 	var out []Query
 	for i := range Counters {
@@ -52,14 +52,14 @@ func (s Selection) QueriesFor(t Traits) []Query {
 	return out
 }
 
-// Pin gives ports to a sampler: by element ("leaf1:4", "h1/mlx5_0"), by switch or
-// node ("leaf1"), or by LID and ports ("22", "22#6", "22#1-36").
+// Pin assigns ports to a sampler: by element ("leaf1:4", "h1/mlx5_0"), by switch or node ("leaf1"), or by LID
+// and ports ("22", "22#6", "22#1-36").
 type Pin struct {
 	Sampler string
 	Ports   string
 }
 
-// Validate says what a pin lacks.
+// Validate returns an error that names what a pin lacks.
 func (p Pin) Validate() error {
 	if p.Sampler == "" {
 		return fmt.Errorf("ports %q: the name of a sampler is expected", p.Ports)
@@ -68,7 +68,7 @@ func (p Pin) Validate() error {
 	return err
 }
 
-// targetMatcher reports of a target whether the pin means it.
+// targetMatcher returns a function that reports whether a target belongs to the pin.
 func (p Pin) targetMatcher() (func(*Target) bool, error) {
 	lidText, ports, ranged := strings.Cut(p.Ports, "#")
 	lid, err := strconv.ParseUint(lidText, 0, 16)
@@ -100,13 +100,13 @@ func (p Pin) targetMatcher() (func(*Target) bool, error) {
 	}, nil
 }
 
-// resolvePins says which ports the pins mean; a later pin outweighs an earlier one.
+// resolvePins returns the sampler of each pinned port; a later pin overrides an earlier one.
 func resolvePins(pins []Pin, targets []Target) map[Key]string {
 	out := map[Key]string{}
 	for _, p := range pins {
 		match, err := p.targetMatcher()
 		if err != nil {
-			continue // Validate told
+			continue // Validate reports it
 		}
 		for i := range targets {
 			if match(&targets[i]) {

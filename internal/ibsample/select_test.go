@@ -55,7 +55,7 @@ func TestRule3WiderCountersTakeThePlace(t *testing.T) {
 			ibmad.AttrPortCounters: {"SymbolErrorCounter"}, ibmad.AttrPortCountersExtended: {"PortXmitData"}}},
 		{"64 bits, errors too", Traits{Known: true, Capabilities: ibmad.PMExtendedWidth, Capabilities2: ibmad.PM2AdditionalExtendedEr}, map[ibmad.Attribute][]string{
 			ibmad.AttrPortCountersExtended: {"PortXmitData", "SymbolErrorCounter", "PortXmitWait"}}},
-		{"64 bits, told but not had", Traits{Known: true, Capabilities: ibmad.PMExtendedWidth, Absent: attributeBit(ibmad.AttrPortCountersExtended)}, map[ibmad.Attribute][]string{
+		{"64 bits, announced but absent", Traits{Known: true, Capabilities: ibmad.PMExtendedWidth, Absent: attributeBit(ibmad.AttrPortCountersExtended)}, map[ibmad.Attribute][]string{
 			ibmad.AttrPortCounters: {"SymbolErrorCounter", "PortXmitData"}}},
 	} {
 		got := fields(s.QueriesFor(tc.traits))

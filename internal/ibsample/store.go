@@ -8,29 +8,29 @@ import (
 	"time"
 )
 
-// Count is a counter of a port.
+// Count is the value of a counter of a port.
 type Count struct {
 	ID  ID
 	Raw uint64
 	At  int64 // Unix nanoseconds
-	// Since is when it was first read, or was first read lower than before.
+	// Since is when it was first read, or was first found lower than before.
 	Since int64
-	// Rate is per second, scaled; valid when Rated.
+	// Rate is per second, in the series' unit; it is valid if Rated is set.
 	Rate  float64
 	Rated bool
 }
 
-// PortState is what a port's last reading tells.
+// PortState holds a port's last reading.
 type PortState struct {
 	Target  Target
-	At      int64 // of the last reading that held something, Unix nanoseconds
+	At      int64 // of the last reading with an answer, Unix nanoseconds
 	Suspect bool
 	Counts  []Count           // by ID
-	Errors  map[string]uint64 // by kind, ever
-	Resets  uint64            // readings that found a counter reset, ever
+	Errors  map[string]uint64 // by kind, since the start
+	Resets  uint64            // readings that found a counter reset, since the start
 
 	tick     int64 // of the last reading
-	answered bool  // it held something
+	answered bool  // the last reading had an answer
 }
 
 // Store keeps the last reading of every port (rules 9 to 13).
@@ -50,7 +50,7 @@ func newStore(interval time.Duration) *Store {
 	return &Store{interval: interval, ports: map[Key]*PortState{}}
 }
 
-// retainTargets forgets the ports that are no targets.
+// retainTargets forgets the ports that are not targets.
 func (s *Store) retainTargets(targets map[Key]Target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *Store) retainTargets(targets map[Key]Target) {
 	}
 }
 
-// addReport takes a sweep's readings.
+// addReport adds the readings of a sweep.
 func (s *Store) addReport(r *Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *Store) addReport(r *Report) {
 		reading := &r.Readings[i]
 		p := s.ports[reading.Key]
 		switch {
-		case p == nil: // no target any more
+		case p == nil: // no longer a target
 		case r.Tick == p.tick && p.answered:
 			s.duplicates++
 		case r.Tick < p.tick:
@@ -95,7 +95,7 @@ func (p *PortState) applyReading(tick int64, r *Reading) {
 		p.Errors[e.Kind]++
 	}
 	if !p.answered {
-		return // the counters grow old, and go (rule 13)
+		return // the counters become too old, and are left out (rule 13)
 	}
 	reset := false
 	p.Suspect = false
@@ -123,10 +123,10 @@ func (p *PortState) applyReading(tick int64, r *Reading) {
 	}
 }
 
-// completeFrom completes a count by the one before: rules 10 and 11.
+// completeFrom sets Since and Rate from the count before (rules 10 and 11).
 func (c *Count) completeFrom(before Count) {
 	if c.Raw < before.Raw {
-		return // Since is now: it was reset, when is not known
+		return // Since stays this reading's time: when the reset happened is unknown
 	}
 	c.Since = before.Since
 	if c.IsSaturated() || c.At <= before.At {
@@ -136,13 +136,13 @@ func (c *Count) completeFrom(before Count) {
 	c.Rated = true
 }
 
-// IsSaturated reports whether the counter stands at its limit (rule 11).
+// IsSaturated reports whether the counter is at its limit (rule 11).
 func (c *Count) IsSaturated() bool { return c.Raw == Counters[c.ID].MaxValue() }
 
-// ScaledValue is the counter in its series' unit. Above 2^53 a float rounds.
+// ScaledValue returns the counter in its series' unit. Values above 2^53 are rounded.
 func (c *Count) ScaledValue() float64 { return float64(c.Raw) * float64(Counters[c.ID].UnitScale()) }
 
-// recentSkews is over how many starts of sweeps quantiles are.
+// recentSkews is the number of starts of sweeps that quantiles cover.
 const recentSkews = 4096
 
 func (s *Store) recordSkew(d time.Duration) {
@@ -152,18 +152,18 @@ func (s *Store) recordSkew(d time.Duration) {
 	s.starts++
 }
 
-// Snapshot is everything there is to publish.
+// Snapshot holds everything that can be published.
 type Snapshot struct {
-	Ports      []PortState // in order of their keys; counts are absent where they are too old
-	Accepted   uint64      // readings kept, ever
-	Duplicates uint64      // readings of a port and tick that were there already
-	Late       uint64      // readings of a tick before the last
-	Starts     uint64      // sweeps begun, ever
-	// SkewP99 and SkewMax are of the last recentSkews starts: how far from the tick.
+	Ports      []PortState // sorted by key; counts that are too old are absent
+	Accepted   uint64      // readings kept, since the start
+	Duplicates uint64      // readings that repeat a port and tick, since the start
+	Late       uint64      // readings of a tick before the last, since the start
+	Starts     uint64      // sweeps begun, since the start
+	// SkewP99 and SkewMax are the distances from the tick over the last recentSkews starts.
 	SkewP99, SkewMax time.Duration
 }
 
-// Snapshot tells what is known now.
+// Snapshot returns the current state.
 func (s *Store) Snapshot(now time.Time) Snapshot {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -182,5 +182,5 @@ func (s *Store) Snapshot(now time.Time) Snapshot {
 	return out
 }
 
-// staleAfter is rule 13: two intervals, and one in which the sweep ends.
+// staleAfter is the age of rule 13: two intervals, and one in which the sweep ends.
 const staleAfter = 3

@@ -64,7 +64,7 @@ func TestRule9TheFirstReadingOfATickCounts(t *testing.T) {
 		t.Errorf("count %+v, want 100", c)
 	}
 	k.fail(11, "timeout")
-	k.read(11, map[ID]uint64{id: 110}) // the other sampler of the port fared better
+	k.read(11, map[ID]uint64{id: 110}) // the other sampler of the port read it
 	if c := k.count(11, id); c == nil || c.Raw != 110 {
 		t.Errorf("count %+v, want 110", c)
 	}

@@ -21,27 +21,26 @@ import (
 const (
 	reportPath = "/api/v1/ib/report"
 	workPath   = "/api/v1/ib/work"
-	// maxReport bounds what a report unpacks to: 100,000 ports with every counter
-	// are about 200 MB.
+	// maxReport bounds the uncompressed size of a report: 100,000 ports with every counter need about 200 MB.
 	maxReport = 256 << 20
-	// longPoll is how long a request for work waits at most.
+	// longPoll bounds how long a request for work waits.
 	longPoll = 30 * time.Second
 )
 
-// Clock is when the delegator received a report and when it answered, Unix
-// nanoseconds: by it, a sampler knows the delegator's clock.
+// Clock holds when the delegator received a report and when it answered, in Unix nanoseconds. A sampler
+// estimates the delegator's clock from it.
 type Clock struct {
 	Received int64 `json:"received_ns"`
 	Answered int64 `json:"answered_ns"`
 }
 
-// Handler serves the API. now is the delegator's clock.
+// Handler returns a handler that serves the API. now returns the delegator's time.
 func (d *Delegator) Handler(now func() time.Time) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+reportPath, func(w http.ResponseWriter, r *http.Request) {
 		received := now()
 		q := r.URL.Query()
-		// Nothing of the body is read before it is known whose it is.
+		// The sampler is verified before anything of the body is read.
 		if err := checkSampler(r, q.Get("vocabulary"), q.Get("sampler"), q.Get("instance")); err != nil {
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
@@ -81,8 +80,8 @@ func (d *Delegator) Handler(now func() time.Time) http.Handler {
 	return mux
 }
 
-// checkSampler reports why a sampler is not heard, if it is not. Where there are
-// certificates, it is who its own says.
+// checkSampler returns an error if a sampler is refused. Where certificates are used, the sampler's name must
+// be in its certificate.
 func checkSampler(r *http.Request, vocabulary, sampler, instance string) error {
 	switch {
 	case r.TLS != nil && (len(r.TLS.PeerCertificates) == 0 || r.TLS.PeerCertificates[0].VerifyHostname(sampler) != nil):
@@ -90,12 +89,12 @@ func checkSampler(r *http.Request, vocabulary, sampler, instance string) error {
 	case sampler == "" || instance == "":
 		return errors.New("the names of a sampler and its instance are expected")
 	case vocabulary != Vocabulary:
-		return fmt.Errorf("sampler %s knows other counters (%s) than the delegator (%s): run the same version", sampler, vocabulary, Vocabulary)
+		return fmt.Errorf("sampler %s has other counters (%s) than the delegator (%s): run the same version", sampler, vocabulary, Vocabulary)
 	}
 	return nil
 }
 
-// awaitRevision returns when the sampler's work is not since any more, or after longPoll.
+// awaitRevision waits until the revision of the sampler's work differs from since, for at most longPoll.
 func (d *Delegator) awaitRevision(ctx context.Context, name, instance string, since uint64, now func() time.Time) {
 	revision, changed := d.revisionOf(name, instance, now())
 	d.markWaiting(name, instance)
@@ -132,16 +131,16 @@ func readReport(body io.Reader, r *Report) error {
 	return nil
 }
 
-// Remote is a delegator in another process.
+// Remote is a client of a delegator in another process.
 type Remote struct {
 	Base   *url.URL
-	Client *http.Client // with the credentials that the delegator asks for
+	Client *http.Client // with the credentials that the delegator expects
 }
 
-// SendReport tells the delegator.
+// SendReport sends a report to the delegator and returns the delegator's clock.
 func (c *Remote) SendReport(ctx context.Context, r *Report) (Clock, error) {
 	var body bytes.Buffer
-	// Counters are mostly small numbers and repeat: the fastest level is enough.
+	// Counters are mostly small numbers that repeat: the fastest level is enough.
 	z, err := gzip.NewWriterLevel(&body, gzip.BestSpeed)
 	if err == nil {
 		err = errors.Join(json.NewEncoder(z).Encode(r), z.Close())
@@ -155,9 +154,9 @@ func (c *Remote) SendReport(ctx context.Context, r *Report) (Clock, error) {
 	return answer, c.doRequest(ctx, http.MethodPost, u, &body, &answer)
 }
 
-// FetchAssignment asks for an assignment that is not since, and waits for it a while.
+// FetchAssignment requests an assignment whose revision differs from since, and waits for it for a while.
 func (c *Remote) FetchAssignment(ctx context.Context, sampler, instance string, since uint64) (Assignment, error) {
-	// A connection whose other end vanished without a word would wait for ever.
+	// Without a limit, a connection whose other end vanished would wait for ever.
 	ctx, cancel := context.WithTimeout(ctx, longPoll+longPoll/2)
 	defer cancel()
 	u := c.Base.JoinPath(workPath)
@@ -192,20 +191,20 @@ func (c *Remote) doRequest(ctx context.Context, method string, u *url.URL, body 
 	return json.NewDecoder(limited).Decode(out)
 }
 
-// Local is a delegator in the same process.
+// Local is a client of a delegator in the same process.
 type Local struct {
 	*Delegator
 	Now func() time.Time
 }
 
-// SendReport tells the delegator.
+// SendReport passes a report to the delegator and returns the delegator's clock.
 func (l Local) SendReport(_ context.Context, r *Report) (Clock, error) {
 	t := l.Now()
 	l.Delegator.AcceptReport(r, t)
 	return Clock{Received: t.UnixNano(), Answered: t.UnixNano()}, nil
 }
 
-// FetchAssignment waits for an assignment that is not since.
+// FetchAssignment waits for an assignment whose revision differs from since.
 func (l Local) FetchAssignment(ctx context.Context, sampler, instance string, since uint64) (Assignment, error) {
 	l.awaitRevision(ctx, sampler, instance, since, l.Now)
 	if err := ctx.Err(); err != nil {

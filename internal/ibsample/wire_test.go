@@ -57,13 +57,13 @@ func TestWorkAndReportsCrossTheWire(t *testing.T) {
 	}
 	report.Vocabulary, report.Sampler = Vocabulary, ""
 	if _, err := r.SendReport(t.Context(), &report); err == nil {
-		t.Error("a report of nobody is taken")
+		t.Error("a report without a sampler's name is accepted")
 	}
 }
 
-// TestWorkIsToldWhenItChanges: the second sampler's coming answers the first's
-// waiting request; its going, which breaks its connection, does so again.
-func TestWorkIsToldWhenItChanges(t *testing.T) {
+// TestWorkIsSentWhenItChanges checks that a second sampler's joining answers the first one's waiting request,
+// and that its leaving, which breaks its connection, does so again.
+func TestWorkIsSentWhenItChanges(t *testing.T) {
 	d := NewDelegator(Options{Interval: 200 * time.Millisecond})
 	d.SetTargets(targetsOf(2, 2))
 	watch, stop := context.WithCancel(t.Context())
@@ -103,8 +103,8 @@ func TestWorkIsToldWhenItChanges(t *testing.T) {
 	crew["a"]()
 }
 
-// TestADelegatorThatIsStartedAnew: samplers join the next one, and its counters go
-// on where they were, since they are the ports'.
+// TestADelegatorThatIsStartedAnew checks that samplers join the next delegator, and that counters continue
+// where they were, because they are the ports' own.
 func TestADelegatorThatIsStartedAnew(t *testing.T) {
 	fresh := func() *Delegator {
 		d := NewDelegator(Options{Interval: 100 * time.Millisecond, Metrics: Selection{"PortCounters"}})
@@ -178,8 +178,7 @@ func TestReportsThatAreNone(t *testing.T) {
 	}
 }
 
-// FuzzReport: whatever a sampler says, the delegator goes on, and tells nothing
-// that is no counter.
+// FuzzReport checks that the delegator survives any report, and publishes only counters.
 func FuzzReport(f *testing.F) {
 	good, err := json.Marshal(Report{Sampler: "a", Instance: "i", Vocabulary: Vocabulary, Tick: 5, Done: true,
 		Readings: []Reading{{Key: Key{1, 1}, Answers: []Answer{{At: 5, IDs: []ID{1, 2}, Raws: []uint64{3, 4}}}, Errors: []ReadError{{"PortCounters", "timeout"}}}}})
@@ -210,8 +209,8 @@ func FuzzReport(f *testing.F) {
 	})
 }
 
-// TestABodyIsNotReadBeforeItsSamplerIsKnown: who does not say a sampler's name, or one that
-// the certificate does not have, is refused while the body is still to come.
+// TestABodyIsNotReadBeforeItsSamplerIsKnown checks that a request without a sampler's name, or with one that is
+// not in the certificate, is refused before its body is read.
 func TestABodyIsNotReadBeforeItsSamplerIsKnown(t *testing.T) {
 	d := NewDelegator(Options{Interval: time.Hour})
 	h := d.Handler(time.Now)
@@ -249,7 +248,7 @@ func TestABodyIsNotReadBeforeItsSamplerIsKnown(t *testing.T) {
 	}
 }
 
-// countedReader counts the octets that are read.
+// countedReader counts the octets read.
 type countedReader struct {
 	io.Reader
 	n int

@@ -23,35 +23,35 @@ import (
 	"time"
 )
 
-// Options say how a service of UFM is spoken to.
+// Options say how to reach a service of UFM.
 type Options struct {
-	// URL is the service's, without a path: https://ufm.example or http://ufm:9001.
+	// URL is the service's URL without a path: https://ufm.example or http://ufm:9001.
 	URL string
-	// UsernameFile and PasswordFile: basic authentication, base /ufmRest.
+	// UsernameFile and PasswordFile select basic authentication, base /ufmRest.
 	UsernameFile, PasswordFile string
-	// TokenFile: token authentication, base /ufmRestV3.
+	// TokenFile selects token authentication, base /ufmRestV3.
 	TokenFile string
-	// CertFile and KeyFile: client certificate, base /ufmRestV2.
+	// CertFile and KeyFile select a client certificate, base /ufmRestV2.
 	CertFile, KeyFile string
-	// CAFile has the certificates that are trusted; empty: the system's.
+	// CAFile has the trusted certificates. If it is empty, the system's are trusted.
 	CAFile string
-	// ServerName is the name in the service's certificate; empty: its host.
+	// ServerName is the name in the service's certificate. If it is empty, the URL's host is expected.
 	ServerName string
-	// Insecure: certificates are not verified.
+	// Insecure turns off the verification of certificates.
 	Insecure bool
-	// Timeout is of one request with its body.
+	// Timeout bounds one request with its body.
 	Timeout time.Duration
-	// Retries is how often a request is repeated that found no connection, or a service
-	// that is busy (429, 502, 503, 504). Bodies that break are not asked for again.
+	// Retries is how often a request is repeated after no connection was made, or the service was busy (429,
+	// 502, 503, 504). A request whose body breaks off is not repeated.
 	Retries int
-	// MaxBody bounds bodies, octets.
+	// MaxBody is the largest size of a body in octets.
 	MaxBody int64
-	// Sleep waits between tries; nil: a timer. Random is in [0, 1); nil: math/rand.
+	// Sleep waits between tries; nil means a timer. Random returns a number in [0, 1); nil means math/rand.
 	Sleep  func(context.Context, time.Duration) error
 	Random func() float64
 }
 
-// Validate names the key that is wrong.
+// Validate returns an error that names the first key with a wrong value.
 func (o *Options) Validate() error {
 	u, err := url.Parse(o.URL)
 	ways := 0
@@ -61,7 +61,7 @@ func (o *Options) Validate() error {
 		}
 	}
 	switch {
-	case err != nil: // the error has the URL, which may have a password
+	case err != nil: // the error's text contains the URL, which may have a password
 		return errors.New("endpoint: a URL is expected")
 	case u.User != nil:
 		return errors.New("endpoint: credentials are expected in files, not in the URL")
@@ -91,15 +91,15 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Client asks one service.
+// Client sends requests to one service.
 type Client struct {
 	options Options
 	base    *url.URL
 	http    *http.Client
 }
 
-// NewClient is a client of valid options. Files are read when they are needed, and again when they are needed
-// again; that of the trusted certificates has to be there at the start, too.
+// NewClient returns a client for valid options. Files are read again whenever they are needed; the file of
+// trusted certificates must also exist at the start.
 func NewClient(o Options) (*Client, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func NewClient(o Options) (*Client, error) {
 	}}, nil
 }
 
-// trusted reads the file of trusted certificates.
+// trusted returns the certificates of the file of trusted ones.
 func (o *Options) trusted() (*x509.CertPool, error) {
 	pem, err := os.ReadFile(o.CAFile)
 	if err != nil {
@@ -156,7 +156,8 @@ func (o *Options) trusted() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// verify checks the certificates that the service showed, its own first, against the trusted ones and its name.
+// verify returns an error unless the certificates of the service, its own first, are valid for the trusted ones and
+// its name.
 func (o *Options) verify(chain []*x509.Certificate, name string) error {
 	roots, err := o.trusted()
 	if err != nil {
@@ -172,10 +173,10 @@ func (o *Options) verify(chain []*x509.Certificate, name string) error {
 	return nil
 }
 
-// Close ends idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// BasePath is where the REST interface is for the client's way of authentication.
+// BasePath returns the path of the REST interface for the client's way of authentication.
 func (c *Client) BasePath() string {
 	switch {
 	case c.options.TokenFile != "":
@@ -197,23 +198,23 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// The back-off begins with firstWait, doubles to maxWait, and is anything down to
-// half of that, so that many clients do not come back together.
+// The back-off begins with firstWait, doubles up to maxWait, and is reduced at random by up to half, so that
+// many clients do not return together.
 const (
 	firstWait = 500 * time.Millisecond
 	maxWait   = 30 * time.Second
 )
 
-func (c *Client) backoffDelay(try int, told time.Duration) time.Duration {
+func (c *Client) backoffDelay(try int, asked time.Duration) time.Duration {
 	d := maxWait
 	if try < 6 {
 		d = min(maxWait, firstWait<<try)
 	}
-	d = max(d, min(told, maxWait))
+	d = max(d, min(asked, maxWait))
 	return d/2 + time.Duration(c.options.Random()*float64(d/2))
 }
 
-// readSecret is a file's text without its end of line. It is never part of an error.
+// readSecret returns a file's text without its end of line. The text never becomes part of an error.
 func readSecret(key, file string) (string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -233,7 +234,7 @@ func (c *Client) addCredentials(r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		// UFM has tokens under the scheme of passwords.
+		// UFM expects tokens under the scheme Basic.
 		r.Header.Set("Authorization", "Basic "+token)
 	case c.options.UsernameFile != "":
 		user, err := readSecret("username_file", c.options.UsernameFile)
@@ -249,21 +250,21 @@ func (c *Client) addCredentials(r *http.Request) error {
 	return nil
 }
 
-// Get asks for a path with a query and gives the body to read, which is bounded in
-// size and time. Errors are Errors.
+// Get requests a path with a query and passes the body, bounded in size and time, to read. It returns errors of
+// type Error.
 func (c *Client) Get(ctx context.Context, path string, read func(io.Reader) error) error {
 	for try := 0; ; try++ {
-		told, again, err := c.getOnce(ctx, path, read)
+		asked, again, err := c.getOnce(ctx, path, read)
 		if err == nil || !again || try >= c.options.Retries || ctx.Err() != nil {
 			return err
 		}
-		if c.options.Sleep(ctx, c.backoffDelay(try, told)) != nil {
+		if c.options.Sleep(ctx, c.backoffDelay(try, asked)) != nil {
 			return err
 		}
 	}
 }
 
-func (c *Client) getOnce(ctx context.Context, path string, read func(io.Reader) error) (told time.Duration, again bool, err error) {
+func (c *Client) getOnce(ctx context.Context, path string, read func(io.Reader) error) (asked time.Duration, again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
 	u := *c.base
@@ -287,8 +288,8 @@ func (c *Client) getOnce(ctx context.Context, path string, read func(io.Reader) 
 	defer resp.Body.Close()
 	switch code := resp.StatusCode; {
 	case code == http.StatusOK:
-		// Pages for people, of a proxy or a login, come with 200. Other types are not looked
-		// at: services differ in what they call their documents.
+		// Proxies and login pages answer 200 with a page for people. Other content types are not checked,
+		// because services differ in how they label their documents.
 		if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err == nil && (kind == "text/html" || kind == "application/xhtml+xml") {
 			return 0, false, errorf(KindMalformed, "%s answers a page of type %s, data is expected", u.String(), kind)
 		}
@@ -305,8 +306,8 @@ func (c *Client) getOnce(ctx context.Context, path string, read func(io.Reader) 
 	err = read(&boundedReader{resp.Body, c.options.MaxBody, c.options.MaxBody})
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		// Whatever the body's end looks like: a service that sees us go may still end its
-		// document properly, in the middle.
+		// The end of the body is no evidence: a service that sees the client leave may end its document
+		// properly, in the middle.
 		return 0, false, errorf(KindTimeout, "%s: not all of it came within %v: %w", u.String(), c.options.Timeout, cmp.Or(err, ctx.Err()))
 	case err != nil:
 		k := KindMalformed
@@ -322,8 +323,8 @@ func (c *Client) getOnce(ctx context.Context, path string, read func(io.Reader) 
 // ErrNotOffered is wrapped by the error about a path that the service does not have.
 var ErrNotOffered = errors.New("the service does not have it")
 
-// retryAfter is how long the service asks us to wait: a number of seconds, or a date,
-// which is by the service's own clock (RFC 9110 section 10.2.3).
+// retryAfter returns how long the service wants the client to wait: a number of seconds, or a date by the
+// service's own clock (RFC 9110 section 10.2.3).
 func retryAfter(h http.Header) time.Duration {
 	text := h.Get("Retry-After")
 	if s, err := strconv.ParseUint(text, 10, 16); err == nil {
@@ -337,7 +338,7 @@ func retryAfter(h http.Header) time.Duration {
 	return max(0, at.Sub(now))
 }
 
-// boundedReader ends a body that is too large with an error, and not with a silent end.
+// boundedReader ends a body that is too large with an error instead of io.EOF.
 type boundedReader struct {
 	r         io.Reader
 	left, max int64
@@ -357,7 +358,7 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// transportKind is the kind of an error of net/http.
+// transportKind returns the kind of an error of net/http.
 func transportKind(err error) Kind {
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
@@ -378,17 +379,16 @@ func transportKind(err error) Kind {
 	return KindConnect
 }
 
-// fetchList asks for a list of the REST interface and gives each of its elements to each.
+// fetchList requests a list of the REST interface and calls each with each of its elements.
 func fetchList[T any](ctx context.Context, c *Client, path string, each func(T)) error {
 	return c.Get(ctx, c.BasePath()+path, func(r io.Reader) error { return decodeList(r, each) })
 }
 
-// maxElements bounds the elements of a list, and so the memory it takes.
+// maxElements bounds the number of elements of a list, and so its memory.
 const maxElements = 1 << 20
 
-// decodeList reads an array, or an object that has it as its only array, element by
-// element; each is called once the whole document was there. An element that is not
-// what is expected ends it.
+// decodeList reads an array, or an object that has an array as its only one, element by element. It calls each
+// after the whole document has been read. An unexpected element is an error.
 func decodeList[T any](r io.Reader, each func(T)) error {
 	d := json.NewDecoder(r)
 	var all []T

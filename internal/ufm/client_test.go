@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-	_ "time/tzdata" // whatever the machine has
+	_ "time/tzdata" // independent of the machine's own time zones
 
 	"github.com/graylink/graylink/internal/ufm"
 	"github.com/graylink/graylink/internal/ufm/ufmtest"
@@ -31,8 +31,8 @@ func client(t *testing.T, o ufm.Options) *ufm.Client {
 	return c
 }
 
-// TestWays: each way of authentication has its base; without, UFM refuses. No error
-// has the credentials.
+// TestWays checks that each way of authentication has its base, that UFM refuses requests without one, and that
+// no error contains the credentials.
 func TestWays(t *testing.T) {
 	s := ufmtest.New(t)
 	s.SetJSON("/app/ufm_version", map[string]string{"ufm_release_version": "6.24.1"})
@@ -61,7 +61,7 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// TestCertificatesAreVerified: unless the configuration says otherwise.
+// TestCertificatesAreVerified checks that certificates are verified unless the configuration turns that off.
 func TestCertificatesAreVerified(t *testing.T) {
 	s := ufmtest.New(t)
 	s.SetJSON("/app/ufm_version", map[string]string{"ufm_release_version": "6.24.1"})
@@ -81,7 +81,8 @@ func TestCertificatesAreVerified(t *testing.T) {
 	}
 }
 
-// TestAuthoritiesAreRead: at every connection, whether the service is known by its address or by a name.
+// TestAuthoritiesAreRead checks that the authorities are read at every connection, whether the service is verified
+// by its address or by a name.
 func TestAuthoritiesAreRead(t *testing.T) {
 	s := ufmtest.New(t)
 	s.SetJSON("/app/ufm_version", map[string]string{"ufm_release_version": "6.24.1"})
@@ -124,7 +125,7 @@ func TestAuthoritiesAreRead(t *testing.T) {
 	}
 }
 
-// TestRetries: what is busy is asked again, later each time; nothing else is.
+// TestRetries checks that requests to a busy service are repeated, later each time, and that no others are.
 func TestRetries(t *testing.T) {
 	for _, x := range []struct {
 		fault ufmtest.Fault
@@ -168,7 +169,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestBodiesAreBounded: by an error, and not by a silent end.
+// TestBodiesAreBounded checks that a body that is too large ends with an error.
 func TestBodiesAreBounded(t *testing.T) {
 	s := ufmtest.New(t)
 	for n, kind := range map[int]ufm.Kind{1024: "", 1025: ufm.KindTooLarge, 100_000: ufm.KindTooLarge} {
@@ -187,7 +188,7 @@ func TestBodiesAreBounded(t *testing.T) {
 	}
 }
 
-// TestSilence: a UFM that does not answer, and none.
+// TestSilence covers a UFM that does not answer, and an address without one.
 func TestSilence(t *testing.T) {
 	s := ufmtest.New(t)
 	s.SetFault("/x", &ufmtest.Fault{Hang: true})
@@ -233,7 +234,7 @@ func TestCredentialFiles(t *testing.T) {
 	}
 }
 
-// TestEventShapes: those of 6.12 and of 6.24, and what is neither.
+// TestEventShapes reads the events of 6.12 and of 6.24, and some that are neither.
 func TestEventShapes(t *testing.T) {
 	s := ufmtest.New(t)
 	oslo, err := time.LoadLocation("Europe/Oslo")

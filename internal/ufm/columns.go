@@ -11,14 +11,13 @@ import (
 	"strings"
 )
 
-// Metric is a family of series in the project's vocabulary.
+// Metric represents a family of series in the project's vocabulary.
 type Metric struct {
-	// Switch and NIC are the Prometheus names of the family, of switch ports and of
-	// ports of HCAs.
+	// Switch and NIC are the Prometheus names of the family for switch ports and for ports of HCAs.
 	Switch, NIC string
 	Help        string
 	Counter     bool
-	// Label is the label beyond the port's own; empty: there is none.
+	// Label is the label beyond those of the port; "" if there is none.
 	Label string
 }
 
@@ -34,13 +33,13 @@ func portMetric(name, help string, counter bool, label string) *Metric {
 	return &Metric{switchPort + name, nicPort + name, help, counter, label}
 }
 
-// moduleMetric is about the module in a port. NICs' are named as their nodes name
-// them (docs/nic-health.md).
+// moduleMetric returns a metric of the module in a port. Those of NICs have the names that nodes use
+// (docs/nic-health.md).
 func moduleMetric(name, help, label string) *Metric {
 	return &Metric{switchPort + "module_" + name, "fabric_nic_module_" + name, help, false, label}
 }
 
-// Type is what a column's values are.
+// Type is the type of a column's values.
 type Type int
 
 // Types of columns.
@@ -52,23 +51,23 @@ const (
 	State                   // a text, which becomes the label; the value is 1
 )
 
-// Column is what a column of telemetry becomes.
+// Column states what a column of telemetry becomes.
 type Column struct {
 	Metric *Metric
-	// Value is of Metric.Label.
+	// Value is the value of Metric.Label.
 	Value string
 	Type  Type
-	// Scale is what values are multiplied by to have the metric's unit.
+	// Scale converts a value to the metric's unit by multiplication.
 	Scale float64
 	index int
 }
 
-// octetsPerWord: data counters count words of 4 octets (IBTA volume 1, PortCountersExtended).
+// octetsPerWord is the size of the words that data counters count (IBTA volume 1, PortCountersExtended).
 const octetsPerWord = 4
 
-// builtinColumns is the built-in table of columns. Names are those of UFM 6.12 to 6.24 and of
-// UFM Telemetry 1.8 to 1.23; "#" stands for a number, which is the label's value.
-// Only counters of 64 bits are taken: the narrow ones stop at their limit.
+// builtinColumns returns the built-in table of columns. Names are those of UFM 6.12 to 6.24 and of UFM
+// Telemetry 1.8 to 1.23; "#" stands for a number, which becomes the label's value. Only counters of 64 bits are
+// listed, because narrower ones stop at their limit.
 var builtinColumns = func() map[string]Column {
 	t := map[string]Column{}
 	add := func(m *Metric, value string, typ Type, scale float64, names ...string) {
@@ -89,22 +88,22 @@ var builtinColumns = func() map[string]Column {
 	counter("receive_unicast_packets", "Unicast packets received.", append(wide("PortUniCastRcvPkts"), wide("PortUnicastRcvPkts")...)...)
 	counter("transmit_multicast_packets", "Multicast packets sent.", append(wide("PortMultiCastXmitPkts"), wide("PortMulticastXmitPkts")...)...)
 	counter("receive_multicast_packets", "Multicast packets received.", append(wide("PortMultiCastRcvPkts"), wide("PortMulticastRcvPkts")...)...)
-	counter("transmit_wait_ticks", "Ticks of the port's clock during which it had data to send and no credits or no turn.", wide("PortXmitWait")...)
+	counter("transmit_wait_ticks", "Ticks of the port's clock during which it had data to send and waited for credits or arbitration.", wide("PortXmitWait")...)
 	counter("symbol_errors", "Symbols in error on one or more lanes.", wide("SymbolErrorCounter")...)
-	counter("link_recoveries", "Times the link recovered from an error.", wide("LinkErrorRecoveryCounter")...)
-	counter("link_downed", "Times the link failed to recover from an error and went down.", wide("LinkDownedCounter")...)
-	counter("local_link_integrity_errors", "Times that errors on the link came too close together.", wide("LocalLinkIntegrityErrors")...)
-	counter("buffer_overruns", "Times that a buffer overran and flow control did not help.", wide("ExcessiveBufferOverrunErrors")...)
-	counter("vl15_dropped", "Management packets dropped for want of a buffer: readings are suspect.", wide("VL15Dropped")...)
+	counter("link_recoveries", "Number of times that the link recovered from an error.", wide("LinkErrorRecoveryCounter")...)
+	counter("link_downed", "Number of times that the link failed to recover from an error and went down.", wide("LinkDownedCounter")...)
+	counter("local_link_integrity_errors", "Number of times that errors on the link exceeded the allowed rate.", wide("LocalLinkIntegrityErrors")...)
+	counter("buffer_overruns", "Number of buffer overruns that flow control did not prevent.", wide("ExcessiveBufferOverrunErrors")...)
+	counter("vl15_dropped", "Management packets dropped for lack of a buffer; readings are suspect when it grows.", wide("VL15Dropped")...)
 	counter("qp1_dropped", "Packets to the general services interface that were dropped.", wide("QP1Dropped")...)
 	counter("transmit_discards", "Whole packets thrown away instead of sent.", wide("PortXmitDiscards")...)
 	counter("sync_header_errors", "Sync headers with errors.", wide("SyncHeaderErrorCounter")...)
 	counter("unknown_blocks", "Blocks of an unknown type.", wide("UnknownBlockCounter")...)
-	counter("fec_corrected_blocks", "Blocks that were corrected.", "PortFECCorrectableBlockCounterExtended", "PortFECCorrectableBlockCounter")
-	counter("fec_uncorrectable_blocks", "Blocks that could not be corrected.", "PortFECUncorrectableBlockCounterExtended", "PortFECUncorrectableBlockCounter")
-	counter("fec_corrected_symbols", "Symbols that were corrected.", "PortFECCorrectedSymbolCounterExtended", "PortFECCorrectedSymbolCounter")
-	counter("receive_fecn_packets", "Packets received that forward congestion was marked on.", "PortPktRcvFECN")
-	counter("receive_becn_packets", "Packets received that backward congestion was marked on.", "PortPktRcvBECN")
+	counter("fec_corrected_blocks", "FEC blocks with errors that were corrected.", "PortFECCorrectableBlockCounterExtended", "PortFECCorrectableBlockCounter")
+	counter("fec_uncorrectable_blocks", "FEC blocks with errors that could not be corrected.", "PortFECUncorrectableBlockCounterExtended", "PortFECUncorrectableBlockCounter")
+	counter("fec_corrected_symbols", "FEC symbols with errors that were corrected.", "PortFECCorrectedSymbolCounterExtended", "PortFECCorrectedSymbolCounter")
+	counter("receive_fecn_packets", "Packets received with a forward congestion notification.", "PortPktRcvFECN")
+	counter("receive_becn_packets", "Packets received with a backward congestion notification.", "PortPktRcvBECN")
 
 	received := portMetric("receive_errors", "Packets received that were of no use, by reason.", true, "reason")
 	add(received, "damaged", Number, 1, wide("PortRcvErrors")...)
@@ -112,46 +111,46 @@ var builtinColumns = func() map[string]Column {
 	add(received, "switch_relay", Number, 1, wide("PortRcvSwitchRelayErrors")...)
 	add(received, "constraint", Number, 1, wide("PortRcvConstraintErrors")...)
 	add(portMetric("transmit_errors", "Packets that could not be sent, by reason.", true, "reason"), "constraint", Number, 1, wide("PortXmitConstraintErrors")...)
-	// Counters of details have one width.
+	// Counters of details exist in one width only.
 	one := func(name string) []string { return append(wide(name), name) }
-	details := portMetric("receive_error_details", "Packets received with an error, by what was wrong; parts of the errors.", true, "reason")
+	details := portMetric("receive_error_details", "Packets received with an error, by kind of error; a part of all errors.", true, "reason")
 	add(details, "local_physical", Number, 1, one("PortLocalPhysicalErrors")...)
 	add(details, "malformed", Number, 1, append(one("PortMalformedPacketErrors"), one("PortMalformedPktErrors")...)...)
 	add(details, "buffer_overrun", Number, 1, one("PortBufferOverrunErrors")...)
 	add(details, "dlid_mapping", Number, 1, one("PortDLIDMappingErrors")...)
 	add(details, "vl_mapping", Number, 1, one("PortVLMappingErrors")...)
 	add(details, "looping", Number, 1, one("PortLoopingErrors")...)
-	discards := portMetric("transmit_discard_details", "Packets thrown away instead of sent, by why; parts of the discards.", true, "reason")
+	discards := portMetric("transmit_discard_details", "Packets discarded instead of sent, by reason; a part of all discards.", true, "reason")
 	add(discards, "port_inactive", Number, 1, one("PortInactiveDiscards")...)
 	add(discards, "neighbor_mtu", Number, 1, one("PortNeighborMTUDiscards")...)
 	add(discards, "lifetime", Number, 1, one("PortSwLifetimeLimitDiscards")...)
 	add(discards, "head_of_queue_lifetime", Number, 1, one("PortSwHOQLifetimeLimitDiscards")...)
-	add(portMetric("vl_transmit_wait_ticks", "Ticks during which a virtual lane had data to send and could not.", true, "vl"), "#", Number, 1, "PortVLXmitWait#")
+	add(portMetric("vl_transmit_wait_ticks", "Ticks during which a virtual lane had data to send and had to wait.", true, "vl"), "#", Number, 1, "PortVLXmitWait#")
 
-	// The physical layer, of the secondary telemetry. A rate of errors is a ratio: errors
-	// to bits. UFM writes 1.5e-254 where there was no error; it is passed on.
-	add(portMetric("pre_fec_ber_ratio", "Bit errors before correction.", false, ""), "", Number, 1, "Raw_BER", "Total_Raw_BER")
-	add(portMetric("post_fec_ber_ratio", "Bit errors after correction.", false, ""), "", Number, 1, "Effective_BER")
-	add(portMetric("symbol_ber_ratio", "Bit errors in symbols that correction and retransmission left over.", false, ""), "", Number, 1, "Symbol_BER")
-	add(portMetric("lane_raw_errors", "Bits in error on a lane, before correction.", true, "lane"), "#", Number, 1, "Raw_Errors_Lane_#", "Raw_Errors_lane#")
-	counter("effective_errors", "Bits in error that error correction did not correct.", "Effective_Errors")
+	// The physical layer, from the secondary telemetry. A rate of errors is the ratio of errors to bits. UFM
+	// writes 1.5e-254 where there was no error; that value is passed on.
+	add(portMetric("pre_fec_ber_ratio", "Ratio of bit errors to bits before error correction.", false, ""), "", Number, 1, "Raw_BER", "Total_Raw_BER")
+	add(portMetric("post_fec_ber_ratio", "Ratio of bit errors to bits after error correction.", false, ""), "", Number, 1, "Effective_BER")
+	add(portMetric("symbol_ber_ratio", "Ratio of bit errors in symbols that remain after error correction and retransmission.", false, ""), "", Number, 1, "Symbol_BER")
+	add(portMetric("lane_raw_errors", "Bit errors on a lane before error correction.", true, "lane"), "#", Number, 1, "Raw_Errors_Lane_#", "Raw_Errors_lane#")
+	counter("effective_errors", "Bit errors that error correction did not correct.", "Effective_Errors")
 	counter("phy_symbol_errors", "Errors that no mechanism of the physical layer corrected.", "Symbol_Errors")
-	add(portMetric("fec_mode", "The error correction at work.", false, "mode"), "", State, 1, "fec_mode_active", "Active_FEC")
+	add(portMetric("fec_mode", "Active mode of error correction; always 1.", false, "mode"), "", State, 1, "fec_mode_active", "Active_FEC")
 
-	// Modules. UFM Telemetry has degrees Celsius and, since 1.14.5, millivolts; where a
-	// service has others, columns declares them. In what it has power and bias of lanes
-	// no document of it says: Optics does, and without it they are left out.
+	// Modules. UFM Telemetry reports degrees Celsius and, since 1.14.5, millivolts; for services with other
+	// units, columns declares them. No document gives the units of the lanes' power and bias: Optics sets them,
+	// and without it these columns are left out.
 	const milli = 1e-3
 	add(moduleMetric("temperature_celsius", "Temperature of the module.", ""), "", Temperature, 1, "Module_Temperature")
 	add(moduleMetric("voltage_volts", "Supply voltage of the module.", ""), "", Number, milli, "Module_Voltage")
-	add(moduleMetric("receive_power_watts", "Optical power that is received; 0 is darkness, below the monitor's resolution.", "lane"), "#+1", Number, milli, "rx_power_lane_#")
-	add(moduleMetric("transmit_power_watts", "Optical power that is sent; 0 is a laser that is off.", "lane"), "#+1", Number, milli, "tx_power_lane_#")
+	add(moduleMetric("receive_power_watts", "Received optical power; 0 means no light, or less than the monitor's resolution.", "lane"), "#+1", Number, milli, "rx_power_lane_#")
+	add(moduleMetric("transmit_power_watts", "Transmitted optical power; 0 means that the laser is off.", "lane"), "#+1", Number, milli, "tx_power_lane_#")
 	add(moduleMetric("bias_amperes", "Bias current of the laser.", "lane"), "#+1", Number, milli, "tx_bias_lane_#")
 	return t
 }()
 
-// metadataColumns are columns that say of what port a row is or describe it; they are no
-// samples, and are not counted as unknown.
+// metadataColumns are the columns that identify or describe a row's port. They are not samples, and do not
+// count as unknown.
 var metadataColumns = func() map[string]bool {
 	out := map[string]bool{}
 	for _, n := range strings.Fields(`timestamp source_id source tag node_guid port_guid port_num port_number port node_description device_name
@@ -164,19 +163,19 @@ var metadataColumns = func() map[string]bool {
 	return out
 }()
 
-// DeclaredColumn is a column that the user's configuration declares.
+// DeclaredColumn represents a column that the user's configuration declares.
 type DeclaredColumn struct {
-	// Metric is the family's name behind fabric.switch.port. and fabric.nic.port.
+	// Metric is the family's name after fabric.switch.port. and fabric.nic.port.
 	Metric string `mapstructure:"metric"`
 	// Type is counter or gauge.
 	Type string `mapstructure:"type"`
-	// Unit is by UCUM: By, By/s, s, Cel, W, V, A, 1; empty: it counts things or is a state.
+	// Unit is a unit of UCUM: By, By/s, s, Cel, W, V, A or 1. It is empty for counts and states.
 	Unit string `mapstructure:"unit"`
-	// Scale is what values are multiplied by; 0 stands for 1.
+	// Scale converts a value to the unit by multiplication; 0 means 1.
 	Scale float64 `mapstructure:"scale"`
-	// DBm: values are decibels of a milliwatt; the unit is W.
+	// DBm means that values are in decibels of a milliwatt; the unit is W.
 	DBm bool `mapstructure:"dbm"`
-	// Negative: values may be below 0.
+	// Negative means that values may be below 0.
 	Negative bool `mapstructure:"negative"`
 }
 
@@ -185,7 +184,7 @@ var (
 	unitSuffixes = map[string]string{"": "", "1": "ratio", "By": "bytes", "By/s": "bytes_per_second", "s": "seconds", "Cel": "celsius", "W": "watts", "V": "volts", "A": "amperes"}
 )
 
-// toColumn is what the declaration says, with the families of the metric.
+// toColumn returns the column of the declaration, with the families of its metric.
 func (d DeclaredColumn) toColumn(key string) (Column, error) {
 	word, known := unitSuffixes[d.Unit]
 	counter := d.Type == "counter"
@@ -220,29 +219,29 @@ func (d DeclaredColumn) toColumn(key string) (Column, error) {
 	return c, nil
 }
 
-// Table says what columns become. It is safe for one goroutine at a time.
+// Table maps columns to what they become. It is not safe for concurrent use.
 type Table struct {
 	base    map[string]Column
 	columns []*Column
-	byName  map[string]*Column // nil: known to be none
+	byName  map[string]*Column // nil means that the name is known to be no column
 	series  map[[2]string]*Column
 	unknown map[string]bool
 }
 
-// maxNames bounds how many names of columns are kept in mind.
+// maxNames bounds the number of column names that are remembered.
 const maxNames = 8192
 
-// OpticsUnits says in which units a service has what it tells of the lanes of modules. No
-// document of UFM's says; a program of NVIDIA's takes the received power of a service
-// with the same names of columns, NMX-T, for milliwatts (infra-controller-core, nmxt.rs).
+// OpticsUnits states the units in which a service reports the power and bias of the lanes of modules. No
+// document of UFM gives them; one of NVIDIA's programs takes the received power of NMX-T, a service with the
+// same names of columns, as milliwatts (infra-controller-core, nmxt.rs).
 type OpticsUnits struct {
-	// Power is mW or dBm; empty: power is left out.
+	// Power is mW or dBm; if it is empty, power is left out.
 	Power string `mapstructure:"power"`
-	// Bias is mA or uA; empty: bias is left out.
+	// Bias is mA or uA; if it is empty, bias is left out.
 	Bias string `mapstructure:"bias"`
 }
 
-// adjustColumn changes a column of optics, or leaves it out.
+// adjustColumn sets the unit of a column of optics. It returns false for a column that is left out.
 func (o OpticsUnits) adjustColumn(name string, c Column) (Column, bool, error) {
 	switch {
 	case strings.HasPrefix(name, "rx_power_lane_"), strings.HasPrefix(name, "tx_power_lane_"):
@@ -267,7 +266,7 @@ func (o OpticsUnits) adjustColumn(name string, c Column) (Column, bool, error) {
 	return c, true, nil
 }
 
-// NewTable is the built-in table with the user's declarations before it.
+// NewTable returns the built-in table with the user's declarations before it.
 func NewTable(declared map[string]DeclaredColumn, optics OpticsUnits) (*Table, error) {
 	t := &Table{base: map[string]Column{}, byName: map[string]*Column{}, series: map[[2]string]*Column{}, unknown: map[string]bool{}}
 	for name, c := range builtinColumns {
@@ -308,7 +307,7 @@ func NewTable(declared map[string]DeclaredColumn, optics OpticsUnits) (*Table, e
 	return t, nil
 }
 
-// Metrics are the families that the table can give, by name.
+// Metrics returns the families that the table can produce, sorted by name.
 func (t *Table) Metrics() []*Metric {
 	var out []*Metric
 	for _, c := range t.base {
@@ -320,7 +319,7 @@ func (t *Table) Metrics() []*Metric {
 	return out
 }
 
-// UnknownColumns are the names of columns that were left out, sorted.
+// UnknownColumns returns the sorted names of the columns that were left out.
 func (t *Table) UnknownColumns() []string {
 	out := make([]string, 0, len(t.unknown))
 	for n := range t.unknown {
@@ -330,7 +329,7 @@ func (t *Table) UnknownColumns() []string {
 	return out
 }
 
-// columnByName is the column of a name; nil: it is left out.
+// columnByName returns the column of a name, or nil if it is left out.
 func (t *Table) columnByName(name []byte) *Column {
 	if c, ok := t.byName[string(name)]; ok {
 		return c
@@ -358,7 +357,7 @@ func (t *Table) resolveColumn(name string) *Column {
 	}
 	key := [2]string{c.Metric.Switch, c.Value}
 	if old := t.series[key]; old != nil && old.Type == c.Type && old.Scale == c.Scale {
-		return old // another name of the same
+		return old // another name of the same column
 	}
 	c.index = len(t.columns)
 	t.columns = append(t.columns, &c)
@@ -366,7 +365,7 @@ func (t *Table) resolveColumn(name string) *Column {
 	return &c
 }
 
-// numberedColumn is a column whose name ends in a number of two digits at most.
+// numberedColumn returns the column of a name that ends in a number of at most two digits.
 func (t *Table) numberedColumn(name string) (Column, bool) {
 	i := len(name)
 	for i > 0 && name[i-1] >= '0' && name[i-1] <= '9' {
@@ -386,10 +385,10 @@ func (t *Table) numberedColumn(name string) (Column, bool) {
 	return c, true
 }
 
-// errValue is a value that its column cannot have.
+// errValue is the error for a value that its column cannot have.
 var errValue = errors.New("not a value of its column")
 
-// markers are the texts that stand for "not available" in UFM's documents.
+// markers are the texts that mean "not available" in UFM's documents.
 var markers = []string{"N/A", "NA", "nan", "null", "none", "unknown", "-", "not supported"}
 
 func isAbsent(b []byte) bool {
@@ -407,10 +406,10 @@ func isAbsent(b []byte) bool {
 	return false
 }
 
-// maxState bounds the text of a state.
+// maxState bounds the length of a state's text.
 const maxState = 64
 
-// parseValue reads a text. there is false where UFM says that there is no value.
+// parseValue parses the text of a value. there is false for a marker that means "not available".
 func (c *Column) parseValue(b []byte) (v float64, state string, there bool, err error) {
 	b = bytes.TrimSpace(b)
 	if isAbsent(b) {
@@ -454,7 +453,7 @@ func (c *Column) parseValue(b []byte) (v float64, state string, there bool, err 
 	return v, "", true, nil
 }
 
-// parseNumber reads a number, with one of the units behind it that UFM writes there.
+// parseNumber parses a number, which may be followed by one of UFM's units.
 func parseNumber(b []byte) (float64, bool) {
 	var n uint64
 	for i, ch := range b {

@@ -6,14 +6,14 @@ import (
 	"io"
 )
 
-// csvColumn is what a column of the header is.
+// csvColumn represents a column of the header.
 type csvColumn struct {
 	rowField field
-	column   *Column // nil: left out
+	column   *Column // nil if the column is left out
 }
 
-// readCSV reads a header and a row for each port. Another header may follow, with
-// the first name of the one before.
+// readCSV reads a header and a row for each port. Another header may follow; it begins with the same name as
+// the first.
 func (s *Source) readCSV() error {
 	var header []csvColumn
 	var first string
@@ -48,7 +48,7 @@ func (s *Source) readCSV() error {
 		case header == nil:
 			return errorf(KindTruncated, "line %d: the document is empty, a header is expected", n)
 		case len(b) > 0:
-			// The last cell may be half a number: nothing tells.
+			// The last cell may be half of a number.
 			return errorf(KindTruncated, "line %d: the document ends without the end of its line", n)
 		default:
 			return nil
@@ -76,7 +76,7 @@ func (s *Source) parseHeader(cells [][]byte, n int) ([]csvColumn, error) {
 
 func (s *Source) csvRow(header []csvColumn, cells [][]byte, whole bool) error {
 	if !whole {
-		return nil // readCSV tells
+		return nil // readCSV reports it
 	}
 	var r row
 	for i := range header {
@@ -102,8 +102,8 @@ func (s *Source) csvRow(header []csvColumn, cells [][]byte, whole bool) error {
 	return nil
 }
 
-// splitCSV cuts a line into cells. A cell that begins with a quote ends with one;
-// two of them within are one (RFC 4180). A cell does not go over lines.
+// splitCSV splits a line into cells. A quoted cell begins and ends with a quote; two quotes within it stand for
+// one (RFC 4180). A cell does not extend over lines.
 func splitCSV(b []byte, out [][]byte) [][]byte {
 	if bytes.IndexByte(b, '"') < 0 {
 		for {

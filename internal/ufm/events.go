@@ -8,34 +8,34 @@ import (
 	"strings"
 )
 
-// EventLog tells which events are new, over failures and restarts of UFM and of us.
+// EventLog determines which events are new, over failures and restarts of UFM and of this program.
 //
 // The rules:
 //
-//  1. The events of the first list are not new: they were before we were. A log that
+//  1. The events of the first list are not new, because they are older than the log. A log that
 //     was read from a state file has had its first list.
-//  2. UFM's numbers begin again when a standby takes over: an event is known by its
+//  2. UFM's numbers begin again when a standby takes over: an event is identified by its
 //     number, type, object, text and second together.
-//  3. An event stays remembered when it is not listed any more: a UFM that starts may
+//  3. An event stays remembered when it is no longer listed: a UFM that starts may
 //     list none for a while, and then all.
-//  4. What is remembered is bounded: the events of the last list, and as many before
-//     it as Limit says, those first listed last.
+//  4. The memory is bounded: it holds the events of the last list and, before
+//     it, as many as Limit says, those first listed last.
 type EventLog struct {
-	// Limit is how many events are remembered beyond those of the last list; 0: 20,000.
+	// Limit is the number of events that are remembered beyond those of the last list; 0 means 20,000.
 	Limit int
 
-	lastListed map[eventKey]uint64 // the list in which it was last
+	lastListed map[eventKey]uint64 // the number of the list that had the event last
 	listCount  uint64
 }
 
-// eventKey is the beginning of a SHA-256 of what an event is known by.
+// eventKey is the beginning of a SHA-256 of an event's identity.
 type eventKey [16]byte
 
-// defaultRemembered is more than twice what UFM keeps of events in its default
-// configuration.
+// defaultRemembered is more than twice the number of events that UFM keeps in its default configuration.
 const defaultRemembered = 20_000
 
-// identityKey: the part of a second is not in it, which 6.12 writes and 6.24 does not.
+// identityKey returns the key of an event. It leaves out the fraction of the second, which 6.12 writes and 6.24
+// does not.
 func (e *Event) identityKey() eventKey {
 	second, _, _ := strings.Cut(e.Written, ".")
 	h := sha256.New()
@@ -48,8 +48,8 @@ func (e *Event) identityKey() eventKey {
 	return eventKey(h.Sum(nil)[:16])
 }
 
-// NewEvents are the events that were in no list before, the oldest first, each once. They
-// stay fresh until Mark.
+// NewEvents returns the events that were in no list before, oldest first, each once. They remain new until
+// RememberEvents is called.
 func (l *EventLog) NewEvents(all []Event) []Event {
 	if l.lastListed == nil {
 		return nil
@@ -87,14 +87,14 @@ func (l *EventLog) RememberEvents(all []Event) {
 	}
 }
 
-// ConsumeNew is Fresh, and marks the list.
+// ConsumeNew returns the new events, as NewEvents does, and remembers the list.
 func (l *EventLog) ConsumeNew(all []Event) []Event {
 	out := l.NewEvents(all)
 	l.RememberEvents(all)
 	return out
 }
 
-// keysByAge are the keys, those that were listed longest ago first.
+// keysByAge returns the keys in the order in which they were last listed, oldest first.
 func (l *EventLog) keysByAge() []eventKey {
 	keys := make([]eventKey, 0, len(l.lastListed))
 	for k := range l.lastListed {
@@ -109,7 +109,7 @@ func (l *EventLog) keysByAge() []eventKey {
 	return keys
 }
 
-// clone is a log that knows the same and goes its own way.
+// clone returns an independent copy.
 func (l *EventLog) clone() EventLog {
 	out := EventLog{Limit: l.Limit, listCount: l.listCount}
 	if l.lastListed != nil {
@@ -121,8 +121,8 @@ func (l *EventLog) clone() EventLog {
 	return out
 }
 
-// AlarmLog tells which alarms were raised and which are over. An alarm is a condition
-// of an object: one that UFM raises again under another number is the same.
+// AlarmLog determines which alarms were raised and which are over. An alarm is a condition of an object: one
+// that UFM raises again under another number is the same.
 type AlarmLog struct {
 	open map[alarmKey]Alarm
 }
@@ -131,11 +131,11 @@ type alarmKey struct{ code, name, object string }
 
 func (a *Alarm) identityKey() alarmKey { return alarmKey{a.Code, a.Name, a.Object} }
 
-// maxAlarms bounds the alarms that are remembered.
+// maxAlarms bounds the number of alarms that are remembered.
 const maxAlarms = 10_000
 
-// RaisedAndCleared are the alarms of a list that were not open before, the oldest first, and
-// those that were open and are not in it. Both stay so until Mark.
+// RaisedAndCleared returns the alarms of a list that were not open before, oldest first, and those that were
+// open and are not in it. Both remain so until UpdateOpen is called.
 func (l *AlarmLog) RaisedAndCleared(all []Alarm) (raised, over []Alarm) {
 	now := map[alarmKey]bool{}
 	for _, a := range all {
@@ -167,7 +167,7 @@ func (l *AlarmLog) RaisedAndCleared(all []Alarm) (raised, over []Alarm) {
 	return raised, over
 }
 
-// UpdateOpen remembers alarms as open, and forgets those that are over.
+// UpdateOpen remembers the raised alarms as open, and forgets those that are over.
 func (l *AlarmLog) UpdateOpen(raised, over []Alarm) {
 	if l.open == nil {
 		l.open = map[alarmKey]Alarm{}

@@ -16,7 +16,7 @@ import (
 
 func id(n int) Event { return Event{ID: fmt.Sprint(n), Code: "329"} }
 
-// TestEventLogRules: named by the rules of EventLog.
+// TestEventLogRules has a case for each rule of EventLog.
 func TestEventLogRules(t *testing.T) {
 	written := func(e Event, at string) Event {
 		e.Written = at
@@ -25,7 +25,7 @@ func TestEventLogRules(t *testing.T) {
 	first := written(id(1), "2024-05-28 08:03:05")
 	for name, x := range map[string]struct {
 		lists [][]Event
-		want  []int // new of each list
+		want  []int // numbers of the new events, by list
 	}{
 		"1 the first list is not new":          {[][]Event{{id(1), id(2)}, {id(1), id(2)}}, []int{0, 0}},
 		"1 an empty first list":                {[][]Event{{}, {id(1)}}, []int{0, 1}},
@@ -56,8 +56,8 @@ func TestEventLogRules(t *testing.T) {
 	}
 }
 
-// TestEventLogIsBounded (rule 4): by its limit and the last list; what was listed last
-// is what stays.
+// TestEventLogIsBounded checks rule 4: the log is bounded by its limit and the last list, and keeps what was
+// listed last.
 func TestEventLogIsBounded(t *testing.T) {
 	l := EventLog{Limit: 100}
 	for i := range 1000 {
@@ -132,7 +132,7 @@ func memory(t testing.TB) *Memory {
 	return m
 }
 
-// TestStateFile: what was saved is read again, and is written when it is another.
+// TestStateFile checks that a saved state is read again, and that only a changed one is written.
 func TestStateFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
 	f, m, err := OpenState(path, "ufm", 0)
@@ -215,7 +215,7 @@ func TestBadStates(t *testing.T) {
 	}
 }
 
-// FuzzState: what is read is what would be written.
+// FuzzState checks that a state that can be read is encoded in the same way.
 func FuzzState(f *testing.F) {
 	b, err := memory(f).EncodeState("u")
 	if err != nil {
@@ -238,7 +238,7 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// FuzzLists: events and alarms of any bytes.
+// FuzzLists reads events and alarms from any bytes.
 func FuzzLists(f *testing.F) {
 	f.Add([]byte(`[{"id":227,"name":"Network Added","type":"352","severity":"Info","timestamp":"2017-09-19 10:49:03.018","counter":null,"object_name":"Grid"}]`))
 	f.Add([]byte(`[{"id":2,"type":"Switch","name":"n","event_type":394,"object_name":"0c42a1030079a66c_1","timestamp":"2024-05-28 08:23:10","description":"SUBNET UP"}]`))
@@ -299,7 +299,7 @@ func TestAbout(t *testing.T) {
 	}
 }
 
-// TestEventTypes: the table is read whole, and what changes paths is in it.
+// TestEventTypes checks that the table is complete, and that it has the types that change paths.
 func TestEventTypes(t *testing.T) {
 	if n := strings.Count(strings.TrimSpace(eventTypes), "\n") + 1; n != len(eventNames) {
 		t.Errorf("%d lines, %d types", n, len(eventNames))
@@ -321,7 +321,7 @@ func TestEventTypes(t *testing.T) {
 	}
 }
 
-// TestChanges: which events tell of a change, and for how long.
+// TestChanges checks which events report a change, and for how long.
 func TestChanges(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	c := &Changes{Now: func() time.Time { return now }, StaleAfter: time.Minute}
@@ -342,9 +342,9 @@ func TestChanges(t *testing.T) {
 			t.Errorf("%s: %s, %v", code, why, is)
 		}
 		c.RecordEvents([]Event{e})
-		c.RecordEvents(nil) // a later reading does not take it back
+		c.RecordEvents(nil) // a later reading does not withdraw it
 		unrest(true, code)
-		unrest(false, code+", told once")
+		unrest(false, code+", reported once")
 	}
 	for _, line := range []string{"SM: SUBNET UP", "SM: osm_ucast_mgr: minhop tables configured on all switches", "SM: HEAVY SWEEP"} {
 		c.RecordEvents([]Event{{Code: smLog, Description: line}})
@@ -362,7 +362,7 @@ func TestChanges(t *testing.T) {
 	unrest(false, "no limit")
 }
 
-// TestNeighbors: both ends of a cable, names of NICs by node and device.
+// TestNeighbors checks both ends of a cable, and the names of NICs by node and device.
 func TestNeighbors(t *testing.T) {
 	v := saved(t)
 	if err := v.FinishSaved(); err != nil {
@@ -376,7 +376,7 @@ func TestNeighbors(t *testing.T) {
 		"leaf2:9 spine1 2 0x0002c90300aa0000", "leaf2:1 h2 mlx5_0 0xec0d9a0300cc0000"}; !slices.Equal(got, want) {
 		t.Errorf("%s\nwant %s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	// A port that is in two cables has the first.
+	// A port with two cables has the first.
 	v.Links = append(v.Links, LinkInfo{SourceGUID: "2c90300f172a0", SourcePort: "3", DestinationGUID: "2c90300aa0000", DestinationPort: "1"})
 	if err := v.indexPorts(); err != nil {
 		t.Fatal(err)
@@ -386,7 +386,8 @@ func TestNeighbors(t *testing.T) {
 	}
 }
 
-// TestExpected: the most that both ends are enabled for; nothing where one does not say.
+// TestExpected checks that the expected rate is the highest that both ends are enabled for, and absent where
+// one end does not list any.
 func TestExpected(t *testing.T) {
 	port := func(speed, width string) PortInfo {
 		return PortInfo{EnabledSpeed: jsonText(speed), EnabledWidth: jsonText(width), State: "Active", Speed: "HDR", Width: "2x"}
@@ -418,7 +419,7 @@ func TestExpected(t *testing.T) {
 	}
 }
 
-// TestSharedNames: the planes of a cage. Which of them is the port, nothing tells.
+// TestSharedNames covers the planes of a cage, which share one name and cannot be distinguished.
 func TestSharedNames(t *testing.T) {
 	s := NewSource(newTable(t, nil), &Directory{})
 	row := func(guid, number string) string { return "leaf1,switch," + guid + "," + number + ",1\n" }
@@ -432,9 +433,9 @@ func TestSharedNames(t *testing.T) {
 		{row("1", "1") + row("2", "1") + row("3", "2"), "1/1 3/2", 1, 2}, // the first document
 		{row("1", "1") + row("2", "1") + row("3", "2"), "3/2", 2, 1},
 		{row("2", "1") + row("1", "1") + row("3", "2"), "3/2", 2, 1}, // in another order
-		{row("1", "1") + row("3", "2"), "3/2", 1, 1},                 // one of them went
+		{row("1", "1") + row("3", "2"), "3/2", 1, 1},                 // one of them left
 		{row("1", "1") + row("3", "2"), "1/1 3/2", 0, 2},
-		{row("9", "1") + row("3", "2"), "9/1 3/2", 0, 2}, // another GUID, as of a NIC that was replaced
+		{row("9", "1") + row("3", "2"), "9/1 3/2", 0, 2}, // another GUID, as after a NIC was replaced
 	} {
 		var got []string
 		report, err := s.Read(CSV, strings.NewReader(head+x.rows), func(s Sample) error {
@@ -483,7 +484,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestOptics: what no document of UFM's has the unit of is left out until somebody says.
+// TestOptics checks that columns whose unit no document gives are left out until the configuration sets it.
 func TestOptics(t *testing.T) {
 	const row = "node_description,node_type,port_guid,port_num,rx_power_lane_0,tx_bias_lane_1\nleaf1,switch,1,1,%s,8\n"
 	for _, x := range []struct {
@@ -495,7 +496,7 @@ func TestOptics(t *testing.T) {
 		{OpticsUnits{}, "0.5", "", 2},
 		{OpticsUnits{Power: "mW"}, "0.5", "0.0005", 1},
 		{OpticsUnits{Power: "dBm"}, "-30", "1e-06", 1},
-		{OpticsUnits{Power: "mW"}, "-30", "", 1}, // no milliwatts are below 0
+		{OpticsUnits{Power: "mW"}, "-30", "", 1}, // milliwatts cannot be negative
 		{OpticsUnits{Bias: "mA"}, "0.5", "0.008", 1},
 		{OpticsUnits{Bias: "uA", Power: "mW"}, "1", "0.001 8e-06", 0},
 	} {

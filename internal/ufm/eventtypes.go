@@ -2,10 +2,9 @@ package ufm
 
 import "strings"
 
-// eventTypes are the types of events and their names, one a line. The numbers and
-// names are those of the events policy that NVIDIA publishes with UFM's SDK
-// (Mellanox/ufm_sdk_3.0, policy.csv of the log analyzer); what is about virtual
-// machines, logical servers and the history of monitoring is left out.
+// eventTypes lists the types of events and their names, one a line. The numbers and names are those of the
+// events policy that NVIDIA publishes with UFM's SDK (Mellanox/ufm_sdk_3.0, policy.csv of the log analyzer),
+// without those about virtual machines, logical servers and the history of monitoring.
 const eventTypes = `
 64 GID Address In Service
 65 GID Address Out of Service
@@ -229,7 +228,7 @@ const eventTypes = `
 1600 VS/CC Classes Key Violation
 `
 
-// eventNames are the names by type.
+// eventNames maps types to names.
 var eventNames = func() map[string]string {
 	out := map[string]string{}
 	for line := range strings.Lines(eventTypes) {
@@ -240,11 +239,11 @@ var eventNames = func() map[string]string {
 	return out
 }()
 
-// Other is the kind of events, and the severity, that is in no table.
+// Other is the kind of events, and the severity, that are in no table.
 const Other = "other"
 
-// EventKind is the name of a type of events as series have it: one of a table, or
-// Other. What UFM writes as the name does not matter; it may be anything.
+// EventKind returns the name of a type of events for series: one of a table, or Other. The name that UFM writes
+// is ignored, because it may be any text.
 func EventKind(code string) string {
 	if name, ok := eventNames[code]; ok {
 		return name
@@ -252,10 +251,10 @@ func EventKind(code string) string {
 	return Other
 }
 
-// severities are UFM's, the lesser first.
+// severities are UFM's severities in ascending order.
 var severities = []string{"Info", "Warning", "Minor", "Major", "Critical"}
 
-// SeverityKind is a severity as series have it: one of UFM's, or Other.
+// SeverityKind returns a severity for series: one of UFM's, or Other.
 func SeverityKind(severity string) string {
 	for _, s := range severities {
 		if strings.EqualFold(s, severity) {

@@ -16,15 +16,15 @@ import (
 	"github.com/graylink/graylink/internal/ufm/ufmtest"
 )
 
-// rows is telemetry of n ports in CSV.
+// rows returns telemetry of n ports in CSV.
 func rows(n int) string {
 	var b strings.Builder
 	ufmtest.Fabric{Switches: 1, Ports: n, Counters: ufmtest.CounterNames(2), At: 1709652347161873}.WriteCSV(&b)
 	return strings.Replace(strings.ReplaceAll(b.String(), ",,", ",switch,"), "source_id,tag", "device_name,device_type", 1)
 }
 
-// TestFaultsOfBodies: what each fault is told as, and how much of a document of
-// telemetry is good in spite of it.
+// TestFaultsOfBodies checks as which kind each fault is reported, and how much of a document of telemetry is
+// used in spite of it.
 func TestFaultsOfBodies(t *testing.T) {
 	const ports = 500
 	whole := rows(ports)
@@ -66,7 +66,7 @@ func TestFaultsOfBodies(t *testing.T) {
 	}
 }
 
-// TestDrip: a body that stops coming ends in time, and what came is good.
+// TestDrip checks that the reading of a body that stalls ends in time, and that the part received is used.
 func TestDrip(t *testing.T) {
 	s := ufmtest.New(t)
 	s.SetBody("/csv/metrics", rows(100))
@@ -82,7 +82,7 @@ func TestDrip(t *testing.T) {
 			_, err := ufm.NewSource(table, &ufm.Directory{}).Read(ufm.CSV, r, func(ufm.Sample) error { return nil })
 			return err
 		},
-		// As when the service ends its document properly where it sees us go.
+		// This is what a service does that ends its document properly when it sees the client leave.
 		"one that takes any end": func(r io.Reader) error {
 			_, _ = io.Copy(io.Discard, r)
 			return nil
@@ -95,7 +95,7 @@ func TestDrip(t *testing.T) {
 	}
 }
 
-// TestCompressedBodiesAreBounded: by what they hold, not by what is sent.
+// TestCompressedBodiesAreBounded checks that the limit applies to the uncompressed size.
 func TestCompressedBodiesAreBounded(t *testing.T) {
 	s := ufmtest.New(t)
 	s.SetBody("/x", strings.Repeat("0", 10<<20))
@@ -111,7 +111,7 @@ func TestCompressedBodiesAreBounded(t *testing.T) {
 	}
 }
 
-// TestRedirectsTakeNothingAlong: another host is not asked, and gets no credentials.
+// TestRedirectsTakeNothingAlong checks that no request and no credentials go to another host.
 func TestRedirectsTakeNothingAlong(t *testing.T) {
 	var asked atomic.Int64
 	other := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
@@ -119,7 +119,7 @@ func TestRedirectsTakeNothingAlong(t *testing.T) {
 	for _, way := range []string{"token", "password", "certificate"} {
 		s := ufmtest.New(t)
 		o := options(s)
-		o.TokenFile, o.CAFile, o.Insecure = "", "", true // as careless as can be
+		o.TokenFile, o.CAFile, o.Insecure = "", "", true // the least careful configuration
 		switch way {
 		case "token":
 			o.TokenFile = s.TokenFile
@@ -141,8 +141,8 @@ func TestRedirectsTakeNothingAlong(t *testing.T) {
 	}
 }
 
-// TestSessionEnds: a token that is not taken any more is told, without a second try,
-// and another in its file is taken with the next request.
+// TestSessionEnds checks that a refused token is reported without a second try, and that a new one in its file
+// is used with the next request.
 func TestSessionEnds(t *testing.T) {
 	s := ufmtest.New(t)
 	s.SetJSON("/app/alarms", []string{})
@@ -171,7 +171,7 @@ func TestSessionEnds(t *testing.T) {
 	}
 }
 
-// TestNotOffered: a path that is not there is told apart from others that fail.
+// TestNotOffered checks that a path that does not exist is distinguished from others that fail.
 func TestNotOffered(t *testing.T) {
 	s := ufmtest.New(t)
 	c := client(t, options(s))

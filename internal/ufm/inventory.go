@@ -13,7 +13,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Inventory is what UFM tells of the fabric's nodes, ports and cables.
+// Inventory holds what UFM reports of the fabric's nodes, ports and cables.
 type Inventory struct {
 	Systems []System
 	Ports   []PortInfo
@@ -22,7 +22,7 @@ type Inventory struct {
 	portByKey      map[endKey]*inventoryPort
 	portOrder      []*inventoryPort
 	peers          map[*inventoryPort]*inventoryPort // by the cables
-	contradictions []string                          // what is contradictory
+	contradictions []string                          // texts
 }
 
 type endKey struct {
@@ -30,7 +30,7 @@ type endKey struct {
 	number int
 }
 
-// inventoryPort is a port, with its names.
+// inventoryPort represents a port with its names.
 type inventoryPort struct {
 	key      endKey
 	info     *PortInfo
@@ -39,7 +39,7 @@ type inventoryPort struct {
 	device   string // of the NIC, without the port's number
 }
 
-// FinishSaved ends the reading of saved documents: all three are expected.
+// FinishSaved ends the reading of saved documents. It returns an error unless all three were read.
 func (v *Inventory) FinishSaved() error {
 	switch {
 	case len(v.Systems) == 0:
@@ -52,8 +52,8 @@ func (v *Inventory) FinishSaved() error {
 	return v.indexPorts()
 }
 
-// ReadSaved adds a saved document of resources/systems, ports or links: which of them
-// it is, its elements tell.
+// ReadSaved adds a saved document of resources/systems, ports or links. It recognizes the document by its
+// elements.
 func (v *Inventory) ReadSaved(r io.Reader) error {
 	var all []json.RawMessage
 	if err := decodeList(r, func(e json.RawMessage) { all = append(all, e) }); err != nil {
@@ -91,8 +91,8 @@ func (v *Inventory) ReadSaved(r io.Reader) error {
 	return nil
 }
 
-// nodeKind says what a type is: of systems ("switch", "host"), of labels ("switch",
-// "HCA") or the number of InfiniBand's NodeInfo (1 CA, 2 switch).
+// nodeKind interprets a type of systems ("switch", "host"), of labels ("switch", "HCA") or the number of
+// InfiniBand's NodeInfo (1 CA, 2 switch).
 func nodeKind(s string) (sw, known bool) {
 	switch strings.ToLower(s) {
 	case "switch", "2":
@@ -103,8 +103,8 @@ func nodeKind(s string) (sw, known bool) {
 	return false, false
 }
 
-// hostDevice are a CA's node and device by its description, which is "host device" as
-// drivers write it; else the text is the node's, as internal/ibfabric has it.
+// hostDevice returns a CA's node and device from its description, which is "host device" as drivers write it.
+// Otherwise the whole text names the node, as in internal/ibfabric.
 func hostDevice(description string) (host, device string) {
 	if parts := strings.Fields(description); len(parts) == 2 {
 		return fabric.EncodeName(parts[0]), fabric.EncodeDevice(parts[1])
@@ -112,7 +112,7 @@ func hostDevice(description string) (host, device string) {
 	return fabric.EncodeName(strings.TrimSpace(description)), "hca"
 }
 
-// nodeDescription is a node's description without the port's number behind it.
+// nodeDescription returns a node's description without the port's number at its end.
 func nodeDescription(p *PortInfo) string {
 	d := strings.TrimSpace(string(p.Description))
 	if d = strings.TrimSuffix(d, ":"+string(p.Number)); d == "" || strings.EqualFold(d, "N/A") {
@@ -121,7 +121,7 @@ func nodeDescription(p *PortInfo) string {
 	return d
 }
 
-// indexPorts names all ports. It is an error when a GUID cannot be read.
+// indexPorts names all ports. It returns an error when a GUID cannot be read.
 func (v *Inventory) indexPorts() error {
 	kinds := map[GUID]bool{}
 	for i, s := range v.Systems {
@@ -139,7 +139,7 @@ func (v *Inventory) indexPorts() error {
 		}
 	}
 	v.portByKey, v.portOrder, v.contradictions = map[endKey]*inventoryPort{}, nil, nil
-	owners := map[string]map[GUID]bool{} // who has a name
+	owners := map[string]map[GUID]bool{} // by name
 	for i := range v.Ports {
 		p := &v.Ports[i]
 		g, err := ParseGUID(string(p.GUID))
@@ -195,11 +195,11 @@ func (v *Inventory) indexPorts() error {
 	}
 	for _, e := range v.portOrder {
 		if e.isSwitch && hosts[e.name] {
-			e.name += "_" + e.key.guid.String() // a name is of a switch or of a node
+			e.name += "_" + e.key.guid.String() // a name belongs to one switch or node only
 		}
 	}
 	v.peers = map[*inventoryPort]*inventoryPort{}
-	for _, l := range v.Links { // Topology tells what is wrong with them
+	for _, l := range v.Links { // BuildTopology reports what is wrong with them
 		a, err1 := v.linkEnd(l.SourceGUID, l.SourcePort)
 		b, err2 := v.linkEnd(l.DestinationGUID, l.DestinationPort)
 		if err1 == nil && err2 == nil && a != b && v.peers[a] == nil && v.peers[b] == nil {
@@ -209,7 +209,7 @@ func (v *Inventory) indexPorts() error {
 	return nil
 }
 
-// uniqueName is what no other GUID may have as well.
+// uniqueName returns a name that no other GUID has.
 func (e *inventoryPort) uniqueName() string {
 	if e.isSwitch {
 		return e.name
@@ -217,7 +217,7 @@ func (e *inventoryPort) uniqueName() string {
 	return e.name + "/" + e.device + "." + strconv.Itoa(e.key.number)
 }
 
-// portName is the port's name: ports of a NIC beyond the first have their number, as in
+// portName returns the port's name. Ports of a NIC beyond the first have their number appended, as in
 // internal/ibfabric.
 func (e *inventoryPort) portName() Name {
 	if e.isSwitch {
@@ -230,7 +230,7 @@ func (e *inventoryPort) portName() Name {
 	return Name{NIC: nic}
 }
 
-// ID is the port's identifier (internal/fabric).
+// ID returns the port's identifier (internal/fabric).
 func (n Name) ID() string {
 	if n.NIC != "" {
 		return n.NIC
@@ -238,7 +238,8 @@ func (n Name) ID() string {
 	return n.Switch + ":" + n.Port
 }
 
-// NameOf is a port's: by the inventory, else by what telemetry says of its node.
+// NameOf returns a port's name from the inventory, or else from what telemetry says of its node. It returns
+// false if neither names it.
 func (v *Inventory) NameOf(id Identity) (Name, bool) {
 	if v != nil {
 		for _, g := range []GUID{id.Port, id.Node} {
@@ -258,24 +259,23 @@ func (v *Inventory) NameOf(id Identity) (Name, bool) {
 	return (&inventoryPort{key: endKey{id.Port, id.Number}, name: host, device: device}).portName(), true
 }
 
-// Contradictions is what is contradictory in the inventory.
+// Contradictions returns the contradictions found in the inventory.
 func (v *Inventory) Contradictions() []string { return v.contradictions }
 
-// PortState is what the inventory says of a port's link. Rates and lanes are 0 where
-// they are not known.
+// PortState represents what the inventory says of a port's link. Unknown rates and lanes are 0.
 type PortState struct {
 	Name Name
 	Up   bool
-	// Gbps and Lanes are what was negotiated.
+	// Gbps and Lanes are the negotiated rate and width.
 	Gbps  float64
 	Lanes int
-	// ExpectedGbps and ExpectedLanes are the most that both ends are enabled for.
+	// ExpectedGbps and ExpectedLanes are the highest values that both ends are enabled for.
 	ExpectedGbps  float64
 	ExpectedLanes int
 }
 
-// PortStates are those of all ports but the management ports of switches, in the order of
-// the document. Ports whose state is neither Active nor another known one are left out.
+// PortStates returns the states of all ports but the management ports of switches, in the order of the
+// document. Ports in an unknown state are left out.
 func (v *Inventory) PortStates() []PortState {
 	var out []PortState
 	for _, e := range v.portOrder {
@@ -299,7 +299,8 @@ func (v *Inventory) PortStates() []PortState {
 	return out
 }
 
-// largestCommon is the most that two lists have in common; 0: nothing, or one is not known.
+// largestCommon returns the largest value that two lists have in common. It returns 0 if there is none, or a
+// list is unknown.
 func largestCommon(a, b jsonText, value func(string) float64) (best float64) {
 	in := map[float64]bool{}
 	for s := range strings.SplitSeq(string(a), ",") {
@@ -313,17 +314,16 @@ func largestCommon(a, b jsonText, value func(string) float64) (best float64) {
 	return best
 }
 
-// Neighbor is what is at the other end of a switch port's cable.
+// Neighbor represents the other end of a switch port's cable.
 type Neighbor struct {
 	Port Name
-	// Remote is the switch or node, RemotePort its port: a number, or a NIC's device.
+	// Remote is the switch or node. RemotePort is its port: a number, or a NIC's device.
 	Remote, RemotePort string
-	// GUID is the remote node's, or port's, as UFM names it in its list of ports.
+	// GUID identifies the remote node or port, as in UFM's list of ports.
 	GUID GUID
 }
 
-// SwitchNeighbors are those of all ports of switches that have one, in the order of the
-// document.
+// SwitchNeighbors returns the neighbors of all cabled switch ports, in the order of the document.
 func (v *Inventory) SwitchNeighbors() []Neighbor {
 	var out []Neighbor
 	for _, e := range v.portOrder {
@@ -342,8 +342,8 @@ func (v *Inventory) SwitchNeighbors() []Neighbor {
 	return out
 }
 
-// ActivePortCount is the number of ports that telemetry should tell of: all but the management
-// ports of switches whose link is up.
+// ActivePortCount returns the number of ports that telemetry should report: those whose link is up, without the
+// management ports of switches.
 func (v *Inventory) ActivePortCount() (n int) {
 	for _, s := range v.PortStates() {
 		if s.Up {
@@ -353,17 +353,16 @@ func (v *Inventory) ActivePortCount() (n int) {
 	return n
 }
 
-// laneGbps are the rates of a lane in Gbit/s as links are sold, which is how
-// internal/ibfabric has them: a link of four lanes of HDR is 200.
+// laneGbps are the nominal rates of a lane in Gbit/s, as in internal/ibfabric: a link of four lanes of HDR has
+// 200.
 var laneGbps = map[string]float64{"SDR": 2.5, "DDR": 5, "QDR": 10, "FDR10": 10, "FDR": 14, "EDR": 25, "HDR": 50, "NDR": 100, "XDR": 200}
 
-// laneRate is the rate of a lane by its speed ("NDR", "IB-NDR"), Gbit/s; 0: it is not
-// known.
+// laneRate returns the rate of a lane in Gbit/s by its speed ("NDR", "IB-NDR"), or 0 if the speed is unknown.
 func laneRate(speed string) float64 {
 	return laneGbps[strings.TrimLeft(strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(speed)), "IB"), "-_ ")]
 }
 
-// laneCount is the number of lanes of a width ("4x", "IB_4x"); 0: it is not known.
+// laneCount returns the number of lanes of a width ("4x", "IB_4x"), or 0 if the width is unknown.
 func laneCount(width string) int {
 	width = strings.TrimPrefix(strings.ToLower(strings.TrimSpace(width)), "ib_")
 	digits, is := strings.CutSuffix(width, "x")
@@ -374,35 +373,35 @@ func laneCount(width string) int {
 	return int(n)
 }
 
-// LinkGbps is the rate of a speed and a width; 0: it is not known.
+// LinkGbps returns the rate of a speed and a width in Gbit/s, or 0 if one of them is unknown.
 func LinkGbps(speed, lanes string) float64 { return laneRate(speed) * float64(laneCount(lanes)) }
 
-// Directory is the inventory that is known now. It may be used by many goroutines.
+// Directory holds the current inventory. It may be used by many goroutines.
 type Directory struct {
 	current atomic.Pointer[Inventory]
 	version atomic.Uint64
 }
 
-// SetInventory puts another inventory in its place.
+// SetInventory replaces the inventory.
 func (d *Directory) SetInventory(v *Inventory) {
 	d.current.Store(v)
 	d.version.Add(1)
 }
 
-// CurrentInventory is the one that is known now; nil: none yet.
+// CurrentInventory returns the inventory, or nil before the first one.
 func (d *Directory) CurrentInventory() *Inventory { return d.current.Load() }
 
-// NameOf is a port's.
+// NameOf returns a port's name by the current inventory.
 func (d *Directory) NameOf(id Identity) (Name, bool) { return d.current.Load().NameOf(id) }
 
-// Version changes with Set.
+// Version returns a number that changes with SetInventory.
 func (d *Directory) Version() uint64 { return d.version.Load() }
 
 var roles = []fabric.Role{fabric.Leaf, fabric.Spine, fabric.Core}
 
-// BuildTopology is the inventory as a topology file has it. A switch's role is by its
-// distance to the nearest NIC. NICs have their GUIDs and LIDs as aliases. found names
-// what the inventory contradicts itself in, left what a topology file cannot say.
+// BuildTopology returns the inventory as a topology file. A switch's role follows from its distance to the
+// nearest NIC. NICs have their GUIDs and LIDs as aliases. found lists the inventory's contradictions, left what
+// a topology file cannot express.
 func (v *Inventory) BuildTopology() (t *fabric.Topology, found, left []string) {
 	t = &fabric.Topology{Version: 1}
 	found = slices.Clone(v.contradictions)
@@ -499,7 +498,7 @@ func (v *Inventory) linkEnd(guid, port jsonText) (*inventoryPort, error) {
 	return e, nil
 }
 
-// switchTiers are the distances of switches to the nearest NIC, in links, by name.
+// switchTiers returns the distances of switches to the nearest NIC, in links, by name.
 func switchTiers(cables [][2]*inventoryPort) map[string]int {
 	tier, next := map[string]int{}, map[string][]string{}
 	var queue []string

@@ -8,13 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// readJSON reads objects that are rows of ports, wherever they stand: in an array, in
-// an array within an object, or one after the other. A row is an object that has a
-// GUID or a port's number; objects within a row belong to it, as "labels" and
-// "values" do. What the time of a document is, its rows have when they have none.
-//
-// It is a reader of its own since encoding/json takes a document or a value whole,
-// and its tokens cost an allocation each.
+// readJSON reads objects that are rows of ports at any place: in an array, in an array within an object, or one
+// after the other. A row is an object that has a GUID or a port's number; objects within a row, such as
+// "labels" and "values", belong to it. Rows without a time have the time of their document. This is a separate
+// reader because encoding/json reads a document or a value at once, and its tokens cost an allocation each.
 func (s *Source) readJSON() error {
 	j := &jsonReader{s: s}
 	any := false
@@ -42,7 +39,7 @@ type jsonReader struct {
 	time time.Time  // of the document
 }
 
-// jsonRow is an object that is being read.
+// jsonRow represents an object that is being read.
 type jsonRow struct {
 	row   row
 	cells []jsonCell
@@ -71,7 +68,7 @@ func (j *jsonReader) readByte() (byte, error) {
 }
 
 func (j *jsonReader) unreadByte() {
-	_ = j.s.br.UnreadByte() // right after a ReadByte, it cannot fail
+	_ = j.s.br.UnreadByte() // cannot fail right after a ReadByte
 	j.at--
 }
 
@@ -79,7 +76,7 @@ func (j *jsonReader) expectedError(what string) error {
 	return errorf(KindMalformed, "octet %d: %s is expected", j.at, what)
 }
 
-// skipSpace is the next octet that is not space.
+// skipSpace returns the next octet that is not space.
 func (j *jsonReader) skipSpace() (byte, error) {
 	for {
 		c, err := j.readByte()
@@ -128,7 +125,7 @@ func (j *jsonReader) readArray(each func(byte) error) error {
 	}
 }
 
-// readObject reads an object, behind its brace. With a row it is a part of that row.
+// readObject reads an object after its opening brace. If in is a row, the object is a part of that row.
 func (j *jsonReader) readObject(in *jsonRow, depth int) error {
 	r := in
 	if r == nil {
@@ -227,7 +224,7 @@ func (j *jsonReader) readMember(r *jsonRow, c byte, depth int, own bool) error {
 	return nil
 }
 
-// isRowPart are the names of objects that are parts of a row.
+// isRowPart reports whether objects of a name are parts of a row.
 func isRowPart(name []byte) bool {
 	switch string(name) {
 	case "labels", "values", "counters", "indexes", "fields", "Values", "Labels":
@@ -243,14 +240,14 @@ func (j *jsonReader) lookupColumn(f field) *Column {
 	return j.s.Table.columnByName(j.name)
 }
 
-// emitRow passes on a row that is whole.
+// emitRow passes on a complete row.
 func (j *jsonReader) emitRow(r *jsonRow) error {
 	if !r.row.hasNumber && r.row.id.Node == 0 && r.row.id.Port == 0 && !r.row.invalid {
 		if len(r.cells) > 0 {
 			j.s.report.Rows++
 			j.s.countError(KindIdentity)
 		}
-		return nil // something about the document
+		return nil // an object about the document
 	}
 	j.s.report.Rows++
 	if !r.row.isComplete() {
@@ -328,7 +325,7 @@ func (j *jsonReader) readNumber(c byte) error {
 	}
 }
 
-// readString reads a text into buf, behind its quote (RFC 8259 section 7).
+// readString reads a text into buf, after its opening quote (RFC 8259 section 7).
 func (j *jsonReader) readString() error {
 	j.buf = j.buf[:0]
 	for {
@@ -377,7 +374,7 @@ func (j *jsonReader) readEscape() error {
 		if err != nil {
 			return err
 		}
-		if utf16.IsSurrogate(r) { // names and values of ours have none
+		if utf16.IsSurrogate(r) { // the names and values that matter have none
 			r = utf8.RuneError
 		}
 		j.buf = utf8.AppendRune(j.buf, r)

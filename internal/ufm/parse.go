@@ -9,34 +9,33 @@ import (
 	"time"
 )
 
-// Format is a form of telemetry.
+// Format is a format of telemetry.
 type Format string
 
-// Formats, by the beginning of the path that has them.
+// Formats, by the beginning of the paths that provide them.
 const (
 	CSV        Format = "csv"        // /csv/..., /labels/csv/...
 	JSON       Format = "json"       // /json/...
 	Prometheus Format = "prometheus" // /metrics, /cset/..., /labels/...
 )
 
-// Identity is how telemetry names a port.
+// Identity is the identity of a port in telemetry.
 type Identity struct {
-	// Node and Port are the GUIDs of the node and of the port; 0 where the document
-	// does not have them.
+	// Node and Port are the GUIDs of the node and of the port; 0 where the document lacks them.
 	Node, Port GUID
 	Number     int
-	// Description and Type are the node's, where the document has them.
+	// Description and Type describe the node, where the document has them.
 	Description, Type string
 }
 
-// Name is what the project calls a port: of a switch, or a NIC.
+// Name is the project's name of a port: of a switch, or a NIC.
 type Name struct{ Switch, Port, NIC string }
 
-// PortNamer says how ports are called.
+// PortNamer provides the names of ports.
 type PortNamer interface {
-	// NameOf is the port's; false: nobody knows what the port is.
+	// NameOf returns the port's name, or false if the port is unknown.
 	NameOf(Identity) (Name, bool)
-	// Version changes with the answers.
+	// Version returns a number that changes when names do.
 	Version() uint64
 }
 
@@ -44,46 +43,46 @@ type PortNamer interface {
 type Sample struct {
 	Port   *Port
 	Column *Column
-	// State is the label's value of columns of states.
+	// State is the label's value in columns of states.
 	State string
 	Value float64
-	// At is when UFM read it; zero where the document does not say.
+	// At is when UFM read it; zero where the document has no time.
 	At time.Time
 }
 
-// Port is a port that telemetry told of.
+// Port represents a port in the telemetry.
 type Port struct {
 	Identity
 	Name
-	// Resets is how many readings found a counter lower than before, Since when the
-	// counters run that are known now; zero until the first reset.
+	// Resets is the number of readings that found a counter lower than before. Since is when the present
+	// counters began; it is zero until the first reset.
 	Resets uint64
 	Since  time.Time
 
 	version         uint64
 	hasName         bool
-	shared          bool      // another port of the service has the name as well
+	shared          bool      // another port of the service has the same name
 	lastValues      []float64 // by column; counters only
 	hasLast         []bool
 	at              time.Time // of the last sample
 	previousAt      time.Time // of the last sample of the document before
-	resetInDocument bool      // a counter did, in this document
-	lastDocument    uint64    // the document in which it was
+	resetInDocument bool      // a counter was lower than before in this document
+	lastDocument    uint64    // the last document with this port
 	columnsRead     []uint64  // bits by column, of that document
 }
 
-// Report is what a document held.
+// Report states what a document held.
 type Report struct {
 	Rows, Samples int
-	// Unnamed are ports that nobody knows a name of: their samples are left out.
+	// Unnamed is the number of ports without a known name. Their samples are left out.
 	Unnamed int
-	// Shared are ports whose name others have as well, as the planes of one cage may:
-	// which of them is the port, nothing tells, and their samples are left out from the
-	// second document on; in the first, the one that comes first is taken.
+	// Shared is the number of ports whose name other ports have as well, such as planes of one cage. They
+	// cannot be distinguished: in the first document the first one is used, and from the second on their
+	// samples are left out.
 	Shared int
-	// Errors are what was left out, by kind. The document's own error is not in it.
+	// Errors counts what was left out, by kind, without the document's own error.
 	Errors map[Kind]int
-	// Oldest and Newest are the times of the samples; zero where there is none.
+	// Oldest and Newest are the times of the samples; zero if there are none.
 	Oldest, Newest time.Time
 }
 
@@ -94,8 +93,8 @@ const (
 	maxPorts = 1 << 20 // ports of one source
 )
 
-// Source reads the documents of one telemetry service, one after the other. It keeps
-// what counters were, to see resets. It is for one goroutine.
+// Source reads the documents of one telemetry service, one after the other. It remembers counters, to find
+// resets. It is not safe for concurrent use.
 type Source struct {
 	Table      *Table
 	names      PortNamer
@@ -109,10 +108,10 @@ type Source struct {
 	br     *bufio.Reader
 }
 
-// owner is who has a name: the first port in the last document that has it.
+// owner is the port that has a name: the first one in the last document that has it.
 type owner struct {
 	port        *Port
-	doc, shared uint64 // the last documents in which it was there, and with another port
+	doc, shared uint64 // the last documents that had it, and had it with another port
 }
 
 type portKey struct {
@@ -120,13 +119,13 @@ type portKey struct {
 	number     int
 }
 
-// NewSource is a source that has read nothing.
+// NewSource returns a source that has read nothing.
 func NewSource(t *Table, n PortNamer) *Source {
 	return &Source{Table: t, names: n, ports: map[portKey]*Port{}, nameOwners: map[Name]owner{}, cache: map[string]*Port{}, br: bufio.NewReaderSize(nil, 256<<10)}
 }
 
-// Read reads a document and gives each sample to emit; an error of emit ends it. The
-// error is an Error: what was emitted before it is good.
+// Read reads a document and calls emit with each sample. An error of emit ends it. The returned error is an
+// Error; samples before it are valid.
 func (s *Source) Read(f Format, r io.Reader, emit func(Sample) error) (Report, error) {
 	s.document++
 	s.emit = emit
@@ -148,7 +147,7 @@ func (s *Source) Read(f Format, r io.Reader, emit func(Sample) error) (Report, e
 	return s.report, err
 }
 
-// keepFor is for how many documents a port is kept that is not told of any more.
+// keepFor is the number of documents for which a port is kept that is no longer listed.
 const keepFor = 20
 
 func (s *Source) dropStalePorts() {
@@ -172,7 +171,7 @@ func (s *Source) dropStalePorts() {
 	}
 }
 
-// readFailed is what ended the reading of a body.
+// readFailed returns the error for a body whose reading ended with err.
 func readFailed(err error, where string, at int) error {
 	var own *Error
 	switch {
@@ -184,8 +183,7 @@ func readFailed(err error, where string, at int) error {
 	return &Error{transportKind(err), err}
 }
 
-// readLine is the next line without its end; whole is false when the document ends
-// without one.
+// readLine returns the next line without its end. whole is false when the document ends within the line.
 func (s *Source) readLine() (b []byte, whole bool, err error) {
 	b, err = s.br.ReadSlice('\n')
 	if err == nil {
@@ -212,7 +210,7 @@ func (s *Source) readLine() (b []byte, whole bool, err error) {
 
 func (s *Source) countError(k Kind) { s.report.Errors[k]++ }
 
-// portFor is the port of an identity, ready for the samples of this document.
+// portFor returns the port of an identity, prepared for the samples of this document.
 func (s *Source) portFor(id Identity) *Port {
 	key := portKey{id.Node, id.Port, id.Number}
 	p := s.ports[key]
@@ -228,7 +226,7 @@ func (s *Source) portFor(id Identity) *Port {
 	return p
 }
 
-// preparePort readies a port for the samples of this document.
+// preparePort prepares a port for the samples of this document.
 func (s *Source) preparePort(p *Port, id Identity) {
 	if p.lastDocument == s.document {
 		return
@@ -255,7 +253,7 @@ func (s *Source) preparePort(p *Port, id Identity) {
 	}
 }
 
-// emitSample passes on a value of a port, as its text.
+// emitSample parses and passes on a value of a port.
 func (s *Source) emitSample(p *Port, c *Column, text []byte, at time.Time) error {
 	word, bit := c.index/64, uint64(1)<<(c.index%64)
 	for len(p.columnsRead) <= word {
@@ -290,7 +288,8 @@ func (s *Source) emitSample(p *Port, c *Column, text []byte, at time.Time) error
 	return s.emit(Sample{p, c, state, v, at})
 }
 
-// recordCounter sees a counter that went back: it began anew after the reading before.
+// recordCounter records a counter's value. If it is lower than before, the counter was reset after the previous
+// reading.
 func (p *Port) recordCounter(i int, v float64) {
 	for len(p.lastValues) <= i {
 		p.lastValues, p.hasLast = append(p.lastValues, 0), append(p.hasLast, false)
@@ -302,8 +301,8 @@ func (p *Port) recordCounter(i int, v float64) {
 	p.lastValues[i], p.hasLast[i] = v, true
 }
 
-// parseUnixTime reads a time since 1970 in seconds, or in thousandths, millionths or
-// billionths of them: which, its size tells, for times from 1973 to 5138.
+// parseUnixTime parses a time since 1970 in seconds, milliseconds, microseconds or nanoseconds. The unit
+// follows from the size of the number, for times from 1973 to 5138.
 func parseUnixTime(b []byte) time.Time {
 	if len(b) > 20 {
 		return time.Time{}
@@ -323,7 +322,7 @@ func parseUnixTime(b []byte) time.Time {
 	return time.Unix(0, n)
 }
 
-// field is what a column says of a row, where it is about the row.
+// field is a part of a row's identity that a column holds.
 type field int
 
 const (
@@ -336,7 +335,7 @@ const (
 	fieldType
 )
 
-// fields by names: those of primary and secondary telemetry differ in case.
+// fields lists fields by column name; primary and secondary telemetry differ in case.
 var fields = map[string]field{
 	"timestamp": fieldTime, "Timestamp": fieldTime,
 	"node_guid": fieldNode, "Node_GUID": fieldNode,
@@ -346,11 +345,11 @@ var fields = map[string]field{
 	"device_type": fieldType, "node_type": fieldType,
 }
 
-// row gathers what a row says of itself.
+// row gathers the identity of a row.
 type row struct {
 	id        Identity
 	at        time.Time
-	hasNumber bool // the number is there
+	hasNumber bool // the number is present
 	invalid   bool
 }
 
@@ -388,12 +387,12 @@ func (r *row) setField(f field, b []byte) {
 	}
 }
 
-// isComplete reports whether the row says of which port it is.
+// isComplete reports whether the row identifies its port.
 func (r *row) isComplete() bool {
 	return !r.invalid && r.hasNumber && (r.id.Node != 0 || r.id.Port != 0)
 }
 
-// EachPort gives the ports of the last document that have a name of their own.
+// EachPort calls give with the ports of the last document whose name is unique.
 func (s *Source) EachPort(give func(*Port)) {
 	for _, p := range s.ports {
 		if p.lastDocument == s.document && p.hasName && !p.shared {

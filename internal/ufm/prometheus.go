@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// readPrometheus reads Prometheus text: lines of NAME{LABELS} VALUE [MILLISECONDS].
-// The labels are the same text on each line of a port: they are read once.
+// readPrometheus reads Prometheus text: lines of NAME{LABELS} VALUE [MILLISECONDS]. The labels have the same
+// text on each line of a port and are parsed once.
 func (s *Source) readPrometheus() error {
 	var scratch []byte
 	for n := 1; ; n++ {
@@ -18,7 +18,7 @@ func (s *Source) readPrometheus() error {
 		}
 		switch {
 		case !whole && len(b) > 0 && b[0] != '#':
-			// The last number may be half of one: nothing tells.
+			// The last number may be half of one.
 			return errorf(KindTruncated, "line %d: the document ends without the end of its line", n)
 		case !whole:
 			return nil
@@ -35,9 +35,9 @@ func (s *Source) readPrometheus() error {
 func (s *Source) promLine(b, scratch []byte) ([]byte, error) {
 	s.report.Rows++
 	open := bytes.IndexByte(b, '{')
-	end := bytes.LastIndexByte(b, '}') // values and times have none
+	end := bytes.LastIndexByte(b, '}') // values and times contain none
 	if open <= 0 || end < open {
-		s.countError(KindIdentity) // without labels it is of no port
+		s.countError(KindIdentity) // a line without labels belongs to no port
 		return scratch, nil
 	}
 	if fields[string(b[:open])] != fieldNone {
@@ -84,7 +84,7 @@ func (s *Source) promLine(b, scratch []byte) ([]byte, error) {
 	return scratch, s.emitSample(p, c, value, at)
 }
 
-// promLabels reads NAME="VALUE",...; \\, \" and \n are escapes.
+// promLabels parses NAME="VALUE",...; \\, \" and \n are escapes.
 func promLabels(b, scratch []byte) (row, []byte, bool) {
 	var r row
 	for {

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// jsonText is a JSON text, number or null, as text: versions of UFM differ in which.
+// jsonText is the text of a JSON string, number or null, because versions of UFM use different types.
 type jsonText string
 
-// UnmarshalJSON takes a text, a number or null.
+// UnmarshalJSON accepts a string, a number or null.
 func (t *jsonText) UnmarshalJSON(b []byte) error {
 	switch {
 	case bytes.Equal(b, []byte("null")):
@@ -44,18 +44,17 @@ func (t *jsonText) UnmarshalJSON(b []byte) error {
 
 // Event is an event of UFM.
 type Event struct {
-	// ID is UFM's number. It begins again when a standby takes over.
+	// ID is UFM's number of the event. Numbering begins again when a standby takes over.
 	ID string
 	// Code is the number of the event's type (EventKind).
 	Code string
-	// Name is the type's, as UFM has it; it may be anything.
+	// Name is UFM's name of the type; it may be any text.
 	Name, Severity, Category string
-	// Object is what it is about, ObjectType of what sort that is ("Site", "IBPort";
-	// from 6.17 on), Path where that stands.
+	// Object is the object of the event, ObjectType its type ("Site", "IBPort"; from 6.17 on), Path its place.
 	Object, ObjectType, Path string
 	Description              string
-	// Written is its time as UFM writes it; At is the same by UFM's clock, zero where it
-	// cannot be read.
+	// Written is the event's time as UFM writes it. At is the same by UFM's clock, or zero where it cannot be
+	// parsed.
 	Written string
 	At      time.Time
 }
@@ -73,8 +72,8 @@ type eventJSON struct {
 	Timestamp   jsonText `json:"timestamp"`
 }
 
-// toEvent takes both shapes: 6.12 has the code as "type" and milliseconds, 6.24 has it
-// as "event_type", what the object is as "type", and seconds.
+// toEvent accepts both shapes: 6.12 has the code as "type" and milliseconds; 6.24 has it as "event_type", the
+// type of the object as "type", and seconds.
 func (e *eventJSON) toEvent(zone *time.Location) (Event, error) {
 	code, object := e.EventType, e.Type
 	if code == "" {
@@ -88,9 +87,8 @@ func (e *eventJSON) toEvent(zone *time.Location) (Event, error) {
 		Written: string(e.Timestamp), At: parseWallTime(string(e.Timestamp), zone)}, nil
 }
 
-// ObjectIdentity is the port, or the node, that an object's name stands for: a GUID of 16
-// digits, with the port's number behind an underscore where it is a port's. false: the
-// name is of another sort. A number of 0 is none.
+// ObjectIdentity returns the port, or the node, of an object's name: a GUID of 16 digits, followed for a port
+// by an underscore and its number. It returns false for other names. A number of 0 means that there is none.
 func ObjectIdentity(object string) (Identity, bool) {
 	digits, number, port := strings.Cut(object, "_")
 	if len(strings.TrimPrefix(digits, "0x")) != 16 {
@@ -111,8 +109,8 @@ func ObjectIdentity(object string) (Identity, bool) {
 	return id, true
 }
 
-// parseWallTime reads a time of the REST interface: of a wall clock, with or without parts of
-// a second, or a number since 1970.
+// parseWallTime parses a time of the REST interface: of a wall clock, with or without a fraction of a second,
+// or a number since 1970.
 func parseWallTime(s string, zone *time.Location) time.Time {
 	for _, layout := range []string{"2006-01-02 15:04:05", "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05", time.ANSIC} {
 		if t, err := time.ParseInLocation(layout, s, zone); err == nil {
@@ -122,7 +120,7 @@ func parseWallTime(s string, zone *time.Location) time.Time {
 	return parseUnixTime([]byte(s))
 }
 
-// FetchEvents are all events that UFM keeps.
+// FetchEvents returns all events that UFM keeps.
 func (c *Client) FetchEvents(ctx context.Context, zone *time.Location) ([]Event, error) {
 	var out []Event
 	var bad error
@@ -140,17 +138,17 @@ func (c *Client) FetchEvents(ctx context.Context, zone *time.Location) ([]Event,
 	return out, err
 }
 
-// Alarm is an alarm that is open.
+// Alarm is an open alarm.
 type Alarm struct {
 	ID string
 	// Code is the number of the type of the event that raised it (EventKind).
 	Code, Name, Severity string
-	// Object is what it is about, Path where that stands.
+	// Object is the object of the alarm, Path its place.
 	Object, Path, Reason string
 	At                   time.Time
 }
 
-// ObjectDisplayName is how the alarm's object is shown: by its path, where there is one.
+// ObjectDisplayName returns the object's path or, if there is none, its name.
 func (a *Alarm) ObjectDisplayName() string {
 	if a.Path != "" {
 		return a.Path
@@ -158,8 +156,7 @@ func (a *Alarm) ObjectDisplayName() string {
 	return a.Object
 }
 
-// alarmJSON has both shapes: 6.12 names the object "related_object_...", 6.17 and later
-// "object_...".
+// alarmJSON has both shapes: 6.12 has "related_object_..." where 6.17 and later have "object_...".
 type alarmJSON struct {
 	ID            jsonText `json:"id"`
 	EventType     jsonText `json:"event_type"`
@@ -182,7 +179,7 @@ func (a *alarmJSON) toAlarm(zone *time.Location) (Alarm, error) {
 		Path: string(cmp.Or(a.Path, a.RelatedPath)), Reason: string(cmp.Or(a.Reason, a.Description)), At: parseWallTime(string(a.Timestamp), zone)}, nil
 }
 
-// FetchAlarms are all that are open.
+// FetchAlarms returns all open alarms.
 func (c *Client) FetchAlarms(ctx context.Context, zone *time.Location) ([]Alarm, error) {
 	var out []Alarm
 	var bad error
@@ -200,13 +197,13 @@ func (c *Client) FetchAlarms(ctx context.Context, zone *time.Location) ([]Alarm,
 	return out, err
 }
 
-// VPort is a virtual port, of the physical port whose identity it has.
+// VPort is a virtual port of the physical port whose identity it has.
 type VPort struct {
 	Identity
 	State string
 }
 
-// FetchVPorts are all of them. Those whose port cannot be read are counted in bad.
+// FetchVPorts returns all virtual ports. bad is the number of those whose port cannot be parsed.
 func (c *Client) FetchVPorts(ctx context.Context) (out []VPort, bad int, err error) {
 	err = fetchList(ctx, c, "/resources/vports", func(j struct {
 		GUID        jsonText `json:"port_guid"`
@@ -225,8 +222,8 @@ func (c *Client) FetchVPorts(ctx context.Context) (out []VPort, bad int, err err
 	return out, bad, err
 }
 
-// CountJobs counts the jobs that UFM lists, by status ("Running", "Completed", "Completed
-// With Errors").
+// CountJobs returns the number of jobs that UFM lists, by status ("Running", "Completed", "Completed With
+// Errors").
 func (c *Client) CountJobs(ctx context.Context) (map[string]int, error) {
 	out := map[string]int{}
 	err := fetchList(ctx, c, "/jobs", func(j struct {
@@ -237,14 +234,14 @@ func (c *Client) CountJobs(ctx context.Context) (map[string]int, error) {
 	return out, err
 }
 
-// UnhealthyPort is a port that the subnet manager holds for unhealthy.
+// UnhealthyPort is a port that the subnet manager holds to be unhealthy.
 type UnhealthyPort struct {
 	Identity
 	Condition string
 }
 
-// FetchUnhealthyPorts are all of them. Those whose GUID or number cannot be read are
-// counted in bad.
+// FetchUnhealthyPorts returns all unhealthy ports. bad is the number of those whose GUID or number cannot be
+// parsed.
 func (c *Client) FetchUnhealthyPorts(ctx context.Context) (out []UnhealthyPort, bad int, err error) {
 	err = fetchList(ctx, c, "/app/unhealthy_ports", func(j struct {
 		GUID      jsonText `json:"UnhealthyGUID"`
@@ -264,7 +261,7 @@ func (c *Client) FetchUnhealthyPorts(ctx context.Context) (out []UnhealthyPort, 
 	return out, bad, err
 }
 
-// FetchVersion is the version of UFM.
+// FetchVersion returns the version of UFM.
 func (c *Client) FetchVersion(ctx context.Context) (string, error) {
 	var v struct {
 		Release jsonText `json:"ufm_release_version"`
@@ -303,7 +300,7 @@ type PortInfo struct {
 	Width       jsonText `json:"active_width"`
 	Peer        jsonText `json:"peer"`
 	LID         jsonText `json:"lid"`
-	// What the port may do, as lists.
+	// The supported and enabled speeds and widths, as lists.
 	EnabledSpeed jsonText `json:"enabled_speed"`
 	EnabledWidth jsonText `json:"enabled_width"`
 }
@@ -317,7 +314,7 @@ type LinkInfo struct {
 	Width           jsonText `json:"width"`
 }
 
-// FetchInventory asks for systems and ports, and links.
+// FetchInventory requests systems, ports and links.
 func (c *Client) FetchInventory(ctx context.Context) (*Inventory, error) {
 	v := &Inventory{}
 	if err := fetchList(ctx, c, "/resources/systems", func(s System) { v.Systems = append(v.Systems, s) }); err != nil {

@@ -16,22 +16,22 @@ import (
 	"github.com/graylink/graylink/internal/durable"
 )
 
-// Memory is what is known of the events and alarms of a UFM, also over restarts.
+// Memory holds what is known of the events and alarms of a UFM; it can be kept over restarts.
 type Memory struct {
 	Events EventLog
 	Alarms AlarmLog
 }
 
-// stateVersion is that of the file's form.
+// stateVersion is the version of the file's format.
 const stateVersion = 1
 
-// maxStateFile bounds the state file, octets.
+// maxStateFile bounds the size of the state file in octets.
 const maxStateFile = 64 << 20
 
 type stateJSON struct {
 	Version int    `json:"version"`
 	UFM     string `json:"ufm"`
-	// Events are hexadecimal keys, those that were listed longest ago first.
+	// Events are hexadecimal keys in the order in which they were last listed, oldest first.
 	Events []string     `json:"events"`
 	Alarms []savedAlarm `json:"alarms"`
 }
@@ -47,14 +47,14 @@ type savedAlarm struct {
 	At       time.Time `json:"at,omitzero"`
 }
 
-// ErrOtherUFM: a state file is of another UFM.
+// ErrOtherUFM means that a state file belongs to another UFM.
 var ErrOtherUFM = errors.New("the state is of another UFM")
 
-// ErrBadState: a state file holds no state.
-var ErrBadState = errors.New("it is no state file")
+// ErrBadState means that a file holds no state.
+var ErrBadState = errors.New("not a state file")
 
-// ParseState reads a state file's text; ufm is whose it is to be, limit that of
-// EventLog. errors.Is finds ErrOtherUFM.
+// ParseState parses a state file's text. ufm is the UFM that it must belong to, limit that of EventLog.
+// errors.Is finds ErrOtherUFM.
 func ParseState(b []byte, ufm string, limit int) (*Memory, error) {
 	var j stateJSON
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -84,7 +84,7 @@ func ParseState(b []byte, ufm string, limit int) (*Memory, error) {
 	return s, nil
 }
 
-// EncodeState is the state as a state file has it.
+// EncodeState returns the text of a state file.
 func (s *Memory) EncodeState(ufm string) ([]byte, error) {
 	j := stateJSON{Version: stateVersion, UFM: ufm, Events: []string{}, Alarms: []savedAlarm{}}
 	for _, k := range s.Events.keysByAge() {
@@ -100,7 +100,7 @@ func (s *Memory) EncodeState(ufm string) ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// Clone knows the same, and goes its own way.
+// Clone returns an independent copy.
 func (s *Memory) Clone() *Memory {
 	out := &Memory{Events: s.Events.clone()}
 	for _, a := range s.Alarms.open {
@@ -109,7 +109,7 @@ func (s *Memory) Clone() *Memory {
 	return out
 }
 
-// sameEntries reports whether two states know the same events and alarms.
+// sameEntries reports whether two states have the same events and alarms.
 func (s *Memory) sameEntries(o *Memory) bool {
 	if len(s.Events.lastListed) != len(o.Events.lastListed) || len(s.Alarms.open) != len(o.Alarms.open) {
 		return false
@@ -133,11 +133,10 @@ type StateFile struct {
 	saved     *Memory
 }
 
-// OpenState reads a state file; when there is none yet, the memory has seen nothing. A
-// file that cannot be read or is another UFM's is an error, and so is a folder in which
-// no file can be written: what is never saved is told again. With an error that is
-// ErrBadState there is a memory that has seen nothing as well, and the file is replaced
-// when that is saved.
+// OpenState reads a state file. If it does not exist, the returned memory is empty. A file that cannot be read
+// or belongs to another UFM is an error, and so is a directory in which no file can be written, because events
+// that are not saved would be reported again. With the error ErrBadState an empty memory is returned as well,
+// and the next Save replaces the file.
 func OpenState(path, ufm string, limit int) (*StateFile, *Memory, error) {
 	f := &StateFile{path: path, ufm: ufm}
 	s := &Memory{Events: EventLog{Limit: limit}}
@@ -173,8 +172,8 @@ func OpenState(path, ufm string, limit int) (*StateFile, *Memory, error) {
 	return f, s, err
 }
 
-// Save writes the state, when it is another than the one that was saved last. The file
-// is replaced in one step: after a crash it is the old one or the new one.
+// Save writes the state if it differs from the last one saved. The file is replaced atomically: after a crash
+// it is the old one or the new one.
 func (f *StateFile) Save(s *Memory) error {
 	if s.Events.lastListed == nil || f.saved != nil && f.saved.sameEntries(s) {
 		return nil

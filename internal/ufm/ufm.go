@@ -18,11 +18,11 @@ import (
 	"strings"
 )
 
-// GUID is an EUI-64 of InfiniBand. 0 is none.
+// GUID is an EUI-64 of InfiniBand. 0 means none.
 type GUID uint64
 
-// ParseGUID reads a GUID as UFM writes it: hexadecimal, with and without 0x, with and
-// without leading zeros, or in groups with colons.
+// ParseGUID parses a GUID as UFM writes it: hexadecimal, with or without 0x and leading zeros, or in groups
+// with colons.
 func ParseGUID(text string) (GUID, error) {
 	digits := strings.TrimSpace(text)
 	if len(digits) > 2 && digits[0] == '0' && digits[1]|0x20 == 'x' {
@@ -38,33 +38,33 @@ func ParseGUID(text string) (GUID, error) {
 	return GUID(v), nil
 }
 
-// String is the one form in which this project writes GUIDs: 0x and 16 digits.
+// String returns the form in which this project writes GUIDs: 0x and 16 digits.
 func (g GUID) String() string { return fmt.Sprintf("0x%016x", uint64(g)) }
 
-// Kind says why something of UFM could not be had. It is a label of series.
+// Kind states why data of UFM could not be read. It is a label value of series.
 type Kind string
 
 // Kinds of errors.
 const (
 	KindConnect      Kind = "connect"      // no connection, or it broke before an answer
 	KindTimeout      Kind = "timeout"      // no answer, or not all of it, in time
-	KindTLS          Kind = "tls"          // the certificate is not one we trust
+	KindTLS          Kind = "tls"          // the certificate is not trusted
 	KindUnauthorized Kind = "unauthorized" // 401 or 403
 	KindStatus       Kind = "status"       // another status than 200
 	KindRedirect     Kind = "redirect"     // 3xx: redirects are not followed
-	KindTooLarge     Kind = "too_large"    // more octets than are allowed
-	KindTruncated    Kind = "truncated"    // the document ends before its end
-	KindMalformed    Kind = "malformed"    // not the document that is expected
+	KindTooLarge     Kind = "too_large"    // more octets than allowed
+	KindTruncated    Kind = "truncated"    // the document ends too early
+	KindMalformed    Kind = "malformed"    // not the expected document
 	KindValue        Kind = "value"        // a value that its column cannot have
-	KindIdentity     Kind = "identity"     // a row that does not say of which port it is
+	KindIdentity     Kind = "identity"     // a row that does not identify its port
 	KindDuplicate    Kind = "duplicate"    // a second value of the same port and column
 	KindCredentials  Kind = "credentials"  // a file with credentials cannot be read
-	KindConsumer     Kind = "consumer"     // what was read was not taken
+	KindConsumer     Kind = "consumer"     // a reading was refused by the consumer
 	KindShards       Kind = "shards"       // the service does not divide its ports
-	KindState        Kind = "state"        // what was told cannot be remembered
+	KindState        Kind = "state"        // reported events cannot be remembered
 )
 
-// Kinds are all of them, for series that begin with 0.
+// Kinds lists all kinds, for series that begin with 0.
 var Kinds = []Kind{KindConnect, KindTimeout, KindTLS, KindUnauthorized, KindStatus, KindRedirect, KindTooLarge, KindTruncated,
 	KindMalformed, KindValue, KindIdentity, KindDuplicate, KindCredentials, KindConsumer, KindShards, KindState}
 
@@ -76,14 +76,14 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Err.Error() }
 
-// Unwrap is the error within.
+// Unwrap returns the wrapped error.
 func (e *Error) Unwrap() error { return e.Err }
 
 func errorf(k Kind, format string, args ...any) error {
 	return &Error{k, fmt.Errorf(format, args...)}
 }
 
-// KindOf is the kind of an error; malformed when it has none.
+// KindOf returns the kind of an error, or KindMalformed if it has none.
 func KindOf(err error) Kind {
 	var e *Error
 	if errors.As(err, &e) {

@@ -61,7 +61,7 @@ func newTable(t testing.TB, declared map[string]DeclaredColumn) *Table {
 	return table
 }
 
-// saved is the inventory of testdata.
+// saved returns the inventory of testdata.
 func saved(t testing.TB) *Inventory {
 	t.Helper()
 	v := &Inventory{}
@@ -86,8 +86,8 @@ func directory(v *Inventory) *Directory {
 	return d
 }
 
-// line is a sample as text, for comparisons. Times are cut to milliseconds, which is
-// what Prometheus text has.
+// line returns a sample as text, for comparisons. Times are cut to milliseconds, the precision of Prometheus
+// text.
 func line(x Sample) string {
 	name := x.Column.Metric.Switch
 	if x.Port.NIC != "" {
@@ -113,8 +113,8 @@ func read(t testing.TB, s *Source, f Format, r io.Reader) ([]string, Report, err
 
 var files = map[Format]string{CSV: "testdata/ports.csv", JSON: "testdata/ports.json", Prometheus: "testdata/ports.prom"}
 
-// TestThreeFormsAgree: rule 1; and the golden file of what they say. Prometheus text
-// has no texts, so no error correction.
+// TestThreeFormsAgree checks rule 1, and compares the samples with the golden file. Prometheus text has no
+// states, so no error correction.
 func TestThreeFormsAgree(t *testing.T) {
 	for f, file := range files {
 		b, err := os.ReadFile(file)
@@ -139,7 +139,7 @@ func TestThreeFormsAgree(t *testing.T) {
 	}
 }
 
-// TestGeneratedFormsAgree: the same of many ports, value for value, as numbers.
+// TestGeneratedFormsAgree checks the same for many ports, value for value.
 func TestGeneratedFormsAgree(t *testing.T) {
 	f := ufmtest.Fabric{Switches: 7, Ports: 40, Counters: ufmtest.CounterNames(50), At: 1709652347161000}
 	var all [3][]string
@@ -160,7 +160,7 @@ func TestGeneratedFormsAgree(t *testing.T) {
 	}
 }
 
-// generated names the ports of a generated fabric.
+// generatedNames names the ports of a generated fabric.
 type generatedNames struct{}
 
 func generated(ufmtest.Fabric) PortNamer { return generatedNames{} }
@@ -222,7 +222,7 @@ func TestTimes(t *testing.T) {
 
 const head = "timestamp,node_guid,port_guid,port_num,PortXmitDataExtended,LinkDownedCounterExtended\n"
 
-// TestFaults: rule 4, and what is counted. A kind of "" is a document without error.
+// TestFaults checks rule 4, and what is counted. A kind of "" means a document without error.
 func TestFaults(t *testing.T) {
 	row := func(port int, data, down string) string {
 		return fmt.Sprintf("1709652347161873,2c90300f172a0,2c90300f172a0,%d,%s,%s\n", port, data, down)
@@ -254,7 +254,7 @@ func TestFaults(t *testing.T) {
 		"wrong type":              {CSV, head + row(1, "many", "2") + row(2, "-7", "2"), "", 2, map[Kind]int{KindValue: 2}, 0},
 		"no number":               {CSV, head + "1709652347161873,2c90300f172a0,2c90300f172a0,N/A,3,4\n", "", 0, map[Kind]int{KindIdentity: 1}, 0},
 		"bad GUID":                {CSV, head + "1709652347161873,zzz,2c90300f172a0,1,3,4\n", "", 0, map[Kind]int{KindIdentity: 1}, 0},
-		"nobody knows the port":   {CSV, head + "1709652347161873,1,1,1,3,4\n", "", 0, nil, 1},
+		"the port is unknown":     {CSV, head + "1709652347161873,1,1,1,3,4\n", "", 0, nil, 1},
 		"columns change within":   {CSV, head + row(1, "1", "2") + "timestamp,node_guid,port_num,PortRcvDataExtended\n1709652347161873,2c90300f172a0,2,3\n", "", 3, nil, 0},
 		"JSON, two":               {JSON, "[" + obj(1, "1") + "," + obj(2, "2") + "]", "", 2, nil, 0},
 		"JSON, within an object":  {JSON, `{"timestamp":"2024-03-05 16:26:11","values":[` + obj(1, "1") + "," + obj(2, "2") + "]}", "", 2, nil, 0},
@@ -295,8 +295,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestResets: a counter that goes back began anew after the reading before, once for
-// all counters of the port that did.
+// TestResets checks that a counter that decreases counts as reset after the previous reading, once for all such
+// counters of the port.
 func TestResets(t *testing.T) {
 	s := NewSource(newTable(t, nil), directory(saved(t)))
 	var p *Port
@@ -323,7 +323,7 @@ func TestResets(t *testing.T) {
 	}
 }
 
-// TestDocumentsTime: rows without a time have their document's, and that of no other.
+// TestDocumentsTime checks that rows without a time have that of their own document.
 func TestDocumentsTime(t *testing.T) {
 	row := `{"node_guid":"2c90300f172a0","port_num":%d,"PortXmitDataExtended":1}`
 	text := fmt.Sprintf(`{"timestamp":1709652347161873,"values":[`+row+`]}`+row, 1, 2)
@@ -342,7 +342,7 @@ func TestDocumentsTime(t *testing.T) {
 	}
 }
 
-// TestNewNames: ports get their names when the inventory comes.
+// TestNewNames checks that ports get their names when the inventory arrives.
 func TestNewNames(t *testing.T) {
 	d := &Directory{}
 	s := NewSource(newTable(t, nil), d)
@@ -358,7 +358,7 @@ func TestNewNames(t *testing.T) {
 	}
 }
 
-// TestNamesByTelemetry: without an inventory, what the row says of its node.
+// TestNamesByTelemetry checks the names without an inventory, from what the row says of its node.
 func TestNamesByTelemetry(t *testing.T) {
 	for _, x := range []struct{ description, kind, want string }{
 		{"SW1", "switch", "SW1:3"}, {"h1 mlx5_0", "host", "h1/mlx5_0.3"}, {"h1 mlx5_0", "", ""}, {"", "switch", ""}, {"h1", "1", "h1/hca.3"}, {"a:b", "2", "a%3Ab:3"},
@@ -490,7 +490,7 @@ func fuzz(f *testing.F, form Format) {
 				return nil
 			})
 			if n != report.Samples {
-				t.Errorf("%d samples, %d told", n, report.Samples)
+				t.Errorf("%d samples, %d reported", n, report.Samples)
 			}
 			var own *Error
 			if err != nil && !errors.As(err, &own) {
@@ -514,14 +514,15 @@ func fuzz(f *testing.F, form Format) {
 	})
 }
 
-// lenient: numbers such as 007 and 1. are taken, which JSON does not have.
+// lenient reports whether a text may be a number such as 007 or 1., which is accepted although JSON does not
+// have it.
 func lenient(b []byte) bool { return bytes.ContainsAny(b, "0.+-eE") }
 
 func FuzzCSV(f *testing.F)        { fuzz(f, CSV) }
 func FuzzJSON(f *testing.F)       { fuzz(f, JSON) }
 func FuzzPrometheus(f *testing.F) { fuzz(f, Prometheus) }
 
-// FuzzSaved: documents of the REST interface.
+// FuzzSaved reads documents of the REST interface from any bytes.
 func FuzzSaved(f *testing.F) {
 	for _, name := range []string{"systems.json", "links.json", "ports_rest.json"} {
 		b, err := os.ReadFile("testdata/" + name)
@@ -561,8 +562,8 @@ func TestDecodeListGivesAllOrNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkRead: 40,000 ports with 50 counters each; live-MB is the heap that is held
-// after it with all of the source's memory, peak-MB what the system gave in all.
+// BenchmarkRead reads 40,000 ports with 50 counters each. live-MB is the heap that is held afterwards with the
+// source's memory, peak-MB the memory that the system provided.
 func BenchmarkRead(b *testing.B) {
 	f := ufmtest.Fabric{Switches: 625, Ports: 64, Counters: ufmtest.CounterNames(50), At: 1709652347161000}
 	for _, form := range []struct {
@@ -593,7 +594,7 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// TestVocabulary: the names that InfiniBand's own sampling has are used for the same.
+// TestVocabulary checks that InfiniBand's own sampling uses the same names.
 func TestVocabulary(t *testing.T) {
 	b, err := os.ReadFile("../../receivers/ibfabricreceiver/metadata.yaml")
 	if err != nil {

@@ -1,9 +1,9 @@
 // Package decode makes samples of gNMI notifications, by the rules of a preset.
 //
-//  1. A leaf is its path (prefix, update, and the members of a JSON value) without
+//  1. A leaf is identified by its path (prefix, update, and the members of a JSON value) without
 //     origin and modules' names; the prefix' target is not part of it.
-//  2. A value that cannot be its family's is no sample: it is counted, and absent.
-//  3. A leaf that no rule is about is counted and left out.
+//  2. A value that its family cannot have is not a sample: it is counted, and absent.
+//  3. A leaf without a rule is counted and left out.
 //  4. A sample's time is its notification's, unless that is not within a day of now.
 //  5. An atomic notification replaces what was beneath its prefix; deletes come
 //     before updates (gNMI specification 2.1.1, 3.5.2.5).
@@ -26,31 +26,30 @@ import (
 	"github.com/graylink/graylink/internal/gnmi/preset"
 )
 
-// Sink takes what a notification says.
+// Sink receives the content of notifications.
 type Sink interface {
-	// AddSample is a value of a leaf, or its text where the leaf's kind tells that.
-	// Identity and text are the caller's again when it returns.
+	// AddSample takes a value of a leaf, or its text if the leaf's kind has texts. identity and text must not
+	// be kept after it returns.
 	AddSample(l *preset.Leaf, identity []byte, c *preset.Captures, value float64, text string, at int64)
-	// DeleteBeneath takes away the leaves beneath a node whose captures are as given; an empty
-	// one is any.
+	// DeleteBeneath removes the leaves beneath a node whose captures match; an empty capture matches any.
 	DeleteBeneath(n *preset.Node, c *preset.Captures)
 }
 
-// Counts are what a decoder did.
+// Counts counts what a decoder did.
 type Counts struct {
 	Updates          uint64 // updates of notifications
 	Samples          uint64
-	Unknown          uint64 // updates, or members of JSON values, that no rule is about
-	BadValues        uint64 // values that cannot be their family's
-	Absent           uint64 // values by which a switch says that it has none: N/A, null, an empty text
+	Unknown          uint64 // updates, or members of JSON values, without a rule
+	BadValues        uint64 // values that their family cannot have
+	Absent           uint64 // values that mean "not available": N/A, null, an empty text
 	MissingKeys      uint64 // leaves without the keys that make their labels
-	BadJSON          uint64 // values that are no JSON, or too deep
+	BadJSON          uint64 // values that are not valid JSON, or nested too deeply
 	BadTimes         uint64 // notifications whose time is not within a day of now
 	Deletes          uint64
 	MalformedUpdates uint64 // updates without path or value
 }
 
-// Decoder decodes notifications of one target, one after the other.
+// Decoder decodes the notifications of one target. It is not safe for concurrent use.
 type Decoder struct {
 	Counts   Counts
 	tree     *preset.Tree
@@ -60,15 +59,15 @@ type Decoder struct {
 	iter     *jsoniter.Iterator
 }
 
-// New makes a decoder.
+// New returns a decoder.
 func New(tree *preset.Tree, sink Sink) *Decoder {
 	return &Decoder{tree: tree, sink: sink, iter: jsoniter.NewIterator(jsoniter.ConfigDefault)}
 }
 
-// maxDepth is how deep JSON values may be: the deepest model at hand has 9 levels.
+// maxDepth bounds the depth of JSON values: the deepest known model has 9 levels.
 const maxDepth = 32
 
-// DecodeNotification decodes one. now is the receiver's time.
+// DecodeNotification decodes a notification. now is the receiver's time.
 func (d *Decoder) DecodeNotification(n *gnmi.Notification, now time.Time) {
 	at := n.GetTimestamp()
 	if delta := now.UnixNano() - at; at <= 0 || delta > int64(24*time.Hour) || -delta > int64(24*time.Hour) {
@@ -113,7 +112,7 @@ func (d *Decoder) DecodeNotification(n *gnmi.Notification, now time.Time) {
 	}
 }
 
-// walkPath goes along a path; nil: no rule is about what is there.
+// walkPath follows a path from a node. It returns nil if no rule leads there.
 func (d *Decoder) walkPath(n *preset.Node, p *gnmi.Path) *preset.Node {
 	if n == nil || p == nil {
 		return n
@@ -132,7 +131,7 @@ func (d *Decoder) walkPath(n *preset.Node, p *gnmi.Path) *preset.Node {
 	return d.walkElements(n, p.Element) //nolint:staticcheck // as above
 }
 
-// walkElements goes along a path of the deprecated form.
+// walkElements follows a path of the deprecated form.
 func (d *Decoder) walkElements(n *preset.Node, elements []string) *preset.Node {
 	for i := 0; i < len(elements); i++ {
 		e := elements[i]
@@ -154,7 +153,7 @@ func (d *Decoder) walkElements(n *preset.Node, elements []string) *preset.Node {
 		}
 		last := ""
 		for _, k := range n.Keys {
-			if k.Name == last { // two rules about the same key
+			if k.Name == last { // two rules with the same key
 				d.captures[k.Capture] = elements[i]
 				continue
 			}
@@ -168,7 +167,7 @@ func (d *Decoder) walkElements(n *preset.Node, elements []string) *preset.Node {
 	return n
 }
 
-// decodeDeprecated is a value of the form before TypedValue.
+// decodeDeprecated decodes a value of the form before TypedValue.
 func (d *Decoder) decodeDeprecated(n *preset.Node, v *gnmi.Value, at int64) { //nolint:staticcheck // the deprecated form must be read
 	switch v.GetType() {
 	case gnmi.Encoding_JSON, gnmi.Encoding_JSON_IETF:
@@ -208,7 +207,7 @@ func (d *Decoder) decodeValue(n *preset.Node, v *gnmi.TypedValue, at int64) {
 	case *gnmi.TypedValue_JsonIetfVal:
 		d.decodeJSON(n, x.JsonIetfVal, at)
 	case *gnmi.TypedValue_LeaflistVal:
-		// A list of one is its element; a longer one is no value of a series.
+		// A list of one is its element; a longer one cannot be the value of a series.
 		if list := x.LeaflistVal.GetElement(); len(list) == 1 {
 			if _, nested := list[0].GetValue().(*gnmi.TypedValue_LeaflistVal); !nested {
 				d.decodeValue(n, list[0], at)
@@ -223,12 +222,12 @@ func (d *Decoder) decodeValue(n *preset.Node, v *gnmi.TypedValue, at int64) {
 			return
 		}
 		d.Counts.BadValues++
-	default: // proto_bytes and any are of schemas that are not known
+	default: // proto_bytes and any have unknown schemas
 		d.Counts.BadValues++
 	}
 }
 
-// decodeLeaf is the value of a leaf, a number or a text.
+// decodeLeaf adds the value of a leaf, a number or a text.
 func (d *Decoder) decodeLeaf(n *preset.Node, number float64, text string, isText bool, at int64) {
 	if len(n.Leaves) == 0 {
 		d.Counts.Unknown++
@@ -265,7 +264,7 @@ func (d *Decoder) decodeLeaf(n *preset.Node, number float64, text string, isText
 	}
 }
 
-// decodeJSON is a JSON value: a leaf, or a tree whose members are leaves.
+// decodeJSON decodes a JSON value: a leaf, or a tree whose members are leaves.
 func (d *Decoder) decodeJSON(n *preset.Node, b []byte, at int64) {
 	d.iter.ResetBytes(b)
 	d.iter.Error = nil
@@ -320,8 +319,8 @@ func (d *Decoder) decodeMember(it *jsoniter.Iterator, n *preset.Node, at int64, 
 	}
 }
 
-// decodeList is a YANG list or leaf-list. The entries of a list have their keys among their
-// members, anywhere.
+// decodeList decodes a YANG list or leaf-list. The entries of a list have their keys among their members, at
+// any place.
 func (d *Decoder) decodeList(it *jsoniter.Iterator, n *preset.Node, at int64, depth int) {
 	saved := d.captures
 	for first := true; it.ReadArray(); first = false {

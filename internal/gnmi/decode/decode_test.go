@@ -18,7 +18,7 @@ import (
 
 var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// lines is a sink that writes down what it is told.
+// lines is a sink that writes down what it receives.
 type lines struct{ all []string }
 
 func (s *lines) AddSample(l *preset.Leaf, _ []byte, c *preset.Captures, v float64, text string, at int64) {
@@ -73,7 +73,7 @@ func jval(v string) *gnmi.TypedValue {
 
 const mtu = "/interfaces/interface[name=e1]/state/mtu"
 
-// TestValues: every kind of a typed value is a number or is counted.
+// TestValues checks that every kind of a typed value becomes a number or is counted.
 func TestValues(t *testing.T) {
 	list := func(v ...*gnmi.TypedValue) *gnmi.TypedValue {
 		return &gnmi.TypedValue{Value: &gnmi.TypedValue_LeaflistVal{LeaflistVal: &gnmi.ScalarArray{Element: v}}}
@@ -83,8 +83,8 @@ func TestValues(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		v    *gnmi.TypedValue
-		want string // empty: no sample
-		but  Counts // then why
+		want string // empty means no sample
+		but  Counts // the count of the reason
 	}{
 		"uint":           {uval(9000), "9000", Counts{}},
 		"int":            {&gnmi.TypedValue{Value: &gnmi.TypedValue_IntVal{IntVal: -3}}, "-3", Counts{}},
@@ -131,8 +131,8 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestNotifications: prefixes, origins, modules, deprecated paths, trees, deletes,
-// atomic notifications and times.
+// TestNotifications covers prefixes, origins, modules, deprecated paths, trees, deletes, atomic notifications
+// and times.
 func TestNotifications(t *testing.T) {
 	up := func(p string, v *gnmi.TypedValue) *gnmi.Update { return &gnmi.Update{Path: parse(t, p), Val: v} }
 	element := func(e ...string) *gnmi.Path { return &gnmi.Path{Element: e} } //nolint:staticcheck // must be read
@@ -207,8 +207,8 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// FuzzNotification: no bytes of a switch end the receiver, whatever preset reads
-// them, and no sample is without its labels.
+// FuzzNotification checks that no bytes of a switch end the receiver, whichever preset reads them, and that no
+// sample lacks its labels.
 func FuzzNotification(f *testing.F) {
 	seed := func(n *gnmi.Notification) {
 		b, err := proto.Marshal(n)
@@ -240,7 +240,7 @@ func FuzzNotification(f *testing.F) {
 	})
 }
 
-// FuzzJSON: the same of JSON values.
+// FuzzJSON checks the same for JSON values.
 func FuzzJSON(f *testing.F) {
 	for _, s := range []string{`{"interface":[{"name":"e1","state":{"mtu":1}}]}`, `[[[[]]]]`, `{"interface":[{"name":{"a":1}}]}`, `"\u00`, `-`, `1e999`, `{"Ethernet0":{"SAI_PORT_STAT_PFC_3_RX_PKTS":"12"}}`} {
 		f.Add([]byte(s))
@@ -260,7 +260,7 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-// checked is a sink that looks at what it is told.
+// checked is a sink that verifies what it receives.
 type checked struct{ t *testing.T }
 
 func (s checked) AddSample(l *preset.Leaf, _ []byte, c *preset.Captures, v float64, text string, at int64) {

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// badListener has connections that are as bad as the switch's faults.
+// badListener returns connections with the switch's faults.
 type badListener struct {
 	net.Listener
 	s *Switch
@@ -33,7 +33,7 @@ func (l *badListener) Accept() (net.Conn, error) {
 type badConn struct {
 	net.Conn
 	mu      sync.Mutex
-	left    int // bytes until it breaks; 0: it does not
+	left    int // bytes until it breaks; 0 means never
 	trickle int
 }
 
@@ -77,10 +77,10 @@ func (halvingCodec) Name() string { return "proto" }
 func (h halvingCodec) Marshal(v any) ([]byte, error) {
 	m, ok := v.(proto.Message)
 	if !ok {
-		return nil, fmt.Errorf("%T is no message", v)
+		return nil, fmt.Errorf("%T is not a message", v)
 	}
 	b, err := proto.Marshal(m)
-	if _, told := v.(*gpb.SubscribeResponse); told {
+	if _, isResponse := v.(*gpb.SubscribeResponse); isResponse {
 		h.s.mu.Lock()
 		defer h.s.mu.Unlock()
 		if h.s.faults.Half {
@@ -94,7 +94,7 @@ func (h halvingCodec) Marshal(v any) ([]byte, error) {
 func (halvingCodec) Unmarshal(b []byte, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {
-		return fmt.Errorf("%T is no message", v)
+		return fmt.Errorf("%T is not a message", v)
 	}
 	return proto.Unmarshal(b, m)
 }

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// ServeTunnel registers the switch under some names at a tunnel's server, by the library's
-// client, and serves sessions until ctx or the connection ends.
+// ServeTunnel registers the switch under some names at a tunnel's server, with the library's client, and serves
+// sessions until ctx or the connection ends.
 func (s *Switch) ServeTunnel(ctx context.Context, conn grpc.ClientConnInterface, ids ...string) error {
 	targets := map[tunnel.Target]struct{}{}
 	for _, id := range ids {
@@ -33,7 +33,7 @@ func (s *Switch) ServeTunnel(ctx context.Context, conn grpc.ClientConnInterface,
 			if err != nil {
 				return err
 			}
-			_ = bidi.Copy(served, stream) // that a session ends is no error of the tunnel
+			_ = bidi.Copy(served, stream) // the end of a session is not an error of the tunnel
 			return nil
 		},
 	}, targets)
@@ -43,8 +43,8 @@ func (s *Switch) ServeTunnel(ctx context.Context, conn grpc.ClientConnInterface,
 	return c.Run(ctx)
 }
 
-// PublishDatabase tells everything of one database (the prefix' target) to a collector of
-// SONiC's gNMIDialOut, and then what Tell and Send say, until ctx or the stream ends.
+// PublishDatabase sends everything of one database (the prefix' target) to a collector of SONiC's gNMIDialOut,
+// and then what UpdateState and SendNotifications send, until ctx or the stream ends.
 func (s *Switch) PublishDatabase(ctx context.Context, conn grpc.ClientConnInterface, database string) error {
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{StreamName: "Publish", ClientStreams: true, ServerStreams: true}, "/gnmi.sonic.gNMIDialOut/Publish")
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *Switch) PublishDatabase(ctx context.Context, conn grpc.ClientConnInterf
 		case all := <-c:
 			for _, n := range all {
 				if err := stream.SendMsg(&gpb.SubscribeResponse{Response: &gpb.SubscribeResponse_Update{Update: n}}); err != nil {
-					return <-ended // says why
+					return <-ended // the reason
 				}
 			}
 		}

@@ -1,5 +1,4 @@
-// Package gnmitest has switches for tests that speak gNMI as their vendors' do, and
-// as badly as is asked.
+// Package gnmitest provides switches for tests that use gNMI as their vendors' do, or with faults.
 package gnmitest
 
 import (
@@ -17,30 +16,30 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Faults are what is wrong with a switch.
+// Faults are the faults of a switch.
 type Faults struct {
-	Encodings []gpb.Encoding // what Capabilities offers; nil: all three
+	Encodings []gpb.Encoding // what Capabilities offers; nil means all three
 	NoModels  bool           // Capabilities is not implemented
-	Silent    bool           // subscriptions are taken, and nothing is told
+	Silent    bool           // subscriptions are accepted, and nothing is sent
 	Login     []string       // metadata that calls must have, key and value in turn
-	// EndAfter ends a subscription with End after that many messages; 0: never.
+	// EndAfter ends a subscription with End after that many messages; 0 means never.
 	EndAfter int
 	End      error
-	// Mutate is done to every notification before it is sent.
+	// Mutate is applied to every notification before it is sent.
 	Mutate func(*gpb.Notification)
 	// Refuse refuses every subscription.
 	Refuse error
-	// CutAfter breaks a connection after so many bytes of the switch, wherever in a
-	// frame that is; 0: never.
+	// CutAfter breaks a connection after the switch has sent so many bytes, at any place in a frame; 0 means
+	// never.
 	CutAfter int
-	// Trickle is how many bytes are sent at once, one millisecond after the others; 0:
-	// all that there are.
+	// Trickle is the number of bytes that are sent at once, with pauses of one millisecond; 0 means all of
+	// them.
 	Trickle int
-	// Half sends the first half only of every message of a subscription.
+	// Half sends only the first half of every message of a subscription.
 	Half bool
 }
 
-// Switch is a gNMI server.
+// Switch is a gNMI server for tests.
 type Switch struct {
 	gpb.UnimplementedGNMIServer
 	Address string
@@ -51,7 +50,7 @@ type Switch struct {
 	mu            sync.Mutex
 	state         State
 	faults        Faults
-	subscriptions []*gpb.SubscriptionList // as they were asked for
+	subscriptions []*gpb.SubscriptionList // as requested
 	streams       map[chan []*gpb.Notification]subscription
 	served        sync.WaitGroup
 }
@@ -60,7 +59,7 @@ type subscription struct {
 	list *gpb.SubscriptionList
 }
 
-// Start serves a switch of a vendor on the loopback. config may be nil: no TLS.
+// Start serves a switch of a vendor on the loopback. A nil config means without TLS.
 func Start(vendor string, state State, faults Faults, config *tls.Config) (*Switch, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -69,7 +68,7 @@ func Start(vendor string, state State, faults Faults, config *tls.Config) (*Swit
 	return ServeListener(l, vendor, state, faults, config), nil
 }
 
-// ServeListener is Start on a listener.
+// ServeListener serves a switch of a vendor on a listener. A nil config means without TLS.
 func ServeListener(l net.Listener, vendor string, state State, faults Faults, config *tls.Config) *Switch {
 	var opts []grpc.ServerOption
 	if config != nil {
@@ -88,21 +87,21 @@ func (s *Switch) Stop() {
 	s.served.Wait()
 }
 
-// SetFaults changes faults for what comes.
+// SetFaults sets the faults from now on.
 func (s *Switch) SetFaults(f Faults) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = f
 }
 
-// ReceivedSubscriptions are those that were asked for, the last at the end.
+// ReceivedSubscriptions returns the subscriptions in the order in which they were requested.
 func (s *Switch) ReceivedSubscriptions() []*gpb.SubscriptionList {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.subscriptions)
 }
 
-// UpdateState sends a new state to every stream that is subscribed.
+// UpdateState sends a new state to every subscribed stream.
 func (s *Switch) UpdateState(state State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +120,7 @@ func (s *Switch) SendNotifications(n ...*gpb.Notification) {
 	}
 }
 
-// trySend leaves out what a stream that does not read has no room for.
+// trySend drops notifications for which a stream that is not read has no room.
 func trySend(c chan []*gpb.Notification, n []*gpb.Notification) {
 	select {
 	case c <- n:
@@ -135,7 +134,7 @@ func (s *Switch) checkLogin(ctx context.Context) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	for i := 0; i+1 < len(s.faults.Login); i += 2 {
 		if !slices.Equal(md.Get(s.faults.Login[i]), s.faults.Login[i+1:i+2]) {
-			return status.Error(codes.Unauthenticated, "who are you?")
+			return status.Error(codes.Unauthenticated, "unknown credentials")
 		}
 	}
 	return nil
@@ -260,7 +259,7 @@ func (s *Switch) Subscribe(stream gpb.GNMI_SubscribeServer) error {
 	}
 }
 
-// notificationsFor is what a subscription is told; the switch is locked.
+// notificationsFor returns the notifications for a subscription; the switch must be locked.
 func (s *Switch) notificationsFor(list *gpb.SubscriptionList) []*gpb.Notification {
 	n := &gpb.Notification{Timestamp: s.state.At.UnixNano(), Prefix: list.GetPrefix()}
 	for _, u := range s.state.vendorUpdates(s.vendor, list.GetPrefix().GetTarget()) {
@@ -278,7 +277,7 @@ func (s *Switch) notificationsFor(list *gpb.SubscriptionList) []*gpb.Notificatio
 	return []*gpb.Notification{n}
 }
 
-// pathCovers says whether a path that was asked for has another beneath it.
+// pathCovers reports whether a requested path contains another.
 func pathCovers(asked, p *gpb.Path) bool {
 	if len(asked.GetElem()) > len(p.GetElem()) {
 		return false

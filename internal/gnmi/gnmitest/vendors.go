@@ -10,7 +10,7 @@ import (
 	"github.com/openconfig/gnmic/pkg/api/path"
 )
 
-// State is what one port of a switch measures, in SI units. A vendor tells what its
+// State holds what one port of a switch measures, in SI units. Each vendor's switch sends the part that its
 // tree has, in its own units, names and types.
 type State struct {
 	At                   time.Time
@@ -28,7 +28,7 @@ type State struct {
 	Remote, RemotePort   string
 }
 
-// ExampleState is a state with a value for everything.
+// ExampleState returns a state with a value for everything.
 func ExampleState(at time.Time) State {
 	return State{At: at, Port: "Ethernet8", PFCReceived: 1201, PFCSent: 77, PauseReceived: 2500 * time.Millisecond, ECNMarked: 9001, Watermark: 81920,
 		Dropped: 13, Power: 0.0005, Uncorrectable: 3, PreBER: 2.5e-7, PostBER: 1e-15, Up: true, Octets: 123456789, Remote: "spine1", RemotePort: "Ethernet1/7"}
@@ -54,7 +54,7 @@ func doubleUpdate(p *gpb.Path, v float64) *gpb.Update {
 	return &gpb.Update{Path: p, Val: &gpb.TypedValue{Value: &gpb.TypedValue_DoubleVal{DoubleVal: v}}}
 }
 
-// decimalUpdate is a decimal64 with two digits, in the form that old servers send.
+// decimalUpdate returns a decimal64 with two digits, in the form that old servers send.
 func decimalUpdate(p *gpb.Path, v float64) *gpb.Update {
 	return &gpb.Update{Path: p, Val: &gpb.TypedValue{Value: &gpb.TypedValue_DecimalVal{ //nolint:staticcheck // it is sent
 		DecimalVal: &gpb.Decimal64{Digits: int64(math.Round(v * 100)), Precision: 2}}}} //nolint:staticcheck // it is sent
@@ -84,7 +84,7 @@ func (s State) lowerOperState() string {
 	return "down"
 }
 
-// VendorUpdates are what a switch of a vendor tells of a state, to whom asks for a target.
+// VendorUpdates returns what a switch of a vendor sends for a state to a subscription with a target.
 func VendorUpdates(vendor, target string, s State) []*gpb.Update {
 	return s.vendorUpdates(vendor, target)
 }
@@ -108,7 +108,7 @@ func (s State) vendorUpdates(vendor, target string) []*gpb.Update {
 	}
 }
 
-// interfaceUpdates is openconfig-interfaces.
+// interfaceUpdates returns the leaves of openconfig-interfaces.
 func (s State) interfaceUpdates() []*gpb.Update {
 	i := fmt.Sprintf("/interfaces/interface[name=%s]/state", s.Port)
 	return []*gpb.Update{stringUpdate(mustParsePath("%s/oper-status", i), s.upperOperState()), uintUpdate(mustParsePath("%s/counters/in-octets", i), s.Octets)}
@@ -130,7 +130,7 @@ func (s State) openconfigUpdates() []*gpb.Update {
 		doubleUpdate(mustParsePath("/components/component[name=transceiver-9]/transceiver/physical-channels/channel[index=1]/state/input-power/instant"), s.powerDBm()))
 }
 
-// cumulusUpdates tells power in 0.01 dBm and pauses in us.
+// cumulusUpdates returns power in 0.01 dBm and pauses in us.
 func (s State) cumulusUpdates() []*gpb.Update {
 	q := fmt.Sprintf("/qos/interfaces/interface[interface-id=%s]/output/queues/queue[name=4]/state", s.Port)
 	p := fmt.Sprintf("/qos/interfaces/interface[interface-id=%s]/switch-priority[priority=3]/state", s.Port)
@@ -146,7 +146,7 @@ func (s State) cumulusUpdates() []*gpb.Update {
 		doubleUpdate(mustParsePath("/components/component[name=transceiver-9]/transceiver/physical-channels/channel[index=1]/state/input-power/instant"), s.powerDBm()*100))
 }
 
-// sonicUpdates tells texts in one JSON object for each table.
+// sonicUpdates returns texts in one JSON object for each table.
 func (s State) sonicUpdates(target string) []*gpb.Update {
 	str := func(v uint64) string { return fmt.Sprint(v) }
 	type table = map[string]map[string]string
@@ -169,7 +169,7 @@ func (s State) sonicUpdates(target string) []*gpb.Update {
 	return nil
 }
 
-// srlinuxUpdates tells states in small letters, and 64-bit numbers as texts in JSON.
+// srlinuxUpdates returns states in small letters, and 64-bit numbers as texts in JSON.
 func (s State) srlinuxUpdates() []*gpb.Update {
 	i := fmt.Sprintf("/interface[name=%s]", s.Port)
 	p := fmt.Sprintf("/qos/interfaces/interface[interface-id=%s]/pfc/statistics/pfc-priority[index=3]", s.Port)

@@ -8,9 +8,8 @@ import (
 	"strings"
 )
 
-// Conversion makes a leaf's value one of its family. Number takes numbers, and texts
-// that are numbers; Text, if there is one, takes texts first. Both say whether the
-// value can be one: what cannot is no sample.
+// Conversion converts a leaf's value to its family's. Number takes numbers, and texts that are numbers; Text,
+// if there is one, takes texts first. Both return false for a value that is not a valid sample.
 type Conversion struct {
 	Help   string
 	Number func(float64) (float64, bool)
@@ -21,30 +20,30 @@ func scaleBy(factor float64) func(float64) (float64, bool) {
 	return func(v float64) (float64, bool) { return v * factor, true }
 }
 
-// dbmToWatts of a power in dBm; minus infinity is darkness, 0 W. More than 100 dBm, which
-// is 10 MW, is nonsense.
+// dbmToWatts converts a power in dBm; minus infinity means no light, 0 W. More than 100 dBm, which is 10 MW, is
+// refused.
 func dbmToWatts(dbm float64) (float64, bool) { return math.Pow(10, dbm/10) / 1000, dbm < 100 }
 
-// Conversions by name. The one without a name leaves a number as it is.
+// Conversions lists the conversions by name. The one without a name leaves a number unchanged.
 var Conversions = map[string]Conversion{
-	"":             {Help: "as it is", Number: scaleBy(1)},
-	"dbm":          {Help: "dBm to watts", Number: dbmToWatts, Text: parseDarkness},
-	"centidbm":     {Help: "0.01 dBm to watts", Number: func(v float64) (float64, bool) { return dbmToWatts(v / 100) }, Text: parseDarkness},
-	"microseconds": {Help: "us to seconds", Number: scaleBy(1e-6)},
-	"milliamperes": {Help: "mA to amperes", Number: scaleBy(1e-3)},
-	"percent":      {Help: "percent to a ratio", Number: scaleBy(1e-2)},
-	"megabits":     {Help: "Mbit/s to octets a second", Number: scaleBy(1e6 / 8)},
-	"speed":        {Help: "the name of a rate, SPEED_400GB or 400G, to octets a second", Text: parseSpeed},
-	"up":           {Help: "the name of a state to 1 (up) or 0", Text: parseUpState},
-	"ber":          {Help: "a ratio from 0 to 1", Number: func(v float64) (float64, bool) { return v, v >= 0 && v <= 1 }},
+	"":             {Help: "Unchanged.", Number: scaleBy(1)},
+	"dbm":          {Help: "From dBm to watts.", Number: dbmToWatts, Text: parseDarkness},
+	"centidbm":     {Help: "From 0.01 dBm to watts.", Number: func(v float64) (float64, bool) { return dbmToWatts(v / 100) }, Text: parseDarkness},
+	"microseconds": {Help: "From us to seconds.", Number: scaleBy(1e-6)},
+	"milliamperes": {Help: "From mA to amperes.", Number: scaleBy(1e-3)},
+	"percent":      {Help: "From percent to a ratio.", Number: scaleBy(1e-2)},
+	"megabits":     {Help: "From Mbit/s to octets per second.", Number: scaleBy(1e6 / 8)},
+	"speed":        {Help: "From the name of a rate, SPEED_400GB or 400G, to octets per second.", Text: parseSpeed},
+	"up":           {Help: "From the name of a state to 1 (up) or 0.", Text: parseUpState},
+	"ber":          {Help: "Unchanged; a ratio from 0 to 1.", Number: func(v float64) (float64, bool) { return v, v >= 0 && v <= 1 }},
 }
 
 func conversionNames() string {
 	return strings.Join(slices.DeleteFunc(slices.Sorted(maps.Keys(Conversions)), func(s string) bool { return s == "" }), ", ")
 }
 
-// parseDarkness takes the text of a darkness: every monitor has its own floor, and below it
-// says minus infinity. Other texts are numbers or nothing.
+// parseDarkness parses the texts for no light: every monitor has its own floor, below which it reports minus
+// infinity. Other texts are numbers or invalid.
 func parseDarkness(s string) (float64, bool) {
 	switch strings.ToLower(s) {
 	case "-inf", "-infinity":
@@ -53,8 +52,8 @@ func parseDarkness(s string) (float64, bool) {
 	return 0, false
 }
 
-// parseUpState knows the states of openconfig-interfaces, SONiC's and SR Linux's. UNKNOWN and
-// texts it does not know are no sample: absent is not down.
+// parseUpState parses the states of openconfig-interfaces, SONiC and SR Linux. UNKNOWN and other texts are not
+// samples, because absent is not down.
 func parseUpState(s string) (float64, bool) {
 	if i := strings.LastIndexByte(s, ':'); i >= 0 {
 		s = s[i+1:]
@@ -68,8 +67,8 @@ func parseUpState(s string) (float64, bool) {
 	return 0, false
 }
 
-// parseSpeed knows ETHERNET_SPEED of openconfig-if-ethernet, with or without its module,
-// and the short form of SR Linux.
+// parseSpeed parses ETHERNET_SPEED of openconfig-if-ethernet, with or without its module, and the short form of
+// SR Linux.
 func parseSpeed(s string) (float64, bool) {
 	if i := strings.LastIndexByte(s, ':'); i >= 0 {
 		s = s[i+1:]
@@ -93,7 +92,7 @@ func parseSpeed(s string) (float64, bool) {
 	return v * factor, true
 }
 
-// ConvertValue is the value of a number or, if isText, of a text; false: it is no sample.
+// ConvertValue converts a number or, if isText, a text. It returns false if the value is not a sample.
 func (c Conversion) ConvertValue(number float64, text string, isText bool) (float64, bool) {
 	if isText {
 		if c.Text != nil {

@@ -1,7 +1,6 @@
-// Package preset is what is known of the switches' gNMI trees: for every vendor the
-// paths that are asked for, and of every leaf its series in the one vocabulary, its
-// type, unit and scaling (spec 60, gNMI receiver). It is data: nothing here speaks
-// gNMI.
+// Package preset is the table of the switches' gNMI trees: for every vendor the paths that are subscribed to
+// and, for every leaf, its series in the common vocabulary, its type, unit and scaling (spec 60, gNMI
+// receiver). It holds data only, and does not use gNMI.
 package preset
 
 import (
@@ -14,20 +13,19 @@ import (
 // Kind is the type of a family.
 type Kind int
 
-// The kinds of families. An Info is a gauge that is always 1: its labels are what
-// it tells. A Relation is no series: it says which port a component belongs to. A
-// Member and a HopPort are none either: what is told of groups of next hops is counted
-// by port, since there may be more of them than anybody wants series.
+// The kinds of families. An Info is a gauge that is always 1; its labels carry the information. A Relation is
+// not a series: it states the port to which a component belongs. Nor are a Member and a HopPort: groups of next
+// hops are counted by port, since there may be too many of them for series of their own.
 const (
 	Counter Kind = iota + 1
 	Gauge
 	Info
 	Relation
-	Member  // a next hop is in a group
-	HopPort // a next hop leads out of a port
+	Member  // states that a next hop is in a group
+	HopPort // states the port of a next hop
 )
 
-// IsText reports whether what a leaf of the kind tells is its text.
+// IsText reports whether the value of a leaf of this kind is a text.
 func (k Kind) IsText() bool { return k >= Info }
 
 func (k Kind) String() string {
@@ -48,8 +46,7 @@ func (k Kind) String() string {
 	return "untyped"
 }
 
-// Family is a metric of the vocabulary. The label switch comes first of all and is
-// not listed.
+// Family is a metric of the vocabulary. Its first label, switch, is not listed.
 type Family struct {
 	Name   string // Prometheus name; its unit is its suffix
 	Help   string
@@ -57,8 +54,8 @@ type Family struct {
 	Labels []string
 }
 
-// Unit is the unit of the family, by its name's suffix: "By/s", "s", "By", "1" of a
-// ratio, W, A, V, Cel, and "" of what only counts.
+// Unit returns the unit of the family by its name's suffix: "By/s", "s", "By", "1" for a ratio, W, A, V, Cel,
+// and "" for counts and states.
 func (f *Family) Unit() string {
 	name := strings.TrimSuffix(f.Name, "_total")
 	for _, u := range units {
@@ -69,21 +66,21 @@ func (f *Family) Unit() string {
 	return ""
 }
 
-// units are the suffixes of names, the longer ones first, with their units in UCUM.
+// units lists the suffixes of names with their units in UCUM, the longer ones first.
 var units = []struct{ suffix, unit string }{
 	{"_bytes_per_second", "By/s"}, {"_seconds", "s"}, {"_bytes", "By"}, {"_ratio", "1"},
 	{"_watts", "W"}, {"_amperes", "A"}, {"_volts", "V"}, {"_celsius", "Cel"},
 }
 
-// Families is the vocabulary, in the order of the names.
+// Families is the vocabulary, sorted by name.
 var Families = func() []*Family {
 	port := func(more ...string) []string { return append([]string{"port"}, more...) }
 	list := []*Family{
-		{"fabric_switch_cpu_utilization_ratio", "Share of a processor's time that was used.", Gauge, []string{"cpu"}},
+		{"fabric_switch_cpu_utilization_ratio", "Share of a processor's time that is in use.", Gauge, []string{"cpu"}},
 		{"fabric_switch_memory_bytes", "Memory of the switch's control plane.", Gauge, nil},
-		{"fabric_switch_memory_used_bytes", "Memory in use.", Gauge, nil},
+		{"fabric_switch_memory_used_bytes", "Memory of the switch's control plane that is in use.", Gauge, nil},
 
-		{"fabric_switch_control_plane_discards_total", "Packets to the switch's processor that were policed away, by the class of the policer.", Counter, []string{"class"}},
+		{"fabric_switch_control_plane_discards_total", "Packets to the switch's processor that a policer dropped, by class of the policer.", Counter, []string{"class"}},
 
 		{"fabric_switch_port_admin_up", "Whether the port is configured to be up.", Gauge, port()},
 		{"fabric_switch_port_oper_up", "Whether the port carries packets.", Gauge, port()},
@@ -97,56 +94,56 @@ var Families = func() []*Family {
 		{"fabric_switch_port_transmit_packets_total", "Packets sent.", Counter, port()},
 		{"fabric_switch_port_receive_discards_total", "Whole packets received and thrown away.", Counter, port()},
 		{"fabric_switch_port_transmit_discards_total", "Whole packets thrown away instead of sent.", Counter, port()},
-		{"fabric_switch_port_receive_discard_details_total", "Packets received and thrown away, by why; parts of the discards.", Counter, port("reason")},
-		{"fabric_switch_port_transmit_discard_details_total", "Packets thrown away instead of sent, by why; parts of the discards.", Counter, port("reason")},
+		{"fabric_switch_port_receive_discard_details_total", "Packets received and discarded, by reason; a part of all discards.", Counter, port("reason")},
+		{"fabric_switch_port_transmit_discard_details_total", "Packets discarded instead of sent, by reason; a part of all discards.", Counter, port("reason")},
 		{"fabric_switch_port_receive_errors_total", "Packets received that were of no use, by reason.", Counter, port("reason")},
 		{"fabric_switch_port_transmit_errors_total", "Packets that could not be sent, by reason.", Counter, port("reason")},
-		{"fabric_switch_port_receive_error_details_total", "Packets received with an error, by what was wrong; parts of the errors.", Counter, port("reason")},
+		{"fabric_switch_port_receive_error_details_total", "Packets received with an error, by kind of error; a part of all errors.", Counter, port("reason")},
 
 		{"fabric_switch_port_pfc_receive_frames_total", "Priority pause frames received.", Counter, port("priority")},
 		{"fabric_switch_port_pfc_transmit_frames_total", "Priority pause frames sent.", Counter, port("priority")},
-		{"fabric_switch_port_pfc_receive_pause_seconds_total", "Time during which the far end kept the port from sending.", Counter, port("priority")},
-		{"fabric_switch_port_pfc_transmit_pause_seconds_total", "Time during which the far end was asked not to send.", Counter, port("priority")},
-		{"fabric_switch_port_pfc_deadlocks_total", "Times that a paused priority was taken for stuck.", Counter, port("priority")},
+		{"fabric_switch_port_pfc_receive_pause_seconds_total", "Time during which the far end paused transmission by the port.", Counter, port("priority")},
+		{"fabric_switch_port_pfc_transmit_pause_seconds_total", "Time during which the port requested the far end not to send.", Counter, port("priority")},
+		{"fabric_switch_port_pfc_deadlocks_total", "Number of times that a paused priority was considered deadlocked.", Counter, port("priority")},
 
-		{"fabric_switch_port_ecn_marked_packets_total", "Packets marked with congestion, of all queues.", Counter, port()},
-		{"fabric_switch_port_queue_ecn_marked_packets_total", "Packets of a queue marked with congestion.", Counter, port("tc")},
-		{"fabric_switch_port_queue_ecn_marked_bytes_total", "Octets of a queue marked with congestion.", Counter, port("tc")},
+		{"fabric_switch_port_ecn_marked_packets_total", "Packets of all queues that were marked congestion experienced.", Counter, port()},
+		{"fabric_switch_port_queue_ecn_marked_packets_total", "Packets of a queue that were marked congestion experienced.", Counter, port("tc")},
+		{"fabric_switch_port_queue_ecn_marked_bytes_total", "Octets of packets of a queue that were marked congestion experienced.", Counter, port("tc")},
 		{"fabric_switch_port_queue_bytes", "Octets that wait to be sent.", Gauge, port("tc")},
-		{"fabric_switch_port_queue_average_bytes", "Octets that wait to be sent, averaged by the switch.", Gauge, port("tc")},
-		{"fabric_switch_port_queue_watermark_bytes", "Most octets that waited during a window of the switch's own.", Gauge, port("tc", "window")},
+		{"fabric_switch_port_queue_average_bytes", "Octets that wait to be sent, as averaged by the switch.", Gauge, port("tc")},
+		{"fabric_switch_port_queue_watermark_bytes", "Largest number of octets that waited to be sent, within a window of the switch.", Gauge, port("tc", "window")},
 		{"fabric_switch_port_queue_transmit_packets_total", "Packets of a queue that were sent.", Counter, port("tc")},
 		{"fabric_switch_port_queue_transmit_bytes_total", "Octets of a queue that were sent.", Counter, port("tc")},
 		{"fabric_switch_port_queue_discards_total", "Packets of a queue that were thrown away, by why.", Counter, port("tc", "reason")},
 
-		{"fabric_switch_port_fec_corrected_blocks_total", "Blocks that were corrected.", Counter, port()},
-		{"fabric_switch_port_fec_corrected_bit_errors_total", "Bits in error that were corrected.", Counter, port()},
-		{"fabric_switch_port_fec_uncorrectable_blocks_total", "Blocks that could not be corrected.", Counter, port()},
-		{"fabric_switch_port_lane_fec_corrected_symbols_total", "Symbols of a lane that were corrected.", Counter, port("lane")},
-		{"fabric_switch_port_pre_fec_ber_ratio", "Bit errors before correction.", Gauge, port()},
-		{"fabric_switch_port_lane_pre_fec_ber_ratio", "Bit errors of a lane before correction.", Gauge, port("lane")},
-		{"fabric_switch_port_post_fec_ber_ratio", "Bit errors after correction.", Gauge, port()},
-		{"fabric_switch_port_symbol_ber_ratio", "Bit errors in symbols that correction and retransmission left over.", Gauge, port()},
+		{"fabric_switch_port_fec_corrected_blocks_total", "FEC blocks with errors that were corrected.", Counter, port()},
+		{"fabric_switch_port_fec_corrected_bit_errors_total", "Bit errors that were corrected by FEC.", Counter, port()},
+		{"fabric_switch_port_fec_uncorrectable_blocks_total", "FEC blocks with errors that could not be corrected.", Counter, port()},
+		{"fabric_switch_port_lane_fec_corrected_symbols_total", "FEC symbols of a lane with errors that were corrected.", Counter, port("lane")},
+		{"fabric_switch_port_pre_fec_ber_ratio", "Ratio of bit errors to bits before error correction.", Gauge, port()},
+		{"fabric_switch_port_lane_pre_fec_ber_ratio", "Ratio of bit errors to bits of a lane before error correction.", Gauge, port("lane")},
+		{"fabric_switch_port_post_fec_ber_ratio", "Ratio of bit errors to bits after error correction.", Gauge, port()},
+		{"fabric_switch_port_symbol_ber_ratio", "Ratio of bit errors in symbols that remain after error correction and retransmission.", Gauge, port()},
 		{"fabric_switch_port_symbol_errors_total", "Symbols in error on one or more lanes.", Counter, port()},
 
-		{"fabric_switch_port_module_receive_power_watts", "Optical power that is received; 0 is darkness, below the monitor's resolution.", Gauge, port("lane")},
-		{"fabric_switch_port_module_transmit_power_watts", "Optical power that is sent; 0 is a laser that is off.", Gauge, port("lane")},
+		{"fabric_switch_port_module_receive_power_watts", "Received optical power; 0 means no light, or less than the monitor's resolution.", Gauge, port("lane")},
+		{"fabric_switch_port_module_transmit_power_watts", "Transmitted optical power; 0 means that the laser is off.", Gauge, port("lane")},
 		{"fabric_switch_port_module_bias_amperes", "Bias current of the laser.", Gauge, port("lane")},
 		{"fabric_switch_port_module_temperature_celsius", "Temperature of the module.", Gauge, port()},
 		{"fabric_switch_port_module_voltage_volts", "Supply voltage of the module.", Gauge, port()},
 
-		{"fabric_switch_port_neighbor_info", "What LLDP or the subnet manager says is at the other end of the cable.", Info, port("remote", "remote_port", "remote_chassis")},
+		{"fabric_switch_port_neighbor_info", "Neighbor at the other end of the cable, by LLDP or the subnet manager; always 1.", Info, port("remote", "remote_port", "remote_chassis")},
 
-		{FamilyMembers, "Members of groups of next hops that lead out of the port.", Gauge, port()},
-		{FamilyRoutes, "Routes in the forwarding tables.", Gauge, []string{"vrf", "address_family", "protocol"}},
+		{FamilyMembers, "Number of members of next-hop groups that leave by the port.", Gauge, port()},
+		{FamilyRoutes, "Number of routes in the forwarding tables.", Gauge, []string{"vrf", "address_family", "protocol"}},
 
-		{"fabric_switch_port_link_downed_total", "Times the link failed to recover from an error and went down.", Counter, port()},
-		{"fabric_switch_port_link_recoveries_total", "Times the link recovered from an error.", Counter, port()},
-		{"fabric_switch_port_local_link_integrity_errors_total", "Times that errors on the link came too close together.", Counter, port()},
-		{"fabric_switch_port_buffer_overruns_total", "Times that a buffer overran and flow control did not help.", Counter, port()},
+		{"fabric_switch_port_link_downed_total", "Number of times that the link failed to recover from an error and went down.", Counter, port()},
+		{"fabric_switch_port_link_recoveries_total", "Number of times that the link recovered from an error.", Counter, port()},
+		{"fabric_switch_port_local_link_integrity_errors_total", "Number of times that errors on the link exceeded the allowed rate.", Counter, port()},
+		{"fabric_switch_port_buffer_overruns_total", "Number of buffer overruns that flow control did not prevent.", Counter, port()},
 		{"fabric_switch_port_qp1_dropped_total", "Packets to the general services interface that were dropped.", Counter, port()},
-		{"fabric_switch_port_vl15_dropped_total", "Management packets dropped for want of a buffer: readings are suspect.", Counter, port()},
-		{"fabric_switch_port_transmit_wait_ticks_total", "Ticks of the port's clock during which it had data to send and no credits or no turn.", Counter, port()},
+		{"fabric_switch_port_vl15_dropped_total", "Management packets dropped for lack of a buffer; readings are suspect when it grows.", Counter, port()},
+		{"fabric_switch_port_transmit_wait_ticks_total", "Ticks of the port's clock during which it had data to send and waited for credits or arbitration.", Counter, port()},
 		componentPort,
 	}
 	slices.SortFunc(list, func(a, b *Family) int { return strings.Compare(a.Name, b.Name) })
@@ -154,9 +151,9 @@ var Families = func() []*Family {
 }()
 
 // componentPort relates a component of the chassis (a transceiver) to its port.
-var componentPort = &Family{"component_port", "Which port a component belongs to; no series.", Relation, []string{"port"}}
+var componentPort = &Family{"component_port", "Port of a component; not a series.", Relation, []string{"port"}}
 
-// LookupFamily finds a family by its name; nil: there is none.
+// LookupFamily returns the family of a name, or nil if there is none.
 func LookupFamily(name string) *Family {
 	i, ok := slices.BinarySearchFunc(Families, name, func(f *Family, n string) int { return strings.Compare(f.Name, n) })
 	if !ok {
@@ -175,19 +172,18 @@ type UserPath struct {
 	Path   string `mapstructure:"path" yaml:"path"`     // keys in braces become labels: interface[name={port}]
 	Metric string `mapstructure:"metric" yaml:"metric"` // Prometheus name
 	Type   string `mapstructure:"type" yaml:"type"`     // counter or gauge
-	Unit   string `mapstructure:"unit" yaml:"unit"`     // UCUM, as of Family.Unit; "none" of what only counts or is a state
-	// Convert is a name of Conversions; empty: the value is in the unit already.
+	Unit   string `mapstructure:"unit" yaml:"unit"`     // UCUM, as of Family.Unit; "none" for counts and states
+	// Convert is a name of Conversions. If it is empty, the value has the unit already.
 	Convert string `mapstructure:"convert" yaml:"convert"`
 	Help    string `mapstructure:"help" yaml:"help"`
-	// Target is the target of the request's prefix (of SONiC: the database).
+	// Target is the target of the request's prefix (for SONiC, the database).
 	Target string `mapstructure:"target" yaml:"target"`
-	// OnChange asks to be told changes instead of samples.
+	// OnChange subscribes to changes instead of samples.
 	OnChange bool `mapstructure:"on_change" yaml:"on_change"`
 }
 
-// ToRule is the rule of a user's path, with a family of its own unless the vocabulary
-// has the name. A path without name, type or unit is refused, by an error that names
-// it.
+// ToRule returns the rule of a user's path. It has a family of its own unless the vocabulary has the name. An
+// incomplete path is refused with an error that names it.
 func (u UserPath) ToRule() (Rule, error) {
 	fail := func(format string, args ...any) (Rule, error) {
 		return Rule{}, fmt.Errorf("path %q: %s", u.Path, fmt.Sprintf(format, args...))
@@ -223,12 +219,12 @@ func (u UserPath) ToRule() (Rule, error) {
 		return fail("unit: one of %s is expected, or none", unitNames())
 	case u.Unit == "none" && unit == "":
 	case u.Unit != unit && unit == "":
-		return fail("unit: the name %s says none, the unit is %q; names end in %s", u.Metric, u.Unit, suffixOf(u.Unit))
+		return fail("unit: the name %s has none, the unit is %q; names end in %s", u.Metric, u.Unit, suffixOf(u.Unit))
 	case u.Unit != unit:
-		return fail("unit: the name %s says %q, the unit is %q", u.Metric, unit, u.Unit)
+		return fail("unit: the name %s has %q, the unit is %q", u.Metric, unit, u.Unit)
 	}
 	if _, ok := Conversions[u.Convert]; !ok {
-		return fail("convert: %q is none of %s", u.Convert, conversionNames())
+		return fail("convert: %q is not one of %s", u.Convert, conversionNames())
 	}
 	if known := LookupFamily(u.Metric); known != nil {
 		if known.Kind != f.Kind {

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// TestFamilies: every family is typed, its name says its unit and its kind, and it
-// says what it is.
+// TestFamilies checks that every family has a type and a help text, and a name that states its unit and kind.
 func TestFamilies(t *testing.T) {
 	for i, f := range Families {
 		if i > 0 && Families[i-1].Name >= f.Name {
@@ -29,8 +28,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// TestPresets: every path that is shipped is typed, is said by somebody, compiles,
-// and is asked for.
+// TestPresets checks that every path of a preset has a type and a source, compiles, and is subscribed to.
 func TestPresets(t *testing.T) {
 	for _, p := range All {
 		if ByName(p.Name) != p || len(p.Encodings) == 0 || p.Help == "" {
@@ -70,8 +68,8 @@ func TestPresets(t *testing.T) {
 	}
 }
 
-// TestRoutes: the rules of forwarding tables compile beside those of the presets that
-// may be asked for them, are said by somebody, and none is about a prefix.
+// TestRoutes checks that the rules of forwarding tables compile beside those of their presets, have a source,
+// and do not include prefixes.
 func TestRoutes(t *testing.T) {
 	for _, name := range WithRoutes {
 		if _, err := CompileRules(append(slices.Clone(ByName(name).Rules), RouteRules()...)); err != nil {
@@ -160,9 +158,9 @@ func TestUserPaths(t *testing.T) {
 		`the name of a counter ends in _total`:                              func(u *UserPath) { u.Metric = "foo_bytes" },
 		`only the name of a counter ends in _total`:                         func(u *UserPath) { u.Type = "gauge" },
 		`unit: one of By/s, s, By, 1, W, A, V, Cel is expected`:             func(u *UserPath) { u.Unit = "" },
-		`says "By", the unit is "s"`:                                        func(u *UserPath) { u.Unit = "s" },
-		`says none, the unit is "s"; names end in _seconds`:                 func(u *UserPath) { u.Metric, u.Unit = "foo_total", "s" },
-		`convert: "x" is none of ber, centidbm`:                             func(u *UserPath) { u.Convert = "x" },
+		`has "By", the unit is "s"`:                                         func(u *UserPath) { u.Unit = "s" },
+		`has none, the unit is "s"; names end in _seconds`:                  func(u *UserPath) { u.Metric, u.Unit = "foo_total", "s" },
+		`convert: "x" is not one of ber, centidbm`:                          func(u *UserPath) { u.Convert = "x" },
 		`has the labels [port priority]; the path's keys in braces are [po`: func(u *UserPath) { u.Metric, u.Unit = "fabric_switch_port_pfc_receive_frames_total", "none" },
 		`label switch is the target's name`:                                 func(u *UserPath) { u.Path = "/a[b={switch}]" },
 	} {
@@ -174,16 +172,16 @@ func TestUserPaths(t *testing.T) {
 	}
 }
 
-// TestCompileErrors: each names the path.
+// TestCompileErrors checks that each error names the path.
 func TestCompileErrors(t *testing.T) {
 	mtu := Rule{Path: "/i[name={port}]/mtu", Metric: "fabric_switch_port_mtu_bytes"}
 	for want, rules := range map[string][]Rule{
 		`path "/x": "y" is no metric`:                                  {{Path: "/x", Metric: "y"}},
-		`path "/mtu": nothing says the label port`:                     {{Path: "/mtu", Metric: "fabric_switch_port_mtu_bytes"}},
+		`path "/mtu": the label port of`:                               {{Path: "/mtu", Metric: "fabric_switch_port_mtu_bytes"}},
 		`path "/i[name={port}]/mtu": it is there twice`:                {mtu, mtu},
-		`{lane} is no label of fabric_switch_port_mtu_bytes`:           {{Path: "/i[name={port}]/l[x={lane}]", Metric: "fabric_switch_port_mtu_bytes"}},
+		`{lane} is not a label of fabric_switch_port_mtu_bytes`:        {{Path: "/i[name={port}]/l[x={lane}]", Metric: "fabric_switch_port_mtu_bytes"}},
 		`a leaf of an info says one of its labels`:                     {{Path: "/i[name={port}]", Metric: "fabric_switch_port_neighbor_info"}},
-		`conversion "z" is none of`:                                    {{Path: "/i[name={port}]", Metric: "fabric_switch_port_mtu_bytes", Convert: "z"}},
+		`conversion "z" is not one of`:                                 {{Path: "/i[name={port}]", Metric: "fabric_switch_port_mtu_bytes", Convert: "z"}},
 		`"{port}{tc}": two names in braces touch`:                      {{Path: "/{port}{tc}", Metric: "fabric_switch_port_queue_bytes"}},
 		`key name: one text or one name in braces is expected, not "a`: {{Path: "/i[name=a{port}]", Metric: "fabric_switch_port_mtu_bytes"}},
 	} {

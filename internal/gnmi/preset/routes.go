@@ -2,26 +2,26 @@ package preset
 
 import "slices"
 
-// Families of what the forwarding tables are asked for.
+// Families of the forwarding tables.
 const (
 	FamilyRoutes  = "fabric_switch_routes"
 	FamilyMembers = "fabric_switch_port_next_hop_group_members"
 )
 
 var (
-	nextHopMember = &Family{"next_hop_group_member", "A next hop is in a group; no series.", Member, []string{"vrf", "group", "hop"}}
-	nextHopPort   = &Family{"next_hop_port", "Which port a next hop leads out of; no series.", HopPort, []string{"vrf", "hop"}}
+	nextHopMember = &Family{"next_hop_group_member", "Membership of a next hop in a group; not a series.", Member, []string{"vrf", "group", "hop"}}
+	nextHopPort   = &Family{"next_hop_port", "Port of a next hop; not a series.", HopPort, []string{"vrf", "hop"}}
 )
 
-// WithRoutes are the presets whose switches may be asked for their forwarding tables.
+// WithRoutes lists the presets whose switches can be subscribed to for their forwarding tables.
 var WithRoutes = []string{"arista", "openconfig"}
 
-// aftSource says that the leaves are in the model, and that OpenConfig's own tests of devices
-// ask for them. Which release of whom answers is not told.
-const aftSource = "openconfig-aft; openconfig/featureprofiles asks for it"
+// aftSource states that the leaves are in the model, and that OpenConfig's own tests of devices use them. It is
+// unknown which releases of which vendors answer.
+const aftSource = "openconfig-aft; used by openconfig/featureprofiles"
 
-// RouteRules are the rules of forwarding tables: how many routes there are, which next hops
-// groups have, and which ports those lead out of. Prefixes are not asked for.
+// RouteRules returns the rules of forwarding tables: the number of routes, the next hops of groups, and the
+// ports of next hops. Prefixes are not requested.
 func RouteRules() []Rule {
 	tables := "/network-instances/network-instance[name={vrf}]/afts/"
 	var out []Rule

@@ -10,28 +10,28 @@ import (
 	"github.com/openconfig/gnmic/pkg/api/path"
 )
 
-// Rule says what a leaf of a switch's tree is.
+// Rule states what a leaf of a switch's tree becomes.
 //
-// In Path, keys in braces become labels: interface[name={port}]. Elements may hold
+// In Path, keys in braces become labels: interface[name={port}]. Elements may contain
 // braces as well: SONiC's tables are trees whose element names are the keys,
-// {port}:{tc}. A key that begins with an underscore is part of a series' identity and
-// no label of it. The key {component} is a component of the chassis; its port is told
-// by another leaf, whose Metric is component_port.
+// {port}:{tc}. A key that begins with an underscore is part of a series' identity but
+// not a label. The key {component} is a component of the chassis; its port comes from
+// another leaf, whose Metric is component_port.
 type Rule struct {
 	Path      string
 	Metric    string            // name of a Family
 	Convert   string            // name of a Conversion
-	Labels    map[string]string // labels that the path says without a key
-	TextLabel string            // of an Info: the label that the leaf's text is
-	Source    string            // who says that the path is so
-	Target    string            // target of the request's prefix, where it chooses a tree
-	// OnChange: the leaf changes seldom, and changes are asked for.
+	Labels    map[string]string // labels with fixed values
+	TextLabel string            // of an Info: the label whose value is the leaf's text
+	Source    string            // the source that documents the path
+	Target    string            // target of the request's prefix, if that selects a tree
+	// OnChange subscribes to changes, for a leaf that seldom changes.
 	OnChange bool
 
-	ownFamily *Family // of a user's path with a name of its own
+	ownFamily *Family // for a user's path with a new name
 }
 
-// metricFamily is the rule's family; nil: there is none of that name.
+// metricFamily returns the rule's family, or nil if its name is unknown.
 func (r Rule) metricFamily() *Family {
 	if r.ownFamily != nil {
 		return r.ownFamily
@@ -39,8 +39,7 @@ func (r Rule) metricFamily() *Family {
 	return LookupFamily(r.Metric)
 }
 
-// captureNames are the names in braces, those with an underscore left out, in the order
-// of the path.
+// captureNames returns the names in braces without those with an underscore, in the order of the path.
 func (r Rule) captureNames() ([]string, error) {
 	var out []string
 	_, err := parseRulePath(r.Path, func(name string) { out = append(out, name) })
@@ -73,7 +72,7 @@ type key struct {
 	value piece
 }
 
-// literalName is the element's name if it has no braces.
+// literalName returns the element's name if it has no braces.
 func (e element) literalName() (string, bool) {
 	if len(e.name) == 1 && e.name[0].capture == "" {
 		return e.name[0].text, true
@@ -132,7 +131,7 @@ func parsePieces(s string, found func(string)) ([]piece, error) {
 		}
 		name := rest[open+1 : end]
 		if !labelName.MatchString(strings.TrimPrefix(name, "_")) {
-			return nil, fmt.Errorf("%q: {%s} is no name of a label", s, name)
+			return nil, fmt.Errorf("%q: {%s} is not the name of a label", s, name)
 		}
 		if found != nil {
 			found(name)
@@ -146,7 +145,7 @@ func parsePieces(s string, found func(string)) ([]piece, error) {
 	return out, nil
 }
 
-// RequestPath is the path as it is asked for: every name in braces is a wildcard.
+// RequestPath returns the path for a subscription, in which every name in braces is a wildcard.
 func (r Rule) RequestPath() (*gnmi.Path, error) {
 	elements, err := parseRulePath(r.Path, nil)
 	if err != nil {
@@ -177,20 +176,21 @@ func (r Rule) RequestPath() (*gnmi.Path, error) {
 	return p, nil
 }
 
-// MaxCaptures is how many different names in braces the rules of a target may have.
+// MaxCaptures bounds the number of different names in braces in the rules of a target.
 const MaxCaptures = 12
 
-// Captures are the texts that names in braces stand for, by the tree's numbers.
+// Captures holds the values of names in braces, by their numbers in the tree.
 type Captures [MaxCaptures]string
 
-// Leaf is a rule as the decoder uses it.
+// Leaf is a compiled rule.
 type Leaf struct {
 	Rule   Rule
 	Family *Family
 	Conv   Conversion
-	// Component: the label port is the name of a component still.
+	// Component is set while the label port is still the name of a component.
 	Component bool
-	// TextLabelIndex is the index of the label that the leaf's text is; -1: it is no Info.
+	// TextLabelIndex is the index of the label whose value is the leaf's text; -1 if the leaf is not of an
+	// Info.
 	TextLabelIndex int
 
 	labels []labelSource // one for each of the family's labels
@@ -199,7 +199,7 @@ type Leaf struct {
 }
 
 type labelSource struct {
-	capture int // -1: fixed
+	capture int // -1 means a fixed value
 	fixed   string
 }
 
@@ -208,9 +208,8 @@ type keyCondition struct {
 	equals  string
 }
 
-// AppendIdentity appends what tells the leaf's series from others of its family: the
-// labels and the hidden names, ended by 0xff each. ok is false where a key is missing
-// or is not the one that the rule is about.
+// AppendIdentity appends what distinguishes the leaf's series from others of its family: the labels and the
+// hidden names, each followed by 0xff. ok is false where a key is missing or does not match the rule.
 func (l *Leaf) AppendIdentity(b []byte, c *Captures) (_ []byte, ok bool) {
 	for _, x := range l.conds {
 		if c[x.capture] != x.equals {
@@ -235,7 +234,7 @@ func (l *Leaf) AppendIdentity(b []byte, c *Captures) (_ []byte, ok bool) {
 	return b, true
 }
 
-// LabelValues are the values of the family's labels; that of Field stays empty.
+// LabelValues returns the values of the family's labels; that of TextLabelIndex remains empty.
 func (l *Leaf) LabelValues(c *Captures) []string {
 	out := make([]string, len(l.labels))
 	for i, s := range l.labels {
@@ -249,8 +248,8 @@ func (l *Leaf) LabelValues(c *Captures) []string {
 	return out
 }
 
-// MatchesIdentity says whether a series of that identity is what the captures are of; an
-// empty capture is any.
+// MatchesIdentity reports whether a series with that identity matches the captures, of which an empty one
+// matches any value.
 func (l *Leaf) MatchesIdentity(identity string, c *Captures) bool {
 	part := func() (s string) {
 		s, identity, _ = strings.Cut(identity, "\xff")
@@ -274,9 +273,9 @@ func (l *Leaf) MatchesIdentity(identity string, c *Captures) bool {
 	return true
 }
 
-// Node is a place in the tree of all rules of a target.
+// Node is a node in the tree of all rules of a target.
 type Node struct {
-	// Keys are the keys of the element that ends here: name, and number of the capture.
+	// Keys are the keys of the element that ends here: their names and the numbers of their captures.
 	Keys   []Key
 	Leaves []*Leaf
 
@@ -284,7 +283,7 @@ type Node struct {
 	patterns []*pattern
 }
 
-// Key is a key that rules name.
+// Key represents a key that rules name.
 type Key struct {
 	Name    string
 	Capture int
@@ -296,9 +295,8 @@ type pattern struct {
 	node   *Node
 }
 
-// FindChild is the node of an element of that name, and the texts of the names in braces
-// in it; nil: no rule is about it. A module's name before a colon is left away where
-// the whole name is not known.
+// FindChild returns the node of an element, and stores the values of the names in braces. It returns nil if no
+// rule has the element. A module's name before a colon is ignored unless the whole name is known.
 func (n *Node) FindChild(name string, c *Captures) *Node {
 	if x := n.children[name]; x != nil {
 		return x
@@ -316,10 +314,10 @@ func (n *Node) FindChild(name string, c *Captures) *Node {
 	return nil
 }
 
-// IsTerminal says whether no rule leads further.
+// IsTerminal reports whether no rule leads further.
 func (n *Node) IsTerminal() bool { return len(n.children) == 0 && len(n.patterns) == 0 }
 
-// WalkLeaves calls f with every leaf of the node and below it.
+// WalkLeaves calls f with every leaf of the node and those below it.
 func (n *Node) WalkLeaves(f func(*Leaf)) {
 	for _, l := range n.Leaves {
 		f(l)
@@ -332,8 +330,8 @@ func (n *Node) WalkLeaves(f func(*Leaf)) {
 	}
 }
 
-// matchName takes each name in braces for the shortest text, and never for one with a
-// colon, which separates parts of SONiC's keys.
+// matchName matches each name in braces with the shortest text, which never contains a colon, because colons
+// separate parts of SONiC's keys.
 func (p *pattern) matchName(name string, c *Captures) bool {
 	rest := name
 	var found Captures
@@ -367,14 +365,14 @@ func (p *pattern) matchName(name string, c *Captures) bool {
 	return true
 }
 
-// Tree is all rules of a target.
+// Tree holds all rules of a target.
 type Tree struct {
 	Root   *Node
 	names  []string // of the captures, by number
 	Leaves []*Leaf
 }
 
-// CompileRules makes the tree. Its errors name the path.
+// CompileRules returns the tree of the rules. Its errors name the path.
 func CompileRules(rules []Rule) (*Tree, error) {
 	t := &Tree{Root: &Node{}}
 	for _, r := range rules {
@@ -385,7 +383,7 @@ func CompileRules(rules []Rule) (*Tree, error) {
 	return t, nil
 }
 
-// captureID is the number of a name in braces.
+// captureID returns the number of a name in braces.
 func (t *Tree) captureID(name string) (int, error) {
 	if i := slices.Index(t.names, name); i >= 0 {
 		return i, nil
@@ -400,11 +398,11 @@ func (t *Tree) captureID(name string) (int, error) {
 func (t *Tree) addRule(r Rule) error {
 	l := &Leaf{Rule: r, Family: r.metricFamily(), TextLabelIndex: -1}
 	if l.Family == nil {
-		return fmt.Errorf("%q is no metric of the vocabulary", r.Metric)
+		return fmt.Errorf("%q is not a metric of the vocabulary", r.Metric)
 	}
 	conv, ok := Conversions[r.Convert]
 	if !ok {
-		return fmt.Errorf("conversion %q is none of %s", r.Convert, conversionNames())
+		return fmt.Errorf("conversion %q is not one of %s", r.Convert, conversionNames())
 	}
 	l.Conv = conv
 	elements, err := parseRulePath(r.Path, nil)
@@ -452,9 +450,9 @@ func (t *Tree) addRule(r Rule) error {
 		case captured:
 			l.labels = append(l.labels, labelSource{capture: id})
 		case l.Family.Kind == Info:
-			l.labels = append(l.labels, labelSource{capture: -1}) // other leaves tell it
+			l.labels = append(l.labels, labelSource{capture: -1}) // set by other leaves
 		default:
-			return fmt.Errorf("nothing says the label %s of %s", label, l.Family.Name)
+			return fmt.Errorf("the label %s of %s has no value", label, l.Family.Name)
 		}
 	}
 	for name, id := range have {
@@ -462,12 +460,12 @@ func (t *Tree) addRule(r Rule) error {
 		case strings.HasPrefix(name, "_"):
 			l.hidden = append(l.hidden, id)
 		case name != "component" && !slices.Contains(l.Family.Labels, name):
-			return fmt.Errorf("{%s} is no label of %s", name, l.Family.Name)
+			return fmt.Errorf("{%s} is not a label of %s", name, l.Family.Name)
 		}
 	}
 	slices.Sort(l.hidden)
 	if (l.Family.Kind == Info) != (l.TextLabelIndex >= 0) {
-		return fmt.Errorf("a leaf of an info says one of its labels, and no other leaf does")
+		return fmt.Errorf("a leaf of an info is expected to set one of its labels, which no other leaf sets")
 	}
 	for _, other := range node.Leaves {
 		if slices.Equal(other.conds, l.conds) {
@@ -481,7 +479,7 @@ func (t *Tree) addRule(r Rule) error {
 
 func (t *Tree) addChild(n *Node, e element, have map[string]int) (*Node, error) {
 	if name, ok := e.literalName(); ok {
-		// A rule may be written with its module, and the switch need not.
+		// A rule may be written with a module's name that the switch leaves out.
 		if i := strings.IndexByte(name, ':'); i >= 0 {
 			name = name[i+1:]
 		}
@@ -511,7 +509,7 @@ func (t *Tree) addChild(n *Node, e element, have map[string]int) (*Node, error) 
 	}
 	p := &pattern{e.name, ids, &Node{}}
 	n.patterns = append(n.patterns, p)
-	// The longer pattern first: {port}:{tc}:periodic is not {port}:{tc}.
+	// The longer pattern is tried first, because {port}:{tc} would also match {port}:{tc}:periodic.
 	slices.SortStableFunc(n.patterns, func(a, b *pattern) int { return len(b.pieces) - len(a.pieces) })
 	return p.node, nil
 }

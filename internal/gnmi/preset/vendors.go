@@ -6,32 +6,31 @@ import (
 	"strings"
 )
 
-// Preset is what is known of a vendor's switches.
+// Preset describes the switches of a vendor.
 type Preset struct {
 	Name string
 	Help string
-	// Encodings that the switch's values are known in, the best first: the first that
-	// Capabilities offers is asked for.
+	// Encodings lists the encodings in which the switch's values are known, preferred first. The first one that
+	// Capabilities offers is requested.
 	Encodings []string
-	// Basic: credentials go into an HTTP authorization header (RFC 7617), else into
-	// the metadata username and password.
+	// Basic sends credentials in an HTTP authorization header (RFC 7617) instead of the metadata username and
+	// password.
 	Basic bool
 	Rules []Rule
-	// Subscriptions are the containers that are subscribed to; the rules beneath each arrive with
-	// it. A rule beneath none is asked for by itself.
+	// Subscriptions are the containers that are subscribed to. A rule beneath one of them is served by it; any
+	// other rule is subscribed to by itself.
 	Subscriptions []Subscription
-	// Unconfirmed are paths that this preset would have and that no document at hand
-	// confirms; they are not asked for.
+	// Unconfirmed lists useful paths that no available document confirms. They are not subscribed to.
 	Unconfirmed []Unconfirmed
 }
 
-// Subscription is a container that is subscribed to.
+// Subscription represents a container that is subscribed to.
 type Subscription struct {
 	Path, Target string
 	OnChange     bool
 }
 
-// Unconfirmed is a path that is left out, and why.
+// Unconfirmed represents a path that is left out, with the reason.
 type Unconfirmed struct{ Path, Metric, Why string }
 
 const (
@@ -50,7 +49,7 @@ const (
 	nvosDoc      = "NVOS 25.02 user manual, gNMI Streaming"
 )
 
-// openconfigInterfaces is what every tree of openconfig-interfaces has.
+// openconfigInterfaces returns the rules that every tree of openconfig-interfaces has.
 func openconfigInterfaces(source string) []Rule {
 	i := "/interfaces/interface[name={port}]"
 	c := i + "/state/counters/"
@@ -90,7 +89,7 @@ func openconfigBER(source string) []Rule {
 	}
 }
 
-// openconfigQueues: lengths are in octets.
+// openconfigQueues returns the rules of openconfig-qos; lengths are in octets.
 func openconfigQueues(source string) []Rule {
 	q := "/qos/interfaces/interface[interface-id={port}]/output/queues/queue[name={tc}]/state/"
 	return []Rule{
@@ -104,7 +103,7 @@ func openconfigQueues(source string) []Rule {
 	}
 }
 
-// openconfigOptics: power in the unit of convert, current in mA.
+// openconfigOptics returns the rules of transceivers, with power in the unit of convert and current in mA.
 func openconfigOptics(source, convert string) []Rule {
 	c := "/components/component[name={component}]"
 	l := c + "/transceiver/physical-channels/channel[index={lane}]/state/"
@@ -123,7 +122,7 @@ func openconfigLLDP(source string) []Rule {
 	return neighborRules(n, "system-name", "port-id", "chassis-id", "", source)
 }
 
-// neighborRules is the info of a neighbour by three leaves beneath a path.
+// neighborRules returns the rules of a neighbor's info from three leaves beneath a path.
 func neighborRules(path, system, port, chassis, target, source string) []Rule {
 	const m = "fabric_switch_port_neighbor_info"
 	return []Rule{
@@ -146,7 +145,7 @@ func openconfigMemory(source string) []Rule {
 
 func openconfigPreset() *Preset {
 	return &Preset{
-		Name: "openconfig", Help: "any switch by the public OpenConfig models", Encodings: []string{"PROTO", "JSON_IETF", "JSON"},
+		Name: "openconfig", Help: "Any switch by the public OpenConfig models.", Encodings: []string{"PROTO", "JSON_IETF", "JSON"},
 		Rules: slices.Concat(openconfigInterfaces(ocInterfaces), openconfigEthernet(ocEthernet), openconfigBER(spec), openconfigQueues(ocQoS),
 			openconfigOptics(ocOptics, "dbm"), openconfigLLDP(ocLLDP), openconfigCPU("openconfig-system"), openconfigMemory("openconfig-system")),
 		Unconfirmed: []Unconfirmed{{"-", "fabric_switch_port_pfc_receive_frames_total", "the OpenConfig models have no priority pause frames"}},
@@ -160,7 +159,7 @@ func cumulusPreset() *Preset {
 	q := "/qos/interfaces/interface[interface-id={port}]/output/queues/queue[name={tc}]/state/"
 	drops := i + "/state/counters/"
 	return &Preset{
-		Name: "cumulus", Help: "Cumulus Linux 5.16 (NVUE); subscriptions only, samples of 1 s at least, no patterns in keys", Basic: true,
+		Name: "cumulus", Help: "Cumulus Linux 5.16 (NVUE); subscriptions only, samples of 1 s at least, no patterns in keys.", Basic: true,
 		Encodings: []string{"PROTO", "JSON_IETF", "JSON"},
 		Rules: slices.Concat(openconfigInterfaces(cumulusDoc), openconfigEthernet(cumulusDoc), []Rule{
 			{Path: p + "counters/in-pause-pkts", Metric: "fabric_switch_port_pfc_receive_frames_total", Source: cumulusDoc},
@@ -190,7 +189,7 @@ func cumulusPreset() *Preset {
 			{Path: phy + "symbol-errors", Metric: "fabric_switch_port_symbol_errors_total", Source: cumulusOld},
 		}, openconfigOptics(cumulusDoc, "centidbm"), openconfigLLDP(cumulusDoc), openconfigCPU(cumulusDoc)),
 		Unconfirmed: []Unconfirmed{
-			{"/system/memory/state/used", "fabric_switch_memory_used_bytes", "the unit is not told"},
+			{"/system/memory/state/used", "fabric_switch_memory_used_bytes", "the unit is not documented"},
 		},
 	}
 }
@@ -221,7 +220,7 @@ func sonicPreset() *Preset {
 	rules = append(rules,
 		queue("SAI_QUEUE_STAT_PACKETS", "fabric_switch_port_queue_transmit_packets_total", nil),
 		queue("SAI_QUEUE_STAT_BYTES", "fabric_switch_port_queue_transmit_bytes_total", nil),
-		// SAI counts here what a queue threw away for any reason.
+		// SAI counts here what a queue dropped for any reason.
 		queue("SAI_QUEUE_STAT_DROPPED_PACKETS", "fabric_switch_port_queue_discards_total", reasonLabel("all")),
 		queue("SAI_QUEUE_STAT_WRED_ECN_MARKED_PACKETS", "fabric_switch_port_queue_ecn_marked_packets_total", nil),
 		queue("SAI_QUEUE_STAT_WRED_ECN_MARKED_BYTES", "fabric_switch_port_queue_ecn_marked_bytes_total", nil),
@@ -248,7 +247,7 @@ func sonicPreset() *Preset {
 	}
 	rules = append(rules, neighborRules("LLDP_ENTRY_TABLE/{port}/", "lldp_rem_sys_name", "lldp_rem_port_id", "lldp_rem_chassis_id", "APPL_DB", sonicDB)...)
 	return &Preset{
-		Name: "sonic", Help: "SONiC by its databases; values are texts in one JSON object", Encodings: []string{"JSON_IETF", "JSON"}, Rules: rules,
+		Name: "sonic", Help: "SONiC by its databases; values are texts in one JSON object.", Encodings: []string{"JSON_IETF", "JSON"}, Rules: rules,
 		Subscriptions: []Subscription{
 			{Path: "COUNTERS/Ethernet*", Target: "COUNTERS_DB"},
 			{Path: "COUNTERS/Ethernet*/Queues", Target: "COUNTERS_DB"},
@@ -267,13 +266,13 @@ func sonicPreset() *Preset {
 func aristaPreset() *Preset {
 	p := "/interfaces/interface[name={port}]/ethernet/pfc/priorities/priority[index={priority}]/state/"
 	return &Preset{
-		Name: "arista", Help: "Arista EOS: OpenConfig, and its own priority pause frames", Encodings: []string{"PROTO", "JSON_IETF", "JSON"},
+		Name: "arista", Help: "Arista EOS: OpenConfig, and its own priority pause frames.", Encodings: []string{"PROTO", "JSON_IETF", "JSON"},
 		Rules: slices.Concat(openconfigInterfaces(ocInterfaces), openconfigEthernet(ocEthernet), openconfigBER(spec), openconfigQueues(ocQoS), []Rule{
 			{Path: p + "in-frames", Metric: "fabric_switch_port_pfc_receive_frames_total", Source: spec},
 			{Path: p + "out-frames", Metric: "fabric_switch_port_pfc_transmit_frames_total", Source: spec},
 		}, openconfigOptics(ocOptics, "dbm"), openconfigLLDP(ocLLDP), openconfigCPU("openconfig-system"), openconfigMemory("openconfig-system")),
 		Unconfirmed: []Unconfirmed{
-			{".../priority[index]/.../stuck-count", "fabric_switch_port_pfc_deadlocks_total", "the container of the watchdog's stuck-count is not told"},
+			{".../priority[index]/.../stuck-count", "fabric_switch_port_pfc_deadlocks_total", "the container of the watchdog's stuck-count is not documented"},
 		},
 	}
 }
@@ -288,7 +287,7 @@ func srlinuxPreset() *Preset {
 		return Rule{Path: q + "high-watermark-" + minutes, Metric: "fabric_switch_port_queue_watermark_bytes", Labels: windowLabel(minutes + "m"), Source: srlDoc}
 	}
 	return &Preset{
-		Name: "srlinux", Help: "Nokia SR Linux by its native models", Encodings: []string{"PROTO", "JSON_IETF"},
+		Name: "srlinux", Help: "Nokia SR Linux by its native models.", Encodings: []string{"PROTO", "JSON_IETF"},
 		Rules: slices.Concat([]Rule{
 			{Path: i + "/admin-state", Metric: "fabric_switch_port_admin_up", Convert: "up", OnChange: true, Source: srlIf},
 			{Path: i + "/oper-state", Metric: "fabric_switch_port_oper_up", Convert: "up", OnChange: true, Source: srlIf},
@@ -314,9 +313,9 @@ func srlinuxPreset() *Preset {
 			{Path: i + "/transceiver/voltage/latest-value", Metric: "fabric_switch_port_module_voltage_volts", Source: srlIf},
 		}, neighborRules("/system/lldp/interface[name={port}]/neighbor[id={_neighbor}]/", "system-name", "port-id", "chassis-id", "", "srl_nokia-lldp")),
 		Unconfirmed: []Unconfirmed{
-			{q + "../queue-statistics/aggregate-statistics", "fabric_switch_port_queue_discards_total", "the leaves beneath it are not at hand"},
-			{"ECN-marked packets", "fabric_switch_port_queue_ecn_marked_packets_total", "no path is at hand"},
-			{i + "/ethernet/... FEC and BER", "fabric_switch_port_pre_fec_ber_ratio", "no path is at hand"},
+			{q + "../queue-statistics/aggregate-statistics", "fabric_switch_port_queue_discards_total", "the names of its leaves are unknown"},
+			{"ECN-marked packets", "fabric_switch_port_queue_ecn_marked_packets_total", "no path is known"},
+			{i + "/ethernet/... FEC and BER", "fabric_switch_port_pre_fec_ber_ratio", "no path is known"},
 		},
 	}
 }
@@ -328,9 +327,9 @@ func nvosPreset() *Preset {
 		return Rule{Path: ib + leaf, Metric: metric, Labels: labels, Source: nvosDoc}
 	}
 	return &Preset{
-		Name: "nvos", Help: "NVOS of InfiniBand switches: openconfig-interfaces and InfiniBand counters", Encodings: []string{"PROTO", "JSON_IETF", "JSON"},
+		Name: "nvos", Help: "NVOS of InfiniBand switches: openconfig-interfaces and InfiniBand counters.", Encodings: []string{"PROTO", "JSON_IETF", "JSON"},
 		Rules: slices.Concat(slices.DeleteFunc(openconfigInterfaces(nvosDoc), func(r Rule) bool {
-			// MTU and transitions are the InfiniBand model's; in-errors would stand beside its parts.
+			// MTU and transitions come from the InfiniBand model; in-errors would be counted beside its parts.
 			return strings.HasSuffix(r.Path, "/mtu") || strings.HasSuffix(r.Path, "/carrier-transitions") || strings.HasSuffix(r.Path, "/in-errors")
 		}), []Rule{
 			one("link-downed", "fabric_switch_port_link_downed_total", nil),
@@ -349,17 +348,17 @@ func nvosPreset() *Preset {
 			{Path: "/interfaces/interface[name={port}]/infiniband/state/mtu", Metric: "fabric_switch_port_mtu_bytes", OnChange: true, Source: nvosDoc},
 		}),
 		Unconfirmed: []Unconfirmed{
-			{"/interfaces/interface[name]/infiniband/state/counters/port/symbol-error-counter", "fabric_switch_port_symbol_errors_total", "the leaf's name is not at hand"},
-			{"/interfaces/interface[name]/infiniband/state/counters/port/rcv-errors", "fabric_switch_port_receive_errors_total", "the leaf's name is not at hand"},
+			{"/interfaces/interface[name]/infiniband/state/counters/port/symbol-error-counter", "fabric_switch_port_symbol_errors_total", "the leaf's name is unknown"},
+			{"/interfaces/interface[name]/infiniband/state/counters/port/rcv-errors", "fabric_switch_port_receive_errors_total", "the leaf's name is unknown"},
 			{"/interfaces/interface[name]/infiniband/state/speed", "fabric_switch_port_speed_bytes_per_second", "a name of a signalling rate; the rate needs the width as well"},
 		},
 	}
 }
 
-// All are the presets, by name.
+// All lists the presets, sorted by name.
 var All = []*Preset{aristaPreset(), cumulusPreset(), nvosPreset(), openconfigPreset(), sonicPreset(), srlinuxPreset()}
 
-// ByName is the preset of that name; nil: there is none.
+// ByName returns the preset of a name, or nil if there is none.
 func ByName(name string) *Preset {
 	for _, p := range All {
 		if p.Name == name {
@@ -369,7 +368,7 @@ func ByName(name string) *Preset {
 	return nil
 }
 
-// Names are the presets' names.
+// Names returns the names of the presets.
 func Names() []string {
 	var out []string
 	for _, p := range All {

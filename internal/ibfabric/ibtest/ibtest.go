@@ -3,10 +3,10 @@
 //
 // Everything is a child of the test's process and ends with the test, also when the
 // test panics or is killed: the kernel sends the children SIGKILL when their parent
-// is gone. Fabrics run side by side, each has a socket name of its own.
+// ends. Fabrics run side by side; each has its own socket name.
 //
-// What ibsim cannot do: more than ten clients at a time, time-outs (a lost packet is
-// answered with an error at once), PortExtendedSpeedsCounters.
+// ibsim does not support more than ten clients at a time, time-outs (it answers a lost
+// packet with an error at once), or PortExtendedSpeedsCounters.
 package ibtest
 
 import (
@@ -27,19 +27,18 @@ import (
 	"time"
 )
 
-// umad2sim is where Debian has the library that gives programs ibsim's socket for
-// a device.
+// umad2sim is Debian's path of the library that presents ibsim's socket to programs as a device.
 const umad2sim = "/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so"
 
-// patience bounds every wait; nothing here takes a tenth of it on an idle machine.
+// patience bounds every wait; nothing takes a tenth of it on an idle machine.
 const patience = 60 * time.Second
 
-// programs are what a fabric needs, in the Debian packages opensm, ibsim-utils and
+// programs lists the programs that a fabric needs, from the Debian packages opensm, ibsim-utils and
 // infiniband-diags.
 var programs = []string{"ibsim", "opensm", "ibtracert", "ibnetdiscover", "dump_lfts", umad2sim}
 
-// RequireTools skips the test, and says why, with -short and when a program is missing. With
-// GRAYLINK_REQUIRE_ALL=1 a program that is missing fails the test.
+// RequireTools skips the test with -short, or if a program is missing, and gives the reason. With
+// GRAYLINK_REQUIRE_ALL=1 a missing program fails the test.
 func RequireTools(tb testing.TB) {
 	tb.Helper()
 	if testing.Short() {
@@ -59,12 +58,12 @@ func RequireTools(tb testing.TB) {
 	}
 }
 
-// Options say what runs on a fabric.
+// Options select what runs on a fabric.
 type Options struct {
-	// Engine is OpenSM's routing engine, minhop when empty.
+	// Engine is OpenSM's routing engine; minhop if empty.
 	Engine string
 	LMC    int
-	// SMHost is the HCA that OpenSM runs on, h0 when empty.
+	// SMHost is the HCA that OpenSM runs on; h0 if empty.
 	SMHost string
 	// NoSM starts no OpenSM: ports have no LIDs, and answer directed routes only.
 	NoSM bool
@@ -86,8 +85,8 @@ type Fabric struct {
 
 var fabrics atomic.Int64
 
-// Start runs a fabric of a net file's text (FatTree makes some) and waits until
-// OpenSM has brought the subnet up. It ends with the test.
+// Start runs a fabric from a net file's text (FatTree returns such) and waits until OpenSM has brought the
+// subnet up. The fabric ends with the test.
 func Start(tb testing.TB, net string, o Options) *Fabric {
 	tb.Helper()
 	RequireTools(tb)
@@ -116,9 +115,9 @@ func Start(tb testing.TB, net string, o Options) *Fabric {
 	f.startChild(cmd)
 	r.Close()
 	if !f.out.waitPrompts(1) {
-		tb.Fatalf("ibsim gives no prompt: %s", f.out.bufferedText())
+		tb.Fatalf("ibsim does not print a prompt: %s", f.out.bufferedText())
 	}
-	// The first prompt is written before the sockets are there.
+	// The first prompt is written before the sockets exist.
 	f.RunConsole("Attached")
 	if !o.NoSM {
 		f.StartSM()
@@ -126,8 +125,8 @@ func Start(tb testing.TB, net string, o Options) *Fabric {
 	return f
 }
 
-// AttachSocket is for programs on a fabric that the test itself runs, under ibsim's
-// protocol: only Run and RunInput work on it.
+// AttachSocket returns a Fabric for programs on a fabric that the test itself runs, under ibsim's protocol.
+// Only Run and RunInput work on it.
 func AttachSocket(tb testing.TB, socket string) *Fabric {
 	tb.Helper()
 	return &Fabric{tb: tb, dir: tb.TempDir(), socket: socket}
@@ -137,8 +136,8 @@ func AttachSocket(tb testing.TB, socket string) *Fabric {
 func (f *Fabric) startChild(cmd *exec.Cmd) {
 	f.tb.Helper()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	// The kernel's signal is for the death of the thread that forked, and the thread
-	// of a goroutine that is not locked lives as long as the process.
+	// The kernel's signal is for the death of the thread that forked. The thread of a goroutine that is not
+	// locked lives as long as the process.
 	if err := cmd.Start(); err != nil {
 		f.tb.Fatal(err)
 	}
@@ -148,16 +147,16 @@ func (f *Fabric) startChild(cmd *exec.Cmd) {
 func stopChild(cmd *exec.Cmd) {
 	if cmd.ProcessState == nil {
 		_ = cmd.Process.Kill() // it may have ended by itself
-		_ = cmd.Wait()         // "killed" is what is wanted
+		_ = cmd.Wait()         // the expected error is "killed"
 	}
 }
 
-// SocketName is the value of IBSIM_SOCKNAME by which clients find the fabric.
+// SocketName returns the value of IBSIM_SOCKNAME by which clients find the fabric.
 func (f *Fabric) SocketName() string { return f.socket }
 
-// RunConsole types one command into ibsim's console and returns what it printed. Such
-// are Unlink "leaf0"[19], ReLink "leaf0"[19], Error "leaf1"[0] 30 29, and
-// PerformanceSet "leaf0"[9] PortCounters.SymbolErrorCounter=123.
+// RunConsole enters one command in ibsim's console and returns what it printed. Examples are Unlink
+// "leaf0"[19], ReLink "leaf0"[19], Error "leaf1"[0] 30 29, and PerformanceSet "leaf0"[9]
+// PortCounters.SymbolErrorCounter=123.
 func (f *Fabric) RunConsole(command string) string {
 	f.tb.Helper()
 	n, from := f.out.countPrompts()
@@ -183,7 +182,7 @@ func (f *Fabric) StartSM() {
 	f.WaitUp(1)
 }
 
-// StopSM ends OpenSM; the tables stay as they are.
+// StopSM ends OpenSM; the tables remain as they are.
 func (f *Fabric) StopSM() {
 	f.tb.Helper()
 	if err := f.sm.Process.Signal(syscall.SIGTERM); err != nil {
@@ -194,12 +193,12 @@ func (f *Fabric) StopSM() {
 	}
 }
 
-// LogPath is the running OpenSM's log; its lines are there at once.
+// LogPath returns the path of the running OpenSM's log, which is written without delay.
 func (f *Fabric) LogPath() string {
 	return filepath.Join(f.dir, fmt.Sprintf("osm%d.log", f.smRuns))
 }
 
-// CountSubnetUp counts how often the running OpenSM has said SUBNET UP.
+// CountSubnetUp returns how often the running OpenSM has logged SUBNET UP.
 func (f *Fabric) CountSubnetUp() int {
 	text, err := os.ReadFile(f.LogPath())
 	if err != nil {
@@ -208,8 +207,8 @@ func (f *Fabric) CountSubnetUp() int {
 	return bytes.Count(text, []byte("SUBNET UP"))
 }
 
-// WaitUp waits until the running OpenSM has said SUBNET UP n times. A sweep that
-// finds a change says it, not every one that changes a table.
+// WaitUp waits until the running OpenSM has logged SUBNET UP n times. It logs that after a sweep that finds a
+// change, but not after every sweep that changes a table.
 func (f *Fabric) WaitUp(n int) {
 	f.tb.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -225,8 +224,7 @@ func (f *Fabric) WaitUp(n int) {
 	}
 }
 
-// ChangeAndWait runs a console command that OpenSM hears of by a trap, and waits until it
-// has swept the fabric again.
+// ChangeAndWait runs a console command that sends OpenSM a trap, and waits until it has swept the fabric again.
 func (f *Fabric) ChangeAndWait(command string) {
 	f.tb.Helper()
 	n := f.CountSubnetUp()
@@ -234,7 +232,7 @@ func (f *Fabric) ChangeAndWait(command string) {
 	f.WaitUp(n + 1)
 }
 
-// clientCommand is a program that finds, on an HCA of the fabric, a device.
+// clientCommand returns a command for a program that finds a device on an HCA of the fabric.
 func (f *Fabric) clientCommand(ctx context.Context, host, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = f.dir
@@ -248,7 +246,7 @@ func (f *Fabric) Run(host, name string, args ...string) (string, error) {
 	return f.RunInput(host, "", name, args...)
 }
 
-// RunInput does so with something to read from standard input.
+// RunInput does the same with a text for standard input.
 func (f *Fabric) RunInput(host, input, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -262,8 +260,8 @@ func (f *Fabric) RunInput(host, input, name string, args ...string) (string, err
 	return out.String(), nil
 }
 
-// Link is one link of a route: the port that packets leave by, and the port and the
-// GUID of the node that they come to (of a CA its port's).
+// Link represents one link of a route: the port that packets leave by, and the port and the GUID of the node
+// that they arrive at (for a CA, of its port).
 type Link struct {
 	Out, In uint8
 	GUID    uint64
@@ -271,11 +269,10 @@ type Link struct {
 
 var tracedLink = regexp.MustCompile(`(?m)^\[(\d+)\] -> .*?\{0x([0-9a-f]+)\}\[(\d+)\]`)
 
-// ErrLost: ibtracert's own questions were not answered; it knows nothing of the route.
+// ErrLost means that ibtracert's own queries were not answered, so that it does not know the route.
 var ErrLost = errors.New("ibtracert got no answer")
 
-// TraceRoute is the route from a LID to a LID as ibtracert on an HCA has it. errors.Is
-// holds with ErrLost.
+// TraceRoute returns the route from a LID to a LID by ibtracert on an HCA. errors.Is finds ErrLost.
 func (f *Fabric) TraceRoute(host string, src, dst uint16) ([]Link, error) {
 	out, err := f.Run(host, "ibtracert", "-n", fmt.Sprint(src), fmt.Sprint(dst))
 	if err != nil && strings.Contains(err.Error(), "_do_madrpc") {
@@ -297,7 +294,7 @@ func (f *Fabric) TraceRoute(host string, src, dst uint16) ([]Link, error) {
 	return all, nil
 }
 
-// output is what ibsim printed.
+// output collects what ibsim printed.
 type output struct {
 	mu      sync.Mutex
 	buf     []byte

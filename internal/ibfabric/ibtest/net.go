@@ -5,10 +5,9 @@ import (
 	"strings"
 )
 
-// FatTree is the net file of a fat tree of two tiers: switches leaf0.. and spine0..,
-// HCAs h0.. with one port, perLeaf of them on each leaf. Leaf ports 1..perLeaf lead
-// to HCAs, port perLeaf+1+s to spine s, whose port 1+l leads to leaf l.
-// FatTree(36, 18, 18) is the fabric of 54 switches of 36 ports and 648 HCAs.
+// FatTree returns the net file of a fat tree of two tiers, with the switches leaf0.. and spine0.., and perLeaf
+// HCAs h0.. with one port on each leaf. Leaf ports 1..perLeaf lead to HCAs, port perLeaf+1+s to spine s, whose
+// port 1+l leads to leaf l. FatTree(36, 18, 18) is the fabric of 54 switches of 36 ports and 648 HCAs.
 func FatTree(leaves, spines, perLeaf int) string {
 	var b strings.Builder
 	for l := range leaves {

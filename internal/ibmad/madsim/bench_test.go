@@ -14,8 +14,8 @@ import (
 
 var details = []ibmad.Attribute{ibmad.AttrPortCountersExtended, ibmad.AttrPortXmitDiscardDetails, ibmad.AttrPortRcvErrorDetails}
 
-// large makes the fabric of 54 switches and 648 HCAs, of which some are silent,
-// and lists the questions for the data and error details of all their ports.
+// large makes the fabric of 54 switches and 648 HCAs, of which some are silent, and lists the requests for the
+// data and error details of all their ports.
 func large(percent int, only func(Node) bool) (f *Fabric, requests []ibmad.Request, silent map[ibmad.LID]bool) {
 	f = FatTree(36, 18, 18, Options{Latency: 5 * time.Microsecond})
 	silent = make(map[ibmad.LID]bool)
@@ -71,10 +71,9 @@ func BenchmarkSweep(b *testing.B) {
 	}
 }
 
-// BenchmarkPeers reads all ports of the switches through the socket, 5 % of them
-// silent: with our client, and with ibqueryerrors, which finds the switches first.
-// Both give an attempt 200 ms. Run it with
-// -benchtime 1x.
+// BenchmarkPeers reads all ports of the switches through the socket, 5 % of them silent: with this client, and
+// with ibqueryerrors, which discovers the switches first. Both give an attempt 200 ms. Run it with -benchtime
+// 1x.
 func BenchmarkPeers(b *testing.B) {
 	f, requests, silent := large(5, func(n Node) bool { return n.Type == ibmad.NodeSwitch })
 	for _, n := range f.ListNodes() {
@@ -101,7 +100,7 @@ func BenchmarkPeers(b *testing.B) {
 	b.Run("Ibqueryerrors", func(b *testing.B) {
 		programs := ibtest.AttachSocket(b, name)
 		for b.Loop() {
-			// It says by its status that it found errors; Run ends it after a minute.
+			// Its exit status shows that it found errors; Run ends it after a minute.
 			out, err := programs.Run("h1", "ibqueryerrors", "--switch", "--data", "--details", "-t", "200")
 			if out == "" {
 				b.Log(err)

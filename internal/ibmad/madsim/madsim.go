@@ -1,18 +1,18 @@
-// Package madsim is an InfiniBand fabric in memory, for tests: nodes that answer
+// Package madsim simulates an InfiniBand fabric in memory, for tests: nodes that answer
 // management datagrams octet by octet, switches that route them by their
 // forwarding tables, and the faults that ibsim does not have.
 //
-//  1. A datagram goes where the tables and the links lead it, both ways. What
-//     finds no way, or meets a silent node, is never answered: only the asker's
-//     clock ends the wait.
+//  1. A datagram goes where the tables and the links lead it, both ways. A datagram
+//     without a way, or for a silent node, is never answered: only the client's
+//     own time-out ends the wait.
 //  2. Links carry directed routes when they are physically up, and LIDs once
-//     they are active. Relink brings a link up; Reroute makes it active and
+//     they are active. SetLinkUp brings a link up; RunSubnetManager makes it active and
 //     writes all tables.
 //  3. Counters have their true widths and stand still at their maximum. The same
 //     event counts in every attribute that has a counter of that name.
-//  4. What a node has is its Vendor's: an attribute it lacks is refused, or
-//     dropped; a counter it lacks reads 0.
-//  5. A key that protects against reading makes a node drop what comes with
+//  4. The capabilities of a node are its Vendor's: a request for an attribute that it lacks
+//     is refused or dropped; a counter that it lacks reads 0.
+//  5. A key that protects against reading makes a node drop requests with
 //     another one.
 package madsim
 
@@ -27,24 +27,24 @@ import (
 	"github.com/graylink/graylink/internal/ibmad"
 )
 
-// Vendor is how a kind of device behaves.
+// Vendor describes the behaviour of a kind of device.
 type Vendor struct {
 	ID       uint32
 	DeviceID uint16
 	// Capabilities of the performance agent, as in ClassPortInfo.
 	Capabilities  uint16
 	Capabilities2 uint32
-	// Attributes of performance management that it has, beside ClassPortInfo and
+	// Attributes lists the attributes of performance management that it supports, beside ClassPortInfo and
 	// PortCounters. PortCountersExtended also needs its capability.
 	Attributes []ibmad.Attribute
-	// DropsUnknown leaves questions for other attributes unanswered.
+	// DropsUnknown leaves requests for other attributes unanswered.
 	DropsUnknown bool
 	// Speed and SpeedExt are the active speeds of its ports, as in PortInfo.
 	Speed, SpeedExt uint8
 	FEC             ibmad.FECMode
 }
 
-// Vendors of devices; the names are for the kinds, not for products.
+// Kinds of devices; the names stand for generations, not for products.
 var (
 	// HDR has every attribute, and Reed-Solomon error correction.
 	HDR = Vendor{
@@ -52,8 +52,7 @@ var (
 		Capabilities:  ibmad.PMAllPortSelect | ibmad.PMExtendedWidth | ibmad.PMPortCountersXmitWait | ibmad.PMReedSolomonCounters,
 		Capabilities2: ibmad.PM2AdditionalExtendedEr,
 	}
-	// FDR has lanes with fire-code error correction, and error counters of the
-	// narrow widths only.
+	// FDR has lanes with fire-code error correction, and error counters of the narrow widths only.
 	FDR = Vendor{
 		ID: 0x2c9, DeviceID: 0xc738, Speed: 4, SpeedExt: 1, FEC: ibmad.FECFire, Attributes: ibmad.CounterAttributes(),
 		Capabilities: ibmad.PMAllPortSelect | ibmad.PMExtendedWidth | ibmad.PMPortCountersXmitWait,
@@ -63,7 +62,7 @@ var (
 		ID: 0x1175, DeviceID: 0x7322, Speed: 4, Attributes: []ibmad.Attribute{ibmad.AttrPortCountersExtended},
 		Capabilities: ibmad.PMExtendedWidthNoIETF | ibmad.PMPortCountersXmitWait,
 	}
-	// DDR has the narrow counters only, and does not answer what it does not know.
+	// DDR has the narrow counters only, and does not answer requests for unknown attributes.
 	DDR = Vendor{ID: 0x5ad, DeviceID: 0xa87c, Speed: 2, DropsUnknown: true}
 )
 
@@ -71,17 +70,16 @@ var (
 type Options struct {
 	// LMC gives each HCA port 2^LMC LIDs.
 	LMC uint8
-	// Latency is what each link and each agent adds to a question and to its answer.
+	// Latency is the delay that each link and each agent adds to a request and to its answer.
 	Latency time.Duration
-	// MaxInFlight is what transports say they stand; 64 by default.
+	// MaxInFlight is the limit that transports report; 64 by default.
 	MaxInFlight int
-	// Seed of what is random: losses.
+	// Seed is the seed of random losses.
 	Seed uint64
 }
 
-// Fabric is a simulated fabric. Its methods may be called at any time, by any
-// goroutine. Those that name a node or a port that is not there panic: that is a
-// mistake in the test.
+// Fabric is a simulated fabric. Its methods may be called at any time, by any goroutine. Those that name a node
+// or a port that does not exist panic, because that is a mistake in the test.
 type Fabric struct {
 	options Options
 
@@ -97,7 +95,7 @@ type Fabric struct {
 type node struct {
 	Node
 	vendor          *Vendor
-	missingCounters map[ibmad.Attribute][]ibmad.Counter // counters that it has no room for
+	missingCounters map[ibmad.Attribute][]ibmad.Counter // counters that it lacks
 	ports           []port                              // by number; a switch's port 0 is its own
 	table           []uint8                             // by LID
 	sl2vl           map[[2]uint8]ibmad.SLtoVL
@@ -114,7 +112,7 @@ type port struct {
 	counters map[ibmad.Attribute]*ibmad.Data
 }
 
-// Node is what a test may know of a node.
+// Node holds the properties of a node.
 type Node struct {
 	Name  string
 	Type  ibmad.NodeType
@@ -124,7 +122,7 @@ type Node struct {
 	LMC   uint8
 }
 
-// New makes a fabric without nodes.
+// New returns a fabric without nodes.
 func New(o Options) *Fabric {
 	if o.MaxInFlight == 0 {
 		o.MaxInFlight = 64
@@ -132,9 +130,9 @@ func New(o Options) *Fabric {
 	return &Fabric{options: o, byName: make(map[string]*node), random: rand.New(rand.NewPCG(o.Seed, 0))}
 }
 
-// FatTree makes a fat tree of two tiers and brings it up: switches leaf0.. and
-// spine0.., HCAs h0.., perLeaf of them on each leaf. Leaf ports 1..perLeaf lead
-// to HCAs, port perLeaf+1+s to spine s, whose port 1+l leads to leaf l.
+// FatTree makes a fat tree of two tiers and brings it up. It has the switches leaf0.. and spine0.., and perLeaf
+// HCAs h0.. on each leaf. Leaf ports 1..perLeaf lead to HCAs, port perLeaf+1+s to spine s, whose port 1+l leads
+// to leaf l.
 func FatTree(leaves, spines, perLeaf int, o Options) *Fabric {
 	f := New(o)
 	for s := range spines {
@@ -156,7 +154,7 @@ func FatTree(leaves, spines, perLeaf int, o Options) *Fabric {
 	return f
 }
 
-// AddSwitch adds a switch with so many ports beside its own.
+// AddSwitch adds a switch with so many ports beside its port 0.
 func (f *Fabric) AddSwitch(name string, ports uint8) {
 	f.addNode(Node{Name: name, Type: ibmad.NodeSwitch, Ports: ports})
 }
@@ -189,7 +187,7 @@ func (f *Fabric) addNode(n Node) {
 	f.byName[n.Name] = added
 }
 
-// LinkPorts puts a cable between two ports. The link is up, and active after Reroute.
+// LinkPorts connects two ports by a cable. The link is up, and becomes active with RunSubnetManager.
 func (f *Fabric) LinkPorts(a string, aPort uint8, b string, bPort uint8) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -223,7 +221,7 @@ func (f *Fabric) mustPort(name string, number uint8) (*node, *port) {
 	return n, &n.ports[number]
 }
 
-// ListNodes lists the nodes in the order they were added.
+// ListNodes returns the nodes in the order in which they were added.
 func (f *Fabric) ListNodes() []Node {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -234,7 +232,7 @@ func (f *Fabric) ListNodes() []Node {
 	return list
 }
 
-// NodeByName returns one of them.
+// NodeByName returns the node of a name.
 func (f *Fabric) NodeByName(name string) Node {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -252,7 +250,7 @@ func (f *Fabric) PeerOf(name string, number uint8) (peer string, peerPort uint8,
 	return p.peer.Name, p.peerPort, true
 }
 
-// SetLinkDown takes both ends of a link down and counts that. The tables stay.
+// SetLinkDown takes both ends of a link down and counts that. The tables stay as they are.
 func (f *Fabric) SetLinkDown(name string, number uint8) {
 	f.changeLink(name, number, func(n *node, p *port) {
 		if p.phys == ibmad.PhysLinkUp {
@@ -262,7 +260,7 @@ func (f *Fabric) SetLinkDown(name string, number uint8) {
 	})
 }
 
-// SetLinkUp brings a link up again; it becomes active with Reroute.
+// SetLinkUp brings a link up again; it becomes active with RunSubnetManager.
 func (f *Fabric) SetLinkUp(name string, number uint8) {
 	f.changeLink(name, number, func(_ *node, p *port) { p.bringUp(ibmad.PortInit) })
 }
@@ -279,8 +277,8 @@ func (f *Fabric) changeLink(name string, number uint8, change func(*node, *port)
 	n.stateChanged, p.peer.stateChanged = true, true
 }
 
-// RunSubnetManager does the subnet manager's work: links that are up become active, and
-// every switch gets the table of shortest ways, spread over equal ones by LID.
+// RunSubnetManager does the subnet manager's work: links that are up become active, and every switch gets the
+// table of shortest paths, spread over equal ones by LID.
 func (f *Fabric) RunSubnetManager() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -300,7 +298,7 @@ func (f *Fabric) RunSubnetManager() {
 	}
 }
 
-// routeTo writes the ways to one node, by breadth first from it.
+// routeTo writes the routes to one node, breadth first from it.
 func (f *Fabric) routeTo(to *node) {
 	far := map[*node]int{to: 0}
 	for queue := []*node{to}; len(queue) > 0; queue = queue[1:] {
@@ -333,8 +331,7 @@ func (f *Fabric) routeTo(to *node) {
 	}
 }
 
-// SetForwarding writes one entry of a switch's table, as a subnet manager that is
-// half-way through.
+// SetForwarding writes one entry of a switch's table, as if a subnet manager were not done yet.
 func (f *Fabric) SetForwarding(name string, lid ibmad.LID, out uint8) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -348,24 +345,23 @@ func (f *Fabric) ForwardingPort(name string, lid ibmad.LID) uint8 {
 	return f.mustNode(name).table[lid]
 }
 
-// SetSLtoVL gives packets that cross a switch from in to out their virtual lanes;
-// unless it was called, each service level has the lane of its number, modulo 8.
+// SetSLtoVL sets the virtual lanes of packets that cross a switch from in to out. By default, each service
+// level has the lane of its number, modulo 8.
 func (f *Fabric) SetSLtoVL(name string, in, out uint8, table ibmad.SLtoVL) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mustNode(name).sl2vl[[2]uint8{in, out}] = table
 }
 
-// SetSilent makes a node's agents answer nothing, or answer again. It goes on
-// forwarding.
+// SetSilent makes a node's agents stop or resume answering. The node continues to forward.
 func (f *Fabric) SetSilent(name string, silent bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mustNode(name).silent = silent
 }
 
-// SetLoss makes a node's agents lose a share of the questions. Subnet management
-// questions lost count as VL15Dropped at the port they came in by.
+// SetLoss makes a node's agents lose a share of the requests. Lost subnet management requests count as
+// VL15Dropped at the port by which they arrived.
 func (f *Fabric) SetLoss(name string, ratio float64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -396,7 +392,7 @@ func (v *Vendor) classPortInfo() ibmad.ClassPortInfo {
 	return ibmad.ClassPortInfo{BaseVersion: 1, ClassVersion: 1, Capabilities: v.Capabilities, Capabilities2: v.Capabilities2, ResponseTime: 12}
 }
 
-// hasAttribute tells whether the device knows the performance attribute.
+// hasAttribute reports whether the device supports the performance attribute.
 func (v *Vendor) hasAttribute(a ibmad.Attribute) bool {
 	info := v.classPortInfo()
 	switch a {
@@ -408,7 +404,7 @@ func (v *Vendor) hasAttribute(a ibmad.Attribute) bool {
 	return slices.Contains(v.Attributes, a)
 }
 
-// counterLayout is how the node arranges an attribute.
+// counterLayout returns the node's counters of an attribute.
 func (n *node) counterLayout(a ibmad.Attribute) []ibmad.Counter {
 	if a == ibmad.AttrPortExtendedSpeeds && n.vendor.FEC.ReedSolomon() {
 		return ibmad.ReedSolomonCounters()
@@ -416,17 +412,16 @@ func (n *node) counterLayout(a ibmad.Attribute) []ibmad.Counter {
 	return ibmad.CountersOf(a)
 }
 
-// SetMKey sets the subnet's key and how it protects (IBA volume 1, 14.2.4.1):
-// below 2, everybody may read, and 1 hides the key; from 2 on, who has another
-// key gets no answer.
+// SetMKey sets the subnet's key and its protection (IBA volume 1, 14.2.4.1): below 2, everybody may read, and 1
+// hides the key; from 2 on, requests with another key get no answer.
 func (f *Fabric) SetMKey(key ibmad.MKey, protection uint8) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.key, f.keyProtection = key, protection
 }
 
-// AddEvents adds events to the counters of a name, in every attribute that has one:
-// as traffic does. n is the lane, virtual lane or service level, or 0.
+// AddEvents adds events to the counters of a name, in every attribute that has one, as traffic does. n is the
+// lane, virtual lane or service level, or 0.
 func (f *Fabric) AddEvents(name string, number uint8, counter string, n uint8, events uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -477,7 +472,7 @@ func (f *Fabric) SetCounter(name string, number uint8, a ibmad.Attribute, counte
 	panic(fmt.Sprintf("madsim: no counter %s %d in %v", counter, n, a))
 }
 
-// CounterValue reads one counter.
+// CounterValue returns the value of one counter.
 func (f *Fabric) CounterValue(name string, number uint8, a ibmad.Attribute, counter string, n uint8) uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -498,8 +493,7 @@ func (f *Fabric) ResetCounters(name string, number uint8) {
 	clear(p.counters)
 }
 
-// RebootNode sets all counters of a node to 0; the other ends of its links count
-// that they were down.
+// RebootNode sets all counters of a node to 0. The other ends of its links count that they were down.
 func (f *Fabric) RebootNode(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -513,8 +507,8 @@ func (f *Fabric) RebootNode(name string) {
 	}
 }
 
-// AttachTransport makes a transport for a node's port: 1 of an HCA, 0 of a switch. Any
-// number may be attached.
+// AttachTransport returns a new transport for a node's port: 1 of an HCA, 0 of a switch. Any number may be
+// attached.
 func (f *Fabric) AttachTransport(name string) *Transport {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -563,7 +557,7 @@ func (t *Transport) deliverDatagram(m *ibmad.MAD) {
 	}
 }
 
-// InjectDatagram hands the transport a datagram that nobody asked for.
+// InjectDatagram passes a datagram to the transport that is not the answer to any request.
 func (t *Transport) InjectDatagram(m ibmad.MAD) { t.deliverDatagram(&m) }
 
 // Receive implements ibmad.Transport.
@@ -590,7 +584,8 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// answerRequest turns a question into its answer, and tells how long both took.
+// answerRequest turns a request into its answer, and returns how long both took. It returns false if there is
+// no answer.
 func (f *Fabric) answerRequest(from *node, m *ibmad.MAD, lid ibmad.LID) (time.Duration, bool) {
 	request, err := ibmad.DecodeRequest(m, lid)
 	if err != nil {
@@ -602,7 +597,7 @@ func (f *Fabric) answerRequest(from *node, m *ibmad.MAD, lid ibmad.LID) (time.Du
 	if at == nil || at.silent {
 		return 0, false
 	}
-	// The answer to a directed question takes the same links back; one to a LID goes by the tables.
+	// The answer to a directed request takes the same links back; one to a LID is routed by the tables.
 	if request.To.LID != 0 {
 		if back, _, _ := f.routeDatagram(at, ibmad.ToLID(from.LID)); back != from {
 			return 0, false
@@ -631,8 +626,8 @@ func (f *Fabric) answerRequest(from *node, m *ibmad.MAD, lid ibmad.LID) (time.Du
 	return 2 * time.Duration(hops+1) * f.options.Latency, true
 }
 
-// routeDatagram takes a datagram along: to the node it reaches, and the port it came in
-// by; nil when it gets lost.
+// routeDatagram follows a datagram to the node it reaches, and returns that and the port by which it arrives,
+// or nil if it gets lost.
 func (f *Fabric) routeDatagram(from *node, to ibmad.Address) (at *node, in uint8, hops int) {
 	at, in = from, from.ownPort()
 	if to.LID == 0 {
@@ -688,7 +683,7 @@ const (
 	invalidValue ibmad.Status = 7 << 2
 )
 
-// answerSubnet answers for the subnet management agent.
+// answerSubnet fills in the answer of the subnet management agent.
 func (f *Fabric) answerSubnet(n *node, in uint8, r ibmad.Request, m *ibmad.MAD) ibmad.Status {
 	isSwitch := n.Type == ibmad.NodeSwitch
 	var a interface{ Encode(*ibmad.Data) }
@@ -778,7 +773,7 @@ func (f *Fabric) portInfo(n *node, number, in uint8) ibmad.PortInfo {
 	return info
 }
 
-// answerPerformance answers for the performance management agent.
+// answerPerformance fills in the answer of the performance management agent.
 func (n *node) answerPerformance(r ibmad.Request, m *ibmad.MAD) ibmad.Status {
 	if !n.vendor.hasAttribute(r.Attribute) {
 		return unsupported

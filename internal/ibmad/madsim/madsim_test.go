@@ -41,7 +41,7 @@ func mustDo(t *testing.T, c *ibmad.Client, r ibmad.Request) *ibmad.Data {
 	return result.Data()
 }
 
-// Every LID is reached from everywhere by the tables, and the tables can be read.
+// Every LID can be reached from everywhere by the tables, and the tables can be read.
 func TestRoutesReachEveryLID(t *testing.T) {
 	f := FatTree(4, 2, 3, Options{LMC: 1})
 	for _, from := range []string{"h0", "h11", "leaf2", "spine1"} {
@@ -69,7 +69,7 @@ func TestRoutesReachEveryLID(t *testing.T) {
 	}
 }
 
-// Equal ways are shared out.
+// Equal paths are shared.
 func TestRoutesAreSpread(t *testing.T) {
 	f := FatTree(2, 4, 8, Options{})
 	uses := map[uint8]int{}
@@ -111,8 +111,8 @@ func directedRoutes(t *testing.T) {
 	}
 }
 
-// A link that is down carries nothing and shows on both ends; one that is up
-// again carries LIDs only after Reroute.
+// A link that is down carries nothing and is down at both ends; one that is up again carries LIDs only after
+// RunSubnetManager.
 func TestUnlinkRelinkReroute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := FatTree(2, 2, 1, Options{})
@@ -330,7 +330,7 @@ func TestSilenceAndLatencyAndLoss(t *testing.T) {
 	})
 }
 
-// Forty clients at once, which ibsim has no room for.
+// There can be forty clients at once, more than ibsim supports.
 func TestManyClients(t *testing.T) {
 	f := FatTree(4, 2, 10, Options{})
 	done := make(chan error)

@@ -12,7 +12,7 @@ import (
 	"github.com/graylink/graylink/internal/ibmad"
 )
 
-// ibsim's protocol, from its side; ibmad.DialIbsim has the other one.
+// The server side of ibsim's protocol; ibmad.DialIbsim is the client side.
 const (
 	controlSize = 80
 	controlData = 16
@@ -29,7 +29,7 @@ const (
 	getPKeys  = 10
 )
 
-// Server is a Fabric behind ibsim's socket.
+// Server serves a Fabric at ibsim's socket.
 type Server struct {
 	fabric  *Fabric
 	name    string
@@ -37,7 +37,7 @@ type Server struct {
 	workers sync.WaitGroup
 
 	mu      sync.Mutex
-	clients []*client // by number; nil: gone
+	clients []*client // by number; nil after a client left
 }
 
 type client struct {
@@ -46,9 +46,9 @@ type client struct {
 	peer *net.UnixAddr
 }
 
-// ServeIbsim lets other processes attach: ours with the device ibsim:NAME/NODE, and
-// programs for real devices through umad2sim, with IBSIM_SOCKNAME and SIM_HOST.
-// There is no limit to their number. Nobody can change anything from there.
+// ServeIbsim lets other processes attach: clients of package ibmad with the device ibsim:NAME/NODE, and
+// programs for real devices through umad2sim, with IBSIM_SOCKNAME and SIM_HOST. Their number is not limited.
+// Clients cannot change anything in the fabric.
 func (f *Fabric) ServeIbsim(name string) (*Server, error) {
 	s := &Server{fabric: f, name: name}
 	var err error
@@ -59,13 +59,13 @@ func (f *Fabric) ServeIbsim(name string) (*Server, error) {
 	return s, nil
 }
 
-// socketAddress is abstract; the NUL at its end belongs to it, but the net package
-// does not give it back.
+// socketAddress returns the address of an abstract socket. The NUL at its end belongs to it, but the net
+// package does not return it.
 func (s *Server) socketAddress(socket string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unixgram", Name: "@" + s.name + ":" + socket + "\x00"}
 }
 
-// Close ends it, with all its clients.
+// Close stops the server with all its clients.
 func (s *Server) Close() error {
 	err := s.control.Close()
 	s.mu.Lock()
@@ -96,7 +96,7 @@ func (s *Server) serveControl() {
 			binary.NativeEndian.PutUint32(m[8:], refused)
 		}
 		from.Name += "\x00"
-		// Who does not wait for the answer does not get it.
+		// A client that does not wait for the answer does not get it.
 		_, _ = s.control.WriteToUnix(m[:], from)
 	}
 }
@@ -146,7 +146,7 @@ func (s *Server) readAttribute(c *client, r ibmad.Request, into []byte) error {
 	return nil
 }
 
-// connectClient makes a client: its number comes back where its identity was.
+// connectClient adds a client. Its number is returned in place of its identity.
 func (s *Server) connectClient(data []byte) error {
 	identity := binary.NativeEndian.Uint32(data)
 	name, _, _ := strings.Cut(string(data[12:44]), "\x00")
@@ -167,7 +167,7 @@ func (s *Server) connectClient(data []byte) error {
 	return nil
 }
 
-// serveDatagrams answers a client's questions until it leaves.
+// serveDatagrams answers a client's requests until it leaves.
 func (c *client) serveDatagrams(f *Fabric) {
 	for {
 		var b [dataSize]byte
@@ -183,7 +183,7 @@ func (c *client) serveDatagrams(f *Fabric) {
 		if !ok {
 			continue
 		}
-		// A client that is gone loses it; one that does not read holds up nothing else.
+		// A client that left loses the answer; one that does not read delays no other client.
 		time.AfterFunc(delay, func() { _, _ = c.data.WriteToUnix(b[:], c.peer) })
 	}
 }

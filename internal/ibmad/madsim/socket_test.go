@@ -28,7 +28,7 @@ func serve(t *testing.T, f *Fabric) (name string) {
 	return name
 }
 
-// Programs that read real fabrics read this one, and see the same.
+// Programs that read real fabrics read this one, with the same results.
 func TestOtherProgramsReadIt(t *testing.T) {
 	ibtest.RequireTools(t)
 	f := FatTree(3, 2, 2, Options{})
@@ -60,7 +60,7 @@ func TestOtherProgramsReadIt(t *testing.T) {
 		t.Errorf("smpquery portinfo:\n%s", got)
 	}
 
-	// the way by the tables, hop by hop
+	// the path by the tables, hop by hop
 	src, dst := f.NodeByName("h0"), f.NodeByName("h5")
 	trace := run("ibtracert", fmt.Sprint(src.LID), fmt.Sprint(dst.LID))
 	at := "leaf0"
@@ -147,7 +147,7 @@ func TestCountersEqualPerfquery(t *testing.T) {
 	}
 }
 
-// Our own client attaches from outside; there is room for more than ten.
+// Clients attach from outside, more than ibsim's ten.
 func TestServeManyClients(t *testing.T) {
 	f := FatTree(2, 2, 10, Options{Latency: time.Microsecond})
 	name := serve(t, f)
@@ -185,7 +185,7 @@ func TestServeManyClients(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := ibmad.DialIbsim(name, "nobody"); !errors.Is(err, ibmad.ErrIbsimRefused) {
+	if _, err := ibmad.DialIbsim(name, "missing"); !errors.Is(err, ibmad.ErrIbsimRefused) {
 		t.Errorf("a node that is not there: %v, want %v", err, ibmad.ErrIbsimRefused)
 	}
 }

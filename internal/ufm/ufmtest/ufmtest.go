@@ -1,5 +1,5 @@
-// Package ufmtest is a UFM for tests: its telemetry service and its REST interface,
-// with documents as the vendor's and with faults.
+// Package ufmtest provides a UFM for tests: its telemetry service and its REST interface, with documents like
+// the vendor's and with faults.
 package ufmtest
 
 import (
@@ -27,43 +27,42 @@ import (
 	"github.com/graylink/graylink/internal/pki"
 )
 
-// Credentials that the server takes.
+// Credentials that the server accepts.
 const (
 	User     = "admin"
 	Password = "pass word: 123456"
 	Token    = "b2tlbg.t0ken-0f-ufm"
 )
 
-// Fault is what goes wrong with a path.
+// Fault describes a fault of a path.
 type Fault struct {
-	// Status answers with it, and with RetryAfter where that is set.
+	// Status is the status of the answer, with RetryAfter if that is set.
 	Status     int
 	RetryAfter string
-	// Cut ends the body after so many octets: by a reset when Reset is set, else as if
-	// that were all.
+	// Cut ends the body after so many octets: with a reset if Reset is set, otherwise as if it were complete.
 	Cut   int
 	Reset bool
-	// Drip sends that much of the body, and the rest never.
+	// Drip sends that much of the body, and never the rest.
 	Drip int
-	// Gzip compresses the body; a Cut, then, is of what was compressed. Spoil changes an
-	// octet in the middle of it.
+	// Gzip compresses the body; Cut then applies to the compressed octets. Spoil changes an octet in the middle
+	// of it.
 	Gzip, Spoil bool
-	// Type is the type that the body is said to have.
+	// Type is the content type of the answer.
 	Type string
-	// Hang waits with the answer until the asker gives up.
+	// Hang delays the answer until the client gives up.
 	Hang bool
-	// Location redirects.
+	// Location is the target of a redirect.
 	Location string
 	// Undivided gives every shard all ports.
 	Undivided bool
-	// Times is how many requests it is for; 0: all.
+	// Times is the number of requests that the fault affects; 0 means all.
 	Times int
 }
 
-// Server is a UFM.
+// Server is a simulated UFM.
 type Server struct {
 	*httptest.Server
-	// CAFile trusts the server; CertFile and KeyFile are of a client it trusts.
+	// CAFile has the server's authority; CertFile and KeyFile belong to a client that it trusts.
 	CAFile, CertFile, KeyFile string
 	// UserFile, PasswordFile and TokenFile have the credentials.
 	UserFile, PasswordFile, TokenFile string
@@ -74,8 +73,8 @@ type Server struct {
 	requestURIs []string
 }
 
-// New is a server with TLS, which ends with the test. Its telemetry needs no
-// credentials, its REST interface those of the base that is asked.
+// New starts a server with TLS, which ends with the test. Its telemetry needs no credentials; its REST
+// interface needs those of the requested base.
 func New(t testing.TB) *Server {
 	t.Helper()
 	dir := t.TempDir()
@@ -108,25 +107,25 @@ func (s *Server) SetBody(path, body string) {
 	s.bodies[path] = body
 }
 
-// SetJSON sets the body of a path of the REST interface, of all bases.
+// SetJSON sets the body of a path of the REST interface, for all bases.
 func (s *Server) SetJSON(path string, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // a test gave what is no JSON
+		panic(err) // a mistake in the test
 	}
 	for _, base := range []string{"/ufmRest", "/ufmRestV2", "/ufmRestV3"} {
 		s.SetBody(base+path, string(b))
 	}
 }
 
-// SetFault sets the fault of a path; nil mends it.
+// SetFault sets the fault of a path; nil removes it.
 func (s *Server) SetFault(path string, f *Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults[path] = f
 }
 
-// RequestURIs are the requests so far, with their queries.
+// RequestURIs returns the requests so far, with their queries.
 func (s *Server) RequestURIs() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,10 +204,10 @@ func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	_, _ = io.WriteString(w, body) // a client that is gone is the test's affair
+	_, _ = io.WriteString(w, body) // the client may be gone
 }
 
-// gzipText is a text in gzip's form.
+// gzipText returns a text compressed by gzip.
 func gzipText(text string, spoil bool) string {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
@@ -223,7 +222,7 @@ func gzipText(text string, spoil bool) string {
 	return string(out)
 }
 
-// selectShard is the part of CSV whose port GUIDs fall to a shard.
+// selectShard returns the rows of CSV whose port GUIDs belong to a shard.
 func selectShard(body, of, which string) string {
 	n, err1 := strconv.ParseUint(of, 10, 8)
 	i, err2 := strconv.ParseUint(which, 10, 8)
@@ -251,17 +250,17 @@ func selectShard(body, of, which string) string {
 	return out
 }
 
-// Fabric is a generated fabric: Switches of Ports ports each.
+// Fabric is a generated fabric of Switches with Ports ports each.
 type Fabric struct {
 	Switches, Ports int
 	// Counters are the columns, by their names.
 	Counters []string
-	// At is the time of the samples, microseconds since 1970.
+	// At is the time of the samples in microseconds since 1970.
 	At int64
 }
 
-// CounterNames are n names of columns; those behind the first are declared in no table,
-// but by Numbered.
+// CounterNames returns n names of columns. Those after the built-in ones are declared in no table, except by
+// Numbered.
 func CounterNames(n int) []string {
 	known := strings.Fields(`PortXmitDataExtended PortRcvDataExtended PortXmitPktsExtended PortRcvPktsExtended SymbolErrorCounterExtended
 		LinkErrorRecoveryCounterExtended LinkDownedCounterExtended PortRcvErrorsExtended PortRcvRemotePhysicalErrorsExtended PortRcvSwitchRelayErrorsExtended
@@ -275,7 +274,7 @@ func CounterNames(n int) []string {
 	return known[:n]
 }
 
-// counterValue is a port's counter, of a size as counters have after weeks.
+// counterValue returns a port's counter, of a size that counters have after weeks.
 func (f Fabric) counterValue(sw, port, c int) string {
 	switch name := f.Counters[c]; {
 	case strings.HasSuffix(name, "_BER"):
@@ -294,7 +293,7 @@ func (f Fabric) forEachPort(each func(sw, port int)) {
 	}
 }
 
-// NodeGUID is the GUID of a switch, without 0x and without padding.
+// NodeGUID returns the GUID of a switch, without 0x and without padding.
 func (f Fabric) NodeGUID(sw int) string { return strconv.FormatUint(0x2c90300000000+uint64(sw)<<8, 16) }
 
 // WriteCSV writes the fabric as /csv/metrics does.
@@ -327,8 +326,7 @@ func (f Fabric) WriteJSON(w io.Writer) {
 	fmt.Fprint(w, "\n]\n")
 }
 
-// WritePrometheus writes the fabric as /metrics does: GUIDs are not padded there, and times
-// are milliseconds.
+// WritePrometheus writes the fabric as /metrics does: GUIDs are not padded, and times are in milliseconds.
 func (f Fabric) WritePrometheus(w io.Writer) {
 	f.forEachPort(func(sw, port int) {
 		for c, name := range f.Counters {
@@ -337,7 +335,7 @@ func (f Fabric) WritePrometheus(w io.Writer) {
 	})
 }
 
-// issueClientCert is a client's certificate and who signed it.
+// issueClientCert returns a client's certificate and its authority.
 func issueClientCert(t testing.TB) (cert, key []byte, roots *x509.CertPool) {
 	t.Helper()
 	authority, err := pki.NewAuthority("ufm test", time.Hour, time.Now())

@@ -16,29 +16,29 @@ var (
 	_ ChangeSource = (*ufm.Changes)(nil)
 )
 
-type teller struct {
-	told  bool
-	err   error
-	asked int
+type fakeSource struct {
+	changed bool
+	err     error
+	asked   int
 }
 
-func (t *teller) PollChange() (bool, error) {
+func (t *fakeSource) PollChange() (bool, error) {
 	t.asked++
-	return t.told, t.err
+	return t.changed, t.err
 }
 
 func TestUnrestOfSeveral(t *testing.T) {
 	failed := errors.New("no log")
 	for _, x := range []struct {
-		a, b teller
+		a, b fakeSource
 		want bool
 		err  error
 	}{
-		{teller{}, teller{}, false, nil},
-		{teller{told: true}, teller{}, true, nil},
-		{teller{}, teller{told: true}, true, nil},
-		{teller{err: failed}, teller{}, false, failed},
-		{teller{err: failed}, teller{told: true}, true, nil},
+		{fakeSource{}, fakeSource{}, false, nil},
+		{fakeSource{changed: true}, fakeSource{}, true, nil},
+		{fakeSource{}, fakeSource{changed: true}, true, nil},
+		{fakeSource{err: failed}, fakeSource{}, false, failed},
+		{fakeSource{err: failed}, fakeSource{changed: true}, true, nil},
 	} {
 		got, err := PollAny(&x.a, &x.b)()
 		if got != x.want || !errors.Is(err, x.err) || x.a.asked != 1 || x.b.asked != 1 {
@@ -46,12 +46,12 @@ func TestUnrestOfSeveral(t *testing.T) {
 		}
 	}
 	if got, err := PollAny()(); got || err != nil {
-		t.Errorf("nobody: %v, %v", got, err)
+		t.Errorf("no source: %v, %v", got, err)
 	}
 }
 
-// TestUFMBreaksReadings: a change that UFM's events tell of ends what readings confirm,
-// until the tables are calm, beside OpenSM's log and as that does; other events do not.
+// TestUFMBreaksReadings checks that a change in UFM's events makes readings Broken until the tables have
+// settled, as OpenSM's log does. Other events do not.
 func TestUFMBreaksReadings(t *testing.T) {
 	sim := ibtest.Start(t, ibtest.FatTree(3, 2, 2), ibtest.Options{})
 	path := filepath.Join(t.TempDir(), "log")
@@ -63,7 +63,7 @@ func TestUFMBreaksReadings(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	for name, tell := range map[string]func(*ufm.Changes){
+	for name, report := range map[string]func(*ufm.Changes){
 		"a link":            func(c *ufm.Changes) { c.RecordEvents([]ufm.Event{{Code: "352"}, {Code: "329"}}) },
 		"the log's line":    func(c *ufm.Changes) { c.RecordEvents([]ufm.Event{{Code: "513", Description: "SM: SUBNET UP"}}) },
 		"another SM":        func(c *ufm.Changes) { c.RecordEvents([]ufm.Event{{Code: "510"}}) },
@@ -84,10 +84,10 @@ func TestUFMBreaksReadings(t *testing.T) {
 			if read(t, w).Broken {
 				t.Fatal("an event that changes nothing breaks")
 			}
-			if tell == nil {
+			if report == nil {
 				clock = clock.Add(2 * time.Minute)
 			} else {
-				tell(changes)
+				report(changes)
 			}
 			if !read(t, w).Broken {
 				t.Error("it does not break")
