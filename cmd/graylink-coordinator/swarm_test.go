@@ -186,7 +186,7 @@ func TestRule9ManyAgentsAtOnce(t *testing.T) {
 	hear := func(want string) {
 		t.Helper()
 		if line, err := said.ReadString('\n'); err != nil || strings.TrimSpace(line) != want {
-			t.Fatalf("the swarm said %q (%v), want %q", line, err, want)
+			t.Fatalf("the swarm wrote %q (%v), want %q", line, err, want)
 		}
 	}
 	hear("ready")

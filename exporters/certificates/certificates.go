@@ -9,7 +9,7 @@ import (
 	"github.com/graylink/graylink/internal/pki"
 )
 
-// Family describes the one family of a Collector.
+// Family describes the only family of a Collector.
 var Family = prometheus.NewDesc(pki.ExpirySeries, pki.ExpiryHelp, pki.ExpiryLabels(), nil)
 
 // Collector publishes the certificates of several sources. A process registers one.

@@ -44,7 +44,7 @@ func newCollector(c *coordinator.Coordinator) *collector {
 		clockSeconds:      d("graylink_coordinator_clock_solve_seconds", "Duration of the last computation that related the clocks in seconds."),
 		clockReports:      d("graylink_coordinator_clock_reports_total", "Clock reports of agents, by result.", "result"),
 		clockUpdates:      d("graylink_coordinator_clock_updates_sent_total", "Clock updates sent to agents."),
-		moves:             d("graylink_coordinator_source_ports_moved_total", "Edges whose source port was moved to cover links."),
+		moves:             d("graylink_coordinator_source_ports_moved_total", "Moves of source ports to cover links."),
 		saves:             d("graylink_coordinator_state_writes_total", "Writes of the state file, by result.", "result"),
 		conflicts:         d("graylink_coordinator_address_conflicts", "Addresses and GIDs reported by agents that are not used, by reason.", "reason"),
 		targetsRefused:    d("graylink_coordinator_targets_refused", "Agents that are not scraped at the address they advertise, by reason.", "reason"),

@@ -4,7 +4,7 @@
 // 	protoc        v3.21.12
 // source: agent.proto
 
-// What graylink-node and graylink-coordinator say to each other. Both sides
+// The protocol between graylink-node and graylink-coordinator. Both sides
 // ignore fields they do not know, and a field that is absent has the meaning
 // its comment gives, so that versions may differ within a fleet. Numbers of
 // removed fields are reserved, never used again.
@@ -214,13 +214,13 @@ type Hello struct {
 	Web        *WebEndpoint           `protobuf:"bytes,5,opt,name=web,proto3" json:"web,omitempty"`
 	Interfaces []*Interface           `protobuf:"bytes,6,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
 	Clock      *ClockInfo             `protobuf:"bytes,7,opt,name=clock,proto3" json:"clock,omitempty"`
-	Applied    *Applied               `protobuf:"bytes,8,opt,name=applied,proto3" json:"applied,omitempty"` // absent: nothing is applied
-	// It probes by a configuration of its own and comes for clock sync only: it is
+	Applied    *Applied               `protobuf:"bytes,8,opt,name=applied,proto3" json:"applied,omitempty"` // absent if nothing is applied
+	// Set for an agent that probes by a configuration of its own and connects for clock sync only: it is
 	// not scheduled, and gets neither assignment nor keys.
 	OwnConfiguration bool `protobuf:"varint,9,opt,name=own_configuration,json=ownConfiguration,proto3" json:"own_configuration,omitempty"`
 	// The number of the agent's present life, which its authenticated probes carry:
-	// from one start of the process to the next it only grows. 0: it has none yet;
-	// absent: it is of a version without.
+	// from one start of the process to the next it only grows. 0 means that it has none yet;
+	// absent means that its version has no life numbers.
 	Life          *uint64 `protobuf:"varint,10,opt,name=life,proto3,oneof" json:"life,omitempty"`
 	LifeAssigned  bool    `protobuf:"varint,11,opt,name=life_assigned,json=lifeAssigned,proto3" json:"life_assigned,omitempty"` // a coordinator gave it this number since the process started
 	unknownFields protoimpl.UnknownFields
@@ -337,8 +337,8 @@ func (x *Hello) GetLifeAssigned() bool {
 // Where the agent's series are scraped.
 type WebEndpoint struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Address       string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"` // host:port; without a host the coordinator takes the one the agent came from
-	Scheme        string                 `protobuf:"bytes,2,opt,name=scheme,proto3" json:"scheme,omitempty"`   // http or https; empty: http
+	Address       string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"` // host:port; without a host the coordinator uses the host of the session
+	Scheme        string                 `protobuf:"bytes,2,opt,name=scheme,proto3" json:"scheme,omitempty"`   // http or https; empty means http
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -392,10 +392,10 @@ type Interface struct {
 	Name           string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Addresses      [][]byte               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"` // 4 or 16 octets each
 	Mtu            uint32                 `protobuf:"varint,3,opt,name=mtu,proto3" json:"mtu,omitempty"`
-	SpeedBps       uint64                 `protobuf:"varint,4,opt,name=speed_bps,json=speedBps,proto3" json:"speed_bps,omitempty"` // 0: not known
+	SpeedBps       uint64                 `protobuf:"varint,4,opt,name=speed_bps,json=speedBps,proto3" json:"speed_bps,omitempty"` // 0 if it is not known
 	Up             bool                   `protobuf:"varint,5,opt,name=up,proto3" json:"up,omitempty"`
-	HardwareStamps *bool                  `protobuf:"varint,6,opt,name=hardware_stamps,json=hardwareStamps,proto3,oneof" json:"hardware_stamps,omitempty"` // its stamps are its own clock's, every packet's; absent: as before
-	Rdma           *RDMA                  `protobuf:"bytes,7,opt,name=rdma,proto3" json:"rdma,omitempty"`                                                  // its port of an RDMA device, which the agent probes by; absent: it probes by UDP
+	HardwareStamps *bool                  `protobuf:"varint,6,opt,name=hardware_stamps,json=hardwareStamps,proto3,oneof" json:"hardware_stamps,omitempty"` // it stamps every packet by its own clock; absent means no change
+	Rdma           *RDMA                  `protobuf:"bytes,7,opt,name=rdma,proto3" json:"rdma,omitempty"`                                                  // its port of an RDMA device that the agent probes with; absent if it probes by UDP
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -479,15 +479,15 @@ func (x *Interface) GetRdma() *RDMA {
 	return nil
 }
 
-// RDMA is where datagrams for a queue pair go.
+// RDMA is the destination of datagrams for a queue pair.
 type RDMA struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Device        string                 `protobuf:"bytes,1,opt,name=device,proto3" json:"device,omitempty"`
 	Port          uint32                 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
 	Gid           []byte                 `protobuf:"bytes,3,opt,name=gid,proto3" json:"gid,omitempty"`                // 16 octets
-	Qpn           uint32                 `protobuf:"varint,4,opt,name=qpn,proto3" json:"qpn,omitempty"`               // from an agent 0: there is no queue pair now, and the one before is to be kept
+	Qpn           uint32                 `protobuf:"varint,4,opt,name=qpn,proto3" json:"qpn,omitempty"`               // 0 from an agent means that there is no queue pair now, and that the earlier one is to be kept
 	QKey          uint32                 `protobuf:"varint,5,opt,name=q_key,json=qKey,proto3" json:"q_key,omitempty"` // the highest bit is clear
-	Lid           uint32                 `protobuf:"varint,6,opt,name=lid,proto3" json:"lid,omitempty"`               // on InfiniBand; 0: RoCE
+	Lid           uint32                 `protobuf:"varint,6,opt,name=lid,proto3" json:"lid,omitempty"`               // on InfiniBand; 0 on RoCE
 	Hardware      bool                   `protobuf:"varint,7,opt,name=hardware,proto3" json:"hardware,omitempty"`     // it stamps in hardware
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -576,7 +576,7 @@ type ClockInfo struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Clock         string                 `protobuf:"bytes,1,opt,name=clock,proto3" json:"clock,omitempty"`                                      // identifier of the clock that stamps
 	Source        string                 `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`                                    // realtime, phc, ...
-	ErrorBoundNs  uint64                 `protobuf:"varint,3,opt,name=error_bound_ns,json=errorBoundNs,proto3" json:"error_bound_ns,omitempty"` // 0: not known
+	ErrorBoundNs  uint64                 `protobuf:"varint,3,opt,name=error_bound_ns,json=errorBoundNs,proto3" json:"error_bound_ns,omitempty"` // 0 if it is not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -632,7 +632,7 @@ func (x *ClockInfo) GetErrorBoundNs() uint64 {
 	return 0
 }
 
-// Applied names the assignment and the keys at work in the agent.
+// Applied identifies the assignment and the keys that the agent uses.
 type Applied struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -700,7 +700,7 @@ type Heartbeat struct {
 	SilentEdgesTotal uint32                 `protobuf:"varint,3,opt,name=silent_edges_total,json=silentEdgesTotal,proto3" json:"silent_edges_total,omitempty"` // how many there are
 	StalledNs        uint64                 `protobuf:"varint,4,opt,name=stalled_ns,json=stalledNs,proto3" json:"stalled_ns,omitempty"`                        // since the process started: time by which probe loops ran late
 	UnixTimeNs       int64                  `protobuf:"varint,5,opt,name=unix_time_ns,json=unixTimeNs,proto3" json:"unix_time_ns,omitempty"`
-	ApplyError       string                 `protobuf:"bytes,6,opt,name=apply_error,json=applyError,proto3" json:"apply_error,omitempty"` // why the last assignment or keys could not be applied; empty: they were
+	ApplyError       string                 `protobuf:"bytes,6,opt,name=apply_error,json=applyError,proto3" json:"apply_error,omitempty"` // error of the last assignment or keys; empty if they were applied
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -777,7 +777,7 @@ func (x *Heartbeat) GetApplyError() string {
 	return ""
 }
 
-// Addresses tells of interfaces that changed: all of them, not the difference.
+// Addresses has all interfaces, not the difference, after a change.
 type Addresses struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Interfaces    []*Interface           `protobuf:"bytes,1,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
@@ -822,7 +822,7 @@ func (x *Addresses) GetInterfaces() []*Interface {
 	return nil
 }
 
-// PathReport tells of traces that changed.
+// PathReport has the traces that changed.
 type PathReport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Traces        []*Trace               `protobuf:"bytes,1,rep,name=traces,proto3" json:"traces,omitempty"`
@@ -954,8 +954,8 @@ func (x *Trace) GetHops() []*Hop {
 type Hop struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ttl           uint32                 `protobuf:"varint,1,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	Address       []byte                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`           // empty: silent
-	RttNs         uint64                 `protobuf:"varint,3,opt,name=rtt_ns,json=rttNs,proto3" json:"rtt_ns,omitempty"` // 0: not known
+	Address       []byte                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`           // empty if the hop was silent
+	RttNs         uint64                 `protobuf:"varint,3,opt,name=rtt_ns,json=rttNs,proto3" json:"rtt_ns,omitempty"` // 0 if it is not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1011,7 +1011,7 @@ func (x *Hop) GetRttNs() uint64 {
 	return 0
 }
 
-// ClockReport carries what the agent's pairs of clocks found in the last window.
+// ClockReport carries the estimates of the agent's pairs of clocks in the last window.
 type ClockReport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Format        uint32                 `protobuf:"varint,3,opt,name=format,proto3" json:"format,omitempty"` // of samples; 1: Report of internal/clocksync
@@ -1230,7 +1230,7 @@ type Welcome struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	HeartbeatNs   uint64                 `protobuf:"varint,2,opt,name=heartbeat_ns,json=heartbeatNs,proto3" json:"heartbeat_ns,omitempty"`
-	Life          uint64                 `protobuf:"varint,3,opt,name=life,proto3" json:"life,omitempty"` // the agent's from now on; 0, or not above its own: it keeps its own
+	Life          uint64                 `protobuf:"varint,3,opt,name=life,proto3" json:"life,omitempty"` // the agent's from now on; if it is 0, or not above its own, the agent keeps its own
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1286,7 +1286,7 @@ func (x *Welcome) GetLife() uint64 {
 	return 0
 }
 
-// Refused ends the session; the status of the stream says the same.
+// Refused ends the session. The status of the stream has the same reason.
 type Refused struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1331,7 +1331,7 @@ func (x *Refused) GetReason() string {
 	return ""
 }
 
-// Assignment is all a node needs to probe and to answer. Of two assignments
+// Assignment has everything that a node needs to probe and to answer. Of two assignments
 // with the same hash one is enough.
 type Assignment struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1339,13 +1339,13 @@ type Assignment struct {
 	Hash          []byte                 `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`        // over everything but version, hash and changeover
 	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	Stamp         *Stamp                 `protobuf:"bytes,4,opt,name=stamp,proto3" json:"stamp,omitempty"`
-	Authenticated bool                   `protobuf:"varint,5,opt,name=authenticated,proto3" json:"authenticated,omitempty"` // peers without keys are left alone, neither probed nor answered
+	Authenticated bool                   `protobuf:"varint,5,opt,name=authenticated,proto3" json:"authenticated,omitempty"` // peers without keys are neither probed nor answered
 	Nics          []*NIC                 `protobuf:"bytes,6,rep,name=nics,proto3" json:"nics,omitempty"`
 	Peers         []*Peer                `protobuf:"bytes,7,rep,name=peers,proto3" json:"peers,omitempty"`
 	Edges         []*Edge                `protobuf:"bytes,8,rep,name=edges,proto3" json:"edges,omitempty"`     // own NIC to peer
 	Answers       []*Edge                `protobuf:"bytes,9,rep,name=answers,proto3" json:"answers,omitempty"` // peer to own NIC
-	// How long a new edge waits, and a removed answer lingers, so that the far
-	// node has heard of the change as well.
+	// The time for which a new edge waits, and a removed answer stays, so that the far
+	// node has the change as well.
 	ChangeoverNs  uint64 `protobuf:"varint,10,opt,name=changeover_ns,json=changeoverNs,proto3" json:"changeover_ns,omitempty"`
 	CadenceNs     uint64 `protobuf:"varint,11,opt,name=cadence_ns,json=cadenceNs,proto3" json:"cadence_ns,omitempty"` // of near tiers: the fastest of the mesh
 	unknownFields protoimpl.UnknownFields
@@ -1591,7 +1591,7 @@ type NIC struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Nic           string                 `protobuf:"bytes,1,opt,name=nic,proto3" json:"nic,omitempty"` // node/device
 	Address       []byte                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
-	Device        string                 `protobuf:"bytes,3,opt,name=device,proto3" json:"device,omitempty"` // the interface that has the address; empty: not known
+	Device        string                 `protobuf:"bytes,3,opt,name=device,proto3" json:"device,omitempty"` // the interface that has the address; empty if it is not known
 	Leaf          string                 `protobuf:"bytes,4,opt,name=leaf,proto3" json:"leaf,omitempty"`
 	LeafPort      string                 `protobuf:"bytes,5,opt,name=leaf_port,json=leafPort,proto3" json:"leaf_port,omitempty"`
 	Plane         string                 `protobuf:"bytes,6,opt,name=plane,proto3" json:"plane,omitempty"`
@@ -1709,9 +1709,9 @@ type Peer struct {
 	Address       []byte                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	Leaf          string                 `protobuf:"bytes,3,opt,name=leaf,proto3" json:"leaf,omitempty"`
 	Plane         string                 `protobuf:"bytes,4,opt,name=plane,proto3" json:"plane,omitempty"`
-	Ssid          uint32                 `protobuf:"varint,5,opt,name=ssid,proto3" json:"ssid,omitempty"`         // 0: any
+	Ssid          uint32                 `protobuf:"varint,5,opt,name=ssid,proto3" json:"ssid,omitempty"`         // 0 means any
 	Hardware      bool                   `protobuf:"varint,6,opt,name=hardware,proto3" json:"hardware,omitempty"` // it stamps in hardware
-	Rdma          *RDMA                  `protobuf:"bytes,7,opt,name=rdma,proto3" json:"rdma,omitempty"`          // NICs that have RDMA themselves probe it by that; absent: by UDP
+	Rdma          *RDMA                  `protobuf:"bytes,7,opt,name=rdma,proto3" json:"rdma,omitempty"`          // NICs that have RDMA themselves probe it by RDMA; absent means UDP
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1795,7 +1795,7 @@ func (x *Peer) GetRdma() *RDMA {
 	return nil
 }
 
-// Edge names its ends by their places in the lists of NICs and peers.
+// Edge identifies its ends by their indexes in the lists of NICs and peers.
 type Edge struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Nic           uint32                 `protobuf:"varint,1,opt,name=nic,proto3" json:"nic,omitempty"`
@@ -1872,7 +1872,7 @@ func (x *Edge) GetCadenceNs() uint64 {
 	return 0
 }
 
-// Keys are those of every peer node of the assignment, whole.
+// Keys has the complete keys of every peer node of the assignment.
 type Keys struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Peers         []*PeerKeys            `protobuf:"bytes,1,rep,name=peers,proto3" json:"peers,omitempty"`
@@ -2082,7 +2082,7 @@ func (x *ClockUpdate) GetUpdate() []byte {
 	return nil
 }
 
-// Lives are the life numbers of the peers of an assignment. What carries a lower
+// Lives has the life numbers of the peers of an assignment. A packet with a lower
 // one was sent before the peer's last start.
 type Lives struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2180,7 +2180,7 @@ func (x *NodeLife) GetLife() uint64 {
 	return 0
 }
 
-// PathsWanted asks for all traces, not only those that change from now on.
+// PathsWanted requests all traces, not only those that change from now on.
 type PathsWanted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

@@ -4,7 +4,7 @@
 // - protoc             v3.21.12
 // source: agent.proto
 
-// What graylink-node and graylink-coordinator say to each other. Both sides
+// The protocol between graylink-node and graylink-coordinator. Both sides
 // ignore fields they do not know, and a field that is absent has the meaning
 // its comment gives, so that versions may differ within a fleet. Numbers of
 // removed fields are reserved, never used again.

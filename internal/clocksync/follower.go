@@ -84,15 +84,15 @@ func (f *Follower) ApplyUpdate(u *Update, mono time.Duration) {
 	over := func(at time.Duration) bool { return mono-at >= settlingTime }
 	maps.DeleteFunc(f.movedClocks, func(_ string, at time.Duration) bool { return over(at) })
 	maps.DeleteFunc(f.movedPairs, func(_ PairID, at time.Duration) bool { return over(at) })
-	said := make(map[string]bool, len(u.Maps))
+	named := make(map[string]bool, len(u.Maps))
 	for i := range u.Maps {
 		m := &u.Maps[i]
-		said[m.Clock] = true
+		named[m.Clock] = true
 		old := f.maps[m.Clock]
 		f.maps[m.Clock] = &followedMap{Map: m.Map, wasLocked: m.State == Locked || old != nil && old.wasLocked}
 	}
 	for c := range f.maps {
-		if !said[c] {
+		if !named[c] {
 			delete(f.maps, c)
 		}
 	}

@@ -44,7 +44,7 @@ func TestFollowerRule1FreshMapsRelate(t *testing.T) {
 	anew.Frame++
 	f.ApplyUpdate(anew, 0)
 	if r, ok := f.RelationFor(edge12, 1e18, 0); !ok || r.OffsetAt(1e18) != 5e9 {
-		t.Errorf("a coordinator that began anew: %+v %v, want the maps held", r, ok)
+		t.Errorf("a restarted coordinator: %+v %v, want the maps held", r, ok)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestFollowerRule5NothingKnownIsNoRelation(t *testing.T) {
 		t.Error("a pair alone must do")
 	}
 	if _, ok := f.RelationFor(edge12, 1e18+31e9, 31*time.Second); ok {
-		t.Error("a pair that said nothing for half a minute still places samples")
+		t.Error("a pair without an estimate for half a minute still places samples")
 	}
 	f.AddEstimate(edge12, Estimate{}, 0)
 	if _, ok := f.RelationFor(edge12, 1e18, 0); ok {

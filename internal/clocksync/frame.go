@@ -40,7 +40,7 @@ import (
 //     last certain line, for up to five minutes. A change of rate is counted once the rate holds
 //     still.
 //  10. A clock is locked from the second consecutive cycle in which new estimates agreed with its
-//     prediction. It is in holdover while there are none. It is lost once its bound exceeds 1 ms, or
+//     prediction. It is in holdover while there are none. It is lost once its bound exceeds LostBound, or
 //     when most of its pairs find it 1000 ppm off or standing still. No estimate relates a clock that
 //     stands still: when most pairs of its peers no longer have an estimate of it, unlike of others,
 //     it claims nothing, and it is lost if that continues. A lost clock starts anew.

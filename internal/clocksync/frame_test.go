@@ -52,7 +52,7 @@ func ringWith(n int, strides ...int) [][2]int {
 	return out
 }
 
-func everybody(n int) [][2]int {
+func allPairs(n int) [][2]int {
 	var out [][2]int
 	for i := range n {
 		for j := range i {
@@ -314,11 +314,11 @@ func TestRule3Covariance(t *testing.T) {
 	for i := range n {
 		ratio += math.Sqrt(sums[i]) / w.get(i).Sigma / n
 		if r := math.Sqrt(sums[i]) / w.get(i).Sigma; r < 0.7 || r > 1.15 {
-			t.Errorf("clock %d: deviates by %v, says %v", i, math.Sqrt(sums[i]), w.get(i).Sigma)
+			t.Errorf("clock %d: deviates by %v, sigma %v", i, math.Sqrt(sums[i]), w.get(i).Sigma)
 		}
 	}
 	if ratio < 0.85 || ratio > 1.05 {
-		t.Errorf("errors are %v of what sigmas say", ratio)
+		t.Errorf("errors are %v of the sigmas", ratio)
 	}
 
 	for _, reference := range []int32{-1, 7} {
@@ -365,7 +365,7 @@ func TestRule3Covariance(t *testing.T) {
 // leaves become more precise.
 func TestRule3SketchFollows(t *testing.T) {
 	const leaf, n = 8, 65 * 8
-	pairs := everybody(leaf)
+	pairs := allPairs(leaf)
 	within := len(pairs)
 	for at := leaf; at < n; at += leaf {
 		for _, p := range pairs[:within] {
@@ -410,7 +410,7 @@ func TestRule3SketchFollows(t *testing.T) {
 // Rule 3: an uncertain clock does not increase the sigma of any other clock.
 func TestRule3PoorClock(t *testing.T) {
 	sigma := func(spoil func(*PairEstimate)) float64 {
-		w := newWorld(t, FrameOptions{}, 16, everybody(16))
+		w := newWorld(t, FrameOptions{}, 16, allPairs(16))
 		w.noise, w.rnoise, w.spoil = 10, 1e-9, spoil
 		w.run(4)
 		return w.get(3).Sigma
@@ -428,7 +428,7 @@ func TestRule3PoorClock(t *testing.T) {
 // Rule 3: a clock whose estimates change in the same direction for two cycles, by more than their
 // deviations, becomes less certain. No other clock does.
 func TestRule3Lagging(t *testing.T) {
-	w := newWorld(t, FrameOptions{}, 8, everybody(8))
+	w := newWorld(t, FrameOptions{}, 8, allPairs(8))
 	w.noise, w.rnoise = 30, 10e-9
 	w.run(10)
 	before, behind := w.get(3).Sigma, 0.0
@@ -561,7 +561,7 @@ func TestRule4ManyOutliers(t *testing.T) {
 
 // Rule 4: in a triangle the wrong pair cannot be identified. All stay, and sigmas show it.
 func TestRule4TheWrongPairIsUnknown(t *testing.T) {
-	w := newWorld(t, FrameOptions{}, 3, everybody(3))
+	w := newWorld(t, FrameOptions{}, 3, allPairs(3))
 	w.noise, w.rnoise = 10, 1e-9
 	w.bias[[2]int{0, 1}] = 3000
 	w.run(3)
@@ -578,8 +578,8 @@ func TestRule4TheWrongPairIsUnknown(t *testing.T) {
 // Rule 4: a term that misses the solution because others pull at its clocks is not left out, even if it
 // is unknown which of those are wrong.
 func TestRule4DraggedAlong(t *testing.T) {
-	pairs := everybody(8)
-	for _, p := range everybody(8) {
+	pairs := allPairs(8)
+	for _, p := range allPairs(8) {
 		pairs = append(pairs, [2]int{8 + p[0], 8 + p[1]})
 	}
 	w := newWorld(t, FrameOptions{}, 16, pairs)
@@ -603,8 +603,8 @@ func TestRule4DraggedAlong(t *testing.T) {
 // contradict each other some of them stay.
 func TestRule5NothingTornApart(t *testing.T) {
 	for _, says := range [][]float64{{0, 1e4, 2e4, 3e4}, {0, 0, 0, 2e4, 2e4}} {
-		inside := everybody(16)
-		for _, p := range everybody(16) {
+		inside := allPairs(16)
+		for _, p := range allPairs(16) {
 			inside = append(inside, [2]int{16 + p[0], 16 + p[1]})
 		}
 		inside = append(inside, [2]int{3, 32})
@@ -681,7 +681,7 @@ func (w *world) frameRate(i int) float64 { return (1+w.rate[i])*(1+w.get(i).Rate
 
 // Rule 6: a new frame shows the time of its median clock and runs at the mean rate.
 func TestRule6NewFrame(t *testing.T) {
-	w := newWorld(t, FrameOptions{}, 9, everybody(9))
+	w := newWorld(t, FrameOptions{}, 9, allPairs(9))
 	w.offset[4] = -epoch // never set
 	w.run(1)
 	offsets := slices.Sorted(slices.Values(w.offset))
@@ -749,8 +749,8 @@ func TestRule7Reference(t *testing.T) {
 
 // Rule 8: components split and join.
 func TestRule8Components(t *testing.T) {
-	pairs := everybody(9) // 0..8
-	for _, p := range everybody(6) {
+	pairs := allPairs(9) // 0..8
+	for _, p := range allPairs(6) {
 		pairs = append(pairs, [2]int{9 + p[0], 9 + p[1]}) // 9..14
 	}
 	between := [2]int{2, 11}
@@ -791,8 +791,8 @@ func TestRule8Components(t *testing.T) {
 // Rule 8: clocks that join another frame have not stepped, and have to agree with it before they are
 // locked.
 func TestRule8OtherFrame(t *testing.T) {
-	pairs := everybody(5)
-	for _, p := range everybody(4) {
+	pairs := allPairs(5)
+	for _, p := range allPairs(4) {
 		pairs = append(pairs, [2]int{5 + p[0], 5 + p[1]})
 	}
 	w := newWorld(t, FrameOptions{}, 9, pairs)
@@ -874,7 +874,7 @@ func TestRule9Temperature(t *testing.T) {
 // Rule 9: a window in which one clock's rate changes is uncertain about it. That moves no other clock's
 // rate, neither then nor when the rate is certain again.
 func TestRule9ADriftMovesNoOtherClock(t *testing.T) {
-	w := newWorld(t, FrameOptions{ID: 1}, 8, everybody(8))
+	w := newWorld(t, FrameOptions{ID: 1}, 8, allPairs(8))
 	w.noise, w.rnoise = 50, 20e-9
 	w.run(10)
 	before := w.frameRate(2)
@@ -936,7 +936,7 @@ func TestRule9StepThatSpoilsItsWindows(t *testing.T) {
 	} {
 		for _, by := range []float64{100_000, -350_000, 2_500_000} {
 			for _, reference := range []string{"", "n00002"} {
-				w := newWorld(t, FrameOptions{Reference: reference}, 8, everybody(8))
+				w := newWorld(t, FrameOptions{Reference: reference}, 8, allPairs(8))
 				w.noise, w.rnoise = 50, 20e-9
 				w.run(10)
 				w.step(6, by)
@@ -971,7 +971,7 @@ func TestRule9StepThatSpoilsItsWindows(t *testing.T) {
 // Rule 9: a change of rate is counted as well if the clock is lost because of it.
 func TestRule9DriftThatSpoilsItsWindows(t *testing.T) {
 	for missed := range 4 {
-		w := newWorld(t, FrameOptions{}, 8, everybody(8))
+		w := newWorld(t, FrameOptions{}, 8, allPairs(8))
 		w.noise, w.rnoise = 50, 20e-9
 		w.run(10)
 		w.drift(6, 50e-6)
@@ -996,7 +996,7 @@ func TestRule9StepInAbsence(t *testing.T) {
 		by   float64
 		want uint32
 	}{{5, 200_000, 1}, {5, 0, 0}, {100, 2e6, 1}, {100, -3e9, 1}, {100, 0, 0}, {280, -5e6, 1}, {310, 5e6, 0}} {
-		w := newWorld(t, FrameOptions{}, 8, everybody(8))
+		w := newWorld(t, FrameOptions{}, 8, allPairs(8))
 		w.noise, w.rnoise = 50, 20e-9
 		w.run(10)
 		w.quiet[6] = true
@@ -1015,7 +1015,7 @@ func TestRule9StepInAbsence(t *testing.T) {
 
 // Rule 9: when the reference steps, the frame steps, and no other clock does.
 func TestRule9ReferenceSteps(t *testing.T) {
-	w := newWorld(t, FrameOptions{Reference: "n00002"}, 8, everybody(8))
+	w := newWorld(t, FrameOptions{Reference: "n00002"}, 8, allPairs(8))
 	w.noise, w.rnoise = 50, 20e-9
 	w.run(10)
 	w.step(2, 300_000)
@@ -1028,7 +1028,7 @@ func TestRule9ReferenceSteps(t *testing.T) {
 
 // Rule 9: of two clocks alone it is unknown which one stepped.
 func TestRule9TwoClocks(t *testing.T) {
-	w := newWorld(t, FrameOptions{}, 2, everybody(2))
+	w := newWorld(t, FrameOptions{}, 2, allPairs(2))
 	w.noise, w.rnoise = 10, 1e-9
 	w.run(5)
 	w.states(map[State]int{Locked: 2})
@@ -1089,7 +1089,7 @@ func TestRule10States(t *testing.T) {
 
 // Rule 10: what pairs predict keeps a clock in its component, but measures nothing.
 func TestRule10Predicted(t *testing.T) {
-	w := newWorld(t, FrameOptions{}, 8, everybody(8))
+	w := newWorld(t, FrameOptions{}, 8, allPairs(8))
 	w.noise, w.rnoise = 10, 1e-9
 	w.run(4)
 	w.spoil = func(p *PairEstimate) {
@@ -1136,7 +1136,7 @@ func TestRule10Predicted(t *testing.T) {
 
 // Rule 10: the same holds between halves that only a prediction relates.
 func TestRule10PredictedBetween(t *testing.T) {
-	pairs := append(everybody(4), [2]int{4, 5}, [2]int{4, 6}, [2]int{4, 7}, [2]int{5, 6}, [2]int{5, 7}, [2]int{6, 7}, [2]int{0, 4})
+	pairs := append(allPairs(4), [2]int{4, 5}, [2]int{4, 6}, [2]int{4, 7}, [2]int{5, 6}, [2]int{5, 7}, [2]int{6, 7}, [2]int{0, 4})
 	w := newWorld(t, FrameOptions{}, 8, pairs)
 	w.noise, w.rnoise = 10, 1e-9
 	w.run(4)
@@ -1259,7 +1259,7 @@ func TestRule11Order(t *testing.T) {
 // Readings join a NIC's clock to the system clock, with their width as error and
 // their sequence as rate.
 func TestJoins(t *testing.T) {
-	w := newWorld(t, FrameOptions{}, 8, everybody(8))
+	w := newWorld(t, FrameOptions{}, 8, allPairs(8))
 	w.noise, w.rnoise = 10, 1e-9
 	const offset, rate = 37e9, 12e-6
 	for range 12 {
@@ -1348,7 +1348,7 @@ func FuzzFrame(f *testing.F) {
 func TestRule10LockedIsHeldLonger(t *testing.T) {
 	const coarse = 500e3 // ns of each estimate
 	begin := func(noise float64) *world {
-		w := newWorld(t, FrameOptions{}, 4, everybody(4))
+		w := newWorld(t, FrameOptions{}, 4, allPairs(4))
 		w.noise, w.rnoise = noise, 1e-6
 		w.run(10)
 		return w

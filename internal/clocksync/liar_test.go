@@ -14,10 +14,10 @@ func TestRule12LiarLosesItsOwnClockOnly(t *testing.T) {
 		lie  func(w *world, n int, p *PairEstimate)
 	}{
 		{"the same lie to all", func(_ *world, _ int, p *PairEstimate) { p.Offset += 1e6 }},
-		{"a lie to each, said to be sure", func(_ *world, n int, p *PairEstimate) { p.Offset += int64(n) * 100_000; p.Sigma, p.RateSigma = 0, 0 }},
+		{"a lie to each, with a claim of certainty", func(_ *world, n int, p *PairEstimate) { p.Offset += int64(n) * 100_000; p.Sigma, p.RateSigma = 0, 0 }},
 		{"a lie to each", func(_ *world, n int, p *PairEstimate) { p.Offset += int64(n) * 100_000 }},
-		{"small lies, said to be sure", func(_ *world, n int, p *PairEstimate) { p.Offset += int64(n) * 700; p.Sigma, p.RateSigma = 0, 0 }},
-		{"half the pairs, said to be sure", func(_ *world, n int, p *PairEstimate) {
+		{"small lies, with a claim of certainty", func(_ *world, n int, p *PairEstimate) { p.Offset += int64(n) * 700; p.Sigma, p.RateSigma = 0, 0 }},
+		{"half the pairs, with a claim of certainty", func(_ *world, n int, p *PairEstimate) {
 			if n%2 == 0 {
 				p.Offset += 50_000
 			}
@@ -25,11 +25,11 @@ func TestRule12LiarLosesItsOwnClockOnly(t *testing.T) {
 		}},
 		{"rates", func(_ *world, n int, p *PairEstimate) { p.Rate += float64(n) * 1e-6; p.RateSigma = 0 }},
 		{"noise", func(w *world, _ int, p *PairEstimate) { p.Offset += int64(w.rng.NormFloat64() * 1e5) }},
-		{"a drift, said to be sure", func(w *world, n int, p *PairEstimate) {
+		{"a drift, with a claim of certainty", func(w *world, n int, p *PairEstimate) {
 			p.Offset += int64(w.now * 2000 * float64(n-3))
 			p.Sigma, p.RateSigma = 0, 0
 		}},
-		{"seconds, said to be sure", func(_ *world, n int, p *PairEstimate) {
+		{"seconds, with a claim of certainty", func(_ *world, n int, p *PairEstimate) {
 			p.Offset += int64(n) * 700_000_000
 			p.Sigma, p.RateSigma = 0, 0
 		}},
@@ -67,7 +67,7 @@ func TestRule12LiarLosesItsOwnClockOnly(t *testing.T) {
 							continue
 						}
 						if limit := 5*m.Sigma + 100; math.Abs(e) > limit {
-							t.Fatalf("at %v s %s is %.0f ns off and said to be known to %.0f (%v)", w.now, w.names[others[k]], e, m.Sigma, m.State)
+							t.Fatalf("at %v s %s is %.0f ns off and with a sigma of %.0f (%v)", w.now, w.names[others[k]], e, m.Sigma, m.State)
 						}
 					}
 				}

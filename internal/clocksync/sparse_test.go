@@ -74,7 +74,7 @@ func TestRule9NoiseIsNoDrift(t *testing.T) {
 			l.late = nil
 			l.run(20e9)
 			for clock, counts := range l.moved(before) {
-				t.Errorf("cadence %d ms, seed %d: clock %d is said to have stepped %d times and drifted %d times", cadence/1e6, seed, clock, counts[0], counts[1])
+				t.Errorf("cadence %d ms, seed %d: clock %d is reported with %d steps and %d drifts", cadence/1e6, seed, clock, counts[0], counts[1])
 			}
 		}
 	}

@@ -135,7 +135,7 @@ func TestWatchRule5ARelationThatContradictsIsTakenAtItsWord(t *testing.T) {
 	w.far = 0
 	w.watch.ChangeRelation(Kernel, 40_000, watchedBound)
 	if _, _, ok := w.watch.MovedBy(); ok {
-		t.Error("says something at once")
+		t.Error("reports a move at once")
 	}
 	w.never(t, "a better relation", 2000)
 	// A relation like the one before changes nothing.

@@ -70,7 +70,7 @@ func newAdmission(perAddress int, most func() int) *admission {
 }
 
 // addConnection registers a connection. When there are too many, it closes the oldest that has sent
-// nothing. It returns an error when no place is free.
+// nothing. It returns an error when no place is free, or when the server is stopping.
 func (a *admission) addConnection(h *handshake) error {
 	most := a.most()
 	a.mu.Lock()
@@ -122,7 +122,8 @@ func (a *admission) removeConnection(h *handshake, reason string) {
 }
 
 // waitInLine waits until a handshake of that address may begin. The returned function must be called
-// when the handshake has ended. It returns an error when the wait exceeds patience.
+// when the handshake has ended. waitInLine returns an error when the wait exceeds patience, or when the
+// server is stopping.
 func (a *admission) waitInLine(address netip.Prefix, patience time.Duration) (done func(), err error) {
 	a.mu.Lock()
 	l := a.lines[address]

@@ -43,7 +43,7 @@ func TestLivesOnlyGrow(t *testing.T) {
 	f.endSession(s)
 	connect("one with a higher number of its own", alive("h1", 2, given+1e6, false))
 	if other, err := f.connect(alive("h2", 0, 0, false)); err != nil || other.life >= given+1e6 {
-		t.Errorf("what h1 says of itself moved the number of h2 to %d: %v", other.life, err)
+		t.Errorf("the report of h1 about itself moved the number of h2 to %d: %v", other.life, err)
 	}
 	last = given
 	f.clock.mu.Lock()

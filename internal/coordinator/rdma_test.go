@@ -44,7 +44,7 @@ func TestRule2QueuePairsAreHandedOut(t *testing.T) {
 		f.beat(sessions[i], applied(in))
 		k := slices.IndexFunc(in.assignment.Peers, func(p *agentapi.Peer) bool { return p.Nic == "h1/mlx5_0" })
 		if got := in.assignment.Peers[k].Rdma; !proto.Equal(got, want) {
-			t.Errorf("%s hears of %v, want %v", sessions[i].agent.node, got, want)
+			t.Errorf("%s gets %v, want %v", sessions[i].agent.node, got, want)
 		}
 	}
 	register(0, queuePair("10.0.0.1", 17), addr(1))
@@ -71,7 +71,7 @@ func TestRule2QueuePairsAreHandedOut(t *testing.T) {
 	f.mustConnect(h)
 	f.run(f.opts.Settle + stepEvery)
 	if got := f.plan.rdma[k]; got != nil {
-		t.Errorf("%v is probed by RDMA, though its agent says no more that it is", got)
+		t.Errorf("%v is probed by RDMA, though its agent no longer reports a queue pair", got)
 	}
 }
 

@@ -26,7 +26,7 @@ const (
 	UseCertificate = "certificate" // it is shown to the other side, or leads from that to an authority
 )
 
-// Expiry says when a certificate in use ends.
+// Expiry is the end of a certificate in use.
 type Expiry struct {
 	File, Use string
 	Serial    string // hexadecimal
@@ -41,7 +41,8 @@ type Source interface {
 	Expiries() []Expiry
 }
 
-// Expiries returns the certificates of all sources, each file, use and serial number once. A source may be nil.
+// Expiries returns the certificates of all sources, each combination of file, use and serial number
+// once. A source may be nil.
 func Expiries(sources ...Source) []Expiry {
 	var all []Expiry
 	for _, s := range sources {
@@ -71,13 +72,14 @@ func distinct(all []Expiry) []Expiry {
 	return out
 }
 
-// Bounds of what is read and kept of a file. The certificates of a whole operating system are 150, in 250 kB.
+// Limits of what is read and kept of a file. An operating system has about 150 certificates, in 250 kB.
 const (
 	maxFileBytes        = 4 << 20
 	maxFileCertificates = 256
 )
 
-// expiries returns when certificates of a file end: of more than maxFileCertificates those that end first.
+// expiries returns when the certificates of a file end. If there are more than maxFileCertificates, it
+// returns those that end first.
 func expiries(file, use string, certificates []*x509.Certificate) []Expiry {
 	out := make([]Expiry, 0, len(certificates))
 	for _, c := range certificates {
@@ -108,12 +110,13 @@ func parseCertificates(text []byte) (out []*x509.Certificate) {
 	}
 }
 
-// CertificateFile names a PEM file of certificates and what they are used for. Without a name there are none: the
-// authorities are then those of the operating system, for example.
+// CertificateFile is the name of a PEM file of certificates, with their use. An empty name means that
+// there are none, for example because the authorities are those of the operating system.
 type CertificateFile struct {
 	Name string
 	Use  string // UseAuthority or UseCertificate
-	// Text, if not empty, is PEM that stands in the file Name among other things, such as a configuration. The file is not read then.
+	// Text, if not empty, is the PEM text of certificates that are part of the file Name, such as a
+	// configuration. The file is not read then.
 	Text string
 }
 
@@ -123,8 +126,9 @@ func FilesOf(authority, certificate string) []CertificateFile {
 	return []CertificateFile{{Name: authority, Use: UseAuthority}, {Name: certificate, Use: UseCertificate}}
 }
 
-// Watch is a Source of certificates that others use by their files. It reads a file again when the file has changed. A
-// file that is missing or cannot be read has no expiries: whoever uses it for TLS says why. Keys are not parsed.
+// Watch is a Source of certificates that another package uses by their files. It reads a file again
+// when the file has changed. A file that is missing or cannot be read has no expiries: the package that
+// uses it for TLS reports the error. Keys are not parsed.
 type Watch struct {
 	list func() []CertificateFile
 
@@ -135,7 +139,7 @@ type Watch struct {
 // fileUse identifies a file and its use.
 type fileUse struct{ name, use string }
 
-// readFile holds what a file had when its stamp was taken.
+// readFile is the content of a file at the time of its stamp.
 type readFile struct {
 	stamp    fileStamp
 	expiries []Expiry
@@ -146,7 +150,8 @@ func NewWatch(files ...CertificateFile) *Watch {
 	return NewWatchOf(func() []CertificateFile { return files })
 }
 
-// NewWatchOf returns a Watch of the files that list returns whenever they are asked for. The calls of list do not overlap.
+// NewWatchOf returns a Watch of the files that list returns at each request. The calls of list do not
+// overlap.
 func NewWatchOf(list func() []CertificateFile) *Watch { return &Watch{list: list} }
 
 // Expiries implements Source.
@@ -154,7 +159,7 @@ func (w *Watch) Expiries() []Expiry {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	files := w.list()
-	read := make(map[fileUse]readFile, len(files)) // what is not listed any more is forgotten
+	read := make(map[fileUse]readFile, len(files)) // files that are no longer listed are forgotten
 	var all []Expiry
 	for _, f := range files {
 		if f.Name == "" {
@@ -178,7 +183,8 @@ func (w *Watch) Expiries() []Expiry {
 	return distinct(all)
 }
 
-// refresh returns what a file has now. It reads the file if it has changed since the last call.
+// refresh returns the present content of a file. It reads the file if it has changed since the last
+// call, and returns false if the file cannot be read.
 func (w *Watch) refresh(key fileUse) (readFile, bool) {
 	s, err := statFile(key.name)
 	// Opening a pipe would wait for a writer.

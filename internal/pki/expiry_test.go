@@ -70,7 +70,7 @@ func TestWatchFollowsTheFile(t *testing.T) {
 	wantExpiries(t, "a pipe without a writer", w.Expiries(), file, UseAuthority)
 }
 
-// TestExpiryIsThatOfOpenSSL compares with another implementation of X.509.
+// TestExpiryIsThatOfOpenSSL compares expiries with another implementation of X.509.
 func TestExpiryIsThatOfOpenSSL(t *testing.T) {
 	openssl, err := exec.LookPath("openssl")
 	if err != nil {
@@ -92,7 +92,7 @@ func TestExpiryIsThatOfOpenSSL(t *testing.T) {
 	}
 	serial = strings.TrimLeft(strings.ToLower(strings.TrimPrefix(serial, "serial=")), "0")
 	if !got[0].At.Equal(at) || got[0].Serial != serial || got[0].File != file || got[0].Use != UseCertificate {
-		t.Errorf("%+v, want what openssl says: %s", got[0], out)
+		t.Errorf("%+v, want the output of openssl: %s", got[0], out)
 	}
 }
 
@@ -175,7 +175,7 @@ func TestWatchIsBounded(t *testing.T) {
 	if got := w.Expiries(); len(got) != 0 {
 		t.Errorf("%d expiries beyond the bound", len(got))
 	}
-	// What is not listed any more is forgotten.
+	// A file that is no longer listed is forgotten.
 	files := FilesOf(filepath.Join(dir, "bundle"), "")
 	w = NewWatchOf(func() []CertificateFile { return files })
 	w.Expiries()
@@ -207,7 +207,8 @@ func TestWatchIsSafeForConcurrentUse(t *testing.T) {
 	wg.Wait()
 }
 
-// TestKeeperListsWhatItUses: a certificate without its key is not used, and neither is one that is gone.
+// TestKeeperListsWhatItUses checks that neither a certificate without its key nor a missing one counts
+// as used.
 func TestKeeperListsWhatItUses(t *testing.T) {
 	ca := authority(t, "lab")
 	own, next := issue(t, ca, "h1"), issue(t, ca, "h1")

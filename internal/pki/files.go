@@ -12,19 +12,19 @@ import (
 	"sync"
 )
 
-// Files names the PEM files of one side of mutual TLS.
+// Files has the names of the PEM files of one side of mutual TLS.
 type Files struct {
-	CA   string // certificates of the authorities that the other side's must come from
+	CA   string // certificates of the authorities that must have signed the other side's certificate
 	Cert string
 	Key  string
-	// Revoked lists serial numbers of certificates of the other side that are not accepted; empty: there is no list.
+	// Revoked lists the serial numbers of certificates of the other side that are not accepted. If it
+	// is empty, there is no list.
 	Revoked string
 }
 
-// Keeper holds what is in the files and reads them again, when they have
-// changed, before the next handshake. Files that cannot be used leave the old
-// ones at work: a certificate is replaced in two steps, and in between it does
-// not match its key.
+// Keeper holds the content of the files and reads changed files again before the next handshake. If
+// files cannot be used, the old ones stay in use: a certificate is replaced in two steps, and in
+// between it does not match its key.
 type Keeper struct {
 	files Files
 	warn  func(error)
@@ -40,7 +40,8 @@ type Keeper struct {
 	version  uint64
 }
 
-// Open reads the files. warn is told, once each, why changed files cannot be used.
+// Open reads the files and returns a keeper. It calls warn with the reason, once for each, when changed
+// files cannot be used.
 func Open(files Files, warn func(error)) (*Keeper, error) {
 	k := &Keeper{files: files, warn: warn}
 	stamps, err := k.statFiles()
@@ -116,7 +117,7 @@ func (k *Keeper) loadFiles(stamps []fileStamp) error {
 	return nil
 }
 
-// Version changes when the files have changed for others that can be used.
+// Version returns a number that changes when the files have changed and the new ones can be used.
 func (k *Keeper) Version() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -145,8 +146,8 @@ func (k *Keeper) currentCertificates() (*x509.CertPool, *tls.Certificate) {
 	return k.roots, k.cert
 }
 
-// CertificateName is the first DNS name of the certificate in use, else its first address. It is never the common
-// name, which servers do not look at.
+// CertificateName returns the first DNS name of the certificate in use, or else its first address. It
+// never returns the common name, which servers ignore.
 func (k *Keeper) CertificateName() string {
 	_, cert := k.currentCertificates()
 	if names := NamesOf(cert.Leaf); len(names) > 0 {
@@ -155,7 +156,7 @@ func (k *Keeper) CertificateName() string {
 	return ""
 }
 
-// NamesOf lists what a certificate proves its holder to be: its DNS names, then its addresses.
+// NamesOf returns the names that a certificate proves: its DNS names, then its addresses.
 func NamesOf(c *x509.Certificate) []string {
 	out := slices.Clone(c.DNSNames)
 	for _, ip := range c.IPAddresses {
@@ -167,11 +168,11 @@ func NamesOf(c *x509.Certificate) []string {
 // ErrRevoked is returned for a certificate whose serial number is in the list of revoked ones.
 var ErrRevoked = errors.New("the certificate is revoked")
 
-// Verify says whether a client that showed these certificates, its own first, would be accepted now. errors.Is
-// finds ErrRevoked.
+// Verify returns an error if a client with these certificates, its own first, would not be accepted
+// now. errors.Is finds ErrRevoked.
 func (k *Keeper) Verify(chain []*x509.Certificate) error {
 	if len(chain) == 0 {
-		return errors.New("a client without a certificate")
+		return errors.New("the client has no certificate")
 	}
 	k.mu.Lock()
 	k.reloadIfChanged()
@@ -198,11 +199,13 @@ func (k *Keeper) checkRevoked(chain []*x509.Certificate) error {
 	return nil
 }
 
-// serialText is a serial number as openssl x509 -serial prints it, in lower case and without leading zeros.
+// serialText returns a serial number in the form of openssl x509 -serial, in lower case and without
+// leading zeros.
 func serialText(n *big.Int) string { return n.Text(16) }
 
-// parseRevoked reads a list of serial numbers, one a line, hexadecimal as openssl x509 -serial prints them, with
-// or without colons and its "serial=". Empty lines and what follows a # are skipped. An error begins with the line's number.
+// parseRevoked parses a list of serial numbers, one a line, hexadecimal as openssl x509 -serial prints
+// them, with or without colons and its "serial=". It skips empty lines and text after a #. An error
+// begins with the line's number.
 func parseRevoked(text []byte) (map[string]bool, error) {
 	out := map[string]bool{}
 	number := 0
@@ -222,8 +225,8 @@ func parseRevoked(text []byte) (map[string]bool, error) {
 	return out, nil
 }
 
-// Expiries implements Source: it lists the certificates that the next handshake uses. While the files cannot be used
-// those are the ones from before.
+// Expiries implements Source: it returns the certificates that the next handshake uses. While the files
+// cannot be used, those are the earlier ones.
 func (k *Keeper) Expiries() []Expiry {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -231,9 +234,9 @@ func (k *Keeper) Expiries() []Expiry {
 	return slices.Clone(k.expiries)
 }
 
-// ServerConfig is a configuration that demands a certificate of the client. It is
-// for servers of HTTP/2. Sessions are not resumed: a client whose authority is
-// no longer accepted would come in by an old ticket.
+// ServerConfig returns a configuration that requires a certificate of the client. It is for servers of
+// HTTP/2. Sessions are not resumed, since a client whose authority is no longer accepted could connect
+// with an old ticket.
 func (k *Keeper) ServerConfig() *tls.Config {
 	config := func() *tls.Config {
 		roots, cert := k.currentCertificates()
@@ -246,7 +249,7 @@ func (k *Keeper) ServerConfig() *tls.Config {
 	return c
 }
 
-// ClientConfig is a configuration for one connection to a server of that name.
+// ClientConfig returns a configuration for one connection to a server of that name.
 func (k *Keeper) ClientConfig(serverName string) *tls.Config {
 	roots, cert := k.currentCertificates()
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: serverName,

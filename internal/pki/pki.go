@@ -1,7 +1,7 @@
-// Package pki keeps the certificates of mutual TLS as files that may be
-// replaced while they are in use, and makes certificates for labs and for
-// first steps. It is no public-key infrastructure: it revokes what a local list
-// names, keeps no record of what it issued, and its authority's key lies in a file.
+// Package pki keeps the certificates of mutual TLS as files that may be replaced while they are in use,
+// and makes certificates for labs and for first steps. It is no public-key infrastructure: it revokes
+// only the certificates of a local list, keeps no record of issued certificates, and its authority's
+// key is in a file.
 package pki
 
 import (
@@ -18,18 +18,18 @@ import (
 	"time"
 )
 
-// clockSkew is how far a certificate's life begins in the past, for hosts whose
+// clockSkew is the time before the present at which the life of a certificate begins, for hosts whose
 // clocks are behind.
 const clockSkew = 5 * time.Minute
 
 // Pair is a certificate and its private key, both PEM.
 type Pair struct{ Cert, Key []byte }
 
-// NewAuthority makes a certificate authority that signs itself.
+// NewAuthority returns a certificate authority that signs itself.
 func NewAuthority(name string, life time.Duration, now time.Time) (Pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return Pair{}, fmt.Errorf("make the authority's key: %w", err)
+		return Pair{}, fmt.Errorf("generate the key of the authority: %w", err)
 	}
 	t, err := newTemplate(name, life, now)
 	if err != nil {
@@ -40,8 +40,8 @@ func NewAuthority(name string, life time.Duration, now time.Time) (Pair, error) 
 	return signCertificate(t, t, key, key)
 }
 
-// Issue makes a certificate for one daemon, of use as server and as client.
-// The first name is the common name, too; names are host names or addresses.
+// Issue returns a certificate for one daemon, for use as server and as client. The first name is the
+// common name, too. Names are host names or addresses.
 func Issue(authority Pair, names []string, life time.Duration, now time.Time) (Pair, error) {
 	if len(names) == 0 || names[0] == "" {
 		return Pair{}, errors.New("a certificate needs at least one name")
@@ -62,7 +62,7 @@ func Issue(authority Pair, names []string, life time.Duration, now time.Time) (P
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return Pair{}, fmt.Errorf("make the key: %w", err)
+		return Pair{}, fmt.Errorf("generate the key: %w", err)
 	}
 	t, err := newTemplate(names[0], life, now)
 	if err != nil {
@@ -86,7 +86,7 @@ func newTemplate(name string, life time.Duration, now time.Time) (*x509.Certific
 	}
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
-		return nil, fmt.Errorf("make a serial number: %w", err)
+		return nil, fmt.Errorf("generate a serial number: %w", err)
 	}
 	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name},
 		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(life)}, nil

@@ -33,7 +33,7 @@ func issue(t *testing.T, ca Pair, names ...string) Pair {
 	return p
 }
 
-// write replaces the files as an operator's tool would: each by a rename.
+// write replaces the files in the way of an operator's tool: each by a rename.
 func write(t *testing.T, dir string, files map[string][]byte) {
 	t.Helper()
 	for name, b := range files {
@@ -60,8 +60,8 @@ func open(t *testing.T, ca []byte, p Pair) (k *Keeper, dir string, warnings *[]s
 	return k, dir, warnings
 }
 
-// shake makes one connection and returns what either side found wrong and the
-// names both found in the other's certificate.
+// shake makes one connection and returns the first error of either side, and the names that each found
+// in the other's certificate.
 func shake(t *testing.T, server, client *tls.Config) (serverName, clientName string, err error) {
 	t.Helper()
 	a, b := net.Pipe()
@@ -124,8 +124,8 @@ func TestBothSidesProveWhoTheyAre(t *testing.T) {
 	}
 }
 
-// A configuration taken before the roll serves the new certificate after it,
-// and an authority that was taken from the file is refused from then on.
+// A configuration from before the change serves the new certificate after it, and an authority that was
+// removed from the file is refused from then on.
 func TestReplacedFilesAreUsedFromTheNextHandshake(t *testing.T) {
 	ca, next := authority(t, "first"), authority(t, "second")
 	both := append(append([]byte{}, ca.Cert...), next.Cert...)
@@ -143,7 +143,7 @@ func TestReplacedFilesAreUsedFromTheNextHandshake(t *testing.T) {
 	p = issue(t, next, "h1", "renewed")
 	write(t, cdir, map[string][]byte{"crt": p.Cert, "key": p.Key})
 	if client.Version() == before {
-		t.Error("the version does not tell of the new certificate")
+		t.Error("the version does not change with the new certificate")
 	}
 	write(t, sdir, map[string][]byte{"ca": next.Cert})
 	if _, _, err := shake(t, listening, client.ClientConfig("coordinator")); err != nil {
@@ -184,7 +184,7 @@ func TestUnusableFilesLeaveTheOldOnes(t *testing.T) {
 	}
 }
 
-// chainOf parses a certificate as a server sees it.
+// chainOf parses a certificate in the form in which a server gets it.
 func chainOf(t *testing.T, p Pair) []*x509.Certificate {
 	t.Helper()
 	c, err := parseCertificate(p.Cert)
@@ -219,7 +219,7 @@ func TestRevokedCertificatesAreRefused(t *testing.T) {
 	if !accepted(first) || !accepted(second) {
 		t.Fatal("a certificate that is not revoked is refused")
 	}
-	// As openssl x509 -serial prints it, and as its text form does, with colons.
+	// The form of openssl x509 -serial, and the form of its text output, with colons.
 	serial := strings.ToUpper(chainOf(t, first)[0].SerialNumber.Text(16))
 	if len(serial)%2 == 1 {
 		serial = "0" + serial
@@ -283,7 +283,7 @@ func TestExpiriesAreThoseOfTheFiles(t *testing.T) {
 	}
 }
 
-// The common name proves nothing: a node is what its DNS names and addresses say.
+// The common name proves nothing: only DNS names and addresses identify a node.
 func TestNamesAreNeverTheCommonName(t *testing.T) {
 	ca := authority(t, "lab")
 	own := issue(t, ca, "10.0.0.9")

@@ -313,17 +313,17 @@ func (p *pairing) pairingShortfalls(g *fabric.Graph, absent map[string]bool) []s
 			oneLeaf = append(oneLeaf, x.id)
 		}
 	}
-	say := func(names []string, what string) {
+	addFinding := func(names []string, what string) {
 		if len(names) > 0 {
 			out = append(out, fmt.Sprintf("%s: %d: %s", what, len(names), abbreviateNames(names)))
 		}
 	}
-	say(gone, "nodes without an agent, left out")
-	say(unplugged, "NICs without a link, and so without edges")
-	say(alone, "NICs without a peer in their component and plane")
-	say(ownNode, "NICs that have only NICs of their own node to probe")
-	say(fewPeers, fmt.Sprintf("NICs with fewer than %d peers, since their component and plane have no more", p.o.MinPeers))
-	say(oneLeaf, "NICs without a peer of another node across leaves")
+	addFinding(gone, "nodes without an agent, left out")
+	addFinding(unplugged, "NICs without a link, and so without edges")
+	addFinding(alone, "NICs without a peer in their component and plane")
+	addFinding(ownNode, "NICs that have only NICs of their own node to probe")
+	addFinding(fewPeers, fmt.Sprintf("NICs with fewer than %d peers, since their component and plane have no more", p.o.MinPeers))
+	addFinding(oneLeaf, "NICs without a peer of another node across leaves")
 	return out
 }
 

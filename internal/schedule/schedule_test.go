@@ -181,7 +181,7 @@ func TestMinFlows(t *testing.T) {
 		poor, none := 0, 0
 		for _, l := range cov.Links {
 			if got := flows[l.Direction]; math.Abs(got-l.Flows) > 1e-6*(1+got) {
-				t.Errorf("%s: %g flows are expected, Expected says %g", l.Direction, got, l.Flows)
+				t.Errorf("%s: %g flows are expected, ExpectedFlows has %g", l.Direction, got, l.Flows)
 			}
 			switch {
 			case l.Tier == 1:

@@ -92,8 +92,8 @@ func (l *lockedLog) count(text string) int {
 	return strings.Count(l.b.String(), text)
 }
 
-// TestAListenerWithoutItsCertificateSaysSo: once, though every connection fails; and not for clients that
-// break off handshakes.
+// TestAListenerWithoutItsCertificateSaysSo checks that the error is logged once although every
+// connection fails, and not for clients that break off handshakes.
 func TestAListenerWithoutItsCertificateSaysSo(t *testing.T) {
 	own := pkitest.New(t)
 	config := filepath.Join(t.TempDir(), "web.yaml")
@@ -143,7 +143,7 @@ func TestAListenerWithoutItsCertificateSaysSo(t *testing.T) {
 	}
 }
 
-// TestHandshakesFailAloud: the same over real connections.
+// TestHandshakesFailAloud checks the same over real connections.
 func TestHandshakesFailAloud(t *testing.T) {
 	own := pkitest.New(t)
 	config := filepath.Join(t.TempDir(), "web.yaml")

@@ -21,7 +21,7 @@ import (
 
 // Flags are the flags of a program's web listener.
 type Flags struct {
-	// Toolkit are those of the Prometheus exporter toolkit.
+	// Toolkit has the flags of the Prometheus exporter toolkit.
 	Toolkit             *web.FlagConfig
 	external            string
 	hosts               []string
@@ -34,34 +34,35 @@ type flagGroup interface {
 	Flag(name, help string) *kingpin.FlagClause
 }
 
-// AddFlags adds the flags of a web listener whose default address is given.
+// AddFlags adds the flags of a web listener with the given default address.
 func AddFlags(app flagGroup, address string) *Flags {
 	f := &Flags{Toolkit: kingpinflag.AddFlags(app, address), limits: DefaultLimits()}
-	app.Flag("web.external-url", "Where browsers reach this program through a reverse proxy. Requests for its host are answered.").StringVar(&f.external)
+	app.Flag("web.external-url", "URL at which browsers reach this program through a reverse proxy. Requests for its host are answered.").StringVar(&f.external)
 	AddAllowedHosts(app, &f.hosts)
 	limit := func(name, help string, v *int) { app.Flag(name, help).Default(strconv.Itoa(*v)).IntVar(v) }
-	limit("web.max-connections", "Open connections at most. A further one takes the place of the one that has been idle or slow for the longest time.", &f.limits.Connections)
-	limit("web.max-connections-per-address", "Open connections of one client address at most.", &f.limits.ConnectionsPerAddress)
-	limit("web.max-scrapes", "Scrapes that are computed at a time. Others wait for up to 5 s and are then answered 503.", &f.limits.Scrapes)
+	limit("web.max-connections", "Maximum number of open connections. A further one replaces the one that has been idle or slow for the longest time.", &f.limits.Connections)
+	limit("web.max-connections-per-address", "Maximum number of open connections of one client address.", &f.limits.ConnectionsPerAddress)
+	limit("web.max-scrapes", "Maximum number of scrapes that are computed at a time. Others wait for up to 5 s and are then answered 503.", &f.limits.Scrapes)
 	return f
 }
 
 // AddAllowedHosts adds the flag --web.allowed-hosts.
 func AddAllowedHosts(app flagGroup, hosts *[]string) {
-	app.Flag("web.allowed-hosts", "DNS name of this program, or *.DOMAIN: requests for other names than these, localhost and IP addresses are refused. May be given several times.").StringsVar(hosts)
+	app.Flag("web.allowed-hosts", "DNS name of this program, or *.DOMAIN. Requests for other names than these, localhost and IP addresses are refused. May be given several times.").StringsVar(hosts)
 }
 
 // AddLifecycle adds the flag of a program that can be reloaded over HTTP.
 func (f *Flags) AddLifecycle(app flagGroup) {
-	app.Flag("web.enable-lifecycle", "Let loopback clients reload by POST /-/reload without authentication. SIGHUP reloads in any case.").BoolVar(&f.lifecycle)
+	app.Flag("web.enable-lifecycle", "Allow loopback clients to reload by POST /-/reload without authentication. SIGHUP reloads in any case.").BoolVar(&f.lifecycle)
 }
 
-// AddAdminAPI adds the flag of a program that acts on requests, which are named in the help.
+// AddAdminAPI adds the flag of a program that changes something on request. The help text names the
+// requests.
 func (f *Flags) AddAdminAPI(app flagGroup, acts string) {
-	app.Flag("web.enable-admin-api", "Let loopback clients use "+acts+" without authentication. Clients that --web.config.file authenticates need no flag.").BoolVar(&f.adminAPI)
+	app.Flag("web.enable-admin-api", "Allow loopback clients to use "+acts+" without authentication. Clients that --web.config.file authenticates need no flag.").BoolVar(&f.adminAPI)
 }
 
-// Validate checks the flags and the web configuration file.
+// Validate returns an error if a flag or the web configuration file is invalid.
 func (f *Flags) Validate() error {
 	if _, err := webaccess.ParseExternalURL(f.external); err != nil {
 		return fmt.Errorf("--web.external-url: %w", err)
@@ -78,14 +79,14 @@ func (f *Flags) Validate() error {
 	return nil
 }
 
-// Certificates returns the certificates of the web listener: those that --web.config.file names, or that stand in it. The
-// file is read at every call, since the exporter toolkit reads it at every handshake.
+// Certificates returns the certificates of the web listener: those that --web.config.file names or
+// contains. The file is read at every call, since the exporter toolkit reads it at every handshake.
 func (f *Flags) Certificates() *pki.Watch {
 	return pki.NewWatchOf(func() []pki.CertificateFile { return listenerCertificates(*f.Toolkit.WebConfigFile) })
 }
 
-// listenerCertificates returns the certificates of a web configuration file. Without a file, or if it cannot be used, there
-// are none.
+// listenerCertificates returns the certificates of a web configuration file. It returns none without a
+// file, or if the file cannot be used.
 func listenerCertificates(file string) []pki.CertificateFile {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -107,7 +108,7 @@ func listenerCertificates(file string) []pki.CertificateFile {
 	return files
 }
 
-// CheckAllowedHosts checks the values of --web.allowed-hosts.
+// CheckAllowedHosts returns an error if a value of --web.allowed-hosts is invalid.
 func CheckAllowedHosts(hosts []string) error {
 	var errs []error
 	for _, h := range hosts {
@@ -118,8 +119,8 @@ func CheckAllowedHosts(hosts []string) error {
 	return errors.Join(errs...)
 }
 
-// NewPolicy returns what the flags let clients do. Advertised are addresses, host:port, by
-// which the program makes itself known: their hosts are allowed, too.
+// NewPolicy returns the policy of the flags. advertised has addresses, host:port, by which the program
+// makes itself known: their hosts are allowed, too.
 func (f *Flags) NewPolicy(log *slog.Logger, advertised ...string) *webaccess.Policy {
 	p := &webaccess.Policy{WebConfig: *f.Toolkit.WebConfigFile, AdminAPI: f.adminAPI, Lifecycle: f.lifecycle, AllowedHosts: f.hosts, Log: log}
 	p.ExternalURL, _ = webaccess.ParseExternalURL(f.external) // Validate has checked it
@@ -131,7 +132,7 @@ func (f *Flags) NewPolicy(log *slog.Logger, advertised ...string) *webaccess.Pol
 	return p
 }
 
-// NewServer returns a server of a handler by the flags.
+// NewServer returns a server of a handler with the limits of the flags.
 func (f *Flags) NewServer(h http.Handler, p *webaccess.Policy, log *slog.Logger) *Server {
 	return New(h, p, f.limits, log)
 }

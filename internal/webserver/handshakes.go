@@ -9,15 +9,15 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 )
 
-// Intervals of the checks of the web configuration after handshakes that failed.
+// Intervals of the checks of the web configuration after failed handshakes.
 const (
-	checkEvery   = time.Second // clients can make any number of handshakes fail
-	warningEvery = time.Hour   // for the same error
+	checkEvery   = time.Second // limits the checks, since clients can make any number of handshakes fail
+	warningEvery = time.Hour   // interval for the same error
 )
 
-// errorLog takes the messages of net/http. Clients cause most of them, so they are logged at the debug level. After a
-// handshake that failed it checks the web configuration, which is read at every handshake: an error in it, or in the
-// files that it names, is logged once.
+// errorLog receives the messages of net/http. Clients cause most of them, so they are logged at the
+// debug level. After a failed handshake it checks the web configuration, which is read at every
+// handshake. An error in it, or in the files that it names, is logged once.
 type errorLog struct {
 	log       *slog.Logger
 	webConfig string
@@ -37,7 +37,7 @@ func (l *errorLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// check logs what is wrong with the web configuration.
+// check logs an error in the web configuration.
 func (l *errorLog) check(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,15 +1,15 @@
-// Package webserver makes every HTTP server of the programs: its time limits, and what
-// clients can take of a process that has other work to do.
+// Package webserver has the HTTP server of all programs. It sets time limits, and limits how much of a
+// process clients can use, since the process has other work to do.
 //
 // Rules:
 //
-//  1. A client address holds at most so many connections, all addresses together at most
-//     so many. A further connection takes the place of the one that has waited longest
-//     without a request being computed, if that is 100 ms or more; else it is closed.
-//  2. At most so many scrapes are computed at a time. Others wait for a short time, and are
-//     then answered 503.
-//  3. A scrape is computed before its first octet is sent: a client that reads slowly holds
-//     memory, which is bounded, and no turn.
+//  1. A client address may hold a limited number of connections, and all addresses together another
+//     limited number. A further connection replaces the one that has waited longest without a request
+//     being computed, if that is 100 ms or more. Otherwise the new one is closed.
+//  2. A limited number of scrapes is computed at a time. Others wait for a short time, and are then
+//     answered 503.
+//  3. A scrape is computed before its first octet is sent: a client that reads slowly uses memory,
+//     which is bounded, and no turn.
 package webserver
 
 import (
@@ -42,35 +42,36 @@ const (
 	idleTimeout   = 2 * time.Minute
 	// writeTimeout is longer than any handler takes: traces and long polls take 30 s.
 	writeTimeout = 2 * time.Minute
-	// scrapeWriteTimeout is how long a client may take to read a scrape that is computed:
-	// the longest scrape_timeout that is usual.
+	// scrapeWriteTimeout is the time in which a client has to read a computed scrape: the longest usual
+	// scrape_timeout.
 	scrapeWriteTimeout = 30 * time.Second
 	bodyTimeout        = 30 * time.Second
-	// scrapeWait is how long a scrape waits for its turn before it is answered 503.
+	// scrapeWait is the time for which a scrape waits for its turn before it is answered 503.
 	scrapeWait = 5 * time.Second
 )
 
 const (
-	// maxHeaderBytes leaves room for the cookies that other programs of the same host set.
+	// maxHeaderBytes leaves room for the cookies of other programs on the same host.
 	maxHeaderBytes = 64 << 10
-	// maxStreams bounds the requests of one connection of HTTP/2.
+	// maxStreams is the maximum number of concurrent requests of one connection of HTTP/2.
 	maxStreams = 16
-	// maxUnread bounds the scrapes that are computed and not read yet, octets in all.
+	// maxUnread is the maximum total size, in octets, of the scrapes that are computed and not read
+	// yet.
 	maxUnread = 64 << 20
 )
 
-// Limits bound what clients take of a program.
+// Limits bound how much of a program clients can use.
 type Limits struct {
 	Connections           int
 	ConnectionsPerAddress int
-	Scrapes               int // computed at a time
-	// Body is how long a client may take to send a body; 0 stands for 30 s.
+	Scrapes               int // number of scrapes computed at a time
+	// Body is the time in which a client has to send a body. 0 means 30 s.
 	Body time.Duration
 }
 
-// DefaultLimits returns the limits of programs that set no others. A connection that waits
-// costs some KiB. One that is closed and comes again costs time, which the probe loop may
-// miss: some hundred clients of an address are let in rather than closed again and again.
+// DefaultLimits returns the limits of programs that set no others. A waiting connection costs some KiB.
+// A connection that is closed and opened again costs time, which the probe loop may lack: some hundred
+// clients of an address are accepted rather than closed again and again.
 func DefaultLimits() Limits {
 	return Limits{Connections: 1024, ConnectionsPerAddress: 512, Scrapes: 2}
 }
@@ -95,7 +96,7 @@ type Server struct {
 	tracker *tracker
 	next    http.Handler
 	scrapes chan struct{}
-	wait    time.Duration // of a scrape for its turn
+	wait    time.Duration // time for which a scrape waits for its turn
 	buffers sync.Pool
 }
 
@@ -133,14 +134,14 @@ func trackedConn(c net.Conn) *conn {
 // Serve answers the connections of a listener until Shutdown or Close.
 func (s *Server) Serve(l net.Listener) error { return s.http.Serve(s.tracker.wrapListener(l)) }
 
-// ServeTLS is Serve with TLS.
+// ServeTLS answers the connections of a listener with TLS until Shutdown or Close.
 func (s *Server) ServeTLS(l net.Listener, config *tls.Config) error {
 	s.http.TLSConfig = config
 	return s.http.ServeTLS(s.tracker.wrapListener(l), "", "")
 }
 
-// ListenAndServe answers at the addresses of the exporter toolkit's flags, with the TLS and
-// the passwords of their web configuration, until Shutdown or Close.
+// ListenAndServe serves the addresses of the exporter toolkit's flags, with the TLS and the passwords
+// of their web configuration, until Shutdown or Close.
 func (s *Server) ListenAndServe(flags *web.FlagConfig, log *slog.Logger) error {
 	listeners, err := openListeners(flags)
 	if err != nil {
@@ -197,7 +198,7 @@ func listenAt(address string) (net.Listener, error) {
 	return vsock.Listen(uint32(port), nil)
 }
 
-// Shutdown ends the server after the requests that are being served, or when ctx ends.
+// Shutdown ends the server after the present requests, or when ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error { return s.http.Shutdown(ctx) }
 
 // Close ends the server and its connections.
@@ -214,14 +215,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.Body != nil && r.Body != http.NoBody {
 		controller := http.NewResponseController(w)
-		// A connection without deadlines has nothing to protect.
+		// SetReadDeadline fails on a connection without deadlines, which needs no protection.
 		_ = controller.SetReadDeadline(time.Now().Add(s.limits.Body))
 		r.Body = &timedBody{ReadCloser: r.Body, controller: controller}
 	}
 	s.next.ServeHTTP(&answerWriter{ResponseWriter: w, conn: c}, r)
 }
 
-// timedBody lifts the deadline of a body at its end: the deadline would end the request.
+// timedBody removes the deadline of a body at its end, since the deadline would end the request.
 type timedBody struct {
 	io.ReadCloser
 	controller *http.ResponseController
@@ -236,7 +237,8 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// answerWriter lets a connection be closed for another one while its client is slow to read.
+// answerWriter allows that a connection is closed in favour of another one while its client is slow to
+// read.
 type answerWriter struct {
 	http.ResponseWriter
 	conn *conn
@@ -249,10 +251,10 @@ func (a *answerWriter) Write(b []byte) (int, error) {
 	return a.ResponseWriter.Write(b)
 }
 
-// Unwrap lets http.ResponseController reach the writer of the server.
+// Unwrap gives http.ResponseController access to the writer of the server.
 func (a *answerWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// serveScrape computes an answer in its turn and then sends it.
+// serveScrape computes an answer when its turn comes and then sends it.
 func (s *Server) serveScrape(w http.ResponseWriter, r *http.Request, c *conn) {
 	patience := time.NewTimer(s.wait)
 	defer patience.Stop()
@@ -262,7 +264,7 @@ func (s *Server) serveScrape(w http.ResponseWriter, r *http.Request, c *conn) {
 		return
 	case <-patience.C:
 		w.Header().Set("Retry-After", strconv.Itoa(int(scrapeWait.Seconds())))
-		http.Error(w, fmt.Sprintf("%d scrapes are computed at a time, and others wait", cap(s.scrapes)), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("the limit of %d concurrent scrapes is reached", cap(s.scrapes)), http.StatusServiceUnavailable)
 		return
 	}
 	buffer := s.buffers.Get().(*bytes.Buffer)
@@ -277,11 +279,11 @@ func (s *Server) serveScrape(w http.ResponseWriter, r *http.Request, c *conn) {
 	defer c.endSend(buffer.Len())
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(scrapeWriteTimeout))
 	w.WriteHeader(whole.code)
-	// The client has gone when this fails.
+	// Write fails if the client has disconnected.
 	_, _ = w.Write(buffer.Bytes())
 }
 
-// bufferedAnswer keeps an answer.
+// bufferedAnswer keeps an answer in memory.
 type bufferedAnswer struct {
 	header http.Header
 	body   *bytes.Buffer

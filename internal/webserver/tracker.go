@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// replaceGrace is how long a connection may wait before another one can take its place: time for
-// a request that is on its way. It also bounds the work that reconnecting clients cause.
+// replaceGrace is the time for which a connection may wait before another one can replace it, which
+// allows for a request that is on its way. It also limits the work that reconnecting clients cause.
 const replaceGrace = 100 * time.Millisecond
 
 // logEvery is the time between two lines of the log about connections beyond the limits.
@@ -24,12 +24,12 @@ type tracker struct {
 	mu      sync.Mutex
 	open    int
 	clients map[netip.Prefix]*client
-	// waiting are the connections without a request that is being computed, the longest
-	// waiting first. sending are those whose client has not read a scrape yet.
+	// waiting has the connections without a request that is being computed, the longest waiting first.
+	// sending has those whose client has not read a scrape yet.
 	waiting, sending list.List
 	unread           int // octets of those scrapes
 
-	replaced, refused int // since the last line of the log
+	replaced, refused int // numbers since the last line of the log
 	loggedAt          time.Time
 }
 
@@ -43,13 +43,13 @@ type client struct {
 type conn struct {
 	net.Conn
 	t      *tracker
-	from   netip.Prefix // invalid: the listener has no IP addresses
+	from   netip.Prefix // invalid if the listener has no IP addresses
 	client *client
-	busy   int       // requests that are being computed
+	busy   int       // number of requests that are being computed
 	unread int       // octets of scrapes that are being sent
-	since  time.Time // of the wait
+	since  time.Time // start of the wait
 	closed bool
-	// The places of the connection in the lists, or nil.
+	// The places of the connection in the lists, or nil if it is not in them.
 	inAll, inClient, inSending *list.Element
 }
 
@@ -99,8 +99,8 @@ func clientOf(a net.Addr) netip.Prefix {
 	return p
 }
 
-// admitConn takes a new connection. It returns nil if every other connection is at work or new, and
-// the connection that has to be closed in its place, if there is one.
+// admitConn admits a new connection. admitted is nil if every other connection is at work or new.
+// replaced is the connection that has to be closed in its place, if there is one.
 func (t *tracker) admitConn(c net.Conn) (admitted, replaced *conn) {
 	from := clientOf(c.RemoteAddr())
 	t.mu.Lock()
@@ -135,7 +135,7 @@ func firstConn(l *list.List) *conn {
 	return nil
 }
 
-// addConn takes a connection into the lists. t.mu is held.
+// addConn adds a connection to the lists. t.mu is held.
 func (t *tracker) addConn(c net.Conn, from netip.Prefix, cl *client) *conn {
 	out := &conn{Conn: c, t: t, from: from, client: cl}
 	t.clients[from] = cl
@@ -145,7 +145,7 @@ func (t *tracker) addConn(c net.Conn, from netip.Prefix, cl *client) *conn {
 	return out
 }
 
-// removeConn takes a connection out of the lists. t.mu is held.
+// removeConn removes a connection from the lists. t.mu is held.
 func (t *tracker) removeConn(c *conn) {
 	if c.closed {
 		return
@@ -159,16 +159,16 @@ func (t *tracker) removeConn(c *conn) {
 	c.unlistSending()
 }
 
-// logLimits writes a line about connections beyond the limits, at most one a minute. t.mu is held.
+// logLimits logs connections beyond the limits, at most one line a minute. t.mu is held.
 func (t *tracker) logLimits() {
 	if now := time.Now(); now.Sub(t.loggedAt) >= logEvery {
-		t.log.Warn("web connections reached a limit", "open", t.open, "closed_waiting", t.replaced, "refused", t.refused,
+		t.log.Warn("the limit of web connections was reached", "open", t.open, "closed_waiting", t.replaced, "refused", t.refused,
 			"max", t.limits.Connections, "max_per_address", t.limits.ConnectionsPerAddress)
 		t.loggedAt, t.replaced, t.refused = now, 0, 0
 	}
 }
 
-// markWaiting puts the connection at the end of those that may be replaced. t.mu is held.
+// markWaiting appends the connection to those that may be replaced. t.mu is held.
 func (c *conn) markWaiting() {
 	if !c.closed && c.inAll == nil {
 		c.since = time.Now()
@@ -176,7 +176,7 @@ func (c *conn) markWaiting() {
 	}
 }
 
-// markBusy takes the connection out of those that may be replaced. t.mu is held.
+// markBusy removes the connection from those that may be replaced. t.mu is held.
 func (c *conn) markBusy() {
 	if c.inAll != nil {
 		c.t.waiting.Remove(c.inAll)
@@ -185,7 +185,7 @@ func (c *conn) markBusy() {
 	}
 }
 
-// unlistSending takes the connection out of those whose client reads a scrape. t.mu is held.
+// unlistSending removes the connection from those whose client reads a scrape. t.mu is held.
 func (c *conn) unlistSending() {
 	if c.inSending != nil {
 		c.t.sending.Remove(c.inSending)
@@ -195,8 +195,8 @@ func (c *conn) unlistSending() {
 	c.unread = 0
 }
 
-// beginRequest notes that a request of the connection is being computed. A nil connection, which
-// no listener of this package has accepted, is not counted.
+// beginRequest records that a request of the connection is being computed. It ignores a nil connection,
+// which no listener of this package has accepted.
 func (c *conn) beginRequest() {
 	if c == nil {
 		return
@@ -207,7 +207,7 @@ func (c *conn) beginRequest() {
 	c.markBusy()
 }
 
-// endRequest notes that it is not computed any more.
+// endRequest records that a request of the connection is no longer being computed.
 func (c *conn) endRequest() {
 	if c == nil {
 		return
@@ -219,8 +219,8 @@ func (c *conn) endRequest() {
 	}
 }
 
-// beginSend notes that a scrape of n octets is being sent. Those whose clients have been
-// reading for the longest time are closed if too much is unread.
+// beginSend records that a scrape of n octets is being sent. If too much is unread, it closes the
+// connections whose clients have been reading for the longest time.
 func (c *conn) beginSend(n int) {
 	if c == nil {
 		return
@@ -246,7 +246,7 @@ func (c *conn) beginSend(n int) {
 	}
 }
 
-// endSend notes that a scrape of n octets was sent, or could not be.
+// endSend records that sending a scrape of n octets has ended, successfully or not.
 func (c *conn) endSend(n int) {
 	if c == nil {
 		return
@@ -264,7 +264,7 @@ func (c *conn) endSend(n int) {
 	c.beginRequest()
 }
 
-// CloseWrite lets the server end an answer before it closes the connection.
+// CloseWrite allows the server to end an answer before it closes the connection.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

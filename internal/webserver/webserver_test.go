@@ -20,7 +20,7 @@ type bench struct {
 	t       *testing.T
 	address string
 	s       *Server
-	// computing counts the scrapes that are being computed, most is their highest number.
+	// computing is the number of scrapes that are being computed, and most is its maximum.
 	computing, most atomic.Int64
 	gate            chan struct{} // a scrape of /metrics/slow waits for it
 }
@@ -76,7 +76,7 @@ func (b *bench) dial(from, text string) net.Conn {
 	return c
 }
 
-// get asks from a loopback address, on a connection of its own.
+// get sends a request from a loopback address, on a connection of its own.
 func (b *bench) get(from, path string) (int, error) {
 	c := b.dial(from, "GET "+path+" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
@@ -104,8 +104,8 @@ func (b *bench) until(what string, ok func() bool) {
 	}
 }
 
-// TestRule1SilentAndSlowClients: however many connections wait, send slowly or read slowly,
-// their number is bounded, and a scrape from anywhere is answered.
+// TestRule1SilentAndSlowClients checks that the number of connections that wait, send slowly or read
+// slowly is bounded, and that a scrape from any address is answered.
 func TestRule1SilentAndSlowClients(t *testing.T) {
 	b := newBench(t, Limits{Connections: 40, ConnectionsPerAddress: 16, Scrapes: 2})
 	for _, tc := range []struct{ name, from, text string }{
@@ -119,7 +119,7 @@ func TestRule1SilentAndSlowClients(t *testing.T) {
 			b.dial(tc.from, tc.text)
 		}
 		for _, from := range []string{"127.0.0.1", tc.from} {
-			time.Sleep(replaceGrace) // the crowd has come, and its connections are not new any more
+			time.Sleep(replaceGrace) // the connections of the crowd are open and no longer new
 			if code, err := b.get(from, "/metrics"); code != http.StatusOK || err != nil {
 				t.Errorf("%s: a scrape from %s: %d, %v", tc.name, from, code, err)
 			}
@@ -130,7 +130,7 @@ func TestRule1SilentAndSlowClients(t *testing.T) {
 	}
 }
 
-// TestRule1AllAreAtWork: a connection whose request is computed is not closed for another.
+// TestRule1AllAreAtWork checks that a connection whose request is computed is not closed for another.
 func TestRule1AllAreAtWork(t *testing.T) {
 	b := newBench(t, Limits{Connections: 8, ConnectionsPerAddress: 2, Scrapes: 2})
 	done := make(chan int, 2)
@@ -152,7 +152,7 @@ func TestRule1AllAreAtWork(t *testing.T) {
 	}
 }
 
-// TestRule2Scrapes: no more than the limit are computed at a time; the others wait.
+// TestRule2Scrapes checks that no more than the limit are computed at a time, and that the others wait.
 func TestRule2Scrapes(t *testing.T) {
 	b := newBench(t, Limits{Connections: 100, ConnectionsPerAddress: 100, Scrapes: 2})
 	const clients = 20
@@ -166,7 +166,7 @@ func TestRule2Scrapes(t *testing.T) {
 	}
 	b.until("two are computed", func() bool { return b.computing.Load() == 2 })
 	b.until("the others have come", func() bool { return b.open() == clients })
-	for range clients - 2 { // nobody opens the gate: they are answered 503
+	for range clients - 2 { // the gate stays closed: they are answered 503
 		if code := <-done; code != http.StatusServiceUnavailable {
 			t.Errorf("a scrape beyond the limit: %d", code)
 		}
@@ -182,7 +182,7 @@ func TestRule2Scrapes(t *testing.T) {
 	}
 }
 
-// TestRule3UnreadScrapes: what is computed and not read is bounded.
+// TestRule3UnreadScrapes checks that the amount of computed and unread scrapes is bounded.
 func TestRule3UnreadScrapes(t *testing.T) {
 	b := newBench(t, Limits{Connections: 100, ConnectionsPerAddress: 100, Scrapes: 2})
 	for range 12 {
@@ -200,7 +200,8 @@ func TestRule3UnreadScrapes(t *testing.T) {
 	}
 }
 
-// TestSlowBody: a body that does not come ends its request, and one that came does not.
+// TestSlowBody checks that a body that does not arrive ends its request, and that one that arrived does
+// not.
 func TestSlowBody(t *testing.T) {
 	b := newBench(t, Limits{Connections: 8, ConnectionsPerAddress: 8, Scrapes: 1, Body: 200 * time.Millisecond})
 	c := b.dial("127.0.0.1", "POST /body HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\n1")
@@ -223,7 +224,7 @@ func TestSlowBody(t *testing.T) {
 	}
 }
 
-// TestClients: an IPv4 address and a /64 of IPv6 are one client each.
+// TestClients checks that an IPv4 address and a /64 of IPv6 are one client each.
 func TestClients(t *testing.T) {
 	of := func(ip string) string { return clientOf(&net.TCPAddr{IP: net.ParseIP(ip)}).String() }
 	for ip, want := range map[string]string{"10.0.0.1": "10.0.0.1/32", "::ffff:10.0.0.1": "10.0.0.1/32", "2001:db8::1": "2001:db8::/64", "2001:db8::ffff:1": "2001:db8::/64", "::1": "::1/128"} {

@@ -1,4 +1,5 @@
-// Package pkitest has certificate files for tests, and what a program has to publish of them.
+// Package pkitest has certificate files for tests, and the series that a program has to publish of
+// them.
 package pkitest
 
 import (
@@ -13,14 +14,14 @@ import (
 	"github.com/graylink/graylink/internal/pki"
 )
 
-// Files are those of one side of mutual TLS.
+// Files are the files of one side of mutual TLS.
 type Files struct {
 	CA, Cert, Key string
 	names         []string
 	life          time.Duration
 }
 
-// New returns files of an authority and of a certificate, for 127.0.0.1 and names, that it issued.
+// New returns files of an authority and of a certificate that it issued, for 127.0.0.1 and names.
 func New(t testing.TB, names ...string) *Files {
 	t.Helper()
 	dir := t.TempDir()
@@ -30,7 +31,7 @@ func New(t testing.TB, names ...string) *Files {
 	return f
 }
 
-// Renew replaces all files by those of another authority. They end later than the old ones.
+// Renew replaces all files by those of another authority, with a later end.
 func (f *Files) Renew(t testing.TB) {
 	t.Helper()
 	f.life = max(f.life, time.Hour) + time.Hour
@@ -70,7 +71,8 @@ func Certificate(t testing.TB, file string) *x509.Certificate {
 	return c
 }
 
-// Labels returns the labels of a file's first certificate as name=value, ordered and with commas between, and its end.
+// Labels returns the labels of a file's first certificate as name=value, sorted and separated by
+// commas, and its end.
 func Labels(t testing.TB, file, use string) (labels string, end float64) {
 	t.Helper()
 	c := Certificate(t, file)
