@@ -253,14 +253,14 @@ func (e *Engine) nextPhase() float64 {
 	return f
 }
 
-// allNICs lists the NICs.
+// allNICs returns the NICs of the engine.
 func (e *Engine) allNICs() []*nic {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.nics
 }
 
-// run is the engine's loop. It has a thread of its own, so that no other goroutine's work delays a probe.
+// run runs the engine's loop until ctx ends. The loop has a thread of its own, so that no other goroutine's work delays a probe.
 func (e *Engine) run(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
