@@ -112,8 +112,8 @@ func TestApplyChangesCadenceAndNICs(t *testing.T) {
 	}
 }
 
-// TestKeysRollWithoutAGap checks that a new key is accepted before it is sent, and an old one for as long as a node sends
-// it. No probe is missed and none refused.
+// TestKeysRollWithoutAGap checks that a new key is accepted before it is sent, and an old one for as long as a node
+// sends it. No probe is missed and none refused.
 func TestKeysRollWithoutAGap(t *testing.T) {
 	conf := func(node string, self, peer int, other string, keys ...Key) *Config {
 		c := loopConfig(node, self, peer, other, 1)
@@ -336,8 +336,8 @@ func TestAddressesComeAndGo(t *testing.T) {
 	}
 }
 
-// TestMTU checks that a probe that does not fit is counted as a send error and not as loss, and that probing continues when
-// it fits again.
+// TestMTU checks that a probe that does not fit is counted as a send error and not as loss, and that probing continues
+// when it fits again.
 func TestMTU(t *testing.T) {
 	ns := inNetns(t, "10.9.0.1/32", "10.9.0.2/32")
 	big := func(node, self, other, peer string) *Config {

@@ -46,8 +46,8 @@ func TestBendRule1OffsetAndDrift(t *testing.T) {
 	}
 }
 
-// write replaces a file with another one, so that the change is visible whatever the resolution of the file system's clock
-// is.
+// write replaces a file with another one, so that the change is visible whatever the resolution of the file system's
+// clock is.
 func write(t *testing.T, file, text string, age int) {
 	t.Helper()
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -181,8 +181,8 @@ func (s stampless) RecvErrors(u *unix.UDP) (int, error) {
 	}
 }
 
-// TestBentClocksShowInEveryStamp bends the clock of the far end. The delay to it then appears longer by the offset, and the
-// delay back shorter, by every kind of stamps.
+// TestBentClocksShowInEveryStamp bends the clock of the far end. The delay to it then appears longer by the offset, and
+// the delay back shorter, by every kind of stamps.
 func TestBentClocksShowInEveryStamp(t *testing.T) {
 	const offset, slack = 2 * time.Second, 0.9e9
 	for kind, open := range map[stampKind]func(*testing.T, *Config) idle{

@@ -158,8 +158,8 @@ func TestClocksRule2ARelationIsEvaluatedAtTheLocalStamp(t *testing.T) {
 	}
 }
 
-// A clock that moves is seen within some exchanges. Only its own edge's relation is dropped, and the next relation places the
-// edge again.
+// A clock that moves is seen within some exchanges. Only its own edge's relation is dropped, and the next relation
+// places the edge again.
 func TestClocksRule4AClockThatMovesIsPlacedNoMore(t *testing.T) {
 	f := newFlow(10*time.Millisecond, time.Second)
 	f.setClockSync(true, 10*time.Millisecond)

@@ -162,8 +162,8 @@ func copyingV6(t *testing.T, h *fakeHost) (n idle, flows []traceFlow) {
 	return n, n.traceableFlows()
 }
 
-// IPv6's flow label is in the hash of many switches. Devices send the flow label of the address handle, and soft-RoCE sends 0
-// (rxe_net.c, prepare_ipv6_hdr).
+// IPv6's flow label is in the hash of many switches. Devices send the flow label of the address handle, and soft-RoCE
+// sends 0 (rxe_net.c, prepare_ipv6_hdr).
 func TestCopyRule1IPv6(t *testing.T) {
 	for _, driver := range []string{"mlx5_core", "rdma_rxe"} {
 		synctest.Test(t, func(t *testing.T) {

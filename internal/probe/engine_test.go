@@ -343,8 +343,8 @@ func TestTurnAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkExchange measures a probe, its reflection, the reply and all four stamps over loopback. Under clock sync it includes
-// the share of twins and exchanges.
+// BenchmarkExchange measures a probe, its reflection, the reply and all four stamps over loopback. Under clock sync it
+// includes the share of twins and exchanges.
 func BenchmarkExchange(b *testing.B) {
 	for _, mode := range modes {
 		for _, synced := range []bool{false, true} {
@@ -377,8 +377,8 @@ func BenchmarkExchange(b *testing.B) {
 	}
 }
 
-// FuzzPackets feeds random octets to the reflector, the sender and the parser of ICMP quotes. A reply is never longer than the
-// packet that it answers.
+// FuzzPackets feeds random octets to the reflector, the sender and the parser of ICMP quotes. A reply is never longer
+// than the packet that it answers.
 func FuzzPackets(f *testing.F) {
 	a, _ := pair(f)
 	peer := netip.AddrPortFrom(loopback(2), a.node.Stamp.Port)

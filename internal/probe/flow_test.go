@@ -9,8 +9,8 @@ import (
 
 const ms = int64(time.Millisecond)
 
-// wire is a sender's flow and a reflector's session with a scripted network between them. The test decides the fate of each
-// packet.
+// wire is a sender's flow and a reflector's session with a scripted network between them. The test decides the fate of
+// each packet.
 type wire struct {
 	t    *testing.T
 	now  int64 // of everybody: monotonic and wall clock are the same
@@ -231,8 +231,8 @@ func TestRule2TheFirstRepliesReordered(t *testing.T) {
 	w.want(counts{sent: 6, acked: 5, reordered: 1, lostReverse: 1})
 }
 
-// A follow-up for the number of a reply from before the reflector's restart is not the stamp of the reply that has the number
-// now.
+// A follow-up for the number of a reply from before the reflector's restart is not the stamp of the reply that has the
+// number now.
 func TestRule7AnOldFollowUpIsNotUsed(t *testing.T) {
 	w := newWire(t)
 	r := w.reflect(w.send())
@@ -418,8 +418,8 @@ func TestRule7KernelAndUserStampsAreNotMixed(t *testing.T) {
 	}
 }
 
-// Both NICs stamp in hardware. A sample is of the kind that both ends have, and a packet that lacks one NIC's stamp falls
-// back completely.
+// Both NICs stamp in hardware. A sample is of the kind that both ends have, and a packet that lacks one NIC's stamp
+// falls back completely.
 func TestRule7HardwareStamps(t *testing.T) {
 	w := newWire(t)
 	probe := func(t1, t2, t4, t3 stampKind) {
@@ -570,8 +570,8 @@ func TestSessionReorderedProbes(t *testing.T) {
 	}
 }
 
-// TestFollowUpsOfBatchedReplies checks that the stamps of replies that left together are all reported, oldest first, with one
-// in each later reply.
+// TestFollowUpsOfBatchedReplies checks that the stamps of replies that left together are all reported, oldest first,
+// with one in each later reply.
 func TestFollowUpsOfBatchedReplies(t *testing.T) {
 	var s session
 	if f := s.nextFollowUp(); f != (stamp.FollowUp{}) {

@@ -22,8 +22,8 @@ func (f forge) probe(b []byte, seq uint32) []byte {
 	return b[:stamp.AuthBaseLen]
 }
 
-// TestForgedPacketsCostNoProbe sends many more forged packets from a peer's address than the peer's own allowance permits. The
-// peer's probes are answered all the same, as the counts of its engine show.
+// TestForgedPacketsCostNoProbe sends many more forged packets from a peer's address than the peer's own allowance
+// permits. The peer's probes are answered all the same, as the counts of its engine show.
 func TestForgedPacketsCostNoProbe(t *testing.T) {
 	ca, cb := loopConfig("h1", 1, 2, "h2/eth1", 1), loopConfig("h2", 2, 1, "h1/eth1", 1)
 	authenticate(ca, key(1), key(2))
@@ -64,8 +64,8 @@ func TestForgedPacketsCostNoProbe(t *testing.T) {
 	}
 }
 
-// TestBudgetIsForExpectedPackets checks that if the budget is short, packets that a session expects are verified and others
-// are not. If there is no budget left, none is verified, and each is counted as unread.
+// TestBudgetIsForExpectedPackets checks that if the budget is short, packets that a session expects are verified and
+// others are not. If there is no budget left, none is verified, and each is counted as unread.
 func TestBudgetIsForExpectedPackets(t *testing.T) {
 	c := loopConfig("h2", 2, 1, "h1/eth1", 1)
 	authenticate(c, key(1))
@@ -119,8 +119,8 @@ func TestSessionExpects(t *testing.T) {
 	}
 }
 
-// TestForgersAreBounded checks that the number of series is limited, however many peers' addresses are forged, and that every
-// packet is in one of them.
+// TestForgersAreBounded checks that the number of series is limited, however many peers' addresses are forged, and that
+// every packet is in one of them.
 func TestForgersAreBounded(t *testing.T) {
 	n := &nic{forgers: []Forger{{From: otherForgers}}}
 	for i := range 3 * maxForgers {

@@ -132,8 +132,8 @@ func TestRule3StampsAreTranslatedToSystemTime(t *testing.T) {
 	}
 }
 
-// fakeNIC gives every packet the stamps of a NIC in addition to the kernel's. Those of sent packets are wireAfter later than
-// the kernel's, and those of received packets are as much earlier.
+// fakeNIC gives every packet the stamps of a NIC in addition to the kernel's. Those of sent packets are wireAfter later
+// than the kernel's, and those of received packets are as much earlier.
 type fakeNIC struct {
 	*unix.Batch
 	clock   *fakeClock

@@ -120,8 +120,8 @@ func FuzzExtension(f *testing.F) {
 	})
 }
 
-// router answers hop-limited packets that leave a namespace, as the switches of a path would. Each hop limit is answered in
-// another way.
+// router answers hop-limited packets that leave a namespace, as the switches of a path would. Each hop limit is
+// answered in another way.
 type router struct {
 	t       *testing.T
 	ns      string
@@ -278,8 +278,8 @@ func (r *router) take(frame []byte) {
 	}
 }
 
-// TestExtensionsOfAnswers reads, through the kernel, answers with extensions, answers that quote as little as RFC 792 allows,
-// with and without zeros for the rest, and answers from before RFC 4884.
+// TestExtensionsOfAnswers reads, through the kernel, answers with extensions, answers that quote as little as RFC 792
+// allows, with and without zeros for the rest, and answers from before RFC 4884.
 func TestExtensionsOfAnswers(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		t.Run(map[bool]string{false: "IPv4", true: "IPv6"}[v6], func(t *testing.T) {
@@ -332,8 +332,8 @@ func TestExtensionsOfAnswers(t *testing.T) {
 	}
 }
 
-// TestTraceOverIPv6 traces through two routers of the kernel. ECMP hashes the same fields of a trace packet as of the flow's
-// own: the traffic class and flow label at the first router are the same.
+// TestTraceOverIPv6 traces through two routers of the kernel. ECMP hashes the same fields of a trace packet as of the
+// flow's own: the traffic class and flow label at the first router are the same.
 func TestTraceOverIPv6(t *testing.T) {
 	l := newLine(t)
 	for _, a := range [][3]string{{"h1", "eth1", "fd83:1::2"}, {"r1", "dn1", "fd83:1::1"}, {"r1", "up1", "fd83:9::1"},

@@ -70,9 +70,9 @@ func (l *lateReports) RecvErrors(s *unix.UDP) (int, error) {
 
 func (l *lateReports) ReportAt(i int) *unix.Report { return &l.out[i] }
 
-// TestLateStampsFindTheirPackets sends 10,000 probes per second over one socket. Their stamps are up to 500 ms late and out of
-// order, and one in a hundred is missing. A stamp that is assigned to another packet would show as a negative delay about
-// every second time, because packets are 100 us apart and more and delays are never negative.
+// TestLateStampsFindTheirPackets sends 10,000 probes per second over one socket. Their stamps are up to 500 ms late and
+// out of order, and one in a hundred is missing. A stamp that is assigned to another packet would show as a negative
+// delay about every second time, because packets are 100 us apart and more and delays are never negative.
 func TestLateStampsFindTheirPackets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes ten seconds; the full run has it")

@@ -54,8 +54,8 @@ func (e *meeting) arrive(packet []byte) {
 
 func (e *meeting) received() uint64 { return e.b.peers[loopback(1)].answers[0].received }
 
-// TestReplayOverARestart sends one packet of an earlier life a hundred times between the probes of the present life. It resets
-// nothing and is never answered.
+// TestReplayOverARestart sends one packet of an earlier life a hundred times between the probes of the present life. It
+// resets nothing and is never answered.
 func TestReplayOverARestart(t *testing.T) {
 	e := newMeeting(t)
 	var old []byte
@@ -78,8 +78,8 @@ func TestReplayOverARestart(t *testing.T) {
 	}
 }
 
-// TestLivesRule1AndEviction checks that an earlier life is refused also if its session is forgotten, and by a reflector that
-// restarted and has lives from the coordinator.
+// TestLivesRule1AndEviction checks that an earlier life is refused also if its session is forgotten, and by a reflector
+// that restarted and has lives from the coordinator.
 func TestLivesRule1AndEviction(t *testing.T) {
 	var old []byte
 	t.Run("forgotten", func(t *testing.T) {
@@ -107,8 +107,8 @@ func TestLivesRule1AndEviction(t *testing.T) {
 	})
 }
 
-// TestLivesRule2And3 checks that a clock that is set back over a restart loses no probe. Overtaken packets of a life in which
-// the clock is set ahead do not count as a restart, and neither does a life that changes while the process runs.
+// TestLivesRule2And3 checks that a clock that is set back over a restart loses no probe. Overtaken packets of a life in
+// which the clock is set ahead do not count as a restart, and neither does a life that changes while the process runs.
 func TestLivesRule2And3(t *testing.T) {
 	e := newMeeting(t)
 	for seq := range uint32(200) {
@@ -137,8 +137,8 @@ func TestLivesRule2And3(t *testing.T) {
 	}
 }
 
-// TestLivesAreOfOnePacketAndOneNIC checks that lives from another packet of the same pair of nodes, which has the same key, are
-// ignored. The life of the other end is the higher one here: if it counted as h1's, it would shut h1 out.
+// TestLivesAreOfOnePacketAndOneNIC checks that lives from another packet of the same pair of nodes, which has the same
+// key, are ignored. The life of the other end is the higher one here: if it counted as h1's, it would shut h1 out.
 func TestLivesAreOfOnePacketAndOneNIC(t *testing.T) {
 	e := newMeeting(t)
 	e.arrive(e.probe(5, 0, e.wall))
@@ -159,8 +159,8 @@ func TestLivesAreOfOnePacketAndOneNIC(t *testing.T) {
 	}
 }
 
-// TestLivesRule4And5 checks that an older version is answered and counted. A node that had a life must continue to have one for
-// a while, and what is refused is not loss.
+// TestLivesRule4And5 checks that an older version is answered and counted. A node that had a life must continue to have
+// one for a while, and what is refused is not loss.
 func TestLivesRule4And5(t *testing.T) {
 	e := newMeeting(t)
 	unbound := func() int { return e.b.copyStats(e.b.monoTime()).Unbound }
@@ -208,7 +208,8 @@ func (e *meeting) reply(life uint64, probe []byte, seq uint32) []byte {
 	return out
 }
 
-// TestLivesRule6 checks that replies of an earlier life, of either end, do not count as answers and do not change the account.
+// TestLivesRule6 checks that replies of an earlier life, of either end, do not count as answers and do not change the
+// account.
 func TestLivesRule6(t *testing.T) {
 	e := newMeeting(t)
 	ed := e.a.edges[0]

@@ -214,7 +214,8 @@ func TestRDMABesideUDP(t *testing.T) {
 	if !a.edges[0].sock.rdma || a.edges[0].seq <= seq || a.edges[0].Lost != [2]uint64{} {
 		t.Errorf("%+v", a.edges[0].FlowCounters)
 	}
-	// Packets that it sends by UDP now do not count as its probes, and neither do those from an address that is its GID.
+	// Packets that it sends by UDP now do not count as its probes, and neither do those from an address that is its
+	// GID.
 	with.Peers = []PeerConfig{c.Peers[0]}
 	with.Peers[0].RDMA = &RDMAPeer{GID: netip.MustParseAddr("fd00::2"), QPN: 99, QKey: 77}
 	if err := a.e.Apply(&with); err != nil {
@@ -273,8 +274,8 @@ func TestRDMAConfigurationErrors(t *testing.T) {
 	}
 }
 
-// BenchmarkExchangeRDMA measures the exchange of BenchmarkExchange by RDMA in memory. It shows what the transport allocates,
-// apart from the device.
+// BenchmarkExchangeRDMA measures the exchange of BenchmarkExchange by RDMA in memory. It shows what the transport
+// allocates, apart from the device.
 func BenchmarkExchangeRDMA(b *testing.B) {
 	x, y, _ := rdmaPair(b)
 	for x.edges[0].Acked == 0 || x.edges[1].Acked == 0 { // address handles are made beside

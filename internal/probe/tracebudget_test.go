@@ -57,8 +57,8 @@ func TestBudgetRules2And3PacketsAreChargedToWhoMayAnswer(t *testing.T) {
 	b.settleAnswered(c, spine1, now)
 	c, _ = b.chargePacket(at(2), noAddress, now)
 	b.settleAnswered(c, spine2, now)
-	// There are 9 tokens each. What spine1 answers leaves spine2 its own, and vice versa, and a packet that either may have to
-	// answer needs both.
+	// There are 9 tokens each. What spine1 answers leaves spine2 its own, and vice versa, and a packet that either may
+	// have to answer needs both.
 	if n := ends(b, 2, spine1, noAddress, now); n != 9 {
 		t.Errorf("%d packets, want the 9 that spine1 had left", n)
 	}

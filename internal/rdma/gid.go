@@ -6,8 +6,8 @@ import (
 	"net/netip"
 )
 
-// CanonicalGID returns an address in the form in which GIDs are compared: 16 octets, with IPv4 in its mapped form (IBTA annex
-// A17.4.5.2).
+// CanonicalGID returns an address in the form in which GIDs are compared: 16 octets, with IPv4 in its mapped form (IBTA
+// annex A17.4.5.2).
 func CanonicalGID(a netip.Addr) netip.Addr {
 	if !a.IsValid() {
 		return a
@@ -25,8 +25,8 @@ var (
 	ErrIndexBeyond   = errors.New("the index is beyond 255, and an address handle has 8 bits for it")
 )
 
-// MaxGIDIndex is the last entry that an address handle can name. struct ibv_global_route has one octet for it, while tables may
-// be longer (that of soft-RoCE has 1024 entries).
+// MaxGIDIndex is the last entry that an address handle can name. struct ibv_global_route has one octet for it, while
+// tables may be longer (that of soft-RoCE has 1024 entries).
 const MaxGIDIndex = 255
 
 // GIDChoice states which GID is wanted. The zero GIDChoice selects the best one.
@@ -61,8 +61,8 @@ func (e *GIDError) Error() string {
 // Unwrap returns the fault, so that errors.Is holds for it.
 func (e *GIDError) Unwrap() error { return e.Fault }
 
-// gidRank returns how suitable an entry is for probes. IPv4-mapped addresses rank before other addresses that are routed. An
-// entry of rank 0 is used only if it is chosen by name.
+// gidRank returns how suitable an entry is for probes. IPv4-mapped addresses rank before other addresses that are
+// routed. An entry of rank 0 is used only if it is chosen by name.
 func gidRank(g GID, infiniBand bool) int {
 	switch {
 	case infiniBand:
@@ -78,8 +78,8 @@ func gidRank(g GID, infiniBand bool) int {
 	return 2
 }
 
-// SelectGID chooses an entry of a port's table. had is the entry in use, or nil. An entry in use is chosen again for as long as it
-// is in the table. The error is a *GIDError.
+// SelectGID chooses an entry of a port's table. had is the entry in use, or nil. An entry in use is chosen again for as
+// long as it is in the table. The error is a *GIDError.
 func SelectGID(device string, port int, table []GID, infiniBand bool, w GIDChoice, had *GID) (GID, error) {
 	fail := func(index int, fault error, format string, args ...any) (GID, error) {
 		return GID{}, &GIDError{Device: device, Port: port, Index: index, Fault: fault, Detail: fmt.Sprintf(format, args...)}
@@ -144,8 +144,8 @@ func SelectGID(device string, port int, table []GID, infiniBand bool, w GIDChoic
 
 const grhLen = 40
 
-// header represents what a device writes before the payload of a datagram. It is a global route header (IBTA 8.3), which is the
-// IPv6 header in RoCE v2, or 20 unused octets and an IPv4 header (IBTA annex A17.4.5.2).
+// header represents what a device writes before the payload of a datagram. It is a global route header (IBTA 8.3),
+// which is the IPv6 header in RoCE v2, or 20 unused octets and an IPv4 header (IBTA annex A17.4.5.2).
 type header struct {
 	source, dest netip.Addr
 	tclass, hops uint8
@@ -167,9 +167,9 @@ func parseHeader(b *[grhLen]byte) (h header, ok bool) {
 	return header{netip.AddrFrom16(src), netip.AddrFrom16(dst), ip[1], ip[8]}, true
 }
 
-// FlowLabel returns the flow label of a flow's packets. It makes devices send them from the flow's port, if the devices derive
-// the UDP source port of RoCE v2 from the flow label as Linux does (rdma_flow_label_to_udp_sport: the low 14 bits, combined
-// with the high 6, over 0xC000). It is never 0, because 0 would leave the choice to the device.
+// FlowLabel returns the flow label of a flow's packets. It makes devices send them from the flow's port, if the devices
+// derive the UDP source port of RoCE v2 from the flow label as Linux does (rdma_flow_label_to_udp_sport: the low 14
+// bits, combined with the high 6, over 0xC000). It is never 0, because 0 would leave the choice to the device.
 func FlowLabel(src, dst uint16) uint32 {
 	return uint32(max(src, dst))&0x3fff ^ 1 | 1<<14
 }

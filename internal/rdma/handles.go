@@ -4,12 +4,13 @@ import "net/netip"
 
 // Address handles are kept under these rules:
 //
-//  1. There is one per GID, traffic class and flow label. A packet whose handle does not exist yet is not sent, and is reported
-//     as such. Making a handle can wait for a neighbour, and the loop that sends must not wait.
+//  1. There is one per GID, traffic class and flow label. A packet whose handle does not exist yet is not sent, and is
+//     reported as such. Making a handle can wait for a neighbour, and the loop that sends must not wait.
 //  2. There are at most maxHandles. The one that was unused for the longest time is removed first.
-//  3. A handle that could not be made is tried again after retryHandle. One that is older than staleHandle is made again, while
-//     the old one is still used.
-//  4. A handle that is no longer used is destroyed after lingerHandle, when the packets that were posted with it have left.
+//  3. A handle that could not be made is tried again after retryHandle. One that is older than staleHandle is made
+//     again, while the old one is still used.
+//  4. A handle that is no longer used is destroyed after lingerHandle, when the packets that were posted with it have
+//     left.
 const (
 	maxHandles   = 8192
 	retryHandle  = int64(1e9)  // nanoseconds
@@ -122,7 +123,8 @@ func (t *handles) invalidateGID(of netip.Addr, now int64) {
 	}
 }
 
-// removeExpired removes and returns the handles that can be destroyed. If all is true, nothing is sent any more, and it returns all.
+// removeExpired removes and returns the handles that can be destroyed. If all is true, nothing is sent any more, and it
+// returns all.
 func (t *handles) removeExpired(now int64, all bool) (out []uint64) {
 	kept := t.retired[:0]
 	for _, r := range t.retired {

@@ -1,16 +1,17 @@
-// Package rdma sends and receives datagrams over unreliable datagram queue pairs (IBTA 1.0 chapter 9.8.3), with one queue pair
-// per port of an RDMA device for any number of peers. The library is behind the interface Verbs. It is libibverbs if the
-// program was built with the tag rdma, or the fake of package rdmatest.
+// Package rdma sends and receives datagrams over unreliable datagram queue pairs (IBTA 1.0 chapter 9.8.3), with one
+// queue pair per port of an RDMA device for any number of peers. The library is behind the interface Verbs. It is
+// libibverbs if the program was built with the tag rdma, or the fake of package rdmatest.
 //
 // The tests are named after these rules of a port:
 //
-//  1. A port without a device, a GID or a working queue pair is not a fatal error. Its status has the reason, and the port is
-//     checked again every checkEvery.
-//  2. A queue pair that is not ready to send is reset and keeps its number. If the reset fails, a new queue pair is made.
-//  3. A device that is removed, or that reports a fatal error, is closed at once, because drivers wait for that. When it is
-//     back, there is a new queue pair.
-//  4. A GID that moved to another index, a port that was down, and a table that changed require new address handles, but not a
-//     new queue pair.
+//  1. A port without a device, a GID or a working queue pair is not a fatal error. Its status has the reason, and the
+//     port is checked again every checkEvery.
+//  2. A queue pair that is not ready to send is reset and keeps its number. If the reset fails, a new queue pair is
+//     made.
+//  3. A device that is removed, or that reports a fatal error, is closed at once, because drivers wait for that. When
+//     it is back, there is a new queue pair.
+//  4. A GID that moved to another index, a port that was down, and a table that changed require new address handles,
+//     but not a new queue pair.
 //  5. Datagrams from a GID that is not a peer, or from another queue pair than the peer's, are dropped and counted.
 //  6. Packets that cannot be sent are reported one by one, and sending never blocks.
 package rdma
@@ -29,16 +30,16 @@ import (
 )
 
 const (
-	// eventEvery is the interval at which events are read. checkEvery is the interval at which the rest is checked and missing
-	// parts are tried again.
+	// eventEvery is the interval at which events are read. checkEvery is the interval at which the rest is checked and
+	// missing parts are tried again.
 	eventEvery = 200 * time.Millisecond
 	checkEvery = time.Second
 	// depth is the depth of the queues: twice the packets of one turn at 50,000 packets per second.
 	depth = 512
 )
 
-// MaxQKey is the highest Q_Key. With the highest bit set, a Q_Key would stand for the queue pair's own (IBTA 10.2.5), and
-// setting it needs privileges.
+// MaxQKey is the highest Q_Key. With the highest bit set, a Q_Key would stand for the queue pair's own (IBTA 10.2.5),
+// and setting it needs privileges.
 const MaxQKey = 1<<31 - 1
 
 // DefaultPKey is the P_Key of the default partition.
@@ -115,8 +116,8 @@ type Arrival struct {
 	Hardware  int64 // time at which the device completed it, nanoseconds of its clock; 0: not known
 }
 
-// Port represents a port of a device, and its queue pair while it has one. Several goroutines may call its methods, but only
-// one at a time may call those that send, and only one at a time those that receive.
+// Port represents a port of a device, and its queue pair while it has one. Several goroutines may call its methods, but
+// only one at a time may call those that send, and only one at a time those that receive.
 type Port struct {
 	o          Options
 	verbs      Verbs
@@ -174,7 +175,8 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Open opens a port and keeps it working until Close. A missing device is not an error. errors.Is holds for ErrNotBuilt.
+// Open opens a port and keeps it working until Close. A missing device is not an error. errors.Is holds for
+// ErrNotBuilt.
 func Open(o Options, v Verbs, log *slog.Logger) (*Port, error) {
 	p, err := newPort(o, v, log)
 	if err != nil {
@@ -528,8 +530,8 @@ func (p *Port) OutBuffer() []byte {
 // PendingCount returns the number of packets that wait for Send.
 func (p *Port) PendingCount() int { return p.nout }
 
-// Commit queues the first n octets of OutBuffer for the peer with a GID, as a packet between two ports of a flow with a traffic
-// class.
+// Commit queues the first n octets of OutBuffer for the peer with a GID, as a packet between two ports of a flow with a
+// traffic class.
 func (p *Port) Commit(n int, gid netip.Addr, src, dst uint16, tclass uint8, id uint32) {
 	o := &p.out[p.nout]
 	p.nout++
@@ -551,10 +553,10 @@ func (p *Port) Commit(n int, gid netip.Addr, src, dst uint16, tclass uint8, id u
 	}
 }
 
-// Send sends the queued packets. It calls failed for each packet that was not posted, with the packet's place in the batch. The
-// errno is ENETDOWN without a queue pair, EADDRNOTAVAIL without a GID, EHOSTUNREACH without an address handle, ENOBUFS if the
-// queue is full, EMSGSIZE beyond the port's MTU, or the device's error. It returns the time at which the packets were posted,
-// in Unix nanoseconds.
+// Send sends the queued packets. It calls failed for each packet that was not posted, with the packet's place in the
+// batch. The errno is ENETDOWN without a queue pair, EADDRNOTAVAIL without a GID, EHOSTUNREACH without an address
+// handle, ENOBUFS if the queue is full, EMSGSIZE beyond the port's MTU, or the device's error. It returns the time at
+// which the packets were posted, in Unix nanoseconds.
 func (p *Port) Send(failed func(i int, errno syscall.Errno)) (at int64, err error) {
 	n := p.nout
 	p.nout = 0
@@ -658,8 +660,8 @@ func (p *Port) clockNanos(raw uint64) int64 {
 	return int64(n)
 }
 
-// DrainSent reads at most BatchSize completions of sends, which makes room for more sends, and returns their number. It calls
-// stamp for each packet that was sent. A completion with an error causes a check of the queue pair.
+// DrainSent reads at most BatchSize completions of sends, which makes room for more sends, and returns their number. It
+// calls stamp for each packet that was sent. A completion with an error causes a check of the queue pair.
 func (p *Port) DrainSent(stamp func(id uint32, hardware int64)) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

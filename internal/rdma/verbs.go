@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// MaxDatagram is the longest payload that is sent or received, in octets. RoCE devices with Ethernet's usual MTU have an MTU of
-// at least 1024.
+// MaxDatagram is the longest payload that is sent or received, in octets. RoCE devices with Ethernet's usual MTU have
+// an MTU of at least 1024.
 const MaxDatagram = 1024
 
 // BatchSize is the largest number of packets that one call moves.
 const BatchSize = 32
 
-// Out represents a packet to send, in the layout of struct gl_out. ID comes back with its completion. After Send, Errno states
-// why the packet was not posted, and is 0 if it was.
+// Out represents a packet to send, in the layout of struct gl_out. ID comes back with its completion. After Send, Errno
+// states why the packet was not posted, and is 0 if it was.
 type Out struct {
 	AH    uint64 // address handle; 0 means that there is none, which gives EHOSTUNREACH
 	QPN   uint32
@@ -154,8 +154,8 @@ const Statuses = 32
 // Errors counts completions that failed, by status.
 type Errors [Statuses]uint64
 
-// Queue is the interface of an unreliable datagram queue pair and its resources. Only one call of Send, Recv, PollSent, Errors and
-// Reset may run at a time. The other methods may be called at any time before Close.
+// Queue is the interface of an unreliable datagram queue pair and its resources. Only one call of Send, Recv, PollSent,
+// Errors and Reset may run at a time. The other methods may be called at any time before Close.
 type Queue interface {
 	Info() QueueInfo
 	// Send posts packets, and sets Errno of each.
@@ -175,7 +175,8 @@ type Queue interface {
 	// MakeAH makes an address handle. It may wait for a neighbour to answer.
 	MakeAH(Target) (uint64, error)
 	DropAH(uint64) error
-	// Clock reads the device's clock in its own units, and the system's clock before and after that in Unix nanoseconds.
+	// Clock reads the device's clock in its own units, and the system's clock before and after that in Unix
+	// nanoseconds.
 	Clock() (raw uint64, before, after int64, err error)
 	Close() error
 }
@@ -188,8 +189,8 @@ type Verbs interface {
 	GIDs(device string, port int) ([]GID, error)
 	// Open makes a queue pair, ready to send and to receive.
 	Open(QueueOptions) (Queue, error)
-	// Present reports whether the device node that a queue pair was made on still exists. When a device is removed, some
-	// drivers wait for its users without any other notice to them.
+	// Present reports whether the device node that a queue pair was made on still exists. When a device is removed,
+	// some drivers wait for its users without any other notice to them.
 	Present(QueueInfo) bool
 }
 

@@ -40,8 +40,8 @@ var (
 const (
 	maxDevices = 128
 	nameLen    = 64
-	// tableSize is about the number of entries of 32 octets that one attribute of the call holds (64 KiB), and more than
-	// a device fills.
+	// tableSize is about the number of entries of 32 octets that one attribute of the call holds (64 KiB), and more
+	// than a device fills.
 	tableSize = 2000
 )
 

@@ -21,8 +21,8 @@ type Quote struct {
 	Opcode  uint8
 	DestQPN uint32
 	PSN     uint32
-	// Extension is the extension structure behind the quote (RFC 4884), at the place that the length attribute states. It is
-	// unverified, and nil if there is none.
+	// Extension is the extension structure behind the quote (RFC 4884), at the place that the length attribute states.
+	// It is unverified, and nil if there is none.
 	Extension []byte
 }
 
@@ -58,7 +58,8 @@ func ParseQuote(b []byte, v6 bool) (q Quote, err error) {
 		return q, fmt.Errorf("quote: UDP destination port %d, want %d", port, Port)
 	}
 	q.Src, q.Dst, q.ID, q.SrcPort, q.UDPLen = h.src, h.dst, h.id, be.Uint16(rest), be.Uint16(rest[4:])
-	// Missing octets of a quote before an extension are filled with zeros (RFC 4884 section 4.5), and no opcode used here is 0.
+	// Missing octets of a quote before an extension are filled with zeros (RFC 4884 section 4.5), and no opcode used
+	// here is 0.
 	if bth := rest[udpLen:]; len(bth) >= bthLen && bth[0] != 0 {
 		q.BTH, q.Opcode = true, bth[0]
 		q.DestQPN, q.PSN = be.Uint32(bth[4:])&maxQPN, be.Uint32(bth[8:])&maxQPN

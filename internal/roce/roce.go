@@ -1,8 +1,7 @@
-// Package roce formats and parses RoCE v2 packets of unreliable datagrams, and the quotes of them in ICMP errors. It uses neither
-// sockets nor devices.
+// Package roce formats and parses RoCE v2 packets of unreliable datagrams, and the quotes of them in ICMP errors. It
+// uses neither sockets nor devices.
 //
-// Sections are those of the InfiniBand Architecture Specification, volume 1
-// (IBTA), and of its annex A17 for RoCE v2.
+// Sections are those of the InfiniBand Architecture Specification, volume 1 (IBTA), and of its annex A17 for RoCE v2.
 package roce
 
 import (
@@ -152,10 +151,10 @@ func (p *Packet) Append(b []byte) ([]byte, error) {
 	return binary.LittleEndian.AppendUint32(b, invariantCRC(b[start:])), nil
 }
 
-// invariantCRC returns the invariant CRC of a packet without it. It is Ethernet's CRC-32 over 8 octets of ones in place of a local
-// route header, and over the packet with ones in the fields that switches may change (IBTA A17.3.3): DSCP and ECN, time to live and
-// header checksum of IPv4; traffic class, flow label and hop limit of IPv6; UDP checksum; the octet before the destination queue pair
-// of the BTH.
+// invariantCRC returns the invariant CRC of a packet without it. It is Ethernet's CRC-32 over 8 octets of ones in place
+// of a local route header, and over the packet with ones in the fields that switches may change (IBTA A17.3.3): DSCP
+// and ECN, time to live and header checksum of IPv4; traffic class, flow label and hop limit of IPv6; UDP checksum; the
+// octet before the destination queue pair of the BTH.
 func invariantCRC(b []byte) uint32 {
 	var h [8 + ipv6Len + udpLen + bthLen]byte
 	for i := range 8 {
@@ -241,7 +240,8 @@ type ipHeader struct {
 	total     int // octets of the packet, as the header states
 }
 
-// parseIP parses the header of a UDP packet that is not a fragment. rest is what follows it, up to the end of the packet or of b.
+// parseIP parses the header of a UDP packet that is not a fragment. rest is what follows it, up to the end of the
+// packet or of b.
 func parseIP(b []byte) (h ipHeader, rest []byte, err error) {
 	be := binary.BigEndian
 	if len(b) == 0 {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Key is a Flow as it lies in a packet: source and destination with 16 octets each (IPv4 mapped), then both ports, in network
-// byte order.
+// Key is a Flow as it lies in a packet: source and destination with 16 octets each (IPv4 mapped), then both ports, in
+// network byte order.
 type Key [36]byte
 
 // Flow returns the flow that the key stands for.
@@ -35,9 +35,10 @@ func KeyOf(f Flow) (k Key) {
 // Table holds what a switch saw recently. The tests are named after these rules:
 //
 //  1. A flow that arrives by a new port is a change.
-//  2. A port that did not see a flow for Fresh is forgotten, and a flow whose ports are all forgotten is gone. Both are changes.
-//  3. A flow that arrived by several ports within Fresh changes with every round, because only the times distinguish a change of
-//     route from packets that are balanced.
+//  2. A port that did not see a flow for Fresh is forgotten, and a flow whose ports are all forgotten is gone. Both are
+//     changes.
+//  3. A flow that arrived by several ports within Fresh changes with every round, because only the times distinguish a
+//     change of route from packets that are balanced.
 //  4. A flow that is seen again at the same port is not a change.
 //  5. The table can report the changes since any version that is not too old, and all flows in parts.
 //  6. The table has room for a number of flows, and for a number of ports of each flow. What does not fit is counted.
@@ -159,8 +160,8 @@ func (t *Table) logChange(f *flow) {
 	}
 }
 
-// EndRound ends a round at a time in Unix nanoseconds. It forgets what was not seen for Fresh, and calls forgotten for the ports of
-// these flows.
+// EndRound ends a round at a time in Unix nanoseconds. It forgets what was not seen for Fresh, and calls forgotten for
+// the ports of these flows.
 func (t *Table) EndRound(now int64, forgotten func(key *Key, port uint32)) {
 	for i := range t.flows {
 		f, at := &t.flows[i], int32(i)
@@ -216,8 +217,8 @@ func (t *Table) CoversVersion(version uint64) bool {
 	return version != 0 && version >= t.oldest && version <= t.version
 }
 
-// ChangesSince returns the changes since a version for which CoversVersion holds. names maps a port's number to its name. A port
-// that no longer has a name is left out.
+// ChangesSince returns the changes since a version for which CoversVersion holds. names maps a port's number to its
+// name. A port that no longer has a name is left out.
 func (t *Table) ChangesSince(version uint64, names func(uint32) string) (changed []FlowPorts, gone []Flow) {
 	from, _ := slices.BinarySearchFunc(t.log, version+1, func(c change, v uint64) int { return cmp.Compare(c.version, v) })
 	for i := from; i < len(t.log); i++ {
@@ -233,8 +234,9 @@ func (t *Table) ChangesSince(version uint64, names func(uint32) string) (changed
 	return changed, gone
 }
 
-// TablePart returns at most n of the table's flows from a place on. It also returns the place to continue at, which is 0 after
-// the last flow. ChangesSince with the version before the first call has all changes that happen between two calls.
+// TablePart returns at most n of the table's flows from a place on. It also returns the place to continue at, which is
+// 0 after the last flow. ChangesSince with the version before the first call has all changes that happen between two
+// calls.
 func (t *Table) TablePart(from, n int, names func(uint32) string) (part []FlowPorts, next int) {
 	for at := from; at < len(t.flows); at++ {
 		if !t.flows[at].used {

@@ -83,8 +83,9 @@ func FuzzReflector(f *testing.F) {
 	})
 }
 
-// FuzzTLVs checks that well-formed TLVs are written back as the same octets. Any packet is reflected at its own length with the
-// types and lengths that it had, with and without authentication, and the sender finds in the reply what the reflector answered.
+// FuzzTLVs checks that well-formed TLVs are written back as the same octets. Any packet is reflected at its own length
+// with the types and lengths that it had, with and without authentication, and the sender finds in the reply what the
+// reflector answered.
 func FuzzTLVs(f *testing.F) {
 	seedPackets(f)
 	for _, s := range []string{

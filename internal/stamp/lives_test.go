@@ -17,8 +17,8 @@ func requestWithLife(life uint64, a *Authenticator) []byte {
 	return AppendHMAC(b, AuthBaseLen, a)
 }
 
-// TestLives checks that the reflector knows the sender's life once the TLVs are verified, and that the sender finds its own life
-// and the reflector's in the reply.
+// TestLives checks that the reflector knows the sender's life once the TLVs are verified, and that the sender finds its
+// own life and the reflector's in the reply.
 func TestLives(t *testing.T) {
 	auth := NewAuthenticator([]byte("key"))
 	request := requestWithLife(1<<40+7, auth)
@@ -92,8 +92,8 @@ func TestLives(t *testing.T) {
 	}
 }
 
-// FuzzLives checks that a life number is found as it was sent, and in no packet that differs from it in the TLVs or the sequence
-// number.
+// FuzzLives checks that a life number is found as it was sent, and in no packet that differs from it in the TLVs or the
+// sequence number.
 func FuzzLives(f *testing.F) {
 	f.Add(uint64(1), uint16(0), uint8(1))
 	f.Add(uint64(1<<63), uint16(116), uint8(0x80))

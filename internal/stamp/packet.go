@@ -46,8 +46,8 @@ const (
 	offAuthHMAC       = 96 // RFC 8762 4.4, over the 96 octets before it
 )
 
-// Errors of a packet. They are values without detail, so that a flood of bad packets causes no allocation. The caller adds the
-// peer.
+// Errors of a packet. They are values without detail, so that a flood of bad packets causes no allocation. The caller
+// adds the peer.
 var (
 	// ErrShort means that there are fewer octets than the base packet has.
 	ErrShort = errors.New("STAMP packet is too short: want at least 44 octets, or 112 if authenticated")
@@ -75,8 +75,8 @@ func (p *SenderPacket) Put(b []byte) {
 	clear(b[offSenderMBZ:BaseLen])
 }
 
-// Parse parses the unauthenticated form at the beginning of b. The octets after the first BaseLen are TLVs. If it returns
-// ErrMultiplier, p is filled in all the same, for callers that must work with a peer that sends such packets.
+// Parse parses the unauthenticated form at the beginning of b. The octets after the first BaseLen are TLVs. If it
+// returns ErrMultiplier, p is filled in all the same, for callers that must work with a peer that sends such packets.
 func (p *SenderPacket) Parse(b []byte) error {
 	if len(b) < BaseLen {
 		return ErrShort
@@ -110,8 +110,8 @@ func (p *SenderPacket) ParseAuth(b []byte, a *Authenticator) error {
 	return p.ErrorEstimate.checkMultiplier()
 }
 
-// ReflectorPacket represents the base packet of a Session-Reflector: RFC 8762 4.3, RFC 8972 3. The four Sender fields and the SSID
-// are copies from the packet that it answers. Its ErrorEstimate applies to both Timestamp and Receive.
+// ReflectorPacket represents the base packet of a Session-Reflector: RFC 8762 4.3, RFC 8972 3. The four Sender fields
+// and the SSID are copies from the packet that it answers. Its ErrorEstimate applies to both Timestamp and Receive.
 type ReflectorPacket struct {
 	Seq                 uint32
 	Timestamp           Timestamp // T3, when the reply was sent
@@ -148,8 +148,8 @@ func (p *ReflectorPacket) Put(b []byte) {
 	clear(b[offTTLMBZ:BaseLen])
 }
 
-// Parse parses the unauthenticated form at the beginning of b. The octets after the first BaseLen are TLVs. If it returns
-// ErrMultiplier, p is filled in all the same. The sender's estimate is an echo and is not checked.
+// Parse parses the unauthenticated form at the beginning of b. The octets after the first BaseLen are TLVs. If it
+// returns ErrMultiplier, p is filled in all the same. The sender's estimate is an echo and is not checked.
 func (p *ReflectorPacket) Parse(b []byte) error {
 	if len(b) < BaseLen {
 		return ErrShort
@@ -198,8 +198,9 @@ func (p *ReflectorPacket) ParseAuth(b []byte, a *Authenticator) error {
 	return p.ErrorEstimate.checkMultiplier()
 }
 
-// PeekAuth reads fields of a packet in authenticated form before it is verified: its sequence number, the sequence number of the
-// probe if it is a reply, and the SSID. It panics if b has fewer than AuthBaseLen octets. All returned values may be forged.
+// PeekAuth reads fields of a packet in authenticated form before it is verified: its sequence number, the sequence
+// number of the probe if it is a reply, and the SSID. It panics if b has fewer than AuthBaseLen octets. All returned
+// values may be forged.
 func PeekAuth(b []byte) (seq, senderSeq uint32, ssid uint16) {
 	_ = b[AuthBaseLen-1]
 	return binary.BigEndian.Uint32(b[offAuthSeq:]), binary.BigEndian.Uint32(b[offAuthSenderSeq:]), binary.BigEndian.Uint16(b[offAuthSSID:])

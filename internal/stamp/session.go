@@ -9,8 +9,8 @@ type VerifiedTLVs struct {
 	packet    []byte
 }
 
-// VerifyTLVs applies RFC 8972 4.8 to the TLV area behind the base octets of packet, before any of it may be used. A non-nil a means
-// that the session's TLVs are protected. In authenticated mode they always are.
+// VerifyTLVs applies RFC 8972 4.8 to the TLV area behind the base octets of packet, before any of it may be used. A
+// non-nil a means that the session's TLVs are protected. In authenticated mode they always are.
 func VerifyTLVs(packet []byte, base int, a *Authenticator) (c VerifiedTLVs) {
 	c.packet = packet
 	c.authentic = c.verifyArea(packet, base, a)
@@ -20,8 +20,8 @@ func VerifyTLVs(packet []byte, base int, a *Authenticator) (c VerifiedTLVs) {
 // IsAuthentic reports whether the TLVs may be used.
 func (c *VerifiedTLVs) IsAuthentic() bool { return c.authentic }
 
-// SenderLife returns the life number of the sender that who stands for. It returns false if the packet, which must be in
-// authenticated form, has no life number that may be used.
+// SenderLife returns the life number of the sender that who stands for. It returns false if the packet, which must be
+// in authenticated form, has no life number that may be used.
 func (c *VerifiedTLVs) SenderLife(who uint64) (life uint64, ok bool) {
 	if !c.authentic || c.lives == nil {
 		return 0, false
@@ -78,8 +78,8 @@ type ReflectorValues struct {
 	FollowUp      FollowUp
 	Life          uint64 // of the reflector; 0 if it is not known
 	Who           uint64 // stands for the reflector's name, together with its life
-	// Unsupported holds types that the reflector has no values for at present. They are answered like unknown ones. TypeHMAC
-	// in it has no effect.
+	// Unsupported holds types that the reflector has no values for at present. They are answered like unknown ones.
+	// TypeHMAC in it has no effect.
 	Unsupported TypeSet
 }
 
@@ -93,15 +93,17 @@ type Reflection struct {
 	Integrity bool    // the TLVs failed verification; none was processed
 }
 
-// Reflect fills in the TLV area of reply from that of request and from v. Both are whole packets whose base has base octets (BaseLen
-// or AuthBaseLen). Parse or ParseAuth must have checked request. reply must not overlap it, must have room for as many octets, and
-// its base packet must already be written, because the HMAC TLV covers the reply's sequence number. A non-nil a means that the
-// session's TLVs are protected: a request with TLVs but no HMAC TLV then fails like one whose HMAC is wrong.
+// Reflect fills in the TLV area of reply from that of request and from v. Both are whole packets whose base has base
+// octets (BaseLen or AuthBaseLen). Parse or ParseAuth must have checked request. reply must not overlap it, must have
+// room for as many octets, and its base packet must already be written, because the HMAC TLV covers the reply's
+// sequence number. A non-nil a means that the session's TLVs are protected: a request with TLVs but no HMAC TLV then
+// fails like one whose HMAC is wrong.
 func (v *ReflectorValues) Reflect(reply, request []byte, base int, a *Authenticator) Reflection {
 	return v.ReflectVerified(reply, request, base, a, VerifyTLVs(request, base, a))
 }
 
-// ReflectVerified does the same as Reflect for a request whose TLVs were verified by VerifyTLVs with the same base and a.
+// ReflectVerified does the same as Reflect for a request whose TLVs were verified by VerifyTLVs with the same base and
+// a.
 func (v *ReflectorValues) ReflectVerified(reply, request []byte, base int, a *Authenticator, c VerifiedTLVs) Reflection {
 	area, out := request[base:], reply[base:len(request)]
 	copy(out, area)
@@ -165,8 +167,8 @@ func (v *ReflectorValues) answerTLV(tlv TLV, r *Reflection) bool {
 	return true
 }
 
-// refuseTLVs sets I in every TLV of a reply whose request failed verification (RFC 8972 4.8), together with the other flags that
-// apply. It reports whether a TLV was malformed.
+// refuseTLVs sets I in every TLV of a reply whose request failed verification (RFC 8972 4.8), together with the other
+// flags that apply. It reports whether a TLV was malformed.
 func refuseTLVs(out []byte) (malformed bool) {
 	for at := 0; at < len(out); {
 		tlv, _, err := NextTLV(out[at:])
@@ -188,8 +190,8 @@ func refuseTLVs(out []byte) (malformed bool) {
 	return malformed
 }
 
-// markMalformed sets the flags of the malformed TLV at the beginning of out, which may be too short for a header. The information
-// of a Follow-Up Telemetry TLV of wrong length is returned as zeroes: RFC 8972 4.7.
+// markMalformed sets the flags of the malformed TLV at the beginning of out, which may be too short for a header. The
+// information of a Follow-Up Telemetry TLV of wrong length is returned as zeroes: RFC 8972 4.7.
 func markMalformed(out []byte, f Flags) {
 	out[offTLVFlags] = byte(f)
 	if len(out) < tlvHeaderLen || Type(out[offTLVType]) != TypeFollowUp {
@@ -212,9 +214,9 @@ type Answers struct {
 	Lives             Lives // zero if the reply has none
 }
 
-// Parse parses the TLVs of reply, a whole packet whose base of base octets was checked by Parse or ParseAuth. If a type occurs twice,
-// the last one counts. If it returns ErrIntegrity, no TLV may be used and an is empty. If it returns ErrMalformed, an has the TLVs
-// before the malformed one. A non-nil a means that the session's TLVs are protected.
+// Parse parses the TLVs of reply, a whole packet whose base of base octets was checked by Parse or ParseAuth. If a type
+// occurs twice, the last one counts. If it returns ErrIntegrity, no TLV may be used and an is empty. If it returns
+// ErrMalformed, an has the TLVs before the malformed one. A non-nil a means that the session's TLVs are protected.
 func (an *Answers) Parse(reply []byte, base int, a *Authenticator) error {
 	*an = Answers{}
 	if c := VerifyTLVs(reply, base, a); anyIntegrityFlag(reply[base:]) || !c.authentic {

@@ -310,8 +310,8 @@ func TestHMACCoversSequenceNumberAndPrecedingTLVs(t *testing.T) {
 	}
 }
 
-// TestIntegrity checks on both sides what RFC 8972 4.8 makes a failure, and what it does not. The reflector must echo every TLV
-// unchanged with I, and the sender must use none.
+// TestIntegrity checks on both sides what RFC 8972 4.8 makes a failure, and what it does not. The reflector must echo
+// every TLV unchanged with I, and the sender must use none.
 func TestIntegrity(t *testing.T) {
 	auth, other := NewAuthenticator([]byte("key")), NewAuthenticator([]byte("another"))
 	sign := func(b []byte) []byte { return AppendHMAC(b, BaseLen, auth) }
@@ -403,8 +403,8 @@ func TestIntegrity(t *testing.T) {
 	})
 }
 
-// TestMalformedInProtectedTLVs checks that the HMAC TLV behind a malformed TLV is copied unchanged, so that the sender cannot trust
-// what the reflector did answer.
+// TestMalformedInProtectedTLVs checks that the HMAC TLV behind a malformed TLV is copied unchanged, so that the sender
+// cannot trust what the reflector did answer.
 func TestMalformedInProtectedTLVs(t *testing.T) {
 	auth := NewAuthenticator([]byte("key"))
 	probe := AppendTLV(AppendTimestampInfo(probeWith(t, "")), TLV{Unrecognized, TypeClassOfService, nil})

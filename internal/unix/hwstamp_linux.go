@@ -32,8 +32,8 @@ type StampCaps struct {
 	PHC        int    // number of its clock, /dev/ptpN; negative: none
 }
 
-// StampDevice gives access to the kernel's hardware time stamping of interfaces, in the network namespace of the calling
-// thread.
+// StampDevice gives access to the kernel's hardware time stamping of interfaces, in the network namespace of the
+// calling thread.
 type StampDevice struct{}
 
 func ioctlSocket(f func(fd int) error) error {
@@ -73,8 +73,8 @@ func (StampDevice) CurrentFilter(name string) (rx StampFilter, tx bool, err erro
 	return rx, tx, err
 }
 
-// SetFilter enables hardware stamps for transmitted packets, and for received ones by rx. It returns the filter that the driver
-// set in place of rx (SIOCSHWTSTAMP, which needs CAP_NET_ADMIN).
+// SetFilter enables hardware stamps for transmitted packets, and for received ones by rx. It returns the filter that
+// the driver set in place of rx (SIOCSHWTSTAMP, which needs CAP_NET_ADMIN).
 func (StampDevice) SetFilter(name string, rx StampFilter) (granted StampFilter, err error) {
 	err = ioctlSocket(func(fd int) error {
 		c := sys.HwTstampConfig{Tx_type: sys.HWTSTAMP_TX_ON, Rx_filter: int32(rx)}
@@ -111,9 +111,9 @@ func (p *PHC) Close() error { return p.f.Close() }
 // phcSamples is the number of readings of a clock, each between two readings of the system's. The tightest one counts.
 const phcSamples = 5
 
-// CrossTimestamp reads the clock and the system's realtime clock at one moment, in nanoseconds. width is the time between the
-// system's readings around it. It uses PTP_SYS_OFFSET_PRECISE if the device has it, which is exact, and otherwise
-// PTP_SYS_OFFSET_EXTENDED.
+// CrossTimestamp reads the clock and the system's realtime clock at one moment, in nanoseconds. width is the time
+// between the system's readings around it. It uses PTP_SYS_OFFSET_PRECISE if the device has it, which is exact, and
+// otherwise PTP_SYS_OFFSET_EXTENDED.
 func (p *PHC) CrossTimestamp() (phc, system, width int64, err error) {
 	defer runtime.KeepAlive(p.f)
 	fd := int(p.f.Fd())

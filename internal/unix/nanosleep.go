@@ -17,8 +17,8 @@ func TightTimers() error {
 	return nil
 }
 
-// Nanosleep blocks the calling thread for d. It uses the kernel's high-resolution timer, because the Go runtime's may be late
-// by a millisecond.
+// Nanosleep blocks the calling thread for d. It uses the kernel's high-resolution timer, because the Go runtime's may
+// be late by a millisecond.
 func Nanosleep(d time.Duration) {
 	if d <= 0 {
 		return

@@ -1,5 +1,5 @@
-// Package unix holds the system calls that the standard library lacks, such as socket time stamps, network namespaces and a
-// precise sleep. It is the only package that imports golang.org/x/sys/unix.
+// Package unix holds the system calls that the standard library lacks, such as socket time stamps, network namespaces
+// and a precise sleep. It is the only package that imports golang.org/x/sys/unix.
 package unix
 
 import (
@@ -21,11 +21,12 @@ const NetnsDir = "/run/netns"
 // NetnsPath returns the file that a named network namespace is mounted on.
 func NetnsPath(name string) string { return filepath.Join(NetnsDir, name) }
 
-// NetnsID is the identity of a network namespace: the device and inode of its nsfs file. Two files with the same identity
-// stand for the same namespace.
+// NetnsID is the identity of a network namespace: the device and inode of its nsfs file. Two files with the same
+// identity stand for the same namespace.
 type NetnsID struct{ Dev, Ino uint64 }
 
-// NetnsIDOf returns the identity of the namespace behind path. errors.Is holds for os.ErrNotExist if path does not exist.
+// NetnsIDOf returns the identity of the namespace behind path. errors.Is holds for os.ErrNotExist if path does not
+// exist.
 func NetnsIDOf(path string) (NetnsID, error) {
 	fi, err := os.Stat(path)
 	if err != nil {
@@ -61,8 +62,8 @@ func prepareNetnsDir() error {
 	return unix.Mount("", NetnsDir, "none", unix.MS_SHARED|unix.MS_REC, "")
 }
 
-// CreateNetns makes a named network namespace that "ip netns" knows as well. errors.Is holds for os.ErrExist if the name is
-// taken.
+// CreateNetns makes a named network namespace that "ip netns" knows as well. errors.Is holds for os.ErrExist if the
+// name is taken.
 func CreateNetns(name string) error {
 	if err := prepareNetnsDir(); err != nil {
 		return fmt.Errorf("preparing %s for namespaces: %w", NetnsDir, err)
@@ -83,8 +84,8 @@ func CreateNetns(name string) error {
 	return nil
 }
 
-// RemoveNetns removes the name of a namespace. The kernel ends the namespace with its last process and socket. A name that does
-// not exist is not an error.
+// RemoveNetns removes the name of a namespace. The kernel ends the namespace with its last process and socket. A name
+// that does not exist is not an error.
 func RemoveNetns(name string) error {
 	path := NetnsPath(name)
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
@@ -96,8 +97,8 @@ func RemoveNetns(name string) error {
 	return nil
 }
 
-// InNetns runs fn in the named namespace. What fn opens or starts on its own goroutine belongs there, and can be used from
-// outside afterwards.
+// InNetns runs fn in the named namespace. What fn opens or starts on its own goroutine belongs there, and can be used
+// from outside afterwards.
 func InNetns(name string, fn func() error) error {
 	target, err := os.Open(NetnsPath(name))
 	if err != nil {
@@ -112,8 +113,8 @@ func InNetns(name string, fn func() error) error {
 	})
 }
 
-// InNewNetns runs fn in a new namespace without a name. The namespace ends with fn, unless fn mounts it or leaves a socket or
-// process in it.
+// InNewNetns runs fn in a new namespace without a name. The namespace ends with fn, unless fn mounts it or leaves a
+// socket or process in it.
 func InNewNetns(fn func() error) error {
 	return onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -123,9 +124,9 @@ func InNewNetns(fn func() error) error {
 	})
 }
 
-// onThread runs fn on a locked thread, and returns the thread to the namespace that it came from. The thread is given up only if
-// that fails. A process started with Pdeathsig is signalled when the *thread* that started it ends, so discarding threads would
-// kill children that an earlier user of the thread started.
+// onThread runs fn on a locked thread, and returns the thread to the namespace that it came from. The thread is given
+// up only if that fails. A process started with Pdeathsig is signalled when the *thread* that started it ends, so
+// discarding threads would kill children that an earlier user of the thread started.
 func onThread(fn func() error) error {
 	done := make(chan error)
 	go func() {
@@ -146,8 +147,8 @@ func onThread(fn func() error) error {
 	return <-done
 }
 
-// NetnsProcesses lists the processes in each of the given namespaces. It leaves out the calling process, whose threads enter
-// namespaces only temporarily.
+// NetnsProcesses lists the processes in each of the given namespaces. It leaves out the calling process, whose threads
+// enter namespaces only temporarily.
 func NetnsProcesses(ids map[NetnsID]bool) (map[NetnsID][]int, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {

@@ -15,15 +15,16 @@ import (
 // packetBatch is the number of packets that Packet.Recv reads at a time.
 const packetBatch = 64
 
-// RawInstruction represents an instruction of a classic BPF filter. golang.org/x/net/bpf has the same type and an assembler.
+// RawInstruction represents an instruction of a classic BPF filter. golang.org/x/net/bpf has the same type and an
+// assembler.
 type RawInstruction struct {
 	Op     uint16
 	Jt, Jf uint8
 	K      uint32
 }
 
-// Packet is a packet socket, which reads the packets that interfaces receive, from the link layer's header on. It is not safe
-// for concurrent use, except for Close.
+// Packet is a packet socket, which reads the packets that interfaces receive, from the link layer's header on. It is
+// not safe for concurrent use, except for Close.
 type Packet struct {
 	f    *os.File
 	raw  syscall.RawConn
@@ -33,8 +34,8 @@ type Packet struct {
 	hdrs []mmsghdr
 }
 
-// OpenPacket opens a packet socket for frames of one Ethernet type (0x0003 for all types) on one interface (0 for all). It keeps at
-// most the given number of octets of every frame, and reads no frames that the interfaces send.
+// OpenPacket opens a packet socket for frames of one Ethernet type (0x0003 for all types) on one interface (0 for all).
+// It keeps at most the given number of octets of every frame, and reads no frames that the interfaces send.
 func OpenPacket(etherType uint16, ifindex, snap int) (*Packet, error) {
 	fd, err := sys.Socket(sys.AF_PACKET, sys.SOCK_RAW|sys.SOCK_CLOEXEC|sys.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -109,8 +110,8 @@ func (p *Packet) JoinMulticast(ifindex int, mac [6]byte) error {
 }
 
 // Recv waits for packets until the deadline, and passes each one to the callback with the number of the interface that
-// received it. The octets belong to Packet and are valid during the call only. errors.Is holds for os.ErrDeadlineExceeded and
-// os.ErrClosed.
+// received it. The octets belong to Packet and are valid during the call only. errors.Is holds for
+// os.ErrDeadlineExceeded and os.ErrClosed.
 func (p *Packet) Recv(deadline time.Time, take func(ifindex int, frame []byte)) error {
 	if err := p.f.SetReadDeadline(deadline); err != nil {
 		return err

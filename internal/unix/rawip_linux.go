@@ -10,7 +10,8 @@ import (
 	sys "golang.org/x/sys/unix"
 )
 
-// icmpFilter is set on raw sockets by struct icmp_filter, whose bits are the types that are not wanted: raw(7) and linux/icmp.h.
+// icmpFilter is set on raw sockets by struct icmp_filter, whose bits are the types that are not wanted: raw(7) and
+// linux/icmp.h.
 const (
 	solRaw     = 255
 	icmpFilter = 1
@@ -19,8 +20,9 @@ const (
 	icmp6Filter = 1
 )
 
-// RawIP sends IP packets whose headers the program writes, by one interface. It receives the ICMP errors that arrive there:
-// destination unreachable and time exceeded. Several goroutines may call its methods, but only one may call Recv.
+// RawIP sends IP packets whose headers the program writes, by one interface. It receives the ICMP errors that arrive
+// there: destination unreachable and time exceeded. Several goroutines may call its methods, but only one may call
+// Recv.
 type RawIP struct {
 	out int
 	v6  bool
@@ -28,8 +30,8 @@ type RawIP struct {
 	raw syscall.RawConn
 }
 
-// OpenRawIP opens raw sockets for packets from an address of an interface. It needs CAP_NET_RAW. errors.Is holds for EPERM
-// without it.
+// OpenRawIP opens raw sockets for packets from an address of an interface. It needs CAP_NET_RAW. errors.Is holds for
+// EPERM without it.
 func OpenRawIP(device string, src netip.Addr) (*RawIP, error) {
 	r := &RawIP{v6: src.Is6()}
 	family, icmp := sys.AF_INET, sys.IPPROTO_ICMP
@@ -108,7 +110,8 @@ func (r *RawIP) Send(packet []byte, dst netip.Addr) error {
 	}
 }
 
-// Recv waits for an ICMP error and returns it from its type on, with its sender. errors.Is holds for os.ErrClosed after Close.
+// Recv waits for an ICMP error and returns it from its type on, with its sender. errors.Is holds for os.ErrClosed after
+// Close.
 func (r *RawIP) Recv(buf []byte) (message []byte, from netip.Addr, err error) {
 	for {
 		var n int

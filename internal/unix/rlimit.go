@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RaiseOpenFiles raises the limit of open files (getrlimit(2), RLIMIT_NOFILE) to want, as far as the process may. It returns the
-// new limit, and an error if that is below want.
+// RaiseOpenFiles raises the limit of open files (getrlimit(2), RLIMIT_NOFILE) to want, as far as the process may. It
+// returns the new limit, and an error if that is below want.
 func RaiseOpenFiles(want uint64) (uint64, error) {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {

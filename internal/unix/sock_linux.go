@@ -24,14 +24,14 @@ const (
 	EAGAIN        = syscall.EAGAIN
 )
 
-// timestamping requests software stamps of both directions. OPT_TSONLY keeps copies of packets out of the error queue, whose
-// memory counts against the receive buffer (Documentation/networking/timestamping.rst, 1.3.4).
+// timestamping requests software stamps of both directions. OPT_TSONLY keeps copies of packets out of the error queue,
+// whose memory counts against the receive buffer (Documentation/networking/timestamping.rst, 1.3.4).
 const timestamping = sys.SOF_TIMESTAMPING_TX_SOFTWARE | sys.SOF_TIMESTAMPING_RX_SOFTWARE |
 	sys.SOF_TIMESTAMPING_SOFTWARE | sys.SOF_TIMESTAMPING_OPT_ID |
 	sys.SOF_TIMESTAMPING_OPT_TSONLY | sys.SOF_TIMESTAMPING_OPT_CMSG
 
-// hardwareStamping requests the NIC's stamps in addition to the kernel's. OPT_TX_SWHW makes them two reports of one packet
-// (timestamping.rst, 1.3.4).
+// hardwareStamping requests the NIC's stamps in addition to the kernel's. OPT_TX_SWHW makes them two reports of one
+// packet (timestamping.rst, 1.3.4).
 const hardwareStamping = sys.SOF_TIMESTAMPING_TX_HARDWARE | sys.SOF_TIMESTAMPING_RX_HARDWARE |
 	sys.SOF_TIMESTAMPING_RAW_HARDWARE | sys.SOF_TIMESTAMPING_OPT_TX_SWHW
 
@@ -39,14 +39,15 @@ const hardwareStamping = sys.SOF_TIMESTAMPING_TX_HARDWARE | sys.SOF_TIMESTAMPING
 type UDPOptions struct {
 	// ReceiveBuffer is in octets. 0 leaves the system's default.
 	ReceiveBuffer int
-	// CountedIDs numbers transmit stamps by the kernel's own counter, as on kernels without SCM_TS_OPT_ID (before 6.13).
+	// CountedIDs numbers transmit stamps by the kernel's own counter, as on kernels without SCM_TS_OPT_ID (before
+	// 6.13).
 	CountedIDs bool
 	// Hardware requests the NIC's stamps as well. StampDevice.SetFilter must have enabled them.
 	Hardware bool
 }
 
-// UDP is an unconnected datagram socket, IPv4 or IPv6, with time stamps. It is never connected, because a connected socket has
-// a flow hash of its own, and ECMP would not send its packets by the path of their 5-tuple.
+// UDP is an unconnected datagram socket, IPv4 or IPv6, with time stamps. It is never connected, because a connected
+// socket has a flow hash of its own, and ECMP would not send its packets by the path of their 5-tuple.
 type UDP struct {
 	fd    int
 	local netip.AddrPort
@@ -150,8 +151,9 @@ func (s *UDP) configureSocket(local netip.AddrPort, o UDPOptions) error {
 	return nil
 }
 
-// supportsStampIDs reports whether the kernel supports SCM_TS_OPT_ID, which Linux 6.13 introduced. It tries to send a broadcast,
-// which the socket may not do. The kernel checks the control message first, and nothing is sent in either case.
+// supportsStampIDs reports whether the kernel supports SCM_TS_OPT_ID, which Linux 6.13 introduced. It tries to send a
+// broadcast, which the socket may not do. The kernel checks the control message first, and nothing is sent in either
+// case.
 func supportsStampIDs() bool {
 	fd, err := sys.Socket(sys.AF_INET, sys.SOCK_DGRAM|sys.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -170,15 +172,15 @@ func supportsStampIDs() bool {
 // LocalAddr returns the address that the socket is bound to.
 func (s *UDP) LocalAddr() netip.AddrPort { return s.local }
 
-// Drops returns the number of datagrams that the kernel dropped because the receive buffer was full (SO_RXQ_OVFL), as of the
-// last datagram that was received.
+// Drops returns the number of datagrams that the kernel dropped because the receive buffer was full (SO_RXQ_OVFL), as
+// of the last datagram that was received.
 func (s *UDP) Drops() uint64 { return s.drops.Load() }
 
 // Close closes the socket. It must not be used afterwards.
 func (s *UDP) Close() error { return sys.Close(s.fd) }
 
-// resyncStampIDs makes the kernel's stamp counter start at 0 again, for the packet after those already sent. A failed send may
-// or may not have advanced the counter.
+// resyncStampIDs makes the kernel's stamp counter start at 0 again, for the packet after those already sent. A failed
+// send may or may not have advanced the counter.
 func (s *UDP) resyncStampIDs(next uint32) error {
 	if err := sys.SetsockoptInt(s.fd, sys.SOL_SOCKET, sys.SO_TIMESTAMPING_NEW, s.flags&^sys.SOF_TIMESTAMPING_OPT_ID); err != nil {
 		return fmt.Errorf("switch SOF_TIMESTAMPING_OPT_ID off: %w", err)
@@ -250,8 +252,8 @@ type Report struct {
 	Offender netip.Addr
 	Dst      netip.AddrPort
 	Data     []byte
-	// Extension is the extension structure behind the quote (RFC 4884), at the place that the message's length attribute
-	// states. It is unverified, and nil if there is none.
+	// Extension is the extension structure behind the quote (RFC 4884), at the place that the message's length
+	// attribute states. It is unverified, and nil if there is none.
 	Extension []byte
 }
 
@@ -283,7 +285,8 @@ func NewBatch(n int) *Batch {
 	return b
 }
 
-// OutBuffer returns the memory for the next datagram to send. It returns nil if the batch is full and must be sent first.
+// OutBuffer returns the memory for the next datagram to send. It returns nil if the batch is full and must be sent
+// first.
 func (b *Batch) OutBuffer() []byte {
 	if b.out == len(b.slots) {
 		return nil
@@ -294,9 +297,9 @@ func (b *Batch) OutBuffer() []byte {
 // PendingCount returns the number of datagrams that wait for Send.
 func (b *Batch) PendingCount() int { return b.out }
 
-// Commit queues the first n octets of OutBuffer for s. dst must have the socket's address family. tos is also used as the IPv6
-// traffic class. A ttl of 0 leaves the system's default. It returns the number that the transmit stamp will carry. All datagrams
-// of a batch go over one socket.
+// Commit queues the first n octets of OutBuffer for s. dst must have the socket's address family. tos is also used as
+// the IPv6 traffic class. A ttl of 0 leaves the system's default. It returns the number that the transmit stamp will
+// carry. All datagrams of a batch go over one socket.
 func (b *Batch) Commit(s *UDP, n int, dst netip.AddrPort, tos, ttl uint8) (id uint32) {
 	id = s.nextID
 	s.nextID++
@@ -339,12 +342,12 @@ func putControl(b []byte, at, level, typ int, v uint32) int {
 	return at + sys.CmsgSpace(4)
 }
 
-// sendAttempts limits the attempts to send one datagram. An ICMP error that arrived before makes one send fail without sending
-// anything (sk_err with IP_RECVERR), so the first failure need not be caused by this datagram.
+// sendAttempts limits the attempts to send one datagram. An ICMP error that arrived before makes one send fail without
+// sending anything (sk_err with IP_RECVERR), so the first failure need not be caused by this datagram.
 const sendAttempts = 4
 
-// Send sends the queued datagrams in order. It calls failed for each datagram that could not be sent, with its place in the
-// batch.
+// Send sends the queued datagrams in order. It calls failed for each datagram that could not be sent, with its place in
+// the batch.
 func (b *Batch) Send(s *UDP, failed func(i int, err syscall.Errno)) error {
 	total := b.out
 	b.out = 0
@@ -393,7 +396,8 @@ func (b *Batch) Recv(s *UDP) (int, error) {
 // DatagramAt returns the i-th datagram of the last Recv.
 func (b *Batch) DatagramAt(i int) *Datagram { return &b.grams[i] }
 
-// RecvErrors reads the socket's error queue without blocking and returns the number of entries, which is 0 if it is empty.
+// RecvErrors reads the socket's error queue without blocking and returns the number of entries, which is 0 if it is
+// empty.
 func (b *Batch) RecvErrors(s *UDP) (int, error) {
 	n, err := b.recvmmsg(s, sys.MSG_DONTWAIT|sys.MSG_ERRQUEUE)
 	for i := range n {
@@ -602,8 +606,8 @@ func (p *Poller) Wait(d time.Duration) (int, error) {
 	return n, nil
 }
 
-// EventAt returns the i-th event of the last Wait. The token is negative for a Wake. queued reports that the error queue is not
-// empty.
+// EventAt returns the i-th event of the last Wait. The token is negative for a Wake. queued reports that the error
+// queue is not empty.
 func (p *Poller) EventAt(i int) (token int32, readable, queued bool) {
 	e := &p.events[i]
 	if e.Fd == wakeToken {

@@ -1,5 +1,5 @@
-// Package rdmatest is a fabric of RDMA devices in memory, for tests of packages that use package rdma. Its devices can be
-// removed, brought down and made to fail.
+// Package rdmatest is a fabric of RDMA devices in memory, for tests of packages that use package rdma. Its devices can
+// be removed, brought down and made to fail.
 package rdmatest
 
 import (

@@ -1,5 +1,5 @@
-// Package lldp receives the announcements of the far ends of a switch's cables (IEEE 802.1AB). It can send announcements for the
-// switch's own ports if no other program does.
+// Package lldp receives the announcements of the far ends of a switch's cables (IEEE 802.1AB). It can send
+// announcements for the switch's own ports if no other program does.
 package lldp
 
 import (
@@ -54,8 +54,8 @@ const (
 	portLocal    = 7
 )
 
-// Parse parses a frame. (Packet libraries that support LLDP support hundreds of other protocols, whose tables take a sixth of the
-// memory that a switch can spend on this agent.)
+// Parse parses a frame. (Packet libraries that support LLDP support hundreds of other protocols, whose tables take a
+// sixth of the memory that a switch can spend on this agent.)
 func Parse(frame []byte) (Announcement, error) {
 	if len(frame) < header {
 		return Announcement{}, fmt.Errorf("LLDP frame of %d octets: a header has %d", len(frame), header)

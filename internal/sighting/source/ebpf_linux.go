@@ -31,13 +31,14 @@ type sight struct {
 	Count, First, Last uint64
 }
 
-// slotSize is the size of an element of the program's array: a place, then count, first and last of a sight. Times are of the
-// monotonic clock, with the resolution of its tick. A slot whose count is 0 is not in use.
+// slotSize is the size of an element of the program's array: a place, then count, first and last of a sight. Times are
+// of the monotonic clock, with the resolution of its tick. A slot whose count is 0 is not in use.
 const slotSize = 64
 
-// EBPF sees every probe by a program at the ingress of every port. The program finds a flow's slot in a hash table and counts
-// there. A flow without a slot takes a free one from a queue. Slots lie in memory that is shared with this process, so reading
-// them costs no system call. Nothing is copied, no process is woken up, and packets continue unchanged.
+// EBPF sees every probe by a program at the ingress of every port. The program finds a flow's slot in a hash table and
+// counts there. A flow without a slot takes a free one from a queue. Slots lie in memory that is shared with this
+// process, so reading them costs no system call. Nothing is copied, no process is woken up, and packets continue
+// unchanged.
 type EBPF struct {
 	program    *ebpf.Program
 	table      *ebpf.Map // from place to the number of its slot
@@ -119,8 +120,9 @@ func networkOrder(v uint16) int32 {
 	return int32(binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v)))
 }
 
-// assembleProgram returns the program, for little-endian and big-endian machines. It converts constants to the machine's order
-// here. VLAN tags are removed before tc sees a packet. IPv6 extension headers, which probes do not have, are not followed.
+// assembleProgram returns the program, for little-endian and big-endian machines. It converts constants to the
+// machine's order here. VLAN tags are removed before tc sees a packet. IPv6 extension headers, which probes do not
+// have, are not followed.
 func assembleProgram(table, slots, free, lost int, stampPorts []uint16) asm.Instructions {
 	load := func(offset int, to int32, n int32) asm.Instructions {
 		return asm.Instructions{
@@ -277,8 +279,8 @@ func (e *EBPF) SetPorts(numbers []uint32) error {
 	return errors.Join(errs...)
 }
 
-// attachIngress attaches the program at an ingress: by a link that ends with the process (Linux 6.6), or as a classifier that
-// has to be removed.
+// attachIngress attaches the program at an ingress: by a link that ends with the process (Linux 6.6), or as a
+// classifier that has to be removed.
 func (e *EBPF) attachIngress(ifindex int) (io.Closer, error) {
 	if !e.classic {
 		l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: e.program, Attach: ebpf.AttachTCXIngress})
@@ -362,7 +364,8 @@ func (e *EBPF) Dropped() uint64 {
 	return n
 }
 
-// ProgramCost returns the time that the kernel spent on the program since statistics were enabled, and the number of packets.
+// ProgramCost returns the time that the kernel spent on the program since statistics were enabled, and the number of
+// packets.
 func (e *EBPF) ProgramCost() (time.Duration, uint64, error) {
 	s, err := e.program.Stats()
 	if err != nil {

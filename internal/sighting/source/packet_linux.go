@@ -14,7 +14,8 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// headerOctets is the number of octets that parseProbe needs: Ethernet, two tags, IPv6, ports. An IPv4 header has at most 60.
+// headerOctets is the number of octets that parseProbe needs: Ethernet, two tags, IPv6, ports. An IPv4 header has at
+// most 60.
 const headerOctets = 128
 
 // sightTable collects samples until they are swept.
@@ -70,8 +71,8 @@ type Packet struct {
 	rateSince   time.Time
 }
 
-// NewPacket opens the socket for probes from or to some STAMP ports. It reads about rate packets per second, and has room for so
-// many flows between two sweeps.
+// NewPacket opens the socket for probes from or to some STAMP ports. It reads about rate packets per second, and has
+// room for so many flows between two sweeps.
 func NewPacket(stampPorts []uint16, flows, rate int) (*Packet, error) {
 	socket, err := unix.OpenPacket(0x0003, 0, headerOctets)
 	if err != nil {
@@ -99,7 +100,8 @@ func (p *Packet) attachFilter() error {
 	return p.socket.AttachFilter(raw)
 }
 
-// filterProgram returns a classic BPF program that accepts UDP from or to the ports, one of every so many packets by chance.
+// filterProgram returns a classic BPF program that accepts UDP from or to the ports, one of every so many packets by
+// chance.
 func filterProgram(stampPorts []uint16, every uint32) []bpf.Instruction {
 	type jump struct {
 		at   int
@@ -238,8 +240,8 @@ func (p *Packet) SweepFlows(_ context.Context, see func(*sighting.Key, sighting.
 // ForgetFlow forgets a flow at a port.
 func (p *Packet) ForgetFlow(key *sighting.Key, port uint32) { p.removeSight(key, port) }
 
-// Dropped returns the number of packets that did not fit into the socket's buffer, and of those of flows that did not fit into
-// the table.
+// Dropped returns the number of packets that did not fit into the socket's buffer, and of those of flows that did not
+// fit into the table.
 func (p *Packet) Dropped() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -169,8 +169,8 @@ func (p *Psample) SweepFlows(_ context.Context, see func(*sighting.Key, sighting
 // ForgetFlow forgets a flow at a port.
 func (p *Psample) ForgetFlow(key *sighting.Key, port uint32) { p.removeSight(key, port) }
 
-// Dropped returns the number of samples that the channel lost, by its sequence numbers, of samples that could not be parsed, and
-// of those of flows that did not fit into the table.
+// Dropped returns the number of samples that the channel lost, by its sequence numbers, of samples that could not be
+// parsed, and of those of flows that did not fit into the table.
 func (p *Psample) Dropped() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -26,12 +26,12 @@ func RuleKinds() []string { return []string{"tc", "sonic", "sonic-sflow", "cumul
 
 // RulesText returns the text of the rules that make a kind of switch sample probes:
 //
-//   - tc: commands for a switch whose chip the kernel drives (switchdev). They use flower and the sample action, which the driver
-//     offloads. Psample reads the samples.
-//   - sonic-sflow: a configuration of SONiC's database for its sampler, which passes samples of all packets on by psample (group
-//     1), so that Every has to be small.
-//   - sonic: the same for a mirror session that an access list feeds with probes only, with a policer. The copies travel by
-//     ERSPAN to a collector.
+//   - tc: commands for a switch whose chip the kernel drives (switchdev). They use flower and the sample action, which
+//     the driver offloads. Psample reads the samples.
+//   - sonic-sflow: a configuration of SONiC's database for its sampler, which passes samples of all packets on by
+//     psample (group 1), so that Every has to be small.
+//   - sonic: the same for a mirror session that an access list feeds with probes only, with a policer. The copies
+//     travel by ERSPAN to a collector.
 //   - cumulus: an access list of cl-acltool that copies to the CPU port, which the switch itself limits.
 func RulesText(kind string, r Rule) (string, error) {
 	switch {

@@ -1,8 +1,8 @@
 // Package source sees the probes that cross a switch.
 //
-// If Linux forwards, a source sees all probes, by a program that tc runs for every packet that a port receives (EBPF), or by a
-// packet socket (Packet). If a chip forwards, the kernel sees no probes. A rule then makes the chip sample them (rules.go has its
-// text), and the kernel's psample channel carries the samples (Psample).
+// If Linux forwards, a source sees all probes, by a program that tc runs for every packet that a port receives (EBPF),
+// or by a packet socket (Packet). If a chip forwards, the kernel sees no probes. A rule then makes the chip sample them
+// (rules.go has its text), and the kernel's psample channel carries the samples (Psample).
 package source
 
 import (
@@ -29,8 +29,8 @@ type Source interface {
 // wallOffset returns what has to be added to a monotonic time to get Unix time, in ns.
 type wallOffset struct{ offset int64 }
 
-// offsetTolerance is the difference between two readings of the offset up to which it counts as the same. A flow that was seen
-// long ago must not appear to be seen again.
+// offsetTolerance is the difference between two readings of the offset up to which it counts as the same. A flow that
+// was seen long ago must not appear to be seen again.
 const offsetTolerance = int64(time.Millisecond)
 
 func (w *wallOffset) setOffset(monotonic int64) {

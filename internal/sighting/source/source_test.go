@@ -101,7 +101,8 @@ func FuzzProbe(f *testing.F) {
 	})
 }
 
-// patch makes two interfaces joined by a cable, in a namespace of the test's own. What the first sends, the second receives.
+// patch makes two interfaces joined by a cable, in a namespace of the test's own. What the first sends, the second
+// receives.
 func patch(t *testing.T, fn func(send, receive int)) {
 	t.Helper()
 	if os.Getuid() != 0 {
