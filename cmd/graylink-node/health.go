@@ -55,8 +55,8 @@ func addHealthFlags(app *kingpin.Application) *healthFlags {
 	return f
 }
 
-// startMonitor starts to watch the NICs, and pushes their events as the push flags say. The returned function waits until
-// the watch has ended, which happens after ctx is done.
+// startMonitor starts to watch the NICs, and pushes their events as the push flags say. The returned function waits
+// until the watch has ended, which happens after ctx is done.
 func (f *healthFlags) startMonitor(ctx context.Context, n *node.Node, push *pushFlags, log *slog.Logger) (wait func(), err error) {
 	if !f.enabled {
 		return func() {}, nil
@@ -120,7 +120,8 @@ func (f *healthFlags) startMonitor(ctx context.Context, n *node.Node, push *push
 	return running.Wait, nil
 }
 
-// newReporter returns the reporter that writes findings about NICs to Kubernetes. It returns nil if the flags disable that.
+// newReporter returns the reporter that writes findings about NICs to Kubernetes. It returns nil if the flags disable
+// that.
 func (f *healthFlags) newReporter(state func() kubenode.State, log *slog.Logger) (*kubenode.Reporter, error) {
 	if !f.kubernetes {
 		return nil, nil

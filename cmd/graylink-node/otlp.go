@@ -84,7 +84,8 @@ func setIdentity(o *otlp.Options, n *node.Node) error {
 	return nil
 }
 
-// newLogPusher returns the pusher of health events. It returns nil if the flags disable log records or name no endpoint.
+// newLogPusher returns the pusher of health events. It returns nil if the flags disable log records or name no
+// endpoint.
 func (f *pushFlags) newLogPusher(n *node.Node, log *slog.Logger) (*otlp.Logs, error) {
 	if !f.logs || f.options.Endpoint == "" && f.options.LogsEndpoint == "" {
 		return nil, nil

@@ -62,8 +62,8 @@ func (w *wires) ClockKinds(yield func(nic string, k clocksync.Kind, width int64)
 	yield("h1/eth1", w.kind, 800)
 }
 
-// TestClocksRelateAndReport drives a node's clocks through several windows: with pairs alone, with a coordinator's maps,
-// and with pairs again.
+// TestClocksRelateAndReport drives a node's clocks through several windows: with pairs alone, with a coordinator's
+// maps, and with pairs again.
 func TestClocksRelateAndReport(t *testing.T) {
 	w := &wires{edges: []probe.EdgeConfig{{Src: "h1/eth1", Dst: "h2/eth1", Cadence: 10 * time.Millisecond}}, from: 1e18, bounds: map[string]time.Duration{}}
 	var reports []*clocksync.Report
@@ -230,7 +230,8 @@ func TestClocksThatMove(t *testing.T) {
 	}
 }
 
-// TestClocksJoinANICsOwn checks that the clock of a NIC that stamps by itself is reported as joined to the system's clock.
+// TestClocksJoinANICsOwn checks that the clock of a NIC that stamps by itself is reported as joined to the system's
+// clock.
 func TestClocksJoinANICsOwn(t *testing.T) {
 	w := &wires{edges: []probe.EdgeConfig{{Src: "h1/eth1", Dst: "h2/eth1", Cadence: 10 * time.Millisecond}}, kind: clocksync.Hardware, from: 1e18, to: 1e18 + 1e9, bounds: map[string]time.Duration{}}
 	var report *clocksync.Report

@@ -199,7 +199,8 @@ func gather(tb testing.TB, g prometheus.Gatherer) []*dto.MetricFamily {
 	return families
 }
 
-// TestExpositionIsWhatClientGolangWouldGive compares every message with the message of a registry that checks its input.
+// TestExpositionIsWhatClientGolangWouldGive compares every message with the message of a registry that checks its
+// input.
 func TestExpositionIsWhatClientGolangWouldGive(t *testing.T) {
 	for name, m := range map[string]*madeUp{"small": smallNode(), "fleet": fleetNode(16)} {
 		if testing.Short() && name == "fleet" {
@@ -341,8 +342,8 @@ func TestLint(t *testing.T) {
 }
 
 // TestScrapeFitsTheBudget checks that a scrape of /metrics on a node of 8 NICs x 64 edges is smaller than 1 MB. Only
-// protobuf carries native histograms. Text is longer and has none, and stays within the limit unless all peers are under
-// leaves of their own.
+// protobuf carries native histograms. Text is longer and has none, and stays within the limit unless all peers are
+// under leaves of their own.
 func TestScrapeFitsTheBudget(t *testing.T) {
 	for _, tc := range []struct {
 		leaves int

@@ -207,8 +207,8 @@ func fleetConfig(a *agentapi.Assignment, keys *agentapi.Keys, o FleetOptions) *p
 	return c
 }
 
-// Apply implements client.Agent. A NIC that cannot be opened does not stop the rest: it is tried again every second, and
-// heartbeats report it.
+// Apply implements client.Agent. A NIC that cannot be opened does not stop the rest: it is tried again every second,
+// and heartbeats report it.
 func (f *fleet) Apply(a *agentapi.Assignment, keys *agentapi.Keys) error {
 	cfg := fleetConfig(a, keys, f.options)
 	if err := cfg.Validate(); err != nil {
@@ -244,8 +244,8 @@ func (f *fleet) Apply(a *agentapi.Assignment, keys *agentapi.Keys) error {
 // Life returns the engine's life number. It implements client.Agent.
 func (f *fleet) Life() uint64 { return f.node.engine.Life() }
 
-// TakeLives sets the life numbers of this node and its peers. It implements client.Agent. A number that cannot be written
-// to the file is used all the same, because the coordinator never assigns it again.
+// TakeLives sets the life numbers of this node and its peers. It implements client.Agent. A number that cannot be
+// written to the file is used all the same, because the coordinator never assigns it again.
 func (f *fleet) TakeLives(own uint64, peers map[string]uint64) {
 	e := f.node.engine
 	if own > e.Life() {

@@ -93,8 +93,8 @@ answer h3/eth1>h1/eth1#0 tier 1 every 10ms
 	}
 }
 
-// The node follows the address of a device before the coordinator has heard of a change, and prefers the assigned address
-// if the device has several.
+// The node follows the address of a device before the coordinator has heard of a change, and prefers the assigned
+// address if the device has several.
 func TestAssignedAddressesFollowTheDevice(t *testing.T) {
 	a := func(s string) netip.Addr { return netip.MustParseAddr(s) }
 	for name, c := range map[string]struct {

@@ -36,9 +36,9 @@ type HealthOptions struct {
 	Counters, GIDs, Identity time.Duration
 	// Patience is the longest time that reading one file may take.
 	Patience time.Duration
-	// Log names the kernel log that is read: LogKmsg, LogJournal or LogOff. Kmsg is its file; if it is empty, the machine's
-	// own is read. PositionFile keeps the position in the log over a restart. Patterns holds the patterns that lines are
-	// matched against.
+	// Log names the kernel log that is read: LogKmsg, LogJournal or LogOff. Kmsg is its file; if it is empty, the
+	// machine's own is read. PositionFile keeps the position in the log over a restart. Patterns holds the patterns
+	// that lines are matched against.
 	Log, Kmsg, PositionFile string
 	Patterns                klog.MatchConfig
 	// Ethtool holds the options of what is read through ethtool.
@@ -130,8 +130,8 @@ func (h *Health) setUpMonitor() error {
 	if err := h.o.Rules.Validate(); err != nil {
 		return err
 	}
-	// The kernel shows in /sys the network namespace of the process that mounted it. Interfaces of another namespace may
-	// have the same names as those of this one.
+	// The kernel shows in /sys the network namespace of the process that mounted it. Interfaces of another namespace
+	// may have the same names as those of this one.
 	ours := h.o.Sys != "" || sameNetwork("/sys")
 	if !ours {
 		h.log.Warn("not watching interfaces: /sys shows those of another network namespace")
@@ -398,8 +398,8 @@ func (h *Health) Gather() ([]*dto.MetricFamily, error) {
 	return x.sortedFamilies(), nil
 }
 
-// portNames maps sysfs' counters to the vocabulary that graylink-ib has for the same counters when it reads them through
-// the fabric: the family, and the value of the label reason.
+// portNames maps sysfs' counters to the vocabulary that graylink-ib has for the same counters when it reads them
+// through the fabric: the family, and the value of the label reason.
 var portNames = map[string][2]string{
 	"symbol_error": {"symbol_errors"}, "link_error_recovery": {"link_recoveries"}, "link_downed": {"link_downed"}, "port_rcv_errors": {"receive_errors", "damaged"},
 	"port_rcv_remote_physical_errors": {"receive_errors", "remote_physical"}, "port_rcv_switch_relay_errors": {"receive_errors", "switch_relay"},
@@ -655,8 +655,9 @@ func cutLast(s, sep string) (before, after string, ok bool) {
 	return s, "", false
 }
 
-// nicNames returns a function that gives the name of a port in the fabric. It is the name of the NIC that probes through
-// the port's interface, if there is one. Otherwise it is the device, with the number of the port from the second port on.
+// nicNames returns a function that gives the name of a port in the fabric. It is the name of the NIC that probes
+// through the port's interface, if there is one. Otherwise it is the device, with the number of the port from the
+// second port on.
 func (h *Health) nicNames(p *nichw.Poll) func(device string, port int, netdev string) string {
 	node, nics := h.node()
 	netdevs := map[string]string{}

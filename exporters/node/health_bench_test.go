@@ -12,8 +12,8 @@ import (
 )
 
 // BenchmarkHealth34 measures the cost of reading the 34 devices of a node with SR-IOV, and of the reads that
-// node_exporter's collectors infiniband and netclass do of the same files (github.com/prometheus/procfs). The case publish
-// measures the cost that a scrape of our series adds.
+// node_exporter's collectors infiniband and netclass do of the same files (github.com/prometheus/procfs). The case
+// publish measures the cost that a scrape of our series adds.
 func BenchmarkHealth34(b *testing.B) {
 	node, err := fakesys.FindProfile("sriov34")
 	if err != nil {

@@ -235,8 +235,8 @@ func TestHealthOfAnH100(t *testing.T) {
 	}
 }
 
-// TestHealthOfEveryTree checks that no series appears twice, that names are valid, that no file fails, and that nothing is
-// reported about a node on which nothing happens.
+// TestHealthOfEveryTree checks that no series appears twice, that names are valid, that no file fails, and that nothing
+// is reported about a node on which nothing happens.
 func TestHealthOfEveryTree(t *testing.T) {
 	for i, profile := range fakesys.Profiles() {
 		if profile.Name == "broken" || testing.Short() && i%3 != 0 {
@@ -523,8 +523,8 @@ func TestHealthAPI(t *testing.T) {
 	}
 }
 
-// TestWhatIsProbedIsLookedAfter checks an interface without hardware that a coordinator has probed after the agent started.
-// It is watched from that moment on, and not from the next minute.
+// TestWhatIsProbedIsLookedAfter checks an interface without hardware that a coordinator has probed after the agent
+// started. It is watched from that moment on, and not from the next minute.
 func TestWhatIsProbedIsLookedAfter(t *testing.T) {
 	p := newPatient(t, "h100", nil)
 	nics := map[string]string{}

@@ -39,8 +39,8 @@ type healthFile struct {
 	Patience     *time.Duration        `yaml:"patience"`
 }
 
-// DefaultHealth returns the options without a file. Counters are read less often than states, because they change slowly
-// and reading them goes through the device's firmware.
+// DefaultHealth returns the options without a file. Counters are read less often than states, because they change
+// slowly and reading them goes through the device's firmware.
 func DefaultHealth() HealthOptions {
 	return HealthOptions{Rules: nichealth.DefaultConfig(), Counters: 5 * time.Second, GIDs: 30 * time.Second, Identity: time.Minute, Patience: 500 * time.Millisecond, Log: LogKmsg, Ethtool: DefaultEthtool()}
 }

@@ -155,8 +155,9 @@ func (h *Health) ethtoolInterfaces() (out []string) {
 	return out
 }
 
-// nicOf returns the name of an interface in the fabric. An interface that is the only one of an RDMA port, and no member of
-// a bond, has the name of that port. Others of the port's function, such as representors, have their own names.
+// nicOf returns the name of an interface in the fabric. An interface that is the only one of an RDMA port, and no
+// member of a bond, has the name of that port. Others of the port's function, such as representors, have their own
+// names.
 func nicOf(p *nichw.Poll, f *nichw.Interface, name func(device string, port int, netdev string) string) string {
 	if f.Device != "" && f.Master == "" {
 		if device, port, ok := portOf(p, f.Name); ok {

@@ -117,8 +117,8 @@ func (k *kernelLog) emitMatch(m *klog.Match) {
 	k.h.emitEvent(&e)
 }
 
-// resolveNIC finds the NIC that a line is about. It returns the RDMA device of a PCI function or of an interface, or else
-// the interface.
+// resolveNIC finds the NIC that a line is about. It returns the RDMA device of a PCI function or of an interface, or
+// else the interface.
 func (k *kernelLog) resolveNIC(pci, netdev, rdma string) (device string, ok bool) {
 	k.h.mu.Lock()
 	p := k.h.last

@@ -24,8 +24,8 @@ func lifeFile(state string) string {
 
 // nextLife takes and returns the number of a new life. It is higher than the one in the file, and at least the current
 // time in milliseconds, so that a node whose file is lost does not begin again from 1. The number is on disk before
-// nextLife returns. If that fails, nextLife returns 0, which is no life: a number that is used twice would make the second
-// life a replay of the first.
+// nextLife returns. If that fails, nextLife returns 0, which is no life: a number that is used twice would make the
+// second life a replay of the first.
 func nextLife(file string, now time.Time) (uint64, error) {
 	if file == "" {
 		return 0, nil

@@ -90,8 +90,8 @@ func loadConfig(file string, sync bool) (*probe.Config, error) {
 	return cfg, err
 }
 
-// startRefreshing starts to keep the configuration up to date with addresses that come and go. The returned context ends
-// with Close.
+// startRefreshing starts to keep the configuration up to date with addresses that come and go. The returned context
+// ends with Close.
 func (n *Node) startRefreshing() (ctx context.Context) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
@@ -113,8 +113,8 @@ func (n *Node) startRefreshing() (ctx context.Context) {
 	return ctx
 }
 
-// refreshAddresses applies the wanted configuration again if an address changed, or if a part of the configuration could
-// not be applied before.
+// refreshAddresses applies the wanted configuration again if an address changed, or if a part of the configuration
+// could not be applied before.
 func (n *Node) refreshAddresses() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -141,8 +141,8 @@ func (n *Node) refreshAddresses() {
 }
 
 // resolveAddresses returns the configuration with an address for every NIC that names a device: the assigned address if
-// the device has it, else the one that it has in running. A device without an address keeps the one that it had, or else
-// gets the assigned one.
+// the device has it, else the one that it has in running. A device without an address keeps the one that it had, or
+// else gets the assigned one.
 func (n *Node) resolveAddresses(cfg, running *probe.Config) (*probe.Config, error) {
 	if !slices.ContainsFunc(cfg.NICs, func(c probe.NICConfig) bool { return !c.Address.IsValid() && c.Device != "" }) {
 		return cfg, nil

@@ -22,7 +22,8 @@ import (
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// loopback returns a loopback address of this process's own, so that tests of several packages can run at the same time.
+// loopback returns a loopback address of this process's own, so that tests of several packages can run at the same
+// time.
 func loopback(i int) string {
 	pid := os.Getpid()
 	return fmt.Sprintf("127.%d.%d.%d", 64+pid>>14&63, pid>>6&255, (pid<<2|i)&255)

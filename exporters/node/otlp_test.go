@@ -225,8 +225,8 @@ func TestScrapeAndPushAgree(t *testing.T) {
 	}
 }
 
-// TestEverySeriesHasAUnitOrCounts finds counters that were forgotten in the table of names: they have neither a unit nor a
-// counted thing.
+// TestEverySeriesHasAUnitOrCounts finds counters that were forgotten in the table of names: they have neither a unit
+// nor a counted thing.
 func TestEverySeriesHasAUnitOrCounts(t *testing.T) {
 	for _, e := range expositions(smallNode()) {
 		for _, f := range gather(t, e.own) {

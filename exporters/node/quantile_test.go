@@ -15,15 +15,15 @@ import (
 	"github.com/graylink/graylink/internal/probe"
 )
 
-// bucketOf represents a bucket of a decoded histogram, with samples in (low, high], or in [low, high] for the zero bucket.
+// bucketOf represents a bucket of a decoded histogram, with samples in (low, high], or in [low, high] for the zero
+// bucket.
 type bucketOf struct {
 	low, high float64
 	n         float64
 }
 
-// bucketsOf decodes a native histogram by the definition of its data model, and returns its buckets from the smallest value
-// to the largest:
-// https://prometheus.io/docs/specs/native_histograms/
+// bucketsOf decodes a native histogram by the definition of its data model, and returns its buckets from the smallest
+// value to the largest: https://prometheus.io/docs/specs/native_histograms/
 func bucketsOf(h *dto.Histogram) []bucketOf {
 	base := math.Exp2(math.Exp2(-float64(h.GetSchema())))
 	side := func(runs []*dto.BucketSpan, deltas []int64) (out []bucketOf) {
@@ -92,8 +92,8 @@ func published(tb testing.TB, samples []int64) *dto.Histogram {
 // bucketWidth is the growth of a bucket of schema 4. Two values in the same bucket differ by at most that, 4.4 %.
 var bucketWidth = math.Exp2(1.0/16) - 1
 
-// quantileError returns the largest error of the published quantiles, relative to the exact ones, and the quantile that has
-// it. Within 1 ns of zero, where a ratio has no meaning, an error of 2 ns is allowed.
+// quantileError returns the largest error of the published quantiles, relative to the exact ones, and the quantile that
+// has it. Within 1 ns of zero, where a ratio has no meaning, an error of 2 ns is allowed.
 func quantileError(tb testing.TB, samples []int64) (worst, at float64) {
 	h := published(tb, samples)
 	sorted := slices.Sorted(slices.Values(samples))

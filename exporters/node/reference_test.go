@@ -17,8 +17,8 @@ const (
 	stampUser     = "user"
 )
 
-// The collectors below publish a state by client_golang's own means: constant metrics, native histograms made from bucket
-// maps, and a registry that checks. The exposition has to give the same.
+// The collectors below publish a state by client_golang's own means: constant metrics, native histograms made from
+// bucket maps, and a registry that checks. The exposition has to give the same.
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)

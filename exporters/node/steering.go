@@ -18,11 +18,11 @@ import (
 //
 //  1. At the end of each window in which the system clock is locked, there is a sample. A clock that is only predicted
 //     gives none.
-//  2. A frame without a leading reference is not UTC, and gives no samples: hosts that all follow their common mean would
-//     drift together.
+//  2. A frame without a leading reference is not UTC, and gives no samples: hosts that all follow their common mean
+//     would drift together.
 //  3. The reference itself gets no samples, because they would only confirm its own clock.
-//  4. After a start, and after the clock was set, there are no samples for a while. What is known then is from before, and
-//     chronyd would set the clock twice.
+//  4. After a start, and after the clock was set, there are no samples for a while. What is known then is from before,
+//     and chronyd would set the clock twice.
 //  5. A socket that does not exist, or is full, costs one sample and delays nothing. The next sample goes to the socket
 //     that exists then.
 type steering struct {
@@ -46,11 +46,12 @@ const (
 )
 
 const (
-	// settleTime covers the window in which a clock is set, the next window, which shows it, the coordinator's cycle and
-	// both ways to the coordinator, with reserve for a busy host.
+	// settleTime covers the window in which a clock is set, the next window, which shows it, the coordinator's cycle
+	// and both ways to the coordinator, with reserve for a busy host.
 	settleTime = 10 * clocksync.Window
-	// minClockStep is the smallest move of the wall clock against the monotonic clock, in ns, that counts as a setting of
-	// the clock and not as the time between reading both. Slews do not appear here, because the kernel slews both clocks.
+	// minClockStep is the smallest move of the wall clock against the monotonic clock, in ns, that counts as a setting
+	// of the clock and not as the time between reading both. Slews do not appear here, because the kernel slews both
+	// clocks.
 	minClockStep = 100e3
 	// sampleWait is short compared with a window, and longer than a busy host takes to write to a socket that has room.
 	sampleWait = 50 * time.Millisecond
@@ -66,8 +67,8 @@ func newSteering(socket string, log *slog.Logger) *steering {
 	return s
 }
 
-// processWindow sends a sample, if the rules allow it, for what is known of the system clock at the end of a window. The
-// end is at wall by the system clock, and at mono by a clock that cannot be set.
+// processWindow sends a sample, if the rules allow it, for what is known of the system clock at the end of a window.
+// The end is at wall by the system clock, and at mono by a clock that cannot be set.
 func (s *steering) processWindow(ctx context.Context, k clocksync.Status, wall int64, mono time.Duration) {
 	epoch := wall - int64(mono)
 	if moved := epoch - s.epoch; s.epoch != 0 && (moved > minClockStep || moved < -minClockStep) {
@@ -97,8 +98,8 @@ func (s *steering) processWindow(ctx context.Context, k clocksync.Status, wall i
 	}
 }
 
-// sendSample sends a sample to the socket. It opens the socket for every sample, because chronyd makes a new socket when
-// it starts.
+// sendSample sends a sample to the socket. It opens the socket for every sample, because chronyd makes a new socket
+// when it starts.
 func (s *steering) sendSample(sample []byte) error {
 	c, err := net.Dial("unixgram", s.socket)
 	if err != nil {
@@ -116,8 +117,8 @@ func (s *steering) sendSample(sample []byte) error {
 const sampleMagic = 0x534f434b
 
 // appendSample appends the sample that chronyd's SOCK driver reads (struct sock_sample of chrony's refclock_sock.c, 40
-// octets if time_t has 64 bits). It states that at wall, in ns of the system clock, the true time is ahead of that clock
-// by so many ns.
+// octets if time_t has 64 bits). It states that at wall, in ns of the system clock, the true time is ahead of that
+// clock by so many ns.
 func appendSample(b []byte, wall, ahead int64) []byte {
 	e := binary.NativeEndian
 	b = e.AppendUint64(b, uint64(wall/1e9))                                 // tv.tv_sec

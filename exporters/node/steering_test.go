@@ -111,8 +111,8 @@ func (s *steered) expect(want string) {
 // ahead is a locked clock 250 us ahead of a reference.
 var ahead = clocksync.Status{State: clocksync.Locked, Known: true, Offset: 250_000, Drift: 1e-6}
 
-// TestSample compares the octets of struct sock_sample with those that a compiler lays out on a 64-bit machine of either
-// byte order: 1700000000 s, 123456 us, -250e-6 s, three zeros, and "SOCK".
+// TestSample compares the octets of struct sock_sample with those that a compiler lays out on a 64-bit machine of
+// either byte order: 1700000000 s, 123456 us, -250e-6 s, three zeros, and "SOCK".
 func TestSample(t *testing.T) {
 	want := "00f1536500000000" + "40e2010000000000" + "fca9f1d24d6230bf" + "000000000000000000000000" + "4b434f53"
 	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
@@ -308,8 +308,8 @@ func TestChronydTakesSamples(t *testing.T) {
 		}
 	}()
 
-	// chronyd accepts only samples of the last seconds, and makes its socket when it is ready for them. They may come more
-	// often than once a second.
+	// chronyd accepts only samples of the last seconds, and makes its socket when it is ready for them. They may come
+	// more often than once a second.
 	s := newSteering(file("s"), slog.New(slog.DiscardHandler))
 	start := time.Now()
 	report := ""

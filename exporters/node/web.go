@@ -120,8 +120,8 @@ type bendJSON struct {
 	Rate   float64 `json:"rate"`
 }
 
-// relationJSON represents the relation of an edge's far clock to the local clock: at the local time t the far clock shows
-// t + offset_ns + rate x (t - ref_ns), within bound_ns.
+// relationJSON represents the relation of an edge's far clock to the local clock: at the local time t the far clock
+// shows t + offset_ns + rate x (t - ref_ns), within bound_ns.
 type relationJSON struct {
 	Edge      string  `json:"edge"`
 	Timestamp string  `json:"timestamp"`

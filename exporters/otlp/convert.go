@@ -128,8 +128,8 @@ func (c converter) histogramPoints(f *dto.MetricFamily) (native []*metricspb.Exp
 			classic = append(classic, p)
 			continue
 		}
-		// Schema and scale are the same number, because Prometheus native histograms and OTel's exponential ones share the base
-		// 2^(2^-scale).
+		// Schema and scale are the same number, because Prometheus native histograms and OTel's exponential ones share
+		// the base 2^(2^-scale).
 		native = append(native, &metricspb.ExponentialHistogramDataPoint{Attributes: labelAttributes(m), StartTimeUnixNano: since, TimeUnixNano: at,
 			Count: h.GetSampleCount(), Sum: &sum, Scale: h.GetSchema(), ZeroCount: h.GetZeroCount(), ZeroThreshold: h.GetZeroThreshold(),
 			Positive: denseBuckets(h.GetPositiveSpan(), h.GetPositiveDelta()), Negative: denseBuckets(h.GetNegativeSpan(), h.GetNegativeDelta())})
@@ -137,8 +137,8 @@ func (c converter) histogramPoints(f *dto.MetricFamily) (native []*metricspb.Exp
 	return native, classic
 }
 
-// denseBuckets converts spans and deltas to one run of counts. A bucket with index i ends at base^i in Prometheus and begins
-// there in OTel, so the indices differ by one.
+// denseBuckets converts spans and deltas to one run of counts. A bucket with index i ends at base^i in Prometheus and
+// begins there in OTel, so the indices differ by one.
 func denseBuckets(spans []*dto.BucketSpan, deltas []int64) *metricspb.ExponentialHistogramDataPoint_Buckets {
 	if len(spans) == 0 {
 		return nil

@@ -61,9 +61,9 @@ func NewLogs(o Options, r prometheus.Registerer) (*Logs, error) {
 	return l, nil
 }
 
-// logsEndpoint returns the endpoint of log records. It is LogsEndpoint if that is set, or else the endpoint of the metrics.
-// Logs cannot use the path of the metrics' endpoint. A path that ends in the path of metrics ends in the path of logs
-// instead. Any other path is dropped, which leads to /v1/logs on the same host.
+// logsEndpoint returns the endpoint of log records. It is LogsEndpoint if that is set, or else the endpoint of the
+// metrics. Logs cannot use the path of the metrics' endpoint. A path that ends in the path of metrics ends in the path
+// of logs instead. Any other path is dropped, which leads to /v1/logs on the same host.
 func logsEndpoint(o Options) (string, error) {
 	if o.LogsEndpoint != "" {
 		return o.LogsEndpoint, nil
@@ -85,8 +85,8 @@ func (l *Logs) Target() string { return l.target }
 // Offer queues a record. It never blocks.
 func (l *Logs) Offer(r *logspb.LogRecord) { l.enqueue(r) }
 
-// Run pushes until ctx ends, and then sends what is in the queue once. An attempt that the end interrupts is made again, so
-// the receiver may get its records twice.
+// Run pushes until ctx ends, and then sends what is in the queue once. An attempt that the end interrupts is made
+// again, so the receiver may get its records twice.
 func (l *Logs) Run(ctx context.Context) error {
 	l.sendLoop(ctx)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
@@ -131,8 +131,8 @@ type Event struct {
 	Attributes   []slog.Attr // strings, booleans and lists of strings
 }
 
-// LogRecord returns the event as a log record. It replaces invalid UTF-8 in strings, because the protocol requires valid
-// UTF-8 and the kernel's log may contain other bytes.
+// LogRecord returns the event as a log record. It replaces invalid UTF-8 in strings, because the protocol requires
+// valid UTF-8 and the kernel's log may contain other bytes.
 func (e *Event) LogRecord() *logspb.LogRecord {
 	severity, text := logspb.SeverityNumber_SEVERITY_NUMBER_INFO, "INFO"
 	switch {

@@ -185,8 +185,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestRule5WhatWaitsGoesTogether checks that records are sent within a second, and that no request has too many records or
-// octets.
+// TestRule5WhatWaitsGoesTogether checks that records are sent within a second, and that no request has too many records
+// or octets.
 func TestRule5WhatWaitsGoesTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{}

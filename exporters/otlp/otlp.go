@@ -1,14 +1,16 @@
 // Package otlp pushes the series of Prometheus registries to an OpenTelemetry receiver. The series have OTel's names
-// (names.go), and exponential histograms in place of native ones. Health events of NICs are pushed as log records (logs.go).
+// (names.go), and exponential histograms in place of native ones. Health events of NICs are pushed as log records
+// (logs.go).
 //
 // The rules of the push:
 //
-//  1. At every interval the families are gathered and queued. A full queue drops its oldest push, which is counted. Sums are
-//     cumulative, so a lost push costs resolution and no counts.
-//  2. The oldest push is sent first. It stays in the queue until the receiver has answered it, so a push that waits for a
-//     retry can be dropped as well.
+//  1. At every interval the families are gathered and queued. A full queue drops its oldest push, which is counted.
+//     Sums are cumulative, so a lost push costs resolution and no counts.
+//  2. The oldest push is sent first. It stays in the queue until the receiver has answered it, so a push that waits for
+//     a retry can be dropped as well.
 //  3. A failure that the OTLP specification calls retryable is retried. The first retry comes after a second, and each
-//     further one after twice the time up to half a minute, or when the receiver states. Any other failure drops the push.
+//     further one after twice the time up to half a minute, or when the receiver states. Any other failure drops the
+//     push.
 //  4. A push that the receiver accepted in part is not sent again.
 //  5. Log records are queued as they come, and the records in the queue share a request. A full queue drops its oldest
 //     record. At the end the queue is sent once more, and records that remain then are counted as dropped.
@@ -40,8 +42,8 @@ const (
 // Options holds the options of a push. Endpoint, Gather and Service are required.
 type Options struct {
 	Endpoint string // host:port, or a URL
-	// LogsEndpoint is the endpoint of log records, in the same forms. If it is empty, they go to the endpoint of the metrics,
-	// and with HTTP to the path of logs there (see NewLogs).
+	// LogsEndpoint is the endpoint of log records, in the same forms. If it is empty, they go to the endpoint of the
+	// metrics, and with HTTP to the path of logs there (see NewLogs).
 	LogsEndpoint string
 	Protocol     string // GRPC, which is the default, or HTTP (binary protobuf)
 	Interval     time.Duration
@@ -49,11 +51,12 @@ type Options struct {
 	TLS          TLSFiles
 	Insecure     bool // plain text instead of TLS
 
-	// HeadersFile holds "name: value" lines that are sent with every push, mostly credentials. It is read for each push, so
-	// that it can be replaced.
+	// HeadersFile holds "name: value" lines that are sent with every push, mostly credentials. It is read for each
+	// push, so that it can be replaced.
 	HeadersFile string
 
-	// Gather holds the gatherers whose families are pushed. If several have a family of the same name, the first one is used.
+	// Gather holds the gatherers whose families are pushed. If several have a family of the same name, the first one is
+	// used.
 	Gather []prometheus.Gatherer
 
 	Service  string // service.name
@@ -96,8 +99,8 @@ type push struct {
 	points  int
 }
 
-// New returns an Exporter whose own series are registered in r. It returns an error if an option is not valid. It does not
-// contact the receiver.
+// New returns an Exporter whose own series are registered in r. It returns an error if an option is not valid. It does
+// not contact the receiver.
 func New(o Options, r prometheus.Registerer) (*Exporter, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err

@@ -155,8 +155,8 @@ func withSender(t *testing.T, s *scripted, o Options) *Exporter {
 	return e
 }
 
-// TestRule3RetriesWaitLongerEachTime checks the waits: a second, then twice as long up to half a minute, each shortened by
-// up to a half.
+// TestRule3RetriesWaitLongerEachTime checks the waits: a second, then twice as long up to half a minute, each shortened
+// by up to a half.
 func TestRule3RetriesWaitLongerEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		again := retryable{err: errors.New("not now")}
@@ -210,8 +210,8 @@ func TestRule3OtherFailuresDropThePush(t *testing.T) {
 	})
 }
 
-// TestRule1AFullQueueLosesItsOldest checks that with a receiver that never answers, the queue keeps the newest pushes, and
-// that the others are counted.
+// TestRule1AFullQueueLosesItsOldest checks that with a receiver that never answers, the queue keeps the newest pushes,
+// and that the others are counted.
 func TestRule1AFullQueueLosesItsOldest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{hang: true}

@@ -20,8 +20,8 @@ type pusher[T any] struct {
 	limit   int           // limit on the items in the queue
 	timeout time.Duration // limit on one attempt
 	linger  time.Duration // time for which the first item waits for others to join its request
-	// batch makes one request of the oldest items, of which there is at least one. It returns the number of items in the
-	// request, and the number of parts that the receiver will count in it.
+	// batch makes one request of the oldest items, of which there is at least one. It returns the number of items in
+	// the request, and the number of parts that the receiver will count in it.
 	batch func(oldest []T) (request proto.Message, items, parts int)
 	send  sender
 	log   *slog.Logger
@@ -109,8 +109,8 @@ func (p *pusher[T]) queueLength() int {
 	return len(p.queue)
 }
 
-// nextRequest returns the request to send now, with the number of its first item and how many items and parts it has. The
-// request is nil if the queue is empty.
+// nextRequest returns the request to send now, with the number of its first item and how many items and parts it has.
+// The request is nil if the queue is empty.
 func (p *pusher[T]) nextRequest() (request proto.Message, first uint64, items, parts int) {
 	p.mu.Lock()
 	waiting, first := slices.Clone(p.queue), p.first
@@ -183,8 +183,8 @@ func sleepContext(ctx context.Context, d time.Duration) {
 	}
 }
 
-// attemptSend sends a request once. It reports whether the request is to be sent again. If the receiver asked for a delay,
-// wait is that delay.
+// attemptSend sends a request once. It reports whether the request is to be sent again. If the receiver asked for a
+// delay, wait is that delay.
 func (p *pusher[T]) attemptSend(ctx context.Context, request proto.Message, parts int) (wait time.Duration, retry bool) {
 	attempt, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()

@@ -38,7 +38,8 @@ type sender interface {
 	close() error
 }
 
-// partialSuccess represents a receiver's answer to a request that it accepted: the number of rejected parts, and a message.
+// partialSuccess represents a receiver's answer to a request that it accepted: the number of rejected parts, and a
+// message.
 type partialSuccess struct {
 	rejected int64
 	message  string
@@ -110,7 +111,8 @@ func newSender(o Options, of signal) (sender, error) {
 	return s, s.openClient()
 }
 
-// parseEndpoint returns the URL of an endpoint. An HTTP endpoint without a path gets the path of the OTLP specification.
+// parseEndpoint returns the URL of an endpoint. An HTTP endpoint without a path gets the path of the OTLP
+// specification.
 func parseEndpoint(o Options, of signal) (*url.URL, error) {
 	want := map[string]string{GRPC: "host:port", HTTP: "host:port or a URL"}[o.Protocol]
 	if want == "" {
@@ -202,8 +204,8 @@ func (f TLSFiles) verify(chain []*x509.Certificate, receiver string) error {
 	return nil
 }
 
-// readHeaders reads "name: value" lines. It skips empty lines and lines that begin with #. Errors name the line and never
-// the value.
+// readHeaders reads "name: value" lines. It skips empty lines and lines that begin with #. Errors name the line and
+// never the value.
 func readHeaders(file string) (map[string]string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -253,8 +255,8 @@ func (s *grpcSender) openClient() (err error) {
 
 func (s *grpcSender) close() error { return s.conn.Close() }
 
-// retryableCodes holds the codes of "Failures" under OTLP/gRPC in the OTLP specification. RESOURCE_EXHAUSTED is retryable
-// only with RetryInfo.
+// retryableCodes holds the codes of "Failures" under OTLP/gRPC in the OTLP specification. RESOURCE_EXHAUSTED is
+// retryable only with RetryInfo.
 var retryableCodes = []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Aborted, codes.OutOfRange, codes.Unavailable, codes.DataLoss}
 
 func (s *grpcSender) export(ctx context.Context, request proto.Message) (partialSuccess, error) {
@@ -279,7 +281,8 @@ func (s *grpcSender) export(ctx context.Context, request proto.Message) (partial
 		}
 	}
 	if st.Code() == codes.DeadlineExceeded {
-		// gRPC notices only after a quarter of an hour that the other end of a connection vanished. A new connection fails at once.
+		// gRPC notices only after a quarter of an hour that the other end of a connection vanished. A new connection
+		// fails at once.
 		if err := errors.Join(s.conn.Close(), s.openClient()); err != nil {
 			return partialSuccess{}, err
 		}
@@ -363,7 +366,8 @@ func (s *httpSender) export(ctx context.Context, request proto.Message) (partial
 	return partialSuccess{}, err
 }
 
-// retryAfter parses a Retry-After header (RFC 9110 section 10.2.3). It returns 0 if there is none, or if it is malformed.
+// retryAfter parses a Retry-After header (RFC 9110 section 10.2.3). It returns 0 if there is none, or if it is
+// malformed.
 func retryAfter(s string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(s, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second

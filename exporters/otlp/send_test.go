@@ -87,7 +87,8 @@ func TestGRPCFailures(t *testing.T) {
 	}
 }
 
-// TestASlowReceiverCostsOneTimeout checks that the attempt ends, can be repeated, and is repeated over another connection.
+// TestASlowReceiverCostsOneTimeout checks that the attempt ends, can be repeated, and is repeated over another
+// connection.
 func TestASlowReceiverCostsOneTimeout(t *testing.T) {
 	r := &receiver{answer: func(ctx context.Context, _ *collectorpb.ExportMetricsServiceRequest) (*collectorpb.ExportMetricsServiceResponse, error) {
 		<-ctx.Done()

@@ -194,8 +194,8 @@ func (a *Agent) run(ctx context.Context) {
 	}
 }
 
-// Reload runs a round at once, which lists the interfaces again. All configuration is in flags, so nothing else can have
-// changed. It returns the error of that round, or the error of ctx.
+// Reload runs a round at once, which lists the interfaces again. All configuration is in flags, so nothing else can
+// have changed. It returns the error of that round, or the error of ctx.
 func (a *Agent) Reload(ctx context.Context) error {
 	reply := make(chan error, 1)
 	select {

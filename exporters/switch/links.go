@@ -105,7 +105,8 @@ type queue struct {
 	drops, overlimits uint32
 }
 
-// listQueues returns the root queues of the interfaces by interface number. An interface that reports no queue has none.
+// listQueues returns the root queues of the interfaces by interface number. An interface that reports no queue has
+// none.
 func listQueues() (map[uint32]queue, error) {
 	list, err := netlink.QdiscList(nil)
 	if err != nil {

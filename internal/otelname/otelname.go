@@ -4,9 +4,10 @@
 //
 //  1. A counter loses "_total", because a sum has that information in its type.
 //  2. A unit at the end becomes the unit (units).
-//  3. A family without a unit that counts things has an annotation as its unit (countedItems). A gauge that counts nothing
-//     (a state, an info, a version) has no unit, and any other counter has the unit 1.
-//  4. The namespace (namespaces) is written with dots. What follows it stays a name of words with underscores between them.
+//  3. A family without a unit that counts things has an annotation as its unit (countedItems). A gauge that counts
+//     nothing (a state, an info, a version) has no unit, and any other counter has the unit 1.
+//  4. The namespace (namespaces) is written with dots. What follows it stays a name of words with underscores between
+//     them.
 //
 // Label names stay. The tests translate back with otlptranslator's rules.
 package otelname
@@ -39,8 +40,8 @@ var namespaces = []string{
 	"go_", "go_memstats_", "go_gc_", "go_sched_", "process_", "process_network_",
 }
 
-// countedItems holds the counted things of families without a unit, by prefixes of the names. The longest one that matches
-// applies.
+// countedItems holds the counted things of families without a unit, by prefixes of the names. The longest one that
+// matches applies.
 var countedItems = []struct{ prefix, thing string }{
 	{"fabric_probe_", "probe"},
 	{"fabric_nic_probe_", "probe"},
@@ -87,8 +88,8 @@ var countedItems = []struct{ prefix, thing string }{
 	{"process_max_fds", "fd"},
 }
 
-// exceptions holds families that keep the unit in the name. Without it, a gauge and a counter of the Go runtime would have
-// the same name.
+// exceptions holds families that keep the unit in the name. Without it, a gauge and a counter of the Go runtime would
+// have the same name.
 var exceptions = map[string]string{"go_memstats_alloc_bytes": "go.memstats.alloc_bytes"}
 
 // Metric returns the OpenTelemetry name and unit of a Prometheus family. The unit is "" for a gauge that counts

@@ -16,7 +16,7 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// edgeOf is the state of an edge; zero when the engine has it not.
+// edgeOf returns the state of an edge, or a zero value if the engine does not have the edge.
 func edgeOf(e *Engine, id string) (out EdgeStats) {
 	for _, n := range e.Snapshot().NICs {
 		for _, s := range n.Edges {
@@ -74,7 +74,7 @@ func TestApplyDisturbsNothingThatStays(t *testing.T) {
 	if n := a.Snapshot().NICs[0]; n.Skipped > e.Sent/10 || len(n.Sockets) != 2 {
 		t.Errorf("%d probes skipped of %d, sockets %v; want none, and one sender and the reflector", n.Skipped, e.Sent, n.Sockets)
 	}
-	// h3 was taken out: it is a stranger to h1 now.
+	// h3 was removed, so it is a stranger to h1 now.
 	until(t, 20*time.Second, "h3 refused", func() bool { return a.Snapshot().NICs[0].Dropped["unregistered"] > 0 })
 	_, _ = b, c
 }
@@ -99,7 +99,7 @@ func TestApplyChangesCadenceAndNICs(t *testing.T) {
 	if e := edgeOf(a, id); e.Lost != [2]uint64{} {
 		t.Errorf("lost %v", e.Lost)
 	}
-	// A NIC whose address this host has not is told of; the others go on.
+	// A NIC whose address this host does not have is reported, and the others continue.
 	bad := loopConfig("h1", 1, 2, "h2/eth1", 1)
 	bad.NICs = append(bad.NICs, NICConfig{NIC: "h1/eth3", Address: netip.MustParseAddr("192.0.2.1")})
 	if err := a.Apply(bad); !errors.Is(err, unix.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "h1/eth3") {
@@ -112,8 +112,8 @@ func TestApplyChangesCadenceAndNICs(t *testing.T) {
 	}
 }
 
-// TestKeysRollWithoutAGap: a new key is accepted before it is sent, an old one
-// until nobody sends it; no probe is missed and none refused.
+// TestKeysRollWithoutAGap checks that a new key is accepted before it is sent, and an old one for as long as a node
+// sends it. No probe is missed and none refused.
 func TestKeysRollWithoutAGap(t *testing.T) {
 	conf := func(node string, self, peer int, other string, keys ...Key) *Config {
 		c := loopConfig(node, self, peer, other, 1)
@@ -161,7 +161,7 @@ func TestKeysRollWithoutAGap(t *testing.T) {
 			t.Errorf("%s: %d forward delays of %d answers", e.id, k, s.Acked)
 		}
 	}
-	// A key the other end has not is refused and counted, not answered.
+	// A key that the other end does not have is refused and counted, not answered.
 	apply(t, a, one(key(3)))
 	until(t, 20*time.Second, "refused packets at both ends", func() bool {
 		return b.Snapshot().NICs[0].Dropped["bad_hmac"] > 0 && a.Snapshot().NICs[0].Dropped["bad_hmac"] > 0
@@ -193,7 +193,7 @@ func TestClassesHaveTheirOwnFlows(t *testing.T) {
 	}
 }
 
-// TestSSIDsOfPeers: where a peer's SSID is known, no other is answered.
+// TestSSIDsOfPeers checks that if a peer's SSID is known, no other one is answered.
 func TestSSIDsOfPeers(t *testing.T) {
 	cfg := loopConfig("h2", 2, 1, "h1/eth1", 1)
 	cfg.Edges, cfg.Peers[0].SSID = nil, 7
@@ -299,8 +299,7 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// TestAddressesComeAndGo: a peer that moves, an own address that moves, and one
-// that is taken away for a while.
+// TestAddressesComeAndGo checks a peer that moves, an own address that moves, and one that is removed for a while.
 func TestAddressesComeAndGo(t *testing.T) {
 	for _, family := range []struct{ name, a, b, b2 string }{
 		{"IPv4", "10.9.0.1", "10.9.0.2", "10.9.0.3"}, {"IPv6", "fd00::1", "fd00::2", "fd00::3"},
@@ -322,7 +321,7 @@ func TestAddressesComeAndGo(t *testing.T) {
 			apply(t, a, v6Config("h1", family.a, "h2/eth1", family.b2))
 			answered(t, a, ab, 30)
 			answered(t, b, ba, 30)
-			// The address goes and comes back; nobody applies anything.
+			// The address goes and comes back, without a new configuration.
 			ip(t, ns, "addr", "del", family.a+bits, "dev", "lo")
 			until(t, 20*time.Second, "probes that cannot be sent or answered", func() bool {
 				return len(a.Snapshot().NICs[0].SendErrors) > 0 || edgeOf(a, ab).Unresolved > 10
@@ -337,8 +336,8 @@ func TestAddressesComeAndGo(t *testing.T) {
 	}
 }
 
-// TestMTU: a probe that does not fit is an error of its own, and no loss; when
-// it fits again probing goes on.
+// TestMTU checks that a probe that does not fit is counted as a send error and not as loss, and that probing continues
+// when it fits again.
 func TestMTU(t *testing.T) {
 	ns := inNetns(t, "10.9.0.1/32", "10.9.0.2/32")
 	big := func(node, self, other, peer string) *Config {

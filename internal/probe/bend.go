@@ -15,12 +15,12 @@ import (
 )
 
 // Bend makes a node's clock wrong on purpose, for tests that need to know the truth. Every wall time passes through
-// BentTime before anything else uses it. Monotonic times do not change, and neither does the host's clock. The tests are
-// named after these rules:
+// BentTime before anything else uses it. Monotonic times do not change, and neither does the host's clock. The tests
+// are named after these rules:
 //
 //  1. A bent clock shows t + offset + rate x (t - ref) at the true time t.
-//  2. A new drift continues from the present offset. A new step moves the clock at once, from the moment at which it is set.
-//     Earlier stamps keep their time.
+//  2. A new drift continues from the present offset. A new step moves the clock at once, from the moment at which it is
+//     set. Earlier stamps keep their time.
 //  3. If the file is removed, its step and its drift are taken back by rule 2. The offset that the drift caused stays.
 //  4. A file that cannot be used changes nothing, and is logged once.
 type Bend struct {
@@ -47,15 +47,16 @@ type bent struct {
 	before *Segment
 }
 
-// Limits of a bend. Tests do not need a clock that is off by more than maxStampDistance at once, or by a tenth of its rate.
+// Limits of a bend. Tests do not need a clock that is off by more than maxStampDistance at once, or by a tenth of its
+// rate.
 const (
 	maxBendPPM  = 100_000
 	maxBendStep = int64(time.Hour)
 	maxBendFile = 4096 // octets
 )
 
-// NewBend bends a clock that is right at start, by offset at once and by driftPPM parts per million from then on. The file,
-// which FollowFile reads, adds to both. An empty name means that there is no file.
+// NewBend bends a clock that is right at start, by offset at once and by driftPPM parts per million from then on. The
+// file, which FollowFile reads, adds to both. An empty name means that there is no file.
 func NewBend(start time.Time, offset time.Duration, driftPPM float64, file string) (*Bend, error) {
 	if err := checkBend(int64(offset), driftPPM); err != nil {
 		return nil, err
@@ -75,8 +76,8 @@ func checkBend(step int64, ppm float64) error {
 	return nil
 }
 
-// BentTime returns the time that the bent clock shows at t, in Unix nanoseconds. A t of 0 means that there is no time, and
-// stays 0. A nil Bend is a clock that is right.
+// BentTime returns the time that the bent clock shows at t, in Unix nanoseconds. A t of 0 means that there is no time,
+// and stays 0. A nil Bend is a clock that is right.
 func (b *Bend) BentTime(t int64) int64 {
 	if b == nil || t == 0 {
 		return t
@@ -91,8 +92,8 @@ func (b *Bend) BentTime(t int64) int64 {
 // CurrentSegment returns the segment that is in force.
 func (b *Bend) CurrentSegment() Segment { return b.segments.Load().Segment }
 
-// SetBend changes the bend at a time of the true clock, in Unix nanoseconds. The new step and driftPPM add to those that the
-// Bend was made with, and replace those of the last call. The Bend must not have a file.
+// SetBend changes the bend at a time of the true clock, in Unix nanoseconds. The new step and driftPPM add to those
+// that the Bend was made with, and replace those of the last call. The Bend must not have a file.
 func (b *Bend) SetBend(step time.Duration, driftPPM float64, at int64) {
 	b.beginSegment(bendFile{StepNS: int64(step), DriftPPM: driftPPM}, func() int64 { return at })
 }
@@ -152,8 +153,8 @@ func (b *Bend) FollowFile(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// checkFile reads the file if it changed since the last time, and reports whether the bend changed. now returns the true
-// time.
+// checkFile reads the file if it changed since the last time, and reports whether the bend changed. now returns the
+// true time.
 func (b *Bend) checkFile(now func() int64) (changed bool, err error) {
 	info, err := os.Stat(b.file)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -46,8 +46,8 @@ func TestBendRule1OffsetAndDrift(t *testing.T) {
 	}
 }
 
-// write puts a file in place as another one, whatever the file system's clock
-// can tell apart.
+// write replaces a file with another one, so that the change is visible whatever the resolution of the file system's
+// clock is.
 func write(t *testing.T, file, text string, age int) {
 	t.Helper()
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -119,7 +119,7 @@ func TestBendRule4AFileThatCannotBeUsedChangesNothing(t *testing.T) {
 			t.Errorf("%.40q: changed %v, error %v, want %q", tc.text, changed, err, tc.want)
 		}
 		if _, err := b.checkFile(func() int64 { return bendStart }); err != nil {
-			t.Errorf("%.40q: told twice: %v", tc.text, err)
+			t.Errorf("%.40q: reported twice: %v", tc.text, err)
 		}
 	}
 	if b.BentTime(bendStart) != bendStart {
@@ -162,7 +162,7 @@ func FuzzParseBend(f *testing.F) {
 	})
 }
 
-// stampless takes the kernel's stamps away, so that the program's own are used.
+// stampless removes the kernel's stamps, so that the program's own are used.
 type stampless struct{ *unix.Batch }
 
 func (s stampless) Recv(u *unix.UDP) (int, error) {
@@ -181,8 +181,8 @@ func (s stampless) RecvErrors(u *unix.UDP) (int, error) {
 	}
 }
 
-// TestBentClocksShowInEveryStamp bends the far end of two: what goes there seems
-// longer by the offset, what comes back shorter, by every kind of stamps.
+// TestBentClocksShowInEveryStamp bends the clock of the far end. The delay to it then appears longer by the offset, and
+// the delay back shorter, by every kind of stamps.
 func TestBentClocksShowInEveryStamp(t *testing.T) {
 	const offset, slack = 2 * time.Second, 0.9e9
 	for kind, open := range map[stampKind]func(*testing.T, *Config) idle{

@@ -9,15 +9,15 @@ import (
 
 // Clock sync follows these rules, which the tests are named after:
 //
-//  1. If clock sync is enabled, every packet that both ends stamped by one better kind is an exchange. Exchanges that are not
-//     read within exchangeSpan are discarded and counted.
-//  2. A delay is measured by the local clock: the far stamp is translated to it by the relation of the edge and the kind. The
-//     program's own times belong to the kernel's clock.
+//  1. If clock sync is enabled, every packet that both ends stamped by one better kind is an exchange. Exchanges that
+//     are not read within exchangeSpan are discarded and counted.
+//  2. A delay is measured by the local clock: the far stamp is translated to it by the relation of the edge and the
+//     kind. The program's own times belong to the kernel's clock.
 //  3. Without a relation the packet is counted and gives no delay. The counts of sent, lost and answered packets do not
 //     depend on clocks.
 //  4. If a clock is seen to move, its edge's relation is dropped until there is another one.
-//  5. Every pairEvery-th probe has a twin right behind it. Two packets that left together and did not arrive together met a
-//     queue.
+//  5. Every pairEvery-th probe has a twin right behind it. Two packets that left together and did not arrive together
+//     met a queue.
 
 // pairEvery is the number of probes of an edge of which one has a twin.
 const pairEvery = 5
@@ -165,10 +165,10 @@ func (n *nic) drainExchanges(x *exchanges) {
 	}
 }
 
-// DrainExchanges yields every exchange since the last call, those of one pair in the order in which they became known. A
-// packet was sent at sent by the clock of its sender, and received at received by the clock of its receiver. dir is 0 for
-// probes, for which the local clock is the sender's, and 1 for replies. A NIC's loop waits only while its exchanges are
-// copied. yield may call the engine, except for DrainExchanges.
+// DrainExchanges yields every exchange since the last call, those of one pair in the order in which they became known.
+// A packet was sent at sent by the clock of its sender, and received at received by the clock of its receiver. dir is 0
+// for probes, for which the local clock is the sender's, and 1 for replies. A NIC's loop waits only while its exchanges
+// are copied. yield may call the engine, except for DrainExchanges.
 func (e *Engine) DrainExchanges(yield func(id clocksync.PairID, dir int, sent, received int64)) {
 	e.drainMu.Lock()
 	defer e.drainMu.Unlock()
@@ -189,8 +189,8 @@ func pairOf(e *EdgeConfig, k clocksync.Kind) clocksync.PairID {
 	return clocksync.PairID{Src: e.Src, Dst: e.Dst, Flow: e.Flow, Kind: k}
 }
 
-// SetRelations sets the relations of the far clocks to the local ones from now on. An edge and kind that is not in related
-// is no longer measured.
+// SetRelations sets the relations of the far clocks to the local ones from now on. An edge and kind that is not in
+// related is no longer measured.
 func (e *Engine) SetRelations(related map[clocksync.PairID]clocksync.Relation) {
 	e.visitRelations(func(id clocksync.PairID, r *relation) {
 		to, ok := related[id]
@@ -232,9 +232,9 @@ func (e *Engine) ClockWitnesses(yield func(clocksync.Witness)) {
 	})
 }
 
-// ClockKinds yields the kind of clock that stamps each NIC's packets. It is the NIC's own if it stamps all of them, in both
-// directions. Stamps of a NIC's own clock are translated to the system's time, by readings of both that are width nanoseconds
-// wide.
+// ClockKinds yields the kind of clock that stamps each NIC's packets. It is the NIC's own if it stamps all of them, in
+// both directions. Stamps of a NIC's own clock are translated to the system's time, by readings of both that are width
+// nanoseconds wide.
 func (e *Engine) ClockKinds(yield func(nic string, k clocksync.Kind, width int64)) {
 	for _, n := range e.allNICs() {
 		n.mu.Lock()
@@ -251,7 +251,8 @@ func (e *Engine) ClockKinds(yield func(nic string, k clocksync.Kind, width int64
 }
 
 // SetClockBound sets the error bound that packets of a NIC state for its clock. The frame is a relative one, so packets
-// never claim that the clock is synchronized. Under Config.ClockSync this bound applies, and otherwise Config.ErrorBound.
+// never claim that the clock is synchronized. Under Config.ClockSync this bound applies, and otherwise
+// Config.ErrorBound.
 func (e *Engine) SetClockBound(nic string, bound time.Duration, known bool) {
 	for _, n := range e.allNICs() {
 		n.mu.Lock()

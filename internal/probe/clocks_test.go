@@ -8,8 +8,7 @@ import (
 	"github.com/graylink/graylink/internal/stamp"
 )
 
-// syncedPair is two NICs that probe each other, a under clock sync; the far
-// clock is bent.
+// syncedPair returns two NICs that probe each other, a under clock sync. The far clock is bent.
 func syncedPair(t testing.TB, offset time.Duration) (a, b idle) {
 	t.Helper()
 	ca := loopConfig("h1", 1, 2, "h2/eth1", 1)
@@ -139,8 +138,7 @@ func TestClocksRules2And3DelaysNeedARelation(t *testing.T) {
 	}
 }
 
-// The far clock gains 1e-4; each direction evaluates the relation at the local
-// stamp.
+// The far clock gains 1e-4. Each direction evaluates the relation at the local stamp.
 func TestClocksRule2ARelationIsEvaluatedAtTheLocalStamp(t *testing.T) {
 	f := newFlow(10*time.Millisecond, time.Second)
 	f.setClockSync(true, 10*time.Millisecond)
@@ -160,8 +158,8 @@ func TestClocksRule2ARelationIsEvaluatedAtTheLocalStamp(t *testing.T) {
 	}
 }
 
-// A clock that moves is seen within some exchanges, takes only its own edge's
-// relation with it, and is placed again by the next relation.
+// A clock that moves is seen within some exchanges. Only its own edge's relation is dropped, and the next relation
+// places the edge again.
 func TestClocksRule4AClockThatMovesIsPlacedNoMore(t *testing.T) {
 	f := newFlow(10*time.Millisecond, time.Second)
 	f.setClockSync(true, 10*time.Millisecond)
@@ -194,7 +192,7 @@ func TestClocksRule4AClockThatMovesIsPlacedNoMore(t *testing.T) {
 	if f.Unplaced != before {
 		t.Errorf("%d unplaced by a new relation", f.Unplaced[forward]-before[forward])
 	}
-	// Delay in one direction is the path's, and so are times of the program's own.
+	// The delay in one direction is that of the path, and so are times of the program's own.
 	for range 100 {
 		local += 10e6
 		f.measureDelay(forward, kernelStamps, local, local+far+2_000_000)
@@ -266,9 +264,9 @@ func TestClocksRule5EveryFifthProbeHasATwin(t *testing.T) {
 	}
 }
 
-func TestClockBoundsAreTold(t *testing.T) {
+func TestClockBoundsAreReported(t *testing.T) {
 	a, b := syncedPair(t, 0)
-	told := func() *time.Duration { return b.e.Snapshot().NICs[0].Edges[0].PeerBound }
+	peerBound := func() *time.Duration { return b.e.Snapshot().NICs[0].Edges[0].PeerBound }
 	ask := func() {
 		for before := b.edges[0].Acked; b.edges[0].Acked < before+2; {
 			b.dueNow()
@@ -278,12 +276,12 @@ func TestClockBoundsAreTold(t *testing.T) {
 		}
 	}
 	ask()
-	if told() != nil {
-		t.Errorf("bound %v before any is known", *told())
+	if peerBound() != nil {
+		t.Errorf("bound %v before any is known", *peerBound())
 	}
 	a.e.SetClockBound("h1/eth1", 700*time.Nanosecond, true)
 	ask()
-	if got := told(); got == nil || *got < 700 || *got > 710 || a.estimate.IsSynced() {
+	if got := peerBound(); got == nil || *got < 700 || *got > 710 || a.estimate.IsSynced() {
 		t.Errorf("bound %v, want 700 ns; synced %v", got, a.estimate.IsSynced())
 	}
 	c := *a.e.Config()
@@ -296,7 +294,7 @@ func TestClockBoundsAreTold(t *testing.T) {
 	a.e.SetClockBound("h1/eth2", time.Hour, true) // not there
 	a.e.SetClockBound("h1/eth1", 0, false)
 	ask()
-	if told() != nil {
-		t.Errorf("bound %v after it was taken back", *told())
+	if peerBound() != nil {
+		t.Errorf("bound %v after it was taken back", *peerBound())
 	}
 }

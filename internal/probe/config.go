@@ -496,8 +496,8 @@ func (c *Config) readRoot(root *yaml.Node) error {
 	return c.checkComplete(root)
 }
 
-// canReach reports whether a NIC and a peer can send to each other, as far as that is known: both by RDMA, or by addresses
-// of one family. The address of a NIC that names a device is not known yet.
+// canReach reports whether a NIC and a peer can send to each other, as far as that is known: both by RDMA, or by
+// addresses of one family. The address of a NIC that names a device is not known yet.
 func canReach(n *NICConfig, p *PeerConfig) bool {
 	if n.RDMA != nil && p.RDMA != nil {
 		return true
@@ -673,8 +673,8 @@ func (c *Config) checkComplete(root *yaml.Node) error {
 	return nil
 }
 
-// Validate returns the reason why a configuration cannot be run, or nil. It checks configurations of files and assignments
-// in the same way.
+// Validate returns the reason why a configuration cannot be run, or nil. It checks configurations of files and
+// assignments in the same way.
 func (c *Config) Validate() error {
 	bad := func(field, format string, args ...any) error {
 		return fmt.Errorf("field %q: %s", field, fmt.Sprintf(format, args...))

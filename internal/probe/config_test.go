@@ -96,7 +96,7 @@ func TestParseKeys(t *testing.T) {
 				t.Errorf("got %v, want %s", err, tc.want)
 			}
 			if err != nil && (strings.Contains(err.Error(), good) || strings.Contains(err.Error(), "0011") || strings.Contains(err.Error(), "xy")) {
-				t.Errorf("the error tells the secret: %v", err)
+				t.Errorf("the error reveals the secret: %v", err)
 			}
 		})
 	}
@@ -116,7 +116,7 @@ func TestKeyFile(t *testing.T) {
 	}
 	write(file, "node: h1\nauthentication: {key_file: "+keys+"}\nnics: [{nic: h1/eth1, address: 10.0.1.2}]\npeers: [{nic: h2/eth1, address: 10.0.2.2}]\n", 0o600)
 	write(keys, "1 00112233445566778899aabbccddeeff\n", 0o644)
-	if _, err := LoadConfig(file); err == nil || !strings.Contains(err.Error(), "lets others read the keys") {
+	if _, err := LoadConfig(file); err == nil || !strings.Contains(err.Error(), "lets other users read the keys") {
 		t.Errorf("a key file that others can read: %v", err)
 	}
 	write(keys, "1 00112233445566778899aabbccddeeff\n", 0o600)

@@ -19,27 +19,28 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// A queue pair sends with one hop limit, and does not learn of the hop that dropped a packet. Flows by RDMA are therefore
-// traced by copies of their RoCE v2 packets, sent and received by raw sockets:
+// A queue pair sends with one hop limit, and does not learn of the hop that dropped a packet. Flows by RDMA are
+// therefore traced by copies of their RoCE v2 packets, sent and received by raw sockets:
 //
-//  1. A copy has the addresses, DSCP, UDP ports and length of the flow's packets. If the driver's choice of the source port
-//     is not known, the path is not known either.
-//  2. The destination is queue pair 0, which no RoCE port has. No host answers a copy, so the end of its path is found in
-//     the same way as that of a reply.
+//  1. A copy has the addresses, DSCP, UDP ports and length of the flow's packets. If the driver's choice of the source
+//     port is not known, the path is not known either.
+//  2. The destination is queue pair 0, which no RoCE port has. No host answers a copy, so the end of its path is found
+//     in the same way as that of a reply.
 //  3. An answer is matched by the addresses, ports and length that it quotes, and by the identification of IPv4 and the
 //     sequence number of the BTH if they are part of the quote.
 //  4. Flows of one 5-tuple and DSCP have one path. Those that are to be traced at the same time are traced once.
 const deadQPN = 0
 
-// rawIP is the interface of raw sockets, which unix.RawIP implements. Recv is called by one goroutine, and ends with Close.
+// rawIP is the interface of raw sockets, which unix.RawIP implements. Recv is called by one goroutine, and ends with
+// Close.
 type rawIP interface {
 	Send(packet []byte, dst netip.Addr) error
 	Recv(buf []byte) (message []byte, from netip.Addr, err error)
 	Close() error
 }
 
-// roceHost is the interface to what a host knows of its RDMA devices besides libibverbs, and to its raw sockets. sysHost
-// implements it.
+// roceHost is the interface to what a host knows of its RDMA devices besides libibverbs, and to its raw sockets.
+// sysHost implements it.
 type roceHost interface {
 	// DriverName returns the name of a device's kernel module.
 	DriverName(device string) (string, error)
@@ -58,7 +59,8 @@ func (h sysHost) DriverName(device string) (string, error) {
 	if err == nil {
 		return filepath.Base(target), nil
 	}
-	// Soft-RoCE has no parent device, and is the only driver with this attribute (drivers/infiniband/sw/rxe/rxe_verbs.c).
+	// Soft-RoCE has no parent device, and is the only driver with this attribute
+	// (drivers/infiniband/sw/rxe/rxe_verbs.c).
 	if _, e := os.Stat(filepath.Join(dir, "parent")); e == nil && errors.Is(err, fs.ErrNotExist) {
 		return "rdma_rxe", nil
 	}
@@ -240,8 +242,8 @@ func (c *copier) handleError(b []byte, from netip.Addr, v6 bool, at int64) {
 	w.answer <- a
 }
 
-// matchQuote finds the copy that an ICMP error quotes, by rule 3. If IPv6 is quoted without the BTH, it is the only copy
-// of its flow that is in flight, or else no copy matches.
+// matchQuote finds the copy that an ICMP error quotes, by rule 3. If IPv6 is quoted without the BTH, it is the only
+// copy of its flow that is in flight, or else no copy matches.
 func (c *copier) matchQuote(q *roce.Quote) (key uint32, w *copyProbe) {
 	for k, v := range c.awaited {
 		p := &v.packet

@@ -23,13 +23,13 @@ import (
 	"github.com/graylink/graylink/internal/roce"
 )
 
-// fakeHost is a host with one way of switches before every destination.
+// fakeHost is a host with one path of switches before every destination.
 type fakeHost struct {
 	driver    string
 	err       error // of opening
 	sendErr   error
 	switches  []netip.Addr
-	closed    bool // the destination's kernel says that nobody is at the port
+	closed    bool // the destination's kernel reports a closed port
 	quoted    int  // octets of a quote; 0: all
 	extension []byte
 
@@ -108,13 +108,13 @@ func (r *fakeRaw) Recv([]byte) ([]byte, netip.Addr, error) {
 }
 
 func (r *fakeRaw) Close() error {
-	// Called under the copier's lock, and by Send's caller with h.mu free.
+	// It is called under the copier's lock, and by Send's caller with h.mu free.
 	close(r.done)
 	r.h.open--
 	return nil
 }
 
-// exceeded is the error of a switch that a packet ended at.
+// exceeded returns the error of a switch that a packet ended at.
 func exceeded(quote, extension []byte) []byte {
 	if quote[0]>>4 == 6 {
 		return append([]byte{3, 0, 0, 0, 0, 0, 0, 0}, quote...)
@@ -122,7 +122,7 @@ func exceeded(quote, extension []byte) []byte {
 	return icmpError(11, 0, quote, extension)
 }
 
-// icmpError is one of IPv4, with an extension after 128 octets where it has one.
+// icmpError returns an ICMP error of IPv4. An extension follows after 128 octets.
 func icmpError(typ, code byte, quote, extension []byte) []byte {
 	words := byte(0)
 	if extension != nil {
@@ -137,7 +137,7 @@ func icmpError(typ, code byte, quote, extension []byte) []byte {
 	return b
 }
 
-// copying is a NIC with RDMA whose copies go to a fake host.
+// copying returns a NIC with RDMA whose copies go to a fake host.
 func copying(t *testing.T, h *fakeHost) (n idle, traceFlows []traceFlow) {
 	t.Helper()
 	a, _, _ := rdmaPair(t)
@@ -147,7 +147,7 @@ func copying(t *testing.T, h *fakeHost) (n idle, traceFlows []traceFlow) {
 	return a, flows
 }
 
-// copyingV6 has GIDs that are IPv6 addresses.
+// copyingV6 does the same with GIDs that are IPv6 addresses.
 func copyingV6(t *testing.T, h *fakeHost) (n idle, flows []traceFlow) {
 	t.Helper()
 	f := rdmatest.New(func() int64 { return time.Now().UnixNano() })
@@ -162,8 +162,8 @@ func copyingV6(t *testing.T, h *fakeHost) (n idle, flows []traceFlow) {
 	return n, n.traceableFlows()
 }
 
-// IPv6's flow label is in the hash of many switches: devices send that of the address
-// handle, soft-RoCE 0 (rxe_net.c, prepare_ipv6_hdr).
+// IPv6's flow label is in the hash of many switches. Devices send the flow label of the address handle, and soft-RoCE
+// sends 0 (rxe_net.c, prepare_ipv6_hdr).
 func TestCopyRule1IPv6(t *testing.T) {
 	for _, driver := range []string{"mlx5_core", "rdma_rxe"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestCopyRule1CopiesAreThePacketsOfTheFlow(t *testing.T) {
 	}
 }
 
-// Where it is not known how, a path is not known either, and says what is missing.
+// If it is not known how copies are sent, the path is unknown, and a note states what is missing.
 func TestCopyRule1WhatIsNotKnownIsNotGuessed(t *testing.T) {
 	for _, x := range []struct {
 		h    *fakeHost
@@ -270,9 +270,9 @@ func TestCopyRule2ThePathEndsAfterTheLastAnswer(t *testing.T) {
 		hops    string
 		reached bool
 	}{
-		{"nobody answers", &fakeHost{switches: []netip.Addr{up1, spine1}}, "10.2.0.1 10.1.0.1", false},
-		{"a silent switch", &fakeHost{switches: []netip.Addr{up1, nobody, up2}}, "10.2.0.1 - 10.2.0.2", false},
-		{"the kernel has nobody at the port", &fakeHost{switches: []netip.Addr{up1, spine1}, closed: true}, "10.2.0.1 10.1.0.1", true},
+		{"nothing answers", &fakeHost{switches: []netip.Addr{up1, spine1}}, "10.2.0.1 10.1.0.1", false},
+		{"a silent switch", &fakeHost{switches: []netip.Addr{up1, noAddress, up2}}, "10.2.0.1 - 10.2.0.2", false},
+		{"the kernel has no socket at the port", &fakeHost{switches: []netip.Addr{up1, spine1}, closed: true}, "10.2.0.1 10.1.0.1", true},
 		{"quotes of 28 octets", &fakeHost{switches: []netip.Addr{up1, spine1}, quoted: 28}, "10.2.0.1 10.1.0.1", false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -340,7 +340,7 @@ func TestCopyRule3OnlyItsOwnQuotesAreAnswers(t *testing.T) {
 	}
 	labels := []byte{0x20, 0, 0, 0, 0, 8, classMPLS, typeLabelStack, 0, 1, 1, 64}
 	c.handleError(icmpError(11, 0, quote, labels), spine1, false, 5)
-	c.handleError(icmpError(11, 0, quote, labels), spine1, false, 5) // a second one is nobody's
+	c.handleError(icmpError(11, 0, quote, labels), spine1, false, 5) // a second one has no receiver
 	if len(answer) != 1 {
 		t.Fatalf("%d answers, want one", len(answer))
 	}
@@ -391,7 +391,7 @@ func TestCopyRule4FlowsOfOneTupleAreTracedOnce(t *testing.T) {
 	}
 }
 
-// Copies have the budget of the switches that UDP's packets have.
+// Copies use the same budgets of switches as packets by UDP.
 func TestCopiesKeepTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHost{driver: "mlx5_core", switches: []netip.Addr{up1, spine1, up2}}
@@ -412,7 +412,7 @@ func TestCopiesKeepTheBudget(t *testing.T) {
 	})
 }
 
-// A socket that fails is opened anew by the next trace, and all are closed with the NIC.
+// The next trace opens a failed socket again, and all are closed with the NIC.
 func TestCopierOpensAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHost{driver: "mlx5_core", switches: []netip.Addr{up1}}

@@ -1,9 +1,9 @@
-// Package probe measures one-way delay and loss between NICs. It sends STAMP probes (RFC 8762, RFC 8972), which the kernel
-// or the NIC stamps, and traces the paths of the packets. A reply is the answer of the reflecting agent to a probe. An agent
-// replies only to the probes of registered peers.
+// Package probe measures one-way delay and loss between NICs. It sends STAMP probes (RFC 8762, RFC 8972), which the
+// kernel or the NIC stamps, and traces the paths of the packets. A reply is the answer of the reflecting agent to a
+// probe. An agent replies only to the probes of registered peers.
 //
-// One loop with a thread of its own serves all NICs of a node (engine.go). What a NIC sends and receives is in nic.go. What a
-// flow's packets mean is decided in flow.go, without sockets or clocks.
+// One loop with a thread of its own serves all NICs of a node (engine.go). What a NIC sends and receives is in nic.go.
+// What a flow's packets mean is decided in flow.go, without sockets or clocks.
 package probe
 
 import (
@@ -29,13 +29,14 @@ import (
 const (
 	longestWait = 50 * time.Millisecond // of the loop if nothing is due
 	stallAfter  = 20 * time.Millisecond // a turn that is later than this shows a stall of the host
-	// Between two turns, while packets arrive, there are turnMin to turnMax. The interval is longer if there are fewer packets,
-	// so that a turn has turnPackets to process. Probes that become due between two turns leave together, and so do replies. The
-	// times that matter are the kernel's or the NIC's, so waiting for the turn costs no accuracy and saves most of the system
-	// calls and wake-ups.
+	// Between two turns, while packets arrive, there are turnMin to turnMax. The interval is longer if there are fewer
+	// packets, so that a turn has turnPackets to process. Probes that become due between two turns leave together, and
+	// so do replies. The times that matter are the kernel's or the NIC's, so waiting for the turn costs no accuracy and
+	// saves most of the system calls and wake-ups.
 	turnMin, turnMax = 2 * time.Millisecond, 5 * time.Millisecond
 	turnPackets      = 16
-	// quietAfter is the time after the last packet from which on the loop waits for the next packet rather than for its turn.
+	// quietAfter is the time after the last packet from which on the loop waits for the next packet rather than for its
+	// turn.
 	quietAfter = 100 * time.Millisecond
 )
 
@@ -71,8 +72,8 @@ type wiring struct {
 	roce   roceHost
 	device stampDevice
 	bend   *Bend // nil if the clock is right
-	// virtual is the time in nanoseconds since the base if the time is simulated, and nil otherwise. turned is then the wall
-	// clock's time of the last turn.
+	// virtual is the time in nanoseconds since the base if the time is simulated, and nil otherwise. turned is then the
+	// wall clock's time of the last turn.
 	virtual *atomic.Int64
 	turned  atomic.Int64
 
@@ -129,8 +130,8 @@ func Start(cfg *Config, log *slog.Logger) (*Engine, error) {
 	return StartBent(cfg, nil, log)
 }
 
-// StartBent does the same as Start with a clock that is wrong on purpose. A nil bend is a clock that is right. The caller
-// has to run FollowFile of the bend.
+// StartBent does the same as Start with a clock that is wrong on purpose. A nil bend is a clock that is right. The
+// caller has to run FollowFile of the bend.
 func StartBent(cfg *Config, bend *Bend, log *slog.Logger) (*Engine, error) {
 	return startOn(cfg, log, kernelDevice{}, bend)
 }
@@ -176,9 +177,10 @@ func newEngineOn(cfg *Config, log *slog.Logger, device stampDevice, verbs rdma.V
 	return e, nil
 }
 
-// Apply changes the configuration. What both configurations have continues without interruption: the probes of an edge keep
-// their numbers, their counts and their phase. If a socket cannot be opened, Apply returns an error. Everything else has
-// changed then, and the next Apply tries again. errors.Is holds for the socket errors of internal/unix and ErrClosed.
+// Apply changes the configuration. What both configurations have continues without interruption: the probes of an edge
+// keep their numbers, their counts and their phase. If a socket cannot be opened, Apply returns an error. Everything
+// else has changed then, and the next Apply tries again. errors.Is holds for the socket errors of internal/unix and
+// ErrClosed.
 func (e *Engine) Apply(cfg *Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -203,8 +205,8 @@ func (e *Engine) Apply(cfg *Config) error {
 	return errors.Join(err, e.closeNICs(gone), e.wire.poll.Wake())
 }
 
-// rebuildNICs makes the NICs of a configuration, and reuses old ones that are the same. A NIC that cannot be opened is left
-// out, and the error has the reason.
+// rebuildNICs makes the NICs of a configuration, and reuses old ones that are the same. A NIC that cannot be opened is
+// left out, and the error has the reason.
 func (e *Engine) rebuildNICs(cfg *Config, old []*nic) (nics []*nic, err error) {
 	e.every.Store(int64(turnOf(cfg)))
 	e.wire.life.raiseTo(cfg.Life)
@@ -245,22 +247,23 @@ func turnOf(cfg *Config) time.Duration {
 	return min(turnMax, max(turnMin, time.Duration(turnPackets/perSecond*float64(time.Second))))
 }
 
-// nextPhase returns the phase of the next edge. It spreads the edges of a node over their cadence by the golden ratio: however
-// many edges there are, the next one falls into a widest gap, and no other edge moves.
+// nextPhase returns the phase of the next edge. It spreads the edges of a node over their cadence by the golden ratio:
+// however many edges there are, the next one falls into a widest gap, and no other edge moves.
 func (e *Engine) nextPhase() float64 {
 	e.phases++
 	_, f := math.Modf(float64(e.phases) * (math.Phi - 1))
 	return f
 }
 
-// allNICs lists the NICs.
+// allNICs returns the NICs of the engine.
 func (e *Engine) allNICs() []*nic {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.nics
 }
 
-// run is the engine's loop. It has a thread of its own, so that no other goroutine's work delays a probe.
+// run runs the engine's loop until ctx ends. The loop has a thread of its own, so that no other goroutine's work delays
+// a probe.
 func (e *Engine) run(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -305,8 +308,8 @@ func (e *Engine) run(ctx context.Context) error {
 	return nil
 }
 
-// runTurn runs one turn of the loop, which was planned for planned. It returns the time of the next probe, and whether packets
-// arrived.
+// runTurn runs one turn of the loop, which was planned for planned. It returns the time of the next probe, and whether
+// packets arrived.
 func (e *Engine) runTurn(now, planned int64, events int) (due int64, got bool, err error) {
 	e.planned.Store(now) // the time up to here is accounted for
 	stalled := stallTime(now, planned)
@@ -325,7 +328,8 @@ func (e *Engine) runTurn(now, planned int64, events int) (due int64, got bool, e
 			if queued {
 				err = s.nic.drainErrors(s)
 			}
-			// An error without an entry in the queue is cleared only by a receive. Otherwise it would wake the loop for ever.
+			// An error without an entry in the queue is cleared only by a receive. Otherwise it would wake the loop for
+			// ever.
 			if err == nil {
 				err = s.nic.receivePackets(s, until)
 			}
@@ -382,8 +386,8 @@ func (e *Engine) holdOpen(ctx context.Context) (_ context.Context, leave func(),
 // ErrClosed is the error of operations of an engine after Close.
 var ErrClosed = errors.New("the probe engine is closed")
 
-// Err returns the reason why a probe loop ended, or nil while all run. After Close it returns an error that is ErrClosed, or
-// an earlier one.
+// Err returns the reason why a probe loop ended, or nil while all run. After Close it returns an error that is
+// ErrClosed, or an earlier one.
 func (e *Engine) Err() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -31,8 +31,7 @@ func until(t *testing.T, d time.Duration, what string, f func() bool) {
 	t.Fatalf("%s: not within %v", what, d)
 }
 
-// loopback is an address of this process's own, so that tests of several
-// packages at a time do not meet.
+// loopback returns an address of this process's own, so that tests of several packages can run at the same time.
 func loopback(i int) netip.Addr {
 	pid := os.Getpid()
 	return netip.AddrFrom4([4]byte{127, byte(64 + pid>>14&63), byte(pid >> 6), byte(pid<<2 | i)})
@@ -47,7 +46,7 @@ func loopConfig(node string, self, peer int, peerNIC string, flows int) *Config 
 	return &c
 }
 
-// reconnect makes the edges anew, of all NICs and peers there are.
+// reconnect makes the edges again, of all NICs and peers.
 func (c *Config) reconnect(peers ...filePeer) {
 	c.Peers, c.Edges, c.Answers = nil, nil, nil
 	c.connectPeers(peers)
@@ -89,7 +88,7 @@ func TestEnginesMeasureEachOther(t *testing.T) {
 		t.Fatalf("edges %+v", s.Edges)
 	}
 	for i, e := range s.Edges {
-		// The first packets may come before the kernel has begun to stamp.
+		// The first packets may arrive before the kernel has begun to stamp.
 		if k := e.OWD[0].Kernel.Count; k+10 < e.Acked {
 			t.Errorf("edge %d: %d forward delays by kernel stamps of %d answers", i, k, e.Acked)
 		}
@@ -103,7 +102,7 @@ func TestEnginesMeasureEachOther(t *testing.T) {
 			t.Errorf("edge %d: lost %v, duplicate %d", i, e.Lost, e.Duplicate)
 		}
 	}
-	// h2 knows of flow 0 of its peer only: flow 1 is answered, not counted.
+	// h2 knows only flow 0 of its peer: flow 1 is answered, but not counted.
 	if len(r.Received) != 1 || r.Received[0].Received < 100 || r.Received[0].Edge.String() != "h1/eth1>h2/eth1#0" {
 		t.Errorf("received %+v", r.Received)
 	}
@@ -165,7 +164,7 @@ func TestReflectorRestartIsNotLoss(t *testing.T) {
 	}
 }
 
-// client is a plain socket at an address of its own.
+// client returns a plain socket at an address of its own.
 func client(t *testing.T, i int, port int) *net.UDPConn {
 	t.Helper()
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback(i).AsSlice(), Port: port})
@@ -221,7 +220,7 @@ func TestReflectorAnswersPeersOnly(t *testing.T) {
 			t.Errorf("a reply of %d octets to a request of %d", n, len(req))
 		}
 	}
-	// 4 times the expected rate and a second's worth at once, no more.
+	// At most 4 times the expected rate, and a second's packets at once, are answered.
 	for i := range 1000 {
 		send(peer, request(uint32(1000+i), 0))
 	}
@@ -251,13 +250,13 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-// idle is an engine with one NIC, which nothing drives but the test.
+// idle is an engine with one NIC that only the test drives.
 type idle struct {
 	*nic
 	e *Engine
 }
 
-// step lets a turn pass.
+// step runs one turn.
 func (i idle) step(t testing.TB) {
 	t.Helper()
 	k, err := i.e.wire.poll.Wait(0)
@@ -292,7 +291,7 @@ func newIdle(t testing.TB, c *Config, device stampDevice) idle {
 	return idle{e.nics[0], e}
 }
 
-// pair is two NICs that probe each other and that nothing drives.
+// pair returns two NICs that probe each other and that only the test drives.
 func pair(t testing.TB) (a, b idle) {
 	t.Helper()
 	return newIdle(t, loopConfig("h1", 1, 2, "h2/eth1", 1), kernelDevice{}), newIdle(t, loopConfig("h2", 2, 1, "h1/eth1", 1), kernelDevice{})
@@ -315,8 +314,7 @@ var modes = []struct {
 	keys []Key
 }{{"plain", nil}, {"authenticated", []Key{key(1), key(2)}}}
 
-// TestTurnAllocatesNothing drives two NICs by hand through probe, reflection,
-// reply and all stamps.
+// TestTurnAllocatesNothing drives two NICs by hand through probe, reflection, reply and all stamps.
 func TestTurnAllocatesNothing(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
@@ -345,8 +343,8 @@ func TestTurnAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkExchange is a probe, its reflection, the reply and all four stamps,
-// over loopback; under clock sync also its share in twins and exchanges.
+// BenchmarkExchange measures a probe, its reflection, the reply and all four stamps over loopback. Under clock sync it
+// includes the share of twins and exchanges.
 func BenchmarkExchange(b *testing.B) {
 	for _, mode := range modes {
 		for _, synced := range []bool{false, true} {
@@ -379,8 +377,8 @@ func BenchmarkExchange(b *testing.B) {
 	}
 }
 
-// FuzzPackets feeds outside bytes to the reflector, the sender and the parser
-// of ICMP quotes. A reply is never longer than what it answers.
+// FuzzPackets feeds random octets to the reflector, the sender and the parser of ICMP quotes. A reply is never longer
+// than the packet that it answers.
 func FuzzPackets(f *testing.F) {
 	a, _ := pair(f)
 	peer := netip.AddrPortFrom(loopback(2), a.node.Stamp.Port)
@@ -457,7 +455,7 @@ func TestStallsAreSummed(t *testing.T) {
 	}
 }
 
-// After a stall the probes that were missed are not made up for.
+// After a stall the missed probes are not sent later.
 func TestNoBurstAfterAStall(t *testing.T) {
 	a, _ := pair(t)
 	a.edges[0].next = a.monoTime() - int64(5*time.Second)
@@ -471,7 +469,7 @@ func TestNoBurstAfterAStall(t *testing.T) {
 	}
 }
 
-// skip skips for want of a feature, unless everything is required to run.
+// skip skips a test for lack of a feature, unless all tests are required to run.
 func skip(t *testing.T, reason string) {
 	t.Helper()
 	if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
@@ -480,7 +478,7 @@ func skip(t *testing.T, reason string) {
 	t.Skip(reason)
 }
 
-// line is h1 - r1 - r2 - h2 in namespaces of their own.
+// line is h1 - r1 - r2 - h2 in network namespaces of their own.
 type line struct {
 	t    *testing.T
 	name func(string) string
@@ -577,7 +575,7 @@ func hops(p TracedPath) string {
 	return strings.Join(s, " ")
 }
 
-// forgetAll makes a tracer one that has traced nothing yet.
+// forgetAll resets a tracer to one that has traced nothing yet.
 func (t *tracer) forgetAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -602,7 +600,7 @@ func TestBetweenNamespaces(t *testing.T) {
 		until(l.t, 30*time.Second, fmt.Sprintf("%d more answers", n), func() bool { return edge().Acked >= from+n })
 	}
 	more(50)
-	// What h1 sent before h2 was there stays unresolved.
+	// The probes that h1 sent before h2 was up stay unresolved.
 	early := edge().Unresolved
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -676,7 +674,7 @@ func TestBetweenNamespaces(t *testing.T) {
 			t.Errorf("path %+v", p)
 		}
 	})
-	t.Run("per-packet balancing is told", func(t *testing.T) {
+	t.Run("per-packet balancing is reported", func(t *testing.T) {
 		l.t = t
 		// Every other packet of hop limit 2 ends at r1 already.
 		l.iptables("r1", "-t", "mangle", "-A", "PREROUTING", "-i", "dn1", "-m", "ttl", "--ttl-eq", "2", "-m", "statistic", "--mode", "nth", "--every", "2", "--packet", "0", "-j", "TTL", "--ttl-set", "1")
@@ -719,7 +717,7 @@ func TestBetweenNamespaces(t *testing.T) {
 		l.t = t
 		l.iptables("r2", "-A", "FORWARD", "-i", "dn1", "-j", "DROP")
 		was := edge()
-		// Some more than are asked for below: the last replies are still to come.
+		// Some more than are checked below, because the last replies are still to come.
 		until(t, 20*time.Second, "60 probes", func() bool { return edge().Sent >= was.Sent+60 })
 		l.iptables("r2", "-F", "FORWARD")
 		more(30)

@@ -87,16 +87,16 @@ type FlowCounters struct {
 // flow is the sender's account of one edge. The tests are named after these rules:
 //
 //  1. A reply within the timeout counts as acked, and one after it as late. Neither is lost.
-//  2. The direction of a loss comes from Direct Measurement. Between two replies, probes that were sent and not received are
-//     lost forward, and replies that the reflector sent and that did not arrive are lost in reverse. A gap that closes within
-//     settleEvery is reordering, not loss.
+//  2. The direction of a loss comes from Direct Measurement. Between two replies, probes that were sent and not
+//     received are lost forward, and replies that the reflector sent and that did not arrive are lost in reverse. A gap
+//     that closes within settleEvery is reordering, not loss.
 //  3. Probes that no later reply gives information about stay unresolved.
 //  4. A second reply to a probe, or a copy of a reply, counts as a duplicate and as nothing else.
 //  5. A reflector that restarts begins a new account. Its restart causes no loss.
 //  6. Sequence numbers and counters wrap.
-//  7. A delay is measured between stamps of one kind, or under the label of user space if one of them is missing, but never
-//     between two different better kinds. If there are no better stamps, T1 and T3 are the times at which a packet was handed
-//     over, not those at which it was written.
+//  7. A delay is measured between stamps of one kind, or under the label of user space if one of them is missing, but
+//     never between two different better kinds. If there are no better stamps, T1 and T3 are the times at which a
+//     packet was handed over, not those at which it was written.
 type flow struct {
 	FlowCounters
 	owd            [directions][stampKinds]Histogram
@@ -125,8 +125,8 @@ type flow struct {
 	lowestGap        [2]int64
 }
 
-// settleEvery is the time that a gap must last to count as loss. Packets of one flow overtake each other on a fabric within
-// less than that.
+// settleEvery is the time that a gap must last to count as loss. Packets of one flow overtake each other on a fabric
+// within less than that.
 const settleEvery = 100 * time.Millisecond
 
 func newFlow(cadence, timeout time.Duration) flow {
@@ -338,8 +338,8 @@ func (f *flow) acceptReply(mono int64, r *reply) outcome {
 	return outcomeAcked
 }
 
-// kindOf translates a method of RFC 8972 section 5.5. Reflectors of this project write HW Assist for the NIC's stamps, SW
-// Local for the kernel's and Control Plane for user space.
+// kindOf translates a method of RFC 8972 section 5.5. Reflectors of this project write HW Assist for the NIC's stamps,
+// SW Local for the kernel's and Control Plane for user space.
 func kindOf(m stamp.Method) stampKind {
 	switch m {
 	case stamp.MethodHardware:
@@ -354,7 +354,8 @@ func (k stampKind) stampMethod() stamp.Method {
 	return [stampKinds]stamp.Method{stamp.MethodControl, stamp.MethodSoftware, stamp.MethodHardware}[k]
 }
 
-// countReply does the accounting by the reflector's sequence number and counters. It returns false for a copy of a reply.
+// countReply does the accounting by the reflector's sequence number and counters. It returns false for a copy of a
+// reply.
 func (f *flow) countReply(r *reply) bool {
 	direct := r.answers.Has.Has(stamp.TypeDirectMeasurement)
 	dm := r.answers.DirectMeasurement
@@ -412,10 +413,10 @@ func (f *flow) countReply(r *reply) bool {
 	return true
 }
 
-// reflectorRestarted reports whether a reply comes from a reflector that has lost the earlier ones. Such a reflector answers
-// a later probe and yet has received fewer. A reply that was overtaken answers an earlier probe. If the order changed in both
-// directions, its T2 is the earlier one and its count is close. T2 alone is not sufficient, because the reflector's clock
-// may have been set back.
+// reflectorRestarted reports whether a reply comes from a reflector that has lost the earlier ones. Such a reflector
+// answers a later probe and yet has received fewer. A reply that was overtaken answers an earlier probe. If the order
+// changed in both directions, its T2 is the earlier one and its count is close. T2 alone is not sufficient, because the
+// reflector's clock may have been set back.
 func (f *flow) reflectorRestarted(r *reply) bool {
 	rx := r.answers.DirectMeasurement.ReflectorRx
 	return seqNewer(f.lastR, rx) && seqNewer(r.senderSeq, f.highestAnswered) && (r.t2 > f.lastT2 || f.lastR-rx > sessionWindow)
@@ -458,8 +459,8 @@ func (f *flow) followUp(a *stamp.Answers) {
 	f.measureDelay(reverse, kind, r.t4[kind], t3)
 }
 
-// maxStampDistance is longer than any kernel takes from user space to its transmit stamp, and shorter than the time until a
-// sequence number is used again.
+// maxStampDistance is longer than any kernel takes from user space to its transmit stamp, and shorter than the time
+// until a sequence number is used again.
 const maxStampDistance = int64(10 * time.Second)
 
 // unresolvedProbes returns the number of probes that nothing is known about.
@@ -471,8 +472,8 @@ func (f *flow) unresolvedProbes() uint64 {
 	return f.Sent - known
 }
 
-// session is the reflector's side of one sender's session, which is stateful (RFC 8762 section 4.3). It is identified by
-// source address, port and SSID.
+// session is the reflector's side of one sender's session, which is stateful (RFC 8762 section 4.3). It is identified
+// by source address, port and SSID.
 type session struct {
 	key          sessionKey
 	peer         *peer
@@ -496,8 +497,8 @@ type session struct {
 	restarts       uint64
 }
 
-// followsKept limits the transmit stamps that wait to be reported. Replies to probes that were read together leave before
-// the first one's stamp is available. Each later reply carries one stamp, the oldest, so that none is skipped.
+// followsKept limits the transmit stamps that wait to be reported. Replies to probes that were read together leave
+// before the first one's stamp is available. Each later reply carries one stamp, the oldest, so that none is skipped.
 const followsKept = 16
 
 // addFollowUp records the transmit stamp of a reply. If too many wait, the oldest is discarded.
@@ -510,7 +511,8 @@ func (s *session) addFollowUp(f stamp.FollowUp) {
 	s.pendingFollows++
 }
 
-// nextFollowUp returns the oldest stamp that is not yet reported. If there is none, it returns the one reported last, or zero.
+// nextFollowUp returns the oldest stamp that is not yet reported. If there is none, it returns the one reported last,
+// or zero.
 func (s *session) nextFollowUp() stamp.FollowUp {
 	if s.pendingFollows == 0 {
 		return s.follows[(s.firstFollow+followsKept-1)%followsKept]
@@ -533,8 +535,8 @@ const (
 // sessionWindow is the number of past sequence numbers that a session knows.
 const sessionWindow = 64
 
-// sessionAhead is the number of sequence numbers by which an expected probe may be ahead of the last one. A fast flow sends
-// that many during an outage of seconds.
+// sessionAhead is the number of sequence numbers by which an expected probe may be ahead of the last one. A fast flow
+// sends that many during an outage of seconds.
 const sessionAhead = 1024
 
 // expectsSeq reports whether a probe with this sequence number is one of the next, or one of the last that have not
@@ -569,10 +571,10 @@ func (s *session) acceptInLife(life uint64, seq uint32, ts int64) arrival {
 	return arrivalNew
 }
 
-// acceptProbe accounts for a probe of the session that carries no life number. A lower sequence number with a later time
-// shows that the sender restarted. One with an earlier time was overtaken, and so was one of a sender that set its clock back
-// in the meantime. Unless strict is true, a probe that is too old to be known counts as new. Only authentic packets allow a
-// late probe to be distinguished from a replayed one.
+// acceptProbe accounts for a probe of the session that carries no life number. A lower sequence number with a later
+// time shows that the sender restarted. One with an earlier time was overtaken, and so was one of a sender that set its
+// clock back in the meantime. Unless strict is true, a probe that is too old to be known counts as new. Only authentic
+// packets allow a late probe to be distinguished from a replayed one.
 func (s *session) acceptProbe(seq uint32, ts int64, strict bool) arrival {
 	ahead := int32(seq - s.highestSeq)
 	if !s.started || ahead <= 0 && ts > s.highestTS && !s.beforeStep(ahead, ts) {
@@ -643,8 +645,8 @@ func (b *bucket) hasToken(mono int64) bool {
 	return b.tokens >= 1
 }
 
-// maySpend reports whether a packet may be verified. An expected packet may be as long as there is a token, and any other
-// packet only as long as the bucket is half full.
+// maySpend reports whether a packet may be verified. An expected packet may be as long as there is a token, and any
+// other packet only as long as the bucket is half full.
 func (b *bucket) maySpend(mono int64, expected bool) bool {
 	return b.hasToken(mono) && (expected || b.tokens >= b.burst/2)
 }

@@ -9,8 +9,8 @@ import (
 
 const ms = int64(time.Millisecond)
 
-// wire is a sender's flow and a reflector's session with a scripted network
-// between them: a test decides what becomes of each packet.
+// wire is a sender's flow and a reflector's session with a scripted network between them. The test decides the fate of
+// each packet.
 type wire struct {
 	t    *testing.T
 	now  int64 // of everybody: monotonic and wall clock are the same
@@ -206,7 +206,7 @@ func TestRule4Duplicates(t *testing.T) {
 	}
 }
 
-// A copy must not stand for a reply that was lost.
+// A copy must not count in place of a reply that was lost.
 func TestRule4ACopyHidesNoLoss(t *testing.T) {
 	w := newWire(t)
 	w.exchange(3)
@@ -219,8 +219,7 @@ func TestRule4ACopyHidesNoLoss(t *testing.T) {
 	w.want(counts{sent: 8, acked: 7, duplicate: 1, lostReverse: 1})
 }
 
-// The account begins with the first reply that comes: one that it overtook is
-// not among those that are counted.
+// The account begins with the first reply that arrives. A reply that it overtook is not counted.
 func TestRule2TheFirstRepliesReordered(t *testing.T) {
 	w := newWire(t)
 	a := w.reflect(w.send())
@@ -232,8 +231,8 @@ func TestRule2TheFirstRepliesReordered(t *testing.T) {
 	w.want(counts{sent: 6, acked: 5, reordered: 1, lostReverse: 1})
 }
 
-// A follow-up about the number of a reply from before the reflector's restart
-// is not the stamp of the reply that has the number now.
+// A follow-up for the number of a reply from before the reflector's restart is not the stamp of the reply that has the
+// number now.
 func TestRule7AnOldFollowUpIsNotUsed(t *testing.T) {
 	w := newWire(t)
 	r := w.reflect(w.send())
@@ -259,7 +258,7 @@ func TestRule5ReflectorRestart(t *testing.T) {
 	w := newWire(t)
 	w.exchange(100)
 	for range 20 {
-		w.send() // nobody there
+		w.send() // no reflector yet
 	}
 	w.sess = session{}
 	w.exchange(30)
@@ -305,8 +304,8 @@ func TestRule5AReflectorsClockThatStepsBackHidesNoRestartAndMakesNone(t *testing
 	}
 }
 
-// Both ways change the order of two packets, so that the reply to the later
-// probe, which was received first, comes last.
+// The order of two packets changes in both directions, so that the reply to the later probe, which was received first,
+// arrives last.
 func TestRule5ReorderingBothWaysIsNoRestart(t *testing.T) {
 	w := newWire(t)
 	w.exchange(100)
@@ -419,8 +418,8 @@ func TestRule7KernelAndUserStampsAreNotMixed(t *testing.T) {
 	}
 }
 
-// Two NICs that stamp in hardware: a sample is of the kind both ends have, and
-// a packet that lacks one NIC's stamp falls back as a whole.
+// Both NICs stamp in hardware. A sample is of the kind that both ends have, and a packet that lacks one NIC's stamp
+// falls back completely.
 func TestRule7HardwareStamps(t *testing.T) {
 	w := newWire(t)
 	probe := func(t1, t2, t4, t3 stampKind) {
@@ -437,7 +436,7 @@ func TestRule7HardwareStamps(t *testing.T) {
 			r.t4[hardwareStamps] = r.t3 + 8000
 		}
 		w.take(r)
-		// The next reply tells of this one.
+		// The next reply has the stamp of this one.
 		w.sess.follows[(w.sess.firstFollow+w.sess.pendingFollows-1)%followsKept] = stamp.FollowUp{Seq: r.seq, Timestamp: stamp.TimestampPTP(r.t3 + 1000), Method: t3.stampMethod()}
 	}
 	for range 5 {
@@ -464,7 +463,7 @@ func TestRule7HardwareStamps(t *testing.T) {
 	}
 }
 
-// What is on its way when the cadence changes is neither lost nor counted twice.
+// Packets in flight when the cadence changes are neither lost nor counted twice.
 func TestPaceKeepsWhatIsOnItsWay(t *testing.T) {
 	for _, to := range []time.Duration{time.Millisecond, 100 * time.Millisecond} {
 		w := newWire(t)
@@ -571,25 +570,25 @@ func TestSessionReorderedProbes(t *testing.T) {
 	}
 }
 
-// TestFollowUpsOfBatchedReplies: replies that left together are all told of,
-// the oldest first, one in each later reply.
+// TestFollowUpsOfBatchedReplies checks that the stamps of replies that left together are all reported, oldest first,
+// with one in each later reply.
 func TestFollowUpsOfBatchedReplies(t *testing.T) {
 	var s session
 	if f := s.nextFollowUp(); f != (stamp.FollowUp{}) {
-		t.Errorf("a new session tells %+v", f)
+		t.Errorf("a new session reports %+v", f)
 	}
 	for seq := range uint32(3) {
 		s.addFollowUp(stamp.FollowUp{Seq: seq, Timestamp: stamp.TimestampPTP(int64(seq) + 1)})
 	}
 	for _, want := range []uint32{0, 1, 2, 2} {
 		if got := s.nextFollowUp(); got.Seq != want {
-			t.Errorf("told of %d, want %d", got.Seq, want)
+			t.Errorf("reported %d, want %d", got.Seq, want)
 		}
 	}
 	for seq := range uint32(2*followsKept + 3) {
 		s.addFollowUp(stamp.FollowUp{Seq: seq})
 	}
 	if got := s.nextFollowUp(); got.Seq != followsKept+3 {
-		t.Errorf("told of %d first when too many wait, want %d", got.Seq, followsKept+3)
+		t.Errorf("reported %d first when too many wait, want %d", got.Seq, followsKept+3)
 	}
 }

@@ -9,23 +9,21 @@ import (
 	"github.com/graylink/graylink/internal/stamp"
 )
 
-// forge makes packets with the right SSID and a sequence number in the window,
-// and a wrong key.
+// forge makes packets with the right SSID, a sequence number in the window, and a wrong key.
 type forge struct {
 	a    *stamp.Authenticator
 	ssid uint16
 }
 
-// probe is a forged probe. It lies in b.
+// probe returns a forged probe, which is stored in b.
 func (f forge) probe(b []byte, seq uint32) []byte {
 	p := stamp.SenderPacket{Seq: seq, Timestamp: stamp.TimestampPTP(time.Now().UnixNano()), ErrorEstimate: stamp.NewErrorEstimate(1000, false, true), SSID: f.ssid}
 	p.PutAuth(b[:stamp.AuthBaseLen], f.a)
 	return b[:stamp.AuthBaseLen]
 }
 
-// TestForgedPacketsCostNoProbe sends many more forged packets from a peer's
-// address than one peer's own allowance has room for. The peer's probes are
-// answered all the same: its engine counts them.
+// TestForgedPacketsCostNoProbe sends many more forged packets from a peer's address than the peer's own allowance
+// permits. The peer's probes are answered all the same, as the counts of its engine show.
 func TestForgedPacketsCostNoProbe(t *testing.T) {
 	ca, cb := loopConfig("h1", 1, 2, "h2/eth1", 1), loopConfig("h2", 2, 1, "h1/eth1", 1)
 	authenticate(ca, key(1), key(2))
@@ -34,7 +32,7 @@ func TestForgedPacketsCostNoProbe(t *testing.T) {
 	a, b := start(t, ca), start(t, cb)
 	edge := func() EdgeStats { return a.Snapshot().NICs[0].Edges[0] }
 	until(t, 20*time.Second, "answers", func() bool { return edge().Acked >= 20 })
-	// The next port is also one of the mesh, so that nothing but the HMAC is wrong.
+	// The next port also belongs to the mesh, so that only the HMAC is wrong.
 	conn, err := net.DialUDP("udp4", &net.UDPAddr{IP: loopback(1).AsSlice(), Port: int(ca.Stamp.SourcePort) + 1}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(loopback(2), cb.Stamp.Port)))
 	if err != nil {
 		t.Fatal(err)
@@ -66,9 +64,8 @@ func TestForgedPacketsCostNoProbe(t *testing.T) {
 	}
 }
 
-// TestBudgetIsForExpectedPackets: when the budget is short, packets that a
-// session expects are verified and others are not; when there is none left,
-// none is, and each is counted as unread.
+// TestBudgetIsForExpectedPackets checks that if the budget is short, packets that a session expects are verified and
+// others are not. If there is no budget left, none is verified, and each is counted as unread.
 func TestBudgetIsForExpectedPackets(t *testing.T) {
 	c := loopConfig("h2", 2, 1, "h1/eth1", 1)
 	authenticate(c, key(1))
@@ -105,7 +102,7 @@ func TestBudgetIsForExpectedPackets(t *testing.T) {
 	}
 }
 
-// TestSessionExpects: the next probes and those of the window that did not come.
+// TestSessionExpects checks that a session expects the next probes, and those of the window that have not arrived.
 func TestSessionExpects(t *testing.T) {
 	s := &session{}
 	if s.expectsSeq(0) {
@@ -122,8 +119,8 @@ func TestSessionExpects(t *testing.T) {
 	}
 }
 
-// TestForgersAreBounded: however many peers' addresses are forged, so many
-// series there are at most, and every packet is in one of them.
+// TestForgersAreBounded checks that the number of series is limited, however many peers' addresses are forged, and that
+// every packet is in one of them.
 func TestForgersAreBounded(t *testing.T) {
 	n := &nic{forgers: []Forger{{From: otherForgers}}}
 	for i := range 3 * maxForgers {

@@ -10,7 +10,8 @@ import (
 const (
 	// HistogramSchema is the Prometheus schema, in which bucket bounds grow by 2^(1/16).
 	HistogramSchema = 4
-	// HistogramZero is the width of the zero bucket in seconds. It holds durations of at most one nanosecond either way.
+	// HistogramZero is the width of the zero bucket in seconds. It holds durations of at most one nanosecond either
+	// way.
 	HistogramZero = 1e-9
 
 	perOctave = 1 << HistogramSchema
@@ -25,8 +26,8 @@ const (
 // bounds[i] is the inclusive upper bound, in whole nanoseconds, of the bucket with index i+firstOctave*perOctave:
 // 2^(index/16) seconds.
 //
-// cell[k*16+m] is the place in bounds of the bucket that holds the smallest value with highest bit k and next four bits m.
-// A cell is at most a factor of 17/16 wide, less than two buckets, so the search from there is short.
+// cell[k*16+m] is the place in bounds of the bucket that holds the smallest value with highest bit k and next four bits
+// m. A cell is at most a factor of 17/16 wide, less than two buckets, so the search from there is short.
 type bucketTable struct {
 	bounds [octaves * perOctave]uint64
 	cell   [64 * 16]uint16
@@ -78,15 +79,16 @@ func (t *bucketTable) bucketIndex(v uint64) int {
 // page holds the buckets of one octave.
 type page [perOctave]uint64
 
-// Histogram counts signed durations in exponential buckets. It allocates the memory of an octave with its first count, so a
-// steady distribution allocates nothing. All memory is in one piece, so a copy costs one allocation. The zero Histogram is
-// empty and ready to use. A Histogram that was assigned shares its counts with the original. Clone copies them.
+// Histogram counts signed durations in exponential buckets. It allocates the memory of an octave with its first count,
+// so a steady distribution allocates nothing. All memory is in one piece, so a copy costs one allocation. The zero
+// Histogram is empty and ready to use. A Histogram that was assigned shares its counts with the original. Clone copies
+// them.
 type Histogram struct {
 	Count uint64
 	Zero  uint64
 	SumNS float64
-	// index[o] is one more than the place in pages of the o-th octave of positive durations, and index[octaves+o] of negative
-	// ones. It is 0 while the octave has no count.
+	// index[o] is one more than the place in pages of the o-th octave of positive durations, and index[octaves+o] of
+	// negative ones. It is 0 while the octave has no count.
 	index [2 * octaves]uint8
 	pages []page
 }
@@ -143,8 +145,8 @@ func (h *Histogram) Clone() Histogram {
 // increasing order. It is an iter.Seq2.
 func (h *Histogram) PositiveBuckets(yield func(index int, count uint64) bool) { h.eachBucket(0, yield) }
 
-// NegativeBuckets yields the buckets of negative durations that have counts, from the smallest magnitude to the largest. It
-// is an iter.Seq2.
+// NegativeBuckets yields the buckets of negative durations that have counts, from the smallest magnitude to the
+// largest. It is an iter.Seq2.
 func (h *Histogram) NegativeBuckets(yield func(index int, count uint64) bool) {
 	h.eachBucket(octaves, yield)
 }
@@ -162,8 +164,8 @@ func (h *Histogram) eachBucket(side int, yield func(int, uint64) bool) {
 	}
 }
 
-// Quantile estimates the q-quantile in nanoseconds by the geometric middle of its bucket. It returns false if the histogram
-// is empty.
+// Quantile estimates the q-quantile in nanoseconds by the geometric middle of its bucket. It returns false if the
+// histogram is empty.
 func (h *Histogram) Quantile(q float64) (ns float64, ok bool) {
 	if h.Count == 0 {
 		return 0, false

@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// exactIndex is ceil(16*log2(ns*1e-9)), decided in whole numbers: the smallest
-// i with (ns)^16 <= 2^i * (10^9)^16.
+// exactIndex returns ceil(16*log2(ns*1e-9)), computed in whole numbers: the smallest i with (ns)^16 <= 2^i * (10^9)^16.
 func exactIndex(ns uint64) int {
 	v := new(big.Int).Exp(new(big.Int).SetUint64(ns), big.NewInt(16), nil)
 	unit := new(big.Int).Exp(big.NewInt(1_000_000_000), big.NewInt(16), nil)
@@ -36,7 +35,7 @@ func TestBucketIndexIsExact(t *testing.T) {
 		if want := exactIndex(ns); got != want {
 			t.Fatalf("%d ns: bucket %d, want %d", ns, got, want)
 		}
-		// The same by logarithm, away from the bounds it cannot decide.
+		// The same index is computed by logarithm, away from the bounds, where a logarithm cannot decide.
 		l := 16 * math.Log2(float64(ns)/1e9)
 		if f := l - math.Floor(l); f > 1e-6 && f < 1-1e-6 && got != int(math.Ceil(l)) {
 			t.Fatalf("%d ns: bucket %d, log2 says %v", ns, got, l)
@@ -47,7 +46,7 @@ func TestBucketIndexIsExact(t *testing.T) {
 	}
 	for _, b := range buckets.bounds {
 		for d := uint64(0); d < 3; d++ {
-			// Beyond three days a float64 cannot tell the bound from its neighbours.
+			// Beyond three days a float64 cannot distinguish the bound from its neighbours.
 			if b+d > 2 && b < 1<<48 {
 				check(b + d - 1)
 			}
@@ -103,7 +102,7 @@ func TestObserveAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestAddAndClone: sums and copies hold every count and share none.
+// TestAddAndClone checks that sums and copies hold every count and share none.
 func TestAddAndClone(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 50 {
@@ -138,7 +137,7 @@ func TestAddAndClone(t *testing.T) {
 	}
 }
 
-// TestBucketsComeInOrder: upwards in magnitude, which spans rely on.
+// TestBucketsComeInOrder checks that the order is upwards in magnitude, which spans rely on.
 func TestBucketsComeInOrder(t *testing.T) {
 	var h Histogram
 	for _, ns := range []int64{1 << 40, 3, -77, 1 << 20, -1 << 50, 5000, -3, 2} {

@@ -11,16 +11,17 @@ import (
 
 // A NIC's stamps are times of its own clock. They are used under these rules:
 //
-//  1. The NIC must stamp every packet, because STAMP packets do not pass PTP filters. If its present setting is sufficient,
-//     it stays as it is, since a PTP daemon may depend on it.
-//  2. A NIC that cannot do this, or whose configuration excludes it, is measured by the kernel's stamps. The log has the
-//     reason, and the label has the kind.
-//  3. Its clock is compared with the system's every crossEvery, and each stamp is translated to the system's time by the
-//     last two readings. A clock that cannot be read, or that stepped, gives no hardware sample until two readings agree.
+//  1. The NIC must stamp every packet, because STAMP packets do not pass PTP filters. If its present setting is
+//     sufficient, it stays as it is, since a PTP daemon may depend on it.
+//  2. A NIC that cannot do this, or whose configuration excludes it, is measured by the kernel's stamps. The log has
+//     the reason, and the label has the kind.
+//  3. Its clock is compared with the system's every crossEvery, and each stamp is translated to the system's time by
+//     the last two readings. A clock that cannot be read, or that stepped, gives no hardware sample until two readings
+//     agree.
 const (
 	crossEvery = int64(1e9) // nanoseconds
-	// maxRate is the largest rate difference between the clock and the system's between two readings. A clock that gains more
-	// was set. The limit is more than a hundred times what a servo of linuxptp may request.
+	// maxRate is the largest rate difference between the clock and the system's between two readings. A clock that
+	// gains more was set. The limit is more than a hundred times what a servo of linuxptp may request.
 	maxRate = 0.1
 	// maxCrossAge is the time after the last reading up to which a stamp can be translated.
 	maxCrossAge = 10 * crossEvery
@@ -34,8 +35,8 @@ type stampDevice interface {
 	OpenClock(n int) (hardwareClock, error)
 }
 
-// hardwareClock is the interface to the clock of a NIC. Cross reads it and the system's clock at one moment, which is known
-// to within width nanoseconds.
+// hardwareClock is the interface to the clock of a NIC. Cross reads it and the system's clock at one moment, which is
+// known to within width nanoseconds.
 type hardwareClock interface {
 	CrossTimestamp() (phc, system, width int64, err error)
 	Close() error
@@ -57,7 +58,8 @@ type errNoHardware struct{ why string }
 
 func (e errNoHardware) Error() string { return e.why }
 
-// hardwareOf switches an interface's stamps on and opens its clock. It returns an errNoHardware if the NIC cannot stamp.
+// hardwareOf switches an interface's stamps on and opens its clock. It returns an errNoHardware if the NIC cannot
+// stamp.
 func hardwareOf(d stampDevice, name string) (*nicClock, error) {
 	caps, err := d.Capabilities(name)
 	switch {
@@ -146,8 +148,8 @@ func (c *nicClock) readIfDue(now int64) error {
 	return nil
 }
 
-// systemTime translates a stamp of the NIC to nanoseconds of the system's clock. It returns false while the relation of the
-// clocks is not known.
+// systemTime translates a stamp of the NIC to nanoseconds of the system's clock. It returns false while the relation of
+// the clocks is not known.
 func (c *nicClock) systemTime(hw int64) (ns int64, ok bool) {
 	if c == nil || hw == 0 || c.goodReadings < 2 {
 		return 0, false

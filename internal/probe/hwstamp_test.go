@@ -9,8 +9,7 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// fakeDevice is a host with one NIC that stamps in hardware, as the kernel's
-// interface shows it.
+// fakeDevice is a host with one NIC that stamps in hardware, as the kernel's interface presents it.
 type fakeDevice struct {
 	caps    unix.StampCaps
 	rx      unix.StampFilter
@@ -66,8 +65,8 @@ func TestRule1And2WhichNICsStampInHardware(t *testing.T) {
 		{"on for PTP, made wider", fakeDevice{caps: able, rx: ptpOnly, tx: true, makes: unix.StampAll}, "", 1},
 		{"no transmit stamps", fakeDevice{caps: unix.StampCaps{RxFilters: 2, PHC: 0}}, "no transmit stamps", 0},
 		{"no clock", fakeDevice{caps: unix.StampCaps{TxHardware: true, RxFilters: 2, PHC: -1}}, "no clock", 0},
-		{"PTP packets only", fakeDevice{caps: unix.StampCaps{TxHardware: true, RxFilters: 1 << ptpOnly, PHC: 0}, rx: ptpOnly, tx: true}, "PTP packets only", 0},
-		{"the driver narrows it", fakeDevice{caps: able, makes: ptpOnly}, "made filter 12", 1},
+		{"PTP packets only", fakeDevice{caps: unix.StampCaps{TxHardware: true, RxFilters: 1 << ptpOnly, PHC: 0}, rx: ptpOnly, tx: true}, "stamps only PTP packets", 0},
+		{"the driver narrows it", fakeDevice{caps: able, makes: ptpOnly}, "set filter 12", 1},
 		{"not allowed", fakeDevice{caps: able, setErr: unix.EPERM}, "operation not permitted", 1},
 		{"clock not readable", fakeDevice{caps: able, makes: unix.StampAll, openErr: errors.New("no such file")}, "no such file", 1},
 	} {
@@ -86,7 +85,7 @@ func TestRule1And2WhichNICsStampInHardware(t *testing.T) {
 	}
 }
 
-func TestRule3StampsAreToldAsSystemTime(t *testing.T) {
+func TestRule3StampsAreTranslatedToSystemTime(t *testing.T) {
 	const start = int64(1.7e18)
 	f := &fakeClock{epoch: start - 5e12, rate: 40e-6}
 	c := &nicClock{clock: f}
@@ -111,7 +110,7 @@ func TestRule3StampsAreToldAsSystemTime(t *testing.T) {
 	if _, ok := c.systemTime(f.at(f.system + maxCrossAge + 1e9)); ok {
 		t.Error("translated long after the last reading")
 	}
-	// It is set by a second: nothing until two readings agree again.
+	// The clock is set by a second. There are no samples until two readings agree again.
 	f.epoch -= 1e9
 	at := f.system + crossEvery
 	if err := read(at); !errors.Is(err, errClockStepped) {
@@ -126,15 +125,15 @@ func TestRule3StampsAreToldAsSystemTime(t *testing.T) {
 	if got, ok := c.systemTime(f.at(f.system)); !ok || got != f.system {
 		t.Errorf("after the step: %d ns off, %v", got-f.system, ok)
 	}
-	// It cannot be read any more: the old relation serves for a while.
+	// The clock can no longer be read. The old relation is used for a while.
 	f.err = errors.New("gone")
 	if err := read(f.system + crossEvery); err == nil || c.fails != 2 {
 		t.Errorf("a failed reading: %v, %d fails", err, c.fails)
 	}
 }
 
-// fakeNIC gives every packet the stamps of a NIC beside the kernel's: sent ones
-// wireAfter the kernel's, received ones as much before it.
+// fakeNIC gives every packet the stamps of a NIC in addition to the kernel's. Those of sent packets are wireAfter later
+// than the kernel's, and those of received packets are as much earlier.
 type fakeNIC struct {
 	*unix.Batch
 	clock   *fakeClock
@@ -181,8 +180,7 @@ type liveDevice struct{ *fakeDevice }
 
 func (d liveDevice) OpenClock(int) (hardwareClock, error) { return liveClock{&d.clock}, nil }
 
-// hardwareIdle is an engine whose NIC stamps in hardware, by a clock of its own
-// epoch and rate.
+// hardwareIdle returns an engine whose NIC stamps in hardware, by a clock of its own epoch and rate.
 func hardwareIdle(t *testing.T, c *Config, epoch int64, rate float64, receive bool) idle {
 	t.Helper()
 	d := liveDevice{&fakeDevice{caps: unix.StampCaps{TxHardware: true, RxFilters: 1 << unix.StampAll}, makes: unix.StampAll, clock: fakeClock{epoch: epoch, rate: rate}}}
@@ -204,8 +202,7 @@ func (i idle) crossed(t *testing.T) {
 	i.clock.last -= crossEvery
 }
 
-// Delays between two NICs' stamps are told though their clocks have nothing in
-// common, and are published as what they are.
+// Delays between two NICs' stamps are published under their own label, although their clocks have nothing in common.
 func TestHardwareStampsEndToEnd(t *testing.T) {
 	for _, tc := range []struct {
 		name      string

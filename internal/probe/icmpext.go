@@ -99,8 +99,8 @@ func onesSum(b []byte) uint16 {
 	return uint16(sum)
 }
 
-// parseLabels parses label stack entries: 20 bits of label, 3 of traffic class, the bottom-of-stack bit, and 8 of TTL (RFC
-// 3032 section 2.1).
+// parseLabels parses label stack entries: 20 bits of label, 3 of traffic class, the bottom-of-stack bit, and 8 of TTL
+// (RFC 3032 section 2.1).
 func parseLabels(b []byte) ([]fabric.Label, error) {
 	if len(b)%4 != 0 || len(b) > 4*maxLabels {
 		return nil, fmt.Errorf("MPLS label stack: %d octets, want entries of 4, at most %d", len(b), maxLabels)
@@ -173,12 +173,12 @@ func parseInterface(typ uint8, b []byte) (*fabric.Interface, error) {
 	return &v, nil
 }
 
-// quoteUnmarked is the offset of an extension after the UDP header if the message has no length attribute. The extension is
-// then 128 octets after the start of the IPv4 header (RFC 4884 section 5.5).
+// quoteUnmarked is the offset of an extension after the UDP header if the message has no length attribute. The
+// extension is then 128 octets after the start of the IPv4 header (RFC 4884 section 5.5).
 const quoteUnmarked = 128 - 20 - 8
 
-// extensionOf parses the extension of an ICMP error, if it has one. Without a length attribute the extension is accepted
-// only if its checksum is correct, because it may be a part of the quoted packet.
+// extensionOf parses the extension of an ICMP error, if it has one. Without a length attribute the extension is
+// accepted only if its checksum is correct, because it may be a part of the quoted packet.
 func extensionOf(r *unix.Report) (extension, error) {
 	if len(r.Extension) > 0 {
 		return parseExtension(r.Extension)

@@ -22,12 +22,12 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// object is an extension object: RFC 4884 section 7.1.
+// object returns an extension object: RFC 4884 section 7.1.
 func object(class, typ byte, body ...byte) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, uint16(extObject+len(body))), append([]byte{class, typ}, body...)...)
 }
 
-// structure is an extension structure with its checksum.
+// structure returns an extension structure with its checksum.
 func structure(objects ...[]byte) []byte {
 	b := append([]byte{extVersion << 4, 0, 0, 0}, bytes.Join(objects, nil)...)
 	binary.BigEndian.PutUint16(b[2:], ^onesSum(b))
@@ -46,13 +46,13 @@ var (
 	// 16001 with traffic class 5 and TTL 254, above 3 at the bottom with TTL 1.
 	twoLabels = object(classMPLS, typeLabelStack, 0x03, 0xe8, 0x1a, 0xfe, 0, 0, 0x31, 1)
 
-	toldInterface = fabric.Interface{Name: "Ethernet1/1", Address: netip.MustParseAddr("10.84.0.1"), Index: 7, MTU: 9100}
-	toldLabels    = []fabric.Label{{Label: 16001, TC: 5, TTL: 254}, {Label: 3, Bottom: true, TTL: 1}}
+	testInterface = fabric.Interface{Name: "Ethernet1/1", Address: netip.MustParseAddr("10.84.0.1"), Index: 7, MTU: 9100}
+	testLabels    = []fabric.Label{{Label: 16001, TC: 5, TTL: 254}, {Label: 3, Bottom: true, TTL: 1}}
 )
 
 func TestParseExtension(t *testing.T) {
 	x, err := parseExtension(structure(object(9, 9, 1, 2, 3, 4), wholeInterface, twoLabels, object(classInterface, infoRole|infoIndex, 0, 0, 0, 9)))
-	if err != nil || !reflect.DeepEqual(x, extension{&toldInterface, toldLabels}) {
+	if err != nil || !reflect.DeepEqual(x, extension{&testInterface, testLabels}) {
 		t.Errorf("%+v %v", x, err)
 	}
 	v6 := object(classInterface, infoAddress, append([]byte{0, 2, 0, 0}, netip.MustParseAddr("fd84::1").AsSlice()...)...)
@@ -64,7 +64,7 @@ func TestParseExtension(t *testing.T) {
 	if x, err = parseExtension(unsummed); err != nil || len(x.labels) != 2 {
 		t.Errorf("without checksum: %+v %v", x, err)
 	}
-	if got := fabric.LabelText(toldLabels); got != "L=16001,TC=5,S=0,TTL=254 L=3,TC=0,S=1,TTL=1" {
+	if got := fabric.LabelText(testLabels); got != "L=16001,TC=5,S=0,TTL=254 L=3,TC=0,S=1,TTL=1" {
 		t.Errorf("labels as text: %s", got)
 	}
 }
@@ -120,8 +120,8 @@ func FuzzExtension(f *testing.F) {
 	})
 }
 
-// router answers hop-limited packets that come out of a namespace as the
-// switches of a path would: each hop limit in another manner.
+// router answers hop-limited packets that leave a namespace, as the switches of a path would. Each hop limit is
+// answered in another way.
 type router struct {
 	t       *testing.T
 	ns      string
@@ -172,7 +172,7 @@ func newRouter(t *testing.T, v6 bool) *router {
 	run("-n", r.ns, "neigh", "add", gateway, "lladdr", mac, "dev", "eth1", "nud", "permanent")
 	run("-n", r.ns, "route", "add", "default", "via", gateway)
 	if err := unix.InNetns(far, func() (err error) {
-		// The far end is no host: what the kernel would say of these packets is not wanted.
+		// The far end is not a host, so the kernel's answers to these packets are suppressed.
 		if err := os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf/all/disable_ipv6"), []byte("1"), 0o644); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
@@ -204,7 +204,7 @@ func newRouter(t *testing.T, v6 bool) *router {
 	return r
 }
 
-// take answers a frame that holds a UDP packet.
+// take answers a frame that contains a UDP packet.
 func (r *router) take(frame []byte) {
 	const ether = 14
 	ip := frame[ether:]
@@ -222,7 +222,7 @@ func (r *router) take(frame []byte) {
 	}
 	short := ip[:header+8]
 	padded := func(quote []byte) []byte {
-		// Length attribute: words of 32 bits, of 64 in ICMPv6 (RFC 4884 section 4).
+		// The unit of the length attribute is 32 bits, and 64 in ICMPv6 (RFC 4884 section 4).
 		if r.v6 {
 			icmp[4] = 128 / 8
 		} else {
@@ -278,9 +278,8 @@ func (r *router) take(frame []byte) {
 	}
 }
 
-// TestExtensionsOfAnswers reads, through the kernel, answers with extensions,
-// answers that quote as little as RFC 792 allows, with zeros for the rest and
-// without, and ones from before RFC 4884.
+// TestExtensionsOfAnswers reads, through the kernel, answers with extensions, answers that quote as little as RFC 792
+// allows, with and without zeros for the rest, and answers from before RFC 4884.
 func TestExtensionsOfAnswers(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		t.Run(map[bool]string{false: "IPv4", true: "IPv6"}[v6], func(t *testing.T) {
@@ -313,7 +312,7 @@ func TestExtensionsOfAnswers(t *testing.T) {
 			if hops(p) != want || p.Balanced {
 				t.Fatalf("hops %q, balanced %v, notes %q; want %q", hops(p), p.Balanced, p.Notes, want)
 			}
-			if h := p.Hops[0]; h.Incoming == nil || *h.Incoming != toldInterface || !reflect.DeepEqual(h.Labels, toldLabels) {
+			if h := p.Hops[0]; h.Incoming == nil || *h.Incoming != testInterface || !reflect.DeepEqual(h.Labels, testLabels) {
 				t.Errorf("hop 1: %+v %+v", h.Incoming, h.Labels)
 			}
 			if h := p.Hops[1]; h.Incoming != nil || h.Labels != nil {
@@ -322,7 +321,7 @@ func TestExtensionsOfAnswers(t *testing.T) {
 			if h := p.Hops[2]; h.Incoming == nil || *h.Incoming != (fabric.Interface{Name: "up7"}) {
 				t.Errorf("hop 3: %+v", h.Incoming)
 			}
-			// Nothing before RFC 4884 put extensions into ICMPv6.
+			// No ICMPv6 implementation before RFC 4884 sent extensions.
 			if h := p.Hops[3]; (len(h.Labels) == 2) == v6 {
 				t.Errorf("hop 4: %+v", h.Labels)
 			}
@@ -333,9 +332,8 @@ func TestExtensionsOfAnswers(t *testing.T) {
 	}
 }
 
-// TestTraceOverIPv6 goes through two routers of the kernel. What ECMP hashes of a
-// trace packet is what it hashes of the flow's own: traffic class and flow label
-// are seen to be the same at the first router.
+// TestTraceOverIPv6 traces through two routers of the kernel. ECMP hashes the same fields of a trace packet as of the
+// flow's own: the traffic class and flow label at the first router are the same.
 func TestTraceOverIPv6(t *testing.T) {
 	l := newLine(t)
 	for _, a := range [][3]string{{"h1", "eth1", "fd83:1::2"}, {"r1", "dn1", "fd83:1::1"}, {"r1", "up1", "fd83:9::1"},

@@ -12,8 +12,7 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// lateReports is a NIC whose transmit stamps come up to half a second late, in
-// any order, and some never.
+// lateReports is a NIC whose transmit stamps arrive up to half a second late, in any order, and some never.
 type lateReports struct {
 	real    *unix.Batch
 	rng     *rand.Rand
@@ -53,7 +52,7 @@ func (l *lateReports) RecvErrors(s *unix.UDP) (int, error) {
 			break
 		}
 	}
-	// The order of the held ones is that of sending, the order of release is not.
+	// The held stamps are in the order of sending, and are released in another order.
 	l.out = l.out[:0]
 	held := l.held[s]
 	for i := 0; i < len(held) && len(l.out) < unix.BatchSize; {
@@ -71,10 +70,9 @@ func (l *lateReports) RecvErrors(s *unix.UDP) (int, error) {
 
 func (l *lateReports) ReportAt(i int) *unix.Report { return &l.out[i] }
 
-// TestLateStampsFindTheirPackets: 10,000 probes a second over one socket, their
-// stamps up to 500 ms late and out of order, one in a hundred missing. A stamp
-// given to another packet would show as a negative delay about every second
-// time: packets are 100 us apart and more, delays are never negative.
+// TestLateStampsFindTheirPackets sends 10,000 probes per second over one socket. Their stamps are up to 500 ms late and
+// out of order, and one in a hundred is missing. A stamp that is assigned to another packet would show as a negative
+// delay about every second time, because packets are 100 us apart and more and delays are never negative.
 func TestLateStampsFindTheirPackets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes ten seconds; the full run has it")
@@ -119,7 +117,7 @@ func TestLateStampsFindTheirPackets(t *testing.T) {
 		}
 		return n
 	}
-	// The stamps of trace packets are nobody's samples: none is to be among the withheld.
+	// The stamps of trace packets belong to no sample. None of them may be among the withheld.
 	until(t, 30*time.Second, "every path traced", func() bool {
 		_, paths := a.TracedPaths()
 		valid := 0
@@ -133,7 +131,7 @@ func TestLateStampsFindTheirPackets(t *testing.T) {
 	drop.Store(true)
 	until(t, 60*time.Second, "50,000 answers", func() bool { return acked() >= 50_000 })
 	drop.Store(false)
-	// Each missing stamp is known once the packet's place is needed again.
+	// A missing stamp is known to be missing once the packet's place is needed again.
 	until(t, 30*time.Second, "every missing transmit stamp counted", func() bool {
 		return a.Snapshot().NICs[0].Missing["t1"] >= uint64(lostT1.Load())
 	})

@@ -5,24 +5,26 @@ import (
 	"time"
 )
 
-// Rules of life numbers. A life number grows from one start of an agent to the next. Authenticated packets carry the life
-// numbers of both ends (stamp.Lives).
+// Rules of life numbers. A life number grows from one start of an agent to the next. Authenticated packets carry the
+// life numbers of both ends (stamp.Lives).
 //
 //  1. A packet of a life before the highest one known of its node is a replay, and is dropped.
-//  2. Within one life a session never starts anew: only the sequence numbers and their window decide, whatever the sender's
-//     clock does.
-//  3. A higher life starts a session anew, unless its sequence numbers continue. In that case the agent was given another
-//     number while it ran, and packets that it sent before are in the window as well.
+//  2. Within one life a session never starts anew: only the sequence numbers and their window decide, whatever the
+//     sender's clock does.
+//  3. A higher life starts a session anew, unless its sequence numbers continue. In that case the agent was given
+//     another number while it ran, and packets that it sent before are in the window as well.
 //  4. A node that never sent a life has an older version. Its packets are accepted without one, and it is counted.
-//  5. A node that did send one, or has one by the coordinator, must continue to do so: a packet without one is dropped as a
-//     replay. The node may have been given an older version, or may not be able to keep its number. That is assumed after
-//     unboundAfter without any packet with a life. Until then the dropped packets are neither evidence nor loss.
-//     Lives are valid only for the packet and the NIC that they were written for. Those of another one are ignored.
+//  5. A node that did send one, or has one by the coordinator, must continue to do so: a packet without one is dropped
+//     as a replay. The node may have been given an older version, or may not be able to keep its number. That is
+//     assumed after unboundAfter without any packet with a life. Until then the dropped packets are neither evidence
+//     nor loss. Lives are valid only for the packet and the NIC that they were written for. Those of another one are
+//     ignored.
 //  6. A reply must carry the life that this node's probes carry, or one that they carried earlier in this process.
 
 const (
 	unboundAfter = time.Minute
-	// silentAfter is the time without a packet that carries a life after which a packet without one can be the node's own.
+	// silentAfter is the time without a packet that carries a life after which a packet without one can be the node's
+	// own.
 	silentAfter = time.Second
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// meeting is a reflector that nothing drives, and what a peer sends to it.
+// meeting is a reflector that only the test drives, and the packets that a peer sends to it.
 type meeting struct {
 	t    *testing.T
 	a, b idle
@@ -23,8 +23,8 @@ func newMeeting(t *testing.T) *meeting {
 	return &meeting{t: t, a: newIdle(t, ca, kernelDevice{}), b: newIdle(t, cb, kernelDevice{}), wall: time.Now()}
 }
 
-// probe is one that h1 sends in a life, at a time of its clock; life 0: by an
-// older version of the program.
+// probe returns a probe that h1 sends in a life, at a time of its clock. A life of 0 stands for an older version of the
+// program.
 func (e *meeting) probe(life uint64, seq uint32, at time.Time) []byte {
 	e.t.Helper()
 	pr := e.a.peers[loopback(2)]
@@ -54,8 +54,8 @@ func (e *meeting) arrive(packet []byte) {
 
 func (e *meeting) received() uint64 { return e.b.peers[loopback(1)].answers[0].received }
 
-// TestReplayOverARestart: one packet of an earlier life, sent between the probes
-// of the present one a hundred times, resets nothing and is answered never.
+// TestReplayOverARestart sends one packet of an earlier life a hundred times between the probes of the present life. It
+// resets nothing and is never answered.
 func TestReplayOverARestart(t *testing.T) {
 	e := newMeeting(t)
 	var old []byte
@@ -78,9 +78,8 @@ func TestReplayOverARestart(t *testing.T) {
 	}
 }
 
-// TestLivesRule1AndEviction: an earlier life is refused also when its session is
-// forgotten, and by a reflector that started anew and has lives from the
-// coordinator.
+// TestLivesRule1AndEviction checks that an earlier life is refused also if its session is forgotten, and by a reflector
+// that restarted and has lives from the coordinator.
 func TestLivesRule1AndEviction(t *testing.T) {
 	var old []byte
 	t.Run("forgotten", func(t *testing.T) {
@@ -108,9 +107,8 @@ func TestLivesRule1AndEviction(t *testing.T) {
 	})
 }
 
-// TestLivesRule2And3: a clock that is set back over a restart loses no probe, nor
-// does one that is set ahead in a life make a restart of what was overtaken; a
-// life that changes while the process runs makes none either.
+// TestLivesRule2And3 checks that a clock that is set back over a restart loses no probe. Overtaken packets of a life in
+// which the clock is set ahead do not count as a restart, and neither does a life that changes while the process runs.
 func TestLivesRule2And3(t *testing.T) {
 	e := newMeeting(t)
 	for seq := range uint32(200) {
@@ -139,14 +137,13 @@ func TestLivesRule2And3(t *testing.T) {
 	}
 }
 
-// TestLivesAreOfOnePacketAndOneNIC: lives that were cut from another packet of the
-// same pair of nodes, which has the same key, are not believed. The life of the
-// other end is the higher one here: taken for h1's it would shut h1 out.
+// TestLivesAreOfOnePacketAndOneNIC checks that lives from another packet of the same pair of nodes, which has the same
+// key, are ignored. The life of the other end is the higher one here: if it counted as h1's, it would shut h1 out.
 func TestLivesAreOfOnePacketAndOneNIC(t *testing.T) {
 	e := newMeeting(t)
 	e.arrive(e.probe(5, 0, e.wall))
 	k := e.b.peers[loopback(1)].sendKey()
-	// A probe of h2 with the number that h1's next one has, and h1's base packet.
+	// This is a probe of h2 with the number that h1's next one has, and h1's base packet.
 	own := make([]byte, unix.MaxDatagram)
 	e.b.wire.life.now.Store(900)
 	own = own[:e.b.putRequest(own, 1, e.wall.UnixNano(), e.b.ssid, 1, 0, k)]
@@ -162,8 +159,8 @@ func TestLivesAreOfOnePacketAndOneNIC(t *testing.T) {
 	}
 }
 
-// TestLivesRule4And5: an older version is answered and counted; a node that had a
-// life must go on to have one for a while, and what is refused is no loss.
+// TestLivesRule4And5 checks that an older version is answered and counted. A node that had a life must continue to have
+// one for a while, and what is refused is not loss.
 func TestLivesRule4And5(t *testing.T) {
 	e := newMeeting(t)
 	unbound := func() int { return e.b.copyStats(e.b.monoTime()).Unbound }
@@ -194,7 +191,7 @@ func TestLivesRule4And5(t *testing.T) {
 	}
 }
 
-// reply is h2's reply, in a life, to a probe of h1.
+// reply returns h2's reply, in a life, to a probe of h1.
 func (e *meeting) reply(life uint64, probe []byte, seq uint32) []byte {
 	e.t.Helper()
 	k := e.b.peers[loopback(1)].sendKey()
@@ -211,8 +208,8 @@ func (e *meeting) reply(life uint64, probe []byte, seq uint32) []byte {
 	return out
 }
 
-// TestLivesRule6: replies of an earlier life, of either end, are no answers and do
-// not touch the account.
+// TestLivesRule6 checks that replies of an earlier life, of either end, do not count as answers and do not change the
+// account.
 func TestLivesRule6(t *testing.T) {
 	e := newMeeting(t)
 	ed := e.a.edges[0]
@@ -244,7 +241,7 @@ func TestLivesRule6(t *testing.T) {
 	if ed.Acked != 5 || ed.Restarts != 0 || ed.Duplicate != 0 || e.a.dropped[dropReplay] != 8 {
 		t.Errorf("%d answers, %d restarts, %d duplicates, %d replayed; want 5, 0, 0, 8", ed.Acked, ed.Restarts, ed.Duplicate, e.a.dropped[dropReplay])
 	}
-	// A probe that left before the coordinator gave this process another number.
+	// This is a probe that left before the coordinator gave this process another number.
 	p := probe(sender)
 	own.raiseTo(sender + 1)
 	take(e.reply(reflector, p, 5))

@@ -16,8 +16,8 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// Session identifiers (RFC 8972 section 3). Those of probes have both bits clear. A packet of a path trace has traceSSID,
-// and also traceReplySSID if it imitates a reply, so that neither ever enters the accounts.
+// Session identifiers (RFC 8972 section 3). Those of probes have both bits clear. A packet of a path trace has
+// traceSSID, and also traceReplySSID if it imitates a reply, so that neither ever enters the accounts.
 const (
 	traceSSID      = 0x8000
 	traceReplySSID = 0x4000
@@ -31,18 +31,19 @@ const (
 	receiveBuffer = 4 << 20 // octets
 	rateHeadroom  = 4       // replies to a session, in units of the expected rate
 	traceReplies  = 500     // trace packets answered per peer and second
-	// peerForgeries is the number of packets per second that may fail verification for one peer before they use the budget of
-	// the whole NIC. While one peer's address is flooded, the packets of all others are still verified.
+	// peerForgeries is the number of packets per second that may fail verification for one peer before they use the
+	// budget of the whole NIC. While one peer's address is flooded, the packets of all others are still verified.
 	peerForgeries = 1000
 	// forgedBudget is the number of HMACs per second that a NIC computes for packets that turn out to be forged, beyond
-	// peerForgeries. One HMAC takes 0.4 to 0.6 us (BenchmarkOperation/ParseForgedPacket in internal/stamp), so a flood costs a
-	// tenth of a core. Packets beyond the budget are dropped without verification and counted. They are no loss of the network.
+	// peerForgeries. One HMAC takes 0.4 to 0.6 us (BenchmarkOperation/ParseForgedPacket in internal/stamp), so a flood
+	// costs a tenth of a core. Packets beyond the budget are dropped without verification and counted. They are no loss
+	// of the network.
 	forgedBudget = 200_000
-	// forgedBurst is the part of the budget that can be saved up. Packets that a session does not expect may use only the
-	// upper half of it.
+	// forgedBurst is the part of the budget that can be saved up. Packets that a session does not expect may use only
+	// the upper half of it.
 	forgedBurst = forgedBudget / 4
-	// maxForgers limits the source addresses of forged packets that are counted separately, and forgerFrom is the number of
-	// packets from which on an address is.
+	// maxForgers limits the source addresses of forged packets that are counted separately, and forgerFrom is the
+	// number of packets from which on an address is.
 	maxForgers = 8
 	forgerFrom = 100
 )
@@ -652,8 +653,8 @@ func (n *nic) runTurn(now, horizon int64) error {
 	return nil
 }
 
-// sendDue sends the probes whose time is not after horizon. After a stall it skips the missed ones, because a burst would
-// measure itself.
+// sendDue sends the probes whose time is not after horizon. After a stall it skips the missed ones, because a burst
+// would measure itself.
 func (n *nic) sendDue(now, horizon int64) error {
 	for _, s := range n.senders {
 		for s.queue[0].next <= horizon {
@@ -747,7 +748,8 @@ func (n *nic) putRequest(buf []byte, seq uint32, user int64, ssid uint16, tx uin
 	return len(b)
 }
 
-// outBuffer returns the memory for the next packet over s. It flushes the batch first if that is full or another socket's.
+// outBuffer returns the memory for the next packet over s. It flushes the batch first if that is full or another
+// socket's.
 func (n *nic) outBuffer(s *socket) ([]byte, error) {
 	if n.outSocket != s || s.link.OutBuffer() == nil {
 		if err := n.flushBatch(); err != nil {
@@ -906,8 +908,8 @@ func (n *nic) receivedAt(g *unix.Datagram, user int64) (t stampedTime) {
 	return t
 }
 
-// receivePackets receives packets from a socket until the given time. It reads at least one batch, and leaves the rest for
-// the next turn.
+// receivePackets receives packets from a socket until the given time. It reads at least one batch, and leaves the rest
+// for the next turn.
 func (n *nic) receivePackets(s *socket, until int64) error {
 	for {
 		k, err := s.link.Recv(s.Endpoint)
@@ -1039,8 +1041,9 @@ func (n *nic) handleReply(s *socket, g *unix.Datagram, wall time.Time) {
 	}
 }
 
-// expectsReply checks a packet that claims to be a reply of a peer, before anything of it is verified. It reports whether
-// the packet can be a reply at all, and otherwise counts it as dropped. It also reports whether a probe waits for it.
+// expectsReply checks a packet that claims to be a reply of a peer, before anything of it is verified. It reports
+// whether the packet can be a reply at all, and otherwise counts it as dropped. It also reports whether a probe waits
+// for it.
 func (n *nic) expectsReply(pr *peer, s *socket, g *unix.Datagram) (expected, plausible bool) {
 	if len(g.Data) < stamp.AuthBaseLen {
 		n.dropped[dropMalformed]++
@@ -1064,8 +1067,8 @@ func (n *nic) expectsReply(pr *peer, s *socket, g *unix.Datagram) (expected, pla
 	return false, false
 }
 
-// expectsProbe does the same for a packet that claims to be a probe of a peer. A probe of a sender that restarted is not
-// expected either, but is plausible.
+// expectsProbe does the same for a packet that claims to be a probe of a peer. A probe of a sender that restarted is
+// not expected either, but is plausible.
 func (n *nic) expectsProbe(pr *peer, g *unix.Datagram) (expected, plausible bool) {
 	if len(g.Data) < stamp.AuthBaseLen {
 		n.dropped[dropMalformed]++
@@ -1085,8 +1088,8 @@ func (n *nic) expectsProbe(pr *peer, g *unix.Datagram) (expected, plausible bool
 	return false, false
 }
 
-// verifyPacket returns the key that a packet of a peer verifies with. If there is none, or if too many packets have failed
-// for this one to be verified, it counts the packet as dropped and returns nil.
+// verifyPacket returns the key that a packet of a peer verifies with. If there is none, or if too many packets have
+// failed for this one to be verified, it counts the packet as dropped and returns nil.
 func (n *nic) verifyPacket(pr *peer, expected bool, mono int64, parse func(*stamp.Authenticator) error) *stamp.Authenticator {
 	if !pr.forged.maySpend(mono, expected) && !n.budget.maySpend(mono, expected) {
 		n.dropped[dropUnverified]++
@@ -1249,8 +1252,8 @@ func (n *nic) reflectProbe(g *unix.Datagram, wall time.Time) error {
 	return nil
 }
 
-// admitLife reports whether the life of an authentic packet allows its use, and otherwise counts the packet as dropped. The
-// life in TLVs that are not authentic is not known.
+// admitLife reports whether the life of an authentic packet allows its use, and otherwise counts the packet as dropped.
+// The life in TLVs that are not authentic is not known.
 func (n *nic) admitLife(pr *peer, life uint64, authentic bool, mono int64) bool {
 	switch pr.life.admitLife(life, mono) {
 	case admitted:

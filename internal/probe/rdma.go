@@ -62,8 +62,8 @@ func (p *RDMAPeer) Validate() error {
 	return nil
 }
 
-// queuePair is the transport by RDMA, with one queue pair for all flows of a NIC. The flows' ports travel as immediate data,
-// so that the payload is exactly the packet that UDP has.
+// queuePair is the transport by RDMA, with one queue pair for all flows of a NIC. The flows' ports travel as immediate
+// data, so that the payload is exactly the packet that UDP has.
 type queuePair struct {
 	*rdma.Port
 	nextID  uint32
@@ -132,7 +132,8 @@ type portClock struct{ *rdma.Port }
 // Close does nothing. It implements hardwareClock.
 func (portClock) Close() error { return nil }
 
-// lane is the endpoint of one port of a flow on a queue pair. Port 0 is the queue pair's own, on which the poller waits.
+// lane is the endpoint of one port of a flow on a queue pair. Port 0 is the queue pair's own, on which the poller
+// waits.
 type lane struct {
 	pair *queuePair
 	port uint16

@@ -48,7 +48,7 @@ func newIdleRDMA(t testing.TB, c *Config, v rdma.Verbs) idle {
 
 func (i idle) qpn() uint32 { return i.e.Snapshot().NICs[0].Port.QPN }
 
-// rdmaPair is two NICs that probe each other by RDMA in memory, and that nothing drives.
+// rdmaPair returns two NICs that probe each other by RDMA in memory, and that only the test drives.
 func rdmaPair(t testing.TB) (a, b idle, da *rdmatest.Device) {
 	t.Helper()
 	f := rdmatest.New(func() int64 { return time.Now().UnixNano() })
@@ -74,7 +74,7 @@ func exchangeAll(t testing.TB, ends ...idle) {
 	}
 }
 
-// Probes by RDMA make the same accounts as those by UDP, by the program's times.
+// Probes by RDMA give the same accounts as those by UDP, with the program's times.
 func TestRDMAEndToEnd(t *testing.T) {
 	a, b, _ := rdmaPair(t)
 	until(t, 20*time.Second, "50 answers each way", func() bool {
@@ -84,7 +84,7 @@ func TestRDMAEndToEnd(t *testing.T) {
 	for _, n := range []idle{a, b} {
 		s := n.e.Snapshot().NICs[0]
 		for _, e := range s.Edges {
-			if e.OWD[0].User.Count < e.Acked || e.OWD[1].User.Count+2 < e.Acked || // the last one's time is told by the next
+			if e.OWD[0].User.Count < e.Acked || e.OWD[1].User.Count+2 < e.Acked || // the next reply has the last one's time
 				e.OWD[0].Kernel.Count+e.OWD[0].Hardware.Count != 0 || e.Lost != [2]uint64{} || e.Class != "roce" {
 				t.Errorf("%v: %d and %d delays by the program's times of %d answers, lost %v", e.Edge, e.OWD[0].User.Count, e.OWD[1].User.Count, e.Acked, e.Lost)
 			}
@@ -133,7 +133,7 @@ func TestRDMALossHasItsDirection(t *testing.T) {
 	}
 }
 
-// By the device's own stamps, where both ends have them.
+// The device's own stamps are used if both ends have them.
 func TestRDMAHardwareStamps(t *testing.T) {
 	f := rdmatest.New(func() int64 { return time.Now().UnixNano() })
 	for i := 1; i <= 2; i++ {
@@ -187,7 +187,7 @@ func TestRDMABesideUDP(t *testing.T) {
 	if a.edges[0].sock.rdma || a.edges[0].userStampsOnly {
 		t.Error("a peer without RDMA is probed by it")
 	}
-	// It gets a queue pair: the edge goes on by RDMA, with its numbers.
+	// It gets a queue pair: the edge continues by RDMA, with its numbers.
 	f.AddDevice("h2", "rdma0", "10.0.0.2")
 	cb := loopConfig("h2", 2, 1, "h1/eth1", 1)
 	cb.NICs[0].RDMA = rdmaConfig(2, 1, 0).NICs[0].RDMA
@@ -214,7 +214,8 @@ func TestRDMABesideUDP(t *testing.T) {
 	if !a.edges[0].sock.rdma || a.edges[0].seq <= seq || a.edges[0].Lost != [2]uint64{} {
 		t.Errorf("%+v", a.edges[0].FlowCounters)
 	}
-	// What comes by UDP from it now is not its probes, nor from an address that is its GID.
+	// Packets that it sends by UDP now do not count as its probes, and neither do those from an address that is its
+	// GID.
 	with.Peers = []PeerConfig{c.Peers[0]}
 	with.Peers[0].RDMA = &RDMAPeer{GID: netip.MustParseAddr("fd00::2"), QPN: 99, QKey: 77}
 	if err := a.e.Apply(&with); err != nil {
@@ -231,7 +232,7 @@ func TestRDMABesideUDP(t *testing.T) {
 	}
 }
 
-// A program without RDMA says so, and a device that is not there is no error.
+// A program without RDMA reports that, and a missing device is not an error.
 func TestRDMAStartErrors(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	if _, err := newEngineOn(rdmaConfig(1, 2, 9), log, kernelDevice{}, nil, nil); !errors.Is(err, rdma.ErrNotBuilt) || !strings.Contains(err.Error(), "NIC h1/rdma0: RDMA: ") {
@@ -273,8 +274,8 @@ func TestRDMAConfigurationErrors(t *testing.T) {
 	}
 }
 
-// BenchmarkExchangeRDMA is BenchmarkExchange by RDMA in memory: what the transport
-// allocates, the device apart.
+// BenchmarkExchangeRDMA measures the exchange of BenchmarkExchange by RDMA in memory. It shows what the transport
+// allocates, apart from the device.
 func BenchmarkExchangeRDMA(b *testing.B) {
 	x, y, _ := rdmaPair(b)
 	for x.edges[0].Acked == 0 || x.edges[1].Acked == 0 { // address handles are made beside

@@ -13,8 +13,8 @@ import (
 	"github.com/graylink/graylink/internal/stamp"
 )
 
-// Simulated is an engine without sockets. A simulated fabric states when its packets leave and arrive, and the engine keeps
-// the same accounts of them as one with sockets. Times are nanoseconds since the base that it was started with.
+// Simulated is an engine without sockets. A simulated fabric states when its packets leave and arrive, and the engine
+// keeps the same accounts of them as one with sockets. Times are nanoseconds since the base that it was started with.
 type Simulated struct {
 	*Engine
 	suspendedAt int64 // time since which it does not run; -1: it runs
@@ -157,8 +157,8 @@ func (f *SimFlow) SendProbe(p *SimPacket, now, stamped int64) {
 }
 
 // ReflectProbe makes the reply to a probe in place of it, at the engine far that SetReflector named. The far kernel
-// stamped the probe at arrived. The program answers at now, and the kernel stamps the reply at stamped. It returns false if
-// there is no answer.
+// stamped the probe at arrived. The program answers at now, and the kernel stamps the reply at stamped. It returns
+// false if there is no answer.
 func (s *Simulated) ReflectProbe(p *SimPacket, arrived, now, stamped int64, marked bool) bool {
 	n, pr := p.flow.far, p.flow.senderPeer
 	n.mu.Lock()
@@ -198,7 +198,8 @@ func (s *Simulated) ReflectProbe(p *SimPacket, arrived, now, stamped int64, mark
 	return true
 }
 
-// AcceptReply processes a reply. The kernel of the sender's node stamped it at arrived, and the program reads it at now.
+// AcceptReply processes a reply. The kernel of the sender's node stamped it at arrived, and the program reads it at
+// now.
 func (s *Simulated) AcceptReply(p *SimPacket, arrived, now int64, marked bool) {
 	n, e := p.flow.nic, p.flow.edge
 	n.mu.Lock()

@@ -15,25 +15,27 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// A trace sends hop-limited copies of a flow's own packets from the flow's own socket. They have the same addresses, ports,
-// DSCP and length, so every switch hashes them like the flow's packets. The rules are:
+// A trace sends hop-limited copies of a flow's own packets from the flow's own socket. They have the same addresses,
+// ports, DSCP and length, so every switch hashes them like the flow's packets. The rules are:
 //
 //  1. The packets carry session identifiers of their own and never enter the accounts of loss and delay.
-//  2. All hop limits up to the known length of the path are probed at once. A hop limit gets traceAttempts packets, or a single
-//     one if an earlier trace of the flow had an answer. It gets as many more if all were silent, or if the answer differs
-//     from the earlier one.
-//  3. A probe's path ends where the reflector answers. The end of a reply's path, or of a path by RDMA (see copies.go), cannot
-//     be observed: the search ends maxSilent hop limits after the last switch that answered. For a probe it is maxSilentProbe.
+//  2. All hop limits up to the known length of the path are probed at once. A hop limit gets traceAttempts packets, or
+//     a single one if an earlier trace of the flow had an answer. It gets as many more if all were silent, or if the
+//     answer differs from the earlier one.
+//  3. A probe's path ends where the reflector answers. The end of a reply's path, or of a path by RDMA (see copies.go),
+//     cannot be observed: the search ends maxSilent hop limits after the last switch that answered. For a probe it is
+//     maxSilentProbe.
 //  4. A silent hop before the last one that answered stays in the path, without address.
-//  5. Two addresses at one hop limit within one trace are per-packet balancing, and the path is unknown. Silence does not count
-//     as a second address.
+//  5. Two addresses at one hop limit within one trace are per-packet balancing, and the path is unknown. Silence does
+//     not count as a second address.
 //  6. A trace that fails leaves the last good path in place, and the path is stale then.
-//  7. Packets are sent within the budgets of the switches that may have to answer them (see budgets). A hop that was not
-//     probed for lack of budget, or whose switch is rate limited, does not count as silent. A path that was known and that
-//     matches the answers stays as it was, and any other path is unknown. A note states this, and the flow is traced again.
-//  8. The first switch is probed once in shareFor for all flows of a NIC, as soon as shareFlows flows found the same one. Flows
-//     that are traced in the meantime wait for that answer. If a flow finds another switch, sharing ends, and paths that used
-//     the shared one since it was last confirmed are stale.
+//  7. Packets are sent within the budgets of the switches that may have to answer them (see budgets). A hop that was
+//     not probed for lack of budget, or whose switch is rate limited, does not count as silent. A path that was known
+//     and that matches the answers stays as it was, and any other path is unknown. A note states this, and the flow is
+//     traced again.
+//  8. The first switch is probed once in shareFor for all flows of a NIC, as soon as shareFlows flows found the same
+//     one. Flows that are traced in the meantime wait for that answer. If a flow finds another switch, sharing ends,
+//     and paths that used the shared one since it was last confirmed are stale.
 const (
 	traceAttempts = 2
 	traceTimeout  = 300 * time.Millisecond // after the last packet of a round
@@ -187,8 +189,8 @@ func (t *tracer) applyConfig(cfg TraceConfig, node *Config) {
 	}
 }
 
-// Intervals of the search for flows without a valid path. A flow whose trace failed is tried again after retraceMin, and then
-// after twice the time at each further failure.
+// Intervals of the search for flows without a valid path. A flow whose trace failed is tried again after retraceMin,
+// and then after twice the time at each further failure.
 const (
 	traceCheckEvery = 200 * time.Millisecond
 	retraceMin      = 10 * time.Second
@@ -314,8 +316,8 @@ func (n *nic) traceableFlows() []traceFlow {
 	return out
 }
 
-// TraceFlows traces the named edges now and returns their paths in the same order. The error is an UnknownEdgeError for an
-// edge that is not the node's. errors.Is holds for ErrClosed.
+// TraceFlows traces the named edges now and returns their paths in the same order. The error is an UnknownEdgeError for
+// an edge that is not the node's. errors.Is holds for ErrClosed.
 func (e *Engine) TraceFlows(ctx context.Context, edges []fabric.Flow) ([]TracedPath, error) {
 	ctx, leave, err := e.holdOpen(ctx)
 	if err != nil {
@@ -536,15 +538,15 @@ func (n *nic) handleICMP(s *socket, r *unix.Report) {
 	n.deliverAnswer(p, a)
 }
 
-// quotedSSID is the offset of the SSID in a STAMP packet (RFC 8972 section 3), plain and authenticated. A quote must reach
-// beyond it.
+// quotedSSID is the offset of the SSID in a STAMP packet (RFC 8972 section 3), plain and authenticated. A quote must
+// reach beyond it.
 const (
 	quotedSSID     = 14
 	quotedAuthSSID = 26
 )
 
-// quotedProbe finds the trace packet that an ICMP error quotes. It identifies the packet by its number. If the quote ends
-// before the number (RFC 792 requires the UDP header only), the packet must be the only one of its flow in flight.
+// quotedProbe finds the trace packet that an ICMP error quotes. It identifies the packet by its number. If the quote
+// ends before the number (RFC 792 requires the UDP header only), the packet must be the only one of its flow in flight.
 func (n *nic) quotedProbe(s *socket, r *unix.Report) *traceProbe {
 	if len(r.Data) >= 4 {
 		p := n.awaited[binary.BigEndian.Uint32(r.Data)]
@@ -552,8 +554,8 @@ func (n *nic) quotedProbe(s *socket, r *unix.Report) *traceProbe {
 		if p != nil && p.authentic {
 			at = quotedAuthSSID
 		}
-		// Missing octets of a quote before an extension are filled with zeros (RFC 4884 section 4.5), and no trace packet has a zero
-		// as the first octet of its SSID.
+		// Missing octets of a quote before an extension are filled with zeros (RFC 4884 section 4.5), and no trace
+		// packet has a zero as the first octet of its SSID.
 		if len(r.Data) >= at+2 && (r.Extension == nil || !allZero(r.Data[at:])) {
 			if p == nil || binary.BigEndian.Uint16(r.Data[at:])&^traceReplySSID != n.ssid|traceSSID {
 				return nil

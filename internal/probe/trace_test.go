@@ -75,8 +75,8 @@ func TestFlowsAreTracedUntilValid(t *testing.T) {
 	}
 }
 
-// An ICMP error is matched by what it quotes, by being the only candidate when
-// the quote ends with the UDP header, and otherwise not at all.
+// An ICMP error is matched by what it quotes. If the quote ends with the UDP header, it is matched only if there is a
+// single candidate.
 func TestICMPQuotes(t *testing.T) {
 	a, b := pair(t)
 	a.mu.Lock()

@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// budgets limits the trace packets that this node sends to the switches of a fabric. The switch at which a packet ends is
-// known only when the switch answers. The rules are therefore:
+// budgets limits the trace packets that this node sends to the switches of a fabric. The switch at which a packet ends
+// is known only when the switch answers. The rules are therefore:
 //
-//  1. A switch is known by the addresses that it answers from. All addresses that answered last before the same destination
-//     belong to one switch.
-//  2. A packet that is expected to end at a switch is charged to that switch. Any other packet is charged to every switch
-//     that answered at its place (hop limit and NIC) before, and to the place itself for those that have not answered yet. It
-//     is sent only if each of them has a token.
-//  3. The switch that answers keeps its charge, and the others get theirs back. A switch that was not charged is charged then,
-//     and its balance may become negative. For a packet that reached the destination all get theirs back, and for one without
-//     any answer none.
+//  1. A switch is known by the addresses that it answers from. All addresses that answered last before the same
+//     destination belong to one switch.
+//  2. A packet that is expected to end at a switch is charged to that switch. Any other packet is charged to every
+//     switch that answered at its place (hop limit and NIC) before, and to the place itself for those that have not
+//     answered yet. It is sent only if each of them has a token.
+//  3. The switch that answers keeps its charge, and the others get theirs back. A switch that was not charged is
+//     charged then, and its balance may become negative. For a packet that reached the destination all get theirs back,
+//     and for one without any answer none.
 //  4. The silence of a switch that is known to be on the path shows its limit. Its budget is halved, at most once per
-//     traceTimeout and down to minPerSwitch. Every answer restores the inverse of the budget, so that it grows by one packet
-//     per second each second. The switch counts as limited for limitedFor.
+//     traceTimeout and down to minPerSwitch. Every answer restores the inverse of the budget, so that it grows by one
+//     packet per second each second. The switch counts as limited for limitedFor.
 //  5. A switch that left forgetAsks packets in a row without answer for forgetAfter is forgotten, because it no longer
 //     answers.
 type budgets struct {
@@ -51,8 +51,8 @@ type hopPosition struct {
 type responders struct {
 	others *budget // of the switches that have not answered yet
 	known  []*budget
-	// previous maps an address to the switch that answered one hop limit earlier, since an address is one end of a cable. An
-	// invalid value means that several did.
+	// previous maps an address to the switch that answered one hop limit earlier, since an address is one end of a
+	// cable. An invalid value means that several did.
 	previous map[netip.Addr]netip.Addr
 }
 
@@ -87,8 +87,8 @@ func (b *budgets) newBudget(now int64) *budget {
 	return &budget{bucket: newBucket(b.fullRate, burstFor(b.fullRate), now), answeredAt: now}
 }
 
-// burstFor returns the number of packets that may be sent at once at a rate. It is a fifth of a second's packets, but at
-// least the number that one trace sends to a switch.
+// burstFor returns the number of packets that may be sent at once at a rate. It is a fifth of a second's packets, but
+// at least the number that one trace sends to a switch.
 func burstFor(rate float64) float64 { return math.Max(rate/5, traceAttempts) }
 
 func (b *budgets) respondersAt(at hopPosition, now int64) *responders {
@@ -160,8 +160,8 @@ func (b *budgets) refundCharge(c charge) {
 	}
 }
 
-// recordSilence records the silence of a switch that is on the path. It returns false for a switch that no longer answers,
-// or never did.
+// recordSilence records the silence of a switch that is on the path. It returns false for a switch that no longer
+// answers, or never did.
 func (b *budgets) recordSilence(from netip.Addr, now int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -264,8 +264,8 @@ func (b *budgets) mergeBudgets(s, other *budget) {
 	s.halvedAt, s.answeredAt = max(s.halvedAt, other.halvedAt), max(s.answeredAt, other.answeredAt)
 }
 
-// switchBefore returns the switch that answers at a place if next answers at the place after it, or an invalid address if
-// that is not known.
+// switchBefore returns the switch that answers at a place if next answers at the place after it, or an invalid address
+// if that is not known.
 func (b *budgets) switchBefore(at hopPosition, next netip.Addr) netip.Addr {
 	b.mu.Lock()
 	defer b.mu.Unlock()

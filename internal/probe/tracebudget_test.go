@@ -11,14 +11,14 @@ var (
 	spine1, spine2 = netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("10.1.0.2")
 	up1, up2       = netip.MustParseAddr("10.2.0.1"), netip.MustParseAddr("10.2.0.2")
 	farNIC         = netip.MustParseAddr("10.3.0.1")
-	nobody         = netip.Addr{}
+	noAddress      = netip.Addr{}
 	second         = int64(time.Second)
 	start0         = 1000 * second
 )
 
 func at(ttl int) hopPosition { return hopPosition{"h1/eth1", ttl} }
 
-// ends sends packets to a place until the budgets refuse, and says how many.
+// ends sends packets to a place until the budgets refuse, and returns how many were sent.
 func ends(b *budgets, ttl int, from, expected netip.Addr, now int64) (n int) {
 	for {
 		c, wait := b.chargePacket(at(ttl), expected, now)
@@ -34,9 +34,9 @@ func ends(b *budgets, ttl int, from, expected netip.Addr, now int64) (n int) {
 
 func TestBudgetRule1TheLastBeforeADestinationIsOneSwitch(t *testing.T) {
 	b := newBudgets(50)
-	ends(b, 3, up1, nobody, start0)
+	ends(b, 3, up1, noAddress, start0)
 	if n := ends(b, 3, up2, up2, start0+second); n != 10 {
-		t.Errorf("%d packets for the other address, want a burst of its own: nothing tells that they are one switch's", n)
+		t.Errorf("%d packets for the other address, want a burst of its own: they are not known to belong to one switch", n)
 	}
 	b.learnPath("h1/eth1", []Hop{{TTL: 3, Address: up1}}, farNIC, start0)
 	b.learnPath("h1/eth1", []Hop{{TTL: 3, Address: up2}}, farNIC, start0)
@@ -49,17 +49,17 @@ func TestBudgetRule1TheLastBeforeADestinationIsOneSwitch(t *testing.T) {
 func TestBudgetRules2And3PacketsAreChargedToWhoMayAnswer(t *testing.T) {
 	b := newBudgets(50)
 	now := start0
-	if n := ends(b, 2, nobody, nobody, now); n != 10 {
-		t.Errorf("%d packets to a place nobody answered at, want a burst of 10", n)
+	if n := ends(b, 2, noAddress, noAddress, now); n != 10 {
+		t.Errorf("%d packets to a place where no switch answered, want a burst of 10", n)
 	}
 	now += second
-	c, _ := b.chargePacket(at(2), nobody, now)
+	c, _ := b.chargePacket(at(2), noAddress, now)
 	b.settleAnswered(c, spine1, now)
-	c, _ = b.chargePacket(at(2), nobody, now)
+	c, _ = b.chargePacket(at(2), noAddress, now)
 	b.settleAnswered(c, spine2, now)
-	// 9 tokens each: what spine1 answers leaves spine2 its own, and the other
-	// way round, and a packet that either may have to answer needs both.
-	if n := ends(b, 2, spine1, nobody, now); n != 9 {
+	// There are 9 tokens each. What spine1 answers leaves spine2 its own, and vice versa, and a packet that either may
+	// have to answer needs both.
+	if n := ends(b, 2, spine1, noAddress, now); n != 9 {
 		t.Errorf("%d packets, want the 9 that spine1 had left", n)
 	}
 	if n := ends(b, 2, spine2, spine2, now); n != 9 {
@@ -74,7 +74,7 @@ func TestBudgetRules2And3PacketsAreChargedToWhoMayAnswer(t *testing.T) {
 	}
 	now += second
 	for range 100 {
-		c, wait := b.chargePacket(at(2), nobody, now)
+		c, wait := b.chargePacket(at(2), noAddress, now)
 		if wait > 0 {
 			t.Fatal("a packet that reached the destination cost a token")
 		}
@@ -83,7 +83,7 @@ func TestBudgetRules2And3PacketsAreChargedToWhoMayAnswer(t *testing.T) {
 	// Over a long time a switch gets its rate.
 	sent := 0
 	for i := range int64(1000) {
-		sent += ends(b, 2, spine1, nobody, now+i*second/100)
+		sent += ends(b, 2, spine1, noAddress, now+i*second/100)
 	}
 	if sent < 500 || sent > 510 {
 		t.Errorf("%d packets in 10 s, want 50 a second", sent)
@@ -93,7 +93,7 @@ func TestBudgetRules2And3PacketsAreChargedToWhoMayAnswer(t *testing.T) {
 func TestBudgetRule4SilenceHalvesAndAnswersBringBack(t *testing.T) {
 	b := newBudgets(48)
 	now := start0
-	ends(b, 2, spine1, nobody, now)
+	ends(b, 2, spine1, noAddress, now)
 	rate := func() float64 { return b.known[spine1].rate }
 	if b.isLimited(at(2), now) {
 		t.Error("limited although nothing was held back")
@@ -130,8 +130,8 @@ func TestBudgetRule4SilenceHalvesAndAnswersBringBack(t *testing.T) {
 
 func TestBudgetRule5WhoNeverAnswersAgainIsForgotten(t *testing.T) {
 	b := newBudgets(50)
-	ends(b, 2, spine1, nobody, start0)
-	b.learnPath("h1/eth1", []Hop{{TTL: 2, Address: spine1}, {TTL: 3, Address: up1}}, nobody, start0)
+	ends(b, 2, spine1, noAddress, start0)
+	b.learnPath("h1/eth1", []Hop{{TTL: 2, Address: spine1}, {TTL: 3, Address: up1}}, noAddress, start0)
 	if got := b.switchBefore(at(2), up1); got != spine1 {
 		t.Fatalf("%v is before %v, want %v", got, up1, spine1)
 	}
@@ -150,15 +150,15 @@ func TestBudgetRule5WhoNeverAnswersAgainIsForgotten(t *testing.T) {
 
 func TestTwoSwitchesBeforeOneAddressAreNoneForSure(t *testing.T) {
 	b := newBudgets(50)
-	ends(b, 2, spine1, nobody, start0)
+	ends(b, 2, spine1, noAddress, start0)
 	ends(b, 2, spine2, spine2, start0)
-	c, _ := b.chargePacket(at(2), nobody, start0+second)
+	c, _ := b.chargePacket(at(2), noAddress, start0+second)
 	b.settleAnswered(c, spine2, start0+second)
 	for _, s := range []netip.Addr{spine1, spine2, spine1} {
-		b.learnPath("h1/eth1", []Hop{{TTL: 2, Address: s}, {TTL: 3, Address: up1}}, nobody, start0)
+		b.learnPath("h1/eth1", []Hop{{TTL: 2, Address: s}, {TTL: 3, Address: up1}}, noAddress, start0)
 	}
 	if got := b.switchBefore(at(2), up1); got.IsValid() {
-		t.Errorf("%v is before %v, want that nobody is", got, up1)
+		t.Errorf("%v is before %v, want that no address is", got, up1)
 	}
 }
 

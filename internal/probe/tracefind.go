@@ -120,8 +120,8 @@ func (q *pathTrace) previousAnswer(ttl int) netip.Addr {
 	return q.oldPath.Hops[ttl-1].Address
 }
 
-// sendPackets sends packets by hop limit and gathers the answers. If quotes are short, only one packet of the flow is in
-// flight at a time.
+// sendPackets sends packets by hop limit and gathers the answers. If quotes are short, only one packet of the flow is
+// in flight at a time.
 func (q *pathTrace) sendPackets(ctx context.Context, packets map[int]int) error {
 	short := false
 	if !q.flow.rdma { // copies can be distinguished by more fields
@@ -463,8 +463,8 @@ func (t *tracer) sharedFirstHop(nic string, now time.Time) *Hop {
 	return &h
 }
 
-// searchesFirstHop reports whether a flow has to look for the first switch itself. All flows do as long as it is not shared,
-// and one flow in shareFor does after that.
+// searchesFirstHop reports whether a flow has to look for the first switch itself. All flows do as long as it is not
+// shared, and one flow in shareFor does after that.
 func (t *tracer) searchesFirstHop(nic string, now time.Time) bool {
 	f := t.first[nic]
 	if f == nil || len(f.flows) < shareFlows || now.Sub(f.searchedAt) >= shareFor {

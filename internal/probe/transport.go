@@ -7,18 +7,20 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// Transport carries the STAMP packets of a NIC's flows by UDP sockets, or by the queue pair of an RDMA port. It sends and
-// receives in batches, in memory of its own, and allocates nothing per packet. Only one goroutine at a time may use it.
+// Transport carries the STAMP packets of a NIC's flows by UDP sockets, or by the queue pair of an RDMA port. It sends
+// and receives in batches, in memory of its own, and allocates nothing per packet. Only one goroutine at a time may use
+// it.
 type Transport interface {
 	// OutBuffer returns the memory for the next packet, or nil if the batch is full.
 	OutBuffer() []byte
 	// PendingCount returns the number of packets that wait for Send.
 	PendingCount() int
-	// Commit queues the first n octets of OutBuffer. tos has the DSCP and the ECN field. A ttl of 0 leaves the system's. The
-	// returned number comes back with the packet's transmit stamp. All packets of a batch leave from one endpoint.
+	// Commit queues the first n octets of OutBuffer. tos has the DSCP and the ECN field. A ttl of 0 leaves the
+	// system's. The returned number comes back with the packet's transmit stamp. All packets of a batch leave from one
+	// endpoint.
 	Commit(from Endpoint, n int, dst netip.AddrPort, tos, ttl uint8) (id uint32)
-	// Send sends the queued packets, and calls failed for each one that could not be sent. It returns the time at which the
-	// others left the program in Unix nanoseconds, or 0 if better transmit stamps will come.
+	// Send sends the queued packets, and calls failed for each one that could not be sent. It returns the time at which
+	// the others left the program in Unix nanoseconds, or 0 if better transmit stamps will come.
 	Send(from Endpoint, failed func(i int, errno syscall.Errno)) (at int64, err error)
 	// Recv receives packets without waiting, at most unix.BatchSize of them.
 	Recv(at Endpoint) (int, error)

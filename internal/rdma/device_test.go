@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// These run on a device that GRAYLINK_RDMA_DEVICE names, with an address on its
-// interface: test/vm runs them on soft-RoCE.
+// These tests run on the device that GRAYLINK_RDMA_DEVICE names, with an address on its interface. test/vm runs them on
+// soft-RoCE.
 
 func onDevice(t *testing.T) (a, b *Port) {
 	t.Helper()
@@ -44,7 +44,7 @@ func onDevice(t *testing.T) (a, b *Port) {
 	return ports[0], ports[1]
 }
 
-// pass sends one datagram, and waits until it has come.
+// pass sends one datagram, and waits until it has arrived.
 func pass(t *testing.T, a, b *Port, payload []byte) {
 	t.Helper()
 	to := b.Status().GID
@@ -77,7 +77,7 @@ func TestDeviceSendsInlineAndNot(t *testing.T) {
 		}
 		pass(t, a, b, payload)
 	}
-	for range 3 * depth { // round the queues
+	for range 3 * depth { // goes round the queues several times
 		pass(t, a, b, []byte("again"))
 	}
 	if s := a.Status(); len(s.SendErrors) != 0 || len(b.Status().RecvErrors) != 0 {
@@ -104,7 +104,7 @@ func TestDevicePacketsAllocateNothing(t *testing.T) {
 	}
 }
 
-// A queue pair in error works again under its number, and so does one whose far end was.
+// A queue pair in error is reset and keeps its number, and so does one whose far end was in error.
 func TestDeviceQueueInErrorIsReset(t *testing.T) {
 	a, b := onDevice(t)
 	for _, p := range []*Port{a, b} {

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Idle is a port that nothing keeps: the test does.
+// Idle is a port without goroutines, which the test maintains.
 type Idle struct {
 	*Port
 	Time time.Duration
 }
 
-// NewIdle opens a port whose time is the test's.
+// NewIdle opens a port that the test maintains.
 func NewIdle(o Options, v Verbs) (*Idle, error) {
 	p, err := newPort(o, v, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -24,17 +24,17 @@ func NewIdle(o Options, v Verbs) (*Idle, error) {
 	return i, nil
 }
 
-// Step looks after the port, and makes the handles that are asked for.
+// Step maintains the port once, and makes the requested handles.
 func (i *Idle) Step() {
 	i.maintainOnce()
 	for i.makeNextHandle() {
 	}
 }
 
-// CheckEvery is how often a port is looked at.
+// CheckEvery is the interval at which a port is checked.
 const CheckEvery = checkEvery
 
-// Arrived is what a port makes of a datagram from its only peer, 17 at ::ffff:0.0.0.1.
+// Arrived returns what a port makes of a datagram from its only peer, 17 at ::ffff:0.0.0.1.
 func Arrived(grh []byte, flags, imm, qpn, length uint32) (Arrival, bool) {
 	p := &Port{peers: map[netip.Addr]Peer{}}
 	gid := netip.AddrFrom16([16]byte{10: 0xff, 11: 0xff, 15: 1})

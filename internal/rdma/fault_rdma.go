@@ -15,7 +15,7 @@ static int fault(struct gl_q *q)
 */
 import "C"
 
-// Fault brings the queue pair into its error state, for tests on a device.
+// Fault brings the queue pair into its error state, for tests on a device. It returns the error of the call.
 func (c *cQueue) Fault() error {
 	if e := C.fault(c.q); e != 0 {
 		return c.fail("bring the queue pair into error", -e)

@@ -6,8 +6,8 @@ import (
 	"net/netip"
 )
 
-// CanonicalGID is an address as GIDs are compared: 16 octets, IPv4 in its mapped
-// form (IBTA annex A17.4.5.2).
+// CanonicalGID returns an address in the form in which GIDs are compared: 16 octets, with IPv4 in its mapped form (IBTA
+// annex A17.4.5.2).
 func CanonicalGID(a netip.Addr) netip.Addr {
 	if !a.IsValid() {
 		return a
@@ -15,7 +15,7 @@ func CanonicalGID(a netip.Addr) netip.Addr {
 	return netip.AddrFrom16(a.As16())
 }
 
-// Faults of a GID table, for errors.Is.
+// Faults of a GID table. errors.Is holds for them.
 var (
 	ErrNoGIDs        = errors.New("the table is empty")
 	ErrOnlyLinkLocal = errors.New("the table has only link-local GIDs")
@@ -25,22 +25,21 @@ var (
 	ErrIndexBeyond   = errors.New("the index is beyond 255, and an address handle has 8 bits for it")
 )
 
-// MaxGIDIndex is the last entry that an address handle can name: struct
-// ibv_global_route has an octet for it, while tables may be longer (soft-RoCE's
-// has 1024 entries).
+// MaxGIDIndex is the last entry that an address handle can name. struct ibv_global_route has one octet for it, while
+// tables may be longer (that of soft-RoCE has 1024 entries).
 const MaxGIDIndex = 255
 
-// GIDChoice is which GID is wanted; the zero Wish is the best there is.
+// GIDChoice states which GID is wanted. The zero GIDChoice selects the best one.
 type GIDChoice struct {
-	GID   netip.Addr // invalid: any
-	Index *int       // nil: any
+	GID   netip.Addr // invalid means any
+	Index *int       // nil means any
 }
 
-// GIDError is a fault of a port's GID table.
+// GIDError is the error for a fault of a port's GID table.
 type GIDError struct {
 	Device string
 	Port   int
-	Index  int // -1: of no one
+	Index  int // -1 if the fault is not that of one entry
 	Fault  error
 	Detail string
 }
@@ -59,15 +58,15 @@ func (e *GIDError) Error() string {
 	return s
 }
 
-// Unwrap makes errors.Is hold for the faults.
+// Unwrap returns the fault, so that errors.Is holds for it.
 func (e *GIDError) Unwrap() error { return e.Fault }
 
-// gidRank says how good an entry is for probes: IPv4-mapped before other addresses
-// that are routed; 0: only one that is asked for by name.
+// gidRank returns how suitable an entry is for probes. IPv4-mapped addresses rank before other addresses that are
+// routed. An entry of rank 0 is used only if it is chosen by name.
 func gidRank(g GID, infiniBand bool) int {
 	switch {
 	case infiniBand:
-		return 3 // its default GIDs are of the link-local prefix (IBTA 4.1.1)
+		return 3 // the default GIDs have the link-local prefix (IBTA 4.1.1)
 	case g.Type != GIDRoCEv2, g.Addr.IsLinkLocalUnicast():
 		return 0
 	case g.Addr.Is4In6():
@@ -79,8 +78,8 @@ func gidRank(g GID, infiniBand bool) int {
 	return 2
 }
 
-// SelectGID chooses an entry of a port's table. had is the one in use; its index is 0
-// or more where there is one, and it stays while it is there. The error is a *GIDError.
+// SelectGID chooses an entry of a port's table. had is the entry in use, or nil. An entry in use is chosen again for as
+// long as it is in the table. The error is a *GIDError.
 func SelectGID(device string, port int, table []GID, infiniBand bool, w GIDChoice, had *GID) (GID, error) {
 	fail := func(index int, fault error, format string, args ...any) (GID, error) {
 		return GID{}, &GIDError{Device: device, Port: port, Index: index, Fault: fault, Detail: fmt.Sprintf(format, args...)}
@@ -145,15 +144,14 @@ func SelectGID(device string, port int, table []GID, infiniBand bool, w GIDChoic
 
 const grhLen = 40
 
-// header is what a device writes before the payload of a datagram: a global
-// route header (IBTA 8.3), which is IPv6's in RoCE v2, or 20 octets of nothing
-// and an IPv4 header (IBTA annex A17.4.5.2).
+// header represents what a device writes before the payload of a datagram. It is a global route header (IBTA 8.3),
+// which is the IPv6 header in RoCE v2, or 20 unused octets and an IPv4 header (IBTA annex A17.4.5.2).
 type header struct {
 	source, dest netip.Addr
 	tclass, hops uint8
 }
 
-// parseHeader reads a header of 40 octets; false: it is neither.
+// parseHeader parses a header of 40 octets. It returns false if it is neither of the two forms.
 func parseHeader(b *[grhLen]byte) (h header, ok bool) {
 	if b[0]>>4 == 6 {
 		return header{netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40])), b[0]<<4 | b[1]>>4, b[7]}, true
@@ -169,10 +167,9 @@ func parseHeader(b *[grhLen]byte) (h header, ok bool) {
 	return header{netip.AddrFrom16(src), netip.AddrFrom16(dst), ip[1], ip[8]}, true
 }
 
-// FlowLabel is that of a flow's packets. It makes devices send the packets of a flow from its port, where they
-// take the UDP source port of RoCE v2 from the flow label as Linux does
-// (rdma_flow_label_to_udp_sport: the low 14 bits, combined with the high 6, over
-// 0xC000). It is never 0, which would leave the choice to the device.
+// FlowLabel returns the flow label of a flow's packets. It makes devices send them from the flow's port, if the devices
+// derive the UDP source port of RoCE v2 from the flow label as Linux does (rdma_flow_label_to_udp_sport: the low 14
+// bits, combined with the high 6, over 0xC000). It is never 0, because 0 would leave the choice to the device.
 func FlowLabel(src, dst uint16) uint32 {
 	return uint32(max(src, dst))&0x3fff ^ 1 | 1<<14
 }

@@ -65,7 +65,7 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-// header4 is what rxe writes before the payload of a datagram over IPv4.
+// header4 returns what rxe writes before the payload of a datagram over IPv4.
 func header4() (b [grhLen]byte) {
 	copy(b[20:], []byte{0x45, 0x6a, 0, 100, 0, 1, 0, 0, 61, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1})
 	return b
@@ -90,7 +90,7 @@ func TestParseHeader(t *testing.T) {
 	}
 }
 
-// FuzzParseHeader feeds what a device might write.
+// FuzzParseHeader parses what a device may write.
 func FuzzParseHeader(f *testing.F) {
 	b := header4()
 	f.Add(b[:])
@@ -107,7 +107,7 @@ func FuzzParseHeader(f *testing.F) {
 	})
 }
 
-// The UDP source port that Linux makes of a flow label is the flow's own.
+// The UDP source port that Linux derives from a flow label is the flow's own.
 func TestFlowLabelIsThePort(t *testing.T) {
 	seen := map[uint32]bool{}
 	for port := uint16(49152); port < 49152+256; port++ {

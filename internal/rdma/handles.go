@@ -4,14 +4,13 @@ import "net/netip"
 
 // Address handles are kept under these rules:
 //
-//  1. One per GID, traffic class and flow label; a packet that needs one which
-//     is not made yet is not sent, and says so: making one can wait for a
-//     neighbour, and the loop that sends must not.
-//  2. There are maxHandles at most: the one that was not used for longest gives way.
-//  3. One that could not be made is tried again after retryHandle, one that is
-//     older than staleHandle is made anew, while the old one serves.
-//  4. One that is no longer used is destroyed after lingerHandle, when what was
-//     posted with it has left.
+//  1. There is one per GID, traffic class and flow label. A packet whose handle does not exist yet is not sent, and is
+//     reported as such. Making a handle can wait for a neighbour, and the loop that sends must not wait.
+//  2. There are at most maxHandles. The one that was unused for the longest time is removed first.
+//  3. A handle that could not be made is tried again after retryHandle. One that is older than staleHandle is made
+//     again, while the old one is still used.
+//  4. A handle that is no longer used is destroyed after lingerHandle, when the packets that were posted with it have
+//     left.
 const (
 	maxHandles   = 8192
 	retryHandle  = int64(1e9)  // nanoseconds
@@ -26,11 +25,11 @@ type handleKey struct {
 }
 
 type handle struct {
-	ah        uint64 // 0: none
-	made      int64  // or tried; monotonic nanoseconds
+	ah        uint64 // 0 if there is none
+	made      int64  // time at which it was made or tried, monotonic nanoseconds
 	used      int64
 	tried     bool
-	requested bool // it is to be made
+	requested bool // a new one is to be made
 }
 
 type retiredHandle struct {
@@ -38,8 +37,7 @@ type retiredHandle struct {
 	at int64
 }
 
-// handles is the table. It belongs to one queue pair and is guarded by its
-// port's mutex.
+// handles is the table of address handles. It belongs to one queue pair and is guarded by its port's mutex.
 type handles struct {
 	byKey    map[handleKey]*handle
 	requests []handleKey
@@ -48,8 +46,8 @@ type handles struct {
 
 func newHandles() handles { return handles{byKey: map[handleKey]*handle{}} }
 
-// handleFor is the handle for a packet that is sent now, 0: there is none yet. ask
-// says that one is to be made.
+// handleFor returns the handle for a packet that is sent now, or 0 if there is none yet. ask reports that one was newly
+// requested.
 func (t *handles) handleFor(k handleKey, now int64) (ah uint64, ask bool) {
 	h := t.byKey[k]
 	if h == nil {
@@ -89,7 +87,7 @@ func (t *handles) retireHandle(ah uint64, now int64) {
 	}
 }
 
-// nextRequested is a handle that is to be made.
+// nextRequested returns the key of a handle that is to be made.
 func (t *handles) nextRequested() (handleKey, bool) {
 	for len(t.requests) > 0 {
 		k := t.requests[0]
@@ -101,10 +99,10 @@ func (t *handles) nextRequested() (handleKey, bool) {
 	return handleKey{}, false
 }
 
-// recordMade takes a handle, 0: it could not be made.
+// recordMade records a new handle, where 0 means that it could not be made.
 func (t *handles) recordMade(k handleKey, ah uint64, now int64) {
 	h := t.byKey[k]
-	if h == nil || !h.requested { // it gave way, or was invalidated, meanwhile
+	if h == nil || !h.requested { // it was removed or invalidated in the meantime
 		t.retireHandle(ah, now)
 		return
 	}
@@ -125,7 +123,8 @@ func (t *handles) invalidateGID(of netip.Addr, now int64) {
 	}
 }
 
-// removeExpired takes what can be destroyed; all of it, where nothing is sent any more.
+// removeExpired removes and returns the handles that can be destroyed. If all is true, nothing is sent any more, and it
+// returns all.
 func (t *handles) removeExpired(now int64, all bool) (out []uint64) {
 	kept := t.retired[:0]
 	for _, r := range t.retired {

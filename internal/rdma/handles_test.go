@@ -13,7 +13,7 @@ func keyOf(i int) handleKey {
 	return handleKey{gid: netip.AddrFrom16(b), label: 1}
 }
 
-// Rule 1: what has no handle yet asks for one, once.
+// Rule 1: a key without a handle requests one, once.
 func TestHandleIsAskedForOnce(t *testing.T) {
 	h := newHandles()
 	if ah, ask := h.handleFor(keyOf(1), 0); ah != 0 || !ask {
@@ -37,7 +37,7 @@ func TestHandleIsAskedForOnce(t *testing.T) {
 	}
 }
 
-// Rule 2: the table is bounded; who was not used for longest gives way.
+// Rule 2: the table is bounded. The handle that was unused for the longest time is removed.
 func TestHandlesAreBounded(t *testing.T) {
 	h := newHandles()
 	for i := range maxHandles {
@@ -58,7 +58,7 @@ func TestHandlesAreBounded(t *testing.T) {
 	}
 }
 
-// Rule 3: failures are tried again after a while, and old ones made anew while they serve.
+// Rule 3: failures are tried again after a while, and old handles are made again while they are still used.
 func TestHandlesAreRenewed(t *testing.T) {
 	h := newHandles()
 	h.handleFor(keyOf(1), 0)
@@ -82,7 +82,7 @@ func TestHandlesAreRenewed(t *testing.T) {
 	}
 }
 
-// Rule 4: nothing is destroyed that posted packets may need.
+// Rule 4: no handle is destroyed that posted packets may need.
 func TestHandlesLinger(t *testing.T) {
 	h := newHandles()
 	for i := range 2 {
@@ -97,7 +97,7 @@ func TestHandlesLinger(t *testing.T) {
 	if out := h.removeExpired(10+lingerHandle, false); len(out) != 1 || out[0] != 1 {
 		t.Errorf("%v are to be destroyed; want the one of the GID", out)
 	}
-	// One that was asked for before everything was forgotten is no use any more.
+	// A handle that was requested before everything was forgotten is of no use.
 	h.handleFor(keyOf(5), 20)
 	k, _ := h.nextRequested()
 	h.invalidateGID(netip.Addr{}, 21)

@@ -1,21 +1,19 @@
-// Package rdma sends and receives datagrams over unreliable datagram queue
-// pairs (IBTA 1.0 chapter 9.8.3), one per port of an RDMA device, for any number
-// of peers. The library is behind Verbs: libibverbs where the program was built
-// with the tag rdma, or the fake of package rdmatest.
+// Package rdma sends and receives datagrams over unreliable datagram queue pairs (IBTA 1.0 chapter 9.8.3), with one
+// queue pair per port of an RDMA device for any number of peers. The library is behind the interface Verbs. It is
+// libibverbs if the program was built with the tag rdma, or the fake of package rdmatest.
 //
-// A port keeps these rules, which the tests are named after:
+// The tests are named after these rules of a port:
 //
-//  1. A port without a device, a GID or a working queue pair is no error that
-//     ends anything: it says why, and is looked at again every lookEvery.
-//  2. A queue pair that is not ready to send is reset under its number; where
-//     that fails it is made anew.
-//  3. A device that goes, or says that it failed, is let go at once: drivers
-//     wait for that. When it is back there is a new queue pair.
-//  4. A GID that moved to another index, a port that was down, and a table that
-//     changed make new address handles, not a new queue pair.
-//  5. What comes from a GID that is no peer, or from another queue pair than the
-//     peer's, is dropped and counted.
-//  6. What cannot be sent is told per packet, and never waits.
+//  1. A port without a device, a GID or a working queue pair is not a fatal error. Its status has the reason, and the
+//     port is checked again every checkEvery.
+//  2. A queue pair that is not ready to send is reset and keeps its number. If the reset fails, a new queue pair is
+//     made.
+//  3. A device that is removed, or that reports a fatal error, is closed at once, because drivers wait for that. When
+//     it is back, there is a new queue pair.
+//  4. A GID that moved to another index, a port that was down, and a table that changed require new address handles,
+//     but not a new queue pair.
+//  5. Datagrams from a GID that is not a peer, or from another queue pair than the peer's, are dropped and counted.
+//  6. Packets that cannot be sent are reported one by one, and sending never blocks.
 package rdma
 
 import (
@@ -32,32 +30,32 @@ import (
 )
 
 const (
-	// eventEvery is how often events are taken, lookEvery how often the rest is
-	// looked at, and what is missing is tried again.
+	// eventEvery is the interval at which events are read. checkEvery is the interval at which the rest is checked and
+	// missing parts are tried again.
 	eventEvery = 200 * time.Millisecond
 	checkEvery = time.Second
-	// depth of the queues: what comes in a turn at 50,000 packets a second, twice.
+	// depth is the depth of the queues: twice the packets of one turn at 50,000 packets per second.
 	depth = 512
 )
 
-// MaxQKey is the highest Q_Key: with the highest bit set it would mean that of
-// the queue pair (IBTA 10.2.5), and need privileges.
+// MaxQKey is the highest Q_Key. With the highest bit set, a Q_Key would stand for the queue pair's own (IBTA 10.2.5),
+// and setting it needs privileges.
 const MaxQKey = 1<<31 - 1
 
 // DefaultPKey is the P_Key of the default partition.
 const DefaultPKey = 0xffff
 
-// Options are a port's.
+// Options holds the options of a port.
 type Options struct {
 	Device    string
 	Port      int
 	GIDChoice GIDChoice
-	PKey      uint16 // DefaultPKey, where nothing else is wanted
+	PKey      uint16 // DefaultPKey for the default partition
 	QKey      uint32 // of the own queue pair: 1 to MaxQKey
 	Busy      time.Duration
 }
 
-// Peer is a queue pair that may be sent to and heard.
+// Peer represents a queue pair that datagrams may be sent to and received from.
 type Peer struct {
 	GID  netip.Addr
 	QPN  uint32
@@ -65,7 +63,7 @@ type Peer struct {
 	LID  uint16 // on InfiniBand
 }
 
-// Event names, as counted.
+// Names of events, as counted.
 const (
 	CountPortDown    = "port_down"
 	CountPortUp      = "port_up"
@@ -76,36 +74,36 @@ const (
 	CountQueueOpened = "queue_opened"
 )
 
-// CountNames are those of Status.Counts.
+// CountNames holds the keys of Status.Counts.
 var CountNames = []string{CountPortDown, CountPortUp, CountQueueError, CountDeviceGone, CountGIDChanged, CountQueueReset, CountQueueOpened}
 
-// Status is what is known of a port.
+// Status holds what is known of a port.
 type Status struct {
 	Device         string
 	Port           int
-	Queue          bool // there is a queue pair; QPN and LID are its
+	Queue          bool // reports whether there is a queue pair, which QPN and LID belong to
 	QPN            uint32
 	LID            uint16
 	InfiniBand     bool
 	Hardware       bool
-	State          string // of QPStates
+	State          string // one of QPStates
 	GID            netip.Addr
 	GIDIndex       int
 	GIDType        GIDType
-	PortState      string            // "": not known
-	Why            string            // it cannot be used; "": it can
-	RecvErrors     map[string]uint64 // completions, by status
+	PortState      string            // empty if it is not known
+	Why            string            // reason why the port cannot be used; empty if it can
+	RecvErrors     map[string]uint64 // completions with an error, by status
 	SendErrors     map[string]uint64
 	Counts         map[string]uint64 // by CountNames
 	Handles        int
 	HandleErrors   uint64
-	Strangers      uint64  // datagrams from GIDs that are no peers
-	WrongQPN       uint64  // from another queue pair than the peer's
-	Headless       uint64  // without a header or an immediate that say whose they are
-	QKeyViolations *uint32 // as the port counts them; nil: not known
+	Strangers      uint64  // datagrams from GIDs that are not peers
+	WrongQPN       uint64  // datagrams from another queue pair than the peer's
+	Headless       uint64  // datagrams without a header, or without an immediate that identifies the flow
+	QKeyViolations *uint32 // as counted by the port; nil: not known
 }
 
-// Arrival is a datagram that was received. Data is valid until the next Recv.
+// Arrival represents a received datagram. Data is valid until the next Recv.
 type Arrival struct {
 	Data      []byte
 	From      netip.Addr // the peer's GID
@@ -114,13 +112,12 @@ type Arrival struct {
 	TClass    uint8
 	Hops      uint8
 	Truncated bool
-	Stamp     int64 // when the program's thread saw it, Unix nanoseconds
-	Hardware  int64 // when the device completed it, nanoseconds of its clock; 0: not known
+	Stamp     int64 // time at which the program's thread read it, Unix nanoseconds
+	Hardware  int64 // time at which the device completed it, nanoseconds of its clock; 0: not known
 }
 
-// Port is a port of a device and its queue pair, while it has one. Its methods
-// may be called by several goroutines, but those that send by one at a time, and
-// those that receive.
+// Port represents a port of a device, and its queue pair while it has one. Several goroutines may call its methods, but
+// only one at a time may call those that send, and only one at a time those that receive.
 type Port struct {
 	o          Options
 	verbs      Verbs
@@ -128,26 +125,26 @@ type Port struct {
 	now        func() int64 // monotonic nanoseconds
 	event      *unix.EventFD
 	stop       chan struct{}
-	makeSignal chan struct{} // there are handles to make
+	makeSignal chan struct{} // signals that there are handles to make
 	wg         sync.WaitGroup
 	busy       sync.WaitGroup // uses of the queue outside mu
 
 	mu        sync.Mutex
-	q         Queue // nil: there is none
+	q         Queue // nil if there is none
 	info      QueueInfo
-	gid       *GID // nil: none can be used
+	gid       *GID // nil if none can be used
 	lastGID   *GID
 	state     int
 	port      *PortState
 	why       string
 	checkedAt int64
 	closed    bool
-	checkSoon bool // something says that the queue is to be looked at
+	checkSoon bool // an event or a completion requires a check of the queue
 	handles   handles
 	peers     map[netip.Addr]Peer
-	sl        [64]uint8 // by DSCP
+	sl        [64]uint8 // service level by DSCP
 	counts    map[string]uint64
-	recvErrs  Errors // of queues that are no more
+	recvErrs  Errors // errors of queues that are closed
 	sendErrs  Errors
 	ahErrors  uint64
 	strangers uint64
@@ -158,10 +155,10 @@ type Port struct {
 	nout     int
 	in       [BatchSize]In
 	arrivals [BatchSize]Arrival
-	done     [BatchSize]Done
+	done     [BatchSize]Completion
 }
 
-// Validate names the field that is wrong.
+// Validate returns an error that names the first field that is not valid.
 func (o *Options) Validate() error {
 	switch {
 	case o.Device == "":
@@ -178,8 +175,8 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Open opens a port, and keeps it working until Close. A device that is not
-// there is no error. errors.Is holds for ErrNotBuilt.
+// Open opens a port and keeps it working until Close. A missing device is not an error. errors.Is holds for
+// ErrNotBuilt.
 func Open(o Options, v Verbs, log *slog.Logger) (*Port, error) {
 	p, err := newPort(o, v, log)
 	if err != nil {
@@ -191,7 +188,7 @@ func Open(o Options, v Verbs, log *slog.Logger) (*Port, error) {
 	return p, nil
 }
 
-// newPort makes a port that nothing keeps yet.
+// newPort makes a port without starting the goroutines that maintain it.
 func newPort(o Options, v Verbs, log *slog.Logger) (*Port, error) {
 	if v == nil {
 		return nil, ErrNotBuilt
@@ -209,10 +206,10 @@ func newPort(o Options, v Verbs, log *slog.Logger) (*Port, error) {
 		peers: map[netip.Addr]Peer{}, counts: map[string]uint64{}}, nil
 }
 
-// FD is readable when there is something to receive.
+// FD returns a descriptor that is readable when there is something to receive.
 func (p *Port) FD() int { return p.event.FD() }
 
-// Close ends the queue pair.
+// Close stops the maintenance of the port and closes the queue pair.
 func (p *Port) Close() error {
 	p.mu.Lock()
 	if p.closed {
@@ -227,7 +224,7 @@ func (p *Port) Close() error {
 	return errors.Join(err, p.event.Close())
 }
 
-// maintainLoop looks after the port.
+// maintainLoop maintains the port until Close.
 func (p *Port) maintainLoop() {
 	t := time.NewTicker(eventEvery)
 	defer t.Stop()
@@ -241,7 +238,7 @@ func (p *Port) maintainLoop() {
 	}
 }
 
-// acquireQueue is the queue pair, which is not closed before put is called.
+// acquireQueue returns the queue pair, which is not closed before put is called.
 func (p *Port) acquireQueue() (q Queue, put func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -252,7 +249,7 @@ func (p *Port) acquireQueue() (q Queue, put func()) {
 	return p.q, p.busy.Done
 }
 
-// maintainOnce takes events and looks at what is due. One call at a time.
+// maintainOnce processes events and runs the checks that are due. It must not be called concurrently.
 func (p *Port) maintainOnce() {
 	now := p.now()
 	p.mu.Lock()
@@ -294,13 +291,13 @@ func (p *Port) maintainOnce() {
 	p.checkQueue(q, now)
 }
 
-// dropDevice lets go of a device that went.
+// dropDevice closes the queue pair of a device that was removed.
 func (p *Port) dropDevice(now int64, why error) {
 	p.mu.Lock()
 	p.counts[CountDeviceGone]++
 	p.mu.Unlock()
 	if err := p.closeQueue(); err != nil {
-		p.log.Warn("close the queue pair", "err", err)
+		p.log.Warn("cannot close the queue pair", "err", err)
 	}
 	p.reportUsability(why)
 	p.mu.Lock()
@@ -308,7 +305,7 @@ func (p *Port) dropDevice(now int64, why error) {
 	p.mu.Unlock()
 }
 
-// reportUsability keeps, and logs once, why the port cannot be used; nil: it can.
+// reportUsability records why the port cannot be used, and logs changes. A nil error means that it can be used.
 func (p *Port) reportUsability(err error) {
 	why := ""
 	if err != nil {
@@ -332,7 +329,7 @@ func (p *Port) describeQueue() string {
 	return fmt.Sprintf("queue pair %d, GID %v at index %d", s.QPN, s.GID, s.GIDIndex)
 }
 
-// openQueue makes a queue pair.
+// openQueue makes a queue pair. A failure is recorded in the status.
 func (p *Port) openQueue(now int64) {
 	p.mu.Lock()
 	p.checkedAt = now
@@ -349,7 +346,7 @@ func (p *Port) openQueue(now int64) {
 	p.checkQueue(q, now)
 }
 
-// checkQueue finds out whether the queue pair works, and makes it.
+// checkQueue checks whether the queue pair works, and repairs it if it does not.
 func (p *Port) checkQueue(q Queue, now int64) {
 	p.mu.Lock()
 	p.checkedAt, p.checkSoon = now, false
@@ -358,17 +355,17 @@ func (p *Port) checkQueue(q Queue, now int64) {
 	if err == nil && state != stateRTS {
 		p.mu.Lock()
 		p.counts[CountQueueReset]++
-		// Nothing is sent or received meanwhile.
+		// Nothing is sent or received during the reset.
 		err = q.Reset()
 		p.mu.Unlock()
-		p.log.Warn("the queue pair was reset", "state", QPStates[state], "err", err)
+		p.log.Warn("reset the queue pair", "state", QPStates[state], "err", err)
 		if err == nil {
 			state, err = q.State()
 		}
 	}
 	if err != nil {
 		if e := p.closeQueue(); e != nil {
-			p.log.Warn("close the queue pair", "err", e)
+			p.log.Warn("cannot close the queue pair", "err", e)
 		}
 		p.reportUsability(err)
 		return
@@ -403,14 +400,14 @@ func (p *Port) checkQueue(q Queue, now int64) {
 	p.mu.Unlock()
 	for _, ah := range old {
 		if err := q.DropAH(ah); err != nil {
-			p.log.Warn("destroy an address handle", "err", err)
+			p.log.Warn("cannot destroy an address handle", "err", err)
 		}
 	}
 	if err == nil && portErr != nil {
 		err = portErr
 	}
 	if err == nil && !port.Active {
-		err = fmt.Errorf("RDMA device %s port %d: it is %s, want active", p.o.Device, p.o.Port, port.State)
+		err = fmt.Errorf("RDMA device %s port %d: the port is %s, want active", p.o.Device, p.o.Port, port.State)
 	}
 	p.reportUsability(err)
 }
@@ -444,7 +441,7 @@ func (p *Port) closeQueue() error {
 	return errors.Join(append(errs, q.Close())...)
 }
 
-// makeLoop makes address handles.
+// makeLoop makes address handles until Close.
 func (p *Port) makeLoop() {
 	for {
 		select {
@@ -462,7 +459,7 @@ func (p *Port) makeLoop() {
 	}
 }
 
-// makeNextHandle makes the next handle that is asked for.
+// makeNextHandle makes the next requested handle. It returns false if there is none.
 func (p *Port) makeNextHandle() bool {
 	q, put := p.acquireQueue()
 	defer put()
@@ -488,14 +485,13 @@ func (p *Port) makeNextHandle() bool {
 	if err != nil {
 		ah = 0
 		p.ahErrors++
-		p.log.Debug("address handle", "err", err)
+		p.log.Debug("cannot make an address handle", "err", err)
 	}
 	p.handles.recordMade(k, ah, p.now())
 	return true
 }
 
-// SetPeers says whom to send to and to hear, and SetClasses which service level
-// each DSCP has.
+// SetPeers sets the peers that datagrams may be sent to and received from.
 func (p *Port) SetPeers(peers []Peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -513,7 +509,7 @@ func (p *Port) SetPeers(peers []Peer) {
 	}
 }
 
-// SetClasses says which service level each DSCP has.
+// SetClasses sets the service level of each DSCP.
 func (p *Port) SetClasses(sl [64]uint8) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -523,7 +519,7 @@ func (p *Port) SetClasses(sl [64]uint8) {
 	}
 }
 
-// OutBuffer is the memory for the next packet; nil: the batch is full.
+// OutBuffer returns the memory for the next packet, or nil if the batch is full.
 func (p *Port) OutBuffer() []byte {
 	if p.nout == BatchSize {
 		return nil
@@ -531,11 +527,11 @@ func (p *Port) OutBuffer() []byte {
 	return p.out[p.nout].Data[:]
 }
 
-// PendingCount is how many packets wait for Send.
+// PendingCount returns the number of packets that wait for Send.
 func (p *Port) PendingCount() int { return p.nout }
 
-// Commit queues the first n octets of OutBuffer for the peer with a GID, as a
-// packet from one port to another of a class.
+// Commit queues the first n octets of OutBuffer for the peer with a GID, as a packet between two ports of a flow with a
+// traffic class.
 func (p *Port) Commit(n int, gid netip.Addr, src, dst uint16, tclass uint8, id uint32) {
 	o := &p.out[p.nout]
 	p.nout++
@@ -557,10 +553,10 @@ func (p *Port) Commit(n int, gid netip.Addr, src, dst uint16, tclass uint8, id u
 	}
 }
 
-// Send sends what was committed. failed is called for each packet that was not
-// posted, with its place in the batch: ENETDOWN without a queue pair, EADDRNOTAVAIL
-// without a GID, EHOSTUNREACH without an address handle, ENOBUFS where the queue
-// is full, EMSGSIZE beyond the port's MTU, or what the device says. at is when they were posted, Unix nanoseconds.
+// Send sends the queued packets. It calls failed for each packet that was not posted, with the packet's place in the
+// batch. The errno is ENETDOWN without a queue pair, EADDRNOTAVAIL without a GID, EHOSTUNREACH without an address
+// handle, ENOBUFS if the queue is full, EMSGSIZE beyond the port's MTU, or the device's error. It returns the time at
+// which the packets were posted, in Unix nanoseconds.
 func (p *Port) Send(failed func(i int, errno syscall.Errno)) (at int64, err error) {
 	n := p.nout
 	p.nout = 0
@@ -590,19 +586,19 @@ func (p *Port) Send(failed func(i int, errno syscall.Errno)) (at int64, err erro
 	return at, nil
 }
 
-// Recv takes what came, BatchSize at most.
+// Recv receives at most BatchSize packets without waiting, and returns their number.
 func (p *Port) Recv() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.receivePackets(p.in[:])
 	if n < BatchSize {
-		// Between the two looks nothing is missed, and nothing wakes in vain.
+		// Between the two reads no packet is missed, and there is no needless wake-up.
 		p.event.Clear()
 		n += p.receivePackets(p.in[n:])
 	}
 	if n == BatchSize {
 		if err := p.event.Signal(); err != nil {
-			p.log.Error("wake for what is left", "err", err)
+			p.log.Error("cannot signal that packets are left", "err", err)
 		}
 	}
 	k := 0
@@ -614,7 +610,7 @@ func (p *Port) Recv() int {
 	return k
 }
 
-// receivePackets takes packets of the queue pair, if there is one.
+// receivePackets receives packets from the queue pair, if there is one.
 func (p *Port) receivePackets(in []In) int {
 	if p.q == nil {
 		return 0
@@ -627,7 +623,7 @@ func (p *Port) receivePackets(in []In) int {
 	return n
 }
 
-// acceptPacket says what a received packet is; false: it is dropped.
+// acceptPacket fills in a for a received packet. It returns false if the packet is dropped.
 func (p *Port) acceptPacket(in *In, a *Arrival) bool {
 	h, ok := parseHeader(&in.GRH)
 	if !ok || in.Flags&hasGRH == 0 || in.Flags&hasImm == 0 {
@@ -648,10 +644,10 @@ func (p *Port) acceptPacket(in *In, a *Arrival) bool {
 	return true
 }
 
-// ArrivalAt is the i-th of the last Recv.
+// ArrivalAt returns the i-th datagram of the last Recv.
 func (p *Port) ArrivalAt(i int) *Arrival { return &p.arrivals[i] }
 
-// clockNanos tells a time of the device's clock in nanoseconds.
+// clockNanos converts a time of the device's clock to nanoseconds.
 func (p *Port) clockNanos(raw uint64) int64 {
 	if raw == 0 || p.info.ClockKilohertz == 0 {
 		return 0
@@ -664,15 +660,15 @@ func (p *Port) clockNanos(raw uint64) int64 {
 	return int64(n)
 }
 
-// DrainSent takes completions of sends, BatchSize at most, which makes room for more
-// sends. Those that failed make the queue pair be looked at.
+// DrainSent reads at most BatchSize completions of sends, which makes room for more sends, and returns their number. It
+// calls stamp for each packet that was sent. A completion with an error causes a check of the queue pair.
 func (p *Port) DrainSent(stamp func(id uint32, hardware int64)) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.q == nil {
 		return 0
 	}
-	n := p.q.Done(p.done[:])
+	n := p.q.PollSent(p.done[:])
 	for i := range n {
 		d := &p.done[i]
 		if d.Status != 0 {
@@ -691,11 +687,10 @@ func (p *Port) HasHardwareStamps() bool {
 	return p.q != nil && p.info.Hardware
 }
 
-// ErrNoClock is of a port whose device has no clock that can be read now.
+// ErrNoClock is the error of a port whose device has no clock that can be read now.
 var ErrNoClock = errors.New("the RDMA device has no clock that can be read")
 
-// CrossTimestamp reads the device's clock and the system's at one moment, width
-// nanoseconds wide.
+// CrossTimestamp reads the device's clock and the system's at one moment, which is known to within width nanoseconds.
 func (p *Port) CrossTimestamp() (device, system, width int64, err error) {
 	q, put := p.acquireQueue()
 	defer put()
@@ -714,7 +709,7 @@ func (p *Port) CrossTimestamp() (device, system, width int64, err error) {
 	return device, before + (after-before)/2, after - before, nil
 }
 
-// Status is the state of the port.
+// Status returns the state of the port.
 func (p *Port) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,7 +20,7 @@ func options(device string) rdma.Options {
 	return rdma.Options{Device: device, Port: 1, PKey: rdma.DefaultPKey, QKey: 77}
 }
 
-// ends are two ports that know each other.
+// ends represents two ports that know each other.
 type ends struct {
 	f    *rdmatest.Fabric
 	a, b *rdma.Idle
@@ -55,14 +55,14 @@ func newEnds(t *testing.T) *ends {
 	return e
 }
 
-// learn makes each end know the other's queue pair.
+// learn sets each end's queue pair as the peer of the other.
 func (e *ends) learn() {
 	sa, sb := e.a.Status(), e.b.Status()
 	e.a.SetPeers([]rdma.Peer{{GID: gid("10.0.0.2"), QPN: sb.QPN, QKey: 77}})
 	e.b.SetPeers([]rdma.Peer{{GID: gid("10.0.0.1"), QPN: sa.QPN, QKey: 77}})
 }
 
-// send sends a datagram from a to b; 0: it was posted.
+// send sends a datagram from a to b. It returns 0 if the datagram was posted.
 func (e *ends) send() (errno syscall.Errno) {
 	buf := e.a.OutBuffer()
 	e.a.Commit(copy(buf, "probe"), gid("10.0.0.2"), 49153, 862, 0x6a, 1)
@@ -72,7 +72,7 @@ func (e *ends) send() (errno syscall.Errno) {
 	return errno
 }
 
-// works sends until something arrives, which may take a handle to be made.
+// works sends until something arrives. A handle may have to be made first.
 func (e *ends) works(t *testing.T) {
 	t.Helper()
 	var last syscall.Errno
@@ -103,7 +103,7 @@ func TestDatagramArrives(t *testing.T) {
 	}
 }
 
-// Rule 1: what is missing is said, and looked for again.
+// Rule 1: missing parts are reported in the status, and are tried again.
 func TestMissingIsLookedForAgain(t *testing.T) {
 	f := rdmatest.New(func() int64 { return 1 })
 	d := f.AddDevice("h1", "rdma0")
@@ -122,12 +122,12 @@ func TestMissingIsLookedForAgain(t *testing.T) {
 	says("RDMA device rdma0 port 1: ibv_open_device: no such device", false, "absent")
 	d.SetPresent(true)
 	p.Step()
-	says("no such device", false, "absent") // not before it is time
+	says("no such device", false, "absent") // not before checkEvery has passed
 	p.Time += rdma.CheckEvery
 	p.Step()
 	says("GID table: the table is empty", true, "rts")
 	d.SetGIDs(rdma.GID{Index: 2, Type: rdma.GIDRoCEv2, Addr: gid("fe80::1")})
-	p.Step() // the event says so
+	p.Step() // an event causes a new check
 	says("only link-local", true, "rts")
 	d.SetGIDs(rdma.GID{Index: 3, Type: rdma.GIDRoCEv2, Addr: gid("10.0.0.1")})
 	p.Step()
@@ -137,14 +137,14 @@ func TestMissingIsLookedForAgain(t *testing.T) {
 	}
 }
 
-// Rule 2: a queue pair in error is reset under its number, or made anew.
+// Rule 2: a queue pair in error is reset and keeps its number, or is made again.
 func TestQueueInErrorRecovers(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		deaf  bool
 		fail  bool
 		count string
-	}{{"told", false, false, rdma.CountQueueReset}, {"seen by its completions", true, false, rdma.CountQueueReset}, {"reset fails", false, true, rdma.CountQueueOpened}} {
+	}{{"seen by an event", false, false, rdma.CountQueueReset}, {"seen by its completions", true, false, rdma.CountQueueReset}, {"reset fails", false, true, rdma.CountQueueOpened}} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := newEnds(t)
 			e.works(t)
@@ -179,7 +179,7 @@ func TestQueueInErrorRecovers(t *testing.T) {
 	}
 }
 
-// Rule 3: a device that goes is let go, without being told.
+// Rule 3: a device that is removed is closed, although no event announces it.
 func TestDeviceGoesAndComesBack(t *testing.T) {
 	e := newEnds(t)
 	e.works(t)
@@ -199,7 +199,7 @@ func TestDeviceGoesAndComesBack(t *testing.T) {
 	if s := e.a.Status(); s.Why != "" || s.QPN == before.QPN {
 		t.Errorf("%+v", s)
 	}
-	// Rule 5: the far end does not take it for who it was.
+	// Rule 5: the far end does not accept it as its former peer.
 	for range 2 {
 		e.send()
 		e.a.Step()
@@ -211,7 +211,7 @@ func TestDeviceGoesAndComesBack(t *testing.T) {
 	e.works(t)
 }
 
-// Rule 4: another index, and a port that was down, make new handles.
+// Rule 4: another index, and a port that was down, require new handles.
 func TestGIDMovesAndPortComesBack(t *testing.T) {
 	e := newEnds(t)
 	e.works(t)
@@ -224,7 +224,7 @@ func TestGIDMovesAndPortComesBack(t *testing.T) {
 	e.works(t)
 	e.da.SetActive(false)
 	e.a.Step()
-	if s := e.a.Status(); s.PortState != "down" || s.Counts[rdma.CountPortDown] != 1 || !strings.Contains(s.Why, "it is down, want active") {
+	if s := e.a.Status(); s.PortState != "down" || s.Counts[rdma.CountPortDown] != 1 || !strings.Contains(s.Why, "the port is down, want active") {
 		t.Errorf("%+v", s)
 	}
 	e.da.SetActive(true)
@@ -240,7 +240,7 @@ func TestGIDMovesAndPortComesBack(t *testing.T) {
 	}
 }
 
-// Rule 5: strangers are dropped and counted; a wrong Q_Key ends at the device.
+// Rule 5: strangers are dropped and counted. A datagram with a wrong Q_Key is dropped by the device.
 func TestStrangersAreDropped(t *testing.T) {
 	e := newEnds(t)
 	e.works(t)
@@ -259,7 +259,7 @@ func TestStrangersAreDropped(t *testing.T) {
 	}
 }
 
-// Rule 6: handles that cannot be made do not stop others, and are tried again.
+// Rule 6: handles that cannot be made do not block others, and are tried again.
 func TestHandleErrors(t *testing.T) {
 	e := newEnds(t)
 	e.da.FailAH(syscall.ETIMEDOUT)
@@ -278,7 +278,7 @@ func TestHardwareTimes(t *testing.T) {
 	e.da.SetPresent(false)
 	e.a.Time += rdma.CheckEvery
 	e.a.Step()
-	e.da.SetClockRate(156250) // kHz: the fake counts milliseconds of the time, whole
+	e.da.SetClockRate(156250) // kHz: the fake clock counts whole milliseconds
 	e.da.SetPresent(true)
 	e.a.Time += rdma.CheckEvery
 	e.a.Step()
@@ -341,7 +341,7 @@ func TestSelfTest(t *testing.T) {
 	}
 }
 
-// Whoever waits is woken once for what came, and again while something is left.
+// A receiver that waits is woken once for new packets, and again while some are left.
 func TestReadableWhileSomethingIsLeft(t *testing.T) {
 	e := newEnds(t)
 	e.works(t)
@@ -431,7 +431,7 @@ func TestHundredsOfPeers(t *testing.T) {
 	}
 }
 
-// FuzzArrival feeds what a device may say of a datagram.
+// FuzzArrival parses what a device may report of a datagram.
 func FuzzArrival(f *testing.F) {
 	f.Add([]byte{20: 0x45, 28: 64, 35: 1, 39: 2}, uint32(3), uint32(49152<<16|862), uint32(17), uint32(84))
 	f.Fuzz(func(t *testing.T, grh []byte, flags, imm, qpn, length uint32) {
@@ -442,7 +442,7 @@ func FuzzArrival(f *testing.F) {
 	})
 }
 
-// A packet costs no memory: neither what is sent nor what is received.
+// A packet allocates no memory, when it is sent and when it is received.
 func TestPacketsAllocateNothing(t *testing.T) {
 	e := newEnds(t)
 	e.works(t)

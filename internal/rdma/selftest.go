@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// SelfTestResult is what a self-test found.
+// SelfTestResult is the result of a self-test.
 type SelfTestResult int
 
 // Results of SelfTest.
 const (
-	SelfTestOK        SelfTestResult = iota // every port can be probed by
+	SelfTestOK        SelfTestResult = iota // every port can carry probes
 	SelfTestNotBuilt                        // the program has no RDMA
 	SelfTestNoDevices                       // the host has no device
-	SelfTestFailed                          // a port cannot be probed by
+	SelfTestFailed                          // a port cannot carry probes
 )
 
 const (
@@ -30,15 +30,14 @@ const (
 	maxPorts    = 2
 )
 
-// RandomQKey is a Q_Key that nobody can guess: 1 to MaxQKey.
+// RandomQKey returns a random Q_Key from 1 to MaxQKey, which cannot be guessed.
 func RandomQKey() uint32 {
 	var b [4]byte
-	_, _ = rand.Read(b[:]) // which never fails (crypto/rand)
+	_, _ = rand.Read(b[:]) // it never fails (crypto/rand)
 	return max(1, binary.BigEndian.Uint32(b[:])&MaxQKey)
 }
 
-// SelfTest tries what probes need on every port of the host's devices, and
-// writes what it finds.
+// SelfTest checks on every port of the host's devices what probes need, and writes its findings to w.
 func SelfTest(ctx context.Context, v Verbs, w io.Writer) SelfTestResult {
 	if v == nil {
 		fmt.Fprintln(w, ErrNotBuilt)
@@ -77,7 +76,7 @@ func SelfTest(ctx context.Context, v Verbs, w io.Writer) SelfTestResult {
 	return result
 }
 
-// tryPort sends datagrams from one queue pair of a port to another.
+// tryPort sends datagrams from one queue pair of a port to another. It returns the reason if they do not arrive.
 func tryPort(ctx context.Context, v Verbs, device string, number int, w io.Writer) (err error) {
 	log := slog.New(slog.DiscardHandler)
 	o := Options{Device: device, Port: number, PKey: DefaultPKey, QKey: RandomQKey()}
@@ -96,7 +95,7 @@ func tryPort(ctx context.Context, v Verbs, device string, number int, w io.Write
 			return errors.New(s.Why)
 		}
 	}
-	stamps := "none of its own: times are the program's"
+	stamps := "none, the program's times are used"
 	if a.Hardware {
 		stamps = "the device's"
 	}

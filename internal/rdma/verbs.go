@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// MaxDatagram is the longest payload that is sent or received, octets: the
-// least MTU that RoCE devices have at Ethernet's usual one is 1024.
+// MaxDatagram is the longest payload that is sent or received, in octets. RoCE devices with Ethernet's usual MTU have
+// an MTU of at least 1024.
 const MaxDatagram = 1024
 
-// BatchSize is how many packets one call moves at most.
+// BatchSize is the largest number of packets that one call moves.
 const BatchSize = 32
 
-// Out is a packet to send, in the layout of struct gl_out. ID comes back with
-// its completion; Errno says after Send why it was not posted, 0: it was.
+// Out represents a packet to send, in the layout of struct gl_out. ID comes back with its completion. After Send, Errno
+// states why the packet was not posted, and is 0 if it was.
 type Out struct {
-	AH    uint64 // address handle; 0: there is none, which is EHOSTUNREACH
+	AH    uint64 // address handle; 0 means that there is none, which gives EHOSTUNREACH
 	QPN   uint32
 	QKey  uint32
 	Imm   uint32
@@ -34,26 +34,26 @@ const (
 	hasImm
 )
 
-// In is a packet that was received, in the layout of struct gl_in.
+// In represents a received packet, in the layout of struct gl_in.
 type In struct {
-	Stamp    int64  // when its completion was seen, Unix nanoseconds
-	Hardware uint64 // when the device completed it, in units of its own clock; 0: not known
+	Stamp    int64  // time at which its completion was read, Unix nanoseconds
+	Hardware uint64 // time at which the device completed it, in units of its own clock; 0: not known
 	Imm      uint32
 	SrcQPN   uint32
-	Len      uint32 // of the payload; what is beyond MaxDatagram is not in Data
+	Len      uint32 // of the payload; octets beyond MaxDatagram are not in Data
 	Flags    uint32
-	GRH      [grhLen]byte // what the device wrote before the payload
+	GRH      [grhLen]byte // written by the device before the payload
 	Data     [MaxDatagram]byte
 }
 
-// Done is a completion of a send: with an error, or with its time.
-type Done struct {
+// Completion represents the completion of a send, with an error or with its time.
+type Completion struct {
 	Hardware uint64
 	ID       uint32
-	Status   uint32 // enum ibv_wc_status; 0: it was sent
+	Status   uint32 // enum ibv_wc_status; 0 means that the packet was sent
 }
 
-// QueueOptions are what a queue pair is made with.
+// QueueOptions holds the options of a new queue pair.
 type QueueOptions struct {
 	Device string
 	Port   int
@@ -154,21 +154,20 @@ const Statuses = 32
 // Errors counts completions that failed, by status.
 type Errors [Statuses]uint64
 
-// Queue is an unreliable datagram queue pair and what belongs to it. Send,
-// Recv, Done, Errors and Reset are called one at a time; the others at any
-// time before Close.
+// Queue is the interface of an unreliable datagram queue pair and its resources. Only one call of Send, Recv, PollSent,
+// Errors and Reset may run at a time. The other methods may be called at any time before Close.
 type Queue interface {
 	Info() QueueInfo
 	// Send posts packets, and sets Errno of each.
 	Send(out []Out) error
-	// Recv takes packets that were received, without waiting.
+	// Recv reads packets that were received, without waiting, and returns their number.
 	Recv(in []In) (int, error)
-	// Done takes completions of sends, without waiting.
-	Done(done []Done) int
+	// PollSent reads completions of sends, without waiting, and returns their number.
+	PollSent(sent []Completion) int
 	Errors() (recv, send Errors)
-	// Reset brings it back to work under its number.
+	// Reset makes a queue pair in error work again. It keeps its number.
 	Reset() error
-	// State is the index of QPStates.
+	// State returns the state as an index of QPStates.
 	State() (int, error)
 	Port() (PortState, error)
 	GIDs() ([]GID, error)
@@ -176,13 +175,13 @@ type Queue interface {
 	// MakeAH makes an address handle. It may wait for a neighbour to answer.
 	MakeAH(Target) (uint64, error)
 	DropAH(uint64) error
-	// Clock reads the device's clock, in its own units, and the system's before
-	// and after, Unix nanoseconds.
+	// Clock reads the device's clock in its own units, and the system's clock before and after that in Unix
+	// nanoseconds.
 	Clock() (raw uint64, before, after int64, err error)
 	Close() error
 }
 
-// Verbs is the library: the real one, or that of package rdmatest.
+// Verbs is the interface of the library, which is libibverbs or that of package rdmatest.
 type Verbs interface {
 	// Devices lists the devices of the host.
 	Devices() ([]string, error)
@@ -190,16 +189,15 @@ type Verbs interface {
 	GIDs(device string, port int) ([]GID, error)
 	// Open makes a queue pair, ready to send and to receive.
 	Open(QueueOptions) (Queue, error)
-	// Present reports whether the node that a queue pair was made on is there
-	// still: some drivers wait for its users when a device is to go, and tell
-	// them no other way.
+	// Present reports whether the device node that a queue pair was made on still exists. When a device is removed,
+	// some drivers wait for its users without any other notice to them.
 	Present(QueueInfo) bool
 }
 
-// ErrNotBuilt is of a program that was built without RDMA.
+// ErrNotBuilt is the error of a program that was built without RDMA.
 var ErrNotBuilt = errors.New("this program was built without RDMA: build it with -tags rdma, and libibverbs-dev installed")
 
-// VerbsError is of a call that failed.
+// VerbsError is the error of a call that failed.
 type VerbsError struct {
 	Device string
 	Port   int
@@ -211,15 +209,15 @@ func (e *VerbsError) Error() string {
 	return fmt.Sprintf("RDMA device %s port %d: %s: %v", e.Device, e.Port, e.Call, e.Errno)
 }
 
-// Unwrap makes errors.Is hold for the errno.
+// Unwrap returns the errno, so that errors.Is holds for it.
 func (e *VerbsError) Unwrap() error { return e.Errno }
 
-// statusNames are those of enum ibv_wc_status, as labels.
+// statusNames holds the names of enum ibv_wc_status, as labels.
 var statusNames = []string{"success", "local_length", "local_qp_operation", "local_eec_operation", "local_protection", "flushed", "mw_bind", "bad_response",
 	"local_access", "remote_invalid_request", "remote_access", "remote_operation", "retry_exceeded", "rnr_retry_exceeded", "local_rdd_violation",
 	"remote_invalid_rd_request", "remote_aborted", "invalid_eec", "invalid_eec_state", "fatal", "response_timeout", "general"}
 
-// StatusName names a completion status.
+// StatusName returns the name of a completion status.
 func StatusName(status int) string {
 	if status >= 0 && status < len(statusNames) {
 		return statusNames[status]

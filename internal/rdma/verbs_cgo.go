@@ -24,25 +24,24 @@ import (
 	"unsafe"
 )
 
-// portStates are those of enum ibv_port_state.
+// portStates holds the names of enum ibv_port_state.
 var portStates = []string{"nop", "down", "init", "armed", "active", "active_defer"}
 
-// Library is the verbs library of this host; nil: this program was built
-// without it.
+// Library returns the verbs library of this host. It returns nil in a program that was built without the library.
 func Library() Verbs { return libibverbs{} }
 
-// The types of both sides have one size.
+// The types of both languages must have the same size.
 var (
-	_ [unsafe.Sizeof(Out{})]byte  = [C.sizeof_struct_gl_out]byte{}
-	_ [unsafe.Sizeof(In{})]byte   = [C.sizeof_struct_gl_in]byte{}
-	_ [unsafe.Sizeof(Done{})]byte = [C.sizeof_struct_gl_done]byte{}
+	_ [unsafe.Sizeof(Out{})]byte        = [C.sizeof_struct_gl_out]byte{}
+	_ [unsafe.Sizeof(In{})]byte         = [C.sizeof_struct_gl_in]byte{}
+	_ [unsafe.Sizeof(Completion{})]byte = [C.sizeof_struct_gl_done]byte{}
 )
 
 const (
 	maxDevices = 128
 	nameLen    = 64
-	// tableSize is about as many entries, of 32 octets, as one attribute of the call holds
-	// (64 KiB), and more than a device fills.
+	// tableSize is about the number of entries of 32 octets that one attribute of the call holds (64 KiB), and more
+	// than a device fills.
 	tableSize = 2000
 )
 
@@ -90,7 +89,7 @@ func (libibverbs) Present(i QueueInfo) bool {
 	return err == nil
 }
 
-// cQueue is a queue pair of the library.
+// cQueue represents a queue pair of the library.
 type cQueue struct {
 	q    *C.struct_gl_q
 	o    QueueOptions
@@ -134,8 +133,8 @@ func (c *cQueue) Recv(in []In) (int, error) {
 	return int(n), nil
 }
 
-func (c *cQueue) Done(done []Done) int {
-	return int(C.gl_done(c.q, (*C.struct_gl_done)(unsafe.Pointer(&done[0])), C.int(len(done))))
+func (c *cQueue) PollSent(sent []Completion) int {
+	return int(C.gl_done(c.q, (*C.struct_gl_done)(unsafe.Pointer(&sent[0])), C.int(len(sent))))
 }
 
 func (c *cQueue) Errors() (recv, send Errors) {
@@ -179,7 +178,7 @@ func (c *cQueue) GIDs() ([]GID, error) {
 	return gids(all[:n]), nil
 }
 
-// eventKinds are by enum ibv_event_type; others change nothing here.
+// eventKinds maps enum ibv_event_type to the kinds. Other events change nothing here.
 var eventKinds = map[C.int32_t]EventKind{1: EventQueueFatal, 2: EventQueueFatal, 3: EventQueueFatal, 0: EventQueueFatal, 8: EventDeviceFatal, 9: EventPortUp, 10: EventPortDown,
 	11: EventTables, 12: EventTables, 13: EventTables, 17: EventTables, 18: EventTables}
 

@@ -2,6 +2,5 @@
 
 package rdma
 
-// Library is the verbs library of this host; nil: this program was built
-// without it, and ErrNotBuilt says how to build it.
+// Library returns nil, because this program was built without the verbs library. ErrNotBuilt describes how to build it.
 func Library() Verbs { return nil }

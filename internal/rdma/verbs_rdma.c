@@ -205,7 +205,7 @@ static void tell(struct gl_q *q)
 {
 	uint64_t one = 1;
 	if (write(q->notify, &one, sizeof one) < 0) {
-		/* full: it is told already */
+		/* full: it is signalled already */
 	}
 }
 

@@ -9,26 +9,24 @@ import (
 
 const icmpLen = 8 // octets of an error's header: RFC 792, RFC 4443 section 2.1
 
-// Quote is an ICMP error about a RoCE v2 packet.
+// Quote represents an ICMP error about a RoCE v2 packet.
 type Quote struct {
 	Type, Code uint8
 	Src, Dst   netip.Addr // of the packet
 	ID         uint16     // of IPv4
 	SrcPort    uint16
 	UDPLen     uint16 // octets
-	// BTH says that the quote reaches to the end of the BTH; RFC 792 asks for the
-	// UDP header only.
+	// BTH reports whether the quote reaches to the end of the BTH. RFC 792 requires the UDP header only.
 	BTH     bool
 	Opcode  uint8
 	DestQPN uint32
 	PSN     uint32
-	// Extension is the extension structure behind the quote (RFC 4884), as the
-	// length attribute places it and unverified; nil: none.
+	// Extension is the extension structure behind the quote (RFC 4884), at the place that the length attribute states.
+	// It is unverified, and nil if there is none.
 	Extension []byte
 }
 
-// ParseQuote reads an ICMP or ICMPv6 error, from its type on. The checksum of
-// ICMPv6 is the kernel's to verify.
+// ParseQuote parses an ICMP or ICMPv6 error, from its type on. The kernel verifies the checksum of ICMPv6.
 func ParseQuote(b []byte, v6 bool) (q Quote, err error) {
 	if len(b) < icmpLen {
 		return q, fmt.Errorf("ICMP error: %d octets, want %d at least", len(b), icmpLen)
@@ -37,7 +35,7 @@ func ParseQuote(b []byte, v6 bool) (q Quote, err error) {
 		return q, errors.New("ICMP checksum: wrong")
 	}
 	q.Type, q.Code = b[0], b[1]
-	// RFC 4884 sections 4.1 and 4.4: in words of 4 octets, and of 8.
+	// RFC 4884 sections 4.1 and 4.4: the unit is 4 octets, or 8.
 	quoted, n := b[icmpLen:], int(b[5])*4
 	if v6 {
 		n = int(b[4]) * 8
@@ -60,8 +58,8 @@ func ParseQuote(b []byte, v6 bool) (q Quote, err error) {
 		return q, fmt.Errorf("quote: UDP destination port %d, want %d", port, Port)
 	}
 	q.Src, q.Dst, q.ID, q.SrcPort, q.UDPLen = h.src, h.dst, h.id, be.Uint16(rest), be.Uint16(rest[4:])
-	// What a quote lacks before an extension is filled with zeros (RFC 4884
-	// section 4.5), and no opcode of ours is 0.
+	// Missing octets of a quote before an extension are filled with zeros (RFC 4884 section 4.5), and no opcode used
+	// here is 0.
 	if bth := rest[udpLen:]; len(bth) >= bthLen && bth[0] != 0 {
 		q.BTH, q.Opcode = true, bth[0]
 		q.DestQPN, q.PSN = be.Uint32(bth[4:])&maxQPN, be.Uint32(bth[8:])&maxQPN

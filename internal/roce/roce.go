@@ -1,8 +1,7 @@
-// Package roce writes and reads RoCE v2 packets of unreliable datagrams, and
-// what ICMP errors quote of them. It knows no sockets and no devices.
+// Package roce formats and parses RoCE v2 packets of unreliable datagrams, and the quotes of them in ICMP errors. It
+// uses neither sockets nor devices.
 //
-// Sections are those of the InfiniBand Architecture Specification, volume 1
-// (IBTA), and of its annex A17 for RoCE v2.
+// Sections are those of the InfiniBand Architecture Specification, volume 1 (IBTA), and of its annex A17 for RoCE v2.
 package roce
 
 import (
@@ -34,7 +33,7 @@ const (
 	icrcLen = 4  // IBTA 7.8.1
 )
 
-// MaxOverhead is how much longer than its payload a packet is at most, octets.
+// MaxOverhead is the largest difference between the length of a packet and of its payload, in octets.
 const MaxOverhead = ipv6Len + udpLen + bthLen + dethLen + immLen + 3 + icrcLen
 
 const (
@@ -46,8 +45,7 @@ const (
 	maxLabel     = 1<<20 - 1
 )
 
-// Packet is a RoCE v2 packet of an unreliable datagram. Both addresses are of
-// one family, IPv4 unmapped.
+// Packet represents a RoCE v2 packet of an unreliable datagram. Both addresses are of one family, with IPv4 unmapped.
 type Packet struct {
 	Src, Dst     netip.Addr
 	TOS          uint8 // or the IPv6 traffic class
@@ -70,7 +68,7 @@ type Packet struct {
 	Payload []byte
 }
 
-// Validate names the field that is wrong.
+// Validate returns an error that names the first field that is not valid.
 func (p *Packet) Validate() error {
 	switch {
 	case !p.Src.IsValid() || p.Src.Is4In6() || p.Src.Zone() != "":
@@ -97,8 +95,7 @@ func (p *Packet) Validate() error {
 	return nil
 }
 
-// Append appends the packet, from the IP header to the ICRC, to b. The UDP
-// checksum is 0, as devices leave it.
+// Append appends the packet, from the IP header to the ICRC, to b. The UDP checksum is 0, as devices send it.
 func (p *Packet) Append(b []byte) ([]byte, error) {
 	if err := p.Validate(); err != nil {
 		return b, err
@@ -150,15 +147,14 @@ func (p *Packet) Append(b []byte) ([]byte, error) {
 	}
 	b = append(b, p.Payload...)
 	b = append(b, make([]byte, pad)...)
-	// The CRC of Ethernet leaves least significant octet first: IBTA 7.8.1.
+	// The CRC of Ethernet is sent with the least significant octet first: IBTA 7.8.1.
 	return binary.LittleEndian.AppendUint32(b, invariantCRC(b[start:])), nil
 }
 
-// invariantCRC is the invariant CRC of a packet without it: Ethernet's CRC-32 over 8
-// octets of ones in place of a local route header, and the packet with ones in
-// what switches may change (IBTA A17.3.3): DSCP and ECN, time to live and header
-// checksum of IPv4; traffic class, flow label and hop limit of IPv6; UDP
-// checksum; the octet before the destination queue pair of the BTH.
+// invariantCRC returns the invariant CRC of a packet without it. It is Ethernet's CRC-32 over 8 octets of ones in place
+// of a local route header, and over the packet with ones in the fields that switches may change (IBTA A17.3.3): DSCP
+// and ECN, time to live and header checksum of IPv4; traffic class, flow label and hop limit of IPv6; UDP checksum; the
+// octet before the destination queue pair of the BTH.
 func invariantCRC(b []byte) uint32 {
 	var h [8 + ipv6Len + udpLen + bthLen]byte
 	for i := range 8 {
@@ -182,11 +178,10 @@ func invariantCRC(b []byte) uint32 {
 	return crc32.Update(crc32.ChecksumIEEE(h[:8+n]), crc32.IEEETable, b[n:])
 }
 
-// ErrICRC is of a packet whose invariant CRC does not fit.
+// ErrICRC is the error of a packet whose invariant CRC is wrong.
 var ErrICRC = errors.New("ICRC: wrong")
 
-// Parse reads a packet, from the IP header to the ICRC. Payload is part of b.
-// errors.Is holds for ErrICRC.
+// Parse parses a packet, from the IP header to the ICRC. Payload is part of b. errors.Is holds for ErrICRC.
 func Parse(b []byte) (p Packet, err error) {
 	h, rest, err := parseIP(b)
 	if err != nil {
@@ -235,18 +230,18 @@ func Parse(b []byte) (p Packet, err error) {
 	return p, nil
 }
 
-// ipHeader is what is used of either IP header.
+// ipHeader holds the fields of either IP header that are used.
 type ipHeader struct {
 	src, dst  netip.Addr
 	tos, hops uint8
 	id        uint16
 	df        bool
 	label     uint32
-	total     int // octets of the packet, as the header has it
+	total     int // octets of the packet, as the header states
 }
 
-// parseIP reads the header of a UDP packet that is no fragment; rest is what
-// follows it, up to the end of the packet or of b.
+// parseIP parses the header of a UDP packet that is not a fragment. rest is what follows it, up to the end of the
+// packet or of b.
 func parseIP(b []byte) (h ipHeader, rest []byte, err error) {
 	be := binary.BigEndian
 	if len(b) == 0 {
@@ -284,7 +279,7 @@ func parseIP(b []byte) (h ipHeader, rest []byte, err error) {
 	return h, nil, fmt.Errorf("IP version: %d, want 4 or 6", b[0]>>4)
 }
 
-// onesSum is the sum of RFC 1071 section 1.
+// onesSum returns the sum of RFC 1071 section 1.
 func onesSum(b []byte) uint16 {
 	var s uint32
 	for i := 0; i+1 < len(b); i += 2 {

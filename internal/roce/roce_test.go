@@ -28,8 +28,8 @@ func packet(t testing.TB, p Packet) []byte {
 	return b
 }
 
-// captures are packets that soft-RoCE of Linux 6.1 sent, and a copy as the tracer sends it
-// (TestPathsOfRDMA of test/vm with GRAYLINK_CAPTURE).
+// captures returns packets that soft-RoCE of Linux 6.1 sent, and a copy as the tracer sends it (TestPathsOfRDMA of
+// test/vm with GRAYLINK_CAPTURE).
 func captures(t testing.TB) map[string][]byte {
 	t.Helper()
 	out := map[string][]byte{}
@@ -80,7 +80,7 @@ func TestPacketsAreReadAsWritten(t *testing.T) {
 	}
 }
 
-// What switches change on the way is not in the ICRC; everything else is.
+// The ICRC does not cover what switches change on the way. It covers everything else.
 func TestICRCCoversWhatSwitchesLeave(t *testing.T) {
 	for _, x := range []struct {
 		p      Packet
@@ -95,7 +95,7 @@ func TestICRCCoversWhatSwitchesLeave(t *testing.T) {
 		for i := range body {
 			for bit := range 8 {
 				if i == 0 && bit >= 4 {
-					continue // the version says which mask it is
+					continue // it states which mask applies
 				}
 				body[i] ^= 1 << bit
 				if free := x.masked[i]>>bit&1 == 1; (invariantCRC(body) == want) != free {
@@ -162,7 +162,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// exceeded is an ICMP error about a packet.
+// exceeded returns an ICMP error about a packet.
 func exceeded(quoted []byte, v6 bool, words uint8, extension []byte) []byte {
 	b := []byte{11, 0, 0, 0, 0, words, 0, 0}
 	if v6 {

@@ -2,19 +2,18 @@ package roce
 
 import "fmt"
 
-// Rule is how a driver chooses the UDP source port of an unreliable datagram.
+// Rule is the rule by which a driver chooses the UDP source port of an unreliable datagram.
 type Rule int
 
-// Rules. The zero Rule is none that is known.
+// Rules. The zero Rule means that the rule is not known.
 const (
-	// ByLabel: of the flow label of the address handle.
+	// ByLabel derives the port from the flow label of the address handle.
 	ByLabel Rule = iota + 1
-	// ByQueuePair: of the own queue pair's number, whatever the flow.
+	// ByQueuePair derives the port from the own queue pair's number, whatever the flow.
 	ByQueuePair
 )
 
-// rules are those that were read in sources, by the name of the driver. What is
-// not here is not known, and not guessed.
+// rules holds the rules that were read in sources, by the name of the driver. The rules of other drivers are not known.
 var rules = map[string]Rule{
 	// rdma-core providers/mlx5/verbs.c, mlx5_ah_set_udp_sport; kernel
 	// drivers/infiniband/hw/mlx5/ah.c, mlx5_ah_get_udp_sport.
@@ -22,15 +21,14 @@ var rules = map[string]Rule{
 	// rdma-core providers/hns/hns_roce_u_verbs.c and kernel
 	// drivers/infiniband/hw/hns/hns_roce_ah.c, get_ah_udp_sport in both.
 	"hns3": ByLabel,
-	// drivers/infiniband/sw/rxe/rxe_qp.c, rxe_qp_init_req. An address handle has no
-	// say: rxe_net.c, prepare4 and prepare6.
+	// drivers/infiniband/sw/rxe/rxe_qp.c, rxe_qp_init_req. An address handle has no influence: rxe_net.c, prepare4 and
+	// prepare6.
 	"rdma_rxe": ByQueuePair,
 }
 
 const firstPort = 0xc000 // IB_ROCE_UDP_ENCAP_VALID_PORT_MIN, include/rdma/ib_verbs.h
 
-// RuleOf is the rule of a driver, by the name of its kernel module. The error
-// says that it is not known.
+// RuleOf returns the rule of a driver, by the name of its kernel module. It returns an error if the rule is not known.
 func RuleOf(driver string) (Rule, error) {
 	if r, ok := rules[driver]; ok {
 		return r, nil
@@ -38,8 +36,7 @@ func RuleOf(driver string) (Rule, error) {
 	return 0, fmt.Errorf("driver %q: how it chooses the UDP source port is not known, want mlx5_core, hns3 or rdma_rxe", driver)
 }
 
-// SourcePort is the UDP source port that packets have of a queue pair with a
-// flow label that is not 0.
+// SourcePort returns the UDP source port of a queue pair's packets with a flow label that is not 0.
 func (r Rule) SourcePort(label, qpn uint32) uint16 {
 	if r == ByQueuePair {
 		// hash_32(qpn, 14), include/linux/hash.h

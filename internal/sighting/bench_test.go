@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// BenchmarkRound is what 50,000 flows cost that go on being seen.
+// BenchmarkRound measures the cost of 50,000 flows that continue to be seen.
 func BenchmarkRound(b *testing.B) {
 	const flows = 50_000
 	t := NewTable(1<<17, 3*time.Second)

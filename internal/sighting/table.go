@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// Key is a Flow as it lies in a packet: source and destination, 16 octets each
-// (IPv4 mapped), then both ports, in the network's order.
+// Key is a Flow as it lies in a packet: source and destination with 16 octets each (IPv4 mapped), then both ports, in
+// network byte order.
 type Key [36]byte
 
-// Flow is the key in words.
+// Flow returns the flow that the key stands for.
 func (k *Key) Flow() Flow {
 	end := func(addr, port []byte) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(addr)).Unmap(), binary.BigEndian.Uint16(port))
@@ -22,7 +22,7 @@ func (k *Key) Flow() Flow {
 	return Flow{Src: end(k[:16], k[32:34]), Dst: end(k[16:32], k[34:])}
 }
 
-// KeyOf is the inverse of Flow.
+// KeyOf returns the key of a flow.
 func KeyOf(f Flow) (k Key) {
 	src, dst := f.Src.Addr().As16(), f.Dst.Addr().As16()
 	copy(k[:16], src[:])
@@ -32,34 +32,32 @@ func KeyOf(f Flow) (k Key) {
 	return k
 }
 
-// Table is what a switch saw lately. Its rules, which the tests are named after:
+// Table holds what a switch saw recently. The tests are named after these rules:
 //
-//  1. A flow that is seen by a port it was not seen by before is a change.
-//  2. A port that did not see a flow for Fresh is forgotten, and a flow whose ports
-//     are all forgotten is gone: changes.
-//  3. A flow that came in by several ports within Fresh changes with every round:
-//     only the times tell a change of route from packets that are balanced.
-//  4. That a flow goes on being seen where it was is no change.
-//  5. What changed since any version that is not too old can be told, and the whole
-//     table in parts.
-//  6. The table holds so many flows, and so many ports of a flow; what does not
-//     fit is counted.
+//  1. A flow that arrives by a new port is a change.
+//  2. A port that did not see a flow for Fresh is forgotten, and a flow whose ports are all forgotten is gone. Both are
+//     changes.
+//  3. A flow that arrived by several ports within Fresh changes with every round, because only the times distinguish a
+//     change of route from packets that are balanced.
+//  4. A flow that is seen again at the same port is not a change.
+//  5. The table can report the changes since any version that is not too old, and all flows in parts.
+//  6. The table has room for a number of flows, and for a number of ports of each flow. What does not fit is counted.
 type Table struct {
 	limit      int
 	fresh      int64
-	index      map[uint64]int32 // by a hash of the key: a switch has little memory
+	index      map[uint64]int32 // by a hash of the key, because a switch has little memory
 	seed       maphash.Seed
 	flows      []flow
-	extraPorts map[int32][]portSight // ports but the first, of the few flows that have more
+	extraPorts map[int32][]portSight // ports except the first, of the few flows that have more
 	freeSlots  []int32               // places of flows that are gone
 	flowCount  int
 	version    uint64
-	log        []change // ascending
+	log        []change // in ascending order of versions
 	oldest     uint64   // the version that the log continues
 	Dropped    uint64
 }
 
-// maxPorts are the ports that one flow may come in by within a Fresh.
+// maxPorts is the number of ports that one flow may arrive by within Fresh.
 const maxPorts = 8
 
 type flow struct {
@@ -69,7 +67,7 @@ type flow struct {
 	used    bool
 }
 
-// portSight is a port's sight of a flow. Times are Unix nanoseconds.
+// portSight represents a port's sightings of a flow. Times are Unix nanoseconds.
 type portSight struct {
 	first, last int64
 	count       uint64
@@ -81,21 +79,19 @@ type change struct {
 	key     Key
 }
 
-// NewTable makes a table of so many flows, which forgets a port that did not see a
-// flow for fresh.
+// NewTable makes a table with room for so many flows. It forgets a port that did not see a flow for fresh.
 func NewTable(limit int, fresh time.Duration) *Table {
 	return &Table{limit: limit, fresh: int64(fresh), index: map[uint64]int32{}, seed: maphash.MakeSeed(), extraPorts: map[int32][]portSight{}}
 }
 
-// Sample is what a source saw of a flow at a port since it was first seen there.
+// Sample holds what a source saw of a flow at a port since the flow was first seen there.
 type Sample struct {
-	Port        uint32 // interface's number
+	Port        uint32 // number of the interface
 	First, Last int64  // Unix nanoseconds
 	Count       uint64 // packets since First
 }
 
-// AddSample takes what a source says of a flow. Changes belong to the version that
-// Turn makes.
+// AddSample adds what a source saw of a flow. Changes belong to the version that EndRound makes.
 func (t *Table) AddSample(key *Key, s Sample) {
 	h := maphash.Comparable(t.seed, *key)
 	at, ok := t.index[h]
@@ -113,7 +109,7 @@ func (t *Table) AddSample(key *Key, s Sample) {
 		return
 	}
 	f := &t.flows[at]
-	if f.key != *key { // another one with the same hash: as if there were no room
+	if f.key != *key { // another flow with the same hash is treated as if there were no room
 		t.Dropped++
 		return
 	}
@@ -140,7 +136,7 @@ func newPortSight(s *Sample) portSight {
 	return portSight{port: s.Port, first: s.First, last: s.Last, count: s.Count}
 }
 
-// freeSlot is a free one among the flows.
+// freeSlot returns a free place among the flows.
 func (t *Table) freeSlot() int32 {
 	if n := len(t.freeSlots); n > 0 {
 		at := t.freeSlots[n-1]
@@ -151,12 +147,12 @@ func (t *Table) freeSlot() int32 {
 	return int32(len(t.flows) - 1)
 }
 
-// extendBy is a flow that is seen where it was seen before.
+// extendBy records a flow that is seen where it was seen before.
 func (p *portSight) extendBy(s *Sample) {
 	p.last, p.count = max(p.last, s.Last), max(p.count, s.Count)
 }
 
-// logChange notes a change, once a version.
+// logChange records a change, at most once per version.
 func (t *Table) logChange(f *flow) {
 	if f.changed != t.version+1 {
 		f.changed = t.version + 1
@@ -164,8 +160,8 @@ func (t *Table) logChange(f *flow) {
 	}
 }
 
-// EndRound ends a round of Apply at a time, Unix nanoseconds: what was not seen for
-// Fresh is forgotten. It tells of the ports of flows that are.
+// EndRound ends a round at a time in Unix nanoseconds. It forgets what was not seen for Fresh, and calls forgotten for
+// the ports of these flows.
 func (t *Table) EndRound(now int64, forgotten func(key *Key, port uint32)) {
 	for i := range t.flows {
 		f, at := &t.flows[i], int32(i)
@@ -200,29 +196,29 @@ func (t *Table) EndRound(now int64, forgotten func(key *Key, port uint32)) {
 	if n := len(t.log); n > 0 && t.log[n-1].version > t.version {
 		t.version++
 	}
-	// Whoever missed more than this is told the whole table.
+	// A client that missed more than this gets the whole table.
 	if over := len(t.log) - t.limit/8 - 1024; over > 0 {
 		t.oldest = t.log[over-1].version
 		for over < len(t.log) && t.log[over].version == t.oldest {
 			over++
 		}
-		t.log = slices.Clone(t.log[over:]) // the memory of a burst goes
+		t.log = slices.Clone(t.log[over:]) // the memory of a burst is released
 	}
 }
 
-// Len is how many flows there are.
+// Len returns the number of flows.
 func (t *Table) Len() int { return t.flowCount }
 
-// Version is that of the last round that changed something.
+// Version returns the version of the last round that changed something.
 func (t *Table) Version() uint64 { return t.version }
 
-// CoversVersion reports whether what changed since a version can be told.
+// CoversVersion reports whether the changes since a version are known.
 func (t *Table) CoversVersion(version uint64) bool {
 	return version != 0 && version >= t.oldest && version <= t.version
 }
 
-// ChangesSince tells what changed since a version that the table Knows. names maps a
-// port's number to its name; a port that has none any more is not told.
+// ChangesSince returns the changes since a version for which CoversVersion holds. names maps a port's number to its
+// name. A port that no longer has a name is left out.
 func (t *Table) ChangesSince(version uint64, names func(uint32) string) (changed []FlowPorts, gone []Flow) {
 	from, _ := slices.BinarySearchFunc(t.log, version+1, func(c change, v uint64) int { return cmp.Compare(c.version, v) })
 	for i := from; i < len(t.log); i++ {
@@ -238,22 +234,22 @@ func (t *Table) ChangesSince(version uint64, names func(uint32) string) (changed
 	return changed, gone
 }
 
-// TablePart tells some of the table's flows: those from a place on, n of them at most.
-// It returns the place to go on at, and 0 when it told the last. What changes
-// between two calls is told in full by Since of the version before the first.
-func (t *Table) TablePart(from, n int, names func(uint32) string) (told []FlowPorts, next int) {
+// TablePart returns at most n of the table's flows from a place on. It also returns the place to continue at, which is
+// 0 after the last flow. ChangesSince with the version before the first call has all changes that happen between two
+// calls.
+func (t *Table) TablePart(from, n int, names func(uint32) string) (part []FlowPorts, next int) {
 	for at := from; at < len(t.flows); at++ {
 		if !t.flows[at].used {
 			continue
 		}
-		if len(told) == n {
-			return told, at
+		if len(part) == n {
+			return part, at
 		}
 		if s := t.flowPorts(int32(at), names); len(s.Ports) > 0 {
-			told = append(told, s)
+			part = append(part, s)
 		}
 	}
-	return told, 0
+	return part, 0
 }
 
 func (t *Table) flowPorts(at int32, names func(uint32) string) FlowPorts {
@@ -272,5 +268,5 @@ func (t *Table) flowPorts(at int32, names func(uint32) string) FlowPorts {
 	return s
 }
 
-// String is a flow as people write it.
+// String formats a flow as source and destination.
 func (f Flow) String() string { return fmt.Sprintf("%s>%s", f.Src, f.Dst) }

@@ -29,7 +29,7 @@ func (r *round) see(i int, port uint32) {
 	r.AddSample(&key, Sample{Port: port, First: r.now, Last: r.now, Count: 1})
 }
 
-// turn ends a second and returns what it changed.
+// turn ends a second and returns what changed in it.
 func (r *round) turn() (changed []FlowPorts, gone []Flow) {
 	before := r.Version()
 	r.EndRound(r.now, func(*Key, uint32) {})
@@ -38,12 +38,12 @@ func (r *round) turn() (changed []FlowPorts, gone []Flow) {
 		return r.whole(), nil
 	}
 	if !r.CoversVersion(before) {
-		r.t.Fatalf("version %d is not known any more", before)
+		r.t.Fatalf("version %d is no longer known", before)
 	}
 	return r.ChangesSince(before, name)
 }
 
-// whole is the table, in parts of three.
+// whole returns the table, read in parts of three.
 func (r *round) whole() (all []FlowPorts) {
 	for at := 0; ; {
 		part, next := r.TablePart(at, 3, name)
@@ -89,7 +89,7 @@ func TestTableRule2WhatIsNotSeenIsForgotten(t *testing.T) {
 	}
 }
 
-func TestTableRule3SeveralPortsAreToldUntilOneIsLeft(t *testing.T) {
+func TestTableRule3SeveralPortsAreReportedUntilOneIsLeft(t *testing.T) {
 	r := newRound(t)
 	r.see(1, 1)
 	r.turn()
@@ -141,7 +141,7 @@ func TestTableRule5OldVersionsAreNotKnown(t *testing.T) {
 		}
 	}
 	if n := len(r.whole()); n != r.Len() {
-		t.Errorf("%d flows told, there are %d", n, r.Len())
+		t.Errorf("%d flows reported, there are %d", n, r.Len())
 	}
 }
 
@@ -157,12 +157,11 @@ func TestTableRule6LimitsAreCounted(t *testing.T) {
 		t.Fatalf("%d flows, %d dropped, want 10 and 4", r.Len(), r.Dropped)
 	}
 	if c, _ := r.turn(); len(c) != 10 {
-		t.Fatalf("%d told", len(c))
+		t.Fatalf("%d reported", len(c))
 	}
 }
 
-// TestTableDeltasMakeTheTable: whoever follows the deltas, late or early, knows
-// what the whole table says.
+// TestTableDeltasMakeTheTable checks that a client that follows the changes, late or early, knows the whole table.
 func TestTableDeltasMakeTheTable(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
@@ -204,7 +203,7 @@ func TestTableDeltasMakeTheTable(t *testing.T) {
 	}
 }
 
-// portsOf are the names of a flow's ports.
+// portsOf returns the names of a flow's ports.
 func portsOf(s FlowPorts) (names []string) {
 	for _, p := range s.Ports {
 		names = append(names, p.Name)

@@ -6,15 +6,15 @@ import (
 	"hash"
 )
 
-// Authenticator computes the HMACs of one key. It reuses its state from packet
-// to packet and is therefore for one goroutine at a time.
+// Authenticator computes the HMACs of one key. It reuses its state from packet to packet, so only one goroutine at a
+// time may use it.
 type Authenticator struct {
 	mac    hash.Hash
 	digest [sha256.Size]byte
 }
 
-// NewAuthenticator returns an Authenticator of key, the shared secret of one
-// or more sessions; how it is distributed is outside RFC 8762 4.4.
+// NewAuthenticator returns an Authenticator of key, the shared secret of one or more sessions. The distribution of keys
+// is outside the scope of RFC 8762 4.4.
 func NewAuthenticator(key []byte) *Authenticator {
 	return &Authenticator{mac: hmac.New(sha256.New, key)}
 }
@@ -38,8 +38,8 @@ func (au *Authenticator) checkBase(b []byte) error {
 	return nil
 }
 
-// checkTLVs verifies the HMAC TLV whose header is at offset at of area, the
-// TLV area of packet: RFC 8972 4.8.
+// checkTLVs reports whether the HMAC TLV verifies whose header is at offset at of area, the TLV area of packet: RFC
+// 8972 4.8.
 func (au *Authenticator) checkTLVs(packet, area []byte, at int) bool {
 	got := area[at+tlvHeaderLen:][:HMACLen]
 	return hmac.Equal(got, au.truncatedHMAC(packet[:seqLen], area[:at]))

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// operations are what happens per probe; none may allocate.
+// operations returns what happens per probe. None of the operations may allocate.
 func operations() map[string]func() {
 	auth := NewAuthenticator([]byte("key"))
 	buf := make([]byte, 256)

@@ -24,8 +24,7 @@ func seedPackets(f *testing.F) {
 	f.Add(b)
 }
 
-// FuzzSender: what parses is written back as the same octets, but for the MBZ
-// field.
+// FuzzSender checks that a packet that can be parsed is written back as the same octets, except for the MBZ field.
 func FuzzSender(f *testing.F) {
 	seedPackets(f)
 	auth := NewAuthenticator([]byte("key"))
@@ -54,7 +53,7 @@ func FuzzSender(f *testing.F) {
 	})
 }
 
-// FuzzReflector is FuzzSender for replies.
+// FuzzReflector does the same as FuzzSender for replies.
 func FuzzReflector(f *testing.F) {
 	seedPackets(f)
 	auth := NewAuthenticator([]byte("key"))
@@ -84,9 +83,9 @@ func FuzzReflector(f *testing.F) {
 	})
 }
 
-// FuzzTLVs: well-formed TLVs are written back as the same octets; any packet
-// is reflected at its own length with the types and lengths it had, whatever
-// is signed; and the sender finds in the reply what the reflector answered.
+// FuzzTLVs checks that well-formed TLVs are written back as the same octets. Any packet is reflected at its own length
+// with the types and lengths that it had, with and without authentication, and the sender finds in the reply what the
+// reflector answered.
 func FuzzTLVs(f *testing.F) {
 	seedPackets(f)
 	for _, s := range []string{

@@ -9,7 +9,7 @@ import (
 // sentBy and answeredBy stand for the two ends.
 const sentBy, answeredBy = 0x1111, 0x2222
 
-// requestWithLife is an authenticated probe with a life number.
+// requestWithLife returns an authenticated probe with a life number.
 func requestWithLife(life uint64, a *Authenticator) []byte {
 	b := make([]byte, AuthBaseLen, 256)
 	senderVector.PutAuth(b, a)
@@ -17,8 +17,8 @@ func requestWithLife(life uint64, a *Authenticator) []byte {
 	return AppendHMAC(b, AuthBaseLen, a)
 }
 
-// TestLives: the reflector knows the sender's life once the TLVs are verified,
-// and the sender finds its own in the reply, and the reflector's.
+// TestLives checks that the reflector knows the sender's life once the TLVs are verified, and that the sender finds its
+// own life and the reflector's in the reply.
 func TestLives(t *testing.T) {
 	auth := NewAuthenticator([]byte("key"))
 	request := requestWithLife(1<<40+7, auth)
@@ -39,11 +39,10 @@ func TestLives(t *testing.T) {
 		t.Errorf("%v: %+v", err, an.Lives)
 	}
 	if an.Lives.BelongTo(reply, sentBy) || an.Lives.BelongTo(request, answeredBy) {
-		t.Error("the lives of a reply are taken for another packet's, or somebody else's")
+		t.Error("the lives of a reply are taken for another packet's, or another sender's")
 	}
 
-	// Lives that belong to another base packet with the same sequence number, or
-	// to a packet that the other end sent.
+	// These are lives of another base packet with the same sequence number, or of a packet that the other end sent.
 	other := make([]byte, AuthBaseLen, len(request))
 	late := senderVector
 	late.Timestamp++
@@ -58,7 +57,7 @@ func TestLives(t *testing.T) {
 		t.Errorf("life %d is taken for the other end's", life)
 	}
 
-	// A reflector that does not know the type returns it as it came, with U=1.
+	// A reflector that does not know the type returns it unchanged, with U=1.
 	at := AuthBaseLen
 	old := append([]byte{}, request...)
 	reflectorVector.PutAuth(old, auth)
@@ -93,8 +92,8 @@ func TestLives(t *testing.T) {
 	}
 }
 
-// FuzzLives: a life number is found as it was sent, and in no packet that
-// differs from it in the TLVs or the sequence number.
+// FuzzLives checks that a life number is found as it was sent, and in no packet that differs from it in the TLVs or the
+// sequence number.
 func FuzzLives(f *testing.F) {
 	f.Add(uint64(1), uint16(0), uint8(1))
 	f.Add(uint64(1<<63), uint16(116), uint8(0x80))

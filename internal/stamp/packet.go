@@ -46,29 +46,26 @@ const (
 	offAuthHMAC       = 96 // RFC 8762 4.4, over the 96 octets before it
 )
 
-// What can be wrong with a packet. The errors are values without detail, so
-// that a flood of bad packets costs no allocation; the caller adds the peer.
+// Errors of a packet. They are values without detail, so that a flood of bad packets causes no allocation. The caller
+// adds the peer.
 var (
-	// ErrShort: there are fewer octets than the base packet has.
+	// ErrShort means that there are fewer octets than the base packet has.
 	ErrShort = errors.New("STAMP packet is too short: want at least 44 octets, or 112 if authenticated")
-	// ErrMultiplier: the packet's own Error Estimate has a multiplier of zero
-	// (RFC 4656 4.1.2).
+	// ErrMultiplier means that the packet's own Error Estimate has a multiplier of zero (RFC 4656 4.1.2).
 	ErrMultiplier = errors.New("STAMP packet is corrupt: want an Error Estimate with a multiplier of 1 or more")
-	// ErrHMAC: the HMAC of the base packet does not verify; the packet must be
-	// dropped (RFC 8762 4.4).
+	// ErrHMAC means that the HMAC of the base packet does not verify. The packet must be dropped (RFC 8762 4.4).
 	ErrHMAC = errors.New("STAMP packet is not authentic: want the HMAC of its first 96 octets")
 )
 
-// SenderPacket is the base packet of a Session-Sender: RFC 8762 4.2, RFC 8972 3.
+// SenderPacket represents the base packet of a Session-Sender: RFC 8762 4.2, RFC 8972 3.
 type SenderPacket struct {
 	Seq           uint32
 	Timestamp     Timestamp // T1
 	ErrorEstimate ErrorEstimate
-	SSID          uint16 // STAMP Session Identifier; zero: not used
+	SSID          uint16 // STAMP Session Identifier; zero means that it is not used
 }
 
-// Put writes the unauthenticated form into the first BaseLen octets of b and
-// panics if b is shorter.
+// Put writes the unauthenticated form into the first BaseLen octets of b. It panics if b is shorter.
 func (p *SenderPacket) Put(b []byte) {
 	_ = b[BaseLen-1]
 	binary.BigEndian.PutUint32(b[offSeq:], p.Seq)
@@ -78,9 +75,8 @@ func (p *SenderPacket) Put(b []byte) {
 	clear(b[offSenderMBZ:BaseLen])
 }
 
-// Parse reads the unauthenticated form from the beginning of b; what follows
-// the first BaseLen octets are TLVs. On ErrMultiplier p is filled in all the
-// same, for a caller who must get on with a peer that sends such packets.
+// Parse parses the unauthenticated form at the beginning of b. The octets after the first BaseLen are TLVs. If it
+// returns ErrMultiplier, p is filled in all the same, for callers that must work with a peer that sends such packets.
 func (p *SenderPacket) Parse(b []byte) error {
 	if len(b) < BaseLen {
 		return ErrShort
@@ -92,8 +88,7 @@ func (p *SenderPacket) Parse(b []byte) error {
 	return p.ErrorEstimate.checkMultiplier()
 }
 
-// PutAuth writes the authenticated form into the first AuthBaseLen octets of b
-// and panics if b is shorter.
+// PutAuth writes the authenticated form into the first AuthBaseLen octets of b. It panics if b is shorter.
 func (p *SenderPacket) PutAuth(b []byte, a *Authenticator) {
 	clear(b[:AuthBaseLen])
 	binary.BigEndian.PutUint32(b[offAuthSeq:], p.Seq)
@@ -103,8 +98,7 @@ func (p *SenderPacket) PutAuth(b []byte, a *Authenticator) {
 	copy(b[offAuthHMAC:AuthBaseLen], a.truncatedHMAC(b[:offAuthHMAC], nil))
 }
 
-// ParseAuth verifies and reads the authenticated form. p is left as it was
-// on ErrShort and ErrHMAC.
+// ParseAuth verifies and parses the authenticated form. If it returns ErrShort or ErrHMAC, p is unchanged.
 func (p *SenderPacket) ParseAuth(b []byte, a *Authenticator) error {
 	if err := a.checkBase(b); err != nil {
 		return err
@@ -116,9 +110,8 @@ func (p *SenderPacket) ParseAuth(b []byte, a *Authenticator) error {
 	return p.ErrorEstimate.checkMultiplier()
 }
 
-// ReflectorPacket is the base packet of a Session-Reflector: RFC 8762 4.3,
-// RFC 8972 3. The four Sender fields and the SSID are copies from the packet
-// it answers; its ErrorEstimate goes with both Timestamp and Receive.
+// ReflectorPacket represents the base packet of a Session-Reflector: RFC 8762 4.3, RFC 8972 3. The four Sender fields
+// and the SSID are copies from the packet that it answers. Its ErrorEstimate applies to both Timestamp and Receive.
 type ReflectorPacket struct {
 	Seq                 uint32
 	Timestamp           Timestamp // T3, when the reply was sent
@@ -131,7 +124,7 @@ type ReflectorPacket struct {
 	SenderTTL           uint8 // TTL or Hop Limit of the probe as received
 }
 
-// EchoProbe copies into p what a reply repeats of the probe it answers.
+// EchoProbe copies into p the fields that a reply repeats from the probe that it answers.
 func (p *ReflectorPacket) EchoProbe(probe *SenderPacket) {
 	p.SSID = probe.SSID
 	p.SenderSeq = probe.Seq
@@ -139,8 +132,7 @@ func (p *ReflectorPacket) EchoProbe(probe *SenderPacket) {
 	p.SenderErrorEstimate = probe.ErrorEstimate
 }
 
-// Put writes the unauthenticated form into the first BaseLen octets of b and
-// panics if b is shorter.
+// Put writes the unauthenticated form into the first BaseLen octets of b. It panics if b is shorter.
 func (p *ReflectorPacket) Put(b []byte) {
 	_ = b[BaseLen-1]
 	binary.BigEndian.PutUint32(b[offSeq:], p.Seq)
@@ -156,9 +148,8 @@ func (p *ReflectorPacket) Put(b []byte) {
 	clear(b[offTTLMBZ:BaseLen])
 }
 
-// Parse reads the unauthenticated form from the beginning of b; what follows
-// the first BaseLen octets are TLVs. On ErrMultiplier p is filled in all the
-// same. The sender's estimate is an echo and not checked.
+// Parse parses the unauthenticated form at the beginning of b. The octets after the first BaseLen are TLVs. If it
+// returns ErrMultiplier, p is filled in all the same. The sender's estimate is an echo and is not checked.
 func (p *ReflectorPacket) Parse(b []byte) error {
 	if len(b) < BaseLen {
 		return ErrShort
@@ -175,8 +166,7 @@ func (p *ReflectorPacket) Parse(b []byte) error {
 	return p.ErrorEstimate.checkMultiplier()
 }
 
-// PutAuth writes the authenticated form into the first AuthBaseLen octets of b
-// and panics if b is shorter.
+// PutAuth writes the authenticated form into the first AuthBaseLen octets of b. It panics if b is shorter.
 func (p *ReflectorPacket) PutAuth(b []byte, a *Authenticator) {
 	clear(b[:AuthBaseLen])
 	binary.BigEndian.PutUint32(b[offAuthSeq:], p.Seq)
@@ -191,8 +181,7 @@ func (p *ReflectorPacket) PutAuth(b []byte, a *Authenticator) {
 	copy(b[offAuthHMAC:AuthBaseLen], a.truncatedHMAC(b[:offAuthHMAC], nil))
 }
 
-// ParseAuth verifies and reads the authenticated form. p is left as it was
-// on ErrShort and ErrHMAC.
+// ParseAuth verifies and parses the authenticated form. If it returns ErrShort or ErrHMAC, p is unchanged.
 func (p *ReflectorPacket) ParseAuth(b []byte, a *Authenticator) error {
 	if err := a.checkBase(b); err != nil {
 		return err
@@ -209,10 +198,9 @@ func (p *ReflectorPacket) ParseAuth(b []byte, a *Authenticator) error {
 	return p.ErrorEstimate.checkMultiplier()
 }
 
-// PeekAuth reads, of a packet in authenticated form that nothing was verified
-// of, its sequence number, that of the probe if it is a reply, and the SSID. It
-// panics if b has fewer than AuthBaseLen octets. Whatever it returns can be
-// forged.
+// PeekAuth reads fields of a packet in authenticated form before it is verified: its sequence number, the sequence
+// number of the probe if it is a reply, and the SSID. It panics if b has fewer than AuthBaseLen octets. All returned
+// values may be forged.
 func PeekAuth(b []byte) (seq, senderSeq uint32, ssid uint16) {
 	_ = b[AuthBaseLen-1]
 	return binary.BigEndian.Uint32(b[offAuthSeq:]), binary.BigEndian.Uint32(b[offAuthSenderSeq:]), binary.BigEndian.Uint16(b[offAuthSSID:])

@@ -15,8 +15,8 @@ import (
 // python3 earlier in the PATH may be another one.
 const scapyPython = "/usr/bin/python3"
 
-// requireScapy skips when python3-scapy is not installed, or fails if
-// GRAYLINK_REQUIRE_ALL=1 says that nothing may be skipped.
+// requireScapy skips the test if python3-scapy is not installed. It fails the test instead if GRAYLINK_REQUIRE_ALL=1
+// forbids skips.
 func requireScapy(t *testing.T) {
 	t.Helper()
 	if exec.Command(scapyPython, "-c", "import importlib.util as u; exit(u.find_spec('scapy') is None)").Run() == nil {

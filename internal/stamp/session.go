@@ -2,16 +2,15 @@ package stamp
 
 import "encoding/binary"
 
-// VerifiedTLVs is what is known of a request's TLVs after their verification.
+// VerifiedTLVs represents what is known of a request's TLVs after their verification.
 type VerifiedTLVs struct {
 	authentic bool
-	lives     []byte // the value of its TLV of type TypeLives; nil: it has none
+	lives     []byte // the value of its TLV of type TypeLives; nil if it has none
 	packet    []byte
 }
 
-// VerifyTLVs applies RFC 8972 4.8 to the TLV area behind the base octets of packet,
-// before anything of it may be used. A non-nil a says that the session's TLVs
-// are protected; in authenticated mode they always are.
+// VerifyTLVs applies RFC 8972 4.8 to the TLV area behind the base octets of packet, before any of it may be used. A
+// non-nil a means that the session's TLVs are protected. In authenticated mode they always are.
 func VerifyTLVs(packet []byte, base int, a *Authenticator) (c VerifiedTLVs) {
 	c.packet = packet
 	c.authentic = c.verifyArea(packet, base, a)
@@ -21,9 +20,8 @@ func VerifyTLVs(packet []byte, base int, a *Authenticator) (c VerifiedTLVs) {
 // IsAuthentic reports whether the TLVs may be used.
 func (c *VerifiedTLVs) IsAuthentic() bool { return c.authentic }
 
-// SenderLife is the life number of the sender that who stands for. It reports
-// false where the packet, which is in authenticated form, has none that may be
-// used.
+// SenderLife returns the life number of the sender that who stands for. It returns false if the packet, which must be
+// in authenticated form, has no life number that may be used.
 func (c *VerifiedTLVs) SenderLife(who uint64) (life uint64, ok bool) {
 	if !c.authentic || c.lives == nil {
 		return 0, false
@@ -42,7 +40,7 @@ func (c *VerifiedTLVs) verifyArea(packet []byte, base int, a *Authenticator) boo
 		at := len(area) - len(rest)
 		tlv, next, err := NextTLV(rest)
 		if hmacAt >= 0 && tlv.Type != TypeExtraPadding {
-			return false // also for a second HMAC TLV, and for octets that are no TLV
+			return false // also for a second HMAC TLV, and for octets that are not a TLV
 		}
 		if err != nil {
 			break
@@ -69,45 +67,43 @@ func (c *VerifiedTLVs) verifyArea(packet []byte, base int, a *Authenticator) boo
 	return !required || len(area) == 0 || count == 1 && padding == 1
 }
 
-// ReflectorValues is what a reflector puts into the TLVs of one reply.
+// ReflectorValues holds what a reflector writes into the TLVs of one reply.
 type ReflectorValues struct {
 	TimestampInfo TimestampInfo
 	ReceivedDSCP  uint8  // of the probe's IP header
 	ReceivedECN   uint8  // of the probe's IP header
-	PermittedDSCP uint64 // bit d set: a sender may have its replies sent with DSCP d
+	PermittedDSCP uint64 // bit d is set if a sender may request replies with DSCP d
 	RxCount       uint32 // packets received in the session, this one included
 	TxCount       uint32 // replies sent in the session, this one included
 	FollowUp      FollowUp
-	Life          uint64 // of the reflector; 0: not known
-	Who           uint64 // stands for the reflector's name, beside its life
-	// Unsupported are types the reflector has no values for at present; they
-	// are answered like unknown ones. TypeHMAC in it has no effect.
+	Life          uint64 // of the reflector; 0 if it is not known
+	Who           uint64 // stands for the reflector's name, together with its life
+	// Unsupported holds types that the reflector has no values for at present. They are answered like unknown ones.
+	// TypeHMAC in it has no effect.
 	Unsupported TypeSet
 }
 
-// Reflection is what came of reflecting a packet's TLVs.
+// Reflection holds the result of reflecting a packet's TLVs.
 type Reflection struct {
 	Len       int     // octets of the whole reply, always those of the request
 	Answered  TypeSet // types that were understood and filled in
-	DSCP      uint8   // to send the reply with: DSCP1 if asked for and permitted, else as received
+	DSCP      uint8   // DSCP to send the reply with: DSCP1 if requested and permitted, else as received
 	SenderTx  uint32  // S_TxC, if Answered has TypeDirectMeasurement
 	Malformed bool    // a TLV was malformed; it and those behind it were not processed
 	Integrity bool    // the TLVs failed verification; none was processed
 }
 
-// Reflect fills the TLV area of reply from that of request and v. Both are
-// whole packets whose base has base octets (BaseLen or AuthBaseLen), request
-// checked by Parse or ParseAuth; reply must not overlap it, have room for as
-// many octets, and its base packet already written, because the HMAC TLV
-// covers the reply's sequence number. A non-nil a says that the session's TLVs
-// are protected: a request with TLVs but no HMAC TLV then fails like one whose
-// HMAC is wrong.
+// Reflect fills in the TLV area of reply from that of request and from v. Both are whole packets whose base has base
+// octets (BaseLen or AuthBaseLen). Parse or ParseAuth must have checked request. reply must not overlap it, must have
+// room for as many octets, and its base packet must already be written, because the HMAC TLV covers the reply's
+// sequence number. A non-nil a means that the session's TLVs are protected: a request with TLVs but no HMAC TLV then
+// fails like one whose HMAC is wrong.
 func (v *ReflectorValues) Reflect(reply, request []byte, base int, a *Authenticator) Reflection {
 	return v.ReflectVerified(reply, request, base, a, VerifyTLVs(request, base, a))
 }
 
-// ReflectVerified is Reflect for a request whose TLVs were verified by Check, with
-// the same base and a.
+// ReflectVerified does the same as Reflect for a request whose TLVs were verified by VerifyTLVs with the same base and
+// a.
 func (v *ReflectorValues) ReflectVerified(reply, request []byte, base int, a *Authenticator, c VerifiedTLVs) Reflection {
 	area, out := request[base:], reply[base:len(request)]
 	copy(out, area)
@@ -171,9 +167,8 @@ func (v *ReflectorValues) answerTLV(tlv TLV, r *Reflection) bool {
 	return true
 }
 
-// refuseTLVs sets I in every TLV of a reply whose request failed verification
-// (RFC 8972 4.8), and the flags that hold besides. It reports whether a TLV
-// was malformed.
+// refuseTLVs sets I in every TLV of a reply whose request failed verification (RFC 8972 4.8), together with the other
+// flags that apply. It reports whether a TLV was malformed.
 func refuseTLVs(out []byte) (malformed bool) {
 	for at := 0; at < len(out); {
 		tlv, _, err := NextTLV(out[at:])
@@ -195,9 +190,8 @@ func refuseTLVs(out []byte) (malformed bool) {
 	return malformed
 }
 
-// markMalformed sets the flags of the malformed TLV at the beginning of out,
-// which may be too short for a header. The information of a Follow-Up
-// Telemetry TLV of wrong length goes back as zeroes: RFC 8972 4.7.
+// markMalformed sets the flags of the malformed TLV at the beginning of out, which may be too short for a header. The
+// information of a Follow-Up Telemetry TLV of wrong length is returned as zeroes: RFC 8972 4.7.
 func markMalformed(out []byte, f Flags) {
 	out[offTLVFlags] = byte(f)
 	if len(out) < tlvHeaderLen || Type(out[offTLVType]) != TypeFollowUp {
@@ -209,22 +203,20 @@ func markMalformed(out []byte, f Flags) {
 	}
 }
 
-// Answers are the TLVs of a reply that its Session-Sender may use.
+// Answers holds the TLVs of a reply that its Session-Sender may use.
 type Answers struct {
-	Has               TypeSet // what came back with U=0; a field below counts if its type is in here
-	Unrecognized      TypeSet // what came back with U=1
+	Has               TypeSet // types that came back with U=0; a field below is valid if its type is in here
+	Unrecognized      TypeSet // types that came back with U=1
 	TimestampInfo     TimestampInfo
 	ClassOfService    ClassOfService
 	DirectMeasurement DirectMeasurement
 	FollowUp          FollowUp
-	Lives             Lives // zero: the reply has none
+	Lives             Lives // zero if the reply has none
 }
 
-// Parse reads the TLVs of reply, a whole packet whose base of base octets was
-// checked by Parse or ParseAuth. A type that occurs twice counts as it occurs
-// last. On ErrIntegrity nothing may be used and an is empty; on ErrMalformed
-// an has what precedes the malformed TLV. A non-nil a says that the session's
-// TLVs are protected.
+// Parse parses the TLVs of reply, a whole packet whose base of base octets was checked by Parse or ParseAuth. If a type
+// occurs twice, the last one counts. If it returns ErrIntegrity, no TLV may be used and an is empty. If it returns
+// ErrMalformed, an has the TLVs before the malformed one. A non-nil a means that the session's TLVs are protected.
 func (an *Answers) Parse(reply []byte, base int, a *Authenticator) error {
 	*an = Answers{}
 	if c := VerifyTLVs(reply, base, a); anyIntegrityFlag(reply[base:]) || !c.authentic {
@@ -266,8 +258,7 @@ func (an *Answers) storeTLV(tlv TLV) {
 	an.Has.addType(tlv.Type)
 }
 
-// anyIntegrityFlag looks for I=1 up to the first TLV that is malformed, its
-// flags included.
+// anyIntegrityFlag reports whether a TLV has I=1, up to and including the first TLV that is malformed.
 func anyIntegrityFlag(area []byte) bool {
 	for len(area) > 0 {
 		if Flags(area[offTLVFlags])&Integrity != 0 {

@@ -46,14 +46,13 @@ const (
 	TypeFollowUp          Type = 7 // RFC 8972 4.7
 	TypeHMAC              Type = 8 // RFC 8972 4.8
 
-	// TypeLives has the life numbers of both ends (Lives). It is of Graylink:
-	// 252 to 254 are for private use (RFC 8972 5.1). A reflector that does not
-	// know it returns it with U=1, as it came.
+	// TypeLives has the life numbers of both ends (Lives). Graylink defines it: 252 to 254 are for private use (RFC
+	// 8972 5.1). A reflector that does not know it returns it unchanged, with U=1.
 	TypeLives Type = 252
 )
 
-// knownTypes are the types this package can process. Location (2) and Access Report
-// (6) are not among them: nothing in Graylink asks for either.
+// knownTypes holds the types that this package can process. Location (2) and Access Report (6) are not among them,
+// because Graylink uses neither.
 const knownTypes TypeSet = 1<<TypeExtraPadding | 1<<TypeTimestampInfo | 1<<TypeClassOfService |
 	1<<TypeDirectMeasurement | 1<<TypeFollowUp | 1<<TypeHMAC
 
@@ -81,8 +80,8 @@ func (s *TypeSet) addType(t Type) {
 	}
 }
 
-// validLength reports whether a value of n octets suits the type: RFC 8972 4.1
-// to 4.8. Any length suits Extra Padding and a type that is not known.
+// validLength reports whether a value of n octets is valid for the type: RFC 8972 4.1 to 4.8. Any length is valid for
+// Extra Padding and for a type that is not known.
 func (t Type) validLength(n int) bool {
 	switch t {
 	case TypeTimestampInfo:
@@ -103,15 +102,15 @@ func (t Type) validLength(n int) bool {
 
 // Errors of a TLV area.
 var (
-	// ErrMalformed: a TLV runs past the packet, has a length that its type
-	// does not allow, or came back with M=1.
+	// ErrMalformed means that a TLV runs past the packet, has a length that its type does not allow, or came back with
+	// M=1.
 	ErrMalformed = errors.New("STAMP TLV is malformed: want a length that fits its type and the packet")
-	// ErrIntegrity: the HMAC TLV is absent though required, not in its place or
-	// wrong, or a TLV came back with I=1.
+	// ErrIntegrity means that the HMAC TLV is absent though required, not in its place or wrong, or that a TLV came
+	// back with I=1.
 	ErrIntegrity = errors.New("STAMP TLVs are not authentic: want a valid HMAC TLV after all TLVs but Extra Padding")
 )
 
-// TLV is one TLV of a packet; Value lies in the packet's own memory.
+// TLV represents one TLV of a packet. Value lies in the packet's own memory.
 type TLV struct {
 	Flags Flags
 	Type  Type
@@ -136,8 +135,8 @@ func NextTLV(area []byte) (tlv TLV, rest []byte, err error) {
 	return tlv, area[end:], nil
 }
 
-// AppendTLV appends a TLV to a packet and panics if the value has more than
-// 65535 octets. A Session-Sender sets Unrecognized in each: RFC 8972 4.
+// AppendTLV appends a TLV to a packet. It panics if the value has more than 65535 octets. A Session-Sender sets
+// Unrecognized in each TLV: RFC 8972 4.
 func AppendTLV(packet []byte, tlv TLV) []byte {
 	packet = appendHeader(packet, tlv.Flags, tlv.Type, len(tlv.Value))
 	return append(packet, tlv.Value...)
@@ -189,9 +188,8 @@ func AppendFollowUp(packet []byte) []byte {
 	return appendZeroed(packet, TypeFollowUp, followUpLen)
 }
 
-// AppendLives appends a TLV with the sender's life number and room for the
-// reflector's, to an authenticated packet whose base is written. who stands for
-// the sender's name.
+// AppendLives appends a TLV with the sender's life number and room for the reflector's to an authenticated packet whose
+// base is written. who stands for the sender's name.
 func AppendLives(packet []byte, life, who uint64) []byte {
 	tag := livesTag(packet, AuthBaseLen, who)
 	packet = appendZeroed(packet, TypeLives, livesLen)
@@ -201,9 +199,9 @@ func AppendLives(packet []byte, life, who uint64) []byte {
 	return packet
 }
 
-// livesTag binds the life numbers of a packet to its base packet and to who sent
-// it: the HMAC TLV covers of the base packet the sequence number only, and both
-// ends have the same key. Plain packets have no tag.
+// livesTag returns the tag that binds the life numbers of a packet to its base packet and to its sender. It is needed
+// because the HMAC TLV covers only the sequence number of the base packet, and because both ends have the same key.
+// Plain packets have no tag.
 func livesTag(packet []byte, base int, who uint64) uint64 {
 	if base != AuthBaseLen {
 		return 0
@@ -211,16 +209,15 @@ func livesTag(packet []byte, base int, who uint64) uint64 {
 	return binary.BigEndian.Uint64(packet[offAuthHMAC:]) ^ who
 }
 
-// AppendHMAC appends the HMAC TLV of a packet whose base has base octets:
-// the sequence number and every TLV so far are covered (RFC 8972 4.8). Only
-// Extra Padding may come after it.
+// AppendHMAC appends the HMAC TLV of a packet whose base has base octets. It covers the sequence number and every TLV
+// so far (RFC 8972 4.8). Only Extra Padding may follow it.
 func AppendHMAC(packet []byte, base int, a *Authenticator) []byte {
 	mac := a.truncatedHMAC(packet[:seqLen], packet[base:])
 	packet = appendHeader(packet, Unrecognized, TypeHMAC, HMACLen)
 	return append(packet, mac...)
 }
 
-// SyncSource is where a clock's time comes from: RFC 8972 5.4.
+// SyncSource is the source of a clock's time: RFC 8972 5.4.
 type SyncSource uint8
 
 const (
@@ -231,7 +228,7 @@ const (
 	SyncLocal   SyncSource = 5 // free-running
 )
 
-// Method is how a timestamp was taken: RFC 8972 5.5.
+// Method is the way in which a timestamp was taken: RFC 8972 5.5.
 type Method uint8
 
 const (
@@ -240,8 +237,7 @@ const (
 	MethodControl  Method = 3 // Control Plane
 )
 
-// TimestampInfo is the value of the Timestamp Information TLV: RFC 8972 4.3.
-// In is about T2, Out about T3.
+// TimestampInfo represents the value of the Timestamp Information TLV: RFC 8972 4.3. In describes T2, and Out T3.
 type TimestampInfo struct {
 	SyncIn    SyncSource
 	MethodIn  Method
@@ -257,13 +253,12 @@ func (v *TimestampInfo) parseValue(b []byte) {
 	*v = TimestampInfo{SyncSource(b[0]), Method(b[1]), SyncSource(b[2]), Method(b[3])}
 }
 
-// ClassOfService is the value of the Class of Service TLV: RFC 8972 4.4 with
-// erratum 8199.
+// ClassOfService represents the value of the Class of Service TLV: RFC 8972 4.4 with erratum 8199.
 type ClassOfService struct {
-	DSCP1 uint8 // asked for in the replies
+	DSCP1 uint8 // requested for the replies
 	DSCP2 uint8 // of the probe, as the reflector received it
 	ECN   uint8 // of the probe, as the reflector received it
-	RP    uint8 // 1: the reflector's policy refused DSCP1 and DSCP2 was used
+	RP    uint8 // 1 if the reflector's policy refused DSCP1 and DSCP2 was used
 }
 
 func (v *ClassOfService) putValue(b []byte) {
@@ -276,15 +271,15 @@ func (v *ClassOfService) parseValue(b []byte) {
 	*v = ClassOfService{DSCP1: b[0] >> 2, DSCP2: b[0]&0x3<<4 | b[1]>>4, ECN: b[1] >> 2 & 0x3, RP: b[1] & 0x3}
 }
 
-// DirectMeasurement is the value of the Direct Measurement TLV, counts of the
-// session's packets modulo 2^32: RFC 8972 4.5.
+// DirectMeasurement represents the value of the Direct Measurement TLV, counts of the session's packets modulo 2^32:
+// RFC 8972 4.5.
 type DirectMeasurement struct {
 	SenderTx    uint32 // S_TxC
 	ReflectorRx uint32 // R_RxC
 	ReflectorTx uint32 // R_TxC
 }
 
-// putReflector leaves S_TxC alone: it is the sender's and goes back as it came.
+// putReflector does not change S_TxC, which is the sender's and is returned unchanged.
 func (v *DirectMeasurement) putReflector(b []byte) {
 	binary.BigEndian.PutUint32(b[offRRxC:], v.ReflectorRx)
 	binary.BigEndian.PutUint32(b[offRTxC:], v.ReflectorTx)
@@ -296,12 +291,12 @@ func (v *DirectMeasurement) parseValue(b []byte) {
 	v.ReflectorTx = binary.BigEndian.Uint32(b[offRTxC:])
 }
 
-// FollowUp is the value of the Follow-Up Telemetry TLV: RFC 8972 4.7. The zero
-// value says that there is none, as for a session's first reply.
+// FollowUp represents the value of the Follow-Up Telemetry TLV: RFC 8972 4.7. The zero value means that there is none,
+// as for a session's first reply.
 type FollowUp struct {
 	Seq       uint32    // the reflector's sequence number of an earlier reply
-	Timestamp Timestamp // when that reply was really sent, in the format of the base packet
-	Method    Method    // how Timestamp was taken
+	Timestamp Timestamp // time at which that reply was really sent, in the format of the base packet
+	Method    Method    // method by which Timestamp was taken
 }
 
 func (v *FollowUp) putValue(b []byte) {
@@ -317,22 +312,21 @@ func (v *FollowUp) parseValue(b []byte) {
 	v.Method = Method(b[offFollowMode])
 }
 
-// Lives is the value of the TLV of type TypeLives. A life number only grows from
-// one start of a program to the next, so that a packet of an earlier life is
-// known for a replayed one. 0 stands for a life that is not known.
+// Lives represents the value of the TLV of type TypeLives. A life number grows from one start of a program to the next,
+// so that a packet of an earlier life is recognised as a replay. 0 stands for a life that is not known.
 type Lives struct {
 	Sender    uint64
 	Reflector uint64
 	tag       uint64
 }
 
-// BelongTo reports whether the lives belong to the authenticated packet that they came
-// with, and whoever who stands for sent it.
+// BelongTo reports whether the lives belong to the authenticated packet that they came with, and whether the sender
+// that who stands for sent it.
 func (v *Lives) BelongTo(packet []byte, who uint64) bool {
 	return v.tag == livesTag(packet, AuthBaseLen, who)
 }
 
-// putReflector leaves the sender's life alone: it goes back as it came.
+// putReflector does not change the sender's life, which is returned unchanged.
 func (v *Lives) putReflector(b []byte) {
 	binary.BigEndian.PutUint64(b[offOtherLife:], v.Reflector)
 	binary.BigEndian.PutUint64(b[offLivesTag:], v.tag)

@@ -24,7 +24,7 @@ func probeWith(t testing.TB, area string) []byte {
 	return append(b, unhex(t, area)...)
 }
 
-// replyFor returns room for the reply to probe, base packet written.
+// replyFor returns room for the reply to probe, with the base packet written.
 func replyFor(probe []byte) []byte {
 	b := bytes.Repeat([]byte{0xee}, len(probe))
 	p := ReflectorPacket{Seq: testReplySeq, ErrorEstimate: 1}
@@ -39,8 +39,7 @@ var testValues = ReflectorValues{
 	FollowUp: FollowUp{Seq: 0x41424344, Timestamp: 0x5152535455565758, Method: MethodHardware},
 }
 
-// TestReflect goes through the rules of RFC 8972 4 one by one, unauthenticated
-// and without integrity protection.
+// TestReflect checks the rules of RFC 8972 4 one by one, unauthenticated and without integrity protection.
 func TestReflect(t *testing.T) {
 	tests := []struct {
 		name        string
@@ -187,7 +186,7 @@ func TestReflect(t *testing.T) {
 	}
 }
 
-// allRequests is a probe with one TLV of every type a sender asks for.
+// allRequests returns a probe with one TLV of every type that a sender requests.
 func allRequests(base int, a *Authenticator) []byte {
 	b := make([]byte, base, 256)
 	p := SenderPacket{Seq: testProbeSeq, ErrorEstimate: 1}
@@ -311,9 +310,8 @@ func TestHMACCoversSequenceNumberAndPrecedingTLVs(t *testing.T) {
 	}
 }
 
-// TestIntegrity has what RFC 8972 4.8 makes a failure, and what it does not,
-// on both sides: the reflector must echo every TLV with I and unchanged, the
-// sender must use none.
+// TestIntegrity checks on both sides what RFC 8972 4.8 makes a failure, and what it does not. The reflector must echo
+// every TLV unchanged with I, and the sender must use none.
 func TestIntegrity(t *testing.T) {
 	auth, other := NewAuthenticator([]byte("key")), NewAuthenticator([]byte("another"))
 	sign := func(b []byte) []byte { return AppendHMAC(b, BaseLen, auth) }
@@ -405,8 +403,8 @@ func TestIntegrity(t *testing.T) {
 	})
 }
 
-// TestMalformedInProtectedTLVs: the HMAC TLV behind a malformed TLV is copied
-// as it came, so that the sender cannot trust what the reflector did answer.
+// TestMalformedInProtectedTLVs checks that the HMAC TLV behind a malformed TLV is copied unchanged, so that the sender
+// cannot trust what the reflector did answer.
 func TestMalformedInProtectedTLVs(t *testing.T) {
 	auth := NewAuthenticator([]byte("key"))
 	probe := AppendTLV(AppendTimestampInfo(probeWith(t, "")), TLV{Unrecognized, TypeClassOfService, nil})

@@ -9,9 +9,9 @@ import (
 	sys "golang.org/x/sys/unix"
 )
 
-// EthtoolIoctl asks an interface by SIOCETHTOOL (netdevice(7)). The kernel reads data, which begins
-// with the command, and writes its answer there: how much is the command's matter, so data must
-// have room for it. The error is a syscall.Errno.
+// EthtoolIoctl sends a request to an interface by SIOCETHTOOL (netdevice(7)). The kernel reads data, which begins with
+// the command, and writes its answer there. The size of the answer depends on the command, so data must have room for
+// it. The error is a syscall.Errno.
 func EthtoolIoctl(name string, data []byte) error {
 	if len(name) >= sys.IFNAMSIZ {
 		return fmt.Errorf("interface %q: a name of less than %d octets is expected: %w", name, sys.IFNAMSIZ, syscall.ENODEV)

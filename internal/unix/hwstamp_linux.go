@@ -9,10 +9,10 @@ import (
 	sys "golang.org/x/sys/unix"
 )
 
-// StampFilter is which received packets a NIC stamps (linux/net_tstamp.h).
+// StampFilter selects the received packets that a NIC stamps (linux/net_tstamp.h).
 type StampFilter int32
 
-// Filters that a caller decides on; a NIC has others for PTP only.
+// Filters that callers use. A NIC has others for PTP only.
 const (
 	StampNone StampFilter = sys.HWTSTAMP_FILTER_NONE
 	StampAll  StampFilter = sys.HWTSTAMP_FILTER_ALL
@@ -25,15 +25,15 @@ const (
 	ENODEV     = sys.ENODEV
 )
 
-// StampCaps is what an interface can stamp (ethtool -T).
+// StampCaps represents the packets that an interface can stamp (ethtool -T).
 type StampCaps struct {
-	TxHardware bool   // any packet that asks for it, when transmitted
-	RxFilters  uint32 // bit f set: it takes StampFilter f
+	TxHardware bool   // any transmitted packet that requests it
+	RxFilters  uint32 // bit f is set if it supports StampFilter f
 	PHC        int    // number of its clock, /dev/ptpN; negative: none
 }
 
-// StampDevice asks for the kernel's hardware time stamping of interfaces, in the
-// network namespace of the calling thread.
+// StampDevice gives access to the kernel's hardware time stamping of interfaces, in the network namespace of the
+// calling thread.
 type StampDevice struct{}
 
 func ioctlSocket(f func(fd int) error) error {
@@ -44,7 +44,7 @@ func ioctlSocket(f func(fd int) error) error {
 	return errors.Join(f(fd), sys.Close(fd))
 }
 
-// Capabilities reads an interface's abilities (ETHTOOL_GET_TS_INFO).
+// Capabilities reads the stamping capabilities of an interface (ETHTOOL_GET_TS_INFO).
 func (StampDevice) Capabilities(name string) (c StampCaps, err error) {
 	err = ioctlSocket(func(fd int) error {
 		info, err := sys.IoctlGetEthtoolTsInfo(fd, name)
@@ -59,8 +59,8 @@ func (StampDevice) Capabilities(name string) (c StampCaps, err error) {
 	return c, err
 }
 
-// CurrentFilter reads which received packets an interface stamps at present, and
-// whether it stamps transmitted ones (SIOCGHWTSTAMP).
+// CurrentFilter reads the filter of the received packets that an interface stamps at present, and whether it stamps
+// transmitted ones (SIOCGHWTSTAMP).
 func (StampDevice) CurrentFilter(name string) (rx StampFilter, tx bool, err error) {
 	err = ioctlSocket(func(fd int) error {
 		c, err := sys.IoctlGetHwTstamp(fd, name)
@@ -73,16 +73,15 @@ func (StampDevice) CurrentFilter(name string) (rx StampFilter, tx bool, err erro
 	return rx, tx, err
 }
 
-// SetFilter switches hardware stamps on for transmitted packets and for received
-// ones by rx, and returns what the driver made of rx (SIOCSHWTSTAMP, which needs
-// CAP_NET_ADMIN).
+// SetFilter enables hardware stamps for transmitted packets, and for received ones by rx. It returns the filter that
+// the driver set in place of rx (SIOCSHWTSTAMP, which needs CAP_NET_ADMIN).
 func (StampDevice) SetFilter(name string, rx StampFilter) (granted StampFilter, err error) {
 	err = ioctlSocket(func(fd int) error {
 		c := sys.HwTstampConfig{Tx_type: sys.HWTSTAMP_TX_ON, Rx_filter: int32(rx)}
 		if err := sys.IoctlSetHwTstamp(fd, name, &c); err != nil {
 			return fmt.Errorf("interface %s: set its time stamping: %w", name, err)
 		}
-		// The driver writes back what it really does; some say it only here.
+		// The driver writes back the filter that it really uses. Some drivers report it only here.
 		now, err := sys.IoctlGetHwTstamp(fd, name)
 		if err != nil {
 			granted = StampFilter(c.Rx_filter)
@@ -94,10 +93,10 @@ func (StampDevice) SetFilter(name string, rx StampFilter) (granted StampFilter, 
 	return granted, err
 }
 
-// PHC is a NIC's clock, a PTP hardware clock.
+// PHC represents a NIC's clock, a PTP hardware clock.
 type PHC struct{ f *os.File }
 
-// OpenPHC opens clock n.
+// OpenPHC opens the clock with number n.
 func (StampDevice) OpenPHC(n int) (*PHC, error) {
 	f, err := os.OpenFile(fmt.Sprintf("/dev/ptp%d", n), os.O_RDONLY, 0)
 	if err != nil {
@@ -109,14 +108,12 @@ func (StampDevice) OpenPHC(n int) (*PHC, error) {
 // Close closes the clock.
 func (p *PHC) Close() error { return p.f.Close() }
 
-// phcSamples is how often a clock is read between two readings of the system's;
-// the tightest pair counts.
+// phcSamples is the number of readings of a clock, each between two readings of the system's. The tightest one counts.
 const phcSamples = 5
 
-// CrossTimestamp reads the clock and the system's realtime clock at one moment, in
-// nanoseconds; width is how far apart the system's readings around it were. It
-// uses PTP_SYS_OFFSET_PRECISE where the device has it, which is exact, else
-// PTP_SYS_OFFSET_EXTENDED.
+// CrossTimestamp reads the clock and the system's realtime clock at one moment, in nanoseconds. width is the time
+// between the system's readings around it. It uses PTP_SYS_OFFSET_PRECISE if the device has it, which is exact, and
+// otherwise PTP_SYS_OFFSET_EXTENDED.
 func (p *PHC) CrossTimestamp() (phc, system, width int64, err error) {
 	defer runtime.KeepAlive(p.f)
 	fd := int(p.f.Fd())

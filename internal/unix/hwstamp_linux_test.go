@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// The loopback interface stamps nothing in hardware, and says so in errors that
-// the caller can tell apart.
+// The loopback interface stamps nothing in hardware, and its errors allow the caller to distinguish the reasons.
 func TestLoopbackHasNoHardwareStamps(t *testing.T) {
 	var d StampDevice
 	c, err := d.Capabilities("lo")

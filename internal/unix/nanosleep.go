@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TightTimers takes the kernel's timer slack (50 us unless told otherwise,
-// prctl(2) PR_SET_TIMERSLACK) from the calling thread, which should be locked.
+// TightTimers sets the timer slack of the calling thread to 1 ns, in place of the kernel's default of 50 us (prctl(2)
+// PR_SET_TIMERSLACK). The goroutine should be locked to the thread.
 func TightTimers() error {
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("setting the thread's timer slack to 1 ns: %w", err)
@@ -17,8 +17,8 @@ func TightTimers() error {
 	return nil
 }
 
-// Nanosleep blocks the calling thread for d, by the kernel's high-resolution
-// timer rather than by the Go runtime's, which may be late by a millisecond.
+// Nanosleep blocks the calling thread for d. It uses the kernel's high-resolution timer, because the Go runtime's may
+// be late by a millisecond.
 func Nanosleep(d time.Duration) {
 	if d <= 0 {
 		return
@@ -34,7 +34,7 @@ func Nanosleep(d time.Duration) {
 	}
 }
 
-// Constants of rtnetlink(7) that package syscall lacks.
+// Constants of rtnetlink(7) that package syscall does not have.
 const (
 	RTA_IP_PROTO = unix.RTA_IP_PROTO
 	RTA_SPORT    = unix.RTA_SPORT

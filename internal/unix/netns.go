@@ -1,6 +1,5 @@
-// Package unix holds the system calls the standard library lacks: socket
-// time stamps, network namespaces and a precise sleep. It is the only package
-// that imports golang.org/x/sys/unix.
+// Package unix holds the system calls that the standard library lacks, such as socket time stamps, network namespaces
+// and a precise sleep. It is the only package that imports golang.org/x/sys/unix.
 package unix
 
 import (
@@ -16,18 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NetnsDir is where iproute2 keeps named network namespaces (ip-netns(8)).
+// NetnsDir is the directory of iproute2's named network namespaces (ip-netns(8)).
 const NetnsDir = "/run/netns"
 
-// NetnsPath is the file that a named network namespace is mounted on.
+// NetnsPath returns the file that a named network namespace is mounted on.
 func NetnsPath(name string) string { return filepath.Join(NetnsDir, name) }
 
-// NetnsID is the identity of a network namespace: the device and inode of its
-// nsfs file. Two files with the same identity are the same namespace.
+// NetnsID is the identity of a network namespace: the device and inode of its nsfs file. Two files with the same
+// identity stand for the same namespace.
 type NetnsID struct{ Dev, Ino uint64 }
 
-// NetnsIDOf returns the identity of the namespace behind path. errors.Is
-// os.ErrNotExist holds when path does not exist.
+// NetnsIDOf returns the identity of the namespace behind path. errors.Is holds for os.ErrNotExist if path does not
+// exist.
 func NetnsIDOf(path string) (NetnsID, error) {
 	fi, err := os.Stat(path)
 	if err != nil {
@@ -63,8 +62,8 @@ func prepareNetnsDir() error {
 	return unix.Mount("", NetnsDir, "none", unix.MS_SHARED|unix.MS_REC, "")
 }
 
-// CreateNetns makes a named network namespace that "ip netns" knows as well.
-// errors.Is os.ErrExist holds when the name is taken.
+// CreateNetns makes a named network namespace that "ip netns" knows as well. errors.Is holds for os.ErrExist if the
+// name is taken.
 func CreateNetns(name string) error {
 	if err := prepareNetnsDir(); err != nil {
 		return fmt.Errorf("preparing %s for namespaces: %w", NetnsDir, err)
@@ -85,9 +84,8 @@ func CreateNetns(name string) error {
 	return nil
 }
 
-// RemoveNetns takes the name of a namespace away; the kernel ends the
-// namespace with its last process and socket. A name that is not there is no
-// error.
+// RemoveNetns removes the name of a namespace. The kernel ends the namespace with its last process and socket. A name
+// that does not exist is not an error.
 func RemoveNetns(name string) error {
 	path := NetnsPath(name)
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
@@ -99,8 +97,8 @@ func RemoveNetns(name string) error {
 	return nil
 }
 
-// InNetns runs fn in the named namespace: what fn opens or starts on its own
-// goroutine belongs there, and can be used from outside afterwards.
+// InNetns runs fn in the named namespace. What fn opens or starts on its own goroutine belongs there, and can be used
+// from outside afterwards.
 func InNetns(name string, fn func() error) error {
 	target, err := os.Open(NetnsPath(name))
 	if err != nil {
@@ -115,8 +113,8 @@ func InNetns(name string, fn func() error) error {
 	})
 }
 
-// InNewNetns runs fn in a fresh namespace without a name, which ends with fn
-// unless fn mounts it or leaves a socket or process in it.
+// InNewNetns runs fn in a new namespace without a name. The namespace ends with fn, unless fn mounts it or leaves a
+// socket or process in it.
 func InNewNetns(fn func() error) error {
 	return onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -126,11 +124,9 @@ func InNewNetns(fn func() error) error {
 	})
 }
 
-// onThread runs fn on a locked thread and brings the thread back to the
-// namespace it came from. The thread is given up only when it cannot be
-// brought back: a process started with Pdeathsig is signalled when the *thread*
-// that started it ends, so throwing threads away would kill children that an
-// earlier user of the thread started.
+// onThread runs fn on a locked thread, and returns the thread to the namespace that it came from. The thread is given
+// up only if that fails. A process started with Pdeathsig is signalled when the *thread* that started it ends, so
+// discarding threads would kill children that an earlier user of the thread started.
 func onThread(fn func() error) error {
 	done := make(chan error)
 	go func() {
@@ -151,8 +147,8 @@ func onThread(fn func() error) error {
 	return <-done
 }
 
-// NetnsProcesses lists the processes in each of the given namespaces. The
-// calling process is left out: its threads enter namespaces only in passing.
+// NetnsProcesses lists the processes in each of the given namespaces. It leaves out the calling process, whose threads
+// enter namespaces only temporarily.
 func NetnsProcesses(ids map[NetnsID]bool) (map[NetnsID][]int, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -170,7 +166,7 @@ func NetnsProcesses(ids map[NetnsID]bool) (map[NetnsID][]int, error) {
 		if err != nil || pid == self {
 			continue
 		}
-		// A process may end between the listing and the look: not an error.
+		// A process may end between the listing and this check, which is not an error.
 		if id, err := NetnsIDOf("/proc/" + name + "/ns/net"); err == nil && ids[id] {
 			found[id] = append(found[id], pid)
 		}

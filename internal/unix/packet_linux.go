@@ -12,19 +12,19 @@ import (
 	sys "golang.org/x/sys/unix"
 )
 
-// packetBatch is how many packets Packet.Recv takes at a time.
+// packetBatch is the number of packets that Packet.Recv reads at a time.
 const packetBatch = 64
 
-// RawInstruction is an instruction of a classic BPF filter (golang.org/x/net/bpf
-// has the same, and the assembler).
+// RawInstruction represents an instruction of a classic BPF filter. golang.org/x/net/bpf has the same type and an
+// assembler.
 type RawInstruction struct {
 	Op     uint16
 	Jt, Jf uint8
 	K      uint32
 }
 
-// Packet is a packet socket: what interfaces receive, from the link layer's header
-// on. It is not safe for concurrent use, but for Close.
+// Packet is a packet socket, which reads the packets that interfaces receive, from the link layer's header on. It is
+// not safe for concurrent use, except for Close.
 type Packet struct {
 	f    *os.File
 	raw  syscall.RawConn
@@ -34,9 +34,8 @@ type Packet struct {
 	hdrs []mmsghdr
 }
 
-// OpenPacket opens a packet socket for frames of one Ethernet type (0x0003: of all),
-// of one interface (0: of all). Of every frame it keeps so many octets at most;
-// what leaves by the interfaces is not seen.
+// OpenPacket opens a packet socket for frames of one Ethernet type (0x0003 for all types) on one interface (0 for all).
+// It keeps at most the given number of octets of every frame, and reads no frames that the interfaces send.
 func OpenPacket(etherType uint16, ifindex, snap int) (*Packet, error) {
 	fd, err := sys.Socket(sys.AF_PACKET, sys.SOCK_RAW|sys.SOCK_CLOEXEC|sys.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -45,7 +44,7 @@ func OpenPacket(etherType uint16, ifindex, snap int) (*Packet, error) {
 	if err := sys.SetsockoptInt(fd, sys.SOL_PACKET, sys.PACKET_IGNORE_OUTGOING, 1); err != nil {
 		return nil, errors.Join(fmt.Errorf("set PACKET_IGNORE_OUTGOING: %w", err), sys.Close(fd))
 	}
-	// Bound last: before it has a protocol the socket receives nothing.
+	// The socket is bound last, because it receives nothing before it has a protocol.
 	if err := sys.Bind(fd, &sys.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, etherType)), Ifindex: ifindex}); err != nil {
 		return nil, errors.Join(fmt.Errorf("bind packet socket to interface %d: %w", ifindex, err), sys.Close(fd))
 	}
@@ -66,7 +65,7 @@ func OpenPacket(etherType uint16, ifindex, snap int) (*Packet, error) {
 	return p, nil
 }
 
-// AttachFilter makes the kernel hand over only what a classic BPF program accepts.
+// AttachFilter makes the kernel pass on only what a classic BPF program accepts.
 func (p *Packet) AttachFilter(program []RawInstruction) error {
 	filter := make([]sys.SockFilter, len(program))
 	for i, in := range program {
@@ -84,7 +83,7 @@ func (p *Packet) AttachFilter(program []RawInstruction) error {
 	return nil
 }
 
-// SetReceiveBuffer asks for so many octets of receive buffer.
+// SetReceiveBuffer requests a receive buffer of so many octets.
 func (p *Packet) SetReceiveBuffer(octets int) error {
 	var err error
 	if cerr := p.raw.Control(func(fd uintptr) {
@@ -110,9 +109,9 @@ func (p *Packet) JoinMulticast(ifindex int, mac [6]byte) error {
 	return err
 }
 
-// Recv waits for packets, at most until the deadline, and hands each over with the
-// number of the interface that received it. The octets are Packet's own and valid
-// during the call only. errors.Is holds for os.ErrDeadlineExceeded and os.ErrClosed.
+// Recv waits for packets until the deadline, and passes each one to the callback with the number of the interface that
+// received it. The octets belong to Packet and are valid during the call only. errors.Is holds for
+// os.ErrDeadlineExceeded and os.ErrClosed.
 func (p *Packet) Recv(deadline time.Time, take func(ifindex int, frame []byte)) error {
 	if err := p.f.SetReadDeadline(deadline); err != nil {
 		return err
@@ -131,7 +130,7 @@ func (p *Packet) Recv(deadline time.Time, take func(ifindex int, frame []byte)) 
 	case err != nil:
 		return err
 	case errno == syscall.ENETDOWN || errno == syscall.EINTR:
-		return nil // an interface went down; the others go on
+		return nil // an interface went down; the others continue
 	case errno != 0:
 		return fmt.Errorf("receive packets: %w", errno)
 	}
@@ -152,7 +151,7 @@ func (p *Packet) Send(ifindex int, frame []byte) error {
 	return err
 }
 
-// DropsSinceLast is how many packets did not fit into the buffer since it was asked last.
+// DropsSinceLast returns the number of packets since its last call that did not fit into the buffer.
 func (p *Packet) DropsSinceLast() (uint64, error) {
 	var n uint64
 	var err error
@@ -167,5 +166,5 @@ func (p *Packet) DropsSinceLast() (uint64, error) {
 	return n, err
 }
 
-// Close ends a Recv that waits.
+// Close closes the socket and ends a Recv that waits.
 func (p *Packet) Close() error { return p.f.Close() }

@@ -10,19 +10,19 @@ import (
 	sys "golang.org/x/sys/unix"
 )
 
-// ICMP_FILTER is set on raw sockets by struct icmp_filter, whose bits are the
-// types that are not wanted: raw(7) and linux/icmp.h.
+// icmpFilter is set on raw sockets by struct icmp_filter, whose bits are the types that are not wanted: raw(7) and
+// linux/icmp.h.
 const (
 	solRaw     = 255
 	icmpFilter = 1
-	// icmp6Filter is the option of RFC 3542 section 3.2: 256 bits, in Linux set for
-	// the types that are not wanted (linux/icmpv6.h).
+	// icmp6Filter is the option of RFC 3542 section 3.2: 256 bits, which Linux sets for the types that are not wanted
+	// (linux/icmpv6.h).
 	icmp6Filter = 1
 )
 
-// RawIP sends IP packets whose headers the program writes, by one interface, and
-// receives the ICMP errors that come by it: destination unreachable and time
-// exceeded. Its methods may be called by several goroutines, Recv by one.
+// RawIP sends IP packets whose headers the program writes, by one interface. It receives the ICMP errors that arrive
+// there: destination unreachable and time exceeded. Several goroutines may call its methods, but only one may call
+// Recv.
 type RawIP struct {
 	out int
 	v6  bool
@@ -30,8 +30,8 @@ type RawIP struct {
 	raw syscall.RawConn
 }
 
-// OpenRawIP opens raw sockets for packets from an address of an interface. It
-// needs CAP_NET_RAW; errors.Is holds for EPERM where that is missing.
+// OpenRawIP opens raw sockets for packets from an address of an interface. It needs CAP_NET_RAW. errors.Is holds for
+// EPERM without it.
 func OpenRawIP(device string, src netip.Addr) (*RawIP, error) {
 	r := &RawIP{v6: src.Is6()}
 	family, icmp := sys.AF_INET, sys.IPPROTO_ICMP
@@ -49,10 +49,10 @@ func OpenRawIP(device string, src netip.Addr) (*RawIP, error) {
 		return fd, nil
 	}
 	var err error
-	if r.out, err = open(sys.IPPROTO_RAW); err != nil { // which says IP_HDRINCL, of IPv6 as well: raw(7)
+	if r.out, err = open(sys.IPPROTO_RAW); err != nil { // this protocol implies IP_HDRINCL, also for IPv6: raw(7)
 		return nil, err
 	}
-	// Routes that depend on the source are those of its packets.
+	// Routes that depend on the source apply to its packets.
 	if err := sys.Bind(r.out, toSockaddr(src)); err != nil {
 		return nil, errors.Join(fmt.Errorf("bind raw socket to %v: %w", src, err), sys.Close(r.out))
 	}
@@ -96,7 +96,7 @@ func toSockaddr(a netip.Addr) sys.Sockaddr {
 	return &sys.SockaddrInet4{Addr: a.As4()}
 }
 
-// Send sends a packet, its IP header first.
+// Send sends a packet that begins with its IP header.
 func (r *RawIP) Send(packet []byte, dst netip.Addr) error {
 	for {
 		err := sys.Sendto(r.out, packet, sys.MSG_DONTWAIT, toSockaddr(dst))
@@ -110,8 +110,8 @@ func (r *RawIP) Send(packet []byte, dst netip.Addr) error {
 	}
 }
 
-// Recv waits for an ICMP error and has it from its type on. errors.Is holds for
-// os.ErrClosed after Close.
+// Recv waits for an ICMP error and returns it from its type on, with its sender. errors.Is holds for os.ErrClosed after
+// Close.
 func (r *RawIP) Recv(buf []byte) (message []byte, from netip.Addr, err error) {
 	for {
 		var n int
@@ -132,7 +132,7 @@ func (r *RawIP) Recv(buf []byte) (message []byte, from netip.Addr, err error) {
 		case *sys.SockaddrInet6:
 			return buf[:n], netip.AddrFrom16(sa.Addr), nil
 		case *sys.SockaddrInet4:
-			// The IP header is there, and is the kernel's to check: raw(7).
+			// The IP header is present, and the kernel has checked it: raw(7).
 			if at := int(buf[0]&15) * 4; n > at {
 				return buf[at:n], netip.AddrFrom4(sa.Addr), nil
 			}
@@ -140,5 +140,5 @@ func (r *RawIP) Recv(buf []byte) (message []byte, from netip.Addr, err error) {
 	}
 }
 
-// Close closes the sockets and ends a Recv.
+// Close closes the sockets and ends a Recv that waits.
 func (r *RawIP) Close() error { return errors.Join(sys.Close(r.out), r.in.Close()) }

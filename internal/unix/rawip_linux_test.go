@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// datagram is a UDP packet to a port that nobody is at, IP header first.
+// datagram returns a UDP packet to a port without a socket, with its IP header.
 func datagram(src netip.Addr, id uint16) []byte {
 	udp := []byte{0xc1, 0x23, 0, 1, 0, 12, 0, 0, 1, 2, 3, 4} // from 0xc123 to 1
 	if src.Is4() {
@@ -25,7 +25,7 @@ func datagram(src netip.Addr, id uint16) []byte {
 	return append(b, udp...)
 }
 
-// udp6Sum is the checksum of RFC 8200 section 8.1.
+// udp6Sum returns the checksum of RFC 8200 section 8.1.
 func udp6Sum(a netip.Addr, udp []byte) uint16 {
 	pseudo := append(append(append([]byte{}, a.AsSlice()...), a.AsSlice()...), 0, 0, 0, byte(len(udp)), 0, 0, 0, 17)
 	var s uint32
@@ -72,7 +72,7 @@ func TestRawIP(t *testing.T) {
 		limit := time.After(20 * time.Second)
 		for done := false; !done; {
 			select {
-			case b := <-got: // others' errors come by the loopback as well
+			case b := <-got: // errors for other programs arrive on the loopback as well
 				ip := 20
 				if src.Is6() {
 					ip = 40

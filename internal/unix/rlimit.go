@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RaiseOpenFiles raises the limit of open files (getrlimit(2), RLIMIT_NOFILE)
-// to want, as far as the process may, and returns what it is then.
+// RaiseOpenFiles raises the limit of open files (getrlimit(2), RLIMIT_NOFILE) to want, as far as the process may. It
+// returns the new limit, and an error if that is below want.
 func RaiseOpenFiles(want uint64) (uint64, error) {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
@@ -16,7 +16,7 @@ func RaiseOpenFiles(want uint64) (uint64, error) {
 	if l.Cur >= want {
 		return l.Cur, nil
 	}
-	raised := unix.Rlimit{Cur: want, Max: max(l.Max, want)} // beyond Max: for the privileged
+	raised := unix.Rlimit{Cur: want, Max: max(l.Max, want)} // a value beyond Max needs privileges
 	if unix.Setrlimit(unix.RLIMIT_NOFILE, &raised) == nil {
 		return want, nil
 	}

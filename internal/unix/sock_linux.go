@@ -13,7 +13,7 @@ import (
 	sys "golang.org/x/sys/unix"
 )
 
-// Errors of the sockets that callers decide on with errors.Is.
+// Errors of the sockets that callers check with errors.Is.
 const (
 	EADDRINUSE    = syscall.EADDRINUSE
 	EADDRNOTAVAIL = syscall.EADDRNOTAVAIL
@@ -24,33 +24,30 @@ const (
 	EAGAIN        = syscall.EAGAIN
 )
 
-// timestamping asks for software stamps of both directions. OPT_TSONLY keeps
-// packet copies out of the error queue, whose memory counts against the
-// receive buffer (Documentation/networking/timestamping.rst, 1.3.4).
+// timestamping requests software stamps of both directions. OPT_TSONLY keeps copies of packets out of the error queue,
+// whose memory counts against the receive buffer (Documentation/networking/timestamping.rst, 1.3.4).
 const timestamping = sys.SOF_TIMESTAMPING_TX_SOFTWARE | sys.SOF_TIMESTAMPING_RX_SOFTWARE |
 	sys.SOF_TIMESTAMPING_SOFTWARE | sys.SOF_TIMESTAMPING_OPT_ID |
 	sys.SOF_TIMESTAMPING_OPT_TSONLY | sys.SOF_TIMESTAMPING_OPT_CMSG
 
-// hardwareStamping asks for the NIC's stamps beside the kernel's: OPT_TX_SWHW
-// makes them two reports of one packet (timestamping.rst, 1.3.4).
+// hardwareStamping requests the NIC's stamps in addition to the kernel's. OPT_TX_SWHW makes them two reports of one
+// packet (timestamping.rst, 1.3.4).
 const hardwareStamping = sys.SOF_TIMESTAMPING_TX_HARDWARE | sys.SOF_TIMESTAMPING_RX_HARDWARE |
 	sys.SOF_TIMESTAMPING_RAW_HARDWARE | sys.SOF_TIMESTAMPING_OPT_TX_SWHW
 
-// UDPOptions are the choices of ListenUDP.
+// UDPOptions holds the options of ListenUDP.
 type UDPOptions struct {
-	// ReceiveBuffer in bytes; 0 leaves the system's default.
+	// ReceiveBuffer is in octets. 0 leaves the system's default.
 	ReceiveBuffer int
-	// CountedIDs numbers transmit stamps by the kernel's own counter, as on
-	// kernels without SCM_TS_OPT_ID (before 6.13).
+	// CountedIDs numbers transmit stamps by the kernel's own counter, as on kernels without SCM_TS_OPT_ID (before
+	// 6.13).
 	CountedIDs bool
-	// Hardware asks for the NIC's stamps as well, which SetHardwareStamps must
-	// have switched on.
+	// Hardware requests the NIC's stamps as well. StampDevice.SetFilter must have enabled them.
 	Hardware bool
 }
 
-// UDP is an unconnected datagram socket, IPv4 or IPv6, with time stamps. It is
-// never connected: a connected one carries a flow hash of its own, and ECMP
-// would not send its packets where their 5-tuple says.
+// UDP is an unconnected datagram socket, IPv4 or IPv6, with time stamps. It is never connected, because a connected
+// socket has a flow hash of its own, and ECMP would not send its packets by the path of their 5-tuple.
 type UDP struct {
 	fd    int
 	local netip.AddrPort
@@ -59,7 +56,7 @@ type UDP struct {
 
 	counted  bool   // stamps are numbered by the kernel's counter
 	nextID   uint32 // number of the next packet
-	idBase   uint32 // counted: number of the packet the kernel calls 0
+	idBase   uint32 // if counted: number of the packet that the kernel calls 0
 	lastOvfl uint32
 	drops    atomic.Uint64
 }
@@ -90,7 +87,7 @@ func ListenUDP(local netip.AddrPort, o UDPOptions) (*UDP, error) {
 
 func (s *UDP) configureSocket(local netip.AddrPort, o UDPOptions) error {
 	if o.ReceiveBuffer > 0 {
-		// FORCE needs CAP_NET_ADMIN; without it net.core.rmem_max is the limit.
+		// FORCE needs CAP_NET_ADMIN. Without it, net.core.rmem_max is the limit.
 		if sys.SetsockoptInt(s.fd, sys.SOL_SOCKET, sys.SO_RCVBUFFORCE, o.ReceiveBuffer) != nil {
 			if err := sys.SetsockoptInt(s.fd, sys.SOL_SOCKET, sys.SO_RCVBUF, o.ReceiveBuffer); err != nil {
 				return fmt.Errorf("set SO_RCVBUF: %w", err)
@@ -122,7 +119,7 @@ func (s *UDP) configureSocket(local netip.AddrPort, o UDPOptions) error {
 	if s.v6 {
 		extensions = option{"IPV6_RECVERR_RFC4884", sys.IPPROTO_IPV6, sys.IPV6_RECVERR_RFC4884, 1}
 	}
-	// Linux has it since 5.9; without it errors come without extensions.
+	// Linux has this option since 5.9. Without it, errors arrive without extensions.
 	if err := sys.SetsockoptInt(s.fd, extensions.level, extensions.opt, extensions.value); err != nil && !errors.Is(err, sys.ENOPROTOOPT) {
 		return fmt.Errorf("set %s: %w", extensions.name, err)
 	}
@@ -154,9 +151,9 @@ func (s *UDP) configureSocket(local netip.AddrPort, o UDPOptions) error {
 	return nil
 }
 
-// supportsStampIDs reports whether the kernel takes SCM_TS_OPT_ID, which Linux
-// 6.13 brought. It asks with a broadcast that a socket may not send: the
-// control message is looked at first, and nothing leaves either way.
+// supportsStampIDs reports whether the kernel supports SCM_TS_OPT_ID, which Linux 6.13 introduced. It tries to send a
+// broadcast, which the socket may not do. The kernel checks the control message first, and nothing is sent in either
+// case.
 func supportsStampIDs() bool {
 	fd, err := sys.Socket(sys.AF_INET, sys.SOCK_DGRAM|sys.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -172,18 +169,18 @@ func supportsStampIDs() bool {
 	return !errors.Is(err, sys.EINVAL)
 }
 
-// LocalAddr is the address the socket is bound to.
+// LocalAddr returns the address that the socket is bound to.
 func (s *UDP) LocalAddr() netip.AddrPort { return s.local }
 
-// Drops is the number of datagrams the kernel dropped because the receive
-// buffer was full (SO_RXQ_OVFL), as far as received datagrams have told.
+// Drops returns the number of datagrams that the kernel dropped because the receive buffer was full (SO_RXQ_OVFL), as
+// of the last datagram that was received.
 func (s *UDP) Drops() uint64 { return s.drops.Load() }
 
-// Close closes the socket. Nothing may use it any more.
+// Close closes the socket. It must not be used afterwards.
 func (s *UDP) Close() error { return sys.Close(s.fd) }
 
-// resyncStampIDs makes the kernel's stamp counter start at 0 again, for the packet
-// after the ones already sent: a failed send may or may not have advanced it.
+// resyncStampIDs makes the kernel's stamp counter start at 0 again, for the packet after those already sent. A failed
+// send may or may not have advanced the counter.
 func (s *UDP) resyncStampIDs(next uint32) error {
 	if err := sys.SetsockoptInt(s.fd, sys.SOL_SOCKET, sys.SO_TIMESTAMPING_NEW, s.flags&^sys.SOF_TIMESTAMPING_OPT_ID); err != nil {
 		return fmt.Errorf("switch SOF_TIMESTAMPING_OPT_ID off: %w", err)
@@ -195,11 +192,10 @@ func (s *UDP) resyncStampIDs(next uint32) error {
 	return nil
 }
 
-// BatchSize is the number of datagrams one system call moves at most.
+// BatchSize is the largest number of datagrams that one system call moves.
 const BatchSize = 32
 
-// MaxDatagram is the longest datagram a Batch holds, in octets; what is longer
-// is cut when received.
+// MaxDatagram is the longest datagram that a Batch holds, in octets. Longer ones are cut when they are received.
 const MaxDatagram = 1024
 
 const (
@@ -226,14 +222,14 @@ type Datagram struct {
 	TOS       uint8 // or the IPv6 traffic class
 	TTL       uint8 // or the IPv6 hop limit
 	Truncated bool  // it was longer than MaxDatagram
-	Stamp     int64 // kernel receive stamp, Unix nanoseconds; 0 when there is none
-	Hardware  int64 // the NIC's, nanoseconds of its own clock; 0 when there is none
-	// Of transports that are no sockets:
-	Port uint16 // the local port it is for; 0: the socket's own
-	User int64  // when a thread of the program saw it, Unix nanoseconds; 0: nothing but the reader did
+	Stamp     int64 // kernel receive stamp, Unix nanoseconds; 0 if there is none
+	Hardware  int64 // the NIC's receive stamp, nanoseconds of its own clock; 0 if there is none
+	// Fields for transports other than sockets:
+	Port uint16 // the local port that it is for; 0: the socket's own
+	User int64  // time at which a thread of the program read it, Unix nanoseconds; 0: only the caller reads it
 }
 
-// ReportKind tells what an entry of the error queue is.
+// ReportKind is the kind of an entry of the error queue.
 type ReportKind uint8
 
 // Kinds of Report.
@@ -241,28 +237,28 @@ const (
 	ReportOther   ReportKind = iota
 	ReportTxStamp            // a transmit stamp: ID and one of Stamp and Hardware are set
 	ReportICMP               // an ICMP error: Type, Code, Offender, Dst and Data (the quoted payload) are set
-	ReportICMP6              // the same of ICMPv6
+	ReportICMP6              // the same for ICMPv6
 )
 
 // Report is an entry of a socket's error queue.
 type Report struct {
 	Kind     ReportKind
 	ID       uint32
-	Stamp    int64 // Unix nanoseconds; 0 when there is none
-	Hardware int64 // nanoseconds of the NIC's clock; 0 when there is none
+	Stamp    int64 // Unix nanoseconds; 0 if there is none
+	Hardware int64 // nanoseconds of the NIC's clock; 0 if there is none
 	Errno    syscall.Errno
 	Type     uint8
 	Code     uint8
 	Offender netip.Addr
 	Dst      netip.AddrPort
 	Data     []byte
-	// Extension is the extension structure behind the quote (RFC 4884), as the
-	// message's length attribute places it and unverified; nil: none.
+	// Extension is the extension structure behind the quote (RFC 4884), at the place that the message's length
+	// attribute states. It is unverified, and nil if there is none.
 	Extension []byte
 }
 
-// Batch is the memory for moving datagrams in batches over any number of
-// sockets, one at a time. It is not safe for concurrent use.
+// Batch is memory for moving datagrams in batches over any number of sockets, one socket at a time. It is not safe for
+// concurrent use.
 type Batch struct {
 	slots   []slot
 	hdrs    []mmsghdr
@@ -272,7 +268,7 @@ type Batch struct {
 	reports []Report
 }
 
-// NewBatch returns a Batch of n datagrams, BatchSize at most.
+// NewBatch returns a Batch of n datagrams, at most BatchSize.
 func NewBatch(n int) *Batch {
 	n = max(1, min(n, BatchSize))
 	b := &Batch{slots: make([]slot, n), hdrs: make([]mmsghdr, n), ids: make([]uint32, n),
@@ -289,8 +285,8 @@ func NewBatch(n int) *Batch {
 	return b
 }
 
-// OutBuffer is the memory for the next datagram to send; nil when the batch is
-// full and must be sent first.
+// OutBuffer returns the memory for the next datagram to send. It returns nil if the batch is full and must be sent
+// first.
 func (b *Batch) OutBuffer() []byte {
 	if b.out == len(b.slots) {
 		return nil
@@ -298,13 +294,12 @@ func (b *Batch) OutBuffer() []byte {
 	return b.slots[b.out].buf[:]
 }
 
-// PendingCount is the number of datagrams waiting for Send.
+// PendingCount returns the number of datagrams that wait for Send.
 func (b *Batch) PendingCount() int { return b.out }
 
-// Commit queues the first n octets of OutBuffer for s; dst is of the socket's
-// address family. tos is the IPv6 traffic class, too. ttl 0 leaves the
-// system's default. It returns the number the transmit stamp will carry. All
-// datagrams of a batch go over one socket.
+// Commit queues the first n octets of OutBuffer for s. dst must have the socket's address family. tos is also used as
+// the IPv6 traffic class. A ttl of 0 leaves the system's default. It returns the number that the transmit stamp will
+// carry. All datagrams of a batch go over one socket.
 func (b *Batch) Commit(s *UDP, n int, dst netip.AddrPort, tos, ttl uint8) (id uint32) {
 	id = s.nextID
 	s.nextID++
@@ -347,13 +342,12 @@ func putControl(b []byte, at, level, typ int, v uint32) int {
 	return at + sys.CmsgSpace(4)
 }
 
-// sendAttempts bounds the retries of one datagram. An ICMP error that arrived
-// before makes one send fail without sending anything (sk_err with
-// IP_RECVERR), so the first failure says nothing about this datagram.
+// sendAttempts limits the attempts to send one datagram. An ICMP error that arrived before makes one send fail without
+// sending anything (sk_err with IP_RECVERR), so the first failure need not be caused by this datagram.
 const sendAttempts = 4
 
-// Send sends what was committed, in order. failed is called for each datagram
-// that could not be sent, with its place in the batch.
+// Send sends the queued datagrams in order. It calls failed for each datagram that could not be sent, with its place in
+// the batch.
 func (b *Batch) Send(s *UDP, failed func(i int, err syscall.Errno)) error {
 	total := b.out
 	b.out = 0
@@ -390,8 +384,7 @@ func (b *Batch) Send(s *UDP, failed func(i int, err syscall.Errno)) error {
 	return desync
 }
 
-// Recv receives waiting datagrams without blocking and returns how many; 0
-// when there are none.
+// Recv receives datagrams without blocking and returns their number, which is 0 if there are none.
 func (b *Batch) Recv(s *UDP) (int, error) {
 	n, err := b.recvmmsg(s, sys.MSG_DONTWAIT)
 	for i := range n {
@@ -400,11 +393,11 @@ func (b *Batch) Recv(s *UDP) (int, error) {
 	return n, err
 }
 
-// DatagramAt is the i-th datagram of the last Recv.
+// DatagramAt returns the i-th datagram of the last Recv.
 func (b *Batch) DatagramAt(i int) *Datagram { return &b.grams[i] }
 
-// RecvErrors reads the socket's error queue without blocking and returns how
-// many entries came; 0 when it is empty.
+// RecvErrors reads the socket's error queue without blocking and returns the number of entries, which is 0 if it is
+// empty.
 func (b *Batch) RecvErrors(s *UDP) (int, error) {
 	n, err := b.recvmmsg(s, sys.MSG_DONTWAIT|sys.MSG_ERRQUEUE)
 	for i := range n {
@@ -413,7 +406,7 @@ func (b *Batch) RecvErrors(s *UDP) (int, error) {
 	return n, err
 }
 
-// ReportAt is the i-th entry of the last RecvErrors.
+// ReportAt returns the i-th entry of the last RecvErrors.
 func (b *Batch) ReportAt(i int) *Report { return &b.reports[i] }
 
 func (b *Batch) recvmmsg(s *UDP, flags int) (int, error) {
@@ -424,7 +417,7 @@ func (b *Batch) recvmmsg(s *UDP, flags int) (int, error) {
 		h.Flags = 0
 		b.slots[i].iov.SetLen(MaxDatagram)
 	}
-	// A pending sk_err makes one receive fail and is gone then.
+	// A pending sk_err makes one receive fail, and is cleared by that.
 	for range sendAttempts {
 		r, _, errno := sys.Syscall6(sys.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&b.hdrs[0])), uintptr(len(b.hdrs)), uintptr(flags), 0, 0)
 		switch errno {
@@ -464,8 +457,7 @@ func (b *Batch) parseSlot(s *UDP, i int) {
 		ctl = rest
 		switch {
 		case level == sys.SOL_SOCKET && typ == sys.SO_TIMESTAMPING_NEW && len(data) >= 16:
-			// struct scm_timestamping64: the software stamp, one that is no longer
-			// used, and the NIC's.
+			// struct scm_timestamping64 holds the software stamp, one that is no longer used, and the NIC's.
 			g.Stamp = timespecNanos(data)
 			if len(data) >= 48 {
 				g.Hardware = timespecNanos(data[32:])
@@ -520,8 +512,7 @@ func (s *UDP) extendedError(r *Report, data []byte) {
 	}
 }
 
-// cutExtension divides the quote from the extension behind it, where struct
-// sock_ee_data_rfc4884 says that there is one.
+// cutExtension separates the quote from the extension behind it, if struct sock_ee_data_rfc4884 announces one.
 func (r *Report) cutExtension(data []byte) {
 	if at := int(binary.NativeEndian.Uint16(data[12:])); at > 0 && at <= len(r.Data) {
 		r.Data, r.Extension = r.Data[:at], r.Data[at:]
@@ -542,7 +533,7 @@ func nextControl(b []byte) (level, typ int, data, rest []byte, ok bool) {
 	return int(c.Level), int(c.Type), b[sys.CmsgLen(0):n], b[end:], true
 }
 
-// Poller waits for sockets. Wait is for one goroutine; Wake is safe for all.
+// Poller waits for sockets. Only one goroutine may call Wait. All may call Wake.
 type Poller struct {
 	fd     int
 	wake   int
@@ -569,10 +560,10 @@ func NewPoller() (*Poller, error) {
 	return p, nil
 }
 
-// FD is the socket's descriptor, for a Poller.
+// FD returns the socket's descriptor, for a Poller.
 func (s *UDP) FD() int { return s.fd }
 
-// Add watches a descriptor; token, not negative, comes back with its events.
+// Add watches a descriptor. Its events carry token, which must not be negative.
 func (p *Poller) Add(fd int, token int32) error {
 	if err := sys.EpollCtl(p.fd, sys.EPOLL_CTL_ADD, fd, &sys.EpollEvent{Events: sys.EPOLLIN, Fd: token}); err != nil {
 		return fmt.Errorf("epoll_ctl: %w", err)
@@ -588,7 +579,7 @@ func (p *Poller) Wake() error {
 	return nil
 }
 
-// Wait waits for events, d at most, and returns how many came.
+// Wait waits for events for at most d, and returns their number.
 func (p *Poller) Wait(d time.Duration) (int, error) {
 	d = max(d, 0)
 	var n int
@@ -615,20 +606,19 @@ func (p *Poller) Wait(d time.Duration) (int, error) {
 	return n, nil
 }
 
-// EventAt is the i-th event of the last Wait: token is negative for a Wake.
-// queued tells that the error queue has something to read.
+// EventAt returns the i-th event of the last Wait. The token is negative for a Wake. queued reports that the error
+// queue is not empty.
 func (p *Poller) EventAt(i int) (token int32, readable, queued bool) {
 	e := &p.events[i]
 	if e.Fd == wakeToken {
 		var b [8]byte
-		_, _ = sys.Read(p.wake, b[:]) // resets the counter; empty is as good
+		_, _ = sys.Read(p.wake, b[:]) // this resets the counter; it is no problem if there is nothing to read
 	}
 	return e.Fd, e.Events&sys.EPOLLIN != 0, e.Events&sys.EPOLLERR != 0
 }
 
-// Close closes the Poller; the sockets stay open.
+// Close closes the Poller. The sockets stay open.
 func (p *Poller) Close() error { return errors.Join(sys.Close(p.wake), sys.Close(p.fd)) }
 
-// ErrnoName is the symbolic name of an error, such as ENETUNREACH; "" when it
-// has none.
+// ErrnoName returns the symbolic name of an error, such as ENETUNREACH, or "" if it has none.
 func ErrnoName(e syscall.Errno) string { return sys.ErrnoName(e) }

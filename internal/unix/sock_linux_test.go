@@ -98,9 +98,8 @@ func TestStampsCarryTheirIDs(t *testing.T) {
 	}
 }
 
-// A port nobody listens on answers with ICMP, which makes the next send fail
-// once without sending. Everything must still be sent, and in counted mode the
-// numbers must still match.
+// A port without a socket answers with ICMP, which makes the next send fail once without sending. Everything must still
+// be sent, and in counted mode the numbers must still match.
 func TestPoisonedSocketStillSends(t *testing.T) {
 	for _, counted := range []bool{false, true} {
 		a, b := listen(t, UDPOptions{CountedIDs: counted}), listen(t, UDPOptions{})

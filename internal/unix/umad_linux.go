@@ -6,8 +6,8 @@ import (
 	sys "golang.org/x/sys/unix"
 )
 
-// Requests of /dev/infiniband/umadN (include/uapi/rdma/ib_user_mad.h), in the
-// encoding that all architectures but MIPS, PowerPC and SPARC share.
+// Requests of /dev/infiniband/umadN (include/uapi/rdma/ib_user_mad.h), in the encoding of all architectures except
+// MIPS, PowerPC and SPARC.
 const (
 	umadMagic      = 0x1b << 8
 	umadEnablePKey = umadMagic | 3
@@ -28,13 +28,12 @@ type umadAgent struct {
 	_            [3]uint8
 }
 
-// EnableUmadPKeys selects the header of 64 octets, with a P_Key index. It must
-// come before any other use of the file.
+// EnableUmadPKeys selects the header of 64 octets, which has a P_Key index. It must be called before any other use of
+// the file.
 func EnableUmadPKeys(fd uintptr) error { return umadIoctl(fd, umadEnablePKey, nil) }
 
-// RegisterUmadAgent asks for an agent that sends questions of a management class
-// on queue pair 0 or 1 and gets their answers, and nothing unasked. It returns
-// the number that goes into the header.
+// RegisterUmadAgent registers an agent that sends requests of a management class on queue pair 0 or 1. The agent
+// receives only the answers to its requests. It returns the number that goes into the header.
 func RegisterUmadAgent(fd uintptr, qpn uint32, class, version uint8) (uint32, error) {
 	a := umadAgent{qpn: qpn, class: class, classVersion: version}
 	err := umadIoctl(fd, umadRegister2, unsafe.Pointer(&a))

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// The sizes are part of the requests' numbers; another file knows none of them.
+// The sizes are part of the requests' numbers. Other files do not support the requests.
 func TestUmadRequests(t *testing.T) {
 	if n := unsafe.Sizeof(umadAgent{}); n != umadRegister2>>16&0x3fff {
 		t.Errorf("struct ib_user_mad_reg_req2 has %d octets, want %d", n, umadRegister2>>16&0x3fff)

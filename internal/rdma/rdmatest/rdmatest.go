@@ -1,5 +1,5 @@
-// Package rdmatest is a fabric of RDMA devices in memory, for tests of what
-// uses package rdma. Its devices can be taken away, brought down and made to fail.
+// Package rdmatest is a fabric of RDMA devices in memory, for tests of packages that use package rdma. Its devices can
+// be removed, brought down and made to fail.
 package rdmatest
 
 import (
@@ -12,21 +12,21 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// Fabric joins devices. Every method may be called by several goroutines.
+// Fabric joins devices. Several goroutines may call its methods.
 type Fabric struct {
 	mu      sync.Mutex
 	devices map[string]*Device
 	nextQPN uint32
 	nextAH  uint64
-	now     func() int64 // the time of stamps, Unix nanoseconds
+	now     func() int64 // returns the time of stamps, Unix nanoseconds
 }
 
-// New makes a fabric without devices. now gives the time of stamps.
+// New makes a fabric without devices. now returns the time of stamps.
 func New(now func() int64) *Fabric {
 	return &Fabric{devices: map[string]*Device{}, nextQPN: 16, nextAH: 1, now: now}
 }
 
-// Device is one device with one port.
+// Device represents a device with one port.
 type Device struct {
 	f        *Fabric
 	host     string
@@ -39,11 +39,11 @@ type Device struct {
 	qkeyViol uint32
 	queues   []*queue
 	lose     func(payload []byte) bool
-	hardware uint64 // kHz of its clock; 0: it has none
+	hardware uint64 // rate of its clock in kHz; 0: it has none
 	handles  int
 }
 
-// AddDevice adds a device of a host; its table is of RoCE v2, from index 0.
+// AddDevice adds a device to a host. Its table has entries of RoCE v2, from index 0.
 func (f *Fabric) AddDevice(host, name string, gids ...string) *Device {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,7 +61,7 @@ func (d *Device) withLock(change func()) {
 	change()
 }
 
-// SetGIDs replaces the table.
+// SetGIDs replaces the GID table.
 func (d *Device) SetGIDs(table ...rdma.GID) {
 	d.withLock(func() { d.gids = table; d.postEvent(rdma.EventTables) })
 }
@@ -78,16 +78,16 @@ func (d *Device) SetActive(up bool) {
 	})
 }
 
-// SetPresent removes the device, or brings it back. Who has it open is not told.
+// SetPresent removes the device, or brings it back. Programs that have it open get no event.
 func (d *Device) SetPresent(there bool) { d.withLock(func() { d.present = there }) }
 
-// FailOpen makes queue pairs fail to open with an error; 0: they open.
+// FailOpen makes queue pairs fail to open with an error. With 0, they open again.
 func (d *Device) FailOpen(e syscall.Errno) { d.withLock(func() { d.failOpen = e }) }
 
-// FailAH makes address handles fail with an error; 0: they are made.
+// FailAH makes address handles fail with an error. With 0, they are made again.
 func (d *Device) FailAH(e syscall.Errno) { d.withLock(func() { d.failAH = e }) }
 
-// FailQueues brings all queue pairs into their error state; deaf ones say nothing.
+// FailQueues brings all queue pairs into their error state. If deaf is true, there is no event.
 func (d *Device) FailQueues(deaf bool) {
 	d.withLock(func() {
 		for _, q := range d.queues {
@@ -99,19 +99,19 @@ func (d *Device) FailQueues(deaf bool) {
 	})
 }
 
-// SetLoss decides which packets that the device sends are lost; nil: none are.
+// SetLoss sets the function that decides which packets of the device are lost. With nil, none are.
 func (d *Device) SetLoss(lose func(payload []byte) bool) { d.withLock(func() { d.lose = lose }) }
 
-// SetClockRate gives the device a clock of so many kHz, of queue pairs opened from now on.
+// SetClockRate gives the device a clock with a rate in kHz, for queue pairs that are opened from now on.
 func (d *Device) SetClockRate(kilohertz uint64) { d.withLock(func() { d.hardware = kilohertz }) }
 
-// HandleCount is how many address handles there are.
+// HandleCount returns the number of address handles.
 func (d *Device) HandleCount() (n int) {
 	d.withLock(func() { n = d.handles })
 	return n
 }
 
-// QueueCount is how many queue pairs are open.
+// QueueCount returns the number of open queue pairs.
 func (d *Device) QueueCount() (n int) {
 	d.withLock(func() { n = len(d.queues) })
 	return n
@@ -123,7 +123,7 @@ func (d *Device) postEvent(e rdma.EventKind) {
 	}
 }
 
-// HostVerbs is the verbs library of one host.
+// HostVerbs returns the verbs library of one host.
 func (f *Fabric) HostVerbs(name string) rdma.Verbs { return host{f, name} }
 
 type host struct {
@@ -195,7 +195,7 @@ func (h host) Open(o rdma.QueueOptions) (rdma.Queue, error) {
 	return q, nil
 }
 
-// queue is a queue pair. The fabric's mutex guards it.
+// queue represents a queue pair. The fabric's mutex guards it.
 type queue struct {
 	d       *Device
 	o       rdma.QueueOptions
@@ -204,7 +204,7 @@ type queue struct {
 	events  []rdma.EventKind
 	handles map[uint64]rdma.Target
 	ring    []rdma.In
-	done    []rdma.Done
+	done    []rdma.Completion
 	recv    rdma.Errors
 	send    rdma.Errors
 }
@@ -234,11 +234,11 @@ func (q *queue) Send(out []rdma.Out) error {
 		}
 		if q.state != 3 {
 			q.send[5]++
-			q.done = append(q.done, rdma.Done{ID: o.ID, Status: 5})
+			q.done = append(q.done, rdma.Completion{ID: o.ID, Status: 5})
 			continue
 		}
 		if q.info.Hardware {
-			q.done = append(q.done, rdma.Done{ID: o.ID, Hardware: q.rawClock(f.now())})
+			q.done = append(q.done, rdma.Completion{ID: o.ID, Hardware: q.rawClock(f.now())})
 		}
 		if q.d.active && (q.d.lose == nil || !q.d.lose(o.Data[:o.Len])) {
 			q.deliverPacket(t, o)
@@ -247,8 +247,7 @@ func (q *queue) Send(out []rdma.Out) error {
 	return nil
 }
 
-// deliverPacket brings a packet to the queue pair that it is for. What has a wrong
-// Q_Key is dropped by the device, and counted.
+// deliverPacket delivers a packet to its queue pair. The device drops and counts a packet with a wrong Q_Key.
 func (q *queue) deliverPacket(t rdma.Target, o *rdma.Out) {
 	if t.GIDIndex >= len(q.d.gids) {
 		return
@@ -272,7 +271,7 @@ func (q *queue) deliverPacket(t rdma.Target, o *rdma.Out) {
 			copy(in.GRH[32:], s[12:])
 			copy(in.GRH[36:], dst[12:])
 			to.ring = append(to.ring, in)
-			_ = unix.SignalEventFD(to.o.Notify) // the port closed it: nobody waits
+			_ = unix.SignalEventFD(to.o.Notify) // an error only means that the port closed it, so nothing waits
 		}
 	}
 }
@@ -285,10 +284,10 @@ func (q *queue) Recv(in []rdma.In) (int, error) {
 	return n, nil
 }
 
-func (q *queue) Done(done []rdma.Done) int {
+func (q *queue) PollSent(sent []rdma.Completion) int {
 	q.d.f.mu.Lock()
 	defer q.d.f.mu.Unlock()
-	n := copy(done, q.done)
+	n := copy(sent, q.done)
 	q.done = slices.Delete(q.done, 0, n)
 	return n
 }

@@ -1,5 +1,5 @@
-// Package lldp hears what the far ends of a switch's cables say of themselves
-// (IEEE 802.1AB), and can say it of the switch's own ports where nothing else does.
+// Package lldp receives the announcements of the far ends of a switch's cables (IEEE 802.1AB). It can send
+// announcements for the switch's own ports if no other program does.
 package lldp
 
 import (
@@ -27,14 +27,14 @@ const (
 	maxName   = 255 // octets: 802.1AB, 8.5.2 and 8.5.3
 )
 
-// nearestBridge is the address of frames that no bridge forwards: 802.1AB, 7.1.
+// nearestBridge is the destination address of frames that no bridge forwards: 802.1AB, 7.1.
 var nearestBridge = [6]byte{0x01, 0x80, 0xc2, 0, 0, 0x0e}
 
-// Announcement is what one frame says of its sender.
+// Announcement represents what one frame states about its sender.
 type Announcement struct {
-	System string // its name, or its chassis when it has none
+	System string // its name, or its chassis if it has no name
 	Port   string
-	TTL    time.Duration // 0: it goes away
+	TTL    time.Duration // 0: the sender goes away
 }
 
 // Types of TLVs, 802.1AB table 8-1, and subtypes of names, tables 8-2 and 8-3.
@@ -54,8 +54,8 @@ const (
 	portLocal    = 7
 )
 
-// Parse reads a frame. (Packet libraries that know LLDP know hundreds of other
-// protocols, whose tables are a sixth of what a switch may spend on this agent.)
+// Parse parses a frame. (Packet libraries that support LLDP support hundreds of other protocols, whose tables take a
+// sixth of the memory that a switch can spend on this agent.)
 func Parse(frame []byte) (Announcement, error) {
 	if len(frame) < header {
 		return Announcement{}, fmt.Errorf("LLDP frame of %d octets: a header has %d", len(frame), header)
@@ -79,7 +79,7 @@ func Parse(frame []byte) (Announcement, error) {
 		if kind > tlvSystem {
 			continue
 		}
-		// The first three are mandatory and come first: 802.1AB, 8.2.
+		// The first three TLVs are mandatory and come first: 802.1AB, 8.2.
 		if n < tlvTTL && kind != n+1 || seen[kind] || kind <= tlvTTL && len(value) < 2 {
 			return Announcement{}, fmt.Errorf("LLDP frame: TLV %d of type %d and %d octets: out of place or too short", n+1, kind, size)
 		}
@@ -88,8 +88,7 @@ func Parse(frame []byte) (Announcement, error) {
 		case tlvChassis:
 			chassis = idText(value[1:], value[0] == chassisMAC)
 		case tlvPort:
-			// The name of the interface, where the sender says it; what it says
-			// otherwise is not how people call a port.
+			// The name of the interface is used if the sender states it. Other forms are not how people call a port.
 			switch value[0] {
 			case portName, portLocal, portAlias:
 				h.Port = string(value[1:])
@@ -123,7 +122,7 @@ func idText(id []byte, mac bool) string {
 	return string(id)
 }
 
-// BuildFrame says of a port whose it is.
+// BuildFrame returns a frame that announces the system and the name of a port.
 func BuildFrame(mac net.HardwareAddr, system, port string, ttl time.Duration) ([]byte, error) {
 	if len(mac) != 6 || len(system) == 0 || len(system) > maxName || len(port) == 0 || len(port) > maxName {
 		return nil, fmt.Errorf("LLDP frame of %q, port %q at %v: names of 1 to %d octets and a MAC address are expected", system, port, mac, maxName)
@@ -140,7 +139,7 @@ func BuildFrame(mac net.HardwareAddr, system, port string, ttl time.Duration) ([
 	return f, nil
 }
 
-// Listener hears the neighbours of all ports.
+// Listener receives the announcements of the neighbours of all ports.
 type Listener struct {
 	socket *unix.Packet
 	wg     sync.WaitGroup
@@ -157,7 +156,7 @@ type heardNeighbour struct {
 	at time.Time
 }
 
-// Listen starts to hear in the network namespace of the calling thread.
+// Listen starts to receive in the network namespace of the calling thread.
 func Listen() (*Listener, error) {
 	s, err := unix.OpenPacket(etherType, 0, snap)
 	if err != nil {
@@ -196,7 +195,7 @@ func (l *Listener) receiveLoop() {
 	}
 }
 
-// SetPorts sets the interfaces to hear at, by number.
+// SetPorts sets the interfaces to receive on, by number.
 func (l *Listener) SetPorts(numbers []uint32) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -212,14 +211,14 @@ func (l *Listener) SetPorts(numbers []uint32) error {
 	}
 	for n := range l.joined {
 		if !slices.Contains(numbers, uint32(n)) {
-			delete(l.joined, n) // its membership went with it
+			delete(l.joined, n) // its membership ended with it
 			delete(l.announcements, n)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// CurrentNeighbours are those heard of within the time they gave.
+// CurrentNeighbours returns the neighbours whose time to live has not passed.
 func (l *Listener) CurrentNeighbours(now time.Time, name func(uint32) string) []sighting.Neighbour {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -237,7 +236,7 @@ func (l *Listener) CurrentNeighbours(now time.Time, name func(uint32) string) []
 	return out
 }
 
-// MalformedFrames counts frames that could not be read.
+// MalformedFrames returns the number of frames that could not be parsed.
 func (l *Listener) MalformedFrames() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -247,7 +246,7 @@ func (l *Listener) MalformedFrames() uint64 {
 // SendFrame sends a frame by an interface.
 func (l *Listener) SendFrame(ifindex int, frame []byte) error { return l.socket.Send(ifindex, frame) }
 
-// Close ends it.
+// Close closes the listener.
 func (l *Listener) Close() error {
 	err := l.socket.Close()
 	l.wg.Wait()

@@ -21,7 +21,7 @@ func unhex(s string) []byte {
 	return b
 }
 
-// Frames as other implementations send them, by hand from IEEE 802.1AB.
+// heard holds frames of other implementations, written by hand from IEEE 802.1AB.
 var heard = []struct {
 	name  string
 	frame []byte
@@ -76,7 +76,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestListener: over a cable, until the time is up or the far end says goodbye.
+// TestListener receives announcements over a cable, until their time is over or the far end withdraws them.
 func TestListener(t *testing.T) {
 	if os.Getuid() != 0 {
 		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {

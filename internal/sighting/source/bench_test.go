@@ -7,7 +7,7 @@ import (
 	"github.com/graylink/graylink/internal/sighting"
 )
 
-// BenchmarkSweep is reading 50,000 flows from the program's table.
+// BenchmarkSweep measures reading 50,000 flows from the program's table.
 func BenchmarkSweep(b *testing.B) {
 	e, err := NewEBPF([]uint16{862}, 1<<16)
 	if err != nil {

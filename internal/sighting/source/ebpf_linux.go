@@ -20,30 +20,28 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// flowAtPort is a flow at a port.
+// flowAtPort identifies a flow at a port.
 type flowAtPort struct {
 	Flow sighting.Key
 	Port uint32
 }
 
-// sight is what was seen of a flow at a port; times are nanoseconds.
+// sight holds what was seen of a flow at a port. Times are nanoseconds.
 type sight struct {
 	Count, First, Last uint64
 }
 
-// slotSize is the size of an element of the program's array: a place, then count,
-// first and last of a sight; times are of the monotonic clock, by the tick. Without
-// a count it is not in use.
+// slotSize is the size of an element of the program's array: a place, then count, first and last of a sight. Times are
+// of the monotonic clock, with the resolution of its tick. A slot whose count is 0 is not in use.
 const slotSize = 64
 
-// EBPF sees every probe by a program at the ingress of every port. The program
-// finds a flow's slot in a hash table and counts there; a flow that has none takes
-// a free one from a queue. Slots lie in memory shared with this process, so that
-// looking at them costs no system call. Nothing is copied, nobody is woken up, and
-// packets go on unchanged.
+// EBPF sees every probe by a program at the ingress of every port. The program finds a flow's slot in a hash table and
+// counts there. A flow without a slot takes a free one from a queue. Slots lie in memory that is shared with this
+// process, so reading them costs no system call. Nothing is copied, no process is woken up, and packets continue
+// unchanged.
 type EBPF struct {
 	program    *ebpf.Program
-	table      *ebpf.Map // place -> number of its slot
+	table      *ebpf.Map // from place to the number of its slot
 	slots      *ebpf.Map
 	free       *ebpf.Map // numbers of free slots
 	lost       *ebpf.Map
@@ -51,13 +49,12 @@ type EBPF struct {
 	classic    bool // attach as a classifier
 	attached   map[uint32]io.Closer
 	copied     []byte
-	key        sighting.Key // handed over
+	key        sighting.Key // memory for the key that is passed on
 	clock      wallOffset
-	freedSlots []uint32 // with the next Sweep: the program may be writing
+	freedSlots []uint32 // freed with the next SweepFlows, because the program may be writing now
 }
 
-// NewEBPF makes the program for probes from or to some STAMP ports, and room for
-// so many flows.
+// NewEBPF makes the program for probes from or to some STAMP ports, with room for so many flows.
 func NewEBPF(stampPorts []uint16, flows int) (*EBPF, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("eBPF memory limit: %w", err)
@@ -69,7 +66,7 @@ func NewEBPF(stampPorts []uint16, flows int) (*EBPF, error) {
 	return e, nil
 }
 
-// copyOctets are read from the shared memory at a time.
+// copyOctets is the number of octets that are read from the shared memory at a time.
 const copyOctets = 4096 * slotSize
 
 func (e *EBPF) loadProgram(stampPorts []uint16, flows uint32) (err error) {
@@ -118,14 +115,14 @@ const (
 	atNumber = atHeader - 8
 )
 
-// networkOrder is a number of the network's order as a load sees it.
+// networkOrder returns a number in network byte order as a load reads it.
 func networkOrder(v uint16) int32 {
 	return int32(binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v)))
 }
 
-// assembleProgram is the program, for little- and big-endian machines alike: what it
-// compares is put into the machine's order here. VLAN tags are off before tc sees
-// a packet. IPv6 extension headers, which probes do not have, are not followed.
+// assembleProgram returns the program, for little-endian and big-endian machines. It converts constants to the
+// machine's order here. VLAN tags are removed before tc sees a packet. IPv6 extension headers, which probes do not
+// have, are not followed.
 func assembleProgram(table, slots, free, lost int, stampPorts []uint16) asm.Instructions {
 	load := func(offset int, to int32, n int32) asm.Instructions {
 		return asm.Instructions{
@@ -237,7 +234,7 @@ func assembleProgram(table, slots, free, lost int, stampPorts []uint16) asm.Inst
 		asm.LoadMem(asm.R1, asm.RFP, atKey+32, asm.DWord), asm.StoreMem(asm.R0, 32, asm.R1, asm.DWord),
 		asm.StoreMem(asm.R0, 48, asm.R8, asm.DWord),
 		asm.StoreMem(asm.R0, 56, asm.R8, asm.DWord),
-		// With a count the slot is in use: this add is ordered after all stores.
+		// A slot with a count is in use. This add is ordered after all stores.
 		asm.Mov.Imm(asm.R1, 1),
 		asm.FetchAdd.Mem(asm.R0, asm.R1, asm.DWord, 40),
 		asm.Ja.Label("out"),
@@ -251,12 +248,12 @@ func assembleProgram(table, slots, free, lost int, stampPorts []uint16) asm.Inst
 		asm.Mov.Imm(asm.R1, 1),
 		asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 0),
 
-		asm.Mov.Imm(asm.R0, -1).WithSymbol("out"), // TCX_NEXT, TC_ACT_UNSPEC: go on
+		asm.Mov.Imm(asm.R0, -1).WithSymbol("out"), // TCX_NEXT, TC_ACT_UNSPEC: continue
 		asm.Return(),
 	)
 }
 
-// Kind is software-ebpf.
+// Kind returns software-ebpf.
 func (e *EBPF) Kind() sighting.Kind { return sighting.KindEBPF }
 
 // SetPorts attaches the program to the ingress of interfaces, and only to those.
@@ -282,8 +279,8 @@ func (e *EBPF) SetPorts(numbers []uint32) error {
 	return errors.Join(errs...)
 }
 
-// attachIngress puts the program at an ingress: by a link that ends with the process
-// (Linux 6.6), or as a classifier that has to be taken off.
+// attachIngress attaches the program at an ingress: by a link that ends with the process (Linux 6.6), or as a
+// classifier that has to be removed.
 func (e *EBPF) attachIngress(ifindex int) (io.Closer, error) {
 	if !e.classic {
 		l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: e.program, Attach: ebpf.AttachTCXIngress})
@@ -306,7 +303,7 @@ func (e *EBPF) attachIngress(ifindex int) (io.Closer, error) {
 
 const (
 	ethAll = 0x0003
-	// classifierPriority comes after those that a person would give.
+	// classifierPriority comes after the priorities that an administrator would use.
 	classifierPriority = 49000
 )
 
@@ -314,7 +311,7 @@ type classifier struct{ filter *netlink.BpfFilter }
 
 func (c classifier) Close() error { return netlink.FilterDel(c.filter) }
 
-// SweepFlows looks at all slots: what is not seen any more is in one until forgotten.
+// SweepFlows yields the content of all slots. A flow that is no longer seen keeps its slot until it is forgotten.
 func (e *EBPF) SweepFlows(ctx context.Context, see func(*sighting.Key, sighting.Sample)) error {
 	for _, n := range e.freedSlots {
 		if err := e.free.Put(nil, n); err != nil {
@@ -352,13 +349,13 @@ func (e *EBPF) ForgetFlow(key *sighting.Key, port uint32) {
 	if e.table.Lookup(&p, &number) != nil {
 		return
 	}
-	// Errors leave the slot in use; it is forgotten again.
+	// After an error the slot stays in use, and it is forgotten again later.
 	if e.table.Delete(&p) == nil && e.slots.Put(number, make([]byte, slotSize)) == nil {
 		e.freedSlots = append(e.freedSlots, number)
 	}
 }
 
-// Dropped counts packets of flows that did not fit into the table.
+// Dropped returns the number of packets of flows that did not fit into the table.
 func (e *EBPF) Dropped() uint64 {
 	var n uint64
 	if e.lost.Lookup(uint32(0), &n) != nil {
@@ -367,8 +364,8 @@ func (e *EBPF) Dropped() uint64 {
 	return n
 }
 
-// ProgramCost is what the kernel spent on the program since statistics were switched on:
-// time and packets.
+// ProgramCost returns the time that the kernel spent on the program since statistics were enabled, and the number of
+// packets.
 func (e *EBPF) ProgramCost() (time.Duration, uint64, error) {
 	s, err := e.program.Stats()
 	if err != nil {
@@ -377,7 +374,7 @@ func (e *EBPF) ProgramCost() (time.Duration, uint64, error) {
 	return s.Runtime, s.RunCount, nil
 }
 
-// Close takes the program off all ports.
+// Close removes the program from all ports.
 func (e *EBPF) Close() error {
 	var errs []error
 	for _, l := range e.attached {

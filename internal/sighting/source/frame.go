@@ -15,8 +15,8 @@ const (
 	protoUDP = 17
 )
 
-// parseProbe reads the flow of a frame, which may be cut short behind its ports. ok is
-// false for everything but unfragmented UDP from or to one of the STAMP ports.
+// parseProbe parses the flow of a frame, which may be cut short behind its ports. It returns false for everything
+// except unfragmented UDP from or to one of the STAMP ports.
 func parseProbe(frame []byte, stampPorts []uint16, key *sighting.Key) (ok bool) {
 	if len(frame) < ethernet {
 		return false

@@ -14,8 +14,8 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// headerOctets are as many octets as probe looks at: Ethernet, two tags, IPv6, ports;
-// an IPv4 header is 60 at most.
+// headerOctets is the number of octets that parseProbe needs: Ethernet, two tags, IPv6, ports. An IPv4 header has at
+// most 60.
 const headerOctets = 128
 
 // sightTable collects samples until they are swept.
@@ -56,24 +56,23 @@ func (s *sightTable) removeSight(key *sighting.Key, port uint32) {
 	delete(s.flows, flowAtPort{*key, port})
 }
 
-// Packet sees probes through a packet socket, whose filter drops by chance what is
-// more than a rate.
+// Packet sees probes through a packet socket, whose filter drops packets beyond a rate by chance.
 type Packet struct {
 	sightTable
 	socket     *unix.Packet
 	stampPorts []uint16
-	rate       int // packets a second
+	rate       int // packets per second
 	ports      map[uint32]bool
 	wg         sync.WaitGroup
 	err        error
 
-	sampleEvery uint32 // of how many packets one is taken
-	received    int    // since the rate was looked at
+	sampleEvery uint32 // one of so many packets is read
+	received    int    // packets since the last check of the rate
 	rateSince   time.Time
 }
 
-// NewPacket opens the socket for probes from or to some STAMP ports; it takes about
-// rate packets a second, and holds so many flows between two sweeps.
+// NewPacket opens the socket for probes from or to some STAMP ports. It reads about rate packets per second, and has
+// room for so many flows between two sweeps.
 func NewPacket(stampPorts []uint16, flows, rate int) (*Packet, error) {
 	socket, err := unix.OpenPacket(0x0003, 0, headerOctets)
 	if err != nil {
@@ -88,7 +87,7 @@ func NewPacket(stampPorts []uint16, flows, rate int) (*Packet, error) {
 	return p, nil
 }
 
-// attachFilter lets one of every so many probes pass.
+// attachFilter attaches a filter that passes one of every so many probes.
 func (p *Packet) attachFilter() error {
 	program, err := bpf.Assemble(filterProgram(p.stampPorts, p.sampleEvery))
 	if err != nil {
@@ -101,8 +100,8 @@ func (p *Packet) attachFilter() error {
 	return p.socket.AttachFilter(raw)
 }
 
-// filterProgram is a classic BPF program that accepts UDP from or to the ports, one of
-// every so many packets by chance.
+// filterProgram returns a classic BPF program that accepts UDP from or to the ports, one of every so many packets by
+// chance.
 func filterProgram(stampPorts []uint16, every uint32) []bpf.Instruction {
 	type jump struct {
 		at   int
@@ -194,8 +193,7 @@ func (p *Packet) isPort(port uint32) bool {
 	return p.ports[port]
 }
 
-// adjustRate makes the filter coarser when more came than the rate allows, and finer
-// when much less did.
+// adjustRate makes the filter pass less if more packets arrived than the rate allows, and more if much fewer did.
 func (p *Packet) adjustRate(now time.Time) {
 	passed := now.Sub(p.rateSince)
 	if passed < time.Second {
@@ -214,7 +212,7 @@ func (p *Packet) adjustRate(now time.Time) {
 	}
 }
 
-// Kind is software-af-packet.
+// Kind returns software-af-packet.
 func (p *Packet) Kind() sighting.Kind { return sighting.KindPacket }
 
 // SetPorts sets the interfaces whose packets count.
@@ -228,7 +226,7 @@ func (p *Packet) SetPorts(numbers []uint32) error {
 	return nil
 }
 
-// SweepFlows hands over what was seen since it was forgotten last.
+// SweepFlows yields what was seen and not yet forgotten.
 func (p *Packet) SweepFlows(_ context.Context, see func(*sighting.Key, sighting.Sample)) error {
 	drops, err := p.socket.DropsSinceLast()
 	p.mu.Lock()
@@ -242,8 +240,8 @@ func (p *Packet) SweepFlows(_ context.Context, see func(*sighting.Key, sighting.
 // ForgetFlow forgets a flow at a port.
 func (p *Packet) ForgetFlow(key *sighting.Key, port uint32) { p.removeSight(key, port) }
 
-// Dropped counts packets that did not fit into the socket's buffer, and those of
-// flows that did not fit into the table.
+// Dropped returns the number of packets that did not fit into the socket's buffer, and of those of flows that did not
+// fit into the table.
 func (p *Packet) Dropped() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,18 +15,18 @@ import (
 	"github.com/graylink/graylink/internal/sighting"
 )
 
-// The psample channel's names and attributes: Linux, include/uapi/linux/psample.h.
+// Names and attributes of the psample channel: Linux, include/uapi/linux/psample.h.
 const (
 	psampleFamily = "psample"
 	psampleGroup  = "packets"
 
-	psampleIngress  = 0 // interface a sampled packet came in by, u16
+	psampleIngress  = 0 // interface that received a sampled packet, u16
 	psampleGroupID  = 3 // u32
 	psampleSequence = 4 // of the group, u32
 	psampleData     = 6
 )
 
-// sampled is one message of the psample channel.
+// sampled represents one message of the psample channel.
 type sampled struct {
 	ingress  uint32
 	group    uint32
@@ -34,7 +34,7 @@ type sampled struct {
 	frame    []byte
 }
 
-// parseSampled reads the attributes of a message.
+// parseSampled parses the attributes of a message.
 func parseSampled(data []byte) (s sampled, err error) {
 	ad, err := netlink.NewAttributeDecoder(data)
 	if err != nil {
@@ -43,7 +43,7 @@ func parseSampled(data []byte) (s sampled, err error) {
 	for ad.Next() {
 		switch ad.Type() {
 		case psampleIngress:
-			// Two octets; some kernels send four.
+			// The attribute has two octets, but some kernels send four.
 			if b := ad.Bytes(); len(b) == 4 {
 				s.ingress = ad.Uint32()
 			} else {
@@ -63,8 +63,7 @@ func parseSampled(data []byte) (s sampled, err error) {
 	return s, nil
 }
 
-// Psample sees the samples that a switch chip hands to the kernel by a rule of
-// Rules' for one sample group.
+// Psample sees the samples of one sample group that a switch chip hands to the kernel by a rule (see Rule).
 type Psample struct {
 	sightTable
 	conn       *genetlink.Conn
@@ -78,8 +77,7 @@ type Psample struct {
 	err        error
 }
 
-// NewPsample listens to a sample group. errors.Is holds for os.ErrNotExist where
-// the kernel has no psample.
+// NewPsample listens to a sample group. errors.Is holds for os.ErrNotExist if the kernel has no psample.
 func NewPsample(stampPorts []uint16, flows int, group uint32) (*Psample, error) {
 	conn, err := genetlink.Dial(nil)
 	if err != nil {
@@ -124,7 +122,7 @@ func (p *Psample) receiveLoop() {
 	}
 }
 
-// countMessage counts one message.
+// countMessage counts the packet of one message.
 func (p *Psample) countMessage(data []byte, at int64) {
 	s, err := parseSampled(data)
 	p.mu.Lock()
@@ -149,7 +147,7 @@ func (p *Psample) countMessage(data []byte, at int64) {
 	}
 }
 
-// Kind is hardware-psample.
+// Kind returns hardware-psample.
 func (p *Psample) Kind() sighting.Kind { return sighting.KindPsample }
 
 // SetPorts sets the interfaces whose samples count.
@@ -160,7 +158,7 @@ func (p *Psample) SetPorts(numbers []uint32) error {
 	return nil
 }
 
-// SweepFlows hands over what was sampled since it was forgotten last.
+// SweepFlows yields what was sampled and not yet forgotten.
 func (p *Psample) SweepFlows(_ context.Context, see func(*sighting.Key, sighting.Sample)) error {
 	p.sweepSights(see)
 	p.mu.Lock()
@@ -171,8 +169,8 @@ func (p *Psample) SweepFlows(_ context.Context, see func(*sighting.Key, sighting
 // ForgetFlow forgets a flow at a port.
 func (p *Psample) ForgetFlow(key *sighting.Key, port uint32) { p.removeSight(key, port) }
 
-// Dropped counts samples that the channel lost, by its sequence numbers, that
-// could not be read, and those of flows that did not fit into the table.
+// Dropped returns the number of samples that the channel lost, by its sequence numbers, of samples that could not be
+// parsed, and of those of flows that did not fit into the table.
 func (p *Psample) Dropped() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/graylink/graylink/internal/sighting"
 )
 
-// message is what the kernel sends for a sample.
+// message returns the message that the kernel sends for a sample.
 func message(ingress uint16, group, sequence uint32, frame []byte) []byte {
 	ae := netlink.NewAttributeEncoder()
 	ae.Uint16(psampleIngress, ingress)
@@ -32,7 +32,7 @@ func TestPsample(t *testing.T) {
 	}
 	probe := frame(a4, b4, 17, 0)
 	p.countMessage(message(3, 7, 5, probe), 100)
-	p.countMessage(message(3, 8, 90, probe), 150) // another's group
+	p.countMessage(message(3, 8, 90, probe), 150) // another group
 	p.countMessage(message(3, 7, 6, probe), 200)
 	p.countMessage(message(4, 7, 9, frame(a6, b6, 17, 0, 12)), 300) // two were lost
 	p.countMessage(message(9, 7, 10, probe), 400)                   // no port
@@ -56,7 +56,7 @@ func TestPsample(t *testing.T) {
 	}
 }
 
-// TestWideIngress: some kernels number interfaces with four octets.
+// TestWideIngress checks messages of kernels that number interfaces with four octets.
 func TestWideIngress(t *testing.T) {
 	b := binary.NativeEndian.AppendUint16(nil, 8)
 	b = binary.NativeEndian.AppendUint16(b, psampleIngress)

@@ -8,32 +8,31 @@ import (
 	"strings"
 )
 
-// Rule says what a chip is to hand over: probes that come in by some ports.
+// Rule represents what a chip has to sample: probes that arrive by some ports.
 type Rule struct {
 	Ports      []string
 	StampPorts []uint16
 	Group      uint32 // psample's sample group
-	// Every is of how many probes one is sampled where the chip samples by chance.
+	// Every is the number of probes of which one is sampled, if the chip samples by chance.
 	Every uint32
-	// Police is how many copies a second a switch may make where it limits them.
+	// Police limits the copies per second, if the switch supports a limit.
 	Police uint32
-	// From and To are the ends of an ERSPAN tunnel where copies travel by one.
+	// From and To are the ends of an ERSPAN tunnel, if copies travel by one.
 	From, To netip.Addr
 }
 
-// RuleKinds are the kinds of switches whose rules Rules writes.
+// RuleKinds returns the kinds of switches that RulesText supports.
 func RuleKinds() []string { return []string{"tc", "sonic", "sonic-sflow", "cumulus"} }
 
-// RulesText is the text that makes a kind of switch hand samples of probes over:
+// RulesText returns the text of the rules that make a kind of switch sample probes:
 //
-//   - tc: commands for a switch whose chip the kernel drives (switchdev): flower and
-//     the sample action, which the driver offloads; read by Psample.
-//   - sonic-sflow: a configuration of SONiC's database: its sampler, which hands
-//     samples of all packets over by psample (group 1), so that Every has to be small.
-//   - sonic: the same for a mirror session that an access list feeds with probes
-//     only, policed; the copies travel by ERSPAN to a collector.
-//   - cumulus: an access list of cl-acltool, copies to the CPU port, which the switch
-//     itself limits.
+//   - tc: commands for a switch whose chip the kernel drives (switchdev). They use flower and the sample action, which
+//     the driver offloads. Psample reads the samples.
+//   - sonic-sflow: a configuration of SONiC's database for its sampler, which passes samples of all packets on by
+//     psample (group 1), so that Every has to be small.
+//   - sonic: the same for a mirror session that an access list feeds with probes only, with a policer. The copies
+//     travel by ERSPAN to a collector.
+//   - cumulus: an access list of cl-acltool that copies to the CPU port, which the switch itself limits.
 func RulesText(kind string, r Rule) (string, error) {
 	switch {
 	case len(r.Ports) == 0:
@@ -72,8 +71,7 @@ func jsonText(v any) (string, error) {
 	return string(b) + "\n", err
 }
 
-// tcRules samples by chance, one in Every: a probe every 10 ms is then sampled once
-// in a second or so.
+// tcRules returns rules that sample one in Every by chance. A probe every 10 ms is then sampled about once per second.
 func tcRules(r *Rule) string {
 	var b strings.Builder
 	for _, port := range r.Ports {

@@ -14,7 +14,7 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// frame is an Ethernet frame with UDP from src to dst, IPv4 options as asked.
+// frame returns an Ethernet frame with UDP from src to dst, with IPv4 options if given.
 func frame(src, dst netip.AddrPort, proto byte, options int, vlans ...uint16) []byte {
 	b := make([]byte, 12)
 	for _, v := range vlans {
@@ -52,12 +52,12 @@ var (
 	b6 = netip.MustParseAddrPort("[2001:db8:2::2]:862")
 )
 
-// frames are what may cross a port, and whether it is a probe.
+// frames are frames that may cross a port, with their flows if they are probes.
 var frames = []struct {
 	name  string
 	frame []byte
 	flow  sighting.Flow // zero: none
-	tc    bool          // as tc sees it: without tags
+	tc    bool          // as tc sees it, without tags
 }{
 	{"probe", frame(a4, b4, 17, 0), sighting.Flow{Src: a4, Dst: b4}, true},
 	{"reply", frame(b4, a4, 17, 0), sighting.Flow{Src: b4, Dst: a4}, true},
@@ -101,8 +101,8 @@ func FuzzProbe(f *testing.F) {
 	})
 }
 
-// patch makes two interfaces joined by a cable in a namespace of the test's own.
-// What is sent by the first comes in by the second.
+// patch makes two interfaces joined by a cable, in a namespace of the test's own. What the first sends, the second
+// receives.
 func patch(t *testing.T, fn func(send, receive int)) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -131,7 +131,7 @@ func patch(t *testing.T, fn func(send, receive int)) {
 			}
 			index[i] = l.Attrs().Index
 		}
-		// What is sent before the kernel has noticed the carrier is lost.
+		// Frames that are sent before the kernel has noticed the carrier are lost.
 		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
 			up := 0
 			for _, i := range index {
@@ -154,7 +154,7 @@ func patch(t *testing.T, fn func(send, receive int)) {
 	}
 }
 
-// sources are those that see what Linux forwards.
+// sources returns the sources that see what Linux forwards.
 var sources = []struct {
 	name string
 	open func() (Source, error)
@@ -170,7 +170,7 @@ var sources = []struct {
 	{"packet", func() (Source, error) { return NewPacket([]uint16{862, 8862}, 100, 1000) }},
 }
 
-// watched is a patch whose second interface a source looks at; out sends by the first.
+// watched returns a patch whose second interface a source watches. out sends by the first.
 func watched(t *testing.T, open func() (Source, error), fn func(s Source, out *unix.Packet, send, receive int)) {
 	t.Helper()
 	patch(t, func(send, receive int) {
@@ -191,8 +191,7 @@ func watched(t *testing.T, open func() (Source, error), fn func(s Source, out *u
 	})
 }
 
-// TestSources: every source sees every probe at the port it came in by, and
-// nothing else.
+// TestSources checks that every source sees every probe at the port that it arrived by, and nothing else.
 func TestSources(t *testing.T) {
 	for _, src := range sources {
 		t.Run(src.name, func(t *testing.T) {
@@ -204,7 +203,7 @@ func TestSources(t *testing.T) {
 						if err := out.Send(send, f.frame); err != nil {
 							t.Fatal(err)
 						}
-						// A tag is taken off before tc, but seen by nobody: no device has it.
+						// The tag is removed before tc, but no source sees the frame, because no device has the tag.
 						if f.tc && f.flow.Src.IsValid() {
 							want[f.flow]++
 						}
@@ -228,7 +227,7 @@ func TestSources(t *testing.T) {
 					}
 				}
 				for f, n := range want {
-					// Tagged copies count as well where they are seen without their tag.
+					// Tagged copies count as well if the source sees them without their tag.
 					if got[f] < n {
 						t.Errorf("%v seen %d times, want %d", f, got[f], n)
 					}
@@ -242,7 +241,7 @@ func TestSources(t *testing.T) {
 				}
 				key := sighting.KeyOf(sighting.Flow{Src: a4, Dst: b4})
 				s.ForgetFlow(&key, uint32(receive))
-				for range 2 { // what is forgotten may go with the sweep after
+				for range 2 { // forgotten flows may remain until the sweep after this
 					clear(got)
 					if err := s.SweepFlows(t.Context(), func(k *sighting.Key, x sighting.Sample) { got[k.Flow()] = x.Count }); err != nil {
 						t.Fatal(err)
@@ -272,7 +271,7 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// TestFullTable: flows beyond the table are counted, those within go on.
+// TestFullTable checks that flows beyond the table are counted, and that those within it continue.
 func TestFullTable(t *testing.T) {
 	for _, src := range sources {
 		t.Run(src.name, func(t *testing.T) {
