@@ -251,8 +251,8 @@ func page(sources []source, all map[string]bool) string {
 
 This page lists every series of switches and NICs, with its type, unit, labels and sources. It is written by
 ` + "`go test ./receivers -run TestVocabulary -update`" + ` from the receivers' metadata.yaml, the declarations of
-graylink-switch, and the golden files of graylink-node. The test fails if two sources use one name for series of different type, unit
-or labels, if a family has no type, or if promtool would reject a name.
+graylink-switch, and the golden files of graylink-node. The test fails if two sources use one name for series of
+different type, unit or labels, if a family has no type, or if promtool would reject a name.
 
 Names are those in Prometheus. By OTLP the same metrics have OpenTelemetry's names (receivers' metadata.yaml,
 [OTLP](../exporters/otlp/README.md)). A label in brackets is left out by sources that do not distinguish its values. A
